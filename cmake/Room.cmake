@@ -1,0 +1,9 @@
+# dt_room(NAME SOURCES … USES …): the static library of one room. USES names the rooms below it
+# and outside libraries; what a room may use is written in DESIGN terms at the top of its folder's list.
+function(dt_room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;USES" ${ARGN})
+  add_library(dt_${name} STATIC ${ROOM_SOURCES})
+  target_include_directories(dt_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(dt_${name} PRIVATE _GNU_SOURCE)
+  target_link_libraries(dt_${name} PUBLIC ${ROOM_USES} PRIVATE dt_warnings)
+endfunction()

@@ -1,0 +1,32 @@
+// AdamW with decoupled decay [Loshchilov & Hutter 2019], as torch.optim.AdamW, one pass over flat arrays.
+// With c = *control; nothing at all where c.skip:
+//   g = grad · c.grad_scale
+//   m = beta1 · m + (1 - beta1) · g
+//   v = beta2 · v + (1 - beta2) · g²
+//   w = w - c.lr · decay · w
+//   w = w - c.lr · (m / c.bias1) / (sqrt(v / c.bias2) + eps)
+//   copy = w rounded to storage (where copy is not NULL)
+// `decay` belongs to spans of the flat arrays: from the parameter table, ascending, covering [0, n).
+#pragma once
+
+#include "base/dtype.h"
+#include "kernels/update_control.h"
+
+#include <stdint.h>
+
+struct dt_adamw_span {
+    int64_t end; // elements [previous end, end)
+    float decay;
+};
+
+struct dt_adamw_args {
+    int64_t n;
+    float *weight;     // [n] fp32 masters, in and out
+    float *m, *v;      // [n] fp32 moments, in and out
+    const float *grad; // [n] fp32, in
+    dt_bf16 *copy;     // [n] bf16, =, or NULL
+    float beta1, beta2, eps;
+    int64_t n_spans;
+    const struct dt_adamw_span *spans;       // [n_spans] on the device, in
+    const struct dt_update_control *control; // one on the device, in
+};

@@ -1,0 +1,49 @@
+// Causal depthwise convolution and SiLU, channel-last.
+//   s_t = bias + Σ_{j=0}^{K-1} w_j · x_{t-(K-1)+j}        per channel; w_{K-1} multiplies x_t
+//   y_t = s_t · σ(s_t)
+// x_{-1}, x_{-2}, … are the last rows of x0, or zero. Where reset[t] = 1 a document starts at t: for
+// outputs at and after t, taps before t count as zero (x0 too when t = 0), until the next reset.
+//   ds_t = dy_t · σ(s_t) · (1 + s_t · (1 - σ(s_t))),  dx_t = Σ_j w_j · ds_{t+(K-1)-j} (taps not cut by a reset),
+//   dw_j (+)= Σ_{b,t} ds_t · x_{t-(K-1)+j} (x0 included),  dbias (+)= Σ ds_t.  No gradient flows to x0.
+// Forward saves nothing: backward makes s again from x. K in [1, 8]; K = 1 has no x0 and no x_last.
+// x_last is right for L < K - 1 too (it then shifts x0), and rows of it before the last reset are zero.
+#pragma once
+
+#include "base/dtype.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct dt_conv1d_silu_forward_args {
+    int64_t batch, length, channels, taps; // B, L, D, K
+    enum dt_dtype dtype;                   // storage: x, y, x0, x_last
+    const void *x;                         // [B, L, D] storage, in
+    int64_t x_stride;                      // elements between t and t + 1; a sequence is L of these
+    const float *weight;                   // [D, K] fp32, in
+    const float *bias;                     // [D] fp32, in
+    const void *x0;                        // [B, K-1, D] storage, contiguous, in, or NULL: zeros
+    const uint8_t *reset;                  // [B, L], in, or NULL: none
+    void *y;                               // [B, L, D] storage, =
+    int64_t y_stride;
+    void *x_last; // [B, K-1, D] storage, contiguous, = the last K-1 inputs, or NULL; not x0 itself
+};
+
+struct dt_conv1d_silu_backward_args {
+    int64_t batch, length, channels, taps;
+    enum dt_dtype dtype;
+    const void *x; // as in forward
+    int64_t x_stride;
+    const float *weight;
+    const float *bias;
+    const void *x0;
+    const uint8_t *reset;
+    const void *dy; // [B, L, D] storage, in
+    int64_t dy_stride;
+    void *dx; // [B, L, D] storage, =
+    int64_t dx_stride;
+    float *dweight; // [D, K] fp32, = or, with accumulate, +=
+    float *dbias;   // [D] fp32, likewise
+    bool accumulate;
+    void *workspace; // partial dweight and dbias
+    int64_t workspace_bytes;
+};

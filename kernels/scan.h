@@ -1,0 +1,95 @@
+// The selective scan of Mamba-1 [Gu & Dao 2023, Algorithm 2], with softplus, D skip and gate fused.
+//   Δ_t = softplus(delta_t + dt_bias)                           (linear above 20)
+//   h_t = exp(Δ_t · A) ∘ h_{t-1} + Δ_t · u_t · B_t              A = -exp(a_log), h: [B, D, N], fp32
+//   s_t = C_t · h_t + d_skip ∘ u_t
+//   y_t = s_t ∘ silu(z_t)
+// h_{-1} is h0, or zero. reset[t] = 1: a document starts at t, h_{t-1} (at t = 0: h0) counts as zero.
+// reset[t] also stops the gradient from t to t - 1. No gradient flows through h0 or h_last.
+//
+// Backward, with dh_t the gradient of h_t (from s_t and from h_{t+1}):
+//   ds_t = dy_t · silu(z_t)                 dz_t = dy_t · s_t · σ(z_t)(1 + z_t(1 - σ(z_t)))
+//   dh_t = ds_t · C_t + exp(Δ_{t+1} A) ∘ dh_{t+1}         (the second term 0 where reset[t+1])
+//   dC_t = Σ_d ds_t · h_t                   dB_t = Σ_d dh_t · Δ_t · u_t
+//   du_t = ds_t · d_skip + Δ_t · Σ_n dh_t · B_t
+//   dΔ_t = Σ_n dh_t · (A · exp(Δ_t A) · h_{t-1} + u_t · B_t)     ddelta_t = dΔ_t · σ(delta_t + dt_bias)
+//   da_log = Σ_{b,t} dh_t · h_{t-1} · exp(Δ_t A) · Δ_t · A      dd_skip = Σ_{b,t} ds_t · u_t
+//   ddt_bias = Σ_{b,t} ddelta_t
+// It makes h again from `states`, the h before t = 0, chunk, 2 chunk, … that forward kept.
+// Sums over channels, batch and time have a fixed order: no atomics, no bit depends on threads.
+//
+// [B, L, ·] arguments carry the elements between t and t + 1 as their stride; a sequence is L strides
+// long. u, delta, z, y share the channel count D; b and c have N columns. dtype is storage (bf16 or
+// fp32) for every void pointer. N in [1, 256]; D, L, B >= 1.
+#pragma once
+
+#include "base/dtype.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct dt_scan_forward_args {
+    int64_t batch, length, channels, state; // B, L, D, N
+    int64_t chunk;                          // steps between saved states, >= 1
+    enum dt_dtype dtype;
+    const void *u; // [B, L, D], in
+    int64_t u_stride;
+    const void *delta; // [B, L, D], in: before bias and softplus
+    int64_t delta_stride;
+    const void *z; // [B, L, D], in
+    int64_t z_stride;
+    const void *b; // [B, L, N], in
+    int64_t b_stride;
+    const void *c; // [B, L, N], in
+    int64_t c_stride;
+    const float *a_log;   // [D, N], in
+    const float *d_skip;  // [D], in
+    const float *dt_bias; // [D], in
+    const float *h0;      // [B, D, N], in, or NULL: zeros
+    const uint8_t *reset; // [B, L], in, or NULL: none
+    void *y;              // [B, L, D], =
+    int64_t y_stride;
+    float *h_last; // [B, D, N], = the state after the last t, or NULL; may be h0 itself
+    float *states; // [B, ceil(L / chunk), N, D], = h before the chunk's first t, or NULL: no backward follows.
+                   // Where the chunk starts with a reset its state is still the h that the reset drops.
+    void *workspace;
+    int64_t workspace_bytes;
+};
+
+struct dt_scan_backward_args {
+    int64_t batch, length, channels, state;
+    int64_t chunk; // as in forward
+    enum dt_dtype dtype;
+    const void *u; // inputs as in forward
+    int64_t u_stride;
+    const void *delta;
+    int64_t delta_stride;
+    const void *z;
+    int64_t z_stride;
+    const void *b;
+    int64_t b_stride;
+    const void *c;
+    int64_t c_stride;
+    const float *a_log;
+    const float *d_skip;
+    const float *dt_bias;
+    const uint8_t *reset;
+    const float *states; // [B, ceil(L / chunk), N, D], in: from forward (h0 is in its first chunk)
+    const void *dy;      // [B, L, D], in
+    int64_t dy_stride;
+    void *du; // [B, L, D], =
+    int64_t du_stride;
+    void *ddelta; // [B, L, D], =
+    int64_t ddelta_stride;
+    void *dz; // [B, L, D], =
+    int64_t dz_stride;
+    void *db; // [B, L, N], =
+    int64_t db_stride;
+    void *dc; // [B, L, N], =
+    int64_t dc_stride;
+    float *da_log;   // [D, N] fp32, = or, with accumulate, +=
+    float *dd_skip;  // [D] fp32, likewise
+    float *ddt_bias; // [D] fp32, likewise
+    bool accumulate;
+    void *workspace; // partial sums
+    int64_t workspace_bytes;
+};

@@ -1,0 +1,33 @@
+// What changes from step to step, in one small struct on the device that adamw reads, so that the host
+// never waits. This op fills it from the all-reduced loss and the gradient's sum of squares:
+//   correction = expected / counted           gradients come scaled by 1 / expected; ignored labels are made up for
+//   grad_norm  = sqrt(sum_squares) · correction
+//   grad_scale = correction · min(1, grad_clip / (grad_norm + 1e-6))          (grad_clip 0: correction)
+//   skip       = loss or grad_norm not finite, or counted = 0
+//   where not skipped: updates += 1, bias1 = 1 - beta1^updates, bias2 = 1 - beta2^updates
+//   loss       = loss sum / counted
+#pragma once
+
+#include "kernels/xent.h"
+
+#include <stdint.h>
+
+struct dt_update_control {
+    double loss;      // mean over counted tokens, nats
+    double grad_norm; // before clipping
+    double counted;   // tokens counted in the global batch
+    int64_t updates;  // applied so far, this one included: bias correction counts these
+    float lr;
+    float grad_scale;
+    float bias1, bias2; // 1 - beta^updates
+    int32_t skip;       // 1: weights, moments and `updates` stay as they are
+    int32_t skipped_in_a_row;
+};
+
+struct dt_update_control_args {
+    const struct dt_loss_sum *sum; // global: over all ranks and micro-batches, in
+    const double *sum_squares;     // of the summed gradient, in
+    double expected;               // batch · seq_len: the gradients were scaled by its inverse
+    float lr, beta1, beta2, grad_clip;
+    struct dt_update_control *control; // one, in (updates, skipped_in_a_row) and out
+};

@@ -1,0 +1,119 @@
+// The seam between dtrain and a device: two constant tables, one of device calls and one of ops.
+// Model and training code call the dt_… functions below, which check and dispatch; a backend (cpu.c,
+// later cuda.c) is two struct literals. Ops are mathematical operations at their fusion boundary, each
+// with its contract in kernels/NAME.h: an args struct and a stream. An op never allocates: its workspace is
+// asked for before (dt_NAME_workspace) and given in the args. Work on a stream runs in order; on the CPU
+// every call is done when it returns.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "kernels/accumulate.h"
+#include "kernels/adamw.h"
+#include "kernels/cast.h"
+#include "kernels/conv1d_silu.h"
+#include "kernels/embed.h"
+#include "kernels/gemm.h"
+#include "kernels/rmsnorm_residual.h"
+#include "kernels/scan.h"
+#include "kernels/sum_squares.h"
+#include "kernels/update_control.h"
+#include "kernels/xent.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct dt_device; // one opened device
+struct dt_stream; // an ordered queue of work; NULL is the device's default stream
+struct dt_event;  // a point in a stream
+
+struct dt_device_info {
+    char name[128];      // "AMD EPYC 9575F, 2 threads"
+    int64_t memory;      // bytes in all
+    int64_t memory_free; // bytes free now
+    int threads;         // host threads that ops use
+    bool bf16;           // bf16 GEMM in hardware: precision = auto chooses bf16
+    char features[128];  // "avx512 bf16, oneDNN 2.6.3"
+};
+
+struct dt_device_table {
+    const char *name; // "cpu"
+    // index: among visible devices; threads: host threads for ops (the CPU's cores in use)
+    dt_status (*open)(int index, int threads, struct dt_device **device);
+    void (*close)(struct dt_device *device);
+    dt_status (*info)(struct dt_device *device, struct dt_device_info *info);
+
+    dt_status (*alloc)(struct dt_device *device, int64_t bytes, void **memory); // aligned to DT_ARENA_ALIGN, zeroed
+    void (*free)(struct dt_device *device, void *memory);
+    dt_status (*alloc_host)(struct dt_device *device, int64_t bytes, void **memory); // pinned; any thread
+    void (*free_host)(struct dt_device *device, void *memory);
+    int64_t (*memory_in_use)(const struct dt_device *device); // bytes allocated by this process
+
+    // Asynchronous on `stream`; host memory must be pinned for that and stay until the stream got there.
+    dt_status (*to_device)(struct dt_device *device, void *to, const void *from, int64_t bytes, struct dt_stream *stream);
+    dt_status (*to_host)(struct dt_device *device, void *to, const void *from, int64_t bytes, struct dt_stream *stream);
+    dt_status (*copy)(struct dt_device *device, void *to, const void *from, int64_t bytes, struct dt_stream *stream);
+    dt_status (*fill)(struct dt_device *device, void *to, int byte, int64_t bytes, struct dt_stream *stream);
+
+    dt_status (*stream_create)(struct dt_device *device, struct dt_stream **stream);
+    void (*stream_destroy)(struct dt_device *device, struct dt_stream *stream);
+    dt_status (*stream_wait)(struct dt_device *device, struct dt_stream *stream, struct dt_event *event);
+    dt_status (*stream_sync)(struct dt_device *device, struct dt_stream *stream); // host waits
+    dt_status (*event_create)(struct dt_device *device, struct dt_event **event);
+    void (*event_destroy)(struct dt_device *device, struct dt_event *event);
+    dt_status (*event_record)(struct dt_device *device, struct dt_event *event, struct dt_stream *stream);
+    dt_status (*event_sync)(struct dt_device *device, struct dt_event *event); // host waits
+    dt_status (*event_done)(struct dt_device *device, struct dt_event *event, bool *done);
+};
+
+// Every op, once. The tables, the checked entry points and the benchmark are made from this list.
+#define DT_OPS(X)                                                                                  \
+    X(gemm)                                                                                        \
+    X(embed_forward)                                                                               \
+    X(embed_backward)                                                                              \
+    X(rmsnorm_residual_forward)                                                                    \
+    X(rmsnorm_residual_backward)                                                                   \
+    X(conv1d_silu_forward)                                                                         \
+    X(conv1d_silu_backward)                                                                        \
+    X(scan_forward)                                                                                \
+    X(scan_backward)                                                                               \
+    X(xent)                                                                                        \
+    X(sum_squares)                                                                                 \
+    X(update_control)                                                                              \
+    X(adamw)                                                                                       \
+    X(cast)                                                                                        \
+    X(accumulate)
+
+struct dt_op_table {
+    const char *name;
+#define DT_OP_SLOT(op)                                                                             \
+    dt_status (*op)(struct dt_device *device, const struct dt_##op##_args *args, struct dt_stream *stream);          \
+    int64_t (*op##_workspace)(struct dt_device *device, const struct dt_##op##_args *args); /* NULL: none */
+    DT_OPS(DT_OP_SLOT)
+#undef DT_OP_SLOT
+};
+
+struct dt_backend {
+    const struct dt_device_table *table;
+    const struct dt_op_table *op;
+    struct dt_device *device;
+};
+
+// The backends of this build.
+extern const struct dt_device_table dt_cpu_device_table;
+extern const struct dt_op_table dt_cpu_op_table;
+
+// name: "cpu". threads 0: all cores that this process may use.
+dt_status dt_backend_open(const char *name, int index, int threads, struct dt_backend *backend);
+void dt_backend_close(struct dt_backend *backend);
+
+// dt_NAME(backend, args, stream): checks shapes, strides, dtypes, needed pointers and workspace (a
+// violation is a defect of the caller: DT_MACHINE, naming op and value), then dispatches. A slot that a
+// backend lacks is an error naming op and backend. dt_NAME_workspace: bytes the op will need for args of
+// these shapes (pointers may be NULL).
+#define DT_OP_ENTRY(op)                                                                            \
+    dt_status dt_##op(const struct dt_backend *backend, const struct dt_##op##_args *args,         \
+                      struct dt_stream *stream);                                                   \
+    int64_t dt_##op##_workspace(const struct dt_backend *backend, const struct dt_##op##_args *args);
+DT_OPS(DT_OP_ENTRY)
+#undef DT_OP_ENTRY

@@ -1,0 +1,11 @@
+// Monotonic time for measurements.
+#pragma once
+
+#include <time.h>
+
+static inline double dt_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}

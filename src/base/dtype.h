@@ -1,0 +1,68 @@
+// Element types and their conversions. Storage is fp32 or bf16; the others occur in files and batches.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+typedef enum dt_dtype {
+    DT_F32,
+    DT_BF16,
+    DT_F16,
+    DT_F64,
+    DT_U8,
+    DT_U16,
+    DT_U32,
+    DT_U64,
+    DT_I32,
+    DT_I64,
+    DT_DTYPE_COUNT
+} dt_dtype;
+
+typedef uint16_t dt_bf16; // the upper half of an fp32
+
+static inline int64_t dt_dtype_size(dt_dtype type)
+{
+    static const int64_t size[DT_DTYPE_COUNT] = {4, 2, 2, 8, 1, 2, 4, 8, 4, 8};
+    return size[type];
+}
+
+static inline const char *dt_dtype_name(dt_dtype type)
+{
+    static const char *const name[DT_DTYPE_COUNT] = {"fp32",   "bf16",   "fp16",   "fp64",  "uint8",
+                                                     "uint16", "uint32", "uint64", "int32", "int64"};
+    return name[type];
+}
+
+static inline float dt_bf16_to_f32(dt_bf16 x)
+{
+    uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+
+// Round to nearest, ties to even; NaN stays NaN (made quiet).
+static inline dt_bf16 dt_f32_to_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (dt_bf16)((bits >> 16) | 0x40u);
+    return (dt_bf16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// IEEE binary16 to fp32, exact.
+static inline float dt_f16_to_f32(uint16_t x)
+{
+    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, exponent = (x >> 10) & 0x1fu, mantissa = x & 0x3ffu;
+    uint32_t bits;
+    float y;
+    if (exponent == 0) { // zero and subnormals: mantissa * 2^-24
+        y = (float)mantissa * 0x1p-24f;
+        return sign ? -y : y;
+    }
+    bits = exponent == 31 ? sign | 0x7f800000u | mantissa << 13
+                          : sign | (exponent + 112u) << 23 | mantissa << 13;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}

@@ -1,0 +1,15 @@
+// Messages for people, on stderr, a line each: "dtrain: warning: …". Only the rank that
+// dt_log_quiet was not called on prints (rank 0). A live status line, where there is one, is
+// cleared before a message and drawn again behind it, so that the two never mix.
+#pragma once
+
+#include <stdbool.h>
+
+void dt_log_quiet(bool quiet); // true on ranks other than 0
+void dt_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void dt_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+// Sets the live line (no newline in it) on stderr, cut to the terminal's width; NULL removes it.
+// Nothing is written where stderr is no terminal.
+void dt_log_live(const char *line);
+bool dt_log_is_terminal(void);

@@ -1,0 +1,74 @@
+// The configuration of dtrain as a struct, and the table that describes it (DESIGN: Configuration).
+#pragma once
+
+#include "base/config.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef char dt_string[DT_CONFIG_STRING_MAX];
+
+enum dt_device_choice { DT_DEVICE_AUTO, DT_DEVICE_CUDA, DT_DEVICE_CPU };
+enum dt_precision_choice { DT_PRECISION_AUTO, DT_PRECISION_BF16, DT_PRECISION_FP32 };
+enum dt_toggle { DT_TOGGLE_AUTO, DT_TOGGLE_TRUE, DT_TOGGLE_FALSE };
+enum dt_schedule { DT_SCHEDULE_COSINE, DT_SCHEDULE_LINEAR, DT_SCHEDULE_CONSTANT, DT_SCHEDULE_WSD };
+enum dt_comm_choice { DT_COMM_AUTO, DT_COMM_SELF, DT_COMM_MPI, DT_COMM_NCCL };
+enum dt_wire_choice { DT_WIRE_FP32, DT_WIRE_BF16 };
+enum dt_reduce_choice { DT_REDUCE_FAST, DT_REDUCE_REPRODUCIBLE };
+enum dt_console_choice { DT_CONSOLE_AUTO, DT_CONSOLE_PROGRESS, DT_CONSOLE_PLAIN };
+
+struct dt_settings {
+    struct {
+        dt_string name, dir, init_from, resume; // dir empty: runs/<name>
+        int64_t seed, steps, epochs;            // steps, epochs: 0 where not given; one is required
+        int64_t threads;                        // 0: share the cores among local ranks
+        int device, precision, cuda_graph;
+        bool share_device;
+    } run;
+    struct {
+        int64_t d_model, n_layer, vocab_size;   // 0 where not given
+        int64_t d_state, d_conv, expand;
+        int64_t dt_rank;                        // 0: auto, ceil(d_model / 16)
+        double norm_eps;
+        bool tie_embeddings;
+        int64_t pad_vocab_multiple;
+        int recompute; // enum dt_recompute of model/model.h
+    } model;
+    struct {
+        dt_string train, val;
+        int64_t seq_len, batch, micro_batch; // micro_batch 0: all of a rank's share
+        int64_t block, prefetch, reset_token; // reset_token -1: none
+        bool shuffle, carry_state, reset_after, verify;
+    } data;
+    struct {
+        double lr, min_lr;                    // min_lr negative: auto, 0.1 lr
+        int schedule;
+        int64_t warmup_steps, decay_steps;    // decay_steps -1: auto, 0.2 steps
+        double beta1, beta2, eps, weight_decay, grad_clip;
+        int64_t max_skipped, rollback;
+        bool shard;
+    } optim;
+    struct {
+        int backend, dtype, reduce;
+        double bucket_mb, timeout_s;
+        int64_t verify_replicas;
+    } comm;
+    struct {
+        int64_t every;
+        double minutes;
+        int64_t keep;
+        bool on_signal;
+    } checkpoint;
+    struct {
+        int64_t every, eval_every, eval_batches;
+        bool tensorboard;
+        int console;
+        dt_string trace_steps;
+    } log;
+};
+
+extern const struct dt_config_table dt_settings_table;
+
+// Checks between keys that need nothing but the configuration (warmup < steps, steps or epochs …);
+// all that are wrong at once. Those that need data, ranks or a model stand where these are known.
+dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_config *config);
