@@ -1,0 +1,80 @@
+// The communicator: a table of collectives over the ranks of a job. comm_self (one process), comm_mpi,
+// later comm_nccl for the gradient path. Every collective is called by all ranks in the same order.
+// A backend may progress collectives on its own thread; none of them may be called from two threads.
+//
+// Job control rides on the same object: what each rank is doing (step, phase) is known to its peers by
+// heartbeat, so that a dead or stalled rank can be named. A wait that outlasts the time-out, or a dead
+// peer, ends the process by dt_die (base/error.h) from the watchdog itself.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum dt_reduce_op { DT_SUM, DT_MIN, DT_MAX };
+
+enum { DT_HOST_NAME = 64 };
+
+struct dt_comm;    // state of one backend
+struct dt_request; // a collective under way
+
+struct dt_comm_info {
+    const char *backend; // "self", "mpi"
+    int rank, size;
+    int local_rank, local_size; // among the ranks of this host
+    char host[DT_HOST_NAME];
+};
+
+struct dt_comm_table {
+    const char *name;
+    // All-reduce in place of `count` elements (fp32, bf16, fp64, int64) in host memory. begin returns at
+    // once; `data` belongs to the communicator until wait. Sums are deterministic for a given size and rank.
+    dt_status (*allreduce_begin)(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
+                                 enum dt_reduce_op op, struct dt_request **request);
+    dt_status (*wait)(struct dt_comm *comm, struct dt_request *request); // frees the request
+    dt_status (*broadcast)(struct dt_comm *comm, void *data, int64_t bytes, int root);
+    dt_status (*gather)(struct dt_comm *comm, const void *mine, int64_t bytes, void *all, int root); // all: at root
+    void (*close)(struct dt_comm *comm); // collective; ends the communication thread, MPI_Finalize
+    void (*abort)(struct dt_comm *comm, int code); // ends the job at once; does not return under mpirun
+};
+
+// The struct that every backend embeds first.
+struct dt_comm {
+    const struct dt_comm_table *table;
+    struct dt_comm_info info;
+};
+
+enum dt_comm_kind { DT_COMM_KIND_AUTO, DT_COMM_KIND_SELF, DT_COMM_KIND_MPI };
+
+// AUTO: MPI where a launcher started this process (Open MPI, PMIx, Slurm environment), else self: a
+// lone process never touches MPI. SLURM_NTASKS > 1 with an MPI size of 1 is an error that says
+// srun --mpi=pmix. argc and argv may be NULL.
+dt_status dt_comm_open(enum dt_comm_kind kind, struct dt_comm **comm);
+void dt_comm_close(struct dt_comm *comm); // NULL is fine
+void dt_comm_abort(struct dt_comm *comm, int code);
+
+// Seconds until a stalled rank ends the job; until set, 600.
+void dt_comm_set_timeout(struct dt_comm *comm, double seconds);
+// Says what this rank is doing, for heartbeats and last words: cheap, any thread. `phase` is a string
+// literal ("forward", "reading data", "saving a checkpoint").
+void dt_comm_progress(struct dt_comm *comm, int64_t step, const char *phase);
+// This process's last words of progress: step and phase, for dt_die's message.
+void dt_comm_last_progress(const struct dt_comm *comm, int64_t *step, const char **phase);
+
+dt_status dt_allreduce_begin(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
+                             enum dt_reduce_op op, struct dt_request **request);
+dt_status dt_wait(struct dt_comm *comm, struct dt_request *request);
+dt_status dt_allreduce(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
+                       enum dt_reduce_op op);
+dt_status dt_broadcast(struct dt_comm *comm, void *data, int64_t bytes, int root);
+dt_status dt_gather(struct dt_comm *comm, const void *mine, int64_t bytes, void *all, int root);
+dt_status dt_barrier(struct dt_comm *comm);
+
+// Ends a rank-local phase: every rank passes its own status and all return the worst. Where one or more
+// failed, every rank has the error record of the lowest failing rank, its message opened by "rank 2 on
+// host: " where that is another rank's or there are several; so they fail together and rank 0 says it once.
+dt_status dt_agree(struct dt_comm *comm, dt_status mine);
+// Broadcast of a malloc'ed buffer whose size only the root knows.
+dt_status dt_broadcast_buffer(struct dt_comm *comm, void **data, int64_t *bytes, int root);

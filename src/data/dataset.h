@@ -1,0 +1,64 @@
+// A dataset: the shards of a glob with their metadata, known to every rank; and what a batch is.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum dt_schema {
+    DT_SCHEMA_TOKENS,    // /tokens: one dimension, unsigned 8, 16 or 32 bit; windows of T + 1 tokens
+    DT_SCHEMA_PAIRS,     // /input_ids and /labels: [n, T] signed 32 bit; a row is a window
+    DT_SCHEMA_SYNTHETIC, // synthetic:random: uniform tokens from Philox, no file; for benchmarks
+};
+
+// One shard's metadata: read on rank 0 without reading data (but the first and last hash).
+struct dt_shard {
+    char *path;
+    int64_t file_bytes;
+    dt_dtype type;       // as stored
+    int64_t count;       // tokens, or rows
+    int64_t windows;     // of seq_len; 0: passed over
+    int64_t vocab_size;  // attribute; 0 where absent
+    int64_t hash_block;  // bytes a hash of /tokens_xxh64 covers; 0: none
+    uint64_t first_hash, last_hash; // of the first and last block of data (xxh64), computed where not stored
+    bool doc_starts;     // has /doc_starts
+    bool plain;          // contiguous or chunked without filters: hashes or not, no checksum by HDF5
+};
+
+struct dt_dataset {
+    enum dt_schema schema;
+    int64_t seq_len;
+    int64_t n_shards;
+    struct dt_shard *shards; // sorted bytewise by path
+    int64_t windows;         // in all shards
+    int64_t tokens;          // in all shards
+};
+
+// Rank 0: expands `glob` ("synthetic:random" is taken as it is; several globs may stand separated by
+// commas), opens and checks every shard (exists, HDF5, not truncated, schema, type, rank, sizes of both
+// datasets, vocab_size attribute against `vocab_size` when that is > 0, hash dataset's size and type).
+// All wrong shards are named in one DT_USER error (the first 20). A shard without a window is warned of.
+dt_status dt_dataset_scan(const char *glob, int64_t seq_len, int64_t vocab_size, struct dt_dataset **dataset);
+void dt_dataset_free(struct dt_dataset *dataset); // NULL is fine
+// To and from bytes (malloc), for the broadcast to the other ranks.
+dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_t *size);
+dt_status dt_dataset_unpack(const void *bytes, int64_t size, struct dt_dataset **dataset);
+
+// A batch is a list of named arrays; the loader knows bytes, stem and head know meaning.
+enum { DT_BATCH_ARRAYS = 8 };
+struct dt_array {
+    const char *name; // "input_ids" i32 [b, T]; "labels" i32 [b, T]; "reset" u8 [b, T] (where documents are)
+    dt_dtype type;
+    int n_dims;
+    int64_t shape[4];
+    void *data; // host memory
+};
+struct dt_batch {
+    int64_t step;      // from 0
+    int64_t sequences; // b
+    int n_arrays;
+    struct dt_array arrays[DT_BATCH_ARRAYS];
+};
+const struct dt_array *dt_batch_find(const struct dt_batch *batch, const char *name); // or NULL
