@@ -1,1 +1,162 @@
-// not written yet
+// The thread's error record and the way out of the process. Owns nothing but one record a thread
+// and the registered last act; uses the C library only.
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static _Thread_local struct dt_error current;
+static _Thread_local bool ending_here; // this thread is the one inside dt_die
+static atomic_flag ending = ATOMIC_FLAG_INIT;
+static _Atomic(void (*)(const struct dt_error *)) last_act;
+
+static void add_frame(const char *file, int line, const char *function, const char *note)
+{
+    struct dt_error_frame *frame;
+    if (current.n_frames == DT_ERROR_FRAMES) // the origin tells more than the outermost levels
+        return;
+    frame = &current.frames[current.n_frames++];
+    frame->file = file;
+    frame->function = function;
+    frame->line = line;
+    snprintf(frame->note, sizeof frame->note, "%s", note);
+}
+
+dt_status dt_error_raise(dt_status code, const char *file, int line, const char *function,
+                         const char *hint, const char *format, ...)
+{
+    // Both are made before the record is touched: they may quote the record that they replace.
+    char message[DT_ERROR_MESSAGE], advice[DT_ERROR_HINT];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    snprintf(advice, sizeof advice, "%s", hint ? hint : "");
+
+    current.code = code;
+    memcpy(current.message, message, sizeof message);
+    memcpy(current.hint, advice, sizeof advice);
+    current.n_frames = 0;
+    add_frame(file, line, function, "");
+    return code;
+}
+
+dt_status dt_error_push(dt_status status, const char *file, int line, const char *function,
+                        const char *format, ...)
+{
+    char note[sizeof current.frames[0].note] = "";
+    va_list args;
+    if (status == DT_OK)
+        return status;
+    if (format) {
+        va_start(args, format);
+        vsnprintf(note, sizeof note, format, args);
+        va_end(args);
+    }
+    if (current.code == DT_OK) // a status that came from another thread without its record
+        dt_error_raise(status, file, line, function, NULL, "%s failed and left no message",
+                       note[0] ? note : function);
+    else
+        add_frame(file, line, function, note);
+    return status;
+}
+
+const struct dt_error *dt_error_current(void)
+{
+    return &current;
+}
+
+void dt_error_take(struct dt_error *out)
+{
+    *out = current;
+    dt_error_clear();
+}
+
+dt_status dt_error_restore(const struct dt_error *error)
+{
+    current = *error;
+    return current.code;
+}
+
+void dt_error_clear(void)
+{
+    current.code = DT_OK;
+    current.message[0] = current.hint[0] = 0;
+    current.n_frames = 0;
+}
+
+// Appends to text[0, size), always zero-terminated; returns the new length, at most size - 1.
+static size_t append(char *text, size_t size, size_t used, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+static size_t append(char *text, size_t size, size_t used, const char *format, ...)
+{
+    va_list args;
+    int n;
+    va_start(args, format);
+    n = vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+    if (n < 0)
+        return used;
+    return (size_t)n < size - used ? used + (size_t)n : size - 1;
+}
+
+size_t dt_error_format(const struct dt_error *error, int debug, char *text, size_t size)
+{
+    size_t used = 0;
+    if (size == 0)
+        return 0;
+    text[0] = 0;
+    used = append(text, size, used, "%s\n", error->message);
+    for (int i = 0; i < error->n_frames; i++) {
+        const struct dt_error_frame *frame = &error->frames[i];
+        if (frame->note[0])
+            used = append(text, size, used, "  while %s\n", frame->note);
+        if (debug)
+            used = append(text, size, used, "  at %s:%d in %s\n", frame->file, frame->line,
+                          frame->function);
+    }
+    if (error->hint[0])
+        used = append(text, size, used, "  hint: %s\n", error->hint);
+    if (used == size - 1 && used > 0) // cut: the promised newline takes the last place
+        text[used - 1] = '\n';
+    return used;
+}
+
+void dt_die_register(void (*die)(const struct dt_error *error))
+{
+    atomic_store(&last_act, die);
+}
+
+static void print_error(const struct dt_error *error)
+{
+    static const char prefix[] = "dtrain: error: ";
+    char text[sizeof prefix + 2 * sizeof(struct dt_error)];
+    size_t size = sizeof prefix - 1;
+    memcpy(text, prefix, size);
+    size += dt_error_format(error, 0, text + size, sizeof text - size);
+    if (write(STDERR_FILENO, text, size) < 0) // nobody is left to be told
+        return;
+}
+
+_Noreturn void dt_die(void)
+{
+    void (*die)(const struct dt_error *) = atomic_load(&last_act);
+    if (ending_here) // the last act itself failed
+        _exit(current.code == DT_OK ? DT_MACHINE : (int)current.code);
+    if (atomic_flag_test_and_set(&ending))
+        for (;;)
+            pause();
+    ending_here = true;
+    if (current.code == DT_OK)
+        DT_FAIL(DT_MACHINE, NULL, "the program was ended on an error that left no message");
+    if (die)
+        die(&current);
+    else
+        print_error(&current);
+    // Not exit(): its handlers would run beside the other threads, which are still at work.
+    _exit((int)current.code);
+}

@@ -1,1 +1,123 @@
-// not written yet
+// Messages and the live line on stderr. Owns the lock that keeps them apart: a message, with the
+// clearing and drawing again of the live line around it, is one write(2).
+#include "base/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { LIVE_BYTES = 1024 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool silent;
+static char live[LIVE_BYTES]; // what stands on the terminal's last line now, or ""
+
+void dt_log_quiet(bool quiet)
+{
+    atomic_store(&silent, quiet);
+}
+
+bool dt_log_is_terminal(void)
+{
+    return isatty(STDERR_FILENO) == 1;
+}
+
+// One write in all but rare cases; losing a message must not stop the training.
+static void put(const char *text, size_t size)
+{
+    while (size > 0) {
+        ssize_t n = write(STDERR_FILENO, text, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return;
+        text += n;
+        size -= (size_t)n;
+    }
+}
+
+static void put_message(const char *prefix, const char *message)
+{
+    char *text;
+    int size;
+    pthread_mutex_lock(&lock);
+    size = asprintf(&text, "%s%s%s\n%s", live[0] ? "\r\033[K" : "", prefix, message, live);
+    if (size >= 0) {
+        put(text, (size_t)size);
+        free(text);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static void log_message(const char *prefix, const char *format, va_list args)
+{
+    int saved_errno = errno;
+    char *message;
+    if (!atomic_load(&silent) && vasprintf(&message, format, args) >= 0) {
+        put_message(prefix, message);
+        free(message);
+    }
+    errno = saved_errno;
+}
+
+void dt_info(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    log_message("dtrain: ", format, args);
+    va_end(args);
+}
+
+void dt_warn(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    log_message("dtrain: warning: ", format, args);
+    va_end(args);
+}
+
+static int terminal_columns(void)
+{
+    struct winsize window;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
+        return window.ws_col;
+    return 80;
+}
+
+// Copies `line` into live[], whole UTF-8 characters only, a column each, and one column fewer than
+// the terminal has: a line that fills the last column would wrap on some terminals.
+static void set_live(const char *line)
+{
+    int columns = terminal_columns() - 1;
+    size_t used = 0;
+    for (const char *p = line; *p; p++) {
+        unsigned char c = (unsigned char)*p;
+        bool starts_character = (c & 0xc0) != 0x80;
+        if (starts_character && (columns-- <= 0 || used + 4 >= sizeof live))
+            break;
+        if (used + 1 == sizeof live)
+            break;
+        live[used++] = c < 0x20 || c == 0x7f ? ' ' : *p;
+    }
+    live[used] = 0;
+}
+
+void dt_log_live(const char *line)
+{
+    char text[LIVE_BYTES + 8];
+    if (atomic_load(&silent) || !dt_log_is_terminal())
+        return;
+    pthread_mutex_lock(&lock);
+    if (line || live[0]) {
+        set_live(line ? line : "");
+        snprintf(text, sizeof text, "\r\033[K%s", live);
+        put(text, strlen(text));
+    }
+    pthread_mutex_unlock(&lock);
+}
