@@ -8,17 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "kernels/accumulate.h"
-#include "kernels/adamw.h"
-#include "kernels/cast.h"
-#include "kernels/conv1d_silu.h"
-#include "kernels/embed.h"
-#include "kernels/gemm.h"
-#include "kernels/rmsnorm_residual.h"
-#include "kernels/scan.h"
-#include "kernels/sum_squares.h"
-#include "kernels/update_control.h"
-#include "kernels/xent.h"
+#include "kernels/ops.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -66,24 +56,7 @@ struct dt_device_table {
     dt_status (*event_done)(struct dt_device *device, struct dt_event *event, bool *done);
 };
 
-// Every op, once. The tables, the checked entry points and the benchmark are made from this list.
-#define DT_OPS(X)                                                                                  \
-    X(gemm)                                                                                        \
-    X(embed_forward)                                                                               \
-    X(embed_backward)                                                                              \
-    X(rmsnorm_residual_forward)                                                                    \
-    X(rmsnorm_residual_backward)                                                                   \
-    X(conv1d_silu_forward)                                                                         \
-    X(conv1d_silu_backward)                                                                        \
-    X(scan_forward)                                                                                \
-    X(scan_backward)                                                                               \
-    X(xent)                                                                                        \
-    X(sum_squares)                                                                                 \
-    X(update_control)                                                                              \
-    X(adamw)                                                                                       \
-    X(cast)                                                                                        \
-    X(accumulate)
-
+// Every op of kernels/ops.h.
 struct dt_op_table {
     const char *name;
 #define DT_OP_SLOT(op)                                                                             \

@@ -1,0 +1,45 @@
+// The CPU forms of the ops and what they know of their device. OP_cpu does the work on arguments
+// that were checked above it; OP_cpu_workspace tells the bytes it needs for these shapes (0: none).
+// Every parallel region has dt_cpu_threads(device) threads; no bit of a result may depend on that
+// number.
+#pragma once
+
+#include "base/error.h"
+#include "kernels/ops.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct dt_gemm_cpu; // oneDNN's engine and primitives (gemm_cpu.c)
+struct dt_stream;
+
+struct dt_device {
+    int threads; // >= 1
+    bool bf16;   // bf16 GEMM by instructions; without them operands are widened
+    struct dt_gemm_cpu *gemm;
+    int64_t memory_in_use; // bytes; changed atomically
+};
+
+static inline int dt_cpu_threads(const struct dt_device *device)
+{
+    return device->threads;
+}
+
+#define DT_OP_CPU(op)                                                                              \
+    dt_status op##_cpu(struct dt_device *device, const struct dt_##op##_args *args,                \
+                       struct dt_stream *stream);                                                  \
+    int64_t op##_cpu_workspace(struct dt_device *device, const struct dt_##op##_args *args);
+DT_OPS(DT_OP_CPU)
+#undef DT_OP_CPU
+
+dt_status dt_gemm_cpu_open(struct dt_gemm_cpu **gemm);
+void dt_gemm_cpu_close(struct dt_gemm_cpu *gemm); // NULL is fine
+bool dt_gemm_cpu_has_bf16(void);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,78 @@
+// Elementary functions in fp32 for loops that the compiler vectorises: no branches, no calls, no
+// tables. a * b + c is written plainly: the files that include this are compiled with
+// -ffp-contract=fast, so it is one FMA where there is one. NaN comes out as NaN (they must not be
+// compiled with -ffinite-math-only). The polynomials are minimax fits in relative error, made for
+// this file.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#define DT_INLINE static inline __attribute__((always_inline))
+
+DT_INLINE float dt_float_of_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+DT_INLINE uint32_t dt_bits_of_float(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+// e^x within 1.2 ulp on [-86.9, 88.72]; below that 0 (subnormals are flushed), above it infinity.
+// x = n ln 2 + r, |r| <= ln 2 / 2; e^r by a polynomial of degree 6 (3e-9), 2^n by exponent bits, in
+// two factors so that n = 128 is still finite.
+DT_INLINE float dt_expf(float x)
+{
+    const float shift = 0x1.8p23f; // adding it rounds to an integer, which is then in the low bits
+    x = x < -87.3f ? -87.3f : x;
+    x = x > 89.2f ? 89.2f : x;
+    float t = x * 0x1.715476p0f + shift;
+    float n = t - shift;
+    float r = x - n * 0x1.63p-1f; // ln 2 in two parts, the first so short that n times it is exact
+    r = r + n * 0x1.bd0106p-13f;
+    float p = 0x1.6a2438p-10f;
+    p = p * r + 0x1.1239e2p-7f;
+    p = p * r + 0x1.5558f2p-5f;
+    p = p * r + 0x1.555492p-3f;
+    p = p * r + 0x1.fffffcp-2f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    float half_scale =
+        dt_float_of_bits((dt_bits_of_float(t) + 126u) << 23); // 2^(n-1), 0 for n = -126
+    return (p + p) * half_scale;
+}
+
+DT_INLINE float dt_sigmoidf(float x)
+{
+    return 1.0f / (1.0f + dt_expf(-x));
+}
+
+DT_INLINE float dt_siluf(float x)
+{
+    return x * dt_sigmoidf(x);
+}
+
+// log(1 + u) for u in [0, 1], small relative error down to u = 0: 2 atanh(s) with s = u / (2 + u).
+DT_INLINE float dt_log1pf_unit(float u)
+{
+    float s = u / (2.0f + u), w = s * s;
+    float p = 0x1.1efa3ap-3f;
+    p = p * w + 0x1.1eb5bcp-3f;
+    p = p * w + 0x1.99d280p-3f;
+    p = p * w + 0x1.555500p-2f;
+    return (s + s) * (1.0f + w * p);
+}
+
+// log(1 + e^x); x itself from about 16 on (there the rest is below half an ulp), e^x for very
+// negative x.
+DT_INLINE float dt_softplusf(float x)
+{
+    float positive = x < 0.0f ? 0.0f : x; // NaN stays
+    return positive + dt_log1pf_unit(dt_expf(x < 0.0f ? x : -x));
+}
