@@ -1,0 +1,112 @@
+// A Mamba language model: stem (token embedding), a stack of blocks (Mamba-1), head (tied language
+// model with its loss). Written once, against the op table. A training step is
+//   dt_model_forward → dt_model_loss (with gradient) → dt_model_backward,
+// with M = B·L rows of activations, channel-last. Nothing is allocated in a step: memory is planned and
+// taken at creation.
+#pragma once
+
+#include "backend/backend.h"
+#include "base/arena.h"
+#include "model/params.h"
+
+enum dt_recompute {
+    DT_RECOMPUTE_NONE,  // keep all that backward needs
+    DT_RECOMPUTE_SCAN,  // keep in_proj's output; make convolution, projections and scan again
+    DT_RECOMPUTE_BLOCK, // keep the residual stream at block borders only
+};
+
+struct dt_model_config {
+    int64_t d_model, n_layer, vocab_size;
+    int64_t d_state, d_conv, expand, dt_rank; // dt_rank 0: ceil(d_model / 16)
+    double norm_eps;
+    bool tie_embeddings;
+    int64_t pad_vocab_multiple;
+    enum dt_recompute recompute;
+    enum dt_dtype storage; // DT_F32 or DT_BF16
+};
+
+// Fills derived values (dt_rank) and checks ranges: DT_USER naming the key of the [model] section.
+dt_status dt_model_config_check(struct dt_model_config *config);
+static inline int64_t dt_model_inner(const struct dt_model_config *c) // E
+{
+    return c->expand * c->d_model;
+}
+int64_t dt_model_padded_vocab(const struct dt_model_config *config);
+// The table of this model: rows in the order in which backward finishes them. Free with dt_params_free.
+dt_status dt_model_params(const struct dt_model_config *config, struct dt_params *params);
+// Training FLOPs of a token (FACTS: 6 x the GEMM parameters used, lm_head once, look-up not, and the scan).
+double dt_model_flops_per_token(const struct dt_model_config *config);
+
+// What memory goes to. All of it is known before anything is allocated.
+enum dt_memory {
+    DT_MEMORY_WEIGHTS,     // fp32 masters
+    DT_MEMORY_COPIES,      // bf16 copies
+    DT_MEMORY_GRADIENTS,   // fp32
+    DT_MEMORY_ACTIVATIONS, // kept from forward to backward
+    DT_MEMORY_SCRATCH,     // shared by all layers: gradients of activations, what is recomputed
+    DT_MEMORY_LOGITS,      // a tile
+    DT_MEMORY_WORKSPACE,   // of ops
+    DT_MEMORY_COUNT
+};
+extern const char *const dt_memory_name[DT_MEMORY_COUNT];
+
+struct dt_model_shape {
+    int64_t sequences, length; // the largest micro-batch
+    bool training;             // false: no gradients, nothing kept for backward
+};
+// Bytes by category (on the device) for this model at this shape; allocates nothing lasting.
+dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_config *config,
+                        const struct dt_model_shape *shape, int64_t bytes[DT_MEMORY_COUNT]);
+
+struct dt_model;
+
+dt_status dt_model_create(const struct dt_backend *backend, const struct dt_model_config *config,
+                          const struct dt_model_shape *shape, struct dt_model **model);
+void dt_model_destroy(struct dt_model *model); // NULL is fine
+const struct dt_model_config *dt_model_config(const struct dt_model *model);
+const struct dt_params *dt_model_table(const struct dt_model *model);
+float *dt_model_weights(struct dt_model *model);     // [elements] fp32 masters, device memory
+dt_bf16 *dt_model_copies(struct dt_model *model);    // [elements] bf16, or NULL where storage is fp32
+float *dt_model_gradients(struct dt_model *model);   // [elements] fp32, or NULL
+// After the masters changed other than by adamw: makes the bf16 copies anew.
+dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream);
+
+// One micro-batch, device memory.
+struct dt_model_input {
+    int64_t sequences, length; // B, L: within the shape
+    const int32_t *ids;        // [B, L]
+    const int32_t *labels;     // [B, L], or NULL where no loss is asked for
+    const uint8_t *reset;      // [B, L], or NULL
+};
+
+// State carried from one window of a sequence to the next: per layer the scan's h [B, E, N] fp32 and the
+// convolution's last inputs [B, K-1, E] storage.
+struct dt_model_state;
+int64_t dt_model_state_bytes(const struct dt_model *model, int64_t sequences);
+dt_status dt_model_state_create(struct dt_model *model, int64_t sequences, struct dt_model_state **state); // zero
+void dt_model_state_destroy(struct dt_model *model, struct dt_model_state *state);
+void *dt_model_state_scan(struct dt_model_state *state, int64_t layer); // [B, E, N] fp32
+void *dt_model_state_conv(struct dt_model_state *state, int64_t layer); // [B, K-1, E] storage
+
+// Stem and blocks. `before` (may be NULL: zeros) is read, `after` (may be NULL) written; not the same object.
+dt_status dt_model_forward(struct dt_model *model, const struct dt_model_input *input,
+                           const struct dt_model_state *before, struct dt_model_state *after,
+                           struct dt_stream *stream);
+// Head: *sum += the loss over input->labels; with `scale` > 0 also the head's gradients, of scale · Σ loss,
+// and the gradient that backward starts from. accumulate: weight gradients += (a later micro-batch), else =.
+dt_status dt_model_loss(struct dt_model *model, const struct dt_model_input *input, double scale, bool accumulate,
+                        struct dt_loss_sum *sum, struct dt_stream *stream);
+// Logits of the last position of each sequence after a forward: [B, vocab_size] fp32 on the device, rows
+// `stride` apart, valid until the next call.
+dt_status dt_model_last_logits(struct dt_model *model, const struct dt_model_input *input, const float **logits,
+                               int64_t *stride, struct dt_stream *stream);
+// All logits after a forward into `logits` [B * L, vocab_size] fp32, device memory of the caller. For tests and tools.
+dt_status dt_model_logits(struct dt_model *model, const struct dt_model_input *input, float *logits,
+                          struct dt_stream *stream);
+
+// Says that the gradient of table row `row` is complete on `stream`; rows come in table order.
+typedef dt_status (*dt_grad_ready)(void *context, int64_t row);
+// After forward and loss of the same input (and state). grad_ready may be NULL.
+dt_status dt_model_backward(struct dt_model *model, const struct dt_model_input *input,
+                            const struct dt_model_state *before, bool accumulate, dt_grad_ready grad_ready,
+                            void *context, struct dt_stream *stream);
