@@ -1,5 +1,5 @@
-// One allocation carved by the code that uses it, run twice: first on a measuring arena (base NULL),
-// then on a placing one. Nothing is freed singly; memory belongs to whoever gave `base`.
+// One allocation carved by the code that uses it, run twice: first on a measuring arena (base
+// NULL), then on a placing one. Nothing is freed singly; memory belongs to whoever gave `base`.
 #pragma once
 
 #include <stdint.h>
@@ -7,10 +7,10 @@
 enum { DT_ARENA_ALIGN = 256 }; // bytes; right for SIMD, cuBLASLt and cp.async alike
 
 struct dt_arena {
-    char *base;    // NULL: measuring, every dt_arena_take gives NULL
-    int64_t size;  // bytes at base (0 when measuring)
-    int64_t used;  // bytes taken so far, a multiple of DT_ARENA_ALIGN
-    int64_t peak;  // the highest `used` ever seen
+    char *base;   // NULL: measuring, every dt_arena_take gives NULL
+    int64_t size; // bytes at base (0 when measuring)
+    int64_t used; // bytes taken so far, a multiple of DT_ARENA_ALIGN
+    int64_t peak; // the highest `used` ever seen
 };
 
 struct dt_arena dt_arena_measure(void);

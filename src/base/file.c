@@ -1,1 +1,375 @@
-// not written yet
+// Files as a checkpoint needs them: every byte written and synced or an error that says why not.
+// POSIX calls only; interrupted calls go on, a partial write or read goes on.
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { CALL_MAX = 1 << 30, HASH_CHUNK = 1 << 20 }; // bytes; Linux moves under 2^31 a call
+
+dt_status dt_errno_status(int error)
+{
+    switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case EEXIST:
+    case ENOTEMPTY:
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case ENXIO:
+    case ETXTBSY:
+        return DT_USER;
+    default:
+        return DT_MACHINE;
+    }
+}
+
+const char *dt_errno_hint(int error)
+{
+    switch (error) {
+    case ENOENT:
+        return "check the path";
+    case ENOTDIR:
+    case EEXIST:
+        return "a part of the path that should be a folder is a file";
+    case EISDIR:
+        return "give a file, not a folder";
+    case EACCES:
+    case EPERM:
+        return "change the rights, or choose another path";
+    case EROFS:
+        return "the file system is mounted read-only; choose another path";
+    case ENOSPC:
+    case EDQUOT:
+        return "free some space, or choose a path on another file system";
+    case EMFILE:
+    case ENFILE:
+        return "raise the limit of open files (ulimit -n)";
+    default:
+        return NULL;
+    }
+}
+
+dt_status dt_path(char *path, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(path, DT_PATH, format, args);
+    va_end(args);
+    if (length < 0 || length >= DT_PATH)
+        return DT_FAIL(DT_USER, "use a shorter path",
+                       "a path of %d bytes, at most %d can be used: %.100s…", length, DT_PATH - 1,
+                       path);
+    return DT_OK;
+}
+
+static dt_status make_dir(const char *path)
+{
+    if (mkdir(path, 0777) == 0)
+        return DT_OK;
+    int error = errno;
+    if (dt_is_dir(path)) // another rank may have been first; "/" and "." may fail otherwise
+        return DT_OK;
+    errno = error;
+    return DT_FAIL_ERRNO("create folder", path);
+}
+
+dt_status dt_make_dirs(const char *path)
+{
+    char parent[DT_PATH];
+    DT_TRY(dt_path(parent, "%s", path));
+    for (char *slash = strchr(parent + (*parent == '/'), '/'); slash;
+         slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        DT_TRY(make_dir(parent));
+        *slash = '/';
+    }
+    return make_dir(path);
+}
+
+static dt_status remove_entry(const FTSENT *entry)
+{
+    switch (entry->fts_info) {
+    case FTS_D: // before its contents; it comes again behind them
+        return DT_OK;
+    case FTS_DNR:
+    case FTS_ERR:
+    case FTS_NS:
+        errno = entry->fts_errno;
+        return errno == ENOENT ? DT_OK : DT_FAIL_ERRNO("remove", entry->fts_path);
+    case FTS_DP:
+        if (rmdir(entry->fts_accpath) != 0 && errno != ENOENT)
+            return DT_FAIL_ERRNO("remove folder", entry->fts_path);
+        return DT_OK;
+    default:
+        if (unlink(entry->fts_accpath) != 0 && errno != ENOENT)
+            return DT_FAIL_ERRNO("remove", entry->fts_path);
+        return DT_OK;
+    }
+}
+
+dt_status dt_remove_tree(const char *path)
+{
+    char root[DT_PATH];
+    DT_TRY(dt_path(root, "%s", path));
+    FTS *tree = fts_open((char *[]){root, NULL}, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    if (!tree)
+        return errno == ENOENT ? DT_OK : DT_FAIL_ERRNO("remove", path);
+    dt_status status = DT_OK;
+    errno = 0;
+    for (FTSENT *entry; status == DT_OK && (entry = fts_read(tree)); errno = 0)
+        status = remove_entry(entry);
+    if (status == DT_OK && errno != 0)
+        status = DT_FAIL_ERRNO("remove", path);
+    fts_close(tree);
+    return status;
+}
+
+bool dt_file_exists(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+bool dt_is_dir(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+int64_t dt_file_size(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode) ? (int64_t)info.st_size : -1;
+}
+
+dt_status dt_open_read(const char *path, int *fd, int64_t *size)
+{
+    // Non-blocking, for a FIFO would hang the open; regular files do not care.
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0)
+        return DT_FAIL_ERRNO("open", path);
+    struct stat info;
+    dt_status status = DT_OK;
+    if (fstat(*fd, &info) != 0)
+        status = DT_FAIL_ERRNO("open", path);
+    else if (!S_ISREG(info.st_mode))
+        status = DT_FAIL(DT_USER, "give a regular file", "%s is %s", path,
+                         S_ISDIR(info.st_mode) ? "a folder" : "not a regular file");
+    else
+        *size = (int64_t)info.st_size;
+    if (status != DT_OK) {
+        close(*fd);
+        *fd = -1;
+    }
+    return status;
+}
+
+// Up to `size` bytes from where fd stands; less only at the end of the file.
+static dt_status read_some(int fd, const char *path, char *data, int64_t size, int64_t *got)
+{
+    *got = 0;
+    while (*got < size) {
+        int64_t want = size - *got < CALL_MAX ? size - *got : CALL_MAX;
+        ssize_t n = read(fd, data + *got, (size_t)want);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return DT_FAIL_ERRNO("read", path);
+        if (n == 0)
+            break;
+        *got += n;
+    }
+    return DT_OK;
+}
+
+// Grows with what comes, for pipes and /proc have no size to ask for; room for one byte past the
+// limit shows a file that is too long.
+static dt_status read_growing(int fd, const char *path, int64_t limit, char **text, int64_t *size)
+{
+    int64_t room = 1 << 16, got;
+    for (*size = 0;;) {
+        if (room > limit)
+            room = limit + 1;
+        char *grown = realloc(*text, (size_t)room + 1);
+        if (!grown)
+            return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " bytes of %s", room, path);
+        *text = grown;
+        DT_TRY(read_some(fd, path, *text + *size, room - *size, &got));
+        *size += got;
+        if (*size > limit)
+            return DT_FAIL(DT_USER, NULL, "%s is larger than %" PRId64 " bytes", path, limit);
+        if (*size < room)
+            break;
+        room *= 2;
+    }
+    (*text)[*size] = 0;
+    return DT_OK;
+}
+
+dt_status dt_read_file(const char *path, int64_t limit, char **text, int64_t *size)
+{
+    *text = NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return DT_FAIL_ERRNO("open", path);
+    dt_status status = read_growing(fd, path, limit, text, size);
+    close(fd);
+    if (status != DT_OK) {
+        free(*text);
+        *text = NULL;
+        *size = 0;
+    }
+    return status;
+}
+
+dt_status dt_close_synced(int fd, const char *path)
+{
+    int synced = fsync(fd), error = errno;
+    if (close(fd) != 0 && synced == 0) { // NFS tells of a full quota here
+        synced = -1;
+        error = errno;
+    }
+    if (synced == 0)
+        return DT_OK;
+    errno = error;
+    return DT_FAIL_ERRNO("write", path);
+}
+
+dt_status dt_fsync_parent(const char *path)
+{
+    char parent[DT_PATH];
+    DT_TRY(dt_path(parent, "%s", path));
+    char *slash = strrchr(parent, '/');
+    if (!slash)
+        return dt_fsync_dir(".");
+    slash[slash == parent] = 0; // "/name" lies in "/"
+    return dt_fsync_dir(parent);
+}
+
+static dt_status write_synced(const char *path, const void *data, int64_t size)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return DT_FAIL_ERRNO("create", path);
+    dt_status status = dt_write_all(fd, path, data, size);
+    if (status != DT_OK)
+        close(fd);
+    else
+        status = dt_close_synced(fd, path);
+    return status;
+}
+
+dt_status dt_write_file_atomic(const char *path, const void *data, int64_t size)
+{
+    char temporary[DT_PATH];
+    DT_TRY(dt_path(temporary, "%s.tmp", path));
+    dt_status status = write_synced(temporary, data, size);
+    if (status == DT_OK && rename(temporary, path) != 0)
+        status = DT_FAIL_ERRNO("write", path);
+    if (status != DT_OK) {
+        unlink(temporary);
+        return status;
+    }
+    return dt_fsync_parent(path);
+}
+
+dt_status dt_fsync_dir(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return DT_FAIL_ERRNO("open folder", path);
+    int failed = fsync(fd), error = errno;
+    close(fd);
+    // EINVAL: a file system without a sync for folders; its renames are as lasting as they get.
+    if (failed && error != EINVAL) {
+        errno = error;
+        return DT_FAIL_ERRNO("sync folder", path);
+    }
+    return DT_OK;
+}
+
+dt_status dt_write_all(int fd, const char *path, const void *data, int64_t size)
+{
+    const char *at = data;
+    while (size > 0) {
+        ssize_t n = write(fd, at, (size_t)(size < CALL_MAX ? size : CALL_MAX));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return DT_FAIL_ERRNO("write", path);
+        at += n;
+        size -= n;
+    }
+    return DT_OK;
+}
+
+dt_status dt_pread_all(int fd, const char *path, void *data, int64_t size, int64_t offset)
+{
+    char *at = data;
+    int64_t end = offset + size;
+    while (offset < end) {
+        int64_t want = end - offset < CALL_MAX ? end - offset : CALL_MAX;
+        ssize_t n = pread(fd, at, (size_t)want, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return DT_FAIL_ERRNO("read", path);
+        if (n == 0)
+            return DT_FAIL(DT_USER, "the file was cut short; copy or make it again",
+                           "%s ends at byte %" PRId64 ", %" PRId64 " were to be there", path,
+                           offset, end);
+        at += n;
+        offset += n;
+    }
+    return DT_OK;
+}
+
+static dt_status hash_stream(int fd, const char *path, XXH64_state_t *state, char *chunk,
+                             int64_t *total)
+{
+    XXH64_reset(state, 0);
+    int64_t got;
+    *total = 0;
+    do {
+        DT_TRY(read_some(fd, path, chunk, HASH_CHUNK, &got));
+        XXH64_update(state, chunk, (size_t)got);
+        *total += got;
+    } while (got == HASH_CHUNK);
+    return DT_OK;
+}
+
+dt_status dt_hash_file(const char *path, uint64_t *hash, int64_t *size)
+{
+    int fd;
+    int64_t total;
+    DT_TRY(dt_open_read(path, &fd, &total));
+    XXH64_state_t *state = XXH64_createState();
+    char *chunk = malloc(HASH_CHUNK);
+    dt_status status;
+    if (state && chunk)
+        status = hash_stream(fd, path, state, chunk, &total);
+    else
+        status = DT_FAIL(DT_MACHINE, NULL, "no memory to hash %s", path);
+    if (status == DT_OK) {
+        *hash = XXH64_digest(state);
+        if (size)
+            *size = total;
+    }
+    free(chunk);
+    XXH64_freeState(state);
+    close(fd);
+    return status;
+}

@@ -1,15 +1,25 @@
 // Files as a checkpoint needs them: whole, synced, hashed. Paths are plain C strings. Errors name
-// the path and say errno's text; a full disk, a missing right or a read error is DT_MACHINE, a path
-// that the user gave and that does not exist is DT_USER.
+// the path and say errno's text; a path that does not exist, is of the wrong kind or may not be
+// used (rights, read-only) is DT_USER, a full disk, a read error or a lack of memory is DT_MACHINE.
 #pragma once
 
 #include "base/error.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { DT_PATH = 4096 };
+
+// What errno says about whose fault it is, and a hint (or NULL).
+dt_status dt_errno_status(int error);
+const char *dt_errno_hint(int error);
+// if (fd < 0) return DT_FAIL_ERRNO("open", path);
+#define DT_FAIL_ERRNO(action, path)                                                                \
+    DT_FAIL(dt_errno_status(errno), dt_errno_hint(errno), "cannot %s %s: %s", (action), (path),    \
+            strerror(errno))
 
 // snprintf into a path buffer of DT_PATH bytes; a longer result is a DT_USER error.
 dt_status dt_path(char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -19,17 +29,24 @@ dt_status dt_make_dirs(const char *path);
 dt_status dt_remove_tree(const char *path);
 bool dt_file_exists(const char *path);
 bool dt_is_dir(const char *path);
-int64_t dt_file_size(const char *path); // -1 where it cannot be told
+int64_t dt_file_size(const char *path); // -1 where it cannot be told (not a regular file, too)
+// Opens a regular file; anything else (folder, FIFO, device) is DT_USER. The caller closes.
+dt_status dt_open_read(const char *path, int *fd, int64_t *size);
 
 // The whole file with a final zero added, by malloc; at most `limit` bytes (more is an error).
+// Pipes and /proc are fine.
 dt_status dt_read_file(const char *path, int64_t limit, char **text, int64_t *size);
-// Writes path.tmp, fsyncs, renames onto path, fsyncs the folder: readers see the old or the new one.
+// Writes path.tmp, fsyncs, renames onto path, fsyncs the folder: readers see the old or the new
+// one.
 dt_status dt_write_file_atomic(const char *path, const void *data, int64_t size);
 dt_status dt_fsync_dir(const char *path);
+dt_status dt_fsync_parent(const char *path); // the folder that `path` lies in
+// fsync and close, both checked; fd is closed whatever is returned.
+dt_status dt_close_synced(int fd, const char *path);
 
 // write(2) until all is written; read(2)/pread until all is read (a short file is an error).
 dt_status dt_write_all(int fd, const char *path, const void *data, int64_t size);
 dt_status dt_pread_all(int fd, const char *path, void *data, int64_t size, int64_t offset);
 
-// xxh64 (seed 0) of a whole file, as `xxhsum -H64` prints it.
+// xxh64 (seed 0) of a whole regular file, as `xxhsum -H64` prints it. `size` may be NULL.
 dt_status dt_hash_file(const char *path, uint64_t *hash, int64_t *size);

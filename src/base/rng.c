@@ -1,1 +1,77 @@
-// not written yet
+// Philox4x32-10 and what is drawn from it. Constants and rounds from Salmon et al., SC11, table 2;
+// tests/unit/test_rng.c holds the authors' known-answer vectors.
+#include "base/rng.h"
+
+#include <math.h>
+
+enum { ROUNDS = 10 };
+
+static void philox_round(const uint32_t key[2], uint32_t x[4])
+{
+    uint64_t a = (uint64_t)0xD2511F53u * x[0], b = (uint64_t)0xCD9E8D57u * x[2];
+    uint32_t y0 = (uint32_t)(b >> 32) ^ x[1] ^ key[0], y2 = (uint32_t)(a >> 32) ^ x[3] ^ key[1];
+    x[0] = y0;
+    x[1] = (uint32_t)b;
+    x[2] = y2;
+    x[3] = (uint32_t)a;
+}
+
+void dt_philox_block(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4])
+{
+    uint32_t k[2] = {key[0], key[1]};
+    for (int i = 0; i < 4; i++)
+        out[i] = counter[i];
+    for (int round = 0; round < ROUNDS; round++) {
+        philox_round(k, out);
+        k[0] += 0x9E3779B9u; // golden ratio
+        k[1] += 0xBB67AE85u; // sqrt(3) - 1
+    }
+}
+
+struct dt_philox dt_philox_init(uint64_t seed, uint32_t stream, uint64_t substream)
+{
+    return (struct dt_philox){
+        .key = {(uint32_t)seed, (uint32_t)(seed >> 32)},
+        .counter = {0, (uint32_t)substream, (uint32_t)(substream >> 32), stream},
+    };
+}
+
+uint32_t dt_philox_u32(struct dt_philox *rng)
+{
+    if (rng->left == 0) {
+        dt_philox_block(rng->key, rng->counter, rng->out);
+        rng->counter[0]++;
+        rng->left = 4;
+    }
+    return rng->out[4 - rng->left--];
+}
+
+static uint64_t philox_u64(struct dt_philox *rng)
+{
+    uint64_t low = dt_philox_u32(rng);
+    return (uint64_t)dt_philox_u32(rng) << 32 | low;
+}
+
+uint64_t dt_philox_below(struct dt_philox *rng, uint64_t n)
+{
+    uint64_t last = UINT64_MAX - (0 - n) % n; // 2^64 mod n words at the top are drawn again
+    uint64_t word;
+    do
+        word = philox_u64(rng);
+    while (word > last);
+    return word % n;
+}
+
+float dt_philox_uniform(struct dt_philox *rng)
+{
+    return (float)(dt_philox_u32(rng) >> 8) * 0x1p-24f;
+}
+
+// In double, so that the fp32 result hardly ever depends on the last bits of a libm.
+float dt_philox_normal(struct dt_philox *rng)
+{
+    const double two_pi = 6.283185307179586476925287;
+    double radius = sqrt(-2.0 * log(1.0 - (double)dt_philox_uniform(rng))); // log of (0, 1]
+    double angle = two_pi * (double)dt_philox_uniform(rng);
+    return (float)(radius * cos(angle));
+}
