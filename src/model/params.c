@@ -1,1 +1,181 @@
-// not written yet
+// The parameter table and its initial values. An element's value depends on (seed, row's name, its
+// place in the row) only: each row has a Philox stream of its own, and an element takes a fixed
+// number of words from it.
+#include "model/params.h"
+
+#include "base/rng.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum {
+    ROW_ALIGN = 64,           // elements: 256 bytes of fp32, 128 of bf16
+    INIT_STREAM = 0x494e4954, // apart from the streams of data order
+};
+
+static int64_t round_up(int64_t n)
+{
+    return (n + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+}
+
+static dt_status make_room(struct dt_params *params)
+{
+    if (params->n < params->capacity)
+        return DT_OK;
+    int capacity = params->capacity > 0 ? 2 * params->capacity : 32;
+    struct dt_param *rows = realloc(params->rows, (size_t)capacity * sizeof *rows);
+    if (!rows)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a parameter table of %d rows", capacity);
+    params->rows = rows;
+    params->capacity = capacity;
+    return DT_OK;
+}
+
+// Elements in a file (shape) and in memory (memory_rows in place of shape[0]), with the arrays' end
+// still an int64_t.
+static dt_status count_elements(const struct dt_params *params, struct dt_param *row,
+                                int64_t memory_rows)
+{
+    int64_t inner = 1, end;
+    bool fits = row->shape[0] > 0 && memory_rows >= row->shape[0];
+    for (int i = 1; fits && i < row->n_dims; i++)
+        fits = row->shape[i] > 0 && !__builtin_mul_overflow(inner, row->shape[i], &inner);
+    fits = fits && !__builtin_mul_overflow(inner, memory_rows, &row->count) &&
+           !__builtin_add_overflow(params->elements, row->count, &end) &&
+           end <= INT64_MAX / 8 - ROW_ALIGN; // bytes of it too
+    if (!fits)
+        return DT_FAIL(DT_USER, "choose a smaller model",
+                       "%s has no size that memory can hold: first dimension %lld (%lld in memory)",
+                       row->name, (long long)row->shape[0], (long long)memory_rows);
+    row->file_count = inner * row->shape[0];
+    return DT_OK;
+}
+
+static dt_status append(struct dt_params *params, const struct dt_param *row)
+{
+    DT_TRY(make_room(params));
+    params->rows[params->n++] = *row;
+    params->elements = round_up(row->offset + row->count);
+    params->count += row->file_count;
+    return DT_OK;
+}
+
+int dt_params_add(struct dt_params *params, enum dt_init init, double init_scale,
+                  int64_t memory_rows, int n_dims, const int64_t *shape, const char *name, ...)
+{
+    struct dt_param row = {.n_dims = n_dims,
+                           .offset = params->elements,
+                           .init = init,
+                           .init_scale = (float)init_scale,
+                           .decay = n_dims >= 2 && init != DT_INIT_A_LOG};
+    for (int i = 0; i < n_dims; i++)
+        row.shape[i] = shape[i];
+    va_list list;
+    va_start(list, name);
+    vsnprintf(row.name, sizeof row.name, name, list);
+    va_end(list);
+    if (count_elements(params, &row, memory_rows) != DT_OK || append(params, &row) != DT_OK)
+        return -1;
+    return params->n - 1;
+}
+
+void dt_params_free(struct dt_params *params)
+{
+    free(params->rows);
+    *params = (struct dt_params){0};
+}
+
+const struct dt_param *dt_params_find(const struct dt_params *params, const char *name)
+{
+    for (int i = 0; i < params->n; i++)
+        if (strcmp(params->rows[i].name, name) == 0)
+            return &params->rows[i];
+    return NULL;
+}
+
+static void init_normal(const struct dt_param *row, struct dt_philox rng, float *w)
+{
+    for (int64_t i = 0; i < row->file_count; i++)
+        w[i] = row->init_scale * dt_philox_normal(&rng);
+}
+
+static void init_uniform(const struct dt_param *row, struct dt_philox rng, float *w)
+{
+    for (int64_t i = 0; i < row->file_count; i++)
+        w[i] = row->init_scale * (2.0f * dt_philox_uniform(&rng) - 1.0f);
+}
+
+static void init_one(const struct dt_param *row, float *w)
+{
+    for (int64_t i = 0; i < row->file_count; i++)
+        w[i] = 1.0f;
+}
+
+static void init_a_log(const struct dt_param *row, float *w)
+{
+    int64_t states = row->shape[row->n_dims - 1];
+    for (int64_t i = 0; i < row->file_count; i++)
+        w[i] = (float)log((double)(i % states + 1));
+}
+
+// softplus(bias) is log-uniform in [0.001, 0.1] [state-spaces/mamba, mamba_simple.py].
+static void init_dt_bias(const struct dt_param *row, struct dt_philox rng, float *w)
+{
+    double low = log(0.001), high = log(0.1);
+    for (int64_t i = 0; i < row->file_count; i++) {
+        double step = exp(low + (high - low) * (double)dt_philox_uniform(&rng));
+        step = fmax(step, 1e-4);
+        w[i] = (float)(step + log(-expm1(-step)));
+    }
+}
+
+static void init_row(const struct dt_param *row, uint64_t seed, float *w)
+{
+    uint64_t hash = XXH64(row->name, strlen(row->name), 0);
+    struct dt_philox rng = dt_philox_init(seed, INIT_STREAM, hash);
+    switch (row->init) {
+    case DT_INIT_NORMAL:
+        init_normal(row, rng, w);
+        break;
+    case DT_INIT_UNIFORM:
+        init_uniform(row, rng, w);
+        break;
+    case DT_INIT_ONE:
+        init_one(row, w);
+        break;
+    case DT_INIT_A_LOG:
+        init_a_log(row, w);
+        break;
+    case DT_INIT_DT_BIAS:
+        init_dt_bias(row, rng, w);
+        break;
+    }
+}
+
+void dt_params_init(const struct dt_params *params, uint64_t seed, float *weights)
+{
+    memset(weights, 0, (size_t)params->elements * sizeof *weights);
+    for (int i = 0; i < params->n; i++)
+        init_row(&params->rows[i], seed, weights + params->rows[i].offset);
+}
+
+dt_status dt_params_spans(const struct dt_params *params, float weight_decay,
+                          struct dt_adamw_span **spans, int64_t *n)
+{
+    *n = 0;
+    *spans = calloc((size_t)params->n + 1, sizeof **spans);
+    if (!*spans)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the optimizer's %d spans", params->n);
+    for (int i = 0; i < params->n; i++) {
+        const struct dt_param *row = &params->rows[i];
+        float decay = row->decay ? weight_decay : 0.0f;
+        if (*n == 0 || (*spans)[*n - 1].decay != decay)
+            (*spans)[(*n)++].decay = decay;
+        (*spans)[*n - 1].end = round_up(row->offset + row->count);
+    }
+    return DT_OK;
+}

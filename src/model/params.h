@@ -1,6 +1,7 @@
-// The parameter table: a row per tensor, in the order in which backward finishes their gradients. It
-// drives allocation, initialisation, checkpoints, optimizer groups, buckets and memory planning. Master
-// weights, gradients, moments and bf16 copies are flat arrays of `elements`, all with these offsets.
+// The parameter table: a row per tensor, in the order in which backward finishes their gradients.
+// It drives allocation, initialisation, checkpoints, optimizer groups, buckets and memory planning.
+// Master weights, gradients, moments and bf16 copies are flat arrays of `elements`, all with these
+// offsets.
 #pragma once
 
 #include "base/error.h"
@@ -22,9 +23,10 @@ enum { DT_PARAM_NAME = 96, DT_PARAM_DIMS = 3 };
 struct dt_param {
     char name[DT_PARAM_NAME]; // as in Hugging Face: "backbone.layers.0.mixer.in_proj.weight"
     int n_dims;
-    int64_t shape[DT_PARAM_DIMS]; // as in a file; memory may hold more rows (padding), which are zero
-    int64_t file_count;           // elements in a file: the first of the tensor's elements in memory
-    int64_t offset, count;        // elements in the flat arrays; offset is a multiple of 64
+    // As in a file. Memory may hold more rows of the first dimension: padding, zero, behind them.
+    int64_t shape[DT_PARAM_DIMS];
+    int64_t file_count;    // elements in a file: the first of the tensor's elements in memory
+    int64_t offset, count; // elements in the flat arrays; offset is a multiple of 64
     enum dt_init init;
     float init_scale;
     bool decay; // weight decay: two or more dimensions and not A_log
@@ -38,15 +40,19 @@ struct dt_params {
     int64_t count;    // parameters as the field counts them: sum of file_count
 };
 
-// Appends a row of `shape` and gives its index; memory_rows >= shape[0] is the padded first dimension.
-int dt_params_add(struct dt_params *params, enum dt_init init, double init_scale, int64_t memory_rows, int n_dims,
-                  const int64_t *shape, const char *name, ...) __attribute__((format(printf, 7, 8)));
+// Appends a row of `shape` (positive sizes) and gives its index; memory_rows >= shape[0] is the
+// padded first dimension. -1, with the error recorded, where the sizes overflow or memory lacks:
+// nothing is appended.
+int dt_params_add(struct dt_params *params, enum dt_init init, double init_scale,
+                  int64_t memory_rows, int n_dims, const int64_t *shape, const char *name, ...)
+    __attribute__((format(printf, 7, 8)));
 void dt_params_free(struct dt_params *params);
 const struct dt_param *dt_params_find(const struct dt_params *params, const char *name); // or NULL
 
-// Initial values of every row into the flat fp32 array `weights` (padding 0): official initialisation, from a
-// Philox stream per row keyed by (seed, row name's hash), so they depend on nothing else.
+// Initial values of every row into the flat fp32 array `weights` (padding 0): official
+// initialisation, from a Philox stream per row keyed by (seed, row name's hash), so they depend on
+// nothing else.
 void dt_params_init(const struct dt_params *params, uint64_t seed, float *weights);
 // The optimizer's spans: n <= params->n + 1 of them, malloc'ed.
-dt_status dt_params_spans(const struct dt_params *params, float weight_decay, struct dt_adamw_span **spans,
-                          int64_t *n);
+dt_status dt_params_spans(const struct dt_params *params, float weight_decay,
+                          struct dt_adamw_span **spans, int64_t *n);
