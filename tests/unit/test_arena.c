@@ -1,0 +1,127 @@
+// The arena: measuring and placing agree, pieces are aligned and apart, and a wrong plan aborts.
+#include "base/arena.h"
+
+#include "test.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N = 5 };
+static const int64_t sizes[N] = {1, 256, 0, 257, 1000};
+
+// One building function run on both kinds of arena; pieces[i] is what it took.
+static void build(struct dt_arena *arena, char *pieces[N])
+{
+    for (int i = 0; i < N; i++)
+        pieces[i] = dt_arena_take(arena, sizes[i]);
+    int64_t mark = dt_arena_mark(arena);
+    dt_arena_take(arena, 5000); // scratch, given back
+    dt_arena_release(arena, mark);
+    dt_arena_take(arena, 10);
+}
+
+static void test_measure_then_place(void)
+{
+    char *pieces[N];
+    struct dt_arena measured = dt_arena_measure();
+    build(&measured, pieces);
+    for (int i = 0; i < N; i++)
+        CHECK(!pieces[i], "measuring gave memory for piece %d", i);
+    // 256 + 256 + 0 + 512 + 1024, then a scratch of 5120 that is gone again, then 256
+    CHECK_INT(measured.used, 2048 + 256);
+    CHECK_INT(measured.peak, 2048 + 5120);
+
+    char *base = aligned_alloc(DT_ARENA_ALIGN, (size_t)measured.peak);
+    struct dt_arena placed = dt_arena_place(base, measured.peak);
+    build(&placed, pieces);
+    CHECK_INT(placed.used, measured.used);
+    CHECK_INT(placed.peak, measured.peak);
+    char *end = base;
+    for (int i = 0; i < N; i++) {
+        CHECK((uintptr_t)pieces[i] % DT_ARENA_ALIGN == 0, "piece %d at %p", i, (void *)pieces[i]);
+        CHECK(pieces[i] >= end, "piece %d lies in the one before", i);
+        end = pieces[i] + sizes[i];
+        memset(pieces[i], i, (size_t)sizes[i]); // a sanitizer sees a piece outside of the block
+    }
+    CHECK(end <= base + measured.peak, "the last piece ends %td bytes in", end - base);
+    free(base);
+}
+
+static void test_beyond_32_bits(void)
+{
+    struct dt_arena arena = dt_arena_measure();
+    for (int i = 0; i < 3; i++)
+        dt_arena_take(&arena, (1ll << 40) + 1);
+    CHECK_INT(arena.peak, 3 * ((1ll << 40) + 256));
+}
+
+static _Alignas(DT_ARENA_ALIGN) char block[1024];
+
+static void take_too_much(void)
+{
+    struct dt_arena arena = dt_arena_place(block, sizeof block);
+    dt_arena_take(&arena, 1000);
+    dt_arena_take(&arena, 1);
+}
+
+static void take_negative(void)
+{
+    struct dt_arena arena = dt_arena_measure();
+    dt_arena_take(&arena, -1);
+}
+
+static void take_past_int64(void)
+{
+    struct dt_arena arena = dt_arena_measure();
+    dt_arena_take(&arena, 1);
+    dt_arena_take(&arena, INT64_MAX - 256);
+}
+
+static void release_upwards(void)
+{
+    struct dt_arena arena = dt_arena_place(block, sizeof block);
+    dt_arena_release(&arena, 256);
+}
+
+static void place_misaligned(void)
+{
+    dt_arena_place(block + 16, 512);
+}
+
+static void take_within(void)
+{
+    struct dt_arena arena = dt_arena_place(block, sizeof block);
+    dt_arena_take(&arena, 1024);
+}
+
+// The signal that ends a process which calls `act`, or 0.
+static int ends_by(void (*act)(void))
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0});
+        if (!freopen("/dev/null", "w", stderr))
+            _exit(1);
+        act();
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+int main(void)
+{
+    test_measure_then_place();
+    test_beyond_32_bits();
+    CHECK_INT(ends_by(take_within), 0);
+    CHECK_INT(ends_by(take_too_much), SIGABRT);
+    CHECK_INT(ends_by(take_negative), SIGABRT);
+    CHECK_INT(ends_by(take_past_int64), SIGABRT);
+    CHECK_INT(ends_by(release_upwards), SIGABRT);
+    CHECK_INT(ends_by(place_misaligned), SIGABRT);
+    return test_end();
+}

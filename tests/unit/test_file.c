@@ -1,0 +1,265 @@
+// Files: whole writes, exact reads, trees, hashes, and what each failure says.
+#include "base/file.h"
+
+#include "test.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char scratch[] = "/tmp/dt-test-file-XXXXXX";
+
+// The current error has this code and its message holds `part`.
+#define CHECK_FAILS(call, code, part)                                                              \
+    do {                                                                                           \
+        CHECK_INT(call, code);                                                                     \
+        CHECK(strstr(dt_error_current()->message, part), "message: %s",                            \
+              dt_error_current()->message);                                                        \
+        dt_error_clear();                                                                          \
+    } while (0)
+
+static const char *in_scratch(const char *name)
+{
+    static char path[DT_PATH];
+    CHECK_INT(dt_path(path, "%s/%s", scratch, name), DT_OK);
+    return path;
+}
+
+static void put(const char *name, const char *text)
+{
+    CHECK_INT(dt_write_file_atomic(in_scratch(name), text, (int64_t)strlen(text)), DT_OK);
+}
+
+static void test_path(void)
+{
+    char path[DT_PATH], name[DT_PATH + 10];
+    memset(name, 'x', sizeof name);
+    name[DT_PATH - 1] = 0;
+    CHECK_INT(dt_path(path, "%s", name), DT_OK);
+    CHECK_STR(path, name);
+    CHECK_FAILS(dt_path(path, "%sy", name), DT_USER, "4096 bytes");
+}
+
+static void test_write_and_read(void)
+{
+    char *text;
+    int64_t size;
+    put("a", "first, longer");
+    put("a", "second");
+    CHECK_INT(dt_read_file(in_scratch("a"), 100, &text, &size), DT_OK);
+    CHECK_INT(size, 6);
+    CHECK_STR(text, "second");
+    free(text);
+    CHECK(!dt_file_exists(in_scratch("a.tmp")), "the temporary file stayed");
+    CHECK_INT(dt_file_size(in_scratch("a")), 6);
+}
+
+static void test_read_limits(void)
+{
+    char *text;
+    int64_t size, length = 300001; // several growing steps
+    char *long_text = malloc((size_t)length);
+    for (int64_t i = 0; i < length; i++)
+        long_text[i] = (char)(i * 7);
+    CHECK_INT(dt_write_file_atomic(in_scratch("long"), long_text, length), DT_OK);
+    CHECK_INT(dt_read_file(in_scratch("long"), length, &text, &size), DT_OK);
+    CHECK(size == length && memcmp(text, long_text, (size_t)size) == 0, "got %lld bytes",
+          (long long)size);
+    CHECK(text[size] == 0, "no final zero");
+    free(text);
+    CHECK_FAILS(dt_read_file(in_scratch("long"), length - 1, &text, &size), DT_USER,
+                "300000 bytes");
+    CHECK(!text, "text was left behind an error");
+    free(long_text);
+
+    put("empty", "");
+    CHECK_INT(dt_read_file(in_scratch("empty"), 0, &text, &size), DT_OK);
+    CHECK(size == 0 && text && text[0] == 0, "%lld bytes", (long long)size);
+    free(text);
+    CHECK_INT(dt_read_file("/proc/self/status", 1 << 20, &text, &size), DT_OK); // stat says 0 bytes
+    CHECK(size > 100, "%lld bytes of /proc/self/status", (long long)size);
+    free(text);
+}
+
+static void test_read_failures(void)
+{
+    char *text;
+    int64_t size;
+    int fd;
+    put("plain", "x");
+    CHECK_FAILS(dt_read_file(in_scratch("absent"), 10, &text, &size), DT_USER,
+                "absent: No such file");
+    CHECK_FAILS(dt_read_file(scratch, 10, &text, &size), DT_USER, "Is a directory");
+    CHECK_FAILS(dt_read_file(in_scratch("plain/below"), 10, &text, &size), DT_USER,
+                "Not a directory");
+    CHECK_FAILS(dt_open_read(scratch, &fd, &size), DT_USER, "is a folder");
+    CHECK_FAILS(dt_open_read("/dev/null", &fd, &size), DT_USER, "not a regular file");
+    CHECK_INT(mkfifo(in_scratch("fifo"), 0600), 0); // must not wait for a writer
+    CHECK_FAILS(dt_open_read(in_scratch("fifo"), &fd, &size), DT_USER, "not a regular file");
+    CHECK_FAILS(dt_write_file_atomic(in_scratch("no/such"), "", 0), DT_USER, "such.tmp");
+    CHECK_INT(dt_make_dirs(in_scratch("folder/inside")), DT_OK);
+    CHECK_FAILS(dt_write_file_atomic(in_scratch("folder"), "", 0), DT_USER, "Is a directory");
+    CHECK(!dt_file_exists(in_scratch("folder.tmp")), "the temporary file stayed");
+}
+
+static void test_pread(void)
+{
+    char data[8] = "";
+    put("digits", "0123456789");
+    int fd = open(in_scratch("digits"), O_RDONLY);
+    CHECK_INT(dt_pread_all(fd, "digits", data, 4, 6), DT_OK);
+    CHECK_STR(data, "6789");
+    CHECK_FAILS(dt_pread_all(fd, "digits", data, 5, 6), DT_USER, "digits ends at byte 10, 11");
+    CHECK_INT(dt_pread_all(fd, "digits", data, 0, 99), DT_OK);
+    close(fd);
+    CHECK_FAILS(dt_pread_all(fd, "digits", data, 1, 0), DT_MACHINE, "cannot read digits");
+}
+
+// Partial writes go on: what goes into a pipe of 64 KiB in pieces comes out whole.
+static void test_write_all_in_pieces(void)
+{
+    enum { SIZE = 1000003 };
+    int ends[2];
+    char *data = malloc(SIZE), *got = malloc(SIZE);
+    for (int i = 0; i < SIZE; i++)
+        data[i] = (char)(i * 31 >> 3);
+    CHECK_INT(pipe(ends), 0);
+    if (fork() == 0) {
+        dt_status status = dt_write_all(ends[1], "pipe", data, SIZE);
+        _exit(status);
+    }
+    close(ends[1]);
+    ssize_t n, total = 0;
+    while ((n = read(ends[0], got + total, (size_t)(SIZE - total))) > 0)
+        total += n;
+    CHECK(total == SIZE && memcmp(got, data, SIZE) == 0, "%zd bytes came", total);
+    close(ends[0]);
+    free(data);
+    free(got);
+}
+
+static void test_full_disk(void)
+{
+    int fd = open("/dev/full", O_WRONLY);
+    if (fd >= 0) {
+        CHECK_FAILS(dt_write_all(fd, "run/x", "data", 4), DT_MACHINE,
+                    "run/x: No space left on device");
+        close(fd);
+    }
+    // A size limit stands in for a disk that fills in mid-write: the old file stays, nothing else.
+    put("kept", "old");
+    char *data = calloc(1, 1 << 20);
+    struct rlimit before, small = {.rlim_cur = 4096};
+    getrlimit(RLIMIT_FSIZE, &before);
+    small.rlim_max = before.rlim_max;
+    setrlimit(RLIMIT_FSIZE, &small);
+    CHECK_FAILS(dt_write_file_atomic(in_scratch("kept"), data, 1 << 20), DT_MACHINE,
+                "kept.tmp: File");
+    setrlimit(RLIMIT_FSIZE, &before);
+    free(data);
+    CHECK_INT(dt_file_size(in_scratch("kept")), 3);
+    CHECK(!dt_file_exists(in_scratch("kept.tmp")), "the half-written file stayed");
+}
+
+static void test_make_dirs(void)
+{
+    put("a-file", "");
+    CHECK_INT(dt_make_dirs(in_scratch("d/e/f")), DT_OK);
+    CHECK(dt_is_dir(in_scratch("d/e/f")), "d/e/f is not there");
+    CHECK_INT(dt_make_dirs(in_scratch("d/e/f")), DT_OK);
+    CHECK_INT(dt_make_dirs(in_scratch("d//e/g/")), DT_OK);
+    CHECK(dt_is_dir(in_scratch("d/e/g")), "d/e/g is not there");
+    CHECK_INT(dt_make_dirs("/"), DT_OK);
+    CHECK_FAILS(dt_make_dirs(in_scratch("a-file")), DT_USER, "a-file: File exists");
+    CHECK_FAILS(dt_make_dirs(in_scratch("a-file/x")), DT_USER, "File exists");
+    CHECK_FAILS(dt_make_dirs("/proc/no/x"), DT_USER, "/proc/no: No such file");
+}
+
+static void test_no_rights(void)
+{
+    if (geteuid() == 0) // rights do not hold root back
+        return;
+    CHECK_INT(dt_make_dirs(in_scratch("locked")), DT_OK);
+    chmod(in_scratch("locked"), 0500);
+    CHECK_FAILS(dt_make_dirs(in_scratch("locked/x")), DT_USER, "locked/x: Permission denied");
+    CHECK_FAILS(dt_write_file_atomic(in_scratch("locked/x"), "", 0), DT_USER, "Permission denied");
+    chmod(in_scratch("locked"), 0700);
+}
+
+static void test_remove_tree(void)
+{
+    char outside[DT_PATH];
+    CHECK_INT(dt_path(outside, "%s", in_scratch("outside")), DT_OK);
+    CHECK_INT(dt_make_dirs(in_scratch("tree/a/b")), DT_OK);
+    CHECK_INT(dt_make_dirs(outside), DT_OK);
+    put("outside/stays", "x");
+    put("tree/a/one", "x");
+    put("tree/.hidden", "x");
+    CHECK_INT(symlink(outside, in_scratch("tree/a/link")), 0);
+    CHECK_INT(symlink("nowhere", in_scratch("tree/dangling")), 0);
+    CHECK_INT(dt_remove_tree(in_scratch("tree")), DT_OK);
+    CHECK(!dt_file_exists(in_scratch("tree")), "the tree stayed");
+    CHECK(dt_file_exists(in_scratch("outside/stays")), "a link was followed");
+
+    CHECK_INT(dt_remove_tree(in_scratch("tree")), DT_OK); // not there: no error
+    CHECK_INT(dt_remove_tree(in_scratch("outside/stays")), DT_OK);
+    CHECK(!dt_file_exists(in_scratch("outside/stays")), "the file stayed");
+}
+
+static void test_hash(void)
+{
+    uint64_t hash;
+    int64_t size;
+    // xxhsum -H64 of the same bytes: nothing, "abc", and 1 MiB + 3 of 'z' (two chunks)
+    put("h", "");
+    CHECK_INT(dt_hash_file(in_scratch("h"), &hash, &size), DT_OK);
+    CHECK(hash == 0xef46db3751d8e999 && size == 0, "%016llx", (unsigned long long)hash);
+    put("h", "abc");
+    CHECK_INT(dt_hash_file(in_scratch("h"), &hash, NULL), DT_OK);
+    CHECK(hash == 0x44bc2cf5ad770999, "%016llx", (unsigned long long)hash);
+    char *zs = malloc((1 << 20) + 4);
+    memset(zs, 'z', (1 << 20) + 3);
+    zs[(1 << 20) + 3] = 0;
+    put("h", zs);
+    free(zs);
+    CHECK_INT(dt_hash_file(in_scratch("h"), &hash, &size), DT_OK);
+    CHECK(hash == 0x58ca237518e6909b && size == (1 << 20) + 3, "%016llx", (unsigned long long)hash);
+    CHECK_FAILS(dt_hash_file(in_scratch("gone"), &hash, &size), DT_USER, "gone: No such file");
+}
+
+static void test_sync(void)
+{
+    char here[DT_PATH];
+    CHECK_INT(dt_fsync_dir(scratch), DT_OK);
+    CHECK_FAILS(dt_fsync_dir(in_scratch("absent")), DT_USER, "absent: No such file");
+    put("plain", "x");
+    CHECK_FAILS(dt_fsync_dir(in_scratch("plain")), DT_USER, "Not a directory");
+    CHECK_INT(dt_fsync_parent(in_scratch("plain")), DT_OK);
+    CHECK(getcwd(here, sizeof here), "no working folder");
+    CHECK_INT(chdir(scratch), 0);
+    CHECK_INT(dt_write_file_atomic("beside", "x", 1), DT_OK); // a path without a slash
+    CHECK_INT(dt_file_size("beside"), 1);
+    CHECK_INT(chdir(here), 0);
+}
+
+int main(void)
+{
+    signal(SIGXFSZ, SIG_IGN); // past the size limit write gives EFBIG instead
+    CHECK(mkdtemp(scratch), "no scratch folder");
+    test_path();
+    test_write_and_read();
+    test_read_limits();
+    test_read_failures();
+    test_pread();
+    test_write_all_in_pieces();
+    test_full_disk();
+    test_make_dirs();
+    test_no_rights();
+    test_remove_tree();
+    test_hash();
+    test_sync();
+    CHECK_INT(dt_remove_tree(scratch), DT_OK);
+    return test_end();
+}
