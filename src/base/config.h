@@ -1,10 +1,12 @@
-// INI configuration over a typed key table. One table generates defaults, parsing, checks, --help and
-// the echo. Sources, the later winning: default, file, environment (PREFIX_SECTION__KEY), command
-// line (section.key=value). Every value remembers where it came from. All errors of all sources are
-// collected and reported as one DT_USER error, a line each: file:line, key, what is allowed, the
-// nearest known name. The reader is strict: `[section]`, `key = value`, comments start a line with
-// # or ; (or follow a value behind white space); nothing else is accepted, lines have no length limit
-// short of 64 KiB, NUL bytes and other control characters are errors, a UTF-8 BOM and CRLF are fine.
+// INI configuration over a typed key table. One table generates defaults, parsing, checks, --help
+// and the echo. Sources, the later winning: default, file, environment (PREFIX_SECTION__KEY),
+// command line (section.key=value). Every value remembers where it came from. All errors of all
+// sources are collected and reported as one DT_USER error, a line each: file:line, key, what is
+// allowed, the nearest known name. The reader is strict: `[section]`, `key = value`, comments start
+// a line with # or ; (or follow a value behind white space), a value that would be misread so
+// stands in double quotes, where \" and \\ mean " and \; nothing else is accepted. Lines may have
+// 64 KiB, NUL bytes and other control characters are errors, a UTF-8 BOM and CRLF are fine. A key
+// or a section given twice in one source is an error too.
 #pragma once
 
 #include "base/error.h"
@@ -26,17 +28,19 @@ enum { DT_CONFIG_STRING_MAX = 1024 };
 struct dt_config_key {
     const char *section, *name;
     enum dt_config_type type;
-    size_t offset;           // of the field in the settings struct
-    const char *fallback;    // default as text, checked like any other; "" for an unset string
-    const char *auto_word;   // INT and FLOAT: a word besides numbers ("auto"), stored as auto_value; or NULL
+    size_t offset; // of the field in the settings struct
+    const char
+        *fallback; // default as text, checked like any other; "": not set (0, or an empty string)
+    const char
+        *auto_word; // INT and FLOAT: a word besides numbers ("auto"), stored as auto_value; or NULL
     double auto_value;
-    double min, max;         // INT and FLOAT; inclusive
-    bool above_min;          // min itself is not allowed
-    const char *choices;     // ENUM: "auto|cpu|cuda", the index is the value
-    const char *unbuilt;     // "" all is built; else the choices (or, for other types, "*": any value but the
-                             // default) that are refused, as "reproducible|…"
-    bool required;           // must be set by some source
-    const char *help;        // one line
+    double min, max;     // INT and FLOAT; inclusive
+    bool above_min;      // min itself is not allowed
+    const char *choices; // ENUM: "auto|cpu|cuda", the index is the value
+    const char *unbuilt; // "" all is built; else the choices (or, for other types, "*": any value
+                         // but the default) that are refused, as "reproducible|…"
+    bool required;       // must be set by some source
+    const char *help;    // one line
 };
 
 struct dt_config_table {
@@ -49,23 +53,44 @@ struct dt_config_table {
 struct dt_config; // values, texts and provenance of one configuration
 
 // Reads everything and fills `settings` (settings_size bytes). `path` may be NULL (no file) and
-// `overrides` are n words `section.key=value`. Unknown DTRAIN_X__Y variables are errors too.
-dt_status dt_config_load(const struct dt_config_table *table, const char *path, const char *const *overrides,
-                         int n_overrides, void *settings, struct dt_config **config);
-// The same from text in memory, for broadcasts, tests and the fuzz target. `name` stands for the path
-// in messages. `environment`: NULL-terminated NAME=value list, or NULL for none.
-dt_status dt_config_parse(const struct dt_config_table *table, const char *name, const char *text, int64_t size,
-                          const char *const *environment, const char *const *overrides, int n_overrides,
-                          void *settings, struct dt_config **config);
+// `overrides` are n words `section.key=value`. Unknown DTRAIN_X__Y variables are errors too. Where
+// it fails *config is NULL and nothing in `settings` is to be used.
+dt_status dt_config_load(const struct dt_config_table *table, const char *path,
+                         const char *const *overrides, int n_overrides, void *settings,
+                         struct dt_config **config);
+// The same from text in memory, for broadcasts, tests and the fuzz target. `name` stands for the
+// path in messages. `environment`: NULL-terminated NAME=value list, or NULL for none.
+dt_status dt_config_parse(const struct dt_config_table *table, const char *name, const char *text,
+                          int64_t size, const char *const *environment,
+                          const char *const *overrides, int n_overrides, void *settings,
+                          struct dt_config **config);
 void dt_config_free(struct dt_config *config); // NULL is fine
 
-bool dt_config_is_set(const struct dt_config *config, const char *key);       // "run.steps": not by default
-const char *dt_config_text(const struct dt_config *config, const char *key);  // the value's text
-const char *dt_config_origin(const struct dt_config *config, const char *key); // "default", "config.ini:12", …
-// A check across keys found something wrong with `key`: DT_USER, with the key's origin in the message.
+bool dt_config_is_set(const struct dt_config *config,
+                      const char *key); // "run.steps": not by default
+const char *dt_config_text(const struct dt_config *config, const char *key); // the value's text
+const char *dt_config_origin(const struct dt_config *config,
+                             const char *key); // "default", "config.ini:12", …
+// The three take known keys only and abort on others.
+
+// A check across keys found something wrong with `key`: DT_USER, with the key's origin in the
+// message (left out where `config` is NULL: on ranks that got the settings from another).
 dt_status dt_config_reject(const struct dt_config *config, const char *key, const char *hint,
                            const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-// The resolved configuration, every key with its value and origin as a comment; a valid input again.
+// The same where several things may be wrong at once: a line for each, raised together.
+struct dt_config_faults {
+    int count, left_out; // left_out: those that found no room in text
+    size_t used;
+    char text[DT_ERROR_MESSAGE - 64];
+};
+void dt_config_fault(struct dt_config_faults *faults, const struct dt_config *config,
+                     const char *key, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+dt_status dt_config_raise(const struct dt_config_faults *faults,
+                          const char *hint); // DT_OK without faults
+
+// The resolved configuration, every key with its value and origin as a comment; a valid input
+// again.
 void dt_config_echo(const struct dt_config *config, FILE *out);
 void dt_config_help(const struct dt_config_table *table, FILE *out);

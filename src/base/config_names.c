@@ -1,0 +1,84 @@
+// Which known name was meant, and a user's text made fit for a message.
+#include "base/config_internal.h"
+
+#include <limits.h>
+#include <string.h>
+
+enum { LONGEST = 63 }; // bytes of a word that a near name is looked for
+
+static int lower(char c)
+{
+    return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c;
+}
+
+static int smallest(int a, int b, int c)
+{
+    int ab = a < b ? a : b;
+    return ab < c ? ab : c;
+}
+
+// Insertions, deletions, substitutions and swaps of neighbours that turn a into b, letter case
+// aside (optimal string alignment); rows of the usual table, three kept.
+static int edit_distance(const char *a, const char *b)
+{
+    int rows[3][LONGEST + 1];
+    int n = (int)strlen(a), m = (int)strlen(b);
+    for (int j = 0; j <= m; j++)
+        rows[0][j] = j;
+    for (int i = 1; i <= n; i++) {
+        int *now = rows[i % 3], *before = rows[(i + 2) % 3], *earlier = rows[(i + 1) % 3];
+        now[0] = i;
+        for (int j = 1; j <= m; j++) {
+            int differ = lower(a[i - 1]) != lower(b[j - 1]);
+            now[j] = smallest(before[j] + 1, now[j - 1] + 1, before[j - 1] + differ);
+            if (i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) &&
+                lower(a[i - 2]) == lower(b[j - 1]) && earlier[j - 2] + 1 < now[j])
+                now[j] = earlier[j - 2] + 1;
+        }
+    }
+    return rows[n % 3][m];
+}
+
+struct dt_nearest dt_nearest_to(const char *word)
+{
+    return (struct dt_nearest){.word = word, .distance = INT_MAX};
+}
+
+void dt_nearest_offer(struct dt_nearest *nearest, const char *candidate)
+{
+    size_t length = strlen(candidate);
+    int distance;
+    if (strlen(nearest->word) > LONGEST || length > LONGEST)
+        return;
+    distance = edit_distance(nearest->word, candidate);
+    if (distance > (int)(length + 2) / 3 || distance >= nearest->distance)
+        return; // more than a third of it is wrong: that was hardly meant
+    nearest->distance = distance;
+    snprintf(nearest->best, sizeof nearest->best, "%s", candidate);
+}
+
+void dt_nearest_ask(const struct dt_nearest *nearest, char out[DT_CONFIG_NAME_MAX + 32])
+{
+    if (nearest->best[0])
+        snprintf(out, DT_CONFIG_NAME_MAX + 32, ": did you mean '%s'?", nearest->best);
+    else
+        out[0] = 0;
+}
+
+const char *dt_config_shown(const char *text, char out[DT_CONFIG_SHOWN])
+{
+    static const char dots[] = "...";
+    size_t n = strlen(text);
+    bool cut = n >= DT_CONFIG_SHOWN;
+    if (cut) {
+        n = DT_CONFIG_SHOWN - sizeof dots;
+        while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80) // whole UTF-8 characters
+            n--;
+    }
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        out[i] = c < 0x20 || c == 0x7f ? '?' : text[i];
+    }
+    snprintf(out + n, DT_CONFIG_SHOWN - n, "%s", cut ? dots : "");
+    return out;
+}

@@ -1,0 +1,103 @@
+// The configuration as text for people: the echo of a resolved one, and the help of a table.
+#include "base/config.h"
+
+#include "base/config_internal.h"
+
+#include <string.h>
+
+enum { HELP_COLUMNS = 100, ECHO_COLUMN = 32 };
+
+static int print_value(const char *text, FILE *out)
+{
+    int n = 2;
+    if (!dt_ini_needs_quotes(text))
+        return fprintf(out, "%s", text);
+    fputc('"', out);
+    for (const char *p = text; *p; p++) {
+        if (*p == '"' || *p == '\\')
+            n += fputc('\\', out) != EOF;
+        n += fputc(*p, out) != EOF;
+    }
+    fputc('"', out);
+    return n;
+}
+
+// The origin quotes a path, which may hold anything; the comment must stay one line of text.
+static void print_comment(const char *text, FILE *out)
+{
+    fputs("  # ", out);
+    for (const char *p = text; *p; p++)
+        fputc((unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p, out);
+    fputc('\n', out);
+}
+
+static void echo_key(const struct dt_config_key *key, const struct dt_config_value *value,
+                     FILE *out)
+{
+    bool unset = value->text[0] == 0 && key->type != DT_CONFIG_STRING;
+    int column = fprintf(out, "%s%s = ", unset ? "# " : "", key->name);
+    column += print_value(value->text, out);
+    fprintf(out, "%*s", column < ECHO_COLUMN ? ECHO_COLUMN - column : 0, "");
+    print_comment(unset ? "not set" : value->origin, out);
+}
+
+void dt_config_echo(const struct dt_config *config, FILE *out)
+{
+    const struct dt_config_table *table = config->table;
+    fputs("# The resolved configuration: every key, and where its value came from.\n", out);
+    for (int i = 0; i < table->n_keys; i++) {
+        if (dt_config_opens_section(table, i))
+            fprintf(out, "\n[%s]\n", table->keys[i].section);
+        echo_key(&table->keys[i], &config->values[i], out);
+    }
+}
+
+static const char *default_text(const struct dt_config_key *key)
+{
+    if (key->required)
+        return "required";
+    return key->fallback[0] ? key->fallback : "-";
+}
+
+struct widths {
+    int name, fallback;
+};
+
+static struct widths measure(const struct dt_config_table *table)
+{
+    struct widths widths = {0};
+    for (int i = 0; i < table->n_keys; i++) {
+        int name = (int)strlen(table->keys[i].name);
+        int fallback = (int)strlen(default_text(&table->keys[i]));
+        widths.name = name > widths.name ? name : widths.name;
+        widths.fallback = fallback > widths.fallback ? fallback : widths.fallback;
+    }
+    return widths;
+}
+
+static void help_key(const struct dt_config_key *key, struct widths widths, FILE *out)
+{
+    char allowed[DT_CONFIG_ALLOWED];
+    int indent = 2 + widths.name + 2 + widths.fallback + 2;
+    int column = fprintf(out, "  %-*s  %-*s  %s", widths.name, key->name, widths.fallback,
+                         default_text(key), key->help);
+    bool tells_all = key->type == DT_CONFIG_STRING && key->unbuilt[0] == 0;
+    if (!tells_all) {
+        dt_config_allowed(key, allowed);
+        if (column + 3 + (int)strlen(allowed) > HELP_COLUMNS)
+            fprintf(out, "\n%*s(%s)", indent, "", allowed);
+        else
+            fprintf(out, " (%s)", allowed);
+    }
+    fputc('\n', out);
+}
+
+void dt_config_help(const struct dt_config_table *table, FILE *out)
+{
+    struct widths widths = measure(table);
+    for (int i = 0; i < table->n_keys; i++) {
+        if (dt_config_opens_section(table, i))
+            fprintf(out, "%s[%s]\n", i > 0 ? "\n" : "", table->keys[i].section);
+        help_key(&table->keys[i], widths, out);
+    }
+}

@@ -1,0 +1,198 @@
+// The strict INI reader: text to lines `[section]` and `name = value`, and what is wrong with
+// others. Knows nothing of tables or types.
+#include "base/config_internal.h"
+
+#include <string.h>
+
+void dt_ini_open(struct dt_ini *ini, const char *text, int64_t size)
+{
+    static const char byte_order_mark[] = "\xef\xbb\xbf";
+    ini->text = text;
+    ini->size = size;
+    ini->at = size >= 3 && memcmp(text, byte_order_mark, 3) == 0 ? 3 : 0;
+    ini->line = 0;
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t';
+}
+
+static bool is_comment(char c)
+{
+    return c == '#' || c == ';';
+}
+
+static char *skip_blanks(char *p)
+{
+    while (is_blank(*p))
+        p++;
+    return p;
+}
+
+static void trim_end(char *begin)
+{
+    size_t n = strlen(begin);
+    while (n > 0 && is_blank(begin[n - 1]))
+        n--;
+    begin[n] = 0;
+}
+
+// Whether nothing but white space, or a comment behind white space, follows.
+static bool is_end(const char *p)
+{
+    const char *q = p;
+    while (is_blank(*q))
+        q++;
+    return *q == 0 || (is_comment(*q) && q > p);
+}
+
+static void set_bad(struct dt_ini *ini, const char *problem)
+{
+    ini->kind = DT_INI_BAD;
+    snprintf(ini->problem, sizeof ini->problem, "%s", problem);
+}
+
+// Copies the next line without its end into the buffer; returns its length, or -1 where it is too
+// long.
+static int64_t take_line(struct dt_ini *ini)
+{
+    const char *begin = ini->text + ini->at;
+    const char *newline = memchr(begin, '\n', (size_t)(ini->size - ini->at));
+    int64_t length = newline ? newline - begin : ini->size - ini->at;
+    ini->at += length + (newline ? 1 : 0);
+    ini->line++;
+    if (length > 0 && begin[length - 1] == '\r')
+        length--;
+    if (length > DT_CONFIG_LINE_MAX)
+        return -1;
+    memcpy(ini->buffer, begin, (size_t)length);
+    ini->buffer[length] = 0;
+    return length;
+}
+
+static bool has_control(struct dt_ini *ini, int64_t length)
+{
+    for (int64_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)ini->buffer[i];
+        if ((c < 0x20 && c != '\t') || c == 0x7f) {
+            set_bad(ini, "");
+            snprintf(ini->problem, sizeof ini->problem,
+                     "control character 0x%02x at column %d: a configuration is plain text", c,
+                     (int)i + 1);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void read_section(struct dt_ini *ini, char *p)
+{
+    char *end = strchr(p, ']');
+    if (!end) {
+        set_bad(ini, "the ']' behind the section's name is missing");
+        return;
+    }
+    if (!is_end(end + 1)) {
+        set_bad(ini, "text behind '[section]': put the keys on lines of their own");
+        return;
+    }
+    *end = 0;
+    ini->kind = DT_INI_SECTION;
+    ini->name = p + 1;
+}
+
+// `p` stands behind the opening quote; the text is unescaped in place.
+static void read_quoted(struct dt_ini *ini, char *p)
+{
+    char *out = p;
+    ini->value = p;
+    for (; *p && *p != '"'; p++) {
+        if (*p == '\\' && p[1] != '"' && p[1] != '\\') {
+            set_bad(ini, "within double quotes '\\' stands before '\"' or '\\' only");
+            return;
+        }
+        if (*p == '\\')
+            p++;
+        *out++ = *p;
+    }
+    if (*p == 0)
+        set_bad(ini, "the closing '\"' is missing");
+    else if (!is_end(p + 1))
+        set_bad(ini, "text behind the closing '\"'");
+    *out = 0;
+}
+
+static void cut_comment(char *value)
+{
+    for (char *p = value; *p; p++)
+        if (is_comment(*p) && p > value && is_blank(p[-1]))
+            *p = 0;
+    trim_end(value);
+}
+
+static void read_pair(struct dt_ini *ini, char *p)
+{
+    char *equals = strchr(p, '=');
+    char shown[DT_CONFIG_SHOWN];
+    if (!equals) {
+        set_bad(ini, "");
+        snprintf(ini->problem, sizeof ini->problem,
+                 "'%s' is neither '[section]' nor 'key = value' nor a comment",
+                 dt_config_shown(p, shown));
+        return;
+    }
+    *equals = 0;
+    trim_end(p);
+    if (*p == 0) {
+        set_bad(ini, "the key before '=' is missing");
+        return;
+    }
+    ini->kind = DT_INI_PAIR;
+    ini->name = p;
+    p = skip_blanks(equals + 1);
+    if (*p == '"') {
+        read_quoted(ini, p + 1);
+        return;
+    }
+    if (is_comment(*p) && p > equals + 1) // "key =  # nothing"
+        *p = 0;
+    cut_comment(p);
+    ini->value = p;
+}
+
+bool dt_ini_next(struct dt_ini *ini)
+{
+    while (ini->at < ini->size) {
+        int64_t length = take_line(ini);
+        char *p;
+        if (length < 0) {
+            set_bad(ini, "the line is longer than 64 KiB");
+            return true;
+        }
+        if (has_control(ini, length))
+            return true;
+        p = skip_blanks(ini->buffer);
+        if (*p == 0 || is_comment(*p))
+            continue;
+        if (*p == '[')
+            read_section(ini, p);
+        else
+            read_pair(ini, p);
+        return true;
+    }
+    return false;
+}
+
+bool dt_ini_needs_quotes(const char *value)
+{
+    size_t n = strlen(value);
+    if (n == 0)
+        return false;
+    if (value[0] == '"' || is_comment(value[0]) || is_blank(value[0]) || is_blank(value[n - 1]))
+        return true;
+    for (const char *p = value; *p; p++)
+        if (is_blank(*p) && is_comment(p[1]))
+            return true;
+    return false;
+}

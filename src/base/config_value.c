@@ -1,0 +1,297 @@
+// One value: from its text into its field, by the key's row of the table. Every check on a single
+// value stands here, and so does the wording of what is allowed.
+#include "base/config_internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool refuse(char problem[DT_CONFIG_PROBLEM], const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static bool refuse(char problem[DT_CONFIG_PROBLEM], const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(problem, DT_CONFIG_PROBLEM, format, args);
+    va_end(args);
+    return false;
+}
+
+static void *field(const struct dt_config_key *key, void *settings)
+{
+    return (char *)settings + key->offset;
+}
+
+static size_t count_digits(const char *p)
+{
+    return strspn(p, "0123456789");
+}
+
+// [-]digits, without leading zeros: 010 would be eight elsewhere.
+static bool is_whole_number(const char *text)
+{
+    const char *p = text + (*text == '-');
+    size_t n = count_digits(p);
+    return n > 0 && p[n] == 0 && !(n > 1 && *p == '0');
+}
+
+// [-]digits[.digits][e[+-]digits], at least one digit before the e; neither hex nor inf nor nan.
+static bool is_number(const char *text)
+{
+    const char *p = text + (*text == '-');
+    size_t whole = count_digits(p), fraction = 0;
+    if (whole > 1 && *p == '0')
+        return false;
+    p += whole;
+    if (*p == '.') {
+        fraction = count_digits(++p);
+        p += fraction;
+    }
+    if (whole + fraction == 0)
+        return false;
+    if (*p == 'e' || *p == 'E') {
+        p += 1 + (p[1] == '+' || p[1] == '-');
+        if (count_digits(p) == 0)
+            return false;
+        p += count_digits(p);
+    }
+    return *p == 0;
+}
+
+static bool is_auto(const struct dt_config_key *key, const char *text)
+{
+    return key->auto_word && strcmp(text, key->auto_word) == 0;
+}
+
+static bool in_range(const struct dt_config_key *key, double x)
+{
+    return isfinite(x) && x <= key->max && (key->above_min ? x > key->min : x >= key->min);
+}
+
+static bool convert_bool(const struct dt_config_key *key, const char *text, void *settings,
+                         char problem[DT_CONFIG_PROBLEM])
+{
+    char shown[DT_CONFIG_SHOWN];
+    bool value = strcmp(text, "true") == 0;
+    if (!value && strcmp(text, "false") != 0)
+        return refuse(problem, "'%s' is neither true nor false", dt_config_shown(text, shown));
+    memcpy(field(key, settings), &value, sizeof value);
+    return true;
+}
+
+static bool convert_int(const struct dt_config_key *key, const char *text, void *settings,
+                        char problem[DT_CONFIG_PROBLEM])
+{
+    char shown[DT_CONFIG_SHOWN];
+    int64_t value = (int64_t)key->auto_value;
+    if (!is_auto(key, text)) {
+        if (!is_whole_number(text))
+            return refuse(problem, "'%s' is not a whole number in plain decimal digits",
+                          dt_config_shown(text, shown));
+        errno = 0;
+        value = strtoll(text, NULL, 10);
+        if (errno || !in_range(key, (double)value))
+            return refuse(problem, "%s is out of range", dt_config_shown(text, shown));
+    }
+    memcpy(field(key, settings), &value, sizeof value);
+    return true;
+}
+
+static bool convert_float(const struct dt_config_key *key, const char *text, void *settings,
+                          char problem[DT_CONFIG_PROBLEM])
+{
+    char shown[DT_CONFIG_SHOWN];
+    double value = key->auto_value;
+    if (!is_auto(key, text)) {
+        if (!is_number(text))
+            return refuse(problem, "'%s' is not a plain decimal number",
+                          dt_config_shown(text, shown));
+        errno = 0;
+        value = strtod(text, NULL);
+        if (errno || !in_range(key, value)) // errno: also where 1e-999 would become 0
+            return refuse(problem, "%s is out of range", dt_config_shown(text, shown));
+    }
+    memcpy(field(key, settings), &value, sizeof value);
+    return true;
+}
+
+static bool convert_string(const struct dt_config_key *key, const char *text, void *settings,
+                           char problem[DT_CONFIG_PROBLEM])
+{
+    char *out = field(key, settings);
+    size_t n = strlen(text);
+    if (n >= DT_CONFIG_STRING_MAX)
+        return refuse(problem, "the text has %zu bytes", n);
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
+            return refuse(problem, "control character 0x%02x in the text", (unsigned char)text[i]);
+    memset(out, 0, DT_CONFIG_STRING_MAX);
+    memcpy(out, text, n);
+    return true;
+}
+
+static void add_suggestion(const char *choices, const char *word, char problem[DT_CONFIG_PROBLEM])
+{
+    struct dt_nearest nearest = dt_nearest_to(word);
+    char choice[DT_CONFIG_NAME_MAX], question[DT_CONFIG_NAME_MAX + 32];
+    size_t used = strlen(problem);
+    while (dt_config_next_choice(&choices, choice))
+        dt_nearest_offer(&nearest, choice);
+    dt_nearest_ask(&nearest, question);
+    snprintf(problem + used, DT_CONFIG_PROBLEM - used, "%s", question);
+}
+
+static bool convert_enum(const struct dt_config_key *key, const char *text, void *settings,
+                         char problem[DT_CONFIG_PROBLEM])
+{
+    char shown[DT_CONFIG_SHOWN];
+    int value;
+    if (!dt_config_is_choice(key->choices, text, &value)) {
+        refuse(problem, "'%s' is not a choice", dt_config_shown(text, shown));
+        add_suggestion(key->choices, text, problem);
+        return false;
+    }
+    if (dt_config_is_choice(key->unbuilt, text, NULL))
+        return refuse(problem, "'%s' is not built yet in this version", text);
+    memcpy(field(key, settings), &value, sizeof value);
+    return true;
+}
+
+static bool convert_typed(const struct dt_config_key *key, const char *text, void *settings,
+                          char problem[DT_CONFIG_PROBLEM])
+{
+    switch (key->type) {
+    case DT_CONFIG_BOOL:
+        return convert_bool(key, text, settings, problem);
+    case DT_CONFIG_INT:
+        return convert_int(key, text, settings, problem);
+    case DT_CONFIG_FLOAT:
+        return convert_float(key, text, settings, problem);
+    case DT_CONFIG_STRING:
+        return convert_string(key, text, settings, problem);
+    case DT_CONFIG_ENUM:
+        return convert_enum(key, text, settings, problem);
+    }
+    return refuse(problem, "the key has no type");
+}
+
+static size_t field_size(const struct dt_config_key *key)
+{
+    switch (key->type) {
+    case DT_CONFIG_BOOL:
+        return sizeof(bool);
+    case DT_CONFIG_INT:
+        return sizeof(int64_t);
+    case DT_CONFIG_FLOAT:
+        return sizeof(double);
+    case DT_CONFIG_STRING:
+        return DT_CONFIG_STRING_MAX;
+    case DT_CONFIG_ENUM:
+        return sizeof(int);
+    }
+    return 0;
+}
+
+// Values are compared, not texts: 0 and -0, 1e1 and 10 are the same.
+static bool is_default(const struct dt_config_key *key, void *settings)
+{
+    char fallback[DT_CONFIG_STRING_MAX], problem[DT_CONFIG_PROBLEM];
+    struct dt_config_key alone = *key;
+    alone.offset = 0;
+    memset(fallback, 0, sizeof fallback);
+    if (key->fallback[0])
+        convert_typed(&alone, key->fallback, fallback, problem);
+    return memcmp(fallback, field(key, settings), field_size(key)) == 0;
+}
+
+bool dt_config_convert(const struct dt_config_key *key, const char *text, void *settings,
+                       char problem[DT_CONFIG_PROBLEM])
+{
+    char shown[DT_CONFIG_SHOWN];
+    if (text[0] == 0 && (key->type != DT_CONFIG_STRING || key->required))
+        return refuse(problem, "the value is missing");
+    if (!convert_typed(key, text, settings, problem))
+        return false;
+    if (strcmp(key->unbuilt, "*") == 0 && !is_default(key, settings))
+        return refuse(problem, "the feature is not built yet in this version, so '%s' is refused",
+                      dt_config_shown(text, shown));
+    return true;
+}
+
+bool dt_config_next_choice(const char **choices, char word[DT_CONFIG_NAME_MAX])
+{
+    size_t n = strcspn(*choices, "|");
+    if (**choices == 0)
+        return false;
+    snprintf(word, DT_CONFIG_NAME_MAX, "%.*s", (int)n, *choices);
+    *choices += n + ((*choices)[n] == '|');
+    return true;
+}
+
+bool dt_config_is_choice(const char *choices, const char *word, int *at)
+{
+    char choice[DT_CONFIG_NAME_MAX];
+    for (int i = 0; dt_config_next_choice(&choices, choice); i++) {
+        if (strcmp(choice, word) != 0)
+            continue;
+        if (at)
+            *at = i;
+        return true;
+    }
+    return false;
+}
+
+static const char *number_text(double x, char out[32])
+{
+    if (x == 0x1p53)
+        return "2^53";
+    snprintf(out, 32, fabs(x) < 1e15 && x == floor(x) ? "%.0f" : "%g", x);
+    return out;
+}
+
+static void allowed_number(const struct dt_config_key *key, char *out, size_t size)
+{
+    const char *kind = key->type == DT_CONFIG_INT ? "a whole number" : "a number";
+    char low[32], high[32];
+    number_text(key->min, low);
+    snprintf(out, size, "%s%s%s %s %s%s%s", key->auto_word ? key->auto_word : "",
+             key->auto_word ? " or " : "", kind, key->above_min ? "above" : "from", low,
+             key->above_min ? " up to " : " to ", number_text(key->max, high));
+}
+
+static void allowed_choices(const struct dt_config_key *key, char *out, size_t size)
+{
+    const char *choices = key->choices;
+    char word[DT_CONFIG_NAME_MAX];
+    size_t used = 0;
+    out[0] = 0;
+    while (dt_config_next_choice(&choices, word))
+        if (!dt_config_is_choice(key->unbuilt, word, NULL) && used < size)
+            used += (size_t)snprintf(out + used, size - used, "%s%s", used ? " | " : "", word);
+}
+
+void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED])
+{
+    if (strcmp(key->unbuilt, "*") == 0) {
+        snprintf(out, DT_CONFIG_ALLOWED, "only %s in this version",
+                 key->fallback[0] ? key->fallback : "empty");
+        return;
+    }
+    switch (key->type) {
+    case DT_CONFIG_BOOL:
+        snprintf(out, DT_CONFIG_ALLOWED, "true | false");
+        break;
+    case DT_CONFIG_INT:
+    case DT_CONFIG_FLOAT:
+        allowed_number(key, out, DT_CONFIG_ALLOWED);
+        break;
+    case DT_CONFIG_STRING:
+        snprintf(out, DT_CONFIG_ALLOWED, "text of at most %d bytes", DT_CONFIG_STRING_MAX - 1);
+        break;
+    case DT_CONFIG_ENUM:
+        allowed_choices(key, out, DT_CONFIG_ALLOWED);
+        break;
+    }
+}
