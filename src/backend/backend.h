@@ -28,6 +28,7 @@ struct dt_device_info {
 
 struct dt_device_table {
     const char *name; // "cpu"
+    bool unified;     // the host reads and writes device memory itself
     // index: among visible devices; threads: host threads for ops (the CPU's cores in use)
     dt_status (*open)(int index, int threads, struct dt_device **device);
     void (*close)(struct dt_device *device);

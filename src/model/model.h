@@ -1,8 +1,8 @@
 // A Mamba language model: stem (token embedding), a stack of blocks (Mamba-1), head (tied language
 // model with its loss). Written once, against the op table. A training step is
 //   dt_model_forward → dt_model_loss (with gradient) → dt_model_backward,
-// with M = B·L rows of activations, channel-last. Nothing is allocated in a step: memory is planned and
-// taken at creation.
+// with M = B·L rows of activations, channel-last. Nothing is allocated in a step: memory is planned
+// and taken at creation.
 #pragma once
 
 #include "backend/backend.h"
@@ -32,9 +32,11 @@ static inline int64_t dt_model_inner(const struct dt_model_config *c) // E
     return c->expand * c->d_model;
 }
 int64_t dt_model_padded_vocab(const struct dt_model_config *config);
-// The table of this model: rows in the order in which backward finishes them. Free with dt_params_free.
+// The table of this model: rows in the order in which backward finishes them. Free with
+// dt_params_free.
 dt_status dt_model_params(const struct dt_model_config *config, struct dt_params *params);
-// Training FLOPs of a token (FACTS: 6 x the GEMM parameters used, lm_head once, look-up not, and the scan).
+// Training FLOPs of a token (FACTS: 6 x the GEMM parameters used, lm_head once, look-up not, and
+// the scan).
 double dt_model_flops_per_token(const struct dt_model_config *config);
 
 // What memory goes to. All of it is known before anything is allocated.
@@ -65,9 +67,9 @@ dt_status dt_model_create(const struct dt_backend *backend, const struct dt_mode
 void dt_model_destroy(struct dt_model *model); // NULL is fine
 const struct dt_model_config *dt_model_config(const struct dt_model *model);
 const struct dt_params *dt_model_table(const struct dt_model *model);
-float *dt_model_weights(struct dt_model *model);     // [elements] fp32 masters, device memory
-dt_bf16 *dt_model_copies(struct dt_model *model);    // [elements] bf16, or NULL where storage is fp32
-float *dt_model_gradients(struct dt_model *model);   // [elements] fp32, or NULL
+float *dt_model_weights(struct dt_model *model);   // [elements] fp32 masters, device memory
+dt_bf16 *dt_model_copies(struct dt_model *model);  // [elements] bf16, or NULL where storage is fp32
+float *dt_model_gradients(struct dt_model *model); // [elements] fp32, or NULL
 // After the masters changed other than by adamw: makes the bf16 copies anew.
 dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream);
 
@@ -79,28 +81,32 @@ struct dt_model_input {
     const uint8_t *reset;      // [B, L], or NULL
 };
 
-// State carried from one window of a sequence to the next: per layer the scan's h [B, E, N] fp32 and the
-// convolution's last inputs [B, K-1, E] storage.
+// State carried from one window of a sequence to the next: per layer the scan's h [B, E, N] fp32
+// and the convolution's last inputs [B, K-1, E] storage.
 struct dt_model_state;
 int64_t dt_model_state_bytes(const struct dt_model *model, int64_t sequences);
-dt_status dt_model_state_create(struct dt_model *model, int64_t sequences, struct dt_model_state **state); // zero
+dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
+                                struct dt_model_state **state); // zero
 void dt_model_state_destroy(struct dt_model *model, struct dt_model_state *state);
-void *dt_model_state_scan(struct dt_model_state *state, int64_t layer); // [B, E, N] fp32
-void *dt_model_state_conv(struct dt_model_state *state, int64_t layer); // [B, K-1, E] storage
+void *dt_model_state_scan(const struct dt_model_state *state, int64_t layer); // [B, E, N] fp32
+void *dt_model_state_conv(const struct dt_model_state *state, int64_t layer); // [B, K-1, E] storage
 
-// Stem and blocks. `before` (may be NULL: zeros) is read, `after` (may be NULL) written; not the same object.
+// Stem and blocks. `before` (may be NULL: zeros) is read, `after` (may be NULL) written; not the
+// same object.
 dt_status dt_model_forward(struct dt_model *model, const struct dt_model_input *input,
                            const struct dt_model_state *before, struct dt_model_state *after,
                            struct dt_stream *stream);
-// Head: *sum += the loss over input->labels; with `scale` > 0 also the head's gradients, of scale · Σ loss,
-// and the gradient that backward starts from. accumulate: weight gradients += (a later micro-batch), else =.
-dt_status dt_model_loss(struct dt_model *model, const struct dt_model_input *input, double scale, bool accumulate,
-                        struct dt_loss_sum *sum, struct dt_stream *stream);
-// Logits of the last position of each sequence after a forward: [B, vocab_size] fp32 on the device, rows
-// `stride` apart, valid until the next call.
-dt_status dt_model_last_logits(struct dt_model *model, const struct dt_model_input *input, const float **logits,
-                               int64_t *stride, struct dt_stream *stream);
-// All logits after a forward into `logits` [B * L, vocab_size] fp32, device memory of the caller. For tests and tools.
+// Head: *sum += the loss over input->labels; with `scale` > 0 also the head's gradients, of scale ·
+// Σ loss, and the gradient that backward starts from. accumulate: weight gradients += (a later
+// micro-batch), else =.
+dt_status dt_model_loss(struct dt_model *model, const struct dt_model_input *input, double scale,
+                        bool accumulate, struct dt_loss_sum *sum, struct dt_stream *stream);
+// Logits of the last position of each sequence after a forward: [B, vocab_size] fp32 on the device,
+// rows `stride` apart, valid until the next call.
+dt_status dt_model_last_logits(struct dt_model *model, const struct dt_model_input *input,
+                               const float **logits, int64_t *stride, struct dt_stream *stream);
+// All logits after a forward into `logits` [B * L, vocab_size] fp32, device memory of the caller.
+// For tests and tools.
 dt_status dt_model_logits(struct dt_model *model, const struct dt_model_input *input, float *logits,
                           struct dt_stream *stream);
 
@@ -108,5 +114,5 @@ dt_status dt_model_logits(struct dt_model *model, const struct dt_model_input *i
 typedef dt_status (*dt_grad_ready)(void *context, int64_t row);
 // After forward and loss of the same input (and state). grad_ready may be NULL.
 dt_status dt_model_backward(struct dt_model *model, const struct dt_model_input *input,
-                            const struct dt_model_state *before, bool accumulate, dt_grad_ready grad_ready,
-                            void *context, struct dt_stream *stream);
+                            const struct dt_model_state *before, bool accumulate,
+                            dt_grad_ready grad_ready, void *context, struct dt_stream *stream);
