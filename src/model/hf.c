@@ -1,1 +1,315 @@
-// not written yet
+// Weights in Hugging Face directories. A directory holds model.safetensors, or several files that
+// model.safetensors.index.json lists; either way each tensor of the table must be there once, in
+// its shape, and nothing else.
+#include "model/hf.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/problems.h"
+#include "base/safetensors.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    INDEX_LIMIT = 16 << 20,
+    FILES_MAX = 256,
+    SHAPE_TEXT = 96
+}; // bytes; files of a directory; bytes
+
+static const char embeddings[] = "backbone.embeddings.weight";
+static const char embeddings_official[] = "backbone.embedding.weight"; // state-spaces/mamba
+static const char lm_head[] = "lm_head.weight";
+
+struct weight_files {
+    char path[DT_PATH]; // of the one file or the index, for messages
+    int n;
+    struct dt_safetensors *files[FILES_MAX];
+};
+
+static void close_files(struct weight_files *set)
+{
+    for (int i = 0; i < set->n; i++)
+        dt_safetensors_close(set->files[i]);
+    set->n = 0;
+}
+
+// A file of the same directory: the index is hostile and must not lead elsewhere.
+static bool is_plain_name(const char *name)
+{
+    size_t length = strlen(name), suffix = strlen(".safetensors");
+    return name[0] != '.' && !strchr(name, '/') && length > suffix &&
+           strcmp(name + length - suffix, ".safetensors") == 0;
+}
+
+static int find_file(const struct weight_files *set, const char *path)
+{
+    for (int i = 0; i < set->n; i++)
+        if (strcmp(set->files[i]->path, path) == 0)
+            return i;
+    return -1;
+}
+
+static dt_status open_listed(struct weight_files *set, const char *path, int *index)
+{
+    *index = find_file(set, path);
+    if (*index >= 0)
+        return DT_OK;
+    if (set->n == FILES_MAX)
+        return DT_FAIL(DT_USER, "merge some of them", "%s lists more than %d files", set->path,
+                       FILES_MAX);
+    DT_TRY_NOTE(dt_safetensors_open(path, &set->files[set->n]), "listed in %s", set->path);
+    *index = set->n++;
+    return DT_OK;
+}
+
+static dt_status open_entry(struct weight_files *set, const char *dir, const cJSON *map,
+                            const cJSON *entry)
+{
+    const char *name;
+    char path[DT_PATH];
+    int index;
+    DT_TRY(dt_json_string(set->path, map, entry->string, &name));
+    if (!is_plain_name(name))
+        return dt_json_reject(set->path, map, entry->string,
+                              "the name of a .safetensors file in the same directory");
+    DT_TRY(dt_path(path, "%s/%s", dir, name));
+    DT_TRY(open_listed(set, path, &index));
+    if (!dt_safetensors_find(set->files[index], entry->string))
+        return DT_FAIL(DT_USER, "fetch the directory again", "%s: %s should be in %s but is not",
+                       set->path, entry->string, name);
+    return DT_OK;
+}
+
+static dt_status open_map(struct weight_files *set, const char *dir, const cJSON *root)
+{
+    const cJSON *map = cJSON_GetObjectItemCaseSensitive(root, "weight_map"), *entry;
+    if (!cJSON_IsObject(map))
+        return dt_json_reject(set->path, root, "weight_map", "an object of tensor names");
+    cJSON_ArrayForEach(entry, map) DT_TRY(open_entry(set, dir, map, entry));
+    return DT_OK;
+}
+
+static dt_status open_index(struct weight_files *set, const char *dir)
+{
+    cJSON *root;
+    DT_TRY(dt_json_read(set->path, INDEX_LIMIT, &root));
+    dt_status status = open_map(set, dir, root);
+    cJSON_Delete(root);
+    return status;
+}
+
+// The single file goes first, as in transformers.
+static dt_status open_files(struct weight_files *set, const char *dir)
+{
+    set->n = 0;
+    DT_TRY(dt_path(set->path, "%s/model.safetensors", dir));
+    if (dt_file_exists(set->path)) {
+        DT_TRY(dt_safetensors_open(set->path, &set->files[0]));
+        set->n = 1;
+        return DT_OK;
+    }
+    DT_TRY(dt_path(set->path, "%s/model.safetensors.index.json", dir));
+    if (dt_file_exists(set->path))
+        return open_index(set, dir);
+    return DT_FAIL(DT_USER,
+                   "other formats: load the model in transformers and save it again "
+                   "(save_pretrained writes safetensors)",
+                   "%s has neither model.safetensors nor model.safetensors.index.json", dir);
+}
+
+struct found {
+    const struct dt_safetensors *file;
+    const struct dt_safetensor *tensor; // NULL: not there
+    int times;
+};
+
+static struct found find_name(const struct weight_files *set, const char *name)
+{
+    struct found found = {0};
+    for (int i = 0; i < set->n; i++) {
+        const struct dt_safetensor *tensor = dt_safetensors_find(set->files[i], name);
+        if (tensor)
+            found = (struct found){set->files[i], tensor, found.times + 1};
+    }
+    return found;
+}
+
+static struct found find_row(const struct weight_files *set, const struct dt_param *row)
+{
+    struct found found = find_name(set, row->name);
+    if (found.times == 0 && strcmp(row->name, embeddings) == 0)
+        found = find_name(set, embeddings_official);
+    return found;
+}
+
+static const char *shape_text(int n_dims, const int64_t *shape, char text[SHAPE_TEXT])
+{
+    int used = snprintf(text, SHAPE_TEXT, "[");
+    for (int i = 0; i < n_dims && used < SHAPE_TEXT; i++)
+        used += snprintf(text + used, (size_t)(SHAPE_TEXT - used), "%s%lld", i ? ", " : "",
+                         (long long)shape[i]);
+    if (used < SHAPE_TEXT)
+        snprintf(text + used, (size_t)(SHAPE_TEXT - used), "]");
+    return text;
+}
+
+static bool same_shape(const struct dt_param *row, const struct dt_safetensor *tensor)
+{
+    return row->n_dims == tensor->n_dims &&
+           memcmp(row->shape, tensor->shape, (size_t)row->n_dims * sizeof *row->shape) == 0;
+}
+
+// The vocabulary's tensors, whose first dimension a writer may have padded.
+static bool is_padded(const struct dt_param *row, const struct dt_safetensor *tensor)
+{
+    return (strcmp(row->name, embeddings) == 0 || strcmp(row->name, lm_head) == 0) &&
+           tensor->n_dims == 2 && tensor->shape[1] == row->shape[1] &&
+           tensor->shape[0] > row->shape[0];
+}
+
+static void check_found(struct dt_problems *problems, const struct dt_param *row,
+                        const struct found *found)
+{
+    char here[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    const struct dt_safetensor *tensor = found->tensor;
+    if (found->times == 0) {
+        dt_problems_add(problems, "%s is missing", row->name);
+        return;
+    }
+    if (found->times > 1)
+        dt_problems_add(problems, "%s is in %d files", tensor->name, found->times);
+    if (tensor->dtype != DT_F32 && tensor->dtype != DT_BF16 && tensor->dtype != DT_F16)
+        dt_problems_add(problems, "%s is %s; it must be fp32, bf16 or fp16", tensor->name,
+                        dt_dtype_name(tensor->dtype));
+    if (!same_shape(row, tensor))
+        dt_problems_add(problems, "%s is %s, the model's is %s%s", tensor->name,
+                        shape_text(tensor->n_dims, tensor->shape, here),
+                        shape_text(row->n_dims, row->shape, wanted),
+                        is_padded(row, tensor)
+                            ? ": the file's vocabulary is padded; vocab_size must say so, or its "
+                              "last rows be cut off"
+                            : "");
+}
+
+// lm_head.weight of a tied model: a copy of the embedding, not read.
+static void check_tied_head(struct dt_problems *problems, const struct weight_files *set,
+                            const struct dt_params *params)
+{
+    const struct dt_param *row = dt_params_find(params, embeddings);
+    struct found found = find_name(set, lm_head);
+    if (row && found.times > 0)
+        check_found(problems, row, &found);
+}
+
+static bool is_known(const struct dt_params *params, bool tied, const char *name)
+{
+    if (dt_params_find(params, name) || (tied && strcmp(name, lm_head) == 0))
+        return true;
+    return strcmp(name, embeddings_official) == 0 && dt_params_find(params, embeddings);
+}
+
+static void check_unknown(struct dt_problems *problems, const struct weight_files *set,
+                          const struct dt_params *params, bool tied)
+{
+    for (int i = 0; i < set->n; i++)
+        for (int j = 0; j < set->files[i]->n_tensors; j++) {
+            const char *name = set->files[i]->tensors[j].name;
+            if (!is_known(params, tied, name))
+                dt_problems_add(problems, "%.120s is no tensor of this model", name);
+        }
+    if (find_name(set, embeddings).tensor && find_name(set, embeddings_official).tensor)
+        dt_problems_add(problems, "%s and %s are both there", embeddings, embeddings_official);
+}
+
+static dt_status check_all(const struct weight_files *set, const struct dt_params *params,
+                           bool tied)
+{
+    struct dt_problems problems = {0};
+    for (int i = 0; i < params->n; i++) {
+        struct found found = find_row(set, &params->rows[i]);
+        check_found(&problems, &params->rows[i], &found);
+    }
+    if (tied)
+        check_tied_head(&problems, set, params);
+    check_unknown(&problems, set, params, tied);
+    return dt_problems_report(&problems, "config.json and the weights must be of one model",
+                              "%s does not fit the model", set->path);
+}
+
+static dt_status read_row(const struct weight_files *set, const struct dt_param *row, float *weight)
+{
+    struct found found = find_row(set, row);
+    DT_TRY(dt_safetensors_read_f32(found.file, found.tensor, 0, row->file_count, weight));
+    for (int64_t i = 0; i < row->file_count; i++)
+        if (!isfinite(weight[i]))
+            return DT_FAIL(DT_USER, "the model diverged, or the file is damaged",
+                           "%s: %s holds %g at element %lld; all must be finite", found.file->path,
+                           found.tensor->name, (double)weight[i], (long long)i);
+    return DT_OK;
+}
+
+static dt_status read_rows(const struct weight_files *set, const struct dt_params *params,
+                           bool tied, float *weights)
+{
+    DT_TRY(check_all(set, params, tied));
+    memset(weights, 0, (size_t)params->elements * sizeof *weights);
+    for (int i = 0; i < params->n; i++)
+        DT_TRY(read_row(set, &params->rows[i], weights + params->rows[i].offset));
+    return DT_OK;
+}
+
+dt_status dt_hf_read_weights(const char *dir, const struct dt_params *params, bool tied,
+                             float *weights)
+{
+    struct weight_files *set = calloc(1, sizeof *set);
+    if (!set)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", dir);
+    dt_status status = open_files(set, dir);
+    if (status == DT_OK)
+        status = read_rows(set, params, tied, weights);
+    close_files(set);
+    free(set);
+    return status;
+}
+
+static dt_status create_file(const char *path, const struct dt_params *params,
+                             struct dt_safetensors_writer **writer)
+{
+    static const char *const metadata[] = {"format", "pt"};
+    struct dt_safetensors_entry *entries = calloc((size_t)params->n + 1, sizeof *entries);
+    if (!entries)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to write %s", path);
+    for (int i = 0; i < params->n; i++) {
+        const struct dt_param *row = &params->rows[i];
+        entries[i] = (struct dt_safetensors_entry){
+            .name = row->name, .dtype = DT_F32, .n_dims = row->n_dims};
+        memcpy(entries[i].shape, row->shape, sizeof row->shape);
+    }
+    dt_status status = dt_safetensors_create(path, entries, params->n, metadata, 1, writer);
+    free(entries);
+    return status;
+}
+
+dt_status dt_hf_write_weights(const char *path, const struct dt_params *params,
+                              const float *weights, int64_t *size, uint64_t *hash)
+{
+    struct dt_safetensors_writer *writer = NULL;
+    dt_status status;
+    DT_TRY(create_file(path, params, &writer));
+    for (int i = 0; i < params->n; i++) {
+        const struct dt_param *row = &params->rows[i];
+        DT_TRY_GOTO(status, discard,
+                    dt_safetensors_write(writer, weights + row->offset,
+                                         row->file_count * (int64_t)sizeof *weights));
+    }
+    status = dt_safetensors_finish(writer, size, hash);
+    if (status != DT_OK)
+        unlink(path);
+    return status;
+discard:
+    dt_safetensors_discard(writer);
+    return status;
+}

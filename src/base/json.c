@@ -1,0 +1,121 @@
+// JSON files by cJSON, whose numbers are doubles: whole numbers are taken up to 2^53 only.
+#include "base/json.h"
+
+#include "base/file.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VALUE_SHOWN = 60 }; // bytes of a wrong value in a message
+
+static int64_t line_of(const char *text, const char *place)
+{
+    int64_t line = 1;
+    for (const char *c = text; c < place; c++)
+        line += *c == '\n';
+    return line;
+}
+
+dt_status dt_json_parse(const char *path, const char *text, int64_t size, cJSON **root)
+{
+    const char *end = text;
+    *root = cJSON_ParseWithLengthOpts(text, (size_t)size + 1, &end, 1);
+    if (!*root)
+        return DT_FAIL(DT_USER, "the file is damaged, or was edited by hand",
+                       "%s: line %lld is not JSON", path, (long long)line_of(text, end));
+    if (!cJSON_IsObject(*root)) {
+        cJSON_Delete(*root);
+        *root = NULL;
+        return DT_FAIL(DT_USER, NULL, "%s: must hold a JSON object { … }", path);
+    }
+    return DT_OK;
+}
+
+dt_status dt_json_read(const char *path, int64_t limit, cJSON **root)
+{
+    char *text = NULL;
+    int64_t size = 0;
+    *root = NULL;
+    DT_TRY(dt_read_file(path, limit, &text, &size));
+    dt_status status = dt_json_parse(path, text, size, root);
+    free(text);
+    return status;
+}
+
+static const cJSON *item(const cJSON *object, const char *field)
+{
+    return cJSON_GetObjectItemCaseSensitive(object, field);
+}
+
+bool dt_json_has(const cJSON *object, const char *field)
+{
+    const cJSON *value = item(object, field);
+    return value && !cJSON_IsNull(value);
+}
+
+// What stands there, in JSON again (control characters come out escaped).
+static void describe(const cJSON *value, char text[VALUE_SHOWN + 4])
+{
+    char *json = value ? cJSON_PrintUnformatted(value) : NULL;
+    bool cut = json && strlen(json) > VALUE_SHOWN;
+    snprintf(text, VALUE_SHOWN + 4, "%.*s%s", VALUE_SHOWN, json ? json : "missing",
+             cut ? "..." : "");
+    cJSON_free(json);
+}
+
+dt_status dt_json_reject(const char *path, const cJSON *object, const char *field,
+                         const char *allowed, ...)
+{
+    char value[VALUE_SHOWN + 4], rule[256];
+    va_list list;
+    va_start(list, allowed);
+    vsnprintf(rule, sizeof rule, allowed, list);
+    va_end(list);
+    describe(item(object, field), value);
+    return DT_FAIL(DT_USER, NULL, "%s: %s is %s; it must be %s", path, field, value, rule);
+}
+
+dt_status dt_json_int(const char *path, const cJSON *object, const char *field, int64_t min,
+                      int64_t max, int64_t *value)
+{
+    const cJSON *number = item(object, field);
+    double x = cJSON_IsNumber(number) ? number->valuedouble : NAN;
+    if (!(x >= (double)min && x <= (double)max) || x != floor(x))
+        return dt_json_reject(path, object, field, "a whole number from %lld to %lld",
+                              (long long)min, (long long)max);
+    *value = (int64_t)x;
+    return DT_OK;
+}
+
+dt_status dt_json_double(const char *path, const cJSON *object, const char *field, double min,
+                         double max, double *value)
+{
+    const cJSON *number = item(object, field);
+    double x = cJSON_IsNumber(number) ? number->valuedouble : NAN;
+    if (!(x >= min && x <= max))
+        return dt_json_reject(path, object, field, "a number from %g to %g", min, max);
+    *value = x;
+    return DT_OK;
+}
+
+dt_status dt_json_bool(const char *path, const cJSON *object, const char *field, bool *value)
+{
+    const cJSON *flag = item(object, field);
+    if (!cJSON_IsBool(flag))
+        return dt_json_reject(path, object, field, "true or false");
+    *value = cJSON_IsTrue(flag);
+    return DT_OK;
+}
+
+dt_status dt_json_string(const char *path, const cJSON *object, const char *field,
+                         const char **value)
+{
+    const cJSON *text = item(object, field);
+    if (!cJSON_IsString(text))
+        return dt_json_reject(path, object, field, "a string");
+    *value = text->valuestring;
+    return DT_OK;
+}

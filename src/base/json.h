@@ -1,0 +1,30 @@
+// Reading of small JSON files (config.json, trainer.json): an object's fields with their checks.
+// Every error is DT_USER and names file and field, says what stands there and what may.
+#pragma once
+
+#include "base/error.h"
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+// The largest whole number up to which all are exact in JSON's doubles.
+#define DT_JSON_INT_MAX (INT64_C(1) << 53)
+
+// The file must hold one object and nothing else, in at most `limit` bytes. Free with cJSON_Delete.
+dt_status dt_json_read(const char *path, int64_t limit, cJSON **root);
+// Checks and indexes text that was read from `path`; text[size] is 0.
+dt_status dt_json_parse(const char *path, const char *text, int64_t size, cJSON **root);
+
+bool dt_json_has(const cJSON *object, const char *field); // there, and not null
+dt_status dt_json_int(const char *path, const cJSON *object, const char *field, int64_t min,
+                      int64_t max, int64_t *value);
+dt_status dt_json_double(const char *path, const cJSON *object, const char *field, double min,
+                         double max, double *value);
+dt_status dt_json_bool(const char *path, const cJSON *object, const char *field, bool *value);
+// The string belongs to the object.
+dt_status dt_json_string(const char *path, const cJSON *object, const char *field,
+                         const char **value);
+// Raises that `field` is not what it may be: "PATH: FIELD is VALUE; it must be ALLOWED".
+dt_status dt_json_reject(const char *path, const cJSON *object, const char *field,
+                         const char *allowed, ...) __attribute__((format(printf, 4, 5)));
