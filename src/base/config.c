@@ -8,6 +8,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *dt_config_full_name(const struct dt_config_key *key, char out[DT_CONFIG_NAME_MAX])
+{
+    snprintf(out, DT_CONFIG_NAME_MAX, "%s.%s", key->section, key->name);
+    return out;
+}
+
+static const struct dt_config_value *find_value(const struct dt_config *config, const char *name)
+{
+    char known[DT_CONFIG_NAME_MAX];
+    for (int i = 0; i < config->table->n_keys; i++)
+        if (strcmp(dt_config_full_name(&config->table->keys[i], known), name) == 0)
+            return &config->values[i];
+    fprintf(stderr, "defect: '%s' is not in the configuration table\n", name);
+    abort();
+}
+
+// Where to mend a key: its line, or the file that it is missing from.
+static const char *place_of(const struct dt_config *config, const char *key)
+{
+    const struct dt_config_value *value = config ? find_value(config, key) : NULL;
+    if (!value)
+        return "";
+    return value->source == DT_SOURCE_DEFAULT ? config->name : value->origin;
+}
+
 static void add_fault(struct dt_config_faults *faults, const char *line)
 {
     size_t n = strlen(line) + 1; // the newline before it
@@ -43,7 +68,7 @@ void dt_config_fault(struct dt_config_faults *faults, const struct dt_config *co
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    dt_config_fault_at(faults, config ? dt_config_origin(config, key) : "", "%s: %s", key, text);
+    dt_config_fault_at(faults, place_of(config, key), "%s: %s", key, text);
 }
 
 dt_status dt_config_raise(const struct dt_config_faults *faults, const char *hint)
@@ -68,12 +93,6 @@ dt_status dt_config_reject(const struct dt_config *config, const char *key, cons
     return dt_config_raise(&faults, hint);
 }
 
-const char *dt_config_full_name(const struct dt_config_key *key, char out[DT_CONFIG_NAME_MAX])
-{
-    snprintf(out, DT_CONFIG_NAME_MAX, "%s.%s", key->section, key->name);
-    return out;
-}
-
 bool dt_config_opens_section(const struct dt_config_table *table, int i)
 {
     return i == 0 || strcmp(table->keys[i].section, table->keys[i - 1].section) != 0;
@@ -88,17 +107,8 @@ void dt_config_free(struct dt_config *config)
         free(config->values[i].origin);
     }
     free(config->values);
+    free(config->name);
     free(config);
-}
-
-static const struct dt_config_value *find_value(const struct dt_config *config, const char *name)
-{
-    char known[DT_CONFIG_NAME_MAX];
-    for (int i = 0; i < config->table->n_keys; i++)
-        if (strcmp(dt_config_full_name(&config->table->keys[i], known), name) == 0)
-            return &config->values[i];
-    fprintf(stderr, "defect: '%s' is not in the configuration table\n", name);
-    abort();
 }
 
 bool dt_config_is_set(const struct dt_config *config, const char *key)

@@ -26,21 +26,22 @@ enum dt_config_type {
 enum { DT_CONFIG_STRING_MAX = 1024 };
 
 struct dt_config_key {
-    const char *section, *name;
+    const char *section, *name; // the rows of a section stand together
     enum dt_config_type type;
     size_t offset; // of the field in the settings struct
-    const char
-        *fallback; // default as text, checked like any other; "": not set (0, or an empty string)
-    const char
-        *auto_word; // INT and FLOAT: a word besides numbers ("auto"), stored as auto_value; or NULL
+    // Default as text, checked like any other; "": not set (the field is 0 or an empty string).
+    const char *fallback;
+    // INT and FLOAT: a word besides numbers ("auto"), stored as auto_value; or NULL.
+    const char *auto_word;
     double auto_value;
     double min, max;     // INT and FLOAT; inclusive
     bool above_min;      // min itself is not allowed
     const char *choices; // ENUM: "auto|cpu|cuda", the index is the value
-    const char *unbuilt; // "" all is built; else the choices (or, for other types, "*": any value
-                         // but the default) that are refused, as "reproducible|…"
-    bool required;       // must be set by some source
-    const char *help;    // one line
+    // What is refused as not built yet: choices ("nccl|ucc") or, for other types, "*": any value
+    // but the default. NULL: all is built.
+    const char *unbuilt;
+    bool required;    // must be set by some source, and not to an empty text
+    const char *help; // one line
 };
 
 struct dt_config_table {
@@ -66,12 +67,10 @@ dt_status dt_config_parse(const struct dt_config_table *table, const char *name,
                           struct dt_config **config);
 void dt_config_free(struct dt_config *config); // NULL is fine
 
-bool dt_config_is_set(const struct dt_config *config,
-                      const char *key); // "run.steps": not by default
-const char *dt_config_text(const struct dt_config *config, const char *key); // the value's text
-const char *dt_config_origin(const struct dt_config *config,
-                             const char *key); // "default", "config.ini:12", …
-// The three take known keys only and abort on others.
+// The three know the keys of the table and abort on others.
+bool dt_config_is_set(const struct dt_config *config, const char *key); // "run.steps"; else default
+const char *dt_config_text(const struct dt_config *config, const char *key);
+const char *dt_config_origin(const struct dt_config *config, const char *key); // "config.ini:12"
 
 // A check across keys found something wrong with `key`: DT_USER, with the key's origin in the
 // message (left out where `config` is NULL: on ranks that got the settings from another).
@@ -87,8 +86,8 @@ struct dt_config_faults {
 void dt_config_fault(struct dt_config_faults *faults, const struct dt_config *config,
                      const char *key, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-dt_status dt_config_raise(const struct dt_config_faults *faults,
-                          const char *hint); // DT_OK without faults
+// DT_OK where there are none.
+dt_status dt_config_raise(const struct dt_config_faults *faults, const char *hint);
 
 // The resolved configuration, every key with its value and origin as a comment; a valid input
 // again.

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FILE_MAX = 16 * 1024 * 1024 };
+enum { FILE_MAX = 16 * 1024 * 1024, PATH_SHOWN = 400 };
 
 struct loader {
     const struct dt_config_table *table;
@@ -207,12 +207,15 @@ static dt_status load_text(struct loader *loader, const char *path, const char *
 {
     struct dt_ini *ini = malloc(sizeof *ini);
     int *opened = calloc((size_t)loader->table->n_keys + 1, sizeof *opened);
+    size_t length = strlen(path);
     struct place place = {.path = path, .opened = opened};
     dt_status status = DT_OK;
     if (!ini || !opened) {
         status = DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", path);
         goto out;
     }
+    if (length > PATH_SHOWN) // its end, or the line number would find no room
+        place.path += length - PATH_SHOWN;
     dt_ini_open(ini, text, size);
     while (dt_ini_next(ini))
         DT_TRY_GOTO(status, out, read_line(loader, &place, ini));
@@ -306,7 +309,7 @@ static dt_status load_overrides(struct loader *loader, const char *const *overri
     return DT_OK;
 }
 
-static void check_required(struct loader *loader, const char *path)
+static void check_required(struct loader *loader)
 {
     for (int i = 0; i < loader->table->n_keys; i++) {
         const struct dt_config_key *key = &loader->table->keys[i];
@@ -314,21 +317,27 @@ static void check_required(struct loader *loader, const char *path)
         if (!key->required || loader->config->values[i].source != DT_SOURCE_DEFAULT)
             continue;
         dt_config_allowed(key, allowed);
-        dt_config_fault_at(&loader->faults, path ? path : "", "%s is required: %s (allowed: %s)",
-                           dt_config_full_name(key, name), key->help, allowed);
+        dt_config_fault_at(&loader->faults, loader->config->name,
+                           "%s is required: %s (allowed: %s)", dt_config_full_name(key, name),
+                           key->help, allowed);
     }
 }
 
-static dt_status create(const struct dt_config_table *table, struct dt_config **config)
+static dt_status create(const struct dt_config_table *table, const char *name,
+                        struct dt_config **config)
 {
     struct dt_config *made = calloc(1, sizeof *made);
-    if (made)
+    if (made) {
+        made->table = table;
+        made->name = strdup(name ? name : "");
         made->values = calloc((size_t)table->n_keys + 1, sizeof *made->values);
-    if (!made || !made->values) {
+    }
+    if (!made || !made->name || !made->values) {
+        if (made)
+            free(made->name);
         free(made);
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a configuration");
     }
-    made->table = table;
     *config = made;
     return DT_OK;
 }
@@ -342,13 +351,13 @@ dt_status dt_config_parse(const struct dt_config_table *table, const char *name,
     dt_status status;
     *config = NULL;
     memset(settings, 0, table->settings_size);
-    DT_TRY(create(table, &loader.config));
+    DT_TRY(create(table, name, &loader.config));
     DT_TRY_GOTO(status, out, load_defaults(&loader));
     if (text)
         DT_TRY_GOTO(status, out, load_text(&loader, name, text, size));
     DT_TRY_GOTO(status, out, load_environment(&loader, environment));
     DT_TRY_GOTO(status, out, load_overrides(&loader, overrides, n_overrides));
-    check_required(&loader, name);
+    check_required(&loader);
     DT_TRY_GOTO(status, out,
                 dt_config_raise(&loader.faults, "dtrain --help lists every key with its default "
                                                 "and what is allowed"));

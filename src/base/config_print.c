@@ -81,8 +81,7 @@ static void help_key(const struct dt_config_key *key, struct widths widths, FILE
     int indent = 2 + widths.name + 2 + widths.fallback + 2;
     int column = fprintf(out, "  %-*s  %-*s  %s", widths.name, key->name, widths.fallback,
                          default_text(key), key->help);
-    bool tells_all = key->type == DT_CONFIG_STRING && key->unbuilt[0] == 0;
-    if (!tells_all) {
+    if (key->type != DT_CONFIG_STRING || key->unbuilt) {
         dt_config_allowed(key, allowed);
         if (column + 3 + (int)strlen(allowed) > HELP_COLUMNS)
             fprintf(out, "\n%*s(%s)", indent, "", allowed);

@@ -65,6 +65,12 @@ static bool is_auto(const struct dt_config_key *key, const char *text)
     return key->auto_word && strcmp(text, key->auto_word) == 0;
 }
 
+// "*": every value but the default.
+static bool is_unbuilt(const struct dt_config_key *key, const char *word)
+{
+    return key->unbuilt && dt_config_is_choice(key->unbuilt, word, NULL);
+}
+
 static bool in_range(const struct dt_config_key *key, double x)
 {
     return isfinite(x) && x <= key->max && (key->above_min ? x > key->min : x >= key->min);
@@ -153,7 +159,7 @@ static bool convert_enum(const struct dt_config_key *key, const char *text, void
         add_suggestion(key->choices, text, problem);
         return false;
     }
-    if (dt_config_is_choice(key->unbuilt, text, NULL))
+    if (is_unbuilt(key, text))
         return refuse(problem, "'%s' is not built yet in this version", text);
     memcpy(field(key, settings), &value, sizeof value);
     return true;
@@ -214,7 +220,7 @@ bool dt_config_convert(const struct dt_config_key *key, const char *text, void *
         return refuse(problem, "the value is missing");
     if (!convert_typed(key, text, settings, problem))
         return false;
-    if (strcmp(key->unbuilt, "*") == 0 && !is_default(key, settings))
+    if (is_unbuilt(key, "*") && !is_default(key, settings))
         return refuse(problem, "the feature is not built yet in this version, so '%s' is refused",
                       dt_config_shown(text, shown));
     return true;
@@ -268,13 +274,13 @@ static void allowed_choices(const struct dt_config_key *key, char *out, size_t s
     size_t used = 0;
     out[0] = 0;
     while (dt_config_next_choice(&choices, word))
-        if (!dt_config_is_choice(key->unbuilt, word, NULL) && used < size)
+        if (!is_unbuilt(key, word) && used < size)
             used += (size_t)snprintf(out + used, size - used, "%s%s", used ? " | " : "", word);
 }
 
 void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED])
 {
-    if (strcmp(key->unbuilt, "*") == 0) {
+    if (is_unbuilt(key, "*")) {
         snprintf(out, DT_CONFIG_ALLOWED, "only %s in this version",
                  key->fallback[0] ? key->fallback : "empty");
         return;

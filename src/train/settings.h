@@ -26,9 +26,9 @@ struct dt_settings {
         bool share_device;
     } run;
     struct {
-        int64_t d_model, n_layer, vocab_size;   // 0 where not given
+        int64_t d_model, n_layer, vocab_size; // 0 where not given
         int64_t d_state, d_conv, expand;
-        int64_t dt_rank;                        // 0: auto, ceil(d_model / 16)
+        int64_t dt_rank; // 0: auto, ceil(d_model / 16)
         double norm_eps;
         bool tie_embeddings;
         int64_t pad_vocab_multiple;
@@ -36,14 +36,14 @@ struct dt_settings {
     } model;
     struct {
         dt_string train, val;
-        int64_t seq_len, batch, micro_batch; // micro_batch 0: all of a rank's share
+        int64_t seq_len, batch, micro_batch;  // micro_batch 0: all of a rank's share
         int64_t block, prefetch, reset_token; // reset_token -1: none
         bool shuffle, carry_state, reset_after, verify;
     } data;
     struct {
-        double lr, min_lr;                    // min_lr negative: auto, 0.1 lr
+        double lr, min_lr; // min_lr negative: auto, 0.1 lr
         int schedule;
-        int64_t warmup_steps, decay_steps;    // decay_steps -1: auto, 0.2 steps
+        int64_t warmup_steps, decay_steps; // decay_steps -1: auto, 0.2 steps
         double beta1, beta2, eps, weight_decay, grad_clip;
         int64_t max_skipped, rollback;
         bool shard;
