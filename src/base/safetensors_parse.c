@@ -1,0 +1,390 @@
+// The checker of safetensors headers: JSON to an index of tensors, every value hostile until
+// checked. cJSON reads the JSON; what it lets pass (control characters, escaped zeros, duplicates,
+// numbers of any kind, text behind the end) is refused here.
+#include "base/safetensors.h"
+#include "base/safetensors_format.h"
+
+#include <cjson/cJSON.h>
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Values in the JSON; a tensor has up to 14. Bounds the memory that a header can ask for: cJSON
+// takes about 80 bytes a value, where two bytes of text suffice for one.
+enum { VALUES_MAX = 4 * 1000 * 1000, SHOWN = 100 };
+
+static const struct dt_safetensors_type types[] = {
+    {"F32", 32, DT_F32},
+    {"BF16", 16, DT_BF16},
+    {"F16", 16, DT_F16},
+    {"F64", 64, DT_F64},
+    {"U8", 8, DT_U8},
+    {"U16", 16, DT_U16},
+    {"U32", 32, DT_U32},
+    {"U64", 64, DT_U64},
+    {"I32", 32, DT_I32},
+    {"I64", 64, DT_I64},
+    {"BOOL", 8, DT_DTYPE_COUNT},
+    {"I8", 8, DT_DTYPE_COUNT},
+    {"I16", 16, DT_DTYPE_COUNT},
+    {"C64", 64, DT_DTYPE_COUNT},
+    {"F8_E4M3", 8, DT_DTYPE_COUNT},
+    {"F8_E5M2", 8, DT_DTYPE_COUNT},
+    {"F8_E8M0", 8, DT_DTYPE_COUNT},
+    {"F8_E4M3FNUZ", 8, DT_DTYPE_COUNT},
+    {"F8_E5M2FNUZ", 8, DT_DTYPE_COUNT},
+    {"F6_E2M3", 6, DT_DTYPE_COUNT},
+    {"F6_E3M2", 6, DT_DTYPE_COUNT},
+    {"F4", 4, DT_DTYPE_COUNT},
+};
+enum { N_TYPES = sizeof types / sizeof *types };
+
+const struct dt_safetensors_type *dt_safetensors_type_named(const char *name)
+{
+    for (int i = 0; i < N_TYPES; i++)
+        if (strcmp(types[i].name, name) == 0)
+            return &types[i];
+    return NULL;
+}
+
+const struct dt_safetensors_type *dt_safetensors_type_of(dt_dtype dtype)
+{
+    for (int i = 0; i < N_TYPES; i++)
+        if (types[i].dtype == dtype)
+            return &types[i];
+    return NULL;
+}
+
+bool dt_safetensors_measure(const struct dt_safetensors_type *type, const int64_t *shape,
+                            int n_dims, int64_t *count, int64_t *bytes)
+{
+    int64_t bits;
+    *count = 1;
+    for (int i = 0; i < n_dims; i++)
+        if (shape[i] < 0 || __builtin_mul_overflow(*count, shape[i], count))
+            return false;
+    if (__builtin_mul_overflow(*count, type->bits, &bits) || bits % 8 != 0)
+        return false;
+    *bytes = bits / 8;
+    return true;
+}
+
+#define BAD(...)                                                                                   \
+    DT_FAIL(DT_USER, "the file is damaged or no safetensors file; copy or make it again",          \
+            __VA_ARGS__)
+
+// Bytes of the UTF-8 character at text[0, size), 0 where there is none.
+static int64_t utf8_length(const unsigned char *text, int64_t size)
+{
+    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
+    unsigned char first = text[0];
+    if (first < 0x80)
+        return 1;
+    int length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+    if (first < 0xc2 || first > 0xf4 || length > size)
+        return 0;
+    uint32_t code = first & (0x7fu >> length);
+    for (int i = 1; i < length; i++) {
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+        code = code << 6 | (text[i] & 0x3fu);
+    }
+    bool surrogate = code >= 0xd800 && code <= 0xdfff;
+    return code < least[length] || surrogate || code > 0x10ffff ? 0 : length;
+}
+
+// What cJSON would take without a word, and how many values it would have to hold.
+static dt_status check_text(const char *path, const char *text, int64_t size)
+{
+    bool in_string = false;
+    int values = 0;
+    for (int64_t i = 0, length; i < size; i += length) {
+        unsigned char c = (unsigned char)text[i];
+        length = utf8_length((const unsigned char *)text + i, size - i);
+        if (length == 0)
+            return BAD("%s: the header is not UTF-8 at byte %" PRId64, path, i);
+        if (c < 0x20 && (in_string || (c != '\t' && c != '\n' && c != '\r')))
+            return BAD("%s: a control character in the header, at byte %" PRId64, path, i);
+        if (in_string && c == '\\') {
+            if (size - i >= 6 && memcmp(text + i, "\\u0000", 6) == 0)
+                return BAD("%s: a zero in a name, at byte %" PRId64 " of the header", path, i);
+            length = 2; // the character behind is taken as it stands: \" ends nothing
+        } else if (c == '"')
+            in_string = !in_string;
+        else if (!in_string && (c == ',' || c == '{' || c == '['))
+            values++;
+        if (values > VALUES_MAX)
+            return BAD("%s: the header holds more than %d values", path, VALUES_MAX);
+    }
+    return DT_OK;
+}
+
+static dt_status read_json(const char *path, const char *header, int64_t size, cJSON **root)
+{
+    *root = NULL;
+    if (size < 2 || size > DT_SAFETENSORS_HEADER_MAX)
+        return BAD("%s: a header of %" PRId64 " bytes, it has 2 to %d", path, size,
+                   DT_SAFETENSORS_HEADER_MAX);
+    if (header[0] != '{')
+        return BAD("%s: the header does not begin with {", path);
+    DT_TRY(check_text(path, header, size));
+    char *text = malloc((size_t)size + 1); // cJSON looks one byte past the end of cut JSON
+    if (!text)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);
+    memcpy(text, header, (size_t)size);
+    text[size] = 0;
+    const char *end = NULL;
+    *root = cJSON_ParseWithLengthOpts(text, (size_t)size + 1, &end, 0);
+    int64_t at = end ? end - text : 0;
+    int64_t rest = at + (int64_t)strspn(text + at, " \t\r\n");
+    free(text);
+    if (!*root)
+        return BAD("%s: the header is not JSON, at byte %" PRId64, path, at);
+    if (rest < size)
+        return BAD("%s: text behind the JSON of the header, at byte %" PRId64, path, rest);
+    return DT_OK;
+}
+
+// Fit to stand in a message on a terminal.
+static bool is_plain(const char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            return false;
+    return true;
+}
+
+// cJSON holds numbers as doubles: below 2^53 each whole number is exact and told from its
+// neighbours.
+static bool whole_number(const cJSON *item, int64_t *value)
+{
+    double x = cJSON_IsNumber(item) ? item->valuedouble : -1;
+    if (!(x >= 0 && x < 0x1p53))
+        return false;
+    *value = (int64_t)x;
+    return (double)*value == x;
+}
+
+// The three members of a tensor's object; others are passed over, as the reference does.
+struct members {
+    const cJSON *dtype, *shape, *offsets;
+};
+
+static dt_status find_members(const char *path, const cJSON *object, struct members *members)
+{
+    const char *name = object->string;
+    const struct {
+        const char *name;
+        const cJSON **item;
+    } wanted[] = {{"dtype", &members->dtype},
+                  {"shape", &members->shape},
+                  {"data_offsets", &members->offsets}};
+    if (!cJSON_IsObject(object))
+        return BAD("%s: tensor %.*s: not a JSON object", path, SHOWN, name);
+    for (int i = 0; i < 3; i++) {
+        *wanted[i].item = NULL;
+        for (const cJSON *item = object->child; item; item = item->next) {
+            if (strcmp(item->string, wanted[i].name) != 0)
+                continue;
+            if (*wanted[i].item)
+                return BAD("%s: tensor %.*s: %s stands twice", path, SHOWN, name, wanted[i].name);
+            *wanted[i].item = item;
+        }
+        if (!*wanted[i].item)
+            return BAD("%s: tensor %.*s: %s is missing", path, SHOWN, name, wanted[i].name);
+    }
+    return DT_OK;
+}
+
+static dt_status read_dtype(const char *path, const cJSON *item, struct dt_safetensor *tensor)
+{
+    if (!cJSON_IsString(item))
+        return BAD("%s: tensor %.*s: dtype is not a string", path, SHOWN, tensor->name);
+    const struct dt_safetensors_type *type = dt_safetensors_type_named(item->valuestring);
+    if (!type)
+        return BAD("%s: tensor %.*s: dtype %.*s is not known (F32, BF16, F16, …)", path, SHOWN,
+                   tensor->name, SHOWN, is_plain(item->valuestring) ? item->valuestring : "?");
+    tensor->dtype = type->dtype;
+    tensor->type_name = type->name;
+    return DT_OK;
+}
+
+static dt_status read_shape(const char *path, const cJSON *array, struct dt_safetensor *tensor)
+{
+    if (!cJSON_IsArray(array))
+        return BAD("%s: tensor %.*s: shape is not a list", path, SHOWN, tensor->name);
+    for (const cJSON *item = array->child; item; item = item->next) {
+        if (tensor->n_dims == DT_MAX_DIMS)
+            return BAD("%s: tensor %.*s: more than %d dimensions", path, SHOWN, tensor->name,
+                       DT_MAX_DIMS);
+        if (!whole_number(item, &tensor->shape[tensor->n_dims]))
+            return BAD("%s: tensor %.*s: dimension %d is not a whole number from 0 to 2^53", path,
+                       SHOWN, tensor->name, tensor->n_dims);
+        tensor->n_dims++;
+    }
+    return DT_OK;
+}
+
+// Sets begin from the start of the data, and bytes.
+static dt_status read_offsets(const char *path, const cJSON *array, int64_t data_bytes,
+                              struct dt_safetensor *tensor)
+{
+    int64_t end;
+    if (!cJSON_IsArray(array) || cJSON_GetArraySize(array) != 2)
+        return BAD("%s: tensor %.*s: data_offsets is not a list of two", path, SHOWN, tensor->name);
+    if (!whole_number(array->child, &tensor->begin) || !whole_number(array->child->next, &end))
+        return BAD("%s: tensor %.*s: data_offsets are not whole numbers from 0 to 2^53", path,
+                   SHOWN, tensor->name);
+    if (tensor->begin > end)
+        return BAD("%s: tensor %.*s: data_offsets %" PRId64 ", %" PRId64 " run backwards", path,
+                   SHOWN, tensor->name, tensor->begin, end);
+    if (end > data_bytes)
+        return BAD("%s: tensor %.*s: its data end at %" PRId64 ", the file has %" PRId64
+                   " bytes of data",
+                   path, SHOWN, tensor->name, end, data_bytes);
+    tensor->bytes = end - tensor->begin;
+    return DT_OK;
+}
+
+static dt_status read_tensor(const char *path, const cJSON *object, int64_t data_bytes,
+                             struct dt_safetensor *tensor)
+{
+    struct members members;
+    int64_t bytes;
+    if (!is_plain(object->string))
+        return BAD("%s: a tensor has control characters in its name", path);
+    DT_TRY(find_members(path, object, &members));
+    tensor->name = strdup(object->string);
+    if (!tensor->name)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);
+    DT_TRY(read_dtype(path, members.dtype, tensor));
+    DT_TRY(read_shape(path, members.shape, tensor));
+    DT_TRY(read_offsets(path, members.offsets, data_bytes, tensor));
+    if (!dt_safetensors_measure(dt_safetensors_type_named(tensor->type_name), tensor->shape,
+                                tensor->n_dims, &tensor->count, &bytes))
+        return BAD("%s: tensor %.*s: a shape of more than 2^63 bits, or of broken bytes", path,
+                   SHOWN, tensor->name);
+    if (bytes != tensor->bytes)
+        return BAD("%s: tensor %.*s: %" PRId64 " bytes of data, its shape takes %" PRId64, path,
+                   SHOWN, tensor->name, tensor->bytes, bytes);
+    return DT_OK;
+}
+
+static int by_key(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct dt_safetensor *)a)->name, ((const struct dt_safetensor *)b)->name);
+}
+
+// Empty tensors come before the one that begins where they lie.
+static int by_begin(const void *a, const void *b)
+{
+    const struct dt_safetensor *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? -1 : 1;
+    return by_name(a, b);
+}
+
+static dt_status read_metadata(const char *path, const cJSON *object, struct dt_safetensors *file)
+{
+    if (!cJSON_IsObject(object))
+        return BAD("%s: __metadata__ is not a JSON object", path);
+    if (file->metadata)
+        return BAD("%s: __metadata__ stands twice", path);
+    file->metadata = calloc((size_t)cJSON_GetArraySize(object) + 1, 2 * sizeof *file->metadata);
+    if (!file->metadata)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);
+    for (const cJSON *item = object->child; item; item = item->next) {
+        if (!cJSON_IsString(item))
+            return BAD("%s: __metadata__: a value is not a string", path);
+        char **pair = &file->metadata[2 * file->n_metadata++];
+        pair[0] = strdup(item->string);
+        pair[1] = strdup(item->valuestring);
+        if (!pair[0] || !pair[1])
+            return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);
+    }
+    qsort(file->metadata, (size_t)file->n_metadata, 2 * sizeof *file->metadata, by_key);
+    for (int i = 1; i < file->n_metadata; i++)
+        if (strcmp(file->metadata[2 * i - 2], file->metadata[2 * i]) == 0)
+            return BAD("%s: __metadata__: a key stands twice", path);
+    return DT_OK;
+}
+
+static dt_status check_names(const struct dt_safetensors *file)
+{
+    qsort(file->tensors, (size_t)file->n_tensors, sizeof *file->tensors, by_name);
+    for (int i = 1; i < file->n_tensors; i++)
+        if (strcmp(file->tensors[i - 1].name, file->tensors[i].name) == 0)
+            return BAD("%s: tensor %.*s stands twice", file->path, SHOWN, file->tensors[i].name);
+    return DT_OK;
+}
+
+// The tensors fill the data from end to end, each beginning where the one before ends.
+static dt_status check_layout(const struct dt_safetensors *file, int64_t data_bytes)
+{
+    int64_t end = 0;
+    qsort(file->tensors, (size_t)file->n_tensors, sizeof *file->tensors, by_begin);
+    for (int i = 0; i < file->n_tensors; i++) {
+        const struct dt_safetensor *tensor = &file->tensors[i];
+        if (tensor->begin != end)
+            return BAD("%s: tensor %.*s begins at %" PRId64
+                       " of the data, the one before it ends at "
+                       "%" PRId64 " (%s)",
+                       file->path, SHOWN, tensor->name, tensor->begin, end,
+                       tensor->begin < end ? "they overlap" : "a hole");
+        end += tensor->bytes;
+    }
+    if (end != data_bytes)
+        return BAD("%s: the tensors take %" PRId64 " bytes, the file has %" PRId64 " bytes of data",
+                   file->path, end, data_bytes);
+    return DT_OK;
+}
+
+static dt_status index_header(const cJSON *root, int64_t header_size, int64_t data_bytes,
+                              struct dt_safetensors *file)
+{
+    file->tensors = calloc((size_t)cJSON_GetArraySize(root) + 1, sizeof *file->tensors);
+    if (!file->tensors)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", file->path);
+    for (const cJSON *item = root->child; item; item = item->next) {
+        if (strcmp(item->string, "__metadata__") == 0)
+            DT_TRY(read_metadata(file->path, item, file));
+        else
+            DT_TRY(read_tensor(file->path, item, data_bytes, &file->tensors[file->n_tensors++]));
+    }
+    DT_TRY(check_names(file));
+    DT_TRY(check_layout(file, data_bytes));
+    for (int i = 0; i < file->n_tensors; i++)
+        file->tensors[i].begin += DT_SAFETENSORS_PREFIX + header_size;
+    return DT_OK;
+}
+
+dt_status dt_safetensors_parse(const char *path, const char *header, int64_t size,
+                               int64_t data_bytes, struct dt_safetensors **file)
+{
+    cJSON *root = NULL;
+    dt_status status;
+    *file = calloc(1, sizeof **file);
+    if (!*file || !((*file)->path = strdup(path))) {
+        free(*file);
+        *file = NULL;
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);
+    }
+    (*file)->fd = -1;
+    DT_TRY_GOTO(status, out, read_json(path, header, size, &root));
+    DT_TRY_GOTO(status, out, index_header(root, size, data_bytes, *file));
+out:
+    cJSON_Delete(root);
+    if (status != DT_OK) {
+        dt_safetensors_close(*file);
+        *file = NULL;
+    }
+    return status;
+}

@@ -1,0 +1,133 @@
+// Reading safetensors files: open and index by safetensors_parse.c, then elements as fp32.
+#include "base/file.h"
+#include "base/safetensors.h"
+#include "base/safetensors_format.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are little-endian");
+
+enum { CHUNK = 16384 }; // elements converted at a time: 32 KiB, on the stack
+
+static dt_status read_header(int fd, const char *path, int64_t file_size, char **header,
+                             int64_t *size)
+{
+    uint64_t length;
+    *header = NULL;
+    if (file_size < DT_SAFETENSORS_PREFIX)
+        return DT_FAIL(DT_USER, "the file was cut short; copy or make it again",
+                       "%s has %" PRId64 " bytes, too few for a safetensors file", path, file_size);
+    DT_TRY(dt_pread_all(fd, path, &length, sizeof length, 0));
+    if (length > DT_SAFETENSORS_HEADER_MAX)
+        return DT_FAIL(DT_USER, "the file is damaged or no safetensors file",
+                       "%s: a header of %" PRIu64 " bytes, at most %d are allowed", path, length,
+                       DT_SAFETENSORS_HEADER_MAX);
+    *size = (int64_t)length;
+    if (*size > file_size - DT_SAFETENSORS_PREFIX)
+        return DT_FAIL(DT_USER, "the file was cut short; copy or make it again",
+                       "%s: a header of %" PRId64 " bytes, the file has %" PRId64 " bytes in all",
+                       path, *size, file_size);
+    *header = malloc((size_t)*size + 1);
+    if (!*header)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);
+    return dt_pread_all(fd, path, *header, *size, DT_SAFETENSORS_PREFIX);
+}
+
+dt_status dt_safetensors_open(const char *path, struct dt_safetensors **file)
+{
+    int fd;
+    int64_t file_size, size = 0;
+    char *header;
+    dt_status status;
+    *file = NULL;
+    DT_TRY(dt_open_read(path, &fd, &file_size));
+    DT_TRY_GOTO(status, out, read_header(fd, path, file_size, &header, &size));
+    DT_TRY_GOTO(
+        status, out,
+        dt_safetensors_parse(path, header, size, file_size - size - DT_SAFETENSORS_PREFIX, file));
+    (*file)->fd = fd;
+out:
+    free(header);
+    if (status != DT_OK)
+        close(fd);
+    return status;
+}
+
+void dt_safetensors_close(struct dt_safetensors *file)
+{
+    if (!file)
+        return;
+    for (int i = 0; i < file->n_tensors; i++)
+        free(file->tensors[i].name);
+    for (int i = 0; i < 2 * file->n_metadata; i++)
+        free(file->metadata[i]);
+    if (file->fd >= 0)
+        close(file->fd);
+    free(file->tensors);
+    free(file->metadata);
+    free(file->path);
+    free(file);
+}
+
+const struct dt_safetensor *dt_safetensors_find(const struct dt_safetensors *file, const char *name)
+{
+    for (int i = 0; i < file->n_tensors; i++)
+        if (strcmp(file->tensors[i].name, name) == 0)
+            return &file->tensors[i];
+    return NULL;
+}
+
+const char *dt_safetensors_metadata(const struct dt_safetensors *file, const char *key)
+{
+    for (int i = 0; i < file->n_metadata; i++)
+        if (strcmp(file->metadata[2 * i], key) == 0)
+            return file->metadata[2 * i + 1];
+    return NULL;
+}
+
+static void widen(dt_dtype dtype, const uint16_t *in, int64_t n, float *out)
+{
+    if (dtype == DT_BF16)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = dt_bf16_to_f32(in[i]);
+    else
+        for (int64_t i = 0; i < n; i++)
+            out[i] = dt_f16_to_f32(in[i]);
+}
+
+static dt_status read_halves(const struct dt_safetensors *file, dt_dtype dtype, int64_t offset,
+                             int64_t count, float *out)
+{
+    uint16_t chunk[CHUNK];
+    for (int64_t done = 0; done < count; done += CHUNK) {
+        int64_t n = count - done < CHUNK ? count - done : CHUNK;
+        DT_TRY(dt_pread_all(file->fd, file->path, chunk, 2 * n, offset + 2 * done));
+        widen(dtype, chunk, n, out + done);
+    }
+    return DT_OK;
+}
+
+dt_status dt_safetensors_read_f32(const struct dt_safetensors *file,
+                                  const struct dt_safetensor *tensor, int64_t first, int64_t count,
+                                  float *out)
+{
+    if (first < 0 || count < 0 || first > tensor->count || count > tensor->count - first)
+        return DT_FAIL(DT_USER, NULL,
+                       "%s: tensor %s has %" PRId64 " elements, %" PRId64 " from %" PRId64
+                       " on were asked for",
+                       file->path, tensor->name, tensor->count, count, first);
+    switch (tensor->dtype) {
+    case DT_F32:
+        return dt_pread_all(file->fd, file->path, out, 4 * count, tensor->begin + 4 * first);
+    case DT_BF16:
+    case DT_F16:
+        return read_halves(file, tensor->dtype, tensor->begin + 2 * first, count, out);
+    default:
+        return DT_FAIL(DT_USER, "convert it to F32, BF16 or F16",
+                       "%s: tensor %s is %s, which cannot be read as weights", file->path,
+                       tensor->name, tensor->type_name);
+    }
+}
