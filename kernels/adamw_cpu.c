@@ -1,1 +1,103 @@
-// not written yet
+// AdamW on the CPU: one pass over weight, moments and gradient, in blocks shared among the threads.
+// A block walks the spans that it meets; inside a span decay is one number.
+#include "kernels/cpu.h"
+#include "kernels/simd.h"
+#include "kernels/storage_cpu.h"
+
+#include <math.h>
+
+enum { BLOCK = 16384 };
+
+struct step {
+    float beta1, beta2, eps;
+    float grad_scale;
+    float rate;       // lr / bias1
+    float root_scale; // 1 / sqrt(bias2)
+};
+
+DT_INLINE void update(const struct dt_adamw_args *args, struct step s, float keep, int64_t from,
+                      int64_t n, bool copy)
+{
+    float *restrict weight = args->weight + from, *restrict m = args->m + from,
+                    *restrict v = args->v + from;
+    const float *restrict grad = args->grad + from;
+    dt_bf16 *restrict rounded = copy ? args->copy + from : NULL;
+    for (int64_t i = 0; i < n; i++) {
+        float g = grad[i] * s.grad_scale;
+        float mean = s.beta1 * m[i] + (1.0f - s.beta1) * g;
+        float square = s.beta2 * v[i] + (1.0f - s.beta2) * (g * g);
+        float w = keep * weight[i] - s.rate * mean / (sqrtf(square) * s.root_scale + s.eps);
+        m[i] = mean;
+        v[i] = square;
+        weight[i] = w;
+        if (copy)
+            rounded[i] = dt_f32_to_bf16(w);
+    }
+}
+
+DT_CLONES static void update_plain(const struct dt_adamw_args *args, struct step s, float keep,
+                                   int64_t from, int64_t n)
+{
+    update(args, s, keep, from, n, false);
+}
+
+DT_CLONES static void update_and_copy(const struct dt_adamw_args *args, struct step s, float keep,
+                                      int64_t from, int64_t n)
+{
+    update(args, s, keep, from, n, true);
+}
+
+// The span that element `i` lies in.
+static const struct dt_adamw_span *span_of(const struct dt_adamw_args *args, int64_t i)
+{
+    int64_t low = 0, high = args->n_spans - 1;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (args->spans[middle].end > i)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return &args->spans[low];
+}
+
+static void update_block(const struct dt_adamw_args *args, struct step s, int64_t from, int64_t end)
+{
+    float lr = args->control->lr;
+    for (const struct dt_adamw_span *span = span_of(args, from); from < end; span++) {
+        int64_t stop = dt_min_i64(end, span->end);
+        (args->copy ? update_and_copy : update_plain)(args, s, 1.0f - lr * span->decay, from,
+                                                      stop - from);
+        from = stop;
+    }
+}
+
+dt_status adamw_cpu(struct dt_device *device, const struct dt_adamw_args *args,
+                    struct dt_stream *stream)
+{
+    (void)stream;
+    const struct dt_update_control *c = args->control;
+    if (c->skip || args->n == 0)
+        return DT_OK;
+    if (args->spans[args->n_spans - 1].end < args->n)
+        return DT_FAIL(DT_MACHINE, "the spans come from the parameter table",
+                       "adamw: the last span ends at %lld, before n = %lld",
+                       (long long)args->spans[args->n_spans - 1].end, (long long)args->n);
+    struct step s = {.beta1 = args->beta1,
+                     .beta2 = args->beta2,
+                     .eps = args->eps,
+                     .grad_scale = c->grad_scale,
+                     .rate = c->lr / c->bias1,
+                     .root_scale = 1.0f / sqrtf(c->bias2)};
+    int64_t blocks = dt_ceil_div(args->n, BLOCK);
+#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
+    for (int64_t b = 0; b < blocks; b++)
+        update_block(args, s, b * BLOCK, dt_min_i64(args->n, (b + 1) * BLOCK));
+    return DT_OK;
+}
+
+int64_t adamw_cpu_workspace(struct dt_device *device, const struct dt_adamw_args *args)
+{
+    (void)device, (void)args;
+    return 0;
+}

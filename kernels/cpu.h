@@ -8,6 +8,7 @@
 #include "kernels/ops.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -37,8 +38,9 @@ DT_OPS(DT_OP_CPU)
 #undef DT_OP_CPU
 
 dt_status dt_gemm_cpu_open(struct dt_gemm_cpu **gemm);
-void dt_gemm_cpu_close(struct dt_gemm_cpu *gemm); // NULL is fine
-bool dt_gemm_cpu_has_bf16(void);
+void dt_gemm_cpu_close(struct dt_gemm_cpu *gemm);   // NULL is fine
+bool dt_gemm_cpu_has_bf16(void);                    // by instructions
+void dt_gemm_cpu_describe(char *text, size_t size); // "avx512 bf16, oneDNN 2.6.3"
 
 #ifdef __cplusplus
 }

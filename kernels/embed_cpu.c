@@ -1,1 +1,108 @@
-// not written yet
+// Token embedding on the CPU. Backward sorts the rows by token (counting sort, stable), then every
+// (token, block of columns) is one thread's: it adds that token's rows in their order.
+#include "kernels/cpu.h"
+#include "kernels/simd.h"
+#include "kernels/storage_cpu.h"
+
+#include <string.h>
+
+enum { COLUMNS = 64, ROWS = 64 };
+
+DT_CLONES static void widen_row(float *out, const dt_bf16 *row, int64_t width)
+{
+    for (int64_t i = 0; i < width; i++)
+        out[i] = dt_bf16_to_f32(row[i]);
+}
+
+static void copy_row(const struct dt_embed_forward_args *args, int64_t r)
+{
+    const void *row = dt_in(args->table, args->ids[r] * args->width, args->dtype);
+    float *out = args->out + r * args->width;
+    if (args->dtype == DT_BF16)
+        widen_row(out, row, args->width);
+    else
+        memcpy(out, row, (size_t)args->width * sizeof *out);
+}
+
+dt_status embed_forward_cpu(struct dt_device *device, const struct dt_embed_forward_args *args,
+                            struct dt_stream *stream)
+{
+    (void)stream;
+#pragma omp parallel for schedule(static, ROWS) num_threads(dt_cpu_threads(device))
+    for (int64_t r = 0; r < args->rows; r++)
+        copy_row(args, r);
+    return DT_OK;
+}
+
+int64_t embed_forward_cpu_workspace(struct dt_device *device,
+                                    const struct dt_embed_forward_args *args)
+{
+    (void)device, (void)args;
+    return 0;
+}
+
+// start[v] … start[v + 1]: where token v's rows lie in `order`.
+struct sorted {
+    int64_t *start; // [vocab + 1]
+    int64_t *order; // [rows]
+};
+
+static struct sorted sort_rows(const struct dt_embed_backward_args *args)
+{
+    struct sorted s = {.start = args->workspace};
+    s.order = s.start + args->vocab + 1;
+    memset(s.start, 0, (size_t)(args->vocab + 1) * sizeof *s.start);
+    for (int64_t r = 0; r < args->rows; r++)
+        s.start[args->ids[r] + 1]++;
+    for (int64_t v = 0; v < args->vocab; v++)
+        s.start[v + 1] += s.start[v];
+    for (int64_t r = 0; r < args->rows; r++)
+        s.order[s.start[args->ids[r]]++] = r;
+    memmove(s.start + 1, s.start,
+            (size_t)args->vocab * sizeof *s.start); // each start moved to its end
+    s.start[0] = 0;
+    return s;
+}
+
+// sum[0 … columns) = or += the rows order[0 … n) of dout, columns from `first`.
+DT_CLONES static void add_rows(float *out, const float *dout, int64_t width, const int64_t *order,
+                               int64_t n, int64_t columns, bool accumulate)
+{
+    float sum[COLUMNS] = {0};
+    if (accumulate)
+        memcpy(sum, out, (size_t)columns * sizeof *sum);
+    if (columns == COLUMNS) {
+        for (int64_t r = 0; r < n; r++)
+            for (int64_t i = 0; i < COLUMNS; i++)
+                sum[i] += dout[order[r] * width + i];
+    } else {
+        for (int64_t r = 0; r < n; r++)
+            for (int64_t i = 0; i < columns; i++)
+                sum[i] += dout[order[r] * width + i];
+    }
+    memcpy(out, sum, (size_t)columns * sizeof *sum);
+}
+
+dt_status embed_backward_cpu(struct dt_device *device, const struct dt_embed_backward_args *args,
+                             struct dt_stream *stream)
+{
+    (void)stream;
+    struct sorted s = sort_rows(args);
+#pragma omp parallel for collapse(2) schedule(dynamic, 64) num_threads(dt_cpu_threads(device))
+    for (int64_t v = 0; v < args->vocab; v++)
+        for (int64_t from = 0; from < args->width; from += COLUMNS) {
+            int64_t n = s.start[v + 1] - s.start[v];
+            if (n > 0 || !args->accumulate)
+                add_rows(args->dtable + v * args->width + from, args->dout + from, args->width,
+                         s.order + s.start[v], n, dt_min_i64(COLUMNS, args->width - from),
+                         args->accumulate);
+        }
+    return DT_OK;
+}
+
+int64_t embed_backward_cpu_workspace(struct dt_device *device,
+                                     const struct dt_embed_backward_args *args)
+{
+    (void)device;
+    return (args->vocab + 1 + args->rows) * (int64_t)sizeof(int64_t);
+}

@@ -1,1 +1,194 @@
-// not written yet
+// Residual addition and RMSNorm on the CPU. A thread takes blocks of rows; the blocks depend on the
+// shape alone. Backward keeps a partial dweight a block, and they are added in order at the end.
+#include "kernels/cpu.h"
+#include "kernels/simd.h"
+#include "kernels/storage_cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    ROWS = 64,        // of a block at least
+    MAX_BLOCKS = 256, // bounds the partial sums
+    COLUMNS = 256,    // of a block of dweight
+};
+
+static int64_t block_rows(int64_t rows)
+{
+    int64_t n = dt_ceil_div(rows, MAX_BLOCKS);
+    return n > ROWS ? n : ROWS;
+}
+
+// r = residual + x into residual_out where it is wanted; returns Σ r².
+DT_INLINE float add_row(const struct dt_rmsnorm_residual_forward_args *a, const float *residual,
+                        const void *x, float *out, bool bf16)
+{
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < a->width; i++) {
+        float r = x ? residual[i] + dt_load(x, i, bf16) : residual[i];
+        if (out)
+            out[i] = r;
+        sum += r * r;
+    }
+    return sum;
+}
+
+DT_INLINE void scale_row(const struct dt_rmsnorm_residual_forward_args *a, const float *residual,
+                         const void *x, void *y, float rstd, bool bf16)
+{
+    for (int64_t i = 0; i < a->width; i++) {
+        float r = x ? residual[i] + dt_load(x, i, bf16) : residual[i];
+        dt_store(y, i, r * rstd * a->weight[i], bf16);
+    }
+}
+
+DT_INLINE void forward_row(const struct dt_rmsnorm_residual_forward_args *a, int64_t row, bool bf16)
+{
+    const float *residual = a->residual + row * a->width;
+    const void *x = a->x ? dt_in(a->x, row * a->x_stride, a->dtype) : NULL;
+    void *y = dt_out(a->y, row * a->y_stride, a->dtype);
+    float *out = a->residual_out ? a->residual_out + row * a->width : NULL;
+    float sum = x ? out ? add_row(a, residual, x, out, bf16) : add_row(a, residual, x, NULL, bf16)
+                : out ? add_row(a, residual, NULL, out, bf16)
+                      : add_row(a, residual, NULL, NULL, bf16);
+    float rstd = 1.0f / sqrtf(sum / (float)a->width + a->eps);
+    if (a->rstd)
+        a->rstd[row] = rstd;
+    if (out)
+        scale_row(a, out, NULL, y, rstd, bf16); // residual_out may be residual: x is in it by now
+    else if (x)
+        scale_row(a, residual, x, y, rstd, bf16);
+    else
+        scale_row(a, residual, NULL, y, rstd, bf16);
+}
+
+DT_CLONES static void forward_f32(const struct dt_rmsnorm_residual_forward_args *a, int64_t from,
+                                  int64_t end)
+{
+    for (int64_t row = from; row < end; row++)
+        forward_row(a, row, false);
+}
+
+DT_CLONES static void forward_bf16(const struct dt_rmsnorm_residual_forward_args *a, int64_t from,
+                                   int64_t end)
+{
+    for (int64_t row = from; row < end; row++)
+        forward_row(a, row, true);
+}
+
+dt_status rmsnorm_residual_forward_cpu(struct dt_device *device,
+                                       const struct dt_rmsnorm_residual_forward_args *args,
+                                       struct dt_stream *stream)
+{
+    (void)stream;
+    int64_t blocks = dt_ceil_div(args->rows, ROWS);
+#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
+    for (int64_t b = 0; b < blocks; b++)
+        (args->dtype == DT_BF16 ? forward_bf16 : forward_f32)(
+            args, b * ROWS, dt_min_i64(args->rows, (b + 1) * ROWS));
+    return DT_OK;
+}
+
+int64_t rmsnorm_residual_forward_cpu_workspace(struct dt_device *device,
+                                               const struct dt_rmsnorm_residual_forward_args *args)
+{
+    (void)device, (void)args;
+    return 0;
+}
+
+// Σ_i dy_i w_i n_i; adds dy_i n_i to the partial dweight.
+DT_INLINE float weight_row(const struct dt_rmsnorm_residual_backward_args *a, const void *dy,
+                           const float *residual, float rstd, float *restrict partial, bool bf16)
+{
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < a->width; i++) {
+        float dn = dt_load(dy, i, bf16) * (residual[i] * rstd);
+        partial[i] += dn;
+        sum += dn * a->weight[i];
+    }
+    return sum;
+}
+
+DT_INLINE void input_row(const struct dt_rmsnorm_residual_backward_args *a, const void *dy,
+                         const float *residual, float rstd, float mean, float *restrict dr,
+                         void *restrict dx, bool first, bool bf16)
+{
+    for (int64_t i = 0; i < a->width; i++) {
+        float g = dt_load(dy, i, bf16) * a->weight[i];
+        float d = rstd * (g - residual[i] * rstd * mean);
+        d = first ? d : d + dr[i];
+        dr[i] = d;
+        if (dx)
+            dt_store(dx, i, d, bf16);
+    }
+}
+
+DT_INLINE void backward_row(const struct dt_rmsnorm_residual_backward_args *a, int64_t row,
+                            float *partial, bool bf16)
+{
+    const void *dy = dt_in(a->dy, row * a->dy_stride, a->dtype);
+    const float *residual = a->residual + row * a->width;
+    float *dr = a->dresidual + row * a->width, rstd = a->rstd[row];
+    void *dx = a->dx ? dt_out(a->dx, row * a->dx_stride, a->dtype) : NULL;
+    float mean = weight_row(a, dy, residual, rstd, partial, bf16) / (float)a->width;
+    if (a->first)
+        input_row(a, dy, residual, rstd, mean, dr, dx, true, bf16);
+    else
+        input_row(a, dy, residual, rstd, mean, dr, dx, false, bf16);
+}
+
+DT_CLONES static void backward_f32(const struct dt_rmsnorm_residual_backward_args *a,
+                                   float *partial, int64_t from, int64_t end)
+{
+    for (int64_t row = from; row < end; row++)
+        backward_row(a, row, partial, false);
+}
+
+DT_CLONES static void backward_bf16(const struct dt_rmsnorm_residual_backward_args *a,
+                                    float *partial, int64_t from, int64_t end)
+{
+    for (int64_t row = from; row < end; row++)
+        backward_row(a, row, partial, true);
+}
+
+DT_CLONES static void add_partial(const struct dt_rmsnorm_residual_backward_args *a, int64_t blocks,
+                                  int64_t from, int64_t end)
+{
+    const float *partial = a->workspace;
+    if (!a->accumulate)
+        memset(a->dweight + from, 0, (size_t)(end - from) * sizeof *a->dweight);
+    for (int64_t b = 0; b < blocks; b++)
+        for (int64_t i = from; i < end; i++)
+            a->dweight[i] += partial[b * a->width + i];
+}
+
+dt_status rmsnorm_residual_backward_cpu(struct dt_device *device,
+                                        const struct dt_rmsnorm_residual_backward_args *args,
+                                        struct dt_stream *stream)
+{
+    (void)stream;
+    int64_t rows = block_rows(args->rows), blocks = dt_ceil_div(args->rows, rows);
+    int threads = dt_cpu_threads(device);
+#pragma omp parallel for num_threads(threads) if (blocks > 1)
+    for (int64_t b = 0; b < blocks; b++) {
+        float *partial = (float *)args->workspace + b * args->width;
+        memset(partial, 0, (size_t)args->width * sizeof *partial);
+        (args->dtype == DT_BF16 ? backward_bf16 : backward_f32)(
+            args, partial, b * rows, dt_min_i64(args->rows, (b + 1) * rows));
+    }
+#pragma omp parallel for num_threads(threads) if (args->width > COLUMNS)
+    for (int64_t from = 0; from < args->width; from += COLUMNS)
+        add_partial(args, blocks, from, dt_min_i64(args->width, from + COLUMNS));
+    return DT_OK;
+}
+
+int64_t
+rmsnorm_residual_backward_cpu_workspace(struct dt_device *device,
+                                        const struct dt_rmsnorm_residual_backward_args *args)
+{
+    (void)device;
+    int64_t blocks = dt_ceil_div(args->rows, block_rows(args->rows));
+    return blocks * args->width * (int64_t)sizeof(float);
+}

@@ -1,1 +1,117 @@
-// not written yet
+// Softmax cross-entropy on the CPU, rows shared among the threads: the maximum, then Σ exp, then
+// the gradient with the exponentials made again (cheaper than keeping them). A NaN or an infinity
+// among the logits makes the row's loss NaN: max passes NaN over, but the sum does not. One thread
+// adds the losses.
+#include "kernels/cpu.h"
+#include "kernels/simd.h"
+#include "kernels/storage_cpu.h"
+
+#include <math.h>
+
+enum {
+    ROWS = 8,
+    SPAN = 2048, // exponentials summed in fp32 before the sum goes on in double
+};
+
+struct softmax {
+    float max;
+    double sum; // Σ exp(x - max)
+};
+
+DT_INLINE float max_of(const float *x, int64_t n)
+{
+    float max = x[0];
+#pragma omp simd reduction(max : max)
+    for (int64_t i = 0; i < n; i++)
+        max = x[i] > max ? x[i] : max;
+    return max;
+}
+
+DT_INLINE float sum_exp(const float *x, float max, int64_t n)
+{
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += dt_expf(x[i] - max);
+    return sum;
+}
+
+DT_CLONES static struct softmax reduce_row(const float *x, int64_t n)
+{
+    struct softmax s = {.max = max_of(x, n)};
+    for (int64_t from = 0; from < n; from += SPAN)
+        s.sum += (double)sum_exp(x + from, s.max, dt_min_i64(SPAN, n - from));
+    return s;
+}
+
+// dlogits may be logits itself, so no restrict: each element is read before it is written.
+DT_INLINE void gradient(const struct dt_xent_args *a, const float *x, float max, float scale,
+                        void *dx, bool bf16)
+{
+#pragma omp simd
+    for (int64_t v = 0; v < a->vocab; v++)
+        dt_store(dx, v, dt_expf(x[v] - max) * scale, bf16);
+    for (int64_t v = a->vocab; v < a->width; v++)
+        dt_store(dx, v, 0.0f, bf16);
+}
+
+DT_CLONES static void gradient_f32(const struct dt_xent_args *a, const float *x, float max,
+                                   float scale, void *dx)
+{
+    gradient(a, x, max, scale, dx, false);
+}
+
+DT_CLONES static void gradient_bf16(const struct dt_xent_args *a, const float *x, float max,
+                                    float scale, void *dx)
+{
+    gradient(a, x, max, scale, dx, true);
+}
+
+static void zero_row(const struct dt_xent_args *a, void *dx)
+{
+    for (int64_t v = 0; v < a->width; v++)
+        dt_store(dx, v, 0.0f, a->dtype == DT_BF16);
+}
+
+static float xent_row(const struct dt_xent_args *a, int64_t r)
+{
+    const float *x = a->logits + r * a->logits_stride;
+    void *dx = a->dlogits ? dt_out(a->dlogits, r * a->dlogits_stride, a->dtype) : NULL;
+    int32_t label = a->labels[r];
+    if (label == DT_LABEL_IGNORED) {
+        if (dx)
+            zero_row(a, dx);
+        return 0.0f;
+    }
+    struct softmax s = reduce_row(x, a->vocab);
+    float loss = (float)(log(s.sum) + (double)s.max - (double)x[label]);
+    if (!dx)
+        return loss;
+    // p - 1 at the label, from fp32 logits: taken before they may be overwritten
+    float p = dt_expf(x[label] - s.max) * (float)(1.0 / s.sum);
+    float scale = (float)((double)a->scale / s.sum);
+    (a->dtype == DT_BF16 ? gradient_bf16 : gradient_f32)(a, x, s.max, scale, dx);
+    dt_store(dx, label, a->scale * (p - 1.0f), a->dtype == DT_BF16);
+    return loss;
+}
+
+dt_status xent_cpu(struct dt_device *device, const struct dt_xent_args *args,
+                   struct dt_stream *stream)
+{
+    (void)stream;
+    float *losses = args->losses ? args->losses : args->workspace;
+#pragma omp parallel for schedule(static, ROWS) num_threads(dt_cpu_threads(device))
+    for (int64_t r = 0; r < args->rows; r++)
+        losses[r] = xent_row(args, r);
+    for (int64_t r = 0; r < args->rows; r++) {
+        args->sum->loss += (double)losses[r];
+        args->sum->counted += args->labels[r] != DT_LABEL_IGNORED;
+    }
+    return DT_OK;
+}
+
+int64_t xent_cpu_workspace(struct dt_device *device, const struct dt_xent_args *args)
+{
+    (void)device;
+    return args->rows * (int64_t)sizeof(float);
+}
