@@ -1,1 +1,248 @@
-// not written yet
+// The CPU as a device: its two tables. Memory is the host's, every call is done when it returns, so
+// streams and events are tokens without work. Ops lie in kernels/NAME_cpu.c.
+#include "backend/backend.h"
+
+#include "base/arena.h"
+#include "kernels/cpu.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { MAX_THREADS = 4096, HUGE_PAGE = 2 << 20 };
+
+struct dt_stream {
+    char token;
+};
+
+struct dt_event {
+    char token;
+};
+
+// Before every allocation, in DT_ARENA_ALIGN bytes of its own.
+struct block {
+    int64_t bytes; // asked for
+};
+
+static int cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return CPU_COUNT(&set);
+    long online = sysconf(_SC_NPROCESSORS_ONLN); // more cores than the set can hold
+    return online > 0 && online <= MAX_THREADS ? (int)online : 1;
+}
+
+// Every rank of a host shares the one CPU, so any index will do.
+static dt_status cpu_open(int index, int threads, struct dt_device **device)
+{
+    if (index < 0 || threads < 0 || threads > MAX_THREADS)
+        return DT_FAIL(DT_USER, "0 threads means all cores that the process may use",
+                       "CPU device %d with %d threads: threads are 0 … %d", index, threads,
+                       MAX_THREADS);
+    struct dt_device *d = calloc(1, sizeof *d);
+    if (!d)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the CPU device");
+    dt_status status = dt_gemm_cpu_open(&d->gemm);
+    if (status != DT_OK) {
+        free(d);
+        return status;
+    }
+    d->threads = threads ? threads : cores();
+    d->bf16 = dt_gemm_cpu_has_bf16();
+    *device = d;
+    return DT_OK;
+}
+
+static void cpu_close(struct dt_device *device)
+{
+    dt_gemm_cpu_close(device->gemm);
+    free(device);
+}
+
+// The value of the first line "key : value" of a /proc file, or "".
+static void proc_value(const char *path, const char *key, char *value, size_t size)
+{
+    char line[256];
+    FILE *file = fopen(path, "r");
+    value[0] = '\0';
+    while (file && !value[0] && fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        if (colon && strncmp(line, key, strlen(key)) == 0)
+            snprintf(value, size, "%.*s", (int)strcspn(colon + 1, "\n"), colon + 1);
+    }
+    if (file)
+        fclose(file);
+}
+
+static dt_status cpu_info(struct dt_device *device, struct dt_device_info *info)
+{
+    char model[96], available[64];
+    *info = (struct dt_device_info){.threads = device->threads, .bf16 = device->bf16};
+    proc_value("/proc/cpuinfo", "model name", model, sizeof model);
+    proc_value("/proc/meminfo", "MemAvailable", available, sizeof available);
+    snprintf(info->name, sizeof info->name, "%s, %d thread%s",
+             model[0] ? model + strspn(model, " ") : "CPU", device->threads,
+             device->threads == 1 ? "" : "s");
+    info->memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    info->memory_free = strtoll(available, NULL, 10) * 1024; // the file counts in kB
+    dt_gemm_cpu_describe(info->features, sizeof info->features);
+    return DT_OK;
+}
+
+// Threads zero their parts, so that pages lie near the cores that will use them.
+static void zero(struct dt_device *device, char *memory, int64_t bytes)
+{
+#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (bytes > HUGE_PAGE)
+    for (int64_t from = 0; from < bytes; from += HUGE_PAGE)
+        memset(memory + from, 0, (size_t)(bytes - from < HUGE_PAGE ? bytes - from : HUGE_PAGE));
+}
+
+static dt_status cpu_alloc(struct dt_device *device, int64_t bytes, void **memory)
+{
+    int64_t limit = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    void *base = NULL;
+    if (bytes < 0)
+        return DT_FAIL(DT_MACHINE, NULL, "an allocation of %lld bytes was asked for",
+                       (long long)bytes);
+    bool large = bytes >= HUGE_PAGE;
+    if (bytes > limit || posix_memalign(&base, large ? HUGE_PAGE : DT_ARENA_ALIGN,
+                                        (size_t)bytes + DT_ARENA_ALIGN) != 0)
+        return DT_FAIL(DT_MACHINE, "a smaller data.micro_batch, or model.recompute = block",
+                       "no memory: %.1f MB asked for, %.1f MB in use, the machine has %.1f MB",
+                       (double)bytes / 1e6, (double)device->memory_in_use / 1e6,
+                       (double)limit / 1e6);
+    if (large) // fewer page faults and TLB misses; where it is refused nothing is lost
+        madvise(base, (size_t)bytes + DT_ARENA_ALIGN, MADV_HUGEPAGE);
+    zero(device, base, bytes + DT_ARENA_ALIGN);
+    ((struct block *)base)->bytes = bytes;
+    __atomic_fetch_add(&device->memory_in_use, bytes, __ATOMIC_RELAXED);
+    *memory = (char *)base + DT_ARENA_ALIGN;
+    return DT_OK;
+}
+
+static void cpu_free(struct dt_device *device, void *memory)
+{
+    if (!memory)
+        return;
+    struct block *block = (struct block *)(void *)((char *)memory - DT_ARENA_ALIGN);
+    __atomic_fetch_sub(&device->memory_in_use, block->bytes, __ATOMIC_RELAXED);
+    free(block);
+}
+
+static int64_t cpu_memory_in_use(const struct dt_device *device)
+{
+    return __atomic_load_n(&device->memory_in_use, __ATOMIC_RELAXED);
+}
+
+static dt_status cpu_copy(struct dt_device *device, void *to, const void *from, int64_t bytes,
+                          struct dt_stream *stream)
+{
+    (void)device, (void)stream;
+    if (bytes < 0)
+        return DT_FAIL(DT_MACHINE, NULL, "a copy of %lld bytes was asked for", (long long)bytes);
+    if (bytes > 0)
+        memmove(to, from, (size_t)bytes);
+    return DT_OK;
+}
+
+static dt_status cpu_fill(struct dt_device *device, void *to, int byte, int64_t bytes,
+                          struct dt_stream *stream)
+{
+    (void)device, (void)stream;
+    if (bytes < 0)
+        return DT_FAIL(DT_MACHINE, NULL, "a fill of %lld bytes was asked for", (long long)bytes);
+    if (bytes > 0)
+        memset(to, byte, (size_t)bytes);
+    return DT_OK;
+}
+
+static dt_status cpu_stream_create(struct dt_device *device, struct dt_stream **stream)
+{
+    static struct dt_stream only;
+    (void)device;
+    *stream = &only;
+    return DT_OK;
+}
+
+static void cpu_stream_destroy(struct dt_device *device, struct dt_stream *stream)
+{
+    (void)device, (void)stream;
+}
+
+static dt_status cpu_stream_wait(struct dt_device *device, struct dt_stream *stream,
+                                 struct dt_event *event)
+{
+    (void)device, (void)stream, (void)event;
+    return DT_OK;
+}
+
+static dt_status cpu_stream_sync(struct dt_device *device, struct dt_stream *stream)
+{
+    (void)device, (void)stream;
+    return DT_OK;
+}
+
+static dt_status cpu_event_create(struct dt_device *device, struct dt_event **event)
+{
+    static struct dt_event only;
+    (void)device;
+    *event = &only;
+    return DT_OK;
+}
+
+static void cpu_event_destroy(struct dt_device *device, struct dt_event *event)
+{
+    (void)device, (void)event;
+}
+
+static dt_status cpu_event_record(struct dt_device *device, struct dt_event *event,
+                                  struct dt_stream *stream)
+{
+    (void)device, (void)event, (void)stream;
+    return DT_OK;
+}
+
+static dt_status cpu_event_sync(struct dt_device *device, struct dt_event *event)
+{
+    (void)device, (void)event;
+    return DT_OK;
+}
+
+static dt_status cpu_event_done(struct dt_device *device, struct dt_event *event, bool *done)
+{
+    (void)device, (void)event;
+    *done = true;
+    return DT_OK;
+}
+
+const struct dt_device_table dt_cpu_device_table = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .info = cpu_info,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .alloc_host = cpu_alloc,
+    .free_host = cpu_free,
+    .memory_in_use = cpu_memory_in_use,
+    .to_device = cpu_copy,
+    .to_host = cpu_copy,
+    .copy = cpu_copy,
+    .fill = cpu_fill,
+    .stream_create = cpu_stream_create,
+    .stream_destroy = cpu_stream_destroy,
+    .stream_wait = cpu_stream_wait,
+    .stream_sync = cpu_stream_sync,
+    .event_create = cpu_event_create,
+    .event_destroy = cpu_event_destroy,
+    .event_record = cpu_event_record,
+    .event_sync = cpu_event_sync,
+    .event_done = cpu_event_done,
+};
+
+#define DT_OP_LITERAL(op) .op = op##_cpu, .op##_workspace = op##_cpu_workspace,
+const struct dt_op_table dt_cpu_op_table = {.name = "cpu", DT_OPS(DT_OP_LITERAL)};

@@ -1,1 +1,62 @@
-// not written yet
+// Opens a backend by its name and dispatches the ops: each entry checks its arguments (check.c),
+// then calls the backend's slot. All of it is made from DT_OPS.
+#include "backend/backend.h"
+
+#include "backend/check.h"
+
+#include <string.h>
+
+struct known_backend {
+    const struct dt_device_table *table;
+    const struct dt_op_table *op;
+};
+
+static const struct known_backend known[] = {
+    {&dt_cpu_device_table, &dt_cpu_op_table},
+};
+
+dt_status dt_backend_open(const char *name, int index, int threads, struct dt_backend *backend)
+{
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcmp(known[i].table->name, name) != 0)
+            continue;
+        struct dt_device *device = NULL;
+        DT_TRY_NOTE(known[i].table->open(index, threads, &device), "opening device %s %d", name,
+                    index);
+        *backend = (struct dt_backend){known[i].table, known[i].op, device};
+        return DT_OK;
+    }
+    return DT_FAIL(DT_USER, "run.device = cpu", "this build has no backend named \"%s\"", name);
+}
+
+void dt_backend_close(struct dt_backend *backend)
+{
+    if (backend->device)
+        backend->table->close(backend->device);
+    *backend = (struct dt_backend){0};
+}
+
+static dt_status no_slot(const char *op, const char *backend)
+{
+    return DT_FAIL(DT_MACHINE, "run.device = cpu has every op", "the %s backend has no %s", backend,
+                   op);
+}
+
+#define DT_OP_DISPATCH(slot)                                                                       \
+    dt_status dt_##slot(const struct dt_backend *backend, const struct dt_##slot##_args *args,     \
+                        struct dt_stream *stream)                                                  \
+    {                                                                                              \
+        if (!backend->op->slot)                                                                    \
+            return no_slot(#slot, backend->table->name);                                           \
+        DT_TRY(dt_check_##slot(backend, args));                                                    \
+        DT_TRY(backend->op->slot(backend->device, args, stream));                                  \
+        return DT_OK;                                                                              \
+    }                                                                                              \
+    int64_t dt_##slot##_workspace(const struct dt_backend *backend,                                \
+                                  const struct dt_##slot##_args *args)                             \
+    {                                                                                              \
+        return backend->op->slot##_workspace                                                       \
+                   ? backend->op->slot##_workspace(backend->device, args)                          \
+                   : 0;                                                                            \
+    }
+DT_OPS(DT_OP_DISPATCH)

@@ -1,0 +1,393 @@
+// The demands of kernels/NAME.h, op by op. A check function reads as the list of its op's demands;
+// the macros turn a field into its name and value.
+#include "backend/check.h"
+
+#include <math.h>
+
+static const char hint[] = "a defect of the caller: see the op's header in kernels";
+
+// Larger sizes are taken for garbage; products of two of them still fit into 64 bits.
+static const int64_t size_limit = (int64_t)1 << 31;
+static const int64_t count_limit = (int64_t)1 << 48;
+
+static dt_status check_range(const char *op, const char *name, int64_t value, int64_t low,
+                             int64_t high)
+{
+    if (value >= low && value <= high)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE, hint, "%s: %s is %lld, not in %lld … %lld", op, name,
+                   (long long)value, (long long)low, (long long)high);
+}
+
+static dt_status check_stride(const char *op, const char *name, int64_t stride,
+                              const char *width_name, int64_t width)
+{
+    if (stride >= width && stride <= size_limit)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE, hint, "%s: %s is %lld, %s %s = %lld", op, name, (long long)stride,
+                   stride < width ? "less than" : "absurdly more than", width_name,
+                   (long long)width);
+}
+
+static dt_status check_pointer(const char *op, const char *name, const void *pointer)
+{
+    if (pointer)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE, hint, "%s: %s is NULL", op, name);
+}
+
+static dt_status check_storage(const char *op, const char *name, dt_dtype type)
+{
+    if (type == DT_F32 || type == DT_BF16)
+        return DT_OK;
+    const char *what = (unsigned)type < DT_DTYPE_COUNT ? dt_dtype_name(type) : "no dtype";
+    return DT_FAIL(DT_MACHINE, hint, "%s: %s is %s (%d), neither fp32 nor bf16", op, name, what,
+                   (int)type);
+}
+
+static dt_status check_number(const char *op, const char *name, float value, double low,
+                              double below)
+{
+    if ((double)value >= low && (double)value < below)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE, hint, "%s: %s is %g, not in [%g, %g)", op, name, (double)value, low,
+                   below);
+}
+
+static dt_status check_apart(const char *op, const char *a_name, const void *a, const char *b_name,
+                             const void *b)
+{
+    if (a != b || !a)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE, hint, "%s: %s is %s itself", op, a_name, b_name);
+}
+
+static dt_status check_workspace(const char *op, int64_t needed, const void *workspace,
+                                 int64_t bytes)
+{
+    if (needed <= 0 || (workspace && bytes >= needed))
+        return DT_OK;
+    if (!workspace)
+        return DT_FAIL(DT_MACHINE, hint, "%s: workspace is NULL, %lld bytes are needed", op,
+                       (long long)needed);
+    return DT_FAIL(DT_MACHINE, hint, "%s: workspace_bytes is %lld, %lld are needed", op,
+                   (long long)bytes, (long long)needed);
+}
+
+// In the check functions: `args` is the struct, `op` the name.
+#define RANGE(field, low, high)   DT_TRY(check_range(op, #field, args->field, low, high))
+#define SIZE(field)               RANGE(field, 1, size_limit)
+#define COUNT(field)              RANGE(field, 0, count_limit)
+#define STRIDE(field, width)      DT_TRY(check_stride(op, #field, args->field, #width, args->width))
+#define POINTER(field)            DT_TRY(check_pointer(op, #field, args->field))
+#define STORAGE(field)            DT_TRY(check_storage(op, #field, args->field))
+#define NUMBER(field, low, below) DT_TRY(check_number(op, #field, args->field, low, below))
+#define APART(a, b)               DT_TRY(check_apart(op, #a, args->a, #b, args->b))
+#define WORKSPACE(name)                                                                            \
+    DT_TRY(check_workspace(op, dt_##name##_workspace(backend, args), args->workspace,              \
+                           args->workspace_bytes))
+
+#define CHECK(name)                                                                                \
+    static dt_status check_##name(const char *op, const struct dt_backend *backend,                \
+                                  const struct dt_##name##_args *args);                            \
+    dt_status dt_check_##name(const struct dt_backend *backend,                                    \
+                              const struct dt_##name##_args *args)                                 \
+    {                                                                                              \
+        DT_TRY(check_pointer(#name, "args", args));                                                \
+        return check_##name(#name, backend, args);                                                 \
+    }                                                                                              \
+    static dt_status check_##name(const char *op, const struct dt_backend *backend,                \
+                                  const struct dt_##name##_args *args)
+
+static bool gemm_types_fit(const struct dt_gemm_args *args)
+{
+    if (args->a_type != args->b_type)
+        return false;
+    return args->a_type == DT_F32 ? args->c_type == DT_F32 : true;
+}
+
+static dt_status check_gemm_operand(const char *op, const char *name, int64_t ld, int64_t columns)
+{
+    return check_stride(op, name, ld, "columns as stored", columns);
+}
+
+CHECK(gemm)
+{
+    SIZE(m);
+    SIZE(n);
+    SIZE(k);
+    STORAGE(a_type);
+    STORAGE(b_type);
+    STORAGE(c_type);
+    if (!gemm_types_fit(args))
+        return DT_FAIL(DT_MACHINE, hint, "gemm: no form for a %s, b %s, c %s",
+                       dt_dtype_name(args->a_type), dt_dtype_name(args->b_type),
+                       dt_dtype_name(args->c_type));
+    DT_TRY(check_gemm_operand(op, "lda", args->lda, args->trans_a ? args->m : args->k));
+    DT_TRY(check_gemm_operand(op, "ldb", args->ldb, args->trans_b ? args->k : args->n));
+    DT_TRY(check_gemm_operand(op, "ldc", args->ldc, args->n));
+    if (args->a_scale || args->b_scale || args->c_scale)
+        return DT_FAIL(DT_MACHINE, hint, "gemm: a scale is given, but only FP8 has scales");
+    POINTER(a);
+    POINTER(b);
+    POINTER(c);
+    APART(c, a);
+    APART(c, b);
+    WORKSPACE(gemm);
+    return DT_OK;
+}
+
+CHECK(embed_forward)
+{
+    (void)backend;
+    SIZE(rows);
+    SIZE(width);
+    SIZE(vocab);
+    STORAGE(dtype);
+    POINTER(ids);
+    POINTER(table);
+    POINTER(out);
+    return DT_OK;
+}
+
+CHECK(embed_backward)
+{
+    SIZE(rows);
+    SIZE(width);
+    SIZE(vocab);
+    POINTER(ids);
+    POINTER(dout);
+    POINTER(dtable);
+    WORKSPACE(embed_backward);
+    return DT_OK;
+}
+
+CHECK(rmsnorm_residual_forward)
+{
+    (void)backend;
+    SIZE(rows);
+    SIZE(width);
+    STORAGE(dtype);
+    NUMBER(eps, 0.0, 1.0);
+    POINTER(residual);
+    POINTER(weight);
+    POINTER(y);
+    if (args->x)
+        STRIDE(x_stride, width);
+    STRIDE(y_stride, width);
+    APART(y, x);
+    return DT_OK;
+}
+
+CHECK(rmsnorm_residual_backward)
+{
+    SIZE(rows);
+    SIZE(width);
+    STORAGE(dtype);
+    POINTER(dy);
+    POINTER(residual);
+    POINTER(rstd);
+    POINTER(weight);
+    POINTER(dresidual);
+    POINTER(dweight);
+    STRIDE(dy_stride, width);
+    if (args->dx)
+        STRIDE(dx_stride, width);
+    APART(dx, dy);
+    WORKSPACE(rmsnorm_residual_backward);
+    return DT_OK;
+}
+
+CHECK(conv1d_silu_forward)
+{
+    (void)backend;
+    SIZE(batch);
+    SIZE(length);
+    SIZE(channels);
+    RANGE(taps, 1, 8);
+    STORAGE(dtype);
+    POINTER(x);
+    POINTER(weight);
+    POINTER(bias);
+    POINTER(y);
+    STRIDE(x_stride, channels);
+    STRIDE(y_stride, channels);
+    APART(y, x);
+    APART(x_last, x0);
+    if (args->taps == 1 && (args->x0 || args->x_last))
+        return DT_FAIL(DT_MACHINE, hint, "%s: taps is 1, which has no x0 and no x_last", op);
+    return DT_OK;
+}
+
+CHECK(conv1d_silu_backward)
+{
+    SIZE(batch);
+    SIZE(length);
+    SIZE(channels);
+    RANGE(taps, 1, 8);
+    STORAGE(dtype);
+    POINTER(x);
+    POINTER(weight);
+    POINTER(bias);
+    POINTER(dy);
+    POINTER(dx);
+    POINTER(dweight);
+    POINTER(dbias);
+    STRIDE(x_stride, channels);
+    STRIDE(dy_stride, channels);
+    STRIDE(dx_stride, channels);
+    APART(dx, dy);
+    APART(dx, x);
+    if (args->taps == 1 && args->x0)
+        return DT_FAIL(DT_MACHINE, hint, "%s: taps is 1, which has no x0", op);
+    WORKSPACE(conv1d_silu_backward);
+    return DT_OK;
+}
+
+#define SCAN_INPUTS                                                                                \
+    SIZE(batch);                                                                                   \
+    SIZE(length);                                                                                  \
+    SIZE(channels);                                                                                \
+    RANGE(state, 1, 256);                                                                          \
+    SIZE(chunk);                                                                                   \
+    STORAGE(dtype);                                                                                \
+    POINTER(u);                                                                                    \
+    POINTER(delta);                                                                                \
+    POINTER(z);                                                                                    \
+    POINTER(b);                                                                                    \
+    POINTER(c);                                                                                    \
+    POINTER(a_log);                                                                                \
+    POINTER(d_skip);                                                                               \
+    POINTER(dt_bias);                                                                              \
+    STRIDE(u_stride, channels);                                                                    \
+    STRIDE(delta_stride, channels);                                                                \
+    STRIDE(z_stride, channels);                                                                    \
+    STRIDE(b_stride, state);                                                                       \
+    STRIDE(c_stride, state)
+
+CHECK(scan_forward)
+{
+    SCAN_INPUTS;
+    POINTER(y);
+    STRIDE(y_stride, channels);
+    WORKSPACE(scan_forward);
+    return DT_OK;
+}
+
+CHECK(scan_backward)
+{
+    SCAN_INPUTS;
+    POINTER(states);
+    POINTER(dy);
+    POINTER(du);
+    POINTER(ddelta);
+    POINTER(dz);
+    POINTER(db);
+    POINTER(dc);
+    POINTER(da_log);
+    POINTER(dd_skip);
+    POINTER(ddt_bias);
+    STRIDE(dy_stride, channels);
+    STRIDE(du_stride, channels);
+    STRIDE(ddelta_stride, channels);
+    STRIDE(dz_stride, channels);
+    STRIDE(db_stride, state);
+    STRIDE(dc_stride, state);
+    WORKSPACE(scan_backward);
+    return DT_OK;
+}
+
+CHECK(xent)
+{
+    SIZE(rows);
+    SIZE(vocab);
+    SIZE(width);
+    STRIDE(width, vocab);
+    STORAGE(dtype);
+    POINTER(logits);
+    POINTER(labels);
+    POINTER(sum);
+    STRIDE(logits_stride, width);
+    if (args->dlogits)
+        STRIDE(dlogits_stride, width);
+    if (args->dlogits == args->logits &&
+        (args->dtype != DT_F32 || args->dlogits_stride != args->logits_stride))
+        return DT_FAIL(
+            DT_MACHINE, hint,
+            "xent: dlogits is logits itself, but dtype is %s and the strides are %lld and %lld",
+            dt_dtype_name(args->dtype), (long long)args->dlogits_stride,
+            (long long)args->logits_stride);
+    WORKSPACE(xent);
+    return DT_OK;
+}
+
+CHECK(sum_squares)
+{
+    COUNT(n);
+    if (args->n > 0)
+        POINTER(x);
+    POINTER(sum);
+    WORKSPACE(sum_squares);
+    return DT_OK;
+}
+
+CHECK(update_control)
+{
+    (void)backend;
+    POINTER(sum);
+    POINTER(sum_squares);
+    POINTER(control);
+    if (!(args->expected > 0.0 && isfinite(args->expected)))
+        return DT_FAIL(DT_MACHINE, hint, "update_control: expected is %g, not a positive number",
+                       args->expected);
+    NUMBER(lr, 0.0, HUGE_VAL);
+    NUMBER(beta1, 0.0, 1.0);
+    NUMBER(beta2, 0.0, 1.0);
+    NUMBER(grad_clip, 0.0, HUGE_VAL);
+    return DT_OK;
+}
+
+CHECK(adamw)
+{
+    (void)backend;
+    COUNT(n);
+    NUMBER(beta1, 0.0, 1.0);
+    NUMBER(beta2, 0.0, 1.0);
+    NUMBER(eps, 0.0, 1.0);
+    POINTER(control);
+    if (args->n == 0)
+        return DT_OK;
+    RANGE(n_spans, 1, count_limit);
+    POINTER(spans);
+    POINTER(weight);
+    POINTER(m);
+    POINTER(v);
+    POINTER(grad);
+    return DT_OK;
+}
+
+CHECK(cast)
+{
+    (void)backend;
+    COUNT(n);
+    STORAGE(x_type);
+    STORAGE(y_type);
+    if (args->n > 0) {
+        POINTER(x);
+        POINTER(y);
+    }
+    APART(y, x);
+    return DT_OK;
+}
+
+CHECK(accumulate)
+{
+    (void)backend;
+    COUNT(n);
+    STORAGE(x_type);
+    if (args->n > 0) {
+        POINTER(x);
+        POINTER(y);
+    }
+    return DT_OK;
+}

@@ -1,0 +1,12 @@
+// What every op demands of its arguments, checked once before a backend sees them: sizes, strides,
+// dtypes, needed pointers, workspace. What lies on the device (ids, labels, spans) is not looked
+// at.
+#pragma once
+
+#include "backend/backend.h"
+
+// A violation is DT_MACHINE and names op, argument and value.
+#define DT_OP_CHECK(op)                                                                            \
+    dt_status dt_check_##op(const struct dt_backend *backend, const struct dt_##op##_args *args);
+DT_OPS(DT_OP_CHECK)
+#undef DT_OP_CHECK
