@@ -267,15 +267,27 @@ static void allowed_number(const struct dt_config_key *key, char *out, size_t si
              key->above_min ? " up to " : " to ", number_text(key->max, high));
 }
 
-static void allowed_choices(const struct dt_config_key *key, char *out, size_t size)
+// The choices, built or not, appended to out[used].
+static size_t list_choices(const struct dt_config_key *key, bool unbuilt, char *out, size_t used)
 {
-    const char *choices = key->choices;
+    const char *choices = key->choices, *between = "";
     char word[DT_CONFIG_NAME_MAX];
-    size_t used = 0;
-    out[0] = 0;
-    while (dt_config_next_choice(&choices, word))
-        if (!is_unbuilt(key, word) && used < size)
-            used += (size_t)snprintf(out + used, size - used, "%s%s", used ? " | " : "", word);
+    while (dt_config_next_choice(&choices, word)) {
+        if (is_unbuilt(key, word) != unbuilt || used >= DT_CONFIG_ALLOWED)
+            continue;
+        used += (size_t)snprintf(out + used, DT_CONFIG_ALLOWED - used, "%s%s", between, word);
+        between = " | ";
+    }
+    return used;
+}
+
+static void allowed_choices(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED])
+{
+    size_t used = list_choices(key, false, out, 0);
+    if (!key->unbuilt || used >= DT_CONFIG_ALLOWED)
+        return;
+    used += (size_t)snprintf(out + used, DT_CONFIG_ALLOWED - used, "; not built yet: ");
+    list_choices(key, true, out, used);
 }
 
 void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED])
@@ -297,7 +309,7 @@ void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOW
         snprintf(out, DT_CONFIG_ALLOWED, "text of at most %d bytes", DT_CONFIG_STRING_MAX - 1);
         break;
     case DT_CONFIG_ENUM:
-        allowed_choices(key, out, DT_CONFIG_ALLOWED);
+        allowed_choices(key, out);
         break;
     }
 }

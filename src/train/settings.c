@@ -160,7 +160,7 @@ static void check_run(struct check *check)
 static void check_model(struct check *check)
 {
     const struct dt_settings *s = check->settings;
-    static const char problem[] = "is required unless run.init_from gives it";
+    static const char problem[] = "required unless run.init_from gives it";
     if (s->run.init_from[0])
         return;
     if (s->model.d_model == 0)
