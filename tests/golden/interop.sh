@@ -1,0 +1,10 @@
+#!/bin/bash
+# interop.sh DTRAIN LOGITS_TOOL: models go from transformers to dtrain and back. Skipped (77) where python3
+# (or $PYTHON) has no torch or transformers: tests do not need Python.
+set -eu
+python=${PYTHON:-python3}
+if ! "$python" -c 'import torch, transformers, safetensors' 2>/dev/null; then
+    echo "skipped: $python has no torch, transformers and safetensors (set PYTHON to one that has)" >&2
+    exit 77
+fi
+exec "$python" "$(dirname "$0")/interop.py" "$@"

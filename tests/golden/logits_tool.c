@@ -1,0 +1,97 @@
+// logits_tool MODEL_DIR IDS.safetensors LOGITS.safetensors: the logits [B, T, vocab_size] that
+// dtrain gives in fp32 for "ids" [B, T] (fp32 whole numbers), with a Hugging Face directory's
+// weights.
+#include "golden.h"
+#include "model/hf.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void *device_copy(const struct dt_backend *backend, const void *from, int64_t bytes)
+{
+    void *to;
+    golden_must(backend->table->alloc(backend->device, bytes, &to));
+    golden_must(backend->table->to_device(backend->device, to, from, bytes, NULL));
+    golden_must(backend->table->stream_sync(backend->device, NULL));
+    return to;
+}
+
+// Shape and values of the one tensor "ids".
+static int32_t *read_ids(const char *path, int64_t shape[2])
+{
+    struct dt_safetensors *file;
+    golden_must(dt_safetensors_open(path, &file));
+    const struct dt_safetensor *tensor = dt_safetensors_find(file, "ids");
+    if (!tensor || tensor->n_dims != 2)
+        golden_must(DT_FAIL(DT_USER, NULL, "%s: no tensor ids [B, T]", path));
+    float *values = malloc((size_t)tensor->count * sizeof *values);
+    int32_t *ids = malloc((size_t)tensor->count * sizeof *ids);
+    golden_must(dt_safetensors_read_f32(file, tensor, 0, tensor->count, values));
+    for (int64_t i = 0; i < tensor->count; i++)
+        ids[i] = (int32_t)values[i];
+    memcpy(shape, tensor->shape, 2 * sizeof *shape);
+    free(values);
+    dt_safetensors_close(file);
+    return ids;
+}
+
+static struct dt_model *load(const struct dt_backend *backend, const char *dir,
+                             const int64_t shape[2])
+{
+    struct dt_model_config config = {.pad_vocab_multiple = 8, .storage = DT_F32};
+    struct dt_model *model;
+    golden_must(dt_hf_read_config(dir, &config));
+    golden_must(dt_model_config_check(&config));
+    golden_must(dt_model_create(backend, &config,
+                                &(struct dt_model_shape){shape[0], shape[1], false}, &model));
+    const struct dt_params *params = dt_model_table(model);
+    float *weights = calloc((size_t)params->elements, sizeof *weights);
+    golden_must(dt_hf_read_weights(dir, params, config.tie_embeddings, weights));
+    golden_must(backend->table->to_device(backend->device, dt_model_weights(model), weights,
+                                          params->elements * 4, NULL));
+    golden_must(backend->table->stream_sync(backend->device, NULL));
+    golden_must(dt_model_refresh(model, NULL));
+    free(weights);
+    return model;
+}
+
+static void write_logits(const char *path, const int64_t shape[2], int64_t vocab,
+                         const float *logits)
+{
+    struct dt_safetensors_entry entry = {"logits", DT_F32, 3, {shape[0], shape[1], vocab}};
+    struct dt_safetensors_writer *writer;
+    golden_must(dt_safetensors_create(path, &entry, 1, NULL, 0, &writer));
+    golden_must(dt_safetensors_write(writer, logits, shape[0] * shape[1] * vocab * 4));
+    golden_must(dt_safetensors_finish(writer, NULL, NULL));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 4) {
+        fputs("logits_tool MODEL_DIR IDS.safetensors LOGITS.safetensors\n", stderr);
+        return 2;
+    }
+    struct dt_backend backend;
+    int64_t shape[2];
+    golden_must(dt_backend_open("cpu", 0, 0, &backend));
+    int32_t *ids = read_ids(argv[2], shape);
+    struct dt_model *model = load(&backend, argv[1], shape);
+    int64_t rows = shape[0] * shape[1], vocab = dt_model_config(model)->vocab_size;
+    float *logits = calloc((size_t)(rows * vocab), sizeof *logits);
+    int32_t *device_ids = device_copy(&backend, ids, rows * 4);
+    float *device_logits = device_copy(&backend, logits, rows * vocab * 4);
+    struct dt_model_input input = {.sequences = shape[0], .length = shape[1], .ids = device_ids};
+    golden_must(dt_model_forward(model, &input, NULL, NULL, NULL));
+    golden_must(dt_model_logits(model, &input, device_logits, NULL));
+    golden_must(
+        backend.table->to_host(backend.device, logits, device_logits, rows * vocab * 4, NULL));
+    golden_must(backend.table->stream_sync(backend.device, NULL));
+    write_logits(argv[3], shape, vocab, logits);
+    backend.table->free(backend.device, device_ids);
+    backend.table->free(backend.device, device_logits);
+    dt_model_destroy(model);
+    dt_backend_close(&backend);
+    free(logits);
+    free(ids);
+    return 0;
+}
