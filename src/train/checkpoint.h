@@ -1,11 +1,14 @@
-// Checkpoints (DESIGN: Checkpoints): a folder step-00001000 that is whole and verified, or not there.
-//   config.json, model.safetensors     a Hugging Face directory (fp32 masters)
-//   optimizer-00001-of-00001.safetensors   Adam moments: entries "exp_avg.NAME[first:last]" and "exp_avg_sq.NAME[first:last]",
-//                                      one-dimensional ranges of a tensor's elements, so that any file split resumes on any
-//   trainer.json                       struct dt_trainer_state
-//   MANIFEST                           a line a file: xxh64 (16 hex digits), size, name; written last
-// Written into a temporary folder beside it, every file fsynced, then renamed, the parent fsynced. Only one
-// process writes (rank 0). All arrays are host memory.
+// Checkpoints (DESIGN: Checkpoints): a folder step-00001000 that is whole and verified, or not
+// there.
+//   config.json, model.safetensors         a Hugging Face directory (fp32 masters)
+//   optimizer-00001-of-00001.safetensors   Adam moments: entries "exp_avg.NAME[first:last]" and
+//                                          "exp_avg_sq.NAME[first:last]", one-dimensional ranges
+//                                          (last exclusive) of a tensor's elements, so that any
+//                                          file split resumes on any
+//   trainer.json                           struct dt_trainer_state and fingerprints of the shards
+//   MANIFEST                               a line a file: xxh64 (16 hex digits), size, name
+// Written into a temporary folder beside it, every file fsynced, MANIFEST last, then renamed, the
+// parent fsynced. Only one process writes (rank 0). All arrays are host memory.
 #pragma once
 
 #include "base/error.h"
@@ -15,15 +18,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DT_CHECKPOINT_NAME = 64 };
-
 // What training must know besides weights and moments, kept as trainer.json.
 struct dt_trainer_state {
-    int64_t step;     // optimizer steps done, applied or skipped: the next is step + 1
-    int64_t updates;  // applied
-    int64_t skips;    // skipped, in all
+    int64_t step;    // optimizer steps done, applied or skipped: the next is step + 1
+    int64_t updates; // applied
+    int64_t skips;   // skipped, in all
     int64_t skipped_in_a_row;
-    int64_t tokens;   // trained so far
+    int64_t tokens; // trained so far
     // What fixes the order and may not change on resume:
     uint64_t seed;
     int64_t batch, seq_len, block;
@@ -38,17 +39,24 @@ struct dt_checkpoint_arrays {
     float *weights, *m, *v; // flat, host memory: read by save, written by load
 };
 
-// Saves into dir/step-%08d; *path gets the folder. A failure (a full disk) removes the temporary folder and leaves older checkpoints.
+// Saves into dir/step-%08d, replacing one of the same step; `path` (DT_PATH bytes) gets the folder.
+// A failure (a full disk) removes the temporary folder and leaves older checkpoints as they are.
 dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_arrays *arrays,
-                             const struct dt_trainer_state *state, const struct dt_dataset *train, char *path);
-// Keeps the `keep` newest and always the newest that verifies; removes leftover temporary folders. keep 0: all.
+                             const struct dt_trainer_state *state, const struct dt_dataset *train,
+                             char *path);
+// Removes all but the `keep` newest and the newest that verifies (it reads that one where there is
+// something to remove), and leftover temporary folders. keep 0: all checkpoints stay.
 dt_status dt_checkpoint_prune(const char *dir, int64_t keep);
-// Checks MANIFEST: every file there, of its size and hash. DT_USER naming file and difference.
+// Checks MANIFEST: every file of a checkpoint there, of its size and hash. DT_USER naming each file
+// that is not, and how it differs.
 dt_status dt_checkpoint_verify(const char *path);
-// The newest checkpoint of dir that verifies; path "" where there is none. Warns of each passed over and why.
+// The newest checkpoint of `dir` that verifies into `path` (DT_PATH bytes); "" where the folder
+// holds none, or is not there. Warns of each passed over and why. Where there are some and none
+// verifies: DT_USER, so that a run is never begun anew, over its damaged checkpoints, unasked.
 dt_status dt_checkpoint_newest(const char *dir, char *path);
-// Architecture, weights, moments and state of a verified checkpoint. What fixes order or model and differs
-// from `expected` (state's order fields, fingerprints of train) is one DT_USER error with all the differences.
+// Weights, moments and state of a checkpoint that was verified. What fixes order or model and
+// differs from what the run was asked for (arrays->model, the order fields of `expected`,
+// fingerprints of `train`) is one DT_USER error with all the differences; nothing is written then.
 dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays *arrays,
-                             const struct dt_trainer_state *expected, const struct dt_dataset *train,
-                             struct dt_trainer_state *state);
+                             const struct dt_trainer_state *expected,
+                             const struct dt_dataset *train, struct dt_trainer_state *state);

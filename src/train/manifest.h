@@ -1,0 +1,34 @@
+// MANIFEST of a checkpoint: size and xxh64 of each of its files. A line a file, "HASH SIZE NAME"
+// with 16 lower-case hex digits, so that `xxhsum -H64` checks it by hand. Private to the checkpoint
+// room.
+#pragma once
+
+#include "base/error.h"
+
+#include <stdint.h>
+
+enum { DT_MANIFEST_NAME = 64 }; // bytes of a file's name with its final zero
+
+struct dt_manifest_file {
+    char name[DT_MANIFEST_NAME];
+    int64_t size;
+    uint64_t hash;
+};
+
+struct dt_manifest {
+    int n, capacity;
+    struct dt_manifest_file *files;
+};
+
+void dt_manifest_free(struct dt_manifest *manifest);
+const struct dt_manifest_file *dt_manifest_find(const struct dt_manifest *manifest,
+                                                const char *name); // or NULL
+dt_status dt_manifest_add(struct dt_manifest *manifest, const char *name, int64_t size,
+                          uint64_t hash);
+// Writes folder/name, synced, and lists it. The file must not be there yet.
+dt_status dt_manifest_put(struct dt_manifest *manifest, const char *folder, const char *name,
+                          const char *text);
+// Writes folder/MANIFEST, synced.
+dt_status dt_manifest_write(const struct dt_manifest *manifest, const char *folder);
+// Reads and checks its form (names without folders, no duplicates); not the files.
+dt_status dt_manifest_read(const char *folder, struct dt_manifest *manifest);
