@@ -1,1 +1,216 @@
-// not written yet
+// The MPI communicator as its users see it: requests are queued for the communication thread
+// (comm_mpi_thread.c) and waited for. Makes no call to MPI but the last one of an abort.
+#include "comm/comm_mpi.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+// Queues a request, which from now on belongs to the thread until it is done.
+static void enqueue(struct mpi_comm *mpi, struct dt_request *request)
+{
+    pthread_mutex_lock(&mpi->lock);
+    request->sequence = ++mpi->sequence;
+    *mpi->queue_end = request;
+    mpi->queue_end = &request->next;
+    pthread_mutex_unlock(&mpi->lock);
+    sem_post(&mpi->wake);
+}
+
+static dt_status begin(struct dt_comm *comm, const struct dt_request *values,
+                       struct dt_request **request)
+{
+    struct dt_request *mine = malloc(sizeof *mine);
+    if (!mine)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a collective");
+    *mine = *values;
+    enqueue(mpi_of(comm), mine);
+    *request = mine;
+    return DT_OK;
+}
+
+static dt_status allreduce_begin(struct dt_comm *comm, void *data, int64_t count,
+                                 enum dt_dtype dtype, enum dt_reduce_op op,
+                                 struct dt_request **request)
+{
+    return begin(comm,
+                 &(struct dt_request){.kind = DT_MPI_KIND_ALLREDUCE,
+                                      .data = data,
+                                      .count = count,
+                                      .element_bytes = dt_dtype_size(dtype),
+                                      .dtype = dtype,
+                                      .op = op},
+                 request);
+}
+
+// A second passes at a time: when the thread makes no round for the whole time-out it hangs inside
+// MPI, and its own watch with it. Seconds are counted, not clocks compared: a suspended job
+// resumes.
+static void wait_a_second(struct mpi_comm *mpi, uint64_t *pulse, double *stuck)
+{
+    struct timespec until;
+    uint64_t now;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec++;
+    if (pthread_cond_clockwait(&mpi->changed, &mpi->lock, CLOCK_MONOTONIC, &until) == 0)
+        return;
+    now = atomic_load(&mpi->pulse);
+    *stuck = now == *pulse ? *stuck + 1 : 0;
+    *pulse = now;
+    if (*stuck > 5 + atomic_load(&mpi->base.timeout_s)) {
+        DT_FAIL(DT_MACHINE, "look for network faults in the launcher's output",
+                "MPI did not return from a call for %.0f s", *stuck);
+        dt_die();
+    }
+}
+
+static dt_status wait_for(struct dt_comm *comm, struct dt_request *request)
+{
+    struct mpi_comm *mpi = mpi_of(comm);
+    uint64_t pulse = 0;
+    double stuck = 0;
+    dt_status status = DT_OK;
+    atomic_fetch_add(&mpi->waiting, 1);
+    pthread_mutex_lock(&mpi->lock);
+    while (!request->done)
+        wait_a_second(mpi, &pulse, &stuck);
+    pthread_mutex_unlock(&mpi->lock);
+    atomic_fetch_sub(&mpi->waiting, 1);
+    if (request->failure[0])
+        status = DT_FAIL(DT_MACHINE, NULL, "MPI failed: %s", request->failure);
+    free(request);
+    return status;
+}
+
+static dt_status run(struct dt_comm *comm, const struct dt_request *values)
+{
+    struct dt_request *request = NULL;
+    DT_TRY(begin(comm, values, &request));
+    DT_TRY(wait_for(comm, request));
+    return DT_OK;
+}
+
+static dt_status broadcast(struct dt_comm *comm, void *data, int64_t bytes, int root)
+{
+    return run(comm, &(struct dt_request){.kind = DT_MPI_KIND_BROADCAST,
+                                          .data = data,
+                                          .count = bytes,
+                                          .element_bytes = 1,
+                                          .root = root});
+}
+
+static dt_status gather(struct dt_comm *comm, const void *mine, int64_t bytes, void *all, int root)
+{
+    return run(comm, &(struct dt_request){.kind = DT_MPI_KIND_GATHER,
+                                          .mine = mine,
+                                          .data = comm->info.rank == root ? all : NULL,
+                                          .count = bytes,
+                                          .element_bytes = 1,
+                                          .root = root});
+}
+
+static void release(struct mpi_comm *mpi)
+{
+    pthread_cond_destroy(&mpi->changed);
+    pthread_mutex_destroy(&mpi->lock);
+    sem_destroy(&mpi->wake);
+    free(mpi->scratch);
+    free(mpi);
+}
+
+static void close_mpi(struct dt_comm *comm)
+{
+    struct mpi_comm *mpi = mpi_of(comm);
+    // Nobody leaves before all have come: a rank that is gone is then a dead one.
+    if (dt_barrier(comm) != DT_OK)
+        dt_die();
+    pthread_mutex_lock(&mpi->lock);
+    mpi->closing = true;
+    pthread_mutex_unlock(&mpi->lock);
+    sem_post(&mpi->wake);
+    pthread_join(mpi->thread, NULL);
+    release(mpi);
+}
+
+static void abort_mpi(struct dt_comm *comm, int code)
+{
+    struct mpi_comm *mpi = mpi_of(comm);
+    (void)mpi;
+    MPI_Abort(MPI_COMM_WORLD, code);
+    _exit(code);
+}
+
+static void terminated(struct dt_comm *comm)
+{
+    sem_post(&mpi_of(comm)->wake);
+}
+
+static enum dt_voice claim(struct dt_comm *comm)
+{
+    (void)comm;
+    return DT_VOICE_RANK;
+}
+
+static const struct dt_comm_table table = {
+    .name = "mpi",
+    .allreduce_begin = allreduce_begin,
+    .wait = wait_for,
+    .broadcast = broadcast,
+    .gather = gather,
+    .close = close_mpi,
+    .abort = abort_mpi,
+    .terminated = terminated,
+    .claim = claim,
+};
+
+static struct mpi_comm *create(void)
+{
+    struct mpi_comm *mpi = calloc(1, sizeof *mpi);
+    if (!mpi)
+        return NULL;
+    mpi->scratch = malloc((size_t)DT_MPI_RINGS * DT_MPI_RING_CHUNK);
+    if (!mpi->scratch) {
+        free(mpi);
+        return NULL;
+    }
+    for (int i = 0; i < DT_MPI_RINGS; i++)
+        mpi->rings[i].scratch = mpi->scratch + (size_t)i * DT_MPI_RING_CHUNK;
+    dt_comm_prepare(&mpi->base, &table);
+    mpi->base.info.backend = table.name;
+    mpi->queue_end = &mpi->queue;
+    mpi->active_end = &mpi->active;
+    sem_init(&mpi->wake, 0, 0);
+    pthread_mutex_init(&mpi->lock, NULL);
+    pthread_cond_init(&mpi->changed, NULL);
+    return mpi;
+}
+
+static dt_status start(struct mpi_comm *mpi)
+{
+    if (pthread_create(&mpi->thread, NULL, dt_mpi_thread, mpi) != 0)
+        return DT_FAIL(DT_MACHINE, NULL, "cannot start the communication thread");
+    pthread_mutex_lock(&mpi->lock);
+    while (mpi->stage == DT_MPI_STARTING)
+        pthread_cond_wait(&mpi->changed, &mpi->lock);
+    pthread_mutex_unlock(&mpi->lock);
+    if (!mpi->start_failed)
+        return DT_OK;
+    pthread_join(mpi->thread, NULL);
+    return dt_error_restore(&mpi->start_error);
+}
+
+dt_status dt_comm_open_mpi(struct dt_comm **comm)
+{
+    struct mpi_comm *mpi = create();
+    dt_status status;
+    if (!mpi)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a communicator");
+    status = start(mpi);
+    if (status != DT_OK) {
+        release(mpi);
+        return dt_error_push(status, __FILE__, __LINE__, __func__, NULL);
+    }
+    *comm = &mpi->base;
+    return DT_OK;
+}

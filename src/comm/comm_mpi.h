@@ -1,0 +1,99 @@
+// Inside the MPI communicator: its state, and who may touch what. One thread, the communication
+// thread, makes every call to MPI from MPI_Init to MPI_Finalize. Other threads queue requests under
+// `lock`, wake it by `wake` and wait on `changed`.
+#pragma once
+
+#include "comm/backends.h"
+
+#include <mpi.h>
+#include <pthread.h>
+#include <semaphore.h>
+
+enum {
+    DT_MPI_RINGS = 4,                  // ring pieces under way at a time
+    DT_MPI_RING_CHUNK = 256 * 1024,    // bytes that a rank sends in one step of a ring
+    DT_MPI_RING_CHUNK_MIN = 32 * 1024, // below this the library's all-reduce has less latency
+    DT_MPI_DTYPES = 4,
+    DT_MPI_REDUCE_OPS = 3,
+};
+
+enum mpi_kind { DT_MPI_KIND_ALLREDUCE, DT_MPI_KIND_BROADCAST, DT_MPI_KIND_GATHER };
+
+struct dt_request {
+    struct dt_request *next;
+    enum mpi_kind kind;
+    char *data;       // reduced or broadcast in place; gather: all, at root
+    const char *mine; // gather
+    int64_t count;    // elements, or bytes where not an all-reduce
+    int64_t element_bytes;
+    enum dt_dtype dtype;
+    enum dt_reduce_op op;
+    int root;
+    int64_t sequence; // the how many-eth collective of the job, from 1
+    // the thread's own
+    double since; // on the watch's clock
+    bool ring;
+    int64_t given;       // ring: elements handed to rings so far
+    int rings;           // ring: how many are under way
+    MPI_Request *pieces; // library: [n_pieces]
+    int n_pieces;
+    // under lock
+    bool done;
+    char failure[256]; // "" where it went well
+};
+
+// An all-reduce of one piece: `size - 1` steps in which partial sums travel round, each rank adding
+// its own, and as many in which the sums do.
+struct mpi_ring {
+    struct dt_request *owner; // NULL: free
+    char *data;
+    int64_t count;
+    int step, tag;
+    char *scratch; // [DT_MPI_RING_CHUNK]
+    MPI_Request mpi[2];
+};
+
+enum mpi_stage { DT_MPI_STARTING, DT_MPI_SERVING, DT_MPI_ENDED };
+
+struct mpi_comm {
+    struct dt_comm base;
+    pthread_t thread;
+    sem_t wake;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; // stage or a request's `done`
+    enum mpi_stage stage;
+    bool start_failed;
+    struct dt_error start_error;
+    struct dt_request *queue, **queue_end;
+    int64_t sequence; // of the last request queued
+    bool closing;
+    _Atomic(int) waiting;    // threads inside wait
+    _Atomic(uint64_t) pulse; // counts the thread's rounds: it moves
+    _Atomic(int) abort_code; // 0: none
+
+    // the thread's own
+    MPI_Comm world, ring_world;
+    MPI_Datatype types[DT_MPI_DTYPES];
+    MPI_Op ops[DT_MPI_DTYPES][DT_MPI_REDUCE_OPS];
+    struct dt_request *active, **active_end;
+    struct mpi_ring rings[DT_MPI_RINGS];
+    int64_t rings_started;
+    char *scratch; // [DT_MPI_RINGS, DT_MPI_RING_CHUNK]
+};
+
+static inline struct mpi_comm *mpi_of(struct dt_comm *comm)
+{
+    return (struct mpi_comm *)comm;
+}
+
+// comm_mpi_thread.c
+void *dt_mpi_thread(void *mpi_comm);
+
+// comm_mpi_collective.c: posting and progress. Codes are MPI's.
+// Elements (bytes where not an all-reduce) that one call of the library may carry; tests lower it.
+void dt_mpi_set_piece(int64_t elements);
+int dt_mpi_reductions(struct mpi_comm *mpi);
+void dt_mpi_free_reductions(struct mpi_comm *mpi);
+int dt_mpi_post(struct mpi_comm *mpi, struct dt_request *request);
+int dt_mpi_advance_rings(struct mpi_comm *mpi, bool *moved); // *moved: set where anything moved
+int dt_mpi_test(struct dt_request *request, bool *done);

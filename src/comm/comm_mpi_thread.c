@@ -1,0 +1,241 @@
+// The communication thread, the only caller of MPI: opens it, posts the requests in the order in
+// which they were queued, progresses them (Open MPI progresses nothing by itself) and closes it.
+#include "comm/comm_mpi.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "base/clock.h"
+
+enum {
+    SPIN_ROUNDS = 200,          // fruitless rounds before the thread sleeps between them
+    SPIN_ROUNDS_WAITED = 20000, // the same while a caller waits, whose core is idle anyway
+};
+static const double pause_s = 20e-6, pause_max_s = 100e-6;
+static const double busy_s = 2e-6; // a test that took longer moved data
+
+static dt_status check(int code, const char *what)
+{
+    char text[MPI_MAX_ERROR_STRING];
+    int length;
+    if (code == MPI_SUCCESS)
+        return DT_OK;
+    MPI_Error_string(code, text, &length);
+    return DT_FAIL(DT_MACHINE, NULL, "%s: %s", what, text);
+}
+
+static dt_status check_size(int size)
+{
+    if (size > 1 || !dt_is_one_of_slurm_tasks() || getenv("OMPI_COMM_WORLD_SIZE"))
+        return DT_OK;
+    return DT_FAIL(DT_USER, "start it by `srun --mpi=pmix`, or by mpirun",
+                   "Slurm started %s tasks, but MPI sees this one alone", getenv("SLURM_NTASKS"));
+}
+
+static dt_status find_place(struct mpi_comm *mpi)
+{
+    struct dt_comm_info *info = &mpi->base.info;
+    char host[MPI_MAX_PROCESSOR_NAME];
+    int length;
+    MPI_Comm local;
+    DT_TRY(check(MPI_Comm_rank(mpi->world, &info->rank), "MPI_Comm_rank"));
+    DT_TRY(check(MPI_Comm_size(mpi->world, &info->size), "MPI_Comm_size"));
+    DT_TRY(check_size(info->size));
+    DT_TRY(check(MPI_Get_processor_name(host, &length), "MPI_Get_processor_name"));
+    snprintf(info->host, sizeof info->host, "%.*s", DT_HOST_NAME - 1, host);
+    DT_TRY(check(MPI_Comm_split_type(mpi->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local),
+                 "MPI_Comm_split_type"));
+    DT_TRY(check(MPI_Comm_rank(local, &info->local_rank), "MPI_Comm_rank"));
+    DT_TRY(check(MPI_Comm_size(local, &info->local_size), "MPI_Comm_size"));
+    DT_TRY(check(MPI_Comm_free(&local), "MPI_Comm_free"));
+    return DT_OK;
+}
+
+static dt_status start_mpi(struct mpi_comm *mpi)
+{
+    int provided;
+    // Serialized, not funneled: an abort may have to come from another thread.
+    DT_TRY(check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread"));
+    if (provided < MPI_THREAD_SERIALIZED)
+        return DT_FAIL(DT_MACHINE, "use an MPI library with MPI_THREAD_SERIALIZED",
+                       "this MPI library supports thread level %d only", provided);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); // inherited by duplicates
+    DT_TRY(check(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->world), "MPI_Comm_dup"));
+    DT_TRY(check(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->ring_world), "MPI_Comm_dup"));
+    DT_TRY(check(dt_mpi_reductions(mpi), "MPI_Op_create"));
+    DT_TRY(find_place(mpi));
+    return DT_OK;
+}
+
+static dt_status start(struct mpi_comm *mpi)
+{
+    int is_open;
+    MPI_Initialized(&is_open);
+    if (is_open)
+        return DT_FAIL(DT_MACHINE, NULL, "MPI was opened in this process before");
+    if (dt_is_one_of_slurm_tasks() && !dt_launched_by_mpi()) // MPI_Init would end the process
+        return check_size(1);
+    return start_mpi(mpi);
+}
+
+static void stop(struct mpi_comm *mpi)
+{
+    if (mpi->ops[0][0] != 0)
+        dt_mpi_free_reductions(mpi);
+    MPI_Comm_free(&mpi->ring_world);
+    MPI_Comm_free(&mpi->world);
+    MPI_Finalize();
+}
+
+static void set_stage(struct mpi_comm *mpi, enum mpi_stage stage)
+{
+    pthread_mutex_lock(&mpi->lock);
+    mpi->stage = stage;
+    pthread_cond_broadcast(&mpi->changed);
+    pthread_mutex_unlock(&mpi->lock);
+}
+
+// Hands a request back to its caller, who may free it at once.
+static void finish(struct mpi_comm *mpi, struct dt_request *request, int code)
+{
+    int length;
+    char text[MPI_MAX_ERROR_STRING];
+    free(request->pieces);
+    if (code != MPI_SUCCESS && MPI_Error_string(code, text, &length) == MPI_SUCCESS)
+        snprintf(request->failure, sizeof request->failure, "%s", text);
+    pthread_mutex_lock(&mpi->lock);
+    request->done = true;
+    pthread_cond_broadcast(&mpi->changed);
+    pthread_mutex_unlock(&mpi->lock);
+}
+
+static void remove_active(struct mpi_comm *mpi, struct dt_request **link)
+{
+    struct dt_request *request = *link;
+    *link = request->next;
+    if (mpi->active_end == &request->next)
+        mpi->active_end = link;
+}
+
+// Takes over the queued requests. Returns whether the communicator is closing.
+static bool take_requests(struct mpi_comm *mpi, struct dt_request **taken)
+{
+    bool closing;
+    while (sem_trywait(&mpi->wake) == 0)
+        ;
+    pthread_mutex_lock(&mpi->lock);
+    *taken = mpi->queue;
+    mpi->queue = NULL;
+    mpi->queue_end = &mpi->queue;
+    closing = mpi->closing;
+    pthread_mutex_unlock(&mpi->lock);
+    return closing;
+}
+
+static void post_requests(struct mpi_comm *mpi, struct dt_request *taken)
+{
+    while (taken) {
+        struct dt_request *request = taken;
+        int code;
+        taken = request->next;
+        request->next = NULL;
+        code = dt_mpi_post(mpi, request);
+        if (code != MPI_SUCCESS) {
+            finish(mpi, request, code);
+            continue;
+        }
+        *mpi->active_end = request;
+        mpi->active_end = &request->next;
+    }
+}
+
+// One round over all that is under way; says whether anything moved.
+static bool advance(struct mpi_comm *mpi)
+{
+    bool moved = false, done;
+    double before = dt_seconds();
+    int tests = 1, ring_code = dt_mpi_advance_rings(mpi, &moved);
+    struct dt_request **link = &mpi->active;
+    while (*link) {
+        struct dt_request *request = *link;
+        int code = dt_mpi_test(request, &done);
+        if (code == MPI_SUCCESS && request->ring)
+            code = ring_code;
+        tests++;
+        if (!done && code == MPI_SUCCESS) {
+            link = &request->next;
+            continue;
+        }
+        moved = true;
+        remove_active(mpi, link);
+        finish(mpi, request, code);
+    }
+    return moved || dt_seconds() - before > tests * busy_s;
+}
+
+static void sleep_until_woken(struct mpi_comm *mpi, double seconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)(1e9 * seconds);
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    sem_clockwait(&mpi->wake, CLOCK_MONOTONIC, &until);
+}
+
+// The pause after a round. With collectives under way the thread spins for a moment, then sleeps
+// between rounds, so that it takes nothing from the compute threads of a full machine.
+static void rest(struct mpi_comm *mpi, int fruitless)
+{
+    bool waited = atomic_load(&mpi->waiting) > 0;
+    int spins = waited ? SPIN_ROUNDS_WAITED : SPIN_ROUNDS;
+    double pause = pause_s * (1 + (fruitless - spins) / 16);
+    if (!mpi->active)
+        sleep_until_woken(mpi, 0.1);
+    else if (fruitless > spins)
+        sleep_until_woken(mpi, pause < pause_max_s ? pause : pause_max_s);
+    else if (fruitless > 0 && waited)
+        sched_yield();
+}
+
+static void serve(struct mpi_comm *mpi)
+{
+    int fruitless = 0;
+    bool closing = false;
+    prctl(PR_SET_TIMERSLACK, 1000); // ns; the usual 50 us would double the pauses
+    while (!closing || mpi->active) {
+        struct dt_request *taken;
+        closing = take_requests(mpi, &taken);
+        post_requests(mpi, taken);
+        fruitless = advance(mpi) || taken ? 0 : fruitless + 1;
+        atomic_fetch_add(&mpi->pulse, 1);
+        if (!closing)
+            rest(mpi, fruitless);
+    }
+}
+
+void *dt_mpi_thread(void *mpi_comm)
+{
+    struct mpi_comm *mpi = mpi_comm;
+    sigset_t all;
+    int is_open = 0;
+    sigfillset(&all); // handlers run on the program's own threads
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    if (start(mpi) != DT_OK) {
+        dt_error_take(&mpi->start_error);
+        mpi->start_failed = true;
+    } else {
+        set_stage(mpi, DT_MPI_SERVING);
+        serve(mpi);
+    }
+    MPI_Initialized(&is_open);
+    if (is_open)
+        stop(mpi);
+    set_stage(mpi, DT_MPI_ENDED);
+    return NULL;
+}

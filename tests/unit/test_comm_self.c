@@ -1,0 +1,75 @@
+// A lone process needs no launcher and never touches MPI; every collective is the identity.
+#include "comm/comm.h"
+#include "test.h"
+
+#include <mpi.h>
+
+static void check_collectives(struct dt_comm *comm)
+{
+    float x[3] = {1, 2, 3};
+    int64_t mine = 7, all = 0, bytes = 3;
+    void *buffer = x;
+    CHECK_INT(dt_allreduce(comm, x, 3, DT_F32, DT_SUM), DT_OK);
+    CHECK(x[0] == 1 && x[1] == 2 && x[2] == 3, "the sum over one rank is not itself");
+    CHECK_INT(dt_broadcast(comm, x, 12, 0), DT_OK);
+    CHECK_INT(dt_gather(comm, &mine, 8, &all, 0), DT_OK);
+    CHECK_INT(all, 7);
+    CHECK_INT(dt_barrier(comm), DT_OK);
+    CHECK_INT(dt_broadcast_buffer(comm, &buffer, &bytes, 0), DT_OK);
+    CHECK(buffer == x && bytes == 3, "the root's buffer was replaced");
+    CHECK_INT(dt_broadcast(comm, x, 12, 1), DT_MACHINE);
+    dt_error_clear();
+}
+
+static void check_agreement(struct dt_comm *comm)
+{
+    CHECK_INT(dt_agree(comm, DT_OK), DT_OK);
+    CHECK_INT(dt_agree(comm, DT_FAIL(DT_USER, "a hint", "a reason")), DT_USER);
+    CHECK_STR(dt_error_current()->message, "a reason");
+    CHECK_STR(dt_error_current()->hint, "a hint");
+    dt_error_clear();
+}
+
+static void check_last_words(struct dt_comm *comm)
+{
+    char text[64];
+    DT_FAIL(DT_MACHINE, NULL, "the disk is full");
+    CHECK_INT(dt_comm_last_words(comm, dt_error_current(), 0, text, sizeof text), 32);
+    CHECK_STR(text, "dtrain: error: the disk is full\n");
+    CHECK_INT(dt_comm_last_words(comm, dt_error_current(), 0, text, 20), 19);
+    CHECK_INT(strlen(text), 19);
+    dt_error_clear();
+}
+
+static void check_slurm_alone(void)
+{
+    struct dt_comm *comm;
+    setenv("SLURM_PROCID", "0", 1);
+    setenv("SLURM_NTASKS", "4", 1);
+    CHECK_INT(dt_comm_open(DT_COMM_KIND_AUTO, &comm), DT_USER);
+    CHECK(strstr(dt_error_current()->hint, "srun --mpi=pmix") != NULL, "hint: %s",
+          dt_error_current()->hint);
+    dt_error_clear();
+}
+
+int main(void)
+{
+    struct dt_comm *comm;
+    int touched;
+    CHECK_INT(dt_comm_open(DT_COMM_KIND_AUTO, &comm), DT_OK);
+    CHECK_STR(comm->info.backend, "self");
+    CHECK_INT(comm->info.size, 1);
+    CHECK_INT(comm->info.local_size, 1);
+    CHECK_INT(comm->info.rank, 0);
+    CHECK(comm->info.host[0] != 0, "no host name");
+    check_collectives(comm);
+    check_agreement(comm);
+    check_last_words(comm);
+    dt_comm_terminated(comm);
+    dt_comm_close(comm);
+    dt_comm_close(NULL);
+    check_slurm_alone();
+    MPI_Initialized(&touched);
+    CHECK(!touched, "a lone process initialised MPI");
+    return test_end();
+}
