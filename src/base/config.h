@@ -35,7 +35,7 @@ struct dt_config_key {
     const char *auto_word;
     double auto_value;
     double min, max;     // INT and FLOAT; inclusive
-    bool above_min;      // min itself is not allowed
+    bool above_min;      // FLOAT: min itself is not allowed
     const char *choices; // ENUM: "auto|cpu|cuda", the index is the value
     // What is refused as not built yet: choices ("nccl|ucc") or, for other types, "*": any value
     // but the default. NULL: all is built.

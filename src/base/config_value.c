@@ -76,6 +76,13 @@ static bool in_range(const struct dt_config_key *key, double x)
     return isfinite(x) && x <= key->max && (key->above_min ? x > key->min : x >= key->min);
 }
 
+// In whole numbers: as a double 2^53 + 1 would pass for 2^53.
+static bool in_whole_range(const struct dt_config_key *key, int64_t value)
+{
+    return (key->min < -0x1p63 || value >= (int64_t)key->min) &&
+           (key->max >= 0x1p63 || value <= (int64_t)key->max);
+}
+
 static bool convert_bool(const struct dt_config_key *key, const char *text, void *settings,
                          char problem[DT_CONFIG_PROBLEM])
 {
@@ -98,7 +105,7 @@ static bool convert_int(const struct dt_config_key *key, const char *text, void 
                           dt_config_shown(text, shown));
         errno = 0;
         value = strtoll(text, NULL, 10);
-        if (errno || !in_range(key, (double)value))
+        if (errno || !in_whole_range(key, value))
             return refuse(problem, "%s is out of range", dt_config_shown(text, shown));
     }
     memcpy(field(key, settings), &value, sizeof value);
@@ -253,7 +260,7 @@ static const char *number_text(double x, char out[32])
 {
     if (x == 0x1p53)
         return "2^53";
-    snprintf(out, 32, fabs(x) < 1e15 && x == floor(x) ? "%.0f" : "%g", x);
+    snprintf(out, 32, fabs(x) < 0x1p63 && x == floor(x) ? "%.0f" : "%g", x);
     return out;
 }
 

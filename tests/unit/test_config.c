@@ -1,0 +1,423 @@
+// The configuration reader over a small table of its own: what is read, what is refused and how
+// that is said, which source wins, and that an echo reads back to the same values.
+#include "base/config.h"
+#include "test.h"
+
+#include <stddef.h>
+#include <unistd.h>
+
+struct values {
+    bool flag, later;
+    int64_t count, many;
+    double rate, share;
+    char word[DT_CONFIG_STRING_MAX], need[DT_CONFIG_STRING_MAX];
+    int mode;
+};
+
+#define AT(s, f) .section = #s, .name = #f, .offset = offsetof(struct values, f)
+static const struct dt_config_key keys[] = {
+    {AT(one, flag), .type = DT_CONFIG_BOOL, .fallback = "true", .help = "a flag"},
+    {AT(one, count), .type = DT_CONFIG_INT, .fallback = "3", .min = -2, .max = 10, .help = "few"},
+    {AT(one, many), .type = DT_CONFIG_INT, .fallback = "", .min = 1, .max = 0x1p62, .help = "lots"},
+    {AT(one, word), .type = DT_CONFIG_STRING, .fallback = "", .help = "a word"},
+    {AT(one, need), .type = DT_CONFIG_STRING, .fallback = "", .required = true, .help = "needed"},
+    {AT(two, rate), .type = DT_CONFIG_FLOAT, .fallback = "1e-3", .min = 0, .max = 10,
+     .above_min = true, .help = "a rate"},
+    {AT(two, share), .type = DT_CONFIG_FLOAT, .fallback = "auto", .auto_word = "auto",
+     .auto_value = -1, .min = 0, .max = 1, .help = "a share"},
+    {AT(two, mode), .type = DT_CONFIG_ENUM, .fallback = "fast", .choices = "fast|slow|exact",
+     .unbuilt = "exact", .help = "how"},
+    {AT(two, later), .type = DT_CONFIG_BOOL, .fallback = "false", .unbuilt = "*", .help = "later"},
+};
+static const struct dt_config_table table = {
+    .keys = keys,
+    .n_keys = sizeof keys / sizeof keys[0],
+    .settings_size = sizeof(struct values),
+    .env_prefix = "TRY_",
+};
+
+// Reads `text`, of which "need" is not asked in every case, as t.ini.
+static dt_status parse(const char *text, const char *const *environment,
+                       const char *const *overrides, struct values *values,
+                       struct dt_config **config)
+{
+    int n = 0;
+    while (overrides && overrides[n])
+        n++;
+    dt_error_clear();
+    return dt_config_parse(&table, "t.ini", text, (int64_t)strlen(text), environment, overrides, n,
+                           values, config);
+}
+
+static void test_defaults(void)
+{
+    struct values v;
+    struct dt_config *config;
+    CHECK_INT(parse("[one]\nneed = x\n", NULL, NULL, &v, &config), DT_OK);
+    CHECK_INT(v.flag, true);
+    CHECK_INT(v.count, 3);
+    CHECK_INT(v.many, 0);
+    CHECK_STR(v.word, "");
+    CHECK_STR(v.need, "x");
+    CHECK(v.rate == 1e-3 && v.share == -1, "rate %g, share %g", v.rate, v.share);
+    CHECK_INT(v.mode, 0);
+    CHECK(dt_config_is_set(config, "one.need") && !dt_config_is_set(config, "one.word"), "set");
+    CHECK_STR(dt_config_origin(config, "one.need"), "t.ini:2");
+    CHECK_STR(dt_config_origin(config, "two.rate"), "default");
+    CHECK_STR(dt_config_text(config, "two.rate"), "1e-3");
+    dt_config_free(config);
+}
+
+static void test_layout(void)
+{
+    static const char text[] = "\xef\xbb\xbf# first\r\n"
+                               "  ; second\r\n"
+                               "\r\n"
+                               "[one] # the first\r\n"
+                               "\tflag=false\r\n"
+                               "  count =\t-2   ; low\r\n"
+                               "word = a#b;c = d e  # not this\r\n"
+                               "need = \" # in \\\" and \\\\ \"   ; but not this\r\n"
+                               "[two]\r\n"
+                               "rate = .5e+1\r\n"
+                               "mode = slow";
+    struct values v;
+    struct dt_config *config;
+    CHECK_INT(parse(text, NULL, NULL, &v, &config), DT_OK);
+    CHECK(config, "%s", dt_error_current()->message);
+    CHECK_INT(v.flag, false);
+    CHECK_INT(v.count, -2);
+    CHECK_STR(v.word, "a#b;c = d e");
+    CHECK_STR(v.need, " # in \" and \\ ");
+    CHECK(v.rate == 5, "rate %g", v.rate);
+    CHECK_INT(v.mode, 1);
+    CHECK_STR(dt_config_origin(config, "two.mode"), "t.ini:11");
+    dt_config_free(config);
+}
+
+static void test_sources(void)
+{
+    const char *environment[] = {"PATH=/bin",   "TRY_ONE__COUNT=5",        "TRY_TWO__RATE=2",
+                                 "TRY_PLAIN=1", "TRY_ONE__WORD=from=here", NULL};
+    const char *overrides[] = {"two.rate=3", "one.need=a=b.c", NULL};
+    struct values v;
+    struct dt_config *config;
+    CHECK_INT(parse("[two]\nrate=1\n[one]\ncount=4\nneed=x\n", environment, overrides, &v, &config),
+              DT_OK);
+    CHECK_INT(v.count, 5);
+    CHECK(v.rate == 3, "rate %g", v.rate);
+    CHECK_STR(v.word, "from=here");
+    CHECK_STR(v.need, "a=b.c");
+    CHECK_STR(dt_config_origin(config, "one.count"), "environment TRY_ONE__COUNT");
+    CHECK_STR(dt_config_origin(config, "two.rate"), "command line");
+    dt_config_free(config);
+}
+
+// One bad line in an otherwise good file, and a part of what must be said of it.
+struct bad {
+    const char *line, *said;
+};
+
+static const struct bad bad_lines[] = {
+    {"flag = yes", "t.ini:3: one.flag: 'yes' is neither true nor false (allowed: true | false)"},
+    {"flag =", "t.ini:3: one.flag: the value is missing"},
+    {"flag = true false", "'true false' is neither"},
+    {"count = 11",
+     "t.ini:3: one.count: 11 is out of range (allowed: a whole number from -2 to 10)"},
+    {"count = -3", "out of range"},
+    {"count = 3x", "'3x' is not a whole number"},
+    {"count = 3 4", "'3 4' is not a whole number"},
+    {"count = 3.0", "not a whole number"},
+    {"count = 1e1", "not a whole number"},
+    {"count = 0x3", "not a whole number"},
+    {"count = 03", "not a whole number"},
+    {"count = +3", "not a whole number"},
+    {"count = 1_0", "not a whole number"},
+    {"count = - 1", "not a whole number"},
+    {"count = -", "not a whole number"},
+    {"count = auto", "not a whole number"},
+    {"many = 4611686018427387905", "one.many: 4611686018427387905 is out of range"},
+    {"many = 9223372036854775808", "out of range"},
+    {"many = -9223372036854775809", "out of range"},
+    {"many = 99999999999999999999999999", "out of range"},
+    {"need =", "one.need: the value is missing"},
+    {"word = \"open", "t.ini:3: the closing '\"' is missing"},
+    {"word = \"a\" b", "t.ini:3: text behind the closing '\"'"},
+    {"word = \"a\\n\"", "t.ini:3: within double quotes"},
+    {"wrod = x", "t.ini:3: unknown key 'wrod' in section 'one': did you mean 'one.word'? (keys: "
+                 "flag, count, many, word, need)"},
+    {"rate = 1", "unknown key 'rate' in section 'one': did you mean 'two.rate'?"},
+    {"zzzzzzzz = 1", "unknown key 'zzzzzzzz' in section 'one' (keys:"},
+    {"count", "t.ini:3: 'count' is neither '[section]' nor 'key = value' nor a comment"},
+    {"= 3", "t.ini:3: the key before '=' is missing"},
+    {"[two", "t.ini:3: the ']' behind the section's name is missing"},
+    {"[two] rate = 1", "t.ini:3: text behind '[section]'"},
+    {"[two]#", "t.ini:3: text behind '[section]'"},
+    {"[towo]", "t.ini:3: unknown section 'towo': did you mean 'two'? (sections: one, two)"},
+    {"[]", "t.ini:3: unknown section ''"},
+    {"[one]", "t.ini:3: section 'one' is opened twice: first in line 1"},
+    {"count = 1\ncount = 1", "t.ini:4: one.count is given twice (first: t.ini:3)"},
+    {"count = 1\x01", "t.ini:3: control character 0x01 at column 10"},
+    {"# \x1b[31m", "t.ini:3: control character 0x1b"},
+    {"word = \ta\tb", "t.ini:3: one.word: control character 0x09"},
+    {"count = 1\rflag = true", "t.ini:3: control character 0x0d"},
+    {"[two]\nrate = 0",
+     "t.ini:4: two.rate: 0 is out of range (allowed: a number above 0 up to 10)"},
+    {"[two]\nrate = 1e-3x", "'1e-3x' is not a plain decimal number"},
+    {"[two]\nrate = 1e", "not a plain decimal number"},
+    {"[two]\nrate = .", "not a plain decimal number"},
+    {"[two]\nrate = e1", "not a plain decimal number"},
+    {"[two]\nrate = nan", "not a plain decimal number"},
+    {"[two]\nrate = inf", "not a plain decimal number"},
+    {"[two]\nrate = -inf", "not a plain decimal number"},
+    {"[two]\nrate = 0x1p3", "not a plain decimal number"},
+    {"[two]\nrate = 1,5", "not a plain decimal number"},
+    {"[two]\nrate = 1e999", "out of range"},
+    {"[two]\nrate = 1e-999", "out of range"},
+    {"[two]\nrate = -1", "out of range"},
+    {"[two]\nshare = Auto", "(allowed: auto or a number from 0 to 1)"},
+    {"[two]\nmode = fsat",
+     "two.mode: 'fsat' is not a choice: did you mean 'fast'? (allowed: fast |"},
+    {"[two]\nmode = FAST", "did you mean 'fast'?"},
+    {"[two]\nmode = exact", "two.mode: 'exact' is not built yet in this version (allowed: fast | "
+                            "slow; not built yet: exact)"},
+    {"[two]\nmode = fast|slow", "is not a choice"},
+    {"[two]\nlater = true", "two.later: the feature is not built yet in this version, so 'true' is "
+                            "refused (allowed: only false in this version)"},
+};
+
+static void check_refused(dt_status status, const struct dt_config *config, const char *line,
+                          const char *said)
+{
+    const char *message = dt_error_current()->message;
+    CHECK_INT(status, DT_USER);
+    CHECK(config == NULL, "a configuration for '%s'", line);
+    CHECK(strstr(message, said), "'%s' gave: %s", line, message);
+    CHECK(!strchr(message, '\n'), "one fault in '%s', but: %s", line, message);
+}
+
+static void test_bad_lines(void)
+{
+    struct values v;
+    struct dt_config *config;
+    for (size_t i = 0; i < sizeof bad_lines / sizeof bad_lines[0]; i++) {
+        const struct bad *bad = &bad_lines[i];
+        bool is_need = strncmp(bad->line, "need", 4) == 0;
+        char text[256];
+        snprintf(text, sizeof text, "[one]\n%s\n%s\n", is_need ? "" : "need = x", bad->line);
+        check_refused(parse(text, NULL, NULL, &v, &config), config, bad->line, bad->said);
+    }
+}
+
+static void test_bad_words(void)
+{
+    static const struct bad words[] = {
+        {"count=1", "command line: 'count=1' is not of the form section.key=value"},
+        {"one.count", "command line: 'one.count' is not of the form section.key=value"},
+        {"", "command line: '' is not of the form"},
+        {"one.conut=1", "command line: unknown key 'conut' in section 'one': did you mean "
+                        "'one.count'?"},
+        {"on.count=1", "command line: unknown section 'on': did you mean 'one'?"},
+        {"one.count=x", "command line: one.count: 'x' is not a whole number"},
+        {"one.need=", "command line: one.need: the value is missing"},
+        {"one.word=a\nb", "command line: one.word: control character 0x0a"},
+    };
+    static const struct bad variables[] = {
+        {"TRY_ONE__CONUT=1", "environment: TRY_ONE__CONUT names no key: did you mean "
+                             "'TRY_ONE__COUNT'?"},
+        {"TRY_one__count=1", "environment: TRY_one__count names no key"},
+        {"TRY_ONE__COUNT=x", "environment TRY_ONE__COUNT: one.count: 'x' is not a whole number"},
+        {"TRY_ONE__COUNT=", "environment TRY_ONE__COUNT: one.count: the value is missing"},
+    };
+    struct values v;
+    struct dt_config *config;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        const char *list[] = {words[i].line, NULL};
+        dt_status status = parse("[one]\nneed=x", NULL, list, &v, &config);
+        check_refused(status, config, words[i].line, words[i].said);
+    }
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+        const char *list[] = {variables[i].line, NULL};
+        dt_status status = parse("[one]\nneed=x", list, NULL, &v, &config);
+        check_refused(status, config, variables[i].line, variables[i].said);
+    }
+    check_refused(parse("[one]\nneed=x", NULL, (const char *[]){"one.count=1", "one.count=2", NULL},
+                        &v, &config),
+                  config, "twice", "command line: one.count is given twice (first: command line)");
+}
+
+static void test_all_at_once(void)
+{
+    const char *environment[] = {"TRY_TWO__RATE=fast", NULL}, *overrides[] = {"one.many=-1", NULL};
+    struct values v;
+    struct dt_config *config;
+    CHECK_INT(parse("stray = 1\n[one]\ncount = x\n[tow]\nrate = y\n[two]\nmode = z\n", environment,
+                    overrides, &v, &config),
+              DT_USER);
+    CHECK_STR(
+        dt_error_current()->message,
+        "t.ini:1: 'stray' stands before any '[section]'\n"
+        "t.ini:3: one.count: 'x' is not a whole number in plain decimal digits (allowed: a "
+        "whole number from -2 to 10)\n"
+        "t.ini:4: unknown section 'tow': did you mean 'two'? (sections: one, two)\n"
+        "t.ini:7: two.mode: 'z' is not a choice (allowed: fast | slow; not built yet: exact)\n"
+        "environment TRY_TWO__RATE: two.rate: 'fast' is not a plain decimal number (allowed: "
+        "a number above 0 up to 10)\n"
+        "command line: one.many: -1 is out of range (allowed: a whole number from 1 to "
+        "4611686018427387904)\n"
+        "t.ini: one.need is required: needed (allowed: text of at most 1023 bytes)");
+    CHECK(strstr(dt_error_current()->hint, "--help"), "no way to more: %s",
+          dt_error_current()->hint);
+}
+
+static void test_very_many(void)
+{
+    static char text[1 << 20];
+    struct values v;
+    struct dt_config *config;
+    size_t used = 0;
+    const char *message = dt_error_current()->message, *more;
+    for (int i = 0; i < 10000; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "line %d without sense\n", i);
+    CHECK_INT(parse(text, NULL, NULL, &v, &config), DT_USER);
+    more = strstr(message, "\nand ");
+    CHECK(more && strncmp(message, "t.ini:1: 'line 0 ", 17) == 0, "%.80s", message);
+    CHECK(more && atoi(more + 5) > 9000 && strstr(more, " more"), "%s", more);
+}
+
+static void test_long_texts(void)
+{
+    static char text[200 * 1024];
+    char *end = text + sizeof text - 1;
+    struct values v;
+    struct dt_config *config;
+    strcpy(text, "[one]\nneed = ");
+    memset(text + strlen(text), 'n', DT_CONFIG_STRING_MAX - 1);
+    CHECK_INT(parse(text, NULL, NULL, &v, &config), DT_OK);
+    CHECK_INT(strlen(v.need), DT_CONFIG_STRING_MAX - 1);
+    dt_config_free(config);
+    strcat(text, "n");
+    CHECK_INT(parse(text, NULL, NULL, &v, &config), DT_USER);
+    CHECK(strstr(dt_error_current()->message,
+                 "one.need: the text has 1024 bytes (allowed: text of at most 1023 bytes)"),
+          "%s", dt_error_current()->message);
+
+    memset(text, 'x', sizeof text - 1);
+    memcpy(text, "[one]\nneed = x\n#", 16);
+    text[15 + 64 * 1024] = 0; // a line of exactly 64 KiB
+    CHECK_INT(parse(text, NULL, NULL, &v, &config), DT_OK);
+    dt_config_free(config);
+    text[15 + 64 * 1024] = 'x';
+    memcpy(end - 11, "\ncount = yy", 11);
+    CHECK_INT(parse(text, NULL, NULL, &v, &config), DT_USER);
+    CHECK_STR(dt_error_current()->message,
+              "t.ini:3: the line is longer than 64 KiB\n"
+              "t.ini:4: one.count: 'yy' is not a whole number in plain decimal digits (allowed: a "
+              "whole number from -2 to 10)");
+}
+
+static void test_zero_byte(void)
+{
+    static const char text[] = "[one]\nneed = x\0y\n";
+    struct values v;
+    struct dt_config *config;
+    CHECK_INT(dt_config_parse(&table, "t.ini", text, sizeof text - 1, NULL, NULL, 0, &v, &config),
+              DT_USER);
+    CHECK(strstr(dt_error_current()->message, "t.ini:2: control character 0x00 at column 9"), "%s",
+          dt_error_current()->message);
+}
+
+static char *echo(const struct dt_config *config)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    dt_config_echo(config, out);
+    fclose(out);
+    return text;
+}
+
+static void test_echo(void)
+{
+    static const char *const words[] = {"",        " ",        "a b",  "\"",     "\"x\"", "\\",
+                                        "#",       "; x",      "a #b", "a#b",    " lead", "end ",
+                                        "a = [b]", "[b]",      "\\\"", "a ; \\", "=",     "x\\ \"y",
+                                        "'",       "\xc3\xa9", "x#"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        char word[64];
+        const char *overrides[] = {word, "two.rate=1.25e-7", "one.many=4611686018427387903", NULL};
+        struct values first, second;
+        struct dt_config *config;
+        char *text;
+        snprintf(word, sizeof word, "one.word=%s", words[i]);
+        CHECK_INT(parse("[one]\nneed=x", NULL, overrides, &first, &config), DT_OK);
+        CHECK_STR(first.word, words[i]);
+        text = echo(config);
+        dt_config_free(config);
+        CHECK_INT(parse(text, NULL, NULL, &second, &config), DT_OK);
+        CHECK(memcmp(&first, &second, sizeof first) == 0, "'%s' came back as:\n%s", words[i], text);
+        CHECK(strstr(text, "# command line") && strstr(text, "# t.ini:2") &&
+                  strstr(text, "# default"),
+              "origins are missing:\n%s", text);
+        dt_config_free(config);
+        free(text);
+    }
+}
+
+static void test_reject(void)
+{
+    struct values v;
+    struct dt_config *config;
+    struct dt_config_faults faults = {0};
+    CHECK_INT(parse("[one]\nneed=x\ncount=2", NULL, NULL, &v, &config), DT_OK);
+    CHECK_INT(dt_config_reject(config, "one.count", "less", "%d is too much", 2), DT_USER);
+    CHECK_STR(dt_error_current()->message, "t.ini:3: one.count: 2 is too much");
+    CHECK_STR(dt_error_current()->hint, "less");
+    CHECK_INT(dt_config_reject(NULL, "one.count", NULL, "no"), DT_USER);
+    CHECK_STR(dt_error_current()->message, "one.count: no");
+    CHECK_INT(dt_config_raise(&faults, NULL), DT_OK);
+    dt_config_fault(&faults, config, "one.need", "a");
+    dt_config_fault(&faults, config, "two.rate", "b");
+    CHECK_INT(dt_config_raise(&faults, NULL), DT_USER);
+    CHECK_STR(dt_error_current()->message, "t.ini:2: one.need: a\nt.ini: two.rate: b");
+    dt_config_free(config);
+}
+
+static void test_load(void)
+{
+    char path[] = "test_config_XXXXXX";
+    int fd = mkstemp(path);
+    struct values v;
+    struct dt_config *config;
+    CHECK(fd >= 0 && write(fd, "[one]\nneed = x\n", 15) == 15, "no scratch file");
+    close(fd);
+    setenv("TRY_TWO__MODE", "slow", 1);
+    CHECK_INT(dt_config_load(&table, path, (const char *[]){"one.count=7"}, 1, &v, &config), DT_OK);
+    CHECK_INT(v.mode, 1);
+    CHECK_INT(v.count, 7);
+    CHECK_STR(v.need, "x");
+    dt_config_free(config);
+    unlink(path);
+    CHECK_INT(dt_config_load(&table, path, NULL, 0, &v, &config), DT_USER);
+    CHECK(strstr(dt_error_current()->message, path), "%s", dt_error_current()->message);
+    CHECK_INT(dt_config_load(&table, NULL, (const char *[]){"one.need=y"}, 1, &v, &config), DT_OK);
+    CHECK_STR(v.need, "y");
+    dt_config_free(config);
+}
+
+int main(void)
+{
+    test_defaults();
+    test_layout();
+    test_sources();
+    test_bad_lines();
+    test_bad_words();
+    test_all_at_once();
+    test_very_many();
+    test_long_texts();
+    test_zero_byte();
+    test_echo();
+    test_reject();
+    test_load();
+    return test_end();
+}

@@ -1,0 +1,298 @@
+// The key table of dtrain: its defaults, its choices against the enums, what is not built yet, the
+// checks between keys, and that a resolved configuration reads back to the same settings.
+#include "test.h"
+#include "train/settings.h"
+
+// What every run must say.
+static const char base_text[] = "[run]\n"
+                                "steps = 100\n"
+                                "[model]\n"
+                                "d_model = 48\n"
+                                "n_layer = 2\n"
+                                "vocab_size = 259\n"
+                                "[data]\n"
+                                "train = shards/*.h5\n"
+                                "seq_len = 77\n"
+                                "batch = 12\n"
+                                "[optim]\n"
+                                "lr = 3e-3\n";
+
+enum { WORDS = 8 };
+struct words {
+    const char *word[WORDS]; // NULL behind the last
+};
+
+static dt_status parse(const char *text, const struct words *words, struct dt_settings *settings,
+                       struct dt_config **config)
+{
+    int n = 0;
+    while (words && n < WORDS && words->word[n])
+        n++;
+    dt_error_clear();
+    return dt_config_parse(&dt_settings_table, "c.ini", text, (int64_t)strlen(text), NULL,
+                           words ? words->word : NULL, n, settings, config);
+}
+
+static dt_status parse_and_check(const struct words *words)
+{
+    static struct dt_settings settings;
+    struct dt_config *config;
+    dt_status status = parse(base_text, words, &settings, &config);
+    if (status == DT_OK)
+        status = dt_settings_check(&settings, config);
+    dt_config_free(config);
+    return status;
+}
+
+static void test_defaults(void)
+{
+    static struct dt_settings s;
+    struct dt_config *config;
+    CHECK_INT(parse(base_text, NULL, &s, &config), DT_OK);
+    CHECK(config, "%s", dt_error_current()->message);
+    CHECK_INT(dt_settings_check(&s, config), DT_OK);
+    CHECK_STR(s.run.name, "dtrain");
+    CHECK_STR(s.run.dir, "");
+    CHECK_STR(s.run.init_from, "");
+    CHECK_STR(s.run.resume, "auto");
+    CHECK_INT(s.run.seed, 1337);
+    CHECK_INT(s.run.steps, 100);
+    CHECK_INT(s.run.epochs, 0);
+    CHECK_INT(s.run.threads, 0);
+    CHECK_INT(s.run.device, DT_DEVICE_AUTO);
+    CHECK_INT(s.run.precision, DT_PRECISION_AUTO);
+    CHECK_INT(s.run.cuda_graph, DT_TOGGLE_AUTO);
+    CHECK_INT(s.run.share_device, false);
+    CHECK_INT(s.model.d_state, 16);
+    CHECK_INT(s.model.d_conv, 4);
+    CHECK_INT(s.model.expand, 2);
+    CHECK_INT(s.model.dt_rank, 0);
+    CHECK(s.model.norm_eps == 1e-5, "norm_eps");
+    CHECK_INT(s.model.tie_embeddings, true);
+    CHECK_INT(s.model.pad_vocab_multiple, 8);
+    CHECK_INT(s.model.recompute, 0);
+    CHECK_STR(s.data.val, "");
+    CHECK_INT(s.data.micro_batch, 0);
+    CHECK_INT(s.data.block, 64);
+    CHECK_INT(s.data.prefetch, 2);
+    CHECK_INT(s.data.reset_token, -1);
+    CHECK(s.data.shuffle && s.data.verify && !s.data.carry_state && !s.data.reset_after, "data");
+    CHECK(s.optim.lr == 3e-3 && s.optim.min_lr < 0, "lr");
+    CHECK_INT(s.optim.schedule, DT_SCHEDULE_COSINE);
+    CHECK_INT(s.optim.warmup_steps, 0);
+    CHECK_INT(s.optim.decay_steps, -1);
+    CHECK(s.optim.beta1 == 0.9 && s.optim.beta2 == 0.95 && s.optim.eps == 1e-8, "adam");
+    CHECK(s.optim.weight_decay == 0.1 && s.optim.grad_clip == 1, "decay and clip");
+    CHECK_INT(s.optim.max_skipped, 10);
+    CHECK_INT(s.optim.rollback, 0);
+    CHECK_INT(s.optim.shard, false);
+    CHECK_INT(s.comm.backend, DT_COMM_AUTO);
+    CHECK_INT(s.comm.dtype, DT_WIRE_FP32);
+    CHECK_INT(s.comm.reduce, DT_REDUCE_FAST);
+    CHECK(s.comm.bucket_mb == 25 && s.comm.timeout_s == 600, "comm");
+    CHECK_INT(s.comm.verify_replicas, 0);
+    CHECK_INT(s.checkpoint.every, 0);
+    CHECK(s.checkpoint.minutes == 30, "minutes");
+    CHECK_INT(s.checkpoint.keep, 3);
+    CHECK_INT(s.checkpoint.on_signal, true);
+    CHECK_INT(s.log.every, 10);
+    CHECK_INT(s.log.eval_every, 0);
+    CHECK_INT(s.log.eval_batches, 0);
+    CHECK_INT(s.log.tensorboard, false);
+    CHECK_INT(s.log.console, DT_CONSOLE_AUTO);
+    CHECK_STR(s.log.trace_steps, "");
+    dt_config_free(config);
+}
+
+// The last word of each list of choices is the last of its enum, and those between keep the order.
+static void test_choices(void)
+{
+    static const struct words all = {.word = {"run.device=cpu", "run.precision=fp32",
+                                              "run.cuda_graph=false", "model.recompute=block",
+                                              "optim.schedule=wsd", "comm.backend=mpi",
+                                              "comm.dtype=bf16", "log.console=plain"}};
+    static struct dt_settings s;
+    struct dt_config *config;
+    CHECK_INT(parse(base_text, &all, &s, &config), DT_OK);
+    CHECK_INT(s.run.device, DT_DEVICE_CPU);
+    CHECK_INT(s.run.precision, DT_PRECISION_FP32);
+    CHECK_INT(s.run.cuda_graph, DT_TOGGLE_FALSE);
+    CHECK_INT(s.model.recompute, 2); // DT_RECOMPUTE_BLOCK
+    CHECK_INT(s.optim.schedule, DT_SCHEDULE_WSD);
+    CHECK_INT(s.comm.backend, DT_COMM_MPI);
+    CHECK_INT(s.comm.dtype, DT_WIRE_BF16);
+    CHECK_INT(s.log.console, DT_CONSOLE_PLAIN);
+    dt_config_free(config);
+}
+
+struct refused {
+    struct words words;
+    const char *said;
+};
+
+static void check_refused(const struct refused *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        dt_status status = parse_and_check(&list[i].words);
+        const char *message = dt_error_current()->message;
+        CHECK(status == DT_USER, "%s gave %d", list[i].words.word[0], status);
+        CHECK(strstr(message, list[i].said), "%s gave: %s", list[i].words.word[0], message);
+        CHECK(!strchr(message, '\n'), "one fault, but: %s", message);
+    }
+}
+
+static void test_unbuilt(void)
+{
+    static const struct refused list[] = {
+        {{{"run.device=cuda"}}, "run.device: 'cuda' is not built yet"},
+        {{{"run.share_device=true"}}, "run.share_device: the feature is not built yet"},
+        {{{"run.cuda_graph=true"}}, "run.cuda_graph: 'true' is not built yet"},
+        {{{"data.carry_state=true"}}, "data.carry_state: the feature is not built yet"},
+        {{{"optim.shard=true"}}, "optim.shard: the feature is not built yet"},
+        {{{"optim.rollback=1"}}, "optim.rollback: the feature is not built yet"},
+        {{{"comm.backend=nccl"}}, "comm.backend: 'nccl' is not built yet"},
+        {{{"comm.reduce=reproducible"}}, "comm.reduce: 'reproducible' is not built yet"},
+        {{{"log.tensorboard=true"}}, "log.tensorboard: the feature is not built yet"},
+        {{{"log.trace_steps=10:12"}}, "log.trace_steps: the feature is not built yet"},
+    };
+    static const struct words defaults = {
+        .word = {"run.share_device=false", "data.carry_state=false", "optim.shard=false",
+                 "optim.rollback=0", "log.tensorboard=false", "log.trace_steps="}};
+    check_refused(list, sizeof list / sizeof list[0]);
+    CHECK_INT(parse_and_check(&defaults), DT_OK);
+}
+
+static void test_between_keys(void)
+{
+    static const struct refused list[] = {
+        {{{"run.epochs=2"}},
+         "c.ini:2: run.steps: give this or run.epochs, not both (run.epochs: "
+         "command line)"},
+        {{{"run.name="}}, "command line: run.name: '' cannot name a folder"},
+        {{{"run.name=.."}}, "run.name: '..' cannot name a folder"},
+        {{{"run.name=a/b"}}, "run.name: 'a/b' cannot name a folder"},
+        {{{"run.resume="}}, "run.resume: the value is missing"},
+        {{{"data.micro_batch=5"}},
+         "data.micro_batch: 5 does not divide data.batch = 12 "
+         "(c.ini:10); the nearest that do are 4 and 6"},
+        {{{"data.micro_batch=1000000007", "data.batch=2147483647"}}, "are 1 and 2147483647"},
+        {{{"data.micro_batch=24"}}, "data.micro_batch: 24 is more than data.batch = 12"},
+        {{{"data.reset_token=259"}},
+         "data.reset_token: 259 is not below model.vocab_size = 259 "
+         "(c.ini:6)"},
+        {{{"data.reset_after=true"}}, "data.reset_after: true needs data.reset_token"},
+        {{{"log.eval_every=5"}}, "log.eval_every: evaluation needs data.val"},
+        {{{"run.steps=9007199254740992", "data.batch=2147483647", "data.seq_len=2147483647"}},
+         "passes 2^63 tokens"},
+        {{{"optim.min_lr=4e-3"}},
+         "command line: optim.min_lr: 0.004 is above optim.lr = 0.003 "
+         "(c.ini:12)"},
+        {{{"optim.warmup_steps=100"}}, "optim.warmup_steps: 100 is not below run.steps = 100"},
+        {{{"optim.schedule=wsd", "optim.decay_steps=91", "optim.warmup_steps=10"}},
+         "optim.decay_steps: 91 and optim.warmup_steps = 10 (command line) are more than run.steps "
+         "= 100 (c.ini:2)"},
+        {{{"optim.schedule=wsd", "optim.warmup_steps=81"}}, "optim.decay_steps: 20 and"},
+        {{{"optim.beta1=1"}}, "optim.beta1: 1 is not below 1"},
+        {{{"optim.beta2=1.0"}}, "optim.beta2: 1 is not below 1"},
+        {{{"run.seed=9007199254740993"}}, "run.seed: 9007199254740993 is out of range"},
+        {{{"model.d_conv=9"}}, "model.d_conv: 9 is out of range"},
+    };
+    static const struct words fine[] = {
+        {{"data.micro_batch=12"}},
+        {{"data.micro_batch=1"}},
+        {{"data.reset_token=258", "data.reset_after=true"}},
+        {{"log.eval_every=5", "data.val=v.h5"}},
+        {{"optim.min_lr=3e-3", "optim.warmup_steps=99"}},
+        {{"optim.schedule=wsd", "optim.decay_steps=90", "optim.warmup_steps=10"}},
+        {{"optim.beta1=0", "optim.beta2=0.9999", "optim.grad_clip=0", "optim.weight_decay=0"}},
+        {{"run.seed=9007199254740992"}},
+    };
+    check_refused(list, sizeof list / sizeof list[0]);
+    for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++)
+        CHECK(parse_and_check(&fine[i]) == DT_OK, "%s: %s", fine[i].word[0],
+              dt_error_current()->message);
+}
+
+static void test_required(void)
+{
+    static const char bare[] = "[data]\ntrain = t.h5\nseq_len = 8\nbatch = 2\n[optim]\nlr = 1\n";
+    static struct dt_settings s;
+    struct dt_config *config;
+    CHECK_INT(parse("", NULL, &s, &config), DT_USER);
+    for (int i = 0; i < 4; i++) {
+        static const char *const names[] = {"data.train", "data.seq_len", "data.batch", "optim.lr"};
+        char want[64];
+        snprintf(want, sizeof want, "c.ini: %s is required", names[i]);
+        CHECK(strstr(dt_error_current()->message, want), "%s", dt_error_current()->message);
+    }
+    CHECK_INT(parse(bare, NULL, &s, &config), DT_OK);
+    CHECK_INT(dt_settings_check(&s, config), DT_USER);
+    CHECK_STR(dt_error_current()->message,
+              "c.ini: run.steps: this or run.epochs is required: how long to train\n"
+              "c.ini: model.d_model: required unless run.init_from gives it\n"
+              "c.ini: model.n_layer: required unless run.init_from gives it\n"
+              "c.ini: model.vocab_size: required unless run.init_from gives it");
+    CHECK_INT(dt_settings_check(&s, NULL), DT_USER); // a rank that knows no origins
+    dt_config_free(config);
+    CHECK_INT(parse(bare, &(struct words){{"run.epochs=1", "run.init_from=m"}}, &s, &config),
+              DT_OK);
+    CHECK_INT(dt_settings_check(&s, config), DT_OK);
+    dt_config_free(config);
+}
+
+static char *print(const struct dt_config *config)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (config)
+        dt_config_echo(config, out);
+    else
+        dt_config_help(&dt_settings_table, out);
+    fclose(out);
+    return text;
+}
+
+static void test_echo(void)
+{
+    static const struct words odd = {
+        .word = {"run.name=a #b \"c\"", "optim.lr=0.0003333333333333333", "optim.min_lr=1e-300",
+                 "model.dt_rank=7", "data.reset_token=0", "run.seed=9007199254740991",
+                 "optim.schedule=linear", "data.shuffle=false"}};
+    static struct dt_settings first, second;
+    struct dt_config *config;
+    char *text;
+    CHECK_INT(parse(base_text, &odd, &first, &config), DT_OK);
+    text = print(config);
+    dt_config_free(config);
+    CHECK_INT(parse(text, NULL, &second, &config), DT_OK);
+    CHECK(memcmp(&first, &second, sizeof first) == 0, "other settings came back from:\n%s", text);
+    CHECK_INT(dt_settings_check(&second, config), DT_OK);
+    dt_config_free(config);
+    free(text);
+}
+
+static void test_help(void)
+{
+    char *text = print(NULL), *rest = NULL;
+    for (int i = 0; i < dt_settings_table.n_keys; i++) {
+        char want[64];
+        snprintf(want, sizeof want, "\n  %s ", dt_settings_table.keys[i].name);
+        CHECK(strstr(text, want), "no help for %s", dt_settings_table.keys[i].name);
+    }
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+        CHECK(strlen(line) <= 100, "over 100 columns: %s", line);
+    free(text);
+}
+
+int main(void)
+{
+    test_defaults();
+    test_choices();
+    test_unbuilt();
+    test_between_keys();
+    test_required();
+    test_echo();
+    test_help();
+    return test_end();
+}
