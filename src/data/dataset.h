@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 enum dt_schema {
-    DT_SCHEMA_TOKENS,    // /tokens: one dimension, unsigned 8, 16 or 32 bit; windows of T + 1 tokens
-    DT_SCHEMA_PAIRS,     // /input_ids and /labels: [n, T] signed 32 bit; a row is a window
+    DT_SCHEMA_TOKENS, // /tokens: one dimension, unsigned 8, 16 or 32 bit; windows of T + 1 tokens
+    DT_SCHEMA_PAIRS,  // /input_ids and /labels: [n, T] signed 32 bit; a row is a window
     DT_SCHEMA_SYNTHETIC, // synthetic:random: uniform tokens from Philox, no file; for benchmarks
 };
 
@@ -17,14 +17,19 @@ enum dt_schema {
 struct dt_shard {
     char *path;
     int64_t file_bytes;
-    dt_dtype type;       // as stored
-    int64_t count;       // tokens, or rows
-    int64_t windows;     // of seq_len; 0: passed over
-    int64_t vocab_size;  // attribute; 0 where absent
-    int64_t hash_block;  // bytes a hash of /tokens_xxh64 covers; 0: none
-    uint64_t first_hash, last_hash; // of the first and last block of data (xxh64), computed where not stored
-    bool doc_starts;     // has /doc_starts
-    bool plain;          // contiguous or chunked without filters: hashes or not, no checksum by HDF5
+    enum dt_schema schema;
+    dt_dtype type;      // as stored
+    int64_t count;      // tokens, or rows
+    int64_t windows;    // of seq_len; 0: passed over
+    int64_t vocab_size; // attribute; 0 where absent
+    int64_t row;        // elements a count: 1 of tokens, T of pairs
+    int64_t hash_block; // bytes a hash of /tokens_xxh64 covers; 0: none
+    // Fingerprint, xxh64. Tokens: of the first and last block of hash_block bytes (16 KiB where
+    // there are no hashes, and then computed); pairs: of the first row of /input_ids, the last of
+    // /labels.
+    uint64_t first_hash, last_hash;
+    bool doc_starts; // has /doc_starts
+    bool plain;      // stored without filters: no checksum by HDF5
 };
 
 struct dt_dataset {
@@ -36,20 +41,27 @@ struct dt_dataset {
     int64_t tokens;          // in all shards
 };
 
-// Rank 0: expands `glob` ("synthetic:random" is taken as it is; several globs may stand separated by
-// commas), opens and checks every shard (exists, HDF5, not truncated, schema, type, rank, sizes of both
-// datasets, vocab_size attribute against `vocab_size` when that is > 0, hash dataset's size and type).
-// All wrong shards are named in one DT_USER error (the first 20). A shard without a window is warned of.
-dt_status dt_dataset_scan(const char *glob, int64_t seq_len, int64_t vocab_size, struct dt_dataset **dataset);
+// Rank 0: expands `glob` ("synthetic:random" is taken as it is; several globs may stand separated
+// by commas; a file that two of them match is taken once), opens and checks every shard (exists,
+// HDF5, not truncated, schema, type, rank, sizes of both datasets, vocab_size attribute against
+// `vocab_size` when that is > 0, hash dataset's size and type). All wrong shards are named in one
+// DT_USER error (the first 20; DT_MACHINE where one could not be read). A shard without a window is
+// warned of.
+dt_status dt_dataset_scan(const char *glob, int64_t seq_len, int64_t vocab_size,
+                          struct dt_dataset **dataset);
 void dt_dataset_free(struct dt_dataset *dataset); // NULL is fine
 // To and from bytes (malloc), for the broadcast to the other ranks.
 dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_t *size);
 dt_status dt_dataset_unpack(const void *bytes, int64_t size, struct dt_dataset **dataset);
 
 // A batch is a list of named arrays; the loader knows bytes, stem and head know meaning.
-enum { DT_BATCH_ARRAYS = 8 };
+enum {
+    DT_BATCH_ARRAYS = 8,
+    DT_IGNORED = -100, // a label that the loss passes over (kernels/xent.h: DT_LABEL_IGNORED)
+};
 struct dt_array {
-    const char *name; // "input_ids" i32 [b, T]; "labels" i32 [b, T]; "reset" u8 [b, T] (where documents are)
+    const char *name; // "input_ids" i32 [b, T]; "labels" i32 [b, T]; "reset" u8 [b, T] (where
+                      // documents are)
     dt_dtype type;
     int n_dims;
     int64_t shape[4];

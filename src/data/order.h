@@ -1,9 +1,12 @@
-// Which window is trained when: a pure function of the shards, seed, batch, block, shuffle (DESIGN: Data,
-// Order). Windows of all shards are numbered in file order; blocks of `block` consecutive windows never
-// cross a shard (a segment). Shuffled, epoch e: the list of blocks is permuted by Fisher-Yates (for i = n-1 … 1:
-// j = below(i + 1), swap) from Philox stream (seed, e, 0), the windows inside block b by (seed, e, b + 1). The
-// permuted list has W windows and S = floor(W / batch) steps; at step s slot k trains list position
-// k * S + s mod S, in epoch floor(s / S). Unshuffled: the list is in file order.
+// Which window is trained when: a pure function of the shards, seed, batch, block, shuffle (DESIGN:
+// Data, Order). Windows of all shards are numbered in file order; blocks of `block` consecutive
+// windows never cross a shard (a segment). Shuffled, epoch e: the list of blocks is permuted by
+// Fisher-Yates (for i = n-1 … 1: j = below(i + 1), swap) from Philox stream (seed, e, 0), the
+// windows inside block b by (seed, e, b + 1). The permuted list has W windows and S = floor(W /
+// batch) steps; at step s slot k trains list position k * S + s mod S, in epoch floor(s / S).
+// Unshuffled: the list is in file order. Sequential (validation): one pass in file order, S =
+// ceil(W / batch), slot k of step s stands at list position s * batch + k; behind the last window
+// there is nothing.
 #pragma once
 
 #include "data/dataset.h"
@@ -13,22 +16,27 @@ struct dt_order_config {
     uint64_t seed;
     int64_t batch, block;
     bool shuffle;
+    bool sequential; // ignores shuffle and block; fewer windows than `batch` are fine
 };
 
 struct dt_order;
 
 struct dt_position {
     int64_t epoch;
-    int64_t list;   // position in the epoch's list
-    int64_t block;  // number of the block in file order
+    int64_t list;  // position in the epoch's list
+    int64_t block; // number of the block in file order
     int64_t shard;
-    int64_t window; // in the shard
+    int64_t window; // in the shard; -1: behind the end of a sequential pass, and all others are 0
+    int64_t block_first, block_windows; // the block: the shard's windows [first, first + windows)
     bool first_of_segment;
 };
 
-// DT_USER where there are fewer windows than `batch` or batch or block < 1.
+// DT_USER where there are fewer windows than `batch`, none at all, or batch or block < 1. Takes 16
+// bytes a block, and 8 a window of the blocks that the slots asked for stand in.
 dt_status dt_order_create(const struct dt_order_config *config, struct dt_order **order);
 void dt_order_free(struct dt_order *order); // NULL is fine
 int64_t dt_order_steps_per_epoch(const struct dt_order *order);
-// Where slot `slot` in [0, batch) stands at step `step` (from 0). Not thread-safe: keeps the epoch's permutation.
-dt_status dt_order_at(struct dt_order *order, int64_t step, int64_t slot, struct dt_position *position);
+// Where slot `slot` in [0, batch) stands at step `step` (from 0). Not thread-safe: keeps the
+// epoch's permutation.
+dt_status dt_order_at(struct dt_order *order, int64_t step, int64_t slot,
+                      struct dt_position *position);

@@ -1,0 +1,313 @@
+// One dataset of a file: what it is made of, whether its bytes are all there, reading them.
+#include "base/file.h"
+#include "data/h5_file.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <string.h>
+
+// Reading a filtered chunk in pieces decodes it once only while it fits the chunk cache.
+enum { CHUNK_CACHE_CHUNKS = 2, CHUNK_CACHE_SLOTS = 521, MAX_FILTERS = 32 };
+
+static const char *class_text(H5T_class_t class)
+{
+    switch (class) {
+    case H5T_FLOAT:
+        return "floating-point numbers";
+    case H5T_STRING:
+        return "strings";
+    case H5T_COMPOUND:
+        return "compound records";
+    case H5T_ENUM:
+        return "an enumeration";
+    case H5T_VLEN:
+        return "variable-length sequences";
+    default:
+        return "no integers";
+    }
+}
+
+static dt_dtype integer_type(size_t size, bool is_signed)
+{
+    static const dt_dtype types[] = {DT_U8, DT_U16, DT_U32, DT_U64};
+    for (int i = 0; !is_signed && i < 4; i++)
+        if (size == (size_t)dt_dtype_size(types[i]))
+            return types[i];
+    if (is_signed && size == 4)
+        return DT_I32;
+    return DT_DTYPE_COUNT;
+}
+
+static void look_at_type(hid_t type, struct dt_h5_array *array)
+{
+    H5T_class_t class = H5Tget_class(type);
+    array->type = DT_DTYPE_COUNT;
+    if (class != H5T_INTEGER) {
+        snprintf(array->type_text, sizeof array->type_text, "%s", class_text(class));
+        return;
+    }
+    size_t size = H5Tget_size(type);
+    bool is_signed = H5Tget_sign(type) != H5T_SGN_NONE;
+    bool swapped = size > 1 && H5Tget_order(type) != H5T_ORDER_LE;
+    bool padded = H5Tget_precision(type) != 8 * size;
+    snprintf(array->type_text, sizeof array->type_text, "%s%s%s %zu-bit integers",
+             swapped ? "big-endian " : "", padded ? "padded " : "",
+             is_signed ? "signed" : "unsigned", 8 * size);
+    if (!swapped && !padded)
+        array->type = integer_type(size, is_signed);
+}
+
+static dt_status look_at_space(hid_t space, struct dt_h5_array *array)
+{
+    hsize_t dims[H5S_MAX_RANK] = {1};
+    array->n_dims = H5Sget_simple_extent_dims(space, dims, NULL);
+    if (array->n_dims < 0)
+        return dt_h5_fail(DT_USER, "read the shape in", array->file->path, NULL);
+    array->shape[0] = (int64_t)dims[0];
+    array->shape[1] = array->n_dims > 1 ? (int64_t)dims[1] : 1;
+    int64_t bytes;
+    if (array->shape[0] < 0 || array->shape[1] < 0 ||
+        __builtin_mul_overflow(array->shape[0], array->shape[1], &bytes) ||
+        __builtin_mul_overflow(bytes, (int64_t)8, &bytes))
+        return DT_FAIL(DT_USER, NULL, "%s: %s is impossibly large", array->file->path, array->name);
+    return DT_OK;
+}
+
+static dt_status look_at_filters(hid_t plist, struct dt_h5_array *array)
+{
+    int n = H5Pget_nfilters(plist);
+    array->filtered = n > 0;
+    for (int i = 0; i < n && i < MAX_FILTERS; i++) {
+        unsigned flags, config;
+        size_t n_values = 0;
+        char name[64] = "";
+        H5Z_filter_t filter =
+            H5Pget_filter2(plist, (unsigned)i, &flags, &n_values, NULL, sizeof name, name, &config);
+        if (filter < 0)
+            return dt_h5_fail(DT_USER, "read the filters in", array->file->path, NULL);
+        if (H5Zfilter_avail(filter) <= 0)
+            return DT_FAIL(DT_USER,
+                           "store the shard without compression, or set HDF5_PLUGIN_PATH to the "
+                           "filter's plugin",
+                           "%s: %s is compressed with filter %d (%s), which is not installed",
+                           array->file->path, array->name, (int)filter, name[0] ? name : "?");
+    }
+    return DT_OK;
+}
+
+static dt_status fail_unwritten(const struct dt_h5_array *array)
+{
+    return DT_FAIL(DT_USER, "its writer did not finish; make the shard again",
+                   "%s: %s was never written, or only in part (it would read as zeros)",
+                   array->file->path, array->name);
+}
+
+static dt_status look_at_contiguous(struct dt_h5_array *array, hid_t plist, int64_t bytes)
+{
+    if (H5Pget_external_count(plist) > 0)
+        return DT_FAIL(DT_USER, "store the data in the shard itself",
+                       "%s: %s lies in external files", array->file->path, array->name);
+    haddr_t offset = H5Dget_offset(array->id);
+    if (offset == HADDR_UNDEF || (int64_t)H5Dget_storage_size(array->id) < bytes)
+        return fail_unwritten(array);
+    if (bytes > array->file->bytes || (int64_t)offset > array->file->bytes - bytes)
+        return DT_FAIL(DT_USER, "copy or make the file again",
+                       "%s: %s reaches beyond the end of the file", array->file->path, array->name);
+    array->offset = (int64_t)offset;
+    return DT_OK;
+}
+
+// A chunk that was never written reads as zeros without an error.
+static dt_status look_at_chunks(struct dt_h5_array *array, hid_t plist)
+{
+    hsize_t chunk[2] = {1, 1}, n_chunks = 0, want = 1;
+    if (array->n_dims > 2 || H5Pget_chunk(plist, array->n_dims, chunk) < 0)
+        return DT_OK; // the schema's check of dimensions says what is wrong
+    for (int i = 0; i < array->n_dims; i++)
+        want *= chunk[i] ? ((hsize_t)array->shape[i] + chunk[i] - 1) / chunk[i] : 0;
+    if (H5Dget_num_chunks(array->id, H5S_ALL, &n_chunks) < 0)
+        return dt_h5_fail(DT_USER, "read the chunks in", array->file->path, NULL);
+    return n_chunks < want ? fail_unwritten(array) : DT_OK;
+}
+
+static dt_status look_at_layout(hid_t plist, struct dt_h5_array *array)
+{
+    int64_t n = array->shape[0] * array->shape[1];
+    array->offset = -1;
+    switch (H5Pget_layout(plist)) {
+    case H5D_COMPACT:
+        return DT_OK;
+    case H5D_CONTIGUOUS:
+        if (n == 0 || array->type == DT_DTYPE_COUNT)
+            return DT_OK;
+        return look_at_contiguous(array, plist, n * dt_dtype_size(array->type));
+    case H5D_CHUNKED:
+        DT_TRY(look_at_filters(plist, array));
+        return look_at_chunks(array, plist);
+    case H5D_VIRTUAL:
+        return DT_FAIL(DT_USER, "copy the data into plain shards",
+                       "%s: %s is a virtual dataset (a missing source would read as zeros)",
+                       array->file->path, array->name);
+    default:
+        return dt_h5_fail(DT_USER, "read the layout in", array->file->path, NULL);
+    }
+}
+
+// Opens again with a chunk cache of its own: none where chunks are stored plainly (they are then
+// read straight into our memory), else room for whole chunks.
+static dt_status reopen_with_cache(struct dt_h5_array *array, hid_t plist)
+{
+    hsize_t chunk[2] = {1, 1};
+    if (H5Pget_layout(plist) != H5D_CHUNKED || array->n_dims > 2 || array->n_dims < 1)
+        return DT_OK;
+    H5Pget_chunk(plist, array->n_dims, chunk);
+    size_t chunk_bytes = (size_t)(chunk[0] * chunk[1]) * sizeof(uint64_t);
+    hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
+    H5Pset_chunk_cache(access, CHUNK_CACHE_SLOTS,
+                       array->filtered ? CHUNK_CACHE_CHUNKS * chunk_bytes : 0, 1.0);
+    H5Dclose(array->id);
+    array->id = H5Dopen2(array->file->id, array->name, access);
+    H5Pclose(access);
+    return array->id < 0 ? dt_h5_fail(DT_USER, "open a dataset of", array->file->path, NULL)
+                         : DT_OK;
+}
+
+static dt_status look_at(struct dt_h5_array *array)
+{
+    hid_t type = H5Dget_type(array->id), space = H5Dget_space(array->id);
+    hid_t plist = H5Dget_create_plist(array->id);
+    dt_status status = DT_OK;
+    if (type < 0 || space < 0 || plist < 0)
+        status = dt_h5_fail(DT_USER, "open a dataset of", array->file->path, NULL);
+    if (status == DT_OK) {
+        look_at_type(type, array);
+        status = look_at_space(space, array);
+    }
+    if (status == DT_OK)
+        status = look_at_layout(plist, array);
+    if (status == DT_OK)
+        status = reopen_with_cache(array, plist);
+    H5Tclose(type);
+    H5Sclose(space);
+    H5Pclose(plist);
+    return status;
+}
+
+// Behind a soft or external link the bytes may lie in another file, of which nothing was checked.
+static dt_status find_link(const struct dt_h5_file *file, const char *name, bool *found)
+{
+    H5L_info_t link;
+    htri_t exists = H5Lexists(file->id, name, H5P_DEFAULT);
+    *found = exists > 0;
+    if (exists == 0)
+        return DT_OK;
+    if (exists < 0 || H5Lget_info(file->id, name, &link, H5P_DEFAULT) < 0)
+        return dt_h5_fail(DT_USER, "look into", file->path, "copy or make the file again");
+    if (link.type != H5L_TYPE_HARD)
+        return DT_FAIL(DT_USER, "store the data in the shard itself",
+                       "%s: %s is a link, no dataset", file->path, name);
+    return DT_OK;
+}
+
+dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
+                           struct dt_h5_array *array, bool *found)
+{
+    *array = (struct dt_h5_array){.file = file, .name = name, .id = -1, .offset = -1};
+    DT_TRY(find_link(file, name, found));
+    if (!*found)
+        return DT_OK;
+    array->id = H5Dopen2(file->id, name, H5P_DEFAULT);
+    if (array->id < 0) {
+        H5Eclear2(H5E_DEFAULT);
+        return DT_FAIL(DT_USER, "make it a dataset", "%s: %s is not a dataset", file->path, name);
+    }
+    return look_at(array);
+}
+
+static hid_t memory_type(dt_dtype type)
+{
+    switch (type) {
+    case DT_U8:
+        return H5T_STD_U8LE;
+    case DT_U16:
+        return H5T_STD_U16LE;
+    case DT_U32:
+        return H5T_STD_U32LE;
+    case DT_U64:
+        return H5T_STD_U64LE;
+    default:
+        return H5T_STD_I32LE;
+    }
+}
+
+static dt_status read_by_library(const struct dt_h5_array *array, int64_t first, int64_t count,
+                                 void *data)
+{
+    hsize_t start[2] = {(hsize_t)first, 0}, size[2] = {(hsize_t)count, (hsize_t)array->shape[1]};
+    hid_t in_file = H5Dget_space(array->id);
+    hid_t in_memory = H5Screate_simple(array->n_dims, size, NULL);
+    herr_t failed = H5Sselect_hyperslab(in_file, H5S_SELECT_SET, start, NULL, size, NULL);
+    if (failed >= 0)
+        failed =
+            H5Dread(array->id, memory_type(array->type), in_memory, in_file, H5P_DEFAULT, data);
+    dt_status status = DT_OK;
+    if (failed < 0)
+        status = dt_h5_fail(DT_USER, "read", array->file->path,
+                            "the shard is damaged; copy or make it again");
+    H5Sclose(in_memory);
+    H5Sclose(in_file);
+    return status;
+}
+
+dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64_t count,
+                           void *data)
+{
+    int64_t row = array->shape[1] * dt_dtype_size(array->type);
+    if (count == 0 || row == 0)
+        return DT_OK;
+    if (array->offset >= 0) { // without a lock: other threads may be reading other shards
+        DT_TRY_NOTE(dt_pread_all(array->file->fd, array->file->path, data, count * row,
+                                 array->offset + first * row),
+                    "reading rows %" PRId64 " to %" PRId64 " of %s", first, first + count - 1,
+                    array->name);
+        return DT_OK;
+    }
+    dt_h5_enter();
+    dt_status status = read_by_library(array, first, count, data);
+    dt_h5_leave();
+    DT_TRY_NOTE(status, "reading rows %" PRId64 " to %" PRId64 " of %s", first, first + count - 1,
+                array->name);
+    return DT_OK;
+}
+
+static dt_status read_integer(const struct dt_h5_array *array, hid_t attribute, const char *name,
+                              int64_t *value)
+{
+    hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
+    bool one = H5Tget_class(type) == H5T_INTEGER && H5Sget_simple_extent_npoints(space) == 1;
+    herr_t failed = one ? H5Aread(attribute, H5T_NATIVE_INT64, value) : 0;
+    H5Tclose(type);
+    H5Sclose(space);
+    if (failed < 0)
+        return dt_h5_fail(DT_USER, "read an attribute of", array->file->path, NULL);
+    if (!one || *value < 1)
+        return DT_FAIL(DT_USER, "store one positive integer, or leave the attribute away",
+                       "%s: attribute %s of %s is not one positive integer", array->file->path,
+                       name, array->name);
+    return DT_OK;
+}
+
+dt_status dt_h5_attribute(const struct dt_h5_array *array, const char *name, int64_t *value,
+                          bool *found)
+{
+    htri_t exists = H5Aexists(array->id, name);
+    *found = exists > 0;
+    if (exists == 0)
+        return DT_OK;
+    hid_t attribute = exists < 0 ? -1 : H5Aopen(array->id, name, H5P_DEFAULT);
+    if (attribute < 0)
+        return dt_h5_fail(DT_USER, "read an attribute of", array->file->path, NULL);
+    dt_status status = read_integer(array, attribute, name, value);
+    H5Aclose(attribute);
+    return status;
+}

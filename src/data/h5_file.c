@@ -1,0 +1,113 @@
+// The library's switches, its lock, its reasons, and opening a file.
+#include "data/h5_file.h"
+
+#include "base/file.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+void dt_h5_enter(void)
+{
+    pthread_mutex_lock(&lock);
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+}
+
+void dt_h5_leave(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+struct reason {
+    char text[256]; // the innermost description
+    int error;      // errno in it; 0: none
+};
+
+static herr_t note_reason(unsigned n, const H5E_error2_t *entry, void *context)
+{
+    struct reason *reason = context;
+    const char *number = entry->desc ? strstr(entry->desc, "errno = ") : NULL;
+    if (n == 0)
+        snprintf(reason->text, sizeof reason->text, "%s", entry->desc ? entry->desc : "");
+    if (number && reason->error == 0)
+        reason->error = atoi(number + strlen("errno = "));
+    return 0;
+}
+
+dt_status dt_h5_fail(dt_status code, const char *action, const char *path, const char *hint)
+{
+    struct reason reason = {"no reason given by HDF5", 0};
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, note_reason, &reason);
+    H5Eclear2(H5E_DEFAULT);
+    if (reason.error)
+        return DT_FAIL(dt_errno_status(reason.error), dt_errno_hint(reason.error),
+                       "cannot %s %s: %s", action, path, strerror(reason.error));
+    return DT_FAIL(code, hint, "cannot %s %s: %s", action, path, reason.text);
+}
+
+// No file locks: NFS and Lustre mounts without them refuse to open at all. Releases without the
+// property read the variable when the library starts.
+static void switch_locking_off(hid_t access)
+{
+#if H5_VERSION_GE(1, 10, 7) && !(H5_VERS_MAJOR == 1 && H5_VERS_MINOR == 12 && H5_VERS_RELEASE == 0)
+    H5Pset_file_locking(access, 0, 1);
+#else
+    (void)access;
+    setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
+#endif
+}
+
+static dt_status check_is_hdf5(const char *path, int64_t *bytes)
+{
+    int fd;
+    DT_TRY(dt_open_read(path, &fd, bytes));
+    close(fd);
+    if (*bytes == 0)
+        return DT_FAIL(DT_USER, "remove the file, or make it again", "%s is empty (0 bytes)", path);
+    htri_t is_hdf5 = H5Fis_hdf5(path);
+    if (is_hdf5 < 0)
+        return dt_h5_fail(DT_USER, "open", path, NULL);
+    if (is_hdf5 == 0)
+        return DT_FAIL(DT_USER, "give HDF5 shards; dtrain pack makes them from text or raw tokens",
+                       "%s is not an HDF5 file", path);
+    return DT_OK;
+}
+
+static hid_t open_read_only(const char *path)
+{
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    H5Pset_fapl_sec2(access); // a plain file: its descriptor serves pread too
+    H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
+    switch_locking_off(access);
+    hid_t id = H5Fopen(path, H5F_ACC_RDONLY, access);
+    H5Pclose(access);
+    return id;
+}
+
+dt_status dt_h5_open(const char *path, struct dt_h5_file *file)
+{
+    *file = (struct dt_h5_file){.path = path, .id = -1, .fd = -1};
+    DT_TRY(check_is_hdf5(path, &file->bytes));
+    file->id = open_read_only(path);
+    if (file->id < 0)
+        return dt_h5_fail(DT_USER, "open", path,
+                          "the file is cut short or damaged; copy or make it again");
+    void *handle;
+    if (H5Fget_vfd_handle(file->id, H5P_DEFAULT, &handle) < 0) {
+        dt_status status = dt_h5_fail(DT_MACHINE, "open", path, NULL);
+        dt_h5_close(file);
+        return status;
+    }
+    memcpy(&file->fd, handle, sizeof file->fd);
+    return DT_OK;
+}
+
+void dt_h5_close(struct dt_h5_file *file)
+{
+    if (file->id >= 0)
+        H5Fclose(file->id);
+    file->id = file->fd = -1;
+}

@@ -1,0 +1,54 @@
+// What every use of HDF5 shares: one lock, no printing by the library, its reasons put into our
+// errors, files opened so that nothing but their own bytes can be read. Only h5_*.c include this.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+#include <hdf5.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+// Every call of the library stands between these two: it may have been built without its own lock,
+// and its error printing is switched off thread by thread. May be nested.
+void dt_h5_enter(void);
+void dt_h5_leave(void);
+
+// The error of a library call that just failed: "cannot <action> <path>: <innermost reason>". An
+// errno in the reason decides the status; without one it is `code`.
+dt_status dt_h5_fail(dt_status code, const char *action, const char *path, const char *hint);
+
+struct dt_h5_file {
+    const char *path; // borrowed
+    hid_t id;         // -1: not open
+    int fd;           // the library's own, for pread; it closes it
+    int64_t bytes;
+};
+
+// Opens a shard for reading. Empty, not HDF5, truncated: each is a DT_USER error of its own.
+dt_status dt_h5_open(const char *path, struct dt_h5_file *file);
+void dt_h5_close(struct dt_h5_file *file); // with all that is open in it
+
+// One dataset of a file, opened and looked at: its bytes lie in this file, and all of them do.
+struct dt_h5_array {
+    const struct dt_h5_file *file; // borrowed
+    const char *name;              // "/tokens"; a literal
+    hid_t id;
+    dt_dtype type;      // DT_DTYPE_COUNT: none that dtrain reads
+    char type_text[64]; // "big-endian unsigned 16-bit integers"
+    int n_dims;
+    int64_t shape[2]; // [0] is 1 for a scalar; [1] is 1 where n_dims < 2
+    int64_t offset;   // of contiguous bytes in the file; -1: read by the library
+    bool filtered;
+};
+
+// *found: whether the file has the dataset; a link to elsewhere, a virtual one, one whose space was
+// never written, or a filter that is not there is an error.
+dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
+                           struct dt_h5_array *array, bool *found);
+// Rows [first, first + count) of the first dimension, in the stored type.
+dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64_t count,
+                           void *data);
+// An integer attribute; *found says whether it is there. Not one integer, or below 1: DT_USER.
+dt_status dt_h5_attribute(const struct dt_h5_array *array, const char *name, int64_t *value,
+                          bool *found);
