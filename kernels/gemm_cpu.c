@@ -338,11 +338,17 @@ dt_status gemm_cpu(struct dt_device *device, const struct dt_gemm_args *args,
     int64_t tiles = plan.tiles_m * plan.tiles_n;
     char *workspace = (char *)aligned((int64_t)(intptr_t)args->workspace);
     int code = 0;
-#pragma omp parallel for schedule(dynamic) num_threads(dt_cpu_threads(device)) reduction(max : code)
-    for (int64_t i = 0; i < tiles; i++) {
-        int c =
-            run_tile(&plan, args, i, workspace + omp_get_thread_num() * bytes_per_thread(&plan));
-        code = c > code ? c : code;
+#pragma omp parallel num_threads(dt_cpu_threads(device)) reduction(max : code)
+    {
+        char *own = workspace + omp_get_thread_num() * bytes_per_thread(&plan);
+        // Some of oneDNN's code asks for the thread count when it runs, and a team of one is not a
+        // parallel region to it. This holds inside of the region only.
+        omp_set_num_threads(1);
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < tiles; i++) {
+            int c = run_tile(&plan, args, i, own);
+            code = c > code ? c : code;
+        }
     }
     if (code)
         return DT_FAIL(DT_MACHINE, NULL, "oneDNN's matmul failed with status %d", code);

@@ -1,0 +1,132 @@
+// What tests of ops share: a backend, arrays between guard bands that are NaN until written, values
+// from a seed, storage types behind doubles, and running an op on exactly the workspace that it
+// asks for.
+#pragma once
+
+#include "test.h"
+
+#include "backend/backend.h"
+#include "base/rng.h"
+
+enum {
+    GUARD = 256,
+    GUARD_BYTE = 0x5a,
+    FRESH_BYTE = 0xff
+}; // bytes 0xff are a NaN in fp32 and in bf16
+
+static inline void check_ok(dt_status status, const char *what)
+{
+    char text[2048] = "";
+    if (status != DT_OK)
+        dt_error_format(dt_error_current(), 1, text, sizeof text);
+    CHECK(status == DT_OK, "%s: %s", what, text);
+    dt_error_clear();
+}
+
+static inline struct dt_backend open_cpu(int threads)
+{
+    struct dt_backend backend = {0};
+    check_ok(dt_backend_open("cpu", 0, threads, &backend), "dt_backend_open");
+    if (!backend.device)
+        exit(1);
+    return backend;
+}
+
+// The size lies at the start of the first guard band.
+static inline void *guarded(int64_t bytes)
+{
+    char *base = malloc((size_t)bytes + 2 * GUARD);
+    if (!base)
+        exit(1);
+    memset(base, GUARD_BYTE, (size_t)bytes + 2 * GUARD);
+    memset(base + GUARD, FRESH_BYTE, (size_t)bytes);
+    memcpy(base, &bytes, sizeof bytes);
+    return base + GUARD;
+}
+
+static inline int64_t guarded_size(const void *data)
+{
+    int64_t bytes;
+    memcpy(&bytes, (const char *)data - GUARD, sizeof bytes);
+    return bytes;
+}
+
+static inline int guards_whole(const void *data)
+{
+    const char *low = (const char *)data - GUARD, *high = (const char *)data + guarded_size(data);
+    for (int i = 0; i < GUARD; i++)
+        if ((i >= 8 && low[i] != GUARD_BYTE) || high[i] != GUARD_BYTE)
+            return 0;
+    return 1;
+}
+
+// Checks the guard bands, then frees.
+static inline void release(void *data, const char *name)
+{
+    CHECK(guards_whole(data), "the op wrote past the ends of %s", name);
+    free((char *)data - GUARD);
+}
+#define RELEASE(data) release(data, #data)
+
+static inline double get(const void *x, dt_dtype type, int64_t i)
+{
+    return type == DT_BF16 ? (double)dt_bf16_to_f32(((const dt_bf16 *)x)[i])
+                           : (double)((const float *)x)[i];
+}
+
+static inline void set(void *x, dt_dtype type, int64_t i, double value)
+{
+    if (type == DT_BF16)
+        ((dt_bf16 *)x)[i] = dt_f32_to_bf16((float)value);
+    else
+        ((float *)x)[i] = (float)value;
+}
+
+// [rows, width] at a stride: normal numbers times `scale`; what lies between the rows stays fresh.
+static inline void *normal_rows(dt_dtype type, int64_t rows, int64_t width, int64_t stride,
+                                double scale, uint32_t seed)
+{
+    struct dt_philox rng = dt_philox_init(seed, 7, 0);
+    void *x = guarded(rows * stride * dt_dtype_size(type));
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < width; i++)
+            set(x, type, r * stride + i, scale * (double)dt_philox_normal(&rng));
+    return x;
+}
+
+static inline float *normal(int64_t n, double scale, uint32_t seed)
+{
+    return normal_rows(DT_F32, 1, n, n, scale, seed);
+}
+
+static inline int gaps_fresh(const void *x, dt_dtype type, int64_t rows, int64_t width,
+                             int64_t stride)
+{
+    int64_t size = dt_dtype_size(type);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = (r * stride + width) * size; i < (r + 1) * stride * size; i++)
+            if (((const unsigned char *)x)[i] != FRESH_BYTE)
+                return 0;
+    return 1;
+}
+
+// Half the spacing of a storage type, relative: what rounding a result costs.
+static inline double rounding(dt_dtype type)
+{
+    return type == DT_BF16 ? 0x1p-9 : 0x1p-24;
+}
+
+static inline int same_bits(const void *a, const void *b)
+{
+    return guarded_size(a) == guarded_size(b) && memcmp(a, b, (size_t)guarded_size(a)) == 0;
+}
+
+// Runs an op whose args have a workspace, on exactly what it asks for.
+#define RUN_WITH_WORKSPACE(op, backend, args)                                                      \
+    do {                                                                                           \
+        (args)->workspace_bytes = dt_##op##_workspace(backend, args);                              \
+        void *workspace = guarded((args)->workspace_bytes);                                        \
+        (args)->workspace = workspace;                                                             \
+        check_ok(dt_##op(backend, args, NULL), #op);                                               \
+        RELEASE(workspace);                                                                        \
+    } while (0)

@@ -1,0 +1,169 @@
+// dt_gemm against a double-precision product: every transpose, dtype and accumulate at awkward
+// sizes, with strides wider than rows; the same bits with 1, 2 and 3 threads; NaN and infinity pass
+// through. An argument is set as ONEDNN_MAX_CPU_ISA: AVX2 takes bf16's instructions away, so
+// operands are widened.
+#include "op_fixture.h"
+
+struct problem {
+    int64_t m, n, k;
+    dt_dtype type, c_type;
+    bool trans_a, trans_b, accumulate;
+};
+
+static struct dt_gemm_args make_args(const struct problem *p)
+{
+    int64_t a_rows = p->trans_a ? p->k : p->m, a_width = p->trans_a ? p->m : p->k;
+    int64_t b_rows = p->trans_b ? p->n : p->k, b_width = p->trans_b ? p->k : p->n;
+    int64_t lda = a_width + 3, ldb = b_width + 8, ldc = p->n + 5;
+    return (struct dt_gemm_args){
+        .m = p->m,
+        .n = p->n,
+        .k = p->k,
+        .a = normal_rows(p->type, a_rows, a_width, lda, 1.0, 1),
+        .lda = lda,
+        .a_type = p->type,
+        .trans_a = p->trans_a,
+        .b = normal_rows(p->type, b_rows, b_width, ldb, 1.0, 2),
+        .ldb = ldb,
+        .b_type = p->type,
+        .trans_b = p->trans_b,
+        .ldc = ldc,
+        .c_type = p->c_type,
+        .accumulate = p->accumulate,
+    };
+}
+
+// Fresh C is NaN: where it is not accumulated to, none of that may come through.
+static void *run(struct dt_gemm_args *args, int threads)
+{
+    struct dt_backend backend = open_cpu(threads);
+    args->c = args->accumulate ? normal_rows(args->c_type, args->m, args->n, args->ldc, 1.0, 3)
+                               : guarded(args->m * args->ldc * dt_dtype_size(args->c_type));
+    RUN_WITH_WORKSPACE(gemm, &backend, args);
+    dt_backend_close(&backend);
+    return args->c;
+}
+
+static void free_operands(struct dt_gemm_args *args)
+{
+    release((void *)(uintptr_t)args->a, "a");
+    release((void *)(uintptr_t)args->b, "b");
+}
+
+// The value of an element and Σ |a b| + |c|, which rounding errors are relative to.
+static double product(const struct dt_gemm_args *g, int64_t i, int64_t j, double c,
+                      double *magnitude)
+{
+    double sum = c;
+    *magnitude = fabs(c);
+    for (int64_t l = 0; l < g->k; l++) {
+        double a = get(g->a, g->a_type, g->trans_a ? l * g->lda + i : i * g->lda + l);
+        double b = get(g->b, g->b_type, g->trans_b ? j * g->ldb + l : l * g->ldb + j);
+        sum += a * b;
+        *magnitude += fabs(a * b);
+    }
+    return sum;
+}
+
+// fp32 accumulation: each of k additions rounds by 2^-24 of the partial sum; errors add like a
+// random walk, so sqrt(k) times that, with a factor 4 to spare. The result is rounded to C's type
+// (twice, where it is staged in fp32 or added to C in bf16).
+static void check_product(const struct dt_gemm_args *g, const void *c, const void *before,
+                          const char *what)
+{
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t j = 0; j < g->n; j++) {
+            double magnitude, start = g->accumulate ? get(before, g->c_type, i * g->ldc + j) : 0.0;
+            double want = product(g, i, j, start, &magnitude),
+                   got = get(c, g->c_type, i * g->ldc + j);
+            double tolerance = 4.0 * sqrt((double)g->k) * 0x1p-24 * magnitude +
+                               2.0 * rounding(g->c_type) * fabs(want);
+            wrong += !(fabs(got - want) <= tolerance);
+        }
+    CHECK(wrong == 0, "%s: %lld of %lld elements are wrong", what, (long long)wrong,
+          (long long)(g->m * g->n));
+    CHECK(gaps_fresh(c, g->c_type, g->m, g->n, g->ldc), "%s: wrote between the rows of C", what);
+}
+
+static void test_problem(const struct problem *p)
+{
+    char what[160];
+    snprintf(what, sizeof what, "m %lld n %lld k %lld %s -> %s trans %d %d accumulate %d",
+             (long long)p->m, (long long)p->n, (long long)p->k, dt_dtype_name(p->type),
+             dt_dtype_name(p->c_type), p->trans_a, p->trans_b, p->accumulate);
+    struct dt_gemm_args args = make_args(p);
+    void *before = normal_rows(p->c_type, p->m, p->n, args.ldc, 1.0, 3);
+    void *one = run(&args, 1);
+    check_product(&args, one, before, what);
+    for (int threads = 2; threads <= 3; threads++) {
+        void *c = run(&args, threads);
+        CHECK(same_bits(one, c), "%s: other bits with %d threads", what, threads);
+        release(c, "c");
+    }
+    release(one, "c");
+    release(before, "before");
+    free_operands(&args);
+}
+
+static void test_forms(int64_t m, int64_t n, int64_t k)
+{
+    static const dt_dtype type[3][2] = {{DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_BF16, DT_F32}};
+    for (int t = 0; t < 3; t++)
+        for (int i = 0; i < 8; i++)
+            test_problem(&(struct problem){m, n, k, type[t][0], type[t][1], i & 1, i & 2, i & 4});
+}
+
+// The forms that a linear layer takes: y = x Wᵀ, dx = dy W (accumulated), dW = dyᵀ x (accumulated,
+// fp32).
+static void test_layer(int64_t tokens, int64_t out, int64_t in)
+{
+    for (int t = 0; t < 2; t++) {
+        dt_dtype type = t ? DT_BF16 : DT_F32;
+        test_problem(&(struct problem){tokens, out, in, type, type, false, true, false});
+        test_problem(&(struct problem){tokens, in, out, type, type, false, false, true});
+        test_problem(&(struct problem){out, in, tokens, type, DT_F32, true, false, true});
+    }
+}
+
+static void test_not_finite(dt_dtype type, float bad)
+{
+    struct problem p = {70, 40, 33, type, DT_F32, false, true, false};
+    struct dt_gemm_args args = make_args(&p);
+    set((void *)(uintptr_t)args.a, type, 50 * args.lda + 20, (double)bad);
+    float *c = run(&args, 2);
+    int passed = 1, spared = 1;
+    for (int64_t j = 0; j < p.n; j++) {
+        passed &= !isfinite(c[50 * args.ldc + j]);
+        spared &= isfinite(c[49 * args.ldc + j]) && isfinite(c[51 * args.ldc + j]);
+    }
+    CHECK(passed, "%g in a row of A (%s) does not reach C", (double)bad, dt_dtype_name(type));
+    CHECK(spared, "%g in a row of A (%s) reaches other rows", (double)bad, dt_dtype_name(type));
+    RELEASE(c);
+    free_operands(&args);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        setenv("ONEDNN_MAX_CPU_ISA", argv[1], 1);
+    struct dt_backend backend = open_cpu(1);
+    struct dt_device_info info;
+    check_ok(backend.table->info(backend.device, &info), "info");
+    CHECK(argc == 1 || !info.bf16, "bf16 instructions with ONEDNN_MAX_CPU_ISA=%s",
+          argc > 1 ? argv[1] : "");
+    dt_backend_close(&backend);
+
+    static const int64_t size[][3] = {{1, 1, 1},    {1, 7, 5},      {3, 1, 2},     {17, 33, 65},
+                                      {64, 48, 16}, {131, 101, 77}, {1, 530, 260}, {270, 16, 140}};
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+        test_forms(size[i][0], size[i][1], size[i][2]);
+    test_layer(1100, 48, 96); // more than one tile of rows, more than one block of widened k
+    test_layer(520, 16, 70);
+    test_layer(90, 600, 24);
+    for (int t = 0; t < 2; t++) {
+        test_not_finite(t ? DT_BF16 : DT_F32, NAN);
+        test_not_finite(t ? DT_BF16 : DT_F32, INFINITY);
+    }
+    return test_end();
+}
