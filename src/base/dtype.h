@@ -1,4 +1,5 @@
-// Element types and their conversions. Storage is fp32 or bf16; the others occur in files and batches.
+// Element types and their conversions. Storage is fp32 or bf16; the others occur in files and
+// batches.
 #pragma once
 
 #include <stdint.h>
@@ -28,8 +29,17 @@ static inline int64_t dt_dtype_size(dt_dtype type)
 
 static inline const char *dt_dtype_name(dt_dtype type)
 {
-    static const char *const name[DT_DTYPE_COUNT] = {"fp32",   "bf16",   "fp16",   "fp64",  "uint8",
-                                                     "uint16", "uint32", "uint64", "int32", "int64"};
+    static const char *const name[DT_DTYPE_COUNT + 1] = {"fp32",
+                                                         "bf16",
+                                                         "fp16",
+                                                         "fp64",
+                                                         "uint8",
+                                                         "uint16",
+                                                         "uint32",
+                                                         "uint64",
+                                                         "int32",
+                                                         "int64",
+                                                         "of an unknown type"};
     return name[type];
 }
 
@@ -54,7 +64,8 @@ static inline dt_bf16 dt_f32_to_bf16(float x)
 // IEEE binary16 to fp32, exact.
 static inline float dt_f16_to_f32(uint16_t x)
 {
-    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, exponent = (x >> 10) & 0x1fu, mantissa = x & 0x3ffu;
+    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, exponent = (x >> 10) & 0x1fu,
+             mantissa = x & 0x3ffu;
     uint32_t bits;
     float y;
     if (exponent == 0) { // zero and subnormals: mantissa * 2^-24

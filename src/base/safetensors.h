@@ -16,7 +16,7 @@ enum { DT_MAX_DIMS = 8 };
 
 struct dt_safetensor {
     char *name;            // unique, without control characters
-    const char *type_name; // the dtype as the file spells it
+    const char *type_name; // the dtype as the file spells it; for messages
     dt_dtype dtype;        // DT_DTYPE_COUNT: one that dtrain does not know
     int n_dims;
     int64_t shape[DT_MAX_DIMS];
@@ -49,8 +49,8 @@ dt_status dt_safetensors_read_f32(const struct dt_safetensors *file,
                                   float *out);
 
 // Writing: the tensors are announced, then their data follow in that order in pieces of any size.
-// Straight into `path` (a folder that is renamed makes it atomic); 1 to 8 dimensions or none.
-// Announce larger element types first, and every tensor is aligned to its elements in the file.
+// Straight into `path` (a folder that is renamed makes it atomic); 0 to 8 dimensions. Announce
+// larger element types first, and every tensor is aligned to its elements in the file.
 struct dt_safetensors_writer;
 struct dt_safetensors_entry {
     const char *name;
@@ -69,5 +69,5 @@ dt_status dt_safetensors_write(struct dt_safetensors_writer *writer, const void 
 // file too.
 dt_status dt_safetensors_finish(struct dt_safetensors_writer *writer, int64_t *size,
                                 uint64_t *hash);
-void dt_safetensors_discard(
-    struct dt_safetensors_writer *writer); // closes and removes; NULL is fine
+// Closes and removes the file; NULL is fine.
+void dt_safetensors_discard(struct dt_safetensors_writer *writer);

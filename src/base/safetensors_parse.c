@@ -1,14 +1,14 @@
-// The checker of safetensors headers: JSON to an index of tensors, every value hostile until
-// checked. cJSON reads the JSON; what it lets pass (control characters, escaped zeros, duplicates,
-// numbers of any kind, text behind the end) is refused here.
+// The index of a safetensors file: made from the JSON of its header, every value hostile until
+// checked; searched; freed. cJSON reads the JSON; what it lets pass (control characters, escaped
+// zeros, duplicates, numbers of any kind, text behind the end) is refused here.
 #include "base/safetensors.h"
 #include "base/safetensors_format.h"
 
 #include <cjson/cJSON.h>
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // Values in the JSON; a tensor has up to 14. Bounds the memory that a header can ask for: cJSON
 // takes about 80 bytes a value, where two bytes of text suffice for one.
@@ -387,4 +387,36 @@ out:
         *file = NULL;
     }
     return status;
+}
+
+void dt_safetensors_close(struct dt_safetensors *file)
+{
+    if (!file)
+        return;
+    for (int i = 0; i < file->n_tensors; i++)
+        free(file->tensors[i].name);
+    for (int i = 0; i < 2 * file->n_metadata; i++)
+        free(file->metadata[i]);
+    if (file->fd >= 0)
+        close(file->fd);
+    free(file->tensors);
+    free(file->metadata);
+    free(file->path);
+    free(file);
+}
+
+const struct dt_safetensor *dt_safetensors_find(const struct dt_safetensors *file, const char *name)
+{
+    for (int i = 0; i < file->n_tensors; i++)
+        if (strcmp(file->tensors[i].name, name) == 0)
+            return &file->tensors[i];
+    return NULL;
+}
+
+const char *dt_safetensors_metadata(const struct dt_safetensors *file, const char *key)
+{
+    for (int i = 0; i < file->n_metadata; i++)
+        if (strcmp(file->metadata[2 * i], key) == 0)
+            return file->metadata[2 * i + 1];
+    return NULL;
 }

@@ -56,38 +56,6 @@ out:
     return status;
 }
 
-void dt_safetensors_close(struct dt_safetensors *file)
-{
-    if (!file)
-        return;
-    for (int i = 0; i < file->n_tensors; i++)
-        free(file->tensors[i].name);
-    for (int i = 0; i < 2 * file->n_metadata; i++)
-        free(file->metadata[i]);
-    if (file->fd >= 0)
-        close(file->fd);
-    free(file->tensors);
-    free(file->metadata);
-    free(file->path);
-    free(file);
-}
-
-const struct dt_safetensor *dt_safetensors_find(const struct dt_safetensors *file, const char *name)
-{
-    for (int i = 0; i < file->n_tensors; i++)
-        if (strcmp(file->tensors[i].name, name) == 0)
-            return &file->tensors[i];
-    return NULL;
-}
-
-const char *dt_safetensors_metadata(const struct dt_safetensors *file, const char *key)
-{
-    for (int i = 0; i < file->n_metadata; i++)
-        if (strcmp(file->metadata[2 * i], key) == 0)
-            return file->metadata[2 * i + 1];
-    return NULL;
-}
-
 static void widen(dt_dtype dtype, const uint16_t *in, int64_t n, float *out)
 {
     if (dtype == DT_BF16)
