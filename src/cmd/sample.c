@@ -1,0 +1,256 @@
+// `dtrain sample`: a trained model writes, token by token, from carried state: each token costs one
+// recurrent step.
+#include "cmd/cmd.h"
+
+#include "base/cores.h"
+#include "base/file.h"
+#include "base/rng.h"
+#include "model/hf.h"
+#include "train/checkpoint.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BYTES = 256 }; // vocabulary of byte models: tokens are printed as text
+
+static const char usage[] =
+    "dtrain sample RUN [--prompt TEXT] [--tokens N] [--temperature T] [--seed S]\n"
+    "  RUN            a run's folder (its newest checkpoint), a checkpoint, or a Hugging Face "
+    "directory\n"
+    "  --prompt       how the text begins (default: a newline); for models that are not of bytes: "
+    "token ids\n"
+    "  --tokens       how many to write (default 400)\n"
+    "  --temperature  0 takes the likeliest token, 1 the model's own distribution (default 0.8)\n"
+    "  --seed         of the draw (default 1337)\n";
+
+struct options {
+    char dir[DT_PATH];
+    const char *prompt;
+    int64_t tokens, seed;
+    double temperature;
+};
+
+static dt_status parse_number(const char *option, const char *text, double min, double max,
+                              double *value)
+{
+    char *end;
+    errno = 0;
+    *value = strtod(text, &end);
+    if (errno || end == text || *end || !(*value >= min && *value <= max))
+        return DT_FAIL(DT_USER, usage, "%s %s: must be a number in [%g, %g]", option, text, min,
+                       max);
+    return DT_OK;
+}
+
+// A run's folder stands for its newest checkpoint.
+static dt_status find_model(const char *path, char *dir)
+{
+    char checkpoints[DT_PATH];
+    DT_TRY(dt_path(checkpoints, "%s/checkpoints", path));
+    if (!dt_is_dir(checkpoints))
+        return dt_path(dir, "%s", path);
+    DT_TRY(dt_checkpoint_newest(checkpoints, dir));
+    return dir[0] ? DT_OK : DT_FAIL(DT_USER, "train first", "%s holds no checkpoint", checkpoints);
+}
+
+static dt_status parse(int argc, char **argv, struct options *o)
+{
+    static const struct option longs[] = {{"prompt", required_argument, NULL, 'p'},
+                                          {"tokens", required_argument, NULL, 'n'},
+                                          {"temperature", required_argument, NULL, 't'},
+                                          {"seed", required_argument, NULL, 's'},
+                                          {NULL, 0, NULL, 0}};
+    *o = (struct options){.prompt = "\n", .tokens = 400, .seed = 1337, .temperature = 0.8};
+    int option;
+    double value;
+    optind = 1;
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, "p:n:t:s:", longs, NULL)) != -1) {
+        switch (option) {
+        case 'p':
+            o->prompt = optarg;
+            break;
+        case 'n':
+            DT_TRY(parse_number("--tokens", optarg, 1, 1e9, &value));
+            o->tokens = (int64_t)value;
+            break;
+        case 't':
+            DT_TRY(parse_number("--temperature", optarg, 0, 100, &o->temperature));
+            break;
+        case 's':
+            DT_TRY(parse_number("--seed", optarg, 0, 9e15, &value));
+            o->seed = (int64_t)value;
+            break;
+        default:
+            return DT_FAIL(DT_USER, usage, "unknown option, or one without its value: %s",
+                           argv[optind - 1]);
+        }
+    }
+    if (optind != argc - 1)
+        return DT_FAIL(DT_USER, usage,
+                       "dtrain sample takes one run, checkpoint or model directory");
+    return find_model(argv[optind], o->dir);
+}
+
+// The prompt as tokens, malloc'ed: bytes, or ids separated by blanks.
+static dt_status read_prompt(const char *text, int64_t vocab, int32_t **tokens, int64_t *n)
+{
+    size_t length = strlen(text);
+    *tokens = malloc((length + 1) * sizeof **tokens);
+    *n = 0;
+    if (!*tokens)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a prompt of %zu bytes", length);
+    if (vocab == BYTES || (length == 1 && text[0] == '\n')) {
+        for (size_t i = 0; i < length; i++)
+            (*tokens)[(*n)++] = vocab == BYTES ? (unsigned char)text[i] : 0;
+        return *n > 0 ? DT_OK : DT_FAIL(DT_USER, usage, "--prompt is empty");
+    }
+    for (const char *at = text; *at;) {
+        char *end;
+        long id = strtol(at, &end, 10);
+        if (end == at || id < 0 || id >= vocab)
+            return DT_FAIL(DT_USER, "give token ids separated by blanks",
+                           "--prompt \"%s\": no token below %lld", at, (long long)vocab);
+        (*tokens)[(*n)++] = (int32_t)id;
+        at = end + strspn(end, " ");
+    }
+    return *n > 0 ? DT_OK : DT_FAIL(DT_USER, usage, "--prompt is empty");
+}
+
+static int64_t argmax(const float *logits, int64_t n)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return best;
+}
+
+// Draws from softmax(logits / temperature).
+static int32_t draw(const float *logits, int64_t n, double temperature, struct dt_philox *rng)
+{
+    int64_t best = argmax(logits, n), i = 0;
+    if (temperature == 0)
+        return (int32_t)best;
+    double total = 0, at = dt_philox_uniform(rng);
+    for (int64_t j = 0; j < n; j++)
+        total += exp((logits[j] - logits[best]) / temperature);
+    at *= total;
+    for (; i < n - 1; i++) {
+        at -= exp((logits[i] - logits[best]) / temperature);
+        if (at < 0)
+            break;
+    }
+    return (int32_t)i;
+}
+
+static void print_token(int32_t token, int64_t vocab)
+{
+    if (vocab == BYTES)
+        putchar(token);
+    else
+        printf("%d ", token);
+    fflush(stdout);
+}
+
+// One pass over `n` tokens; the next token's logits come to host memory `logits`.
+static dt_status pass(const struct dt_backend *backend, struct dt_model *model, int32_t *device_ids,
+                      const int32_t *ids, int64_t n, const struct dt_model_state *before,
+                      struct dt_model_state *after, float *logits)
+{
+    int64_t vocab = dt_model_config(model)->vocab_size, stride;
+    const float *device_logits;
+    struct dt_model_input input = {.sequences = 1, .length = n, .ids = device_ids};
+    DT_TRY(backend->table->to_device(backend->device, device_ids, ids, n * 4, NULL));
+    DT_TRY(dt_model_forward(model, &input, before, after, NULL));
+    DT_TRY(dt_model_last_logits(model, &input, &device_logits, &stride, NULL));
+    DT_TRY(backend->table->to_host(backend->device, logits, device_logits, vocab * 4, NULL));
+    return backend->table->stream_sync(backend->device, NULL);
+}
+
+struct writer {
+    const struct options *options;
+    struct dt_backend backend;
+    struct dt_model *model;
+    struct dt_model_state *state[2]; // read one, write the other
+    int32_t *prompt, *device_ids;
+    int64_t prompt_length;
+    float *logits;
+};
+
+static dt_status writer_open(struct writer *w)
+{
+    bool widened;
+    struct dt_model_config config = {.pad_vocab_multiple = 8};
+    DT_TRY(dt_hf_read_config(w->options->dir, &config));
+    DT_TRY(read_prompt(w->options->prompt, config.vocab_size, &w->prompt, &w->prompt_length));
+    DT_TRY(dt_backend_open("cpu", 0, dt_cores_share(0, 1, &widened), &w->backend));
+    config.storage =
+        DT_F32; // a step is bound by reading weights, and bf16 GEMM of one row gains nothing
+    struct dt_model_shape shape = {.sequences = 1, .length = w->prompt_length};
+    DT_TRY(dt_model_create(&w->backend, &config, &shape, &w->model));
+    const struct dt_params *params = dt_model_table(w->model);
+    DT_TRY(dt_hf_read_weights(w->options->dir, params, config.tie_embeddings,
+                              dt_model_weights(w->model)));
+    DT_TRY(dt_model_refresh(w->model, NULL));
+    for (int i = 0; i < 2; i++)
+        DT_TRY(dt_model_state_create(w->model, 1, &w->state[i]));
+    DT_TRY(
+        w->backend.table->alloc(w->backend.device, w->prompt_length * 4, (void **)&w->device_ids));
+    w->logits = malloc((size_t)config.vocab_size * sizeof *w->logits);
+    return w->logits ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for the logits");
+}
+
+static dt_status writer_run(struct writer *w)
+{
+    int64_t vocab = dt_model_config(w->model)->vocab_size;
+    struct dt_philox rng = dt_philox_init((uint64_t)w->options->seed, 0, 0);
+    for (int64_t i = 0; i < w->prompt_length; i++)
+        print_token(w->prompt[i], vocab);
+    DT_TRY(pass(&w->backend, w->model, w->device_ids, w->prompt, w->prompt_length, w->state[0],
+                w->state[1], w->logits));
+    for (int64_t i = 0; i < w->options->tokens; i++) {
+        int32_t token = draw(w->logits, vocab, w->options->temperature, &rng);
+        const struct dt_model_state *before = w->state[(i + 1) % 2];
+        print_token(token, vocab);
+        DT_TRY(pass(&w->backend, w->model, w->device_ids, &token, 1, before, w->state[i % 2],
+                    w->logits));
+    }
+    putchar('\n');
+    return DT_OK;
+}
+
+static void writer_close(struct writer *w)
+{
+    if (w->device_ids)
+        w->backend.table->free(w->backend.device, w->device_ids);
+    for (int i = 0; i < 2; i++)
+        if (w->state[i])
+            dt_model_state_destroy(w->model, w->state[i]);
+    dt_model_destroy(w->model);
+    if (w->backend.table)
+        dt_backend_close(&w->backend);
+    free(w->prompt);
+    free(w->logits);
+}
+
+dt_status dt_cmd_sample(struct dt_comm *comm, int argc, char **argv)
+{
+    (void)comm;
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+        fputs(usage, stdout);
+        return DT_OK;
+    }
+    struct options options;
+    DT_TRY(parse(argc, argv, &options));
+    struct writer w = {.options = &options};
+    dt_status status = writer_open(&w);
+    if (status == DT_OK)
+        status = writer_run(&w);
+    writer_close(&w);
+    return status;
+}

@@ -1,0 +1,127 @@
+// dtrain: arguments, subcommands, exit code. The only place that ends the process.
+#include "base/log.h"
+#include "cmd/cmd.h"
+#include "comm/comm.h"
+#include "train/job.h"
+#include "train/train.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct dt_comm *communicator; // of the whole process, for last words
+
+// The one way to end on an error of this rank alone: its last words, then the end of the job.
+static void die(const struct dt_error *error)
+{
+    static char text[2 * (DT_ERROR_MESSAGE + DT_ERROR_HINT)];
+    bool debug = getenv("DTRAIN_DEBUG") != NULL;
+    dt_log_live(NULL);
+    size_t length = communicator ? dt_comm_last_words(communicator, error, debug, text, sizeof text)
+                                 : dt_error_format(error, debug, text, sizeof text);
+    if (length > 0 && write(STDERR_FILENO, text, length) < 0)
+        _exit(error->code); // nobody listens
+    if (communicator)
+        dt_comm_abort(communicator, (int)error->code);
+    _exit((int)error->code);
+}
+
+// An error that every rank has: rank 0 says it, and all leave in order.
+static int leave(dt_status status)
+{
+    static char text[2 * (DT_ERROR_MESSAGE + DT_ERROR_HINT)];
+    if (status != DT_OK && (!communicator || communicator->info.rank == 0)) {
+        size_t length =
+            dt_error_format(dt_error_current(), getenv("DTRAIN_DEBUG") != NULL, text, sizeof text);
+        dt_log_live(NULL);
+        if (write(STDERR_FILENO, text, length) < 0)
+            return (int)status;
+    }
+    dt_comm_close(communicator);
+    communicator = NULL;
+    return (int)status;
+}
+
+static dt_status open_communicator(void)
+{
+    DT_TRY(dt_comm_open(DT_COMM_KIND_AUTO, &communicator));
+    dt_log_quiet(communicator->info.rank != 0);
+    return DT_OK;
+}
+
+// A lone failure ends the job here, before anything that its peers would wait in.
+static dt_status end_if_alone(dt_status status)
+{
+    if (status != DT_OK && communicator && communicator->info.size > 1 &&
+        !dt_comm_agreed(communicator))
+        dt_die();
+    return status;
+}
+
+static dt_status run_command(const struct dt_command *command, int argc, char **argv)
+{
+    if (command->communicates)
+        DT_TRY(open_communicator());
+    return end_if_alone(command->run(communicator, argc, argv));
+}
+
+static dt_status run_training(bool check, int argc, char **argv)
+{
+    struct dt_job job;
+    if (argc < 1)
+        return DT_FAIL(DT_USER, "dtrain --help lists commands and keys",
+                       "no configuration file given");
+    DT_TRY(open_communicator());
+    enum dt_purpose purpose = check ? DT_PURPOSE_INSPECT : DT_PURPOSE_TRAIN;
+    dt_status status = dt_job_open(communicator, purpose, argv[0], argv + 1, argc - 1, &job);
+    if (status == DT_OK && !check)
+        status = dt_train(&job);
+    else if (status == DT_OK && communicator->info.rank == 0)
+        status = dt_job_print(&job);
+    end_if_alone(status);
+    dt_job_close(&job);
+    return status;
+}
+
+static void print_help(void)
+{
+    printf("dtrain trains Mamba sequence models on many GPUs or CPUs.\n\n"
+           "  dtrain CONFIG [section.key=value …]    train (mpirun -np 4 dtrain config.ini: on "
+           "four ranks)\n"
+           "  dtrain --check CONFIG [key=value …]    resolved configuration, data, memory plan; "
+           "trains nothing\n");
+    for (const struct dt_command *command = dt_commands; command->name; command++)
+        printf("  dtrain %-32s%s\n", command->usage, command->help);
+    printf("  dtrain --help, dtrain --version\n\n"
+           "Exit codes: 0 success, or a clean stop on a signal; 2 arguments, configuration or data "
+           "are wrong;\n"
+           "3 the machine failed (I/O, memory, device, communication).\n\n"
+           "Configuration: section.key=value on the command line, over DTRAIN_SECTION__KEY in the\n"
+           "environment, over the file, over the default.\n\n");
+    dt_config_help(&dt_settings_table, stdout);
+}
+
+int main(int argc, char **argv)
+{
+    dt_die_register(die);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const char *word = argc > 1 ? argv[1] : "";
+    if (argc == 1 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+        print_help();
+        return argc == 1 ? DT_USER : DT_OK;
+    }
+    if (strcmp(word, "--version") == 0) {
+        printf("dtrain %s\n", DT_VERSION);
+        return DT_OK;
+    }
+    for (const struct dt_command *command = dt_commands; command->name; command++)
+        if (strcmp(word, command->name) == 0)
+            return leave(run_command(command, argc - 1, argv + 1));
+    if (strcmp(word, "--check") == 0)
+        return leave(run_training(true, argc - 2, argv + 2));
+    if (word[0] == '-')
+        return leave(
+            DT_FAIL(DT_USER, "dtrain --help lists commands and keys", "unknown option %s", word));
+    return leave(run_training(false, argc - 1, argv + 1));
+}

@@ -1,0 +1,9 @@
+// Validation: the mean loss over the validation shards in file order, every window once.
+#pragma once
+
+#include "train/job.h"
+#include "train/staging.h"
+
+// At most `max_batches` batches (0: all). Every rank evaluates its slots; all get the global sums.
+dt_status dt_evaluate(const struct dt_job *job, struct dt_model *model, struct dt_staging *staging,
+                      int64_t max_batches, struct dt_loss_sum *total);

@@ -1,0 +1,82 @@
+// `dtrain --check`: what a job would do, told before anything is allocated.
+#include "train/job.h"
+
+#include "comm/buckets.h"
+#include "train/optimizer.h"
+#include "train/staging.h"
+
+#include <stdio.h>
+
+static void print_bytes(const char *what, int64_t bytes)
+{
+    if (bytes > 0)
+        printf("  %-16s %10.1f MiB\n", what, (double)bytes / 0x1p20);
+}
+
+static void print_dataset(const char *name, const struct dt_dataset *data)
+{
+    static const char *const schema[] = {"tokens", "pairs", "synthetic"};
+    if (!data)
+        return;
+    printf("%s: %lld shards (%s), %lld tokens, %lld windows of %lld\n", name,
+           (long long)data->n_shards, schema[data->schema], (long long)data->tokens,
+           (long long)data->windows, (long long)data->seq_len);
+    for (int64_t i = 0; i < data->n_shards && i < 8; i++)
+        printf("  %s  %s x %lld\n", data->shards[i].path, dt_dtype_name(data->shards[i].type),
+               (long long)data->shards[i].count);
+    if (data->n_shards > 8)
+        printf("  … and %lld more\n", (long long)(data->n_shards - 8));
+}
+
+static dt_status print_memory(const struct dt_job *job, const struct dt_params *params)
+{
+    int64_t bytes[DT_MEMORY_COUNT], total = 0;
+    struct dt_model_shape shape = dt_job_shape(job, true);
+    struct dt_loader_config loader = dt_job_train_loader(job);
+    DT_TRY(dt_model_plan(&job->backend, &job->model, &shape, bytes));
+    printf("memory of a rank:\n");
+    for (int i = 0; i < DT_MEMORY_COUNT; i++) {
+        print_bytes(dt_memory_name[i], bytes[i]);
+        total += bytes[i];
+    }
+    print_bytes("moments", dt_optimizer_bytes(params));
+    print_bytes("input", dt_staging_bytes(job));
+    print_bytes("host batches", dt_loader_bytes(&loader));
+    print_bytes("in all", total + dt_optimizer_bytes(params) + dt_staging_bytes(job) +
+                              dt_loader_bytes(&loader));
+    return DT_OK;
+}
+
+static void print_batch(const struct dt_job *job)
+{
+    int64_t batch = job->settings.data.batch, length = job->settings.data.seq_len;
+    printf("batch: %lld sequences of %lld tokens = %lld tokens a step; %d ranks x %lld "
+           "micro-batches x %lld\n",
+           (long long)batch, (long long)length, (long long)(batch * length), job->comm->info.size,
+           (long long)(job->local_batch / job->micro_batch), (long long)job->micro_batch);
+    printf("steps: %lld of %lld an epoch, %.3g tokens in all\n", (long long)job->steps,
+           (long long)job->steps_per_epoch, (double)job->steps * (double)(batch * length));
+}
+
+dt_status dt_job_print(const struct dt_job *job)
+{
+    struct dt_params params;
+    struct dt_device_info device;
+    DT_TRY(dt_model_params(&job->model, &params));
+    dt_status status = job->backend.table->info(job->backend.device, &device);
+    if (status == DT_OK) {
+        dt_config_echo(job->config, stdout);
+        printf("\ndevice: %s (%s)\n", device.name, device.features);
+        print_dataset("training data", job->train);
+        print_dataset("validation data", job->val);
+        printf("model: %.3f M parameters, %s storage, %.2f MFLOP a token in training\n",
+               (double)params.count * 1e-6, dt_dtype_name(job->model.storage),
+               dt_model_flops_per_token(&job->model) * 1e-6);
+        print_batch(job);
+        if (job->resume[0])
+            printf("would go on from %s\n", job->resume);
+        status = print_memory(job, &params);
+    }
+    dt_params_free(&params);
+    return status;
+}

@@ -1,0 +1,117 @@
+// AdamW over the flat arrays of the model, driven by the device's control struct.
+#include "train/optimizer.h"
+
+#include <stdlib.h>
+
+int64_t dt_optimizer_bytes(const struct dt_params *params)
+{
+    return 2 * params->elements * (int64_t)sizeof(float);
+}
+
+static struct dt_sum_squares_args norm_args(const struct dt_optimizer *o)
+{
+    return (struct dt_sum_squares_args){.n = dt_model_table(o->model)->elements,
+                                        .x = dt_model_gradients(o->model),
+                                        .sum = o->sum_squares,
+                                        .workspace = o->workspace,
+                                        .workspace_bytes = o->workspace_bytes};
+}
+
+static dt_status take(struct dt_optimizer *o, int64_t bytes, void *pointer, const char *what)
+{
+    DT_TRY_NOTE(o->backend->table->alloc(o->backend->device, bytes, pointer),
+                "taking %.1f MiB for %s", (double)bytes / 0x1p20, what);
+    return DT_OK;
+}
+
+static dt_status take_all(struct dt_optimizer *o, float weight_decay)
+{
+    const struct dt_params *params = dt_model_table(o->model);
+    struct dt_sum_squares_args norm = norm_args(o);
+    struct dt_adamw_span *spans;
+    o->workspace_bytes = dt_sum_squares_workspace(o->backend, &norm);
+    DT_TRY(take(o, params->elements * 4, &o->m, "the first moments"));
+    DT_TRY(take(o, params->elements * 4, &o->v, "the second moments"));
+    DT_TRY(take(o, sizeof *o->sum, &o->sum, "the loss"));
+    DT_TRY(take(o, sizeof *o->control, &o->control, "the update control"));
+    DT_TRY(take(o, sizeof *o->sum_squares, &o->sum_squares, "the norm"));
+    DT_TRY(take(o, o->workspace_bytes, &o->workspace, "the norm's workspace"));
+    DT_TRY(dt_params_spans(params, weight_decay, &spans, &o->n_spans));
+    int64_t bytes = o->n_spans * (int64_t)sizeof *spans;
+    dt_status status = take(o, bytes, &o->spans, "the decay spans");
+    if (status == DT_OK)
+        status = o->backend->table->to_device(o->backend->device, o->spans, spans, bytes, NULL);
+    if (status == DT_OK)
+        status = o->backend->table->stream_sync(o->backend->device, NULL);
+    free(spans);
+    return status;
+}
+
+dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,
+                              const struct dt_settings *settings, struct dt_optimizer *o)
+{
+    *o = (struct dt_optimizer){.backend = backend,
+                               .model = model,
+                               .beta1 = (float)settings->optim.beta1,
+                               .beta2 = (float)settings->optim.beta2,
+                               .eps = (float)settings->optim.eps,
+                               .grad_clip = (float)settings->optim.grad_clip};
+    dt_status status = take_all(o, (float)settings->optim.weight_decay);
+    if (status != DT_OK)
+        dt_optimizer_destroy(o);
+    return status;
+}
+
+void dt_optimizer_destroy(struct dt_optimizer *o)
+{
+    void *memory[] = {o->m, o->v, o->sum, o->control, o->sum_squares, o->spans, o->workspace};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        if (memory[i])
+            o->backend->table->free(o->backend->device, memory[i]);
+    *o = (struct dt_optimizer){0};
+}
+
+dt_status dt_optimizer_restore(struct dt_optimizer *o, int64_t updates, int64_t skipped_in_a_row)
+{
+    struct dt_update_control control = {.updates = updates,
+                                        .skipped_in_a_row = (int32_t)skipped_in_a_row};
+    DT_TRY(o->backend->table->to_device(o->backend->device, o->control, &control, sizeof control,
+                                        NULL));
+    return o->backend->table->stream_sync(o->backend->device, NULL);
+}
+
+dt_status dt_optimizer_step(struct dt_optimizer *o, double lr, double expected,
+                            struct dt_stream *stream)
+{
+    struct dt_sum_squares_args norm = norm_args(o);
+    DT_TRY(dt_sum_squares(o->backend, &norm, stream));
+    struct dt_update_control_args control = {.sum = o->sum,
+                                             .sum_squares = o->sum_squares,
+                                             .expected = expected,
+                                             .lr = (float)lr,
+                                             .beta1 = o->beta1,
+                                             .beta2 = o->beta2,
+                                             .grad_clip = o->grad_clip,
+                                             .control = o->control};
+    DT_TRY(dt_update_control(o->backend, &control, stream));
+    struct dt_adamw_args adamw = {.n = dt_model_table(o->model)->elements,
+                                  .weight = dt_model_weights(o->model),
+                                  .m = o->m,
+                                  .v = o->v,
+                                  .grad = dt_model_gradients(o->model),
+                                  .copy = dt_model_copies(o->model),
+                                  .beta1 = o->beta1,
+                                  .beta2 = o->beta2,
+                                  .eps = o->eps,
+                                  .n_spans = o->n_spans,
+                                  .spans = o->spans,
+                                  .control = o->control};
+    return dt_adamw(o->backend, &adamw, stream);
+}
+
+dt_status dt_optimizer_read(const struct dt_optimizer *o, struct dt_update_control *control)
+{
+    DT_TRY(
+        o->backend->table->to_host(o->backend->device, control, o->control, sizeof *control, NULL));
+    return o->backend->table->stream_sync(o->backend->device, NULL);
+}

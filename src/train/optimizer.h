@@ -1,0 +1,37 @@
+// The optimizer's state and its step: gradient norm, what varies (update_control), one fused AdamW
+// pass. Everything lies on the device; the host gives the learning rate and later reads the control
+// struct.
+#pragma once
+
+#include "model/model.h"
+#include "train/settings.h"
+
+struct dt_optimizer {
+    const struct dt_backend *backend;
+    struct dt_model *model;
+    float *m, *v;                      // [elements] fp32
+    struct dt_loss_sum *sum;           // one: the global batch's loss
+    struct dt_update_control *control; // one
+    double *sum_squares;               // one
+    struct dt_adamw_span *spans;
+    int64_t n_spans;
+    void *workspace;
+    int64_t workspace_bytes;
+    float beta1, beta2, eps, grad_clip;
+};
+
+// Bytes of the moments, for the memory plan.
+int64_t dt_optimizer_bytes(const struct dt_params *params);
+dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,
+                              const struct dt_settings *settings, struct dt_optimizer *optimizer);
+void dt_optimizer_destroy(struct dt_optimizer *optimizer);
+// Sets what bias correction and skipping go on from (a resumed run).
+dt_status dt_optimizer_restore(struct dt_optimizer *optimizer, int64_t updates,
+                               int64_t skipped_in_a_row);
+// After the gradients and optimizer->sum are those of the whole global batch; `expected`: its
+// tokens.
+dt_status dt_optimizer_step(struct dt_optimizer *optimizer, double lr, double expected,
+                            struct dt_stream *stream);
+// The control struct of the last step, on the host.
+dt_status dt_optimizer_read(const struct dt_optimizer *optimizer,
+                            struct dt_update_control *control);

@@ -1,0 +1,111 @@
+// Lock by flock(2): the kernel drops it when its holder dies, however that happens.
+#include "train/run_folder.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+static void read_holder(int fd, char *text, size_t size)
+{
+    ssize_t n = pread(fd, text, size - 1, 0);
+    text[n > 0 ? n : 0] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+}
+
+static void write_holder(int fd)
+{
+    char host[64] = "", text[160];
+    gethostname(host, sizeof host - 1);
+    int n = snprintf(text, sizeof text, "process %d on host %s\n", (int)getpid(), host);
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n)
+        dt_warn("cannot note the holder in the run's lock: %s", strerror(errno));
+}
+
+static dt_status take_lock(const char *path, double wait_s, int *lock)
+{
+    char file[DT_PATH], holder[160];
+    DT_TRY(dt_path(file, "%s/.lock", path));
+    int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return DT_FAIL(DT_USER, "give run.dir a folder that this job may write",
+                       "cannot write %s: %s", file, strerror(errno));
+    double until = dt_seconds() + wait_s;
+    bool told = false;
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR) {
+            dt_warn("the file system of %s has no locks (%s): nothing keeps a second job away",
+                    path, strerror(errno));
+            break;
+        }
+        read_holder(fd, holder, sizeof holder);
+        if (dt_seconds() > until) {
+            close(fd);
+            return DT_FAIL(DT_USER, "stop that job, or give this one another run.name or run.dir",
+                           "%s is in use by %s", path, holder);
+        }
+        if (!told)
+            dt_info("%s is in use by %s: waiting up to %.0f s", path, holder, wait_s);
+        told = true;
+        nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    }
+    write_holder(fd);
+    *lock = fd;
+    return DT_OK;
+}
+
+dt_status dt_run_folder_open(const char *path, double wait_s, struct dt_run_folder *folder)
+{
+    *folder = (struct dt_run_folder){.lock = -1};
+    DT_TRY(dt_path(folder->path, "%s", path));
+    DT_TRY(dt_path(folder->checkpoints, "%s/checkpoints", path));
+    DT_TRY_NOTE(dt_make_dirs(folder->checkpoints), "making the run's folder (run.dir)");
+    return take_lock(path, wait_s, &folder->lock);
+}
+
+void dt_run_folder_close(struct dt_run_folder *folder)
+{
+    if (folder->lock >= 0)
+        close(folder->lock);
+    folder->lock = -1;
+}
+
+dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *state, int64_t step,
+                              const char *reason)
+{
+    char path[DT_PATH];
+    DT_TRY(dt_path(path, "%s/state.json", folder->path));
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddStringToObject(json, "state", state);
+    cJSON_AddNumberToObject(json, "step", (double)step);
+    cJSON_AddStringToObject(json, "reason", reason);
+    char *text = cJSON_PrintUnformatted(json);
+    cJSON_Delete(json);
+    if (!text)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %s", path);
+    dt_status status = dt_write_file_atomic(path, text, (int64_t)strlen(text));
+    cJSON_free(text);
+    return status;
+}
+
+dt_status dt_run_folder_config(const struct dt_run_folder *folder, const struct dt_config *config)
+{
+    char path[DT_PATH], *text = NULL;
+    size_t size = 0;
+    DT_TRY(dt_path(path, "%s/config.resolved.ini", folder->path));
+    FILE *memory = open_memstream(&text, &size);
+    if (!memory)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %s", path);
+    dt_config_echo(config, memory);
+    fclose(memory);
+    dt_status status = dt_write_file_atomic(path, text, (int64_t)size);
+    free(text);
+    return status;
+}

@@ -1,0 +1,20 @@
+// The folder of a run: its lock, state.json and the resolved configuration. Rank 0 only.
+#pragma once
+
+#include "base/config.h"
+#include "base/file.h"
+
+struct dt_run_folder {
+    char path[DT_PATH];
+    char checkpoints[DT_PATH]; // path/checkpoints
+    int lock;                  // descriptor of path/.lock, -1 where not held
+};
+
+// Makes the folder, takes its lock (waits `wait_s` seconds for another job's, then DT_USER naming
+// the holder) and proves that files can be written there.
+dt_status dt_run_folder_open(const char *path, double wait_s, struct dt_run_folder *folder);
+void dt_run_folder_close(struct dt_run_folder *folder);
+// state: "running", "stopped", "complete".
+dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *state, int64_t step,
+                              const char *reason);
+dt_status dt_run_folder_config(const struct dt_run_folder *folder, const struct dt_config *config);

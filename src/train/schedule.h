@@ -1,0 +1,21 @@
+// The learning rate of a step (DESIGN: Configuration).
+#pragma once
+
+#include "train/settings.h"
+
+#include <stdint.h>
+
+// step 1 … steps. With w warm-up steps: lr · t / w up to w, then with f = (t - w) / (steps - w):
+//   cosine    min_lr + (lr - min_lr) · (1 + cos(π f)) / 2
+//   linear    lr + (min_lr - lr) · f
+//   constant  lr
+//   wsd       lr until the last decay_steps, then linear to min_lr
+struct dt_lr_schedule {
+    enum dt_schedule kind;
+    double lr, min_lr;
+    int64_t steps, warmup_steps, decay_steps;
+};
+
+// Resolves `auto` values (min_lr: 0.1 lr, decay_steps: 0.2 steps) for a run of `steps` steps.
+struct dt_lr_schedule dt_lr_schedule(const struct dt_settings *settings, int64_t steps);
+double dt_lr_at(const struct dt_lr_schedule *schedule, int64_t step);

@@ -1,0 +1,509 @@
+// One run from its first step (or its checkpoint) to its end. All ranks walk through the same
+// steps; what they must agree on in a step (to stop, to save) travels with the loss.
+#include "train/train.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "comm/buckets.h"
+#include "train/checkpoint.h"
+#include "train/evaluate.h"
+#include "train/metrics.h"
+#include "train/optimizer.h"
+#include "train/schedule.h"
+#include "train/signals.h"
+#include "train/staging.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+struct trainer {
+    struct dt_job *job;
+    bool root;
+    struct dt_model *model;
+    struct dt_optimizer optimizer;
+    struct dt_buckets *buckets;
+    struct dt_loader *loader;
+    struct dt_staging staging;
+    struct dt_metrics *metrics; // root only
+    struct dt_lr_schedule schedule;
+    struct dt_trainer_state state;
+    double last_save;   // dt_seconds of the last checkpoint
+    int64_t last_saved; // its step, -1 where none
+    int64_t last_eval;  // step of the last validation
+};
+
+// What ranks tell each other with the loss, summed over ranks.
+struct step_sums {
+    struct dt_loss_sum loss;
+    double stop; // ranks that were asked to stop
+    double save; // rank 0: it is time for a checkpoint
+};
+
+static double resident_mb(void)
+{
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file)
+        return 0;
+    if (fscanf(file, "%*d %ld", &pages) != 1)
+        pages = 0;
+    fclose(file);
+    return (double)pages * (double)sysconf(_SC_PAGESIZE) / 1e6;
+}
+
+// Memory of the device; where the host's is the device's, what this process has resident.
+static double memory_mb(const struct dt_backend *backend)
+{
+    return backend->table->unified ? resident_mb()
+                                   : (double)backend->table->memory_in_use(backend->device) / 1e6;
+}
+
+// Creation, in the order of the data's way: model, optimizer, buckets, loader.
+
+static dt_status create_buckets(struct trainer *t)
+{
+    const struct dt_settings *s = &t->job->settings;
+    const struct dt_params *params = dt_model_table(t->model);
+    int64_t *ends = malloc((size_t)params->n * sizeof *ends);
+    if (!ends)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %d rows", params->n);
+    for (int i = 0; i < params->n; i++)
+        ends[i] = i + 1 < params->n ? params->rows[i + 1].offset : params->elements;
+    struct dt_buckets_config config = {.gradients = dt_model_gradients(t->model),
+                                       .elements = params->elements,
+                                       .row_ends = ends,
+                                       .n_rows = params->n,
+                                       .bucket_bytes = (int64_t)(s->comm.bucket_mb * 1e6),
+                                       .wire = s->comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32};
+    dt_status status = dt_buckets_create(t->job->comm, &t->job->backend, &config, &t->buckets);
+    free(ends);
+    return status;
+}
+
+static struct dt_trainer_state fresh_state(const struct dt_settings *s)
+{
+    return (struct dt_trainer_state){.seed = (uint64_t)s->run.seed,
+                                     .batch = s->data.batch,
+                                     .seq_len = s->data.seq_len,
+                                     .block = s->data.block,
+                                     .shuffle = s->data.shuffle,
+                                     .reset_token = s->data.reset_token,
+                                     .reset_after = s->data.reset_after};
+}
+
+// Host copies of the flat arrays that a checkpoint holds; the device's own where the host can read
+// them.
+struct host_arrays {
+    float *weights, *m, *v;
+};
+
+static dt_status host_arrays_take(struct trainer *t, bool filled, struct host_arrays *host)
+{
+    const struct dt_backend *backend = &t->job->backend;
+    float *device[] = {dt_model_weights(t->model), t->optimizer.m, t->optimizer.v};
+    float **out[] = {&host->weights, &host->m, &host->v};
+    int64_t bytes = dt_model_table(t->model)->elements * (int64_t)sizeof(float);
+    *host = (struct host_arrays){device[0], device[1], device[2]};
+    if (backend->table->unified)
+        return DT_OK;
+    *host = (struct host_arrays){0};
+    for (int i = 0; i < 3; i++) {
+        DT_TRY(backend->table->alloc_host(backend->device, bytes, (void **)out[i]));
+        if (filled)
+            DT_TRY(backend->table->to_host(backend->device, *out[i], device[i], bytes, NULL));
+    }
+    return backend->table->stream_sync(backend->device, NULL);
+}
+
+static void host_arrays_drop(struct trainer *t, struct host_arrays *host)
+{
+    const struct dt_backend *backend = &t->job->backend;
+    float *memory[] = {host->weights, host->m, host->v};
+    for (int i = 0; i < 3 && !backend->table->unified; i++)
+        if (memory[i])
+            backend->table->free_host(backend->device, memory[i]);
+}
+
+static dt_status host_arrays_to_device(struct trainer *t, const struct host_arrays *host)
+{
+    const struct dt_backend *backend = &t->job->backend;
+    int64_t bytes = dt_model_table(t->model)->elements * (int64_t)sizeof(float);
+    if (backend->table->unified)
+        return DT_OK;
+    DT_TRY(backend->table->to_device(backend->device, dt_model_weights(t->model), host->weights,
+                                     bytes, NULL));
+    DT_TRY(backend->table->to_device(backend->device, t->optimizer.m, host->m, bytes, NULL));
+    DT_TRY(backend->table->to_device(backend->device, t->optimizer.v, host->v, bytes, NULL));
+    return backend->table->stream_sync(backend->device, NULL);
+}
+
+static struct dt_checkpoint_arrays checkpoint_arrays(const struct trainer *t,
+                                                     const struct host_arrays *host)
+{
+    return (struct dt_checkpoint_arrays){.model = &t->job->model,
+                                         .params = dt_model_table(t->model),
+                                         .weights = host->weights,
+                                         .m = host->m,
+                                         .v = host->v};
+}
+
+static dt_status broadcast_arrays(struct trainer *t, const struct host_arrays *host)
+{
+    int64_t bytes = dt_model_table(t->model)->elements * (int64_t)sizeof(float);
+    DT_TRY(dt_broadcast(t->job->comm, host->weights, bytes, 0));
+    DT_TRY(dt_broadcast(t->job->comm, host->m, bytes, 0));
+    return dt_broadcast(t->job->comm, host->v, bytes, 0);
+}
+
+static dt_status load_on_root(struct trainer *t, const struct host_arrays *host)
+{
+    if (!t->root)
+        return DT_OK;
+    struct dt_checkpoint_arrays arrays = checkpoint_arrays(t, host);
+    struct dt_trainer_state expected = t->state;
+    return dt_checkpoint_load(t->job->resume, &arrays, &expected, t->job->train, &t->state);
+}
+
+// Goes on from job->resume: rank 0 reads, all get the same.
+static dt_status resume(struct trainer *t)
+{
+    struct host_arrays host;
+    dt_comm_progress(t->job->comm, 0, "loading a checkpoint");
+    dt_status status = host_arrays_take(t, false, &host);
+    if (status == DT_OK)
+        status = load_on_root(t, &host);
+    status = dt_agree(t->job->comm, status);
+    if (status == DT_OK)
+        status = dt_broadcast(t->job->comm, &t->state, sizeof t->state, 0);
+    if (status == DT_OK)
+        status = broadcast_arrays(t, &host);
+    if (status == DT_OK)
+        status = host_arrays_to_device(t, &host);
+    host_arrays_drop(t, &host);
+    if (status != DT_OK)
+        return status;
+    DT_TRY(dt_model_refresh(t->model, NULL));
+    DT_TRY(dt_optimizer_restore(&t->optimizer, t->state.updates, t->state.skipped_in_a_row));
+    dt_info("going on from %s at step %lld", t->job->resume, (long long)t->state.step);
+    return DT_OK;
+}
+
+static dt_status open_metrics(struct trainer *t)
+{
+    if (!t->root)
+        return DT_OK;
+    const struct dt_settings *s = &t->job->settings;
+    struct dt_metrics_config config = {.folder = t->job->run_path,
+                                       .resume_step = t->state.step,
+                                       .first_step = t->state.step + 1,
+                                       .steps = t->job->steps,
+                                       .every = s->log.every,
+                                       .console = (enum dt_console_choice)s->log.console,
+                                       .flops_per_token = dt_model_flops_per_token(&t->job->model)};
+    DT_TRY(dt_run_folder_config(&t->job->folder, t->job->config));
+    DT_TRY(dt_run_folder_state(&t->job->folder, "running", t->state.step, ""));
+    return dt_metrics_open(&config, &t->metrics);
+}
+
+static dt_status create_local(struct trainer *t)
+{
+    struct dt_job *job = t->job;
+    struct dt_model_shape shape = dt_job_shape(job, true);
+    DT_TRY(dt_model_create(&job->backend, &job->model, &shape, &t->model));
+    DT_TRY(dt_optimizer_create(&job->backend, t->model, &job->settings, &t->optimizer));
+    DT_TRY(create_buckets(t));
+    return dt_staging_create(job, &t->staging);
+}
+
+static dt_status create(struct trainer *t)
+{
+    struct dt_job *job = t->job;
+    dt_comm_progress(job->comm, 0, "building the model");
+    DT_TRY(dt_agree(job->comm, create_local(t)));
+    t->state = fresh_state(&job->settings);
+    t->schedule = dt_lr_schedule(&job->settings, job->steps);
+    if (job->resume[0])
+        DT_TRY(resume(t));
+    else
+        DT_TRY(dt_job_load_weights(job, job->settings.run.init_from, t->model));
+    if (job->resume[0])
+        t->last_saved = t->state.step;
+    struct dt_loader_config loader = dt_job_train_loader(job);
+    dt_status status = open_metrics(t);
+    if (status == DT_OK && t->state.step < job->steps)
+        status = dt_loader_open(&loader, t->state.step, &t->loader);
+    return dt_agree(job->comm, status);
+}
+
+static void destroy(struct trainer *t)
+{
+    dt_loader_close(t->loader);
+    dt_metrics_close(t->metrics);
+    dt_buckets_destroy(t->buckets);
+    if (t->optimizer.backend)
+        dt_optimizer_destroy(&t->optimizer);
+    if (t->staging.backend)
+        dt_staging_destroy(&t->staging);
+    dt_model_destroy(t->model);
+}
+
+// Checkpoints and validation.
+
+static dt_status save_on_root(struct trainer *t)
+{
+    if (!t->root)
+        return DT_OK;
+    const struct dt_job *job = t->job;
+    struct host_arrays host;
+    char path[DT_PATH];
+    double start = dt_seconds();
+    dt_status status = host_arrays_take(t, true, &host);
+    struct dt_checkpoint_arrays arrays = checkpoint_arrays(t, &host);
+    if (status == DT_OK)
+        status = dt_checkpoint_save(job->folder.checkpoints, &arrays, &t->state, job->train, path);
+    host_arrays_drop(t, &host);
+    DT_TRY(status);
+    DT_TRY(dt_checkpoint_prune(job->folder.checkpoints, job->settings.checkpoint.keep));
+    return dt_metrics_checkpoint(t->metrics, t->state.step, path, (dt_seconds() - start) * 1e3);
+}
+
+static dt_status save(struct trainer *t)
+{
+    if (t->last_saved == t->state.step)
+        return DT_OK;
+    dt_comm_progress(t->job->comm, t->state.step, "saving a checkpoint");
+    DT_TRY_NOTE(dt_agree(t->job->comm, save_on_root(t)), "saving step %lld",
+                (long long)t->state.step);
+    t->last_save = dt_seconds();
+    t->last_saved = t->state.step;
+    return DT_OK;
+}
+
+static dt_status validate(struct trainer *t)
+{
+    if (!t->job->val || t->last_eval == t->state.step)
+        return DT_OK;
+    struct dt_loss_sum total;
+    dt_comm_progress(t->job->comm, t->state.step, "validation");
+    DT_TRY(dt_evaluate(t->job, t->model, &t->staging, t->job->settings.log.eval_batches, &total));
+    t->last_eval = t->state.step;
+    if (!t->root)
+        return DT_OK;
+    return dt_metrics_eval(t->metrics, t->state.step, total.loss / total.counted,
+                           (int64_t)total.counted);
+}
+
+// Every rank's weights must be the same bits; a rank that differs is named.
+static dt_status verify_replicas(struct trainer *t)
+{
+    struct dt_comm *comm = t->job->comm;
+    const struct dt_backend *backend = &t->job->backend;
+    int64_t bytes = dt_model_table(t->model)->elements * (int64_t)sizeof(float);
+    float *weights = dt_model_weights(t->model);
+    dt_comm_progress(comm, t->state.step, "comparing replicas");
+    if (!backend->table->unified) {
+        DT_TRY(backend->table->alloc_host(backend->device, bytes, (void **)&weights));
+        DT_TRY(backend->table->to_host(backend->device, weights, dt_model_weights(t->model), bytes,
+                                       NULL));
+        DT_TRY(backend->table->stream_sync(backend->device, NULL));
+    }
+    uint64_t hash = XXH64(weights, (size_t)bytes, 0);
+    if (!backend->table->unified)
+        backend->table->free_host(backend->device, weights);
+    uint64_t first = hash;
+    DT_TRY(dt_broadcast(comm, &first, sizeof first, 0));
+    dt_status mine = DT_OK;
+    if (hash != first)
+        mine =
+            DT_FAIL(DT_MACHINE,
+                    "this host's memory or libraries may be at fault: leave it out and resume from "
+                    "the last "
+                    "checkpoint",
+                    "the weights differ from rank 0's after step %lld (%016llx, not %016llx)",
+                    (long long)t->state.step, (unsigned long long)hash, (unsigned long long)first);
+    return dt_agree(comm, mine);
+}
+
+// The step.
+
+static dt_status row_ready(void *context, int64_t row)
+{
+    return dt_buckets_ready(context, row);
+}
+
+static dt_status forward_backward(struct trainer *t, int64_t step)
+{
+    struct dt_comm *comm = t->job->comm;
+    const struct dt_settings *s = &t->job->settings;
+    double scale = 1.0 / ((double)s->data.batch * (double)s->data.seq_len);
+    int64_t n = dt_staging_micro_batches(&t->staging);
+    for (int64_t i = 0; i < n; i++) {
+        struct dt_model_input input = dt_staging_micro_batch(&t->staging, i);
+        bool last = i == n - 1;
+        dt_comm_progress(comm, step, "forward");
+        DT_TRY(dt_model_forward(t->model, &input, NULL, NULL, NULL));
+        DT_TRY(dt_model_loss(t->model, &input, scale, i > 0, t->optimizer.sum, NULL));
+        dt_comm_progress(comm, step, "backward");
+        DT_TRY(dt_model_backward(t->model, &input, NULL, i > 0, last ? row_ready : NULL, t->buckets,
+                                 NULL));
+    }
+    return DT_OK;
+}
+
+static bool time_to_save(const struct trainer *t)
+{
+    const struct dt_settings *s = &t->job->settings;
+    return t->root && s->checkpoint.minutes > 0 &&
+           dt_seconds() - t->last_save >= 60 * s->checkpoint.minutes;
+}
+
+// Adds up loss and wishes over ranks; the gradients' buckets are under way beside it.
+static dt_status share_sums(struct trainer *t, struct step_sums *sums)
+{
+    const struct dt_backend *backend = &t->job->backend;
+    int64_t bytes = sizeof sums->loss;
+    *sums = (struct step_sums){.stop = dt_signals_pending() != 0, .save = time_to_save(t)};
+    DT_TRY(backend->table->to_host(backend->device, &sums->loss, t->optimizer.sum, bytes, NULL));
+    DT_TRY(backend->table->stream_sync(backend->device, NULL));
+    DT_TRY(dt_allreduce(t->job->comm, sums, sizeof *sums / sizeof(double), DT_F64, DT_SUM));
+    return backend->table->to_device(backend->device, t->optimizer.sum, &sums->loss, bytes, NULL);
+}
+
+// Alike on every rank, since the control struct is.
+static dt_status check_skips(const struct trainer *t, const struct dt_update_control *control)
+{
+    int64_t limit = t->job->settings.optim.max_skipped;
+    if (control->skip)
+        dt_warn("step %lld skipped: loss %g, gradient norm %g, %.0f tokens counted",
+                (long long)t->state.step, control->loss, control->grad_norm, control->counted);
+    if (control->skipped_in_a_row <= limit)
+        return DT_OK;
+    dt_status status = DT_FAIL(
+        DT_USER, "lower optim.lr, lengthen optim.warmup_steps, or look at the data of these steps",
+        "%d steps in a row were skipped (optim.max_skipped = %lld), the last at step %lld: loss "
+        "%g, "
+        "gradient norm %g",
+        control->skipped_in_a_row, (long long)limit, (long long)t->state.step, control->loss,
+        control->grad_norm);
+    return dt_agree(t->job->comm, status);
+}
+
+static void count_step(struct trainer *t, const struct dt_update_control *control)
+{
+    const struct dt_settings *s = &t->job->settings;
+    t->state.step++;
+    t->state.updates = control->updates;
+    t->state.skips += control->skip;
+    t->state.skipped_in_a_row = control->skipped_in_a_row;
+    t->state.tokens += s->data.batch * s->data.seq_len;
+}
+
+static dt_status log_step(struct trainer *t, const struct dt_update_control *control, double lr,
+                          double seconds, double data_wait_ms, double comm_wait_ms)
+{
+    if (!t->root)
+        return DT_OK;
+    const struct dt_settings *s = &t->job->settings;
+    struct dt_train_line line = {.step = t->state.step,
+                                 .epoch = (t->state.step - 1) / t->job->steps_per_epoch,
+                                 .tokens = t->state.tokens,
+                                 .loss = control->loss,
+                                 .grad_norm = control->grad_norm,
+                                 .lr = lr,
+                                 .step_ms = seconds * 1e3,
+                                 .tokens_per_s =
+                                     (double)(s->data.batch * s->data.seq_len) / seconds,
+                                 .data_wait_ms = data_wait_ms,
+                                 .comm_wait_ms = comm_wait_ms,
+                                 .memory_mb = memory_mb(&t->job->backend),
+                                 .skipped = control->skip};
+    return dt_metrics_train(t->metrics, &line);
+}
+
+static dt_status train_step(struct trainer *t, struct step_sums *sums)
+{
+    struct dt_job *job = t->job;
+    const struct dt_settings *s = &job->settings;
+    int64_t step = t->state.step + 1;
+    double start = dt_seconds(), lr = dt_lr_at(&t->schedule, step), data_wait_ms, comm_wait_ms;
+    const struct dt_batch *batch;
+    struct dt_update_control control;
+    dt_comm_progress(job->comm, step, "reading data");
+    DT_TRY(dt_loader_next(t->loader, &batch, &data_wait_ms));
+    DT_TRY(dt_staging_load(&t->staging, batch, NULL));
+    DT_TRY(job->backend.table->fill(job->backend.device, t->optimizer.sum, 0,
+                                    sizeof *t->optimizer.sum, NULL));
+    DT_TRY(forward_backward(t, step));
+    dt_comm_progress(job->comm, step, "summing gradients");
+    double waiting = dt_seconds();
+    DT_TRY(share_sums(t, sums));
+    DT_TRY(dt_buckets_wait(t->buckets, NULL));
+    comm_wait_ms = (dt_seconds() - waiting) * 1e3;
+    dt_comm_progress(job->comm, step, "updating weights");
+    DT_TRY(dt_optimizer_step(&t->optimizer, lr, (double)(s->data.batch * s->data.seq_len), NULL));
+    DT_TRY(dt_optimizer_read(&t->optimizer, &control));
+    count_step(t, &control);
+    DT_TRY(log_step(t, &control, lr, dt_seconds() - start, data_wait_ms, comm_wait_ms));
+    return check_skips(t, &control);
+}
+
+// What happens between steps: validation, replicas, checkpoints.
+static dt_status between_steps(struct trainer *t, const struct step_sums *sums)
+{
+    const struct dt_settings *s = &t->job->settings;
+    int64_t step = t->state.step;
+    if (s->comm.verify_replicas > 0 && step % s->comm.verify_replicas == 0)
+        DT_TRY(verify_replicas(t));
+    if (s->log.eval_every > 0 && step % s->log.eval_every == 0)
+        DT_TRY(validate(t));
+    bool due = s->checkpoint.every > 0 && step % s->checkpoint.every == 0;
+    return due || sums->save > 0 ? save(t) : DT_OK;
+}
+
+static dt_status finish(struct trainer *t, bool stopped)
+{
+    const struct dt_settings *s = &t->job->settings;
+    char reason[64] = "";
+    if (stopped)
+        snprintf(reason, sizeof reason, "%s", dt_signals_name(dt_signals_pending()));
+    else
+        DT_TRY(validate(t));
+    if (!stopped || s->checkpoint.on_signal)
+        DT_TRY(save(t));
+    if (!t->root)
+        return DT_OK;
+    DT_TRY(dt_run_folder_state(&t->job->folder, stopped ? "stopped" : "complete", t->state.step,
+                               reason));
+    if (stopped)
+        dt_info("stopped by %s after step %lld of %lld: the same command goes on from there",
+                reason, (long long)t->state.step, (long long)t->job->steps);
+    return DT_OK;
+}
+
+static dt_status run(struct trainer *t)
+{
+    bool stopped = false;
+    t->last_save = dt_seconds();
+    while (t->state.step < t->job->steps && !stopped) {
+        struct step_sums sums;
+        DT_TRY(train_step(t, &sums));
+        DT_TRY(between_steps(t, &sums));
+        stopped = sums.stop > 0 && t->state.step < t->job->steps;
+    }
+    return finish(t, stopped);
+}
+
+dt_status dt_train(struct dt_job *job)
+{
+    struct trainer t = {
+        .job = job, .root = job->comm->info.rank == 0, .last_saved = -1, .last_eval = -1};
+    dt_signals_install(job->comm);
+    dt_status status = create(&t);
+    if (status == DT_OK)
+        status = run(&t);
+    destroy(&t);
+    return status;
+}

@@ -1,0 +1,9 @@
+// The training loop: loader_next → forward → backward (buckets leave as they fill) → wait → adamw →
+// metrics.
+#pragma once
+
+#include "train/job.h"
+
+// Trains the job to its end, or until a signal stops it (then too a checkpoint is there and DT_OK
+// returned).
+dt_status dt_train(struct dt_job *job);
