@@ -1,6 +1,7 @@
 // Reading safetensors files: open and index by safetensors_parse.c, then elements as fp32.
-#include "base/file.h"
 #include "base/safetensors.h"
+
+#include "base/file.h"
 #include "base/safetensors_format.h"
 
 #include <inttypes.h>

@@ -1,8 +1,9 @@
 // Writing safetensors files: the header from the announced tensors, then bytes as they come, hashed
 // on their way. cJSON escapes the names; numbers go in as raw text, for it prints large ones as
 // 1e+15.
-#include "base/file.h"
 #include "base/safetensors.h"
+
+#include "base/file.h"
 #include "base/safetensors_format.h"
 
 #include <cjson/cJSON.h>

@@ -1,7 +1,8 @@
 // Safetensors: what is written is read back, files of other writers are read, and every hostile
 // header is refused with a message that names the file and what is wrong.
-#include "base/file.h"
 #include "base/safetensors.h"
+
+#include "base/file.h"
 
 #include "test.h"
 
@@ -235,7 +236,7 @@ static void test_hostile_files(void)
 static void test_foreign_header(void)
 {
     static const char header[] =
-        "{ \"z\" : "
+        "{ \"a\" : "
         "{\"data_offsets\":[4,12],\"shape\":[2,2],\"dtype\":\"BF16\",\"note\":{\"x\":[1]}},\n"
         "\"empty\":{\"dtype\":\"F32\",\"shape\":[3,0],\"data_offsets\":[4,4]},"
         "\"scalar\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
