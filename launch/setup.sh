@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Installs what dtrain needs to build and run, with apt, where it is missing. Needs root or sudo;
+# elsewhere it says what to install and stops. Quiet when there is nothing to do.
+set -euo pipefail
+
+packages=(gcc cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libdnnl-dev
+    libcjson-dev libxxhash-dev)
+
+missing() {
+    local package
+    for package in "${packages[@]}"; do
+        dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q '^install ok installed$' ||
+            printf '%s\n' "$package"
+    done
+}
+
+if ! command -v apt-get >/dev/null; then
+    cat >&2 <<'EOF'
+launch/setup.sh installs with apt (Debian, Ubuntu), which is not here. Install by hand: a C17 compiler,
+CMake 3.25, Ninja, pkg-config, Open MPI, HDF5 1.10 or later (serial), oneDNN 2.x or 3.x, cJSON, xxHash.
+EOF
+    exit 1
+fi
+
+mapfile -t wanted < <(missing)
+[ ${#wanted[@]} -gt 0 ] || exit 0
+
+if [ "$(id -u)" -eq 0 ]; then
+    as_root=()
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    as_root=(sudo)
+elif command -v sudo >/dev/null && [ -t 0 ]; then
+    as_root=(sudo)
+else
+    echo "These packages are missing, and installing needs root: ${wanted[*]}" >&2
+    echo "Ask for: apt-get install --no-install-recommends ${wanted[*]}" >&2
+    exit 1
+fi
+
+echo "installing: ${wanted[*]}"
+export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+install() {
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q \
+        --no-install-recommends "${wanted[@]}" >"$log" 2>&1
+}
+# A machine's package lists may be absent or old: fetch them when the first try fails.
+install || { "${as_root[@]}" apt-get update -q >"$log" 2>&1 && install; } || {
+    cat "$log" >&2
+    echo "installing failed: see above" >&2
+    exit 1
+}
