@@ -62,7 +62,7 @@ static dt_status print_order(const struct dt_job *job, int64_t first, int64_t la
 
 dt_status dt_cmd_order(struct dt_comm *comm, int argc, char **argv)
 {
-    int64_t first, last;
+    int64_t first = 0, last = 0;
     struct dt_job job;
     DT_TRY(take_steps(&argc, argv, &first, &last));
     if (argc < 2)

@@ -197,7 +197,7 @@ fail:
 dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_config *config,
                         const struct dt_model_shape *shape, int64_t bytes[DT_MEMORY_COUNT])
 {
-    struct dt_model *model;
+    struct dt_model *model = NULL;
     DT_TRY(model_new(backend, config, shape, &model));
     measure(model, bytes);
     dt_model_destroy(model);
@@ -207,7 +207,7 @@ dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_
 dt_status dt_model_create(const struct dt_backend *backend, const struct dt_model_config *config,
                           const struct dt_model_shape *shape, struct dt_model **out)
 {
-    struct dt_model *model;
+    struct dt_model *model = NULL;
     int64_t bytes[DT_MEMORY_COUNT];
     DT_TRY(model_new(backend, config, shape, &model));
     measure(model, bytes);
