@@ -1,10 +1,10 @@
 // The safetensors format [huggingface/safetensors]: u64 little-endian header length, a JSON header
 // {"name": {"dtype", "shape", "data_offsets": [begin, end)}, "__metadata__": {…}}, then the data.
 // Everything in a file is hostile until checked: length of the header (at most 100 MB and inside
-// the file), JSON, dtypes, shapes (overflow), offsets (inside the file, no overlap, no hole, size =
-// shape). Element types that the format knows and dtrain does not (BOOL, I8, F8_E4M3, …) are
-// indexed and checked like the others, so that a tensor which nobody needs does no harm; reading
-// one is an error.
+// the file), JSON (at most 4 million values), dtypes, shapes (overflow), offsets (inside the file,
+// no overlap, no hole, size = shape). Element types that the format knows and dtrain does not
+// (BOOL, I8, F8_E4M3, …) are indexed and checked like the others, so that a tensor which nobody
+// needs does no harm; reading one is an error.
 #pragma once
 
 #include "base/dtype.h"
