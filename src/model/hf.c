@@ -11,7 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     INDEX_LIMIT = 16 << 20,
@@ -305,10 +304,7 @@ dt_status dt_hf_write_weights(const char *path, const struct dt_params *params,
                     dt_safetensors_write(writer, weights + row->offset,
                                          row->file_count * (int64_t)sizeof *weights));
     }
-    status = dt_safetensors_finish(writer, size, hash);
-    if (status != DT_OK)
-        unlink(path);
-    return status;
+    return dt_safetensors_finish(writer, size, hash);
 discard:
     dt_safetensors_discard(writer);
     return status;

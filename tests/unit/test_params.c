@@ -1,0 +1,302 @@
+// The parameter table: its arithmetic, the distributions of initial values, and that these depend
+// on seed and name only.
+#include "base/rng.h"
+#include "model/model.h"
+#include "model/params.h"
+
+#include "test.h"
+
+#include <xxhash.h>
+
+// Statistics of n samples are checked within 5 standard errors: with a fixed seed a check either
+// always passes or always fails, and 5 leaves a wrong scale of 1 % no room at these n.
+static const double errors_allowed = 5.0;
+
+static struct dt_params one_row(enum dt_init init, double scale, int64_t rows, int64_t columns)
+{
+    struct dt_params params = {0};
+    CHECK_INT(dt_params_add(&params, init, scale, rows, 2, (int64_t[]){rows, columns}, "w"), 0);
+    return params;
+}
+
+static float *init_values(const struct dt_params *params, uint64_t seed)
+{
+    float *weights = malloc((size_t)params->elements * sizeof *weights);
+    for (int64_t i = 0; i < params->elements; i++)
+        weights[i] = NAN; // everything must be written, padding too
+    dt_params_init(params, seed, weights);
+    return weights;
+}
+
+struct moments {
+    double mean, std, min, max;
+};
+
+static struct moments measure(const double *x, int64_t n)
+{
+    struct moments s = {0, 0, INFINITY, -INFINITY};
+    for (int64_t i = 0; i < n; i++) {
+        s.mean += x[i] / (double)n;
+        s.min = fmin(s.min, x[i]);
+        s.max = fmax(s.max, x[i]);
+    }
+    for (int64_t i = 0; i < n; i++)
+        s.std += (x[i] - s.mean) * (x[i] - s.mean) / (double)n;
+    s.std = sqrt(s.std);
+    return s;
+}
+
+static struct moments measure_row(enum dt_init init, double scale, int64_t n,
+                                  double (*form)(double))
+{
+    struct dt_params params = one_row(init, scale, 1, n);
+    float *w = init_values(&params, 1337);
+    double *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = form((double)w[i]);
+    struct moments s = measure(x, n);
+    free(x);
+    free(w);
+    dt_params_free(&params);
+    return s;
+}
+
+static void check_mean(const struct moments *s, double mean, double std, int64_t n)
+{
+    double error = std / sqrt((double)n);
+    CHECK(fabs(s->mean - mean) < errors_allowed * error, "mean %g, not %g", s->mean, mean);
+}
+
+static double same(double x)
+{
+    return x;
+}
+
+static double log_softplus(double x)
+{
+    return log(log1p(exp(x)));
+}
+
+static void test_normal(void)
+{
+    enum { N = 100003 };
+    struct moments s = measure_row(DT_INIT_NORMAL, 0.02, N, same);
+    check_mean(&s, 0, 0.02, N);
+    // The standard error of a normal sample's deviation is sigma / sqrt(2 n).
+    CHECK(fabs(s.std - 0.02) < errors_allowed * 0.02 / sqrt(2.0 * N), "std %g", s.std);
+    CHECK(s.max > 4 * 0.02 && s.min < -4 * 0.02, "no tails: %g %g", s.min, s.max);
+}
+
+static void check_uniform(const struct moments *s, double low, double high, int64_t n)
+{
+    double std = (high - low) / sqrt(12.0), width = high - low;
+    check_mean(s, (low + high) / 2, std, n);
+    // The fourth moment of a uniform gives the deviation a standard error of std sqrt(0.2 / n).
+    CHECK(fabs(s->std - std) < errors_allowed * std * sqrt(0.2 / (double)n), "std %g, not %g",
+          s->std, std);
+    // 1e-6: rounding of the ends to fp32; 1e-3: n samples leave a larger gap with e^-100.
+    CHECK(s->min >= low - 1e-6 * width && s->max <= high + 1e-6 * width, "%g %g", s->min, s->max);
+    CHECK(s->min < low + 1e-3 * width && s->max > high - 1e-3 * width, "%g %g", s->min, s->max);
+}
+
+static void test_uniform(void)
+{
+    enum { N = 100003 };
+    struct moments s = measure_row(DT_INIT_UNIFORM, 0.125, N, same);
+    check_uniform(&s, -0.125, 0.125, N);
+}
+
+static void test_dt_bias(void)
+{
+    enum { N = 100003 };
+    struct moments s = measure_row(DT_INIT_DT_BIAS, 0, N, log_softplus);
+    check_uniform(&s, log(0.001), log(0.1), N);
+}
+
+static void test_a_log_and_one(void)
+{
+    struct dt_params params = one_row(DT_INIT_A_LOG, 0, 3, 5);
+    float *w = init_values(&params, 1);
+    for (int i = 0; i < 15; i++)
+        CHECK_NEAR(exp((double)w[i]), i % 5 + 1, 1e-6); // an fp32 logarithm
+    free(w);
+    dt_params_free(&params);
+    params = one_row(DT_INIT_ONE, 0, 3, 5);
+    w = init_values(&params, 1);
+    for (int i = 0; i < 15; i++)
+        CHECK(w[i] == 1.0f, "element %d is %g", i, (double)w[i]);
+    free(w);
+    dt_params_free(&params);
+}
+
+// Element i is a function of (seed, name, i): here without what comes before it.
+static void test_any_order(void)
+{
+    struct dt_params params = one_row(DT_INIT_UNIFORM, 1, 7, 11);
+    uint64_t seed = UINT64_C(0x123456789abcdef0);
+    float *w = init_values(&params, seed);
+    struct dt_philox rng = dt_philox_init(seed, 0x494e4954, XXH64("w", 1, 0));
+    for (int i = 76; i >= 0; i -= 3) {
+        uint32_t counter[4] = {(uint32_t)i / 4, rng.counter[1], rng.counter[2], rng.counter[3]};
+        uint32_t out[4];
+        dt_philox_block(rng.key, counter, out);
+        float u = (float)(out[i % 4] >> 8) * 0x1p-24f;
+        CHECK(w[i] == 2 * u - 1, "element %d is %g, not %g", i, (double)w[i], (double)(2 * u - 1));
+    }
+    free(w);
+    dt_params_free(&params);
+}
+
+static const char *const names[] = {"a", "b", "c"};
+
+// Rows of one name hold the same bits wherever they stand.
+static void test_other_table(void)
+{
+    struct dt_params forward = {0}, backward = {0};
+    for (int i = 0; i < 3; i++) {
+        dt_params_add(&forward, DT_INIT_NORMAL, 1, 9, 2, (int64_t[]){9, 10}, "%s", names[i]);
+        dt_params_add(&backward, DT_INIT_NORMAL, 1, 9, 2, (int64_t[]){9, 10}, "%s", names[2 - i]);
+    }
+    float *x = init_values(&forward, 3), *y = init_values(&backward, 3),
+          *z = init_values(&forward, 4);
+    for (int i = 0; i < 3; i++) {
+        const float *here = x + dt_params_find(&forward, names[i])->offset;
+        const float *there = y + dt_params_find(&backward, names[i])->offset;
+        CHECK(memcmp(here, there, 90 * sizeof *here) == 0, "row %s depends on its place", names[i]);
+        CHECK(memcmp(here, z + forward.rows[i].offset, 90 * sizeof *here) != 0,
+              "row %s does not depend on the seed", names[i]);
+    }
+    CHECK(memcmp(x, x + forward.rows[1].offset, 90 * sizeof *x) != 0, "rows a and b are the same");
+    free(x);
+    free(y);
+    free(z);
+    dt_params_free(&forward);
+    dt_params_free(&backward);
+}
+
+static struct dt_params mixed_table(void)
+{
+    struct dt_params params = {0};
+    dt_params_add(&params, DT_INIT_NORMAL, 1, 8, 2, (int64_t[]){5, 3}, "padded");
+    dt_params_add(&params, DT_INIT_UNIFORM, 1, 7, 3, (int64_t[]){7, 1, 4}, "taps.%d", 7);
+    dt_params_add(&params, DT_INIT_UNIFORM, 1, 65, 1, (int64_t[]){65}, "bias");
+    dt_params_add(&params, DT_INIT_A_LOG, 0, 4, 2, (int64_t[]){4, 16}, "A_log");
+    dt_params_add(&params, DT_INIT_NORMAL, 1, 1, 2, (int64_t[]){1, 1}, "single");
+    return params;
+}
+
+static void test_table(void)
+{
+    struct dt_params params = mixed_table();
+    const int64_t offset[] = {0, 64, 128, 256, 320}, count[] = {24, 28, 65, 64, 1},
+                  file_count[] = {15, 28, 65, 64, 1};
+    const bool decay[] = {true, true, false, false, true};
+    CHECK_INT(params.n, 5);
+    CHECK_INT(params.elements, 384);
+    CHECK_INT(params.count, 15 + 28 + 65 + 64 + 1);
+    for (int i = 0; i < 5; i++) {
+        CHECK_INT(params.rows[i].offset, offset[i]);
+        CHECK_INT(params.rows[i].count, count[i]);
+        CHECK_INT(params.rows[i].file_count, file_count[i]);
+        CHECK_INT(params.rows[i].decay, decay[i]);
+    }
+    CHECK(dt_params_find(&params, "taps.7") == &params.rows[1], "taps.7 is not found");
+    CHECK(dt_params_find(&params, "taps") == NULL, "taps is found");
+    dt_params_free(&params);
+    CHECK_INT(params.n, 0);
+}
+
+static void test_padding(void)
+{
+    struct dt_params params = mixed_table();
+    float *w = init_values(&params, 5);
+    int64_t end = 0;
+    for (int i = 0; i <= params.n; i++) {
+        int64_t next = i < params.n ? params.rows[i].offset : params.elements;
+        for (int64_t j = end; j < next; j++)
+            CHECK(w[j] == 0.0f, "padding at %lld is %g", (long long)j, (double)w[j]);
+        end = i < params.n ? next + params.rows[i].file_count : next;
+    }
+    CHECK(w[14] != 0.0f, "the last element in a file is not set");
+    free(w);
+    dt_params_free(&params);
+}
+
+static void check_refused(int64_t memory_rows, int n_dims, const int64_t *shape)
+{
+    struct dt_params params = mixed_table();
+    CHECK_INT(dt_params_add(&params, DT_INIT_ONE, 0, memory_rows, n_dims, shape, "hostile"), -1);
+    CHECK(strstr(dt_error_current()->message, "hostile"), "%s", dt_error_current()->message);
+    CHECK_INT(params.n, 5);
+    CHECK_INT(params.elements, 384);
+    dt_error_clear();
+    dt_params_free(&params);
+}
+
+static void test_overflow(void)
+{
+    int64_t big = INT64_C(1) << 31;
+    check_refused(big, 3, (int64_t[]){big, big, big});
+    check_refused(big * big / 4, 2, (int64_t[]){big, 8});
+    check_refused(INT64_MAX / 8, 1, (int64_t[]){5});
+    check_refused(0, 1, (int64_t[]){0});
+    check_refused(4, 1, (int64_t[]){5});
+    check_refused(4, 2, (int64_t[]){4, -1});
+}
+
+static void test_spans(void)
+{
+    struct dt_params params = mixed_table();
+    struct dt_adamw_span *spans;
+    int64_t n;
+    CHECK_INT(dt_params_spans(&params, 0.1f, &spans, &n), DT_OK);
+    CHECK_INT(n, 3);
+    CHECK_INT(spans[0].end, 128);
+    CHECK_INT(spans[1].end, 320);
+    CHECK_INT(spans[2].end, params.elements);
+    CHECK(spans[0].decay == 0.1f && spans[1].decay == 0.0f && spans[2].decay == 0.1f, "decay");
+    free(spans);
+    CHECK_INT(dt_params_spans(&params, 0.0f, &spans, &n), DT_OK);
+    CHECK_INT(n, 1);
+    CHECK_INT(spans[0].end, params.elements);
+    free(spans);
+    dt_params_free(&params);
+}
+
+// 129,135,360 parameters: what state-spaces/mamba-130m has.
+static void test_published_size(void)
+{
+    struct dt_model_config config = {.d_model = 768,
+                                     .n_layer = 24,
+                                     .vocab_size = 50280,
+                                     .d_state = 16,
+                                     .d_conv = 4,
+                                     .expand = 2,
+                                     .norm_eps = 1e-5,
+                                     .tie_embeddings = true,
+                                     .pad_vocab_multiple = 64};
+    struct dt_params params = {0};
+    CHECK_INT(dt_model_config_check(&config), DT_OK);
+    CHECK_INT(dt_model_params(&config, &params), DT_OK);
+    CHECK_INT(params.count, 129135360);
+    const struct dt_param *out =
+        dt_params_find(&params, "backbone.layers.23.mixer.out_proj.weight");
+    CHECK(out && fabs((double)out->init_scale - 1 / sqrt(1536.0 * 24)) < 1e-8, "out_proj's scale");
+    dt_params_free(&params);
+}
+
+int main(void)
+{
+    test_normal();
+    test_uniform();
+    test_dt_bias();
+    test_a_log_and_one();
+    test_any_order();
+    test_other_table();
+    test_table();
+    test_padding();
+    test_overflow();
+    test_spans();
+    test_published_size();
+    return test_end();
+}
