@@ -205,7 +205,8 @@ static void test_bad_lines(void)
         bool is_need = strncmp(bad->line, "need", 4) == 0;
         char text[256];
         snprintf(text, sizeof text, "[one]\n%s\n%s\n", is_need ? "" : "need = x", bad->line);
-        check_refused(parse(text, NULL, NULL, &v, &config), config, bad->line, bad->said);
+        dt_status status = parse(text, NULL, NULL, &v, &config);
+        check_refused(status, config, bad->line, bad->said);
     }
 }
 
@@ -231,19 +232,21 @@ static void test_bad_words(void)
     };
     struct values v;
     struct dt_config *config;
+    dt_status status;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         const char *list[] = {words[i].line, NULL};
-        dt_status status = parse("[one]\nneed=x", NULL, list, &v, &config);
+        status = parse("[one]\nneed=x", NULL, list, &v, &config);
         check_refused(status, config, words[i].line, words[i].said);
     }
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *list[] = {variables[i].line, NULL};
-        dt_status status = parse("[one]\nneed=x", list, NULL, &v, &config);
+        status = parse("[one]\nneed=x", list, NULL, &v, &config);
         check_refused(status, config, variables[i].line, variables[i].said);
     }
-    check_refused(parse("[one]\nneed=x", NULL, (const char *[]){"one.count=1", "one.count=2", NULL},
-                        &v, &config),
-                  config, "twice", "command line: one.count is given twice (first: command line)");
+    status = parse("[one]\nneed=x", NULL, (const char *[]){"one.count=1", "one.count=2", NULL}, &v,
+                   &config);
+    check_refused(status, config, "twice",
+                  "command line: one.count is given twice (first: command line)");
 }
 
 static void test_all_at_once(void)
