@@ -1,0 +1,109 @@
+// A model of awkward sizes with its table and random arrays, and a scratch folder whose files can
+// be damaged: what the tests of Hugging Face directories and checkpoints share.
+#pragma once
+
+#include "base/file.h"
+#include "base/rng.h"
+#include "model/model.h"
+
+#include "test.h"
+
+#include <unistd.h>
+
+// The current error has this code and its message holds `part`.
+#define CHECK_FAILS(call, code, part)                                                              \
+    do {                                                                                           \
+        CHECK_INT(call, code);                                                                     \
+        CHECK_SAYS(part);                                                                          \
+        dt_error_clear();                                                                          \
+    } while (0)
+#define CHECK_SAYS(part)                                                                           \
+    CHECK(strstr(dt_error_current()->message, part), "\"%s\" is not in: %s", (part),               \
+          dt_error_current()->message)
+
+struct small_model {
+    struct dt_model_config config;
+    struct dt_params params;
+    float *weights, *m, *v;
+};
+
+static inline float *small_model_array(const struct dt_params *params, uint64_t seed)
+{
+    float *x = calloc((size_t)params->elements, sizeof *x);
+    struct dt_philox rng = dt_philox_init(seed, 0, 0);
+    for (int i = 0; i < params->n; i++)
+        for (int64_t j = 0; j < params->rows[i].file_count; j++)
+            x[params->rows[i].offset + j] = dt_philox_normal(&rng);
+    return x;
+}
+
+// d_model 12, vocabulary 37 padded to 40, one layer, K 3, N 5.
+static inline struct small_model small_model_make(bool tied)
+{
+    struct small_model model = {.config = {.d_model = 12,
+                                           .n_layer = 1,
+                                           .vocab_size = 37,
+                                           .d_state = 5,
+                                           .d_conv = 3,
+                                           .expand = 3,
+                                           .norm_eps = 1.25e-6,
+                                           .tie_embeddings = tied,
+                                           .pad_vocab_multiple = 8}};
+    CHECK_INT(dt_model_config_check(&model.config), DT_OK);
+    CHECK_INT(dt_model_params(&model.config, &model.params), DT_OK);
+    model.weights = small_model_array(&model.params, 1);
+    model.m = small_model_array(&model.params, 2);
+    model.v = small_model_array(&model.params, 3);
+    return model;
+}
+
+static inline void small_model_free(struct small_model *model)
+{
+    free(model->weights);
+    free(model->m);
+    free(model->v);
+    dt_params_free(&model->params);
+}
+
+static char scratch[] = "/tmp/dt-test-model-XXXXXX";
+
+static inline void scratch_begin(void)
+{
+    if (!mkdtemp(scratch)) {
+        perror("mkdtemp");
+        exit(1);
+    }
+}
+
+// A path in the scratch folder; four of them live at a time.
+static inline const char *in_scratch(const char *name)
+{
+    static char path[4][DT_PATH];
+    static int next;
+    next = (next + 1) % 4;
+    CHECK_INT(dt_path(path[next], "%s/%s", scratch, name), DT_OK);
+    return path[next];
+}
+
+static inline void put_text(const char *path, const char *text)
+{
+    CHECK_INT(dt_write_file_atomic(path, text, (int64_t)strlen(text)), DT_OK);
+}
+
+static inline char *get_text(const char *path)
+{
+    char *text = NULL;
+    int64_t size;
+    CHECK_INT(dt_read_file(path, 1 << 24, &text, &size), DT_OK);
+    return text;
+}
+
+static inline void flip_byte(const char *path, int64_t offset)
+{
+    char *text = NULL;
+    int64_t size = 0;
+    CHECK_INT(dt_read_file(path, 1 << 24, &text, &size), DT_OK);
+    text[offset] ^= 1;
+    CHECK_INT(dt_write_file_atomic(path, text, size), DT_OK);
+    free(text);
+}

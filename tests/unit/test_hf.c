@@ -1,0 +1,436 @@
+// Hugging Face directories: round trips, and every way in which one can be wrong.
+#include "base/json.h"
+#include "base/safetensors.h"
+#include "model/hf.h"
+
+#include "small_model.h"
+
+#include <sys/stat.h>
+#include <xxhash.h>
+
+static void write_model(const char *dir, const struct small_model *model)
+{
+    char path[DT_PATH];
+    CHECK_INT(dt_remove_tree(dir), DT_OK);
+    CHECK_INT(dt_make_dirs(dir), DT_OK);
+    dt_path(path, "%s/config.json", dir);
+    CHECK_INT(dt_hf_write_config(path, &model->config), DT_OK);
+    dt_path(path, "%s/model.safetensors", dir);
+    CHECK_INT(dt_hf_write_weights(path, &model->params, model->weights, NULL, NULL), DT_OK);
+}
+
+static dt_status read_into_nan(const char *dir, const struct small_model *model, float **weights)
+{
+    *weights = malloc((size_t)model->params.elements * sizeof **weights);
+    for (int64_t i = 0; i < model->params.elements; i++)
+        (*weights)[i] = NAN;
+    return dt_hf_read_weights(dir, &model->params, model->config.tie_embeddings, *weights);
+}
+
+static void check_same_weights(const char *dir, const struct small_model *model)
+{
+    float *weights;
+    CHECK_INT(read_into_nan(dir, model, &weights), DT_OK);
+    CHECK(memcmp(weights, model->weights, (size_t)model->params.elements * sizeof *weights) == 0,
+          "%s: other weights came back, or padding is not 0", dir);
+    free(weights);
+}
+
+static void check_weights_refused(const char *dir, const struct small_model *model,
+                                  const char *part)
+{
+    float *weights;
+    CHECK_FAILS(read_into_nan(dir, model, &weights), DT_USER, part);
+    free(weights);
+}
+
+static void test_round_trip(bool tied)
+{
+    struct small_model model = small_model_make(tied);
+    struct dt_model_config read = {.pad_vocab_multiple = 8, .tie_embeddings = !tied};
+    write_model(in_scratch("model"), &model);
+    check_same_weights(in_scratch("model"), &model);
+    CHECK_INT(dt_hf_read_config(in_scratch("model"), &read), DT_OK);
+    CHECK_INT(read.d_model, 12);
+    CHECK_INT(read.n_layer, 1);
+    CHECK_INT(read.vocab_size, 37);
+    CHECK_INT(read.d_state, 5);
+    CHECK_INT(read.d_conv, 3);
+    CHECK_INT(read.expand, 3);
+    CHECK_INT(read.dt_rank, 1);
+    CHECK(read.norm_eps == 1.25e-6, "norm_eps is %g", read.norm_eps);
+    CHECK_INT(read.tie_embeddings, tied);
+    CHECK_INT(read.pad_vocab_multiple, 8);
+    small_model_free(&model);
+}
+
+// The file holds vocab_size rows, its size and hash are those told.
+static void test_file(void)
+{
+    struct small_model model = small_model_make(true);
+    struct dt_safetensors *file;
+    int64_t size, size_now;
+    uint64_t hash, hash_now;
+    const char *path = in_scratch("one.safetensors");
+    CHECK_INT(dt_hf_write_weights(path, &model.params, model.weights, &size, &hash), DT_OK);
+    CHECK_INT(dt_hash_file(path, &hash_now, &size_now), DT_OK);
+    CHECK(hash == hash_now && size == size_now, "size or hash");
+    CHECK_INT(dt_safetensors_open(path, &file), DT_OK);
+    const struct dt_safetensor *tensor = dt_safetensors_find(file, "backbone.embeddings.weight");
+    CHECK(tensor && tensor->shape[0] == 37 && tensor->shape[1] == 12, "embedding's shape");
+    CHECK(!dt_safetensors_find(file, "lm_head.weight"), "a tied head is written");
+    CHECK_STR(dt_safetensors_metadata(file, "format"), "pt");
+    dt_safetensors_close(file);
+    small_model_free(&model);
+}
+
+static void test_unwritable(void)
+{
+    struct small_model model = small_model_make(true);
+    const char *path = in_scratch("absent/model.safetensors");
+    CHECK_FAILS(dt_hf_write_weights(path, &model.params, model.weights, NULL, NULL), DT_USER, path);
+    CHECK_FAILS(dt_hf_write_config(in_scratch("absent/config.json"), &model.config), DT_USER,
+                "absent");
+    small_model_free(&model);
+}
+
+static dt_status parse_config(const char *text, struct dt_model_config *config)
+{
+    dt_make_dirs(in_scratch("config"));
+    put_text(in_scratch("config/config.json"), text);
+    return dt_hf_read_config(in_scratch("config"), config);
+}
+
+// mamba-130m-hf states these and leaves the rest to defaults.
+static void test_config_defaults(void)
+{
+    struct dt_model_config config = {0};
+    CHECK_INT(parse_config("{\"model_type\": \"mamba\", \"hidden_size\": 70, "
+                           "\"num_hidden_layers\": 3, \"vocab_size\": 50280, "
+                           "\"time_step_rank\": \"auto\", \"state_size\": null, "
+                           "\"unknown\": [1, 2]}",
+                           &config),
+              DT_OK);
+    CHECK_INT(config.d_state, 16);
+    CHECK_INT(config.d_conv, 4);
+    CHECK_INT(config.expand, 2);
+    CHECK_INT(config.dt_rank, 5);
+    CHECK_INT(config.tie_embeddings, true);
+    CHECK(config.norm_eps == 1e-5, "norm_eps is %g", config.norm_eps);
+}
+
+#define BASE                                                                                       \
+    "\"model_type\": \"mamba\", \"hidden_size\": 8, \"num_hidden_layers\": 3, \"vocab_size\": 50"
+
+static void test_config_refused(void)
+{
+    static const struct {
+        const char *text, *part;
+    } cases[] = {
+        {"", "line 1 is not JSON"},
+        {"{\n\"a\": 1,\n]", "line 3 is not JSON"},
+        {"[1]", "JSON object"},
+        {"{} {}", "not JSON"},
+        {"{}", "model_type is missing"},
+        {"{\"model_type\": \"mamba2\"}", "model_type is \"mamba2\""},
+        {"{\"model_type\": 7}", "model_type is 7"},
+        {"{\"model_type\": \"mamba\"}", "hidden_size is missing; it must be a whole number from 1"},
+        {"{" BASE ", \"use_bias\": true}", "use_bias is true"},
+        {"{" BASE ", \"use_bias\": 0}", "use_bias is 0; it must be true or false"},
+        {"{" BASE ", \"use_conv_bias\": false}", "use_conv_bias is false"},
+        {"{" BASE ", \"hidden_act\": \"gelu\"}", "hidden_act is \"gelu\""},
+        {"{" BASE ", \"state_size\": -16}", "state_size is -16"},
+        {"{" BASE ", \"state_size\": 0}", "state_size is 0"},
+        {"{" BASE ", \"state_size\": 16.5}", "state_size is 16.5"},
+        {"{" BASE ", \"state_size\": 1e300}", "state_size is 1e+300"},
+        {"{" BASE ", \"state_size\": 1e999}", "state_size is"},
+        {"{" BASE ", \"state_size\": \"16\"}", "state_size is \"16\""},
+        {"{" BASE ", \"state_size\": [16]}", "state_size is [16]"},
+        {"{" BASE ", \"expand\": 4294967296}", "expand is 4294967296"},
+        {"{" BASE ", \"intermediate_size\": 15}", "expand * hidden_size = 16"},
+        {"{" BASE ", \"time_step_rank\": \"many\"}", "time_step_rank is \"many\""},
+        {"{" BASE ", \"layer_norm_epsilon\": 0}", "layer_norm_epsilon is 0"},
+        {"{" BASE ", \"layer_norm_epsilon\": -1e-5}", "layer_norm_epsilon is -1e-05"},
+        {"{" BASE ", \"tie_word_embeddings\": \"yes\"}", "tie_word_embeddings is \"yes\""},
+        {"{\"model_type\": \"mamba\", \"hidden_size\": NaN}", "not JSON"},
+        {"{\"model_type\": \"mamba\\u001b[31m\"}", "\\u001b"},
+    };
+    struct dt_model_config config = {.d_model = 99};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK_INT(parse_config(cases[i].text, &config), DT_USER);
+        CHECK_SAYS(cases[i].part);
+        CHECK_SAYS("config.json");
+        dt_error_clear();
+    }
+    CHECK_INT(config.d_model, 99);
+}
+
+static void test_config_monsters(void)
+{
+    struct dt_model_config config;
+    char *text = malloc((1 << 20) + 100);
+    memset(text, '[', 1 << 19); // deeper than any reader may recurse
+    text[1 << 19] = '\0';
+    CHECK_FAILS(parse_config(text, &config), DT_USER, "not JSON");
+    memset(text, ' ', 1 << 20);
+    strcpy(text + (1 << 20), "{" BASE "}");
+    CHECK_FAILS(parse_config(text, &config), DT_USER, "config.json");
+    free(text);
+    CHECK_FAILS(dt_hf_read_config(in_scratch("nowhere"), &config), DT_USER, "nowhere/config.json");
+    mkdir(in_scratch("dir"), 0777);
+    mkdir(in_scratch("dir/config.json"), 0777);
+    CHECK_FAILS(dt_hf_read_config(in_scratch("dir"), &config), DT_USER, "dir/config.json");
+}
+
+// Writes a file of some of the table's tensors: row `skip` left out, row `other` under another name
+// or in another shape.
+struct variant {
+    int skip, other;          // rows, or -1
+    const char *name, *extra; // of row `other`; of a tensor [1] put in besides
+    int64_t shape[2];         // of row `other`, where shape[0] > 0
+    dt_dtype dtype;           // of row `other`
+    float poison;             // element 3 of row `other`, where it is not 0
+};
+
+static dt_status write_tensor(struct dt_safetensors_writer *writer, const struct small_model *model,
+                              int row, const struct dt_safetensors_entry *entry, float poison)
+{
+    int64_t count = dt_dtype_size(entry->dtype);
+    for (int i = 0; i < entry->n_dims; i++)
+        count *= entry->shape[i];
+    char *bytes = calloc(1, (size_t)count);
+    int64_t have = row < 0 ? 0 : model->params.rows[row].file_count * 4;
+    if (have > 0)
+        memcpy(bytes, model->weights + model->params.rows[row].offset,
+               (size_t)(have < count ? have : count));
+    if (poison != 0)
+        memcpy(bytes + 12, &poison, 4);
+    dt_status status = dt_safetensors_write(writer, bytes, count);
+    free(bytes);
+    return status;
+}
+
+static struct dt_safetensors_entry variant_entry(const struct small_model *model, int row,
+                                                 const struct variant *variant)
+{
+    const struct dt_param *param = &model->params.rows[row];
+    struct dt_safetensors_entry entry = {
+        .name = param->name, .dtype = DT_F32, .n_dims = param->n_dims};
+    memcpy(entry.shape, param->shape, sizeof param->shape);
+    if (row != variant->other)
+        return entry;
+    if (variant->name)
+        entry.name = variant->name;
+    if (variant->shape[0] > 0) {
+        entry.n_dims = 2;
+        memcpy(entry.shape, variant->shape, sizeof variant->shape);
+    }
+    entry.dtype = variant->dtype;
+    return entry;
+}
+
+static void write_variant(const char *path, const struct small_model *model,
+                          const struct variant *variant)
+{
+    struct dt_safetensors_entry entries[64];
+    int rows[64], n = 0;
+    struct dt_safetensors_writer *writer;
+    for (int i = 0; i < model->params.n; i++)
+        if (i != variant->skip) {
+            rows[n] = i;
+            entries[n++] = variant_entry(model, i, variant);
+        }
+    if (variant->extra) {
+        rows[n] = -1;
+        entries[n++] = (struct dt_safetensors_entry){
+            .name = variant->extra, .dtype = DT_F32, .n_dims = 1, .shape = {1}};
+    }
+    CHECK_INT(dt_safetensors_create(path, entries, n, NULL, 0, &writer), DT_OK);
+    for (int i = 0; i < n; i++)
+        CHECK_INT(write_tensor(writer, model, rows[i], &entries[i],
+                               rows[i] == variant->other ? variant->poison : 0),
+                  DT_OK);
+    CHECK_INT(dt_safetensors_finish(writer, NULL, NULL), DT_OK);
+}
+
+static int row_of(const struct small_model *model, const char *name)
+{
+    return (int)(dt_params_find(&model->params, name) - model->params.rows);
+}
+
+static void check_variant(const struct small_model *model, struct variant variant, const char *part)
+{
+    write_variant(in_scratch("model/model.safetensors"), model, &variant);
+    if (part)
+        check_weights_refused(in_scratch("model"), model, part);
+    else
+        check_same_weights(in_scratch("model"), model);
+}
+
+static void test_weights_refused(void)
+{
+    struct small_model model = small_model_make(true);
+    int embedding = row_of(&model, "backbone.embeddings.weight");
+    int norm = row_of(&model, "backbone.norm_f.weight");
+    struct variant plain = {.skip = -1, .other = -1}, v = plain;
+    write_model(in_scratch("model"), &model);
+    check_variant(&model, plain, NULL);
+    v.skip = norm;
+    check_variant(&model, v, "backbone.norm_f.weight is missing");
+    v = plain, v.extra = "backbone.layers.0.mixer.in_proj.bias";
+    check_variant(&model, v, "mixer.in_proj.bias is no tensor of this model");
+    v = plain, v.other = norm, v.shape[0] = 3, v.shape[1] = 4;
+    check_variant(&model, v, "backbone.norm_f.weight is [3, 4], the model's is [12]");
+    v = plain, v.other = embedding, v.shape[0] = 40, v.shape[1] = 12;
+    check_variant(&model, v,
+                  "is [40, 12], the model's is [37, 12]: the file's vocabulary is padded");
+    v = plain, v.other = norm, v.dtype = DT_I32;
+    check_variant(&model, v, "backbone.norm_f.weight is int32");
+    v = plain, v.other = norm, v.poison = NAN;
+    check_variant(&model, v, "backbone.norm_f.weight holds nan at element 3");
+    v = plain, v.other = norm, v.name = "backbone.norm_g.weight";
+    check_variant(&model, v, "backbone.norm_f.weight is missing\n");
+    check_variant(&model, v, "backbone.norm_g.weight is no tensor");
+    small_model_free(&model);
+}
+
+static void test_names_taken(void)
+{
+    struct small_model model = small_model_make(true);
+    int embedding = row_of(&model, "backbone.embeddings.weight");
+    struct variant v = {.skip = -1, .other = embedding, .name = "backbone.embedding.weight"};
+    write_model(in_scratch("model"), &model);
+    check_variant(&model, v, NULL); // the official spelling
+    v.other = -1, v.extra = "backbone.embedding.weight";
+    check_variant(&model, v, "are both there");
+    v.extra = "lm_head.weight"; // [1]: not the shape of an embedding
+    check_variant(&model, v, "lm_head.weight is [1], the model's is [37, 12]");
+    small_model_free(&model);
+}
+
+static void test_untied(void)
+{
+    struct small_model tied = small_model_make(true), untied = small_model_make(false);
+    write_model(in_scratch("model"), &untied);
+    check_same_weights(in_scratch("model"), &untied);
+    // A tied model takes the directory of an untied one, whose lm_head is not read.
+    float *weights;
+    CHECK_INT(read_into_nan(in_scratch("model"), &tied, &weights), DT_OK);
+    free(weights);
+    write_model(in_scratch("model"), &tied);
+    check_weights_refused(in_scratch("model"), &untied, "lm_head.weight is missing");
+    small_model_free(&tied);
+    small_model_free(&untied);
+}
+
+static void test_damaged_file(void)
+{
+    struct small_model model = small_model_make(true);
+    char path[DT_PATH];
+    dt_path(path, "%s", in_scratch("model/model.safetensors"));
+    write_model(in_scratch("model"), &model);
+    int64_t size = dt_file_size(path);
+    for (int64_t cut = size - 1; cut >= 0; cut = cut > 600 ? cut / 2 : cut - 97) {
+        CHECK_INT(truncate(path, cut), 0);
+        check_weights_refused(in_scratch("model"), &model, "model.safetensors");
+    }
+    put_text(path, "\xff\xff\xff\xff\xff\xff\xff\x7f{}");
+    check_weights_refused(in_scratch("model"), &model, "model.safetensors");
+    unlink(path);
+    check_weights_refused(in_scratch("model"), &model, "has neither model.safetensors nor");
+    small_model_free(&model);
+}
+
+// Splits the table over two files, even rows and odd rows, and gives the index's text.
+static void write_split(const struct small_model *model, char *index, size_t size)
+{
+    const struct dt_params *params = &model->params;
+    size_t used = (size_t)snprintf(index, size, "{\"weight_map\": {");
+    for (int half = 0; half < 2; half++) {
+        struct dt_params part = {.rows = calloc((size_t)params->n, sizeof *part.rows)};
+        char name[64];
+        snprintf(name, sizeof name, "split/model-%05d-of-00002.safetensors", half + 1);
+        for (int i = half; i < params->n; i += 2) {
+            part.rows[part.n++] = params->rows[i];
+            used += (size_t)snprintf(index + used, size - used, "%s\"%s\": \"%s\"",
+                                     half + i > 0 ? ", " : "", params->rows[i].name, name + 6);
+        }
+        CHECK_INT(dt_hf_write_weights(in_scratch(name), &part, model->weights, NULL, NULL), DT_OK);
+        free(part.rows);
+    }
+    snprintf(index + used, size - used, "}}");
+}
+
+static void check_index(const struct small_model *model, const char *text, const char *part)
+{
+    put_text(in_scratch("split/model.safetensors.index.json"), text);
+    check_weights_refused(in_scratch("split"), model, part);
+}
+
+static void replace_text(char *text, size_t size, const char *from, const char *to)
+{
+    char *place = strstr(text, from), *rest = strdup(place + strlen(from));
+    snprintf(place, size - (size_t)(place - text), "%s%s", to, rest);
+    free(rest);
+}
+
+static void test_split(void)
+{
+    struct small_model model = small_model_make(false);
+    char good[4096], bad[4096];
+    dt_make_dirs(in_scratch("split"));
+    write_split(&model, good, sizeof good);
+    put_text(in_scratch("split/model.safetensors.index.json"), good);
+    check_same_weights(in_scratch("split"), &model);
+
+    strcpy(bad, good);
+    replace_text(bad, sizeof bad, "model-00002", "model-00003");
+    check_index(&model, bad, "model-00003-of-00002.safetensors");
+    strcpy(bad, good);
+    replace_text(bad, sizeof bad, "model-00002", "model-00001");
+    check_index(&model, bad, "should be in model-00001-of-00002.safetensors but is not");
+    check_index(&model, "{\"weight_map\": []}", "weight_map is []");
+    check_index(&model, "{\"weight_map\": {\"a\": 3}}", "a is 3");
+    check_index(&model, "{\"weight_map\": {}}", "is missing");
+    check_index(&model, "{\"weight_map\": {", "not JSON");
+    small_model_free(&model);
+}
+
+static void test_escaping_names(void)
+{
+    struct small_model model = small_model_make(false);
+    static const char *const names[] = {"../split/model-00001-of-00002.safetensors",
+                                        "/etc/passwd",
+                                        "..",
+                                        "",
+                                        ".hidden.safetensors",
+                                        "sub/x.safetensors",
+                                        "config.json",
+                                        ".safetensors"};
+    char index[256];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(index, sizeof index, "{\"weight_map\": {\"x\": \"%s\"}}", names[i]);
+        check_index(&model, index, "in the same directory");
+    }
+    small_model_free(&model);
+}
+
+int main(void)
+{
+    scratch_begin();
+    test_round_trip(true);
+    test_round_trip(false);
+    test_file();
+    test_unwritable();
+    test_config_defaults();
+    test_config_refused();
+    test_config_monsters();
+    test_weights_refused();
+    test_names_taken();
+    test_untied();
+    test_damaged_file();
+    test_split();
+    test_escaping_names();
+    CHECK_INT(dt_remove_tree(scratch), DT_OK);
+    return test_end();
+}
