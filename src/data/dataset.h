@@ -74,3 +74,5 @@ struct dt_batch {
     struct dt_array arrays[DT_BATCH_ARRAYS];
 };
 const struct dt_array *dt_batch_find(const struct dt_batch *batch, const char *name); // or NULL
+
+const char *dt_dataset_hdf5_version(void); // of the library at run time, "1.10.8"

@@ -2,6 +2,7 @@
 #include "data/h5_file.h"
 
 #include "base/file.h"
+#include "data/dataset.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -19,6 +20,17 @@ void dt_h5_enter(void)
 void dt_h5_leave(void)
 {
     pthread_mutex_unlock(&lock);
+}
+
+const char *dt_dataset_hdf5_version(void)
+{
+    static _Thread_local char text[32];
+    unsigned major = 0, minor = 0, release = 0;
+    dt_h5_enter();
+    H5get_libversion(&major, &minor, &release);
+    dt_h5_leave();
+    snprintf(text, sizeof text, "%u.%u.%u", major, minor, release);
+    return text;
 }
 
 struct reason {
@@ -76,12 +88,18 @@ static dt_status check_is_hdf5(const char *path, int64_t *bytes)
     return DT_OK;
 }
 
-static hid_t open_read_only(const char *path)
+hid_t dt_h5_access(void)
 {
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-    H5Pset_fapl_sec2(access); // a plain file: its descriptor serves pread too
+    H5Pset_fapl_sec2(access);
     H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
     switch_locking_off(access);
+    return access;
+}
+
+static hid_t open_read_only(const char *path)
+{
+    hid_t access = dt_h5_access();
     hid_t id = H5Fopen(path, H5F_ACC_RDONLY, access);
     H5Pclose(access);
     return id;

@@ -18,6 +18,9 @@ void dt_h5_leave(void);
 // errno in the reason decides the status; without one it is `code`.
 dt_status dt_h5_fail(dt_status code, const char *action, const char *path, const char *hint);
 
+// Access properties of every file: plain system calls, no locks, closing takes all ids with it.
+hid_t dt_h5_access(void);
+
 struct dt_h5_file {
     const char *path; // borrowed
     hid_t id;         // -1: not open

@@ -1,1 +1,247 @@
-// not written yet
+// The writer of one shard: tokens gather in a buffer of whole checksum blocks, which is hashed and
+// written when it is full.
+#include "data/h5_pack.h"
+
+#include "base/file.h"
+#include "data/h5_file.h"
+#include "data/h5_shard.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum {
+    BUFFER_BYTES = 64 * DT_HASH_BLOCK,
+    ALIGN_FROM = 65536, // datasets of at least this many bytes start at a page
+    ALIGN_TO = 4096,
+};
+
+struct dt_shard_writer {
+    char *path;
+    hid_t file, tokens; // -1: not open
+    dt_dtype type;
+    int64_t count, done; // tokens in all, tokens appended
+    char *buffer;        // [BUFFER_BYTES] the last of those appended
+    int64_t used;        // bytes in it
+    uint64_t *hashes;
+    int64_t n_hashes;
+    uint64_t *starts;
+    int64_t n_starts, starts_room;
+};
+
+static hid_t disk_type(dt_dtype type)
+{
+    return type == DT_U8    ? H5T_STD_U8LE
+           : type == DT_U16 ? H5T_STD_U16LE
+           : type == DT_U32 ? H5T_STD_U32LE
+                            : H5T_STD_U64LE;
+}
+
+static dt_status fail_write(const struct dt_shard_writer *writer)
+{
+    return dt_h5_fail(DT_MACHINE, "write", writer->path, NULL);
+}
+
+// Contiguous, and never filled with zeros ahead of the data.
+static hid_t create_array(const struct dt_shard_writer *writer, const char *name, dt_dtype type,
+                          int64_t n)
+{
+    hsize_t size = (hsize_t)n;
+    hid_t space = H5Screate_simple(1, &size, NULL), plist = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER);
+    hid_t id =
+        H5Dcreate2(writer->file, name, disk_type(type), space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    H5Pclose(plist);
+    H5Sclose(space);
+    return id;
+}
+
+static dt_status create_file(struct dt_shard_writer *writer)
+{
+    hid_t access = dt_h5_access();
+    H5Pset_alignment(access, ALIGN_FROM, ALIGN_TO);
+    writer->file = H5Fcreate(writer->path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    H5Pclose(access);
+    if (writer->file < 0)
+        return dt_h5_fail(DT_MACHINE, "create", writer->path, NULL);
+    writer->tokens = create_array(writer, "/tokens", writer->type, writer->count);
+    return writer->tokens < 0 ? fail_write(writer) : DT_OK;
+}
+
+dt_status dt_shard_create(const char *path, dt_dtype type, int64_t count,
+                          struct dt_shard_writer **writer)
+{
+    struct dt_shard_writer *w = calloc(1, sizeof *w);
+    int64_t n_hashes = count * dt_dtype_size(type) / DT_HASH_BLOCK + 1;
+    *writer = NULL;
+    if (!w)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to write %s", path);
+    w->type = type;
+    w->count = count;
+    w->file = w->tokens = -1;
+    w->path = strdup(path);
+    w->buffer = malloc(BUFFER_BYTES);
+    w->hashes = malloc((size_t)n_hashes * sizeof *w->hashes);
+    dt_status status = DT_OK;
+    if (!w->path || !w->buffer || !w->hashes)
+        status = DT_FAIL(DT_MACHINE, NULL, "no memory to write %s", path);
+    dt_h5_enter();
+    if (status == DT_OK)
+        status = create_file(w);
+    dt_h5_leave();
+    if (status != DT_OK) {
+        dt_shard_abandon(w);
+        return status;
+    }
+    *writer = w;
+    return DT_OK;
+}
+
+static herr_t write_slab(hid_t array, dt_dtype type, int64_t first, int64_t count, const void *data)
+{
+    hsize_t start = (hsize_t)first, size = (hsize_t)count;
+    hid_t in_file = H5Dget_space(array), in_memory = H5Screate_simple(1, &size, NULL);
+    herr_t failed = H5Sselect_hyperslab(in_file, H5S_SELECT_SET, &start, NULL, &size, NULL);
+    if (failed >= 0)
+        failed = H5Dwrite(array, disk_type(type), in_memory, in_file, H5P_DEFAULT, data);
+    H5Sclose(in_memory);
+    H5Sclose(in_file);
+    return failed;
+}
+
+static dt_status flush(struct dt_shard_writer *writer)
+{
+    int64_t n = writer->used / dt_dtype_size(writer->type);
+    for (int64_t at = 0; at < writer->used; at += DT_HASH_BLOCK) {
+        int64_t left = writer->used - at;
+        writer->hashes[writer->n_hashes++] =
+            XXH64(writer->buffer + at, (size_t)(left < DT_HASH_BLOCK ? left : DT_HASH_BLOCK), 0);
+    }
+    writer->used = 0;
+    if (n == 0)
+        return DT_OK;
+    dt_h5_enter();
+    dt_status status = DT_OK;
+    if (write_slab(writer->tokens, writer->type, writer->done - n, n, writer->buffer) < 0)
+        status = fail_write(writer);
+    dt_h5_leave();
+    return status;
+}
+
+dt_status dt_shard_append(struct dt_shard_writer *writer, const void *tokens, int64_t n)
+{
+    int64_t size = dt_dtype_size(writer->type), left = n * size;
+    for (const char *from = tokens; left > 0;) {
+        int64_t room = BUFFER_BYTES - writer->used, bytes = left < room ? left : room;
+        memcpy(writer->buffer + writer->used, from, (size_t)bytes);
+        writer->used += bytes;
+        writer->done += bytes / size;
+        from += bytes;
+        left -= bytes;
+        if (writer->used == BUFFER_BYTES)
+            DT_TRY(flush(writer));
+    }
+    return DT_OK;
+}
+
+dt_status dt_shard_start_document(struct dt_shard_writer *writer)
+{
+    if (writer->n_starts == writer->starts_room) {
+        int64_t room = writer->starts_room ? 2 * writer->starts_room : 1024;
+        uint64_t *starts = realloc(writer->starts, (size_t)room * sizeof *starts);
+        if (!starts)
+            return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " document starts", room);
+        writer->starts = starts;
+        writer->starts_room = room;
+    }
+    writer->starts[writer->n_starts++] = (uint64_t)writer->done;
+    return DT_OK;
+}
+
+static herr_t write_attribute(hid_t array, const char *name, int64_t value)
+{
+    hid_t space = H5Screate(H5S_SCALAR);
+    hid_t attribute = H5Aexists(array, name) > 0
+                          ? H5Aopen(array, name, H5P_DEFAULT)
+                          : H5Acreate2(array, name, H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT);
+    herr_t failed = attribute < 0 ? -1 : H5Awrite(attribute, H5T_STD_I64LE, &value);
+    if (attribute >= 0)
+        H5Aclose(attribute);
+    H5Sclose(space);
+    return failed;
+}
+
+static herr_t write_tail(struct dt_shard_writer *writer, bool documents)
+{
+    hid_t hashes = create_array(writer, "/tokens_xxh64", DT_U64, writer->n_hashes);
+    herr_t failed = hashes < 0 ? -1 : write_attribute(hashes, "block_bytes", DT_HASH_BLOCK);
+    if (failed >= 0)
+        failed = write_slab(hashes, DT_U64, 0, writer->n_hashes, writer->hashes);
+    if (failed < 0 || !documents)
+        return failed;
+    hid_t starts = create_array(writer, "/doc_starts", DT_U64, writer->n_starts);
+    if (starts < 0 || writer->n_starts == 0)
+        return starts < 0 ? -1 : 0;
+    return write_slab(starts, DT_U64, 0, writer->n_starts, writer->starts);
+}
+
+static dt_status sync_file(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return DT_FAIL_ERRNO("open", path);
+    return dt_close_synced(fd, path);
+}
+
+dt_status dt_shard_finish(struct dt_shard_writer *writer, bool documents)
+{
+    dt_status status = flush(writer);
+    dt_h5_enter();
+    if (status == DT_OK && write_tail(writer, documents) < 0)
+        status = fail_write(writer);
+    if (status == DT_OK) { // what the library kept back may fail to be written only here
+        herr_t failed = H5Fclose(writer->file);
+        writer->file = -1;
+        if (failed < 0)
+            status = fail_write(writer);
+    }
+    dt_h5_leave();
+    if (status == DT_OK)
+        status = sync_file(writer->path);
+    dt_shard_abandon(writer);
+    return status;
+}
+
+void dt_shard_abandon(struct dt_shard_writer *writer)
+{
+    if (!writer)
+        return;
+    dt_h5_enter();
+    if (writer->file >= 0)
+        H5Fclose(writer->file);
+    dt_h5_leave();
+    free(writer->starts);
+    free(writer->hashes);
+    free(writer->buffer);
+    free(writer->path);
+    free(writer);
+}
+
+dt_status dt_shard_set_vocab(const char *path, int64_t vocab_size)
+{
+    dt_status status = DT_OK;
+    dt_h5_enter();
+    hid_t access = dt_h5_access();
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, access);
+    H5Pclose(access);
+    hid_t tokens = file < 0 ? -1 : H5Dopen2(file, "/tokens", H5P_DEFAULT);
+    if (tokens < 0 || write_attribute(tokens, "vocab_size", vocab_size) < 0)
+        status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
+    if (file >= 0 && H5Fclose(file) < 0 && status == DT_OK)
+        status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
+    dt_h5_leave();
+    DT_TRY(status);
+    return sync_file(path);
+}

@@ -298,14 +298,14 @@ static dt_status fail_starts(const struct dt_shard_reader *reader, int64_t index
                    reader->file.path, index, value, reader->tokens.shape[0]);
 }
 
-dt_status dt_shard_read_starts(struct dt_shard_reader *reader, int64_t first, int64_t count,
-                               uint8_t *starts)
+// Goes through /doc_starts from `index` on, all of it above `last`, until `end` or its own; marks
+// what it meets from `first` on, where `starts` is not NULL.
+static dt_status walk_starts(const struct dt_shard_reader *reader, int64_t index, int64_t first,
+                             int64_t end, uint8_t *starts)
 {
     const struct dt_h5_array *array = &reader->doc_starts;
     uint64_t values[STARTS_AT_ONCE];
-    int64_t index = 0, last = first - 1, n;
-    memset(starts, 0, (size_t)count);
-    DT_TRY(find_start(array, first, &index));
+    int64_t last = first - 1, n;
     for (; index < array->shape[0]; index += n) {
         n = array->shape[0] - index < STARTS_AT_ONCE ? array->shape[0] - index : STARTS_AT_ONCE;
         DT_TRY(dt_h5_array_read(array, index, n, values));
@@ -313,12 +313,27 @@ dt_status dt_shard_read_starts(struct dt_shard_reader *reader, int64_t first, in
             if (values[i] >= (uint64_t)reader->tokens.shape[0] || (int64_t)values[i] <= last)
                 return fail_starts(reader, index + i, values[i]);
             last = (int64_t)values[i];
-            if (last >= first + count)
+            if (last >= end)
                 return DT_OK;
-            starts[last - first] = 1;
+            if (starts)
+                starts[last - first] = 1;
         }
     }
     return DT_OK;
+}
+
+dt_status dt_shard_read_starts(struct dt_shard_reader *reader, int64_t first, int64_t count,
+                               uint8_t *starts)
+{
+    int64_t index = 0;
+    memset(starts, 0, (size_t)count);
+    DT_TRY(find_start(&reader->doc_starts, first, &index));
+    return walk_starts(reader, index, first, first + count, starts);
+}
+
+dt_status dt_shard_check_starts(struct dt_shard_reader *reader)
+{
+    return walk_starts(reader, 0, 0, INT64_MAX, NULL);
 }
 
 static dt_status hash_rows(const struct dt_h5_array *array, int64_t first, int64_t count,

@@ -33,3 +33,5 @@ dt_status dt_shard_read_pairs(struct dt_shard_reader *reader, int64_t first, int
 // starts[p - first] = 1 for each p in [first, first + count) that /doc_starts holds, else 0.
 dt_status dt_shard_read_starts(struct dt_shard_reader *reader, int64_t first, int64_t count,
                                uint8_t *starts);
+// All of /doc_starts: ascending, each within /tokens. A shard without is fine.
+dt_status dt_shard_check_starts(struct dt_shard_reader *reader);

@@ -1,1 +1,385 @@
-// not written yet
+// Packing: find the files, divide them into two sides, stream each side into shards under temporary
+// names, then publish them all. Memory does not grow with the corpus.
+#include "data/pack.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "data/h5_pack.h"
+#include "data/pack_input.h"
+#include "data/tokens.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { CHUNK = 1 << 20, TRAIN = 0, VAL = 1, SIDES = 2, BYTE_VOCAB = 256 };
+static const char *const side_name[SIDES] = {"train", "val"};
+
+struct piece {
+    const struct dt_pack_file *file;
+    int64_t from, to; // bytes
+};
+
+struct side {
+    struct piece *pieces;
+    int64_t n_pieces, tokens, n_shards;
+    int64_t created; // shards that stand under temporary names
+};
+
+struct packer {
+    const struct dt_pack_config *config;
+    dt_dtype type;
+    int64_t size; // bytes of a token
+    struct dt_pack_files files;
+    struct side side[SIDES];
+    char *chunk; // [CHUNK]
+    int64_t largest;
+    struct dt_shard_writer *writer; // of the shard being written; left tokens are missing in it
+    int64_t left;
+    int64_t total_bytes, done_bytes;
+    double started, drawn; // seconds
+};
+
+static dt_status shard_path(const struct packer *packer, int side, int64_t i, bool temporary,
+                            char *path)
+{
+    return dt_path(path, "%s/%s%s-%05" PRId64 ".h5%s", packer->config->output, temporary ? "." : "",
+                   side_name[side], i, temporary ? ".tmp" : "");
+}
+
+static void draw_progress(struct packer *packer)
+{
+    enum { CELLS = 30 };
+    char bar[CELLS + 1] = "", line[160];
+    double now = dt_seconds(), done = (double)packer->done_bytes;
+    if (!packer->config->progress || now - packer->drawn < 0.1)
+        return;
+    packer->drawn = now;
+    double part = done / (double)packer->total_bytes, rate = done / (now - packer->started + 1e-9);
+    for (int i = 0; i < CELLS; i++)
+        bar[i] = i < part * CELLS ? '#' : '.';
+    snprintf(line, sizeof line, "packing [%s] %3.0f %%  %.0f/%.0f MB  %.0f MB/s  %.0f s left", bar,
+             100 * part, done / 1e6, (double)packer->total_bytes / 1e6, rate / 1e6,
+             ((double)packer->total_bytes - done) / (rate + 1));
+    dt_log_live(line);
+}
+
+static dt_status check_config(const struct dt_pack_config *config)
+{
+    if (config->n_inputs < 1)
+        return DT_FAIL(DT_USER, "name files or folders", "nothing to pack is named");
+    if (!(config->val_fraction >= 0 && config->val_fraction < 1))
+        return DT_FAIL(DT_USER, "give a fraction from 0 up to, but not with, 1",
+                       "the validation part is %g", config->val_fraction);
+    if (config->shard_bytes < (int64_t)sizeof(uint32_t))
+        return DT_FAIL(DT_USER, "give a larger size", "shards of %" PRId64 " bytes are too small",
+                       config->shard_bytes);
+    if (config->vocab_size < 0 || config->vocab_size > (int64_t)UINT32_MAX + 1)
+        return DT_FAIL(DT_USER, "give 1 to 4294967296, or 0 for the default",
+                       "a vocabulary of %" PRId64 " is impossible", config->vocab_size);
+    return DT_OK;
+}
+
+static dt_status check_sizes(const struct packer *packer)
+{
+    for (int64_t i = 0; i < packer->files.n; i++) {
+        const struct dt_pack_file *file = &packer->files.at[i];
+        if (file->bytes % packer->size != 0)
+            return DT_FAIL(DT_USER, "choose the --format that the file was written in",
+                           "%s has %" PRId64 " bytes, no multiple of %" PRId64, file->path,
+                           file->bytes, packer->size);
+    }
+    return DT_OK;
+}
+
+static void add_piece(struct packer *packer, int side, const struct dt_pack_file *file,
+                      int64_t from, int64_t to)
+{
+    struct side *s = &packer->side[side];
+    if (from == to)
+        return;
+    s->pieces[s->n_pieces++] = (struct piece){file, from, to};
+    s->tokens += (to - from) / packer->size;
+}
+
+static void divide_by_file(struct packer *packer)
+{
+    for (int64_t i = 0; i < packer->files.n; i++) {
+        const struct dt_pack_file *file = &packer->files.at[i];
+        add_piece(packer, file->val ? VAL : TRAIN, file, 0, file->bytes);
+    }
+}
+
+static void divide_at(struct packer *packer, int64_t cut)
+{
+    int64_t at = 0; // bytes of the files before
+    for (int64_t i = 0; i < packer->files.n; i++) {
+        const struct dt_pack_file *file = &packer->files.at[i];
+        int64_t here = cut - at < 0 ? 0 : cut - at > file->bytes ? file->bytes : cut - at;
+        add_piece(packer, TRAIN, file, 0, here);
+        add_piece(packer, VAL, file, here, file->bytes);
+        at += file->bytes;
+    }
+}
+
+static dt_status divide(struct packer *packer)
+{
+    double fraction = packer->config->val_fraction;
+    bool by_file = packer->config->format == DT_PACK_TEXT && packer->files.n > 1 && fraction > 0;
+    for (int64_t i = 0; i < packer->files.n; i++)
+        packer->total_bytes += packer->files.at[i].bytes;
+    for (int side = 0; side < SIDES; side++) {
+        packer->side[side].pieces = calloc((size_t)packer->files.n, sizeof(struct piece));
+        if (!packer->side[side].pieces)
+            return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " files", packer->files.n);
+    }
+    if (by_file) {
+        DT_TRY(dt_pack_split(&packer->files, fraction, packer->config->seed));
+        divide_by_file(packer);
+    } else {
+        int64_t tokens = packer->total_bytes / packer->size;
+        divide_at(packer, (tokens - (int64_t)(fraction * (double)tokens)) * packer->size);
+    }
+    for (int side = 0; side < SIDES; side++) {
+        int64_t most = packer->config->shard_bytes / packer->size;
+        packer->side[side].n_shards = (packer->side[side].tokens + most - 1) / most;
+    }
+    return DT_OK;
+}
+
+// Whether `name` is "<prefix>train-00000.h5<suffix>" or the same with val; *i its number.
+static bool is_shard_name(const char *name, bool temporary, int *side, int64_t *i)
+{
+    char again[64];
+    if (temporary && *name++ != '.')
+        return false;
+    for (*side = 0; *side < SIDES; ++*side) {
+        size_t n = strlen(side_name[*side]);
+        if (strncmp(name, side_name[*side], n) != 0 || name[n] != '-')
+            continue;
+        *i = strtoll(name + n + 1, NULL, 10);
+        snprintf(again, sizeof again, "%s-%05" PRId64 ".h5%s", side_name[*side], *i,
+                 temporary ? ".tmp" : "");
+        return strcmp(name, again) == 0;
+    }
+    return false;
+}
+
+// What is to be done with shards in the output folder.
+enum sweep { SWEEP_REFUSE, SWEEP_TEMPORARY, SWEEP_STALE };
+
+static dt_status sweep_one(const struct packer *packer, const char *name, enum sweep sweep)
+{
+    int side;
+    int64_t i;
+    char path[DT_PATH];
+    if (!is_shard_name(name, sweep == SWEEP_TEMPORARY, &side, &i))
+        return DT_OK;
+    if (sweep == SWEEP_REFUSE)
+        return DT_FAIL(DT_USER, "choose another folder, or replace them with --force",
+                       "%s already holds shards (%s)", packer->config->output, name);
+    if (sweep == SWEEP_STALE && i < packer->side[side].n_shards)
+        return DT_OK;
+    DT_TRY(dt_path(path, "%s/%s", packer->config->output, name));
+    return unlink(path) == 0 || errno == ENOENT ? DT_OK : DT_FAIL_ERRNO("remove", path);
+}
+
+static dt_status sweep_output(const struct packer *packer, enum sweep sweep)
+{
+    DIR *folder = opendir(packer->config->output);
+    if (!folder)
+        return DT_FAIL_ERRNO("read folder", packer->config->output);
+    dt_status status = DT_OK;
+    for (struct dirent *entry; status == DT_OK && (entry = readdir(folder));)
+        status = sweep_one(packer, entry->d_name, sweep);
+    closedir(folder);
+    return status;
+}
+
+static dt_status begin_shard(struct packer *packer, int side)
+{
+    struct side *s = &packer->side[side];
+    char path[DT_PATH];
+    if (packer->writer)
+        return DT_OK;
+    DT_TRY(shard_path(packer, side, s->created, true, path));
+    packer->left = s->tokens / s->n_shards + (s->created < s->tokens % s->n_shards);
+    s->created++;
+    return dt_shard_create(path, packer->type, packer->left, &packer->writer);
+}
+
+static dt_status feed(struct packer *packer, int side, const char *tokens, int64_t n)
+{
+    while (n > 0) {
+        DT_TRY(begin_shard(packer, side));
+        int64_t take = n < packer->left ? n : packer->left;
+        DT_TRY(dt_shard_append(packer->writer, tokens, take));
+        tokens += take * packer->size;
+        n -= take;
+        packer->left -= take;
+        if (packer->left == 0) {
+            struct dt_shard_writer *writer = packer->writer;
+            packer->writer = NULL;
+            DT_TRY(dt_shard_finish(writer, packer->config->format == DT_PACK_TEXT));
+        }
+    }
+    return DT_OK;
+}
+
+static dt_status check_tokens(struct packer *packer, const struct piece *piece, int64_t at,
+                              int64_t n)
+{
+    int64_t largest = dt_tokens_largest(packer->type, packer->chunk, n);
+    int64_t vocab_size = packer->config->vocab_size;
+    if (largest > packer->largest)
+        packer->largest = largest;
+    if (vocab_size == 0 || largest < vocab_size)
+        return DT_OK;
+    int64_t i = dt_tokens_find(packer->type, packer->chunk, n, vocab_size);
+    return DT_FAIL(DT_USER, "give a larger --vocab, or none: it is then found out",
+                   "%s: token %" PRId64 " is %" PRId64 ", outside the vocabulary of %" PRId64,
+                   piece->file->path, at / packer->size + i,
+                   dt_tokens_get(packer->type, packer->chunk, i), vocab_size);
+}
+
+static dt_status pack_bytes(struct packer *packer, int side, const struct piece *piece, int fd)
+{
+    for (int64_t at = piece->from; at < piece->to;) {
+        int64_t bytes = piece->to - at < CHUNK ? piece->to - at : CHUNK;
+        DT_TRY(dt_pread_all(fd, piece->file->path, packer->chunk, bytes, at));
+        DT_TRY(check_tokens(packer, piece, at, bytes / packer->size));
+        DT_TRY(feed(packer, side, packer->chunk, bytes / packer->size));
+        at += bytes;
+        packer->done_bytes += bytes;
+        draw_progress(packer);
+    }
+    return DT_OK;
+}
+
+static dt_status pack_piece(struct packer *packer, int side, const struct piece *piece)
+{
+    int fd = -1;
+    int64_t bytes;
+    if (packer->config->format == DT_PACK_TEXT && piece->from == 0) {
+        DT_TRY(begin_shard(packer, side));
+        DT_TRY(dt_shard_start_document(packer->writer));
+    }
+    DT_TRY(dt_open_read(piece->file->path, &fd, &bytes));
+    dt_status status = pack_bytes(packer, side, piece, fd);
+    close(fd);
+    return status;
+}
+
+static dt_status write_sides(struct packer *packer)
+{
+    packer->started = packer->drawn = dt_seconds();
+    packer->chunk = malloc(CHUNK);
+    if (!packer->chunk)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a buffer");
+    for (int side = 0; side < SIDES; side++)
+        for (int64_t i = 0; i < packer->side[side].n_pieces; i++)
+            DT_TRY(pack_piece(packer, side, &packer->side[side].pieces[i]));
+    return DT_OK;
+}
+
+static int64_t vocabulary(const struct packer *packer)
+{
+    if (packer->config->vocab_size > 0)
+        return packer->config->vocab_size;
+    return packer->type == DT_U8 ? BYTE_VOCAB : packer->largest + 1;
+}
+
+static dt_status publish_side(struct packer *packer, int side)
+{
+    char from[DT_PATH], to[DT_PATH];
+    for (int64_t i = 0; i < packer->side[side].n_shards; i++) {
+        DT_TRY(shard_path(packer, side, i, true, from));
+        DT_TRY(shard_path(packer, side, i, false, to));
+        if (rename(from, to) != 0)
+            return DT_FAIL_ERRNO("rename a shard to", to);
+    }
+    return DT_OK;
+}
+
+static dt_status stamp_side(struct packer *packer, int side)
+{
+    char path[DT_PATH];
+    for (int64_t i = 0; i < packer->side[side].n_shards; i++) {
+        DT_TRY(shard_path(packer, side, i, true, path));
+        DT_TRY(dt_shard_set_vocab(path, vocabulary(packer)));
+    }
+    return DT_OK;
+}
+
+// Nothing can run out of space once every file is whole: only names change from then on.
+static dt_status publish(struct packer *packer)
+{
+    for (int side = 0; side < SIDES; side++)
+        DT_TRY(stamp_side(packer, side));
+    for (int side = 0; side < SIDES; side++)
+        DT_TRY(publish_side(packer, side));
+    DT_TRY(sweep_output(packer, SWEEP_STALE));
+    return dt_fsync_dir(packer->config->output);
+}
+
+static void remove_temporary(const struct packer *packer)
+{
+    char path[DT_PATH];
+    for (int side = 0; side < SIDES; side++)
+        for (int64_t i = 0; i < packer->side[side].created; i++)
+            if (shard_path(packer, side, i, true, path) == DT_OK)
+                unlink(path);
+}
+
+static dt_status write_output(struct packer *packer)
+{
+    DT_TRY(dt_make_dirs(packer->config->output));
+    if (!packer->config->force)
+        DT_TRY(sweep_output(packer, SWEEP_REFUSE));
+    DT_TRY(sweep_output(packer, SWEEP_TEMPORARY)); // of a run that was killed
+    dt_status status = write_sides(packer);
+    dt_shard_abandon(packer->writer);
+    packer->writer = NULL;
+    if (status == DT_OK)
+        status = publish(packer);
+    if (status != DT_OK)
+        remove_temporary(packer);
+    return status;
+}
+
+static dt_status pack(struct packer *packer)
+{
+    DT_TRY(check_config(packer->config));
+    DT_TRY(dt_pack_find(packer->config, &packer->files));
+    DT_TRY(check_sizes(packer));
+    DT_TRY(divide(packer));
+    bool was_there = dt_file_exists(packer->config->output);
+    dt_status status = write_output(packer);
+    if (status != DT_OK && !was_there)
+        rmdir(packer->config->output); // empty again
+    return status;
+}
+
+dt_status dt_pack(const struct dt_pack_config *config, struct dt_pack_result *result)
+{
+    static const dt_dtype types[] = {DT_U8, DT_U8, DT_U16, DT_U32};
+    struct packer packer = {.config = config, .type = types[config->format]};
+    packer.size = dt_dtype_size(packer.type);
+    dt_status status = pack(&packer);
+    dt_log_live(NULL);
+    *result = (struct dt_pack_result){
+        .files = packer.files.n,
+        .train_tokens = packer.side[TRAIN].tokens,
+        .val_tokens = packer.side[VAL].tokens,
+        .train_shards = packer.side[TRAIN].n_shards,
+        .val_shards = packer.side[VAL].n_shards,
+        .vocab_size = vocabulary(&packer),
+    };
+    for (int side = 0; side < SIDES; side++)
+        free(packer.side[side].pieces);
+    free(packer.chunk);
+    dt_pack_files_free(&packer.files);
+    return status;
+}

@@ -1,11 +1,11 @@
 // Writing shards: text files or folders -> byte tokens (u8, vocabulary 256), raw little-endian
 // u8/u16/u32 files -> tokens. Each shard holds /tokens (contiguous, unfiltered, attribute
 // vocab_size), /tokens_xxh64 (uint64 a block of block_bytes, an attribute, 16 KiB) and, for text,
-// /doc_starts (a document a file). A shard is written under a temporary name and renamed when
-// whole.
+// /doc_starts (a document a file). All shards are written under temporary names and renamed when
+// the last is whole: a failure leaves nothing behind and old shards as they were.
 #pragma once
 
-#include "base/error.h"
+#include "data/dataset.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,23 +14,27 @@ enum dt_pack_format { DT_PACK_TEXT, DT_PACK_U8, DT_PACK_U16, DT_PACK_U32 };
 
 struct dt_pack_config {
     enum dt_pack_format format;
-    const char *const *
-        inputs; // files and folders (walked in bytewise order, hidden and binary files passed over)
+    // Files and folders. Folders are walked in bytewise order; hidden files, links to folders and,
+    // for text, binary files (a zero byte in the first 8 KiB) are passed over in them.
+    const char *const *inputs;
     int n_inputs;
     const char *output;  // folder: train-00000.h5 …, val-00000.h5 …
-    int64_t shard_bytes; // tokens of one shard, in bytes
-    double
-        val_fraction;   // of the files (text) or of the tokens' tail (raw); 0: no validation shards
-    int64_t vocab_size; // 0: 256 for text and u8; required to exceed every token otherwise (0:
-                        // largest token + 1)
+    int64_t shard_bytes; // tokens of one shard, in bytes, at most; shards of a side are of one size
+    // Validation, 0: none. Of the files (text, two or more: at least one on each side), else the
+    // tail of the tokens.
+    double val_fraction;
+    int64_t vocab_size; // must exceed every token. 0: 256 for text and u8, else largest token + 1
     uint64_t seed;      // of the split by file
+    bool force;         // replaces the shards in `output`; without it they are an error
     bool progress;      // a live line
 };
 
 struct dt_pack_result {
-    int64_t files, train_tokens, val_tokens, train_shards, val_shards;
+    int64_t files, train_tokens, val_tokens, train_shards, val_shards, vocab_size;
 };
 
 dt_status dt_pack(const struct dt_pack_config *config, struct dt_pack_result *result);
-// Reads a shard whole: structure, hashes, largest token against vocab_size. For `dtrain verify`.
-dt_status dt_verify_shard(const char *path, bool progress, int64_t *tokens);
+
+// Reads a shard whole: structure, checksums, document starts, all tokens against the attribute
+// vocab_size where there is one. Fills *shard but its path. For `dtrain verify`.
+dt_status dt_verify_shard(const char *path, bool progress, struct dt_shard *shard);

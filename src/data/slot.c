@@ -2,10 +2,10 @@
 // itself: vocabulary, labels, document starts.
 #include "data/slot.h"
 
-#include "base/file.h"
+#include "data/tokens.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 void dt_shelf_close(struct dt_shelf *shelf)
@@ -79,35 +79,6 @@ int64_t dt_slot_starts_bytes(const struct dt_dataset *dataset, int64_t windows)
     return (most < windows ? most : windows) * dataset->seq_len;
 }
 
-#define DEFINE_MARK(name, type)                                                                    \
-    static void name(const void *tokens, int64_t n, int64_t token, uint8_t *mark)                  \
-    {                                                                                              \
-        const type *t = tokens;                                                                    \
-        for (int64_t i = 0; i < n; i++)                                                            \
-            mark[i] = (int64_t)t[i] == token;                                                      \
-    }
-DEFINE_MARK(mark_u8, uint8_t)
-DEFINE_MARK(mark_u16, uint16_t)
-DEFINE_MARK(mark_u32, uint32_t)
-DEFINE_MARK(mark_i32, int32_t)
-
-static void mark_token(dt_dtype type, const void *tokens, int64_t n, int64_t token, uint8_t *mark)
-{
-    if (type == DT_U8)
-        mark_u8(tokens, n, token, mark);
-    else if (type == DT_U16)
-        mark_u16(tokens, n, token, mark);
-    else if (type == DT_U32)
-        mark_u32(tokens, n, token, mark);
-    else
-        mark_i32(tokens, n, token, mark);
-}
-
-static const char *token_at(const void *tokens, dt_dtype type, int64_t i)
-{
-    return (const char *)tokens + i * dt_dtype_size(type);
-}
-
 // Marks where documents start among n tokens. reset_after: `before` says that tokens[-1] is there.
 static void mark_starts(const struct dt_slot_rules *rules, dt_dtype type, const void *tokens,
                         int64_t n, bool before, uint8_t *starts)
@@ -115,12 +86,12 @@ static void mark_starts(const struct dt_slot_rules *rules, dt_dtype type, const 
     if (rules->reset_token < 0) {
         memset(starts, 0, (size_t)n);
     } else if (!rules->reset_after) {
-        mark_token(type, tokens, n, rules->reset_token, starts);
+        dt_tokens_mark(type, tokens, n, rules->reset_token, starts);
     } else if (before) {
-        mark_token(type, token_at(tokens, type, -1), n, rules->reset_token, starts);
+        dt_tokens_mark(type, dt_tokens_at(type, tokens, -1), n, rules->reset_token, starts);
     } else {
         starts[0] = 0;
-        mark_token(type, tokens, n - 1, rules->reset_token, starts + 1);
+        dt_tokens_mark(type, tokens, n - 1, rules->reset_token, starts + 1);
     }
 }
 
@@ -132,7 +103,7 @@ static dt_status read_tokens(struct dt_slot *slot, struct dt_shard_reader *reade
     const void *tokens;
     DT_TRY(dt_shard_read_tokens(reader, from - before, before + n + 1, rules->verify, slot->buffer,
                                 &tokens));
-    slot->tokens = token_at(tokens, shard->type, before);
+    slot->tokens = dt_tokens_at(shard->type, tokens, before);
     if (!slot->starts)
         return DT_OK;
     if (shard->doc_starts)
@@ -180,50 +151,6 @@ dt_status dt_slot_read(struct dt_slot *slot, struct dt_shelf *shelf,
     return status;
 }
 
-// Widens n + 1 tokens into n inputs and n labels; gives the largest.
-#define DEFINE_WIDEN(name, type)                                                                   \
-    static uint32_t name(const void *tokens, int64_t n, int32_t *input_ids, int32_t *labels)       \
-    {                                                                                              \
-        const type *t = tokens;                                                                    \
-        uint32_t largest = t[n];                                                                   \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            largest = t[i] > largest ? t[i] : largest;                                             \
-            input_ids[i] = (int32_t)t[i];                                                          \
-            labels[i] = (int32_t)t[i + 1];                                                         \
-        }                                                                                          \
-        return largest;                                                                            \
-    }
-DEFINE_WIDEN(widen_u8, uint8_t)
-DEFINE_WIDEN(widen_u16, uint16_t)
-DEFINE_WIDEN(widen_u32, uint32_t)
-
-static uint32_t widen(dt_dtype type, const void *tokens, int64_t n, int32_t *input_ids,
-                      int32_t *labels)
-{
-    if (type == DT_U8)
-        return widen_u8(tokens, n, input_ids, labels);
-    if (type == DT_U16)
-        return widen_u16(tokens, n, input_ids, labels);
-    return widen_u32(tokens, n, input_ids, labels);
-}
-
-static int64_t stored_token(dt_dtype type, const void *tokens, int64_t i)
-{
-    const char *at = token_at(tokens, type, i);
-    uint16_t u16;
-    uint32_t u32;
-    switch (type) {
-    case DT_U8:
-        return *(const uint8_t *)at;
-    case DT_U16:
-        memcpy(&u16, at, sizeof u16);
-        return u16;
-    default:
-        memcpy(&u32, at, sizeof u32);
-        return u32;
-    }
-}
-
 static dt_status fail_token(const struct dt_shard *shard, const char *name, int64_t row,
                             int64_t offset, int64_t token, int64_t vocab_size)
 {
@@ -241,13 +168,12 @@ static dt_status rows_of_tokens(const struct dt_slot *slot, const struct dt_shar
                                 const struct dt_slot_rules *rules, int64_t window, int64_t T,
                                 int32_t *input_ids, int32_t *labels)
 {
-    const void *tokens = token_at(slot->tokens, shard->type, (window - slot->first) * T);
-    if ((int64_t)widen(shard->type, tokens, T, input_ids, labels) < rules->vocab_size)
+    const void *tokens = dt_tokens_at(shard->type, slot->tokens, (window - slot->first) * T);
+    int64_t largest = dt_tokens_widen(shard->type, tokens, T, input_ids, labels);
+    if (largest < rules->vocab_size)
         return DT_OK;
-    int64_t i = 0;
-    while (stored_token(shard->type, tokens, i) < rules->vocab_size)
-        i++;
-    return fail_token(shard, "/tokens", 0, window * T + i, stored_token(shard->type, tokens, i),
+    int64_t i = dt_tokens_find(shard->type, tokens, T + 1, rules->vocab_size);
+    return fail_token(shard, "/tokens", 0, window * T + i, dt_tokens_get(shard->type, tokens, i),
                       rules->vocab_size);
 }
 

@@ -1,0 +1,163 @@
+// `dtrain verify`: every shard and checkpoint that the arguments name, a line each.
+#include "base/file.h"
+#include "base/log.h"
+#include "cmd/cmd.h"
+#include "data/pack.h"
+#include "train/checkpoint.h"
+
+#include <fts.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char help[] =
+    "usage: dtrain verify PATH...\n"
+    "\n"
+    "Reads shards and checkpoints whole and says of each whether it is good. PATH is a shard, a\n"
+    "checkpoint (a folder with MANIFEST), a glob, or a folder: all *.h5, *.hdf5 and checkpoints\n"
+    "in it. The exit code is 2 if one is bad.\n";
+
+struct tally {
+    int64_t good, bad;
+    dt_status worst;
+};
+
+static void print_shard(const char *path, const struct dt_shard *shard)
+{
+    printf("good  %s: %" PRId64 " %s, %s", path, shard->count,
+           shard->schema == DT_SCHEMA_PAIRS ? "rows" : "tokens", dt_dtype_name(shard->type));
+    if (shard->vocab_size > 0)
+        printf(", vocabulary %" PRId64, shard->vocab_size);
+    printf("%s\n", shard->hash_block > 0 ? ", checksums match" : ", no checksums");
+}
+
+static void count(struct tally *tally, const char *path, dt_status status)
+{
+    if (status == DT_OK) {
+        tally->good++;
+        return;
+    }
+    printf("bad   %s: %s\n", path, dt_error_current()->message);
+    dt_error_clear();
+    tally->bad++;
+    if (status > tally->worst)
+        tally->worst = status;
+}
+
+static void verify_shard(struct tally *tally, const char *path)
+{
+    struct dt_shard shard = {0};
+    dt_status status = dt_verify_shard(path, dt_log_is_terminal(), &shard);
+    if (status == DT_OK)
+        print_shard(path, &shard);
+    count(tally, path, status);
+}
+
+static void verify_checkpoint(struct tally *tally, const char *path)
+{
+    dt_status status = dt_checkpoint_verify(path);
+    if (status == DT_OK)
+        printf("good  %s: checkpoint\n", path);
+    count(tally, path, status);
+}
+
+static bool is_checkpoint(const char *folder)
+{
+    char manifest[DT_PATH];
+    if (dt_path(manifest, "%s/MANIFEST", folder) == DT_OK)
+        return dt_file_exists(manifest);
+    dt_error_clear(); // too long a path holds nothing
+    return false;
+}
+
+static bool has_shard_name(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return name[0] != '.' && dot && (strcmp(dot, ".h5") == 0 || strcmp(dot, ".hdf5") == 0);
+}
+
+static void visit(struct tally *tally, FTS *tree, FTSENT *entry)
+{
+    if (entry->fts_info == FTS_D && is_checkpoint(entry->fts_path)) {
+        verify_checkpoint(tally, entry->fts_path);
+        fts_set(tree, entry, FTS_SKIP);
+    } else if ((entry->fts_info == FTS_F || entry->fts_info == FTS_SL) &&
+               has_shard_name(entry->fts_name)) {
+        verify_shard(tally, entry->fts_path);
+    } else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR) {
+        errno = entry->fts_errno;
+        count(tally, entry->fts_path, DT_FAIL_ERRNO("read", entry->fts_path));
+    }
+}
+
+static int compare_names(const FTSENT **a, const FTSENT **b)
+{
+    return strcmp((*a)->fts_name, (*b)->fts_name);
+}
+
+static dt_status verify_folder(struct tally *tally, const char *path)
+{
+    char root[DT_PATH];
+    int64_t before = tally->good + tally->bad;
+    DT_TRY(dt_path(root, "%s", path));
+    FTS *tree =
+        fts_open((char *[]){root, NULL}, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, compare_names);
+    if (!tree)
+        return DT_FAIL_ERRNO("read", path);
+    for (FTSENT *entry; (entry = fts_read(tree));)
+        visit(tally, tree, entry);
+    fts_close(tree);
+    if (tally->good + tally->bad == before)
+        return DT_FAIL(DT_USER, "name a shard, a checkpoint, or a folder that holds some",
+                       "%s holds no shard and no checkpoint", path);
+    return DT_OK;
+}
+
+static dt_status verify_path(struct tally *tally, const char *path)
+{
+    if (dt_is_dir(path))
+        return verify_folder(tally, path);
+    verify_shard(tally, path);
+    return DT_OK;
+}
+
+// A name that exists is no pattern.
+static dt_status verify_pattern(struct tally *tally, const char *pattern)
+{
+    glob_t found;
+    if (dt_file_exists(pattern))
+        return verify_path(tally, pattern);
+    if (glob(pattern, GLOB_TILDE, NULL, &found) != 0)
+        return DT_FAIL(DT_USER, "check the path", "nothing matches %s", pattern);
+    dt_status status = DT_OK;
+    for (size_t i = 0; i < found.gl_pathc && status == DT_OK; i++)
+        status = verify_path(tally, found.gl_pathv[i]);
+    globfree(&found);
+    return status;
+}
+
+dt_status dt_cmd_verify(struct dt_comm *comm, int argc, char **argv)
+{
+    struct tally tally = {0};
+    (void)comm;
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        fputs(help, stdout);
+        return DT_OK;
+    }
+    if (argc < 2)
+        return DT_FAIL(DT_USER, "dtrain verify PATH...", "nothing to verify is named");
+    for (int i = 1; i < argc; i++)
+        if (argv[i][0] == '-')
+            return DT_FAIL(DT_USER, "dtrain verify --help", "%s is no option of dtrain verify",
+                           argv[i]);
+    for (int i = 1; i < argc; i++) {
+        dt_status status = verify_pattern(&tally, argv[i]);
+        if (status != DT_OK)
+            count(&tally, argv[i], status);
+    }
+    if (tally.bad == 0)
+        return DT_OK;
+    return DT_FAIL(tally.worst, "see the lines above", "%" PRId64 " of %" PRId64 " are bad",
+                   tally.bad, tally.good + tally.bad);
+}

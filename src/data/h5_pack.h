@@ -1,0 +1,24 @@
+// Writing one shard from its first token to its last. Callers see elements, never the library.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct dt_shard_writer;
+
+// Creates (or replaces) `path` for exactly `count` tokens.
+dt_status dt_shard_create(const char *path, dt_dtype type, int64_t count,
+                          struct dt_shard_writer **writer);
+// The next n tokens.
+dt_status dt_shard_append(struct dt_shard_writer *writer, const void *tokens, int64_t n);
+// A document starts with the token that comes next.
+dt_status dt_shard_start_document(struct dt_shard_writer *writer);
+// Writes checksums and, where `documents`, /doc_starts, closes and syncs; frees the writer,
+// whatever is returned.
+dt_status dt_shard_finish(struct dt_shard_writer *writer, bool documents);
+void dt_shard_abandon(struct dt_shard_writer *writer); // NULL is fine; the file stays, half-written
+// Sets the attribute vocab_size of a finished shard and syncs it.
+dt_status dt_shard_set_vocab(const char *path, int64_t vocab_size);

@@ -1,0 +1,185 @@
+// Walking the inputs. Links to folders are not followed, so that no loop can arise and nothing is
+// packed twice; links to files are.
+#include "data/pack_input.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/rng.h"
+
+#include <fcntl.h>
+#include <fts.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { SNIFF = 8192 }; // bytes looked at for a zero
+
+struct walk {
+    const struct dt_pack_config *config;
+    struct dt_pack_files *files;
+    bool has_output; // then output says which folder it is
+    struct stat output;
+};
+
+static dt_status add_file(struct dt_pack_files *files, const char *path, int64_t bytes)
+{
+    if (bytes == 0)
+        return DT_OK;
+    if (files->n == files->room) {
+        int64_t room = files->room ? 2 * files->room : 256;
+        struct dt_pack_file *at = realloc(files->at, (size_t)room * sizeof *at);
+        if (!at)
+            return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of %" PRId64 " files", room);
+        files->at = at;
+        files->room = room;
+    }
+    files->at[files->n] = (struct dt_pack_file){strdup(path), bytes, false};
+    if (!files->at[files->n].path)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of files");
+    files->n++;
+    return DT_OK;
+}
+
+static dt_status add_named(struct dt_pack_files *files, const char *path)
+{
+    int fd = -1;
+    int64_t bytes = 0;
+    DT_TRY(dt_open_read(path, &fd, &bytes));
+    close(fd);
+    return add_file(files, path, bytes);
+}
+
+static bool is_text(int fd)
+{
+    char head[SNIFF];
+    ssize_t n = pread(fd, head, sizeof head, 0);
+    return n >= 0 && !memchr(head, 0, (size_t)n);
+}
+
+// A file met in a folder: what cannot be used is passed over.
+static dt_status add_met(struct walk *walk, const char *path)
+{
+    int fd = -1;
+    int64_t bytes = 0;
+    if (dt_open_read(path, &fd, &bytes) != DT_OK) {
+        dt_warn("%s, passed over", dt_error_current()->message);
+        dt_error_clear();
+        walk->files->passed_over++;
+        return DT_OK;
+    }
+    bool take = walk->config->format != DT_PACK_TEXT || is_text(fd);
+    close(fd);
+    walk->files->passed_over += !take;
+    return take ? add_file(walk->files, path, bytes) : DT_OK;
+}
+
+static bool is_output(const struct walk *walk, const struct stat *folder)
+{
+    return walk->has_output && folder->st_dev == walk->output.st_dev &&
+           folder->st_ino == walk->output.st_ino;
+}
+
+static bool is_file_behind(const char *link)
+{
+    struct stat info;
+    return stat(link, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+static dt_status visit(struct walk *walk, FTS *tree, FTSENT *entry)
+{
+    bool named = entry->fts_level == FTS_ROOTLEVEL;
+    if (!named && entry->fts_name[0] == '.') {
+        fts_set(tree, entry, FTS_SKIP);
+        return DT_OK;
+    }
+    switch (entry->fts_info) {
+    case FTS_D:
+        if (!named && is_output(walk, entry->fts_statp))
+            fts_set(tree, entry, FTS_SKIP);
+        return DT_OK;
+    case FTS_DNR:
+    case FTS_ERR:
+    case FTS_NS:
+        errno = entry->fts_errno;
+        if (named)
+            return DT_FAIL_ERRNO("read", entry->fts_path);
+        dt_warn("cannot read %s: %s, passed over", entry->fts_path, strerror(errno));
+        walk->files->passed_over++;
+        return DT_OK;
+    case FTS_F:
+        return named ? add_named(walk->files, entry->fts_path) : add_met(walk, entry->fts_path);
+    case FTS_SL:
+        return is_file_behind(entry->fts_path) ? add_met(walk, entry->fts_path) : DT_OK;
+    case FTS_DEFAULT: // FIFOs, sockets, devices
+    case FTS_SLNONE:
+        return named ? add_named(walk->files, entry->fts_path) : DT_OK;
+    default:
+        return DT_OK;
+    }
+}
+
+static int compare_names(const FTSENT **a, const FTSENT **b)
+{
+    return strcmp((*a)->fts_name, (*b)->fts_name);
+}
+
+static dt_status walk_input(struct walk *walk, const char *input)
+{
+    char root[DT_PATH];
+    DT_TRY(dt_path(root, "%s", input));
+    FTS *tree =
+        fts_open((char *[]){root, NULL}, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, compare_names);
+    if (!tree)
+        return DT_FAIL_ERRNO("read", input);
+    dt_status status = DT_OK;
+    errno = 0;
+    for (FTSENT *entry; status == DT_OK && (entry = fts_read(tree)); errno = 0)
+        status = visit(walk, tree, entry);
+    if (status == DT_OK && errno != 0)
+        status = DT_FAIL_ERRNO("read", input);
+    fts_close(tree);
+    return status;
+}
+
+dt_status dt_pack_find(const struct dt_pack_config *config, struct dt_pack_files *files)
+{
+    struct walk walk = {.config = config, .files = files};
+    walk.has_output = stat(config->output, &walk.output) == 0;
+    for (int i = 0; i < config->n_inputs; i++)
+        DT_TRY(walk_input(&walk, config->inputs[i]));
+    if (files->n > 0)
+        return DT_OK;
+    return DT_FAIL(DT_USER, "name files, or folders with files in them",
+                   "nothing to pack in %s%s (%" PRId64 " binary or unreadable files passed over)",
+                   config->inputs[0], config->n_inputs > 1 ? " …" : "", files->passed_over);
+}
+
+void dt_pack_files_free(struct dt_pack_files *files)
+{
+    for (int64_t i = 0; i < files->n; i++)
+        free(files->at[i].path);
+    free(files->at);
+}
+
+// The first n_val of a random selection without replacement.
+dt_status dt_pack_split(struct dt_pack_files *files, double fraction, uint64_t seed)
+{
+    int64_t n = files->n, n_val = (int64_t)llround(fraction * (double)n);
+    int64_t *order = malloc((size_t)n * sizeof *order);
+    if (!order)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to split %" PRId64 " files", n);
+    struct dt_philox rng = dt_philox_init(seed, 0, 0);
+    n_val = n_val < 1 ? 1 : n_val > n - 1 ? n - 1 : n_val;
+    for (int64_t i = 0; i < n; i++)
+        order[i] = i;
+    for (int64_t i = 0; i < n_val; i++) {
+        int64_t j = i + (int64_t)dt_philox_below(&rng, (uint64_t)(n - i)), chosen = order[j];
+        order[j] = order[i];
+        order[i] = chosen;
+        files->at[chosen].val = true;
+    }
+    free(order);
+    return DT_OK;
+}
