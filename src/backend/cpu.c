@@ -221,6 +221,7 @@ static dt_status cpu_event_done(struct dt_device *device, struct dt_event *event
 
 const struct dt_device_table dt_cpu_device_table = {
     .name = "cpu",
+    .unified = true,
     .open = cpu_open,
     .close = cpu_close,
     .info = cpu_info,
