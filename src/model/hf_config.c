@@ -121,47 +121,56 @@ dt_status dt_hf_read_config(const char *dir, struct dt_model_config *config)
     return status;
 }
 
-struct number_field {
-    const char *name;
-    double value;
-};
-
-static bool add_numbers(cJSON *json, const struct number_field *fields, int n)
+// transformers 5 checks types: what is a float there must have a point or an exponent here.
+static bool add_float(cJSON *json, const char *name, double value)
 {
-    bool fine = true;
-    for (int i = 0; i < n; i++)
-        fine = cJSON_AddNumberToObject(json, fields[i].name, fields[i].value) && fine;
-    return fine;
+    char text[40];
+    snprintf(text, sizeof text - 2, "%.15g", value);
+    if (strtod(text, NULL) != value)
+        snprintf(text, sizeof text - 2, "%.17g", value);
+    if (!strpbrk(text, ".e"))
+        strcat(text, ".0");
+    return cJSON_AddRawToObject(json, name, text);
+}
+
+static bool add_floats(cJSON *json, const struct dt_model_config *config)
+{
+    return add_float(json, "layer_norm_epsilon", config->norm_eps) &&
+           add_float(json, "initializer_range", 0.1) && add_float(json, "time_step_min", 0.001) &&
+           add_float(json, "time_step_max", 0.1) && add_float(json, "time_step_floor", 1e-4) &&
+           add_float(json, "time_step_scale", 1.0);
 }
 
 static bool add_sizes(cJSON *json, const struct dt_model_config *config)
 {
     int64_t rank = config->dt_rank > 0 ? config->dt_rank : (config->d_model + 15) / 16;
-    const struct number_field fields[] = {
-        {"vocab_size", (double)config->vocab_size},
-        {"hidden_size", (double)config->d_model},
-        {"intermediate_size", (double)dt_model_inner(config)},
-        {"num_hidden_layers", (double)config->n_layer},
-        {"state_size", (double)config->d_state},
-        {"conv_kernel", (double)config->d_conv},
-        {"expand", (double)config->expand},
-        {"time_step_rank", (double)rank},
-        {"layer_norm_epsilon", config->norm_eps},
+    const struct {
+        const char *name;
+        int64_t value;
+    } fields[] = {
+        {"vocab_size", config->vocab_size},
+        {"hidden_size", config->d_model},
+        {"num_hidden_layers", config->n_layer},
+        {"intermediate_size", dt_model_inner(config)},
+        {"state_size", config->d_state},
+        {"conv_kernel", config->d_conv},
+        {"expand", config->expand},
+        {"time_step_rank", rank},
+        {"bos_token_id", 0},
+        {"eos_token_id", 0},
+        {"pad_token_id", 0},
     };
-    return add_numbers(json, fields, sizeof fields / sizeof *fields);
+    bool fine = true;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        fine = cJSON_AddNumberToObject(json, fields[i].name, (double)fields[i].value) && fine;
+    return fine;
 }
 
 // What transformers would otherwise take from defaults, some of which have changed between its
 // versions.
 static bool add_constants(cJSON *json, const struct dt_model_config *config)
 {
-    const struct number_field fields[] = {
-        {"time_step_min", 0.001},   {"time_step_max", 0.1}, {"time_step_floor", 1e-4},
-        {"time_step_scale", 1.0},   {"pad_token_id", 0},    {"bos_token_id", 0},
-        {"initializer_range", 0.1}, {"eos_token_id", 0},
-    };
-    return add_numbers(json, fields, sizeof fields / sizeof *fields) &&
-           cJSON_AddStringToObject(json, "hidden_act", "silu") &&
+    return cJSON_AddStringToObject(json, "hidden_act", "silu") &&
            cJSON_AddStringToObject(json, "time_step_init_scheme", "random") &&
            cJSON_AddFalseToObject(json, "use_bias") &&
            cJSON_AddTrueToObject(json, "use_conv_bias") &&
@@ -182,7 +191,8 @@ static bool add_kind(cJSON *json)
 dt_status dt_hf_config_text(const struct dt_model_config *config, char **text)
 {
     cJSON *json = cJSON_CreateObject();
-    bool fine = json && add_kind(json) && add_sizes(json, config) && add_constants(json, config);
+    bool fine = json && add_kind(json) && add_sizes(json, config) && add_floats(json, config) &&
+                add_constants(json, config);
     char *print = fine ? cJSON_Print(json) : NULL;
     int64_t length = print ? (int64_t)strlen(print) : 0;
     *text = print ? malloc((size_t)length + 2) : NULL;

@@ -101,6 +101,29 @@ static dt_status parse_config(const char *text, struct dt_model_config *config)
     return dt_hf_read_config(in_scratch("config"), config);
 }
 
+// transformers 5 refuses an integer where its field is a float.
+static void test_config_floats(void)
+{
+    static const char *const fields[] = {
+        "layer_norm_epsilon", "initializer_range", "time_step_min",
+        "time_step_max",      "time_step_floor",   "time_step_scale",
+    };
+    struct small_model model = small_model_make(true);
+    char *text, name[64];
+    model.config.norm_eps = 1;
+    CHECK_INT(dt_hf_config_text(&model.config, &text), DT_OK);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        snprintf(name, sizeof name, "\"%s\":", fields[i]);
+        const char *value = strstr(text, name);
+        value = value ? value + strlen(name) : "";
+        size_t length = strcspn(value, ",\n");
+        CHECK(memchr(value, '.', length) || memchr(value, 'e', length), "%s%.*s", name, (int)length,
+              value);
+    }
+    free(text);
+    small_model_free(&model);
+}
+
 // mamba-130m-hf states these and leaves the rest to defaults.
 static void test_config_defaults(void)
 {
@@ -422,6 +445,7 @@ int main(void)
     test_round_trip(false);
     test_file();
     test_unwritable();
+    test_config_floats();
     test_config_defaults();
     test_config_refused();
     test_config_monsters();
