@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -118,4 +119,22 @@ dt_status dt_json_string(const char *path, const cJSON *object, const char *fiel
         return dt_json_reject(path, object, field, "a string");
     *value = text->valuestring;
     return DT_OK;
+}
+
+bool dt_json_add_int(cJSON *object, const char *field, int64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%" PRId64, value);
+    return cJSON_AddRawToObject(object, field, text);
+}
+
+bool dt_json_add_double(cJSON *object, const char *field, double value)
+{
+    char text[40];
+    snprintf(text, sizeof text - 2, "%.15g", value);
+    if (strtod(text, NULL) != value)
+        snprintf(text, sizeof text - 2, "%.17g", value);
+    if (!strpbrk(text, ".e"))
+        strcat(text, ".0");
+    return cJSON_AddRawToObject(object, field, text);
 }

@@ -28,3 +28,8 @@ dt_status dt_json_string(const char *path, const cJSON *object, const char *fiel
 // Raises that `field` is not what it may be: "PATH: FIELD is VALUE; it must be ALLOWED".
 dt_status dt_json_reject(const char *path, const cJSON *object, const char *field,
                          const char *allowed, ...) __attribute__((format(printf, 4, 5)));
+
+// Numbers written exactly (cJSON itself drops digits behind the fifteenth where the difference is
+// within an epsilon); a float always has a point or an exponent. False where memory lacks.
+bool dt_json_add_int(cJSON *object, const char *field, int64_t value);
+bool dt_json_add_double(cJSON *object, const char *field, double value); // finite

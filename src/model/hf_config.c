@@ -121,24 +121,15 @@ dt_status dt_hf_read_config(const char *dir, struct dt_model_config *config)
     return status;
 }
 
-// transformers 5 checks types: what is a float there must have a point or an exponent here.
-static bool add_float(cJSON *json, const char *name, double value)
-{
-    char text[40];
-    snprintf(text, sizeof text - 2, "%.15g", value);
-    if (strtod(text, NULL) != value)
-        snprintf(text, sizeof text - 2, "%.17g", value);
-    if (!strpbrk(text, ".e"))
-        strcat(text, ".0");
-    return cJSON_AddRawToObject(json, name, text);
-}
-
+// transformers 5 checks types: what is a float there must be written as one.
 static bool add_floats(cJSON *json, const struct dt_model_config *config)
 {
-    return add_float(json, "layer_norm_epsilon", config->norm_eps) &&
-           add_float(json, "initializer_range", 0.1) && add_float(json, "time_step_min", 0.001) &&
-           add_float(json, "time_step_max", 0.1) && add_float(json, "time_step_floor", 1e-4) &&
-           add_float(json, "time_step_scale", 1.0);
+    return dt_json_add_double(json, "layer_norm_epsilon", config->norm_eps) &&
+           dt_json_add_double(json, "initializer_range", 0.1) &&
+           dt_json_add_double(json, "time_step_min", 0.001) &&
+           dt_json_add_double(json, "time_step_max", 0.1) &&
+           dt_json_add_double(json, "time_step_floor", 1e-4) &&
+           dt_json_add_double(json, "time_step_scale", 1.0);
 }
 
 static bool add_sizes(cJSON *json, const struct dt_model_config *config)
@@ -162,7 +153,7 @@ static bool add_sizes(cJSON *json, const struct dt_model_config *config)
     };
     bool fine = true;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        fine = cJSON_AddNumberToObject(json, fields[i].name, (double)fields[i].value) && fine;
+        fine = dt_json_add_int(json, fields[i].name, fields[i].value) && fine;
     return fine;
 }
 

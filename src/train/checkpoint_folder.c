@@ -137,7 +137,7 @@ static dt_status find_whole(const char *dir, const struct steps *steps, char *pa
         DT_TRY(step_path(dir, steps->list[i], path));
         if (dt_checkpoint_verify(path) == DT_OK)
             return DT_OK;
-        dt_warn("passing over %s: %s", path, dt_error_current()->message);
+        dt_warn("a checkpoint is passed over: %s", dt_error_current()->message);
         dt_error_clear();
     }
     *path = '\0';

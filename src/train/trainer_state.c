@@ -64,8 +64,8 @@ static bool add_shard(cJSON *list, const struct dt_shard *shard)
         return false;
     }
     return cJSON_AddStringToObject(json, "name", base_name(shard->path)) &&
-           cJSON_AddNumberToObject(json, "size", (double)shard->file_bytes) &&
-           cJSON_AddNumberToObject(json, "count", (double)shard->count) &&
+           dt_json_add_int(json, "size", shard->file_bytes) &&
+           dt_json_add_int(json, "count", shard->count) &&
            add_hash(json, "first_hash", shard->first_hash) &&
            add_hash(json, "last_hash", shard->last_hash);
 }
@@ -73,10 +73,10 @@ static bool add_shard(cJSON *list, const struct dt_shard *shard)
 static bool add_state(cJSON *json, struct dt_trainer_state state)
 {
     struct field fields[FIELDS];
-    bool fine = cJSON_AddNumberToObject(json, "format", FORMAT);
+    bool fine = dt_json_add_int(json, "format", FORMAT);
     list_fields(&state, fields);
     for (int i = 0; i < FIELDS; i++)
-        fine = cJSON_AddNumberToObject(json, fields[i].name, (double)*fields[i].value) && fine;
+        fine = dt_json_add_int(json, fields[i].name, *fields[i].value) && fine;
     return fine && add_seed(json, state.seed) &&
            cJSON_AddBoolToObject(json, "shuffle", state.shuffle) &&
            cJSON_AddBoolToObject(json, "reset_after", state.reset_after);
