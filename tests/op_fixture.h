@@ -113,7 +113,7 @@ static inline int gaps_fresh(const void *x, dt_dtype type, int64_t rows, int64_t
 // Half the spacing of a storage type, relative: what rounding a result costs.
 static inline double rounding(dt_dtype type)
 {
-    return type == DT_BF16 ? 0x1p-9 : 0x1p-24;
+    return type == DT_BF16 ? 0x1p-8 : 0x1p-24;
 }
 
 static inline int same_bits(const void *a, const void *b)

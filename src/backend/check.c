@@ -120,14 +120,15 @@ CHECK(gemm)
     STORAGE(b_type);
     STORAGE(c_type);
     if (!gemm_types_fit(args))
-        return DT_FAIL(DT_MACHINE, hint, "gemm: no form for a %s, b %s, c %s",
+        return DT_FAIL(DT_MACHINE, hint, "gemm: no form for a_type %s, b_type %s, c_type %s",
                        dt_dtype_name(args->a_type), dt_dtype_name(args->b_type),
                        dt_dtype_name(args->c_type));
     DT_TRY(check_gemm_operand(op, "lda", args->lda, args->trans_a ? args->m : args->k));
     DT_TRY(check_gemm_operand(op, "ldb", args->ldb, args->trans_b ? args->k : args->n));
     DT_TRY(check_gemm_operand(op, "ldc", args->ldc, args->n));
     if (args->a_scale || args->b_scale || args->c_scale)
-        return DT_FAIL(DT_MACHINE, hint, "gemm: a scale is given, but only FP8 has scales");
+        return DT_FAIL(DT_MACHINE, hint,
+                       "gemm: a_scale, b_scale or c_scale is given, but only FP8 has scales");
     POINTER(a);
     POINTER(b);
     POINTER(c);

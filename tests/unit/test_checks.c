@@ -1,0 +1,463 @@
+// Every wrong argument is refused with DT_MACHINE before a kernel sees it, and the message names
+// op, argument and value. A good set of arguments stands first; each case spoils one field of it.
+#include "op_fixture.h"
+
+static float memory[64];
+static int32_t numbers[16];
+static struct dt_backend backend;
+
+static void check_refused(dt_status status, const char *op, const char *argument, const char *value)
+{
+    const char *message = status == DT_OK ? "" : dt_error_current()->message;
+    CHECK(status == DT_MACHINE, "%s with %s %s is taken (status %d)", op, argument, value,
+          (int)status);
+    CHECK(strstr(message, op) && strstr(message, argument) && strstr(message, value),
+          "\"%s\" lacks one of \"%s\", \"%s\", \"%s\"", message, op, argument, value);
+    dt_error_clear();
+}
+
+// Runs op on `good` with one field spoilt.
+#define REFUSE(op, field, spoilt, value)                                                           \
+    do {                                                                                           \
+        struct dt_##op##_args args = good;                                                         \
+        args.field = spoilt;                                                                       \
+        check_refused(dt_##op(&backend, &args, NULL), #op, #field, value);                         \
+    } while (0)
+
+#define REFUSE_NULL(op, field) REFUSE(op, field, NULL, "NULL")
+
+static void test_gemm(void)
+{
+    static char workspace[1 << 20];
+    struct dt_gemm_args good = {.m = 2,
+                                .n = 3,
+                                .k = 4,
+                                .a = memory,
+                                .lda = 4,
+                                .b = memory + 16,
+                                .ldb = 3,
+                                .c = memory + 32,
+                                .ldc = 3,
+                                .workspace = workspace,
+                                .workspace_bytes = sizeof workspace};
+    check_ok(dt_gemm(&backend, &good, NULL), "gemm");
+    REFUSE(gemm, m, -1, "-1");
+    REFUSE(gemm, n, 0, "0");
+    REFUSE(gemm, k, 0, "0");
+    REFUSE(gemm, m, INT64_MAX, "9223372036854775807");
+    REFUSE(gemm, lda, 3, "3");
+    REFUSE(gemm, ldb, 2, "2");
+    REFUSE(gemm, ldc, -3, "-3");
+    REFUSE(gemm, ldc, INT64_MAX, "9223372036854775807");
+    REFUSE(gemm, a_type, DT_F16, "fp16");
+    REFUSE(gemm, b_type, DT_BF16, "bf16");
+    REFUSE(gemm, c_type, DT_BF16, "bf16");
+    REFUSE(gemm, c_type, (dt_dtype)99, "99");
+    REFUSE(gemm, a_scale, memory, "scale");
+    good.trans_b = true; // stored [n, k]: a row has 4 elements
+    REFUSE(gemm, ldb, 3, "3");
+    good.trans_b = false;
+    REFUSE_NULL(gemm, a);
+    REFUSE_NULL(gemm, b);
+    REFUSE_NULL(gemm, c);
+    REFUSE(gemm, c, memory, "itself");
+    REFUSE_NULL(gemm, workspace);
+    REFUSE(gemm, workspace_bytes, 1, "1");
+}
+
+static void test_embed(void)
+{
+    static int64_t workspace[32];
+    {
+        struct dt_embed_forward_args good = {
+            .rows = 2, .width = 4, .vocab = 4, .ids = numbers, .table = memory, .out = memory + 32};
+        check_ok(dt_embed_forward(&backend, &good, NULL), "embed_forward");
+        REFUSE(embed_forward, rows, -2, "-2");
+        REFUSE(embed_forward, width, 0, "0");
+        REFUSE(embed_forward, vocab, -1, "-1");
+        REFUSE(embed_forward, dtype, DT_I32, "int32");
+        REFUSE_NULL(embed_forward, ids);
+        REFUSE_NULL(embed_forward, table);
+        REFUSE_NULL(embed_forward, out);
+    }
+    struct dt_embed_backward_args good = {.rows = 2,
+                                          .width = 4,
+                                          .vocab = 4,
+                                          .ids = numbers,
+                                          .dout = memory,
+                                          .dtable = memory + 32,
+                                          .workspace = workspace,
+                                          .workspace_bytes = sizeof workspace};
+    check_ok(dt_embed_backward(&backend, &good, NULL), "embed_backward");
+    REFUSE(embed_backward, rows, 0, "0");
+    REFUSE(embed_backward, width, -4, "-4");
+    REFUSE(embed_backward, vocab, 0, "0");
+    REFUSE_NULL(embed_backward, ids);
+    REFUSE_NULL(embed_backward, dout);
+    REFUSE_NULL(embed_backward, dtable);
+    REFUSE_NULL(embed_backward, workspace);
+    REFUSE(embed_backward, workspace_bytes, 55, "55"); // 4 + 1 + 2 offsets are 56 bytes
+}
+
+static void test_rmsnorm(void)
+{
+    static float workspace[64];
+    {
+        struct dt_rmsnorm_residual_forward_args good = {.rows = 2,
+                                                        .width = 4,
+                                                        .eps = 1e-5f,
+                                                        .residual = memory,
+                                                        .x = memory + 8,
+                                                        .x_stride = 4,
+                                                        .weight = memory + 16,
+                                                        .y = memory + 32,
+                                                        .y_stride = 4};
+        check_ok(dt_rmsnorm_residual_forward(&backend, &good, NULL), "rmsnorm_residual_forward");
+        REFUSE(rmsnorm_residual_forward, rows, 0, "0");
+        REFUSE(rmsnorm_residual_forward, width, -4, "-4");
+        REFUSE(rmsnorm_residual_forward, dtype, DT_U8, "uint8");
+        REFUSE(rmsnorm_residual_forward, eps, -1.0f, "-1");
+        REFUSE(rmsnorm_residual_forward, eps, NAN, "nan");
+        REFUSE(rmsnorm_residual_forward, x_stride, 3, "3");
+        REFUSE(rmsnorm_residual_forward, y_stride, 0, "0");
+        REFUSE(rmsnorm_residual_forward, y, memory + 8, "itself");
+        REFUSE_NULL(rmsnorm_residual_forward, residual);
+        REFUSE_NULL(rmsnorm_residual_forward, weight);
+        REFUSE_NULL(rmsnorm_residual_forward, y);
+    }
+    struct dt_rmsnorm_residual_backward_args good = {.rows = 2,
+                                                     .width = 4,
+                                                     .dy = memory,
+                                                     .dy_stride = 4,
+                                                     .residual = memory + 8,
+                                                     .rstd = memory + 16,
+                                                     .weight = memory + 20,
+                                                     .dresidual = memory + 24,
+                                                     .dx = memory + 32,
+                                                     .dx_stride = 4,
+                                                     .dweight = memory + 40,
+                                                     .workspace = workspace,
+                                                     .workspace_bytes = sizeof workspace};
+    check_ok(dt_rmsnorm_residual_backward(&backend, &good, NULL), "rmsnorm_residual_backward");
+    REFUSE(rmsnorm_residual_backward, rows, -1, "-1");
+    REFUSE(rmsnorm_residual_backward, width, 0, "0");
+    REFUSE(rmsnorm_residual_backward, dtype, DT_F64, "fp64");
+    REFUSE(rmsnorm_residual_backward, dy_stride, 3, "3");
+    REFUSE(rmsnorm_residual_backward, dx_stride, 1, "1");
+    REFUSE(rmsnorm_residual_backward, workspace_bytes, 15, "15");
+    REFUSE_NULL(rmsnorm_residual_backward, dy);
+    REFUSE_NULL(rmsnorm_residual_backward, residual);
+    REFUSE_NULL(rmsnorm_residual_backward, rstd);
+    REFUSE_NULL(rmsnorm_residual_backward, weight);
+    REFUSE_NULL(rmsnorm_residual_backward, dresidual);
+    REFUSE_NULL(rmsnorm_residual_backward, dweight);
+    REFUSE_NULL(rmsnorm_residual_backward, workspace);
+}
+
+// The kernel is never reached in these two: every case is refused.
+static void test_conv(void)
+{
+    {
+        struct dt_conv1d_silu_forward_args good = {.batch = 1,
+                                                   .length = 2,
+                                                   .channels = 4,
+                                                   .taps = 4,
+                                                   .x = memory,
+                                                   .x_stride = 4,
+                                                   .weight = memory,
+                                                   .bias = memory,
+                                                   .y = memory + 8,
+                                                   .y_stride = 4};
+        REFUSE(conv1d_silu_forward, batch, 0, "0");
+        REFUSE(conv1d_silu_forward, length, -1, "-1");
+        REFUSE(conv1d_silu_forward, channels, -4, "-4");
+        REFUSE(conv1d_silu_forward, taps, 9, "9");
+        REFUSE(conv1d_silu_forward, taps, 0, "0");
+        REFUSE(conv1d_silu_forward, dtype, DT_F16, "fp16");
+        REFUSE(conv1d_silu_forward, x_stride, 3, "3");
+        REFUSE(conv1d_silu_forward, y_stride, 2, "2");
+        REFUSE_NULL(conv1d_silu_forward, x);
+        REFUSE_NULL(conv1d_silu_forward, weight);
+        REFUSE_NULL(conv1d_silu_forward, bias);
+        REFUSE_NULL(conv1d_silu_forward, y);
+        good.x0 = memory + 16;
+        REFUSE(conv1d_silu_forward, x_last, memory + 16, "itself");
+        REFUSE(conv1d_silu_forward, taps, 1, "x0");
+    }
+    struct dt_conv1d_silu_backward_args good = {.batch = 1,
+                                                .length = 2,
+                                                .channels = 4,
+                                                .taps = 4,
+                                                .x = memory,
+                                                .x_stride = 4,
+                                                .weight = memory,
+                                                .bias = memory,
+                                                .dy = memory + 8,
+                                                .dy_stride = 4,
+                                                .dx = memory + 16,
+                                                .dx_stride = 4,
+                                                .dweight = memory + 24,
+                                                .dbias = memory + 40};
+    REFUSE(conv1d_silu_backward, batch, 0, "0");
+    REFUSE(conv1d_silu_backward, taps, 9, "9");
+    REFUSE(conv1d_silu_backward, dtype, DT_F16, "fp16");
+    REFUSE(conv1d_silu_backward, dy_stride, 3, "3");
+    REFUSE(conv1d_silu_backward, dx_stride, 3, "3");
+    REFUSE(conv1d_silu_backward, dx, memory + 8, "itself");
+    REFUSE_NULL(conv1d_silu_backward, dy);
+    REFUSE_NULL(conv1d_silu_backward, dx);
+    REFUSE_NULL(conv1d_silu_backward, dweight);
+    REFUSE_NULL(conv1d_silu_backward, dbias);
+    REFUSE_NULL(conv1d_silu_backward, workspace);
+}
+
+static void test_scan(void)
+{
+    {
+        struct dt_scan_forward_args good = {.batch = 1,
+                                            .length = 2,
+                                            .channels = 4,
+                                            .state = 2,
+                                            .chunk = 2,
+                                            .u = memory,
+                                            .u_stride = 4,
+                                            .delta = memory,
+                                            .delta_stride = 4,
+                                            .z = memory,
+                                            .z_stride = 4,
+                                            .b = memory,
+                                            .b_stride = 2,
+                                            .c = memory,
+                                            .c_stride = 2,
+                                            .a_log = memory,
+                                            .d_skip = memory,
+                                            .dt_bias = memory,
+                                            .y = memory + 32,
+                                            .y_stride = 4};
+        REFUSE(scan_forward, batch, 0, "0");
+        REFUSE(scan_forward, length, -2, "-2");
+        REFUSE(scan_forward, channels, 0, "0");
+        REFUSE(scan_forward, state, 257, "257");
+        REFUSE(scan_forward, state, 0, "0");
+        REFUSE(scan_forward, chunk, 0, "0");
+        REFUSE(scan_forward, dtype, DT_F16, "fp16");
+        REFUSE(scan_forward, u_stride, 3, "3");
+        REFUSE(scan_forward, delta_stride, 3, "3");
+        REFUSE(scan_forward, z_stride, 3, "3");
+        REFUSE(scan_forward, b_stride, 1, "1");
+        REFUSE(scan_forward, c_stride, 1, "1");
+        REFUSE(scan_forward, y_stride, 3, "3");
+        REFUSE_NULL(scan_forward, u);
+        REFUSE_NULL(scan_forward, delta);
+        REFUSE_NULL(scan_forward, z);
+        REFUSE_NULL(scan_forward, b);
+        REFUSE_NULL(scan_forward, c);
+        REFUSE_NULL(scan_forward, a_log);
+        REFUSE_NULL(scan_forward, d_skip);
+        REFUSE_NULL(scan_forward, dt_bias);
+        REFUSE_NULL(scan_forward, y);
+    }
+    struct dt_scan_backward_args good = {.batch = 1,
+                                         .length = 2,
+                                         .channels = 4,
+                                         .state = 2,
+                                         .chunk = 2,
+                                         .u = memory,
+                                         .u_stride = 4,
+                                         .delta = memory,
+                                         .delta_stride = 4,
+                                         .z = memory,
+                                         .z_stride = 4,
+                                         .b = memory,
+                                         .b_stride = 2,
+                                         .c = memory,
+                                         .c_stride = 2,
+                                         .a_log = memory,
+                                         .d_skip = memory,
+                                         .dt_bias = memory,
+                                         .states = memory,
+                                         .dy = memory,
+                                         .dy_stride = 4,
+                                         .du = memory,
+                                         .du_stride = 4,
+                                         .ddelta = memory,
+                                         .ddelta_stride = 4,
+                                         .dz = memory,
+                                         .dz_stride = 4,
+                                         .db = memory,
+                                         .db_stride = 2,
+                                         .dc = memory,
+                                         .dc_stride = 2,
+                                         .da_log = memory,
+                                         .dd_skip = memory,
+                                         .ddt_bias = memory};
+    REFUSE(scan_backward, chunk, -1, "-1");
+    REFUSE(scan_backward, dy_stride, 3, "3");
+    REFUSE(scan_backward, du_stride, 3, "3");
+    REFUSE(scan_backward, ddelta_stride, 3, "3");
+    REFUSE(scan_backward, dz_stride, 3, "3");
+    REFUSE(scan_backward, db_stride, 1, "1");
+    REFUSE(scan_backward, dc_stride, 1, "1");
+    REFUSE_NULL(scan_backward, states);
+    REFUSE_NULL(scan_backward, dy);
+    REFUSE_NULL(scan_backward, du);
+    REFUSE_NULL(scan_backward, ddelta);
+    REFUSE_NULL(scan_backward, dz);
+    REFUSE_NULL(scan_backward, db);
+    REFUSE_NULL(scan_backward, dc);
+    REFUSE_NULL(scan_backward, da_log);
+    REFUSE_NULL(scan_backward, dd_skip);
+    REFUSE_NULL(scan_backward, ddt_bias);
+    REFUSE_NULL(scan_backward, workspace);
+}
+
+static void test_xent(void)
+{
+    static float workspace[8];
+    struct dt_loss_sum sum = {0};
+    struct dt_xent_args good = {.rows = 2,
+                                .vocab = 3,
+                                .width = 4,
+                                .logits = memory,
+                                .logits_stride = 4,
+                                .labels = numbers,
+                                .scale = 1.0f,
+                                .dlogits = memory + 8,
+                                .dlogits_stride = 4,
+                                .sum = &sum,
+                                .workspace = workspace,
+                                .workspace_bytes = sizeof workspace};
+    check_ok(dt_xent(&backend, &good, NULL), "xent");
+    REFUSE(xent, rows, 0, "0");
+    REFUSE(xent, vocab, 5, "5");
+    REFUSE(xent, width, -4, "-4");
+    REFUSE(xent, dtype, DT_F16, "fp16");
+    REFUSE(xent, logits_stride, 3, "3");
+    REFUSE(xent, dlogits_stride, 3, "3");
+    REFUSE(xent, workspace_bytes, 7, "7");
+    REFUSE_NULL(xent, logits);
+    REFUSE_NULL(xent, labels);
+    REFUSE_NULL(xent, sum);
+    REFUSE_NULL(xent, workspace);
+    good.dlogits = memory;
+    check_ok(dt_xent(&backend, &good, NULL), "xent in place");
+    good.dtype = DT_BF16;
+    REFUSE(xent, dlogits, memory, "bf16");
+}
+
+static void test_optimizer(void)
+{
+    double squares = 1.0;
+    struct dt_loss_sum sum = {1.0, 1.0};
+    struct dt_update_control control = {0};
+    struct dt_adamw_span span = {4, 0.1f};
+    {
+        struct dt_update_control_args good = {.sum = &sum,
+                                              .sum_squares = &squares,
+                                              .expected = 1.0,
+                                              .lr = 0.1f,
+                                              .beta1 = 0.9f,
+                                              .beta2 = 0.95f,
+                                              .control = &control};
+        check_ok(dt_update_control(&backend, &good, NULL), "update_control");
+        REFUSE(update_control, expected, 0.0, "0");
+        REFUSE(update_control, expected, (double)NAN, "nan");
+        REFUSE(update_control, lr, -0.1f, "-0.1");
+        REFUSE(update_control, lr, INFINITY, "inf");
+        REFUSE(update_control, beta1, 1.0f, "1");
+        REFUSE(update_control, beta2, -0.5f, "-0.5");
+        REFUSE(update_control, grad_clip, -1.0f, "-1");
+        REFUSE_NULL(update_control, sum);
+        REFUSE_NULL(update_control, sum_squares);
+        REFUSE_NULL(update_control, control);
+    }
+    struct dt_adamw_args good = {.n = 4,
+                                 .weight = memory,
+                                 .m = memory + 4,
+                                 .v = memory + 8,
+                                 .grad = memory + 12,
+                                 .beta1 = 0.9f,
+                                 .beta2 = 0.9f,
+                                 .eps = 1e-8f,
+                                 .n_spans = 1,
+                                 .spans = &span,
+                                 .control = &control};
+    check_ok(dt_adamw(&backend, &good, NULL), "adamw");
+    REFUSE(adamw, n, -4, "-4");
+    REFUSE(adamw, beta1, 1.5f, "1.5");
+    REFUSE(adamw, beta2, NAN, "nan");
+    REFUSE(adamw, eps, -1e-8f, "-1e-08");
+    REFUSE(adamw, n_spans, 0, "0");
+    REFUSE_NULL(adamw, weight);
+    REFUSE_NULL(adamw, m);
+    REFUSE_NULL(adamw, v);
+    REFUSE_NULL(adamw, grad);
+    REFUSE_NULL(adamw, spans);
+    REFUSE_NULL(adamw, control);
+}
+
+static void test_flat(void)
+{
+    double total = 0.0, workspace = 0.0;
+    {
+        struct dt_sum_squares_args good = {.n = 4,
+                                           .x = memory,
+                                           .sum = &total,
+                                           .workspace = &workspace,
+                                           .workspace_bytes = sizeof workspace};
+        check_ok(dt_sum_squares(&backend, &good, NULL), "sum_squares");
+        REFUSE(sum_squares, n, -1, "-1");
+        REFUSE(sum_squares, workspace_bytes, 7, "7");
+        REFUSE_NULL(sum_squares, x);
+        REFUSE_NULL(sum_squares, sum);
+        REFUSE_NULL(sum_squares, workspace);
+    }
+    {
+        struct dt_cast_args good = {4, memory, DT_F32, memory + 8, DT_BF16};
+        check_ok(dt_cast(&backend, &good, NULL), "cast");
+        REFUSE(cast, n, -1, "-1");
+        REFUSE(cast, x_type, DT_F16, "fp16");
+        REFUSE(cast, y_type, DT_U16, "uint16");
+        REFUSE(cast, y, memory, "itself");
+        REFUSE_NULL(cast, x);
+        REFUSE_NULL(cast, y);
+    }
+    struct dt_accumulate_args good = {4, memory, DT_F32, memory + 8};
+    check_ok(dt_accumulate(&backend, &good, NULL), "accumulate");
+    REFUSE(accumulate, n, -1, "-1");
+    REFUSE(accumulate, x_type, DT_F64, "fp64");
+    REFUSE_NULL(accumulate, x);
+    REFUSE_NULL(accumulate, y);
+}
+
+static void test_dispatch(void)
+{
+    struct dt_op_table few = {.name = "few"};
+    struct dt_device_table named = {.name = "few"};
+    struct dt_backend poor = {&named, &few, NULL};
+    struct dt_cast_args args = {0};
+    check_refused(dt_cast(&poor, &args, NULL), "cast", "few", "no");
+    CHECK_INT(dt_cast_workspace(&poor, &args), 0);
+    check_refused(dt_cast(&backend, NULL, NULL), "cast", "args", "NULL");
+    CHECK_INT(dt_backend_open("cuda7", 0, 1, &poor), DT_USER);
+    CHECK(strstr(dt_error_current()->message, "cuda7") != NULL, "the message lacks the name");
+    dt_error_clear();
+}
+
+int main(void)
+{
+    for (int i = 0; i < 64; i++)
+        memory[i] = 1.0f;
+    backend = open_cpu(1);
+    test_gemm();
+    test_embed();
+    test_rmsnorm();
+    test_conv();
+    test_scan();
+    test_xent();
+    test_optimizer();
+    test_flat();
+    test_dispatch();
+    dt_backend_close(&backend);
+    return test_end();
+}
