@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Draws the training loss of a metrics.jsonl in the terminal: launch/curve.sh runs/NAME/metrics.jsonl
+set -euo pipefail
+if [ $# -ne 1 ] || [ ! -r "$1" ]; then
+    echo "usage: launch/curve.sh runs/NAME/metrics.jsonl" >&2
+    exit 2
+fi
+sed -n 's/.*"event":"train","step":\([0-9]*\),.*"loss":\([0-9.e+-]*\),.*/\1 \2/p' "$1" | awk '
+{ step[NR] = $1; loss[NR] = $2 }
+END {
+    if (NR == 0) { print "no training step in the file"; exit 1 }
+    width = NR < 72 ? NR : 72; height = 16
+    for (c = 0; c < width; c++) { # the mean of each column of steps
+        first = int(c * NR / width) + 1; last = int((c + 1) * NR / width)
+        sum = 0
+        for (i = first; i <= last; i++) sum += loss[i]
+        mean[c] = sum / (last - first + 1)
+        if (c == 0 || mean[c] > top) top = mean[c]
+        if (c == 0 || mean[c] < bottom) bottom = mean[c]
+    }
+    span = top > bottom ? top - bottom : 1
+    for (r = 0; r < height; r++) {
+        line = ""
+        for (c = 0; c < width; c++)
+            line = line (int((top - mean[c]) / span * (height - 1) + 0.5) == r ? "*" : " ")
+        sub(/ +$/, "", line)
+        printf "%8.3f |%s\n", top - span * r / (height - 1), line
+    }
+    axis = ""
+    for (c = 0; c < width; c++) axis = axis "-"
+    printf "%8s +%s\n%8s  step %-10d%*s\n", "", axis, "", step[1], width - 15, "step " step[NR]
+}'
