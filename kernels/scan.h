@@ -27,6 +27,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+// The chunk that suits the CPU: states take N / chunk floats a channel and token, a block's scratch fits the
+// inner caches. Backward runs longer chunks one time more, shorter ones only cost memory.
+enum { DT_SCAN_CHUNK_CPU = 32 };
+
 struct dt_scan_forward_args {
     int64_t batch, length, channels, state; // B, L, D, N
     int64_t chunk;                          // steps between saved states, >= 1

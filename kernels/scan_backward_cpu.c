@@ -1,0 +1,378 @@
+// The selective scan backward on the CPU. A piece (see scan_cpu.h) walks its chunks from last to
+// first and a chunk's blocks likewise: a block is run forward again from its first state, keeping
+// each step's decay and state, then swept backwards with dh in registers. Sums over channels (dB,
+// dC) leave a piece as one partial a group, sums over time (da_log, dd_skip, ddt_bias) as one a
+// sequence; a second pass adds the partials in order.
+#include "kernels/scan_backward_cpu.h"
+
+#include "kernels/cpu.h"
+
+#include <omp.h>
+
+enum { STATE_MAX = 256 };
+static const float ln2 = 0x1.62e43p-1f;
+
+// Partial sums of all pieces.
+struct backward_partials {
+    float *db, *dc;            // [B, groups, L, n_state]
+    float *da_log;             // [B, n_state, groups * width]
+    float *dd_skip, *ddt_bias; // [B, groups * width]
+};
+
+struct backward {
+    const struct dt_scan_backward_args *args;
+    struct dt_cut cut;
+    int64_t n_state; // N, padded
+    struct backward_partials partials;
+};
+
+static struct scan_rows take_scratch(struct dt_arena *arena, int64_t n_state, int64_t blocks)
+{
+    struct scan_rows scratch;
+    float **by_state[] = {&scratch.a, &scratch.carry, &scratch.da};
+    float **one[] = {&scratch.d_skip, &scratch.dt_bias, &scratch.dd_skip, &scratch.ddt_bias};
+    float **by_step[] = {&scratch.u,  &scratch.delta, &scratch.du,   &scratch.slope, &scratch.ds,
+                         &scratch.dz, &scratch.s,     &scratch.dh_b, &scratch.dh_a};
+    float **columns[] = {&scratch.b, &scratch.c};
+    float **tiles[] = {&scratch.decay, &scratch.before, &scratch.db, &scratch.dc};
+    for (size_t i = 0; i < sizeof by_state / sizeof *by_state; i++)
+        *by_state[i] = scan_take_rows(arena, n_state);
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++)
+        *one[i] = scan_take_rows(arena, 1);
+    for (size_t i = 0; i < sizeof by_step / sizeof *by_step; i++)
+        *by_step[i] = scan_take_rows(arena, DT_BLOCK);
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
+        *columns[i] = scan_take(arena, DT_BLOCK * n_state);
+    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
+        *tiles[i] = scan_take(arena, DT_BLOCK * SCAN_TILE);
+    scratch.starts = scan_take_rows(arena, blocks * n_state);
+    return scratch;
+}
+
+static struct backward_partials take_partials(struct dt_arena *arena,
+                                              const struct dt_scan_backward_args *args,
+                                              const struct dt_cut *cut)
+{
+    struct backward_partials partials;
+    int64_t n_state = scan_padded_state(args->state), channels = cut->groups * cut->width;
+    int64_t columns = args->batch * cut->groups * args->length * n_state;
+    partials.db = scan_take(arena, columns);
+    partials.dc = scan_take(arena, columns);
+    partials.da_log = scan_take(arena, args->batch * n_state * channels);
+    partials.dd_skip = scan_take(arena, args->batch * channels);
+    partials.ddt_bias = scan_take(arena, args->batch * channels);
+    return partials;
+}
+
+static int64_t blocks_of_chunk(const struct dt_scan_backward_args *args)
+{
+    int64_t chunk = args->chunk < args->length ? args->chunk : args->length;
+    return (chunk + DT_BLOCK - 1) / DT_BLOCK;
+}
+
+static int64_t scratch_bytes(const struct dt_scan_backward_args *args)
+{
+    struct dt_arena arena = dt_arena_measure();
+    take_scratch(&arena, scan_padded_state(args->state), blocks_of_chunk(args));
+    return arena.used;
+}
+
+int64_t scan_backward_cpu_workspace(struct dt_device *device,
+                                    const struct dt_scan_backward_args *args)
+{
+    struct dt_cut cut = dt_cut(args->batch, args->channels);
+    struct dt_arena arena = dt_arena_measure();
+    take_partials(&arena, args, &cut);
+    return arena.used + dt_cpu_threads(device) * scratch_bytes(args) + SCAN_SLACK;
+}
+
+// Rows of tokens [row, row + steps) of all B · L, and zeros where sums begin.
+DT_CLONES
+static void stage(const struct dt_scan_backward_args *args, const struct dt_piece *piece,
+                  int64_t row, int64_t steps, const struct scan_rows *scratch)
+{
+    float raw[DT_GROUP], z[DT_GROUP], dy[DT_GROUP];
+    for (int64_t t = 0; t < steps; t++) {
+        int64_t at = t * DT_PITCH;
+        float *restrict u = scratch->u + at, *restrict delta = scratch->delta + at;
+        float *restrict du = scratch->du + at, *restrict slope = scratch->slope + at;
+        float *restrict ds = scratch->ds + at, *restrict dz = scratch->dz + at;
+        float *restrict s = scratch->s + at, *restrict dh_b = scratch->dh_b + at;
+        float *restrict dh_a = scratch->dh_a + at;
+        dt_load_piece(piece, args->dtype, args->u, args->u_stride, row + t, u);
+        dt_load_piece(piece, args->dtype, args->delta, args->delta_stride, row + t, raw);
+        dt_load_piece(piece, args->dtype, args->z, args->z_stride, row + t, z);
+        dt_load_piece(piece, args->dtype, args->dy, args->dy_stride, row + t, dy);
+#pragma omp simd
+        for (int64_t i = 0; i < piece->padded; i++) {
+            float x = raw[i] + scratch->dt_bias[i], gate = dt_sigmoidf(z[i]);
+            delta[i] = dt_softplusf(x);
+            slope[i] = dt_sigmoidf(x);
+            du[i] = delta[i] * u[i];
+            ds[i] = dy[i] * z[i] * gate;
+            dz[i] = dy[i] * gate * (1.0f + z[i] * (1.0f - gate));
+            s[i] = scratch->d_skip[i] * u[i];
+            dh_b[i] = 0.0f;
+            dh_a[i] = 0.0f;
+        }
+    }
+}
+
+// The gradients of a block's rows, and its share of the sums over time.
+DT_CLONES
+static void finish(const struct dt_scan_backward_args *args, const struct dt_piece *piece,
+                   int64_t row, int64_t steps, const struct scan_rows *scratch)
+{
+    float du[DT_GROUP], ddelta[DT_GROUP], dz[DT_GROUP];
+    float skip_sum[DT_GROUP] = {0}, bias_sum[DT_GROUP] = {0};
+    for (int64_t t = 0; t < steps; t++) {
+        int64_t at = t * DT_PITCH;
+        const float *restrict u = scratch->u + at, *restrict delta = scratch->delta + at;
+        const float *restrict slope = scratch->slope + at, *restrict ds = scratch->ds + at;
+        const float *restrict gate = scratch->dz + at, *restrict s = scratch->s + at;
+        const float *restrict dh_b = scratch->dh_b + at, *restrict dh_a = scratch->dh_a + at;
+#pragma omp simd
+        for (int64_t i = 0; i < piece->padded; i++) {
+            du[i] = ds[i] * scratch->d_skip[i] + delta[i] * dh_b[i];
+            ddelta[i] = (dh_a[i] * ln2 + u[i] * dh_b[i]) * slope[i];
+            dz[i] = gate[i] * s[i];
+            skip_sum[i] += ds[i] * u[i];
+            bias_sum[i] += ddelta[i];
+        }
+        dt_store_piece(piece, args->dtype, args->du, args->du_stride, row + t, du);
+        dt_store_piece(piece, args->dtype, args->ddelta, args->ddelta_stride, row + t, ddelta);
+        dt_store_piece(piece, args->dtype, args->dz, args->dz_stride, row + t, dz);
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < piece->padded; i++) {
+        scratch->dd_skip[i] += skip_sum[i];
+        scratch->ddt_bias[i] += bias_sum[i];
+    }
+}
+
+// The piece's first row in the partials of dB and dC.
+static int64_t piece_rows(const struct backward *job, const struct dt_piece *piece)
+{
+    return (piece->sequence * job->cut.groups + piece->group) * job->args->length;
+}
+
+// Makes the block's rows and says where they lie.
+static struct scan_block load_block(const struct backward *job, const struct dt_piece *piece,
+                                    int64_t row, int64_t steps, const struct scan_rows *scratch)
+{
+    const struct dt_scan_backward_args *args = job->args;
+    int64_t n_state = job->n_state;
+    stage(args, piece, row, steps, scratch);
+    scan_load_columns(args->dtype, args->b, args->b_stride, row, steps, args->state, n_state,
+                      scratch->b);
+    scan_load_columns(args->dtype, args->c, args->c_stride, row, steps, args->state, n_state,
+                      scratch->c);
+    return (struct scan_block){.steps = steps,
+                               .padded = piece->padded,
+                               .n_state = n_state,
+                               .a = scratch->a,
+                               .delta = scratch->delta,
+                               .du = scratch->du,
+                               .b = scratch->b,
+                               .c = scratch->c,
+                               .reset = args->reset ? args->reset + row : NULL};
+}
+
+// While a block is replayed, the inputs of the one before it in time are fetched.
+static void look_back(const struct dt_scan_backward_args *args, const struct dt_piece *piece,
+                      int64_t row, struct scan_block *block)
+{
+    int64_t next = row - DT_BLOCK;
+    if (next < piece->sequence * args->length)
+        return;
+    block->ahead[0] = dt_ahead(piece, args->dtype, args->u, args->u_stride, next);
+    block->ahead[1] = dt_ahead(piece, args->dtype, args->delta, args->delta_stride, next);
+    block->ahead[2] = dt_ahead(piece, args->dtype, args->z, args->z_stride, next);
+    block->ahead[3] = dt_ahead(piece, args->dtype, args->dy, args->dy_stride, next);
+}
+
+// The block of tokens [row, row + steps) of all B · L, `start` being h before it.
+static void run_block(const struct backward *job, const struct dt_piece *piece, int64_t row,
+                      int64_t steps, const float *start, const struct scan_rows *scratch)
+{
+    const struct dt_scan_backward_args *args = job->args;
+    struct scan_block block = load_block(job, piece, row, steps, scratch);
+    struct dt_ahead out[DT_AHEAD] = {
+        dt_ahead(piece, args->dtype, args->du, args->du_stride, row),
+        dt_ahead(piece, args->dtype, args->ddelta, args->ddelta_stride, row),
+        dt_ahead(piece, args->dtype, args->dz, args->dz_stride, row)};
+    int64_t partial = piece_rows(job, piece) + row - piece->sequence * args->length;
+    look_back(args, piece, row, &block);
+    for (int64_t n0 = 0; n0 < block.n_state; n0 += SCAN_STATES) {
+        memset(scratch->db, 0, (size_t)(steps * SCAN_TILE) * sizeof *scratch->db);
+        memset(scratch->dc, 0, (size_t)(steps * SCAN_TILE) * sizeof *scratch->dc);
+        for (int64_t lane = 0; lane < piece->padded; lane += DT_LANES) {
+            scan_replay(&block, scratch, start, n0, lane);
+            scan_sweep(&block, scratch, out, n0, lane);
+        }
+        scan_sum_lanes(scratch->db, steps, block.n_state,
+                       job->partials.db + partial * block.n_state + n0);
+        scan_sum_lanes(scratch->dc, steps, block.n_state,
+                       job->partials.dc + partial * block.n_state + n0);
+    }
+    finish(args, piece, row, steps, scratch);
+}
+
+// starts[k] = h before the k-th block of the chunk that begins at token t: the first from `states`,
+// the others by running on from it.
+static void make_starts(const struct backward *job, const struct dt_piece *piece, int64_t t,
+                        const struct scan_rows *scratch)
+{
+    const struct dt_scan_backward_args *args = job->args;
+    int64_t chunks = (args->length - 1) / args->chunk + 1, size = job->n_state * DT_PITCH;
+    int64_t end = args->length - t < args->chunk ? args->length : t + args->chunk;
+    const float *state =
+        args->states + (piece->sequence * chunks + t / args->chunk) * args->state * args->channels;
+    float *start = scratch->starts;
+    memset(start, 0, (size_t)size * sizeof *start);
+    for (int64_t n = 0; n < args->state; n++)
+        memcpy(start + n * DT_PITCH, state + n * args->channels + piece->first,
+               (size_t)piece->count * sizeof *start);
+    for (; t + DT_BLOCK < end; t += DT_BLOCK, start += size) {
+        struct scan_block block =
+            load_block(job, piece, piece->sequence * args->length + t, DT_BLOCK, scratch);
+        memcpy(start + size, start, (size_t)size * sizeof *start);
+        scan_advance(&block, start + size, scratch->s);
+    }
+}
+
+static void begin_piece(const struct backward *job, const struct dt_piece *piece,
+                        const struct scan_rows *scratch)
+{
+    const struct dt_scan_backward_args *args = job->args;
+    size_t row = DT_PITCH * sizeof(float), rows = (size_t)job->n_state * row;
+    scan_load_a(piece, args->state, job->n_state, args->a_log, scratch->a);
+    scan_load_channels(piece, args->d_skip, scratch->d_skip);
+    scan_load_channels(piece, args->dt_bias, scratch->dt_bias);
+    memset(scratch->carry, 0, rows);
+    memset(scratch->da, 0, rows);
+    memset(scratch->dd_skip, 0, row);
+    memset(scratch->ddt_bias, 0, row);
+}
+
+// The piece's sums over time become the partials of its sequence.
+static void end_piece(const struct backward *job, const struct dt_piece *piece,
+                      const struct scan_rows *scratch)
+{
+    int64_t channels = job->cut.groups * job->cut.width, n_state = job->n_state;
+    float *da_log = job->partials.da_log + piece->sequence * n_state * channels + piece->first;
+    float *dd_skip = job->partials.dd_skip + piece->sequence * channels + piece->first;
+    float *ddt_bias = job->partials.ddt_bias + piece->sequence * channels + piece->first;
+    for (int64_t n = 0; n < n_state; n++)
+        for (int64_t i = 0; i < piece->padded; i++)
+            da_log[n * channels + i] =
+                scratch->da[n * DT_PITCH + i] * scratch->a[n * DT_PITCH + i] * ln2;
+    memcpy(dd_skip, scratch->dd_skip, (size_t)piece->padded * sizeof *dd_skip);
+    memcpy(ddt_bias, scratch->ddt_bias, (size_t)piece->padded * sizeof *ddt_bias);
+}
+
+static void run_piece(const struct backward *job, const struct dt_piece *piece,
+                      const struct scan_rows *scratch)
+{
+    const struct dt_scan_backward_args *args = job->args;
+    int64_t size = job->n_state * DT_PITCH;
+    begin_piece(job, piece, scratch);
+    for (int64_t chunk = (args->length - 1) / args->chunk; chunk >= 0; chunk--) {
+        int64_t begin = chunk * args->chunk;
+        int64_t end = args->length - begin < args->chunk ? args->length : begin + args->chunk;
+        make_starts(job, piece, begin, scratch);
+        for (int64_t k = (end - begin - 1) / DT_BLOCK; k >= 0; k--) {
+            int64_t t = begin + k * DT_BLOCK;
+            run_block(job, piece, piece->sequence * args->length + t,
+                      end - t < DT_BLOCK ? end - t : DT_BLOCK, scratch->starts + k * size, scratch);
+        }
+    }
+    end_piece(job, piece, scratch);
+}
+
+// to[n] = Σ over groups of a token's partials, in storage type.
+DT_CLONES
+static void add_groups(const struct backward *job, const float *partials, int64_t row, void *to,
+                       int64_t stride)
+{
+    const struct dt_scan_backward_args *args = job->args;
+    int64_t n_state = job->n_state, sequence = row / args->length;
+    float sum[STATE_MAX] = {0};
+    for (int64_t g = 0; g < job->cut.groups; g++) {
+        const float *from =
+            partials +
+            ((sequence * job->cut.groups + g) * args->length + row % args->length) * n_state;
+#pragma omp simd
+        for (int64_t n = 0; n < n_state; n++)
+            sum[n] += from[n];
+    }
+    dt_store_row(args->dtype, to, row * stride, args->state, sum);
+}
+
+// sum[l] = Σ over sequences of from[sequence · stride + l], in double.
+DT_INLINE void add_sequences(const float *from, int64_t batch, int64_t stride, double *restrict sum)
+{
+    for (int l = 0; l < DT_LANES; l++)
+        sum[l] = 0.0;
+    for (int64_t b = 0; b < batch; b++)
+#pragma omp simd
+        for (int l = 0; l < DT_LANES; l++)
+            sum[l] += (double)from[b * stride + l];
+}
+
+static void add_sum(const double *sum, int64_t count, bool accumulate, float *to, int64_t stride)
+{
+    for (int64_t l = 0; l < count; l++)
+        to[l * stride] = (float)(accumulate ? (double)to[l * stride] + sum[l] : sum[l]);
+}
+
+// The parameter gradients of DT_LANES channels from `first` on.
+DT_CLONES
+static void add_parameters(const struct backward *job, int64_t first)
+{
+    const struct dt_scan_backward_args *args = job->args;
+    int64_t channels = job->cut.groups * job->cut.width;
+    int64_t left = args->channels - first, count = left < DT_LANES ? left : DT_LANES;
+    double sum[DT_LANES];
+    for (int64_t n = 0; n < args->state; n++) {
+        add_sequences(job->partials.da_log + n * channels + first, args->batch,
+                      job->n_state * channels, sum);
+        add_sum(sum, count, args->accumulate, args->da_log + first * args->state + n, args->state);
+    }
+    add_sequences(job->partials.dd_skip + first, args->batch, channels, sum);
+    add_sum(sum, count, args->accumulate, args->dd_skip + first, 1);
+    add_sequences(job->partials.ddt_bias + first, args->batch, channels, sum);
+    add_sum(sum, count, args->accumulate, args->ddt_bias + first, 1);
+}
+
+dt_status scan_backward_cpu(struct dt_device *device, const struct dt_scan_backward_args *args,
+                            struct dt_stream *stream)
+{
+    struct backward job = {.args = args,
+                           .cut = dt_cut(args->batch, args->channels),
+                           .n_state = scan_padded_state(args->state)};
+    struct dt_arena arena = scan_arena(args->workspace, args->workspace_bytes);
+    int64_t bytes = scratch_bytes(args);
+    (void)stream;
+    job.partials = take_partials(&arena, args, &job.cut);
+    char *scratch_memory = dt_arena_take(&arena, bytes * dt_cpu_threads(device));
+#pragma omp parallel num_threads(dt_cpu_threads(device))
+    {
+        struct dt_arena own = dt_arena_place(scratch_memory + omp_get_thread_num() * bytes, bytes);
+        struct scan_rows scratch = take_scratch(&own, job.n_state, blocks_of_chunk(args));
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < args->batch * job.cut.groups; i++) {
+            struct dt_piece piece = dt_piece(&job.cut, args->channels, i);
+            run_piece(&job, &piece, &scratch);
+        }
+#pragma omp for schedule(static) nowait
+        for (int64_t row = 0; row < args->batch * args->length; row++) {
+            add_groups(&job, job.partials.db, row, args->db, args->db_stride);
+            add_groups(&job, job.partials.dc, row, args->dc, args->dc_stride);
+        }
+#pragma omp for schedule(static)
+        for (int64_t first = 0; first < args->channels; first += DT_LANES)
+            add_parameters(&job, first);
+    }
+    return DT_OK;
+}

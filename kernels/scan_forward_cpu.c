@@ -1,0 +1,266 @@
+// The selective scan forward on the CPU, and the parts of it that backward uses too. How the work
+// is cut is told in scan_cpu.h; pieces touch disjoint channels or sequences, so nothing is reduced
+// here.
+#include "kernels/scan_cpu.h"
+
+#include "kernels/cpu.h"
+
+#include <omp.h>
+
+// A thread's rows.
+struct forward_scratch {
+    float *a, *h;            // [n_state] rows
+    float *d_skip, *dt_bias; // a row each
+    float *delta, *du, *s;   // [DT_BLOCK] rows
+    float *b, *c;            // [DT_BLOCK, n_state]
+};
+
+static struct forward_scratch take_scratch(struct dt_arena *arena, int64_t n_state)
+{
+    struct forward_scratch scratch;
+    scratch.a = scan_take_rows(arena, n_state);
+    scratch.h = scan_take_rows(arena, n_state);
+    scratch.d_skip = scan_take_rows(arena, 1);
+    scratch.dt_bias = scan_take_rows(arena, 1);
+    scratch.delta = scan_take_rows(arena, DT_BLOCK);
+    scratch.du = scan_take_rows(arena, DT_BLOCK);
+    scratch.s = scan_take_rows(arena, DT_BLOCK);
+    scratch.b = scan_take(arena, DT_BLOCK * n_state);
+    scratch.c = scan_take(arena, DT_BLOCK * n_state);
+    return scratch;
+}
+
+DT_CLONES
+void scan_load_a(const struct dt_piece *piece, int64_t state, int64_t n_state, const float *a_log,
+                 float *a)
+{
+    for (int64_t i = 0; i < n_state * DT_PITCH; i++)
+        a[i] = 0.0f;
+    for (int64_t i = 0; i < piece->count; i++) {
+        const float *row = a_log + (piece->first + i) * state;
+#pragma omp simd
+        for (int64_t n = 0; n < state; n++) {
+            float scaled = dt_expf(row[n]) * -0x1.715476p0f;
+            a[n * DT_PITCH + i] = scaled != scaled ? dt_float_of_bits(0x7fc00000u) : scaled;
+        }
+    }
+}
+
+DT_CLONES
+void scan_load_columns(dt_dtype dtype, const void *from, int64_t stride, int64_t first,
+                       int64_t steps, int64_t state, int64_t n_state, float *to)
+{
+    for (int64_t t = 0; t < steps; t++)
+        dt_load_row(dtype, from, (first + t) * stride, state, n_state, to + t * n_state);
+}
+
+void scan_load_channels(const struct dt_piece *piece, const float *from, float *to)
+{
+    dt_load_row(DT_F32, from, piece->first, piece->count, piece->padded, to);
+}
+
+// SCAN_STATES states of DT_LANES channels over a block. h is a local array of constant size so
+// that it lives in registers.
+DT_INLINE void advance_tile(const struct scan_block *block, int64_t n0, int64_t lane,
+                            float *restrict h_rows, float *restrict s_rows)
+{
+    const float *restrict a = block->a + n0 * DT_PITCH + lane;
+    float h[SCAN_STATES][DT_LANES];
+    for (int n = 0; n < SCAN_STATES; n++)
+#pragma omp simd
+        for (int l = 0; l < DT_LANES; l++)
+            h[n][l] = h_rows[(n0 + n) * DT_PITCH + lane + l];
+    for (int64_t t = 0; t < block->steps; t++) {
+        const float *restrict delta = block->delta + t * DT_PITCH + lane;
+        const float *restrict du = block->du + t * DT_PITCH + lane;
+        const float *restrict b = block->b + t * block->n_state + n0;
+        const float *restrict c = block->c + t * block->n_state + n0;
+        float *restrict s = s_rows + t * DT_PITCH + lane;
+        if (n0 == 0)
+            dt_prefetch(block->ahead, t, lane);
+        if (block->reset && block->reset[t])
+            for (int n = 0; n < SCAN_STATES; n++)
+#pragma omp simd
+                for (int l = 0; l < DT_LANES; l++)
+                    h[n][l] = 0.0f;
+#pragma GCC unroll 8
+        for (int n = 0; n < SCAN_STATES; n++)
+#pragma omp simd
+            for (int l = 0; l < DT_LANES; l++) {
+                float decay = scan_exp2(delta[l] * a[n * DT_PITCH + l]);
+                h[n][l] = decay * h[n][l] + du[l] * b[n];
+                s[l] += c[n] * h[n][l];
+            }
+    }
+    for (int n = 0; n < SCAN_STATES; n++)
+#pragma omp simd
+        for (int l = 0; l < DT_LANES; l++)
+            h_rows[(n0 + n) * DT_PITCH + lane + l] = h[n][l];
+}
+
+DT_CLONES
+void scan_advance(const struct scan_block *block, float *h, float *s)
+{
+    for (int64_t lane = 0; lane < block->padded; lane += DT_LANES)
+        for (int64_t n0 = 0; n0 < block->n_state; n0 += SCAN_STATES)
+            advance_tile(block, n0, lane, h, s);
+}
+
+// Rows of Δ, Δ · u and d_skip · u (which s starts from) for tokens [row, row + steps) of all B · L.
+DT_CLONES
+static void stage(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
+                  int64_t row, int64_t steps, const struct forward_scratch *scratch)
+{
+    float u[DT_GROUP], raw[DT_GROUP];
+    for (int64_t t = 0; t < steps; t++) {
+        float *restrict delta = scratch->delta + t * DT_PITCH;
+        float *restrict du = scratch->du + t * DT_PITCH;
+        float *restrict s = scratch->s + t * DT_PITCH;
+        dt_load_piece(piece, args->dtype, args->u, args->u_stride, row + t, u);
+        dt_load_piece(piece, args->dtype, args->delta, args->delta_stride, row + t, raw);
+#pragma omp simd
+        for (int64_t i = 0; i < piece->padded; i++) {
+            delta[i] = dt_softplusf(raw[i] + scratch->dt_bias[i]);
+            du[i] = delta[i] * u[i];
+            s[i] = scratch->d_skip[i] * u[i];
+        }
+    }
+}
+
+DT_CLONES
+static void gate(const struct dt_scan_forward_args *args, const struct dt_piece *piece, int64_t row,
+                 int64_t steps, const float *s_rows)
+{
+    float z[DT_GROUP], y[DT_GROUP];
+    for (int64_t t = 0; t < steps; t++) {
+        const float *restrict s = s_rows + t * DT_PITCH;
+        dt_load_piece(piece, args->dtype, args->z, args->z_stride, row + t, z);
+#pragma omp simd
+        for (int64_t i = 0; i < piece->padded; i++)
+            y[i] = s[i] * dt_siluf(z[i]);
+        dt_store_piece(piece, args->dtype, args->y, args->y_stride, row + t, y);
+    }
+}
+
+static void load_h0(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
+                    int64_t n_state, float *h)
+{
+    const float *h0 = args->h0;
+    memset(h, 0, (size_t)(n_state * DT_PITCH) * sizeof *h);
+    if (!h0)
+        return;
+    h0 += (piece->sequence * args->channels + piece->first) * args->state;
+    for (int64_t i = 0; i < piece->count; i++)
+        for (int64_t n = 0; n < args->state; n++)
+            h[n * DT_PITCH + i] = h0[i * args->state + n];
+}
+
+static void store_h_last(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
+                         const float *h)
+{
+    float *h_last = args->h_last;
+    if (!h_last)
+        return;
+    h_last += (piece->sequence * args->channels + piece->first) * args->state;
+    for (int64_t i = 0; i < piece->count; i++)
+        for (int64_t n = 0; n < args->state; n++)
+            h_last[i * args->state + n] = h[n * DT_PITCH + i];
+}
+
+static void keep_state(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
+                       int64_t t, const float *h)
+{
+    int64_t chunks = (args->length - 1) / args->chunk + 1;
+    if (!args->states || t % args->chunk != 0)
+        return;
+    float *state =
+        args->states + (piece->sequence * chunks + t / args->chunk) * args->state * args->channels;
+    for (int64_t n = 0; n < args->state; n++)
+        memcpy(state + n * args->channels + piece->first, h + n * DT_PITCH,
+               (size_t)piece->count * sizeof *h);
+}
+
+// What this block reads and writes at its end, and what the next one reads.
+static void look_ahead(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
+                       int64_t row, struct scan_block *block)
+{
+    int64_t next = row + block->steps;
+    block->ahead[0] = dt_ahead(piece, args->dtype, args->z, args->z_stride, row);
+    block->ahead[1] = dt_ahead(piece, args->dtype, args->y, args->y_stride, row);
+    if (next == (piece->sequence + 1) * args->length)
+        return;
+    block->ahead[2] = dt_ahead(piece, args->dtype, args->u, args->u_stride, next);
+    block->ahead[3] = dt_ahead(piece, args->dtype, args->delta, args->delta_stride, next);
+}
+
+static void run_block(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
+                      int64_t n_state, int64_t row, int64_t steps,
+                      const struct forward_scratch *scratch)
+{
+    struct scan_block block = {.steps = steps,
+                               .padded = piece->padded,
+                               .n_state = n_state,
+                               .a = scratch->a,
+                               .delta = scratch->delta,
+                               .du = scratch->du,
+                               .b = scratch->b,
+                               .c = scratch->c,
+                               .reset = args->reset ? args->reset + row : NULL};
+    look_ahead(args, piece, row, &block);
+    stage(args, piece, row, steps, scratch);
+    scan_load_columns(args->dtype, args->b, args->b_stride, row, steps, args->state, n_state,
+                      scratch->b);
+    scan_load_columns(args->dtype, args->c, args->c_stride, row, steps, args->state, n_state,
+                      scratch->c);
+    scan_advance(&block, scratch->h, scratch->s);
+    gate(args, piece, row, steps, scratch->s);
+}
+
+static void run_piece(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
+                      int64_t n_state, const struct forward_scratch *scratch)
+{
+    scan_load_a(piece, args->state, n_state, args->a_log, scratch->a);
+    scan_load_channels(piece, args->d_skip, scratch->d_skip);
+    scan_load_channels(piece, args->dt_bias, scratch->dt_bias);
+    load_h0(args, piece, n_state, scratch->h);
+    for (int64_t t = 0, steps; t < args->length; t += steps) {
+        steps = scan_steps(args->length, args->chunk, t);
+        keep_state(args, piece, t, scratch->h);
+        run_block(args, piece, n_state, piece->sequence * args->length + t, steps, scratch);
+    }
+    store_h_last(args, piece, scratch->h);
+}
+
+static int64_t scratch_bytes(int64_t n_state)
+{
+    struct dt_arena arena = dt_arena_measure();
+    take_scratch(&arena, n_state);
+    return arena.used;
+}
+
+int64_t scan_forward_cpu_workspace(struct dt_device *device,
+                                   const struct dt_scan_forward_args *args)
+{
+    return dt_cpu_threads(device) * scratch_bytes(scan_padded_state(args->state)) + SCAN_SLACK;
+}
+
+dt_status scan_forward_cpu(struct dt_device *device, const struct dt_scan_forward_args *args,
+                           struct dt_stream *stream)
+{
+    struct dt_cut cut = dt_cut(args->batch, args->channels);
+    int64_t n_state = scan_padded_state(args->state), bytes = scratch_bytes(n_state);
+    struct dt_arena arena = scan_arena(args->workspace, args->workspace_bytes);
+    char *memory = dt_arena_take(&arena, bytes * dt_cpu_threads(device));
+    (void)stream;
+#pragma omp parallel num_threads(dt_cpu_threads(device))
+    {
+        struct dt_arena own = dt_arena_place(memory + omp_get_thread_num() * bytes, bytes);
+        struct forward_scratch scratch = take_scratch(&own, n_state);
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < args->batch * cut.groups; i++) {
+            struct dt_piece piece = dt_piece(&cut, args->channels, i);
+            run_piece(args, &piece, n_state, &scratch);
+        }
+    }
+    return DT_OK;
+}

@@ -1,0 +1,108 @@
+// The two loops that backward's time goes into: a block forward again, then backwards. States and
+// gradients are local arrays of constant size, so that they live in registers or in the innermost
+// cache.
+#include "kernels/scan_backward_cpu.h"
+
+DT_CLONES
+void scan_replay(const struct scan_block *block, const struct scan_rows *scratch,
+                 const float *restrict start, int64_t n0, int64_t lane)
+{
+    const float *restrict a = block->a + n0 * DT_PITCH + lane;
+    float h[SCAN_STATES][DT_LANES];
+    for (int n = 0; n < SCAN_STATES; n++)
+#pragma omp simd
+        for (int l = 0; l < DT_LANES; l++)
+            h[n][l] = start[(n0 + n) * DT_PITCH + lane + l];
+    for (int64_t t = 0; t < block->steps; t++) {
+        int64_t row = t * DT_PITCH + lane;
+        const float *restrict delta = block->delta + row, *restrict du = block->du + row;
+        const float *restrict ds = scratch->ds + row;
+        const float *restrict b = block->b + t * block->n_state + n0;
+        const float *restrict c = block->c + t * block->n_state + n0;
+        float *restrict s = scratch->s + row, *restrict dc = scratch->dc + t * SCAN_TILE;
+        float *restrict decay = scratch->decay + t * SCAN_TILE;
+        float *restrict before = scratch->before + t * SCAN_TILE;
+        bool reset = block->reset && block->reset[t];
+        if (n0 == 0)
+            dt_prefetch(block->ahead, t, lane);
+        if (reset)
+            for (int n = 0; n < SCAN_STATES; n++)
+#pragma omp simd
+                for (int l = 0; l < DT_LANES; l++)
+                    h[n][l] = 0.0f;
+#pragma GCC unroll 8
+        for (int n = 0; n < SCAN_STATES; n++)
+#pragma omp simd
+            for (int l = 0; l < DT_LANES; l++) {
+                float e = scan_exp2(delta[l] * a[n * DT_PITCH + l]);
+                decay[n * DT_LANES + l] = e;
+                before[n * DT_LANES + l] = h[n][l];
+                h[n][l] = e * h[n][l] + du[l] * b[n];
+                s[l] += c[n] * h[n][l];
+                dc[n * DT_LANES + l] += ds[l] * h[n][l];
+            }
+        if (reset) // no gradient goes to t - 1
+            memset(decay, 0, SCAN_TILE * sizeof *decay);
+    }
+}
+
+DT_CLONES
+void scan_sweep(const struct scan_block *block, const struct scan_rows *scratch,
+                const struct dt_ahead *ahead, int64_t n0, int64_t lane)
+{
+    const float *restrict a = block->a + n0 * DT_PITCH + lane;
+    float *restrict carry_rows = scratch->carry + n0 * DT_PITCH + lane;
+    float *restrict da_rows = scratch->da + n0 * DT_PITCH + lane;
+    float carry[SCAN_STATES][DT_LANES], da[SCAN_STATES][DT_LANES];
+    for (int n = 0; n < SCAN_STATES; n++)
+#pragma omp simd
+        for (int l = 0; l < DT_LANES; l++) {
+            carry[n][l] = carry_rows[n * DT_PITCH + l];
+            da[n][l] = 0.0f;
+        }
+    for (int64_t t = block->steps - 1; t >= 0; t--) {
+        int64_t row = t * DT_PITCH + lane;
+        const float *restrict delta = block->delta + row, *restrict du = block->du + row;
+        const float *restrict ds = scratch->ds + row;
+        const float *restrict b = block->b + t * block->n_state + n0;
+        const float *restrict c = block->c + t * block->n_state + n0;
+        const float *restrict decay = scratch->decay + t * SCAN_TILE;
+        const float *restrict before = scratch->before + t * SCAN_TILE;
+        float *restrict db = scratch->db + t * SCAN_TILE;
+        float *restrict dh_b = scratch->dh_b + row, *restrict dh_a = scratch->dh_a + row;
+        if (n0 == 0)
+            dt_prefetch(ahead, t, lane);
+#pragma GCC unroll 8
+        for (int n = 0; n < SCAN_STATES; n++)
+#pragma omp simd
+            for (int l = 0; l < DT_LANES; l++) {
+                float dh = ds[l] * c[n] + carry[n][l];
+                float back = dh * decay[n * DT_LANES + l];
+                float q = back * before[n * DT_LANES + l];
+                carry[n][l] = back;
+                db[n * DT_LANES + l] += dh * du[l];
+                dh_b[l] += dh * b[n];
+                dh_a[l] += q * a[n * DT_PITCH + l];
+                da[n][l] += q * delta[l];
+            }
+    }
+    for (int n = 0; n < SCAN_STATES; n++)
+#pragma omp simd
+        for (int l = 0; l < DT_LANES; l++) {
+            carry_rows[n * DT_PITCH + l] = carry[n][l];
+            da_rows[n * DT_PITCH + l] += da[n][l];
+        }
+}
+
+DT_CLONES
+void scan_sum_lanes(const float *restrict from, int64_t steps, int64_t n_state, float *restrict to)
+{
+    for (int64_t t = 0; t < steps; t++)
+        for (int n = 0; n < SCAN_STATES; n++) {
+            float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+            for (int l = 0; l < DT_LANES; l++)
+                sum += from[(t * SCAN_STATES + n) * DT_LANES + l];
+            to[t * n_state + n] = sum;
+        }
+}

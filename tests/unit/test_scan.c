@@ -1,0 +1,661 @@
+// The selective scan against a plain double-precision form of kernels/scan.h, over awkward shapes:
+// outputs, states and every gradient; directional derivatives of the whole op; guard bands; the
+// same bits with 1, 2 and 3 threads; any chunk; a sequence cut in two; NaN in is NaN out.
+#include "op_fixture.h"
+
+#include <stdbool.h>
+
+enum resets { NO_RESETS, AT_ZERO, IN_A_ROW, AT_CHUNKS, MANY };
+
+struct problem {
+    int64_t batch, length, channels, state, chunk;
+    dt_dtype type;
+    bool h0, wide, accumulate; // wide: strides larger than rows
+    enum resets resets;
+};
+
+// Inputs and gradients in double, as the reference takes and gives them. [B, L, D] and [B, L, N]
+// are dense here.
+struct values {
+    double *u, *delta, *z, *b, *c, *a_log, *d_skip, *dt_bias, *h0;
+};
+enum { N_INPUTS = 8 }; // those with gradients
+static const char *const input_name[] = {"u", "delta", "z", "b", "c", "a_log", "d_skip", "dt_bias"};
+
+static double **input(struct values *v, int i)
+{
+    double **all[] = {&v->u,     &v->delta,  &v->z,       &v->b, &v->c,
+                      &v->a_log, &v->d_skip, &v->dt_bias, &v->h0};
+    return all[i];
+}
+
+static int64_t input_size(const struct problem *p, int i)
+{
+    int64_t rows = p->batch * p->length;
+    if (i < 3)
+        return rows * p->channels;
+    if (i < 5)
+        return rows * p->state;
+    if (i == 5)
+        return p->channels * p->state;
+    return i < 8 ? p->channels : p->batch * p->channels * p->state;
+}
+
+static double *zeros(int64_t n)
+{
+    double *x = calloc((size_t)n, sizeof *x);
+    if (!x)
+        exit(1);
+    return x;
+}
+
+static struct values make_values(const struct problem *p)
+{
+    struct values v;
+    for (int i = 0; i <= N_INPUTS; i++)
+        *input(&v, i) = zeros(input_size(p, i));
+    return v;
+}
+
+static void free_values(struct values *v)
+{
+    for (int i = 0; i <= N_INPUTS; i++)
+        free(*input(v, i));
+}
+
+static bool is_reset(const uint8_t *reset, int64_t row)
+{
+    return reset && reset[row];
+}
+
+static double sigmoid(double x)
+{
+    return 1.0 / (1.0 + exp(-x));
+}
+
+static double softplus(double x)
+{
+    return x > 20.0 ? x : log1p(exp(x));
+}
+
+// One channel forward: h[(t + 1) N + n] is the state after t, h[n] that before 0; s[t].
+static void channel_forward(const struct problem *p, const struct values *v, const uint8_t *reset,
+                            int64_t b, int64_t d, double *h, double *s)
+{
+    int64_t N = p->state, D = p->channels;
+    for (int64_t n = 0; n < N; n++)
+        h[n] = p->h0 ? v->h0[(b * D + d) * N + n] : 0.0;
+    for (int64_t t = 0; t < p->length; t++) {
+        int64_t row = b * p->length + t;
+        double u = v->u[row * D + d], delta = softplus(v->delta[row * D + d] + v->dt_bias[d]);
+        s[t] = v->d_skip[d] * u;
+        for (int64_t n = 0; n < N; n++) {
+            double before = is_reset(reset, row) ? 0.0 : h[t * N + n];
+            double decay = exp(-delta * exp(v->a_log[d * N + n]));
+            h[(t + 1) * N + n] = decay * before + delta * u * v->b[row * N + n];
+            s[t] += v->c[row * N + n] * h[(t + 1) * N + n];
+        }
+    }
+}
+
+// Outputs of the reference: y, h_last, states (or NULL).
+struct outputs {
+    double *y, *h_last, *states;
+};
+
+static void reference_forward(const struct problem *p, const struct values *v, const uint8_t *reset,
+                              struct outputs *out)
+{
+    int64_t L = p->length, D = p->channels, N = p->state, chunks = (L - 1) / p->chunk + 1;
+    double *h = zeros((L + 1) * N), *s = zeros(L);
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t d = 0; d < D; d++) {
+            channel_forward(p, v, reset, b, d, h, s);
+            for (int64_t t = 0; t < L; t++) {
+                int64_t i = (b * L + t) * D + d;
+                out->y[i] = s[t] * v->z[i] * sigmoid(v->z[i]);
+            }
+            for (int64_t n = 0; n < N && out->states; n++) {
+                out->h_last[(b * D + d) * N + n] = h[L * N + n];
+                for (int64_t k = 0; k < chunks; k++)
+                    out->states[((b * chunks + k) * N + n) * D + d] = h[k * p->chunk * N + n];
+            }
+        }
+    free(h);
+    free(s);
+}
+
+// Gradients of Σ dy y, straight from the formulas.
+static void reference_backward(const struct problem *p, const struct values *v,
+                               const uint8_t *reset, const double *dy, struct values *g)
+{
+    int64_t L = p->length, D = p->channels, N = p->state;
+    double *h = zeros((L + 1) * N), *s = zeros(L), *carry = zeros(N);
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t d = 0; d < D; d++) {
+            channel_forward(p, v, reset, b, d, h, s);
+            memset(carry, 0, (size_t)N * sizeof *carry);
+            for (int64_t t = L - 1; t >= 0; t--) {
+                int64_t row = b * L + t, i = row * D + d;
+                double u = v->u[i], x = v->delta[i] + v->dt_bias[d], delta = softplus(x);
+                double z = v->z[i], gate = sigmoid(z), ds = dy[i] * z * gate;
+                double ddelta = 0.0, du = ds * v->d_skip[d];
+                for (int64_t n = 0; n < N; n++) {
+                    double a = -exp(v->a_log[d * N + n]), decay = exp(delta * a);
+                    double before = is_reset(reset, row) ? 0.0 : h[t * N + n];
+                    double dh = ds * v->c[row * N + n] + carry[n];
+                    g->c[row * N + n] += ds * h[(t + 1) * N + n];
+                    g->b[row * N + n] += dh * delta * u;
+                    du += delta * dh * v->b[row * N + n];
+                    ddelta += dh * (a * decay * before + u * v->b[row * N + n]);
+                    g->a_log[d * N + n] += dh * before * decay * delta * a;
+                    carry[n] = is_reset(reset, row) ? 0.0 : decay * dh;
+                }
+                g->u[i] = du;
+                g->z[i] = dy[i] * s[t] * gate * (1.0 + z * (1.0 - gate));
+                g->delta[i] = ddelta * sigmoid(x);
+                g->d_skip[d] += ds * u;
+                g->dt_bias[d] += ddelta * sigmoid(x);
+            }
+        }
+    free(h);
+    free(s);
+    free(carry);
+}
+
+// The op's side: arguments over guarded arrays.
+struct op {
+    struct dt_scan_forward_args forward;
+    struct dt_scan_backward_args backward;
+};
+
+static int64_t stride_of(const struct problem *p, int64_t width, int64_t gap)
+{
+    int64_t unit = 16 / dt_dtype_size(p->type);
+    return p->wide ? (width + gap + unit - 1) / unit * unit : (width + unit - 1) / unit * unit;
+}
+
+static uint8_t *make_reset(const struct problem *p)
+{
+    uint8_t *reset = p->resets == NO_RESETS ? NULL : guarded(p->batch * p->length);
+    for (int64_t row = 0; reset && row < p->batch * p->length; row++) {
+        int64_t b = row / p->length, t = row % p->length;
+        bool chosen[] = {false, t == 0, t >= 3 && t <= 5, t % p->chunk == 0,
+                         (t * 7 + b * 3) % 11 < 2 || (t == 0 && b == 0)};
+        reset[row] = chosen[p->resets];
+    }
+    return reset;
+}
+
+static void *output_rows(const struct problem *p, int64_t stride)
+{
+    return guarded(p->batch * p->length * stride * dt_dtype_size(p->type));
+}
+
+// Inputs of the size that Mamba has: Δ between about 0.01 and 1, A between -0.4 and -7.
+static void make_inputs(const struct problem *p, struct dt_scan_forward_args *f)
+{
+    int64_t rows = p->batch * p->length, D = p->channels, N = p->state;
+    f->u_stride = stride_of(p, D, 9), f->delta_stride = stride_of(p, D, 1);
+    f->z_stride = stride_of(p, D, 20), f->b_stride = stride_of(p, N, 3);
+    f->c_stride = stride_of(p, N, 8), f->y_stride = stride_of(p, D, 5);
+    f->u = normal_rows(p->type, rows, D, f->u_stride, 1.0, 1);
+    f->delta = normal_rows(p->type, rows, D, f->delta_stride, 1.0, 2);
+    f->z = normal_rows(p->type, rows, D, f->z_stride, 1.5, 3);
+    f->b = normal_rows(p->type, rows, N, f->b_stride, 1.0, 4);
+    f->c = normal_rows(p->type, rows, N, f->c_stride, 1.0, 5);
+    f->a_log = normal(D * N, 0.7, 6);
+    f->d_skip = normal(D, 1.0, 7);
+    float *dt_bias = normal(D, 0.5, 8);
+    for (int64_t d = 0; d < D; d++)
+        dt_bias[d] -= 2.0f;
+    f->dt_bias = dt_bias;
+    f->h0 = p->h0 ? normal(p->batch * D * N, 1.0, 9) : NULL;
+    f->reset = make_reset(p);
+}
+
+static struct op make_op(const struct problem *p)
+{
+    int64_t rows = p->batch * p->length, D = p->channels, N = p->state;
+    int64_t chunks = (p->length - 1) / p->chunk + 1, F32 = (int64_t)sizeof(float);
+    struct dt_scan_forward_args f = {.batch = p->batch,
+                                     .length = p->length,
+                                     .channels = D,
+                                     .state = N,
+                                     .chunk = p->chunk,
+                                     .dtype = p->type};
+    make_inputs(p, &f);
+    f.y = output_rows(p, f.y_stride);
+    f.h_last = guarded(p->batch * D * N * F32);
+    f.states = guarded(p->batch * chunks * N * D * F32);
+    struct dt_scan_backward_args g = {.batch = f.batch,
+                                      .length = f.length,
+                                      .channels = D,
+                                      .state = N,
+                                      .chunk = f.chunk,
+                                      .dtype = f.dtype,
+                                      .u = f.u,
+                                      .u_stride = f.u_stride,
+                                      .delta = f.delta,
+                                      .delta_stride = f.delta_stride,
+                                      .z = f.z,
+                                      .z_stride = f.z_stride,
+                                      .b = f.b,
+                                      .b_stride = f.b_stride,
+                                      .c = f.c,
+                                      .c_stride = f.c_stride,
+                                      .a_log = f.a_log,
+                                      .d_skip = f.d_skip,
+                                      .dt_bias = f.dt_bias,
+                                      .reset = f.reset,
+                                      .states = f.states,
+                                      .accumulate = p->accumulate};
+    g.dy_stride = stride_of(p, D, 2), g.du_stride = stride_of(p, D, 7);
+    g.ddelta_stride = stride_of(p, D, 3), g.dz_stride = stride_of(p, D, 30);
+    g.db_stride = stride_of(p, N, 4), g.dc_stride = stride_of(p, N, 1);
+    g.dy = normal_rows(p->type, rows, D, g.dy_stride, 1.0, 10);
+    g.du = output_rows(p, g.du_stride), g.ddelta = output_rows(p, g.ddelta_stride);
+    g.dz = output_rows(p, g.dz_stride);
+    g.db = output_rows(p, g.db_stride), g.dc = output_rows(p, g.dc_stride);
+    g.da_log = p->accumulate ? normal(D * N, 1.0, 11) : guarded(D * N * F32);
+    g.dd_skip = p->accumulate ? normal(D, 1.0, 12) : guarded(D * F32);
+    g.ddt_bias = p->accumulate ? normal(D, 1.0, 13) : guarded(D * F32);
+    return (struct op){f, g};
+}
+
+static void free_input(const void *data, const char *name)
+{
+    if (data)
+        release((void *)(uintptr_t)data, name);
+}
+
+static void free_op(struct op *op)
+{
+    struct dt_scan_forward_args *f = &op->forward;
+    struct dt_scan_backward_args *g = &op->backward;
+    const void *all[] = {f->u,      f->delta,   f->z,       f->b,       f->c,  f->a_log,
+                         f->d_skip, f->dt_bias, f->h0,      f->reset,   f->y,  f->h_last,
+                         f->states, g->dy,      g->du,      g->ddelta,  g->dz, g->db,
+                         g->dc,     g->da_log,  g->dd_skip, g->ddt_bias};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free_input(all[i], "an array of the scan");
+}
+
+static void run_forward(struct op *op, int threads)
+{
+    struct dt_backend backend = open_cpu(threads);
+    RUN_WITH_WORKSPACE(scan_forward, &backend, &op->forward);
+    dt_backend_close(&backend);
+}
+
+static void run_backward(struct op *op, int threads)
+{
+    struct dt_backend backend = open_cpu(threads);
+    RUN_WITH_WORKSPACE(scan_backward, &backend, &op->backward);
+    dt_backend_close(&backend);
+}
+
+static void to_double(double *to, const void *from, dt_dtype type, int64_t rows, int64_t width,
+                      int64_t stride)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < width; i++)
+            to[r * width + i] = get(from, type, r * stride + i);
+}
+
+static struct values input_values(const struct problem *p, const struct dt_scan_forward_args *f)
+{
+    struct values v = make_values(p);
+    int64_t rows = p->batch * p->length, D = p->channels, N = p->state;
+    to_double(v.u, f->u, p->type, rows, D, f->u_stride);
+    to_double(v.delta, f->delta, p->type, rows, D, f->delta_stride);
+    to_double(v.z, f->z, p->type, rows, D, f->z_stride);
+    to_double(v.b, f->b, p->type, rows, N, f->b_stride);
+    to_double(v.c, f->c, p->type, rows, N, f->c_stride);
+    to_double(v.a_log, f->a_log, DT_F32, D, N, N);
+    to_double(v.d_skip, f->d_skip, DT_F32, 1, D, D);
+    to_double(v.dt_bias, f->dt_bias, DT_F32, 1, D, D);
+    if (f->h0)
+        to_double(v.h0, f->h0, DT_F32, p->batch * D, N, N);
+    return v;
+}
+
+static struct values gradient_values(const struct problem *p, const struct dt_scan_backward_args *g)
+{
+    struct values v = make_values(p);
+    int64_t rows = p->batch * p->length, D = p->channels, N = p->state;
+    to_double(v.u, g->du, p->type, rows, D, g->du_stride);
+    to_double(v.delta, g->ddelta, p->type, rows, D, g->ddelta_stride);
+    to_double(v.z, g->dz, p->type, rows, D, g->dz_stride);
+    to_double(v.b, g->db, p->type, rows, N, g->db_stride);
+    to_double(v.c, g->dc, p->type, rows, N, g->dc_stride);
+    to_double(v.a_log, g->da_log, DT_F32, D, N, N);
+    to_double(v.d_skip, g->dd_skip, DT_F32, 1, D, D);
+    to_double(v.dt_bias, g->ddt_bias, DT_F32, 1, D, D);
+    return v;
+}
+
+// Relative error of a tensor: 2-norms, and no element beyond 30 times its share once its own
+// rounding to storage is granted.
+static double distance(dt_dtype type, const double *got, const double *want, int64_t n)
+{
+    double error = 0.0, size = 0.0, worst = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        error += (got[i] - want[i]) * (got[i] - want[i]);
+        size += want[i] * want[i];
+        worst = fmax(worst, fabs(got[i] - want[i]) - 1.01 * rounding(type) * fabs(want[i]));
+        if (isnan(got[i]))
+            return (double)NAN;
+    }
+    double norm = sqrt(error / (size + 1e-30)), peak = worst / (sqrt(size / (double)n) + 1e-30);
+    return fmax(norm, peak / 30.0);
+}
+
+// fp32 arithmetic over sums of up to some thousand terms: ten roundings' worth of error stays under
+// 2e-6 in every case here; the promise is 1e-4. bf16 outputs are rounded once, by up to 2^-9 each.
+static double tolerance(dt_dtype type)
+{
+    return type == DT_BF16 ? 3e-3 : 5e-6;
+}
+
+static void describe(const struct problem *p, char *text, size_t size)
+{
+    snprintf(text, size, "B %d L %d D %d N %d chunk %d %s%s%s%s resets %d", (int)p->batch,
+             (int)p->length, (int)p->channels, (int)p->state, (int)p->chunk, dt_dtype_name(p->type),
+             p->h0 ? " h0" : "", p->wide ? " wide" : "", p->accumulate ? " accumulate" : "",
+             (int)p->resets);
+}
+
+static void check_forward(const struct problem *p, struct op *op, const struct values *v)
+{
+    char name[128];
+    int64_t D = p->channels, N = p->state, n_y = p->batch * p->length * D;
+    int64_t n_states = p->batch * ((p->length - 1) / p->chunk + 1) * N * D;
+    struct outputs want = {zeros(n_y), zeros(p->batch * D * N), zeros(n_states)};
+    struct outputs got = {zeros(n_y), zeros(p->batch * D * N), zeros(n_states)};
+    describe(p, name, sizeof name);
+    reference_forward(p, v, op->forward.reset, &want);
+    to_double(got.y, op->forward.y, p->type, p->batch * p->length, D, op->forward.y_stride);
+    to_double(got.h_last, op->forward.h_last, DT_F32, 1, p->batch * D * N, 0);
+    to_double(got.states, op->forward.states, DT_F32, 1, n_states, 0);
+    double y = distance(p->type, got.y, want.y, n_y);
+    double last = distance(DT_F32, got.h_last, want.h_last, p->batch * D * N);
+    double states = distance(DT_F32, got.states, want.states, n_states);
+    CHECK(y <= tolerance(p->type), "%s: y is off by %g", name, y);
+    CHECK(last <= tolerance(DT_F32), "%s: h_last is off by %g", name, last);
+    CHECK(states <= tolerance(DT_F32), "%s: states are off by %g", name, states);
+    CHECK(gaps_fresh(op->forward.y, p->type, p->batch * p->length, D, op->forward.y_stride),
+          "%s: written between the rows of y", name);
+    double *all[] = {want.y, want.h_last, want.states, got.y, got.h_last, got.states};
+    for (int i = 0; i < 6; i++)
+        free(all[i]);
+}
+
+static void check_gaps(const struct problem *p, const struct dt_scan_backward_args *g,
+                       const char *name)
+{
+    int64_t rows = p->batch * p->length, D = p->channels, N = p->state;
+    CHECK(gaps_fresh(g->du, p->type, rows, D, g->du_stride) &&
+              gaps_fresh(g->ddelta, p->type, rows, D, g->ddelta_stride) &&
+              gaps_fresh(g->dz, p->type, rows, D, g->dz_stride) &&
+              gaps_fresh(g->db, p->type, rows, N, g->db_stride) &&
+              gaps_fresh(g->dc, p->type, rows, N, g->dc_stride),
+          "%s: written between the rows of a gradient", name);
+}
+
+// The gradient along a random direction of every input at once and of each alone, against a central
+// difference of the reference in double: its error is near 1e-9, the op's decides.
+static void check_directions(const struct problem *p, const struct values *v,
+                             const struct values *gradient, const uint8_t *reset, const double *dy,
+                             const char *name)
+{
+    const double step = 1e-5;
+    int64_t n_y = p->batch * p->length * p->channels;
+    struct outputs low = {.y = zeros(n_y)}, high = {.y = zeros(n_y)};
+    struct dt_philox rng = dt_philox_init(77, 1, 0);
+    for (int which = 0; which < N_INPUTS; which++) {
+        struct values x = *v;
+        int64_t n = input_size(p, which);
+        double *base = *input(&x, which), *along = zeros(n), *moved = zeros(n);
+        double analytic = 0.0, numeric = 0.0, size = 0.0;
+        for (int64_t i = 0; i < n; i++) {
+            along[i] = (double)dt_philox_normal(&rng);
+            analytic += along[i] * (*input((struct values *)(uintptr_t)gradient, which))[i];
+            size += pow((*input((struct values *)(uintptr_t)gradient, which))[i], 2.0);
+        }
+        *input(&x, which) = moved;
+        for (int64_t i = 0; i < n; i++)
+            moved[i] = base[i] + step * along[i];
+        reference_forward(p, &x, reset, &high);
+        for (int64_t i = 0; i < n; i++)
+            moved[i] = base[i] - step * along[i];
+        reference_forward(p, &x, reset, &low);
+        for (int64_t i = 0; i < n_y; i++)
+            numeric += dy[i] * (high.y[i] - low.y[i]) / (2.0 * step);
+        // A random direction meets the gradient with about its norm.
+        CHECK(fabs(analytic - numeric) <= 5.0 * tolerance(p->type) * sqrt(size),
+              "%s: along %s the op's gradient gives %g, differences %g", name, input_name[which],
+              analytic, numeric);
+        free(along);
+        free(moved);
+    }
+    free(low.y);
+    free(high.y);
+}
+
+static void check_backward(const struct problem *p, struct op *op, const struct values *v)
+{
+    char name[128];
+    int64_t rows = p->batch * p->length, D = p->channels;
+    double *dy = zeros(rows * D);
+    struct values want = make_values(p), start = gradient_values(p, &op->backward);
+    describe(p, name, sizeof name);
+    to_double(dy, op->backward.dy, p->type, rows, D, op->backward.dy_stride);
+    reference_backward(p, v, op->forward.reset, dy, &want);
+    run_backward(op, 2);
+    struct values got = gradient_values(p, &op->backward);
+    for (int i = 0; i < N_INPUTS; i++) {
+        double *x = *input(&got, i);
+        for (int64_t k = 0; k < input_size(p, i) && p->accumulate && i >= 5; k++)
+            x[k] -= (*input(&start, i))[k];
+        double error = distance(i < 5 ? p->type : DT_F32, x, *input(&want, i), input_size(p, i));
+        CHECK(error <= tolerance(i < 5 ? p->type : DT_F32), "%s: d%s is off by %g", name,
+              input_name[i], error);
+    }
+    check_gaps(p, &op->backward, name);
+    if (rows * D < 20000)
+        check_directions(p, v, &got, op->forward.reset, dy, name);
+    free_values(&want);
+    free_values(&start);
+    free_values(&got);
+    free(dy);
+}
+
+static void check_problem(const struct problem *p)
+{
+    struct op op = make_op(p);
+    struct values v = input_values(p, &op.forward);
+    run_forward(&op, 2);
+    check_forward(p, &op, &v);
+    check_backward(p, &op, &v);
+    free_values(&v);
+    free_op(&op);
+}
+
+// What the ops of one problem wrote, compared by bits.
+static void check_same_bits(const struct op *a, const struct op *b, const char *what)
+{
+    CHECK(same_bits(a->forward.y, b->forward.y), "%s: y differs", what);
+    CHECK(same_bits(a->forward.h_last, b->forward.h_last), "%s: h_last differs", what);
+    CHECK(same_bits(a->forward.states, b->forward.states), "%s: states differ", what);
+    CHECK(same_bits(a->backward.du, b->backward.du), "%s: du differs", what);
+    CHECK(same_bits(a->backward.ddelta, b->backward.ddelta), "%s: ddelta differs", what);
+    CHECK(same_bits(a->backward.dz, b->backward.dz), "%s: dz differs", what);
+    CHECK(same_bits(a->backward.db, b->backward.db), "%s: db differs", what);
+    CHECK(same_bits(a->backward.dc, b->backward.dc), "%s: dc differs", what);
+    CHECK(same_bits(a->backward.da_log, b->backward.da_log), "%s: da_log differs", what);
+    CHECK(same_bits(a->backward.dd_skip, b->backward.dd_skip), "%s: dd_skip differs", what);
+    CHECK(same_bits(a->backward.ddt_bias, b->backward.ddt_bias), "%s: ddt_bias differs", what);
+}
+
+static void test_threads(void)
+{
+    const struct problem p = {3, 77, 100, 16, 32, DT_F32, .h0 = true, .resets = MANY};
+    struct op op[3];
+    for (int i = 0; i < 3; i++) {
+        op[i] = make_op(&p);
+        run_forward(&op[i], i + 1);
+        run_backward(&op[i], i + 1);
+    }
+    check_same_bits(&op[0], &op[1], "2 threads against 1");
+    check_same_bits(&op[0], &op[2], "3 threads against 1");
+    for (int i = 0; i < 3; i++)
+        free_op(&op[i]);
+}
+
+// Forward runs the same operations whatever the chunk; backward starts blocks from other places.
+static void test_chunks(void)
+{
+    const int64_t chunk[] = {77, 1, 7, 32, 33, 1000};
+    struct problem p = {2, 77, 20, 5, chunk[0], DT_F32, .resets = IN_A_ROW};
+    struct op whole = make_op(&p);
+    run_forward(&whole, 2);
+    run_backward(&whole, 2);
+    struct values want = gradient_values(&p, &whole.backward);
+    for (size_t k = 1; k < sizeof chunk / sizeof *chunk; k++) {
+        p.chunk = chunk[k];
+        struct op op = make_op(&p);
+        run_forward(&op, 2);
+        run_backward(&op, 2);
+        struct values got = gradient_values(&p, &op.backward);
+        CHECK(same_bits(op.forward.y, whole.forward.y), "chunk %d: y differs", (int)p.chunk);
+        for (int i = 0; i < N_INPUTS; i++) {
+            double error = distance(DT_F32, *input(&got, i), *input(&want, i), input_size(&p, i));
+            CHECK(error <= tolerance(DT_F32), "chunk %d: d%s is off by %g", (int)p.chunk,
+                  input_name[i], error);
+        }
+        free_values(&got);
+        free_op(&op);
+    }
+    free_values(&want);
+    free_op(&whole);
+}
+
+// A sequence in two parts, h_last of the first going in as h0 of the second in place, gives the
+// bits of the whole.
+static void test_carry(void)
+{
+    const struct problem p = {2, 50, 20, 4, 32, DT_F32, .h0 = true, .resets = MANY};
+    const int64_t first = 19;
+    struct op op = make_op(&p);
+    run_forward(&op, 1);
+    int64_t D = p.channels, N = p.state, y_stride = op.forward.y_stride;
+    float *y = guarded(guarded_size(op.forward.y)), *h = guarded(D * N * 4);
+    for (int64_t b = 0; b < p.batch; b++)
+        for (int64_t part = 0; part < 2; part++) {
+            struct dt_scan_forward_args f = op.forward;
+            int64_t row = b * p.length + part * first;
+            struct dt_backend backend = open_cpu(1);
+            f.batch = 1, f.length = part ? p.length - first : first;
+            f.u = (const float *)f.u + row * f.u_stride;
+            f.delta = (const float *)f.delta + row * f.delta_stride;
+            f.z = (const float *)f.z + row * f.z_stride;
+            f.b = (const float *)f.b + row * f.b_stride;
+            f.c = (const float *)f.c + row * f.c_stride;
+            f.reset += row;
+            f.y = y + row * y_stride;
+            f.h0 = part ? h : f.h0 + b * D * N;
+            f.h_last = h, f.states = NULL;
+            RUN_WITH_WORKSPACE(scan_forward, &backend, &f);
+            dt_backend_close(&backend);
+            CHECK(!part || memcmp(h, op.forward.h_last + b * D * N, (size_t)(D * N) * 4) == 0,
+                  "h_last of sequence %d in two parts differs", (int)b);
+        }
+    CHECK(same_bits(y, op.forward.y), "y in two parts differs");
+    RELEASE(y);
+    RELEASE(h);
+    free_op(&op);
+}
+
+static bool has_nan(const void *x, dt_dtype type, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (isnan(get(x, type, i)))
+            return true;
+    return false;
+}
+
+// A NaN in any one input, with any payload, reaches y (but for dt_bias and a_log only in its
+// channel) and some gradient.
+static void check_nan(dt_dtype type, int which)
+{
+    const struct problem p = {1, 40, 16, 8, 32, type, .h0 = true};
+    struct op op = make_op(&p);
+    struct dt_scan_forward_args *f = &op.forward;
+    const void *array[] = {f->u,     f->delta,  f->z,       f->b, f->c,
+                           f->a_log, f->d_skip, f->dt_bias, f->h0};
+    void *at = (char *)(uintptr_t)array[which];
+    if (which < 5 && type == DT_BF16)
+        ((dt_bf16 *)at)[3] = 0x7f81;
+    else
+        ((uint32_t *)at)[3] = 0xff8001ffu;
+    run_forward(&op, 1);
+    run_backward(&op, 1);
+    CHECK(has_nan(f->y, type, p.length * 16), "a NaN in input %d (%s) is not in y", which,
+          dt_dtype_name(type));
+    struct dt_scan_backward_args *g = &op.backward;
+    CHECK(has_nan(g->du, type, p.length * 16) || has_nan(g->ddelta, type, p.length * 16) ||
+              has_nan(g->dz, type, p.length * 16),
+          "a NaN in input %d (%s) is in no gradient", which, dt_dtype_name(type));
+    free_op(&op);
+}
+
+static void test_nan(void)
+{
+    for (int which = 0; which <= N_INPUTS; which++) {
+        check_nan(DT_F32, which);
+        check_nan(DT_BF16, which);
+    }
+}
+
+// After a reset nothing of what was before is left, not even a NaN.
+static void test_reset_drops_nan(void)
+{
+    const struct problem p = {1, 6, 16, 8, 4, DT_F32, .h0 = true, .resets = IN_A_ROW};
+    struct op op = make_op(&p);
+    ((float *)(uintptr_t)op.forward.u)[0] = NAN;
+    run_forward(&op, 1);
+    run_backward(&op, 1);
+    CHECK(has_nan(op.forward.y, DT_F32, 16), "a NaN in u is not in y");
+    CHECK(!has_nan((float *)op.forward.y + 3 * 16, DT_F32, 3 * 16), "a NaN passes a reset");
+    CHECK(!has_nan((float *)op.backward.du + 3 * 16, DT_F32, 3 * 16),
+          "a NaN passes a reset in backward");
+    free_op(&op);
+}
+
+int main(void)
+{
+    const struct problem problems[] = {
+        {1, 1, 16, 16, 32, DT_F32, .h0 = false},
+        {1, 1, 5, 1, 1, DT_F32, .h0 = true, .wide = true, .resets = AT_ZERO},
+        {1, 77, 5, 3, 32, DT_F32, .wide = true, .resets = MANY},
+        {2, 77, 48, 16, 32, DT_F32, .h0 = true, .wide = true, .accumulate = true, .resets = MANY},
+        {3, 40, 100, 8, 7, DT_F32, .h0 = true, .resets = AT_CHUNKS},
+        {1, 130, 300, 16, 100, DT_F32, .h0 = true, .resets = IN_A_ROW},
+        {17, 20, 130, 16, 1, DT_F32, .accumulate = true, .resets = AT_ZERO},
+        {2, 9, 16, 256, 1000, DT_F32, .h0 = true},
+        {1, 2, 1, 1, 2, DT_F32, .h0 = false},
+        {2, 700, 24, 16, 32, DT_F32, .h0 = true},
+        {1, 77, 5, 3, 32, DT_BF16, .wide = true, .resets = MANY},
+        {2, 77, 48, 16, 32, DT_BF16, .h0 = true, .accumulate = true, .resets = MANY},
+        {4, 33, 160, 8, 1000, DT_BF16, .h0 = true, .wide = true, .resets = AT_ZERO},
+    };
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
+        check_problem(&problems[i]);
+    test_threads();
+    test_chunks();
+    test_carry();
+    test_nan();
+    test_reset_drops_nan();
+    return test_end();
+}
