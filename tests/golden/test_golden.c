@@ -11,11 +11,17 @@ struct tolerance {
     double loss, logits, gradient, grad_norm, weights;
 };
 
-// fp32 (2^-24 a rounding): the bar. Measured: losses 3e-7, gradients 5e-6.
-static const struct tolerance fp32 = {1e-5, 1e-5, 1e-4, 1e-4, 1e-5};
+// fp32: the promise is 1e-5 in loss and 1e-4 in gradients; about ten times what was measured is
+// asked for (losses 5e-7, logits 2e-7, gradients 1.4e-6, norms 4e-7, weights 1e-7), so that what
+// breaks is seen early.
+static const struct tolerance fp32 = {5e-6, 2e-6, 2e-5, 5e-6, 1e-6};
+// bf16: every stored activation and matrix is rounded by up to 2^-9 = 0.2 %, a dozen of these stand
+// between input and loss. Gradients of dt_proj are small sums of both signs: theirs is the 4 % that
+// was measured, 2 % elsewhere; losses 0.5 %, logits 0.6 %, norms 0.5 %, weights 0.07 %.
+static const struct tolerance bf16 = {1e-2, 1e-2, 6e-2, 1e-2, 2e-3};
 
-static const char *case_name; // of the file under test
-static const char *run_name;
+static const char *case_name; // of the golden file
+static const char *run_name;  // of the run that is being checked
 
 static double norm(const float *x, const float *y, int64_t n) // |x - y|, of x alone where y is NULL
 {
@@ -142,6 +148,10 @@ static void check_file(const char *path, const struct dt_backend *backend,
     check_run(run, "fp32", &fp32, threaded);
     run.micro = 1;
     check_run(run, "fp32, micro-batches of 1", &fp32, threaded);
+    run.storage = DT_BF16;
+    check_run(run, "bf16, micro-batches of 1", &bf16, threaded);
+    run.micro = golden.batch;
+    check_run(run, "bf16", &bf16, threaded);
     golden_close(&golden);
 }
 
