@@ -1,0 +1,293 @@
+// Loading of checkpoints: the bits come back from any split of the optimizer's files, and what may
+// not change, or is wrong in a file, is refused and named.
+#include "base/safetensors.h"
+
+#include "small_checkpoint.h"
+
+#include <inttypes.h>
+
+static void test_round_trip(bool tied)
+{
+    struct small_model model = small_model_make(tied), blank = make_blank(tied);
+    struct dt_checkpoint_arrays arrays = arrays_of(&model);
+    struct dt_trainer_state state = state_at(1000), got;
+    char path[DT_PATH];
+    CHECK_INT(dt_checkpoint_save(in_scratch("trip/sub"), &arrays, &state, &dataset, path), DT_OK);
+    CHECK_STR(path, in_scratch("trip/sub/step-00001000"));
+    CHECK_INT(dt_checkpoint_verify(path), DT_OK);
+    CHECK_INT(load(path, &blank, &state, &dataset, &got), DT_OK);
+    check_same(&model, &blank);
+    CHECK_INT(got.step, 1000);
+    CHECK_INT(got.updates, 997);
+    CHECK_INT(got.skips, 3);
+    CHECK_INT(got.skipped_in_a_row, 1);
+    CHECK_INT(got.tokens, INT64_C(9007199254740991));
+    CHECK(got.seed == UINT64_C(0xffffffffffffff01), "seed %" PRIu64, got.seed);
+    CHECK_INT(got.batch, 16);
+    CHECK_INT(got.seq_len, 77);
+    CHECK_INT(got.block, 64);
+    CHECK_INT(got.shuffle, true);
+    CHECK_INT(got.reset_token, 4000000000);
+    CHECK_INT(got.reset_after, true);
+    small_model_free(&model);
+    small_model_free(&blank);
+}
+
+static void test_load_refuses(void)
+{
+    struct small_model model = small_model_make(true);
+    struct dt_trainer_state state = state_at(7), other = state, got = {.step = -1};
+    struct dt_shard moved[3] = {shards[0], shards[1], shards[1]};
+    struct dt_dataset train = {.n_shards = 2, .shards = moved};
+    const char *path = in_scratch("one/step-00000007");
+    fresh_save(in_scratch("one"), &model, 7);
+
+    moved[0].path = (char *)"elsewhere/a.h5"; // data may move
+    other.step = other.tokens = other.skips = 0;
+    CHECK_INT(load(path, &model, &other, &train, &got), DT_OK);
+    CHECK_INT(got.step, 7);
+
+    float first = model.weights[0];
+    other.seed = 1;
+    other.batch = 17;
+    other.seq_len = 78;
+    other.block = 65;
+    other.shuffle = false;
+    other.reset_token = -1;
+    other.reset_after = false;
+    model.config.norm_eps = 1e-5;
+    moved[0].count++;
+    moved[1].last_hash--;
+    model.weights[0] = 77;
+    CHECK_INT(load(path, &model, &other, &train, &got), DT_USER);
+    CHECK_SAYS("run.seed is 1, the checkpoint has 18446744073709551361");
+    CHECK_SAYS("data.batch is 17, the checkpoint has 16");
+    CHECK_SAYS("data.seq_len is 78, the checkpoint has 77");
+    CHECK_SAYS("data.block is 65, the checkpoint has 64");
+    CHECK_SAYS("data.shuffle is false, the checkpoint has true");
+    CHECK_SAYS("data.reset_token is -1, the checkpoint has 4000000000");
+    CHECK_SAYS("data.reset_after is false");
+    CHECK_SAYS("model.norm_eps is 1e-05, the checkpoint has 1.25e-06");
+    CHECK_SAYS("shard 1, a.h5, has 600001 elements, had 600000");
+    CHECK_SAYS("shard 2, b \"quoted\".h5, holds other data");
+    dt_error_clear();
+    CHECK(model.weights[0] == 77.0f && first != 77.0f, "a refused load wrote weights");
+
+    model.config.norm_eps = 1.25e-6;
+    train.n_shards = 3;
+    moved[0] = shards[1];
+    CHECK_INT(load(path, &model, &state, &train, &got), DT_USER);
+    CHECK_SAYS("data.train has 3 shards, the checkpoint has 2");
+    CHECK_SAYS("shard 1 is b \"quoted\".h5, the checkpoint has a.h5");
+    dt_error_clear();
+    moved[0] = shards[0];
+    moved[0].file_bytes--;
+    CHECK_FAILS(load(path, &model, &state, &train, &got), DT_USER, "has 1234566 bytes");
+    small_model_free(&model);
+}
+
+static void test_other_model(void)
+{
+    struct small_model model = small_model_make(true), untied = small_model_make(false);
+    struct dt_trainer_state state = state_at(7), got;
+    fresh_save(in_scratch("one"), &model, 7);
+    untied.config.d_model = 13;
+    untied.config.n_layer = 2;
+    untied.config.vocab_size = 38;
+    untied.config.d_state = 6;
+    untied.config.d_conv = 4;
+    untied.config.expand = 2;
+    untied.config.dt_rank = 9;
+    CHECK_INT(load(in_scratch("one/step-00000007"), &untied, &state, &dataset, &got), DT_USER);
+    CHECK_SAYS("model.d_model is 13, the checkpoint has 12");
+    CHECK_SAYS("model.n_layer is 2, the checkpoint has 1");
+    CHECK_SAYS("model.vocab_size is 38, the checkpoint has 37");
+    CHECK_SAYS("model.d_state is 6, the checkpoint has 5");
+    CHECK_SAYS("model.d_conv is 4, the checkpoint has 3");
+    CHECK_SAYS("model.expand is 2, the checkpoint has 3");
+    CHECK_SAYS("model.dt_rank is 9, the checkpoint has 1");
+    CHECK_SAYS("model.tie_embeddings is false, the checkpoint has true");
+    dt_error_clear();
+    small_model_free(&model);
+    small_model_free(&untied);
+}
+
+static void check_trainer(struct small_model *model, const char *good, const char *from,
+                          const char *to, const char *part)
+{
+    char text[8192];
+    const char *place = strstr(good, from);
+    struct dt_trainer_state state = state_at(7), got;
+    CHECK(place, "trainer.json has no %s", from);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(place - good), good, to, place + strlen(from));
+    put_text(in_one("trainer.json"), text);
+    CHECK_FAILS(load(in_scratch("one/step-00000007"), model, &state, &dataset, &got), DT_USER,
+                part);
+}
+
+static void test_hostile_trainer(void)
+{
+    struct small_model model = small_model_make(true);
+    fresh_save(in_scratch("one"), &model, 7);
+    char *good = get_text(in_one("trainer.json"));
+    check_trainer(&model, good, "\"step\":\t7", "\"step\": -7", "step is -7");
+    check_trainer(&model, good, "\"step\":\t7", "\"step\": 7.5", "step is 7.5");
+    check_trainer(&model, good, "\"step\":\t7", "\"step\": 1e300", "step is 1e+300");
+    check_trainer(&model, good, "\"step\":\t7", "\"stop\": 7", "step is missing");
+    check_trainer(&model, good, "\"format\":\t1", "\"format\": 2", "format is 2");
+    check_trainer(&model, good, "\"18446744073709551361\"", "1337", "seed is 1337");
+    check_trainer(&model, good, "\"18446744073709551361\"", "\"-1\"", "seed is \"-1\"");
+    check_trainer(&model, good, "\"18446744073709551361\"", "\"18446744073709551616\"", "seed is");
+    check_trainer(&model, good, "fedcba9876543210", "fedcba987654321", "first_hash is");
+    check_trainer(&model, good, "fedcba9876543210", "fedcba987654321G", "first_hash is");
+    check_trainer(&model, good, "\"a.h5\"", "[]", "name is []");
+    check_trainer(&model, good, "\"shards\":\t[", "\"shards\": 1, \"x\":[", "shards is 1");
+    free(good);
+    small_model_free(&model);
+}
+
+struct range { // elements [first, last) of row's m (kind 0) or v (kind 1)
+    int row, kind;
+    int64_t first, last;
+};
+
+static void range_entry(const struct small_model *model, const struct range *range, char name[192],
+                        struct dt_safetensors_entry *entry)
+{
+    snprintf(name, 192, "%s.%s[%lld:%lld]", range->kind ? "exp_avg_sq" : "exp_avg",
+             model->params.rows[range->row].name, (long long)range->first, (long long)range->last);
+    *entry = (struct dt_safetensors_entry){
+        .name = name, .dtype = DT_F32, .n_dims = 1, .shape = {range->last - range->first}};
+}
+
+static void write_ranges(const char *path, const struct small_model *model,
+                         const struct range *ranges, int n)
+{
+    struct dt_safetensors_entry entries[64];
+    char names[64][192];
+    struct dt_safetensors_writer *writer;
+    for (int i = 0; i < n; i++)
+        range_entry(model, &ranges[i], names[i], &entries[i]);
+    CHECK_INT(dt_safetensors_create(path, entries, n, NULL, 0, &writer), DT_OK);
+    for (int i = 0; i < n; i++) {
+        const float *from = ranges[i].kind ? model->v : model->m;
+        from += model->params.rows[ranges[i].row].offset + ranges[i].first;
+        CHECK_INT(dt_safetensors_write(writer, from, (ranges[i].last - ranges[i].first) * 4),
+                  DT_OK);
+    }
+    CHECK_INT(dt_safetensors_finish(writer, NULL, NULL), DT_OK);
+}
+
+// Cuts every tensor into three parts and deals them to three files, as another number of writers
+// would; `spoil` is the first element of one range, moved by `by`.
+static void write_split(const struct small_model *model, int spoil, int64_t by)
+{
+    struct range ranges[3][64];
+    int n[3] = {0}, made = 0;
+    for (int row = 0; row < model->params.n; row++)
+        for (int kind = 0; kind < 2; kind++)
+            for (int part = 2; part >= 0; part--, made++) {
+                int64_t count = model->params.rows[row].file_count;
+                struct range r = {row, kind, count * part / 3, count * (part + 1) / 3};
+                if (made == spoil)
+                    r.first += by;
+                ranges[(row + part) % 3][n[(row + part) % 3]++] = r;
+            }
+    char name[64];
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "optimizer-%05d-of-00003.safetensors", i + 1);
+        write_ranges(in_one(name), model, ranges[i], n[i]);
+    }
+}
+
+// MANIFEST anew, from the files that are there but the one-file optimizer.
+static void rewrite_manifest(void)
+{
+    static const char *const names[] = {"config.json",
+                                        "model.safetensors",
+                                        "trainer.json",
+                                        "optimizer-00003-of-00003.safetensors",
+                                        "optimizer-00001-of-00003.safetensors",
+                                        "optimizer-00002-of-00003.safetensors"};
+    char text[1024];
+    int used = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        uint64_t hash;
+        int64_t size;
+        CHECK_INT(dt_hash_file(in_one(names[i]), &hash, &size), DT_OK);
+        used += snprintf(text + used, sizeof text - (size_t)used, "%016" PRIx64 " %" PRId64 " %s\n",
+                         hash, size, names[i]);
+    }
+    put_text(in_one("MANIFEST"), text);
+}
+
+static dt_status load_split(struct small_model *blank)
+{
+    struct dt_trainer_state state = state_at(7), got;
+    rewrite_manifest();
+    CHECK_INT(dt_checkpoint_verify(in_scratch("one/step-00000007")), DT_OK);
+    return load(in_scratch("one/step-00000007"), blank, &state, &dataset, &got);
+}
+
+static void test_split_optimizer(void)
+{
+    struct small_model model = small_model_make(true), blank = make_blank(true);
+    fresh_save(in_scratch("one"), &model, 7);
+    unlink(in_one(optimizer));
+    write_split(&model, -1, 0);
+    CHECK_INT(load_split(&blank), DT_OK);
+    check_same(&model, &blank);
+    write_split(&model, 7, 1); // part 1 of row 1's m begins one later
+    CHECK_FAILS(load_split(&blank), DT_USER, "leave out or repeat");
+    write_split(&model, 7, -1);
+    CHECK_FAILS(load_split(&blank), DT_USER, "leave out or repeat");
+    small_model_free(&model);
+    small_model_free(&blank);
+}
+
+static void test_hostile_ranges(void)
+{
+    struct small_model model = small_model_make(true), blank = make_blank(true);
+    static const char *const names[] = {"exp_avg.backbone.norm_f.weight",
+                                        "exp_avg.backbone.norm_f.weight[0:13]",
+                                        "exp_avg.backbone.norm_f.weight[-1:11]",
+                                        "exp_avg.backbone.norm_f.weight[0:12",
+                                        "exp_avg.backbone.norm_f.weight[0:12]x",
+                                        "exp_avg.backbone.norm_f.weight[1:13]",
+                                        "exp_avg.backbone.norm_f.weight[12:0]",
+                                        "exp_avg.backbone.norm[0:12]",
+                                        "exp_avg_sq.backbone.norm_f.weights[0:12]",
+                                        "momentum.backbone.norm_f.weight[0:12]",
+                                        "exp_avg.backbone.norm_f.weight[0:99999999999999999999]",
+                                        "",
+                                        "exp_avg."};
+    fresh_save(in_scratch("one"), &model, 7);
+    write_split(&model, -1, 0);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const float zeros[12] = {0};
+        struct dt_safetensors_entry entry = {
+            .name = names[i], .dtype = DT_F32, .n_dims = 1, .shape = {12}};
+        struct dt_safetensors_writer *writer;
+        const char *path = in_one("optimizer-00003-of-00003.safetensors");
+        CHECK_INT(dt_safetensors_create(path, &entry, 1, NULL, 0, &writer), DT_OK);
+        CHECK_INT(dt_safetensors_write(writer, zeros, sizeof zeros), DT_OK);
+        CHECK_INT(dt_safetensors_finish(writer, NULL, NULL), DT_OK);
+        CHECK_FAILS(load_split(&blank), DT_USER, "optimizer-00003-of-00003.safetensors");
+    }
+    small_model_free(&model);
+    small_model_free(&blank);
+}
+
+int main(void)
+{
+    scratch_begin();
+    test_round_trip(true);
+    test_round_trip(false);
+    test_load_refuses();
+    test_other_model();
+    test_hostile_trainer();
+    test_split_optimizer();
+    test_hostile_ranges();
+    CHECK_INT(dt_remove_tree(scratch), DT_OK);
+    return test_end();
+}
