@@ -118,19 +118,19 @@ static dt_status look_at_contiguous(struct dt_h5_array *array, hid_t plist, int6
 }
 
 // A chunk that was never written reads as zeros without an error.
-static dt_status look_at_chunks(struct dt_h5_array *array, hid_t plist)
+static dt_status look_at_chunks(struct dt_h5_array *array, hid_t plist, hid_t space)
 {
     hsize_t chunk[2] = {1, 1}, n_chunks = 0, want = 1;
     if (array->n_dims > 2 || H5Pget_chunk(plist, array->n_dims, chunk) < 0)
         return DT_OK; // the schema's check of dimensions says what is wrong
     for (int i = 0; i < array->n_dims; i++)
         want *= chunk[i] ? ((hsize_t)array->shape[i] + chunk[i] - 1) / chunk[i] : 0;
-    if (H5Dget_num_chunks(array->id, H5S_ALL, &n_chunks) < 0)
+    if (H5Dget_num_chunks(array->id, space, &n_chunks) < 0)
         return dt_h5_fail(DT_USER, "read the chunks in", array->file->path, NULL);
     return n_chunks < want ? fail_unwritten(array) : DT_OK;
 }
 
-static dt_status look_at_layout(hid_t plist, struct dt_h5_array *array)
+static dt_status look_at_layout(hid_t plist, hid_t space, struct dt_h5_array *array)
 {
     int64_t n = array->shape[0] * array->shape[1];
     array->offset = -1;
@@ -143,7 +143,7 @@ static dt_status look_at_layout(hid_t plist, struct dt_h5_array *array)
         return look_at_contiguous(array, plist, n * dt_dtype_size(array->type));
     case H5D_CHUNKED:
         DT_TRY(look_at_filters(plist, array));
-        return look_at_chunks(array, plist);
+        return look_at_chunks(array, plist, space);
     case H5D_VIRTUAL:
         return DT_FAIL(DT_USER, "copy the data into plain shards",
                        "%s: %s is a virtual dataset (a missing source would read as zeros)",
@@ -167,9 +167,11 @@ static dt_status reopen_with_cache(struct dt_h5_array *array, hid_t plist)
                        array->filtered ? CHUNK_CACHE_CHUNKS * chunk_bytes : 0, 1.0);
     H5Dclose(array->id);
     array->id = H5Dopen2(array->file->id, array->name, access);
+    dt_status status = DT_OK;
+    if (array->id < 0)
+        status = dt_h5_fail(DT_USER, "open a dataset of", array->file->path, NULL);
     H5Pclose(access);
-    return array->id < 0 ? dt_h5_fail(DT_USER, "open a dataset of", array->file->path, NULL)
-                         : DT_OK;
+    return status;
 }
 
 static dt_status look_at(struct dt_h5_array *array)
@@ -184,7 +186,7 @@ static dt_status look_at(struct dt_h5_array *array)
         status = look_at_space(space, array);
     }
     if (status == DT_OK)
-        status = look_at_layout(plist, array);
+        status = look_at_layout(plist, space, array);
     if (status == DT_OK)
         status = reopen_with_cache(array, plist);
     H5Tclose(type);
@@ -285,11 +287,12 @@ static dt_status read_integer(const struct dt_h5_array *array, hid_t attribute, 
 {
     hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
     bool one = H5Tget_class(type) == H5T_INTEGER && H5Sget_simple_extent_npoints(space) == 1;
-    herr_t failed = one ? H5Aread(attribute, H5T_NATIVE_INT64, value) : 0;
+    dt_status status = DT_OK;
+    if (one && H5Aread(attribute, H5T_NATIVE_INT64, value) < 0)
+        status = dt_h5_fail(DT_USER, "read an attribute of", array->file->path, NULL);
     H5Tclose(type);
     H5Sclose(space);
-    if (failed < 0)
-        return dt_h5_fail(DT_USER, "read an attribute of", array->file->path, NULL);
+    DT_TRY(status);
     if (!one || *value < 1)
         return DT_FAIL(DT_USER, "store one positive integer, or leave the attribute away",
                        "%s: attribute %s of %s is not one positive integer", array->file->path,

@@ -97,30 +97,31 @@ hid_t dt_h5_access(void)
     return access;
 }
 
-static hid_t open_read_only(const char *path)
+static dt_status open_read_only(struct dt_h5_file *file)
 {
+    dt_status status = DT_OK;
+    void *handle;
     hid_t access = dt_h5_access();
-    hid_t id = H5Fopen(path, H5F_ACC_RDONLY, access);
+    file->id = H5Fopen(file->path, H5F_ACC_RDONLY, access);
+    if (file->id < 0)
+        status = dt_h5_fail(DT_USER, "open", file->path,
+                            "the file is cut short or damaged; copy or make it again");
+    else if (H5Fget_vfd_handle(file->id, access, &handle) < 0)
+        status = dt_h5_fail(DT_MACHINE, "open", file->path, NULL);
+    else
+        memcpy(&file->fd, handle, sizeof file->fd);
     H5Pclose(access);
-    return id;
+    return status;
 }
 
 dt_status dt_h5_open(const char *path, struct dt_h5_file *file)
 {
     *file = (struct dt_h5_file){.path = path, .id = -1, .fd = -1};
     DT_TRY(check_is_hdf5(path, &file->bytes));
-    file->id = open_read_only(path);
-    if (file->id < 0)
-        return dt_h5_fail(DT_USER, "open", path,
-                          "the file is cut short or damaged; copy or make it again");
-    void *handle;
-    if (H5Fget_vfd_handle(file->id, H5P_DEFAULT, &handle) < 0) {
-        dt_status status = dt_h5_fail(DT_MACHINE, "open", path, NULL);
+    dt_status status = open_read_only(file);
+    if (status != DT_OK)
         dt_h5_close(file);
-        return status;
-    }
-    memcpy(&file->fd, handle, sizeof file->fd);
-    return DT_OK;
+    return status;
 }
 
 void dt_h5_close(struct dt_h5_file *file)

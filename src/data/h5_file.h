@@ -14,8 +14,9 @@
 void dt_h5_enter(void);
 void dt_h5_leave(void);
 
-// The error of a library call that just failed: "cannot <action> <path>: <innermost reason>". An
-// errno in the reason decides the status; without one it is `code`.
+// The error of the library call just before, which failed: "cannot <action> <path>: <innermost
+// reason>". The next call of the library, were it a close, forgets the reason. An errno in the
+// reason decides the status; without one it is `code`.
 dt_status dt_h5_fail(dt_status code, const char *action, const char *path, const char *hint);
 
 // Access properties of every file: plain system calls, no locks, closing takes all ids with it.

@@ -45,29 +45,32 @@ static dt_status fail_write(const struct dt_shard_writer *writer)
 }
 
 // Contiguous, and never filled with zeros ahead of the data.
-static hid_t create_array(const struct dt_shard_writer *writer, const char *name, dt_dtype type,
-                          int64_t n)
+static dt_status create_array(const struct dt_shard_writer *writer, const char *name, dt_dtype type,
+                              int64_t n, hid_t *id)
 {
     hsize_t size = (hsize_t)n;
+    dt_status status = DT_OK;
     hid_t space = H5Screate_simple(1, &size, NULL), plist = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER);
-    hid_t id =
-        H5Dcreate2(writer->file, name, disk_type(type), space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    *id = H5Dcreate2(writer->file, name, disk_type(type), space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    if (*id < 0)
+        status = fail_write(writer);
     H5Pclose(plist);
     H5Sclose(space);
-    return id;
+    return status;
 }
 
 static dt_status create_file(struct dt_shard_writer *writer)
 {
+    dt_status status = DT_OK;
     hid_t access = dt_h5_access();
     H5Pset_alignment(access, ALIGN_FROM, ALIGN_TO);
     writer->file = H5Fcreate(writer->path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
-    H5Pclose(access);
     if (writer->file < 0)
-        return dt_h5_fail(DT_MACHINE, "create", writer->path, NULL);
-    writer->tokens = create_array(writer, "/tokens", writer->type, writer->count);
-    return writer->tokens < 0 ? fail_write(writer) : DT_OK;
+        status = dt_h5_fail(DT_MACHINE, "create", writer->path, NULL);
+    H5Pclose(access);
+    DT_TRY(status);
+    return create_array(writer, "/tokens", writer->type, writer->count, &writer->tokens);
 }
 
 dt_status dt_shard_create(const char *path, dt_dtype type, int64_t count,
@@ -99,16 +102,20 @@ dt_status dt_shard_create(const char *path, dt_dtype type, int64_t count,
     return DT_OK;
 }
 
-static herr_t write_slab(hid_t array, dt_dtype type, int64_t first, int64_t count, const void *data)
+static dt_status write_slab(const struct dt_shard_writer *writer, hid_t array, dt_dtype type,
+                            int64_t first, int64_t count, const void *data)
 {
     hsize_t start = (hsize_t)first, size = (hsize_t)count;
+    dt_status status = DT_OK;
+    if (count == 0)
+        return DT_OK;
     hid_t in_file = H5Dget_space(array), in_memory = H5Screate_simple(1, &size, NULL);
-    herr_t failed = H5Sselect_hyperslab(in_file, H5S_SELECT_SET, &start, NULL, &size, NULL);
-    if (failed >= 0)
-        failed = H5Dwrite(array, disk_type(type), in_memory, in_file, H5P_DEFAULT, data);
+    if (H5Sselect_hyperslab(in_file, H5S_SELECT_SET, &start, NULL, &size, NULL) < 0 ||
+        H5Dwrite(array, disk_type(type), in_memory, in_file, H5P_DEFAULT, data) < 0)
+        status = fail_write(writer);
     H5Sclose(in_memory);
     H5Sclose(in_file);
-    return failed;
+    return status;
 }
 
 static dt_status flush(struct dt_shard_writer *writer)
@@ -120,12 +127,9 @@ static dt_status flush(struct dt_shard_writer *writer)
             XXH64(writer->buffer + at, (size_t)(left < DT_HASH_BLOCK ? left : DT_HASH_BLOCK), 0);
     }
     writer->used = 0;
-    if (n == 0)
-        return DT_OK;
     dt_h5_enter();
-    dt_status status = DT_OK;
-    if (write_slab(writer->tokens, writer->type, writer->done - n, n, writer->buffer) < 0)
-        status = fail_write(writer);
+    dt_status status =
+        write_slab(writer, writer->tokens, writer->type, writer->done - n, n, writer->buffer);
     dt_h5_leave();
     return status;
 }
@@ -160,31 +164,29 @@ dt_status dt_shard_start_document(struct dt_shard_writer *writer)
     return DT_OK;
 }
 
-static herr_t write_attribute(hid_t array, const char *name, int64_t value)
+static dt_status write_attribute(const char *path, hid_t array, const char *name, int64_t value)
 {
+    dt_status status = DT_OK;
     hid_t space = H5Screate(H5S_SCALAR);
-    hid_t attribute = H5Aexists(array, name) > 0
-                          ? H5Aopen(array, name, H5P_DEFAULT)
-                          : H5Acreate2(array, name, H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT);
-    herr_t failed = attribute < 0 ? -1 : H5Awrite(attribute, H5T_STD_I64LE, &value);
+    hid_t attribute = H5Acreate2(array, name, H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT);
+    if (attribute < 0 || H5Awrite(attribute, H5T_NATIVE_INT64, &value) < 0)
+        status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
     if (attribute >= 0)
         H5Aclose(attribute);
     H5Sclose(space);
-    return failed;
+    return status;
 }
 
-static herr_t write_tail(struct dt_shard_writer *writer, bool documents)
+static dt_status write_tail(struct dt_shard_writer *writer, bool documents)
 {
-    hid_t hashes = create_array(writer, "/tokens_xxh64", DT_U64, writer->n_hashes);
-    herr_t failed = hashes < 0 ? -1 : write_attribute(hashes, "block_bytes", DT_HASH_BLOCK);
-    if (failed >= 0)
-        failed = write_slab(hashes, DT_U64, 0, writer->n_hashes, writer->hashes);
-    if (failed < 0 || !documents)
-        return failed;
-    hid_t starts = create_array(writer, "/doc_starts", DT_U64, writer->n_starts);
-    if (starts < 0 || writer->n_starts == 0)
-        return starts < 0 ? -1 : 0;
-    return write_slab(starts, DT_U64, 0, writer->n_starts, writer->starts);
+    hid_t hashes = -1, starts = -1;
+    DT_TRY(create_array(writer, "/tokens_xxh64", DT_U64, writer->n_hashes, &hashes));
+    DT_TRY(write_attribute(writer->path, hashes, "block_bytes", DT_HASH_BLOCK));
+    DT_TRY(write_slab(writer, hashes, DT_U64, 0, writer->n_hashes, writer->hashes));
+    if (!documents)
+        return DT_OK;
+    DT_TRY(create_array(writer, "/doc_starts", DT_U64, writer->n_starts, &starts));
+    return write_slab(writer, starts, DT_U64, 0, writer->n_starts, writer->starts);
 }
 
 static dt_status sync_file(const char *path)
@@ -199,8 +201,8 @@ dt_status dt_shard_finish(struct dt_shard_writer *writer, bool documents)
 {
     dt_status status = flush(writer);
     dt_h5_enter();
-    if (status == DT_OK && write_tail(writer, documents) < 0)
-        status = fail_write(writer);
+    if (status == DT_OK)
+        status = write_tail(writer, documents);
     if (status == DT_OK) { // what the library kept back may fail to be written only here
         herr_t failed = H5Fclose(writer->file);
         writer->file = -1;
@@ -229,16 +231,25 @@ void dt_shard_abandon(struct dt_shard_writer *writer)
     free(writer);
 }
 
-dt_status dt_shard_set_vocab(const char *path, int64_t vocab_size)
+static dt_status open_to_write(const char *path, hid_t *file, hid_t *tokens)
 {
     dt_status status = DT_OK;
-    dt_h5_enter();
     hid_t access = dt_h5_access();
-    hid_t file = H5Fopen(path, H5F_ACC_RDWR, access);
+    *file = H5Fopen(path, H5F_ACC_RDWR, access);
+    *tokens = *file < 0 ? -1 : H5Dopen2(*file, "/tokens", H5P_DEFAULT);
+    if (*tokens < 0)
+        status = dt_h5_fail(DT_MACHINE, "open", path, NULL);
     H5Pclose(access);
-    hid_t tokens = file < 0 ? -1 : H5Dopen2(file, "/tokens", H5P_DEFAULT);
-    if (tokens < 0 || write_attribute(tokens, "vocab_size", vocab_size) < 0)
-        status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
+    return status;
+}
+
+dt_status dt_shard_set_vocab(const char *path, int64_t vocab_size)
+{
+    hid_t file, tokens;
+    dt_h5_enter();
+    dt_status status = open_to_write(path, &file, &tokens);
+    if (status == DT_OK)
+        status = write_attribute(path, tokens, "vocab_size", vocab_size);
     if (file >= 0 && H5Fclose(file) < 0 && status == DT_OK)
         status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
     dt_h5_leave();

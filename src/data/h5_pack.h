@@ -20,5 +20,5 @@ dt_status dt_shard_start_document(struct dt_shard_writer *writer);
 // whatever is returned.
 dt_status dt_shard_finish(struct dt_shard_writer *writer, bool documents);
 void dt_shard_abandon(struct dt_shard_writer *writer); // NULL is fine; the file stays, half-written
-// Sets the attribute vocab_size of a finished shard and syncs it.
+// Adds the attribute vocab_size to a finished shard and syncs it.
 dt_status dt_shard_set_vocab(const char *path, int64_t vocab_size);

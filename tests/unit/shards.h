@@ -1,0 +1,117 @@
+// Shards for tests, written with the HDF5 library itself into a scratch folder that is made at the
+// start and removed at the end.
+#pragma once
+
+#include "base/file.h"
+#include "test.h"
+
+#include <fcntl.h>
+#include <hdf5.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <unistd.h>
+
+static char scratch[64];
+
+static inline void make_scratch(void)
+{
+    snprintf(scratch, sizeof scratch, "shards.XXXXXX");
+    CHECK(mkdtemp(scratch) != NULL, "no scratch folder");
+}
+
+static inline void remove_scratch(void)
+{
+    CHECK_INT(dt_remove_tree(scratch), DT_OK);
+}
+
+// A path in the scratch folder; one of eight buffers that take turns.
+static inline const char *in_scratch(const char *name)
+{
+    static char paths[8][DT_PATH];
+    static int next;
+    char *path = paths[next++ % 8];
+    snprintf(path, DT_PATH, "%s/%s", scratch, name);
+    return path;
+}
+
+// How a dataset is written; the data is what `memory` says, the file holds `disk`.
+struct put {
+    const char *name;
+    hid_t disk, memory;
+    int n_dims;
+    hsize_t dims[3];
+    const void *data; // NULL: nothing is written
+    hsize_t chunk;    // of the first dimension; 0: contiguous
+    int gzip;         // level; 0: none
+    bool fletcher, compact;
+};
+
+static inline void put(hid_t file, const struct put *what)
+{
+    hid_t space = H5Screate_simple(what->n_dims, what->dims, NULL);
+    hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
+    hsize_t chunk[3] = {what->chunk, what->dims[1], what->dims[2]};
+    if (what->chunk)
+        H5Pset_chunk(plist, what->n_dims, chunk);
+    if (what->gzip)
+        H5Pset_deflate(plist, (unsigned)what->gzip);
+    if (what->fletcher)
+        H5Pset_fletcher32(plist);
+    if (what->compact)
+        H5Pset_layout(plist, H5D_COMPACT);
+    hid_t id = H5Dcreate2(file, what->name, what->disk, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    CHECK(id >= 0, "cannot create %s", what->name);
+    if (what->data)
+        CHECK(H5Dwrite(id, what->memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, what->data) >= 0,
+              "cannot write %s", what->name);
+    H5Dclose(id);
+    H5Pclose(plist);
+    H5Sclose(space);
+}
+
+static inline void put_attribute(hid_t file, const char *dataset, const char *name, hid_t disk,
+                                 int64_t value)
+{
+    hid_t id = H5Dopen2(file, dataset, H5P_DEFAULT), space = H5Screate(H5S_SCALAR);
+    hid_t attribute = H5Acreate2(id, name, disk, space, H5P_DEFAULT, H5P_DEFAULT);
+    CHECK(H5Awrite(attribute, H5T_NATIVE_INT64, &value) >= 0, "cannot write %s", name);
+    H5Aclose(attribute);
+    H5Sclose(space);
+    H5Dclose(id);
+}
+
+static inline hid_t new_file(const char *path)
+{
+    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    CHECK(file >= 0, "cannot create %s", path);
+    return file;
+}
+
+// Where the bytes of a contiguous dataset start in the file.
+static inline int64_t offset_of(const char *path, const char *dataset)
+{
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    hid_t id = H5Dopen2(file, dataset, H5P_DEFAULT);
+    int64_t offset = (int64_t)H5Dget_offset(id);
+    H5Dclose(id);
+    H5Fclose(file);
+    return offset;
+}
+
+static inline void flip_bit(const char *path, int64_t offset)
+{
+    int fd = open(path, O_RDWR);
+    unsigned char byte = 0;
+    CHECK(pread(fd, &byte, 1, offset) == 1, "nothing at %ld of %s", (long)offset, path);
+    byte ^= 1;
+    CHECK(pwrite(fd, &byte, 1, offset) == 1, "cannot write %s", path);
+    close(fd);
+}
+
+static inline void write_bytes(const char *path, const void *data, size_t size)
+{
+    FILE *file = fopen(path, "wb");
+    CHECK(file && fwrite(data, 1, size, file) == size, "cannot write %s", path);
+    if (file)
+        fclose(file);
+}

@@ -1,0 +1,350 @@
+// Every kind of shard that must be refused at the start, with what the message has to name; and the
+// odd ones that are fine. Metadata through the broadcast.
+#include "data/dataset.h"
+#include "shards.h"
+
+#include <sys/stat.h>
+
+enum { N = 1000, T = 16 };
+static uint16_t numbers[N];
+
+static const struct put good = {"tokens", 0, 0, 1, {N}, numbers, 0, 0, false, false};
+
+static struct put u16(struct put what)
+{
+    what.disk = H5T_STD_U16LE;
+    what.memory = H5T_NATIVE_UINT16;
+    return what;
+}
+
+// A file with one dataset.
+static const char *write_one(const char *name, struct put what)
+{
+    const char *path = in_scratch(name);
+    hid_t file = new_file(path);
+    put(file, &what);
+    H5Fclose(file);
+    return path;
+}
+
+static const char *write_good(const char *name)
+{
+    return write_one(name, u16(good));
+}
+
+static void expect_bad(const char *glob, const char *phrase)
+{
+    struct dt_dataset *dataset;
+    CHECK_INT(dt_dataset_scan(glob, T, 300, &dataset), DT_USER);
+    const char *message = dt_error_current()->message;
+    CHECK(strstr(message, glob), "\"%s\" does not name %s", message, glob);
+    CHECK(strstr(message, phrase), "\"%s\" does not say \"%s\"", message, phrase);
+    CHECK(dt_error_current()->hint[0], "\"%s\" has no hint", message);
+    CHECK(dataset == NULL, "a refusal gives a dataset");
+}
+
+static struct dt_dataset *expect_good(const char *glob)
+{
+    struct dt_dataset *dataset;
+    dt_status status = dt_dataset_scan(glob, T, 300, &dataset);
+    CHECK(status == DT_OK, "%s: %s", glob, dt_error_current()->message);
+    return dataset;
+}
+
+static void test_no_shards(void)
+{
+    char glob[DT_PATH];
+    snprintf(glob, sizeof glob, "%s/absent-*.h5", scratch);
+    expect_bad(glob, "no shard matches");
+    expect_bad("", "no shards are given");
+    mkdir(in_scratch("folder.h5"), 0777);
+    expect_bad(in_scratch("folder.h5"), "is a folder");
+    mkfifo(in_scratch("pipe.h5"), 0666);
+    expect_bad(in_scratch("pipe.h5"), "not a regular file");
+}
+
+static void test_no_hdf5(void)
+{
+    write_bytes(in_scratch("empty.h5"), "", 0);
+    expect_bad(in_scratch("empty.h5"), "is empty");
+    write_bytes(in_scratch("text.h5"), "once upon a time", 16);
+    expect_bad(in_scratch("text.h5"), "not an HDF5 file");
+    const char *path = write_good("cut.h5");
+    for (int64_t size = dt_file_size(path) - 1; size > 0; size -= 517) {
+        CHECK(truncate(path, size) == 0, "cannot truncate");
+        expect_bad(path, "");
+    }
+    path = write_good("cut1.h5");
+    CHECK(truncate(path, dt_file_size(path) - 1) == 0, "cannot truncate");
+    expect_bad(path, "truncated");
+}
+
+static void test_schemas(void)
+{
+    struct put what = u16(good);
+    what.name = "token";
+    expect_bad(write_one("neither.h5", what), "neither /tokens nor /input_ids");
+
+    hid_t file = new_file(in_scratch("group.h5"));
+    H5Gclose(H5Gcreate2(file, "tokens", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    H5Fclose(file);
+    expect_bad(in_scratch("group.h5"), "not a dataset");
+
+    file = new_file(in_scratch("link.h5"));
+    H5Lcreate_external(in_scratch("cut.h5"), "/tokens", file, "tokens", H5P_DEFAULT, H5P_DEFAULT);
+    H5Fclose(file);
+    expect_bad(in_scratch("link.h5"), "is a link");
+}
+
+static void test_types(void)
+{
+    static const double reals[N];
+    struct put what = u16(good);
+    what.n_dims = 2;
+    what.dims[0] = what.dims[1] = 10;
+    expect_bad(write_one("two.h5", what), "has 2 dimensions");
+    what.n_dims = 0;
+    expect_bad(write_one("scalar.h5", what), "has 0 dimensions");
+
+    const struct {
+        const char *name;
+        hid_t type;
+        const char *phrase;
+    } wrong[] = {
+        {"float.h5", H5T_IEEE_F32LE, "floating-point"},
+        {"signed.h5", H5T_STD_I16LE, "signed 16-bit"},
+        {"i32.h5", H5T_STD_I32LE, "signed 32-bit"},
+        {"u64.h5", H5T_STD_U64LE, "unsigned 64-bit"},
+        {"big.h5", H5T_STD_U16BE, "big-endian unsigned 16-bit"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        what = u16(good);
+        what.disk = wrong[i].type;
+        what.memory = H5T_NATIVE_DOUBLE;
+        what.data = reals;
+        expect_bad(write_one(wrong[i].name, what), wrong[i].phrase);
+    }
+}
+
+static void test_storage(void)
+{
+    struct put what = u16(good);
+    what.data = NULL;
+    expect_bad(write_one("unwritten.h5", what), "never written");
+    what.chunk = 100;
+    expect_bad(write_one("chunks.h5", what), "never written");
+
+    hsize_t size = N, start = 0, half = N / 2;
+    hid_t file = new_file(in_scratch("half.h5")), space = H5Screate_simple(1, &size, NULL);
+    put(file, &what);
+    hid_t id = H5Dopen2(file, "tokens", H5P_DEFAULT);
+    hid_t memory = H5Screate_simple(1, &half, NULL);
+    H5Sselect_hyperslab(space, H5S_SELECT_SET, &start, NULL, &half, NULL);
+    H5Dwrite(id, H5T_NATIVE_UINT16, memory, space, H5P_DEFAULT, numbers);
+    H5Dclose(id), H5Sclose(memory), H5Fclose(file);
+    expect_bad(in_scratch("half.h5"), "only in part");
+
+    H5Sselect_all(space);
+    hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_virtual(plist, space, "absent.h5", "tokens", space);
+    file = new_file(in_scratch("virtual.h5"));
+    H5Dclose(H5Dcreate2(file, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, plist, H5P_DEFAULT));
+    H5Pclose(plist), H5Fclose(file);
+    expect_bad(in_scratch("virtual.h5"), "virtual dataset");
+
+    plist = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_external(plist, "/dev/zero", 0, 2 * N);
+    file = new_file(in_scratch("external.h5"));
+    H5Dclose(H5Dcreate2(file, "tokens", H5T_STD_U16LE, space, H5P_DEFAULT, plist, H5P_DEFAULT));
+    H5Pclose(plist), H5Fclose(file), H5Sclose(space);
+    expect_bad(in_scratch("external.h5"), "external files");
+}
+
+static void write_pairs(const char *name, hsize_t n, hsize_t labels, hsize_t row, hid_t type,
+                        bool tokens)
+{
+    static const int32_t zeros[2 * N * T];
+    hid_t file = new_file(in_scratch(name));
+    struct put what = {"input_ids", type, H5T_NATIVE_INT32, 2, {n, row}, zeros, 0, 0, false, false};
+    put(file, &what);
+    what.name = "labels";
+    what.dims[0] = labels;
+    if (labels > 0)
+        put(file, &what);
+    struct put also = u16(good);
+    if (tokens)
+        put(file, &also);
+    H5Fclose(file);
+}
+
+static void test_pairs(void)
+{
+    write_pairs("both.h5", 5, 5, T, H5T_STD_I32LE, true);
+    expect_bad(in_scratch("both.h5"), "both /tokens and /input_ids");
+    write_pairs("n.h5", 5, 4, T, H5T_STD_I32LE, false);
+    expect_bad(in_scratch("n.h5"), "/input_ids is [5, 16], /labels is [4, 16]");
+    write_pairs("row.h5", 5, 5, T + 1, H5T_STD_I32LE, false);
+    expect_bad(in_scratch("row.h5"), "17 tokens long, data.seq_len is 16");
+    write_pairs("half-pair.h5", 5, 0, T, H5T_STD_I32LE, false);
+    expect_bad(in_scratch("half-pair.h5"), "without /labels");
+    write_pairs("long.h5", 5, 5, T, H5T_STD_I64LE, false);
+    expect_bad(in_scratch("long.h5"), "signed 64-bit");
+    write_pairs("pairs.h5", 5, 5, T, H5T_STD_I32LE, false);
+    struct dt_dataset *dataset = expect_good(in_scratch("pairs.h5"));
+    CHECK_INT(dataset->schema, DT_SCHEMA_PAIRS);
+    CHECK_INT(dataset->windows, 5);
+    CHECK_INT(dataset->tokens, 5 * T);
+    dt_dataset_free(dataset);
+    write_good("tokens.h5");
+    char both[DT_PATH];
+    snprintf(both, sizeof both, "%s/pairs.h5,%s/tokens.h5", scratch, scratch);
+    CHECK_INT(dt_dataset_scan(both, T, 0, &dataset), DT_USER);
+    CHECK(strstr(dt_error_current()->message, "holds pairs"), "%s", dt_error_current()->message);
+}
+
+static const char *write_with(const char *name, const char *extra, hid_t type, hsize_t n,
+                              int64_t block_bytes)
+{
+    static const uint64_t zeros[N];
+    const char *path = in_scratch(name);
+    hid_t file = new_file(path);
+    struct put tokens = u16(good);
+    struct put what = {extra, type, H5T_NATIVE_UINT64, 1, {n}, zeros, 0, 0, false, false};
+    put(file, &tokens);
+    put(file, &what);
+    if (block_bytes)
+        put_attribute(file, extra, "block_bytes", H5T_STD_I32LE, block_bytes);
+    H5Fclose(file);
+    return path;
+}
+
+static void test_extras(void)
+{
+    const char *hashes = "tokens_xxh64";
+    expect_bad(write_with("h1.h5", hashes, H5T_STD_U64LE, 4, 0), "no attribute block_bytes");
+    expect_bad(write_with("h2.h5", hashes, H5T_STD_U64LE, 3, 512), "3 checksums");
+    expect_bad(write_with("h3.h5", hashes, H5T_STD_I64LE, 4, 512), "signed 64-bit");
+    expect_bad(write_with("h4.h5", hashes, H5T_STD_U64LE, 4, 511), "block_bytes");
+    expect_bad(write_with("h5.h5", hashes, H5T_STD_U64LE, 4, -512), "block_bytes");
+    expect_bad(write_with("h6.h5", hashes, H5T_STD_U64LE, 1, 1 << 30), "block_bytes");
+    dt_dataset_free(expect_good(write_with("h7.h5", hashes, H5T_STD_U64LE, 4, 512)));
+    expect_bad(write_with("d1.h5", "doc_starts", H5T_IEEE_F64LE, 2, 0), "floating-point");
+    dt_dataset_free(expect_good(write_with("d2.h5", "doc_starts", H5T_STD_U64LE, 2, 0)));
+}
+
+static void set_vocab(const char *path, hid_t type, int64_t value)
+{
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    put_attribute(file, "tokens", "vocab_size", type, value);
+    H5Fclose(file);
+}
+
+static void test_vocabulary(void)
+{
+    set_vocab(write_good("v300.h5"), H5T_STD_U16LE, 300);
+    struct dt_dataset *dataset = expect_good(in_scratch("v300.h5"));
+    CHECK_INT(dataset->shards[0].vocab_size, 300);
+    dt_dataset_free(dataset);
+    set_vocab(write_good("v301.h5"), H5T_STD_I64LE, 301);
+    expect_bad(in_scratch("v301.h5"), "vocab_size is 301, the model's is 300");
+    set_vocab(write_good("v-1.h5"), H5T_STD_I64LE, -1);
+    expect_bad(in_scratch("v-1.h5"), "not one positive integer");
+    set_vocab(write_good("vf.h5"), H5T_IEEE_F32LE, 300);
+    expect_bad(in_scratch("vf.h5"), "not one positive integer");
+}
+
+// All that are wrong are named at once, twenty of them by line.
+static void test_many(void)
+{
+    char name[32], glob[DT_PATH];
+    struct dt_dataset *dataset;
+    for (int i = 0; i < 25; i++) {
+        snprintf(name, sizeof name, "many-%02d.h5", i);
+        write_bytes(in_scratch(name), "x", 1);
+    }
+    write_good("many-25.h5");
+    snprintf(glob, sizeof glob, "%s/many-*.h5", scratch);
+    CHECK_INT(dt_dataset_scan(glob, T, 0, &dataset), DT_USER);
+    const char *message = dt_error_current()->message;
+    CHECK(strstr(message, "25 of 26 shards"), "%s", message);
+    CHECK(strstr(message, "many-00.h5") && strstr(message, "many-19.h5"), "%s", message);
+    CHECK(strstr(message, "and 5 more"), "%s", message);
+}
+
+// Sorted bytewise, doubles dropped, names with glob characters taken as they are.
+static void test_globs(void)
+{
+    char glob[DT_PATH];
+    write_good("g-b.h5");
+    write_good("g-B.h5");
+    write_good("g-[a].h5");
+    snprintf(glob, sizeof glob, " %s/g-[bB].h5 ,%s/g-b.h5, %s/g-[a].h5", scratch, scratch, scratch);
+    struct dt_dataset *dataset = expect_good(glob);
+    CHECK_INT(dataset->n_shards, 3);
+    CHECK_STR(dataset->shards[0].path, in_scratch("g-B.h5"));
+    CHECK_STR(dataset->shards[1].path, in_scratch("g-[a].h5"));
+    CHECK_STR(dataset->shards[2].path, in_scratch("g-b.h5"));
+    CHECK_INT(dataset->windows, 3 * ((N - 1) / T));
+    dt_dataset_free(dataset);
+}
+
+static void test_short(void)
+{
+    static const int64_t sizes[] = {0, 1, T, T + 1, 2 * T, 2 * T + 1},
+                         windows[] = {0, 0, 0, 1, 1, 2};
+    for (int i = 0; i < 6; i++) {
+        struct put what = u16(good);
+        what.dims[0] = (hsize_t)sizes[i];
+        struct dt_dataset *dataset = expect_good(write_one("short.h5", what));
+        CHECK_INT(dataset->windows, windows[i]);
+        CHECK_INT(dataset->tokens, sizes[i]);
+        dt_dataset_free(dataset);
+    }
+}
+
+static void test_broadcast(void)
+{
+    char glob[DT_PATH];
+    snprintf(glob, sizeof glob, "%s/g-*.h5", scratch);
+    struct dt_dataset *a = expect_good(glob), *b;
+    void *bytes;
+    int64_t size;
+    CHECK_INT(dt_dataset_pack(a, &bytes, &size), DT_OK);
+    CHECK_INT(dt_dataset_unpack(bytes, size, &b), DT_OK);
+    CHECK_INT(b->n_shards, a->n_shards);
+    CHECK_INT(b->windows, a->windows);
+    CHECK_INT(b->seq_len, T);
+    for (int64_t i = 0; i < b->n_shards; i++) {
+        CHECK_STR(b->shards[i].path, a->shards[i].path);
+        CHECK_INT(b->shards[i].count, N);
+        CHECK_INT(b->shards[i].last_hash, a->shards[i].last_hash);
+        CHECK(b->shards[i].first_hash != 0, "no fingerprint");
+    }
+    dt_dataset_free(b);
+    for (int64_t cut = 0; cut < size; cut++)
+        CHECK_INT(dt_dataset_unpack(bytes, cut, &b), DT_MACHINE);
+    free(bytes);
+    dt_dataset_free(a);
+}
+
+int main(void)
+{
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    for (int i = 0; i < N; i++)
+        numbers[i] = (uint16_t)(i * 7 % 251);
+    make_scratch();
+    test_no_shards();
+    test_no_hdf5();
+    test_schemas();
+    test_types();
+    test_storage();
+    test_pairs();
+    test_extras();
+    test_vocabulary();
+    test_many();
+    test_globs();
+    test_short();
+    test_broadcast();
+    remove_scratch();
+    return test_end();
+}
