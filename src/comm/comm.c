@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool set_in_environment(const char *name)
 {
@@ -47,7 +48,7 @@ void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table)
     comm->table = table;
     comm->agreed = false;
     atomic_init(&comm->step, -1);
-    atomic_init(&comm->phase, "starting");
+    atomic_init(&comm->phase, "start-up");
     atomic_init(&comm->timeout_s, 600.0);
 }
 
@@ -59,6 +60,8 @@ void dt_comm_close(struct dt_comm *comm)
 
 _Noreturn void dt_comm_abort(struct dt_comm *comm, int code)
 {
+    if (comm->agreed && comm->info.rank != 0)
+        sleep(2); // all ranks have this error: rank 0 is to say it first
     comm->table->abort(comm, code);
     _Exit(code);
 }
@@ -107,9 +110,12 @@ static int describe_place(const struct dt_comm *comm, char *text, size_t size)
 size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, int debug, char *text,
                           size_t size)
 {
-    enum dt_voice voice = comm->table->claim(comm);
+    enum dt_voice voice;
     int used;
-    if (size == 0 || voice == DT_VOICE_NONE)
+    if (size == 0 || (comm->agreed && comm->info.rank != 0))
+        return 0;
+    voice = comm->table->claim(comm);
+    if (voice == DT_VOICE_NONE)
         return 0;
     if (voice == DT_VOICE_RANK)
         used = describe_place(comm, text, size);

@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { finalize_s = 60 };
+
 // Queues a request, which from now on belongs to the thread until it is done.
 static void enqueue(struct mpi_comm *mpi, struct dt_request *request)
 {
@@ -77,8 +79,10 @@ static dt_status wait_for(struct dt_comm *comm, struct dt_request *request)
         wait_a_second(mpi, &pulse, &stuck);
     pthread_mutex_unlock(&mpi->lock);
     atomic_fetch_sub(&mpi->waiting, 1);
-    if (request->failure[0])
+    if (request->failure[0]) {
+        sleep(7); // where a peer's death is behind it, the watch finds that and says so
         status = DT_FAIL(DT_MACHINE, NULL, "MPI failed: %s", request->failure);
+    }
     free(request);
     return status;
 }
@@ -122,6 +126,7 @@ static void release(struct mpi_comm *mpi)
 static void close_mpi(struct dt_comm *comm)
 {
     struct mpi_comm *mpi = mpi_of(comm);
+    struct timespec until;
     // Nobody leaves before all have come: a rank that is gone is then a dead one.
     if (dt_barrier(comm) != DT_OK)
         dt_die();
@@ -129,27 +134,46 @@ static void close_mpi(struct dt_comm *comm)
     mpi->closing = true;
     pthread_mutex_unlock(&mpi->lock);
     sem_post(&mpi->wake);
-    pthread_join(mpi->thread, NULL);
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += finalize_s;
+    if (pthread_clockjoin_np(mpi->thread, NULL, CLOCK_MONOTONIC, &until) != 0) {
+        DT_FAIL(DT_MACHINE, NULL, "MPI_Finalize did not return within %d s", finalize_s);
+        dt_die();
+    }
     release(mpi);
 }
 
+// The thread ends the job, after a word to the peers. A rank that has nothing to say leaves it to
+// the one that has, for the launcher ends them all when the first one aborts.
 static void abort_mpi(struct dt_comm *comm, int code)
 {
     struct mpi_comm *mpi = mpi_of(comm);
-    (void)mpi;
-    MPI_Abort(MPI_COMM_WORLD, code);
-    _exit(code);
+    if (dt_mpi_is_thread(mpi))
+        dt_mpi_end(mpi, code);
+    if (!atomic_load(&mpi->speaks))
+        sleep(5);
+    atomic_store(&mpi->abort_code, code);
+    sem_post(&mpi->wake);
+    sleep(1);
+    dt_mpi_end(mpi, code);
 }
 
 static void terminated(struct dt_comm *comm)
 {
-    sem_post(&mpi_of(comm)->wake);
+    struct mpi_comm *mpi = mpi_of(comm);
+    atomic_store(&mpi->terminated, true);
+    sem_post(&mpi->wake);
 }
 
 static enum dt_voice claim(struct dt_comm *comm)
 {
-    (void)comm;
-    return DT_VOICE_RANK;
+    struct mpi_comm *mpi = mpi_of(comm);
+    bool is_watch = dt_mpi_is_thread(mpi); // the only errors of that thread are the watch's
+    if (is_watch ? mpi->watch.spoken : atomic_load(&mpi->doomed))
+        return DT_VOICE_NONE;
+    atomic_store(&mpi->speaks, true);
+    sem_post(&mpi->wake);
+    return is_watch ? DT_VOICE_JOB : DT_VOICE_RANK;
 }
 
 static const struct dt_comm_table table = {
@@ -178,6 +202,7 @@ static struct mpi_comm *create(void)
         mpi->rings[i].scratch = mpi->scratch + (size_t)i * DT_MPI_RING_CHUNK;
     dt_comm_prepare(&mpi->base, &table);
     mpi->base.info.backend = table.name;
+    atomic_init(&mpi->abort_code, -1);
     mpi->queue_end = &mpi->queue;
     mpi->active_end = &mpi->active;
     sem_init(&mpi->wake, 0, 0);

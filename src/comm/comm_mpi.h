@@ -4,6 +4,7 @@
 #pragma once
 
 #include "comm/backends.h"
+#include "comm/watch.h"
 
 #include <mpi.h>
 #include <pthread.h>
@@ -57,7 +58,8 @@ enum mpi_stage { DT_MPI_STARTING, DT_MPI_SERVING, DT_MPI_ENDED };
 
 struct mpi_comm {
     struct dt_comm base;
-    pthread_t thread;
+    pthread_t thread; // the creator's
+    pthread_t self;   // the same, the thread's own
     sem_t wake;
     pthread_mutex_t lock;
     pthread_cond_t changed; // stage or a request's `done`
@@ -67,9 +69,12 @@ struct mpi_comm {
     struct dt_request *queue, **queue_end;
     int64_t sequence; // of the last request queued
     bool closing;
-    _Atomic(int) waiting;    // threads inside wait
-    _Atomic(uint64_t) pulse; // counts the thread's rounds: it moves
-    _Atomic(int) abort_code; // 0: none
+    _Atomic(int) waiting;     // threads inside wait
+    _Atomic(uint64_t) pulse;  // counts the thread's rounds: it moves
+    _Atomic(bool) terminated; // SIGTERM came
+    _Atomic(bool) doomed;     // the end is certain by another rank's doing
+    _Atomic(bool) speaks;     // this rank has claimed the last words
+    _Atomic(int) abort_code;  // -1: none asked for
 
     // the thread's own
     MPI_Comm world, ring_world;
@@ -78,6 +83,8 @@ struct mpi_comm {
     struct dt_request *active, **active_end;
     struct mpi_ring rings[DT_MPI_RINGS];
     int64_t rings_started;
+    int64_t begun; // `sequence` as of the last round
+    struct dt_watch watch;
     char *scratch; // [DT_MPI_RINGS, DT_MPI_RING_CHUNK]
 };
 
@@ -88,6 +95,10 @@ static inline struct mpi_comm *mpi_of(struct dt_comm *comm)
 
 // comm_mpi_thread.c
 void *dt_mpi_thread(void *mpi_comm);
+// On the communication thread: tells the peers that this rank ends the job, and ends it. Elsewhere
+// it is the last resort, where the thread itself hangs.
+_Noreturn void dt_mpi_end(struct mpi_comm *mpi, int code);
+bool dt_mpi_is_thread(const struct mpi_comm *mpi); // is the caller the communication thread?
 
 // comm_mpi_collective.c: posting and progress. Codes are MPI's.
 // Elements (bytes where not an all-reduce) that one call of the library may carry; tests lower it.

@@ -2,6 +2,8 @@
 // which they were queued, progresses them (Open MPI progresses nothing by itself) and closes it.
 #include "comm/comm_mpi.h"
 
+#include "base/clock.h"
+
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,8 +11,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
-
-#include "base/clock.h"
+#include <unistd.h>
 
 enum {
     SPIN_ROUNDS = 200,          // fruitless rounds before the thread sleeps between them
@@ -69,6 +70,7 @@ static dt_status start_mpi(struct mpi_comm *mpi)
     DT_TRY(check(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->ring_world), "MPI_Comm_dup"));
     DT_TRY(check(dt_mpi_reductions(mpi), "MPI_Op_create"));
     DT_TRY(find_place(mpi));
+    DT_TRY(dt_watch_open(&mpi->watch, mpi->base.info.host));
     return DT_OK;
 }
 
@@ -85,8 +87,8 @@ static dt_status start(struct mpi_comm *mpi)
 
 static void stop(struct mpi_comm *mpi)
 {
-    if (mpi->ops[0][0] != 0)
-        dt_mpi_free_reductions(mpi);
+    dt_watch_close(&mpi->watch);
+    dt_mpi_free_reductions(mpi);
     MPI_Comm_free(&mpi->ring_world);
     MPI_Comm_free(&mpi->world);
     MPI_Finalize();
@@ -132,6 +134,7 @@ static bool take_requests(struct mpi_comm *mpi, struct dt_request **taken)
     *taken = mpi->queue;
     mpi->queue = NULL;
     mpi->queue_end = &mpi->queue;
+    mpi->begun = mpi->sequence;
     closing = mpi->closing;
     pthread_mutex_unlock(&mpi->lock);
     return closing;
@@ -144,6 +147,7 @@ static void post_requests(struct mpi_comm *mpi, struct dt_request *taken)
         int code;
         taken = request->next;
         request->next = NULL;
+        request->since = mpi->watch.clock;
         code = dt_mpi_post(mpi, request);
         if (code != MPI_SUCCESS) {
             finish(mpi, request, code);
@@ -196,16 +200,58 @@ static void rest(struct mpi_comm *mpi, int fruitless)
     int spins = waited ? SPIN_ROUNDS_WAITED : SPIN_ROUNDS;
     double pause = pause_s * (1 + (fruitless - spins) / 16);
     if (!mpi->active)
-        sleep_until_woken(mpi, 0.1);
+        sleep_until_woken(mpi, dt_watch_next(&mpi->watch));
     else if (fruitless > spins)
         sleep_until_woken(mpi, pause < pause_max_s ? pause : pause_max_s);
     else if (fruitless > 0 && waited)
         sched_yield();
 }
 
+static void watch(struct mpi_comm *mpi)
+{
+    struct dt_watch_self self = {
+        .sequence = mpi->begun,
+        .oldest = mpi->active ? mpi->active->sequence : 0,
+        .waited = mpi->active ? mpi->watch.clock - mpi->active->since : 0,
+        .timeout = atomic_load(&mpi->base.timeout_s),
+        .terminated = atomic_exchange(&mpi->terminated, false),
+        .speaks = atomic_load(&mpi->speaks),
+    };
+    dt_comm_last_progress(&mpi->base, &self.step, &self.phase);
+    dt_watch_tick(&mpi->watch, &self);
+    atomic_store(&mpi->doomed, dt_watch_is_doomed(&mpi->watch));
+}
+
+static void hang_up(int signal)
+{
+    (void)signal;
+    _exit(DT_MACHINE);
+}
+
+_Noreturn void dt_mpi_end(struct mpi_comm *mpi, int code)
+{
+    sigset_t alarms;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    signal(SIGALRM, hang_up); // MPI_Abort waits for the launcher, which may be gone
+    pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
+    alarm(3);
+    if (dt_mpi_is_thread(mpi)) {
+        watch(mpi);
+        dt_watch_flush(&mpi->watch);
+    }
+    MPI_Abort(MPI_COMM_WORLD, code);
+    _exit(code);
+}
+
+bool dt_mpi_is_thread(const struct mpi_comm *mpi)
+{
+    return pthread_equal(pthread_self(), mpi->self);
+}
+
 static void serve(struct mpi_comm *mpi)
 {
-    int fruitless = 0;
+    int fruitless = 0, code;
     bool closing = false;
     prctl(PR_SET_TIMERSLACK, 1000); // ns; the usual 50 us would double the pauses
     while (!closing || mpi->active) {
@@ -214,6 +260,10 @@ static void serve(struct mpi_comm *mpi)
         post_requests(mpi, taken);
         fruitless = advance(mpi) || taken ? 0 : fruitless + 1;
         atomic_fetch_add(&mpi->pulse, 1);
+        code = atomic_load(&mpi->abort_code);
+        if (code >= 0)
+            dt_mpi_end(mpi, code);
+        watch(mpi);
         if (!closing)
             rest(mpi, fruitless);
     }
@@ -223,19 +273,18 @@ void *dt_mpi_thread(void *mpi_comm)
 {
     struct mpi_comm *mpi = mpi_comm;
     sigset_t all;
-    int is_open = 0;
+    mpi->self = pthread_self();
     sigfillset(&all); // handlers run on the program's own threads
     pthread_sigmask(SIG_BLOCK, &all, NULL);
     if (start(mpi) != DT_OK) {
+        // Without MPI_Finalize, which would wait for the others: their launcher ends them.
         dt_error_take(&mpi->start_error);
         mpi->start_failed = true;
-    } else {
-        set_stage(mpi, DT_MPI_SERVING);
-        serve(mpi);
+        set_stage(mpi, DT_MPI_ENDED);
+        return NULL;
     }
-    MPI_Initialized(&is_open);
-    if (is_open)
-        stop(mpi);
-    set_stage(mpi, DT_MPI_ENDED);
+    set_stage(mpi, DT_MPI_SERVING);
+    serve(mpi);
+    stop(mpi);
     return NULL;
 }

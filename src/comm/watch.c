@@ -1,0 +1,259 @@
+// The judgement: who is dead, whom the others have waited for too long, and which rank says so. Of
+// the ranks that live and do not lag the lowest one speaks; the others keep silent and wait for the
+// end.
+#include "comm/watch.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const double gap_s = 0.5;           // a longer pause between ticks: this process did not run
+static const double soon = 0.2;            // of a period: the least time between beats
+static const double hasty_period_s = 0.02; // of beats, when told to terminate
+static const double hasty_s = 0.7;         // mpirun kills a second after SIGTERM
+static const double hear_words_s = 0.2; // for another's last words to arrive before a death is seen
+static const double hear_peers_s = 0.55;
+static const double defer_s = 1.5; // for the rank that should speak
+static const double linger_s = 4;  // for the launcher to end this process
+
+static bool is_hasty(const struct dt_watch *watch)
+{
+    return watch->terminated_at > 0 && watch->clock - watch->terminated_at < hasty_s;
+}
+
+static double since_terminated(const struct dt_watch *watch)
+{
+    return is_hasty(watch) ? watch->clock - watch->terminated_at : 0;
+}
+
+static bool is_neighbour(const struct dt_watch *watch, const struct dt_peer *peer)
+{
+    uint64_t space = watch->peers[watch->rank].process.space;
+    return space != 0 && peer->process.space == space;
+}
+
+// Told to terminate, all ranks beat fast: one that lives is heard of in time. That all were told is
+// known by another rank that does so.
+static bool silent_when_told(const struct dt_watch *watch, const struct dt_peer *peer)
+{
+    bool others_hasty = watch->n_links <= 2;
+    if (since_terminated(watch) < hear_peers_s || peer->beat.number > peer->number_then)
+        return false;
+    for (int r = 0; r < watch->size; r++)
+        if (r != watch->rank && watch->peers[r].beat.number > watch->peers[r].number_then + 9)
+            others_hasty = true;
+    return others_hasty;
+}
+
+static bool is_dead(const struct dt_watch *watch, const struct dt_peer *peer)
+{
+    double silence = watch->clock - peer->heard;
+    if (is_neighbour(watch, peer)) {
+        bool look = since_terminated(watch) > hear_words_s ||
+                    silence > (3 + watch->n_links) * watch->period;
+        return look && dt_process_look(&peer->process) == DT_PROCESS_GONE;
+    }
+    return silence > dt_watch_silence(watch) || silent_when_told(watch, peer);
+}
+
+// Marks the dead; returns the lowest of them, or -1.
+static int find_dead(struct dt_watch *watch)
+{
+    int first = -1;
+    for (int r = watch->size - 1; r >= 0; r--) {
+        struct dt_peer *peer = &watch->peers[r];
+        if (r != watch->rank && !peer->dead)
+            peer->dead = is_dead(watch, peer);
+        if (peer->dead)
+            first = r;
+    }
+    return first;
+}
+
+static bool lags(const struct dt_watch *watch, const struct dt_watch_self *self, int rank)
+{
+    return rank != watch->rank && watch->peers[rank].beat.sequence < self->oldest;
+}
+
+static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self *self)
+{
+    if (self->oldest == 0)
+        return false;
+    if (self->waited > self->timeout)
+        return true;
+    for (int r = 0; r < watch->size; r++)
+        if (watch->peers[r].beat.state == DT_PEER_EXPIRED)
+            return true;
+    return false;
+}
+
+// Of the ranks that could speak this is the lowest one, or the lower ones have been waited for.
+static bool is_speaker(const struct dt_watch *watch, const struct dt_watch_self *self, bool expired)
+{
+    if (watch->clock - watch->doomed_at > defer_s)
+        return true;
+    for (int r = 0; r < watch->rank; r++)
+        if (!watch->peers[r].dead && !(expired && lags(watch, self, r)))
+            return false;
+    return true;
+}
+
+static void describe_time(const struct dt_beat *beat, char *text, size_t size)
+{
+    if (beat->step < 0)
+        snprintf(text, size, "before the first step, during %s", beat->phase);
+    else
+        snprintf(text, size, "at step %lld during %s", (long long)beat->step, beat->phase);
+}
+
+static void describe_others(int n, char *text, size_t size)
+{
+    snprintf(text, size, n > 0 ? " (and %d other%s)" : "", n, n > 1 ? "s" : "");
+}
+
+static void say_dead(const struct dt_watch *watch, int rank)
+{
+    const struct dt_peer *peer = &watch->peers[rank];
+    char when[128], others[64];
+    int n = -1;
+    for (int r = 0; r < watch->size; r++)
+        n += watch->peers[r].dead;
+    describe_time(&peer->beat, when, sizeof when);
+    describe_others(n, others, sizeof others);
+    DT_FAIL(
+        DT_MACHINE, NULL,
+        "rank %d on host %s (pid %d)%s died %s%s; the job ends. Resume with the same command: it "
+        "continues from the last checkpoint.",
+        rank, peer->host, peer->process.pid, others, when,
+        is_neighbour(watch, peer) ? "" : ", or its host cannot be reached");
+    dt_die();
+}
+
+static const char *stall_reason(const struct dt_watch *watch, const struct dt_peer *peer)
+{
+    if (is_neighbour(watch, peer) && dt_process_look(&peer->process) == DT_PROCESS_STOPPED)
+        return "suspended (SIGSTOP)";
+    return "stalled";
+}
+
+static void say_stalled(const struct dt_watch *watch, const struct dt_watch_self *self)
+{
+    char when[128], others[64];
+    const struct dt_peer *peer;
+    int n = 0, first = -1;
+    for (int r = watch->size - 1; r >= 0; r--)
+        if (lags(watch, self, r)) {
+            first = r;
+            n++;
+        }
+    if (first < 0) {
+        describe_time(&watch->peers[watch->rank].beat, when, sizeof when);
+        DT_FAIL(DT_MACHINE, NULL,
+                "a collective of all ranks, %s, did not end within comm.timeout_s = %g s; the job "
+                "ends. "
+                "Look at the network between the hosts, then resume with the same command.",
+                when, self->timeout);
+        dt_die();
+    }
+    peer = &watch->peers[first];
+    describe_time(&peer->beat, when, sizeof when);
+    describe_others(n - 1, others, sizeof others);
+    DT_FAIL(
+        DT_MACHINE, NULL,
+        "rank %d on host %s (pid %d)%s is %s %s: the others waited comm.timeout_s = %g s for it; "
+        "the job ends. Look at that process and its host, or raise comm.timeout_s; then resume "
+        "with the same command.",
+        first, peer->host, peer->process.pid, others, stall_reason(watch, peer), when,
+        self->timeout);
+    dt_die();
+}
+
+// The end is certain. Where this rank speaks, dt_die does not return; where another has spoken, or
+// should, its launcher ends this process soon, and if not, it ends itself.
+static void end(struct dt_watch *watch, const struct dt_watch_self *self, int dead, bool expired)
+{
+    if (watch->doomed_at <= 0)
+        watch->doomed_at = watch->clock;
+    if (dead >= 0)
+        dt_log_quiet(true);
+    if (watch->spoken && watch->clock - watch->doomed_at < linger_s)
+        return;
+    if (!watch->spoken && !is_speaker(watch, self, expired))
+        return;
+    if (dead >= 0)
+        say_dead(watch, dead);
+    say_stalled(watch, self);
+}
+
+static void advance_clock(struct dt_watch *watch)
+{
+    double now = dt_seconds(), passed = now - watch->last_time;
+    watch->last_time = now;
+    watch->clock += passed < gap_s ? passed : gap_s;
+}
+
+static void note_termination(struct dt_watch *watch, bool terminated)
+{
+    if (!terminated || is_hasty(watch))
+        return;
+    watch->terminated_at = watch->clock;
+    watch->next_beat = watch->clock;
+    for (int r = 0; r < watch->size; r++)
+        watch->peers[r].number_then = watch->peers[r].beat.number;
+}
+
+// What this rank says of itself, told at once when it claims the last words.
+static void beat(struct dt_watch *watch, const struct dt_watch_self *self, bool expired)
+{
+    enum dt_peer_state state = DT_PEER_WORKS;
+    if (expired)
+        state = DT_PEER_EXPIRED;
+    if (self->speaks)
+        state = DT_PEER_SPOKE;
+    dt_watch_send(watch, self, state);
+    watch->next_beat = watch->clock + (is_hasty(watch) ? hasty_period_s : watch->period);
+}
+
+// At its time, and earlier where there is news: the claim to the last words at once, a new step or
+// phase soon.
+static bool is_due(const struct dt_watch *watch, const struct dt_watch_self *self)
+{
+    const struct dt_beat *told = &watch->peers[watch->rank].beat;
+    if (watch->clock >= watch->next_beat || (self->speaks && told->state != DT_PEER_SPOKE))
+        return true;
+    return watch->next_beat - watch->clock < (1 - soon) * watch->period &&
+           (self->step != told->step || strncmp(self->phase, told->phase, DT_PHASE_NAME - 1) != 0);
+}
+
+void dt_watch_tick(struct dt_watch *watch, const struct dt_watch_self *self)
+{
+    bool expired;
+    int dead;
+    advance_clock(watch);
+    note_termination(watch, self->terminated);
+    if (!is_due(watch, self))
+        return;
+    dt_watch_listen(watch);
+    expired = is_expired(watch, self);
+    beat(watch, self, expired);
+    if (self->speaks) // it ends already
+        return;
+    dead = find_dead(watch);
+    if (dead >= 0 || expired || watch->spoken)
+        end(watch, self, dead, expired);
+    else
+        watch->doomed_at = 0; // whom others waited for too long has come
+}
+
+double dt_watch_next(const struct dt_watch *watch)
+{
+    double left = watch->next_beat - watch->clock;
+    return left > 0 ? left : 0;
+}
+
+bool dt_watch_is_doomed(const struct dt_watch *watch)
+{
+    return watch->spoken || watch->doomed_at > 0;
+}

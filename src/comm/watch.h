@@ -1,0 +1,91 @@
+// The watch: what every rank of an MPI job knows of every other, and what follows from it. Runs on
+// the communication thread. Ranks send what they know to the ranks 1, 2, 4, 8, … places further, so
+// news reaches all within log2(size) beats whoever has died, over log2(size) connections a rank.
+#pragma once
+
+#include "comm/comm.h"
+#include "comm/process.h"
+
+#include <mpi.h>
+
+enum { DT_LINKS_MAX = 31, DT_PHASE_NAME = 40 };
+
+enum dt_peer_state {
+    DT_PEER_WORKS,
+    DT_PEER_EXPIRED, // one of its collectives has outlasted the time-out
+    DT_PEER_SPOKE,   // has written the last words, or is about to
+};
+
+// What a rank says of itself; forwarded by others as it is.
+struct dt_beat {
+    int64_t number;   // counts its beats, so that newer replaces older
+    int64_t step;     // -1: before the first
+    int64_t sequence; // collectives it has begun
+    int32_t rank;
+    int32_t state;
+    char phase[DT_PHASE_NAME];
+};
+
+struct dt_peer {
+    struct dt_beat beat; // the newest known
+    double heard;        // when that came, on the watch's clock
+    int64_t number_then; // beat.number when this rank was told to terminate
+    bool dead;
+    char host[DT_HOST_NAME];
+    struct dt_process process;
+};
+
+struct dt_link {
+    int to, from;
+    MPI_Request sending, receiving;
+    struct dt_beat *out, *in; // [size]
+    bool ended;               // the peer said goodbye
+};
+
+struct dt_watch {
+    MPI_Comm comm;
+    int rank, size;
+    struct dt_peer *peers; // [size], own included
+    struct dt_beat *buffers;
+    struct dt_link links[DT_LINKS_MAX];
+    int n_links;
+    double period;
+    double last_time; // of dt_seconds, at the last tick
+    double clock;     // seconds during which this process ran: a suspended job resumes
+    double next_beat;
+    double terminated_at; // on the clock; 0: not
+    double doomed_at;     // since when a death or time-out is known here; 0: none is
+    bool spoken;          // some rank has written the last words
+};
+
+// What the thread tells the watch of this rank at each tick.
+struct dt_watch_self {
+    int64_t step;
+    const char *phase;
+    int64_t sequence; // collectives begun
+    int64_t oldest;   // the oldest of them that is not complete; 0: none
+    double waited;    // seconds since that one began, on the watch's clock
+    double timeout;
+    bool terminated; // SIGTERM came since the last tick
+    bool speaks;     // this rank has claimed the last words
+};
+
+// watch_beat.c: the exchange.
+dt_status dt_watch_open(struct dt_watch *watch, const char *host);
+void dt_watch_close(struct dt_watch *watch); // all ranks: goodbye to the peers, who leave too
+void dt_watch_listen(struct dt_watch *watch);
+void dt_watch_send(struct dt_watch *watch, const struct dt_watch_self *self,
+                   enum dt_peer_state state);
+// Waits a moment until what was sent has left.
+void dt_watch_flush(struct dt_watch *watch);
+// Seconds of silence after which a rank counts as dead.
+double dt_watch_silence(const struct dt_watch *watch);
+
+// watch.c: the judgement.
+// Where the watch is due: listens, beats, judges. Ends the process by dt_die where a rank is dead
+// or a collective has outlasted the time-out and it is on this rank to say so.
+void dt_watch_tick(struct dt_watch *watch, const struct dt_watch_self *self);
+double dt_watch_next(const struct dt_watch *watch); // seconds until the next tick is due
+// Whether the end is certain by another rank's doing, so that this rank's own errors only follow
+// from it.
+bool dt_watch_is_doomed(const struct dt_watch *watch);

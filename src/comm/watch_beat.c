@@ -1,0 +1,194 @@
+// Heartbeats: the links between ranks, and how news travels over them.
+#include "comm/watch.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct identity {
+    char host[DT_HOST_NAME];
+    struct dt_process process;
+};
+
+static dt_status check(int code, const char *what)
+{
+    if (code == MPI_SUCCESS)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE, NULL, "%s failed with MPI error %d", what, code);
+}
+
+static dt_status introduce(struct dt_watch *watch, const char *host)
+{
+    struct identity mine, *all = malloc((size_t)watch->size * sizeof *all);
+    dt_status status;
+    if (!all)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the names of %d ranks", watch->size);
+    memset(&mine, 0, sizeof mine);
+    snprintf(mine.host, sizeof mine.host, "%s", host);
+    mine.process = dt_process_self();
+    status =
+        check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, watch->comm),
+              "MPI_Allgather");
+    for (int r = 0; r < watch->size && status == DT_OK; r++) {
+        struct dt_peer *peer = &watch->peers[r];
+        memcpy(peer->host, all[r].host, sizeof peer->host);
+        peer->process = all[r].process;
+        peer->beat = (struct dt_beat){.rank = r, .step = -1, .phase = "start-up"};
+    }
+    free(all);
+    return status;
+}
+
+static int receive(struct dt_watch *watch, struct dt_link *link)
+{
+    return MPI_Irecv(link->in, watch->size * (int)sizeof *link->in, MPI_BYTE, link->from, 0,
+                     watch->comm, &link->receiving);
+}
+
+static dt_status connect_peers(struct dt_watch *watch)
+{
+    size_t size = (size_t)watch->size;
+    for (int distance = 1; distance < watch->size; distance *= 2)
+        watch->n_links++;
+    watch->buffers = calloc(size * 2 * (size_t)watch->n_links + 1, sizeof *watch->buffers);
+    if (!watch->buffers)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for heartbeats");
+    for (int i = 0; i < watch->n_links; i++) {
+        struct dt_link *link = &watch->links[i];
+        int distance = 1 << i;
+        link->to = (watch->rank + distance) % watch->size;
+        link->from = (watch->rank - distance + watch->size) % watch->size;
+        link->out = watch->buffers + size * 2 * (size_t)i;
+        link->in = link->out + size;
+        link->sending = MPI_REQUEST_NULL;
+        DT_TRY(check(receive(watch, link), "MPI_Irecv"));
+    }
+    return DT_OK;
+}
+
+dt_status dt_watch_open(struct dt_watch *watch, const char *host)
+{
+    DT_TRY(check(MPI_Comm_dup(MPI_COMM_WORLD, &watch->comm), "MPI_Comm_dup"));
+    DT_TRY(check(MPI_Comm_rank(watch->comm, &watch->rank), "MPI_Comm_rank"));
+    DT_TRY(check(MPI_Comm_size(watch->comm, &watch->size), "MPI_Comm_size"));
+    watch->peers = calloc((size_t)watch->size, sizeof *watch->peers);
+    if (!watch->peers)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %d ranks", watch->size);
+    DT_TRY(introduce(watch, host));
+    DT_TRY(connect_peers(watch));
+    watch->period = watch->size <= 64 ? 0.1 : 0.25;
+    watch->last_time = dt_seconds();
+    watch->clock = 1; // so that 0 can mean never
+    for (int r = 0; r < watch->size; r++)
+        watch->peers[r].heard = watch->clock;
+    return DT_OK;
+}
+
+double dt_watch_silence(const struct dt_watch *watch)
+{
+    return 5 + 1.25 * watch->n_links * watch->period; // news takes a beat for each link on its way
+}
+
+static void learn(struct dt_watch *watch, const struct dt_beat *beats, int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct dt_peer *peer = &watch->peers[beats[i].rank];
+        if (beats[i].rank == watch->rank || beats[i].number <= peer->beat.number)
+            continue;
+        if (beats[i].state == DT_PEER_SPOKE && !watch->spoken) {
+            watch->spoken = true;
+            dt_log_quiet(true); // nothing may follow the last words
+        }
+        peer->beat = beats[i];
+        peer->heard = watch->clock;
+    }
+}
+
+// Takes what came over a link; an empty message is a goodbye. An error on a link leaves it unused:
+// the silence that follows tells.
+static void listen(struct dt_watch *watch, struct dt_link *link)
+{
+    while (link->receiving != MPI_REQUEST_NULL) {
+        int came = 0, bytes = 0;
+        MPI_Status status;
+        if (MPI_Test(&link->receiving, &came, &status) != MPI_SUCCESS || !came)
+            return;
+        MPI_Get_count(&status, MPI_BYTE, &bytes);
+        link->ended = bytes == 0;
+        if (link->ended)
+            return;
+        learn(watch, link->in, bytes / (int)sizeof *link->in);
+        receive(watch, link);
+    }
+}
+
+void dt_watch_listen(struct dt_watch *watch)
+{
+    for (int i = 0; i < watch->n_links; i++)
+        listen(watch, &watch->links[i]);
+}
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+}
+
+static bool link_is_free(struct dt_link *link)
+{
+    int sent = 0;
+    return MPI_Test(&link->sending, &sent, MPI_STATUS_IGNORE) == MPI_SUCCESS && sent;
+}
+
+void dt_watch_send(struct dt_watch *watch, const struct dt_watch_self *self,
+                   enum dt_peer_state state)
+{
+    struct dt_beat *mine = &watch->peers[watch->rank].beat;
+    mine->number++;
+    mine->step = self->step;
+    mine->sequence = self->sequence;
+    mine->state = (int32_t)state;
+    snprintf(mine->phase, sizeof mine->phase, "%s", self->phase);
+    for (int i = 0; i < watch->n_links; i++) {
+        struct dt_link *link = &watch->links[i];
+        if (!link_is_free(link)) // a peer that does not listen; the next beat says more anyway
+            continue;
+        for (int r = 0; r < watch->size; r++)
+            link->out[r] = watch->peers[r].beat;
+        MPI_Isend(link->out, watch->size * (int)sizeof *link->out, MPI_BYTE, link->to, 0,
+                  watch->comm, &link->sending);
+    }
+}
+
+void dt_watch_flush(struct dt_watch *watch)
+{
+    double end = dt_seconds() + 0.2;
+    for (int i = 0; i < watch->n_links; i++)
+        while (!link_is_free(&watch->links[i]) && dt_seconds() < end)
+            nap();
+}
+
+// Every message is received before MPI_Finalize: each link ends with an empty one.
+void dt_watch_close(struct dt_watch *watch)
+{
+    double end = dt_seconds() + dt_watch_silence(watch);
+    for (int i = 0; i < watch->n_links; i++) {
+        struct dt_link *link = &watch->links[i];
+        for (; !link_is_free(link) && dt_seconds() < end; nap())
+            dt_watch_listen(watch);
+        MPI_Isend(link->out, 0, MPI_BYTE, link->to, 0, watch->comm, &link->sending);
+    }
+    for (int i = 0; i < watch->n_links; i++) {
+        struct dt_link *link = &watch->links[i];
+        for (; !(link->ended && link_is_free(link)) && dt_seconds() < end; nap())
+            dt_watch_listen(watch);
+        if (!link->ended) // the buffers stay, MPI may still write to them
+            return;
+    }
+    free(watch->buffers);
+    free(watch->peers);
+    MPI_Comm_free(&watch->comm);
+}

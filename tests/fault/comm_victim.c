@@ -1,0 +1,113 @@
+// A job that trains nothing: steps of an all-reduce each, in which one rank meets its fate.
+//   comm_victim FATE RANK [TIMEOUT_S]
+// Stands beside main.c as an example of how the end of a process is wired.
+#include "base/log.h"
+#include "comm/comm.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { FATAL_STEP = 41, STEPS = 60, ELEMENTS = 300000 };
+
+static struct dt_comm *comm;
+static atomic_bool stop;
+
+static void die(const struct dt_error *error)
+{
+    static char text[16384];
+    size_t length = dt_comm_last_words(comm, error, 0, text, sizeof text);
+    if (length > 0 && write(STDERR_FILENO, text, length) < 0)
+        _exit(1);
+    dt_comm_abort(comm, (int)error->code);
+}
+
+static void on_signal(int number)
+{
+    (void)number;
+    atomic_store(&stop, true);
+    dt_comm_terminated(comm);
+}
+
+static void pass(double seconds)
+{
+    struct timespec t = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    while (nanosleep(&t, &t) != 0)
+        ;
+}
+
+static dt_status meet(const char *fate)
+{
+    pass(0.3); // for its heartbeat to say where it is
+    if (strcmp(fate, "kill") == 0)
+        raise(SIGKILL);
+    if (strcmp(fate, "stop") == 0)
+        raise(SIGSTOP);
+    if (strcmp(fate, "exit") == 0)
+        _exit(0);
+    if (strcmp(fate, "sleep") == 0)
+        pass(60);
+    if (strcmp(fate, "late") == 0)
+        pass(1.5);
+    if (strcmp(fate, "fail") == 0)
+        return DT_FAIL(DT_MACHINE, "free some space", "the disk is full");
+    return DT_OK;
+}
+
+static dt_status step(int64_t number, const char *fate, int victim)
+{
+    static float x[ELEMENTS];
+    bool mine = comm->info.rank == victim && number == FATAL_STEP;
+    dt_comm_progress(comm, number, "forward");
+    pass(0.01);
+    dt_comm_progress(comm, number, "backward");
+    if (mine)
+        DT_TRY(meet(fate));
+    if (number == FATAL_STEP && strcmp(fate, "term") == 0) // as a launcher does, to all at once
+        raise(SIGTERM);
+    DT_TRY(dt_allreduce(comm, x, ELEMENTS, DT_F32, DT_SUM));
+    return DT_OK;
+}
+
+static dt_status train(const char *fate, int victim)
+{
+    dt_status status = DT_OK;
+    if (strcmp(fate, "agree") == 0 && comm->info.rank == victim)
+        status = DT_FAIL(DT_USER, "give another shard", "the shard is broken");
+    DT_TRY(dt_agree(comm, status));
+    for (int64_t number = 1; number <= STEPS; number++)
+        DT_TRY(step(number, fate, victim));
+    if (strcmp(fate, "term") == 0) {
+        pass(1.5); // past the time in which the survivors of a death would look for it
+        if (!atomic_load(&stop))
+            return DT_FAIL(DT_MACHINE, NULL, "the signal was lost");
+    }
+    return DT_OK;
+}
+
+int main(int argc, char **argv)
+{
+    dt_status status;
+    char text[16384];
+    if (argc < 3)
+        return 2;
+    if (dt_comm_open(DT_COMM_KIND_AUTO, &comm) != DT_OK)
+        dt_die();
+    dt_die_register(die);
+    signal(SIGTERM, on_signal);
+    dt_comm_set_timeout(comm, argc > 3 ? atof(argv[3]) : 600);
+    dt_log_quiet(comm->info.rank != 0);
+    status = train(argv[1], atoi(argv[2]));
+    if (status != DT_OK && !dt_comm_agreed(comm))
+        dt_die();
+    if (status != DT_OK && comm->info.rank == 0) {
+        dt_error_format(dt_error_current(), 0, text, sizeof text);
+        fprintf(stderr, "dtrain: error: %s", text);
+    }
+    dt_comm_close(comm);
+    return (int)status;
+}
