@@ -73,7 +73,7 @@ static bool is_unbuilt(const struct dt_config_key *key, const char *word)
 
 static bool in_range(const struct dt_config_key *key, double x)
 {
-    return isfinite(x) && x <= key->max && (key->above_min ? x > key->min : x >= key->min);
+    return x <= key->max && (key->above_min ? x > key->min : x >= key->min);
 }
 
 // In whole numbers: as a double 2^53 + 1 would pass for 2^53.

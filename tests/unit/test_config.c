@@ -8,7 +8,7 @@
 
 struct values {
     bool flag, later;
-    int64_t count, many;
+    int64_t count, many, county;
     double rate, share;
     char word[DT_CONFIG_STRING_MAX], need[DT_CONFIG_STRING_MAX];
     int mode;
@@ -25,6 +25,7 @@ static const struct dt_config_key keys[] = {
      .above_min = true, .help = "a rate"},
     {AT(two, share), .type = DT_CONFIG_FLOAT, .fallback = "auto", .auto_word = "auto",
      .auto_value = -1, .min = 0, .max = 1, .help = "a share"},
+    {AT(two, county), .type = DT_CONFIG_INT, .fallback = "0", .max = 0x1p63, .help = "all"},
     {AT(two, mode), .type = DT_CONFIG_ENUM, .fallback = "fast", .choices = "fast|slow|exact",
      .unbuilt = "exact", .help = "how"},
     {AT(two, later), .type = DT_CONFIG_BOOL, .fallback = "false", .unbuilt = "*", .help = "later"},
@@ -158,6 +159,7 @@ static const struct bad bad_lines[] = {
     {"[one]", "t.ini:3: section 'one' is opened twice: first in line 1"},
     {"count = 1\ncount = 1", "t.ini:4: one.count is given twice (first: t.ini:3)"},
     {"count = 1\x01", "t.ini:3: control character 0x01 at column 10"},
+    {"count = 1\x7f", "t.ini:3: control character 0x7f at column 10"},
     {"# \x1b[31m", "t.ini:3: control character 0x1b"},
     {"word = \ta\tb", "t.ini:3: one.word: control character 0x09"},
     {"count = 1\rflag = true", "t.ini:3: control character 0x0d"},
@@ -174,6 +176,9 @@ static const struct bad bad_lines[] = {
     {"[two]\nrate = 1,5", "not a plain decimal number"},
     {"[two]\nrate = 1e999", "out of range"},
     {"[two]\nrate = 1e-999", "out of range"},
+    {"[two]\nshare = 1e-999", "two.share: 1e-999 is out of range"},
+    {"[two]\ncounty = 9223372036854775808", "out of range"},
+    {"[two]\ncount = 1", "unknown key 'count' in section 'two': did you mean 'one.count'?"},
     {"[two]\nrate = -1", "out of range"},
     {"[two]\nshare = Auto", "(allowed: auto or a number from 0 to 1)"},
     {"[two]\nmode = fsat",
@@ -215,12 +220,15 @@ static void test_bad_words(void)
     static const struct bad words[] = {
         {"count=1", "command line: 'count=1' is not of the form section.key=value"},
         {"one.count", "command line: 'one.count' is not of the form section.key=value"},
+        {"count=1.5", "command line: 'count=1.5' is not of the form"},
+        {"a\nb", "command line: 'a?b' is not of the form"},
         {"", "command line: '' is not of the form"},
         {"one.conut=1", "command line: unknown key 'conut' in section 'one': did you mean "
                         "'one.count'?"},
         {"on.count=1", "command line: unknown section 'on': did you mean 'one'?"},
         {"one.count=x", "command line: one.count: 'x' is not a whole number"},
         {"one.need=", "command line: one.need: the value is missing"},
+        {"one.word=a\x7f", "command line: one.word: control character 0x7f"},
         {"one.word=a\nb", "command line: one.word: control character 0x0a"},
     };
     static const struct bad variables[] = {
@@ -291,7 +299,6 @@ static void test_very_many(void)
 static void test_long_texts(void)
 {
     static char text[200 * 1024];
-    char *end = text + sizeof text - 1;
     struct values v;
     struct dt_config *config;
     strcpy(text, "[one]\nneed = ");
@@ -310,8 +317,8 @@ static void test_long_texts(void)
     text[15 + 64 * 1024] = 0; // a line of exactly 64 KiB
     CHECK_INT(parse(text, NULL, NULL, &v, &config), DT_OK);
     dt_config_free(config);
-    text[15 + 64 * 1024] = 'x';
-    memcpy(end - 11, "\ncount = yy", 11);
+    text[15 + 64 * 1024] = 'x'; // one byte more
+    strcpy(text + 16 + 64 * 1024, "\ncount = yy");
     CHECK_INT(parse(text, NULL, NULL, &v, &config), DT_USER);
     CHECK_STR(dt_error_current()->message,
               "t.ini:3: the line is longer than 64 KiB\n"

@@ -104,9 +104,10 @@ static void test_threads(void)
 {
     static struct dt_error moved;
     pthread_t thread;
+    DT_FAIL(DT_MACHINE, NULL, "mine");
     pthread_create(&thread, NULL, fail_elsewhere, &moved);
     pthread_join(thread, NULL);
-    CHECK_INT(dt_error_current()->code, DT_OK); // the other thread's error is its own
+    CHECK_STR(dt_error_current()->message, "mine"); // the other thread has a record of its own
     CHECK_INT(dt_error_restore(&moved), DT_USER);
     CHECK_STR(dt_error_current()->frames[2].note, "reading b.ini");
     dt_error_clear();

@@ -3,6 +3,8 @@
 #include "test.h"
 #include "train/settings.h"
 
+#include <stddef.h>
+
 // What every run must say.
 static const char base_text[] = "[run]\n"
                                 "steps = 100\n"
@@ -104,25 +106,41 @@ static void test_defaults(void)
     dt_config_free(config);
 }
 
-// The last word of each list of choices is the last of its enum, and those between keep the order.
 static void test_choices(void)
 {
-    static const struct words all = {.word = {"run.device=cpu", "run.precision=fp32",
-                                              "run.cuda_graph=false", "model.recompute=block",
-                                              "optim.schedule=wsd", "comm.backend=mpi",
-                                              "comm.dtype=bf16", "log.console=plain"}};
+#define CHOICE(key, field, value)                                                                  \
+    {                                                                                              \
+        key, offsetof(struct dt_settings, field), value                                            \
+    }
+    static const struct {
+        const char *word;
+        size_t offset;
+        int value;
+    } list[] = {
+        CHOICE("run.device=cpu", run.device, DT_DEVICE_CPU),
+        CHOICE("run.precision=bf16", run.precision, DT_PRECISION_BF16),
+        CHOICE("run.precision=fp32", run.precision, DT_PRECISION_FP32),
+        CHOICE("run.cuda_graph=false", run.cuda_graph, DT_TOGGLE_FALSE),
+        CHOICE("model.recompute=scan", model.recompute, 1),  // DT_RECOMPUTE_SCAN
+        CHOICE("model.recompute=block", model.recompute, 2), // DT_RECOMPUTE_BLOCK
+        CHOICE("optim.schedule=linear", optim.schedule, DT_SCHEDULE_LINEAR),
+        CHOICE("optim.schedule=constant", optim.schedule, DT_SCHEDULE_CONSTANT),
+        CHOICE("optim.schedule=wsd", optim.schedule, DT_SCHEDULE_WSD),
+        CHOICE("comm.backend=self", comm.backend, DT_COMM_SELF),
+        CHOICE("comm.backend=mpi", comm.backend, DT_COMM_MPI),
+        CHOICE("comm.dtype=bf16", comm.dtype, DT_WIRE_BF16),
+        CHOICE("log.console=progress", log.console, DT_CONSOLE_PROGRESS),
+        CHOICE("log.console=plain", log.console, DT_CONSOLE_PLAIN),
+    };
     static struct dt_settings s;
-    struct dt_config *config;
-    CHECK_INT(parse(base_text, &all, &s, &config), DT_OK);
-    CHECK_INT(s.run.device, DT_DEVICE_CPU);
-    CHECK_INT(s.run.precision, DT_PRECISION_FP32);
-    CHECK_INT(s.run.cuda_graph, DT_TOGGLE_FALSE);
-    CHECK_INT(s.model.recompute, 2); // DT_RECOMPUTE_BLOCK
-    CHECK_INT(s.optim.schedule, DT_SCHEDULE_WSD);
-    CHECK_INT(s.comm.backend, DT_COMM_MPI);
-    CHECK_INT(s.comm.dtype, DT_WIRE_BF16);
-    CHECK_INT(s.log.console, DT_CONSOLE_PLAIN);
-    dt_config_free(config);
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        struct dt_config *config;
+        int value = -1;
+        CHECK_INT(parse(base_text, &(struct words){{list[i].word}}, &s, &config), DT_OK);
+        memcpy(&value, (const char *)&s + list[i].offset, sizeof value);
+        CHECK(value == list[i].value, "%s is stored as %d", list[i].word, value);
+        dt_config_free(config);
+    }
 }
 
 struct refused {
