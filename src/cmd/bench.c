@@ -1,0 +1,181 @@
+// `dtrain bench`: options and choice of what is measured.
+#include "cmd/bench.h"
+
+#include "cmd/cmd.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OPS = 1, STEP = 2, READER = 4, MODEL = OPS | STEP, ALL = MODEL | READER };
+enum kind { FLAG, WHOLE, REAL, WORD };
+
+struct option {
+    const char *name;
+    enum kind kind;
+    size_t offset;       // of the field in struct dt_bench_options
+    double min, max;     // WHOLE and REAL
+    const char *words;   // WORD: a list, the value is the place in it
+    unsigned modes;      // what it belongs to
+    const char *meaning; // for --help
+};
+
+#define FIELD(name) offsetof(struct dt_bench_options, name)
+static const struct option table[] = {
+    {"--step", FLAG, FIELD(step), 0, 0, NULL, ALL, "time a whole training step"},
+    {"--reader", FLAG, FIELD(reader), 0, 0, NULL, ALL,
+     "time the shard reader against plain read(); FILE is a shard, by default one made for it"},
+    {"--d-model", WHOLE, FIELD(d_model), 1, 1 << 16, NULL, MODEL, "width (256)"},
+    {"--n-layer", WHOLE, FIELD(n_layer), 1, 1 << 12, NULL, MODEL, "layers (4)"},
+    {"--seq-len", WHOLE, FIELD(seq_len), 1, 1 << 24, NULL, MODEL, "tokens of a sequence (512)"},
+    {"--batch", WHOLE, FIELD(batch), 1, 1 << 16, NULL, MODEL, "sequences of a step (16)"},
+    {"--micro-batch", WHOLE, FIELD(micro_batch), 0, 1 << 16, NULL, MODEL,
+     "sequences of one pass; 0: all of them (0)"},
+    {"--vocab", WHOLE, FIELD(vocab), 1, 1 << 24, NULL, MODEL, "vocabulary (256)"},
+    {"--d-state", WHOLE, FIELD(d_state), 1, 256, NULL, MODEL, "states of a channel (16)"},
+    {"--precision", WORD, FIELD(precision), 0, 0, "auto bf16 fp32", MODEL,
+     "auto, bf16 or fp32 (auto: bf16 where the machine has it)"},
+    {"--recompute", WORD, FIELD(recompute), 0, 0, "none scan block", MODEL,
+     "what backward makes again: none, scan or block (none)"},
+    {"--threads", WHOLE, FIELD(threads), 0, 4096, NULL, MODEL, "0: all cores (0)"},
+    {"--seconds", REAL, FIELD(seconds), 1e-3, 3600, NULL, ALL,
+     "to measure for: each op (0.2), the steps (5), the reading (3)"},
+    {"--warm", FLAG, FIELD(warm), 0, 0, NULL, OPS,
+     "leave an op's arrays in the caches between repeats"},
+    {"--json", FLAG, FIELD(json), 0, 0, NULL, ALL, "a JSON line for each row"},
+};
+enum { N_OPTIONS = sizeof table / sizeof *table };
+
+static const char usage[] =
+    "dtrain bench [options]                 every op at the shapes of a model's training step\n"
+    "dtrain bench --step [options]          a whole training step\n"
+    "dtrain bench --reader [FILE] [options] the shard reader\n";
+
+static void print_help(void)
+{
+    fputs(usage, stdout);
+    for (int i = 0; i < N_OPTIONS; i++)
+        printf("  %-14s%s\n", table[i].name, table[i].meaning);
+}
+
+static dt_status parse_number(const struct option *o, const char *text, void *field)
+{
+    char *end;
+    errno = 0;
+    double value = strtod(text, &end);
+    if (errno || end == text || *end || !(value >= o->min && value <= o->max) ||
+        (o->kind == WHOLE && value != (double)(int64_t)value))
+        return DT_FAIL(DT_USER, usage, "%s %s: must be a %snumber from %.10g to %.10g", o->name,
+                       text, o->kind == WHOLE ? "whole " : "", o->min, o->max);
+    if (o->kind == WHOLE)
+        *(int64_t *)field = (int64_t)value;
+    else
+        *(double *)field = value;
+    return DT_OK;
+}
+
+static dt_status parse_word(const struct option *o, const char *text, int64_t *field)
+{
+    const char *word = o->words;
+    size_t length = strlen(text);
+    for (int64_t i = 0; *word; i++) {
+        size_t n = strcspn(word, " ");
+        if (n == length && strncmp(word, text, n) == 0) {
+            *field = i;
+            return DT_OK;
+        }
+        word += n + (word[n] == ' ');
+    }
+    return DT_FAIL(DT_USER, usage, "%s %s: must be one of %s", o->name, text, o->words);
+}
+
+// The option that `word` names, up to an equals sign; its value behind that, or NULL.
+static const struct option *find_option(const char *word, const char **value)
+{
+    size_t length = strcspn(word, "=");
+    *value = word[length] ? word + length + 1 : NULL;
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (strlen(table[i].name) == length && strncmp(table[i].name, word, length) == 0)
+            return &table[i];
+    return NULL;
+}
+
+// Takes the option at argv[*at] with its value, and leaves *at behind it.
+static dt_status parse_option(int argc, char **argv, int *at, struct dt_bench_options *options,
+                              unsigned *modes)
+{
+    const char *word = argv[*at], *value;
+    const struct option *o = find_option(word, &value);
+    if (!o)
+        return DT_FAIL(DT_USER, usage, "unknown option %s", word);
+    void *field = (char *)options + o->offset;
+    *modes &= o->modes;
+    *at += 1;
+    if (o->kind == FLAG) {
+        *(bool *)field = true;
+        return value ? DT_FAIL(DT_USER, usage, "%s: %s takes no value", word, o->name) : DT_OK;
+    }
+    if (!value && *at == argc)
+        return DT_FAIL(DT_USER, usage, "%s needs a value", o->name);
+    if (!value)
+        value = argv[(*at)++];
+    return o->kind == WORD ? parse_word(o, value, field) : parse_number(o, value, field);
+}
+
+static dt_status check(const struct dt_bench_options *options, unsigned modes)
+{
+    unsigned mode = options->step ? STEP : options->reader ? READER : OPS;
+    if (options->step && options->reader)
+        return DT_FAIL(DT_USER, usage, "--step and --reader are two benchmarks: give one of them");
+    if (options->file && !options->reader)
+        return DT_FAIL(DT_USER, usage, "%s: only --reader takes a file", options->file);
+    if (!(modes & mode))
+        return DT_FAIL(DT_USER, usage, "an option does not belong to dtrain bench%s",
+                       options->step     ? " --step"
+                       : options->reader ? " --reader"
+                                         : " without --step");
+    if (options->micro_batch > 0 && options->batch % options->micro_batch != 0)
+        return DT_FAIL(DT_USER, "give a divisor of the batch",
+                       "--micro-batch %lld does not divide --batch %lld",
+                       (long long)options->micro_batch, (long long)options->batch);
+    return DT_OK;
+}
+
+static dt_status parse(int argc, char **argv, struct dt_bench_options *options)
+{
+    unsigned modes = ALL;
+    *options = (struct dt_bench_options){.d_model = 256,
+                                         .n_layer = 4,
+                                         .vocab = 256,
+                                         .d_state = 16,
+                                         .seq_len = 512,
+                                         .batch = 16,
+                                         .precision = DT_PRECISION_AUTO,
+                                         .recompute = DT_RECOMPUTE_NONE};
+    for (int at = 1; at < argc;) {
+        if (argv[at][0] == '-')
+            DT_TRY(parse_option(argc, argv, &at, options, &modes));
+        else if (options->file)
+            return DT_FAIL(DT_USER, usage, "%s: one file was given already", argv[at]);
+        else
+            options->file = argv[at++];
+    }
+    return check(options, modes);
+}
+
+dt_status dt_cmd_bench(struct dt_comm *comm, int argc, char **argv)
+{
+    (void)comm;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0) {
+            print_help();
+            return DT_OK;
+        }
+    struct dt_bench_options options;
+    DT_TRY(parse(argc, argv, &options));
+    if (options.step)
+        return dt_bench_step(&options);
+    return options.reader ? dt_bench_reader(&options) : dt_bench_ops(&options);
+}

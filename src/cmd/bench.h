@@ -1,0 +1,58 @@
+// `dtrain bench` inside: its options, the training step that is measured, times and costs.
+#pragma once
+
+#include "model/model.h"
+#include "train/optimizer.h"
+#include "train/settings.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct dt_bench_options {
+    bool step, reader; // what is measured; neither: every op
+    bool json, warm;
+    int64_t d_model, n_layer, vocab, d_state;
+    int64_t seq_len, batch;
+    int64_t micro_batch; // sequences; 0: the whole batch
+    int64_t threads;     // 0: all cores that this process may use
+    int64_t precision;   // enum dt_precision_choice
+    int64_t recompute;   // enum dt_recompute
+    double seconds;      // to measure for; 0: what suits
+    const char *file;    // --reader: an existing shard, or NULL
+};
+
+dt_status dt_bench_ops(const struct dt_bench_options *options);
+dt_status dt_bench_step(const struct dt_bench_options *options);
+dt_status dt_bench_reader(const struct dt_bench_options *options);
+
+// A model in training on synthetic tokens, one process. It points into itself: not to be moved.
+struct dt_bench_rig {
+    struct dt_backend backend;
+    struct dt_device_info info;
+    struct dt_model *model;
+    struct dt_optimizer optimizer;
+    int64_t batch, micro, length; // sequences of a step and of a micro-batch, tokens of a sequence
+    int32_t *ids, *labels;        // [batch, length], device memory
+    int32_t *tokens;              // [batch, length + 1], host memory
+    uint64_t steps;               // taken so far; each has tokens of its own
+};
+
+// op: the ops that the model calls, NULL: the backend's. The rig is closed where this fails.
+dt_status dt_bench_rig_open(const struct dt_bench_options *options, const struct dt_op_table *op,
+                            struct dt_bench_rig *rig);
+void dt_bench_rig_close(struct dt_bench_rig *rig);
+dt_status dt_bench_rig_draw(struct dt_bench_rig *rig); // the next step's tokens
+dt_status dt_bench_rig_step(struct dt_bench_rig *rig); // forward, loss, backward, update
+
+// Durations of the repeats of one thing, in seconds.
+enum { DT_BENCH_REPEATS = 1 << 13 };
+struct dt_bench_clock {
+    int64_t n;
+    double total;
+    double seconds[DT_BENCH_REPEATS];
+};
+void dt_bench_note(struct dt_bench_clock *clock, double seconds);
+// Whether another repeat is due: `least` of them at least, then until `seconds` have been measured.
+bool dt_bench_more(const struct dt_bench_clock *clock, int64_t least, double seconds);
+double dt_bench_best(const struct dt_bench_clock *clock);
+double dt_bench_median(const struct dt_bench_clock *clock);

@@ -1,0 +1,38 @@
+// Durations of repeats: how many are enough, and what is told of them.
+#include "cmd/bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void dt_bench_note(struct dt_bench_clock *clock, double seconds)
+{
+    clock->seconds[clock->n++] = seconds;
+    clock->total += seconds;
+}
+
+bool dt_bench_more(const struct dt_bench_clock *clock, int64_t least, double seconds)
+{
+    return clock->n < least || (clock->total < seconds && clock->n < DT_BENCH_REPEATS);
+}
+
+double dt_bench_best(const struct dt_bench_clock *clock)
+{
+    double best = clock->seconds[0];
+    for (int64_t i = 1; i < clock->n; i++)
+        best = clock->seconds[i] < best ? clock->seconds[i] : best;
+    return best;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double dt_bench_median(const struct dt_bench_clock *clock)
+{
+    double sorted[DT_BENCH_REPEATS];
+    memcpy(sorted, clock->seconds, (size_t)clock->n * sizeof *sorted);
+    qsort(sorted, (size_t)clock->n, sizeof *sorted, ascending);
+    return (sorted[(clock->n - 1) / 2] + sorted[clock->n / 2]) / 2;
+}
