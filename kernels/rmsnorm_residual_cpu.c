@@ -19,13 +19,12 @@ static int64_t block_rows(int64_t rows)
     return n > ROWS ? n : ROWS;
 }
 
-// r = residual + x into residual_out where it is wanted; returns Σ r².
-DT_INLINE float add_row(const struct dt_rmsnorm_residual_forward_args *a, const float *residual,
-                        const void *x, float *out, bool bf16)
+// r = residual + x into `out` where it is wanted; returns Σ r².
+DT_INLINE float add_row(const float *residual, const void *x, float *out, int64_t width, bool bf16)
 {
     float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < a->width; i++) {
+    for (int64_t i = 0; i < width; i++) {
         float r = x ? residual[i] + dt_load(x, i, bf16) : residual[i];
         if (out)
             out[i] = r;
@@ -34,13 +33,26 @@ DT_INLINE float add_row(const struct dt_rmsnorm_residual_forward_args *a, const 
     return sum;
 }
 
-DT_INLINE void scale_row(const struct dt_rmsnorm_residual_forward_args *a, const float *residual,
-                         const void *x, void *y, float rstd, bool bf16)
+DT_INLINE void scale_row(const float *residual, const void *x, const float *weight, float rstd,
+                         void *y, int64_t width, bool bf16)
 {
-    for (int64_t i = 0; i < a->width; i++) {
+#pragma omp simd
+    for (int64_t i = 0; i < width; i++) {
         float r = x ? residual[i] + dt_load(x, i, bf16) : residual[i];
-        dt_store(y, i, r * rstd * a->weight[i], bf16);
+        dt_store(y, i, r * rstd * weight[i], bf16);
     }
+}
+
+// x and out are constants in each call, so that the loops have no branches.
+DT_INLINE float sum_row(const float *residual, const void *x, float *out, int64_t width, bool bf16)
+{
+    if (x && out)
+        return add_row(residual, x, out, width, bf16);
+    if (x)
+        return add_row(residual, x, NULL, width, bf16);
+    if (out)
+        return add_row(residual, NULL, out, width, bf16);
+    return add_row(residual, NULL, NULL, width, bf16);
 }
 
 DT_INLINE void forward_row(const struct dt_rmsnorm_residual_forward_args *a, int64_t row, bool bf16)
@@ -49,18 +61,16 @@ DT_INLINE void forward_row(const struct dt_rmsnorm_residual_forward_args *a, int
     const void *x = a->x ? dt_in(a->x, row * a->x_stride, a->dtype) : NULL;
     void *y = dt_out(a->y, row * a->y_stride, a->dtype);
     float *out = a->residual_out ? a->residual_out + row * a->width : NULL;
-    float sum = x ? out ? add_row(a, residual, x, out, bf16) : add_row(a, residual, x, NULL, bf16)
-                : out ? add_row(a, residual, NULL, out, bf16)
-                      : add_row(a, residual, NULL, NULL, bf16);
+    float sum = sum_row(residual, x, out, a->width, bf16);
     float rstd = 1.0f / sqrtf(sum / (float)a->width + a->eps);
     if (a->rstd)
         a->rstd[row] = rstd;
-    if (out)
-        scale_row(a, out, NULL, y, rstd, bf16); // residual_out may be residual: x is in it by now
+    if (out) // which may be residual: x is in it by now
+        scale_row(out, NULL, a->weight, rstd, y, a->width, bf16);
     else if (x)
-        scale_row(a, residual, x, y, rstd, bf16);
+        scale_row(residual, x, a->weight, rstd, y, a->width, bf16);
     else
-        scale_row(a, residual, NULL, y, rstd, bf16);
+        scale_row(residual, NULL, a->weight, rstd, y, a->width, bf16);
 }
 
 DT_CLONES static void forward_f32(const struct dt_rmsnorm_residual_forward_args *a, int64_t from,
@@ -98,25 +108,27 @@ int64_t rmsnorm_residual_forward_cpu_workspace(struct dt_device *device,
 }
 
 // Σ_i dy_i w_i n_i; adds dy_i n_i to the partial dweight.
-DT_INLINE float weight_row(const struct dt_rmsnorm_residual_backward_args *a, const void *dy,
-                           const float *residual, float rstd, float *restrict partial, bool bf16)
+DT_INLINE float weight_row(const void *dy, const float *restrict residual,
+                           const float *restrict weight, float rstd, float *restrict partial,
+                           int64_t width, bool bf16)
 {
     float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < a->width; i++) {
+    for (int64_t i = 0; i < width; i++) {
         float dn = dt_load(dy, i, bf16) * (residual[i] * rstd);
         partial[i] += dn;
-        sum += dn * a->weight[i];
+        sum += dn * weight[i];
     }
     return sum;
 }
 
-DT_INLINE void input_row(const struct dt_rmsnorm_residual_backward_args *a, const void *dy,
-                         const float *residual, float rstd, float mean, float *restrict dr,
-                         void *restrict dx, bool first, bool bf16)
+DT_INLINE void input_row(const void *dy, const float *restrict residual,
+                         const float *restrict weight, float rstd, float mean, float *restrict dr,
+                         void *restrict dx, int64_t width, bool first, bool bf16)
 {
-    for (int64_t i = 0; i < a->width; i++) {
-        float g = dt_load(dy, i, bf16) * a->weight[i];
+#pragma omp simd
+    for (int64_t i = 0; i < width; i++) {
+        float g = dt_load(dy, i, bf16) * weight[i];
         float d = rstd * (g - residual[i] * rstd * mean);
         d = first ? d : d + dr[i];
         dr[i] = d;
@@ -132,11 +144,12 @@ DT_INLINE void backward_row(const struct dt_rmsnorm_residual_backward_args *a, i
     const float *residual = a->residual + row * a->width;
     float *dr = a->dresidual + row * a->width, rstd = a->rstd[row];
     void *dx = a->dx ? dt_out(a->dx, row * a->dx_stride, a->dtype) : NULL;
-    float mean = weight_row(a, dy, residual, rstd, partial, bf16) / (float)a->width;
+    float sum = weight_row(dy, residual, a->weight, rstd, partial, a->width, bf16);
+    float mean = sum / (float)a->width;
     if (a->first)
-        input_row(a, dy, residual, rstd, mean, dr, dx, true, bf16);
+        input_row(dy, residual, a->weight, rstd, mean, dr, dx, a->width, true, bf16);
     else
-        input_row(a, dy, residual, rstd, mean, dr, dx, false, bf16);
+        input_row(dy, residual, a->weight, rstd, mean, dr, dx, a->width, false, bf16);
 }
 
 DT_CLONES static void backward_f32(const struct dt_rmsnorm_residual_backward_args *a,

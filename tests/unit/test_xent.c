@@ -91,15 +91,17 @@ static int64_t wrong_gradients(const struct problem *p, const struct result *t, 
 {
     int64_t wrong = 0;
     for (int64_t v = 0; v < p->width; v++) {
-        double got = get(t->dlogits, p->type, r * t->d_stride + v), want = 0.0;
-        bool counted = t->labels[r] != DT_LABEL_IGNORED && v < p->vocab;
-        if (counted)
-            want = scale * (exp(x[v] - lse) - (v == t->labels[r] ? 1.0 : 0.0));
+        double got = get(t->dlogits, p->type, r * t->d_stride + v), want;
+        if (t->labels[r] == DT_LABEL_IGNORED || v >= p->vocab) {
+            wrong += got != 0.0;
+            continue;
+        }
+        want = scale * (exp(x[v] - lse) - (v == t->labels[r] ? 1.0 : 0.0));
         double tolerance =
             (1e-6 + 0x1p-23 * fabs(x[v] - lse) + rounding(p->type)) * fabs(want) + 1e-38;
-        if (counted && v == t->labels[r])
+        if (v == t->labels[r])
             tolerance += scale * 1e-6;
-        wrong += counted ? !(fabs(got - want) <= tolerance) : got != 0.0;
+        wrong += !(fabs(got - want) <= tolerance);
     }
     return wrong;
 }
