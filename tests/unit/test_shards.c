@@ -1,5 +1,6 @@
 // Every kind of shard that must be refused at the start, with what the message has to name; and the
 // odd ones that are fine. Metadata through the broadcast.
+#include "base/log.h"
 #include "data/dataset.h"
 #include "shards.h"
 
@@ -332,6 +333,7 @@ int main(void)
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     for (int i = 0; i < N; i++)
         numbers[i] = (uint16_t)(i * 7 % 251);
+    dt_log_quiet(true);
     make_scratch();
     test_no_shards();
     test_no_hdf5();
