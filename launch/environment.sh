@@ -9,6 +9,5 @@ export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout:-
 command -v ssh >/dev/null || export OMPI_MCA_plm_rsh_agent=/bin/false
 
 # mpirun on this machine alone, more ranks than cores allowed, threads left to dtrain.
-local_mpirun() {
-    mpirun --oversubscribe --bind-to none "$@"
-}
+# shellcheck disable=SC2034
+local_mpirun=(mpirun --oversubscribe --bind-to none)

@@ -44,8 +44,6 @@ build() {
 }
 build >"$log" 2>&1 || { tail -n 40 "$log" >&2; echo "the build failed: $log holds all of it" >&2; exit 1; }
 rm -f "$log"
-# shellcheck source=launch/environment.sh
-. launch/environment.sh
 dtrain=build/dtrain data=quickstart/data run=quickstart/run
 rm -rf quickstart
 
@@ -61,7 +59,7 @@ steps=$(awk -v ms="$rate" -v minutes="$minutes" \
 echo "$rate ms a step: $steps steps"
 
 say "training on $ranks ranks"
-local_mpirun -np "$ranks" $dtrain launch/quickstart.ini run.dir=$run run.steps="$steps" \
+launch/run.sh -np "$ranks" $dtrain launch/quickstart.ini run.dir=$run run.steps="$steps" \
     data.train="$data/train-*.h5" data.val="$data/val-*.h5"
 
 say "the loss, in nats a byte"

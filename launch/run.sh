@@ -7,9 +7,11 @@ set -euo pipefail
 # shellcheck source=launch/environment.sh
 . "$(dirname "$0")/environment.sh"
 
+# A process group of its own: Ctrl-C in a terminal reaches this script alone.
+set -m
 # mpirun passes SIGUSR1 on to the ranks, which save and exit 0; SIGTERM and SIGINT would end it at
 # once, so they become that signal.
-local_mpirun "$@" &
+"${local_mpirun[@]}" "$@" &
 child=$!
 trap 'kill -USR1 $child 2>/dev/null' USR1 TERM INT
 status=0

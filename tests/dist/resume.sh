@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Nothing lost: a job killed at any instant goes on from its last checkpoint with the bits of one that was not
+# killed; on another number of ranks with its losses; signals save and exit 0.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+small_run
+# Long enough to be interrupted: each step waits for nothing, so the model is made larger.
+common=(small.ini run.steps=40 model.d_model=96 data.seq_len=96 checkpoint.every=5)
+last=checkpoints/step-00000040
+
+steps_done() {
+    train_lines "runs/$1/metrics.jsonl" 2>/dev/null | tail -n 1 | cut -d' ' -f1
+}
+wait_for_step() { # run, step
+    for _ in $(seq 600); do
+        local at
+        at=$(steps_done "$1")
+        [ "${at:-0}" -ge "$2" ] && return 0
+        sleep 0.05
+    done
+    return 1
+}
+start() { # n, arguments …: in the background, its own process group
+    local n=$1
+    shift
+    set -m
+    "${local_mpirun[@]}" -np "$n" "$dtrain" "$@" >"$name.log" 2>&1 &
+    job=$!
+    set +m
+}
+
+ranks 2 "${common[@]}" run.name=whole >whole.log 2>&1 || { cat whole.log >&2; exit 1; }
+
+name=killed
+start 2 "${common[@]}" run.name=$name
+check "training is under way" wait_for_step $name 13
+pkill -KILL -f "run.name=$name" # mpirun and its ranks, at once
+wait $job 2>/dev/null
+check "it was killed before its end" test "$(steps_done $name)" -lt 40
+printf '{"event":"train","step":9' >>runs/$name/metrics.jsonl # a torn line
+check "the same command goes on" ranks 2 "${common[@]}" run.name=$name >$name-2.log 2>&1
+check "it says from where" grep -q "going on from runs/$name/checkpoints/step-000000[12]" $name-2.log
+check "the bits are those of the whole run" same_bits runs/$name/$last runs/whole/$last
+check "one step has one line" test "$(train_lines runs/$name/metrics.jsonl | wc -l)" -eq 40
+check "curves are the same" cmp <(train_lines runs/$name/metrics.jsonl) <(train_lines runs/whole/metrics.jsonl)
+
+name=signalled
+start 2 "${common[@]}" run.name=$name
+check "training is under way" wait_for_step $name 7
+kill -USR1 $job
+wait $job
+check "SIGUSR1: exit code 0" test $? -eq 0
+check "SIGUSR1: state.json says stopped" grep -q '"state":"stopped"' runs/$name/state.json
+check "SIGUSR1: it stopped before its end" test "$(steps_done $name)" -lt 40
+check "on four ranks it goes on" ranks 4 "${common[@]}" run.name=$name >$name-2.log 2>&1
+check "another number of ranks: the same losses" same_losses runs/$name/metrics.jsonl runs/whole/metrics.jsonl 1e-5
+check "state.json says complete" grep -q '"state":"complete"' runs/$name/state.json
+
+for signal in TERM INT; do
+    name=script-$signal
+    set -m
+    "$repository/launch/run.sh" -np 2 "$dtrain" "${common[@]}" run.name=$name >$name.log 2>&1 &
+    job=$!
+    set +m
+    check "training is under way" wait_for_step $name 7
+    kill -$signal $job
+    wait $job
+    check "SIG$signal to launch/run.sh: exit code 0" test $? -eq 0
+    check "SIG$signal: state.json says stopped" grep -q '"state":"stopped"' runs/$name/state.json
+    check "SIG$signal: the rest gives the bits of the whole run" ranks 2 "${common[@]}" run.name=$name >>$name.log 2>&1
+    check "SIG$signal: same bits" same_bits runs/$name/$last runs/whole/$last
+done
+
+# A damaged newest checkpoint: the one before is taken, and it is said.
+cp -r runs/whole runs/damaged
+rm -rf runs/damaged/$last
+printf X | dd of=runs/damaged/checkpoints/step-00000035/model.safetensors bs=1 seek=2000 conv=notrunc status=none
+check "a damaged checkpoint is passed over" ranks 2 "${common[@]}" run.name=damaged >damaged.log 2>&1
+check "… and named" grep -q 'step-00000035' damaged.log
+check "… and the run ends with the same bits" same_bits runs/damaged/$last runs/whole/$last
+finish

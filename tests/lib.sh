@@ -1,0 +1,74 @@
+# What the script tests share. Sourced with the path of dtrain as $1, in a scratch folder.
+# shellcheck shell=bash
+set -uo pipefail
+dtrain=$(realpath "$1")
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+failures=0 checks=0
+# shellcheck source=launch/environment.sh
+. "$repository/launch/environment.sh"
+rm -rf ./*
+
+check() { # description, command …: the command must succeed
+    checks=$((checks + 1))
+    local what=$1
+    shift
+    if ! "$@"; then
+        failures=$((failures + 1))
+        echo "FAILED: $what" >&2
+    fi
+}
+
+finish() {
+    echo "$checks checks, $failures failed" >&2
+    [ "$checks" -gt 0 ] && [ "$failures" -eq 0 ]
+    exit
+}
+
+ranks() { # n, arguments of dtrain …
+    local n=$1
+    shift
+    "${local_mpirun[@]}" -np "$n" "$dtrain" "$@"
+}
+
+# A tiny byte model on dtrain's own sources: trained in a second or two.
+small_run() { # writes small.ini and data/
+    "$dtrain" pack -o data --val 0.1 "$repository/src/model" "$repository/src/train" >pack.log 2>&1 ||
+        { cat pack.log >&2; exit 1; }
+    cat >small.ini <<'EOF'
+[run]
+steps = 12
+precision = fp32
+[model]
+d_model = 32
+n_layer = 2
+vocab_size = 256
+[data]
+train = data/train-*.h5
+val = data/val-*.h5
+seq_len = 48
+batch = 8
+block = 4
+[optim]
+lr = 3e-3
+warmup_steps = 3
+[log]
+every = 1
+EOF
+}
+
+train_lines() { # metrics.jsonl: "step loss grad_norm" of each train line
+    sed -n 's/.*"event":"train","step":\([0-9]*\),.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1"
+}
+
+# Same steps, and losses that agree within a relative tolerance.
+same_losses() { # metrics A, metrics B, tolerance
+    paste -d' ' <(train_lines "$1") <(train_lines "$2") | awk -v tolerance="$3" '
+        $1 != $4 { print "step " $1 " stands beside step " $4; bad = 1 }
+        { d = $2 - $5; d = d < 0 ? -d : d; if (!(d <= tolerance * $5)) { print "step " $1 ": loss " $2 " and " $5; bad = 1 } }
+        END { exit bad || NR == 0 }'
+}
+
+same_bits() { # checkpoint A, checkpoint B
+    cmp "$1/model.safetensors" "$2/model.safetensors" &&
+        cmp "$1/optimizer-00001-of-00001.safetensors" "$2/optimizer-00001-of-00001.safetensors"
+}
