@@ -85,9 +85,17 @@ static inline const char *in_scratch(const char *name)
     return path[next];
 }
 
+// Unsynced, unlike dtrain's own writing: tests damage hundreds of files.
+static inline void put_bytes(const char *path, const void *bytes, int64_t size)
+{
+    FILE *file = fopen(path, "wb");
+    CHECK(file && fwrite(bytes, 1, (size_t)size, file) == (size_t)size && fclose(file) == 0,
+          "cannot write %s", path);
+}
+
 static inline void put_text(const char *path, const char *text)
 {
-    CHECK_INT(dt_write_file_atomic(path, text, (int64_t)strlen(text)), DT_OK);
+    put_bytes(path, text, (int64_t)strlen(text));
 }
 
 static inline char *get_text(const char *path)
@@ -104,6 +112,6 @@ static inline void flip_byte(const char *path, int64_t offset)
     int64_t size = 0;
     CHECK_INT(dt_read_file(path, 1 << 24, &text, &size), DT_OK);
     text[offset] ^= 1;
-    CHECK_INT(dt_write_file_atomic(path, text, size), DT_OK);
+    put_bytes(path, text, size);
     free(text);
 }
