@@ -72,8 +72,8 @@ bool dt_config_is_set(const struct dt_config *config, const char *key); // "run.
 const char *dt_config_text(const struct dt_config *config, const char *key);
 const char *dt_config_origin(const struct dt_config *config, const char *key); // "config.ini:12"
 
-// A check across keys found something wrong with `key`: DT_USER, with the key's origin in the
-// message (left out where `config` is NULL: on ranks that got the settings from another).
+// A check across keys found something wrong with `key`: DT_USER, the message "origin: key: " and
+// the text (no origin where `config` is NULL: on ranks that got the settings from another).
 dt_status dt_config_reject(const struct dt_config *config, const char *key, const char *hint,
                            const char *format, ...) __attribute__((format(printf, 4, 5)));
 
@@ -90,6 +90,6 @@ void dt_config_fault(struct dt_config_faults *faults, const struct dt_config *co
 dt_status dt_config_raise(const struct dt_config_faults *faults, const char *hint);
 
 // The resolved configuration, every key with its value and origin as a comment; a valid input
-// again.
+// again, of the same settings, in which every key counts as set.
 void dt_config_echo(const struct dt_config *config, FILE *out);
 void dt_config_help(const struct dt_config_table *table, FILE *out);

@@ -227,7 +227,7 @@ static void check_schedule(struct check *check)
 {
     const struct dt_settings *s = check->settings;
     int64_t steps = s->run.steps, warmup = s->optim.warmup_steps;
-    int64_t decay = s->optim.decay_steps < 0 ? steps / 5 : s->optim.decay_steps;
+    int64_t decay = s->optim.decay_steps < 0 ? (steps + 2) / 5 : s->optim.decay_steps;
     if (s->optim.min_lr > s->optim.lr)
         FAULT(check, "optim.min_lr", "%g is above optim.lr = %g (%s)", s->optim.min_lr, s->optim.lr,
               origin(check, "optim.lr"));

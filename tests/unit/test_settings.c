@@ -210,6 +210,8 @@ static void test_between_keys(void)
          "optim.decay_steps: 91 and optim.warmup_steps = 10 (command line) are more than run.steps "
          "= 100 (c.ini:2)"},
         {{{"optim.schedule=wsd", "optim.warmup_steps=81"}}, "optim.decay_steps: 20 and"},
+        {{{"optim.schedule=wsd", "run.steps=3", "optim.warmup_steps=2", "optim.decay_steps=2"}},
+         "optim.decay_steps: 2 and"},
         {{{"optim.beta1=1"}}, "optim.beta1: 1 is not below 1"},
         {{{"optim.beta2=1.0"}}, "optim.beta2: 1 is not below 1"},
         {{{"run.seed=9007199254740993"}}, "run.seed: 9007199254740993 is out of range"},
@@ -223,6 +225,7 @@ static void test_between_keys(void)
         {{"optim.min_lr=3e-3", "optim.warmup_steps=99"}},
         {{"optim.schedule=wsd", "optim.decay_steps=90", "optim.warmup_steps=10"}},
         {{"optim.beta1=0", "optim.beta2=0.9999", "optim.grad_clip=0", "optim.weight_decay=0"}},
+        {{"optim.schedule=wsd", "run.steps=3", "optim.warmup_steps=2"}}, // auto: 0.6, one step
         {{"run.seed=9007199254740992"}},
     };
     check_refused(list, sizeof list / sizeof list[0]);
