@@ -1,6 +1,6 @@
 // Status and error records. A fallible function returns a status. Where something first goes wrong
-// DT_FAIL records code, message and hint in the thread's error record; each level above adds a frame
-// by DT_TRY. Nothing prints or exits but dt_die, whose work main registers.
+// DT_FAIL records code, message and hint in the thread's error record; each level above adds a
+// frame by DT_TRY. Nothing prints or exits but dt_die, whose work main registers.
 #pragma once
 
 #include <stddef.h>
