@@ -24,14 +24,18 @@ static inline void remove_scratch(void)
     CHECK_INT(dt_remove_tree(scratch), DT_OK);
 }
 
-// A path in the scratch folder; one of eight buffers that take turns.
+// A path in the scratch folder, the same one for the same name; it stays.
 static inline const char *in_scratch(const char *name)
 {
-    static char paths[8][DT_PATH];
-    static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, DT_PATH, "%s/%s", scratch, name);
-    return path;
+    enum { NAMES = 256 };
+    static char paths[NAMES][128];
+    char path[128];
+    int i = 0;
+    snprintf(path, sizeof path, "%s/%.60s", scratch, name);
+    while (i < NAMES - 1 && paths[i][0] && strcmp(paths[i], path) != 0)
+        i++;
+    memcpy(paths[i], path, sizeof path);
+    return paths[i];
 }
 
 // How a dataset is written; the data is what `memory` says, the file holds `disk`.

@@ -1,0 +1,412 @@
+// Packing and verifying: what is taken, what lands in which shard, what is refused, and that a
+// failure leaves nothing behind.
+#include "base/log.h"
+#include "data/h5_shard.h"
+#include "data/pack.h"
+#include "shards.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+static void write_text(const char *name, const char *text)
+{
+    write_bytes(in_scratch(name), text, strlen(text));
+}
+
+static struct dt_pack_config config_of(const char *const *inputs, int n, const char *output)
+{
+    return (struct dt_pack_config){
+        .inputs = inputs,
+        .n_inputs = n,
+        .output = output,
+        .shard_bytes = 1 << 20,
+        .seed = 1,
+    };
+}
+
+static dt_status pack_one(struct dt_pack_config config, const char *input,
+                          struct dt_pack_result *result)
+{
+    const char *inputs[] = {input};
+    config.inputs = inputs;
+    config.n_inputs = 1;
+    return dt_pack(&config, result);
+}
+
+static void expect_refusal(struct dt_pack_config config, const char *input, const char *phrase)
+{
+    struct dt_pack_result result;
+    CHECK_INT(pack_one(config, input, &result), DT_USER);
+    CHECK(strstr(dt_error_current()->message, phrase), "\"%s\" does not say \"%s\"",
+          dt_error_current()->message, phrase);
+}
+
+// Entries of a folder but . and .., hidden ones too.
+static int entries(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    int n = 0;
+    if (!dir)
+        return -1;
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n - 2;
+}
+
+// All tokens of a side as text, '|' where a document starts; checks each shard on the way.
+static char *read_side(const char *output, const char *side, int64_t n_shards)
+{
+    static char text[1 << 16];
+    size_t used = 0;
+    for (int64_t i = 0; i < n_shards; i++) {
+        static uint8_t starts[1 << 15], bytes[1 << 15];
+        char path[DT_PATH];
+        struct dt_shard shard;
+        struct dt_shard_reader *reader;
+        const void *tokens;
+        snprintf(path, sizeof path, "%s/%s-%05ld.h5", output, side, (long)i);
+        dt_status status = dt_verify_shard(path, false, &shard);
+        CHECK(status == DT_OK, "%s", dt_error_current()->message);
+        CHECK_INT(dt_shard_open(path, 1, 0, &shard, &reader), DT_OK);
+        CHECK_INT(dt_shard_read_tokens(reader, 0, shard.count, false, bytes, &tokens), DT_OK);
+        CHECK_INT(dt_shard_read_starts(reader, 0, shard.count, starts), DT_OK);
+        for (int64_t p = 0; p < shard.count; p++) {
+            if (starts[p])
+                text[used++] = '|';
+            text[used++] = ((const char *)tokens)[p];
+        }
+        dt_shard_close(reader);
+    }
+    text[used] = 0;
+    return text;
+}
+
+static void make_folder(void)
+{
+    mkdir(in_scratch("in"), 0777);
+    mkdir(in_scratch("in/sub"), 0777);
+    mkdir(in_scratch("in/.git"), 0777);
+    write_text("in/b.txt", "bbb");
+    write_text("in/B.txt", "BB");
+    write_text("in/sub/z.txt", "zz");
+    write_text("in/sub/\xc3\xa9", "\xc3\xa9");
+    write_text("in/empty", "");
+    write_text("in/.hidden", "hidden");
+    write_text("in/.git/config", "hidden");
+    write_bytes(in_scratch("in/binary"), "ab\0cd", 5);
+    write_text("outside", "outside");
+    CHECK(symlink("../outside", in_scratch("in/link")) == 0, "no link");
+    CHECK(symlink("nowhere", in_scratch("in/dangling")) == 0, "no link");
+    CHECK(symlink("..", in_scratch("in/sub/loop")) == 0, "no link");
+    CHECK(symlink("self", in_scratch("in/self")) == 0, "no link");
+    mkfifo(in_scratch("in/pipe"), 0666);
+}
+
+static void test_folder(void)
+{
+    struct dt_pack_result result;
+    struct dt_pack_config config = config_of(NULL, 0, in_scratch("out"));
+    CHECK_INT(pack_one(config, in_scratch("in"), &result), DT_OK);
+    CHECK_INT(result.files, 5);
+    CHECK_INT(result.vocab_size, 256);
+    CHECK_INT(result.val_shards, 0);
+    CHECK_STR(read_side(config.output, "train", 1), "|BB|bbb|outside|zz|\xc3\xa9");
+    CHECK_INT(entries(config.output), 1);
+
+    // The output lies in the input, and a file that is named is taken whatever is in it.
+    const char *inputs[] = {in_scratch("in/binary"), in_scratch("in"), in_scratch("in/.hidden")};
+    config = config_of(inputs, 3, in_scratch("in/sub/shards"));
+    for (int again = 0; again < 2; again++) {
+        config.force = again;
+        CHECK_INT(dt_pack(&config, &result), DT_OK);
+        CHECK_INT(result.files, 7);
+        CHECK_INT(result.train_tokens, 5 + 2 + 3 + 7 + 2 + 2 + 6);
+    }
+    CHECK_INT(dt_remove_tree(config.output), DT_OK);
+}
+
+// Shards are full but for a token, documents run over their borders.
+static void test_borders(void)
+{
+    struct dt_pack_result result;
+    struct dt_pack_config config = config_of(NULL, 0, in_scratch("borders"));
+    config.shard_bytes = 4;
+    CHECK_INT(pack_one(config, in_scratch("in"), &result), DT_OK);
+    CHECK_INT(result.train_tokens, 16);
+    CHECK_INT(result.train_shards, 4);
+    CHECK_STR(read_side(config.output, "train", 4), "|BB|bbb|outside|zz|\xc3\xa9");
+    config.shard_bytes = 5;
+    config.force = true;
+    CHECK_INT(pack_one(config, in_scratch("in"), &result), DT_OK);
+    CHECK_INT(result.train_shards, 4);
+    config.shard_bytes = 7;
+    CHECK_INT(pack_one(config, in_scratch("in"), &result), DT_OK);
+    CHECK_INT(result.train_shards, 3);
+    CHECK_INT(entries(config.output), 3); // the fourth of before is gone
+    CHECK_STR(read_side(config.output, "train", 3), "|BB|bbb|outside|zz|\xc3\xa9");
+}
+
+static void test_split(void)
+{
+    char name[32], expect[2][64], first[64] = "";
+    struct dt_pack_result result;
+    struct dt_pack_config config = config_of(NULL, 0, in_scratch("split"));
+    int differ = 0;
+    mkdir(in_scratch("many"), 0777);
+    for (char c = 'a'; c < 'u'; c++) {
+        char text[2] = {c, 0};
+        snprintf(name, sizeof name, "many/%c", c);
+        write_text(name, text);
+    }
+    config.force = true;
+    for (int i = 0; i < 12; i++) {
+        config.val_fraction = 0.25;
+        config.seed = (uint64_t)i / 2;
+        CHECK_INT(pack_one(config, in_scratch("many"), &result), DT_OK);
+        CHECK_INT(result.train_tokens, 15);
+        CHECK_INT(result.val_tokens, 5);
+        strcpy(expect[i % 2], read_side(config.output, "val", 1));
+        char *train = read_side(config.output, "train", 1);
+        for (char c = 'a'; c < 'u'; c++) // on one side, and in order
+            CHECK((strchr(train, c) != NULL) != (strchr(expect[i % 2], c) != NULL), "%c", c);
+        for (char *p = train + 1; p[0] && p[1]; p += 2)
+            CHECK(p[2] == 0 || p[2] > p[0], "out of order: %s", train);
+        if (i % 2)
+            CHECK_STR(expect[1], expect[0]);
+        differ += i > 0 && strcmp(expect[i % 2], first) != 0;
+        strcpy(first, expect[i % 2]);
+    }
+    CHECK(differ > 0, "no seed changes the split");
+
+    config.val_fraction = 0.001; // at least a file on each side
+    CHECK_INT(pack_one(config, in_scratch("many"), &result), DT_OK);
+    CHECK_INT(result.val_tokens, 1);
+    config.val_fraction = 0.999;
+    CHECK_INT(pack_one(config, in_scratch("many"), &result), DT_OK);
+    CHECK_INT(result.train_tokens, 1);
+    write_text("single", "0123456789"); // one file: its tail
+    config.val_fraction = 0.3;
+    CHECK_INT(pack_one(config, in_scratch("single"), &result), DT_OK);
+    CHECK_STR(read_side(config.output, "train", 1), "|0123456");
+    CHECK_STR(read_side(config.output, "val", 1), "789");
+}
+
+enum { RAW = 30011 };
+
+static void test_raw(enum dt_pack_format format, int64_t size)
+{
+    static uint32_t u32[RAW];
+    static uint16_t u16[RAW];
+    struct dt_pack_result result;
+    struct dt_pack_config config = config_of(NULL, 0, in_scratch("raw"));
+    for (int64_t p = 0; p < RAW; p++) {
+        u32[p] = p == 20000 ? UINT32_MAX : (uint32_t)(p * p);
+        u16[p] = (uint16_t)(p == 20000 ? 60000 : p % 1000);
+    }
+    const char *data = size == 4 ? (char *)u32 : (char *)u16;
+    write_bytes(in_scratch("raw.bin"), data, (size_t)(RAW * size));
+    config.format = format;
+    config.shard_bytes = 20000;
+    config.val_fraction = 0.1;
+    config.force = true;
+    CHECK_INT(pack_one(config, in_scratch("raw.bin"), &result), DT_OK);
+    CHECK_INT(result.val_tokens, 3001);
+    CHECK_INT(result.train_tokens, RAW - 3001);
+    CHECK_INT(result.train_shards, (27010 * size + 19999) / 20000);
+    CHECK_INT(result.vocab_size, size == 4 ? INT64_C(1) << 32 : 60001);
+    int64_t at = 0;
+    for (int64_t i = 0; i < result.train_shards; i++) {
+        char path[DT_PATH];
+        uint64_t want;
+        struct dt_shard shard;
+        snprintf(path, sizeof path, "%s/train-%05ld.h5", config.output, (long)i);
+        CHECK_INT(dt_verify_shard(path, false, &shard), DT_OK);
+        CHECK_INT(shard.vocab_size, result.vocab_size);
+        CHECK_INT(shard.hash_block, 16384);
+        CHECK(!shard.doc_starts, "raw tokens have no documents");
+        struct dt_shard_reader *reader;
+        CHECK_INT(dt_shard_open(path, 1, 0, &shard, &reader), DT_OK);
+        CHECK_INT(dt_shard_fingerprint(reader, &shard), DT_OK);
+        dt_shard_close(reader);
+        int64_t bytes = shard.count * size;
+        CHECK(bytes <= 20000 && bytes > 17000, "a shard of %ld bytes", (long)bytes);
+        want = XXH64(data + at, 16384, 0);
+        CHECK(shard.first_hash == want, "shard %ld: first hash", (long)i);
+        want = XXH64(data + at + 16384, (size_t)(bytes - 16384), 0);
+        CHECK(shard.last_hash == want, "shard %ld: last hash", (long)i);
+        at += bytes;
+    }
+    CHECK_INT(at, 27010 * size);
+
+    config.output = in_scratch("refused");
+    config.vocab_size = size == 4 ? UINT32_MAX : 60000;
+    expect_refusal(config, in_scratch("raw.bin"), "token 20000 is");
+    config.vocab_size++;
+    CHECK_INT(pack_one(config, in_scratch("raw.bin"), &result), DT_OK);
+    CHECK_INT(dt_remove_tree(config.output), DT_OK);
+    write_bytes(in_scratch("odd.bin"), data, (size_t)(RAW * size - 1));
+    expect_refusal(config, in_scratch("odd.bin"), "no multiple of");
+    CHECK(!dt_file_exists(config.output), "a refusal leaves a folder behind");
+}
+
+static void test_refusals(void)
+{
+    struct dt_pack_config config = config_of(NULL, 0, in_scratch("out"));
+    struct dt_pack_result result;
+    expect_refusal(config, in_scratch("in"), "already holds shards");
+    CHECK_STR(read_side(config.output, "train", 1), "|BB|bbb|outside|zz|\xc3\xa9");
+    config.output = in_scratch("new");
+    expect_refusal(config, in_scratch("absent"), "absent");
+    expect_refusal(config, in_scratch("in/self"), "self");
+    expect_refusal(config, in_scratch("in/pipe"), "not a regular file");
+    expect_refusal(config, in_scratch("in/empty"), "nothing to pack");
+    expect_refusal(config, in_scratch("in/.git/../sub/shards"), "shards");
+    CHECK_INT(dt_pack(&config, &result), DT_USER);
+    static const double fractions[] = {1, -0.1, NAN, INFINITY};
+    for (int i = 0; i < 4; i++) {
+        config.val_fraction = fractions[i];
+        expect_refusal(config, in_scratch("in"), "validation part");
+    }
+    config.val_fraction = 0;
+    config.shard_bytes = 0;
+    expect_refusal(config, in_scratch("in"), "too small");
+    CHECK(!dt_file_exists(config.output), "a refusal leaves a folder behind");
+    config.shard_bytes = 100;
+    config.output = in_scratch("outside");
+    expect_refusal(config, in_scratch("in"), "outside");
+    config.output = in_scratch("outside/sub");
+    expect_refusal(config, in_scratch("in"), "outside");
+}
+
+// A disk that is full after so and so many bytes of a file: old shards stay, nothing new is there.
+static void test_full_disk(void)
+{
+    static char bytes[100000];
+    struct dt_pack_result result;
+    struct dt_pack_config config = config_of(NULL, 0, in_scratch("full"));
+    struct rlimit before, limit;
+    memset(bytes, 'x', sizeof bytes);
+    write_text("small", "small");
+    write_bytes(in_scratch("big"), bytes, sizeof bytes);
+    write_text("full.keep", "");
+    CHECK_INT(pack_one(config, in_scratch("small"), &result), DT_OK);
+    config.force = true;
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before);
+    limit = before;
+    int failures = 0;
+    for (limit.rlim_cur = 200; limit.rlim_cur < 115000; limit.rlim_cur += 1111) {
+        setrlimit(RLIMIT_FSIZE, &limit);
+        dt_status status = pack_one(config, in_scratch("big"), &result);
+        setrlimit(RLIMIT_FSIZE, &before);
+        CHECK_INT(entries(config.output), 1);
+        if (status == DT_OK)
+            break;
+        failures++;
+        CHECK_INT(status, DT_MACHINE);
+        CHECK(strstr(dt_error_current()->message, "File too large"), "%s",
+              dt_error_current()->message);
+        CHECK_STR(read_side(config.output, "train", 1), "|small");
+    }
+    CHECK(failures > 80 && limit.rlim_cur > 100000, "%d failures", failures);
+    config.output = in_scratch("full2");
+    limit.rlim_cur = 50000;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    CHECK_INT(pack_one(config, in_scratch("big"), &result), DT_MACHINE);
+    setrlimit(RLIMIT_FSIZE, &before);
+    CHECK(!dt_file_exists(config.output), "a failure leaves a folder behind");
+}
+
+// Leftovers of a run that was killed go; files of others stay.
+static void test_leftovers(void)
+{
+    struct dt_pack_result result;
+    struct dt_pack_config config = config_of(NULL, 0, in_scratch("left"));
+    mkdir(in_scratch("left"), 0777);
+    write_text("left/.train-00007.h5.tmp", "half");
+    write_text("left/notes.txt", "notes");
+    write_text("left/train-0001.h5", "not one of ours");
+    CHECK_INT(pack_one(config, in_scratch("in"), &result), DT_OK);
+    CHECK_INT(entries(config.output), 3);
+    CHECK(!dt_file_exists(in_scratch("left/.train-00007.h5.tmp")), "a leftover stays");
+}
+
+static void expect_damage(const char *path, const char *phrase)
+{
+    struct dt_shard shard;
+    CHECK_INT(dt_verify_shard(path, false, &shard), DT_USER);
+    CHECK(strstr(dt_error_current()->message, phrase), "\"%s\" does not say \"%s\"",
+          dt_error_current()->message, phrase);
+}
+
+static void test_verify(void)
+{
+    static uint16_t tokens[RAW];
+    static uint64_t starts[] = {0, 500, 400};
+    struct dt_pack_result result;
+    struct dt_pack_config config = config_of(NULL, 0, in_scratch("verify"));
+    write_bytes(in_scratch("zeros"), tokens, sizeof tokens);
+    config.format = DT_PACK_U16;
+    CHECK_INT(pack_one(config, in_scratch("zeros"), &result), DT_OK);
+    const char *path = in_scratch("verify/train-00000.h5");
+    flip_bit(path, offset_of(path, "tokens") + 2 * RAW - 1);
+    expect_damage(path, "checksum mismatch in /tokens, block 3");
+    CHECK(truncate(path, dt_file_size(path) - 100) == 0, "cannot truncate");
+    expect_damage(path, "truncated");
+    expect_damage(in_scratch("absent"), "No such file");
+
+    hid_t file = new_file(in_scratch("plain.h5")), u16 = H5T_STD_U16LE, u64 = H5T_STD_U64LE;
+    tokens[777] = 50;
+    put(file, &(struct put){"tokens", u16, u16, 1, {RAW}, tokens, 0, 0, false, false});
+    put_attribute(file, "tokens", "vocab_size", H5T_STD_I64LE, 50);
+    H5Fclose(file);
+    expect_damage(in_scratch("plain.h5"), "offset 777 is 50, outside its vocabulary of 50");
+    file = new_file(in_scratch("docs.h5"));
+    put(file, &(struct put){"tokens", u16, u16, 1, {RAW}, tokens, 0, 0, false, false});
+    put(file, &(struct put){"doc_starts", u64, u64, 1, {3}, starts, 0, 0, false, false});
+    H5Fclose(file);
+    expect_damage(in_scratch("docs.h5"), "/doc_starts[2] is 400");
+}
+
+static void test_verify_pairs(void)
+{
+    static int32_t ids[40], labels[40];
+    struct dt_shard shard;
+    for (int i = 0; i < 3; i++) {
+        hid_t file = new_file(in_scratch("pairs.h5")), i32 = H5T_STD_I32LE;
+        ids[33] = i == 1 ? -1 : 1;
+        labels[34] = i == 2 ? -5 : -100;
+        put(file, &(struct put){"input_ids", i32, i32, 2, {10, 4}, ids, 0, 0, false, false});
+        put(file, &(struct put){"labels", i32, i32, 2, {10, 4}, labels, 0, 0, false, false});
+        H5Fclose(file);
+        if (i == 0)
+            CHECK_INT(dt_verify_shard(in_scratch("pairs.h5"), false, &shard), DT_OK);
+        else
+            expect_damage(in_scratch("pairs.h5"), i == 1 ? "/input_ids at row 8, column 1 is -1"
+                                                         : "/labels at row 8, column 2 is -5");
+    }
+}
+
+int main(void)
+{
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    dt_log_quiet(true);
+    make_scratch();
+    make_folder();
+    test_folder();
+    test_borders();
+    test_split();
+    test_raw(DT_PACK_U16, 2);
+    test_raw(DT_PACK_U32, 4);
+    test_refusals();
+    test_full_disk();
+    test_leftovers();
+    test_verify();
+    test_verify_pairs();
+    remove_scratch();
+    return test_end();
+}
