@@ -11,10 +11,10 @@
 
 enum {
     DT_LANES = 16, // channels a vector loop takes: one AVX-512 register, two AVX2, four SSE
-    DT_GROUP = 128,
+    DT_GROUP = 256,
     DT_PITCH = DT_GROUP + DT_LANES, // floats between rows; no power of two, for the caches' sake
     DT_BLOCK = 32,
-    DT_PIECES = 16, // where there would be fewer pieces than this, groups are made narrower
+    DT_PIECES = 32, // where there would be fewer pieces than this, groups are made narrower
 };
 
 struct dt_cut {
@@ -44,6 +44,22 @@ static inline struct dt_piece dt_piece(const struct dt_cut *cut, int64_t channel
     piece.count = channels - piece.first < cut->width ? channels - piece.first : cut->width;
     piece.padded = (piece.count + DT_LANES - 1) / DT_LANES * DT_LANES;
     return piece;
+}
+
+// DT_LANES channels from or to a row. What a loop updates for many n is kept in a local array, and
+// so in a register.
+DT_INLINE void dt_load_lanes(const float *from, float *restrict to)
+{
+#pragma omp simd
+    for (int l = 0; l < DT_LANES; l++)
+        to[l] = from[l];
+}
+
+DT_INLINE void dt_store_lanes(const float *restrict from, float *to)
+{
+#pragma omp simd
+    for (int l = 0; l < DT_LANES; l++)
+        to[l] = from[l];
 }
 
 // Row `row` (of all B · L) of an argument, the piece's channels: as a padded fp32 row, and back.

@@ -105,9 +105,11 @@ static void stage(const struct dt_scan_backward_args *args, const struct dt_piec
         dt_load_piece(piece, args->dtype, args->dy, args->dy_stride, row + t, dy);
 #pragma omp simd
         for (int64_t i = 0; i < piece->padded; i++) {
-            float x = raw[i] + scratch->dt_bias[i], gate = dt_sigmoidf(z[i]);
-            delta[i] = dt_softplusf(x);
-            slope[i] = dt_sigmoidf(x);
+            float x = raw[i] + scratch->dt_bias[i], e = dt_expf(x < 0.0f ? x : -x);
+            float gate = dt_sigmoidf(z[i]);
+            delta[i] =
+                (x < 0.0f ? 0.0f : x) + dt_log1pf_unit(e); // softplus, e shared with its slope
+            slope[i] = (x < 0.0f ? e : 1.0f) / (1.0f + e);
             du[i] = delta[i] * u[i];
             ds[i] = dy[i] * z[i] * gate;
             dz[i] = dy[i] * gate * (1.0f + z[i] * (1.0f - gate));

@@ -17,7 +17,7 @@
 #include "kernels/piece_cpu.h"
 #include "kernels/scan.h"
 
-enum { SCAN_STATES = 8 };
+enum { SCAN_STATES = 4 };
 
 // What the recurrence needs of one block; rows are DT_PITCH apart.
 struct scan_block {
@@ -78,6 +78,15 @@ DT_INLINE float scan_exp2(float x)
     p = p * r + 0x1.62e42ap-1f;
     p = p * r + 1.0f;
     return dt_float_of_bits(dt_bits_of_float(p) + (dt_bits_of_float(t) << 23));
+}
+
+// A tile of states or of their gradients: local arrays of constant size, which live in registers.
+DT_INLINE void scan_clear(float tile[SCAN_STATES][DT_LANES])
+{
+    for (int n = 0; n < SCAN_STATES; n++)
+#pragma omp simd
+        for (int l = 0; l < DT_LANES; l++)
+            tile[n][l] = 0.0f;
 }
 
 // a[n][i] = -exp(a_log[i, n]) · log2(e); padding gets 0. A NaN is made the plain one: scan_exp2

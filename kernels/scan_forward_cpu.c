@@ -67,23 +67,20 @@ DT_INLINE void advance_tile(const struct scan_block *block, int64_t n0, int64_t 
     const float *restrict a = block->a + n0 * DT_PITCH + lane;
     float h[SCAN_STATES][DT_LANES];
     for (int n = 0; n < SCAN_STATES; n++)
-#pragma omp simd
-        for (int l = 0; l < DT_LANES; l++)
-            h[n][l] = h_rows[(n0 + n) * DT_PITCH + lane + l];
+        dt_load_lanes(h_rows + (n0 + n) * DT_PITCH + lane, h[n]);
     for (int64_t t = 0; t < block->steps; t++) {
-        const float *restrict delta = block->delta + t * DT_PITCH + lane;
-        const float *restrict du = block->du + t * DT_PITCH + lane;
+        int64_t row = t * DT_PITCH + lane;
         const float *restrict b = block->b + t * block->n_state + n0;
         const float *restrict c = block->c + t * block->n_state + n0;
-        float *restrict s = s_rows + t * DT_PITCH + lane;
+        float delta[DT_LANES], du[DT_LANES], s[DT_LANES];
+        dt_load_lanes(block->delta + row, delta);
+        dt_load_lanes(block->du + row, du);
+        dt_load_lanes(s_rows + row, s);
         if (n0 == 0)
             dt_prefetch(block->ahead, t, lane);
         if (block->reset && block->reset[t])
-            for (int n = 0; n < SCAN_STATES; n++)
-#pragma omp simd
-                for (int l = 0; l < DT_LANES; l++)
-                    h[n][l] = 0.0f;
-#pragma GCC unroll 8
+            scan_clear(h);
+#pragma GCC unroll 4
         for (int n = 0; n < SCAN_STATES; n++)
 #pragma omp simd
             for (int l = 0; l < DT_LANES; l++) {
@@ -91,11 +88,10 @@ DT_INLINE void advance_tile(const struct scan_block *block, int64_t n0, int64_t 
                 h[n][l] = decay * h[n][l] + du[l] * b[n];
                 s[l] += c[n] * h[n][l];
             }
+        dt_store_lanes(s, s_rows + row);
     }
     for (int n = 0; n < SCAN_STATES; n++)
-#pragma omp simd
-        for (int l = 0; l < DT_LANES; l++)
-            h_rows[(n0 + n) * DT_PITCH + lane + l] = h[n][l];
+        dt_store_lanes(h[n], h_rows + (n0 + n) * DT_PITCH + lane);
 }
 
 DT_CLONES

@@ -5,32 +5,30 @@
 
 DT_CLONES
 void scan_replay(const struct scan_block *block, const struct scan_rows *scratch,
-                 const float *restrict start, int64_t n0, int64_t lane)
+                 const float *start, int64_t n0, int64_t lane)
 {
     const float *restrict a = block->a + n0 * DT_PITCH + lane;
     float h[SCAN_STATES][DT_LANES];
     for (int n = 0; n < SCAN_STATES; n++)
-#pragma omp simd
-        for (int l = 0; l < DT_LANES; l++)
-            h[n][l] = start[(n0 + n) * DT_PITCH + lane + l];
+        dt_load_lanes(start + (n0 + n) * DT_PITCH + lane, h[n]);
     for (int64_t t = 0; t < block->steps; t++) {
         int64_t row = t * DT_PITCH + lane;
-        const float *restrict delta = block->delta + row, *restrict du = block->du + row;
-        const float *restrict ds = scratch->ds + row;
         const float *restrict b = block->b + t * block->n_state + n0;
         const float *restrict c = block->c + t * block->n_state + n0;
-        float *restrict s = scratch->s + row, *restrict dc = scratch->dc + t * SCAN_TILE;
+        float *restrict dc = scratch->dc + t * SCAN_TILE;
         float *restrict decay = scratch->decay + t * SCAN_TILE;
         float *restrict before = scratch->before + t * SCAN_TILE;
+        float delta[DT_LANES], du[DT_LANES], ds[DT_LANES], s[DT_LANES];
         bool reset = block->reset && block->reset[t];
+        dt_load_lanes(block->delta + row, delta);
+        dt_load_lanes(block->du + row, du);
+        dt_load_lanes(scratch->ds + row, ds);
+        dt_load_lanes(scratch->s + row, s);
         if (n0 == 0)
             dt_prefetch(block->ahead, t, lane);
         if (reset)
-            for (int n = 0; n < SCAN_STATES; n++)
-#pragma omp simd
-                for (int l = 0; l < DT_LANES; l++)
-                    h[n][l] = 0.0f;
-#pragma GCC unroll 8
+            scan_clear(h);
+#pragma GCC unroll 4
         for (int n = 0; n < SCAN_STATES; n++)
 #pragma omp simd
             for (int l = 0; l < DT_LANES; l++) {
@@ -41,6 +39,7 @@ void scan_replay(const struct scan_block *block, const struct scan_rows *scratch
                 s[l] += c[n] * h[n][l];
                 dc[n * DT_LANES + l] += ds[l] * h[n][l];
             }
+        dt_store_lanes(s, scratch->s + row);
         if (reset) // no gradient goes to t - 1
             memset(decay, 0, SCAN_TILE * sizeof *decay);
     }
@@ -51,28 +50,27 @@ void scan_sweep(const struct scan_block *block, const struct scan_rows *scratch,
                 const struct dt_ahead *ahead, int64_t n0, int64_t lane)
 {
     const float *restrict a = block->a + n0 * DT_PITCH + lane;
-    float *restrict carry_rows = scratch->carry + n0 * DT_PITCH + lane;
     float *restrict da_rows = scratch->da + n0 * DT_PITCH + lane;
     float carry[SCAN_STATES][DT_LANES], da[SCAN_STATES][DT_LANES];
     for (int n = 0; n < SCAN_STATES; n++)
-#pragma omp simd
-        for (int l = 0; l < DT_LANES; l++) {
-            carry[n][l] = carry_rows[n * DT_PITCH + l];
-            da[n][l] = 0.0f;
-        }
+        dt_load_lanes(scratch->carry + (n0 + n) * DT_PITCH + lane, carry[n]);
+    scan_clear(da);
     for (int64_t t = block->steps - 1; t >= 0; t--) {
         int64_t row = t * DT_PITCH + lane;
-        const float *restrict delta = block->delta + row, *restrict du = block->du + row;
-        const float *restrict ds = scratch->ds + row;
         const float *restrict b = block->b + t * block->n_state + n0;
         const float *restrict c = block->c + t * block->n_state + n0;
         const float *restrict decay = scratch->decay + t * SCAN_TILE;
         const float *restrict before = scratch->before + t * SCAN_TILE;
         float *restrict db = scratch->db + t * SCAN_TILE;
-        float *restrict dh_b = scratch->dh_b + row, *restrict dh_a = scratch->dh_a + row;
+        float delta[DT_LANES], du[DT_LANES], ds[DT_LANES], dh_b[DT_LANES], dh_a[DT_LANES];
+        dt_load_lanes(block->delta + row, delta);
+        dt_load_lanes(block->du + row, du);
+        dt_load_lanes(scratch->ds + row, ds);
+        dt_load_lanes(scratch->dh_b + row, dh_b);
+        dt_load_lanes(scratch->dh_a + row, dh_a);
         if (n0 == 0)
             dt_prefetch(ahead, t, lane);
-#pragma GCC unroll 8
+#pragma GCC unroll 4
         for (int n = 0; n < SCAN_STATES; n++)
 #pragma omp simd
             for (int l = 0; l < DT_LANES; l++) {
@@ -85,13 +83,15 @@ void scan_sweep(const struct scan_block *block, const struct scan_rows *scratch,
                 dh_a[l] += q * a[n * DT_PITCH + l];
                 da[n][l] += q * delta[l];
             }
+        dt_store_lanes(dh_b, scratch->dh_b + row);
+        dt_store_lanes(dh_a, scratch->dh_a + row);
     }
-    for (int n = 0; n < SCAN_STATES; n++)
+    for (int n = 0; n < SCAN_STATES; n++) {
+        dt_store_lanes(carry[n], scratch->carry + (n0 + n) * DT_PITCH + lane);
 #pragma omp simd
-        for (int l = 0; l < DT_LANES; l++) {
-            carry_rows[n * DT_PITCH + l] = carry[n][l];
+        for (int l = 0; l < DT_LANES; l++)
             da_rows[n * DT_PITCH + l] += da[n][l];
-        }
+    }
 }
 
 DT_CLONES
