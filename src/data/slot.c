@@ -19,10 +19,11 @@ static dt_status check_unchanged(const struct dt_shard *then, const struct dt_sh
 {
     if (then->schema == now->schema && then->type == now->type && then->count == now->count &&
         then->row == now->row && then->hash_block == now->hash_block &&
-        then->doc_starts == now->doc_starts && then->file_bytes == now->file_bytes)
+        then->doc_starts == now->doc_starts && then->first_hash == now->first_hash &&
+        then->last_hash == now->last_hash)
         return DT_OK;
     return DT_FAIL(DT_USER, "leave shards alone while they are trained on; start again",
-                   "%s has changed since the start (it had %" PRId64 " bytes, it has %" PRId64 ")",
+                   "%s has changed since the start (%" PRId64 " bytes then, %" PRId64 " now)",
                    then->path, then->file_bytes, now->file_bytes);
 }
 
@@ -50,6 +51,7 @@ static dt_status open_shard(struct dt_shelf *shelf, int64_t shard, struct dt_sha
         place->reader = NULL;
         DT_TRY(dt_shard_open(known->path, shelf->dataset->seq_len, 0, &now, &place->reader));
         place->shard = shard;
+        DT_TRY(dt_shard_fingerprint(place->reader, &now));
         DT_TRY(check_unchanged(known, &now));
     }
     *reader = place->reader;
@@ -79,7 +81,8 @@ int64_t dt_slot_starts_bytes(const struct dt_dataset *dataset, int64_t windows)
     return (most < windows ? most : windows) * dataset->seq_len;
 }
 
-// Marks where documents start among n tokens. reset_after: `before` says that tokens[-1] is there.
+// Marks where documents start among n tokens. `before` says that tokens[-1] is there; where it is
+// not, the caller knows what starts[0] is.
 static void mark_starts(const struct dt_slot_rules *rules, dt_dtype type, const void *tokens,
                         int64_t n, bool before, uint8_t *starts)
 {
@@ -90,7 +93,6 @@ static void mark_starts(const struct dt_slot_rules *rules, dt_dtype type, const 
     } else if (before) {
         dt_tokens_mark(type, dt_tokens_at(type, tokens, -1), n, rules->reset_token, starts);
     } else {
-        starts[0] = 0;
         dt_tokens_mark(type, tokens, n - 1, rules->reset_token, starts + 1);
     }
 }

@@ -239,7 +239,7 @@ static void test_resets(void)
         check_batches(&config, 0, 70);
         config.sequential = true;
         check_batches(&config, 0, 4);
-        config.reset_token = 70000; // no u8 or u16 holds it
+        config.reset_token = RESET_TOKEN + 65536; // no u8 or u16 holds it
         check_batches(&config, 0, 4);
         dt_dataset_free(dataset);
     }
@@ -371,25 +371,23 @@ static void test_bad_pairs(void)
     }
 }
 
-static void test_vocabulary(void)
+static void test_vocabulary(int64_t size, int64_t vocab_size)
 {
-    for (int64_t size = 1; size <= 4; size *= 2) {
-        write_shards(size, PLAIN, false);
-        struct dt_dataset *dataset = scan("s0.h5");
-        struct dt_loader_config config = config_of(dataset);
-        config.batch = 1;
-        config.shuffle = false;
-        config.vocab_size = token(0, 500);
-        int64_t p = 0;
-        while (token(0, p) < config.vocab_size)
-            p++;
-        char where[64], limit[64];
-        snprintf(where, sizeof where, "offset %ld is %ld", (long)p, (long)token(0, p));
-        snprintf(limit, sizeof limit, "vocabulary of %ld", (long)config.vocab_size);
-        const char *phrases[] = {"s0.h5", "/tokens", where, limit, NULL};
-        expect_error(&config, 0, (p - 1) / T, phrases); // the window whose last label it is
-        dt_dataset_free(dataset);
-    }
+    write_shards(size, PLAIN, false);
+    struct dt_dataset *dataset = scan("s0.h5");
+    struct dt_loader_config config = config_of(dataset);
+    config.batch = 1;
+    config.shuffle = false;
+    config.vocab_size = vocab_size;
+    int64_t p = 0;
+    while (token(0, p) < config.vocab_size)
+        p++;
+    char where[64], limit[64];
+    snprintf(where, sizeof where, "offset %ld is %ld", (long)p, (long)token(0, p));
+    snprintf(limit, sizeof limit, "vocabulary of %ld", (long)config.vocab_size);
+    const char *phrases[] = {"s0.h5", "/tokens", where, limit, NULL};
+    expect_error(&config, 0, (p - 1) / T, phrases); // the window whose last label it is
+    dt_dataset_free(dataset);
 }
 
 enum { LONG = 20000, FLIPPED = 4096 * 2 + 77 };
@@ -483,6 +481,19 @@ static void test_bad_documents(void)
     }
 }
 
+// s0.h5 of its own length, with the tokens of another.
+static void put_same_length(void)
+{
+    hid_t file = new_file(in_scratch("s0.h5")), u16 = H5T_STD_U16LE;
+    put(file, &(struct put){.name = "tokens",
+                            .disk = u16,
+                            .memory = u16,
+                            .n_dims = 1,
+                            .dims = {(hsize_t)lengths[0]},
+                            .data = tokens_of(1, 2)});
+    H5Fclose(file);
+}
+
 // What happens to a shard between the look at the start and the first read.
 static void test_changed_shards(void)
 {
@@ -494,6 +505,11 @@ static void test_changed_shards(void)
     snprintf(all, sizeof all, "%s/s0.h5 has changed", scratch);
     struct dt_loader *loader = open_loader(&config, 0);
     CHECK(batches_before_error(loader, 60) >= 0, "another shard passes");
+    CHECK(strstr(dt_error_current()->message, all), "%s", dt_error_current()->message);
+    dt_loader_close(loader);
+    put_same_length();
+    loader = open_loader(&config, 0);
+    CHECK(batches_before_error(loader, 60) >= 0, "another shard of the same length passes");
     CHECK(strstr(dt_error_current()->message, all), "%s", dt_error_current()->message);
     dt_loader_close(loader);
     CHECK(truncate(in_scratch("s0.h5"), 3000) == 0, "cannot truncate");
@@ -681,7 +697,10 @@ int main(void)
     test_sequential();
     test_pairs();
     test_bad_pairs();
-    test_vocabulary();
+    for (int64_t size = 1; size <= 4; size *= 2) {
+        test_vocabulary(size, 200);
+        test_vocabulary(size, 250); // the largest token of all
+    }
     test_bit_flips();
     test_other_flips();
     test_bad_documents();

@@ -127,6 +127,9 @@ static void test_folder(void)
         CHECK_INT(result.files, 7);
         CHECK_INT(result.train_tokens, 5 + 2 + 3 + 7 + 2 + 2 + 6);
     }
+    config.format = DT_PACK_U8; // binary files are welcome, but not our own shards
+    CHECK_INT(dt_pack(&config, &result), DT_OK);
+    CHECK_INT(result.files, 8);
     CHECK_INT(dt_remove_tree(config.output), DT_OK);
 }
 

@@ -164,12 +164,14 @@ static void test_storage(void)
 static void write_pairs(const char *name, hsize_t n, hsize_t labels, hsize_t row, hid_t type,
                         bool tokens)
 {
+    hsize_t label_row = labels > 100 ? row - 1 : row;
     static const int32_t zeros[2 * N * T];
     hid_t file = new_file(in_scratch(name));
     struct put what = {"input_ids", type, H5T_NATIVE_INT32, 2, {n, row}, zeros, 0, 0, false, false};
     put(file, &what);
     what.name = "labels";
     what.dims[0] = labels;
+    what.dims[1] = label_row;
     if (labels > 0)
         put(file, &what);
     struct put also = u16(good);
@@ -184,6 +186,8 @@ static void test_pairs(void)
     expect_bad(in_scratch("both.h5"), "both /tokens and /input_ids");
     write_pairs("n.h5", 5, 4, T, H5T_STD_I32LE, false);
     expect_bad(in_scratch("n.h5"), "/input_ids is [5, 16], /labels is [4, 16]");
+    write_pairs("labels-row.h5", 101, 101, T, H5T_STD_I32LE, false);
+    expect_bad(in_scratch("labels-row.h5"), "/input_ids is [101, 16], /labels is [101, 15]");
     write_pairs("row.h5", 5, 5, T + 1, H5T_STD_I32LE, false);
     expect_bad(in_scratch("row.h5"), "17 tokens long, data.seq_len is 16");
     write_pairs("half-pair.h5", 5, 0, T, H5T_STD_I32LE, false);
