@@ -154,7 +154,7 @@ static void abort_mpi(struct dt_comm *comm, int code)
         sleep(5);
     atomic_store(&mpi->abort_code, code);
     sem_post(&mpi->wake);
-    sleep(1);
+    sleep(2 + (unsigned)(mpi->watch.n_links * mpi->watch.period));
     dt_mpi_end(mpi, code);
 }
 

@@ -222,31 +222,41 @@ static void watch(struct mpi_comm *mpi)
     atomic_store(&mpi->doomed, dt_watch_is_doomed(&mpi->watch));
 }
 
+bool dt_mpi_is_thread(const struct mpi_comm *mpi)
+{
+    return pthread_equal(pthread_self(), mpi->self);
+}
+
 static void hang_up(int signal)
 {
     (void)signal;
     _exit(DT_MACHINE);
 }
 
+// Nobody shall take for a death what this rank has said already: as soon as it aborts, the launcher
+// ends those that would pass the word on.
+static void spread_the_word(struct mpi_comm *mpi)
+{
+    double until = dt_seconds() + dt_watch_spread(&mpi->watch);
+    do {
+        watch(mpi);
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    } while (dt_seconds() < until);
+    dt_watch_flush(&mpi->watch);
+}
+
 _Noreturn void dt_mpi_end(struct mpi_comm *mpi, int code)
 {
     sigset_t alarms;
+    if (dt_mpi_is_thread(mpi) && atomic_load(&mpi->speaks))
+        spread_the_word(mpi);
     sigemptyset(&alarms);
     sigaddset(&alarms, SIGALRM);
     signal(SIGALRM, hang_up); // MPI_Abort waits for the launcher, which may be gone
     pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
     alarm(3);
-    if (dt_mpi_is_thread(mpi)) {
-        watch(mpi);
-        dt_watch_flush(&mpi->watch);
-    }
     MPI_Abort(MPI_COMM_WORLD, code);
     _exit(code);
-}
-
-bool dt_mpi_is_thread(const struct mpi_comm *mpi)
-{
-    return pthread_equal(pthread_self(), mpi->self);
 }
 
 static void serve(struct mpi_comm *mpi)
@@ -269,11 +279,23 @@ static void serve(struct mpi_comm *mpi)
     }
 }
 
+// mpirun binds a rank to a single core where there are two or fewer. There this thread would only
+// ever run in place of a compute thread, also when the program has widened its own binding.
+static void leave_single_core(void)
+{
+    cpu_set_t cores;
+    if (sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) > 1)
+        return;
+    memset(&cores, 0xff, sizeof cores); // those that exist and are allowed remain
+    sched_setaffinity(0, sizeof cores, &cores);
+}
+
 void *dt_mpi_thread(void *mpi_comm)
 {
     struct mpi_comm *mpi = mpi_comm;
     sigset_t all;
     mpi->self = pthread_self();
+    leave_single_core();
     sigfillset(&all); // handlers run on the program's own threads
     pthread_sigmask(SIG_BLOCK, &all, NULL);
     if (start(mpi) != DT_OK) {

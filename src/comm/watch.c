@@ -16,7 +16,7 @@ static const double hasty_s = 0.7;         // mpirun kills a second after SIGTER
 static const double hear_words_s = 0.2; // for another's last words to arrive before a death is seen
 static const double hear_peers_s = 0.55;
 static const double defer_s = 1.5; // for the rank that should speak
-static const double linger_s = 4;  // for the launcher to end this process
+static const double linger_s = 2;  // for the launcher to end this process
 
 static bool is_hasty(const struct dt_watch *watch)
 {
@@ -26,6 +26,16 @@ static bool is_hasty(const struct dt_watch *watch)
 static double since_terminated(const struct dt_watch *watch)
 {
     return is_hasty(watch) ? watch->clock - watch->terminated_at : 0;
+}
+
+static double period_now(const struct dt_watch *watch)
+{
+    return is_hasty(watch) ? hasty_period_s : watch->period;
+}
+
+double dt_watch_spread(const struct dt_watch *watch)
+{
+    return (watch->n_links + 0.5) * period_now(watch);
 }
 
 static bool is_neighbour(const struct dt_watch *watch, const struct dt_peer *peer)
@@ -213,7 +223,7 @@ static void beat(struct dt_watch *watch, const struct dt_watch_self *self, bool 
     if (self->speaks)
         state = DT_PEER_SPOKE;
     dt_watch_send(watch, self, state);
-    watch->next_beat = watch->clock + (is_hasty(watch) ? hasty_period_s : watch->period);
+    watch->next_beat = watch->clock + period_now(watch);
 }
 
 // At its time, and earlier where there is news: the claim to the last words at once, a new step or

@@ -86,6 +86,8 @@ double dt_watch_silence(const struct dt_watch *watch);
 // or a collective has outlasted the time-out and it is on this rank to say so.
 void dt_watch_tick(struct dt_watch *watch, const struct dt_watch_self *self);
 double dt_watch_next(const struct dt_watch *watch); // seconds until the next tick is due
+// Seconds in which a beat of this rank reaches all others.
+double dt_watch_spread(const struct dt_watch *watch);
 // Whether the end is certain by another rank's doing, so that this rank's own errors only follow
 // from it.
 bool dt_watch_is_doomed(const struct dt_watch *watch);

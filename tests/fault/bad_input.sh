@@ -1,0 +1,155 @@
+#!/usr/bin/env bash
+# Everything a user may get wrong: exit code 2, one message that names what is wrong and where, no signal, and a
+# good run in the same folder afterwards.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+small_run
+"$dtrain" small.ini run.name=good run.steps=5 >good.log 2>&1 || { cat good.log >&2; exit 1; }
+good=runs/good/checkpoints/step-00000005
+
+refused() { # description, pattern the message must match, command …
+    local what=$1 pattern=$2 status
+    shift 2
+    "$@" >out.log 2>err.log </dev/null
+    status=$?
+    check "$what: exit code $status, not 2: $(head -c 300 err.log)" test $status -eq 2
+    check "$what: the message does not match \"$pattern\": $(head -c 400 err.log)" grep -Eq -- "$pattern" err.log
+    check "$what: one message, not $(grep -c '^dtrain: error' err.log)" test "$(grep -c '^dtrain: error' err.log)" -eq 1
+}
+config() { # description, pattern, lines that follow small.ini (sections may be opened anew by `sed`)
+    printf '%b' "$3" >lines.txt
+    cat small.ini lines.txt >bad.ini
+    refused "$1" "$2" "$dtrain" bad.ini run.name=bad
+}
+override() { # description, pattern, section.key=value …
+    local what=$1 pattern=$2
+    shift 2
+    refused "$what" "$pattern" "$dtrain" small.ini run.name=bad "$@"
+}
+data() { # description, pattern, shard
+    refused "$1" "$2" "$dtrain" small.ini run.name=bad data.val= data.train="$3"
+}
+
+# Configuration: file and line, what is allowed, the nearest known name.
+config "unknown key" 'bad.ini:[0-9]+: .*evry.*every' 'evry = 3\n'
+config "unknown section" 'bad.ini:[0-9]+: .*\[optm\].*optim' '[optm]\nlr = 1\n'
+config "duplicate key" 'bad.ini:[0-9]+: .*every' 'every = 3\n'
+config "malformed line" 'bad.ini:[0-9]+: ' 'what is this\n'
+config "unclosed section" 'bad.ini:[0-9]+: ' '[run\n'
+config "control character" 'bad.ini:[0-9]+: ' 'console = pl\001ain\n'
+override "number out of range" 'data.seq_len' data.seq_len=0
+override "trailing text" 'data.batch.*8x' data.batch=8x
+override "NaN" 'optim.lr' optim.lr=nan
+override "infinity" 'optim.lr' optim.lr=inf
+override "negative" 'optim.lr' optim.lr=-1
+override "overflow" 'run.steps' run.steps=99999999999999999999
+override "fraction for a whole number" 'run.steps' run.steps=1.5
+override "enum misspelt" 'optim.schedule.*cosin.*cosine' optim.schedule=cosin
+override "no such key on the command line" 'optim.lrr.*optim.lr' optim.lrr=1
+override "a word that is no override" 'section.key=value' lr
+override "not built yet" 'comm.backend.*not built' comm.backend=nccl
+override "not built yet, carry_state" 'data.carry_state.*not built' data.carry_state=true
+override "warm-up as long as the run" 'optim.warmup_steps' optim.warmup_steps=12
+override "steps and epochs missing" 'run.steps' run.steps=0
+refused "a misspelt environment variable" 'DTRAIN_RUN__STEPP.*' env DTRAIN_RUN__STEPP=3 "$dtrain" small.ini run.name=bad
+refused "a bad value in the environment" 'DTRAIN_OPTIM__LR' env DTRAIN_OPTIM__LR=fast "$dtrain" small.ini run.name=bad
+refused "no configuration file" 'absent.ini' "$dtrain" absent.ini
+refused "a folder for a configuration" 'data' "$dtrain" data
+refused "an unknown option" '--frobnicate' "$dtrain" --frobnicate
+refused "a rank count that does not divide" 'data.batch.*8.*3 ranks' env "${local_mpirun[0]}" "${local_mpirun[@]:1}" \
+    -np 3 "$dtrain" small.ini run.name=bad
+override "a micro-batch that does not divide" 'data.micro_batch.*1 2 4 8' data.micro_batch=3
+override "all errors at once, the first" 'optim.lr' optim.lr=x data.batch=y
+check "all errors at once, the second" grep -q 'data.batch' err.log
+
+# Shards. A few are made from a good one by h5 tools' job: bytes cut and changed.
+data "no shard matches" 'nothing-\*.h5' 'data/nothing-*.h5'
+mkdir shards
+shard=$(ls data/train-*.h5 | head -n 1)
+head -c 5000 "$shard" >shards/truncated.h5
+data "truncated" 'shards/truncated.h5' shards/truncated.h5
+printf 'not HDF5 at all, but long enough to be looked at' >shards/text.h5
+data "not HDF5" 'shards/text.h5' shards/text.h5
+: >shards/empty.h5
+data "empty file" 'shards/empty.h5' shards/empty.h5
+mkdir shards/folder.h5
+data "a folder" 'shards/folder.h5' shards/folder.h5
+cp "$shard" shards/flipped.h5
+printf '\377' | dd of=shards/flipped.h5 bs=1 seek=$(($(stat -c %s "$shard") / 2)) conv=notrunc status=none
+data "a byte flipped: the checksum says so" 'shards/flipped.h5.*(checksum|hash|xxh64)' shards/flipped.h5
+check "verify finds the flipped byte" bash -c "'$dtrain' verify shards/flipped.h5 >/dev/null 2>&1; test \$? -eq 2"
+override "a token outside the vocabulary" 'model.vocab_size|vocab' model.vocab_size=100
+override "too few windows" 'windows' data.batch=100000
+for kind in two-dimensional float signed short absent; do
+    "$(dirname "$dtrain")/tests/fault/make_shard" $kind shards/$kind.h5 || exit 1
+    data "$kind" "shards/$kind.h5|too short|windows" shards/$kind.h5
+done
+
+# Model directories and checkpoints.
+damaged() { # name: a copy of the good checkpoint to damage
+    rm -rf "models/$1"
+    mkdir -p models
+    cp -r $good "models/$1"
+}
+model() { # description, pattern, directory
+    refused "$1" "$2" "$dtrain" small.ini run.name=bad run.init_from="$3"
+    refused "$1 (resume)" "$2" "$dtrain" small.ini run.name=bad run.resume="$3"
+}
+model "an absent model" 'models/absent' models/absent
+damaged cut
+truncate -s 1000 models/cut/model.safetensors
+model "truncated weights" 'models/cut' models/cut
+damaged no-config
+rm models/no-config/config.json
+model "no config.json" 'models/no-config' models/no-config
+damaged shape
+refused "another shape" 'model.d_model.*64.*32' "$dtrain" small.ini run.name=bad run.init_from=models/shape model.d_model=64
+damaged long-header
+printf '\377\377\377\377\377\377\377\177' | dd of=models/long-header/model.safetensors bs=1 conv=notrunc status=none
+refused "a header longer than the file" 'models/long-header/model.safetensors' "$dtrain" small.ini run.name=bad \
+    run.init_from=models/long-header
+hostile() { # name, header: a safetensors file of this header and 8 bytes of data
+    damaged "$1"
+    local length=${#2}
+    {
+        printf "\\x$(printf %02x $((length % 256)))\\x$(printf %02x $((length / 256)))\\0\\0\\0\\0\\0\\0"
+        printf '%s' "$2"
+        printf '\0\0\0\0\0\0\0\0'
+    } >"models/$1/model.safetensors"
+    refused "hostile header: $1" "models/$1/model.safetensors" "$dtrain" small.ini run.name=bad run.init_from="models/$1"
+}
+hostile past-end '{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
+hostile negative '{"a":{"dtype":"F32","shape":[-2],"data_offsets":[-8,0]}}'
+hostile overlap '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+hostile overflow '{"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8]}}'
+hostile not-json '{"a":'
+hostile nested "$(printf '[%.0s' {1..3000})"
+damaged manifest
+printf X >>models/manifest/trainer.json
+refused "a checkpoint that does not verify" 'trainer.json' "$dtrain" verify models/manifest
+refused "resuming what does not verify" 'trainer.json' "$dtrain" small.ini run.name=bad run.resume=models/manifest
+
+# What fixes order or model may not change on resume; all that differs is said.
+refused "another order on resume" 'seq_len' "$dtrain" small.ini run.name=good data.seq_len=24 run.steps=20
+refused "another seed on resume" 'seed' "$dtrain" small.ini run.name=good run.seed=5 run.steps=20
+refused "another model on resume" 'model.n_layer' "$dtrain" small.ini run.name=good model.n_layer=3 run.steps=20
+refused "other data on resume" 'val-00000.h5|shard' "$dtrain" small.ini run.name=good data.train='data/val-*.h5' run.steps=20
+refused "never over old checkpoints" 'run.resume' "$dtrain" small.ini run.name=good run.resume=never
+
+# Output.
+touch file
+refused "an output folder below a file" 'file/run' "$dtrain" small.ini run.dir=file/run
+if [ "$(id -u)" -ne 0 ]; then
+    mkdir -m 555 locked
+    refused "an output folder that cannot be written" 'locked' "$dtrain" small.ini run.dir=locked/run
+else
+    refused "an output folder that cannot be written" '/proc' "$dtrain" small.ini run.dir=/proc/dtrain-run
+fi
+refused "sampling from nothing" 'models/absent' "$dtrain" sample models/absent
+refused "packing nothing" 'absent' "$dtrain" pack -o packed absent
+refused "packing over shards" 'data' "$dtrain" pack -o data "$repository/src/model"
+
+# None of this left anything that a good run trips over.
+check "a good run in the folder of the bad ones" "$dtrain" small.ini run.name=bad run.steps=5
+check "… with the bits of the other" same_bits runs/bad/checkpoints/step-00000005 $good
+finish

@@ -1,0 +1,49 @@
+# One rank of four meets its fate: the job ends in time, with the right exit code, without a stray
+# process, and dtrain's last line names rank, host, step, phase and what to do.
+#   comm.sh DTRAIN VICTIM
+victim=$2
+# shellcheck source=tests/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+
+alive() { # processes of the job that are not zombies (of a reaper that takes its time)
+    ps -C "$(basename "$victim")" -o stat=,pid= | grep -v '^Z' | grep -q .
+}
+
+last_line() {
+    grep -a '^dtrain: ' err | tail -1
+}
+
+fate() { # expected exit code, expected last line (a pattern of grep -E), arguments of the victim
+    local want=$1 pattern=$2 start=$SECONDS code
+    shift 2
+    timeout 60 mpirun --oversubscribe --bind-to none -np 4 "$victim" "$@" >out 2>err
+    code=$?
+    check "$*: exit code $code, not $want" test "$code" -eq "$want"
+    check "$*: took $((SECONDS - start)) s" test $((SECONDS - start)) -le 10
+    check "$*: last line '$(last_line)' is not '$pattern'" grep -qE "$pattern" <<<"$(last_line)"
+    check "$*: $(grep -ac '^dtrain: error' err) ranks spoke" test \
+        "$(grep -ac '^dtrain: error' err)" -eq "$([ -n "$pattern" ] && [ "$pattern" != '^$' ] && echo 1 || echo 0)"
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        alive || break
+        sleep 0.3
+    done
+    check "$*: a process is left" eval '! alive'
+}
+
+# mpirun kills a second after SIGTERM, as launched by hand: a longer time it would sleep through.
+export OMPI_MCA_odls_base_sigkill_timeout=1
+host=$(uname -n)
+resume='the job ends\..* with the same command'
+at='at step 41 during backward'
+fate 0 '^$' none 0
+fate 0 '^$' late 1
+fate 0 '^$' term 0
+fate 2 "rank 1 on $host: the shard is broken" agree 1
+fate 3 "rank 2 on $host, step 41, backward: the disk is full" fail 2
+fate 3 "rank 0 on $host, step 41, backward: the disk is full" fail 0
+# 128 + SIGKILL is mpirun's own code for a rank that was killed
+fate 137 "rank 1 on host $host \(pid [0-9]+\) died $at; $resume" kill 1
+fate 137 "rank 0 on host $host \(pid [0-9]+\) died $at; $resume" kill 0
+fate 3 "rank 1 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $at: .* = 2 s for it; $resume" stop 1 2
+fate 3 "rank 3 on host $host \(pid [0-9]+\) is stalled $at: .* = 2 s for it; $resume" sleep 3 2
+finish

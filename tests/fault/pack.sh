@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# dtrain pack and dtrain verify as a user meets them: exit codes, what is printed where, nothing left behind.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+run() { # wanted exit code, command …
+    local want=$1 status
+    shift
+    "$@" >out.log 2>err.log </dev/null
+    status=$?
+    check "$*: exit code $status, not $want: $(head -c 300 err.log)" test $status -eq "$want"
+}
+says() { # description, pattern, file
+    check "$1: \"$2\" is not in $(head -c 300 "$3")" grep -Eq -- "$2" "$3"
+}
+refused() { # pattern, arguments of dtrain …
+    local pattern=$1
+    shift
+    run 2 "$dtrain" "$@"
+    says "$*" "$pattern" err.log
+    check "$*: nothing on stdout" test ! -s out.log
+    check "$*: no output folder" test ! -e new
+}
+
+mkdir -p in/sub
+printf 'one' >in/1.txt
+printf 'two' >in/sub/2.txt
+printf '\0\0' >in/3.bin
+
+run 0 "$dtrain" pack -o out --val 0.5 in
+says "the summary" 'packed 2 files, vocabulary 256' out.log
+says "the summary" 'train +3 tokens in 1 shard: out/train-\*\.h5' out.log
+says "the summary" 'val +3 tokens' out.log
+check "nothing on stderr where that is no terminal" test ! -s err.log
+run 0 "$dtrain" verify out
+check "a line a shard" test "$(grep -c '^good  out/' out.log)" -eq 2
+cp out/train-00000.h5 before.h5
+refused 'out already holds shards' pack -o out in
+check "the old shards stay" cmp -s before.h5 out/train-00000.h5
+run 0 "$dtrain" pack --val=0 --force -o out in
+check "the new ones replace them all" test "$(echo out/*)" = out/train-00000.h5
+
+refused '--frmat is no option' pack --frmat text -o new in
+refused '-o wants a value' pack in -o
+refused 'no output folder' pack in
+refused 'no input' pack -o new
+refused '--format u9' pack --format u9 -o new in
+refused '--shard-mb 0 ' pack --shard-mb 0 -o new in
+refused '--shard-mb 1x' pack --shard-mb 1x -o new in
+refused '--shard-mb 99999999999999999999' pack --shard-mb 99999999999999999999 -o new in
+refused '--val 1 ' pack --val 1 -o new in
+refused '--val nan' pack --val nan -o new in
+refused '--val 0.1%' pack --val 0.1% -o new in
+refused '--vocab -3' pack --vocab -3 -o new in
+refused '--seed x' pack --seed x -o new in
+refused 'token 2 is 101.*vocabulary of 100' pack --vocab 100 -o new in/1.txt
+refused 'absent: No such file' pack -o new absent
+refused '3 bytes, no multiple of 2' pack --format u16 -o new in/1.txt
+refused 'nothing to pack in in/3' pack -o new in/3
+refused 'in/1.txt' pack -o in/1.txt/new in
+refused 'nothing to verify' verify
+refused '--all is no option' verify --all
+run 0 "$dtrain" pack --help
+says "the help" '--shard-mb N' out.log
+run 0 "$dtrain" verify --help
+
+# Verify goes on behind what is bad, and counts it.
+mkdir mixed
+cp before.h5 mixed/a.h5
+head -c 3000 before.h5 >mixed/b.h5
+echo text >mixed/c.hdf5
+run 2 "$dtrain" verify mixed 'nothing*' out
+says "the good one" '^good  mixed/a.h5: 3 tokens, uint8, vocabulary 256, checksums match' out.log
+says "the truncated one" '^bad   mixed/b.h5: .*(truncated|HDF5)' out.log
+says "the one that is text" '^bad   mixed/c.hdf5: .*not an HDF5 file' out.log
+says "a pattern without a match" '^bad   nothing\*: nothing matches' out.log
+says "those behind" '^good  out/train-00000.h5' out.log
+says "the count" '3 of 5 are bad' err.log
+mkdir hollow
+run 2 "$dtrain" verify hollow
+says "a folder without anything" 'holds no shard and no checkpoint' out.log
+
+# A disk that is full (a limit on the size of a file stands in for it): exit code 3, the old shards intact.
+head -c 300000 /dev/zero | tr '\0' x >big.txt
+cp out/train-00000.h5 before.h5
+run 3 bash -c "trap '' XFSZ; ulimit -f 100; exec '$dtrain' pack --force -o out big.txt"
+says "a full disk" 'cannot write out/\.train-00000\.h5\.tmp: File too large' err.log
+check "the old shard stays" cmp -s before.h5 out/train-00000.h5
+check "nothing half-written is left" test "$(ls -A out)" = train-00000.h5
+finish
