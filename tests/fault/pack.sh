@@ -53,10 +53,12 @@ refused '--val nan' pack --val nan -o new in
 refused '--val 0.1%' pack --val 0.1% -o new in
 refused '--vocab -3' pack --vocab -3 -o new in
 refused '--seed x' pack --seed x -o new in
-refused 'token 2 is 101.*vocabulary of 100' pack --vocab 100 -o new in/1.txt
+refused 'token 0 is 111, outside the vocabulary of 111' pack --vocab 111 -o new in/1.txt
 refused 'absent: No such file' pack -o new absent
 refused '3 bytes, no multiple of 2' pack --format u16 -o new in/1.txt
-refused 'nothing to pack in in/3' pack -o new in/3
+mkdir binary
+cp in/3.bin binary
+refused 'nothing to pack in binary' pack -o new binary
 refused 'in/1.txt' pack -o in/1.txt/new in
 refused 'nothing to verify' verify
 refused '--all is no option' verify --all
@@ -67,7 +69,7 @@ run 0 "$dtrain" verify --help
 # Verify goes on behind what is bad, and counts it.
 mkdir mixed
 cp before.h5 mixed/a.h5
-head -c 3000 before.h5 >mixed/b.h5
+head -c 1000 before.h5 >mixed/b.h5
 echo text >mixed/c.hdf5
 run 2 "$dtrain" verify mixed 'nothing*' out
 says "the good one" '^good  mixed/a.h5: 3 tokens, uint8, vocabulary 256, checksums match' out.log

@@ -228,8 +228,8 @@ static void test_shapes(void)
 
 static void test_resets(void)
 {
-    for (int documents = 0; documents < 2; documents++) {
-        write_shards(1, HASHED, documents);
+    for (int i = 0; i < 4; i++) {
+        write_shards(1 + i % 2, HASHED, i / 2);
         struct dt_dataset *dataset = scan("s*.h5");
         struct dt_loader_config config = config_of(dataset);
         check_batches(&config, 0, 70);
@@ -238,9 +238,9 @@ static void test_resets(void)
         config.reset_after = true;
         check_batches(&config, 0, 70);
         config.sequential = true;
-        check_batches(&config, 0, 4);
+        check_batches(&config, 0, 36);
         config.reset_token = RESET_TOKEN + 65536; // no u8 or u16 holds it
-        check_batches(&config, 0, 4);
+        check_batches(&config, 0, 36);
         dt_dataset_free(dataset);
     }
 }
