@@ -12,31 +12,33 @@
 
 static struct dt_comm *communicator; // of the whole process, for last words
 
+// DTRAIN_DEBUG set: errors tell where in the source they passed.
+static bool wants_debug(void)
+{
+    return getenv("DTRAIN_DEBUG") != NULL;
+}
+
 // The one way to end on an error of this rank alone: its last words, then the end of the job.
 static void die(const struct dt_error *error)
 {
     static char text[2 * (DT_ERROR_MESSAGE + DT_ERROR_HINT)];
-    bool debug = getenv("DTRAIN_DEBUG") != NULL;
     dt_log_live(NULL);
-    size_t length = communicator ? dt_comm_last_words(communicator, error, debug, text, sizeof text)
-                                 : dt_error_format(error, debug, text, sizeof text);
+    if (!communicator) {
+        dt_error_print(error, wants_debug());
+        _exit((int)error->code);
+    }
+    size_t length = dt_comm_last_words(communicator, error, wants_debug(), text, sizeof text);
     if (length > 0 && write(STDERR_FILENO, text, length) < 0)
-        _exit(error->code); // nobody listens
-    if (communicator)
-        dt_comm_abort(communicator, (int)error->code);
-    _exit((int)error->code);
+        _exit((int)error->code); // nobody listens
+    dt_comm_abort(communicator, (int)error->code);
 }
 
 // An error that every rank has: rank 0 says it, and all leave in order.
 static int leave(dt_status status)
 {
-    static char text[2 * (DT_ERROR_MESSAGE + DT_ERROR_HINT)];
     if (status != DT_OK && (!communicator || communicator->info.rank == 0)) {
-        size_t length =
-            dt_error_format(dt_error_current(), getenv("DTRAIN_DEBUG") != NULL, text, sizeof text);
         dt_log_live(NULL);
-        if (write(STDERR_FILENO, text, length) < 0)
-            return (int)status;
+        dt_error_print(dt_error_current(), wants_debug());
     }
     dt_comm_close(communicator);
     communicator = NULL;

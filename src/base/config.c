@@ -14,7 +14,7 @@ const char *dt_config_full_name(const struct dt_config_key *key, char out[DT_CON
     return out;
 }
 
-static const struct dt_config_value *find_value(const struct dt_config *config, const char *name)
+static struct dt_config_value *find_value(const struct dt_config *config, const char *name)
 {
     char known[DT_CONFIG_NAME_MAX];
     for (int i = 0; i < config->table->n_keys; i++)
@@ -78,6 +78,23 @@ dt_status dt_config_raise(const struct dt_config_faults *faults, const char *hin
     if (faults->left_out == 0)
         return DT_FAIL(DT_USER, hint, "%s", faults->text);
     return DT_FAIL(DT_USER, hint, "%s\nand %d more", faults->text, faults->left_out);
+}
+
+dt_status dt_config_note(struct dt_config *config, const char *key, const char *text,
+                         const char *origin)
+{
+    struct dt_config_value *value = find_value(config, key);
+    char *new_text = strdup(text), *new_origin = strdup(origin);
+    if (!new_text || !new_origin) {
+        free(new_text);
+        free(new_origin);
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the value of %s", key);
+    }
+    free(value->text);
+    free(value->origin);
+    value->text = new_text;
+    value->origin = new_origin;
+    return DT_OK;
 }
 
 dt_status dt_config_reject(const struct dt_config *config, const char *key, const char *hint,

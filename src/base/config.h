@@ -89,6 +89,11 @@ void dt_config_fault(struct dt_config_faults *faults, const struct dt_config *co
 // DT_OK where there are none.
 dt_status dt_config_raise(const struct dt_config_faults *faults, const char *hint);
 
+// Notes what a value became where something other than a source decided it (the model that a run
+// starts from), so that the echo tells it. Settings stay as they are.
+dt_status dt_config_note(struct dt_config *config, const char *key, const char *text,
+                         const char *origin);
+
 // The resolved configuration, every key with its value and origin as a comment; a valid input
 // again, of the same settings, in which every key counts as set.
 void dt_config_echo(const struct dt_config *config, FILE *out);

@@ -131,13 +131,13 @@ void dt_die_register(void (*die)(const struct dt_error *error))
     atomic_store(&last_act, die);
 }
 
-static void print_error(const struct dt_error *error)
+void dt_error_print(const struct dt_error *error, int debug)
 {
     static const char prefix[] = "dtrain: error: ";
     char text[sizeof prefix + 2 * sizeof(struct dt_error)];
     size_t size = sizeof prefix - 1;
     memcpy(text, prefix, size);
-    size += dt_error_format(error, 0, text + size, sizeof text - size);
+    size += dt_error_format(error, debug, text + size, sizeof text - size);
     if (write(STDERR_FILENO, text, size) < 0) // nobody is left to be told
         return;
 }
@@ -156,7 +156,7 @@ _Noreturn void dt_die(void)
     if (die)
         die(&current);
     else
-        print_error(&current);
+        dt_error_print(&current, 0);
     // Not exit(): its handlers would run beside the other threads, which are still at work.
     _exit((int)current.code);
 }

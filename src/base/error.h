@@ -78,6 +78,9 @@ void dt_error_clear(void);
 // newline. At most `size` bytes with the final zero; returns the length.
 size_t dt_error_format(const struct dt_error *error, int debug, char *text, size_t size);
 
+// Writes "dtrain: error: " and that text to stderr, in one write(2).
+void dt_error_print(const struct dt_error *error, int debug);
+
 // The one way to end the process on an error. `die` gets the calling thread's error; main registers
 // it once. dt_die may be called on any thread; the first call wins, others wait for the end.
 void dt_die_register(void (*die)(const struct dt_error *error));

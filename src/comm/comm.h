@@ -115,3 +115,6 @@ dt_status dt_barrier(struct dt_comm *comm);
 dt_status dt_agree(struct dt_comm *comm, dt_status mine);
 // Broadcast of a malloc'ed buffer whose size only the root knows.
 dt_status dt_broadcast_buffer(struct dt_comm *comm, void **data, int64_t *bytes, int root);
+
+// "Open MPI v4.1.4": of the library in use; needs no communicator.
+const char *dt_comm_mpi_version(void);

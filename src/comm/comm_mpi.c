@@ -239,3 +239,12 @@ dt_status dt_comm_open_mpi(struct dt_comm **comm)
     *comm = &mpi->base;
     return DT_OK;
 }
+
+const char *dt_comm_mpi_version(void)
+{
+    static char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length;
+    MPI_Get_library_version(version, &length);
+    version[strcspn(version, ",\n")] = '\0'; // behind it: package, builder, date
+    return version;
+}

@@ -93,7 +93,10 @@ static dt_status parts_create(const struct dt_model_config *config, struct parts
     parts->stem = dt_stem_params(config, &parts->params);
     if (config->tie_embeddings)
         parts->head.linear.row = parts->stem;
-    return DT_OK;
+    if (!parts->params.failed)
+        return DT_OK;
+    parts_free(parts);
+    return dt_error_push(DT_MACHINE, __FILE__, __LINE__, __func__, "listing the model's tensors");
 }
 
 dt_status dt_model_params(const struct dt_model_config *config, struct dt_params *params)

@@ -78,8 +78,10 @@ int dt_params_add(struct dt_params *params, enum dt_init init, double init_scale
     va_start(list, name);
     vsnprintf(row.name, sizeof row.name, name, list);
     va_end(list);
-    if (count_elements(params, &row, memory_rows) != DT_OK || append(params, &row) != DT_OK)
+    if (count_elements(params, &row, memory_rows) != DT_OK || append(params, &row) != DT_OK) {
+        params->failed = true;
         return -1;
+    }
     return params->n - 1;
 }
 

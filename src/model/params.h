@@ -35,6 +35,7 @@ struct dt_param {
 struct dt_params {
     int n;
     int capacity;
+    bool failed; // a row could not be added: the error is recorded
     struct dt_param *rows;
     int64_t elements; // of the flat arrays: the last row's end, rounded up to 64
     int64_t count;    // parameters as the field counts them: sum of file_count

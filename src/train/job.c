@@ -83,22 +83,47 @@ static dt_status find_resume(struct dt_job *job, enum dt_purpose purpose)
         return dt_config_reject(
             job->config, "run.resume",
             "choose another run.name or run.dir, remove the folder, or set resume = auto",
-            "run.resume is never, but %s holds a checkpoint that a new run would mix with",
-            checkpoints);
+            "never, but %s holds a checkpoint that a new run would mix with", checkpoints);
     if (strcmp(resume, "auto") == 0)
         memcpy(job->resume, newest, sizeof newest);
     return DT_OK;
 }
 
-// One architecture key: given by the configuration, by a directory, or both alike.
-static dt_status merge_key(const struct dt_job *job, const char *key, int64_t configured,
-                           const char *dir, int64_t found)
+// One architecture key: the directory decides; where the configuration gives it too they must
+// agree.
+static dt_status merge_key(struct dt_job *job, const char *key, int64_t configured, const char *dir,
+                           int64_t found)
 {
-    if (!dt_config_is_set(job->config, key) || configured == found)
-        return DT_OK;
-    return dt_config_reject(job->config, key, "leave the key out: the directory gives it",
-                            "%s is %lld, but the model in %s has %lld", key, (long long)configured,
-                            dir, (long long)found);
+    char text[32];
+    if (dt_config_is_set(job->config, key) && configured != found)
+        return dt_config_reject(job->config, key, "leave the key out: the directory gives it",
+                                "%lld, but the model in %s has %lld", (long long)configured, dir,
+                                (long long)found);
+    snprintf(text, sizeof text, "%lld", (long long)found);
+    return dt_config_note(job->config, key, text, dir);
+}
+
+static dt_status merge_model(struct dt_job *job, const char *dir)
+{
+    const struct dt_settings *s = &job->settings;
+    struct dt_model_config *m = &job->model;
+    DT_TRY(dt_hf_read_config(dir, m));
+    DT_TRY(merge_key(job, "model.d_model", s->model.d_model, dir, m->d_model));
+    DT_TRY(merge_key(job, "model.n_layer", s->model.n_layer, dir, m->n_layer));
+    DT_TRY(merge_key(job, "model.vocab_size", s->model.vocab_size, dir, m->vocab_size));
+    DT_TRY(merge_key(job, "model.d_state", s->model.d_state, dir, m->d_state));
+    DT_TRY(merge_key(job, "model.d_conv", s->model.d_conv, dir, m->d_conv));
+    DT_TRY(merge_key(job, "model.expand", s->model.expand, dir, m->expand));
+    int64_t dt_rank =
+        s->model.dt_rank > 0 ? s->model.dt_rank : m->dt_rank; // 0: auto agrees with all
+    DT_TRY(merge_key(job, "model.dt_rank", dt_rank, dir, m->dt_rank));
+    if (dt_config_is_set(job->config, "model.tie_embeddings") &&
+        s->model.tie_embeddings != m->tie_embeddings)
+        return dt_config_reject(job->config, "model.tie_embeddings",
+                                "leave the key out: the directory gives it",
+                                "the model in %s says otherwise", dir);
+    return dt_config_note(job->config, "model.tie_embeddings", m->tie_embeddings ? "true" : "false",
+                          dir);
 }
 
 // The architecture comes from the checkpoint to resume, else from run.init_from, else from [model].
@@ -119,19 +144,8 @@ static dt_status resolve_model(struct dt_job *job)
                                   .pad_vocab_multiple = s->model.pad_vocab_multiple,
                                   .recompute = (enum dt_recompute)s->model.recompute,
                                   .storage = m->storage};
-    if (dir[0]) {
-        DT_TRY(dt_hf_read_config(dir, m));
-        DT_TRY(merge_key(job, "model.d_model", s->model.d_model, dir, m->d_model));
-        DT_TRY(merge_key(job, "model.n_layer", s->model.n_layer, dir, m->n_layer));
-        DT_TRY(merge_key(job, "model.vocab_size", s->model.vocab_size, dir, m->vocab_size));
-        DT_TRY(merge_key(job, "model.d_state", s->model.d_state, dir, m->d_state));
-        DT_TRY(merge_key(job, "model.d_conv", s->model.d_conv, dir, m->d_conv));
-        DT_TRY(merge_key(job, "model.expand", s->model.expand, dir, m->expand));
-        if (s->model.dt_rank > 0)
-            DT_TRY(merge_key(job, "model.dt_rank", s->model.dt_rank, dir, m->dt_rank));
-        DT_TRY(merge_key(job, "model.tie_embeddings", s->model.tie_embeddings, dir,
-                         m->tie_embeddings));
-    }
+    if (dir[0])
+        DT_TRY(merge_model(job, dir));
     const char *missing = m->d_model == 0      ? "model.d_model"
                           : m->n_layer == 0    ? "model.n_layer"
                           : m->vocab_size == 0 ? "model.vocab_size"
@@ -139,8 +153,7 @@ static dt_status resolve_model(struct dt_job *job)
     if (missing)
         return dt_config_reject(
             job->config, missing,
-            "set it, or take a model with run.init_from = a Hugging Face directory",
-            "%s is required", missing);
+            "set it, or take a model with run.init_from = a Hugging Face directory", "required");
     return dt_model_config_check(m);
 }
 
@@ -151,8 +164,8 @@ static dt_status check_batch(struct dt_job *job)
     if (batch % n != 0)
         return dt_config_reject(
             job->config, "data.batch", NULL,
-            "data.batch is %lld, which %lld ranks cannot share equally: %lld or %lld would do",
-            (long long)batch, (long long)n, (long long)(batch / n > 0 ? batch / n * n : n),
+            "%lld, which %lld ranks cannot share equally: %lld or %lld would do", (long long)batch,
+            (long long)n, (long long)(batch / n > 0 ? batch / n * n : n),
             (long long)((batch / n + 1) * n));
     job->local_batch = batch / n;
     job->micro_batch = micro > 0 ? micro : job->local_batch;
@@ -163,11 +176,10 @@ static dt_status check_batch(struct dt_job *job)
         if (job->local_batch % d == 0)
             snprintf(divisors + strlen(divisors), sizeof divisors - strlen(divisors), " %lld",
                      (long long)d);
-    return dt_config_reject(
-        job->config, "data.micro_batch", NULL,
-        "data.micro_batch is %lld, which does not divide a rank's %lld sequences of a step:"
-        " these would:%s",
-        (long long)micro, (long long)job->local_batch, divisors);
+    return dt_config_reject(job->config, "data.micro_batch", NULL,
+                            "%lld, which does not divide a rank's %lld sequences of a step:"
+                            " these would:%s",
+                            (long long)micro, (long long)job->local_batch, divisors);
 }
 
 static dt_status scan_data(struct dt_job *job)
@@ -221,7 +233,7 @@ static dt_status check_warmup(const struct dt_job *job)
     if (job->settings.optim.warmup_steps < job->steps)
         return DT_OK;
     return dt_config_reject(job->config, "optim.warmup_steps", NULL,
-                            "optim.warmup_steps is %lld, must be below the run's %lld steps",
+                            "%lld, must be below the run's %lld steps",
                             (long long)job->settings.optim.warmup_steps, (long long)job->steps);
 }
 
