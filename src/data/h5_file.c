@@ -12,8 +12,8 @@
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static bool entered; // under the lock
 
-// A file whose closing failed (a full disk) is left in pieces, over which the library's own clean-up
-// at exit would crash (1.10.8). All that is ours is closed without it.
+// A file whose closing failed (a full disk) is left in pieces, over which the library's own
+// clean-up at exit would crash (1.10.8). All that is ours is closed without it.
 void dt_h5_enter(void)
 {
     pthread_mutex_lock(&lock);

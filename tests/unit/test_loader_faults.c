@@ -1,0 +1,286 @@
+// Everything that can go wrong with the data once training runs: each error travels behind the good
+// batches, names shard and place, and stays.
+#include "loader_data.h"
+
+// Pulls until an error comes; gives the number of batches before it, -1 where none comes in `most`.
+static int64_t batches_before_error(struct dt_loader *loader, int64_t most)
+{
+    const struct dt_batch *batch;
+    for (int64_t n = 0; n < most; n++) {
+        dt_error_clear();
+        if (dt_loader_next(loader, &batch, NULL) == DT_OK)
+            continue;
+        CHECK(batch == NULL, "a batch beside an error");
+        CHECK_INT(dt_loader_next(loader, &batch, NULL), DT_USER); // it stays
+        return n;
+    }
+    return -1;
+}
+
+static void expect_error(const struct dt_loader_config *config, int64_t first, int64_t before,
+                         const char *const *phrases)
+{
+    struct dt_loader *loader = open_loader(config, first);
+    CHECK_INT(batches_before_error(loader, 60), before);
+    CHECK_INT(dt_error_current()->code, DT_USER);
+    for (; *phrases; phrases++)
+        CHECK(strstr(dt_error_current()->message, *phrases), "\"%s\" does not say \"%s\"",
+              dt_error_current()->message, *phrases);
+    dt_loader_close(loader);
+}
+
+static void test_bad_pairs(void)
+{
+    const struct {
+        int32_t id, label;
+        const char *phrases[4];
+    } bad[] = {
+        {VOCAB, 1, {"p.h5", "/input_ids at row 9, column 4 is 251", "vocabulary of 251"}},
+        {-100, 1, {"p.h5", "/input_ids at row 9, column 4 is -100"}},
+        {1, -1, {"p.h5", "/labels at row 9, column 6 is -1"}},
+        {1, VOCAB, {"p.h5", "/labels at row 9, column 6 is 251"}},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_pairs(50, 9, bad[i].id, bad[i].label, 0);
+        struct dt_dataset *dataset = scan("p.h5");
+        struct dt_loader_config config = config_of(dataset);
+        config.shuffle = false; // 6 steps; slot 1 is at row 9 in step 3
+        expect_error(&config, 0, 3, bad[i].phrases);
+        dt_dataset_free(dataset);
+    }
+}
+
+static void test_vocabulary(int64_t size, int64_t vocab_size)
+{
+    write_shards(size, PLAIN, false);
+    struct dt_dataset *dataset = scan("s0.h5");
+    struct dt_loader_config config = config_of(dataset);
+    config.batch = 1;
+    config.shuffle = false;
+    config.vocab_size = vocab_size;
+    int64_t p = 0;
+    while (token(0, p) < config.vocab_size)
+        p++;
+    char where[64], limit[64];
+    snprintf(where, sizeof where, "offset %ld is %ld", (long)p, (long)token(0, p));
+    snprintf(limit, sizeof limit, "vocabulary of %ld", (long)config.vocab_size);
+    const char *phrases[] = {"s0.h5", "/tokens", where, limit, NULL};
+    expect_error(&config, 0, (p - 1) / T, phrases); // the window whose last label it is
+    dt_dataset_free(dataset);
+}
+
+enum { LONG = 20000, FLIPPED = 4096 * 2 + 77 };
+
+static void write_long(const char *path)
+{
+    struct dt_shard_writer *writer;
+    CHECK_INT(dt_shard_create(path, DT_U32, LONG, &writer), DT_OK);
+    for (uint32_t p = 0; p < LONG; p++) {
+        uint32_t x = p % VOCAB & ~1u;
+        CHECK_INT(dt_shard_append(writer, &x, 1), DT_OK);
+    }
+    CHECK_INT(dt_shard_finish(writer, false), DT_OK);
+}
+
+static void test_bit_flips(void)
+{
+    const char *path = in_scratch("long.h5");
+    write_long(path);
+    flip_bit(path, offset_of(path, "tokens") + 4 * FLIPPED);
+    struct dt_dataset *dataset = scan("long.h5");
+    struct dt_loader_config config = config_of(dataset);
+    config.batch = 1;
+    config.shuffle = false;
+    config.block = 4;
+    // Windows 500 … 507 are good; with 508 comes a block that ends with token 8192, in the bad one.
+    expect_error(
+        &config, 500, 8,
+        (const char *[]){"long.h5", "checksum mismatch", "block 2 (bytes 32768 to 49151)", NULL});
+    config.sequential = true;
+    expect_error(&config, 500, 11, (const char *[]){"long.h5", "checksum mismatch", NULL});
+    config.verify = false;
+    struct dt_loader *loader = open_loader(&config, 500);
+    CHECK_INT(batches_before_error(loader, 60), -1);
+    dt_loader_close(loader);
+    dt_dataset_free(dataset);
+}
+
+// A flipped checksum counts like flipped data; a filter's own checksum works as well.
+static void test_other_flips(void)
+{
+    const char *path = in_scratch("long.h5");
+    write_long(path);
+    flip_bit(path, offset_of(path, "tokens_xxh64") + 8);
+    struct dt_dataset *dataset = scan("long.h5");
+    struct dt_loader_config config = config_of(dataset);
+    expect_error(&config, 0, 0, (const char *[]){"long.h5", "block 1 (bytes 16384", NULL});
+    dt_dataset_free(dataset);
+
+    write_layout(in_scratch("s3.h5"), 3, 2, FLETCHER);
+    dataset = scan("s3.h5");
+    config = config_of(dataset);
+    const uint16_t *tokens = tokens_of(3, 2);
+    char *text;
+    int64_t size;
+    CHECK_INT(dt_read_file(in_scratch("s3.h5"), 1 << 20, &text, &size), DT_OK);
+    char *at = memmem(text, (size_t)size, tokens + 3000, 100);
+    CHECK(at != NULL, "the tokens are not in the file as they are");
+    flip_bit(in_scratch("s3.h5"), at - text);
+    free(text);
+    struct dt_loader *loader = open_loader(&config, 0);
+    CHECK(batches_before_error(loader, 60) >= 0, "a flipped bit passes");
+    CHECK(strstr(dt_error_current()->message, "s3.h5"), "%s", dt_error_current()->message);
+    dt_loader_close(loader);
+    dt_dataset_free(dataset);
+}
+
+static void test_bad_documents(void)
+{
+    const struct {
+        uint64_t starts[3];
+        const char *phrase;
+    } bad[] = {{{0, 900, 50}, "/doc_starts[2] is 50"},
+               {{0, 0, 50}, "/doc_starts[1] is 0"},
+               {{0, 30, 1000}, "/doc_starts[2] is 1000"}};
+    for (int i = 0; i < 3; i++) {
+        write_layout(in_scratch("d.h5"), 0, 1, PLAIN);
+        hid_t file = H5Fopen(in_scratch("d.h5"), H5F_ACC_RDWR, H5P_DEFAULT), u64 = H5T_STD_U64LE;
+        put(file, &(struct put){.name = "doc_starts",
+                                .disk = u64,
+                                .memory = u64,
+                                .n_dims = 1,
+                                .dims = {3},
+                                .data = bad[i].starts});
+        H5Fclose(file);
+        struct dt_dataset *dataset = scan("d.h5");
+        struct dt_loader_config config = config_of(dataset);
+        config.block = INT64_MAX / 2;
+        expect_error(&config, 0, 0, (const char *[]){"d.h5", bad[i].phrase, NULL});
+        dt_dataset_free(dataset);
+    }
+}
+
+// s0.h5 of its own length, with the tokens of another.
+static void put_same_length(void)
+{
+    hid_t file = new_file(in_scratch("s0.h5")), u16 = H5T_STD_U16LE;
+    put(file, &(struct put){.name = "tokens",
+                            .disk = u16,
+                            .memory = u16,
+                            .n_dims = 1,
+                            .dims = {(hsize_t)lengths[0]},
+                            .data = tokens_of(1, 2)});
+    H5Fclose(file);
+}
+
+// What happens to a shard between the look at the start and the first read.
+static void test_changed_shards(void)
+{
+    write_shards(2, PLAIN, false);
+    struct dt_dataset *dataset = scan("s*.h5");
+    struct dt_loader_config config = config_of(dataset);
+    char all[128];
+    write_layout(in_scratch("s0.h5"), 2, 2, PLAIN);
+    snprintf(all, sizeof all, "%s/s0.h5 has changed", scratch);
+    struct dt_loader *loader = open_loader(&config, 0);
+    CHECK(batches_before_error(loader, 60) >= 0, "another shard passes");
+    CHECK(strstr(dt_error_current()->message, all), "%s", dt_error_current()->message);
+    dt_loader_close(loader);
+    put_same_length();
+    loader = open_loader(&config, 0);
+    CHECK(batches_before_error(loader, 60) >= 0, "another shard of the same length passes");
+    CHECK(strstr(dt_error_current()->message, all), "%s", dt_error_current()->message);
+    dt_loader_close(loader);
+    CHECK(truncate(in_scratch("s0.h5"), 3000) == 0, "cannot truncate");
+    loader = open_loader(&config, 0);
+    CHECK(batches_before_error(loader, 60) >= 0, "a truncated shard passes");
+    dt_loader_close(loader);
+    unlink(in_scratch("s0.h5"));
+    loader = open_loader(&config, 0);
+    CHECK(batches_before_error(loader, 60) >= 0, "a missing shard passes");
+    CHECK(strstr(dt_error_current()->message, "No such file"), "%s", dt_error_current()->message);
+    dt_loader_close(loader);
+    dt_dataset_free(dataset);
+}
+
+static int64_t hooked_bytes;
+
+static dt_status hooked_alloc(void *context, int64_t bytes, void **memory)
+{
+    if (context)
+        return DT_FAIL(DT_MACHINE, NULL, "no pinned memory");
+    hooked_bytes = bytes;
+    *memory = aligned_alloc(64, (size_t)bytes);
+    return DT_OK;
+}
+
+static void hooked_free(void *context, void *memory)
+{
+    (void)context;
+    free(memory);
+    hooked_bytes = -1;
+}
+
+static void test_memory(void)
+{
+    struct dt_dataset *dataset = scan("s*.h5");
+    struct dt_loader_config config = config_of(dataset);
+    struct dt_loader *loader;
+    int failing;
+    config.alloc_host = hooked_alloc;
+    config.free_host = hooked_free;
+    loader = open_loader(&config, 0);
+    // 2 batches of 8 rows of input_ids and labels; 8 slots of 5 windows of uint16, rounded up
+    // to 64.
+    CHECK_INT(hooked_bytes, 2 * 2 * 8 * T * 4);
+    CHECK_INT(dt_loader_bytes(&config), hooked_bytes + 8 * 192);
+    dt_loader_close(loader);
+    CHECK_INT(hooked_bytes, -1);
+    config.context = &failing;
+    CHECK_INT(dt_loader_open(&config, 0, &loader), DT_MACHINE);
+    CHECK(loader == NULL, "a refusal gives a loader");
+    dt_dataset_free(dataset);
+}
+
+static void test_refusals(void)
+{
+    struct dt_dataset *dataset = scan("s*.h5");
+    struct dt_loader *loader;
+    for (int i = 0; i < 6; i++) {
+        struct dt_loader_config config = config_of(dataset);
+        if (i == 0)
+            config.prefetch = 0;
+        else if (i == 1)
+            config.size = 3;
+        else if (i == 2)
+            config.batch = dataset->windows + 1;
+        else if (i == 3)
+            config.vocab_size = 0;
+        else if (i == 4)
+            config.block = 0;
+        else
+            config.prefetch = INT64_MAX / 2;
+        CHECK_INT(dt_loader_open(&config, 0, &loader), DT_USER);
+    }
+    dt_dataset_free(dataset);
+}
+
+int main(void)
+{
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    dt_log_quiet(true);
+    make_scratch();
+    test_bad_pairs();
+    for (int64_t size = 1; size <= 4; size *= 2) {
+        test_vocabulary(size, 200);
+        test_vocabulary(size, 250); // the largest token of all
+    }
+    test_bit_flips();
+    test_other_flips();
+    test_bad_documents();
+    test_changed_shards();
+    test_memory();
+    test_refusals();
+    remove_scratch();
+    return test_end();
+}
