@@ -1,8 +1,8 @@
 // GEMM on the CPU. C is cut into tiles that depend on the shape alone; each is one single-threaded
 // oneDNN product, so no bit of C depends on how many threads share the tiles. Where the operands'
 // type has no instructions (bf16 before AVX-512 bf16) a tile's operands are widened to fp32, a
-// block of k at a time; then, and where adding to C inside oneDNN is slow, the product goes to a
-// staging tile first. Owns oneDNN's primitives, made once a shape.
+// block of k at a time, and the product is staged in fp32 on its way to C. Owns oneDNN's
+// primitives, made once a shape.
 #include "kernels/cpu.h"
 #include "kernels/onednn.h"
 #include "kernels/simd.h"
@@ -13,12 +13,11 @@
 #include <string.h>
 
 enum {
-    TILE = 512,      // rows and columns of a tile at most
-    TILE_MIN = 128,  // a tile is not halved below this
-    TILES = 8,       // fewer tiles than this are halved, for the threads' sake
-    WIDE_K = 1024,   // k of a widened block
-    SLOW_SUM_K = 64, // up to here oneDNN's fp32 sum into C runs at less than half speed
-    ALIGN = 4096,    // of the pieces of the workspace
+    TILE = 512,     // rows and columns of a tile at most
+    TILE_MIN = 128, // a tile is not halved below this
+    TILES = 8,      // fewer tiles than this are halved, for the threads' sake
+    WIDE_K = 1024,  // k of a widened block
+    ALIGN = 4096,   // of the pieces of the workspace
     BUCKETS = 256,
 };
 
@@ -37,7 +36,7 @@ struct dt_gemm_cpu {
 struct plan {
     int64_t tile_m, tile_n, tile_k;
     int64_t tiles_m, tiles_n, tiles_k;
-    bool widen, stage;
+    bool widen;
     // [last of m][last of n][last of k]: the last tile of a dimension may be smaller
     struct dt_matmul *matmul[2][2][2];
     int64_t scratch, wide_a, wide_b, staged; // bytes of a thread's pieces of the workspace
@@ -166,7 +165,7 @@ static void cut(struct plan *p, const struct dt_gemm_args *g)
     p->tiles_k = ceil_div(g->k, p->tile_k);
 }
 
-// Size of tile i of a dimension; index of its primitive.
+// Size of tile i of a dimension.
 static int64_t extent(int64_t i, int64_t tile, int64_t size)
 {
     return smaller(tile, size - i * tile);
@@ -180,15 +179,15 @@ static struct dt_matmul_shape shape_of(const struct plan *p, const struct dt_gem
     s.m = m, s.n = n, s.k = k;
     s.lda = p->widen ? (g->trans_a ? m : k) : g->lda;
     s.ldb = p->widen ? (g->trans_b ? k : n) : g->ldb;
-    s.ldc = p->stage ? n : g->ldc;
+    s.ldc = p->widen ? n : g->ldc;
     s.a_type = p->widen ? DT_F32 : g->a_type;
     s.b_type = p->widen ? DT_F32 : g->b_type;
-    s.c_type = p->stage ? DT_F32 : g->c_type;
+    s.c_type = p->widen ? DT_F32 : g->c_type;
     s.trans_a = g->trans_a;
     s.trans_b = g->trans_b;
-    s.accumulate = p->stage ? p->tiles_k > 1 : g->accumulate;
-    // Measured in fp32: weight gradients (A transposed) run up to 2.2 times faster on the other
-    // path, sums into C a tenth.
+    s.accumulate = p->widen ? p->tiles_k > 1 : g->accumulate;
+    // Measured in fp32: on the other path weight gradients (A transposed) run up to 2.2 times
+    // faster, sums into C a tenth, and short ones (k <= 64) never at half speed.
     s.run_time = s.a_type == DT_F32 && !p->widen && (g->trans_a || s.accumulate);
     return s;
 }
@@ -212,12 +211,11 @@ static dt_status make_plan(struct plan *p, struct dt_device *device, const struc
 {
     *p = (struct plan){.widen = g->a_type == DT_BF16 && !device->bf16};
     cut(p, g);
-    p->stage = p->widen || (g->accumulate && g->a_type == DT_F32 && g->k <= SLOW_SUM_K);
     DT_TRY(find_all(p, device->gemm, g));
     int64_t size = (int64_t)sizeof(float);
     p->wide_a = p->widen ? aligned(p->tile_m * p->tile_k * size) : 0;
     p->wide_b = p->widen ? aligned(p->tile_n * p->tile_k * size) : 0;
-    p->staged = p->stage ? aligned(p->tile_m * p->tile_n * size) : 0;
+    p->staged = p->widen ? aligned(p->tile_m * p->tile_n * size) : 0;
     return DT_OK;
 }
 
@@ -315,7 +313,7 @@ static int run_tile(const struct plan *p, const struct dt_gemm_args *g, int64_t 
 {
     struct tile t = tile_of(p, g, index);
     char *c = (char *)g->c + (t.m0 * g->ldc + t.n0) * dt_dtype_size(g->c_type);
-    if (!p->stage)
+    if (!p->widen)
         return product(p, g, &t, 0, c, workspace);
     float *staged = (float *)(workspace + p->scratch + p->wide_a + p->wide_b);
     if (p->tiles_k > 1)
