@@ -53,6 +53,8 @@ static const char usage[] =
     "dtrain bench --step [options]          a whole training step\n"
     "dtrain bench --reader [FILE] [options] the shard reader\n";
 
+static const char hint[] = "dtrain bench --help lists the options";
+
 static void print_help(void)
 {
     fputs(usage, stdout);
@@ -67,7 +69,7 @@ static dt_status parse_number(const struct option *o, const char *text, void *fi
     double value = strtod(text, &end);
     if (errno || end == text || *end || !(value >= o->min && value <= o->max) ||
         (o->kind == WHOLE && value != (double)(int64_t)value))
-        return DT_FAIL(DT_USER, usage, "%s %s: must be a %snumber from %.10g to %.10g", o->name,
+        return DT_FAIL(DT_USER, hint, "%s %s: must be a %snumber from %.10g to %.10g", o->name,
                        text, o->kind == WHOLE ? "whole " : "", o->min, o->max);
     if (o->kind == WHOLE)
         *(int64_t *)field = (int64_t)value;
@@ -88,7 +90,7 @@ static dt_status parse_word(const struct option *o, const char *text, int64_t *f
         }
         word += n + (word[n] == ' ');
     }
-    return DT_FAIL(DT_USER, usage, "%s %s: must be one of %s", o->name, text, o->words);
+    return DT_FAIL(DT_USER, hint, "%s %s: must be one of %s", o->name, text, o->words);
 }
 
 // The option that `word` names, up to an equals sign; its value behind that, or NULL.
@@ -104,38 +106,38 @@ static const struct option *find_option(const char *word, const char **value)
 
 // Takes the option at argv[*at] with its value, and leaves *at behind it.
 static dt_status parse_option(int argc, char **argv, int *at, struct dt_bench_options *options,
-                              unsigned *modes)
+                              unsigned *given)
 {
     const char *word = argv[*at], *value;
     const struct option *o = find_option(word, &value);
     if (!o)
-        return DT_FAIL(DT_USER, usage, "unknown option %s", word);
+        return DT_FAIL(DT_USER, hint, "unknown option %s", word);
     void *field = (char *)options + o->offset;
-    *modes &= o->modes;
+    *given |= 1u << (o - table);
     *at += 1;
     if (o->kind == FLAG) {
         *(bool *)field = true;
-        return value ? DT_FAIL(DT_USER, usage, "%s: %s takes no value", word, o->name) : DT_OK;
+        return value ? DT_FAIL(DT_USER, hint, "%s: %s takes no value", word, o->name) : DT_OK;
     }
     if (!value && *at == argc)
-        return DT_FAIL(DT_USER, usage, "%s needs a value", o->name);
+        return DT_FAIL(DT_USER, hint, "%s needs a value", o->name);
     if (!value)
         value = argv[(*at)++];
     return o->kind == WORD ? parse_word(o, value, field) : parse_number(o, value, field);
 }
 
-static dt_status check(const struct dt_bench_options *options, unsigned modes)
+static dt_status check(const struct dt_bench_options *options, unsigned given)
 {
     unsigned mode = options->step ? STEP : options->reader ? READER : OPS;
+    const char *name = options->step ? " --step" : options->reader ? " --reader" : "";
     if (options->step && options->reader)
-        return DT_FAIL(DT_USER, usage, "--step and --reader are two benchmarks: give one of them");
+        return DT_FAIL(DT_USER, hint, "--step and --reader are two benchmarks: give one of them");
     if (options->file && !options->reader)
-        return DT_FAIL(DT_USER, usage, "%s: only --reader takes a file", options->file);
-    if (!(modes & mode))
-        return DT_FAIL(DT_USER, usage, "an option does not belong to dtrain bench%s",
-                       options->step     ? " --step"
-                       : options->reader ? " --reader"
-                                         : " without --step");
+        return DT_FAIL(DT_USER, hint, "%s: only --reader takes a file", options->file);
+    for (int i = 0; i < N_OPTIONS; i++)
+        if ((given & 1u << i) && !(table[i].modes & mode))
+            return DT_FAIL(DT_USER, hint, "%s does not belong to dtrain bench%s", table[i].name,
+                           name);
     if (options->micro_batch > 0 && options->batch % options->micro_batch != 0)
         return DT_FAIL(DT_USER, "give a divisor of the batch",
                        "--micro-batch %lld does not divide --batch %lld",
@@ -145,7 +147,7 @@ static dt_status check(const struct dt_bench_options *options, unsigned modes)
 
 static dt_status parse(int argc, char **argv, struct dt_bench_options *options)
 {
-    unsigned modes = ALL;
+    unsigned given = 0; // a bit for each row of the table
     *options = (struct dt_bench_options){.d_model = 256,
                                          .n_layer = 4,
                                          .vocab = 256,
@@ -156,13 +158,13 @@ static dt_status parse(int argc, char **argv, struct dt_bench_options *options)
                                          .recompute = DT_RECOMPUTE_NONE};
     for (int at = 1; at < argc;) {
         if (argv[at][0] == '-')
-            DT_TRY(parse_option(argc, argv, &at, options, &modes));
+            DT_TRY(parse_option(argc, argv, &at, options, &given));
         else if (options->file)
-            return DT_FAIL(DT_USER, usage, "%s: one file was given already", argv[at]);
+            return DT_FAIL(DT_USER, hint, "%s: one file was given already", argv[at]);
         else
             options->file = argv[at++];
     }
-    return check(options, modes);
+    return check(options, given);
 }
 
 dt_status dt_cmd_bench(struct dt_comm *comm, int argc, char **argv)

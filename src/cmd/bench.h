@@ -34,11 +34,14 @@ struct dt_bench_rig {
     int64_t batch, micro, length; // sequences of a step and of a micro-batch, tokens of a sequence
     int32_t *ids, *labels;        // [batch, length], device memory
     int32_t *tokens;              // [batch, length + 1], host memory
+    dt_bf16 *spare;               // [elements of the weights], device memory; with `wrap` only
     uint64_t steps;               // taken so far; each has tokens of its own
 };
 
-// op: the ops that the model calls, NULL: the backend's. The rig is closed where this fails.
-dt_status dt_bench_rig_open(const struct dt_bench_options *options, const struct dt_op_table *op,
+// wrap: gives the ops that the model calls in place of the backend's, or NULL. Nothing is left open
+// where this fails.
+typedef const struct dt_op_table *(*dt_bench_wrap)(const struct dt_op_table *below);
+dt_status dt_bench_rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
                             struct dt_bench_rig *rig);
 void dt_bench_rig_close(struct dt_bench_rig *rig);
 dt_status dt_bench_rig_draw(struct dt_bench_rig *rig); // the next step's tokens
@@ -47,12 +50,13 @@ dt_status dt_bench_rig_step(struct dt_bench_rig *rig); // forward, loss, backwar
 // Durations of the repeats of one thing, in seconds.
 enum { DT_BENCH_REPEATS = 1 << 13 };
 struct dt_bench_clock {
+    double started; // what is done between the repeats counts towards the time to measure for
     int64_t n;
-    double total;
     double seconds[DT_BENCH_REPEATS];
 };
+void dt_bench_start(struct dt_bench_clock *clock);
 void dt_bench_note(struct dt_bench_clock *clock, double seconds);
-// Whether another repeat is due: `least` of them at least, then until `seconds` have been measured.
+// Whether another repeat is due: `least` of them at least, then until `seconds` have gone by.
 bool dt_bench_more(const struct dt_bench_clock *clock, int64_t least, double seconds);
 double dt_bench_best(const struct dt_bench_clock *clock);
 double dt_bench_median(const struct dt_bench_clock *clock);

@@ -15,7 +15,7 @@ static struct dt_settings optimizer_settings(void)
         .optim = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_clip = 1.0}};
 }
 
-static dt_status open_backend(const struct dt_bench_options *options, const struct dt_op_table *op,
+static dt_status open_backend(const struct dt_bench_options *options, dt_bench_wrap wrap,
                               struct dt_bench_rig *rig)
 {
     bool widened;
@@ -24,8 +24,8 @@ static dt_status open_backend(const struct dt_bench_options *options, const stru
         threads = (int)options->threads;
     DT_TRY(dt_backend_open("cpu", 0, threads, &rig->backend));
     DT_TRY(rig->backend.table->info(rig->backend.device, &rig->info));
-    if (op)
-        rig->backend.op = op;
+    if (wrap)
+        rig->backend.op = wrap(rig->backend.op);
     return DT_OK;
 }
 
@@ -81,23 +81,27 @@ static dt_status take_tokens(struct dt_bench_rig *rig)
                                  (long long)rig->batch, (long long)rig->length);
 }
 
-static dt_status rig_open(const struct dt_bench_options *options, const struct dt_op_table *op,
+static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
                           struct dt_bench_rig *rig)
 {
-    DT_TRY(open_backend(options, op, rig));
+    DT_TRY(open_backend(options, wrap, rig));
     DT_TRY(create_model(options, rig));
     DT_TRY(fill_weights(rig));
-    return take_tokens(rig);
+    DT_TRY(take_tokens(rig));
+    if (!wrap)
+        return DT_OK;
+    int64_t bytes = dt_model_table(rig->model)->elements * (int64_t)sizeof *rig->spare;
+    return rig->backend.table->alloc(rig->backend.device, bytes, (void **)&rig->spare);
 }
 
-dt_status dt_bench_rig_open(const struct dt_bench_options *options, const struct dt_op_table *op,
+dt_status dt_bench_rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
                             struct dt_bench_rig *rig)
 {
     *rig = (struct dt_bench_rig){.batch = options->batch,
                                  .micro = options->micro_batch > 0 ? options->micro_batch
                                                                    : options->batch,
                                  .length = options->seq_len};
-    dt_status status = rig_open(options, op, rig);
+    dt_status status = rig_open(options, wrap, rig);
     if (status != DT_OK)
         dt_bench_rig_close(rig);
     return status;
@@ -105,8 +109,8 @@ dt_status dt_bench_rig_open(const struct dt_bench_options *options, const struct
 
 void dt_bench_rig_close(struct dt_bench_rig *rig)
 {
-    void *memory[] = {rig->ids, rig->labels};
-    for (int i = 0; i < 2; i++)
+    void *memory[] = {rig->ids, rig->labels, rig->spare};
+    for (int i = 0; i < 3; i++)
         if (memory[i])
             rig->backend.table->free(rig->backend.device, memory[i]);
     if (rig->optimizer.backend)

@@ -31,6 +31,7 @@ static dt_status measure(struct dt_bench_rig *rig, double seconds, struct dt_ben
         DT_TRY(dt_bench_rig_draw(rig));
         DT_TRY(dt_bench_rig_step(rig));
     }
+    dt_bench_start(clock);
     while (dt_bench_more(clock, LEAST, seconds)) {
         DT_TRY(dt_bench_rig_draw(rig));
         double start = dt_seconds();
@@ -81,7 +82,7 @@ static dt_status report(const struct dt_bench_rig *rig, const struct dt_bench_cl
 dt_status dt_bench_step(const struct dt_bench_options *options)
 {
     struct dt_bench_rig rig;
-    struct dt_bench_clock clock = {0};
+    struct dt_bench_clock clock;
     DT_TRY(dt_bench_rig_open(options, NULL, &rig));
     dt_status status =
         measure(&rig, options->seconds > 0 ? options->seconds : default_seconds, &clock);

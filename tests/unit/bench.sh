@@ -1,0 +1,75 @@
+# `dtrain bench` at tiny shapes: every op of the list is in the table, lines of JSON parse, wrong
+# options are refused. No timing is looked at.
+set -eu
+dtrain=$1
+ops=$2 # kernels/ops.h, where the list stands
+size="--d-model 24 --n-layer 2 --seq-len 33 --batch 2 --vocab 100 --d-state 4 --threads 1 --seconds 0.001"
+
+fail() {
+    echo "$1"
+    exit 1
+}
+
+# One object a line: fields in quotes with a string or a finite number, nothing else.
+check_json() {
+    local field='"[a-z0-9_]+":("[^"\\]*"|-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?)'
+    [ -s "$1" ] || fail "$1 is empty"
+    if grep -vE "^\{$field(,$field)*\}$" "$1"; then
+        fail "$1: that is no line of JSON"
+    fi
+}
+
+list=$(sed -nE 's/^ *X\(([a-z0-9_]+)\).*/\1/p' "$ops")
+[ "$(echo "$list" | wc -l)" -ge 15 ] || fail "$ops: the list of ops was not found"
+
+for precision in fp32 bf16; do
+    "$dtrain" bench $size --precision $precision --warm --json >ops.json
+    check_json ops.json
+    "$dtrain" bench $size --precision $precision --micro-batch 1 >ops.txt
+    for op in $list; do
+        grep -q "\"op\":\"$op\"" ops.json || fail "$precision: no line of JSON for $op"
+        grep -q "^$op " ops.txt || fail "$precision: no row for $op"
+    done
+    for shape in in_proj x_proj dt_proj out_proj head; do
+        for role in forward dX dW; do
+            grep -q "\"shape\":\"$shape $role " ops.json || fail "$precision: no GEMM $shape $role"
+        done
+    done
+done
+
+"$dtrain" bench --step $size --json --recompute scan >step.json
+check_json step.json
+for field in step_ms tokens_per_s gflops peak_memory_mb loss; do
+    grep -q "\"$field\":[0-9.]*[1-9]" step.json || fail "--step --json: no $field above 0"
+done
+"$dtrain" bench --step $size | grep -q "tokens/s"
+
+mkdir -p text shards temporary
+head -c 100000 "$dtrain" | base64 >text/some.txt
+"$dtrain" pack -o shards --force text >/dev/null 2>&1
+"$dtrain" bench --reader "$(ls shards/train-*.h5 | head -n 1)" --seconds 0.001 --json >reader.json
+check_json reader.json
+grep -q '"checked_ratio":' reader.json || fail "checksums were not measured"
+
+refuse() {
+    local code=0
+    "$dtrain" bench "$@" >out.txt 2>error.txt || code=$?
+    [ $code -eq 2 ] || fail "dtrain bench $*: exit code $code, not 2"
+    [ -s error.txt ] || fail "dtrain bench $*: no message"
+}
+refuse --bogus
+refuse --d-model
+refuse --d-model 0
+refuse --d-model 12x
+refuse --d-model nan
+refuse --batch 1.5
+refuse --precision half
+refuse --json=1
+refuse --step --reader
+refuse --step --warm
+refuse --reader --batch 4
+refuse some.h5
+refuse --reader nosuch.h5
+refuse --reader error.txt
+refuse --batch 6 --micro-batch 4
+"$dtrain" bench --help | grep -q -- --micro-batch
