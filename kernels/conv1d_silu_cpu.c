@@ -107,18 +107,25 @@ static void load_window(const struct conv *conv, const struct dt_piece *piece, i
     find_inputs(conv, piece, begin, steps, x);
 }
 
-// One step of DT_LANES channels: s = bias + Σ_m lag[m] rows[row[m]]. `taps` is a constant.
-DT_INLINE void convolve(const struct window *x, int64_t t, int64_t lane, int taps,
-                        float w[TAPS_MAX][DT_LANES], const float *restrict bias, float *restrict s)
+// The rows that the lags of step t read.
+DT_INLINE void find_rows(const struct window *window, int64_t t, int64_t lane, int taps,
+                         const float *row[TAPS_MAX])
+{
+    for (int m = 0; m < taps; m++)
+        row[m] = window->rows[window->row[t][m]] + lane;
+}
+
+// One step of DT_LANES channels: s = bias + Σ_m w[m] row[m]. `taps` is a constant, so the inner
+// loop is unrolled before the outer is made a vector.
+DT_INLINE void convolve(const float *const row[TAPS_MAX], int taps, float w[TAPS_MAX][DT_LANES],
+                        const float *restrict bias, float *restrict s)
 {
 #pragma omp simd
-    for (int l = 0; l < DT_LANES; l++)
-        s[l] = bias[l];
-    for (int m = 0; m < taps; m++) {
-        const float *restrict row = x->rows[x->row[t][m]] + lane;
-#pragma omp simd
-        for (int l = 0; l < DT_LANES; l++)
-            s[l] += w[m][l] * row[l];
+    for (int l = 0; l < DT_LANES; l++) {
+        float sum = bias[l];
+        for (int m = 0; m < taps; m++)
+            sum += w[m][l] * row[m][l];
+        s[l] = sum;
     }
 }
 
@@ -126,20 +133,21 @@ DT_INLINE void load_lags(const struct weights *weights, int64_t lane, int taps,
                          float w[TAPS_MAX][DT_LANES])
 {
     for (int m = 0; m < taps; m++)
-#pragma omp simd
-        for (int l = 0; l < DT_LANES; l++)
-            w[m][l] = weights->lag[m][lane + l];
+        dt_load_lanes(weights->lag[m] + lane, w[m]);
 }
 
 DT_INLINE void forward_block(const struct window *x, const struct weights *weights, int64_t steps,
                              int64_t padded, int taps, const struct dt_ahead *ahead, float *y)
 {
     for (int64_t lane = 0; lane < padded; lane += DT_LANES) {
-        float w[TAPS_MAX][DT_LANES], s[DT_LANES];
+        float w[TAPS_MAX][DT_LANES], bias[DT_LANES], s[DT_LANES];
         load_lags(weights, lane, taps, w);
+        dt_load_lanes(weights->bias + lane, bias);
         for (int64_t t = 0; t < steps; t++) {
+            const float *row[TAPS_MAX];
             dt_prefetch(ahead, t, lane);
-            convolve(x, t, lane, taps, w, weights->bias + lane, s);
+            find_rows(x, t, lane, taps, row);
+            convolve(row, taps, w, bias, s);
 #pragma omp simd
             for (int l = 0; l < DT_LANES; l++)
                 y[t * DT_PITCH + lane + l] = dt_siluf(s[l]);
@@ -154,32 +162,31 @@ DT_INLINE void slope_block(const struct window *x, const struct weights *weights
 {
     for (int64_t lane = 0; lane < padded; lane += DT_LANES) {
         float w[TAPS_MAX][DT_LANES], dw[TAPS_MAX][DT_LANES] = {{0}};
-        float s[DT_LANES], dbias[DT_LANES] = {0};
+        float bias[DT_LANES], s[DT_LANES], dbias[DT_LANES] = {0};
         load_lags(weights, lane, taps, w);
+        dt_load_lanes(weights->bias + lane, bias);
         for (int64_t t = 0; t < steps; t++) {
-            float *restrict out = ds->rows[t] + lane;
+            const float *row[TAPS_MAX];
+            float slope[DT_LANES];
             dt_prefetch(ahead, t, lane);
-            convolve(x, t, lane, taps, w, weights->bias + lane, s);
+            find_rows(x, t, lane, taps, row);
+            convolve(row, taps, w, bias, s);
 #pragma omp simd
             for (int l = 0; l < DT_LANES; l++) {
                 float gate = dt_sigmoidf(s[l]);
-                out[l] = dy[t * DT_PITCH + lane + l] * gate * (1.0f + s[l] * (1.0f - gate));
-                dbias[l] += out[l];
+                slope[l] = dy[t * DT_PITCH + lane + l] * gate * (1.0f + s[l] * (1.0f - gate));
+                dbias[l] += slope[l];
+                for (int m = 0; m < taps; m++)
+                    dw[m][l] += slope[l] * row[m][l];
             }
-            for (int m = 0; m < taps; m++) {
-                const float *restrict row = x->rows[x->row[t][m]] + lane;
-#pragma omp simd
-                for (int l = 0; l < DT_LANES; l++)
-                    dw[m][l] += out[l] * row[l];
-            }
+            dt_store_lanes(slope, ds->rows[t] + lane);
         }
-        for (int m = 0; m < taps; m++)
 #pragma omp simd
-            for (int l = 0; l < DT_LANES; l++)
-                gradient->lag[m][lane + l] += dw[m][l];
-#pragma omp simd
-        for (int l = 0; l < DT_LANES; l++)
+        for (int l = 0; l < DT_LANES; l++) {
             gradient->bias[lane + l] += dbias[l];
+            for (int m = 0; m < taps; m++)
+                gradient->lag[m][lane + l] += dw[m][l];
+        }
     }
 }
 
@@ -190,8 +197,11 @@ DT_INLINE void dx_block(const struct window *ds, const struct weights *weights, 
     for (int64_t lane = 0; lane < padded; lane += DT_LANES) {
         float w[TAPS_MAX][DT_LANES];
         load_lags(weights, lane, taps, w);
-        for (int64_t t = 0; t < steps; t++)
-            convolve(ds, t, lane, taps, w, no_bias, dx + t * DT_PITCH + lane);
+        for (int64_t t = 0; t < steps; t++) {
+            const float *row[TAPS_MAX];
+            find_rows(ds, t, lane, taps, row);
+            convolve(row, taps, w, no_bias, dx + t * DT_PITCH + lane);
+        }
     }
 }
 
