@@ -3,8 +3,6 @@
 
 # Root in a container is a user like any other.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# Time for the ranks to finish their step and save, between SIGTERM and SIGKILL.
-export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout:-300}
 # A machine without ssh still runs ranks of its own.
 command -v ssh >/dev/null || export OMPI_MCA_plm_rsh_agent=/bin/false
 

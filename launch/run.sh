@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# mpirun for dtrain on one machine: as root too, threads left to dtrain, and time after SIGTERM or
-# Ctrl-C to finish the step and save (Open MPI's own delay is one second).
+# mpirun for dtrain on one machine: as root too, threads left to dtrain, and on SIGTERM or Ctrl-C the
+# ranks finish their step and save. (mpirun alone kills them one second later; to raise that delay
+# would delay the end of a failed job by as much.)
 #
 #   launch/run.sh -np 4 build/dtrain config.ini [section.key=value …]
 set -euo pipefail
