@@ -104,8 +104,21 @@ static void print_help(void)
     dt_config_help(&dt_settings_table, stdout);
 }
 
+// libgomp's threads spin while they wait, which takes the core from a thread that works wherever
+// cores are shared with anything else (a step can take a hundred times as long), and it reads its
+// settings before main. So unless the user chose, the program starts again with waiting set to
+// sleep.
+static void choose_waiting(char **argv)
+{
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))
+        return;
+    if (setenv("OMP_WAIT_POLICY", "passive", 1) == 0)
+        execv("/proc/self/exe", argv); // where this fails, threads spin
+}
+
 int main(int argc, char **argv)
 {
+    choose_waiting(argv);
     dt_die_register(die);
     setvbuf(stdout, NULL, _IOLBF, 0);
     const char *word = argc > 1 ? argv[1] : "";

@@ -1,0 +1,52 @@
+// The learning rate against the formulas of train/schedule.h, at the steps where they meet.
+#include "train/schedule.h"
+
+#include "test.h"
+
+static struct dt_settings settings(enum dt_schedule kind, int64_t warmup)
+{
+    struct dt_settings s = {0};
+    s.optim.schedule = kind;
+    s.optim.lr = 2e-3;
+    s.optim.min_lr = 5e-4;
+    s.optim.warmup_steps = warmup;
+    s.optim.decay_steps = 30;
+    return s;
+}
+
+static void check_at(enum dt_schedule kind, int64_t warmup, int64_t step, double want)
+{
+    struct dt_settings s = settings(kind, warmup);
+    struct dt_lr_schedule schedule = dt_lr_schedule(&s, 110);
+    double got = dt_lr_at(&schedule, step);
+    // Double arithmetic in another order: a few units in the last place.
+    CHECK(fabs(got - want) <= 1e-12 * want, "schedule %d, step %lld: %.17g, not %.17g", kind,
+          (long long)step, got, want);
+}
+
+int main(void)
+{
+    for (int kind = DT_SCHEDULE_COSINE; kind <= DT_SCHEDULE_WSD; kind++) {
+        check_at((enum dt_schedule)kind, 10, 1, 2e-4);
+        check_at((enum dt_schedule)kind, 10, 5, 1e-3);
+        check_at((enum dt_schedule)kind, 10, 10,
+                 2e-3); // the peak is reached at the last warm-up step
+    }
+    check_at(DT_SCHEDULE_COSINE, 10, 60, 1.25e-3); // half-way between
+    check_at(DT_SCHEDULE_COSINE, 10, 110, 5e-4);
+    check_at(DT_SCHEDULE_COSINE, 0, 55, 1.25e-3);
+    check_at(DT_SCHEDULE_LINEAR, 10, 35, 2e-3 - 0.25 * 1.5e-3);
+    check_at(DT_SCHEDULE_LINEAR, 10, 110, 5e-4);
+    check_at(DT_SCHEDULE_CONSTANT, 10, 110, 2e-3);
+    check_at(DT_SCHEDULE_WSD, 10, 80, 2e-3); // the last step before decay
+    check_at(DT_SCHEDULE_WSD, 10, 95, 1.25e-3);
+    check_at(DT_SCHEDULE_WSD, 10, 110, 5e-4);
+
+    struct dt_settings s = settings(DT_SCHEDULE_WSD, 0);
+    s.optim.min_lr = -1; // auto
+    s.optim.decay_steps = -1;
+    struct dt_lr_schedule schedule = dt_lr_schedule(&s, 110);
+    CHECK_NEAR(schedule.min_lr, 2e-4, 1e-12);
+    CHECK_INT(schedule.decay_steps, 22);
+    return test_end();
+}
