@@ -132,15 +132,17 @@ static dt_status look_at_chunks(struct dt_h5_array *array, hid_t plist, hid_t sp
 
 static dt_status look_at_layout(hid_t plist, hid_t space, struct dt_h5_array *array)
 {
-    int64_t n = array->shape[0] * array->shape[1];
+    int64_t bytes = array->shape[0] * array->shape[1];
     array->offset = -1;
+    if (array->type != DT_DTYPE_COUNT)
+        bytes *= dt_dtype_size(array->type);
     switch (H5Pget_layout(plist)) {
-    case H5D_COMPACT:
-        return DT_OK;
+    case H5D_COMPACT: // the library would read beyond a size that is a lie
+        return (int64_t)H5Dget_storage_size(array->id) < bytes ? fail_unwritten(array) : DT_OK;
     case H5D_CONTIGUOUS:
-        if (n == 0 || array->type == DT_DTYPE_COUNT)
+        if (bytes == 0 || array->type == DT_DTYPE_COUNT)
             return DT_OK;
-        return look_at_contiguous(array, plist, n * dt_dtype_size(array->type));
+        return look_at_contiguous(array, plist, bytes);
     case H5D_CHUNKED:
         DT_TRY(look_at_filters(plist, array));
         return look_at_chunks(array, plist, space);

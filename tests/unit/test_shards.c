@@ -161,6 +161,25 @@ static void test_storage(void)
     expect_bad(in_scratch("external.h5"), "external files");
 }
 
+// A damaged header that makes the library take contiguous data for compact, and of too few bytes:
+// it would read beyond its own memory.
+static void test_damaged_layout(void)
+{
+    const char *path = write_good("layout.h5");
+    char want[10] = {3, 1}, *text; // version, contiguous, then the address of the data
+    int64_t offset = offset_of(path, "tokens"), size;
+    memcpy(want + 2, &offset, sizeof offset);
+    CHECK_INT(dt_read_file(path, 1 << 20, &text, &size), DT_OK);
+    char *at = memmem(text, (size_t)size, want, sizeof want);
+    CHECK(at != NULL, "no layout message of version 3");
+    if (at) {
+        at[0] = 1;
+        write_bytes(path, text, (size_t)size);
+        expect_bad(path, "");
+    }
+    free(text);
+}
+
 static void write_pairs(const char *name, hsize_t n, hsize_t labels, hsize_t row, hid_t type,
                         bool tokens)
 {
@@ -344,6 +363,7 @@ int main(void)
     test_schemas();
     test_types();
     test_storage();
+    test_damaged_layout();
     test_pairs();
     test_extras();
     test_vocabulary();
