@@ -99,13 +99,16 @@ static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self 
     return false;
 }
 
-// Of the ranks that could speak this is the lowest one, or the lower ones have been waited for.
+// Of the ranks that could speak this is the lowest one, or the lower ones have been waited for. One
+// that lives but is silent may hang inside MPI: Open MPI's TCP does for a while when a connection
+// breaks.
 static bool is_speaker(const struct dt_watch *watch, const struct dt_watch_self *self, bool expired)
 {
     if (watch->clock - watch->doomed_at > defer_s)
         return true;
     for (int r = 0; r < watch->rank; r++)
-        if (!watch->peers[r].dead && !(expired && lags(watch, self, r)))
+        if (!watch->peers[r].dead && !silent_when_told(watch, &watch->peers[r]) &&
+            !(expired && lags(watch, self, r)))
             return false;
     return true;
 }
