@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 from safetensors.torch import load_file, save_file
@@ -19,6 +20,7 @@ from transformers import MambaConfig, MambaForCausalLM
 
 # Both sides compute in fp32 with sums in another order: 1e-4 of logits of size one, as promised.
 TOLERANCE = 1e-4
+STEPS, LR = 3, 0.01
 
 MODELS = {
     "tied": dict(vocab_size=51, hidden_size=32, num_hidden_layers=2, tie_word_embeddings=True),
@@ -34,13 +36,13 @@ dir = {dir}
 init_from = {model}
 precision = fp32
 threads = 1
-steps = 3
+steps = {steps}
 [data]
 train = synthetic:random
 seq_len = 24
 batch = 4
 [optim]
-lr = 0.01
+lr = {lr}
 """
 
 
@@ -82,9 +84,9 @@ def train(dtrain, name):
     run = pathlib.Path(f"run-{name}")
     shutil.rmtree(run, ignore_errors=True)
     config = pathlib.Path(f"{name}.ini")
-    config.write_text(CONFIG.format(dir=run, model=name))
+    config.write_text(CONFIG.format(dir=run, model=name, steps=STEPS, lr=LR))
     subprocess.run([dtrain, config], check=True)
-    return run / "checkpoints" / "step-00000003"
+    return run / "checkpoints" / f"step-{STEPS:08}"
 
 
 def load_checkpoint(directory):
@@ -94,16 +96,24 @@ def load_checkpoint(directory):
     return model.float()
 
 
+def check_moved(name, model, trained):
+    """Every tensor was trained, from where transformers left it: AdamW moves a weight by about lr a step at most."""
+    before, after = model.state_dict(), trained.state_dict()
+    for key, value in before.items():
+        moved = (after[key] - value).abs().max().item()
+        assert 0 < moved <= 2 * STEPS * LR, f"{name}: {key} moved by {moved:.3g} in {STEPS} steps of {LR}"
+
+
 def check_model(name, dtrain, tool):
     shutil.rmtree(name, ignore_errors=True)
     model = make_model(name, MODELS[name])
     ids = torch.randint(0, model.config.vocab_size, (3, 37))
-    before = transformers_logits(model, ids)
-    compare(f"{name}, written by transformers", dtrain_logits(tool, name, ids), before)
+    compare(f"{name}, written by transformers", dtrain_logits(tool, name, ids),
+            transformers_logits(model, ids))
     checkpoint = train(dtrain, name)
-    after = transformers_logits(load_checkpoint(checkpoint), ids)
-    assert (after - before).abs().max() > 1e-2, f"{name}: three steps changed nothing"
-    compare(f"{name}, written by dtrain", dtrain_logits(tool, checkpoint, ids), after)
+    trained = load_checkpoint(checkpoint)
+    check_moved(name, model, trained)
+    compare(f"{name}, written by dtrain", dtrain_logits(tool, checkpoint, ids), transformers_logits(trained, ids))
 
 
 def main():
