@@ -17,7 +17,7 @@ missing() {
 if ! command -v apt-get >/dev/null; then
     cat >&2 <<'EOF'
 launch/setup.sh installs with apt (Debian, Ubuntu), which is not here. Install by hand: a C17 compiler,
-CMake 3.25, Ninja, pkg-config, Open MPI, HDF5 1.10 or later (serial), oneDNN 2.x or 3.x, cJSON, xxHash.
+CMake 3.25, Ninja, pkg-config, Open MPI, HDF5 1.10.5 or later (serial), oneDNN 2.x or 3.x, cJSON, xxHash.
 EOF
     exit 1
 fi

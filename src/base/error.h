@@ -84,4 +84,4 @@ void dt_error_print(const struct dt_error *error, int debug);
 // The one way to end the process on an error. `die` gets the calling thread's error; main registers
 // it once. dt_die may be called on any thread; the first call wins, others wait for the end.
 void dt_die_register(void (*die)(const struct dt_error *error));
-_Noreturn void dt_die(void);
+void dt_die(void) __attribute__((noreturn));
