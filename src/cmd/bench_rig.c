@@ -51,12 +51,16 @@ static dt_status create_model(const struct dt_bench_options *options, struct dt_
     return dt_optimizer_create(&rig->backend, rig->model, &settings, &rig->optimizer);
 }
 
-// First weights come from the host, wherever the device's memory is.
+// First weights are made on the host, in place where it reads the device's memory.
 static dt_status fill_weights(struct dt_bench_rig *rig)
 {
     const struct dt_device_table *table = rig->backend.table;
     const struct dt_params *params = dt_model_table(rig->model);
     int64_t bytes = params->elements * (int64_t)sizeof(float);
+    if (table->unified) {
+        dt_params_init(params, SEED, dt_model_weights(rig->model));
+        return dt_model_refresh(rig->model, NULL);
+    }
     float *host = malloc((size_t)bytes);
     if (!host)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld weights", (long long)params->elements);
