@@ -3,23 +3,24 @@
 //   h_t = exp(Δ_t · A) ∘ h_{t-1} + Δ_t · u_t · B_t              A = -exp(a_log), h: [B, D, N], fp32
 //   s_t = C_t · h_t + d_skip ∘ u_t
 //   y_t = s_t ∘ silu(z_t)
-// h_{-1} is h0, or zero. reset[t] = 1: a document starts at t, h_{t-1} (at t = 0: h0) counts as zero.
-// reset[t] also stops the gradient from t to t - 1. No gradient flows through h0 or h_last.
+// h_{-1} is h0, or zero. reset[t] = 1: a document starts at t, h_{t-1} (at t = 0: h0) counts as
+// zero. reset[t] also stops the gradient from t to t - 1. No gradient flows through h0 or h_last.
 //
 // Backward, with dh_t the gradient of h_t (from s_t and from h_{t+1}):
 //   ds_t = dy_t · silu(z_t)                 dz_t = dy_t · s_t · σ(z_t)(1 + z_t(1 - σ(z_t)))
 //   dh_t = ds_t · C_t + exp(Δ_{t+1} A) ∘ dh_{t+1}         (the second term 0 where reset[t+1])
 //   dC_t = Σ_d ds_t · h_t                   dB_t = Σ_d dh_t · Δ_t · u_t
 //   du_t = ds_t · d_skip + Δ_t · Σ_n dh_t · B_t
-//   dΔ_t = Σ_n dh_t · (A · exp(Δ_t A) · h_{t-1} + u_t · B_t)     ddelta_t = dΔ_t · σ(delta_t + dt_bias)
-//   da_log = Σ_{b,t} dh_t · h_{t-1} · exp(Δ_t A) · Δ_t · A      dd_skip = Σ_{b,t} ds_t · u_t
-//   ddt_bias = Σ_{b,t} ddelta_t
+//   dΔ_t = Σ_n dh_t · (A · exp(Δ_t A) · h_{t-1} + u_t · B_t)
+//   ddelta_t = dΔ_t · σ(delta_t + dt_bias)
+//   da_log = Σ_{b,t} dh_t · h_{t-1} · exp(Δ_t A) · Δ_t · A
+//   dd_skip = Σ_{b,t} ds_t · u_t            ddt_bias = Σ_{b,t} ddelta_t
 // It makes h again from `states`, the h before t = 0, chunk, 2 chunk, … that forward kept.
 // Sums over channels, batch and time have a fixed order: no atomics, no bit depends on threads.
 //
-// [B, L, ·] arguments carry the elements between t and t + 1 as their stride; a sequence is L strides
-// long. u, delta, z, y share the channel count D; b and c have N columns. dtype is storage (bf16 or
-// fp32) for every void pointer. N in [1, 256]; D, L, B >= 1.
+// [B, L, ·] arguments carry the elements between t and t + 1 as their stride; a sequence is L
+// strides long. u, delta, z, y share the channel count D; b and c have N columns. dtype is storage
+// (bf16 or fp32) for every void pointer. N in [1, 256]; D, L, B >= 1.
 #pragma once
 
 #include "base/dtype.h"
@@ -27,8 +28,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// The chunk that suits the CPU: states take N / chunk floats a channel and token, a block's scratch fits the
-// inner caches. Backward runs longer chunks one time more, shorter ones only cost memory.
+// The chunk that suits the CPU: one block of its backward. Longer chunks cost one more forward run
+// of the recurrence, shorter ones memory (states take N / chunk floats a channel and token).
 enum { DT_SCAN_CHUNK_CPU = 32 };
 
 struct dt_scan_forward_args {
@@ -53,8 +54,9 @@ struct dt_scan_forward_args {
     void *y;              // [B, L, D], =
     int64_t y_stride;
     float *h_last; // [B, D, N], = the state after the last t, or NULL; may be h0 itself
-    float *states; // [B, ceil(L / chunk), N, D], = h before the chunk's first t, or NULL: no backward follows.
-                   // Where the chunk starts with a reset its state is still the h that the reset drops.
+    // [B, ceil(L / chunk), N, D], = h before the chunk's first t, or NULL: no backward follows.
+    // Where a chunk starts with a reset its state is still the h that the reset drops.
+    float *states;
     void *workspace;
     int64_t workspace_bytes;
 };

@@ -17,7 +17,7 @@
 #include "kernels/piece_cpu.h"
 #include "kernels/scan.h"
 
-enum { SCAN_STATES = 4 };
+enum { SCAN_STATES = 8 };
 
 // What the recurrence needs of one block; rows are DT_PITCH apart.
 struct scan_block {

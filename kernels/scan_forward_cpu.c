@@ -80,7 +80,7 @@ DT_INLINE void advance_tile(const struct scan_block *block, int64_t n0, int64_t 
             dt_prefetch(block->ahead, t, lane);
         if (block->reset && block->reset[t])
             scan_clear(h);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int n = 0; n < SCAN_STATES; n++)
 #pragma omp simd
             for (int l = 0; l < DT_LANES; l++) {

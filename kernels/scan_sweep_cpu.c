@@ -28,7 +28,7 @@ void scan_replay(const struct scan_block *block, const struct scan_rows *scratch
             dt_prefetch(block->ahead, t, lane);
         if (reset)
             scan_clear(h);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int n = 0; n < SCAN_STATES; n++)
 #pragma omp simd
             for (int l = 0; l < DT_LANES; l++) {
@@ -70,7 +70,7 @@ void scan_sweep(const struct scan_block *block, const struct scan_rows *scratch,
         dt_load_lanes(scratch->dh_a + row, dh_a);
         if (n0 == 0)
             dt_prefetch(ahead, t, lane);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int n = 0; n < SCAN_STATES; n++)
 #pragma omp simd
             for (int l = 0; l < DT_LANES; l++) {
