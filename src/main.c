@@ -112,8 +112,12 @@ static void choose_waiting(char **argv)
 {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))
         return;
-    if (setenv("OMP_WAIT_POLICY", "passive", 1) == 0)
-        execv("/proc/self/exe", argv); // where this fails, threads spin
+    char self[DT_PATH];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (length <= 0 || setenv("OMP_WAIT_POLICY", "passive", 1) != 0)
+        return;
+    self[length] = '\0';
+    execv(self, argv); // where this fails, threads spin
 }
 
 int main(int argc, char **argv)
