@@ -5,8 +5,8 @@ victim=$2
 # shellcheck source=tests/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
-alive() { # processes of the job that are not zombies (of a reaper that takes its time)
-    ps -C "$(basename "$victim")" -o stat=,pid= | grep -v '^Z' | grep -q .
+alive() { # processes of the job; not zombies (of a reaper that takes its time), nor another build's
+    ps -eo stat=,args= | grep -F " $victim " | grep -v '^Z' | grep -vq 'mpirun\|comm\.sh\|grep'
 }
 
 last_line() {
