@@ -7,6 +7,7 @@ failures=0 checks=0
 # shellcheck source=launch/environment.sh
 . "$repository/launch/environment.sh"
 rm -rf ./*
+exec 3>&2 # where failures are told, wherever a checked command's output goes
 
 check() { # description, command …: the command must succeed
     checks=$((checks + 1))
@@ -14,7 +15,7 @@ check() { # description, command …: the command must succeed
     shift
     if ! "$@"; then
         failures=$((failures + 1))
-        echo "FAILED: $what" >&2
+        echo "FAILED: $what" >&3
     fi
 }
 
@@ -71,4 +72,35 @@ same_losses() { # metrics A, metrics B, tolerance
 same_bits() { # checkpoint A, checkpoint B
     cmp "$1/model.safetensors" "$2/model.safetensors" &&
         cmp "$1/optimizer-00001-of-00001.safetensors" "$2/optimizer-00001-of-00001.safetensors"
+}
+
+# A job that a test meddles with.
+steps_done() { # run: the last step in its metrics
+    train_lines "runs/$1/metrics.jsonl" 2>/dev/null | tail -n 1 | cut -d' ' -f1
+}
+
+wait_for_step() { # run, step: up to half a minute
+    for _ in $(seq 600); do
+        local at
+        at=$(steps_done "$1")
+        [ "${at:-0}" -ge "$2" ] && return 0
+        sleep 0.05
+    done
+    return 1
+}
+
+start() { # n, arguments …: $job is mpirun, in the background, in its own process group; output in $name.log
+    local n=$1
+    shift
+    set -m
+    "${local_mpirun[@]}" -np "$n" "$dtrain" "$@" >"$name.log" 2>&1 &
+    job=$!
+    set +m
+}
+
+rank_pid() { # rank: its process, of $job
+    local pid
+    for pid in $(pgrep -P "$job"); do
+        tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && echo "$pid"
+    done
 }

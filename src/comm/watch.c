@@ -82,9 +82,19 @@ static int find_dead(struct dt_watch *watch)
     return first;
 }
 
+static bool is_suspended(const struct dt_watch *watch, const struct dt_peer *peer)
+{
+    return is_neighbour(watch, peer) && dt_process_look(&peer->process) == DT_PROCESS_STOPPED;
+}
+
+// The others wait for it: it has not begun what they wait in, or has, and stands still within.
 static bool lags(const struct dt_watch *watch, const struct dt_watch_self *self, int rank)
 {
-    return rank != watch->rank && watch->peers[rank].beat.sequence < self->oldest;
+    const struct dt_peer *peer = &watch->peers[rank];
+    if (rank == watch->rank)
+        return false;
+    return peer->beat.sequence < self->oldest || is_suspended(watch, peer) ||
+           watch->clock - peer->heard > dt_watch_silence(watch);
 }
 
 static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self *self)
@@ -144,13 +154,6 @@ static void say_dead(const struct dt_watch *watch, int rank)
     dt_die();
 }
 
-static const char *stall_reason(const struct dt_watch *watch, const struct dt_peer *peer)
-{
-    if (is_neighbour(watch, peer) && dt_process_look(&peer->process) == DT_PROCESS_STOPPED)
-        return "suspended (SIGSTOP)";
-    return "stalled";
-}
-
 static void say_stalled(const struct dt_watch *watch, const struct dt_watch_self *self)
 {
     char when[128], others[64];
@@ -178,8 +181,8 @@ static void say_stalled(const struct dt_watch *watch, const struct dt_watch_self
         "rank %d on host %s (pid %d)%s is %s %s: the others waited comm.timeout_s = %g s for it; "
         "the job ends. Look at that process and its host, or raise comm.timeout_s; then resume "
         "with the same command.",
-        first, peer->host, peer->process.pid, others, stall_reason(watch, peer), when,
-        self->timeout);
+        first, peer->host, peer->process.pid, others,
+        is_suspended(watch, peer) ? "suspended (SIGSTOP)" : "stalled", when, self->timeout);
     dt_die();
 }
 

@@ -372,22 +372,24 @@ static dt_status share_sums(struct trainer *t, struct step_sums *sums)
     return backend->table->to_device(backend->device, t->optimizer.sum, &sums->loss, bytes, NULL);
 }
 
-// Alike on every rank, since the control struct is.
+// Alike on every rank, since the control struct is; rank 0 tells.
 static dt_status check_skips(const struct trainer *t, const struct dt_update_control *control)
 {
     int64_t limit = t->job->settings.optim.max_skipped;
+    dt_status status = DT_OK;
     if (control->skip)
         dt_warn("step %lld skipped: loss %g, gradient norm %g, %.0f tokens counted",
                 (long long)t->state.step, control->loss, control->grad_norm, control->counted);
-    if (control->skipped_in_a_row <= limit)
+    if (control->skipped_in_a_row < limit)
         return DT_OK;
-    dt_status status = DT_FAIL(
-        DT_USER, "lower optim.lr, lengthen optim.warmup_steps, or look at the data of these steps",
-        "%d steps in a row were skipped (optim.max_skipped = %lld), the last at step %lld: loss "
-        "%g, "
-        "gradient norm %g",
-        control->skipped_in_a_row, (long long)limit, (long long)t->state.step, control->loss,
-        control->grad_norm);
+    if (t->root)
+        status = DT_FAIL(
+            DT_USER,
+            "lower optim.lr, lengthen optim.warmup_steps, or look at the data of these steps",
+            "%d steps in a row were skipped (optim.max_skipped = %lld), the last at step %lld: "
+            "loss %g, gradient norm %g",
+            control->skipped_in_a_row, (long long)limit, (long long)t->state.step, control->loss,
+            control->grad_norm);
     return dt_agree(t->job->comm, status);
 }
 

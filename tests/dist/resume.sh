@@ -8,33 +8,12 @@ small_run
 common=(small.ini run.steps=40 model.d_model=96 data.seq_len=96 checkpoint.every=5)
 last=checkpoints/step-00000040
 
-steps_done() {
-    train_lines "runs/$1/metrics.jsonl" 2>/dev/null | tail -n 1 | cut -d' ' -f1
-}
-wait_for_step() { # run, step
-    for _ in $(seq 600); do
-        local at
-        at=$(steps_done "$1")
-        [ "${at:-0}" -ge "$2" ] && return 0
-        sleep 0.05
-    done
-    return 1
-}
-start() { # n, arguments …: in the background, its own process group
-    local n=$1
-    shift
-    set -m
-    "${local_mpirun[@]}" -np "$n" "$dtrain" "$@" >"$name.log" 2>&1 &
-    job=$!
-    set +m
-}
-
 ranks 2 "${common[@]}" run.name=whole >whole.log 2>&1 || { cat whole.log >&2; exit 1; }
 
 name=killed
 start 2 "${common[@]}" run.name=$name
 check "training is under way" wait_for_step $name 13
-pkill -KILL -f "run.name=$name" # mpirun and its ranks, at once
+kill -KILL "$job" "$(rank_pid 0)" "$(rank_pid 1)" # at once
 wait $job 2>/dev/null
 check "it was killed before its end" test "$(steps_done $name)" -lt 40
 printf '{"event":"train","step":9' >>runs/$name/metrics.jsonl # a torn line

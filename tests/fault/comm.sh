@@ -45,5 +45,7 @@ fate 3 "rank 0 on $host, step 41, backward: the disk is full" fail 0
 fate 137 "rank 1 on host $host \(pid [0-9]+\) died $at; $resume" kill 1
 fate 137 "rank 0 on host $host \(pid [0-9]+\) died $at; $resume" kill 0
 fate 3 "rank 1 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $at: .* = 2 s for it; $resume" stop 1 2
+fate 3 "rank 1 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $at: .* = 2 s for it; $resume" within 1 2
+fate 3 "rank 0 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $at: .* = 2 s for it; $resume" within 0 2
 fate 3 "rank 3 on host $host \(pid [0-9]+\) is stalled $at: .* = 2 s for it; $resume" sleep 3 2
 finish

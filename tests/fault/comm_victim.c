@@ -58,6 +58,20 @@ static dt_status meet(const char *fate)
     return DT_OK;
 }
 
+// Stops in the middle of a collective that it has begun, and told of: the others come later.
+static dt_status stop_within(float *x, bool mine)
+{
+    struct dt_request *request;
+    if (!mine)
+        pass(1);
+    DT_TRY(dt_allreduce_begin(comm, x, ELEMENTS, DT_F32, DT_SUM, &request));
+    if (mine) {
+        pass(0.3); // for its heartbeat
+        raise(SIGSTOP);
+    }
+    return dt_wait(comm, request);
+}
+
 static dt_status step(int64_t number, const char *fate, int victim)
 {
     static float x[ELEMENTS];
@@ -67,6 +81,8 @@ static dt_status step(int64_t number, const char *fate, int victim)
     dt_comm_progress(comm, number, "backward");
     if (mine)
         DT_TRY(meet(fate));
+    if (number == FATAL_STEP && strcmp(fate, "within") == 0)
+        return stop_within(x, mine);
     if (number == FATAL_STEP && strcmp(fate, "term") == 0) // as a launcher does, to all at once
         raise(SIGTERM);
     DT_TRY(dt_allreduce(comm, x, ELEMENTS, DT_F32, DT_SUM));

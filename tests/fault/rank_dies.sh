@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# A rank that dies, stalls or fails in its data in mid-run: the job ends in time, dtrain's last words say who,
+# where, when and what to do, no process is left, the last checkpoint is whole, and the same command goes on.
+#   rank_dies.sh DTRAIN SHARD_TOOL
+shard_tool=$(realpath "$2")
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+# As launched by hand, where mpirun kills a second after SIGTERM.
+export OMPI_MCA_odls_base_sigkill_timeout=1
+host=$(uname -n)
+# In memory where that is possible: a rank waiting for a slow disk looks like one that stalls.
+memory=$(mktemp -d -p /dev/shm 2>/dev/null) && trap 'rm -rf "$memory"' EXIT && ln -s "$memory" runs
+T=48 S=420 batch=8
+# Slot 4, the first of rank 2, starts at token 4*S*T. A checksum covers 16384 tokens, and the first that starts
+# behind that place is met at step 27 by no other slot; the reader is a block of 4 windows and 2 batches ahead.
+bad_step=27
+bad_token=$(((4 * S + bad_step - 1) * T + 40))
+bad_hash=$((bad_token / 16384 * 16384))
+
+tokens=$((S * batch * T + 1))
+mkdir -p raw
+"$shard_tool" tokens raw/plain.h5 $tokens || exit 1
+head -c $tokens /dev/zero | tr '\0' 'a' >raw/bytes # a shard with checksums of the same size
+"$dtrain" pack --format u8 --vocab 128 --val 0 -o packed raw/bytes >pack.log 2>&1 || { cat pack.log >&2; exit 1; }
+cp packed/train-00000.h5 raw/hashed.h5
+
+cat >job.ini <<END
+[run]
+steps = 60
+precision = fp32
+threads = 1
+[model]
+d_model = 48
+n_layer = 3
+vocab_size = 128
+[data]
+seq_len = $T
+batch = $batch
+block = 4
+shuffle = false
+[optim]
+lr = 3e-3
+[checkpoint]
+every = 5
+keep = 2
+END
+
+last_words() { # of $name; the hint of an error stands in lines of its own below it
+    sed -n '/^dtrain: error/,/^[^ ]/{/^dtrain: error/p;/^  /p}' $name.log
+}
+last_line() {
+    grep -a '^dtrain: ' $name.log | tail -n 1
+}
+newest() {
+    ls -d runs/$name/checkpoints/step-* | tail -n 1
+}
+alive() { # processes: is one there, and no zombie?
+    ps -o stat= -p "$(tr ' ' , <<<"$*")" | grep -qv '^Z'
+}
+
+# Waits for the end of the job and looks at what it left.
+ends() { # exit code, seconds, pattern of the last line, pattern of the last words (what to do)
+    local start=$SECONDS code
+    wait "$job"
+    code=$?
+    check "$name: exit code $code, not $1" test $code -eq "$1"
+    check "$name: took $((SECONDS - start)) s" test $((SECONDS - start)) -le "$2"
+    check "$name: last line '$(last_line)' is not '$3'" grep -qE "^dtrain: error: .*$3" <<<"$(last_line)"
+    check "$name: words '$(last_words)' lack '$4'" grep -qE "$4" <<<"$(last_words)"
+    check "$name: $(grep -ac '^dtrain: error' $name.log) ranks spoke" test "$(grep -ac '^dtrain: error' $name.log)" -eq 1
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        alive "${pids[@]}" || break
+        sleep 0.2
+    done
+    check "$name: a process is left" eval '! alive "${pids[@]}"'
+    check "$name: no half checkpoint is left under a real name" "$dtrain" verify "$(newest)" >$name.verify 2>&1
+}
+goes_on() { # arguments: the same command, as after the mending of its data
+    local from
+    from=$(basename "$(newest)")
+    check "$name: the same command completes" ranks 4 job.ini run.name="$name" "$@" >$name.again 2>&1
+    check "$name: … from $from" grep -q "going on from runs/$name/checkpoints/$from" $name.again
+    check "$name: … and says complete" grep -q '"state":"complete","step":60' runs/$name/state.json
+    check "$name: one step has one line" test "$(train_lines runs/$name/metrics.jsonl | cut -d' ' -f1 | sort -nu | wc -l) \
+$(train_lines runs/$name/metrics.jsonl | wc -l)" = "60 60"
+}
+begin() { # name, arguments …
+    name=$1
+    shift
+    start 4 job.ini run.name="$name" "$@"
+    for _ in $(seq 100); do
+        mapfile -t pids < <(pgrep -P "$job")
+        [ ${#pids[@]} -eq 4 ] && return
+        sleep 0.05
+    done
+    check "$name: four ranks" false
+}
+signal_rank() { # signal, rank: once the run is at step 11
+    check "$name: training is under way" wait_for_step $name 11
+    kill "-$1" "$(rank_pid "$2")"
+}
+
+resume='the job ends\. Resume with the same command'
+when='at step [1-5][0-9] during [a-z ]+'
+for rank in 2 0; do
+    begin killed-$rank data.train=raw/plain.h5
+    signal_rank KILL $rank
+    # 128 + SIGKILL is mpirun's own code for a rank that was killed.
+    ends 137 10 "rank $rank on host $host \(pid [0-9]+\) died $when" "$resume"
+    goes_on data.train=raw/plain.h5
+done
+
+begin stopped data.train=raw/plain.h5 comm.timeout_s=3
+signal_rank STOP 1
+ends 3 13 "rank 1 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $when: .*timeout_s = 3 s" 'resume with the same command'
+goes_on data.train=raw/plain.h5 comm.timeout_s=3
+
+# A token outside the vocabulary that one rank alone meets: in a shard without checksums, and with verify off.
+outside="rank 2 on $host, step $bad_step, reading data: .*/tokens at offset $bad_token is 200, outside the vocabulary of 128"
+mkdir data
+for verify in true false; do
+    kind=$([ $verify = true ] && echo plain || echo hashed)
+    cp raw/$kind.h5 data/$kind.h5
+    "$shard_tool" poke data/$kind.h5 $bad_token 200 || exit 1
+    begin token-$kind data.train=data/$kind.h5 data.verify=$verify
+    ends 2 20 "$outside" 'hint: set model.vocab_size'
+    check "$name: the steps before were trained" test "$(steps_done $name)" -eq $((bad_step - 1))
+    cp raw/$kind.h5 data/$kind.h5
+    goes_on data.train=data/$kind.h5 data.verify=$verify
+done
+
+"$shard_tool" poke data/hashed.h5 $bad_token 100 || exit 1
+begin checksum data.train=data/hashed.h5
+ends 2 20 "rank 2 on $host, step 2[0-9], reading data: .*data/hashed.h5.*$bad_hash" 'hint: .*'
+check "$name: steps before were trained" test "$(steps_done $name)" -ge 20
+cp raw/hashed.h5 data/hashed.h5
+goes_on data.train=data/hashed.h5
+finish
