@@ -5,6 +5,10 @@
 
 #include <stddef.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 // The value is the process's exit code.
 typedef enum dt_status {
     DT_OK = 0,
@@ -85,3 +89,7 @@ void dt_error_print(const struct dt_error *error, int debug);
 // it once. dt_die may be called on any thread; the first call wins, others wait for the end.
 void dt_die_register(void (*die)(const struct dt_error *error));
 void dt_die(void) __attribute__((noreturn));
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,27 @@
+// The CUDA forms of the ops: OP_cuda puts the work on `stream` and returns; arguments were checked
+// above it, pointers are the device's. OP_cuda_workspace tells the bytes it needs for these shapes
+// (0: none). A struct dt_stream is what CUDA calls cudaStream_t.
+#pragma once
+
+#include "base/error.h"
+#include "kernels/ops.h"
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct dt_device;
+struct dt_stream;
+
+#define DT_OP_CUDA(op)                                                                             \
+    dt_status op##_cuda(struct dt_device *device, const struct dt_##op##_args *args,               \
+                        struct dt_stream *stream);                                                 \
+    int64_t op##_cuda_workspace(struct dt_device *device, const struct dt_##op##_args *args);
+DT_OPS(DT_OP_CUDA)
+#undef DT_OP_CUDA
+
+#ifdef __cplusplus
+}
+#endif

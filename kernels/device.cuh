@@ -1,0 +1,264 @@
+// What a .cu file may use. The same source is compiled by nvcc for GPUs and by the host's C++
+// compiler for the tests, where tests/simt/simt.h executes it: so kernels are launched by
+// DT_LAUNCH, declare shared memory by DT_SHARED, and keep from inline PTX, atomics, __activemask
+// and lockstep that no __syncwarp asks for. A thread that leaves a kernel early must pass no
+// barrier that others wait at: return only where the whole block returns.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "kernels/cuda.h"
+
+#include <math.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_pipeline.h>
+#include <cuda_runtime.h>
+
+// DT_LAUNCH((kernel<a, b>), grid, block, bytes of dynamic shared memory, stream, args…): the kernel
+// stands in parentheses. grid and block are dim3 or a number; no {…} among the arguments.
+#define DT_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                  \
+    (kernel)<<<(grid), (block), (size_t)(shared_bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__)
+
+// return DT_LAUNCHED("cast"): the status of the launches before it.
+#define DT_LAUNCHED(op) dt_launched(cudaGetLastError(), (op), __FILE__, __LINE__, __func__)
+
+static inline dt_status dt_launched(cudaError_t error, const char *op, const char *file, int line,
+                                    const char *function)
+{
+    if (error == cudaSuccess)
+        return DT_OK;
+    return dt_error_raise(DT_MACHINE, file, line, function, NULL, "%s: CUDA did not launch it: %s",
+                          op, cudaGetErrorString(error));
+}
+
+// DT_SHARED(float, tile, [32][33]); aligned to 16 bytes, holds nothing at first.
+#define DT_SHARED(T, name, ...) __shared__ __align__(16) T name __VA_ARGS__
+// T *name: the launch's dynamic shared memory, aligned to 16 bytes; all uses name the same bytes.
+#define DT_SHARED_DYN(T, name)                                                                     \
+    extern __shared__ __align__(16) unsigned char dt_dynamic_shared[];                             \
+    T *const name = reinterpret_cast<T *>(dt_dynamic_shared)
+
+#else
+#include "simt.h"
+#endif
+
+#define DT_DEVICE static __device__ __forceinline__
+
+enum { DT_WARP = 32 };
+static const unsigned DT_WHOLE_WARP = 0xffffffffu;
+
+// ---- storage: fp32 or bf16, computed on as fp32
+
+// For a launcher: runs the statement with T = float or dt_bf16.
+#define DT_STORAGE_SWITCH(type, T, ...)                                                            \
+    do {                                                                                           \
+        if ((type) == DT_BF16) {                                                                   \
+            using T = dt_bf16;                                                                     \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            using T = float;                                                                       \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+
+DT_DEVICE float dt_to_f32(float x)
+{
+    return x;
+}
+
+DT_DEVICE float dt_to_f32(dt_bf16 x)
+{
+    return __uint_as_float((unsigned)x << 16);
+}
+
+// Round to nearest, ties to even; a NaN stays one, which one is the hardware's choice.
+DT_DEVICE dt_bf16 dt_round_bf16(float x)
+{
+#ifdef __CUDACC__
+    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+#else
+    return dt_f32_to_bf16(x);
+#endif
+}
+
+template <class T> DT_DEVICE T dt_from_f32(float x);
+
+template <> __device__ __forceinline__ float dt_from_f32<float>(float x)
+{
+    return x;
+}
+
+template <> __device__ __forceinline__ dt_bf16 dt_from_f32<dt_bf16>(float x)
+{
+    return dt_round_bf16(x);
+}
+
+DT_DEVICE unsigned dt_bf16_pair(float low, float high)
+{
+    return (unsigned)dt_round_bf16(low) | (unsigned)dt_round_bf16(high) << 16;
+}
+
+DT_DEVICE void dt_unpair(unsigned pair, float *out)
+{
+    out[0] = __uint_as_float(pair << 16);
+    out[1] = __uint_as_float(pair & 0xffff0000u);
+}
+
+// dt_load<N>(p, out): N neighbours as fp32. N is 1, 4 or 8: with 4 and 8 by accesses of 16 bytes (4
+// of bf16: one of 8 bytes), and p must be aligned to that: dt_aligned tells.
+template <int N> DT_DEVICE void dt_load(const float *p, float (&out)[N])
+{
+    if (N == 1)
+        out[0] = p[0];
+#pragma unroll
+    for (int i = 0; i + 4 <= N; i += 4) {
+        float4 v = *reinterpret_cast<const float4 *>(p + i);
+        out[i] = v.x, out[i + 1] = v.y, out[i + 2] = v.z, out[i + 3] = v.w;
+    }
+}
+
+template <int N> DT_DEVICE void dt_load(const dt_bf16 *p, float (&out)[N])
+{
+    if constexpr (N == 8) {
+        uint4 v = *reinterpret_cast<const uint4 *>(p);
+        dt_unpair(v.x, out), dt_unpair(v.y, out + 2);
+        dt_unpair(v.z, out + 4), dt_unpair(v.w, out + 6);
+    } else if constexpr (N == 4) {
+        uint2 v = *reinterpret_cast<const uint2 *>(p);
+        dt_unpair(v.x, out), dt_unpair(v.y, out + 2);
+    } else {
+        static_assert(N == 1, "1, 4 or 8 elements at a time");
+        out[0] = dt_to_f32(p[0]);
+    }
+}
+
+// dt_store<N>(p, in): as dt_load, the other way.
+template <int N> DT_DEVICE void dt_store(float *p, const float (&in)[N])
+{
+    if (N == 1)
+        p[0] = in[0];
+#pragma unroll
+    for (int i = 0; i + 4 <= N; i += 4)
+        *reinterpret_cast<float4 *>(p + i) = make_float4(in[i], in[i + 1], in[i + 2], in[i + 3]);
+}
+
+template <int N> DT_DEVICE void dt_store(dt_bf16 *p, const float (&in)[N])
+{
+    if constexpr (N == 8) {
+        *reinterpret_cast<uint4 *>(p) =
+            make_uint4(dt_bf16_pair(in[0], in[1]), dt_bf16_pair(in[2], in[3]),
+                       dt_bf16_pair(in[4], in[5]), dt_bf16_pair(in[6], in[7]));
+    } else if constexpr (N == 4) {
+        *reinterpret_cast<uint2 *>(p) =
+            make_uint2(dt_bf16_pair(in[0], in[1]), dt_bf16_pair(in[2], in[3]));
+    } else {
+        static_assert(N == 1, "1, 4 or 8 elements at a time");
+        p[0] = dt_round_bf16(in[0]);
+    }
+}
+
+// For a launcher: may rows at `p`, `stride` elements apart, be accessed N elements at a time?
+template <int N, class T> static inline bool dt_aligned(const T *p, int64_t stride = 0)
+{
+    const int64_t bytes = N * (int64_t)sizeof(T) < 16 ? N * (int64_t)sizeof(T) : 16;
+    return (int64_t)((uintptr_t)p % (uintptr_t)bytes) == 0 &&
+           stride * (int64_t)sizeof(T) % bytes == 0;
+}
+
+// ---- indices: 64 bits wherever an offset into an array is made
+
+DT_DEVICE int64_t dt_thread_index(void) // in a grid of one dimension
+{
+    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+static inline __host__ __device__ int64_t dt_div_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static inline __host__ __device__ int64_t dt_least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+// Blocks for n elements, `each` a block, and never none: grid.x holds 2^31 - 1 of them.
+static inline unsigned dt_blocks(int64_t n, int64_t each)
+{
+    return (unsigned)(n > 0 ? dt_div_up(n, each) : 1);
+}
+
+// ---- sums and maxima in a fixed order, the same value in every thread. Called by whole warps
+// (dt_warp_…) or whole blocks of THREADS, a multiple of 32 up to 1024 (dt_block_…). T is float,
+// double or an integer.
+
+template <class T> DT_DEVICE T dt_warp_sum(T x)
+{
+#pragma unroll
+    for (int lane = DT_WARP / 2; lane > 0; lane /= 2)
+        x += __shfl_xor_sync(DT_WHOLE_WARP, x, lane);
+    return x;
+}
+
+DT_DEVICE float dt_warp_max(float x)
+{
+#pragma unroll
+    for (int lane = DT_WARP / 2; lane > 0; lane /= 2)
+        x = fmaxf(x, __shfl_xor_sync(DT_WHOLE_WARP, x, lane));
+    return x;
+}
+
+template <int THREADS, class T> DT_DEVICE T dt_block_sum(T x)
+{
+    static_assert(THREADS % DT_WARP == 0 && THREADS <= 1024, "whole warps");
+    DT_SHARED(T, warps, [THREADS / DT_WARP]);
+    x = dt_warp_sum(x);
+    if (threadIdx.x % DT_WARP == 0)
+        warps[threadIdx.x / DT_WARP] = x;
+    __syncthreads();
+    T sum = warps[0];
+#pragma unroll
+    for (int i = 1; i < THREADS / DT_WARP; i++)
+        sum += warps[i];
+    __syncthreads(); // `warps` may be written again
+    return sum;
+}
+
+template <int THREADS> DT_DEVICE float dt_block_max(float x)
+{
+    static_assert(THREADS % DT_WARP == 0 && THREADS <= 1024, "whole warps");
+    DT_SHARED(float, warps, [THREADS / DT_WARP]);
+    x = dt_warp_max(x);
+    if (threadIdx.x % DT_WARP == 0)
+        warps[threadIdx.x / DT_WARP] = x;
+    __syncthreads();
+    float max = warps[0];
+#pragma unroll
+    for (int i = 1; i < THREADS / DT_WARP; i++)
+        max = fmaxf(max, warps[i]);
+    __syncthreads();
+    return max;
+}
+
+// ---- asynchronous copies into shared memory, so that loads of the next tile run beside the work
+// on this one. BYTES: 4, 8 or 16, both sides aligned to it. A thread commits its copies as a group
+// and waits until all but its newest N groups are there (then __syncthreads, before others read
+// them).
+
+template <int BYTES> DT_DEVICE void dt_copy_async(void *shared, const void *global)
+{
+    __pipeline_memcpy_async(shared, global, BYTES);
+}
+
+DT_DEVICE void dt_copy_commit(void)
+{
+    __pipeline_commit();
+}
+
+template <int N> DT_DEVICE void dt_copy_wait(void)
+{
+    __pipeline_wait_prior(N);
+}
