@@ -2,8 +2,9 @@
 add_library(dt_warnings INTERFACE)
 target_compile_options(
   dt_warnings
-  INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes
-            -Wmissing-prototypes -Wpointer-arith -Wvla -Wformat=2)
+  INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wpointer-arith -Wvla
+            -Wformat=2 $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes>
+            $<$<COMPILE_LANGUAGE:C>:-Wmissing-prototypes>)
 if(DTRAIN_WERROR)
   target_compile_options(dt_warnings INTERFACE -Werror)
 endif()

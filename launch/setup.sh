@@ -3,7 +3,7 @@
 # elsewhere it says what to install and stops. Quiet when there is nothing to do.
 set -euo pipefail
 
-packages=(gcc cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libdnnl-dev
+packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libdnnl-dev
     libcjson-dev libxxhash-dev)
 
 missing() {

@@ -35,7 +35,7 @@ static inline struct dt_backend open_cpu(int threads)
 // The size lies at the start of the first guard band.
 static inline void *guarded(int64_t bytes)
 {
-    char *base = malloc((size_t)bytes + 2 * GUARD);
+    char *base = bytes < 0 ? NULL : malloc((size_t)bytes + 2 * GUARD);
     if (!base)
         exit(1);
     memset(base, GUARD_BYTE, (size_t)bytes + 2 * GUARD);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Set-up, build and every test: the sanitizer build first over unit, parity and dist, then the
+# Set-up, build and every test: the sanitizer build first over unit, parity, dist and simt, then the
 # optimised build over everything. Arguments go to the last ctest (-R name, -L label).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,7 +14,7 @@ build() { # preset
 build cpu-release
 if [ $# -eq 0 ]; then
     build cpu-debug
-    ctest --test-dir build-debug --output-on-failure -L 'unit|parity|dist'
+    ctest --test-dir build-debug --output-on-failure -L 'unit|parity|dist|simt'
     build cpu-tsan
     ctest --test-dir build-tsan --output-on-failure -R '^test_loader$'
 fi

@@ -1,0 +1,22 @@
+# dt_simt_kernels(TARGET SOURCES x.cu …): .cu files as C++ for the host execution model in tests/simt. No
+# contraction: a GPU contracts where it likes, the host then not at all. Kernels read memory through
+# vector types, so no strict aliasing either.
+function(dt_simt_kernels target)
+  cmake_parse_arguments(SIMT "" "" "SOURCES" ${ARGN})
+  set_source_files_properties(
+    ${SIMT_SOURCES}
+    PROPERTIES LANGUAGE CXX
+               COMPILE_OPTIONS "-ffp-contract=off;-fno-strict-aliasing;-Wno-unknown-pragmas")
+  target_sources(${target} PRIVATE ${SIMT_SOURCES})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/simt)
+endfunction()
+
+# dt_simt_test(NAME SOURCES … [KERNELS x.cu …] [TIMEOUT s]): a test of kernels on the host, over
+# tests/simt/simt_backend.h. KERNELS are its own, beside those of dtrain.
+function(dt_simt_test name)
+  cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;KERNELS" ${ARGN})
+  dt_test(${name} LABEL simt TIMEOUT "${TEST_TIMEOUT}" SOURCES ${TEST_SOURCES} USES dt_simt)
+  if(TEST_KERNELS)
+    dt_simt_kernels(${name} SOURCES ${TEST_KERNELS})
+  endif()
+endfunction()

@@ -1,0 +1,125 @@
+// AdamW on CUDA, one pass. A thread takes four neighbours by accesses of 16 bytes (8 for the bf16
+// copy), one by one at the end and where an array is not aligned. A block finds once which spans
+// its elements lie in, mostly one, and a thread looks no further. Bytes an element: weight, m and v
+// in and out, the gradient in, 28, and 2 for the copy; that over copy bandwidth is the floor.
+#include "kernels/device.cuh"
+
+enum { THREADS = 256, EACH = 4 };
+
+struct step {
+    float beta1, beta2, eps, grad_scale, lr;
+    float rate;       // lr / bias1
+    float root_scale; // 1 / sqrt(bias2)
+};
+
+DT_DEVICE struct step load_step(const struct dt_adamw_args *args)
+{
+    const struct dt_update_control *c = args->control;
+    struct step s;
+    s.beta1 = args->beta1;
+    s.beta2 = args->beta2;
+    s.eps = args->eps;
+    s.grad_scale = c->grad_scale;
+    s.lr = c->lr;
+    s.rate = c->lr / c->bias1;
+    s.root_scale = 1.0f / sqrtf(c->bias2);
+    return s;
+}
+
+// The span among low … high that element i lies in.
+DT_DEVICE int64_t find_span(const struct dt_adamw_span *spans, int64_t low, int64_t high, int64_t i)
+{
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (spans[middle].end > i)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+struct element {
+    float weight, m, v;
+};
+
+DT_DEVICE struct element update(struct element e, float grad, float decay, const struct step *s)
+{
+    float g = grad * s->grad_scale;
+    e.m = s->beta1 * e.m + (1.0f - s->beta1) * g;
+    e.v = s->beta2 * e.v + (1.0f - s->beta2) * (g * g);
+    e.weight =
+        (1.0f - s->lr * decay) * e.weight - s->rate * e.m / (sqrtf(e.v) * s->root_scale + s->eps);
+    return e;
+}
+
+// Elements i … i + N, the first of which lies in span `span`.
+template <int N>
+DT_DEVICE void update_some(const struct dt_adamw_args *a, const struct step *s, int64_t span,
+                           int64_t i)
+{
+    float w[N], m[N], v[N], g[N];
+    dt_load<N>(a->weight + i, w);
+    dt_load<N>(a->m + i, m);
+    dt_load<N>(a->v + i, v);
+    dt_load<N>(a->grad + i, g);
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        while (span + 1 < a->n_spans && a->spans[span].end <= i + k)
+            span++;
+        struct element e = {w[k], m[k], v[k]};
+        e = update(e, g[k], a->spans[span].decay, s);
+        w[k] = e.weight, m[k] = e.m, v[k] = e.v;
+    }
+    dt_store<N>(a->weight + i, w);
+    dt_store<N>(a->m + i, m);
+    dt_store<N>(a->v + i, v);
+    if (a->copy)
+        dt_store<N>(a->copy + i, w);
+}
+
+template <int N>
+__global__ static void __launch_bounds__(THREADS) adamw_kernel(struct dt_adamw_args args)
+{
+    if (args.control->skip)
+        return;                     // the whole grid alike
+    DT_SHARED(int64_t, spans, [2]); // of the block's first and last element
+    int64_t first = (int64_t)blockIdx.x * THREADS * EACH;
+    int64_t last = dt_least(first + THREADS * EACH, args.n) - 1;
+    if (threadIdx.x % DT_WARP == 0 && threadIdx.x < 2 * DT_WARP)
+        spans[threadIdx.x / DT_WARP] =
+            find_span(args.spans, 0, args.n_spans - 1, threadIdx.x == 0 ? first : last);
+    __syncthreads();
+    int64_t i = first + threadIdx.x * EACH;
+    if (i > last)
+        return;
+    struct step s = load_step(&args);
+    int64_t span = find_span(args.spans, spans[0], spans[1], i);
+    if (N == EACH && i + EACH - 1 <= last) {
+        update_some<N>(&args, &s, span, i);
+        return;
+    }
+    for (int64_t k = i; k <= dt_least(i + EACH - 1, last); k++)
+        update_some<1>(&args, &s, span, k);
+}
+
+dt_status adamw_cuda(struct dt_device *device, const struct dt_adamw_args *args,
+                     struct dt_stream *stream)
+{
+    (void)device;
+    if (args->n == 0)
+        return DT_OK;
+    unsigned blocks = dt_blocks(args->n, THREADS * EACH);
+    if (dt_aligned<EACH>(args->weight) && dt_aligned<EACH>(args->m) && dt_aligned<EACH>(args->v) &&
+        dt_aligned<EACH>(args->grad) && dt_aligned<EACH>(args->copy))
+        DT_LAUNCH((adamw_kernel<EACH>), blocks, THREADS, 0, stream, *args);
+    else
+        DT_LAUNCH((adamw_kernel<1>), blocks, THREADS, 0, stream, *args);
+    return DT_LAUNCHED("adamw");
+}
+
+int64_t adamw_cuda_workspace(struct dt_device *device, const struct dt_adamw_args *args)
+{
+    (void)device, (void)args;
+    return 0;
+}

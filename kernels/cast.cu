@@ -1,0 +1,46 @@
+// Casts on CUDA. A thread takes eight neighbours, so that every access is one of 16 bytes; the
+// threads at the end, and all where an array is not aligned, go one by one. Bytes: both arrays
+// once; that over copy bandwidth is the floor.
+#include "kernels/device.cuh"
+
+enum { THREADS = 256, EACH = 8 };
+
+template <int N, class Y, class X>
+__global__ static void __launch_bounds__(THREADS) cast_kernel(int64_t n, const X *x, Y *y)
+{
+    int64_t from = dt_thread_index() * EACH, end = dt_least(from + EACH, n);
+    if (N == EACH && from + EACH <= n) {
+        float v[N];
+        dt_load<N>(x + from, v);
+        dt_store<N>(y + from, v);
+        return;
+    }
+    for (int64_t i = from; i < end; i++)
+        y[i] = dt_from_f32<Y>(dt_to_f32(x[i]));
+}
+
+template <class Y, class X> static void cast_typed(int64_t n, const X *x, Y *y, dt_stream *stream)
+{
+    unsigned blocks = dt_blocks(n, THREADS * EACH);
+    if (dt_aligned<EACH>(x) && dt_aligned<EACH>(y))
+        DT_LAUNCH((cast_kernel<EACH, Y, X>), blocks, THREADS, 0, stream, n, x, y);
+    else
+        DT_LAUNCH((cast_kernel<1, Y, X>), blocks, THREADS, 0, stream, n, x, y);
+}
+
+dt_status cast_cuda(struct dt_device *device, const struct dt_cast_args *args,
+                    struct dt_stream *stream)
+{
+    (void)device;
+    DT_STORAGE_SWITCH(
+        args->x_type, X,
+        DT_STORAGE_SWITCH(args->y_type, Y,
+                          cast_typed(args->n, (const X *)args->x, (Y *)args->y, stream)));
+    return DT_LAUNCHED("cast");
+}
+
+int64_t cast_cuda_workspace(struct dt_device *device, const struct dt_cast_args *args)
+{
+    (void)device, (void)args;
+    return 0;
+}

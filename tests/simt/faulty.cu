@@ -1,0 +1,215 @@
+// See faulty.h.
+#include "faulty.h"
+
+#include "kernels/device.cuh"
+
+enum { BLOCK = 128 };
+
+__global__ static void missed_kernel(unsigned who)
+{
+    if (threadIdx.x != who)
+        __syncthreads();
+}
+
+dt_status barrier_missed_by_one(void)
+{
+    DT_LAUNCH((missed_kernel), 1, BLOCK, 0, nullptr, 70);
+    return DT_LAUNCHED("missed");
+}
+
+__global__ static void return_kernel(unsigned n)
+{
+    if (threadIdx.x >= n)
+        return;
+    __syncthreads();
+}
+
+dt_status barrier_after_return(void)
+{
+    DT_LAUNCH((return_kernel), 1, BLOCK, 0, nullptr, 100);
+    return DT_LAUNCHED("return");
+}
+
+__global__ static void two_lines_kernel(unsigned n)
+{
+    if (threadIdx.x < n)
+        __syncthreads();
+    else
+        __syncthreads();
+}
+
+dt_status barriers_of_two_lines(void)
+{
+    DT_LAUNCH((two_lines_kernel), 1, BLOCK, 0, nullptr, 64);
+    return DT_LAUNCHED("two lines");
+}
+
+__global__ static void half_kernel(float x)
+{
+    if (threadIdx.x < 16)
+        x = __shfl_xor_sync(DT_WHOLE_WARP, x, 1);
+}
+
+dt_status shuffle_of_half_a_warp(void)
+{
+    DT_LAUNCH((half_kernel), 1, 32, 0, nullptr, 1.0f);
+    return DT_LAUNCHED("half");
+}
+
+__global__ static void sum_kernel(float x)
+{
+    x = dt_warp_sum(x);
+}
+
+dt_status shuffle_past_the_block(void)
+{
+    DT_LAUNCH((sum_kernel), 1, 48, 0, nullptr, 1.0f);
+    return DT_LAUNCHED("past");
+}
+
+__global__ static void outside_kernel(float x)
+{
+    if (threadIdx.x < 16)
+        x = __shfl_sync(0xffffu, x, 20);
+}
+
+dt_status read_outside_the_mask(void)
+{
+    DT_LAUNCH((outside_kernel), 1, 32, 0, nullptr, 1.0f);
+    return DT_LAUNCHED("outside");
+}
+
+__global__ static void past_kernel(int at)
+{
+    DT_SHARED(float, a, [3][10]);
+    float *flat = &a[0][0];
+    flat[at] = 1.0f;
+}
+
+dt_status write_past_shared(void)
+{
+    DT_LAUNCH((past_kernel), 1, 1, 0, nullptr, 30);
+    return DT_LAUNCHED("past");
+}
+
+__global__ static void past_dynamic_kernel(int at)
+{
+    DT_SHARED_DYN(float, a);
+    a[at] = 1.0f;
+}
+
+dt_status write_past_dynamic_shared(void)
+{
+    DT_LAUNCH((past_dynamic_kernel), 1, 1, 30 * sizeof(float), nullptr, 30);
+    return DT_LAUNCHED("past dynamic");
+}
+
+dt_status too_much_shared(void)
+{
+    DT_LAUNCH((past_dynamic_kernel), 1, 1, (48 << 10) + 16, nullptr, 30);
+    return DT_LAUNCHED("too much");
+}
+
+dt_status too_many_threads(void)
+{
+    DT_LAUNCH((missed_kernel), 1, dim3(32, 32, 2), 0, nullptr, 5000);
+    return DT_LAUNCHED("too many");
+}
+
+__global__ static void misaligned_kernel(const float *x)
+{
+    DT_SHARED(float, a, [8]);
+    dt_copy_async<16>(a + 1, x);
+}
+
+dt_status misaligned_copy(void)
+{
+    static const float x[8] = {};
+    DT_LAUNCH((misaligned_kernel), 1, 1, 0, nullptr, x);
+    return DT_LAUNCHED("misaligned");
+}
+
+__global__ static void reverse_kernel(const float *in, float *out, bool with_barrier)
+{
+    DT_SHARED(float, a, [BLOCK]);
+    a[threadIdx.x] = in[threadIdx.x];
+    if (with_barrier)
+        __syncthreads();
+    out[threadIdx.x] = a[BLOCK - 1 - threadIdx.x];
+}
+
+dt_status reverse_block(const float *in, float *out, int with_barrier)
+{
+    DT_LAUNCH((reverse_kernel), 1, BLOCK, 0, nullptr, in, out, with_barrier != 0);
+    return DT_LAUNCHED("reverse");
+}
+
+__global__ static void copy_kernel(const float *in, float *out, bool with_wait)
+{
+    DT_SHARED(float, a, [2][BLOCK]);
+    for (int i = 0; i < 2; i++) {
+        dt_copy_async<4>(&a[i][threadIdx.x], in + i * BLOCK + threadIdx.x);
+        dt_copy_commit();
+    }
+    for (int i = 0; i < 2; i++) {
+        if (i == 0)
+            dt_copy_wait<1>();
+        else if (with_wait)
+            dt_copy_wait<0>();
+        out[i * BLOCK + threadIdx.x] = a[i][threadIdx.x];
+    }
+}
+
+dt_status copy_block(const float *in, float *out, int with_wait)
+{
+    DT_LAUNCH((copy_kernel), 1, BLOCK, 0, nullptr, in, out, with_wait != 0);
+    return DT_LAUNCHED("copy");
+}
+
+__global__ static void count_kernel(int32_t *out)
+{
+    unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+    out[block * 24 + thread] = (int32_t)(block * 24 + thread);
+}
+
+dt_status count_threads(int32_t *out)
+{
+    DT_LAUNCH((count_kernel), dim3(2, 3, 2), dim3(4, 3, 2), 0, nullptr, out);
+    return DT_LAUNCHED("count");
+}
+
+__global__ static void shuffle_kernel(int32_t *out)
+{
+    int lane = (int)threadIdx.x % DT_WARP, i = (int)threadIdx.x;
+    out[i] = __shfl_down_sync(DT_WHOLE_WARP, i, 1);
+    out[64 + i] = __shfl_up_sync(DT_WHOLE_WARP, i, 1);
+    out[128 + i] = __shfl_xor_sync(DT_WHOLE_WARP, i, 5);
+    out[192 + i] = __shfl_sync(DT_WHOLE_WARP, i, 3);
+    out[256 + i] = (int32_t)__ballot_sync(DT_WHOLE_WARP, lane % 2);
+}
+
+dt_status use_shuffles(int32_t *out)
+{
+    DT_LAUNCH((shuffle_kernel), 1, 64, 0, nullptr, out);
+    return DT_LAUNCHED("shuffles");
+}
+
+__global__ static void reduce_kernel(const float *in, int64_t n, float *sum, float *max)
+{
+    float s = 0.0f, m = -INFINITY;
+    for (int64_t i = threadIdx.x; i < n; i += 256) {
+        s += in[i];
+        m = fmaxf(m, in[i]);
+    }
+    s = dt_block_sum<256>(s);
+    m = dt_block_max<256>(m);
+    if (threadIdx.x == 255)
+        *sum = s, *max = m;
+}
+
+dt_status reduce_block(const float *in, int64_t n, float *sum, float *max)
+{
+    DT_LAUNCH((reduce_kernel), 1, 256, 0, nullptr, in, n, sum, max);
+    return DT_LAUNCHED("reduce");
+}

@@ -1,0 +1,37 @@
+// Kernels with planted bugs, and right ones that use all of the model; each returns what
+// DT_LAUNCHED said.
+#pragma once
+
+#include "base/error.h"
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+dt_status barrier_missed_by_one(void);
+dt_status barrier_after_return(void);
+dt_status barriers_of_two_lines(void);
+dt_status shuffle_of_half_a_warp(void);
+dt_status shuffle_past_the_block(void);
+dt_status read_outside_the_mask(void);
+dt_status write_past_shared(void);
+dt_status write_past_dynamic_shared(void);
+dt_status too_much_shared(void);
+dt_status too_many_threads(void);
+dt_status misaligned_copy(void);
+// out[128] = in[127 - i], through shared memory: the barrier between is there or not.
+dt_status reverse_block(const float *in, float *out, int with_barrier);
+// The same by asynchronous copies that are waited for or not.
+dt_status copy_block(const float *in, float *out, int with_wait);
+// out[i] = i for i < 2·3·2 blocks of 4·3·2 threads.
+dt_status count_threads(int32_t *out);
+// out[5][64]: what lane + 1, lane - 1, lane ^ 5, lane 3 and the ballot of odd lanes give.
+dt_status use_shuffles(int32_t *out);
+// sum[0] of in[n] over one block of 256 by dt_block_sum, max[0] by dt_block_max.
+dt_status reduce_block(const float *in, int64_t n, float *sum, float *max);
+
+#ifdef __cplusplus
+}
+#endif

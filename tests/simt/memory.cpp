@@ -1,0 +1,157 @@
+// A block's shared memory and its threads' asynchronous copies. Shared arrays come from an arena:
+// NaN when a block starts, red zones between them (under AddressSanitizer they may not be touched,
+// else they are looked at when the block ends).
+#include "model.h"
+
+#include <algorithm>
+#include <vector>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, size)   ((void)(at), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#endif
+
+namespace simt
+{
+enum { RED = 64, RED_BYTE = 0x5a, FRESH_BYTE = 0xff, ARENA = 512 << 10 };
+
+struct array {
+    const void *key; // of the declaration; NULL: the dynamic one
+    site at;
+    size_t first, bytes;
+};
+
+struct copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+    bool committed_after; // the last of its group
+};
+
+alignas(16) static char arena[ARENA];
+static size_t arena_end;
+static std::vector<array> arrays;
+static std::vector<copy> copies[MAX_THREADS];
+
+static size_t rounded(size_t bytes)
+{
+    return (bytes + 15) / 16 * 16;
+}
+
+static void *place(const void *key, size_t bytes, site at)
+{
+    size_t whole = rounded(bytes) + RED;
+    if (arena_end + whole > ARENA) {
+        fault("%s:%d: the shared array %s has %zu bytes, far more than a block may have", at.file,
+              at.line, at.what, bytes);
+        return arena + RED; // too small for it; the block is not worth more
+    }
+    char *memory = arena + arena_end;
+    ASAN_UNPOISON_MEMORY_REGION(memory, whole);
+    memset(memory, FRESH_BYTE, bytes);
+    memset(memory + bytes, RED_BYTE, whole - bytes);
+    ASAN_POISON_MEMORY_REGION(memory + bytes, whole - bytes);
+    arrays.push_back({key, at, arena_end, bytes});
+    arena_end += whole;
+    return memory;
+}
+
+static size_t bytes_used(void)
+{
+    size_t bytes = 0;
+    for (const array &a : arrays)
+        bytes += rounded(a.bytes);
+    return bytes;
+}
+
+void memory_begin_block(size_t dynamic_bytes)
+{
+    ASAN_UNPOISON_MEMORY_REGION(arena, RED);
+    memset(arena, RED_BYTE, RED);
+    ASAN_POISON_MEMORY_REGION(arena, ARENA);
+    arrays.clear();
+    arena_end = RED;
+    for (std::vector<copy> &queue : copies)
+        queue.clear();
+    if (dynamic_bytes > 0)
+        place(NULL, dynamic_bytes, {"the launch", 0, "dynamic shared memory"});
+}
+
+void *shared(const void *key, size_t bytes, site at)
+{
+    for (const array &a : arrays)
+        if (a.key == key)
+            return arena + a.first;
+    return place(key, bytes, at);
+}
+
+void *shared_dynamic(void)
+{
+    for (const array &a : arrays)
+        if (a.key == NULL)
+            return arena + a.first;
+    return place(NULL, 0, {"the launch", 0, "dynamic shared memory"});
+}
+
+static bool red_zone_whole(size_t first, size_t end)
+{
+    ASAN_UNPOISON_MEMORY_REGION(arena + first, end - first);
+    return std::all_of(arena + first, arena + end, [](char c) { return c == RED_BYTE; });
+}
+
+void memory_end_block(const char *kernel)
+{
+    if (!red_zone_whole(0, RED))
+        fault("%s wrote below its shared arrays", kernel);
+    for (const array &a : arrays)
+        if (!red_zone_whole(a.first + a.bytes, a.first + rounded(a.bytes) + RED))
+            fault("%s wrote past the end of %s (%zu bytes, %s:%d)", kernel, a.at.what, a.bytes,
+                  a.at.file, a.at.line);
+    if (bytes_used() > SHARED_LIMIT)
+        fault("%s uses %zu bytes of shared memory, more than the %d that every GPU gives", kernel,
+              bytes_used(), (int)SHARED_LIMIT);
+}
+
+void copy_async(void *to, const void *from, size_t bytes)
+{
+    bool sized = bytes == 4 || bytes == 8 || bytes == 16;
+    if (!sized || (uintptr_t)to % bytes != 0 || (uintptr_t)from % bytes != 0)
+        fault("an asynchronous copy of %zu bytes from %p to %p: 4, 8 or 16, and aligned to that",
+              bytes, from, to);
+    else if (copies_are_lazy())
+        copies[thread_index()].push_back({to, from, bytes, false});
+    else
+        memcpy(to, from, bytes);
+}
+
+// A group without copies is a group too: it stands as a copy of nothing.
+void copy_commit(void)
+{
+    if (copies_are_lazy())
+        copies[thread_index()].push_back({NULL, NULL, 0, true});
+}
+
+void copy_wait(int newest)
+{
+    std::vector<copy> &queue = copies[thread_index()];
+    int groups = 0;
+    for (const copy &c : queue)
+        groups += c.committed_after;
+    size_t done = 0;
+    while (groups > newest) {
+        const copy &c = queue[done++];
+        if (c.committed_after)
+            groups--;
+        else
+            memcpy(c.to, c.from, c.bytes);
+    }
+    queue.erase(queue.begin(), queue.begin() + (ptrdiff_t)done);
+}
+
+void memory_end_thread(void)
+{
+    copies[thread_index()].clear();
+}
+} // namespace simt

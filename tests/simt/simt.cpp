@@ -1,0 +1,345 @@
+// Runs a launch: blocks one after another, the threads of a block in turns. A thread runs until it
+// waits at a barrier or in a warp's exchange, or ends. A warp's exchange happens when all lanes of
+// its mask wait in it, a barrier opens when all threads of the block wait at it; when neither can
+// happen, that is the fault reported.
+#include "model.h"
+
+#include "fiber.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace simt
+{
+enum state { READY, AT_BARRIER, IN_WARP, ENDED };
+
+struct thread {
+    enum state state;
+    site at;
+    enum kind kind; // of the exchange, and what the lane brings
+    unsigned mask;
+    int source;
+    uint64_t value, result;
+};
+
+static struct fiber fibers[MAX_THREADS];
+static struct thread threads[MAX_THREADS];
+static int n_threads, current;
+
+static void (*body)(const void *);
+static const void *body_context;
+
+static enum simt_order order;
+static uint32_t random_state = 1;
+static char fault_text[1024];
+
+void fault(const char *format, ...)
+{
+    if (fault_text[0])
+        return;
+    va_list values;
+    va_start(values, format);
+    vsnprintf(fault_text, sizeof fault_text, format, values);
+    va_end(values);
+}
+
+bool faulty(void)
+{
+    return fault_text[0] != 0;
+}
+
+dt_status launched(const char *op, const char *file, int line, const char *function)
+{
+    if (!faulty())
+        return DT_OK;
+    dt_error_raise(DT_MACHINE, file, line, function, NULL, "%s: %s", op, fault_text);
+    fault_text[0] = 0;
+    return DT_MACHINE;
+}
+
+int thread_index(void)
+{
+    return current;
+}
+
+int lane(void)
+{
+    return current % WARP;
+}
+
+bool copies_are_lazy(void)
+{
+    return order == SIMT_DESCENDING || order == SIMT_WARP_AHEAD;
+}
+
+// ---- a thread's side
+
+static void wait_as(enum state state, site at)
+{
+    threads[current].state = state;
+    threads[current].at = at;
+    fiber_leave(&fibers[current], state == ENDED);
+}
+
+static void run_body(void)
+{
+    fiber_started();
+    body(body_context);
+    memory_end_thread();
+    wait_as(ENDED, {"", 0, "its end"});
+}
+
+void barrier(site at)
+{
+    wait_as(AT_BARRIER, at);
+}
+
+uint64_t exchange(enum kind kind, unsigned mask, uint64_t value, int source, site at)
+{
+    struct thread *t = &threads[current];
+    t->kind = kind;
+    t->mask = mask;
+    t->source = source;
+    t->value = value;
+    wait_as(IN_WARP, at);
+    return t->result;
+}
+
+// ---- the order of turns
+
+static uint32_t random_below(uint32_t n) // xorshift32; good enough to shuffle
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 17;
+    random_state ^= random_state << 5;
+    return random_state % n;
+}
+
+static void make_order(unsigned *index, unsigned n, enum simt_order by)
+{
+    for (unsigned i = 0; i < n; i++)
+        index[i] = by == SIMT_DESCENDING ? n - 1 - i : i;
+    if (by != SIMT_RANDOM && by != SIMT_WARP_AHEAD)
+        return;
+    for (unsigned i = n; i > 1; i--) {
+        unsigned j = random_below(i), kept = index[i - 1];
+        index[i - 1] = index[j];
+        index[j] = kept;
+    }
+}
+
+// ---- warps and barriers
+
+static bool same_site(const site *a, const site *b)
+{
+    return a->line == b->line && a->what == b->what && strcmp(a->file, b->file) == 0;
+}
+
+static bool takes_part(int i, const struct thread *asker)
+{
+    const struct thread *t = &threads[i];
+    return i < n_threads && t->state == IN_WARP && t->mask == asker->mask &&
+           t->kind == asker->kind && same_site(&t->at, &asker->at);
+}
+
+// The first lane of the asker's mask that is not in the same exchange, or -1.
+static int missing_lane(int first, const struct thread *asker)
+{
+    for (int l = 0; l < WARP; l++)
+        if ((asker->mask >> l & 1u) && !takes_part(first + l, asker))
+            return l;
+    return -1;
+}
+
+static uint64_t ballot(int first, unsigned mask)
+{
+    uint64_t bits = 0;
+    for (int l = 0; l < WARP; l++)
+        if ((mask >> l & 1u) && threads[first + l].value)
+            bits |= (uint64_t)1 << l;
+    return bits;
+}
+
+static void complete(int first, unsigned mask)
+{
+    for (int l = 0; l < WARP; l++) {
+        if (!(mask >> l & 1u))
+            continue;
+        struct thread *t = &threads[first + l];
+        if (t->kind == SHUFFLE && !(mask >> t->source & 1u))
+            fault("%s:%d: %s: lane %d reads lane %d, which is not in the mask 0x%08x", t->at.file,
+                  t->at.line, t->at.what, l, t->source, mask);
+        else if (t->kind == SHUFFLE)
+            t->result = threads[first + t->source].value;
+        else
+            t->result = t->kind == BALLOT ? ballot(first, mask) : 0;
+    }
+    for (int l = 0; l < WARP; l++)
+        if (mask >> l & 1u)
+            threads[first + l].state = READY;
+}
+
+static bool exchange_in_warp(int first)
+{
+    bool any = false;
+    for (int l = 0; l < WARP && first + l < n_threads; l++) {
+        struct thread *t = &threads[first + l];
+        if (t->state != IN_WARP)
+            continue;
+        if (!(t->mask >> l & 1u))
+            fault("%s:%d: %s: lane %d is not in its own mask 0x%08x", t->at.file, t->at.line,
+                  t->at.what, l, t->mask);
+        else if (missing_lane(first, t) < 0)
+            complete(first, t->mask), any = true;
+    }
+    return any;
+}
+
+static bool open_barrier(void)
+{
+    for (int i = 0; i < n_threads; i++)
+        if (threads[i].state != AT_BARRIER || !same_site(&threads[i].at, &threads[0].at))
+            return false;
+    for (int i = 0; i < n_threads; i++)
+        threads[i].state = READY;
+    return true;
+}
+
+static void fault_between(const struct thread *a, int i, int j)
+{
+    const struct thread *b = &threads[j];
+    if (j >= n_threads)
+        fault("%s:%d: thread %d waits in %s for lane %d, which the block does not have", a->at.file,
+              a->at.line, i, a->at.what, j % WARP);
+    else if (b->state == ENDED)
+        fault("%s:%d: thread %d waits in %s for thread %d, which has ended", a->at.file, a->at.line,
+              i, a->at.what, j);
+    else
+        fault("%s:%d: thread %d waits in %s for thread %d, which waits in %s at %s:%d", a->at.file,
+              a->at.line, i, a->at.what, j, b->at.what, b->at.file, b->at.line);
+}
+
+// No thread can go on: says which waits for which.
+static void report_divergence(void)
+{
+    for (int i = 0; i < n_threads; i++)
+        if (threads[i].state == IN_WARP) {
+            int first = i - i % WARP;
+            fault_between(&threads[i], i, first + missing_lane(first, &threads[i]));
+            return;
+        }
+    int i = 0;
+    while (threads[i].state != AT_BARRIER)
+        i++;
+    for (int j = 0; j < n_threads; j++)
+        if (threads[j].state != AT_BARRIER || !same_site(&threads[i].at, &threads[j].at))
+            fault_between(&threads[i], i, j);
+}
+
+// ---- a block
+
+static void enter(int i)
+{
+    unsigned at = (unsigned)i;
+    current = i;
+    threadIdx = {at % blockDim.x, at / blockDim.x % blockDim.y, at / blockDim.x / blockDim.y};
+    fiber_enter(&fibers[i]);
+}
+
+// A turn for every lane that can go on; exchanges where none can. False: the warp is stuck.
+static bool run_warp(int first)
+{
+    unsigned lanes[WARP], n = (unsigned)(n_threads - first < WARP ? n_threads - first : WARP);
+    bool any = false;
+    make_order(lanes, n, order);
+    for (unsigned l = 0; l < n; l++)
+        if (threads[first + (int)lanes[l]].state == READY) {
+            enter(first + (int)lanes[l]);
+            any = true;
+        }
+    return any || exchange_in_warp(first);
+}
+
+static bool run_warps(void)
+{
+    unsigned warps[MAX_THREADS / WARP], n = (unsigned)((n_threads + WARP - 1) / WARP);
+    bool any = false;
+    make_order(warps, n, order);
+    for (unsigned w = 0; w < n; w++)
+        while (run_warp((int)warps[w] * WARP)) {
+            any = true;
+            if (order != SIMT_WARP_AHEAD)
+                break;
+        }
+    return any;
+}
+
+static bool all_ended(void)
+{
+    for (int i = 0; i < n_threads; i++)
+        if (threads[i].state != ENDED)
+            return false;
+    return true;
+}
+
+static void run_block(const char *kernel, size_t shared_bytes)
+{
+    memory_begin_block(shared_bytes);
+    for (int i = 0; i < n_threads; i++) {
+        threads[i].state = READY;
+        fiber_reset(&fibers[i], run_body);
+    }
+    while (!faulty() && !all_ended())
+        if (!run_warps() && !open_barrier())
+            report_divergence();
+    memory_end_block(kernel);
+}
+
+static bool launch_fits(const char *kernel, dim3 grid, dim3 block)
+{
+    int64_t size = (int64_t)block.x * block.y * block.z;
+    if (size < 1 || size > MAX_THREADS || block.z > 64)
+        fault("%s: a block of %u x %u x %u threads, not 1 to %d", kernel, block.x, block.y, block.z,
+              (int)MAX_THREADS);
+    if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535u ||
+        grid.z > 65535u)
+        fault("%s: a grid of %u x %u x %u blocks; x goes to 2^31 - 1, y and z to 65535", kernel,
+              grid.x, grid.y, grid.z);
+    return !faulty();
+}
+
+void execute(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes,
+             void (*run)(const void *), const void *context)
+{
+    if (!launch_fits(kernel, grid, block))
+        return;
+    if (!fibers[0].stack)
+        fiber_stacks(fibers, MAX_THREADS);
+    body = run;
+    body_context = context;
+    gridDim = grid;
+    blockDim = block;
+    n_threads = (int)(block.x * block.y * block.z);
+    int64_t blocks = (int64_t)grid.x * grid.y * grid.z;
+    for (int64_t b = 0; b < blocks && !faulty(); b++) {
+        unsigned at = (unsigned)(order == SIMT_ASCENDING ? b : blocks - 1 - b);
+        blockIdx = {at % grid.x, at / grid.x % grid.y, at / grid.x / grid.y};
+        run_block(kernel, shared_bytes);
+    }
+}
+} // namespace simt
+
+void simt_set_order(enum simt_order order, uint32_t seed)
+{
+    simt::order = order;
+    simt::random_state = seed ? seed : 1;
+}
+
+const char *simt_order_name(enum simt_order order)
+{
+    static const char *const names[SIMT_ORDERS] = {"ascending", "descending", "random",
+                                                   "one warp ahead"};
+    return names[order];
+}

@@ -1,0 +1,15 @@
+// The table of the CUDA ops that exist, compiled for the host.
+#include "simt_backend.h"
+
+#include "kernels/cuda.h"
+
+#define SLOT(name) .name = name##_cuda, .name##_workspace = name##_cuda_workspace
+
+const struct dt_op_table simt_op_table = {
+    .name = "simt",
+    SLOT(sum_squares),
+    SLOT(update_control),
+    SLOT(adamw),
+    SLOT(cast),
+    SLOT(accumulate),
+};

@@ -1,0 +1,25 @@
+// How the tests steer the host execution model: in which order the threads of the next launches
+// run. Each order has found bugs that the others let pass. Asynchronous copies arrive at once in
+// ascending and random order, and as late as they may in the two others.
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum simt_order {
+    SIMT_ASCENDING,
+    SIMT_DESCENDING,
+    SIMT_RANDOM,     // drawn anew each time that all threads have had a turn
+    SIMT_WARP_AHEAD, // a warp, drawn at random, runs to its barrier before another begins
+    SIMT_ORDERS
+};
+
+void simt_set_order(enum simt_order order, uint32_t seed);
+const char *simt_order_name(enum simt_order order);
+
+#ifdef __cplusplus
+}
+#endif
