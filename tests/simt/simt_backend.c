@@ -7,6 +7,8 @@
 
 const struct dt_op_table simt_op_table = {
     .name = "simt",
+    SLOT(scan_forward),
+    SLOT(scan_backward),
     SLOT(sum_squares),
     SLOT(update_control),
     SLOT(adamw),

@@ -1,0 +1,130 @@
+// The scan backward as the formulas have it, for any N: a thread a channel, one state at a time,
+// sums over a block's 128 channels by dt_block_sum. And what it shares with the fast kernel: the
+// workspace and a token's derived values. Private to scan_backward.cu.
+#pragma once
+
+#include "kernels/scan.cuh"
+
+enum { PLAIN_CHANNELS = 128 };
+
+// Partial sums and passing values in the workspace.
+struct backward_space {
+    float *columns;         // [B, L, blocks, 2 N]: dB, then dC, of a block's channels
+    float *parameters;      // [B · S, N + 2, D]: da_log, dd_skip, ddt_bias of a segment
+    float *slots, *sums;    // [B, S, N, D], [B, S, D]: dh from behind a segment; NULL: it is whole
+    float *starts;          // fast: [B · S, tiles of a chunk - 1, N, D]
+    float *history;         // plain: [B, chunk, D] of h_{t-1}
+    float *s, *dh_b, *dh_a; // plain: [B, chunk, D] of sums over n
+};
+
+DT_DEVICE void store_parameters(const backward_space &space, const dt_scan_backward_args &args,
+                                int64_t row, int64_t d, float dd_skip, float ddt_bias)
+{
+    float *end = space.parameters + (row + 1) * (args.state + 2) * args.channels + d;
+    end[-2 * args.channels] = dd_skip;
+    end[-args.channels] = ddt_bias;
+}
+
+// What the formulas need of token t of a channel.
+struct token {
+    float u, delta, slope, ds, gate; // slope: dΔ to ddelta; gate: dz / s
+};
+
+template <class T>
+DT_DEVICE token read_token(const dt_scan_backward_args &args, int64_t row, int64_t d)
+{
+    token k;
+    const float z = dt_to_f32(static_cast<const T *>(args.z)[row * args.z_stride + d]);
+    const float dy = dt_to_f32(static_cast<const T *>(args.dy)[row * args.dy_stride + d]);
+    const float x = dt_to_f32(static_cast<const T *>(args.delta)[row * args.delta_stride + d]) +
+                    args.dt_bias[d];
+    const float open = scan_sigmoid(z);
+    k.u = dt_to_f32(static_cast<const T *>(args.u)[row * args.u_stride + d]);
+    k.delta = scan_softplus(x);
+    k.slope = scan_sigmoid(x);
+    k.ds = dy * z * open;
+    k.gate = dy * open * (1.0f + z * (1.0f - open));
+    return k;
+}
+
+// The whole block runs this for channels [128 block, …) of sequence b; threads beyond the last
+// channel take part in the sums over channels only.
+template <class T>
+static __global__ void __launch_bounds__(PLAIN_CHANNELS)
+    scan_backward_plain(const dt_scan_backward_args args, int64_t blocks, backward_space space)
+{
+    const int64_t b = blockIdx.x / blocks, block = blockIdx.x % blocks;
+    const int64_t d = block * PLAIN_CHANNELS + threadIdx.x;
+    const int64_t L = args.length, D = args.channels, N = args.state;
+    const int64_t chunks = (L - 1) / args.chunk + 1, most = dt_least(args.chunk, L);
+    const bool active = d < D;
+    float carry[SCAN_STATES_MAX], da[SCAN_STATES_MAX], dd_skip = 0.0f, ddt_bias = 0.0f;
+    for (int64_t n = 0; n < N; n++)
+        carry[n] = da[n] = 0.0f;
+    for (int64_t chunk = chunks - 1; chunk >= 0; chunk--) {
+        const int64_t begin = chunk * args.chunk, steps = dt_least(args.chunk, L - begin);
+        const int64_t first = b * L + begin;
+        float *history = space.history + b * most * D + d, *s = space.s + b * most * D + d;
+        float *dh_b = space.dh_b + b * most * D + d, *dh_a = space.dh_a + b * most * D + d;
+        for (int64_t t = 0; t < steps && active; t++)
+            s[t * D] = dh_b[t * D] = dh_a[t * D] = 0.0f;
+        for (int64_t n = 0; n < N; n++) {
+            const float a = active ? scan_scaled_a(args.a_log[d * N + n]) : 0.0f;
+            float h = active ? args.states[((b * chunks + chunk) * N + n) * D + d] : 0.0f;
+            for (int64_t t = 0; t < steps && active; t++) {
+                const int64_t row = first + t;
+                const token k = read_token<T>(args, row, d);
+                const T *B = static_cast<const T *>(args.b) + row * args.b_stride;
+                const T *C = static_cast<const T *>(args.c) + row * args.c_stride;
+                h = args.reset && args.reset[row] ? 0.0f : h;
+                history[t * D] = h;
+                h = exp2f(k.delta * a) * h + k.delta * k.u * dt_to_f32(B[n]);
+                s[t * D] += dt_to_f32(C[n]) * h;
+            }
+            for (int64_t t = steps - 1; t >= 0; t--) {
+                const int64_t row = first + t;
+                const bool cut = args.reset && args.reset[row];
+                float db = 0.0f, dc = 0.0f;
+                if (active) {
+                    const token k = read_token<T>(args, row, d);
+                    const float B =
+                        dt_to_f32(static_cast<const T *>(args.b)[row * args.b_stride + n]);
+                    const float C =
+                        dt_to_f32(static_cast<const T *>(args.c)[row * args.c_stride + n]);
+                    const float before = history[t * D], decay = exp2f(k.delta * a);
+                    const float dh = k.ds * C + carry[n], back = dh * decay;
+                    const float q = cut ? 0.0f : back * before;
+                    db = dh * k.delta * k.u;
+                    dc = k.ds * (decay * before + k.delta * k.u * B);
+                    dh_b[t * D] += dh * B;
+                    dh_a[t * D] += q * a;
+                    da[n] += q * k.delta * a * SCAN_LN_2;
+                    carry[n] = cut ? 0.0f : back;
+                }
+                db = dt_block_sum<PLAIN_CHANNELS>(db);
+                dc = dt_block_sum<PLAIN_CHANNELS>(dc);
+                if (threadIdx.x == 0) {
+                    space.columns[(row * blocks + block) * 2 * N + n] = db;
+                    space.columns[(row * blocks + block) * 2 * N + N + n] = dc;
+                }
+            }
+        }
+        for (int64_t t = 0; t < steps && active; t++) {
+            const int64_t row = first + t;
+            const token k = read_token<T>(args, row, d);
+            const float ddelta = (dh_a[t * D] * SCAN_LN_2 + k.u * dh_b[t * D]) * k.slope;
+            static_cast<T *>(args.du)[row * args.du_stride + d] =
+                dt_from_f32<T>(k.ds * args.d_skip[d] + k.delta * dh_b[t * D]);
+            static_cast<T *>(args.ddelta)[row * args.ddelta_stride + d] = dt_from_f32<T>(ddelta);
+            static_cast<T *>(args.dz)[row * args.dz_stride + d] =
+                dt_from_f32<T>(k.gate * (s[t * D] + args.d_skip[d] * k.u));
+            dd_skip += k.ds * k.u;
+            ddt_bias += ddelta;
+        }
+    }
+    if (!active)
+        return;
+    for (int64_t n = 0; n < N; n++)
+        space.parameters[(b * (N + 2) + n) * D + d] = da[n];
+    store_parameters(space, args, b, d, dd_skip, ddt_bias);
+}

@@ -1,0 +1,143 @@
+// The scan's CUDA form, run on the host, against the CPU's: outputs, states and every gradient, at
+// shapes that meet a block's channels, a tile's tokens, segments and both kinds of kernel (N above
+// 16 is the plain one's) with whole and with torn pieces; guard bands; the same bits in every order
+// of threads; a NaN comes through, but not past a reset.
+#include "simt_backend.h"
+
+#include "unit/scan_op.h"
+
+static void run_op(struct op *op, struct dt_backend backend)
+{
+    RUN_WITH_WORKSPACE(scan_forward, &backend, &op->forward);
+    RUN_WITH_WORKSPACE(scan_backward, &backend, &op->backward);
+    dt_backend_close(&backend);
+}
+
+// Both forms round differently: other exponentials, other orders of sums over up to 300 channels
+// and 700 tokens, segments started from products of exponentials. Each is within 5e-6 of a double
+// (the CPU's test), so 1e-5 apart; bf16 outputs may fall on either side of a rounding, by 2^-8 of
+// some elements.
+static double apart(dt_dtype type)
+{
+    return type == DT_BF16 ? 2e-3 : 1e-5;
+}
+
+// The relative distance of two arrays of the op, dense or at a stride.
+static void check_array(const char *problem, const char *name, const void *got, const void *want,
+                        dt_dtype type, int64_t rows, int64_t width, int64_t stride)
+{
+    double *g = zeros(rows * width), *w = zeros(rows * width);
+    to_double(g, got, type, rows, width, stride);
+    to_double(w, want, type, rows, width, stride);
+    double error = distance(type, g, w, rows * width);
+    CHECK(error <= apart(type), "%s: %s is off by %g", problem, name, error);
+    CHECK(gaps_fresh(got, type, rows, width, stride), "%s: written between rows of %s", problem,
+          name);
+    free(g);
+    free(w);
+}
+
+static void check_against_cpu(const struct problem *p, const struct op *got, const struct op *want)
+{
+    char name[128];
+    int64_t rows = p->batch * p->length, D = p->channels, N = p->state;
+    int64_t chunks = (p->length - 1) / p->chunk + 1;
+    const struct dt_scan_forward_args *f = &got->forward, *cf = &want->forward;
+    const struct dt_scan_backward_args *g = &got->backward, *cg = &want->backward;
+    describe(p, name, sizeof name);
+    check_array(name, "y", f->y, cf->y, p->type, rows, D, f->y_stride);
+    check_array(name, "h_last", f->h_last, cf->h_last, DT_F32, p->batch * D, N, N);
+    check_array(name, "states", f->states, cf->states, DT_F32, p->batch * chunks * N, D, D);
+    check_array(name, "du", g->du, cg->du, p->type, rows, D, g->du_stride);
+    check_array(name, "ddelta", g->ddelta, cg->ddelta, p->type, rows, D, g->ddelta_stride);
+    check_array(name, "dz", g->dz, cg->dz, p->type, rows, D, g->dz_stride);
+    check_array(name, "db", g->db, cg->db, p->type, rows, N, g->db_stride);
+    check_array(name, "dc", g->dc, cg->dc, p->type, rows, N, g->dc_stride);
+    check_array(name, "da_log", g->da_log, cg->da_log, DT_F32, D, N, N);
+    check_array(name, "dd_skip", g->dd_skip, cg->dd_skip, DT_F32, 1, D, D);
+    check_array(name, "ddt_bias", g->ddt_bias, cg->ddt_bias, DT_F32, 1, D, D);
+}
+
+static void check_problem(const struct problem *p)
+{
+    struct op cpu = make_op(p), first = make_op(p);
+    run_op(&cpu, open_cpu(1));
+    simt_set_order(SIMT_ASCENDING, 1);
+    run_op(&first, open_simt());
+    check_against_cpu(p, &first, &cpu);
+    for (int order = 1; order < SIMT_ORDERS; order++) {
+        struct op other = make_op(p);
+        simt_set_order((enum simt_order)order, 77);
+        run_op(&other, open_simt());
+        check_same_bits(&other, &first, simt_order_name((enum simt_order)order));
+        free_op(&other);
+    }
+    simt_set_order(SIMT_ASCENDING, 1);
+    free_op(&cpu);
+    free_op(&first);
+}
+
+// Without states forward alone; h_last may be h0 itself, whatever the segments.
+static void test_h_last_over_h0(void)
+{
+    const struct problem p = {2, 77, 21, 16, 32, DT_F32, .h0 = true, .resets = NO_RESETS};
+    struct op whole = make_op(&p), over = make_op(&p);
+    run_op(&whole, open_simt());
+    struct dt_backend simt = open_simt();
+    struct dt_scan_forward_args f = over.forward;
+    f.states = NULL;
+    f.h_last = (float *)(uintptr_t)f.h0;
+    RUN_WITH_WORKSPACE(scan_forward, &simt, &f);
+    CHECK(same_bits(f.y, whole.forward.y), "y differs");
+    CHECK(same_bits(f.h_last, whole.forward.h_last), "h_last over h0 differs");
+    dt_backend_close(&simt);
+    free_op(&whole);
+    free_op(&over);
+}
+
+// A NaN of token 0 reaches the y of its segment and the next, and nothing past a reset.
+static void check_nan(int64_t state, enum resets resets)
+{
+    const struct problem p = {1, 77, 16, state, 32, DT_F32, .h0 = true, .resets = resets};
+    struct op op = make_op(&p);
+    ((float *)(uintptr_t)op.forward.u)[5] = NAN;
+    run_op(&op, open_simt());
+    const float *y = op.forward.y, *du = op.backward.du;
+    bool passes = resets == NO_RESETS;
+    CHECK(isnan(y[5]) && !has_nan(y, DT_F32, 5), "N %d: a NaN in u is not in its y alone",
+          (int)state);
+    CHECK(isnan(y[76 * 16 + 5]) == passes, "N %d: the last y is %g", (int)state,
+          (double)y[76 * 16 + 5]);
+    CHECK(passes || !has_nan(du + 3 * 16, DT_F32, 74 * 16), "N %d: a NaN passes a reset backwards",
+          (int)state);
+    free_op(&op);
+}
+
+int main(void)
+{
+    const struct problem problems[] = {
+        {1, 1, 16, 16, 32, DT_F32, .h0 = false},
+        {1, 1, 5, 1, 1, DT_F32, .h0 = true, .wide = true, .resets = AT_ZERO},
+        {1, 77, 5, 3, 32, DT_F32, .wide = true, .resets = MANY},
+        {2, 77, 48, 16, 32, DT_F32, .h0 = true, .wide = true, .accumulate = true, .resets = MANY},
+        {2, 100, 131, 8, 7, DT_F32, .h0 = true, .resets = AT_CHUNKS},
+        {1, 130, 300, 16, 100, DT_F32, .h0 = true, .resets = IN_A_ROW},
+        {7, 20, 70, 16, 1, DT_F32, .accumulate = true, .resets = AT_ZERO},
+        {1, 700, 24, 16, 16, DT_F32, .h0 = true},
+        {1, 77, 129, 9, 1000, DT_F32, .h0 = true},
+        {2, 40, 130, 17, 7, DT_F32, .h0 = true, .wide = true, .accumulate = true, .resets = MANY},
+        {1, 9, 16, 256, 1000, DT_F32, .h0 = true},
+        {1, 77, 5, 3, 32, DT_BF16, .wide = true, .resets = MANY},
+        {2, 77, 48, 16, 32, DT_BF16, .h0 = true, .accumulate = true, .resets = MANY},
+        {2, 33, 160, 8, 1000, DT_BF16, .h0 = true, .wide = true, .resets = AT_ZERO},
+        {1, 33, 20, 33, 16, DT_BF16, .h0 = true, .resets = IN_A_ROW},
+    };
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
+        check_problem(&problems[i]);
+    test_h_last_over_h0();
+    check_nan(16, NO_RESETS);
+    check_nan(16, IN_A_ROW);
+    check_nan(20, NO_RESETS);
+    check_nan(20, IN_A_ROW);
+    return test_end();
+}
