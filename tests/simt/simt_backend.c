@@ -7,6 +7,8 @@
 
 const struct dt_op_table simt_op_table = {
     .name = "simt",
+    SLOT(conv1d_silu_forward),
+    SLOT(conv1d_silu_backward),
     SLOT(scan_forward),
     SLOT(scan_backward),
     SLOT(sum_squares),

@@ -1,0 +1,428 @@
+// The causal depthwise convolution with SiLU on CUDA. A thread has V neighbouring channels (16
+// bytes of storage where the arrays are aligned and K is 4; 4 elements for other K, whose taps need
+// the registers; else one) and a tile of tokens. Taps and the last K - 1 inputs stay in registers;
+// 4 rows are fetched before they are used. A tile begins by reading the K - 1 rows before it, so
+// tiles are independent. Neighbouring threads have neighbouring channels.
+//
+// Forward, an element: reads x and writes y, 2 S bytes of storage, and (K - 1) / 32 of x again; one
+// exponential. Backward: reads x and dy, writes dx: 3 S, and (K - 1) / 64 of x and dy again, from
+// behind the tile; partial dweight and dbias 2 * 4 (K + 1) / 64. All are bound by bytes: for a
+// token in a layer of the 130M model (D = 1536, K = 4, bf16) on an H200 at 4.3 TB/s 6.1 KB or
+// 1.4 ns forward, 10.2 KB or 2.4 ns backward.
+#include "kernels/conv1d_silu.h"
+
+#include "kernels/partials.cuh"
+
+enum {
+    THREADS = 128,
+    FORWARD_TILE = 32,
+    BACKWARD_TILE = 64,
+    AHEAD = 4, // rows fetched together
+    TAPS_MAX = 8,
+};
+
+// What both directions read.
+template <class T> struct conv_input {
+    int64_t length, channels, groups, tiles, taps; // groups: of V channels; tiles: of a sequence
+    int64_t count;                                 // threads with work: B · tiles · groups
+    const T *x;
+    int64_t x_stride;
+    const float *weight, *bias;
+    const T *x0;
+    const uint8_t *reset;
+};
+
+struct conv_place {
+    int64_t b, tile, d, begin, end;
+};
+
+// K taps are loops of KM: exactly 4, or up to 8 of which those from `taps` on are zero.
+template <int KM, class T> DT_DEVICE int conv_taps(const conv_input<T> &in)
+{
+    return KM == TAPS_MAX ? (int)in.taps : KM;
+}
+
+template <int V, class T>
+DT_DEVICE conv_place find_place(const conv_input<T> &in, int64_t index, int64_t tile_length)
+{
+    conv_place place;
+    place.d = index % in.groups * V;
+    place.tile = index / in.groups % in.tiles;
+    place.b = index / in.groups / in.tiles;
+    place.begin = place.tile * tile_length;
+    place.end = dt_least(place.begin + tile_length, in.length);
+    return place;
+}
+
+// w[m] weighs x_{t-m}.
+template <int V, int KM, class T>
+DT_DEVICE void load_weights(const conv_input<T> &in, int64_t d, float (&w)[KM][V], float (&bias)[V])
+{
+    const int K = conv_taps<KM>(in);
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        bias[v] = in.bias[d + v];
+#pragma unroll
+        for (int m = 0; m < KM; m++)
+            w[m][v] = m < K ? in.weight[(d + v) * in.taps + K - 1 - m] : 0.0f;
+    }
+}
+
+// Row t of the inputs: of x, of x0 before it, or zeros.
+template <int V, class T>
+DT_DEVICE void load_input(const conv_input<T> &in, const conv_place &place, int64_t t,
+                          float (&row)[V])
+{
+    if (t >= 0 && t < in.length) {
+        dt_load<V>(in.x + (place.b * in.length + t) * in.x_stride + place.d, row);
+    } else if (t < 0 && in.x0) {
+        dt_load<V>(in.x0 + ((place.b + 1) * (in.taps - 1) + t) * in.channels + place.d, row);
+    } else {
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            row[v] = 0.0f;
+    }
+}
+
+template <class T>
+DT_DEVICE bool starts(const conv_input<T> &in, const conv_place &place, int64_t t)
+{
+    return in.reset && t >= 0 && t < in.length && in.reset[place.b * in.length + t];
+}
+
+// The window moves on to x_t: lag[m] = x_{t-m}. What a reset at t cuts, or K does not have, is
+// zero.
+template <int V, int KM>
+DT_DEVICE void push(float (&lag)[KM][V], const float (&x)[V], int K, bool reset)
+{
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+#pragma unroll
+        for (int m = KM - 1; m > 0; m--)
+            lag[m][v] = reset || m >= K ? 0.0f : lag[m - 1][v];
+        lag[0][v] = x[v];
+    }
+}
+
+// The window as it is before the tile's first token.
+template <int V, int KM, class T>
+DT_DEVICE void fill_window(const conv_input<T> &in, const conv_place &place, float (&lag)[KM][V])
+{
+    const int K = conv_taps<KM>(in);
+#pragma unroll
+    for (int m = 0; m < KM; m++)
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            lag[m][v] = 0.0f;
+#pragma unroll
+    for (int m = KM - 1; m > 0; m--) {
+        float row[V];
+        const int64_t t = place.begin - m;
+        if (m >= K)
+            continue;
+        load_input(in, place, t, row);
+        push(lag, row, K, starts(in, place, t));
+    }
+}
+
+template <int V, int KM>
+DT_DEVICE float convolve(const float (&lag)[KM][V], const float (&w)[KM][V], const float (&bias)[V],
+                         int v)
+{
+    float s = bias[v];
+#pragma unroll
+    for (int m = 0; m < KM; m++)
+        s += w[m][v] * lag[m][v];
+    return s;
+}
+
+DT_DEVICE float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+template <class T, int V, int KM>
+static __global__ void __launch_bounds__(THREADS)
+    conv_forward(const conv_input<T> in, T *y_rows, int64_t y_stride)
+{
+    const int64_t index = dt_thread_index();
+    if (index >= in.count)
+        return;
+    const conv_place place = find_place<V>(in, index, FORWARD_TILE);
+    const int K = conv_taps<KM>(in);
+    float w[KM][V], bias[V], lag[KM][V];
+    load_weights(in, place.d, w, bias);
+    fill_window(in, place, lag);
+    T *y = y_rows + (place.b * in.length + place.begin) * y_stride + place.d;
+    for (int64_t t = place.begin; t < place.end; t += AHEAD) {
+        float rows[AHEAD][V];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            load_input(in, place, t + i, rows[i]);
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            float out[V];
+            if (t + i >= place.end)
+                break;
+            push(lag, rows[i], K, starts(in, place, t + i));
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                const float s = convolve(lag, w, bias, v);
+                out[v] = s * sigmoid(s);
+            }
+            dt_store<V>(y, out);
+            y += y_stride;
+        }
+    }
+}
+
+// x_last [B, K - 1, D]: a thread an element. An input counts unless a document starts behind it.
+template <class T>
+static __global__ void __launch_bounds__(THREADS) conv_keep(const conv_input<T> in, T *x_last)
+{
+    const int64_t index = dt_thread_index(), keep = in.taps - 1;
+    if (index >= in.count)
+        return;
+    conv_place place;
+    place.d = index % in.channels;
+    place.b = index / in.channels / keep;
+    const int64_t t = in.length - keep + index / in.channels % keep;
+    float value[1] = {0.0f};
+    bool cut = false;
+    for (int64_t behind = t + 1; behind < in.length; behind++)
+        cut = cut || starts(in, place, behind);
+    if (!cut)
+        load_input(in, place, t, value);
+    x_last[index] = dt_from_f32<T>(value[0]);
+}
+
+template <class T> struct conv_gradient {
+    const T *dy;
+    int64_t dy_stride;
+    T *dx;
+    int64_t dx_stride;
+    float *partials; // [B · tiles, K + 1, D]: dweight by tap, dbias
+};
+
+template <int V, int KM, class T>
+DT_DEVICE void store_partials(const conv_input<T> &in, const conv_place &place, float *partials,
+                              const float (&dw)[KM][V], const float (&dbias)[V])
+{
+    const int K = conv_taps<KM>(in);
+    float *to = partials + (place.b * in.tiles + place.tile) * (K + 1) * in.channels + place.d;
+#pragma unroll
+    for (int m = 0; m < KM; m++)
+        if (m < K)
+            for (int v = 0; v < V; v++)
+                to[(K - 1 - m) * in.channels + v] = dw[m][v];
+    for (int v = 0; v < V; v++)
+        to[K * in.channels + v] = dbias[v];
+}
+
+// Token after token, also the K - 1 behind the tile: ds_t adds to dx of t and of the lags before
+// it. open[m] is dx_{t-m} so far; a reset at t closes those before t.
+template <class T, int V, int KM>
+static __global__ void __launch_bounds__(THREADS)
+    conv_backward(const conv_input<T> in, const conv_gradient<T> gradient)
+{
+    const int64_t index = dt_thread_index();
+    if (index >= in.count)
+        return;
+    const conv_place place = find_place<V>(in, index, BACKWARD_TILE);
+    const int K = conv_taps<KM>(in);
+    float w[KM][V], bias[V], lag[KM][V], open[KM][V] = {{0.0f}};
+    float dw[KM][V] = {{0.0f}}, dbias[V] = {0.0f};
+    load_weights(in, place.d, w, bias);
+    fill_window(in, place, lag);
+    const T *dy = gradient.dy + (place.b * in.length + place.begin) * gradient.dy_stride + place.d;
+    T *dx = gradient.dx + (place.b * in.length + place.begin) * gradient.dx_stride + place.d;
+    int reach = -1; // the furthest lag that ds_t belongs to; before the tile's first there is none
+    for (int64_t t = place.begin; t < place.end + K - 1; t += AHEAD) {
+        float rows[AHEAD][V], dy_rows[AHEAD][V];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            load_input(in, place, t + i, rows[i]);
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                dy_rows[i][v] = 0.0f;
+            if (t + i < in.length)
+                dt_load<V>(dy + i * gradient.dy_stride, dy_rows[i]);
+        }
+        dy += AHEAD * gradient.dy_stride;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            const bool reset = starts(in, place, t + i);
+            if (t + i >= place.end + K - 1)
+                break;
+            push(lag, rows[i], K, reset);
+            reach = reset ? 0 : reach + 1;
+            float out[V] = {0.0f};
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                const float s = convolve(lag, w, bias, v), gate = sigmoid(s);
+                const float slope = gate * (1.0f + s * (1.0f - gate));
+                const float ds = t + i < in.length ? dy_rows[i][v] * slope : 0.0f;
+                const bool counts = t + i < place.end;
+                dbias[v] += counts ? ds : 0.0f;
+#pragma unroll
+                for (int m = KM - 1; m >= 0; m--) {
+                    dw[m][v] += counts ? ds * lag[m][v] : 0.0f;
+                    open[m][v] = m > 0 ? open[m > 0 ? m - 1 : 0][v] : 0.0f;
+                    open[m][v] += m <= reach ? w[m][v] * ds : 0.0f;
+                    if (m == K - 1)
+                        out[v] = open[m][v];
+                }
+            }
+            if (t + i < place.begin + K - 1)
+                continue;
+            dt_store<V>(dx, out);
+            dx += gradient.dx_stride;
+        }
+    }
+    store_partials(in, place, gradient.partials, dw, dbias);
+}
+
+// ---- launchers
+
+template <class T, class Args>
+static conv_input<T> make_input(const Args *args, int64_t tile_length, int64_t vector)
+{
+    conv_input<T> in;
+    in.length = args->length;
+    in.channels = args->channels;
+    in.groups = args->channels / vector;
+    in.tiles = dt_div_up(args->length, tile_length);
+    in.taps = args->taps;
+    in.count = args->batch * in.tiles * in.groups;
+    in.x = static_cast<const T *>(args->x);
+    in.x_stride = args->x_stride;
+    in.weight = args->weight;
+    in.bias = args->bias;
+    in.x0 = static_cast<const T *>(args->x0);
+    in.reset = args->reset;
+    return in;
+}
+
+// May rows of x, x0 and another argument be read V elements at a time?
+template <int V, class T, class Args> static bool inputs_aligned(const Args *args)
+{
+    return args->channels % V == 0 &&
+           dt_aligned<V>(static_cast<const T *>(args->x), args->x_stride) &&
+           dt_aligned<V>(static_cast<const T *>(args->x0), args->channels);
+}
+
+template <class T, int V, int KM>
+static void launch_forward(const struct dt_conv1d_silu_forward_args *args, struct dt_stream *stream)
+{
+    const conv_input<T> in = make_input<T>(args, FORWARD_TILE, V);
+    DT_LAUNCH((conv_forward<T, V, KM>), dt_blocks(in.count, THREADS), THREADS, 0, stream, in,
+              static_cast<T *>(args->y), args->y_stride);
+}
+
+template <class T, int V, int KM>
+static void choose_forward(const struct dt_conv1d_silu_forward_args *args, struct dt_stream *stream)
+{
+    if (inputs_aligned<V, T>(args) && dt_aligned<V>(static_cast<T *>(args->y), args->y_stride))
+        launch_forward<T, V, KM>(args, stream);
+    else
+        launch_forward<T, 1, KM>(args, stream);
+}
+
+template <class T>
+static void forward(const struct dt_conv1d_silu_forward_args *args, struct dt_stream *stream)
+{
+    if (args->taps == 4)
+        choose_forward<T, 16 / (int)sizeof(T), 4>(args, stream);
+    else
+        choose_forward<T, 4, TAPS_MAX>(args, stream);
+    if (!args->x_last)
+        return;
+    conv_input<T> in = make_input<T>(args, FORWARD_TILE, 1);
+    in.count = args->batch * (args->taps - 1) * args->channels;
+    DT_LAUNCH((conv_keep<T>), dt_blocks(in.count, THREADS), THREADS, 0, stream, in,
+              static_cast<T *>(args->x_last));
+}
+
+template <class T, int V, int KM>
+static void launch_backward(const struct dt_conv1d_silu_backward_args *args,
+                            struct dt_stream *stream)
+{
+    const conv_input<T> in = make_input<T>(args, BACKWARD_TILE, V);
+    conv_gradient<T> gradient;
+    gradient.dy = static_cast<const T *>(args->dy);
+    gradient.dy_stride = args->dy_stride;
+    gradient.dx = static_cast<T *>(args->dx);
+    gradient.dx_stride = args->dx_stride;
+    gradient.partials = static_cast<float *>(args->workspace);
+    DT_LAUNCH((conv_backward<T, V, KM>), dt_blocks(in.count, THREADS), THREADS, 0, stream, in,
+              gradient);
+}
+
+template <class T, int V, int KM>
+static void choose_backward(const struct dt_conv1d_silu_backward_args *args,
+                            struct dt_stream *stream)
+{
+    if (inputs_aligned<V, T>(args) &&
+        dt_aligned<V>(static_cast<const T *>(args->dy), args->dy_stride) &&
+        dt_aligned<V>(static_cast<T *>(args->dx), args->dx_stride))
+        launch_backward<T, V, KM>(args, stream);
+    else
+        launch_backward<T, 1, KM>(args, stream);
+}
+
+template <class T>
+static void backward(const struct dt_conv1d_silu_backward_args *args, struct dt_stream *stream)
+{
+    if (args->taps == 4)
+        choose_backward<T, 16 / (int)sizeof(T), 4>(args, stream);
+    else
+        choose_backward<T, 4, TAPS_MAX>(args, stream);
+}
+
+static int64_t partial_rows(const struct dt_conv1d_silu_backward_args *args)
+{
+    return args->batch * dt_div_up(args->length, BACKWARD_TILE);
+}
+
+int64_t conv1d_silu_forward_cuda_workspace(struct dt_device *device,
+                                           const struct dt_conv1d_silu_forward_args *args)
+{
+    (void)device;
+    (void)args;
+    return 0;
+}
+
+dt_status conv1d_silu_forward_cuda(struct dt_device *device,
+                                   const struct dt_conv1d_silu_forward_args *args,
+                                   struct dt_stream *stream)
+{
+    (void)device;
+    DT_STORAGE_SWITCH(args->dtype, T, forward<T>(args, stream));
+    return DT_LAUNCHED("conv1d_silu_forward");
+}
+
+int64_t conv1d_silu_backward_cuda_workspace(struct dt_device *device,
+                                            const struct dt_conv1d_silu_backward_args *args)
+{
+    (void)device;
+    return partial_rows(args) * (args->taps + 1) * args->channels * (int64_t)sizeof(float);
+}
+
+dt_status conv1d_silu_backward_cuda(struct dt_device *device,
+                                    const struct dt_conv1d_silu_backward_args *args,
+                                    struct dt_stream *stream)
+{
+    partial_sums sums;
+    (void)device;
+    DT_STORAGE_SWITCH(args->dtype, T, backward<T>(args, stream));
+    sums.partials = static_cast<const float *>(args->workspace);
+    sums.rows = partial_rows(args);
+    sums.channels = args->channels;
+    sums.width = args->taps;
+    sums.matrix = args->dweight;
+    sums.first = args->dbias;
+    sums.second = NULL;
+    sums.accumulate = args->accumulate;
+    partials_launch(sums, stream);
+    return DT_LAUNCHED("conv1d_silu_backward");
+}
