@@ -1,12 +1,13 @@
 # dt_simt_kernels(TARGET SOURCES x.cu …): .cu files as C++ for the host execution model in tests/simt. No
 # contraction: a GPU contracts where it likes, the host then not at all. Kernels read memory through
-# vector types, so no strict aliasing either.
+# vector types, so no strict aliasing either. A debug build is optimised a little: every thread of every
+# kernel runs on one core.
 function(dt_simt_kernels target)
   cmake_parse_arguments(SIMT "" "" "SOURCES" ${ARGN})
   set_source_files_properties(
     ${SIMT_SOURCES}
     PROPERTIES LANGUAGE CXX
-               COMPILE_OPTIONS "-ffp-contract=off;-fno-strict-aliasing;-Wno-unknown-pragmas")
+               COMPILE_OPTIONS "-ffp-contract=off;-fno-strict-aliasing;-Wno-unknown-pragmas;$<$<CONFIG:Debug>:-O1>")
   target_sources(${target} PRIVATE ${SIMT_SOURCES})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/simt)
 endfunction()

@@ -111,16 +111,20 @@ void fiber_stacks(struct fiber *fibers, int n)
     }
     for (int i = 0; i < n; i++) {
         mprotect(memory + each * (size_t)i, page, PROT_NONE);
-        fibers[i] = {NULL, memory + each * (size_t)i + page, STACK, NULL};
+        fibers[i] = {NULL, memory + each * (size_t)i + page, STACK, NULL, false};
     }
 }
 
 void fiber_reset(struct fiber *fiber, void (*entry)(void))
 {
 #ifdef __SANITIZE_ADDRESS__
-    __asan_unpoison_memory_region(fiber->stack, fiber->size);
+    // What returned has cleaned up behind itself; left are the frames that never return, all of
+    // them where the fiber was given up.
+    size_t left = fiber->ended ? 4096 : fiber->size;
+    __asan_unpoison_memory_region(fiber->stack + fiber->size - left, left);
 #endif
     fiber->fake_stack = NULL;
+    fiber->ended = false;
     set_start(fiber, entry);
 }
 
@@ -133,6 +137,7 @@ void fiber_enter(struct fiber *fiber)
 
 void fiber_leave(struct fiber *fiber, bool last)
 {
+    fiber->ended = last;
     leaving(last ? NULL : &fiber->fake_stack, &host);
     exchange(fiber, &host);
     arrived(fiber->fake_stack, true);

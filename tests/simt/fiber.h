@@ -10,6 +10,7 @@ struct fiber {
     char *stack; // lowest byte
     size_t size;
     void *fake_stack; // AddressSanitizer's
+    bool ended;       // left for the last time
 };
 
 // Memory for n stacks, each above a page that may not be touched; never given back.

@@ -1,0 +1,268 @@
+// Residual addition and RMSNorm on CUDA.
+//
+// Forward: a warp owns a row; a lane takes eight neighbours at a time (one by one where a row is
+// not aligned), adds x, squares, and after one warp sum reads its own elements again from the
+// nearest cache to scale them. Bytes an element in bf16: residual 4, x 2, residual_out 4, y 2.
+//
+// Backward: a block walks its share of the rows, one after another; a thread owns the same columns
+// in every row, so that its part of dweight needs no other thread: it is kept in shared memory (in
+// the workspace where a row is too wide) and written once a block. A second launch adds the blocks'
+// parts in their order. Bytes an element in bf16: dy 2, residual 4, dresidual 4 in and 4 out, dx 2.
+//
+// Those bytes over copy bandwidth are the floors; arithmetic is a tenth of them.
+#include "kernels/device.cuh"
+
+enum {
+    WARPS = 4,           // rows of a forward block
+    THREADS = 128,       // of a backward block
+    WIDE = 8,            // elements a thread takes at a time
+    MAX_PARTS = 1024,    // backward blocks, and so parts of dweight
+    SHARED_WIDTH = 8192, // columns whose sums fit into shared memory
+    SUM_COLUMNS = 32,
+    SUM_ROWS = 8,
+};
+
+// r = residual + x for N elements from i on; x may be NULL.
+template <int N, class T>
+DT_DEVICE void load_sum(const float *residual, const T *x, int64_t i, float (&r)[N])
+{
+    dt_load<N>(residual + i, r);
+    if (!x)
+        return;
+    float add[N];
+    dt_load<N>(x + i, add);
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        r[k] += add[k];
+}
+
+template <int N, class T>
+DT_DEVICE float add_row(const float *residual, const T *x, float *out, int64_t width)
+{
+    float sum = 0.0f;
+    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += DT_WARP * N) {
+        float r[N];
+        load_sum<N>(residual, x, i, r);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            sum += r[k] * r[k];
+        if (out)
+            dt_store<N>(out + i, r);
+    }
+    return dt_warp_sum(sum);
+}
+
+template <int N, class T>
+DT_DEVICE void scale_row(const float *residual, const T *x, const float *weight, float rstd, T *y,
+                         int64_t width)
+{
+    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += DT_WARP * N) {
+        float r[N], w[N];
+        load_sum<N>(residual, x, i, r);
+        dt_load<N>(weight + i, w);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            r[k] = r[k] * rstd * w[k];
+        dt_store<N>(y + i, r);
+    }
+}
+
+template <int N, class T>
+__global__ static void __launch_bounds__(DT_WARP *WARPS)
+    forward_kernel(struct dt_rmsnorm_residual_forward_args a)
+{
+    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
+    if (row >= a.rows)
+        return; // the whole warp
+    const float *residual = a.residual + row * a.width;
+    const T *x = a.x ? (const T *)a.x + row * a.x_stride : nullptr;
+    float *out = a.residual_out ? a.residual_out + row * a.width : nullptr;
+    float sum = add_row<N, T>(residual, x, out, a.width);
+    float rstd = 1.0f / sqrtf(sum / (float)a.width + a.eps);
+    if (a.rstd && threadIdx.x == 0)
+        a.rstd[row] = rstd;
+    // out may be residual: x is in it by now, written by this same thread
+    scale_row<N, T>(out ? out : residual, out ? nullptr : x, a.weight, rstd,
+                    (T *)a.y + row * a.y_stride, a.width);
+}
+
+template <class T>
+static void forward_typed(const struct dt_rmsnorm_residual_forward_args *a, dt_stream *stream)
+{
+    unsigned blocks = dt_blocks(a->rows, WARPS);
+    if (dt_aligned<WIDE>(a->residual, a->width) && dt_aligned<WIDE>((const T *)a->x, a->x_stride) &&
+        dt_aligned<WIDE>(a->residual_out) && dt_aligned<WIDE>(a->weight) &&
+        dt_aligned<WIDE>((T *)a->y, a->y_stride) && a->width % WIDE == 0)
+        DT_LAUNCH((forward_kernel<WIDE, T>), blocks, dim3(DT_WARP, WARPS), 0, stream, *a);
+    else
+        DT_LAUNCH((forward_kernel<1, T>), blocks, dim3(DT_WARP, WARPS), 0, stream, *a);
+}
+
+dt_status rmsnorm_residual_forward_cuda(struct dt_device *device,
+                                        const struct dt_rmsnorm_residual_forward_args *args,
+                                        struct dt_stream *stream)
+{
+    (void)device;
+    DT_STORAGE_SWITCH(args->dtype, T, forward_typed<T>(args, stream));
+    return DT_LAUNCHED("rmsnorm_residual_forward");
+}
+
+int64_t rmsnorm_residual_forward_cuda_workspace(struct dt_device *device,
+                                                const struct dt_rmsnorm_residual_forward_args *args)
+{
+    (void)device, (void)args;
+    return 0;
+}
+
+// ---- backward
+
+struct row {
+    const float *residual;
+    float *dresidual;
+    float rstd;
+    float mean; // of g n
+};
+
+// This thread's part of Σ g n; adds dy n to its columns of dweight.
+template <int N, class T>
+DT_DEVICE float weight_row(const struct row *row, const T *dy, const float *weight, float *dweight,
+                           int64_t width)
+{
+    float sum = 0.0f;
+    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N) {
+        float d[N], r[N], w[N], dw[N];
+        dt_load<N>(dy + i, d);
+        dt_load<N>(row->residual + i, r);
+        dt_load<N>(weight + i, w);
+        dt_load<N>(dweight + i, dw);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            float dn = d[k] * (r[k] * row->rstd);
+            dw[k] += dn;
+            sum += dn * w[k];
+        }
+        dt_store<N>(dweight + i, dw);
+    }
+    return sum;
+}
+
+template <int N, class T>
+DT_DEVICE void input_row(const struct row *row, const T *dy, const float *weight, bool first, T *dx,
+                         int64_t width)
+{
+    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N) {
+        float d[N], r[N], w[N], dr[N] = {};
+        dt_load<N>(dy + i, d);
+        dt_load<N>(row->residual + i, r);
+        dt_load<N>(weight + i, w);
+        if (!first)
+            dt_load<N>(row->dresidual + i, dr);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            dr[k] += row->rstd * (d[k] * w[k] - r[k] * row->rstd * row->mean);
+        dt_store<N>(row->dresidual + i, dr);
+        if (dx)
+            dt_store<N>(dx + i, dr);
+    }
+}
+
+template <int N> DT_DEVICE void zero_columns(float *columns, int64_t width)
+{
+    const float zeros[N] = {};
+    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N)
+        dt_store<N>(columns + i, zeros);
+}
+
+template <int N> DT_DEVICE void copy_columns(float *out, const float *columns, int64_t width)
+{
+    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N) {
+        float v[N];
+        dt_load<N>(columns + i, v);
+        dt_store<N>(out + i, v);
+    }
+}
+
+template <int N, class T>
+__global__ static void __launch_bounds__(THREADS)
+    backward_kernel(struct dt_rmsnorm_residual_backward_args a, int64_t rows_each, bool in_shared)
+{
+    DT_SHARED_DYN(float, columns);
+    float *part = (float *)a.workspace + blockIdx.x * a.width, *sums = in_shared ? columns : part;
+    int64_t from = blockIdx.x * rows_each, end = dt_least(from + rows_each, a.rows);
+    zero_columns<N>(sums, a.width);
+    for (int64_t i = from; i < end; i++) {
+        struct row row = {a.residual + i * a.width, a.dresidual + i * a.width, a.rstd[i], 0.0f};
+        const T *dy = (const T *)a.dy + i * a.dy_stride;
+        T *dx = a.dx ? (T *)a.dx + i * a.dx_stride : nullptr;
+        float sum = weight_row<N, T>(&row, dy, a.weight, sums, a.width);
+        row.mean = dt_block_sum<THREADS>(sum) / (float)a.width;
+        input_row<N, T>(&row, dy, a.weight, a.first, dx, a.width);
+    }
+    if (in_shared) // a thread's own columns: no barrier
+        copy_columns<N>(part, columns, a.width);
+}
+
+// dweight (+)= Σ parts: 32 columns a block, eight threads a column.
+__global__ static void __launch_bounds__(SUM_COLUMNS *SUM_ROWS)
+    dweight_kernel(int64_t width, int64_t parts, const float *part, bool accumulate, float *dweight)
+{
+    DT_SHARED(float, sums, [SUM_ROWS][SUM_COLUMNS]);
+    int64_t column = (int64_t)blockIdx.x * SUM_COLUMNS + threadIdx.x;
+    float sum = 0.0f;
+    if (column < width)
+        for (int64_t p = threadIdx.y; p < parts; p += SUM_ROWS)
+            sum += part[p * width + column];
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y != 0 || column >= width)
+        return;
+    for (int y = 1; y < SUM_ROWS; y++)
+        sum += sums[y][threadIdx.x];
+    dweight[column] = accumulate ? dweight[column] + sum : sum;
+}
+
+static int64_t rows_of_part(int64_t rows)
+{
+    return dt_div_up(rows, MAX_PARTS);
+}
+
+static int64_t parts_of(int64_t rows)
+{
+    return dt_div_up(rows, rows_of_part(rows));
+}
+
+template <class T>
+static void backward_typed(const struct dt_rmsnorm_residual_backward_args *a, dt_stream *stream)
+{
+    int64_t each = rows_of_part(a->rows);
+    unsigned parts = (unsigned)parts_of(a->rows);
+    bool in_shared = a->width <= SHARED_WIDTH;
+    int64_t shared = in_shared ? a->width * (int64_t)sizeof(float) : 0;
+    if (dt_aligned<WIDE>(a->residual, a->width) &&
+        dt_aligned<WIDE>((const T *)a->dy, a->dy_stride) && dt_aligned<WIDE>(a->dresidual) &&
+        dt_aligned<WIDE>((T *)a->dx, a->dx_stride) && dt_aligned<WIDE>(a->weight) &&
+        dt_aligned<WIDE>((float *)a->workspace) && a->width % WIDE == 0)
+        DT_LAUNCH((backward_kernel<WIDE, T>), parts, THREADS, shared, stream, *a, each, in_shared);
+    else
+        DT_LAUNCH((backward_kernel<1, T>), parts, THREADS, shared, stream, *a, each, in_shared);
+}
+
+dt_status rmsnorm_residual_backward_cuda(struct dt_device *device,
+                                         const struct dt_rmsnorm_residual_backward_args *args,
+                                         struct dt_stream *stream)
+{
+    (void)device;
+    DT_STORAGE_SWITCH(args->dtype, T, backward_typed<T>(args, stream));
+    DT_LAUNCH((dweight_kernel), dt_blocks(args->width, SUM_COLUMNS), dim3(SUM_COLUMNS, SUM_ROWS), 0,
+              stream, args->width, parts_of(args->rows), (const float *)args->workspace,
+              args->accumulate, args->dweight);
+    return DT_LAUNCHED("rmsnorm_residual_backward");
+}
+
+int64_t
+rmsnorm_residual_backward_cuda_workspace(struct dt_device *device,
+                                         const struct dt_rmsnorm_residual_backward_args *args)
+{
+    (void)device;
+    return parts_of(args->rows) * args->width * (int64_t)sizeof(float);
+}
