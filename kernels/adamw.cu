@@ -79,7 +79,7 @@ DT_DEVICE void update_some(const struct dt_adamw_args *a, const struct step *s, 
 }
 
 template <int N>
-__global__ static void __launch_bounds__(THREADS) adamw_kernel(struct dt_adamw_args args)
+__global__ static void __launch_bounds__(THREADS, 4) adamw_kernel(struct dt_adamw_args args)
 {
     if (args.control->skip)
         return;                     // the whole grid alike
