@@ -202,10 +202,10 @@ __global__ static void reduce_kernel(const float *in, int64_t n, float *sum, flo
         s += in[i];
         m = fmaxf(m, in[i]);
     }
-    s = dt_block_sum<256>(s);
+    float once = dt_block_sum<256>(s), twice = dt_block_sum<256>(2.0f * s);
     m = dt_block_max<256>(m);
     if (threadIdx.x == 255)
-        *sum = s, *max = m;
+        sum[0] = once, sum[1] = twice, *max = m;
 }
 
 dt_status reduce_block(const float *in, int64_t n, float *sum, float *max)

@@ -29,7 +29,8 @@ dt_status copy_block(const float *in, float *out, int with_wait);
 dt_status count_threads(int32_t *out);
 // out[5][64]: what lane + 1, lane - 1, lane ^ 5, lane 3 and the ballot of odd lanes give.
 dt_status use_shuffles(int32_t *out);
-// sum[0] of in[n] over one block of 256 by dt_block_sum, max[0] by dt_block_max.
+// sum[0] of in[n] over one block of 256 by dt_block_sum, sum[1] of 2 in[n] by another at once
+// behind it, max[0] by dt_block_max.
 dt_status reduce_block(const float *in, int64_t n, float *sum, float *max);
 
 #ifdef __cplusplus

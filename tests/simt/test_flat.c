@@ -89,6 +89,19 @@ static void test_sum_squares(int64_t n)
     dt_backend_close(&simt);
 }
 
+// More blocks than the second launch has threads. Of ones, so every sum is exact.
+static void test_many_blocks(void)
+{
+    struct dt_backend simt = open_simt();
+    int64_t n = 513 * (int64_t)DT_NORM_BLOCK + 1;
+    float *x = guarded(n * 4);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = 1.0f;
+    CHECK(sum_squares(&simt, x, n) == (double)n, "of %lld ones", (long long)n);
+    RELEASE(x);
+    dt_backend_close(&simt);
+}
+
 // One or two roundings of double more or less between two libraries' expm1 and log.
 static void check_control(const struct dt_update_control *got, const struct dt_update_control *want)
 {
@@ -215,6 +228,7 @@ int main(void)
     static const int64_t squares[] = {0, 1, 5, 2047, DT_NORM_BLOCK, DT_NORM_BLOCK + 3};
     for (int i = 0; i < 6; i++)
         test_sum_squares(squares[i]);
+    test_many_blocks();
     test_update_control(250.0, 90.0, 16.0, 1.0f);
     test_update_control(250.0, 100.0, 0.01, 1.0f);
     test_update_control(250.0, 100.0, 16.0, 0.0f);

@@ -88,16 +88,17 @@ static void test_indices(void)
 
 static void test_reduction(void)
 {
-    float *in = normal(1003, 1.0, 3), sum, max, sum0 = 0.0f;
+    float *in = normal(1003, 1.0, 3), sum[2], max, sum0 = 0.0f;
     double want = 0.0, want_max = -1e9;
     for (int i = 0; i < 1003; i++)
         want += (double)in[i], want_max = fmax(want_max, (double)in[i]);
     for (int order = 0; order < SIMT_ORDERS; order++) {
         simt_set_order((enum simt_order)order, 9);
-        check_ok(reduce_block(in, 1003, &sum, &max), "reduce");
-        sum0 = order == 0 ? sum : sum0;
-        CHECK(sum == sum0, "other bits in order %s", simt_order_name(order));
-        CHECK_NEAR(sum, want, 1003 * 0x1p-24); // a rounding an addition, of sums of a few tens
+        check_ok(reduce_block(in, 1003, sum, &max), "reduce");
+        sum0 = order == 0 ? sum[0] : sum0;
+        CHECK(sum[0] == sum0 && sum[1] == 2.0f * sum0, "other bits in order %s",
+              simt_order_name(order));
+        CHECK_NEAR(sum[0], want, 1003 * 0x1p-24); // a rounding an addition, of sums of a few tens
         CHECK(max == (float)want_max, "max %g, not %g", (double)max, want_max);
     }
     RELEASE(in);
