@@ -1,8 +1,8 @@
-// The causal depthwise convolution with SiLU on CUDA. A thread has V neighbouring channels (16
-// bytes of storage where the arrays are aligned and K is 4; 4 elements for other K, whose taps need
-// the registers; else one) and a tile of tokens. Taps and the last K - 1 inputs stay in registers;
-// 4 rows are fetched before they are used. A tile begins by reading the K - 1 rows before it, so
-// tiles are independent. Neighbouring threads have neighbouring channels.
+// The causal depthwise convolution with SiLU on CUDA. A thread has V neighbouring channels (where
+// arrays are aligned: forward with K = 4, 16 bytes of storage; 4 elements otherwise, as taps and
+// their gradients need the registers; else one) and a tile of tokens. Taps and the last K - 1
+// inputs stay in registers; 4 rows are fetched before they are used. A tile begins by reading the K
+// - 1 rows before it, so tiles are independent. Neighbouring threads have neighbouring channels.
 //
 // Forward, an element: reads x and writes y, 2 S bytes of storage, and (K - 1) / 32 of x again; one
 // exponential. Backward: reads x and dy, writes dx: 3 S, and (K - 1) / 64 of x and dy again, from
@@ -222,7 +222,7 @@ DT_DEVICE void store_partials(const conv_input<T> &in, const conv_place &place, 
 // Token after token, also the K - 1 behind the tile: ds_t adds to dx of t and of the lags before
 // it. open[m] is dx_{t-m} so far; a reset at t closes those before t.
 template <class T, int V, int KM>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 2)
     conv_backward(const conv_input<T> in, const conv_gradient<T> gradient)
 {
     const int64_t index = dt_thread_index();
@@ -374,7 +374,7 @@ template <class T>
 static void backward(const struct dt_conv1d_silu_backward_args *args, struct dt_stream *stream)
 {
     if (args->taps == 4)
-        choose_backward<T, 16 / (int)sizeof(T), 4>(args, stream);
+        choose_backward<T, 4, 4>(args, stream);
     else
         choose_backward<T, 4, TAPS_MAX>(args, stream);
 }

@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(CHANNELS)
 template <int NP> struct backward_tile {
     float before[SCAN_TILE][NP][CHANNELS]; // h_{t-1}
     float u[SCAN_TILE][CHANNELS], delta[SCAN_TILE][CHANNELS];
-    float slope[SCAN_TILE][CHANNELS], ds[SCAN_TILE][CHANNELS];
+    float ds[SCAN_TILE][CHANNELS], gate[SCAN_TILE][CHANNELS];
     float sums[WARPS][SCAN_TILE][2 * NP]; // dB, dC of a warp's channels
     scan_tile<NP> columns;
 };
@@ -146,7 +146,28 @@ DT_DEVICE void run_tile(const dt_scan_backward_args &args, const scan_cut &cut,
     }
 }
 
-// The tile forward: fills the thread's columns of the shared tile and writes dz.
+// The thread's columns of the shared tile, all loads of a tile at once. Only it reads them.
+template <class T, int NP>
+DT_DEVICE void load_tokens(const dt_scan_backward_args &args, const scan_cut &cut,
+                           const scan_place &place, int64_t first, int steps,
+                           backward_tile<NP> *tile)
+{
+    const int thread = (int)threadIdx.x;
+    const int64_t row = place.b * cut.length + first;
+    const token none = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < SCAN_TILE; i++) {
+        token k = none;
+        if (place.active && i < steps)
+            k = read_token<T>(args, row + i, place.d);
+        tile->u[i][thread] = k.u;
+        tile->delta[i][thread] = k.delta;
+        tile->ds[i][thread] = k.ds;
+        tile->gate[i][thread] = k.gate;
+    }
+}
+
+// The tile forward: keeps every h_{t-1} and writes dz.
 template <class T, int NP>
 DT_DEVICE void replay_tile(const dt_scan_backward_args &args, const scan_cut &cut,
                            const scan_place &place, int64_t first, int steps,
@@ -154,36 +175,22 @@ DT_DEVICE void replay_tile(const dt_scan_backward_args &args, const scan_cut &cu
 {
     const int thread = (int)threadIdx.x;
     const int64_t row = place.b * cut.length + first;
-    token k[SCAN_TILE];
-#pragma unroll
-    for (int i = 0; i < SCAN_TILE; i++)
-        if (place.active && i < steps)
-            k[i] = read_token<T>(args, row + i, place.d);
-        else
-            k[i].u = k[i].delta = k[i].slope = k[i].ds = k[i].gate = 0.0f;
-#pragma unroll
-    for (int i = 0; i < SCAN_TILE; i++) {
-        if (i >= steps)
-            break;
-        float b[NP], c[NP], s = own->skip * k[i].u;
-        const float du = k[i].delta * k[i].u;
+    for (int i = 0; i < steps; i++) {
+        const float u = tile->u[i][thread], delta = tile->delta[i][thread], du = delta * u;
+        float b[NP], c[NP], s = own->skip * u;
         if (tile->columns.reset[i])
             scan_clear(own->h);
         scan_read_row(tile->columns.b[i], b);
         scan_read_row(tile->columns.c[i], c);
-        tile->u[i][thread] = k[i].u;
-        tile->delta[i][thread] = k[i].delta;
-        tile->slope[i][thread] = k[i].slope;
-        tile->ds[i][thread] = k[i].ds;
 #pragma unroll
         for (int n = 0; n < NP; n++) {
             tile->before[i][n][thread] = own->h[n];
-            own->h[n] = exp2f(k[i].delta * own->a[n]) * own->h[n] + du * b[n];
+            own->h[n] = exp2f(delta * own->a[n]) * own->h[n] + du * b[n];
             s += c[n] * own->h[n];
         }
         if (place.active)
             static_cast<T *>(args.dz)[(row + i) * args.dz_stride + place.d] =
-                dt_from_f32<T>(k[i].gate * s);
+                dt_from_f32<T>(tile->gate[i][thread] * s);
     }
 }
 
@@ -238,7 +245,7 @@ DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut
         const float sum = scatter_sum(v);
         if (lane < 2 * NP)
             tile->sums[warp][i][lane] = sum;
-        const float ddelta = (dh_a * SCAN_LN_2 + u * dh_b) * tile->slope[i][thread];
+        const float ddelta = (dh_a * SCAN_LN_2 + u * dh_b) * scan_slope(delta);
         own->dd_skip += ds * u;
         own->ddt_bias += ddelta;
         if (!place.active)
@@ -270,7 +277,7 @@ DT_DEVICE void store_columns(const dt_scan_backward_args &args, const scan_cut &
 }
 
 template <class T, int NP>
-static __global__ void __launch_bounds__(CHANNELS, 5)
+static __global__ void __launch_bounds__(CHANNELS, 4)
     scan_backward_registers(const dt_scan_backward_args args, scan_cut cut, backward_space space)
 {
     DT_SHARED(backward_tile<NP>, tile, [1]);
@@ -305,6 +312,7 @@ static __global__ void __launch_bounds__(CHANNELS, 5)
                 read_states(args.states, args, place.b * chunks + chunk, cut, place, own.h);
             else
                 read_states(space.starts, args, row * kept + k - 1, cut, place, own.h);
+            load_tokens<T>(args, cut, place, first, steps, tile);
             load_columns<T>(args, place, first, &tile->columns);
             replay_tile<T>(args, cut, place, first, steps, tile, &own);
             sweep_tile<T>(args, cut, place, first, steps, tile, &own);

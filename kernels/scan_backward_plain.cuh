@@ -27,8 +27,14 @@ DT_DEVICE void store_parameters(const backward_space &space, const dt_scan_backw
 
 // What the formulas need of token t of a channel.
 struct token {
-    float u, delta, slope, ds, gate; // slope: dΔ to ddelta; gate: dz / s
+    float u, delta, ds, gate; // gate: dz / s
 };
+
+// d softplus(x) / dx = σ(x) = 1 - exp(-softplus(x)), without its cancellation.
+DT_DEVICE float scan_slope(float delta)
+{
+    return -expm1f(-delta);
+}
 
 template <class T>
 DT_DEVICE token read_token(const dt_scan_backward_args &args, int64_t row, int64_t d)
@@ -41,7 +47,6 @@ DT_DEVICE token read_token(const dt_scan_backward_args &args, int64_t row, int64
     const float open = scan_sigmoid(z);
     k.u = dt_to_f32(static_cast<const T *>(args.u)[row * args.u_stride + d]);
     k.delta = scan_softplus(x);
-    k.slope = scan_sigmoid(x);
     k.ds = dy * z * open;
     k.gate = dy * open * (1.0f + z * (1.0f - open));
     return k;
@@ -50,7 +55,7 @@ DT_DEVICE token read_token(const dt_scan_backward_args &args, int64_t row, int64
 // The whole block runs this for channels [128 block, …) of sequence b; threads beyond the last
 // channel take part in the sums over channels only.
 template <class T>
-static __global__ void __launch_bounds__(PLAIN_CHANNELS)
+static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
     scan_backward_plain(const dt_scan_backward_args args, int64_t blocks, backward_space space)
 {
     const int64_t b = blockIdx.x / blocks, block = blockIdx.x % blocks;
@@ -112,7 +117,8 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS)
         for (int64_t t = 0; t < steps && active; t++) {
             const int64_t row = first + t;
             const token k = read_token<T>(args, row, d);
-            const float ddelta = (dh_a[t * D] * SCAN_LN_2 + k.u * dh_b[t * D]) * k.slope;
+            const float ddelta =
+                (dh_a[t * D] * SCAN_LN_2 + k.u * dh_b[t * D]) * scan_slope(k.delta);
             static_cast<T *>(args.du)[row * args.du_stride + d] =
                 dt_from_f32<T>(k.ds * args.d_skip[d] + k.delta * dh_b[t * D]);
             static_cast<T *>(args.ddelta)[row * args.ddelta_stride + d] = dt_from_f32<T>(ddelta);
