@@ -5,6 +5,7 @@
 #include "train/job.h"
 #include "train/train.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,6 +125,7 @@ int main(int argc, char **argv)
 {
     choose_waiting(argv);
     dt_die_register(die);
+    signal(SIGXFSZ, SIG_IGN); // a file that grows too large: an error of write that has words
     setvbuf(stdout, NULL, _IOLBF, 0);
     const char *word = argc > 1 ? argv[1] : "";
     if (argc == 1 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
