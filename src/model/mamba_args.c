@@ -2,8 +2,6 @@
 // backward, and for planning; and the plan of its memory.
 #include "model/mamba.h"
 
-// planning.
-
 struct dt_conv1d_silu_forward_args mamba_conv_args(const struct mamba *m, const struct dt_net *net,
                                                    const struct dt_model_input *input)
 {
