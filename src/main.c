@@ -53,20 +53,12 @@ static dt_status open_communicator(void)
     return DT_OK;
 }
 
-// A lone failure ends the job here, before anything that its peers would wait in.
-static dt_status end_if_alone(dt_status status)
-{
-    if (status != DT_OK && communicator && communicator->info.size > 1 &&
-        !dt_comm_agreed(communicator))
-        dt_die();
-    return status;
-}
-
 static dt_status run_command(const struct dt_command *command, int argc, char **argv)
 {
-    if (command->communicates)
-        DT_TRY(open_communicator());
-    return end_if_alone(command->run(communicator, argc, argv));
+    if (!command->communicates)
+        return command->run(NULL, argc, argv);
+    DT_TRY(open_communicator());
+    return dt_comm_end_if_alone(communicator, command->run(communicator, argc, argv));
 }
 
 static dt_status run_training(bool check, int argc, char **argv)
@@ -82,7 +74,7 @@ static dt_status run_training(bool check, int argc, char **argv)
         status = dt_train(&job);
     else if (status == DT_OK && communicator->info.rank == 0)
         status = dt_job_print(&job);
-    end_if_alone(status);
+    dt_comm_end_if_alone(communicator, status);
     dt_job_close(&job);
     return status;
 }
