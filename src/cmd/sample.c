@@ -51,8 +51,10 @@ static dt_status find_model(const char *path, char *dir)
 {
     char checkpoints[DT_PATH];
     DT_TRY(dt_path(checkpoints, "%s/checkpoints", path));
-    if (!dt_is_dir(checkpoints))
+    if (!dt_is_dir(checkpoints)) {
+        DT_TRY(dt_checkpoint_verify_weights(path));
         return dt_path(dir, "%s", path);
+    }
     DT_TRY(dt_checkpoint_newest(checkpoints, dir));
     return dir[0] ? DT_OK : DT_FAIL(DT_USER, "train first", "%s holds no checkpoint", checkpoints);
 }

@@ -47,6 +47,6 @@ const char *dt_signals_name(int signal)
     case SIGINT:
         return "SIGINT";
     default:
-        return "no signal";
+        return "a signal to another rank";
     }
 }

@@ -9,4 +9,4 @@
 void dt_signals_install(struct dt_comm *comm);
 // The signal that arrived, 0 for none.
 int dt_signals_pending(void);
-const char *dt_signals_name(int signal);
+const char *dt_signals_name(int signal); // as the reason of a stop that the ranks agreed on

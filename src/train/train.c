@@ -77,7 +77,7 @@ static dt_status create_buckets(struct trainer *t)
                                        .row_ends = ends,
                                        .n_rows = params->n,
                                        .bucket_bytes = (int64_t)(s->comm.bucket_mb * 1e6),
-                                       .wire = s->comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32};
+                                       .wire = dt_job_wire(t->job)};
     dt_status status = dt_buckets_create(t->job->comm, &t->job->backend, &config, &t->buckets);
     free(ends);
     return status;
@@ -158,13 +158,29 @@ static dt_status broadcast_arrays(struct trainer *t, const struct host_arrays *h
     return dt_broadcast(t->job->comm, host->v, bytes, 0);
 }
 
+// A run that is set back would leave its own checkpoints behind the newer ones of the old course:
+// the next run.resume = auto would take those, and pruning remove the others.
+static dt_status check_branch(const struct trainer *t)
+{
+    int64_t last;
+    DT_TRY(dt_checkpoint_last_step(t->job->folder.checkpoints, &last));
+    if (!dt_job_resume_is_named(t->job) || last <= t->state.step)
+        return DT_OK;
+    return dt_config_reject(t->job->config, "run.resume",
+                            "set run.resume = auto to go on from the newest, remove those that are "
+                            "newer, or give the branch another run.name",
+                            "%s is of step %lld, but %s holds one of step %lld", t->job->resume,
+                            (long long)t->state.step, t->job->folder.checkpoints, (long long)last);
+}
+
 static dt_status load_on_root(struct trainer *t, const struct host_arrays *host)
 {
     if (!t->root)
         return DT_OK;
     struct dt_checkpoint_arrays arrays = checkpoint_arrays(t, host);
     struct dt_trainer_state expected = t->state;
-    return dt_checkpoint_load(t->job->resume, &arrays, &expected, t->job->train, &t->state);
+    DT_TRY(dt_checkpoint_load(t->job->resume, &arrays, &expected, t->job->train, &t->state));
+    return check_branch(t);
 }
 
 // Goes on from job->resume: rank 0 reads, all get the same.
@@ -203,6 +219,8 @@ static dt_status open_metrics(struct trainer *t)
                                        .every = s->log.every,
                                        .console = (enum dt_console_choice)s->log.console,
                                        .flops_per_token = dt_model_flops_per_token(&t->job->model)};
+    if (t->job->resume[0])
+        dt_run_folder_changes(&t->job->folder, t->job->config, t->job->resume);
     DT_TRY(dt_run_folder_config(&t->job->folder, t->job->config));
     DT_TRY(dt_run_folder_state(&t->job->folder, "running", t->state.step, ""));
     return dt_metrics_open(&config, &t->metrics);
@@ -229,8 +247,8 @@ static dt_status create(struct trainer *t)
         DT_TRY(resume(t));
     else
         DT_TRY(dt_job_load_weights(job, job->settings.run.init_from, t->model));
-    if (job->resume[0])
-        t->last_saved = t->state.step;
+    if (job->resume[0]) // a checkpoint comes behind the validation of its step
+        t->last_saved = t->last_eval = t->state.step;
     struct dt_loader_config loader = dt_job_train_loader(job);
     dt_status status = open_metrics(t);
     if (status == DT_OK && t->state.step < job->steps)
@@ -461,6 +479,8 @@ static dt_status between_steps(struct trainer *t, const struct step_sums *sums)
         DT_TRY(verify_replicas(t));
     if (s->log.eval_every > 0 && step % s->log.eval_every == 0)
         DT_TRY(validate(t));
+    if (step == t->job->steps) // finish does the rest
+        return DT_OK;
     bool due = s->checkpoint.every > 0 && step % s->checkpoint.every == 0;
     return due || sums->save > 0 ? save(t) : DT_OK;
 }
@@ -480,8 +500,9 @@ static dt_status finish(struct trainer *t, bool stopped)
     DT_TRY(dt_run_folder_state(&t->job->folder, stopped ? "stopped" : "complete", t->state.step,
                                reason));
     if (stopped)
-        dt_info("stopped by %s after step %lld of %lld: the same command goes on from there",
-                reason, (long long)t->state.step, (long long)t->job->steps);
+        dt_info("stopped by %s after step %lld of %lld: the same command goes on from %s", reason,
+                (long long)t->state.step, (long long)t->job->steps,
+                s->checkpoint.on_signal ? "there" : "its last checkpoint");
     return DT_OK;
 }
 
@@ -506,6 +527,7 @@ dt_status dt_train(struct dt_job *job)
     dt_status status = create(&t);
     if (status == DT_OK)
         status = run(&t);
+    dt_comm_end_if_alone(job->comm, status);
     destroy(&t);
     return status;
 }

@@ -35,6 +35,18 @@ check "on four ranks it goes on" ranks 4 "${common[@]}" run.name=$name >$name-2.
 check "another number of ranks: the same losses" same_losses runs/$name/metrics.jsonl runs/whole/metrics.jsonl 1e-5
 check "state.json says complete" grep -q '"state":"complete"' runs/$name/state.json
 
+# The same command behind the end does nothing; what else changes on resume is told.
+cp runs/whole/metrics.jsonl whole.jsonl
+check "a complete run again" ranks 2 "${common[@]}" run.name=whole >again.log 2>&1
+check "… adds no line" cmp runs/whole/metrics.jsonl whole.jsonl
+check "… and tells of no change" test "$(grep -c ' was ' again.log)" -eq 0
+check "… validates once, before its last checkpoint" test "$(sed -n 's/.*"event":"\([a-z]*\)","step":40.*/\1/p' whole.jsonl |
+    tr '\n' ' ')" = "train eval checkpoint "
+cp -r runs/whole runs/changed
+check "a longer run" ranks 1 "${common[@]/run.steps=40/run.steps=42}" run.name=changed optim.lr=1e-3 >changed.log 2>&1
+check "… tells the new rate" grep -q "optim.lr was '3e-3', now it is '1e-3' (command line)" changed.log
+check "… and all that changed, no more: $(grep ' was ' changed.log)" test "$(grep -c ' was ' changed.log)" -eq 3
+
 for signal in TERM INT; do
     name=script-$signal
     set -m
