@@ -33,6 +33,20 @@ check "bf16 gradients on the wire" ranks 2 small.ini run.name=wire comm.dtype=bf
 # bf16 keeps 8 bits of a gradient: losses after twelve steps move in the third digit.
 check "bf16 on the wire trains alike" same_losses runs/wire/metrics.jsonl runs/one/metrics.jsonl 5e-3
 
+# The console: a live line on a terminal, behind mpirun too, or where it is asked for; else plain lines.
+live=$(printf '\r\033[K')step
+if command -v script >/dev/null; then
+    script -qec "${local_mpirun[*]} -np 2 $(printf %q "$dtrain") small.ini run.name=console" terminal.txt >/dev/null 2>&1
+    check "a live line on a terminal behind mpirun" grep -q "$live 12/12" terminal.txt
+    script -qec "${local_mpirun[*]} -np 2 $(printf %q "$dtrain") small.ini run.name=plain log.console=plain" plain.txt \
+        >/dev/null 2>&1
+    check "plain lines there where they are asked for" grep -q '^dtrain: step 12/12' plain.txt
+    check "… and no live line" bash -c "! grep -q '$live' plain.txt"
+fi
+check "plain lines elsewhere" grep -q '^dtrain: step 12/12' one.log
+check "a live line where it is asked for" ranks 1 small.ini run.name=progress log.console=progress >progress.log 2>&1
+check "… is written" grep -q "$live 12/12" progress.log
+
 # The order contract, on ranks and alone: every slot of a step once, the same lines.
 "$dtrain" order small.ini --steps 1:5 >order.txt
 check "order prints steps x batch lines" test "$(wc -l <order.txt)" -eq 40
