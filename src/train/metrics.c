@@ -69,8 +69,9 @@ dt_status dt_metrics_open(const struct dt_metrics_config *config, struct dt_metr
         return DT_FAIL(DT_MACHINE, NULL, "no memory for metrics");
     dt_status status;
     m->config = *config;
-    m->live = config->console == DT_CONSOLE_PROGRESS ||
-              (config->console == DT_CONSOLE_AUTO && dt_log_is_terminal());
+    if (config->console == DT_CONSOLE_PROGRESS)
+        dt_log_assume_terminal();
+    m->live = config->console != DT_CONSOLE_PLAIN && dt_log_is_terminal();
     DT_TRY_GOTO(status, fail, dt_path(m->path, "%s/metrics.jsonl", config->folder));
     bool resumed = config->resume_step > 0 && dt_file_exists(m->path);
     if (resumed)

@@ -37,15 +37,15 @@ check "bf16 on the wire trains alike" same_losses runs/wire/metrics.jsonl runs/o
 live=$(printf '\r\033[K')step
 if command -v script >/dev/null; then
     script -qec "${local_mpirun[*]} -np 2 $(printf %q "$dtrain") small.ini run.name=console" terminal.txt >/dev/null 2>&1
-    check "a live line on a terminal behind mpirun" grep -q "$live 12/12" terminal.txt
+    check "a live line on a terminal behind mpirun" grep -qF "$live 12/12" terminal.txt
     script -qec "${local_mpirun[*]} -np 2 $(printf %q "$dtrain") small.ini run.name=plain log.console=plain" plain.txt \
         >/dev/null 2>&1
     check "plain lines there where they are asked for" grep -q '^dtrain: step 12/12' plain.txt
-    check "… and no live line" bash -c "! grep -q '$live' plain.txt"
+    check "… and no live line" bash -c "! grep -qF '$live' plain.txt"
 fi
 check "plain lines elsewhere" grep -q '^dtrain: step 12/12' one.log
 check "a live line where it is asked for" ranks 1 small.ini run.name=progress log.console=progress >progress.log 2>&1
-check "… is written" grep -q "$live 12/12" progress.log
+check "… is written" grep -qF "$live 12/12" progress.log
 
 # The order contract, on ranks and alone: every slot of a step once, the same lines.
 "$dtrain" order small.ini --steps 1:5 >order.txt
