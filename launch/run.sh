@@ -5,6 +5,7 @@
 #
 #   launch/run.sh -np 4 build/dtrain config.ini [section.key=value …]
 set -euo pipefail
+[ $# -ge 1 ] || { echo "usage: launch/run.sh -np RANKS build/dtrain config.ini [section.key=value …]" >&2; exit 2; }
 # shellcheck source=launch/environment.sh
 . "$(dirname "$0")/environment.sh"
 
