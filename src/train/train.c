@@ -519,6 +519,18 @@ static dt_status run(struct trainer *t)
     return finish(t, stopped);
 }
 
+// So that nobody takes a run for running that has ended on an error; the error stays as it is.
+static void note_failure(const struct trainer *t)
+{
+    struct dt_error error;
+    if (!t->metrics) // not the root, or nothing was said of running yet
+        return;
+    dt_error_take(&error);
+    if (dt_run_folder_state(&t->job->folder, "stopped", t->state.step, error.message) != DT_OK)
+        dt_error_clear(); // on a full disk, say
+    dt_error_restore(&error);
+}
+
 dt_status dt_train(struct dt_job *job)
 {
     struct trainer t = {
@@ -527,6 +539,8 @@ dt_status dt_train(struct dt_job *job)
     dt_status status = create(&t);
     if (status == DT_OK)
         status = run(&t);
+    if (status != DT_OK)
+        note_failure(&t);
     dt_comm_end_if_alone(job->comm, status);
     destroy(&t);
     return status;
