@@ -157,9 +157,11 @@ static void plan_workspace(const struct mamba *m, struct dt_plan *plan)
     int64_t rows = input.sequences * input.length;
     struct dt_scan_forward_args scan = mamba_scan_args(m, net, &input);
     dt_plan_workspace(plan, dt_scan_forward_workspace(backend, &scan));
-    const struct dt_linear linears[] = {m->in_proj, m->x_proj, m->dt_proj, m->out_proj};
-    for (int i = 0; i < 4; i++)
-        dt_linear_plan(plan, linears[i], rows, net->config->storage);
+    enum dt_dtype storage = net->config->storage;
+    dt_linear_plan(plan, m->in_proj, rows, m->d, 2 * m->E, storage);
+    dt_linear_plan(plan, m->x_proj, rows, m->E, m->slices, storage);
+    dt_linear_plan(plan, m->dt_proj, rows, m->slices, m->E, storage);
+    dt_linear_plan(plan, m->out_proj, rows, m->E, m->d, storage);
     if (!plan->shape.training)
         return;
     struct dt_scan_backward_args scan_backward = mamba_scan_backward_args(m, net, &input);

@@ -62,4 +62,10 @@ alone=$("$dtrain" eval small.ini run.name=one | eval_loss)
 together=$(ranks 2 eval small.ini run.name=one | eval_loss)
 check "validation is the same on one rank and two: $alone, $together" awk -v a="$alone" -v b="$together" \
     'BEGIN { split(a, x); split(b, y); d = x[1] - y[1]; exit !(x[2] > 0 && x[2] == y[2] && d < 1e-5 && d > -1e-5) }'
+# bf16 at a size whose rows of dt, B and C are wider than the step sizes alone: the forward pass has to have
+# planned its workspace at the strides that it uses, with no larger one of a backward pass to hide behind.
+wide=(small.ini run.name=wide run.precision=bf16 run.steps=1 optim.warmup_steps=0 model.d_model=128 model.n_layer=1
+    data.seq_len=128 data.batch=16)
+check "a step in bf16" "$dtrain" "${wide[@]}" >wide.log 2>&1
+check "validation in bf16" "$dtrain" eval "${wide[@]}" log.eval_batches=1 >wide.eval 2>&1
 finish
