@@ -79,21 +79,37 @@ static dt_status run_training(bool check, int argc, char **argv)
     return status;
 }
 
+// printf pads by bytes: the width that gives `text` `columns` columns, as it is UTF-8.
+static int padding(const char *text, int columns)
+{
+    for (; *text; text++)
+        columns += (*text & 0xC0) == 0x80;
+    return columns;
+}
+
+static void print_commands(FILE *out)
+{
+    fprintf(out,
+            "dtrain trains Mamba sequence models on many GPUs or CPUs.\n\n"
+            "  dtrain CONFIG [section.key=value …]    train (mpirun -np 4 dtrain config.ini: on "
+            "four ranks)\n"
+            "  dtrain --check CONFIG [key=value …]    resolved configuration, data, memory plan; "
+            "trains nothing\n");
+    for (const struct dt_command *command = dt_commands; command->name; command++)
+        fprintf(out, "  dtrain %-*s%s\n", padding(command->usage, 32), command->usage,
+                command->help);
+    fprintf(out, "  dtrain --help, dtrain --version\n");
+}
+
 static void print_help(void)
 {
-    printf("dtrain trains Mamba sequence models on many GPUs or CPUs.\n\n"
-           "  dtrain CONFIG [section.key=value …]    train (mpirun -np 4 dtrain config.ini: on "
-           "four ranks)\n"
-           "  dtrain --check CONFIG [key=value …]    resolved configuration, data, memory plan; "
-           "trains nothing\n");
-    for (const struct dt_command *command = dt_commands; command->name; command++)
-        printf("  dtrain %-32s%s\n", command->usage, command->help);
-    printf("  dtrain --help, dtrain --version\n\n"
-           "Exit codes: 0 success, or a clean stop on a signal; 2 arguments, configuration or data "
-           "are wrong;\n"
-           "3 the machine failed (I/O, memory, device, communication).\n\n"
-           "Configuration: section.key=value on the command line, over DTRAIN_SECTION__KEY in the\n"
-           "environment, over the file, over the default.\n\n");
+    print_commands(stdout);
+    printf(
+        "\nExit codes: 0 success, or a clean stop on a signal; 2 arguments, configuration or data "
+        "are wrong;\n"
+        "3 the machine failed (I/O, memory, device, communication).\n\n"
+        "Configuration: section.key=value on the command line, over DTRAIN_SECTION__KEY in the\n"
+        "environment, over the file, over the default.\n\n");
     dt_config_help(&dt_settings_table, stdout);
 }
 
@@ -120,9 +136,13 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); // a file that grows too large: an error of write that has words
     setvbuf(stdout, NULL, _IOLBF, 0);
     const char *word = argc > 1 ? argv[1] : "";
-    if (argc == 1 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+    if (argc == 1) {
+        print_commands(stderr);
+        return DT_USER;
+    }
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
         print_help();
-        return argc == 1 ? DT_USER : DT_OK;
+        return DT_OK;
     }
     if (strcmp(word, "--version") == 0) {
         printf("dtrain %s\n", DT_VERSION);

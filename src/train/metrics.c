@@ -138,9 +138,9 @@ static void console(struct dt_metrics *m, const struct dt_train_line *line)
     m->tokens_per_s =
         done <= 1 ? line->tokens_per_s : 0.9 * m->tokens_per_s + 0.1 * line->tokens_per_s;
     snprintf(text, sizeof text,
-             "step %lld/%lld  loss %.4f  norm %.3g  lr %.3g  %.0f tokens/s  %.1f GFLOP/s  %s %s%s",
+             "step %lld/%lld  loss %.4f  norm %.3g  lr %.3g  %.0f tokens/s  %.1f GFLOP/s%s%s%s",
              (long long)line->step, (long long)c->steps, line->loss, line->grad_norm, line->lr,
-             m->tokens_per_s, m->tokens_per_s * c->flops_per_token * 1e-9, done > 0 ? "ETA" : "",
+             m->tokens_per_s, m->tokens_per_s * c->flops_per_token * 1e-9, done > 0 ? "  ETA " : "",
              done > 0 ? eta : "", line->skipped ? "  SKIPPED" : "");
     if (m->live)
         dt_log_live(text);
