@@ -506,9 +506,24 @@ static dt_status finish(struct trainer *t, bool stopped)
     return DT_OK;
 }
 
+static void announce(const struct trainer *t)
+{
+    const struct dt_job *job = t->job;
+    int ranks = job->comm->info.size;
+    if (t->state.step >= job->steps)
+        dt_info("%s has its %lld steps already: a larger run.steps trains on", job->run_path,
+                (long long)job->steps);
+    else
+        dt_info("%s: %.2f M parameters, %s, %d %s, %lld steps of %lld tokens", job->run_path,
+                (double)dt_model_table(t->model)->count * 1e-6, dt_dtype_name(job->model.storage),
+                ranks, ranks == 1 ? "rank" : "ranks", (long long)job->steps,
+                (long long)(job->settings.data.batch * job->settings.data.seq_len));
+}
+
 static dt_status run(struct trainer *t)
 {
     bool stopped = false;
+    announce(t);
     t->last_save = dt_seconds();
     while (t->state.step < t->job->steps && !stopped) {
         struct step_sums sums;
