@@ -7,6 +7,7 @@
 #include "comm/buckets.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
+#include "train/host_arrays.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
@@ -94,68 +95,14 @@ static struct dt_trainer_state fresh_state(const struct dt_settings *s)
                                      .reset_after = s->data.reset_after};
 }
 
-// Host copies of the flat arrays that a checkpoint holds; the device's own where the host can read
-// them.
-struct host_arrays {
-    float *weights, *m, *v;
-};
-
-static dt_status host_arrays_take(struct trainer *t, bool filled, struct host_arrays *host)
-{
-    const struct dt_backend *backend = &t->job->backend;
-    float *device[] = {dt_model_weights(t->model), t->optimizer.m, t->optimizer.v};
-    float **out[] = {&host->weights, &host->m, &host->v};
-    int64_t bytes = dt_model_table(t->model)->elements * (int64_t)sizeof(float);
-    *host = (struct host_arrays){device[0], device[1], device[2]};
-    if (backend->table->unified)
-        return DT_OK;
-    *host = (struct host_arrays){0};
-    for (int i = 0; i < 3; i++) {
-        DT_TRY(backend->table->alloc_host(backend->device, bytes, (void **)out[i]));
-        if (filled)
-            DT_TRY(backend->table->to_host(backend->device, *out[i], device[i], bytes, NULL));
-    }
-    return backend->table->stream_sync(backend->device, NULL);
-}
-
-static void host_arrays_drop(struct trainer *t, struct host_arrays *host)
-{
-    const struct dt_backend *backend = &t->job->backend;
-    float *memory[] = {host->weights, host->m, host->v};
-    for (int i = 0; i < 3 && !backend->table->unified; i++)
-        if (memory[i])
-            backend->table->free_host(backend->device, memory[i]);
-}
-
-static dt_status host_arrays_to_device(struct trainer *t, const struct host_arrays *host)
-{
-    const struct dt_backend *backend = &t->job->backend;
-    int64_t bytes = dt_model_table(t->model)->elements * (int64_t)sizeof(float);
-    if (backend->table->unified)
-        return DT_OK;
-    DT_TRY(backend->table->to_device(backend->device, dt_model_weights(t->model), host->weights,
-                                     bytes, NULL));
-    DT_TRY(backend->table->to_device(backend->device, t->optimizer.m, host->m, bytes, NULL));
-    DT_TRY(backend->table->to_device(backend->device, t->optimizer.v, host->v, bytes, NULL));
-    return backend->table->stream_sync(backend->device, NULL);
-}
-
 static struct dt_checkpoint_arrays checkpoint_arrays(const struct trainer *t,
-                                                     const struct host_arrays *host)
+                                                     const struct dt_host_arrays *host)
 {
     return (struct dt_checkpoint_arrays){.model = &t->job->model,
                                          .params = dt_model_table(t->model),
                                          .weights = host->weights,
                                          .m = host->m,
                                          .v = host->v};
-}
-
-static dt_status broadcast_arrays(struct trainer *t, const struct host_arrays *host)
-{
-    int64_t bytes = dt_model_table(t->model)->elements * (int64_t)sizeof(float);
-    DT_TRY(dt_broadcast(t->job->comm, host->weights, bytes, 0));
-    DT_TRY(dt_broadcast(t->job->comm, host->m, bytes, 0));
-    return dt_broadcast(t->job->comm, host->v, bytes, 0);
 }
 
 // A run that is set back would leave its own checkpoints behind the newer ones of the old course:
@@ -173,7 +120,7 @@ static dt_status check_branch(const struct trainer *t)
                             (long long)t->state.step, t->job->folder.checkpoints, (long long)last);
 }
 
-static dt_status load_on_root(struct trainer *t, const struct host_arrays *host)
+static dt_status load_on_root(struct trainer *t, const struct dt_host_arrays *host)
 {
     if (!t->root)
         return DT_OK;
@@ -186,19 +133,19 @@ static dt_status load_on_root(struct trainer *t, const struct host_arrays *host)
 // Goes on from job->resume: rank 0 reads, all get the same.
 static dt_status resume(struct trainer *t)
 {
-    struct host_arrays host;
+    struct dt_host_arrays host;
     dt_comm_progress(t->job->comm, 0, "loading a checkpoint");
-    dt_status status = host_arrays_take(t, false, &host);
+    dt_status status = dt_host_arrays_take(&t->job->backend, t->model, &t->optimizer, false, &host);
     if (status == DT_OK)
         status = load_on_root(t, &host);
     status = dt_agree(t->job->comm, status);
     if (status == DT_OK)
         status = dt_broadcast(t->job->comm, &t->state, sizeof t->state, 0);
     if (status == DT_OK)
-        status = broadcast_arrays(t, &host);
+        status = dt_host_arrays_broadcast(&host, t->job->comm);
     if (status == DT_OK)
-        status = host_arrays_to_device(t, &host);
-    host_arrays_drop(t, &host);
+        status = dt_host_arrays_to_device(&host);
+    dt_host_arrays_drop(&host);
     if (status != DT_OK)
         return status;
     DT_TRY(dt_model_refresh(t->model, NULL));
@@ -275,14 +222,14 @@ static dt_status save_on_root(struct trainer *t)
     if (!t->root)
         return DT_OK;
     const struct dt_job *job = t->job;
-    struct host_arrays host;
+    struct dt_host_arrays host;
     char path[DT_PATH];
     double start = dt_seconds();
-    dt_status status = host_arrays_take(t, true, &host);
+    dt_status status = dt_host_arrays_take(&t->job->backend, t->model, &t->optimizer, true, &host);
     struct dt_checkpoint_arrays arrays = checkpoint_arrays(t, &host);
     if (status == DT_OK)
         status = dt_checkpoint_save(job->folder.checkpoints, &arrays, &t->state, job->train, path);
-    host_arrays_drop(t, &host);
+    dt_host_arrays_drop(&host);
     DT_TRY(status);
     DT_TRY(dt_checkpoint_prune(job->folder.checkpoints, job->settings.checkpoint.keep));
     return dt_metrics_checkpoint(t->metrics, t->state.step, path, (dt_seconds() - start) * 1e3);
@@ -550,8 +497,9 @@ dt_status dt_train(struct dt_job *job)
 {
     struct trainer t = {
         .job = job, .root = job->comm->info.rank == 0, .last_saved = -1, .last_eval = -1};
-    dt_signals_install(job->comm);
-    dt_status status = create(&t);
+    dt_status status = dt_agree(job->comm, dt_signals_install(job->comm));
+    if (status == DT_OK)
+        status = create(&t);
     if (status == DT_OK)
         status = run(&t);
     if (status != DT_OK)
