@@ -3,6 +3,7 @@
 #include "cmd/cmd.h"
 #include "comm/comm.h"
 #include "train/job.h"
+#include "train/signals.h"
 #include "train/train.h"
 
 #include <signal.h>
@@ -68,6 +69,8 @@ static dt_status run_training(bool check, int argc, char **argv)
         return DT_FAIL(DT_USER, "dtrain --help lists commands and keys",
                        "no configuration file given");
     DT_TRY(open_communicator());
+    if (!check) // before anything that a signal must not end
+        DT_TRY(dt_agree(communicator, dt_signals_install(communicator)));
     enum dt_purpose purpose = check ? DT_PURPOSE_INSPECT : DT_PURPOSE_TRAIN;
     dt_status status = dt_job_open(communicator, purpose, argv[0], argv + 1, argc - 1, &job);
     if (status == DT_OK && !check)

@@ -182,6 +182,7 @@ void mamba_plan(struct dt_block *block, struct dt_plan *plan)
         plan->shape.training ? net->config->recompute : DT_RECOMPUTE_BLOCK;
     struct dt_arena *border = recompute >= DT_RECOMPUTE_BLOCK ? &plan->scratch : &plan->kept;
     struct dt_arena *inner = recompute >= DT_RECOMPUTE_SCAN ? &plan->scratch : &plan->kept;
+    m->chunk = net->backend->op->scan_chunk;
     m->slices = dt_net_stride(net, m->R + 2 * m->N);
     m->h = dt_arena_take(border, M * m->d * size);
     m->rstd = dt_arena_take(border, M * 4);

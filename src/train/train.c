@@ -424,8 +424,8 @@ static dt_status between_steps(struct trainer *t, const struct step_sums *sums)
     int64_t step = t->state.step;
     if (s->comm.verify_replicas > 0 && step % s->comm.verify_replicas == 0)
         DT_TRY(verify_replicas(t));
-    if (s->log.eval_every > 0 && step % s->log.eval_every == 0)
-        DT_TRY(validate(t));
+    if (s->log.eval_every > 0 && step % s->log.eval_every == 0 && sums->stop == 0)
+        DT_TRY(validate(t));   // who asks to stop may give little time to save
     if (step == t->job->steps) // finish does the rest
         return DT_OK;
     bool due = s->checkpoint.every > 0 && step % s->checkpoint.every == 0;
@@ -497,9 +497,7 @@ dt_status dt_train(struct dt_job *job)
 {
     struct trainer t = {
         .job = job, .root = job->comm->info.rank == 0, .last_saved = -1, .last_eval = -1};
-    dt_status status = dt_agree(job->comm, dt_signals_install(job->comm));
-    if (status == DT_OK)
-        status = create(&t);
+    dt_status status = create(&t);
     if (status == DT_OK)
         status = run(&t);
     if (status != DT_OK)
