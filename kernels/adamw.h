@@ -1,12 +1,13 @@
-// AdamW with decoupled decay [Loshchilov & Hutter 2019], as torch.optim.AdamW, one pass over flat arrays.
-// With c = *control; nothing at all where c.skip:
+// AdamW with decoupled decay [Loshchilov & Hutter 2019], as torch.optim.AdamW, one pass over flat
+// arrays. With c = *control; nothing at all where c.skip:
 //   g = grad · c.grad_scale
 //   m = beta1 · m + (1 - beta1) · g
 //   v = beta2 · v + (1 - beta2) · g²
 //   w = w - c.lr · decay · w
 //   w = w - c.lr · (m / c.bias1) / (sqrt(v / c.bias2) + eps)
 //   copy = w rounded to storage (where copy is not NULL)
-// `decay` belongs to spans of the flat arrays: from the parameter table, ascending, covering [0, n).
+// `decay` belongs to spans of the flat arrays, from the parameter table: ascending, and the last
+// ends at n.
 #pragma once
 
 #include "base/dtype.h"

@@ -1,12 +1,16 @@
 // Causal depthwise convolution and SiLU, channel-last.
 //   s_t = bias + Σ_{j=0}^{K-1} w_j · x_{t-(K-1)+j}        per channel; w_{K-1} multiplies x_t
 //   y_t = s_t · σ(s_t)
-// x_{-1}, x_{-2}, … are the last rows of x0, or zero. Where reset[t] = 1 a document starts at t: for
-// outputs at and after t, taps before t count as zero (x0 too when t = 0), until the next reset.
-//   ds_t = dy_t · σ(s_t) · (1 + s_t · (1 - σ(s_t))),  dx_t = Σ_j w_j · ds_{t+(K-1)-j} (taps not cut by a reset),
-//   dw_j (+)= Σ_{b,t} ds_t · x_{t-(K-1)+j} (x0 included),  dbias (+)= Σ ds_t.  No gradient flows to x0.
+// x_{-1}, x_{-2}, … are the last rows of x0, or zero. Where reset[t] = 1 a document starts at t:
+// for outputs at and after t, taps before t count as zero (x0 too when t = 0), until the next
+// reset.
+//   ds_t = dy_t · σ(s_t) · (1 + s_t · (1 - σ(s_t)))
+//   dx_t = Σ_j w_j · ds_{t+(K-1)-j}                 over taps that no reset cuts
+//   dw_j (+)= Σ_{b,t} ds_t · x_{t-(K-1)+j}          x0 included, though no gradient flows to it
+//   dbias (+)= Σ_{b,t} ds_t
 // Forward saves nothing: backward makes s again from x. K in [1, 8]; K = 1 has no x0 and no x_last.
-// x_last is right for L < K - 1 too (it then shifts x0), and rows of it before the last reset are zero.
+// x_last is right for L < K - 1 too (it then shifts x0), and rows of it before the last reset are
+// zero.
 #pragma once
 
 #include "base/dtype.h"

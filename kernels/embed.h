@@ -21,7 +21,7 @@ struct dt_embed_backward_args {
     int64_t rows, width, vocab;
     const int32_t *ids; // [rows], in
     const float *dout;  // [rows, width] fp32, in
-    float *dtable;      // [vocab, width] fp32, = (rows that do not occur become 0) or, with accumulate, +=
+    float *dtable;      // [vocab, width] fp32, = (0 where no row has the token), accumulate: +=
     bool accumulate;
     void *workspace; // ids sorted by token, stable
     int64_t workspace_bytes;

@@ -1,9 +1,9 @@
 // C[m, n] (+)= op(A)[m, k] · op(B)[k, n], row-major, fp32 accumulation; fp32 never becomes TF32.
 //
 // op(X) = X or its transpose: with trans_a, A is stored [k, m]; with trans_b, B is stored [n, k].
-// A linear layer y = x·Wᵀ with W [out, in] has trans_b; its dx = dy·W has neither; its dW = dyᵀ·x has trans_a.
-// Any of m, n, k may be 1; k = 0 is refused. C overlaps neither A nor B.
-// No bit of C depends on the number of threads.
+// A linear layer y = x·Wᵀ with W [out, in] has trans_b; its dx = dy·W has neither; its dW = dyᵀ·x
+// has trans_a. Any of m, n, k may be 1; k = 0 is refused. C overlaps neither A nor B. No bit of C
+// depends on the number of threads.
 #pragma once
 
 #include "base/dtype.h"

@@ -15,7 +15,7 @@
 
 struct dt_rmsnorm_residual_forward_args {
     int64_t rows, width;
-    enum dt_dtype dtype;   // storage: x and y
+    enum dt_dtype dtype; // storage: x and y
     float eps;
     const float *residual; // [rows, width] fp32, in
     const void *x;         // [rows, width] storage, in, or NULL
@@ -29,8 +29,8 @@ struct dt_rmsnorm_residual_forward_args {
 
 struct dt_rmsnorm_residual_backward_args {
     int64_t rows, width;
-    enum dt_dtype dtype;   // storage: dy and dx
-    const void *dy;        // [rows, width] storage, in
+    enum dt_dtype dtype; // storage: dy and dx
+    const void *dy;      // [rows, width] storage, in
     int64_t dy_stride;
     const float *residual; // [rows, width] fp32, in: forward's residual_out
     const float *rstd;     // [rows], in

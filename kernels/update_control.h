@@ -1,11 +1,12 @@
-// What changes from step to step, in one small struct on the device that adamw reads, so that the host
-// never waits. This op fills it from the all-reduced loss and the gradient's sum of squares:
-//   correction = expected / counted           gradients come scaled by 1 / expected; ignored labels are made up for
+// What changes from step to step, in one small struct on the device that adamw reads, so that the
+// host never waits. This op fills it from the all-reduced loss and the gradient's sum of squares:
+//   loss       = loss sum / counted
+//   correction = expected / counted
 //   grad_norm  = sqrt(sum_squares) · correction
-//   grad_scale = correction · min(1, grad_clip / (grad_norm + 1e-6))          (grad_clip 0: correction)
+//   grad_scale = correction · min(1, grad_clip / (grad_norm + 1e-6))     (grad_clip 0: correction)
 //   skip       = loss or grad_norm not finite, or counted = 0
 //   where not skipped: updates += 1, bias1 = 1 - beta1^updates, bias2 = 1 - beta2^updates
-//   loss       = loss sum / counted
+// Gradients come scaled by 1 / expected; `correction` makes up for ignored labels.
 #pragma once
 
 #include "kernels/xent.h"

@@ -1,8 +1,9 @@
 // Softmax cross-entropy over a tile of logits: loss and, if asked, the gradient.
 //   lse_r = log Σ_{v < vocab} exp(logits[r, v]);   loss_r = lse_r - logits[r, labels[r]]
 //   dlogits[r, v] = scale · (exp(logits[r, v] - lse_r) - [v = labels[r]])
-// A row with label -100 is ignored: no loss, not counted, gradient 0. Columns vocab … width-1 pad the
-// vocabulary: they are never read as logits, and their gradient is 0. Softmax and loss are fp32, sums double.
+// A row with label -100 is ignored: no loss, not counted, gradient 0. Columns vocab … width-1 pad
+// the vocabulary: they are never read as logits, and their gradient is 0. Softmax and loss are
+// fp32, sums double.
 #pragma once
 
 #include "base/dtype.h"
@@ -24,7 +25,7 @@ struct dt_xent_args {
     const int32_t *labels; // [rows]: in [0, vocab) or DT_LABEL_IGNORED
     float scale;
     enum dt_dtype dtype; // storage: of dlogits
-    void *dlogits;       // [rows, width] storage, =, or NULL. May be `logits` itself where dtype is fp32
+    void *dlogits;       // [rows, width] storage, =, or NULL; in fp32 it may be `logits` itself
     int64_t dlogits_stride;
     float *losses;           // [rows] fp32, = each row's loss (0 where ignored), or NULL
     struct dt_loss_sum *sum; // +=

@@ -5,6 +5,8 @@
 #
 #   launch/quickstart.sh [--text DIR] [--minutes M] [--ranks N]
 #
+# It starts afresh each time: the folder quickstart/ is replaced.
+#
 #   --text DIR    text to learn (default: the C headers of this machine, /usr/include)
 #   --minutes M   how long to train (default 2)
 #   --ranks N     MPI ranks (default 2)
@@ -18,7 +20,7 @@ usage() {
 while [ $# -gt 0 ]; do
     case $1 in
     --text | --minutes | --ranks)
-        [ $# -ge 2 ] || { echo "$1 needs a value" >&2; exit 2; }
+        [ $# -ge 2 ] || { echo "quickstart.sh: $1 needs a value" >&2; exit 2; }
         case $1 in
         --text) text=$2 ;;
         --minutes) minutes=$2 ;;
@@ -27,20 +29,23 @@ while [ $# -gt 0 ]; do
         shift 2
         ;;
     -h | --help) usage; exit 0 ;;
-    *) usage >&2; exit 2 ;;
+    *) { echo "quickstart.sh: $1 is not known here"; usage; } >&2; exit 2 ;;
     esac
 done
-[ -d "$text" ] || { echo "--text $text: no such folder" >&2; exit 2; }
-[[ $ranks =~ ^[1-9][0-9]*$ && $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] ||
-    { echo "--ranks takes a whole number, --minutes a number" >&2; exit 2; }
+[ "$text" = /usr/include ] || [ -d "$text" ] || # that comes with the compiler
+    { echo "quickstart.sh: --text $text: no such folder" >&2; exit 2; }
+[[ $ranks =~ ^(1|2|4|8|16)$ ]] ||
+    { echo "quickstart.sh: --ranks $ranks: give 1, 2, 4, 8 or 16 (they share 16 windows a step)" >&2; exit 2; }
+[[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ && $minutes =~ [1-9] ]] ||
+    { echo "quickstart.sh: --minutes $minutes: give a number above 0, such as 2 or 0.5" >&2; exit 2; }
 
 say() { printf '\n== %s\n' "$*"; }
 
-say "set-up and build"
+say "set-up and build (a few minutes the first time)"
 ./launch/setup.sh
 log=$(mktemp)
 build() {
-    cmake --preset cpu-release && cmake --build --preset cpu-release
+    cmake --preset cpu-release && cmake --build --preset cpu-release --target dtrain ready_data
 }
 build >"$log" 2>&1 || { tail -n 40 "$log" >&2; echo "the build failed: $log holds all of it" >&2; exit 1; }
 rm -f "$log"
@@ -52,11 +57,13 @@ $dtrain pack --format text --val 0.05 -o $data "$text"
 
 say "measuring this machine"
 # How many steps fit into the time, from one rank's rate on all cores.
-rate=$($dtrain bench --step --json --d-model 192 --n-layer 4 --seq-len 256 --batch 16 --vocab 256 |
+key() { sed -n "s/^$1 = \([0-9]*\).*/\1/p" launch/quickstart.ini; }
+rate=$($dtrain bench --step --json --d-model "$(key d_model)" --n-layer "$(key n_layer)" \
+    --seq-len "$(key seq_len)" --batch "$(key batch)" --vocab "$(key vocab_size)" |
     sed -n 's/.*"step_ms":\([0-9.]*\).*/\1/p')
 steps=$(awk -v ms="$rate" -v minutes="$minutes" \
-    'BEGIN { n = int(minutes * 60000 / ms / 1.1); print n < 60 ? 60 : n > 20000 ? 20000 : n }')
-echo "$rate ms a step: $steps steps"
+    'BEGIN { n = int(minutes * 60000 / ms / 1.1); print (n < 60 ? 60 : n > 20000 ? 20000 : n) }')
+printf '%.0f ms a step: %d steps\n' "$rate" "$steps"
 
 say "training on $ranks ranks"
 launch/run.sh -np "$ranks" $dtrain launch/quickstart.ini run.dir=$run run.steps="$steps" \
@@ -75,6 +82,6 @@ The run is in $run:
   checkpoints/              each loads in transformers: MambaForCausalLM.from_pretrained(...)
   config.resolved.ini       every setting and where it came from
 The shards are in $data. Train on: give run.steps a larger value and run the same command,
-  mpirun -np $ranks $dtrain launch/quickstart.ini run.dir=$run run.steps=$((2 * steps)) \\
+  launch/run.sh -np $ranks $dtrain launch/quickstart.ini run.dir=$run run.steps=$((2 * steps)) \\
       data.train='$data/train-*.h5' data.val='$data/val-*.h5'
 EOF

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Installs what dtrain needs to build and run, with apt, where it is missing. Needs root or sudo;
-# elsewhere it says what to install and stops. Quiet when there is nothing to do.
+# elsewhere it says what to install and stops, unless all is there by other means (modules, conda, a
+# system without apt). Quiet when there is nothing to do.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libdnnl-dev
     libcjson-dev libxxhash-dev)
@@ -14,7 +16,20 @@ missing() {
     done
 }
 
+# Whether dtrain can be configured with what is here, wherever it came from.
+can_build() {
+    local tool folder status=0
+    for tool in cmake ninja mpirun; do
+        command -v $tool >/dev/null || return 1
+    done
+    folder=$(mktemp -d)
+    cmake -S . -B "$folder" -G Ninja >/dev/null 2>&1 || status=1
+    rm -rf "$folder"
+    return $status
+}
+
 if ! command -v apt-get >/dev/null; then
+    can_build && exit 0
     cat >&2 <<'EOF'
 launch/setup.sh installs with apt (Debian, Ubuntu), which is not here. Install by hand: a C17 compiler,
 CMake 3.25, Ninja, pkg-config, Open MPI, HDF5 1.10.5 or later (serial), oneDNN 2.x or 3.x, cJSON, xxHash.
@@ -31,9 +46,14 @@ elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
     as_root=(sudo)
 elif command -v sudo >/dev/null && [ -t 0 ]; then
     as_root=(sudo)
+elif can_build; then
+    exit 0
 else
-    echo "These packages are missing, and installing needs root: ${wanted[*]}" >&2
-    echo "Ask for: apt-get install --no-install-recommends ${wanted[*]}" >&2
+    cat >&2 <<EOF
+dtrain needs packages that are not here, and to install them takes root or sudo. As root:
+  apt-get install --no-install-recommends ${wanted[*]}
+Then start again.
+EOF
     exit 1
 fi
 

@@ -3,8 +3,10 @@
 #include "cmd/cmd.h"
 #include "comm/comm.h"
 #include "train/job.h"
+#include "train/signals.h"
 #include "train/train.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,20 +54,12 @@ static dt_status open_communicator(void)
     return DT_OK;
 }
 
-// A lone failure ends the job here, before anything that its peers would wait in.
-static dt_status end_if_alone(dt_status status)
-{
-    if (status != DT_OK && communicator && communicator->info.size > 1 &&
-        !dt_comm_agreed(communicator))
-        dt_die();
-    return status;
-}
-
 static dt_status run_command(const struct dt_command *command, int argc, char **argv)
 {
-    if (command->communicates)
-        DT_TRY(open_communicator());
-    return end_if_alone(command->run(communicator, argc, argv));
+    if (!command->communicates)
+        return command->run(NULL, argc, argv);
+    DT_TRY(open_communicator());
+    return dt_comm_end_if_alone(communicator, command->run(communicator, argc, argv));
 }
 
 static dt_status run_training(bool check, int argc, char **argv)
@@ -75,32 +69,50 @@ static dt_status run_training(bool check, int argc, char **argv)
         return DT_FAIL(DT_USER, "dtrain --help lists commands and keys",
                        "no configuration file given");
     DT_TRY(open_communicator());
+    if (!check) // before anything that a signal must not end
+        DT_TRY(dt_agree(communicator, dt_signals_install(communicator)));
     enum dt_purpose purpose = check ? DT_PURPOSE_INSPECT : DT_PURPOSE_TRAIN;
     dt_status status = dt_job_open(communicator, purpose, argv[0], argv + 1, argc - 1, &job);
     if (status == DT_OK && !check)
         status = dt_train(&job);
     else if (status == DT_OK && communicator->info.rank == 0)
         status = dt_job_print(&job);
-    end_if_alone(status);
+    dt_comm_end_if_alone(communicator, status);
     dt_job_close(&job);
     return status;
 }
 
+// printf pads by bytes: the width that gives `text` `columns` columns, as it is UTF-8.
+static int padding(const char *text, int columns)
+{
+    for (; *text; text++)
+        columns += (*text & 0xC0) == 0x80;
+    return columns;
+}
+
+static void print_commands(FILE *out)
+{
+    fprintf(out,
+            "dtrain trains Mamba sequence models on many GPUs or CPUs.\n\n"
+            "  dtrain CONFIG [section.key=value …]    train (mpirun -np 4 dtrain config.ini: on "
+            "four ranks)\n"
+            "  dtrain --check CONFIG [key=value …]    resolved configuration, data, memory plan; "
+            "trains nothing\n");
+    for (const struct dt_command *command = dt_commands; command->name; command++)
+        fprintf(out, "  dtrain %-*s%s\n", padding(command->usage, 32), command->usage,
+                command->help);
+    fprintf(out, "  dtrain --help, dtrain --version\n");
+}
+
 static void print_help(void)
 {
-    printf("dtrain trains Mamba sequence models on many GPUs or CPUs.\n\n"
-           "  dtrain CONFIG [section.key=value …]    train (mpirun -np 4 dtrain config.ini: on "
-           "four ranks)\n"
-           "  dtrain --check CONFIG [key=value …]    resolved configuration, data, memory plan; "
-           "trains nothing\n");
-    for (const struct dt_command *command = dt_commands; command->name; command++)
-        printf("  dtrain %-32s%s\n", command->usage, command->help);
-    printf("  dtrain --help, dtrain --version\n\n"
-           "Exit codes: 0 success, or a clean stop on a signal; 2 arguments, configuration or data "
-           "are wrong;\n"
-           "3 the machine failed (I/O, memory, device, communication).\n\n"
-           "Configuration: section.key=value on the command line, over DTRAIN_SECTION__KEY in the\n"
-           "environment, over the file, over the default.\n\n");
+    print_commands(stdout);
+    printf(
+        "\nExit codes: 0 success, or a clean stop on a signal; 2 arguments, configuration or data "
+        "are wrong;\n"
+        "3 the machine failed (I/O, memory, device, communication).\n\n"
+        "Configuration: section.key=value on the command line, over DTRAIN_SECTION__KEY in the\n"
+        "environment, over the file, over the default.\n\n");
     dt_config_help(&dt_settings_table, stdout);
 }
 
@@ -124,11 +136,16 @@ int main(int argc, char **argv)
 {
     choose_waiting(argv);
     dt_die_register(die);
+    signal(SIGXFSZ, SIG_IGN); // a file that grows too large: an error of write that has words
     setvbuf(stdout, NULL, _IOLBF, 0);
     const char *word = argc > 1 ? argv[1] : "";
-    if (argc == 1 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+    if (argc == 1) {
+        print_commands(stderr);
+        return DT_USER;
+    }
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
         print_help();
-        return argc == 1 ? DT_USER : DT_OK;
+        return DT_OK;
     }
     if (strcmp(word, "--version") == 0) {
         printf("dtrain %s\n", DT_VERSION);

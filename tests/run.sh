@@ -5,17 +5,18 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 ./launch/setup.sh
 
-build() { # preset
-    cmake --preset "$1" >"/tmp/dtrain-configure.$$" || { cat "/tmp/dtrain-configure.$$" >&2; exit 1; }
-    rm -f "/tmp/dtrain-configure.$$"
-    cmake --build --preset "$1"
+build() { # preset [target …]
+    local preset=$1
+    shift
+    cmake --preset "$preset" --log-level=WARNING
+    cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
 build cpu-release
 if [ $# -eq 0 ]; then
     build cpu-debug
     ctest --test-dir build-debug --output-on-failure -L 'unit|parity|dist|simt'
-    build cpu-tsan
-    ctest --test-dir build-tsan --output-on-failure -R '^test_loader$'
+    build cpu-tsan test_loader test_loader_faults
+    ctest --test-dir build-tsan --output-on-failure -R '^test_loader(_faults)?$'
 fi
 exec ctest --test-dir build --output-on-failure "$@"

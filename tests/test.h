@@ -32,7 +32,7 @@ static int test_failures;
 #define CHECK_STR(got, want)                                                                       \
     do {                                                                                           \
         const char *got_ = (got), *want_ = (want);                                                 \
-        CHECK(got_ && strcmp(got_, want_) == 0, "%s is \"%s\", not \"%s\"", #got,                  \
+        CHECK(got_ &&strcmp(got_, want_) == 0, "%s is \"%s\", not \"%s\"", #got,                   \
               got_ ? got_ : "(null)", want_);                                                      \
     } while (0)
 

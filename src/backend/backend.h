@@ -1,9 +1,9 @@
 // The seam between dtrain and a device: two constant tables, one of device calls and one of ops.
-// Model and training code call the dt_… functions below, which check and dispatch; a backend (cpu.c,
-// later cuda.c) is two struct literals. Ops are mathematical operations at their fusion boundary, each
-// with its contract in kernels/NAME.h: an args struct and a stream. An op never allocates: its workspace is
-// asked for before (dt_NAME_workspace) and given in the args. Work on a stream runs in order; on the CPU
-// every call is done when it returns.
+// Model and training code call the dt_… functions below, which check and dispatch; a backend
+// (cpu.c, later cuda.c) is two struct literals. Ops are mathematical operations at their fusion
+// boundary, each with its contract in kernels/NAME.h: an args struct and a stream. An op never
+// allocates: its workspace is asked for before (dt_NAME_workspace) and given in the args. Work on a
+// stream runs in order; on the CPU every call is done when it returns.
 #pragma once
 
 #include "base/dtype.h"
@@ -34,25 +34,34 @@ struct dt_device_table {
     void (*close)(struct dt_device *device);
     dt_status (*info)(struct dt_device *device, struct dt_device_info *info);
 
-    dt_status (*alloc)(struct dt_device *device, int64_t bytes, void **memory); // aligned to DT_ARENA_ALIGN, zeroed
+    dt_status (*alloc)(struct dt_device *device, int64_t bytes,
+                       void **memory); // aligned to DT_ARENA_ALIGN, zeroed
     void (*free)(struct dt_device *device, void *memory);
-    dt_status (*alloc_host)(struct dt_device *device, int64_t bytes, void **memory); // pinned; any thread
+    dt_status (*alloc_host)(struct dt_device *device, int64_t bytes,
+                            void **memory); // pinned; any thread
     void (*free_host)(struct dt_device *device, void *memory);
     int64_t (*memory_in_use)(const struct dt_device *device); // bytes allocated by this process
 
-    // Asynchronous on `stream`; host memory must be pinned for that and stay until the stream got there.
-    dt_status (*to_device)(struct dt_device *device, void *to, const void *from, int64_t bytes, struct dt_stream *stream);
-    dt_status (*to_host)(struct dt_device *device, void *to, const void *from, int64_t bytes, struct dt_stream *stream);
-    dt_status (*copy)(struct dt_device *device, void *to, const void *from, int64_t bytes, struct dt_stream *stream);
-    dt_status (*fill)(struct dt_device *device, void *to, int byte, int64_t bytes, struct dt_stream *stream);
+    // Asynchronous on `stream`; host memory must be pinned for that and stay until the stream got
+    // there.
+    dt_status (*to_device)(struct dt_device *device, void *to, const void *from, int64_t bytes,
+                           struct dt_stream *stream);
+    dt_status (*to_host)(struct dt_device *device, void *to, const void *from, int64_t bytes,
+                         struct dt_stream *stream);
+    dt_status (*copy)(struct dt_device *device, void *to, const void *from, int64_t bytes,
+                      struct dt_stream *stream);
+    dt_status (*fill)(struct dt_device *device, void *to, int byte, int64_t bytes,
+                      struct dt_stream *stream);
 
     dt_status (*stream_create)(struct dt_device *device, struct dt_stream **stream);
     void (*stream_destroy)(struct dt_device *device, struct dt_stream *stream);
-    dt_status (*stream_wait)(struct dt_device *device, struct dt_stream *stream, struct dt_event *event);
+    dt_status (*stream_wait)(struct dt_device *device, struct dt_stream *stream,
+                             struct dt_event *event);
     dt_status (*stream_sync)(struct dt_device *device, struct dt_stream *stream); // host waits
     dt_status (*event_create)(struct dt_device *device, struct dt_event **event);
     void (*event_destroy)(struct dt_device *device, struct dt_event *event);
-    dt_status (*event_record)(struct dt_device *device, struct dt_event *event, struct dt_stream *stream);
+    dt_status (*event_record)(struct dt_device *device, struct dt_event *event,
+                              struct dt_stream *stream);
     dt_status (*event_sync)(struct dt_device *device, struct dt_event *event); // host waits
     dt_status (*event_done)(struct dt_device *device, struct dt_event *event, bool *done);
 };
@@ -60,9 +69,12 @@ struct dt_device_table {
 // Every op of kernels/ops.h.
 struct dt_op_table {
     const char *name;
+    int64_t scan_chunk; // steps between saved scan states that suit this backend
 #define DT_OP_SLOT(op)                                                                             \
-    dt_status (*op)(struct dt_device *device, const struct dt_##op##_args *args, struct dt_stream *stream);          \
-    int64_t (*op##_workspace)(struct dt_device *device, const struct dt_##op##_args *args); /* NULL: none */
+    dt_status (*op)(struct dt_device * device, const struct dt_##op##_args *args,                  \
+                    struct dt_stream *stream);                                                     \
+    int64_t (*op##_workspace)(struct dt_device * device,                                           \
+                              const struct dt_##op##_args *args); /* NULL: none */
     DT_OPS(DT_OP_SLOT)
 #undef DT_OP_SLOT
 };
@@ -82,12 +94,13 @@ dt_status dt_backend_open(const char *name, int index, int threads, struct dt_ba
 void dt_backend_close(struct dt_backend *backend);
 
 // dt_NAME(backend, args, stream): checks shapes, strides, dtypes, needed pointers and workspace (a
-// violation is a defect of the caller: DT_MACHINE, naming op and value), then dispatches. A slot that a
-// backend lacks is an error naming op and backend. dt_NAME_workspace: bytes the op will need for args of
-// these shapes (pointers may be NULL).
+// violation is a defect of the caller: DT_MACHINE, naming op and value), then dispatches. A slot
+// that a backend lacks is an error naming op and backend. dt_NAME_workspace: bytes the op will need
+// for args of these shapes (pointers may be NULL).
 #define DT_OP_ENTRY(op)                                                                            \
     dt_status dt_##op(const struct dt_backend *backend, const struct dt_##op##_args *args,         \
                       struct dt_stream *stream);                                                   \
-    int64_t dt_##op##_workspace(const struct dt_backend *backend, const struct dt_##op##_args *args);
+    int64_t dt_##op##_workspace(const struct dt_backend *backend,                                  \
+                                const struct dt_##op##_args *args);
 DT_OPS(DT_OP_ENTRY)
 #undef DT_OP_ENTRY

@@ -3,6 +3,7 @@
 
 #include "base/config_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { HELP_COLUMNS = 100, ECHO_COLUMN = 32 };
@@ -50,6 +51,16 @@ void dt_config_echo(const struct dt_config *config, FILE *out)
             fprintf(out, "\n[%s]\n", table->keys[i].section);
         echo_key(&table->keys[i], &config->values[i], out);
     }
+}
+
+dt_status dt_config_echo_text(const struct dt_config *config, char **text, size_t *size)
+{
+    FILE *memory = open_memstream(text, size);
+    if (memory)
+        dt_config_echo(config, memory);
+    if (!memory || fclose(memory) != 0)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the text of the configuration");
+    return DT_OK;
 }
 
 static const char *default_text(const struct dt_config_key *key)

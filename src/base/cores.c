@@ -2,6 +2,8 @@
 // is how the cores of this job are told from those of the machine.
 #include "base/cores.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -26,6 +28,22 @@ static cpu_set_t *job_cores(size_t size, const cpu_set_t *mine, int *n)
     return all;
 }
 
+// Binds every thread of the process: a communicator's was started before.
+static bool bind_threads(size_t size, const cpu_set_t *cores)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    const struct dirent *entry;
+    if (!tasks)
+        return sched_setaffinity(0, size, cores) == 0;
+    bool bound = true;
+    while ((entry = readdir(tasks)))
+        if (entry->d_name[0] != '.' &&
+            sched_setaffinity((pid_t)strtol(entry->d_name, NULL, 10), size, cores) != 0)
+            bound = bound && errno == ESRCH; // it has ended
+    closedir(tasks);
+    return bound;
+}
+
 // Binds to cores [first, first + count) of `all`.
 static bool bind_slice(size_t size, const cpu_set_t *all, int first, int count)
 {
@@ -39,7 +57,7 @@ static bool bind_slice(size_t size, const cpu_set_t *all, int first, int count)
                 CPU_SET_S(i, size, slice);
             seen++;
         }
-    bool bound = sched_setaffinity(0, size, slice) == 0;
+    bool bound = bind_threads(size, slice);
     CPU_FREE(slice);
     return bound;
 }

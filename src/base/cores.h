@@ -6,5 +6,5 @@
 
 // The threads a rank should use: its share of the cores that its host gives this job, at most those
 // it is bound to. A rank bound to a single core with a larger share is first bound to its share
-// (*widened). To be called before OpenMP starts its threads.
+// (*widened), with all its threads. To be called before OpenMP starts its own.
 int dt_cores_share(int local_rank, int local_size, bool *widened);

@@ -54,6 +54,9 @@ const char *dt_errno_hint(int error)
     case ENOSPC:
     case EDQUOT:
         return "free some space, or choose a path on another file system";
+    case EFBIG:
+        return "raise the limit of file sizes (ulimit -f), or choose a file system that takes such "
+               "files";
     case EMFILE:
     case ENFILE:
         return "raise the limit of open files (ulimit -n)";

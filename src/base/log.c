@@ -3,6 +3,7 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -15,7 +16,7 @@
 enum { LIVE_BYTES = 1024 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_bool silent;
+static atomic_bool silent, assumed;
 static char live[LIVE_BYTES]; // what stands on the terminal's last line now, or ""
 
 void dt_log_quiet(bool quiet)
@@ -23,9 +24,43 @@ void dt_log_quiet(bool quiet)
     atomic_store(&silent, quiet);
 }
 
+// The terminal that mpirun, this rank's parent, writes to; -1 where there is none. A pipe is opened
+// without waiting for its reader.
+static int open_launchers_terminal(void)
+{
+    char path[64];
+    if (!getenv("OMPI_COMM_WORLD_RANK"))
+        return -1;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getppid(), STDERR_FILENO);
+    int fd = open(path, O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0 && !isatty(fd)) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+// Columns of the terminal that stderr ends in; 0 where it ends in none.
+static int terminal_columns(void)
+{
+    struct winsize window;
+    int fd = isatty(STDERR_FILENO) ? STDERR_FILENO : open_launchers_terminal();
+    if (fd < 0)
+        return 0;
+    int columns = ioctl(fd, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col : 80;
+    if (fd != STDERR_FILENO)
+        close(fd);
+    return columns;
+}
+
 bool dt_log_is_terminal(void)
 {
-    return isatty(STDERR_FILENO) == 1;
+    return atomic_load(&assumed) || terminal_columns() > 0;
+}
+
+void dt_log_assume_terminal(void)
+{
+    atomic_store(&assumed, true);
 }
 
 // One write in all but rare cases; losing a message must not stop the training.
@@ -82,19 +117,12 @@ void dt_warn(const char *format, ...)
     va_end(args);
 }
 
-static int terminal_columns(void)
-{
-    struct winsize window;
-    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
-        return window.ws_col;
-    return 80;
-}
-
 // Copies `line` into live[], whole UTF-8 characters only, a column each, and one column fewer than
 // the terminal has: a line that fills the last column would wrap on some terminals.
 static void set_live(const char *line)
 {
-    int columns = terminal_columns() - 1;
+    int columns = terminal_columns();
+    columns = columns > 0 ? columns - 1 : 79;
     size_t used = 0;
     for (const char *p = line; *p; p++) {
         unsigned char c = (unsigned char)*p;

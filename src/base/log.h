@@ -10,6 +10,9 @@ void dt_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void dt_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 // Sets the live line (no newline in it) on stderr, cut to the terminal's width; NULL removes it.
-// Nothing is written where stderr is no terminal.
+// Nothing is written where dt_log_is_terminal says no.
 void dt_log_live(const char *line);
+// Whether stderr is a terminal; under mpirun, which passes a rank's stderr on through a pipe,
+// whether mpirun's own is.
 bool dt_log_is_terminal(void);
+void dt_log_assume_terminal(void); // … whatever it is

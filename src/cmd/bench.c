@@ -2,11 +2,10 @@
 #include "cmd/bench.h"
 
 #include "cmd/cmd.h"
+#include "cmd/options.h"
 
-#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { OPS = 1, STEP = 2, READER = 4, MODEL = OPS | STEP, ALL = MODEL | READER };
@@ -64,18 +63,9 @@ static void print_help(void)
 
 static dt_status parse_number(const struct option *o, const char *text, void *field)
 {
-    char *end;
-    errno = 0;
-    double value = strtod(text, &end);
-    if (errno || end == text || *end || !(value >= o->min && value <= o->max) ||
-        (o->kind == WHOLE && value != (double)(int64_t)value))
-        return DT_FAIL(DT_USER, hint, "%s %s: must be a %snumber from %.10g to %.10g", o->name,
-                       text, o->kind == WHOLE ? "whole " : "", o->min, o->max);
     if (o->kind == WHOLE)
-        *(int64_t *)field = (int64_t)value;
-    else
-        *(double *)field = value;
-    return DT_OK;
+        return dt_option_whole(o->name, text, hint, (int64_t)o->min, (int64_t)o->max, field);
+    return dt_option_number(o->name, text, hint, o->min, o->max, field);
 }
 
 static dt_status parse_word(const struct option *o, const char *text, int64_t *field)

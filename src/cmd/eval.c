@@ -4,17 +4,46 @@
 #include "train/evaluate.h"
 #include "train/job.h"
 
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 
-static dt_status evaluate(struct dt_job *job)
+static const char *source(const struct dt_job *job)
 {
-    const char *from = job->resume[0] ? job->resume : job->settings.run.init_from;
+    return job->resume[0] ? job->resume : job->settings.run.init_from;
+}
+
+// Every rank finds the same.
+static dt_status check(const struct dt_job *job)
+{
     if (!job->val)
         return DT_FAIL(DT_USER, "set data.val to the shards to evaluate on", "data.val is empty");
-    if (!from[0])
+    if (!source(job)[0])
         return DT_FAIL(DT_USER, "train first, or give run.resume or run.init_from",
                        "%s holds no checkpoint", job->run_path);
+    return DT_OK;
+}
+
+static dt_status print(const char *from, const struct dt_loss_sum *total)
+{
+    double loss = total->loss / total->counted; // cJSON writes null where it is not finite
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddStringToObject(json, "event", "eval");
+    cJSON_AddStringToObject(json, "model", from);
+    cJSON_AddNumberToObject(json, "loss", loss);
+    cJSON_AddNumberToObject(json, "perplexity", exp(loss));
+    cJSON_AddNumberToObject(json, "tokens", total->counted);
+    char *text = cJSON_PrintUnformatted(json);
+    cJSON_Delete(json);
+    if (!text)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a line");
+    puts(text);
+    cJSON_free(text);
+    return DT_OK;
+}
+
+static dt_status evaluate(struct dt_job *job)
+{
     struct dt_model *model = NULL;
     struct dt_staging staging = {0};
     struct dt_loss_sum total;
@@ -22,15 +51,11 @@ static dt_status evaluate(struct dt_job *job)
     dt_status status;
     DT_TRY_GOTO(status, out, dt_model_create(&job->backend, &job->model, &shape, &model));
     DT_TRY_GOTO(status, out, dt_staging_create(job, &staging));
-    DT_TRY_GOTO(status, out, dt_job_load_weights(job, from, model));
+    DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), model));
     DT_TRY_GOTO(status, out,
                 dt_evaluate(job, model, &staging, job->settings.log.eval_batches, &total));
-    if (job->comm->info.rank == 0) {
-        double loss = total.loss / total.counted;
-        printf("{\"event\":\"eval\",\"model\":\"%s\",\"loss\":%.9g,\"perplexity\":%.9g,\"tokens\":%"
-               ".0f}\n",
-               from, loss, exp(loss), total.counted);
-    }
+    if (job->comm->info.rank == 0)
+        status = print(source(job), &total);
 out:
     if (staging.backend)
         dt_staging_destroy(&staging);
@@ -44,6 +69,8 @@ dt_status dt_cmd_eval(struct dt_comm *comm, int argc, char **argv)
     if (argc < 2)
         return DT_FAIL(DT_USER, "dtrain eval CONFIG [key=value …]", "no configuration file given");
     dt_status status = dt_job_open(comm, DT_PURPOSE_INSPECT, argv[1], argv + 2, argc - 2, &job);
+    if (status == DT_OK)
+        status = dt_agree(comm, check(&job));
     if (status == DT_OK)
         status = evaluate(&job);
     dt_job_close(&job);

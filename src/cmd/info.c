@@ -21,7 +21,8 @@ dt_status dt_cmd_info(struct dt_comm *comm, int argc, char **argv)
     if (status == DT_OK) {
         printf("device      %s\n", device.name);
         printf("features    %s\n", device.features);
-        printf("precision   %s\n", device.bf16 ? "bf16 in hardware (auto takes it)" : "fp32 (no bf16 instructions)");
+        printf("precision   %s\n",
+               device.bf16 ? "bf16 in hardware (auto takes it)" : "fp32 (no bf16 instructions)");
         printf("memory      %.1f GiB, %.1f GiB free\n", (double)device.memory / 0x1p30,
                (double)device.memory_free / 0x1p30);
         printf("MPI         %s\n", dt_comm_mpi_version());

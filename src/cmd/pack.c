@@ -2,12 +2,11 @@
 #include "data/pack.h"
 #include "base/log.h"
 #include "cmd/cmd.h"
+#include "cmd/options.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char help[] =
@@ -29,6 +28,8 @@ static const char help[] =
     "      --force           replace the shards in OUTDIR\n"
     "      --help            this text\n";
 
+static const char hint[] = "dtrain pack --help";
+
 enum { OPT_FORMAT = 256, OPT_SHARD_MB, OPT_VAL, OPT_VOCAB, OPT_SEED, OPT_FORCE, OPT_HELP };
 
 static const struct option options[] = {
@@ -42,30 +43,6 @@ static const struct option options[] = {
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
 };
-
-static dt_status parse_integer(const char *name, const char *text, int64_t min, int64_t max,
-                               int64_t *value)
-{
-    char *end;
-    errno = 0;
-    long long parsed = strtoll(text, &end, 10);
-    if (errno || end == text || *end || parsed < min || parsed > max)
-        return DT_FAIL(DT_USER, "dtrain pack --help",
-                       "%s %s is not a whole number from %" PRId64 " to %" PRId64, name, text, min,
-                       max);
-    *value = parsed;
-    return DT_OK;
-}
-
-static dt_status parse_fraction(const char *name, const char *text, double *value)
-{
-    char *end;
-    *value = strtod(text, &end);
-    if (end == text || *end || !(*value >= 0 && *value < 1))
-        return DT_FAIL(DT_USER, "dtrain pack --help",
-                       "%s %s is not a number from 0 up to, but not with, 1", name, text);
-    return DT_OK;
-}
 
 static dt_status parse_format(const char *text, enum dt_pack_format *format)
 {
@@ -88,24 +65,25 @@ static dt_status parse_option(int option, const char *word, struct dt_pack_confi
     case OPT_FORMAT:
         return parse_format(optarg, &config->format);
     case OPT_SHARD_MB:
-        DT_TRY(parse_integer("--shard-mb", optarg, 1, INT64_C(1) << 40, &config->shard_bytes));
+        DT_TRY(
+            dt_option_whole("--shard-mb", optarg, hint, 1, INT64_C(1) << 40, &config->shard_bytes));
         config->shard_bytes <<= 20;
         return DT_OK;
     case OPT_VAL:
-        return parse_fraction("--val", optarg, &config->val_fraction);
+        return dt_option_number("--val", optarg, hint, 0, 0.999999, &config->val_fraction);
     case OPT_VOCAB:
-        return parse_integer("--vocab", optarg, 1, INT64_C(1) << 32, &config->vocab_size);
+        return dt_option_whole("--vocab", optarg, hint, 1, INT64_C(1) << 32, &config->vocab_size);
     case OPT_SEED:
-        DT_TRY(parse_integer("--seed", optarg, 0, INT64_MAX, &seed));
+        DT_TRY(dt_option_whole("--seed", optarg, hint, 0, INT64_MAX, &seed));
         config->seed = (uint64_t)seed;
         return DT_OK;
     case OPT_FORCE:
         config->force = true;
         return DT_OK;
     case ':':
-        return DT_FAIL(DT_USER, "dtrain pack --help", "%s wants a value", word);
+        return DT_FAIL(DT_USER, hint, "%s wants a value", word);
     default:
-        return DT_FAIL(DT_USER, "dtrain pack --help", "%s is no option of dtrain pack", word);
+        return DT_FAIL(DT_USER, hint, "%s is no option of dtrain pack", word);
     }
 }
 

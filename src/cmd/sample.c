@@ -1,6 +1,7 @@
 // `dtrain sample`: a trained model writes, token by token, from carried state: each token costs one
 // recurrent step.
 #include "cmd/cmd.h"
+#include "cmd/options.h"
 
 #include "base/cores.h"
 #include "base/file.h"
@@ -8,7 +9,6 @@
 #include "model/hf.h"
 #include "train/checkpoint.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -34,25 +34,15 @@ struct options {
     double temperature;
 };
 
-static dt_status parse_number(const char *option, const char *text, double min, double max,
-                              double *value)
-{
-    char *end;
-    errno = 0;
-    *value = strtod(text, &end);
-    if (errno || end == text || *end || !(*value >= min && *value <= max))
-        return DT_FAIL(DT_USER, usage, "%s %s: must be a number in [%g, %g]", option, text, min,
-                       max);
-    return DT_OK;
-}
-
 // A run's folder stands for its newest checkpoint.
 static dt_status find_model(const char *path, char *dir)
 {
     char checkpoints[DT_PATH];
     DT_TRY(dt_path(checkpoints, "%s/checkpoints", path));
-    if (!dt_is_dir(checkpoints))
+    if (!dt_is_dir(checkpoints)) {
+        DT_TRY(dt_checkpoint_verify_weights(path));
         return dt_path(dir, "%s", path);
+    }
     DT_TRY(dt_checkpoint_newest(checkpoints, dir));
     return dir[0] ? DT_OK : DT_FAIL(DT_USER, "train first", "%s holds no checkpoint", checkpoints);
 }
@@ -66,7 +56,6 @@ static dt_status parse(int argc, char **argv, struct options *o)
                                           {NULL, 0, NULL, 0}};
     *o = (struct options){.prompt = "\n", .tokens = 400, .seed = 1337, .temperature = 0.8};
     int option;
-    double value;
     optind = 1;
     opterr = 0;
     while ((option = getopt_long(argc, argv, "p:n:t:s:", longs, NULL)) != -1) {
@@ -75,15 +64,13 @@ static dt_status parse(int argc, char **argv, struct options *o)
             o->prompt = optarg;
             break;
         case 'n':
-            DT_TRY(parse_number("--tokens", optarg, 1, 1e9, &value));
-            o->tokens = (int64_t)value;
+            DT_TRY(dt_option_whole("--tokens", optarg, usage, 1, 1000000000, &o->tokens));
             break;
         case 't':
-            DT_TRY(parse_number("--temperature", optarg, 0, 100, &o->temperature));
+            DT_TRY(dt_option_number("--temperature", optarg, usage, 0, 100, &o->temperature));
             break;
         case 's':
-            DT_TRY(parse_number("--seed", optarg, 0, 9e15, &value));
-            o->seed = (int64_t)value;
+            DT_TRY(dt_option_whole("--seed", optarg, usage, 0, INT64_MAX, &o->seed));
             break;
         default:
             return DT_FAIL(DT_USER, usage, "unknown option, or one without its value: %s",

@@ -76,6 +76,13 @@ bool dt_comm_agreed(const struct dt_comm *comm)
     return comm->agreed;
 }
 
+dt_status dt_comm_end_if_alone(const struct dt_comm *comm, dt_status status)
+{
+    if (status != DT_OK && comm->info.size > 1 && !comm->agreed)
+        dt_die();
+    return status;
+}
+
 void dt_comm_set_timeout(struct dt_comm *comm, double seconds)
 {
     atomic_store(&comm->timeout_s, seconds);

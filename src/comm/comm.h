@@ -85,6 +85,9 @@ size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, in
 // Whether the calling thread's error is shared by all ranks (dt_agree gave it): then rank 0 prints
 // it and all close in order. Any other error is this rank's alone: dt_die.
 bool dt_comm_agreed(const struct dt_comm *comm);
+// Ends the job where `status` is this rank's alone (size > 1), at once: before memory is freed that
+// collectives under way still use, and before anything that its peers would wait in. Else `status`.
+dt_status dt_comm_end_if_alone(const struct dt_comm *comm, dt_status status);
 // To be called by the handlers of SIGTERM and SIGINT, beside the request to stop;
 // async-signal-safe. mpirun sends SIGTERM when a rank died, a second before SIGKILL: within it the
 // survivors look for the dead, and end the job in dt_die where there is one. Otherwise nothing

@@ -58,6 +58,24 @@ norm_backward_args(const struct dt_head *head, const struct dt_net *net, int64_t
                                                       .workspace_bytes = net->workspace_bytes};
 }
 
+// Whole tiles and the last one, then the two forms that inference asks for: the last position of
+// each sequence (rows length * d apart) and unpadded logits.
+static void plan_products(const struct dt_head *head, struct dt_plan *plan)
+{
+    int64_t d = plan->net->config->d_model, rows = plan->shape.sequences * plan->shape.length;
+    struct dt_linear unpadded = head->linear;
+    unpadded.out = plan->net->config->vocab_size;
+    for (int last = 0; last < 2; last++) {
+        int64_t tile = last ? rows % head->tile : head->tile;
+        if (tile == 0)
+            break;
+        dt_linear_plan(plan, head->linear, tile, d, head->width, DT_F32);
+        dt_linear_plan(plan, unpadded, tile, d, unpadded.out, DT_F32);
+    }
+    dt_linear_plan(plan, head->linear, plan->shape.sequences, plan->shape.length * d, head->width,
+                   DT_F32);
+}
+
 void dt_head_plan(struct dt_head *head, struct dt_plan *plan)
 {
     const struct dt_net *net = plan->net;
@@ -66,7 +84,7 @@ void dt_head_plan(struct dt_head *head, struct dt_plan *plan)
     head->h = dt_arena_take(&plan->kept, rows * net->config->d_model * size);
     head->rstd = dt_arena_take(&plan->kept, rows * 4);
     head->logits = dt_arena_take(&plan->logits, head->tile * head->width * 4);
-    dt_linear_plan(plan, head->linear, head->tile, DT_F32);
+    plan_products(head, plan);
     struct dt_xent_args xent = xent_args(head, net, head->tile, 1);
     dt_plan_workspace(plan, dt_xent_workspace(net->backend, &xent));
     if (!plan->shape.training)

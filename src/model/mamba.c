@@ -37,7 +37,7 @@ static struct dt_block *create(const struct dt_model_config *config, int64_t lay
     int64_t R = config->dt_rank;
     double taps = 1 / sqrt((double)K);
     m->block = (struct dt_block){.kind = &dt_mamba_block, .layer = layer};
-    m->d = d, m->E = E, m->N = N, m->K = K, m->R = R, m->chunk = DT_SCAN_CHUNK_CPU;
+    m->d = d, m->E = E, m->N = N, m->K = K, m->R = R;
     m->out_proj =
         add_linear(params, layer, "out_proj", E, d, 1 / sqrt((double)(E * config->n_layer)));
     m->a_log = add_vector(params, DT_INIT_A_LOG, 0, layer, "mixer.A_log", 2, (int64_t[]){E, N});

@@ -2,8 +2,6 @@
 // backward, and for planning; and the plan of its memory.
 #include "model/mamba.h"
 
-// planning.
-
 struct dt_conv1d_silu_forward_args mamba_conv_args(const struct mamba *m, const struct dt_net *net,
                                                    const struct dt_model_input *input)
 {
@@ -159,9 +157,11 @@ static void plan_workspace(const struct mamba *m, struct dt_plan *plan)
     int64_t rows = input.sequences * input.length;
     struct dt_scan_forward_args scan = mamba_scan_args(m, net, &input);
     dt_plan_workspace(plan, dt_scan_forward_workspace(backend, &scan));
-    const struct dt_linear linears[] = {m->in_proj, m->x_proj, m->dt_proj, m->out_proj};
-    for (int i = 0; i < 4; i++)
-        dt_linear_plan(plan, linears[i], rows, net->config->storage);
+    enum dt_dtype storage = net->config->storage;
+    dt_linear_plan(plan, m->in_proj, rows, m->d, 2 * m->E, storage);
+    dt_linear_plan(plan, m->x_proj, rows, m->E, m->slices, storage);
+    dt_linear_plan(plan, m->dt_proj, rows, m->slices, m->E, storage);
+    dt_linear_plan(plan, m->out_proj, rows, m->E, m->d, storage);
     if (!plan->shape.training)
         return;
     struct dt_scan_backward_args scan_backward = mamba_scan_backward_args(m, net, &input);
@@ -182,6 +182,7 @@ void mamba_plan(struct dt_block *block, struct dt_plan *plan)
         plan->shape.training ? net->config->recompute : DT_RECOMPUTE_BLOCK;
     struct dt_arena *border = recompute >= DT_RECOMPUTE_BLOCK ? &plan->scratch : &plan->kept;
     struct dt_arena *inner = recompute >= DT_RECOMPUTE_SCAN ? &plan->scratch : &plan->kept;
+    m->chunk = net->backend->op->scan_chunk;
     m->slices = dt_net_stride(net, m->R + 2 * m->N);
     m->h = dt_arena_take(border, M * m->d * size);
     m->rstd = dt_arena_take(border, M * 4);

@@ -96,7 +96,8 @@ static dt_status parts_create(const struct dt_model_config *config, struct parts
     if (!parts->params.failed)
         return DT_OK;
     parts_free(parts);
-    return dt_error_push(DT_MACHINE, __FILE__, __LINE__, __func__, "listing the model's tensors");
+    return dt_error_push(dt_error_current()->code, __FILE__, __LINE__, __func__,
+                         "listing the model's tensors");
 }
 
 dt_status dt_model_params(const struct dt_model_config *config, struct dt_params *params)
@@ -172,6 +173,22 @@ static void place(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
     take(model, &plan);
 }
 
+// So that no size of the plan passes 64 bits: the widest arrays of a row of activations, in every
+// layer, are far below what any machine has. Logits come in tiles and do not count.
+static dt_status check_sizes(const struct dt_model_config *c, const struct dt_model_shape *shape)
+{
+    double rows = (double)shape->sequences * (double)shape->length;
+    double width = (double)dt_model_inner(c) * (double)(16 + c->d_state) + 8 * (double)c->d_model;
+    if (rows * width * (double)(c->n_layer + 1) <= 0x1p52)
+        return DT_OK;
+    return DT_FAIL(
+        DT_USER, "choose a smaller model, data.seq_len or data.micro_batch",
+        "%lld sequences of %lld tokens at a time, in %lld layers of %lld channels, fit no "
+        "memory",
+        (long long)shape->sequences, (long long)shape->length, (long long)c->n_layer,
+        (long long)dt_model_inner(c));
+}
+
 // A model without memory: enough to plan.
 static dt_status model_new(const struct dt_backend *backend, const struct dt_model_config *config,
                            const struct dt_model_shape *shape, struct dt_model **out)
@@ -182,6 +199,7 @@ static dt_status model_new(const struct dt_backend *backend, const struct dt_mod
     dt_status status = DT_OK;
     *model = (struct dt_model){.config = *config, .shape = *shape, .backend = *backend};
     DT_TRY_GOTO(status, fail, dt_model_config_check(&model->config));
+    DT_TRY_GOTO(status, fail, check_sizes(&model->config, shape));
     DT_TRY_GOTO(status, fail, parts_create(&model->config, &model->parts));
     model->residual = calloc((size_t)config->n_layer + 1, sizeof *model->residual);
     if (!model->residual) {

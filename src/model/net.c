@@ -124,11 +124,10 @@ dt_status dt_linear_backward_weight(const struct dt_net *net, struct dt_linear l
     return dt_gemm(net->backend, &args, stream);
 }
 
-void dt_linear_plan(struct dt_plan *plan, struct dt_linear linear, int64_t rows,
-                    enum dt_dtype y_type)
+void dt_linear_plan(struct dt_plan *plan, struct dt_linear linear, int64_t rows, int64_t ldx,
+                    int64_t ldy, enum dt_dtype y_type)
 {
     const struct dt_net *net = plan->net;
-    int64_t ldx = dt_net_stride(net, linear.in), ldy = dt_net_stride(net, linear.out);
     struct dt_gemm_args forward =
         linear_forward_args(net, linear, rows, NULL, ldx, NULL, ldy, y_type);
     dt_plan_workspace(plan, dt_gemm_workspace(net->backend, &forward));

@@ -61,9 +61,9 @@ dt_status dt_linear_backward_weight(const struct dt_net *net, struct dt_linear l
                                     const void *dy, int64_t lddy, const void *x, int64_t ldx,
                                     bool accumulate, struct dt_stream *stream);
 // Asks for the workspace of these three at `rows` rows (of the first alone where nothing is
-// trained).
-void dt_linear_plan(struct dt_plan *plan, struct dt_linear linear, int64_t rows,
-                    enum dt_dtype y_type);
+// trained). The row strides are those of the calls: a product's workspace depends on them.
+void dt_linear_plan(struct dt_plan *plan, struct dt_linear linear, int64_t rows, int64_t ldx,
+                    int64_t ldy, enum dt_dtype y_type);
 
 // What a pass gives to every part.
 struct dt_pass {

@@ -50,6 +50,11 @@ dt_status dt_checkpoint_prune(const char *dir, int64_t keep);
 // Checks MANIFEST: every file of a checkpoint there, of its size and hash. DT_USER naming each file
 // that is not, and how it differs.
 dt_status dt_checkpoint_verify(const char *path);
+// A folder that weights are taken from: a checkpoint (it has a MANIFEST) must verify, any other
+// Hugging Face directory is taken as it is.
+dt_status dt_checkpoint_verify_weights(const char *path);
+// The step of the newest checkpoint of `dir` by name, whole or not; -1 where there is none.
+dt_status dt_checkpoint_last_step(const char *dir, int64_t *step);
 // The newest checkpoint of `dir` that verifies into `path` (DT_PATH bytes); "" where the folder
 // holds none, or is not there. Warns of each passed over and why. Where there are some and none
 // verifies: DT_USER, so that a run is never begun anew, over its damaged checkpoints, unasked.

@@ -59,6 +59,13 @@ dt_status dt_checkpoint_verify(const char *path)
                               path);
 }
 
+dt_status dt_checkpoint_verify_weights(const char *path)
+{
+    char manifest[DT_PATH];
+    DT_TRY(dt_path(manifest, "%s/MANIFEST", path));
+    return dt_file_exists(manifest) ? dt_checkpoint_verify(path) : DT_OK;
+}
+
 struct steps {
     int64_t n, capacity;
     int64_t *list; // the newest first
@@ -144,8 +151,8 @@ static dt_status find_whole(const char *dir, const struct steps *steps, char *pa
     if (steps->n == 0)
         return DT_OK;
     return DT_FAIL(DT_USER,
-                   "bring a whole one back, give run.resume = PATH of another, or begin anew: "
-                   "run.resume = never",
+                   "bring a whole one back, give run.resume = PATH of another, or begin anew with "
+                   "another run.name",
                    "none of the %lld checkpoints in %s is whole", (long long)steps->n, dir);
 }
 
@@ -157,6 +164,15 @@ dt_status dt_checkpoint_newest(const char *dir, char *path)
     dt_status status = find_whole(dir, &steps, path);
     free(steps.list);
     return status;
+}
+
+dt_status dt_checkpoint_last_step(const char *dir, int64_t *step)
+{
+    struct steps steps;
+    DT_TRY(list_steps(dir, &steps));
+    *step = steps.n > 0 ? steps.list[0] : -1;
+    free(steps.list);
+    return DT_OK;
 }
 
 // Hidden first, so that a kill in mid-removal leaves no half checkpoint under a real name.

@@ -58,8 +58,8 @@ static dt_status compare(const char *path, const struct dt_model_config *model,
     dt_fingerprints_compare(&problems, train, &shards);
     dt_fingerprints_free(&shards);
     return dt_problems_report(&problems,
-                              "set these back, or start a new run (run.name, or run.resume = "
-                              "never) with run.init_from = this checkpoint",
+                              "set these back, or start a new run (another run.name) with "
+                              "run.init_from = this checkpoint",
                               "%s cannot be resumed, what fixes order or model has changed", path);
 }
 

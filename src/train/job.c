@@ -23,9 +23,7 @@ static dt_status share_config(struct dt_job *job, const char *path, char *const 
         if (status == DT_OK)
             status = dt_settings_check(&job->settings, job->config);
         if (status == DT_OK) {
-            FILE *memory = open_memstream(&text, &size);
-            dt_config_echo(job->config, memory);
-            fclose(memory);
+            status = dt_config_echo_text(job->config, &text, &size);
         }
     }
     status = dt_agree(job->comm, status);
@@ -67,6 +65,12 @@ static dt_status choose_storage(struct dt_job *job)
     return DT_OK;
 }
 
+bool dt_job_resume_is_named(const struct dt_job *job)
+{
+    const char *resume = job->settings.run.resume;
+    return strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0;
+}
+
 // Takes the run's folder and says which checkpoint to go on from.
 static dt_status find_resume(struct dt_job *job, enum dt_purpose purpose)
 {
@@ -75,8 +79,10 @@ static dt_status find_resume(struct dt_job *job, enum dt_purpose purpose)
         DT_TRY(dt_run_folder_open(job->run_path, 30, &job->folder));
     char checkpoints[DT_PATH], newest[DT_PATH] = "";
     DT_TRY(dt_path(checkpoints, "%s/checkpoints", job->run_path));
-    if (strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0)
+    if (dt_job_resume_is_named(job)) {
+        DT_TRY(dt_checkpoint_verify(resume));
         return dt_path(job->resume, "%s", resume);
+    }
     if (dt_is_dir(checkpoints))
         DT_TRY(dt_checkpoint_newest(checkpoints, newest));
     if (strcmp(resume, "never") == 0 && newest[0] && purpose == DT_PURPOSE_TRAIN)
@@ -103,6 +109,18 @@ static dt_status merge_key(struct dt_job *job, const char *key, int64_t configur
     return dt_config_note(job->config, key, text, dir);
 }
 
+static dt_status merge_eps(struct dt_job *job, const char *dir)
+{
+    char text[32];
+    double configured = job->settings.model.norm_eps, found = job->model.norm_eps;
+    if (dt_config_is_set(job->config, "model.norm_eps") && configured != found)
+        return dt_config_reject(job->config, "model.norm_eps",
+                                "leave the key out: the directory gives it",
+                                "%g, but the model in %s has %g", configured, dir, found);
+    snprintf(text, sizeof text, "%.15g", found);
+    return configured == found ? DT_OK : dt_config_note(job->config, "model.norm_eps", text, dir);
+}
+
 static dt_status merge_model(struct dt_job *job, const char *dir)
 {
     const struct dt_settings *s = &job->settings;
@@ -122,8 +140,9 @@ static dt_status merge_model(struct dt_job *job, const char *dir)
         return dt_config_reject(job->config, "model.tie_embeddings",
                                 "leave the key out: the directory gives it",
                                 "the model in %s says otherwise", dir);
-    return dt_config_note(job->config, "model.tie_embeddings", m->tie_embeddings ? "true" : "false",
-                          dir);
+    DT_TRY(dt_config_note(job->config, "model.tie_embeddings", m->tie_embeddings ? "true" : "false",
+                          dir));
+    return merge_eps(job, dir);
 }
 
 // The architecture comes from the checkpoint to resume, else from run.init_from, else from [model].
@@ -144,6 +163,8 @@ static dt_status resolve_model(struct dt_job *job)
                                   .pad_vocab_multiple = s->model.pad_vocab_multiple,
                                   .recompute = (enum dt_recompute)s->model.recompute,
                                   .storage = m->storage};
+    if (dir[0] && !job->resume[0]) // what is resumed was verified when it was found
+        DT_TRY(dt_checkpoint_verify_weights(dir));
     if (dir[0])
         DT_TRY(merge_model(job, dir));
     const char *missing = m->d_model == 0      ? "model.d_model"
@@ -220,21 +241,29 @@ static dt_status share_root_findings(struct dt_job *job)
     return broadcast_dataset(job->comm, &job->val);
 }
 
+// The communicator was chosen by how the job was launched: the key can only agree with that.
+static dt_status check_communicator(const struct dt_job *job)
+{
+    const struct dt_comm_info *info = &job->comm->info;
+    int asked = job->settings.comm.backend;
+    if (asked == DT_COMM_SELF && info->size > 1)
+        return dt_config_reject(job->config, "comm.backend",
+                                "leave it at auto, or start one process",
+                                "self, but %d ranks were launched", info->size);
+    if (asked == DT_COMM_MPI && strcmp(info->backend, "mpi") != 0)
+        return dt_config_reject(job->config, "comm.backend",
+                                "start with mpirun -np N dtrain …, or leave it at auto",
+                                "mpi, but no launcher started this process");
+    return DT_OK;
+}
+
 static dt_status root_phase(struct dt_job *job, enum dt_purpose purpose)
 {
+    DT_TRY(check_communicator(job));
     DT_TRY(find_resume(job, purpose));
     DT_TRY(resolve_model(job));
     DT_TRY(check_batch(job));
     return scan_data(job);
-}
-
-static dt_status check_warmup(const struct dt_job *job)
-{
-    if (job->settings.optim.warmup_steps < job->steps)
-        return DT_OK;
-    return dt_config_reject(job->config, "optim.warmup_steps", NULL,
-                            "%lld, must be below the run's %lld steps",
-                            (long long)job->settings.optim.warmup_steps, (long long)job->steps);
 }
 
 dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char *path,
@@ -257,7 +286,7 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char 
     DT_TRY(check_batch(job));
     job->steps_per_epoch = job->train->windows / s->data.batch;
     job->steps = s->run.steps > 0 ? s->run.steps : s->run.epochs * job->steps_per_epoch;
-    return dt_agree(comm, check_warmup(job));
+    return dt_agree(comm, dt_settings_check_steps(s, job->config, job->steps));
 }
 
 void dt_job_close(struct dt_job *job)
@@ -315,6 +344,11 @@ struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
 {
     return (struct dt_model_shape){
         .sequences = job->micro_batch, .length = job->settings.data.seq_len, .training = training};
+}
+
+enum dt_dtype dt_job_wire(const struct dt_job *job)
+{
+    return job->settings.comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32;
 }
 
 static dt_status read_weights(const struct dt_job *job, const char *dir,

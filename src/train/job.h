@@ -33,11 +33,14 @@ struct dt_job {
 dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char *path,
                       char *const *overrides, int n_overrides, struct dt_job *job);
 void dt_job_close(struct dt_job *job);
+// Whether run.resume names a checkpoint (neither auto nor never).
+bool dt_job_resume_is_named(const struct dt_job *job);
 
 // The loader of this rank's training slots; memory for the ring comes from the backend.
 struct dt_loader_config dt_job_train_loader(const struct dt_job *job);
 struct dt_loader_config dt_job_val_loader(const struct dt_job *job);
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
+enum dt_dtype dt_job_wire(const struct dt_job *job); // of gradients between ranks
 // Weights of a model: from `dir` where not "" (a Hugging Face directory or a checkpoint), else
 // initial; read on rank 0, the same on all ranks afterwards.
 dt_status dt_job_load_weights(const struct dt_job *job, const char *dir, struct dt_model *model);

@@ -33,17 +33,25 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_params *
     int64_t bytes[DT_MEMORY_COUNT], total = 0;
     struct dt_model_shape shape = dt_job_shape(job, true);
     struct dt_loader_config loader = dt_job_train_loader(job);
+    struct dt_buckets_config buckets = {.elements = params->elements, .wire = dt_job_wire(job)};
     DT_TRY(dt_model_plan(&job->backend, &job->model, &shape, bytes));
     printf("memory of a rank:\n");
     for (int i = 0; i < DT_MEMORY_COUNT; i++) {
         print_bytes(dt_memory_name[i], bytes[i]);
         total += bytes[i];
     }
-    print_bytes("moments", dt_optimizer_bytes(params));
-    print_bytes("input", dt_staging_bytes(job));
-    print_bytes("host batches", dt_loader_bytes(&loader));
-    print_bytes("in all", total + dt_optimizer_bytes(params) + dt_staging_bytes(job) +
-                              dt_loader_bytes(&loader));
+    const struct {
+        const char *what;
+        int64_t bytes;
+    } rest[] = {{"moments", dt_optimizer_bytes(params)},
+                {"input", dt_staging_bytes(job)},
+                {"host batches", dt_loader_bytes(&loader)},
+                {"bf16 buckets", dt_buckets_bytes(&buckets, job->comm->info.size)}};
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {
+        print_bytes(rest[i].what, rest[i].bytes);
+        total += rest[i].bytes;
+    }
+    print_bytes("in all", total);
     return DT_OK;
 }
 

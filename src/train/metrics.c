@@ -14,8 +14,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { METRICS_MAX_BYTES = 1 << 30 };
-
 struct dt_metrics {
     struct dt_metrics_config config;
     char path[DT_PATH];
@@ -35,20 +33,30 @@ static bool line_stays(const char *line, int64_t length, int64_t last)
     return stays;
 }
 
-// The file's lines up to step `last`: everything behind the first that does not stay is cut.
+// Adds the bytes of the whole lines of steps up to `last` that a metrics file begins with.
+static dt_status measure_lines(const char *path, int64_t last, int64_t *end)
+{
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t n;
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return DT_FAIL_ERRNO("open", path);
+    while ((n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n' &&
+           line_stays(line, n - 1, last))
+        *end += n;
+    bool failed = ferror(file);
+    free(line);
+    fclose(file);
+    return failed ? DT_FAIL(DT_MACHINE, NULL, "cannot read %s", path) : DT_OK;
+}
+
+// Everything behind the first line that does not stay is cut.
 static dt_status cut_back(const char *path, int64_t last)
 {
-    char *text;
-    int64_t size, end = 0;
-    DT_TRY(dt_read_file(path, METRICS_MAX_BYTES, &text, &size));
-    while (end < size) {
-        char *newline = memchr(text + end, '\n', (size_t)(size - end));
-        if (!newline || !line_stays(text + end, newline - text - end, last))
-            break;
-        end = newline - text + 1;
-    }
-    free(text);
-    if (end < size && truncate(path, end) != 0)
+    int64_t end = 0;
+    DT_TRY(measure_lines(path, last, &end));
+    if (truncate(path, end) != 0)
         return DT_FAIL(DT_MACHINE, NULL, "cannot cut %s back to step %lld: %s", path,
                        (long long)last, strerror(errno));
     return DT_OK;
@@ -61,8 +69,9 @@ dt_status dt_metrics_open(const struct dt_metrics_config *config, struct dt_metr
         return DT_FAIL(DT_MACHINE, NULL, "no memory for metrics");
     dt_status status;
     m->config = *config;
-    m->live = config->console == DT_CONSOLE_PROGRESS ||
-              (config->console == DT_CONSOLE_AUTO && dt_log_is_terminal());
+    if (config->console == DT_CONSOLE_PROGRESS)
+        dt_log_assume_terminal();
+    m->live = config->console != DT_CONSOLE_PLAIN && dt_log_is_terminal();
     DT_TRY_GOTO(status, fail, dt_path(m->path, "%s/metrics.jsonl", config->folder));
     bool resumed = config->resume_step > 0 && dt_file_exists(m->path);
     if (resumed)
@@ -129,9 +138,9 @@ static void console(struct dt_metrics *m, const struct dt_train_line *line)
     m->tokens_per_s =
         done <= 1 ? line->tokens_per_s : 0.9 * m->tokens_per_s + 0.1 * line->tokens_per_s;
     snprintf(text, sizeof text,
-             "step %lld/%lld  loss %.4f  norm %.3g  lr %.3g  %.0f tokens/s  %.1f GFLOP/s  %s %s%s",
+             "step %lld/%lld  loss %.4f  norm %.3g  lr %.3g  %.0f tokens/s  %.1f GFLOP/s%s%s%s",
              (long long)line->step, (long long)c->steps, line->loss, line->grad_norm, line->lr,
-             m->tokens_per_s, m->tokens_per_s * c->flops_per_token * 1e-9, done > 0 ? "ETA" : "",
+             m->tokens_per_s, m->tokens_per_s * c->flops_per_token * 1e-9, done > 0 ? "  ETA " : "",
              done > 0 ? eta : "", line->skipped ? "  SKIPPED" : "");
     if (m->live)
         dt_log_live(text);

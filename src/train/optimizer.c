@@ -1,6 +1,7 @@
 // AdamW over the flat arrays of the model, driven by the device's control struct.
 #include "train/optimizer.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 int64_t dt_optimizer_bytes(const struct dt_params *params)
@@ -113,5 +114,8 @@ dt_status dt_optimizer_read(const struct dt_optimizer *o, struct dt_update_contr
 {
     DT_TRY(
         o->backend->table->to_host(o->backend->device, control, o->control, sizeof *control, NULL));
-    return o->backend->table->stream_sync(o->backend->device, NULL);
+    DT_TRY(o->backend->table->stream_sync(o->backend->device, NULL));
+    control->loss = fabs(control->loss); // neither is negative, but a NaN may have its sign set
+    control->grad_norm = fabs(control->grad_norm);
+    return DT_OK;
 }

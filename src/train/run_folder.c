@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "train/settings.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -12,6 +13,8 @@
 #include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { CONFIG_MAX_BYTES = 1 << 20 };
 
 static void read_holder(int fd, char *text, size_t size)
 {
@@ -97,15 +100,44 @@ dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *st
 
 dt_status dt_run_folder_config(const struct dt_run_folder *folder, const struct dt_config *config)
 {
-    char path[DT_PATH], *text = NULL;
-    size_t size = 0;
+    char path[DT_PATH], *text;
+    size_t size;
     DT_TRY(dt_path(path, "%s/config.resolved.ini", folder->path));
-    FILE *memory = open_memstream(&text, &size);
-    if (!memory)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %s", path);
-    dt_config_echo(config, memory);
-    fclose(memory);
+    DT_TRY(dt_config_echo_text(config, &text, &size));
     dt_status status = dt_write_file_atomic(path, text, (int64_t)size);
     free(text);
     return status;
+}
+
+static dt_status read_config(const struct dt_run_folder *folder, struct dt_config **config)
+{
+    struct dt_settings settings;
+    char path[DT_PATH], *text;
+    int64_t size;
+    DT_TRY(dt_path(path, "%s/config.resolved.ini", folder->path));
+    DT_TRY(dt_read_file(path, CONFIG_MAX_BYTES, &text, &size));
+    dt_status status =
+        dt_config_parse(&dt_settings_table, path, text, size, NULL, NULL, 0, &settings, config);
+    free(text);
+    return status;
+}
+
+void dt_run_folder_changes(const struct dt_run_folder *folder, const struct dt_config *config,
+                           const char *resume)
+{
+    struct dt_config *before;
+    char name[128];
+    if (read_config(folder, &before) != DT_OK) { // not there, or another version's
+        dt_error_clear();
+        return;
+    }
+    for (int i = 0; i < dt_settings_table.n_keys; i++) {
+        const struct dt_config_key *key = &dt_settings_table.keys[i];
+        snprintf(name, sizeof name, "%s.%s", key->section, key->name);
+        const char *was = dt_config_text(before, name), *is = dt_config_text(config, name);
+        if (strcmp(was, is) != 0 && strcmp(dt_config_origin(config, name), resume) != 0)
+            dt_info("%s was '%s', now it is '%s' (%s)", name, was, is,
+                    dt_config_origin(config, name));
+    }
+    dt_config_free(before);
 }

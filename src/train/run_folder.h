@@ -18,3 +18,7 @@ void dt_run_folder_close(struct dt_run_folder *folder);
 dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *state, int64_t step,
                               const char *reason);
 dt_status dt_run_folder_config(const struct dt_run_folder *folder, const struct dt_config *config);
+// Tells what has changed since the configuration in the folder was written. Keys that the
+// checkpoint `resume` decides cannot.
+void dt_run_folder_changes(const struct dt_run_folder *folder, const struct dt_config *config,
+                           const char *resume);

@@ -62,7 +62,7 @@ static const struct dt_config_key keys[] = {
     WHOLE(model, expand, "2", 1, 64, "inner channels, as a multiple of d_model"),
     WHOLE(model, dt_rank, "auto", 1, 0x1p20, "rank of the step-size projection; auto: d_model / 16",
           .auto_word = "auto", .auto_value = 0),
-    REAL(model, norm_eps, "1e-5", 0, 1, "epsilon of RMSNorm", .above_min = true),
+    REAL(model, norm_eps, "1e-5", 1e-30, 1, "epsilon of RMSNorm"),
     FLAG(model, tie_embeddings, "true", "the output layer is the embedding"),
     WHOLE(model, pad_vocab_multiple, "8", 1, 65536, "the vocabulary in memory is padded to this"),
     CHOICE(model, recompute, "none", "none|scan|block", "what backward makes again to save memory"),
@@ -88,9 +88,10 @@ static const struct dt_config_key keys[] = {
     WHOLE(optim, warmup_steps, "0", 0, MANY, "steps of linear warm-up"),
     WHOLE(optim, decay_steps, "auto", 0, MANY, "wsd: steps of decay at the end; auto: 0.2 steps",
           .auto_word = "auto", .auto_value = -1),
-    REAL(optim, beta1, "0.9", 0, 1, "AdamW: decay of the first moment"),
-    REAL(optim, beta2, "0.95", 0, 1, "AdamW: decay of the second moment"),
-    REAL(optim, eps, "1e-8", 0, 1, "AdamW: epsilon", .above_min = true),
+    // fp32 must hold these: the nearest below 1, and what is not 0.
+    REAL(optim, beta1, "0.9", 0, 0.9999999, "AdamW: decay of the first moment"),
+    REAL(optim, beta2, "0.95", 0, 0.9999999, "AdamW: decay of the second moment"),
+    REAL(optim, eps, "1e-8", 1e-30, 1, "AdamW: epsilon"),
     REAL(optim, weight_decay, "0.1", 0, 1000, "AdamW: decoupled weight decay"),
     REAL(optim, grad_clip, "1.0", 0, 1e9, "largest norm of the gradient; 0: off"),
     WHOLE(optim, max_skipped, "10", 1, MANY, "stop after so many skipped steps in a row"),
@@ -99,7 +100,7 @@ static const struct dt_config_key keys[] = {
           .unbuilt = "*"),
 
     CHOICE(comm, backend, "auto", "auto|self|mpi|nccl", "how ranks talk", .unbuilt = "nccl"),
-    REAL(comm, bucket_mb, "25", 0, 65536, "MB of gradients sent together", .above_min = true),
+    REAL(comm, bucket_mb, "25", 0.001, 65536, "MB of gradients sent together"),
     CHOICE(comm, dtype, "fp32", "fp32|bf16", "gradients on the wire"),
     CHOICE(comm, reduce, "fast", "fast|reproducible", "reproducible: same bits on any rank count",
            .unbuilt = "reproducible"),
@@ -171,6 +172,9 @@ static void check_model(struct check *check)
         FAULT(check, "model.vocab_size", "%s", problem);
 }
 
+static const int64_t STEP_TOKENS_MAX = INT64_C(1)
+                                       << 40; // of a step: products of it fit into 64 bits
+
 // The divisors of n next below and above x, 1 <= x <= n.
 static void nearest_divisors(int64_t n, int64_t x, int64_t *below, int64_t *above)
 {
@@ -218,38 +222,37 @@ static void check_data(struct check *check)
         FAULT(check, "data.reset_after", "true needs data.reset_token, which is -1: none");
     if (s->log.eval_every > 0 && s->data.val[0] == 0)
         FAULT(check, "log.eval_every", "evaluation needs data.val, which is empty");
-    if (__builtin_mul_overflow(s->data.batch, s->data.seq_len, &tokens) ||
-        __builtin_mul_overflow(tokens, s->run.steps, &tokens))
+    if (__builtin_mul_overflow(s->data.batch, s->data.seq_len, &tokens) || tokens > STEP_TOKENS_MAX)
+        FAULT(check, "data.batch", "batch times data.seq_len passes 2^40 tokens a step");
+    else if (__builtin_mul_overflow(tokens, s->run.steps, &tokens))
         FAULT(check, "run.steps", "steps times data.batch times data.seq_len passes 2^63 tokens");
 }
 
-static void check_schedule(struct check *check)
+static void check_schedule(struct check *check, int64_t steps)
 {
     const struct dt_settings *s = check->settings;
-    int64_t steps = s->run.steps, warmup = s->optim.warmup_steps;
+    int64_t warmup = s->optim.warmup_steps;
     int64_t decay = s->optim.decay_steps < 0 ? (steps + 2) / 5 : s->optim.decay_steps;
+    const char *key = s->run.steps > 0 ? "run.steps" : "run.epochs";
+    const char *what = s->run.steps > 0 ? "run.steps =" : "the steps of run.epochs,";
+    if (warmup >= steps)
+        FAULT(check, "optim.warmup_steps", "%lld is not below %s %lld (%s)", (long long)warmup,
+              what, (long long)steps, origin(check, key));
+    else if (s->optim.schedule == DT_SCHEDULE_WSD && decay > steps - warmup)
+        FAULT(check, "optim.decay_steps",
+              "%lld and optim.warmup_steps = %lld (%s) are more than %s %lld (%s)",
+              (long long)decay, (long long)warmup, origin(check, "optim.warmup_steps"), what,
+              (long long)steps, origin(check, key));
+}
+
+static void check_optim(struct check *check)
+{
+    const struct dt_settings *s = check->settings;
     if (s->optim.min_lr > s->optim.lr)
         FAULT(check, "optim.min_lr", "%g is above optim.lr = %g (%s)", s->optim.min_lr, s->optim.lr,
               origin(check, "optim.lr"));
-    if (steps == 0) // epochs: the steps are known with the data
-        return;
-    if (warmup >= steps)
-        FAULT(check, "optim.warmup_steps", "%lld is not below run.steps = %lld (%s)",
-              (long long)warmup, (long long)steps, origin(check, "run.steps"));
-    else if (s->optim.schedule == DT_SCHEDULE_WSD && decay > steps - warmup)
-        FAULT(check, "optim.decay_steps",
-              "%lld and optim.warmup_steps = %lld (%s) are more than run.steps = %lld (%s)",
-              (long long)decay, (long long)warmup, origin(check, "optim.warmup_steps"),
-              (long long)steps, origin(check, "run.steps"));
-}
-
-static void check_adam(struct check *check)
-{
-    const struct dt_settings *s = check->settings;
-    if (s->optim.beta1 >= 1)
-        FAULT(check, "optim.beta1", "%g is not below 1", s->optim.beta1);
-    if (s->optim.beta2 >= 1)
-        FAULT(check, "optim.beta2", "%g is not below 1", s->optim.beta2);
+    if (s->run.steps > 0) // epochs: the steps are known with the data
+        check_schedule(check, s->run.steps);
 }
 
 dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_config *config)
@@ -258,8 +261,16 @@ dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_
     check_run(&check);
     check_model(&check);
     check_data(&check);
-    check_schedule(&check);
-    check_adam(&check);
+    check_optim(&check);
+    DT_TRY(dt_config_raise(&check.faults, NULL));
+    return DT_OK;
+}
+
+dt_status dt_settings_check_steps(const struct dt_settings *settings,
+                                  const struct dt_config *config, int64_t steps)
+{
+    struct check check = {.settings = settings, .config = config};
+    check_schedule(&check, steps);
     DT_TRY(dt_config_raise(&check.faults, NULL));
     return DT_OK;
 }

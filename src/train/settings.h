@@ -72,3 +72,6 @@ extern const struct dt_config_table dt_settings_table;
 // Checks between keys that need nothing but the configuration (warmup < steps, steps or epochs …);
 // all that are wrong at once. Those that need data, ranks or a model stand where these are known.
 dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_config *config);
+// What depends on the number of steps, which run.epochs gives only together with the data.
+dt_status dt_settings_check_steps(const struct dt_settings *settings,
+                                  const struct dt_config *config, int64_t steps);

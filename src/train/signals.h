@@ -5,8 +5,9 @@
 #include "comm/comm.h"
 
 // `terminated` is told of SIGTERM and SIGINT (comm/comm.h: dt_comm_terminated). A second SIGINT
-// while the first is being served ends the process in the default way.
-void dt_signals_install(struct dt_comm *comm);
+// while the first is being served ends the process in the default way. To be called by the thread
+// that trains, before it makes others that do.
+dt_status dt_signals_install(struct dt_comm *comm);
 // The signal that arrived, 0 for none.
 int dt_signals_pending(void);
-const char *dt_signals_name(int signal);
+const char *dt_signals_name(int signal); // as the reason of a stop that the ranks agreed on

@@ -7,6 +7,7 @@
 #include "comm/buckets.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
+#include "train/host_arrays.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
@@ -77,7 +78,7 @@ static dt_status create_buckets(struct trainer *t)
                                        .row_ends = ends,
                                        .n_rows = params->n,
                                        .bucket_bytes = (int64_t)(s->comm.bucket_mb * 1e6),
-                                       .wire = s->comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32};
+                                       .wire = dt_job_wire(t->job)};
     dt_status status = dt_buckets_create(t->job->comm, &t->job->backend, &config, &t->buckets);
     free(ends);
     return status;
@@ -94,54 +95,8 @@ static struct dt_trainer_state fresh_state(const struct dt_settings *s)
                                      .reset_after = s->data.reset_after};
 }
 
-// Host copies of the flat arrays that a checkpoint holds; the device's own where the host can read
-// them.
-struct host_arrays {
-    float *weights, *m, *v;
-};
-
-static dt_status host_arrays_take(struct trainer *t, bool filled, struct host_arrays *host)
-{
-    const struct dt_backend *backend = &t->job->backend;
-    float *device[] = {dt_model_weights(t->model), t->optimizer.m, t->optimizer.v};
-    float **out[] = {&host->weights, &host->m, &host->v};
-    int64_t bytes = dt_model_table(t->model)->elements * (int64_t)sizeof(float);
-    *host = (struct host_arrays){device[0], device[1], device[2]};
-    if (backend->table->unified)
-        return DT_OK;
-    *host = (struct host_arrays){0};
-    for (int i = 0; i < 3; i++) {
-        DT_TRY(backend->table->alloc_host(backend->device, bytes, (void **)out[i]));
-        if (filled)
-            DT_TRY(backend->table->to_host(backend->device, *out[i], device[i], bytes, NULL));
-    }
-    return backend->table->stream_sync(backend->device, NULL);
-}
-
-static void host_arrays_drop(struct trainer *t, struct host_arrays *host)
-{
-    const struct dt_backend *backend = &t->job->backend;
-    float *memory[] = {host->weights, host->m, host->v};
-    for (int i = 0; i < 3 && !backend->table->unified; i++)
-        if (memory[i])
-            backend->table->free_host(backend->device, memory[i]);
-}
-
-static dt_status host_arrays_to_device(struct trainer *t, const struct host_arrays *host)
-{
-    const struct dt_backend *backend = &t->job->backend;
-    int64_t bytes = dt_model_table(t->model)->elements * (int64_t)sizeof(float);
-    if (backend->table->unified)
-        return DT_OK;
-    DT_TRY(backend->table->to_device(backend->device, dt_model_weights(t->model), host->weights,
-                                     bytes, NULL));
-    DT_TRY(backend->table->to_device(backend->device, t->optimizer.m, host->m, bytes, NULL));
-    DT_TRY(backend->table->to_device(backend->device, t->optimizer.v, host->v, bytes, NULL));
-    return backend->table->stream_sync(backend->device, NULL);
-}
-
 static struct dt_checkpoint_arrays checkpoint_arrays(const struct trainer *t,
-                                                     const struct host_arrays *host)
+                                                     const struct dt_host_arrays *host)
 {
     return (struct dt_checkpoint_arrays){.model = &t->job->model,
                                          .params = dt_model_table(t->model),
@@ -150,39 +105,47 @@ static struct dt_checkpoint_arrays checkpoint_arrays(const struct trainer *t,
                                          .v = host->v};
 }
 
-static dt_status broadcast_arrays(struct trainer *t, const struct host_arrays *host)
+// A run that is set back would leave its own checkpoints behind the newer ones of the old course:
+// the next run.resume = auto would take those, and pruning remove the others.
+static dt_status check_branch(const struct trainer *t)
 {
-    int64_t bytes = dt_model_table(t->model)->elements * (int64_t)sizeof(float);
-    DT_TRY(dt_broadcast(t->job->comm, host->weights, bytes, 0));
-    DT_TRY(dt_broadcast(t->job->comm, host->m, bytes, 0));
-    return dt_broadcast(t->job->comm, host->v, bytes, 0);
+    int64_t last;
+    DT_TRY(dt_checkpoint_last_step(t->job->folder.checkpoints, &last));
+    if (!dt_job_resume_is_named(t->job) || last <= t->state.step)
+        return DT_OK;
+    return dt_config_reject(t->job->config, "run.resume",
+                            "set run.resume = auto to go on from the newest, remove those that are "
+                            "newer, or give the branch another run.name",
+                            "%s is of step %lld, but %s holds one of step %lld", t->job->resume,
+                            (long long)t->state.step, t->job->folder.checkpoints, (long long)last);
 }
 
-static dt_status load_on_root(struct trainer *t, const struct host_arrays *host)
+static dt_status load_on_root(struct trainer *t, const struct dt_host_arrays *host)
 {
     if (!t->root)
         return DT_OK;
     struct dt_checkpoint_arrays arrays = checkpoint_arrays(t, host);
     struct dt_trainer_state expected = t->state;
-    return dt_checkpoint_load(t->job->resume, &arrays, &expected, t->job->train, &t->state);
+    DT_TRY(dt_checkpoint_load(t->job->resume, &arrays, &expected, t->job->train, &t->state));
+    return check_branch(t);
 }
 
 // Goes on from job->resume: rank 0 reads, all get the same.
 static dt_status resume(struct trainer *t)
 {
-    struct host_arrays host;
+    struct dt_host_arrays host;
     dt_comm_progress(t->job->comm, 0, "loading a checkpoint");
-    dt_status status = host_arrays_take(t, false, &host);
+    dt_status status = dt_host_arrays_take(&t->job->backend, t->model, &t->optimizer, false, &host);
     if (status == DT_OK)
         status = load_on_root(t, &host);
     status = dt_agree(t->job->comm, status);
     if (status == DT_OK)
         status = dt_broadcast(t->job->comm, &t->state, sizeof t->state, 0);
     if (status == DT_OK)
-        status = broadcast_arrays(t, &host);
+        status = dt_host_arrays_broadcast(&host, t->job->comm);
     if (status == DT_OK)
-        status = host_arrays_to_device(t, &host);
-    host_arrays_drop(t, &host);
+        status = dt_host_arrays_to_device(&host);
+    dt_host_arrays_drop(&host);
     if (status != DT_OK)
         return status;
     DT_TRY(dt_model_refresh(t->model, NULL));
@@ -203,6 +166,8 @@ static dt_status open_metrics(struct trainer *t)
                                        .every = s->log.every,
                                        .console = (enum dt_console_choice)s->log.console,
                                        .flops_per_token = dt_model_flops_per_token(&t->job->model)};
+    if (t->job->resume[0])
+        dt_run_folder_changes(&t->job->folder, t->job->config, t->job->resume);
     DT_TRY(dt_run_folder_config(&t->job->folder, t->job->config));
     DT_TRY(dt_run_folder_state(&t->job->folder, "running", t->state.step, ""));
     return dt_metrics_open(&config, &t->metrics);
@@ -229,8 +194,8 @@ static dt_status create(struct trainer *t)
         DT_TRY(resume(t));
     else
         DT_TRY(dt_job_load_weights(job, job->settings.run.init_from, t->model));
-    if (job->resume[0])
-        t->last_saved = t->state.step;
+    if (job->resume[0]) // a checkpoint comes behind the validation of its step
+        t->last_saved = t->last_eval = t->state.step;
     struct dt_loader_config loader = dt_job_train_loader(job);
     dt_status status = open_metrics(t);
     if (status == DT_OK && t->state.step < job->steps)
@@ -257,14 +222,14 @@ static dt_status save_on_root(struct trainer *t)
     if (!t->root)
         return DT_OK;
     const struct dt_job *job = t->job;
-    struct host_arrays host;
+    struct dt_host_arrays host;
     char path[DT_PATH];
     double start = dt_seconds();
-    dt_status status = host_arrays_take(t, true, &host);
+    dt_status status = dt_host_arrays_take(&t->job->backend, t->model, &t->optimizer, true, &host);
     struct dt_checkpoint_arrays arrays = checkpoint_arrays(t, &host);
     if (status == DT_OK)
         status = dt_checkpoint_save(job->folder.checkpoints, &arrays, &t->state, job->train, path);
-    host_arrays_drop(t, &host);
+    dt_host_arrays_drop(&host);
     DT_TRY(status);
     DT_TRY(dt_checkpoint_prune(job->folder.checkpoints, job->settings.checkpoint.keep));
     return dt_metrics_checkpoint(t->metrics, t->state.step, path, (dt_seconds() - start) * 1e3);
@@ -459,8 +424,10 @@ static dt_status between_steps(struct trainer *t, const struct step_sums *sums)
     int64_t step = t->state.step;
     if (s->comm.verify_replicas > 0 && step % s->comm.verify_replicas == 0)
         DT_TRY(verify_replicas(t));
-    if (s->log.eval_every > 0 && step % s->log.eval_every == 0)
-        DT_TRY(validate(t));
+    if (s->log.eval_every > 0 && step % s->log.eval_every == 0 && sums->stop == 0)
+        DT_TRY(validate(t));   // who asks to stop may give little time to save
+    if (step == t->job->steps) // finish does the rest
+        return DT_OK;
     bool due = s->checkpoint.every > 0 && step % s->checkpoint.every == 0;
     return due || sums->save > 0 ? save(t) : DT_OK;
 }
@@ -480,14 +447,30 @@ static dt_status finish(struct trainer *t, bool stopped)
     DT_TRY(dt_run_folder_state(&t->job->folder, stopped ? "stopped" : "complete", t->state.step,
                                reason));
     if (stopped)
-        dt_info("stopped by %s after step %lld of %lld: the same command goes on from there",
-                reason, (long long)t->state.step, (long long)t->job->steps);
+        dt_info("stopped by %s after step %lld of %lld: the same command goes on from %s", reason,
+                (long long)t->state.step, (long long)t->job->steps,
+                s->checkpoint.on_signal ? "there" : "its last checkpoint");
     return DT_OK;
+}
+
+static void announce(const struct trainer *t)
+{
+    const struct dt_job *job = t->job;
+    int ranks = job->comm->info.size;
+    if (t->state.step >= job->steps)
+        dt_info("%s has its %lld steps already: a larger run.steps trains on", job->run_path,
+                (long long)job->steps);
+    else
+        dt_info("%s: %.2f M parameters, %s, %d %s, %lld steps of %lld tokens", job->run_path,
+                (double)dt_model_table(t->model)->count * 1e-6, dt_dtype_name(job->model.storage),
+                ranks, ranks == 1 ? "rank" : "ranks", (long long)job->steps,
+                (long long)(job->settings.data.batch * job->settings.data.seq_len));
 }
 
 static dt_status run(struct trainer *t)
 {
     bool stopped = false;
+    announce(t);
     t->last_save = dt_seconds();
     while (t->state.step < t->job->steps && !stopped) {
         struct step_sums sums;
@@ -498,14 +481,28 @@ static dt_status run(struct trainer *t)
     return finish(t, stopped);
 }
 
+// So that nobody takes a run for running that has ended on an error; the error stays as it is.
+static void note_failure(const struct trainer *t)
+{
+    struct dt_error error;
+    if (!t->metrics) // not the root, or nothing was said of running yet
+        return;
+    dt_error_take(&error);
+    if (dt_run_folder_state(&t->job->folder, "stopped", t->state.step, error.message) != DT_OK)
+        dt_error_clear(); // on a full disk, say
+    dt_error_restore(&error);
+}
+
 dt_status dt_train(struct dt_job *job)
 {
     struct trainer t = {
         .job = job, .root = job->comm->info.rank == 0, .last_saved = -1, .last_eval = -1};
-    dt_signals_install(job->comm);
     dt_status status = create(&t);
     if (status == DT_OK)
         status = run(&t);
+    if (status != DT_OK)
+        note_failure(&t);
+    dt_comm_end_if_alone(job->comm, status);
     destroy(&t);
     return status;
 }

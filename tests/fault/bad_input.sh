@@ -48,8 +48,17 @@ override "enum misspelt" 'optim.schedule.*cosin.*cosine' optim.schedule=cosin
 override "no such key on the command line" 'lrr.*optim.lr' optim.lrr=1
 override "a word that is no override" 'section.key=value' lr
 override "not built yet" 'comm.backend.*not built' comm.backend=nccl
+override "a launcher asked for, none there" 'comm.backend: mpi, but no launcher' comm.backend=mpi
+refused "one process asked for, two launched" 'comm.backend: self, but 2 ranks' env "${local_mpirun[0]}" \
+    "${local_mpirun[@]:1}" -np 2 "$dtrain" small.ini run.name=bad comm.backend=self
 override "not built yet, carry_state" 'data.carry_state.*not built' data.carry_state=true
 override "warm-up as long as the run" 'optim.warmup_steps' optim.warmup_steps=12
+sed 's/^steps = .*/epochs = 1/' small.ini >epochs.ini
+refused "a decay longer than the epochs" 'optim.decay_steps: 100000 .* run.epochs' "$dtrain" epochs.ini run.name=bad \
+    optim.schedule=wsd optim.decay_steps=100000
+override "a model that no machine holds" 'choose a smaller model' model.d_model=1048576 model.expand=64 model.n_layer=65536
+refused "activations that no machine holds" 'fit no memory' "$dtrain" --check small.ini data.train=synthetic:random data.val= \
+    data.seq_len=2147483647 model.d_model=1048576 model.expand=64
 override "steps and epochs missing" 'run.steps' run.steps=0
 refused "a misspelt environment variable" 'DTRAIN_RUN__STEPP.*' env DTRAIN_RUN__STEPP=3 "$dtrain" small.ini run.name=bad
 refused "a bad value in the environment" 'DTRAIN_OPTIM__LR' env DTRAIN_OPTIM__LR=fast "$dtrain" small.ini run.name=bad
@@ -105,11 +114,13 @@ model "no config.json" 'models/no-config' models/no-config
 damaged shape
 refused "another shape" 'model.d_model.*64.*32' "$dtrain" small.ini run.name=bad run.init_from=models/shape model.d_model=64
 damaged long-header
+rm models/long-header/MANIFEST # as any directory of weights
 printf '\377\377\377\377\377\377\377\177' | dd of=models/long-header/model.safetensors bs=1 conv=notrunc status=none
 refused "a header longer than the file" 'models/long-header/model.safetensors' "$dtrain" small.ini run.name=bad \
     run.init_from=models/long-header
 hostile() { # name, header: a safetensors file of this header and 8 bytes of data
     damaged "$1"
+    rm "models/$1/MANIFEST"
     local length=${#2}
     {
         printf "\\x$(printf %02x $((length % 256)))\\x$(printf %02x $((length / 256)))\\0\\0\\0\\0\\0\\0"
@@ -124,6 +135,12 @@ hostile overlap '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dty
 hostile overflow '{"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8]}}'
 hostile not-json '{"a":'
 hostile nested "$(printf '[%.0s' {1..3000})"
+# A byte of the weights flipped in a checkpoint that is named: no number of them looks wrong.
+damaged flipped
+printf X | dd of=models/flipped/model.safetensors bs=1 conv=notrunc status=none \
+    seek=$(($(stat -c %s models/flipped/model.safetensors) - 200))
+model "flipped weights" 'model.safetensors has hash' models/flipped
+refused "sampling from flipped weights" 'model.safetensors has hash' "$dtrain" sample models/flipped
 damaged manifest
 printf X >>models/manifest/trainer.json
 refused "a checkpoint that does not verify" '1 of 1' "$dtrain" verify models/manifest
@@ -133,7 +150,13 @@ refused "resuming what does not verify" 'trainer.json' "$dtrain" small.ini run.n
 refused "another order on resume" 'seq_len' "$dtrain" small.ini run.name=good data.seq_len=24 run.steps=20
 refused "another seed on resume" 'seed' "$dtrain" small.ini run.name=good run.seed=5 run.steps=20
 refused "another model on resume" 'model.n_layer' "$dtrain" small.ini run.name=good model.n_layer=3 run.steps=20
+refused "another epsilon on resume" 'model.norm_eps.*0.001.*1e-05' "$dtrain" small.ini run.name=good model.norm_eps=1e-3 \
+    run.steps=20
 refused "other data on resume" 'val-00000.h5|shard' "$dtrain" small.ini run.name=good data.train='data/val-*.h5' run.steps=20
+"$dtrain" small.ini run.name=branch run.steps=6 checkpoint.every=3 >branch.log 2>&1
+refused "a step back in a run that has newer checkpoints" 'run.resume: .*step 3, .* step 6' "$dtrain" small.ini \
+    run.name=branch run.resume=runs/branch/checkpoints/step-00000003
+check "… which are still there" "$dtrain" verify runs/branch/checkpoints/step-0000000{3,6} >/dev/null
 refused "never over old checkpoints" 'run.resume' "$dtrain" small.ini run.name=good run.resume=never
 
 # Output.
@@ -146,6 +169,10 @@ else
     refused "an output folder that cannot be written" '/proc' "$dtrain" small.ini run.dir=/proc/dtrain-run
 fi
 refused "sampling from nothing" 'models/absent' "$dtrain" sample models/absent
+refused "half a token" '--tokens 1.5 is not a whole number from 1' "$dtrain" sample $good --tokens 1.5
+refused "no temperature" '--temperature nan is not a number from 0 to 100' "$dtrain" sample $good --temperature nan
+refused "all for validation" '--val 1 is not a number' "$dtrain" pack -o packed --val 1 "$repository/src/model"
+refused "a benchmark of no batch" '--batch 0 is not a whole number from 1' "$dtrain" bench --step --batch 0
 refused "packing nothing" 'absent' "$dtrain" pack -o packed absent
 refused "packing over shards" 'data' "$dtrain" pack -o data "$repository/src/model"
 

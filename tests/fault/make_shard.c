@@ -33,7 +33,8 @@ int main(int argc, char **argv)
                          : strcmp(argv[1], "signed") == 0 ? H5T_STD_I16LE
                                                           : H5T_STD_U8LE;
             hid_t file = H5Fcreate(argv[2], H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
-            int failed = write_dataset(file, kinds[i].dataset, type, kinds[i].n_dims, kinds[i].dims);
+            int failed =
+                write_dataset(file, kinds[i].dataset, type, kinds[i].n_dims, kinds[i].dims);
             return H5Fclose(file) < 0 || failed;
         }
     fprintf(stderr, "usage: make_shard KIND PATH\n");

@@ -130,6 +130,20 @@ static void *log_often(void *name)
     return NULL;
 }
 
+static void test_assumed(void)
+{
+    int ends[2];
+    CHECK(pipe2(ends, O_NONBLOCK) == 0, "no pipe");
+    put_in_place(ends[1]);
+    dt_log_assume_terminal();
+    CHECK(dt_log_is_terminal(), "told so");
+    dt_log_live("loss 1.5");
+    put_back();
+    CHECK_STR(drain(ends[0]), CLEAR "loss 1.5");
+    close(ends[0]);
+    close(ends[1]);
+}
+
 static bool is_whole(const char *line)
 {
     return strncmp(line, "dtrain: ", 8) == 0 && line[8] && strcmp(line + 9, TAIL) == 0;
@@ -164,5 +178,6 @@ int main(void)
     if (!test_terminal())
         fprintf(stderr, "no pseudo-terminal here: the live line was not tested\n");
     test_threads();
+    test_assumed(); // cannot be taken back
     return test_end();
 }

@@ -200,8 +200,11 @@ static void test_between_keys(void)
          "(c.ini:6)"},
         {{{"data.reset_after=true"}}, "data.reset_after: true needs data.reset_token"},
         {{{"log.eval_every=5"}}, "log.eval_every: evaluation needs data.val"},
-        {{{"run.steps=9007199254740992", "data.batch=2147483647", "data.seq_len=2147483647"}},
+        {{{"run.steps=9007199254740992", "data.batch=2048", "data.seq_len=1048576"}},
          "passes 2^63 tokens"},
+        {{{"data.batch=1048577", "data.seq_len=1048576"}},
+         "data.batch: batch times data.seq_len passes 2^40 tokens a step"},
+        {{{"data.batch=2147483647", "data.seq_len=2147483647"}}, "passes 2^40 tokens a step"},
         {{{"optim.min_lr=4e-3"}},
          "command line: optim.min_lr: 0.004 is above optim.lr = 0.003 "
          "(c.ini:12)"},
@@ -212,8 +215,12 @@ static void test_between_keys(void)
         {{{"optim.schedule=wsd", "optim.warmup_steps=81"}}, "optim.decay_steps: 20 and"},
         {{{"optim.schedule=wsd", "run.steps=3", "optim.warmup_steps=2", "optim.decay_steps=2"}},
          "optim.decay_steps: 2 and"},
-        {{{"optim.beta1=1"}}, "optim.beta1: 1 is not below 1"},
-        {{{"optim.beta2=1.0"}}, "optim.beta2: 1 is not below 1"},
+        // fp32 rounds these to 1 and to 0: bias correction or the step would divide by zero.
+        {{{"optim.beta1=0.99999999"}}, "optim.beta1: 0.99999999 is out of range"},
+        {{{"optim.beta2=1.0"}}, "optim.beta2: 1.0 is out of range"},
+        {{{"optim.eps=1e-50"}}, "optim.eps: 1e-50 is out of range"},
+        {{{"model.norm_eps=1e-50"}}, "model.norm_eps: 1e-50 is out of range"},
+        {{{"comm.bucket_mb=1e-9"}}, "comm.bucket_mb: 1e-9 is out of range"},
         {{{"run.seed=9007199254740993"}}, "run.seed: 9007199254740993 is out of range"},
         {{{"model.d_conv=9"}}, "model.d_conv: 9 is out of range"},
     };
@@ -258,6 +265,29 @@ static void test_required(void)
     CHECK_INT(parse(bare, &(struct words){{"run.epochs=1", "run.init_from=m"}}, &s, &config),
               DT_OK);
     CHECK_INT(dt_settings_check(&s, config), DT_OK);
+    dt_config_free(config);
+}
+
+// With run.epochs the steps are known once the data is.
+static void test_steps_of_epochs(void)
+{
+    static const char bare[] = "[data]\ntrain = t.h5\nseq_len = 8\nbatch = 2\n[optim]\nlr = 1\n";
+    static const struct words wsd = {.word = {"run.epochs=2", "run.init_from=m",
+                                              "optim.schedule=wsd", "optim.warmup_steps=5",
+                                              "optim.decay_steps=6"}};
+    static struct dt_settings s;
+    struct dt_config *config;
+    CHECK_INT(parse(bare, &wsd, &s, &config), DT_OK);
+    CHECK_INT(dt_settings_check(&s, config), DT_OK);
+    CHECK_INT(dt_settings_check_steps(&s, config, 11), DT_OK);
+    CHECK_INT(dt_settings_check_steps(&s, config, 10), DT_USER);
+    CHECK_STR(dt_error_current()->message,
+              "command line: optim.decay_steps: 6 and optim.warmup_steps = 5 (command line) are "
+              "more than the steps of run.epochs, 10 (command line)");
+    CHECK_INT(dt_settings_check_steps(&s, config, 5), DT_USER);
+    CHECK_STR(dt_error_current()->message,
+              "command line: optim.warmup_steps: 5 is not below the steps of run.epochs, 5 "
+              "(command line)");
     dt_config_free(config);
 }
 
@@ -313,6 +343,7 @@ int main(void)
     test_unbuilt();
     test_between_keys();
     test_required();
+    test_steps_of_epochs();
     test_echo();
     test_help();
     return test_end();

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# One job a folder: a second one waits for the first, in the end gives up and names it; looking is always allowed.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+small_run
+job=(small.ini run.name=shared run.steps=4000 checkpoint.every=5)
+
+"$dtrain" "${job[@]}" >first.log 2>&1 &
+first=$!
+check "the first job trains" wait_for_step shared 7
+kill -STOP $first # it holds the folder, and nothing there moves
+find runs/shared -type f -exec sha256sum {} + | sort >before.txt
+newest=$(ls -d runs/shared/checkpoints/step-* | tail -n 1)
+
+start=$SECONDS
+"$dtrain" "${job[@]}" run.resume=never >second.log 2>&1 &
+second=$!
+sleep 1
+check "the second says that it waits, and for whom" grep -q \
+    "dtrain: runs/shared is in use by process $first on host $(uname -n): waiting up to 30 s" second.log
+check "--check of its folder" "$dtrain" --check "${job[@]}" >check.log 2>&1
+check "… tells from where it would go on" grep -q "would go on from $newest" check.log
+check "--check on two ranks" ranks 2 --check "${job[@]}" >check-2.log 2>&1
+check "the order of its steps" "$dtrain" order "${job[@]}" --steps 1:2 >order.log 2>&1
+check "validation of its newest checkpoint" "$dtrain" eval "${job[@]}" >eval.log 2>&1
+check "verifying it" "$dtrain" verify "$newest" >verify.log 2>&1
+wait $second
+status=$?
+check "the second: exit code $status, not 2" test $status -eq 2
+check "the second waited $((SECONDS - start)) s" test $((SECONDS - start)) -ge 29
+check "the second names the holder: $(grep '^dtrain: error' second.log)" grep -q \
+    "^dtrain: error: runs/shared is in use by process $first on host $(uname -n)" second.log
+check "… and says what to do" grep -q '^  hint: stop that job, or give this one another run.name or run.dir' second.log
+check "none of this touched the folder" cmp before.txt <(find runs/shared -type f -exec sha256sum {} + | sort)
+
+# A job that is requeued while its predecessor still saves: it waits, then goes on.
+"$dtrain" small.ini run.name=shared run.steps=4000 checkpoint.every=5 >third.log 2>&1 &
+third=$!
+sleep 0.5
+kill -USR1 $first
+kill -CONT $first
+wait $first
+check "the first stops cleanly" test $? -eq 0
+stopped=$(sed -n 's/.*stopped by SIGUSR1 after step \([0-9]*\) .*/\1/p' first.log)
+check "the third goes on behind the first's last step, $stopped" wait_for_step shared $((stopped + 1))
+check "… from its checkpoint" grep -q "going on from runs/shared/checkpoints/step-$(printf %08d "$stopped")" third.log
+
+# A holder that is killed holds nothing.
+kill -KILL $third
+wait $third 2>/dev/null
+check "after a kill the folder is free at once" timeout 20 "$dtrain" small.ini run.name=shared \
+    run.steps=$(($(steps_done shared) + 5)) >fourth.log 2>&1
+check "… without a wait" eval '! grep -q "is in use" fourth.log'
+finish
