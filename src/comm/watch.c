@@ -87,14 +87,18 @@ static bool is_suspended(const struct dt_watch *watch, const struct dt_peer *pee
     return is_neighbour(watch, peer) && dt_process_look(&peer->process) == DT_PROCESS_STOPPED;
 }
 
+static bool stands_still(const struct dt_watch *watch, const struct dt_peer *peer)
+{
+    return is_suspended(watch, peer) || watch->clock - peer->heard > dt_watch_silence(watch);
+}
+
 // The others wait for it: it has not begun what they wait in, or has, and stands still within.
 static bool lags(const struct dt_watch *watch, const struct dt_watch_self *self, int rank)
 {
     const struct dt_peer *peer = &watch->peers[rank];
     if (rank == watch->rank)
         return false;
-    return peer->beat.sequence < self->oldest || is_suspended(watch, peer) ||
-           watch->clock - peer->heard > dt_watch_silence(watch);
+    return peer->beat.sequence < self->oldest || stands_still(watch, peer);
 }
 
 static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self *self)
@@ -154,13 +158,22 @@ static void say_dead(const struct dt_watch *watch, int rank)
     dt_die();
 }
 
+// Where ranks stand still they are to blame, and one that is merely behind may wait for them too.
+static bool is_to_blame(const struct dt_watch *watch, const struct dt_watch_self *self, int rank)
+{
+    bool any_still = false;
+    for (int r = 0; r < watch->size; r++)
+        any_still = any_still || (r != watch->rank && stands_still(watch, &watch->peers[r]));
+    return lags(watch, self, rank) && (!any_still || stands_still(watch, &watch->peers[rank]));
+}
+
 static void say_stalled(const struct dt_watch *watch, const struct dt_watch_self *self)
 {
     char when[128], others[64];
     const struct dt_peer *peer;
     int n = 0, first = -1;
     for (int r = watch->size - 1; r >= 0; r--)
-        if (lags(watch, self, r)) {
+        if (is_to_blame(watch, self, r)) {
             first = r;
             n++;
         }
