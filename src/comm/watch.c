@@ -101,6 +101,15 @@ static bool lags(const struct dt_watch *watch, const struct dt_watch_self *self,
     return peer->beat.sequence < self->oldest || stands_still(watch, peer);
 }
 
+// Where ranks stand still they are to blame, and one that is merely behind may wait for them too.
+static bool is_to_blame(const struct dt_watch *watch, const struct dt_watch_self *self, int rank)
+{
+    bool any_still = false;
+    for (int r = 0; r < watch->size; r++)
+        any_still = any_still || (r != watch->rank && stands_still(watch, &watch->peers[r]));
+    return lags(watch, self, rank) && (!any_still || stands_still(watch, &watch->peers[rank]));
+}
+
 static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self *self)
 {
     if (self->oldest == 0)
@@ -122,7 +131,7 @@ static bool is_speaker(const struct dt_watch *watch, const struct dt_watch_self 
         return true;
     for (int r = 0; r < watch->rank; r++)
         if (!watch->peers[r].dead && !silent_when_told(watch, &watch->peers[r]) &&
-            !(expired && lags(watch, self, r)))
+            !(expired && is_to_blame(watch, self, r)))
             return false;
     return true;
 }
@@ -156,15 +165,6 @@ static void say_dead(const struct dt_watch *watch, int rank)
         rank, peer->host, peer->process.pid, others, when,
         is_neighbour(watch, peer) ? "" : ", or its host cannot be reached");
     dt_die();
-}
-
-// Where ranks stand still they are to blame, and one that is merely behind may wait for them too.
-static bool is_to_blame(const struct dt_watch *watch, const struct dt_watch_self *self, int rank)
-{
-    bool any_still = false;
-    for (int r = 0; r < watch->size; r++)
-        any_still = any_still || (r != watch->rank && stands_still(watch, &watch->peers[r]));
-    return lags(watch, self, rank) && (!any_still || stands_still(watch, &watch->peers[rank]));
 }
 
 static void say_stalled(const struct dt_watch *watch, const struct dt_watch_self *self)
