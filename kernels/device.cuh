@@ -191,6 +191,19 @@ static inline unsigned dt_blocks(int64_t n, int64_t each)
     return (unsigned)(n > 0 ? dt_div_up(n, each) : 1);
 }
 
+// ---- the device's clock, in ns
+
+DT_DEVICE uint64_t dt_device_clock(void)
+{
+#ifdef __CUDACC__
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+#else
+    return simt::clock();
+#endif
+}
+
 // ---- sums and maxima in a fixed order, the same value in every thread. Called by whole warps
 // (dt_warp_…) or whole blocks of THREADS, a multiple of 32 up to 1024 (dt_block_…). T is float,
 // double or an integer.

@@ -10,6 +10,7 @@
 #include "kernels/gemm.h"
 #include "kernels/rmsnorm_residual.h"
 #include "kernels/scan.h"
+#include "kernels/stamp.h"
 #include "kernels/sum_squares.h"
 #include "kernels/update_control.h"
 #include "kernels/xent.h"
@@ -29,4 +30,5 @@
     X(update_control)                                                                              \
     X(adamw)                                                                                       \
     X(cast)                                                                                        \
-    X(accumulate)
+    X(accumulate)                                                                                  \
+    X(stamp)

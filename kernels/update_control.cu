@@ -21,7 +21,7 @@ __global__ static void update_control_kernel(struct dt_update_control_args args)
     c.loss = args.sum->loss / counted;
     c.counted = counted;
     c.grad_norm = sqrt(*args.sum_squares) * correction;
-    c.lr = args.lr;
+    c.lr = *args.lr;
     double scale = clip > 0.0 ? fmin(1.0, clip / (c.grad_norm + 1e-6)) : 1.0;
     c.grad_scale = (float)(correction * scale);
     c.skip = !(counted > 0.0 && is_finite(c.loss) && is_finite(c.grad_norm));

@@ -29,6 +29,7 @@ struct dt_update_control_args {
     const struct dt_loss_sum *sum; // global: over all ranks and micro-batches, in
     const double *sum_squares;     // of the summed gradient, in
     double expected;               // batch · seq_len: the gradients were scaled by its inverse
-    float lr, beta1, beta2, grad_clip;
+    const float *lr;               // one, in: of this step
+    float beta1, beta2, grad_clip;
     struct dt_update_control *control; // one, in (updates, skipped_in_a_row) and out
 };

@@ -31,7 +31,7 @@ dt_status update_control_cpu(struct dt_device *device, const struct dt_update_co
     c->loss = args->sum->loss / counted;
     c->counted = counted;
     c->grad_norm = sqrt(*args->sum_squares) * correction;
-    c->lr = args->lr;
+    c->lr = *args->lr;
     double scale = clip > 0.0 ? fmin(1.0, clip / (c->grad_norm + 1e-6)) : 1.0;
     c->grad_scale = (float)(correction * scale);
     c->skip = !(counted > 0.0 && isfinite(c->loss) && isfinite(c->grad_norm));

@@ -1,6 +1,6 @@
 // The seam between dtrain and a device: two constant tables, one of device calls and one of ops.
 // Model and training code call the dt_… functions below, which check and dispatch; a backend
-// (cpu.c, later cuda.c) is two struct literals. Ops are mathematical operations at their fusion
+// (cpu.c, cuda.c) is two struct literals. Ops are mathematical operations at their fusion
 // boundary, each with its contract in kernels/NAME.h: an args struct and a stream. An op never
 // allocates: its workspace is asked for before (dt_NAME_workspace) and given in the args. Work on a
 // stream runs in order; on the CPU every call is done when it returns.
@@ -16,6 +16,7 @@
 struct dt_device; // one opened device
 struct dt_stream; // an ordered queue of work; NULL is the device's default stream
 struct dt_event;  // a point in a stream
+struct dt_graph;  // work once captured from streams, to be launched as a whole
 
 struct dt_device_info {
     char name[128];      // "AMD EPYC 9575F, 2 threads"
@@ -24,11 +25,19 @@ struct dt_device_info {
     int threads;         // host threads that ops use
     bool bf16;           // bf16 GEMM in hardware: precision = auto chooses bf16
     char features[128];  // "avx512 bf16, oneDNN 2.6.3"
+    char id[64];         // "GPU-5f1c…", which no other device has; "" where ranks may share it
+    double peak_flops;   // datasheet, dense bf16 GEMM with fp32 sums, a second; 0: not known
 };
 
 struct dt_device_table {
     const char *name; // "cpu"
-    bool unified;     // the host reads and writes device memory itself
+    bool unified;     // the host reads and writes device memory itself, and every call is done
+                      // when it returns
+    // How many devices this process sees. Fails where there is none, saying why and what to do.
+    dt_status (*count)(int *n);
+    // The libraries behind it as they are on this machine, a line each, "CUDA  13.0, driver
+    // 580.65": for people.
+    void (*versions)(char *text, size_t size);
     // index: among visible devices; threads: host threads for ops (the CPU's cores in use)
     dt_status (*open)(int index, int threads, struct dt_device **device);
     void (*close)(struct dt_device *device);
@@ -64,6 +73,25 @@ struct dt_device_table {
                               struct dt_stream *stream);
     dt_status (*event_sync)(struct dt_device *device, struct dt_event *event); // host waits
     dt_status (*event_done)(struct dt_device *device, struct dt_event *event, bool *done);
+
+    // Between begin and end the calling thread's work on `stream`, and on streams that are made to
+    // wait for it and that it waits for in the end, is noted down and not done. The graph then does
+    // all of it at each launch, on the same memory. Capture begins on no work under way that it
+    // depends on. NULL: the backend has no graphs.
+    dt_status (*capture_begin)(struct dt_device *device, struct dt_stream *stream);
+    dt_status (*capture_end)(struct dt_device *device, struct dt_stream *stream,
+                             struct dt_graph **graph);
+    dt_status (*graph_launch)(struct dt_device *device, struct dt_graph *graph,
+                              struct dt_stream *stream);
+    void (*graph_destroy)(struct dt_device *device, struct dt_graph *graph);
+
+    // GEMM algorithms. Asking for a gemm's workspace tells the device that its shape will be
+    // multiplied. `choose` gives an algorithm for each shape told so far: that of `known` (what an
+    // earlier choice gave, or NULL) where it was made for this device model and library, else the
+    // fastest of the deterministic ones, by timing. *text is JSON, malloc'ed. `use` takes such a
+    // text; a shape that it lacks gets what the library itself recommends. NULL: nothing to choose.
+    dt_status (*choose)(struct dt_device *device, const char *known, char **text);
+    dt_status (*use)(struct dt_device *device, const char *text);
 };
 
 // Every op of kernels/ops.h.
@@ -85,11 +113,22 @@ struct dt_backend {
     struct dt_device *device;
 };
 
-// The backends of this build.
+struct dt_known_backend {
+    const struct dt_device_table *table;
+    const struct dt_op_table *op;
+};
+
+// The backends of this build, known.c; the end has no table.
+extern const struct dt_known_backend dt_known_backends[];
+// The one of that name, or NULL.
+const struct dt_known_backend *dt_backend_find(const char *name);
+
 extern const struct dt_device_table dt_cpu_device_table;
 extern const struct dt_op_table dt_cpu_op_table;
+extern const struct dt_device_table dt_cuda_device_table; // only where built with DTRAIN_CUDA
+extern const struct dt_op_table dt_cuda_op_table;
 
-// name: "cpu". threads 0: all cores that this process may use.
+// name: "cpu" or "cuda". threads 0: all cores that this process may use.
 dt_status dt_backend_open(const char *name, int index, int threads, struct dt_backend *backend);
 void dt_backend_close(struct dt_backend *backend);
 

@@ -6,27 +6,23 @@
 
 #include <string.h>
 
-struct known_backend {
-    const struct dt_device_table *table;
-    const struct dt_op_table *op;
-};
-
-static const struct known_backend known[] = {
-    {&dt_cpu_device_table, &dt_cpu_op_table},
-};
+const struct dt_known_backend *dt_backend_find(const char *name)
+{
+    for (const struct dt_known_backend *known = dt_known_backends; known->table; known++)
+        if (strcmp(known->table->name, name) == 0)
+            return known;
+    return NULL;
+}
 
 dt_status dt_backend_open(const char *name, int index, int threads, struct dt_backend *backend)
 {
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (strcmp(known[i].table->name, name) != 0)
-            continue;
-        struct dt_device *device = NULL;
-        DT_TRY_NOTE(known[i].table->open(index, threads, &device), "opening device %s %d", name,
-                    index);
-        *backend = (struct dt_backend){known[i].table, known[i].op, device};
-        return DT_OK;
-    }
-    return DT_FAIL(DT_USER, "run.device = cpu", "this build has no backend named \"%s\"", name);
+    const struct dt_known_backend *known = dt_backend_find(name);
+    struct dt_device *device = NULL;
+    if (!known)
+        return DT_FAIL(DT_USER, "run.device = cpu", "this build has no backend named \"%s\"", name);
+    DT_TRY_NOTE(known->table->open(index, threads, &device), "opening device %s %d", name, index);
+    *backend = (struct dt_backend){known->table, known->op, device};
+    return DT_OK;
 }
 
 void dt_backend_close(struct dt_backend *backend)

@@ -273,6 +273,13 @@ static void describe_accumulate(const struct dt_bench_rig *rig, struct dt_bench_
         (struct dt_bench_cost){.bytes = n * (8 + size_of(a->x_type)), .flops = n, .lanes = n};
 }
 
+static void describe_stamp(const struct dt_bench_rig *rig, struct dt_bench_call *call)
+{
+    (void)rig;
+    tell(call, "one");
+    call->cost.bytes = sizeof *call->args.stamp.time + 2 * sizeof *call->args.stamp.count;
+}
+
 #define RUN(op)                                                                                    \
     static dt_status run_##op(const struct dt_backend *backend, const union dt_bench_args *args)   \
     {                                                                                              \

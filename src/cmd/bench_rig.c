@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 enum { SEED = 1337 };
-static const double learning_rate = 1e-3;
+static const float learning_rate = 1e-3f;
 
 static struct dt_settings optimizer_settings(void)
 {
@@ -48,7 +48,9 @@ static dt_status create_model(const struct dt_bench_options *options, struct dt_
         .sequences = rig->micro, .length = rig->length, .training = true};
     DT_TRY(dt_model_create(&rig->backend, &config, &shape, &rig->model));
     struct dt_settings settings = optimizer_settings();
-    return dt_optimizer_create(&rig->backend, rig->model, &settings, &rig->optimizer);
+    DT_TRY(dt_optimizer_create(&rig->backend, rig->model, &settings, &rig->optimizer));
+    return rig->backend.table->to_device(rig->backend.device, rig->optimizer.lr, &learning_rate,
+                                         sizeof learning_rate, NULL);
 }
 
 // First weights are made on the host, in place where it reads the device's memory.
@@ -159,6 +161,6 @@ dt_status dt_bench_rig_step(struct dt_bench_rig *rig)
         DT_TRY(dt_model_loss(rig->model, &input, 1 / expected, b > 0, rig->optimizer.sum, NULL));
         DT_TRY(dt_model_backward(rig->model, &input, NULL, b > 0, NULL, NULL, NULL));
     }
-    DT_TRY(dt_optimizer_step(&rig->optimizer, learning_rate, expected, NULL));
+    DT_TRY(dt_optimizer_step(&rig->optimizer, expected, NULL));
     return table->stream_sync(rig->backend.device, NULL);
 }

@@ -33,6 +33,7 @@ static dt_status take_all(struct dt_optimizer *o, float weight_decay)
     o->workspace_bytes = dt_sum_squares_workspace(o->backend, &norm);
     DT_TRY(take(o, params->elements * 4, &o->m, "the first moments"));
     DT_TRY(take(o, params->elements * 4, &o->v, "the second moments"));
+    DT_TRY(take(o, sizeof *o->lr, &o->lr, "the learning rate"));
     DT_TRY(take(o, sizeof *o->sum, &o->sum, "the loss"));
     DT_TRY(take(o, sizeof *o->control, &o->control, "the update control"));
     DT_TRY(take(o, sizeof *o->sum_squares, &o->sum_squares, "the norm"));
@@ -65,7 +66,7 @@ dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model 
 
 void dt_optimizer_destroy(struct dt_optimizer *o)
 {
-    void *memory[] = {o->m, o->v, o->sum, o->control, o->sum_squares, o->spans, o->workspace};
+    void *memory[] = {o->m, o->v, o->lr, o->sum, o->control, o->sum_squares, o->spans, o->workspace};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         if (memory[i])
             o->backend->table->free(o->backend->device, memory[i]);
@@ -81,15 +82,14 @@ dt_status dt_optimizer_restore(struct dt_optimizer *o, int64_t updates, int64_t 
     return o->backend->table->stream_sync(o->backend->device, NULL);
 }
 
-dt_status dt_optimizer_step(struct dt_optimizer *o, double lr, double expected,
-                            struct dt_stream *stream)
+dt_status dt_optimizer_step(struct dt_optimizer *o, double expected, struct dt_stream *stream)
 {
     struct dt_sum_squares_args norm = norm_args(o);
     DT_TRY(dt_sum_squares(o->backend, &norm, stream));
     struct dt_update_control_args control = {.sum = o->sum,
                                              .sum_squares = o->sum_squares,
                                              .expected = expected,
-                                             .lr = (float)lr,
+                                             .lr = o->lr,
                                              .beta1 = o->beta1,
                                              .beta2 = o->beta2,
                                              .grad_clip = o->grad_clip,

@@ -1,5 +1,5 @@
 // The optimizer's state and its step: gradient norm, what varies (update_control), one fused AdamW
-// pass. Everything lies on the device; the host gives the learning rate and later reads the control
+// pass. Everything lies on the device; the host sends the learning rate and later reads the control
 // struct.
 #pragma once
 
@@ -10,6 +10,7 @@ struct dt_optimizer {
     const struct dt_backend *backend;
     struct dt_model *model;
     float *m, *v;                      // [elements] fp32
+    float *lr;                         // one: the caller writes it before a step
     struct dt_loss_sum *sum;           // one: the global batch's loss
     struct dt_update_control *control; // one
     double *sum_squares;               // one
@@ -28,9 +29,9 @@ void dt_optimizer_destroy(struct dt_optimizer *optimizer);
 // Sets what bias correction and skipping go on from (a resumed run).
 dt_status dt_optimizer_restore(struct dt_optimizer *optimizer, int64_t updates,
                                int64_t skipped_in_a_row);
-// After the gradients and optimizer->sum are those of the whole global batch; `expected`: its
-// tokens.
-dt_status dt_optimizer_step(struct dt_optimizer *optimizer, double lr, double expected,
+// After the gradients and optimizer->sum are those of the whole global batch, and optimizer->lr is
+// the step's; `expected`: the batch's tokens.
+dt_status dt_optimizer_step(struct dt_optimizer *optimizer, double expected,
                             struct dt_stream *stream);
 // The control struct of the last step, on the host.
 dt_status dt_optimizer_read(const struct dt_optimizer *optimizer,

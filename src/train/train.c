@@ -410,7 +410,10 @@ static dt_status train_step(struct trainer *t, struct step_sums *sums)
     DT_TRY(dt_buckets_wait(t->buckets, NULL));
     comm_wait_ms = (dt_seconds() - waiting) * 1e3;
     dt_comm_progress(job->comm, step, "updating weights");
-    DT_TRY(dt_optimizer_step(&t->optimizer, lr, (double)(s->data.batch * s->data.seq_len), NULL));
+    float step_lr = (float)lr;
+    DT_TRY(job->backend.table->to_device(job->backend.device, t->optimizer.lr, &step_lr,
+                                         sizeof step_lr, NULL));
+    DT_TRY(dt_optimizer_step(&t->optimizer, (double)(s->data.batch * s->data.seq_len), NULL));
     DT_TRY(dt_optimizer_read(&t->optimizer, &control));
     count_step(t, &control);
     DT_TRY(log_step(t, &control, lr, dt_seconds() - start, data_wait_ms, comm_wait_ms));

@@ -196,6 +196,7 @@ static struct dt_update_control update(struct trainer *t, int step)
 {
     const struct golden *golden = t->golden;
     float beta1 = (float)golden->beta1, beta2 = (float)golden->beta2;
+    float lr = (float)golden->lr[step];
     struct dt_update_control control;
     golden_must(dt_sum_squares(t->backend,
                                &(struct dt_sum_squares_args){
@@ -211,7 +212,7 @@ static struct dt_update_control update(struct trainer *t, int step)
                                       .sum = t->sum,
                                       .sum_squares = t->sum_squares,
                                       .expected = (double)t->positions,
-                                      .lr = (float)golden->lr[step],
+                                      .lr = &lr,
                                       .beta1 = beta1,
                                       .beta2 = beta2,
                                       .grad_clip = (float)golden->grad_clip,

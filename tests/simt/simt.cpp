@@ -8,6 +8,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <time.h>
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
@@ -67,6 +68,13 @@ int thread_index(void)
 int lane(void)
 {
     return current % WARP;
+}
+
+uint64_t clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 bool copies_are_lazy(void)

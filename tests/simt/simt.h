@@ -114,6 +114,7 @@ void barrier(site at);
 uint64_t exchange(kind kind, unsigned mask, uint64_t value, int source, site at);
 int lane(void);
 dt_status launched(const char *op, const char *file, int line, const char *function);
+uint64_t clock(void);
 void copy_async(void *shared, const void *global, size_t bytes);
 void copy_commit(void);
 void copy_wait(int newest);
@@ -196,6 +197,7 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate, SIMT_HERE)
     return (unsigned)simt::exchange(simt::BALLOT, mask, predicate != 0, 0,
                                     {file, line, "__ballot_sync"});
 }
+static inline void __threadfence_system(void) {}
 static inline int __popc(unsigned x)
 {
     return __builtin_popcount(x);

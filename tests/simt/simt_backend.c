@@ -21,4 +21,5 @@ const struct dt_op_table simt_op_table = {
     SLOT(adamw),
     SLOT(cast),
     SLOT(accumulate),
+    SLOT(stamp),
 };

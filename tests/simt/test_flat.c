@@ -124,12 +124,13 @@ static void test_update_control(double loss, double counted, double squares, flo
 {
     struct dt_backend cpu = open_cpu(1), simt = open_simt();
     struct dt_loss_sum sum = {loss, counted};
+    float lr = 1e-3f;
     struct dt_update_control want = {.updates = 6, .skipped_in_a_row = 2, .bias1 = 0.5f},
                              got = want;
     struct dt_update_control_args args = {.sum = &sum,
                                           .sum_squares = &squares,
                                           .expected = 100.0,
-                                          .lr = 1e-3f,
+                                          .lr = &lr,
                                           .beta1 = 0.9f,
                                           .beta2 = 0.95f,
                                           .grad_clip = clip,

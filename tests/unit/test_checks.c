@@ -348,6 +348,7 @@ static void test_xent(void)
 static void test_optimizer(void)
 {
     double squares = 1.0;
+    float lr = 0.1f;
     struct dt_loss_sum sum = {1.0, 1.0};
     struct dt_update_control control = {0};
     struct dt_adamw_span span = {4, 0.1f};
@@ -355,20 +356,19 @@ static void test_optimizer(void)
         struct dt_update_control_args good = {.sum = &sum,
                                               .sum_squares = &squares,
                                               .expected = 1.0,
-                                              .lr = 0.1f,
+                                              .lr = &lr,
                                               .beta1 = 0.9f,
                                               .beta2 = 0.95f,
                                               .control = &control};
         check_ok(dt_update_control(&backend, &good, NULL), "update_control");
         REFUSE(update_control, expected, 0.0, "0");
         REFUSE(update_control, expected, (double)NAN, "nan");
-        REFUSE(update_control, lr, -0.1f, "-0.1");
-        REFUSE(update_control, lr, INFINITY, "inf");
         REFUSE(update_control, beta1, 1.0f, "1");
         REFUSE(update_control, beta2, -0.5f, "-0.5");
         REFUSE(update_control, grad_clip, -1.0f, "-1");
         REFUSE_NULL(update_control, sum);
         REFUSE_NULL(update_control, sum_squares);
+        REFUSE_NULL(update_control, lr);
         REFUSE_NULL(update_control, control);
     }
     struct dt_adamw_args good = {.n = 4,

@@ -121,11 +121,12 @@ static struct dt_update_control control_after(struct dt_update_control before, d
 {
     struct dt_backend backend = open_cpu(1);
     struct dt_loss_sum sum = {loss, counted};
+    float lr = 0.01f;
     struct dt_update_control control = before;
     struct dt_update_control_args args = {.sum = &sum,
                                           .sum_squares = &squares,
                                           .expected = 100.0,
-                                          .lr = 0.01f,
+                                          .lr = &lr,
                                           .beta1 = 0.9f,
                                           .beta2 = 0.95f,
                                           .grad_clip = 1.0f,

@@ -1,0 +1,14 @@
+// A mark in a stream: when the device came there, and how often. What tells the host, without its
+// waiting, how long the device worked and waited, and the watchdog how far collectives came; in
+// graphs too.
+//   *time = the device's clock, in ns;   *count += 1
+// One clock a device, so differences between stamps of one device mean something, its zero does
+// not. Steps of it may be as coarse as 1 us.
+#pragma once
+
+#include <stdint.h>
+
+struct dt_stamp_args {
+    uint64_t *time; // one, =, or NULL
+    int64_t *count; // one, +=, or NULL: device memory or pinned host memory, no other writer
+};

@@ -1,0 +1,44 @@
+// Sums of device memory over ranks, put on a stream and done by the devices among themselves:
+// NCCL's part of comm. What lies on the host, and job control, stay with the communicator (comm.h).
+//
+// A watchdog thread follows the collectives by counters that the device writes into pinned host
+// memory, so graphs are followed too. Where one has begun and is not done within the communicator's
+// time-out, or NCCL reports an error, the rank writes its last collectives (number, operation,
+// bytes, state) to stderr and ends the job by dt_die: never a hang.
+#pragma once
+
+#include "backend/backend.h"
+#include "comm/comm.h"
+
+struct dt_device_comm_config {
+    struct dt_comm *comm; // all its ranks open the device communicator together
+    const struct dt_backend *backend;
+    void *memory; // the arena that is reduced: registered once; NULL: none is
+    int64_t bytes;
+    int n_collectives; // of a step, numbered from 0; every step has the same
+};
+
+// The struct that every device communicator embeds first.
+struct dt_device_comm {
+    const struct dt_device_comm_table *table;
+};
+
+struct dt_device_comm_table {
+    const char *name; // "nccl"
+    // "2.28.9", of the library on this machine. Where there is none: an error that names the
+    // library and what to install.
+    dt_status (*version)(char *text, size_t size);
+    // Collective; gives the same error on every rank.
+    dt_status (*open)(const struct dt_device_comm_config *config, struct dt_device_comm **comm);
+    // Collective number `index` of the step: the sum over ranks, in place, of `count` elements
+    // (fp32, bf16 or fp64), behind what `stream` holds. Also while `stream` is captured: settles
+    // (non-blocking NCCL: polled to success) before it returns. The sum is the same on every rank.
+    dt_status (*allreduce)(struct dt_device_comm *comm, int index, void *data, int64_t count,
+                           enum dt_dtype dtype, struct dt_stream *stream);
+    // After graphs that hold its collectives are destroyed.
+    void (*close)(struct dt_device_comm *comm);
+};
+
+// That of this build, known.c; NULL where it has none.
+extern const struct dt_device_comm_table *const dt_device_comm_known;
+extern const struct dt_device_comm_table dt_nccl_table; // only where built with DTRAIN_CUDA
