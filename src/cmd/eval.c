@@ -53,7 +53,7 @@ static dt_status evaluate(struct dt_job *job)
     DT_TRY_GOTO(status, out, dt_staging_create(job, &staging));
     DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), model));
     DT_TRY_GOTO(status, out,
-                dt_evaluate(job, model, &staging, job->settings.log.eval_batches, &total));
+                dt_evaluate(job, model, &staging, job->settings.log.eval_batches, NULL, &total));
     if (job->comm->info.rank == 0)
         status = print(source(job), &total);
 out:

@@ -1,31 +1,52 @@
 // Gradient buckets: runs of rows that leave for the all-reduce when the last of their rows is
-// ready, and the staging copies of a bf16 wire. Uses the communicator and the backend's cast.
+// ready, and the copies that travel in their place. Each is one part of a step's traffic; the sums
+// are another, the first.
 #include "comm/buckets.h"
 
-#include "base/clock.h"
+#include "comm/device_comm.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+// What travels as one all-reduce.
+struct part {
+    int64_t count; // elements
+    enum dt_dtype wire_type;
+    void *data;             // what is summed, device memory
+    void *wire;             // `data` itself, or its copy in the type of the wire; device memory
+    void *host;             // `wire` itself, or its copy in pinned memory; host path only
+    struct dt_event *ready; // on the caller's stream: `data` is final
+    struct dt_event *left;  // on the own stream: `host` holds it
+    struct dt_request *request;
+};
 
 struct bucket {
     int64_t start, end; // elements
     int64_t n_rows;
     int64_t missing; // rows not ready yet in this step
-    struct dt_request *request;
 };
 
 struct dt_buckets {
     struct dt_comm *comm;
     struct dt_backend backend;
+    struct dt_device_comm *device_comm; // NULL: through the host
+    bool between_devices, alone;
+    struct dt_stream *caller, *stream; // the caller's, and the one on which parts travel
+    struct dt_event *arrived;
     float *gradients;
-    dt_bf16 *staging; // [elements]; NULL where the wire is fp32
-    enum dt_dtype wire;
+    int64_t elements;
+    dt_bf16 *wire; // [elements], device memory; NULL where fp32 travels
+    char *host;    // pinned copies; NULL where none are needed
     int64_t n_rows;
     struct bucket *buckets;
     int64_t n_buckets;
     int64_t next;       // the next bucket to leave: they leave in table order
     int64_t *bucket_of; // [n_rows]
     bool *ready;        // [n_rows], in this step
+    struct part *parts; // the sums, where there are any, then the buckets
+    int64_t n_parts, n_sums_parts;
+    int64_t left;    // parts that have left in this step
+    int64_t boarded; // host path: parts whose all-reduce has begun
 };
 
 static dt_status check_config(const struct dt_buckets_config *config)
@@ -65,19 +86,89 @@ static void cut(struct dt_buckets *buckets, const struct dt_buckets_config *conf
     }
 }
 
-static dt_status allocate(struct dt_buckets *buckets, const struct dt_buckets_config *config)
+static int64_t aligned(int64_t bytes)
 {
-    size_t rows = (size_t)config->n_rows + 1; // calloc(0) may give NULL
-    int64_t bytes = dt_buckets_bytes(config, buckets->comm->info.size);
-    buckets->buckets = calloc(rows, sizeof *buckets->buckets);
-    buckets->bucket_of = calloc(rows, sizeof *buckets->bucket_of);
-    buckets->ready = calloc(rows, sizeof *buckets->ready);
-    if (!buckets->buckets || !buckets->bucket_of || !buckets->ready)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld buckets", (long long)config->n_rows);
-    if (bytes > 0)
-        DT_TRY(buckets->backend.table->alloc_host(buckets->backend.device, bytes,
-                                                  (void **)&buckets->staging));
+    return (bytes + 63) / 64 * 64;
+}
+
+static struct part make_part(void *data, int64_t count, enum dt_dtype wire_type)
+{
+    return (struct part){.count = count, .wire_type = wire_type, .data = data, .wire = data};
+}
+
+static int64_t wire_bytes(const struct part *part)
+{
+    return part->count * dt_dtype_size(part->wire_type);
+}
+
+// The parts in the order in which they leave.
+static void list_parts(struct dt_buckets *b, const struct dt_buckets_config *config)
+{
+    b->n_sums_parts = config->n_sums > 0;
+    if (b->n_sums_parts)
+        b->parts[b->n_parts++] = make_part(config->sums, config->n_sums, DT_F64);
+    for (int64_t i = 0; i < b->n_buckets; i++) {
+        int64_t start = b->buckets[i].start, end = b->buckets[i].end;
+        struct part *part = &b->parts[b->n_parts++];
+        *part = make_part(b->gradients + start, end - start, config->wire);
+        if (b->wire)
+            part->wire = b->wire + start;
+    }
+}
+
+// Where the host does not read device memory, each part has its place in pinned memory.
+static dt_status take_host_copies(struct dt_buckets *b)
+{
+    const struct dt_device_table *table = b->backend.table;
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < b->n_parts; i++) {
+        b->parts[i].host = b->parts[i].wire;
+        bytes += aligned(wire_bytes(&b->parts[i]));
+    }
+    if (table->unified)
+        return DT_OK;
+    DT_TRY_NOTE(table->alloc_host(b->backend.device, bytes, (void **)&b->host),
+                "pinning %.1f MiB for gradients on their way", (double)bytes / 0x1p20);
+    bytes = 0;
+    for (int64_t i = 0; i < b->n_parts; i++) {
+        b->parts[i].host = b->host + bytes;
+        bytes += aligned(wire_bytes(&b->parts[i]));
+    }
     return DT_OK;
+}
+
+static dt_status take_events(struct dt_buckets *b)
+{
+    const struct dt_device_table *table = b->backend.table;
+    DT_TRY(table->stream_create(b->backend.device, &b->stream));
+    DT_TRY(table->event_create(b->backend.device, &b->arrived));
+    for (int64_t i = 0; i < b->n_parts; i++) {
+        DT_TRY(table->event_create(b->backend.device, &b->parts[i].ready));
+        DT_TRY(table->event_create(b->backend.device, &b->parts[i].left));
+    }
+    return DT_OK;
+}
+
+static dt_status allocate(struct dt_buckets *b, const struct dt_buckets_config *config)
+{
+    size_t rows = (size_t)config->n_rows + 1; // calloc(0) may give NULL; parts: the sums
+    int64_t bytes = dt_buckets_bytes(config, b->comm->info.size);
+    b->buckets = calloc(rows, sizeof *b->buckets);
+    b->bucket_of = calloc(rows, sizeof *b->bucket_of);
+    b->ready = calloc(rows, sizeof *b->ready);
+    b->parts = calloc(rows, sizeof *b->parts);
+    if (!b->buckets || !b->bucket_of || !b->ready || !b->parts)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld buckets", (long long)config->n_rows);
+    cut(b, config);
+    if (b->alone)
+        return DT_OK;
+    if (bytes > 0)
+        DT_TRY_NOTE(b->backend.table->alloc(b->backend.device, bytes, (void **)&b->wire),
+                    "taking %.1f MiB for bf16 gradients on their way", (double)bytes / 0x1p20);
+    list_parts(b, config);
+    if (!b->between_devices)
+        DT_TRY(take_host_copies(b));
+    return take_events(b);
 }
 
 dt_status dt_buckets_create(struct dt_comm *comm, const struct dt_backend *backend,
@@ -92,11 +183,13 @@ dt_status dt_buckets_create(struct dt_comm *comm, const struct dt_backend *backe
         return DT_FAIL(DT_MACHINE, NULL, "no memory for buckets");
     *buckets = (struct dt_buckets){.comm = comm,
                                    .backend = *backend,
+                                   .between_devices = config->between_devices,
+                                   .alone = comm->info.size == 1,
+                                   .caller = config->stream,
                                    .gradients = config->gradients,
-                                   .wire = config->wire,
+                                   .elements = config->elements,
                                    .n_rows = config->n_rows};
     DT_TRY_GOTO(status, fail, allocate(buckets, config));
-    cut(buckets, config);
     *result = buckets;
     return DT_OK;
 fail:
@@ -104,12 +197,46 @@ fail:
     return status;
 }
 
+dt_status dt_buckets_connect(struct dt_buckets *b)
+{
+    if (!b->between_devices || b->alone)
+        return DT_OK;
+    struct dt_device_comm_config config = {.comm = b->comm,
+                                           .backend = &b->backend,
+                                           .memory = b->wire ? (void *)b->wire : b->gradients,
+                                           .bytes = b->elements *
+                                                    dt_dtype_size(b->wire ? DT_BF16 : DT_F32),
+                                           .n_collectives = (int)b->n_parts};
+    return dt_device_comm_known->open(&config, &b->device_comm);
+}
+
+static void destroy_events(struct dt_buckets *b)
+{
+    const struct dt_device_table *table = b->backend.table;
+    for (int64_t i = 0; i < b->n_parts; i++) {
+        if (b->parts[i].ready)
+            table->event_destroy(b->backend.device, b->parts[i].ready);
+        if (b->parts[i].left)
+            table->event_destroy(b->backend.device, b->parts[i].left);
+    }
+    if (b->arrived)
+        table->event_destroy(b->backend.device, b->arrived);
+    if (b->stream)
+        table->stream_destroy(b->backend.device, b->stream);
+}
+
 void dt_buckets_destroy(struct dt_buckets *buckets)
 {
     if (!buckets)
         return;
-    if (buckets->staging)
-        buckets->backend.table->free_host(buckets->backend.device, buckets->staging);
+    if (buckets->device_comm)
+        buckets->device_comm->table->close(buckets->device_comm);
+    destroy_events(buckets);
+    if (buckets->host)
+        buckets->backend.table->free_host(buckets->backend.device, buckets->host);
+    if (buckets->wire)
+        buckets->backend.table->free(buckets->backend.device, buckets->wire);
+    free(buckets->parts);
     free(buckets->ready);
     free(buckets->bucket_of);
     free(buckets->buckets);
@@ -128,24 +255,84 @@ int64_t dt_buckets_bytes(const struct dt_buckets_config *config, int n_ranks)
     return config->elements * (int64_t)sizeof(dt_bf16);
 }
 
-static dt_status send(struct dt_buckets *buckets, struct bucket *bucket)
+bool dt_buckets_can_be_captured(const struct dt_buckets *buckets)
 {
-    int64_t n = bucket->end - bucket->start;
-    float *gradients = buckets->gradients + bucket->start;
-    if (!buckets->staging) {
-        DT_TRY(dt_allreduce_begin(buckets->comm, gradients, n, DT_F32, DT_SUM, &bucket->request));
+    return buckets->alone || buckets->device_comm;
+}
+
+// Between `data` (fp32) and what travels, on the parts' own stream.
+static dt_status convert(struct dt_buckets *b, const struct part *part, bool to_wire)
+{
+    if (part->wire == part->data)
         return DT_OK;
+    struct dt_cast_args args = {.n = part->count,
+                                .x = to_wire ? part->data : part->wire,
+                                .x_type = to_wire ? DT_F32 : part->wire_type,
+                                .y = to_wire ? part->wire : part->data,
+                                .y_type = to_wire ? part->wire_type : DT_F32};
+    return dt_cast(&b->backend, &args, b->stream);
+}
+
+static dt_status leave_for_devices(struct dt_buckets *b, const struct part *part)
+{
+    DT_TRY(b->device_comm->table->allreduce(b->device_comm, (int)b->left, part->wire, part->count,
+                                            part->wire_type, b->stream));
+    return convert(b, part, false);
+}
+
+static dt_status leave_for_host(struct dt_buckets *b, const struct part *part)
+{
+    const struct dt_device_table *table = b->backend.table;
+    if (part->host != part->wire)
+        DT_TRY(
+            table->to_host(b->backend.device, part->host, part->wire, wire_bytes(part), b->stream));
+    return table->event_record(b->backend.device, part->left, b->stream);
+}
+
+// Begins the all-reduces of parts that have come to the host, in the order in which they left.
+// Waits for those on their way, or not.
+static dt_status board(struct dt_buckets *b, bool wait)
+{
+    const struct dt_device_table *table = b->backend.table;
+    for (; b->boarded < b->left; b->boarded++) {
+        struct part *part = &b->parts[b->boarded];
+        bool there = true;
+        if (wait)
+            DT_TRY(table->event_sync(b->backend.device, part->left));
+        else
+            DT_TRY(table->event_done(b->backend.device, part->left, &there));
+        if (!there)
+            return DT_OK;
+        DT_TRY(dt_allreduce_begin(b->comm, part->host, part->count, part->wire_type, DT_SUM,
+                                  &part->request));
     }
-    DT_TRY(dt_cast(&buckets->backend,
-                   &(struct dt_cast_args){.n = n,
-                                          .x = gradients,
-                                          .x_type = DT_F32,
-                                          .y = buckets->staging + bucket->start,
-                                          .y_type = DT_BF16},
-                   NULL));
-    DT_TRY(dt_allreduce_begin(buckets->comm, buckets->staging + bucket->start, n, DT_BF16, DT_SUM,
-                              &bucket->request));
     return DT_OK;
+}
+
+static dt_status leave(struct dt_buckets *b)
+{
+    if (b->alone)
+        return DT_OK;
+    if (b->between_devices && !b->device_comm)
+        return DT_FAIL(DT_MACHINE, NULL, "buckets were never connected");
+    const struct dt_device_table *table = b->backend.table;
+    struct part *part = &b->parts[b->left];
+    DT_TRY(table->event_record(b->backend.device, part->ready, b->caller));
+    DT_TRY(table->stream_wait(b->backend.device, b->stream, part->ready));
+    DT_TRY(convert(b, part, true));
+    DT_TRY(b->device_comm ? leave_for_devices(b, part) : leave_for_host(b, part));
+    b->left++;
+    return b->device_comm ? DT_OK : board(b, false);
+}
+
+dt_status dt_buckets_sums_ready(struct dt_buckets *b)
+{
+    if (b->alone)
+        return DT_OK;
+    if (b->left > 0 || b->n_sums_parts == 0)
+        return DT_FAIL(DT_MACHINE, NULL, "the sums of a step were announced %s",
+                       b->left > 0 ? "twice, or behind a bucket" : "and are none");
+    return leave(b);
 }
 
 dt_status dt_buckets_ready(struct dt_buckets *buckets, int64_t row)
@@ -156,51 +343,59 @@ dt_status dt_buckets_ready(struct dt_buckets *buckets, int64_t row)
                        row < 0 || row >= buckets->n_rows ? "and is none" : "twice in a step");
     buckets->ready[row] = true;
     buckets->buckets[buckets->bucket_of[row]].missing--;
+    if (buckets->left < buckets->n_sums_parts)
+        return DT_FAIL(DT_MACHINE, NULL, "gradient row %lld was announced before the step's sums",
+                       (long long)row);
     // In table order even where rows come otherwise: every rank must begin them alike.
-    while (buckets->next < buckets->n_buckets && buckets->buckets[buckets->next].missing == 0)
-        DT_TRY(send(buckets, &buckets->buckets[buckets->next++]));
-    return DT_OK;
-}
-
-static dt_status receive(struct dt_buckets *buckets, struct bucket *bucket)
-{
-    struct dt_request *request = bucket->request;
-    bucket->request = NULL;
-    DT_TRY(dt_wait(buckets->comm, request));
-    if (!buckets->staging)
-        return DT_OK;
-    DT_TRY(dt_cast(&buckets->backend,
-                   &(struct dt_cast_args){.n = bucket->end - bucket->start,
-                                          .x = buckets->staging + bucket->start,
-                                          .x_type = DT_BF16,
-                                          .y = buckets->gradients + bucket->start,
-                                          .y_type = DT_F32},
-                   NULL));
+    while (buckets->next < buckets->n_buckets && buckets->buckets[buckets->next].missing == 0) {
+        DT_TRY(leave(buckets));
+        buckets->next++;
+    }
     return DT_OK;
 }
 
 static dt_status check_all_left(const struct dt_buckets *buckets)
 {
-    if (buckets->next == buckets->n_buckets)
-        return DT_OK;
     for (int64_t row = 0; row < buckets->n_rows; row++)
         if (!buckets->ready[row])
             return DT_FAIL(DT_MACHINE, NULL, "the gradient of row %lld was never announced",
                            (long long)row);
+    if (buckets->left < buckets->n_parts)
+        return DT_FAIL(DT_MACHINE, NULL, "the sums of a step were never announced");
     return DT_OK;
 }
 
-dt_status dt_buckets_wait(struct dt_buckets *buckets, double *exposed_ms)
+static dt_status return_from_host(struct dt_buckets *b, struct part *part)
 {
-    double start = dt_seconds();
-    DT_TRY(check_all_left(buckets));
-    for (int64_t i = 0; i < buckets->n_buckets; i++) {
-        DT_TRY(receive(buckets, &buckets->buckets[i]));
-        buckets->buckets[i].missing = buckets->buckets[i].n_rows;
+    struct dt_request *request = part->request;
+    part->request = NULL;
+    DT_TRY(dt_wait(b->comm, request));
+    if (part->host != part->wire)
+        DT_TRY(b->backend.table->to_device(b->backend.device, part->wire, part->host,
+                                           wire_bytes(part), b->stream));
+    return convert(b, part, false);
+}
+
+static dt_status collect(struct dt_buckets *b)
+{
+    const struct dt_device_table *table = b->backend.table;
+    if (!b->device_comm) {
+        DT_TRY(board(b, true));
+        for (int64_t i = 0; i < b->n_parts; i++)
+            DT_TRY(return_from_host(b, &b->parts[i]));
     }
+    DT_TRY(table->event_record(b->backend.device, b->arrived, b->stream));
+    return table->stream_wait(b->backend.device, b->caller, b->arrived);
+}
+
+dt_status dt_buckets_wait(struct dt_buckets *buckets)
+{
+    DT_TRY(check_all_left(buckets));
+    if (!buckets->alone)
+        DT_TRY(collect(buckets));
+    for (int64_t i = 0; i < buckets->n_buckets; i++)
+        buckets->buckets[i].missing = buckets->buckets[i].n_rows;
     memset(buckets->ready, 0, (size_t)buckets->n_rows * sizeof *buckets->ready);
-    buckets->next = 0;
-    if (exposed_ms)
-        *exposed_ms = 1e3 * (dt_seconds() - start);
+    buckets->next = buckets->left = buckets->boarded = 0;
     return DT_OK;
 }

@@ -5,5 +5,6 @@
 #include "train/staging.h"
 
 // At most `max_batches` batches (0: all). Every rank evaluates its slots; all get the global sums.
+// The work lies on `stream`, of which the host waits for the end.
 dt_status dt_evaluate(const struct dt_job *job, struct dt_model *model, struct dt_staging *staging,
-                      int64_t max_batches, struct dt_loss_sum *total);
+                      int64_t max_batches, struct dt_stream *stream, struct dt_loss_sum *total);

@@ -346,6 +346,11 @@ struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
         .sequences = job->micro_batch, .length = job->settings.data.seq_len, .training = training};
 }
 
+bool dt_job_uses_device_comm(const struct dt_job *job)
+{
+    return job->settings.comm.backend == DT_COMM_NCCL;
+}
+
 enum dt_dtype dt_job_wire(const struct dt_job *job)
 {
     return job->settings.comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32;

@@ -40,6 +40,8 @@ bool dt_job_resume_is_named(const struct dt_job *job);
 struct dt_loader_config dt_job_train_loader(const struct dt_job *job);
 struct dt_loader_config dt_job_val_loader(const struct dt_job *job);
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
+// Whether gradients travel from device to device (comm.backend and the device decide).
+bool dt_job_uses_device_comm(const struct dt_job *job);
 enum dt_dtype dt_job_wire(const struct dt_job *job); // of gradients between ranks
 // Weights of a model: from `dir` where not "" (a Hugging Face directory or a checkpoint), else
 // initial; read on rank 0, the same on all ranks afterwards.

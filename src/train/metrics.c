@@ -162,6 +162,7 @@ dt_status dt_metrics_train(struct dt_metrics *m, const struct dt_train_line *lin
     add_number(text, sizeof text, "tokens_per_s", line->tokens_per_s);
     add_number(text, sizeof text, "data_wait_ms", line->data_wait_ms);
     add_number(text, sizeof text, "comm_wait_ms", line->comm_wait_ms);
+    add_number(text, sizeof text, "idle_ms", line->idle_ms);
     add_number(text, sizeof text, "memory_mb", line->memory_mb);
     n = strlen(text);
     snprintf(text + n, sizeof text - n, ",\"skipped\":%s", line->skipped ? "true" : "false");

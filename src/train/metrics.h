@@ -14,6 +14,7 @@ struct dt_train_line {
     int64_t step, epoch, tokens; // tokens: cumulative
     double loss, grad_norm, lr;
     double step_ms, tokens_per_s, data_wait_ms, comm_wait_ms, memory_mb;
+    double idle_ms; // the device stood still between the step before and this one
     bool skipped;
 };
 

@@ -66,7 +66,8 @@ dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model 
 
 void dt_optimizer_destroy(struct dt_optimizer *o)
 {
-    void *memory[] = {o->m, o->v, o->lr, o->sum, o->control, o->sum_squares, o->spans, o->workspace};
+    void *memory[] = {o->m,       o->v,           o->lr,    o->sum,
+                      o->control, o->sum_squares, o->spans, o->workspace};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         if (memory[i])
             o->backend->table->free(o->backend->device, memory[i]);
@@ -110,12 +111,19 @@ dt_status dt_optimizer_step(struct dt_optimizer *o, double expected, struct dt_s
     return dt_adamw(o->backend, &adamw, stream);
 }
 
+struct dt_update_control dt_optimizer_readable(const struct dt_update_control *control)
+{
+    struct dt_update_control readable = *control;
+    readable.loss = fabs(control->loss);
+    readable.grad_norm = fabs(control->grad_norm);
+    return readable;
+}
+
 dt_status dt_optimizer_read(const struct dt_optimizer *o, struct dt_update_control *control)
 {
     DT_TRY(
         o->backend->table->to_host(o->backend->device, control, o->control, sizeof *control, NULL));
     DT_TRY(o->backend->table->stream_sync(o->backend->device, NULL));
-    control->loss = fabs(control->loss); // neither is negative, but a NaN may have its sign set
-    control->grad_norm = fabs(control->grad_norm);
+    *control = dt_optimizer_readable(control);
     return DT_OK;
 }

@@ -33,6 +33,8 @@ dt_status dt_optimizer_restore(struct dt_optimizer *optimizer, int64_t updates,
 // the step's; `expected`: the batch's tokens.
 dt_status dt_optimizer_step(struct dt_optimizer *optimizer, double expected,
                             struct dt_stream *stream);
+// As people read it: loss and norm are never negative, but a NaN may have its sign set.
+struct dt_update_control dt_optimizer_readable(const struct dt_update_control *control);
 // The control struct of the last step, on the host.
 dt_status dt_optimizer_read(const struct dt_optimizer *optimizer,
                             struct dt_update_control *control);

@@ -1,9 +1,33 @@
 // Where loader batches become model inputs: names are bound to arrays here.
 #include "train/staging.h"
 
+enum { TOKEN_BYTES = 4 + 4 + 1 };
+
 int64_t dt_staging_bytes(const struct dt_job *job)
 {
-    return job->local_batch * job->settings.data.seq_len * (4 + 4 + 1);
+    return (job->local_batch + job->micro_batch) * job->settings.data.seq_len * TOKEN_BYTES;
+}
+
+static dt_status take_arrays(const struct dt_backend *backend, int64_t tokens,
+                             struct dt_staged *arrays)
+{
+    const struct dt_device_table *table = backend->table;
+    DT_TRY(table->alloc(backend->device, tokens * 4, (void **)&arrays->ids));
+    DT_TRY(table->alloc(backend->device, tokens * 4, (void **)&arrays->labels));
+    return table->alloc(backend->device, tokens, (void **)&arrays->reset);
+}
+
+static dt_status take_all(struct dt_staging *s)
+{
+    const struct dt_device_table *table = s->backend->table;
+    struct dt_device *device = s->backend->device;
+    DT_TRY(take_arrays(s->backend, s->sequences * s->length, &s->arrived));
+    DT_TRY(take_arrays(s->backend, s->micro * s->length, &s->input));
+    DT_TRY(table->alloc(device, sizeof *s->arrived_lr, (void **)&s->arrived_lr));
+    DT_TRY(table->alloc_host(device, sizeof *s->host_lr, (void **)&s->host_lr));
+    DT_TRY(table->stream_create(device, &s->copies));
+    DT_TRY(table->event_create(device, &s->there));
+    return table->event_create(device, &s->taken);
 }
 
 dt_status dt_staging_create(const struct dt_job *job, struct dt_staging *s)
@@ -12,13 +36,7 @@ dt_status dt_staging_create(const struct dt_job *job, struct dt_staging *s)
                              .sequences = job->local_batch,
                              .length = job->settings.data.seq_len,
                              .micro = job->micro_batch};
-    const struct dt_device_table *table = s->backend->table;
-    int64_t n = s->sequences * s->length;
-    dt_status status = table->alloc(s->backend->device, n * 4, (void **)&s->ids);
-    if (status == DT_OK)
-        status = table->alloc(s->backend->device, n * 4, (void **)&s->labels);
-    if (status == DT_OK)
-        status = table->alloc(s->backend->device, n, (void **)&s->reset);
+    dt_status status = take_all(s);
     if (status != DT_OK)
         dt_staging_destroy(s);
     return status;
@@ -26,16 +44,31 @@ dt_status dt_staging_create(const struct dt_job *job, struct dt_staging *s)
 
 void dt_staging_destroy(struct dt_staging *s)
 {
-    void *memory[] = {s->ids, s->labels, s->reset};
-    for (int i = 0; i < 3; i++)
+    const struct dt_device_table *table = s->backend->table;
+    struct dt_device *device = s->backend->device;
+    void *memory[] = {s->arrived.ids,  s->arrived.labels, s->arrived.reset, s->input.ids,
+                      s->input.labels, s->input.reset,    s->arrived_lr};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         if (memory[i])
-            s->backend->table->free(s->backend->device, memory[i]);
+            table->free(device, memory[i]);
+    if (s->host_lr)
+        table->free_host(device, s->host_lr);
+    if (s->there)
+        table->event_destroy(device, s->there);
+    if (s->taken)
+        table->event_destroy(device, s->taken);
+    if (s->copies)
+        table->stream_destroy(device, s->copies);
     *s = (struct dt_staging){0};
 }
 
+dt_status dt_staging_settle(struct dt_staging *s)
+{
+    return s->backend->table->event_sync(s->backend->device, s->there);
+}
+
 static dt_status load_array(const struct dt_staging *s, const struct dt_batch *batch,
-                            const char *name, enum dt_dtype type, void *to,
-                            struct dt_stream *stream)
+                            const char *name, enum dt_dtype type, void *to)
 {
     const struct dt_array *array = dt_batch_find(batch, name);
     if (!array || array->type != type || array->shape[0] != s->sequences ||
@@ -43,16 +76,24 @@ static dt_status load_array(const struct dt_staging *s, const struct dt_batch *b
         return DT_FAIL(DT_MACHINE, NULL, "the loader's array %s is missing or of another shape",
                        name);
     return s->backend->table->to_device(s->backend->device, to, array->data,
-                                        s->sequences * s->length * dt_dtype_size(type), stream);
+                                        s->sequences * s->length * dt_dtype_size(type), s->copies);
 }
 
-dt_status dt_staging_load(struct dt_staging *s, const struct dt_batch *batch,
+dt_status dt_staging_load(struct dt_staging *s, const struct dt_batch *batch, double lr,
                           struct dt_stream *stream)
 {
-    DT_TRY(load_array(s, batch, "input_ids", DT_I32, s->ids, stream));
-    DT_TRY(load_array(s, batch, "labels", DT_I32, s->labels, stream));
+    const struct dt_device_table *table = s->backend->table;
+    struct dt_device *device = s->backend->device;
+    DT_TRY(table->stream_wait(device, s->copies, s->taken));
+    DT_TRY(load_array(s, batch, "input_ids", DT_I32, s->arrived.ids));
+    DT_TRY(load_array(s, batch, "labels", DT_I32, s->arrived.labels));
     s->has_reset = dt_batch_find(batch, "reset") != NULL;
-    return s->has_reset ? load_array(s, batch, "reset", DT_U8, s->reset, stream) : DT_OK;
+    if (s->has_reset)
+        DT_TRY(load_array(s, batch, "reset", DT_U8, s->arrived.reset));
+    *s->host_lr = (float)lr;
+    DT_TRY(table->to_device(device, s->arrived_lr, s->host_lr, sizeof *s->host_lr, s->copies));
+    DT_TRY(table->event_record(device, s->there, s->copies));
+    return table->stream_wait(device, stream, s->there);
 }
 
 int64_t dt_staging_micro_batches(const struct dt_staging *s)
@@ -60,12 +101,27 @@ int64_t dt_staging_micro_batches(const struct dt_staging *s)
     return s->sequences / s->micro;
 }
 
-struct dt_model_input dt_staging_micro_batch(const struct dt_staging *s, int64_t index)
+dt_status dt_staging_take_lr(struct dt_staging *s, float *lr, struct dt_stream *stream)
 {
-    int64_t first = index * s->micro * s->length;
-    return (struct dt_model_input){.sequences = s->micro,
-                                   .length = s->length,
-                                   .ids = s->ids + first,
-                                   .labels = s->labels + first,
-                                   .reset = s->has_reset ? s->reset + first : NULL};
+    return s->backend->table->copy(s->backend->device, lr, s->arrived_lr, sizeof *lr, stream);
+}
+
+dt_status dt_staging_take(struct dt_staging *s, int64_t index, struct dt_stream *stream,
+                          struct dt_model_input *input)
+{
+    const struct dt_device_table *table = s->backend->table;
+    struct dt_device *device = s->backend->device;
+    int64_t n = s->micro * s->length, first = index * n;
+    DT_TRY(table->copy(device, s->input.ids, s->arrived.ids + first, n * 4, stream));
+    DT_TRY(table->copy(device, s->input.labels, s->arrived.labels + first, n * 4, stream));
+    if (s->has_reset)
+        DT_TRY(table->copy(device, s->input.reset, s->arrived.reset + first, n, stream));
+    if (index == dt_staging_micro_batches(s) - 1)
+        DT_TRY(table->event_record(device, s->taken, stream));
+    *input = (struct dt_model_input){.sequences = s->micro,
+                                     .length = s->length,
+                                     .ids = s->input.ids,
+                                     .labels = s->input.labels,
+                                     .reset = s->has_reset ? s->input.reset : NULL};
+    return DT_OK;
 }

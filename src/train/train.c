@@ -4,41 +4,45 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/buckets.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
 #include "train/host_arrays.h"
 #include "train/metrics.h"
-#include "train/optimizer.h"
 #include "train/schedule.h"
 #include "train/signals.h"
-#include "train/staging.h"
+#include "train/step.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
 
+// What the host knew of a step when it launched it.
+struct launch {
+    double start, lr, data_wait_ms;
+};
+
 struct trainer {
     struct dt_job *job;
     bool root;
     struct dt_model *model;
-    struct dt_optimizer optimizer;
-    struct dt_buckets *buckets;
+    struct dt_stepper *stepper;
     struct dt_loader *loader;
-    struct dt_staging staging;
     struct dt_metrics *metrics; // root only
     struct dt_lr_schedule schedule;
-    struct dt_trainer_state state;
-    double last_save;   // dt_seconds of the last checkpoint
-    int64_t last_saved; // its step, -1 where none
-    int64_t last_eval;  // step of the last validation
+    struct dt_trainer_state state; // after the last step that was collected
+    struct launch
+        launches[DT_STEPS_IN_FLIGHT]; // of the steps in flight, by step % DT_STEPS_IN_FLIGHT
+    double last_collect;              // dt_seconds
+    double last_save;                 // dt_seconds of the last checkpoint
+    int64_t last_saved;               // its step, -1 where none
+    int64_t last_eval;                // step of the last validation
 };
 
-// What ranks tell each other with the loss, summed over ranks.
-struct step_sums {
-    struct dt_loss_sum loss;
+// What ranks tell each other at every step, summed over ranks.
+struct wishes {
     double stop; // ranks that were asked to stop
     double save; // rank 0: it is time for a checkpoint
 };
@@ -62,27 +66,7 @@ static double memory_mb(const struct dt_backend *backend)
                                    : (double)backend->table->memory_in_use(backend->device) / 1e6;
 }
 
-// Creation, in the order of the data's way: model, optimizer, buckets, loader.
-
-static dt_status create_buckets(struct trainer *t)
-{
-    const struct dt_settings *s = &t->job->settings;
-    const struct dt_params *params = dt_model_table(t->model);
-    int64_t *ends = malloc((size_t)params->n * sizeof *ends);
-    if (!ends)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %d rows", params->n);
-    for (int i = 0; i < params->n; i++)
-        ends[i] = i + 1 < params->n ? params->rows[i + 1].offset : params->elements;
-    struct dt_buckets_config config = {.gradients = dt_model_gradients(t->model),
-                                       .elements = params->elements,
-                                       .row_ends = ends,
-                                       .n_rows = params->n,
-                                       .bucket_bytes = (int64_t)(s->comm.bucket_mb * 1e6),
-                                       .wire = dt_job_wire(t->job)};
-    dt_status status = dt_buckets_create(t->job->comm, &t->job->backend, &config, &t->buckets);
-    free(ends);
-    return status;
-}
+// Creation, in the order of the data's way: model, step, loader.
 
 static struct dt_trainer_state fresh_state(const struct dt_settings *s)
 {
@@ -135,7 +119,8 @@ static dt_status resume(struct trainer *t)
 {
     struct dt_host_arrays host;
     dt_comm_progress(t->job->comm, 0, "loading a checkpoint");
-    dt_status status = dt_host_arrays_take(&t->job->backend, t->model, &t->optimizer, false, &host);
+    dt_status status = dt_host_arrays_take(&t->job->backend, t->model,
+                                           dt_stepper_optimizer(t->stepper), false, &host);
     if (status == DT_OK)
         status = load_on_root(t, &host);
     status = dt_agree(t->job->comm, status);
@@ -149,7 +134,8 @@ static dt_status resume(struct trainer *t)
     if (status != DT_OK)
         return status;
     DT_TRY(dt_model_refresh(t->model, NULL));
-    DT_TRY(dt_optimizer_restore(&t->optimizer, t->state.updates, t->state.skipped_in_a_row));
+    DT_TRY(dt_optimizer_restore(dt_stepper_optimizer(t->stepper), t->state.updates,
+                                t->state.skipped_in_a_row));
     dt_info("going on from %s at step %lld", t->job->resume, (long long)t->state.step);
     return DT_OK;
 }
@@ -178,9 +164,7 @@ static dt_status create_local(struct trainer *t)
     struct dt_job *job = t->job;
     struct dt_model_shape shape = dt_job_shape(job, true);
     DT_TRY(dt_model_create(&job->backend, &job->model, &shape, &t->model));
-    DT_TRY(dt_optimizer_create(&job->backend, t->model, &job->settings, &t->optimizer));
-    DT_TRY(create_buckets(t));
-    return dt_staging_create(job, &t->staging);
+    return dt_stepper_create(job, t->model, &t->stepper);
 }
 
 static dt_status create(struct trainer *t)
@@ -188,12 +172,15 @@ static dt_status create(struct trainer *t)
     struct dt_job *job = t->job;
     dt_comm_progress(job->comm, 0, "building the model");
     DT_TRY(dt_agree(job->comm, create_local(t)));
+    DT_TRY(dt_stepper_connect(t->stepper));
     t->state = fresh_state(&job->settings);
     t->schedule = dt_lr_schedule(&job->settings, job->steps);
     if (job->resume[0])
         DT_TRY(resume(t));
     else
         DT_TRY(dt_job_load_weights(job, job->settings.run.init_from, t->model));
+    // Weights were sent beside the stream that uses them.
+    DT_TRY(job->backend.table->stream_sync(job->backend.device, NULL));
     if (job->resume[0]) // a checkpoint comes behind the validation of its step
         t->last_saved = t->last_eval = t->state.step;
     struct dt_loader_config loader = dt_job_train_loader(job);
@@ -207,11 +194,7 @@ static void destroy(struct trainer *t)
 {
     dt_loader_close(t->loader);
     dt_metrics_close(t->metrics);
-    dt_buckets_destroy(t->buckets);
-    if (t->optimizer.backend)
-        dt_optimizer_destroy(&t->optimizer);
-    if (t->staging.backend)
-        dt_staging_destroy(&t->staging);
+    dt_stepper_destroy(t->stepper);
     dt_model_destroy(t->model);
 }
 
@@ -225,7 +208,8 @@ static dt_status save_on_root(struct trainer *t)
     struct dt_host_arrays host;
     char path[DT_PATH];
     double start = dt_seconds();
-    dt_status status = dt_host_arrays_take(&t->job->backend, t->model, &t->optimizer, true, &host);
+    dt_status status = dt_host_arrays_take(&t->job->backend, t->model,
+                                           dt_stepper_optimizer(t->stepper), true, &host);
     struct dt_checkpoint_arrays arrays = checkpoint_arrays(t, &host);
     if (status == DT_OK)
         status = dt_checkpoint_save(job->folder.checkpoints, &arrays, &t->state, job->train, path);
@@ -253,7 +237,8 @@ static dt_status validate(struct trainer *t)
         return DT_OK;
     struct dt_loss_sum total;
     dt_comm_progress(t->job->comm, t->state.step, "validation");
-    DT_TRY(dt_evaluate(t->job, t->model, &t->staging, t->job->settings.log.eval_batches, &total));
+    DT_TRY(dt_evaluate(t->job, t->model, dt_stepper_staging(t->stepper),
+                       t->job->settings.log.eval_batches, dt_stepper_stream(t->stepper), &total));
     t->last_eval = t->state.step;
     if (!t->root)
         return DT_OK;
@@ -294,30 +279,6 @@ static dt_status verify_replicas(struct trainer *t)
 
 // The step.
 
-static dt_status row_ready(void *context, int64_t row)
-{
-    return dt_buckets_ready(context, row);
-}
-
-static dt_status forward_backward(struct trainer *t, int64_t step)
-{
-    struct dt_comm *comm = t->job->comm;
-    const struct dt_settings *s = &t->job->settings;
-    double scale = 1.0 / ((double)s->data.batch * (double)s->data.seq_len);
-    int64_t n = dt_staging_micro_batches(&t->staging);
-    for (int64_t i = 0; i < n; i++) {
-        struct dt_model_input input = dt_staging_micro_batch(&t->staging, i);
-        bool last = i == n - 1;
-        dt_comm_progress(comm, step, "forward");
-        DT_TRY(dt_model_forward(t->model, &input, NULL, NULL, NULL));
-        DT_TRY(dt_model_loss(t->model, &input, scale, i > 0, t->optimizer.sum, NULL));
-        dt_comm_progress(comm, step, "backward");
-        DT_TRY(dt_model_backward(t->model, &input, NULL, i > 0, last ? row_ready : NULL, t->buckets,
-                                 NULL));
-    }
-    return DT_OK;
-}
-
 static bool time_to_save(const struct trainer *t)
 {
     const struct dt_settings *s = &t->job->settings;
@@ -325,16 +286,11 @@ static bool time_to_save(const struct trainer *t)
            dt_seconds() - t->last_save >= 60 * s->checkpoint.minutes;
 }
 
-// Adds up loss and wishes over ranks; the gradients' buckets are under way beside it.
-static dt_status share_sums(struct trainer *t, struct step_sums *sums)
+// The device works on meanwhile.
+static dt_status share_wishes(struct trainer *t, struct wishes *wishes)
 {
-    const struct dt_backend *backend = &t->job->backend;
-    int64_t bytes = sizeof sums->loss;
-    *sums = (struct step_sums){.stop = dt_signals_pending() != 0, .save = time_to_save(t)};
-    DT_TRY(backend->table->to_host(backend->device, &sums->loss, t->optimizer.sum, bytes, NULL));
-    DT_TRY(backend->table->stream_sync(backend->device, NULL));
-    DT_TRY(dt_allreduce(t->job->comm, sums, sizeof *sums / sizeof(double), DT_F64, DT_SUM));
-    return backend->table->to_device(backend->device, t->optimizer.sum, &sums->loss, bytes, NULL);
+    *wishes = (struct wishes){.stop = dt_signals_pending() != 0, .save = time_to_save(t)};
+    return dt_allreduce(t->job->comm, wishes, sizeof *wishes / sizeof(double), DT_F64, DT_SUM);
 }
 
 // Alike on every rank, since the control struct is; rank 0 tells.
@@ -368,8 +324,8 @@ static void count_step(struct trainer *t, const struct dt_update_control *contro
     t->state.tokens += s->data.batch * s->data.seq_len;
 }
 
-static dt_status log_step(struct trainer *t, const struct dt_update_control *control, double lr,
-                          double seconds, double data_wait_ms, double comm_wait_ms)
+static dt_status log_step(struct trainer *t, const struct dt_step_result *result,
+                          const struct launch *launch, double seconds)
 {
     if (!t->root)
         return DT_OK;
@@ -377,62 +333,83 @@ static dt_status log_step(struct trainer *t, const struct dt_update_control *con
     struct dt_train_line line = {.step = t->state.step,
                                  .epoch = (t->state.step - 1) / t->job->steps_per_epoch,
                                  .tokens = t->state.tokens,
-                                 .loss = control->loss,
-                                 .grad_norm = control->grad_norm,
-                                 .lr = lr,
+                                 .loss = result->control.loss,
+                                 .grad_norm = result->control.grad_norm,
+                                 .lr = launch->lr,
                                  .step_ms = seconds * 1e3,
                                  .tokens_per_s =
                                      (double)(s->data.batch * s->data.seq_len) / seconds,
-                                 .data_wait_ms = data_wait_ms,
-                                 .comm_wait_ms = comm_wait_ms,
+                                 .data_wait_ms = launch->data_wait_ms,
+                                 .comm_wait_ms = result->comm_wait_ms,
+                                 .idle_ms = result->idle_ms,
                                  .memory_mb = memory_mb(&t->job->backend),
-                                 .skipped = control->skip};
+                                 .skipped = result->control.skip};
     return dt_metrics_train(t->metrics, &line);
 }
 
-static dt_status train_step(struct trainer *t, struct step_sums *sums)
+static dt_status launch(struct trainer *t)
 {
-    struct dt_job *job = t->job;
-    const struct dt_settings *s = &job->settings;
-    int64_t step = t->state.step + 1;
-    double start = dt_seconds(), lr = dt_lr_at(&t->schedule, step), data_wait_ms, comm_wait_ms;
+    struct dt_comm *comm = t->job->comm;
+    int64_t step = t->state.step + dt_stepper_in_flight(t->stepper) + 1;
+    struct launch *launch = &t->launches[step % DT_STEPS_IN_FLIGHT];
     const struct dt_batch *batch;
-    struct dt_update_control control;
-    dt_comm_progress(job->comm, step, "reading data");
-    DT_TRY(dt_loader_next(t->loader, &batch, &data_wait_ms));
-    DT_TRY(dt_staging_load(&t->staging, batch, NULL));
-    DT_TRY(job->backend.table->fill(job->backend.device, t->optimizer.sum, 0,
-                                    sizeof *t->optimizer.sum, NULL));
-    DT_TRY(forward_backward(t, step));
-    dt_comm_progress(job->comm, step, "summing gradients");
-    double waiting = dt_seconds();
-    DT_TRY(share_sums(t, sums));
-    DT_TRY(dt_buckets_wait(t->buckets, NULL));
-    comm_wait_ms = (dt_seconds() - waiting) * 1e3;
-    dt_comm_progress(job->comm, step, "updating weights");
-    float step_lr = (float)lr;
-    DT_TRY(job->backend.table->to_device(job->backend.device, t->optimizer.lr, &step_lr,
-                                         sizeof step_lr, NULL));
-    DT_TRY(dt_optimizer_step(&t->optimizer, (double)(s->data.batch * s->data.seq_len), NULL));
-    DT_TRY(dt_optimizer_read(&t->optimizer, &control));
-    count_step(t, &control);
-    DT_TRY(log_step(t, &control, lr, dt_seconds() - start, data_wait_ms, comm_wait_ms));
-    return check_skips(t, &control);
+    *launch = (struct launch){.start = dt_seconds(), .lr = dt_lr_at(&t->schedule, step)};
+    dt_comm_progress(comm, step, "reading data");
+    DT_TRY(dt_staging_settle(dt_stepper_staging(t->stepper)));
+    DT_TRY(dt_loader_next(t->loader, &batch, &launch->data_wait_ms));
+    return dt_stepper_launch(t->stepper, batch, step, launch->lr);
+}
+
+static dt_status collect(struct trainer *t)
+{
+    struct dt_step_result result;
+    DT_TRY(dt_stepper_collect(t->stepper, &result));
+    count_step(t, &result.control);
+    const struct launch *launch = &t->launches[t->state.step % DT_STEPS_IN_FLIGHT];
+    double now = dt_seconds(), from = fmax(launch->start, t->last_collect);
+    t->last_collect = now;
+    DT_TRY(log_step(t, &result, launch, now - from));
+    return check_skips(t, &result.control);
+}
+
+// Whether something comes behind `step` that needs its end.
+static bool pauses_after(const struct trainer *t, int64_t step, const struct wishes *wishes)
+{
+    const struct dt_settings *s = &t->job->settings;
+    const int64_t every[] = {s->comm.verify_replicas, s->log.eval_every, s->checkpoint.every};
+    bool pauses = step == t->job->steps || wishes->stop > 0 || wishes->save > 0;
+    for (size_t i = 0; i < sizeof every / sizeof *every; i++)
+        pauses = pauses || (every[i] > 0 && step % every[i] == 0);
+    return pauses;
+}
+
+// Launches the next step and collects those that need not, or must not, stay in flight.
+static dt_status train_step(struct trainer *t, struct wishes *wishes)
+{
+    DT_TRY(launch(t));
+    DT_TRY(share_wishes(t, wishes));
+    int64_t launched = t->state.step + dt_stepper_in_flight(t->stepper);
+    int keep = pauses_after(t, launched, wishes) ? 0 : dt_stepper_depth(t->stepper) - 1;
+    while (dt_stepper_in_flight(t->stepper) > keep)
+        DT_TRY(collect(t));
+    return DT_OK;
 }
 
 // What happens between steps: validation, replicas, checkpoints.
-static dt_status between_steps(struct trainer *t, const struct step_sums *sums)
+static dt_status between_steps(struct trainer *t, const struct wishes *wishes)
 {
     const struct dt_settings *s = &t->job->settings;
     int64_t step = t->state.step;
+    if (dt_stepper_in_flight(t->stepper) > 0)
+        return DT_OK;
     if (s->comm.verify_replicas > 0 && step % s->comm.verify_replicas == 0)
         DT_TRY(verify_replicas(t));
-    if (s->log.eval_every > 0 && step % s->log.eval_every == 0 && sums->stop == 0)
+    if (s->log.eval_every > 0 && step % s->log.eval_every == 0 && wishes->stop == 0)
         DT_TRY(validate(t));   // who asks to stop may give little time to save
     if (step == t->job->steps) // finish does the rest
         return DT_OK;
     bool due = s->checkpoint.every > 0 && step % s->checkpoint.every == 0;
-    return due || sums->save > 0 ? save(t) : DT_OK;
+    return due || wishes->save > 0 ? save(t) : DT_OK;
 }
 
 static dt_status finish(struct trainer *t, bool stopped)
@@ -476,10 +453,10 @@ static dt_status run(struct trainer *t)
     announce(t);
     t->last_save = dt_seconds();
     while (t->state.step < t->job->steps && !stopped) {
-        struct step_sums sums;
-        DT_TRY(train_step(t, &sums));
-        DT_TRY(between_steps(t, &sums));
-        stopped = sums.stop > 0 && t->state.step < t->job->steps;
+        struct wishes wishes;
+        DT_TRY(train_step(t, &wishes));
+        DT_TRY(between_steps(t, &wishes));
+        stopped = wishes.stop > 0 && t->state.step < t->job->steps;
     }
     return finish(t, stopped);
 }

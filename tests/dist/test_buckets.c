@@ -52,27 +52,48 @@ static int64_t row_at(int k, int step)
     return step == 1 ? ROWS - 1 - k : (k * 4 + comm->info.rank) % ROWS;
 }
 
+// Sums travel beside the gradients; doubles that fp32 could not hold.
+static void fill_sums(double *sums, int step)
+{
+    sums[0] = 1 + 0x1p-40 * (comm->info.rank + step);
+    sums[1] = comm->info.rank;
+}
+
+static void check_sum_pair(const double *sums, int step)
+{
+    int n = comm->info.size;
+    double ranks = n * (n - 1) / 2.0;
+    CHECK(sums[0] == n + 0x1p-40 * (ranks + n * step) && sums[1] == ranks,
+          "step %d: the sums are %a and %g", step, sums[0], sums[1]);
+}
+
 static int64_t check_steps(enum dt_dtype wire, int64_t bucket_bytes)
 {
     float *gradients = malloc(ELEMENTS * sizeof *gradients);
+    double sums[2];
     struct dt_buckets_config config = {.gradients = gradients,
                                        .elements = ELEMENTS,
                                        .row_ends = row_ends,
                                        .n_rows = ROWS,
                                        .bucket_bytes = bucket_bytes,
-                                       .wire = wire};
+                                       .wire = wire,
+                                       .sums = sums,
+                                       .n_sums = 2};
     struct dt_buckets *buckets = NULL;
-    double exposed_ms = -1;
     int64_t count;
     need(dt_buckets_create(comm, &backend, &config, &buckets));
+    need(dt_buckets_connect(buckets));
+    CHECK(!dt_buckets_can_be_captured(buckets), "what goes through the host cannot be captured");
     for (int step = 0; step < STEPS; step++) {
         fill(gradients, step);
+        fill_sums(sums, step);
+        need(dt_buckets_sums_ready(buckets));
         for (int k = 0; k < ROWS; k++)
             need(dt_buckets_ready(buckets, row_at(k, step)));
-        need(dt_buckets_wait(buckets, &exposed_ms));
+        need(dt_buckets_wait(buckets));
         check_sums(gradients, step);
+        check_sum_pair(sums, step);
     }
-    CHECK(exposed_ms >= 0, "the exposed time is %g ms", exposed_ms);
     count = dt_buckets_count(buckets);
     dt_buckets_destroy(buckets);
     free(gradients);
@@ -95,10 +116,10 @@ static void check_misuse(void)
     CHECK_INT(dt_buckets_ready(buckets, -1), DT_MACHINE);
     need(dt_buckets_ready(buckets, 1));
     CHECK_INT(dt_buckets_ready(buckets, 1), DT_MACHINE);
-    CHECK_INT(dt_buckets_wait(buckets, NULL), DT_MACHINE);
+    CHECK_INT(dt_buckets_wait(buckets), DT_MACHINE);
     CHECK(strstr(dt_error_current()->message, "row 0 ") != NULL, "%s", dt_error_current()->message);
     need(dt_buckets_ready(buckets, 0));
-    need(dt_buckets_wait(buckets, NULL));
+    need(dt_buckets_wait(buckets));
     dt_buckets_destroy(buckets);
     config.row_ends = falling;
     CHECK_INT(dt_buckets_create(comm, &backend, &config, &buckets), DT_MACHINE);
@@ -109,6 +130,38 @@ static void check_misuse(void)
     config.wire = DT_F16;
     CHECK_INT(dt_buckets_create(comm, &backend, &config, &buckets), DT_MACHINE);
     CHECK(buckets == NULL, "a refused create left buckets");
+    dt_error_clear();
+}
+
+static void check_misuse_of_sums(void)
+{
+    float gradients[4] = {0};
+    double sums[1] = {0};
+    int64_t ends[1] = {4};
+    struct dt_buckets *buckets = NULL;
+    struct dt_buckets_config config = {.gradients = gradients,
+                                       .elements = 4,
+                                       .row_ends = ends,
+                                       .n_rows = 1,
+                                       .bucket_bytes = 1024,
+                                       .wire = DT_F32,
+                                       .sums = sums,
+                                       .n_sums = 1};
+    need(dt_buckets_create(comm, &backend, &config, &buckets));
+    CHECK_INT(dt_buckets_ready(buckets, 0), DT_MACHINE);
+    CHECK(strstr(dt_error_current()->message, "before the step's sums") != NULL, "%s",
+          dt_error_current()->message);
+    dt_buckets_destroy(buckets);
+    need(dt_buckets_create(comm, &backend, &config, &buckets));
+    need(dt_buckets_sums_ready(buckets));
+    CHECK_INT(dt_buckets_sums_ready(buckets), DT_MACHINE);
+    need(dt_buckets_ready(buckets, 0));
+    need(dt_buckets_wait(buckets));
+    dt_buckets_destroy(buckets);
+    config.n_sums = 0;
+    need(dt_buckets_create(comm, &backend, &config, &buckets));
+    CHECK_INT(dt_buckets_sums_ready(buckets), DT_MACHINE);
+    dt_buckets_destroy(buckets);
     dt_error_clear();
 }
 
@@ -133,6 +186,7 @@ int main(void)
     CHECK_INT(check_steps(DT_BF16, 200000), 4);
     CHECK_INT(check_steps(DT_F32, 1), ROWS);
     check_misuse();
+    check_misuse_of_sums();
     check_staging_size();
     dt_backend_close(&backend);
     dt_comm_close(comm);

@@ -1,0 +1,294 @@
+// A step's work in the order of the data's way, and its capture into graphs.
+#include "train/step.h"
+
+#include <stdlib.h>
+
+enum { MARKS = 4 };
+
+// Where on the stream the device's clock is read.
+enum mark { BEGIN, BACKWARD_DONE, SUMS_THERE, END };
+
+// What the host reads of a step, pinned.
+struct report {
+    struct dt_update_control control;
+    uint64_t marks[MARKS];
+};
+
+// The kinds of work on a micro-batch that differ in more than data.
+enum { KIND_FIRST = 1, KIND_LAST = 2, KIND_RESET = 4, KINDS = 8 };
+
+struct pass {
+    int times; // taken so far
+    struct dt_graph *graph;
+};
+
+struct dt_stepper {
+    const struct dt_job *job;
+    const struct dt_backend *backend;
+    struct dt_model *model;
+    struct dt_optimizer optimizer;
+    struct dt_staging staging;
+    struct dt_buckets *buckets;
+    struct dt_stream *stream;
+    bool captures;
+    struct pass passes[KINDS];
+    uint64_t *marks;                            // [MARKS], device memory
+    struct report *reports;                     // [DT_STEPS_IN_FLIGHT], pinned
+    struct dt_event *there[DT_STEPS_IN_FLIGHT]; // the report is
+    int64_t launched, collected;
+    int64_t step;      // launched last, for progress and messages
+    uint64_t last_end; // mark END of the step collected last; 0: none
+};
+
+// Creation.
+
+static bool uses_device_comm(const struct dt_job *job)
+{
+    return dt_job_uses_device_comm(job) && job->comm->info.size > 1;
+}
+
+static dt_status create_buckets(struct dt_stepper *s)
+{
+    const struct dt_settings *settings = &s->job->settings;
+    const struct dt_params *params = dt_model_table(s->model);
+    int64_t *ends = malloc((size_t)params->n * sizeof *ends);
+    if (!ends)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %d rows", params->n);
+    for (int i = 0; i < params->n; i++)
+        ends[i] = i + 1 < params->n ? params->rows[i + 1].offset : params->elements;
+    struct dt_buckets_config config = {.gradients = dt_model_gradients(s->model),
+                                       .elements = params->elements,
+                                       .row_ends = ends,
+                                       .n_rows = params->n,
+                                       .bucket_bytes = (int64_t)(settings->comm.bucket_mb * 1e6),
+                                       .wire = dt_job_wire(s->job),
+                                       .sums = (double *)s->optimizer.sum,
+                                       .n_sums = sizeof *s->optimizer.sum / sizeof(double),
+                                       .stream = s->stream,
+                                       .between_devices = uses_device_comm(s->job)};
+    dt_status status = dt_buckets_create(s->job->comm, s->backend, &config, &s->buckets);
+    free(ends);
+    return status;
+}
+
+static dt_status create_all(struct dt_stepper *s)
+{
+    const struct dt_device_table *table = s->backend->table;
+    struct dt_device *device = s->backend->device;
+    DT_TRY(table->stream_create(device, &s->stream));
+    DT_TRY(dt_optimizer_create(s->backend, s->model, &s->job->settings, &s->optimizer));
+    DT_TRY(dt_staging_create(s->job, &s->staging));
+    DT_TRY(create_buckets(s));
+    DT_TRY(table->alloc(device, MARKS * (int64_t)sizeof *s->marks, (void **)&s->marks));
+    DT_TRY(table->alloc_host(device, DT_STEPS_IN_FLIGHT * (int64_t)sizeof *s->reports,
+                             (void **)&s->reports));
+    for (int i = 0; i < DT_STEPS_IN_FLIGHT; i++)
+        DT_TRY(table->event_create(device, &s->there[i]));
+    return DT_OK;
+}
+
+dt_status dt_stepper_create(const struct dt_job *job, struct dt_model *model,
+                            struct dt_stepper **stepper)
+{
+    struct dt_stepper *s = malloc(sizeof *s);
+    if (!s)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a training step");
+    *s = (struct dt_stepper){.job = job, .backend = &job->backend, .model = model};
+    dt_status status = create_all(s);
+    if (status != DT_OK)
+        dt_stepper_destroy(s);
+    else
+        *stepper = s;
+    return status;
+}
+
+dt_status dt_stepper_connect(struct dt_stepper *s)
+{
+    DT_TRY(dt_buckets_connect(s->buckets));
+    s->captures = s->job->settings.run.cuda_graph != DT_TOGGLE_FALSE &&
+                  s->backend->table->capture_begin && dt_buckets_can_be_captured(s->buckets);
+    return DT_OK;
+}
+
+void dt_stepper_destroy(struct dt_stepper *s)
+{
+    if (!s)
+        return;
+    const struct dt_device_table *table = s->backend->table;
+    struct dt_device *device = s->backend->device;
+    for (int i = 0; i < KINDS; i++)
+        if (s->passes[i].graph)
+            table->graph_destroy(device, s->passes[i].graph);
+    dt_buckets_destroy(s->buckets);
+    if (s->staging.backend)
+        dt_staging_destroy(&s->staging);
+    if (s->optimizer.backend)
+        dt_optimizer_destroy(&s->optimizer);
+    for (int i = 0; i < DT_STEPS_IN_FLIGHT; i++)
+        if (s->there[i])
+            table->event_destroy(device, s->there[i]);
+    if (s->reports)
+        table->free_host(device, s->reports);
+    if (s->marks)
+        table->free(device, s->marks);
+    if (s->stream)
+        table->stream_destroy(device, s->stream);
+    free(s);
+}
+
+struct dt_optimizer *dt_stepper_optimizer(struct dt_stepper *s)
+{
+    return &s->optimizer;
+}
+
+struct dt_staging *dt_stepper_staging(struct dt_stepper *s)
+{
+    return &s->staging;
+}
+
+struct dt_stream *dt_stepper_stream(const struct dt_stepper *s)
+{
+    return s->stream;
+}
+
+int dt_stepper_depth(const struct dt_stepper *s)
+{
+    return s->backend->table->unified ? 1 : DT_STEPS_IN_FLIGHT;
+}
+
+int dt_stepper_in_flight(const struct dt_stepper *s)
+{
+    return (int)(s->launched - s->collected);
+}
+
+// The work.
+
+static void say(const struct dt_stepper *s, const char *phase)
+{
+    dt_comm_progress(s->job->comm, s->step, phase);
+}
+
+static dt_status mark(struct dt_stepper *s, enum mark mark)
+{
+    struct dt_stamp_args args = {.time = &s->marks[mark]};
+    return dt_stamp(s->backend, &args, s->stream);
+}
+
+static dt_status row_ready(void *buckets, int64_t row)
+{
+    return dt_buckets_ready(buckets, row);
+}
+
+static dt_status update(struct dt_stepper *s)
+{
+    const struct dt_settings *settings = &s->job->settings;
+    say(s, "summing gradients");
+    DT_TRY(mark(s, BACKWARD_DONE));
+    DT_TRY(dt_buckets_wait(s->buckets));
+    DT_TRY(mark(s, SUMS_THERE));
+    return dt_optimizer_step(&s->optimizer, (double)(settings->data.batch * settings->data.seq_len),
+                             s->stream);
+}
+
+static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_input *input,
+                                  int kind)
+{
+    const struct dt_settings *settings = &s->job->settings;
+    double scale = 1.0 / ((double)settings->data.batch * (double)settings->data.seq_len);
+    bool accumulate = !(kind & KIND_FIRST), last = kind & KIND_LAST;
+    say(s, "forward");
+    DT_TRY(dt_model_forward(s->model, input, NULL, NULL, s->stream));
+    DT_TRY(dt_model_loss(s->model, input, scale, accumulate, s->optimizer.sum, s->stream));
+    say(s, "backward");
+    if (last)
+        DT_TRY(dt_buckets_sums_ready(s->buckets));
+    DT_TRY(dt_model_backward(s->model, input, NULL, accumulate, last ? row_ready : NULL, s->buckets,
+                             s->stream));
+    return last ? update(s) : DT_OK;
+}
+
+static dt_status capture(struct dt_stepper *s, const struct dt_model_input *input, int kind)
+{
+    const struct dt_device_table *table = s->backend->table;
+    DT_TRY(table->capture_begin(s->backend->device, s->stream));
+    DT_TRY_NOTE(forward_backward(s, input, kind), "capturing a step (run.cuda_graph = false does "
+                                                  "without)");
+    return table->capture_end(s->backend->device, s->stream, &s->passes[kind].graph);
+}
+
+// The first time as it is, for libraries make things ready then that cannot be captured.
+static dt_status take_pass(struct dt_stepper *s, const struct dt_model_input *input, int kind)
+{
+    struct pass *pass = &s->passes[kind];
+    if (!s->captures || pass->times++ == 0)
+        return forward_backward(s, input, kind);
+    if (!pass->graph)
+        DT_TRY(capture(s, input, kind));
+    return s->backend->table->graph_launch(s->backend->device, pass->graph, s->stream);
+}
+
+static dt_status take_passes(struct dt_stepper *s)
+{
+    int64_t n = dt_staging_micro_batches(&s->staging);
+    for (int64_t i = 0; i < n; i++) {
+        struct dt_model_input input;
+        DT_TRY(dt_staging_take(&s->staging, i, s->stream, &input));
+        int kind = (i == 0 ? KIND_FIRST : 0) | (i == n - 1 ? KIND_LAST : 0) |
+                   (input.reset ? KIND_RESET : 0);
+        DT_TRY(take_pass(s, &input, kind));
+    }
+    return DT_OK;
+}
+
+static dt_status send_report(struct dt_stepper *s)
+{
+    const struct dt_device_table *table = s->backend->table;
+    struct dt_device *device = s->backend->device;
+    int64_t slot = s->launched % DT_STEPS_IN_FLIGHT;
+    struct report *report = &s->reports[slot];
+    DT_TRY(table->to_host(device, &report->control, s->optimizer.control, sizeof report->control,
+                          s->stream));
+    DT_TRY(table->to_host(device, report->marks, s->marks, sizeof report->marks, s->stream));
+    return table->event_record(device, s->there[slot], s->stream);
+}
+
+dt_status dt_stepper_launch(struct dt_stepper *s, const struct dt_batch *batch, int64_t step,
+                            double lr)
+{
+    const struct dt_device_table *table = s->backend->table;
+    s->step = step;
+    say(s, "sending a batch");
+    DT_TRY(dt_staging_load(&s->staging, batch, lr, s->stream));
+    DT_TRY(mark(s, BEGIN));
+    DT_TRY(dt_staging_take_lr(&s->staging, s->optimizer.lr, s->stream));
+    DT_TRY(
+        table->fill(s->backend->device, s->optimizer.sum, 0, sizeof *s->optimizer.sum, s->stream));
+    DT_TRY(take_passes(s));
+    DT_TRY(mark(s, END));
+    DT_TRY(send_report(s));
+    s->launched++;
+    return DT_OK;
+}
+
+static double milliseconds(uint64_t from, uint64_t to)
+{
+    return to > from ? (double)(to - from) * 1e-6 : 0;
+}
+
+dt_status dt_stepper_collect(struct dt_stepper *s, struct dt_step_result *result)
+{
+    int64_t slot = s->collected % DT_STEPS_IN_FLIGHT;
+    const struct report *report = &s->reports[slot];
+    if (s->collected == s->launched)
+        return DT_FAIL(DT_MACHINE, NULL, "no step is in flight");
+    say(s, "waiting for the device");
+    DT_TRY(s->backend->table->event_sync(s->backend->device, s->there[slot]));
+    const uint64_t *marks = report->marks;
+    *result = (struct dt_step_result){
+        .control = dt_optimizer_readable(&report->control),
+        .comm_wait_ms = milliseconds(marks[BACKWARD_DONE], marks[SUMS_THERE]),
+        .idle_ms = s->last_end ? milliseconds(s->last_end, marks[BEGIN]) : 0};
+    s->last_end = marks[END];
+    s->collected++;
+    return DT_OK;
+}

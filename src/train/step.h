@@ -1,0 +1,43 @@
+// One training step as the device takes it: micro-batches forward and backward, buckets leaving as
+// they fill, norm, update. Launching puts the whole step on the device's streams and returns; what
+// came of it is collected later. So the host works a step ahead of a device that works by itself,
+// and never waits inside a step (but for gradients that travel through it). Where nothing but data
+// changes from step to step, the work between two copies of data is captured into graphs once and
+// launched as a whole.
+#pragma once
+
+#include "comm/buckets.h"
+#include "train/optimizer.h"
+#include "train/staging.h"
+
+enum { DT_STEPS_IN_FLIGHT = 2 }; // at most
+
+struct dt_stepper;
+
+// What is known of a step when its work is done.
+struct dt_step_result {
+    struct dt_update_control control;
+    double comm_wait_ms; // the device stood still for sums over ranks
+    double idle_ms;      // … between the end of the step before and this one's first work
+};
+
+// Of the job's rank: borrows job and model, makes optimizer, buckets and staging of its own.
+dt_status dt_stepper_create(const struct dt_job *job, struct dt_model *model,
+                            struct dt_stepper **stepper);
+// All ranks together, each after its create.
+dt_status dt_stepper_connect(struct dt_stepper *stepper);
+void dt_stepper_destroy(struct dt_stepper *stepper); // NULL is fine
+struct dt_optimizer *dt_stepper_optimizer(struct dt_stepper *stepper);
+struct dt_staging *dt_stepper_staging(struct dt_stepper *stepper);
+struct dt_stream *dt_stepper_stream(const struct dt_stepper *stepper); // of all its work
+// Steps that may be launched and not collected: DT_STEPS_IN_FLIGHT where the device works by
+// itself, else 1.
+int dt_stepper_depth(const struct dt_stepper *stepper);
+
+// `step` is for progress and messages. Before the next batch is asked of the loader the staging
+// must have settled.
+dt_status dt_stepper_launch(struct dt_stepper *stepper, const struct dt_batch *batch, int64_t step,
+                            double lr);
+int dt_stepper_in_flight(const struct dt_stepper *stepper);
+// Waits for the oldest step in flight.
+dt_status dt_stepper_collect(struct dt_stepper *stepper, struct dt_step_result *result);
