@@ -5,6 +5,7 @@
 #include "backend/backend.h"
 
 #include <cuda_runtime_api.h>
+#include <pthread.h>
 
 struct dt_cuda_gemm; // cuBLASLt's handle and algorithms (cuda_gemm.c)
 
@@ -12,10 +13,13 @@ struct dt_device {
     int index;        // among visible devices
     int major, minor; // compute capability
     int multiprocessors;
-    int64_t memory;        // bytes in all
-    int64_t memory_in_use; // bytes allocated through the table; changed atomically
-    char name[128];        // "NVIDIA H200"
-    char id[64];           // "GPU-5f1c…", as nvidia-smi prints it
+    int threads;                  // host threads for ops, as it was opened
+    int64_t memory;               // bytes in all
+    struct dt_cuda_block *blocks; // device memory handed out, newest first
+    pthread_mutex_t lock;         // of blocks and memory_in_use
+    int64_t memory_in_use;        // bytes of blocks
+    char name[128];               // "NVIDIA H200"
+    char id[64];                  // "GPU-5f1c…", as nvidia-smi prints it
     struct dt_cuda_gemm *gemm;
 };
 
@@ -48,8 +52,15 @@ dt_status dt_cuda_make_current(const struct dt_device *device);
 // cuda_gemm.c: cuBLASLt, opened at run time.
 dt_status dt_cuda_gemm_open(struct dt_device *device, struct dt_cuda_gemm **gemm);
 void dt_cuda_gemm_close(struct dt_cuda_gemm *gemm); // NULL is fine
-void dt_cuda_gemm_version(char *text, size_t size); // "cuBLASLt 13.0.2", or why it is not there
+void dt_cuda_gemm_version(char *text, size_t size); // "13.0.2", or why it is not there
 
-// cuda_choose.c: the slots of the device table.
+// cuda_device.c: slots of the device table that find, open and describe devices.
+dt_status dt_cuda_count(int *n);
+void dt_cuda_versions(char *text, size_t size);
+dt_status dt_cuda_open(int index, int threads, struct dt_device **device);
+void dt_cuda_close(struct dt_device *device);
+dt_status dt_cuda_info(struct dt_device *device, struct dt_device_info *info);
+
+// cuda_choose.c: likewise.
 dt_status dt_cuda_choose(struct dt_device *device, const char *known, char **text);
 dt_status dt_cuda_use(struct dt_device *device, const char *text);
