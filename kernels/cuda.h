@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "kernels/ops.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -21,6 +22,11 @@ struct dt_stream;
     int64_t op##_cuda_workspace(struct dt_device *device, const struct dt_##op##_args *args);
 DT_OPS(DT_OP_CUDA)
 #undef DT_OP_CUDA
+
+// built.cu. A kernel, as cudaFuncGetAttributes takes it: a device that cannot run this one has no
+// code in this build at all.
+const void *dt_cuda_kernel(void);
+void dt_cuda_architectures(char *text, size_t size); // what there is code for: "sm_80, sm_90"
 
 #ifdef __cplusplus
 }

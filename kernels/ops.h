@@ -10,6 +10,7 @@
 #include "kernels/gemm.h"
 #include "kernels/rmsnorm_residual.h"
 #include "kernels/scan.h"
+#include "kernels/spin.h"
 #include "kernels/stamp.h"
 #include "kernels/sum_squares.h"
 #include "kernels/update_control.h"
@@ -31,4 +32,5 @@
     X(adamw)                                                                                       \
     X(cast)                                                                                        \
     X(accumulate)                                                                                  \
-    X(stamp)
+    X(stamp)                                                                                       \
+    X(spin)

@@ -398,3 +398,14 @@ CHECK(stamp)
     (void)op, (void)backend, (void)args;
     return DT_OK;
 }
+
+CHECK(spin)
+{
+    (void)backend;
+    RANGE(kind, DT_SPIN_EXP, DT_SPIN_FMA);
+    COUNT(n);
+    COUNT(rounds);
+    if (args->n > 0)
+        POINTER(y);
+    return DT_OK;
+}

@@ -2,9 +2,11 @@
 // is how the cores of this job are told from those of the machine.
 #include "base/cores.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -82,4 +84,62 @@ int dt_cores_share(int local_rank, int local_size, bool *widened)
     if (mine)
         CPU_FREE(mine);
     return bound < share ? bound : share;
+}
+
+// The first line of a file of sysfs; false where there is none.
+static bool sysfs_line(char *line, int size, const char *path)
+{
+    FILE *file = fopen(path, "r");
+    bool read = file && fgets(line, size, file);
+    if (file)
+        fclose(file);
+    return read;
+}
+
+// The NUMA node of a PCI device, or -1. CUDA writes bus ids in capitals, sysfs does not.
+static int numa_node(const char *sysfs, const char *bus_id)
+{
+    char path[512], line[32], id[32];
+    size_t n = 0;
+    for (; bus_id[n] && n + 1 < sizeof id; n++)
+        id[n] = (char)tolower((unsigned char)bus_id[n]);
+    id[n] = '\0';
+    snprintf(path, sizeof path, "%s/bus/pci/devices/%s/numa_node", sysfs, id);
+    return sysfs_line(line, sizeof line, path) ? (int)strtol(line, NULL, 10) : -1;
+}
+
+// The cores of a list as sysfs writes it, "0-15,32-47". False where it is not one.
+static bool read_list(const char *list, size_t size, cpu_set_t *cores)
+{
+    CPU_ZERO_S(size, cores);
+    for (const char *at = list; isdigit((unsigned char)*at);) {
+        char *end;
+        long first = strtol(at, &end, 10), last = first;
+        if (*end == '-')
+            last = strtol(end + 1, &end, 10);
+        for (long i = first; i <= last && i < MAX_CPUS; i++)
+            CPU_SET_S((size_t)i, size, cores);
+        at = *end == ',' ? end + 1 : end;
+        if (*at == '\0' || *at == '\n')
+            return true;
+    }
+    return false;
+}
+
+bool dt_cores_bind_near(const char *sysfs, const char *bus_id)
+{
+    char path[512], list[4096];
+    size_t size = CPU_ALLOC_SIZE(MAX_CPUS);
+    cpu_set_t *near = CPU_ALLOC(MAX_CPUS), *mine = CPU_ALLOC(MAX_CPUS);
+    int node = numa_node(sysfs, bus_id);
+    bool bound = false;
+    snprintf(path, sizeof path, "%s/devices/system/node/node%d/cpulist", sysfs, node);
+    if (near && mine && node >= 0 && sysfs_line(list, sizeof list, path) &&
+        read_list(list, size, near) && sched_getaffinity(0, size, mine) == 0) {
+        CPU_AND_S(size, near, near, mine);
+        bound = CPU_COUNT_S(size, near) > 0 && bind_threads(size, near);
+    }
+    CPU_FREE(near);
+    CPU_FREE(mine);
+    return bound;
 }

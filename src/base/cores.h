@@ -8,3 +8,8 @@
 // it is bound to. A rank bound to a single core with a larger share is first bound to its share
 // (*widened), with all its threads. To be called before OpenMP starts its own.
 int dt_cores_share(int local_rank, int local_size, bool *widened);
+
+// Binds all threads of the process to those of the calling thread's cores that are nearest to a
+// device on the PCI bus, "0000:17:00.0", as sysfs tells ("/sys", or a test's). Where sysfs does not
+// know, or the thread may use none of those cores, nothing changes. True where they were bound.
+bool dt_cores_bind_near(const char *sysfs, const char *bus_id);

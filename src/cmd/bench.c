@@ -21,11 +21,18 @@ struct option {
     const char *meaning; // for --help
 };
 
+// Published sizes [state-spaces/mamba]. What else is given stands over a model's.
+static const struct model {
+    int64_t d_model, n_layer, vocab, seq_len;
+} models[] = {{768, 24, 50280, 2048}, {1024, 48, 50280, 2048}};
+
 #define FIELD(name) offsetof(struct dt_bench_options, name)
 static const struct option table[] = {
     {"--step", FLAG, FIELD(step), 0, 0, NULL, ALL, "time a whole training step"},
     {"--reader", FLAG, FIELD(reader), 0, 0, NULL, ALL,
      "time the shard reader against plain read(); FILE is a shard, by default one made for it"},
+    {"--model", WORD, FIELD(model), 0, 0, "130m 370m", MODEL,
+     "130m or 370m: width, layers and vocabulary of that Mamba, 2048 tokens a sequence"},
     {"--d-model", WHOLE, FIELD(d_model), 1, 1 << 16, NULL, MODEL, "width (256)"},
     {"--n-layer", WHOLE, FIELD(n_layer), 1, 1 << 12, NULL, MODEL, "layers (4)"},
     {"--seq-len", WHOLE, FIELD(seq_len), 1, 1 << 24, NULL, MODEL, "tokens of a sequence (512)"},
@@ -34,6 +41,8 @@ static const struct option table[] = {
      "sequences of one pass; 0: all of them (0)"},
     {"--vocab", WHOLE, FIELD(vocab), 1, 1 << 24, NULL, MODEL, "vocabulary (256)"},
     {"--d-state", WHOLE, FIELD(d_state), 1, 256, NULL, MODEL, "states of a channel (16)"},
+    {"--device", WORD, FIELD(device), 0, 0, "auto cuda cpu", MODEL,
+     "auto, cuda or cpu (auto: cuda where there is a device)"},
     {"--precision", WORD, FIELD(precision), 0, 0, "auto bf16 fp32", MODEL,
      "auto, bf16 or fp32 (auto: bf16 where the machine has it)"},
     {"--recompute", WORD, FIELD(recompute), 0, 0, "none scan block", MODEL,
@@ -135,6 +144,27 @@ static dt_status check(const struct dt_bench_options *options, unsigned given)
     return DT_OK;
 }
 
+static bool was_given(unsigned given, const char *name)
+{
+    int i = 0;
+    while (strcmp(table[i].name, name) != 0)
+        i++;
+    return given & 1u << i;
+}
+
+static void take_model(struct dt_bench_options *options, unsigned given)
+{
+    const struct model *model = &models[options->model];
+    if (!was_given(given, "--d-model"))
+        options->d_model = model->d_model;
+    if (!was_given(given, "--n-layer"))
+        options->n_layer = model->n_layer;
+    if (!was_given(given, "--vocab"))
+        options->vocab = model->vocab;
+    if (!was_given(given, "--seq-len"))
+        options->seq_len = model->seq_len;
+}
+
 static dt_status parse(int argc, char **argv, struct dt_bench_options *options)
 {
     unsigned given = 0; // a bit for each row of the table
@@ -144,6 +174,7 @@ static dt_status parse(int argc, char **argv, struct dt_bench_options *options)
                                          .d_state = 16,
                                          .seq_len = 512,
                                          .batch = 16,
+                                         .device = DT_DEVICE_AUTO,
                                          .precision = DT_PRECISION_AUTO,
                                          .recompute = DT_RECOMPUTE_NONE};
     for (int at = 1; at < argc;) {
@@ -154,6 +185,8 @@ static dt_status parse(int argc, char **argv, struct dt_bench_options *options)
         else
             options->file = argv[at++];
     }
+    if (was_given(given, "--model"))
+        take_model(options, given);
     return check(options, given);
 }
 

@@ -11,10 +11,12 @@
 struct dt_bench_options {
     bool step, reader; // what is measured; neither: every op
     bool json, warm;
+    int64_t model; // place in the table of models, where --model was given
     int64_t d_model, n_layer, vocab, d_state;
     int64_t seq_len, batch;
     int64_t micro_batch; // sequences; 0: the whole batch
     int64_t threads;     // 0: all cores that this process may use
+    int64_t device;      // enum dt_device_choice
     int64_t precision;   // enum dt_precision_choice
     int64_t recompute;   // enum dt_recompute
     double seconds;      // to measure for; 0: what suits
@@ -36,6 +38,7 @@ struct dt_bench_rig {
     int32_t *tokens;              // [batch, length + 1], host memory
     dt_bf16 *spare;               // [elements of the weights], device memory; with `wrap` only
     uint64_t steps;               // taken so far; each has tokens of its own
+    char *algorithms;             // of GEMM, as the device chose them; NULL: none
 };
 
 // wrap: gives the ops that the model calls in place of the backend's, or NULL. Nothing is left open
@@ -44,6 +47,8 @@ typedef const struct dt_op_table *(*dt_bench_wrap)(const struct dt_op_table *bel
 dt_status dt_bench_rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
                             struct dt_bench_rig *rig);
 void dt_bench_rig_close(struct dt_bench_rig *rig);
+// Lets the device choose a GEMM algorithm for each shape that it was told since.
+dt_status dt_bench_rig_choose(struct dt_bench_rig *rig);
 dt_status dt_bench_rig_draw(struct dt_bench_rig *rig); // the next step's tokens
 dt_status dt_bench_rig_step(struct dt_bench_rig *rig); // forward, loss, backward, update
 

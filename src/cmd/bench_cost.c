@@ -6,7 +6,10 @@
 #include <string.h>
 
 // M = rows, d = width, E = channels, N = state. Vector operations are counted in the CPU's loops
-// (kernels/*_cpu.c), per element.
+// (kernels/*_cpu.c), per element. Where CUDA's algorithm differs (kernels/scan_*.cu) so do the
+// counts: there an exponential is one instruction of the special function unit, which makes
+// logarithms and reciprocals too, each counted as an exponential; and backward runs the recurrence
+// up to three times.
 enum {
     NORM_FORWARD = 4,   // add, square; scale twice
     NORM_BACKWARD = 10, // dy n, its two sums; g, n, mean, rstd, sum
@@ -17,7 +20,17 @@ enum {
     SCAN_FORWARD_FLOPS = 7,
     SCAN_BACKWARD_FLOPS = 21,
     ADAMW = 12,
+    SCAN_FORWARD_CUDA = 4,      // a state: Δ a; the decay and B; C
+    SCAN_BACKWARD_CUDA = 17,    // a state: 3 a run, then the gradients and half a sum over lanes
+    SCAN_FORWARD_SPECIALS = 4,  // a channel: softplus and gate, two each
+    SCAN_BACKWARD_SPECIALS = 5, // and softplus's slope
+    SCAN_TILE_CUDA = 8,         // tokens: a chunk's last ones are run twice, those before thrice
 };
+
+static bool on_cuda(const struct dt_bench_rig *rig)
+{
+    return strcmp(rig->backend.table->name, "cuda") == 0;
+}
 
 static double product(int64_t a, int64_t b)
 {
@@ -185,32 +198,43 @@ static double states_bytes(int64_t batch, int64_t length, int64_t chunk, double 
 
 static void describe_scan_forward(const struct dt_bench_rig *rig, struct dt_bench_call *call)
 {
-    (void)rig;
+    bool cuda = on_cuda(rig);
     const struct dt_scan_forward_args *a = &call->args.scan_forward;
     double M = product(a->batch, a->length), E = (double)a->channels, N = (double)a->state;
     double states = a->states ? states_bytes(a->batch, a->length, a->chunk, E * N) : 0;
     tell(call, "%lldx%lldx%lld, %lld states", (long long)a->batch, (long long)a->length,
          (long long)a->channels, (long long)a->state);
-    call->cost = (struct dt_bench_cost){.bytes = M * (4 * E + 2 * N) * size_of(a->dtype) + states,
-                                        .flops = M * E * N * SCAN_FORWARD_FLOPS,
-                                        .lanes = M * E * N * SCAN_FORWARD,
-                                        .exps = M * E * 2, // softplus and silu
-                                        .exp2s = M * E * N};
+    call->cost =
+        (struct dt_bench_cost){.bytes = M * (4 * E + 2 * N) * size_of(a->dtype) + states,
+                               .flops = M * E * N * SCAN_FORWARD_FLOPS,
+                               .lanes = M * E * N * (cuda ? SCAN_FORWARD_CUDA : SCAN_FORWARD),
+                               // softplus and silu
+                               .exps = M * E * (cuda ? SCAN_FORWARD_SPECIALS : 2),
+                               .exp2s = M * E * N};
+}
+
+// Runs of the recurrence over a chunk, on average.
+static double cuda_runs(int64_t chunk)
+{
+    return chunk > SCAN_TILE_CUDA ? 3 - (double)SCAN_TILE_CUDA / (double)chunk : 2;
 }
 
 static void describe_scan_backward(const struct dt_bench_rig *rig, struct dt_bench_call *call)
 {
-    (void)rig;
+    bool cuda = on_cuda(rig);
     const struct dt_scan_backward_args *a = &call->args.scan_backward;
     double M = product(a->batch, a->length), E = (double)a->channels, N = (double)a->state;
     double states = states_bytes(a->batch, a->length, a->chunk, E * N);
+    double runs = cuda ? cuda_runs(a->chunk) : 1;
     tell(call, "%lldx%lldx%lld, %lld states", (long long)a->batch, (long long)a->length,
          (long long)a->channels, (long long)a->state);
-    call->cost = (struct dt_bench_cost){.bytes = M * (7 * E + 4 * N) * size_of(a->dtype) + states,
-                                        .flops = M * E * N * SCAN_BACKWARD_FLOPS,
-                                        .lanes = M * E * N * SCAN_BACKWARD,
-                                        .exps = M * E * 3, // softplus, its slope, the gate
-                                        .exp2s = M * E * N};
+    call->cost =
+        (struct dt_bench_cost){.bytes = M * (7 * E + 4 * N) * size_of(a->dtype) + states,
+                               .flops = M * E * N * SCAN_BACKWARD_FLOPS,
+                               .lanes = M * E * N * (cuda ? SCAN_BACKWARD_CUDA : SCAN_BACKWARD),
+                               // softplus, its slope, the gate
+                               .exps = M * E * (cuda ? SCAN_BACKWARD_SPECIALS : 3),
+                               .exp2s = M * E * N * runs};
 }
 
 static void describe_xent(const struct dt_bench_rig *rig, struct dt_bench_call *call)
@@ -280,10 +304,25 @@ static void describe_stamp(const struct dt_bench_rig *rig, struct dt_bench_call 
     call->cost.bytes = sizeof *call->args.stamp.time + 2 * sizeof *call->args.stamp.count;
 }
 
+static void describe_spin(const struct dt_bench_rig *rig, struct dt_bench_call *call)
+{
+    (void)rig;
+    static const char *const kinds[] = {"exp", "exp2", "fma"};
+    const struct dt_spin_args *a = &call->args.spin;
+    double rounds = product(a->n, a->rounds);
+    tell(call, "%lld %s, %lld rounds", (long long)a->n, kinds[a->kind], (long long)a->rounds);
+    call->cost = (struct dt_bench_cost){.bytes = (double)a->n * 4,
+                                        .flops = a->kind == DT_SPIN_FMA ? 2 * rounds : 0,
+                                        .lanes = a->kind == DT_SPIN_FMA ? rounds : 0,
+                                        .exps = a->kind == DT_SPIN_EXP ? rounds : 0,
+                                        .exp2s = a->kind == DT_SPIN_EXP2 ? rounds : 0};
+}
+
 #define RUN(op)                                                                                    \
-    static dt_status run_##op(const struct dt_backend *backend, const union dt_bench_args *args)   \
+    static dt_status run_##op(const struct dt_backend *backend, const union dt_bench_args *args,   \
+                              struct dt_stream *stream)                                            \
     {                                                                                              \
-        return dt_##op(backend, &args->op, NULL);                                                  \
+        return dt_##op(backend, &args->op, stream);                                                \
     }
 DT_OPS(RUN)
 

@@ -1,15 +1,12 @@
 // `dtrain bench`: every op at the shapes of a model's training step, against the machine's limits.
 // The floor of a call is the largest of its bytes over copy bandwidth, its exponentials over the
 // exponential rate, and its arithmetic over the rate of GEMM (for other ops: its vector operations
-// over the rate at which GEMM issues them).
+// over the rate at which they are issued).
 #include "cmd/bench_ops.h"
-
-#include "base/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { LEAST = 3 };
 static const double default_seconds = 0.2;
 
 struct floor_time {
@@ -28,29 +25,31 @@ static struct floor_time floor_of(const struct dt_bench_cost *cost,
 {
     struct floor_time floor = {cost->bytes / m->copy, "copy"};
     raise(&floor, cost->exps / m->exps + cost->exp2s / m->exp2s, "exp");
-    raise(&floor, 2 * cost->lanes / m->gemm_f32, "issue"); // GEMM: a lane's operation is 2 FLOPs
+    raise(&floor, cost->lanes / m->lanes, "issue");
     if (cost->gemm)
         raise(&floor, cost->flops / (cost->type == DT_BF16 ? m->gemm_bf16 : m->gemm_f32), "gemm");
     return floor;
+}
+
+// A recorded call as work to be timed.
+struct timed_call {
+    const struct dt_backend *backend;
+    const struct dt_bench_call *call;
+};
+
+static dt_status run_call(const void *what, struct dt_stream *stream)
+{
+    const struct timed_call *timed = what;
+    return dt_bench_op_table[timed->call->op].run(timed->backend, &timed->call->args, stream);
 }
 
 static dt_status time_call(const struct dt_bench_rig *rig, const struct dt_bench_call *call,
                            const struct dt_bench_machine *machine, double seconds, bool warm,
                            struct dt_bench_clock *clock)
 {
-    const struct dt_bench_op *op = &dt_bench_op_table[call->op];
-    const struct dt_backend *backend = &rig->backend;
-    DT_TRY(op->run(backend, &call->args));
-    dt_bench_start(clock);
-    while (dt_bench_more(clock, LEAST, seconds)) {
-        if (!warm)
-            dt_bench_machine_sweep(machine);
-        double start = dt_seconds();
-        DT_TRY(op->run(backend, &call->args));
-        DT_TRY(backend->table->stream_sync(backend->device, NULL));
-        dt_bench_note(clock, dt_seconds() - start);
-    }
-    return DT_OK;
+    struct timed_call timed = {&rig->backend, call};
+    struct dt_bench_work work = {run_call, &timed};
+    return dt_bench_time(&machine->timer, warm ? NULL : &machine->sweep, &work, seconds, clock);
 }
 
 static void print_machine(const struct dt_bench_rig *rig, const struct dt_bench_machine *m,
@@ -58,11 +57,13 @@ static void print_machine(const struct dt_bench_rig *rig, const struct dt_bench_
 {
     const char *precision = dt_dtype_name(dt_model_config(rig->model)->storage);
     if (json)
-        printf("{\"bench\":\"machine\",\"precision\":\"%s\",\"threads\":%d,\"copy_gb_per_s\":%.3f,"
-               "\"gemm_fp32_gflops\":%.2f,\"gemm_bf16_gflops\":%.2f,\"gexp_per_s\":%.3f,"
-               "\"gexp2_per_s\":%.3f}\n",
-               precision, m->threads, m->copy / 1e9, m->gemm_f32 / 1e9, m->gemm_bf16 / 1e9,
-               m->exps / 1e9, m->exp2s / 1e9);
+        printf("{\"bench\":\"machine\",\"device\":\"%s\",\"name\":\"%s\",\"precision\":\"%s\","
+               "\"threads\":%d,\"copy_gb_per_s\":%.3f,\"gemm_fp32_gflops\":%.2f,"
+               "\"gemm_bf16_gflops\":%.2f,\"gexp_per_s\":%.3f,\"gexp2_per_s\":%.3f,"
+               "\"glane_per_s\":%.3f}\n",
+               rig->backend.table->name, rig->info.name, precision, m->threads, m->copy / 1e9,
+               m->gemm_f32 / 1e9, m->gemm_bf16 / 1e9, m->exps / 1e9, m->exp2s / 1e9,
+               m->lanes / 1e9);
     else
         printf("%s\n%s, %d threads; copy %.1f GB/s; GEMM fp32 %.0f, bf16 %.0f GFLOP/s; "
                "exponentials %.2f G/s (the scan's %.2f)\n\n",

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+enum { SPIN_ROUNDS = 16 };
+
 // The ops have no context of their own, so there is one recording at a time.
 static struct {
     const struct dt_op_table *below;
@@ -75,7 +77,12 @@ static dt_status call_the_rest(const struct dt_bench_rig *rig)
     DT_TRY(dt_cast(backend, &cast, NULL));
     DT_TRY(dt_accumulate(backend, &accumulate, NULL));
     struct dt_stamp_args stamp = {.time = (uint64_t *)(void *)rig->spare};
-    return dt_stamp(backend, &stamp, NULL);
+    DT_TRY(dt_stamp(backend, &stamp, NULL));
+    struct dt_spin_args spin = {.kind = DT_SPIN_EXP2,
+                                .n = n / 2, // as many floats as there are bf16 elements
+                                .rounds = SPIN_ROUNDS,
+                                .y = (float *)(void *)rig->spare};
+    return dt_spin(backend, &spin, NULL);
 }
 
 static dt_status check_all_there(const struct dt_bench_calls *calls)

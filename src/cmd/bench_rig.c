@@ -3,6 +3,7 @@
 
 #include "base/cores.h"
 #include "base/rng.h"
+#include "train/device.h"
 
 #include <stdlib.h>
 
@@ -15,6 +16,16 @@ static struct dt_settings optimizer_settings(void)
         .optim = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_clip = 1.0}};
 }
 
+static dt_status open_device(int choice, int threads, struct dt_backend *backend)
+{
+    int sharers;
+    struct dt_device_choice_config config = {.choice = choice, .threads = threads};
+    DT_TRY(dt_comm_open(DT_COMM_KIND_SELF, &config.comm));
+    dt_status status = dt_device_open(&config, backend, &sharers);
+    dt_comm_close(config.comm);
+    return status;
+}
+
 static dt_status open_backend(const struct dt_bench_options *options, dt_bench_wrap wrap,
                               struct dt_bench_rig *rig)
 {
@@ -22,7 +33,7 @@ static dt_status open_backend(const struct dt_bench_options *options, dt_bench_w
     int threads = dt_cores_share(0, 1, &widened);
     if (options->threads > 0)
         threads = (int)options->threads;
-    DT_TRY(dt_backend_open("cpu", 0, threads, &rig->backend));
+    DT_TRY(open_device((int)options->device, threads, &rig->backend));
     DT_TRY(rig->backend.table->info(rig->backend.device, &rig->info));
     if (wrap)
         rig->backend.op = wrap(rig->backend.op);
@@ -87,6 +98,18 @@ static dt_status take_tokens(struct dt_bench_rig *rig)
                                  (long long)rig->batch, (long long)rig->length);
 }
 
+dt_status dt_bench_rig_choose(struct dt_bench_rig *rig)
+{
+    const struct dt_device_table *table = rig->backend.table;
+    char *text = NULL;
+    if (!table->choose)
+        return DT_OK;
+    DT_TRY(table->choose(rig->backend.device, rig->algorithms, &text));
+    free(rig->algorithms);
+    rig->algorithms = text;
+    return DT_OK;
+}
+
 static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
                           struct dt_bench_rig *rig)
 {
@@ -94,6 +117,7 @@ static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap 
     DT_TRY(create_model(options, rig));
     DT_TRY(fill_weights(rig));
     DT_TRY(take_tokens(rig));
+    DT_TRY(dt_bench_rig_choose(rig));
     if (!wrap)
         return DT_OK;
     int64_t bytes = dt_model_table(rig->model)->elements * (int64_t)sizeof *rig->spare;
@@ -125,6 +149,7 @@ void dt_bench_rig_close(struct dt_bench_rig *rig)
     if (rig->backend.table)
         dt_backend_close(&rig->backend);
     free(rig->tokens);
+    free(rig->algorithms);
     *rig = (struct dt_bench_rig){0};
 }
 

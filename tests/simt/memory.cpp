@@ -2,8 +2,10 @@
 // NaN when a block starts, red zones between them (under AddressSanitizer they may not be touched,
 // else they are looked at when the block ends).
 #include "model.h"
+#include "race.h"
 
 #include <algorithm>
+#include <stdio.h>
 #include <vector>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -28,6 +30,7 @@ struct copy {
     const void *from;
     size_t bytes;
     bool committed_after; // the last of its group
+    bool late;            // the bytes are still to be moved
 };
 
 alignas(16) static char arena[ARENA];
@@ -95,6 +98,20 @@ void *shared_dynamic(void)
     return place(NULL, 0, {"the launch", 0, "dynamic shared memory"});
 }
 
+bool memory_is_shared(const void *at)
+{
+    return (uintptr_t)at - (uintptr_t)arena < ARENA;
+}
+
+void memory_name(const void *at, char *text, size_t size)
+{
+    const size_t place = (uintptr_t)at - (uintptr_t)arena;
+    snprintf(text, size, "shared memory outside the arrays");
+    for (const array &a : arrays)
+        if (place >= a.first && place < a.first + a.bytes)
+            snprintf(text, size, "%s + %zu", a.at.what, place - a.first);
+}
+
 static bool red_zone_whole(size_t first, size_t end)
 {
     ASAN_UNPOISON_MEMORY_REGION(arena + first, end - first);
@@ -114,23 +131,35 @@ void memory_end_block(const char *kernel)
               bytes_used(), (int)SHARED_LIMIT);
 }
 
+static void begin(const copy &c, const void *site)
+{
+    copies[thread_index()].push_back(c);
+    race_copy_begins(c.to, c.from, c.bytes, site);
+    if (!c.late)
+        memcpy(c.to, c.from, c.bytes);
+}
+
 void copy_async(void *to, const void *from, size_t bytes)
 {
     bool sized = bytes == 4 || bytes == 8 || bytes == 16;
     if (!sized || (uintptr_t)to % bytes != 0 || (uintptr_t)from % bytes != 0)
         fault("an asynchronous copy of %zu bytes from %p to %p: 4, 8 or 16, and aligned to that",
               bytes, from, to);
-    else if (copies_are_lazy())
-        copies[thread_index()].push_back({to, from, bytes, false});
     else
-        memcpy(to, from, bytes);
+        begin({to, from, bytes, false, copies_are_lazy()}, __builtin_return_address(0));
 }
 
 // A group without copies is a group too: it stands as a copy of nothing.
 void copy_commit(void)
 {
-    if (copies_are_lazy())
-        copies[thread_index()].push_back({NULL, NULL, 0, true});
+    copies[thread_index()].push_back({NULL, NULL, 0, true, false});
+}
+
+static void arrive(const copy &c)
+{
+    if (c.late)
+        memcpy(c.to, c.from, c.bytes);
+    race_copy_arrives(c.to, c.from, c.bytes);
 }
 
 void copy_wait(int newest)
@@ -145,7 +174,7 @@ void copy_wait(int newest)
         if (c.committed_after)
             groups--;
         else
-            memcpy(c.to, c.from, c.bytes);
+            arrive(c);
     }
     queue.erase(queue.begin(), queue.begin() + (ptrdiff_t)done);
 }

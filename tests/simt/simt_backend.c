@@ -22,4 +22,5 @@ const struct dt_op_table simt_op_table = {
     SLOT(cast),
     SLOT(accumulate),
     SLOT(stamp),
+    SLOT(spin),
 };

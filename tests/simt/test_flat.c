@@ -204,6 +204,26 @@ static void test_adamw(int64_t n, int64_t off, int with_copy, int skip)
     dt_backend_close(&simt);
 }
 
+// Every round shrinks a difference by half or more, so what stays is two roundings of the last
+// ones: 2^-22. With no round the starts are the same bits.
+static void test_spin(enum dt_spin_kind kind, int64_t n, int64_t rounds)
+{
+    struct dt_backend cpu = open_cpu(1), simt = open_simt();
+    float *want = guarded(n * 4), *got = guarded(n * 4);
+    struct dt_spin_args args = {
+        .kind = kind, .n = n, .rounds = rounds, .a = 0.5f, .b = 0.25f, .y = want};
+    check_ok(dt_spin(&cpu, &args, NULL), "spin");
+    args.y = got;
+    check_ok(dt_spin(&simt, &args, NULL), "spin");
+    double tolerance = rounds == 0 ? 0.0 : 0x1p-22;
+    CHECK(!differences(got, want, DT_F32, 1, n, n, tolerance), "spin %d of %lld, %lld rounds", kind,
+          (long long)n, (long long)rounds);
+    RELEASE(want);
+    RELEASE(got);
+    dt_backend_close(&cpu);
+    dt_backend_close(&simt);
+}
+
 static void test_counts(int64_t n, int64_t off)
 {
     static const dt_dtype types[] = {DT_F32, DT_BF16};
@@ -226,6 +246,10 @@ int main(void)
                 test_counts(counts[i], off);
     }
     test_cast(0, 0, DT_F32, DT_BF16);
+    for (int kind = DT_SPIN_EXP; kind <= DT_SPIN_FMA; kind++)
+        for (int64_t rounds = 0; rounds < 12; rounds += 3)
+            for (int i = 0; i < COUNTS; i++)
+                test_spin((enum dt_spin_kind)kind, counts[i], rounds);
     static const int64_t squares[] = {0, 1, 5, 2047, DT_NORM_BLOCK, DT_NORM_BLOCK + 3};
     for (int i = 0; i < 6; i++)
         test_sum_squares(squares[i]);

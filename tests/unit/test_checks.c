@@ -422,6 +422,14 @@ static void test_flat(void)
         REFUSE_NULL(cast, x);
         REFUSE_NULL(cast, y);
     }
+    {
+        struct dt_spin_args good = {.n = 4, .rounds = 1, .y = memory};
+        check_ok(dt_spin(&backend, &good, NULL), "spin");
+        REFUSE(spin, kind, (enum dt_spin_kind)3, "3");
+        REFUSE(spin, n, -1, "-1");
+        REFUSE(spin, rounds, -1, "-1");
+        REFUSE_NULL(spin, y);
+    }
     struct dt_accumulate_args good = {4, memory, DT_F32, memory + 8};
     check_ok(dt_accumulate(&backend, &good, NULL), "accumulate");
     REFUSE(accumulate, n, -1, "-1");

@@ -292,6 +292,28 @@ static void test_short_spans(void)
     dt_backend_close(&backend);
 }
 
+// Each kind after three rounds, from the same starts in double: three roundings of 1 and less.
+static void test_spin(const struct dt_backend *backend, int64_t n)
+{
+    for (int kind = DT_SPIN_EXP; kind <= DT_SPIN_FMA; kind++) {
+        float *y = guarded(n * 4);
+        struct dt_spin_args args = {
+            .kind = (enum dt_spin_kind)kind, .n = n, .rounds = 3, .a = 0.75f, .b = 0.125f, .y = y};
+        check_ok(dt_spin(backend, &args, NULL), "spin");
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < n; i++) {
+            double x = 0.5 + (double)(i % DT_SPIN_STARTS) / (2 * DT_SPIN_STARTS);
+            for (int k = 0; k < 3; k++)
+                x = kind == DT_SPIN_EXP    ? exp(-x)
+                    : kind == DT_SPIN_EXP2 ? exp2(-x)
+                                           : x * 0.75 + 0.125;
+            wrong += !(fabs((double)y[i] - x) <= 3 * 0x1p-23);
+        }
+        CHECK_INT(wrong, 0);
+        RELEASE(y);
+    }
+}
+
 int main(void)
 {
     struct dt_backend backend = open_cpu(2);
@@ -301,6 +323,7 @@ int main(void)
         test_accumulate(&backend, sizes[i], DT_BF16);
         test_sum_squares(sizes[i]);
         test_adamw(sizes[i]);
+        test_spin(&backend, sizes[i]);
     }
     test_cast_same(&backend, DT_F32);
     test_cast_same(&backend, DT_BF16);

@@ -1,0 +1,58 @@
+// The rates' arithmetic on CUDA. A thread works on EACH values side by side, so that one warp's
+// latency is another value's work; nothing but registers is touched until the end. e^(-x) is one
+// multiplication and one instruction of the special function unit, 2^(-x) the latter alone: with a
+// whole device of threads the unit (16 lanes a clock and SM) is what bounds both; a
+// multiply-add takes one of the 128 fp32 lanes.
+#include "kernels/device.cuh"
+
+enum { THREADS = 256, EACH = 8, UNROLL = 8 };
+
+template <int KIND> DT_DEVICE float spin_once(float x, float a, float b)
+{
+    if constexpr (KIND == DT_SPIN_EXP)
+        return __expf(-x);
+    else if constexpr (KIND == DT_SPIN_EXP2)
+        return exp2f(-x);
+    else
+        return x * a + b;
+}
+
+template <int KIND>
+static __global__ void __launch_bounds__(THREADS) spin_kernel(const dt_spin_args args)
+{
+    const int64_t first = (dt_thread_index() - threadIdx.x) * EACH + threadIdx.x;
+    float x[EACH];
+#pragma unroll
+    for (int k = 0; k < EACH; k++)
+        x[k] = 0.5f + (float)((first + k * THREADS) % DT_SPIN_STARTS) / (2 * DT_SPIN_STARTS);
+#pragma unroll UNROLL
+    for (int64_t round = 0; round < args.rounds; round++) {
+#pragma unroll
+        for (int k = 0; k < EACH; k++)
+            x[k] = spin_once<KIND>(x[k], args.a, args.b);
+    }
+#pragma unroll
+    for (int k = 0; k < EACH; k++)
+        if (first + k * THREADS < args.n)
+            args.y[first + k * THREADS] = x[k];
+}
+
+dt_status spin_cuda(struct dt_device *device, const struct dt_spin_args *args,
+                    struct dt_stream *stream)
+{
+    (void)device;
+    const unsigned blocks = dt_blocks(args->n, THREADS * EACH);
+    if (args->kind == DT_SPIN_EXP)
+        DT_LAUNCH((spin_kernel<DT_SPIN_EXP>), blocks, THREADS, 0, stream, *args);
+    else if (args->kind == DT_SPIN_EXP2)
+        DT_LAUNCH((spin_kernel<DT_SPIN_EXP2>), blocks, THREADS, 0, stream, *args);
+    else
+        DT_LAUNCH((spin_kernel<DT_SPIN_FMA>), blocks, THREADS, 0, stream, *args);
+    return DT_LAUNCHED("spin");
+}
+
+int64_t spin_cuda_workspace(struct dt_device *device, const struct dt_spin_args *args)
+{
+    (void)device, (void)args;
+    return 0;
+}

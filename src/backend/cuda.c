@@ -1,0 +1,368 @@
+// CUDA as a device: its two tables. Here are memory, copies, streams, events and graphs; how
+// devices are found and opened is in cuda_device.c, GEMM in cuda_gemm.c, the other ops in
+// kernels/NAME.cu. Any thread may call; only the driver's threads and the device work on.
+#include "backend/cuda.h"
+
+#include "base/arena.h"
+#include "kernels/cuda.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// One allocation: CUDA gives no way back from a pointer to its size.
+struct dt_cuda_block {
+    struct dt_cuda_block *next;
+    void *memory;
+    int64_t bytes;
+};
+
+dt_status dt_cuda_status(cudaError_t error, const char *file, int line, const char *function,
+                         const char *format, ...)
+{
+    char doing[512];
+    va_list args;
+    if (error == cudaSuccess)
+        return DT_OK;
+    cudaGetLastError(); // or the next launch of a kernel would take it for its own
+    va_start(args, format);
+    vsnprintf(doing, sizeof doing, format, args);
+    va_end(args);
+    return dt_error_raise(DT_MACHINE, file, line, function, NULL, "%s: CUDA says %s (%s)", doing,
+                          cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+dt_status dt_cuda_make_current(const struct dt_device *device)
+{
+    return DT_CUDA(cudaSetDevice(device->index), "turning to GPU %d", device->index);
+}
+
+// ---- memory
+
+static double megabytes(size_t bytes)
+{
+    return (double)bytes / 1e6;
+}
+
+static dt_status out_of_memory(const struct dt_device *device, int64_t bytes)
+{
+    size_t free = 0, total = 0;
+    cudaGetLastError();
+    DT_TRY(DT_CUDA(cudaMemGetInfo(&free, &total), "asking GPU %d for its memory", device->index));
+    return DT_FAIL(DT_MACHINE,
+                   "a smaller data.micro_batch, or model.recompute = block; nvidia-smi shows what "
+                   "else is on this GPU",
+                   "no memory on GPU %d (%s): %.1f MB asked for, %.1f MB of %.1f MB free, %.1f MB "
+                   "in use by this rank",
+                   device->index, device->name, megabytes((size_t)bytes), megabytes(free),
+                   megabytes(total), megabytes((size_t)device->memory_in_use));
+}
+
+// Done when it returns, for every stream: the others do not wait for the default one.
+static dt_status zero(void *memory, size_t bytes)
+{
+    DT_TRY(DT_CUDA(cudaMemsetAsync(memory, 0, bytes, NULL), "zeroing %zu bytes", bytes));
+    return DT_CUDA(cudaStreamSynchronize(NULL), "zeroing %zu bytes", bytes);
+}
+
+static void remember(struct dt_device *device, struct dt_cuda_block *block)
+{
+    pthread_mutex_lock(&device->lock);
+    block->next = device->blocks;
+    device->blocks = block;
+    device->memory_in_use += block->bytes;
+    pthread_mutex_unlock(&device->lock);
+}
+
+static void forget(struct dt_device *device, const void *memory)
+{
+    pthread_mutex_lock(&device->lock);
+    struct dt_cuda_block **link = &device->blocks;
+    while (*link && (*link)->memory != memory)
+        link = &(*link)->next;
+    struct dt_cuda_block *block = *link;
+    if (block) {
+        *link = block->next;
+        device->memory_in_use -= block->bytes;
+    }
+    pthread_mutex_unlock(&device->lock);
+    free(block);
+}
+
+// cudaMalloc aligns to 256 bytes or more, which is DT_ARENA_ALIGN.
+static dt_status take(struct dt_device *device, int64_t bytes, void **memory)
+{
+    size_t size = bytes > 0 ? (size_t)bytes : 1; // no memory has an address too
+    cudaError_t error = cudaMalloc(memory, size);
+    if (error == cudaErrorMemoryAllocation)
+        return out_of_memory(device, bytes);
+    DT_TRY(DT_CUDA(error, "allocating %lld bytes on GPU %d", (long long)bytes, device->index));
+    dt_status status = zero(*memory, size);
+    if (status != DT_OK)
+        cudaFree(*memory);
+    return status;
+}
+
+static dt_status cuda_alloc(struct dt_device *device, int64_t bytes, void **memory)
+{
+    if (bytes < 0)
+        return DT_FAIL(DT_MACHINE, NULL, "an allocation of %lld bytes was asked for",
+                       (long long)bytes);
+    struct dt_cuda_block *block = malloc(sizeof *block);
+    if (!block)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the list of allocations");
+    dt_status status = dt_cuda_make_current(device);
+    if (status == DT_OK)
+        status = take(device, bytes, memory);
+    if (status != DT_OK) {
+        free(block);
+        return status;
+    }
+    *block = (struct dt_cuda_block){.memory = *memory, .bytes = bytes};
+    remember(device, block);
+    return DT_OK;
+}
+
+static void cuda_free(struct dt_device *device, void *memory)
+{
+    if (!memory)
+        return;
+    forget(device, memory);
+    cudaSetDevice(device->index);
+    cudaFree(memory); // waits for the work that may still use it
+}
+
+static dt_status cuda_alloc_host(struct dt_device *device, int64_t bytes, void **memory)
+{
+    if (bytes < 0)
+        return DT_FAIL(DT_MACHINE, NULL, "an allocation of %lld bytes was asked for",
+                       (long long)bytes);
+    size_t size = bytes > 0 ? (size_t)bytes : 1;
+    DT_TRY(dt_cuda_make_current(device));
+    cudaError_t error = cudaHostAlloc(memory, size, cudaHostAllocDefault);
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return DT_FAIL(DT_MACHINE, "a smaller data.prefetch or data.micro_batch, more host memory",
+                       "no pinned host memory: %.1f MB asked for", megabytes(size));
+    }
+    DT_TRY(DT_CUDA(error, "pinning %zu bytes of host memory", size));
+    memset(*memory, 0, size);
+    return DT_OK;
+}
+
+static void cuda_free_host(struct dt_device *device, void *memory)
+{
+    cudaSetDevice(device->index);
+    cudaFreeHost(memory); // NULL is fine
+}
+
+static int64_t cuda_memory_in_use(const struct dt_device *device)
+{
+    return __atomic_load_n(&device->memory_in_use, __ATOMIC_RELAXED);
+}
+
+// ---- copies
+
+static dt_status copy(struct dt_device *device, void *to, const void *from, int64_t bytes,
+                      enum cudaMemcpyKind kind, struct dt_stream *stream)
+{
+    if (bytes < 0)
+        return DT_FAIL(DT_MACHINE, NULL, "a copy of %lld bytes was asked for", (long long)bytes);
+    if (bytes == 0)
+        return DT_OK;
+    DT_TRY(dt_cuda_make_current(device));
+    return DT_CUDA(cudaMemcpyAsync(to, from, (size_t)bytes, kind, dt_cuda_stream(stream)),
+                   "copying %lld bytes %s", (long long)bytes,
+                   kind == cudaMemcpyHostToDevice   ? "to the GPU"
+                   : kind == cudaMemcpyDeviceToHost ? "from the GPU"
+                                                    : "on the GPU");
+}
+
+static dt_status cuda_to_device(struct dt_device *device, void *to, const void *from, int64_t bytes,
+                                struct dt_stream *stream)
+{
+    return copy(device, to, from, bytes, cudaMemcpyHostToDevice, stream);
+}
+
+static dt_status cuda_to_host(struct dt_device *device, void *to, const void *from, int64_t bytes,
+                              struct dt_stream *stream)
+{
+    return copy(device, to, from, bytes, cudaMemcpyDeviceToHost, stream);
+}
+
+static dt_status cuda_copy(struct dt_device *device, void *to, const void *from, int64_t bytes,
+                           struct dt_stream *stream)
+{
+    return copy(device, to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+}
+
+static dt_status cuda_fill(struct dt_device *device, void *to, int byte, int64_t bytes,
+                           struct dt_stream *stream)
+{
+    if (bytes < 0)
+        return DT_FAIL(DT_MACHINE, NULL, "a fill of %lld bytes was asked for", (long long)bytes);
+    if (bytes == 0)
+        return DT_OK;
+    DT_TRY(dt_cuda_make_current(device));
+    return DT_CUDA(cudaMemsetAsync(to, byte, (size_t)bytes, dt_cuda_stream(stream)),
+                   "filling %lld bytes on the GPU", (long long)bytes);
+}
+
+// ---- streams and events
+
+// Non-blocking: such a stream does not wait for the default one, nor that for it.
+static dt_status cuda_stream_create(struct dt_device *device, struct dt_stream **stream)
+{
+    cudaStream_t made;
+    DT_TRY(dt_cuda_make_current(device));
+    DT_TRY(DT_CUDA(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "making a stream"));
+    *stream = (struct dt_stream *)made;
+    return DT_OK;
+}
+
+static void cuda_stream_destroy(struct dt_device *device, struct dt_stream *stream)
+{
+    (void)device;
+    if (stream)
+        cudaStreamDestroy(dt_cuda_stream(stream));
+}
+
+static dt_status cuda_stream_wait(struct dt_device *device, struct dt_stream *stream,
+                                  struct dt_event *event)
+{
+    DT_TRY(dt_cuda_make_current(device)); // `stream` may be the default one
+    return DT_CUDA(cudaStreamWaitEvent(dt_cuda_stream(stream), dt_cuda_event(event), 0),
+                   "making a stream wait for an event");
+}
+
+static dt_status cuda_stream_sync(struct dt_device *device, struct dt_stream *stream)
+{
+    DT_TRY(dt_cuda_make_current(device));
+    return DT_CUDA(cudaStreamSynchronize(dt_cuda_stream(stream)), "waiting for a stream");
+}
+
+// The host sleeps while it waits: what it waits for is a step old, and the cores are the loader's.
+static dt_status cuda_event_create(struct dt_device *device, struct dt_event **event)
+{
+    cudaEvent_t made;
+    DT_TRY(dt_cuda_make_current(device));
+    DT_TRY(DT_CUDA(cudaEventCreateWithFlags(&made, cudaEventDisableTiming | cudaEventBlockingSync),
+                   "making an event"));
+    *event = (struct dt_event *)made;
+    return DT_OK;
+}
+
+static void cuda_event_destroy(struct dt_device *device, struct dt_event *event)
+{
+    (void)device;
+    if (event)
+        cudaEventDestroy(dt_cuda_event(event));
+}
+
+static dt_status cuda_event_record(struct dt_device *device, struct dt_event *event,
+                                   struct dt_stream *stream)
+{
+    DT_TRY(dt_cuda_make_current(device));
+    return DT_CUDA(cudaEventRecord(dt_cuda_event(event), dt_cuda_stream(stream)),
+                   "recording an event");
+}
+
+static dt_status cuda_event_sync(struct dt_device *device, struct dt_event *event)
+{
+    (void)device;
+    return DT_CUDA(cudaEventSynchronize(dt_cuda_event(event)), "waiting for an event");
+}
+
+static dt_status cuda_event_done(struct dt_device *device, struct dt_event *event, bool *done)
+{
+    (void)device;
+    cudaError_t error = cudaEventQuery(dt_cuda_event(event));
+    *done = error == cudaSuccess;
+    if (error == cudaErrorNotReady) {
+        cudaGetLastError();
+        return DT_OK;
+    }
+    return DT_CUDA(error, "asking whether an event came");
+}
+
+// ---- graphs
+
+// Calls of other threads (the loader's copies, the watchdog) do not break the capture. The error
+// record is cleared so that capture_end can tell what did.
+static dt_status cuda_capture_begin(struct dt_device *device, struct dt_stream *stream)
+{
+    DT_TRY(dt_cuda_make_current(device));
+    dt_error_clear();
+    return DT_CUDA(cudaStreamBeginCapture(dt_cuda_stream(stream), cudaStreamCaptureModeThreadLocal),
+                   "beginning to capture a graph");
+}
+
+static dt_status cuda_capture_end(struct dt_device *device, struct dt_stream *stream,
+                                  struct dt_graph **graph)
+{
+    cudaGraph_t noted = NULL;
+    cudaGraphExec_t exec = NULL;
+    const struct dt_error *broken = dt_error_current();
+    cudaError_t error = cudaStreamEndCapture(dt_cuda_stream(stream), &noted);
+    (void)device;
+    if (error != cudaSuccess && broken->code != DT_OK)
+        return DT_CUDA(error, "capturing a graph, which this broke: \"%s\"", broken->message);
+    DT_TRY(DT_CUDA(error, "capturing a graph"));
+    error = cudaGraphInstantiate(&exec, noted, 0);
+    cudaGraphDestroy(noted);
+    *graph = (struct dt_graph *)exec;
+    return DT_CUDA(error, "making a graph of what was captured");
+}
+
+static dt_status cuda_graph_launch(struct dt_device *device, struct dt_graph *graph,
+                                   struct dt_stream *stream)
+{
+    DT_TRY(dt_cuda_make_current(device));
+    return DT_CUDA(cudaGraphLaunch(dt_cuda_graph(graph), dt_cuda_stream(stream)),
+                   "launching a graph");
+}
+
+static void cuda_graph_destroy(struct dt_device *device, struct dt_graph *graph)
+{
+    (void)device;
+    if (graph)
+        cudaGraphExecDestroy(dt_cuda_graph(graph));
+}
+
+const struct dt_device_table dt_cuda_device_table = {
+    .name = "cuda",
+    .count = dt_cuda_count,
+    .versions = dt_cuda_versions,
+    .open = dt_cuda_open,
+    .close = dt_cuda_close,
+    .info = dt_cuda_info,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .alloc_host = cuda_alloc_host,
+    .free_host = cuda_free_host,
+    .memory_in_use = cuda_memory_in_use,
+    .to_device = cuda_to_device,
+    .to_host = cuda_to_host,
+    .copy = cuda_copy,
+    .fill = cuda_fill,
+    .stream_create = cuda_stream_create,
+    .stream_destroy = cuda_stream_destroy,
+    .stream_wait = cuda_stream_wait,
+    .stream_sync = cuda_stream_sync,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
+    .event_sync = cuda_event_sync,
+    .event_done = cuda_event_done,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_destroy = cuda_graph_destroy,
+    .choose = dt_cuda_choose,
+    .use = dt_cuda_use,
+};
+
+#define DT_OP_LITERAL(op) .op = op##_cuda, .op##_workspace = op##_cuda_workspace,
+const struct dt_op_table dt_cuda_op_table = {
+    .name = "cuda", .scan_chunk = DT_SCAN_CHUNK_CUDA, DT_OPS(DT_OP_LITERAL)};

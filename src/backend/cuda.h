@@ -1,0 +1,66 @@
+// What the files of the CUDA backend share: the device, and how a failed call of the CUDA runtime
+// becomes an error. Private to cuda*.c and to what talks to CUDA above them (comm_nccl*.c).
+#pragma once
+
+#include "backend/backend.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+
+struct dt_cuda_gemm; // cuBLASLt's handle and algorithms (cuda_gemm.c)
+
+struct dt_device {
+    int index;        // among visible devices
+    int major, minor; // compute capability
+    int multiprocessors;
+    int threads;                  // host threads for ops, as it was opened
+    int64_t memory;               // bytes in all
+    struct dt_cuda_block *blocks; // device memory handed out, newest first
+    pthread_mutex_t lock;         // of blocks and memory_in_use
+    int64_t memory_in_use;        // bytes of blocks
+    char name[128];               // "NVIDIA H200"
+    char id[64];                  // "GPU-5f1c…", as nvidia-smi prints it
+    struct dt_cuda_gemm *gemm;
+};
+
+// A struct dt_stream is what CUDA calls a stream, a dt_event an event, a dt_graph an executable
+// graph.
+static inline cudaStream_t dt_cuda_stream(struct dt_stream *stream)
+{
+    return (cudaStream_t)stream;
+}
+
+static inline cudaEvent_t dt_cuda_event(struct dt_event *event)
+{
+    return (cudaEvent_t)event;
+}
+
+static inline cudaGraphExec_t dt_cuda_graph(struct dt_graph *graph)
+{
+    return (cudaGraphExec_t)graph;
+}
+
+// DT_CUDA(call, "allocating %lld bytes", n): the status of a call of the CUDA runtime. Where it
+// failed the error is DT_MACHINE at the caller's line: what was being done, and what CUDA says.
+#define DT_CUDA(call, ...) dt_cuda_status((call), __FILE__, __LINE__, __func__, __VA_ARGS__)
+dt_status dt_cuda_status(cudaError_t error, const char *file, int line, const char *function,
+                         const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+// The calling thread's CUDA calls go to this device: each thread that makes any has to say so once.
+dt_status dt_cuda_make_current(const struct dt_device *device);
+
+// cuda_gemm.c: cuBLASLt, opened at run time.
+dt_status dt_cuda_gemm_open(struct dt_device *device, struct dt_cuda_gemm **gemm);
+void dt_cuda_gemm_close(struct dt_cuda_gemm *gemm); // NULL is fine
+void dt_cuda_gemm_version(char *text, size_t size); // "13.0.2", or why it is not there
+
+// cuda_device.c: slots of the device table that find, open and describe devices.
+dt_status dt_cuda_count(int *n);
+void dt_cuda_versions(char *text, size_t size);
+dt_status dt_cuda_open(int index, int threads, struct dt_device **device);
+void dt_cuda_close(struct dt_device *device);
+dt_status dt_cuda_info(struct dt_device *device, struct dt_device_info *info);
+
+// cuda_choose.c: likewise.
+dt_status dt_cuda_choose(struct dt_device *device, const char *known, char **text);
+dt_status dt_cuda_use(struct dt_device *device, const char *text);

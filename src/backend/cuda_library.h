@@ -1,0 +1,21 @@
+// Opening a shared library at run time: cuBLASLt and NCCL, which one program runs with and without.
+#pragma once
+
+#include "base/error.h"
+
+struct dt_cuda_library {
+    const char *name;           // "cuBLASLt", for people
+    const char *const *sonames; // tried in turn, NULL behind the last
+    const char *hint;           // what to install or to set where there is none of them
+};
+
+struct dt_cuda_symbol {
+    const char *name; // NULL behind the last
+    void *function;   // the address of a function pointer, =
+};
+
+// Fills the function pointers. The library stays open until the process ends: what it registered
+// with the driver does not survive less. No library, or one that lacks a symbol: DT_USER, naming
+// the library and what the loader said of it.
+dt_status dt_cuda_library_open(const struct dt_cuda_library *library,
+                               const struct dt_cuda_symbol *symbols);

@@ -1,0 +1,27 @@
+// Races, in the build that looks for them (dt_simt_race, SIMT_RACES): what the parts of the host
+// execution model tell race.cpp. In the other build each call is nothing.
+#pragma once
+
+#include <stddef.h>
+
+namespace simt
+{
+#ifdef SIMT_RACES
+// From here to the next launch; accesses below the stacks' end and from their begin on are a
+// thread's own.
+void race_begin_launch(const char *kernel, const char *stacks, const char *stacks_end);
+void race_begin_block(void);
+void race_barrier(void);                       // opened for the whole block
+void race_warp_sync(int first, unsigned mask); // of the warp whose lane 0 is thread `first`
+// An asynchronous copy of the current thread, and its arrival, when the thread has waited for it.
+void race_copy_begins(const void *to, const void *from, size_t bytes, const void *site);
+void race_copy_arrives(const void *to, const void *from, size_t bytes);
+#else
+static inline void race_begin_launch(const char *, const char *, const char *) {}
+static inline void race_begin_block(void) {}
+static inline void race_barrier(void) {}
+static inline void race_warp_sync(int, unsigned) {}
+static inline void race_copy_begins(const void *, const void *, size_t, const void *) {}
+static inline void race_copy_arrives(const void *, const void *, size_t) {}
+#endif
+} // namespace simt
