@@ -104,10 +104,9 @@ dt_status dt_stepper_create(const struct dt_job *job, struct dt_model *model,
 
 dt_status dt_stepper_connect(struct dt_stepper *s)
 {
-    DT_TRY(dt_buckets_connect(s->buckets));
-    s->captures = s->job->settings.run.cuda_graph != DT_TOGGLE_FALSE &&
-                  s->backend->table->capture_begin && dt_buckets_can_be_captured(s->buckets);
-    return DT_OK;
+    s->captures =
+        s->job->settings.run.cuda_graph != DT_TOGGLE_FALSE && s->backend->table->capture_begin;
+    return dt_buckets_connect(s->buckets);
 }
 
 void dt_stepper_destroy(struct dt_stepper *s)
@@ -216,11 +215,17 @@ static dt_status capture(struct dt_stepper *s, const struct dt_model_input *inpu
     return table->capture_end(s->backend->device, s->stream, &s->passes[kind].graph);
 }
 
+// Gradients that travel through the host need it in the last pass.
+static bool is_captured(const struct dt_stepper *s, int kind)
+{
+    return s->captures && (!(kind & KIND_LAST) || dt_buckets_can_be_captured(s->buckets));
+}
+
 // The first time as it is, for libraries make things ready then that cannot be captured.
 static dt_status take_pass(struct dt_stepper *s, const struct dt_model_input *input, int kind)
 {
     struct pass *pass = &s->passes[kind];
-    if (!s->captures || pass->times++ == 0)
+    if (!is_captured(s, kind) || pass->times++ == 0)
         return forward_backward(s, input, kind);
     if (!pass->graph)
         DT_TRY(capture(s, input, kind));

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Training through the whole CUDA path on the simulated device: the CPU's losses, graphs or not, in every order of
+# threads and streams; one rank and several, by NCCL's stand-in and by MPI; resume; pauses between steps.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+small_run
+sed -i 's/^d_model = .*/d_model = 16/; s/^seq_len = .*/seq_len = 24/; s/^batch = .*/batch = 4/' small.ini
+steps=6
+last=checkpoints/step-0000000$steps
+
+train() { # name, ranks, arguments …: on the simulated device
+    local name=$1 n=$2
+    shift 2
+    check "$name" ranks "$n" small.ini run.name="$name" run.steps=$steps run.device=cuda "$@" >"$name.log" 2>&1
+}
+
+alike() { # a, b: the same bits, and the same losses to the last digit
+    check "$1 and $2 end in the same bits" same_bits "runs/$1/$last" "runs/$2/$last"
+    check "$1 and $2 have the same losses" same_losses "runs/$1/metrics.jsonl" "runs/$2/metrics.jsonl" 0
+}
+
+close() { # a, b, relative tolerance
+    check "$1 has the losses of $2" same_losses "runs/$1/metrics.jsonl" "runs/$2/metrics.jsonl" "$3"
+}
+
+check "on the CPU" ranks 1 small.ini run.name=cpu run.steps=$steps run.device=cpu >cpu.log 2>&1
+train plain 1 run.cuda_graph=false
+# fp32 in another order, and other exponentials: an ulp each, six steps.
+close plain cpu 1e-5
+train graph 1
+alike graph plain
+for order in descending random warp; do
+    SIMT_ORDER=$order train $order 1
+    alike $order plain
+done
+
+# Micro-batches: first, middle and last passes are graphs of their own.
+train micro 1 data.micro_batch=1
+close micro plain 1e-5
+train micro-plain 1 data.micro_batch=1 run.cuda_graph=false
+alike micro micro-plain
+train reset 1 data.reset_token=10 data.micro_batch=2
+check "… on the CPU" ranks 1 small.ini run.name=reset-cpu run.steps=$steps data.reset_token=10 run.device=cpu \
+    >reset-cpu.log 2>&1
+close reset reset-cpu 1e-5
+for recompute in scan block; do
+    train $recompute 1 model.recompute=$recompute
+    alike $recompute plain
+done
+
+# Several ranks. Of two summands the order does not matter: MPI and NCCL give the same bits.
+export SIMT_DEVICES=4
+train nccl 2
+close nccl plain 1e-5
+SIMT_ORDER=random train nccl-random 2 run.cuda_graph=false comm.bucket_mb=0.005
+alike nccl-random nccl
+train mpi 2 comm.backend=mpi
+alike mpi nccl
+train mpi-micro 2 comm.backend=mpi data.micro_batch=1 comm.verify_replicas=2
+close mpi-micro plain 1e-5
+SIMT_DEVICES=1 train shared 2 run.share_device=true comm.bucket_mb=0.005
+alike shared nccl
+train wire 2 comm.dtype=bf16 comm.bucket_mb=0.005
+# bf16 keeps 8 bits of a gradient.
+close wire plain 5e-3
+train wire-mpi 2 comm.dtype=bf16 comm.backend=mpi
+close wire-mpi plain 5e-3
+train four 4 comm.verify_replicas=2
+close four plain 1e-5
+unset SIMT_DEVICES
+
+# Work between steps, and going on from a checkpoint.
+train pauses 1 log.eval_every=2 checkpoint.every=3 comm.verify_replicas=4 log.eval_batches=1
+alike pauses plain
+check "validation on the way" grep -q '"event":"eval","step":2,' runs/pauses/metrics.jsonl
+rm -r "runs/pauses/$last"
+train pauses 1
+alike pauses plain
+check "bf16 on the CPU" ranks 1 small.ini run.name=bf16-cpu run.steps=$steps run.precision=bf16 run.device=cpu \
+    >bf16-cpu.log 2>&1
+train bf16 1 run.precision=bf16
+# bf16 rounds activations at the same places, but sums before it in other orders.
+close bf16 bf16-cpu 2e-3
+check "a sample" "$dtrain" sample --tokens 4 --device cuda runs/plain >sample.txt 2>&1
+check "an evaluation" "$dtrain" eval small.ini run.name=plain run.device=cuda log.eval_batches=1 >eval.txt 2>&1
+finish
