@@ -1,0 +1,415 @@
+// Which of cuBLASLt's algorithms multiplies each shape: the fastest by timing on this device, on
+// operands of its own, of random numbers: zeros draw less power and run faster than data does.
+#include "backend/cuda_gemm.h"
+
+#include "base/arena.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "kernels/cuda.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ROUNDS = 5,        // the median of them counts
+    REPEATS = 20,      // products between two stamps at most
+    RANDOM = 1 << 20,  // bf16 numbers, repeated over the operands
+    SAMPLE = 4 << 20,  // bytes of C that two runs are compared by
+    MARKS = 2 * ROUNDS // stamps of a candidate
+};
+
+// Stamps may be as coarse as 1 us (kernels/stamp.h): so long a measurement is exact to a percent …
+static const double measured_us = 100.0;
+// … and candidates nearer than that are one: the library's own order then decides, so that the
+// choice does not follow noise.
+static const double tie = 1.01;
+
+static const struct dt_device_table *const table = &dt_cuda_device_table;
+
+struct bench {
+    struct dt_device *device;
+    struct dt_cuda_gemm *gemm;
+    struct dt_stream *stream;
+    void *a, *b, *c, *workspace;
+    uint64_t *stamps; // on the device: MARKS
+    uint64_t *marks;  // pinned: DT_GEMM_CANDIDATES of MARKS
+    char *sample[2];  // pinned: SAMPLE each
+};
+
+struct candidate {
+    cublasLtMatmulAlgo_t config;
+    double microseconds; // of one product; HUGE_VAL: out
+    int repeats;
+    struct dt_graph *graph; // stamp, `repeats` products, stamp
+};
+
+// ---- operands
+
+struct extent {
+    int64_t a, b, c; // bytes
+};
+
+static int64_t larger(int64_t x, int64_t y)
+{
+    return x > y ? x : y;
+}
+
+static struct extent extent_of(const struct dt_gemm_key *key)
+{
+    int64_t rows_a = key->trans_a ? key->k : key->m, rows_b = key->trans_b ? key->n : key->k;
+    return (struct extent){rows_a * key->lda * dt_dtype_size(key->type),
+                           rows_b * key->ldb * dt_dtype_size(key->type),
+                           key->m * key->ldc * dt_dtype_size(key->c_type)};
+}
+
+static struct extent largest(struct dt_gemm_shape *const *shapes, int n)
+{
+    struct extent all = {0};
+    for (int i = 0; i < n; i++) {
+        struct extent one = extent_of(&shapes[i]->key);
+        all = (struct extent){larger(all.a, one.a), larger(all.b, one.b), larger(all.c, one.c)};
+    }
+    return all;
+}
+
+// Normal numbers in bf16. Two of them side by side read as fp32 are about the second.
+static void make_random(dt_bf16 *to)
+{
+    struct dt_philox rng = dt_philox_init(1337, 0, 0);
+    for (int64_t i = 0; i < RANDOM; i++)
+        to[i] = dt_f32_to_bf16(dt_philox_normal(&rng));
+}
+
+// The first bytes come from the host, each copy then doubles them.
+static dt_status fill_random(struct bench *bench, char *to, int64_t bytes, const dt_bf16 *random)
+{
+    int64_t done = RANDOM * (int64_t)sizeof *random;
+    done = done < bytes ? done : bytes;
+    DT_TRY(table->to_device(bench->device, to, random, done, bench->stream));
+    while (done < bytes) {
+        int64_t more = done < bytes - done ? done : bytes - done;
+        DT_TRY(table->copy(bench->device, to + done, to, more, bench->stream));
+        done += more;
+    }
+    return DT_OK;
+}
+
+static dt_status fill_operands(struct bench *bench, struct extent extent)
+{
+    dt_bf16 *random;
+    DT_TRY(table->alloc_host(bench->device, RANDOM * (int64_t)sizeof *random, (void **)&random));
+    make_random(random);
+    dt_status status = fill_random(bench, bench->a, extent.a, random);
+    if (status == DT_OK)
+        status = fill_random(bench, bench->b, extent.b, random);
+    if (status == DT_OK)
+        status = table->stream_sync(bench->device, bench->stream);
+    table->free_host(bench->device, random);
+    return status;
+}
+
+static dt_status take_memory(struct bench *bench, struct extent extent)
+{
+    struct dt_device *device = bench->device;
+    DT_TRY(table->alloc(device, extent.a, &bench->a));
+    DT_TRY(table->alloc(device, extent.b, &bench->b));
+    DT_TRY(table->alloc(device, extent.c, &bench->c));
+    DT_TRY(table->alloc(device, bench->gemm->workspace, &bench->workspace));
+    DT_TRY(table->alloc(device, MARKS * (int64_t)sizeof *bench->stamps, (void **)&bench->stamps));
+    DT_TRY(table->alloc_host(device, DT_GEMM_CANDIDATES * MARKS * (int64_t)sizeof *bench->marks,
+                             (void **)&bench->marks));
+    for (int i = 0; i < 2; i++)
+        DT_TRY(table->alloc_host(device, SAMPLE, (void **)&bench->sample[i]));
+    return DT_OK;
+}
+
+static void give_memory(struct bench *bench)
+{
+    void *const memory[] = {bench->a, bench->b, bench->c, bench->workspace, bench->stamps};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        if (memory[i])
+            table->free(bench->device, memory[i]);
+    void *const pinned[] = {bench->marks, bench->sample[0], bench->sample[1]};
+    for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++)
+        if (pinned[i])
+            table->free_host(bench->device, pinned[i]);
+}
+
+// ---- timing
+
+static cublasStatus_t multiply(struct bench *bench, const struct dt_gemm_shape *shape,
+                               const cublasLtMatmulAlgo_t *config)
+{
+    return dt_gemm_run(bench->gemm, shape, config, bench->a, bench->b, bench->c, false,
+                       bench->workspace, bench->stream);
+}
+
+// Stamp, products, stamp. False: cuBLASLt refuses the candidate, which is then out.
+static dt_status enqueue(struct bench *bench, const struct dt_gemm_shape *shape,
+                         struct candidate *candidate, int repeats)
+{
+    struct dt_stamp_args stamp[2] = {{.time = bench->stamps}, {.time = bench->stamps + 1}};
+    DT_TRY(stamp_cuda(bench->device, &stamp[0], bench->stream));
+    for (int i = 0; i < repeats; i++)
+        if (multiply(bench, shape, &candidate->config) != CUBLAS_STATUS_SUCCESS)
+            candidate->microseconds = HUGE_VAL;
+    return stamp_cuda(bench->device, &stamp[1], bench->stream);
+}
+
+static dt_status read_marks(struct bench *bench, uint64_t *to)
+{
+    return table->to_host(bench->device, to, bench->stamps, 2 * (int64_t)sizeof *to, bench->stream);
+}
+
+static double between(const uint64_t *mark)
+{
+    return (double)(int64_t)(mark[1] - mark[0]) * 1e-3;
+}
+
+// The first run loads the kernels, which a capture must not; the second says how long one takes.
+static dt_status warm_up(struct bench *bench, const struct dt_gemm_shape *shape,
+                         struct candidate *candidate)
+{
+    for (int i = 0; i < 2; i++) {
+        DT_TRY(enqueue(bench, shape, candidate, 1));
+        DT_TRY(read_marks(bench, bench->marks));
+        DT_TRY(table->stream_sync(bench->device, bench->stream));
+    }
+    double repeats = ceil(measured_us / fmax(between(bench->marks), 1.0));
+    candidate->repeats = (int)fmin(repeats, REPEATS);
+    return DT_OK;
+}
+
+// As a graph: the host then launches no slower than the device multiplies, as in a captured step.
+static dt_status capture(struct bench *bench, const struct dt_gemm_shape *shape,
+                         struct candidate *candidate)
+{
+    DT_TRY(table->capture_begin(bench->device, bench->stream));
+    dt_status status = enqueue(bench, shape, candidate, candidate->repeats);
+    dt_status ended = table->capture_end(bench->device, bench->stream, &candidate->graph);
+    return status == DT_OK ? ended : status;
+}
+
+// Each round takes all candidates in turn, so that a clock that slows down slows all.
+static dt_status run_rounds(struct bench *bench, struct candidate *candidate, int n)
+{
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < n; i++)
+            if (candidate[i].graph) {
+                DT_TRY(table->graph_launch(bench->device, candidate[i].graph, bench->stream));
+                DT_TRY(read_marks(bench, bench->marks + i * MARKS + 2 * round));
+            }
+    return table->stream_sync(bench->device, bench->stream);
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const uint64_t *mark)
+{
+    double time[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++)
+        time[i] = between(mark + 2 * i);
+    qsort(time, ROUNDS, sizeof *time, compare_doubles);
+    return time[ROUNDS / 2];
+}
+
+static dt_status time_candidates(struct bench *bench, const struct dt_gemm_shape *shape,
+                                 struct candidate *candidate, int n)
+{
+    for (int i = 0; i < n; i++) {
+        DT_TRY(warm_up(bench, shape, &candidate[i]));
+        if (candidate[i].microseconds < HUGE_VAL)
+            DT_TRY(capture(bench, shape, &candidate[i]));
+    }
+    DT_TRY(run_rounds(bench, candidate, n));
+    for (int i = 0; i < n; i++)
+        if (candidate[i].microseconds < HUGE_VAL)
+            candidate[i].microseconds = median(bench->marks + i * MARKS) / candidate[i].repeats;
+    return DT_OK;
+}
+
+// ---- choosing
+
+// The first that is as fast as the fastest; -1: none is left.
+static int fastest(const struct candidate *candidate, int n)
+{
+    double best = HUGE_VAL;
+    for (int i = 0; i < n; i++)
+        best = fmin(best, candidate[i].microseconds);
+    for (int i = 0; i < n; i++)
+        if (candidate[i].microseconds < HUGE_VAL && candidate[i].microseconds <= best * tie)
+            return i;
+    return -1;
+}
+
+// Whether two products are the same in every bit of the beginning of C.
+static dt_status repeats_itself(struct bench *bench, const struct dt_gemm_shape *shape,
+                                const struct candidate *candidate, bool *same)
+{
+    int64_t bytes = extent_of(&shape->key).c, sample = bytes < SAMPLE ? bytes : SAMPLE;
+    cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; i < 2 && code == CUBLAS_STATUS_SUCCESS; i++) {
+        DT_TRY(table->fill(bench->device, bench->c, 0, sample, bench->stream));
+        code = multiply(bench, shape, &candidate->config);
+        DT_TRY(table->to_host(bench->device, bench->sample[i], bench->c, sample, bench->stream));
+        DT_TRY(table->stream_sync(bench->device, bench->stream));
+    }
+    *same = code == CUBLAS_STATUS_SUCCESS &&
+            memcmp(bench->sample[0], bench->sample[1], (size_t)sample) == 0;
+    return DT_OK;
+}
+
+static dt_status no_algorithm(const struct dt_gemm_shape *shape)
+{
+    char text[DT_GEMM_KEY_TEXT];
+    dt_gemm_key_text(&shape->key, text);
+    return DT_FAIL(DT_MACHINE, "another version of cuBLAS may have one",
+                   "no algorithm of cuBLASLt for the GEMM %s gives the same bits twice", text);
+}
+
+static dt_status pick(struct bench *bench, struct dt_gemm_shape *shape, struct candidate *candidate,
+                      int n)
+{
+    for (int i; (i = fastest(candidate, n)) >= 0; candidate[i].microseconds = HUGE_VAL) {
+        bool same = false;
+        DT_TRY(repeats_itself(bench, shape, &candidate[i], &same));
+        if (same) {
+            double hundredths = round(candidate[i].microseconds * 100.0);
+            shape->algorithm =
+                (struct dt_gemm_algorithm){candidate[i].config, hundredths / 100.0, true};
+            return DT_OK;
+        }
+    }
+    return no_algorithm(shape);
+}
+
+static dt_status choose_shape(struct bench *bench, struct dt_gemm_shape *shape)
+{
+    cublasLtMatmulAlgo_t config[DT_GEMM_CANDIDATES];
+    struct candidate candidate[DT_GEMM_CANDIDATES] = {0};
+    int n;
+    DT_TRY(dt_gemm_candidates(bench->gemm, shape, config, &n));
+    for (int i = 0; i < n; i++)
+        candidate[i].config = config[i];
+    dt_status status = time_candidates(bench, shape, candidate, n);
+    if (status == DT_OK)
+        status = pick(bench, shape, candidate, n);
+    for (int i = 0; i < n; i++)
+        if (candidate[i].graph)
+            table->graph_destroy(bench->device, candidate[i].graph);
+    return status;
+}
+
+static dt_status choose_all(struct bench *bench, struct dt_gemm_shape *const *shapes, int n)
+{
+    dt_info("choosing GEMM algorithms for %d shape%s", n, n == 1 ? "" : "s");
+    DT_TRY(table->stream_create(bench->device, &bench->stream));
+    dt_status status = fill_operands(bench, largest(shapes, n));
+    for (int i = 0; i < n && status == DT_OK; i++)
+        status = choose_shape(bench, shapes[i]);
+    table->stream_destroy(bench->device, bench->stream);
+    return status;
+}
+
+// Where the device has no room for operands beside the model, the library's own choice stays.
+static dt_status time_shapes(struct dt_device *device, struct dt_gemm_shape *const *shapes, int n)
+{
+    struct bench bench = {.device = device, .gemm = device->gemm};
+    dt_status status = take_memory(&bench, largest(shapes, n));
+    if (status == DT_OK) {
+        status = choose_all(&bench, shapes, n);
+    } else {
+        dt_warn("GEMM algorithms are not timed but as cuBLASLt recommends: %s",
+                dt_error_current()->message);
+        dt_error_clear();
+        status = DT_OK;
+    }
+    give_memory(&bench);
+    return status;
+}
+
+static int compare_shapes(const void *a, const void *b)
+{
+    char x[DT_GEMM_KEY_TEXT], y[DT_GEMM_KEY_TEXT];
+    dt_gemm_key_text(&(*(struct dt_gemm_shape *const *)a)->key, x);
+    dt_gemm_key_text(&(*(struct dt_gemm_shape *const *)b)->key, y);
+    return strcmp(x, y);
+}
+
+// All shapes told so far, in the order of their texts; malloc'ed.
+static dt_status list_shapes(const struct dt_cuda_gemm *gemm, struct dt_gemm_shape ***list)
+{
+    struct dt_gemm_shape **shapes = calloc((size_t)gemm->n_shapes + 1, sizeof(void *));
+    int n = 0;
+    if (!shapes)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of GEMM shapes");
+    for (int i = 0; i < DT_GEMM_BUCKETS; i++)
+        for (struct dt_gemm_shape *s = gemm->bucket[i]; s; s = s->next)
+            shapes[n++] = s;
+    qsort(shapes, (size_t)n, sizeof *shapes, compare_shapes);
+    *list = shapes;
+    return DT_OK;
+}
+
+// A shape takes the record's algorithm, or goes back to what the library recommends.
+static dt_status apply_record(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
+{
+    cublasLtMatmulAlgo_t config[DT_GEMM_CANDIDATES];
+    int n;
+    if (dt_gemm_record_find(gemm, shape, &shape->algorithm))
+        return DT_OK;
+    DT_TRY(dt_gemm_candidates(gemm, shape, config, &n));
+    shape->algorithm = (struct dt_gemm_algorithm){.config = config[0]};
+    return DT_OK;
+}
+
+static dt_status take_record(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *const *shapes,
+                             const char *text)
+{
+    DT_TRY(dt_gemm_record_take(gemm, text));
+    for (int i = 0; i < gemm->n_shapes; i++)
+        DT_TRY(apply_record(gemm, shapes[i]));
+    return DT_OK;
+}
+
+static dt_status choose(struct dt_device *device, const char *known, struct dt_gemm_shape **shapes,
+                        struct dt_gemm_shape **open, char **text)
+{
+    struct dt_cuda_gemm *gemm = device->gemm;
+    int n = 0;
+    DT_TRY(take_record(gemm, shapes, known));
+    for (int i = 0; i < gemm->n_shapes; i++)
+        if (!shapes[i]->algorithm.chosen)
+            open[n++] = shapes[i];
+    if (n > 0)
+        DT_TRY(time_shapes(device, open, n));
+    return dt_gemm_record_write(gemm, shapes, text);
+}
+
+dt_status dt_cuda_choose(struct dt_device *device, const char *known, char **text)
+{
+    struct dt_gemm_shape **shapes = NULL, **open = NULL;
+    *text = NULL;
+    dt_status status = list_shapes(device->gemm, &shapes);
+    if (status == DT_OK)
+        status = list_shapes(device->gemm, &open);
+    if (status == DT_OK)
+        status = choose(device, known, shapes, open, text);
+    free(open);
+    free(shapes);
+    return status;
+}
+
+dt_status dt_cuda_use(struct dt_device *device, const char *text)
+{
+    struct dt_gemm_shape **shapes;
+    DT_TRY(list_shapes(device->gemm, &shapes));
+    dt_status status = take_record(device->gemm, shapes, text);
+    free(shapes);
+    return status;
+}

@@ -1,0 +1,372 @@
+// gemm on CUDA: cuBLASLt, opened at run time. A shape's descriptors and its algorithm are made when
+// its workspace is first asked for, or at its first call; after that a call is one look-up and one
+// launch, so that nothing is allocated in a step and a step can be captured.
+#include "backend/cuda_gemm.h"
+
+#include "backend/cuda_library.h"
+#include "base/arena.h"
+#include "kernels/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// The widest load and what TMA asks of an address; a better aligned one gains nothing.
+enum { ALIGN_MAX = 16 };
+
+// What cuBLAS's manual recommends and takes for itself (cublasSetWorkspace): on Hopper and later
+// kernels that cut k keep whole tiles of C there.
+static const int64_t workspace_hopper = (int64_t)32 << 20;
+static const int64_t workspace_before = (int64_t)4 << 20;
+
+static const struct dt_cuda_library library = {
+    .name = "cuBLASLt",
+    .sonames = (const char *const[]){"libcublasLt.so.13", NULL},
+    .hint = "install cuBLAS of CUDA 13 (libcublas), put the folder of libcublasLt.so.13 into "
+            "LD_LIBRARY_PATH, or set run.device = cpu",
+};
+
+static dt_status open_library(struct dt_cublaslt *lt)
+{
+#define SYMBOL(name) {"cublasLt" #name, &lt->name},
+    const struct dt_cuda_symbol symbols[] = {DT_CUBLASLT(SYMBOL){NULL, NULL}};
+#undef SYMBOL
+    return dt_cuda_library_open(&library, symbols);
+}
+
+void dt_cuda_gemm_version(char *text, size_t size)
+{
+    struct dt_cublaslt lt;
+    if (open_library(&lt) != DT_OK) {
+        snprintf(text, size, "%s", dt_error_current()->message);
+        dt_error_clear();
+        return;
+    }
+    size_t version = lt.GetVersion();
+    snprintf(text, size, "cuBLASLt %zu.%zu.%zu", version / 10000, version / 100 % 100,
+             version % 100);
+}
+
+dt_status dt_cublaslt_status(const struct dt_cuda_gemm *gemm, cublasStatus_t code, const char *what,
+                             const char *file, int line, const char *function)
+{
+    if (code == CUBLAS_STATUS_SUCCESS)
+        return DT_OK;
+    return dt_error_raise(DT_MACHINE, file, line, function, NULL, "%s: cuBLASLt says: %s", what,
+                          gemm->lt.GetStatusString(code));
+}
+
+// Reductions of other kinds are not deterministic or not exact: see cuda_gemm.h.
+static const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
+static dt_status prefer(struct dt_cuda_gemm *gemm, cublasLtMatmulPreferenceAttributes_t attribute,
+                        const void *value, size_t size)
+{
+    return DT_LT(gemm,
+                 gemm->lt.MatmulPreferenceSetAttribute(gemm->preference, attribute, value, size),
+                 "telling what algorithms may be");
+}
+
+static dt_status open_handle(struct dt_cuda_gemm *gemm)
+{
+    uint64_t workspace = (uint64_t)gemm->workspace;
+    DT_TRY(DT_LT(gemm, gemm->lt.Create(&gemm->handle), "opening cuBLASLt"));
+    DT_TRY(DT_LT(gemm, gemm->lt.MatmulPreferenceCreate(&gemm->preference), "opening cuBLASLt"));
+    DT_TRY(prefer(gemm, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
+    return prefer(gemm, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
+}
+
+dt_status dt_cuda_gemm_open(struct dt_device *device, struct dt_cuda_gemm **gemm)
+{
+    struct dt_cuda_gemm *g = calloc(1, sizeof *g);
+    *gemm = NULL;
+    if (!g)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the GEMM shapes");
+    g->device = device;
+    g->workspace = device->major >= 9 ? workspace_hopper : workspace_before;
+    pthread_mutex_init(&g->lock, NULL);
+    dt_status status = open_library(&g->lt);
+    if (status == DT_OK)
+        status = open_handle(g);
+    if (status != DT_OK) {
+        dt_cuda_gemm_close(g);
+        return status;
+    }
+    *gemm = g;
+    return DT_OK;
+}
+
+static void destroy_shape(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
+{
+    const struct dt_cublaslt *lt = &gemm->lt;
+    if (shape->product)
+        lt->MatmulDescDestroy(shape->product);
+    if (shape->first)
+        lt->MatrixLayoutDestroy(shape->first);
+    if (shape->second)
+        lt->MatrixLayoutDestroy(shape->second);
+    if (shape->out)
+        lt->MatrixLayoutDestroy(shape->out);
+    free(shape);
+}
+
+void dt_cuda_gemm_close(struct dt_cuda_gemm *gemm)
+{
+    if (!gemm)
+        return;
+    for (int i = 0; i < DT_GEMM_BUCKETS; i++)
+        for (struct dt_gemm_shape *s = gemm->bucket[i], *next; s; s = next) {
+            next = s->next;
+            destroy_shape(gemm, s);
+        }
+    if (gemm->preference)
+        gemm->lt.MatmulPreferenceDestroy(gemm->preference);
+    if (gemm->handle)
+        gemm->lt.Destroy(gemm->handle);
+    cJSON_Delete(gemm->record);
+    pthread_mutex_destroy(&gemm->lock);
+    free(gemm);
+}
+
+// Where only sizes are known yet (NULL) the pointer will come from an arena.
+static int32_t alignment(const void *pointer)
+{
+    uintptr_t address = (uintptr_t)pointer | ALIGN_MAX;
+    return (int32_t)(address & -address);
+}
+
+static struct dt_gemm_key key_of(const struct dt_gemm_args *args)
+{
+    struct dt_gemm_key key;
+    memset(&key, 0, sizeof key);
+    key.m = args->m, key.n = args->n, key.k = args->k;
+    key.lda = args->lda, key.ldb = args->ldb, key.ldc = args->ldc;
+    key.type = args->a_type, key.c_type = args->c_type;
+    key.trans_a = args->trans_a, key.trans_b = args->trans_b;
+    key.align_a = alignment(args->a);
+    key.align_b = alignment(args->b);
+    key.align_c = alignment(args->c);
+    return key;
+}
+
+void dt_gemm_key_text(const struct dt_gemm_key *key, char text[DT_GEMM_KEY_TEXT])
+{
+    snprintf(text, DT_GEMM_KEY_TEXT,
+             "%s -> %s %c%c m%lld n%lld k%lld ld %lld %lld %lld align %d %d %d",
+             dt_dtype_name(key->type), dt_dtype_name(key->c_type), key->trans_a ? 't' : 'n',
+             key->trans_b ? 't' : 'n', (long long)key->m, (long long)key->n, (long long)key->k,
+             (long long)key->lda, (long long)key->ldb, (long long)key->ldc, key->align_a,
+             key->align_b, key->align_c);
+}
+
+static cudaDataType_t cuda_type(int32_t type)
+{
+    return type == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+// "Pedantic" is cuBLAS's word for fp32 as it stands: no TF32, no sums of bf16 products, whatever
+// the environment asks for. bf16 operands go through tensor cores and are summed in fp32.
+static cublasComputeType_t compute_type(int32_t type)
+{
+    return type == DT_BF16 ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32F_PEDANTIC;
+}
+
+static dt_status make_product(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
+{
+    const struct dt_gemm_key *key = &shape->key;
+    const struct dt_cublaslt *lt = &gemm->lt;
+    static const char what[] = "describing a GEMM";
+    int32_t first = key->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    int32_t second = key->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    DT_TRY(DT_LT(gemm, lt->MatmulDescCreate(&shape->product, compute_type(key->type), CUDA_R_32F),
+                 what));
+    DT_TRY(DT_LT(gemm,
+                 lt->MatmulDescSetAttribute(shape->product, CUBLASLT_MATMUL_DESC_TRANSA, &first,
+                                            sizeof first),
+                 what));
+    return DT_LT(gemm,
+                 lt->MatmulDescSetAttribute(shape->product, CUBLASLT_MATMUL_DESC_TRANSB, &second,
+                                            sizeof second),
+                 what);
+}
+
+// A matrix as it is stored, rows of ours being columns of theirs.
+static dt_status make_layout(struct dt_cuda_gemm *gemm, cublasLtMatrixLayout_t *layout,
+                             int32_t type, int64_t rows, int64_t columns, int64_t ld)
+{
+    return DT_LT(
+        gemm,
+        gemm->lt.MatrixLayoutCreate(layout, cuda_type(type), (uint64_t)columns, (uint64_t)rows, ld),
+        "describing a matrix");
+}
+
+static dt_status describe_shape(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
+{
+    const struct dt_gemm_key *key = &shape->key;
+    DT_TRY(make_product(gemm, shape));
+    DT_TRY(make_layout(gemm, &shape->first, key->type, key->trans_b ? key->n : key->k,
+                       key->trans_b ? key->k : key->n, key->ldb));
+    DT_TRY(make_layout(gemm, &shape->second, key->type, key->trans_a ? key->k : key->m,
+                       key->trans_a ? key->m : key->k, key->lda));
+    return make_layout(gemm, &shape->out, key->c_type, key->m, key->n, key->ldc);
+}
+
+// Whether all that the algorithm sums across blocks is summed as `reductions` allows.
+static bool deterministic(const struct dt_cuda_gemm *gemm, const cublasLtMatmulAlgo_t *config)
+{
+    uint32_t scheme = 0;
+    size_t written = 0;
+    return gemm->lt.MatmulAlgoConfigGetAttribute(config, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                                 &scheme, sizeof scheme,
+                                                 &written) == CUBLAS_STATUS_SUCCESS &&
+           (scheme & ~reductions) == 0;
+}
+
+static dt_status prefer_alignment(struct dt_cuda_gemm *gemm, const struct dt_gemm_key *key)
+{
+    uint32_t first = (uint32_t)key->align_b, second = (uint32_t)key->align_a,
+             out = (uint32_t)key->align_c;
+    DT_TRY(prefer(gemm, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &first, sizeof first));
+    DT_TRY(prefer(gemm, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &second, sizeof second));
+    DT_TRY(prefer(gemm, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &out, sizeof out));
+    return prefer(gemm, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &out, sizeof out);
+}
+
+dt_status dt_gemm_candidates(struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
+                             cublasLtMatmulAlgo_t config[DT_GEMM_CANDIDATES], int *n)
+{
+    cublasLtMatmulHeuristicResult_t result[DT_GEMM_CANDIDATES];
+    int found = 0;
+    *n = 0;
+    DT_TRY(prefer_alignment(gemm, &shape->key));
+    cublasStatus_t code = gemm->lt.MatmulAlgoGetHeuristic(
+        gemm->handle, shape->product, shape->first, shape->second, shape->out, shape->out,
+        gemm->preference, DT_GEMM_CANDIDATES, result, &found);
+    for (int i = 0; code == CUBLAS_STATUS_SUCCESS && i < found; i++)
+        if (result[i].state == CUBLAS_STATUS_SUCCESS &&
+            result[i].workspaceSize <= (size_t)gemm->workspace &&
+            deterministic(gemm, &result[i].algo))
+            config[(*n)++] = result[i].algo;
+    if (*n > 0)
+        return DT_OK;
+    char text[DT_GEMM_KEY_TEXT];
+    dt_gemm_key_text(&shape->key, text);
+    return DT_FAIL(DT_MACHINE, "run.device = cpu multiplies every shape",
+                   "cuBLASLt has no deterministic algorithm for the GEMM %s: %s", text,
+                   gemm->lt.GetStatusString(code));
+}
+
+bool dt_gemm_accepts(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
+                     const cublasLtMatmulAlgo_t *config, const char **why)
+{
+    cublasLtMatmulHeuristicResult_t result;
+    memset(&result, 0, sizeof result);
+    cublasStatus_t code =
+        gemm->lt.MatmulAlgoCheck(gemm->handle, shape->product, shape->first, shape->second,
+                                 shape->out, shape->out, config, &result);
+    *why = NULL;
+    if (code != CUBLAS_STATUS_SUCCESS)
+        *why = gemm->lt.GetStatusString(code);
+    else if (result.workspaceSize > (size_t)gemm->workspace)
+        *why = "it needs more workspace than there is";
+    else if (!deterministic(gemm, config))
+        *why = "it is not deterministic";
+    return !*why;
+}
+
+static dt_status make_shape(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
+{
+    cublasLtMatmulAlgo_t config[DT_GEMM_CANDIDATES];
+    int n;
+    DT_TRY(describe_shape(gemm, shape));
+    if (dt_gemm_record_find(gemm, shape, &shape->algorithm))
+        return DT_OK;
+    DT_TRY(dt_gemm_candidates(gemm, shape, config, &n));
+    shape->algorithm.config = config[0];
+    return DT_OK;
+}
+
+// FNV-1a over the words of a key.
+static unsigned bucket_of(const struct dt_gemm_key *key)
+{
+    uint32_t word[sizeof *key / sizeof(uint32_t)];
+    uint64_t hash = 0xcbf29ce484222325u;
+    memcpy(word, key, sizeof word);
+    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
+        hash = (hash ^ word[i]) * 0x100000001b3u;
+    return (unsigned)((hash >> 32) % DT_GEMM_BUCKETS);
+}
+
+static dt_status add_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_key *key,
+                           struct dt_gemm_shape **shape)
+{
+    struct dt_gemm_shape *s = calloc(1, sizeof *s);
+    if (!s)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a GEMM shape");
+    s->key = *key;
+    dt_status status = make_shape(gemm, s);
+    if (status != DT_OK) {
+        destroy_shape(gemm, s);
+        return status;
+    }
+    struct dt_gemm_shape **first = &gemm->bucket[bucket_of(key)];
+    s->next = *first;
+    *first = s;
+    gemm->n_shapes++;
+    *shape = s;
+    return DT_OK;
+}
+
+static dt_status find_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_args *args,
+                            struct dt_gemm_shape **shape)
+{
+    struct dt_gemm_key key = key_of(args);
+    dt_status status = DT_OK;
+    pthread_mutex_lock(&gemm->lock);
+    struct dt_gemm_shape *s = gemm->bucket[bucket_of(&key)];
+    while (s && memcmp(&s->key, &key, sizeof key) != 0)
+        s = s->next;
+    if (s)
+        *shape = s;
+    else
+        status = add_shape(gemm, &key, shape);
+    pthread_mutex_unlock(&gemm->lock);
+    return status;
+}
+
+// One size for all shapes, whichever algorithm each will have. The workspace may start anywhere:
+// DT_ARENA_ALIGN bytes are for aligning it.
+int64_t gemm_cuda_workspace(struct dt_device *device, const struct dt_gemm_args *args)
+{
+    struct dt_gemm_shape *shape;
+    if (find_shape(device->gemm, args, &shape) != DT_OK)
+        dt_error_clear(); // gemm itself will say why
+    return device->gemm->workspace + DT_ARENA_ALIGN;
+}
+
+cublasStatus_t dt_gemm_run(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
+                           const cublasLtMatmulAlgo_t *config, const void *a, const void *b,
+                           void *c, bool accumulate, void *workspace, struct dt_stream *stream)
+{
+    const float alpha = 1.0f, beta = accumulate ? 1.0f : 0.0f;
+    return gemm->lt.Matmul(gemm->handle, shape->product, &alpha, b, shape->first, a, shape->second,
+                           &beta, c, shape->out, c, shape->out, config, workspace,
+                           (size_t)gemm->workspace, dt_cuda_stream(stream));
+}
+
+static void *aligned(void *workspace)
+{
+    uintptr_t mask = DT_ARENA_ALIGN - 1;
+    return (char *)workspace + (-(uintptr_t)workspace & mask);
+}
+
+dt_status gemm_cuda(struct dt_device *device, const struct dt_gemm_args *args,
+                    struct dt_stream *stream)
+{
+    struct dt_gemm_shape *shape;
+    DT_TRY(find_shape(device->gemm, args, &shape));
+    return DT_LT(device->gemm,
+                 dt_gemm_run(device->gemm, shape, &shape->algorithm.config, args->a, args->b,
+                             args->c, args->accumulate, aligned(args->workspace), stream),
+                 "gemm");
+}

@@ -1,0 +1,577 @@
+// The library that stands in for cuBLASLt on the simulated device. A product is a task on a stream,
+// done in plain loops; what the real library leaves open this one does in the unkind way: fp32 that
+// is not asked for as pedantic is rounded to TF32, sums by "in place" reduction differ from run to
+// run, an algorithm is only offered to operands aligned as it needs, and what its workspace holds
+// is written in whole.
+//
+// Environment: SIMT_CUBLASLT_VERSION (130100); SIMT_CUBLASLT_US ("plain=300,split=50": how long a
+// product takes at least); SIMT_CUBLASLT_UNTRUE (set: offers "untrue", which says that it sums in
+// one sequence and does not give the same bits twice); SIMT_CUBLASLT_FAIL (create, heuristic,
+// matmul: that call fails).
+#include <cublasLt.h>
+
+#include "enqueue.h"
+
+#include "base/dtype.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+// ---- algorithms
+
+struct algorithm {
+    const char *name;
+    int32_t id;
+    uint32_t tile, stages;
+    int32_t parts; // of k
+    uint32_t reduction;
+    uint64_t align; // bytes, of pointers and strides
+    bool refused;   // runs on other devices only
+    bool changing;  // other bits each time
+};
+
+// What heuristics offer first stands first.
+static const struct algorithm algorithms[] = {
+    {"in_place", 21, 20, 10, 4, CUBLASLT_REDUCTION_SCHEME_INPLACE, 2, false, true},
+    {"elsewhere", 66, 20, 36, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, true, false},
+    {"untrue", 67, 20, 36, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, false, true},
+    {"rounded", 21, 20, 11, 4, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 2, false, false},
+    {"vector", 6, 20, 15, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 16, false, false},
+    {"split", 21, 18, 12, 4, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 4, false, false},
+    {"plain", 0, 15, 1, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, false, false},
+};
+enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms, SEAL = 0x51a7 };
+
+// What lies in a cublasLtMatmulAlgo_t: which of the table, for which types, and a seal.
+struct config {
+    uint64_t index, types, seal;
+    uint64_t rest[5];
+};
+_Static_assert(sizeof(struct config) == sizeof(cublasLtMatmulAlgo_t), "an algorithm's bytes");
+
+static bool failing(const char *what)
+{
+    const char *asked = getenv("SIMT_CUBLASLT_FAIL");
+    return asked && strcmp(asked, what) == 0;
+}
+
+// Microseconds that the environment gives an algorithm.
+static int64_t duration(const struct algorithm *algorithm)
+{
+    const char *text = getenv("SIMT_CUBLASLT_US");
+    size_t length = strlen(algorithm->name);
+    for (; text && *text; text = strchr(text, ',') ? strchr(text, ',') + 1 : NULL)
+        if (strncmp(text, algorithm->name, length) == 0 && text[length] == '=')
+            return strtoll(text + length + 1, NULL, 10);
+    return 0;
+}
+
+static bool offered(const struct algorithm *algorithm)
+{
+    return strcmp(algorithm->name, "untrue") != 0 || getenv("SIMT_CUBLASLT_UNTRUE");
+}
+
+// ---- handle, descriptors
+
+struct cublasLtContext {
+    int unused;
+};
+
+struct layout {
+    cudaDataType type;
+    uint64_t rows, cols;
+    int64_t ld;
+};
+
+struct product {
+    cublasComputeType_t compute;
+    int32_t op[2];
+};
+
+struct preference {
+    uint64_t workspace;
+    uint32_t reductions;
+    uint32_t align[4]; // A B C D
+};
+
+// What a handle points to in truth.
+#define CONTENT(T, handle) ((T *)(void *)(handle))
+
+// Objects made and not yet destroyed, and all that were ever made: tests look here.
+EXPORT extern atomic_int simt_cublaslt_objects, simt_cublaslt_made;
+atomic_int simt_cublaslt_objects, simt_cublaslt_made;
+
+static void *make(size_t bytes)
+{
+    simt_cublaslt_objects++;
+    simt_cublaslt_made++;
+    return calloc(1, bytes);
+}
+
+static cublasStatus_t destroy(void *object)
+{
+    if (!object)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    simt_cublaslt_objects--;
+    free(object);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtCreate(cublasLtHandle_t *lightHandle)
+{
+    if (failing("create"))
+        return CUBLAS_STATUS_NOT_INITIALIZED;
+    *lightHandle = make(sizeof **lightHandle);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtDestroy(cublasLtHandle_t lightHandle)
+{
+    return destroy(lightHandle);
+}
+
+EXPORT size_t cublasLtGetVersion(void)
+{
+    const char *version = getenv("SIMT_CUBLASLT_VERSION");
+    return version ? strtoul(version, NULL, 10) : 130100;
+}
+
+EXPORT const char *cublasLtGetStatusString(cublasStatus_t status)
+{
+    switch (status) {
+    case CUBLAS_STATUS_SUCCESS:
+        return "success";
+    case CUBLAS_STATUS_NOT_INITIALIZED:
+        return "not initialized";
+    case CUBLAS_STATUS_ALLOC_FAILED:
+        return "no memory";
+    case CUBLAS_STATUS_INVALID_VALUE:
+        return "an invalid value";
+    case CUBLAS_STATUS_ARCH_MISMATCH:
+        return "not on this architecture";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+        return "the execution failed";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+        return "not supported";
+    }
+    return "a status of no name";
+}
+
+EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *matmulDesc,
+                                               cublasComputeType_t computeType,
+                                               cudaDataType_t scaleType)
+{
+    if (scaleType != CUDA_R_32F)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *matmulDesc = make(sizeof(struct product));
+    CONTENT(struct product, *matmulDesc)->compute = computeType;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t matmulDesc)
+{
+    return destroy(matmulDesc);
+}
+
+EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmulDesc,
+                                                     cublasLtMatmulDescAttributes_t attr,
+                                                     const void *buf, size_t sizeInBytes)
+{
+    struct product *product = CONTENT(struct product, matmulDesc);
+    int32_t *to = attr == CUBLASLT_MATMUL_DESC_TRANSA   ? &product->op[0]
+                  : attr == CUBLASLT_MATMUL_DESC_TRANSB ? &product->op[1]
+                                                        : NULL;
+    if (!to || !buf || sizeInBytes != sizeof *to)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(to, buf, sizeof *to);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *matLayout,
+                                                 cudaDataType type, uint64_t rows, uint64_t cols,
+                                                 int64_t ld)
+{
+    *matLayout = make(sizeof(struct layout));
+    *CONTENT(struct layout, *matLayout) = (struct layout){type, rows, cols, ld};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t matLayout)
+{
+    return destroy(matLayout);
+}
+
+EXPORT cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *pref)
+{
+    *pref = make(sizeof(struct preference));
+    *CONTENT(struct preference, *pref) =
+        (struct preference){0, CUBLASLT_REDUCTION_SCHEME_MASK, {256, 256, 256, 256}};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t pref)
+{
+    return destroy(pref);
+}
+
+EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
+    cublasLtMatmulPreference_t pref, cublasLtMatmulPreferenceAttributes_t attr, const void *buf,
+    size_t sizeInBytes)
+{
+    struct preference *preference = CONTENT(struct preference, pref);
+    void *to = &preference->reductions;
+    size_t size = sizeof preference->reductions;
+    if (attr == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+        to = &preference->workspace, size = sizeof preference->workspace;
+    else if (attr >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES &&
+             attr <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
+        to = &preference->align[attr - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES];
+    else if (attr != CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (!buf || sizeInBytes != size)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(to, buf, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// ---- a problem: what the descriptors say of a product, checked
+
+struct operand {
+    cudaDataType type;
+    int64_t ld;
+    bool trans;
+};
+
+struct problem {
+    int64_t m, n, k;
+    struct operand a, b, c;
+    bool tf32;
+};
+
+static int64_t size_of(cudaDataType type)
+{
+    return type == CUDA_R_16BF ? 2 : 4;
+}
+
+static struct operand operand_of(const struct layout *layout, int32_t op)
+{
+    return (struct operand){layout->type, layout->ld, op == CUBLAS_OP_T};
+}
+
+static bool same_layout(const struct layout *x, const struct layout *y)
+{
+    return x->type == y->type && x->rows == y->rows && x->cols == y->cols && x->ld == y->ld;
+}
+
+// Shapes that fit, strides not shorter than columns, types that there is a form for.
+static cublasStatus_t problem_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_desc,
+                                 cublasLtMatrixLayout_t b_desc, cublasLtMatrixLayout_t c_desc,
+                                 cublasLtMatrixLayout_t d_desc, struct problem *problem)
+{
+    if (!desc || !a_desc || !b_desc || !c_desc || !d_desc)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    const struct product *product = CONTENT(struct product, desc);
+    const struct layout *a = CONTENT(struct layout, a_desc), *b = CONTENT(struct layout, b_desc),
+                        *c = CONTENT(struct layout, c_desc), *d = CONTENT(struct layout, d_desc);
+    bool ta = product->op[0] == CUBLAS_OP_T, tb = product->op[1] == CUBLAS_OP_T;
+    uint64_t m = ta ? a->cols : a->rows, k = ta ? a->rows : a->cols;
+    if (c->rows != m || c->cols != (tb ? b->rows : b->cols) || (tb ? b->cols : b->rows) != k)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (!same_layout(c, d) || m < 1 || c->cols < 1 || k < 1)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (a->ld < (int64_t)a->rows || b->ld < (int64_t)b->rows || c->ld < (int64_t)c->rows)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (a->type != b->type || (a->type == CUDA_R_32F && c->type != CUDA_R_32F))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *problem = (struct problem){
+        .m = (int64_t)m,
+        .n = (int64_t)c->cols,
+        .k = (int64_t)k,
+        .a = operand_of(a, product->op[0]),
+        .b = operand_of(b, product->op[1]),
+        .c = operand_of(c, CUBLAS_OP_N),
+        .tf32 = a->type == CUDA_R_32F && product->compute != CUBLAS_COMPUTE_32F_PEDANTIC,
+    };
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static uint64_t types_of(const struct problem *p)
+{
+    return (uint64_t)p->a.type << 8 | (uint64_t)p->c.type;
+}
+
+// Parts of k in place of C, in fp32.
+static size_t workspace_of(const struct algorithm *algorithm, const struct problem *p)
+{
+    return algorithm->parts > 1 ? (size_t)(algorithm->parts * p->m * p->n) * sizeof(float) : 0;
+}
+
+static bool strides_suit(const struct algorithm *algorithm, const struct problem *p)
+{
+    uint64_t all = (uint64_t)(p->a.ld * size_of(p->a.type)) |
+                   (uint64_t)(p->b.ld * size_of(p->b.type)) |
+                   (uint64_t)(p->c.ld * size_of(p->c.type));
+    return all % algorithm->align == 0;
+}
+
+static const struct algorithm *algorithm_of(const cublasLtMatmulAlgo_t *algo,
+                                            const struct problem *p)
+{
+    struct config config;
+    memcpy(&config, algo, sizeof config);
+    if (config.index >= ALGORITHMS || config.seal != SEAL || config.types != types_of(p))
+        return NULL;
+    return &algorithms[config.index];
+}
+
+static bool suits(const struct algorithm *algorithm, const struct problem *p,
+                  const struct preference *preference)
+{
+    bool aligned = true;
+    for (int i = 0; i < 4; i++)
+        aligned = aligned && preference->align[i] % algorithm->align == 0;
+    return offered(algorithm) && aligned && strides_suit(algorithm, p) &&
+           (algorithm->reduction & ~preference->reductions) == 0 &&
+           workspace_of(algorithm, p) <= preference->workspace;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+    cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t operationDesc, cublasLtMatrixLayout_t Adesc,
+    cublasLtMatrixLayout_t Bdesc, cublasLtMatrixLayout_t Cdesc, cublasLtMatrixLayout_t Ddesc,
+    cublasLtMatmulPreference_t preference, int requestedAlgoCount,
+    cublasLtMatmulHeuristicResult_t heuristicResultsArray[], int *returnAlgoCount)
+{
+    struct problem p;
+    *returnAlgoCount = 0;
+    if (!lightHandle || requestedAlgoCount < 1)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (failing("heuristic"))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    cublasStatus_t code = problem_of(operationDesc, Adesc, Bdesc, Cdesc, Ddesc, &p);
+    if (code != CUBLAS_STATUS_SUCCESS)
+        return code;
+    for (uint64_t i = 0; i < ALGORITHMS && *returnAlgoCount < requestedAlgoCount; i++) {
+        if (!suits(&algorithms[i], &p, CONTENT(struct preference, preference)))
+            continue;
+        struct config config = {.index = i, .types = types_of(&p), .seal = SEAL};
+        cublasLtMatmulHeuristicResult_t *result = &heuristicResultsArray[(*returnAlgoCount)++];
+        memset(result, 0, sizeof *result);
+        memcpy(&result->algo, &config, sizeof config);
+        result->workspaceSize = workspace_of(&algorithms[i], &p);
+        result->state = algorithms[i].refused ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+    }
+    return *returnAlgoCount ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulAlgoCheck(
+    cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t operationDesc, cublasLtMatrixLayout_t Adesc,
+    cublasLtMatrixLayout_t Bdesc, cublasLtMatrixLayout_t Cdesc, cublasLtMatrixLayout_t Ddesc,
+    const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result)
+{
+    struct problem p;
+    cublasStatus_t code = problem_of(operationDesc, Adesc, Bdesc, Cdesc, Ddesc, &p);
+    if (!lightHandle || code != CUBLAS_STATUS_SUCCESS)
+        return lightHandle ? code : CUBLAS_STATUS_INVALID_VALUE;
+    const struct algorithm *algorithm = algorithm_of(algo, &p);
+    if (!algorithm)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (algorithm->refused)
+        return CUBLAS_STATUS_ARCH_MISMATCH;
+    if (!strides_suit(algorithm, &p))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    result->workspaceSize = workspace_of(algorithm, &p);
+    result->state = CUBLAS_STATUS_SUCCESS;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
+    const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t attr, void *buf,
+    size_t sizeInBytes, size_t *sizeWritten)
+{
+    struct config config;
+    memcpy(&config, algo, sizeof config);
+    if (config.index >= ALGORITHMS)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    const struct algorithm *algorithm = &algorithms[config.index];
+    const uint32_t value[] = {
+        [CUBLASLT_ALGO_CONFIG_ID] = (uint32_t)algorithm->id,
+        [CUBLASLT_ALGO_CONFIG_TILE_ID] = algorithm->tile,
+        [CUBLASLT_ALGO_CONFIG_SPLITK_NUM] = (uint32_t)algorithm->parts,
+        [CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME] = algorithm->reduction,
+        [CUBLASLT_ALGO_CONFIG_STAGES_ID] = algorithm->stages,
+        [CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID] = 2,
+    };
+    bool half = attr >= CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID;
+    if (attr > CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID || sizeInBytes != (half ? 2u : 4u))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (half)
+        *(uint16_t *)buf = (uint16_t)value[attr];
+    else
+        *(uint32_t *)buf = value[attr];
+    *sizeWritten = sizeInBytes;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// ---- the product, on the device's thread
+
+struct task {
+    struct problem p;
+    const struct algorithm *algorithm;
+    const void *a, *b;
+    void *c;
+    float *workspace;
+    float alpha, beta;
+    int64_t until; // ns; 0: not begun
+};
+
+static int64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
+}
+
+static float load(const void *x, cudaDataType type, int64_t i)
+{
+    return type == CUDA_R_16BF ? dt_bf16_to_f32(((const dt_bf16 *)x)[i]) : ((const float *)x)[i];
+}
+
+static void store(void *x, cudaDataType type, int64_t i, float value)
+{
+    if (type == CUDA_R_16BF)
+        ((dt_bf16 *)x)[i] = dt_f32_to_bf16(value);
+    else
+        ((float *)x)[i] = value;
+}
+
+// Ten bits of mantissa are left.
+static float to_tf32(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits &= ~UINT32_C(0x1fff);
+    memcpy(&value, &bits, sizeof bits);
+    return value;
+}
+
+// Element (row, column) of op(X), columns being contiguous in memory.
+static float element(const struct task *task, const struct operand *operand, const void *x,
+                     int64_t row, int64_t column)
+{
+    int64_t i = operand->trans ? row * operand->ld + column : column * operand->ld + row;
+    float value = load(x, operand->type, i);
+    return task->p.tf32 ? to_tf32(value) : value;
+}
+
+// op(A) as fp32, m contiguous.
+static float *pack(const struct task *task)
+{
+    const struct problem *p = &task->p;
+    float *packed = malloc((size_t)(p->m * p->k) * sizeof *packed);
+    for (int64_t l = 0; l < p->k; l++)
+        for (int64_t i = 0; i < p->m; i++)
+            packed[l * p->m + i] = element(task, &p->a, task->a, i, l);
+    return packed;
+}
+
+// to[m] = a column of op(A)·op(B) over one part of k.
+static void sum_column(const struct task *task, const float *a, int64_t j, int part, float *to)
+{
+    const struct problem *p = &task->p;
+    int64_t from = p->k * part / task->algorithm->parts,
+            end = p->k * (part + 1) / task->algorithm->parts;
+    memset(to, 0, (size_t)p->m * sizeof *to);
+    for (int64_t l = from; l < end; l++) {
+        float b = element(task, &p->b, task->b, l, j);
+        for (int64_t i = 0; i < p->m; i++)
+            to[i] += a[l * p->m + i] * b;
+    }
+}
+
+static void finish_column(const struct task *task, const float *sum, int64_t j)
+{
+    const struct operand *c = &task->p.c;
+    for (int64_t i = 0; i < task->p.m; i++) {
+        int64_t at = j * c->ld + i;
+        float before = task->beta != 0.0f ? task->beta * load(task->c, c->type, at) : 0.0f;
+        store(task->c, c->type, at, task->alpha * sum[i] + before);
+    }
+}
+
+// What an algorithm that is not deterministic gives: every other run is off by a bit that bf16 has.
+static void change(float *sum, int64_t m)
+{
+    static atomic_uint runs;
+    float factor = runs++ % 2 ? 1.0f + 0x1p-7f : 1.0f;
+    for (int64_t i = 0; i < m; i++)
+        sum[i] *= factor;
+}
+
+static void multiply(const struct task *task)
+{
+    const struct problem *p = &task->p;
+    float *a = pack(task), *one = malloc((size_t)p->m * sizeof *one);
+    for (int64_t j = 0; j < p->n; j++) {
+        for (int part = 0; part < task->algorithm->parts; part++) {
+            float *to =
+                task->algorithm->parts > 1 ? task->workspace + part * p->m * p->n + j * p->m : one;
+            sum_column(task, a, j, part, to);
+            for (int64_t i = 0; i < p->m && to != one; i++)
+                one[i] = part ? one[i] + to[i] : to[i];
+        }
+        if (task->algorithm->changing)
+            change(one, p->m);
+        finish_column(task, one, j);
+    }
+    free(one);
+    free(a);
+}
+
+static bool run(void *context)
+{
+    struct task *task = context;
+    if (!task->until) {
+        task->until = now() + 1000 * duration(task->algorithm);
+        multiply(task);
+    }
+    return now() >= task->until;
+}
+
+EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t computeDesc,
+                                     const void *alpha, const void *A, cublasLtMatrixLayout_t Adesc,
+                                     const void *B, cublasLtMatrixLayout_t Bdesc, const void *beta,
+                                     const void *C, cublasLtMatrixLayout_t Cdesc, void *D,
+                                     cublasLtMatrixLayout_t Ddesc, const cublasLtMatmulAlgo_t *algo,
+                                     void *workspace, size_t workspaceSizeInBytes,
+                                     cudaStream_t stream)
+{
+    struct task task = {.a = A, .b = B, .c = D, .workspace = workspace};
+    if (!lightHandle)
+        return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (failing("matmul"))
+        return CUBLAS_STATUS_EXECUTION_FAILED;
+    if (!alpha || !beta || !A || !B || !C || C != D || !algo)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    cublasStatus_t code = problem_of(computeDesc, Adesc, Bdesc, Cdesc, Ddesc, &task.p);
+    if (code != CUBLAS_STATUS_SUCCESS)
+        return code;
+    task.algorithm = algorithm_of(algo, &task.p);
+    if (!task.algorithm || workspaceSizeInBytes < workspace_of(task.algorithm, &task.p))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if ((uintptr_t)workspace % 256 != 0)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (task.algorithm->refused)
+        return CUBLAS_STATUS_ARCH_MISMATCH;
+    if (((uintptr_t)A | (uintptr_t)B | (uintptr_t)D) % task.algorithm->align != 0 ||
+        !strides_suit(task.algorithm, &task.p))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    memcpy(&task.alpha, alpha, sizeof task.alpha);
+    memcpy(&task.beta, beta, sizeof task.beta);
+    simt_enqueue("cublasLtMatmul", stream, run, &task, sizeof task);
+    return CUBLAS_STATUS_SUCCESS;
+}
