@@ -1,15 +1,16 @@
 # One interface target carries the warnings and sanitizers of every room and test.
 add_library(dt_warnings INTERFACE)
+set(DT_C_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wpointer-arith -Wvla -Wformat=2)
 target_compile_options(
   dt_warnings
-  INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wpointer-arith -Wvla
-            -Wformat=2 $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes>
-            $<$<COMPILE_LANGUAGE:C>:-Wmissing-prototypes>)
+  INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${DT_C_WARNINGS}>"
+            "$<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes;-Wmissing-prototypes>")
 if(DTRAIN_WERROR)
-  target_compile_options(dt_warnings INTERFACE -Werror)
+  target_compile_options(dt_warnings INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>
+                                               $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
 endif()
 if(DTRAIN_SANITIZE)
-  target_compile_options(dt_warnings INTERFACE -fsanitize=${DTRAIN_SANITIZE}
-                                               -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  set(DT_SANITIZE -fsanitize=${DTRAIN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_compile_options(dt_warnings INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${DT_SANITIZE}>")
   target_link_options(dt_warnings INTERFACE -fsanitize=${DTRAIN_SANITIZE})
 endif()
