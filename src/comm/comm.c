@@ -50,6 +50,13 @@ void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table)
     atomic_init(&comm->step, -1);
     atomic_init(&comm->phase, "start-up");
     atomic_init(&comm->timeout_s, 600.0);
+    atomic_init(&comm->devices.begun, 0);
+    atomic_init(&comm->devices.oldest, 0);
+    atomic_init(&comm->devices.waited, 0.0);
+    atomic_init(&comm->devices.failed, false);
+    atomic_init(&comm->devices.peer_failed, false);
+    pthread_mutex_init(&comm->record_lock, NULL);
+    atomic_init(&comm->record, NULL);
 }
 
 void dt_comm_close(struct dt_comm *comm)
@@ -100,6 +107,23 @@ void dt_comm_last_progress(const struct dt_comm *comm, int64_t *step, const char
     *phase = atomic_load(&comm->phase);
 }
 
+void dt_comm_set_record(struct dt_comm *comm, dt_comm_record *record, void *context)
+{
+    pthread_mutex_lock(&comm->record_lock);
+    atomic_store(&comm->record, record);
+    comm->record_context = context;
+    pthread_mutex_unlock(&comm->record_lock);
+}
+
+void dt_comm_say_record(struct dt_comm *comm, bool always)
+{
+    pthread_mutex_lock(&comm->record_lock);
+    dt_comm_record *record = atomic_load(&comm->record);
+    if (record)
+        record(comm->record_context, always);
+    pthread_mutex_unlock(&comm->record_lock);
+}
+
 static int describe_place(const struct dt_comm *comm, char *text, size_t size)
 {
     int64_t step;
@@ -124,6 +148,7 @@ size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, in
     voice = comm->table->claim(comm);
     if (voice == DT_VOICE_NONE)
         return 0;
+    dt_comm_say_record(comm, false);
     if (voice == DT_VOICE_RANK)
         used = describe_place(comm, text, size);
     else

@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -55,6 +56,21 @@ struct dt_comm_table {
     enum dt_voice (*claim)(struct dt_comm *comm);  // may this rank speak? Tells the peers
 };
 
+// Where this rank's device stands in what the devices sum among themselves, and whether that still
+// goes well: written by the watchdog of the device communicator (device_comm.h), so that a rank
+// which others wait for there is found, named and told of as one they wait for in MPI.
+struct dt_comm_devices {
+    _Atomic(int64_t) begun;    // collectives that the device came to
+    _Atomic(int64_t) oldest;   // the one it waits in, counted likewise from 1; 0: in none
+    _Atomic(double) waited;    // seconds
+    _Atomic(bool) failed;      // it goes wrong here
+    _Atomic(bool) peer_failed; // … on another rank: written by the communicator
+};
+
+// Writes what a rank has to tell of its device's collectives before the job ends, once, in one
+// write(2). always: also where none is under way.
+typedef void dt_comm_record(void *context, bool always);
+
 // The struct that every backend embeds first.
 struct dt_comm {
     const struct dt_comm_table *table;
@@ -63,6 +79,10 @@ struct dt_comm {
     _Atomic(int64_t) step;
     _Atomic(const char *) phase;
     _Atomic(double) timeout_s;
+    struct dt_comm_devices devices;
+    pthread_mutex_t record_lock;
+    _Atomic(dt_comm_record *) record; // NULL: there is no device communicator
+    void *record_context;
 };
 
 enum dt_comm_kind { DT_COMM_KIND_AUTO, DT_COMM_KIND_SELF, DT_COMM_KIND_MPI };
@@ -93,6 +113,12 @@ dt_status dt_comm_end_if_alone(const struct dt_comm *comm, dt_status status);
 // survivors look for the dead, and end the job in dt_die where there is one. Otherwise nothing
 // happens.
 void dt_comm_terminated(struct dt_comm *comm);
+
+// Registers the device communicator's record; NULL takes it back, after which it is not called.
+// dt_comm_last_words says it before the words of this rank, and the communicator where a peer is
+// lost or a device's collectives go wrong on any rank.
+void dt_comm_set_record(struct dt_comm *comm, dt_comm_record *record, void *context);
+void dt_comm_say_record(struct dt_comm *comm, bool always); // any thread
 
 // Seconds that a collective may wait for a rank, after which the job ends; until set, 600.
 void dt_comm_set_timeout(struct dt_comm *comm, double seconds);

@@ -209,17 +209,26 @@ static void rest(struct mpi_comm *mpi, int fruitless)
 
 static void watch(struct mpi_comm *mpi)
 {
+    struct dt_comm_devices *devices = &mpi->base.devices;
     struct dt_watch_self self = {
         .sequence = mpi->begun,
         .oldest = mpi->active ? mpi->active->sequence : 0,
         .waited = mpi->active ? mpi->watch.clock - mpi->active->since : 0,
+        .device_sequence = atomic_load(&devices->begun),
+        .device_oldest = atomic_load(&devices->oldest),
+        .device_waited = atomic_load(&devices->waited),
         .timeout = atomic_load(&mpi->base.timeout_s),
+        .device_failed = atomic_load(&devices->failed),
+        .has_record = atomic_load(&mpi->base.record) != NULL,
         .terminated = atomic_exchange(&mpi->terminated, false),
         .speaks = atomic_load(&mpi->speaks),
     };
     dt_comm_last_progress(&mpi->base, &self.step, &self.phase);
     dt_watch_tick(&mpi->watch, &self);
     atomic_store(&mpi->doomed, dt_watch_is_doomed(&mpi->watch));
+    atomic_store(&devices->peer_failed, dt_watch_hears_failure(&mpi->watch));
+    if (dt_watch_wants_record(&mpi->watch))
+        dt_comm_say_record(&mpi->base, true);
 }
 
 bool dt_mpi_is_thread(const struct mpi_comm *mpi)

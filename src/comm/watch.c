@@ -98,7 +98,8 @@ static bool lags(const struct dt_watch *watch, const struct dt_watch_self *self,
     const struct dt_peer *peer = &watch->peers[rank];
     if (rank == watch->rank)
         return false;
-    return peer->beat.sequence < self->oldest || stands_still(watch, peer);
+    return peer->beat.sequence < self->oldest || peer->beat.device_sequence < self->device_oldest ||
+           stands_still(watch, peer);
 }
 
 // Where ranks stand still they are to blame, and one that is merely behind may wait for them too.
@@ -112,9 +113,9 @@ static bool is_to_blame(const struct dt_watch *watch, const struct dt_watch_self
 
 static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self *self)
 {
-    if (self->oldest == 0)
+    if (self->oldest == 0 && self->device_oldest == 0)
         return false;
-    if (self->waited > self->timeout)
+    if (self->waited > self->timeout || self->device_waited > self->timeout)
         return true;
     for (int r = 0; r < watch->size; r++)
         if (watch->peers[r].beat.state == DT_PEER_EXPIRED)
@@ -211,6 +212,8 @@ static void end(struct dt_watch *watch, const struct dt_watch_self *self, int de
         return;
     if (!watch->spoken && !is_speaker(watch, self, expired))
         return;
+    if (self->has_record && watch->clock - watch->doomed_at < dt_watch_spread(watch) + hear_words_s)
+        return; // all hear of it and write their records first
     if (dead >= 0)
         say_dead(watch, dead);
     say_stalled(watch, self);
@@ -236,7 +239,7 @@ static void note_termination(struct dt_watch *watch, bool terminated)
 // What this rank says of itself, told at once when it claims the last words.
 static void beat(struct dt_watch *watch, const struct dt_watch_self *self, bool expired)
 {
-    enum dt_peer_state state = DT_PEER_WORKS;
+    enum dt_peer_state state = self->device_failed ? DT_PEER_FAILED : DT_PEER_WORKS;
     if (expired)
         state = DT_PEER_EXPIRED;
     if (self->speaks)
@@ -280,6 +283,27 @@ double dt_watch_next(const struct dt_watch *watch)
 {
     double left = watch->next_beat - watch->clock;
     return left > 0 ? left : 0;
+}
+
+static bool is_told(const struct dt_watch *watch, enum dt_peer_state state)
+{
+    for (int r = 0; r < watch->size; r++)
+        if (r != watch->rank && watch->peers[r].beat.state == (int32_t)state)
+            return true;
+    return false;
+}
+
+bool dt_watch_hears_failure(const struct dt_watch *watch)
+{
+    return is_told(watch, DT_PEER_FAILED);
+}
+
+bool dt_watch_wants_record(const struct dt_watch *watch)
+{
+    if (watch->spoken) // nothing may follow the last words
+        return false;
+    return watch->doomed_at > 0 || is_told(watch, DT_PEER_EXPIRED) ||
+           is_told(watch, DT_PEER_FAILED);
 }
 
 bool dt_watch_is_doomed(const struct dt_watch *watch)

@@ -12,15 +12,17 @@ enum { DT_LINKS_MAX = 31, DT_PHASE_NAME = 40 };
 
 enum dt_peer_state {
     DT_PEER_WORKS,
+    DT_PEER_FAILED, // its device's collectives go wrong; it will say how unless the watch knows why
     DT_PEER_EXPIRED, // one of its collectives has outlasted the time-out
     DT_PEER_SPOKE,   // has written the last words, or is about to
 };
 
 // What a rank says of itself; forwarded by others as it is.
 struct dt_beat {
-    int64_t number;   // counts its beats, so that newer replaces older
-    int64_t step;     // -1: before the first
-    int64_t sequence; // collectives it has begun
+    int64_t number;          // counts its beats, so that newer replaces older
+    int64_t step;            // -1: before the first
+    int64_t sequence;        // collectives it has begun
+    int64_t device_sequence; // the same of those that its device does
     int32_t rank;
     int32_t state;
     char phase[DT_PHASE_NAME];
@@ -62,10 +64,15 @@ struct dt_watch {
 struct dt_watch_self {
     int64_t step;
     const char *phase;
-    int64_t sequence; // collectives begun
-    int64_t oldest;   // the oldest of them that is not complete; 0: none
-    double waited;    // seconds since that one began, on the watch's clock
+    int64_t sequence;        // collectives begun
+    int64_t oldest;          // the oldest of them that is not complete; 0: none
+    double waited;           // seconds since that one began, on the watch's clock
+    int64_t device_sequence; // the same three of those that the device does
+    int64_t device_oldest;
+    double device_waited;
     double timeout;
+    bool device_failed;
+    bool has_record; // the ranks have records to write before the last words
     bool terminated; // SIGTERM came since the last tick
     bool speaks;     // this rank has claimed the last words
 };
@@ -88,6 +95,10 @@ void dt_watch_tick(struct dt_watch *watch, const struct dt_watch_self *self);
 double dt_watch_next(const struct dt_watch *watch); // seconds until the next tick is due
 // Seconds in which a beat of this rank reaches all others.
 double dt_watch_spread(const struct dt_watch *watch);
+// Whether a device's collectives have failed on another rank.
+bool dt_watch_hears_failure(const struct dt_watch *watch);
+// Whether every rank should write its record now: one is dead, waited too long, or has failed.
+bool dt_watch_wants_record(const struct dt_watch *watch);
 // Whether the end is certain by another rank's doing, so that this rank's own errors only follow
 // from it.
 bool dt_watch_is_doomed(const struct dt_watch *watch);

@@ -150,6 +150,7 @@ void dt_watch_send(struct dt_watch *watch, const struct dt_watch_self *self,
     mine->number++;
     mine->step = self->step;
     mine->sequence = self->sequence;
+    mine->device_sequence = self->device_sequence;
     mine->state = (int32_t)state;
     snprintf(mine->phase, sizeof mine->phase, "%s", self->phase);
     for (int i = 0; i < watch->n_links; i++) {

@@ -1,0 +1,90 @@
+// Inside the NCCL communicator: its state, and who may touch what. The caller's thread puts
+// collectives on streams (comm_nccl.c), the watchdog follows them (comm_nccl_watch.c). A
+// communicator of NCCL is not made for two threads at a time: calls are made under `lock`, and the
+// watchdog passes by while the other is inside.
+#pragma once
+
+#include "comm/device_comm.h"
+
+#include <nccl.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+// The functions that dtrain calls, without "nccl". A library older than 2.19 lacks the second list.
+#define DT_NCCL_FUNCTIONS(X)                                                                       \
+    X(GetVersion)                                                                                  \
+    X(GetErrorString)                                                                              \
+    X(GetLastError)                                                                                \
+    X(GetUniqueId)                                                                                 \
+    X(CommInitRankConfig)                                                                          \
+    X(CommGetAsyncError)                                                                           \
+    X(CommFinalize)                                                                                \
+    X(CommDestroy)                                                                                 \
+    X(CommAbort)                                                                                   \
+    X(AllReduce)
+#define DT_NCCL_REGISTRATION(X)                                                                    \
+    X(CommRegister)                                                                                \
+    X(CommDeregister)
+
+struct dt_nccl_library {
+#define DT_NCCL_POINTER(name) __typeof__(nccl##name) *name;
+    DT_NCCL_FUNCTIONS(DT_NCCL_POINTER)
+    DT_NCCL_REGISTRATION(DT_NCCL_POINTER) // or NULL
+#undef DT_NCCL_POINTER
+};
+
+// How often the collective of one number was come to and got through: written by the device, in the
+// order of the stream, so that graphs are followed without knowing how often they were launched.
+struct nccl_counts {
+    int64_t begun, done;
+};
+
+// One collective of the step.
+struct nccl_call {
+    _Atomic(int64_t) count; // as the caller last put it on a stream; -1: not yet
+    _Atomic(int) dtype;
+    struct nccl_counts seen; // the watchdog's own: at its last look …
+    _Atomic(double) since;   // … and since when, on its clock
+};
+
+struct nccl_comm {
+    struct dt_device_comm base;
+    struct dt_comm *comm;
+    const struct dt_backend *backend;
+    struct dt_nccl_library library;
+    ncclComm_t nccl;
+    void *registration;         // of the arena, or NULL
+    int n;                      // collectives of a step
+    struct nccl_call *calls;    // [n]
+    struct nccl_counts *counts; // [n], pinned
+    pthread_mutex_t lock;       // around calls to NCCL with `nccl`
+    _Atomic(int64_t) entered;   // how often a thread went into NCCL …
+    _Atomic(int64_t) left;      // … and came out again
+    bool recorded;              // under the communicator's lock of records
+
+    // the watchdog's
+    pthread_t thread;
+    bool has_thread;
+    sem_t stop;
+    double last_time;      // of dt_seconds
+    _Atomic(double) clock; // seconds during which this process ran
+    int64_t entered_seen;
+    double entered_since;
+};
+
+// Seconds since *last_time, which becomes now; a longer pause counts little: the process was
+// suspended, and what it waits for may have been, too.
+double dt_nccl_passed(double *last_time);
+void dt_nccl_nap(double seconds);
+
+// "what: NCCL says …", DT_MACHINE.
+dt_status dt_nccl_error(const struct nccl_comm *nccl, ncclResult_t result, const char *what);
+
+// comm_nccl_watch.c
+dt_status dt_nccl_watch_start(struct nccl_comm *nccl);
+void dt_nccl_watch_stop(struct nccl_comm *nccl);
+// What NCCL was doing for all ranks has failed: writes the record, leaves the last words to the
+// watch of the communicator for as long as that may take to find a dead peer, then returns an
+// error.
+dt_status dt_nccl_failed(struct nccl_comm *nccl, ncclResult_t result, const char *what);

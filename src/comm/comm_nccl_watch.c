@@ -1,0 +1,255 @@
+// The watchdog of the NCCL communicator: a thread that looks at the device's counts ten times a
+// second. It waits for nothing but its own sleep, so it ends the job also where the program's own
+// thread waits for the device for ever. Who is to blame for a collective that does not end is
+// judged by the watch of the communicator (watch.c), which hears of it by comm->devices.
+#include "comm/comm_nccl.h"
+
+#include "base/clock.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum {
+    SHOWN_DONE = 4,
+    SHOWN = 12
+}; // collectives in a record: how many before the oldest under way
+static const double period_s = 0.1;
+static const double judge_s = 4;     // for the communicator's watch to say who is stalled
+static const double find_s = 7;      // … who is dead
+static const double stagger_s = 0.5; // so that one rank speaks where all would
+
+// ---- the record
+
+struct text {
+    char bytes[4096];
+    size_t used;
+};
+
+static void add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct text *text, const char *format, ...)
+{
+    size_t room = sizeof text->bytes - text->used;
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text->bytes + text->used, room, format, args);
+    va_end(args);
+    if (n > 0)
+        text->used += (size_t)n < room ? (size_t)n : room - 1;
+}
+
+static struct nccl_counts read_counts(const struct nccl_comm *nccl, int index)
+{
+    const struct nccl_counts *counts = &nccl->counts[index];
+    struct nccl_counts now;
+    now.done = __atomic_load_n(&counts->done, __ATOMIC_ACQUIRE); // first: never more than begun
+    now.begun = __atomic_load_n(&counts->begun, __ATOMIC_ACQUIRE);
+    return now;
+}
+
+// The collectives of the job are numbered as they are called: number `index` of step k (from 0) is
+// the k * n + index-th. *oldest: the first that is under way, or the one behind *newest.
+static void find_span(const struct nccl_comm *nccl, int64_t *oldest, int64_t *newest)
+{
+    *newest = -1;
+    *oldest = INT64_MAX;
+    for (int i = 0; i < nccl->n; i++) {
+        struct nccl_counts counts = read_counts(nccl, i);
+        int64_t last = (counts.begun - 1) * nccl->n + i;
+        if (counts.begun > 0 && last > *newest)
+            *newest = last;
+        if (counts.begun > counts.done && counts.done * nccl->n + i < *oldest)
+            *oldest = counts.done * nccl->n + i;
+    }
+    if (*oldest == INT64_MAX)
+        *oldest = *newest + 1;
+}
+
+static void describe_state(const struct nccl_comm *nccl, int64_t number, struct text *text)
+{
+    int index = (int)(number % nccl->n);
+    int64_t round = number / nccl->n;
+    struct nccl_counts counts = read_counts(nccl, index);
+    if (counts.done > round)
+        add(text, "done\n");
+    else if (counts.begun > round)
+        add(text, "under way since %.1f s\n",
+            atomic_load(&nccl->clock) - atomic_load(&nccl->calls[index].since));
+    else
+        add(text, "not begun\n");
+}
+
+static void describe(const struct nccl_comm *nccl, int64_t number, struct text *text)
+{
+    int index = (int)(number % nccl->n);
+    const struct nccl_call *call = &nccl->calls[index];
+    int64_t count = atomic_load(&call->count);
+    dt_dtype dtype = (dt_dtype)atomic_load(&call->dtype);
+    add(text, "  %lld: all-reduce %d of %d", (long long)number + 1, index + 1, nccl->n);
+    if (count >= 0)
+        add(text, ", %lld bytes of %s", (long long)(count * dt_dtype_size(dtype)),
+            dt_dtype_name(dtype));
+    add(text, ": ");
+    describe_state(nccl, number, text);
+}
+
+// The registered dt_comm_record: a collective a line, those that were begun and the few behind.
+static void say_record(void *context, bool always)
+{
+    struct nccl_comm *nccl = context;
+    const struct dt_comm_info *info = &nccl->comm->info;
+    struct text text = {.used = 0};
+    int64_t oldest, newest, step;
+    const char *phase;
+    find_span(nccl, &oldest, &newest);
+    if (nccl->recorded || (!always && oldest > newest))
+        return;
+    nccl->recorded = true;
+    dt_comm_last_progress(nccl->comm, &step, &phase);
+    add(&text, "dtrain: rank %d on %s, step %lld, %s: the last collectives of NCCL\n", info->rank,
+        info->host, (long long)step, phase);
+    int64_t first = oldest > SHOWN_DONE ? oldest - SHOWN_DONE : 0;
+    for (int64_t number = first; number < first + SHOWN && number <= newest + 2; number++)
+        describe(nccl, number, &text);
+    if (write(STDERR_FILENO, text.bytes, text.used) < 0) // nobody is left to be told
+        return;
+}
+
+// ---- the end
+
+static double stagger(const struct nccl_comm *nccl)
+{
+    int rank = nccl->comm->info.rank;
+    return stagger_s * (rank < 4 ? rank : 4);
+}
+
+dt_status dt_nccl_failed(struct nccl_comm *nccl, ncclResult_t result, const char *what)
+{
+    atomic_store(&nccl->comm->devices.failed, true);
+    dt_comm_say_record(nccl->comm, true);
+    if (nccl->comm->info.size > 1)
+        dt_nccl_nap(find_s + stagger(nccl));
+    return dt_nccl_error(nccl, result, what);
+}
+
+// All is told to the communicator's watch; it is for this thread to end the job where that cannot.
+static _Noreturn void expire(struct nccl_comm *nccl, double timeout_s, const char *what)
+{
+    dt_comm_say_record(nccl->comm, true);
+    if (nccl->comm->info.size > 1)
+        dt_nccl_nap(judge_s + stagger(nccl));
+    DT_FAIL(DT_MACHINE,
+            "look at the network between the hosts and at the GPUs (nvidia-smi, dmesg), or raise "
+            "comm.timeout_s; then resume with the same command",
+            "%s within comm.timeout_s = %g s", what, timeout_s);
+    dt_die();
+}
+
+// ---- the look
+
+// Seconds that the collective of this number waits, 0 where it does not.
+static double look(struct nccl_comm *nccl, int index, double clock, int64_t *begun, int64_t *done)
+{
+    struct nccl_call *call = &nccl->calls[index];
+    struct nccl_counts now = read_counts(nccl, index);
+    if (now.begun != call->seen.begun || now.done != call->seen.done)
+        atomic_store(&call->since, clock);
+    call->seen = now;
+    *begun += now.begun;
+    *done += now.done;
+    return now.begun > now.done ? clock - atomic_load(&call->since) : 0;
+}
+
+// Seconds that a call to NCCL has not returned for.
+static double look_at_calls(struct nccl_comm *nccl, double clock)
+{
+    int64_t left = atomic_load(&nccl->left), entered = atomic_load(&nccl->entered);
+    if (entered != nccl->entered_seen)
+        nccl->entered_since = clock;
+    nccl->entered_seen = entered;
+    return entered > left ? clock - nccl->entered_since : 0;
+}
+
+static ncclResult_t ask(struct nccl_comm *nccl)
+{
+    ncclResult_t result = ncclSuccess, asked = ncclSuccess;
+    if (pthread_mutex_trylock(&nccl->lock) != 0)
+        return ncclSuccess; // the caller is inside, and polls
+    if (nccl->nccl)
+        asked = nccl->library.CommGetAsyncError(nccl->nccl, &result);
+    pthread_mutex_unlock(&nccl->lock);
+    if (asked != ncclSuccess)
+        return asked;
+    return result == ncclInProgress ? ncclSuccess : result;
+}
+
+static void tick(struct nccl_comm *nccl)
+{
+    struct dt_comm_devices *devices = &nccl->comm->devices;
+    double clock = atomic_load(&nccl->clock) + dt_nccl_passed(&nccl->last_time);
+    double waited = 0, called = look_at_calls(nccl, clock);
+    double timeout_s = atomic_load(&nccl->comm->timeout_s);
+    int64_t begun = 0, done = 0;
+    atomic_store(&nccl->clock, clock);
+    for (int i = 0; i < nccl->n; i++)
+        waited = fmax(waited, look(nccl, i, clock, &begun, &done));
+    atomic_store(&devices->begun, begun);
+    // A rank whose call does not return may yet be as far as the others.
+    atomic_store(&devices->oldest, begun > done ? done + 1 : called > 0 ? begun : 0);
+    atomic_store(&devices->waited, fmax(waited, called));
+    if (waited > timeout_s)
+        expire(nccl, timeout_s, "a sum of the ranks' GPUs did not end");
+    if (called > timeout_s)
+        expire(nccl, timeout_s, "NCCL did not return from a call");
+    ncclResult_t result = ask(nccl);
+    if (result != ncclSuccess) {
+        dt_nccl_failed(nccl, result, "the sums of the ranks' GPUs");
+        dt_die();
+    }
+}
+
+static bool told_to_stop(struct nccl_comm *nccl)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)(1e9 * period_s);
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    return sem_clockwait(&nccl->stop, CLOCK_MONOTONIC, &until) == 0;
+}
+
+static void *watch(void *context)
+{
+    struct nccl_comm *nccl = context;
+    sigset_t all;
+    sigfillset(&all); // handlers run on the program's own threads
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    nccl->last_time = dt_seconds();
+    while (!told_to_stop(nccl))
+        tick(nccl);
+    return NULL;
+}
+
+dt_status dt_nccl_watch_start(struct nccl_comm *nccl)
+{
+    if (pthread_create(&nccl->thread, NULL, watch, nccl) != 0)
+        return DT_FAIL(DT_MACHINE, NULL, "cannot start the thread that watches NCCL");
+    nccl->has_thread = true;
+    dt_comm_set_record(nccl->comm, say_record, nccl);
+    return DT_OK;
+}
+
+void dt_nccl_watch_stop(struct nccl_comm *nccl)
+{
+    struct dt_comm_devices *devices = &nccl->comm->devices;
+    if (!nccl->has_thread)
+        return;
+    sem_post(&nccl->stop);
+    pthread_join(nccl->thread, NULL);
+    dt_comm_set_record(nccl->comm, NULL, NULL);
+    atomic_store(&devices->oldest, 0);
+    atomic_store(&devices->waited, 0);
+}

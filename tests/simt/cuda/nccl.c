@@ -1,0 +1,542 @@
+// Stands in for NCCL over the simulated device, for ranks of one host. They meet in shared memory
+// without a name (a memfd that rank 0 makes, and that the others open through /proc), so that
+// nothing of it stays behind, however they end. A rank holds a lock on its byte of that file, which
+// the kernel takes away with the process: that is how its peers see it gone.
+//
+// An all-reduce is work on a stream (enqueue.h) in pieces: each rank lays its piece down, and when
+// all have, adds all of them in the order of the ranks. What NCCL leaves undefined is an error
+// here: different sums at the same time, a second call before the first was polled to its end. A
+// call is put on the stream only by the poll that says so: who does not poll finds it missing.
+//
+// Faults, by the environment; "@R" restricts one to rank R:
+//   SIMT_NCCL_ERROR=N[@R]   ncclSystemError, told of when the N-th all-reduce (from 1) begins
+//   SIMT_NCCL_STALL=N[@R]   the N-th all-reduce never ends
+//   SIMT_NCCL_INIT=stall[@R] or fail[@R]
+//   SIMT_NCCL_DEAF=1        a peer that is gone is no error, as among the GPUs of one real host
+#include <nccl.h>
+
+#include "base/dtype.h"
+#include "tests/simt/cuda/enqueue.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { RANKS = 16, PIECE = 1 << 18, POLLS = 3 };
+
+#define EXPORT __attribute__((visibility("default")))
+
+// What a rank laid down, for the others to see that all sum the same.
+struct signature {
+    uint64_t count, at;
+    int type;
+};
+
+struct seat {
+    _Atomic(int) size; // that the rank knows of; 0: it has not come
+    char uuid[16];
+    _Atomic(uint64_t) posted, taken; // pieces laid down, and summed, since the start
+    _Atomic(bool) finalized;
+    struct signature signatures[2]; // of the last two pieces, as the pieces
+};
+
+struct meeting {
+    struct seat seats[RANKS];
+    char pieces[RANKS][2][PIECE];
+};
+
+enum stage { JOINING, READY, FINALIZING, FINALIZED };
+
+struct allreduce {
+    struct ncclComm *comm;
+    const char *from;
+    char *to;
+    uint64_t count, at; // elements; done so far
+    ncclDataType_t type;
+    bool begun, posted;
+};
+
+struct ncclComm {
+    int rank, size, fd;
+    int id_fd; // rank 0's, open until all have come; -1
+    struct meeting *meeting;
+    enum stage stage;
+    bool blocking, deaf;
+    int64_t stall_at, error_at; // the how many-eth all-reduce; 0: none
+    bool never_joins;
+    _Atomic(int) error;
+    bool has_call; // one that is not on its stream yet
+    int polls;
+    struct allreduce call;
+    void *stream;
+    // the device's thread's
+    _Atomic(bool) busy, aborted;
+    int64_t begun;
+    uint64_t piece;
+};
+
+struct id {
+    int pid, fd;
+};
+
+static const char *_Atomic last_error = "";
+
+static ncclResult_t fail(ncclResult_t result, const char *text)
+{
+    atomic_store(&last_error, text);
+    return result;
+}
+
+static ncclResult_t turn_bad(struct ncclComm *comm, ncclResult_t result, const char *text)
+{
+    int none = ncclSuccess;
+    if (atomic_compare_exchange_strong(&comm->error, &none, (int)result))
+        fail(result, text);
+    return (ncclResult_t)atomic_load(&comm->error);
+}
+
+// ---- the faults asked for
+
+// The text of a setting that means this rank, or NULL.
+static const char *setting(const char *name, int rank)
+{
+    const char *text = getenv(name), *at = text ? strchr(text, '@') : NULL;
+    return at && atoi(at + 1) != rank ? NULL : text;
+}
+
+static int64_t number(const char *name, int rank)
+{
+    const char *text = setting(name, rank);
+    return text ? atoll(text) : 0;
+}
+
+// ---- meeting
+
+static ncclResult_t open_meeting(struct ncclComm *comm, const struct id *id)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", id->pid, id->fd);
+    comm->fd = open(path, O_RDWR | O_CLOEXEC);
+    if (comm->fd < 0)
+        return fail(ncclSystemError, "rank 0 cannot be reached");
+    comm->id_fd = comm->rank == 0 ? id->fd : -1;
+    void *memory =
+        mmap(NULL, sizeof *comm->meeting, PROT_READ | PROT_WRITE, MAP_SHARED, comm->fd, 0);
+    if (memory == MAP_FAILED)
+        return fail(ncclSystemError, "no shared memory");
+    comm->meeting = memory;
+    return ncclSuccess;
+}
+
+static struct flock byte_of(int rank)
+{
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
+}
+
+static ncclResult_t take_seat(struct ncclComm *comm)
+{
+    struct flock byte = byte_of(comm->rank);
+    struct seat *seat = &comm->meeting->seats[comm->rank];
+    struct cudaDeviceProp properties;
+    int device;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaGetDeviceProperties(&properties, device) != cudaSuccess)
+        return fail(ncclUnhandledCudaError, "no device");
+    if (fcntl(comm->fd, F_OFD_SETLK, &byte) != 0 || atomic_load(&seat->size) != 0)
+        return fail(ncclInvalidArgument, "two ranks have one number");
+    memcpy(seat->uuid, properties.uuid.bytes, sizeof seat->uuid);
+    atomic_store(&seat->size, comm->size);
+    return ncclSuccess;
+}
+
+static bool is_gone(const struct ncclComm *comm, int rank)
+{
+    struct flock byte = byte_of(rank);
+    const struct seat *seat = &comm->meeting->seats[rank];
+    if (rank == comm->rank || atomic_load(&seat->size) == 0 || atomic_load(&seat->finalized))
+        return false;
+    return fcntl(comm->fd, F_OFD_GETLK, &byte) == 0 && byte.l_type == F_UNLCK;
+}
+
+static bool share_a_device(const struct ncclComm *comm)
+{
+    const struct seat *seats = comm->meeting->seats;
+    for (int r = 0; r < comm->size; r++)
+        for (int other = 0; other < r; other++)
+            if (memcmp(seats[r].uuid, seats[other].uuid, sizeof seats[r].uuid) == 0)
+                return true;
+    return false;
+}
+
+static ncclResult_t join(struct ncclComm *comm)
+{
+    if (comm->never_joins)
+        return ncclInProgress;
+    for (int r = 0; r < comm->size; r++) {
+        int size = atomic_load(&comm->meeting->seats[r].size);
+        if (size == 0)
+            return ncclInProgress;
+        if (size != comm->size)
+            return turn_bad(comm, ncclInvalidArgument, "the ranks disagree on their number");
+    }
+    if (share_a_device(comm))
+        return turn_bad(comm, ncclInvalidUsage, "Duplicate GPU detected");
+    if (comm->id_fd >= 0)
+        close(comm->id_fd);
+    comm->id_fd = -1;
+    comm->stage = READY;
+    return ncclSuccess;
+}
+
+// ---- the sum, on the device's thread
+
+static size_t size_of(ncclDataType_t type)
+{
+    if (type == ncclFloat64)
+        return 8;
+    return type == ncclBfloat16 ? 2 : 4;
+}
+
+static uint64_t piece_of(const struct allreduce *op)
+{
+    uint64_t left = op->count - op->at, most = PIECE / size_of(op->type);
+    return left < most ? left : most;
+}
+
+static float get(const char *piece, ncclDataType_t type, uint64_t i)
+{
+    float x;
+    dt_bf16 half;
+    if (type == ncclBfloat16) {
+        memcpy(&half, piece + i * sizeof half, sizeof half);
+        return dt_bf16_to_f32(half);
+    }
+    memcpy(&x, piece + i * sizeof x, sizeof x);
+    return x;
+}
+
+static void sum_doubles(const struct ncclComm *comm, double *to, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (int r = 0; r < comm->size; r++)
+            sum += ((const double *)(const void *)comm->meeting->pieces[r][comm->piece % 2])[i];
+        to[i] = sum;
+    }
+}
+
+// Of bf16 the sum is made in fp32 and rounded once.
+static void sum_floats(const struct ncclComm *comm, char *to, uint64_t n, ncclDataType_t type)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        float sum = 0;
+        for (int r = 0; r < comm->size; r++)
+            sum += get(comm->meeting->pieces[r][comm->piece % 2], type, i);
+        dt_bf16 half = dt_f32_to_bf16(sum);
+        if (type == ncclBfloat16)
+            memcpy(to + i * sizeof half, &half, sizeof half);
+        else
+            memcpy(to + i * sizeof sum, &sum, sizeof sum);
+    }
+}
+
+// Nobody needs what the place for this piece held two pieces ago.
+static bool may_post(const struct ncclComm *comm)
+{
+    for (int r = 0; r < comm->size; r++)
+        if (atomic_load(&comm->meeting->seats[r].taken) + 2 < comm->piece)
+            return false;
+    return true;
+}
+
+static void post(struct allreduce *op)
+{
+    struct ncclComm *comm = op->comm;
+    struct seat *seat = &comm->meeting->seats[comm->rank];
+    size_t bytes = size_of(op->type);
+    memcpy(comm->meeting->pieces[comm->rank][comm->piece % 2], op->from + op->at * bytes,
+           piece_of(op) * bytes);
+    memset(&seat->signatures[comm->piece % 2], 0, sizeof *seat->signatures);
+    seat->signatures[comm->piece % 2] = (struct signature){op->count, op->at, (int)op->type};
+    atomic_store(&seat->posted, comm->piece);
+    op->posted = true;
+}
+
+static bool all_posted(const struct ncclComm *comm)
+{
+    for (int r = 0; r < comm->size; r++)
+        if (atomic_load(&comm->meeting->seats[r].posted) < comm->piece)
+            return false;
+    return true;
+}
+
+static bool all_same(const struct ncclComm *comm, const struct allreduce *op)
+{
+    for (int r = 0; r < comm->size; r++) {
+        const struct signature *theirs = &comm->meeting->seats[r].signatures[comm->piece % 2];
+        if (theirs->count != op->count || theirs->at != op->at || theirs->type != (int)op->type)
+            return false;
+    }
+    return true;
+}
+
+static void take(struct allreduce *op)
+{
+    struct ncclComm *comm = op->comm;
+    uint64_t n = piece_of(op);
+    char *to = op->to + op->at * size_of(op->type);
+    if (op->type == ncclFloat64)
+        sum_doubles(comm, (double *)(void *)to, n);
+    else
+        sum_floats(comm, to, n, op->type);
+    atomic_store(&comm->meeting->seats[comm->rank].taken, comm->piece);
+    comm->piece++;
+    op->at += n;
+    op->posted = false;
+}
+
+// One thing at a time in a communicator, as NCCL orders it.
+static bool begin(struct allreduce *op)
+{
+    struct ncclComm *comm = op->comm;
+    if (atomic_exchange(&comm->busy, true))
+        return false;
+    comm->begun++;
+    op->begun = true;
+    if (comm->begun == comm->error_at)
+        turn_bad(comm, ncclSystemError, "the fault that was asked for");
+    return true;
+}
+
+// Whether it is done.
+static bool run(void *context)
+{
+    struct allreduce *op = context;
+    struct ncclComm *comm = op->comm;
+    if (atomic_load(&comm->aborted))
+        return true;
+    if (!op->begun && !begin(op))
+        return false;
+    if (atomic_load(&comm->error) != ncclSuccess || comm->begun == comm->stall_at)
+        return false;
+    if (op->at < op->count && !op->posted && may_post(comm))
+        post(op);
+    if (op->posted && all_posted(comm)) {
+        if (!all_same(comm, op)) {
+            turn_bad(comm, ncclInvalidUsage, "the ranks sum different things");
+            return false;
+        }
+        take(op);
+    }
+    if (op->at < op->count)
+        return false;
+    atomic_store(&comm->busy, false);
+    return true;
+}
+
+// ---- the interface
+
+EXPORT ncclResult_t ncclGetVersion(int *version)
+{
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+
+EXPORT const char *ncclGetErrorString(ncclResult_t result)
+{
+    static const char *const texts[] = {
+        "no error",
+        "unhandled cuda error",
+        "unhandled system error",
+        "internal error",
+        "invalid argument",
+        "invalid usage",
+        "remote process exited or there was a network error",
+        "NCCL operation in progress",
+    };
+    return (size_t)result < sizeof texts / sizeof texts[0] ? texts[result] : "unknown result code";
+}
+
+EXPORT const char *ncclGetLastError(ncclComm_t comm)
+{
+    (void)comm;
+    return atomic_load(&last_error);
+}
+
+EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *out)
+{
+    struct id id = {getpid(), memfd_create("nccl", MFD_CLOEXEC)};
+    if (id.fd < 0 || ftruncate(id.fd, sizeof(struct meeting)) != 0)
+        return fail(ncclSystemError, "no shared memory");
+    memset(out, 0, sizeof *out);
+    memcpy(out->internal, &id, sizeof id);
+    return ncclSuccess;
+}
+
+static void set_faults(struct ncclComm *comm)
+{
+    const char *init = setting("SIMT_NCCL_INIT", comm->rank);
+    comm->stall_at = number("SIMT_NCCL_STALL", comm->rank);
+    comm->error_at = number("SIMT_NCCL_ERROR", comm->rank);
+    comm->deaf = getenv("SIMT_NCCL_DEAF") != NULL;
+    comm->never_joins = init && strncmp(init, "stall", 5) == 0;
+    if (init && strncmp(init, "fail", 4) == 0)
+        turn_bad(comm, ncclSystemError, "the fault that was asked for");
+}
+
+static ncclResult_t poll(struct ncclComm *comm);
+
+static ncclResult_t finish(struct ncclComm *comm, ncclResult_t result)
+{
+    while (comm->blocking && result == ncclInProgress) {
+        result = poll(comm);
+        usleep(20);
+    }
+    return result;
+}
+
+EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId unique, int rank,
+                                           ncclConfig_t *config)
+{
+    struct id id;
+    memcpy(&id, unique.internal, sizeof id);
+    *out = NULL;
+    if (config->magic != 0xcafebeef || size < 1 || size > RANKS || rank < 0 || rank >= size)
+        return fail(ncclInvalidArgument, "communicator of so many ranks");
+    struct ncclComm *comm = calloc(1, sizeof *comm);
+    if (!comm)
+        return fail(ncclSystemError, "no memory");
+    *out = comm;
+    comm->rank = rank;
+    comm->size = size;
+    comm->fd = -1;
+    comm->id_fd = -1;
+    comm->piece = 1;
+    comm->blocking = config->blocking != 0;
+    set_faults(comm);
+    if (atomic_load(&comm->error) != ncclSuccess)
+        return (ncclResult_t)atomic_load(&comm->error);
+    ncclResult_t result = open_meeting(comm, &id);
+    if (result == ncclSuccess && !comm->never_joins)
+        result = take_seat(comm);
+    if (result != ncclSuccess)
+        return turn_bad(comm, result, atomic_load(&last_error));
+    return finish(comm, ncclInProgress);
+}
+
+static ncclResult_t put_call(struct ncclComm *comm)
+{
+    if (--comm->polls > 0)
+        return ncclInProgress;
+    comm->has_call = false;
+    simt_enqueue("ncclAllReduce", comm->stream, run, &comm->call, sizeof comm->call);
+    return ncclSuccess;
+}
+
+static ncclResult_t finalize(struct ncclComm *comm)
+{
+    if (atomic_load(&comm->busy))
+        return ncclInProgress;
+    atomic_store(&comm->meeting->seats[comm->rank].finalized, true);
+    for (int r = 0; r < comm->size; r++)
+        if (!atomic_load(&comm->meeting->seats[r].finalized))
+            return ncclInProgress;
+    comm->stage = FINALIZED;
+    return ncclSuccess;
+}
+
+static ncclResult_t poll(struct ncclComm *comm)
+{
+    for (int r = 0; r < comm->size && comm->meeting && !comm->deaf; r++)
+        if (is_gone(comm, r))
+            turn_bad(comm, ncclRemoteError, "a peer's process is gone");
+    if (atomic_load(&comm->error) != ncclSuccess)
+        return (ncclResult_t)atomic_load(&comm->error);
+    if (comm->stage == JOINING)
+        return join(comm);
+    if (comm->has_call)
+        return put_call(comm);
+    return comm->stage == FINALIZING ? finalize(comm) : ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
+{
+    *result = poll(comm);
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type,
+                                  ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+    if (atomic_load(&comm->error) != ncclSuccess)
+        return (ncclResult_t)atomic_load(&comm->error);
+    if (comm->stage != READY || comm->has_call)
+        return fail(ncclInvalidUsage, "a call before the one before it was polled to its end");
+    if (op != ncclSum || (type != ncclFloat32 && type != ncclFloat64 && type != ncclBfloat16))
+        return fail(ncclInvalidArgument, "only sums of fp32, bf16 and fp64 here");
+    comm->call =
+        (struct allreduce){.comm = comm, .from = from, .to = to, .count = count, .type = type};
+    comm->stream = stream;
+    comm->has_call = true;
+    comm->polls = POLLS;
+    return finish(comm, ncclInProgress);
+}
+
+EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    if (comm->stage != READY || comm->has_call)
+        return fail(ncclInvalidUsage, "finalized in the middle of a call");
+    comm->stage = FINALIZING;
+    return finish(comm, ncclInProgress);
+}
+
+static void free_comm(struct ncclComm *comm)
+{
+    if (comm->meeting)
+        munmap(comm->meeting, sizeof *comm->meeting);
+    if (comm->fd >= 0)
+        close(comm->fd);
+    if (comm->id_fd >= 0)
+        close(comm->id_fd);
+    free(comm);
+}
+
+EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    if (comm->stage != FINALIZED)
+        return fail(ncclInvalidUsage, "destroyed before it was finalized");
+    free_comm(comm);
+    return ncclSuccess;
+}
+
+// What is left on streams ends with the next look of the device's thread, which needs `comm` for
+// it.
+EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    bool idle = !atomic_load(&comm->busy);
+    atomic_store(&comm->aborted, true);
+    if (idle)
+        free_comm(comm);
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t bytes,
+                                     void **handle)
+{
+    if (comm->stage != READY || !memory || bytes == 0)
+        return fail(ncclInvalidArgument, "registered nothing");
+    *handle = malloc(1);
+    return *handle ? ncclSuccess : fail(ncclSystemError, "no memory");
+}
+
+EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
+{
+    (void)comm;
+    free(handle);
+    return ncclSuccess;
+}
