@@ -71,7 +71,7 @@ static dt_status run_training(bool check, int argc, char **argv)
     DT_TRY(open_communicator());
     if (!check) // before anything that a signal must not end
         DT_TRY(dt_agree(communicator, dt_signals_install(communicator)));
-    enum dt_purpose purpose = check ? DT_PURPOSE_INSPECT : DT_PURPOSE_TRAIN;
+    enum dt_purpose purpose = check ? DT_PURPOSE_CHECK : DT_PURPOSE_TRAIN;
     dt_status status = dt_job_open(communicator, purpose, argv[0], argv + 1, argc - 1, &job);
     if (status == DT_OK && !check)
         status = dt_train(&job);

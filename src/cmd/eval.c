@@ -1,6 +1,7 @@
 // `dtrain eval CONFIG`: the validation loss of the checkpoint that training would go on from (or of
 // run.init_from).
 #include "cmd/cmd.h"
+#include "train/choices.h"
 #include "train/evaluate.h"
 #include "train/job.h"
 
@@ -49,6 +50,7 @@ static dt_status evaluate(struct dt_job *job)
     struct dt_loss_sum total;
     struct dt_model_shape shape = dt_job_shape(job, false);
     dt_status status;
+    DT_TRY_GOTO(status, out, dt_choices_recall(job));
     DT_TRY_GOTO(status, out, dt_model_create(&job->backend, &job->model, &shape, &model));
     DT_TRY_GOTO(status, out, dt_staging_create(job, &staging));
     DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), model));
@@ -68,7 +70,7 @@ dt_status dt_cmd_eval(struct dt_comm *comm, int argc, char **argv)
     struct dt_job job;
     if (argc < 2)
         return DT_FAIL(DT_USER, "dtrain eval CONFIG [key=value …]", "no configuration file given");
-    dt_status status = dt_job_open(comm, DT_PURPOSE_INSPECT, argv[1], argv + 2, argc - 2, &job);
+    dt_status status = dt_job_open(comm, DT_PURPOSE_EVAL, argv[1], argv + 2, argc - 2, &job);
     if (status == DT_OK)
         status = dt_agree(comm, check(&job));
     if (status == DT_OK)

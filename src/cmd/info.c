@@ -4,9 +4,76 @@
 #include "backend/backend.h"
 #include "base/cores.h"
 #include "comm/comm.h"
+#include "comm/device_comm.h"
 #include "data/dataset.h"
 
 #include <stdio.h>
+
+static void print_device(const struct dt_known_backend *known, int index,
+                         const struct dt_device_info *info)
+{
+    printf("device      %s %d: %s (%s)\n", known->table->name, index, info->name, info->features);
+    if (info->id[0])
+        printf("  id        %s\n", info->id);
+    printf("  precision %s\n",
+           info->bf16 ? "bf16 in hardware (auto takes it)" : "fp32 (no bf16 instructions)");
+    printf("  memory    %.1f GiB, %.1f GiB free\n", (double)info->memory / 0x1p30,
+           (double)info->memory_free / 0x1p30);
+    if (info->peak_flops > 0)
+        printf("  peak      %.0f TFLOP/s dense bf16 (data sheet)\n", info->peak_flops * 1e-12);
+}
+
+static dt_status describe(const struct dt_known_backend *known, int index, int threads)
+{
+    struct dt_device_info info;
+    struct dt_backend backend;
+    DT_TRY(dt_backend_open(known->table->name, index, threads, &backend));
+    dt_status status = backend.table->info(backend.device, &info);
+    if (status == DT_OK)
+        print_device(known, index, &info);
+    dt_backend_close(&backend);
+    return status;
+}
+
+// What is not there is a line, too.
+static void print_absent(const char *what)
+{
+    printf("%s: %s\n", what, dt_error_current()->message);
+    if (dt_error_current()->hint[0])
+        printf("  hint      %s\n", dt_error_current()->hint);
+    dt_error_clear();
+}
+
+static void print_backend(const struct dt_known_backend *known, int threads)
+{
+    char what[64], versions[1024];
+    int n = 1;
+    snprintf(what, sizeof what, "device      %s", known->table->name);
+    if (known->table->count && known->table->count(&n) != DT_OK) {
+        print_absent(what);
+        n = 0;
+    }
+    for (int i = 0; i < n; i++) {
+        snprintf(what, sizeof what, "device      %s %d cannot be opened", known->table->name, i);
+        if (describe(known, i, threads) != DT_OK)
+            print_absent(what);
+    }
+    if (known->table->versions) {
+        known->table->versions(versions, sizeof versions);
+        fputs(versions, stdout);
+    }
+}
+
+static void print_nccl(void)
+{
+    char version[64];
+    if (!dt_device_comm_known)
+        printf("CUDA, NCCL  not in this build (configure with -DDTRAIN_CUDA=ON)\n");
+    else if (dt_device_comm_known->version(version, sizeof version) == DT_OK)
+        printf("NCCL        %s\n", version);
+    else
+        print_absent("NCCL        not found");
+}
 
 dt_status dt_cmd_info(struct dt_comm *comm, int argc, char **argv)
 {
@@ -14,21 +81,11 @@ dt_status dt_cmd_info(struct dt_comm *comm, int argc, char **argv)
     if (argc > 1)
         return DT_FAIL(DT_USER, "dtrain info", "dtrain info takes no arguments");
     bool widened;
-    struct dt_backend backend;
-    struct dt_device_info device;
-    DT_TRY(dt_backend_open("cpu", 0, dt_cores_share(0, 1, &widened), &backend));
-    dt_status status = backend.table->info(backend.device, &device);
-    if (status == DT_OK) {
-        printf("device      %s\n", device.name);
-        printf("features    %s\n", device.features);
-        printf("precision   %s\n",
-               device.bf16 ? "bf16 in hardware (auto takes it)" : "fp32 (no bf16 instructions)");
-        printf("memory      %.1f GiB, %.1f GiB free\n", (double)device.memory / 0x1p30,
-               (double)device.memory_free / 0x1p30);
-        printf("MPI         %s\n", dt_comm_mpi_version());
-        printf("HDF5        %s\n", dt_dataset_hdf5_version());
-        printf("CUDA, NCCL  not in this build\n");
-    }
-    dt_backend_close(&backend);
-    return status;
+    int threads = dt_cores_share(0, 1, &widened);
+    for (const struct dt_known_backend *known = dt_known_backends; known->table; known++)
+        print_backend(known, threads);
+    print_nccl();
+    printf("MPI         %s\n", dt_comm_mpi_version());
+    printf("HDF5        %s\n", dt_dataset_hdf5_version());
+    return DT_OK;
 }

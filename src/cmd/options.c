@@ -1,9 +1,12 @@
-// Numbers as options: all of the text, in range.
+// Values of options: all of the text, in range.
 #include "cmd/options.h"
+
+#include "train/settings.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 dt_status dt_option_whole(const char *option, const char *text, const char *hint, int64_t min,
                           int64_t max, int64_t *value)
@@ -29,4 +32,16 @@ dt_status dt_option_number(const char *option, const char *text, const char *hin
                        min, max);
     *value = parsed;
     return DT_OK;
+}
+
+dt_status dt_option_device(const char *option, const char *text, const char *hint, int *choice)
+{
+    static const char *const words[] = {
+        [DT_DEVICE_AUTO] = "auto", [DT_DEVICE_CUDA] = "cuda", [DT_DEVICE_CPU] = "cpu"};
+    for (int i = 0; i < (int)(sizeof words / sizeof *words); i++)
+        if (strcmp(text, words[i]) == 0) {
+            *choice = i;
+            return DT_OK;
+        }
+    return DT_FAIL(DT_USER, hint, "%s %s is none of auto, cuda, cpu", option, text);
 }

@@ -11,3 +11,5 @@ dt_status dt_option_whole(const char *option, const char *text, const char *hint
 // A number from min to max.
 dt_status dt_option_number(const char *option, const char *text, const char *hint, double min,
                            double max, double *value);
+// A device as run.device names it: auto, cuda or cpu (enum dt_device_choice).
+dt_status dt_option_device(const char *option, const char *text, const char *hint, int *choice);

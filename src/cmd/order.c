@@ -68,7 +68,7 @@ dt_status dt_cmd_order(struct dt_comm *comm, int argc, char **argv)
     if (argc < 2)
         return DT_FAIL(DT_USER, usage, "no configuration file given");
     setvbuf(stdout, NULL, _IOFBF, 1 << 16);
-    dt_status status = dt_job_open(comm, DT_PURPOSE_INSPECT, argv[1], argv + 2, argc - 2, &job);
+    dt_status status = dt_job_open(comm, DT_PURPOSE_ORDER, argv[1], argv + 2, argc - 2, &job);
     if (status == DT_OK && comm->info.rank == 0)
         status = print_order(&job, first, last);
     if (fflush(stdout) != 0 && status == DT_OK)

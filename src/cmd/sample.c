@@ -3,11 +3,12 @@
 #include "cmd/cmd.h"
 #include "cmd/options.h"
 
-#include "base/cores.h"
 #include "base/file.h"
 #include "base/rng.h"
 #include "model/hf.h"
 #include "train/checkpoint.h"
+#include "train/device.h"
+#include "train/weights.h"
 
 #include <getopt.h>
 #include <math.h>
@@ -18,20 +19,22 @@
 enum { BYTES = 256 }; // vocabulary of byte models: tokens are printed as text
 
 static const char usage[] =
-    "dtrain sample RUN [--prompt TEXT] [--tokens N] [--temperature T] [--seed S]\n"
+    "dtrain sample RUN [--prompt TEXT] [--tokens N] [--temperature T] [--seed S] [--device D]\n"
     "  RUN            a run's folder (its newest checkpoint), a checkpoint, or a Hugging Face "
     "directory\n"
     "  --prompt       how the text begins (default: a newline); for models that are not of bytes: "
     "token ids\n"
     "  --tokens       how many to write (default 400)\n"
     "  --temperature  0 takes the likeliest token, 1 the model's own distribution (default 0.8)\n"
-    "  --seed         of the draw (default 1337)\n";
+    "  --seed         of the draw (default 1337)\n"
+    "  --device       auto, cuda or cpu, as run.device (default auto)\n";
 
 struct options {
     char dir[DT_PATH];
     const char *prompt;
     int64_t tokens, seed;
     double temperature;
+    int device; // enum dt_device_choice
 };
 
 // A run's folder stands for its newest checkpoint.
@@ -49,16 +52,15 @@ static dt_status find_model(const char *path, char *dir)
 
 static dt_status parse(int argc, char **argv, struct options *o)
 {
-    static const struct option longs[] = {{"prompt", required_argument, NULL, 'p'},
-                                          {"tokens", required_argument, NULL, 'n'},
-                                          {"temperature", required_argument, NULL, 't'},
-                                          {"seed", required_argument, NULL, 's'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {
+        {"prompt", required_argument, NULL, 'p'},      {"tokens", required_argument, NULL, 'n'},
+        {"temperature", required_argument, NULL, 't'}, {"seed", required_argument, NULL, 's'},
+        {"device", required_argument, NULL, 'd'},      {NULL, 0, NULL, 0}};
     *o = (struct options){.prompt = "\n", .tokens = 400, .seed = 1337, .temperature = 0.8};
     int option;
     optind = 1;
     opterr = 0;
-    while ((option = getopt_long(argc, argv, "p:n:t:s:", longs, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "p:n:t:s:d:", longs, NULL)) != -1) {
         switch (option) {
         case 'p':
             o->prompt = optarg;
@@ -71,6 +73,9 @@ static dt_status parse(int argc, char **argv, struct options *o)
             break;
         case 's':
             DT_TRY(dt_option_whole("--seed", optarg, usage, 0, INT64_MAX, &o->seed));
+            break;
+        case 'd':
+            DT_TRY(dt_option_device("--device", optarg, usage, &o->device));
             break;
         default:
             return DT_FAIL(DT_USER, usage, "unknown option, or one without its value: %s",
@@ -169,21 +174,24 @@ struct writer {
     float *logits;
 };
 
+static dt_status read_weights(void *context, const struct dt_params *params, float *weights)
+{
+    const struct writer *w = context;
+    bool tied = dt_model_config(w->model)->tie_embeddings;
+    return dt_hf_read_weights(w->options->dir, params, tied, weights);
+}
+
 static dt_status writer_open(struct writer *w)
 {
-    bool widened;
     struct dt_model_config config = {.pad_vocab_multiple = 8};
     DT_TRY(dt_hf_read_config(w->options->dir, &config));
     DT_TRY(read_prompt(w->options->prompt, config.vocab_size, &w->prompt, &w->prompt_length));
-    DT_TRY(dt_backend_open("cpu", 0, dt_cores_share(0, 1, &widened), &w->backend));
+    DT_TRY(dt_device_open_alone(w->options->device, &w->backend));
     config.storage =
         DT_F32; // a step is bound by reading weights, and bf16 GEMM of one row gains nothing
     struct dt_model_shape shape = {.sequences = 1, .length = w->prompt_length};
     DT_TRY(dt_model_create(&w->backend, &config, &shape, &w->model));
-    const struct dt_params *params = dt_model_table(w->model);
-    DT_TRY(dt_hf_read_weights(w->options->dir, params, config.tie_embeddings,
-                              dt_model_weights(w->model)));
-    DT_TRY(dt_model_refresh(w->model, NULL));
+    DT_TRY(dt_weights_load(&w->backend, w->model, read_weights, w));
     for (int i = 0; i < 2; i++)
         DT_TRY(dt_model_state_create(w->model, 1, &w->state[i]));
     DT_TRY(

@@ -4,6 +4,8 @@
 #include "base/cores.h"
 #include "base/log.h"
 #include "model/hf.h"
+#include "train/device.h"
+#include "train/weights.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -38,7 +40,13 @@ static dt_status share_config(struct dt_job *job, const char *path, char *const 
     return status;
 }
 
-static dt_status open_backend(struct dt_job *job)
+// Where the data alone matters any machine's CPU will do.
+static int device_choice(const struct dt_job *job, enum dt_purpose purpose)
+{
+    return purpose == DT_PURPOSE_ORDER ? DT_DEVICE_CPU : job->settings.run.device;
+}
+
+static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
 {
     const struct dt_comm_info *info = &job->comm->info;
     bool widened;
@@ -49,7 +57,13 @@ static dt_status open_backend(struct dt_job *job)
         dt_info("ranks were bound to one core each: each now uses its share of the host, %d cores",
                 threads);
     dt_comm_set_timeout(job->comm, job->settings.comm.timeout_s);
-    return dt_backend_open("cpu", 0, threads, &job->backend);
+    struct dt_device_choice_config config = {.comm = job->comm,
+                                             .choice = device_choice(job, purpose),
+                                             .threads = threads,
+                                             .share = job->settings.run.share_device};
+    DT_TRY_NOTE(dt_device_open(&config, &job->backend, &job->sharers), "run.device = %s",
+                dt_config_text(job->config, "run.device"));
+    return DT_OK;
 }
 
 static dt_status choose_storage(struct dt_job *job)
@@ -260,6 +274,8 @@ static dt_status check_communicator(const struct dt_job *job)
 static dt_status root_phase(struct dt_job *job, enum dt_purpose purpose)
 {
     DT_TRY(check_communicator(job));
+    if (purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK)
+        DT_TRY(dt_job_check_device(job));
     DT_TRY(find_resume(job, purpose));
     DT_TRY(resolve_model(job));
     DT_TRY(check_batch(job));
@@ -278,12 +294,14 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char 
     else
         DT_TRY(dt_path(job->run_path, "runs/%s", s->run.name));
     dt_comm_progress(comm, 0, "opening the device");
-    DT_TRY(dt_agree(comm, open_backend(job)));
+    DT_TRY(open_backend(job, purpose));
     DT_TRY(choose_storage(job));
     dt_comm_progress(comm, 0, "looking at the data");
     DT_TRY(dt_agree(comm, comm->info.rank == 0 ? root_phase(job, purpose) : DT_OK));
     DT_TRY(share_root_findings(job));
     DT_TRY(check_batch(job));
+    if (purpose == DT_PURPOSE_TRAIN)
+        DT_TRY(dt_agree(comm, dt_job_check_means(job)));
     job->steps_per_epoch = job->train->windows / s->data.batch;
     job->steps = s->run.steps > 0 ? s->run.steps : s->run.epochs * job->steps_per_epoch;
     return dt_agree(comm, dt_settings_check_steps(s, job->config, job->steps));
@@ -346,44 +364,37 @@ struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
         .sequences = job->micro_batch, .length = job->settings.data.seq_len, .training = training};
 }
 
-bool dt_job_uses_device_comm(const struct dt_job *job)
-{
-    return job->settings.comm.backend == DT_COMM_NCCL;
-}
-
 enum dt_dtype dt_job_wire(const struct dt_job *job)
 {
     return job->settings.comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32;
 }
 
-static dt_status read_weights(const struct dt_job *job, const char *dir,
-                              const struct dt_params *params, float *weights)
+struct weights_of_job {
+    const struct dt_job *job;
+    const char *dir;
+};
+
+static dt_status read_weights(const struct weights_of_job *from, const struct dt_params *params,
+                              float *weights)
 {
-    if (dir[0])
-        return dt_hf_read_weights(dir, params, job->model.tie_embeddings, weights);
+    const struct dt_job *job = from->job;
+    if (from->dir[0])
+        return dt_hf_read_weights(from->dir, params, job->model.tie_embeddings, weights);
     dt_params_init(params, (uint64_t)job->settings.run.seed, weights);
     return DT_OK;
 }
 
+static dt_status share_weights(void *context, const struct dt_params *params, float *weights)
+{
+    const struct weights_of_job *from = context;
+    struct dt_comm *comm = from->job->comm;
+    bool root = comm->info.rank == 0;
+    DT_TRY(dt_agree(comm, root ? read_weights(from, params, weights) : DT_OK));
+    return dt_broadcast(comm, weights, params->elements * (int64_t)sizeof(float), 0);
+}
+
 dt_status dt_job_load_weights(const struct dt_job *job, const char *dir, struct dt_model *model)
 {
-    const struct dt_params *params = dt_model_table(model);
-    int64_t bytes = params->elements * (int64_t)sizeof(float);
-    const struct dt_backend *backend = &job->backend;
-    float *host = dt_model_weights(model);
-    if (!backend->table->unified)
-        DT_TRY(backend->table->alloc_host(backend->device, bytes, (void **)&host));
-    dt_status status = dt_agree(
-        job->comm, job->comm->info.rank == 0 ? read_weights(job, dir, params, host) : DT_OK);
-    if (status == DT_OK)
-        status = dt_broadcast(job->comm, host, bytes, 0);
-    if (!backend->table->unified) {
-        if (status == DT_OK)
-            status = backend->table->to_device(backend->device, dt_model_weights(model), host,
-                                               bytes, NULL);
-        if (status == DT_OK)
-            status = backend->table->stream_sync(backend->device, NULL);
-        backend->table->free_host(backend->device, host);
-    }
-    return status == DT_OK ? dt_model_refresh(model, NULL) : status;
+    struct weights_of_job from = {job, dir};
+    return dt_weights_load(&job->backend, model, share_weights, &from);
 }

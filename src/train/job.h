@@ -11,8 +11,10 @@
 #include "train/settings.h"
 
 enum dt_purpose {
-    DT_PURPOSE_TRAIN,   // takes the run's folder
-    DT_PURPOSE_INSPECT, // --check, order, eval: writes nothing
+    DT_PURPOSE_TRAIN, // takes the run's folder; the others write nothing
+    DT_PURPOSE_CHECK, // all that training asks for is checked
+    DT_PURPOSE_EVAL,  // forward passes only
+    DT_PURPOSE_ORDER, // the data alone: no device but the CPU
 };
 
 struct dt_job {
@@ -20,6 +22,7 @@ struct dt_job {
     struct dt_config *config;
     struct dt_comm *comm; // borrowed
     struct dt_backend backend;
+    int sharers;                 // ranks on this rank's device, itself among them
     struct dt_run_folder folder; // rank 0 of a training job
     struct dt_model_config model;
     struct dt_dataset *train, *val;   // val NULL: none
@@ -36,12 +39,18 @@ void dt_job_close(struct dt_job *job);
 // Whether run.resume names a checkpoint (neither auto nor never).
 bool dt_job_resume_is_named(const struct dt_job *job);
 
+// Whether gradients are summed by the device communicator (NCCL) and not by job->comm: several
+// ranks on CUDA devices of their own, comm.backend = nccl or auto.
+bool dt_job_uses_device_comm(const struct dt_job *job);
+// Settings that the device or the number of ranks does not allow; for dt_job_open on rank 0.
+dt_status dt_job_check_device(const struct dt_job *job);
+// What training needs of this rank's host and device: NCCL where it is used, memory.
+dt_status dt_job_check_means(const struct dt_job *job);
+
 // The loader of this rank's training slots; memory for the ring comes from the backend.
 struct dt_loader_config dt_job_train_loader(const struct dt_job *job);
 struct dt_loader_config dt_job_val_loader(const struct dt_job *job);
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
-// Whether gradients travel from device to device (comm.backend and the device decide).
-bool dt_job_uses_device_comm(const struct dt_job *job);
 enum dt_dtype dt_job_wire(const struct dt_job *job); // of gradients between ranks
 // Weights of a model: from `dir` where not "" (a Hugging Face directory or a checkpoint), else
 // initial; read on rank 0, the same on all ranks afterwards.

@@ -1,9 +1,8 @@
 // `dtrain --check`: what a job would do, told before anything is allocated.
 #include "train/job.h"
 
-#include "comm/buckets.h"
-#include "train/optimizer.h"
-#include "train/staging.h"
+#include "comm/device_comm.h"
+#include "train/memory.h"
 
 #include <stdio.h>
 
@@ -28,31 +27,33 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
         printf("  … and %lld more\n", (long long)(data->n_shards - 8));
 }
 
-static dt_status print_memory(const struct dt_job *job, const struct dt_params *params)
+static dt_status print_memory(const struct dt_job *job, const struct dt_device_info *device)
 {
-    int64_t bytes[DT_MEMORY_COUNT], total = 0;
-    struct dt_model_shape shape = dt_job_shape(job, true);
-    struct dt_loader_config loader = dt_job_train_loader(job);
-    struct dt_buckets_config buckets = {.elements = params->elements, .wire = dt_job_wire(job)};
-    DT_TRY(dt_model_plan(&job->backend, &job->model, &shape, bytes));
+    struct dt_memory_row rows[DT_JOB_MEMORY_ROWS];
+    int64_t on_device, all = 0;
+    DT_TRY(dt_job_memory(job, rows, &on_device));
     printf("memory of a rank:\n");
-    for (int i = 0; i < DT_MEMORY_COUNT; i++) {
-        print_bytes(dt_memory_name[i], bytes[i]);
-        total += bytes[i];
+    for (int i = 0; i < DT_JOB_MEMORY_ROWS; i++) {
+        print_bytes(rows[i].what, rows[i].bytes);
+        all += rows[i].bytes;
     }
-    const struct {
-        const char *what;
-        int64_t bytes;
-    } rest[] = {{"moments", dt_optimizer_bytes(params)},
-                {"input", dt_staging_bytes(job)},
-                {"host batches", dt_loader_bytes(&loader)},
-                {"bf16 buckets", dt_buckets_bytes(&buckets, job->comm->info.size)}};
-    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {
-        print_bytes(rest[i].what, rest[i].bytes);
-        total += rest[i].bytes;
-    }
-    print_bytes("in all", total);
+    print_bytes("in all", all);
+    if (on_device < all)
+        print_bytes("on the device", on_device);
+    print_bytes("free now", device->memory_free);
     return DT_OK;
+}
+
+// Of the trainer's gradients.
+static void print_communication(const struct dt_job *job)
+{
+    char version[64] = "";
+    if (!dt_job_uses_device_comm(job))
+        printf("ranks talk by: %s\n", job->comm->info.backend);
+    else if (dt_device_comm_known->version(version, sizeof version) == DT_OK)
+        printf("ranks talk by: NCCL %s\n", version);
+    else
+        dt_error_clear(); // raised again below, by dt_job_check_means
 }
 
 static void print_batch(const struct dt_job *job)
@@ -81,10 +82,11 @@ dt_status dt_job_print(const struct dt_job *job)
                (double)params.count * 1e-6, dt_dtype_name(job->model.storage),
                dt_model_flops_per_token(&job->model) * 1e-6);
         print_batch(job);
+        print_communication(job);
         if (job->resume[0])
             printf("would go on from %s\n", job->resume);
-        status = print_memory(job, &params);
+        status = print_memory(job, &device);
     }
     dt_params_free(&params);
-    return status;
+    return status == DT_OK ? dt_job_check_means(job) : status;
 }

@@ -44,15 +44,14 @@ static const struct dt_config_key keys[] = {
     WHOLE(run, seed, "1337", 0, MANY, "seed of initialisation and data order"),
     WHOLE(run, steps, "", 1, MANY, "optimizer steps in all; this or run.epochs is required"),
     WHOLE(run, epochs, "", 1, INT32_LAST, "passes over the training data, in place of run.steps"),
-    CHOICE(run, device, "auto", "auto|cuda|cpu", "where to train", .unbuilt = "cuda"),
-    FLAG(run, share_device, "false", "allow several ranks on one GPU", .unbuilt = "*"),
+    CHOICE(run, device, "auto", "auto|cuda|cpu", "where to train; auto: GPUs where every rank has one"),
+    FLAG(run, share_device, "false", "allow several ranks on one GPU, for tests; they talk by MPI"),
     CHOICE(run, precision, "auto", "auto|bf16|fp32",
            "storage of activations; auto: bf16 where the hardware has it"),
     TEXT(run, init_from, "", "start from these weights: a Hugging Face directory or a checkpoint"),
     TEXT(run, resume, "auto", "auto: from the newest checkpoint | never | a checkpoint's folder"),
     WHOLE(run, threads, "0", 0, 4096, "CPU threads of a rank; 0: its share of the cores"),
-    CHOICE(run, cuda_graph, "auto", "auto|true|false", "capture a step as a CUDA graph",
-           .unbuilt = "true"),
+    CHOICE(run, cuda_graph, "auto", "auto|true|false", "capture a step as a CUDA graph"),
 
     WHOLE(model, d_model, "", 1, 0x1p20, "width; required unless run.init_from gives it"),
     WHOLE(model, n_layer, "", 1, 65536, "Mamba blocks; required unless run.init_from gives it"),
@@ -99,7 +98,7 @@ static const struct dt_config_key keys[] = {
     WHOLE(optim, rollback, "0", 0, MANY, "go back to a checkpoint when the loss explodes",
           .unbuilt = "*"),
 
-    CHOICE(comm, backend, "auto", "auto|self|mpi|nccl", "how ranks talk", .unbuilt = "nccl"),
+    CHOICE(comm, backend, "auto", "auto|self|mpi|nccl", "how ranks talk; auto: GPUs by NCCL"),
     REAL(comm, bucket_mb, "25", 0.001, 65536, "MB of gradients sent together"),
     CHOICE(comm, dtype, "fp32", "fp32|bf16", "gradients on the wire"),
     CHOICE(comm, reduce, "fast", "fast|reproducible", "reproducible: same bits on any rank count",
@@ -245,6 +244,24 @@ static void check_schedule(struct check *check, int64_t steps)
               (long long)steps, origin(check, key));
 }
 
+static void check_device(struct check *check)
+{
+    const struct dt_settings *s = check->settings;
+    bool nccl = s->comm.backend == DT_COMM_NCCL;
+    if (nccl && s->run.share_device)
+        FAULT(check, "comm.backend",
+              "NCCL does not join ranks that share a GPU (run.share_device: %s): take mpi",
+              origin(check, "run.share_device"));
+    if (s->run.device != DT_DEVICE_CPU)
+        return;
+    if (nccl)
+        FAULT(check, "comm.backend", "nccl is for GPUs, and run.device = cpu (%s)",
+              origin(check, "run.device"));
+    if (s->run.cuda_graph == DT_TOGGLE_TRUE)
+        FAULT(check, "run.cuda_graph", "true is for GPUs, and run.device = cpu (%s)",
+              origin(check, "run.device"));
+}
+
 static void check_optim(struct check *check)
 {
     const struct dt_settings *s = check->settings;
@@ -259,6 +276,7 @@ dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_
 {
     struct check check = {.settings = settings, .config = config};
     check_run(&check);
+    check_device(&check);
     check_model(&check);
     check_data(&check);
     check_optim(&check);

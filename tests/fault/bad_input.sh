@@ -47,7 +47,7 @@ override "fraction for a whole number" 'run.steps' run.steps=1.5
 override "enum misspelt" 'optim.schedule.*cosin.*cosine' optim.schedule=cosin
 override "no such key on the command line" 'lrr.*optim.lr' optim.lrr=1
 override "a word that is no override" 'section.key=value' lr
-override "not built yet" 'comm.backend.*not built' comm.backend=nccl
+override "not built yet" 'comm.reduce.*not built' comm.reduce=reproducible
 override "a launcher asked for, none there" 'comm.backend: mpi, but no launcher' comm.backend=mpi
 refused "one process asked for, two launched" 'comm.backend: self, but 2 ranks' env "${local_mpirun[0]}" \
     "${local_mpirun[@]:1}" -np 2 "$dtrain" small.ini run.name=bad comm.backend=self

@@ -118,8 +118,10 @@ static void test_choices(void)
         int value;
     } list[] = {
         CHOICE("run.device=cpu", run.device, DT_DEVICE_CPU),
+        CHOICE("run.device=cuda", run.device, DT_DEVICE_CUDA),
         CHOICE("run.precision=bf16", run.precision, DT_PRECISION_BF16),
         CHOICE("run.precision=fp32", run.precision, DT_PRECISION_FP32),
+        CHOICE("run.cuda_graph=true", run.cuda_graph, DT_TOGGLE_TRUE),
         CHOICE("run.cuda_graph=false", run.cuda_graph, DT_TOGGLE_FALSE),
         CHOICE("model.recompute=scan", model.recompute, 1),  // DT_RECOMPUTE_SCAN
         CHOICE("model.recompute=block", model.recompute, 2), // DT_RECOMPUTE_BLOCK
@@ -129,6 +131,7 @@ static void test_choices(void)
         CHOICE("comm.backend=self", comm.backend, DT_COMM_SELF),
         CHOICE("comm.backend=mpi", comm.backend, DT_COMM_MPI),
         CHOICE("comm.dtype=bf16", comm.dtype, DT_WIRE_BF16),
+        CHOICE("comm.backend=nccl", comm.backend, DT_COMM_NCCL),
         CHOICE("log.console=progress", log.console, DT_CONSOLE_PROGRESS),
         CHOICE("log.console=plain", log.console, DT_CONSOLE_PLAIN),
     };
@@ -162,20 +165,16 @@ static void check_refused(const struct refused *list, size_t n)
 static void test_unbuilt(void)
 {
     static const struct refused list[] = {
-        {{{"run.device=cuda"}}, "run.device: 'cuda' is not built yet"},
-        {{{"run.share_device=true"}}, "run.share_device: the feature is not built yet"},
-        {{{"run.cuda_graph=true"}}, "run.cuda_graph: 'true' is not built yet"},
         {{{"data.carry_state=true"}}, "data.carry_state: the feature is not built yet"},
         {{{"optim.shard=true"}}, "optim.shard: the feature is not built yet"},
         {{{"optim.rollback=1"}}, "optim.rollback: the feature is not built yet"},
-        {{{"comm.backend=nccl"}}, "comm.backend: 'nccl' is not built yet"},
         {{{"comm.reduce=reproducible"}}, "comm.reduce: 'reproducible' is not built yet"},
         {{{"log.tensorboard=true"}}, "log.tensorboard: the feature is not built yet"},
         {{{"log.trace_steps=10:12"}}, "log.trace_steps: the feature is not built yet"},
     };
-    static const struct words defaults = {
-        .word = {"run.share_device=false", "data.carry_state=false", "optim.shard=false",
-                 "optim.rollback=0", "log.tensorboard=false", "log.trace_steps="}};
+    static const struct words defaults = {.word = {"data.carry_state=false", "optim.shard=false",
+                                                   "optim.rollback=0", "log.tensorboard=false",
+                                                   "log.trace_steps="}};
     check_refused(list, sizeof list / sizeof list[0]);
     CHECK_INT(parse_and_check(&defaults), DT_OK);
 }
@@ -190,6 +189,13 @@ static void test_between_keys(void)
         {{{"run.name=.."}}, "run.name: '..' cannot name a folder"},
         {{{"run.name=a/b"}}, "run.name: 'a/b' cannot name a folder"},
         {{{"run.resume="}}, "run.resume: the value is missing"},
+        {{{"comm.backend=nccl", "run.share_device=true"}},
+         "comm.backend: NCCL does not join ranks that share a GPU (run.share_device: command "
+         "line)"},
+        {{{"comm.backend=nccl", "run.device=cpu"}},
+         "comm.backend: nccl is for GPUs, and run.device = cpu (command line)"},
+        {{{"run.cuda_graph=true", "run.device=cpu"}},
+         "run.cuda_graph: true is for GPUs, and run.device = cpu"},
         {{{"data.micro_batch=5"}},
          "data.micro_batch: 5 does not divide data.batch = 12 "
          "(c.ini:10); the nearest that do are 4 and 6"},

@@ -1,0 +1,139 @@
+// Adds up what model, optimizer, input and buckets plan to take; tries other settings on paper.
+#include "train/memory.h"
+
+#include "comm/buckets.h"
+#include "train/optimizer.h"
+#include "train/staging.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { RECOMPUTE_KINDS = DT_RECOMPUTE_BLOCK + 1, NAMED_CATEGORIES = 3, BYTES_TEXT = 32 };
+static const char *const recompute_name[RECOMPUTE_KINDS] = {"none", "scan", "block"};
+
+dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_row rows[DT_JOB_MEMORY_ROWS],
+                        int64_t *device_bytes)
+{
+    int64_t bytes[DT_MEMORY_COUNT];
+    struct dt_model_shape shape = dt_job_shape(job, true);
+    struct dt_loader_config loader = dt_job_train_loader(job);
+    struct dt_params params;
+    int n = 0;
+    DT_TRY(dt_model_plan(&job->backend, &job->model, &shape, bytes));
+    DT_TRY(dt_model_params(&job->model, &params));
+    struct dt_buckets_config buckets = {.elements = params.elements, .wire = dt_job_wire(job)};
+    for (int i = 0; i < DT_MEMORY_COUNT; i++)
+        rows[n++] = (struct dt_memory_row){dt_memory_name[i], bytes[i], false};
+    rows[n++] = (struct dt_memory_row){"moments", dt_optimizer_bytes(&params), false};
+    rows[n++] = (struct dt_memory_row){"input", dt_staging_bytes(job), false};
+    rows[n++] = (struct dt_memory_row){"bf16 buckets",
+                                       dt_buckets_bytes(&buckets, job->comm->info.size), false};
+    rows[n++] = (struct dt_memory_row){"host batches", dt_loader_bytes(&loader), true};
+    dt_params_free(&params);
+    *device_bytes = 0;
+    for (int i = 0; i < n; i++)
+        if (!rows[i].host || job->backend.table->unified)
+            *device_bytes += rows[i].bytes;
+    return DT_OK;
+}
+
+dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch, int64_t free,
+                        struct dt_fit found[RECOMPUTE_KINDS], int *n_found)
+{
+    int64_t enough = 0; // sequences that a cheaper kind allows
+    *n_found = 0;
+    for (int kind = 0; kind < RECOMPUTE_KINDS; kind++)
+        for (int64_t micro = local_batch; micro > enough; micro--) {
+            int64_t bytes;
+            if (local_batch % micro != 0)
+                continue;
+            DT_TRY(plan(context, (enum dt_recompute)kind, micro, &bytes));
+            if (bytes > free)
+                continue;
+            found[(*n_found)++] = (struct dt_fit){(enum dt_recompute)kind, micro, bytes};
+            enough = micro;
+        }
+    return DT_OK;
+}
+
+static dt_status plan_of_job(void *context, enum dt_recompute recompute, int64_t micro_batch,
+                             int64_t *bytes)
+{
+    struct dt_job trial = *(const struct dt_job *)context;
+    struct dt_memory_row rows[DT_JOB_MEMORY_ROWS];
+    trial.model.recompute = recompute;
+    trial.micro_batch = micro_batch;
+    return dt_job_memory(&trial, rows, bytes);
+}
+
+static const char *bytes_text(int64_t bytes, char text[BYTES_TEXT])
+{
+    bool small = bytes < INT64_C(1) << 30;
+    snprintf(text, BYTES_TEXT, "%.1f %s", (double)bytes / (small ? 0x1p20 : 0x1p30),
+             small ? "MiB" : "GiB");
+    return text;
+}
+
+// "activations 60.2 GiB, moments 20.0 GiB, gradients 10.0 GiB"
+static void name_largest(const struct dt_memory_row *rows, char *text, size_t size)
+{
+    char bytes[BYTES_TEXT];
+    bool named[DT_JOB_MEMORY_ROWS] = {false};
+    size_t used = 0;
+    for (int k = 0; k < NAMED_CATEGORIES && used < size; k++) {
+        int largest = -1;
+        for (int i = 0; i < DT_JOB_MEMORY_ROWS; i++)
+            if (!named[i] && !rows[i].host && (largest < 0 || rows[i].bytes > rows[largest].bytes))
+                largest = i;
+        named[largest] = true;
+        used += (size_t)snprintf(text + used, size - used, "%s%s %s", k ? ", " : "",
+                                 rows[largest].what, bytes_text(rows[largest].bytes, bytes));
+    }
+}
+
+// "data.micro_batch = 4 with model.recompute = scan would take 61.2 GiB; …"
+static void name_fits(const struct dt_fit *fits, int n, char *text, size_t size)
+{
+    char bytes[BYTES_TEXT];
+    size_t used = 0;
+    if (n == 0)
+        snprintf(text, size,
+                 "no data.micro_batch and no model.recompute would fit: take a smaller model or "
+                 "data.seq_len, or a device with more memory free");
+    for (int i = 0; i < n && used < size; i++)
+        used +=
+            (size_t)snprintf(text + used, size - used,
+                             "%sdata.micro_batch = %lld with model.recompute = %s would take "
+                             "%s",
+                             i ? "; " : "", (long long)fits[i].micro_batch,
+                             recompute_name[fits[i].recompute], bytes_text(fits[i].bytes, bytes));
+}
+
+static dt_status refuse(const struct dt_job *job, const struct dt_memory_row *rows, int64_t asked,
+                        int64_t free, const char *device)
+{
+    char largest[256], hint[DT_ERROR_HINT], asked_text[BYTES_TEXT], free_text[BYTES_TEXT];
+    struct dt_fit fits[RECOMPUTE_KINDS];
+    int n;
+    DT_TRY(dt_fit_search(plan_of_job, (void *)job, job->local_batch, free, fits, &n));
+    name_largest(rows, largest, sizeof largest);
+    name_fits(fits, n, hint, sizeof hint);
+    return DT_FAIL(DT_MACHINE, hint,
+                   "training would take %s of device memory, and %s has %s free%s; most of it for "
+                   "%s",
+                   bytes_text(asked, asked_text), device, bytes_text(free, free_text),
+                   job->sharers > 1 ? " for each rank that shares it" : "", largest);
+}
+
+dt_status dt_job_check_memory(const struct dt_job *job)
+{
+    struct dt_memory_row rows[DT_JOB_MEMORY_ROWS];
+    struct dt_device_info info;
+    int64_t asked;
+    if (job->backend.table->unified)
+        return DT_OK;
+    DT_TRY(job->backend.table->info(job->backend.device, &info));
+    DT_TRY(dt_job_memory(job, rows, &asked));
+    int64_t free = info.memory_free / job->sharers;
+    return asked <= free ? DT_OK : refuse(job, rows, asked, free, info.name);
+}

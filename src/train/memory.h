@@ -1,0 +1,33 @@
+// What a rank's training takes of memory, known before any is taken: by category, whether it fits
+// on the device, and which settings would.
+#pragma once
+
+#include "train/job.h"
+
+enum { DT_JOB_MEMORY_ROWS = DT_MEMORY_COUNT + 4 };
+
+struct dt_memory_row {
+    const char *what;
+    int64_t bytes;
+    bool host; // of the host; where memory is unified that is the device's, too
+};
+
+// All categories of this job, and what of them lies on the device.
+dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_row rows[DT_JOB_MEMORY_ROWS],
+                        int64_t *device_bytes);
+// DT_MACHINE where that is more than what the device has free (unified memory is not asked): names
+// the largest categories and the settings that would fit. Before the job allocates.
+dt_status dt_job_check_memory(const struct dt_job *job);
+
+// The search for settings, apart from devices and jobs.
+struct dt_fit {
+    enum dt_recompute recompute;
+    int64_t micro_batch, bytes;
+};
+// Bytes that these settings would take.
+typedef dt_status (*dt_fit_plan)(void *context, enum dt_recompute recompute, int64_t micro_batch,
+                                 int64_t *bytes);
+// For each kind of recomputation, in order of its cost, the largest divisor of `local_batch` as
+// micro-batch that takes at most `free` bytes; left out where a cheaper kind allows as much.
+dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch, int64_t free,
+                        struct dt_fit found[DT_RECOMPUTE_BLOCK + 1], int *n_found);
