@@ -96,7 +96,8 @@ static bool sysfs_line(char *line, int size, const char *path)
     return read;
 }
 
-// The NUMA node of a PCI device, or -1. CUDA writes bus ids in capitals, sysfs does not.
+// The NUMA node of a PCI device, or -1, of which sysfs has no folder. CUDA writes bus ids in
+// capitals, sysfs does not.
 static int numa_node(const char *sysfs, const char *bus_id)
 {
     char path[512], line[32], id[32];
@@ -134,8 +135,8 @@ bool dt_cores_bind_near(const char *sysfs, const char *bus_id)
     int node = numa_node(sysfs, bus_id);
     bool bound = false;
     snprintf(path, sizeof path, "%s/devices/system/node/node%d/cpulist", sysfs, node);
-    if (near && mine && node >= 0 && sysfs_line(list, sizeof list, path) &&
-        read_list(list, size, near) && sched_getaffinity(0, size, mine) == 0) {
+    if (near && mine && sysfs_line(list, sizeof list, path) && read_list(list, size, near) &&
+        sched_getaffinity(0, size, mine) == 0) {
         CPU_AND_S(size, near, near, mine);
         bound = CPU_COUNT_S(size, near) > 0 && bind_threads(size, near);
     }
