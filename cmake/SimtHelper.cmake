@@ -21,3 +21,25 @@ function(dt_simt_test name)
     dt_simt_kernels(${name} SOURCES ${TEST_KERNELS})
   endif()
 endfunction()
+
+# Where the libraries that stand in for cuBLASLt and NCCL are built.
+set(DT_SIMT_LIBRARIES ${PROJECT_BINARY_DIR}/tests/simt/cuda/libraries)
+
+# dt_simt_script_test(NAME SCRIPT … [TIMEOUT s] [ARGS …]): as dt_script_test, over the program
+# dtrain_simt, whose devices are simulated, with the libraries that stand in for cuBLASLt and NCCL.
+# Label simt. Where a part of that program is missing there is no such test.
+function(dt_simt_script_test name)
+  cmake_parse_arguments(TEST "" "SCRIPT;TIMEOUT" "ARGS" ${ARGN})
+  if(NOT TARGET dtrain_simt)
+    return()
+  endif()
+  set(scratch ${CMAKE_CURRENT_BINARY_DIR}/${name}.d)
+  file(MAKE_DIRECTORY ${scratch})
+  add_test(NAME ${name} COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/${TEST_SCRIPT}
+                                $<TARGET_FILE:dtrain_simt> ${TEST_ARGS}
+           WORKING_DIRECTORY ${scratch})
+  dt_test_properties(${name} simt "${TEST_TIMEOUT}")
+  set_tests_properties(
+    ${name} PROPERTIES ENVIRONMENT_MODIFICATION
+                       "LD_LIBRARY_PATH=path_list_prepend:${DT_SIMT_LIBRARIES}")
+endfunction()

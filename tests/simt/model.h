@@ -10,14 +10,31 @@ namespace simt
 {
 enum { WARP = 32, MAX_THREADS = 1024, SHARED_LIMIT = 48 << 10 };
 
-// The first thing that went wrong since DT_LAUNCHED last asked; later ones are not kept.
+// The first thing that went wrong on the calling thread since DT_LAUNCHED or take_fault last asked;
+// later ones are not kept.
 void fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool faulty(void);
+// Copies the fault to `text` and forgets it; false where there is none.
+bool take_fault(char *text, size_t size);
 
 int thread_index(void); // in its block
 bool copies_are_lazy(void);
 
+// Runs all blocks of a launch that fits, on the calling thread: always the same one of a process.
+void execute(const kernel_call &call);
+uint32_t random_below(uint32_t n); // by the seed of simt_set_order
+enum simt_order order_now(void);
+
+// A simulated CUDA runtime (cuda/), where the process has one.
+struct runtime {
+    void (*enqueue)(const kernel_call &call, void *stream);
+    const char *(*failure)(void); // what DT_LAUNCHED reports, or NULL
+};
+void run_under(const struct runtime *runtime);
+
 void memory_begin_block(size_t dynamic_bytes);
 void memory_end_block(const char *kernel); // checks that nothing was written past the arrays
 void memory_end_thread(void);              // copies that nobody waited for never arrive
+bool memory_is_shared(const void *at);
+void memory_name(const void *at, char *text, size_t size); // of what is shared: "tile + 24"
 } // namespace simt

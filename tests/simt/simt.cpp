@@ -5,6 +5,7 @@
 #include "model.h"
 
 #include "fiber.h"
+#include "race.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -34,7 +35,8 @@ static const void *body_context;
 
 static enum simt_order order;
 static uint32_t random_state = 1;
-static char fault_text[1024];
+static thread_local char fault_text[1024];
+static const struct runtime *under;
 
 void fault(const char *format, ...)
 {
@@ -51,13 +53,26 @@ bool faulty(void)
     return fault_text[0] != 0;
 }
 
+bool take_fault(char *text, size_t size)
+{
+    bool any = faulty();
+    snprintf(text, size, "%s", fault_text);
+    fault_text[0] = 0;
+    return any;
+}
+
+void run_under(const struct runtime *runtime)
+{
+    under = runtime;
+}
+
 dt_status launched(const char *op, const char *file, int line, const char *function)
 {
-    if (!faulty())
+    char text[sizeof fault_text];
+    const char *what = take_fault(text, sizeof text) ? text : under ? under->failure() : NULL;
+    if (!what)
         return DT_OK;
-    dt_error_raise(DT_MACHINE, file, line, function, NULL, "%s: %s", op, fault_text);
-    fault_text[0] = 0;
-    return DT_MACHINE;
+    return dt_error_raise(DT_MACHINE, file, line, function, NULL, "%s: %s", op, what);
 }
 
 int thread_index(void)
@@ -117,7 +132,7 @@ uint64_t exchange(enum kind kind, unsigned mask, uint64_t value, int source, sit
 
 // ---- the order of turns
 
-static uint32_t random_below(uint32_t n) // xorshift32; good enough to shuffle
+uint32_t random_below(uint32_t n) // xorshift32; good enough to shuffle
 {
     random_state ^= random_state << 13;
     random_state ^= random_state >> 17;
@@ -172,6 +187,8 @@ static uint64_t ballot(int first, unsigned mask)
 
 static void complete(int first, unsigned mask)
 {
+    if (threads[first + __builtin_ctz(mask)].kind == WARP_SYNC)
+        race_warp_sync(first, mask);
     for (int l = 0; l < WARP; l++) {
         if (!(mask >> l & 1u))
             continue;
@@ -212,6 +229,7 @@ static bool open_barrier(void)
             return false;
     for (int i = 0; i < n_threads; i++)
         threads[i].state = READY;
+    race_barrier();
     return true;
 }
 
@@ -292,9 +310,10 @@ static bool all_ended(void)
     return true;
 }
 
-static void run_block(const char *kernel, size_t shared_bytes)
+static void run_block(const kernel_call &call)
 {
-    memory_begin_block(shared_bytes);
+    memory_begin_block(call.shared_bytes);
+    race_begin_block();
     for (int i = 0; i < n_threads; i++) {
         threads[i].state = READY;
         fiber_reset(&fibers[i], run_body);
@@ -302,40 +321,54 @@ static void run_block(const char *kernel, size_t shared_bytes)
     while (!faulty() && !all_ended())
         if (!run_warps() && !open_barrier())
             report_divergence();
-    memory_end_block(kernel);
+    memory_end_block(call.name);
 }
 
-static bool launch_fits(const char *kernel, dim3 grid, dim3 block)
+static bool launch_fits(const kernel_call &call)
 {
+    dim3 grid = call.grid, block = call.block;
     int64_t size = (int64_t)block.x * block.y * block.z;
     if (size < 1 || size > MAX_THREADS || block.z > 64)
-        fault("%s: a block of %u x %u x %u threads, not 1 to %d", kernel, block.x, block.y, block.z,
-              (int)MAX_THREADS);
+        fault("%s: a block of %u x %u x %u threads, not 1 to %d", call.name, block.x, block.y,
+              block.z, (int)MAX_THREADS);
     if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535u ||
         grid.z > 65535u)
-        fault("%s: a grid of %u x %u x %u blocks; x goes to 2^31 - 1, y and z to 65535", kernel,
+        fault("%s: a grid of %u x %u x %u blocks; x goes to 2^31 - 1, y and z to 65535", call.name,
               grid.x, grid.y, grid.z);
     return !faulty();
 }
 
-void execute(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes,
-             void (*run)(const void *), const void *context)
+void execute(const kernel_call &call)
 {
-    if (!launch_fits(kernel, grid, block))
-        return;
     if (!fibers[0].stack)
         fiber_stacks(fibers, MAX_THREADS);
-    body = run;
-    body_context = context;
-    gridDim = grid;
-    blockDim = block;
-    n_threads = (int)(block.x * block.y * block.z);
+    body = call.run;
+    body_context = call.arguments;
+    dim3 grid = gridDim = call.grid;
+    blockDim = call.block;
+    n_threads = (int)(call.block.x * call.block.y * call.block.z);
+    race_begin_launch(call.name, fibers[0].stack, fibers[MAX_THREADS - 1].stack + fibers[0].size);
     int64_t blocks = (int64_t)grid.x * grid.y * grid.z;
     for (int64_t b = 0; b < blocks && !faulty(); b++) {
         unsigned at = (unsigned)(order == SIMT_ASCENDING ? b : blocks - 1 - b);
         blockIdx = {at % grid.x, at / grid.x % grid.y, at / grid.x / grid.y};
-        run_block(kernel, shared_bytes);
+        run_block(call);
     }
+}
+
+void start(const kernel_call &call, void *stream)
+{
+    if (!launch_fits(call))
+        return;
+    if (under)
+        under->enqueue(call, stream);
+    else
+        execute(call);
+}
+
+enum simt_order order_now(void)
+{
+    return order;
 }
 } // namespace simt
 

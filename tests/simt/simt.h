@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include <type_traits>
 
 #define __global__
 #define __device__
@@ -105,8 +106,17 @@ struct site {
 
 enum kind { SHUFFLE, BALLOT, WARP_SYNC };
 
-void execute(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes,
-             void (*run)(const void *), const void *context);
+// A kernel with its arguments, the `bytes` bytes at `arguments`.
+struct kernel_call {
+    const char *name;
+    dim3 grid, block;
+    size_t shared_bytes;
+    void (*run)(const void *arguments);
+    const void *arguments;
+    size_t bytes;
+};
+// Runs it at once; where a simulated runtime runs (model.h), puts it on the stream.
+void start(const kernel_call &call, void *stream);
 void *shared(const void *key, size_t bytes, site at);
 void *shared_dynamic(void);
 void barrier(site at);
@@ -124,13 +134,13 @@ template <class T> struct exactly {
 };
 
 template <class... P>
-void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, void (*kernel)(P...),
-            typename exactly<P>::type... args)
+void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, void *stream,
+            void (*kernel)(P...), typename exactly<P>::type... args)
 {
-    auto body = [&] { kernel(args...); };
-    execute(
-        name, grid, block, shared_bytes,
-        [](const void *context) { (*static_cast<const decltype(body) *>(context))(); }, &body);
+    auto body = [=] { kernel(args...); };
+    static_assert(std::is_trivially_copyable<decltype(body)>::value, "arguments are copied bytes");
+    auto run = [](const void *context) { (*static_cast<const decltype(body) *>(context))(); };
+    start({name, grid, block, shared_bytes, run, &body, sizeof body}, stream);
 }
 
 template <class T> T shuffle(unsigned mask, T x, int source, site at)
@@ -145,8 +155,8 @@ template <class T> T shuffle(unsigned mask, T x, int source, site at)
 } // namespace simt
 
 #define DT_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                  \
-    ((void)(stream),                                                                               \
-     simt::launch(#kernel, (grid), (block), (size_t)(shared_bytes), (kernel), __VA_ARGS__))
+    simt::launch(#kernel, (grid), (block), (size_t)(shared_bytes), (void *)(stream), (kernel),     \
+                 __VA_ARGS__)
 #define DT_LAUNCHED(op) simt::launched((op), __FILE__, __LINE__, __func__)
 
 #define DT_SHARED(T, name, ...)                                                                    \

@@ -1,0 +1,114 @@
+// The simulated devices: how many, and what they say of themselves.
+#include "cudart.h"
+
+#include <stdio.h>
+
+namespace simt
+{
+static thread_local int current;
+
+int current_device(void)
+{
+    return current;
+}
+
+static bool exists(int device)
+{
+    return device >= 0 && device < environment().devices;
+}
+
+static cudaUUID_t uuid_of(int device)
+{
+    cudaUUID_t uuid = {{'s', 'i', 'm', 't'}};
+    uuid.bytes[15] = (char)(environment().same_uuid ? 0 : device);
+    return uuid;
+}
+} // namespace simt
+
+using namespace simt;
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = environment().driver;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 0;
+    return call([&](guard &) {
+        *count = environment().devices;
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    return call([&](guard &) {
+        if (!exists(device))
+            return cudaErrorInvalidDevice;
+        current = device;
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    return call([&](guard &) {
+        *device = current;
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
+{
+    return call([&](guard &) {
+        if (!exists(device))
+            return cudaErrorInvalidDevice;
+        *properties = {};
+        snprintf(properties->name, sizeof properties->name, "Simulated GPU");
+        properties->uuid = uuid_of(device);
+        properties->totalGlobalMem = environment().memory;
+        properties->major = 9;
+        properties->minor = 0;
+        properties->multiProcessorCount = 4;
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device)
+{
+    return call([&](guard &) {
+        if (!exists(device))
+            return cudaErrorInvalidDevice;
+        int length = snprintf(id, (size_t)size, "0000:%02X:00.0", (unsigned)device + 1);
+        return length < size ? cudaSuccess : cudaErrorInvalidValue;
+    });
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    return call([&](guard &) {
+        *least = 0;
+        *greatest = -5;
+        return cudaSuccess;
+    });
+}
+
+// Of a kernel run on the host nothing is known but that it spills nothing.
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function)
+{
+    return call([&](guard &) {
+        if (!attributes || !function)
+            return cudaErrorInvalidValue;
+        *attributes = {};
+        attributes->maxThreadsPerBlock = MAX_THREADS;
+        return cudaSuccess;
+    });
+}

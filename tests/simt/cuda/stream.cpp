@@ -1,0 +1,190 @@
+// Streams and events.
+#include "cudart.h"
+
+#include <map>
+#include <set>
+
+namespace simt
+{
+static std::set<CUstream_st *> &streams = *new std::set<CUstream_st *>;
+static std::set<CUevent_st *> &events = *new std::set<CUevent_st *>;
+static int streams_made;
+
+static CUstream_st *add_stream(int device)
+{
+    CUstream_st *made = new CUstream_st();
+    made->device = device;
+    made->number = streams_made++;
+    streams.insert(made);
+    return made;
+}
+
+static CUstream_st *null_stream(int device)
+{
+    static std::map<int, CUstream_st *> &made = *new std::map<int, CUstream_st *>;
+    CUstream_st *&one = made[device];
+    return one ? one : one = add_stream(device);
+}
+
+CUstream_st *find_stream(cudaStream_t handle)
+{
+    if (!handle)
+        return null_stream(current_device());
+    return streams.count(handle) ? handle : NULL;
+}
+
+cudaError_t append(CUstream_st *stream, const work_ref &what)
+{
+    if (stream->capture)
+        return capture_work(stream, what);
+    stream->last = put(what, stream->number, {stream->last});
+    return cudaSuccess;
+}
+
+// ---- what waits or asks
+
+static cudaError_t may_ask(CUstream_st *stream)
+{
+    if (!stream)
+        return cudaErrorInvalidResourceHandle;
+    if (stream->capture)
+        return spoil(stream->capture, cudaErrorStreamCaptureUnsupported);
+    return refuse_while_capturing();
+}
+
+static cudaError_t may_ask(CUevent_st *event)
+{
+    if (!events.count(event))
+        return cudaErrorInvalidResourceHandle;
+    if (event->capture)
+        return spoil(event->capture, cudaErrorCapturedEvent);
+    return refuse_while_capturing();
+}
+} // namespace simt
+
+using namespace simt;
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flags, int)
+{
+    return call([&](guard &) {
+        if (!stream || flags > cudaStreamNonBlocking)
+            return cudaErrorInvalidValue;
+        *stream = add_stream(current_device());
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
+{
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+// Work that it holds is still done.
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    return call([&](guard &) {
+        if (!stream || !streams.count(stream))
+            return cudaErrorInvalidResourceHandle;
+        if (stream->capture)
+            return spoil(stream->capture, cudaErrorStreamCaptureUnsupported);
+        streams.erase(stream);
+        delete stream;
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t handle)
+{
+    return call([&](guard &hold) {
+        CUstream_st *stream = find_stream(handle);
+        cudaError_t error = may_ask(stream);
+        return error ? error : wait_for(hold, task_ref(stream->last));
+    });
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t handle)
+{
+    return call([&](guard &) {
+        CUstream_st *stream = find_stream(handle);
+        cudaError_t error = may_ask(stream);
+        return error ? error : is_done(stream->last) ? cudaSuccess : cudaErrorNotReady;
+    });
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned int flags)
+{
+    return call([&](guard &) {
+        CUstream_st *stream = find_stream(handle);
+        if (!stream || !events.count(event))
+            return cudaErrorInvalidResourceHandle;
+        if (flags != cudaEventWaitDefault)
+            return cudaErrorInvalidValue;
+        if (stream->capture || event->capture)
+            return capture_wait(stream, event);
+        stream->last = put(NULL, stream->number, {stream->last, event->point});
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
+{
+    return call([&](guard &) {
+        if (!event || flags > (cudaEventBlockingSync | cudaEventDisableTiming))
+            return cudaErrorInvalidValue;
+        *event = new CUevent_st();
+        (*event)->device = current_device();
+        events.insert(*event);
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    return call([&](guard &) {
+        if (!events.erase(event))
+            return cudaErrorInvalidResourceHandle;
+        delete event;
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
+{
+    return call([&](guard &) {
+        CUstream_st *stream = find_stream(handle);
+        if (!stream || !events.count(event) || event->device != stream->device)
+            return cudaErrorInvalidResourceHandle;
+        if (stream->capture && !stream->capture->valid)
+            return cudaErrorStreamCaptureInvalidated;
+        event->capture = stream->capture;
+        event->tips = stream->tips;
+        event->point = NULL;
+        if (!stream->capture)
+            event->point = stream->last = put(NULL, stream->number, {stream->last});
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    return call([&](guard &hold) {
+        cudaError_t error = may_ask(event);
+        return error ? error : wait_for(hold, task_ref(event->point));
+    });
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    return call([&](guard &) {
+        cudaError_t error = may_ask(event);
+        return error ? error : is_done(event->point) ? cudaSuccess : cudaErrorNotReady;
+    });
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    return call([&](guard &hold) {
+        cudaError_t error = refuse_while_any_captures();
+        return error ? error : wait_for_all(hold);
+    });
+}

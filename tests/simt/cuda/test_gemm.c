@@ -1,0 +1,291 @@
+// gemm of the CUDA backend, on the simulated device, against the CPU's: every transpose, dtype and
+// accumulate at awkward sizes, with strides wider than rows and operands that begin anywhere; a
+// captured product; what stays cached; what is said where cuBLASLt is missing or fails.
+#include "device_fixture.h"
+
+#include <stdatomic.h>
+
+struct problem {
+    int64_t m, n, k;
+    dt_dtype type, c_type;
+    bool trans_a, trans_b, accumulate;
+    int64_t odd; // elements between rows beyond their width
+};
+
+static struct dt_gemm_args make_args(const struct problem *p)
+{
+    int64_t a_rows = p->trans_a ? p->k : p->m, a_width = p->trans_a ? p->m : p->k;
+    int64_t b_rows = p->trans_b ? p->n : p->k, b_width = p->trans_b ? p->k : p->n;
+    int64_t lda = a_width + p->odd, ldb = b_width + 2 * p->odd, ldc = p->n + 3 * p->odd;
+    return (struct dt_gemm_args){
+        .m = p->m,
+        .n = p->n,
+        .k = p->k,
+        .a = normal_rows(p->type, a_rows, a_width, lda, 1.0, 1),
+        .lda = lda,
+        .a_type = p->type,
+        .trans_a = p->trans_a,
+        .b = normal_rows(p->type, b_rows, b_width, ldb, 1.0, 2),
+        .ldb = ldb,
+        .b_type = p->type,
+        .trans_b = p->trans_b,
+        .ldc = ldc,
+        .c_type = p->c_type,
+        .accumulate = p->accumulate,
+    };
+}
+
+// Fresh C is NaN: where it is not accumulated to, none of that may come through.
+static void *fresh_c(const struct dt_gemm_args *args)
+{
+    return args->accumulate ? normal_rows(args->c_type, args->m, args->n, args->ldc, 1.0, 3)
+                            : guarded(args->m * args->ldc * dt_dtype_size(args->c_type));
+}
+
+static void *run_on_cpu(const struct dt_backend *cpu, struct dt_gemm_args args)
+{
+    args.c = fresh_c(&args);
+    RUN_WITH_WORKSPACE(gemm, cpu, &args);
+    return args.c;
+}
+
+static void *workspace_on(const struct dt_backend *cuda, struct dt_gemm_args *args)
+{
+    void *workspace = NULL;
+    args->workspace_bytes = dt_gemm_workspace(cuda, args);
+    check_ok(cuda->table->alloc(cuda->device, args->workspace_bytes, &workspace), "alloc");
+    return args->workspace = workspace;
+}
+
+// The operands' twins, and back what C became.
+static void *run_on_cuda(const struct dt_backend *cuda, struct dt_gemm_args args)
+{
+    void *c = fresh_c(&args), *a = copy_on(cuda, args.a), *b = copy_on(cuda, args.b);
+    args.a = a, args.b = b, args.c = copy_on(cuda, c);
+    void *workspace = workspace_on(cuda, &args);
+    check_ok(dt_gemm(cuda, &args, NULL), "gemm");
+    copy_back(cuda, c, args.c);
+    cuda->table->free(cuda->device, workspace);
+    free_on(cuda, args.c);
+    free_on(cuda, b);
+    free_on(cuda, a);
+    return c;
+}
+
+static void free_operands(struct dt_gemm_args *args)
+{
+    release((void *)(uintptr_t)args->a, "a");
+    release((void *)(uintptr_t)args->b, "b");
+}
+
+// Both sum k products in fp32, in orders of their own: each addition rounds by 2^-24 of the partial
+// sum, which is about sqrt(k) for normal operands; errors add like a random walk, so k * 2^-24 for
+// each of the two, with a factor 2 to spare. Then C's type rounds both.
+static double tolerance(const struct dt_gemm_args *args)
+{
+    return 4.0 * (double)args->k * 0x1p-24 + 2.0 * rounding(args->c_type);
+}
+
+static int64_t differences(const struct dt_gemm_args *args, const void *got, const void *want)
+{
+    int64_t wrong = 0;
+    double tol = tolerance(args), scale = sqrt((double)args->k);
+    for (int64_t i = 0; i < args->m; i++)
+        for (int64_t j = 0; j < args->n; j++) {
+            double g = get(got, args->c_type, i * args->ldc + j);
+            double w = get(want, args->c_type, i * args->ldc + j);
+            wrong += isnan(w) ? !isnan(g) : g != w && !(fabs(g - w) <= tol * fmax(scale, fabs(w)));
+        }
+    return wrong;
+}
+
+static void compare(const struct dt_backend *cuda, const struct dt_backend *cpu,
+                    const struct dt_gemm_args *args, const char *what)
+{
+    void *want = run_on_cpu(cpu, *args), *got = run_on_cuda(cuda, *args);
+    int64_t wrong = differences(args, got, want);
+    CHECK(wrong == 0, "%s: %lld of %lld elements are not as the CPU's", what, (long long)wrong,
+          (long long)(args->m * args->n));
+    CHECK(gaps_fresh(got, args->c_type, args->m, args->n, args->ldc),
+          "%s: wrote between the rows of C", what);
+    release(got, "c");
+    release(want, "the CPU's c");
+}
+
+static void test_problem(const struct dt_backend *cuda, const struct dt_backend *cpu,
+                         const struct problem *p)
+{
+    char what[160];
+    snprintf(what, sizeof what, "m %lld n %lld k %lld %s -> %s trans %d %d accumulate %d",
+             (long long)p->m, (long long)p->n, (long long)p->k, dt_dtype_name(p->type),
+             dt_dtype_name(p->c_type), p->trans_a, p->trans_b, p->accumulate);
+    struct dt_gemm_args args = make_args(p);
+    compare(cuda, cpu, &args, what);
+    free_operands(&args);
+}
+
+static void test_forms(const struct dt_backend *cuda, const struct dt_backend *cpu, int64_t m,
+                       int64_t n, int64_t k)
+{
+    static const dt_dtype type[3][2] = {{DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_BF16, DT_F32}};
+    for (int t = 0; t < 3; t++)
+        for (int i = 0; i < 16; i++) // even strides: vectors fit; odd ones: they do not
+            test_problem(cuda, cpu,
+                         &(struct problem){m, n, k, type[t][0], type[t][1], i & 1, i & 2, i & 4,
+                                           i & 8 ? 8 : 3});
+}
+
+// The forms that a linear layer takes: y = x Wᵀ, dx = dy W (accumulated), dW = dyᵀ x (accumulated,
+// fp32).
+static void test_layer(const struct dt_backend *cuda, const struct dt_backend *cpu, int64_t tokens,
+                       int64_t out, int64_t in)
+{
+    for (int t = 0; t < 2; t++) {
+        dt_dtype type = t ? DT_BF16 : DT_F32;
+        test_problem(cuda, cpu, &(struct problem){tokens, out, in, type, type, false, true, false});
+        test_problem(cuda, cpu, &(struct problem){tokens, in, out, type, type, false, false, true});
+        test_problem(cuda, cpu,
+                     &(struct problem){out, in, tokens, type, DT_F32, true, false, true});
+    }
+}
+
+// An operand may begin at any element: here the second of a row that is aligned, with strides that
+// algorithms which need 16 bytes would take.
+static void test_shifted(const struct dt_backend *cuda, dt_dtype type, int which)
+{
+    struct problem p = {16, 24, 40, type, type, false, true, false, 8};
+    struct dt_gemm_args args = make_args(&p);
+    void *want = run_on_cuda(cuda, args);
+    const void *aligned[2] = {args.a, args.b};
+    int64_t size = dt_dtype_size(type), bytes = guarded_size(aligned[which]);
+    char *shifted = guarded(bytes + size);
+    memcpy(shifted + size, aligned[which], (size_t)bytes);
+
+    void *c = fresh_c(&args), *a = copy_on(cuda, which ? aligned[0] : shifted);
+    void *b = copy_on(cuda, which ? shifted : aligned[1]);
+    args.a = (char *)a + (which ? 0 : size), args.b = (char *)b + (which ? size : 0);
+    args.c = copy_on(cuda, c);
+    void *workspace = workspace_on(cuda, &args);
+    check_ok(dt_gemm(cuda, &args, NULL), "gemm on an operand that begins anywhere");
+    copy_back(cuda, c, args.c);
+    CHECK_INT(differences(&args, c, want), 0);
+
+    cuda->table->free(cuda->device, workspace);
+    free_on(cuda, args.c);
+    free_on(cuda, b);
+    free_on(cuda, a);
+    release(shifted, "shifted");
+    RELEASE(c);
+    RELEASE(want);
+    release((void *)(uintptr_t)aligned[0], "a");
+    release((void *)(uintptr_t)aligned[1], "b");
+}
+
+static void test_not_finite(const struct dt_backend *cuda, const struct dt_backend *cpu,
+                            dt_dtype type, float bad)
+{
+    struct problem p = {70, 40, 33, type, DT_F32, false, true, false, 0};
+    struct dt_gemm_args args = make_args(&p);
+    set((void *)(uintptr_t)args.a, type, 50 * args.lda + 20, (double)bad);
+    compare(cuda, cpu, &args, "an element that is not finite");
+    free_operands(&args);
+}
+
+// Two products into one C, captured once: each launch adds both. No descriptor is made by then.
+static void test_captured(const struct dt_backend *cuda, const struct dt_backend *cpu)
+{
+    struct problem p = {24, 32, 40, DT_BF16, DT_F32, false, true, true, 0};
+    const struct dt_device_table *table = cuda->table;
+    struct dt_gemm_args on_cpu = make_args(&p), args = on_cpu;
+    struct dt_stream *stream = NULL;
+    struct dt_graph *graph = NULL;
+    void *c = fresh_c(&args), *a = copy_on(cuda, args.a), *b = copy_on(cuda, args.b);
+    args.a = a, args.b = b, args.c = copy_on(cuda, c);
+    void *workspace = workspace_on(cuda, &args);
+    atomic_int *made = cublaslt_variable("simt_cublaslt_made");
+    int before = *made;
+    check_ok(table->stream_create(cuda->device, &stream), "stream_create");
+    check_ok(table->stream_sync(cuda->device, NULL), "stream_sync");
+    check_ok(table->capture_begin(cuda->device, stream), "capture_begin");
+    for (int i = 0; i < 2; i++)
+        check_ok(dt_gemm(cuda, &args, stream), "gemm");
+    check_ok(table->capture_end(cuda->device, stream, &graph), "capture_end");
+    for (int i = 0; i < 2; i++)
+        check_ok(table->graph_launch(cuda->device, graph, stream), "graph_launch");
+    check_ok(table->stream_sync(cuda->device, stream), "stream_sync");
+    CHECK_INT(*made, before);
+    copy_back(cuda, c, args.c);
+
+    on_cpu.c = fresh_c(&on_cpu);
+    for (int i = 0; i < 4; i++)
+        RUN_WITH_WORKSPACE(gemm, cpu, &on_cpu);
+    CHECK_INT(differences(&on_cpu, c, on_cpu.c), 0);
+
+    table->graph_destroy(cuda->device, graph);
+    table->stream_destroy(cuda->device, stream);
+    table->free(cuda->device, workspace);
+    free_on(cuda, args.c);
+    free_on(cuda, b);
+    free_on(cuda, a);
+    RELEASE(c);
+    release(on_cpu.c, "the CPU's c");
+    free_operands(&on_cpu);
+}
+
+static void check_fails(dt_status status, const char *word)
+{
+    CHECK_INT(status, DT_MACHINE);
+    CHECK(strstr(dt_error_current()->message, word), "the message lacks \"%s\": %s", word,
+          dt_error_current()->message);
+    dt_error_clear();
+}
+
+static void test_failures(void)
+{
+    struct dt_backend cuda = {0};
+    setenv("SIMT_CUBLASLT_FAIL", "create", 1);
+    check_fails(dt_backend_open("cuda", 0, 1, &cuda), "opening cuBLASLt");
+
+    unsetenv("SIMT_CUBLASLT_FAIL");
+    cuda = open_cuda();
+    struct problem p = {5, 6, 7, DT_F32, DT_F32, false, false, false, 0};
+    struct dt_gemm_args args = make_args(&p), on_host = args;
+    void *workspace = workspace_on(&cuda, &args), *c = NULL;
+    check_ok(cuda.table->alloc(cuda.device, 5 * 6 * 4, &c), "alloc");
+    args.c = c;
+    setenv("SIMT_CUBLASLT_FAIL", "matmul", 1);
+    check_fails(dt_gemm(&cuda, &args, NULL), "the execution failed");
+    setenv("SIMT_CUBLASLT_FAIL", "heuristic", 1);
+    args.ldc++; // a shape that is not cached yet
+    check_fails(dt_gemm(&cuda, &args, NULL), "fp32 -> fp32 nn m5 n6 k7");
+    unsetenv("SIMT_CUBLASLT_FAIL");
+    cuda.table->free(cuda.device, c);
+    cuda.table->free(cuda.device, workspace);
+    free_operands(&on_host);
+    dt_backend_close(&cuda);
+}
+
+int main(void)
+{
+    struct dt_backend cuda = open_cuda(), cpu = open_cpu(1);
+    static const int64_t size[][3] = {{1, 1, 1},    {1, 7, 5},      {3, 1, 2},     {17, 33, 65},
+                                      {64, 48, 16}, {131, 101, 77}, {1, 530, 260}, {270, 16, 140}};
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+        test_forms(&cuda, &cpu, size[i][0], size[i][1], size[i][2]);
+    test_layer(&cuda, &cpu, 1100, 48, 96);
+    test_layer(&cuda, &cpu, 520, 16, 70);
+    test_layer(&cuda, &cpu, 90, 600, 24);
+    for (int i = 0; i < 4; i++) {
+        test_shifted(&cuda, i & 1 ? DT_BF16 : DT_F32, i >> 1);
+        test_not_finite(&cuda, &cpu, i & 1 ? DT_BF16 : DT_F32, i & 2 ? NAN : INFINITY);
+    }
+    test_captured(&cuda, &cpu);
+    CHECK_INT(cuda.table->memory_in_use(cuda.device), 0);
+    atomic_int *objects = cublaslt_variable("simt_cublaslt_objects");
+    dt_backend_close(&cuda);
+    dt_backend_close(&cpu);
+    CHECK_INT(*objects, 0);
+    test_failures();
+    CHECK_INT(*objects, 0);
+    return test_end();
+}
