@@ -1,0 +1,106 @@
+// Which ranks take which devices: auto's decision, and the finding of GPUs that several ranks took.
+#include "train/device.h"
+#include "train/settings.h"
+
+#include "test.h"
+
+#define CHECK_SAYS(part)                                                                           \
+    CHECK(strstr(dt_error_current()->message, part), "\"%s\" is not in: %s", (part),               \
+          dt_error_current()->message)
+#define CHECK_ADVISES(part)                                                                        \
+    CHECK(strstr(dt_error_current()->hint, part), "\"%s\" is not in: %s", (part),                  \
+          dt_error_current()->hint)
+
+static void test_all_alike(void)
+{
+    struct dt_device_seen seen[3] = {{"n1", 4, ""}, {"n1", 4, ""}, {"n2", 1, ""}};
+    bool cuda = false;
+    CHECK_INT(dt_device_decide(seen, 3, &cuda), DT_OK);
+    CHECK(cuda, "all ranks see devices");
+    for (int i = 0; i < 3; i++)
+        seen[i].devices = 0;
+    CHECK_INT(dt_device_decide(seen, 3, &cuda), DT_OK);
+    CHECK(!cuda, "no rank sees one");
+}
+
+static void test_some_without(void)
+{
+    const struct dt_device_seen seen[4] = {
+        {"n1", 0, "no driver"}, {"n1", 0, "no driver"}, {"n2", 4, ""}, {"n3", 0, "asleep"}};
+    bool cuda;
+    CHECK_INT(dt_device_decide(seen, 4, &cuda), DT_USER);
+    CHECK_SAYS("rank 2 on host n2 sees a CUDA device and rank 0 on host n1 does not: no driver");
+    CHECK_ADVISES("run.device = cpu");
+    CHECK_INT(dt_device_decide(seen + 2, 2, &cuda), DT_USER);
+    CHECK_SAYS("rank 0 on host n2 sees a CUDA device and rank 1 on host n3 does not: asleep");
+}
+
+static void test_one_each(void)
+{
+    const struct dt_device_taken taken[] = {{"n1", "GPU-a", 2},
+                                            {"n1", "GPU-b", 2},
+                                            {"n2", "GPU-a", 2}, // another host's, of the same name
+                                            {"n2", "", 1},      // names that cannot be told …
+                                            {"n2", "", 1}};
+    CHECK_INT(dt_device_refuse_shared(taken, 5), DT_OK);
+    for (int i = 0; i < 5; i++)
+        CHECK_INT(dt_device_sharers(taken, 5, i), 1);
+}
+
+static void test_shared(void)
+{
+    const struct dt_device_taken taken[] = {{"n1", "GPU-a", 4}, {"n2", "GPU-b", 2},
+                                            {"n2", "GPU-c", 2}, {"n2", "GPU-b", 2},
+                                            {"n2", "GPU-c", 2}, {"n2", "GPU-b", 2}};
+    CHECK_INT(dt_device_sharers(taken, 6, 0), 1);
+    CHECK_INT(dt_device_sharers(taken, 6, 1), 3);
+    CHECK_INT(dt_device_sharers(taken, 6, 4), 2);
+    CHECK_INT(dt_device_sharers(taken, 6, 5), 3);
+    CHECK_INT(dt_device_refuse_shared(taken, 6), DT_USER);
+    CHECK_SAYS("host n2: ranks 1, 3 and 5 would share one GPU, GPU-b (5 ranks there, 2 devices "
+               "visible)");
+    CHECK_ADVISES("ppr:2:node");
+    CHECK_ADVISES("--gres=gpu:5");
+    CHECK_ADVISES("run.share_device = true");
+    CHECK_INT(dt_device_refuse_shared(taken + 2, 3), DT_USER);
+    CHECK_SAYS("host n2: ranks 0 and 2 would share one GPU, GPU-c");
+}
+
+// More ranks than a message has room for.
+static void test_many(void)
+{
+    enum { MANY = 1000 };
+    static struct dt_device_taken taken[MANY];
+    for (int i = 0; i < MANY; i++)
+        taken[i] = (struct dt_device_taken){"n1", "GPU-a", 1};
+    CHECK_INT(dt_device_sharers(taken, MANY, 7), MANY);
+    CHECK_INT(dt_device_refuse_shared(taken, MANY), DT_USER);
+    CHECK_SAYS("host n1: ranks 0, 1, 2, ");
+    CHECK_SAYS("GPU-a (1000 ranks there, 1 device visible)");
+}
+
+// This build has no CUDA: auto takes the CPU, cuda says how to get it.
+static void test_open_alone(void)
+{
+    struct dt_backend backend;
+    if (dt_backend_find("cuda"))
+        return;
+    CHECK_INT(dt_device_open_alone(DT_DEVICE_AUTO, &backend), DT_OK);
+    CHECK_STR(backend.table->name, "cpu");
+    dt_backend_close(&backend);
+    CHECK_INT(dt_device_open_alone(DT_DEVICE_CUDA, &backend), DT_USER);
+    CHECK_SAYS("this build of dtrain has no CUDA");
+    CHECK_ADVISES("-DDTRAIN_CUDA=ON");
+    CHECK(!backend.device, "nothing is left open");
+}
+
+int main(void)
+{
+    test_all_alike();
+    test_some_without();
+    test_one_each();
+    test_shared();
+    test_many();
+    test_open_alone();
+    return test_end();
+}

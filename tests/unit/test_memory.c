@@ -1,0 +1,145 @@
+// What would fit a device: the search over recomputation and micro-batches, and the message.
+#include "train/memory.h"
+
+#include "small_model.h"
+
+#define CHECK_ADVISES(part)                                                                        \
+    CHECK(strstr(dt_error_current()->hint, part), "\"%s\" is not in: %s", (part),                  \
+          dt_error_current()->hint)
+
+// 1000 whatever happens, and for each sequence 300, 100 or 60.
+static dt_status plan(void *context, enum dt_recompute recompute, int64_t micro_batch,
+                      int64_t *bytes)
+{
+    static const int64_t each[] = {300, 100, 60};
+    int *calls = context;
+    ++*calls;
+    CHECK(24 % micro_batch == 0, "%lld does not divide the share", (long long)micro_batch);
+    *bytes = 1000 + each[recompute] * micro_batch;
+    return DT_OK;
+}
+
+static int search(int64_t free, struct dt_fit found[3])
+{
+    int n = -1, calls = 0;
+    CHECK_INT(dt_fit_search(plan, &calls, 24, free, found, &n), DT_OK);
+    CHECK(calls > 0, "a plan was asked for");
+    return n;
+}
+
+#define CHECK_FIT(fit, kind, micro, size)                                                          \
+    do {                                                                                           \
+        CHECK_INT((fit).recompute, kind);                                                          \
+        CHECK_INT((fit).micro_batch, micro);                                                       \
+        CHECK_INT((fit).bytes, size);                                                              \
+    } while (0)
+
+static void test_search(void)
+{
+    struct dt_fit found[3];
+    CHECK_INT(search(1000 + 24 * 300, found), 1); // to the byte
+    CHECK_FIT(found[0], DT_RECOMPUTE_NONE, 24, 8200);
+    CHECK_INT(search(1000 + 24 * 300 - 1, found), 2);
+    CHECK_FIT(found[0], DT_RECOMPUTE_NONE, 12, 4600);
+    CHECK_FIT(found[1], DT_RECOMPUTE_SCAN, 24, 3400);
+    CHECK_INT(search(1700, found), 3);
+    CHECK_FIT(found[0], DT_RECOMPUTE_NONE, 2, 1600);
+    CHECK_FIT(found[1], DT_RECOMPUTE_SCAN, 6, 1600);
+    CHECK_FIT(found[2], DT_RECOMPUTE_BLOCK, 8, 1480);
+    CHECK_INT(search(1299, found), 2); // not one sequence without recomputation
+    CHECK_FIT(found[0], DT_RECOMPUTE_SCAN, 2, 1200);
+    CHECK_FIT(found[1], DT_RECOMPUTE_BLOCK, 4, 1240);
+    CHECK_INT(search(1059, found), 0);
+}
+
+// A device like the CPU but for its memory.
+static struct dt_device_table table;
+static int64_t memory_free;
+
+static dt_status info(struct dt_device *device, struct dt_device_info *info)
+{
+    (void)device;
+    *info = (struct dt_device_info){.name = "Device 7", .memory_free = memory_free};
+    return DT_OK;
+}
+
+static void open_job(struct dt_job *job, struct small_model *model)
+{
+    *model = small_model_make(true);
+    *job =
+        (struct dt_job){.model = model->config,
+                        .local_batch = 12,
+                        .micro_batch = 12,
+                        .sharers = 1,
+                        .settings.data = {.seq_len = 64, .batch = 12, .block = 4, .prefetch = 2}};
+    CHECK_INT(dt_comm_open(DT_COMM_KIND_SELF, &job->comm), DT_OK);
+    CHECK_INT(dt_backend_open("cpu", 0, 1, &job->backend), DT_OK);
+    CHECK_INT(dt_dataset_scan("synthetic:random", 64, 37, &job->train), DT_OK);
+    table = *job->backend.table;
+    table.unified = false;
+    table.info = info;
+    job->backend.table = &table;
+}
+
+static void close_job(struct dt_job *job, struct small_model *model)
+{
+    dt_dataset_free(job->train);
+    dt_backend_close(&job->backend);
+    dt_comm_close(job->comm);
+    small_model_free(model);
+}
+
+static int64_t device_bytes(struct dt_job *job, enum dt_recompute recompute, int64_t micro_batch)
+{
+    struct dt_memory_row rows[DT_JOB_MEMORY_ROWS];
+    struct dt_job other = *job;
+    int64_t bytes, sum = 0;
+    other.model.recompute = recompute;
+    other.micro_batch = micro_batch;
+    CHECK_INT(dt_job_memory(&other, rows, &bytes), DT_OK);
+    for (int i = 0; i < DT_JOB_MEMORY_ROWS; i++)
+        if (!rows[i].host)
+            sum += rows[i].bytes;
+    CHECK_INT(bytes, sum);
+    return bytes;
+}
+
+static void test_job(void)
+{
+    struct dt_job job;
+    struct small_model model;
+    char advice[128];
+    open_job(&job, &model);
+    int64_t whole = device_bytes(&job, DT_RECOMPUTE_NONE, 12);
+    int64_t half = device_bytes(&job, DT_RECOMPUTE_NONE, 6);
+    CHECK(half < whole, "a smaller micro-batch takes less");
+
+    memory_free = whole;
+    CHECK_INT(dt_job_check_memory(&job), DT_OK);
+    memory_free = whole - 1;
+    CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "Device 7 has");
+    CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
+    CHECK_SAYS("activations ");
+    snprintf(advice, sizeof advice,
+             "data.micro_batch = 6 with model.recompute = none would take %.1f MiB",
+             (double)half / 0x1p20);
+    CHECK_ADVISES(advice);
+
+    memory_free = 2 * whole - 1;
+    job.sharers = 2;
+    CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "free for each rank that shares it");
+    job.sharers = 1;
+    memory_free = 1000;
+    CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
+    CHECK_ADVISES("no data.micro_batch and no model.recompute would fit");
+    table.unified = true; // the operating system decides
+    CHECK_INT(dt_job_check_memory(&job), DT_OK);
+    close_job(&job, &model);
+}
+
+int main(void)
+{
+    test_search();
+    test_job();
+    return test_end();
+}
