@@ -133,6 +133,10 @@ static void test_job(void)
     CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
     CHECK_ADVISES("no data.micro_batch and no model.recompute would fit");
     table.unified = true; // the operating system decides
+    struct dt_memory_row rows[DT_JOB_MEMORY_ROWS];
+    int64_t with_host;
+    CHECK_INT(dt_job_memory(&job, rows, &with_host), DT_OK);
+    CHECK(with_host > whole, "batches on the host count where that is the device's memory");
     CHECK_INT(dt_job_check_memory(&job), DT_OK);
     close_job(&job, &model);
 }
