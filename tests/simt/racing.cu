@@ -1,0 +1,432 @@
+// See racing.h.
+#include "racing.h"
+
+#include "kernels/device.cuh"
+
+enum { BLOCK = 128 };
+
+// Memory that kernels write; every launch may.
+alignas(16) static float memory[2 * BLOCK];
+alignas(16) static const float source[2 * BLOCK] = {};
+static int64_t wide[2][9];
+
+// ---- shared memory between warps
+
+__global__ static void read_kernel(bool ordered, float *out)
+{
+    DT_SHARED(float, tile, [BLOCK]);
+    tile[threadIdx.x] = (float)threadIdx.x;
+    if (ordered)
+        __syncthreads();
+    out[threadIdx.x] = tile[BLOCK - 1 - threadIdx.x];
+}
+
+dt_status read_behind_write(bool ordered)
+{
+    DT_LAUNCH((read_kernel), 1, BLOCK, 0, nullptr, ordered, memory);
+    return DT_LAUNCHED("read");
+}
+
+__global__ static void write_kernel(bool ordered, float *out)
+{
+    DT_SHARED(float, tile, [BLOCK]);
+    tile[threadIdx.x] = 0.0f;
+    __syncthreads();
+    float x = tile[BLOCK - 1 - threadIdx.x];
+    if (ordered)
+        __syncthreads();
+    tile[threadIdx.x] = x;
+    out[threadIdx.x] = tile[threadIdx.x];
+}
+
+dt_status write_behind_read(bool ordered)
+{
+    DT_LAUNCH((write_kernel), 1, BLOCK, 0, nullptr, ordered, memory);
+    return DT_LAUNCHED("write");
+}
+
+__global__ static void same_kernel(bool ordered)
+{
+    DT_SHARED(int, flag, [1]);
+    if (threadIdx.x == 0)
+        *flag = 1;
+    if (ordered)
+        __syncthreads();
+    if (threadIdx.x == BLOCK - 1)
+        *flag = 1;
+}
+
+dt_status write_twice_the_same(bool ordered)
+{
+    DT_LAUNCH((same_kernel), 1, BLOCK, 0, nullptr, ordered);
+    return DT_LAUNCHED("same");
+}
+
+__global__ static void rounds_kernel(bool ordered, float *out)
+{
+    DT_SHARED(float, tile, [BLOCK]);
+    float sum = 0.0f;
+    for (int i = 0; i < 2; i++) {
+        tile[threadIdx.x] = sum + 1.0f;
+        __syncthreads();
+        sum += tile[threadIdx.x ^ 64u];
+        if (ordered)
+            __syncthreads();
+    }
+    out[threadIdx.x] = sum;
+}
+
+dt_status second_round(bool ordered)
+{
+    DT_LAUNCH((rounds_kernel), 1, BLOCK, 0, nullptr, ordered, memory);
+    return DT_LAUNCHED("rounds");
+}
+
+__global__ static void dynamic_kernel(bool ordered, float *out)
+{
+    DT_SHARED_DYN(float, rows);
+    rows[threadIdx.x] = 1.0f;
+    if (ordered)
+        __syncthreads();
+    if (threadIdx.x == 0)
+        *out = rows[BLOCK - 1];
+}
+
+dt_status dynamic_shared(bool ordered)
+{
+    DT_LAUNCH((dynamic_kernel), 1, BLOCK, BLOCK * sizeof(float), nullptr, ordered, memory);
+    return DT_LAUNCHED("dynamic");
+}
+
+__global__ static void vector_kernel(bool ordered, float *out)
+{
+    DT_SHARED(float, tile, [BLOCK]);
+    float four[4];
+    tile[threadIdx.x] = 1.0f;
+    __syncthreads();
+    dt_load<4>(tile + threadIdx.x / 4 * 4, four);
+    if (ordered)
+        __syncthreads();
+    if (threadIdx.x == 64)
+        tile[3] = 2.0f;
+    out[threadIdx.x] = four[3];
+}
+
+dt_status half_of_a_vector(bool ordered)
+{
+    DT_LAUNCH((vector_kernel), 1, BLOCK, 0, nullptr, ordered, memory);
+    return DT_LAUNCHED("vector");
+}
+
+// ---- within a warp
+
+__global__ static void lanes_kernel(bool ordered, float *out)
+{
+    DT_SHARED(float, tile, [DT_WARP]);
+    tile[threadIdx.x] = 1.0f;
+    if (ordered)
+        __syncwarp();
+    out[threadIdx.x] = tile[threadIdx.x ^ 1u];
+}
+
+dt_status lanes(bool ordered)
+{
+    DT_LAUNCH((lanes_kernel), 1, DT_WARP, 0, nullptr, ordered, memory);
+    return DT_LAUNCHED("lanes");
+}
+
+__global__ static void shuffled_kernel(bool ordered, float *out)
+{
+    DT_SHARED(float, tile, [DT_WARP]);
+    tile[threadIdx.x] = 1.0f;
+    float sum = dt_warp_sum(1.0f);
+    if (ordered)
+        __syncwarp();
+    out[threadIdx.x] = sum + tile[threadIdx.x ^ 1u];
+}
+
+dt_status lanes_by_shuffle(bool ordered)
+{
+    DT_LAUNCH((shuffled_kernel), 1, DT_WARP, 0, nullptr, ordered, memory);
+    return DT_LAUNCHED("shuffled");
+}
+
+__global__ static void mask_kernel(unsigned mask, float *out)
+{
+    DT_SHARED(float, tile, [DT_WARP]);
+    tile[threadIdx.x] = 1.0f;
+    if (mask >> threadIdx.x & 1u)
+        __syncwarp(mask);
+    if (threadIdx.x == 9)
+        *out = tile[3];
+}
+
+dt_status lanes_of_a_mask(bool ordered)
+{
+    DT_LAUNCH((mask_kernel), 1, DT_WARP, 0, nullptr, ordered ? 0xffffu : 0xffu, memory);
+    return DT_LAUNCHED("mask");
+}
+
+__global__ static void chain_kernel(bool ordered, float *out)
+{
+    DT_SHARED(float, x, [1]);
+    if (threadIdx.x == 0)
+        *x = 1.0f;
+    if (threadIdx.x < 2)
+        __syncwarp(ordered ? 3u : 1u << threadIdx.x);
+    if (threadIdx.x == 1 || threadIdx.x == 2)
+        __syncwarp(6u);
+    if (threadIdx.x == 2)
+        *out = *x;
+}
+
+dt_status lanes_in_a_chain(bool ordered)
+{
+    DT_LAUNCH((chain_kernel), 1, DT_WARP, 0, nullptr, ordered, memory);
+    return DT_LAUNCHED("chain");
+}
+
+// ---- global memory
+
+__global__ static void block_kernel(bool ordered, float *x)
+{
+    x[threadIdx.x] = 1.0f;
+    if (ordered)
+        __syncthreads();
+    x[BLOCK + threadIdx.x] = x[threadIdx.x ^ 32u];
+}
+
+dt_status threads_of_a_block(bool ordered)
+{
+    DT_LAUNCH((block_kernel), 1, BLOCK, 0, nullptr, ordered, memory);
+    return DT_LAUNCHED("block");
+}
+
+__global__ static void word_kernel(float *x)
+{
+    if (threadIdx.x == 5)
+        *x = 1.0f;
+}
+
+dt_status two_blocks(bool ordered)
+{
+    for (int i = 0; i < (ordered ? 2 : 1); i++)
+        DT_LAUNCH((word_kernel), ordered ? 1 : 2, BLOCK, 0, nullptr, memory);
+    return DT_LAUNCHED("word");
+}
+
+__global__ static void around_kernel(int64_t shift, const float *x, float *y)
+{
+    __syncthreads();
+    y[dt_thread_index()] = x[(dt_thread_index() + shift) % (2 * BLOCK)];
+}
+
+dt_status block_reads_another(bool ordered)
+{
+    DT_LAUNCH((around_kernel), 2, BLOCK, 0, nullptr, ordered ? 0 : BLOCK, memory, memory);
+    return DT_LAUNCHED("around");
+}
+
+struct nine {
+    int64_t x[9];
+};
+
+__global__ static void struct_kernel(bool ordered, const nine *from, nine *to)
+{
+    if (threadIdx.x == 0)
+        *to = *from;
+    if (ordered)
+        __syncthreads();
+    if (threadIdx.x == 64)
+        to->x[8] = 1;
+}
+
+dt_status whole_struct(bool ordered)
+{
+    DT_LAUNCH((struct_kernel), 1, BLOCK, 0, nullptr, ordered, (const nine *)wide[0],
+              (nine *)wide[1]);
+    return DT_LAUNCHED("struct");
+}
+
+// ---- asynchronous copies
+
+__global__ static void early_kernel(bool ordered, const float *in, float *out)
+{
+    DT_SHARED(float, tile, [BLOCK]);
+    dt_copy_async<4>(tile + threadIdx.x, in + threadIdx.x);
+    dt_copy_commit();
+    if (ordered)
+        dt_copy_wait<0>();
+    out[threadIdx.x] = tile[threadIdx.x];
+}
+
+dt_status copy_read_early(bool ordered)
+{
+    DT_LAUNCH((early_kernel), 1, BLOCK, 0, nullptr, ordered, source, memory);
+    return DT_LAUNCHED("early");
+}
+
+__global__ static void others_kernel(bool ordered, const float *in, float *out)
+{
+    DT_SHARED(float, tile, [BLOCK]);
+    dt_copy_async<4>(tile + threadIdx.x, in + threadIdx.x);
+    dt_copy_commit();
+    dt_copy_wait<0>();
+    if (ordered)
+        __syncthreads();
+    out[threadIdx.x] = tile[threadIdx.x ^ 64u];
+}
+
+dt_status copy_read_by_others(bool ordered)
+{
+    DT_LAUNCH((others_kernel), 1, BLOCK, 0, nullptr, ordered, source, memory);
+    return DT_LAUNCHED("others");
+}
+
+__global__ static void over_kernel(bool ordered, const float *in, float *out)
+{
+    DT_SHARED(float, tile, [BLOCK]);
+    tile[threadIdx.x] = 1.0f;
+    __syncthreads();
+    out[threadIdx.x] = tile[threadIdx.x ^ 64u];
+    if (ordered)
+        __syncthreads();
+    dt_copy_async<4>(tile + threadIdx.x, in + threadIdx.x);
+    dt_copy_commit();
+    __syncthreads();
+    dt_copy_wait<0>();
+}
+
+dt_status copy_over_readers(bool ordered)
+{
+    DT_LAUNCH((over_kernel), 1, BLOCK, 0, nullptr, ordered, source, memory);
+    return DT_LAUNCHED("over");
+}
+
+// One thread copies; a barrier helps only where that thread waits before it.
+__global__ static void waiter_kernel(bool ordered, const float *in, float *out)
+{
+    DT_SHARED(float, tile, [4]);
+    if (threadIdx.x == 0)
+        dt_copy_async<16>(tile, in);
+    dt_copy_commit();
+    if (threadIdx.x != 0 || ordered)
+        dt_copy_wait<0>();
+    __syncthreads();
+    out[threadIdx.x] = tile[threadIdx.x % 4];
+}
+
+dt_status copy_waited_by_another(bool ordered)
+{
+    DT_LAUNCH((waiter_kernel), 1, BLOCK, 0, nullptr, ordered, source, memory);
+    return DT_LAUNCHED("waiter");
+}
+
+__global__ static void written_kernel(bool ordered, float *x)
+{
+    DT_SHARED(float, tile, [BLOCK]);
+    dt_copy_async<4>(tile + threadIdx.x, x + threadIdx.x);
+    dt_copy_commit();
+    if (ordered)
+        dt_copy_wait<0>();
+    x[threadIdx.x] = 1.0f;
+    dt_copy_wait<0>();
+}
+
+dt_status copy_of_written(bool ordered)
+{
+    DT_LAUNCH((written_kernel), 1, BLOCK, 0, nullptr, ordered, memory);
+    return DT_LAUNCHED("written");
+}
+
+__global__ static void groups_kernel(bool ordered, const float *in, float *out)
+{
+    DT_SHARED(float, tiles, [2][BLOCK]);
+    for (int i = 0; i < 2; i++) {
+        dt_copy_async<4>(&tiles[i][threadIdx.x], in + i * BLOCK + threadIdx.x);
+        dt_copy_commit();
+    }
+    if (ordered)
+        dt_copy_wait<1>();
+    else
+        dt_copy_wait<2>();
+    out[threadIdx.x] = tiles[0][threadIdx.x];
+    dt_copy_wait<0>();
+    out[BLOCK + threadIdx.x] = tiles[1][threadIdx.x];
+}
+
+dt_status older_copy_read(bool ordered)
+{
+    DT_LAUNCH((groups_kernel), 1, BLOCK, 0, nullptr, ordered, source, memory);
+    return DT_LAUNCHED("groups");
+}
+
+// ---- no races
+
+__global__ static void bytes_kernel(uint8_t *bytes, uint16_t *shorts)
+{
+    DT_SHARED(uint8_t, tile, [BLOCK]);
+    tile[threadIdx.x] = 1;
+    bytes[dt_thread_index()] = tile[threadIdx.x];
+    shorts[dt_thread_index()] = 2;
+}
+
+dt_status neighbouring_bytes(void)
+{
+    DT_LAUNCH((bytes_kernel), 2, BLOCK, 0, nullptr, (uint8_t *)memory,
+              (uint16_t *)(memory + BLOCK));
+    return DT_LAUNCHED("bytes");
+}
+
+__global__ static void constant_kernel(const float *in, float *out)
+{
+    DT_SHARED(float, x, [1]);
+    if (threadIdx.x == 77)
+        *x = in[3];
+    __syncthreads();
+    out[dt_thread_index()] = *x + in[3];
+}
+
+dt_status all_read(void)
+{
+    DT_LAUNCH((constant_kernel), 2, BLOCK, 0, nullptr, source, memory);
+    return DT_LAUNCHED("constant");
+}
+
+__attribute__((noinline)) static void raise(float *all, int n)
+{
+    for (int i = 0; i < n; i++)
+        all[i] += (float)i;
+}
+
+__global__ static void locals_kernel(float *out)
+{
+    float own[9] = {};
+    raise(own, 9);
+    __syncwarp();
+    raise(own, 9);
+    out[threadIdx.x] = own[8];
+}
+
+dt_status own_locals(void)
+{
+    DT_LAUNCH((locals_kernel), 1, BLOCK, 0, nullptr, memory);
+    return DT_LAUNCHED("locals");
+}
+
+__global__ static void again_kernel(float *x)
+{
+    for (int i = 0; i < 3; i++) {
+        x[dt_thread_index()] += 1.0f;
+        __syncwarp();
+        x[dt_thread_index()] += 1.0f;
+        __syncthreads();
+    }
+}
+
+dt_status own_again(void)
+{
+    for (int i = 0; i < 2; i++)
+        DT_LAUNCH((again_kernel), 2, BLOCK, 0, nullptr, memory);
+    return DT_LAUNCHED("again");
+}

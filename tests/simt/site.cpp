@@ -1,0 +1,66 @@
+// See site.h.
+#include "site.h"
+
+#include <link.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+
+namespace simt
+{
+// The program comes first.
+static int take_base(struct dl_phdr_info *info, size_t, void *base)
+{
+    *static_cast<uintptr_t *>(base) = info->dlpi_addr;
+    return 1;
+}
+
+static std::string program_path(void)
+{
+    char path[512];
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+    return std::string(path, n > 0 ? (size_t)n : 0);
+}
+
+// From "path:line (discriminator 2)\n" the path within the repository and the line. Empty: no
+// line, or one that says that nothing is known.
+static std::string read_place(FILE *pipe)
+{
+    const std::string way = SIMT_REPOSITORY;
+    char line[512];
+    if (!fgets(line, sizeof line, pipe) || line[0] == '?')
+        return "";
+    const std::string place(line);
+    const size_t from = place.compare(0, way.size(), way) == 0 ? way.size() : 0;
+    return place.substr(from, place.find_first_of(" \n", from) - from);
+}
+
+// The innermost of the functions inlined there, where it is not the model's own (simt.h), and what
+// they are inlined into in the end.
+static std::string ask(const std::string &program, const std::string &address)
+{
+    const std::string command = "addr2line -ie '" + program + "' " + address + " 2>/dev/null";
+    FILE *pipe = popen(command.c_str(), "r");
+    if (!pipe)
+        return "";
+    std::string inner, outer;
+    for (std::string next = read_place(pipe); !next.empty(); next = read_place(pipe)) {
+        if (inner.empty() || inner.find("/simt.h:") != std::string::npos)
+            inner = next;
+        outer = next;
+    }
+    pclose(pipe);
+    return outer == inner ? inner : inner + ", called from " + outer;
+}
+
+std::string site_name(const void *return_address)
+{
+    const std::string program = program_path();
+    char address[32];
+    uintptr_t base = 0;
+    dl_iterate_phdr(take_base, &base);
+    snprintf(address, sizeof address, "0x%zx", (uintptr_t)return_address - base - 1); // in the call
+    const std::string place = ask(program, address);
+    return place.empty() ? program + "+" + address : place;
+}
+} // namespace simt
