@@ -52,7 +52,7 @@ dt_status dt_cuda_make_current(const struct dt_device *device);
 // cuda_gemm.c: cuBLASLt, opened at run time.
 dt_status dt_cuda_gemm_open(struct dt_device *device, struct dt_cuda_gemm **gemm);
 void dt_cuda_gemm_close(struct dt_cuda_gemm *gemm); // NULL is fine
-void dt_cuda_gemm_version(char *text, size_t size); // "13.0.2", or why it is not there
+void dt_cuda_gemm_version(char *text, size_t size); // "13.1.0", or why it is not there
 
 // cuda_device.c: slots of the device table that find, open and describe devices.
 dt_status dt_cuda_count(int *n);

@@ -32,7 +32,7 @@ struct bench {
     struct dt_cuda_gemm *gemm;
     struct dt_stream *stream;
     void *a, *b, *c, *workspace;
-    uint64_t *stamps; // on the device: MARKS
+    uint64_t *stamps; // on the device: two
     uint64_t *marks;  // pinned: DT_GEMM_CANDIDATES of MARKS
     char *sample[2];  // pinned: SAMPLE each
 };
@@ -109,18 +109,33 @@ static dt_status fill_operands(struct bench *bench, struct extent extent)
     return status;
 }
 
+static dt_status take(struct bench *bench, int64_t bytes, void *memory)
+{
+    void *taken;
+    DT_TRY(table->alloc(bench->device, bytes, &taken));
+    memcpy(memory, &taken, sizeof taken);
+    return DT_OK;
+}
+
+static dt_status take_pinned(struct bench *bench, int64_t bytes, void *memory)
+{
+    void *taken;
+    DT_TRY(table->alloc_host(bench->device, bytes, &taken));
+    memcpy(memory, &taken, sizeof taken);
+    return DT_OK;
+}
+
 static dt_status take_memory(struct bench *bench, struct extent extent)
 {
-    struct dt_device *device = bench->device;
-    DT_TRY(table->alloc(device, extent.a, &bench->a));
-    DT_TRY(table->alloc(device, extent.b, &bench->b));
-    DT_TRY(table->alloc(device, extent.c, &bench->c));
-    DT_TRY(table->alloc(device, bench->gemm->workspace, &bench->workspace));
-    DT_TRY(table->alloc(device, MARKS * (int64_t)sizeof *bench->stamps, (void **)&bench->stamps));
-    DT_TRY(table->alloc_host(device, DT_GEMM_CANDIDATES * MARKS * (int64_t)sizeof *bench->marks,
-                             (void **)&bench->marks));
+    int64_t size = (int64_t)sizeof(uint64_t);
+    DT_TRY(take(bench, extent.a, &bench->a));
+    DT_TRY(take(bench, extent.b, &bench->b));
+    DT_TRY(take(bench, extent.c, &bench->c));
+    DT_TRY(take(bench, bench->gemm->workspace, &bench->workspace));
+    DT_TRY(take(bench, 2 * size, &bench->stamps));
+    DT_TRY(take_pinned(bench, DT_GEMM_CANDIDATES * MARKS * size, &bench->marks));
     for (int i = 0; i < 2; i++)
-        DT_TRY(table->alloc_host(device, SAMPLE, (void **)&bench->sample[i]));
+        DT_TRY(take_pinned(bench, SAMPLE, &bench->sample[i]));
     return DT_OK;
 }
 
@@ -407,7 +422,7 @@ dt_status dt_cuda_choose(struct dt_device *device, const char *known, char **tex
 
 dt_status dt_cuda_use(struct dt_device *device, const char *text)
 {
-    struct dt_gemm_shape **shapes;
+    struct dt_gemm_shape **shapes = NULL;
     DT_TRY(list_shapes(device->gemm, &shapes));
     dt_status status = take_record(device->gemm, shapes, text);
     free(shapes);

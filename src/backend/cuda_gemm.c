@@ -43,8 +43,7 @@ void dt_cuda_gemm_version(char *text, size_t size)
         return;
     }
     size_t version = lt.GetVersion();
-    snprintf(text, size, "cuBLASLt %zu.%zu.%zu", version / 10000, version / 100 % 100,
-             version % 100);
+    snprintf(text, size, "%zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
 }
 
 dt_status dt_cublaslt_status(const struct dt_cuda_gemm *gemm, cublasStatus_t code, const char *what,

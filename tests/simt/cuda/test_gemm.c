@@ -49,12 +49,26 @@ static void *run_on_cpu(const struct dt_backend *cpu, struct dt_gemm_args args)
     return args.c;
 }
 
-static void *workspace_on(const struct dt_backend *cuda, struct dt_gemm_args *args)
+// One workspace for all: its size is the same for every shape. It may start anywhere.
+enum { WORKSPACE_START = 16 };
+static void *scratch;
+
+static void give_workspace(const struct dt_backend *cuda, struct dt_gemm_args *args)
 {
-    void *workspace = NULL;
+    static int64_t bytes;
     args->workspace_bytes = dt_gemm_workspace(cuda, args);
-    check_ok(cuda->table->alloc(cuda->device, args->workspace_bytes, &workspace), "alloc");
-    return args->workspace = workspace;
+    if (!scratch) {
+        bytes = args->workspace_bytes;
+        check_ok(cuda->table->alloc(cuda->device, bytes + WORKSPACE_START, &scratch), "alloc");
+    }
+    CHECK_INT(args->workspace_bytes, bytes);
+    args->workspace = (char *)scratch + WORKSPACE_START;
+}
+
+static void take_workspace(const struct dt_backend *cuda)
+{
+    cuda->table->free(cuda->device, scratch);
+    scratch = NULL;
 }
 
 // The operands' twins, and back what C became.
@@ -62,10 +76,9 @@ static void *run_on_cuda(const struct dt_backend *cuda, struct dt_gemm_args args
 {
     void *c = fresh_c(&args), *a = copy_on(cuda, args.a), *b = copy_on(cuda, args.b);
     args.a = a, args.b = b, args.c = copy_on(cuda, c);
-    void *workspace = workspace_on(cuda, &args);
+    give_workspace(cuda, &args);
     check_ok(dt_gemm(cuda, &args, NULL), "gemm");
     copy_back(cuda, c, args.c);
-    cuda->table->free(cuda->device, workspace);
     free_on(cuda, args.c);
     free_on(cuda, b);
     free_on(cuda, a);
@@ -142,10 +155,12 @@ static void test_layer(const struct dt_backend *cuda, const struct dt_backend *c
 {
     for (int t = 0; t < 2; t++) {
         dt_dtype type = t ? DT_BF16 : DT_F32;
-        test_problem(cuda, cpu, &(struct problem){tokens, out, in, type, type, false, true, false});
-        test_problem(cuda, cpu, &(struct problem){tokens, in, out, type, type, false, false, true});
         test_problem(cuda, cpu,
-                     &(struct problem){out, in, tokens, type, DT_F32, true, false, true});
+                     &(struct problem){tokens, out, in, type, type, false, true, false, 8});
+        test_problem(cuda, cpu,
+                     &(struct problem){tokens, in, out, type, type, false, false, true, 8});
+        test_problem(cuda, cpu,
+                     &(struct problem){out, in, tokens, type, DT_F32, true, false, true, 8});
     }
 }
 
@@ -165,12 +180,11 @@ static void test_shifted(const struct dt_backend *cuda, dt_dtype type, int which
     void *b = copy_on(cuda, which ? shifted : aligned[1]);
     args.a = (char *)a + (which ? 0 : size), args.b = (char *)b + (which ? size : 0);
     args.c = copy_on(cuda, c);
-    void *workspace = workspace_on(cuda, &args);
+    give_workspace(cuda, &args);
     check_ok(dt_gemm(cuda, &args, NULL), "gemm on an operand that begins anywhere");
     copy_back(cuda, c, args.c);
     CHECK_INT(differences(&args, c, want), 0);
 
-    cuda->table->free(cuda->device, workspace);
     free_on(cuda, args.c);
     free_on(cuda, b);
     free_on(cuda, a);
@@ -191,45 +205,54 @@ static void test_not_finite(const struct dt_backend *cuda, const struct dt_backe
     free_operands(&args);
 }
 
-// Two products into one C, captured once: each launch adds both. No descriptor is made by then.
-static void test_captured(const struct dt_backend *cuda, const struct dt_backend *cpu)
+// C after `times` products were added to it on the CPU.
+static void *added_on_cpu(const struct dt_backend *cpu, struct dt_gemm_args args, int times)
 {
-    struct problem p = {24, 32, 40, DT_BF16, DT_F32, false, true, true, 0};
+    args.c = fresh_c(&args);
+    for (int i = 0; i < times; i++)
+        RUN_WITH_WORKSPACE(gemm, cpu, &args);
+    return args.c;
+}
+
+// Two products, captured and launched twice. No descriptor is made by then.
+static void launch_captured(const struct dt_backend *cuda, const struct dt_gemm_args *args)
+{
     const struct dt_device_table *table = cuda->table;
-    struct dt_gemm_args on_cpu = make_args(&p), args = on_cpu;
     struct dt_stream *stream = NULL;
     struct dt_graph *graph = NULL;
-    void *c = fresh_c(&args), *a = copy_on(cuda, args.a), *b = copy_on(cuda, args.b);
-    args.a = a, args.b = b, args.c = copy_on(cuda, c);
-    void *workspace = workspace_on(cuda, &args);
     atomic_int *made = cublaslt_variable("simt_cublaslt_made");
     int before = *made;
     check_ok(table->stream_create(cuda->device, &stream), "stream_create");
-    check_ok(table->stream_sync(cuda->device, NULL), "stream_sync");
     check_ok(table->capture_begin(cuda->device, stream), "capture_begin");
     for (int i = 0; i < 2; i++)
-        check_ok(dt_gemm(cuda, &args, stream), "gemm");
+        check_ok(dt_gemm(cuda, args, stream), "gemm");
     check_ok(table->capture_end(cuda->device, stream, &graph), "capture_end");
     for (int i = 0; i < 2; i++)
         check_ok(table->graph_launch(cuda->device, graph, stream), "graph_launch");
     check_ok(table->stream_sync(cuda->device, stream), "stream_sync");
     CHECK_INT(*made, before);
-    copy_back(cuda, c, args.c);
-
-    on_cpu.c = fresh_c(&on_cpu);
-    for (int i = 0; i < 4; i++)
-        RUN_WITH_WORKSPACE(gemm, cpu, &on_cpu);
-    CHECK_INT(differences(&on_cpu, c, on_cpu.c), 0);
-
     table->graph_destroy(cuda->device, graph);
     table->stream_destroy(cuda->device, stream);
-    table->free(cuda->device, workspace);
+}
+
+static void test_captured(const struct dt_backend *cuda, const struct dt_backend *cpu)
+{
+    struct problem p = {24, 32, 40, DT_BF16, DT_F32, false, true, true, 0};
+    struct dt_gemm_args on_host = make_args(&p), args = on_host;
+    void *c = fresh_c(&args), *want = added_on_cpu(cpu, on_host, 4);
+    void *a = copy_on(cuda, args.a), *b = copy_on(cuda, args.b);
+    args.a = a, args.b = b, args.c = copy_on(cuda, c);
+    give_workspace(cuda, &args);
+    check_ok(cuda->table->stream_sync(cuda->device, NULL), "stream_sync");
+    launch_captured(cuda, &args);
+    copy_back(cuda, c, args.c);
+    CHECK_INT(differences(&args, c, want), 0);
     free_on(cuda, args.c);
     free_on(cuda, b);
     free_on(cuda, a);
+    RELEASE(want);
     RELEASE(c);
-    release(on_cpu.c, "the CPU's c");
-    free_operands(&on_cpu);
+    free_operands(&on_host);
 }
 
 static void check_fails(dt_status status, const char *word)
@@ -240,7 +263,7 @@ static void check_fails(dt_status status, const char *word)
     dt_error_clear();
 }
 
-static void test_failures(void)
+static void test_errors(void)
 {
     struct dt_backend cuda = {0};
     setenv("SIMT_CUBLASLT_FAIL", "create", 1);
@@ -250,7 +273,8 @@ static void test_failures(void)
     cuda = open_cuda();
     struct problem p = {5, 6, 7, DT_F32, DT_F32, false, false, false, 0};
     struct dt_gemm_args args = make_args(&p), on_host = args;
-    void *workspace = workspace_on(&cuda, &args), *c = NULL;
+    void *c = NULL;
+    give_workspace(&cuda, &args);
     check_ok(cuda.table->alloc(cuda.device, 5 * 6 * 4, &c), "alloc");
     args.c = c;
     setenv("SIMT_CUBLASLT_FAIL", "matmul", 1);
@@ -260,7 +284,7 @@ static void test_failures(void)
     check_fails(dt_gemm(&cuda, &args, NULL), "fp32 -> fp32 nn m5 n6 k7");
     unsetenv("SIMT_CUBLASLT_FAIL");
     cuda.table->free(cuda.device, c);
-    cuda.table->free(cuda.device, workspace);
+    take_workspace(&cuda);
     free_operands(&on_host);
     dt_backend_close(&cuda);
 }
@@ -280,12 +304,13 @@ int main(void)
         test_not_finite(&cuda, &cpu, i & 1 ? DT_BF16 : DT_F32, i & 2 ? NAN : INFINITY);
     }
     test_captured(&cuda, &cpu);
+    take_workspace(&cuda);
     CHECK_INT(cuda.table->memory_in_use(cuda.device), 0);
     atomic_int *objects = cublaslt_variable("simt_cublaslt_objects");
     dt_backend_close(&cuda);
     dt_backend_close(&cpu);
     CHECK_INT(*objects, 0);
-    test_failures();
+    test_errors();
     CHECK_INT(*objects, 0);
     return test_end();
 }

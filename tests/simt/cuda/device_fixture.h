@@ -1,0 +1,54 @@
+// What tests over the simulated device share: the backend "cuda", arrays of tests/op_fixture.h
+// copied to the device with their guard bands and back, and a look into the library that stands in
+// for cuBLASLt.
+#pragma once
+
+#include "op_fixture.h"
+
+#include <dlfcn.h>
+
+static inline struct dt_backend open_cuda(void)
+{
+    struct dt_backend backend = {0};
+    check_ok(dt_backend_open("cuda", 0, 1, &backend), "dt_backend_open");
+    if (!backend.device)
+        exit(test_end());
+    return backend;
+}
+
+// A guarded array's twin on the device, its bands with it; freed by free_on.
+static inline void *copy_on(const struct dt_backend *backend, const void *data)
+{
+    int64_t bytes = guarded_size(data) + 2 * GUARD;
+    void *base = NULL;
+    check_ok(backend->table->alloc(backend->device, bytes, &base), "alloc");
+    check_ok(
+        backend->table->to_device(backend->device, base, (const char *)data - GUARD, bytes, NULL),
+        "to_device");
+    return (char *)base + GUARD;
+}
+
+static inline void copy_back(const struct dt_backend *backend, void *data, const void *twin)
+{
+    int64_t bytes = guarded_size(data) + 2 * GUARD;
+    check_ok(backend->table->to_host(backend->device, (char *)data - GUARD,
+                                     (const char *)twin - GUARD, bytes, NULL),
+             "to_host");
+    check_ok(backend->table->stream_sync(backend->device, NULL), "stream_sync");
+}
+
+static inline void free_on(const struct dt_backend *backend, void *twin)
+{
+    backend->table->free(backend->device, (char *)twin - GUARD);
+}
+
+// A variable of the stand-in library, which a device must have opened.
+static inline void *cublaslt_variable(const char *name)
+{
+    void *library = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_NOLOAD);
+    void *variable = library ? dlsym(library, name) : NULL;
+    CHECK(variable, "the library has no %s: is it the one that stands in?", name);
+    if (!variable)
+        exit(test_end());
+    return variable;
+}
