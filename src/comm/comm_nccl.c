@@ -17,6 +17,7 @@
 enum { SPINS = 200 };                // polls before the caller sleeps between them
 static const double nap_s = 20e-6;   // between polls
 static const double gap_s = 0.5;     // a longer pause: this process did not run
+static const double forget_s = 2;    // for the peers' heartbeats to take back a failure
 static const double finalize_s = 10; // for the peers to come to the end, too
 
 static const struct dt_cuda_library library_name = {
@@ -205,6 +206,8 @@ static dt_status meet_all(struct nccl_comm *nccl, const ncclUniqueId *id)
     atomic_store(&devices->failed, status != DT_OK);
     status = dt_agree(nccl->comm, status);
     atomic_store(&devices->failed, false);
+    for (double waited = 0; atomic_load(&devices->peer_failed) && waited < forget_s; waited += 0.01)
+        dt_nccl_nap(0.01); // or another opening would take it for its own
     return status;
 }
 

@@ -1,0 +1,37 @@
+# label simt: sums by NCCL over the simulated device, several ranks of one host.
+add_library(dt_simt_nccl OBJECT ${PROJECT_SOURCE_DIR}/src/backend/known.c ${PROJECT_SOURCE_DIR}/src/comm/known.c
+                                ${DT_CUDA_BACKEND_SOURCES} ${DT_NCCL_SOURCES})
+target_compile_definitions(dt_simt_nccl PRIVATE _GNU_SOURCE DTRAIN_CUDA)
+target_link_libraries(dt_simt_nccl PUBLIC dt_cudart dt_comm dt_simt ${CMAKE_DL_LIBS} PRIVATE dt_warnings)
+
+foreach(ranks 2 4)
+  set(name simt_nccl_${ranks})
+  dt_test(${name} LABEL simt RANKS ${ranks} SOURCES nccl_test.c USES dt_simt_nccl dt_cudart)
+  set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)
+  add_dependencies(${name} simt_nccl simt_cublaslt)
+  set_tests_properties(
+    ${name} PROPERTIES ENVIRONMENT_MODIFICATION "LD_LIBRARY_PATH=path_list_prepend:${DT_SIMT_LIBRARIES};SIMT_DEVICES=set:${ranks}")
+endforeach()
+
+add_executable(nccl_victim nccl_victim.c)
+target_compile_definitions(nccl_victim PRIVATE _GNU_SOURCE)
+target_link_libraries(nccl_victim PRIVATE dt_simt_nccl dt_cudart dt_warnings)
+set_target_properties(nccl_victim PROPERTIES ENABLE_EXPORTS ON)
+add_dependencies(nccl_victim simt_nccl simt_cublaslt)
+dt_script_test(simt_nccl_faults LABEL simt SCRIPT nccl_faults.sh ARGS $<TARGET_FILE:nccl_victim> TIMEOUT 200)
+set_tests_properties(simt_nccl_faults PROPERTIES ENVIRONMENT_MODIFICATION
+                                                 "LD_LIBRARY_PATH=path_list_prepend:${DT_SIMT_LIBRARIES}")
+
+# What the stand-in's header says, and the real one where it is, which the communicator then compiles
+# with, too.
+add_library(nccl_values OBJECT nccl_values.c)
+target_include_directories(nccl_values PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+target_link_libraries(nccl_values PRIVATE dt_warnings)
+find_path(DT_REAL_NCCL nccl.h HINTS /usr/local/cuda/include)
+if(DT_REAL_NCCL)
+  add_library(nccl_values_real OBJECT nccl_values.c ${DT_NCCL_SOURCES})
+  target_compile_definitions(nccl_values_real PRIVATE _GNU_SOURCE)
+  target_include_directories(nccl_values_real SYSTEM PRIVATE ${DT_REAL_NCCL})
+  target_include_directories(nccl_values_real PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+  target_link_libraries(nccl_values_real PRIVATE dt_warnings)
+endif()

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# What goes wrong with NCCL: the job ends in time, never hangs; every rank writes its last collectives, and the
+# last words say who, where, when and what to do.
+#   nccl_faults.sh DTRAIN NCCL_VICTIM
+victim=$(realpath "$2")
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../../lib.sh"
+export OMPI_MCA_odls_base_sigkill_timeout=1
+host=$(uname -n)
+
+run() { # name, ranks, arguments of the victim …
+    name=$1
+    local n=$2 start=$SECONDS
+    shift 2
+    SIMT_DEVICES=$n timeout 60 "${local_mpirun[@]}" -np "$n" "$victim" "$@" >$name.log 2>&1
+    code=$? took=$((SECONDS - start))
+}
+last_words() { # the hint of an error stands in lines of its own below it
+    sed -n '/^dtrain: error/,/^[^ ]/{/^dtrain: error/p;/^  /p}' $name.log
+}
+last_line() {
+    grep -a '^dtrain: ' $name.log | tail -n 1
+}
+ends() { # exit code, most seconds, pattern of the last line, pattern of the last words
+    check "$name: exit code $code, not $1" test $code -eq "$1"
+    check "$name: took $took s" test $took -le "$2"
+    check "$name: last line '$(last_line)' is not '$3'" grep -qE "^dtrain: error: .*$3" <<<"$(last_line)"
+    check "$name: words '$(last_words)' lack '$4'" grep -qE "$4" <<<"$(last_words)"
+    check "$name: $(grep -ac '^dtrain: error' $name.log) ranks spoke" test "$(grep -ac '^dtrain: error' $name.log)" -eq 1
+}
+record() { # rank, pattern of a line of its record
+    check "$name: the record of rank $1 lacks '$2'" grep -qE "$2" <(sed -n \
+        "/^dtrain: rank $1 on $host, step 11, backward: the last collectives of NCCL/,/^[^ ]/{/^dtrain/p;/^  /p}" $name.log)
+}
+no_record() {
+    check "$name: rank $1 has no record" eval "! grep -q '^dtrain: rank $1 on' $name.log"
+}
+# Two sums a step, of 3000 fp32: step 11 begins with the 21st.
+sum='21: all-reduce 1 of 2, 12000 bytes of fp32:'
+when='at step 11 during backward'
+dies="died $when; the job ends\. Resume with the same command"
+
+run well 2 none 0
+check "well: exit code $code" test $code -eq 0
+check "well: says nothing" test ! -s well.log
+run late 2 late 1 60
+check "late: exit code $code" test $code -eq 0
+check "late: says nothing" test ! -s late.log
+
+SIMT_NCCL_STALL=21@1 run stall 2 none 0 2
+ends 3 12 "a collective of all ranks, $when, did not end within comm.timeout_s = 2 s" 'network between the hosts'
+for rank in 0 1; do
+    record $rank '20: all-reduce 2 of 2, 12000 bytes of fp32: done'
+    record $rank "$sum under way since [2-9]\.[0-9] s"
+    record $rank '22: all-reduce 2 of 2, 12000 bytes of fp32: not begun'
+done
+
+SIMT_NCCL_ERROR=21@1 run error 2 none 0
+ends 3 12 "rank 1 on $host, step 11, backward: .*NCCL says \"unhandled system error\"" 'hint: NCCL_DEBUG=WARN'
+record 0 "$sum under way"
+record 1 "$sum under way"
+
+for deaf in "" 1; do
+    [ -n "$deaf" ] && export SIMT_NCCL_DEAF=1
+    run killed$deaf 4 kill 2
+    ends 137 10 "rank 2 on $host \(pid [0-9]+\) $dies" .
+    for rank in 0 1 3; do
+        record $rank "$sum under way"
+    done
+done
+unset SIMT_NCCL_DEAF
+run killed-within 2 kill-within 0
+ends 137 10 "rank 0 on $host \(pid [0-9]+\) $dies" .
+record 1 "$sum under way"
+
+run stopped 4 stop 1 2
+ends 3 12 "rank 1 on $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $when: .*timeout_s = 2 s" 'resume with the same command'
+no_record 1
+for rank in 0 2 3; do
+    record $rank "$sum under way"
+done
+run asleep 2 sleep 0 2
+ends 3 12 "rank 0 on $host \(pid [0-9]+\) is stalled $when: .*timeout_s = 2 s" 'resume with the same command'
+record 0 "$sum not begun"
+record 1 "$sum under way"
+
+run fails 2 fail 1
+ends 3 10 "rank 1 on $host, step 11, backward: the disk is full" 'hint: free some space'
+
+# At the start.
+SIMT_UUID=same run shared 2 none 0
+ends 3 10 "rank 0 on $host \(and 1 other rank\): .*NCCL says \"invalid usage\"" 'hint: give each rank a GPU of its own'
+mkdir broken
+: >broken/libnccl.so.2 # where a real one is installed, none would be found instead
+LD_LIBRARY_PATH=$PWD/broken:$LD_LIBRARY_PATH run missing 2 none 0
+ends 2 10 "NCCL cannot be loaded: .*libnccl.so.2" 'hint: install NCCL .*comm.backend = mpi'
+check "no shared memory is left" eval '! ls /dev/shm | grep -q nccl'
+finish

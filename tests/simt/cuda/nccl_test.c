@@ -1,0 +1,243 @@
+// Sums by NCCL's stand-in over the simulated device, over several ranks: right, the same on every
+// rank, in the order of the stream, in graphs; what goes wrong at the start is one error for all.
+#include "comm/comm_nccl.h"
+
+#include "base/rng.h"
+#include "test.h"
+
+enum { COLLECTIVES = 3, LAUNCHES = 5, MOST = 200003 }; // elements: in several pieces
+
+static struct dt_comm *comm;
+static struct dt_backend backend;
+static struct dt_stream *stream;
+
+static void need(dt_status status)
+{
+    char text[8192];
+    if (status == DT_OK)
+        return;
+    dt_error_format(dt_error_current(), 1, text, sizeof text);
+    CHECK(0, "%s", text);
+    dt_die();
+}
+
+static struct dt_device_comm *open_nccl(void *memory, int64_t bytes)
+{
+    struct dt_device_comm *device_comm = NULL;
+    need(dt_nccl_table.open(&(struct dt_device_comm_config){.comm = comm,
+                                                            .backend = &backend,
+                                                            .memory = memory,
+                                                            .bytes = bytes,
+                                                            .n_collectives = COLLECTIVES},
+                            &device_comm));
+    return device_comm;
+}
+
+// Multiples of 1/4 below 8: exact in bf16, and so are their sums over four ranks.
+static double value(int64_t i, int rank, int round)
+{
+    return (double)((i * 5 + rank * 11 + round * 3) % 31 - 15) * 0.25;
+}
+
+static double sum(int64_t i, int round)
+{
+    double total = 0;
+    for (int r = 0; r < comm->info.size; r++)
+        total += value(i, r, round);
+    return total;
+}
+
+static void put(void *data, dt_dtype type, int64_t i, double x)
+{
+    if (type == DT_F64)
+        ((double *)data)[i] = x;
+    else if (type == DT_F32)
+        ((float *)data)[i] = (float)x;
+    else
+        ((dt_bf16 *)data)[i] = dt_f32_to_bf16((float)x);
+}
+
+static double get(const void *data, dt_dtype type, int64_t i)
+{
+    if (type == DT_F64)
+        return ((const double *)data)[i];
+    return type == DT_F32 ? (double)((const float *)data)[i]
+                          : (double)dt_bf16_to_f32(((const dt_bf16 *)data)[i]);
+}
+
+struct buffers {
+    void *host, *device;
+};
+
+static void to_device(const struct buffers *buffers, int64_t bytes)
+{
+    need(backend.table->to_device(backend.device, buffers->device, buffers->host, bytes, stream));
+}
+
+static void to_host(const struct buffers *buffers, int64_t bytes)
+{
+    need(backend.table->to_host(backend.device, buffers->host, buffers->device, bytes, stream));
+}
+
+static void fill(const struct buffers *buffers, dt_dtype type, int64_t n, int round)
+{
+    for (int64_t i = 0; i < n; i++)
+        put(buffers->host, type, i, value(i, comm->info.rank, round));
+}
+
+static void check_sums(const struct buffers *buffers, dt_dtype type, int64_t n, int round,
+                       double factor, const char *what)
+{
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < n; i++)
+        wrong += get(buffers->host, type, i) != factor * sum(i, round);
+    CHECK(wrong == 0, "%s of %lld %s: %lld sums are wrong", what, (long long)n, dt_dtype_name(type),
+          (long long)wrong);
+}
+
+// One behind the other on one buffer: the second sums what the first made.
+static void check_eager(struct dt_device_comm *nccl, const struct buffers *buffers, dt_dtype type,
+                        int64_t n)
+{
+    int64_t bytes = n * dt_dtype_size(type);
+    fill(buffers, type, n, 0);
+    to_device(buffers, bytes);
+    need(dt_nccl_table.allreduce(nccl, 0, buffers->device, n, type, stream));
+    need(dt_nccl_table.allreduce(nccl, 1, buffers->device, n, type, stream));
+    to_host(buffers, bytes);
+    need(backend.table->stream_sync(backend.device, stream));
+    check_sums(buffers, type, n, 0, comm->info.size, "two all-reduces");
+}
+
+// Values whose sums round: the same bits on all ranks.
+static void check_bits(struct dt_device_comm *nccl, const struct buffers *buffers, dt_dtype type)
+{
+    int64_t bytes = MOST * dt_dtype_size(type), n_differ = 0;
+    struct dt_philox random = dt_philox_init(7, (uint32_t)comm->info.rank, 0);
+    for (int64_t i = 0; i < MOST; i++)
+        put(buffers->host, type, i, (double)dt_philox_uniform(&random) - 0.5);
+    to_device(buffers, bytes);
+    need(dt_nccl_table.allreduce(nccl, 2, buffers->device, MOST, type, stream));
+    to_host(buffers, bytes);
+    need(backend.table->stream_sync(backend.device, stream));
+    void *first = malloc((size_t)bytes);
+    memcpy(first, buffers->host, (size_t)bytes);
+    need(dt_broadcast(comm, first, bytes, 0));
+    n_differ = memcmp(first, buffers->host, (size_t)bytes) != 0;
+    free(first);
+    CHECK(n_differ == 0, "%s: bits differ from rank 0's", dt_dtype_name(type));
+}
+
+static struct dt_graph *capture(struct dt_device_comm *nccl, const struct buffers *buffers,
+                                const void *input)
+{
+    struct dt_graph *graph = NULL;
+    int64_t bytes = MOST * 4;
+    need(backend.table->capture_begin(backend.device, stream));
+    need(backend.table->copy(backend.device, buffers->device, input, bytes, stream));
+    for (int i = 0; i < COLLECTIVES; i++) // the parts of one buffer, as buckets are
+        need(dt_nccl_table.allreduce(nccl, i, (float *)buffers->device + MOST * i / COLLECTIVES,
+                                     MOST * (i + 1) / COLLECTIVES - MOST * i / COLLECTIVES, DT_F32,
+                                     stream));
+    need(backend.table->capture_end(backend.device, stream, &graph));
+    return graph;
+}
+
+static void check_counts(const struct dt_device_comm *nccl, int64_t want)
+{
+    const struct nccl_counts *counts = ((const struct nccl_comm *)nccl)->counts;
+    for (int i = 0; i < COLLECTIVES; i++) {
+        CHECK_INT(counts[i].begun, want);
+        CHECK_INT(counts[i].done, want);
+    }
+}
+
+// A captured step launched again and again on other values, and the device's counts behind it.
+static void check_graph(struct dt_device_comm *nccl, const struct buffers *buffers)
+{
+    int64_t bytes = MOST * 4;
+    struct buffers input = {.host = buffers->host};
+    need(backend.table->alloc(backend.device, bytes, &input.device));
+    struct dt_graph *graph = capture(nccl, buffers, input.device);
+    check_counts(nccl, 0);
+    for (int round = 0; round < LAUNCHES; round++) {
+        fill(&input, DT_F32, MOST, round);
+        to_device(&input, bytes);
+        need(backend.table->graph_launch(backend.device, graph, stream));
+        to_host(buffers, bytes);
+        need(backend.table->stream_sync(backend.device, stream));
+        check_sums(buffers, DT_F32, MOST, round, 1, "a graph");
+    }
+    check_counts(nccl, LAUNCHES);
+    backend.table->graph_destroy(backend.device, graph);
+    backend.table->free(backend.device, input.device);
+}
+
+static void check_refusals(struct dt_device_comm *nccl, const struct buffers *buffers)
+{
+    static const struct {
+        int index;
+        int64_t count;
+        dt_dtype type;
+    } wrong[] = {{-1, 4, DT_F32}, {COLLECTIVES, 4, DT_F32}, {0, -1, DT_F32}, {0, 4, DT_I64}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        CHECK_INT(dt_nccl_table.allreduce(nccl, wrong[i].index, buffers->device, wrong[i].count,
+                                          wrong[i].type, stream),
+                  DT_MACHINE);
+    dt_error_clear();
+}
+
+static void check_sums_of_all(void)
+{
+    static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F64};
+    static const int64_t counts[] = {0, 1, 7, MOST};
+    int64_t bytes = MOST * 8;
+    struct buffers buffers;
+    need(backend.table->alloc(backend.device, bytes, &buffers.device));
+    need(backend.table->alloc_host(backend.device, bytes, &buffers.host));
+    struct dt_device_comm *nccl = open_nccl(buffers.device, bytes);
+    check_graph(nccl, &buffers);
+    for (size_t t = 0; t < 3; t++) {
+        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+            check_eager(nccl, &buffers, types[t], counts[i]);
+        check_bits(nccl, &buffers, types[t]);
+    }
+    check_refusals(nccl, &buffers);
+    dt_nccl_table.close(nccl);
+    backend.table->free_host(backend.device, buffers.host);
+    backend.table->free(backend.device, buffers.device);
+}
+
+// A fault of rank 1's at the start is the same error on every rank, and soon.
+static void check_start(const char *fault, double timeout_s, const char *words)
+{
+    struct dt_device_comm *nccl = NULL;
+    struct dt_device_comm_config config = {.comm = comm, .backend = &backend, .n_collectives = 1};
+    setenv("SIMT_NCCL_INIT", fault, 1);
+    dt_comm_set_timeout(comm, timeout_s);
+    CHECK_INT(dt_nccl_table.open(&config, &nccl), DT_MACHINE);
+    CHECK(strstr(dt_error_current()->message, words), "%s: the error is '%s'", fault,
+          dt_error_current()->message);
+    CHECK(dt_comm_agreed(comm), "%s: not agreed on", fault);
+    dt_comm_set_timeout(comm, 600);
+    unsetenv("SIMT_NCCL_INIT");
+    dt_error_clear();
+}
+
+int main(void)
+{
+    char version[64];
+    need(dt_comm_open(DT_COMM_KIND_MPI, &comm));
+    need(dt_backend_open("cuda", comm->info.local_rank, 1, &backend));
+    need(backend.table->stream_create(backend.device, &stream));
+    need(dt_nccl_table.version(version, sizeof version));
+    CHECK_STR(version, "2.28.9");
+    check_sums_of_all();
+    check_start("fail@1", 600, "unhandled system error");
+    check_start("stall@1", 1, "within comm.timeout_s = 1 s");
+    check_sums_of_all(); // and after errors all is as before
+    backend.table->stream_destroy(backend.device, stream);
+    dt_backend_close(&backend);
+    dt_comm_close(comm);
+    return test_end();
+}

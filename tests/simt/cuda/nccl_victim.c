@@ -1,0 +1,135 @@
+// A job that trains nothing: steps of two sums by NCCL, launched as a graph and waited for in the
+// device as the program's own thread does, in which one rank meets its fate.
+//   nccl_victim FATE RANK [TIMEOUT_S]
+#include "base/log.h"
+#include "comm/device_comm.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { FATAL_STEP = 11, STEPS = 20, ELEMENTS = 3000, COLLECTIVES = 2 };
+
+static struct dt_comm *comm;
+static struct dt_backend backend;
+static struct dt_stream *stream;
+
+static void die(const struct dt_error *error)
+{
+    static char text[16384];
+    size_t length = dt_comm_last_words(comm, error, 0, text, sizeof text);
+    if (length > 0 && write(STDERR_FILENO, text, length) < 0)
+        _exit(1);
+    dt_comm_abort(comm, (int)error->code);
+}
+
+static void on_signal(int number)
+{
+    (void)number;
+    dt_comm_terminated(comm);
+}
+
+static void pass(double seconds)
+{
+    struct timespec t = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    while (nanosleep(&t, &t) != 0)
+        ;
+}
+
+static dt_status launch(struct dt_graph *graph)
+{
+    DT_TRY(backend.table->graph_launch(backend.device, graph, stream));
+    return DT_OK;
+}
+
+// Before its sums, but for "kill-within": then the others' devices come to the sum later.
+static dt_status meet(const char *fate, bool mine, struct dt_graph *graph)
+{
+    if (strcmp(fate, "kill-within") == 0) {
+        if (!mine)
+            pass(1);
+        DT_TRY(launch(graph));
+        pass(0.5); // for its heartbeat, and for its device to come there
+        if (mine)
+            raise(SIGKILL);
+        return DT_OK;
+    }
+    if (mine)
+        pass(0.5);
+    if (mine && strcmp(fate, "kill") == 0)
+        raise(SIGKILL);
+    if (mine && strcmp(fate, "stop") == 0)
+        raise(SIGSTOP);
+    if (mine && strcmp(fate, "sleep") == 0)
+        pass(60);
+    if (mine && strcmp(fate, "late") == 0)
+        pass(1.5);
+    if (mine && strcmp(fate, "fail") == 0)
+        return DT_FAIL(DT_MACHINE, "free some space", "the disk is full");
+    return launch(graph);
+}
+
+static dt_status step(int64_t number, const char *fate, bool victim, struct dt_graph *graph)
+{
+    dt_comm_progress(comm, number, "backward");
+    DT_TRY(number == FATAL_STEP ? meet(fate, victim, graph) : launch(graph));
+    DT_TRY(backend.table->stream_sync(backend.device, stream));
+    return DT_OK;
+}
+
+static dt_status capture(struct dt_device_comm *nccl, void *memory, struct dt_graph **graph)
+{
+    DT_TRY(backend.table->capture_begin(backend.device, stream));
+    for (int i = 0; i < COLLECTIVES; i++)
+        DT_TRY(dt_nccl_table.allreduce(nccl, i, (float *)memory + ELEMENTS * i, ELEMENTS, DT_F32,
+                                       stream));
+    DT_TRY(backend.table->capture_end(backend.device, stream, graph));
+    return DT_OK;
+}
+
+static dt_status train(const char *fate, int rank)
+{
+    struct dt_device_comm *nccl;
+    struct dt_graph *graph;
+    void *memory;
+    int64_t bytes = (int64_t)sizeof(float) * ELEMENTS * COLLECTIVES;
+    DT_TRY(dt_backend_open("cuda", comm->info.local_rank, 1, &backend));
+    DT_TRY(backend.table->stream_create(backend.device, &stream));
+    DT_TRY(backend.table->alloc(backend.device, bytes, &memory));
+    DT_TRY(dt_nccl_table.open(&(struct dt_device_comm_config){.comm = comm,
+                                                              .backend = &backend,
+                                                              .memory = memory,
+                                                              .bytes = bytes,
+                                                              .n_collectives = COLLECTIVES},
+                              &nccl));
+    DT_TRY(capture(nccl, memory, &graph));
+    for (int64_t number = 1; number <= STEPS; number++)
+        DT_TRY(step(number, fate, comm->info.rank == rank, graph));
+    backend.table->graph_destroy(backend.device, graph);
+    dt_nccl_table.close(nccl);
+    backend.table->free(backend.device, memory);
+    backend.table->stream_destroy(backend.device, stream);
+    dt_backend_close(&backend);
+    return DT_OK;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3)
+        return 2;
+    if (dt_comm_open(DT_COMM_KIND_MPI, &comm) != DT_OK)
+        dt_die();
+    dt_die_register(die);
+    signal(SIGTERM, on_signal);
+    dt_comm_set_timeout(comm, argc > 3 ? atof(argv[3]) : 600);
+    dt_log_quiet(comm->info.rank != 0);
+    dt_status status = train(argv[1], atoi(argv[2]));
+    dt_comm_end_if_alone(comm, status);
+    if (status != DT_OK && comm->info.rank == 0)
+        dt_error_print(dt_error_current(), 0);
+    dt_comm_close(comm);
+    return (int)status;
+}
