@@ -411,11 +411,7 @@ void race_copy_arrives(const void *to, const void *from, size_t bytes)
     HOOK(__tsan_read##bytes, bytes, false)                                                         \
     HOOK(__tsan_write##bytes, bytes, true)                                                         \
     HOOK(__tsan_unaligned_read##bytes, bytes, false)                                               \
-    HOOK(__tsan_unaligned_write##bytes, bytes, true)                                               \
-    HOOK(__tsan_volatile_read##bytes, bytes, false)                                                \
-    HOOK(__tsan_volatile_write##bytes, bytes, true)                                                \
-    HOOK(__tsan_unaligned_volatile_read##bytes, bytes, false)                                      \
-    HOOK(__tsan_unaligned_volatile_write##bytes, bytes, true)
+    HOOK(__tsan_unaligned_write##bytes, bytes, true)
 
 HOOKS(1)
 HOOKS(2)
@@ -427,20 +423,13 @@ extern "C" {
 void __tsan_init(void);
 void __tsan_func_entry(void *caller);
 void __tsan_func_exit(void);
-void __tsan_vptr_read(void **object);
-void __tsan_vptr_update(void **object, void *table);
 void __tsan_read_range(void *p, size_t bytes);
 void __tsan_write_range(void *p, size_t bytes);
-void *__tsan_memcpy(void *to, const void *from, size_t bytes);
-void *__tsan_memmove(void *to, const void *from, size_t bytes);
-void *__tsan_memset(void *to, int byte, size_t bytes);
 }
 
 void __tsan_init(void) {}
 void __tsan_func_entry(void *) {}
 void __tsan_func_exit(void) {}
-void __tsan_vptr_read(void **) {}
-void __tsan_vptr_update(void **, void *) {}
 
 void __tsan_read_range(void *p, size_t bytes)
 {
@@ -450,22 +439,4 @@ void __tsan_read_range(void *p, size_t bytes)
 void __tsan_write_range(void *p, size_t bytes)
 {
     simt::touch_from(p, bytes, true, __builtin_return_address(0));
-}
-
-void *__tsan_memcpy(void *to, const void *from, size_t bytes)
-{
-    return __tsan_memmove(to, from, bytes);
-}
-
-void *__tsan_memmove(void *to, const void *from, size_t bytes)
-{
-    simt::touch_from(from, bytes, false, __builtin_return_address(0));
-    simt::touch_from(to, bytes, true, __builtin_return_address(0));
-    return memmove(to, from, bytes);
-}
-
-void *__tsan_memset(void *to, int byte, size_t bytes)
-{
-    simt::touch_from(to, bytes, true, __builtin_return_address(0));
-    return memset(to, byte, bytes);
 }
