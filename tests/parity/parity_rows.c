@@ -1,0 +1,289 @@
+// The ops over rows: every product of a training step, embedding, norm, cross-entropy.
+#include "parity.h"
+
+// A result in storage may fall on either side of a rounding: 2^-8 of a few elements.
+static double stored(dt_dtype type, double tolerance)
+{
+    return type == DT_BF16 ? 2e-3 : tolerance;
+}
+
+struct product {
+    const char *name;
+    int64_t in, out;  // of the layer
+    dt_dtype y_type;  // of forward's result
+    int64_t x_stride; // of its input
+};
+
+static const char *describe(char *text, size_t size, const struct product *linear, const char *role,
+                            const struct dt_gemm_args *a)
+{
+    snprintf(text, size, "%s %s %lldx%lldx%lld %s%s", linear->name, role, (long long)a->m,
+             (long long)a->n, (long long)a->k, dt_dtype_name(a->a_type),
+             a->accumulate ? " +=" : "");
+    return text;
+}
+
+// As training does: the device is told the shape and chooses.
+static void choose_algorithm(struct parity *p, const struct dt_gemm_args *args)
+{
+    char *chosen = NULL;
+    dt_gemm_workspace(&p->cuda, args);
+    check_ok(p->cuda.table->choose(p->cuda.device, p->algorithms, &chosen), "choose");
+    free(p->algorithms);
+    p->algorithms = chosen;
+}
+
+// Sums of k products in another order, and the matrix units' own: in fp32 each addition rounds by
+// 2^-24 of sums that grow as their square root, and some of these errors add up.
+static void compare_gemm(struct parity *p, const struct product *linear, const char *role,
+                         struct dt_gemm_args args)
+{
+    char text[96];
+    int64_t a_rows = args.trans_a ? args.k : args.m, b_rows = args.trans_b ? args.n : args.k;
+    int64_t c_bytes = args.m * args.ldc * dt_dtype_size(args.c_type);
+    args.a = normal_rows(args.a_type, a_rows, args.trans_a ? args.m : args.k, args.lda, 1.0, 1);
+    args.b = normal_rows(args.b_type, b_rows, args.trans_b ? args.k : args.n, args.ldb, 1.0, 2);
+    args.c = args.accumulate ? normal_rows(args.c_type, args.m, args.n, args.ldc, 1.0, 3)
+                             : guarded(c_bytes);
+    double sums = 0x1p-21 * sqrt((double)args.k);
+    const struct parity_field fields[] = {
+        FIELD_IN(gemm, a),
+        FIELD_IN(gemm, b),
+        FIELD_OUT(gemm, c, args.c_type, args.m, args.n, args.ldc, stored(args.c_type, sums), 0),
+        FIELD_WORKSPACE(gemm),
+        {0}};
+    choose_algorithm(p, &args);
+    parity_compare(p, PARITY_gemm, fields, &args, describe(text, sizeof text, linear, role, &args));
+    release((void *)(uintptr_t)args.a, "a");
+    release((void *)(uintptr_t)args.b, "b");
+    RELEASE(args.c);
+}
+
+static int64_t stride_of(dt_dtype type, int64_t width)
+{
+    int64_t step = 16 / dt_dtype_size(type);
+    return (width + step - 1) / step * step;
+}
+
+// A layer's three products over `rows` tokens: y = x · Wᵀ, dx = dy · W, dW = dyᵀ · x.
+static void compare_linear(struct parity *p, const struct product *l, int64_t rows, dt_dtype type)
+{
+    int64_t y_stride = stride_of(type, l->out);
+    struct dt_gemm_args forward = {.m = rows,
+                                   .n = l->out,
+                                   .k = l->in,
+                                   .lda = l->x_stride,
+                                   .ldb = l->in,
+                                   .trans_b = true,
+                                   .ldc = stride_of(l->y_type, l->out),
+                                   .a_type = type,
+                                   .b_type = type,
+                                   .c_type = l->y_type};
+    struct dt_gemm_args input = {.m = rows,
+                                 .n = l->in,
+                                 .k = l->out,
+                                 .lda = y_stride,
+                                 .ldb = l->in,
+                                 .ldc = l->x_stride,
+                                 .a_type = type,
+                                 .b_type = type,
+                                 .c_type = type};
+    struct dt_gemm_args weight = {.m = l->out,
+                                  .n = l->in,
+                                  .k = rows,
+                                  .lda = y_stride,
+                                  .trans_a = true,
+                                  .ldb = l->x_stride,
+                                  .ldc = l->in,
+                                  .a_type = type,
+                                  .b_type = type,
+                                  .c_type = DT_F32};
+    compare_gemm(p, l, "forward", forward);
+    compare_gemm(p, l, "dX", input);
+    compare_gemm(p, l, "dW", weight);
+    input.accumulate = weight.accumulate = true;
+    compare_gemm(p, l, "dX", input);
+    compare_gemm(p, l, "dW", weight);
+}
+
+static void compare_products(struct parity *p, const struct parity_sizes *s)
+{
+    int64_t rows = s->batch * s->length, columns = s->dt_rank + 2 * s->state;
+    const struct product layers[] = {
+        {"in_proj", s->d_model, 2 * s->inner, s->type, stride_of(s->type, s->d_model)},
+        {"x_proj", s->inner, columns, s->type, stride_of(s->type, s->inner)},
+        {"dt_proj", s->dt_rank, s->inner, s->type, stride_of(s->type, columns)},
+        {"out_proj", s->inner, s->d_model, s->type, stride_of(s->type, s->inner)}};
+    const struct product head = {"head", s->d_model, s->vocab, DT_F32,
+                                 stride_of(s->type, s->d_model)};
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
+        compare_linear(p, &layers[i], rows, s->type);
+    compare_linear(p, &head, s->tile, s->type);
+}
+
+// Tokens as text has them: a few often, the last of the vocabulary too.
+static int32_t *make_ids(int64_t rows, int64_t vocab)
+{
+    struct dt_philox rng = dt_philox_init(21, 7, 0);
+    int32_t *ids = guarded(rows * 4);
+    for (int64_t r = 0; r < rows; r++) {
+        double u = (double)dt_philox_u32(&rng) * 0x1p-32;
+        ids[r] = (int32_t)(u * u * u * (double)vocab);
+    }
+    ids[rows / 2] = (int32_t)(vocab - 1);
+    return ids;
+}
+
+// Forward copies, and both add a token's rows in their order: the same bits.
+static void compare_embed(struct parity *p, const struct parity_sizes *s)
+{
+    int64_t rows = s->batch * s->length, d = s->d_model, V = s->vocab;
+    int32_t *ids = make_ids(rows, V);
+    struct dt_embed_forward_args forward = {.rows = rows,
+                                            .width = d,
+                                            .vocab = V,
+                                            .dtype = s->type,
+                                            .ids = ids,
+                                            .table = normal_rows(s->type, V, d, d, 1.0, 1),
+                                            .out = guarded(rows * d * 4)};
+    const struct parity_field forward_fields[] = {
+        FIELD_IN(embed_forward, ids),
+        FIELD_IN(embed_forward, table),
+        FIELD_OUT(embed_forward, out, DT_F32, rows, d, d, 0.0, 0),
+        {0}};
+    struct dt_embed_backward_args backward = {.rows = rows,
+                                              .width = d,
+                                              .vocab = V,
+                                              .ids = ids,
+                                              .dout = normal(rows * d, 1.0, 2),
+                                              .dtable = normal(V * d, 1.0, 3),
+                                              .accumulate = true};
+    const struct parity_field backward_fields[] = {
+        FIELD_IN(embed_backward, ids),
+        FIELD_IN(embed_backward, dout),
+        FIELD_OUT(embed_backward, dtable, DT_F32, V, d, d, 0.0, 0),
+        FIELD_WORKSPACE(embed_backward),
+        {0}};
+    parity_compare(p, PARITY_embed_forward, forward_fields, &forward, dt_dtype_name(s->type));
+    parity_compare(p, PARITY_embed_backward, backward_fields, &backward, "+=");
+    RELEASE(ids);
+    release((void *)(uintptr_t)forward.table, "table");
+    RELEASE(forward.out);
+    release((void *)(uintptr_t)backward.dout, "dout");
+    RELEASE(backward.dtable);
+}
+
+// The sum is one addition: the same bits. Squares and, backward, a thousand rows are added in
+// another order.
+static void compare_norm(struct parity *p, const struct parity_sizes *s)
+{
+    const double near = 1e-5;
+    int64_t rows = s->batch * s->length, d = s->d_model, stride = stride_of(s->type, d + 3);
+    int64_t bytes = rows * stride * dt_dtype_size(s->type);
+    struct dt_rmsnorm_residual_forward_args forward = {
+        .rows = rows,
+        .width = d,
+        .dtype = s->type,
+        .eps = 1e-5f,
+        .residual = normal(rows * d, 1.0, 1),
+        .x = normal_rows(s->type, rows, d, stride, 1.0, 2),
+        .x_stride = stride,
+        .weight = normal(d, 1.0, 3),
+        .residual_out = guarded(rows * d * 4),
+        .y = guarded(bytes),
+        .y_stride = stride,
+        .rstd = guarded(rows * 4)};
+    const struct parity_field forward_fields[] = {
+        FIELD_IN(rmsnorm_residual_forward, residual),
+        FIELD_IN(rmsnorm_residual_forward, x),
+        FIELD_IN(rmsnorm_residual_forward, weight),
+        FIELD_OUT(rmsnorm_residual_forward, residual_out, DT_F32, rows, d, d, 0.0, 0),
+        FIELD_OUT(rmsnorm_residual_forward, y, s->type, rows, d, stride, stored(s->type, near), 0),
+        FIELD_OUT(rmsnorm_residual_forward, rstd, DT_F32, 1, rows, rows, near, 0),
+        {0}};
+    parity_compare(p, PARITY_rmsnorm_residual_forward, forward_fields, &forward,
+                   dt_dtype_name(s->type));
+    struct dt_rmsnorm_residual_backward_args backward = {
+        .rows = rows,
+        .width = d,
+        .dtype = s->type,
+        .dy = normal_rows(s->type, rows, d, stride, 1.0, 4),
+        .dy_stride = stride,
+        .residual = forward.residual_out,
+        .rstd = forward.rstd,
+        .weight = forward.weight,
+        .dresidual = normal(rows * d, 1.0, 5),
+        .dx = guarded(bytes),
+        .dx_stride = stride,
+        .dweight = normal(d, 1.0, 6),
+        .accumulate = true};
+    const struct parity_field backward_fields[] = {
+        FIELD_IN(rmsnorm_residual_backward, dy),
+        FIELD_IN(rmsnorm_residual_backward, residual),
+        FIELD_IN(rmsnorm_residual_backward, rstd),
+        FIELD_IN(rmsnorm_residual_backward, weight),
+        FIELD_OUT(rmsnorm_residual_backward, dresidual, DT_F32, rows, d, d, near, 0),
+        FIELD_OUT(rmsnorm_residual_backward, dx, s->type, rows, d, stride, stored(s->type, near),
+                  0),
+        FIELD_OUT(rmsnorm_residual_backward, dweight, DT_F32, 1, d, d, near, 0),
+        FIELD_WORKSPACE(rmsnorm_residual_backward),
+        {0}};
+    parity_compare(p, PARITY_rmsnorm_residual_backward, backward_fields, &backward,
+                   dt_dtype_name(s->type));
+    release((void *)(uintptr_t)forward.residual, "residual");
+    release((void *)(uintptr_t)forward.x, "x");
+    release((void *)(uintptr_t)forward.weight, "weight");
+    RELEASE(forward.residual_out);
+    RELEASE(forward.y);
+    RELEASE(forward.rstd);
+    release((void *)(uintptr_t)backward.dy, "dy");
+    RELEASE(backward.dresidual);
+    RELEASE(backward.dx);
+    RELEASE(backward.dweight);
+}
+
+// The device's exponential is within 2 ulp plus 2^-21.4 |x| of x up to 20 or so; sums over the
+// vocabulary in another order.
+static void compare_xent(struct parity *p, const struct parity_sizes *s)
+{
+    const double near = 1e-5;
+    int64_t rows = s->tile, width = s->vocab, vocab = width - 3, stride = width + 8;
+    int32_t *labels = make_ids(rows, vocab);
+    labels[rows / 3] = DT_LABEL_IGNORED;
+    struct dt_xent_args args = {.rows = rows,
+                                .vocab = vocab,
+                                .width = width,
+                                .logits = normal_rows(DT_F32, rows, vocab, stride, 3.0, 1),
+                                .logits_stride = stride,
+                                .labels = labels,
+                                .scale = 0.25f,
+                                .dtype = s->type,
+                                .dlogits = guarded(rows * stride * dt_dtype_size(s->type)),
+                                .dlogits_stride = stride,
+                                .losses = guarded(rows * 4),
+                                .sum = guarded(sizeof(struct dt_loss_sum))};
+    *args.sum = (struct dt_loss_sum){1.5, 2.0};
+    const struct parity_field fields[] = {
+        FIELD_IN(xent, logits),
+        FIELD_IN(xent, labels),
+        FIELD_OUT(xent, dlogits, s->type, rows, width, stride, stored(s->type, near), 0),
+        FIELD_OUT(xent, losses, DT_F32, 1, rows, rows, near, 0),
+        FIELD_OUT(xent, sum, DT_F64, 1, 2, 2, near, 0),
+        FIELD_WORKSPACE(xent),
+        {0}};
+    parity_compare(p, PARITY_xent, fields, &args, dt_dtype_name(s->type));
+    RELEASE(labels);
+    release((void *)(uintptr_t)args.logits, "logits");
+    RELEASE(args.dlogits);
+    RELEASE(args.losses);
+    RELEASE(args.sum);
+}
+
+int parity_rows(struct parity *p, const struct parity_sizes *s)
+{
+    compare_products(p, s);
+    compare_embed(p, s);
+    compare_norm(p, s);
+    compare_xent(p, s);
+    return test_end();
+}

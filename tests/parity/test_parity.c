@@ -1,0 +1,92 @@
+// Every op on CUDA against the CPU, in one process: at the shapes of the 130M model, or small ones
+// (for tools that slow a device down, and for devices that are simulated). Skipped where there is
+// no CUDA device. Argument: model or small.
+#include "parity.h"
+
+static const struct parity_sizes model_sizes = {.length = 2048,
+                                                .d_model = 768,
+                                                .inner = 1536,
+                                                .state = 16,
+                                                .taps = 4,
+                                                .dt_rank = 48,
+                                                .vocab = 50280,
+                                                .tile = 128};
+// Nothing a multiple of anything.
+static const struct parity_sizes small_sizes = {.length = 37,
+                                                .d_model = 20,
+                                                .inner = 43,
+                                                .state = 5,
+                                                .taps = 3,
+                                                .dt_rank = 3,
+                                                .vocab = 105,
+                                                .tile = 11};
+
+// 0, or why there is no comparison.
+static const char *find_device(void)
+{
+    const struct dt_known_backend *cuda = dt_backend_find("cuda");
+    int n = 0;
+    if (!cuda)
+        return "this build has no CUDA";
+    if (cuda->table->count(&n) == DT_OK && n > 0)
+        return NULL;
+    return dt_error_current()->message;
+}
+
+static struct parity open_both(void)
+{
+    struct parity p = {0};
+    p.cpu = open_cpu(0);
+    check_ok(dt_backend_open("cuda", 0, 0, &p.cuda), "opening the device");
+    if (!p.cuda.device)
+        exit(1);
+    check_ok(p.cuda.table->stream_create(p.cuda.device, &p.stream), "stream_create");
+    return p;
+}
+
+static void close_both(struct parity *p)
+{
+    CHECK_INT(p->cuda.table->memory_in_use(p->cuda.device), 0);
+    p->cuda.table->stream_destroy(p->cuda.device, p->stream);
+    free(p->algorithms);
+    dt_backend_close(&p->cuda);
+    dt_backend_close(&p->cpu);
+}
+
+static int compare_all(struct parity *p, struct parity_sizes sizes)
+{
+    static const dt_dtype types[] = {DT_F32, DT_BF16};
+    int failed = 0;
+    for (int i = 0; i < 2; i++)
+        for (sizes.batch = 1; sizes.batch <= 2; sizes.batch++) {
+            sizes.type = types[i];
+            fprintf(stderr, "%s, %d sequences of %d tokens\n", dt_dtype_name(types[i]),
+                    (int)sizes.batch, (int)sizes.length);
+            failed |= parity_scan(p, &sizes);
+            failed |= parity_conv(p, &sizes);
+            failed |= parity_rows(p, &sizes);
+            if (sizes.batch == 1)
+                failed |= parity_flat(p, &sizes);
+        }
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    bool model = argc == 2 && strcmp(argv[1], "model") == 0;
+    const char *reason = find_device();
+    if (argc != 2 || (!model && strcmp(argv[1], "small") != 0)) {
+        fprintf(stderr, "usage: test_parity model|small\n");
+        return 2;
+    }
+    if (reason) {
+        fprintf(stderr, "skipped: %s\n", reason);
+        return TEST_SKIP;
+    }
+    struct parity p = open_both();
+    int failed = compare_all(&p, model ? model_sizes : small_sizes);
+    for (int op = 0; op < PARITY_OPS; op++)
+        CHECK(p.done[op], "nothing compares %s", parity_op_of((enum parity_index)op).name);
+    close_both(&p);
+    return test_end() || failed;
+}
