@@ -13,10 +13,6 @@ struct CUgraphExec_st {
     simt::task_ref last; // of its newest launch
 };
 
-struct CUgraphNode_st {
-    int unused;
-};
-
 namespace simt
 {
 static std::vector<capture_ref> &captures = *new std::vector<capture_ref>; // open ones
@@ -48,14 +44,16 @@ cudaError_t refuse_while_any_captures(void)
     return captures.empty() ? cudaSuccess : cudaErrorStreamCaptureUnsupported;
 }
 
-cudaError_t capture_work(CUstream_st *stream, const work_ref &what)
+bool any_captured_blocks(void)
+{
+    return std::any_of(members.begin(), members.end(), [](CUstream_st *s) { return s->blocks; });
+}
+
+void capture_work(CUstream_st *stream, const work_ref &what)
 {
     capture &capture = *stream->capture;
-    if (!capture.valid)
-        return cudaErrorStreamCaptureInvalidated;
     capture.nodes.push_back({what, stream->number, stream->tips});
     stream->tips = {capture.nodes.size() - 1};
-    return cudaSuccess;
 }
 
 static void join(CUstream_st *stream, const capture_ref &capture)
@@ -75,8 +73,6 @@ static void merge(tips &into, const tips &other)
 // One of the two is in a capture.
 cudaError_t capture_wait(CUstream_st *stream, CUevent_st *event)
 {
-    if (stream->capture && !stream->capture->valid)
-        return cudaErrorStreamCaptureInvalidated;
     if (!event->capture)
         return spoil(stream->capture, cudaErrorStreamCaptureIsolation);
     if (!event->capture->open)
@@ -85,7 +81,7 @@ cudaError_t capture_wait(CUstream_st *stream, CUevent_st *event)
         return cudaErrorStreamCaptureInvalidated;
     if (stream->capture && stream->capture != event->capture)
         return spoil(event->capture, spoil(stream->capture, cudaErrorStreamCaptureMerge));
-    if (stream == find_stream(NULL))
+    if (stream->is_null)
         return spoil(event->capture, cudaErrorStreamCaptureImplicit);
     if (!stream->capture)
         join(stream, event->capture);
@@ -230,11 +226,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle)
 {
     return call([&](guard &) {
         CUstream_st *stream = find_stream(handle);
-        if (!exec)
-            return cudaErrorInvalidValue;
-        if (!stream)
-            return cudaErrorInvalidResourceHandle;
-        if (stream->capture)
+        cudaError_t error = exec ? may_put(stream) : cudaErrorInvalidValue;
+        if (error)
+            return error;
+        if (stream->capture) // as a graph in a graph, which dtrain has none of
             return spoil(stream->capture, cudaErrorStreamCaptureUnsupported);
         launch_nodes(exec, stream);
         return cudaSuccess;

@@ -84,7 +84,9 @@ bool is_done(const task_ref &task); // NULL is
 int current_device(void);
 // That of the handle, NULL being the current device's own; NULL where there is none such.
 CUstream_st *find_stream(cudaStream_t handle);
-cudaError_t append(CUstream_st *stream, const work_ref &what);
+// Whether work may be put on the stream now (NULL: there is none such).
+cudaError_t may_put(CUstream_st *stream);
+cudaError_t append(CUstream_st *stream, const work_ref &what); // where it may
 
 // ---- capture.cpp
 
@@ -110,7 +112,8 @@ cudaError_t spoil(const capture_ref &capture, cudaError_t error);
 cudaError_t refuse_while_capturing(void);
 // For calls that wait for all streams, while any is captured.
 cudaError_t refuse_while_any_captures(void);
-cudaError_t capture_work(CUstream_st *stream, const work_ref &what);
+bool any_captured_blocks(void); // a captured stream that the NULL stream would wait for
+void capture_work(CUstream_st *stream, const work_ref &what);
 cudaError_t capture_wait(CUstream_st *stream, CUevent_st *event);
 
 // ---- memory.cpp
@@ -122,6 +125,7 @@ bool touches_device_memory(const void *at, size_t bytes);
 
 struct CUstream_st {
     int device, number;
+    bool is_null, blocks; // a blocking one is known to the NULL stream
     simt::task_ref last;
     simt::capture_ref capture; // NULL: not being captured
     simt::tips tips;

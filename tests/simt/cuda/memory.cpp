@@ -46,8 +46,8 @@ static cudaError_t release(guard &hold, void *memory, bool pinned)
     auto found = blocks.find((uintptr_t)memory);
     if (found == blocks.end() || (found->second.device == PINNED) != pinned)
         return cudaErrorInvalidValue;
+    blocks.erase(found);
     error = wait_for_all(hold);
-    blocks.erase((uintptr_t)memory);
     free(memory);
     return error;
 }

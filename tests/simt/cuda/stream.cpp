@@ -10,10 +10,12 @@ static std::set<CUstream_st *> &streams = *new std::set<CUstream_st *>;
 static std::set<CUevent_st *> &events = *new std::set<CUevent_st *>;
 static int streams_made;
 
-static CUstream_st *add_stream(int device)
+static CUstream_st *add_stream(int device, bool is_null, bool blocks)
 {
     CUstream_st *made = new CUstream_st();
     made->device = device;
+    made->is_null = is_null;
+    made->blocks = blocks;
     made->number = streams_made++;
     streams.insert(made);
     return made;
@@ -23,7 +25,7 @@ static CUstream_st *null_stream(int device)
 {
     static std::map<int, CUstream_st *> &made = *new std::map<int, CUstream_st *>;
     CUstream_st *&one = made[device];
-    return one ? one : one = add_stream(device);
+    return one ? one : one = add_stream(device, true, false);
 }
 
 CUstream_st *find_stream(cudaStream_t handle)
@@ -33,11 +35,26 @@ CUstream_st *find_stream(cudaStream_t handle)
     return streams.count(handle) ? handle : NULL;
 }
 
+cudaError_t may_put(CUstream_st *stream)
+{
+    if (!stream)
+        return cudaErrorInvalidResourceHandle;
+    if (stream->capture && !stream->capture->valid)
+        return cudaErrorStreamCaptureInvalidated;
+    if (stream->is_null && any_captured_blocks())
+        return cudaErrorStreamCaptureImplicit;
+    return cudaSuccess;
+}
+
 cudaError_t append(CUstream_st *stream, const work_ref &what)
 {
+    cudaError_t error = may_put(stream);
+    if (error)
+        return error;
     if (stream->capture)
-        return capture_work(stream, what);
-    stream->last = put(what, stream->number, {stream->last});
+        capture_work(stream, what);
+    else
+        stream->last = put(what, stream->number, {stream->last});
     return cudaSuccess;
 }
 
@@ -69,7 +86,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flag
     return call([&](guard &) {
         if (!stream || flags > cudaStreamNonBlocking)
             return cudaErrorInvalidValue;
-        *stream = add_stream(current_device());
+        *stream = add_stream(current_device(), false, flags != cudaStreamNonBlocking);
         return cudaSuccess;
     });
 }
@@ -115,10 +132,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
 {
     return call([&](guard &) {
         CUstream_st *stream = find_stream(handle);
-        if (!stream || !events.count(event))
-            return cudaErrorInvalidResourceHandle;
-        if (flags != cudaEventWaitDefault)
-            return cudaErrorInvalidValue;
+        cudaError_t error = events.count(event) ? may_put(stream) : cudaErrorInvalidResourceHandle;
+        if (error || flags != cudaEventWaitDefault)
+            return error ? error : cudaErrorInvalidValue;
         if (stream->capture || event->capture)
             return capture_wait(stream, event);
         stream->last = put(NULL, stream->number, {stream->last, event->point});
@@ -152,10 +168,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
 {
     return call([&](guard &) {
         CUstream_st *stream = find_stream(handle);
-        if (!stream || !events.count(event) || event->device != stream->device)
+        cudaError_t error = may_put(stream);
+        if (error)
+            return error;
+        if (!events.count(event) || event->device != stream->device)
             return cudaErrorInvalidResourceHandle;
-        if (stream->capture && !stream->capture->valid)
-            return cudaErrorStreamCaptureInvalidated;
         event->capture = stream->capture;
         event->tips = stream->tips;
         event->point = NULL;

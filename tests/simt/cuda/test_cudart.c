@@ -155,6 +155,25 @@ static void test_forgotten_sync(void)
         _exit(SEEN);
 }
 
+static void *use_own_stream(void *unused)
+{
+    (void)unused;
+    cudaStream_t first = new_stream(), second = new_stream();
+    for (int i = 0; i < 5; i++)
+        CHECK_NEAR(to_and_fro(first, second, 0), 25.0, 0.0);
+    return NULL;
+}
+
+static void test_host_threads(void)
+{
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        CHECK_INT(pthread_create(&threads[i], NULL, use_own_stream, NULL), 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+}
+
 static void test_events(void)
 {
     cudaStream_t stream = new_stream();
@@ -207,6 +226,21 @@ static void test_enqueue(void)
     OK(cudaDeviceSynchronize());
     CHECK_INT(turn, STREAMS);
     CHECK(asked >= STREAMS, "asked %d times", asked);
+}
+
+static bool never(void *context)
+{
+    (void)context;
+    return false;
+}
+
+// The process ends all the same.
+static void test_exit_with_work(void)
+{
+    float *x = device_array();
+    for (int i = 0; i < 20; i++)
+        work(add(x, 1.0f, N, new_stream()));
+    simt_enqueue("endless", new_stream(), never, NULL, 0);
 }
 
 // ---- graphs
@@ -430,6 +464,23 @@ static void test_joining(void)
     check_invalid(&r);
 }
 
+// Under way at the same time: the NULL stream would wait for one stream, not for the other.
+static void test_null_stream(void)
+{
+    struct rig r = new_rig();
+    cudaGraph_t graph = NULL;
+    cudaStream_t blocking = NULL;
+    begin(&r);
+    OK(cudaMemsetAsync(r.y, 0, N * sizeof *r.y, NULL));
+    OK(cudaStreamEndCapture(r.stream, &graph));
+    OK(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault));
+    OK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeThreadLocal));
+    CHECK_CUDA(cudaMemsetAsync(r.y, 0, N * sizeof *r.y, NULL), cudaErrorStreamCaptureImplicit);
+    OK(cudaStreamEndCapture(blocking, &graph));
+    OK(cudaMemsetAsync(r.y, 0, N * sizeof *r.y, NULL));
+    OK(cudaStreamSynchronize(NULL));
+}
+
 static void *do_elsewhere(void *context)
 {
     const struct rig *r = context;
@@ -501,6 +552,34 @@ static void test_copies(void)
 }
 
 // ---- faults
+
+// How often stderr, which `to` took in, speaks of a simulated device.
+static int lines_of(FILE *to)
+{
+    char line[1024];
+    int lines = 0;
+    rewind(to);
+    while (fgets(line, sizeof line, to))
+        lines += strncmp(line, "simt: ", 6) == 0;
+    return lines;
+}
+
+static void test_fault_is_told_once(void)
+{
+    FILE *to = tmpfile();
+    int before = dup(2);
+    if (!to)
+        exit(WRONG);
+    dup2(fileno(to), 2);
+    part_at_barrier(new_stream());
+    part_at_barrier(new_stream());
+    cudaError_t error = cudaDeviceSynchronize();
+    dup2(before, 2);
+    CHECK_CUDA(error, cudaErrorLaunchFailure);
+    CHECK_INT(lines_of(to), 1);
+    fclose(to);
+    dt_error_clear();
+}
 
 static void test_fault(void)
 {
@@ -623,14 +702,17 @@ int main(void)
 {
     IN_ALL_ORDERS(test_stream_order);
     IN_ALL_ORDERS(test_event_waits);
+    IN_ALL_ORDERS(test_host_threads);
     IN_ALL_ORDERS(test_events);
     IN_ALL_ORDERS(test_enqueue);
+    IN_ALL_ORDERS(test_exit_with_work);
     IN_ALL_ORDERS(test_graph);
     IN_ALL_ORDERS(test_launches_apart);
     IN_ALL_ORDERS(test_enqueue_in_graph);
     IN_ALL_ORDERS(test_other_thread);
     IN_ALL_ORDERS(test_copies);
     IN_ALL_ORDERS(test_fault);
+    IN_ALL_ORDERS(test_fault_is_told_once);
     // In ascending and descending order for sure: the device waits for what the host says.
     SEEN_IN(2, test_forgotten_wait);
     SEEN_IN(2, test_forgotten_sync);
@@ -638,6 +720,7 @@ int main(void)
     WITH(NULL, NULL, test_forbidden_in_capture);
     WITH(NULL, NULL, test_captured_events);
     WITH(NULL, NULL, test_joining);
+    WITH(NULL, NULL, test_null_stream);
     WITH("SIMT_MEMORY=100000", NULL, test_memory);
     WITH("SIMT_DEVICES=2", NULL, test_two_devices);
     WITH("SIMT_DEVICES=2", "SIMT_UUID=same", test_one_uuid);
