@@ -20,6 +20,8 @@ struct parity {
     struct dt_backend cpu, cuda;
     struct dt_stream *stream;
     char *algorithms; // of GEMM, as chosen so far
+    char *workspace;  // device memory of workspace_bytes between bands
+    int64_t workspace_bytes;
     bool done[PARITY_OPS];
 };
 
@@ -177,54 +179,99 @@ static inline void compare_field(const struct parity_field *f, const char *op, c
 
 // ---- running
 
-// The workspace that the op asks for, unwritten, into the args; NULL where it has none.
-static inline void *take_workspace(const struct parity_op *op, const struct dt_backend *backend,
-                                   const struct parity_field *fields, void *args)
+// NULL where the op has none.
+static inline const struct parity_field *find_workspace(const struct parity_field *fields)
 {
-    for (const struct parity_field *f = fields; f->role; f++)
-        if (f->role == PARITY_WORKSPACE) {
-            int64_t bytes = op->workspace(backend, args);
-            void *workspace = guarded(bytes);
-            memcpy((char *)args + f->bytes_at, &bytes, sizeof bytes);
-            *pointer_at(args, f->at) = workspace;
-            return workspace;
-        }
-    return NULL;
+    while (fields->role && fields->role != PARITY_WORKSPACE)
+        fields++;
+    return fields->role ? fields : NULL;
 }
 
-static inline void run_on_device(const struct parity *p, const struct parity_op *op,
+static inline void set_workspace(const struct parity_field *field, void *args, void *workspace,
+                                 int64_t bytes)
+{
+    memcpy((char *)args + field->bytes_at, &bytes, sizeof bytes);
+    *pointer_at(args, field->at) = workspace;
+}
+
+// The device's workspace is one memory for all: a band, what the op asks for, not yet written, and
+// another band.
+static inline void prepare_workspace(struct parity *p, int64_t bytes)
+{
+    const struct dt_device_table *table = p->cuda.table;
+    struct dt_device *device = p->cuda.device;
+    if (bytes > p->workspace_bytes) {
+        table->free(device, p->workspace);
+        check_ok(table->alloc(device, bytes + 2 * GUARD, (void **)&p->workspace), "alloc");
+        p->workspace_bytes = bytes;
+    }
+    check_ok(table->fill(device, p->workspace, GUARD_BYTE, GUARD, p->stream), "fill");
+    check_ok(table->fill(device, p->workspace + GUARD, FRESH_BYTE, bytes, p->stream), "fill");
+    check_ok(table->fill(device, p->workspace + GUARD + bytes, GUARD_BYTE, GUARD, p->stream),
+             "fill");
+}
+
+static inline void check_workspace(const struct parity *p, const char *op, int64_t bytes)
+{
+    const struct dt_device_table *table = p->cuda.table;
+    char bands[2 * GUARD];
+    int wrong = 0;
+    check_ok(table->to_host(p->cuda.device, bands, p->workspace, GUARD, p->stream), "to_host");
+    check_ok(table->to_host(p->cuda.device, bands + GUARD, p->workspace + GUARD + bytes, GUARD,
+                            p->stream),
+             "to_host");
+    check_ok(table->stream_sync(p->cuda.device, p->stream), "stream_sync");
+    for (int i = 0; i < 2 * GUARD; i++)
+        wrong += bands[i] != GUARD_BYTE;
+    CHECK(wrong == 0, "%s wrote past the ends of its workspace", op);
+}
+
+static inline void check_after_run(const struct parity_op *op, const struct parity_field *field,
+                                   const void *out, const void *host)
+{
+    CHECK(guards_whole(out), "%s wrote past the ends of %s", op->name, field->name);
+    if (field->role == PARITY_IN)
+        CHECK(same_bits(out, host), "%s wrote to %s", op->name, field->name);
+}
+
+static inline void run_on_device(struct parity *p, const struct parity_op *op,
                                  const struct parity_field *fields, const void *host_args,
                                  void *out[PARITY_FIELDS])
 {
     char args[512];
     const void *host[PARITY_FIELDS] = {0};
+    const struct parity_field *workspace = find_workspace(fields);
+    int64_t bytes = workspace ? op->workspace(&p->cuda, host_args) : 0;
     memcpy(args, host_args, op->size);
-    void *workspace = take_workspace(op, &p->cuda, fields, args);
     for (int i = 0; fields[i].role; i++) {
-        host[i] = *pointer_at(args, fields[i].at);
+        host[i] = fields[i].role == PARITY_WORKSPACE ? NULL : *pointer_at(args, fields[i].at);
         if (host[i])
             *pointer_at(args, fields[i].at) = upload(p, host[i]);
     }
-    check_ok(op->run(&p->cuda, args, p->stream), op->name);
-    for (int i = 0; fields[i].role; i++) {
-        void *device = *pointer_at(args, fields[i].at);
-        out[i] = host[i] ? download(p, device, host[i]) : NULL;
-        if (out[i])
-            CHECK(guards_whole(out[i]), "%s wrote past the ends of %s", op->name, fields[i].name);
-        if (out[i] && fields[i].role == PARITY_IN)
-            CHECK(same_bits(out[i], host[i]), "%s wrote to %s", op->name, fields[i].name);
+    if (workspace) {
+        prepare_workspace(p, bytes);
+        set_workspace(workspace, args, p->workspace + GUARD, bytes);
     }
+    check_ok(op->run(&p->cuda, args, p->stream), op->name);
     if (workspace)
-        release(workspace, "the workspace");
+        check_workspace(p, op->name, bytes);
+    for (int i = 0; fields[i].role; i++) {
+        out[i] = host[i] ? download(p, *pointer_at(args, fields[i].at), host[i]) : NULL;
+        if (out[i])
+            check_after_run(op, &fields[i], out[i], host[i]);
+    }
 }
 
 static inline void run_on_cpu(const struct parity *p, const struct parity_op *op,
                               const struct parity_field *fields, void *args)
 {
-    void *workspace = take_workspace(op, &p->cpu, fields, args);
+    const struct parity_field *field = find_workspace(fields);
+    int64_t bytes = field ? op->workspace(&p->cpu, args) : 0;
+    void *workspace = guarded(bytes);
+    if (field)
+        set_workspace(field, args, workspace, bytes);
     check_ok(op->run(&p->cpu, args, NULL), op->name);
-    if (workspace)
-        release(workspace, "the workspace");
+    release(workspace, "the workspace");
 }
 
 // args: host pointers between guard bands; what the op writes is the CPU's afterwards. Arrays that

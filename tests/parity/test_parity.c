@@ -46,6 +46,7 @@ static struct parity open_both(void)
 
 static void close_both(struct parity *p)
 {
+    p->cuda.table->free(p->cuda.device, p->workspace);
     CHECK_INT(p->cuda.table->memory_in_use(p->cuda.device), 0);
     p->cuda.table->stream_destroy(p->cuda.device, p->stream);
     free(p->algorithms);
