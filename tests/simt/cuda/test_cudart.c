@@ -184,15 +184,14 @@ static void test_events(void)
     OK(cudaMemsetAsync(x, 0, N * sizeof *x, stream));
     copy_out(out, x, stream);
     OK(cudaEventRecord(event, stream));
-    cudaError_t error = cudaEventQuery(event);
-    CHECK(error == cudaSuccess || error == cudaErrorNotReady, "%s", cudaGetErrorName(error));
-    CHECK_CUDA(cudaGetLastError(), error);
-    while ((error = cudaEventQuery(event)) == cudaErrorNotReady)
+    cudaError_t error, other = cudaSuccess;
+    while ((error = cudaEventQuery(event)) == cudaErrorNotReady) {
+        other = cudaErrorNotReady; // which CUDA keeps as the last error, too
         usleep(100);
+    }
     OK(error);
     CHECK(all_are(out, 0.0f), "%g", (double)out[0]);
-    CHECK_CUDA(cudaGetLastError() == cudaSuccess ? cudaSuccess : cudaErrorNotReady,
-               cudaErrorNotReady);
+    CHECK_CUDA(cudaGetLastError(), other);
     OK(cudaGetLastError());
 }
 
@@ -273,6 +272,17 @@ static cudaGraph_t capture(const struct rig *r)
     return graph;
 }
 
+// Ends the capture and makes what it noted launchable.
+static cudaGraphExec_t end(cudaStream_t stream)
+{
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaGraphInstantiate(&exec, graph, 0));
+    OK(cudaGraphDestroy(graph));
+    return exec;
+}
+
 static void test_graph(void)
 {
     struct rig r = new_rig();
@@ -299,16 +309,13 @@ static void test_graph(void)
 static void test_launches_apart(void)
 {
     struct rig r = new_rig();
-    cudaGraph_t graph = NULL;
-    cudaGraphExec_t exec = NULL;
     OK(cudaMemsetAsync(r.x, 0, N * sizeof *r.x, r.stream));
     OK(cudaMemsetAsync(r.y, 0, N * sizeof *r.y, r.stream));
     OK(cudaDeviceSynchronize());
     OK(cudaStreamBeginCapture(r.stream, cudaStreamCaptureModeThreadLocal));
     work(add(r.x, 1.0f, N, r.stream)); // x = 2 (x + 1): 2, 6, 14, 30 where they do not mix
     work(scale(r.x, 2.0f, N, r.stream));
-    OK(cudaStreamEndCapture(r.stream, &graph));
-    OK(cudaGraphInstantiate(&exec, graph, 0));
+    cudaGraphExec_t exec = end(r.stream);
     for (int i = 0; i < 4; i++)
         OK(cudaGraphLaunch(exec, i % 2 ? r.stream : r.side));
     OK(cudaGraphExecDestroy(exec)); // a launch under way goes on
@@ -316,28 +323,25 @@ static void test_launches_apart(void)
     copy_out(r.out, r.x, r.stream);
     OK(cudaStreamSynchronize(r.stream));
     CHECK(all_are(r.out, 30.0f), "%g", (double)r.out[0]);
-    OK(cudaGraphDestroy(graph));
 }
 
 static void test_forgotten_wait_in_graph(void)
 {
     struct rig r = new_rig();
-    cudaGraph_t graph = NULL;
-    cudaGraphExec_t exec = NULL;
     OK(cudaStreamBeginCapture(r.side, cudaStreamCaptureModeThreadLocal));
     follow(r.stream, r.side);
     copy_in(r.x, r.in, r.side);
     work(add(r.x, 2.0f, N, r.stream)); // should have followed the copy
     follow(r.side, r.stream);
     copy_out(r.out, r.x, r.side);
-    OK(cudaStreamEndCapture(r.side, &graph));
-    OK(cudaGraphInstantiate(&exec, graph, 0));
+    cudaGraphExec_t exec = end(r.side);
     int seen = 0;
     for (int i = 0; i < 8; i++) {
         OK(cudaGraphLaunch(exec, r.side));
         OK(cudaStreamSynchronize(r.side));
         seen += !all_are(r.out, 3.0f);
     }
+    OK(cudaGraphExecDestroy(exec));
     if (seen && test_failures == 0)
         _exit(SEEN);
 }
@@ -352,16 +356,14 @@ static bool stays_undone(void *context)
 static void test_enqueue_in_graph(void)
 {
     cudaStream_t stream = new_stream();
-    cudaGraph_t graph = NULL;
-    cudaGraphExec_t exec = NULL;
     int count = 0;
     OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     simt_enqueue("three times", stream, stays_undone, &count, sizeof count);
-    OK(cudaStreamEndCapture(stream, &graph));
-    OK(cudaGraphInstantiate(&exec, graph, 0));
+    cudaGraphExec_t exec = end(stream);
     for (int i = 0; i < 3; i++)
         OK(cudaGraphLaunch(exec, stream));
     OK(cudaStreamSynchronize(stream));
+    OK(cudaGraphExecDestroy(exec));
     CHECK_INT(count, 0);
 }
 
@@ -416,7 +418,6 @@ static void test_forbidden_in_capture(void)
 static void test_captured_events(void)
 {
     struct rig r = new_rig();
-    cudaGraph_t graph = NULL;
     cudaEvent_t event = new_event();
     for (int i = 0; i < 3; i++) {
         begin(&r);
@@ -431,7 +432,7 @@ static void test_captured_events(void)
     }
     begin(&r);
     OK(cudaEventRecord(event, r.stream));
-    OK(cudaStreamEndCapture(r.stream, &graph));
+    OK(cudaGraphExecDestroy(end(r.stream)));
     CHECK_CUDA(cudaStreamWaitEvent(r.side, event, 0), cudaErrorCapturedEvent);
     OK(cudaEventRecord(event, r.side));
     OK(cudaEventSynchronize(event));
@@ -468,15 +469,14 @@ static void test_joining(void)
 static void test_null_stream(void)
 {
     struct rig r = new_rig();
-    cudaGraph_t graph = NULL;
     cudaStream_t blocking = NULL;
     begin(&r);
     OK(cudaMemsetAsync(r.y, 0, N * sizeof *r.y, NULL));
-    OK(cudaStreamEndCapture(r.stream, &graph));
+    OK(cudaGraphExecDestroy(end(r.stream)));
     OK(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault));
     OK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeThreadLocal));
     CHECK_CUDA(cudaMemsetAsync(r.y, 0, N * sizeof *r.y, NULL), cudaErrorStreamCaptureImplicit);
-    OK(cudaStreamEndCapture(blocking, &graph));
+    OK(cudaGraphExecDestroy(end(blocking)));
     OK(cudaMemsetAsync(r.y, 0, N * sizeof *r.y, NULL));
     OK(cudaStreamSynchronize(NULL));
 }
@@ -499,11 +499,10 @@ static void test_other_thread(void)
 {
     struct rig r = new_rig();
     pthread_t thread;
-    cudaGraph_t graph = NULL;
     begin(&r);
     CHECK_INT(pthread_create(&thread, NULL, do_elsewhere, &r), 0);
     pthread_join(thread, NULL);
-    OK(cudaStreamEndCapture(r.stream, &graph));
+    OK(cudaGraphExecDestroy(end(r.stream)));
 }
 
 // ---- memory and copies
