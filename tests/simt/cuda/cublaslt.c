@@ -5,9 +5,9 @@
 // is written in whole.
 //
 // Environment: SIMT_CUBLASLT_VERSION (130100); SIMT_CUBLASLT_US ("plain=300,split=50": how long a
-// product takes at least); SIMT_CUBLASLT_UNTRUE (set: offers "untrue", which says that it sums in
-// one sequence and does not give the same bits twice); SIMT_CUBLASLT_FAIL (create, heuristic,
-// matmul: that call fails).
+// product takes more on the device's clock); SIMT_CUBLASLT_UNTRUE (set: offers "untrue", which says
+// that it sums in one sequence and does not give the same bits twice); SIMT_CUBLASLT_FAIL (create,
+// heuristic, matmul: that call fails).
 #include <cublasLt.h>
 
 #include "enqueue.h"
@@ -18,7 +18,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -60,14 +59,14 @@ static bool failing(const char *what)
     return asked && strcmp(asked, what) == 0;
 }
 
-// Microseconds that the environment gives an algorithm.
-static int64_t duration(const struct algorithm *algorithm)
+// Nanoseconds that the environment gives an algorithm.
+static uint64_t duration(const struct algorithm *algorithm)
 {
     const char *text = getenv("SIMT_CUBLASLT_US");
     size_t length = strlen(algorithm->name);
     for (; text && *text; text = strchr(text, ',') ? strchr(text, ',') + 1 : NULL)
         if (strncmp(text, algorithm->name, length) == 0 && text[length] == '=')
-            return strtoll(text + length + 1, NULL, 10);
+            return 1000 * strtoull(text + length + 1, NULL, 10);
     return 0;
 }
 
@@ -102,9 +101,12 @@ struct preference {
 // What a handle points to in truth.
 #define CONTENT(T, handle) ((T *)(void *)(handle))
 
-// Objects made and not yet destroyed, and all that were ever made: tests look here.
+// Tests look here: objects made and not yet destroyed, all that were ever made, and the algorithm
+// that was run last.
 EXPORT extern atomic_int simt_cublaslt_objects, simt_cublaslt_made;
+EXPORT extern const char *simt_cublaslt_last;
 atomic_int simt_cublaslt_objects, simt_cublaslt_made;
+const char *simt_cublaslt_last;
 
 static void *make(size_t bytes)
 {
@@ -426,15 +428,7 @@ struct task {
     void *c;
     float *workspace;
     float alpha, beta;
-    int64_t until; // ns; 0: not begun
 };
-
-static int64_t now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
-}
 
 static float load(const void *x, cudaDataType type, int64_t i)
 {
@@ -493,29 +487,29 @@ static void sum_column(const struct task *task, const float *a, int64_t j, int p
     }
 }
 
-static void finish_column(const struct task *task, const float *sum, int64_t j)
+static void finish_column(const struct task *task, const float *sum, float factor, int64_t j)
 {
     const struct operand *c = &task->p.c;
     for (int64_t i = 0; i < task->p.m; i++) {
         int64_t at = j * c->ld + i;
         float before = task->beta != 0.0f ? task->beta * load(task->c, c->type, at) : 0.0f;
-        store(task->c, c->type, at, task->alpha * sum[i] + before);
+        store(task->c, c->type, at, task->alpha * factor * sum[i] + before);
     }
 }
 
-// What an algorithm that is not deterministic gives: every other run is off by a bit that bf16 has.
-static void change(float *sum, int64_t m)
+// What sets a product by an algorithm that is not deterministic apart from the one before it: a
+// factor that bf16 can tell from 1.
+static float change(void)
 {
     static atomic_uint runs;
-    float factor = runs++ % 2 ? 1.0f + 0x1p-7f : 1.0f;
-    for (int64_t i = 0; i < m; i++)
-        sum[i] *= factor;
+    return runs++ % 2 ? 1.0f + 0x1p-7f : 1.0f;
 }
 
 static void multiply(const struct task *task)
 {
     const struct problem *p = &task->p;
     float *a = pack(task), *one = malloc((size_t)p->m * sizeof *one);
+    float factor = task->algorithm->changing ? change() : 1.0f;
     for (int64_t j = 0; j < p->n; j++) {
         for (int part = 0; part < task->algorithm->parts; part++) {
             float *to =
@@ -524,9 +518,7 @@ static void multiply(const struct task *task)
             for (int64_t i = 0; i < p->m && to != one; i++)
                 one[i] = part ? one[i] + to[i] : to[i];
         }
-        if (task->algorithm->changing)
-            change(one, p->m);
-        finish_column(task, one, j);
+        finish_column(task, one, factor, j);
     }
     free(one);
     free(a);
@@ -534,12 +526,10 @@ static void multiply(const struct task *task)
 
 static bool run(void *context)
 {
-    struct task *task = context;
-    if (!task->until) {
-        task->until = now() + 1000 * duration(task->algorithm);
-        multiply(task);
-    }
-    return now() >= task->until;
+    const struct task *task = context;
+    multiply(task);
+    simt_put_clock_forward(duration(task->algorithm));
+    return true;
 }
 
 EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t computeDesc,
@@ -570,6 +560,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmu
     if (((uintptr_t)A | (uintptr_t)B | (uintptr_t)D) % task.algorithm->align != 0 ||
         !strides_suit(task.algorithm, &task.p))
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    simt_cublaslt_last = task.algorithm->name;
     memcpy(&task.alpha, alpha, sizeof task.alpha);
     memcpy(&task.beta, beta, sizeof task.beta);
     simt_enqueue("cublasLtMatmul", stream, run, &task, sizeof task);

@@ -12,3 +12,17 @@ function(dt_gemm_test name)
                                           "LD_LIBRARY_PATH=path_list_prepend:${DT_SIMT_LIBRARIES}")
 endfunction()
 dt_gemm_test(simt_gemm test_gemm.c)
+dt_gemm_test(simt_choose test_choose.c)
+
+# What the stand-in's header says, and the real one where there is a toolkit, which the backend then
+# compiles with, too.
+add_library(cublaslt_header OBJECT cublaslt_header.c)
+target_include_directories(cublaslt_header PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+target_link_libraries(cublaslt_header PRIVATE dt_warnings)
+find_path(DT_REAL_CUBLASLT cublasLt.h HINTS /usr/local/cuda/include)
+if(DT_REAL_CUBLASLT)
+  add_library(cublaslt_header_real OBJECT cublaslt_header.c ${DT_CUDA_BACKEND_SOURCES})
+  target_compile_definitions(cublaslt_header_real PRIVATE _GNU_SOURCE)
+  target_include_directories(cublaslt_header_real SYSTEM PRIVATE ${DT_REAL_CUBLASLT})
+  target_link_libraries(cublaslt_header_real PRIVATE dt_backend dt_warnings)
+endif()

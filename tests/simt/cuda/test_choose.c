@@ -1,0 +1,395 @@
+// The choice among cuBLASLt's algorithms, on the simulated device and the library that stands in:
+// the fastest deterministic one wins; a record is reused where it was made for this device and
+// library, and ignored, saying why, where it was not or was damaged. The
+// device's clock stands still but for the durations that are told (SIMT_CUBLASLT_US).
+#include "device_fixture.h"
+
+#include <stdatomic.h>
+#include <unistd.h>
+
+enum { SHAPES = 3 };
+
+static const char vector_wins[] = "vector=8,split=9,plain=10,in_place=1,rounded=1";
+static const char split_wins[] = "vector=9,split=8,plain=10,in_place=1,rounded=1";
+static const char untrue_wins[] = "vector=9,split=8,plain=10,untrue=1";
+// A thousandth decides nothing, a twentieth does: vector stands before split in the library's
+// order.
+static const char tie[] = "vector=1000,split=999,plain=1000";
+static const char no_tie[] = "vector=1000,split=950,plain=1000";
+
+static struct dt_gemm_args shape(int i)
+{
+    static const int64_t size[SHAPES + 1][3] = {
+        {32, 48, 64}, {64, 32, 48}, {48, 64, 32}, {16, 32, 80}};
+    return (struct dt_gemm_args){.m = size[i][0],
+                                 .n = size[i][1],
+                                 .k = size[i][2],
+                                 .lda = size[i][2],
+                                 .ldb = size[i][1],
+                                 .ldc = size[i][1],
+                                 .a_type = DT_BF16,
+                                 .b_type = DT_BF16,
+                                 .c_type = i == 1 ? DT_F32 : DT_BF16};
+}
+
+static void tell(const struct dt_backend *cuda, int i)
+{
+    struct dt_gemm_args args = shape(i);
+    CHECK(dt_gemm_workspace(cuda, &args) > 0, "gemm's workspace");
+}
+
+static struct dt_backend open_with_shapes(void)
+{
+    struct dt_backend cuda = open_cuda();
+    for (int i = SHAPES; i-- > 0;)
+        tell(&cuda, i);
+    return cuda;
+}
+
+static char *memory; // of the open device: operands, then the workspace
+enum { OPERAND = 1 << 18 };
+
+// Which algorithm multiplies a shape: the one that runs when it is asked to.
+static const char *used(const struct dt_backend *cuda, int i)
+{
+    struct dt_gemm_args args = shape(i);
+    const char *const *last = cublaslt_variable("simt_cublaslt_last");
+    args.workspace_bytes = dt_gemm_workspace(cuda, &args);
+    if (!memory)
+        check_ok(
+            cuda->table->alloc(cuda->device, 3 * OPERAND + args.workspace_bytes, (void **)&memory),
+            "alloc");
+    args.a = memory, args.b = memory + OPERAND, args.c = memory + 2 * OPERAND;
+    args.workspace = memory + 3 * OPERAND;
+    check_ok(dt_gemm(cuda, &args, NULL), "gemm");
+    check_ok(cuda->table->stream_sync(cuda->device, NULL), "stream_sync");
+    return *last;
+}
+
+static void close_device(struct dt_backend *cuda)
+{
+    if (memory)
+        cuda->table->free(cuda->device, memory);
+    memory = NULL;
+    dt_backend_close(cuda);
+}
+
+// ---- what goes to stderr meanwhile
+
+static int stderr_kept;
+static FILE *said_file;
+static char said[8192];
+
+static void listen(void)
+{
+    fflush(stderr);
+    stderr_kept = dup(2);
+    said_file = tmpfile();
+    if (!said_file || stderr_kept < 0 || dup2(fileno(said_file), 2) < 0)
+        exit(1);
+}
+
+static void listened(void)
+{
+    fflush(stderr);
+    dup2(stderr_kept, 2);
+    close(stderr_kept);
+    rewind(said_file);
+    said[fread(said, 1, sizeof said - 1, said_file)] = '\0';
+    fclose(said_file);
+}
+
+static char *choose(const struct dt_backend *cuda, const char *known)
+{
+    char *text = NULL;
+    int64_t before = cuda->table->memory_in_use(cuda->device);
+    listen();
+    dt_status status = cuda->table->choose(cuda->device, known, &text);
+    listened();
+    check_ok(status, "choose");
+    CHECK_INT(cuda->table->memory_in_use(cuda->device), before);
+    if (!text)
+        exit(test_end());
+    return text;
+}
+
+static void use(const struct dt_backend *cuda, const char *text)
+{
+    listen();
+    dt_status status = cuda->table->use(cuda->device, text);
+    listened();
+    check_ok(status, "use");
+}
+
+#define CHECK_SAID(word)                                                                           \
+    CHECK(strstr(said, word), "on stderr stands \"%s\", which lacks \"%s\"", said, word)
+#define CHECK_QUIET() CHECK(!said[0], "on stderr stands \"%s\"", said)
+
+static void set_speeds(const char *speeds)
+{
+    setenv("SIMT_CUBLASLT_US", speeds, 1);
+}
+
+// ---- records, changed
+
+static char *replaced(const char *text, const char *from, const char *to)
+{
+    const char *place = strstr(text, from);
+    CHECK(place, "no %s in %s", from, text);
+    if (!place)
+        exit(test_end());
+    char *other = malloc(strlen(text) + strlen(to) + 1);
+    sprintf(other, "%.*s%s%s", (int)(place - text), text, to, place + strlen(from));
+    return other;
+}
+
+// One record of vector, made once.
+static char *record_of_vector(void)
+{
+    struct dt_backend cuda = open_with_shapes();
+    set_speeds(vector_wins);
+    char *text = choose(&cuda, NULL);
+    close_device(&cuda);
+    return text;
+}
+
+static void test_fastest(void)
+{
+    struct dt_backend cuda = open_with_shapes();
+    set_speeds(vector_wins);
+    char *first = choose(&cuda, NULL);
+    CHECK_SAID("choosing GEMM algorithms for 3 shapes");
+    for (int i = 0; i < SHAPES; i++)
+        CHECK_STR(used(&cuda, i), "vector");
+    const char *one = strstr(first, "m32 "), *two = strstr(first, "m48 ");
+    CHECK(one && two && one < two, "the shapes are not sorted: %s", first);
+
+    set_speeds(split_wins);
+    char *second = choose(&cuda, NULL);
+    for (int i = 0; i < SHAPES; i++)
+        CHECK_STR(used(&cuda, i), "split");
+    CHECK(strcmp(first, second) != 0, "other algorithms, the same text");
+    free(second);
+    free(first);
+    close_device(&cuda);
+}
+
+// Without a choice the library's recommendation runs: the first that is deterministic.
+static void test_recommended(void)
+{
+    struct dt_backend cuda = open_with_shapes();
+    set_speeds(split_wins);
+    CHECK_STR(used(&cuda, 0), "vector");
+    close_device(&cuda);
+}
+
+static void test_tie(void)
+{
+    struct dt_backend cuda = open_with_shapes();
+    set_speeds(tie);
+    free(choose(&cuda, NULL));
+    CHECK_STR(used(&cuda, 0), "vector");
+    set_speeds(no_tie);
+    char *text = choose(&cuda, NULL);
+    CHECK_STR(used(&cuda, 0), "split");
+    CHECK(strstr(text, "\"microseconds\":\t950.0"), "no 950.0 in %s", text);
+    free(text);
+    close_device(&cuda);
+}
+
+// "untrue" says that it sums in one sequence: only its bits give it away.
+static void test_untrue(void)
+{
+    struct dt_backend cuda = open_with_shapes();
+    set_speeds(untrue_wins);
+    setenv("SIMT_CUBLASLT_UNTRUE", "1", 1);
+    char *text = choose(&cuda, NULL);
+    unsetenv("SIMT_CUBLASLT_UNTRUE");
+    for (int i = 0; i < SHAPES; i++)
+        CHECK_STR(used(&cuda, i), "split");
+    free(text);
+    close_device(&cuda);
+}
+
+// In another process other speeds hold; the record decides, and comes out as it went in.
+static void test_known(const char *record)
+{
+    struct dt_backend cuda = open_with_shapes();
+    set_speeds(split_wins);
+    char *text = choose(&cuda, record);
+    CHECK_QUIET();
+    CHECK_STR(text, record);
+    CHECK_STR(used(&cuda, 2), "vector");
+    free(text);
+    tell(&cuda, SHAPES); // which the record lacks
+    text = choose(&cuda, record);
+    CHECK_SAID("for 1 shape\n");
+    CHECK_STR(used(&cuda, 2), "vector");
+    CHECK_STR(used(&cuda, SHAPES), "split");
+    free(text);
+    close_device(&cuda);
+}
+
+static void test_use(const char *record)
+{
+    struct dt_backend cuda = open_cuda();
+    set_speeds(split_wins);
+    tell(&cuda, 0);
+    char *split = choose(&cuda, NULL);
+    close_device(&cuda);
+
+    cuda = open_cuda();
+    use(&cuda, split);
+    CHECK_QUIET();
+    tell(&cuda, 1);
+    tell(&cuda, 0); // told after the record came
+    CHECK_STR(used(&cuda, 0), "split");
+    CHECK_STR(used(&cuda, 1), "vector"); // not in it: what the library recommends
+    use(&cuda, record);
+    CHECK_STR(used(&cuda, 0), "vector");
+    use(&cuda, split);
+    CHECK_STR(used(&cuda, 0), "split");
+    use(&cuda, "no record");
+    CHECK_SAID("is ignored");
+    CHECK_STR(used(&cuda, 0), "vector");
+    free(split);
+    close_device(&cuda);
+}
+
+// A record that must not be taken as a whole: every shape is chosen anew, and stderr says why.
+static void check_ignored(const char *record, const char *why)
+{
+    struct dt_backend cuda = open_with_shapes();
+    set_speeds(split_wins);
+    char *text = choose(&cuda, record);
+    CHECK_SAID(why);
+    CHECK_SAID("for 3 shapes");
+    for (int i = 0; i < SHAPES; i++)
+        CHECK_STR(used(&cuda, i), "split");
+    free(text);
+    close_device(&cuda);
+}
+
+static void test_made_elsewhere(const char *record)
+{
+    setenv("SIMT_CUBLASLT_VERSION", "130200", 1);
+    check_ignored(record, "cublaslt is 130100, which is 130200 here");
+    unsetenv("SIMT_CUBLASLT_VERSION");
+    static const char *const change[][3] = {
+        {"\"device\":\t\"", "\"device\":\t\"Other ", "device is Other "},
+        {"\"capability\":\t\"", "\"capability\":\t\"1", "capability is 1"},
+        {"\"multiprocessors\":\t", "\"multiprocessors\":\t1", "multiprocessors is 1"},
+    };
+    for (size_t i = 0; i < sizeof change / sizeof *change; i++) {
+        char *other = replaced(record, change[i][0], change[i][1]);
+        check_ignored(other, change[i][2]);
+        free(other);
+    }
+}
+
+static void test_damaged(const char *record)
+{
+    check_ignored("", "is not JSON");
+    check_ignored("[]", "must hold a JSON object");
+    check_ignored("{}", "device is missing");
+    char *cut = strdup(record);
+    cut[strlen(cut) / 2] = '\0';
+    check_ignored(cut, "is not JSON");
+    free(cut);
+    char *other = replaced(record, "\"gemm\":", "\"mmeg\":");
+    check_ignored(other, "gemm is missing");
+    free(other);
+}
+
+// One algorithm of a record that must not be taken: its shape alone is chosen anew. The first in
+// the text is that of shape(0).
+static void check_one_ignored(char *record, const char *why)
+{
+    struct dt_backend cuda = open_with_shapes();
+    set_speeds(split_wins);
+    char *text = choose(&cuda, record);
+    CHECK_SAID(why);
+    CHECK_SAID("for 1 shape\n");
+    CHECK_STR(used(&cuda, 0), "split");
+    CHECK_STR(used(&cuda, 1), "vector");
+    CHECK_STR(used(&cuda, 2), "vector");
+    free(text);
+    free(record);
+    close_device(&cuda);
+}
+
+// The record's first algorithm in the place of another: its index in the stand-in's table, which is
+// the first byte of its eight words, and the settings that go with it.
+static char *with_algorithm(const char *record, const char *index, const char *settings)
+{
+    const char *from = strstr(record, "\"algorithm\""), *end = strstr(from, "\"swizzle\"");
+    const char *hex = strchr(from + 11, '"') + 1;
+    char *other = malloc(strlen(record) + 200);
+    sprintf(other, "%.*s\"algorithm\": \"%s%.126s\", %s, %s", (int)(from - record), record, index,
+            hex + 2, settings, end);
+    return other;
+}
+
+static void test_algorithms_refused(const char *record)
+{
+    check_one_ignored(replaced(record, "\"algorithm\":\t\"0", "\"algorithm\":\t\"x"),
+                      "128 hexadecimal digits");
+    check_one_ignored(replaced(record, "\"algorithm\":\t\"0", "\"algorithm\":\t\""),
+                      "128 hexadecimal digits");
+    check_one_ignored(replaced(record, "\"tile\":\t", "\"tile\":\t1"), "tile is 1");
+    check_one_ignored(replaced(record, "\"microseconds\":\t", "\"microseconds\":\t-"),
+                      "microseconds is -");
+    check_one_ignored(with_algorithm(record, "00",
+                                     "\"id\": 21, \"tile\": 20, \"stages\": 10, \"split_k\": 4, "
+                                     "\"reduction\": 1"),
+                      "it is not deterministic");
+    check_one_ignored(with_algorithm(record, "01",
+                                     "\"id\": 66, \"tile\": 20, \"stages\": 36, \"split_k\": 1, "
+                                     "\"reduction\": 0"),
+                      "not on this architecture");
+    check_one_ignored(with_algorithm(record, "99",
+                                     "\"id\": -1, \"tile\": -1, \"stages\": -1, "
+                                     "\"split_k\": -1, \"reduction\": -1"),
+                      "swizzle is 0");
+}
+
+// The device is full: what the library recommends stays, and a record of it is written.
+static void test_no_memory(void)
+{
+    struct dt_backend cuda = open_with_shapes();
+    struct dt_device_info info;
+    void *block = NULL;
+    set_speeds(split_wins);
+    check_ok(cuda.table->info(cuda.device, &info), "info");
+    check_ok(cuda.table->alloc(cuda.device, info.memory_free - (1 << 20), &block), "alloc");
+    char *text = choose(&cuda, NULL);
+    CHECK_SAID("are not timed");
+    cuda.table->free(cuda.device, block);
+    CHECK_STR(used(&cuda, 0), "vector");
+    char *again = choose(&cuda, text);
+    CHECK_QUIET();
+    CHECK_STR(again, text);
+    free(again);
+    free(text);
+    close_device(&cuda);
+}
+
+int main(void)
+{
+    setenv("SIMT_CLOCK", "still", 1);
+    char *record = record_of_vector();
+    atomic_int *objects = cublaslt_variable("simt_cublaslt_objects");
+    test_fastest();
+    test_recommended();
+    test_tie();
+    test_untrue();
+    test_known(record);
+    test_use(record);
+    test_made_elsewhere(record);
+    test_damaged(record);
+    test_algorithms_refused(record);
+    test_no_memory();
+    CHECK_INT(*objects, 0);
+    free(record);
+    return test_end();
+}
