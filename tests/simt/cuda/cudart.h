@@ -25,6 +25,8 @@ struct settings {
     int devices, driver;
     size_t memory;
     bool same_uuid;
+    const char *name;
+    bool code; // false: the kernels were compiled for other architectures
 };
 // Of the environment, read once; sets the order of threads too.
 const settings &environment(void);

@@ -72,7 +72,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
         if (!exists(device))
             return cudaErrorInvalidDevice;
         *properties = {};
-        snprintf(properties->name, sizeof properties->name, "Simulated GPU");
+        snprintf(properties->name, sizeof properties->name, "%s", environment().name);
         properties->uuid = uuid_of(device);
         properties->totalGlobalMem = environment().memory;
         properties->major = 9;
@@ -107,6 +107,8 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
     return call([&](guard &) {
         if (!attributes || !function)
             return cudaErrorInvalidValue;
+        if (!environment().code)
+            return cudaErrorNoKernelImageForDevice;
         *attributes = {};
         attributes->maxThreadsPerBlock = MAX_THREADS;
         return cudaSuccess;

@@ -64,6 +64,8 @@ static const described all[] = {
     DESCRIBED(cudaErrorInsufficientDriver, "the driver is too old for the runtime"),
     DESCRIBED(cudaErrorNoDevice, "no device found"),
     DESCRIBED(cudaErrorInvalidDevice, "no such device"),
+    DESCRIBED(cudaErrorInvalidDeviceFunction, "no such kernel"),
+    DESCRIBED(cudaErrorNoKernelImageForDevice, "the kernel was not compiled for this device"),
     DESCRIBED(cudaErrorInvalidResourceHandle, "invalid resource handle"),
     DESCRIBED(cudaErrorIllegalState, "not possible in this state"),
     DESCRIBED(cudaErrorNotReady, "not ready"),

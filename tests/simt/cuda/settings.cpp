@@ -34,9 +34,14 @@ static enum simt_order order_of(const char *name)
 static settings read(void)
 {
     const char *order = getenv("SIMT_ORDER"), *uuid = getenv("SIMT_UUID");
+    const char *name = getenv("SIMT_NAME"), *code = getenv("SIMT_CODE");
     simt_set_order(order ? order_of(order) : SIMT_ASCENDING, (uint32_t)number_of("SIMT_SEED", 1));
-    return {(int)number_of("SIMT_DEVICES", 1), (int)number_of("SIMT_DRIVER", CUDART_VERSION),
-            (size_t)number_of("SIMT_MEMORY", 1 << 30), uuid && strcmp(uuid, "same") == 0};
+    return {(int)number_of("SIMT_DEVICES", 1),
+            (int)number_of("SIMT_DRIVER", CUDART_VERSION),
+            (size_t)number_of("SIMT_MEMORY", 1 << 30),
+            uuid && strcmp(uuid, "same") == 0,
+            name ? name : "Simulated GPU",
+            !(code && strcmp(code, "none") == 0)};
 }
 
 const settings &environment(void)

@@ -1,0 +1,487 @@
+// The device table of the CUDA backend, on the simulated device: each row of `cases` is a process
+// of its own, for the device is as its environment says. Memory, copies, events and graphs in every
+// order that the device may take.
+#include "device_fixture.h"
+
+#include "base/arena.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N = 3000 }; // bytes, a multiple of nothing
+
+// The call has failed: with that code, and these words in its message or hint.
+static void expect(dt_status status, dt_status want, const char *words)
+{
+    char text[4096];
+    dt_error_format(dt_error_current(), 0, text, sizeof text);
+    CHECK(status == want, "status %d, not %d: %s", status, want, text);
+    CHECK(strstr(text, words), "\"%s\" is not in: %s", words, text);
+}
+
+static void expect_none(const char *why, const char *remedy)
+{
+    struct dt_backend backend = {0};
+    int n = -1;
+    expect(dt_cuda_device_table.count(&n), DT_USER, why);
+    CHECK_INT(n, 0);
+    expect(dt_backend_open("cuda", 0, 1, &backend), DT_USER, why);
+    expect(DT_USER, DT_USER, remedy);
+    expect(DT_USER, DT_USER, "run.device = cpu");
+}
+
+// ---- no device
+
+static void no_driver(void)
+{
+    char text[512];
+    expect_none("there is no NVIDIA driver", "install NVIDIA's driver");
+    dt_cuda_device_table.versions(text, sizeof text);
+    CHECK(strstr(text, "CUDA        13.0, no driver\n"), "%s", text);
+}
+
+static void old_driver(void)
+{
+    char text[512];
+    expect_none("for CUDA 12.4 and older", "a newer driver");
+    expect(DT_USER, DT_USER, "built with CUDA 13.0");
+    dt_cuda_device_table.versions(text, sizeof text);
+    CHECK(strstr(text, "CUDA        13.0, driver ") && strstr(text, "for CUDA 12.4\n"), "%s", text);
+}
+
+static void no_device(void)
+{
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    expect_none("the NVIDIA driver sees none", "--gres=gpu:1");
+}
+
+static void hidden_device(void)
+{
+    expect_none("CUDA_VISIBLE_DEVICES = \"7\"", "nvidia-smi -L");
+}
+
+static void no_such_index(void)
+{
+    struct dt_backend backend = {0};
+    int n = 0;
+    check_ok(dt_cuda_device_table.count(&n), "count");
+    CHECK_INT(n, 2);
+    expect(dt_backend_open("cuda", 2, 1, &backend), DT_USER, "no GPU 2: this process sees 2");
+    expect(DT_USER, DT_USER, "fewer ranks");
+    expect(dt_backend_open("cuda", -1, 1, &backend), DT_USER, "no GPU -1");
+}
+
+static void no_code(void)
+{
+    struct dt_backend backend = {0};
+    expect(dt_backend_open("cuda", 0, 1, &backend), DT_USER, "(Simulated GPU) is sm_90");
+    expect(DT_USER, DT_USER, "CMAKE_CUDA_ARCHITECTURES=90");
+}
+
+// ---- what it is
+
+static struct dt_device_info info_of(int index)
+{
+    struct dt_backend backend;
+    struct dt_device_info info = {0};
+    check_ok(dt_backend_open("cuda", index, 3, &backend), "dt_backend_open");
+    check_ok(backend.table->info(backend.device, &info), "info");
+    dt_backend_close(&backend);
+    return info;
+}
+
+static void describe(void)
+{
+    struct dt_device_info first = info_of(0), second = info_of(1);
+    CHECK_STR(first.name, "Simulated GPU");
+    CHECK_STR(first.features, "sm_90, 4 SMs");
+    CHECK_STR(first.id, "GPU-73696d74-0000-0000-0000-000000000000");
+    CHECK_STR(second.id, "GPU-73696d74-0000-0000-0000-000000000001");
+    CHECK_INT(first.memory, 4 << 20);
+    CHECK(first.memory_free > 0 && first.memory_free <= first.memory, "%lld bytes free",
+          (long long)first.memory_free);
+    CHECK_INT(first.threads, 3);
+    CHECK(first.bf16, "sm_90 multiplies bf16");
+    CHECK(first.peak_flops == 0, "not a device of any data sheet");
+}
+
+static void same_id(void)
+{
+    CHECK_STR(info_of(0).id, info_of(1).id);
+}
+
+static void peak_h100(void)
+{
+    CHECK_NEAR(info_of(0).peak_flops, 989.4e12, 0);
+}
+static void peak_h100_pcie(void)
+{
+    CHECK_NEAR(info_of(0).peak_flops, 756.5e12, 0);
+}
+static void peak_a100(void)
+{
+    CHECK_NEAR(info_of(0).peak_flops, 312e12, 0);
+}
+static void peak_l40s(void)
+{
+    CHECK_NEAR(info_of(0).peak_flops, 362e12, 0);
+}
+static void peak_4090(void)
+{
+    CHECK_NEAR(info_of(0).peak_flops, 165.2e12, 0);
+}
+static void
+peak_unknown(void) // a part of a device, a mobile one, one that only begins like another
+{
+    CHECK(info_of(0).peak_flops == 0, "the peak of another device");
+}
+
+// ---- memory
+
+static void *host_array(const struct dt_backend *cuda, int64_t bytes)
+{
+    void *memory = NULL;
+    check_ok(cuda->table->alloc_host(cuda->device, bytes, &memory), "alloc_host");
+    return memory;
+}
+
+static void *device_array(const struct dt_backend *cuda, int64_t bytes)
+{
+    void *memory = NULL;
+    check_ok(cuda->table->alloc(cuda->device, bytes, &memory), "alloc");
+    CHECK_INT((uintptr_t)memory % DT_ARENA_ALIGN, 0);
+    return memory;
+}
+
+static struct dt_stream *stream_of(const struct dt_backend *cuda)
+{
+    struct dt_stream *stream = NULL;
+    check_ok(cuda->table->stream_create(cuda->device, &stream), "stream_create");
+    return stream;
+}
+
+static struct dt_event *event_of(const struct dt_backend *cuda)
+{
+    struct dt_event *event = NULL;
+    check_ok(cuda->table->event_create(cuda->device, &event), "event_create");
+    return event;
+}
+
+static int64_t others(const void *memory, int64_t bytes, unsigned char byte)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < bytes; i++)
+        n += ((const unsigned char *)memory)[i] != byte;
+    return n;
+}
+
+// Zeroed for a stream that waits for nothing.
+static void expect_zeroed(const struct dt_backend *cuda, const void *memory)
+{
+    struct dt_stream *stream = stream_of(cuda);
+    unsigned char *seen = host_array(cuda, N);
+    memset(seen, 1, N);
+    check_ok(cuda->table->to_host(cuda->device, seen, memory, N, stream), "to_host");
+    check_ok(cuda->table->stream_sync(cuda->device, stream), "stream_sync");
+    CHECK_INT(others(seen, N, 0), 0);
+    cuda->table->free_host(cuda->device, seen);
+    cuda->table->stream_destroy(cuda->device, stream);
+}
+
+static void allocation(void)
+{
+    struct dt_backend cuda = open_cuda();
+    int64_t before = cuda.table->memory_in_use(cuda.device);
+    void *first = device_array(&cuda, N), *none = device_array(&cuda, 0);
+    void *second = device_array(&cuda, N), *refused = NULL;
+    CHECK(none && none != first && none != second, "no bytes have an address too");
+    expect_zeroed(&cuda, first);
+    expect_zeroed(&cuda, second);
+    CHECK_INT(cuda.table->memory_in_use(cuda.device) - before, 2 * N);
+    cuda.table->free(cuda.device, first);
+    CHECK_INT(cuda.table->memory_in_use(cuda.device) - before, N);
+    cuda.table->free(cuda.device, none);
+    cuda.table->free(cuda.device, second);
+    cuda.table->free(cuda.device, NULL);
+    CHECK_INT(cuda.table->memory_in_use(cuda.device), before);
+    expect(cuda.table->alloc(cuda.device, -1, &refused), DT_MACHINE, "-1 bytes");
+    expect(cuda.table->alloc_host(cuda.device, -1, &refused), DT_MACHINE, "-1 bytes");
+    void *pinned = host_array(&cuda, 0);
+    CHECK(pinned, "no bytes have an address too");
+    cuda.table->free_host(cuda.device, pinned);
+    cuda.table->free_host(cuda.device, NULL);
+    dt_backend_close(&cuda);
+}
+
+// And what comes after it is not taken for what failed.
+static void out_of_memory(void)
+{
+    struct dt_backend cuda = open_cuda();
+    struct dt_stream *stream = stream_of(&cuda);
+    void *refused = NULL, *half = device_array(&cuda, 2 << 20);
+    expect(cuda.table->alloc(cuda.device, 3 << 20, &refused), DT_MACHINE, "3.1 MB asked for");
+    expect(DT_MACHINE, DT_MACHINE, "of 4.2 MB free");
+    expect(DT_MACHINE, DT_MACHINE, "2.1 MB in use by this rank");
+    expect(DT_MACHINE, DT_MACHINE, "GPU 0 (Simulated GPU)");
+    expect(DT_MACHINE, DT_MACHINE, "data.micro_batch, or model.recompute");
+    dt_error_clear();
+    uint64_t *time = device_array(&cuda, sizeof *time);
+    struct dt_stamp_args args = {.time = time};
+    check_ok(dt_stamp(&cuda, &args, stream), "stamp");
+    check_ok(cuda.table->stream_sync(cuda.device, stream), "stream_sync");
+    cuda.table->free(cuda.device, half);
+    half = device_array(&cuda, 3 << 20);
+    cuda.table->free(cuda.device, half);
+    cuda.table->free(cuda.device, time);
+    cuda.table->stream_destroy(cuda.device, stream);
+    dt_backend_close(&cuda);
+}
+
+// ---- copies, events
+
+static void copies(void)
+{
+    struct dt_backend cuda = open_cuda();
+    struct dt_stream *stream = stream_of(&cuda);
+    unsigned char *in = host_array(&cuda, N), *out = host_array(&cuda, N);
+    unsigned char *a = device_array(&cuda, N), *b = device_array(&cuda, N);
+    CHECK_INT(others(out, N, 0), 0);
+    for (int i = 0; i < N; i++)
+        in[i] = (unsigned char)(i % 251);
+    check_ok(cuda.table->to_device(cuda.device, a, in, N, stream), "to_device");
+    check_ok(cuda.table->copy(cuda.device, b, a, N, stream), "copy");
+    check_ok(cuda.table->fill(cuda.device, b + N - 7, 9, 7, stream), "fill");
+    check_ok(cuda.table->to_host(cuda.device, out, b, N, stream), "to_host");
+    check_ok(cuda.table->stream_sync(cuda.device, stream), "stream_sync");
+    CHECK(memcmp(in, out, N - 7) == 0, "the way there and back");
+    CHECK_INT(others(out + N - 7, 7, 9), 0);
+    check_ok(cuda.table->to_device(cuda.device, NULL, NULL, 0, stream), "nothing");
+    check_ok(cuda.table->fill(cuda.device, NULL, 0, 0, stream), "nothing");
+    expect(cuda.table->to_device(cuda.device, a, in, -1, stream), DT_MACHINE, "-1 bytes");
+    expect(cuda.table->to_host(cuda.device, out, a, -1, stream), DT_MACHINE, "-1 bytes");
+    expect(cuda.table->copy(cuda.device, a, b, -1, stream), DT_MACHINE, "-1 bytes");
+    expect(cuda.table->fill(cuda.device, a, 0, -1, stream), DT_MACHINE, "-1 bytes");
+    // A status of CUDA's own: what was being done, what CUDA says.
+    expect(cuda.table->copy(cuda.device, a, b, 2 * N, stream), DT_MACHINE,
+           "copying 6000 bytes on the GPU: CUDA says");
+    expect(DT_MACHINE, DT_MACHINE, "(cudaErrorInvalidValue)");
+    dt_error_clear();
+    cuda.table->free_host(cuda.device, in);
+    cuda.table->free_host(cuda.device, out);
+    cuda.table->free(cuda.device, a);
+    cuda.table->free(cuda.device, b);
+    cuda.table->stream_destroy(cuda.device, stream);
+    dt_backend_close(&cuda);
+}
+
+static void events(void)
+{
+    struct dt_backend cuda = open_cuda();
+    struct dt_stream *first = stream_of(&cuda), *second = stream_of(&cuda);
+    struct dt_event *made = event_of(&cuda), *taken = event_of(&cuda);
+    unsigned char *memory = device_array(&cuda, N), *out = host_array(&cuda, N);
+    bool done = false;
+    for (int round = 1; round < 20; round++) {
+        check_ok(cuda.table->fill(cuda.device, memory, round, N, first), "fill");
+        check_ok(cuda.table->event_record(cuda.device, made, first), "event_record");
+        check_ok(cuda.table->stream_wait(cuda.device, second, made), "stream_wait");
+        check_ok(cuda.table->to_host(cuda.device, out, memory, N, second), "to_host");
+        check_ok(cuda.table->event_record(cuda.device, taken, second), "event_record");
+        check_ok(cuda.table->stream_wait(cuda.device, first, taken), "stream_wait");
+        if (round % 2)
+            check_ok(cuda.table->event_sync(cuda.device, taken), "event_sync");
+        else
+            for (done = false; !done;)
+                check_ok(cuda.table->event_done(cuda.device, taken, &done), "event_done");
+        CHECK_INT(others(out, N, (unsigned char)round), 0);
+    }
+    // That an event has not come leaves no error behind for what is launched next.
+    struct dt_stamp_args args = {.time = (uint64_t *)(void *)memory};
+    check_ok(cuda.table->event_record(cuda.device, made, first), "event_record");
+    check_ok(cuda.table->event_done(cuda.device, made, &done), "event_done");
+    check_ok(dt_stamp(&cuda, &args, first), "stamp");
+    check_ok(cuda.table->stream_sync(cuda.device, first), "stream_sync");
+    cuda.table->event_destroy(cuda.device, made);
+    cuda.table->event_destroy(cuda.device, taken);
+    cuda.table->free_host(cuda.device, out);
+    cuda.table->free(cuda.device, memory);
+    cuda.table->stream_destroy(cuda.device, first);
+    cuda.table->stream_destroy(cuda.device, second);
+    dt_backend_close(&cuda);
+}
+
+// ---- graphs
+
+struct graph_rig {
+    struct dt_backend cuda;
+    struct dt_stream *main, *side;
+    struct dt_event *fork, *join;
+    unsigned char *memory, *out;
+};
+
+static struct graph_rig open_rig(void)
+{
+    struct graph_rig rig = {.cuda = open_cuda()};
+    rig.main = stream_of(&rig.cuda), rig.side = stream_of(&rig.cuda);
+    rig.fork = event_of(&rig.cuda), rig.join = event_of(&rig.cuda);
+    rig.memory = device_array(&rig.cuda, N);
+    rig.out = host_array(&rig.cuda, N);
+    return rig;
+}
+
+static void close_rig(struct graph_rig *rig)
+{
+    const struct dt_device_table *table = rig->cuda.table;
+    struct dt_device *device = rig->cuda.device;
+    table->free(device, rig->memory);
+    table->free_host(device, rig->out);
+    table->event_destroy(device, rig->fork);
+    table->event_destroy(device, rig->join);
+    table->stream_destroy(device, rig->main);
+    table->stream_destroy(device, rig->side);
+    dt_backend_close(&rig->cuda);
+}
+
+// memory = 5 on the main stream; then, on the side one, out = memory; joined unless `lost`.
+static void put_work(const struct graph_rig *rig, bool lost)
+{
+    const struct dt_device_table *table = rig->cuda.table;
+    struct dt_device *device = rig->cuda.device;
+    check_ok(table->fill(device, rig->memory, 5, N, rig->main), "fill");
+    check_ok(table->event_record(device, rig->fork, rig->main), "event_record");
+    check_ok(table->stream_wait(device, rig->side, rig->fork), "stream_wait");
+    check_ok(table->to_host(device, rig->out, rig->memory, N, rig->side), "to_host");
+    check_ok(table->event_record(device, rig->join, rig->side), "event_record");
+    if (!lost)
+        check_ok(table->stream_wait(device, rig->main, rig->join), "stream_wait");
+}
+
+static void *other_thread(void *context)
+{
+    const struct graph_rig *rig = context;
+    void *pinned = host_array(&rig->cuda, N);
+    rig->cuda.table->free_host(rig->cuda.device, pinned);
+    return NULL;
+}
+
+static void graphs(void)
+{
+    struct graph_rig rig = open_rig();
+    const struct dt_device_table *table = rig.cuda.table;
+    struct dt_device *device = rig.cuda.device;
+    struct dt_graph *graph = NULL;
+    pthread_t other;
+    check_ok(table->capture_begin(device, rig.main), "capture_begin");
+    put_work(&rig, false);
+    CHECK_INT(pthread_create(&other, NULL, other_thread, &rig), 0); // as the loader's does
+    CHECK_INT(pthread_join(other, NULL), 0);
+    check_ok(table->capture_end(device, rig.main, &graph), "capture_end");
+    CHECK_INT(others(rig.out, N, 0), 0); // noted down, not done
+    for (int launch = 0; launch < 3; launch++) {
+        memset(rig.out, 1, N);
+        check_ok(table->graph_launch(device, graph, rig.main), "graph_launch");
+        check_ok(table->stream_sync(device, rig.main), "stream_sync");
+        CHECK_INT(others(rig.out, N, 5), 0);
+    }
+    table->graph_destroy(device, graph);
+    table->graph_destroy(device, NULL);
+    close_rig(&rig);
+}
+
+static void broken_graphs(void)
+{
+    struct graph_rig rig = open_rig();
+    const struct dt_device_table *table = rig.cuda.table;
+    struct dt_device *device = rig.cuda.device;
+    struct dt_graph *graph = NULL;
+    void *refused;
+    DT_FAIL(DT_USER, NULL, "an old story"); // which must not be told as this one's
+    check_ok(table->capture_begin(device, rig.main), "capture_begin");
+    put_work(&rig, true);
+    dt_status status = table->capture_end(device, rig.main, &graph);
+    expect(status, DT_MACHINE, "(cudaErrorStreamCaptureUnjoined)");
+    CHECK(!strstr(dt_error_current()->message, "old story"), "%s", dt_error_current()->message);
+
+    check_ok(table->capture_begin(device, rig.main), "capture_begin");
+    status = table->alloc(device, N, &refused);
+    expect(status, DT_MACHINE, "allocating 3000 bytes on GPU 0");
+    status = table->capture_end(device, rig.main, &graph);
+    expect(status, DT_MACHINE, "which this broke: \"allocating 3000 bytes on GPU 0");
+    dt_error_clear();
+
+    put_work(&rig, false); // the streams are as before
+    check_ok(table->stream_sync(device, rig.main), "stream_sync");
+    CHECK_INT(others(rig.out, N, 5), 0);
+    close_rig(&rig);
+}
+
+// ---- the cases
+
+struct test_case {
+    void (*run)(void);
+    const char *name;
+    const char *environment[3]; // "NAME=value"
+};
+#define CASE(run, ...)                                                                             \
+    {                                                                                              \
+        run, #run,                                                                                 \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+
+static const struct test_case cases[] = {
+    CASE(no_driver, "SIMT_DRIVER=0"),
+    CASE(old_driver, "SIMT_DRIVER=12040"),
+    CASE(no_device, "SIMT_DEVICES=0"),
+    CASE(hidden_device, "SIMT_DEVICES=0", "CUDA_VISIBLE_DEVICES=7"),
+    CASE(no_such_index, "SIMT_DEVICES=2"),
+    CASE(no_code, "SIMT_CODE=none"),
+    CASE(describe, "SIMT_DEVICES=2", "SIMT_MEMORY=4194304"),
+    CASE(same_id, "SIMT_DEVICES=2", "SIMT_UUID=same"),
+    CASE(peak_h100, "SIMT_NAME=NVIDIA H100 80GB HBM3"),
+    CASE(peak_h100_pcie, "SIMT_NAME=NVIDIA H100 PCIe"),
+    CASE(peak_a100, "SIMT_NAME=NVIDIA A100-SXM4-40GB"),
+    CASE(peak_l40s, "SIMT_NAME=NVIDIA L40S"),
+    CASE(peak_4090, "SIMT_NAME=NVIDIA GeForce RTX 4090"),
+    CASE(peak_unknown, "SIMT_NAME=NVIDIA H100 80GB HBM3 MIG 3g.40gb"),
+    CASE(peak_unknown, "SIMT_NAME=NVIDIA GeForce RTX 4090 Laptop GPU"),
+    CASE(peak_unknown, "SIMT_NAME=NVIDIA L400"),
+    CASE(out_of_memory, "SIMT_MEMORY=4194304"),
+};
+static const struct test_case ordered_cases[] = {
+    CASE(allocation), CASE(copies), CASE(events), CASE(graphs), CASE(broken_graphs),
+};
+static const char *const orders[] = {"ascending", "descending", "random", "warp"};
+enum {
+    CASES = sizeof cases / sizeof cases[0],
+    ORDERED = sizeof ordered_cases / sizeof ordered_cases[0],
+    ORDERS = sizeof orders / sizeof orders[0]
+};
+
+static void run(const struct test_case *test, const char *order)
+{
+    fflush(stderr);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("SIMT_ORDER", order, 1);
+        for (int i = 0; i < 3 && test->environment[i]; i++)
+            putenv((char *)(uintptr_t)test->environment[i]);
+        test->run();
+        exit(test_failures > 0 || test_checks == 0);
+    }
+    int status = -1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child, "no process for a case");
+    CHECK(status == 0, "%s in order %s (wait status %d)", test->name, order, status);
+}
+
+int main(void)
+{
+    for (int i = 0; i < CASES; i++)
+        run(&cases[i], "ascending");
+    for (int order = 0; order < ORDERS; order++)
+        for (int i = 0; i < ORDERED; i++)
+            run(&ordered_cases[i], orders[order]);
+    return test_end();
+}
