@@ -50,6 +50,7 @@ void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table)
     atomic_init(&comm->step, -1);
     atomic_init(&comm->phase, "start-up");
     atomic_init(&comm->timeout_s, 600.0);
+    atomic_init(&comm->spoken, false);
     atomic_init(&comm->devices.begun, 0);
     atomic_init(&comm->devices.oldest, 0);
     atomic_init(&comm->devices.waited, 0.0);
@@ -119,7 +120,7 @@ void dt_comm_say_record(struct dt_comm *comm, bool always)
 {
     pthread_mutex_lock(&comm->record_lock);
     dt_comm_record *record = atomic_load(&comm->record);
-    if (record)
+    if (record && !atomic_load(&comm->spoken))
         record(comm->record_context, always);
     pthread_mutex_unlock(&comm->record_lock);
 }
@@ -148,7 +149,7 @@ size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, in
     voice = comm->table->claim(comm);
     if (voice == DT_VOICE_NONE)
         return 0;
-    dt_comm_say_record(comm, false);
+    dt_comm_say_record(comm, voice == DT_VOICE_JOB);
     if (voice == DT_VOICE_RANK)
         used = describe_place(comm, text, size);
     else

@@ -79,6 +79,7 @@ struct dt_comm {
     _Atomic(int64_t) step;
     _Atomic(const char *) phase;
     _Atomic(double) timeout_s;
+    _Atomic(bool) spoken; // another rank has written the last words: nothing may follow them
     struct dt_comm_devices devices;
     pthread_mutex_t record_lock;
     _Atomic(dt_comm_record *) record; // NULL: there is no device communicator

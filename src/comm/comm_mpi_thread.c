@@ -226,8 +226,9 @@ static void watch(struct mpi_comm *mpi)
     dt_comm_last_progress(&mpi->base, &self.step, &self.phase);
     dt_watch_tick(&mpi->watch, &self);
     atomic_store(&mpi->doomed, dt_watch_is_doomed(&mpi->watch));
+    atomic_store(&mpi->base.spoken, mpi->watch.spoken);
     atomic_store(&devices->peer_failed, dt_watch_hears_failure(&mpi->watch));
-    if (dt_watch_wants_record(&mpi->watch))
+    if (mpi->watch.wants_record)
         dt_comm_say_record(&mpi->base, true);
 }
 

@@ -18,8 +18,8 @@ enum {
     SHOWN = 12
 }; // collectives in a record: how many before the oldest under way
 static const double period_s = 0.1;
-static const double judge_s = 4;     // for the communicator's watch to say who is stalled
-static const double find_s = 7;      // … who is dead
+static const double judge_s = 4;     // for the communicator's watch to say who is stalled …
+static const double find_s = 7;      // … or who is dead
 static const double stagger_s = 0.5; // so that one rank speaks where all would
 
 // ---- the record
@@ -96,7 +96,9 @@ static void describe(const struct nccl_comm *nccl, int64_t number, struct text *
     describe_state(nccl, number, text);
 }
 
-// The registered dt_comm_record: a collective a line, those that were begun and the few behind.
+// The registered dt_comm_record: a collective a line, those that were begun and the few behind. It
+// opens unlike a message: mpirun reads nothing from the moment it sees a death until it has killed
+// all, and takes the ranks in any order then; the last "dtrain: " still is the last words.
 static void say_record(void *context, bool always)
 {
     struct nccl_comm *nccl = context;
@@ -109,8 +111,8 @@ static void say_record(void *context, bool always)
         return;
     nccl->recorded = true;
     dt_comm_last_progress(nccl->comm, &step, &phase);
-    add(&text, "dtrain: rank %d on %s, step %lld, %s: the last collectives of NCCL\n", info->rank,
-        info->host, (long long)step, phase);
+    add(&text, "nccl: rank %d on %s, step %lld, %s: the last collectives\n", info->rank, info->host,
+        (long long)step, phase);
     int64_t first = oldest > SHOWN_DONE ? oldest - SHOWN_DONE : 0;
     for (int64_t number = first; number < first + SHOWN && number <= newest + 2; number++)
         describe(nccl, number, &text);

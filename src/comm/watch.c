@@ -15,8 +15,9 @@ static const double hasty_period_s = 0.02; // of beats, when told to terminate
 static const double hasty_s = 0.7;         // mpirun kills a second after SIGTERM
 static const double hear_words_s = 0.2; // for another's last words to arrive before a death is seen
 static const double hear_peers_s = 0.55;
-static const double defer_s = 1.5; // for the rank that should speak
-static const double linger_s = 2;  // for the launcher to end this process
+static const double defer_s = 1.5;  // for the rank that should speak
+static const double catch_up_s = 1; // for a process that was suspended to hear what came to pass
+static const double linger_s = 2;   // for the launcher to end this process
 
 static bool is_hasty(const struct dt_watch *watch)
 {
@@ -224,6 +225,8 @@ static void advance_clock(struct dt_watch *watch)
     double now = dt_seconds(), passed = now - watch->last_time;
     watch->last_time = now;
     watch->clock += passed < gap_s ? passed : gap_s;
+    if (passed > gap_s)
+        watch->woken_at = watch->clock;
 }
 
 static void note_termination(struct dt_watch *watch, bool terminated)
@@ -259,6 +262,29 @@ static bool is_due(const struct dt_watch *watch, const struct dt_watch_self *sel
            (self->step != told->step || strncmp(self->phase, told->phase, DT_PHASE_NAME - 1) != 0);
 }
 
+static bool is_told(const struct dt_watch *watch, enum dt_peer_state state)
+{
+    for (int r = 0; r < watch->size; r++)
+        if (r != watch->rank && watch->peers[r].beat.state == (int32_t)state)
+            return true;
+    return false;
+}
+
+// What peers told while this process did not run, or before it was told to terminate, is old: the
+// last words may have been spoken since, and nothing may follow them.
+static bool is_behind(const struct dt_watch *watch)
+{
+    return watch->terminated_at > 0 ||
+           (watch->woken_at > 0 && watch->clock - watch->woken_at < catch_up_s);
+}
+
+// Every rank writes its record before the last words.
+static bool should_record(const struct dt_watch *watch)
+{
+    bool told = is_told(watch, DT_PEER_EXPIRED) || is_told(watch, DT_PEER_FAILED);
+    return !watch->spoken && (watch->doomed_at > 0 || (told && !is_behind(watch)));
+}
+
 void dt_watch_tick(struct dt_watch *watch, const struct dt_watch_self *self)
 {
     bool expired;
@@ -277,6 +303,7 @@ void dt_watch_tick(struct dt_watch *watch, const struct dt_watch_self *self)
         end(watch, self, dead, expired);
     else
         watch->doomed_at = 0; // whom others waited for too long has come
+    watch->wants_record = should_record(watch);
 }
 
 double dt_watch_next(const struct dt_watch *watch)
@@ -285,25 +312,9 @@ double dt_watch_next(const struct dt_watch *watch)
     return left > 0 ? left : 0;
 }
 
-static bool is_told(const struct dt_watch *watch, enum dt_peer_state state)
-{
-    for (int r = 0; r < watch->size; r++)
-        if (r != watch->rank && watch->peers[r].beat.state == (int32_t)state)
-            return true;
-    return false;
-}
-
 bool dt_watch_hears_failure(const struct dt_watch *watch)
 {
     return is_told(watch, DT_PEER_FAILED);
-}
-
-bool dt_watch_wants_record(const struct dt_watch *watch)
-{
-    if (watch->spoken) // nothing may follow the last words
-        return false;
-    return watch->doomed_at > 0 || is_told(watch, DT_PEER_EXPIRED) ||
-           is_told(watch, DT_PEER_FAILED);
 }
 
 bool dt_watch_is_doomed(const struct dt_watch *watch)

@@ -56,8 +56,10 @@ struct dt_watch {
     double clock;     // seconds during which this process ran: a suspended job resumes
     double next_beat;
     double terminated_at; // on the clock; 0: not
+    double woken_at;      // on the clock, after this process had not run for a while; 0: never
     double doomed_at;     // since when a death or time-out is known here; 0: none is
     bool spoken;          // some rank has written the last words
+    bool wants_record;    // this rank should write its record now: the end comes near
 };
 
 // What the thread tells the watch of this rank at each tick.
@@ -72,7 +74,7 @@ struct dt_watch_self {
     double device_waited;
     double timeout;
     bool device_failed;
-    bool has_record; // the ranks have records to write before the last words
+    bool has_record; // the ranks have records to write, before the last words
     bool terminated; // SIGTERM came since the last tick
     bool speaks;     // this rank has claimed the last words
 };
@@ -97,8 +99,6 @@ double dt_watch_next(const struct dt_watch *watch); // seconds until the next ti
 double dt_watch_spread(const struct dt_watch *watch);
 // Whether a device's collectives have failed on another rank.
 bool dt_watch_hears_failure(const struct dt_watch *watch);
-// Whether every rank should write its record now: one is dead, waited too long, or has failed.
-bool dt_watch_wants_record(const struct dt_watch *watch);
 // Whether the end is certain by another rank's doing, so that this rank's own errors only follow
 // from it.
 bool dt_watch_is_doomed(const struct dt_watch *watch);

@@ -45,14 +45,12 @@ static dt_status launch(struct dt_graph *graph)
     return DT_OK;
 }
 
-// Before its sums, but for "kill-within": then the others' devices come to the sum later.
+// Before its sums, but for "kill-within".
 static dt_status meet(const char *fate, bool mine, struct dt_graph *graph)
 {
     if (strcmp(fate, "kill-within") == 0) {
-        if (!mine)
-            pass(1);
         DT_TRY(launch(graph));
-        pass(0.5); // for its heartbeat, and for its device to come there
+        pass(0.5); // for its heartbeat, and for the devices to come there
         if (mine)
             raise(SIGKILL);
         return DT_OK;
