@@ -14,25 +14,18 @@ _Static_assert(offsetof(ncclConfig_t, version) == 12, "config");
 _Static_assert(offsetof(ncclConfig_t, blocking) == 16, "config");
 _Static_assert(NCCL_CONFIG_UNDEF_INT == INT_MIN, "config");
 
-// One of each function, whose type must fit.
-struct dt_nccl_values {
-    ncclResult_t (*version)(int *);
-    ncclResult_t (*unique_id)(ncclUniqueId *);
-    const char *(*error_string)(ncclResult_t);
-    const char *(*last_error)(ncclComm_t);
-    ncclResult_t (*init)(ncclComm_t *, int, ncclUniqueId, int, ncclConfig_t *);
-    ncclResult_t (*async_error)(ncclComm_t, ncclResult_t *);
-    ncclResult_t (*finalize)(ncclComm_t);
-    ncclResult_t (*destroy)(ncclComm_t);
-    ncclResult_t (*abort)(ncclComm_t);
-    ncclResult_t (*enlist)(const ncclComm_t, void *, size_t, void **);
-    ncclResult_t (*delist)(const ncclComm_t, void *);
-    ncclResult_t (*allreduce)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
-                              cudaStream_t);
-};
-extern const struct dt_nccl_values dt_nccl_values;
-const struct dt_nccl_values dt_nccl_values = {
-    ncclGetVersion,         ncclGetUniqueId,       ncclGetErrorString, ncclGetLastError,
-    ncclCommInitRankConfig, ncclCommGetAsyncError, ncclCommFinalize,   ncclCommDestroy,
-    ncclCommAbort,          ncclCommRegister,      ncclCommDeregister, ncclAllReduce,
-};
+#define SAME(function, ...)                                                                        \
+    _Static_assert(__builtin_types_compatible_p(__typeof__(function), __VA_ARGS__), #function)
+SAME(ncclGetVersion, ncclResult_t(int *));
+SAME(ncclGetUniqueId, ncclResult_t(ncclUniqueId *));
+SAME(ncclGetErrorString, const char *(ncclResult_t));
+SAME(ncclGetLastError, const char *(ncclComm_t));
+SAME(ncclCommInitRankConfig, ncclResult_t(ncclComm_t *, int, ncclUniqueId, int, ncclConfig_t *));
+SAME(ncclCommGetAsyncError, ncclResult_t(ncclComm_t, ncclResult_t *));
+SAME(ncclCommFinalize, ncclResult_t(ncclComm_t));
+SAME(ncclCommDestroy, ncclResult_t(ncclComm_t));
+SAME(ncclCommAbort, ncclResult_t(ncclComm_t));
+SAME(ncclCommRegister, ncclResult_t(ncclComm_t, void *, size_t, void **));
+SAME(ncclCommDeregister, ncclResult_t(ncclComm_t, void *));
+SAME(ncclAllReduce, ncclResult_t(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t,
+                                 ncclComm_t, cudaStream_t));
