@@ -184,8 +184,9 @@ static bool same_moment(const access &a, const access &b)
     return a.block == b.block && a.barriers == b.barriers && a.warp == b.warp && a.syncs == b.syncs;
 }
 
-// What races with `now` later will race with `old` as well, or (two of them, `other` may be NULL)
-// with one of two that no thread is ordered with at once.
+// What races with `now` later races with `old` too, which the same thread made at the same moment;
+// or with one of `old` and `other` (may be NULL): of two blocks, or of two warps since the last
+// barrier, nothing is ordered with both.
 static bool covers(const access &old, const access *other, const access &now)
 {
     if (same_moment(old, now) && (old.lanes & now.lanes))
@@ -342,6 +343,7 @@ static bool is_own(const void *p)
     return (uintptr_t)p - stacks_begin < stacks_size;
 }
 
+// All threads read these, all the time.
 static bool is_builtin(const void *p)
 {
     return p == &threadIdx.x || p == &blockIdx.x || p == &blockDim.x;

@@ -405,12 +405,12 @@ __global__ static void locals_kernel(float *out)
     raise(own, 9);
     __syncwarp();
     raise(own, 9);
-    out[threadIdx.x] = own[8];
+    out[dt_thread_index()] = own[8];
 }
 
 dt_status own_locals(void)
 {
-    DT_LAUNCH((locals_kernel), 1, BLOCK, 0, nullptr, memory);
+    DT_LAUNCH((locals_kernel), 2, BLOCK, 0, nullptr, memory);
     return DT_LAUNCHED("locals");
 }
 
@@ -429,4 +429,52 @@ dt_status own_again(void)
     for (int i = 0; i < 2; i++)
         DT_LAUNCH((again_kernel), 2, BLOCK, 0, nullptr, memory);
     return DT_LAUNCHED("again");
+}
+
+// ---- any accesses
+
+template <class T> DT_DEVICE void play_one(bool writes, uint8_t *at)
+{
+    volatile T *x = reinterpret_cast<T *>(at);
+    if (writes)
+        *x = T(1);
+    else
+        (void)*x;
+}
+
+DT_DEVICE void play_access_at(const play_access &a, uint8_t *bytes)
+{
+    if (a.bytes == 1)
+        play_one<uint8_t>(a.writes, bytes + a.offset);
+    else if (a.bytes == 2)
+        play_one<uint16_t>(a.writes, bytes + a.offset);
+    else if (a.bytes == 4)
+        play_one<uint32_t>(a.writes, bytes + a.offset);
+    else
+        play_one<uint64_t>(a.writes, bytes + a.offset);
+}
+
+__global__ static void play_kernel(const play_access *accesses, int n, const play_end *ends,
+                                   int rounds, uint8_t *bytes)
+{
+    DT_SHARED(uint8_t, tile, [PLAY_BYTES]);
+    const int thread = (int)threadIdx.x, block = (int)blockIdx.x;
+    for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < n; i++)
+            if (accesses[i].round == round && accesses[i].thread == thread &&
+                accesses[i].block == block)
+                play_access_at(accesses[i], accesses[i].shared ? tile : bytes);
+        const play_end end = ends[round];
+        if (end.warp < 0)
+            __syncthreads();
+        else if (end.warp == thread / DT_WARP && (end.mask >> thread % DT_WARP & 1u))
+            __syncwarp(end.mask);
+    }
+}
+
+dt_status play(const struct play_access *accesses, int n, const struct play_end *ends, int rounds)
+{
+    DT_LAUNCH((play_kernel), PLAY_BLOCKS, PLAY_THREADS, 0, nullptr, accesses, n, ends, rounds,
+              (uint8_t *)memory);
+    return DT_LAUNCHED("play");
 }

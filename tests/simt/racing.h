@@ -46,6 +46,19 @@ dt_status all_read(void);
 dt_status own_locals(void);
 dt_status own_again(void);
 
+// Any accesses: round after round, and what ends each round.
+enum { PLAY_BLOCKS = 2, PLAY_THREADS = 64, PLAY_BYTES = 16 };
+struct play_access {
+    int round, block, thread;
+    int offset, bytes; // 1, 2, 4 or 8 of the PLAY_BYTES, aligned
+    bool writes, shared;
+};
+struct play_end {
+    int warp;      // of each block; -1: a barrier for all
+    uint32_t mask; // of the warp's lanes; 0: nothing ends it
+};
+dt_status play(const struct play_access *accesses, int n, const struct play_end *ends, int rounds);
+
 #ifdef __cplusplus
 }
 #endif

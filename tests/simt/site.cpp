@@ -2,6 +2,7 @@
 #include "site.h"
 
 #include <link.h>
+#include <map>
 #include <stdint.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -53,7 +54,7 @@ static std::string ask(const std::string &program, const std::string &address)
     return outer == inner ? inner : inner + ", called from " + outer;
 }
 
-std::string site_name(const void *return_address)
+static std::string find_name(const void *return_address)
 {
     const std::string program = program_path();
     char address[32];
@@ -62,5 +63,14 @@ std::string site_name(const void *return_address)
     snprintf(address, sizeof address, "0x%zx", (uintptr_t)return_address - base - 1); // in the call
     const std::string place = ask(program, address);
     return place.empty() ? program + "+" + address : place;
+}
+
+std::string site_name(const void *return_address)
+{
+    static std::map<const void *, std::string> names;
+    std::string &name = names[return_address];
+    if (name.empty())
+        name = find_name(return_address);
+    return name;
 }
 } // namespace simt
