@@ -114,7 +114,7 @@ static bool is_to_blame(const struct dt_watch *watch, const struct dt_watch_self
 
 static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self *self)
 {
-    if (self->oldest == 0 && self->device_oldest == 0)
+    if (self->oldest == 0 && self->device_waited <= 0)
         return false;
     if (self->waited > self->timeout || self->device_waited > self->timeout)
         return true;

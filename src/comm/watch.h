@@ -69,8 +69,8 @@ struct dt_watch_self {
     int64_t sequence;        // collectives begun
     int64_t oldest;          // the oldest of them that is not complete; 0: none
     double waited;           // seconds since that one began, on the watch's clock
-    int64_t device_sequence; // the same three of those that the device does
-    int64_t device_oldest;
+    int64_t device_sequence; // the same three of those that the device does; oldest is 0 also where
+    int64_t device_oldest;   // the host waits for it, as far as any other
     double device_waited;
     double timeout;
     bool device_failed;

@@ -11,6 +11,7 @@
 // Faults, by the environment; "@R" restricts one to rank R:
 //   SIMT_NCCL_ERROR=N[@R]   ncclSystemError, told of when the N-th all-reduce (from 1) begins
 //   SIMT_NCCL_STALL=N[@R]   the N-th all-reduce never ends
+//   SIMT_NCCL_HANG=N[@R]    the N-th call of ncclAllReduce is in progress for ever
 //   SIMT_NCCL_INIT=stall[@R] or fail[@R]
 //   SIMT_NCCL_DEAF=1        a peer that is gone is no error, as among the GPUs of one real host
 #include <nccl.h>
@@ -68,6 +69,7 @@ struct ncclComm {
     enum stage stage;
     bool blocking, deaf;
     int64_t stall_at, error_at; // the how many-eth all-reduce; 0: none
+    int64_t hang_at, calls;     // the how many-eth call, and calls so far
     bool never_joins;
     _Atomic(int) error;
     bool has_call; // one that is not on its stream yet
@@ -383,6 +385,7 @@ static void set_faults(struct ncclComm *comm)
     const char *init = setting("SIMT_NCCL_INIT", comm->rank);
     comm->stall_at = number("SIMT_NCCL_STALL", comm->rank);
     comm->error_at = number("SIMT_NCCL_ERROR", comm->rank);
+    comm->hang_at = number("SIMT_NCCL_HANG", comm->rank);
     comm->deaf = getenv("SIMT_NCCL_DEAF") != NULL;
     comm->never_joins = init && strncmp(init, "stall", 5) == 0;
     if (init && strncmp(init, "fail", 4) == 0)
@@ -431,7 +434,7 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUnique
 
 static ncclResult_t put_call(struct ncclComm *comm)
 {
-    if (--comm->polls > 0)
+    if (--comm->polls > 0 || comm->calls == comm->hang_at)
         return ncclInProgress;
     comm->has_call = false;
     simt_enqueue("ncclAllReduce", comm->stream, run, &comm->call, sizeof comm->call);
@@ -483,6 +486,7 @@ EXPORT ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, nccl
         (struct allreduce){.comm = comm, .from = from, .to = to, .count = count, .type = type};
     comm->stream = stream;
     comm->has_call = true;
+    comm->calls++;
     comm->polls = POLLS;
     return finish(comm, ncclInProgress);
 }

@@ -40,6 +40,9 @@ sum='21: all-reduce 1 of 2, 12000 bytes of fp32:'
 when='at step 11 during backward'
 dies="died $when; the job ends\. Resume with the same command"
 
+# Beside the others: it takes a while, in which a peer's death would be found.
+(SIMT_NCCL_ERROR=21@1 run error 2 none 0 && echo $code $took >error.ended) &
+
 run well 2 none 0
 check "well: exit code $code" test $code -eq 0
 check "well: says nothing" test ! -s well.log
@@ -54,11 +57,6 @@ for rank in 0 1; do
     record $rank "$sum under way since [12]\.[0-9] s"
     record $rank '22: all-reduce 2 of 2, 12000 bytes of fp32: not begun'
 done
-
-SIMT_NCCL_ERROR=21@1 run error 2 none 0
-ends 3 12 "rank 1 on $host, step 11, backward: .*NCCL says \"unhandled system error\"" 'hint: NCCL_DEBUG=WARN'
-record 0 "$sum (under way|not begun)" # it may come there later
-record 1 "$sum under way"
 
 for deaf in "" 1; do
     [ -n "$deaf" ] && export SIMT_NCCL_DEAF=1
@@ -87,12 +85,24 @@ record 1 "$sum under way"
 run fails 2 fail 1
 ends 3 10 "rank 1 on $host, step 11, backward: the disk is full" 'hint: free some space'
 
-# At the start.
+# At the start, and in a call.
+run killed-opening 2 kill-opening 1
+ends 137 10 "rank 1 on host $host \(pid [0-9]+\) died before the first step, during start-up; the job ends" .
+SIMT_NCCL_HANG=2 run hang 2 none 0 2
+ends 3 12 "a collective of all ranks, before the first step, .*timeout_s = 2 s" 'network between the hosts'
+SIMT_NCCL_HANG=2@1 run hangs 2 none 0 2
+ends 3 12 "rank 1 on host $host \(pid [0-9]+\) is stalled before the first step, .*timeout_s = 2 s" 'resume with the same command'
 SIMT_UUID=same run shared 2 none 0
 ends 3 10 "rank 0 on $host \(and 1 other rank\): .*NCCL says \"invalid usage\"" 'hint: give each rank a GPU of its own'
 mkdir broken
 : >broken/libnccl.so.2 # where a real one is installed, none would be found instead
 LD_LIBRARY_PATH=$PWD/broken:$LD_LIBRARY_PATH run missing 2 none 0
 ends 2 10 "NCCL cannot be loaded: .*libnccl.so.2" 'hint: install NCCL .*comm.backend = mpi'
+wait
+name=error
+read -r code took <error.ended
+ends 3 12 "rank 1 on $host, step 11, backward: .*NCCL says \"unhandled system error\"" 'hint: NCCL_DEBUG=WARN'
+record 0 "$sum (under way|not begun)" # it may come there later
+record 1 "$sum under way"
 check "no shared memory is left" eval '! ls /dev/shm | grep -q nccl'
 finish

@@ -97,6 +97,8 @@ static dt_status train(const char *fate, int rank)
     DT_TRY(dt_backend_open("cuda", comm->info.local_rank, 1, &backend));
     DT_TRY(backend.table->stream_create(backend.device, &stream));
     DT_TRY(backend.table->alloc(backend.device, bytes, &memory));
+    if (comm->info.rank == rank && strcmp(fate, "kill-opening") == 0)
+        raise(SIGKILL);
     DT_TRY(dt_nccl_table.open(&(struct dt_device_comm_config){.comm = comm,
                                                               .backend = &backend,
                                                               .memory = memory,
