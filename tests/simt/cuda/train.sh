@@ -2,9 +2,10 @@
 # Training through the whole CUDA path on the simulated device: the CPU's losses, graphs or not, in every order of
 # threads and streams; one rank and several, by NCCL's stand-in and by MPI; resume; pauses between steps.
 # shellcheck source=tests/lib.sh
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../../lib.sh"
 small_run
 sed -i 's/^d_model = .*/d_model = 16/; s/^seq_len = .*/seq_len = 24/; s/^batch = .*/batch = 4/' small.ini
+sed -i 's/^every = 1/every = 1\neval_batches = 1/' small.ini
 steps=6
 last=checkpoints/step-0000000$steps
 
@@ -70,7 +71,7 @@ close four plain 1e-5
 unset SIMT_DEVICES
 
 # Work between steps, and going on from a checkpoint.
-train pauses 1 log.eval_every=2 checkpoint.every=3 comm.verify_replicas=4 log.eval_batches=1
+train pauses 1 log.eval_every=2 checkpoint.every=3 comm.verify_replicas=4
 alike pauses plain
 check "validation on the way" grep -q '"event":"eval","step":2,' runs/pauses/metrics.jsonl
 rm -r "runs/pauses/$last"
@@ -82,5 +83,5 @@ train bf16 1 run.precision=bf16
 # bf16 rounds activations at the same places, but sums before it in other orders.
 close bf16 bf16-cpu 2e-3
 check "a sample" "$dtrain" sample --tokens 4 --device cuda runs/plain >sample.txt 2>&1
-check "an evaluation" "$dtrain" eval small.ini run.name=plain run.device=cuda log.eval_batches=1 >eval.txt 2>&1
+check "an evaluation" "$dtrain" eval small.ini run.name=plain run.device=cuda >eval.txt 2>&1
 finish
