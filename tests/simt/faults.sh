@@ -23,7 +23,7 @@ refused() {
 }
 n_ranks() { # n: $command trains a new run on so many ranks
     run=$((run + 1))
-    command=("${local_mpirun[@]}" -np "$1" "$dtrain" small.ini run.name=bad-$run run.device=cuda)
+    command=("${local_mpirun[@]}" -np "$1" "$dtrain" small.ini run.name="bad-$run" run.device=cuda)
 }
 fault() { # code, n, description, message, hint, arguments of dtrain …
     n_ranks "$2"
