@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what dtrain needs to build and run, with apt, where it is missing. Needs root or sudo;
 # elsewhere it says what to install and stops, unless all is there by other means (modules, conda, a
-# system without apt). Quiet when there is nothing to do.
+# system without apt). Quiet when there is nothing to do. CUDA is left alone: a build for GPUs
+# (-DDTRAIN_CUDA=ON) takes the toolkit that is there, one for CPUs needs none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,7 +33,8 @@ if ! command -v apt-get >/dev/null; then
     can_build && exit 0
     cat >&2 <<'EOF'
 launch/setup.sh installs with apt (Debian, Ubuntu), which is not here. Install by hand: a C17 compiler,
-CMake 3.25, Ninja, pkg-config, Open MPI, HDF5 1.10.5 or later (serial), oneDNN 2.x or 3.x, cJSON, xxHash.
+CMake 3.25, Ninja, pkg-config, Open MPI, HDF5 1.10.5 or later (serial), oneDNN 2.x or 3.x, cJSON, xxHash;
+for GPUs the CUDA toolkit 12.0 or newer with the headers of cuBLAS and NCCL.
 EOF
     exit 1
 fi

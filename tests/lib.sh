@@ -7,6 +7,7 @@ failures=0 checks=0
 # shellcheck source=launch/environment.sh
 . "$repository/launch/environment.sh"
 rm -rf ./*
+export XDG_CACHE_HOME=$PWD/cache # of GEMM algorithms: not the user's
 exec 3>&2 # where failures are told, wherever a checked command's output goes
 
 check() { # description, command …: the command must succeed

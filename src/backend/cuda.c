@@ -33,6 +33,13 @@ dt_status dt_cuda_status(cudaError_t error, const char *file, int line, const ch
                           cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
+// A failure to give something back harms nobody, but the next launch must not take it for its own.
+static void let_go(cudaError_t error)
+{
+    if (error != cudaSuccess)
+        cudaGetLastError();
+}
+
 dt_status dt_cuda_make_current(const struct dt_device *device)
 {
     return DT_CUDA(cudaSetDevice(device->index), "turning to GPU %d", device->index);
@@ -43,6 +50,11 @@ dt_status dt_cuda_make_current(const struct dt_device *device)
 static double megabytes(size_t bytes)
 {
     return (double)bytes / 1e6;
+}
+
+static int64_t cuda_memory_in_use(const struct dt_device *device)
+{
+    return __atomic_load_n(&device->memory_in_use, __ATOMIC_RELAXED);
 }
 
 static dt_status out_of_memory(const struct dt_device *device, int64_t bytes)
@@ -56,7 +68,7 @@ static dt_status out_of_memory(const struct dt_device *device, int64_t bytes)
                    "no memory on GPU %d (%s): %.1f MB asked for, %.1f MB of %.1f MB free, %.1f MB "
                    "in use by this rank",
                    device->index, device->name, megabytes((size_t)bytes), megabytes(free),
-                   megabytes(total), megabytes((size_t)device->memory_in_use));
+                   megabytes(total), megabytes((size_t)cuda_memory_in_use(device)));
 }
 
 // Done when it returns, for every stream: the others do not wait for the default one.
@@ -71,8 +83,8 @@ static void remember(struct dt_device *device, struct dt_cuda_block *block)
     pthread_mutex_lock(&device->lock);
     block->next = device->blocks;
     device->blocks = block;
-    device->memory_in_use += block->bytes;
     pthread_mutex_unlock(&device->lock);
+    __atomic_fetch_add(&device->memory_in_use, block->bytes, __ATOMIC_RELAXED);
 }
 
 static void forget(struct dt_device *device, const void *memory)
@@ -82,11 +94,11 @@ static void forget(struct dt_device *device, const void *memory)
     while (*link && (*link)->memory != memory)
         link = &(*link)->next;
     struct dt_cuda_block *block = *link;
-    if (block) {
+    if (block)
         *link = block->next;
-        device->memory_in_use -= block->bytes;
-    }
     pthread_mutex_unlock(&device->lock);
+    if (block)
+        __atomic_fetch_sub(&device->memory_in_use, block->bytes, __ATOMIC_RELAXED);
     free(block);
 }
 
@@ -100,7 +112,7 @@ static dt_status take(struct dt_device *device, int64_t bytes, void **memory)
     DT_TRY(DT_CUDA(error, "allocating %lld bytes on GPU %d", (long long)bytes, device->index));
     dt_status status = zero(*memory, size);
     if (status != DT_OK)
-        cudaFree(*memory);
+        let_go(cudaFree(*memory));
     return status;
 }
 
@@ -129,8 +141,8 @@ static void cuda_free(struct dt_device *device, void *memory)
     if (!memory)
         return;
     forget(device, memory);
-    cudaSetDevice(device->index);
-    cudaFree(memory); // waits for the work that may still use it
+    let_go(cudaSetDevice(device->index));
+    let_go(cudaFree(memory)); // waits for the work that may still use it
 }
 
 static dt_status cuda_alloc_host(struct dt_device *device, int64_t bytes, void **memory)
@@ -153,13 +165,8 @@ static dt_status cuda_alloc_host(struct dt_device *device, int64_t bytes, void *
 
 static void cuda_free_host(struct dt_device *device, void *memory)
 {
-    cudaSetDevice(device->index);
-    cudaFreeHost(memory); // NULL is fine
-}
-
-static int64_t cuda_memory_in_use(const struct dt_device *device)
-{
-    return __atomic_load_n(&device->memory_in_use, __ATOMIC_RELAXED);
+    let_go(cudaSetDevice(device->index));
+    let_go(cudaFreeHost(memory)); // NULL is fine
 }
 
 // ---- copies
@@ -225,7 +232,7 @@ static void cuda_stream_destroy(struct dt_device *device, struct dt_stream *stre
 {
     (void)device;
     if (stream)
-        cudaStreamDestroy(dt_cuda_stream(stream));
+        let_go(cudaStreamDestroy(dt_cuda_stream(stream)));
 }
 
 static dt_status cuda_stream_wait(struct dt_device *device, struct dt_stream *stream,
@@ -257,7 +264,7 @@ static void cuda_event_destroy(struct dt_device *device, struct dt_event *event)
 {
     (void)device;
     if (event)
-        cudaEventDestroy(dt_cuda_event(event));
+        let_go(cudaEventDestroy(dt_cuda_event(event)));
 }
 
 static dt_status cuda_event_record(struct dt_device *device, struct dt_event *event,
@@ -310,7 +317,7 @@ static dt_status cuda_capture_end(struct dt_device *device, struct dt_stream *st
         return DT_CUDA(error, "capturing a graph, which this broke: \"%s\"", broken->message);
     DT_TRY(DT_CUDA(error, "capturing a graph"));
     error = cudaGraphInstantiate(&exec, noted, 0);
-    cudaGraphDestroy(noted);
+    let_go(cudaGraphDestroy(noted));
     *graph = (struct dt_graph *)exec;
     return DT_CUDA(error, "making a graph of what was captured");
 }
@@ -327,7 +334,7 @@ static void cuda_graph_destroy(struct dt_device *device, struct dt_graph *graph)
 {
     (void)device;
     if (graph)
-        cudaGraphExecDestroy(dt_cuda_graph(graph));
+        let_go(cudaGraphExecDestroy(dt_cuda_graph(graph)));
 }
 
 const struct dt_device_table dt_cuda_device_table = {

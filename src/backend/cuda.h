@@ -16,8 +16,8 @@ struct dt_device {
     int threads;                  // host threads for ops, as it was opened
     int64_t memory;               // bytes in all
     struct dt_cuda_block *blocks; // device memory handed out, newest first
-    pthread_mutex_t lock;         // of blocks and memory_in_use
-    int64_t memory_in_use;        // bytes of blocks
+    pthread_mutex_t lock;         // of the list
+    int64_t memory_in_use;        // bytes of blocks; changed atomically
     char name[128];               // "NVIDIA H200"
     char id[64];                  // "GPU-5f1c…", as nvidia-smi prints it
     struct dt_cuda_gemm *gemm;

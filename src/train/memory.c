@@ -115,7 +115,8 @@ static dt_status refuse(const struct dt_job *job, const struct dt_memory_row *ro
     char largest[256], hint[DT_ERROR_HINT], asked_text[BYTES_TEXT], free_text[BYTES_TEXT];
     struct dt_fit fits[RECOMPUTE_KINDS];
     int n;
-    DT_TRY(dt_fit_search(plan_of_job, (void *)job, job->local_batch, free, fits, &n));
+    // What is proposed leaves room for the little that is not planned.
+    DT_TRY(dt_fit_search(plan_of_job, (void *)job, job->local_batch, free - free / 64, fits, &n));
     name_largest(rows, largest, sizeof largest);
     name_fits(fits, n, hint, sizeof hint);
     return DT_FAIL(DT_MACHINE, hint,

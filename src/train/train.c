@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "train/checkpoint.h"
+#include "train/choices.h"
 #include "train/evaluate.h"
 #include "train/host_arrays.h"
 #include "train/metrics.h"
@@ -170,6 +171,8 @@ static dt_status create_local(struct trainer *t)
 static dt_status create(struct trainer *t)
 {
     struct dt_job *job = t->job;
+    dt_comm_progress(job->comm, 0, "choosing GEMM algorithms");
+    DT_TRY(dt_choices_apply(job));
     dt_comm_progress(job->comm, 0, "building the model");
     DT_TRY(dt_agree(job->comm, create_local(t)));
     DT_TRY(dt_stepper_connect(t->stepper));

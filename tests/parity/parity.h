@@ -30,6 +30,7 @@ struct parity_sizes {
     int64_t batch, length, d_model, inner, state, taps, dt_rank; // B, L, d, E, N, K, R
     int64_t vocab, tile;                                         // padded; rows of logits
     dt_dtype type;
+    bool products; // gemm too
 };
 
 // The parts of the test, each over all ops of its kind; 0 if all agree.

@@ -281,7 +281,8 @@ static void compare_xent(struct parity *p, const struct parity_sizes *s)
 
 int parity_rows(struct parity *p, const struct parity_sizes *s)
 {
-    compare_products(p, s);
+    if (s->products)
+        compare_products(p, s);
     compare_embed(p, s);
     compare_norm(p, s);
     compare_xent(p, s);

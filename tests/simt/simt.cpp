@@ -163,7 +163,8 @@ static void make_order(unsigned *index, unsigned n, enum simt_order by)
 
 static bool same_site(const site *a, const site *b)
 {
-    return a->line == b->line && a->what == b->what && strcmp(a->file, b->file) == 0;
+    return a->line == b->line && a->what == b->what &&
+           (a->file == b->file || strcmp(a->file, b->file) == 0);
 }
 
 static bool takes_part(int i, const struct thread *asker)

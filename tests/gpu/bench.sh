@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Measures on the CUDA device: every op of the 130M model's step, and whole steps of the 130M and 370M
+# models at 2048 tokens. Writes DIR/<gpu>-<date>.json: what was measured where, from which commit.
+# Skipped where there is no device. Arguments: dtrain, DIR, and whole or small (for simulated devices).
+# shellcheck source=tests/gpu/lib.sh
+target=$(realpath "$2")
+. "$(dirname "$0")/lib.sh"
+case $3 in
+whole) models=("--model 130m" "--model 370m") more="" ;;
+small) models=("--d-model 16 --n-layer 1 --seq-len 16 --batch 2 --vocab 64 --d-state 4") more="--warm --seconds 0.001" ;;
+*)
+    echo "usage: bench.sh dtrain DIR whole|small" >&2
+    exit 2
+    ;;
+esac
+
+text() { # a line as a JSON string
+    printf '"%s"' "$(tr -d '\\"\n\r\t' <<<"$1")"
+}
+
+lines() { # JSON lines or strings, as the elements of a list
+    sed '$!s/$/,/'
+}
+
+commit() {
+    git -C "$repository" describe --always --dirty --abbrev=12 2>/dev/null || cat "$repository/COMMIT" 2>/dev/null ||
+        echo unknown
+}
+
+driver() {
+    nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 || true
+}
+
+about() {
+    while read -r line; do
+        text "$line"
+        echo
+    done <info.txt
+}
+
+# shellcheck disable=SC2086,SC2317
+measure() {
+    "$dtrain" bench --device cuda --json ${models[0]} $more || return 1
+    local model
+    for model in "${models[@]}"; do
+        "$dtrain" bench --step --device cuda --json $model ${more#--warm} || return 1
+    done
+}
+
+check "the measurements" measure >rows.jsonl 2>measure.log
+check "a row for every op" test "$(grep -c '"bench":"op"' rows.jsonl)" -ge 17
+check "a row for every model" test "$(grep -c '"bench":"step"' rows.jsonl)" -eq ${#models[@]}
+[ $failures -eq 0 ] || { cat measure.log >&2; finish; }
+
+gpu=$(sed -nE 's/^device *cuda 0: (.*) \(.*/\1/p' info.txt)
+name=$(tr '[:upper:] ' '[:lower:]-' <<<"$gpu" | tr -cd 'a-z0-9.-')
+file=$target/$name-$(date -u +%Y-%m-%d).json
+{
+    echo "{\"gpu\":$(text "$gpu"),\"date\":$(text "$(date -u +%Y-%m-%dT%H:%MZ)"),\"commit\":$(text "$(commit)"),"
+    echo "\"driver\":$(text "$(driver)"),\"system\":$(text "$(uname -srm)"),"
+    echo '"info":['
+    about | lines
+    echo '],"rows":['
+    lines <rows.jsonl
+    echo ']}'
+} >"$file"
+echo "$file" >&2
+finish

@@ -1,0 +1,36 @@
+# What the tests of a CUDA device share. Sourced with the path of dtrain as $1, in a scratch folder.
+# shellcheck shell=bash
+# shellcheck source=tests/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+
+# Why there is no device, as dtrain tells it; nothing where there is one.
+no_device() {
+    "$dtrain" info >info.txt 2>&1 || { cat info.txt >&2; exit 1; }
+    grep -q '^device *cuda' info.txt || echo "dtrain finds no CUDA device"
+}
+
+reason=$(no_device)
+[ -z "$reason" ] || { echo "skipped: $reason" >&2; exit 77; }
+# The GEMM algorithms that these runs choose, and no others'.
+export XDG_CACHE_HOME=$PWD/cache
+
+# A run on one rank: its log is shown where it fails.
+train() { # name, key=value …
+    local name=$1
+    shift
+    "$dtrain" small.ini run.name="$name" "$@" >"$name.log" 2>&1 || { cat "$name.log" >&3; return 1; }
+}
+
+on_ranks() { # n, name, key=value …
+    local n=$1 name=$2
+    shift 2
+    ranks "$n" small.ini run.name="$name" "$@" >"$name.log" 2>&1 || { cat "$name.log" >&3; return 1; }
+}
+
+curve() { # name: its metrics
+    echo "runs/$1/metrics.jsonl"
+}
+
+first_step() { # name: metrics of one step alone
+    grep '"event":"train","step":1,' "$(curve "$1")"
+}

@@ -1,0 +1,170 @@
+#!/usr/bin/env bash
+# What can be wrong with devices and libraries before the first step: one message that says what and where, a hint,
+# exit code 2 or 3, in seconds; auto falls back to the CPU where that is right. The devices are simulated.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+small_run
+sed -i 's/^d_model = .*/d_model = 16/; s/^seq_len = .*/seq_len = 24/; s/^batch = .*/batch = 4/; s/^steps = .*/steps = 2/; s/^warmup_steps = .*/warmup_steps = 1/' small.ini
+host=$(uname -n)
+id='GPU-[0-9a-f-]{36}'
+run=0 # runs so far
+
+# code, description, pattern of the message, pattern of the hint, command …
+refused() {
+    local want=$1 what=$2 message=$3 hint=$4 start=$SECONDS status
+    shift 4
+    timeout 60 "$@" >out.log 2>err.log
+    status=$?
+    check "$what: exit code $status, not $want: $(tail -n 3 err.log)" test $status -eq "$want"
+    check "$what: took $((SECONDS - start)) s" test $((SECONDS - start)) -le 10
+    check "$what: one message, not $(grep -ac '^dtrain: error' err.log)" test "$(grep -ac '^dtrain: error' err.log)" -eq 1
+    check "$what: '$(grep -a '^dtrain: error' err.log)' is not '$message'" grep -aEq "^dtrain: error: .*$message" err.log
+    [ -z "$hint" ] || check "$what: '$(grep -a '^  hint: ' err.log)' is not '$hint'" grep -aEq "^  hint: .*$hint" err.log
+}
+n_ranks() { # n: $command trains a new run on so many ranks
+    run=$((run + 1))
+    command=("${local_mpirun[@]}" -np "$1" "$dtrain" small.ini run.name="bad-$run" run.device=cuda)
+}
+fault() { # code, n, description, message, hint, arguments of dtrain …
+    n_ranks "$2"
+    refused "$1" "$3, $2 ranks" "$4" "$5" "${command[@]}" "${@:6}"
+}
+trains() { # description, n, arguments …: output in trains.log, the run is good-N
+    run=$((run + 1))
+    check "$1" ranks "$2" small.ini run.name=good-$run "${@:3}" >trains.log 2>&1
+    check "$1: a checkpoint" test -n "$(ls runs/good-$run/checkpoints)"
+}
+
+# No device, no driver, an old driver.
+for n in 1 2; do
+    SIMT_DEVICES=0 fault 2 $n "no device" 'no GPU: the NVIDIA driver sees none' 'run.device = cpu'
+    SIMT_DRIVER=0 fault 2 $n "no driver" 'no GPU: there is no NVIDIA driver here' "NVIDIA's driver"
+    SIMT_DRIVER=12040 fault 2 $n "an old driver" 'driver is for CUDA 12.4 and older, this program was built with CUDA 13.0' \
+        'newer driver'
+done
+check "on the CPU" ranks 1 small.ini run.name=cpu run.device=cpu >cpu.log 2>&1
+for reason in SIMT_DEVICES=0 SIMT_DRIVER=0 SIMT_DRIVER=12040; do
+    export "${reason?}"
+    trains "auto with $reason" 1
+    check "… says so once, with the reason" test "$(grep -c 'run.device = auto takes the CPU: no GPU' trains.log)" -eq 1
+    check "… and trains there" same_bits runs/good-$run/checkpoints/step-00000002 runs/cpu/checkpoints/step-00000002
+    unset "${reason%%=*}"
+done
+SIMT_DEVICES=0 trains "auto with two ranks and no device" 2
+check "… says so once" test "$(grep -c 'takes the CPU' trains.log)" -eq 1
+trains "auto with a device" 1
+check "… takes it" eval '! grep -q "takes the CPU" trains.log'
+SIMT_DEVICES=2 trains "auto with two" 2
+
+# A device for some ranks only, too few, the same one twice.
+one() { # SIMT_DEVICES of a rank: what mpirun starts
+    echo "-np 1 -x SIMT_DEVICES=$1 $dtrain small.ini run.name=mixed"
+}
+# shellcheck disable=SC2046
+refused 2 "one rank without a device" "rank 0 on host $host sees a CUDA device and rank 1 on host $host does not: no GPU" \
+    'run.device = cpu' "${local_mpirun[@]}" $(one 1) : $(one 0)
+# shellcheck disable=SC2046
+refused 2 "the other rank, cuda asked for" "rank 1 on $host: no GPU" 'run.device = cpu' "${local_mpirun[@]}" \
+    $(one 1) run.device=cuda : $(one 0) run.device=cuda
+SIMT_DEVICES=2 fault 2 3 "too few devices" \
+    "host $host: ranks 0 and 2 would share one GPU, $id \(3 ranks there, 2 devices visible\)" 'ppr:2:node.*--gres=gpu:3'
+SIMT_DEVICES=2 SIMT_UUID=same fault 2 2 "one device twice" \
+    "host $host: ranks 0 and 1 would share one GPU, $id \(2 ranks there, 2 devices visible\)" 'CUDA_VISIBLE_DEVICES'
+fault 2 2 "one device" 'ranks 0 and 1 would share one GPU' 'run.share_device = true'
+
+# Sharing, graphs and communicators.
+n_ranks 2
+refused 2 "sharing with NCCL" 'comm.backend: NCCL does not join ranks that share a GPU' '' \
+    "${command[@]}" run.share_device=true comm.backend=nccl
+trains "sharing" 2 run.share_device=true
+check "… says what it takes" grep -q 'comm.backend = auto takes mpi' trains.log
+trains "sharing by MPI" 2 run.share_device=true comm.backend=mpi
+check "… needs no word" eval '! grep -q "takes mpi" trains.log'
+trains "NCCL asked for, of one rank" 1 comm.backend=nccl
+SIMT_DEVICES=0 refused 2 "NCCL without a device" 'comm.backend: nccl, but the ranks run on the CPU' 'auto' \
+    "$dtrain" small.ini run.name=bad comm.backend=nccl
+SIMT_DEVICES=0 refused 2 "a graph without a device" 'run.cuda_graph: true, but the device is a CPU' 'auto' \
+    "$dtrain" small.ini run.name=bad run.cuda_graph=true
+trains "a graph" 1 run.cuda_graph=true
+
+# Libraries that cannot be loaded stand before all others.
+broken() { # names
+    rm -rf broken
+    mkdir broken
+    for name in "$@"; do
+        echo "no library" >"broken/$name"
+    done
+}
+path=$LD_LIBRARY_PATH
+broken libnccl.so.2 libnccl.so
+export LD_LIBRARY_PATH=$PWD/broken:$path SIMT_DEVICES=2
+fault 2 2 "no NCCL" '2 ranks on GPUs sum their gradients by NCCL \(comm.backend = auto\): NCCL cannot be loaded: .*libnccl' \
+    'libnccl2.*comm.backend = mpi'
+fault 2 2 "no NCCL, asked for" 'comm.backend = nccl\): NCCL cannot be loaded' 'libnccl2' comm.backend=nccl
+trains "no NCCL, by MPI" 2 comm.backend=mpi
+trains "no NCCL, one rank" 1
+"$dtrain" info >info.log 2>&1
+check "info without NCCL goes on" grep -q 'NCCL *not found: .*libnccl' info.log
+check "… to the end" grep -q '^HDF5 ' info.log
+broken libcublasLt.so.13 libcublasLt.so.12 libcublasLt.so
+for n in 1 2; do
+    fault 2 $n "no cuBLASLt" 'cuBLASLt cannot be loaded: .*libcublasLt' '.'
+done
+refused 2 "no cuBLASLt for a sample" 'cuBLASLt cannot be loaded' '.' "$dtrain" sample --device cuda runs/cpu
+"$dtrain" info >info.log 2>&1
+check "info without cuBLASLt goes on" grep -q 'cuda 1 cannot be opened: .*libcublasLt' info.log
+check "… to the end" grep -q '^HDF5 ' info.log
+export LD_LIBRARY_PATH=$path
+unset SIMT_DEVICES
+
+# Memory. --check tells what a job takes, to 0.1 MiB.
+takes() { # arguments: MiB on the device
+    "$dtrain" --check small.ini run.name=absent run.device=cuda "$@" | sed -n 's/^  on the device *\([0-9.]*\) MiB/\1/p'
+}
+bytes() { # MiB, of which something is missing
+    awk -v x="$1" 'BEGIN { printf "%d", (x - 0.2) * 1048576 }'
+}
+long=(data.seq_len=96 run.steps=1 optim.warmup_steps=0)
+big=("${long[@]}" data.batch=24)
+whole=$(takes "${big[@]}")
+export SIMT_MEMORY
+SIMT_MEMORY=$(bytes "$whole")
+fault 3 1 "too little memory" "training would take $whole MiB of device memory, and Simulated GPU has [0-9.]+ MiB free; most of it for " \
+    'data.micro_batch = [0-9]+ with model.recompute = [a-z]+ would take [0-9.]+ MiB' "${big[@]}"
+refused 3 "--check with too little" 'training would take' 'data.micro_batch' "$dtrain" --check small.ini run.name=absent \
+    run.device=cuda "${big[@]}"
+check "… after the plan" grep -q "in all" out.log
+mapfile -t proposals < <(grep -o 'data.micro_batch = [0-9]* with model.recompute = [a-z]*' err.log)
+check "there are proposals" test ${#proposals[@]} -gt 0
+for proposal in "${proposals[@]}"; do
+    read -r _ _ micro _ _ _ recompute <<<"$proposal"
+    trains "as proposed: $proposal" 1 run.device=cuda "${big[@]}" data.micro_batch="$micro" model.recompute="$recompute"
+done
+SIMT_MEMORY=100000
+fault 3 1 "no settings fit" 'training would take' 'no data.micro_batch and no model.recompute would fit' "${big[@]}"
+SIMT_MEMORY=3000
+refused 3 "too little for a sample" 'no memory on GPU 0' '.' "$dtrain" sample --device cuda runs/cpu
+unset SIMT_MEMORY
+n_ranks 2
+whole=$(takes "${long[@]}" data.batch=12)
+SIMT_MEMORY=$(bytes "$(awk -v x="$whole" 'BEGIN { print 2 * x }')") refused 3 "too little for two that share" \
+    'free for each rank that shares it' 'data.micro_batch' "${command[@]}" run.share_device=true "${big[@]}"
+
+# The run keeps its GEMM algorithms, and so does the user's cache.
+export XDG_CACHE_HOME=$PWD/other-cache
+trains "a first run" 1 run.device=cuda
+first=$run
+check "… keeps its choices" test -s runs/good-$first/gemm.json
+check "… in the cache, too" cmp other-cache/dtrain/gemm-*.json runs/good-$first/gemm.json
+check "… having made them" grep -q 'choosing GEMM algorithms' trains.log
+SIMT_DEVICES=2 trains "two ranks, another micro-batch" 2 run.device=cuda
+check "… choose what is new" grep -q 'choosing GEMM algorithms' trains.log
+trains "a second run" 1 run.device=cuda
+check "… need not choose" eval '! grep -q "choosing GEMM algorithms" trains.log'
+check "… and has the same" cmp runs/good-$first/gemm.json runs/good-$run/gemm.json
+rm -r other-cache
+check "the run goes on without the cache" ranks 1 small.ini run.name=good-$first run.device=cuda run.steps=3 >again.log 2>&1
+check "… need not choose" eval '! grep -q "choosing GEMM algorithms" again.log'
+check "an evaluation takes the run's choices" "$dtrain" eval small.ini run.name=good-$first run.device=cuda >eval.log 2>&1
+check "… and makes none" eval '! grep -q "choosing GEMM algorithms" eval.log'
+finish
