@@ -274,7 +274,7 @@ static bool conflicts(const access &a, const access &b)
 // `now` races with no less than `old`, which happens before it.
 static bool replaces(const access &now, const access &old)
 {
-    return !now.in_flight && !(old.bytes & ~now.bytes) && (now.writes || !old.writes);
+    return !(old.bytes & ~now.bytes) && (now.writes || !old.writes);
 }
 
 static void compare(shadow *s, granule *g, uintptr_t at, const access &now)

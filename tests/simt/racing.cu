@@ -253,6 +253,7 @@ dt_status whole_struct(bool ordered)
 __global__ static void early_kernel(bool ordered, const float *in, float *out)
 {
     DT_SHARED(float, tile, [BLOCK]);
+    tile[threadIdx.x] = 0.0f;
     dt_copy_async<4>(tile + threadIdx.x, in + threadIdx.x);
     dt_copy_commit();
     if (ordered)
@@ -325,11 +326,15 @@ dt_status copy_waited_by_another(bool ordered)
 __global__ static void written_kernel(bool ordered, float *x)
 {
     DT_SHARED(float, tile, [BLOCK]);
-    dt_copy_async<4>(tile + threadIdx.x, x + threadIdx.x);
+    dt_copy_async<4>(tile + threadIdx.x, x);
     dt_copy_commit();
+    __syncthreads();
     if (ordered)
         dt_copy_wait<0>();
-    x[threadIdx.x] = 1.0f;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        *x = 1.0f;
+    __syncthreads();
     dt_copy_wait<0>();
 }
 
@@ -341,21 +346,19 @@ dt_status copy_of_written(bool ordered)
 
 __global__ static void groups_kernel(bool ordered, const float *in, float *out)
 {
-    DT_SHARED(float, tiles, [2][BLOCK]);
+    DT_SHARED(float, pairs, [BLOCK][2]);
     for (int i = 0; i < 2; i++) {
-        dt_copy_async<4>(&tiles[i][threadIdx.x], in + i * BLOCK + threadIdx.x);
+        dt_copy_async<4>(&pairs[threadIdx.x][i], in + i * BLOCK + threadIdx.x);
         dt_copy_commit();
     }
+    dt_copy_wait<1>();
+    out[threadIdx.x] = pairs[threadIdx.x][0];
     if (ordered)
-        dt_copy_wait<1>();
-    else
-        dt_copy_wait<2>();
-    out[threadIdx.x] = tiles[0][threadIdx.x];
-    dt_copy_wait<0>();
-    out[BLOCK + threadIdx.x] = tiles[1][threadIdx.x];
+        dt_copy_wait<0>();
+    out[BLOCK + threadIdx.x] = pairs[threadIdx.x][1];
 }
 
-dt_status older_copy_read(bool ordered)
+dt_status newer_copy_read(bool ordered)
 {
     DT_LAUNCH((groups_kernel), 1, BLOCK, 0, nullptr, ordered, source, memory);
     return DT_LAUNCHED("groups");
@@ -429,6 +432,24 @@ dt_status own_again(void)
     for (int i = 0; i < 2; i++)
         DT_LAUNCH((again_kernel), 2, BLOCK, 0, nullptr, memory);
     return DT_LAUNCHED("again");
+}
+
+__global__ static void reductions_kernel(float *out)
+{
+    float x = (float)threadIdx.x;
+    for (int i = 0; i < 2; i++) {
+        x += dt_block_sum<BLOCK>(x);
+        x += dt_block_sum<BLOCK>(x);
+        x = fmaxf(x, dt_block_max<BLOCK>(x));
+        x = fmaxf(x, dt_block_max<BLOCK>(x));
+    }
+    out[threadIdx.x] = x;
+}
+
+dt_status reductions_in_a_row(void)
+{
+    DT_LAUNCH((reductions_kernel), 1, BLOCK, 0, nullptr, memory);
+    return DT_LAUNCHED("reductions");
 }
 
 // ---- any accesses

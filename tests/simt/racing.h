@@ -36,15 +36,16 @@ dt_status copy_read_early(bool ordered);     // by its own thread
 dt_status copy_read_by_others(bool ordered); // waited for; without the barrier
 dt_status copy_over_readers(bool ordered);   // into what others still read
 dt_status copy_waited_by_another(bool ordered);
-dt_status copy_of_written(bool ordered); // its source is written before it has arrived
-dt_status older_copy_read(bool ordered); // of two groups; waits for the older one or for none
+dt_status copy_of_written(bool ordered); // its source, all threads', is written before it arrived
+dt_status newer_copy_read(bool ordered); // of two groups; not ordered: waits for the older alone
 
-// Right: neighbours of a granule, everybody reads, a thread's own locals, what a block did before
-// its barriers, and two launches.
+// Right: bytes that lie together, what everybody reads, a thread's own locals and elements, and the
+// block's sums and maxima one behind the other.
 dt_status neighbouring_bytes(void);
 dt_status all_read(void);
 dt_status own_locals(void);
 dt_status own_again(void);
+dt_status reductions_in_a_row(void);
 
 // Any accesses: round after round, and what ends each round.
 enum { PLAY_BLOCKS = 2, PLAY_THREADS = 64, PLAY_BYTES = 16 };

@@ -37,7 +37,7 @@ static void test_pairs(void)
     PAIR(copy_over_readers, "writes by a copy not waited for");
     PAIR(copy_waited_by_another, "writes by a copy not waited for");
     PAIR(copy_of_written, "reads by a copy not waited for");
-    PAIR(older_copy_read, "a race for tiles + ");
+    PAIR(newer_copy_read, "a race for pairs + ");
 }
 
 static void test_right_ones(void)
@@ -46,6 +46,7 @@ static void test_right_ones(void)
     check_ok(all_read(), "what all read");
     check_ok(own_locals(), "locals");
     check_ok(own_again(), "a thread's own elements");
+    check_ok(reductions_in_a_row(), "sums and maxima");
 }
 
 // Both threads and both places.
