@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# On a machine with a CUDA device: the tests that need one, and the measurements.
+# On a machine with a CUDA device: the tests that need one (and `host`, which does not), and the
+# measurements.
 #   tests/gpu.sh [NAME…]               builds, then runs all, or those named
 #   tests/gpu.sh --build DIR [NAME…]   with the programs of a folder that is built already
 #   tests/gpu.sh --list                the names
@@ -11,7 +12,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repository=$(dirname "$here")
-tests=(parity train ranks memcheck racecheck initcheck bench)
+tests=(host parity train ranks memcheck racecheck initcheck bench)
 build="" pack="" arch="" results=$repository/launch/results names=()
 
 usage() {
@@ -58,6 +59,7 @@ fi
 
 run() { # name, in its scratch folder
     case $1 in
+    host) DTRAIN_RUN__DEVICE=cpu bash "$here/dist/train.sh" "$dtrain" ;; # that the folder's parts work together
     parity) "$parity" model ;;
     train) bash "$here/gpu/train.sh" "$dtrain" whole ;;
     ranks) bash "$here/gpu/ranks.sh" "$dtrain" ;;

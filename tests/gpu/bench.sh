@@ -23,7 +23,7 @@ lines() { # JSON lines or strings, as the elements of a list
 }
 
 commit() {
-    git -C "$repository" describe --always --dirty --abbrev=12 2>/dev/null || cat "$repository/COMMIT" 2>/dev/null ||
+    cat "$repository/COMMIT" 2>/dev/null || git -C "$repository" describe --always --dirty --abbrev=12 2>/dev/null ||
         echo unknown
 }
 
@@ -64,5 +64,9 @@ file=$target/$name-$(date -u +%Y-%m-%d).json
     lines <rows.jsonl
     echo ']}'
 } >"$file"
+if command -v python3 >/dev/null; then
+    check "the tables are made of it" "$repository/launch/results.py" "$file" >table.md
+    check "… every op of a step is in them" test "$(grep -c '^| [a-z0-9_]* | [0-9]' table.md)" -ge 13
+fi
 echo "$file" >&2
 finish

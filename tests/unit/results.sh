@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# launch/results.py: tables from made-up measurements, none where there are none, messages for files that are
+# no measurements. Skipped where there is no python3.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+command -v python3 >/dev/null || { echo "skipped: no python3" >&2; exit 77; }
+results=$repository/launch/results.py
+
+measured() { # date, tokens/s
+    cat <<EOF_JSON
+{"gpu":"Card","date":"$1T10:00Z","commit":"abc","driver":"580.1","rows":[
+{"bench":"machine","precision":"bf16","copy_gb_per_s":4000,"gemm_bf16_gflops":700000,"gemm_fp32_gflops":50000,"gexp2_per_s":4000},
+{"bench":"op","op":"gemm","calls":24,"ms":0.5,"floor_ms":0.25,"bound":"gemm"},
+{"bench":"op","op":"gemm","calls":1,"ms":3,"floor_ms":3,"bound":"copy"},
+{"bench":"op","op":"spin","calls":0,"ms":9,"floor_ms":1,"bound":"exp"},
+{"bench":"step","d_model":768,"n_layer":24,"precision":"bf16","batch":16,"seq_len":2048,"step_ms":100,"tokens_per_s":$2,"mfu":0.25,"peak_memory_mb":2048}
+]}
+EOF_JSON
+}
+measured 2026-01-02 1000 >old.json
+measured 2026-01-03 327680 >new.json
+"$results" old.json new.json >tables.md
+check "the newest of a GPU is told" grep -qF '| Card | 130M, bf16 | 16 x 2048 | 100.0 ms | 327,680 | 25 % | 2.0 GiB | 2026-01-03, abc |' tables.md
+check "… and it alone" test "$(grep -c '^| Card' tables.md)" -eq 1
+# 24 · 0.5 + 3 ms, 24 · 0.25 + 3 ms.
+check "an op's calls are added up" grep -qF '| gemm | 15.00 | 9.00 | copy, gemm | 60 % |' tables.md
+check "what a step does not call is left out" test "$(grep -c spin tables.md)" -eq 0
+
+printf 'before\n<!-- results -->\nold\n<!-- /results -->\nafter\n' >page.md
+check "the tables go into a page" "$results" --into page.md new.json
+check "… between what stood there" test "$(sed -n '1p;$p' page.md | tr '\n' ' ')" = "before after "
+check "… in place of the old ones" test "$(grep -c '^old$' page.md)" -eq 0
+cp page.md again.md
+check "… once" "$results" --into again.md new.json
+check "… and the same again" cmp page.md again.md
+
+mkdir launch
+cp "$results" launch/
+check "nothing measured" launch/results.py >empty.md
+check "… is said in both tables" test "$(grep -c 'not measured yet' empty.md)" -eq 2
+
+refuse() { # description, file
+    check "$1 is refused" bash -c '! "$@" >/dev/null 2>refused.txt' _ "$results" "$2"
+    check "… by name: $(cat refused.txt)" grep -qF "$2" refused.txt
+}
+echo '{"gpu":"Card"}' >half.json
+refuse "a file without rows" half.json
+refuse "no file" nosuch.json
+finish
