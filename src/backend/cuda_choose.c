@@ -14,7 +14,7 @@
 enum {
     ROUNDS = 5,        // the median of them counts
     REPEATS = 20,      // products between two stamps at most
-    RANDOM = 1 << 20,  // bf16 numbers, repeated over the operands
+    RANDOM = 1 << 18,  // bf16 numbers, repeated over the operands
     SAMPLE = 4 << 20,  // bytes of C that two runs are compared by
     MARKS = 2 * ROUNDS // stamps of a candidate
 };
@@ -160,7 +160,7 @@ static cublasStatus_t multiply(struct bench *bench, const struct dt_gemm_shape *
                        bench->workspace, bench->stream);
 }
 
-// Stamp, products, stamp. False: cuBLASLt refuses the candidate, which is then out.
+// Stamp, products, stamp. A candidate that cuBLASLt refuses is out.
 static dt_status enqueue(struct bench *bench, const struct dt_gemm_shape *shape,
                          struct candidate *candidate, int repeats)
 {
@@ -186,24 +186,29 @@ static double between(const uint64_t *mark)
 static dt_status warm_up(struct bench *bench, const struct dt_gemm_shape *shape,
                          struct candidate *candidate)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         DT_TRY(enqueue(bench, shape, candidate, 1));
-        DT_TRY(read_marks(bench, bench->marks));
-        DT_TRY(table->stream_sync(bench->device, bench->stream));
-    }
+    DT_TRY(read_marks(bench, bench->marks));
+    DT_TRY(table->stream_sync(bench->device, bench->stream));
     double repeats = ceil(measured_us / fmax(between(bench->marks), 1.0));
     candidate->repeats = (int)fmin(repeats, REPEATS);
     return DT_OK;
 }
 
 // As a graph: the host then launches no slower than the device multiplies, as in a captured step.
-static dt_status capture(struct bench *bench, const struct dt_gemm_shape *shape,
-                         struct candidate *candidate)
+// What cannot be captured is out: no step could use it.
+static void capture(struct bench *bench, const struct dt_gemm_shape *shape,
+                    struct candidate *candidate)
 {
-    DT_TRY(table->capture_begin(bench->device, bench->stream));
-    dt_status status = enqueue(bench, shape, candidate, candidate->repeats);
-    dt_status ended = table->capture_end(bench->device, bench->stream, &candidate->graph);
-    return status == DT_OK ? ended : status;
+    dt_status status = table->capture_begin(bench->device, bench->stream);
+    if (status == DT_OK) {
+        status = enqueue(bench, shape, candidate, candidate->repeats);
+        dt_status ended = table->capture_end(bench->device, bench->stream, &candidate->graph);
+        status = status == DT_OK ? ended : status;
+    }
+    if (status != DT_OK)
+        candidate->microseconds = HUGE_VAL;
+    dt_error_clear();
 }
 
 // Each round takes all candidates in turn, so that a clock that slows down slows all.
@@ -239,7 +244,7 @@ static dt_status time_candidates(struct bench *bench, const struct dt_gemm_shape
     for (int i = 0; i < n; i++) {
         DT_TRY(warm_up(bench, shape, &candidate[i]));
         if (candidate[i].microseconds < HUGE_VAL)
-            DT_TRY(capture(bench, shape, &candidate[i]));
+            capture(bench, shape, &candidate[i]);
     }
     DT_TRY(run_rounds(bench, candidate, n));
     for (int i = 0; i < n; i++)
@@ -303,16 +308,29 @@ static dt_status pick(struct bench *bench, struct dt_gemm_shape *shape, struct c
     return no_algorithm(shape);
 }
 
-static dt_status choose_shape(struct bench *bench, struct dt_gemm_shape *shape)
+// Those that the library would accept from a record too, so that all ranks come to use the same.
+static dt_status list_candidates(struct bench *bench, const struct dt_gemm_shape *shape,
+                                 struct candidate candidate[DT_GEMM_CANDIDATES], int *n)
 {
     cublasLtMatmulAlgo_t config[DT_GEMM_CANDIDATES];
+    const char *why;
+    int found;
+    *n = 0;
+    DT_TRY(dt_gemm_candidates(bench->gemm, shape, config, &found));
+    for (int i = 0; i < found; i++)
+        if (dt_gemm_accepts(bench->gemm, shape, &config[i], &why))
+            candidate[(*n)++].config = config[i];
+    return DT_OK;
+}
+
+// Where there is no candidate, what the library recommends stays.
+static dt_status choose_shape(struct bench *bench, struct dt_gemm_shape *shape)
+{
     struct candidate candidate[DT_GEMM_CANDIDATES] = {0};
     int n;
-    DT_TRY(dt_gemm_candidates(bench->gemm, shape, config, &n));
-    for (int i = 0; i < n; i++)
-        candidate[i].config = config[i];
-    dt_status status = time_candidates(bench, shape, candidate, n);
-    if (status == DT_OK)
+    DT_TRY(list_candidates(bench, shape, candidate, &n));
+    dt_status status = n > 0 ? time_candidates(bench, shape, candidate, n) : DT_OK;
+    if (status == DT_OK && n > 0)
         status = pick(bench, shape, candidate, n);
     for (int i = 0; i < n; i++)
         if (candidate[i].graph)

@@ -359,13 +359,22 @@ static void *aligned(void *workspace)
     return (char *)workspace + (-(uintptr_t)workspace & mask);
 }
 
+static dt_status refused(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
+                         cublasStatus_t code)
+{
+    char text[DT_GEMM_KEY_TEXT];
+    dt_gemm_key_text(&shape->key, text);
+    return DT_FAIL(DT_MACHINE, NULL, "the GEMM %s did not start: cuBLASLt says: %s", text,
+                   gemm->lt.GetStatusString(code));
+}
+
 dt_status gemm_cuda(struct dt_device *device, const struct dt_gemm_args *args,
                     struct dt_stream *stream)
 {
     struct dt_gemm_shape *shape;
     DT_TRY(find_shape(device->gemm, args, &shape));
-    return DT_LT(device->gemm,
-                 dt_gemm_run(device->gemm, shape, &shape->algorithm.config, args->a, args->b,
-                             args->c, args->accumulate, aligned(args->workspace), stream),
-                 "gemm");
+    cublasStatus_t code =
+        dt_gemm_run(device->gemm, shape, &shape->algorithm.config, args->a, args->b, args->c,
+                    args->accumulate, aligned(args->workspace), stream);
+    return code == CUBLAS_STATUS_SUCCESS ? DT_OK : refused(device->gemm, shape, code);
 }

@@ -72,6 +72,7 @@ struct dt_gemm_shape {
 
 enum { DT_GEMM_BUCKETS = 256, DT_GEMM_CANDIDATES = 16, DT_GEMM_KEY_TEXT = 160 };
 
+// Any thread may multiply; algorithms are chosen and used (cuda_choose.c) while none does.
 struct dt_cuda_gemm {
     struct dt_device *device;
     struct dt_cublaslt lt;

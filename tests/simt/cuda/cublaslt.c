@@ -29,20 +29,20 @@ struct algorithm {
     uint32_t tile, stages;
     int32_t parts; // of k
     uint32_t reduction;
-    uint64_t align; // bytes, of pointers and strides
-    bool refused;   // runs on other devices only
-    bool changing;  // other bits each time
+    uint64_t align, align_b; // bytes, of pointers and strides; of B
+    bool refused;            // runs on other devices only
+    bool changing;           // other bits each time
 };
 
 // What heuristics offer first stands first.
 static const struct algorithm algorithms[] = {
-    {"in_place", 21, 20, 10, 4, CUBLASLT_REDUCTION_SCHEME_INPLACE, 2, false, true},
-    {"elsewhere", 66, 20, 36, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, true, false},
-    {"untrue", 67, 20, 36, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, false, true},
-    {"rounded", 21, 20, 11, 4, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 2, false, false},
-    {"vector", 6, 20, 15, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 16, false, false},
-    {"split", 21, 18, 12, 4, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 4, false, false},
-    {"plain", 0, 15, 1, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, false, false},
+    {"in_place", 21, 20, 10, 4, CUBLASLT_REDUCTION_SCHEME_INPLACE, 2, 2, false, true},
+    {"elsewhere", 66, 20, 36, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, 2, true, false},
+    {"untrue", 67, 20, 36, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, 2, false, true},
+    {"rounded", 21, 20, 11, 4, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 2, 2, false, false},
+    {"vector", 6, 20, 15, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 16, 2, false, false},
+    {"split", 21, 18, 12, 4, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 4, 4, false, false},
+    {"plain", 0, 15, 1, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, 2, false, false},
 };
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms, SEAL = 0x51a7 };
 
@@ -313,12 +313,16 @@ static size_t workspace_of(const struct algorithm *algorithm, const struct probl
     return algorithm->parts > 1 ? (size_t)(algorithm->parts * p->m * p->n) * sizeof(float) : 0;
 }
 
+static bool aligned(const struct algorithm *algorithm, uint64_t a, uint64_t b, uint64_t c)
+{
+    return a % algorithm->align == 0 && b % algorithm->align_b == 0 && c % algorithm->align == 0;
+}
+
 static bool strides_suit(const struct algorithm *algorithm, const struct problem *p)
 {
-    uint64_t all = (uint64_t)(p->a.ld * size_of(p->a.type)) |
-                   (uint64_t)(p->b.ld * size_of(p->b.type)) |
-                   (uint64_t)(p->c.ld * size_of(p->c.type));
-    return all % algorithm->align == 0;
+    return aligned(algorithm, (uint64_t)(p->a.ld * size_of(p->a.type)),
+                   (uint64_t)(p->b.ld * size_of(p->b.type)),
+                   (uint64_t)(p->c.ld * size_of(p->c.type)));
 }
 
 static const struct algorithm *algorithm_of(const cublasLtMatmulAlgo_t *algo,
@@ -334,11 +338,9 @@ static const struct algorithm *algorithm_of(const cublasLtMatmulAlgo_t *algo,
 static bool suits(const struct algorithm *algorithm, const struct problem *p,
                   const struct preference *preference)
 {
-    bool aligned = true;
-    for (int i = 0; i < 4; i++)
-        aligned = aligned && preference->align[i] % algorithm->align == 0;
-    return offered(algorithm) && aligned && strides_suit(algorithm, p) &&
-           (algorithm->reduction & ~preference->reductions) == 0 &&
+    const uint32_t *align = preference->align;
+    return offered(algorithm) && aligned(algorithm, align[0], align[1], align[2] | align[3]) &&
+           strides_suit(algorithm, p) && (algorithm->reduction & ~preference->reductions) == 0 &&
            workspace_of(algorithm, p) <= preference->workspace;
 }
 
@@ -557,7 +559,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmu
         return CUBLAS_STATUS_INVALID_VALUE;
     if (task.algorithm->refused)
         return CUBLAS_STATUS_ARCH_MISMATCH;
-    if (((uintptr_t)A | (uintptr_t)B | (uintptr_t)D) % task.algorithm->align != 0 ||
+    if (!aligned(task.algorithm, (uintptr_t)A, (uintptr_t)B, (uintptr_t)D) ||
         !strides_suit(task.algorithm, &task.p))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     simt_cublaslt_last = task.algorithm->name;

@@ -14,6 +14,14 @@ endfunction()
 dt_gemm_test(simt_gemm test_gemm.c)
 dt_gemm_test(simt_choose test_choose.c)
 
+# A library that cannot be loaded, before any real one in the loader's path.
+set(no_library ${CMAKE_CURRENT_BINARY_DIR}/no_library)
+file(WRITE ${no_library}/libcublasLt.so.13 "")
+add_test(NAME simt_no_cublaslt COMMAND simt_gemm no_library)
+dt_test_properties(simt_no_cublaslt simt "")
+set_tests_properties(simt_no_cublaslt PROPERTIES ENVIRONMENT_MODIFICATION
+                                                 "LD_LIBRARY_PATH=path_list_prepend:${no_library}")
+
 # What the stand-in's header says, and the real one where there is a toolkit, which the backend then
 # compiles with, too.
 add_library(cublaslt_header OBJECT cublaslt_header.c)

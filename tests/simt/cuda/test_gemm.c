@@ -1,6 +1,7 @@
 // gemm of the CUDA backend, on the simulated device, against the CPU's: every transpose, dtype and
 // accumulate at awkward sizes, with strides wider than rows and operands that begin anywhere; a
-// captured product; what stays cached; what is said where cuBLASLt is missing or fails.
+// captured product; what stays cached; what is said where cuBLASLt fails or, with the argument
+// no_library, is missing.
 #include "device_fixture.h"
 
 #include <stdatomic.h>
@@ -278,6 +279,7 @@ static void test_errors(void)
     check_ok(cuda.table->alloc(cuda.device, 5 * 6 * 4, &c), "alloc");
     args.c = c;
     setenv("SIMT_CUBLASLT_FAIL", "matmul", 1);
+    check_fails(dt_gemm(&cuda, &args, NULL), "fp32 -> fp32 nn m5 n6 k7 ");
     check_fails(dt_gemm(&cuda, &args, NULL), "the execution failed");
     setenv("SIMT_CUBLASLT_FAIL", "heuristic", 1);
     args.ldc++; // a shape that is not cached yet
@@ -289,8 +291,27 @@ static void test_errors(void)
     dt_backend_close(&cuda);
 }
 
-int main(void)
+// Started with a folder in LD_LIBRARY_PATH whose libcublasLt.so.13 is an empty file.
+static int test_no_library(void)
 {
+    struct dt_backend cuda = {0};
+    char versions[1024] = "";
+    CHECK_INT(dt_backend_open("cuda", 0, 1, &cuda), DT_USER);
+    CHECK(strstr(dt_error_current()->message, "cuBLASLt cannot be loaded") &&
+              strstr(dt_error_current()->message, "libcublasLt.so.13"),
+          "the message is \"%s\"", dt_error_current()->message);
+    CHECK(strstr(dt_error_current()->hint, "LD_LIBRARY_PATH"), "the hint is \"%s\"",
+          dt_error_current()->hint);
+    dt_error_clear();
+    dt_backend_find("cuda")->table->versions(versions, sizeof versions);
+    CHECK(strstr(versions, "cuBLASLt cannot be loaded"), "the versions are \"%s\"", versions);
+    return test_end();
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "no_library") == 0)
+        return test_no_library();
     struct dt_backend cuda = open_cuda(), cpu = open_cpu(1);
     static const int64_t size[][3] = {{1, 1, 1},    {1, 7, 5},      {3, 1, 2},     {17, 33, 65},
                                       {64, 48, 16}, {131, 101, 77}, {1, 530, 260}, {270, 16, 140}};
