@@ -565,13 +565,14 @@ static int lines_of(FILE *to)
 
 static void test_fault_is_told_once(void)
 {
+    cudaStream_t first = new_stream(), second = new_stream();
     FILE *to = tmpfile();
     int before = dup(2);
     if (!to)
         exit(WRONG);
     dup2(fileno(to), 2);
-    part_at_barrier(new_stream());
-    part_at_barrier(new_stream());
+    part_at_barrier(first);
+    part_at_barrier(second);
     cudaError_t error = cudaDeviceSynchronize();
     dup2(before, 2);
     CHECK_CUDA(error, cudaErrorLaunchFailure);
