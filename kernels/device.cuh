@@ -98,7 +98,12 @@ template <> __device__ __forceinline__ dt_bf16 dt_from_f32<dt_bf16>(float x)
 
 DT_DEVICE unsigned dt_bf16_pair(float low, float high)
 {
+#ifdef __CUDACC__
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high); // one instruction for both
+    return (unsigned)__bfloat16_as_ushort(pair.x) | (unsigned)__bfloat16_as_ushort(pair.y) << 16;
+#else
     return (unsigned)dt_round_bf16(low) | (unsigned)dt_round_bf16(high) << 16;
+#endif
 }
 
 DT_DEVICE void dt_unpair(unsigned pair, float *out)
@@ -107,12 +112,16 @@ DT_DEVICE void dt_unpair(unsigned pair, float *out)
     out[1] = __uint_as_float(pair & 0xffff0000u);
 }
 
-// dt_load<N>(p, out): N neighbours as fp32. N is 1, 4 or 8: with 4 and 8 by accesses of 16 bytes (4
-// of bf16: one of 8 bytes), and p must be aligned to that: dt_aligned tells.
+// dt_load<N>(p, out): N neighbours as fp32. N is 1, 2, 4 or 8: by accesses of 16 bytes or of all
+// there are, and p must be aligned to that: dt_aligned tells.
 template <int N> DT_DEVICE void dt_load(const float *p, float (&out)[N])
 {
-    if (N == 1)
+    if constexpr (N == 1)
         out[0] = p[0];
+    if constexpr (N == 2) {
+        float2 v = *reinterpret_cast<const float2 *>(p);
+        out[0] = v.x, out[1] = v.y;
+    }
 #pragma unroll
     for (int i = 0; i + 4 <= N; i += 4) {
         float4 v = *reinterpret_cast<const float4 *>(p + i);
@@ -129,8 +138,10 @@ template <int N> DT_DEVICE void dt_load(const dt_bf16 *p, float (&out)[N])
     } else if constexpr (N == 4) {
         uint2 v = *reinterpret_cast<const uint2 *>(p);
         dt_unpair(v.x, out), dt_unpair(v.y, out + 2);
+    } else if constexpr (N == 2) {
+        dt_unpair(*reinterpret_cast<const unsigned *>(p), out);
     } else {
-        static_assert(N == 1, "1, 4 or 8 elements at a time");
+        static_assert(N == 1, "1, 2, 4 or 8 elements at a time");
         out[0] = dt_to_f32(p[0]);
     }
 }
@@ -138,8 +149,10 @@ template <int N> DT_DEVICE void dt_load(const dt_bf16 *p, float (&out)[N])
 // dt_store<N>(p, in): as dt_load, the other way.
 template <int N> DT_DEVICE void dt_store(float *p, const float (&in)[N])
 {
-    if (N == 1)
+    if constexpr (N == 1)
         p[0] = in[0];
+    if constexpr (N == 2)
+        *reinterpret_cast<float2 *>(p) = make_float2(in[0], in[1]);
 #pragma unroll
     for (int i = 0; i + 4 <= N; i += 4)
         *reinterpret_cast<float4 *>(p + i) = make_float4(in[i], in[i + 1], in[i + 2], in[i + 3]);
@@ -154,8 +167,10 @@ template <int N> DT_DEVICE void dt_store(dt_bf16 *p, const float (&in)[N])
     } else if constexpr (N == 4) {
         *reinterpret_cast<uint2 *>(p) =
             make_uint2(dt_bf16_pair(in[0], in[1]), dt_bf16_pair(in[2], in[3]));
+    } else if constexpr (N == 2) {
+        *reinterpret_cast<unsigned *>(p) = dt_bf16_pair(in[0], in[1]);
     } else {
-        static_assert(N == 1, "1, 4 or 8 elements at a time");
+        static_assert(N == 1, "1, 2, 4 or 8 elements at a time");
         p[0] = dt_round_bf16(in[0]);
     }
 }
@@ -166,6 +181,40 @@ template <int N, class T> static inline bool dt_aligned(const T *p, int64_t stri
     const int64_t bytes = N * (int64_t)sizeof(T) < 16 ? N * (int64_t)sizeof(T) : 16;
     return (int64_t)((uintptr_t)p % (uintptr_t)bytes) == 0 &&
            stride * (int64_t)sizeof(T) % bytes == 0;
+}
+
+// ---- functions of the special function unit, one instruction each; relative error below 3e-7
+
+// 2^x; 0 where that is below 2^-126.
+DT_DEVICE float dt_exp2(float x)
+{
+#ifdef __CUDACC__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
+// 1 / x; 0 where that is below 2^-126.
+DT_DEVICE float dt_reciprocal(float x)
+{
+#ifdef __CUDACC__
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return 1.0f / x;
+#endif
+}
+
+static const float DT_LOG2_E = 1.44269504f, DT_LN_2 = 0.69314718f;
+
+// σ(x); its relative error grows with |x| / 2 · 2^-24, that of x log2(e) in fp32.
+DT_DEVICE float dt_sigmoid(float x)
+{
+    return dt_reciprocal(1.0f + dt_exp2(-DT_LOG2_E * x));
 }
 
 // ---- indices: 64 bits wherever an offset into an array is made

@@ -1,10 +1,18 @@
-// What the CUDA forms of the scan share: how a sequence is cut, the tile of B and C that a block of
-// channels reads, and the launch that passes states on from one part to the next. Private to
-// scan_*.cu.
+// What the CUDA forms of the scan share: who does what in a warp, how a sequence is cut, tiles of
+// tokens on their way through shared memory, and the launch that passes states on from one part to
+// the next. Private to scan_*.cu.
 //
-// A thread owns a channel and holds its NP states in registers (N padded to NP by columns of B
-// and C that are zero). Where batch and channels alone give the device too few blocks, a sequence
-// is cut into segments that run side by side, in three launches:
+// A warp owns 8 CC channels and a tile of TILE tokens at a time, and its lanes have two duties. To
+// carry: a lane brings V neighbouring channels of one token (16 bytes of bf16 forward), computes
+// what needs no state (softplus, gate), and puts it into shared memory; nothing of that is done
+// twice. To scan: lane 4 g + j holds the states [j S, j S + S) of channels g CC … g CC + CC - 1 in
+// registers (S = NP / 4; N is padded to NP by columns of B and C that are zero), so that a value of
+// B or C that is read serves CC channels, sums over n take 3 shuffles for 4 values, and a device
+// is full at a small batch. Warps need each other for the sums over channels only. Tokens beyond
+// the segment's end have Δ = 0 and change nothing.
+//
+// Where batch and channels alone give the device too few warps, a sequence is cut into segments
+// that run side by side, in three launches:
 //   1. each segment from a zero state: its end state and its Σ Δ
 //   2. one thread a state, segment after segment: start_{k+1} = end_k + exp(A · Σ Δ) · start_k
 //   3. each segment again, from its start
@@ -15,24 +23,40 @@
 #include "kernels/scan.h"
 
 enum {
-    SCAN_TILE = 8,           // tokens whose B and C lie in shared memory together
-    SCAN_SEGMENT_LEAST = 32, // a shorter segment is not worth its share of the second launch
-    SCAN_FAST_STATES = 16,   // larger N: the plain kernels
+    SCAN_PARTS = 4,  // lanes that share a channel's states
+    SCAN_GROUPS = 8, // of channels in a warp
+    SCAN_WARPS = 4,  // of a block
+    SCAN_THREADS = SCAN_WARPS * DT_WARP,
+    SCAN_BLOCKS = 264,            // there should be: two warps for each scheduler of a large device
+    SCAN_PLENTY = 1056,           // warps of two channels a lane that fill such a device
+    SCAN_SEGMENT_LEAST = 32,      // a shorter segment is not worth its share of the second launch
+    SCAN_PAIRED_STATES_MOST = 16, // a lane has registers for two channels of these
     SCAN_STATES_MAX = 256,
 };
 
-static const float SCAN_LOG2_E = 1.44269504f, SCAN_LN_2 = 0.69314718f;
 // In place of a segment's Σ Δ, which is never negative: a reset lies in it and nothing passes.
 static const float SCAN_NOTHING_PASSES = -1.0f;
 
-struct scan_cut {
-    int64_t length, channels, channel_blocks, segments, steps; // steps: tokens of a segment
+template <int NP_, int CC_, int TILE_> struct scan_form {
+    static const int NP = NP_, CC = CC_, TILE = TILE_;
+    static const int S = NP / SCAN_PARTS;           // states of a lane and channel
+    static const int WIDTH = SCAN_GROUPS * CC;      // channels of a warp
+    static const int V = TILE * WIDTH / DT_WARP;    // channels that a lane carries, of one token
+    static const int CARRIERS = DT_WARP / TILE;     // of a token
+    static const int COLUMNS = TILE * NP / DT_WARP; // values of B and as many of C that it carries
+    static const int TOGETHER = SCAN_PARTS / CC;    // tokens whose sums over n are made together
 };
 
-// blocks: how many there should be at least. Fewer than half of that are made up for by segments
-// (which cost a second run of the recurrence), of a multiple of `unit` tokens.
+struct scan_cut {
+    int64_t length, channels, channel_blocks, segments, steps; // steps: tokens of a segment
+    int64_t chunks;                                            // of a sequence
+};
+
+// A chunk has saved states before it; blocks: how many there should be at least. Fewer than half of
+// that are made up for by segments (which cost a second run of the recurrence), of a multiple of
+// `unit` tokens.
 static inline scan_cut scan_make_cut(int64_t batch, int64_t length, int64_t channels, int64_t width,
-                                     int64_t blocks, int64_t unit)
+                                     int64_t chunk, int64_t blocks, int64_t unit)
 {
     scan_cut cut;
     cut.length = length;
@@ -45,167 +69,347 @@ static inline scan_cut scan_make_cut(int64_t batch, int64_t length, int64_t chan
         steps = SCAN_SEGMENT_LEAST;
     cut.steps = dt_div_up(dt_least(steps, length), unit) * unit;
     cut.segments = dt_div_up(length, cut.steps);
+    cut.chunks = dt_div_up(length, chunk);
     return cut;
 }
 
-// What a thread works on: tokens [begin, end) of channel d of sequence b.
+// May a lane have two channels: are there so many that the device is full nevertheless?
+static inline bool scan_pairs(int64_t batch, int64_t channels, int64_t state)
+{
+    return state <= SCAN_PAIRED_STATES_MOST &&
+           batch * dt_div_up(channels, 2 * SCAN_GROUPS) >= SCAN_PLENTY;
+}
+
+static inline int64_t scan_width(bool pairs)
+{
+    return SCAN_WARPS * SCAN_GROUPS * (pairs ? 2 : 1);
+}
+
+// What a lane works on: tokens [begin, end) of sequence b, as a carrier channels carry + [0, V) of
+// token `row` of a tile, as a scanner channels d + [0, CC) and states n + [0, S).
 struct scan_place {
-    int64_t b, block, segment, d, begin, end;
-    bool active; // false: d is beyond the channels, the thread helps with loads and barriers only
+    int64_t begin, end;
+    int b, block, segment, carry, d;
+    int warp, lane, row, column, group, part, n; // column: carry, counted from the warp's first
 };
 
-template <int THREADS> DT_DEVICE scan_place scan_find_place(const scan_cut &cut, int64_t segments)
+template <class F> DT_DEVICE scan_place scan_find_place(const scan_cut &cut, int64_t segments)
 {
     scan_place place;
-    int64_t index = blockIdx.x;
-    place.block = index % cut.channel_blocks;
-    place.segment = index / cut.channel_blocks % segments;
-    place.b = index / cut.channel_blocks / segments;
-    place.d = place.block * THREADS + threadIdx.x;
-    place.active = place.d < cut.channels;
+    const unsigned index = blockIdx.x, blocks = (unsigned)cut.channel_blocks;
+    place.block = (int)(index % blocks);
+    place.segment = (int)(index / blocks % (unsigned)segments);
+    place.b = (int)(index / blocks / (unsigned)segments);
+    place.warp = (int)threadIdx.x / DT_WARP;
+    place.lane = (int)threadIdx.x % DT_WARP;
+    place.row = place.lane / F::CARRIERS;
+    place.column = place.lane % F::CARRIERS * F::V;
+    place.group = place.lane / SCAN_PARTS;
+    place.part = place.lane % SCAN_PARTS;
+    place.n = place.part * F::S;
+    const int first = (place.block * SCAN_WARPS + place.warp) * F::WIDTH;
+    place.carry = first + place.column;
+    place.d = first + place.group * F::CC;
     return place;
 }
 
 DT_DEVICE void scan_set_segment(const scan_cut &cut, int64_t segment, scan_place *place)
 {
-    place->segment = segment;
+    place->segment = (int)segment;
     place->begin = segment * cut.steps;
     place->end = dt_least(place->begin + cut.steps, cut.length);
 }
 
-DT_DEVICE float scan_softplus(float x)
+// log(1 + e) for e in [0, 1] by a polynomial; relative error below 2e-7 with its roundings, also
+// where e is so small that 1 + e would round it away.
+DT_DEVICE float scan_log1p(float e)
 {
-    return x > 20.0f ? x : log1pf(expf(x));
+    float p = 0.00523269409f;
+    p = p * e - 0.0295052398f;
+    p = p * e + 0.0782259554f;
+    p = p * e - 0.136632457f;
+    p = p * e + 0.191060066f;
+    p = p * e - 0.24842982f;
+    p = p * e + 0.333190978f;
+    p = p * e - 0.499994934f;
+    p = p * e + 0.99999994f;
+    return p * e;
 }
 
-DT_DEVICE float scan_sigmoid(float x)
+// softplus(x) = max(x, 0) + log(1 + exp(-|x|)): above 20 it is x in fp32, as scan.h has it.
+DT_DEVICE float scan_softplus(float x)
 {
-    return 1.0f / (1.0f + expf(-x));
+    return fmaxf(x, 0.0f) + scan_log1p(dt_exp2(-DT_LOG2_E * fabsf(x)));
 }
 
 // A · log2(e): exp(Δ A) = 2^(Δ a).
 DT_DEVICE float scan_scaled_a(float a_log)
 {
-    return -expf(a_log) * SCAN_LOG2_E;
+    return -expf(a_log) * DT_LOG2_E;
 }
 
-// a[n] of channel d; padding and channels beyond the last get 0.
-template <int NP>
-DT_DEVICE void scan_load_a(const float *a_log, int64_t state, const scan_place &place,
-                           float (&a)[NP])
+// a of the lane's channels and states; padding and channels beyond the last get 0.
+template <class F>
+DT_DEVICE void scan_load_a(const float *a_log, int64_t state, const scan_cut &cut,
+                           const scan_place &place, float (&a)[F::CC][F::S])
 {
 #pragma unroll
-    for (int n = 0; n < NP; n++)
-        a[n] = place.active && n < state ? scan_scaled_a(a_log[place.d * state + n]) : 0.0f;
+    for (int c = 0; c < F::CC; c++)
+#pragma unroll
+        for (int n = 0; n < F::S; n++)
+            a[c][n] = place.d + c < cut.channels && place.n + n < state
+                          ? scan_scaled_a(a_log[(int64_t)(place.d + c) * state + place.n + n])
+                          : 0.0f;
 }
 
-// A thread's channel of a [B, L, D] argument, from the segment's first token on.
-template <class T>
-DT_DEVICE T *scan_column(T *x, int64_t stride, int64_t L, const scan_place &place)
+// A parameter [D] of the channels that a lane carries.
+template <class F>
+DT_DEVICE void scan_load_channels(const float *from, const scan_cut &cut, const scan_place &place,
+                                  float (&out)[F::V])
 {
-    return x + (place.b * L + place.begin) * stride + place.d;
+#pragma unroll
+    for (int v = 0; v < F::V; v++)
+        out[v] = place.carry + v < cut.channels ? from[place.carry + v] : 0.0f;
 }
 
-// Such a column in the order of time, a tile of tokens held ahead.
-template <class T> struct scan_stream {
-    const T *next;
-    int64_t stride;
-    T held[SCAN_TILE];
+// ---- tiles on their way: copied a tile ahead, as they lie in memory, into a place of shared
+// memory that only the lane itself writes and reads
+
+template <int BYTES> struct scan_word;
+template <> struct scan_word<2> {
+    using type = uint16_t;
+};
+template <> struct scan_word<4> {
+    using type = unsigned;
+};
+template <> struct scan_word<8> {
+    using type = uint2;
+};
+template <> struct scan_word<16> {
+    using type = uint4;
 };
 
-// The value of token i of a tile; that of the token a tile later is fetched in its place, if it is
-// there, else 0.
-template <class T> DT_DEVICE float scan_step(scan_stream<T> *stream, int i, bool there)
+// V neighbours, not yet converted.
+template <class T, int V> struct scan_raw {
+    static const int BYTES = V * (int)sizeof(T), PIECE = BYTES < 16 ? BYTES : 16;
+    static const int PIECES = BYTES / PIECE;
+    using word = typename scan_word<PIECE>::type;
+    word words[PIECES];
+};
+
+// Copies the first `count` of V from p on, zeros in place of the others. wide: p is aligned to V,
+// and count is V at least or none; the copies then arrive later, see dt_copy_wait.
+template <class T, int V>
+DT_DEVICE void scan_fetch(const T *p, int64_t count, bool wide, scan_raw<T, V> *raw)
 {
-    const float value = dt_to_f32(stream->held[i]);
-    stream->held[i] = there ? *stream->next : T(0);
-    stream->next += stream->stride;
-    return value;
+    if constexpr (scan_raw<T, V>::PIECE >= 4) {
+        if (wide && count > 0) {
+#pragma unroll
+            for (int i = 0; i < scan_raw<T, V>::PIECES; i++)
+                dt_copy_async<scan_raw<T, V>::PIECE>(
+                    &raw->words[i], reinterpret_cast<const typename scan_raw<T, V>::word *>(p) + i);
+            return;
+        }
+    }
+    T *to = reinterpret_cast<T *>(raw);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        to[v] = v < count ? p[v] : T(0);
 }
 
-template <class T>
-DT_DEVICE void scan_open(const void *x, int64_t stride, const scan_cut &cut,
-                         const scan_place &place, scan_stream<T> *stream)
+template <class T, int V> DT_DEVICE void scan_unpack(const scan_raw<T, V> &raw, float (&out)[V])
 {
-    stream->next = scan_column(static_cast<const T *>(x), stride, cut.length, place);
-    stream->stride = stride;
+    dt_load(reinterpret_cast<const T *>(&raw), out);
+}
+
+// What a lane carries of a [B, L, D] argument in the tile from token `first` on.
+template <class F, class T>
+DT_DEVICE void scan_fetch_channels(const void *x, int64_t stride, const scan_cut &cut,
+                                   const scan_place &place, int64_t first, bool wide,
+                                   scan_raw<T, F::V> *raw)
+{
+    const int64_t t = first + place.row;
+    scan_fetch(static_cast<const T *>(x) + (place.b * cut.length + t) * stride + place.carry,
+               t < place.end ? cut.channels - place.carry : 0, wide, raw + place.lane);
+}
+
+// Of B or C [B, L, N].
+template <class F, class T>
+DT_DEVICE void scan_fetch_columns(const void *x, int64_t stride, int64_t state, const scan_cut &cut,
+                                  const scan_place &place, int64_t first, bool wide,
+                                  scan_raw<T, F::COLUMNS> *raw)
+{
+    const int at = place.lane * F::COLUMNS, n = at % F::NP;
+    const int64_t t = first + at / F::NP;
+    scan_fetch(static_cast<const T *>(x) + (place.b * cut.length + t) * stride + n,
+               t < place.end ? state - n : 0, wide, raw + place.lane);
+}
+
+template <class F, class T>
+DT_DEVICE void scan_put_columns(const scan_raw<T, F::COLUMNS> *raw, const scan_place &place,
+                                float (&columns)[F::TILE][F::NP])
+{
+    float values[F::COLUMNS];
+    const int at = place.lane * F::COLUMNS;
+    scan_unpack(raw[place.lane], values);
+    dt_store(&columns[at / F::NP][at % F::NP], values);
+}
+
+template <class Args>
+DT_DEVICE int scan_fetch_reset(const Args &args, const scan_place &place, int64_t first)
+{
+    const int64_t t = first + place.lane;
+    return args.reset && t < place.end ? args.reset[place.b * args.length + t] : 0;
+}
+
+// Δ and Δ u of a token's channels, side by side. Rows are 16 bytes longer than that, so that
+// carriers of several rows meet different banks.
+template <class F> struct scan_steps {
+    float of[F::TILE][2 * F::WIDTH + 4];
+};
+
+template <class F>
+DT_DEVICE void scan_put_steps(const scan_place &place, const float (&delta)[F::V],
+                              const float (&u)[F::V], scan_steps<F> *steps)
+{
+    float pairs[2 * F::V];
 #pragma unroll
-    for (int i = 0; i < SCAN_TILE; i++) {
-        stream->held[i] = T(0);
-        scan_step(stream, i, place.active && place.begin + i < place.end);
+    for (int v = 0; v < F::V; v++) {
+        pairs[2 * v] = delta[v];
+        pairs[2 * v + 1] = delta[v] * u[v];
     }
+    dt_store(&steps->of[place.row][2 * place.column], pairs);
+}
+
+// The Δ of a lane's tokens; 0 behind the segment's end.
+template <class F, class T>
+DT_DEVICE void scan_make_delta(const scan_raw<T, F::V> &raw, const float (&bias)[F::V],
+                               const scan_place &place, int64_t first, float (&delta)[F::V])
+{
+    scan_unpack(raw, delta);
+#pragma unroll
+    for (int v = 0; v < F::V; v++)
+        delta[v] = first + place.row < place.end ? scan_softplus(delta[v] + bias[v]) : 0.0f;
+}
+
+template <class F>
+DT_DEVICE void scan_read_steps(const scan_steps<F> &steps, int i, const scan_place &place,
+                               float (&out)[2 * F::CC])
+{
+    dt_load(&steps.of[i][2 * F::CC * place.group], out);
+}
+
+template <int A, int B> DT_DEVICE void scan_clear(float (&h)[A][B])
+{
+#pragma unroll
+    for (int i = 0; i < A; i++)
+#pragma unroll
+        for (int n = 0; n < B; n++)
+            h[i][n] = 0.0f;
+}
+
+// One token: h = exp(Δ A) h + Δ u B.
+template <class F>
+DT_DEVICE void scan_advance(const float (&step)[2 * F::CC], const float (&b)[F::S],
+                            const float (&a)[F::CC][F::S], float (&h)[F::CC][F::S])
+{
+#pragma unroll
+    for (int c = 0; c < F::CC; c++)
+#pragma unroll
+        for (int n = 0; n < F::S; n++)
+            h[c][n] = dt_exp2(step[2 * c] * a[c][n]) * h[c][n] + step[2 * c + 1] * b[n];
 }
 
 // Value n of row k of [rows, N, D].
 DT_DEVICE int64_t scan_state_at(int64_t row, int64_t n, int64_t state, const scan_cut &cut,
-                                const scan_place &place)
+                                int64_t d)
 {
-    return (row * state + n) * cut.channels + place.d;
+    return (row * state + n) * cut.channels + d;
 }
 
-// The tile of tokens as it lies in shared memory, and a thread's share of it on the way there.
-template <int NP> struct scan_tile {
-    float b[SCAN_TILE][NP], c[SCAN_TILE][NP];
-    int reset[SCAN_TILE];
-};
-
-template <class T, int NP, int THREADS> struct scan_fetched {
-    static const int VALUES = SCAN_TILE * NP, EACH = (VALUES + THREADS - 1) / THREADS;
-    T b[EACH], c[EACH];
-    int reset;
-};
-
-template <class T, int NP, int THREADS, class Args>
-DT_DEVICE void scan_fetch(const Args &args, const scan_place &place, int64_t first,
-                          scan_fetched<T, NP, THREADS> *fetched)
+// The lane's states to and from row `row` of [rows, N, D].
+template <class F>
+DT_DEVICE void scan_write_states(float *to, int64_t row, int64_t state, const scan_cut &cut,
+                                 const scan_place &place, const float (&h)[F::CC][F::S])
 {
-    const int64_t row = place.b * args.length;
-    const int thread = (int)threadIdx.x;
 #pragma unroll
-    for (int i = 0; i < scan_fetched<T, NP, THREADS>::EACH; i++) {
-        int at = i * THREADS + thread, n = at % NP;
-        int64_t t = first + at / NP;
-        bool there = at < SCAN_TILE * NP && t < place.end && n < args.state;
-        fetched->b[i] =
-            there ? static_cast<const T *>(args.b)[(row + t) * args.b_stride + n] : T(0);
-        fetched->c[i] =
-            there ? static_cast<const T *>(args.c)[(row + t) * args.c_stride + n] : T(0);
+    for (int n = 0; n < F::S; n++)
+#pragma unroll
+        for (int c = 0; c < F::CC; c++)
+            if (place.n + n < state && place.d + c < cut.channels)
+                to[scan_state_at(row, place.n + n, state, cut, place.d + c)] = h[c][n];
+}
+
+template <class F>
+DT_DEVICE void scan_read_states(const float *from, int64_t row, int64_t state, const scan_cut &cut,
+                                const scan_place &place, float (&h)[F::CC][F::S])
+{
+#pragma unroll
+    for (int n = 0; n < F::S; n++)
+#pragma unroll
+        for (int c = 0; c < F::CC; c++)
+            h[c][n] = place.n + n < state && place.d + c < cut.channels
+                          ? from[scan_state_at(row, place.n + n, state, cut, place.d + c)]
+                          : 0.0f;
+}
+
+// Sums W values over LANES lanes that lie STEP apart; lanes that differ in one bit swap halves of
+// what they have left. The i-th of them is left with values i W / LANES …, from v[0] on; with fewer
+// values than lanes several have the same one.
+template <int LANES, int STEP, int LEFT, int W> DT_DEVICE void scan_scatter_sum(float (&v)[W])
+{
+    if constexpr (LANES > 1) {
+        constexpr int bit = LANES / 2 * STEP, half = LEFT / 2;
+        const bool upper = ((int)threadIdx.x & bit) != 0;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            float keep = upper ? v[i + half] : v[i], give = upper ? v[i] : v[i + half];
+            v[i] = keep + __shfl_xor_sync(DT_WHOLE_WARP, give, bit);
+        }
+        if constexpr (half == 0)
+            v[0] += __shfl_xor_sync(DT_WHOLE_WARP, v[0], bit);
+        scan_scatter_sum<LANES / 2, STEP, half == 0 ? 1 : half>(v);
     }
-    int64_t t = first + thread;
-    fetched->reset = args.reset && thread < SCAN_TILE && t < place.end ? args.reset[row + t] : 0;
 }
 
-template <class T, int NP, int THREADS>
-DT_DEVICE void scan_put(const scan_fetched<T, NP, THREADS> &fetched, scan_tile<NP> *tile)
+// Sums over n of CC channels and TOGETHER tokens from i on, each lane its share of the states, into
+// a tile of sums.
+template <class F>
+DT_DEVICE void scan_put_sums(float (&v)[SCAN_PARTS], int i, const scan_place &place,
+                             float (&sums)[F::TILE][F::WIDTH])
 {
-    const int thread = (int)threadIdx.x;
+    scan_scatter_sum<SCAN_PARTS, 1, SCAN_PARTS>(v);
+    sums[i + place.part / F::CC][place.group * F::CC + place.part % F::CC] = v[0];
+}
+
+// Σ over the carriers of one column, in each of them.
+template <class F> DT_DEVICE void scan_sum_rows(float (&v)[F::V])
+{
 #pragma unroll
-    for (int i = 0; i < scan_fetched<T, NP, THREADS>::EACH; i++) {
-        int at = i * THREADS + thread;
-        if (at >= SCAN_TILE * NP)
-            break;
-        tile->b[at / NP][at % NP] = dt_to_f32(fetched.b[i]);
-        tile->c[at / NP][at % NP] = dt_to_f32(fetched.c[i]);
+    for (int i = 0; i < F::V; i++)
+#pragma unroll
+        for (int bit = F::CARRIERS; bit < DT_WARP; bit *= 2)
+            v[i] += __shfl_xor_sync(DT_WHOLE_WARP, v[i], bit);
+}
+
+// The carried values of a token, as storage.
+template <class F, class T>
+DT_DEVICE void scan_store_channels(void *x, int64_t stride, const scan_cut &cut,
+                                   const scan_place &place, int64_t first, bool wide,
+                                   const float (&values)[F::V])
+{
+    const int64_t t = first + place.row;
+    T *to = static_cast<T *>(x) + (place.b * cut.length + t) * stride + place.carry;
+    if (t >= place.end || place.carry >= cut.channels)
+        return;
+    if (wide) {
+        dt_store(to, values);
+        return;
     }
-    if (thread < SCAN_TILE)
-        tile->reset[thread] = fetched.reset;
-}
-
-template <int NP> DT_DEVICE void scan_clear(float (&h)[NP])
-{
 #pragma unroll
-    for (int n = 0; n < NP; n++)
-        h[n] = 0.0f;
-}
-
-// Four neighbours of a tile's row in one access; lanes read the same address.
-template <int NP> DT_DEVICE void scan_read_row(const float *row, float (&out)[NP])
-{
-#pragma unroll
-    for (int n = 0; n < NP; n += 4) {
-        float4 v = *reinterpret_cast<const float4 *>(row + n);
-        out[n] = v.x, out[n + 1] = v.y, out[n + 2] = v.z, out[n + 3] = v.w;
-    }
+    for (int v = 0; v < F::V; v++)
+        if (place.carry + v < cut.channels)
+            to[v] = dt_from_f32<T>(values[v]);
 }
 
 // Second launch: slots [B, S, N, D] come with what each segment made of zero, and go with what each
@@ -226,7 +430,7 @@ static __global__ void scan_pass_on(const float *a_log, const float *sums, const
         float *slot = slots + ((b * S + segment) * state + n) * D + d;
         if (k > 0) {
             float sum = sums[(b * S + before) * D + d];
-            carry = *slot + (sum == SCAN_NOTHING_PASSES ? 0.0f : exp2f(a * sum) * carry);
+            carry = *slot + (sum == SCAN_NOTHING_PASSES ? 0.0f : dt_exp2(a * sum) * carry);
         }
         *slot = carry;
     }

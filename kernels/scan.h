@@ -31,8 +31,9 @@
 // The chunk that suits the CPU: one block of its backward. Longer chunks cost one more forward run
 // of the recurrence, shorter ones memory (states take N / chunk floats a channel and token).
 enum { DT_SCAN_CHUNK_CPU = 32 };
-// The one that suits CUDA: backward runs all of a chunk but its last 8 tokens once more.
-enum { DT_SCAN_CHUNK_CUDA = 32 };
+// The one that suits CUDA: a forward tile, so that states are kept at a tile's start; and backward
+// runs all of a chunk but its last 8 tokens once more, here half.
+enum { DT_SCAN_CHUNK_CUDA = 16 };
 
 struct dt_scan_forward_args {
     int64_t batch, length, channels, state; // B, L, D, N

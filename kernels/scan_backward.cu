@@ -1,333 +1,495 @@
-// The selective scan backward on CUDA, for N up to 16 (more: scan_backward_plain.cuh). A thread has
-// a channel, 64 a block share B and C; it walks its segment from the last chunk to the first: from
-// the state that forward kept, the chunk is run once to have a state each 8 tokens; then, from its
-// last 8 tokens to its first, these are run again with every h_{t-1} kept in shared memory (32 KB),
-// and swept backwards. dB and dC are sums over channels: the 2 N products of a token are halved
-// between lanes that swap halves, so 31 shuffles sum 32 values over a warp; warps are added in
-// shared memory, blocks by a second launch. With segments (scan.cuh) a first launch makes what each
-// one hands back to the one before it, as if nothing came from behind it. Sums over time are a
-// partial for each segment, added by a last launch.
-//
-// Per channel and token, with S bytes of storage: reads u, delta, z, dy, writes du, ddelta, dz:
-// 7 S, and 2 S again for the chunk's first run; 4 N / chunk of states, 2 * 4 N / 8 of own states
-// (in L2: the workspace is small), 2 * 4 * 2 N / 64 of partials. 3 N exponentials (2 N with chunks
-// of 8; N more with segments). Floor of a token in a layer of the 130M model (D = 1536, N = 16,
-// bf16, chunk 32) on an H200: 73,728 exponentials at 16 a clock and SM, 132 SMs, 1.8 GHz: 19.4 ns;
-// 36.9 KB at 4.3 TB/s: 8.6 ns.
+// The selective scan backward on CUDA, for N up to 32 (more: scan_backward_plain.cuh); scan.cuh
+// tells who does what in a warp. A warp walks its segment from the last chunk to the first: from
+// the state that forward kept, the chunk is run once to have a state each TILE tokens; then, from
+// its last tile to its first, the tile is run again with every h_t kept in registers, and swept
+// backwards. dB and dC are sums over channels: over a lane's channels as they arise, over the
+// warp's groups by halves that lanes swap (7 shuffles for 8 values), over the block's warps in
+// shared memory, over blocks by a second launch. With segments a first launch makes what each one
+// hands back to the one before it, as if nothing came from behind it. Sums over time are a partial
+// for each segment, added by a last launch.
 #include "kernels/partials.cuh"
 #include "kernels/scan_backward_plain.cuh"
 
 enum {
-    CHANNELS = 64, // of a block of the fast kernel: h_{t-1} of a tile then fits into 48 KB
-    WARPS = CHANNELS / DT_WARP,
-    BLOCKS = 512, // there should be
+    FAST_STATES = 32, // larger N: the plain kernel
+    TILE = 8,         // tokens whose states a lane keeps in registers
     SUM_THREADS = 128,
 };
 
 // ---- fast
 
-// First launch: what segment k >= 1 hands back goes into slot k - 1.
-template <class T, int NP>
-static __global__ void __launch_bounds__(CHANNELS)
-    scan_backward_ends(const dt_scan_backward_args args, scan_cut cut, float *slots, float *sums)
+template <class F> struct backward_tile { // of a warp
+    float b[F::TILE][F::NP], c[F::TILE][F::NP];
+    scan_steps<F> steps;
+    float ds[F::TILE][F::WIDTH], gate[F::TILE][F::WIDTH], slope[F::TILE][F::WIDTH];
+    float s[F::TILE][F::WIDTH], dh_b[F::TILE][F::WIDTH], dh_a[F::TILE][F::WIDTH]; // sums over n
+    float dd_skip[F::TILE][F::WIDTH], ddt_bias[F::TILE][F::WIDTH]; // over a carrier's tokens
+    float bias[F::WIDTH], skip[F::WIDTH];
+    int reset[F::TILE];
+};
+
+template <class F, class T> struct alignas(16) backward_fetched { // of a warp, a place a lane
+    scan_raw<T, F::V> u[DT_WARP], delta[DT_WARP], z[DT_WARP], dy[DT_WARP];
+    scan_raw<T, F::COLUMNS> b[DT_WARP], c[DT_WARP];
+};
+
+struct backward_wide {
+    bool channels, columns;
+};
+
+// What makes Δ, Δ u and B: enough to run a tile. Returns whether a document starts at the lane's
+// token.
+template <class F, class T>
+DT_DEVICE int fetch_run(const dt_scan_backward_args &args, const scan_cut &cut,
+                        const scan_place &place, int64_t first, backward_wide wide,
+                        backward_fetched<F, T> *to)
 {
-    DT_SHARED(scan_tile<NP>, tile, [1]);
-    scan_place place = scan_find_place<CHANNELS>(cut, cut.segments - 1);
-    scan_set_segment(cut, place.segment + 1, &place);
-    float a[NP], carry[NP] = {0.0f}, sum = 0.0f;
-    bool passes = true;
-    scan_load_a(args.a_log, args.state, place, a);
-    const int64_t tiles = dt_div_up(place.end - place.begin, SCAN_TILE);
-    scan_fetched<T, NP, CHANNELS> next;
-    scan_fetch(args, place, place.begin + (tiles - 1) * SCAN_TILE, &next);
-    for (int64_t k = tiles - 1; k >= 0; k--) {
-        const int64_t begin = place.begin + k * SCAN_TILE;
-        __syncthreads(); // the tile before was read
-        scan_put(next, tile);
-        __syncthreads();
-        if (k > 0)
-            scan_fetch(args, place, begin - SCAN_TILE, &next);
-        const int steps = (int)dt_least(SCAN_TILE, place.end - begin);
-        for (int i = steps - 1; i >= 0 && place.active; i--) {
-            const token now = read_token<T>(args, place.b * cut.length + begin + i, place.d);
-            float c[NP];
-            scan_read_row(tile->c[i], c);
-            sum += now.delta;
+    scan_fetch_channels<F>(args.u, args.u_stride, cut, place, first, wide.channels, to->u);
+    scan_fetch_channels<F>(args.delta, args.delta_stride, cut, place, first, wide.channels,
+                           to->delta);
+    scan_fetch_columns<F>(args.b, args.b_stride, args.state, cut, place, first, wide.columns,
+                          to->b);
+    dt_copy_commit();
+    return scan_fetch_reset(args, place, first);
+}
+
+// What makes ds and dz besides.
+template <class F, class T>
+DT_DEVICE void fetch_sweep(const dt_scan_backward_args &args, const scan_cut &cut,
+                           const scan_place &place, int64_t first, backward_wide wide,
+                           backward_fetched<F, T> *to)
+{
+    scan_fetch_channels<F>(args.z, args.z_stride, cut, place, first, wide.channels, to->z);
+    scan_fetch_channels<F>(args.dy, args.dy_stride, cut, place, first, wide.channels, to->dy);
+    scan_fetch_columns<F>(args.c, args.c_stride, args.state, cut, place, first, wide.columns,
+                          to->c);
+    dt_copy_commit();
+}
+
+template <class F, class T>
+DT_DEVICE void put_run(const backward_fetched<F, T> &fetched, int reset, const scan_place &place,
+                       const float (&delta)[F::V], backward_tile<F> *tile)
+{
+    float u[F::V];
+    scan_unpack(fetched.u[place.lane], u);
+    scan_put_steps<F>(place, delta, u, &tile->steps);
+    scan_put_columns<F>(fetched.b, place, tile->b);
+    if (place.lane < F::TILE)
+        tile->reset[place.lane] = reset;
+}
+
+// gate = dz / s.
+template <class F, class T>
+DT_DEVICE void put_sweep(const backward_fetched<F, T> &fetched, const scan_place &place,
+                         backward_tile<F> *tile)
+{
+    float z[F::V], dy[F::V], ds[F::V], gate[F::V];
+    scan_unpack(fetched.z[place.lane], z);
+    scan_unpack(fetched.dy[place.lane], dy);
 #pragma unroll
-            for (int n = 0; n < NP; n++)
-                carry[n] = exp2f(now.delta * a[n]) * (now.ds * c[n] + carry[n]);
-            if (tile->reset[i]) {
-                passes = false;
-                scan_clear(carry);
-            }
-        }
+    for (int v = 0; v < F::V; v++) {
+        const float open = dt_sigmoid(z[v]);
+        ds[v] = dy[v] * z[v] * open;
+        gate[v] = dy[v] * open * (1.0f + z[v] * (1.0f - open));
     }
-    if (!place.active)
-        return;
+    dt_store(&tile->ds[place.row][place.column], ds);
+    dt_store(&tile->gate[place.row][place.column], gate);
+    scan_put_columns<F>(fetched.c, place, tile->c);
+}
+
+// Blocks a multiprocessor holds at least, and so registers: 12 warps on an H200, whose 132 the 130M
+// model at B = 16 gives as many blocks as that. Elsewhere the compiler would spill.
+template <class F, class T> constexpr int resident(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+    return F::NP * F::CC > 16 ? 2 : 3;
+#else
+    return F::NP > 16 ? 2 : 3;
+#endif
+}
+
+// The parameters of a warp's channels, and their gradients so far: none.
+template <class F>
+DT_DEVICE void open_tile(const dt_scan_backward_args &args, const scan_cut &cut,
+                         const scan_place &place, backward_tile<F> *tile)
+{
+    float values[F::V], zeros[F::V] = {0.0f};
+    dt_store(&tile->dd_skip[place.row][place.column], zeros);
+    dt_store(&tile->ddt_bias[place.row][place.column], zeros);
+    scan_load_channels<F>(args.dt_bias, cut, place, values);
+    if (place.row == 0)
+        dt_store(&tile->bias[place.column], values);
+    scan_load_channels<F>(args.d_skip, cut, place, values);
+    if (place.row == 0)
+        dt_store(&tile->skip[place.column], values);
+    __syncwarp();
+}
+
+// Δ, and into the tile its slope, dΔ / ddelta = σ(delta + bias): one exponential for both.
+template <class F, class T>
+DT_DEVICE void make_delta(const scan_raw<T, F::V> &raw, const scan_place &place, int64_t first,
+                          backward_tile<F> *tile, float (&delta)[F::V])
+{
+    float bias[F::V], slope[F::V];
+    scan_unpack(raw, delta);
+    dt_load(&tile->bias[place.column], bias);
+#pragma unroll
+    for (int v = 0; v < F::V; v++) {
+        const float x = delta[v] + bias[v], e = dt_exp2(-DT_LOG2_E * fabsf(x));
+        slope[v] = (x < 0.0f ? e : 1.0f) * dt_reciprocal(1.0f + e);
+        delta[v] = first + place.row < place.end ? fmaxf(x, 0.0f) + scan_log1p(e) : 0.0f;
+    }
+    dt_store(&tile->slope[place.row][place.column], slope);
+}
+
+// First launch: what segment k >= 1 hands back goes into slot k - 1.
+template <class F, class T>
+static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
+    scan_backward_ends(const dt_scan_backward_args args, scan_cut cut, backward_wide wide,
+                       float *slots, float *sums)
+{
+    DT_SHARED(backward_tile<F>, tiles, [SCAN_WARPS]);
+    using fetched = backward_fetched<F, T>;
+    DT_SHARED(fetched, nexts, [SCAN_WARPS]);
+    scan_place place = scan_find_place<F>(cut, cut.segments - 1);
+    scan_set_segment(cut, place.segment + 1, &place);
+    backward_tile<F> &tile = tiles[place.warp];
+    fetched &next = nexts[place.warp];
+    float a[F::CC][F::S], carry[F::CC][F::S], sum[F::V] = {0.0f};
+    bool passes = true;
+    open_tile(args, cut, place, &tile);
+    scan_load_a<F>(args.a_log, args.state, cut, place, a);
+    scan_clear(carry);
+    const int64_t tiles_here = dt_div_up(place.end - place.begin, F::TILE);
+    int reset = fetch_run(args, cut, place, place.begin + (tiles_here - 1) * F::TILE, wide, &next);
+    fetch_sweep(args, cut, place, place.begin + (tiles_here - 1) * F::TILE, wide, &next);
+    for (int64_t k = tiles_here - 1; k >= 0; k--) {
+        const int64_t first = place.begin + k * F::TILE;
+        float delta[F::V];
+        dt_copy_wait<0>();
+        make_delta<F>(next.delta[place.lane], place, first, &tile, delta);
+        put_run(next, reset, place, delta, &tile);
+        put_sweep(next, place, &tile);
+        if (__ballot_sync(DT_WHOLE_WARP, place.lane < F::TILE && reset) != 0)
+            passes = false;
+        if (k > 0) {
+            reset = fetch_run(args, cut, place, first - F::TILE, wide, &next);
+            fetch_sweep(args, cut, place, first - F::TILE, wide, &next);
+        }
+#pragma unroll
+        for (int v = 0; v < F::V; v++)
+            sum[v] += delta[v];
+        __syncwarp();
+#pragma unroll 4
+        for (int i = F::TILE - 1; i >= 0; i--) {
+            float c[F::S], step[2 * F::CC], ds[F::CC];
+            dt_load(&tile.c[i][place.n], c);
+            scan_read_steps<F>(tile.steps, i, place, step);
+            dt_load(&tile.ds[i][place.group * F::CC], ds);
+#pragma unroll
+            for (int m = 0; m < F::CC; m++)
+#pragma unroll
+                for (int n = 0; n < F::S; n++)
+                    carry[m][n] = dt_exp2(step[2 * m] * a[m][n]) * (ds[m] * c[n] + carry[m][n]);
+            if (tile.reset[i])
+                scan_clear(carry);
+        }
+        __syncwarp(); // the tile was read
+    }
+    scan_sum_rows<F>(sum);
     const int64_t row = place.b * cut.segments + place.segment;
-    sums[row * cut.channels + place.d] = passes ? sum : SCAN_NOTHING_PASSES;
 #pragma unroll
-    for (int n = 0; n < NP; n++)
-        if (n < args.state)
-            slots[scan_state_at(row - 1, n, args.state, cut, place)] = carry[n];
+    for (int v = 0; v < F::V; v++)
+        if (place.row == 0 && place.carry + v < cut.channels)
+            sums[row * cut.channels + place.carry + v] = passes ? sum[v] : SCAN_NOTHING_PASSES;
+    scan_write_states<F>(slots, row - 1, args.state, cut, place, carry);
 }
 
-// A block's shared memory.
-template <int NP> struct backward_tile {
-    float before[SCAN_TILE][NP][CHANNELS]; // h_{t-1}
-    float u[SCAN_TILE][CHANNELS], delta[SCAN_TILE][CHANNELS];
-    float ds[SCAN_TILE][CHANNELS], gate[SCAN_TILE][CHANNELS];
-    float sums[WARPS][SCAN_TILE][2 * NP]; // dB, dC of a warp's channels
-    scan_tile<NP> columns;
+// What a lane keeps in registers from tile to tile.
+template <class F> struct scanner {
+    float a[F::CC][F::S], h[F::CC][F::S], carry[F::CC][F::S], da[F::CC][F::S];
 };
-
-// What a thread keeps in registers from token to token.
-template <int NP> struct channel {
-    float a[NP], h[NP], carry[NP], da[NP];
-    float bias, skip, dd_skip, ddt_bias;
-};
-
-template <int NP>
-DT_DEVICE void read_states(const float *from, const dt_scan_backward_args &args, int64_t row,
-                           const scan_cut &cut, const scan_place &place, float (&h)[NP])
-{
-#pragma unroll
-    for (int n = 0; n < NP; n++)
-        h[n] = place.active && n < args.state ? from[scan_state_at(row, n, args.state, cut, place)]
-                                              : 0.0f;
-}
-
-template <int NP>
-DT_DEVICE void write_states(float *to, const dt_scan_backward_args &args, int64_t row,
-                            const scan_cut &cut, const scan_place &place, const float (&h)[NP])
-{
-#pragma unroll
-    for (int n = 0; n < NP; n++)
-        if (place.active && n < args.state)
-            to[scan_state_at(row, n, args.state, cut, place)] = h[n];
-}
-
-// B, C and resets of a tile for the whole block. Barriers on both sides: others may still read.
-template <class T, int NP>
-DT_DEVICE void load_columns(const dt_scan_backward_args &args, const scan_place &place,
-                            int64_t first, scan_tile<NP> *columns)
-{
-    scan_fetched<T, NP, CHANNELS> fetched;
-    scan_fetch(args, place, first, &fetched);
-    __syncthreads();
-    scan_put(fetched, columns);
-    __syncthreads();
-}
 
 // h over one whole tile: nothing but h is kept.
-template <class T, int NP>
-DT_DEVICE void run_tile(const dt_scan_backward_args &args, const scan_cut &cut,
-                        const scan_place &place, int64_t first, const scan_tile<NP> &columns,
-                        channel<NP> *own)
+template <class F>
+DT_DEVICE void run_tile(const backward_tile<F> &tile, const scan_place &place, scanner<F> *own)
 {
-    const int64_t row = place.b * cut.length + first;
-    const T *u = static_cast<const T *>(args.u) + row * args.u_stride + place.d;
-    const T *raw = static_cast<const T *>(args.delta) + row * args.delta_stride + place.d;
-    float x[SCAN_TILE], delta[SCAN_TILE];
-#pragma unroll
-    for (int i = 0; i < SCAN_TILE; i++) {
-        x[i] = place.active ? dt_to_f32(u[i * args.u_stride]) : 0.0f;
-        delta[i] = place.active ? dt_to_f32(raw[i * args.delta_stride]) : 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < SCAN_TILE; i++) {
-        float b[NP], step = scan_softplus(delta[i] + own->bias), du = step * x[i];
-        if (columns.reset[i])
+#pragma unroll 4
+    for (int i = 0; i < F::TILE; i++) {
+        float b[F::S], step[2 * F::CC];
+        dt_load(&tile.b[i][place.n], b);
+        scan_read_steps<F>(tile.steps, i, place, step);
+        if (tile.reset[i])
             scan_clear(own->h);
-        scan_read_row(columns.b[i], b);
-#pragma unroll
-        for (int n = 0; n < NP; n++)
-            own->h[n] = exp2f(step * own->a[n]) * own->h[n] + du * b[n];
+        scan_advance<F>(step, b, own->a, own->h);
     }
 }
 
-// The thread's columns of the shared tile, all loads of a tile at once. Only it reads them.
-template <class T, int NP>
-DT_DEVICE void load_tokens(const dt_scan_backward_args &args, const scan_cut &cut,
-                           const scan_place &place, int64_t first, int steps,
-                           backward_tile<NP> *tile)
+// The block's sums over channels: of each warp, dB then dC. Two, written in turn.
+template <class F> struct column_sums {
+    float of[SCAN_WARPS][F::TILE][2 * F::NP];
+};
+
+// Sums dB (v[0 … S - 1]) and dC of a token over the warp's channels.
+template <class F>
+DT_DEVICE void put_columns(float (&v)[2 * F::S], int i, const scan_place &place,
+                           column_sums<F> *sums)
 {
-    const int thread = (int)threadIdx.x;
-    const int64_t row = place.b * cut.length + first;
-    const token none = {0.0f, 0.0f, 0.0f, 0.0f};
+    const int each = 2 * F::S / SCAN_GROUPS; // of a group, or none: two groups have the same one
+    scan_scatter_sum<SCAN_GROUPS, SCAN_PARTS, 2 * F::S>(v);
+    if (each == 0 && place.group * 2 * F::S % SCAN_GROUPS != 0)
+        return; // the group before it writes
 #pragma unroll
-    for (int i = 0; i < SCAN_TILE; i++) {
-        token k = none;
-        if (place.active && i < steps)
-            k = read_token<T>(args, row + i, place.d);
-        tile->u[i][thread] = k.u;
-        tile->delta[i][thread] = k.delta;
-        tile->ds[i][thread] = k.ds;
-        tile->gate[i][thread] = k.gate;
+    for (int k = 0; k < (each > 0 ? each : 1); k++) {
+        const int at = each > 0 ? place.group * each + k : place.group * 2 * F::S / SCAN_GROUPS;
+        sums->of[place.warp][i][at / F::S * F::NP + place.n + at % F::S] = v[k];
     }
 }
 
-// The tile forward: keeps every h_{t-1} and writes dz.
-template <class T, int NP>
-DT_DEVICE void replay_tile(const dt_scan_backward_args &args, const scan_cut &cut,
-                           const scan_place &place, int64_t first, int steps,
-                           backward_tile<NP> *tile, channel<NP> *own)
+// The tile forward, then backwards; bit i of `resets`: a document starts at token i. Where
+// registers allow, exp(Δ A) is kept on the way forward, else made again. A reset is a branch, the
+// same for the whole warp: selects would cost as much as a tenth of the rest.
+template <class F>
+DT_DEVICE void sweep_tile(const scan_place &place, unsigned resets, backward_tile<F> *tile,
+                          scanner<F> *own, column_sums<F> *sums)
 {
-    const int thread = (int)threadIdx.x;
-    const int64_t row = place.b * cut.length + first;
-    for (int i = 0; i < steps; i++) {
-        const float u = tile->u[i][thread], delta = tile->delta[i][thread], du = delta * u;
-        float b[NP], c[NP], s = own->skip * u;
-        if (tile->columns.reset[i])
-            scan_clear(own->h);
-        scan_read_row(tile->columns.b[i], b);
-        scan_read_row(tile->columns.c[i], c);
+    constexpr bool keeps = F::CC * F::S <= 4;
+    float h[F::TILE + 1][F::CC][F::S]; // h[i + 1] is that after token i
+    float decays[keeps ? F::TILE : 1][F::CC][F::S];
 #pragma unroll
-        for (int n = 0; n < NP; n++) {
-            tile->before[i][n][thread] = own->h[n];
-            own->h[n] = exp2f(delta * own->a[n]) * own->h[n] + du * b[n];
-            s += c[n] * own->h[n];
+    for (int m = 0; m < F::CC; m++)
+#pragma unroll
+        for (int n = 0; n < F::S; n++)
+            h[0][m][n] = own->h[m][n];
+#pragma unroll
+    for (int k = 0; k < F::TILE; k += F::TOGETHER) {
+        float s[SCAN_PARTS] = {0.0f};
+#pragma unroll
+        for (int i = k; i < k + F::TOGETHER; i++) {
+            float b[F::S], c[F::S], step[2 * F::CC];
+            dt_load(&tile->b[i][place.n], b);
+            dt_load(&tile->c[i][place.n], c);
+            scan_read_steps<F>(tile->steps, i, place, step);
+#pragma unroll
+            for (int m = 0; m < F::CC; m++)
+#pragma unroll
+                for (int n = 0; n < F::S; n++) {
+                    const float decay = dt_exp2(step[2 * m] * own->a[m][n]);
+                    h[i + 1][m][n] = decay * h[i][m][n] + step[2 * m + 1] * b[n];
+                    decays[keeps ? i : 0][m][n] = decay;
+                }
+            if (resets >> i & 1)
+#pragma unroll
+                for (int m = 0; m < F::CC; m++)
+#pragma unroll
+                    for (int n = 0; n < F::S; n++)
+                        h[i + 1][m][n] = step[2 * m + 1] * b[n];
+#pragma unroll
+            for (int m = 0; m < F::CC; m++)
+#pragma unroll
+                for (int n = 0; n < F::S; n++)
+                    s[(i - k) * F::CC + m] += c[n] * h[i + 1][m][n];
         }
-        if (place.active)
-            static_cast<T *>(args.dz)[(row + i) * args.dz_stride + place.d] =
-                dt_from_f32<T>(tile->gate[i][thread] * s);
+        scan_put_sums<F>(s, k, place, tile->s);
+    }
+    __syncwarp(); // lets the compiler keep nothing else of the way forward
+#pragma unroll
+    for (int k = F::TILE - F::TOGETHER; k >= 0; k -= F::TOGETHER) {
+        float dh_b[SCAN_PARTS], dh_a[SCAN_PARTS];
+#pragma unroll
+        for (int i = k + F::TOGETHER - 1; i >= k; i--) {
+            float b[F::S], c[F::S], step[2 * F::CC], ds[F::CC], v[2 * F::S] = {0.0f};
+            dt_load(&tile->b[i][place.n], b);
+            dt_load(&tile->c[i][place.n], c);
+            scan_read_steps<F>(tile->steps, i, place, step);
+            dt_load(&tile->ds[i][place.group * F::CC], ds);
+#pragma unroll
+            for (int m = 0; m < F::CC; m++) {
+                const int at = (i - k) * F::CC + m;
+                dh_b[at] = dh_a[at] = 0.0f;
+#pragma unroll
+                for (int n = 0; n < F::S; n++) {
+                    const float dh = ds[m] * c[n] + own->carry[m][n];
+                    v[n] += dh * step[2 * m + 1];
+                    v[F::S + n] += ds[m] * h[i + 1][m][n];
+                    dh_b[at] += dh * b[n];
+                    own->carry[m][n] = dh;
+                }
+            }
+            put_columns<F>(v, i, place, sums);
+            if (resets >> i & 1) {
+                scan_clear(own->carry);
+                continue;
+            }
+#pragma unroll
+            for (int m = 0; m < F::CC; m++)
+#pragma unroll
+                for (int n = 0; n < F::S; n++) {
+                    const float decay =
+                        keeps ? decays[keeps ? i : 0][m][n] : dt_exp2(step[2 * m] * own->a[m][n]);
+                    const float back = own->carry[m][n] * decay, q = back * h[i][m][n];
+                    dh_a[(i - k) * F::CC + m] += q * own->a[m][n];
+                    own->da[m][n] += q * step[2 * m];
+                    own->carry[m][n] = back;
+                }
+        }
+        scan_put_sums<F>(dh_b, k, place, tile->dh_b);
+        scan_put_sums<F>(dh_a, k, place, tile->dh_a);
     }
 }
 
-// Sums W values, a power of two up to 32, over the warp's lanes: lane l gets the sum of value
-// l mod W. Lanes that differ in one bit swap halves of what they have left.
-template <int W, int LEFT = W> DT_DEVICE float scatter_sum(float (&v)[W])
+// du, ddelta and dz of the token that the lane carries, and its share of the channels' sums.
+template <class F, class T>
+DT_DEVICE void store_tokens(const dt_scan_backward_args &args, const scan_cut &cut,
+                            const scan_place &place, int64_t first, bool wide,
+                            const scan_raw<T, F::V> &raw_u, backward_tile<F> *tile)
 {
-    if constexpr (LEFT > 1) {
-        constexpr int half = LEFT / 2;
-        const bool upper = ((int)threadIdx.x & half) != 0;
+    float u[F::V], steps[2 * F::V], ds[F::V], s[F::V], dh_b[F::V], dh_a[F::V];
+    float skip[F::V], gate[F::V], slope[F::V], dd_skip[F::V], ddt_bias[F::V];
+    scan_unpack(raw_u, u);
+    dt_load(&tile->skip[place.column], skip);
+    dt_load(&tile->gate[place.row][place.column], gate);
+    dt_load(&tile->slope[place.row][place.column], slope);
+    dt_load(&tile->dd_skip[place.row][place.column], dd_skip);
+    dt_load(&tile->ddt_bias[place.row][place.column], ddt_bias);
+    dt_load(&tile->steps.of[place.row][2 * place.column], steps);
+    dt_load(&tile->ds[place.row][place.column], ds);
+    dt_load(&tile->s[place.row][place.column], s);
+    dt_load(&tile->dh_b[place.row][place.column], dh_b);
+    dt_load(&tile->dh_a[place.row][place.column], dh_a);
 #pragma unroll
-        for (int i = 0; i < half; i++) {
-            float keep = upper ? v[i + half] : v[i], give = upper ? v[i] : v[i + half];
-            v[i] = keep + __shfl_xor_sync(DT_WHOLE_WARP, give, half);
-        }
-        return scatter_sum<W, half>(v);
-    } else {
-#pragma unroll
-        for (int bit = W; bit < DT_WARP; bit *= 2)
-            v[0] += __shfl_xor_sync(DT_WHOLE_WARP, v[0], bit);
-        return v[0];
+    for (int v = 0; v < F::V; v++) {
+        s[v] = gate[v] * (s[v] + skip[v] * u[v]);                  // dz
+        dh_a[v] = (dh_a[v] * DT_LN_2 + u[v] * dh_b[v]) * slope[v]; // ddelta
+        dh_b[v] = ds[v] * skip[v] + steps[2 * v] * dh_b[v];        // du
+        dd_skip[v] += ds[v] * u[v];
+        ddt_bias[v] += first + place.row < place.end ? dh_a[v] : 0.0f;
     }
-}
-
-// The tile backwards.
-template <class T, int NP>
-DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut,
-                          const scan_place &place, int64_t first, int steps,
-                          backward_tile<NP> *tile, channel<NP> *own)
-{
-    const int thread = (int)threadIdx.x, lane = thread % DT_WARP, warp = thread / DT_WARP;
-    for (int i = steps - 1; i >= 0; i--) {
-        const float u = tile->u[i][thread], delta = tile->delta[i][thread];
-        const float ds = tile->ds[i][thread], du = delta * u;
-        float b[NP], c[NP], v[2 * NP], dh_b = 0.0f, dh_a = 0.0f;
-        scan_read_row(tile->columns.b[i], b);
-        scan_read_row(tile->columns.c[i], c);
-#pragma unroll
-        for (int n = 0; n < NP; n++) {
-            const float before = tile->before[i][n][thread];
-            const float decay = exp2f(delta * own->a[n]), dh = ds * c[n] + own->carry[n];
-            const float back = dh * decay, q = back * before;
-            v[n] = dh * du;
-            v[NP + n] = ds * (decay * before + du * b[n]);
-            dh_b += dh * b[n];
-            dh_a += q * own->a[n];
-            own->da[n] += q * delta;
-            own->carry[n] = back;
-        }
-        if (tile->columns.reset[i])
-            scan_clear(own->carry);
-        const float sum = scatter_sum(v);
-        if (lane < 2 * NP)
-            tile->sums[warp][i][lane] = sum;
-        const float ddelta = (dh_a * SCAN_LN_2 + u * dh_b) * scan_slope(delta);
-        own->dd_skip += ds * u;
-        own->ddt_bias += ddelta;
-        if (!place.active)
-            continue;
-        const int64_t row = place.b * cut.length + first + i;
-        static_cast<T *>(args.du)[row * args.du_stride + place.d] =
-            dt_from_f32<T>(ds * own->skip + delta * dh_b);
-        static_cast<T *>(args.ddelta)[row * args.ddelta_stride + place.d] = dt_from_f32<T>(ddelta);
-    }
+    dt_store(&tile->dd_skip[place.row][place.column], dd_skip);
+    dt_store(&tile->ddt_bias[place.row][place.column], ddt_bias);
+    scan_store_channels<F, T>(args.dz, args.dz_stride, cut, place, first, wide, s);
+    scan_store_channels<F, T>(args.ddelta, args.ddelta_stride, cut, place, first, wide, dh_a);
+    scan_store_channels<F, T>(args.du, args.du_stride, cut, place, first, wide, dh_b);
 }
 
 // The block's sums over its channels, after a barrier.
-template <int NP>
+template <class F>
 DT_DEVICE void store_columns(const dt_scan_backward_args &args, const scan_cut &cut,
-                             const scan_place &place, int64_t first, int steps,
-                             const backward_tile<NP> &tile, float *columns)
+                             const scan_place &place, int64_t first, const column_sums<F> &sums,
+                             float *columns)
 {
     const int N = (int)args.state;
-    for (int at = (int)threadIdx.x; at < steps * 2 * NP; at += CHANNELS) {
-        const int i = at / (2 * NP), j = at % (2 * NP), n = j % NP;
-        if (n >= N)
+#pragma unroll
+    for (int from = 0; from < F::TILE * 2 * F::NP; from += SCAN_THREADS) {
+        const int at = from + (int)threadIdx.x, i = at / (2 * F::NP), j = at % (2 * F::NP);
+        const int n = j % F::NP;
+        if (i >= F::TILE || first + i >= place.end || n >= N)
             continue;
-        const int64_t row = place.b * cut.length + first + i;
         float sum = 0.0f;
-        for (int warp = 0; warp < WARPS; warp++)
-            sum += tile.sums[warp][i][j];
-        columns[(row * cut.channel_blocks + place.block) * 2 * N + (j < NP ? n : N + n)] = sum;
+#pragma unroll
+        for (int warp = 0; warp < SCAN_WARPS; warp++)
+            sum += sums.of[warp][i][j];
+        const int64_t row = place.b * cut.length + first + i;
+        columns[(row * cut.channel_blocks + place.block) * 2 * N + (j < F::NP ? n : N + n)] = sum;
     }
 }
 
-template <class T, int NP>
-static __global__ void __launch_bounds__(CHANNELS, 4)
-    scan_backward_registers(const dt_scan_backward_args args, scan_cut cut, backward_space space)
+// A segment's sums over time.
+template <class F>
+DT_DEVICE void store_sums(const dt_scan_backward_args &args, const scan_cut &cut,
+                          const scan_place &place, int64_t row, const scanner<F> &own,
+                          const backward_tile<F> &tile, const backward_space &space)
 {
-    DT_SHARED(backward_tile<NP>, tile, [1]);
-    scan_place place = scan_find_place<CHANNELS>(cut, cut.segments);
+    float dd_skip[F::V], ddt_bias[F::V];
+#pragma unroll
+    for (int m = 0; m < F::CC; m++)
+#pragma unroll
+        for (int n = 0; n < F::S; n++)
+            if (place.n + n < args.state && place.d + m < cut.channels)
+                space.parameters[(row * (args.state + 2) + place.n + n) * cut.channels + place.d +
+                                 m] = own.da[m][n] * own.a[m][n] * DT_LN_2;
+    dt_load(&tile.dd_skip[place.row][place.column], dd_skip);
+    dt_load(&tile.ddt_bias[place.row][place.column], ddt_bias);
+    scan_sum_rows<F>(dd_skip);
+    scan_sum_rows<F>(ddt_bias);
+#pragma unroll
+    for (int v = 0; v < F::V; v++)
+        if (place.row == 0 && place.carry + v < cut.channels)
+            store_parameters(space, args, row, place.carry + v, dd_skip[v], ddt_bias[v]);
+}
+
+template <class F, class T>
+static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
+    scan_backward_registers(const dt_scan_backward_args args, scan_cut cut, backward_wide wide,
+                            backward_space space)
+{
+    DT_SHARED(backward_tile<F>, tiles_of, [SCAN_WARPS]);
+    DT_SHARED(column_sums<F>, sums, [2]);
+    using fetched = backward_fetched<F, T>;
+    DT_SHARED(fetched, nexts, [SCAN_WARPS]);
+    scan_place place = scan_find_place<F>(cut, cut.segments);
     scan_set_segment(cut, place.segment, &place);
-    const int64_t row = place.b * cut.segments + place.segment;
-    const int64_t chunks = (cut.length - 1) / args.chunk + 1;
-    const int64_t kept = dt_div_up(dt_least(args.chunk, cut.length), SCAN_TILE) - 1;
-    channel<NP> own;
-    own.dd_skip = own.ddt_bias = 0.0f;
-    own.bias = place.active ? args.dt_bias[place.d] : 0.0f;
-    own.skip = place.active ? args.d_skip[place.d] : 0.0f;
-    scan_load_a(args.a_log, args.state, place, own.a);
+    backward_tile<F> &tile = tiles_of[place.warp];
+    fetched &next = nexts[place.warp];
+    const int row = place.b * (int)cut.segments + place.segment;
+    scanner<F> own;
+    int turn = 0;
+    open_tile(args, cut, place, &tile);
+    scan_load_a<F>(args.a_log, args.state, cut, place, own.a);
     scan_clear(own.da);
     scan_clear(own.carry);
     if (space.slots)
-        read_states(space.slots, args, row, cut, place, own.carry);
-    for (int64_t chunk = (place.end - 1) / args.chunk; chunk * args.chunk >= place.begin; chunk--) {
+        scan_read_states<F>(space.slots, row, args.state, cut, place, own.carry);
+    // segments are whole chunks
+    const int first_chunk = (int)(place.begin / args.chunk);
+    for (int chunk = (int)((place.end - 1) / args.chunk); chunk >= first_chunk; chunk--) {
         const int64_t begin = chunk * args.chunk;
-        const int64_t tiles = dt_div_up(dt_least(args.chunk, cut.length - begin), SCAN_TILE);
-        const int64_t end = dt_least(begin + args.chunk, cut.length);
-        read_states(args.states, args, place.b * chunks + chunk, cut, place, own.h);
-        for (int64_t k = 0; k + 1 < tiles; k++) {
-            load_columns<T>(args, place, begin + k * SCAN_TILE, &tile->columns);
-            run_tile<T>(args, cut, place, begin + k * SCAN_TILE, tile->columns, &own);
-            write_states(space.starts, args, row * kept + k, cut, place, own.h);
+        scan_place here = place; // its tiles end where the chunk does
+        here.end = dt_least(begin + args.chunk, cut.length);
+        const int tiles = (int)dt_div_up(here.end - begin, F::TILE);
+        float delta[F::V];
+        int reset = fetch_run(args, cut, here, begin, wide, &next);
+        scan_read_states<F>(args.states, place.b * cut.chunks + chunk, args.state, cut, place,
+                            own.h);
+        for (int k = 0; k + 1 < tiles; k++) {
+            const int64_t first = begin + k * F::TILE;
+            dt_copy_wait<0>();
+            make_delta<F>(next.delta[place.lane], here, first, &tile, delta);
+            put_run(next, reset, place, delta, &tile);
+            reset = fetch_run(args, cut, here, first + F::TILE, wide, &next);
+            __syncwarp();
+            run_tile(tile, place, &own);
+            scan_write_states<F>(space.starts, row * space.kept + k, args.state, cut, place, own.h);
+            __syncwarp(); // the tile was read
         }
-        for (int64_t k = tiles - 1; k >= 0; k--) {
-            const int64_t first = begin + k * SCAN_TILE;
-            const int steps = (int)dt_least(SCAN_TILE, end - first);
-            if (k == 0)
-                read_states(args.states, args, place.b * chunks + chunk, cut, place, own.h);
-            else
-                read_states(space.starts, args, row * kept + k - 1, cut, place, own.h);
-            load_tokens<T>(args, cut, place, first, steps, tile);
-            load_columns<T>(args, place, first, &tile->columns);
-            replay_tile<T>(args, cut, place, first, steps, tile, &own);
-            sweep_tile<T>(args, cut, place, first, steps, tile, &own);
+        fetch_sweep(args, cut, here, begin + (tiles - 1) * F::TILE, wide, &next);
+        for (int k = tiles - 1; k >= 0; k--, turn ^= 1) {
+            const int64_t first = begin + k * F::TILE;
+            dt_copy_wait<0>();
+            const scan_raw<T, F::V> u = next.u[place.lane];
+            if (k < tiles - 1 && k == 0)
+                scan_read_states<F>(args.states, place.b * cut.chunks + chunk, args.state, cut,
+                                    place, own.h);
+            else if (k < tiles - 1)
+                scan_read_states<F>(space.starts, row * space.kept + k - 1, args.state, cut, place,
+                                    own.h);
+            make_delta<F>(next.delta[place.lane], here, first, &tile, delta);
+            put_run(next, reset, place, delta, &tile);
+            put_sweep(next, place, &tile);
+            const unsigned resets = __ballot_sync(DT_WHOLE_WARP, place.lane < F::TILE && reset);
+            if (k > 0) {
+                reset = fetch_run(args, cut, here, first - F::TILE, wide, &next);
+                fetch_sweep(args, cut, here, first - F::TILE, wide, &next);
+            }
+            __syncwarp();
+            sweep_tile<F>(place, resets, &tile, &own, &sums[turn]);
             __syncthreads();
-            store_columns(args, cut, place, first, steps, *tile, space.columns);
+            store_tokens<F, T>(args, cut, here, first, wide.channels, u, &tile);
+            store_columns<F>(args, cut, here, first, sums[turn], space.columns);
+            __syncwarp(); // the tile was read
         }
     }
-    if (!place.active)
-        return;
-#pragma unroll
-    for (int n = 0; n < NP; n++)
-        if (n < args.state)
-            space.parameters[(row * (args.state + 2) + n) * cut.channels + place.d] =
-                own.da[n] * own.a[n] * SCAN_LN_2;
-    store_parameters(space, args, row, place.d, own.dd_skip, own.ddt_bias);
+    store_sums<F>(args, cut, place, row, own, tile, space);
 }
 
 // ---- sums of partials, and launchers
@@ -342,6 +504,7 @@ static __global__ void __launch_bounds__(SUM_THREADS)
     if (row >= args.batch * args.length)
         return;
     float sum = 0.0f;
+#pragma unroll 8
     for (int64_t block = 0; block < blocks; block++)
         sum += columns[(row * blocks + block) * 2 * N + j];
     if (j < N)
@@ -352,15 +515,17 @@ static __global__ void __launch_bounds__(SUM_THREADS)
 
 static bool is_plain(const dt_scan_backward_args *args)
 {
-    return args->state > SCAN_FAST_STATES;
+    return args->state > FAST_STATES;
 }
 
 static scan_cut backward_cut(const dt_scan_backward_args *args)
 {
+    const bool pairs = scan_pairs(args->batch, args->channels, args->state);
     if (is_plain(args))
-        return scan_make_cut(args->batch, args->length, args->channels, PLAIN_CHANNELS, 1,
-                             args->length);
-    return scan_make_cut(args->batch, args->length, args->channels, CHANNELS, BLOCKS, args->chunk);
+        return scan_make_cut(args->batch, args->length, args->channels, PLAIN_CHANNELS, args->chunk,
+                             1, args->length);
+    return scan_make_cut(args->batch, args->length, args->channels, scan_width(pairs), args->chunk,
+                         SCAN_BLOCKS, args->chunk);
 }
 
 static backward_space take_space(scan_taker *taker, const dt_scan_backward_args *args,
@@ -379,7 +544,9 @@ static backward_space take_space(scan_taker *taker, const dt_scan_backward_args 
         space.dh_a = scan_take(taker, B * chunk * D);
         return space;
     }
-    space.starts = scan_take(taker, rows * (dt_div_up(chunk, SCAN_TILE) - 1) * N * D);
+    space.kept = dt_div_up(chunk, TILE) - 1;
+    if (space.kept > 0)
+        space.starts = scan_take(taker, rows * space.kept * N * D);
     if (cut.segments > 1) {
         space.slots = scan_take(taker, rows * N * D);
         space.sums = scan_take(taker, rows * D);
@@ -395,21 +562,57 @@ static void launch_plain(const dt_scan_backward_args *args, const scan_cut &cut,
               PLAIN_CHANNELS, 0, stream, *args, cut.channel_blocks, space);
 }
 
-template <class T, int NP>
+template <class F, class T> static backward_wide find_wide(const dt_scan_backward_args *args)
+{
+    const int V = F::V, COLUMNS = F::COLUMNS;
+    backward_wide wide;
+    wide.channels = args->channels % V == 0 &&
+                    dt_aligned<V>(static_cast<const T *>(args->u), args->u_stride) &&
+                    dt_aligned<V>(static_cast<const T *>(args->delta), args->delta_stride) &&
+                    dt_aligned<V>(static_cast<const T *>(args->z), args->z_stride) &&
+                    dt_aligned<V>(static_cast<const T *>(args->dy), args->dy_stride) &&
+                    dt_aligned<V>(static_cast<T *>(args->du), args->du_stride) &&
+                    dt_aligned<V>(static_cast<T *>(args->ddelta), args->ddelta_stride) &&
+                    dt_aligned<V>(static_cast<T *>(args->dz), args->dz_stride);
+    wide.columns = args->state == F::NP &&
+                   dt_aligned<COLUMNS>(static_cast<const T *>(args->b), args->b_stride) &&
+                   dt_aligned<COLUMNS>(static_cast<const T *>(args->c), args->c_stride);
+    return wide;
+}
+
+template <class F, class T>
 static void launch_fast(const dt_scan_backward_args *args, const scan_cut &cut,
                         const backward_space &space, struct dt_stream *stream)
 {
     const int64_t blocks = args->batch * cut.channel_blocks;
     const int64_t states = args->batch * args->state * args->channels;
+    const backward_wide wide = find_wide<F, T>(args);
     if (space.slots) {
         const float *none = NULL;
-        DT_LAUNCH((scan_backward_ends<T, NP>), dt_blocks(blocks * (cut.segments - 1), 1), CHANNELS,
-                  0, stream, *args, cut, space.slots, space.sums);
+        DT_LAUNCH((scan_backward_ends<F, T>), dt_blocks(blocks * (cut.segments - 1), 1),
+                  SCAN_THREADS, 0, stream, *args, cut, wide, space.slots, space.sums);
         DT_LAUNCH((scan_pass_on), dt_blocks(states, SUM_THREADS), SUM_THREADS, 0, stream,
                   args->a_log, space.sums, none, space.slots, args->batch, args->state, cut, true);
     }
-    DT_LAUNCH((scan_backward_registers<T, NP>), dt_blocks(blocks * cut.segments, 1), CHANNELS, 0,
-              stream, *args, cut, space);
+    DT_LAUNCH((scan_backward_registers<F, T>), dt_blocks(blocks * cut.segments, 1), SCAN_THREADS, 0,
+              stream, *args, cut, wide, space);
+}
+
+template <class T>
+static void launch_registers(const dt_scan_backward_args *args, const scan_cut &cut,
+                             const backward_space &space, struct dt_stream *stream)
+{
+    const bool pairs = scan_pairs(args->batch, args->channels, args->state);
+    if (args->state > 16)
+        launch_fast<scan_form<32, 1, TILE>, T>(args, cut, space, stream);
+    else if (args->state > 8 && pairs)
+        launch_fast<scan_form<16, 2, TILE>, T>(args, cut, space, stream);
+    else if (args->state > 8)
+        launch_fast<scan_form<16, 1, TILE>, T>(args, cut, space, stream);
+    else if (pairs)
+        launch_fast<scan_form<8, 2, TILE>, T>(args, cut, space, stream);
+    else
+        launch_fast<scan_form<8, 1, TILE>, T>(args, cut, space, stream);
 }
 
 static void sum_parameters(const dt_scan_backward_args *args, const scan_cut &cut,
@@ -434,10 +637,8 @@ static void launch(const dt_scan_backward_args *args, const scan_cut &cut,
     const int64_t columns = args->batch * args->length * 2 * args->state;
     if (is_plain(args))
         launch_plain<T>(args, cut, space, stream);
-    else if (args->state > SCAN_FAST_STATES / 2)
-        launch_fast<T, 16>(args, cut, space, stream);
     else
-        launch_fast<T, 8>(args, cut, space, stream);
+        launch_registers<T>(args, cut, space, stream);
     DT_LAUNCH((scan_sum_columns<T>), dt_blocks(columns, SUM_THREADS), SUM_THREADS, 0, stream, *args,
               cut.channel_blocks, space.columns);
     sum_parameters(args, cut, space, stream);

@@ -12,7 +12,8 @@ struct backward_space {
     float *columns;         // [B, L, blocks, 2 N]: dB, then dC, of a block's channels
     float *parameters;      // [B · S, N + 2, D]: da_log, dd_skip, ddt_bias of a segment
     float *slots, *sums;    // [B, S, N, D], [B, S, D]: dh from behind a segment; NULL: it is whole
-    float *starts;          // fast: [B · S, tiles of a chunk - 1, N, D]
+    float *starts;          // fast: [B · S, kept, N, D]; NULL: a chunk is a tile
+    int64_t kept;           // tiles of a chunk, but for the first
     float *history;         // plain: [B, chunk, D] of h_{t-1}
     float *s, *dh_b, *dh_a; // plain: [B, chunk, D] of sums over n
 };
@@ -44,7 +45,7 @@ DT_DEVICE token read_token(const dt_scan_backward_args &args, int64_t row, int64
     const float dy = dt_to_f32(static_cast<const T *>(args.dy)[row * args.dy_stride + d]);
     const float x = dt_to_f32(static_cast<const T *>(args.delta)[row * args.delta_stride + d]) +
                     args.dt_bias[d];
-    const float open = scan_sigmoid(z);
+    const float open = dt_sigmoid(z);
     k.u = dt_to_f32(static_cast<const T *>(args.u)[row * args.u_stride + d]);
     k.delta = scan_softplus(x);
     k.ds = dy * z * open;
@@ -83,7 +84,7 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
                 const T *C = static_cast<const T *>(args.c) + row * args.c_stride;
                 h = args.reset && args.reset[row] ? 0.0f : h;
                 history[t * D] = h;
-                h = exp2f(k.delta * a) * h + k.delta * k.u * dt_to_f32(B[n]);
+                h = dt_exp2(k.delta * a) * h + k.delta * k.u * dt_to_f32(B[n]);
                 s[t * D] += dt_to_f32(C[n]) * h;
             }
             for (int64_t t = steps - 1; t >= 0; t--) {
@@ -96,14 +97,14 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
                         dt_to_f32(static_cast<const T *>(args.b)[row * args.b_stride + n]);
                     const float C =
                         dt_to_f32(static_cast<const T *>(args.c)[row * args.c_stride + n]);
-                    const float before = history[t * D], decay = exp2f(k.delta * a);
+                    const float before = history[t * D], decay = dt_exp2(k.delta * a);
                     const float dh = k.ds * C + carry[n], back = dh * decay;
                     const float q = cut ? 0.0f : back * before;
                     db = dh * k.delta * k.u;
                     dc = k.ds * (decay * before + k.delta * k.u * B);
                     dh_b[t * D] += dh * B;
                     dh_a[t * D] += q * a;
-                    da[n] += q * k.delta * a * SCAN_LN_2;
+                    da[n] += q * k.delta * a * DT_LN_2;
                     carry[n] = cut ? 0.0f : back;
                 }
                 db = dt_block_sum<PLAIN_CHANNELS>(db);
@@ -117,8 +118,7 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
         for (int64_t t = 0; t < steps && active; t++) {
             const int64_t row = first + t;
             const token k = read_token<T>(args, row, d);
-            const float ddelta =
-                (dh_a[t * D] * SCAN_LN_2 + k.u * dh_b[t * D]) * scan_slope(k.delta);
+            const float ddelta = (dh_a[t * D] * DT_LN_2 + k.u * dh_b[t * D]) * scan_slope(k.delta);
             static_cast<T *>(args.du)[row * args.du_stride + d] =
                 dt_from_f32<T>(k.ds * args.d_skip[d] + k.delta * dh_b[t * D]);
             static_cast<T *>(args.ddelta)[row * args.ddelta_stride + d] = dt_from_f32<T>(ddelta);

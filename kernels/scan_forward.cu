@@ -1,26 +1,15 @@
 // The selective scan forward on CUDA. The plain kernel is the recurrence as scan.h has it, one
-// thread a channel, any N. The fast one (N up to 16) holds the states in registers: 128 channels a
-// block, B and C of 8 tokens at a time in shared memory (two tiles in turn, the next one fetched
-// while this one is used), and a thread fetches u, delta and z of the token 8 later as soon as it
-// has used them. scan.cuh tells how a sequence is cut into segments.
-//
-// Per channel and token, with S bytes of storage: reads u, delta, z, writes y: 4 S, and 4 N / chunk
-// of states; B and C cost 2 N S / 128. N exponentials, 4 more special functions for softplus and
-// gate, 4 N multiplications and additions. With segments the first launch adds N + 2 of them and
-// 2 S bytes to all but the last segment. Floor of a token in a layer of the 130M model (D = 1536,
-// N = 16, bf16, chunk 32) on an H200: 24,576 exponentials at 16 a clock and SM, 132 SMs, 1.8 GHz:
-// 6.5 ns; 15.4 KB at 4.3 TB/s: 3.6 ns.
+// thread a channel, any N. The fast one (N up to 64) is told of in scan.cuh: eight or sixteen
+// channels a warp, states in registers, tiles of up to 16 tokens that are fetched one tile ahead;
+// warps are independent.
 #include "kernels/scan.cuh"
 
-enum {
-    CHANNELS = 128, // of a block
-    BLOCKS = 256,   // there should be: about two for each SM of a large device
-};
+enum { FAST_STATES = 64 }; // larger N: the plain kernel
 
 // ---- plain: a thread walks its channel's sequence
 
 template <class T>
-static __global__ void __launch_bounds__(CHANNELS)
+static __global__ void __launch_bounds__(SCAN_THREADS)
     scan_forward_plain(const dt_scan_forward_args args)
 {
     const int64_t index = dt_thread_index();
@@ -47,10 +36,10 @@ static __global__ void __launch_bounds__(CHANNELS)
             if (keep)
                 args.states[((b * chunks + t / args.chunk) * N + n) * D + d] = h[n];
             float before = cut ? 0.0f : h[n];
-            h[n] = exp2f(delta * scan_scaled_a(a_log[n])) * before + delta * u * dt_to_f32(B[n]);
+            h[n] = dt_exp2(delta * scan_scaled_a(a_log[n])) * before + delta * u * dt_to_f32(B[n]);
             s += dt_to_f32(C[n]) * h[n];
         }
-        static_cast<T *>(args.y)[row * args.y_stride + d] = dt_from_f32<T>(s * z * scan_sigmoid(z));
+        static_cast<T *>(args.y)[row * args.y_stride + d] = dt_from_f32<T>(s * z * dt_sigmoid(z));
     }
     for (int64_t n = 0; n < N && args.h_last; n++)
         args.h_last[index * N + n] = h[n];
@@ -58,159 +47,262 @@ static __global__ void __launch_bounds__(CHANNELS)
 
 // ---- fast
 
+template <class F> struct forward_tile { // of a warp
+    float b[F::TILE][F::NP], c[F::TILE][F::NP];
+    scan_steps<F> steps;
+    float s[F::TILE][F::WIDTH]; // C · h
+    int reset[F::TILE];
+};
+
+template <class F, class T> struct alignas(16) forward_fetched { // of a warp, a place a lane
+    scan_raw<T, F::V> u[DT_WARP], delta[DT_WARP], z[DT_WARP];
+    scan_raw<T, F::COLUMNS> b[DT_WARP], c[DT_WARP];
+};
+
+// What a launch may do by wide accesses: those of [B, L, D], those of [B, L, N].
+struct forward_wide {
+    bool channels, columns;
+};
+
+// ends: what makes y is not needed. Returns whether a document starts at the lane's token.
+template <class F, class T>
+DT_DEVICE int fetch(const dt_scan_forward_args &args, const scan_cut &cut, const scan_place &place,
+                    int64_t first, forward_wide wide, bool ends, forward_fetched<F, T> *to)
+{
+    scan_fetch_channels<F>(args.u, args.u_stride, cut, place, first, wide.channels, to->u);
+    scan_fetch_channels<F>(args.delta, args.delta_stride, cut, place, first, wide.channels,
+                           to->delta);
+    scan_fetch_columns<F>(args.b, args.b_stride, args.state, cut, place, first, wide.columns,
+                          to->b);
+    if (!ends) {
+        scan_fetch_channels<F>(args.z, args.z_stride, cut, place, first, wide.channels, to->z);
+        scan_fetch_columns<F>(args.c, args.c_stride, args.state, cut, place, first, wide.columns,
+                              to->c);
+    }
+    dt_copy_commit();
+    return scan_fetch_reset(args, place, first);
+}
+
+// Puts the fetched tile into shared memory. Returns whether a reset lies in it.
+template <class F, class T>
+DT_DEVICE bool put(const forward_fetched<F, T> &fetched, int reset, const scan_place &place,
+                   const float (&delta)[F::V], bool ends, forward_tile<F> *tile)
+{
+    float u[F::V];
+    scan_unpack(fetched.u[place.lane], u);
+    scan_put_steps<F>(place, delta, u, &tile->steps);
+    scan_put_columns<F>(fetched.b, place, tile->b);
+    if (!ends)
+        scan_put_columns<F>(fetched.c, place, tile->c);
+    if (place.lane < F::TILE)
+        tile->reset[place.lane] = reset;
+    return __ballot_sync(DT_WHOLE_WARP, place.lane < F::TILE && reset) != 0;
+}
+
+// Blocks a multiprocessor holds at least, and so registers; with 4 others than an H200's compiler
+// would spill.
+template <class F, class T> constexpr int resident(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+    return F::NP > 32 ? 2 : 3;
+#else
+    return F::NP > 32 ? 2 : sizeof(T) == 2 ? 4 : 3;
+#endif
+}
+
 // First launch: ends [B, S, N, D] of segment k, from a zero state, go into slot k + 1.
-template <class T, int NP>
-static __global__ void __launch_bounds__(CHANNELS)
-    scan_forward_ends(const dt_scan_forward_args args, scan_cut cut, float *slots, float *sums)
+template <class F, class T>
+static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
+    scan_forward_ends(const dt_scan_forward_args args, scan_cut cut, forward_wide wide,
+                      float *slots, float *sums)
 {
-    DT_SHARED(scan_tile<NP>, tiles, [2]);
-    scan_place place = scan_find_place<CHANNELS>(cut, cut.segments - 1);
+    DT_SHARED(forward_tile<F>, tiles, [SCAN_WARPS]);
+    using fetched = forward_fetched<F, T>;
+    DT_SHARED(fetched, nexts, [SCAN_WARPS]);
+    scan_place place = scan_find_place<F>(cut, cut.segments - 1);
     scan_set_segment(cut, place.segment, &place);
-    const float bias = place.active ? args.dt_bias[place.d] : 0.0f;
-    float a[NP], h[NP] = {0.0f}, sum = 0.0f;
+    forward_tile<F> &tile = tiles[place.warp];
+    fetched &next = nexts[place.warp];
+    float a[F::CC][F::S], h[F::CC][F::S], bias[F::V], sum[F::V] = {0.0f};
     bool passes = true;
-    scan_stream<T> u, raw;
-    scan_open(args.u, args.u_stride, cut, place, &u);
-    scan_open(args.delta, args.delta_stride, cut, place, &raw);
-    scan_load_a(args.a_log, args.state, place, a);
-    scan_fetched<T, NP, CHANNELS> next;
-    scan_fetch(args, place, place.begin, &next);
-    int turn = 0;
-    for (int64_t t = place.begin; t < place.end; t += SCAN_TILE, turn ^= 1) {
-        scan_tile<NP> &tile = tiles[turn];
-        scan_put(next, &tile);
-        __syncthreads();
-        scan_fetch(args, place, t + SCAN_TILE, &next);
+    int reset = fetch(args, cut, place, place.begin, wide, true, &next);
+    scan_load_channels<F>(args.dt_bias, cut, place, bias);
+    scan_load_a<F>(args.a_log, args.state, cut, place, a);
+    scan_clear(h);
+    for (int64_t t = place.begin; t < place.end; t += F::TILE) {
+        float delta[F::V];
+        dt_copy_wait<0>();
+        scan_make_delta<F>(next.delta[place.lane], bias, place, t, delta);
+        if (put(next, reset, place, delta, true, &tile))
+            passes = false;
+        reset = fetch(args, cut, place, t + F::TILE, wide, true, &next);
 #pragma unroll
-        for (int i = 0; i < SCAN_TILE; i++) {
-            if (t + i >= place.end)
-                break;
-            const bool there = place.active && t + SCAN_TILE + i < place.end;
-            const float delta = scan_softplus(scan_step(&raw, i, there) + bias);
-            const float du = delta * scan_step(&u, i, there);
-            float b[NP];
-            scan_read_row(tile.b[i], b);
-            sum += delta;
-            if (tile.reset[i]) {
-                passes = false;
+        for (int v = 0; v < F::V; v++)
+            sum[v] += delta[v];
+        __syncwarp();
+#pragma unroll 4
+        for (int i = 0; i < F::TILE; i++) {
+            float b[F::S], step[2 * F::CC];
+            dt_load(&tile.b[i][place.n], b);
+            scan_read_steps<F>(tile.steps, i, place, step);
+            if (tile.reset[i])
                 scan_clear(h);
-            }
-#pragma unroll
-            for (int n = 0; n < NP; n++)
-                h[n] = exp2f(delta * a[n]) * h[n] + du * b[n];
+            scan_advance<F>(step, b, a, h);
         }
+        __syncwarp(); // the tile was read
     }
-    if (!place.active)
-        return;
+    scan_sum_rows<F>(sum);
     const int64_t row = place.b * cut.segments + place.segment;
-    sums[row * cut.channels + place.d] = passes ? sum : SCAN_NOTHING_PASSES;
 #pragma unroll
-    for (int n = 0; n < NP; n++)
-        if (n < args.state)
-            slots[scan_state_at(row + 1, n, args.state, cut, place)] = h[n];
+    for (int v = 0; v < F::V; v++)
+        if (place.row == 0 && place.carry + v < cut.channels)
+            sums[row * cut.channels + place.carry + v] = passes ? sum[v] : SCAN_NOTHING_PASSES;
+    scan_write_states<F>(slots, row + 1, args.state, cut, place, h);
 }
 
-// The state that the thread's segment starts from: of `slots`, or, without segments, h0.
-template <int NP>
-DT_DEVICE void load_start(const dt_scan_forward_args &args, const scan_cut &cut,
-                          const scan_place &place, const float *slots, float (&h)[NP])
+// h0 and h_last [B, D, N].
+template <class F>
+DT_DEVICE void read_first(const dt_scan_forward_args &args, const scan_cut &cut,
+                          const scan_place &place, float (&h)[F::CC][F::S])
 {
-    const int64_t row = place.b * cut.segments + place.segment;
 #pragma unroll
-    for (int n = 0; n < NP; n++) {
-        h[n] = 0.0f;
-        if (!place.active || n >= args.state)
-            continue;
-        if (slots)
-            h[n] = slots[scan_state_at(row, n, args.state, cut, place)];
-        else if (args.h0)
-            h[n] = args.h0[(place.b * cut.channels + place.d) * args.state + n];
-    }
+    for (int c = 0; c < F::CC; c++)
+#pragma unroll
+        for (int n = 0; n < F::S; n++)
+            if (place.n + n < args.state && place.d + c < cut.channels)
+                h[c][n] =
+                    args.h0[(place.b * cut.channels + place.d + c) * args.state + place.n + n];
 }
 
-template <int NP>
+template <class F>
 DT_DEVICE void store_last(const dt_scan_forward_args &args, const scan_cut &cut,
-                          const scan_place &place, const float (&h)[NP])
+                          const scan_place &place, const float (&h)[F::CC][F::S])
 {
 #pragma unroll
-    for (int n = 0; n < NP; n++)
-        if (n < args.state)
-            args.h_last[(place.b * cut.channels + place.d) * args.state + n] = h[n];
+    for (int c = 0; c < F::CC; c++)
+#pragma unroll
+        for (int n = 0; n < F::S; n++)
+            if (place.n + n < args.state && place.d + c < cut.channels)
+                args.h_last[(place.b * cut.channels + place.d + c) * args.state + place.n + n] =
+                    h[c][n];
 }
 
-template <int NP>
-DT_DEVICE void keep_states(const dt_scan_forward_args &args, const scan_cut &cut,
-                           const scan_place &place, int64_t chunk, const float (&h)[NP])
+// The tile's tokens from `first` on. CAREFUL: resets, or chunks that start within the tile.
+template <class F, bool CAREFUL>
+DT_DEVICE void run_tile(const dt_scan_forward_args &args, const scan_cut &cut,
+                        const scan_place &place, int64_t first, const float (&a)[F::CC][F::S],
+                        forward_tile<F> *tile, float (&h)[F::CC][F::S])
 {
-    const int64_t chunks = (cut.length - 1) / args.chunk + 1;
+#pragma unroll 2
+    for (int i = 0; i < F::TILE; i += F::TOGETHER) {
+        float v[SCAN_PARTS] = {0.0f};
 #pragma unroll
-    for (int n = 0; n < NP; n++)
-        if (place.active && n < args.state)
-            args.states[scan_state_at(place.b * chunks + chunk, n, args.state, cut, place)] = h[n];
+        for (int k = 0; k < F::TOGETHER; k++) {
+            float b[F::S], c[F::S], step[2 * F::CC];
+            dt_load(&tile->b[i + k][place.n], b);
+            dt_load(&tile->c[i + k][place.n], c);
+            scan_read_steps<F>(tile->steps, i + k, place, step);
+            if (CAREFUL) {
+                const int64_t t = first + i + k;
+                if (args.states && i + k > 0 && t % args.chunk == 0 && t < place.end)
+                    scan_write_states<F>(args.states, place.b * cut.chunks + t / args.chunk,
+                                         args.state, cut, place, h);
+                if (tile->reset[i + k])
+                    scan_clear(h);
+            }
+            scan_advance<F>(step, b, a, h);
+#pragma unroll
+            for (int m = 0; m < F::CC; m++)
+#pragma unroll
+                for (int n = 0; n < F::S; n++)
+                    v[k * F::CC + m] += c[n] * h[m][n];
+        }
+        scan_put_sums<F>(v, i, place, tile->s);
+    }
+}
+
+// y of the token that the lane carries.
+template <class F, class T>
+DT_DEVICE void store_y(const dt_scan_forward_args &args, const scan_cut &cut,
+                       const scan_place &place, int64_t first, bool wide,
+                       const forward_tile<F> &tile, const scan_raw<T, F::V> &raw_u,
+                       const scan_raw<T, F::V> &raw_z, const float (&skip)[F::V])
+{
+    float s[F::V], u[F::V], z[F::V];
+    dt_load(&tile.s[place.row][place.column], s);
+    scan_unpack(raw_u, u);
+    scan_unpack(raw_z, z);
+#pragma unroll
+    for (int v = 0; v < F::V; v++)
+        s[v] = (s[v] + skip[v] * u[v]) * z[v] * dt_sigmoid(z[v]);
+    scan_store_channels<F, T>(args.y, args.y_stride, cut, place, first, wide, s);
 }
 
 // Third launch, or the only one.
-template <class T, int NP>
-static __global__ void __launch_bounds__(CHANNELS, 3)
-    scan_forward_registers(const dt_scan_forward_args args, scan_cut cut, const float *slots)
+template <class F, class T>
+static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
+    scan_forward_registers(const dt_scan_forward_args args, scan_cut cut, forward_wide wide,
+                           const float *slots)
 {
-    DT_SHARED(scan_tile<NP>, tiles, [2]);
-    scan_place place = scan_find_place<CHANNELS>(cut, cut.segments);
+    DT_SHARED(forward_tile<F>, tiles, [SCAN_WARPS]);
+    using fetched = forward_fetched<F, T>;
+    DT_SHARED(fetched, nexts, [SCAN_WARPS]);
+    scan_place place = scan_find_place<F>(cut, cut.segments);
     scan_set_segment(cut, place.segment, &place);
-    T *y = scan_column(static_cast<T *>(args.y), args.y_stride, cut.length, place);
-    const float bias = place.active ? args.dt_bias[place.d] : 0.0f;
-    const float skip = place.active ? args.d_skip[place.d] : 0.0f;
-    int64_t keep_at = dt_div_up(place.begin, args.chunk) * args.chunk;
-    float a[NP], h[NP];
-    scan_stream<T> u, raw, z;
-    scan_open(args.u, args.u_stride, cut, place, &u);
-    scan_open(args.delta, args.delta_stride, cut, place, &raw);
-    scan_open(args.z, args.z_stride, cut, place, &z);
-    scan_load_a(args.a_log, args.state, place, a);
-    load_start(args, cut, place, slots, h);
-    scan_fetched<T, NP, CHANNELS> next;
-    scan_fetch(args, place, place.begin, &next);
-    int turn = 0;
-    for (int64_t t = place.begin; t < place.end; t += SCAN_TILE, turn ^= 1) {
-        scan_tile<NP> &tile = tiles[turn];
-        scan_put(next, &tile);
-        __syncthreads();
-        scan_fetch(args, place, t + SCAN_TILE, &next);
-#pragma unroll
-        for (int i = 0; i < SCAN_TILE; i++) {
-            if (t + i >= place.end)
-                break;
-            if (args.states && t + i == keep_at) {
-                keep_states(args, cut, place, keep_at / args.chunk, h);
-                keep_at += args.chunk;
-            }
-            const bool there = place.active && t + SCAN_TILE + i < place.end;
-            const float x = scan_step(&u, i, there), gate = scan_step(&z, i, there);
-            const float delta = scan_softplus(scan_step(&raw, i, there) + bias), du = delta * x;
-            float b[NP], c[NP], s = skip * x;
-            if (tile.reset[i])
-                scan_clear(h);
-            scan_read_row(tile.b[i], b);
-            scan_read_row(tile.c[i], c);
-#pragma unroll
-            for (int n = 0; n < NP; n++) {
-                h[n] = exp2f(delta * a[n]) * h[n] + du * b[n];
-                s += c[n] * h[n];
-            }
-            if (place.active)
-                *y = dt_from_f32<T>(s * gate * scan_sigmoid(gate));
-            y += args.y_stride;
+    forward_tile<F> &tile = tiles[place.warp];
+    fetched &next = nexts[place.warp];
+    float a[F::CC][F::S], h[F::CC][F::S], bias[F::V], skip[F::V];
+    int reset = fetch(args, cut, place, place.begin, wide, false, &next);
+    scan_load_channels<F>(args.dt_bias, cut, place, bias);
+    scan_load_channels<F>(args.d_skip, cut, place, skip);
+    scan_load_a<F>(args.a_log, args.state, cut, place, a);
+    scan_clear(h);
+    if (slots)
+        scan_read_states<F>(slots, place.b * cut.segments + place.segment, args.state, cut, place,
+                            h);
+    else if (args.h0)
+        read_first<F>(args, cut, place, h);
+    int64_t keep_at = dt_div_up(place.begin, args.chunk) * args.chunk; // no chunk starts before it
+    for (int64_t t = place.begin; t < place.end; t += F::TILE) {
+        dt_copy_wait<0>();
+        const scan_raw<T, F::V> u = next.u[place.lane], z = next.z[place.lane];
+        float delta[F::V];
+        scan_make_delta<F>(next.delta[place.lane], bias, place, t, delta);
+        bool careful = put(next, reset, place, delta, false, &tile);
+        reset = fetch(args, cut, place, t + F::TILE, wide, false, &next);
+        if (args.states && t == keep_at) {
+            scan_write_states<F>(args.states, place.b * cut.chunks + t / args.chunk, args.state,
+                                 cut, place, h);
+            keep_at += args.chunk;
         }
+        if (args.states && keep_at < t + F::TILE) {
+            careful = true;
+            keep_at = dt_div_up(t + F::TILE, args.chunk) * args.chunk;
+        }
+        __syncwarp();
+        if (careful)
+            run_tile<F, true>(args, cut, place, t, a, &tile, h);
+        else
+            run_tile<F, false>(args, cut, place, t, a, &tile, h);
+        __syncwarp();
+        store_y<F, T>(args, cut, place, t, wide.channels, tile, u, z, skip);
     }
-    if (place.active && args.h_last && place.end == cut.length)
-        store_last(args, cut, place, h);
+    if (args.h_last && place.end == cut.length)
+        store_last<F>(args, cut, place, h);
 }
 
 // ---- launchers
 
+static bool is_plain(const dt_scan_forward_args *args)
+{
+    return args->state > FAST_STATES;
+}
+
 static scan_cut forward_cut(const dt_scan_forward_args *args)
 {
-    return scan_make_cut(args->batch, args->length, args->channels, CHANNELS, BLOCKS, SCAN_TILE);
+    const bool pairs = scan_pairs(args->batch, args->channels, args->state);
+    return scan_make_cut(args->batch, args->length, args->channels, scan_width(pairs), args->chunk,
+                         SCAN_BLOCKS, 16);
 }
 
 struct forward_space {
@@ -221,27 +313,68 @@ static forward_space take_space(scan_taker *taker, const dt_scan_forward_args *a
                                 const scan_cut &cut)
 {
     forward_space space = {NULL, NULL};
-    if (cut.segments == 1 || args->state > SCAN_FAST_STATES)
+    if (cut.segments == 1 || is_plain(args))
         return space;
     space.slots = scan_take(taker, args->batch * cut.segments * args->state * args->channels);
     space.sums = scan_take(taker, args->batch * cut.segments * args->channels);
     return space;
 }
 
-template <class T, int NP>
+template <class F, class T> static forward_wide find_wide(const dt_scan_forward_args *args)
+{
+    const int V = F::V, COLUMNS = F::COLUMNS;
+    forward_wide wide;
+    wide.channels = args->channels % V == 0 &&
+                    dt_aligned<V>(static_cast<const T *>(args->u), args->u_stride) &&
+                    dt_aligned<V>(static_cast<const T *>(args->delta), args->delta_stride) &&
+                    dt_aligned<V>(static_cast<const T *>(args->z), args->z_stride) &&
+                    dt_aligned<V>(static_cast<T *>(args->y), args->y_stride);
+    wide.columns = args->state == F::NP &&
+                   dt_aligned<COLUMNS>(static_cast<const T *>(args->b), args->b_stride) &&
+                   dt_aligned<COLUMNS>(static_cast<const T *>(args->c), args->c_stride);
+    return wide;
+}
+
+template <class F, class T>
 static void launch_fast(const dt_scan_forward_args *args, const scan_cut &cut,
                         const forward_space &space, struct dt_stream *stream)
 {
     const int64_t blocks = args->batch * cut.channel_blocks;
     const int64_t states = args->batch * args->state * args->channels;
+    const forward_wide wide = find_wide<F, T>(args);
     if (space.slots) {
-        DT_LAUNCH((scan_forward_ends<T, NP>), dt_blocks(blocks * (cut.segments - 1), 1), CHANNELS,
-                  0, stream, *args, cut, space.slots, space.sums);
-        DT_LAUNCH((scan_pass_on), dt_blocks(states, CHANNELS), CHANNELS, 0, stream, args->a_log,
-                  space.sums, args->h0, space.slots, args->batch, args->state, cut, false);
+        DT_LAUNCH((scan_forward_ends<F, T>), dt_blocks(blocks * (cut.segments - 1), 1),
+                  SCAN_THREADS, 0, stream, *args, cut, wide, space.slots, space.sums);
+        DT_LAUNCH((scan_pass_on), dt_blocks(states, SCAN_THREADS), SCAN_THREADS, 0, stream,
+                  args->a_log, space.sums, args->h0, space.slots, args->batch, args->state, cut,
+                  false);
     }
-    DT_LAUNCH((scan_forward_registers<T, NP>), dt_blocks(blocks * cut.segments, 1), CHANNELS, 0,
-              stream, *args, cut, space.slots);
+    DT_LAUNCH((scan_forward_registers<F, T>), dt_blocks(blocks * cut.segments, 1), SCAN_THREADS, 0,
+              stream, *args, cut, wide, space.slots);
+}
+
+// The tile is the longest whose B and C a warp brings by 8 values a lane, and of fp32 half of that.
+template <class T>
+static void launch(const dt_scan_forward_args *args, const scan_cut &cut,
+                   const forward_space &space, struct dt_stream *stream)
+{
+    const int TILE = 32 / (int)sizeof(T);
+    const bool pairs = scan_pairs(args->batch, args->channels, args->state);
+    if (is_plain(args))
+        DT_LAUNCH((scan_forward_plain<T>), dt_blocks(args->batch * args->channels, SCAN_THREADS),
+                  SCAN_THREADS, 0, stream, *args);
+    else if (args->state > 32)
+        launch_fast<scan_form<64, 1, 4>, T>(args, cut, space, stream);
+    else if (args->state > 16)
+        launch_fast<scan_form<32, 1, 8>, T>(args, cut, space, stream);
+    else if (args->state > 8 && pairs)
+        launch_fast<scan_form<16, 2, TILE>, T>(args, cut, space, stream);
+    else if (args->state > 8)
+        launch_fast<scan_form<16, 1, TILE>, T>(args, cut, space, stream);
+    else if (pairs)
+        launch_fast<scan_form<8, 2, TILE>, T>(args, cut, space, stream);
+    else
+        launch_fast<scan_form<8, 1, TILE>, T>(args, cut, space, stream);
 }
 
 int64_t scan_forward_cuda_workspace(struct dt_device *device,
@@ -260,14 +393,6 @@ dt_status scan_forward_cuda(struct dt_device *device, const struct dt_scan_forwa
     scan_taker taker = {static_cast<float *>(args->workspace), 0};
     const forward_space space = take_space(&taker, args, cut);
     (void)device;
-    if (args->state > SCAN_FAST_STATES)
-        DT_STORAGE_SWITCH(args->dtype, T,
-                          DT_LAUNCH((scan_forward_plain<T>),
-                                    dt_blocks(args->batch * args->channels, CHANNELS), CHANNELS, 0,
-                                    stream, *args));
-    else if (args->state > SCAN_FAST_STATES / 2)
-        DT_STORAGE_SWITCH(args->dtype, T, launch_fast<T, 16>(args, cut, space, stream));
-    else
-        DT_STORAGE_SWITCH(args->dtype, T, launch_fast<T, 8>(args, cut, space, stream));
+    DT_STORAGE_SWITCH(args->dtype, T, launch<T>(args, cut, space, stream));
     return DT_LAUNCHED("scan_forward");
 }

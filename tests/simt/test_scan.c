@@ -1,6 +1,7 @@
 // The scan's CUDA form, run on the host, against the CPU's: outputs, states and every gradient, at
-// shapes that meet a block's channels, a tile's tokens, segments and both kinds of kernel (N above
-// 16 is the plain one's) with whole and with torn pieces; guard bands; the same bits in every order
+// shapes that meet a warp's channels, a tile's tokens, segments, one and two channels a lane, every
+// width of states and both kinds of kernel (N above 64 forward, above 32 backward is the plain
+// one's) with whole and with torn pieces; guard bands; the same bits in every order
 // of threads; a NaN comes through, but not past a reset.
 #include "simt_backend.h"
 
@@ -127,9 +128,17 @@ int main(void)
         {1, 77, 129, 9, 1000, DT_F32, .h0 = true},
         {2, 40, 130, 17, 7, DT_F32, .h0 = true, .wide = true, .accumulate = true, .resets = MANY},
         {1, 9, 16, 256, 1000, DT_F32, .h0 = true},
+        {2, 70, 33, 32, 20, DT_F32, .h0 = true, .wide = true, .resets = MANY},
+        {2, 50, 34, 64, 16, DT_F32, .h0 = true, .resets = AT_CHUNKS},
+        {67, 10, 250, 16, 16, DT_F32, .h0 = true, .wide = true, .resets = MANY},
+        {67, 9, 245, 7, 5, DT_F32, .h0 = true},
         {1, 77, 5, 3, 32, DT_BF16, .wide = true, .resets = MANY},
         {2, 77, 48, 16, 32, DT_BF16, .h0 = true, .accumulate = true, .resets = MANY},
         {2, 33, 160, 8, 1000, DT_BF16, .h0 = true, .wide = true, .resets = AT_ZERO},
+        {67, 19, 256, 16, 16, DT_BF16, .h0 = true, .resets = MANY},
+        {2, 130, 64, 16, 16, DT_BF16, .h0 = true, .resets = MANY},
+        {2, 45, 40, 64, 16, DT_BF16, .resets = MANY},
+        {2, 45, 40, 32, 16, DT_BF16, .resets = MANY},
         {1, 33, 20, 33, 16, DT_BF16, .h0 = true, .resets = IN_A_ROW},
     };
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
@@ -139,5 +148,6 @@ int main(void)
     check_nan(16, IN_A_ROW);
     check_nan(20, NO_RESETS);
     check_nan(20, IN_A_ROW);
+    check_nan(70, IN_A_ROW);
     return test_end();
 }
