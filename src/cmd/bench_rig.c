@@ -1,7 +1,6 @@
 // A training step on synthetic tokens in one process, as train.c takes it but for data and ranks.
 #include "cmd/bench.h"
 
-#include "base/cores.h"
 #include "base/rng.h"
 #include "train/device.h"
 
@@ -16,24 +15,10 @@ static struct dt_settings optimizer_settings(void)
         .optim = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_clip = 1.0}};
 }
 
-static dt_status open_device(int choice, int threads, struct dt_backend *backend)
-{
-    int sharers;
-    struct dt_device_choice_config config = {.choice = choice, .threads = threads};
-    DT_TRY(dt_comm_open(DT_COMM_KIND_SELF, &config.comm));
-    dt_status status = dt_device_open(&config, backend, &sharers);
-    dt_comm_close(config.comm);
-    return status;
-}
-
 static dt_status open_backend(const struct dt_bench_options *options, dt_bench_wrap wrap,
                               struct dt_bench_rig *rig)
 {
-    bool widened;
-    int threads = dt_cores_share(0, 1, &widened);
-    if (options->threads > 0)
-        threads = (int)options->threads;
-    DT_TRY(open_device((int)options->device, threads, &rig->backend));
+    DT_TRY(dt_device_open_alone((int)options->device, (int)options->threads, &rig->backend));
     DT_TRY(rig->backend.table->info(rig->backend.device, &rig->info));
     if (wrap)
         rig->backend.op = wrap(rig->backend.op);

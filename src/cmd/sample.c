@@ -186,7 +186,7 @@ static dt_status writer_open(struct writer *w)
     struct dt_model_config config = {.pad_vocab_multiple = 8};
     DT_TRY(dt_hf_read_config(w->options->dir, &config));
     DT_TRY(read_prompt(w->options->prompt, config.vocab_size, &w->prompt, &w->prompt_length));
-    DT_TRY(dt_device_open_alone(w->options->device, &w->backend));
+    DT_TRY(dt_device_open_alone(w->options->device, 0, &w->backend));
     config.storage =
         DT_F32; // a step is bound by reading weights, and bf16 GEMM of one row gains nothing
     struct dt_model_shape shape = {.sequences = 1, .length = w->prompt_length};

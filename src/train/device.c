@@ -211,12 +211,12 @@ dt_status dt_device_open(const struct dt_device_choice_config *config, struct dt
     return status;
 }
 
-dt_status dt_device_open_alone(int choice, struct dt_backend *backend)
+dt_status dt_device_open_alone(int choice, int threads, struct dt_backend *backend)
 {
     bool widened;
     int sharers;
-    struct dt_device_choice_config config = {.choice = choice,
-                                             .threads = dt_cores_share(0, 1, &widened)};
+    struct dt_device_choice_config config = {
+        .choice = choice, .threads = threads > 0 ? threads : dt_cores_share(0, 1, &widened)};
     DT_TRY(dt_comm_open(DT_COMM_KIND_SELF, &config.comm));
     dt_status status = dt_device_open(&config, backend, &sharers);
     dt_comm_close(config.comm);

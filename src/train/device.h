@@ -16,8 +16,8 @@ struct dt_device_choice_config {
 // device that needs one, or where ranks would share one and may not; nothing is open then.
 dt_status dt_device_open(const struct dt_device_choice_config *config, struct dt_backend *backend,
                          int *sharers);
-// The same for a process of its own.
-dt_status dt_device_open_alone(int choice, struct dt_backend *backend);
+// The same for a process of its own; threads 0: its share of the cores.
+dt_status dt_device_open_alone(int choice, int threads, struct dt_backend *backend);
 
 // Its decisions, apart from devices.
 

@@ -56,6 +56,9 @@ trains "auto with a device" 1
 check "… takes it" eval '! grep -q "takes the CPU" trains.log'
 SIMT_DEVICES=2 trains "auto with two" 2
 
+check "the order of data needs no device" env SIMT_DEVICES=0 "$dtrain" order small.ini run.device=cuda --steps 1:1 \
+    >order.log 2>&1
+
 # A device for some ranks only, too few, the same one twice.
 one() { # SIMT_DEVICES of a rank: what mpirun starts
     echo "-np 1 -x SIMT_DEVICES=$1 $dtrain small.ini run.name=mixed"

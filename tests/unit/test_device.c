@@ -85,10 +85,10 @@ static void test_open_alone(void)
     struct dt_backend backend;
     if (dt_backend_find("cuda"))
         return;
-    CHECK_INT(dt_device_open_alone(DT_DEVICE_AUTO, &backend), DT_OK);
+    CHECK_INT(dt_device_open_alone(DT_DEVICE_AUTO, 0, &backend), DT_OK);
     CHECK_STR(backend.table->name, "cpu");
     dt_backend_close(&backend);
-    CHECK_INT(dt_device_open_alone(DT_DEVICE_CUDA, &backend), DT_USER);
+    CHECK_INT(dt_device_open_alone(DT_DEVICE_CUDA, 1, &backend), DT_USER);
     CHECK_SAYS("this build of dtrain has no CUDA");
     CHECK_ADVISES("-DDTRAIN_CUDA=ON");
     CHECK(!backend.device, "nothing is left open");
