@@ -1,7 +1,7 @@
 // The communicator: a table of collectives over the ranks of a job. comm_self (one process),
-// comm_mpi, later comm_nccl for the gradient path. Every collective is called by all ranks in the
-// same order. A backend may progress collectives on its own thread; none of them may be called from
-// two threads.
+// comm_mpi. What lies on devices is summed by another (device_comm.h). Every collective is called
+// by all ranks in the same order. A backend may progress collectives on its own thread; none of
+// them may be called from two threads.
 //
 // Job control rides on the same object: what each rank is doing (step, phase) is known to its peers
 // by heartbeat, so that a dead or stalled rank can be named. A wait that outlasts the time-out, or

@@ -218,7 +218,7 @@ static void register_arena(struct nccl_comm *nccl, const struct dt_device_comm_c
         return;
     ncclResult_t result = nccl->library.CommRegister(nccl->nccl, config->memory,
                                                      (size_t)config->bytes, &nccl->registration);
-    result = settle(nccl, result, INFINITY, NULL);
+    result = settle(nccl, result, atomic_load(&nccl->comm->timeout_s), NULL);
     if (result == ncclSuccess)
         return;
     nccl->registration = NULL;
@@ -228,6 +228,7 @@ static void register_arena(struct nccl_comm *nccl, const struct dt_device_comm_c
 
 static void abandon(struct nccl_comm *nccl)
 {
+    dt_nccl_watch_stop(nccl);
     if (nccl->nccl)
         nccl->library.CommAbort(nccl->nccl);
     release(nccl);

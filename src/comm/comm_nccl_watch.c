@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 enum {
@@ -18,9 +17,9 @@ enum {
     SHOWN = 12
 }; // collectives in a record: how many before the oldest under way
 static const double period_s = 0.1;
-static const double judge_s = 4;     // for the communicator's watch to say who is stalled …
-static const double find_s = 7;      // … or who is dead
-static const double stagger_s = 0.5; // so that one rank speaks where all would
+static const double judge_s = 4;   // for the communicator's watch to say who is stalled …
+static const double find_s = 7;    // … or who is dead
+static const double stagger_s = 1; // so that one rank speaks where all would
 
 // ---- the record
 
@@ -111,8 +110,10 @@ static void say_record(void *context, bool always)
         return;
     nccl->recorded = true;
     dt_comm_last_progress(nccl->comm, &step, &phase);
-    add(&text, "nccl: rank %d on %s, step %lld, %s: the last collectives\n", info->rank, info->host,
-        (long long)step, phase);
+    add(&text, "nccl: rank %d on %s, ", info->rank, info->host);
+    if (step >= 0)
+        add(&text, "step %lld, ", (long long)step);
+    add(&text, "%s: the last collectives\n", phase);
     int64_t first = oldest > SHOWN_DONE ? oldest - SHOWN_DONE : 0;
     for (int64_t number = first; number < first + SHOWN && number <= newest + 2; number++)
         describe(nccl, number, &text);
@@ -125,7 +126,7 @@ static void say_record(void *context, bool always)
 static double stagger(const struct nccl_comm *nccl)
 {
     int rank = nccl->comm->info.rank;
-    return stagger_s * (rank < 4 ? rank : 4);
+    return stagger_s * (rank < 3 ? rank : 3);
 }
 
 dt_status dt_nccl_failed(struct nccl_comm *nccl, ncclResult_t result, const char *what)
