@@ -4,7 +4,8 @@
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
-sed -i 's/^d_model = .*/d_model = 16/; s/^seq_len = .*/seq_len = 24/; s/^batch = .*/batch = 4/; s/^steps = .*/steps = 2/; s/^warmup_steps = .*/warmup_steps = 1/' small.ini
+sed -i 's/^d_model = .*/d_model = 16/; s/^seq_len = .*/seq_len = 24/; s/^batch = .*/batch = 4/; s/^steps = .*/steps = 2/; s/^warmup_steps = .*/warmup_steps = 1/
+    /^val = /d' small.ini
 host=$(uname -n)
 id='GPU-[0-9a-f-]{36}'
 run=0 # runs so far
@@ -168,6 +169,7 @@ check "… and has the same" cmp runs/good-$first/gemm.json runs/good-$run/gemm.
 rm -r other-cache
 check "the run goes on without the cache" ranks 1 small.ini run.name=good-$first run.device=cuda run.steps=3 >again.log 2>&1
 check "… need not choose" eval '! grep -q "choosing GEMM algorithms" again.log'
-check "an evaluation takes the run's choices" "$dtrain" eval small.ini run.name=good-$first run.device=cuda >eval.log 2>&1
+check "an evaluation takes the run's choices" "$dtrain" eval small.ini run.name=good-$first run.device=cuda \
+    data.val='data/val-*.h5' log.eval_batches=1 >eval.log 2>&1
 check "… and makes none" eval '! grep -q "choosing GEMM algorithms" eval.log'
 finish
