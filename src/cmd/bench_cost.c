@@ -7,9 +7,8 @@
 
 // M = rows, d = width, E = channels, N = state. Vector operations are counted in the CPU's loops
 // (kernels/*_cpu.c), per element. Where CUDA's algorithm differs (kernels/scan_*.cu) so do the
-// counts: there an exponential is one instruction of the special function unit, which makes
-// logarithms and reciprocals too, each counted as an exponential; and backward runs the recurrence
-// up to three times.
+// counts: there an exponential is one instruction of the special function unit, as is a reciprocal,
+// which counts as one; and backward runs all tokens of a chunk but the last tile's once more.
 enum {
     NORM_FORWARD = 4,   // add, square; scale twice
     NORM_BACKWARD = 10, // dy n, its two sums; g, n, mean, rstd, sum
@@ -20,11 +19,11 @@ enum {
     SCAN_FORWARD_FLOPS = 7,
     SCAN_BACKWARD_FLOPS = 21,
     ADAMW = 12,
-    SCAN_FORWARD_CUDA = 4,      // a state: Δ a; the decay and B; C
-    SCAN_BACKWARD_CUDA = 17,    // a state: 3 a run, then the gradients and half a sum over lanes
-    SCAN_FORWARD_SPECIALS = 4,  // a channel: softplus and gate, two each
-    SCAN_BACKWARD_SPECIALS = 5, // and softplus's slope
-    SCAN_TILE_CUDA = 8,         // tokens: a chunk's last ones are run twice, those before thrice
+    SCAN_RUN_CUDA = 3,    // a state: Δ a, the decay, B
+    SCAN_SWEEP_CUDA = 10, // a state: its gradients, and its share of sums over lanes
+    SCAN_STEP_CUDA = 2,   // a channel, exponentials: softplus, and its slope
+    SCAN_GATE_CUDA = 2,   // likewise
+    SCAN_TILE_CUDA = 8,   // tokens
 };
 
 static bool on_cuda(const struct dt_bench_rig *rig)
@@ -198,43 +197,46 @@ static double states_bytes(int64_t batch, int64_t length, int64_t chunk, double 
 
 static void describe_scan_forward(const struct dt_bench_rig *rig, struct dt_bench_call *call)
 {
-    bool cuda = on_cuda(rig);
     const struct dt_scan_forward_args *a = &call->args.scan_forward;
     double M = product(a->batch, a->length), E = (double)a->channels, N = (double)a->state;
     double states = a->states ? states_bytes(a->batch, a->length, a->chunk, E * N) : 0;
     tell(call, "%lldx%lldx%lld, %lld states", (long long)a->batch, (long long)a->length,
          (long long)a->channels, (long long)a->state);
-    call->cost =
-        (struct dt_bench_cost){.bytes = M * (4 * E + 2 * N) * size_of(a->dtype) + states,
-                               .flops = M * E * N * SCAN_FORWARD_FLOPS,
-                               .lanes = M * E * N * (cuda ? SCAN_FORWARD_CUDA : SCAN_FORWARD),
-                               // softplus and silu
-                               .exps = M * E * (cuda ? SCAN_FORWARD_SPECIALS : 2),
-                               .exp2s = M * E * N};
+    call->cost = (struct dt_bench_cost){.bytes = M * (4 * E + 2 * N) * size_of(a->dtype) + states,
+                                        .flops = M * E * N * SCAN_FORWARD_FLOPS,
+                                        .lanes = M * E * N * SCAN_FORWARD,
+                                        .exps = M * E * 2, // softplus and silu
+                                        .exp2s = M * E * N};
+    if (on_cuda(rig)) {
+        call->cost.lanes = M * E * N * (SCAN_RUN_CUDA + 1); // and C
+        call->cost.exps = M * E * (SCAN_STEP_CUDA - 1 + SCAN_GATE_CUDA);
+    }
 }
 
-// Runs of the recurrence over a chunk, on average.
+// Runs of the recurrence over a chunk backward, on average.
 static double cuda_runs(int64_t chunk)
 {
-    return chunk > SCAN_TILE_CUDA ? 3 - (double)SCAN_TILE_CUDA / (double)chunk : 2;
+    return chunk > SCAN_TILE_CUDA ? 2 - (double)SCAN_TILE_CUDA / (double)chunk : 1;
 }
 
 static void describe_scan_backward(const struct dt_bench_rig *rig, struct dt_bench_call *call)
 {
-    bool cuda = on_cuda(rig);
     const struct dt_scan_backward_args *a = &call->args.scan_backward;
     double M = product(a->batch, a->length), E = (double)a->channels, N = (double)a->state;
     double states = states_bytes(a->batch, a->length, a->chunk, E * N);
-    double runs = cuda ? cuda_runs(a->chunk) : 1;
     tell(call, "%lldx%lldx%lld, %lld states", (long long)a->batch, (long long)a->length,
          (long long)a->channels, (long long)a->state);
-    call->cost =
-        (struct dt_bench_cost){.bytes = M * (7 * E + 4 * N) * size_of(a->dtype) + states,
-                               .flops = M * E * N * SCAN_BACKWARD_FLOPS,
-                               .lanes = M * E * N * (cuda ? SCAN_BACKWARD_CUDA : SCAN_BACKWARD),
-                               // softplus, its slope, the gate
-                               .exps = M * E * (cuda ? SCAN_BACKWARD_SPECIALS : 3),
-                               .exp2s = M * E * N * runs};
+    call->cost = (struct dt_bench_cost){.bytes = M * (7 * E + 4 * N) * size_of(a->dtype) + states,
+                                        .flops = M * E * N * SCAN_BACKWARD_FLOPS,
+                                        .lanes = M * E * N * SCAN_BACKWARD,
+                                        .exps = M * E * 3, // softplus, its slope, the gate
+                                        .exp2s = M * E * N};
+    if (on_cuda(rig)) {
+        double runs = cuda_runs(a->chunk);
+        call->cost.lanes = M * E * N * (SCAN_RUN_CUDA * runs + SCAN_SWEEP_CUDA);
+        call->cost.exps = M * E * (SCAN_STEP_CUDA * runs + SCAN_GATE_CUDA);
+        call->cost.exp2s = M * E * N * runs;
+    }
 }
 
 static void describe_xent(const struct dt_bench_rig *rig, struct dt_bench_call *call)

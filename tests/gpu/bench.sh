@@ -6,8 +6,14 @@
 target=$(realpath "$2")
 . "$(dirname "$0")/lib.sh"
 case $3 in
-whole) models=("--model 130m" "--model 370m") more="" ;;
-small) models=("--d-model 16 --n-layer 1 --seq-len 16 --batch 2 --vocab 64 --d-state 4") more="--warm --seconds 0.001" ;;
+whole)
+    models=("--model 130m" "--model 370m") more=""
+    batches=(16 8 4 2 1)
+    ;;
+small)
+    models=("--d-model 16 --n-layer 1 --seq-len 16 --vocab 64 --d-state 4") more="--warm --seconds 0.001"
+    batches=(60000 2)
+    ;;
 *)
     echo "usage: bench.sh dtrain DIR whole|small" >&2
     exit 2
@@ -39,11 +45,20 @@ about() {
 }
 
 # shellcheck disable=SC2086,SC2317
+fitting() { # options …: at the first batch that fits into the device's memory
+    local batch
+    for batch in "${batches[@]}"; do
+        "$dtrain" bench --device cuda --json "$@" --batch $batch && return
+    done
+    return 1
+}
+
+# shellcheck disable=SC2086,SC2317
 measure() {
-    "$dtrain" bench --device cuda --json ${models[0]} $more || return 1
+    fitting ${models[0]} $more || return 1
     local model
     for model in "${models[@]}"; do
-        "$dtrain" bench --step --device cuda --json $model ${more#--warm} || return 1
+        fitting --step $model ${more#--warm} || return 1
     done
 }
 
