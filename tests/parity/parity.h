@@ -101,6 +101,31 @@ static inline void **pointer_at(void *args, size_t at)
     return (void **)(void *)((char *)args + at);
 }
 
+// ---- arrays of many elements: normal numbers times `scale`, drawn once and then taken again and
+// again, a prime number of them so that no two rows are alike
+
+enum { PARITY_DRAWN = 65537 };
+
+static inline void *many_rows(dt_dtype type, int64_t rows, int64_t width, int64_t stride,
+                              double scale, uint32_t seed)
+{
+    int64_t next = 0;
+    float *drawn = normal(PARITY_DRAWN, scale, seed);
+    void *x = guarded(rows * stride * dt_dtype_size(type));
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < width; i++) {
+            set(x, type, r * stride + i, (double)drawn[next]);
+            next = next + 1 < PARITY_DRAWN ? next + 1 : 0;
+        }
+    RELEASE(drawn);
+    return x;
+}
+
+static inline float *many(int64_t n, double scale, uint32_t seed)
+{
+    return many_rows(DT_F32, 1, n, n, scale, seed);
+}
+
 // ---- arrays on the device, bands and all
 
 static inline void *upload(const struct parity *p, const void *host)

@@ -11,7 +11,7 @@ static void *guarded_copy(const void *from, int64_t bytes)
 static void compare_cast(struct parity *p, int64_t n, dt_dtype from, dt_dtype to)
 {
     struct dt_cast_args args = {.n = n,
-                                .x = normal_rows(from, 1, n, n, 100.0, 1),
+                                .x = many_rows(from, 1, n, n, 100.0, 1),
                                 .x_type = from,
                                 .y = guarded(n * dt_dtype_size(to)),
                                 .y_type = to};
@@ -26,7 +26,7 @@ static void compare_cast(struct parity *p, int64_t n, dt_dtype from, dt_dtype to
 static void compare_accumulate(struct parity *p, int64_t n, dt_dtype type)
 {
     struct dt_accumulate_args args = {
-        .n = n, .x = normal_rows(type, 1, n, n, 1.0, 2), .x_type = type, .y = normal(n, 1.0, 3)};
+        .n = n, .x = many_rows(type, 1, n, n, 1.0, 2), .x_type = type, .y = many(n, 1.0, 3)};
     const struct parity_field fields[] = {
         FIELD_IN(accumulate, x), FIELD_OUT(accumulate, y, DT_F32, 1, n, n, 0.0, 0), {0}};
     parity_compare(p, PARITY_accumulate, fields, &args, dt_dtype_name(type));
@@ -38,7 +38,7 @@ static void compare_accumulate(struct parity *p, int64_t n, dt_dtype type)
 static void compare_sum_squares(struct parity *p, int64_t n)
 {
     struct dt_sum_squares_args args = {
-        .n = n, .x = normal(n, 1.0, 4), .sum = guarded(sizeof(double))};
+        .n = n, .x = many(n, 1.0, 4), .sum = guarded(sizeof(double))};
     const struct parity_field fields[] = {
         FIELD_IN(sum_squares, x),
         FIELD_OUT(sum_squares, sum, DT_F64, 1, 1, 1, DT_NORM_BLOCK * 0x1p-53, 0),
@@ -90,7 +90,7 @@ static void compare_update_control(struct parity *p)
 
 static float *positive(int64_t n, double scale, uint32_t seed)
 {
-    float *x = normal(n, scale, seed);
+    float *x = many(n, scale, seed);
     for (int64_t i = 0; i < n; i++)
         x[i] = fabsf(x[i]);
     return x;
@@ -105,10 +105,10 @@ static void compare_adamw(struct parity *p, int64_t n, bool with_copy)
     const struct dt_update_control control = {
         .lr = 0.01f, .grad_scale = 0.7f, .bias1 = 0.3f, .bias2 = 0.1f};
     struct dt_adamw_args args = {.n = n,
-                                 .weight = normal(n, 1.0, 5),
-                                 .m = normal(n, 0.1, 6),
+                                 .weight = many(n, 1.0, 5),
+                                 .m = many(n, 0.1, 6),
                                  .v = positive(n, 0.1, 7),
-                                 .grad = normal(n, 1.0, 8),
+                                 .grad = many(n, 1.0, 8),
                                  .copy = with_copy ? guarded(n * 2) : NULL,
                                  .beta1 = 0.9f,
                                  .beta2 = 0.95f,

@@ -43,6 +43,10 @@ for field in step_ms tokens_per_s gflops peak_memory_mb loss; do
     grep -q "\"$field\":[0-9.]*[1-9]" step.json || fail "--step --json: no $field above 0"
 done
 "$dtrain" bench --step $size | grep -q "tokens/s"
+# What is given stands over a model's sizes, on either side of it.
+"$dtrain" bench --step --device cpu --seq-len 33 --batch 2 --model 130m --n-layer 1 --vocab 100 --threads 1 \
+    --seconds 0.001 --json >model.json
+grep -q '"d_model":768,"n_layer":1,"vocab":100,.*"seq_len":33,' model.json || fail "--model 130m: $(cat model.json)"
 
 mkdir -p text shards temporary
 head -c 100000 "$dtrain" | base64 >text/some.txt
@@ -62,6 +66,9 @@ refuse --d-model
 refuse --d-model 0
 refuse --d-model 12x
 refuse --d-model nan
+refuse --device tpu
+refuse --model 7b
+refuse --reader --device cpu
 refuse --batch 1.5
 refuse --precision half
 refuse --json=1
