@@ -21,7 +21,7 @@ endfunction()
 # order of threads.
 function(dt_race_test name)
   cmake_parse_arguments(TEST "" "" "SOURCES;KERNELS" ${ARGN})
-  dt_test(${name} LABEL simt SOURCES ${TEST_SOURCES} USES dt_simt_race)
+  dt_test(${name} LABEL simt TIMEOUT 300 SOURCES ${TEST_SOURCES} USES dt_simt_race)
   target_compile_definitions(${name} PRIVATE SIMT_FIRST_ORDER_ONLY)
   if(TEST_KERNELS)
     dt_race_kernels(${name}_kernels SOURCES ${TEST_KERNELS})
