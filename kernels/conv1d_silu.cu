@@ -1,14 +1,16 @@
 // The causal depthwise convolution with SiLU on CUDA. A thread has V neighbouring channels (where
-// arrays are aligned: forward with K = 4, 16 bytes of storage; 4 elements otherwise, as taps and
-// their gradients need the registers; else one) and a tile of tokens. Taps and the last K - 1
-// inputs stay in registers; 4 rows are fetched before they are used. A tile begins by reading the K
-// - 1 rows before it, so tiles are independent. Neighbouring threads have neighbouring channels.
+// arrays are aligned: forward with K = 4, 16 bytes of storage; fewer otherwise, as taps and their
+// gradients need the registers; else one) and a tile of tokens. Taps and the last K - 1 inputs stay
+// in registers; 4 rows are fetched before they are used. A tile begins by reading the K - 1 rows
+// before it, so tiles are independent. Neighbouring threads have neighbouring channels.
 //
 // Forward, an element: reads x and writes y, 2 S bytes of storage, and (K - 1) / 32 of x again; one
-// exponential. Backward: reads x and dy, writes dx: 3 S, and (K - 1) / 64 of x and dy again, from
-// behind the tile; partial dweight and dbias 2 * 4 (K + 1) / 64. All are bound by bytes: for a
-// token in a layer of the 130M model (D = 1536, K = 4, bf16) on an H200 at 4.3 TB/s 6.1 KB or
-// 1.4 ns forward, 10.2 KB or 2.4 ns backward.
+// exponential and one reciprocal; 19 instructions of machine code for an H200. Backward: reads x
+// and dy, writes dx: 3 S, and (K - 1) / 64 of x and dy again, from behind the tile; partial dweight
+// and dbias 2 * 4 (K + 1) / 64; 28 instructions where no reset is near, 78 elsewhere. All are bound
+// by bytes: for a token in a layer of the 130M model (D = 1536, K = 4, bf16) on an H200 at 4.3 TB/s
+// 6.1 KB or 1.4 ns forward, 10.2 KB or 2.4 ns backward; the instructions at 4 a clock and SM take
+// 0.69 and 0.72 of that. Three blocks an SM, 12 warps, have 24 KB of loads on their way.
 #include "kernels/conv1d_silu.h"
 
 #include "kernels/partials.cuh"
@@ -136,11 +138,6 @@ DT_DEVICE float convolve(const float (&lag)[KM][V], const float (&w)[KM][V], con
     return s;
 }
 
-DT_DEVICE float sigmoid(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
-}
-
 template <class T, int V, int KM>
 static __global__ void __launch_bounds__(THREADS)
     conv_forward(const conv_input<T> in, T *y_rows, int64_t y_stride)
@@ -168,7 +165,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int v = 0; v < V; v++) {
                 const float s = convolve(lag, w, bias, v);
-                out[v] = s * sigmoid(s);
+                out[v] = s * dt_sigmoid(s);
             }
             dt_store<V>(y, out);
             y += y_stride;
@@ -219,10 +216,49 @@ DT_DEVICE void store_partials(const conv_input<T> &in, const conv_place &place, 
         to[K * in.channels + v] = dbias[v];
 }
 
+// AHEAD tokens whose ds reaches all their taps and whose taps are all there: no reset near, and
+// neither the tile's first tokens nor those behind it. Half the instructions of the careful way.
+template <class T, int V, int KM>
+DT_DEVICE void back_plainly(const float (&rows)[AHEAD][V], const float (&dy_rows)[AHEAD][V],
+                            const float (&w)[KM][V], const float (&bias)[V], int64_t dx_stride,
+                            T *dx, float (&lag)[KM][V], float (&open)[KM][V], float (&dw)[KM][V],
+                            float (&dbias)[V])
+{
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        push(lag, rows[i], KM, false);
+        float out[V];
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            const float s = convolve(lag, w, bias, v), gate = dt_sigmoid(s);
+            const float ds = dy_rows[i][v] * (gate * (1.0f + s * (1.0f - gate)));
+            dbias[v] += ds;
+#pragma unroll
+            for (int m = KM - 1; m >= 0; m--) {
+                dw[m][v] += ds * lag[m][v];
+                open[m][v] = (m > 0 ? open[m > 0 ? m - 1 : 0][v] : 0.0f) + w[m][v] * ds;
+            }
+            out[v] = open[KM - 1][v];
+        }
+        dt_store<V>(dx + i * dx_stride, out);
+    }
+}
+
+// Blocks a multiprocessor holds at least, and so registers: three have 24 KB of rows on their way,
+// what an H200's memory asks for. Elsewhere, and with 8 taps, the compiler would spill.
+template <int KM> constexpr int resident(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+    return 2;
+#else
+    return KM < TAPS_MAX ? 3 : 2;
+#endif
+}
+
 // Token after token, also the K - 1 behind the tile: ds_t adds to dx of t and of the lags before
 // it. open[m] is dx_{t-m} so far; a reset at t closes those before t.
 template <class T, int V, int KM>
-static __global__ void __launch_bounds__(THREADS, 2)
+static __global__ void __launch_bounds__(THREADS, (resident<KM>()))
     conv_backward(const conv_input<T> in, const conv_gradient<T> gradient)
 {
     const int64_t index = dt_thread_index();
@@ -239,16 +275,34 @@ static __global__ void __launch_bounds__(THREADS, 2)
     int reach = -1; // the furthest lag that ds_t belongs to; before the tile's first there is none
     for (int64_t t = place.begin; t < place.end + K - 1; t += AHEAD) {
         float rows[AHEAD][V], dy_rows[AHEAD][V];
+        if (KM < TAPS_MAX && t + AHEAD <= in.length) {
+            const T *x = in.x + (place.b * in.length + t) * in.x_stride + place.d;
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            load_input(in, place, t + i, rows[i]);
-#pragma unroll
-            for (int v = 0; v < V; v++)
-                dy_rows[i][v] = 0.0f;
-            if (t + i < in.length)
+            for (int i = 0; i < AHEAD; i++) {
+                dt_load<V>(x + i * in.x_stride, rows[i]);
                 dt_load<V>(dy + i * gradient.dy_stride, dy_rows[i]);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                load_input(in, place, t + i, rows[i]);
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    dy_rows[i][v] = 0.0f;
+                if (t + i < in.length)
+                    dt_load<V>(dy + i * gradient.dy_stride, dy_rows[i]);
+            }
         }
         dy += AHEAD * gradient.dy_stride;
+        bool plain = KM < TAPS_MAX && reach >= KM - 1 && t + AHEAD <= place.end;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            plain = plain && !starts(in, place, t + i);
+        if (plain) {
+            back_plainly(rows, dy_rows, w, bias, gradient.dx_stride, dx, lag, open, dw, dbias);
+            dx += AHEAD * gradient.dx_stride;
+            continue;
+        }
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             const bool reset = starts(in, place, t + i);
@@ -259,7 +313,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
             float out[V] = {0.0f};
 #pragma unroll
             for (int v = 0; v < V; v++) {
-                const float s = convolve(lag, w, bias, v), gate = sigmoid(s);
+                const float s = convolve(lag, w, bias, v), gate = dt_sigmoid(s);
                 const float slope = gate * (1.0f + s * (1.0f - gate));
                 const float ds = t + i < in.length ? dy_rows[i][v] * slope : 0.0f;
                 const bool counts = t + i < place.end;
@@ -376,7 +430,7 @@ static void backward(const struct dt_conv1d_silu_backward_args *args, struct dt_
     if (args->taps == 4)
         choose_backward<T, 4, 4>(args, stream);
     else
-        choose_backward<T, 4, TAPS_MAX>(args, stream);
+        choose_backward<T, 2, TAPS_MAX>(args, stream);
 }
 
 static int64_t partial_rows(const struct dt_conv1d_silu_backward_args *args)
