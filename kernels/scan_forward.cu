@@ -2,6 +2,16 @@
 // thread a channel, any N. The fast one (N up to 64) is told of in scan.cuh: eight or sixteen
 // channels a warp, states in registers, tiles of up to 16 tokens that are fetched one tile ahead;
 // warps are independent.
+//
+// Per channel and token, with S bytes of storage: reads u, delta, z, writes y: 4 S, and 4 N / chunk
+// of states; B and C come from the caches. N exponentials of states, three more special functions
+// for softplus and gate. With segments the first launch adds N + 1 of them and 2 S bytes to all but
+// the last segment. Floor of a token in a layer of the 130M model (D = 1536, N = 16, bf16, chunk
+// 16) on an H200: 24,576 exponentials at 16 a clock and SM, 132 SMs, 1.755 GHz: 6.6 ns, 7.9 with
+// the three others; 18.4 KB at 4.3 TB/s: 4.3 ns. Machine code for it, two channels a lane: 53
+// instructions a token in the scan, about 37 in carrying, for 16 channels: 9.3 ns at 4 a clock and
+// SM. 126 registers, 4 blocks an SM; at B = 16 there are 384 blocks, three an SM, at 8 and 4, one
+// channel a lane, 384 and 192.
 #include "kernels/scan.cuh"
 
 enum { FAST_STATES = 64 }; // larger N: the plain kernel
