@@ -19,11 +19,15 @@ enum { ALIGN_MAX = 16 };
 static const int64_t workspace_hopper = (int64_t)32 << 20;
 static const int64_t workspace_before = (int64_t)4 << 20;
 
+// The library of the headers that this was built with: another major version has other structs.
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
+#define MAJOR      TEXT(CUBLAS_VER_MAJOR)
 static const struct dt_cuda_library library = {
     .name = "cuBLASLt",
-    .sonames = (const char *const[]){"libcublasLt.so.13", NULL},
-    .hint = "install cuBLAS of CUDA 13 (libcublas), put the folder of libcublasLt.so.13 into "
-            "LD_LIBRARY_PATH, or set run.device = cpu",
+    .sonames = (const char *const[]){"libcublasLt.so." MAJOR, NULL},
+    .hint = "install cuBLAS of CUDA " MAJOR " (libcublas), put the folder of libcublasLt.so." MAJOR
+            " into LD_LIBRARY_PATH, or set run.device = cpu",
 };
 
 static dt_status open_library(struct dt_cublaslt *lt)

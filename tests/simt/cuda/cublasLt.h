@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define CUBLAS_VER_MAJOR 13
+
 typedef enum cudaDataType_t {
     CUDA_R_32F = 0,
     CUDA_R_16BF = 14,
