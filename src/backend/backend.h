@@ -97,7 +97,8 @@ struct dt_device_table {
 // Every op of kernels/ops.h.
 struct dt_op_table {
     const char *name;
-    int64_t scan_chunk; // steps between saved scan states that suit this backend
+    int64_t scan_chunk;  // steps between saved scan states that suit this backend
+    int64_t logits_tile; // logits, likewise, that a head should make at a time
 #define DT_OP_SLOT(op)                                                                             \
     dt_status (*op)(struct dt_device * device, const struct dt_##op##_args *args,                  \
                     struct dt_stream *stream);                                                     \

@@ -246,5 +246,7 @@ const struct dt_device_table dt_cpu_device_table = {
 };
 
 #define DT_OP_LITERAL(op) .op = op##_cpu, .op##_workspace = op##_cpu_workspace,
-const struct dt_op_table dt_cpu_op_table = {
-    .name = "cpu", .scan_chunk = DT_SCAN_CHUNK_CPU, DT_OPS(DT_OP_LITERAL)};
+const struct dt_op_table dt_cpu_op_table = {.name = "cpu",
+                                            .scan_chunk = DT_SCAN_CHUNK_CPU,
+                                            .logits_tile = DT_LOGITS_TILE_CPU,
+                                            DT_OPS(DT_OP_LITERAL)};

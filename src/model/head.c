@@ -2,7 +2,7 @@
 // does not grow with the batch; a tile's gradient goes back through the head at once.
 #include "model/net.h"
 
-enum { TILE_LOGITS = 1 << 20, TILE_ROWS_MIN = 128, TILE_ROWS_MAX = 2048 };
+enum { TILE_ROWS_MIN = 128, TILE_ROWS_MAX = 2048 };
 
 void dt_head_params(struct dt_head *head, const struct dt_model_config *config,
                     struct dt_params *params)
@@ -16,9 +16,10 @@ void dt_head_params(struct dt_head *head, const struct dt_model_config *config,
     head->norm = dt_params_add(params, DT_INIT_ONE, 0, d, 1, &d, "backbone.norm_f.weight");
 }
 
-static int64_t tile_rows(int64_t width, const struct dt_model_shape *shape)
+static int64_t tile_rows(const struct dt_net *net, int64_t width,
+                         const struct dt_model_shape *shape)
 {
-    int64_t rows = shape->sequences * shape->length, tile = TILE_LOGITS / width;
+    int64_t rows = shape->sequences * shape->length, tile = net->backend->op->logits_tile / width;
     tile = tile < TILE_ROWS_MIN ? TILE_ROWS_MIN : tile > TILE_ROWS_MAX ? TILE_ROWS_MAX : tile;
     tile = tile > rows ? rows : tile;
     return tile < shape->sequences ? shape->sequences
@@ -80,7 +81,7 @@ void dt_head_plan(struct dt_head *head, struct dt_plan *plan)
 {
     const struct dt_net *net = plan->net;
     int64_t rows = plan->shape.sequences * plan->shape.length, size = dt_net_storage_size(net);
-    head->tile = tile_rows(head->width, &plan->shape);
+    head->tile = tile_rows(net, head->width, &plan->shape);
     head->h = dt_arena_take(&plan->kept, rows * net->config->d_model * size);
     head->rstd = dt_arena_take(&plan->kept, rows * 4);
     head->logits = dt_arena_take(&plan->logits, head->tile * head->width * 4);
