@@ -3,6 +3,7 @@
 
 #include "base/rng.h"
 #include "train/device.h"
+#include "train/weights.h"
 
 #include <stdlib.h>
 
@@ -49,26 +50,11 @@ static dt_status create_model(const struct dt_bench_options *options, struct dt_
                                          sizeof learning_rate, NULL);
 }
 
-// First weights are made on the host, in place where it reads the device's memory.
-static dt_status fill_weights(struct dt_bench_rig *rig)
+static dt_status draw_weights(void *context, const struct dt_params *params, float *weights)
 {
-    const struct dt_device_table *table = rig->backend.table;
-    const struct dt_params *params = dt_model_table(rig->model);
-    int64_t bytes = params->elements * (int64_t)sizeof(float);
-    if (table->unified) {
-        dt_params_init(params, SEED, dt_model_weights(rig->model));
-        return dt_model_refresh(rig->model, NULL);
-    }
-    float *host = malloc((size_t)bytes);
-    if (!host)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld weights", (long long)params->elements);
-    dt_params_init(params, SEED, host);
-    dt_status status =
-        table->to_device(rig->backend.device, dt_model_weights(rig->model), host, bytes, NULL);
-    if (status == DT_OK)
-        status = table->stream_sync(rig->backend.device, NULL);
-    free(host);
-    return status == DT_OK ? dt_model_refresh(rig->model, NULL) : status;
+    (void)context;
+    dt_params_init(params, SEED, weights);
+    return DT_OK;
 }
 
 static dt_status take_tokens(struct dt_bench_rig *rig)
@@ -100,7 +86,7 @@ static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap 
 {
     DT_TRY(open_backend(options, wrap, rig));
     DT_TRY(create_model(options, rig));
-    DT_TRY(fill_weights(rig));
+    DT_TRY(dt_weights_load(&rig->backend, rig->model, draw_weights, NULL));
     DT_TRY(take_tokens(rig));
     DT_TRY(dt_bench_rig_choose(rig));
     if (!wrap)

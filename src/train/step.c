@@ -109,12 +109,23 @@ dt_status dt_stepper_connect(struct dt_stepper *s)
     return dt_buckets_connect(s->buckets);
 }
 
+// Steps may be in flight where the run ends on an error, which stays as it is.
+static void finish_work(const struct dt_stepper *s)
+{
+    struct dt_error error;
+    dt_error_take(&error);
+    s->backend->table->stream_sync(s->backend->device, s->stream);
+    dt_error_restore(&error);
+}
+
 void dt_stepper_destroy(struct dt_stepper *s)
 {
     if (!s)
         return;
     const struct dt_device_table *table = s->backend->table;
     struct dt_device *device = s->backend->device;
+    if (s->stream)
+        finish_work(s);
     for (int i = 0; i < KINDS; i++)
         if (s->passes[i].graph)
             table->graph_destroy(device, s->passes[i].graph);

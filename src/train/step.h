@@ -26,7 +26,8 @@ dt_status dt_stepper_create(const struct dt_job *job, struct dt_model *model,
                             struct dt_stepper **stepper);
 // All ranks together, each after its create.
 dt_status dt_stepper_connect(struct dt_stepper *stepper);
-void dt_stepper_destroy(struct dt_stepper *stepper); // NULL is fine
+// NULL is fine. Waits for steps in flight.
+void dt_stepper_destroy(struct dt_stepper *stepper);
 struct dt_optimizer *dt_stepper_optimizer(struct dt_stepper *stepper);
 struct dt_staging *dt_stepper_staging(struct dt_stepper *stepper);
 struct dt_stream *dt_stepper_stream(const struct dt_stepper *stepper); // of all its work

@@ -195,9 +195,9 @@ static dt_status create(struct trainer *t)
 
 static void destroy(struct trainer *t)
 {
+    dt_stepper_destroy(t->stepper); // first: a step in flight may read the loader's memory
     dt_loader_close(t->loader);
     dt_metrics_close(t->metrics);
-    dt_stepper_destroy(t->stepper);
     dt_model_destroy(t->model);
 }
 
