@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""dtrain's benchmark step in JAX, as a JAX user without an accelerator would write it: one jitted train step.
+"""dtrain's benchmark step in JAX, as a JAX user would write it: one jitted train step.
 
 The scan has three forms:
   scan         lax.scan over time, --unroll steps in the loop's body; autodiff keeps every state
@@ -11,12 +11,16 @@ import os
 import common
 
 options = common.arguments(["remat", "scan", "associative"])
-os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_PLATFORMS"] = options.device
 os.environ["OMP_NUM_THREADS"] = str(options.threads)
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+try:
+    jax.devices()
+except (RuntimeError, AssertionError):
+    common.skip("no CUDA device for JAX here")
 storage = jnp.bfloat16 if options.bf16 else jnp.float32
 
 
@@ -54,7 +58,7 @@ def scan(u, dt, a, b, c):
         y = step_scan(h, xs, a)[1]
     else:
         body = associative_chunk if options.scan == "associative" else step_scan
-        chunks = tuple(x.reshape(-1, min(options.chunk, options.length), *x.shape[1:]) for x in xs)
+        chunks = tuple(x.reshape(-1, options.chunk, *x.shape[1:]) for x in xs)
         y = lax.scan(jax.checkpoint(lambda h, xs: body(h, xs, a)), h, chunks)[1]
         y = y.reshape(-1, *y.shape[2:])
     return y.swapaxes(0, 1)
@@ -66,7 +70,7 @@ def mixer(p, x):
     padded = jnp.pad(u, ((0, 0), (common.D_CONV - 1, 0), (0, 0)))
     u = sum(padded[:, k : k + L] * p["conv_weight"][:, k] for k in range(common.D_CONV)) + p["conv_bias"]
     u = jax.nn.silu(u)
-    dt, b, c = jnp.split(linear(u, p["x_proj"]), [common.DT_RANK, common.DT_RANK + common.D_STATE], -1)
+    dt, b, c = jnp.split(linear(u, p["x_proj"]), [options.dt_rank, options.dt_rank + options.d_state], -1)
     dt = jax.nn.softplus(linear(dt, p["dt_proj"]) + p["dt_bias"])
     y = scan(u, dt, -jnp.exp(p["a_log"]), b, c) + p["d"] * u
     return linear(y * jax.nn.silu(z), p["out_proj"])
@@ -112,17 +116,24 @@ def step(p, m, v, count, ids, labels):
 
 
 def main():
-    p = jax.tree.map(jnp.asarray, common.initial_weights())
+    p = jax.tree.map(jnp.asarray, common.initial_weights(options))
     state = [p, jax.tree.map(jnp.zeros_like, p), jax.tree.map(jnp.zeros_like, p)]
     compiled, count = jax.jit(step, donate_argnums=(0, 1, 2)), 0
 
     def train_step(ids, labels):
         nonlocal count
         count += 1
-        *state[:], loss = compiled(*state, count, ids.astype("int32"), labels.astype("int32"))
-        return loss.block_until_ready()
+        *state[:], loss = compiled(*state, count, ids, labels)
+        return jax.block_until_ready((loss, state))[0]
 
-    common.measure("jax", options, train_step, f"jax {jax.__version__}")
+    def place(tokens):
+        return jax.block_until_ready(jnp.asarray(tokens.astype("int32")))
+
+    def peak_on_device():
+        return jax.devices()[0].memory_stats()["peak_bytes_in_use"] / 2**20
+
+    peak = peak_on_device if options.device == "cuda" else common.peak_resident
+    common.measure("jax", options, train_step, f"jax {jax.__version__}", place, peak)
 
 
 main()

@@ -7,6 +7,8 @@ set -u
 dtrain=$(realpath "$1")
 results=${2:-peers.jsonl}
 here=$(dirname "$(realpath "$0")")
+# shellcheck source=tests/peers/lib.sh
+. "$here/lib.sh"
 python=${PYTHON:-python3}
 threads=${THREADS:-2}
 limit=${LIMIT:-240}
@@ -42,22 +44,6 @@ dtrain_variants=(
     "--precision fp32 --micro-batch 2"
 )
 
-# one NAME VARIANT COMMAND…: appends the command's last line of output, or that there was none, to the results.
-one() {
-    local name=$1 variant=$2 line rc
-    shift 2
-    echo "$name $variant" >&2
-    line=$(timeout "$limit" "$@" 2>"$results.log" | tail -n 1; exit "${PIPESTATUS[0]}")
-    rc=$?
-    if [ $rc -eq 0 ]; then
-        echo "$line" >>"$results"
-    else
-        tail -n 3 "$results.log" >&2
-        [ $rc -eq 124 ] && rc="none within $limit s" || rc="failed, code $rc"
-        echo "{\"peer\": \"$name\", \"variant\": \"$variant\", \"error\": \"$rc\"}" >>"$results"
-    fi
-}
-
 : >"$results"
 export OMP_NUM_THREADS=$threads
 # PyTorch allocates hundreds of MiB anew in each layer; glibc would hand them back to the kernel every time,
@@ -73,5 +59,4 @@ for variant in "${dtrain_variants[@]}"; do
     one dtrain "$variant" "$dtrain" bench --step --json --d-model 256 --n-layer 4 --seq-len 512 --batch 16 \
         --vocab 256 --threads "$threads" $variant
 done
-rm -f "$results.log"
-"$python" "$here/table.py" "$results"
+table
