@@ -112,8 +112,8 @@ DT_DEVICE void dt_unpair(unsigned pair, float *out)
     out[1] = __uint_as_float(pair & 0xffff0000u);
 }
 
-// dt_load<N>(p, out): N neighbours as fp32. N is 1, 2, 4 or 8: by accesses of 16 bytes or of all
-// there are, and p must be aligned to that: dt_aligned tells.
+// dt_load<N>(p, out): N neighbours as fp32. N is 1, 2, 4 or 8, and of fp32 any multiple of 4: by
+// accesses of 16 bytes or of all there are, and p must be aligned to that: dt_aligned tells.
 template <int N> DT_DEVICE void dt_load(const float *p, float (&out)[N])
 {
     if constexpr (N == 1)
