@@ -38,6 +38,7 @@ function(dt_simt_script_test name)
   add_test(NAME ${name} COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/${TEST_SCRIPT}
                                 $<TARGET_FILE:dtrain_simt> ${TEST_ARGS}
            WORKING_DIRECTORY ${scratch})
+  set_tests_properties(${name} PROPERTIES PROCESSORS 2)
   dt_test_properties(${name} simt "${TEST_TIMEOUT}")
   set_tests_properties(
     ${name} PROPERTIES ENVIRONMENT_MODIFICATION

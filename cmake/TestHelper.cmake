@@ -1,6 +1,7 @@
 # dt_test(NAME LABEL … SOURCES … USES … [RANKS n] [TIMEOUT s] [ARGS …])
 # A plain main program over tests/test.h. RANKS runs it under mpirun. A test that hangs is a
-# failure (TIMEOUT, 120 s unless told); exit code 77 is reported as skipped, never as passed.
+# failure (TIMEOUT, 120 s unless told); exit code 77 is reported as skipped, never as passed. Tests
+# with ranks, and scripts, take two cores of `ctest -j2`, so that they have the machine alone.
 set(DT_MPIRUN ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none)
 function(dt_test name)
   cmake_parse_arguments(TEST "" "LABEL;RANKS;TIMEOUT" "SOURCES;USES;ARGS" ${ARGN})
@@ -26,6 +27,7 @@ function(dt_script_test name)
   add_test(NAME ${name} COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/${TEST_SCRIPT}
                                 $<TARGET_FILE:dtrain> ${TEST_ARGS}
            WORKING_DIRECTORY ${scratch})
+  set_tests_properties(${name} PROPERTIES PROCESSORS 2)
   dt_test_properties(${name} ${TEST_LABEL} "${TEST_TIMEOUT}")
 endfunction()
 

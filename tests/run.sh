@@ -15,8 +15,8 @@ build() { # preset [target …]
 build cpu-release
 if [ $# -eq 0 ]; then
     build cpu-debug
-    ctest --test-dir build-debug --output-on-failure -L 'unit|parity|dist|simt'
+    ctest --test-dir build-debug -j2 --output-on-failure -L 'unit|parity|dist|simt'
     build cpu-tsan test_loader test_loader_faults
     ctest --test-dir build-tsan --output-on-failure -R '^test_loader(_faults)?$'
 fi
-exec ctest --test-dir build --output-on-failure "$@"
+exec ctest --test-dir build -j2 --output-on-failure "$@"

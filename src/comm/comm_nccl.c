@@ -17,7 +17,6 @@
 enum { SPINS = 200 };                // polls before the caller sleeps between them
 static const double nap_s = 20e-6;   // between polls
 static const double gap_s = 0.5;     // a longer pause: this process did not run
-static const double forget_s = 2;    // for the peers' heartbeats to take back a failure
 static const double finalize_s = 10; // for the peers to come to the end, too
 
 static const struct dt_cuda_library library_name = {
@@ -175,40 +174,51 @@ static dt_status share_id(struct nccl_comm *nccl, ncclUniqueId *id)
     return DT_OK;
 }
 
-static dt_status meet(struct nccl_comm *nccl, const ncclUniqueId *id)
+static ncclResult_t begin_to_meet(struct nccl_comm *nccl, const ncclUniqueId *id)
 {
     const struct dt_comm_info *info = &nccl->comm->info;
-    double limit_s = atomic_load(&nccl->comm->timeout_s);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    ncclResult_t result =
-        nccl->library.CommInitRankConfig(&nccl->nccl, info->size, *id, info->rank, &config);
-    result = settle(nccl, result, limit_s, &nccl->comm->devices.peer_failed);
-    if (result == ncclSuccess)
+    return nccl->library.CommInitRankConfig(&nccl->nccl, info->size, *id, info->rank, &config);
+}
+
+// Waits until the ranks have met, or a peer tells of a failure: then *result is ncclInProgress and
+// that rank has the error that all are to have.
+static dt_status wait_to_meet(struct nccl_comm *nccl, ncclResult_t *result)
+{
+    double limit_s = atomic_load(&nccl->comm->timeout_s);
+    *result = settle(nccl, *result, limit_s, &nccl->comm->devices.peer_failed);
+    if (*result == ncclSuccess)
         return DT_OK;
-    if (result != ncclInProgress)
-        return dt_nccl_error(nccl, result, "the ranks' GPUs do not come together");
+    if (*result != ncclInProgress)
+        return dt_nccl_error(nccl, *result, "the ranks' GPUs do not come together");
     if (atomic_load(&nccl->comm->devices.peer_failed))
-        return DT_OK; // it has the error that all are to have
+        return DT_OK;
     return DT_FAIL(DT_MACHINE,
                    "look at the network between the hosts; NCCL_SOCKET_IFNAME names the interface "
                    "to take, NCCL_DEBUG=INFO makes NCCL say more",
-                   "NCCL did not bring %d ranks together within comm.timeout_s = %g s", info->size,
-                   limit_s);
+                   "NCCL did not bring %d ranks together within comm.timeout_s = %g s",
+                   nccl->comm->info.size, limit_s);
 }
 
 // All ranks meet, or all have the same error. One that fails tells the others by its heartbeat, so
-// that they wait for it no longer.
+// that they wait for it no longer; where none has failed after all, what was heard was of another
+// opening, and they wait on.
 static dt_status meet_all(struct nccl_comm *nccl, const ncclUniqueId *id)
 {
     struct dt_comm_devices *devices = &nccl->comm->devices;
-    dt_status status = meet(nccl, id);
-    atomic_store(&devices->failed, status != DT_OK);
-    status = dt_agree(nccl->comm, status);
-    atomic_store(&devices->failed, false);
-    for (double waited = 0; atomic_load(&devices->peer_failed) && waited < forget_s; waited += 0.01)
-        dt_nccl_nap(0.01); // or another opening would take it for its own
-    return status;
+    ncclResult_t result = begin_to_meet(nccl, id);
+    int64_t all_met = 0;
+    while (!all_met) {
+        dt_status status = wait_to_meet(nccl, &result);
+        atomic_store(&devices->failed, status != DT_OK);
+        status = dt_agree(nccl->comm, status);
+        atomic_store(&devices->failed, false);
+        DT_TRY(status);
+        all_met = result == ncclSuccess;
+        DT_TRY(dt_allreduce(nccl->comm, &all_met, 1, DT_I64, DT_MIN));
+    }
+    return DT_OK;
 }
 
 // Sums are right without it, only slower: where NCCL will not, that is no error.
