@@ -91,8 +91,17 @@ template <class T> DT_DEVICE void zero_row(T *dx, int64_t width)
         dx[i] = dt_from_f32<T>(0.0f);
 }
 
+// Rows an SM shall hold at a time: two where it holds that many threads and 32 registers are enough
+// (an A100's compiler would spill).
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900 && __CUDA_ARCH__ != 1000
+enum { ROWS_HELD = 1 };
+#else
+enum { ROWS_HELD = 2 };
+#endif
+
 template <int N, class T>
-__global__ static void __launch_bounds__(THREADS) xent_kernel(struct dt_xent_args a, float *losses)
+__global__ static void __launch_bounds__(THREADS, ROWS_HELD)
+    xent_kernel(struct dt_xent_args a, float *losses)
 {
     int64_t row = blockIdx.x;
     const float *x = a.logits + row * a.logits_stride;

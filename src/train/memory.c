@@ -109,6 +109,13 @@ static void name_fits(const struct dt_fit *fits, int n, char *text, size_t size)
                              recompute_name[fits[i].recompute], bytes_text(fits[i].bytes, bytes));
 }
 
+static const char *whose_share(const struct dt_job *job)
+{
+    if (job->sharers > 1)
+        return " for each rank that shares it";
+    return dt_job_uses_device_comm(job) ? " beside what NCCL takes" : "";
+}
+
 static dt_status refuse(const struct dt_job *job, const struct dt_memory_row *rows, int64_t asked,
                         int64_t free, const char *device)
 {
@@ -123,7 +130,16 @@ static dt_status refuse(const struct dt_job *job, const struct dt_memory_row *ro
                    "training would take %s of device memory, and %s has %s free%s; most of it for "
                    "%s",
                    bytes_text(asked, asked_text), device, bytes_text(free, free_text),
-                   job->sharers > 1 ? " for each rank that shares it" : "", largest);
+                   whose_share(job), largest);
+}
+
+// NCCL's buffers, the graphs and code loaded late are in no plan.
+static int64_t kept_back(const struct dt_job *job, const struct dt_device_info *info)
+{
+    int64_t share = info->memory / 64, most = INT64_C(1) << 30;
+    if (!dt_job_uses_device_comm(job))
+        return 0;
+    return share < most ? share : most;
 }
 
 dt_status dt_job_check_memory(const struct dt_job *job)
@@ -135,6 +151,6 @@ dt_status dt_job_check_memory(const struct dt_job *job)
         return DT_OK;
     DT_TRY(job->backend.table->info(job->backend.device, &info));
     DT_TRY(dt_job_memory(job, rows, &asked));
-    int64_t free = info.memory_free / job->sharers;
+    int64_t free = info.memory_free / job->sharers - kept_back(job, &info);
     return asked <= free ? DT_OK : refuse(job, rows, asked, free, info.name);
 }

@@ -11,7 +11,7 @@ static const struct parity_sizes model_sizes = {.length = 2048,
                                                 .taps = 4,
                                                 .dt_rank = 48,
                                                 .vocab = 50280,
-                                                .tile = 128};
+                                                .tile = 2048};
 // Nothing a multiple of anything, and everything: accesses one by one, and of 16 bytes.
 static const struct parity_sizes odd_sizes = {.length = 37,
                                               .d_model = 20,

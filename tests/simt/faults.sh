@@ -144,6 +144,7 @@ for proposal in "${proposals[@]}"; do
     read -r _ _ micro _ _ _ recompute <<<"$proposal"
     trains "as proposed: $proposal" 1 run.device=cuda "${big[@]}" data.micro_batch="$micro" model.recompute="$recompute"
 done
+SIMT_DEVICES=2 fault 3 2 "too little for NCCL too" 'free beside what NCCL takes' 'data.micro_batch' "${long[@]}" data.batch=48
 SIMT_MEMORY=100000
 fault 3 1 "no settings fit" 'training would take' 'no data.micro_batch and no model.recompute would fit' "${big[@]}"
 SIMT_MEMORY=3000
