@@ -1,9 +1,16 @@
 // The flat arrays that a checkpoint holds, where the host can read and write them: the device's own
-// where memory is unified, else copies.
+// where memory is unified, else pinned copies.
 #pragma once
 
 #include "comm/comm.h"
 #include "train/optimizer.h"
+
+enum dt_host_arrays_use {
+    DT_HOST_ARRAYS_SAVE,    // filled with what the device holds now
+    DT_HOST_ARRAYS_LOAD,    // to be filled
+    DT_HOST_ARRAYS_RECEIVE, // not to be read: room for what dt_host_arrays_share brings, a third of
+                            // the memory of the others
+};
 
 struct dt_host_arrays {
     const struct dt_backend *backend;
@@ -12,10 +19,10 @@ struct dt_host_arrays {
     float *weights, *m, *v; // [elements], host
 };
 
-// `filled`: with what the device holds now. After a failure too they are to be dropped.
+// After a failure too they are to be dropped.
 dt_status dt_host_arrays_take(const struct dt_backend *backend, struct dt_model *model,
-                              const struct dt_optimizer *optimizer, bool filled,
+                              const struct dt_optimizer *optimizer, enum dt_host_arrays_use use,
                               struct dt_host_arrays *host);
 void dt_host_arrays_drop(struct dt_host_arrays *host);
-dt_status dt_host_arrays_broadcast(const struct dt_host_arrays *host, struct dt_comm *comm);
-dt_status dt_host_arrays_to_device(const struct dt_host_arrays *host);
+// Brings rank 0's arrays to the devices of all ranks, one after another.
+dt_status dt_host_arrays_share(const struct dt_host_arrays *host, struct dt_comm *comm);

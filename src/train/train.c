@@ -120,17 +120,16 @@ static dt_status resume(struct trainer *t)
 {
     struct dt_host_arrays host;
     dt_comm_progress(t->job->comm, 0, "loading a checkpoint");
+    enum dt_host_arrays_use use = t->root ? DT_HOST_ARRAYS_LOAD : DT_HOST_ARRAYS_RECEIVE;
     dt_status status = dt_host_arrays_take(&t->job->backend, t->model,
-                                           dt_stepper_optimizer(t->stepper), false, &host);
+                                           dt_stepper_optimizer(t->stepper), use, &host);
     if (status == DT_OK)
         status = load_on_root(t, &host);
     status = dt_agree(t->job->comm, status);
     if (status == DT_OK)
         status = dt_broadcast(t->job->comm, &t->state, sizeof t->state, 0);
     if (status == DT_OK)
-        status = dt_host_arrays_broadcast(&host, t->job->comm);
-    if (status == DT_OK)
-        status = dt_host_arrays_to_device(&host);
+        status = dt_host_arrays_share(&host, t->job->comm);
     dt_host_arrays_drop(&host);
     if (status != DT_OK)
         return status;
@@ -211,8 +210,8 @@ static dt_status save_on_root(struct trainer *t)
     struct dt_host_arrays host;
     char path[DT_PATH];
     double start = dt_seconds();
-    dt_status status = dt_host_arrays_take(&t->job->backend, t->model,
-                                           dt_stepper_optimizer(t->stepper), true, &host);
+    dt_status status = dt_host_arrays_take(
+        &t->job->backend, t->model, dt_stepper_optimizer(t->stepper), DT_HOST_ARRAYS_SAVE, &host);
     struct dt_checkpoint_arrays arrays = checkpoint_arrays(t, &host);
     if (status == DT_OK)
         status = dt_checkpoint_save(job->folder.checkpoints, &arrays, &t->state, job->train, path);

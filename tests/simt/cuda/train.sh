@@ -85,6 +85,10 @@ check "validation on the way" grep -q '"event":"eval","step":2,' runs/pauses/met
 rm -r "runs/pauses/$last"
 train pauses 1
 alike pauses plain
+cp -r runs/pauses runs/moved
+rm -r "runs/moved/$last"
+SIMT_DEVICES=2 train moved 2 comm.verify_replicas=1
+close moved plain 1e-5
 check "bf16 on the CPU" ranks 1 small.ini run.name=bf16-cpu run.steps=$steps run.precision=bf16 run.device=cpu \
     >bf16-cpu.log 2>&1
 train bf16 1 run.precision=bf16
