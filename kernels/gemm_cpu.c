@@ -3,6 +3,7 @@
 // type has no instructions (bf16 before AVX-512 bf16) a tile's operands are widened to fp32, a
 // block of k at a time, and the product is staged in fp32 on its way to C. Owns oneDNN's
 // primitives, made once a shape.
+#include "base/hash.h"
 #include "kernels/cpu.h"
 #include "kernels/onednn.h"
 #include "kernels/simd.h"
@@ -83,15 +84,9 @@ void dt_gemm_cpu_describe(char *text, size_t size)
     dt_onednn_describe(text, size);
 }
 
-// FNV-1a over the words of a shape.
 static unsigned bucket_of(const struct dt_matmul_shape *shape)
 {
-    uint32_t word[sizeof *shape / sizeof(uint32_t)];
-    uint64_t hash = 0xcbf29ce484222325u;
-    memcpy(word, shape, sizeof word);
-    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
-        hash = (hash ^ word[i]) * 0x100000001b3u;
-    return (unsigned)((hash >> 32) % BUCKETS);
+    return dt_hash_words(shape, sizeof *shape) % BUCKETS;
 }
 
 static dt_status add_entry(struct dt_gemm_cpu *gemm, const struct dt_matmul_shape *shape,

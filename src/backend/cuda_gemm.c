@@ -5,6 +5,7 @@
 
 #include "backend/cuda_library.h"
 #include "base/arena.h"
+#include "base/hash.h"
 #include "kernels/cuda.h"
 
 #include <stdio.h>
@@ -289,15 +290,9 @@ static dt_status make_shape(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *sha
     return DT_OK;
 }
 
-// FNV-1a over the words of a key.
 static unsigned bucket_of(const struct dt_gemm_key *key)
 {
-    uint32_t word[sizeof *key / sizeof(uint32_t)];
-    uint64_t hash = 0xcbf29ce484222325u;
-    memcpy(word, key, sizeof word);
-    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
-        hash = (hash ^ word[i]) * 0x100000001b3u;
-    return (unsigned)((hash >> 32) % DT_GEMM_BUCKETS);
+    return dt_hash_words(key, sizeof *key) % DT_GEMM_BUCKETS;
 }
 
 static dt_status add_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_key *key,
