@@ -3,6 +3,7 @@
 // are another, the first.
 #include "comm/buckets.h"
 
+#include "base/arena.h"
 #include "comm/device_comm.h"
 
 #include <stdlib.h>
@@ -36,7 +37,7 @@ struct dt_buckets {
     float *gradients;
     int64_t elements;
     dt_bf16 *wire; // [elements], device memory; NULL where fp32 travels
-    char *host;    // pinned copies; NULL where none are needed
+    void *host;    // pinned copies; NULL where none are needed
     int64_t n_rows;
     struct bucket *buckets;
     int64_t n_buckets;
@@ -86,11 +87,6 @@ static void cut(struct dt_buckets *buckets, const struct dt_buckets_config *conf
     }
 }
 
-static int64_t aligned(int64_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
 static struct part make_part(void *data, int64_t count, enum dt_dtype wire_type)
 {
     return (struct part){.count = count, .wire_type = wire_type, .data = data, .wire = data};
@@ -116,24 +112,27 @@ static void list_parts(struct dt_buckets *b, const struct dt_buckets_config *con
     }
 }
 
+static void place_on_host(struct dt_buckets *b, struct dt_arena *arena)
+{
+    for (int64_t i = 0; i < b->n_parts; i++)
+        b->parts[i].host = dt_arena_take(arena, wire_bytes(&b->parts[i]));
+}
+
 // Where the host does not read device memory, each part has its place in pinned memory.
 static dt_status take_host_copies(struct dt_buckets *b)
 {
     const struct dt_device_table *table = b->backend.table;
-    int64_t bytes = 0;
-    for (int64_t i = 0; i < b->n_parts; i++) {
-        b->parts[i].host = b->parts[i].wire;
-        bytes += aligned(wire_bytes(&b->parts[i]));
-    }
-    if (table->unified)
+    if (table->unified) {
+        for (int64_t i = 0; i < b->n_parts; i++)
+            b->parts[i].host = b->parts[i].wire;
         return DT_OK;
-    DT_TRY_NOTE(table->alloc_host(b->backend.device, bytes, (void **)&b->host),
-                "pinning %.1f MiB for gradients on their way", (double)bytes / 0x1p20);
-    bytes = 0;
-    for (int64_t i = 0; i < b->n_parts; i++) {
-        b->parts[i].host = b->host + bytes;
-        bytes += aligned(wire_bytes(&b->parts[i]));
     }
+    struct dt_arena arena = dt_arena_measure();
+    place_on_host(b, &arena);
+    DT_TRY_NOTE(table->alloc_host(b->backend.device, arena.peak, (void **)&b->host),
+                "pinning %.1f MiB for gradients on their way", (double)arena.peak / 0x1p20);
+    arena = dt_arena_place(b->host, arena.peak);
+    place_on_host(b, &arena);
     return DT_OK;
 }
 

@@ -42,11 +42,6 @@ struct dt_stepper {
 
 // Creation.
 
-static bool uses_device_comm(const struct dt_job *job)
-{
-    return dt_job_uses_device_comm(job) && job->comm->info.size > 1;
-}
-
 static dt_status create_buckets(struct dt_stepper *s)
 {
     const struct dt_settings *settings = &s->job->settings;
@@ -65,7 +60,7 @@ static dt_status create_buckets(struct dt_stepper *s)
                                        .sums = (double *)s->optimizer.sum,
                                        .n_sums = sizeof *s->optimizer.sum / sizeof(double),
                                        .stream = s->stream,
-                                       .between_devices = uses_device_comm(s->job)};
+                                       .between_devices = dt_job_uses_device_comm(s->job)};
     dt_status status = dt_buckets_create(s->job->comm, s->backend, &config, &s->buckets);
     free(ends);
     return status;
