@@ -1,43 +1,23 @@
 // A job that trains nothing: steps of an all-reduce each, in which one rank meets its fate.
 //   comm_victim FATE RANK [TIMEOUT_S]
-// Stands beside main.c as an example of how the end of a process is wired.
 #include "base/log.h"
-#include "comm/comm.h"
+#include "tests/victim.h"
 
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { FATAL_STEP = 41, STEPS = 60, ELEMENTS = 300000 };
 
-static struct dt_comm *comm;
 static atomic_bool stop;
-
-static void die(const struct dt_error *error)
-{
-    static char text[16384];
-    size_t length = dt_comm_last_words(comm, error, 0, text, sizeof text);
-    if (length > 0 && write(STDERR_FILENO, text, length) < 0)
-        _exit(1);
-    dt_comm_abort(comm, (int)error->code);
-}
 
 static void on_signal(int number)
 {
     (void)number;
     atomic_store(&stop, true);
     dt_comm_terminated(comm);
-}
-
-static void pass(double seconds)
-{
-    struct timespec t = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
-    while (nanosleep(&t, &t) != 0)
-        ;
 }
 
 static dt_status meet(const char *fate)

@@ -3,40 +3,22 @@
 //   nccl_victim FATE RANK [TIMEOUT_S]
 #include "base/log.h"
 #include "comm/device_comm.h"
+#include "tests/victim.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { FATAL_STEP = 11, STEPS = 20, ELEMENTS = 3000, COLLECTIVES = 2 };
 
-static struct dt_comm *comm;
 static struct dt_backend backend;
 static struct dt_stream *stream;
-
-static void die(const struct dt_error *error)
-{
-    static char text[16384];
-    size_t length = dt_comm_last_words(comm, error, 0, text, sizeof text);
-    if (length > 0 && write(STDERR_FILENO, text, length) < 0)
-        _exit(1);
-    dt_comm_abort(comm, (int)error->code);
-}
 
 static void on_signal(int number)
 {
     (void)number;
     dt_comm_terminated(comm);
-}
-
-static void pass(double seconds)
-{
-    struct timespec t = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
-    while (nanosleep(&t, &t) != 0)
-        ;
 }
 
 static dt_status launch(struct dt_graph *graph)

@@ -1,0 +1,26 @@
+// What the programs share that train nothing and in which one rank meets its fate: the
+// communicator, the end of the process wired as in main.c, and time to pass.
+#pragma once
+
+#include "comm/comm.h"
+
+#include <time.h>
+#include <unistd.h>
+
+static struct dt_comm *comm;
+
+static void die(const struct dt_error *error)
+{
+    static char text[16384];
+    size_t length = dt_comm_last_words(comm, error, 0, text, sizeof text);
+    if (length > 0 && write(STDERR_FILENO, text, length) < 0)
+        _exit(1);
+    dt_comm_abort(comm, (int)error->code);
+}
+
+static void pass(double seconds)
+{
+    struct timespec t = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    while (nanosleep(&t, &t) != 0)
+        ;
+}
