@@ -1,0 +1,159 @@
+"""Control flow of a kernel: blocks, dominators, loops."""
+
+import re
+
+from listing import TARGET
+
+
+class Block:
+    __slots__ = ("first", "last", "next", "taken", "conditional", "calls")
+
+    def __init__(self, first):
+        self.first, self.last = first, first  # instructions [first, last)
+        self.next = self.taken = None         # successors: falling through, branching
+        self.conditional = False
+
+    def successors(self):
+        return [s for s in (self.taken, self.next) if s is not None]
+
+
+def make_blocks(function):
+    code, labels = function.code, function.labels
+    barriers, ends = {}, {}
+    for i, one in enumerate(code):  # where a BSYNC goes: the label of the BSSY before it
+        operands = [o.strip() for o in one.operands.split(",")]
+        if one.opcode.startswith("BSSY"):
+            barriers[operands[0]] = TARGET.search(one.operands).group(1)
+        elif one.opcode.startswith("BSYNC") and operands[0] in barriers:
+            ends[i] = barriers[operands[0]]
+    leaders = {0}
+    for i, one in enumerate(code):
+        found = TARGET.search(one.operands)
+        if found and found.group(1) in labels:
+            leaders.add(labels[found.group(1)])
+        if leaves(one):
+            leaders.add(i + 1)
+    starts = sorted(x for x in leaders if x < len(code))
+    at = {start: k for k, start in enumerate(starts)}
+    blocks = []
+    for k, start in enumerate(starts):
+        block = Block(start)
+        block.last = starts[k + 1] if k + 1 < len(starts) else len(code)
+        one = code[block.last - 1]
+        following = k + 1 if k + 1 < len(starts) else None
+        block.next = following
+        if one.opcode.startswith(("BRA", "BSYNC", "EXIT", "RET", "JMP", "BREAK", "BPT", "KILL")):
+            bare = one.guard is None and not re.match(r"!?U?P\d", one.operands)
+            target = None
+            if one.opcode.startswith("BSYNC"):
+                target = ends.get(block.last - 1)
+            elif one.opcode.startswith(("BRA", "JMP")):
+                found = TARGET.search(one.operands)
+                target = found and found.group(1)
+            if ".DIV" in one.opcode or one.opcode.startswith("BREAK"):
+                pass  # the way of lanes that have parted: not counted
+            else:
+                if target is not None and target in labels:
+                    block.taken = at.get(labels[target])
+                if bare:
+                    block.next = None
+                block.conditional = (block.next is not None and block.taken is not None
+                                     and block.next != block.taken)
+                if block.next == block.taken:
+                    block.taken = None
+        blocks.append(block)
+    return blocks
+
+
+def leaves(one):
+    return one.opcode.startswith(("BRA", "BRX", "BSYNC", "EXIT", "RET", "JMP", "BPT", "KILL"))
+
+
+def depth_first(count, successors, root):
+    """Blocks that root reaches, each after all that it reaches but by back edges."""
+    seen, order = {root}, []
+    stack = [(root, iter(successors(root)))]
+    while stack:
+        block, rest = stack[-1]
+        for s in rest:
+            if s not in seen:
+                seen.add(s)
+                stack.append((s, iter(successors(s))))
+                break
+        else:
+            order.append(block)
+            stack.pop()
+    return order
+
+
+def dominators(count, successors, root):
+    """The immediate dominator of each block that root reaches."""
+    order = depth_first(count, successors, root)
+    rank = {b: i for i, b in enumerate(order)}
+    before = {b: [] for b in order}
+    for b in order:
+        for s in successors(b):
+            before[s].append(b)
+    above = {root: root}
+    changed = True
+    while changed:
+        changed = False
+        for b in reversed(order):
+            if b == root:
+                continue
+            new = None
+            for p in before[b]:
+                if p in above:
+                    if new is None:
+                        new = p
+                    else:
+                        x, y = p, new
+                        while x != y:
+                            while rank[x] < rank[y]:
+                                x = above[x]
+                            while rank[y] < rank[x]:
+                                y = above[y]
+                        new = x
+            if above.get(b) != new:
+                above[b] = new
+                changed = True
+    return above
+
+
+class Loop:
+    def __init__(self, head):
+        self.head, self.latches, self.blocks = head, set(), {head}
+        self.parent, self.trips = None, None
+
+
+def find_loops(blocks):
+    above = dominators(len(blocks), lambda b: blocks[b].successors(), 0)
+
+    def dominates(a, b):
+        while b != a and above[b] != b:
+            b = above[b]
+        return a == b
+
+    before = {}
+    for b in above:
+        for s in blocks[b].successors():
+            before.setdefault(s, []).append(b)
+    loops = {}
+    for b in above:
+        for s in blocks[b].successors():
+            if dominates(s, b):
+                loop = loops.setdefault(s, Loop(s))
+                loop.latches.add(b)
+                stack = [b]
+                while stack:
+                    x = stack.pop()
+                    if x not in loop.blocks:
+                        loop.blocks.add(x)
+                        stack += before.get(x, [])
+    found = sorted(loops.values(), key=lambda l: len(l.blocks))
+    for i, loop in enumerate(found):
+        for outer in found[i + 1:]:
+            if loop.head in outer.blocks and loop is not outer:
+                loop.parent = outer
+                break
+    return found
