@@ -1,13 +1,9 @@
 // One dataset of a file: what it is made of, whether its bytes are all there, reading them.
 #include "base/file.h"
-#include "data/h5_file.h"
+#include "data/h5_chunks.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <string.h>
-
-// Reading a filtered chunk in pieces decodes it once only while it fits the chunk cache.
-enum { CHUNK_CACHE_CHUNKS = 2, CHUNK_CACHE_SLOTS = 521, MAX_FILTERS = 32 };
 
 static const char *class_text(H5T_class_t class)
 {
@@ -73,26 +69,13 @@ static dt_status look_at_space(hid_t space, struct dt_h5_array *array)
     return DT_OK;
 }
 
+// Datasets of other ranks or types are left to the schema's checks, which refuse them.
 static dt_status look_at_filters(hid_t plist, struct dt_h5_array *array)
 {
-    int n = H5Pget_nfilters(plist);
-    array->filtered = n > 0;
-    for (int i = 0; i < n && i < MAX_FILTERS; i++) {
-        unsigned flags, config;
-        size_t n_values = 0;
-        char name[64] = "";
-        H5Z_filter_t filter =
-            H5Pget_filter2(plist, (unsigned)i, &flags, &n_values, NULL, sizeof name, name, &config);
-        if (filter < 0)
-            return dt_h5_fail(DT_USER, "read the filters in", array->file->path, NULL);
-        if (H5Zfilter_avail(filter) <= 0)
-            return DT_FAIL(DT_USER,
-                           "store the shard without compression, or set HDF5_PLUGIN_PATH to the "
-                           "filter's plugin",
-                           "%s: %s is compressed with filter %d (%s), which is not installed",
-                           array->file->path, array->name, (int)filter, name[0] ? name : "?");
-    }
-    return DT_OK;
+    array->filtered = H5Pget_nfilters(plist) != 0;
+    if (!array->filtered || array->type == DT_DTYPE_COUNT || array->n_dims < 1 || array->n_dims > 2)
+        return DT_OK;
+    return dt_h5_chunks_open(array, plist, &array->chunks);
 }
 
 static dt_status fail_unwritten(const struct dt_h5_array *array)
@@ -155,18 +138,14 @@ static dt_status look_at_layout(hid_t plist, hid_t space, struct dt_h5_array *ar
     }
 }
 
-// Opens again with a chunk cache of its own: none where chunks are stored plainly (they are then
-// read straight into our memory), else room for whole chunks.
-static dt_status reopen_with_cache(struct dt_h5_array *array, hid_t plist)
+// Opens again without a chunk cache: plain chunks are then read straight into our memory, and
+// filtered ones are kept in h5_chunks.c.
+static dt_status reopen_without_cache(struct dt_h5_array *array, hid_t plist)
 {
-    hsize_t chunk[2] = {1, 1};
-    if (H5Pget_layout(plist) != H5D_CHUNKED || array->n_dims > 2 || array->n_dims < 1)
+    if (H5Pget_layout(plist) != H5D_CHUNKED)
         return DT_OK;
-    H5Pget_chunk(plist, array->n_dims, chunk);
-    size_t chunk_bytes = (size_t)(chunk[0] * chunk[1]) * sizeof(uint64_t);
     hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
-    H5Pset_chunk_cache(access, CHUNK_CACHE_SLOTS,
-                       array->filtered ? CHUNK_CACHE_CHUNKS * chunk_bytes : 0, 1.0);
+    H5Pset_chunk_cache(access, H5D_CHUNK_CACHE_NSLOTS_DEFAULT, 0, H5D_CHUNK_CACHE_W0_DEFAULT);
     H5Dclose(array->id);
     array->id = H5Dopen2(array->file->id, array->name, access);
     dt_status status = DT_OK;
@@ -190,7 +169,7 @@ static dt_status look_at(struct dt_h5_array *array)
     if (status == DT_OK)
         status = look_at_layout(plist, space, array);
     if (status == DT_OK)
-        status = reopen_with_cache(array, plist);
+        status = reopen_without_cache(array, plist);
     H5Tclose(type);
     H5Sclose(space);
     H5Pclose(plist);
@@ -226,6 +205,12 @@ dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
         return DT_FAIL(DT_USER, "make it a dataset", "%s: %s is not a dataset", file->path, name);
     }
     return look_at(array);
+}
+
+void dt_h5_array_close(struct dt_h5_array *array)
+{
+    dt_h5_chunks_close(array->chunks);
+    array->chunks = NULL;
 }
 
 static hid_t memory_type(dt_dtype type)
@@ -276,9 +261,14 @@ dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64
                     array->name);
         return DT_OK;
     }
-    dt_h5_enter();
-    dt_status status = read_by_library(array, first, count, data);
-    dt_h5_leave();
+    dt_status status;
+    if (array->chunks) {
+        status = dt_h5_chunks_read(array->chunks, array, first, count, data);
+    } else {
+        dt_h5_enter();
+        status = read_by_library(array, first, count, data);
+        dt_h5_leave();
+    }
     DT_TRY_NOTE(status, "reading rows %" PRId64 " to %" PRId64 " of %s", first, first + count - 1,
                 array->name);
     return DT_OK;

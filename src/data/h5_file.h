@@ -33,6 +33,8 @@ struct dt_h5_file {
 dt_status dt_h5_open(const char *path, struct dt_h5_file *file);
 void dt_h5_close(struct dt_h5_file *file); // with all that is open in it
 
+struct dt_h5_chunks; // h5_chunks.h
+
 // One dataset of a file, opened and looked at: its bytes lie in this file, and all of them do.
 struct dt_h5_array {
     const struct dt_h5_file *file; // borrowed
@@ -42,14 +44,17 @@ struct dt_h5_array {
     char type_text[64]; // "big-endian unsigned 16-bit integers"
     int n_dims;
     int64_t shape[2]; // [0] is 1 for a scalar; [1] is 1 where n_dims < 2
-    int64_t offset;   // of contiguous bytes in the file; -1: read by the library
+    int64_t offset;   // of contiguous bytes in the file; -1: in chunks, or with the header
     bool filtered;
+    struct dt_h5_chunks *chunks; // of a filtered dataset
 };
 
 // *found: whether the file has the dataset; a link to elsewhere, a virtual one, one whose space was
-// never written, or a filter that is not there is an error.
+// never written, or a filter that dtrain does not undo is an error.
 dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
                            struct dt_h5_array *array, bool *found);
+// Frees memory; the library's ids go with the file. An array of zeros is fine.
+void dt_h5_array_close(struct dt_h5_array *array);
 // Rows [first, first + count) of the first dimension, in the stored type.
 dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64_t count,
                            void *data);

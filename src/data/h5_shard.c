@@ -205,6 +205,10 @@ void dt_shard_close(struct dt_shard_reader *reader)
 {
     if (!reader)
         return;
+    struct dt_h5_array *arrays[] = {&reader->tokens, &reader->hashes, &reader->doc_starts,
+                                    &reader->input_ids, &reader->labels};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        dt_h5_array_close(arrays[i]);
     dt_h5_enter();
     dt_h5_close(&reader->file);
     dt_h5_leave();

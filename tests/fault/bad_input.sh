@@ -94,6 +94,10 @@ for kind in two-dimensional float signed short absent; do
     data "$kind" "shards/$kind.h5|too short|windows" shards/$kind.h5
 done
 
+"$(dirname "$dtrain")/tests/fault/make_shard" short-chunk shards/short-chunk.h5 || exit 1
+data "a chunk that decodes to too few bytes" 'shards/short-chunk.h5: chunk 1 of /tokens' shards/short-chunk.h5
+refused "verify of such a chunk" '1 of 1 are bad' "$dtrain" verify shards/short-chunk.h5
+
 # Model directories and checkpoints.
 damaged() { # name: a copy of the good checkpoint to damage
     rm -rf "models/$1"

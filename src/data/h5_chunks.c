@@ -1,0 +1,352 @@
+// A chunk is read as it is stored, decoded between two buffers that it cannot outgrow, and kept as
+// part of a band: the rows that chunks side by side share.
+#include "data/h5_chunks.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+enum {
+    BANDS = 2,          // kept decoded: a read in pieces, or by two readers, decodes a chunk once
+    CHECKSUM_BYTES = 4, // fletcher32's, after the data
+};
+static const char damaged[] = "the shard is damaged; copy or make it again";
+
+struct filter {
+    H5Z_filter_t id;
+    unsigned element; // bytes, of shuffle
+};
+
+struct band {
+    int64_t number; // -1: none
+    int64_t used;   // by the clock
+    char *rows;
+};
+
+struct dt_h5_chunks {
+    struct filter filters[H5Z_MAX_NFILTERS]; // in the order of writing
+    int n_filters;
+    bool plain_edges;         // chunks beyond the end of the dataset are stored without filters
+    int64_t shape[2];         // of the dataset, in elements
+    int64_t chunk[2];         // of a chunk
+    int64_t columns;          // chunks side by side
+    int64_t size;             // bytes of an element
+    size_t chunk_bytes;       // decoded
+    size_t room;              // of a buffer: what filters add to incompressible data included
+    unsigned char *from, *to; // [room]
+    size_t used;              // bytes in `from`
+    struct band bands[BANDS];
+    int64_t clock;
+};
+
+static dt_status read_filter(const struct dt_h5_array *array, hid_t plist, int i,
+                             struct filter *filter)
+{
+    unsigned flags, config, values[8] = {0};
+    size_t n_values = sizeof values / sizeof *values;
+    char name[64] = "";
+    filter->id =
+        H5Pget_filter2(plist, (unsigned)i, &flags, &n_values, values, sizeof name, name, &config);
+    filter->element = n_values > 0 ? values[0] : 0;
+    if (filter->id < 0)
+        return dt_h5_fail(DT_USER, "read the filters in", array->file->path, NULL);
+    if (filter->id == H5Z_FILTER_SHUFFLE && filter->element == 0)
+        return DT_FAIL(DT_USER, damaged, "%s: the shuffle filter of %s has no element size",
+                       array->file->path, array->name);
+    if (filter->id == H5Z_FILTER_DEFLATE || filter->id == H5Z_FILTER_SHUFFLE ||
+        filter->id == H5Z_FILTER_FLETCHER32)
+        return DT_OK;
+    return DT_FAIL(DT_USER,
+                   "store the shard without filters (h5repack -f NONE OLD NEW), or with gzip, "
+                   "shuffle and fletcher32 alone",
+                   "%s: %s is stored with filter %d (%s), which dtrain does not read",
+                   array->file->path, array->name, (int)filter->id, name[0] ? name : "no name");
+}
+
+static dt_status read_shape(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
+                            hid_t plist)
+{
+    hsize_t chunk[2] = {1, 1};
+    unsigned options = 0;
+    if (H5Pget_chunk(plist, 2, chunk) != array->n_dims || H5Pget_chunk_opts(plist, &options) < 0)
+        return dt_h5_fail(DT_USER, "read the chunks' shape in", array->file->path, NULL);
+    chunks->plain_edges = (options & H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS) != 0;
+    chunks->size = dt_dtype_size(array->type);
+    if (chunk[0] < 1 || chunk[1] < 1 || chunk[0] > UINT32_MAX || chunk[1] > UINT32_MAX ||
+        chunk[0] * chunk[1] > UINT32_MAX / (hsize_t)chunks->size)
+        return DT_FAIL(DT_USER, damaged, "%s: the chunks of %s are impossibly large",
+                       array->file->path, array->name);
+    for (int i = 0; i < 2; i++) {
+        chunks->shape[i] = array->shape[i];
+        chunks->chunk[i] = (int64_t)chunk[i];
+    }
+    chunks->columns = (chunks->shape[1] + chunks->chunk[1] - 1) / chunks->chunk[1];
+    chunks->chunk_bytes = (size_t)(chunk[0] * chunk[1]) * (size_t)chunks->size;
+    chunks->room = chunks->chunk_bytes + chunks->chunk_bytes / 16 + 1024;
+    return DT_OK;
+}
+
+static dt_status open_chunks(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
+                             hid_t plist)
+{
+    chunks->n_filters = H5Pget_nfilters(plist);
+    if (chunks->n_filters < 0 || chunks->n_filters > H5Z_MAX_NFILTERS)
+        return dt_h5_fail(DT_USER, "read the filters in", array->file->path, damaged);
+    for (int i = 0; i < chunks->n_filters; i++)
+        DT_TRY(read_filter(array, plist, i, &chunks->filters[i]));
+    for (int i = 0; i < BANDS; i++)
+        chunks->bands[i].number = -1;
+    return read_shape(chunks, array, plist);
+}
+
+dt_status dt_h5_chunks_open(const struct dt_h5_array *array, hid_t plist,
+                            struct dt_h5_chunks **chunks)
+{
+    *chunks = calloc(1, sizeof **chunks);
+    if (!*chunks)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", array->file->path);
+    return open_chunks(*chunks, array, plist);
+}
+
+void dt_h5_chunks_close(struct dt_h5_chunks *chunks)
+{
+    if (!chunks)
+        return;
+    for (int i = 0; i < BANDS; i++)
+        free(chunks->bands[i].rows);
+    free(chunks->from);
+    free(chunks->to);
+    free(chunks);
+}
+
+// One chunk of an array, for messages.
+struct place {
+    const struct dt_h5_array *array;
+    int64_t number; // in C order
+    hsize_t offset[2];
+};
+
+static dt_status fail_chunk(const struct place *place, const char *what)
+{
+    return DT_FAIL(DT_USER, damaged, "%s: chunk %" PRId64 " of %s %s", place->array->file->path,
+                   place->number, place->array->name, what);
+}
+
+static dt_status fail_size(const struct place *place, const char *relation, size_t bytes)
+{
+    char what[96];
+    snprintf(what, sizeof what, "decodes to %s %zu bytes", relation, bytes);
+    return fail_chunk(place, what);
+}
+
+// The bytes as stored, into `from`; *skipped: a bit for each filter that was not applied.
+static dt_status read_raw(struct dt_h5_chunks *chunks, const struct place *place, uint32_t *skipped)
+{
+    hsize_t bytes = 0;
+    if (H5Dget_chunk_storage_size(place->array->id, place->offset, &bytes) < 0)
+        return dt_h5_fail(DT_USER, "read a chunk of", place->array->file->path, damaged);
+    if (bytes == 0)
+        return fail_chunk(place, "was never written");
+    if (bytes > chunks->room)
+        return fail_chunk(place, "is stored in more bytes than it can decode to");
+    if (H5Dread_chunk(place->array->id, H5P_DEFAULT, place->offset, skipped, chunks->from) < 0)
+        return dt_h5_fail(DT_USER, "read a chunk of", place->array->file->path, damaged);
+    chunks->used = (size_t)bytes;
+    return DT_OK;
+}
+
+static void swap_buffers(struct dt_h5_chunks *chunks, size_t used)
+{
+    unsigned char *from = chunks->from;
+    chunks->from = chunks->to;
+    chunks->to = from;
+    chunks->used = used;
+}
+
+static dt_status undo_deflate(struct dt_h5_chunks *chunks, const struct place *place)
+{
+    uLongf bytes = chunks->room;
+    int result = uncompress(chunks->to, &bytes, chunks->from, chunks->used);
+    if (result == Z_MEM_ERROR)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to inflate %s", place->array->file->path);
+    if (result == Z_BUF_ERROR)
+        return fail_size(place, "more than", chunks->chunk_bytes);
+    if (result != Z_OK)
+        return fail_chunk(place, "is no valid deflate stream");
+    swap_buffers(chunks, bytes);
+    return DT_OK;
+}
+
+// Byte j of all elements stands together; what is left over of an element stands at the end.
+static void undo_shuffle(struct dt_h5_chunks *chunks, size_t element)
+{
+    size_t n = chunks->used / element, whole = n * element;
+    const unsigned char *from = chunks->from;
+    unsigned char *restrict to = chunks->to;
+    for (size_t j = 0; j < element && n > 0; j++)
+        for (size_t i = 0; i < n; i++)
+            to[i * element + j] = from[j * n + i];
+    memcpy(to + whole, from + whole, chunks->used - whole);
+    swap_buffers(chunks, chunks->used);
+}
+
+// A sum of 16-bit words as HDF5 folds it: 1 to 65535, and 0 for nothing but zeros.
+static uint32_t fold(uint64_t sum)
+{
+    return sum == 0 ? 0 : (uint32_t)((sum - 1) % 65535 + 1);
+}
+
+// Fletcher's checksum over big-endian 16-bit words [HDF5 file format specification, III.A.9; J. G.
+// Fletcher 1982]; a last odd byte is a word's high one.
+static uint32_t fletcher32(const unsigned char *data, size_t bytes)
+{
+    enum { WORDS = 1 << 20 }; // between two folds: sums stay below 2^57
+    uint64_t sum = 0, sums = 0;
+    for (size_t at = 0; at < bytes;) {
+        size_t left = (bytes - at) / 2, n = left < WORDS ? left : WORDS;
+        for (size_t end = at + 2 * n; at < end; at += 2) {
+            sum += (uint64_t)data[at] << 8 | data[at + 1];
+            sums += sum;
+        }
+        if (bytes - at == 1) {
+            sum += (uint64_t)data[at++] << 8;
+            sums += sum;
+        }
+        sum = fold(sum);
+        sums = fold(sums);
+    }
+    return (uint32_t)sums << 16 | (uint32_t)sum;
+}
+
+static dt_status undo_fletcher32(struct dt_h5_chunks *chunks, const struct place *place)
+{
+    uint32_t stored;
+    if (chunks->used < CHECKSUM_BYTES)
+        return fail_chunk(place, "is shorter than its fletcher32 checksum");
+    chunks->used -= CHECKSUM_BYTES;
+    memcpy(&stored, chunks->from + chunks->used, sizeof stored);
+    if (stored != fletcher32(chunks->from, chunks->used))
+        return fail_chunk(place, "does not match its fletcher32 checksum");
+    return DT_OK;
+}
+
+static dt_status undo_filter(struct dt_h5_chunks *chunks, const struct filter *filter,
+                             const struct place *place)
+{
+    switch (filter->id) {
+    case H5Z_FILTER_DEFLATE:
+        return undo_deflate(chunks, place);
+    case H5Z_FILTER_SHUFFLE:
+        undo_shuffle(chunks, filter->element);
+        return DT_OK;
+    default: // the only other one that is opened
+        return undo_fletcher32(chunks, place);
+    }
+}
+
+static bool reaches_past_end(const struct dt_h5_chunks *chunks, const struct place *place)
+{
+    for (int i = 0; i < 2; i++)
+        if ((int64_t)place->offset[i] + chunks->chunk[i] > chunks->shape[i])
+            return true;
+    return false;
+}
+
+// The chunk's elements into `from`: chunk_bytes of them, or an error.
+static dt_status decode(struct dt_h5_chunks *chunks, const struct place *place)
+{
+    uint32_t skipped = 0;
+    dt_h5_enter();
+    dt_status status = read_raw(chunks, place, &skipped);
+    dt_h5_leave();
+    DT_TRY(status);
+    bool filtered = !chunks->plain_edges || !reaches_past_end(chunks, place);
+    for (int i = chunks->n_filters - 1; filtered && i >= 0; i--)
+        if (!(skipped >> i & 1))
+            DT_TRY(undo_filter(chunks, &chunks->filters[i], place));
+    if (chunks->used == chunks->chunk_bytes)
+        return DT_OK;
+    char expected[64];
+    snprintf(expected, sizeof expected, "not its %zu but", chunks->chunk_bytes);
+    return fail_size(place, expected, chunks->used);
+}
+
+static int64_t rows_of_band(const struct dt_h5_chunks *chunks)
+{
+    return chunks->chunk[0] < chunks->shape[0] ? chunks->chunk[0] : chunks->shape[0];
+}
+
+static void place_chunk(const struct dt_h5_chunks *chunks, const struct place *place,
+                        struct band *band)
+{
+    int64_t rows = rows_of_band(chunks), left = chunks->shape[0] - (int64_t)place->offset[0];
+    int64_t column = (int64_t)place->offset[1], width = chunks->shape[1] - column;
+    rows = left < rows ? left : rows;
+    width = width < chunks->chunk[1] ? width : chunks->chunk[1];
+    if (chunks->columns == 1 && width == chunks->chunk[1]) {
+        memcpy(band->rows, chunks->from, (size_t)(rows * width * chunks->size));
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(band->rows + (i * chunks->shape[1] + column) * chunks->size,
+               chunks->from + i * chunks->chunk[1] * chunks->size, (size_t)(width * chunks->size));
+}
+
+static dt_status make_room(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
+                           struct band *band)
+{
+    size_t bytes = (size_t)(rows_of_band(chunks) * chunks->shape[1] * chunks->size);
+    if (!chunks->from)
+        chunks->from = malloc(chunks->room);
+    if (!chunks->to)
+        chunks->to = malloc(chunks->room);
+    if (!band->rows)
+        band->rows = malloc(bytes);
+    if (chunks->from && chunks->to && band->rows)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE, "store the shard in smaller chunks",
+                   "%s: no memory to decode chunks of %zu bytes", array->file->path,
+                   chunks->chunk_bytes);
+}
+
+static dt_status get_band(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
+                          int64_t number, const struct band **got)
+{
+    struct band *band = &chunks->bands[0];
+    for (int i = 0; i < BANDS && band->number != number; i++)
+        if (chunks->bands[i].number == number || chunks->bands[i].used < band->used)
+            band = &chunks->bands[i];
+    band->used = ++chunks->clock;
+    *got = band;
+    if (band->number == number)
+        return DT_OK;
+    band->number = -1; // until it is whole
+    DT_TRY(make_room(chunks, array, band));
+    for (int64_t column = 0; column < chunks->columns; column++) {
+        struct place place = {array, number * chunks->columns + column, {0}};
+        place.offset[0] = (hsize_t)(number * chunks->chunk[0]);
+        place.offset[1] = (hsize_t)(column * chunks->chunk[1]);
+        DT_TRY(decode(chunks, &place));
+        place_chunk(chunks, &place, band);
+    }
+    band->number = number;
+    return DT_OK;
+}
+
+dt_status dt_h5_chunks_read(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
+                            int64_t first, int64_t count, void *data)
+{
+    int64_t row = chunks->shape[1] * chunks->size;
+    for (char *to = data; count > 0;) {
+        const struct band *band;
+        int64_t number = first / chunks->chunk[0], skip = first % chunks->chunk[0];
+        int64_t n = chunks->chunk[0] - skip < count ? chunks->chunk[0] - skip : count;
+        DT_TRY(get_band(chunks, array, number, &band));
+        memcpy(to, band->rows + skip * row, (size_t)(n * row));
+        to += n * row;
+        first += n;
+        count -= n;
+    }
+    return DT_OK;
+}

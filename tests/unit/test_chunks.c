@@ -1,0 +1,238 @@
+// Filtered chunks: every order of the filters and odd shapes give what was written; chunks that do
+// not decode to their size are refused by name and never copied from.
+#include "base/log.h"
+#include "data/dataset.h"
+#include "data/h5_shard.h"
+#include "data/pack.h"
+#include "shards.h"
+
+#include <zlib.h>
+
+enum { N = 1000, CHUNK = 300, ROWS = 23, WIDTH = 11 };
+static uint8_t u8[N];
+static uint16_t u16[N];
+static uint32_t u32[N];
+static int32_t pairs[ROWS * WIDTH];
+
+static const void *tokens_of(int size)
+{
+    return size == 1 ? (void *)u8 : size == 2 ? (void *)u16 : (void *)u32;
+}
+
+static hid_t type_of(int size)
+{
+    return size == 1 ? H5T_STD_U8LE : size == 2 ? H5T_STD_U16LE : H5T_STD_U32LE;
+}
+
+static void check_tokens(const char *path, int size)
+{
+    static const int ranges[][2] = {{0, N},     {0, 1},   {N - 1, 1}, {299, 2},
+                                    {250, 700}, {1, 298}, {600, 300}};
+    char got[sizeof u32];
+    const void *tokens;
+    struct dt_shard shard;
+    struct dt_shard_reader *reader;
+    dt_status status = dt_shard_open(path, 1, 0, &shard, &reader);
+    CHECK(status == DT_OK, "%s", dt_error_current()->message);
+    if (status != DT_OK)
+        return;
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        int64_t first = ranges[i][0], n = ranges[i][1];
+        status = dt_shard_read_tokens(reader, first, n, true, got, &tokens);
+        CHECK(status == DT_OK, "%s: %s", path, dt_error_current()->message);
+        CHECK(memcmp(tokens, (const char *)tokens_of(size) + first * size, (size_t)(n * size)) == 0,
+              "%s: tokens from %d on differ", path, ranges[i][0]);
+    }
+    dt_shard_close(reader);
+}
+
+// Filters in the order of their letters: z deflate, s shuffle, f fletcher32.
+static hid_t with_filters(const char *filters, int n_dims, const hsize_t *chunk)
+{
+    hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_chunk(plist, n_dims, chunk);
+    for (; *filters; filters++)
+        if (*filters == 'z')
+            H5Pset_deflate(plist, 6);
+        else if (*filters == 's')
+            H5Pset_shuffle(plist);
+        else
+            H5Pset_fletcher32(plist);
+    return plist;
+}
+
+static void write_filtered(hid_t file, const char *name, hid_t type, int n_dims,
+                           const hsize_t *dims, const hsize_t *most, hid_t plist, const void *data)
+{
+    hid_t space = H5Screate_simple(n_dims, dims, most);
+    hid_t id = H5Dcreate2(file, name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    CHECK(id >= 0 && H5Dwrite(id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0,
+          "cannot write %s", name);
+    H5Dclose(id);
+    H5Pclose(plist);
+    H5Sclose(space);
+}
+
+static void test_orders(void)
+{
+    static const char *const orders[] = {"z",  "s",   "f",   "sz",  "zs", "zf",
+                                         "fz", "szf", "fsz", "zsf", "zz", "sf"};
+    const hsize_t dims = N, chunk = CHUNK;
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++)
+        for (int size = 1; size <= 4; size *= 2) {
+            const char *path = in_scratch("order.h5");
+            hid_t file = new_file(path);
+            write_filtered(file, "tokens", type_of(size), 1, &dims, NULL,
+                           with_filters(orders[i], 1, &chunk), tokens_of(size));
+            H5Fclose(file);
+            check_tokens(path, size);
+        }
+}
+
+// A chunk longer than a dataset that may grow; chunks at its end that no filter touched.
+static void test_edges(void)
+{
+    const hsize_t dims = N, most = H5S_UNLIMITED, large = 7 * N, odd = 777, chunk = CHUNK;
+    hid_t file = new_file(in_scratch("large.h5"));
+    write_filtered(file, "tokens", type_of(2), 1, &dims, &most, with_filters("szf", 1, &large),
+                   u16);
+    H5Fclose(file);
+    check_tokens(in_scratch("large.h5"), 2);
+
+    file = new_file(in_scratch("odd.h5")); // 777 is no multiple of what a checksum sums at once
+    write_filtered(file, "tokens", type_of(1), 1, &dims, NULL, with_filters("f", 1, &odd), u8);
+    H5Fclose(file);
+    check_tokens(in_scratch("odd.h5"), 1);
+
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS), plist = with_filters("sz", 1, &chunk);
+    H5Pset_libver_bounds(access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST);
+    H5Pset_chunk_opts(plist, H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS);
+    file = H5Fcreate(in_scratch("edge.h5"), H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    write_filtered(file, "tokens", type_of(4), 1, &dims, NULL, plist, u32);
+    H5Fclose(file);
+    H5Pclose(access);
+    check_tokens(in_scratch("edge.h5"), 4);
+}
+
+static void test_pairs(void)
+{
+    static const hsize_t dims[] = {ROWS, WIDTH},
+                         chunks[][2] = {{5, 4}, {7, WIDTH}, {ROWS, 1}, {1, 6}};
+    static int32_t ids[ROWS * WIDTH], labels[ROWS * WIDTH];
+    for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
+        struct dt_shard shard;
+        struct dt_shard_reader *reader;
+        hid_t file = new_file(in_scratch("pairs.h5"));
+        write_filtered(file, "input_ids", H5T_STD_I32LE, 2, dims, NULL,
+                       with_filters("szf", 2, chunks[c]), pairs);
+        write_filtered(file, "labels", H5T_STD_I32LE, 2, dims, NULL,
+                       with_filters("f", 2, chunks[c]), pairs);
+        H5Fclose(file);
+        CHECK_INT(dt_shard_open(in_scratch("pairs.h5"), WIDTH, 0, &shard, &reader), DT_OK);
+        for (int64_t first = 0; first < ROWS; first += 3) {
+            int64_t n = ROWS - first < 6 ? ROWS - first : 6;
+            CHECK_INT(dt_shard_read_pairs(reader, first, n, ids, labels), DT_OK);
+            CHECK(memcmp(ids, pairs + first * WIDTH, (size_t)(n * WIDTH) * sizeof *ids) == 0 &&
+                      memcmp(labels, pairs + first * WIDTH, (size_t)(n * WIDTH) * sizeof *ids) == 0,
+                  "rows from %ld on differ, chunks of %d by %d", (long)first, (int)chunks[c][0],
+                  (int)chunks[c][1]);
+        }
+        dt_shard_close(reader);
+    }
+}
+
+// The raw bytes of one chunk are replaced; verify and a plain read name file and chunk.
+static void expect_bad_chunk(const char *filters, const void *raw, size_t bytes, uint32_t skipped,
+                             const char *phrase)
+{
+    const hsize_t dims = N, chunk = CHUNK, offset = CHUNK;
+    const char *path = in_scratch("bad.h5");
+    char buffer[2 * N];
+    const void *tokens;
+    struct dt_shard shard;
+    struct dt_shard_reader *reader;
+    hid_t file = new_file(path);
+    write_filtered(file, "tokens", type_of(2), 1, &dims, NULL, with_filters(filters, 1, &chunk),
+                   u16);
+    hid_t id = H5Dopen2(file, "tokens", H5P_DEFAULT);
+    CHECK(H5Dwrite_chunk(id, H5P_DEFAULT, skipped, &offset, bytes, raw) >= 0,
+          "cannot write a chunk");
+    H5Dclose(id), H5Fclose(file);
+
+    CHECK_INT(dt_verify_shard(path, false, &shard), DT_USER);
+    const char *message = dt_error_current()->message;
+    CHECK(strstr(message, path) && strstr(message, "chunk 1 of /tokens") && strstr(message, phrase),
+          "\"%s\" does not name %s, chunk 1 and \"%s\"", message, path, phrase);
+    CHECK_INT(dt_shard_open(path, 1, 0, &shard, &reader), DT_OK);
+    CHECK_INT(dt_shard_read_tokens(reader, 0, CHUNK, true, buffer, &tokens),
+              DT_OK); // the one before
+    for (int again = 0; again < 2; again++)
+        CHECK_INT(dt_shard_read_tokens(reader, CHUNK - 1, 2, true, buffer, &tokens), DT_USER);
+    CHECK_INT(dt_shard_read_tokens(reader, 2 * CHUNK, N - 2 * CHUNK, true, buffer, &tokens), DT_OK);
+    dt_shard_close(reader);
+}
+
+static void test_bad_sizes(void)
+{
+    static unsigned char packed[4 * N], plain[8 * N];
+    const struct {
+        uLong bytes;
+        const char *phrase;
+    } sizes[] = {{2 * CHUNK - 2, "not its 600 but 598 bytes"},
+                 {10, "not its 600 but 10 bytes"},
+                 {0, "not its 600 but 0 bytes"},
+                 {2 * CHUNK + 1, "not its 600 but 601 bytes"},
+                 {8 * N, "more than 600 bytes"}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uLongf bytes = sizeof packed;
+        CHECK_INT(compress2(packed, &bytes, plain, sizes[i].bytes, 6), Z_OK);
+        expect_bad_chunk("z", packed, bytes, 0, sizes[i].phrase);
+    }
+    uLongf bytes = sizeof packed;
+    CHECK_INT(compress2(packed, &bytes, plain, 2 * CHUNK, 6), Z_OK);
+    expect_bad_chunk("z", packed, bytes - 5, 0, "deflate stream");
+    expect_bad_chunk("z", plain, 100, 0, "no valid deflate stream");
+    // Stored as it is, and too short; or longer than anything that could decode to a chunk.
+    expect_bad_chunk("z", plain, 100, 1, "not its 600 but 100 bytes");
+    expect_bad_chunk("z", plain, 8 * N, 1, "in more bytes");
+    expect_bad_chunk("s", plain, 598, 0, "not its 600 but 598 bytes");
+    expect_bad_chunk("f", plain, 3, 0, "shorter than its fletcher32");
+    expect_bad_chunk("f", plain, 100, 0, "not its 600 but 96 bytes");
+    plain[0] = 1;
+    expect_bad_chunk("f", plain, 604, 0, "does not match its fletcher32");
+}
+
+static void test_unknown_filter(void)
+{
+    const hsize_t dims = N, chunk = CHUNK;
+    hid_t plist = with_filters("", 1, &chunk), file = new_file(in_scratch("nbit.h5"));
+    struct dt_shard shard;
+    H5Pset_nbit(plist);
+    write_filtered(file, "tokens", type_of(2), 1, &dims, NULL, plist, u16);
+    H5Fclose(file);
+    CHECK_INT(dt_verify_shard(in_scratch("nbit.h5"), false, &shard), DT_USER);
+    CHECK(strstr(dt_error_current()->message, "nbit.h5: /tokens is stored with filter 5 (nbit)"),
+          "%s", dt_error_current()->message);
+    CHECK(strstr(dt_error_current()->hint, "h5repack"), "%s", dt_error_current()->hint);
+}
+
+int main(void)
+{
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    for (int i = 0; i < N; i++) {
+        u8[i] = (uint8_t)(i * i % 251);
+        u16[i] = (uint16_t)(i * 77);
+        u32[i] = (uint32_t)i * 2654435761u;
+    }
+    for (int i = 0; i < ROWS * WIDTH; i++)
+        pairs[i] = i * i;
+    dt_log_quiet(true);
+    make_scratch();
+    test_orders();
+    test_edges();
+    test_pairs();
+    test_bad_sizes();
+    test_unknown_filter();
+    remove_scratch();
+    return test_end();
+}
