@@ -35,7 +35,6 @@ struct dt_buckets {
     struct dt_stream *caller, *stream; // the caller's, and the one on which parts travel
     struct dt_event *arrived;
     float *gradients;
-    int64_t elements;
     dt_bf16 *wire; // [elements], device memory; NULL where fp32 travels
     void *host;    // pinned copies; NULL where none are needed
     int64_t n_rows;
@@ -186,7 +185,6 @@ dt_status dt_buckets_create(struct dt_comm *comm, const struct dt_backend *backe
                                    .alone = comm->info.size == 1,
                                    .caller = config->stream,
                                    .gradients = config->gradients,
-                                   .elements = config->elements,
                                    .n_rows = config->n_rows};
     DT_TRY_GOTO(status, fail, allocate(buckets, config));
     *result = buckets;
@@ -200,12 +198,8 @@ dt_status dt_buckets_connect(struct dt_buckets *b)
 {
     if (!b->between_devices || b->alone)
         return DT_OK;
-    struct dt_device_comm_config config = {.comm = b->comm,
-                                           .backend = &b->backend,
-                                           .memory = b->wire ? (void *)b->wire : b->gradients,
-                                           .bytes = b->elements *
-                                                    dt_dtype_size(b->wire ? DT_BF16 : DT_F32),
-                                           .n_collectives = (int)b->n_parts};
+    struct dt_device_comm_config config = {
+        .comm = b->comm, .backend = &b->backend, .n_collectives = (int)b->n_parts};
     return dt_device_comm_known->open(&config, &b->device_comm);
 }
 

@@ -1,11 +1,15 @@
 // Sums of device memory by NCCL, which is opened at run time. NCCL is non-blocking throughout: no
 // call of it can hold the host where a peer is gone, and each is polled until it is on its way.
+//
+// Memory is not registered (ncclCommRegister): NCCL 2.19 to 2.30 uses registered memory for no
+// all-reduce in place by ring or tree, on one host or several. NVLS would use memory of
+// ncclMemAlloc, but its sums differ from call to call. And where one rank registers what another
+// does not, NCCL promises nothing.
 #include "comm/comm_nccl.h"
 
 #include "backend/cuda.h"
 #include "backend/cuda_library.h"
 #include "base/clock.h"
-#include "base/log.h"
 
 #include <math.h>
 #include <sched.h>
@@ -49,16 +53,9 @@ static dt_status load(struct dt_nccl_library *library)
 {
 #define SYMBOL(name) {"nccl" #name, &library->name},
     const struct dt_cuda_symbol needed[] = {DT_NCCL_FUNCTIONS(SYMBOL){0}};
-    const struct dt_cuda_symbol registration[] = {DT_NCCL_REGISTRATION(SYMBOL){0}};
 #undef SYMBOL
     memset(library, 0, sizeof *library);
-    DT_TRY(dt_cuda_library_open(&library_name, needed));
-    if (dt_cuda_library_open(&library_name, registration) != DT_OK) {
-        library->CommRegister = NULL;
-        library->CommDeregister = NULL;
-        dt_error_clear();
-    }
-    return DT_OK;
+    return dt_cuda_library_open(&library_name, needed);
 }
 
 static dt_status version(char *text, size_t size)
@@ -221,21 +218,6 @@ static dt_status meet_all(struct nccl_comm *nccl, const ncclUniqueId *id)
     return DT_OK;
 }
 
-// Sums are right without it, only slower: where NCCL will not, that is no error.
-static void register_arena(struct nccl_comm *nccl, const struct dt_device_comm_config *config)
-{
-    if (!config->memory || config->bytes == 0 || !nccl->library.CommRegister)
-        return;
-    ncclResult_t result = nccl->library.CommRegister(nccl->nccl, config->memory,
-                                                     (size_t)config->bytes, &nccl->registration);
-    result = settle(nccl, result, atomic_load(&nccl->comm->timeout_s), NULL);
-    if (result == ncclSuccess)
-        return;
-    nccl->registration = NULL;
-    dt_warn("NCCL does not register the gradients' memory (%s): sums go through buffers of its own",
-            nccl->library.GetErrorString(result));
-}
-
 static void abandon(struct nccl_comm *nccl)
 {
     dt_nccl_watch_stop(nccl);
@@ -251,7 +233,6 @@ static dt_status open_together(const struct dt_device_comm_config *config, struc
     DT_TRY(dt_agree(config->comm, create(config, nccl)));
     DT_TRY(share_id(*nccl, &id));
     DT_TRY(meet_all(*nccl, &id));
-    register_arena(*nccl, config);
     DT_TRY(dt_agree(config->comm, dt_nccl_watch_start(*nccl)));
     return DT_OK;
 }
@@ -328,8 +309,6 @@ static void close_nccl(struct dt_device_comm *comm)
 {
     struct nccl_comm *nccl = nccl_of(comm);
     enter(nccl);
-    if (nccl->registration)
-        nccl->library.CommDeregister(nccl->nccl, nccl->registration);
     ncclResult_t result = settle(nccl, nccl->library.CommFinalize(nccl->nccl), finalize_s, NULL);
     if (result == ncclSuccess)
         nccl->library.CommDestroy(nccl->nccl);

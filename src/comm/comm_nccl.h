@@ -11,7 +11,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
-// The functions that dtrain calls, without "nccl". A library older than 2.19 lacks the second list.
+// The functions that dtrain calls, without "nccl".
 #define DT_NCCL_FUNCTIONS(X)                                                                       \
     X(GetVersion)                                                                                  \
     X(GetErrorString)                                                                              \
@@ -23,14 +23,10 @@
     X(CommDestroy)                                                                                 \
     X(CommAbort)                                                                                   \
     X(AllReduce)
-#define DT_NCCL_REGISTRATION(X)                                                                    \
-    X(CommRegister)                                                                                \
-    X(CommDeregister)
 
 struct dt_nccl_library {
 #define DT_NCCL_POINTER(name) __typeof__(nccl##name) *name;
     DT_NCCL_FUNCTIONS(DT_NCCL_POINTER)
-    DT_NCCL_REGISTRATION(DT_NCCL_POINTER) // or NULL
 #undef DT_NCCL_POINTER
 };
 
@@ -54,7 +50,6 @@ struct nccl_comm {
     const struct dt_backend *backend;
     struct dt_nccl_library library;
     ncclComm_t nccl;
-    void *registration;         // of the arena, or NULL
     int n;                      // collectives of a step
     struct nccl_call *calls;    // [n]
     struct nccl_counts *counts; // [n], pinned

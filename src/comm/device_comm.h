@@ -13,8 +13,6 @@
 struct dt_device_comm_config {
     struct dt_comm *comm; // all its ranks open the device communicator together
     const struct dt_backend *backend;
-    void *memory; // the arena that is reduced: registered once; NULL: none is
-    int64_t bytes;
     int n_collectives; // of a step, numbered from 0; every step has the same
 };
 

@@ -528,19 +528,3 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
         free_comm(comm);
     return ncclSuccess;
 }
-
-EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t bytes,
-                                     void **handle)
-{
-    if (comm->stage != READY || !memory || bytes == 0)
-        return fail(ncclInvalidArgument, "registered nothing");
-    *handle = malloc(1);
-    return *handle ? ncclSuccess : fail(ncclSystemError, "no memory");
-}
-
-EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
-{
-    (void)comm;
-    free(handle);
-    return ncclSuccess;
-}

@@ -25,7 +25,5 @@ SAME(ncclCommGetAsyncError, ncclResult_t(ncclComm_t, ncclResult_t *));
 SAME(ncclCommFinalize, ncclResult_t(ncclComm_t));
 SAME(ncclCommDestroy, ncclResult_t(ncclComm_t));
 SAME(ncclCommAbort, ncclResult_t(ncclComm_t));
-SAME(ncclCommRegister, ncclResult_t(ncclComm_t, void *, size_t, void **));
-SAME(ncclCommDeregister, ncclResult_t(ncclComm_t, void *));
 SAME(ncclAllReduce, ncclResult_t(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t,
                                  ncclComm_t, cudaStream_t));

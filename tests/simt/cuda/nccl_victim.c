@@ -83,8 +83,6 @@ static dt_status train(const char *fate, int rank)
         raise(SIGKILL);
     DT_TRY(dt_nccl_table.open(&(struct dt_device_comm_config){.comm = comm,
                                                               .backend = &backend,
-                                                              .memory = memory,
-                                                              .bytes = bytes,
                                                               .n_collectives = COLLECTIVES},
                               &nccl));
     DT_TRY(capture(nccl, memory, &graph));
