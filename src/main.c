@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "cmd/cmd.h"
 #include "comm/comm.h"
+#include "comm/device_comm.h"
 #include "train/job.h"
 #include "train/signals.h"
 #include "train/train.h"
@@ -135,6 +136,8 @@ static void choose_waiting(char **argv)
 int main(int argc, char **argv)
 {
     choose_waiting(argv);
+    if (dt_device_comm_known)
+        dt_device_comm_known->prepare();
     dt_die_register(die);
     signal(SIGXFSZ, SIG_IGN); // a file that grows too large: an error of write that has words
     setvbuf(stdout, NULL, _IOLBF, 0);

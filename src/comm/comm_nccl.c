@@ -3,8 +3,8 @@
 //
 // Memory is not registered (ncclCommRegister): NCCL 2.19 to 2.30 uses registered memory for no
 // all-reduce in place by ring or tree, on one host or several. NVLS would use memory of
-// ncclMemAlloc, but its sums differ from call to call. And where one rank registers what another
-// does not, NCCL promises nothing.
+// ncclMemAlloc, but is excluded for its bits (comm_nccl_nvls.c). And where one rank registers what
+// another does not, NCCL promises nothing.
 #include "comm/comm_nccl.h"
 
 #include "backend/cuda.h"
@@ -233,6 +233,7 @@ static dt_status open_together(const struct dt_device_comm_config *config, struc
     DT_TRY(dt_agree(config->comm, create(config, nccl)));
     DT_TRY(share_id(*nccl, &id));
     DT_TRY(meet_all(*nccl, &id));
+    DT_TRY(dt_nccl_warn_of_nvls(config->comm));
     DT_TRY(dt_agree(config->comm, dt_nccl_watch_start(*nccl)));
     return DT_OK;
 }
@@ -322,6 +323,7 @@ static void close_nccl(struct dt_device_comm *comm)
 
 const struct dt_device_comm_table dt_nccl_table = {
     .name = "nccl",
+    .prepare = dt_nccl_exclude_nvls,
     .version = version,
     .open = open_nccl,
     .allreduce = allreduce,

@@ -76,6 +76,12 @@ void dt_nccl_nap(double seconds);
 // "what: NCCL says …", DT_MACHINE.
 dt_status dt_nccl_error(const struct nccl_comm *nccl, ncclResult_t result, const char *what);
 
+// comm_nccl_nvls.c
+void dt_nccl_exclude_nvls(void); // by the environment, where the user does not ask for NVLS
+bool dt_nccl_may_use_nvls(void); // as the environment of this process is
+// Rank 0 warns where the environment of any rank allows NVLS. Collective.
+dt_status dt_nccl_warn_of_nvls(struct dt_comm *comm);
+
 // comm_nccl_watch.c
 dt_status dt_nccl_watch_start(struct nccl_comm *nccl);
 void dt_nccl_watch_stop(struct nccl_comm *nccl);

@@ -23,6 +23,9 @@ struct dt_device_comm {
 
 struct dt_device_comm_table {
     const char *name; // "nccl"
+    // Sets what the library reads from the environment later. Call it once at the start of main:
+    // setenv is safe only while no other thread runs.
+    void (*prepare)(void);
     // "2.28.9", of the library on this machine. Where there is none: an error that names the
     // library and what to install.
     dt_status (*version)(char *text, size_t size);

@@ -14,6 +14,10 @@
 //   SIMT_NCCL_HANG=N[@R]    the N-th call of ncclAllReduce is in progress for ever
 //   SIMT_NCCL_INIT=stall[@R] or fail[@R]
 //   SIMT_NCCL_DEAF=1        a peer that is gone is no error, as among the GPUs of one real host
+//
+// SIMT_NCCL_NVLS=1: the machine has NVLS, by which sums are made unless the environment excludes
+// it. They are the same on all ranks, but each piece is added in an order drawn by chance: with
+// three ranks and more the bits differ from call to call.
 #include <nccl.h>
 
 #include "base/dtype.h"
@@ -25,7 +29,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { RANKS = 16, PIECE = 1 << 18, POLLS = 3 };
@@ -67,7 +73,8 @@ struct ncclComm {
     int id_fd; // rank 0's, open until all have come; -1
     struct meeting *meeting;
     enum stage stage;
-    bool blocking, deaf;
+    bool blocking, deaf, nvls;
+    uint64_t noise;             // the same on all ranks, another in each job
     int64_t stall_at, error_at; // the how many-eth all-reduce; 0: none
     int64_t hang_at, calls;     // the how many-eth call, and calls so far
     bool never_joins;
@@ -84,6 +91,7 @@ struct ncclComm {
 
 struct id {
     int pid, fd;
+    uint64_t noise;
 };
 
 static const char *_Atomic last_error = "";
@@ -222,12 +230,25 @@ static float get(const char *piece, ncclDataType_t type, uint64_t i)
     return x;
 }
 
+// The rank whose piece is added first; the others follow in turn.
+static int first_of_sum(const struct ncclComm *comm)
+{
+    uint64_t mixed = (comm->noise + comm->piece) * 0x9e3779b97f4a7c15U;
+    return comm->nvls ? (int)((mixed >> 32) % (uint64_t)comm->size) : 0;
+}
+
+static const char *piece_in_turn(const struct ncclComm *comm, int first, int turn)
+{
+    return comm->meeting->pieces[(first + turn) % comm->size][comm->piece % 2];
+}
+
 static void sum_doubles(const struct ncclComm *comm, double *to, uint64_t n)
 {
+    int first = first_of_sum(comm);
     for (uint64_t i = 0; i < n; i++) {
         double sum = 0;
         for (int r = 0; r < comm->size; r++)
-            sum += ((const double *)(const void *)comm->meeting->pieces[r][comm->piece % 2])[i];
+            sum += ((const double *)(const void *)piece_in_turn(comm, first, r))[i];
         to[i] = sum;
     }
 }
@@ -235,10 +256,11 @@ static void sum_doubles(const struct ncclComm *comm, double *to, uint64_t n)
 // Of bf16 the sum is made in fp32 and rounded once.
 static void sum_floats(const struct ncclComm *comm, char *to, uint64_t n, ncclDataType_t type)
 {
+    int first = first_of_sum(comm);
     for (uint64_t i = 0; i < n; i++) {
         float sum = 0;
         for (int r = 0; r < comm->size; r++)
-            sum += get(comm->meeting->pieces[r][comm->piece % 2], type, i);
+            sum += get(piece_in_turn(comm, first, r), type, i);
         dt_bf16 half = dt_f32_to_bf16(sum);
         if (type == ncclBfloat16)
             memcpy(to + i * sizeof half, &half, sizeof half);
@@ -372,12 +394,42 @@ EXPORT const char *ncclGetLastError(ncclComm_t comm)
 
 EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *out)
 {
-    struct id id = {getpid(), memfd_create("nccl", MFD_CLOEXEC)};
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    struct id id = {getpid(), memfd_create("nccl", MFD_CLOEXEC), (uint64_t)now.tv_nsec};
     if (id.fd < 0 || ftruncate(id.fd, sizeof(struct meeting)) != 0)
         return fail(ncclSystemError, "no shared memory");
     memset(out, 0, sizeof *out);
     memcpy(out->internal, &id, sizeof id);
     return ncclSuccess;
+}
+
+// Whether NCCL_ALGO leaves NVLS to an all-reduce on one host. Names are compared whole, as NCCL
+// does, so that NVLSTree is another.
+static bool allows_nvls(const char *algo)
+{
+    char text[256], *entries, *names;
+    bool allows = true;
+    snprintf(text, sizeof text, "%s", algo);
+    for (char *entry = strtok_r(text, ";", &entries); entry;
+         entry = strtok_r(NULL, ";", &entries)) {
+        char *colon = strchr(entry, ':'), *list = colon ? colon + 1 : entry;
+        if (colon && strncasecmp(entry, "allreduce:", 10) != 0)
+            continue;
+        bool except = *list == '^', named = false;
+        for (char *name = strtok_r(list + except, ",", &names); name;
+             name = strtok_r(NULL, ",", &names))
+            named |= strcasecmp(name, "nvls") == 0;
+        allows = named != except;
+    }
+    return allows;
+}
+
+static bool uses_nvls(void)
+{
+    const char *enable = getenv("NCCL_NVLS_ENABLE"), *algo = getenv("NCCL_ALGO");
+    bool on = !enable || !enable[0] || strtoll(enable, NULL, 0) != 0;
+    return getenv("SIMT_NCCL_NVLS") && on && (!algo || allows_nvls(algo));
 }
 
 static void set_faults(struct ncclComm *comm)
@@ -420,6 +472,8 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUnique
     comm->fd = -1;
     comm->id_fd = -1;
     comm->piece = 1;
+    comm->nvls = uses_nvls();
+    comm->noise = id.noise;
     comm->blocking = config->blocking != 0;
     set_faults(comm);
     if (atomic_load(&comm->error) != ncclSuccess)

@@ -67,6 +67,18 @@ struct buffers {
     void *host, *device;
 };
 
+static void take(struct buffers *buffers, int64_t bytes)
+{
+    need(backend.table->alloc(backend.device, bytes, &buffers->device));
+    need(backend.table->alloc_host(backend.device, bytes, &buffers->host));
+}
+
+static void give(const struct buffers *buffers)
+{
+    backend.table->free_host(backend.device, buffers->host);
+    backend.table->free(backend.device, buffers->device);
+}
+
 static void to_device(const struct buffers *buffers, int64_t bytes)
 {
     need(backend.table->to_device(backend.device, buffers->device, buffers->host, bytes, stream));
@@ -107,10 +119,10 @@ static void check_eager(struct dt_device_comm *nccl, const struct buffers *buffe
     check_sums(buffers, type, n, 0, comm->info.size, "two all-reduces");
 }
 
-// Values whose sums round: the same bits on all ranks.
-static void check_bits(struct dt_device_comm *nccl, const struct buffers *buffers, dt_dtype type)
+// One all-reduce of values whose sums round, to the host.
+static void sum_random(struct dt_device_comm *nccl, const struct buffers *buffers, dt_dtype type)
 {
-    int64_t bytes = MOST * dt_dtype_size(type), n_differ = 0;
+    int64_t bytes = MOST * dt_dtype_size(type);
     struct dt_philox random = dt_philox_init(7, (uint32_t)comm->info.rank, 0);
     for (int64_t i = 0; i < MOST; i++)
         put(buffers->host, type, i, (double)dt_philox_uniform(&random) - 0.5);
@@ -118,6 +130,13 @@ static void check_bits(struct dt_device_comm *nccl, const struct buffers *buffer
     need(dt_nccl_table.allreduce(nccl, 2, buffers->device, MOST, type, stream));
     to_host(buffers, bytes);
     need(backend.table->stream_sync(backend.device, stream));
+}
+
+// The same bits on all ranks.
+static void check_bits(struct dt_device_comm *nccl, const struct buffers *buffers, dt_dtype type)
+{
+    int64_t bytes = MOST * dt_dtype_size(type), n_differ = 0;
+    sum_random(nccl, buffers, type);
     void *first = malloc((size_t)bytes);
     memcpy(first, buffers->host, (size_t)bytes);
     need(dt_broadcast(comm, first, bytes, 0));
@@ -191,8 +210,7 @@ static void check_sums_of_all(void)
     static const int64_t counts[] = {0, 1, 7, MOST};
     int64_t bytes = MOST * 8;
     struct buffers buffers;
-    need(backend.table->alloc(backend.device, bytes, &buffers.device));
-    need(backend.table->alloc_host(backend.device, bytes, &buffers.host));
+    take(&buffers, bytes);
     struct dt_device_comm *nccl = open_nccl();
     check_graph(nccl, &buffers);
     for (size_t t = 0; t < 3; t++) {
@@ -202,8 +220,93 @@ static void check_sums_of_all(void)
     }
     check_refusals(nccl, &buffers);
     dt_nccl_table.close(nccl);
-    backend.table->free_host(backend.device, buffers.host);
-    backend.table->free(backend.device, buffers.device);
+    give(&buffers);
+}
+
+// Whether the same sum made again and again has the same bits, in a communicator opened now.
+static bool repeats_itself(dt_dtype type)
+{
+    int64_t bytes = MOST * dt_dtype_size(type);
+    struct buffers buffers;
+    void *first = malloc((size_t)bytes);
+    take(&buffers, bytes);
+    struct dt_device_comm *nccl = open_nccl();
+    sum_random(nccl, &buffers, type);
+    memcpy(first, buffers.host, (size_t)bytes);
+    bool same = true;
+    for (int i = 0; i < LAUNCHES; i++) {
+        sum_random(nccl, &buffers, type);
+        same = same && memcmp(first, buffers.host, (size_t)bytes) == 0;
+    }
+    dt_nccl_table.close(nccl);
+    give(&buffers);
+    free(first);
+    return same;
+}
+
+// Where the machine has NVLS it is not used; where the user insists, it is, and bits differ.
+static void check_nvls(void)
+{
+    static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F64};
+    setenv("SIMT_NCCL_NVLS", "1", 1);
+    for (size_t t = 0; t < 3; t++)
+        CHECK(repeats_itself(types[t]), "%s: sums differ from call to call",
+              dt_dtype_name(types[t]));
+    setenv("NCCL_NVLS_ENABLE", "2", 1);
+    CHECK(comm->info.size == 2 || !repeats_itself(DT_F32), "the stand-in has no NVLS");
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
+    unsetenv("SIMT_NCCL_NVLS");
+}
+
+static void set(const char *name, const char *value)
+{
+    if (value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+}
+
+// What the user sets stays as it is; NVLS is left only to a user who asks for it.
+static void check_environment(void)
+{
+    static const struct {
+        const char *algo, *enable; // as the user sets them
+        const char *then;          // NCCL_NVLS_ENABLE after that
+        bool may;
+    } cases[] = {
+        {NULL, NULL, "0", false},
+        {"", "", "0", false},
+        {"Ring", NULL, "0", false},
+        {"^Tree", NULL, "0", false},
+        {"^NVLS", NULL, "0", false},
+        {"^nvls,NVLSTree", NULL, "0", false},
+        {"allreduce:tree,ring", NULL, "0", false},
+        {"broadcast:nvls", NULL, "0", false},
+        {"nvls;allreduce:ring", NULL, "0", false},
+        {"NVLS", NULL, NULL, true},
+        {"ring,nvlstree", NULL, NULL, true},
+        {"ring;AllReduce:nvls,tree", NULL, NULL, true},
+        {NULL, "0", "0", false},
+        {"NVLS", "0", "0", false},
+        {NULL, "1", "1", true},
+        {"^Tree", "2", "2", true},
+        {"^NVLS", "1", "1", true}, // leaves NVLSTree
+        {"^NVLSTree,NVLS", "1", "1", false},
+        {"Ring", "1", "1", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        set("NCCL_ALGO", cases[i].algo);
+        set("NCCL_NVLS_ENABLE", cases[i].enable);
+        dt_nccl_table.prepare();
+        const char *then = getenv("NCCL_NVLS_ENABLE");
+        CHECK(cases[i].then ? then && strcmp(then, cases[i].then) == 0 : !then,
+              "case %zu: NCCL_NVLS_ENABLE is %s", i, then ? then : "not set");
+        CHECK(dt_nccl_may_use_nvls() == cases[i].may, "case %zu: NVLS is %sexcluded", i,
+              cases[i].may ? "" : "not ");
+    }
+    set("NCCL_ALGO", NULL);
+    set("NCCL_NVLS_ENABLE", NULL);
+    dt_nccl_table.prepare();
 }
 
 // A fault of rank 1's at the start is the same error on every rank, and soon.
@@ -225,12 +328,14 @@ static void check_start(const char *fault, double timeout_s, const char *words)
 int main(void)
 {
     char version[64];
+    check_environment();
     need(dt_comm_open(DT_COMM_KIND_MPI, &comm));
     need(dt_backend_open("cuda", comm->info.local_rank, 1, &backend));
     need(backend.table->stream_create(backend.device, &stream));
     need(dt_nccl_table.version(version, sizeof version));
     CHECK_STR(version, "2.28.9");
     check_sums_of_all();
+    check_nvls();
     check_start("fail@1", 600, "unhandled system error");
     check_start("stall@1", 1, "within comm.timeout_s = 1 s");
     check_sums_of_all(); // and after errors all is as before

@@ -100,6 +100,7 @@ int main(int argc, char **argv)
 {
     if (argc < 3)
         return 2;
+    dt_nccl_table.prepare();
     if (dt_comm_open(DT_COMM_KIND_MPI, &comm) != DT_OK)
         dt_die();
     dt_die_register(die);

@@ -75,6 +75,12 @@ if [ "$size" != short ]; then
     close wire-mpi plain 5e-3
     train four 4 comm.verify_replicas=2
     close four plain 1e-5
+    # Where NCCL could sum by NVLS it does not, unless the user asks for it.
+    SIMT_NCCL_NVLS=1 train nvls 4
+    alike nvls four
+    check "no word of NVLS" eval '! grep -q NVLS nvls.log'
+    SIMT_NCCL_NVLS=1 NCCL_ALGO=NVLS train asked 4
+    check "one warning of NVLS" test "$(grep -c 'dtrain: warning: NCCL_ALGO .* NVLS' asked.log)" -eq 1
 fi
 unset SIMT_DEVICES
 
