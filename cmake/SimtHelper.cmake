@@ -1,45 +1,47 @@
 # dt_simt_kernels(TARGET SOURCES x.cu …): .cu files as C++ for the host execution model in tests/simt. No
 # contraction: a GPU contracts where it likes, the host then not at all. Kernels read memory through
-# vector types, so no strict aliasing either. A debug build is optimised a little: every thread of every
-# kernel runs on one core.
+# vector types, so no strict aliasing either.
 function(dt_simt_kernels target)
   cmake_parse_arguments(SIMT "" "" "SOURCES" ${ARGN})
   set_source_files_properties(
     ${SIMT_SOURCES}
     PROPERTIES LANGUAGE CXX
-               COMPILE_OPTIONS "-ffp-contract=off;-fno-strict-aliasing;-Wno-unknown-pragmas;$<$<CONFIG:Debug>:-O1>")
+               COMPILE_OPTIONS "-ffp-contract=off;-fno-strict-aliasing;-Wno-unknown-pragmas")
   target_sources(${target} PRIVATE ${SIMT_SOURCES})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/simt)
 endfunction()
 
-# dt_simt_test(NAME SOURCES … [KERNELS x.cu …] [TIMEOUT s]): a test of kernels on the host, over
-# tests/simt/simt_backend.h. KERNELS are its own, beside those of dtrain.
+# dt_simt_test(NAME SOURCES … [KERNELS x.cu …]): a test of kernels on the host, over
+# tests/simt/simt_backend.h. KERNELS are its own, which test the model itself. Sanitizers look at
+# addresses, which are the same in every order of threads: there dtrain's kernels run in one order.
 function(dt_simt_test name)
-  cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;KERNELS" ${ARGN})
-  dt_test(${name} LABEL simt TIMEOUT "${TEST_TIMEOUT}" SOURCES ${TEST_SOURCES} USES dt_simt)
+  cmake_parse_arguments(TEST "" "" "SOURCES;KERNELS" ${ARGN})
+  dt_test(${name} LABEL simt SOURCES ${TEST_SOURCES} USES dt_simt)
   if(TEST_KERNELS)
     dt_simt_kernels(${name} SOURCES ${TEST_KERNELS})
+  elseif(DTRAIN_SANITIZE)
+    target_compile_definitions(${name} PRIVATE SIMT_FIRST_ORDER_ONLY)
   endif()
 endfunction()
 
 # Where the libraries that stand in for cuBLASLt and NCCL are built.
 set(DT_SIMT_LIBRARIES ${PROJECT_BINARY_DIR}/tests/simt/cuda/libraries)
 
-# dt_simt_script_test(NAME SCRIPT … [TIMEOUT s] [ARGS …]): as dt_script_test, over the program
+# dt_simt_script_test(NAME SCRIPT … [ARGS …]): as dt_script_test, over the program
 # dtrain_simt, whose devices are simulated, with the libraries that stand in for cuBLASLt and NCCL.
 # Label simt.
 function(dt_simt_script_test name)
   if(DTRAIN_CUDA) # nothing is simulated in that build
     return()
   endif()
-  cmake_parse_arguments(TEST "" "SCRIPT;TIMEOUT" "ARGS" ${ARGN})
+  cmake_parse_arguments(TEST "" "SCRIPT" "ARGS" ${ARGN})
   set(scratch ${CMAKE_CURRENT_BINARY_DIR}/${name}.d)
   file(MAKE_DIRECTORY ${scratch})
   add_test(NAME ${name} COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/${TEST_SCRIPT}
                                 $<TARGET_FILE:dtrain_simt> ${TEST_ARGS}
            WORKING_DIRECTORY ${scratch})
   set_tests_properties(${name} PROPERTIES PROCESSORS 2)
-  dt_test_properties(${name} simt "${TEST_TIMEOUT}")
+  dt_test_properties(${name} simt)
   set_tests_properties(
     ${name} PROPERTIES ENVIRONMENT_MODIFICATION
                        "LD_LIBRARY_PATH=path_list_prepend:${DT_SIMT_LIBRARIES}")

@@ -58,17 +58,19 @@ static void set_bad(struct dt_ini *ini, const char *problem)
 static int64_t take_line(struct dt_ini *ini)
 {
     const char *begin = ini->text + ini->at;
-    const char *newline = memchr(begin, '\n', (size_t)(ini->size - ini->at));
-    int64_t length = newline ? newline - begin : ini->size - ini->at;
-    ini->at += length + (newline ? 1 : 0);
+    size_t length = (size_t)(ini->size - ini->at);
+    const char *newline = memchr(begin, '\n', length);
+    if (newline)
+        length = (size_t)(newline - begin);
+    ini->at += (int64_t)length + (newline ? 1 : 0);
     ini->line++;
     if (length > 0 && begin[length - 1] == '\r')
         length--;
     if (length > DT_CONFIG_LINE_MAX)
         return -1;
-    memcpy(ini->buffer, begin, (size_t)length);
+    memcpy(ini->buffer, begin, length);
     ini->buffer[length] = 0;
-    return length;
+    return (int64_t)length;
 }
 
 static bool has_control(struct dt_ini *ini, int64_t length)

@@ -21,7 +21,7 @@ endfunction()
 # order of threads.
 function(dt_race_test name)
   cmake_parse_arguments(TEST "" "" "SOURCES;KERNELS" ${ARGN})
-  dt_test(${name} LABEL simt TIMEOUT 300 SOURCES ${TEST_SOURCES} USES dt_simt_race)
+  dt_test(${name} LABEL simt SOURCES ${TEST_SOURCES} USES dt_simt_race)
   target_compile_definitions(${name} PRIVATE SIMT_FIRST_ORDER_ONLY)
   if(TEST_KERNELS)
     dt_race_kernels(${name}_kernels SOURCES ${TEST_KERNELS})
@@ -38,7 +38,6 @@ add_library(dt_simt_race STATIC ${race_model} race.cpp site.cpp simt_backend.c
 target_compile_definitions(
   dt_simt_race PRIVATE _GNU_SOURCE SIMT_RACES SIMT_REPOSITORY="${PROJECT_SOURCE_DIR}/")
 target_include_directories(dt_simt_race PRIVATE ${PROJECT_SOURCE_DIR}/tests)
-target_compile_options(dt_simt_race PRIVATE $<$<CONFIG:Debug>:-O1>)
 target_link_libraries(dt_simt_race PUBLIC dt_backend PRIVATE dt_warnings)
 
 dt_race_test(race_flat SOURCES test_flat.c)

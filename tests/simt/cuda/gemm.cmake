@@ -18,7 +18,7 @@ dt_gemm_test(simt_choose test_choose.c)
 set(no_library ${CMAKE_CURRENT_BINARY_DIR}/no_library)
 file(WRITE ${no_library}/libcublasLt.so.13 "")
 add_test(NAME simt_no_cublaslt COMMAND simt_gemm no_library)
-dt_test_properties(simt_no_cublaslt simt "")
+dt_test_properties(simt_no_cublaslt simt)
 set_tests_properties(simt_no_cublaslt PROPERTIES ENVIRONMENT_MODIFICATION
                                                  "LD_LIBRARY_PATH=path_list_prepend:${no_library}")
 

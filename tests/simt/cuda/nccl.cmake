@@ -18,7 +18,7 @@ target_compile_definitions(nccl_victim PRIVATE _GNU_SOURCE)
 target_link_libraries(nccl_victim PRIVATE dt_simt_nccl dt_cudart dt_comm dt_warnings)
 set_target_properties(nccl_victim PROPERTIES ENABLE_EXPORTS ON)
 add_dependencies(nccl_victim simt_nccl simt_cublaslt)
-dt_script_test(simt_nccl_faults LABEL simt SCRIPT nccl_faults.sh ARGS $<TARGET_FILE:nccl_victim> TIMEOUT 200)
+dt_script_test(simt_nccl_faults LABEL simt SCRIPT nccl_faults.sh ARGS $<TARGET_FILE:nccl_victim>)
 set_tests_properties(simt_nccl_faults PROPERTIES ENVIRONMENT_MODIFICATION
                                                  "LD_LIBRARY_PATH=path_list_prepend:${DT_SIMT_LIBRARIES}")
 
