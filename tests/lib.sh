@@ -75,6 +75,10 @@ same_bits() { # checkpoint A, checkpoint B
         cmp "$1/optimizer-00001-of-00001.safetensors" "$2/optimizer-00001-of-00001.safetensors"
 }
 
+seconds_since() { # file: since it was last written
+    echo $(($(date +%s) - $(stat -c %Y "$1")))
+}
+
 # A job that a test meddles with.
 steps_done() { # run: the last step in its metrics
     train_lines "runs/$1/metrics.jsonl" 2>/dev/null | tail -n 1 | cut -d' ' -f1

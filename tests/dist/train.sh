@@ -35,7 +35,7 @@ check "bf16 on the wire trains alike" same_losses runs/wire/metrics.jsonl runs/o
 
 # The console: a live line on a terminal, behind mpirun too, or where it is asked for; else plain lines.
 live=$(printf '\r\033[K')step
-if command -v script >/dev/null; then
+if script -qec true /dev/null >/dev/null 2>&1; then # there are terminals here
     script -qec "${local_mpirun[*]} -np 2 $(printf %q "$dtrain") small.ini run.name=console" terminal.txt >/dev/null 2>&1
     check "a live line on a terminal behind mpirun" grep -qF "$live 12/12" terminal.txt
     script -qec "${local_mpirun[*]} -np 2 $(printf %q "$dtrain") small.ini run.name=plain log.console=plain" plain.txt \

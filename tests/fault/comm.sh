@@ -14,12 +14,14 @@ last_line() {
 }
 
 fate() { # expected exit code, expected last line (a pattern of grep -E), arguments of the victim
-    local want=$1 pattern=$2 start=$SECONDS code
+    local want=$1 pattern=$2 code took
     shift 2
+    rm -f fate
     timeout 60 mpirun --oversubscribe --bind-to none -np 4 "$victim" "$@" >out 2>err
     code=$?
+    took=$(seconds_since fate)
     check "$*: exit code $code, not $want" test "$code" -eq "$want"
-    check "$*: took $((SECONDS - start)) s" test $((SECONDS - start)) -le 10
+    check "$*: took $took s from there to the end" test "$took" -le 10
     check "$*: last line '$(last_line)' is not '$pattern'" grep -qE "$pattern" <<<"$(last_line)"
     check "$*: $(grep -ac '^dtrain: error' err) ranks spoke" test \
         "$(grep -ac '^dtrain: error' err)" -eq "$([ -n "$pattern" ] && [ "$pattern" != '^$' ] && echo 1 || echo 0)"

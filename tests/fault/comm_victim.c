@@ -23,6 +23,7 @@ static void on_signal(int number)
 static dt_status meet(const char *fate)
 {
     pass(0.3); // for its heartbeat to say where it is
+    mark_fate();
     if (strcmp(fate, "kill") == 0)
         raise(SIGKILL);
     if (strcmp(fate, "stop") == 0)
@@ -47,6 +48,7 @@ static dt_status stop_within(float *x, bool mine)
     DT_TRY(dt_allreduce_begin(comm, x, ELEMENTS, DT_F32, DT_SUM, &request));
     if (mine) {
         pass(0.3); // for its heartbeat
+        mark_fate();
         raise(SIGSTOP);
     }
     return dt_wait(comm, request);
@@ -72,6 +74,7 @@ static dt_status step(int64_t number, const char *fate, int victim)
 static dt_status train(const char *fate, int victim)
 {
     dt_status status = DT_OK;
+    mark_fate(); // of what fails before its step
     if (strcmp(fate, "agree") == 0 && comm->info.rank == victim)
         status = DT_FAIL(DT_USER, "give another shard", "the shard is broken");
     DT_TRY(dt_agree(comm, status));

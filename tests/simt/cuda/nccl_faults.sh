@@ -10,10 +10,11 @@ host=$(uname -n)
 
 run() { # name, ranks, arguments of the victim …
     name=$1
-    local n=$2 start=$SECONDS
+    local n=$2
     shift 2
-    SIMT_DEVICES=$n timeout 60 "${local_mpirun[@]}" -np "$n" "$victim" "$@" >$name.log 2>&1
-    code=$? took=$((SECONDS - start))
+    mkdir "$name"
+    SIMT_DEVICES=$n timeout 60 "${local_mpirun[@]}" --wdir "$PWD/$name" -np "$n" "$victim" "$@" >$name.log 2>&1
+    code=$? took=$(seconds_since $name/fate)
 }
 last_words() { # the hint of an error stands in lines of its own below it
     sed -n '/^dtrain: error/,/^[^ ]/{/^dtrain: error/p;/^  /p}' $name.log
@@ -21,7 +22,7 @@ last_words() { # the hint of an error stands in lines of its own below it
 last_line() {
     grep -a '^dtrain: ' $name.log | tail -n 1
 }
-ends() { # exit code, most seconds, pattern of the last line, pattern of the last words
+ends() { # exit code, most seconds from the fault to the end, pattern of the last line, pattern of the last words
     check "$name: exit code $code, not $1" test $code -eq "$1"
     check "$name: took $took s" test $took -le "$2"
     check "$name: last line '$(last_line)' is not '$3'" grep -qE "^dtrain: error: .*$3" <<<"$(last_line)"

@@ -33,12 +33,14 @@ static dt_status meet(const char *fate, bool mine, struct dt_graph *graph)
     if (strcmp(fate, "kill-within") == 0) {
         DT_TRY(launch(graph));
         pass(0.5); // for its heartbeat, and for the devices to come there
+        mark_fate();
         if (mine)
             raise(SIGKILL);
         return DT_OK;
     }
     if (mine)
         pass(0.5);
+    mark_fate();
     if (mine && strcmp(fate, "kill") == 0)
         raise(SIGKILL);
     if (mine && strcmp(fate, "stop") == 0)
@@ -79,6 +81,7 @@ static dt_status train(const char *fate, int rank)
     DT_TRY(dt_backend_open("cuda", comm->info.local_rank, 1, &backend));
     DT_TRY(backend.table->stream_create(backend.device, &stream));
     DT_TRY(backend.table->alloc(backend.device, bytes, &memory));
+    mark_fate(); // of what fails while NCCL opens
     if (comm->info.rank == rank && strcmp(fate, "kill-opening") == 0)
         raise(SIGKILL);
     DT_TRY(dt_nccl_table.open(&(struct dt_device_comm_config){.comm = comm,
