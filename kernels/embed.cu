@@ -5,12 +5,19 @@
 //
 // Backward: rows are sorted by token, then a block adds one token's rows in their order: no
 // atomics. The sort is a stable counting sort, eight bits of the token a pass (two passes up to
-// 65,536 tokens): a thread owns RUN neighbouring rows and its own counters, so that no two threads
-// count in one place; the counters become places by prefix sums, digit by digit and in each by
-// thread; the threads then place their rows in order. Bytes of the sums: dout once, the gradient
-// once (twice with accumulate), 4 each; the sort moves 16 bytes a row and pass and is far below
-// that. A token in a large share of the rows is added by one block alone, eight rows in flight at a
-// time.
+// 65,536 tokens): a thread owns SORT_RUN neighbouring rows and its own counters, so that no two
+// threads count in one place; the counters become places by prefix sums, digit by digit and in each
+// by thread; the threads then place their rows in order. A binary search then finds each token's
+// first place, whatever the tokens are. Bytes of the sums: dout once, the gradient once (twice with
+// accumulate), 4 each; the sort moves 16 bytes a row and pass and is far below that.
+//
+// A token of more than DT_EMBED_RUN rows is cut into runs of so many; each run has its own blocks,
+// which leave its sum in the workspace, and the token's block adds these: 4 / 128 bytes an element
+// written and read again. Latency bounds a frequent token: a block has eight rows in flight, and a
+// turn of eight takes about 0.7 us. One block alone takes 200 turns or 140 us for a token in 5 % of
+// 32,768 rows, and 4,096 turns or 2.9 ms for a batch of one token, beside 60 us for the bytes of
+// all others (V = 50,280, 768 columns, 4.3 TB/s). In runs of 128 it is 16 turns and then one for
+// each eight runs: 18 turns or 13 us, and 48 turns or 34 us.
 #include "kernels/device.cuh"
 
 enum {
@@ -18,9 +25,13 @@ enum {
     WIDE = 8,
     DIGITS = 256,
     DIGIT_BITS = 8,
-    RUN = 64, // rows of a sorting thread
+    SORT_RUN = 64, // rows of a sorting thread
     THREADS = 128,
     COLUMNS = 4, // of a thread that adds rows, at a time
+    AHEAD = 8,   // rows that are loaded before the first is added …
+    HELD = 8,    // … where the compiler is told how many blocks of them a multiprocessor holds:
+                 // else it saves registers and loads two at a time
+    KINDS = 2,   // of runs that begin in one slot: the first of a token, and others
 };
 
 template <int N, class T>
@@ -79,6 +90,7 @@ struct sort {
     uint32_t *count; // [DIGITS, sorters]: rows of a digit in a thread's run, then their first place
     uint32_t *totals; // [DIGITS]
     uint32_t *start;  // [vocab + 1]: the first place of each token
+    float *sums;      // [slots, KINDS, width]: of runs
 };
 
 DT_DEVICE uint32_t digit_of(uint32_t token, int shift)
@@ -94,19 +106,20 @@ __global__ static void __launch_bounds__(DT_WARP)
     int64_t sorter = dt_thread_index();
     for (int d = 0; d < DIGITS; d++)
         count[d][threadIdx.x] = 0;
-    for (int64_t i = sorter * RUN; i < dt_least((sorter + 1) * RUN, s.rows); i++)
+    for (int64_t i = sorter * SORT_RUN; i < dt_least((sorter + 1) * SORT_RUN, s.rows); i++)
         count[digit_of(token[i], shift)][threadIdx.x]++;
     for (int d = 0; d < DIGITS; d++)
         s.count[d * s.sorters + sorter] = count[d][threadIdx.x];
 }
 
-__global__ static void __launch_bounds__(DIGITS) total_kernel(struct sort s)
+// A warp a digit.
+__global__ static void __launch_bounds__(DT_WARP) total_kernel(struct sort s)
 {
     const uint32_t *count = s.count + blockIdx.x * s.sorters;
     uint32_t sum = 0;
-    for (int64_t i = threadIdx.x; i < s.sorters; i += DIGITS)
+    for (int64_t i = threadIdx.x; i < s.sorters; i += DT_WARP)
         sum += count[i];
-    sum = dt_block_sum<DIGITS>(sum);
+    sum = dt_warp_sum(sum);
     if (threadIdx.x == 0)
         s.totals[blockIdx.x] = sum;
 }
@@ -155,38 +168,47 @@ __global__ static void __launch_bounds__(DT_WARP)
     int64_t sorter = dt_thread_index();
     for (int d = 0; d < DIGITS; d++)
         place[d][threadIdx.x] = s.count[d * s.sorters + sorter];
-    for (int64_t i = sorter * RUN; i < dt_least((sorter + 1) * RUN, s.rows); i++) {
+    for (int64_t i = sorter * SORT_RUN; i < dt_least((sorter + 1) * SORT_RUN, s.rows); i++) {
         uint32_t to = place[digit_of(token[i], shift)][threadIdx.x]++;
         s.next.token[to] = token[i];
         s.next.row[to] = row ? row[i] : (uint32_t)i;
     }
 }
 
-// A thread a place, and one past the last: the tokens up to its own that no earlier place has start
-// here.
+// A thread a token, and one past the last: its first place is how many rows have a smaller token.
 __global__ static void __launch_bounds__(THREADS) start_kernel(struct sort s, int64_t vocab)
 {
-    int64_t place = dt_thread_index();
-    if (place > s.rows)
+    int64_t v = dt_thread_index(), low = 0, high = s.rows;
+    if (v > vocab)
         return;
-    int64_t first = place > 0 ? (int64_t)s.now.token[place - 1] + 1 : 0;
-    int64_t last = place < s.rows ? (int64_t)s.now.token[place] : vocab;
-    for (int64_t v = first; v <= last; v++)
-        s.start[v] = (uint32_t)place;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if ((int64_t)s.now.token[middle] < v)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    s.start[v] = (uint32_t)low;
 }
 
 static int64_t sorters_of(int64_t rows)
 {
-    return dt_div_up(dt_div_up(rows, RUN), DT_WARP) * DT_WARP;
+    return dt_div_up(dt_div_up(rows, SORT_RUN), DT_WARP) * DT_WARP;
+}
+
+// A slot is DT_EMBED_RUN neighbouring places.
+static int64_t slots_of(int64_t rows)
+{
+    return dt_div_up(rows, DT_EMBED_RUN);
 }
 
 static struct sort sort_in(const struct dt_embed_backward_args *args)
 {
     struct sort s;
-    uint32_t *words = (uint32_t *)args->workspace;
     s.rows = args->rows;
     s.sorters = sorters_of(args->rows);
-    s.now.token = words;
+    s.sums = (float *)args->workspace; // first: for aligned accesses
+    s.now.token = (uint32_t *)s.sums + slots_of(args->rows) * KINDS * args->width;
     s.now.row = s.now.token + s.rows;
     s.next.token = s.now.row + s.rows;
     s.next.row = s.next.token + s.rows;
@@ -203,7 +225,7 @@ static struct sort sort_rows(const struct dt_embed_backward_args *args, dt_strea
     const uint32_t *token = (const uint32_t *)args->ids, *row = nullptr;
     for (int shift = 0; shift == 0 || (args->vocab - 1) >> shift > 0; shift += DIGIT_BITS) {
         DT_LAUNCH((count_kernel), warps, DT_WARP, 0, stream, s, token, shift);
-        DT_LAUNCH((total_kernel), DIGITS, DIGITS, 0, stream, s);
+        DT_LAUNCH((total_kernel), DIGITS, DT_WARP, 0, stream, s);
         DT_LAUNCH((place_kernel), DIGITS, DIGITS, 0, stream, s);
         DT_LAUNCH((move_kernel), warps, DT_WARP, 0, stream, s, token, row, shift);
         struct order done = s.next;
@@ -212,33 +234,136 @@ static struct sort sort_rows(const struct dt_embed_backward_args *args, dt_strea
         token = done.token;
         row = done.row;
     }
-    DT_LAUNCH((start_kernel), dt_blocks(s.rows + 1, THREADS), THREADS, 0, stream, s, args->vocab);
+    DT_LAUNCH((start_kernel), dt_blocks(args->vocab + 1, THREADS), THREADS, 0, stream, s,
+              args->vocab);
     return s;
 }
 
-// ---- the sums: a block a token
+// ---- the sums: a block a token, and blocks for the runs of frequent tokens
+
+template <int N> DT_DEVICE void add_to(float (&sum)[N], const float (&x)[N])
+{
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        sum[k] += x[k];
+}
+
+// sum += the rows at `places` … + ROWS in their order, N columns from i on; all are loaded first.
+template <int ROWS, int N>
+DT_DEVICE void add_turn(const uint32_t *places, const float *dout, int64_t width, int64_t i,
+                        float (&sum)[N])
+{
+    uint32_t row[ROWS];
+    float d[ROWS][N];
+#pragma unroll
+    for (int j = 0; j < ROWS; j++)
+        row[j] = places[j];
+#pragma unroll
+    for (int j = 0; j < ROWS; j++)
+        dt_load<N>(dout + (int64_t)row[j] * width + i, d[j]);
+#pragma unroll
+    for (int j = 0; j < ROWS; j++)
+        add_to<N>(sum, d[j]);
+}
+
+// sum += the rows at places `from` … `end` in their order.
+template <int N>
+DT_DEVICE void add_rows(const struct sort *s, int64_t from, int64_t end, const float *dout,
+                        int64_t width, int64_t i, float (&sum)[N])
+{
+    const uint32_t *p = s->now.row + from;
+    int left = (int)(end - from);
+    for (; left >= AHEAD; left -= AHEAD, p += AHEAD)
+        add_turn<AHEAD, N>(p, dout, width, i, sum);
+    if (left & 4)
+        add_turn<4, N>(p, dout, width, i, sum);
+    if (left & 2)
+        add_turn<2, N>(p + (left & 4), dout, width, i, sum);
+    if (left & 1)
+        add_turn<1, N>(p + (left & 6), dout, width, i, sum);
+}
+
+// Where the sum of the run that begins at `place` lies, for a token whose rows begin at `first`. In
+// a slot at most one run begins of those that are a token's first, as such a token fills more than
+// a slot, and at most one of the others, as each has a whole run before it.
+DT_DEVICE float *sum_of_run(const struct sort *s, int64_t first, int64_t place, int64_t width)
+{
+    return s->sums + (place / DT_EMBED_RUN * KINDS + (place > first)) * width;
+}
+
+// sum += the sums of the runs of a token with rows at `first` … `end`, in their order. Past the
+// last it adds 0: that changes no bit, as a sum that began at 0 is never -0.
+template <int N>
+DT_DEVICE void add_runs(const struct sort *s, int64_t first, int64_t end, int64_t width, int64_t i,
+                        float (&sum)[N])
+{
+    for (int64_t place = first; place < end; place += AHEAD * DT_EMBED_RUN) {
+        float run[AHEAD][N] = {};
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            int64_t p = place + j * DT_EMBED_RUN;
+            if (p < end)
+                dt_load<N>(sum_of_run(s, first, p, width) + i, run[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            add_to<N>(sum, run[j]);
+    }
+}
+
+// A block a slot, a kind, and THREADS * N columns: adds the run of that kind that begins in the
+// slot. If there is one, its token has the first place after the slot (a first run) or the slot's
+// first place (another).
+template <int N>
+__global__ static void __launch_bounds__(THREADS, HELD)
+    run_kernel(struct sort s, int64_t width, const float *dout)
+{
+    int64_t slot = (int64_t)blockIdx.x * DT_EMBED_RUN, next = slot + DT_EMBED_RUN;
+    int64_t i = ((int64_t)blockIdx.z * THREADS + threadIdx.x) * N;
+    bool later = blockIdx.y == 1;
+    if (i >= width || (!later && next >= s.rows))
+        return;
+    uint32_t token = s.now.token[later ? slot : next];
+    int64_t first = s.start[token], end = s.start[token + 1], place = first;
+    if (later)
+        place += dt_div_up(slot - first, DT_EMBED_RUN) * DT_EMBED_RUN;
+    if (place < slot || place >= dt_least(next, end) || (place > first) != later)
+        return;
+    float sum[N] = {};
+    add_rows<N>(&s, place, dt_least(place + DT_EMBED_RUN, end), dout, width, i, sum);
+    dt_store<N>(sum_of_run(&s, first, place, width) + i, sum);
+}
 
 template <int N>
-__global__ static void __launch_bounds__(THREADS)
+__global__ static void __launch_bounds__(THREADS, HELD)
     add_kernel(struct sort s, int64_t width, const float *dout, float *dtable, bool accumulate)
 {
-    int64_t v = blockIdx.x, from = s.start[v], end = s.start[v + 1];
-    if (from == end && accumulate)
+    int64_t v = blockIdx.x, first = s.start[v], end = s.start[v + 1];
+    if (first == end && accumulate)
         return;
-    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N) {
-        float sum[N] = {};
+    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += blockDim.x * N) {
+        float sum[N] = {}, old[N] = {};
         if (accumulate)
-            dt_load<N>(dtable + v * width + i, sum);
-#pragma unroll 8
-        for (int64_t p = from; p < end; p++) {
-            float d[N];
-            dt_load<N>(dout + (int64_t)s.now.row[p] * width + i, d);
-#pragma unroll
-            for (int k = 0; k < N; k++)
-                sum[k] += d[k];
-        }
+            dt_load<N>(dtable + v * width + i, old);
+        if (end - first <= DT_EMBED_RUN)
+            add_rows<N>(&s, first, end, dout, width, i, sum);
+        else
+            add_runs<N>(&s, first, end, width, i, sum);
+        add_to<N>(sum, old);
         dt_store<N>(dtable + v * width + i, sum);
     }
+}
+
+template <int N>
+static void add_tokens(const struct dt_embed_backward_args *a, struct sort s, dt_stream *stream)
+{
+    unsigned slots = dt_blocks(a->rows, DT_EMBED_RUN), parts = dt_blocks(a->width, THREADS * N);
+    if (a->rows > DT_EMBED_RUN) // no run of one that has no second
+        DT_LAUNCH((run_kernel<N>), dim3(slots, KINDS, parts), THREADS, 0, stream, s, a->width,
+                  a->dout);
+    unsigned threads = (unsigned)dt_least(THREADS, dt_div_up(a->width, DT_WARP * N) * DT_WARP);
+    DT_LAUNCH((add_kernel<N>), dt_blocks(a->vocab, 1), threads, 0, stream, s, a->width, a->dout,
+              a->dtable, a->accumulate);
 }
 
 dt_status embed_backward_cuda(struct dt_device *device, const struct dt_embed_backward_args *args,
@@ -246,14 +371,11 @@ dt_status embed_backward_cuda(struct dt_device *device, const struct dt_embed_ba
 {
     (void)device;
     struct sort s = sort_rows(args, stream);
-    unsigned blocks = dt_blocks(args->vocab, 1);
     if (args->width % COLUMNS == 0 && dt_aligned<COLUMNS>(args->dout) &&
-        dt_aligned<COLUMNS>(args->dtable))
-        DT_LAUNCH((add_kernel<COLUMNS>), blocks, THREADS, 0, stream, s, args->width, args->dout,
-                  args->dtable, args->accumulate);
+        dt_aligned<COLUMNS>(args->dtable) && dt_aligned<COLUMNS>(s.sums))
+        add_tokens<COLUMNS>(args, s, stream);
     else
-        DT_LAUNCH((add_kernel<1>), blocks, THREADS, 0, stream, s, args->width, args->dout,
-                  args->dtable, args->accumulate);
+        add_tokens<1>(args, s, stream);
     return DT_LAUNCHED("embed_backward");
 }
 
@@ -261,6 +383,7 @@ int64_t embed_backward_cuda_workspace(struct dt_device *device,
                                       const struct dt_embed_backward_args *args)
 {
     (void)device;
-    int64_t words = 4 * args->rows + DIGITS * sorters_of(args->rows) + DIGITS + args->vocab + 1;
+    int64_t words = slots_of(args->rows) * KINDS * args->width + 4 * args->rows +
+                    DIGITS * sorters_of(args->rows) + DIGITS + args->vocab + 1;
     return words * (int64_t)sizeof(uint32_t);
 }

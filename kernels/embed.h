@@ -1,13 +1,19 @@
 // Token embedding, the stem.
 //   forward:  out[r, :] = table[ids[r], :]          as fp32: it opens the residual stream
-//   backward: dtable[v, :] (+)= Σ_{r: ids[r] = v} dout[r, :]      in order of r, no atomics
-// ids are in [0, vocab): the loader has checked them.
+//   backward: dtable[v, :] (+)= Σ_{r: ids[r] = v} dout[r, :]
+// A token's rows are added in order of r in runs of DT_EMBED_RUN, then the runs' sums in their
+// order, then, with accumulate, what dtable held: the result for a token depends on that token's
+// rows alone. ids are in [0, vocab): the loader has checked them.
 #pragma once
 
 #include "base/dtype.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+// A token that fills a batch is added by as many threads as it has runs. Run sums and sums of runs
+// are about as long where a token has 16,384 rows.
+enum { DT_EMBED_RUN = 128 };
 
 struct dt_embed_forward_args {
     int64_t rows, width, vocab;
@@ -23,6 +29,6 @@ struct dt_embed_backward_args {
     const float *dout;  // [rows, width] fp32, in
     float *dtable;      // [vocab, width] fp32, = (0 where no row has the token), accumulate: +=
     bool accumulate;
-    void *workspace; // ids sorted by token, stable
+    void *workspace; // ids sorted by token, stable; sums of runs
     int64_t workspace_bytes;
 };

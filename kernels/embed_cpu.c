@@ -1,5 +1,5 @@
 // Token embedding on the CPU. Backward sorts the rows by token (counting sort, stable), then every
-// (token, block of columns) is one thread's: it adds that token's rows in their order.
+// (token, block of columns) is one thread's: it adds that token's rows in their order, run by run.
 #include "kernels/cpu.h"
 #include "kernels/simd.h"
 #include "kernels/storage_cpu.h"
@@ -64,13 +64,11 @@ static struct sorted sort_rows(const struct dt_embed_backward_args *args)
     return s;
 }
 
-// sum[0 … columns) = or += the rows order[0 … n) of dout, columns from `first`.
-DT_CLONES static void add_rows(float *out, const float *dout, int64_t width, const int64_t *order,
-                               int64_t n, int64_t columns, bool accumulate)
+// sum[0 … columns) = Σ of the rows order[0 … n) of dout; the rest is zero.
+static inline void add_run(float *sum, const float *dout, int64_t width, const int64_t *order,
+                           int64_t n, int64_t columns)
 {
-    float sum[COLUMNS] = {0};
-    if (accumulate)
-        memcpy(sum, out, (size_t)columns * sizeof *sum);
+    memset(sum, 0, COLUMNS * sizeof *sum);
     if (columns == COLUMNS) {
         for (int64_t r = 0; r < n; r++)
             for (int64_t i = 0; i < COLUMNS; i++)
@@ -80,7 +78,20 @@ DT_CLONES static void add_rows(float *out, const float *dout, int64_t width, con
             for (int64_t i = 0; i < columns; i++)
                 sum[i] += dout[order[r] * width + i];
     }
-    memcpy(out, sum, (size_t)columns * sizeof *sum);
+}
+
+// out[0 … columns) = or += the rows order[0 … n) of dout, run by run.
+DT_CLONES static void add_rows(float *out, const float *dout, int64_t width, const int64_t *order,
+                               int64_t n, int64_t columns, bool accumulate)
+{
+    float sum[COLUMNS] = {0}, run[COLUMNS];
+    for (int64_t from = 0; from < n; from += DT_EMBED_RUN) {
+        add_run(run, dout, width, order + from, dt_min_i64(n - from, DT_EMBED_RUN), columns);
+        for (int64_t i = 0; i < COLUMNS; i++)
+            sum[i] += run[i];
+    }
+    for (int64_t i = 0; i < columns; i++)
+        out[i] = accumulate ? out[i] + sum[i] : sum[i];
 }
 
 dt_status embed_backward_cpu(struct dt_device *device, const struct dt_embed_backward_args *args,

@@ -135,7 +135,7 @@ static int32_t *make_ids(int64_t rows, int64_t vocab)
     return ids;
 }
 
-// Forward copies, and both add a token's rows in their order: the same bits.
+// Forward copies, and both add a token's rows in the same runs: the same bits.
 static void compare_embed(struct parity *p, const struct parity_sizes *s)
 {
     int64_t rows = s->batch * s->length, d = s->d_model, V = s->vocab;
