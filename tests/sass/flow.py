@@ -157,3 +157,10 @@ def find_loops(blocks):
                 loop.parent = outer
                 break
     return found
+
+
+def whole(blocks):
+    """A kernel from its entry to its end, as if it were a loop that runs once."""
+    loop = Loop(0)
+    loop.blocks = set(depth_first(len(blocks), lambda b: blocks[b].successors(), 0))
+    return loop

@@ -6,12 +6,15 @@ ways runs: rules.py again. Without a rule, what can be skipped runs, and of two 
 is counted and reported as undecided: a number may be too high, never too low.
 """
 
+import operator
 import os
 import re
 
 import flow
 import rules
 
+RELATIONS = {"NE": operator.ne, "EQ": operator.eq, "LT": operator.lt, "LE": operator.le,
+             "GT": operator.gt, "GE": operator.ge}
 MEMORY = re.compile(r"(LD|ST|RED|ATOM|UBLKCP|UTMA)")
 
 
@@ -20,6 +23,7 @@ class Rules:
 
     def __init__(self, kernel, sources):
         self.decisions = [rule for rule in rules.DECISIONS if re.search(rule[0], kernel)]
+        self.absent = [rule for rule in rules.ABSENT if re.search(rule[0], kernel)]
         self.loops = [rule for rule in rules.LOOPS if re.search(rule[0], kernel)]
         self.sources = sources
 
@@ -45,6 +49,13 @@ class Rules:
                     best = (depth, rule)
         return best and best[1]
 
+    def access(self, code):
+        """The rule for an access that a region has and that does not happen, or None."""
+        for rule in self.absent:
+            if any(MEMORY.match(one.opcode) and self.level(one, rule[1]) is not None for one in code):
+                return rule
+        return None
+
     def trips(self, one):
         for rule in self.loops:
             if self.level(one, rule[1]) is not None:
@@ -56,82 +67,83 @@ def body(function, blocks, b):
     return function.code[blocks[b].first:blocks[b].last]
 
 
-def counted_trips(function, blocks, loop):
-    """Trips of a loop that counts a register by a constant from a constant to a constant, or None."""
-    code = function.code
-    if len(loop.latches) != 1:
-        return None
-    latch = blocks[next(iter(loop.latches))]
-    branch = code[latch.last - 1]
-    if not branch.guard or not branch.opcode.startswith("BRA"):
-        return None
-    predicate = branch.guard.lstrip("!")
-    ahead = range(latch.last - 2, latch.first - 1, -1)
-    for i in ahead:
-        fields = [o.strip() for o in code[i].operands.split(",")]
-        if fields and predicate in fields[:2]:
-            break
-    else:
-        return None
-    if code[i].opcode.startswith("PLOP3"):
-        inner = [f for f in fields[2:] if re.match(r"U?P\d", f)]
-        for i in range(i - 1, latch.first - 1, -1):
-            fields = [o.strip() for o in code[i].operands.split(",")]
-            if inner and fields and inner[0] in fields[:2]:
-                break
-        else:
-            return None
-    if "ISETP" not in code[i].opcode or ".EX" in code[i].opcode:
-        return None
-    relation = code[i].opcode.split(".")[1]
-    register, limit = fields[2].replace(".reuse", ""), number(fields[3])
-    if limit is None:
-        return None
-    step = start = None
-    compared_after = None
-    for b in sorted(loop.blocks):
-        for k in range(blocks[b].first, blocks[b].last):
-            one = code[k]
-            fields = [o.strip().replace(".reuse", "") for o in one.operands.split(",")]
-            if fields[0] == register:
-                if not re.match(r"U?IADD|VIADD", one.opcode) or register not in fields[1:]:
-                    return None
-                amount = [number(f) for f in fields[1:] if number(f)]
-                if len(amount) != 1 or step is not None:
-                    return None
-                step, compared_after = amount[0], k < i
-    for k in range(blocks[loop.head].first - 1, -1, -1):
-        one = code[k]
-        fields = [o.strip() for o in one.operands.split(",")]
-        if fields[0] == register and re.match(r"U?MOV|HFMA2|CS2R|IMAD.MOV", one.opcode):
-            values = [number(f) for f in fields[1:] if number(f) is not None]
-            zero = all(f.startswith(("RZ", "-RZ", "URZ", "SRZ", "0")) for f in fields[1:])
-            start = 0 if zero else values[-1] if one.opcode.startswith(("MOV", "UMOV")) and values \
-                else None
-            break
-        if fields[0] == register:
-            break
-    if step is None or start is None:
-        return None
-    value, trips = start, 0
-    while trips < 10000:
-        trips += 1
-        before, value = value, value + step
-        seen = value if compared_after else before
-        going = {"NE": seen != limit, "LT": seen < limit, "GE": seen >= limit, "GT": seen > limit,
-                 "LE": seen <= limit, "EQ": seen == limit}.get(relation)
-        if going is None:
-            return None
-        if branch.guard.startswith("!"):
-            going = not going
-        if not going:
-            return trips
-    return None
+def fields(one):
+    return [field.strip().replace(".reuse", "") for field in one.operands.split(",")]
 
 
 def number(text):
-    found = re.fullmatch(r"-?(0x[0-9a-f]+|\d+)", text.replace(".reuse", ""))
-    return int(text.replace(".reuse", ""), 0) if found else None
+    """Of an operand: a constant, as a signed number of 32 bits, or None."""
+    if re.fullmatch(r"-?U?S?RZ", text):
+        return 0
+    if not re.fullmatch(r"-?(0x[0-9a-f]+|\d+)", text):
+        return None
+    value = int(text, 0)
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def writer(code, register, first, last):
+    """The last instruction in [first, last) that writes a register, or None."""
+    for i in range(last - 1, first - 1, -1):
+        if register in fields(code[i])[:2 if register[-2:-1] == "P" else 1]:
+            return i
+    return None
+
+
+class Counter:
+    """A register that a loop counts by a constant, and the comparison that ends the loop."""
+
+    def __init__(self, function, blocks, loop):
+        self.code = function.code
+        self.first = min(blocks[b].first for b in loop.blocks)
+        self.last = blocks[max(loop.latches)].last
+        self.inside = [i for b in loop.blocks for i in range(blocks[b].first, blocks[b].last)]
+        self.head = blocks[loop.head].first
+
+    def trips(self):
+        """None: not such a loop."""
+        branch = self.code[self.last - 1]
+        if not branch.guard or not branch.opcode.startswith("BRA"):
+            return None
+        compare = writer(self.code, branch.guard.lstrip("!"), self.first, self.last - 1)
+        if compare is not None and self.code[compare].opcode.startswith("PLOP3"):
+            uniform = re.search(r"UP\d", self.code[compare].operands)
+            compare = uniform and writer(self.code, uniform.group(), self.first, compare)
+        if compare is None or not re.match(r"U?ISETP\.\w+(\.U32)?\.AND$", self.code[compare].opcode):
+            return None
+        _, _, register, limit, _ = fields(self.code[compare])
+        step, start = self.step(register), self.start(register)
+        if step is None or start is None or number(limit) is None:
+            return None
+        relation = self.code[compare].opcode.split(".")[1]
+        return self.count(start, step[1], relation, number(limit), step[0] < compare,
+                          branch.guard.startswith("!"))
+
+    def step(self, register):
+        """(its place, how much is added)"""
+        writes = [i for i in self.inside if fields(self.code[i])[0] == register]
+        if len(writes) != 1 or not re.match(r"U?IADD3|V?IADD", self.code[writes[0]].opcode):
+            return None
+        terms = fields(self.code[writes[0]])[1:]
+        amounts = [number(term) for term in terms if number(term)]
+        return (writes[0], amounts[0]) if register in terms and len(amounts) == 1 else None
+
+    def start(self, register):
+        at = writer(self.code, register, 0, self.head)
+        if at is None or not re.match(r"U?MOV|IMAD\.MOV|HFMA2|CS2R", self.code[at].opcode):
+            return None
+        values = [number(field) for field in fields(self.code[at])[1:]]
+        return None if None in values else values[-1]
+
+    @staticmethod
+    def count(value, step, relation, limit, stepped, leaves):
+        if relation not in RELATIONS:
+            return None
+        for trips in range(1, 10000):
+            seen = value + step if stepped else value
+            value += step
+            if RELATIONS[relation](seen, limit) == leaves:
+                return trips
+        return None
 
 
 class Frequencies:
@@ -142,10 +154,11 @@ class Frequencies:
         self.main = main
         self.inner = [l for l in loops if l.blocks < main.blocks]
         self.heads = {l.head: l for l in self.inner}
-        self.notes, self.undecided = [], []
+        self.notes, self.open = [], []
         self.of = {}
         self.find_trips()
         self.spread()
+        self.undecided = [text for b, text in self.open if self.of[b] > 0]
 
     def loop_of(self, b):
         around = [l for l in self.inner if b in l.blocks]
@@ -162,13 +175,13 @@ class Frequencies:
             latch = self.blocks[max(loop.latches)]
             code = self.function.code
             rule = self.rules.trips(code[latch.last - 1])
-            loop.trips = counted_trips(self.function, self.blocks, loop)
+            loop.trips = Counter(self.function, self.blocks, loop).trips()
             reason = "counted"
             if rule and loop.trips is None:
                 loop.trips, reason = rule[2], rule[3]
             if loop.trips is None:
                 loop.trips, reason = 1, "unknown"
-                self.undecided.append("loop at %s" % self.where(code[latch.last - 1]))
+                self.open.append((loop.head, "loop at %s" % self.where(code[latch.last - 1])))
             self.notes.append("loop %s: %g trips (%s)"
                               % (self.where(code[latch.last - 1]), loop.trips, reason))
 
@@ -227,9 +240,8 @@ class Frequencies:
     def stated(self, code):
         """(share, why) of a region that a rule decides, or None."""
         straight = not any(one.opcode.startswith("BRA") and one.guard for one in code)
-        if straight and any(one.opcode.startswith("CALL") and "_div_" in one.operands
-                            for one in code):
-            return 0.0, "a division of 32 bits does"
+        if straight and any(one.opcode.startswith("CALL") for one in code):
+            return 0.0, "a subroutine is the slow way: 64-bit divisions, denormal numbers"
         rule = self.rules.decide(code) if code else None
         return rule and rule[2:]
 
@@ -238,19 +250,23 @@ class Frequencies:
         codes = {s: self.code_of(only[s]) for s in only}
         stated = {s: self.stated(codes[s]) for s in only}
         a, c = stated[first], stated[second]
+        absent = {s: codes[s] and self.rules.access(codes[s]) for s in only}
         if a or c:
             if a and c:
                 share = a[0] / (a[0] + c[0]) if a[0] + c[0] else 0.5
             else:
                 share = a[0] if a else 1.0 - c[0]
             reason = (a if a and (not c or a[0] < c[0]) else c)[1]
+        elif codes[first] and codes[second] and bool(absent[first]) != bool(absent[second]):
+            share = 0.0 if absent[first] else 1.0
+            reason = (absent[first] or absent[second])[2]
         elif not codes[first] or not codes[second]:
             share = 1.0 if codes[first] else 0.0
             reason = "what can be skipped runs"
         else:
             share = 1.0 if len(codes[first]) >= len(codes[second]) else 0.0
             reason = "dearer of %d and %d" % (len(codes[first]), len(codes[second]))
-            self.undecided.append("branch at %s" % self.where(branch))
+            self.open.append((b, "branch at %s" % self.where(branch)))
         self.notes.append("branch %s: %d instructions of the way taken, %d of the one that falls "
                           "through; taken: %.3g (%s)" % (
                               self.where(branch), len(codes[self.blocks[b].taken]),

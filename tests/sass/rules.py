@@ -1,36 +1,100 @@
 """What the machine code does not say: how often a branch is taken, and what a loop's run covers.
 
-At the benchmark's shape: the 130M model (d 768, E 1536, N 16), L 2048, bf16, packed without a
-document's start in the tile, states kept each 16 tokens.
+At the benchmark's shape: the 130M model (d 768, E 1536, N 16, K 4, V 50,280), L 2048, bf16, no
+document's start in the tile, states kept each 16 tokens. A kernel's name begins with its file.
 """
 
-# A branch: (kernels, statements that only one of its ways holds, its share of runs, why).
+import collections
+
+# A branch: kernels, statements that only one of its ways holds, that way's share of runs, why.
 DECISIONS = [
-    (r".", r"to\[v\] = v < count|to\[v\] = dt_from_f32<T>\(values\[v\]\)", 0.0, "accesses are wide"),
-    (r".", r"scan_clear\(|return args\.reset &&", 0.0, "no document starts here"),
-    (r"scan_backward", r"h\[i \+ 1\]\[m\]\[n\] = step\[2 \* m \+ 1\] \* b\[n\];", 0.0,
+    (r"^scan", r"to\[v\] = v < count|to\[v\] = dt_from_f32<T>\(values\[v\]\)", 0, "wide accesses"),
+    (r"^scan", r"scan_clear\(|return args\.reset &&", 0, "no document starts here"),
+    (r"^scan_backward", r"h\[i \+ 1\]\[m\]\[n\] = step\[2 \* m \+ 1\] \* b\[n\];", 0,
      "no document starts here"),
-    (r"scan_forward", r"run_tile<F, true>|careful = true|keep_at = dt_div_up", 0.0,
+    (r"^scan_forward", r"run_tile<F, true>|careful = true|keep_at = dt_div_up", 0,
      "no document starts here, and a chunk is a tile"),
-    (r"scan_backward", r"first - F::TILE", 0.5, "a chunk is two tiles, the first fetches none before"),
-    (r"scan_backward", r"scan_read_states<F>\(args\.states", 0.5, "a chunk is two tiles"),
-    (r"scan_backward", r"scan_read_states<F>\(space\.starts", 0.0, "a chunk is two tiles"),
+    (r"^scan_backward", r"first - F::TILE", 0.5, "of a chunk's two tiles one fetches another"),
+    (r"^scan_backward", r"scan_read_states<F>\(args\.states", 0.5, "a chunk is two tiles"),
+    (r"^scan_backward", r"scan_read_states<F>\(space\.starts", 0, "a chunk is two tiles"),
+    (r"^conv", r"in\.x0 \+|row\[v\] = 0\.0f|return in\.reset", 0, "rows within the sequence"),
+    (r"^conv_forward", r"t \+ i >= place\.end", 0, "tiles are whole"),
+    (r"^conv", r"back_plainly", 15 / 17, "the first and the last of a tile's 17 runs are careful"),
+    (r"^conv", r"dy_rows\[i\]\[v\] = 0\.0f", 0, "rows within the sequence"),
+    (r"^rmsnorm", r"if \(!first\)", 1, "a gradient is added to"),
+    (r"^(accumulate|cast)", r"^for \(int64_t i = from; i < end; i\+\+\)", 0, "whole vectors"),
+    (r"^adamw", r"for \(int64_t k = i; k <=", 0, "whole vectors"),
+    (r"^adamw", r"int64_t span = find_span", 0, "a block's elements lie in one span"),
+    (r"^adamw", r"spans\[threadIdx\.x / DT_WARP\] =", 0.25, "two of eight warps look"),
+    (r"^xent", r"s->sum \*= ", 1, "some lane of a warp meets a larger logit"),
 ]
 
-# A loop whose trips are no constant: (kernels, its statement, trips in a run of the loop around it,
-# why).
+# An access to memory that does not happen: of two ways the one that has it does not run. Kernels,
+# statement, why.
+ABSENT = [
+    (r".", r"return in\.reset &&|in\.reset\[", "no document starts here"),
+    (r"^conv", r"in\.x0 \+", "a batch begins with its sequences"),
+    (r"^conv_backward", r"if \(t \+ i < in\.length\)", "rows within the sequence"),
+    (r"^sum_squares", r"for \(int64_t k = i;", "whole vectors"),
+]
+
+# A loop whose trips are no constants: kernels, its statement, trips in a run of what is around it,
+# why.
 LOOPS = [
-    (r"scan_backward", r"for \(int k = 0; k \+ 1 < tiles", 1, "a chunk is two tiles"),
-    (r"scan_backward", r"for \(int k = tiles - 1", 2, "a chunk is two tiles"),
+    (r"^scan_backward", r"for \(int k = 0; k \+ 1 < tiles", 1, "a chunk is two tiles"),
+    (r"^scan_backward", r"for \(int k = tiles - 1", 2, "a chunk is two tiles"),
+    (r"^adamw", r"while \(low < high\)", 8, "250 spans"),
+    (r"^adamw", r"while \(span \+ 1", 1, "the condition alone"),
+    (r"^rmsnorm_residual backward", r"i \+= THREADS \* N", 1, "a row of 768 is one run of 96 threads"),
 ]
 
-# A kernel: (its name, unit, how many units a warp's run of the main loop does, why).
-# Groups of the name are {1}, {2} … of the expression.
+# A kernel: its name as a regular expression with groups; the unit that costs are stated for; how
+# many units a warp's run of each loop does, from its cost (stores, loads …) and the groups of the
+# name, the loop being the largest that has the statement; None in its place: the kernel as a
+# whole; units a token of a layer of the 130M model has, and bytes moved for it; dynamic shared
+# memory of a block; why.
+Kernel = collections.namedtuple("Kernel", "name unit work units_token bytes_token dynamic reason")
+SCAN_UNIT, ELEMENTS = "token and 16 channels", "32 elements"
+WHOLE = None
+E, D, V, N, CHUNK = 1536, 768, 50280, 16, 16
+
 KERNELS = [
-    (r"^scan_forward_(?:registers|ends)<(\d+),(\d+),(\d+),", "token and 16 channels",
-     "{3} * {2} / 2", "a tile of 8 or 16 channels"),
-    (r"^scan_backward_registers<(\d+),(\d+),(\d+),", "token and 16 channels", "16 * {2} / 2",
-     "a chunk of 16 tokens, 8 or 16 channels"),
-    (r"^scan_backward_ends<(\d+),(\d+),(\d+),", "token and 16 channels", "{3} * {2} / 2",
-     "a tile of 8 or 16 channels"),
+    Kernel(r"^scan_forward scan_forward_(?:registers|ends)<(\d+),(\d+),(\d+),(?:bf16|fp32)>$",
+           SCAN_UNIT, [(r"t < place\.end", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16,
+           E * (4 * 2 + 4 * N / CHUNK), 0, "a run is a tile of 8 or 16 channels"),
+    Kernel(r"^scan_backward scan_backward_registers<(\d+),(\d+),(\d+),(?:bf16|fp32)>$", SCAN_UNIT,
+           [(r"chunk >= first_chunk", lambda c, n, pairs, tile: CHUNK * pairs / 2)], E / 16,
+           E * (9 * 2 + 4 * N / CHUNK + 4), 0, "a run is a chunk of 8 or 16 channels"),
+    Kernel(r"^scan_backward scan_backward_ends<(\d+),(\d+),(\d+),(?:bf16|fp32)>$", SCAN_UNIT,
+           [(r"k >= 0", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16, E * 4 * 2, 0,
+           "a run is a tile of 8 or 16 channels"),
+    Kernel(r"^conv1d_silu conv_forward<bf16,(8),4>$", ELEMENTS,
+           [(r"t \+= AHEAD", lambda c, v: c.of["stores"] * v)], E / 32, E * (2 * 2 + 6 / 32), 0,
+           "a store is a row of V channels"),
+    Kernel(r"^conv1d_silu conv_backward<bf16,(4),4>$", ELEMENTS,
+           [(r"t \+= AHEAD", lambda c, v: 64 / 17 * v)], E / 32,
+           E * (3 * 2 + 12 / 64 + 2 * 4 * 5 / 64), 0, "17 runs are a tile of 64 tokens"),
+    Kernel(r"^rmsnorm_residual forward_kernel<(8),bf16>$", ELEMENTS,
+           [(r"i \+= DT_WARP \* N.* in .*add_row", lambda c, n: c.of["stores"] / 2 * n),
+            (r"i \+= DT_WARP \* N.* in .*scale_row", lambda c, n: c.of["stores"] * n)], D / 32, D * 12,
+           0, "two stores of 16 bytes, then one"),
+    Kernel(r"^rmsnorm_residual backward_kernel<8,bf16>$", ELEMENTS,
+           [(r"for \(int64_t i = from; i < end", lambda c: D / 32 / 4)], D / 32, D * 16, D * 4,
+           "a run is a row by four warps"),
+    Kernel(r"^xent xent_kernel<(8),bf16>$", ELEMENTS,
+           [(r"i < whole.* in reduce_row", lambda c, n: c.of["loads"] / 2 * n),
+            (r"i < whole.* in if \(dx\) write_row", lambda c, n: c.of["stores"] * n)], V / 32, V * 6, 0,
+           "two loads of 16 bytes, one store"),
+    Kernel(r"^embed forward_kernel<(8),bf16>$", ELEMENTS,
+           [(r"i \+= DT_WARP \* N", lambda c, n: c.of["stores"] / 2 * n)], D / 32, D * 6, 0,
+           "two stores of 16 bytes"),
+    Kernel(r"^adamw adamw_kernel<(4)>$", ELEMENTS, [(WHOLE, lambda c, n: n)], 0, 0, 0,
+           "a thread has four elements"),
+    Kernel(r"^accumulate accumulate_kernel<(8),bf16>$", ELEMENTS, [(WHOLE, lambda c, n: n)], 0, 0, 0,
+           "a thread has eight elements"),
+    Kernel(r"^cast cast_kernel<(8),bf16,fp32>$", ELEMENTS, [(WHOLE, lambda c, n: n)], 0, 0, 0,
+           "a thread has eight elements"),
+    Kernel(r"^sum_squares sum_squares_kernel<(4)>$", ELEMENTS,
+           [(r"i \+= THREADS \* EACH", lambda c, n: c.of["loads"] * n)], 0, 0, 0,
+           "a load of four elements"),
 ]
