@@ -281,7 +281,18 @@ DT_DEVICE void scan_put_steps(const scan_place &place, const float (&delta)[F::V
     dt_store(&steps->of[place.row][2 * place.column], pairs);
 }
 
-// The Δ of a lane's tokens; 0 behind the segment's end.
+// Zeros in place of what a lane carries beyond the segment's end. The values are computed before
+// and selected here: in one expression with what computes them this is a branch for each of them.
+template <class F>
+DT_DEVICE void scan_blank_beyond(const scan_place &place, int64_t first, float (&values)[F::V])
+{
+    const bool here = first + place.row < place.end;
+#pragma unroll
+    for (int v = 0; v < F::V; v++)
+        values[v] = here ? values[v] : 0.0f;
+}
+
+// The Δ of a lane's tokens; 0 after the segment's end.
 template <class F, class T>
 DT_DEVICE void scan_make_delta(const scan_raw<T, F::V> &raw, const float (&bias)[F::V],
                                const scan_place &place, int64_t first, float (&delta)[F::V])
@@ -289,7 +300,8 @@ DT_DEVICE void scan_make_delta(const scan_raw<T, F::V> &raw, const float (&bias)
     scan_unpack(raw, delta);
 #pragma unroll
     for (int v = 0; v < F::V; v++)
-        delta[v] = first + place.row < place.end ? scan_softplus(delta[v] + bias[v]) : 0.0f;
+        delta[v] = scan_softplus(delta[v] + bias[v]);
+    scan_blank_beyond<F>(place, first, delta);
 }
 
 template <class F>
@@ -320,6 +332,13 @@ DT_DEVICE void scan_advance(const float (&step)[2 * F::CC], const float (&b)[F::
             h[c][n] = dt_exp2(step[2 * c] * a[c][n]) * h[c][n] + step[2 * c + 1] * b[n];
 }
 
+// May a lane access the states of [rows, N, D] that it scans as neighbours, CC channels at a time?
+template <class F>
+static inline bool scan_states_wide(const float *states, int64_t state, int64_t channels)
+{
+    return state == F::NP && channels % F::CC == 0 && dt_aligned<F::CC>(states, channels);
+}
+
 // Value n of row k of [rows, N, D].
 DT_DEVICE int64_t scan_state_at(int64_t row, int64_t n, int64_t state, const scan_cut &cut,
                                 int64_t d)
@@ -327,11 +346,24 @@ DT_DEVICE int64_t scan_state_at(int64_t row, int64_t n, int64_t state, const sca
     return (row * state + n) * cut.channels + d;
 }
 
-// The lane's states to and from row `row` of [rows, N, D].
+// The lane's states to and from row `row` of [rows, N, D]. wide: see scan_states_wide.
 template <class F>
 DT_DEVICE void scan_write_states(float *to, int64_t row, int64_t state, const scan_cut &cut,
-                                 const scan_place &place, const float (&h)[F::CC][F::S])
+                                 const scan_place &place, bool wide, const float (&h)[F::CC][F::S])
 {
+    if (wide) {
+        to += scan_state_at(row, place.n, state, cut, place.d);
+        if (place.d < cut.channels)
+#pragma unroll
+            for (int n = 0; n < F::S; n++, to += cut.channels) {
+                float neighbours[F::CC];
+#pragma unroll
+                for (int c = 0; c < F::CC; c++)
+                    neighbours[c] = h[c][n];
+                dt_store(to, neighbours);
+            }
+        return;
+    }
 #pragma unroll
     for (int n = 0; n < F::S; n++)
 #pragma unroll
@@ -342,15 +374,28 @@ DT_DEVICE void scan_write_states(float *to, int64_t row, int64_t state, const sc
 
 template <class F>
 DT_DEVICE void scan_read_states(const float *from, int64_t row, int64_t state, const scan_cut &cut,
-                                const scan_place &place, float (&h)[F::CC][F::S])
+                                const scan_place &place, bool wide, float (&h)[F::CC][F::S])
 {
+    scan_clear(h);
+    if (wide) {
+        from += scan_state_at(row, place.n, state, cut, place.d);
+        if (place.d < cut.channels)
+#pragma unroll
+            for (int n = 0; n < F::S; n++, from += cut.channels) {
+                float neighbours[F::CC];
+                dt_load(from, neighbours);
+#pragma unroll
+                for (int c = 0; c < F::CC; c++)
+                    h[c][n] = neighbours[c];
+            }
+        return;
+    }
 #pragma unroll
     for (int n = 0; n < F::S; n++)
 #pragma unroll
         for (int c = 0; c < F::CC; c++)
-            h[c][n] = place.n + n < state && place.d + c < cut.channels
-                          ? from[scan_state_at(row, place.n + n, state, cut, place.d + c)]
-                          : 0.0f;
+            if (place.n + n < state && place.d + c < cut.channels)
+                h[c][n] = from[scan_state_at(row, place.n + n, state, cut, place.d + c)];
 }
 
 // Sums W values over LANES lanes that lie STEP apart; lanes that differ in one bit swap halves of
@@ -436,7 +481,8 @@ static __global__ void scan_pass_on(const float *a_log, const float *sums, const
     }
 }
 
-// Takes arrays of floats from a workspace in order; without one it only counts.
+// Takes arrays of floats, aligned to 16 bytes as the workspace is, in order; without one it only
+// counts.
 struct scan_taker {
     float *base; // or NULL
     int64_t used;
@@ -445,6 +491,6 @@ struct scan_taker {
 static inline float *scan_take(scan_taker *taker, int64_t floats)
 {
     float *taken = taker->base ? taker->base + taker->used : NULL;
-    taker->used += floats;
+    taker->used += dt_div_up(floats, 4) * 4;
     return taken;
 }

@@ -44,8 +44,9 @@ template <class F, class T> struct alignas(16) backward_fetched { // of a warp, 
     scan_raw<T, F::COLUMNS> b[DT_WARP], c[DT_WARP];
 };
 
+// What a launch may do by wide accesses: those of [B, L, D], of [B, L, N], of states.
 struct backward_wide {
-    bool channels, columns;
+    bool channels, columns, states;
 };
 
 // What makes Δ, Δ u and B: enough to run a tile. Returns whether a document starts at the lane's
@@ -148,8 +149,9 @@ DT_DEVICE void make_delta(const scan_raw<T, F::V> &raw, const scan_place &place,
     for (int v = 0; v < F::V; v++) {
         const float x = delta[v] + bias[v], e = dt_exp2(-DT_LOG2_E * fabsf(x));
         slope[v] = (x < 0.0f ? e : 1.0f) * dt_reciprocal(1.0f + e);
-        delta[v] = first + place.row < place.end ? fmaxf(x, 0.0f) + scan_log1p(e) : 0.0f;
+        delta[v] = fmaxf(x, 0.0f) + scan_log1p(e);
     }
+    scan_blank_beyond<F>(place, first, delta);
     dt_store(&tile->slope[place.row][place.column], slope);
 }
 
@@ -213,7 +215,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     for (int v = 0; v < F::V; v++)
         if (place.row == 0 && place.carry + v < cut.channels)
             sums[row * cut.channels + place.carry + v] = passes ? sum[v] : SCAN_NOTHING_PASSES;
-    scan_write_states<F>(slots, row - 1, args.state, cut, place, carry);
+    scan_write_states<F>(slots, row - 1, args.state, cut, place, wide.states, carry);
 }
 
 // What a lane keeps in registers from tile to tile.
@@ -450,7 +452,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     scan_clear(own.da);
     scan_clear(own.carry);
     if (space.slots)
-        scan_read_states<F>(space.slots, row, args.state, cut, place, own.carry);
+        scan_read_states<F>(space.slots, row, args.state, cut, place, wide.states, own.carry);
     // segments are whole chunks
     const int first_chunk = (int)(place.begin / args.chunk);
     for (int chunk = (int)((place.end - 1) / args.chunk); chunk >= first_chunk; chunk--) {
@@ -461,7 +463,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         float delta[F::V];
         int reset = fetch_run(args, cut, here, begin, wide, &next);
         scan_read_states<F>(args.states, place.b * cut.chunks + chunk, args.state, cut, place,
-                            own.h);
+                            wide.states, own.h);
         for (int k = 0; k + 1 < tiles; k++) {
             const int64_t first = begin + k * F::TILE;
             dt_copy_wait<0>();
@@ -470,7 +472,8 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
             reset = fetch_run(args, cut, here, first + F::TILE, wide, &next);
             __syncwarp();
             run_tile(tile, place, &own);
-            scan_write_states<F>(space.starts, row * space.kept + k, args.state, cut, place, own.h);
+            scan_write_states<F>(space.starts, row * space.kept + k, args.state, cut, place,
+                                 wide.states, own.h);
             __syncwarp(); // the tile was read
         }
         fetch_sweep(args, cut, here, begin + (tiles - 1) * F::TILE, wide, &next);
@@ -480,10 +483,10 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
             const scan_raw<T, F::V> u = next.u[place.lane];
             if (k < tiles - 1 && k == 0)
                 scan_read_states<F>(args.states, place.b * cut.chunks + chunk, args.state, cut,
-                                    place, own.h);
+                                    place, wide.states, own.h);
             else if (k < tiles - 1)
                 scan_read_states<F>(space.starts, row * space.kept + k - 1, args.state, cut, place,
-                                    own.h);
+                                    wide.states, own.h);
             make_delta<F>(next.delta[place.lane], here, first, &tile, delta);
             put_run(next, reset, place, delta, &tile);
             put_sweep(next, place, &tile);
@@ -588,6 +591,9 @@ template <class F, class T> static backward_wide find_wide(const dt_scan_backwar
     wide.columns = args->state == F::NP &&
                    dt_aligned<COLUMNS>(static_cast<const T *>(args->b), args->b_stride) &&
                    dt_aligned<COLUMNS>(static_cast<const T *>(args->c), args->c_stride);
+    wide.states = scan_states_wide<F>(args->states, args->state, args->channels) &&
+                  scan_states_wide<F>(static_cast<const float *>(args->workspace), args->state,
+                                      args->channels);
     return wide;
 }
 

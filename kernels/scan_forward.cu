@@ -69,9 +69,9 @@ template <class F, class T> struct alignas(16) forward_fetched { // of a warp, a
     scan_raw<T, F::COLUMNS> b[DT_WARP], c[DT_WARP];
 };
 
-// What a launch may do by wide accesses: those of [B, L, D], those of [B, L, N].
+// What a launch may do by wide accesses: those of [B, L, D], of [B, L, N], of states.
 struct forward_wide {
-    bool channels, columns;
+    bool channels, columns, states;
 };
 
 // ends: what makes y is not needed. Returns whether a document starts at the lane's token.
@@ -167,7 +167,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     for (int v = 0; v < F::V; v++)
         if (place.row == 0 && place.carry + v < cut.channels)
             sums[row * cut.channels + place.carry + v] = passes ? sum[v] : SCAN_NOTHING_PASSES;
-    scan_write_states<F>(slots, row + 1, args.state, cut, place, h);
+    scan_write_states<F>(slots, row + 1, args.state, cut, place, wide.states, h);
 }
 
 // h0 and h_last [B, D, N].
@@ -216,7 +216,7 @@ DT_DEVICE void run_tile(const dt_scan_forward_args &args, const scan_cut &cut,
                 const int64_t t = first + i + k;
                 if (args.states && i + k > 0 && t % args.chunk == 0 && t < place.end)
                     scan_write_states<F>(args.states, place.b * cut.chunks + t / args.chunk,
-                                         args.state, cut, place, h);
+                                         args.state, cut, place, false, h);
                 if (tile->reset[i + k])
                     scan_clear(h);
             }
@@ -269,7 +269,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     scan_clear(h);
     if (slots)
         scan_read_states<F>(slots, place.b * cut.segments + place.segment, args.state, cut, place,
-                            h);
+                            wide.states, h);
     else if (args.h0)
         read_first<F>(args, cut, place, h);
     int64_t keep_at = dt_div_up(place.begin, args.chunk) * args.chunk; // no chunk starts before it
@@ -282,7 +282,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         reset = fetch(args, cut, place, t + F::TILE, wide, false, &next);
         if (args.states && t == keep_at) {
             scan_write_states<F>(args.states, place.b * cut.chunks + t / args.chunk, args.state,
-                                 cut, place, h);
+                                 cut, place, wide.states, h);
             keep_at += args.chunk;
         }
         if (args.states && keep_at < t + F::TILE) {
@@ -342,6 +342,9 @@ template <class F, class T> static forward_wide find_wide(const dt_scan_forward_
     wide.columns = args->state == F::NP &&
                    dt_aligned<COLUMNS>(static_cast<const T *>(args->b), args->b_stride) &&
                    dt_aligned<COLUMNS>(static_cast<const T *>(args->c), args->c_stride);
+    wide.states = scan_states_wide<F>(args->states, args->state, args->channels) &&
+                  scan_states_wide<F>(static_cast<const float *>(args->workspace), args->state,
+                                      args->channels);
     return wide;
 }
 
