@@ -320,7 +320,11 @@ DT_DEVICE void dt_copy_commit(void)
     __pipeline_commit();
 }
 
+// The wait of the toolkit is an asm volatile without "memory": as far as the compiler knows it
+// changes nothing in memory, so it may read what was copied before the wait, or use a value again
+// that it has read before it. The barrier is no instruction.
 template <int N> DT_DEVICE void dt_copy_wait(void)
 {
     __pipeline_wait_prior(N);
+    asm volatile("" ::: "memory");
 }
