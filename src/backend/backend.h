@@ -81,6 +81,8 @@ struct dt_device_table {
     dt_status (*capture_begin)(struct dt_device *device, struct dt_stream *stream);
     dt_status (*capture_end)(struct dt_device *device, struct dt_stream *stream,
                              struct dt_graph **graph);
+    // Ends a capture in which something failed. The current error stays.
+    void (*capture_cancel)(struct dt_device *device, struct dt_stream *stream);
     dt_status (*graph_launch)(struct dt_device *device, struct dt_graph *graph,
                               struct dt_stream *stream);
     void (*graph_destroy)(struct dt_device *device, struct dt_graph *graph);

@@ -295,14 +295,23 @@ static dt_status cuda_event_done(struct dt_device *device, struct dt_event *even
 
 // ---- graphs
 
+static _Thread_local bool captures; // one capture at a time
+
+bool dt_cuda_captures(void)
+{
+    return captures;
+}
+
 // Calls of other threads (the loader's copies, the watchdog) do not break the capture. The error
 // record is cleared so that capture_end can tell what did.
 static dt_status cuda_capture_begin(struct dt_device *device, struct dt_stream *stream)
 {
     DT_TRY(dt_cuda_make_current(device));
     dt_error_clear();
-    return DT_CUDA(cudaStreamBeginCapture(dt_cuda_stream(stream), cudaStreamCaptureModeThreadLocal),
-                   "beginning to capture a graph");
+    DT_TRY(DT_CUDA(cudaStreamBeginCapture(dt_cuda_stream(stream), cudaStreamCaptureModeThreadLocal),
+                   "beginning to capture a graph"));
+    captures = true;
+    return DT_OK;
 }
 
 static dt_status cuda_capture_end(struct dt_device *device, struct dt_stream *stream,
@@ -313,6 +322,7 @@ static dt_status cuda_capture_end(struct dt_device *device, struct dt_stream *st
     const struct dt_error *broken = dt_error_current();
     cudaError_t error = cudaStreamEndCapture(dt_cuda_stream(stream), &noted);
     (void)device;
+    captures = false;
     if (error != cudaSuccess && broken->code != DT_OK)
         return DT_CUDA(error, "capturing a graph, which this broke: \"%s\"", broken->message);
     DT_TRY(DT_CUDA(error, "capturing a graph"));
@@ -320,6 +330,18 @@ static dt_status cuda_capture_end(struct dt_device *device, struct dt_stream *st
     let_go(cudaGraphDestroy(noted));
     *graph = (struct dt_graph *)exec;
     return DT_CUDA(error, "making a graph of what was captured");
+}
+
+// Until its capture is ended a stream takes no other work, and neither memory nor the streams that
+// joined it can be given back.
+static void cuda_capture_cancel(struct dt_device *device, struct dt_stream *stream)
+{
+    cudaGraph_t noted = NULL;
+    (void)device;
+    captures = false;
+    let_go(cudaStreamEndCapture(dt_cuda_stream(stream), &noted));
+    if (noted)
+        let_go(cudaGraphDestroy(noted));
 }
 
 static dt_status cuda_graph_launch(struct dt_device *device, struct dt_graph *graph,
@@ -364,6 +386,7 @@ const struct dt_device_table dt_cuda_device_table = {
     .event_done = cuda_event_done,
     .capture_begin = cuda_capture_begin,
     .capture_end = cuda_capture_end,
+    .capture_cancel = cuda_capture_cancel,
     .graph_launch = cuda_graph_launch,
     .graph_destroy = cuda_graph_destroy,
     .choose = dt_cuda_choose,

@@ -49,6 +49,9 @@ dt_status dt_cuda_status(cudaError_t error, const char *file, int line, const ch
 // The calling thread's CUDA calls go to this device: each thread that makes any has to say so once.
 dt_status dt_cuda_make_current(const struct dt_device *device);
 
+// Whether the calling thread captures a graph.
+bool dt_cuda_captures(void);
+
 // cuda_gemm.c: cuBLASLt, opened at run time.
 dt_status dt_cuda_gemm_open(struct dt_device *device, struct dt_cuda_gemm **gemm);
 void dt_cuda_gemm_close(struct dt_cuda_gemm *gemm); // NULL is fine

@@ -315,6 +315,18 @@ static dt_status add_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_key *
     return DT_OK;
 }
 
+// An algorithm cannot be chosen while a graph is captured: cuBLAS of CUDA 13.3 refuses, others may
+// load kernels, which ends the capture. So a new shape is named here, while the capture is whole.
+static dt_status new_in_capture(const struct dt_gemm_key *key)
+{
+    char text[DT_GEMM_KEY_TEXT];
+    dt_gemm_key_text(key, text);
+    return DT_FAIL(DT_MACHINE, "run.cuda_graph = false captures nothing",
+                   "the GEMM %s is new while a graph is captured: its workspace must be asked for, "
+                   "or it must run, before that",
+                   text);
+}
+
 static dt_status find_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_args *args,
                             struct dt_gemm_shape **shape)
 {
@@ -327,7 +339,7 @@ static dt_status find_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_args
     if (s)
         *shape = s;
     else
-        status = add_shape(gemm, &key, shape);
+        status = dt_cuda_captures() ? new_in_capture(&key) : add_shape(gemm, &key, shape);
     pthread_mutex_unlock(&gemm->lock);
     return status;
 }

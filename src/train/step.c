@@ -216,8 +216,10 @@ static dt_status capture(struct dt_stepper *s, const struct dt_model_input *inpu
 {
     const struct dt_device_table *table = s->backend->table;
     DT_TRY(table->capture_begin(s->backend->device, s->stream));
-    DT_TRY_NOTE(forward_backward(s, input, kind), "capturing a step (run.cuda_graph = false does "
-                                                  "without)");
+    dt_status status = forward_backward(s, input, kind);
+    if (status != DT_OK)
+        table->capture_cancel(s->backend->device, s->stream);
+    DT_TRY_NOTE(status, "capturing a step (run.cuda_graph = false does without)");
     return table->capture_end(s->backend->device, s->stream, &s->passes[kind].graph);
 }
 

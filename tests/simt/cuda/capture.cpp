@@ -3,6 +3,7 @@
 #include "cudart.h"
 
 #include <algorithm>
+#include <cstdio>
 
 struct CUgraph_st {
     std::vector<simt::node> nodes;
@@ -17,6 +18,15 @@ namespace simt
 {
 static std::vector<capture_ref> &captures = *new std::vector<capture_ref>; // open ones
 static std::vector<CUstream_st *> &members = *new std::vector<CUstream_st *>;
+
+// A program that leaves a capture open is told so when it ends.
+static struct at_exit {
+    ~at_exit()
+    {
+        if (!captures.empty())
+            fprintf(stderr, "simt: a capture was never ended\n");
+    }
+} at_exit;
 
 cudaError_t spoil(const capture_ref &capture, cudaError_t error)
 {

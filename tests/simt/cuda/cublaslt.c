@@ -7,7 +7,7 @@
 // Environment: SIMT_CUBLASLT_VERSION (130100); SIMT_CUBLASLT_US ("plain=300,split=50": how long a
 // product takes more on the device's clock); SIMT_CUBLASLT_UNTRUE (set: offers "untrue", which says
 // that it sums in one sequence and does not give the same bits twice); SIMT_CUBLASLT_FAIL (create,
-// heuristic, matmul: that call fails).
+// heuristic, matmul: that call fails; captured: matmul does while a graph is captured).
 #include <cublasLt.h>
 
 #include "enqueue.h"
@@ -57,6 +57,13 @@ static bool failing(const char *what)
 {
     const char *asked = getenv("SIMT_CUBLASLT_FAIL");
     return asked && strcmp(asked, what) == 0;
+}
+
+static bool is_captured(cudaStream_t stream)
+{
+    enum cudaStreamCaptureStatus status;
+    return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
+           status != cudaStreamCaptureStatusNone;
 }
 
 // Nanoseconds that the environment gives an algorithm.
@@ -545,7 +552,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmu
     struct task task = {.a = A, .b = B, .c = D, .workspace = workspace};
     if (!lightHandle)
         return CUBLAS_STATUS_NOT_INITIALIZED;
-    if (failing("matmul"))
+    if (failing("matmul") || (failing("captured") && is_captured(stream)))
         return CUBLAS_STATUS_EXECUTION_FAILED;
     if (!alpha || !beta || !A || !B || !C || C != D || !algo)
         return CUBLAS_STATUS_INVALID_VALUE;

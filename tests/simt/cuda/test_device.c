@@ -421,6 +421,31 @@ static void broken_graphs(void)
     close_rig(&rig);
 }
 
+// A capture in which something failed is given up: whole, unjoined or broken by CUDA, it holds no
+// stream and leaves no graph, and the error is still that of what failed.
+static void cancelled_captures(void)
+{
+    struct graph_rig rig = open_rig();
+    const struct dt_device_table *table = rig.cuda.table;
+    struct dt_device *device = rig.cuda.device;
+    void *refused;
+    for (int kind = 0; kind < 3; kind++) {
+        check_ok(table->capture_begin(device, rig.main), "capture_begin");
+        put_work(&rig, kind == 1);
+        if (kind == 2)
+            CHECK_INT(table->alloc(device, N, &refused), DT_MACHINE);
+        dt_status status = DT_FAIL(DT_MACHINE, NULL, "an op failed");
+        table->capture_cancel(device, rig.main);
+        expect(status, DT_MACHINE, "an op failed");
+        memset(rig.out, 1, N);
+        put_work(&rig, false);
+        check_ok(table->stream_sync(device, rig.main), "stream_sync");
+        CHECK_INT(others(rig.out, N, 5), 0);
+    }
+    dt_error_clear();
+    close_rig(&rig);
+}
+
 // ---- the cases
 
 struct test_case {
@@ -456,7 +481,8 @@ static const struct test_case cases[] = {
     CASE(out_of_memory, "SIMT_MEMORY=4194304"),
 };
 static const struct test_case ordered_cases[] = {
-    CASE(allocation), CASE(copies), CASE(events), CASE(graphs), CASE(broken_graphs),
+    CASE(allocation), CASE(copies),        CASE(events),
+    CASE(graphs),     CASE(broken_graphs), CASE(cancelled_captures),
 };
 static const char *const orders[] = {"ascending", "descending", "random", "warp"};
 enum {

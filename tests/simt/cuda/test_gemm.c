@@ -264,6 +264,36 @@ static void check_fails(dt_status status, const char *word)
     dt_error_clear();
 }
 
+// A shape first met in a capture is named; planned or run before that, it is not new.
+static void test_new_in_capture(const struct dt_backend *cuda)
+{
+    struct problem p = {23, 32, 40, DT_BF16, DT_F32, false, true, false, 0};
+    struct dt_gemm_args on_host = make_args(&p), args = on_host;
+    const struct dt_device_table *table = cuda->table;
+    struct dt_stream *stream = NULL;
+    void *a = copy_on(cuda, args.a), *b = copy_on(cuda, args.b), *c = fresh_c(&args);
+    args.a = a, args.b = b, args.c = copy_on(cuda, c);
+    struct dt_gemm_args planned = args;
+    planned.m++; // all shapes have one workspace, but this asks for that of another
+    give_workspace(cuda, &planned);
+    args.workspace = planned.workspace, args.workspace_bytes = planned.workspace_bytes;
+    check_ok(table->stream_create(cuda->device, &stream), "stream_create");
+    check_ok(table->capture_begin(cuda->device, stream), "capture_begin");
+    check_fails(dt_gemm(cuda, &args, stream),
+                "the GEMM bf16 -> fp32 nt m23 n32 k40 ld 40 40 32 align 16 16 16 is new while");
+    table->capture_cancel(cuda->device, stream);
+    dt_gemm_workspace(cuda, &args);
+    check_ok(table->capture_begin(cuda->device, stream), "capture_begin");
+    check_ok(dt_gemm(cuda, &args, stream), "gemm");
+    table->capture_cancel(cuda->device, stream);
+    table->stream_destroy(cuda->device, stream);
+    free_on(cuda, args.c);
+    free_on(cuda, b);
+    free_on(cuda, a);
+    RELEASE(c);
+    free_operands(&on_host);
+}
+
 static void test_errors(void)
 {
     struct dt_backend cuda = {0};
@@ -325,6 +355,7 @@ int main(int argc, char **argv)
         test_not_finite(&cuda, &cpu, i & 1 ? DT_BF16 : DT_F32, i & 2 ? NAN : INFINITY);
     }
     test_captured(&cuda, &cpu);
+    test_new_in_capture(&cuda);
     take_workspace(&cuda);
     CHECK_INT(cuda.table->memory_in_use(cuda.device), 0);
     atomic_int *objects = cublaslt_variable("simt_cublaslt_objects");

@@ -100,6 +100,12 @@ check "bf16 on the CPU" ranks 1 small.ini run.name=bf16-cpu run.steps=$steps run
 train bf16 1 run.precision=bf16
 # bf16 rounds activations at the same places, but sums before it in other orders.
 close bf16 bf16-cpu 2e-3
+# A step that cannot be captured: an error that names the GEMM, and the capture is ended.
+SIMT_CUBLASLT_FAIL=captured ranks 1 small.ini run.name=broken run.steps=$steps run.device=cuda >broken.log 2>&1
+code=$?
+check "a failed capture: exit code $code" test $code -eq 3
+check "a failed capture: the error names the GEMM" grep -q 'dtrain: error: the GEMM .* did not start' broken.log
+check "a failed capture is ended" eval '! grep -q "simt: a capture was never ended" broken.log'
 check "a sample" "$dtrain" sample --tokens 4 --device cuda runs/plain >sample.txt 2>&1
 check "an evaluation" "$dtrain" eval small.ini run.name=plain run.device=cuda >eval.txt 2>&1
 finish
