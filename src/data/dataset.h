@@ -23,10 +23,10 @@ struct dt_shard {
     int64_t windows;    // of seq_len; 0: passed over
     int64_t vocab_size; // attribute; 0 where absent
     int64_t row;        // elements a count: 1 of tokens, T of pairs
-    int64_t hash_block; // bytes a hash of /tokens_xxh64 covers; 0: none
-    // Fingerprint, xxh64. Tokens: of the first and last block of hash_block bytes (16 KiB where
-    // there are no hashes, and then computed); pairs: of the first row of /input_ids, the last of
-    // /labels.
+    int64_t hash_block; // bytes a checksum of /tokens covers, the most of its kinds; 0: none
+    // Fingerprint. Tokens: the first and last checksum (xxh64 of 16 KiB, computed, where there are
+    // none), the last one combined by exclusive or with the stored hash of /doc_starts; pairs:
+    // xxh64 of the first row of /input_ids and of the last of /labels.
     uint64_t first_hash, last_hash;
     bool doc_starts; // has /doc_starts
     bool plain;      // stored without filters: no checksum by HDF5

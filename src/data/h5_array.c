@@ -274,26 +274,34 @@ dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64
     return DT_OK;
 }
 
+dt_status dt_h5_check_vector(const struct dt_h5_array *array)
+{
+    if (array->n_dims == 1)
+        return DT_OK;
+    return DT_FAIL(DT_USER, "make it one-dimensional", "%s: %s has %d dimensions, not 1",
+                   array->file->path, array->name, array->n_dims);
+}
+
+// `wanted` is the type of *value in memory.
 static dt_status read_integer(const struct dt_h5_array *array, hid_t attribute, const char *name,
-                              int64_t *value)
+                              hid_t wanted, void *value)
 {
     hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
     bool one = H5Tget_class(type) == H5T_INTEGER && H5Sget_simple_extent_npoints(space) == 1;
     dt_status status = DT_OK;
-    if (one && H5Aread(attribute, H5T_NATIVE_INT64, value) < 0)
+    if (!one)
+        status = DT_FAIL(DT_USER, "store one integer, or remove the attribute",
+                         "%s: attribute %s of %s is not one integer", array->file->path, name,
+                         array->name);
+    else if (H5Aread(attribute, wanted, value) < 0)
         status = dt_h5_fail(DT_USER, "read an attribute of", array->file->path, NULL);
     H5Tclose(type);
     H5Sclose(space);
-    DT_TRY(status);
-    if (!one || *value < 1)
-        return DT_FAIL(DT_USER, "store one positive integer, or leave the attribute away",
-                       "%s: attribute %s of %s is not one positive integer", array->file->path,
-                       name, array->name);
-    return DT_OK;
+    return status;
 }
 
-dt_status dt_h5_attribute(const struct dt_h5_array *array, const char *name, int64_t *value,
-                          bool *found)
+static dt_status find_integer(const struct dt_h5_array *array, const char *name, hid_t wanted,
+                              void *value, bool *found)
 {
     htri_t exists = H5Aexists(array->id, name);
     *found = exists > 0;
@@ -302,7 +310,24 @@ dt_status dt_h5_attribute(const struct dt_h5_array *array, const char *name, int
     hid_t attribute = exists < 0 ? -1 : H5Aopen(array->id, name, H5P_DEFAULT);
     if (attribute < 0)
         return dt_h5_fail(DT_USER, "read an attribute of", array->file->path, NULL);
-    dt_status status = read_integer(array, attribute, name, value);
+    dt_status status = read_integer(array, attribute, name, wanted, value);
     H5Aclose(attribute);
     return status;
+}
+
+dt_status dt_h5_attribute(const struct dt_h5_array *array, const char *name, int64_t *value,
+                          bool *found)
+{
+    DT_TRY(find_integer(array, name, H5T_NATIVE_INT64, value, found));
+    if (!*found || *value >= 1)
+        return DT_OK;
+    return DT_FAIL(DT_USER, "store an integer of at least 1, or remove the attribute",
+                   "%s: attribute %s of %s is %" PRId64 ", not a positive integer",
+                   array->file->path, name, array->name, *value);
+}
+
+dt_status dt_h5_attribute_u64(const struct dt_h5_array *array, const char *name, uint64_t *value,
+                              bool *found)
+{
+    return find_integer(array, name, H5T_NATIVE_UINT64, value, found);
 }

@@ -58,6 +58,11 @@ void dt_h5_array_close(struct dt_h5_array *array);
 // Rows [first, first + count) of the first dimension, in the stored type.
 dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64_t count,
                            void *data);
+// DT_USER where it has not one dimension.
+dt_status dt_h5_check_vector(const struct dt_h5_array *array);
 // An integer attribute; *found says whether it is there. Not one integer, or below 1: DT_USER.
 dt_status dt_h5_attribute(const struct dt_h5_array *array, const char *name, int64_t *value,
                           bool *found);
+// The same for any unsigned integer.
+dt_status dt_h5_attribute_u64(const struct dt_h5_array *array, const char *name, uint64_t *value,
+                              bool *found);

@@ -3,20 +3,23 @@
 #include "data/h5_pack.h"
 
 #include "base/file.h"
-#include "data/h5_file.h"
+#include "data/h5_hashes.h"
 #include "data/h5_shard.h"
+#include "data/h5_starts.h"
+#include "data/xxh3.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 enum {
     BUFFER_BYTES = 64 * DT_HASH_BLOCK,
     ALIGN_FROM = 65536, // datasets of at least this many bytes start at a page
     ALIGN_TO = 4096,
 };
+
+static const struct dt_h5_hash_kind *const hash_kind = &dt_h5_hash_kinds[0];
 
 struct dt_shard_writer {
     char *path;
@@ -123,8 +126,8 @@ static dt_status flush(struct dt_shard_writer *writer)
     int64_t n = writer->used / dt_dtype_size(writer->type);
     for (int64_t at = 0; at < writer->used; at += DT_HASH_BLOCK) {
         int64_t left = writer->used - at;
-        writer->hashes[writer->n_hashes++] =
-            XXH64(writer->buffer + at, (size_t)(left < DT_HASH_BLOCK ? left : DT_HASH_BLOCK), 0);
+        writer->hashes[writer->n_hashes++] = hash_kind->hash(
+            writer->buffer + at, (size_t)(left < DT_HASH_BLOCK ? left : DT_HASH_BLOCK));
     }
     writer->used = 0;
     dt_h5_enter();
@@ -164,12 +167,13 @@ dt_status dt_shard_start_document(struct dt_shard_writer *writer)
     return DT_OK;
 }
 
-static dt_status write_attribute(const char *path, hid_t array, const char *name, int64_t value)
+static dt_status write_attribute(const char *path, hid_t array, const char *name, dt_dtype type,
+                                 const void *value)
 {
     dt_status status = DT_OK;
     hid_t space = H5Screate(H5S_SCALAR);
-    hid_t attribute = H5Acreate2(array, name, H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT);
-    if (attribute < 0 || H5Awrite(attribute, H5T_NATIVE_INT64, &value) < 0)
+    hid_t attribute = H5Acreate2(array, name, disk_type(type), space, H5P_DEFAULT, H5P_DEFAULT);
+    if (attribute < 0 || H5Awrite(attribute, disk_type(type), value) < 0)
         status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
     if (attribute >= 0)
         H5Aclose(attribute);
@@ -177,16 +181,25 @@ static dt_status write_attribute(const char *path, hid_t array, const char *name
     return status;
 }
 
+static dt_status write_starts(struct dt_shard_writer *writer)
+{
+    hid_t starts = -1;
+    uint64_t n = (uint64_t)writer->n_starts;
+    uint64_t hash = XXH3_64bits(writer->starts, (size_t)n * sizeof *writer->starts);
+    DT_TRY(create_array(writer, "/doc_starts", DT_U64, writer->n_starts, &starts));
+    DT_TRY(write_slab(writer, starts, DT_U64, 0, writer->n_starts, writer->starts));
+    DT_TRY(write_attribute(writer->path, writer->tokens, DT_STARTS_COUNT, DT_U64, &n));
+    return write_attribute(writer->path, writer->tokens, DT_STARTS_HASH, DT_U64, &hash);
+}
+
 static dt_status write_tail(struct dt_shard_writer *writer, bool documents)
 {
-    hid_t hashes = -1, starts = -1;
-    DT_TRY(create_array(writer, "/tokens_xxh64", DT_U64, writer->n_hashes, &hashes));
-    DT_TRY(write_attribute(writer->path, hashes, "block_bytes", DT_HASH_BLOCK));
+    hid_t hashes = -1;
+    const uint64_t block = DT_HASH_BLOCK;
+    DT_TRY(create_array(writer, hash_kind->dataset, DT_U64, writer->n_hashes, &hashes));
+    DT_TRY(write_attribute(writer->path, hashes, hash_kind->block_bytes, DT_U64, &block));
     DT_TRY(write_slab(writer, hashes, DT_U64, 0, writer->n_hashes, writer->hashes));
-    if (!documents)
-        return DT_OK;
-    DT_TRY(create_array(writer, "/doc_starts", DT_U64, writer->n_starts, &starts));
-    return write_slab(writer, starts, DT_U64, 0, writer->n_starts, writer->starts);
+    return documents ? write_starts(writer) : DT_OK;
 }
 
 static dt_status sync_file(const char *path)
@@ -249,7 +262,7 @@ dt_status dt_shard_set_vocab(const char *path, int64_t vocab_size)
     dt_h5_enter();
     dt_status status = open_to_write(path, &file, &tokens);
     if (status == DT_OK)
-        status = write_attribute(path, tokens, "vocab_size", vocab_size);
+        status = write_attribute(path, tokens, "vocab_size", DT_U64, &vocab_size);
     if (file >= 0 && H5Fclose(file) < 0 && status == DT_OK)
         status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
     dt_h5_leave();

@@ -23,15 +23,19 @@ dt_status dt_shard_fingerprint(struct dt_shard_reader *reader, struct dt_shard *
 
 // Bytes of a buffer that dt_shard_read_tokens needs for `count` tokens of this shard.
 int64_t dt_shard_read_bytes(const struct dt_shard *shard, int64_t count);
-// Tokens [first, first + count), in the stored type, by one read into `buffer`; *tokens points to
-// the first of them in it. `verify`: the checksums of all blocks that are touched are checked.
+// Tokens [first, first + count), in the stored type, into `buffer`; *tokens points to the first of
+// them in it. `verify`: the checksums of all blocks that are touched are checked.
 dt_status dt_shard_read_tokens(struct dt_shard_reader *reader, int64_t first, int64_t count,
                                bool verify, void *buffer, const void **tokens);
+// The same with all checksums that the shard has, of either kind: a read for each.
+dt_status dt_shard_verify_tokens(struct dt_shard_reader *reader, int64_t first, int64_t count,
+                                 void *buffer, const void **tokens);
 // Rows [first, first + count) of /input_ids and /labels, each [count, T].
 dt_status dt_shard_read_pairs(struct dt_shard_reader *reader, int64_t first, int64_t count,
                               int32_t *input_ids, int32_t *labels);
 // starts[p - first] = 1 for each p in [first, first + count) that /doc_starts holds, else 0.
 dt_status dt_shard_read_starts(struct dt_shard_reader *reader, int64_t first, int64_t count,
                                uint8_t *starts);
-// All of /doc_starts: ascending, each within /tokens. A shard without is fine.
-dt_status dt_shard_check_starts(struct dt_shard_reader *reader);
+// All of /doc_starts, which the shard has: ascending, each within /tokens; `verify`: and of the
+// hash that the shard states, if it does.
+dt_status dt_shard_check_starts(struct dt_shard_reader *reader, bool verify);

@@ -330,7 +330,7 @@ static dt_status open_loader(struct dt_loader *loader)
     DT_TRY(check(config, loader->first_step));
     loader->first_slot = share(config, config->rank);
     loader->n_slots = share_size(config);
-    loader->shelf.dataset = config->dataset;
+    DT_TRY(dt_shelf_open(config->dataset, &loader->shelf));
     loader->rules = (struct dt_slot_rules){
         .vocab_size = config->vocab_size,
         .reset_token = config->reset_token,

@@ -6,10 +6,21 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+dt_status dt_shelf_open(const struct dt_dataset *dataset, struct dt_shelf *shelf)
+{
+    shelf->dataset = dataset;
+    shelf->starts_checked = calloc((size_t)dataset->n_shards, sizeof *shelf->starts_checked);
+    if (!shelf->starts_checked)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " shards", dataset->n_shards);
+    return DT_OK;
+}
 
 void dt_shelf_close(struct dt_shelf *shelf)
 {
+    free(shelf->starts_checked);
     for (int i = 0; i < DT_OPEN_SHARDS; i++)
         dt_shard_close(shelf->place[i].reader);
 }
@@ -55,6 +66,18 @@ static dt_status open_shard(struct dt_shelf *shelf, int64_t shard, struct dt_sha
         DT_TRY(check_unchanged(known, &now));
     }
     *reader = place->reader;
+    return DT_OK;
+}
+
+// Reading them is a few thousandths of reading the tokens, and is not repeated when the shard is
+// opened again.
+static dt_status check_starts(struct dt_shelf *shelf, const struct dt_slot_rules *rules,
+                              int64_t shard, struct dt_shard_reader *reader)
+{
+    if (shelf->starts_checked[shard] || !shelf->dataset->shards[shard].doc_starts)
+        return DT_OK;
+    DT_TRY(dt_shard_check_starts(reader, rules->verify));
+    shelf->starts_checked[shard] = true;
     return DT_OK;
 }
 
@@ -142,6 +165,7 @@ dt_status dt_slot_read(struct dt_slot *slot, struct dt_shelf *shelf,
         return DT_OK;
     slot->windows = 0;
     DT_TRY(open_shard(shelf, shard, &reader));
+    DT_TRY(check_starts(shelf, rules, shard, reader));
     slot->shard = shard;
     slot->first = first;
     slot->windows = windows;

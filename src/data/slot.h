@@ -16,7 +16,9 @@ struct dt_shelf {
         struct dt_shard_reader *reader;
     } place[DT_OPEN_SHARDS];
     int64_t clock;
+    bool *starts_checked; // [n_shards] all of /doc_starts, at the shard's first reading; owned
 };
+dt_status dt_shelf_open(const struct dt_dataset *dataset, struct dt_shelf *shelf); // from zeros
 void dt_shelf_close(struct dt_shelf *shelf);
 
 // What a slot must know to turn stored tokens into rows of a batch.

@@ -97,6 +97,10 @@ done
 "$(dirname "$dtrain")/tests/fault/make_shard" short-chunk shards/short-chunk.h5 || exit 1
 data "a chunk that decodes to too few bytes" 'shards/short-chunk.h5: chunk 1 of /tokens' shards/short-chunk.h5
 refused "verify of such a chunk" '1 of 1 are bad' "$dtrain" verify shards/short-chunk.h5
+cp "$shard" shards/no-starts.h5
+"$(dirname "$dtrain")/tests/fault/shard_tool" drop shards/no-starts.h5 doc_starts || exit 1
+data "document starts that are gone" 'shards/no-starts.h5: /doc_starts is missing' shards/no-starts.h5
+refused "verify of such a shard" '1 of 1 are bad' "$dtrain" verify shards/no-starts.h5
 
 # Model directories and checkpoints.
 damaged() { # name: a copy of the good checkpoint to damage

@@ -1,6 +1,7 @@
 // Shards for the fault tests that `dtrain pack` would not write.
 //   shard_tool tokens PATH N            plain u8 tokens below 128: no checksums, no attribute
 //   shard_tool poke PATH INDEX VALUE    changes one token of a shard of u8, and no checksum
+//   shard_tool drop PATH NAME           removes a dataset
 //   shard_tool pairs PATH ROWS T S      pairs; the labels of the rows with row % S = 3 are ignored
 #include <hdf5.h>
 #include <stdint.h>
@@ -74,15 +75,24 @@ static int poke(const char *path, int64_t index, int32_t value)
     return H5Fclose(file) < 0 || result < 0;
 }
 
+static int drop(const char *path, const char *name)
+{
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    herr_t result = H5Ldelete(file, name, H5P_DEFAULT);
+    return H5Fclose(file) < 0 || result < 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 4 && strcmp(argv[1], "tokens") == 0)
         return write_tokens(argv[2], atoll(argv[3]));
     if (argc == 5 && strcmp(argv[1], "poke") == 0)
         return poke(argv[2], atoll(argv[3]), atoi(argv[4]));
+    if (argc == 4 && strcmp(argv[1], "drop") == 0)
+        return drop(argv[2], argv[3]);
     if (argc == 6 && strcmp(argv[1], "pairs") == 0)
         return write_pairs(argv[2], atoll(argv[3]), atoll(argv[4]), atoll(argv[5]));
-    fprintf(stderr,
-            "usage: shard_tool tokens PATH N | poke PATH INDEX VALUE | pairs PATH ROWS T S\n");
+    fprintf(stderr, "usage: shard_tool tokens PATH N | poke PATH INDEX VALUE | drop PATH NAME | "
+                    "pairs PATH ROWS T S\n");
     return 2;
 }

@@ -110,7 +110,7 @@ static void test_other_flips(void)
 {
     const char *path = in_scratch("long.h5");
     write_long(path);
-    flip_bit(path, offset_of(path, "tokens_xxh64") + 8);
+    flip_bit(path, offset_of(path, "tokens_xxh3") + 8);
     struct dt_dataset *dataset = scan("long.h5");
     struct dt_loader_config config = config_of(dataset);
     expect_error(&config, 0, 0, (const char *[]){"long.h5", "block 1 (bytes 16384", NULL});

@@ -238,9 +238,9 @@ static void test_raw(enum dt_pack_format format, int64_t size)
         dt_shard_close(reader);
         int64_t bytes = shard.count * size;
         CHECK(bytes <= 20000 && bytes > 17000, "a shard of %ld bytes", (long)bytes);
-        want = XXH64(data + at, 16384, 0);
+        want = XXH3_64bits(data + at, 16384);
         CHECK(shard.first_hash == want, "shard %ld: first hash", (long)i);
-        want = XXH64(data + at + 16384, (size_t)(bytes - 16384), 0);
+        want = XXH3_64bits(data + at + 16384, (size_t)(bytes - 16384));
         CHECK(shard.last_hash == want, "shard %ld: last hash", (long)i);
         at += bytes;
     }
@@ -374,7 +374,9 @@ static void test_verify(void)
     put(file, &(struct put){"tokens", u16, u16, 1, {RAW}, tokens, 0, 0, false, false});
     put_attribute(file, "tokens", "vocab_size", H5T_STD_I64LE, 50);
     H5Fclose(file);
-    expect_damage(in_scratch("plain.h5"), "offset 777 is 50, outside its vocabulary of 50");
+    expect_damage(
+        in_scratch("plain.h5"),
+        "/tokens at offset 777 is 50; a token is from 0 to 49 (the attribute vocab_size is 50)");
     file = new_file(in_scratch("docs.h5"));
     put(file, &(struct put){"tokens", u16, u16, 1, {RAW}, tokens, 0, 0, false, false});
     put(file, &(struct put){"doc_starts", u64, u64, 1, {3}, starts, 0, 0, false, false});
@@ -396,8 +398,11 @@ static void test_verify_pairs(void)
         if (i == 0)
             CHECK_INT(dt_verify_shard(in_scratch("pairs.h5"), false, &shard), DT_OK);
         else
-            expect_damage(in_scratch("pairs.h5"), i == 1 ? "/input_ids at row 8, column 1 is -1"
-                                                         : "/labels at row 8, column 2 is -5");
+            expect_damage(in_scratch("pairs.h5"),
+                          i == 1 ? "/input_ids at row 8, column 1 is -1; a token is from 0 to "
+                                   "2147483647 (there is no attribute vocab_size)"
+                                 : "/labels at row 8, column 2 is -5; a label is from 0 to "
+                                   "2147483647, or -100 for none");
     }
 }
 

@@ -272,9 +272,11 @@ static void test_vocabulary(void)
     set_vocab(write_good("v301.h5"), H5T_STD_I64LE, 301);
     expect_bad(in_scratch("v301.h5"), "vocab_size is 301, the model's is 300");
     set_vocab(write_good("v-1.h5"), H5T_STD_I64LE, -1);
-    expect_bad(in_scratch("v-1.h5"), "not one positive integer");
+    expect_bad(in_scratch("v-1.h5"), "vocab_size of /tokens is -1, not a positive integer");
+    set_vocab(write_good("v0.h5"), H5T_STD_I64LE, 0);
+    expect_bad(in_scratch("v0.h5"), "vocab_size of /tokens is 0, not a positive integer");
     set_vocab(write_good("vf.h5"), H5T_IEEE_F32LE, 300);
-    expect_bad(in_scratch("vf.h5"), "not one positive integer");
+    expect_bad(in_scratch("vf.h5"), "vocab_size of /tokens is not one integer");
 }
 
 // All that are wrong are named at once, twenty of them by line.

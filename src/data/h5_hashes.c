@@ -1,0 +1,101 @@
+// XXH3 takes a fraction of the time of a read from the system's cache; xxh64, of older shards, as
+// long as the read itself.
+#include "data/h5_hashes.h"
+
+#include "data/h5_shard.h"
+#include "data/xxh3.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+static uint64_t hash_xxh3(const void *data, size_t bytes)
+{
+    return XXH3_64bits(data, bytes);
+}
+
+static uint64_t hash_xxh64(const void *data, size_t bytes)
+{
+    return XXH64(data, bytes, 0);
+}
+
+const struct dt_h5_hash_kind dt_h5_hash_kinds[DT_H5_HASH_KINDS] = {
+    {"/tokens_xxh3", "block_bytes", hash_xxh3},
+    {"/tokens_xxh64", "block_bytes", hash_xxh64},
+};
+
+static dt_status check_shape(const struct dt_h5_hashes *hashes, const struct dt_h5_array *tokens)
+{
+    const struct dt_h5_array *array = &hashes->array;
+    const char *path = array->file->path;
+    int64_t size = dt_dtype_size(tokens->type), bytes = tokens->shape[0] * size;
+    int64_t block = hashes->block;
+    DT_TRY(dt_h5_check_vector(array));
+    if (array->type != DT_U64)
+        return DT_FAIL(DT_USER, "make the shard again with dtrain pack",
+                       "%s: %s holds %s, not unsigned 64-bit integers", path, array->name,
+                       array->type_text);
+    if (block < size || block % size != 0 || block > DT_HASH_BLOCK_MAX)
+        return DT_FAIL(DT_USER, "store the bytes that a checksum covers as attribute block_bytes",
+                       "%s: block_bytes of %s is %" PRId64 ", not a multiple of %" PRId64
+                       " up to %d",
+                       path, array->name, block, size, DT_HASH_BLOCK_MAX);
+    if (array->shape[0] != (bytes + block - 1) / block)
+        return DT_FAIL(DT_USER, "make the shard again with dtrain pack",
+                       "%s: %s has %" PRId64 " checksums, %" PRId64
+                       " bytes of tokens need %" PRId64,
+                       path, array->name, array->shape[0], bytes, (bytes + block - 1) / block);
+    return DT_OK;
+}
+
+dt_status dt_h5_hashes_open(const struct dt_h5_file *file, const struct dt_h5_hash_kind *kind,
+                            const struct dt_h5_array *tokens, struct dt_h5_hashes *hashes)
+{
+    bool found;
+    *hashes = (struct dt_h5_hashes){.kind = kind};
+    DT_TRY(dt_h5_array_open(file, kind->dataset, &hashes->array, &found));
+    if (!found)
+        return DT_OK;
+    DT_TRY(dt_h5_attribute(&hashes->array, kind->block_bytes, &hashes->block, &found));
+    if (!found)
+        return DT_FAIL(DT_USER, "store the bytes that a checksum covers in it",
+                       "%s: %s has no attribute %s", file->path, kind->dataset, kind->block_bytes);
+    return check_shape(hashes, tokens);
+}
+
+void dt_h5_hashes_close(struct dt_h5_hashes *hashes)
+{
+    dt_h5_array_close(&hashes->array);
+    free(hashes->stored);
+    hashes->stored = NULL;
+}
+
+static dt_status load(struct dt_h5_hashes *hashes, int64_t first, int64_t count)
+{
+    if (count > hashes->room) {
+        uint64_t *stored = realloc(hashes->stored, (size_t)count * sizeof *stored);
+        if (!stored)
+            return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " checksums", count);
+        hashes->stored = stored;
+        hashes->room = count;
+    }
+    return dt_h5_array_read(&hashes->array, first, count, hashes->stored);
+}
+
+dt_status dt_h5_hashes_check(struct dt_h5_hashes *hashes, const char *data, int64_t start,
+                             int64_t end)
+{
+    int64_t size = hashes->block, first = start / size, n = (end - start + size - 1) / size;
+    DT_TRY(load(hashes, first, n));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = start + i * size, length = size < end - at ? size : end - at;
+        uint64_t hash = hashes->kind->hash(data + i * size, (size_t)length);
+        if (hash != hashes->stored[i])
+            return DT_FAIL(DT_USER,
+                           "the shard is damaged: copy it again from its source, or pack it again",
+                           "%s: checksum mismatch in /tokens, block %" PRId64 " (bytes %" PRId64
+                           " to %" PRId64 "): %s has %016" PRIx64 ", found %016" PRIx64,
+                           hashes->array.file->path, first + i, at, at + length - 1,
+                           hashes->kind->dataset, hashes->stored[i], hash);
+    }
+    return DT_OK;
+}

@@ -1,0 +1,30 @@
+// Checksums of /tokens, one for each block of its bytes, in a dataset of their own.
+#pragma once
+
+#include "data/h5_file.h"
+
+// A kind is a hash function and the dataset that holds its values; the first that a shard has is
+// what training checks, and dt_h5_hash_kinds[0] is what dtrain writes.
+enum { DT_H5_HASH_KINDS = 2 };
+extern const struct dt_h5_hash_kind {
+    const char *dataset;
+    const char *block_bytes; // the dataset's attribute: bytes that a checksum covers
+    uint64_t (*hash)(const void *data, size_t bytes); // seed 0
+} dt_h5_hash_kinds[DT_H5_HASH_KINDS];
+
+struct dt_h5_hashes {
+    const struct dt_h5_hash_kind *kind;
+    struct dt_h5_array array;
+    int64_t block;    // bytes; 0: the shard has no checksums of this kind
+    uint64_t *stored; // [room] those of the blocks being checked
+    int64_t room;
+};
+
+// Opens the dataset of `kind` where the file has it. DT_USER: not checksums of all of `tokens`.
+dt_status dt_h5_hashes_open(const struct dt_h5_file *file, const struct dt_h5_hash_kind *kind,
+                            const struct dt_h5_array *tokens, struct dt_h5_hashes *hashes);
+void dt_h5_hashes_close(struct dt_h5_hashes *hashes); // zeros are fine
+// Compares bytes [start, end) of /tokens, which are `data`, with their checksums; start is at the
+// border of a block, end too or at the end of all.
+dt_status dt_h5_hashes_check(struct dt_h5_hashes *hashes, const char *data, int64_t start,
+                             int64_t end);

@@ -1,0 +1,137 @@
+// Document starts are searched on disk: a shard may have millions of them.
+#include "data/h5_starts.h"
+
+#include "data/xxh3.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { AT_ONCE = 1024 };
+
+static const char damaged[] =
+    "the shard is damaged: copy it again from its source, or pack it again";
+
+static dt_status read_stamp(const struct dt_h5_array *tokens, struct dt_h5_starts *starts)
+{
+    uint64_t count = 0;
+    bool has_hash;
+    DT_TRY(dt_h5_attribute_u64(tokens, DT_STARTS_COUNT, &count, &starts->stamped));
+    DT_TRY(dt_h5_attribute_u64(tokens, DT_STARTS_HASH, &starts->hash, &has_hash));
+    if (starts->stamped != has_hash)
+        return DT_FAIL(DT_USER, damaged, "%s: /tokens has the attribute %s without %s",
+                       tokens->file->path, has_hash ? DT_STARTS_HASH : DT_STARTS_COUNT,
+                       has_hash ? DT_STARTS_COUNT : DT_STARTS_HASH);
+    if (!starts->stamped)
+        return DT_OK;
+    if (!starts->found)
+        return DT_FAIL(DT_USER, damaged,
+                       "%s: /doc_starts is missing; %s of /tokens says that it has %" PRIu64
+                       " entries",
+                       tokens->file->path, DT_STARTS_COUNT, count);
+    if ((uint64_t)starts->array.shape[0] != count)
+        return DT_FAIL(DT_USER, damaged,
+                       "%s: /doc_starts has %" PRId64 " entries; %s of /tokens says %" PRIu64,
+                       tokens->file->path, starts->array.shape[0], DT_STARTS_COUNT, count);
+    return DT_OK;
+}
+
+dt_status dt_h5_starts_open(const struct dt_h5_file *file, const struct dt_h5_array *tokens,
+                            struct dt_h5_starts *starts)
+{
+    *starts = (struct dt_h5_starts){.n_tokens = tokens->shape[0]};
+    DT_TRY(dt_h5_array_open(file, "/doc_starts", &starts->array, &starts->found));
+    if (starts->found) {
+        DT_TRY(dt_h5_check_vector(&starts->array));
+        if (starts->array.type != DT_U64)
+            return DT_FAIL(DT_USER, "store offsets into /tokens as little-endian uint64",
+                           "%s: %s holds %s", file->path, starts->array.name,
+                           starts->array.type_text);
+    }
+    return read_stamp(tokens, starts);
+}
+
+// The index of the first entry at or above `position`.
+static dt_status find(const struct dt_h5_array *array, int64_t position, int64_t *index)
+{
+    int64_t low = 0, high = array->shape[0];
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        uint64_t value;
+        DT_TRY(dt_h5_array_read(array, middle, 1, &value));
+        if (value < (uint64_t)position)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    *index = low;
+    return DT_OK;
+}
+
+static dt_status fail_entry(const struct dt_h5_starts *starts, int64_t index, uint64_t value)
+{
+    return DT_FAIL(DT_USER, "store ascending offsets into /tokens, each below its length",
+                   "%s: /doc_starts[%" PRId64 "] is %" PRIu64
+                   ", not above the one before it or not below %" PRId64,
+                   starts->array.file->path, index, value, starts->n_tokens);
+}
+
+// What a walk over the entries does with them.
+struct walk {
+    int64_t last;       // the entry before
+    int64_t first, end; // marks are for entries in [first, end); the walk ends at `end`
+    uint8_t *marks;     // NULL: none
+    XXH3_state_t *hash; // NULL: none
+};
+
+static dt_status walk_from(const struct dt_h5_starts *starts, int64_t index, struct walk *walk)
+{
+    const struct dt_h5_array *array = &starts->array;
+    uint64_t values[AT_ONCE];
+    for (int64_t n; index < array->shape[0]; index += n) {
+        n = array->shape[0] - index < AT_ONCE ? array->shape[0] - index : AT_ONCE;
+        DT_TRY(dt_h5_array_read(array, index, n, values));
+        if (walk->hash)
+            XXH3_64bits_update(walk->hash, values, (size_t)n * sizeof *values);
+        for (int64_t i = 0; i < n; i++) {
+            if (values[i] >= (uint64_t)starts->n_tokens || (int64_t)values[i] <= walk->last)
+                return fail_entry(starts, index + i, values[i]);
+            walk->last = (int64_t)values[i];
+            if (walk->last >= walk->end)
+                return DT_OK;
+            if (walk->marks)
+                walk->marks[walk->last - walk->first] = 1;
+        }
+    }
+    return DT_OK;
+}
+
+dt_status dt_h5_starts_mark(const struct dt_h5_starts *starts, int64_t first, int64_t count,
+                            uint8_t *marks)
+{
+    int64_t index = 0;
+    struct walk walk = {.last = first - 1, .first = first, .end = first + count, .marks = marks};
+    memset(marks, 0, (size_t)count);
+    DT_TRY(find(&starts->array, first, &index));
+    return walk_from(starts, index, &walk);
+}
+
+dt_status dt_h5_starts_check(const struct dt_h5_starts *starts, bool hash)
+{
+    struct walk walk = {.last = -1, .end = INT64_MAX};
+    if (!hash || !starts->stamped)
+        return walk_from(starts, 0, &walk);
+    walk.hash = XXH3_createState();
+    if (!walk.hash)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to hash /doc_starts");
+    XXH3_64bits_reset(walk.hash);
+    dt_status status = walk_from(starts, 0, &walk);
+    uint64_t found = XXH3_64bits_digest(walk.hash);
+    XXH3_freeState(walk.hash);
+    DT_TRY(status);
+    if (found != starts->hash)
+        return DT_FAIL(DT_USER, damaged,
+                       "%s: checksum mismatch in /doc_starts: stored %016" PRIx64
+                       " (%s of /tokens), found %016" PRIx64,
+                       starts->array.file->path, starts->hash, DT_STARTS_HASH, found);
+    return DT_OK;
+}

@@ -1,0 +1,25 @@
+// /doc_starts: ascending offsets into /tokens at which documents start. Shards by dtrain pack state
+// their number and hash in two attributes of /tokens; shards without are read on their word.
+#pragma once
+
+#include "data/h5_file.h"
+
+#define DT_STARTS_COUNT "doc_starts_count" // attribute: entries of /doc_starts
+#define DT_STARTS_HASH  "doc_starts_xxh3"  // attribute: XXH3 (64 bits) of its bytes, u64
+
+struct dt_h5_starts {
+    struct dt_h5_array array;
+    int64_t n_tokens;
+    bool found;
+    bool stamped;  // has the attributes
+    uint64_t hash; // the stored one; 0 where it is not
+};
+
+// DT_USER: of the wrong type, missing though the attributes promise it, not of their number.
+dt_status dt_h5_starts_open(const struct dt_h5_file *file, const struct dt_h5_array *tokens,
+                            struct dt_h5_starts *starts);
+// marks[p - first] = 1 for each p in [first, first + count) that is an entry, else 0.
+dt_status dt_h5_starts_mark(const struct dt_h5_starts *starts, int64_t first, int64_t count,
+                            uint8_t *marks);
+// Reads all: ascending, each within /tokens, and where `hash` of the stored hash.
+dt_status dt_h5_starts_check(const struct dt_h5_starts *starts, bool hash);

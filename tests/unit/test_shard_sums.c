@@ -1,0 +1,211 @@
+// What protects a shard's own data: the checksums of /tokens, of either kind, and the number and
+// hash of /doc_starts. Each is broken alone, and verify and the loader have to notice.
+#include "data/h5_shard.h"
+#include "data/pack.h"
+#include "loader_data.h"
+
+#include <xxhash.h>
+
+enum { S = 3, N = 3333, BLOCK = 512 }; // shard 3 of loader_data.h
+
+static const char *write_packed(const char *name)
+{
+    write_hashed(in_scratch(name), S, 2, true);
+    return in_scratch(name);
+}
+
+static void expect_verify(const char *path, const char *phrase)
+{
+    struct dt_shard shard;
+    dt_status status = dt_verify_shard(path, false, &shard);
+    const char *message = dt_error_current()->message;
+    if (!phrase)
+        CHECK(status == DT_OK, "%s", message);
+    else
+        CHECK(status == DT_USER && strstr(message, path) && strstr(message, phrase),
+              "status %d, \"%s\" does not name %s and \"%s\"", (int)status, message, path, phrase);
+}
+
+// Trains on one block of the shard, the first; `phrase` NULL: that is fine.
+static void expect_loader(const char *path, bool verify, const char *phrase)
+{
+    struct dt_dataset *dataset = scan(strrchr(path, '/') + 1);
+    struct dt_loader_config config = config_of(dataset);
+    const struct dt_batch *batch;
+    config.batch = 1;
+    config.shuffle = false;
+    config.verify = verify;
+    struct dt_loader *loader = open_loader(&config, 0);
+    dt_status status = dt_loader_next(loader, &batch, NULL);
+    const char *message = dt_error_current()->message;
+    if (!phrase)
+        CHECK(status == DT_OK, "%s", message);
+    else
+        CHECK(status == DT_USER && strstr(message, path) && strstr(message, phrase),
+              "status %d, \"%s\" does not name %s and \"%s\"", (int)status, message, path, phrase);
+    dt_loader_close(loader);
+    dt_dataset_free(dataset);
+}
+
+static void expect_scan(const char *path, const char *phrase)
+{
+    struct dt_dataset *dataset;
+    CHECK_INT(dt_dataset_scan(path, T, 0, &dataset), DT_USER);
+    const char *message = dt_error_current()->message;
+    CHECK(strstr(message, path) && strstr(message, phrase), "\"%s\" does not name %s and \"%s\"",
+          message, path, phrase);
+}
+
+static void set_start(const char *path, int64_t index, uint64_t value)
+{
+    int fd = open(path, O_RDWR);
+    off_t at = offset_of(path, "doc_starts") + index * (off_t)sizeof value;
+    CHECK(pwrite(fd, &value, sizeof value, at) == sizeof value, "cannot write %s", path);
+    close(fd);
+}
+
+// Document starts 0, 40, 80 … of 3333 tokens: 84 of them. The block that is trained ends at 80.
+static void test_changed_start(void)
+{
+    const char *path = write_packed("start.h5");
+    expect_verify(path, NULL);
+    expect_loader(path, true, NULL);
+    set_start(path, 70, 2801); // was 2800, far behind the block
+    expect_verify(path, "checksum mismatch in /doc_starts");
+    expect_loader(path, true, "checksum mismatch in /doc_starts");
+    expect_loader(path, false, NULL);
+    // Order is looked at whether or not hashes are.
+    set_start(path, 70, 2880);
+    expect_verify(path, "/doc_starts[71] is 2840");
+    expect_loader(path, true, "/doc_starts[71] is 2840");
+    expect_loader(path, false, "/doc_starts[71] is 2840");
+    set_start(path, 70, 100);
+    expect_loader(path, false, "/doc_starts[70] is 100");
+    set_start(path, 70, N);
+    expect_loader(path, false, "/doc_starts[70] is 3333");
+}
+
+static void delete_starts(const char *path)
+{
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    CHECK(H5Ldelete(file, "doc_starts", H5P_DEFAULT) >= 0, "no /doc_starts");
+    H5Fclose(file);
+}
+
+static void put_starts(const char *path, hsize_t n, const uint64_t *starts)
+{
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT), u64 = H5T_STD_U64LE;
+    put(file, &(struct put){"doc_starts", u64, u64, 1, {n}, starts, 0, 0, false, false});
+    H5Fclose(file);
+}
+
+static void delete_attribute(const char *path, const char *name)
+{
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    CHECK(H5Adelete_by_name(file, "tokens", name, H5P_DEFAULT) >= 0, "no %s", name);
+    H5Fclose(file);
+}
+
+static void test_missing_starts(void)
+{
+    static const uint64_t starts[] = {0, 500, 700};
+    const char *path = write_packed("missing.h5");
+    delete_starts(path);
+    expect_verify(path, "/doc_starts is missing");
+    expect_scan(path, "/doc_starts is missing");
+    put_starts(path, 3, starts);
+    expect_verify(path, "/doc_starts has 3 entries; doc_starts_count of /tokens says 84");
+    expect_scan(path, "/doc_starts has 3 entries; doc_starts_count of /tokens says 84");
+    delete_attribute(path, "doc_starts_count");
+    expect_scan(path, "doc_starts_xxh3 without doc_starts_count");
+    delete_attribute(path, "doc_starts_xxh3"); // as shards were written before
+    expect_verify(path, NULL);
+    expect_loader(path, true, NULL);
+    delete_starts(path);
+    expect_verify(path, NULL);
+    path = write_packed("half.h5");
+    delete_attribute(path, "doc_starts_xxh3");
+    expect_scan(path, "doc_starts_count without doc_starts_xxh3");
+}
+
+// A shard within one long document has no start, and says so. The same tokens with other documents
+// are other data to a run that is resumed.
+static void test_no_start(void)
+{
+    struct dt_shard_writer *writer;
+    const char *path = in_scratch("none.h5");
+    write_packed("start.h5");
+    CHECK_INT(dt_shard_create(path, DT_U16, N, &writer), DT_OK);
+    CHECK_INT(dt_shard_append(writer, tokens_of(S, 2), N), DT_OK);
+    CHECK_INT(dt_shard_finish(writer, true), DT_OK);
+    expect_verify(path, NULL);
+    expect_loader(path, true, NULL);
+    struct dt_dataset *with = scan("start.h5"), *without = scan("none.h5");
+    CHECK(with->shards[0].first_hash == without->shards[0].first_hash, "the tokens differ");
+    CHECK(with->shards[0].last_hash != without->shards[0].last_hash, "documents do not count");
+    dt_dataset_free(with);
+    dt_dataset_free(without);
+    delete_starts(path);
+    expect_verify(path, "/doc_starts is missing");
+}
+
+// A shard by hand: tokens, and checksums of one or both kinds, each of its own block size.
+static const char *write_sums(const char *name, int64_t xxh3_block, int64_t xxh64_block)
+{
+    const char *path = in_scratch(name), *tokens = tokens_of(S, 2);
+    static uint64_t sums[2][N];
+    hid_t file = new_file(path), u16 = H5T_STD_U16LE, u64 = H5T_STD_U64LE;
+    put(file, &(struct put){"tokens", u16, u16, 1, {N}, tokens, 0, 0, false, false});
+    for (int kind = 0; kind < 2; kind++) {
+        int64_t block = kind == 0 ? xxh3_block : xxh64_block, n = 0;
+        const char *dataset = kind == 0 ? "tokens_xxh3" : "tokens_xxh64";
+        for (int64_t at = 0; block > 0 && at < 2 * N; at += block) {
+            size_t length = (size_t)(2 * N - at < block ? 2 * N - at : block);
+            sums[kind][n++] =
+                kind == 0 ? XXH3_64bits(tokens + at, length) : XXH64(tokens + at, length, 0);
+        }
+        if (n == 0)
+            continue;
+        put(file,
+            &(struct put){dataset, u64, u64, 1, {(hsize_t)n}, sums[kind], 0, 0, false, false});
+        put_attribute(file, dataset, "block_bytes", H5T_STD_I32LE, block);
+    }
+    H5Fclose(file);
+    return path;
+}
+
+static void test_kinds(void)
+{
+    static const int64_t blocks[][2] = {{BLOCK, 0}, {0, BLOCK}, {BLOCK, 2 * BLOCK}, {1000, BLOCK}};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+        const char *path = write_sums("sums.h5", blocks[i][0], blocks[i][1]);
+        const char *used = blocks[i][0] > 0 ? "/tokens_xxh3 has" : "/tokens_xxh64 has";
+        expect_verify(path, NULL);
+        expect_loader(path, true, NULL);
+        flip_bit(path, offset_of(path, "tokens") + 5);
+        expect_verify(path, "checksum mismatch in /tokens, block 0 (bytes 0 to");
+        expect_loader(path, true, used);
+    }
+    // Both are there: training looks at one, verify at both.
+    const char *path = write_sums("both.h5", BLOCK, BLOCK);
+    flip_bit(path, offset_of(path, "tokens_xxh64"));
+    expect_verify(path, "/tokens_xxh64 has");
+    expect_loader(path, true, NULL);
+    path = write_sums("both.h5", BLOCK, BLOCK);
+    flip_bit(path, offset_of(path, "tokens_xxh3"));
+    expect_verify(path, "/tokens_xxh3 has");
+    expect_loader(path, true, "/tokens_xxh3 has");
+}
+
+int main(void)
+{
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    dt_log_quiet(true);
+    make_scratch();
+    test_changed_start();
+    test_missing_starts();
+    test_no_start();
+    test_kinds();
+    remove_scratch();
+    return test_end();
+}
