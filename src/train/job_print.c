@@ -41,6 +41,8 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
     if (on_device < all)
         print_bytes("on the device", on_device);
     print_bytes("free now", device->memory_free);
+    if (dt_job_kept_back(job, device) > 0)
+        print_bytes("kept back", dt_job_kept_back(job, device));
     return DT_OK;
 }
 

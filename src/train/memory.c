@@ -113,7 +113,8 @@ static const char *whose_share(const struct dt_job *job)
 {
     if (job->sharers > 1)
         return " for each rank that shares it";
-    return dt_job_uses_device_comm(job) ? " beside what NCCL takes" : "";
+    return dt_job_uses_device_comm(job) ? " beside what NCCL takes"
+                                        : " beside what code takes that is loaded later";
 }
 
 static dt_status refuse(const struct dt_job *job, const struct dt_memory_row *rows, int64_t asked,
@@ -133,13 +134,17 @@ static dt_status refuse(const struct dt_job *job, const struct dt_memory_row *ro
                    whose_share(job), largest);
 }
 
-// NCCL's buffers, the graphs and code loaded late are in no plan.
-static int64_t kept_back(const struct dt_job *job, const struct dt_device_info *info)
+// Kernels are loaded at their first launch (CUDA_MODULE_LOADING=LAZY is the default since 12.2) and
+// stay: dtrain's, and cuBLASLt's of every algorithm that is timed. With them come the local memory
+// of the kernel that spills most, for every thread that the device can hold (27 MB for each 100
+// bytes on 132 SMs), and the graphs. NCCL's buffers and kernels are about twice as much again.
+int64_t dt_job_kept_back(const struct dt_job *job, const struct dt_device_info *info)
 {
-    int64_t share = info->memory / 64, most = INT64_C(1) << 30;
-    if (!dt_job_uses_device_comm(job))
+    int64_t share = info->memory / 128, most = INT64_C(1) << 29;
+    if (job->backend.table->unified)
         return 0;
-    return share < most ? share : most;
+    share = share < most ? share : most;
+    return dt_job_uses_device_comm(job) ? 3 * share : share;
 }
 
 dt_status dt_job_check_memory(const struct dt_job *job)
@@ -151,6 +156,6 @@ dt_status dt_job_check_memory(const struct dt_job *job)
         return DT_OK;
     DT_TRY(job->backend.table->info(job->backend.device, &info));
     DT_TRY(dt_job_memory(job, rows, &asked));
-    int64_t free = info.memory_free / job->sharers - kept_back(job, &info);
+    int64_t free = info.memory_free / job->sharers - dt_job_kept_back(job, &info);
     return asked <= free ? DT_OK : refuse(job, rows, asked, free, info.name);
 }

@@ -54,12 +54,13 @@ static void test_search(void)
 
 // A device like the CPU but for its memory.
 static struct dt_device_table table;
-static int64_t memory_free;
+static int64_t memory, memory_free;
 
 static dt_status info(struct dt_device *device, struct dt_device_info *info)
 {
     (void)device;
-    *info = (struct dt_device_info){.name = "Device 7", .memory_free = memory_free};
+    *info =
+        (struct dt_device_info){.name = "Device 7", .memory = memory, .memory_free = memory_free};
     return DT_OK;
 }
 
@@ -124,6 +125,19 @@ static void test_job(void)
              "data.micro_batch = 6 with model.recompute = none would take %.1f MiB",
              (double)half / 0x1p20);
     CHECK_ADVISES(advice);
+
+    // Code that is loaded later has its room beside the plan, on one device too.
+    memory = 128 * 1000;
+    memory_free = whole + 1000;
+    CHECK_INT(dt_job_check_memory(&job), DT_OK);
+    memory_free = whole + 999;
+    CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "free beside what code takes");
+    memory = INT64_C(80) << 30; // half a GiB, however large the device is
+    memory_free = whole + (INT64_C(1) << 29);
+    CHECK_INT(dt_job_check_memory(&job), DT_OK);
+    memory_free--;
+    CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
+    memory = 0;
 
     memory_free = 2 * whole - 1;
     job.sharers = 2;
