@@ -47,6 +47,11 @@ static const struct option table[] = {
      "auto, bf16 or fp32 (auto: bf16 where the machine has it)"},
     {"--recompute", WORD, FIELD(recompute), 0, 0, "none scan block", MODEL,
      "what backward makes again: none, scan or block (none)"},
+    {"--cuda-graph", WORD, FIELD(cuda_graph), 0, 0, "auto true false", STEP,
+     "auto, true or false: whether steps are captured into graphs (auto: where the device has "
+     "them)"},
+    {"--gemm", WORD, FIELD(gemm), 0, 0, "timed first", STEP,
+     "GEMM algorithms of a GPU: timed, or the first deterministic one that cuBLASLt names (timed)"},
     {"--threads", WHOLE, FIELD(threads), 0, 4096, NULL, MODEL, "0: all cores (0)"},
     {"--seconds", REAL, FIELD(seconds), 1e-3, 3600, NULL, ALL,
      "to measure for: each op (0.2), the steps (5), the reading (3)"},
@@ -176,7 +181,9 @@ static dt_status parse(int argc, char **argv, struct dt_bench_options *options)
                                          .batch = 16,
                                          .device = DT_DEVICE_AUTO,
                                          .precision = DT_PRECISION_AUTO,
-                                         .recompute = DT_RECOMPUTE_NONE};
+                                         .recompute = DT_RECOMPUTE_NONE,
+                                         .cuda_graph = DT_TOGGLE_AUTO,
+                                         .gemm = DT_BENCH_GEMM_TIMED};
     for (int at = 1; at < argc;) {
         if (argv[at][0] == '-')
             DT_TRY(parse_option(argc, argv, &at, options, &given));

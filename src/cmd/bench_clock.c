@@ -14,7 +14,8 @@ void dt_bench_start(struct dt_bench_clock *clock)
 
 void dt_bench_note(struct dt_bench_clock *clock, double seconds)
 {
-    clock->seconds[clock->n++] = seconds;
+    if (clock->n < DT_BENCH_REPEATS)
+        clock->seconds[clock->n++] = seconds;
 }
 
 bool dt_bench_more(const struct dt_bench_clock *clock, int64_t least, double seconds)

@@ -76,8 +76,6 @@ static dt_status call_the_rest(const struct dt_bench_rig *rig)
                                             .y = dt_model_gradients(rig->model)};
     DT_TRY(dt_cast(backend, &cast, NULL));
     DT_TRY(dt_accumulate(backend, &accumulate, NULL));
-    struct dt_stamp_args stamp = {.time = (uint64_t *)(void *)rig->spare};
-    DT_TRY(dt_stamp(backend, &stamp, NULL));
     struct dt_spin_args spin = {.kind = DT_SPIN_EXP2,
                                 .n = n / 2, // as many floats as there are bf16 elements
                                 .rounds = SPIN_ROUNDS,
@@ -100,11 +98,13 @@ static dt_status check_all_there(const struct dt_bench_calls *calls)
 
 static dt_status record(struct dt_bench_rig *rig, struct dt_bench_calls *calls)
 {
-    DT_TRY(dt_bench_rig_draw(rig));
+    struct dt_step_result result;
     recording.rig = rig;
     recording.calls = calls;
     recording.in_step = true;
-    dt_status status = dt_bench_rig_step(rig);
+    dt_status status = dt_bench_rig_launch(rig);
+    if (status == DT_OK)
+        status = dt_stepper_collect(rig->stepper, &result);
     recording.in_step = false;
     if (status == DT_OK)
         status = call_the_rest(rig);
@@ -116,8 +116,11 @@ static dt_status record(struct dt_bench_rig *rig, struct dt_bench_calls *calls)
 dt_status dt_bench_record(const struct dt_bench_options *options, struct dt_bench_rig *rig,
                           struct dt_bench_calls *calls)
 {
+    // A graph's launch makes no calls: without graphs every call of the step is noted.
+    struct dt_bench_options plain = *options;
+    plain.cuda_graph = DT_TOGGLE_FALSE;
     calls->n = 0;
-    DT_TRY(dt_bench_rig_open(options, wrap, rig));
+    DT_TRY(dt_bench_rig_open(&plain, wrap, rig));
     dt_status status = record(rig, calls);
     rig->backend.op = recording.below;
     if (status != DT_OK)

@@ -49,10 +49,11 @@ static dt_status evaluate(struct dt_job *job)
     struct dt_staging staging = {0};
     struct dt_loss_sum total;
     struct dt_model_shape shape = dt_job_shape(job, false);
+    struct dt_stepper_config step = dt_job_stepper(job);
     dt_status status;
     DT_TRY_GOTO(status, out, dt_choices_recall(job));
     DT_TRY_GOTO(status, out, dt_model_create(&job->backend, &job->model, &shape, &model));
-    DT_TRY_GOTO(status, out, dt_staging_create(job, &staging));
+    DT_TRY_GOTO(status, out, dt_staging_create(&job->backend, &step.batch, &staging));
     DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), model));
     DT_TRY_GOTO(status, out,
                 dt_evaluate(job, model, &staging, job->settings.log.eval_batches, NULL, &total));

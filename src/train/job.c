@@ -317,36 +317,23 @@ void dt_job_close(struct dt_job *job)
     *job = (struct dt_job){.folder = {.lock = -1}};
 }
 
-static dt_status alloc_host(void *context, int64_t bytes, void **memory)
-{
-    const struct dt_backend *backend = context;
-    return backend->table->alloc_host(backend->device, bytes, memory);
-}
-
-static void free_host(void *context, void *memory)
-{
-    const struct dt_backend *backend = context;
-    backend->table->free_host(backend->device, memory);
-}
-
 struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
 {
     const struct dt_settings *s = &job->settings;
-    return (struct dt_loader_config){.dataset = job->train,
-                                     .seed = (uint64_t)s->run.seed,
-                                     .batch = s->data.batch,
-                                     .block = s->data.block,
-                                     .shuffle = s->data.shuffle,
-                                     .rank = job->comm->info.rank,
-                                     .size = job->comm->info.size,
-                                     .vocab_size = job->model.vocab_size,
-                                     .prefetch = s->data.prefetch,
-                                     .reset_token = s->data.reset_token,
-                                     .reset_after = s->data.reset_after,
-                                     .verify = s->data.verify,
-                                     .alloc_host = alloc_host,
-                                     .free_host = free_host,
-                                     .context = (void *)&job->backend};
+    struct dt_loader_config config = {.dataset = job->train,
+                                      .seed = (uint64_t)s->run.seed,
+                                      .batch = s->data.batch,
+                                      .block = s->data.block,
+                                      .shuffle = s->data.shuffle,
+                                      .rank = job->comm->info.rank,
+                                      .size = job->comm->info.size,
+                                      .vocab_size = job->model.vocab_size,
+                                      .prefetch = s->data.prefetch,
+                                      .reset_token = s->data.reset_token,
+                                      .reset_after = s->data.reset_after,
+                                      .verify = s->data.verify};
+    dt_staging_pin(&job->backend, &config);
+    return config;
 }
 
 struct dt_loader_config dt_job_val_loader(const struct dt_job *job)
@@ -362,11 +349,6 @@ struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
 {
     return (struct dt_model_shape){
         .sequences = job->micro_batch, .length = job->settings.data.seq_len, .training = training};
-}
-
-enum dt_dtype dt_job_wire(const struct dt_job *job)
-{
-    return job->settings.comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32;
 }
 
 struct weights_of_job {

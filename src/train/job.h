@@ -9,6 +9,7 @@
 #include "train/checkpoint.h"
 #include "train/run_folder.h"
 #include "train/settings.h"
+#include "train/step.h"
 
 enum dt_purpose {
     DT_PURPOSE_TRAIN, // takes the run's folder; the others write nothing
@@ -51,7 +52,8 @@ dt_status dt_job_check_means(const struct dt_job *job);
 struct dt_loader_config dt_job_train_loader(const struct dt_job *job);
 struct dt_loader_config dt_job_val_loader(const struct dt_job *job);
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
-enum dt_dtype dt_job_wire(const struct dt_job *job); // of gradients between ranks
+// Steps of this rank.
+struct dt_stepper_config dt_job_stepper(const struct dt_job *job);
 // Weights of a model: from `dir` where not "" (a Hugging Face directory or a checkpoint), else
 // initial; read on rank 0, the same on all ranks afterwards.
 dt_status dt_job_load_weights(const struct dt_job *job, const char *dir, struct dt_model *model);

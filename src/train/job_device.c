@@ -20,6 +20,25 @@ bool dt_job_uses_device_comm(const struct dt_job *job)
            dt_device_comm_known;
 }
 
+struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
+{
+    const struct dt_settings *s = &job->settings;
+    return (struct dt_stepper_config){.comm = job->comm,
+                                      .batch = {.sequences = job->local_batch,
+                                                .length = s->data.seq_len,
+                                                .micro = job->micro_batch},
+                                      .tokens = s->data.batch * s->data.seq_len,
+                                      .optimizer = {.beta1 = (float)s->optim.beta1,
+                                                    .beta2 = (float)s->optim.beta2,
+                                                    .eps = (float)s->optim.eps,
+                                                    .weight_decay = (float)s->optim.weight_decay,
+                                                    .grad_clip = (float)s->optim.grad_clip},
+                                      .bucket_bytes = (int64_t)(s->comm.bucket_mb * 1e6),
+                                      .wire = s->comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32,
+                                      .between_devices = dt_job_uses_device_comm(job),
+                                      .graphs = s->run.cuda_graph != DT_TOGGLE_FALSE};
+}
+
 static dt_status check_nccl_key(const struct dt_job *job)
 {
     if (job->settings.comm.backend != DT_COMM_NCCL)

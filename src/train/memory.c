@@ -17,15 +17,16 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_row rows[DT_J
     int64_t bytes[DT_MEMORY_COUNT];
     struct dt_model_shape shape = dt_job_shape(job, true);
     struct dt_loader_config loader = dt_job_train_loader(job);
+    struct dt_stepper_config stepper = dt_job_stepper(job);
     struct dt_params params;
     int n = 0;
     DT_TRY(dt_model_plan(&job->backend, &job->model, &shape, bytes));
     DT_TRY(dt_model_params(&job->model, &params));
-    struct dt_buckets_config buckets = {.elements = params.elements, .wire = dt_job_wire(job)};
+    struct dt_buckets_config buckets = {.elements = params.elements, .wire = stepper.wire};
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
         rows[n++] = (struct dt_memory_row){dt_memory_name[i], bytes[i], false};
     rows[n++] = (struct dt_memory_row){"moments", dt_optimizer_bytes(&params), false};
-    rows[n++] = (struct dt_memory_row){"input", dt_staging_bytes(job), false};
+    rows[n++] = (struct dt_memory_row){"input", dt_staging_bytes(&stepper.batch), false};
     rows[n++] = (struct dt_memory_row){"bf16 buckets",
                                        dt_buckets_bytes(&buckets, job->comm->info.size), false};
     rows[n++] = (struct dt_memory_row){"host batches", dt_loader_bytes(&loader), true};

@@ -25,7 +25,7 @@ static dt_status take(struct dt_optimizer *o, int64_t bytes, void *pointer, cons
     return DT_OK;
 }
 
-static dt_status take_all(struct dt_optimizer *o, float weight_decay)
+static dt_status take_all(struct dt_optimizer *o)
 {
     const struct dt_params *params = dt_model_table(o->model);
     struct dt_sum_squares_args norm = norm_args(o);
@@ -38,7 +38,7 @@ static dt_status take_all(struct dt_optimizer *o, float weight_decay)
     DT_TRY(take(o, sizeof *o->control, &o->control, "the update control"));
     DT_TRY(take(o, sizeof *o->sum_squares, &o->sum_squares, "the norm"));
     DT_TRY(take(o, o->workspace_bytes, &o->workspace, "the norm's workspace"));
-    DT_TRY(dt_params_spans(params, weight_decay, &spans, &o->n_spans));
+    DT_TRY(dt_params_spans(params, o->config.weight_decay, &spans, &o->n_spans));
     int64_t bytes = o->n_spans * (int64_t)sizeof *spans;
     dt_status status = take(o, bytes, &o->spans, "the decay spans");
     if (status == DT_OK)
@@ -50,15 +50,10 @@ static dt_status take_all(struct dt_optimizer *o, float weight_decay)
 }
 
 dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,
-                              const struct dt_settings *settings, struct dt_optimizer *o)
+                              const struct dt_optimizer_config *config, struct dt_optimizer *o)
 {
-    *o = (struct dt_optimizer){.backend = backend,
-                               .model = model,
-                               .beta1 = (float)settings->optim.beta1,
-                               .beta2 = (float)settings->optim.beta2,
-                               .eps = (float)settings->optim.eps,
-                               .grad_clip = (float)settings->optim.grad_clip};
-    dt_status status = take_all(o, (float)settings->optim.weight_decay);
+    *o = (struct dt_optimizer){.backend = backend, .model = model, .config = *config};
+    dt_status status = take_all(o);
     if (status != DT_OK)
         dt_optimizer_destroy(o);
     return status;
@@ -91,9 +86,9 @@ dt_status dt_optimizer_step(struct dt_optimizer *o, double expected, struct dt_s
                                              .sum_squares = o->sum_squares,
                                              .expected = expected,
                                              .lr = o->lr,
-                                             .beta1 = o->beta1,
-                                             .beta2 = o->beta2,
-                                             .grad_clip = o->grad_clip,
+                                             .beta1 = o->config.beta1,
+                                             .beta2 = o->config.beta2,
+                                             .grad_clip = o->config.grad_clip,
                                              .control = o->control};
     DT_TRY(dt_update_control(o->backend, &control, stream));
     struct dt_adamw_args adamw = {.n = dt_model_table(o->model)->elements,
@@ -102,9 +97,9 @@ dt_status dt_optimizer_step(struct dt_optimizer *o, double expected, struct dt_s
                                   .v = o->v,
                                   .grad = dt_model_gradients(o->model),
                                   .copy = dt_model_copies(o->model),
-                                  .beta1 = o->beta1,
-                                  .beta2 = o->beta2,
-                                  .eps = o->eps,
+                                  .beta1 = o->config.beta1,
+                                  .beta2 = o->config.beta2,
+                                  .eps = o->config.eps,
                                   .n_spans = o->n_spans,
                                   .spans = o->spans,
                                   .control = o->control};
@@ -117,13 +112,4 @@ struct dt_update_control dt_optimizer_readable(const struct dt_update_control *c
     readable.loss = fabs(control->loss);
     readable.grad_norm = fabs(control->grad_norm);
     return readable;
-}
-
-dt_status dt_optimizer_read(const struct dt_optimizer *o, struct dt_update_control *control)
-{
-    DT_TRY(
-        o->backend->table->to_host(o->backend->device, control, o->control, sizeof *control, NULL));
-    DT_TRY(o->backend->table->stream_sync(o->backend->device, NULL));
-    *control = dt_optimizer_readable(control);
-    return DT_OK;
 }

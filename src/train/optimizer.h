@@ -4,7 +4,11 @@
 #pragma once
 
 #include "model/model.h"
-#include "train/settings.h"
+
+// AdamW with decoupled decay; grad_clip: the largest norm of the gradients, 0: any.
+struct dt_optimizer_config {
+    float beta1, beta2, eps, weight_decay, grad_clip;
+};
 
 struct dt_optimizer {
     const struct dt_backend *backend;
@@ -18,13 +22,14 @@ struct dt_optimizer {
     int64_t n_spans;
     void *workspace;
     int64_t workspace_bytes;
-    float beta1, beta2, eps, grad_clip;
+    struct dt_optimizer_config config;
 };
 
 // Bytes of the moments, for the memory plan.
 int64_t dt_optimizer_bytes(const struct dt_params *params);
 dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,
-                              const struct dt_settings *settings, struct dt_optimizer *optimizer);
+                              const struct dt_optimizer_config *config,
+                              struct dt_optimizer *optimizer);
 void dt_optimizer_destroy(struct dt_optimizer *optimizer);
 // Sets what bias correction and skipping go on from (a resumed run).
 dt_status dt_optimizer_restore(struct dt_optimizer *optimizer, int64_t updates,
@@ -35,6 +40,3 @@ dt_status dt_optimizer_step(struct dt_optimizer *optimizer, double expected,
                             struct dt_stream *stream);
 // As people read it: loss and norm are never negative, but a NaN may have its sign set.
 struct dt_update_control dt_optimizer_readable(const struct dt_update_control *control);
-// The control struct of the last step, on the host.
-dt_status dt_optimizer_read(const struct dt_optimizer *optimizer,
-                            struct dt_update_control *control);

@@ -3,9 +3,28 @@
 
 enum { TOKEN_BYTES = 4 + 4 + 1 };
 
-int64_t dt_staging_bytes(const struct dt_job *job)
+static dt_status alloc_host(void *context, int64_t bytes, void **memory)
 {
-    return (job->local_batch + job->micro_batch) * job->settings.data.seq_len * TOKEN_BYTES;
+    const struct dt_backend *backend = context;
+    return backend->table->alloc_host(backend->device, bytes, memory);
+}
+
+static void free_host(void *context, void *memory)
+{
+    const struct dt_backend *backend = context;
+    backend->table->free_host(backend->device, memory);
+}
+
+void dt_staging_pin(const struct dt_backend *backend, struct dt_loader_config *loader)
+{
+    loader->alloc_host = alloc_host;
+    loader->free_host = free_host;
+    loader->context = (void *)backend;
+}
+
+int64_t dt_staging_bytes(const struct dt_staging_config *config)
+{
+    return (config->sequences + config->micro) * config->length * TOKEN_BYTES;
 }
 
 static dt_status take_arrays(const struct dt_backend *backend, int64_t tokens,
@@ -21,8 +40,8 @@ static dt_status take_all(struct dt_staging *s)
 {
     const struct dt_device_table *table = s->backend->table;
     struct dt_device *device = s->backend->device;
-    DT_TRY(take_arrays(s->backend, s->sequences * s->length, &s->arrived));
-    DT_TRY(take_arrays(s->backend, s->micro * s->length, &s->input));
+    DT_TRY(take_arrays(s->backend, s->config.sequences * s->config.length, &s->arrived));
+    DT_TRY(take_arrays(s->backend, s->config.micro * s->config.length, &s->input));
     DT_TRY(table->alloc(device, sizeof *s->arrived_lr, (void **)&s->arrived_lr));
     DT_TRY(table->alloc_host(device, sizeof *s->host_lr, (void **)&s->host_lr));
     DT_TRY(table->stream_create(device, &s->copies));
@@ -30,12 +49,10 @@ static dt_status take_all(struct dt_staging *s)
     return table->event_create(device, &s->taken);
 }
 
-dt_status dt_staging_create(const struct dt_job *job, struct dt_staging *s)
+dt_status dt_staging_create(const struct dt_backend *backend,
+                            const struct dt_staging_config *config, struct dt_staging *s)
 {
-    *s = (struct dt_staging){.backend = &job->backend,
-                             .sequences = job->local_batch,
-                             .length = job->settings.data.seq_len,
-                             .micro = job->micro_batch};
+    *s = (struct dt_staging){.backend = backend, .config = *config};
     dt_status status = take_all(s);
     if (status != DT_OK)
         dt_staging_destroy(s);
@@ -71,12 +88,13 @@ static dt_status load_array(const struct dt_staging *s, const struct dt_batch *b
                             const char *name, enum dt_dtype type, void *to)
 {
     const struct dt_array *array = dt_batch_find(batch, name);
-    if (!array || array->type != type || array->shape[0] != s->sequences ||
-        array->shape[1] != s->length)
+    if (!array || array->type != type || array->shape[0] != s->config.sequences ||
+        array->shape[1] != s->config.length)
         return DT_FAIL(DT_MACHINE, NULL, "the loader's array %s is missing or of another shape",
                        name);
-    return s->backend->table->to_device(s->backend->device, to, array->data,
-                                        s->sequences * s->length * dt_dtype_size(type), s->copies);
+    return s->backend->table->to_device(
+        s->backend->device, to, array->data,
+        s->config.sequences * s->config.length * dt_dtype_size(type), s->copies);
 }
 
 dt_status dt_staging_load(struct dt_staging *s, const struct dt_batch *batch, double lr,
@@ -98,7 +116,7 @@ dt_status dt_staging_load(struct dt_staging *s, const struct dt_batch *batch, do
 
 int64_t dt_staging_micro_batches(const struct dt_staging *s)
 {
-    return s->sequences / s->micro;
+    return s->config.sequences / s->config.micro;
 }
 
 dt_status dt_staging_take_lr(struct dt_staging *s, float *lr, struct dt_stream *stream)
@@ -111,15 +129,15 @@ dt_status dt_staging_take(struct dt_staging *s, int64_t index, struct dt_stream 
 {
     const struct dt_device_table *table = s->backend->table;
     struct dt_device *device = s->backend->device;
-    int64_t n = s->micro * s->length, first = index * n;
+    int64_t n = s->config.micro * s->config.length, first = index * n;
     DT_TRY(table->copy(device, s->input.ids, s->arrived.ids + first, n * 4, stream));
     DT_TRY(table->copy(device, s->input.labels, s->arrived.labels + first, n * 4, stream));
     if (s->has_reset)
         DT_TRY(table->copy(device, s->input.reset, s->arrived.reset + first, n, stream));
     if (index == dt_staging_micro_batches(s) - 1)
         DT_TRY(table->event_record(device, s->taken, stream));
-    *input = (struct dt_model_input){.sequences = s->micro,
-                                     .length = s->length,
+    *input = (struct dt_model_input){.sequences = s->config.micro,
+                                     .length = s->config.length,
                                      .ids = s->input.ids,
                                      .labels = s->input.labels,
                                      .reset = s->has_reset ? s->input.reset : NULL};

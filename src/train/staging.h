@@ -3,7 +3,13 @@
 // memory.
 #pragma once
 
-#include "train/job.h"
+#include "data/loader.h"
+#include "model/model.h"
+
+// A rank's share of a step, and of one pass over it; micro divides sequences.
+struct dt_staging_config {
+    int64_t sequences, length, micro;
+};
 
 // Arrays of one token: its id, its label, and whether a document starts at it.
 struct dt_staged {
@@ -13,18 +19,22 @@ struct dt_staged {
 
 struct dt_staging {
     const struct dt_backend *backend;
-    int64_t sequences, length, micro; // of a rank's share
-    struct dt_staged arrived;         // [sequences, length], device memory
-    struct dt_staged input;           // [micro, length], device memory
-    float *arrived_lr, *host_lr;      // one each; the latter pinned
-    bool has_reset;                   // the batch at hand came with document starts
+    struct dt_staging_config config;
+    struct dt_staged arrived;    // [sequences, length], device memory
+    struct dt_staged input;      // [micro, length], device memory
+    float *arrived_lr, *host_lr; // one each; the latter pinned
+    bool has_reset;              // the batch at hand came with document starts
     struct dt_stream *copies;
     struct dt_event *there; // the batch has arrived, its host memory is free
     struct dt_event *taken; // its last micro-batch was taken, `arrived` is free
 };
 
-int64_t dt_staging_bytes(const struct dt_job *job); // of device memory
-dt_status dt_staging_create(const struct dt_job *job, struct dt_staging *staging);
+// The loader's host memory comes from the backend, pinned where that is needed for copies beside
+// other work.
+void dt_staging_pin(const struct dt_backend *backend, struct dt_loader_config *loader);
+int64_t dt_staging_bytes(const struct dt_staging_config *config); // of device memory
+dt_status dt_staging_create(const struct dt_backend *backend,
+                            const struct dt_staging_config *config, struct dt_staging *staging);
 void dt_staging_destroy(struct dt_staging *staging);
 // Waits until the host memory of the last batch was read: before the loader is asked for the next.
 dt_status dt_staging_settle(struct dt_staging *staging);

@@ -1,6 +1,9 @@
 // A step's work in the order of the data's way, and its capture into graphs.
 #include "train/step.h"
 
+#include "base/clock.h"
+
+#include <math.h>
 #include <stdlib.h>
 
 enum { MARKS = 4 };
@@ -14,6 +17,13 @@ struct report {
     uint64_t marks[MARKS];
 };
 
+// What the host knows of a step when it has launched it.
+struct launch {
+    double start; // dt_seconds
+    double lr, data_wait_ms;
+    int graphs;
+};
+
 // The kinds of work on a micro-batch that differ in more than data.
 enum { KIND_FIRST = 1, KIND_LAST = 2, KIND_RESET = 4, KINDS = 8 };
 
@@ -23,7 +33,7 @@ struct pass {
 };
 
 struct dt_stepper {
-    const struct dt_job *job;
+    struct dt_stepper_config config;
     const struct dt_backend *backend;
     struct dt_model *model;
     struct dt_optimizer optimizer;
@@ -35,16 +45,17 @@ struct dt_stepper {
     uint64_t *marks;                            // [MARKS], device memory
     struct report *reports;                     // [DT_STEPS_IN_FLIGHT], pinned
     struct dt_event *there[DT_STEPS_IN_FLIGHT]; // the report is
+    struct launch launches[DT_STEPS_IN_FLIGHT];
     int64_t launched, collected;
-    int64_t step;      // launched last, for progress and messages
-    uint64_t last_end; // mark END of the step collected last; 0: none
+    int64_t step;        // launched last, for progress and messages
+    uint64_t last_end;   // mark END of the step collected last; 0: none
+    double last_collect; // dt_seconds
 };
 
 // Creation.
 
 static dt_status create_buckets(struct dt_stepper *s)
 {
-    const struct dt_settings *settings = &s->job->settings;
     const struct dt_params *params = dt_model_table(s->model);
     int64_t *ends = malloc((size_t)params->n * sizeof *ends);
     if (!ends)
@@ -55,13 +66,13 @@ static dt_status create_buckets(struct dt_stepper *s)
                                        .elements = params->elements,
                                        .row_ends = ends,
                                        .n_rows = params->n,
-                                       .bucket_bytes = (int64_t)(settings->comm.bucket_mb * 1e6),
-                                       .wire = dt_job_wire(s->job),
+                                       .bucket_bytes = s->config.bucket_bytes,
+                                       .wire = s->config.wire,
                                        .sums = (double *)s->optimizer.sum,
                                        .n_sums = sizeof *s->optimizer.sum / sizeof(double),
                                        .stream = s->stream,
-                                       .between_devices = dt_job_uses_device_comm(s->job)};
-    dt_status status = dt_buckets_create(s->job->comm, s->backend, &config, &s->buckets);
+                                       .between_devices = s->config.between_devices};
+    dt_status status = dt_buckets_create(s->config.comm, s->backend, &config, &s->buckets);
     free(ends);
     return status;
 }
@@ -71,8 +82,8 @@ static dt_status create_all(struct dt_stepper *s)
     const struct dt_device_table *table = s->backend->table;
     struct dt_device *device = s->backend->device;
     DT_TRY(table->stream_create(device, &s->stream));
-    DT_TRY(dt_optimizer_create(s->backend, s->model, &s->job->settings, &s->optimizer));
-    DT_TRY(dt_staging_create(s->job, &s->staging));
+    DT_TRY(dt_optimizer_create(s->backend, s->model, &s->config.optimizer, &s->optimizer));
+    DT_TRY(dt_staging_create(s->backend, &s->config.batch, &s->staging));
     DT_TRY(create_buckets(s));
     DT_TRY(table->alloc(device, MARKS * (int64_t)sizeof *s->marks, (void **)&s->marks));
     DT_TRY(table->alloc_host(device, DT_STEPS_IN_FLIGHT * (int64_t)sizeof *s->reports,
@@ -82,13 +93,13 @@ static dt_status create_all(struct dt_stepper *s)
     return DT_OK;
 }
 
-dt_status dt_stepper_create(const struct dt_job *job, struct dt_model *model,
-                            struct dt_stepper **stepper)
+dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *model,
+                            const struct dt_stepper_config *config, struct dt_stepper **stepper)
 {
     struct dt_stepper *s = malloc(sizeof *s);
     if (!s)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a training step");
-    *s = (struct dt_stepper){.job = job, .backend = &job->backend, .model = model};
+    *s = (struct dt_stepper){.config = *config, .backend = backend, .model = model};
     dt_status status = create_all(s);
     if (status != DT_OK)
         dt_stepper_destroy(s);
@@ -99,8 +110,7 @@ dt_status dt_stepper_create(const struct dt_job *job, struct dt_model *model,
 
 dt_status dt_stepper_connect(struct dt_stepper *s)
 {
-    s->captures =
-        s->job->settings.run.cuda_graph != DT_TOGGLE_FALSE && s->backend->table->capture_begin;
+    s->captures = s->config.graphs && s->backend->table->capture_begin;
     return dt_buckets_connect(s->buckets);
 }
 
@@ -170,7 +180,7 @@ int dt_stepper_in_flight(const struct dt_stepper *s)
 
 static void say(const struct dt_stepper *s, const char *phase)
 {
-    dt_comm_progress(s->job->comm, s->step, phase);
+    dt_comm_progress(s->config.comm, s->step, phase);
 }
 
 static dt_status mark(struct dt_stepper *s, enum mark mark)
@@ -186,20 +196,17 @@ static dt_status row_ready(void *buckets, int64_t row)
 
 static dt_status update(struct dt_stepper *s)
 {
-    const struct dt_settings *settings = &s->job->settings;
     say(s, "summing gradients");
     DT_TRY(mark(s, BACKWARD_DONE));
     DT_TRY(dt_buckets_wait(s->buckets));
     DT_TRY(mark(s, SUMS_THERE));
-    return dt_optimizer_step(&s->optimizer, (double)(settings->data.batch * settings->data.seq_len),
-                             s->stream);
+    return dt_optimizer_step(&s->optimizer, (double)s->config.tokens, s->stream);
 }
 
 static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_input *input,
                                   int kind)
 {
-    const struct dt_settings *settings = &s->job->settings;
-    double scale = 1.0 / ((double)settings->data.batch * (double)settings->data.seq_len);
+    double scale = 1.0 / (double)s->config.tokens;
     bool accumulate = !(kind & KIND_FIRST), last = kind & KIND_LAST;
     say(s, "forward");
     DT_TRY(dt_model_forward(s->model, input, NULL, NULL, s->stream));
@@ -237,6 +244,7 @@ static dt_status take_pass(struct dt_stepper *s, const struct dt_model_input *in
         return forward_backward(s, input, kind);
     if (!pass->graph)
         DT_TRY(capture(s, input, kind));
+    s->launches[s->launched % DT_STEPS_IN_FLIGHT].graphs++;
     return s->backend->table->graph_launch(s->backend->device, pass->graph, s->stream);
 }
 
@@ -265,11 +273,23 @@ static dt_status send_report(struct dt_stepper *s)
     return table->event_record(device, s->there[slot], s->stream);
 }
 
-dt_status dt_stepper_launch(struct dt_stepper *s, const struct dt_batch *batch, int64_t step,
-                            double lr)
+// The loader may fill the memory of the last batch once it was copied.
+static dt_status next_batch(struct dt_stepper *s, struct dt_loader *loader, struct launch *launch,
+                            const struct dt_batch **batch)
+{
+    say(s, "reading data");
+    DT_TRY(dt_staging_settle(&s->staging));
+    return dt_loader_next(loader, batch, &launch->data_wait_ms);
+}
+
+dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int64_t step, double lr)
 {
     const struct dt_device_table *table = s->backend->table;
+    struct launch *launch = &s->launches[s->launched % DT_STEPS_IN_FLIGHT];
+    const struct dt_batch *batch;
     s->step = step;
+    *launch = (struct launch){.start = dt_seconds(), .lr = lr};
+    DT_TRY(next_batch(s, loader, launch, &batch));
     say(s, "sending a batch");
     DT_TRY(dt_staging_load(&s->staging, batch, lr, s->stream));
     DT_TRY(mark(s, BEGIN));
@@ -292,16 +312,25 @@ dt_status dt_stepper_collect(struct dt_stepper *s, struct dt_step_result *result
 {
     int64_t slot = s->collected % DT_STEPS_IN_FLIGHT;
     const struct report *report = &s->reports[slot];
+    const struct launch *launch = &s->launches[slot];
     if (s->collected == s->launched)
         return DT_FAIL(DT_MACHINE, NULL, "no step is in flight");
     say(s, "waiting for the device");
+    double waiting = dt_seconds();
     DT_TRY(s->backend->table->event_sync(s->backend->device, s->there[slot]));
+    double now = dt_seconds();
     const uint64_t *marks = report->marks;
     *result = (struct dt_step_result){
         .control = dt_optimizer_readable(&report->control),
+        .lr = launch->lr,
+        .seconds = now - fmax(launch->start, s->last_collect),
+        .data_wait_ms = launch->data_wait_ms,
+        .host_wait_ms = (now - waiting) * 1e3,
         .comm_wait_ms = milliseconds(marks[BACKWARD_DONE], marks[SUMS_THERE]),
-        .idle_ms = s->last_end ? milliseconds(s->last_end, marks[BEGIN]) : 0};
+        .idle_ms = s->last_end ? milliseconds(s->last_end, marks[BEGIN]) : 0,
+        .graphs = launch->graphs};
     s->last_end = marks[END];
+    s->last_collect = now;
     s->collected++;
     return DT_OK;
 }

@@ -3,10 +3,11 @@
 // came of it is collected later. So the host works a step ahead of a device that works by itself,
 // and never waits inside a step (but for gradients that travel through it). Where nothing but data
 // changes from step to step, the work between two copies of data is captured into graphs once and
-// launched as a whole.
+// launched as a whole. Training and `dtrain bench` take the same steps.
 #pragma once
 
 #include "comm/buckets.h"
+#include "data/loader.h"
 #include "train/optimizer.h"
 #include "train/staging.h"
 
@@ -14,16 +15,32 @@ enum { DT_STEPS_IN_FLIGHT = 2 }; // at most
 
 struct dt_stepper;
 
+struct dt_stepper_config {
+    struct dt_comm *comm;           // borrowed
+    struct dt_staging_config batch; // this rank's share
+    int64_t tokens;                 // of the global batch
+    struct dt_optimizer_config optimizer;
+    int64_t bucket_bytes; // of fp32 gradient
+    enum dt_dtype wire;   // of gradients between ranks
+    bool between_devices; // these are summed by the device communicator
+    bool graphs;          // where the device has them
+};
+
 // What is known of a step when its work is done.
 struct dt_step_result {
     struct dt_update_control control;
+    double lr;
+    double seconds;      // from its launch, or the end of the step before if that is later
+    double data_wait_ms; // the host waited for the loader
+    double host_wait_ms; // the host waited for the device
     double comm_wait_ms; // the device stood still for sums over ranks
     double idle_ms;      // … between the end of the step before and this one's first work
+    int graphs;          // launched, of at most one for each micro-batch
 };
 
-// Of the job's rank: borrows job and model, makes optimizer, buckets and staging of its own.
-dt_status dt_stepper_create(const struct dt_job *job, struct dt_model *model,
-                            struct dt_stepper **stepper);
+// Borrows backend and model, makes optimizer, buckets and staging of its own.
+dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *model,
+                            const struct dt_stepper_config *config, struct dt_stepper **stepper);
 // All ranks together, each after its create.
 dt_status dt_stepper_connect(struct dt_stepper *stepper);
 // NULL is fine. Waits for steps in flight.
@@ -35,9 +52,8 @@ struct dt_stream *dt_stepper_stream(const struct dt_stepper *stepper); // of all
 // itself, else 1.
 int dt_stepper_depth(const struct dt_stepper *stepper);
 
-// `step` is for progress and messages. Before the next batch is asked of the loader the staging
-// must have settled.
-dt_status dt_stepper_launch(struct dt_stepper *stepper, const struct dt_batch *batch, int64_t step,
+// The step of the loader's next batch; `step` is for progress and messages.
+dt_status dt_stepper_launch(struct dt_stepper *stepper, struct dt_loader *loader, int64_t step,
                             double lr);
 int dt_stepper_in_flight(const struct dt_stepper *stepper);
 // Waits for the oldest step in flight.

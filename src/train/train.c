@@ -13,17 +13,11 @@
 #include "train/signals.h"
 #include "train/step.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
-
-// What the host knew of a step when it launched it.
-struct launch {
-    double start, lr, data_wait_ms;
-};
 
 struct trainer {
     struct dt_job *job;
@@ -34,12 +28,9 @@ struct trainer {
     struct dt_metrics *metrics; // root only
     struct dt_lr_schedule schedule;
     struct dt_trainer_state state; // after the last step that was collected
-    struct launch
-        launches[DT_STEPS_IN_FLIGHT]; // of the steps in flight, by step % DT_STEPS_IN_FLIGHT
-    double last_collect;              // dt_seconds
-    double last_save;                 // dt_seconds of the last checkpoint
-    int64_t last_saved;               // its step, -1 where none
-    int64_t last_eval;                // step of the last validation
+    double last_save;              // dt_seconds of the last checkpoint
+    int64_t last_saved;            // its step, -1 where none
+    int64_t last_eval;             // step of the last validation
 };
 
 // What ranks tell each other at every step, summed over ranks.
@@ -164,7 +155,8 @@ static dt_status create_local(struct trainer *t)
     struct dt_job *job = t->job;
     struct dt_model_shape shape = dt_job_shape(job, true);
     DT_TRY(dt_model_create(&job->backend, &job->model, &shape, &t->model));
-    return dt_stepper_create(job, t->model, &t->stepper);
+    struct dt_stepper_config stepper = dt_job_stepper(job);
+    return dt_stepper_create(&job->backend, t->model, &stepper, &t->stepper);
 }
 
 static dt_status create(struct trainer *t)
@@ -326,8 +318,7 @@ static void count_step(struct trainer *t, const struct dt_update_control *contro
     t->state.tokens += s->data.batch * s->data.seq_len;
 }
 
-static dt_status log_step(struct trainer *t, const struct dt_step_result *result,
-                          const struct launch *launch, double seconds)
+static dt_status log_step(struct trainer *t, const struct dt_step_result *result)
 {
     if (!t->root)
         return DT_OK;
@@ -337,11 +328,11 @@ static dt_status log_step(struct trainer *t, const struct dt_step_result *result
                                  .tokens = t->state.tokens,
                                  .loss = result->control.loss,
                                  .grad_norm = result->control.grad_norm,
-                                 .lr = launch->lr,
-                                 .step_ms = seconds * 1e3,
+                                 .lr = result->lr,
+                                 .step_ms = result->seconds * 1e3,
                                  .tokens_per_s =
-                                     (double)(s->data.batch * s->data.seq_len) / seconds,
-                                 .data_wait_ms = launch->data_wait_ms,
+                                     (double)(s->data.batch * s->data.seq_len) / result->seconds,
+                                 .data_wait_ms = result->data_wait_ms,
                                  .comm_wait_ms = result->comm_wait_ms,
                                  .idle_ms = result->idle_ms,
                                  .memory_mb = memory_mb(&t->job->backend),
@@ -351,15 +342,8 @@ static dt_status log_step(struct trainer *t, const struct dt_step_result *result
 
 static dt_status launch(struct trainer *t)
 {
-    struct dt_comm *comm = t->job->comm;
     int64_t step = t->state.step + dt_stepper_in_flight(t->stepper) + 1;
-    struct launch *launch = &t->launches[step % DT_STEPS_IN_FLIGHT];
-    const struct dt_batch *batch;
-    *launch = (struct launch){.start = dt_seconds(), .lr = dt_lr_at(&t->schedule, step)};
-    dt_comm_progress(comm, step, "reading data");
-    DT_TRY(dt_staging_settle(dt_stepper_staging(t->stepper)));
-    DT_TRY(dt_loader_next(t->loader, &batch, &launch->data_wait_ms));
-    return dt_stepper_launch(t->stepper, batch, step, launch->lr);
+    return dt_stepper_launch(t->stepper, t->loader, step, dt_lr_at(&t->schedule, step));
 }
 
 static dt_status collect(struct trainer *t)
@@ -367,10 +351,7 @@ static dt_status collect(struct trainer *t)
     struct dt_step_result result;
     DT_TRY(dt_stepper_collect(t->stepper, &result));
     count_step(t, &result.control);
-    const struct launch *launch = &t->launches[t->state.step % DT_STEPS_IN_FLIGHT];
-    double now = dt_seconds(), from = fmax(launch->start, t->last_collect);
-    t->last_collect = now;
-    DT_TRY(log_step(t, &result, launch, now - from));
+    DT_TRY(log_step(t, &result));
     return check_skips(t, &result.control);
 }
 

@@ -62,6 +62,42 @@ measure() {
     done
 }
 
+value() { # key, file: of a line of JSON
+    sed -nE "s/.*\"$1\":\"?([^,\"}]*).*/\1/p" "$2"
+}
+
+# The run times GEMM algorithms for itself, and those may add in another order: fp32, some ulp a step.
+# shellcheck disable=SC2317
+trains() { # cuda_graph: a run to the benchmark's last step, with its loss there
+    "$dtrain" bench --step --device cuda --cuda-graph "$1" --d-model 16 --n-layer 1 --seq-len 8 --vocab 16 --d-state 4 \
+        --batch 4 --micro-batch 2 --precision fp32 --seconds 0.001 --json >step.json || return 1
+    train synthetic-"$1" run.cuda_graph="$1" run.steps="$(value last_step step.json)" || return 1
+    train_lines "$(curve synthetic-"$1")" | awk -v step="$(value last_step step.json)" -v loss="$(value loss step.json)" '
+        $1 == step { d = $2 - loss; found = (d < 0 ? -d : d) <= 1e-5 * loss } END { exit !found }'
+}
+cat >small.ini <<'EOF'
+[run]
+precision = fp32
+device = cuda
+[model]
+d_model = 16
+n_layer = 1
+vocab_size = 16
+d_state = 4
+[data]
+train = synthetic:random
+seq_len = 8
+batch = 4
+micro_batch = 2
+[optim]
+lr = 1e-3
+schedule = constant
+EOF
+check "without graphs the step that is timed is that of training" trains false
+check "… and none is launched" test "$(value graphs step.json)" -eq 0
+check "with graphs the step that is timed is that of training" trains true
+check "… and each micro-batch is the launch of a graph" test "$(value graphs step.json)" -eq 2
+
 check "the measurements" measure >rows.jsonl 2>measure.log
 check "a row for every op" test "$(grep -c '"bench":"op"' rows.jsonl)" -ge 17
 check "a row for every model" test "$(grep -c '"bench":"step"' rows.jsonl)" -eq ${#models[@]}

@@ -39,10 +39,40 @@ done
 
 "$dtrain" bench --step $size --json --recompute scan >step.json
 check_json step.json
-for field in step_ms tokens_per_s gflops peak_memory_mb loss; do
+for field in step_ms tokens_per_s gflops peak_memory_mb last_step loss; do
     grep -q "\"$field\":[0-9.]*[1-9]" step.json || fail "--step --json: no $field above 0"
 done
+for field in idle_ms host_wait_ms data_wait_ms graphs; do
+    grep -q "\"$field\":" step.json || fail "--step --json: no $field"
+done
 "$dtrain" bench --step $size | grep -q "tokens/s"
+
+# The step that is timed is the training step: its last loss is, to the last digit, that of a run on
+# the same synthetic tokens.
+cat >config.ini <<'INI'
+[model]
+d_model = 24
+n_layer = 2
+vocab_size = 100
+d_state = 4
+[data]
+train = synthetic:random
+seq_len = 33
+batch = 2
+[optim]
+lr = 1e-3
+schedule = constant
+INI
+for precision in fp32 bf16; do
+    for micro in 1 2; do
+        "$dtrain" bench --step $size --device cpu --json --precision $precision --micro-batch $micro >step.json
+        last=$(sed -nE 's/.*"last_step":([0-9]+),"loss":([^,}]*)\}/\1 \2/p' step.json)
+        "$dtrain" config.ini run.dir=run-$precision-$micro run.device=cpu run.threads=1 run.precision=$precision \
+            data.micro_batch=$micro run.steps="${last% *}" >train.log 2>&1 || fail "$(cat train.log)"
+        grep -q "\"step\":${last% *},.*\"loss\":${last#* }," run-$precision-$micro/metrics.jsonl ||
+            fail "$precision: the loss of step ${last% *} is ${last#* }, not that of training"
+    done
+done
 # What is given stands over a model's sizes, on either side of it.
 "$dtrain" bench --step --device cpu --seq-len 33 --batch 2 --model 130m --n-layer 1 --vocab 100 --threads 1 \
     --seconds 0.001 --json >model.json
@@ -74,6 +104,9 @@ refuse --precision half
 refuse --json=1
 refuse --step --reader
 refuse --step --warm
+refuse --step --device cpu --cuda-graph true
+refuse --cuda-graph true
+refuse --step --gemm best
 refuse --reader --batch 4
 refuse some.h5
 refuse --reader nosuch.h5
