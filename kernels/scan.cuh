@@ -11,25 +11,23 @@
 // is full at a small batch. Warps need each other for the sums over channels only. Tokens beyond
 // the segment's end have Δ = 0 and change nothing.
 //
-// Where batch and channels alone give the device too few warps, a sequence is cut into segments
-// that run side by side, in three launches:
+// Where whole sequences do not fill a device evenly, some are cut into segments that run side by
+// side (scan_cut.h), in two launches:
 //   1. each segment from a zero state: its end state and its Σ Δ
-//   2. one thread a state, segment after segment: start_{k+1} = end_k + exp(A · Σ Δ) · start_k
-//   3. each segment again, from its start
+//   2. each segment again, from its start, which it makes itself of what the segments before it
+//      have left: start_{k+1} = end_k + exp(A · Σ Δ_k) · start_k
 // The cut depends on shapes only, so the bits do not depend on the device's size.
 #pragma once
 
 #include "kernels/device.cuh"
 #include "kernels/scan.h"
+#include "kernels/scan_cut.h"
 
 enum {
     SCAN_PARTS = 4,  // lanes that share a channel's states
     SCAN_GROUPS = 8, // of channels in a warp
     SCAN_WARPS = 4,  // of a block
     SCAN_THREADS = SCAN_WARPS * DT_WARP,
-    SCAN_BLOCKS = 264,            // there should be: two warps for each scheduler of a large device
-    SCAN_PLENTY = 1056,           // warps of two channels a lane that fill such a device
-    SCAN_SEGMENT_LEAST = 32,      // a shorter segment is not worth its share of the second launch
     SCAN_PAIRED_STATES_MOST = 16, // a lane has registers for two channels of these
     SCAN_STATES_MAX = 256,
 };
@@ -47,59 +45,52 @@ template <int NP_, int CC_, int TILE_> struct scan_form {
     static const int TOGETHER = SCAN_PARTS / CC;    // tokens whose sums over n are made together
 };
 
-struct scan_cut {
-    int64_t length, channels, channel_blocks, segments, steps; // steps: tokens of a segment
-    int64_t chunks;                                            // of a sequence
-};
+// The device that sequences are cut for.
+#ifdef __CUDACC__
+static const scan_device SCAN_DEVICE = SCAN_LARGE_DEVICE;
+#else
+static const scan_device SCAN_DEVICE = SCAN_SMALL_DEVICE;
+#endif
 
-// A chunk has saved states before it; blocks: how many there should be at least. Fewer than half of
-// that are made up for by segments (which cost a second run of the recurrence), of a multiple of
-// `unit` tokens.
-static inline scan_cut scan_make_cut(int64_t batch, int64_t length, int64_t channels, int64_t width,
-                                     int64_t chunk, int64_t blocks, int64_t unit)
+static inline scan_cut scan_cut_for(int64_t batch, int64_t length, int64_t channels, int64_t state,
+                                    int64_t chunk, int64_t unit, const scan_costs &costs)
 {
-    scan_cut cut;
-    cut.length = length;
-    cut.channels = channels;
-    cut.channel_blocks = dt_div_up(channels, width);
-    int64_t whole = batch * cut.channel_blocks;
-    int64_t wanted = whole * 2 > blocks ? 1 : dt_div_up(blocks, whole);
-    int64_t steps = dt_div_up(length, wanted);
-    if (steps < SCAN_SEGMENT_LEAST)
-        steps = SCAN_SEGMENT_LEAST;
-    cut.steps = dt_div_up(dt_least(steps, length), unit) * unit;
-    cut.segments = dt_div_up(length, cut.steps);
-    cut.chunks = dt_div_up(length, chunk);
-    return cut;
+    const int64_t width = SCAN_WARPS * SCAN_GROUPS;
+    const int64_t widths[2] = {width, state <= SCAN_PAIRED_STATES_MOST ? 2 * width : 0};
+    return scan_choose_cut(batch, length, channels, widths, chunk, unit, &costs, &SCAN_DEVICE);
 }
 
-// May a lane have two channels: are there so many that the device is full nevertheless?
-static inline bool scan_pairs(int64_t batch, int64_t channels, int64_t state)
+// Has a lane two channels?
+static inline bool scan_pairs(const scan_cut &cut)
 {
-    return state <= SCAN_PAIRED_STATES_MOST &&
-           batch * dt_div_up(channels, 2 * SCAN_GROUPS) >= SCAN_PLENTY;
+    return cut.width > SCAN_WARPS * SCAN_GROUPS;
 }
 
-static inline int64_t scan_width(bool pairs)
-{
-    return SCAN_WARPS * SCAN_GROUPS * (pairs ? 2 : 1);
-}
-
-// What a lane works on: tokens [begin, end) of sequence b, as a carrier channels carry + [0, V) of
-// token `row` of a tile, as a scanner channels d + [0, CC) and states n + [0, S).
+// What a lane works on: tokens [begin, end) of sequence b, run `run` of all; as a carrier channels
+// carry + [0, V) of token `row` of a tile, as a scanner channels d + [0, CC) and states n + [0, S).
 struct scan_place {
-    int64_t begin, end;
-    int b, block, segment, carry, d;
+    int begin, end;
+    int b, run, segment, block, carry, d;
     int warp, lane, row, column, group, part, n; // column: carry, counted from the warp's first
 };
 
-template <class F> DT_DEVICE scan_place scan_find_place(const scan_cut &cut, int64_t segments)
+// firsts: the launch goes over as many segments of each sequence that is cut, from segment `from`
+// on, and over nothing else. 0: over all runs.
+template <class F>
+DT_DEVICE scan_place scan_find_place(const scan_cut &cut, int firsts = 0, int from = 0)
 {
     scan_place place;
-    const unsigned index = blockIdx.x, blocks = (unsigned)cut.channel_blocks;
-    place.block = (int)(index % blocks);
-    place.segment = (int)(index / blocks % (unsigned)segments);
-    place.b = (int)(index / blocks / (unsigned)segments);
+    const unsigned blocks = (unsigned)cut.channel_blocks, whole = (unsigned)cut.whole;
+    const unsigned of = firsts > 0 ? (unsigned)firsts : (unsigned)cut.segments;
+    unsigned run = blockIdx.x / blocks + (firsts > 0 ? whole : 0);
+    place.block = (int)(blockIdx.x % blocks);
+    place.b = (int)(run < whole ? run : whole + (run - whole) / of);
+    place.segment = run < whole ? 0 : (int)((run - whole) % of) + from;
+    place.run = run < whole
+                    ? (int)run
+                    : (int)whole + (place.b - (int)whole) * (int)cut.segments + place.segment;
+    place.begin = place.segment * (int)cut.steps;
+    place.end = (int)(run < whole ? cut.length : dt_least(place.begin + cut.steps, cut.length));
     place.warp = (int)threadIdx.x / DT_WARP;
     place.lane = (int)threadIdx.x % DT_WARP;
     place.row = place.lane / F::CARRIERS;
@@ -111,13 +102,6 @@ template <class F> DT_DEVICE scan_place scan_find_place(const scan_cut &cut, int
     place.carry = first + place.column;
     place.d = first + place.group * F::CC;
     return place;
-}
-
-DT_DEVICE void scan_set_segment(const scan_cut &cut, int64_t segment, scan_place *place)
-{
-    place->segment = (int)segment;
-    place->begin = segment * cut.steps;
-    place->end = dt_least(place->begin + cut.steps, cut.length);
 }
 
 // log(1 + e) for e in [0, 1] by a polynomial; relative error below 2e-7 with its roundings, also
@@ -457,27 +441,57 @@ DT_DEVICE void scan_store_channels(void *x, int64_t stride, const scan_cut &cut,
             to[v] = dt_from_f32<T>(values[v]);
 }
 
-// Second launch: slots [B, S, N, D] come with what each segment made of zero, and go with what each
-// starts from. In time: slot k + 1 came from segment k, slot 0 is `first` or zero. Reversed: slot
-// k - 1 came from segment k, the last is zero. sums [B, S, D]: Σ Δ of segment k.
-static __global__ void scan_pass_on(const float *a_log, const float *sums, const float *first,
-                                    float *slots, int64_t batch, int64_t state, scan_cut cut,
-                                    bool reversed)
+// What the segments of the sequences that are cut pass on, a row a segment. In time: row k + 1 of a
+// sequence is what segment k made of a zero state, row 0 is h0, if there is one. Reversed: row k -
+// 1 is what segment k made, the last is not used.
+struct scan_passing {
+    float *slots; // [rows, N, D]; NULL: no sequence is cut
+    float *sums;  // [rows, D]: Σ Δ of segment k in row k, or SCAN_NOTHING_PASSES
+};
+
+// Row of the lane's segment, which is one of a sequence that is cut.
+DT_DEVICE int64_t scan_passing_row(const scan_cut &cut, const scan_place &place)
 {
-    const int64_t index = dt_thread_index(), D = cut.channels, S = cut.segments;
-    if (index >= batch * state * D)
-        return;
-    const int64_t d = index % D, n = index / D % state, b = index / D / state;
-    const float a = scan_scaled_a(a_log[d * state + n]);
-    float carry = first ? first[(b * D + d) * state + n] : 0.0f;
-    for (int64_t k = 0; k < S; k++) {
-        int64_t segment = reversed ? S - 1 - k : k, before = reversed ? segment + 1 : segment - 1;
-        float *slot = slots + ((b * S + segment) * state + n) * D + d;
-        if (k > 0) {
-            float sum = sums[(b * S + before) * D + d];
-            carry = *slot + (sum == SCAN_NOTHING_PASSES ? 0.0f : dt_exp2(a * sum) * carry);
+    return place.run - cut.whole;
+}
+
+// What the lane's segment has made, with its Σ Δ over the carriers' tokens, for the segment `step`
+// (1, reversed -1) after it.
+template <class F>
+DT_DEVICE void scan_pass_on(const scan_passing &to, int64_t state, const scan_cut &cut,
+                            const scan_place &place, bool wide, int step, bool passes,
+                            float (&sum)[F::V], const float (&h)[F::CC][F::S])
+{
+    const int64_t row = scan_passing_row(cut, place);
+    scan_sum_rows<F>(sum);
+#pragma unroll
+    for (int v = 0; v < F::V; v++)
+        if (place.row == 0 && place.carry + v < cut.channels)
+            to.sums[row * cut.channels + place.carry + v] = passes ? sum[v] : SCAN_NOTHING_PASSES;
+    scan_write_states<F>(to.slots, row + step, state, cut, place, wide, h);
+}
+
+// h goes over `count` segments from segment row `from` on, in steps of `step`: through what each
+// makes of a state before it.
+template <class F>
+DT_DEVICE void scan_pass_through(const scan_passing &passing, int64_t state, const scan_cut &cut,
+                                 const scan_place &place, bool wide, int64_t from, int step,
+                                 int count, const float (&a)[F::CC][F::S], float (&h)[F::CC][F::S])
+{
+#pragma unroll 1
+    for (int64_t row = from; count > 0; count--, row += step) {
+        float made[F::CC][F::S];
+        scan_read_states<F>(passing.slots, row + step, state, cut, place, wide, made);
+#pragma unroll
+        for (int c = 0; c < F::CC; c++) {
+            const float sum = place.d + c < cut.channels
+                                  ? passing.sums[row * cut.channels + place.d + c]
+                                  : SCAN_NOTHING_PASSES;
+#pragma unroll
+            for (int n = 0; n < F::S; n++)
+                h[c][n] = made[c][n] +
+                          (sum == SCAN_NOTHING_PASSES ? 0.0f : dt_exp2(sum * a[c][n]) * h[c][n]);
         }
-        *slot = carry;
     }
 }
 
@@ -493,4 +507,16 @@ static inline float *scan_take(scan_taker *taker, int64_t floats)
     float *taken = taker->base ? taker->base + taker->used : NULL;
     taker->used += dt_div_up(floats, 4) * 4;
     return taken;
+}
+
+static inline scan_passing scan_take_passing(scan_taker *taker, int64_t batch, int64_t state,
+                                             const scan_cut &cut)
+{
+    const int64_t rows = (batch - cut.whole) * cut.segments;
+    scan_passing passing = {NULL, NULL};
+    if (rows == 0)
+        return passing;
+    passing.slots = scan_take(taker, rows * state * cut.channels);
+    passing.sums = scan_take(taker, rows * cut.channels);
+    return passing;
 }

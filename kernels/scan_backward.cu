@@ -5,8 +5,8 @@
 // backwards. dB and dC are sums over channels: over a lane's channels as they arise, over the
 // warp's groups by halves that lanes swap (7 shuffles for 8 values), over the block's warps in
 // shared memory, over blocks by a second launch. With segments a first launch makes what each one
-// hands back to the one before it, as if nothing came from behind it. Sums over time are a partial
-// for each segment, added by a last launch.
+// hands back to the one before it, as if nothing came from the ones after it. Sums over time are a
+// partial for each run, added by a last launch.
 //
 // Per channel and token, with S bytes of storage: reads u, delta, z, dy, writes du, ddelta, dz: 7
 // S, and 2 S again for the chunk's first run; 4 N / chunk of states, 2 * 4 N / chunk of own ones
@@ -116,7 +116,7 @@ template <class F, class T> constexpr int resident(void)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
     return F::NP * F::CC > 16 ? 2 : 3;
 #else
-    return F::NP > 16 ? 2 : 3;
+    return F::NP > 16 ? 2 : SCAN_BACKWARD_RESIDENT;
 #endif
 }
 
@@ -155,17 +155,16 @@ DT_DEVICE void make_delta(const scan_raw<T, F::V> &raw, const scan_place &place,
     dt_store(&tile->slope[place.row][place.column], slope);
 }
 
-// First launch: what segment k >= 1 hands back goes into slot k - 1.
+// First launch: what segment k >= 1 hands back.
 template <class F, class T>
 static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     scan_backward_ends(const dt_scan_backward_args args, scan_cut cut, backward_wide wide,
-                       float *slots, float *sums)
+                       scan_passing passing)
 {
     DT_SHARED(backward_tile<F>, tiles, [SCAN_WARPS]);
     using fetched = backward_fetched<F, T>;
     DT_SHARED(fetched, nexts, [SCAN_WARPS]);
-    scan_place place = scan_find_place<F>(cut, cut.segments - 1);
-    scan_set_segment(cut, place.segment + 1, &place);
+    const scan_place place = scan_find_place<F>(cut, (int)cut.segments - 1, 1);
     backward_tile<F> &tile = tiles[place.warp];
     fetched &next = nexts[place.warp];
     float a[F::CC][F::S], carry[F::CC][F::S], sum[F::V] = {0.0f};
@@ -209,13 +208,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         }
         __syncwarp(); // the tile was read
     }
-    scan_sum_rows<F>(sum);
-    const int64_t row = place.b * cut.segments + place.segment;
-#pragma unroll
-    for (int v = 0; v < F::V; v++)
-        if (place.row == 0 && place.carry + v < cut.channels)
-            sums[row * cut.channels + place.carry + v] = passes ? sum[v] : SCAN_NOTHING_PASSES;
-    scan_write_states<F>(slots, row - 1, args.state, cut, place, wide.states, carry);
+    scan_pass_on<F>(passing, args.state, cut, place, wide.states, -1, passes, sum, carry);
 }
 
 // What a lane keeps in registers from tile to tile.
@@ -440,32 +433,34 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     DT_SHARED(column_sums<F>, sums, [2]);
     using fetched = backward_fetched<F, T>;
     DT_SHARED(fetched, nexts, [SCAN_WARPS]);
-    scan_place place = scan_find_place<F>(cut, cut.segments);
-    scan_set_segment(cut, place.segment, &place);
+    const scan_place place = scan_find_place<F>(cut);
     backward_tile<F> &tile = tiles_of[place.warp];
     fetched &next = nexts[place.warp];
-    const int row = place.b * (int)cut.segments + place.segment;
+    const int row = place.run;
     scanner<F> own;
     int turn = 0;
     open_tile(args, cut, place, &tile);
     scan_load_a<F>(args.a_log, args.state, cut, place, own.a);
     scan_clear(own.da);
     scan_clear(own.carry);
-    if (space.slots)
-        scan_read_states<F>(space.slots, row, args.state, cut, place, wide.states, own.carry);
+    if (place.b >= cut.whole) {
+        const int after = (int)cut.segments - 1 - place.segment;
+        scan_pass_through<F>(space.passing, args.state, cut, place, wide.states,
+                             scan_passing_row(cut, place) + after, -1, after, own.a, own.carry);
+    }
     // segments are whole chunks
-    const int first_chunk = (int)(place.begin / args.chunk);
-    for (int chunk = (int)((place.end - 1) / args.chunk); chunk >= first_chunk; chunk--) {
-        const int64_t begin = chunk * args.chunk;
+    const int steps = (int)args.chunk, first_chunk = place.begin / steps;
+    for (int chunk = (place.end - 1) / steps; chunk >= first_chunk; chunk--) {
+        const int begin = chunk * steps;
         scan_place here = place; // its tiles end where the chunk does
-        here.end = dt_least(begin + args.chunk, cut.length);
+        here.end = (int)dt_least(begin + steps, cut.length);
         const int tiles = (int)dt_div_up(here.end - begin, F::TILE);
         float delta[F::V];
         int reset = fetch_run(args, cut, here, begin, wide, &next);
         scan_read_states<F>(args.states, place.b * cut.chunks + chunk, args.state, cut, place,
                             wide.states, own.h);
         for (int k = 0; k + 1 < tiles; k++) {
-            const int64_t first = begin + k * F::TILE;
+            const int first = begin + k * F::TILE;
             dt_copy_wait<0>();
             make_delta<F>(next.delta[place.lane], here, first, &tile, delta);
             put_run(next, reset, place, delta, &tile);
@@ -478,7 +473,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         }
         fetch_sweep(args, cut, here, begin + (tiles - 1) * F::TILE, wide, &next);
         for (int k = tiles - 1; k >= 0; k--, turn ^= 1) {
-            const int64_t first = begin + k * F::TILE;
+            const int first = begin + k * F::TILE;
             dt_copy_wait<0>();
             const scan_raw<T, F::V> u = next.u[place.lane];
             if (k < tiles - 1 && k == 0)
@@ -534,19 +529,17 @@ static bool is_plain(const dt_scan_backward_args *args)
 
 static scan_cut backward_cut(const dt_scan_backward_args *args)
 {
-    const bool pairs = scan_pairs(args->batch, args->channels, args->state);
     if (is_plain(args))
-        return scan_make_cut(args->batch, args->length, args->channels, PLAIN_CHANNELS, args->chunk,
-                             1, args->length);
-    return scan_make_cut(args->batch, args->length, args->channels, scan_width(pairs), args->chunk,
-                         SCAN_BLOCKS, args->chunk);
+        return scan_uncut(args->batch, args->length, args->channels, PLAIN_CHANNELS, args->chunk);
+    return scan_cut_for(args->batch, args->length, args->channels, args->state, args->chunk,
+                        args->chunk, SCAN_BACKWARD_COSTS);
 }
 
 static backward_space take_space(scan_taker *taker, const dt_scan_backward_args *args,
                                  const scan_cut &cut)
 {
     const int64_t B = args->batch, L = args->length, D = args->channels, N = args->state;
-    const int64_t chunk = dt_least(args->chunk, L), rows = B * cut.segments;
+    const int64_t chunk = dt_least(args->chunk, L), rows = scan_runs(&cut, B);
     backward_space space;
     memset(&space, 0, sizeof space);
     space.columns = scan_take(taker, B * L * cut.channel_blocks * 2 * N);
@@ -561,10 +554,7 @@ static backward_space take_space(scan_taker *taker, const dt_scan_backward_args 
     space.kept = dt_div_up(chunk, TILE) - 1;
     if (space.kept > 0)
         space.starts = scan_take(taker, rows * space.kept * N * D);
-    if (cut.segments > 1) {
-        space.slots = scan_take(taker, rows * N * D);
-        space.sums = scan_take(taker, rows * D);
-    }
+    space.passing = scan_take_passing(taker, B, N, cut);
     return space;
 }
 
@@ -601,17 +591,13 @@ template <class F, class T>
 static void launch_fast(const dt_scan_backward_args *args, const scan_cut &cut,
                         const backward_space &space, struct dt_stream *stream)
 {
-    const int64_t blocks = args->batch * cut.channel_blocks;
-    const int64_t states = args->batch * args->state * args->channels;
+    const int64_t firsts = (args->batch - cut.whole) * (cut.segments - 1);
     const backward_wide wide = find_wide<F, T>(args);
-    if (space.slots) {
-        const float *none = NULL;
-        DT_LAUNCH((scan_backward_ends<F, T>), dt_blocks(blocks * (cut.segments - 1), 1),
-                  SCAN_THREADS, 0, stream, *args, cut, wide, space.slots, space.sums);
-        DT_LAUNCH((scan_pass_on), dt_blocks(states, SUM_THREADS), SUM_THREADS, 0, stream,
-                  args->a_log, space.sums, none, space.slots, args->batch, args->state, cut, true);
-    }
-    DT_LAUNCH((scan_backward_registers<F, T>), dt_blocks(blocks * cut.segments, 1), SCAN_THREADS, 0,
+    if (firsts > 0)
+        DT_LAUNCH((scan_backward_ends<F, T>), dt_blocks(firsts * cut.channel_blocks, 1),
+                  SCAN_THREADS, 0, stream, *args, cut, wide, space.passing);
+    DT_LAUNCH((scan_backward_registers<F, T>),
+              dt_blocks(scan_runs(&cut, args->batch) * cut.channel_blocks, 1), SCAN_THREADS, 0,
               stream, *args, cut, wide, space);
 }
 
@@ -619,7 +605,7 @@ template <class T>
 static void launch_registers(const dt_scan_backward_args *args, const scan_cut &cut,
                              const backward_space &space, struct dt_stream *stream)
 {
-    const bool pairs = scan_pairs(args->batch, args->channels, args->state);
+    const bool pairs = scan_pairs(cut);
     if (args->state > 16)
         launch_fast<scan_form<32, 1, TILE>, T>(args, cut, space, stream);
     else if (args->state > 8 && pairs)
@@ -637,7 +623,7 @@ static void sum_parameters(const dt_scan_backward_args *args, const scan_cut &cu
 {
     partial_sums sums;
     sums.partials = space.parameters;
-    sums.rows = args->batch * cut.segments;
+    sums.rows = scan_runs(&cut, args->batch);
     sums.channels = args->channels;
     sums.width = args->state;
     sums.matrix = args->da_log;

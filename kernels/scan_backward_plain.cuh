@@ -10,9 +10,9 @@ enum { PLAIN_CHANNELS = 128 };
 // Partial sums and passing values in the workspace.
 struct backward_space {
     float *columns;         // [B, L, blocks, 2 N]: dB, then dC, of a block's channels
-    float *parameters;      // [B · S, N + 2, D]: da_log, dd_skip, ddt_bias of a segment
-    float *slots, *sums;    // [B, S, N, D], [B, S, D]: dh from behind a segment; NULL: it is whole
-    float *starts;          // fast: [B · S, kept, N, D]; NULL: a chunk is a tile
+    float *parameters;      // [runs, N + 2, D]: da_log, dd_skip, ddt_bias of a run
+    scan_passing passing;   // of dh from the segments after one
+    float *starts;          // fast: [runs, kept, N, D]; NULL: a chunk is a tile
     int64_t kept;           // tiles of a chunk, but for the first
     float *history;         // plain: [B, chunk, D] of h_{t-1}
     float *s, *dh_b, *dh_a; // plain: [B, chunk, D] of sums over n

@@ -14,7 +14,10 @@
 // channel a lane, 384 and 192.
 #include "kernels/scan.cuh"
 
-enum { FAST_STATES = 64 }; // larger N: the plain kernel
+enum {
+    FAST_STATES = 64, // larger N: the plain kernel
+    LONGEST_TILE = 16,
+};
 
 // ---- plain: a thread walks its channel's sequence
 
@@ -116,21 +119,34 @@ template <class F, class T> constexpr int resident(void)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
     return F::NP > 32 ? 2 : 3;
 #else
-    return F::NP > 32 ? 2 : sizeof(T) == 2 ? 4 : 3;
+    return F::NP > 32 ? 2 : sizeof(T) == 2 ? SCAN_FORWARD_RESIDENT : 3;
 #endif
 }
 
-// First launch: ends [B, S, N, D] of segment k, from a zero state, go into slot k + 1.
+// h0 [B, D, N].
+template <class F>
+DT_DEVICE void read_first(const dt_scan_forward_args &args, const scan_cut &cut,
+                          const scan_place &place, float (&h)[F::CC][F::S])
+{
+#pragma unroll
+    for (int c = 0; c < F::CC; c++)
+#pragma unroll
+        for (int n = 0; n < F::S; n++)
+            if (place.n + n < args.state && place.d + c < cut.channels)
+                h[c][n] =
+                    args.h0[(place.b * cut.channels + place.d + c) * args.state + place.n + n];
+}
+
+// First launch: what segment k makes of a zero state.
 template <class F, class T>
 static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     scan_forward_ends(const dt_scan_forward_args args, scan_cut cut, forward_wide wide,
-                      float *slots, float *sums)
+                      scan_passing passing)
 {
     DT_SHARED(forward_tile<F>, tiles, [SCAN_WARPS]);
     using fetched = forward_fetched<F, T>;
     DT_SHARED(fetched, nexts, [SCAN_WARPS]);
-    scan_place place = scan_find_place<F>(cut, cut.segments - 1);
-    scan_set_segment(cut, place.segment, &place);
+    const scan_place place = scan_find_place<F>(cut, (int)cut.segments - 1);
     forward_tile<F> &tile = tiles[place.warp];
     fetched &next = nexts[place.warp];
     float a[F::CC][F::S], h[F::CC][F::S], bias[F::V], sum[F::V] = {0.0f};
@@ -161,29 +177,16 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         }
         __syncwarp(); // the tile was read
     }
-    scan_sum_rows<F>(sum);
-    const int64_t row = place.b * cut.segments + place.segment;
-#pragma unroll
-    for (int v = 0; v < F::V; v++)
-        if (place.row == 0 && place.carry + v < cut.channels)
-            sums[row * cut.channels + place.carry + v] = passes ? sum[v] : SCAN_NOTHING_PASSES;
-    scan_write_states<F>(slots, row + 1, args.state, cut, place, wide.states, h);
+    scan_pass_on<F>(passing, args.state, cut, place, wide.states, 1, passes, sum, h);
+    // later launches may have h_last in h0's place
+    if (args.h0 && place.segment == 0) {
+        read_first<F>(args, cut, place, h);
+        scan_write_states<F>(passing.slots, scan_passing_row(cut, place), args.state, cut, place,
+                             wide.states, h);
+    }
 }
 
-// h0 and h_last [B, D, N].
-template <class F>
-DT_DEVICE void read_first(const dt_scan_forward_args &args, const scan_cut &cut,
-                          const scan_place &place, float (&h)[F::CC][F::S])
-{
-#pragma unroll
-    for (int c = 0; c < F::CC; c++)
-#pragma unroll
-        for (int n = 0; n < F::S; n++)
-            if (place.n + n < args.state && place.d + c < cut.channels)
-                h[c][n] =
-                    args.h0[(place.b * cut.channels + place.d + c) * args.state + place.n + n];
-}
-
+// h_last [B, D, N].
 template <class F>
 DT_DEVICE void store_last(const dt_scan_forward_args &args, const scan_cut &cut,
                           const scan_place &place, const float (&h)[F::CC][F::S])
@@ -248,17 +251,34 @@ DT_DEVICE void store_y(const dt_scan_forward_args &args, const scan_cut &cut,
     scan_store_channels<F, T>(args.y, args.y_stride, cut, place, first, wide, s);
 }
 
-// Third launch, or the only one.
+// The state before the lane's run.
+template <class F>
+DT_DEVICE void start(const dt_scan_forward_args &args, const scan_cut &cut, const scan_place &place,
+                     bool wide, const scan_passing &passing, const float (&a)[F::CC][F::S],
+                     float (&h)[F::CC][F::S])
+{
+    scan_clear(h);
+    if (place.b < cut.whole) {
+        if (args.h0)
+            read_first<F>(args, cut, place, h);
+        return;
+    }
+    const int64_t from = scan_passing_row(cut, place) - place.segment;
+    if (args.h0)
+        scan_read_states<F>(passing.slots, from, args.state, cut, place, wide, h);
+    scan_pass_through<F>(passing, args.state, cut, place, wide, from, 1, place.segment, a, h);
+}
+
+// Second launch, or the only one.
 template <class F, class T>
 static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     scan_forward_registers(const dt_scan_forward_args args, scan_cut cut, forward_wide wide,
-                           const float *slots)
+                           scan_passing passing)
 {
     DT_SHARED(forward_tile<F>, tiles, [SCAN_WARPS]);
     using fetched = forward_fetched<F, T>;
     DT_SHARED(fetched, nexts, [SCAN_WARPS]);
-    scan_place place = scan_find_place<F>(cut, cut.segments);
-    scan_set_segment(cut, place.segment, &place);
+    const scan_place place = scan_find_place<F>(cut);
     forward_tile<F> &tile = tiles[place.warp];
     fetched &next = nexts[place.warp];
     float a[F::CC][F::S], h[F::CC][F::S], bias[F::V], skip[F::V];
@@ -266,12 +286,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     scan_load_channels<F>(args.dt_bias, cut, place, bias);
     scan_load_channels<F>(args.d_skip, cut, place, skip);
     scan_load_a<F>(args.a_log, args.state, cut, place, a);
-    scan_clear(h);
-    if (slots)
-        scan_read_states<F>(slots, place.b * cut.segments + place.segment, args.state, cut, place,
-                            wide.states, h);
-    else if (args.h0)
-        read_first<F>(args, cut, place, h);
+    start<F>(args, cut, place, wide.states, passing, a, h);
     int64_t keep_at = dt_div_up(place.begin, args.chunk) * args.chunk; // no chunk starts before it
     for (int64_t t = place.begin; t < place.end; t += F::TILE) {
         dt_copy_wait<0>();
@@ -310,24 +325,13 @@ static bool is_plain(const dt_scan_forward_args *args)
 
 static scan_cut forward_cut(const dt_scan_forward_args *args)
 {
-    const bool pairs = scan_pairs(args->batch, args->channels, args->state);
-    return scan_make_cut(args->batch, args->length, args->channels, scan_width(pairs), args->chunk,
-                         SCAN_BLOCKS, 16);
-}
-
-struct forward_space {
-    float *slots, *sums; // [B, S, N, D], [B, S, D]; NULL: the sequence is whole
-};
-
-static forward_space take_space(scan_taker *taker, const dt_scan_forward_args *args,
-                                const scan_cut &cut)
-{
-    forward_space space = {NULL, NULL};
-    if (cut.segments == 1 || is_plain(args))
-        return space;
-    space.slots = scan_take(taker, args->batch * cut.segments * args->state * args->channels);
-    space.sums = scan_take(taker, args->batch * cut.segments * args->channels);
-    return space;
+    scan_costs costs = SCAN_FORWARD_COSTS;
+    if (is_plain(args))
+        return scan_uncut(args->batch, args->length, args->channels, SCAN_THREADS, args->chunk);
+    if (args->dtype == DT_F32)
+        costs.resident = resident<scan_form<16, 2, 8>, float>();
+    return scan_cut_for(args->batch, args->length, args->channels, args->state, args->chunk,
+                        LONGEST_TILE, costs);
 }
 
 template <class F, class T> static forward_wide find_wide(const dt_scan_forward_args *args)
@@ -350,44 +354,40 @@ template <class F, class T> static forward_wide find_wide(const dt_scan_forward_
 
 template <class F, class T>
 static void launch_fast(const dt_scan_forward_args *args, const scan_cut &cut,
-                        const forward_space &space, struct dt_stream *stream)
+                        const scan_passing &passing, struct dt_stream *stream)
 {
-    const int64_t blocks = args->batch * cut.channel_blocks;
-    const int64_t states = args->batch * args->state * args->channels;
+    const int64_t firsts = (args->batch - cut.whole) * (cut.segments - 1);
     const forward_wide wide = find_wide<F, T>(args);
-    if (space.slots) {
-        DT_LAUNCH((scan_forward_ends<F, T>), dt_blocks(blocks * (cut.segments - 1), 1),
-                  SCAN_THREADS, 0, stream, *args, cut, wide, space.slots, space.sums);
-        DT_LAUNCH((scan_pass_on), dt_blocks(states, SCAN_THREADS), SCAN_THREADS, 0, stream,
-                  args->a_log, space.sums, args->h0, space.slots, args->batch, args->state, cut,
-                  false);
-    }
-    DT_LAUNCH((scan_forward_registers<F, T>), dt_blocks(blocks * cut.segments, 1), SCAN_THREADS, 0,
-              stream, *args, cut, wide, space.slots);
+    if (firsts > 0)
+        DT_LAUNCH((scan_forward_ends<F, T>), dt_blocks(firsts * cut.channel_blocks, 1),
+                  SCAN_THREADS, 0, stream, *args, cut, wide, passing);
+    DT_LAUNCH((scan_forward_registers<F, T>),
+              dt_blocks(scan_runs(&cut, args->batch) * cut.channel_blocks, 1), SCAN_THREADS, 0,
+              stream, *args, cut, wide, passing);
 }
 
 // The tile is the longest whose B and C a warp brings by 8 values a lane, and of fp32 half of that.
 template <class T>
 static void launch(const dt_scan_forward_args *args, const scan_cut &cut,
-                   const forward_space &space, struct dt_stream *stream)
+                   const scan_passing &passing, struct dt_stream *stream)
 {
     const int TILE = 32 / (int)sizeof(T);
-    const bool pairs = scan_pairs(args->batch, args->channels, args->state);
+    const bool pairs = scan_pairs(cut);
     if (is_plain(args))
         DT_LAUNCH((scan_forward_plain<T>), dt_blocks(args->batch * args->channels, SCAN_THREADS),
                   SCAN_THREADS, 0, stream, *args);
     else if (args->state > 32)
-        launch_fast<scan_form<64, 1, 4>, T>(args, cut, space, stream);
+        launch_fast<scan_form<64, 1, 4>, T>(args, cut, passing, stream);
     else if (args->state > 16)
-        launch_fast<scan_form<32, 1, 8>, T>(args, cut, space, stream);
+        launch_fast<scan_form<32, 1, 8>, T>(args, cut, passing, stream);
     else if (args->state > 8 && pairs)
-        launch_fast<scan_form<16, 2, TILE>, T>(args, cut, space, stream);
+        launch_fast<scan_form<16, 2, TILE>, T>(args, cut, passing, stream);
     else if (args->state > 8)
-        launch_fast<scan_form<16, 1, TILE>, T>(args, cut, space, stream);
+        launch_fast<scan_form<16, 1, TILE>, T>(args, cut, passing, stream);
     else if (pairs)
-        launch_fast<scan_form<8, 2, TILE>, T>(args, cut, space, stream);
+        launch_fast<scan_form<8, 2, TILE>, T>(args, cut, passing, stream);
     else
-        launch_fast<scan_form<8, 1, TILE>, T>(args, cut, space, stream);
+        launch_fast<scan_form<8, 1, TILE>, T>(args, cut, passing, stream);
 }
 
 int64_t scan_forward_cuda_workspace(struct dt_device *device,
@@ -395,7 +395,7 @@ int64_t scan_forward_cuda_workspace(struct dt_device *device,
 {
     scan_taker taker = {NULL, 0};
     (void)device;
-    take_space(&taker, args, forward_cut(args));
+    scan_take_passing(&taker, args->batch, args->state, forward_cut(args));
     return taker.used * (int64_t)sizeof(float);
 }
 
@@ -404,8 +404,8 @@ dt_status scan_forward_cuda(struct dt_device *device, const struct dt_scan_forwa
 {
     const scan_cut cut = forward_cut(args);
     scan_taker taker = {static_cast<float *>(args->workspace), 0};
-    const forward_space space = take_space(&taker, args, cut);
+    const scan_passing passing = scan_take_passing(&taker, args->batch, args->state, cut);
     (void)device;
-    DT_STORAGE_SWITCH(args->dtype, T, launch<T>(args, cut, space, stream));
+    DT_STORAGE_SWITCH(args->dtype, T, launch<T>(args, cut, passing, stream));
     return DT_LAUNCHED("scan_forward");
 }

@@ -5,6 +5,7 @@
 // of threads; a NaN comes through, but not past a reset.
 #include "simt_backend.h"
 
+#include "kernels/scan_cut.h"
 #include "unit/scan_op.h"
 
 static void run_op(struct op *op, struct dt_backend backend)
@@ -114,6 +115,34 @@ static void check_nan(int64_t state, enum resets resets)
     free_op(&op);
 }
 
+enum { WHOLE, SEGMENTS, BOTH, CUTS };
+
+static void note_cut(const struct problem *p, int64_t unit, const scan_costs *costs,
+                     bool (*seen)[CUTS])
+{
+    const int64_t widths[2] = {32, 64};
+    scan_cut cut = scan_choose_cut(p->batch, p->length, p->channels, widths, p->chunk, unit, costs,
+                                   &SCAN_SMALL_DEVICE);
+    seen[cut.width > 32][cut.segments == 1 ? WHOLE : cut.whole == 0 ? SEGMENTS : BOTH] = true;
+}
+
+// The problems meet every kind of cut, with one channel a lane and with two.
+static void check_cuts(const struct problem *problems, size_t count)
+{
+    bool forward[2][CUTS] = {{false}}, backward[2][CUTS] = {{false}};
+    for (size_t i = 0; i < count; i++)
+        if (problems[i].state <= 16 && problems[i].type == DT_BF16) {
+            note_cut(&problems[i], 16, &SCAN_FORWARD_COSTS, forward);
+            note_cut(&problems[i], problems[i].chunk, &SCAN_BACKWARD_COSTS, backward);
+        }
+    for (int two = 0; two < 2; two++)
+        for (int cut = 0; cut < CUTS; cut++) {
+            CHECK(forward[two][cut], "no forward with %d channels a lane and cut %d", two + 1, cut);
+            CHECK(backward[two][cut], "no backward with %d channels a lane and cut %d", two + 1,
+                  cut);
+        }
+}
+
 int main(void)
 {
     const struct problem problems[] = {
@@ -130,12 +159,18 @@ int main(void)
         {1, 9, 16, 256, 1000, DT_F32, .h0 = true},
         {2, 70, 33, 32, 20, DT_F32, .h0 = true, .wide = true, .resets = MANY},
         {2, 50, 34, 64, 16, DT_F32, .h0 = true, .resets = AT_CHUNKS},
-        {67, 10, 250, 16, 16, DT_F32, .h0 = true, .wide = true, .resets = MANY},
-        {67, 9, 245, 7, 5, DT_F32, .h0 = true},
+        {10, 70, 33, 16, 16, DT_F32, .h0 = true, .wide = true, .resets = MANY},
+        {13, 35, 45, 7, 5, DT_F32, .h0 = true},
         {1, 77, 5, 3, 32, DT_BF16, .wide = true, .resets = MANY},
         {2, 77, 48, 16, 32, DT_BF16, .h0 = true, .accumulate = true, .resets = MANY},
         {2, 33, 160, 8, 1000, DT_BF16, .h0 = true, .wide = true, .resets = AT_ZERO},
-        {67, 19, 256, 16, 16, DT_BF16, .h0 = true, .resets = MANY},
+        {13, 70, 64, 16, 16, DT_BF16, .h0 = true, .resets = MANY},
+        {5, 35, 128, 16, 16, DT_BF16, .h0 = true, .resets = MANY},
+        {10, 50, 64, 12, 16, DT_BF16, .h0 = true, .resets = IN_A_ROW},
+        {13, 65, 20, 16, 16, DT_BF16, .resets = MANY},
+        {1, 150, 46, 16, 16, DT_BF16, .resets = MANY},
+        {2, 90, 50, 16, 16, DT_BF16, .h0 = true, .resets = AT_ZERO},
+        {10, 50, 20, 16, 16, DT_BF16, .resets = MANY},
         {2, 130, 64, 16, 16, DT_BF16, .h0 = true, .resets = MANY},
         {2, 45, 40, 64, 16, DT_BF16, .resets = MANY},
         {2, 45, 40, 32, 16, DT_BF16, .resets = MANY},
@@ -143,6 +178,7 @@ int main(void)
     };
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         check_problem(&problems[i]);
+    check_cuts(problems, sizeof problems / sizeof *problems);
     test_h_last_over_h0();
     check_nan(16, NO_RESETS);
     check_nan(16, IN_A_ROW);
