@@ -4,6 +4,7 @@
 #include "comm/buckets.h"
 
 #include "base/arena.h"
+#include "comm/bucket_plan.h"
 #include "comm/device_comm.h"
 
 #include <stdlib.h>
@@ -22,9 +23,12 @@ struct part {
 };
 
 struct bucket {
-    int64_t start, end; // elements
     int64_t n_rows;
     int64_t missing; // rows not ready yet in this step
+};
+
+struct row {
+    int64_t first, end; // the buckets that hold it: none, where it is empty
 };
 
 struct dt_buckets {
@@ -41,7 +45,7 @@ struct dt_buckets {
     struct bucket *buckets;
     int64_t n_buckets;
     int64_t next;       // the next bucket to leave: they leave in table order
-    int64_t *bucket_of; // [n_rows]
+    struct row *rows;   // [n_rows]
     bool *ready;        // [n_rows], in this step
     struct part *parts; // the sums, where there are any, then the buckets
     int64_t n_parts, n_sums_parts;
@@ -69,20 +73,22 @@ static dt_status check_config(const struct dt_buckets_config *config)
     return DT_OK;
 }
 
-// Cuts greedily: a row joins the bucket as long as it fits.
-static void cut(struct dt_buckets *buckets, const struct dt_buckets_config *config)
+// Which buckets each row lies in. Both are in the order of the arena.
+static void place_rows(struct dt_buckets *b, const struct dt_buckets_config *config,
+                       const struct dt_bucket_span *spans)
 {
-    int64_t limit = config->bucket_bytes / (int64_t)sizeof(float), start = 0;
-    struct bucket *bucket = NULL;
-    for (int64_t row = 0; row < config->n_rows; row++) {
+    int64_t k = 0;
+    for (int64_t row = 0, begin = 0; row < b->n_rows; begin = config->row_ends[row++]) {
         int64_t end = config->row_ends[row];
-        if (!bucket || end - bucket->start > limit) {
-            bucket = &buckets->buckets[buckets->n_buckets++];
-            *bucket = (struct bucket){.start = start};
+        if (end == begin)
+            continue;
+        while (spans[k].end <= begin)
+            k++;
+        b->rows[row] = (struct row){k, k};
+        for (int64_t i = k; i < b->n_buckets && spans[i].start < end; i++) {
+            b->rows[row].end = i + 1;
+            b->buckets[i].missing = ++b->buckets[i].n_rows;
         }
-        bucket->end = start = end;
-        bucket->missing = ++bucket->n_rows;
-        buckets->bucket_of[row] = buckets->n_buckets - 1;
     }
 }
 
@@ -97,13 +103,14 @@ static int64_t wire_bytes(const struct part *part)
 }
 
 // The parts in the order in which they leave.
-static void list_parts(struct dt_buckets *b, const struct dt_buckets_config *config)
+static void list_parts(struct dt_buckets *b, const struct dt_buckets_config *config,
+                       const struct dt_bucket_span *spans)
 {
     b->n_sums_parts = config->n_sums > 0;
     if (b->n_sums_parts)
         b->parts[b->n_parts++] = make_part(config->sums, config->n_sums, DT_F64);
     for (int64_t i = 0; i < b->n_buckets; i++) {
-        int64_t start = b->buckets[i].start, end = b->buckets[i].end;
+        int64_t start = spans[i].start, end = spans[i].end;
         struct part *part = &b->parts[b->n_parts++];
         *part = make_part(b->gradients + start, end - start, config->wire);
         if (b->wire)
@@ -147,26 +154,48 @@ static dt_status take_events(struct dt_buckets *b)
     return DT_OK;
 }
 
-static dt_status allocate(struct dt_buckets *b, const struct dt_buckets_config *config)
+static dt_status allocate_tables(struct dt_buckets *b)
 {
-    size_t rows = (size_t)config->n_rows + 1; // calloc(0) may give NULL; parts: the sums
-    int64_t bytes = dt_buckets_bytes(config, b->comm->info.size);
-    b->buckets = calloc(rows, sizeof *b->buckets);
-    b->bucket_of = calloc(rows, sizeof *b->bucket_of);
+    size_t rows = (size_t)b->n_rows + 1;       // calloc(0) may give NULL
+    size_t buckets = (size_t)b->n_buckets + 1; // parts: the sums
+    b->buckets = calloc(buckets, sizeof *b->buckets);
+    b->parts = calloc(buckets, sizeof *b->parts);
+    b->rows = calloc(rows, sizeof *b->rows);
     b->ready = calloc(rows, sizeof *b->ready);
-    b->parts = calloc(rows, sizeof *b->parts);
-    if (!b->buckets || !b->bucket_of || !b->ready || !b->parts)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld buckets", (long long)config->n_rows);
-    cut(b, config);
+    if (!b->buckets || !b->parts || !b->rows || !b->ready)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld buckets", (long long)b->n_buckets);
+    return DT_OK;
+}
+
+static dt_status allocate(struct dt_buckets *b, const struct dt_buckets_config *config,
+                          const struct dt_bucket_span *spans)
+{
+    int64_t bytes = dt_buckets_bytes(config, b->comm->info.size);
+    DT_TRY(allocate_tables(b));
+    place_rows(b, config, spans);
     if (b->alone)
         return DT_OK;
     if (bytes > 0)
         DT_TRY_NOTE(b->backend.table->alloc(b->backend.device, bytes, (void **)&b->wire),
                     "taking %.1f MiB for bf16 gradients on their way", (double)bytes / 0x1p20);
-    list_parts(b, config);
+    list_parts(b, config, spans);
     if (!b->between_devices)
         DT_TRY(take_host_copies(b));
     return take_events(b);
+}
+
+static dt_status plan_and_allocate(struct dt_buckets *b, const struct dt_buckets_config *config)
+{
+    struct dt_bucket_plan_config plan = {.row_ends = config->row_ends,
+                                         .n_rows = config->n_rows,
+                                         .bucket_bytes = config->bucket_bytes,
+                                         .staged =
+                                             !b->between_devices && !b->backend.table->unified};
+    struct dt_bucket_span *spans;
+    DT_TRY(dt_bucket_plan(&plan, &spans, &b->n_buckets));
+    dt_status status = allocate(b, config, spans);
+    free(spans);
+    return status;
 }
 
 dt_status dt_buckets_create(struct dt_comm *comm, const struct dt_backend *backend,
@@ -186,7 +215,7 @@ dt_status dt_buckets_create(struct dt_comm *comm, const struct dt_backend *backe
                                    .caller = config->stream,
                                    .gradients = config->gradients,
                                    .n_rows = config->n_rows};
-    DT_TRY_GOTO(status, fail, allocate(buckets, config));
+    DT_TRY_GOTO(status, fail, plan_and_allocate(buckets, config));
     *result = buckets;
     return DT_OK;
 fail:
@@ -231,7 +260,7 @@ void dt_buckets_destroy(struct dt_buckets *buckets)
         buckets->backend.table->free(buckets->backend.device, buckets->wire);
     free(buckets->parts);
     free(buckets->ready);
-    free(buckets->bucket_of);
+    free(buckets->rows);
     free(buckets->buckets);
     free(buckets);
 }
@@ -335,7 +364,8 @@ dt_status dt_buckets_ready(struct dt_buckets *buckets, int64_t row)
                        (long long)row, (long long)buckets->n_rows,
                        row < 0 || row >= buckets->n_rows ? "and is none" : "twice in a step");
     buckets->ready[row] = true;
-    buckets->buckets[buckets->bucket_of[row]].missing--;
+    for (int64_t i = buckets->rows[row].first; i < buckets->rows[row].end; i++)
+        buckets->buckets[i].missing--;
     if (buckets->left < buckets->n_sums_parts)
         return DT_FAIL(DT_MACHINE, NULL, "gradient row %lld was announced before the step's sums",
                        (long long)row);

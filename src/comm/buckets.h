@@ -1,8 +1,9 @@
-// Gradient buckets: the flat gradient arena, cut into runs of parameter rows of about bucket_mb,
-// each all-reduced as soon as all its rows are ready, while backward goes on. Rows lie in the arena
-// in the order in which backward finishes them, so buckets fill and leave in table order. Buckets
-// travel from device to device (device_comm.h) or through the host: in place where the host reads
-// the device's memory, else by pinned copies. A lone rank sends nothing.
+// Gradient buckets: the flat gradient arena, cut into runs of parameter rows of at most bucket_mb,
+// smaller ones at the end (bucket_plan.h), each all-reduced as soon as all its rows are ready,
+// while backward goes on. Rows lie in the arena in the order in which backward finishes them, so
+// buckets fill and leave in table order. Buckets travel from device to device (device_comm.h) or
+// through the host: in place where the host reads the device's memory, else by pinned copies. A
+// lone rank sends nothing.
 #pragma once
 
 #include "backend/backend.h"
@@ -15,7 +16,7 @@ struct dt_buckets_config {
     int64_t elements;
     const int64_t *row_ends; // [n_rows] ascending: row r is elements [row_ends[r-1], row_ends[r])
     int64_t n_rows;
-    int64_t bucket_bytes; // of fp32 gradient; a row larger than this is a bucket of its own
+    int64_t bucket_bytes; // of fp32 gradient; a row larger than this shares no bucket
     enum dt_dtype wire;   // DT_F32 or DT_BF16
     double *sums;         // [n_sums] fp64 (device memory), summed over ranks beside the gradients
     int64_t n_sums;

@@ -1,0 +1,179 @@
+// Which gradients travel together: every element once, in order; rows whole but for large ones on
+// the staged path; little is left to leave when backward is over.
+#include "comm/bucket_plan.h"
+
+#include "base/rng.h"
+#include "model/model.h"
+#include "test.h"
+
+enum { MB = 1000000, MIB = 1 << 20 };
+
+struct planned {
+    int64_t *row_ends;
+    int64_t n_rows, bucket_bytes, elements;
+    bool staged;
+    struct dt_bucket_span *spans;
+    int64_t n;
+};
+
+static void plan(struct planned *p, int64_t bucket_bytes, bool staged)
+{
+    struct dt_bucket_plan_config config = {.row_ends = p->row_ends,
+                                           .n_rows = p->n_rows,
+                                           .bucket_bytes = bucket_bytes,
+                                           .staged = staged};
+    p->bucket_bytes = bucket_bytes;
+    p->staged = staged;
+    p->elements = p->n_rows > 0 ? p->row_ends[p->n_rows - 1] : 0;
+    free(p->spans);
+    p->spans = NULL;
+    CHECK_INT(dt_bucket_plan(&config, &p->spans, &p->n), DT_OK);
+}
+
+static void release(struct planned *p)
+{
+    free(p->row_ends);
+    free(p->spans);
+    *p = (struct planned){0};
+}
+
+static int64_t bytes(const struct planned *p, int64_t bucket)
+{
+    return (p->spans[bucket].end - p->spans[bucket].start) * 4;
+}
+
+static bool is_row_end(const struct planned *p, int64_t element)
+{
+    for (int64_t row = 0; row < p->n_rows; row++)
+        if (p->row_ends[row] == element)
+            return true;
+    return false;
+}
+
+// Whether the bucket lies within one row.
+static bool is_of_one_row(const struct planned *p, int64_t bucket)
+{
+    for (int64_t row = 0; row < p->n_rows; row++)
+        if (p->row_ends[row] > p->spans[bucket].start && p->row_ends[row] < p->spans[bucket].end)
+            return false;
+    return true;
+}
+
+static void check_plan(const struct planned *p)
+{
+    int64_t at = 0;
+    for (int64_t i = 0; i < p->n; i++) {
+        CHECK_INT(p->spans[i].start, at);
+        CHECK(p->spans[i].end > at, "bucket %lld is empty", (long long)i);
+        at = p->spans[i].end;
+        CHECK(is_of_one_row(p, i) || bytes(p, i) <= p->bucket_bytes, "bucket %lld has %lld bytes",
+              (long long)i, (long long)bytes(p, i));
+        CHECK(p->staged || is_row_end(p, at), "bucket %lld cuts a row", (long long)i);
+        CHECK(is_row_end(p, at) || is_of_one_row(p, i), "bucket %lld ends in a row of others",
+              (long long)i);
+    }
+    CHECK_INT(at, p->elements);
+}
+
+// Rows of many sizes, some empty.
+static struct planned random_rows(uint64_t seed)
+{
+    struct dt_philox random = dt_philox_init(seed, 0, 0);
+    struct planned p = {.n_rows = 1 + (int64_t)(40 * dt_philox_uniform(&random))};
+    p.row_ends = calloc((size_t)p.n_rows, sizeof *p.row_ends);
+    for (int64_t row = 0, end = 0; row < p.n_rows; row++) {
+        float size = dt_philox_uniform(&random);
+        if (dt_philox_uniform(&random) > 0.2F)
+            end += 1 + (int64_t)(3e6F * size * size * size * size);
+        p.row_ends[row] = end;
+    }
+    return p;
+}
+
+static void test_any_rows(void)
+{
+    static const int64_t sizes[] = {1, 3000, MIB, 5 * MB, 25 * MB};
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        struct planned p = random_rows(seed);
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+            for (int staged = 0; staged < 2; staged++) {
+                plan(&p, sizes[i], staged);
+                check_plan(&p);
+            }
+        release(&p);
+    }
+    struct planned none = {0};
+    plan(&none, MB, false);
+    CHECK_INT(none.n, 0);
+    release(&none);
+}
+
+static struct planned rows_of(int64_t d_model, int64_t n_layer, int64_t vocab, bool tied)
+{
+    struct dt_model_config config = {.d_model = d_model,
+                                     .n_layer = n_layer,
+                                     .vocab_size = vocab,
+                                     .d_state = 16,
+                                     .d_conv = 4,
+                                     .expand = 2,
+                                     .norm_eps = 1e-5,
+                                     .tie_embeddings = tied,
+                                     .pad_vocab_multiple = 8};
+    struct dt_params params;
+    CHECK_INT(dt_model_config_check(&config), DT_OK);
+    CHECK_INT(dt_model_params(&config, &params), DT_OK);
+    struct planned p = {.n_rows = params.n, .row_ends = calloc((size_t)params.n, sizeof(int64_t))};
+    for (int i = 0; i < params.n; i++)
+        p.row_ends[i] = i + 1 < params.n ? params.rows[i + 1].offset : params.elements;
+    dt_params_free(&params);
+    return p;
+}
+
+// 130M: no row that is complete before the embedding waits for it; on the staged path it is cut so
+// that copies and sums of its pieces overlap.
+static void test_large_vocabulary(void)
+{
+    for (int tied = 0; tied < 2; tied++) {
+        struct planned p = rows_of(768, 24, 50280, tied);
+        int64_t embedding = (int64_t)50280 * 768 * 4;
+        plan(&p, 25 * MB, false);
+        check_plan(&p);
+        CHECK_INT(bytes(&p, p.n - 1), embedding);
+        CHECK(p.n > 15 && p.n < 40, "%lld buckets", (long long)p.n);
+        int64_t whole = p.n;
+        plan(&p, 25 * MB, true);
+        check_plan(&p);
+        CHECK_INT(p.n, whole + (tied ? 1 : 2) * 6); // 154 MB in 7 pieces; untied the head, too
+        for (int64_t i = p.n - 7; i < p.n; i++)
+            CHECK(bytes(&p, i) <= 25 * MB && bytes(&p, i) >= embedding / 7 - 7 * 256,
+                  "a piece of %lld bytes", (long long)bytes(&p, i));
+        release(&p);
+    }
+}
+
+// Bytes: the embedding is small, and what leaves with it is, too, however small the model.
+static void test_small_vocabulary(void)
+{
+    static const int64_t models[][2] = {{256, 4}, {512, 8}, {768, 24}};
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        struct planned p = rows_of(models[i][0], models[i][1], 256, true);
+        plan(&p, 25 * MB, false);
+        check_plan(&p);
+        CHECK(bytes(&p, p.n - 1) <= MIB, "%lld bytes leave last", (long long)bytes(&p, p.n - 1));
+        CHECK(bytes(&p, 0) <= p.elements * 4 / 2, "%lld bytes leave first",
+              (long long)bytes(&p, 0));
+        release(&p);
+    }
+    struct planned p = rows_of(48, 2, 256, true); // one message where it is a small one
+    plan(&p, 25 * MB, false);
+    CHECK_INT(p.n, 1);
+    release(&p);
+}
+
+int main(void)
+{
+    test_any_rows();
+    test_large_vocabulary();
+    test_small_vocabulary();
+    return test_end();
+}
