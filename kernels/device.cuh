@@ -34,6 +34,17 @@ static inline dt_status dt_launched(cudaError_t error, const char *op, const cha
                           op, cudaGetErrorString(error));
 }
 
+// For a launcher: later launches of `kernel` may have so many bytes of dynamic shared memory; false
+// where the device has less. Every GPU gives 48 KB, with all of a kernel's arrays, without this.
+template <class... P> static inline bool dt_allow_shared(void (*kernel)(P...), int64_t bytes)
+{
+    const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    if (bytes <= INT32_MAX && cudaFuncSetAttribute(kernel, most, (int)bytes) == cudaSuccess)
+        return true;
+    (void)cudaGetLastError(); // an answer, not a failure of the launches
+    return false;
+}
+
 // DT_SHARED(float, tile, [32][33]); aligned to 16 bytes, holds nothing at first.
 #define DT_SHARED(T, name, ...) __shared__ __align__(16) T name __VA_ARGS__
 // T *name: the launch's dynamic shared memory, aligned to 16 bytes; all uses name the same bytes.

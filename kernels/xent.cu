@@ -1,25 +1,39 @@
 // Softmax cross-entropy on CUDA. A block owns a row of logits: one pass for maximum and Σ exp
 // together (a thread's running sum is scaled anew when its maximum grows), one for the gradient
-// with the exponentials made again. A thread takes eight neighbours at a time, one by one where
-// rows are not aligned. A second launch of one block adds the rows' losses in a fixed order. A NaN
-// or +infinity among the logits makes the row's loss NaN, as on the CPU.
+// with the exponentials made again. A thread takes four neighbours at a time, one by one where rows
+// are not aligned. A second launch of one block adds the rows' losses in a fixed order. A NaN or
+// +infinity among the logits makes the row's loss NaN, as on the CPU.
 //
-// A row of 50,280 logits is 200 KB, more than shared memory: the second pass finds most of it in
-// L2. Hence blocks of 1,024 threads: an SM then holds two rows, 53 MB of an H200's 60 (four rows of
-// smaller blocks would be read twice from memory). Bytes a logit, gradient in bf16: 4 in and 2 out
-// over copy bandwidth are the floor, 1.4 ps; two exponentials are half of it, and 24 instructions
-// at 4 a clock and SM 0.6.
+// A row of 50,280 logits is 200 KB. Where a block may have that much shared memory (227 KB on sm_90
+// and sm_100), a thread keeps the logits that it loads there for its own second pass, and an SM
+// holds one row: a logit is 4 bytes read and, for bf16, 2 written. Else the second pass reads them
+// again, and of 10 bytes the L2 cache saves at most 4: the rows in flight, two an SM, are 53 MB,
+// and their gradients pass through it too, where an H200 has 60 MB and an H100 50. Floors at 4.3
+// TB/s: 1.4 ps a logit with the row kept, and 1.4 to 2.3 without.
+//
+// Instructions a logit for sm_90, two exponentials among them: 7.1 for the first pass and 5.6 for
+// the second, 0.4 ps at 4 a clock and SM: below the bytes. An exponential is exp2((x - max) log2
+// e). One FFMA of x with max log2 e, rounded before, would save an instruction in each pass, but
+// rounds by more than 128 where logits reach 2^31, and the row's loss then is NaN.
 #include "kernels/device.cuh"
 
 #include <float.h>
 
-enum { THREADS = 1024, WIDE = 8 };
+enum {
+    THREADS = 1024,
+    WIDE = 4,
+};
 
 // Of the elements seen so far: sum = Σ exp(x - max). Starts at a maximum that is finite, so that a
 // logit of -infinity adds 0 and not NaN.
 struct softmax {
     float max, sum;
 };
+
+DT_DEVICE float exp_above(float x, float max)
+{
+    return dt_exp2((x - max) * DT_LOG2_E);
+}
 
 template <int N> DT_DEVICE void see(struct softmax *s, const float (&x)[N])
 {
@@ -28,23 +42,59 @@ template <int N> DT_DEVICE void see(struct softmax *s, const float (&x)[N])
     for (int k = 0; k < N; k++)
         max = fmaxf(max, x[k]);
     if (max > s->max) {
-        s->sum *= __expf(s->max - max);
+        s->sum *= exp_above(s->max, max);
         s->max = max;
     }
 #pragma unroll
     for (int k = 0; k < N; k++)
-        s->sum += __expf(x[k] - max);
+        s->sum += exp_above(x[k], max);
+}
+
+// PAIRS times two vectors of N elements, THREADS vectors apart, which are all loaded first and go
+// to `kept` too. A sum is scaled once for two vectors, however many are loaded at a time: its bits
+// do not depend on that.
+template <int PAIRS, int N, bool KEEP>
+DT_DEVICE void see_pairs(struct softmax *s, const float *x, float *kept, int64_t i)
+{
+    float v[PAIRS][2 * N];
+#pragma unroll
+    for (int j = 0; j < 2 * PAIRS; j++) {
+        float vector[N];
+        dt_load<N>(x + i + j * THREADS * N, vector);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[j / 2][j % 2 * N + k] = vector[k];
+    }
+#pragma unroll
+    for (int j = 0; KEEP && j < 2 * PAIRS; j++) {
+        float vector[N];
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            vector[k] = v[j / 2][j % 2 * N + k];
+        dt_store<N>(kept + i + j * THREADS * N, vector);
+    }
+#pragma unroll
+    for (int j = 0; j < PAIRS; j++)
+        see<2 * N>(s, v[j]);
 }
 
 // Over a row, the same in every thread; the threads' sums are added in double.
-template <int N> DT_DEVICE void reduce_row(const float *x, int64_t vocab, float *max, double *sum)
+template <int N, bool KEEP>
+DT_DEVICE void reduce_row(const float *x, float *kept, int64_t vocab, float *max, double *sum)
 {
     struct softmax s = {-FLT_MAX, 0.0f};
-    int64_t whole = vocab / N * N;
-#pragma unroll 4
-    for (int64_t i = (int64_t)threadIdx.x * N; i < whole; i += THREADS * N) {
+    constexpr int64_t STEP = THREADS * N;
+    int64_t whole = vocab / N * N, i = (int64_t)threadIdx.x * N;
+    if (KEEP) // the registers of one row hold four vectors, those of two rows half as many
+        for (; i + 3 * STEP < whole; i += 4 * STEP)
+            see_pairs<2, N, KEEP>(&s, x, kept, i);
+    for (; i + STEP < whole; i += 2 * STEP)
+        see_pairs<1, N, KEEP>(&s, x, kept, i);
+    if (i < whole) {
         float v[N];
         dt_load<N>(x + i, v);
+        if (KEEP)
+            dt_store<N>(kept + i, v);
         see<N>(&s, v);
     }
     if (whole + threadIdx.x < vocab) {
@@ -52,37 +102,36 @@ template <int N> DT_DEVICE void reduce_row(const float *x, int64_t vocab, float 
         see<1>(&s, v);
     }
     *max = dt_block_max<THREADS>(s.max);
-    *sum = dt_block_sum<THREADS>((double)s.sum * (double)__expf(s.max - *max));
+    *sum = dt_block_sum<THREADS>((double)s.sum * (double)exp_above(s.max, *max));
 }
 
 struct gradient {
-    float max, inverse; // exp(x - max) · inverse = p
+    float max, factor; // exp(x - max) · factor = scale · p
     float scale;
     int64_t label;
+    float logit; // the label's
 };
 
-DT_DEVICE float gradient_of(const struct gradient *g, int64_t i, float x)
+// dx may be x itself: a thread reads what it writes, before it does. Of the row it has read the
+// same elements as in the first pass, so that it finds in `kept` what it put there.
+template <int N, bool KEEP, class T>
+DT_DEVICE void write_row(const struct gradient *g, const float *x, const float *kept, T *dx,
+                         int64_t vocab, int64_t width)
 {
-    float p = __expf(x - g->max) * g->inverse;
-    return g->scale * (i == g->label ? p - 1.0f : p);
-}
-
-// dx may be x itself: a thread reads what it writes, before it does.
-template <int N, class T>
-DT_DEVICE void write_row(const struct gradient *g, const float *x, T *dx, int64_t vocab,
-                         int64_t width)
-{
-    int64_t whole = vocab / N * N;
-    for (int64_t i = (int64_t)threadIdx.x * N; i < whole; i += THREADS * N) {
+    int64_t whole = vocab / N * N, i = (int64_t)threadIdx.x * N;
+    int64_t label = g->label < whole ? g->label / N % THREADS : g->label - whole;
+    for (; i < whole; i += THREADS * N) {
         float v[N];
-        dt_load<N>(x + i, v);
+        dt_load<N>(KEEP ? kept + i : x + i, v);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            v[k] = gradient_of(g, i + k, v[k]);
+            v[k] = exp_above(v[k], g->max) * g->factor;
         dt_store<N>(dx + i, v);
     }
-    for (int64_t i = whole + threadIdx.x; i < width; i += THREADS)
-        dx[i] = dt_from_f32<T>(i < vocab ? gradient_of(g, i, x[i]) : 0.0f);
+    for (i = whole + threadIdx.x; i < width; i += THREADS)
+        dx[i] = dt_from_f32<T>(i < vocab ? exp_above(x[i], g->max) * g->factor : 0.0f);
+    if (label == threadIdx.x) // it wrote that element above
+        dx[g->label] = dt_from_f32<T>(exp_above(g->logit, g->max) * g->factor - g->scale);
 }
 
 template <class T> DT_DEVICE void zero_row(T *dx, int64_t width)
@@ -91,22 +140,26 @@ template <class T> DT_DEVICE void zero_row(T *dx, int64_t width)
         dx[i] = dt_from_f32<T>(0.0f);
 }
 
-// Rows an SM shall hold at a time: two where it holds that many threads and 32 registers are enough
-// (an A100's compiler would spill).
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900 && __CUDA_ARCH__ != 1000
-enum { ROWS_HELD = 1 };
+// Rows an SM shall hold at a time: one where it keeps the row, else two where it holds that many
+// threads and 32 registers are enough (the compiler would spill for sm_80 and sm_100).
+template <bool KEEP> constexpr int rows_held(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+    return 1;
 #else
-enum { ROWS_HELD = 2 };
+    return KEEP ? 1 : 2;
 #endif
+}
 
-template <int N, class T>
-__global__ static void __launch_bounds__(THREADS, ROWS_HELD)
+template <int N, bool KEEP, class T>
+__global__ static void __launch_bounds__(THREADS, (rows_held<KEEP>()))
     xent_kernel(struct dt_xent_args a, float *losses)
 {
+    DT_SHARED_DYN(float, kept);
     int64_t row = blockIdx.x;
     const float *x = a.logits + row * a.logits_stride;
     T *dx = a.dlogits ? (T *)a.dlogits + row * a.dlogits_stride : nullptr;
-    struct gradient g = {0.0f, 0.0f, a.scale, a.labels[row]};
+    struct gradient g = {0.0f, 0.0f, a.scale, a.labels[row], 0.0f};
     if (g.label == DT_LABEL_IGNORED) { // the whole block
         if (dx)
             zero_row(dx, a.width);
@@ -115,13 +168,13 @@ __global__ static void __launch_bounds__(THREADS, ROWS_HELD)
         return;
     }
     double sum;
-    reduce_row<N>(x, a.vocab, &g.max, &sum);
-    g.inverse = (float)(1.0 / sum);
+    g.logit = x[g.label]; // before it may be overwritten
+    reduce_row<N, KEEP>(x, kept, a.vocab, &g.max, &sum);
+    g.factor = (float)((double)a.scale / sum);
     if (threadIdx.x == 0)
-        losses[row] = (float)(log(sum) + (double)g.max - (double)x[g.label]);
-    __syncthreads(); // the label's logit is read before it may be overwritten
+        losses[row] = (float)(log(sum) + (double)g.max - (double)g.logit);
     if (dx)
-        write_row<N, T>(&g, x, dx, a.vocab, a.width);
+        write_row<N, KEEP, T>(&g, x, kept, dx, a.vocab, a.width);
 }
 
 __global__ static void __launch_bounds__(THREADS)
@@ -145,11 +198,14 @@ template <class T>
 static void xent_typed(const struct dt_xent_args *a, float *losses, dt_stream *stream)
 {
     unsigned blocks = dt_blocks(a->rows, 1);
-    if (dt_aligned<WIDE>(a->logits, a->logits_stride) &&
-        dt_aligned<WIDE>((T *)a->dlogits, a->dlogits ? a->dlogits_stride : 0))
-        DT_LAUNCH((xent_kernel<WIDE, T>), blocks, THREADS, 0, stream, *a, losses);
+    int64_t row_bytes = a->vocab * (int64_t)sizeof(float);
+    if (!dt_aligned<WIDE>(a->logits, a->logits_stride) ||
+        !dt_aligned<WIDE>((T *)a->dlogits, a->dlogits ? a->dlogits_stride : 0))
+        DT_LAUNCH((xent_kernel<1, false, T>), blocks, THREADS, 0, stream, *a, losses);
+    else if (a->dlogits && dt_allow_shared(xent_kernel<WIDE, true, T>, row_bytes))
+        DT_LAUNCH((xent_kernel<WIDE, true, T>), blocks, THREADS, row_bytes, stream, *a, losses);
     else
-        DT_LAUNCH((xent_kernel<1, T>), blocks, THREADS, 0, stream, *a, losses);
+        DT_LAUNCH((xent_kernel<WIDE, false, T>), blocks, THREADS, 0, stream, *a, losses);
 }
 
 dt_status xent_cuda(struct dt_device *device, const struct dt_xent_args *args,

@@ -110,6 +110,23 @@ dt_status too_much_shared(void)
     return DT_LAUNCHED("too much");
 }
 
+__global__ static void much_shared_kernel(int at)
+{
+    DT_SHARED_DYN(float, a);
+    a[at] = 1.0f;
+}
+
+int allow_much_shared(int64_t bytes)
+{
+    return dt_allow_shared(much_shared_kernel, bytes);
+}
+
+dt_status use_much_shared(void)
+{
+    DT_LAUNCH((much_shared_kernel), 1, 1, 64 << 10, nullptr, (64 << 8) - 1);
+    return DT_LAUNCHED("much");
+}
+
 dt_status too_many_threads(void)
 {
     DT_LAUNCH((missed_kernel), 1, dim3(32, 32, 2), 0, nullptr, 5000);

@@ -19,6 +19,9 @@ dt_status read_outside_the_mask(void);
 dt_status write_past_shared(void);
 dt_status write_past_dynamic_shared(void);
 dt_status too_much_shared(void);
+// 64 KB of dynamic shared memory; what dt_allow_shared says of `bytes` for it.
+dt_status use_much_shared(void);
+int allow_much_shared(int64_t bytes);
 dt_status too_many_threads(void);
 dt_status misaligned_copy(void);
 // out[128] = in[127 - i], through shared memory: the barrier between is there or not.

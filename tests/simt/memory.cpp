@@ -5,6 +5,8 @@
 #include "race.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <stdio.h>
 #include <vector>
 
@@ -41,6 +43,27 @@ static std::vector<copy> copies[MAX_THREADS];
 static size_t rounded(size_t bytes)
 {
     return (bytes + 15) / 16 * 16;
+}
+
+static std::mutex allowed_lock;
+static int64_t shared_most = SHARED_MOST;
+static std::map<const void *, size_t> allowed; // bytes of dynamic shared memory, by kernel
+
+bool allow_shared(const void *kernel, int64_t bytes)
+{
+    std::lock_guard<std::mutex> guard(allowed_lock);
+    if (bytes > shared_most - SHARED_ARRAYS)
+        return false;
+    allowed[kernel] = (size_t)bytes;
+    return true;
+}
+
+size_t shared_limit(const void *kernel)
+{
+    std::lock_guard<std::mutex> guard(allowed_lock);
+    auto found = allowed.find(kernel);
+    size_t bytes = found == allowed.end() ? 0 : found->second + SHARED_ARRAYS;
+    return std::max(bytes, (size_t)SHARED_LIMIT);
 }
 
 static void *place(const void *key, size_t bytes, site at)
@@ -118,7 +141,7 @@ static bool red_zone_whole(size_t first, size_t end)
     return std::all_of(arena + first, arena + end, [](char c) { return c == RED_BYTE; });
 }
 
-void memory_end_block(const char *kernel)
+void memory_end_block(const char *kernel, size_t shared_limit)
 {
     if (!red_zone_whole(0, RED))
         fault("%s wrote below its shared arrays", kernel);
@@ -126,9 +149,10 @@ void memory_end_block(const char *kernel)
         if (!red_zone_whole(a.first + a.bytes, a.first + rounded(a.bytes) + RED))
             fault("%s wrote past the end of %s (%zu bytes, %s:%d)", kernel, a.at.what, a.bytes,
                   a.at.file, a.at.line);
-    if (bytes_used() > SHARED_LIMIT)
-        fault("%s uses %zu bytes of shared memory, more than the %d that every GPU gives", kernel,
-              bytes_used(), (int)SHARED_LIMIT);
+    if (bytes_used() > shared_limit)
+        fault("%s uses %zu bytes of shared memory, more than the %zu that it may have (%d where it "
+              "was not allowed more)",
+              kernel, bytes_used(), shared_limit, (int)SHARED_LIMIT);
 }
 
 static void begin(const copy &c, const void *site)
@@ -184,3 +208,9 @@ void memory_end_thread(void)
     copies[thread_index()].clear();
 }
 } // namespace simt
+
+void simt_set_shared_most(int64_t bytes)
+{
+    std::lock_guard<std::mutex> guard(simt::allowed_lock);
+    simt::shared_most = bytes;
+}

@@ -8,7 +8,10 @@
 
 namespace simt
 {
-enum { WARP = 32, MAX_THREADS = 1024, SHARED_LIMIT = 48 << 10 };
+enum { WARP = 32, MAX_THREADS = 1024 };
+// Shared memory of a block: what every GPU gives, what a kernel may have at first when it is
+// allowed more, and of that how much for arrays that are not dynamic.
+enum { SHARED_LIMIT = 48 << 10, SHARED_MOST = 227 << 10, SHARED_ARRAYS = 1 << 10 };
 
 // The first thing that went wrong on the calling thread since DT_LAUNCHED or take_fault last asked;
 // later ones are not kept.
@@ -33,8 +36,9 @@ struct runtime {
 void run_under(const struct runtime *runtime);
 
 void memory_begin_block(size_t dynamic_bytes);
-void memory_end_block(const char *kernel); // checks that nothing was written past the arrays
-void memory_end_thread(void);              // copies that nobody waited for never arrive
+// Checks that nothing was written past the arrays, and that they fit.
+void memory_end_block(const char *kernel, size_t shared_limit);
+void memory_end_thread(void); // copies that nobody waited for never arrive
 bool memory_is_shared(const void *at);
 void memory_name(const void *at, char *text, size_t size); // of what is shared: "tile + 24"
 } // namespace simt

@@ -328,7 +328,7 @@ static void run_block(const kernel_call &call)
     while (!faulty() && !all_ended())
         if (!run_warps() && !open_barrier())
             report_divergence();
-    memory_end_block(call.name);
+    memory_end_block(call.name, call.shared_limit);
 }
 
 static bool launch_fits(const kernel_call &call)

@@ -110,7 +110,8 @@ enum kind { SHUFFLE, BALLOT, WARP_SYNC };
 struct kernel_call {
     const char *name;
     dim3 grid, block;
-    size_t shared_bytes;
+    size_t shared_bytes; // dynamic
+    size_t shared_limit; // for these and the arrays
     void (*run)(const void *arguments);
     const void *arguments;
     size_t bytes;
@@ -118,6 +119,10 @@ struct kernel_call {
 // Runs it at once; where a simulated runtime runs (model.h), puts it on the stream.
 void start(const kernel_call &call, void *stream);
 void *shared(const void *key, size_t bytes, site at);
+// Later launches of `kernel` may have so many bytes of dynamic shared memory; false: the device has
+// less.
+bool allow_shared(const void *kernel, int64_t bytes);
+size_t shared_limit(const void *kernel);
 void *shared_dynamic(void);
 void barrier(site at);
 // SHUFFLE: the value of lane `source`; BALLOT: a bit for each lane whose value is not 0.
@@ -140,7 +145,8 @@ void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, void *
     auto body = [=] { kernel(args...); };
     static_assert(std::is_trivially_copyable<decltype(body)>::value, "arguments are copied bytes");
     auto run = [](const void *context) { (*static_cast<const decltype(body) *>(context))(); };
-    start({name, grid, block, shared_bytes, run, &body, sizeof body}, stream);
+    size_t limit = shared_limit((const void *)kernel);
+    start({name, grid, block, shared_bytes, limit, run, &body, sizeof body}, stream);
 }
 
 template <class T> T shuffle(unsigned mask, T x, int source, site at)
@@ -158,6 +164,11 @@ template <class T> T shuffle(unsigned mask, T x, int source, site at)
     simt::launch(#kernel, (grid), (block), (size_t)(shared_bytes), (void *)(stream), (kernel),     \
                  __VA_ARGS__)
 #define DT_LAUNCHED(op) simt::launched((op), __FILE__, __LINE__, __func__)
+
+template <class... P> static inline bool dt_allow_shared(void (*kernel)(P...), int64_t bytes)
+{
+    return simt::allow_shared((const void *)kernel, bytes);
+}
 
 #define DT_SHARED(T, name, ...)                                                                    \
     static char name##_key;                                                                        \

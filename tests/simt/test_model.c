@@ -104,6 +104,16 @@ static void test_reduction(void)
     RELEASE(in);
 }
 
+// More than 48 KB are there for a kernel that was allowed them.
+static void test_allowed_shared(void)
+{
+    FOUND(use_much_shared(), "bytes of shared memory");
+    CHECK(!allow_much_shared(228 << 10), "more than the device has");
+    FOUND(use_much_shared(), "bytes of shared memory");
+    CHECK(allow_much_shared(64 << 10), "less than the device has");
+    check_ok(use_much_shared(), "use_much_shared");
+}
+
 int main(void)
 {
     for (int order = 0; order < SIMT_ORDERS; order++) {
@@ -111,6 +121,7 @@ int main(void)
         test_divergence();
         test_indices();
     }
+    test_allowed_shared();
     test_races();
     test_reduction();
     return test_end();
