@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-struct dt_gemm_cpu; // oneDNN's engine and primitives (gemm_cpu.c)
+struct dt_gemm_cpu; // the inner product, oneDNN's engine and primitives (gemm_cpu.c)
 struct dt_stream;
 
 struct dt_device {

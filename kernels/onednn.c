@@ -134,20 +134,20 @@ static bool isa_has(dnnl_cpu_isa_t isa)
     return (dnnl_get_effective_cpu_isa() & isa) == isa;
 }
 
-bool dt_onednn_has_bf16(void)
+enum dt_cpu_isa dt_onednn_isa(void)
 {
-    return isa_has(dnnl_cpu_isa_avx512_core_bf16);
+    return isa_has(dnnl_cpu_isa_avx512_core_bf16) ? DT_ISA_AVX512_BF16
+           : isa_has(dnnl_cpu_isa_avx512_core)    ? DT_ISA_AVX512
+           : isa_has(dnnl_cpu_isa_avx2)           ? DT_ISA_AVX2
+                                                  : DT_ISA_PLAIN;
 }
 
 void dt_onednn_describe(char *text, size_t size)
 {
+    static const char *const name[] = {"plain x86-64", "avx2", "avx512", "avx512 bf16"};
     const dnnl_version_t *version = dnnl_version();
-    const char *isa = isa_has(dnnl_cpu_isa_avx512_core_bf16) ? "avx512 bf16"
-                      : isa_has(dnnl_cpu_isa_avx512_core)    ? "avx512"
-                      : isa_has(dnnl_cpu_isa_avx2)           ? "avx2"
-                                                             : "plain x86-64";
-    snprintf(text, size, "%s, oneDNN %d.%d.%d", isa, version->major, version->minor,
-             version->patch);
+    snprintf(text, size, "%s, oneDNN %d.%d.%d", name[dt_onednn_isa()], version->major,
+             version->minor, version->patch);
 }
 
 static dnnl_data_type_t data_type(int32_t type)

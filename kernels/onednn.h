@@ -24,13 +24,16 @@ struct dt_matmul_shape {
     int32_t a_type, b_type, c_type;
     int32_t trans_a, trans_b;
     int32_t accumulate;
-    int32_t run_time; // dimensions told at run time: another code path of oneDNN, better for some
+    int32_t run_time; // sizes are given at run time: another code path of oneDNN, better for some
                       // shapes
 };
 
+// What oneDNN may use of this CPU; ONEDNN_MAX_CPU_ISA lowers it. Each has the ones before it.
+enum dt_cpu_isa { DT_ISA_PLAIN, DT_ISA_AVX2, DT_ISA_AVX512, DT_ISA_AVX512_BF16 };
+
 dt_status dt_onednn_open(struct dt_onednn **onednn);
-void dt_onednn_close(struct dt_onednn *onednn);   // NULL is fine
-bool dt_onednn_has_bf16(void);                    // by instructions, not by emulation
+void dt_onednn_close(struct dt_onednn *onednn); // NULL is fine
+enum dt_cpu_isa dt_onednn_isa(void);
 void dt_onednn_describe(char *text, size_t size); // "avx512 bf16, oneDNN 2.6.3"
 
 dt_status dt_matmul_create(struct dt_onednn *onednn, const struct dt_matmul_shape *shape,

@@ -1,7 +1,7 @@
 // dt_gemm against a double-precision product: every transpose, dtype and accumulate at awkward
-// sizes, with strides wider than rows; the same bits with 1, 2 and 3 threads; NaN and infinity pass
-// through. An argument is set as ONEDNN_MAX_CPU_ISA: AVX2 takes bf16's instructions away, so
-// operands are widened.
+// sizes, with strides wider than rows; the same bits with 1, 2, 3 and 5 threads; NaN and infinity
+// pass through. An argument is set as ONEDNN_MAX_CPU_ISA: AVX2 takes bf16's instructions away, so
+// operands are widened; below AVX-512 the products are dtrain's own.
 #include "op_fixture.h"
 
 struct problem {
@@ -96,9 +96,10 @@ static void test_problem(const struct problem *p)
     void *before = normal_rows(p->c_type, p->m, p->n, args.ldc, 1.0, 3);
     void *one = run(&args, 1);
     check_product(&args, one, before, what);
-    for (int threads = 2; threads <= 3; threads++) {
-        void *c = run(&args, threads);
-        CHECK(same_bits(one, c), "%s: other bits with %d threads", what, threads);
+    static const int threads[] = {2, 3, 5};
+    for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
+        void *c = run(&args, threads[i]);
+        CHECK(same_bits(one, c), "%s: other bits with %d threads", what, threads[i]);
         release(c, "c");
     }
     release(one, "c");
@@ -161,6 +162,8 @@ int main(int argc, char **argv)
     test_layer(1100, 48, 96); // more than one tile of rows, more than one block of widened k
     test_layer(520, 16, 70);
     test_layer(90, 600, 24);
+    test_layer(4000, 16, 300); // rows of a tile and k of a weight gradient in several blocks
+    test_layer(2567, 70, 9);   // parts of k that are not of one size
     for (int t = 0; t < 2; t++) {
         test_not_finite(t ? DT_BF16 : DT_F32, NAN);
         test_not_finite(t ? DT_BF16 : DT_F32, INFINITY);

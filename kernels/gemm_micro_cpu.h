@@ -1,0 +1,118 @@
+// The inner product of gemm_tile_cpu.c for one instruction set. Included once for each, after
+//   NAME(x)   x with the set's suffix         TARGET    the attribute that enables the set
+//   LANES     floats of a register            VECTORS   registers across a panel of B
+//   ROWS      rows of a panel of A
+// Panels are zero-padded, so a product always has ROWS rows; ROWS · VECTORS sums stay in registers
+// for all of k.
+//
+// No #pragma once: every inclusion defines other functions.
+
+_Static_assert(ROWS <= MOST_ROWS && VECTORS * LANES <= MOST_COLUMNS, "the edge has room");
+
+typedef float NAME(vector)
+    __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+
+// c[i, j] (+)= Σ_p a[i·row_step + p·k_step] · b[p, j], with `vectors` registers of columns.
+TARGET static inline __attribute__((always_inline)) void
+NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int vectors)
+{
+    NAME(vector) sum[ROWS][VECTORS];
+    const float *a = x->a, *b = x->b;
+    float *c = x->c;
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < vectors; j++)
+            sum[i][j] = (NAME(vector)){0};
+    for (int i = 0; i < ROWS; i++) {
+        __builtin_prefetch(c + i * x->ldc, 1);
+        __builtin_prefetch(c + i * x->ldc + vectors * LANES - 1, 1);
+    }
+    for (int64_t p = 0; p < x->k; p++) {
+        NAME(vector) row[VECTORS];
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++)
+            row[j] = *(const NAME(vector) *)(b + j * LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 4
+            for (int j = 0; j < vectors; j++)
+                sum[i][j] += a[i * row_step] * row[j];
+        a += k_step;
+        b += VECTORS * LANES;
+    }
+    if (x->accumulate)
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < vectors; j++)
+                *(NAME(vector) *)(c + i * x->ldc + j * LANES) += sum[i][j];
+    else
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < vectors; j++)
+                *(NAME(vector) *)(c + i * x->ldc + j * LANES) = sum[i][j];
+}
+
+// Panels of A are [ROWS, BLOCK_K] or, where A is transposed, [k, ROWS]. Half of B's registers do
+// for the last few columns.
+TARGET static void NAME(multiply)(const struct panels *x, bool trans_a, int64_t columns)
+{
+    bool half = columns <= LANES;
+    if (trans_a && half)
+        NAME(product)(x, 1, ROWS, 1);
+    else if (trans_a)
+        NAME(product)(x, 1, ROWS, VECTORS);
+    else if (half)
+        NAME(product)(x, BLOCK_K, 1, 1);
+    else
+        NAME(product)(x, BLOCK_K, 1, VECTORS);
+}
+
+// Rows along k, [k, size], into panels [k, width]: STRIP rows at a time, all whole panels of them.
+TARGET static inline __attribute__((always_inline)) void
+NAME(fill)(float *restrict to, int64_t pitch, const struct rows *from, int64_t k, int64_t size,
+           int width)
+{
+    const float *wide = from->data;
+    const dt_bf16 *narrow = from->data;
+    for (int64_t p0 = 0; p0 < k; p0 += STRIP) {
+        int64_t end = p0 + STRIP < k ? p0 + STRIP : k;
+        float *panel = to;
+        for (int64_t j0 = 0; j0 + width <= size; j0 += width, panel += pitch)
+            for (int64_t p = p0; p < end; p++) {
+                float *row = panel + p * width;
+                int64_t i = p * from->ld + j0;
+                if (from->type == DT_F32) {
+                    __builtin_prefetch(wide + i + STRIP * from->ld);
+#pragma omp simd
+                    for (int j = 0; j < width; j++)
+                        row[j] = wide[i + j];
+                } else {
+                    __builtin_prefetch(narrow + i + STRIP * from->ld);
+#pragma omp simd
+                    for (int j = 0; j < width; j++)
+                        row[j] = dt_bf16_to_f32(narrow[i + j]);
+                }
+            }
+    }
+}
+
+TARGET static void NAME(fill_a)(float *to, const struct rows *from, int64_t k, int64_t size)
+{
+    NAME(fill)(to, ROWS * BLOCK_K + PAD, from, k, size, ROWS);
+}
+
+TARGET static void NAME(fill_b)(float *to, const struct rows *from, int64_t k, int64_t size)
+{
+    NAME(fill)(to, VECTORS * LANES * BLOCK_K + PAD, from, k, size, VECTORS * LANES);
+}
+
+static const struct dt_gemm_kernel NAME(kernel) = {
+    .rows = ROWS,
+    .columns = VECTORS * LANES,
+    .multiply = NAME(multiply),
+    .fill_a = NAME(fill_a),
+    .fill_b = NAME(fill_b),
+};
+
+#undef NAME
+#undef TARGET
+#undef LANES
+#undef VECTORS
+#undef ROWS

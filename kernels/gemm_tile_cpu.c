@@ -1,0 +1,321 @@
+// The fp32 product: k is cut into blocks; of each, B and then a few hundred rows of A are copied to
+// panels as wide as the inner product (gemm_micro_cpu.h) wants them, widened if bf16. A panel of B
+// stays in the innermost cache while all panels of A go by, which stay in the next. Panels also
+// undo what strides of 4 KB do to the caches: in weight gradients the operands' rows lie so.
+#include "kernels/gemm_tile_cpu.h"
+
+#include "kernels/math_cpu.h"
+#include "kernels/simd.h"
+
+#include <string.h>
+
+enum {
+    BLOCK_K = 256,
+    BLOCK_M = 252, // a multiple of every kernel's rows; times BLOCK_K: half of a cache of 512 KB
+    MOST_COLUMNS = 32, // of a panel of B
+    MOST_ROWS = 12,    // of a panel of A
+    LINE = 16,         // floats of a cache line
+    AHEAD = 32,        // elements of a row that are asked for ahead at a time
+    STRIP = 8,         // rows along k read at a time
+    PAD = 16,          // floats between panels: no power of two, for the caches' sake
+};
+
+struct panels {
+    int64_t k;
+    const float *a, *b;
+    float *c;
+    int64_t ldc;
+    bool accumulate;
+};
+
+struct rows {
+    const void *data;
+    int64_t ld;
+    dt_dtype type;
+};
+
+struct dt_gemm_kernel {
+    int64_t rows, columns; // of a panel of A, of B
+    void (*multiply)(const struct panels *panels, bool trans_a, int64_t columns);
+    // whole panels from rows along k, [k, size]
+    void (*fill_a)(float *to, const struct rows *from, int64_t k, int64_t size);
+    void (*fill_b)(float *to, const struct rows *from, int64_t k, int64_t size);
+};
+
+#define NAME(x) x##_plain
+#define TARGET
+#define LANES   4
+#define VECTORS 2
+#define ROWS    6
+#include "kernels/gemm_micro_cpu.h"
+
+#ifdef __x86_64__
+#define NAME(x) x##_avx2
+#define TARGET  __attribute__((target("avx2,fma")))
+#define LANES   8
+#define VECTORS 2
+#define ROWS    6
+#include "kernels/gemm_micro_cpu.h"
+
+#define NAME(x) x##_avx512
+#define TARGET  __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512")))
+#define LANES   16
+#define VECTORS 2
+#define ROWS    12
+#include "kernels/gemm_micro_cpu.h"
+#endif
+
+const struct dt_gemm_kernel *dt_gemm_kernel(enum dt_cpu_isa isa)
+{
+#ifdef __x86_64__
+    if (isa >= DT_ISA_AVX512)
+        return &kernel_avx512;
+    if (isa >= DT_ISA_AVX2)
+        return &kernel_avx2;
+#endif
+    (void)isa;
+    return &kernel_plain;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t panel_count(int64_t size, int64_t panel)
+{
+    return (size + panel - 1) / panel;
+}
+
+static int64_t pitch_a(const struct dt_gemm_kernel *kernel)
+{
+    return kernel->rows * BLOCK_K + PAD;
+}
+
+static int64_t pitch_b(const struct dt_gemm_kernel *kernel)
+{
+    return kernel->columns * BLOCK_K + PAD;
+}
+
+// Rows of A copied at a time.
+static int64_t block_rows(const struct dt_gemm_kernel *kernel)
+{
+    return panel_count(BLOCK_M, kernel->rows) * kernel->rows;
+}
+
+static int64_t floats_of_a(const struct dt_gemm_kernel *kernel)
+{
+    return panel_count(BLOCK_M, kernel->rows) * pitch_a(kernel);
+}
+
+int64_t dt_gemm_tile_workspace(const struct dt_gemm_kernel *kernel, int64_t n)
+{
+    int64_t floats = floats_of_a(kernel) + panel_count(n, kernel->columns) * pitch_b(kernel);
+    return floats * (int64_t)sizeof(float);
+}
+
+static struct rows rows_at(const struct rows *x, int64_t row, int64_t column)
+{
+    int64_t offset = (row * x->ld + column) * dt_dtype_size(x->type);
+    return (struct rows){(const char *)x->data + offset, x->ld, x->type};
+}
+
+static inline float element(const struct rows *x, int64_t row, int64_t column)
+{
+    int64_t i = row * x->ld + column;
+    return x->type == DT_F32 ? ((const float *)x->data)[i]
+                             : dt_bf16_to_f32(((const dt_bf16 *)x->data)[i]);
+}
+
+// What whole panels left over; beyond the operand there are zeros.
+static void fill_edge(float *to, int64_t pitch, const struct rows *from, int64_t k, int64_t size,
+                      int64_t panel)
+{
+    int64_t whole = size / panel, width = size - whole * panel;
+    to += whole * pitch;
+    for (int64_t p = 0; p < k && width > 0; p++, to += panel) {
+        for (int64_t j = 0; j < width; j++)
+            to[j] = element(from, p, whole * panel + j);
+        memset(to + width, 0, (size_t)(panel - width) * sizeof *to);
+    }
+}
+
+// Asks for the row below meanwhile: in caches and pages the next row is far away.
+DT_CLONES static void copy_row(float *restrict to, const struct rows *from, int64_t n)
+{
+    const float *wide = from->data;
+    const dt_bf16 *narrow = from->data;
+    for (int64_t i = 0; i < n; i += AHEAD) {
+        int64_t end = i + AHEAD < n ? i + AHEAD : n;
+        if (from->type == DT_F32) {
+            __builtin_prefetch(wide + i + from->ld);
+            __builtin_prefetch(wide + i + from->ld + AHEAD / 2);
+            for (int64_t j = i; j < end; j++)
+                to[j] = wide[j];
+        } else {
+            __builtin_prefetch(narrow + i + from->ld);
+            for (int64_t j = i; j < end; j++)
+                to[j] = dt_bf16_to_f32(narrow[j]);
+        }
+    }
+}
+
+// Rows across k, [size, k], into panels [panel, BLOCK_K].
+static void fill_along(float *to, int64_t pitch, const struct rows *from, int64_t k, int64_t size,
+                       int64_t panel)
+{
+    for (int64_t i = 0; i < size; i += panel, to += pitch)
+        for (int64_t r = 0; r < panel; r++) {
+            struct rows x = rows_at(from, i + r, 0);
+            if (i + r < size)
+                copy_row(to + r * BLOCK_K, &x, k);
+            else
+                memset(to + r * BLOCK_K, 0, (size_t)k * sizeof *to);
+        }
+}
+
+typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+typedef uint32_t four_bits __attribute__((vector_size(16), may_alias));
+typedef uint16_t four_bf16 __attribute__((vector_size(8), aligned(2), may_alias));
+
+DT_INLINE four load_four(const void *x, bool wide)
+{
+    if (wide)
+        return *(const four *)x;
+    return (four)(__builtin_convertvector(*(const four_bf16 *)x, four_bits) << 16);
+}
+
+// Four rows of four become four columns.
+DT_INLINE void turn_four(float *to, int64_t pitch, const char *x, int64_t ld, bool wide)
+{
+    four a = load_four(x, wide), b = load_four(x + ld, wide), c = load_four(x + 2 * ld, wide),
+         d = load_four(x + 3 * ld, wide);
+    four ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+         ab1 = __builtin_shufflevector(a, b, 2, 6, 3, 7),
+         cd0 = __builtin_shufflevector(c, d, 0, 4, 1, 5),
+         cd1 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    *(four *)to = __builtin_shufflevector(ab0, cd0, 0, 1, 4, 5);
+    *(four *)(to + pitch) = __builtin_shufflevector(ab0, cd0, 2, 3, 6, 7);
+    *(four *)(to + 2 * pitch) = __builtin_shufflevector(ab1, cd1, 0, 1, 4, 5);
+    *(four *)(to + 3 * pitch) = __builtin_shufflevector(ab1, cd1, 2, 3, 6, 7);
+}
+
+// One panel: a cache line of four rows at a time.
+DT_INLINE void turn_panel(float *to, const char *from, int64_t ld, int64_t k, int64_t panel,
+                          bool wide)
+{
+    int64_t size = wide ? 4 : 2;
+    for (int64_t p0 = 0; p0 < k; p0 += LINE)
+        for (int64_t r = 0; r < panel; r += 4)
+            for (int64_t p = p0; p < p0 + LINE && p < k; p += 4)
+                turn_four(to + p * panel + r, panel, from + r * ld + p * size, ld, wide);
+}
+
+DT_CLONES static void turn_f32(float *to, const char *from, int64_t ld, int64_t k, int64_t panel)
+{
+    turn_panel(to, from, ld, k, panel, true);
+}
+
+DT_CLONES static void turn_bf16(float *to, const char *from, int64_t ld, int64_t k, int64_t panel)
+{
+    turn_panel(to, from, ld, k, panel, false);
+}
+
+// Rows across k, [size, k], into panels [k, panel].
+static void fill_turned(float *to, int64_t pitch, const struct rows *from, int64_t k, int64_t size,
+                        int64_t panel)
+{
+    int64_t fours = k / 4 * 4, ld = from->ld * dt_dtype_size(from->type);
+    for (int64_t j = 0; j < size; j += panel, to += pitch) {
+        int64_t left = size - j, p = 0;
+        if (left >= panel) {
+            struct rows x = rows_at(from, j, 0);
+            (from->type == DT_F32 ? turn_f32 : turn_bf16)(to, x.data, ld, fours, panel);
+            p = fours;
+        }
+        for (; p < k; p++)
+            for (int64_t i = 0; i < panel; i++)
+                to[p * panel + i] = i < left ? element(from, j + i, p) : 0.0f;
+    }
+}
+
+static void fill_a(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *g, float *to,
+                   int64_t m0, int64_t k0, int64_t m, int64_t k)
+{
+    struct rows a = {g->a, g->lda, g->a_type};
+    a = g->trans_a ? rows_at(&a, k0, m0) : rows_at(&a, m0, k0);
+    if (g->trans_a) {
+        kernel->fill_a(to, &a, k, m);
+        fill_edge(to, pitch_a(kernel), &a, k, m, kernel->rows);
+    } else {
+        fill_along(to, pitch_a(kernel), &a, k, m, kernel->rows);
+    }
+}
+
+static void fill_b(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *g, float *to,
+                   int64_t k0, int64_t k)
+{
+    struct rows b = {g->b, g->ldb, g->b_type};
+    b = g->trans_b ? rows_at(&b, 0, k0) : rows_at(&b, k0, 0);
+    if (g->trans_b) {
+        fill_turned(to, pitch_b(kernel), &b, k, g->n, kernel->columns);
+    } else {
+        kernel->fill_b(to, &b, k, g->n);
+        fill_edge(to, pitch_b(kernel), &b, k, g->n, kernel->columns);
+    }
+}
+
+// Where the panels reach past the tile the product is made aside.
+static void multiply_edge(const struct dt_gemm_kernel *kernel, const struct panels *x, bool trans_a,
+                          int64_t m, int64_t n)
+{
+    float aside[MOST_ROWS * MOST_COLUMNS];
+    struct panels y = *x;
+    y.c = aside;
+    y.ldc = kernel->columns;
+    y.accumulate = false;
+    kernel->multiply(&y, trans_a, n);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            float *c = x->c + i * x->ldc + j;
+            *c = x->accumulate ? *c + aside[i * y.ldc + j] : aside[i * y.ldc + j];
+        }
+}
+
+static void multiply_block(const struct dt_gemm_kernel *kernel, const struct panels *block,
+                           bool trans_a, int64_t m, int64_t n)
+{
+    struct panels x = *block;
+    for (int64_t j = 0; j < n; j += kernel->columns, x.b += pitch_b(kernel)) {
+        int64_t columns = smaller(kernel->columns, n - j);
+        bool whole = columns == kernel->columns;
+        x.a = block->a;
+        for (int64_t i = 0; i < m; i += kernel->rows, x.a += pitch_a(kernel)) {
+            x.c = block->c + i * x.ldc + j;
+            if (whole && m - i >= kernel->rows)
+                kernel->multiply(&x, trans_a, columns);
+            else
+                multiply_edge(kernel, &x, trans_a, smaller(kernel->rows, m - i), columns);
+        }
+    }
+}
+
+void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *tile)
+{
+    float *a = tile->workspace, *b = a + floats_of_a(kernel), *c = tile->c;
+    int64_t rows = block_rows(kernel);
+    for (int64_t p = 0; p < tile->k; p += BLOCK_K) {
+        struct panels block = {.k = smaller(BLOCK_K, tile->k - p),
+                               .a = a,
+                               .b = b,
+                               .ldc = tile->ldc,
+                               .accumulate = tile->accumulate || p > 0};
+        fill_b(kernel, tile, b, p, block.k);
+        for (int64_t i = 0; i < tile->m; i += rows) {
+            int64_t m = smaller(rows, tile->m - i);
+            fill_a(kernel, tile, a, i, p, m, block.k);
+            block.c = c + i * tile->ldc;
+            multiply_block(kernel, &block, tile->trans_a, m, tile->n);
+        }
+    }
+}
