@@ -6,10 +6,12 @@
 #include <fcntl.h>
 #include <fts.h>
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -158,26 +160,41 @@ int64_t dt_file_size(const char *path)
     return stat(path, &info) == 0 && S_ISREG(info.st_mode) ? (int64_t)info.st_size : -1;
 }
 
-dt_status dt_open_read(const char *path, int *fd, int64_t *size)
+// A pipe that a shell made, as /dev/fd/63 or /dev/stdin: its writer is there already. A FIFO with a
+// name may wait for one forever.
+static bool is_unnamed_pipe(int fd, const struct stat *info)
 {
-    // Non-blocking, for a FIFO would hang the open; regular files do not care.
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct statfs system;
+    return S_ISFIFO(info->st_mode) && fstatfs(fd, &system) == 0 && system.f_type == PIPEFS_MAGIC;
+}
+
+// Without waiting for the writer of a FIFO or for a device; regular files do not care.
+static dt_status open_checked(const char *path, bool pipes, int *fd, struct stat *info)
+{
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0)
         return DT_FAIL_ERRNO("open", path);
-    struct stat info;
     dt_status status = DT_OK;
-    if (fstat(*fd, &info) != 0)
+    if (fstat(*fd, info) != 0)
         status = DT_FAIL_ERRNO("open", path);
-    else if (!S_ISREG(info.st_mode))
+    else if (!S_ISREG(info->st_mode) && !(pipes && is_unnamed_pipe(*fd, info)))
         status = DT_FAIL(DT_USER, "give a regular file", "%s is %s", path,
-                         S_ISDIR(info.st_mode) ? "a folder" : "not a regular file");
-    else
-        *size = (int64_t)info.st_size;
+                         S_ISDIR(info->st_mode) ? "a folder" : "not a regular file");
+    else if (fcntl(*fd, F_SETFL, 0) != 0) // reading a pipe does wait
+        status = DT_FAIL_ERRNO("open", path);
     if (status != DT_OK) {
         close(*fd);
         *fd = -1;
     }
     return status;
+}
+
+dt_status dt_open_read(const char *path, int *fd, int64_t *size)
+{
+    struct stat info;
+    DT_TRY(open_checked(path, false, fd, &info));
+    *size = (int64_t)info.st_size;
+    return DT_OK;
 }
 
 // Up to `size` bytes from where fd stands; less only at the end of the file.
@@ -224,10 +241,11 @@ static dt_status read_growing(int fd, const char *path, int64_t limit, char **te
 
 dt_status dt_read_file(const char *path, int64_t limit, char **text, int64_t *size)
 {
+    struct stat info;
+    int fd;
     *text = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return DT_FAIL_ERRNO("open", path);
+    *size = 0;
+    DT_TRY(open_checked(path, true, &fd, &info));
     dt_status status = read_growing(fd, path, limit, text, size);
     close(fd);
     if (status != DT_OK) {
@@ -357,7 +375,7 @@ static dt_status hash_stream(int fd, const char *path, XXH64_state_t *state, cha
 dt_status dt_hash_file(const char *path, uint64_t *hash, int64_t *size)
 {
     int fd;
-    int64_t total;
+    int64_t total = 0;
     DT_TRY(dt_open_read(path, &fd, &total));
     XXH64_state_t *state = XXH64_createState();
     char *chunk = malloc(HASH_CHUNK);

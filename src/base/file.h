@@ -34,7 +34,8 @@ int64_t dt_file_size(const char *path); // -1 where it cannot be told (not a reg
 dt_status dt_open_read(const char *path, int *fd, int64_t *size);
 
 // The whole file with a final zero added, by malloc; at most `limit` bytes (more is an error).
-// Pipes and /proc are fine.
+// A regular file (/proc is fine) or a shell's pipe (/dev/fd/63); a FIFO or a device is DT_USER, and
+// is never waited for.
 dt_status dt_read_file(const char *path, int64_t limit, char **text, int64_t *size);
 // Writes path.tmp, fsyncs, renames onto path, fsyncs the folder: readers see the old or the new
 // one.

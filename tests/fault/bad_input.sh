@@ -152,6 +152,15 @@ refused "sampling from flipped weights" 'model.safetensors has hash' "$dtrain" s
 damaged manifest
 printf X >>models/manifest/trainer.json
 refused "a checkpoint that does not verify" '1 of 1' "$dtrain" verify models/manifest
+for file in MANIFEST config.json model.safetensors trainer.json; do # a FIFO that nobody writes to
+    damaged fifo
+    rm models/fifo/$file
+    mkfifo models/fifo/$file
+    refused "verify of a FIFO for $file" '1 of 1' timeout 60 "$dtrain" verify models/fifo
+    refused "resuming from a FIFO for $file" "models/fifo" timeout 60 "$dtrain" small.ini run.name=bad run.resume=models/fifo
+done
+mkfifo fifo.ini
+refused "a FIFO for a configuration" 'fifo.ini is not a regular file' timeout 60 "$dtrain" fifo.ini
 refused "resuming what does not verify" 'trainer.json' "$dtrain" small.ini run.name=bad run.resume=models/manifest
 
 # What fixes order or model may not change on resume; all that differs is said.

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char scratch[] = "/tmp/dt-test-file-XXXXXX";
@@ -91,17 +92,47 @@ static void test_read_failures(void)
     put("plain", "x");
     CHECK_FAILS(dt_read_file(in_scratch("absent"), 10, &text, &size), DT_USER,
                 "absent: No such file");
-    CHECK_FAILS(dt_read_file(scratch, 10, &text, &size), DT_USER, "Is a directory");
+    CHECK_FAILS(dt_read_file(scratch, 10, &text, &size), DT_USER, "is a folder");
     CHECK_FAILS(dt_read_file(in_scratch("plain/below"), 10, &text, &size), DT_USER,
                 "Not a directory");
     CHECK_FAILS(dt_open_read(scratch, &fd, &size), DT_USER, "is a folder");
     CHECK_FAILS(dt_open_read("/dev/null", &fd, &size), DT_USER, "not a regular file");
     CHECK_INT(mkfifo(in_scratch("fifo"), 0600), 0); // must not wait for a writer
     CHECK_FAILS(dt_open_read(in_scratch("fifo"), &fd, &size), DT_USER, "not a regular file");
+    CHECK_FAILS(dt_read_file("/dev/zero", 10, &text, &size), DT_USER, "not a regular file");
+    CHECK_FAILS(dt_read_file(in_scratch("fifo"), 10, &text, &size), DT_USER, "not a regular file");
+    int writer = open(in_scratch("fifo"), O_RDWR); // nor for what one that is there may write
+    CHECK_FAILS(dt_read_file(in_scratch("fifo"), 10, &text, &size), DT_USER, "not a regular file");
+    close(writer);
     CHECK_FAILS(dt_write_file_atomic(in_scratch("no/such"), "", 0), DT_USER, "such.tmp");
     CHECK_INT(dt_make_dirs(in_scratch("folder/inside")), DT_OK);
     CHECK_FAILS(dt_write_file_atomic(in_scratch("folder"), "", 0), DT_USER, "Is a directory");
     CHECK(!dt_file_exists(in_scratch("folder.tmp")), "the temporary file stayed");
+}
+
+// As from a shell's <(command): more than the pipe holds at once, so that reading has to wait.
+static void test_read_pipe(void)
+{
+    enum { BYTES = 1 << 20 };
+    static char bytes[BYTES];
+    char *text, path[32];
+    int64_t size;
+    int ends[2], exit_status = 0;
+    for (int i = 0; i < BYTES; i++)
+        bytes[i] = (char)(i * 13 / 7);
+    CHECK_INT(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends[0]);
+        _exit(dt_write_all(ends[1], "pipe", bytes, BYTES) == DT_OK ? 0 : 1);
+    }
+    close(ends[1]);
+    snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+    CHECK_INT(dt_read_file(path, BYTES, &text, &size), DT_OK);
+    CHECK(size == BYTES && memcmp(text, bytes, BYTES) == 0, "%lld bytes", (long long)size);
+    free(text);
+    close(ends[0]);
+    CHECK(waitpid(child, &exit_status, 0) == child && exit_status == 0, "the writer failed");
 }
 
 static void test_pread(void)
@@ -252,6 +283,7 @@ int main(void)
     test_write_and_read();
     test_read_limits();
     test_read_failures();
+    test_read_pipe();
     test_pread();
     test_write_all_in_pieces();
     test_full_disk();
