@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# mpirun for dtrain on one machine: as root too, threads left to dtrain, and on SIGTERM or Ctrl-C the
-# ranks finish their step and save; the second time they end at once. (mpirun alone kills them one
+# mpirun for dtrain on one machine: as root too, threads left to dtrain, and on SIGTERM, Ctrl-C or a closed
+# terminal the ranks finish their step and save; the second time they end at once. (mpirun alone kills them one
 # second later; to raise that delay would delay the end of a failed job by as much.)
 #
 #   launch/run.sh -np 4 build/dtrain config.ini [section.key=value …]
@@ -15,7 +15,8 @@ set -m
 # once, so they become that signal.
 "${local_mpirun[@]}" "$@" &
 child=$!
-trap 'kill -USR1 $child 2>/dev/null' USR1
+# A terminal that closes (SIGHUP) asks for the same, from the kernel and the shell alike: it does not count.
+trap 'kill -USR1 $child 2>/dev/null' USR1 HUP
 asked=0
 # shellcheck disable=SC2317
 end() { # the second time in earnest

@@ -7,6 +7,7 @@
 #include "train/signals.h"
 #include "train/train.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,18 @@ static bool wants_debug(void)
     return getenv("DTRAIN_DEBUG") != NULL;
 }
 
+// Leaves the reason in state.json. A file system that hangs must not keep the job from ending: then
+// SIGALRM ends the process.
+static void note_end(const char *reason)
+{
+    enum { PATIENCE_S = 5 };
+    char line[DT_ERROR_MESSAGE];
+    snprintf(line, sizeof line, "%.*s", (int)strcspn(reason, "\n"), reason);
+    alarm(PATIENCE_S);
+    dt_run_folder_note_end(line);
+    alarm(0);
+}
+
 // The one way to end on an error of this rank alone: its last words, then the end of the job.
 static void die(const struct dt_error *error)
 {
@@ -31,8 +44,11 @@ static void die(const struct dt_error *error)
         _exit((int)error->code);
     }
     size_t length = dt_comm_last_words(communicator, error, wants_debug(), text, sizeof text);
-    if (length > 0 && write(STDERR_FILENO, text, length) < 0)
-        _exit((int)error->code); // nobody listens
+    if (length > 0) {
+        ssize_t n = write(STDERR_FILENO, text, length); // maybe nobody listens: state.json has it
+        (void)n;
+        note_end(text + strlen(DT_LAST_WORDS_BEGIN));
+    }
     dt_comm_abort(communicator, (int)error->code);
 }
 
@@ -42,6 +58,7 @@ static int leave(dt_status status)
     if (status != DT_OK && (!communicator || communicator->info.rank == 0)) {
         dt_log_live(NULL);
         dt_error_print(dt_error_current(), wants_debug());
+        note_end(dt_error_current()->message);
     }
     dt_comm_close(communicator);
     communicator = NULL;
@@ -133,8 +150,21 @@ static void choose_waiting(char **argv)
     execv(self, argv); // where this fails, threads spin
 }
 
+// A process may be started with standard streams closed; the next file that is opened, a lock or a
+// checkpoint, would then take their place, and messages would go into it.
+static void open_standard_streams(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+}
+
 int main(int argc, char **argv)
 {
+    open_standard_streams();
     choose_waiting(argv);
     if (dt_device_comm_known)
         dt_device_comm_known->prepare();

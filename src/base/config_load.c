@@ -8,6 +8,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 enum { FILE_MAX = 16 * 1024 * 1024, PATH_SHOWN = 400 };
@@ -253,6 +254,20 @@ static dt_status read_variable(struct loader *loader, const char *variable, cons
     return DT_OK;
 }
 
+// Whether the name of a variable after the prefix is meant for the configuration: DTRAIN_RUN_STEPS
+// is a mistake to report, DTRAIN_DEBUG is not.
+static bool is_configuration(const struct dt_config_table *table, const char *name)
+{
+    size_t n = strcspn(name, "_");
+    if (strstr(name, "__"))
+        return true;
+    for (int i = 0; name[n] == '_' && i < table->n_keys; i++)
+        if (strlen(table->keys[i].section) == n &&
+            strncasecmp(table->keys[i].section, name, n) == 0)
+            return true;
+    return false;
+}
+
 static dt_status load_environment(struct loader *loader, const char *const *environment)
 {
     const char *prefix = loader->table->env_prefix;
@@ -266,7 +281,7 @@ static dt_status load_environment(struct loader *loader, const char *const *envi
         variable = strndup(*environment, (size_t)(equals - *environment));
         if (!variable)
             return DT_FAIL(DT_MACHINE, NULL, "no memory to read the environment");
-        if (strstr(variable + n, "__")) // others with the prefix are no configuration
+        if (is_configuration(loader->table, variable + n))
             status = read_variable(loader, variable, equals + 1);
         free(variable);
         DT_TRY(status);

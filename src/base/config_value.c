@@ -1,6 +1,7 @@
 // One value: from its text into its field, by the key's row of the table. Every check on a single
 // value stands here, and so does the wording of what is allowed.
 #include "base/config_internal.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <math.h>
@@ -140,6 +141,12 @@ static bool convert_string(const struct dt_config_key *key, const char *text, vo
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
             return refuse(problem, "control character 0x%02x in the text", (unsigned char)text[i]);
+    for (int64_t i = 0, length; i < (int64_t)n; i += length) { // it will stand in JSON files
+        length = dt_utf8_length(text + i, (int64_t)n - i);
+        if (length == 0)
+            return refuse(problem, "the text is not UTF-8 at its byte %lld, 0x%02x", (long long)i,
+                          (unsigned char)text[i]);
+    }
     memset(out, 0, DT_CONFIG_STRING_MAX);
     memcpy(out, text, n);
     return true;

@@ -65,6 +65,14 @@ dt_status dt_error_push(dt_status status, const char *file, int line, const char
     return status;
 }
 
+dt_status dt_error_in_mid_run(dt_status status)
+{
+    if (status != DT_USER)
+        return status;
+    current.code = DT_MACHINE;
+    return DT_MACHINE;
+}
+
 const struct dt_error *dt_error_current(void)
 {
     return &current;

@@ -3,6 +3,7 @@
 // zeros, duplicates, numbers of any kind, text behind the end) is refused here.
 #include "base/safetensors.h"
 #include "base/safetensors_format.h"
+#include "base/utf8.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -74,26 +75,6 @@ bool dt_safetensors_measure(const struct dt_safetensors_type *type, const int64_
     DT_FAIL(DT_USER, "the file is damaged or no safetensors file; copy or make it again",          \
             __VA_ARGS__)
 
-// Bytes of the UTF-8 character at text[0, size), 0 where there is none.
-static int64_t utf8_length(const unsigned char *text, int64_t size)
-{
-    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    unsigned char first = text[0];
-    if (first < 0x80)
-        return 1;
-    int length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-    if (first < 0xc2 || first > 0xf4 || length > size)
-        return 0;
-    uint32_t code = first & (0x7fu >> length);
-    for (int i = 1; i < length; i++) {
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (text[i] & 0x3fu);
-    }
-    bool surrogate = code >= 0xd800 && code <= 0xdfff;
-    return code < least[length] || surrogate || code > 0x10ffff ? 0 : length;
-}
-
 // What cJSON would take without a word, and how many values it would have to hold.
 static dt_status check_text(const char *path, const char *text, int64_t size)
 {
@@ -101,7 +82,7 @@ static dt_status check_text(const char *path, const char *text, int64_t size)
     int values = 0;
     for (int64_t i = 0, length; i < size; i += length) {
         unsigned char c = (unsigned char)text[i];
-        length = utf8_length((const unsigned char *)text + i, size - i);
+        length = dt_utf8_length(text + i, size - i);
         if (length == 0)
             return BAD("%s: the header is not UTF-8 at byte %" PRId64, path, i);
         if (c < 0x20 && (in_string || (c != '\t' && c != '\n' && c != '\r')))

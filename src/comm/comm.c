@@ -131,11 +131,12 @@ static int describe_place(const struct dt_comm *comm, char *text, size_t size)
     const char *phase;
     dt_comm_last_progress(comm, &step, &phase);
     if (comm->info.size == 1)
-        return snprintf(text, size, "dtrain: error: ");
+        return snprintf(text, size, DT_LAST_WORDS_BEGIN);
     if (step < 0)
-        return snprintf(text, size, "dtrain: error: rank %d on %s, %s: ", comm->info.rank,
+        return snprintf(text, size, DT_LAST_WORDS_BEGIN "rank %d on %s, %s: ", comm->info.rank,
                         comm->info.host, phase);
-    return snprintf(text, size, "dtrain: error: rank %d on %s, step %lld, %s: ", comm->info.rank,
+    return snprintf(text, size,
+                    DT_LAST_WORDS_BEGIN "rank %d on %s, step %lld, %s: ", comm->info.rank,
                     comm->info.host, (long long)step, phase);
 }
 
@@ -153,7 +154,7 @@ size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, in
     if (voice == DT_VOICE_RANK)
         used = describe_place(comm, text, size);
     else
-        used = snprintf(text, size, "dtrain: error: ");
+        used = snprintf(text, size, DT_LAST_WORDS_BEGIN);
     if ((size_t)used >= size)
         return size - 1;
     return (size_t)used + dt_error_format(error, debug, text + used, size - (size_t)used);

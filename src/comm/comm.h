@@ -97,6 +97,7 @@ void dt_comm_close(struct dt_comm *comm);
 // Ends the job at once with this exit code, from any thread; does not return.
 _Noreturn void dt_comm_abort(struct dt_comm *comm, int code);
 
+#define DT_LAST_WORDS_BEGIN "dtrain: error: "
 // The end on an error, for the function that main registers with dt_die_register: the text that
 // this rank shall write to stderr, in one write(2), as "dtrain: error: rank 2 on n1, step 41,
 // backward: …". 0 bytes: another rank has spoken or will, write nothing. Then dt_comm_abort(comm,

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct dt_metrics {
@@ -23,18 +24,19 @@ struct dt_metrics {
     double tokens_per_s; // smoothed
 };
 
-// Does this line belong to a step up to `last`? A torn or foreign line does not.
-static bool line_stays(const char *line, int64_t length, int64_t last)
+// The step that a line belongs to; -1 where it is torn or foreign.
+static int64_t step_of(const char *line, int64_t length)
 {
     cJSON *json = cJSON_ParseWithLength(line, (size_t)length);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(json, "step");
-    bool stays = cJSON_IsNumber(step) && step->valuedouble <= (double)last;
+    int64_t number = cJSON_IsNumber(step) ? (int64_t)step->valuedouble : -1;
     cJSON_Delete(json);
-    return stays;
+    return number;
 }
 
-// Adds the bytes of the whole lines of steps up to `last` that a metrics file begins with.
-static dt_status measure_lines(const char *path, int64_t last, int64_t *end)
+// Adds the bytes of the whole lines of steps up to `last` that a metrics file begins with, and
+// tells the last step among them.
+static dt_status measure_lines(const char *path, int64_t last, int64_t *end, int64_t *newest)
 {
     char *line = NULL;
     size_t room = 0;
@@ -42,20 +44,27 @@ static dt_status measure_lines(const char *path, int64_t last, int64_t *end)
     FILE *file = fopen(path, "re");
     if (!file)
         return DT_FAIL_ERRNO("open", path);
-    while ((n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n' &&
-           line_stays(line, n - 1, last))
+    while ((n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n') {
+        int64_t step = step_of(line, n - 1);
+        if (step < 0 || step > last)
+            break;
         *end += n;
+        *newest = step;
+    }
     bool failed = ferror(file);
     free(line);
     fclose(file);
     return failed ? DT_FAIL(DT_MACHINE, NULL, "cannot read %s", path) : DT_OK;
 }
 
-// Everything behind the first line that does not stay is cut.
+// Cuts everything from the first line on that is torn, foreign or of a later step.
 static dt_status cut_back(const char *path, int64_t last)
 {
-    int64_t end = 0;
-    DT_TRY(measure_lines(path, last, &end));
+    int64_t end = 0, newest = 0;
+    DT_TRY(measure_lines(path, last, &end, &newest));
+    if (newest < last)
+        dt_warn("%s ends with step %lld, the checkpoint is of step %lld: the curve has a gap", path,
+                (long long)newest, (long long)last);
     if (truncate(path, end) != 0)
         return DT_FAIL(DT_MACHINE, NULL, "cannot cut %s back to step %lld: %s", path,
                        (long long)last, strerror(errno));
@@ -82,11 +91,35 @@ dt_status dt_metrics_open(const struct dt_metrics_config *config, struct dt_metr
         status = DT_FAIL(DT_MACHINE, NULL, "cannot write %s: %s", m->path, strerror(errno));
         goto fail;
     }
+    DT_TRY_GOTO(status, fail_open, dt_fsync_parent(m->path));
     *out = m;
     return DT_OK;
+fail_open:
+    close(m->fd);
 fail:
     free(m);
     return status;
+}
+
+// Lines written to a file that has no name any more are lost.
+static dt_status check_in_place(const struct dt_metrics *m)
+{
+    struct stat mine, named;
+    if (fstat(m->fd, &mine) == 0 && stat(m->path, &named) == 0 && mine.st_ino == named.st_ino &&
+        mine.st_dev == named.st_dev)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE,
+                   "leave the folder of a run in place until the run ends; resume from its last "
+                   "checkpoint where there is one",
+                   "%s was removed or replaced while the run wrote it", m->path);
+}
+
+dt_status dt_metrics_sync(struct dt_metrics *m)
+{
+    DT_TRY(check_in_place(m));
+    if (fsync(m->fd) != 0)
+        return DT_FAIL_ERRNO("write", m->path);
+    return DT_OK;
 }
 
 void dt_metrics_close(struct dt_metrics *m)
@@ -112,6 +145,7 @@ static dt_status put_line(struct dt_metrics *m, char *line, size_t size)
 {
     size_t n = strlen(line);
     snprintf(line + n, size - n, "}\n");
+    DT_TRY(check_in_place(m));
     return dt_write_all(m->fd, m->path, line, (int64_t)strlen(line));
 }
 

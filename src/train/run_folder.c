@@ -8,6 +8,8 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -80,22 +82,74 @@ void dt_run_folder_close(struct dt_run_folder *folder)
     folder->lock = -1;
 }
 
-dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *state, int64_t step,
-                              const char *reason)
+// A line of JSON, by malloc; NULL: no memory.
+static char *state_text(const char *state, int64_t step, const char *reason)
 {
-    char path[DT_PATH];
-    DT_TRY(dt_path(path, "%s/state.json", folder->path));
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "state", state);
     cJSON_AddNumberToObject(json, "step", (double)step);
     cJSON_AddStringToObject(json, "reason", reason);
     char *text = cJSON_PrintUnformatted(json);
     cJSON_Delete(json);
+    return text;
+}
+
+dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *state, int64_t step,
+                              const char *reason)
+{
+    char path[DT_PATH];
+    DT_TRY(dt_path(path, "%s/state.json", folder->path));
+    char *text = state_text(state, step, reason);
     if (!text)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %s", path);
     dt_status status = dt_write_file_atomic(path, text, (int64_t)strlen(text));
     cJSON_free(text);
     return status;
+}
+
+static char watched[DT_PATH]; // written before `watching` is set
+static atomic_bool watching;
+static _Atomic int64_t last_step;
+
+void dt_run_folder_watch(const char *path)
+{
+    atomic_store(&watching, false);
+    if (!path)
+        return;
+    snprintf(watched, sizeof watched, "%s/state.json", path);
+    atomic_store(&watching, true);
+}
+
+void dt_run_folder_step(int64_t step)
+{
+    atomic_store(&last_step, step);
+}
+
+// A file this short lies in the block it has: no space is needed.
+static void overwrite(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    size_t size = strlen(text);
+    if (fd < 0)
+        return;
+    if (pwrite(fd, text, size, 0) == (ssize_t)size && ftruncate(fd, (off_t)size) == 0)
+        fsync(fd);
+    close(fd);
+}
+
+void dt_run_folder_note_end(const char *reason)
+{
+    if (!atomic_exchange(&watching, false) || !dt_file_exists(watched))
+        return;
+    char *text = state_text("stopped", atomic_load(&last_step), reason);
+    if (!text)
+        return;
+    struct dt_error error;
+    dt_error_take(&error);
+    if (dt_write_file_atomic(watched, text, (int64_t)strlen(text)) != DT_OK)
+        overwrite(watched, text);
+    dt_error_restore(&error);
+    cJSON_free(text);
 }
 
 dt_status dt_run_folder_config(const struct dt_run_folder *folder, const struct dt_config *config)

@@ -1,4 +1,5 @@
-// The folder of a run: its lock, state.json and the resolved configuration. Rank 0 only.
+// The folder of a run: its lock, state.json and the resolved configuration. Rank 0 only, but for
+// the note of an abrupt end.
 #pragma once
 
 #include "base/config.h"
@@ -17,6 +18,16 @@ void dt_run_folder_close(struct dt_run_folder *folder);
 // state: "running", "stopped", "complete".
 dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *state, int64_t step,
                               const char *reason);
+
+// An abrupt end leaves its reason in state.json: whichever rank has the last words writes it, from
+// any thread. Between watch(path), once state.json says "running", and watch(NULL), before it says
+// something else, each rank keeps the path and the last step that was done.
+void dt_run_folder_watch(const char *path);
+void dt_run_folder_step(int64_t step);
+// "stopped" with that step and the reason, once; nothing where no run is watched. Overwrites the
+// file in place where no other can be written (a full disk), and says nothing of its own failures.
+void dt_run_folder_note_end(const char *reason);
+
 dt_status dt_run_folder_config(const struct dt_run_folder *folder, const struct dt_config *config);
 // Tells what has changed since the configuration in the folder was written. Keys that the
 // checkpoint `resume` decides cannot.

@@ -44,6 +44,7 @@ static dt_status hand_over(void)
     pthread_detach(thread);
     sigemptyset(&signals);
     sigaddset(&signals, SIGUSR1);
+    sigaddset(&signals, SIGHUP);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
@@ -59,6 +60,9 @@ dt_status dt_signals_install(struct dt_comm *comm)
     struct sigaction interrupt = {.sa_handler = request_end,
                                   .sa_flags = SA_RESTART | (int)SA_RESETHAND};
     sigaction(SIGUSR1, &stop, NULL);
+    struct sigaction hangup; // a terminal that closes; ignored where nohup(1) asked for that
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &stop, NULL);
     sigaction(SIGTERM, &end, NULL); // launchers send it more than once
     sigaction(SIGINT, &interrupt, NULL);
     signal(SIGPIPE, SIG_IGN); // a closed log pipe is an error of write, not an end without words
@@ -75,6 +79,8 @@ const char *dt_signals_name(int signal)
     switch (signal) {
     case SIGUSR1:
         return "SIGUSR1";
+    case SIGHUP:
+        return "SIGHUP";
     case SIGTERM:
         return "SIGTERM";
     case SIGINT:

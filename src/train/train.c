@@ -133,8 +133,11 @@ static dt_status resume(struct trainer *t)
 
 static dt_status open_metrics(struct trainer *t)
 {
-    if (!t->root)
+    dt_run_folder_step(t->state.step);
+    if (!t->root) {
+        dt_run_folder_watch(t->job->run_path);
         return DT_OK;
+    }
     const struct dt_settings *s = &t->job->settings;
     struct dt_metrics_config config = {.folder = t->job->run_path,
                                        .resume_step = t->state.step,
@@ -147,6 +150,7 @@ static dt_status open_metrics(struct trainer *t)
         dt_run_folder_changes(&t->job->folder, t->job->config, t->job->resume);
     DT_TRY(dt_run_folder_config(&t->job->folder, t->job->config));
     DT_TRY(dt_run_folder_state(&t->job->folder, "running", t->state.step, ""));
+    dt_run_folder_watch(t->job->run_path);
     return dt_metrics_open(&config, &t->metrics);
 }
 
@@ -202,6 +206,7 @@ static dt_status save_on_root(struct trainer *t)
     struct dt_host_arrays host;
     char path[DT_PATH];
     double start = dt_seconds();
+    DT_TRY(dt_metrics_sync(t->metrics)); // the curve must not end before the checkpoint
     dt_status status = dt_host_arrays_take(
         &t->job->backend, t->model, dt_stepper_optimizer(t->stepper), DT_HOST_ARRAYS_SAVE, &host);
     struct dt_checkpoint_arrays arrays = checkpoint_arrays(t, &host);
@@ -209,6 +214,7 @@ static dt_status save_on_root(struct trainer *t)
         status = dt_checkpoint_save(job->folder.checkpoints, &arrays, &t->state, job->train, path);
     dt_host_arrays_drop(&host);
     DT_TRY(status);
+    DT_TRY(dt_run_folder_state(&job->folder, "running", t->state.step, ""));
     DT_TRY(dt_checkpoint_prune(job->folder.checkpoints, job->settings.checkpoint.keep));
     return dt_metrics_checkpoint(t->metrics, t->state.step, path, (dt_seconds() - start) * 1e3);
 }
@@ -218,7 +224,7 @@ static dt_status save(struct trainer *t)
     if (t->last_saved == t->state.step)
         return DT_OK;
     dt_comm_progress(t->job->comm, t->state.step, "saving a checkpoint");
-    DT_TRY_NOTE(dt_agree(t->job->comm, save_on_root(t)), "saving step %lld",
+    DT_TRY_NOTE(dt_agree(t->job->comm, dt_error_in_mid_run(save_on_root(t))), "saving step %lld",
                 (long long)t->state.step);
     t->last_save = dt_seconds();
     t->last_saved = t->state.step;
@@ -236,8 +242,8 @@ static dt_status validate(struct trainer *t)
     t->last_eval = t->state.step;
     if (!t->root)
         return DT_OK;
-    return dt_metrics_eval(t->metrics, t->state.step, total.loss / total.counted,
-                           (int64_t)total.counted);
+    return dt_error_in_mid_run(dt_metrics_eval(t->metrics, t->state.step,
+                                               total.loss / total.counted, (int64_t)total.counted));
 }
 
 // Every rank's weights must be the same bits; a rank that differs is named.
@@ -312,6 +318,7 @@ static void count_step(struct trainer *t, const struct dt_update_control *contro
 {
     const struct dt_settings *s = &t->job->settings;
     t->state.step++;
+    dt_run_folder_step(t->state.step);
     t->state.updates = control->updates;
     t->state.skips += control->skip;
     t->state.skipped_in_a_row = control->skipped_in_a_row;
@@ -337,7 +344,7 @@ static dt_status log_step(struct trainer *t, const struct dt_step_result *result
                                  .idle_ms = result->idle_ms,
                                  .memory_mb = memory_mb(&t->job->backend),
                                  .skipped = result->control.skip};
-    return dt_metrics_train(t->metrics, &line);
+    return dt_error_in_mid_run(dt_metrics_train(t->metrics, &line));
 }
 
 static dt_status launch(struct trainer *t)
@@ -405,10 +412,10 @@ static dt_status finish(struct trainer *t, bool stopped)
         DT_TRY(validate(t));
     if (!stopped || s->checkpoint.on_signal)
         DT_TRY(save(t));
-    if (!t->root)
-        return DT_OK;
-    DT_TRY(dt_run_folder_state(&t->job->folder, stopped ? "stopped" : "complete", t->state.step,
-                               reason));
+    if (t->root)
+        DT_TRY(dt_run_folder_state(&t->job->folder, stopped ? "stopped" : "complete", t->state.step,
+                                   reason));
+    dt_run_folder_watch(NULL);
     if (stopped)
         dt_info("stopped by %s after step %lld of %lld: the same command goes on from %s", reason,
                 (long long)t->state.step, (long long)t->job->steps,
@@ -444,18 +451,6 @@ static dt_status run(struct trainer *t)
     return finish(t, stopped);
 }
 
-// So that nobody takes a run for running that has ended on an error; the error stays as it is.
-static void note_failure(const struct trainer *t)
-{
-    struct dt_error error;
-    if (!t->metrics) // not the root, or nothing was said of running yet
-        return;
-    dt_error_take(&error);
-    if (dt_run_folder_state(&t->job->folder, "stopped", t->state.step, error.message) != DT_OK)
-        dt_error_clear(); // on a full disk, say
-    dt_error_restore(&error);
-}
-
 dt_status dt_train(struct dt_job *job)
 {
     struct trainer t = {
@@ -463,8 +458,6 @@ dt_status dt_train(struct dt_job *job)
     dt_status status = create(&t);
     if (status == DT_OK)
         status = run(&t);
-    if (status != DT_OK)
-        note_failure(&t);
     dt_comm_end_if_alone(job->comm, status);
     destroy(&t);
     return status;

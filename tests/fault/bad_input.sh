@@ -47,6 +47,10 @@ override "fraction for a whole number" 'run.steps' run.steps=1.5
 override "enum misspelt" 'optim.schedule.*cosin.*cosine' optim.schedule=cosin
 override "no such key on the command line" 'lrr.*optim.lr' optim.lrr=1
 override "a word that is no override" 'section.key=value' lr
+refused "one underscore in the environment" 'DTRAIN_RUN_STEPS names no key.*DTRAIN_RUN__STEPS' env DTRAIN_RUN_STEPS=3 \
+    "$dtrain" small.ini run.name=bad
+refused "a name that is not UTF-8" 'run.name: .*not UTF-8 at its byte 3, 0xe4' "$dtrain" small.ini run.name=$'bad\xe4'
+override "more threads than cores" 'run.threads: 4096, but this job may use [0-9]+ core' run.threads=4096
 override "not built yet" 'comm.reduce.*not built' comm.reduce=reproducible
 override "a launcher asked for, none there" 'comm.backend: mpi, but no launcher' comm.backend=mpi
 refused "one process asked for, two launched" 'comm.backend: self, but 2 ranks' env "${local_mpirun[0]}" \

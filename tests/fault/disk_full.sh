@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The disk fills up in mid-run: exit code 3, one message with path and reason, the last checkpoint whole, nothing
-# half-written; with space again the same command goes on to the bits of a run that never met a full disk.
+# The disk fills up or turns read-only in mid-run: exit code 3, one message with path and reason, the last checkpoint
+# whole, nothing half-written; with space again the same command goes on to the bits of a run that never met a full
+# disk.
 # A limit on the size of files (ulimit -f) needs no right; a small tmpfs is used where this may mount one.
 if [ -z "${DTRAIN_TEST_MOUNTS+set}" ]; then
     unshare -m mount -t tmpfs none /mnt 2>/dev/null && DTRAIN_TEST_MOUNTS=yes exec unshare -m bash "$0" "$@"
@@ -32,6 +33,8 @@ fails() { # run, pattern of the message, command …: as a machine fails that ha
     check "$run: the last checkpoint is whole" "$dtrain" verify "$run"/checkpoints/step-00000020 >verify.log 2>&1
     check "$run: no checkpoint but whole ones: $(ls -A "$run/checkpoints")" test "$(ls -A "$run/checkpoints")" = \
         "$(printf 'step-00000010\nstep-00000020')"
+    check "$run: state.json tells the end: $(cat "$run/state.json")" grep -Eq \
+        '^\{"state":"stopped","step":[1-9][0-9]*,"reason":".*cannot ' "$run/state.json"
     check "$run: nothing temporary is left" test -z "$(find "$run" -name '*.tmp*')"
 }
 goes_on() { # run, n, arguments: the same command, with space again
@@ -91,5 +94,19 @@ fill 0
 fails disk/curve 'cannot write disk/curve/.*: No space left on device' ranks 2 "${common[@]}" run.dir=disk/curve "${curve[@]}"
 rm disk/ballast
 goes_on disk/curve 2 "${curve[@]}"
+
+# The file system turns read-only under the run: as a mount over the folder of its checkpoints.
+read_only() {
+    local status
+    "$dtrain" "${common[@]}" run.dir=disk/readonly run.steps=20000 checkpoint.every=5000 &
+    until [ "$(train_lines disk/readonly/metrics.jsonl | wc -l)" -gt 25 ]; do sleep 0.05; done
+    mount -t tmpfs -o ro none disk/readonly/checkpoints
+    wait $!
+    status=$?
+    umount disk/readonly/checkpoints
+    return $status
+}
+prepare disk/readonly 1
+fails disk/readonly 'cannot create disk/readonly/checkpoints/.*: Read-only file system' read_only
 umount disk
 finish

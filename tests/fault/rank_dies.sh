@@ -69,6 +69,8 @@ ends() { # exit code, seconds, pattern of the last line, pattern of the last wor
     check "$name: last line '$(last_line)' is not '$3'" grep -qE "^dtrain: error: .*$3" <<<"$(last_line)"
     check "$name: words '$(last_words)' lack '$4'" grep -qE "$4" <<<"$(last_words)"
     check "$name: $(grep -ac '^dtrain: error' $name.log) ranks spoke" test "$(grep -ac '^dtrain: error' $name.log)" -eq 1
+    check "$name: state.json has not step and reason: $(cat runs/$name/state.json)" grep -qE \
+        "^\{\"state\":\"stopped\",\"step\":[1-9][0-9]*,\"reason\":\".*$3" runs/$name/state.json
     for _ in 1 2 3 4 5 6 7 8 9 10; do
         alive "${pids[@]}" || break
         sleep 0.2

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# What a run leaves stays true: the curve is on the disk before a checkpoint that has trained it is published, a gap
+# in it is reported, a folder that vanishes in mid-run ends the run, and so do a closed terminal and its streams in
+# the way they should.
+#   run_folder.sh DTRAIN SYNC_LOG_LIBRARY
+library=$2
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+small_run
+last=checkpoints/step-00000012
+
+SYNC_LOG=$PWD/sync.log LD_PRELOAD=$library "$dtrain" small.ini run.name=synced checkpoint.every=4 >synced.log 2>&1
+check "a run under watch" test $? -eq 0
+check "three checkpoints are published" test "$(grep -c '^rename .*/checkpoints/step-' sync.log)" -eq 3
+check "the curve is synced before each of them" awk '
+    /^fsync .*\/metrics.jsonl$/ { synced = 1 }
+    /^rename .*\/checkpoints\/step-/ { bad += !synced; synced = 0 }
+    END { exit bad > 0 }' sync.log
+
+# As after a power loss without it.
+cp -r runs/synced runs/gap
+rm -r runs/gap/$last
+sed -i '/"step":\([78]\|9\|1[0-2]\),/d' runs/gap/metrics.jsonl
+check "a run whose curve has a gap goes on" "$dtrain" small.ini run.name=gap >gap.log 2>&1
+check "… and says so: $(grep warning gap.log)" grep -q \
+    'runs/gap/metrics.jsonl ends with step 6, the checkpoint is of step 8' gap.log
+check "a run without a gap says nothing" eval '! grep -q "has a gap" synced.log'
+
+# The folder is removed, or moved and made again by another, in mid-run.
+for what in "rm -rf" "mv -t moved"; do
+    name=gone-${what%% *}
+    mkdir -p moved
+    "$dtrain" small.ini run.name=$name run.steps=20000 >$name.log 2>&1 &
+    job=$!
+    check "$name: training is under way" wait_for_step $name 5
+    $what runs/$name
+    wait $job
+    check "$name: exit code 3" test $? -eq 3
+    check "$name: $(grep '^dtrain: error' $name.log)" grep -q "runs/$name/metrics.jsonl was removed or replaced" $name.log
+done
+
+# Streams that are closed at the start are no place for the next file that is opened.
+"$dtrain" small.ini run.name=closed run.steps=20000 <&- >&- 2>&- &
+job=$!
+check "closed streams: training is under way" wait_for_step closed 5
+for fd in 0 1 2; do
+    check "closed streams: $fd is $(readlink /proc/$job/fd/$fd)" test "$(readlink /proc/$job/fd/$fd)" = /dev/null
+done
+kill -USR1 $job
+wait $job
+check "closed streams: exit code" test $? -eq 0
+
+# A terminal that closes: the kernel sends SIGHUP to the script, and every write to the terminal fails.
+if script -qec true /dev/null >/dev/null 2>&1; then
+    for launched in "$repository/launch/run.sh -np 2 $(printf %q "$dtrain")" "exec $(printf %q "$dtrain")"; do
+        name=terminal-$([ "${launched:0:4}" = exec ] && echo alone || echo script)
+        # shellcheck disable=SC2086
+        script -qec "$launched small.ini run.name=$name run.steps=20000" /dev/null >/dev/null 2>&1 &
+        terminal=$!
+        check "$name: training is under way" wait_for_step $name 5
+        kill -KILL $terminal
+        wait $terminal 2>/dev/null
+        for _ in $(seq 300); do
+            grep -q '"state":"running"' runs/$name/state.json || break
+            sleep 0.1
+        done
+        check "$name: stopped: $(cat runs/$name/state.json)" grep -qE '"state":"stopped",.*"reason":"SIG(HUP|USR1)"' \
+            runs/$name/state.json
+        stopped=$(printf 'step-%08d' "$(steps_done $name)")
+        check "$name: saved its last step, $stopped" "$dtrain" verify "runs/$name/checkpoints/$stopped" >$name.log 2>&1
+        check "$name: no process is left" eval '! pgrep -f "run.name=$name " >/dev/null'
+    done
+fi
+nohup "$dtrain" small.ini run.name=nohup run.steps=20000 >nohup.log 2>&1 </dev/null &
+job=$!
+check "nohup: training is under way" wait_for_step nohup 5
+kill -HUP $job
+check "nohup: SIGHUP changes nothing" wait_for_step nohup $(($(steps_done nohup) + 20))
+kill -USR1 $job
+wait $job
+check "nohup: SIGUSR1 stops it" grep -q '"reason":"SIGUSR1"' runs/nohup/state.json
+finish
