@@ -64,6 +64,18 @@ static bool bind_slice(size_t size, const cpu_set_t *all, int first, int count)
     return bound;
 }
 
+int dt_cores_of_job(void)
+{
+    size_t size = CPU_ALLOC_SIZE(MAX_CPUS);
+    cpu_set_t *mine = CPU_ALLOC(MAX_CPUS), *all = NULL;
+    int total = 1;
+    if (mine && sched_getaffinity(0, size, mine) == 0)
+        all = job_cores(size, mine, &total);
+    CPU_FREE(all);
+    CPU_FREE(mine);
+    return total;
+}
+
 int dt_cores_share(int local_rank, int local_size, bool *widened)
 {
     size_t size = CPU_ALLOC_SIZE(MAX_CPUS);

@@ -9,6 +9,10 @@
 // (*widened), with all its threads. To be called before OpenMP starts its own.
 int dt_cores_share(int local_rank, int local_size, bool *widened);
 
+// The cores of this host that the job may use, 1 or more. To be called before OpenMP starts its
+// own.
+int dt_cores_of_job(void);
+
 // Binds all threads of the process to those of the calling thread's cores that are nearest to a
 // device on the PCI bus, "0000:17:00.0", as sysfs tells ("/sys", or a test's). Where sysfs does not
 // know, or the thread may use none of those cores, nothing changes. True where they were bound.

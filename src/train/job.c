@@ -46,8 +46,21 @@ static int device_choice(const struct dt_job *job, enum dt_purpose purpose)
     return purpose == DT_PURPOSE_ORDER ? DT_DEVICE_CPU : job->settings.run.device;
 }
 
+// More threads than cores only take turns.
+static dt_status check_threads(const struct dt_job *job)
+{
+    int64_t threads = job->settings.run.threads, cores = dt_cores_of_job();
+    if (threads <= cores)
+        return DT_OK;
+    return dt_config_reject(job->config, "run.threads",
+                            "0 gives each rank its share of the host's cores",
+                            "%" PRId64 ", but this job may use %" PRId64 " cores of host %s",
+                            threads, cores, job->comm->info.host);
+}
+
 static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
 {
+    DT_TRY(dt_agree(job->comm, check_threads(job)));
     const struct dt_comm_info *info = &job->comm->info;
     bool widened;
     int threads = dt_cores_share(info->local_rank, info->local_size, &widened);
