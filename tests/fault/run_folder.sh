@@ -33,7 +33,10 @@ for what in "rm -rf" "mv -t moved"; do
     "$dtrain" small.ini run.name=$name run.steps=20000 >$name.log 2>&1 &
     job=$!
     check "$name: training is under way" wait_for_step $name 5
+    kill -STOP $job
     $what runs/$name
+    [ "$what" = "rm -rf" ] || { mkdir runs/$name && : >runs/$name/metrics.jsonl; }
+    kill -CONT $job
     wait $job
     check "$name: exit code 3" test $? -eq 3
     check "$name: $(grep '^dtrain: error' $name.log)" grep -q "runs/$name/metrics.jsonl was removed or replaced" $name.log
@@ -68,6 +71,10 @@ if script -qec true /dev/null >/dev/null 2>&1; then
             runs/$name/state.json
         stopped=$(printf 'step-%08d' "$(steps_done $name)")
         check "$name: saved its last step, $stopped" "$dtrain" verify "runs/$name/checkpoints/$stopped" >$name.log 2>&1
+        for _ in $(seq 100); do
+            pgrep -f "run.name=$name " >/dev/null || break
+            sleep 0.1
+        done
         check "$name: no process is left" eval '! pgrep -f "run.name=$name " >/dev/null'
     done
 fi
