@@ -12,11 +12,21 @@ build() { # preset [target …]
     cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
+run_tests() { # build folder, arguments of ctest …
+    local folder=$1 status=0
+    shift
+    ctest --test-dir "$folder" -j2 --output-on-failure "$@" || status=$?
+    echo "The slowest tests of $folder, seconds:"
+    sed '/^---/,$d' "$folder/Testing/Temporary/CTestCostData.txt" | sort -k3 -nr | head -n 10 |
+        awk '{ printf "%8.1f  %s\n", $3, $1 }'
+    return $status
+}
+
 build cpu-release
 if [ $# -eq 0 ]; then
     build cpu-debug
-    ctest --test-dir build-debug -j2 --output-on-failure -L 'unit|parity|dist|simt'
+    run_tests build-debug -L 'unit|parity|dist|simt'
     build cpu-tsan test_loader test_loader_faults
-    ctest --test-dir build-tsan --output-on-failure -R '^test_loader(_faults)?$'
+    run_tests build-tsan -R '^test_loader(_faults)?$'
 fi
-exec ctest --test-dir build -j2 --output-on-failure "$@"
+run_tests build "$@"
