@@ -15,6 +15,7 @@ struct dt_device {
     int multiprocessors;
     int threads;                  // host threads for ops, as it was opened
     int64_t memory;               // bytes in all
+    int64_t l2;                   // bytes of the second-level cache
     struct dt_cuda_block *blocks; // device memory handed out, newest first
     pthread_mutex_t lock;         // of the list
     int64_t memory_in_use;        // bytes of blocks; changed atomically

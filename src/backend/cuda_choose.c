@@ -1,5 +1,8 @@
 // Which of cuBLASLt's algorithms multiplies each shape: the fastest by timing on this device, on
-// operands of its own, of random numbers: zeros draw less power and run faster than data does.
+// operands of its own. They are random numbers, because zeros draw less power and run faster than
+// data does, and more of them than the second-level cache holds: in a step a product finds its
+// weights, and most of its activations, in memory. The operands' memory is given back before the
+// model takes its own.
 #include "backend/cuda_gemm.h"
 
 #include "base/arena.h"
@@ -12,10 +15,13 @@
 #include <string.h>
 
 enum {
-    ROUNDS = 5,        // the median of them counts
-    REPEATS = 20,      // products between two stamps at most
-    RANDOM = 1 << 18,  // bf16 numbers, repeated over the operands
-    SAMPLE = 4 << 20,  // bytes of C that two runs are compared by
+    ROUNDS = 5,       // the median of them counts
+    REPEATS = 20,     // products between two stamps, or one with each set of operands
+    CACHES = 2,       // times the cache, between two uses of a set: what stays in it is not exactly
+                      // what was used last
+    SETS = 256,       // at most. Products with operands of a 128th of the cache are launch-bound
+    RANDOM = 1 << 16, // bf16 numbers, repeated over the operands
+    SAMPLE = 4 << 20, // bytes of C that two runs are compared by, at most
     MARKS = 2 * ROUNDS // stamps of a candidate
 };
 
@@ -31,10 +37,13 @@ struct bench {
     struct dt_device *device;
     struct dt_cuda_gemm *gemm;
     struct dt_stream *stream;
-    void *a, *b, *c, *workspace;
+    char *operands; // the sets of a shape, one after the other
+    void *workspace;
     uint64_t *stamps; // on the device: two
     uint64_t *marks;  // pinned: DT_GEMM_CANDIDATES of MARKS
-    char *sample[2];  // pinned: SAMPLE each
+    char *sample[2];  // pinned: `compared` bytes each
+    dt_bf16 *random;  // pinned: RANDOM
+    int64_t compared;
 };
 
 struct candidate {
@@ -46,31 +55,41 @@ struct candidate {
 
 // ---- operands
 
+// Bytes of one set: where b and c begin in it, those of c, and all with the next set aligned.
 struct extent {
-    int64_t a, b, c; // bytes
+    int64_t b, c, c_bytes, set;
 };
-
-static int64_t larger(int64_t x, int64_t y)
-{
-    return x > y ? x : y;
-}
 
 static struct extent extent_of(const struct dt_gemm_key *key)
 {
     int64_t rows_a = key->trans_a ? key->k : key->m, rows_b = key->trans_b ? key->n : key->k;
-    return (struct extent){rows_a * key->lda * dt_dtype_size(key->type),
-                           rows_b * key->ldb * dt_dtype_size(key->type),
-                           key->m * key->ldc * dt_dtype_size(key->c_type)};
+    int64_t size = dt_dtype_size(key->type);
+    struct extent extent = {.c_bytes = key->m * key->ldc * dt_dtype_size(key->c_type)};
+    struct dt_arena set = dt_arena_measure();
+    dt_arena_take(&set, rows_a * key->lda * size);
+    extent.b = set.used;
+    dt_arena_take(&set, rows_b * key->ldb * size);
+    extent.c = set.used;
+    dt_arena_take(&set, extent.c_bytes);
+    extent.set = set.used;
+    return extent;
 }
 
-static struct extent largest(struct dt_gemm_shape *const *shapes, int n)
+// Used in turn.
+static int sets_of(const struct dt_device *device, const struct dt_gemm_key *key)
 {
-    struct extent all = {0};
-    for (int i = 0; i < n; i++) {
-        struct extent one = extent_of(&shapes[i]->key);
-        all = (struct extent){larger(all.a, one.a), larger(all.b, one.b), larger(all.c, one.c)};
-    }
-    return all;
+    int64_t set = extent_of(key).set, sets = (CACHES * device->l2 + set - 1) / set;
+    return sets < 1 ? 1 : sets < SETS ? (int)sets : SETS;
+}
+
+static int64_t operand_bytes(const struct dt_device *device, const struct dt_gemm_key *key)
+{
+    return sets_of(device, key) * extent_of(key).set;
+}
+
+static int64_t larger(int64_t x, int64_t y)
+{
+    return x > y ? x : y;
 }
 
 // Normal numbers in bf16. Two of them side by side read as fp32 are about the second.
@@ -81,32 +100,21 @@ static void make_random(dt_bf16 *to)
         to[i] = dt_f32_to_bf16(dt_philox_normal(&rng));
 }
 
-// The first bytes come from the host, each copy then doubles them.
-static dt_status fill_random(struct bench *bench, char *to, int64_t bytes, const dt_bf16 *random)
+// The first bytes come from the host, each copy then doubles them. Anew for each shape, whose sets
+// lie over results of the one before.
+static dt_status fill_operands(struct bench *bench, const struct dt_gemm_shape *shape)
 {
-    int64_t done = RANDOM * (int64_t)sizeof *random;
+    int64_t bytes = operand_bytes(bench->device, &shape->key);
+    int64_t done = RANDOM * (int64_t)sizeof *bench->random;
     done = done < bytes ? done : bytes;
-    DT_TRY(table->to_device(bench->device, to, random, done, bench->stream));
+    DT_TRY(table->to_device(bench->device, bench->operands, bench->random, done, bench->stream));
     while (done < bytes) {
         int64_t more = done < bytes - done ? done : bytes - done;
-        DT_TRY(table->copy(bench->device, to + done, to, more, bench->stream));
+        DT_TRY(table->copy(bench->device, bench->operands + done, bench->operands, more,
+                           bench->stream));
         done += more;
     }
     return DT_OK;
-}
-
-static dt_status fill_operands(struct bench *bench, struct extent extent)
-{
-    dt_bf16 *random;
-    DT_TRY(table->alloc_host(bench->device, RANDOM * (int64_t)sizeof *random, (void **)&random));
-    make_random(random);
-    dt_status status = fill_random(bench, bench->a, extent.a, random);
-    if (status == DT_OK)
-        status = fill_random(bench, bench->b, extent.b, random);
-    if (status == DT_OK)
-        status = table->stream_sync(bench->device, bench->stream);
-    table->free_host(bench->device, random);
-    return status;
 }
 
 static dt_status take(struct bench *bench, int64_t bytes, void *memory)
@@ -125,27 +133,31 @@ static dt_status take_pinned(struct bench *bench, int64_t bytes, void *memory)
     return DT_OK;
 }
 
-static dt_status take_memory(struct bench *bench, struct extent extent)
+static dt_status take_memory(struct bench *bench, struct dt_gemm_shape *const *shapes, int n)
 {
-    int64_t size = (int64_t)sizeof(uint64_t);
-    DT_TRY(take(bench, extent.a, &bench->a));
-    DT_TRY(take(bench, extent.b, &bench->b));
-    DT_TRY(take(bench, extent.c, &bench->c));
+    int64_t size = (int64_t)sizeof(uint64_t), operands = 0;
+    for (int i = 0; i < n; i++) {
+        operands = larger(operands, operand_bytes(bench->device, &shapes[i]->key));
+        bench->compared = larger(bench->compared, extent_of(&shapes[i]->key).c_bytes);
+    }
+    bench->compared = bench->compared < SAMPLE ? bench->compared : SAMPLE;
+    DT_TRY(take(bench, operands, &bench->operands));
     DT_TRY(take(bench, bench->gemm->workspace, &bench->workspace));
     DT_TRY(take(bench, 2 * size, &bench->stamps));
     DT_TRY(take_pinned(bench, DT_GEMM_CANDIDATES * MARKS * size, &bench->marks));
+    DT_TRY(take_pinned(bench, RANDOM * (int64_t)sizeof *bench->random, &bench->random));
     for (int i = 0; i < 2; i++)
-        DT_TRY(take_pinned(bench, SAMPLE, &bench->sample[i]));
+        DT_TRY(take_pinned(bench, bench->compared, &bench->sample[i]));
     return DT_OK;
 }
 
 static void give_memory(struct bench *bench)
 {
-    void *const memory[] = {bench->a, bench->b, bench->c, bench->workspace, bench->stamps};
+    void *const memory[] = {bench->operands, bench->workspace, bench->stamps};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         if (memory[i])
             table->free(bench->device, memory[i]);
-    void *const pinned[] = {bench->marks, bench->sample[0], bench->sample[1]};
+    void *const pinned[] = {bench->marks, bench->random, bench->sample[0], bench->sample[1]};
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++)
         if (pinned[i])
             table->free_host(bench->device, pinned[i]);
@@ -154,20 +166,23 @@ static void give_memory(struct bench *bench)
 // ---- timing
 
 static cublasStatus_t multiply(struct bench *bench, const struct dt_gemm_shape *shape,
-                               const cublasLtMatmulAlgo_t *config)
+                               const cublasLtMatmulAlgo_t *config, int set)
 {
-    return dt_gemm_run(bench->gemm, shape, config, bench->a, bench->b, bench->c, false,
-                       bench->workspace, bench->stream);
+    struct extent extent = extent_of(&shape->key);
+    char *a = bench->operands + set * extent.set;
+    return dt_gemm_run(bench->gemm, shape, config, a, a + extent.b, a + extent.c, bench->workspace,
+                       bench->stream);
 }
 
-// Stamp, products, stamp. A candidate that cuBLASLt refuses is out.
+// Stamp, products with each set in turn, stamp. A candidate that cuBLASLt refuses is out.
 static dt_status enqueue(struct bench *bench, const struct dt_gemm_shape *shape,
                          struct candidate *candidate, int repeats)
 {
     struct dt_stamp_args stamp[2] = {{.time = bench->stamps}, {.time = bench->stamps + 1}};
+    int sets = sets_of(bench->device, &shape->key);
     DT_TRY(stamp_cuda(bench->device, &stamp[0], bench->stream));
     for (int i = 0; i < repeats; i++)
-        if (multiply(bench, shape, &candidate->config) != CUBLAS_STATUS_SUCCESS)
+        if (multiply(bench, shape, &candidate->config, i % sets) != CUBLAS_STATUS_SUCCESS)
             candidate->microseconds = HUGE_VAL;
     return stamp_cuda(bench->device, &stamp[1], bench->stream);
 }
@@ -183,15 +198,18 @@ static double between(const uint64_t *mark)
 }
 
 // The first run loads the kernels, which a capture must not; the second says how long one takes.
+// All sets are used equally often, so that the next candidate finds the first of them no fresher
+// than the others.
 static dt_status warm_up(struct bench *bench, const struct dt_gemm_shape *shape,
                          struct candidate *candidate)
 {
+    int sets = sets_of(bench->device, &shape->key);
     for (int i = 0; i < 2; i++)
-        DT_TRY(enqueue(bench, shape, candidate, 1));
+        DT_TRY(enqueue(bench, shape, candidate, sets));
     DT_TRY(read_marks(bench, bench->marks));
     DT_TRY(table->stream_sync(bench->device, bench->stream));
-    double repeats = ceil(measured_us / fmax(between(bench->marks), 1.0));
-    candidate->repeats = (int)fmin(repeats, REPEATS);
+    double each = fmax(between(bench->marks), 1.0) / sets;
+    candidate->repeats = sets * (int)ceil(fmin(measured_us / each, REPEATS) / sets);
     return DT_OK;
 }
 
@@ -271,12 +289,14 @@ static int fastest(const struct candidate *candidate, int n)
 static dt_status repeats_itself(struct bench *bench, const struct dt_gemm_shape *shape,
                                 const struct candidate *candidate, bool *same)
 {
-    int64_t bytes = extent_of(&shape->key).c, sample = bytes < SAMPLE ? bytes : SAMPLE;
+    struct extent extent = extent_of(&shape->key);
+    int64_t sample = extent.c_bytes < bench->compared ? extent.c_bytes : bench->compared;
+    char *c = bench->operands + extent.c;
     cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
     for (int i = 0; i < 2 && code == CUBLAS_STATUS_SUCCESS; i++) {
-        DT_TRY(table->fill(bench->device, bench->c, 0, sample, bench->stream));
-        code = multiply(bench, shape, &candidate->config);
-        DT_TRY(table->to_host(bench->device, bench->sample[i], bench->c, sample, bench->stream));
+        DT_TRY(table->fill(bench->device, c, 0, sample, bench->stream));
+        code = multiply(bench, shape, &candidate->config, 0);
+        DT_TRY(table->to_host(bench->device, bench->sample[i], c, sample, bench->stream));
         DT_TRY(table->stream_sync(bench->device, bench->stream));
     }
     *same = code == CUBLAS_STATUS_SUCCESS &&
@@ -329,8 +349,11 @@ static dt_status choose_shape(struct bench *bench, struct dt_gemm_shape *shape)
     struct candidate candidate[DT_GEMM_CANDIDATES] = {0};
     int n;
     DT_TRY(list_candidates(bench, shape, candidate, &n));
-    dt_status status = n > 0 ? time_candidates(bench, shape, candidate, n) : DT_OK;
-    if (status == DT_OK && n > 0)
+    if (n == 0)
+        return DT_OK;
+    DT_TRY(fill_operands(bench, shape));
+    dt_status status = time_candidates(bench, shape, candidate, n);
+    if (status == DT_OK)
         status = pick(bench, shape, candidate, n);
     for (int i = 0; i < n; i++)
         if (candidate[i].graph)
@@ -342,7 +365,8 @@ static dt_status choose_all(struct bench *bench, struct dt_gemm_shape *const *sh
 {
     dt_info("choosing GEMM algorithms for %d shape%s", n, n == 1 ? "" : "s");
     DT_TRY(table->stream_create(bench->device, &bench->stream));
-    dt_status status = fill_operands(bench, largest(shapes, n));
+    make_random(bench->random);
+    dt_status status = DT_OK;
     for (int i = 0; i < n && status == DT_OK; i++)
         status = choose_shape(bench, shapes[i]);
     table->stream_destroy(bench->device, bench->stream);
@@ -353,7 +377,7 @@ static dt_status choose_all(struct bench *bench, struct dt_gemm_shape *const *sh
 static dt_status time_shapes(struct dt_device *device, struct dt_gemm_shape *const *shapes, int n)
 {
     struct bench bench = {.device = device, .gemm = device->gemm};
-    dt_status status = take_memory(&bench, largest(shapes, n));
+    dt_status status = take_memory(&bench, shapes, n);
     if (status == DT_OK) {
         status = choose_all(&bench, shapes, n);
     } else {

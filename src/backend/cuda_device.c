@@ -162,6 +162,7 @@ static dt_status read_properties(struct dt_device *device)
     device->major = properties.major;
     device->minor = properties.minor;
     device->multiprocessors = properties.multiProcessorCount;
+    device->l2 = properties.l2CacheSize;
     return DT_OK;
 }
 

@@ -150,17 +150,18 @@ static struct dt_gemm_key key_of(const struct dt_gemm_args *args)
     key.align_a = alignment(args->a);
     key.align_b = alignment(args->b);
     key.align_c = alignment(args->c);
+    key.accumulate = args->accumulate;
     return key;
 }
 
 void dt_gemm_key_text(const struct dt_gemm_key *key, char text[DT_GEMM_KEY_TEXT])
 {
     snprintf(text, DT_GEMM_KEY_TEXT,
-             "%s -> %s %c%c m%lld n%lld k%lld ld %lld %lld %lld align %d %d %d",
+             "%s -> %s %c%c m%lld n%lld k%lld ld %lld %lld %lld align %d %d %d%s",
              dt_dtype_name(key->type), dt_dtype_name(key->c_type), key->trans_a ? 't' : 'n',
              key->trans_b ? 't' : 'n', (long long)key->m, (long long)key->n, (long long)key->k,
              (long long)key->lda, (long long)key->ldb, (long long)key->ldc, key->align_a,
-             key->align_b, key->align_c);
+             key->align_b, key->align_c, key->accumulate ? " accumulate" : "");
 }
 
 static cudaDataType_t cuda_type(int32_t type)
@@ -356,9 +357,9 @@ int64_t gemm_cuda_workspace(struct dt_device *device, const struct dt_gemm_args 
 
 cublasStatus_t dt_gemm_run(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
                            const cublasLtMatmulAlgo_t *config, const void *a, const void *b,
-                           void *c, bool accumulate, void *workspace, struct dt_stream *stream)
+                           void *c, void *workspace, struct dt_stream *stream)
 {
-    const float alpha = 1.0f, beta = accumulate ? 1.0f : 0.0f;
+    const float alpha = 1.0f, beta = shape->key.accumulate ? 1.0f : 0.0f;
     return gemm->lt.Matmul(gemm->handle, shape->product, &alpha, b, shape->first, a, shape->second,
                            &beta, c, shape->out, c, shape->out, config, workspace,
                            (size_t)gemm->workspace, dt_cuda_stream(stream));
@@ -384,8 +385,7 @@ dt_status gemm_cuda(struct dt_device *device, const struct dt_gemm_args *args,
 {
     struct dt_gemm_shape *shape;
     DT_TRY(find_shape(device->gemm, args, &shape));
-    cublasStatus_t code =
-        dt_gemm_run(device->gemm, shape, &shape->algorithm.config, args->a, args->b, args->c,
-                    args->accumulate, aligned(args->workspace), stream);
+    cublasStatus_t code = dt_gemm_run(device->gemm, shape, &shape->algorithm.config, args->a,
+                                      args->b, args->c, aligned(args->workspace), stream);
     return code == CUBLAS_STATUS_SUCCESS ? DT_OK : refused(device->gemm, shape, code);
 }

@@ -45,15 +45,16 @@ struct dt_cublaslt {
 #undef DT_CUBLASLT_POINTER
 };
 
-// All that cuBLASLt's choice depends on; compared bytewise, so set it from zeroed memory. Not
-// whether C is added to: the library is told that at the call.
+// All that a choice depends on; compared bytewise, so set it from zeroed memory. cuBLASLt is told
+// only at the call whether C is added to (beta = 1): that form reads C and may have another fastest
+// algorithm, so it is a shape of its own.
 struct dt_gemm_key {
     int64_t m, n, k;
     int64_t lda, ldb, ldc;
     int32_t type, c_type; // of a and b, of c
     int32_t trans_a, trans_b;
     int32_t align_a, align_b, align_c; // bytes that divide the address, 16 at most
-    int32_t zero;
+    int32_t accumulate;
 };
 
 struct dt_gemm_algorithm {
@@ -102,9 +103,10 @@ bool dt_gemm_accepts(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape
 // One product on the stream; workspace: gemm->workspace bytes, aligned to DT_ARENA_ALIGN.
 cublasStatus_t dt_gemm_run(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
                            const cublasLtMatmulAlgo_t *config, const void *a, const void *b,
-                           void *c, bool accumulate, void *workspace, struct dt_stream *stream);
+                           void *c, void *workspace, struct dt_stream *stream);
 
-// "bf16 -> fp32 tn m768 n1536 k4096 ld 768 1536 1536 align 16 16 16"
+// "bf16 -> fp32 tn m768 n1536 k4096 ld 768 1536 1536 align 16 16 16", where C is added to with
+// " accumulate" after it
 void dt_gemm_key_text(const struct dt_gemm_key *key, char text[DT_GEMM_KEY_TEXT]);
 
 // cuda_gemm_record.c: algorithms as JSON. dt_gemm_record_take makes a text the gemm's record, in

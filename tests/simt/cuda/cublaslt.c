@@ -4,10 +4,11 @@
 // run, an algorithm is only offered to operands aligned as it needs, and what its workspace holds
 // is written in whole.
 //
-// Environment: SIMT_CUBLASLT_VERSION (130100); SIMT_CUBLASLT_US ("plain=300,split=50": how long a
-// product takes more on the device's clock); SIMT_CUBLASLT_UNTRUE (set: offers "untrue", which says
-// that it sums in one sequence and does not give the same bits twice); SIMT_CUBLASLT_FAIL (create,
-// heuristic, matmul: that call fails; captured: matmul does while a graph is captured).
+// Environment: SIMT_CUBLASLT_VERSION (130100); SIMT_CUBLASLT_US ("plain=300,plain+=350,split=50":
+// how long a product takes more on the device's clock, with a plus one that adds to C);
+// SIMT_CUBLASLT_UNTRUE (set: offers "untrue", which says that it sums in one sequence and does not
+// give the same bits twice); SIMT_CUBLASLT_FAIL (create, heuristic, matmul: that call fails;
+// captured: matmul does while a graph is captured).
 #include <cublasLt.h>
 
 #include "enqueue.h"
@@ -66,14 +67,14 @@ static bool is_captured(cudaStream_t stream)
            status != cudaStreamCaptureStatusNone;
 }
 
-// Nanoseconds that the environment gives an algorithm.
-static uint64_t duration(const struct algorithm *algorithm)
+// Nanoseconds that the environment gives an algorithm. `sign`: what follows its name.
+static uint64_t duration(const struct algorithm *algorithm, const char *sign)
 {
     const char *text = getenv("SIMT_CUBLASLT_US");
-    size_t length = strlen(algorithm->name);
+    size_t length = strlen(algorithm->name), more = strlen(sign);
     for (; text && *text; text = strchr(text, ',') ? strchr(text, ',') + 1 : NULL)
-        if (strncmp(text, algorithm->name, length) == 0 && text[length] == '=')
-            return 1000 * strtoull(text + length + 1, NULL, 10);
+        if (strncmp(text, algorithm->name, length) == 0 && strncmp(text + length, sign, more) == 0)
+            return 1000 * strtoull(text + length + more, NULL, 10);
     return 0;
 }
 
@@ -109,11 +110,14 @@ struct preference {
 #define CONTENT(T, handle) ((T *)(void *)(handle))
 
 // Tests look here: objects made and not yet destroyed, all that were ever made, and the algorithm
-// that was run last.
+// that was run last; a function put here is called by each product as it runs.
+typedef void simt_cublaslt_watcher(const char *algorithm, const void *a, float beta);
 EXPORT extern atomic_int simt_cublaslt_objects, simt_cublaslt_made;
 EXPORT extern const char *simt_cublaslt_last;
+EXPORT extern _Atomic(simt_cublaslt_watcher *) simt_cublaslt_watch;
 atomic_int simt_cublaslt_objects, simt_cublaslt_made;
 const char *simt_cublaslt_last;
+_Atomic(simt_cublaslt_watcher *) simt_cublaslt_watch;
 
 static void *make(size_t bytes)
 {
@@ -536,8 +540,11 @@ static void multiply(const struct task *task)
 static bool run(void *context)
 {
     const struct task *task = context;
+    simt_cublaslt_watcher *watch = simt_cublaslt_watch;
     multiply(task);
-    simt_put_clock_forward(duration(task->algorithm));
+    if (watch)
+        watch(task->algorithm->name, task->a, task->beta);
+    simt_put_clock_forward(duration(task->algorithm, task->beta == 1.0f ? "+=" : "="));
     return true;
 }
 

@@ -75,8 +75,9 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
         snprintf(properties->name, sizeof properties->name, "%s", environment().name);
         properties->uuid = uuid_of(device);
         properties->totalGlobalMem = environment().memory;
-        properties->major = 9;
-        properties->minor = 0;
+        properties->major = environment().sm / 10;
+        properties->minor = environment().sm % 10;
+        properties->l2CacheSize = environment().l2;
         properties->multiProcessorCount = 4;
         return cudaSuccess;
     });

@@ -1,17 +1,23 @@
 // The choice among cuBLASLt's algorithms, on the simulated device and the library that stands in:
 // the fastest deterministic one wins; a record is reused where it was made for this device and
-// library, and ignored, saying why, where it was not or was damaged. The
+// library, and ignored, saying why, where it was not or was damaged. Products are timed on operands
+// that the cache does not hold, and in the form that adds to C as what it is. The
 // device's clock stands still but for the durations that are told (SIMT_CUBLASLT_US).
 #include "device_fixture.h"
 
 #include <stdatomic.h>
 #include <unistd.h>
 
-enum { SHAPES = 3 };
+// ADDED to a shape's number: its form that adds to C. LARGE: a product that fills the cache twice.
+enum { SHAPES = 3, LARGE = SHAPES + 1, ADDED = 8, L2 = 8192 };
 
-static const char vector_wins[] = "vector=8,split=9,plain=10,in_place=1,rounded=1";
-static const char split_wins[] = "vector=9,split=8,plain=10,in_place=1,rounded=1";
-static const char untrue_wins[] = "vector=9,split=8,plain=10,untrue=1";
+static const char vector_wins[] = "vector=800,split=900,plain=1000,in_place=1,rounded=1";
+static const char split_wins[] = "vector=900,split=800,plain=1000,in_place=1,rounded=1";
+static const char untrue_wins[] = "vector=900,split=800,plain=1000,untrue=1";
+static const char split_wins_added[] =
+    "vector=800,split=900,plain=1000,vector+=900,split+=800,plain+=1000";
+// Many of them make one measurement, which is exact to a hundredth.
+static const char split_wins_shortly[] = "vector=8,split=7,plain=10";
 // A thousandth decides nothing, a twentieth does: vector stands before split in the library's
 // order.
 static const char tie[] = "vector=1000,split=999,plain=1000";
@@ -19,17 +25,19 @@ static const char no_tie[] = "vector=1000,split=950,plain=1000";
 
 static struct dt_gemm_args shape(int i)
 {
-    static const int64_t size[SHAPES + 1][3] = {
-        {32, 48, 64}, {64, 32, 48}, {48, 64, 32}, {16, 32, 80}};
-    return (struct dt_gemm_args){.m = size[i][0],
-                                 .n = size[i][1],
-                                 .k = size[i][2],
-                                 .lda = size[i][2],
-                                 .ldb = size[i][1],
-                                 .ldc = size[i][1],
+    static const int64_t size[LARGE + 1][3] = {
+        {16, 24, 64}, {32, 16, 48}, {24, 32, 32}, {16, 32, 80}, {32, 32, 128}};
+    const int64_t *mnk = size[i % ADDED];
+    return (struct dt_gemm_args){.m = mnk[0],
+                                 .n = mnk[1],
+                                 .k = mnk[2],
+                                 .lda = mnk[2],
+                                 .ldb = mnk[1],
+                                 .ldc = mnk[1],
                                  .a_type = DT_BF16,
                                  .b_type = DT_BF16,
-                                 .c_type = i == 1 ? DT_F32 : DT_BF16};
+                                 .c_type = i == 1 ? DT_F32 : DT_BF16,
+                                 .accumulate = i >= ADDED};
 }
 
 static void tell(const struct dt_backend *cuda, int i)
@@ -47,7 +55,7 @@ static struct dt_backend open_with_shapes(void)
 }
 
 static char *memory; // of the open device: operands, then the workspace
-enum { OPERAND = 1 << 18 };
+enum { OPERAND = 1 << 14 };
 
 // Which algorithm multiplies a shape: the one that runs when it is asked to.
 static const char *used(const struct dt_backend *cuda, int i)
@@ -161,7 +169,7 @@ static void test_fastest(void)
     CHECK_SAID("choosing GEMM algorithms for 3 shapes");
     for (int i = 0; i < SHAPES; i++)
         CHECK_STR(used(&cuda, i), "vector");
-    const char *one = strstr(first, "m32 "), *two = strstr(first, "m48 ");
+    const char *one = strstr(first, "m16 "), *two = strstr(first, "m24 ");
     CHECK(one && two && one < two, "the shapes are not sorted: %s", first);
 
     set_speeds(split_wins);
@@ -171,6 +179,107 @@ static void test_fastest(void)
     CHECK(strcmp(first, second) != 0, "other algorithms, the same text");
     free(second);
     free(first);
+    close_device(&cuda);
+}
+
+// ---- products, watched
+
+enum { PRODUCTS = 4096 };
+static struct product {
+    const char *algorithm;
+    const void *a;
+    float beta;
+} products[PRODUCTS];
+static int n_products;
+
+static void note(const char *algorithm, const void *a, float beta)
+{
+    if (n_products < PRODUCTS)
+        products[n_products++] = (struct product){algorithm, a, beta};
+}
+
+// The products that choosing makes, until the next call.
+static char *choose_watched(const struct dt_backend *cuda)
+{
+    _Atomic(void (*)(const char *, const void *, float)) *watch =
+        cublaslt_variable("simt_cublaslt_watch");
+    n_products = 0;
+    *watch = note;
+    char *text = choose(cuda, NULL);
+    *watch = NULL;
+    CHECK(n_products < PRODUCTS, "more than %d products", PRODUCTS);
+    return text;
+}
+
+// Since product i's operands were used before it, others have moved so many bytes.
+static int64_t moved_since(int i, int64_t set)
+{
+    int64_t moved = 0;
+    for (int j = i - 1; j >= 0 && products[j].a != products[i].a; j--)
+        moved += set;
+    return moved;
+}
+
+static int different_operands(void)
+{
+    int n = 0;
+    for (int i = 0; i < n_products; i++) {
+        int j = 0;
+        while (products[j].a != products[i].a)
+            j++;
+        n += i == j;
+    }
+    return n;
+}
+
+// A set of this shape's operands is less than the cache, so there are several. The last two
+// products compare bits, and are not timed.
+static void test_rotation(void)
+{
+    struct dt_backend cuda = open_cuda();
+    struct dt_gemm_args args = shape(0);
+    int64_t set = 2 * (args.m * args.k + args.k * args.n + args.m * args.n);
+    set_speeds(split_wins_shortly);
+    tell(&cuda, 0);
+    char *text = choose_watched(&cuda);
+    CHECK(strstr(text, "\"microseconds\":\t7.0"), "no 7.0 in %s", text);
+    int sets = different_operands(), n = n_products - 2;
+    CHECK(sets * set >= 2 * L2, "%d sets of %lld bytes", sets, (long long)set);
+    CHECK(n >= 3 * 5 * (100 / 10), "%d products are timed", n); // algorithms, rounds, 100 us each
+    for (int i = sets; i < n; i++)
+        CHECK(moved_since(i, set) >= L2, "product %d: its operands were used %lld bytes before", i,
+              (long long)moved_since(i, set));
+    free(text);
+    tell(&cuda, LARGE);
+    text = choose_watched(&cuda);
+    CHECK_INT(different_operands(), sets + 1);
+    free(text);
+    close_device(&cuda);
+}
+
+// The form that adds to C is timed as such, has an algorithm of its own, and keeps it in a record.
+static void test_added(void)
+{
+    struct dt_backend cuda = open_cuda();
+    set_speeds(split_wins_added);
+    tell(&cuda, 0);
+    tell(&cuda, ADDED);
+    char *text = choose_watched(&cuda);
+    CHECK_SAID("for 2 shapes");
+    for (int i = 0; i < n_products; i++)
+        CHECK(products[i].beta == (i < n_products / 2 ? 0.0f : 1.0f), "product %d of %d: beta %g",
+              i, n_products, (double)products[i].beta);
+    CHECK_STR(used(&cuda, 0), "vector");
+    CHECK_STR(used(&cuda, ADDED), "split");
+    CHECK(strstr(text, "align 16 16 16 accumulate\""), "no form that accumulates in %s", text);
+    close_device(&cuda);
+
+    cuda = open_cuda();
+    use(&cuda, text);
+    CHECK_QUIET();
+    CHECK_STR(used(&cuda, 0), "vector");
+    CHECK_STR(used(&cuda, ADDED), "split");
+    free(text);
     close_device(&cuda);
 }
 
@@ -377,9 +486,14 @@ static void test_no_memory(void)
 int main(void)
 {
     setenv("SIMT_CLOCK", "still", 1);
+    setenv("SIMT_L2", "8192", 1);
+    setenv("SIMT_MEMORY", "67108864", 1);
+    setenv("SIMT_SM", "80", 1); // a smaller workspace
     char *record = record_of_vector();
     atomic_int *objects = cublaslt_variable("simt_cublaslt_objects");
     test_fastest();
+    test_rotation();
+    test_added();
     test_recommended();
     test_tie();
     test_untrue();
