@@ -82,6 +82,7 @@ for name in "${names[@]}"; do
     *) word=FAILED failed=$((failed + 1)) ;;
     esac
     echo "$name: $word, $((SECONDS - begun)) s: $(grep -v '^$' "$logs/$name.log" | tail -n 1)"
+    grep '^GEMM timing:' "$logs/$name.log" || true
     [ "$word" != FAILED ] || tail -n 40 "$logs/$name.log"
 done
 [ $failed -eq 0 ] || { echo "$failed failed; logs: $logs" >&2; exit 1; }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Measures on the CUDA device: every op of the 130M model's step, and whole steps of the 130M and 370M
-# models at 2048 tokens. Writes DIR/<gpu>-<date>.json: what was measured where, from which commit.
+# Measures on the CUDA device: every op of the 130M model's step, whole steps of the 130M and 370M
+# models at 2048 tokens, and what timing GEMM algorithms gains, which decides whether it is worth its
+# code. Writes DIR/<gpu>-<date>.json: what was measured where, from which commit.
 # Skipped where there is no device. Arguments: dtrain, DIR, and whole or small (for simulated devices).
 # shellcheck source=tests/gpu/lib.sh
 target=$(realpath "$2")
@@ -8,11 +9,11 @@ target=$(realpath "$2")
 case $3 in
 whole)
     models=("--model 130m" "--model 370m") more=""
-    batches=(16 8 4 2 1)
+    batches=(16 8 4 2 1) rounds=3
     ;;
 small)
     models=("--d-model 16 --n-layer 1 --seq-len 16 --vocab 64 --d-state 4") more="--warm --seconds 0.001"
-    batches=(60000 2)
+    batches=(60000 2) rounds=1
     ;;
 *)
     echo "usage: bench.sh dtrain DIR whole|small" >&2
@@ -62,8 +63,35 @@ measure() {
     done
 }
 
-value() { # key, file: of a line of JSON
-    sed -nE "s/.*\"$1\":\"?([^,\"}]*).*/\1/p" "$2"
+# In turn, so that a device that slows down slows both.
+# shellcheck disable=SC2086,SC2317
+measure_gemm() { # the first model's step, with timed algorithms and with those that cuBLASLt names first
+    local gemm batch
+    batch=$(grep -m 1 '"bench":"step"' rows.jsonl | value batch)
+    for _ in $(seq $rounds); do
+        for gemm in timed first; do
+            "$dtrain" bench --step --device cuda --json ${models[0]} ${more#--warm} --batch "$batch" --gemm $gemm || return 1
+        done
+    done
+}
+
+# The least of the medians of each; as a row, or for people.
+gemm_gain() { # row or words
+    local timed first
+    timed=$(grep '"gemm":"timed"' gemm.jsonl | value step_ms | sort -n | head -n 1)
+    first=$(grep '"gemm":"first"' gemm.jsonl | value step_ms | sort -n | head -n 1)
+    awk -v timed="$timed" -v first="$first" -v model="${models[0]#--model }" -v form="$1" 'BEGIN {
+        gain = first > 0 ? 1 - timed / first : 0
+        if (form == "row")
+            printf "{\"bench\":\"gemm\",\"timed_ms\":%s,\"first_ms\":%s,\"gain\":%.4f}\n", timed, first, gain
+        else
+            printf "GEMM timing: a step of %s takes %.2f ms with timed algorithms and %.2f ms with the first that cuBLASLt names: %.1f %% less. " \
+                "Rule: under 2 %% the timing is removed (src/backend/cuda_choose.c).\n", model, timed, first, 100 * gain
+    }'
+}
+
+value() { # key: in lines of JSON
+    sed -nE "s/.*\"$1\":\"?([^,\"}]*).*/\1/p"
 }
 
 # The run times GEMM algorithms for itself, and those may add in another order: fp32, some ulp a step.
@@ -71,8 +99,8 @@ value() { # key, file: of a line of JSON
 trains() { # cuda_graph: a run to the benchmark's last step, with its loss there
     "$dtrain" bench --step --device cuda --cuda-graph "$1" --d-model 16 --n-layer 1 --seq-len 8 --vocab 16 --d-state 4 \
         --batch 4 --micro-batch 2 --precision fp32 --seconds 0.001 --json >step.json || return 1
-    train synthetic-"$1" run.cuda_graph="$1" run.steps="$(value last_step step.json)" || return 1
-    train_lines "$(curve synthetic-"$1")" | awk -v step="$(value last_step step.json)" -v loss="$(value loss step.json)" '
+    train synthetic-"$1" run.cuda_graph="$1" run.steps="$(value last_step <step.json)" || return 1
+    train_lines "$(curve synthetic-"$1")" | awk -v step="$(value last_step <step.json)" -v loss="$(value loss <step.json)" '
         $1 == step { d = $2 - loss; found = (d < 0 ? -d : d) <= 1e-5 * loss } END { exit !found }'
 }
 cat >small.ini <<'EOF'
@@ -94,11 +122,13 @@ lr = 1e-3
 schedule = constant
 EOF
 check "without graphs the step that is timed is that of training" trains false
-check "… and none is launched" test "$(value graphs step.json)" -eq 0
+check "… and none is launched" test "$(value graphs <step.json)" -eq 0
 check "with graphs the step that is timed is that of training" trains true
-check "… and each micro-batch is the launch of a graph" test "$(value graphs step.json)" -eq 2
+check "… and each micro-batch is the launch of a graph" test "$(value graphs <step.json)" -eq 2
 
 check "the measurements" measure >rows.jsonl 2>measure.log
+check "what timing GEMM algorithms gains" measure_gemm >gemm.jsonl 2>>measure.log
+check "… of both forms" test "$(grep -c '"gemm":"first"' gemm.jsonl),$(grep -c '"gemm":"timed"' gemm.jsonl)" = "$rounds,$rounds"
 check "a row for every op" test "$(grep -c '"bench":"op"' rows.jsonl)" -ge 17
 check "a row for every model" test "$(grep -c '"bench":"step"' rows.jsonl)" -eq ${#models[@]}
 [ $failures -eq 0 ] || { cat measure.log >&2; finish; }
@@ -112,12 +142,13 @@ file=$target/$name-$(date -u +%Y-%m-%d).json
     echo '"info":['
     about | lines
     echo '],"rows":['
-    lines <rows.jsonl
+    { cat rows.jsonl && gemm_gain row; } | lines
     echo ']}'
 } >"$file"
 if command -v python3 >/dev/null; then
     check "the tables are made of it" "$repository/launch/results.py" "$file" >table.md
     check "… every op of a step is in them" test "$(grep -c '^| [a-z0-9_]* | [0-9]' table.md)" -ge 13
 fi
+gemm_gain words >&2
 echo "$file" >&2
 finish
