@@ -5,12 +5,12 @@
 // before it, so tiles are independent. Neighbouring threads have neighbouring channels.
 //
 // Forward, an element: reads x and writes y, 2 S bytes of storage, and (K - 1) / 32 of x again; one
-// exponential and one reciprocal; 19 instructions of machine code for an H200. Backward: reads x
-// and dy, writes dx: 3 S, and (K - 1) / 64 of x and dy again, from behind the tile; partial dweight
-// and dbias 2 * 4 (K + 1) / 64; 28 instructions where no reset is near, 78 elsewhere. All are bound
-// by bytes: for a token in a layer of the 130M model (D = 1536, K = 4, bf16) on an H200 at 4.3 TB/s
-// 6.1 KB or 1.4 ns forward, 10.2 KB or 2.4 ns backward; the instructions at 4 a clock and SM take
-// 0.69 and 0.72 of that. Three blocks an SM, 12 warps, have 24 KB of loads on their way.
+// exponential and one reciprocal. Backward: reads x and dy, writes dx: 3 S, and (K - 1) / 64 of x
+// and dy again, from behind the tile; partial dweight and dbias 2 * 4 (K + 1) / 64. Instructions
+// (tests/sass): conv_forward<bf16,8,4>: 18 slots; conv_backward<bf16,4,4>: 35 slots, in 15 of a
+// tile's 17 runs half of that, as no reset is near. All are bound by bytes: for a token in a layer
+// of the 130M model (D = 1536, K = 4, bf16) on an H200 at 4.3 TB/s 6.3 KB or 1.5 ns forward, 10.5
+// KB or 2.4 ns backward. Three blocks an SM, 12 warps, have 24 KB of loads on their way.
 #include "kernels/conv1d_silu.h"
 
 #include "kernels/partials.cuh"

@@ -14,10 +14,10 @@
 // channels a lane) or / 32 (one). Exponentials: 2 N with two channels a lane, N with one, and N
 // (1 - TILE / chunk) for the run; five more special functions. Floor of a token in a layer of the
 // 130M model (D = 1536, N = 16, bf16, chunk 16) on an H200 with two channels a lane: 61,440
-// exponentials at 16 a clock and SM, 132 SMs, 1.755 GHz: 16.6 ns; 40 KB at 4.3 TB/s: 9.3 ns; about
-// 280 instructions a token for a warp's 16 channels, 28 of them the sums of dB and dC over
-// channels: 29 ns at 4 a clock and SM, and that is the bound. 168 registers, 3 blocks an SM: at B =
-// 16 there are 384 blocks, at B = 8, with one channel a lane, as many.
+// exponentials at 16 a clock and SM, 132 SMs, 1.755 GHz: 16.6 ns; 40 KB at 4.3 TB/s: 9.3 ns. The
+// bound is instructions, 4 a clock and SM, for a token and 16 channels (tests/sass):
+// scan_backward_registers<16,2,8,bf16>: 322 slots, 33.3 ns, 168 registers and 3 blocks. At B = 16
+// there are 384 blocks, at B = 8, with one channel a lane, as many.
 #include "kernels/partials.cuh"
 #include "kernels/scan_backward_plain.cuh"
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the program with CUDA: warnings are errors, and so are kernels that spill registers. It must need no
 # CUDA library to start, and where no GPU is seen say so or train on the CPU as the program without CUDA does.
+# Objects carry source lines, for tests/sass.
 # Arguments: that program, the repository, the build's folder, the generator, nvcc, architectures (90 …).
 # Skipped (77) where there is no nvcc or no header of NCCL, or nvcc knows none of the architectures.
 plain=$(realpath "$1") repository=$2 folder=$3 generator=$4 nvcc=$5
@@ -21,7 +22,7 @@ done
 mkdir -p "$folder"
 cmake -S "$repository" -B "$folder" -G "$generator" -DCMAKE_BUILD_TYPE=Release -DDTRAIN_CUDA=ON \
     -DCMAKE_CUDA_COMPILER="$nvcc" -DCMAKE_CUDA_ARCHITECTURES="$architectures" \
-    -DCMAKE_CUDA_FLAGS=-Xptxas=-warn-spills >"$folder/configure.log" 2>&1 || {
+    "-DCMAKE_CUDA_FLAGS=-Xptxas=-warn-spills -lineinfo" >"$folder/configure.log" 2>&1 || {
     cat "$folder/configure.log"
     grep -q 'DTRAIN_CUDA needs' "$folder/configure.log" && exit 77
     exit 1

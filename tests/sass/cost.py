@@ -9,15 +9,16 @@ import listing
 import rules
 import tools
 
-# What an instruction uses besides its issue slot.
+# What an instruction uses; an issue slot all of them.
 KINDS = {
+    "slots": r"",
     "special": r"(MUFU|F2F|F2I|I2F|FRND|POPC|FLO|BREV)\b(?!P)",
     "shared": r"(LDS|STS|LDSM|STSM|ATOMS)\b",
     "shuffles": r"(SHFL|REDUX)\b",
-    "spills": r"(LDL|STL)\b",
     "loads": r"(LDG|LDGSTS|LD|UBLKCP|UTMALDG)\b",
     "stores": r"(STG|ST)\b",
 }
+LOCAL = re.compile(r"(LDL|STL)\b")
 KINDS = {kind: re.compile(pattern) for kind, pattern in KINDS.items()}
 
 # Of an architecture: registers, KiB of shared memory, warps and blocks of a multiprocessor.
@@ -30,12 +31,10 @@ class Cost:
     """Of a run of a loop, or of a unit of work."""
 
     def __init__(self):
-        self.slots = 0.0
         self.of = dict.fromkeys(KINDS, 0.0)
         self.parts = {}
 
     def add(self, one, times, part):
-        self.slots += times
         for kind, pattern in KINDS.items():
             if pattern.match(one.opcode):
                 self.of[kind] += times
@@ -43,7 +42,6 @@ class Cost:
 
     def add_share(self, other, units):
         """Of another's `units` units one."""
-        self.slots += other.slots / units
         for kind, value in other.of.items():
             self.of[kind] += value / units
         for part, slots in other.parts.items():
@@ -77,9 +75,13 @@ def find_loop(function, blocks, loops, statement, sources):
 class Count:
     """A kernel's cost for a unit of work; how its branches were decided."""
 
-    def __init__(self, function, sources):
+    def __init__(self, function, sources, unruled):
+        """unruled: without a rule, count a run of the largest loop, else nothing."""
         self.cost, self.notes, self.undecided = Cost(), [], []
         self.kernel, self.groups = rule_of(function.name)
+        self.local = sum(1 for one in function.code if LOCAL.match(one.opcode))
+        if not self.kernel and not unruled:
+            return
         blocks = flow.make_blocks(function)
         loops = flow.find_loops(blocks)
         for statement, units in self.kernel.work if self.kernel else []:

@@ -9,6 +9,7 @@ is counted and reported as undecided: a number may be too high, never too low.
 import operator
 import os
 import re
+import struct
 
 import flow
 import rules
@@ -34,16 +35,16 @@ class Rules:
                 return level
         return None
 
-    def decide(self, code):
-        """The rule for a region: it matches all accesses to memory and most of the rest, and of
-        such rules the one that matches the innermost statements."""
+    def region(self, code):
+        """The rule for a region: it matches nearly all accesses to memory and most of the rest (what
+        restores predicates and the like has no line of its own); of such rules the one that
+        matches the innermost statements."""
         best = None
         for rule in self.decisions:
             levels = [self.level(one, rule[1]) for one in code]
             hits = [level for level in levels if level is not None]
-            missed = any(MEMORY.match(one.opcode) for one, level in zip(code, levels)
-                         if level is None)
-            if len(hits) >= 0.6 * len(code) and hits and not missed:
+            accesses = [level for one, level in zip(code, levels) if MEMORY.match(one.opcode)]
+            if len(hits) >= 0.6 * len(code) and accesses.count(None) <= 0.05 * len(accesses):
                 depth = sum(hits) / len(hits)
                 if best is None or depth < best[0]:
                     best = (depth, rule)
@@ -81,10 +82,27 @@ def number(text):
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
+def halves(high, low):
+    """A constant that is made as two halves in fp16."""
+    try:
+        value, = struct.unpack("<i", struct.pack("<ee", float(low), float(high)))
+    except ValueError:
+        return None
+    return value
+
+
+def writes(one, register):
+    """Is it this register, or predicate, that an instruction writes?"""
+    operands = fields(one)
+    if one.opcode == "CS2R" and re.match(r"R\d", operands[0]):  # two neighbours
+        return register in (operands[0], "R%d" % (int(operands[0][1:]) + 1))
+    return register in operands[:2 if "P" in register else 1]
+
+
 def writer(code, register, first, last):
     """The last instruction in [first, last) that writes a register, or None."""
     for i in range(last - 1, first - 1, -1):
-        if register in fields(code[i])[:2 if register[-2:-1] == "P" else 1]:
+        if writes(code[i], register):
             return i
     return None
 
@@ -120,18 +138,21 @@ class Counter:
 
     def step(self, register):
         """(its place, how much is added)"""
-        writes = [i for i in self.inside if fields(self.code[i])[0] == register]
-        if len(writes) != 1 or not re.match(r"U?IADD3|V?IADD", self.code[writes[0]].opcode):
+        places = [i for i in self.inside if writes(self.code[i], register)]
+        if len(places) != 1 or not re.match(r"U?IADD3|V?IADD", self.code[places[0]].opcode):
             return None
-        terms = fields(self.code[writes[0]])[1:]
+        terms = fields(self.code[places[0]])[1:]
         amounts = [number(term) for term in terms if number(term)]
-        return (writes[0], amounts[0]) if register in terms and len(amounts) == 1 else None
+        return (places[0], amounts[0]) if register in terms and len(amounts) == 1 else None
 
     def start(self, register):
         at = writer(self.code, register, 0, self.head)
         if at is None or not re.match(r"U?MOV|IMAD\.MOV|HFMA2|CS2R", self.code[at].opcode):
             return None
-        values = [number(field) for field in fields(self.code[at])[1:]]
+        operands = fields(self.code[at])[1:]
+        if self.code[at].opcode.startswith("HFMA2"):
+            return halves(*operands[-2:])
+        values = [number(operand) for operand in operands]
         return None if None in values else values[-1]
 
     @staticmethod
@@ -154,10 +175,11 @@ class Frequencies:
         self.main = main
         self.inner = [l for l in loops if l.blocks < main.blocks]
         self.heads = {l.head: l for l in self.inner}
-        self.notes, self.open = [], []
+        self.all_notes, self.open = [], []
         self.of = {}
         self.find_trips()
         self.spread()
+        self.notes = [text for b, text in self.all_notes if self.of[b] > 0]
         self.undecided = [text for b, text in self.open if self.of[b] > 0]
 
     def loop_of(self, b):
@@ -182,8 +204,8 @@ class Frequencies:
             if loop.trips is None:
                 loop.trips, reason = 1, "unknown"
                 self.open.append((loop.head, "loop at %s" % self.where(code[latch.last - 1])))
-            self.notes.append("loop %s: %g trips (%s)"
-                              % (self.where(code[latch.last - 1]), loop.trips, reason))
+            self.all_notes.append((loop.head, "loop %s: %g trips (%s)"
+                              % (self.where(code[latch.last - 1]), loop.trips, reason)))
 
     def where(self, one):
         if not one.chain:
@@ -242,7 +264,7 @@ class Frequencies:
         straight = not any(one.opcode.startswith("BRA") and one.guard for one in code)
         if straight and any(one.opcode.startswith("CALL") for one in code):
             return 0.0, "a subroutine is the slow way: 64-bit divisions, denormal numbers"
-        rule = self.rules.decide(code) if code else None
+        rule = self.rules.region(code) if code else None
         return rule and rule[2:]
 
     def decide(self, b, first, second, only):
@@ -267,11 +289,9 @@ class Frequencies:
             share = 1.0 if len(codes[first]) >= len(codes[second]) else 0.0
             reason = "dearer of %d and %d" % (len(codes[first]), len(codes[second]))
             self.open.append((b, "branch at %s" % self.where(branch)))
-        self.notes.append("branch %s: %d instructions of the way taken, %d of the one that falls "
-                          "through; taken: %.3g (%s)" % (
-                              self.where(branch), len(codes[self.blocks[b].taken]),
-                              len(codes[self.blocks[b].next]),
-                              share if self.blocks[b].taken == first else 1 - share, reason))
+        self.all_notes.append((b, "branch %s: %d instructions if taken, else %d; taken: %.3g (%s)" % (
+            self.where(branch), len(codes[self.blocks[b].taken]), len(codes[self.blocks[b].next]),
+            share if self.blocks[b].taken == first else 1 - share, reason)))
         return {first: share, second: 1.0 - share}
 
     def spread(self):

@@ -33,6 +33,7 @@ DECISIONS = [
 # statement, why.
 ABSENT = [
     (r".", r"return in\.reset &&|in\.reset\[", "no document starts here"),
+    (r"^scan", r"\[scan_state_at\(", "states are accessed as neighbours"),
     (r"^conv", r"in\.x0 \+", "a batch begins with its sequences"),
     (r"^conv_backward", r"if \(t \+ i < in\.length\)", "rows within the sequence"),
     (r"^sum_squares", r"for \(int64_t k = i;", "whole vectors"),
@@ -59,13 +60,13 @@ WHOLE = None
 E, D, V, N, CHUNK = 1536, 768, 50280, 16, 16
 
 KERNELS = [
-    Kernel(r"^scan_forward scan_forward_(?:registers|ends)<(\d+),(\d+),(\d+),(?:bf16|fp32)>$",
+    Kernel(r"^scan_forward scan_forward_(?:registers|ends)<(16),(\d+),(\d+),bf16>$",
            SCAN_UNIT, [(r"t < place\.end", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16,
            E * (4 * 2 + 4 * N / CHUNK), 0, "a run is a tile of 8 or 16 channels"),
-    Kernel(r"^scan_backward scan_backward_registers<(\d+),(\d+),(\d+),(?:bf16|fp32)>$", SCAN_UNIT,
+    Kernel(r"^scan_backward scan_backward_registers<(16),(\d+),(\d+),bf16>$", SCAN_UNIT,
            [(r"chunk >= first_chunk", lambda c, n, pairs, tile: CHUNK * pairs / 2)], E / 16,
            E * (9 * 2 + 4 * N / CHUNK + 4), 0, "a run is a chunk of 8 or 16 channels"),
-    Kernel(r"^scan_backward scan_backward_ends<(\d+),(\d+),(\d+),(?:bf16|fp32)>$", SCAN_UNIT,
+    Kernel(r"^scan_backward scan_backward_ends<(16),(\d+),(\d+),bf16>$", SCAN_UNIT,
            [(r"k >= 0", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16, E * 4 * 2, 0,
            "a run is a tile of 8 or 16 channels"),
     Kernel(r"^conv1d_silu conv_forward<bf16,(8),4>$", ELEMENTS,
@@ -81,10 +82,10 @@ KERNELS = [
     Kernel(r"^rmsnorm_residual backward_kernel<8,bf16>$", ELEMENTS,
            [(r"for \(int64_t i = from; i < end", lambda c: D / 32 / 4)], D / 32, D * 16, D * 4,
            "a run is a row by four warps"),
-    Kernel(r"^xent xent_kernel<(8),bf16>$", ELEMENTS,
-           [(r"i < whole.* in reduce_row", lambda c, n: c.of["loads"] / 2 * n),
-            (r"i < whole.* in if \(dx\) write_row", lambda c, n: c.of["stores"] * n)], V / 32, V * 6, 0,
-           "two loads of 16 bytes, one store"),
+    Kernel(r"^xent xent_kernel<(4),true,bf16>$", ELEMENTS,
+           [(r"STEP < whole.* in reduce_row", lambda c, n: c.of["loads"] * n),
+            (r"i < whole.* in if \(dx\) write_row", lambda c, n: c.of["stores"] * n)], V / 32, V * 6,
+           V * 4, "an access is four elements; the row is kept in shared memory"),
     Kernel(r"^embed forward_kernel<(8),bf16>$", ELEMENTS,
            [(r"i \+= DT_WARP \* N", lambda c, n: c.of["stores"] / 2 * n)], D / 32, D * 6, 0,
            "two stores of 16 bytes"),
