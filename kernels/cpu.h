@@ -40,6 +40,7 @@ DT_OPS(DT_OP_CPU)
 dt_status dt_gemm_cpu_open(struct dt_gemm_cpu **gemm);
 void dt_gemm_cpu_close(struct dt_gemm_cpu *gemm);   // NULL is fine
 bool dt_gemm_cpu_has_bf16(void);                    // by instructions
+bool dt_gemm_cpu_prefers_bf16(void);                // a step with bf16 storage is faster
 void dt_gemm_cpu_describe(char *text, size_t size); // "avx512 bf16, oneDNN 2.6.3"
 
 #ifdef __cplusplus

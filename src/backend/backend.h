@@ -23,7 +23,8 @@ struct dt_device_info {
     int64_t memory;      // bytes in all
     int64_t memory_free; // bytes free now
     int threads;         // host threads that ops use
-    bool bf16;           // bf16 GEMM in hardware: precision = auto chooses bf16
+    bool bf16;           // bf16 GEMM in hardware
+    bool bf16_faster;    // bf16 storage trains faster than fp32: precision = auto takes it
     char features[128];  // "avx512 bf16, oneDNN 2.6.3"
     char id[64];         // "GPU-5f1c…", which no other device has; "" where ranks may share it
     double peak_flops;   // datasheet, dense bf16 GEMM with fp32 sums, a second; 0: not known

@@ -81,7 +81,9 @@ static void proc_value(const char *path, const char *key, char *value, size_t si
 static dt_status cpu_info(struct dt_device *device, struct dt_device_info *info)
 {
     char model[96], available[64];
-    *info = (struct dt_device_info){.threads = device->threads, .bf16 = device->bf16};
+    *info = (struct dt_device_info){.threads = device->threads,
+                                    .bf16 = device->bf16,
+                                    .bf16_faster = dt_gemm_cpu_prefers_bf16()};
     proc_value("/proc/cpuinfo", "model name", model, sizeof model);
     proc_value("/proc/meminfo", "MemAvailable", available, sizeof available);
     snprintf(info->name, sizeof info->name, "%s, %d thread%s",

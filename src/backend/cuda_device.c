@@ -262,6 +262,7 @@ dt_status dt_cuda_info(struct dt_device *device, struct dt_device_info *info)
                                     .memory_free = (int64_t)free,
                                     .threads = device->threads,
                                     .bf16 = device->major >= 8,
+                                    .bf16_faster = device->major >= 8,
                                     .peak_flops = peak_flops(device->name)};
     snprintf(info->name, sizeof info->name, "%s", device->name);
     snprintf(info->id, sizeof info->id, "%s", device->id);

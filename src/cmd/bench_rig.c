@@ -27,7 +27,7 @@ static struct dt_model_config model_config(const struct dt_bench_options *option
                                            const struct dt_device_info *info)
 {
     bool bf16 = options->precision == DT_PRECISION_BF16 ||
-                (options->precision == DT_PRECISION_AUTO && info->bf16);
+                (options->precision == DT_PRECISION_AUTO && info->bf16_faster);
     return (struct dt_model_config){.d_model = options->d_model,
                                     .n_layer = options->n_layer,
                                     .vocab_size = options->vocab,

@@ -31,6 +31,8 @@ struct dt_trainer_state {
     bool shuffle;
     int64_t reset_token;
     bool reset_after;
+    // What a resumed run keeps unless it is told otherwise: enum dt_dtype, -1: not known.
+    int storage;
 };
 
 struct dt_checkpoint_arrays {
@@ -59,6 +61,8 @@ dt_status dt_checkpoint_last_step(const char *dir, int64_t *step);
 // holds none, or is not there. Warns of each passed over and why. Where there are some and none
 // verifies: DT_USER, so that a run is never begun anew, over its damaged checkpoints, unasked.
 dt_status dt_checkpoint_newest(const char *dir, char *path);
+// The storage type that a verified checkpoint was trained with, -1 where it does not say.
+dt_status dt_checkpoint_storage(const char *path, int *storage);
 // Weights, moments and state of a checkpoint that was verified. What fixes order or model and
 // differs from what the run was asked for (arrays->model, the order fields of `expected`,
 // fingerprints of `train`) is one DT_USER error with all the differences; nothing is written then.

@@ -42,17 +42,33 @@ static void compare_model(struct dt_problems *problems, const struct dt_model_co
                         saved->tie_embeddings ? "true" : "false");
 }
 
+static dt_status read_trainer(const char *path, struct dt_trainer_state *state,
+                              struct dt_fingerprints *shards)
+{
+    char file[DT_PATH];
+    DT_TRY(dt_path(file, "%s/trainer.json", path));
+    return dt_trainer_read(file, state, shards);
+}
+
+dt_status dt_checkpoint_storage(const char *path, int *storage)
+{
+    struct dt_trainer_state state;
+    struct dt_fingerprints shards;
+    DT_TRY(read_trainer(path, &state, &shards));
+    dt_fingerprints_free(&shards);
+    *storage = state.storage;
+    return DT_OK;
+}
+
 static dt_status compare(const char *path, const struct dt_model_config *model,
                          const struct dt_trainer_state *expected, const struct dt_dataset *train,
                          struct dt_trainer_state *state)
 {
-    char file[DT_PATH];
     struct dt_model_config saved = *model;
     struct dt_fingerprints shards;
     struct dt_problems problems = {0};
     DT_TRY(dt_hf_read_config(path, &saved));
-    DT_TRY(dt_path(file, "%s/trainer.json", path));
-    DT_TRY(dt_trainer_read(file, state, &shards));
+    DT_TRY(read_trainer(path, state, &shards));
     compare_model(&problems, model, &saved);
     dt_trainer_compare(&problems, expected, state);
     dt_fingerprints_compare(&problems, train, &shards);

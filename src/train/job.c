@@ -84,8 +84,9 @@ static dt_status choose_storage(struct dt_job *job)
     struct dt_device_info info;
     DT_TRY(job->backend.table->info(job->backend.device, &info));
     int precision = job->settings.run.precision;
-    bool bf16 = precision == DT_PRECISION_BF16 || (precision == DT_PRECISION_AUTO && info.bf16);
-    // A job is one precision: where hosts differ, auto takes what all have in hardware.
+    bool bf16 =
+        precision == DT_PRECISION_BF16 || (precision == DT_PRECISION_AUTO && info.bf16_faster);
+    // A job is one precision: where hosts differ, auto takes bf16 if it is faster on all.
     int64_t all = bf16;
     DT_TRY(dt_allreduce(job->comm, &all, 1, DT_I64, DT_MIN));
     job->model.storage = all ? DT_BF16 : DT_F32;
@@ -205,6 +206,27 @@ static dt_status resolve_model(struct dt_job *job)
     return dt_model_config_check(m);
 }
 
+// A resumed run keeps its storage type, on whatever machine, unless run.precision names another.
+static dt_status keep_storage(struct dt_job *job)
+{
+    int saved;
+    if (!job->resume[0])
+        return DT_OK;
+    DT_TRY(dt_checkpoint_storage(job->resume, &saved));
+    if (saved < 0 || saved == (int)job->model.storage)
+        return DT_OK;
+    const char *here = dt_dtype_name(job->model.storage);
+    const char *there = dt_dtype_name((enum dt_dtype)saved);
+    if (job->settings.run.precision == DT_PRECISION_AUTO) {
+        dt_info("run.precision = auto keeps %s, as in %s; a new run here would take %s", there,
+                job->resume, here);
+        job->model.storage = (enum dt_dtype)saved;
+    } else {
+        dt_info("run.precision = %s: %s was trained in %s", here, job->resume, there);
+    }
+    return DT_OK;
+}
+
 static dt_status check_batch(struct dt_job *job)
 {
     int64_t batch = job->settings.data.batch, micro = job->settings.data.micro_batch,
@@ -291,6 +313,7 @@ static dt_status root_phase(struct dt_job *job, enum dt_purpose purpose)
         DT_TRY(dt_job_check_device(job));
     DT_TRY(find_resume(job, purpose));
     DT_TRY(resolve_model(job));
+    DT_TRY(keep_storage(job));
     DT_TRY(check_batch(job));
     return scan_data(job);
 }

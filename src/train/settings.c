@@ -47,7 +47,7 @@ static const struct dt_config_key keys[] = {
     CHOICE(run, device, "auto", "auto|cuda|cpu", "where to train; auto: GPUs where every rank has one"),
     FLAG(run, share_device, "false", "allow several ranks on one GPU, for tests; they talk by MPI"),
     CHOICE(run, precision, "auto", "auto|bf16|fp32",
-           "storage of activations; auto: bf16 where the hardware has it"),
+           "storage of activations; auto: as the checkpoint, else the faster one"),
     TEXT(run, init_from, "", "start from these weights: a Hugging Face directory or a checkpoint"),
     TEXT(run, resume, "auto", "auto: from the newest checkpoint | never | a checkpoint's folder"),
     WHOLE(run, threads, "0", 0, 4096, "CPU threads of a rank; 0: its share of the cores"),

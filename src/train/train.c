@@ -60,15 +60,17 @@ static double memory_mb(const struct dt_backend *backend)
 
 // Creation, in the order of the data's way: model, step, loader.
 
-static struct dt_trainer_state fresh_state(const struct dt_settings *s)
+static struct dt_trainer_state fresh_state(const struct dt_job *job)
 {
+    const struct dt_settings *s = &job->settings;
     return (struct dt_trainer_state){.seed = (uint64_t)s->run.seed,
                                      .batch = s->data.batch,
                                      .seq_len = s->data.seq_len,
                                      .block = s->data.block,
                                      .shuffle = s->data.shuffle,
                                      .reset_token = s->data.reset_token,
-                                     .reset_after = s->data.reset_after};
+                                     .reset_after = s->data.reset_after,
+                                     .storage = (int)job->model.storage};
 }
 
 static struct dt_checkpoint_arrays checkpoint_arrays(const struct trainer *t,
@@ -103,6 +105,7 @@ static dt_status load_on_root(struct trainer *t, const struct dt_host_arrays *ho
     struct dt_checkpoint_arrays arrays = checkpoint_arrays(t, host);
     struct dt_trainer_state expected = t->state;
     DT_TRY(dt_checkpoint_load(t->job->resume, &arrays, &expected, t->job->train, &t->state));
+    t->state.storage = expected.storage;
     return check_branch(t);
 }
 
@@ -171,7 +174,7 @@ static dt_status create(struct trainer *t)
     dt_comm_progress(job->comm, 0, "building the model");
     DT_TRY(dt_agree(job->comm, create_local(t)));
     DT_TRY(dt_stepper_connect(t->stepper));
-    t->state = fresh_state(&job->settings);
+    t->state = fresh_state(job);
     t->schedule = dt_lr_schedule(&job->settings, job->steps);
     if (job->resume[0])
         DT_TRY(resume(t));

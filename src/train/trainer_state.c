@@ -78,6 +78,7 @@ static bool add_state(cJSON *json, struct dt_trainer_state state)
     for (int i = 0; i < FIELDS; i++)
         fine = dt_json_add_int(json, fields[i].name, *fields[i].value) && fine;
     return fine && add_seed(json, state.seed) &&
+           cJSON_AddStringToObject(json, "storage", dt_dtype_name((dt_dtype)state.storage)) &&
            cJSON_AddBoolToObject(json, "shuffle", state.shuffle) &&
            cJSON_AddBoolToObject(json, "reset_after", state.reset_after);
 }
@@ -114,6 +115,20 @@ static dt_status read_seed(const char *path, const cJSON *json, uint64_t *seed)
     if (strcmp(text, again) != 0) // signs, blanks, overflow, other digits
         return dt_json_reject(path, json, "seed", "a string of a whole number below 2^64");
     return DT_OK;
+}
+
+// Checkpoints of older versions have none.
+static dt_status read_storage(const char *path, const cJSON *json, int *storage)
+{
+    const char *text;
+    *storage = -1;
+    if (!dt_json_has(json, "storage"))
+        return DT_OK;
+    DT_TRY(dt_json_string(path, json, "storage", &text));
+    for (int type = DT_F32; type <= DT_BF16; type++)
+        if (strcmp(text, dt_dtype_name((dt_dtype)type)) == 0)
+            *storage = type;
+    return *storage >= 0 ? DT_OK : dt_json_reject(path, json, "storage", "fp32 or bf16");
 }
 
 static dt_status read_hash(const char *path, const cJSON *json, const char *field, uint64_t *hash)
@@ -166,6 +181,7 @@ static dt_status read_state(const char *path, const cJSON *json, struct dt_train
         DT_TRY(dt_json_int(path, json, fields[i].name, fields[i].min, DT_JSON_INT_MAX,
                            fields[i].value));
     DT_TRY(read_seed(path, json, &state->seed));
+    DT_TRY(read_storage(path, json, &state->storage));
     DT_TRY(dt_json_bool(path, json, "shuffle", &state->shuffle));
     return dt_json_bool(path, json, "reset_after", &state->reset_after);
 }

@@ -65,6 +65,18 @@ for signal in TERM INT; do
     check "SIG$signal: same bits" same_bits runs/$name/$last runs/whole/$last
 done
 
+# The storage type stays, also where a new run would take another one.
+name=storage
+small=(small.ini run.name=$name optim.warmup_steps=1)
+check "a run in bf16" ranks 1 "${small[@]}" run.steps=2 run.precision=bf16 >$name.log 2>&1
+check "auto keeps bf16" env ONEDNN_MAX_CPU_ISA=SSE41 "$dtrain" "${small[@]}" run.steps=4 run.precision=auto >$name.log 2>&1
+check "… and says so" grep -q 'auto keeps bf16, as in .*step-00000002; a new run here would take fp32' $name.log
+check "… training in bf16" grep -q 'parameters, bf16,' $name.log
+check "another precision is taken" "$dtrain" "${small[@]}" run.steps=6 run.precision=fp32 >$name.log 2>&1
+check "… and logged" grep -q 'run.precision = fp32: .*step-00000004 was trained in bf16' $name.log
+check "… and kept from there" "$dtrain" "${small[@]}" run.steps=8 run.precision=auto >$name.log 2>&1
+check "… whatever the machine" grep -q 'parameters, fp32,' $name.log
+
 # A damaged newest checkpoint: the one before is taken, and it is said.
 cp -r runs/whole runs/damaged
 rm -rf runs/damaged/$last

@@ -34,7 +34,8 @@ static inline struct dt_trainer_state state_at(int64_t step)
                                      .block = 64,
                                      .shuffle = true,
                                      .reset_token = 4000000000,
-                                     .reset_after = true};
+                                     .reset_after = true,
+                                     .storage = DT_BF16};
 }
 
 static inline struct dt_checkpoint_arrays arrays_of(const struct small_model *model)

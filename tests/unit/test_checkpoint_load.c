@@ -29,6 +29,7 @@ static void test_round_trip(bool tied)
     CHECK_INT(got.shuffle, true);
     CHECK_INT(got.reset_token, 4000000000);
     CHECK_INT(got.reset_after, true);
+    CHECK_INT(got.storage, DT_BF16);
     small_model_free(&model);
     small_model_free(&blank);
 }
@@ -145,8 +146,28 @@ static void test_hostile_trainer(void)
     check_trainer(&model, good, "fedcba9876543210", "fedcba987654321G", "first_hash is");
     check_trainer(&model, good, "fedcba9876543210", "fedcba9876543210G", "first_hash is");
     check_trainer(&model, good, "\"a.h5\"", "[]", "name is []");
+    check_trainer(&model, good, "\"bf16\"", "\"fp16\"", "storage is \"fp16\"");
     check_trainer(&model, good, "\"shards\":\t[", "\"shards\": 1, \"x\":[", "shards is 1");
     free(good);
+    small_model_free(&model);
+}
+
+// Checkpoints that were written before trainer.json had it.
+static void test_no_storage(void)
+{
+    struct small_model model = small_model_make(true);
+    struct dt_trainer_state state = state_at(7), got;
+    int storage;
+    fresh_save(in_scratch("one"), &model, 7);
+    CHECK_INT(dt_checkpoint_storage(in_scratch("one/step-00000007"), &storage), DT_OK);
+    CHECK_INT(storage, DT_BF16);
+    char *text = get_text(in_one("trainer.json")), *field = strstr(text, "\"storage\"");
+    CHECK(field, "trainer.json has no storage");
+    memcpy(field, "\"garbage\"", 9);
+    put_text(in_one("trainer.json"), text);
+    CHECK_INT(load(in_scratch("one/step-00000007"), &model, &state, &dataset, &got), DT_OK);
+    CHECK_INT(got.storage, -1);
+    free(text);
     small_model_free(&model);
 }
 
@@ -300,6 +321,7 @@ int main(void)
     test_load_refuses();
     test_other_model();
     test_hostile_trainer();
+    test_no_storage();
     test_split_optimizer();
     test_hostile_ranges();
     CHECK_INT(dt_remove_tree(scratch), DT_OK);

@@ -153,6 +153,9 @@ int main(int argc, char **argv)
     check_ok(backend.table->info(backend.device, &info), "info");
     CHECK(argc == 1 || !info.bf16, "bf16 instructions with ONEDNN_MAX_CPU_ISA=%s",
           argc > 1 ? argv[1] : "");
+    bool avx2 = strncmp(info.features, "avx2,", 5) == 0;
+    CHECK(info.bf16_faster == (info.bf16 || avx2), "auto takes %s with %s",
+          info.bf16_faster ? "bf16" : "fp32", info.features);
     dt_backend_close(&backend);
 
     static const int64_t size[][3] = {{1, 1, 1},    {1, 7, 5},      {3, 1, 2},     {17, 33, 65},

@@ -102,7 +102,7 @@ static void describe(void)
     CHECK(first.memory_free > 0 && first.memory_free <= first.memory, "%lld bytes free",
           (long long)first.memory_free);
     CHECK_INT(first.threads, 3);
-    CHECK(first.bf16, "sm_90 multiplies bf16");
+    CHECK(first.bf16 && first.bf16_faster, "sm_90 multiplies bf16");
     CHECK(first.peak_flops == 0, "not a device of any data sheet");
 }
 
