@@ -1,5 +1,5 @@
-// A shard is two or three datasets of an HDF5 file. Owns the rules of the two schemas (DESIGN:
-// Data) and the checksums; what HDF5 is lies in h5_file.h.
+// A shard is two to four datasets of an HDF5 file. Owns the rules of the two schemas; checksums are
+// in h5_hashes.h, document starts in h5_starts.h, what HDF5 is in h5_file.h.
 #include "data/h5_shard.h"
 
 #include "data/h5_hashes.h"
@@ -8,9 +8,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <xxhash.h>
-
-// Bytes that are read, then hashed while they are in a core's own cache.
-enum { HASH_AT_ONCE = 1 << 20 };
 
 struct dt_shard_reader {
     struct dt_h5_file file;
