@@ -6,70 +6,65 @@ from listing import TARGET
 
 
 class Block:
-    __slots__ = ("first", "last", "next", "taken", "conditional", "calls")
+    __slots__ = ("first", "last", "next", "taken")
 
     def __init__(self, first):
         self.first, self.last = first, first  # instructions [first, last)
         self.next = self.taken = None         # successors: falling through, branching
-        self.conditional = False
 
     def successors(self):
         return [s for s in (self.taken, self.next) if s is not None]
 
 
+ENDS = ("BRA", "BRX", "BSYNC", "EXIT", "RET", "JMP", "BPT", "KILL")
+
+
+def label(one):
+    found = TARGET.search(one.operands)
+    return found and found.group(1)
+
+
+def barrier_ends(code):
+    """{place of a BSYNC: the label it goes to, that of the BSSY before it}"""
+    barriers, ends = {}, {}
+    for i, one in enumerate(code):
+        barrier = one.operands.partition(",")[0].strip()
+        if one.opcode.startswith("BSSY"):
+            barriers[barrier] = label(one)
+        elif one.opcode.startswith("BSYNC"):
+            ends[i] = barriers.get(barrier)
+    return ends
+
+
 def make_blocks(function):
     code, labels = function.code, function.labels
-    barriers, ends = {}, {}
-    for i, one in enumerate(code):  # where a BSYNC goes: the label of the BSSY before it
-        operands = [o.strip() for o in one.operands.split(",")]
-        if one.opcode.startswith("BSSY"):
-            barriers[operands[0]] = TARGET.search(one.operands).group(1)
-        elif one.opcode.startswith("BSYNC") and operands[0] in barriers:
-            ends[i] = barriers[operands[0]]
     leaders = {0}
     for i, one in enumerate(code):
-        found = TARGET.search(one.operands)
-        if found and found.group(1) in labels:
-            leaders.add(labels[found.group(1)])
-        if leaves(one):
+        if label(one) in labels:
+            leaders.add(labels[label(one)])
+        if one.opcode.startswith(ENDS):
             leaders.add(i + 1)
-    starts = sorted(x for x in leaders if x < len(code))
+    starts = sorted(leader for leader in leaders if leader < len(code))
     at = {start: k for k, start in enumerate(starts)}
+    ends = barrier_ends(code)
     blocks = []
     for k, start in enumerate(starts):
         block = Block(start)
         block.last = starts[k + 1] if k + 1 < len(starts) else len(code)
+        block.next = k + 1 if k + 1 < len(starts) else None
         one = code[block.last - 1]
-        following = k + 1 if k + 1 < len(starts) else None
-        block.next = following
-        if one.opcode.startswith(("BRA", "BSYNC", "EXIT", "RET", "JMP", "BREAK", "BPT", "KILL")):
-            bare = one.guard is None and not re.match(r"!?U?P\d", one.operands)
-            target = None
-            if one.opcode.startswith("BSYNC"):
-                target = ends.get(block.last - 1)
-            elif one.opcode.startswith(("BRA", "JMP")):
-                found = TARGET.search(one.operands)
-                target = found and found.group(1)
-            if ".DIV" in one.opcode or one.opcode.startswith("BREAK"):
-                pass  # the way of lanes that have parted: not counted
-            else:
-                if target is not None and target in labels:
-                    block.taken = at.get(labels[target])
-                if bare:
-                    block.next = None
-                block.conditional = (block.next is not None and block.taken is not None
-                                     and block.next != block.taken)
-                if block.next == block.taken:
-                    block.taken = None
+        if one.opcode.startswith(ENDS) and ".DIV" not in one.opcode:  # .DIV: when lanes have parted
+            target = ends.get(block.last - 1) or label(one)
+            block.taken = at.get(labels.get(target))
+            if one.guard is None and not re.match(r"!?U?P\d", one.operands):
+                block.next = None
+            if block.next == block.taken:
+                block.taken = None
         blocks.append(block)
     return blocks
 
 
-def leaves(one):
-    return one.opcode.startswith(("BRA", "BRX", "BSYNC", "EXIT", "RET", "JMP", "BPT", "KILL"))
-
-
-def depth_first(count, successors, root):
+def depth_first(successors, root):
     """Blocks that root reaches, each after all that it reaches but by back edges."""
     seen, order = {root}, []
     stack = [(root, iter(successors(root)))]
@@ -86,9 +81,9 @@ def depth_first(count, successors, root):
     return order
 
 
-def dominators(count, successors, root):
+def dominators(successors, root):
     """The immediate dominator of each block that root reaches."""
-    order = depth_first(count, successors, root)
+    order = depth_first(successors, root)
     rank = {b: i for i, b in enumerate(order)}
     before = {b: [] for b in order}
     for b in order:
@@ -127,7 +122,7 @@ class Loop:
 
 
 def find_loops(blocks):
-    above = dominators(len(blocks), lambda b: blocks[b].successors(), 0)
+    above = dominators(lambda b: blocks[b].successors(), 0)
 
     def dominates(a, b):
         while b != a and above[b] != b:
@@ -162,5 +157,5 @@ def find_loops(blocks):
 def whole(blocks):
     """A kernel from its entry to its end, as if it were a loop that runs once."""
     loop = Loop(0)
-    loop.blocks = set(depth_first(len(blocks), lambda b: blocks[b].successors(), 0))
+    loop.blocks = set(depth_first(lambda b: blocks[b].successors(), 0))
     return loop

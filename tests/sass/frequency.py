@@ -251,9 +251,8 @@ class Frequencies:
         inside = [s for s in going if s in loop.blocks]
         if len(inside) == 1:
             return {inside[0]: 1.0}
-        back = [s for s in going if s == loop.head]
-        if back:  # a latch with the loop's rest after it: `continue`
-            return {s: 0.5 for s in going}
+        if loop.head in going:  # `continue`: what can be skipped runs
+            return {s: float(s != loop.head) for s in going}
         first, second = going
         one, two = self.reach(first), self.reach(second)
         only = {first: one - two, second: two - one}
@@ -295,7 +294,7 @@ class Frequencies:
         return {first: share, second: 1.0 - share}
 
     def spread(self):
-        order = flow.depth_first(len(self.blocks), self.forward, self.main.head)[::-1]
+        order = flow.depth_first(self.forward, self.main.head)[::-1]
         self.of = {b: 0.0 for b in self.main.blocks}
         self.of[self.main.head] = 1.0
         for b in order:

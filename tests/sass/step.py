@@ -11,7 +11,7 @@ Sums of what runs one after another:
 - GAPS_MS for what a graph's launches leave between kernels.
 The shares are assumptions, chosen once so that the kernels of 342.8 and 92.1 slots, in the cut of
 their day, took what had been estimated for them before: 40, 62, 109, 214 ms at B = 4, 8, 16, 32
-(they give 39, 63, 108, 213). They stay as they are until a GPU has measured the step, so that two
+(they give 38, 63, 108, 213). They stay as they are until a GPU has measured the step, so that two
 tables can be compared: what counts is the ratio.
 """
 
