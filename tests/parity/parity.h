@@ -226,7 +226,7 @@ static inline void prepare_workspace(struct parity *p, int64_t bytes)
 {
     const struct dt_device_table *table = p->cuda.table;
     struct dt_device *device = p->cuda.device;
-    if (bytes > p->workspace_bytes) {
+    if (!p->workspace || bytes > p->workspace_bytes) { // an op may need none
         table->free(device, p->workspace);
         check_ok(table->alloc(device, bytes + 2 * GUARD, (void **)&p->workspace), "alloc");
         p->workspace_bytes = bytes;
