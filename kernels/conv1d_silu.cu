@@ -1,16 +1,18 @@
 // The causal depthwise convolution with SiLU on CUDA. A thread has V neighbouring channels (where
 // arrays are aligned: forward with K = 4, 16 bytes of storage; fewer otherwise, as taps and their
 // gradients need the registers; else one) and a tile of tokens. Taps and the last K - 1 inputs stay
-// in registers; 4 rows are fetched before they are used. A tile begins by reading the K - 1 rows
+// in registers; the next 4 rows, as they lie in memory, and their resets are loaded before the 4 at
+// hand are used, so that loads are in flight all the time. A tile begins by reading the K - 1 rows
 // before it, so tiles are independent. Neighbouring threads have neighbouring channels.
 //
 // Forward, an element: reads x and writes y, 2 S bytes of storage, and (K - 1) / 32 of x again; one
 // exponential and one reciprocal. Backward: reads x and dy, writes dx: 3 S, and (K - 1) / 64 of x
 // and dy again, from behind the tile; partial dweight and dbias 2 * 4 (K + 1) / 64. Instructions
-// (tests/sass): conv_forward<bf16,8,4>: 18 slots; conv_backward<bf16,4,4>: 35 slots, in 15 of a
+// (tests/sass): conv_forward<bf16,8,4>: 13 slots; conv_backward<bf16,4,4>: 36 slots, in 15 of a
 // tile's 17 runs half of that, as no reset is near. All are bound by bytes: for a token in a layer
 // of the 130M model (D = 1536, K = 4, bf16) on an H200 at 4.3 TB/s 6.3 KB or 1.5 ns forward, 10.5
-// KB or 2.4 ns backward. Three blocks an SM, 12 warps, have 24 KB of loads on their way.
+// KB or 2.4 ns backward. Rows in flight for an SM: forward 32 KB by 16 warps, backward 24 KB by 12,
+// also while a warp computes.
 #include "kernels/conv1d_silu.h"
 
 #include "kernels/partials.cuh"
@@ -32,6 +34,7 @@ template <class T> struct conv_input {
     const float *weight, *bias;
     const T *x0;
     const uint8_t *reset;
+    bool reset_words; // resets of AHEAD tokens may be read by one access
 };
 
 struct conv_place {
@@ -92,6 +95,42 @@ DT_DEVICE bool starts(const conv_input<T> &in, const conv_place &place, int64_t 
     return in.reset && t >= 0 && t < in.length && in.reset[place.b * in.length + t];
 }
 
+// AHEAD tokens' rows from the one at `p` on, of which `left` exist; past these the last one again.
+template <int V, class T>
+DT_DEVICE void fetch_rows(const T *p, int64_t stride, int64_t left, dt_packed<T, V> (&rows)[AHEAD])
+{
+    if (left >= AHEAD) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            rows[i] = dt_fetch<V>(p + i * stride);
+    } else {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            rows[i] = dt_fetch<V>(p + dt_least(i, left - 1) * stride);
+    }
+}
+
+// Byte i is not 0 where a document starts at t + i.
+template <class T>
+DT_DEVICE unsigned fetch_resets(const conv_input<T> &in, const conv_place &place, int64_t t)
+{
+    static_assert(AHEAD == sizeof(unsigned), "a byte a token");
+    unsigned resets = 0;
+    if (!in.reset)
+        return 0;
+    if (in.reset_words && t < in.length)
+        return *reinterpret_cast<const unsigned *>(in.reset + place.b * in.length + t);
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        resets |= (unsigned)starts(in, place, t + i) << 8 * i;
+    return resets;
+}
+
+DT_DEVICE bool reset_at(unsigned resets, int i)
+{
+    return resets >> 8 * i & 0xff;
+}
+
 // The window moves on to x_t: lag[m] = x_{t-m}. What a reset at t cuts, or K does not have, is
 // zero.
 template <int V, int KM>
@@ -138,8 +177,41 @@ DT_DEVICE float convolve(const float (&lag)[KM][V], const float (&w)[KM][V], con
     return s;
 }
 
+// Blocks a multiprocessor holds at least, and so registers. From sm_100 on the compiler would spill
+// with four.
+template <int KM> constexpr int forward_resident(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    return 3;
+#else
+    return KM < TAPS_MAX ? 4 : 3;
+#endif
+}
+
+// The first `count` of AHEAD tokens. PLAIN: all of them, and no document starts at one.
+template <bool PLAIN, class T, int V, int KM>
+DT_DEVICE void forward_rows(const dt_packed<T, V> (&rows)[AHEAD], unsigned resets, int64_t count,
+                            const float (&w)[KM][V], const float (&bias)[V], int K,
+                            float (&lag)[KM][V], T *y, int64_t y_stride)
+{
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        float x[V], out[V];
+        if (!PLAIN && i >= count)
+            break;
+        dt_unpack(rows[i], x);
+        push(lag, x, K, !PLAIN && reset_at(resets, i));
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            const float s = convolve(lag, w, bias, v);
+            out[v] = s * dt_sigmoid(s);
+        }
+        dt_store<V>(y + i * y_stride, out);
+    }
+}
+
 template <class T, int V, int KM>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, (forward_resident<KM>()))
     conv_forward(const conv_input<T> in, T *y_rows, int64_t y_stride)
 {
     const int64_t index = dt_thread_index();
@@ -147,29 +219,30 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     const conv_place place = find_place<V>(in, index, FORWARD_TILE);
     const int K = conv_taps<KM>(in);
+    const T *x = in.x + (place.b * in.length + place.begin) * in.x_stride + place.d;
+    T *y = y_rows + (place.b * in.length + place.begin) * y_stride + place.d;
     float w[KM][V], bias[V], lag[KM][V];
+    dt_packed<T, V> next[AHEAD];
+    fetch_rows(x, in.x_stride, in.length - place.begin, next);
+    unsigned next_resets = fetch_resets(in, place, place.begin);
     load_weights(in, place.d, w, bias);
     fill_window(in, place, lag);
-    T *y = y_rows + (place.b * in.length + place.begin) * y_stride + place.d;
     for (int64_t t = place.begin; t < place.end; t += AHEAD) {
-        float rows[AHEAD][V];
+        dt_packed<T, V> rows[AHEAD];
+        const unsigned resets = next_resets;
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
-            load_input(in, place, t + i, rows[i]);
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            float out[V];
-            if (t + i >= place.end)
-                break;
-            push(lag, rows[i], K, starts(in, place, t + i));
-#pragma unroll
-            for (int v = 0; v < V; v++) {
-                const float s = convolve(lag, w, bias, v);
-                out[v] = s * dt_sigmoid(s);
-            }
-            dt_store<V>(y, out);
-            y += y_stride;
+            rows[i] = next[i];
+        x += AHEAD * in.x_stride;
+        if (t + AHEAD < place.end) {
+            fetch_rows(x, in.x_stride, in.length - t - AHEAD, next);
+            next_resets = fetch_resets(in, place, t + AHEAD);
         }
+        if (KM < TAPS_MAX && resets == 0 && t + AHEAD <= place.end)
+            forward_rows<true>(rows, 0, AHEAD, w, bias, K, lag, y, y_stride);
+        else
+            forward_rows<false>(rows, resets, place.end - t, w, bias, K, lag, y, y_stride);
+        y += AHEAD * y_stride;
     }
 }
 
@@ -219,19 +292,21 @@ DT_DEVICE void store_partials(const conv_input<T> &in, const conv_place &place, 
 // AHEAD tokens whose ds reaches all their taps and whose taps are all there: no reset near, and
 // neither the tile's first tokens nor those behind it. Half the instructions of the careful way.
 template <class T, int V, int KM>
-DT_DEVICE void back_plainly(const float (&rows)[AHEAD][V], const float (&dy_rows)[AHEAD][V],
-                            const float (&w)[KM][V], const float (&bias)[V], int64_t dx_stride,
-                            T *dx, float (&lag)[KM][V], float (&open)[KM][V], float (&dw)[KM][V],
-                            float (&dbias)[V])
+DT_DEVICE void back_plainly(const dt_packed<T, V> (&rows)[AHEAD],
+                            const dt_packed<T, V> (&dy_rows)[AHEAD], const float (&w)[KM][V],
+                            const float (&bias)[V], int64_t dx_stride, T *dx, float (&lag)[KM][V],
+                            float (&open)[KM][V], float (&dw)[KM][V], float (&dbias)[V])
 {
 #pragma unroll
     for (int i = 0; i < AHEAD; i++) {
-        push(lag, rows[i], KM, false);
-        float out[V];
+        float x[V], dy[V], out[V];
+        dt_unpack(rows[i], x);
+        dt_unpack(dy_rows[i], dy);
+        push(lag, x, KM, false);
 #pragma unroll
         for (int v = 0; v < V; v++) {
             const float s = convolve(lag, w, bias, v), gate = dt_sigmoid(s);
-            const float ds = dy_rows[i][v] * (gate * (1.0f + s * (1.0f - gate)));
+            const float ds = dy[v] * (gate * (1.0f + s * (1.0f - gate)));
             dbias[v] += ds;
 #pragma unroll
             for (int m = KM - 1; m >= 0; m--) {
@@ -268,54 +343,51 @@ static __global__ void __launch_bounds__(THREADS, (resident<KM>()))
     const int K = conv_taps<KM>(in);
     float w[KM][V], bias[V], lag[KM][V], open[KM][V] = {{0.0f}};
     float dw[KM][V] = {{0.0f}}, dbias[V] = {0.0f};
-    load_weights(in, place.d, w, bias);
-    fill_window(in, place, lag);
+    const T *x = in.x + (place.b * in.length + place.begin) * in.x_stride + place.d;
     const T *dy = gradient.dy + (place.b * in.length + place.begin) * gradient.dy_stride + place.d;
     T *dx = gradient.dx + (place.b * in.length + place.begin) * gradient.dx_stride + place.d;
+    dt_packed<T, V> next[AHEAD], next_dy[AHEAD];
+    fetch_rows(x, in.x_stride, in.length - place.begin, next);
+    fetch_rows(dy, gradient.dy_stride, in.length - place.begin, next_dy);
+    unsigned next_resets = fetch_resets(in, place, place.begin);
+    load_weights(in, place.d, w, bias);
+    fill_window(in, place, lag);
     int reach = -1; // the furthest lag that ds_t belongs to; before the tile's first there is none
     for (int64_t t = place.begin; t < place.end + K - 1; t += AHEAD) {
-        float rows[AHEAD][V], dy_rows[AHEAD][V];
-        if (KM < TAPS_MAX && t + AHEAD <= in.length) {
-            const T *x = in.x + (place.b * in.length + t) * in.x_stride + place.d;
+        dt_packed<T, V> rows[AHEAD], dy_rows[AHEAD];
+        const unsigned resets = next_resets;
 #pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                dt_load<V>(x + i * in.x_stride, rows[i]);
-                dt_load<V>(dy + i * gradient.dy_stride, dy_rows[i]);
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                load_input(in, place, t + i, rows[i]);
-#pragma unroll
-                for (int v = 0; v < V; v++)
-                    dy_rows[i][v] = 0.0f;
-                if (t + i < in.length)
-                    dt_load<V>(dy + i * gradient.dy_stride, dy_rows[i]);
-            }
+        for (int i = 0; i < AHEAD; i++) {
+            rows[i] = next[i];
+            dy_rows[i] = next_dy[i];
         }
+        x += AHEAD * in.x_stride;
         dy += AHEAD * gradient.dy_stride;
-        bool plain = KM < TAPS_MAX && reach >= KM - 1 && t + AHEAD <= place.end;
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++)
-            plain = plain && !starts(in, place, t + i);
-        if (plain) {
+        if (t + AHEAD < place.end + K - 1) {
+            fetch_rows(x, in.x_stride, in.length - t - AHEAD, next);
+            fetch_rows(dy, gradient.dy_stride, in.length - t - AHEAD, next_dy);
+            next_resets = fetch_resets(in, place, t + AHEAD);
+        }
+        if (KM < TAPS_MAX && reach >= KM - 1 && t + AHEAD <= place.end && resets == 0) {
             back_plainly(rows, dy_rows, w, bias, gradient.dx_stride, dx, lag, open, dw, dbias);
             dx += AHEAD * gradient.dx_stride;
             continue;
         }
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            const bool reset = starts(in, place, t + i);
+            const bool reset = reset_at(resets, i);
+            float x_row[V], dy_row[V], out[V] = {0.0f};
             if (t + i >= place.end + K - 1)
                 break;
-            push(lag, rows[i], K, reset);
+            dt_unpack(rows[i], x_row);
+            dt_unpack(dy_rows[i], dy_row);
+            push(lag, x_row, K, reset);
             reach = reset ? 0 : reach + 1;
-            float out[V] = {0.0f};
 #pragma unroll
             for (int v = 0; v < V; v++) {
                 const float s = convolve(lag, w, bias, v), gate = dt_sigmoid(s);
                 const float slope = gate * (1.0f + s * (1.0f - gate));
-                const float ds = t + i < in.length ? dy_rows[i][v] * slope : 0.0f;
+                const float ds = t + i < in.length ? dy_row[v] * slope : 0.0f;
                 const bool counts = t + i < place.end;
                 dbias[v] += counts ? ds : 0.0f;
 #pragma unroll
@@ -354,6 +426,7 @@ static conv_input<T> make_input(const Args *args, int64_t tile_length, int64_t v
     in.bias = args->bias;
     in.x0 = static_cast<const T *>(args->x0);
     in.reset = args->reset;
+    in.reset_words = args->length % AHEAD == 0 && (uintptr_t)args->reset % AHEAD == 0;
     return in;
 }
 

@@ -186,6 +186,35 @@ template <int N> DT_DEVICE void dt_store(dt_bf16 *p, const float (&in)[N])
     }
 }
 
+// N neighbours as they lie in memory, 2 to 16 bytes: for values that are loaded long before they
+// are used. dt_fetch loads them (aligned as for dt_load), dt_unpack makes fp32 of them.
+template <int BYTES> struct dt_word;
+template <> struct dt_word<2> {
+    using type = uint16_t;
+};
+template <> struct dt_word<4> {
+    using type = unsigned;
+};
+template <> struct dt_word<8> {
+    using type = uint2;
+};
+template <> struct dt_word<16> {
+    using type = uint4;
+};
+template <class T, int N> struct dt_packed {
+    typename dt_word<N *(int)sizeof(T)>::type word;
+};
+
+template <int N, class T> DT_DEVICE dt_packed<T, N> dt_fetch(const T *p)
+{
+    return *reinterpret_cast<const dt_packed<T, N> *>(p);
+}
+
+template <class T, int N> DT_DEVICE void dt_unpack(const dt_packed<T, N> &packed, float (&out)[N])
+{
+    dt_load<N>(reinterpret_cast<const T *>(&packed), out);
+}
+
 // For a launcher: may rows at `p`, `stride` elements apart, be accessed N elements at a time?
 template <int N, class T> static inline bool dt_aligned(const T *p, int64_t stride = 0)
 {

@@ -159,25 +159,11 @@ DT_DEVICE void scan_load_channels(const float *from, const scan_cut &cut, const 
 // ---- tiles on their way: copied a tile ahead, as they lie in memory, into a place of shared
 // memory that only the lane itself writes and reads
 
-template <int BYTES> struct scan_word;
-template <> struct scan_word<2> {
-    using type = uint16_t;
-};
-template <> struct scan_word<4> {
-    using type = unsigned;
-};
-template <> struct scan_word<8> {
-    using type = uint2;
-};
-template <> struct scan_word<16> {
-    using type = uint4;
-};
-
 // V neighbours, not yet converted.
 template <class T, int V> struct scan_raw {
     static const int BYTES = V * (int)sizeof(T), PIECE = BYTES < 16 ? BYTES : 16;
     static const int PIECES = BYTES / PIECE;
-    using word = typename scan_word<PIECE>::type;
+    using word = typename dt_word<PIECE>::type;
     word words[PIECES];
 };
 

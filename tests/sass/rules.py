@@ -18,9 +18,10 @@ DECISIONS = [
     (r"^scan_backward", r"scan_read_states<F>\(args\.states", 0.5, "a chunk is two tiles"),
     (r"^scan_backward", r"scan_read_states<F>\(space\.starts", 0, "a chunk is two tiles"),
     (r"^conv", r"in\.x0 \+|row\[v\] = 0\.0f|return in\.reset", 0, "rows within the sequence"),
-    (r"^conv_forward", r"t \+ i >= place\.end", 0, "tiles are whole"),
+    (r"^conv", r"dt_least\(i, left - 1\)", 0, "rows within the sequence"),
+    (r"^conv", r"\(unsigned\)starts", 0, "resets are read by words"),
+    (r"^conv", r"forward_rows<true>", 1, "no document starts here, and tiles are whole"),
     (r"^conv", r"back_plainly", 15 / 17, "the first and the last of a tile's 17 runs are careful"),
-    (r"^conv", r"dy_rows\[i\]\[v\] = 0\.0f", 0, "rows within the sequence"),
     (r"^rmsnorm", r"if \(!first\)", 1, "a gradient is added to"),
     (r"^(accumulate|cast)", r"^for \(int64_t i = from; i < end; i\+\+\)", 0, "whole vectors"),
     (r"^adamw", r"for \(int64_t k = i; k <=", 0, "whole vectors"),
@@ -35,7 +36,6 @@ ABSENT = [
     (r".", r"return in\.reset &&|in\.reset\[", "no document starts here"),
     (r"^scan", r"\[scan_state_at\(", "states are accessed as neighbours"),
     (r"^conv", r"in\.x0 \+", "a batch begins with its sequences"),
-    (r"^conv_backward", r"if \(t \+ i < in\.length\)", "rows within the sequence"),
     (r"^sum_squares", r"for \(int64_t k = i;", "whole vectors"),
 ]
 

@@ -1,7 +1,7 @@
 // The convolution's CUDA form, run on the host, against the CPU's: y, x_last and every gradient,
 // for each K, at channels that are and are not whole vectors, tiles whole and torn, resets at and
-// near their seams; guard bands; the same bits in every order of threads; a NaN reaches only what
-// sees it.
+// near their seams, read one by one and by words; guard bands; the same bits in every order of
+// threads; a NaN reaches only what sees it.
 #include "simt_backend.h"
 
 #include "unit/conv_op.h"
@@ -115,6 +115,9 @@ int main(void)
         {2, 70, 136, 4, DT_BF16, .x0 = true, .accumulate = true, .resets = MANY},
         {1, 66, 24, 5, DT_BF16, .x0 = true, .resets = IN_A_ROW},
         {1, 3, 5, 8, DT_BF16, .x0 = true, .accumulate = true, .resets = AT_ZERO},
+        // resets read four at a time
+        {2, 136, 24, 4, DT_BF16, .x0 = true, .wide = true, .resets = MANY},
+        {2, 68, 12, 5, DT_F32, .resets = IN_A_ROW},
     };
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         check_problem(&problems[i]);
