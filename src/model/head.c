@@ -71,10 +71,10 @@ static void plan_products(const struct dt_head *head, struct dt_plan *plan)
         if (tile == 0)
             break;
         dt_linear_plan(plan, head->linear, tile, d, head->width, DT_F32);
-        dt_linear_plan(plan, unpadded, tile, d, unpadded.out, DT_F32);
+        dt_linear_plan_forward(plan, unpadded, tile, d, unpadded.out, DT_F32);
     }
-    dt_linear_plan(plan, head->linear, plan->shape.sequences, plan->shape.length * d, head->width,
-                   DT_F32);
+    dt_linear_plan_forward(plan, head->linear, plan->shape.sequences, plan->shape.length * d,
+                           head->width, DT_F32);
 }
 
 void dt_head_plan(struct dt_head *head, struct dt_plan *plan)
@@ -128,7 +128,7 @@ static dt_status tile_backward(struct dt_head *head, const struct dt_pass *pass,
                                      dt_net_at(net, head->h, row * d), d, accumulate,
                                      pass->stream));
     return dt_linear_backward_input(net, head->linear, rows, head->dlogits, head->width,
-                                    dt_net_at(net, head->dh, row * d), d, false, pass->stream);
+                                    dt_net_at(net, head->dh, row * d), d, pass->stream);
 }
 
 dt_status dt_head_loss(struct dt_head *head, const struct dt_pass *pass, const struct dt_flow *flow,

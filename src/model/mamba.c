@@ -45,6 +45,7 @@ static struct dt_block *create(const struct dt_model_config *config, int64_t lay
     m->dt_bias = add_vector(params, DT_INIT_DT_BIAS, 0, layer, "mixer.dt_proj.bias", 1, &E);
     m->dt_proj = add_linear(params, layer, "dt_proj", R, E, 1 / sqrt((double)R));
     m->x_proj = add_linear(params, layer, "x_proj", E, R + 2 * N, 1 / sqrt((double)E));
+    m->x_proj.adds = true; // the scan gives the rest of u's gradient
     m->conv_weight = add_vector(params, DT_INIT_UNIFORM, taps, layer, "mixer.conv1d.weight", 3,
                                 (int64_t[]){E, 1, K});
     m->conv_bias = add_vector(params, DT_INIT_UNIFORM, taps, layer, "mixer.conv1d.bias", 1, &E);
@@ -118,7 +119,7 @@ static dt_status backward_scan(struct mamba *m, const struct dt_pass *pass, cons
     DT_TRY(dt_linear_backward_weight(net, m->out_proj, pass->rows, dout, m->d, m->y, m->E,
                                      pass->accumulate, pass->stream));
     DT_TRY(dt_pass_ready(pass, m->out_proj.row));
-    DT_TRY(dt_linear_backward_input(net, m->out_proj, pass->rows, dout, m->d, m->dy, m->E, false,
+    DT_TRY(dt_linear_backward_input(net, m->out_proj, pass->rows, dout, m->d, m->dy, m->E,
                                     pass->stream));
     struct dt_scan_backward_args scan = mamba_scan_backward_args(m, net, pass->input);
     scan.accumulate = pass->accumulate;
@@ -136,12 +137,12 @@ static dt_status backward_projections(struct mamba *m, const struct dt_pass *pas
     DT_TRY(dt_linear_backward_weight(net, m->dt_proj, M, m->ddelta, m->E, m->dbc, m->slices,
                                      pass->accumulate, pass->stream));
     DT_TRY(dt_pass_ready(pass, m->dt_proj.row));
-    DT_TRY(dt_linear_backward_input(net, m->dt_proj, M, m->ddelta, m->E, m->ddbc, m->slices, false,
+    DT_TRY(dt_linear_backward_input(net, m->dt_proj, M, m->ddelta, m->E, m->ddbc, m->slices,
                                     pass->stream));
     DT_TRY(dt_linear_backward_weight(net, m->x_proj, M, m->ddbc, m->slices, m->u, m->E,
                                      pass->accumulate, pass->stream));
     DT_TRY(dt_pass_ready(pass, m->x_proj.row));
-    return dt_linear_backward_input(net, m->x_proj, M, m->ddbc, m->slices, m->du, m->E, true,
+    return dt_linear_backward_input(net, m->x_proj, M, m->ddbc, m->slices, m->du, m->E,
                                     pass->stream);
 }
 
@@ -159,8 +160,8 @@ static dt_status backward_input(struct mamba *m, const struct dt_pass *pass,
     DT_TRY(dt_linear_backward_weight(net, m->in_proj, M, m->dxz, 2 * m->E, m->h, m->d,
                                      pass->accumulate, pass->stream));
     DT_TRY(dt_pass_ready(pass, m->in_proj.row));
-    DT_TRY(dt_linear_backward_input(net, m->in_proj, M, m->dxz, 2 * m->E, m->dh, m->d, false,
-                                    pass->stream));
+    DT_TRY(
+        dt_linear_backward_input(net, m->in_proj, M, m->dxz, 2 * m->E, m->dh, m->d, pass->stream));
     struct dt_rmsnorm_residual_backward_args norm = mamba_norm_backward_args(m, net, M);
     norm.residual = flow->residual;
     norm.dresidual = flow->dresidual;

@@ -57,7 +57,7 @@ static struct dt_gemm_args linear_forward_args(const struct dt_net *net, struct 
 
 static struct dt_gemm_args linear_input_args(const struct dt_net *net, struct dt_linear linear,
                                              int64_t rows, const void *dy, int64_t lddy, void *dx,
-                                             int64_t lddx, bool add)
+                                             int64_t lddx)
 {
     enum dt_dtype storage = net->config->storage;
     return (struct dt_gemm_args){.m = rows,
@@ -72,7 +72,7 @@ static struct dt_gemm_args linear_input_args(const struct dt_net *net, struct dt
                                  .c = dx,
                                  .ldc = lddx,
                                  .c_type = storage,
-                                 .accumulate = add,
+                                 .accumulate = linear.adds,
                                  .workspace = net->workspace,
                                  .workspace_bytes = net->workspace_bytes};
 }
@@ -109,10 +109,10 @@ dt_status dt_linear_forward(const struct dt_net *net, struct dt_linear linear, i
 }
 
 dt_status dt_linear_backward_input(const struct dt_net *net, struct dt_linear linear, int64_t rows,
-                                   const void *dy, int64_t lddy, void *dx, int64_t lddx, bool add,
+                                   const void *dy, int64_t lddy, void *dx, int64_t lddx,
                                    struct dt_stream *stream)
 {
-    struct dt_gemm_args args = linear_input_args(net, linear, rows, dy, lddy, dx, lddx, add);
+    struct dt_gemm_args args = linear_input_args(net, linear, rows, dy, lddy, dx, lddx);
     return dt_gemm(net->backend, &args, stream);
 }
 
@@ -124,20 +124,27 @@ dt_status dt_linear_backward_weight(const struct dt_net *net, struct dt_linear l
     return dt_gemm(net->backend, &args, stream);
 }
 
+void dt_linear_plan_forward(struct dt_plan *plan, struct dt_linear linear, int64_t rows,
+                            int64_t ldx, int64_t ldy, enum dt_dtype y_type)
+{
+    struct dt_gemm_args forward =
+        linear_forward_args(plan->net, linear, rows, NULL, ldx, NULL, ldy, y_type);
+    dt_plan_workspace(plan, dt_gemm_workspace(plan->net->backend, &forward));
+}
+
+// Weight gradients: of the first micro-batch, and added to those before it.
 void dt_linear_plan(struct dt_plan *plan, struct dt_linear linear, int64_t rows, int64_t ldx,
                     int64_t ldy, enum dt_dtype y_type)
 {
     const struct dt_net *net = plan->net;
-    struct dt_gemm_args forward =
-        linear_forward_args(net, linear, rows, NULL, ldx, NULL, ldy, y_type);
-    dt_plan_workspace(plan, dt_gemm_workspace(net->backend, &forward));
+    dt_linear_plan_forward(plan, linear, rows, ldx, ldy, y_type);
     if (!plan->shape.training)
         return;
+    struct dt_gemm_args input = linear_input_args(net, linear, rows, NULL, ldy, NULL, ldx);
+    dt_plan_workspace(plan, dt_gemm_workspace(net->backend, &input));
     for (int add = 0; add < 2; add++) {
-        struct dt_gemm_args input = linear_input_args(net, linear, rows, NULL, ldy, NULL, ldx, add);
         struct dt_gemm_args weight =
             linear_weight_args(net, linear, rows, NULL, ldy, NULL, ldx, add);
-        dt_plan_workspace(plan, dt_gemm_workspace(net->backend, &input));
         dt_plan_workspace(plan, dt_gemm_workspace(net->backend, &weight));
     }
 }

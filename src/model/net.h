@@ -47,21 +47,24 @@ int64_t dt_net_stride(const struct dt_net *net, int64_t width);
 struct dt_linear {
     int row;
     int64_t in, out;
+    bool adds; // its dx is added to one that is there
 };
 // y [rows, out] of storage type, or of fp32 with y_type DT_F32.
 dt_status dt_linear_forward(const struct dt_net *net, struct dt_linear linear, int64_t rows,
                             const void *x, int64_t ldx, void *y, int64_t ldy, enum dt_dtype y_type,
                             struct dt_stream *stream);
-// dx [rows, in] = or, with add, += dy · W.
+// dx [rows, in] = or, where the layer adds, += dy · W.
 dt_status dt_linear_backward_input(const struct dt_net *net, struct dt_linear linear, int64_t rows,
-                                   const void *dy, int64_t lddy, void *dx, int64_t lddx, bool add,
+                                   const void *dy, int64_t lddy, void *dx, int64_t lddx,
                                    struct dt_stream *stream);
 // dW [out, in] = or, with accumulate, += dyᵀ · x.
 dt_status dt_linear_backward_weight(const struct dt_net *net, struct dt_linear linear, int64_t rows,
                                     const void *dy, int64_t lddy, const void *x, int64_t ldx,
                                     bool accumulate, struct dt_stream *stream);
-// Asks for the workspace of these three at `rows` rows (of the first alone where nothing is
-// trained). The row strides are those of the calls: a product's workspace depends on them.
+// Asks for the workspace of the first, or of all three where the model is trained, at `rows` rows.
+// The row strides are those of the calls: a product's workspace depends on them.
+void dt_linear_plan_forward(struct dt_plan *plan, struct dt_linear linear, int64_t rows,
+                            int64_t ldx, int64_t ldy, enum dt_dtype y_type);
 void dt_linear_plan(struct dt_plan *plan, struct dt_linear linear, int64_t rows, int64_t ldx,
                     int64_t ldy, enum dt_dtype y_type);
 
