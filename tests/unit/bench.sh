@@ -49,6 +49,7 @@ done
 
 # The step that is timed is the training step: its last loss is, to the last digit, that of a run on
 # the same synthetic tokens.
+rm -rf run-*
 cat >config.ini <<'INI'
 [model]
 d_model = 24
