@@ -1,11 +1,9 @@
 """What a unit of a kernel's work costs, and how much of a GPU it fills."""
 
-import os
 import re
 
 import flow
 import frequency
-import listing
 import rules
 import tools
 
@@ -125,13 +123,3 @@ def resident_blocks(registers, shared, threads, architecture):
     by_registers = all_registers // of_warp // warps if of_warp else most
     by_shared = all_shared * 1024 // (-(-shared // 128) * 128 + SHARED_OF_SYSTEM)
     return min(by_registers, by_shared, all_warps // warps, most)
-
-
-def name_functions(functions, sources):
-    """Names with the file that each kernel comes from: `cast cast_kernel<8,bf16,fp32>`."""
-    listing.demangle(functions)
-    for function in functions:
-        files = [one.chain[-1][0] for one in function.code if one.chain]
-        if files:
-            file = os.path.splitext(os.path.basename(max(set(files), key=files.count)))[0]
-            function.name = "%s %s" % (file, function.name)

@@ -2,8 +2,8 @@
 
 import os
 import re
-import shutil
-import subprocess
+
+import tools
 
 
 class Instruction:
@@ -65,14 +65,12 @@ def read_functions(listing):
     return functions
 
 
-def demangle(functions):
-    if shutil.which("c++filt"):
-        names = subprocess.run(["c++filt"], input="\n".join(f.symbol for f in functions),
-                               capture_output=True, text=True, check=True).stdout.split("\n")
-    else:
-        names = [f.symbol for f in functions]
-    for function, name in zip(functions, names):
-        function.name = short_name(name)
+def name_functions(functions, source):
+    """Names with the source's: `cast cast_kernel<8,bf16,fp32>`."""
+    symbols = "\n".join(function.symbol for function in functions)
+    names = tools.run([tools.find_tool("c++filt")], input=symbols)
+    for function, name in zip(functions, names.split("\n")):
+        function.name = "%s %s" % (source, short_name(name))
 
 
 def short_name(name):

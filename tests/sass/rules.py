@@ -1,7 +1,7 @@
 """What the machine code does not say: how often a branch is taken, and what a loop's run covers.
 
 At the benchmark's shape: the 130M model (d 768, E 1536, N 16, K 4, V 50,280), L 2048, bf16, no
-document's start in the tile, states kept each 16 tokens. A kernel's name begins with its file.
+document's start in the tile, states kept each 16 tokens. A kernel's name begins with its source's.
 """
 
 import collections

@@ -75,7 +75,7 @@ def kernels(args, unruled=False):
         for architecture, cubin, made in cubins(args, folder):
             functions = listing.read_functions(tools.run([nvdisasm, "-c", "-gi", cubin]))
             check_age(functions, made)
-            cost.name_functions(functions, sources)
+            listing.name_functions(functions, os.path.basename(cubin).partition(".")[0])
             used, threads = tools.resources(cuobjdump, cubin), tools.most_threads(cubin)
             for function in functions:
                 if re.search(args.kernel, function.name) and function.symbol in used:

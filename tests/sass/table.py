@@ -135,6 +135,12 @@ def comments(path):
             start, text = None, []
 
 
+def find(rows, file, name):
+    """A kernel's row: of this source, or of one that includes the file."""
+    others = [row for kernel, row in rows.items() if kernel.endswith(" " + name)]
+    return rows.get("%s %s" % (file, name)) or (others[0] if others else None)
+
+
 def check_comments():
     """What comments of the kernels state otherwise than the table."""
     rows, _, _ = read()
@@ -144,9 +150,9 @@ def check_comments():
         for line, text in comments(path):
             where = "kernels/%s:%d" % (os.path.basename(path), line)
             for name, numbers in STATEMENT.findall(text):
-                row = rows.get("%s %s" % (file, name))
+                row = find(rows, file, name)
                 if row is None:
-                    faults.append("%s: the table has no %s %s" % (where, file, name))
+                    faults.append("%s: the table has no %s" % (where, name))
                     continue
                 for stated, column in re.findall(NUMBER, numbers):
                     places = len(stated.partition(".")[2])

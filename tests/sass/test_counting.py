@@ -81,7 +81,7 @@ def counted(folder, decisions, absent):
     rules.KERNELS = [rules.Kernel("^sample sample_kernel$", "token", [("t < n", lambda c: 8)], 0, 0, 0,
                                   "eight tokens a run")]
     functions, sources = listing.read_functions(text), listing.Sources()
-    cost.name_functions(functions, sources)
+    listing.name_functions(functions, "sample")
     return cost.Count(functions[0], sources, False)
 
 

@@ -26,8 +26,8 @@ def find_tool(name, folder=None):
         found = shutil.which(name, path=place) if place else place is None and shutil.which(name)
         if found:
             return found
-    raise Skip("no %s: put it in PATH, or name its folder by --tools or DTRAIN_SASS_TOOLS (PyPI has "
-               "nvidia-cuda-nvdisasm and nvidia-cuda-cuobjdump)" % name)
+    raise Skip("no %s here: put it in PATH, or name its folder by --tools or DTRAIN_SASS_TOOLS (PyPI "
+               "has nvidia-cuda-nvdisasm and nvidia-cuda-cuobjdump)" % name)
 
 
 def run(command, **kwargs):
