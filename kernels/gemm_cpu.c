@@ -1,8 +1,8 @@
 // GEMM on the CPU. C is cut into tiles, and the sum over a deep k of a weight gradient into parts;
 // both follow from the shape alone, and each piece is made by one thread: no bit of C depends on
-// how many threads share them. oneDNN multiplies where the CPU has AVX-512 for the operands' type;
-// elsewhere dt_gemm_tile does: up to 1.7 times faster in weight gradients with AVX2, and it widens
-// bf16 while it copies. Owns oneDNN's primitives, made once a shape.
+// how many threads share them. oneDNN multiplies where the CPU has AVX-512 for the operands' type,
+// and few rows; elsewhere dt_gemm_tile does: up to 1.7 times faster in weight gradients with AVX2,
+// and it widens bf16 while it copies. Owns oneDNN's primitives, made once a shape.
 #include "base/hash.h"
 #include "kernels/cpu.h"
 #include "kernels/gemm_tile_cpu.h"
@@ -19,7 +19,8 @@ enum {
     PARTS = 16,     // parts of k are at most as many that there are so many pieces
     PIECES = 8,     // fewer pieces than this are made smaller, for the threads' sake
     PART_K = 512,   // k of a part at least
-    ALIGN = 4096,   // of the areas of the workspace
+    FEW_ROWS = 16,
+    ALIGN = 4096, // of the areas of the workspace
     BUCKETS = 256,
 };
 
@@ -220,10 +221,18 @@ static dt_status find_all(struct plan *p, struct dt_gemm_cpu *gemm, const struct
     return DT_OK;
 }
 
+// A few rows of fp32, as when text is generated, do not pay for copying B.
+static bool suits_onednn(enum dt_cpu_isa isa, const struct dt_gemm_args *g)
+{
+    if (g->a_type == DT_BF16)
+        return isa >= DT_ISA_AVX512_BF16;
+    return isa >= DT_ISA_AVX512 || (g->m < FEW_ROWS && !g->trans_a);
+}
+
 static dt_status make_plan(struct plan *p, struct dt_device *device, const struct dt_gemm_args *g)
 {
     enum dt_cpu_isa isa = device->gemm->isa;
-    bool by_onednn = isa >= (g->a_type == DT_BF16 ? DT_ISA_AVX512_BF16 : DT_ISA_AVX512);
+    bool by_onednn = suits_onednn(isa, g);
     int64_t size = (int64_t)sizeof(float);
     *p = (struct plan){.kernel = by_onednn ? NULL : dt_gemm_kernel(isa)};
     cut(p, g);
