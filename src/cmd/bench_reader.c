@@ -17,6 +17,7 @@ enum {
     PIECE = 1 << 20,       // bytes of one read, on either side
     MADE_TOKENS = 1 << 27, // of the shard made for the measurement: 256 MiB of uint16
     LEAST = 3,
+    ALIGN = 64, // of the buffer, as the loader's
 };
 static const double default_seconds = 3;
 
@@ -117,7 +118,8 @@ static dt_status open_reading(struct reading *r)
         return DT_FAIL(DT_USER, "give a shard with tokens in it", "%s is empty", r->path);
     r->piece = PIECE / dt_dtype_size(r->shard.type);
     int64_t bytes = dt_shard_read_bytes(&r->shard, r->piece);
-    r->buffer = malloc((size_t)(bytes > PIECE ? bytes : PIECE));
+    bytes = bytes > PIECE ? bytes : PIECE;
+    r->buffer = aligned_alloc(ALIGN, (size_t)((bytes + ALIGN - 1) / ALIGN * ALIGN));
     for (int side = 0; side < SIDES; side++) {
         int64_t n = piece_count(r, side);
         r->best[side] = malloc((size_t)n * sizeof *r->best[side]);

@@ -7,11 +7,9 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <xxhash.h>
 
-static uint64_t hash_xxh3(const void *data, size_t bytes)
-{
-    return XXH3_64bits(data, bytes);
-}
+enum { PAGE = 512 }; // checksums in 4 KiB
 
 static uint64_t hash_xxh64(const void *data, size_t bytes)
 {
@@ -19,7 +17,7 @@ static uint64_t hash_xxh64(const void *data, size_t bytes)
 }
 
 const struct dt_h5_hash_kind dt_h5_hash_kinds[DT_H5_HASH_KINDS] = {
-    {"/tokens_xxh3", "block_bytes", hash_xxh3},
+    {"/tokens_xxh3", "block_bytes", dt_xxh3},
     {"/tokens_xxh64", "block_bytes", hash_xxh64},
 };
 
@@ -69,33 +67,55 @@ void dt_h5_hashes_close(struct dt_h5_hashes *hashes)
     hashes->stored = NULL;
 }
 
+static dt_status make_room(struct dt_h5_hashes *hashes, int64_t count)
+{
+    if (count <= hashes->room)
+        return DT_OK;
+    uint64_t *stored = realloc(hashes->stored, (size_t)count * sizeof *stored);
+    if (!stored)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " checksums", count);
+    hashes->stored = stored;
+    hashes->room = count;
+    return DT_OK;
+}
+
+// Checksums [first, first + count), and the rest of a page for the next read of a stream.
 static dt_status load(struct dt_h5_hashes *hashes, int64_t first, int64_t count)
 {
-    if (count > hashes->room) {
-        uint64_t *stored = realloc(hashes->stored, (size_t)count * sizeof *stored);
-        if (!stored)
-            return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " checksums", count);
-        hashes->stored = stored;
-        hashes->room = count;
-    }
-    return dt_h5_array_read(&hashes->array, first, count, hashes->stored);
+    int64_t left = hashes->array.shape[0] - first, ahead = left < PAGE ? left : PAGE;
+    if (first >= hashes->first && first + count <= hashes->first + hashes->count)
+        return DT_OK;
+    count = count > ahead ? count : ahead;
+    hashes->count = 0; // until they are there
+    DT_TRY(make_room(hashes, count));
+    DT_TRY(dt_h5_array_read(&hashes->array, first, count, hashes->stored));
+    hashes->first = first;
+    hashes->count = count;
+    return DT_OK;
 }
 
 dt_status dt_h5_hashes_check(struct dt_h5_hashes *hashes, const char *data, int64_t start,
                              int64_t end)
 {
     int64_t size = hashes->block, first = start / size, n = (end - start + size - 1) / size;
+    int64_t bad = n;
+    uint64_t found = 0;
     DT_TRY(load(hashes, first, n));
-    for (int64_t i = 0; i < n; i++) {
-        int64_t at = start + i * size, length = size < end - at ? size : end - at;
+    const uint64_t *stored = hashes->stored + (first - hashes->first);
+    for (int64_t i = n - 1; i >= 0; i--) { // what was read last is still in the core's cache
+        int64_t left = end - start - i * size, length = size < left ? size : left;
         uint64_t hash = hashes->kind->hash(data + i * size, (size_t)length);
-        if (hash != hashes->stored[i])
-            return DT_FAIL(DT_USER,
-                           "the shard is damaged: copy it again from its source, or pack it again",
-                           "%s: checksum mismatch in /tokens, block %" PRId64 " (bytes %" PRId64
-                           " to %" PRId64 "): %s has %016" PRIx64 ", found %016" PRIx64,
-                           hashes->array.file->path, first + i, at, at + length - 1,
-                           hashes->kind->dataset, hashes->stored[i], hash);
+        if (hash != stored[i]) {
+            bad = i;
+            found = hash;
+        }
     }
-    return DT_OK;
+    if (bad == n)
+        return DT_OK;
+    int64_t at = start + bad * size, last = (end - at < size ? end : at + size) - 1;
+    return DT_FAIL(DT_USER, "the shard is damaged: copy it again from its source, or pack it again",
+                   "%s: checksum mismatch in /tokens, block %" PRId64 " (bytes %" PRId64
+                   " to %" PRId64 "): %s has %016" PRIx64 ", found %016" PRIx64,
+                   hashes->array.file->path, first + bad, at, last, hashes->kind->dataset,
+                   stored[bad], found);
 }

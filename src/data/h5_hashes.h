@@ -16,8 +16,8 @@ struct dt_h5_hashes {
     const struct dt_h5_hash_kind *kind;
     struct dt_h5_array array;
     int64_t block;    // bytes; 0: the shard has no checksums of this kind
-    uint64_t *stored; // [room] those of the blocks being checked
-    int64_t room;
+    uint64_t *stored; // [room] checksums [first, first + count)
+    int64_t room, first, count;
 };
 
 // Opens the dataset of `kind` where the file has it. DT_USER: not checksums of all of `tokens`.

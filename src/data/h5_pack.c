@@ -185,7 +185,7 @@ static dt_status write_starts(struct dt_shard_writer *writer)
 {
     hid_t starts = -1;
     uint64_t n = (uint64_t)writer->n_starts;
-    uint64_t hash = XXH3_64bits(writer->starts, (size_t)n * sizeof *writer->starts);
+    uint64_t hash = dt_xxh3(writer->starts, (size_t)n * sizeof *writer->starts);
     DT_TRY(create_array(writer, "/doc_starts", DT_U64, writer->n_starts, &starts));
     DT_TRY(write_slab(writer, starts, DT_U64, 0, writer->n_starts, writer->starts));
     DT_TRY(write_attribute(writer->path, writer->tokens, DT_STARTS_COUNT, DT_U64, &n));

@@ -1,10 +1,9 @@
 // Document starts are searched on disk: a shard may have millions of them.
 #include "data/h5_starts.h"
 
-#include "data/xxh3.h"
-
 #include <inttypes.h>
 #include <string.h>
+#include <xxhash.h>
 
 enum { AT_ONCE = 1024 };
 

@@ -266,7 +266,7 @@ static dt_status allocate_slots(struct dt_loader *loader)
     const struct dt_loader_config *config = &loader->config;
     int64_t n = slot_count(config), each = slot_bytes(config), buffer = buffer_bytes(config);
     loader->slots = calloc((size_t)n, sizeof *loader->slots);
-    loader->blocks = malloc((size_t)(n * each) + 1);
+    loader->blocks = aligned_alloc(ALIGN, (size_t)(n * each + ALIGN)); // each is aligned
     if (!loader->slots || !loader->blocks)
         return DT_FAIL(DT_MACHINE, "lower data.block",
                        "no memory for %" PRId64 " blocks of %" PRId64 " bytes", n, each);

@@ -2,6 +2,7 @@
 // hash of /doc_starts. Each is broken alone, and verify and the loader have to notice.
 #include "data/h5_shard.h"
 #include "data/pack.h"
+#include "data/xxh3.h"
 #include "loader_data.h"
 
 #include <xxhash.h>
@@ -193,6 +194,24 @@ static void test_kinds(void)
     expect_loader(path, true, "/tokens_xxh3 has");
 }
 
+// Blocks of 1024 bytes, stripes of 64: every length to beyond three blocks, at odd addresses.
+static void test_xxh3(void)
+{
+    enum { SHORT = 3400, LONG = 1 << 20 };
+    static unsigned char bytes[LONG + 64];
+    uint32_t state = 1;
+    for (int i = 0; i < LONG + 64; i++) {
+        state = state * 1664525u + 1013904223u;
+        bytes[i] = (unsigned char)(state >> 24);
+    }
+    for (size_t n = 0; n <= SHORT; n++)
+        CHECK(dt_xxh3(bytes + n % 61, n) == XXH3_64bits(bytes + n % 61, n), "%zu bytes", n);
+    for (size_t n = LONG - 70; n <= LONG; n++)
+        CHECK(dt_xxh3(bytes, n) == XXH3_64bits(bytes, n), "%zu bytes", n);
+    memset(bytes, 0xff, sizeof bytes);
+    CHECK(dt_xxh3(bytes, LONG) == XXH3_64bits(bytes, LONG), "sums that overflow");
+}
+
 int main(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
@@ -202,6 +221,7 @@ int main(void)
     test_missing_starts();
     test_no_start();
     test_kinds();
+    test_xxh3();
     remove_scratch();
     return test_end();
 }
