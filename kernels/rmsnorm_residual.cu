@@ -1,15 +1,20 @@
 // Residual addition and RMSNorm on CUDA.
 //
 // Forward: a warp owns a row; a lane takes eight neighbours at a time (one by one where a row is
-// not aligned), adds x, squares, and after one warp sum reads its own elements again from the
-// nearest cache to scale them. Bytes an element in bf16: residual 4, x 2, residual_out 4, y 2.
+// not aligned), adds x, squares, and after one warp sum scales its own elements. Rows of the usual
+// models' widths (768, 1024, 1536, 2048, 2560) it keeps in registers, all loads in flight at once;
+// of others it reads what it wrote again. Bytes an element in bf16: residual 4, x 2, residual_out
+// 4, y 2; what is read again, 4, comes from the L2 cache.
 //
 // Backward: a block walks its share of the rows, one after another; a thread owns the same columns
-// in every row, so that its part of dweight needs no other thread: it is kept in shared memory (in
-// the workspace where a row is too wide) and written once a block. A second launch adds the blocks'
-// parts in their order. Bytes an element in bf16: dy 2, residual 4, dresidual 4 in and 4 out, dx 2.
+// in every row, so that its part of dweight needs no other thread and is written once a block. A
+// second launch adds the blocks' parts in their order. Rows of up to 3072 elements are one vector
+// of eight a thread, which keeps what it read of the row, its weights and its part of dweight in
+// registers; wider ones are read twice, and the part is kept in shared memory (in the workspace
+// where a row is too wide). Bytes an element in bf16: dy 2, residual 4, dresidual 4 in and 4 out,
+// dx 2; read twice, 10 more from caches, weights and sums among them.
 //
-// Those bytes over copy bandwidth are the floors; arithmetic is a tenth of them.
+// Those bytes over copy bandwidth are the floors.
 #include "kernels/device.cuh"
 
 enum {
@@ -19,7 +24,7 @@ enum {
     MAX_PARTS = 1024,    // backward blocks, and so parts of dweight
     SHARED_WIDTH = 8192, // columns whose sums fit into shared memory
     SUM_COLUMNS = 32,
-    SUM_ROWS = 8,
+    SUM_ROWS = 32,
 };
 
 // r = residual + x for N elements from i on; x may be NULL.
@@ -86,16 +91,85 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
                     (T *)a.y + row * a.y_stride, a.width);
 }
 
+// Blocks a multiprocessor holds at least, so that the compiler has the registers to load all of a
+// row at once.
+constexpr int kept_forward(int vectors)
+{
+    return vectors <= 4 ? 6 : 2;
+}
+
+// The same for a row of VECTORS * 256 elements, which a lane reads once and keeps. The sums are
+// those of forward_kernel<WIDE>, in its order.
+template <int VECTORS, class T>
+__global__ static void __launch_bounds__(DT_WARP *WARPS, kept_forward(VECTORS))
+    forward_kept_kernel(struct dt_rmsnorm_residual_forward_args a)
+{
+    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
+    if (row >= a.rows)
+        return; // the whole warp
+    constexpr int STEP = DT_WARP * WIDE;
+    int64_t first = threadIdx.x * WIDE, at = row * a.width + first;
+    float r[VECTORS][WIDE], x[VECTORS][WIDE], sum = 0.0f;
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++)
+        dt_load<WIDE>(a.residual + at + v * STEP, r[v]);
+    if (a.x) {
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++)
+            dt_load<WIDE>((const T *)a.x + row * a.x_stride + first + v * STEP, x[v]);
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++)
+#pragma unroll
+            for (int k = 0; k < WIDE; k++)
+                r[v][k] += x[v][k];
+    }
+    if (a.residual_out)
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++)
+            dt_store<WIDE>(a.residual_out + at + v * STEP, r[v]);
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++)
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            sum += r[v][k] * r[v][k];
+    float rstd = 1.0f / sqrtf(dt_warp_sum(sum) / (float)a.width + a.eps);
+    if (a.rstd && threadIdx.x == 0)
+        a.rstd[row] = rstd;
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++) {
+        float w[WIDE];
+        dt_load<WIDE>(a.weight + first + v * STEP, w);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            w[k] = r[v][k] * rstd * w[k];
+        dt_store<WIDE>((T *)a.y + row * a.y_stride + first + v * STEP, w);
+    }
+}
+
+template <int VECTORS, class T>
+static bool forward_kept(const struct dt_rmsnorm_residual_forward_args *a, dt_stream *stream)
+{
+    if (a->width != VECTORS * DT_WARP * WIDE)
+        return false;
+    DT_LAUNCH((forward_kept_kernel<VECTORS, T>), dt_blocks(a->rows, WARPS), dim3(DT_WARP, WARPS), 0,
+              stream, *a);
+    return true;
+}
+
 template <class T>
 static void forward_typed(const struct dt_rmsnorm_residual_forward_args *a, dt_stream *stream)
 {
     unsigned blocks = dt_blocks(a->rows, WARPS);
-    if (dt_aligned<WIDE>(a->residual, a->width) && dt_aligned<WIDE>((const T *)a->x, a->x_stride) &&
-        dt_aligned<WIDE>(a->residual_out) && dt_aligned<WIDE>(a->weight) &&
-        dt_aligned<WIDE>((T *)a->y, a->y_stride) && a->width % WIDE == 0)
-        DT_LAUNCH((forward_kernel<WIDE, T>), blocks, dim3(DT_WARP, WARPS), 0, stream, *a);
-    else
-        DT_LAUNCH((forward_kernel<1, T>), blocks, dim3(DT_WARP, WARPS), 0, stream, *a);
+    dim3 block(DT_WARP, WARPS);
+    if (!dt_aligned<WIDE>(a->residual, a->width) ||
+        !dt_aligned<WIDE>((const T *)a->x, a->x_stride) || !dt_aligned<WIDE>(a->residual_out) ||
+        !dt_aligned<WIDE>(a->weight) || !dt_aligned<WIDE>((T *)a->y, a->y_stride) ||
+        a->width % WIDE != 0)
+        DT_LAUNCH((forward_kernel<1, T>), blocks, block, 0, stream, *a);
+    else if (!forward_kept<3, T>(a, stream) && !forward_kept<4, T>(a, stream) &&
+             !forward_kept<6, T>(a, stream) && !forward_kept<8, T>(a, stream) &&
+             !forward_kept<10, T>(a, stream))
+        DT_LAUNCH((forward_kernel<WIDE, T>), blocks, block, 0, stream, *a);
 }
 
 dt_status rmsnorm_residual_forward_cuda(struct dt_device *device,
@@ -202,7 +276,61 @@ __global__ static void __launch_bounds__(THREADS)
         copy_columns<N>(part, columns, a.width);
 }
 
-// dweight (+)= Σ parts: 32 columns a block, eight threads a column.
+// Blocks a multiprocessor holds at least: 1024 threads, so that the parts of a batch are one wave.
+// From sm_100 on the compiler would spill.
+constexpr int kept_backward(int threads)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    return 768 / threads;
+#else
+    return 1024 / threads;
+#endif
+}
+
+// The same for a row that is one vector a thread: what a thread reads of it, it keeps for its
+// second use, and its weights and its part of dweight stay in registers over all rows.
+template <int N_THREADS, class T>
+__global__ static void __launch_bounds__(N_THREADS, kept_backward(N_THREADS))
+    backward_kept_kernel(struct dt_rmsnorm_residual_backward_args a, int64_t rows_each)
+{
+    int64_t from = blockIdx.x * rows_each, end = dt_least(from + rows_each, a.rows);
+    int64_t column = (int64_t)threadIdx.x * WIDE;
+    bool in_row = column < a.width;
+    float w[WIDE] = {}, dw[WIDE] = {};
+    if (in_row)
+        dt_load<WIDE>(a.weight + column, w);
+    for (int64_t i = from; i < end; i++) {
+        const float *residual = a.residual + i * a.width + column;
+        const T *dy = (const T *)a.dy + i * a.dy_stride + column;
+        float *dresidual = a.dresidual + i * a.width + column;
+        float d[WIDE] = {}, r[WIDE] = {}, dr[WIDE] = {}, rstd = a.rstd[i], sum = 0.0f;
+        if (in_row) {
+            dt_load<WIDE>(dy, d);
+            dt_load<WIDE>(residual, r);
+            if (!a.first)
+                dt_load<WIDE>(dresidual, dr);
+        }
+#pragma unroll
+        for (int k = 0; k < WIDE; k++) {
+            float dn = d[k] * (r[k] * rstd);
+            dw[k] += dn;
+            sum += dn * w[k];
+        }
+        float mean = dt_block_sum<N_THREADS>(sum) / (float)a.width;
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            dr[k] += rstd * (d[k] * w[k] - r[k] * rstd * mean);
+        if (in_row) {
+            dt_store<WIDE>(dresidual, dr);
+            if (a.dx)
+                dt_store<WIDE>((T *)a.dx + i * a.dx_stride + column, dr);
+        }
+    }
+    if (in_row)
+        dt_store<WIDE>((float *)a.workspace + blockIdx.x * a.width + column, dw);
+}
+
+// dweight (+)= Σ parts: 32 columns a block, 32 threads a column.
 __global__ static void __launch_bounds__(SUM_COLUMNS *SUM_ROWS)
     dweight_kernel(int64_t width, int64_t parts, const float *part, bool accumulate, float *dweight)
 {
@@ -231,6 +359,16 @@ static int64_t parts_of(int64_t rows)
     return dt_div_up(rows, rows_of_part(rows));
 }
 
+template <int N_THREADS, class T>
+static bool backward_kept(const struct dt_rmsnorm_residual_backward_args *a, dt_stream *stream)
+{
+    if (a->width > N_THREADS * WIDE)
+        return false;
+    DT_LAUNCH((backward_kept_kernel<N_THREADS, T>), (unsigned)parts_of(a->rows), N_THREADS, 0,
+              stream, *a, rows_of_part(a->rows));
+    return true;
+}
+
 template <class T>
 static void backward_typed(const struct dt_rmsnorm_residual_backward_args *a, dt_stream *stream)
 {
@@ -238,13 +376,14 @@ static void backward_typed(const struct dt_rmsnorm_residual_backward_args *a, dt
     unsigned parts = (unsigned)parts_of(a->rows);
     bool in_shared = a->width <= SHARED_WIDTH;
     int64_t shared = in_shared ? a->width * (int64_t)sizeof(float) : 0;
-    if (dt_aligned<WIDE>(a->residual, a->width) &&
-        dt_aligned<WIDE>((const T *)a->dy, a->dy_stride) && dt_aligned<WIDE>(a->dresidual) &&
-        dt_aligned<WIDE>((T *)a->dx, a->dx_stride) && dt_aligned<WIDE>(a->weight) &&
-        dt_aligned<WIDE>((float *)a->workspace) && a->width % WIDE == 0)
-        DT_LAUNCH((backward_kernel<WIDE, T>), parts, THREADS, shared, stream, *a, each, in_shared);
-    else
+    if (!dt_aligned<WIDE>(a->residual, a->width) ||
+        !dt_aligned<WIDE>((const T *)a->dy, a->dy_stride) || !dt_aligned<WIDE>(a->dresidual) ||
+        !dt_aligned<WIDE>((T *)a->dx, a->dx_stride) || !dt_aligned<WIDE>(a->weight) ||
+        !dt_aligned<WIDE>((float *)a->workspace) || a->width % WIDE != 0)
         DT_LAUNCH((backward_kernel<1, T>), parts, THREADS, shared, stream, *a, each, in_shared);
+    else if (!backward_kept<96, T>(a, stream) && !backward_kept<128, T>(a, stream) &&
+             !backward_kept<256, T>(a, stream) && !backward_kept<384, T>(a, stream))
+        DT_LAUNCH((backward_kernel<WIDE, T>), parts, THREADS, shared, stream, *a, each, in_shared);
 }
 
 dt_status rmsnorm_residual_backward_cuda(struct dt_device *device,

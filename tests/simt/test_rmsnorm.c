@@ -1,7 +1,7 @@
 // Residual addition and RMSNorm: CUDA's form on the host against the CPU's, forward and backward,
-// at widths on both sides of a lane's, a warp's and a block's share, aligned and not, wider than
-// shared memory, at row counts on both sides of a block's and with more rows than parts; the same
-// bits in every order of threads.
+// at widths on both sides of a lane's, a warp's and a block's share, of what registers and what
+// shared memory keep, aligned and not, at row counts on both sides of a block's and with more rows
+// than parts; the same bits in every order of threads.
 #include "simt_backend.h"
 
 struct problem {
@@ -197,6 +197,10 @@ int main(void)
         {4, 8, 8, DT_BF16, 0, 0, 1, 0, 0, 0},    {9, 255, 1, DT_F32, 1, 0, 0, 1, 1, 1},
         {3, 256, 0, DT_BF16, 1, 1, 1, 0, 0, 1},  {6, 264, 8, DT_F32, 0, 0, 0, 0, 1, 1},
         {2, 1032, 0, DT_BF16, 1, 0, 1, 1, 0, 1}, {3, 8200, 0, DT_F32, 1, 0, 1, 0, 0, 1},
+        {3, 768, 0, DT_BF16, 1, 0, 1, 0, 1, 1},  {3, 1024, 0, DT_F32, 0, 0, 1, 0, 0, 1},
+        {3, 2056, 8, DT_BF16, 1, 1, 1, 0, 1, 1}, {2, 2560, 0, DT_F32, 1, 0, 1, 1, 0, 0},
+        {2, 3072, 0, DT_BF16, 0, 0, 1, 0, 0, 1}, {3, 3080, 0, DT_BF16, 1, 0, 1, 0, 0, 1},
+        {5, 1536, 0, DT_BF16, 0, 0, 0, 0, 0, 1}, {5, 2048, 8, DT_BF16, 1, 0, 1, 0, 1, 1},
         {1025, 5, 0, DT_F32, 1, 0, 1, 0, 1, 1},  {2051, 8, 0, DT_BF16, 0, 1, 1, 0, 0, 1},
     };
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
