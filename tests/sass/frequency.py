@@ -129,21 +129,34 @@ class Counter:
         if compare is None or not re.match(r"U?ISETP\.\w+(\.U32)?\.AND$", self.code[compare].opcode):
             return None
         _, _, register, limit, _ = fields(self.code[compare])
+        seen, offset = compare, 0
+        made = writer(self.code, register, self.first, compare)
+        if made is not None and self.step(register) is None:  # of the counter and a constant
+            if not self.added(made):
+                return None
+            seen, (register, offset) = made, self.added(made)
         step, start = self.step(register), self.start(register)
         if step is None or start is None or number(limit) is None:
             return None
         relation = self.code[compare].opcode.split(".")[1]
-        return self.count(start, step[1], relation, number(limit), step[0] < compare,
+        return self.count(start, step[1], relation, number(limit) - offset, step[0] < seen,
                           branch.guard.startswith("!"))
+
+    def added(self, at):
+        """(register, constant) that an addition adds, or None."""
+        terms = fields(self.code[at])[1:]
+        amounts = [number(term) for term in terms if number(term)]
+        registers = [term for term in terms if re.fullmatch(r"U?R\d+", term)]
+        plain = re.match(r"U?IADD3|V?IADD", self.code[at].opcode)
+        return (registers[0], amounts[0]) if plain and len(amounts) == len(registers) == 1 else None
 
     def step(self, register):
         """(its place, how much is added)"""
         places = [i for i in self.inside if writes(self.code[i], register)]
-        if len(places) != 1 or not re.match(r"U?IADD3|V?IADD", self.code[places[0]].opcode):
+        if len(places) != 1 or not self.added(places[0]):
             return None
-        terms = fields(self.code[places[0]])[1:]
-        amounts = [number(term) for term in terms if number(term)]
-        return (places[0], amounts[0]) if register in terms and len(amounts) == 1 else None
+        source, amount = self.added(places[0])
+        return (places[0], amount) if source == register else None
 
     def start(self, register):
         at = writer(self.code, register, 0, self.head)

@@ -28,17 +28,18 @@ SOURCE = """static __global__ void sample_kernel(int n)
 """
 MAIN, INNER, STEP, SLOW, FAST, NARROW, FINISH = 3, 4, 5, 7, 9, 11, 12
 
-# Of a run of the main loop: 1 + 4 * 4 in the inner loop, 3 to the first branch, 2 of slow() half
+# Of a run of the main loop: 1 + 4 * 5 in the inner loop, 3 to the first branch, 2 of slow() half
 # the time, 2 to the second branch, 3 of fast(), 3 at the end, of which one is the division's slow
 # way round.
 LINES = [
-    (MAIN, "/*0000*/ HFMA2.MMA R2, -RZ, RZ, 0, 0 ;"),
+    (MAIN, "/*0000*/ MOV R2, RZ ;"),
     (None, ".L_x_1:"),
     (INNER, "/*0010*/ HFMA2.MMA R9, -RZ, RZ, 0, 4.76837158203125e-07 ;"),  # 8
     (None, ".L_x_2:"),
     (STEP, "/*0020*/ MUFU.EX2 R4, R4 ;"),
-    (INNER, "/*0030*/ IADD3 R9, R9.reuse, 0xfffffffe, RZ ;"),  # - 2
-    (INNER, "/*0040*/ ISETP.NE.AND P0, PT, R9, RZ, PT ;"),
+    (INNER, "/*0028*/ VIADD R12, R9.reuse, 0xfffffffe ;"),  # - 2
+    (INNER, "/*0030*/ IADD3 R9, R9.reuse, 0xfffffffe, RZ ;"),
+    (INNER, "/*0040*/ ISETP.NE.AND P0, PT, R12, RZ, PT ;"),
     (INNER, "/*0050*/ @P0 BRA `(.L_x_2) ;"),
     (MAIN, "/*0060*/ BSSY B0, `(.L_x_3) ;"),
     (MAIN, "/*0070*/ ISETP.NE.AND P1, PT, R5, RZ, PT ;"),
@@ -65,7 +66,7 @@ LINES = [
     (MAIN, "/*0180*/ EXIT ;"),
     (MAIN, "/*0190*/ NOP ;"),
 ]
-SLOTS = 1 + 4 * 4 + 3 + 2 * 0.5 + 2 + 3 + 1 + 2
+SLOTS = 1 + 4 * 5 + 3 + 2 * 0.5 + 2 + 3 + 1 + 2
 
 
 def counted(folder, decisions, absent):
