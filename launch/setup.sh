@@ -33,7 +33,7 @@ if ! command -v apt-get >/dev/null; then
     can_build && exit 0
     cat >&2 <<'EOF'
 launch/setup.sh installs with apt (Debian, Ubuntu), which is not here. Install by hand: a C17 compiler,
-CMake 3.25, Ninja, pkg-config, Open MPI, HDF5 1.10.5 or later (serial), oneDNN 2.x or 3.x, cJSON, xxHash, zlib;
+CMake 3.25, Ninja, pkg-config, Open MPI, HDF5 1.10.5 or later (serial), oneDNN 2.x or 3.x, cJSON, xxHash 0.8, zlib;
 for GPUs the CUDA toolkit 12.0 or newer with the headers of cuBLAS and NCCL.
 EOF
     exit 1

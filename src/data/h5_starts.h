@@ -1,5 +1,5 @@
-// /doc_starts: ascending offsets into /tokens at which documents start. Shards by dtrain pack state
-// their number and hash in two attributes of /tokens; shards without are read on their word.
+// /doc_starts: ascending offsets into /tokens at which documents start. dtrain pack writes their
+// number and hash as two attributes of /tokens; without these only order and range are checked.
 #pragma once
 
 #include "data/h5_file.h"

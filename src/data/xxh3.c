@@ -1,7 +1,7 @@
-// The library's own code, but for long inputs on CPUs with AVX-512: there a checked read of tokens
-// has to keep up with the system's cache. The library works off a stripe with one chain of seven
-// operations. Here the secret stays in registers, sums have chains of their own, and the swap of
-// neighbouring lanes, which is linear, is done once a block.
+// Calls the library, except for long inputs on CPUs with AVX-512: a checked read of tokens then has
+// to keep up with the system's cache. The library needs seven operations for each stripe, in one
+// chain. Here the secret stays in registers, there are several chains, and the swap of neighbouring
+// lanes is done once a block, which gives the same sums.
 #include "data/xxh3.h"
 
 #include <xxhash.h>
