@@ -1,5 +1,5 @@
-// XXH3 takes a fraction of the time of a read from the system's cache; xxh64, in older shards, takes
-// longer than the read.
+// XXH3 takes a fraction of the time of a read from the system's cache; xxh64, in older shards,
+// takes longer than the read.
 #include "data/h5_hashes.h"
 
 #include "data/h5_shard.h"
