@@ -97,8 +97,8 @@ value() { # key: in lines of JSON
 # The run times GEMM algorithms for itself, and those may add in another order: fp32, some ulp a step.
 # shellcheck disable=SC2317
 trains() { # cuda_graph: a run to the benchmark's last step, with its loss there
-    "$dtrain" bench --step --device cuda --cuda-graph "$1" --d-model 16 --n-layer 1 --seq-len 8 --vocab 16 --d-state 4 \
-        --batch 4 --micro-batch 2 --precision fp32 --seconds 0.001 --json >step.json || return 1
+    "$dtrain" bench --step --device cuda --cuda-graph "$1" --d-model 16 --n-layer 1 --seq-len 4 --vocab 16 --d-state 4 \
+        --batch 2 --micro-batch 1 --precision fp32 --seconds 0.001 --json >step.json || return 1
     train synthetic-"$1" run.cuda_graph="$1" run.steps="$(value last_step <step.json)" || return 1
     train_lines "$(curve synthetic-"$1")" | awk -v step="$(value last_step <step.json)" -v loss="$(value loss <step.json)" '
         $1 == step { d = $2 - loss; found = (d < 0 ? -d : d) <= 1e-5 * loss } END { exit !found }'
@@ -114,9 +114,9 @@ vocab_size = 16
 d_state = 4
 [data]
 train = synthetic:random
-seq_len = 8
-batch = 4
-micro_batch = 2
+seq_len = 4
+batch = 2
+micro_batch = 1
 [optim]
 lr = 1e-3
 schedule = constant

@@ -8,7 +8,7 @@
 // for no other (on a GPU it waits for streams that were not made non-blocking, so a program that
 // relies on that fails here), memory is NaN until written, and a copy must lie inside one
 // allocation and go the way it says. Environment: SIMT_DEVICES (1), SIMT_DRIVER (13000; 0: none),
-// SIMT_SM (90), SIMT_MEMORY (bytes a device, 1 GiB), SIMT_L2 (bytes of cache, 16 KiB),
+// SIMT_SM (90), SIMT_MEMORY (bytes a device, 1 GiB), SIMT_L2 (bytes of cache, 2 KiB),
 // SIMT_UUID=same (all devices have one), SIMT_NAME (Simulated GPU), SIMT_CODE=none (the kernels are
 // not for it), SIMT_ORDER (ascending, descending, random, warp) and SIMT_SEED.
 #pragma once

@@ -39,7 +39,7 @@ static settings read(void)
     return {(int)number_of("SIMT_DEVICES", 1),
             (int)number_of("SIMT_DRIVER", CUDART_VERSION),
             (int)number_of("SIMT_SM", 90),
-            (int)number_of("SIMT_L2", 1 << 14),
+            (int)number_of("SIMT_L2", 1 << 11),
             (size_t)number_of("SIMT_MEMORY", 1 << 30),
             uuid && strcmp(uuid, "same") == 0,
             name ? name : "Simulated GPU",
