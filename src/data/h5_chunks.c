@@ -3,6 +3,7 @@
 #include "data/h5_chunks.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
@@ -127,17 +128,17 @@ struct place {
     hsize_t offset[2];
 };
 
-static dt_status fail_chunk(const struct place *place, const char *what)
-{
-    return DT_FAIL(DT_USER, damaged, "%s: chunk %" PRId64 " of %s %s", place->array->file->path,
-                   place->number, place->array->name, what);
-}
-
-static dt_status fail_size(const struct place *place, const char *relation, size_t bytes)
+static dt_status fail_chunk(const struct place *place, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static dt_status fail_chunk(const struct place *place, const char *format, ...)
 {
     char what[96];
-    snprintf(what, sizeof what, "decodes to %s %zu bytes", relation, bytes);
-    return fail_chunk(place, what);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return DT_FAIL(DT_USER, damaged, "%s: chunk %" PRId64 " of %s %s", place->array->file->path,
+                   place->number, place->array->name, what);
 }
 
 // The bytes as stored, into `from`; *skipped: a bit for each filter that was not applied.
@@ -171,7 +172,7 @@ static dt_status undo_deflate(struct dt_h5_chunks *chunks, const struct place *p
     if (result == Z_MEM_ERROR)
         return DT_FAIL(DT_MACHINE, NULL, "no memory to inflate %s", place->array->file->path);
     if (result == Z_BUF_ERROR)
-        return fail_size(place, "more than", chunks->chunk_bytes);
+        return fail_chunk(place, "decodes to more than %zu bytes", chunks->chunk_bytes);
     if (result != Z_OK)
         return fail_chunk(place, "is no valid deflate stream");
     swap_buffers(chunks, bytes);
@@ -267,9 +268,7 @@ static dt_status decode(struct dt_h5_chunks *chunks, const struct place *place)
             DT_TRY(undo_filter(chunks, &chunks->filters[i], place));
     if (chunks->used == chunks->chunk_bytes)
         return DT_OK;
-    char expected[64];
-    snprintf(expected, sizeof expected, "not its %zu but", chunks->chunk_bytes);
-    return fail_size(place, expected, chunks->used);
+    return fail_chunk(place, "decodes to %zu bytes, not %zu", chunks->used, chunks->chunk_bytes);
 }
 
 static int64_t rows_of_band(const struct dt_h5_chunks *chunks)

@@ -178,10 +178,10 @@ static void test_bad_sizes(void)
     const struct {
         uLong bytes;
         const char *phrase;
-    } sizes[] = {{2 * CHUNK - 2, "not its 600 but 598 bytes"},
-                 {10, "not its 600 but 10 bytes"},
-                 {0, "not its 600 but 0 bytes"},
-                 {2 * CHUNK + 1, "not its 600 but 601 bytes"},
+    } sizes[] = {{2 * CHUNK - 2, "decodes to 598 bytes, not 600"},
+                 {10, "decodes to 10 bytes, not 600"},
+                 {0, "decodes to 0 bytes, not 600"},
+                 {2 * CHUNK + 1, "decodes to 601 bytes, not 600"},
                  {8 * N, "more than 600 bytes"}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         uLongf bytes = sizeof packed;
@@ -193,11 +193,11 @@ static void test_bad_sizes(void)
     expect_bad_chunk("z", packed, bytes - 5, 0, "deflate stream");
     expect_bad_chunk("z", plain, 100, 0, "no valid deflate stream");
     // Stored as it is, and too short; or longer than anything that could decode to a chunk.
-    expect_bad_chunk("z", plain, 100, 1, "not its 600 but 100 bytes");
+    expect_bad_chunk("z", plain, 100, 1, "decodes to 100 bytes, not 600");
     expect_bad_chunk("z", plain, 8 * N, 1, "in more bytes");
-    expect_bad_chunk("s", plain, 598, 0, "not its 600 but 598 bytes");
+    expect_bad_chunk("s", plain, 598, 0, "decodes to 598 bytes, not 600");
     expect_bad_chunk("f", plain, 3, 0, "shorter than its fletcher32");
-    expect_bad_chunk("f", plain, 100, 0, "not its 600 but 96 bytes");
+    expect_bad_chunk("f", plain, 100, 0, "decodes to 96 bytes, not 600");
     plain[0] = 1;
     expect_bad_chunk("f", plain, 604, 0, "does not match its fletcher32");
 }
