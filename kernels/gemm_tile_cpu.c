@@ -1,7 +1,7 @@
-// The fp32 product: k is cut into blocks; of each, B and then a few hundred rows of A are copied to
-// panels as wide as the inner product (gemm_micro_cpu.h) wants them, widened if bf16. A panel of B
-// stays in the innermost cache while all panels of A go by, which stay in the next. Panels also
-// undo what strides of 4 KB do to the caches: in weight gradients the operands' rows lie so.
+// The fp32 product. For each block of k, B and then a few hundred rows of A are copied into panels
+// as wide as the inner product (gemm_micro_cpu.h) reads them; bf16 is widened on the way. A panel
+// of B stays in L1 while it meets all panels of A, which stay in L2. Panels also avoid the cache
+// conflicts of rows 4 KB apart, which the operands of weight gradients have.
 #include "kernels/gemm_tile_cpu.h"
 
 #include "kernels/math_cpu.h"
@@ -11,11 +11,11 @@
 
 enum {
     BLOCK_K = 256,
-    BLOCK_M = 252, // a multiple of every kernel's rows; times BLOCK_K: half of a cache of 512 KB
+    BLOCK_M = 256,     // up to whole panels; with BLOCK_K half of an L2 cache of 512 KB
     MOST_COLUMNS = 32, // of a panel of B
     MOST_ROWS = 12,    // of a panel of A
     LINE = 16,         // floats of a cache line
-    AHEAD = 32,        // elements of a row that are asked for ahead at a time
+    AHEAD = 32,        // elements of a row that are prefetched at a time
     STRIP = 8,         // rows along k read at a time
     PAD = 16,          // floats between panels: no power of two, for the caches' sake
 };
@@ -127,7 +127,7 @@ static inline float element(const struct rows *x, int64_t row, int64_t column)
                              : dt_bf16_to_f32(((const dt_bf16 *)x->data)[i]);
 }
 
-// What whole panels left over; beyond the operand there are zeros.
+// The last panel where it is not whole: zeros after the operand.
 static void fill_edge(float *to, int64_t pitch, const struct rows *from, int64_t k, int64_t size,
                       int64_t panel)
 {
@@ -140,7 +140,7 @@ static void fill_edge(float *to, int64_t pitch, const struct rows *from, int64_t
     }
 }
 
-// Asks for the row below meanwhile: in caches and pages the next row is far away.
+// Prefetches the next row: the hardware does not, where it lies in another page.
 DT_CLONES static void copy_row(float *restrict to, const struct rows *from, int64_t n)
 {
     const float *wide = from->data;
@@ -265,7 +265,7 @@ static void fill_b(const struct dt_gemm_kernel *kernel, const struct dt_gemm_arg
     }
 }
 
-// Where the panels reach past the tile the product is made aside.
+// Panels that reach past the tile: the product goes to a local array first.
 static void multiply_edge(const struct dt_gemm_kernel *kernel, const struct panels *x, bool trans_a,
                           int64_t m, int64_t n)
 {
