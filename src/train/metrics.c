@@ -41,9 +41,14 @@ static dt_status measure_lines(const char *path, int64_t last, int64_t *end, int
     char *line = NULL;
     size_t room = 0;
     ssize_t n;
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return DT_FAIL_ERRNO("open", path);
+    int fd;
+    int64_t size;
+    DT_TRY(dt_open_read(path, &fd, &size));
+    FILE *file = fdopen(fd, "r");
+    if (!file) {
+        close(fd);
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", path);
+    }
     while ((n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n') {
         int64_t step = step_of(line, n - 1);
         if (step < 0 || step > last)

@@ -24,6 +24,11 @@ sed -i '/"step":\([78]\|9\|1[0-2]\),/d' runs/gap/metrics.jsonl
 check "a run whose curve has a gap goes on" "$dtrain" small.ini run.name=gap >gap.log 2>&1
 check "… and says so: $(grep warning gap.log)" grep -q \
     'runs/gap/metrics.jsonl ends with step 6, the checkpoint is of step 8' gap.log
+rm runs/gap/metrics.jsonl runs/gap/$last -r
+mkfifo runs/gap/metrics.jsonl
+timeout 20 "$dtrain" small.ini run.name=gap >fifo.log 2>&1
+check "a FIFO in its place: exit code" test $? -eq 2
+check "… is named" grep -q 'runs/gap/metrics.jsonl is not a regular file' fifo.log
 check "a run without a gap says nothing" eval '! grep -q "has a gap" synced.log'
 
 # The folder is removed, or moved and made again by another, in mid-run.
