@@ -182,7 +182,7 @@ DT_DEVICE void scan_fetch(const T *p, int64_t count, bool wide, scan_raw<T, V> *
         }
     }
     T *to = reinterpret_cast<T *>(raw);
-#pragma unroll
+#pragma unroll 1 // for odd shapes: the registers of so many addresses would be missing elsewhere
     for (int v = 0; v < V; v++)
         to[v] = v < count ? p[v] : T(0);
 }
@@ -190,6 +190,13 @@ DT_DEVICE void scan_fetch(const T *p, int64_t count, bool wide, scan_raw<T, V> *
 template <class T, int V> DT_DEVICE void scan_unpack(const scan_raw<T, V> &raw, float (&out)[V])
 {
     dt_load(reinterpret_cast<const T *>(&raw), out);
+}
+
+// p, of a sequence's token 0, at token t: one multiplication, for 32 bits each are enough.
+template <class T> DT_DEVICE const T *scan_token(const T *p, int t, int64_t stride)
+{
+    const uint64_t bytes = (uint64_t)((unsigned)t * (unsigned)sizeof(T)) * (unsigned)stride;
+    return reinterpret_cast<const T *>(reinterpret_cast<const char *>(p) + bytes);
 }
 
 // What a lane carries of a [B, L, D] argument in the tile from token `first` on.
@@ -262,18 +269,6 @@ DT_DEVICE void scan_blank_beyond(const scan_place &place, int64_t first, float (
         values[v] = here ? values[v] : 0.0f;
 }
 
-// The Δ of a lane's tokens; 0 after the segment's end.
-template <class F, class T>
-DT_DEVICE void scan_make_delta(const scan_raw<T, F::V> &raw, const float (&bias)[F::V],
-                               const scan_place &place, int64_t first, float (&delta)[F::V])
-{
-    scan_unpack(raw, delta);
-#pragma unroll
-    for (int v = 0; v < F::V; v++)
-        delta[v] = scan_softplus(delta[v] + bias[v]);
-    scan_blank_beyond<F>(place, first, delta);
-}
-
 template <class F>
 DT_DEVICE void scan_read_steps(const scan_steps<F> &steps, int i, const scan_place &place,
                                float (&out)[2 * F::CC])
@@ -316,13 +311,14 @@ DT_DEVICE int64_t scan_state_at(int64_t row, int64_t n, int64_t state, const sca
     return (row * state + n) * cut.channels + d;
 }
 
-// The lane's states to and from row `row` of [rows, N, D]. wide: see scan_states_wide.
+// The lane's states to where its first one lies in a row of [rows, N, D]. wide: see
+// scan_states_wide.
 template <class F>
-DT_DEVICE void scan_write_states(float *to, int64_t row, int64_t state, const scan_cut &cut,
-                                 const scan_place &place, bool wide, const float (&h)[F::CC][F::S])
+DT_DEVICE void scan_write_states_at(float *to, int64_t state, const scan_cut &cut,
+                                    const scan_place &place, bool wide,
+                                    const float (&h)[F::CC][F::S])
 {
-    if (wide) {
-        to += scan_state_at(row, place.n, state, cut, place.d);
+    if (F::CC > 1 && wide) {
         if (place.d < cut.channels)
 #pragma unroll
             for (int n = 0; n < F::S; n++, to += cut.channels) {
@@ -339,7 +335,16 @@ DT_DEVICE void scan_write_states(float *to, int64_t row, int64_t state, const sc
 #pragma unroll
         for (int c = 0; c < F::CC; c++)
             if (place.n + n < state && place.d + c < cut.channels)
-                to[scan_state_at(row, place.n + n, state, cut, place.d + c)] = h[c][n];
+                to[n * cut.channels + c] = h[c][n];
+}
+
+// To and from row `row`.
+template <class F>
+DT_DEVICE void scan_write_states(float *to, int64_t row, int64_t state, const scan_cut &cut,
+                                 const scan_place &place, bool wide, const float (&h)[F::CC][F::S])
+{
+    scan_write_states_at<F>(to + scan_state_at(row, place.n, state, cut, place.d), state, cut,
+                            place, wide, h);
 }
 
 template <class F>
@@ -397,6 +402,31 @@ DT_DEVICE void scan_put_sums(float (&v)[SCAN_PARTS], int i, const scan_place &pl
     sums[i + place.part / F::CC][place.group * F::CC + place.part % F::CC] = v[0];
 }
 
+// The other way to sum over n: each lane leaves its part, and the carriers add them.
+template <class F> struct scan_parts {
+    float of[F::TILE][SCAN_PARTS * F::WIDTH + 4]; // 4 more: rows meet different banks
+};
+
+template <class F>
+DT_DEVICE void scan_put_parts(const float (&v)[F::CC], int i, const scan_place &place,
+                              scan_parts<F> *parts)
+{
+    dt_store(&parts->of[i][place.part * F::WIDTH + place.group * F::CC], v);
+}
+
+template <class F>
+DT_DEVICE void scan_add_parts(const scan_parts<F> &parts, const scan_place &place,
+                              float (&sums)[F::V])
+{
+    float of[SCAN_PARTS][F::V];
+#pragma unroll
+    for (int part = 0; part < SCAN_PARTS; part++)
+        dt_load(&parts.of[place.row][part * F::WIDTH + place.column], of[part]);
+#pragma unroll
+    for (int v = 0; v < F::V; v++)
+        sums[v] = (of[0][v] + of[1][v]) + (of[2][v] + of[3][v]);
+}
+
 // Σ over the carriers of one column, in each of them.
 template <class F> DT_DEVICE void scan_sum_rows(float (&v)[F::V])
 {
@@ -407,7 +437,20 @@ template <class F> DT_DEVICE void scan_sum_rows(float (&v)[F::V])
             v[i] += __shfl_xor_sync(DT_WHOLE_WARP, v[i], bit);
 }
 
-// The carried values of a token, as storage.
+// The carried values of a token, `left` of them in the array, as storage.
+template <class F, class T>
+DT_DEVICE void scan_store_token(T *to, bool wide, int left, const float (&values)[F::V])
+{
+    if (wide && left > 0) {
+        dt_store(to, values);
+        return;
+    }
+#pragma unroll
+    for (int v = 0; v < F::V; v++)
+        if (v < left)
+            to[v] = dt_from_f32<T>(values[v]);
+}
+
 template <class F, class T>
 DT_DEVICE void scan_store_channels(void *x, int64_t stride, const scan_cut &cut,
                                    const scan_place &place, int64_t first, bool wide,
@@ -415,16 +458,8 @@ DT_DEVICE void scan_store_channels(void *x, int64_t stride, const scan_cut &cut,
 {
     const int64_t t = first + place.row;
     T *to = static_cast<T *>(x) + (place.b * cut.length + t) * stride + place.carry;
-    if (t >= place.end || place.carry >= cut.channels)
-        return;
-    if (wide) {
-        dt_store(to, values);
-        return;
-    }
-#pragma unroll
-    for (int v = 0; v < F::V; v++)
-        if (place.carry + v < cut.channels)
-            to[v] = dt_from_f32<T>(values[v]);
+    if (t < place.end)
+        scan_store_token<F>(to, wide, (int)cut.channels - place.carry, values);
 }
 
 // What the segments of the sequences that are cut pass on, a row a segment. In time: row k + 1 of a

@@ -10,7 +10,7 @@
 // `segments` runs each. Of all such cuts the one of the least modelled time is taken.
 //
 // The model: `resident` blocks share an SM, each with a warp on every scheduler. A token costs a
-// block `token` issue slots of each scheduler. One warp alone issues at most in every other cycle
+// block `token` cycles of each scheduler. One warp alone issues at most in every other cycle
 // (its instructions wait for each other), two or more share all cycles.
 #pragma once
 
@@ -35,14 +35,15 @@ static const scan_device SCAN_SMALL_DEVICE = {3, 0, 0, 16};
 // Of a kernel and its first run over segments; [0]: one channel a lane, [1]: two.
 typedef struct scan_costs {
     int64_t resident;                 // blocks that fit on an SM by their registers
-    int64_t token[2], first_token[2]; // issue slots of a warp
+    int64_t token[2], first_token[2]; // cycles of a scheduler
 } scan_costs;
 
-// N = 16 in bf16, counted from the machine code for sm_90; others are near in proportion. The
-// blocks are what the kernels' launch bounds ask for there, and so what the compiler gives
+// N = 16 in bf16, counted from the machine code for sm_90: issue slots of a warp, or eight for each
+// special function where that is more (two channels a lane forward). Others are near in proportion.
+// The blocks are what the kernels' launch bounds ask for there, and so what the compiler gives
 // registers for.
 enum { SCAN_FORWARD_RESIDENT = 4, SCAN_BACKWARD_RESIDENT = 3 };
-static const scan_costs SCAN_FORWARD_COSTS = {SCAN_FORWARD_RESIDENT, {47, 76}, {36, 57}};
+static const scan_costs SCAN_FORWARD_COSTS = {SCAN_FORWARD_RESIDENT, {43, 76}, {34, 68}};
 static const scan_costs SCAN_BACKWARD_COSTS = {SCAN_BACKWARD_RESIDENT, {150, 245}, {46, 76}};
 
 typedef struct scan_cut {

@@ -1,16 +1,17 @@
 // The selective scan forward on CUDA. The plain kernel is the recurrence as scan.h has it, one
-// thread a channel, any N. The fast one (N up to 64) is told of in scan.cuh: eight or sixteen
+// thread a channel, any N. The fast one (N up to 64) is described in scan.cuh: eight or sixteen
 // channels a warp, states in registers, tiles of up to 16 tokens that are fetched one tile ahead;
 // warps are independent.
 //
 // Per channel and token, with S bytes of storage: reads u, delta, z, writes y: 4 S, and 4 N / chunk
 // of states; B and C come from the caches. N exponentials of states, three more special functions
 // for softplus and gate. With segments the first launch adds N + 1 of them and 2 S bytes to all but
-// the last segment. Floor of a token in a layer of the 130M model (D = 1536, N = 16, bf16, chunk
-// 16) on an H200: 24,576 exponentials at 16 a clock and SM, 132 SMs, 1.755 GHz: 6.6 ns, 7.9 with
-// the three others; 18.4 KB at 4.3 TB/s: 4.3 ns. Instructions, 4 a clock and SM, for a token and 16
-// channels (tests/sass): scan_forward_registers<16,2,16,bf16>: 84 slots, 8.7 ns, 128 registers and
-// 4 blocks. At B = 16 there are 384 blocks, at 8 and 4, one channel a lane, 384 and 192.
+// the last segment of the sequences that are cut. Floor of a token in a layer of the 130M model (D
+// = 1536, N = 16, bf16, chunk 16) on an H200: 24,576 exponentials at 16 a clock and SM, 132 SMs,
+// 1.755 GHz: 6.6 ns, 7.9 with the three others, and that is the bound; 18.4 KB at 4.3 TB/s: 4.3 ns.
+// Instructions, 4 a clock and SM, for a token and 16 channels (tests/sass):
+// scan_forward_registers<16,2,16,bf16>: 71 slots, 9.5 special, 126 registers and 4 blocks;
+// scan_forward_registers<16,1,16,bf16>: 87 slots. Two thirds of them are the recurrence itself.
 #include "kernels/scan.cuh"
 
 enum {
@@ -62,8 +63,8 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 template <class F> struct forward_tile { // of a warp
     float b[F::TILE][F::NP], c[F::TILE][F::NP];
     scan_steps<F> steps;
-    float s[F::TILE][F::WIDTH]; // C · h
-    int reset[F::TILE];
+    scan_parts<F> s; // C · h
+    float bias[F::WIDTH], skip[F::WIDTH];
 };
 
 template <class F, class T> struct alignas(16) forward_fetched { // of a warp, a place a lane
@@ -76,29 +77,104 @@ struct forward_wide {
     bool channels, columns, states;
 };
 
+// What a lane carries of token 0's tile.
+template <class T> struct forward_source {
+    const T *u, *delta, *z, *b, *c;
+};
+
+template <class F, class T>
+DT_DEVICE forward_source<T> find_source(const dt_scan_forward_args &args, const scan_cut &cut,
+                                        const scan_place &place)
+{
+    const int at = place.lane * F::COLUMNS;
+    const int64_t row = place.b * cut.length, t = row + place.row, column = row + at / F::NP;
+    forward_source<T> from;
+    from.u = static_cast<const T *>(args.u) + t * args.u_stride + place.carry;
+    from.delta = static_cast<const T *>(args.delta) + t * args.delta_stride + place.carry;
+    from.z = static_cast<const T *>(args.z) + t * args.z_stride + place.carry;
+    from.b = static_cast<const T *>(args.b) + column * args.b_stride + at % F::NP;
+    from.c = static_cast<const T *>(args.c) + column * args.c_stride + at % F::NP;
+    return from;
+}
+
+// The parameters of a warp's channels: a lane's registers have no room for those that it carries.
+template <class F>
+DT_DEVICE void open_tile(const dt_scan_forward_args &args, const scan_cut &cut,
+                         const scan_place &place, forward_tile<F> *tile)
+{
+    float bias[F::V], skip[F::V];
+    scan_load_channels<F>(args.dt_bias, cut, place, bias);
+    scan_load_channels<F>(args.d_skip, cut, place, skip);
+    if (place.row == 0) {
+        dt_store(&tile->bias[place.column], bias);
+        dt_store(&tile->skip[place.column], skip);
+    }
+    __syncwarp();
+}
+
+// Do all lanes carry tokens of the run and channels that there are in the tile from `first` on?
+template <class F> DT_DEVICE bool is_full(const scan_cut &cut, const scan_place &place, int first)
+{
+    return first + F::TILE <= place.end && place.carry - place.column + F::WIDTH <= cut.channels;
+}
+
+// FULL: so is the tile, and all accesses may be wide: nothing is asked of single ones.
+template <class F, class T, bool FULL>
+DT_DEVICE void fetch_tile(const dt_scan_forward_args &args, const scan_cut &cut,
+                          const scan_place &place, const forward_source<T> &from, int first,
+                          forward_wide wide, bool ends, forward_fetched<F, T> *to)
+{
+    const int at = place.lane * F::COLUMNS, lane = place.lane;
+    const int64_t most = INT32_MAX;
+    const int64_t channels = FULL                            ? most
+                             : first + place.row < place.end ? cut.channels - place.carry
+                                                             : 0;
+    const int64_t columns = FULL                             ? most
+                            : first + at / F::NP < place.end ? args.state - at % F::NP
+                                                             : 0;
+    const bool of_d = FULL || wide.channels, of_n = FULL || wide.columns;
+    scan_fetch(scan_token(from.u, first, args.u_stride), channels, of_d, &to->u[lane]);
+    scan_fetch(scan_token(from.delta, first, args.delta_stride), channels, of_d, &to->delta[lane]);
+    scan_fetch(scan_token(from.b, first, args.b_stride), columns, of_n, &to->b[lane]);
+    if (ends)
+        return;
+    scan_fetch(scan_token(from.z, first, args.z_stride), channels, of_d, &to->z[lane]);
+    scan_fetch(scan_token(from.c, first, args.c_stride), columns, of_n, &to->c[lane]);
+}
+
 // ends: what makes y is not needed. Returns whether a document starts at the lane's token.
 template <class F, class T>
 DT_DEVICE int fetch(const dt_scan_forward_args &args, const scan_cut &cut, const scan_place &place,
-                    int64_t first, forward_wide wide, bool ends, forward_fetched<F, T> *to)
+                    const forward_source<T> &from, int first, forward_wide wide, bool ends,
+                    forward_fetched<F, T> *to)
 {
-    scan_fetch_channels<F>(args.u, args.u_stride, cut, place, first, wide.channels, to->u);
-    scan_fetch_channels<F>(args.delta, args.delta_stride, cut, place, first, wide.channels,
-                           to->delta);
-    scan_fetch_columns<F>(args.b, args.b_stride, args.state, cut, place, first, wide.columns,
-                          to->b);
-    if (!ends) {
-        scan_fetch_channels<F>(args.z, args.z_stride, cut, place, first, wide.channels, to->z);
-        scan_fetch_columns<F>(args.c, args.c_stride, args.state, cut, place, first, wide.columns,
-                              to->c);
-    }
+    if (wide.channels && wide.columns && is_full<F>(cut, place, first))
+        fetch_tile<F, T, true>(args, cut, place, from, first, wide, ends, to);
+    else
+        fetch_tile<F, T, false>(args, cut, place, from, first, wide, ends, to);
     dt_copy_commit();
     return scan_fetch_reset(args, place, first);
 }
 
-// Puts the fetched tile into shared memory. Returns whether a reset lies in it.
+// The Δ of a lane's tokens; 0 after the run's end.
 template <class F, class T>
-DT_DEVICE bool put(const forward_fetched<F, T> &fetched, int reset, const scan_place &place,
-                   const float (&delta)[F::V], bool ends, forward_tile<F> *tile)
+DT_DEVICE void make_delta(const scan_raw<T, F::V> &raw, const forward_tile<F> &tile,
+                          const scan_place &place, int first, float (&delta)[F::V])
+{
+    float bias[F::V];
+    scan_unpack(raw, delta);
+    dt_load(&tile.bias[place.column], bias);
+#pragma unroll
+    for (int v = 0; v < F::V; v++)
+        delta[v] = scan_softplus(delta[v] + bias[v]);
+    if (first + F::TILE > place.end)
+        scan_blank_beyond<F>(place, first, delta);
+}
+
+// Puts the fetched tile into shared memory. Returns where documents start: bit i for token i.
+template <class F, class T>
+DT_DEVICE unsigned put(const forward_fetched<F, T> &fetched, int reset, const scan_place &place,
+                       const float (&delta)[F::V], bool ends, forward_tile<F> *tile)
 {
     float u[F::V];
     scan_unpack(fetched.u[place.lane], u);
@@ -106,9 +182,7 @@ DT_DEVICE bool put(const forward_fetched<F, T> &fetched, int reset, const scan_p
     scan_put_columns<F>(fetched.b, place, tile->b);
     if (!ends)
         scan_put_columns<F>(fetched.c, place, tile->c);
-    if (place.lane < F::TILE)
-        tile->reset[place.lane] = reset;
-    return __ballot_sync(DT_WHOLE_WARP, place.lane < F::TILE && reset) != 0;
+    return __ballot_sync(DT_WHOLE_WARP, place.lane < F::TILE && reset);
 }
 
 // Blocks a multiprocessor holds at least, and so registers; with 4 others than an H200's compiler
@@ -136,6 +210,41 @@ DT_DEVICE void read_first(const dt_scan_forward_args &args, const scan_cut &cut,
                     args.h0[(place.b * cut.channels + place.d + c) * args.state + place.n + n];
 }
 
+// A token; y: with its sums over n.
+template <class F>
+DT_DEVICE void run_token(const scan_place &place, int i, bool y, const float (&a)[F::CC][F::S],
+                         forward_tile<F> *tile, float (&h)[F::CC][F::S])
+{
+    float b[F::S], c[F::S], step[2 * F::CC], s[F::CC];
+    dt_load(&tile->b[i][place.n], b);
+    scan_read_steps<F>(tile->steps, i, place, step);
+    scan_advance<F>(step, b, a, h);
+    if (!y)
+        return;
+    dt_load(&tile->c[i][place.n], c);
+#pragma unroll
+    for (int m = 0; m < F::CC; m++) {
+        s[m] = c[0] * h[m][0];
+#pragma unroll
+        for (int n = 1; n < F::S; n++)
+            s[m] += c[n] * h[m][n];
+    }
+    scan_put_parts<F>(s, i, place, &tile->s);
+}
+
+template <class F>
+DT_DEVICE void end_with_resets(const scan_place &place, unsigned resets,
+                               const float (&a)[F::CC][F::S], forward_tile<F> *tile,
+                               float (&h)[F::CC][F::S])
+{
+#pragma unroll 1
+    for (int i = 0; i < F::TILE; i++) {
+        if (resets >> i & 1)
+            scan_clear(h);
+        run_token<F>(place, i, false, a, tile, h);
+    }
+}
+
 // First launch: what segment k makes of a zero state.
 template <class F, class T>
 static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
@@ -146,33 +255,32 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     using fetched = forward_fetched<F, T>;
     DT_SHARED(fetched, nexts, [SCAN_WARPS]);
     const scan_place place = scan_find_place<F>(cut, (int)cut.segments - 1);
+    const forward_source<T> from = find_source<F, T>(args, cut, place);
     forward_tile<F> &tile = tiles[place.warp];
     fetched &next = nexts[place.warp];
-    float a[F::CC][F::S], h[F::CC][F::S], bias[F::V], sum[F::V] = {0.0f};
+    float a[F::CC][F::S], h[F::CC][F::S], sum[F::V] = {0.0f};
     bool passes = true;
-    int reset = fetch(args, cut, place, place.begin, wide, true, &next);
-    scan_load_channels<F>(args.dt_bias, cut, place, bias);
+    int reset = fetch(args, cut, place, from, place.begin, wide, true, &next);
+    open_tile<F>(args, cut, place, &tile);
     scan_load_a<F>(args.a_log, args.state, cut, place, a);
     scan_clear(h);
-    for (int64_t t = place.begin; t < place.end; t += F::TILE) {
+    for (int t = place.begin; t < place.end; t += F::TILE) {
         float delta[F::V];
         dt_copy_wait<0>();
-        scan_make_delta<F>(next.delta[place.lane], bias, place, t, delta);
-        if (put(next, reset, place, delta, true, &tile))
-            passes = false;
-        reset = fetch(args, cut, place, t + F::TILE, wide, true, &next);
+        make_delta<F>(next.delta[place.lane], tile, place, t, delta);
+        const unsigned resets = put(next, reset, place, delta, true, &tile);
+        reset = fetch(args, cut, place, from, t + F::TILE, wide, true, &next);
 #pragma unroll
         for (int v = 0; v < F::V; v++)
             sum[v] += delta[v];
         __syncwarp();
-#pragma unroll 4
-        for (int i = 0; i < F::TILE; i++) {
-            float b[F::S], step[2 * F::CC];
-            dt_load(&tile.b[i][place.n], b);
-            scan_read_steps<F>(tile.steps, i, place, step);
-            if (tile.reset[i])
-                scan_clear(h);
-            scan_advance<F>(step, b, a, h);
+        if (resets == 0) {
+#pragma unroll
+            for (int i = 0; i < F::TILE; i++)
+                run_token<F>(place, i, false, a, &tile, h);
+        } else {
+            passes = false;
+            end_with_resets<F>(place, resets, a, &tile, h);
         }
         __syncwarp(); // the tile was read
     }
@@ -199,55 +307,101 @@ DT_DEVICE void store_last(const dt_scan_forward_args &args, const scan_cut &cut,
                     h[c][n];
 }
 
-// The tile's tokens from `first` on. CAREFUL: resets, or chunks that start within the tile.
-template <class F, bool CAREFUL>
-DT_DEVICE void run_tile(const dt_scan_forward_args &args, const scan_cut &cut,
-                        const scan_place &place, int64_t first, const float (&a)[F::CC][F::S],
-                        forward_tile<F> *tile, float (&h)[F::CC][F::S])
+// Chunks of the run whose states are kept for backward.
+template <class F> struct forward_keeping {
+    // tokens of a tile between branches: chunks that start elsewhere take the slower way
+    static const int PIECE = F::TILE < 8 ? F::TILE : 8;
+    int64_t at;           // the lane's place in the next one's row
+    int64_t row;          // floats from row to row
+    int next, chunk, end; // next: where it starts; past the end: none does
+    bool pieces;          // chunks start where pieces of a tile do
+};
+
+template <class F>
+DT_DEVICE forward_keeping<F> find_keeping(const dt_scan_forward_args &args, const scan_cut &cut,
+                                          const scan_place &place)
 {
-#pragma unroll 2
-    for (int i = 0; i < F::TILE; i += F::TOGETHER) {
-        float v[SCAN_PARTS] = {0.0f};
-#pragma unroll
-        for (int k = 0; k < F::TOGETHER; k++) {
-            float b[F::S], c[F::S], step[2 * F::CC];
-            dt_load(&tile->b[i + k][place.n], b);
-            dt_load(&tile->c[i + k][place.n], c);
-            scan_read_steps<F>(tile->steps, i + k, place, step);
-            if (CAREFUL) {
-                const int64_t t = first + i + k;
-                if (args.states && i + k > 0 && t % args.chunk == 0 && t < place.end)
-                    scan_write_states<F>(args.states, place.b * cut.chunks + t / args.chunk,
-                                         args.state, cut, place, false, h);
-                if (tile->reset[i + k])
-                    scan_clear(h);
-            }
-            scan_advance<F>(step, b, a, h);
-#pragma unroll
-            for (int m = 0; m < F::CC; m++)
-#pragma unroll
-                for (int n = 0; n < F::S; n++)
-                    v[k * F::CC + m] += c[n] * h[m][n];
-        }
-        scan_put_sums<F>(v, i, place, tile->s);
+    forward_keeping<F> keeping = {0, 0, place.end, 0, place.end, true};
+    if (!args.states)
+        return keeping;
+    keeping.chunk = (int)dt_least(args.chunk, cut.length);
+    const int index = (place.begin + keeping.chunk - 1) / keeping.chunk;
+    keeping.at = scan_state_at(place.b * cut.chunks + index, place.n, args.state, cut, place.d);
+    keeping.row = args.state * cut.channels;
+    keeping.next = index * keeping.chunk;
+    keeping.pieces = keeping.chunk % forward_keeping<F>::PIECE == 0;
+    return keeping;
+}
+
+template <class F>
+DT_DEVICE void keep_state(const dt_scan_forward_args &args, int t, const scan_cut &cut,
+                          const scan_place &place, bool wide, const float (&h)[F::CC][F::S],
+                          forward_keeping<F> *keeping)
+{
+    if (t != keeping->next || t >= keeping->end)
+        return;
+    scan_write_states_at<F>(args.states + keeping->at, args.state, cut, place, wide, h);
+    keeping->at += keeping->row;
+    keeping->next += keeping->chunk;
+}
+
+// Tokens one after another: documents start here, or chunks elsewhere than pieces.
+template <class F>
+DT_DEVICE void run_singly(const dt_scan_forward_args &args, const scan_cut &cut,
+                          const scan_place &place, int first, bool wide, unsigned resets,
+                          const float (&a)[F::CC][F::S], forward_keeping<F> *keeping,
+                          forward_tile<F> *tile, float (&h)[F::CC][F::S])
+{
+#pragma unroll 1
+    for (int i = 0; i < F::TILE; i++) {
+        keep_state<F>(args, first + i, cut, place, wide, h, keeping);
+        if (resets >> i & 1)
+            scan_clear(h);
+        run_token<F>(place, i, true, a, tile, h);
     }
 }
 
-// y of the token that the lane carries.
+// The tile's tokens from `first` on.
+template <class F>
+DT_DEVICE void run_tile(const dt_scan_forward_args &args, const scan_cut &cut,
+                        const scan_place &place, int first, bool wide, unsigned resets,
+                        const float (&a)[F::CC][F::S], forward_keeping<F> *keeping,
+                        forward_tile<F> *tile, float (&h)[F::CC][F::S])
+{
+    constexpr int PIECE = forward_keeping<F>::PIECE;
+    if (resets != 0 || !keeping->pieces) {
+        run_singly<F>(args, cut, place, first, wide, resets, a, keeping, tile, h);
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < F::TILE; i += PIECE) {
+        keep_state<F>(args, first + i, cut, place, wide, h, keeping);
+#pragma unroll
+        for (int k = 0; k < PIECE; k++)
+            run_token<F>(place, i + k, true, a, tile, h);
+    }
+}
+
+// y of the token that the lane carries, which lies at `y` from token 0 on.
 template <class F, class T>
 DT_DEVICE void store_y(const dt_scan_forward_args &args, const scan_cut &cut,
-                       const scan_place &place, int64_t first, bool wide,
+                       const scan_place &place, int first, bool wide, T *y,
                        const forward_tile<F> &tile, const scan_raw<T, F::V> &raw_u,
-                       const scan_raw<T, F::V> &raw_z, const float (&skip)[F::V])
+                       const scan_raw<T, F::V> &raw_z)
 {
-    float s[F::V], u[F::V], z[F::V];
-    dt_load(&tile.s[place.row][place.column], s);
+    float s[F::V], u[F::V], z[F::V], skip[F::V];
+    scan_add_parts<F>(tile.s, place, s);
     scan_unpack(raw_u, u);
     scan_unpack(raw_z, z);
+    dt_load(&tile.skip[place.column], skip);
 #pragma unroll
     for (int v = 0; v < F::V; v++)
         s[v] = (s[v] + skip[v] * u[v]) * z[v] * dt_sigmoid(z[v]);
-    scan_store_channels<F, T>(args.y, args.y_stride, cut, place, first, wide, s);
+    y = const_cast<T *>(scan_token<T>(y, first, args.y_stride));
+    if (wide && is_full<F>(cut, place, first))
+        dt_store(y, s);
+    else if (first + place.row < place.end)
+        scan_store_token<F>(y, wide, (int)cut.channels - place.carry, s);
 }
 
 // The state before the lane's run.
@@ -280,36 +434,26 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     const scan_place place = scan_find_place<F>(cut);
     forward_tile<F> &tile = tiles[place.warp];
     fetched &next = nexts[place.warp];
-    float a[F::CC][F::S], h[F::CC][F::S], bias[F::V], skip[F::V];
-    int reset = fetch(args, cut, place, place.begin, wide, false, &next);
-    scan_load_channels<F>(args.dt_bias, cut, place, bias);
-    scan_load_channels<F>(args.d_skip, cut, place, skip);
+    float a[F::CC][F::S], h[F::CC][F::S];
+    const forward_source<T> from = find_source<F, T>(args, cut, place);
+    T *const y =
+        static_cast<T *>(args.y) + (place.b * cut.length + place.row) * args.y_stride + place.carry;
+    forward_keeping<F> keeping = find_keeping<F>(args, cut, place);
+    int reset = fetch(args, cut, place, from, place.begin, wide, false, &next);
+    open_tile<F>(args, cut, place, &tile);
     scan_load_a<F>(args.a_log, args.state, cut, place, a);
     start<F>(args, cut, place, wide.states, passing, a, h);
-    int64_t keep_at = dt_div_up(place.begin, args.chunk) * args.chunk; // no chunk starts before it
-    for (int64_t t = place.begin; t < place.end; t += F::TILE) {
+    for (int t = place.begin; t < place.end; t += F::TILE) {
         dt_copy_wait<0>();
         const scan_raw<T, F::V> u = next.u[place.lane], z = next.z[place.lane];
         float delta[F::V];
-        scan_make_delta<F>(next.delta[place.lane], bias, place, t, delta);
-        bool careful = put(next, reset, place, delta, false, &tile);
-        reset = fetch(args, cut, place, t + F::TILE, wide, false, &next);
-        if (args.states && t == keep_at) {
-            scan_write_states<F>(args.states, place.b * cut.chunks + t / args.chunk, args.state,
-                                 cut, place, wide.states, h);
-            keep_at += args.chunk;
-        }
-        if (args.states && keep_at < t + F::TILE) {
-            careful = true;
-            keep_at = dt_div_up(t + F::TILE, args.chunk) * args.chunk;
-        }
+        make_delta<F>(next.delta[place.lane], tile, place, t, delta);
+        const unsigned resets = put(next, reset, place, delta, false, &tile);
+        reset = fetch(args, cut, place, from, t + F::TILE, wide, false, &next);
         __syncwarp();
-        if (careful)
-            run_tile<F, true>(args, cut, place, t, a, &tile, h);
-        else
-            run_tile<F, false>(args, cut, place, t, a, &tile, h);
+        run_tile<F>(args, cut, place, t, wide.states, resets, a, &keeping, &tile, h);
         __syncwarp();
-        store_y<F, T>(args, cut, place, t, wide.channels, tile, u, z, skip);
+        store_y<F, T>(args, cut, place, t, wide.channels, y, tile, u, z);
     }
     if (args.h_last && place.end == cut.length)
         store_last<F>(args, cut, place, h);

@@ -6,14 +6,21 @@ document's start in the tile, states kept each 16 tokens. A kernel's name begins
 
 import collections
 
+KEPT = 1 / 2 # of forward's pieces of 8 tokens start a chunk
+
 # A branch: kernels, statements that only one of its ways holds, that way's share of runs, why.
 DECISIONS = [
     (r"^scan", r"to\[v\] = v < count|to\[v\] = dt_from_f32<T>\(values\[v\]\)", 0, "wide accesses"),
     (r"^scan", r"scan_clear\(|return args\.reset &&", 0, "no document starts here"),
     (r"^scan_backward", r"h\[i \+ 1\]\[m\]\[n\] = step\[2 \* m \+ 1\] \* b\[n\];", 0,
      "no document starts here"),
-    (r"^scan_forward", r"run_tile<F, true>|careful = true|keep_at = dt_div_up", 0,
-     "no document starts here, and a chunk is a tile"),
+    (r"^scan_forward", r"fetch_tile<F, T, false>|scan_store_token<F>|scan_blank_beyond<F>", 0,
+     "full tiles"),
+    (r"^scan_forward", r"fetch_tile<F, T, true>", 1, "full tiles"),
+    (r"^scan_forward", r"run_singly<F>|end_with_resets<F>", 0, "no document starts here"),
+    (r"^scan_forward", r"keep_state<F>", KEPT, "a chunk is as long as that"),
+    (r"^scan_.*<\d+,2,", r"to\[n \* cut\.channels \+ c\]", 0, "wide accesses"),
+    (r"^scan", r"dt_store\(to, neighbours\)", 1, "all channels are there"),
     (r"^scan_backward", r"first - F::TILE", 0.5, "of a chunk's two tiles one fetches another"),
     (r"^scan_backward", r"scan_read_states<F>\(args\.states", 0.5, "a chunk is two tiles"),
     (r"^scan_backward", r"scan_read_states<F>\(space\.starts", 0, "a chunk is two tiles"),
@@ -42,6 +49,7 @@ ABSENT = [
 # A loop whose trips are no constants: kernels, its statement, trips in a run of what is around it,
 # why.
 LOOPS = [
+    (r"^scan", r"to\[v\] = v < count", 1, "not run: wide accesses"),
     (r"^scan_backward", r"for \(int k = 0; k \+ 1 < tiles", 1, "a chunk is two tiles"),
     (r"^scan_backward", r"for \(int k = tiles - 1", 2, "a chunk is two tiles"),
     (r"^adamw", r"while \(low < high\)", 8, "250 spans"),
