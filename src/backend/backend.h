@@ -91,8 +91,10 @@ struct dt_device_table {
     // GEMM algorithms. Asking for a gemm's workspace tells the device that its shape will be
     // multiplied. `choose` gives an algorithm for each shape told so far: that of `known` (what an
     // earlier choice gave, or NULL) where it was made for this device model and library, else the
-    // fastest of the deterministic ones, by timing. *text is JSON, malloc'ed. `use` takes such a
-    // text; a shape that it lacks gets what the library itself recommends. NULL: nothing to choose.
+    // fastest of the deterministic ones, by timing. Meanwhile it borrows device memory: at most a
+    // workspace, the operands of the largest product and twice the L2 cache. *text is JSON,
+    // malloc'ed. `use` takes such a text; a shape that it lacks gets what the library itself
+    // recommends. NULL: nothing to choose.
     dt_status (*choose)(struct dt_device *device, const char *known, char **text);
     dt_status (*use)(struct dt_device *device, const char *text);
 };

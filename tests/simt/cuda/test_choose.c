@@ -5,6 +5,8 @@
 // device's clock stands still but for the durations that are told (SIMT_CUBLASLT_US).
 #include "device_fixture.h"
 
+#include "base/arena.h"
+
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -191,9 +193,13 @@ static struct product {
     float beta;
 } products[PRODUCTS];
 static int n_products;
+static const struct dt_backend *watched;
+static int64_t most_memory; // in use meanwhile
 
 static void note(const char *algorithm, const void *a, float beta)
 {
+    int64_t memory_now = watched->table->memory_in_use(watched->device);
+    most_memory = memory_now > most_memory ? memory_now : most_memory;
     if (n_products < PRODUCTS)
         products[n_products++] = (struct product){algorithm, a, beta};
 }
@@ -204,6 +210,8 @@ static char *choose_watched(const struct dt_backend *cuda)
     _Atomic(void (*)(const char *, const void *, float)) *watch =
         cublaslt_variable("simt_cublaslt_watch");
     n_products = 0;
+    most_memory = 0;
+    watched = cuda;
     *watch = note;
     char *text = choose(cuda, NULL);
     *watch = NULL;
@@ -249,6 +257,10 @@ static void test_rotation(void)
     for (int i = sets; i < n; i++)
         CHECK(moved_since(i, set) >= L2, "product %d: its operands were used %lld bytes before", i,
               (long long)moved_since(i, set));
+    // Each of a set's three operands is aligned; there are two stamps.
+    int64_t bound = dt_gemm_workspace(&cuda, &args) + set + 2 * L2 + 4 * DT_ARENA_ALIGN;
+    CHECK(most_memory <= bound, "%lld bytes in use, bound %lld", (long long)most_memory,
+          (long long)bound);
     free(text);
     tell(&cuda, LARGE);
     text = choose_watched(&cuda);
