@@ -1,14 +1,14 @@
 // What the CUDA forms of the scan share: who does what in a warp, how a sequence is cut, tiles of
-// tokens on their way through shared memory, and the launch that passes states on from one part to
-// the next. Private to scan_*.cu.
+// tokens on their way through shared memory, and how states pass on from one segment to the next.
+// Private to scan_*.cu.
 //
 // A warp owns 8 CC channels and a tile of TILE tokens at a time, and its lanes have two duties. To
 // carry: a lane brings V neighbouring channels of one token (16 bytes of bf16 forward), computes
 // what needs no state (softplus, gate), and puts it into shared memory; nothing of that is done
 // twice. To scan: lane 4 g + j holds the states [j S, j S + S) of channels g CC … g CC + CC - 1 in
 // registers (S = NP / 4; N is padded to NP by columns of B and C that are zero), so that a value of
-// B or C that is read serves CC channels, sums over n take 3 shuffles for 4 values, and a device
-// is full at a small batch. Warps need each other for the sums over channels only. Tokens beyond
+// B or C that is read serves CC channels, sums over n take 3 shuffles for 4 values (or a store of
+// each lane, added up by the carrier), and a device is full at a small batch. Warps need each other for the sums over channels only. Tokens beyond
 // the segment's end have Δ = 0 and change nothing.
 //
 // Where whole sequences do not fill a device evenly, some are cut into segments that run side by
