@@ -2,7 +2,7 @@
 // does not grow with the batch; a tile's gradient goes back through the head at once.
 #include "model/net.h"
 
-enum { TILE_ROWS_MIN = 128, TILE_ROWS_MAX = 2048 };
+enum { TILE_ROWS_MIN = 128, TILE_ROWS_MAX = 4096 };
 
 void dt_head_params(struct dt_head *head, const struct dt_model_config *config,
                     struct dt_params *params)
