@@ -62,8 +62,11 @@ def scan_costs(rows, kernel):
                 raise SystemExit("the table has %d of scan_%s_%s<16,%d,…>" % (
                     len(found), kernel, part, lanes))
             costs.append(found[0])
-    return [int(costs[1]["blocks"])] + [row["slots"] / (2 if i % 2 == 0 else 1)
-                                        for i, row in enumerate(costs)]
+    # an operation of the special unit keeps it for as long as eight slots last
+    dearer = [max(row["slots"], row["special"] * table.SLOTS_CLOCK / table.SPECIAL_CLOCK)
+              for row in costs]
+    return [int(costs[1]["blocks"])] + [slots / (2 if i % 2 == 0 else 1)
+                                        for i, slots in enumerate(dearer)]
 
 
 def scan_cycles(rows):
