@@ -8,8 +8,8 @@
 // twice. To scan: lane 4 g + j holds the states [j S, j S + S) of channels g CC … g CC + CC - 1 in
 // registers (S = NP / 4; N is padded to NP by columns of B and C that are zero), so that a value of
 // B or C that is read serves CC channels, sums over n take 3 shuffles for 4 values (or a store of
-// each lane, added up by the carrier), and a device is full at a small batch. Warps need each other for the sums over channels only. Tokens beyond
-// the segment's end have Δ = 0 and change nothing.
+// each lane, added up by the carrier), and a device is full at a small batch. Warps need each other
+// for the sums over channels only. Tokens beyond the segment's end have Δ = 0 and change nothing.
 //
 // Where whole sequences do not fill a device evenly, some are cut into segments that run side by
 // side (scan_cut.h), in two launches:
