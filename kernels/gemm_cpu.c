@@ -159,7 +159,8 @@ static int64_t count(const struct plan *p, const struct dt_gemm_args *g)
 }
 
 // Weight gradients are small and deep: parts of k keep their tiles large. Elsewhere k is not cut,
-// so that fewer rows never take more workspace.
+// so that fewer rows never take more workspace. Of a square tile the rows are kept where
+// dt_gemm_tile copies B for each tile; oneDNN is 4 % faster with the columns.
 static void cut(struct plan *p, const struct dt_gemm_args *g)
 {
     p->tile_m = smaller(g->m, TILE);
@@ -168,7 +169,8 @@ static void cut(struct plan *p, const struct dt_gemm_args *g)
     if (g->trans_a && g->k >= 2 * PART_K)
         p->parts = smaller(ceil_div(PARTS, count(p, g)), g->k / PART_K);
     while (count(p, g) * p->parts < PIECES) {
-        int64_t *larger = p->tile_m > p->tile_n ? &p->tile_m : &p->tile_n;
+        bool wide = p->tile_n > p->tile_m || (p->kernel && p->tile_n == p->tile_m);
+        int64_t *larger = wide ? &p->tile_n : &p->tile_m;
         if (*larger <= TILE_MIN)
             break;
         *larger = ceil_div(ceil_div(*larger, 2), 16) * 16;
