@@ -91,8 +91,8 @@ DT_DEVICE scan_place scan_find_place(const scan_cut &cut, int firsts = 0, int fr
                     : (int)whole + (place.b - (int)whole) * (int)cut.segments + place.segment;
     place.begin = place.segment * (int)cut.steps;
     place.end = (int)(run < whole ? cut.length : dt_least(place.begin + cut.steps, cut.length));
-    place.warp = (int)threadIdx.x / DT_WARP;
-    place.lane = (int)threadIdx.x % DT_WARP;
+    place.warp = (int)(threadIdx.x / DT_WARP); // unsigned: no code for negative ones
+    place.lane = (int)(threadIdx.x % DT_WARP);
     place.row = place.lane / F::CARRIERS;
     place.column = place.lane % F::CARRIERS * F::V;
     place.group = place.lane / SCAN_PARTS;
@@ -261,7 +261,7 @@ DT_DEVICE void scan_put_steps(const scan_place &place, const float (&delta)[F::V
 // Zeros in place of what a lane carries beyond the segment's end. The values are computed before
 // and selected here: in one expression with what computes them this is a branch for each of them.
 template <class F>
-DT_DEVICE void scan_blank_beyond(const scan_place &place, int64_t first, float (&values)[F::V])
+DT_DEVICE void scan_blank_beyond(const scan_place &place, int first, float (&values)[F::V])
 {
     const bool here = first + place.row < place.end;
 #pragma unroll

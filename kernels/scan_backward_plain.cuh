@@ -12,8 +12,7 @@ struct backward_space {
     float *columns;         // [B, L, blocks, 2 N]: dB, then dC, of a block's channels
     float *parameters;      // [runs, N + 2, D]: da_log, dd_skip, ddt_bias of a run
     scan_passing passing;   // of dh from the segments after one
-    float *starts;          // fast: [runs, kept, N, D]; NULL: a chunk is a tile
-    int64_t kept;           // tiles of a chunk, but for the first
+    float *starts;          // fast: [B, ceil(L / TILE), N, D]; NULL: forward kept them so
     float *history;         // plain: [B, chunk, D] of h_{t-1}
     float *s, *dh_b, *dh_a; // plain: [B, chunk, D] of sums over n
 };

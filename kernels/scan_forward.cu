@@ -7,11 +7,11 @@
 // of states; B and C come from the caches. N exponentials of states, three more special functions
 // for softplus and gate. With segments the first launch adds N + 1 of them and 2 S bytes to all but
 // the last segment of the sequences that are cut. Floor of a token in a layer of the 130M model (D
-// = 1536, N = 16, bf16, chunk 16) on an H200: 24,576 exponentials at 16 a clock and SM, 132 SMs,
-// 1.755 GHz: 6.6 ns, 7.9 with the three others, and that is the bound; 18.4 KB at 4.3 TB/s: 4.3 ns.
+// = 1536, N = 16, bf16, chunk 8) on an H200: 24,576 exponentials at 16 a clock and SM, 132 SMs,
+// 1.755 GHz: 6.6 ns, 7.9 with the three others, and that is the bound; 24.6 KB at 4.3 TB/s: 5.7 ns.
 // Instructions, 4 a clock and SM, for a token and 16 channels (tests/sass):
-// scan_forward_registers<16,2,16,bf16>: 71 slots, 9.5 special, 126 registers and 4 blocks;
-// scan_forward_registers<16,1,16,bf16>: 87 slots. Two thirds of them are the recurrence itself.
+// scan_forward_registers<16,2,16,bf16>: 74 slots, 9.5 special, 123 registers and 4 blocks;
+// scan_forward_registers<16,1,16,bf16>: 94 slots. Two thirds of them are the recurrence itself.
 #include "kernels/scan.cuh"
 
 enum {

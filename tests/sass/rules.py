@@ -1,18 +1,20 @@
 """What the machine code does not say: how often a branch is taken, and what a loop's run covers.
 
 At the benchmark's shape: the 130M model (d 768, E 1536, N 16, K 4, V 50,280), L 2048, bf16, no
-document's start in the tile, states kept each 16 tokens. A kernel's name begins with its source's.
+document's start in the tile, states kept each 8 tokens. A kernel's name begins with its source's.
 """
 
 import collections
 
-KEPT = 1 / 2 # of forward's pieces of 8 tokens start a chunk
+KEPT = 1  # of forward's pieces of 8 tokens start a chunk
 
 # A branch: kernels, statements that only one of its ways holds, that way's share of runs, why.
 DECISIONS = [
     (r"^scan", r"to\[v\] = v < count|to\[v\] = dt_from_f32<T>\(values\[v\]\)", 0, "wide accesses"),
     (r"^scan", r"scan_clear\(|return args\.reset &&", 0, "no document starts here"),
-    (r"^scan_backward", r"h\[i \+ 1\]\[m\]\[n\] = step\[2 \* m \+ 1\] \* b\[n\];", 0,
+    (r"^scan_backward", r"copy_tile<F, T, false>|scan_store_channels<F, T>\(x, stride", 0,
+     "tiles are whole, accesses wide"),
+    (r"^scan_backward", r"sweep_tile<F, T, true>|return args\.reset\[", 0,
      "no document starts here"),
     (r"^scan_forward", r"fetch_tile<F, T, false>|scan_store_token<F>|scan_blank_beyond<F>", 0,
      "full tiles"),
@@ -21,9 +23,8 @@ DECISIONS = [
     (r"^scan_forward", r"keep_state<F>", KEPT, "a chunk is as long as that"),
     (r"^scan_.*<\d+,2,", r"to\[n \* cut\.channels \+ c\]", 0, "wide accesses"),
     (r"^scan", r"dt_store\(to, neighbours\)", 1, "all channels are there"),
-    (r"^scan_backward", r"first - F::TILE", 0.5, "of a chunk's two tiles one fetches another"),
-    (r"^scan_backward", r"scan_read_states<F>\(args\.states", 0.5, "a chunk is two tiles"),
-    (r"^scan_backward", r"scan_read_states<F>\(space\.starts", 0, "a chunk is two tiles"),
+    (r"^scan_backward", r"sweep_tile<F, T, false>|copy_tile<F, T, true>", 1,
+     "no document starts here, tiles are whole"),
     (r"^conv", r"in\.x0 \+|row\[v\] = 0\.0f|return in\.reset", 0, "rows within the sequence"),
     (r"^conv", r"dt_least\(i, left - 1\)", 0, "rows within the sequence"),
     (r"^conv", r"\(unsigned\)starts", 0, "resets are read by words"),
@@ -50,8 +51,6 @@ ABSENT = [
 # why.
 LOOPS = [
     (r"^scan", r"to\[v\] = v < count", 1, "not run: wide accesses"),
-    (r"^scan_backward", r"for \(int k = 0; k \+ 1 < tiles", 1, "a chunk is two tiles"),
-    (r"^scan_backward", r"for \(int k = tiles - 1", 2, "a chunk is two tiles"),
     (r"^adamw", r"while \(low < high\)", 8, "250 spans"),
     (r"^adamw", r"while \(span \+ 1", 1, "the condition alone"),
 ]
@@ -64,17 +63,17 @@ LOOPS = [
 Kernel = collections.namedtuple("Kernel", "name unit work units_token bytes_token dynamic reason")
 SCAN_UNIT, ELEMENTS = "token and 16 channels", "32 elements"
 WHOLE = None
-E, D, V, N, CHUNK = 1536, 768, 50280, 16, 16
+E, D, V, N, CHUNK = 1536, 768, 50280, 16, 8
 
 KERNELS = [
     Kernel(r"^scan_forward scan_forward_(?:registers|ends)<(16),(\d+),(\d+),bf16>$",
            SCAN_UNIT, [(r"t < place\.end", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16,
            E * (4 * 2 + 4 * N / CHUNK), 0, "a run is a tile of 8 or 16 channels"),
     Kernel(r"^scan_backward scan_backward_registers<(16),(\d+),(\d+),bf16>$", SCAN_UNIT,
-           [(r"chunk >= first_chunk", lambda c, n, pairs, tile: CHUNK * pairs / 2)], E / 16,
-           E * (9 * 2 + 4 * N / CHUNK + 4), 0, "a run is a chunk of 8 or 16 channels"),
+           [(r"first >= place\.begin", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16,
+           E * (7 * 2 + 4 * N / CHUNK + 4), 0, "a run is a tile of 8 or 16 channels"),
     Kernel(r"^scan_backward scan_backward_ends<(16),(\d+),(\d+),bf16>$", SCAN_UNIT,
-           [(r"k >= 0", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16, E * 4 * 2, 0,
+           [(r"first >= place\.begin", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16, E * 4 * 2, 0,
            "a run is a tile of 8 or 16 channels"),
     Kernel(r"^conv1d_silu conv_forward<bf16,(8),4>$", ELEMENTS,
            [(r"t \+= AHEAD", lambda c, v: c.of["stores"] * v)], E / 32, E * (2 * 2 + 6 / 32), 0,

@@ -224,9 +224,12 @@ static inline int __popc(unsigned x)
     return __builtin_popcount(x);
 }
 
-static inline void __pipeline_memcpy_async(void *shared, const void *global, size_t bytes)
+// zeros: of the bytes, written as zeros and not read; here none of them or all.
+static inline void __pipeline_memcpy_async(void *shared, const void *global, size_t bytes,
+                                           size_t zeros = 0)
 {
-    simt::copy_async(shared, global, bytes);
+    alignas(16) static const char nothing[16] = {0};
+    simt::copy_async(shared, zeros > 0 ? nothing : global, bytes);
 }
 static inline void __pipeline_commit(void)
 {

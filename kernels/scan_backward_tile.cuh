@@ -1,0 +1,243 @@
+// A tile of the scan backward: what a warp and a block keep of it in shared memory, how it gets
+// there and what carriers make of it before it is swept. Private to scan_backward.cu.
+#pragma once
+
+#include "kernels/scan_backward_plain.cuh"
+
+enum { TILE = 8 }; // tokens whose states a lane keeps in registers
+
+// Of [B, L, D], of [B, L, N], of states: may they be accessed 16 bytes at a time, and outputs and
+// slots as many channels as a lane has?
+struct backward_wide {
+    bool channels, columns, states, all, slots; // all: the first three
+};
+
+template <class F, class T> struct alignas(16) backward_fetched { // of a warp, as in memory
+    T u[F::TILE][F::WIDTH], delta[F::TILE][F::WIDTH], z[F::TILE][F::WIDTH], dy[F::TILE][F::WIDTH];
+    float states[F::NP][F::WIDTH];
+};
+
+// B and C of a block, a quarter of the tokens brought by each warp.
+template <class F, class T> struct alignas(16) backward_columns {
+    T of[F::TILE][2][F::NP];
+};
+
+template <class F, class T> struct backward_tile { // of a warp
+    T u[DT_WARP][F::V];                            // a carrier's
+    float steps[F::TILE][2 * F::WIDTH]; // Δ and Δ u of a token's channels, side by side
+    float ds[F::TILE][F::WIDTH], gate[F::TILE][F::WIDTH], slope[F::TILE][F::WIDTH];
+    float sums[2][F::TILE][F::WIDTH], dh_a[F::TILE][F::WIDTH]; // over n: s and dh_b; dh_a
+    float dd_skip[DT_WARP][F::V], ddt_bias[DT_WARP][F::V];     // over a carrier's tokens
+    float bias[F::WIDTH], skip[F::WIDTH];
+};
+
+// ---- a tile's way in, in pieces of 16 bytes. Piece p of the warp's u, delta, z and dy goes to
+// lane p % 32, so does that of its states; of B and C a warp has its quarter of the tokens. Where
+// the pieces of a row come from is kept in shared memory: registers are for states.
+
+struct alignas(16) piece_source {
+    const char *at; // of row 0: a token of the sequence, or n of one of its states
+    unsigned step;  // bytes from row to row
+};
+
+template <class F, class T> struct backward_sources {                 // of a warp
+    static const int EACH = 16 / (int)sizeof(T);                      // values of a piece
+    static const int ROW = F::WIDTH / EACH, ARRAY = F::TILE * ROW;    // pieces of a token; of u
+    static const int CHANNELS = 4 * ARRAY / DT_WARP;                  // pieces of a lane
+    static const int COLUMN_ROW = F::NP / EACH;                       // pieces of a token of B
+    static const int COLUMNS = F::TILE / SCAN_WARPS * 2 * COLUMN_ROW; // of a warp
+    static const int STATE_ROW = F::WIDTH / 4, STATES = F::NP * STATE_ROW;
+    piece_source u[4 * ROW], b[2 * COLUMN_ROW], states[STATE_ROW]; // u, delta, z, dy; b, c
+};
+
+template <class F> DT_DEVICE int first_channel(const scan_place &place) // of the warp
+{
+    return place.d - place.group * F::CC;
+}
+
+template <class T>
+DT_DEVICE piece_source find_source(const void *x, int64_t stride, int64_t row, int64_t at)
+{
+    piece_source source;
+    source.at = reinterpret_cast<const char *>(static_cast<const T *>(x) + row * stride + at);
+    source.step = (unsigned)stride * (unsigned)sizeof(T);
+    return source;
+}
+
+template <class F, class T>
+DT_DEVICE void find_sources(const dt_scan_backward_args &args, const float *starts,
+                            const scan_cut &cut, const scan_place &place,
+                            backward_sources<F, T> *sources)
+{
+    using to = backward_sources<F, T>;
+    const int64_t row = place.b * cut.length, state = place.b * dt_div_up(cut.length, F::TILE);
+    const int lane = place.lane, first = first_channel<F>(place);
+    const int channel = first + lane % to::ROW * to::EACH, n = lane % to::COLUMN_ROW * to::EACH;
+    if (lane < to::ROW) {
+        sources->u[lane] = find_source<T>(args.u, args.u_stride, row, channel);
+        sources->u[to::ROW + lane] = find_source<T>(args.delta, args.delta_stride, row, channel);
+        sources->u[2 * to::ROW + lane] = find_source<T>(args.z, args.z_stride, row, channel);
+        sources->u[3 * to::ROW + lane] = find_source<T>(args.dy, args.dy_stride, row, channel);
+    }
+    if (lane < to::COLUMN_ROW) {
+        sources->b[lane] = find_source<T>(args.b, args.b_stride, row, n);
+        sources->b[to::COLUMN_ROW + lane] = find_source<T>(args.c, args.c_stride, row, n);
+    }
+    if (lane < to::STATE_ROW)
+        sources->states[lane] =
+            find_source<float>(starts, cut.channels, state * args.state, first + lane * 4);
+    __syncwarp();
+}
+
+DT_DEVICE const char *find_piece(const piece_source &source, int row)
+{
+    return source.at + (uint64_t)(unsigned)row * source.step;
+}
+
+// A piece. WHOLE: it is there. Else zeros where not `there` or beyond `count` values.
+template <class T, bool WHOLE>
+DT_DEVICE void copy_piece(char *to, const char *from, bool there, bool wide, int count)
+{
+    if (WHOLE || (wide && there))
+        dt_copy_async<16>(to, from);
+    else
+#pragma unroll
+        for (int v = 0; v < 16 / (int)sizeof(T); v++)
+            reinterpret_cast<T *>(to)[v] =
+                there && v < count ? reinterpret_cast<const T *>(from)[v] : T(0);
+}
+
+template <class F, class T, bool WHOLE>
+DT_DEVICE void copy_tile(const dt_scan_backward_args &args, const scan_cut &cut,
+                         const scan_place &place, const backward_sources<F, T> &sources, int first,
+                         backward_wide wide, bool ends, backward_columns<F, T> *columns,
+                         backward_fetched<F, T> *fetched)
+{
+    using from = backward_sources<F, T>;
+    const int left = place.end - first, lane = place.lane, N = (int)args.state;
+    const int channels = (int)cut.channels - first_channel<F>(place);
+    char *to = reinterpret_cast<char *>(fetched) + lane * 16;
+#pragma unroll
+    for (int k = 0; k < from::CHANNELS; k++, to += DT_WARP * 16) {
+        const int array = (k * DT_WARP + lane) / from::ARRAY,
+                  token = lane % from::ARRAY / from::ROW;
+        const int at = lane % from::ROW, channel = at * from::EACH;
+        copy_piece<T, WHOLE>(to, find_piece(sources.u[array * from::ROW + at], first + token),
+                             token < left && channel < channels, wide.channels, channels - channel);
+    }
+    if (lane < from::COLUMNS) {
+        const int token = (place.warp * from::COLUMNS + lane) / (2 * from::COLUMN_ROW);
+        to = reinterpret_cast<char *>(columns) + (place.warp * from::COLUMNS + lane) * 16;
+        copy_piece<T, WHOLE>(to,
+                             find_piece(sources.b[lane % (2 * from::COLUMN_ROW)], first + token),
+                             token < left, wide.columns, N - lane % from::COLUMN_ROW * from::EACH);
+    }
+    if (ends)
+        return;
+    to = reinterpret_cast<char *>(fetched->states) + lane * 16;
+#pragma unroll
+    for (int k = 0; k < from::STATES; k += DT_WARP, to += DT_WARP * 16) {
+        const int n = (k + lane) / from::STATE_ROW, at = lane % from::STATE_ROW;
+        if (n < F::NP)
+            copy_piece<float, WHOLE>(to, find_piece(sources.states[at], first / F::TILE * N + n),
+                                     at * 4 < channels && n < N, wide.states, channels - at * 4);
+    }
+}
+
+// Does the tile from `first` on lie wholly within the run and the channels, and may it be accessed
+// by 16 bytes? Most do: then no single piece or token is looked at.
+template <class F>
+DT_DEVICE bool is_whole(const scan_cut &cut, const scan_place &place, int first, backward_wide wide)
+{
+    return wide.all && place.end - first >= F::TILE &&
+           (int)cut.channels - first_channel<F>(place) >= F::WIDTH;
+}
+
+// The tile from token `first` on, but its state for the ends of segments.
+template <class F, class T>
+DT_DEVICE void fetch(const dt_scan_backward_args &args, const scan_cut &cut,
+                     const scan_place &place, const backward_sources<F, T> &sources, int first,
+                     backward_wide wide, bool ends, backward_columns<F, T> *columns,
+                     backward_fetched<F, T> *fetched)
+{
+    if (is_whole<F>(cut, place, first, wide))
+        copy_tile<F, T, true>(args, cut, place, sources, first, wide, ends, columns, fetched);
+    else
+        copy_tile<F, T, false>(args, cut, place, sources, first, wide, ends, columns, fetched);
+    dt_copy_commit();
+}
+
+// Does a document start at the lane's token of the tile from `first` on?
+DT_DEVICE int fetch_reset(const dt_scan_backward_args &args, const scan_place &place, int first)
+{
+    if (!args.reset || place.lane >= TILE || first < place.begin || first + place.lane >= place.end)
+        return 0;
+    return args.reset[place.b * args.length + first + place.lane];
+}
+
+// The parameters of a warp's channels, and their gradients so far: none.
+template <class F, class T>
+DT_DEVICE void open_tile(const dt_scan_backward_args &args, const scan_cut &cut,
+                         const scan_place &place, backward_tile<F, T> *tile)
+{
+    float values[F::V], zeros[F::V] = {0.0f};
+    dt_store(tile->dd_skip[place.lane], zeros);
+    dt_store(tile->ddt_bias[place.lane], zeros);
+    scan_load_channels<F>(args.dt_bias, cut, place, values);
+    if (place.row == 0)
+        dt_store(&tile->bias[place.column], values);
+    scan_load_channels<F>(args.d_skip, cut, place, values);
+    if (place.row == 0)
+        dt_store(&tile->skip[place.column], values);
+    __syncwarp();
+}
+
+// Δ, and into the tile its slope, dΔ / ddelta = σ(delta + bias): one exponential for both. ds and
+// gate = dz / s. Beyond the run's end Δ is 0.
+template <class F, class T>
+DT_DEVICE void put_channels(const backward_fetched<F, T> &fetched, const scan_place &place,
+                            int first, backward_tile<F, T> *tile, float (&delta)[F::V])
+{
+    float u[F::V], steps[2 * F::V], z[F::V], dy[F::V], bias[F::V], slope[F::V], ds[F::V],
+        gate[F::V];
+    const int row = place.row, column = place.column;
+    dt_load(&fetched.delta[row][column], delta);
+    dt_load(&tile->bias[column], bias);
+#pragma unroll
+    for (int v = 0; v < F::V; v++) {
+        const float x = delta[v] + bias[v], e = dt_exp2(-DT_LOG2_E * fabsf(x));
+        slope[v] = (x < 0.0f ? e : 1.0f) * dt_reciprocal(1.0f + e);
+        delta[v] = fmaxf(x, 0.0f) + scan_log1p(e);
+    }
+    scan_blank_beyond<F>(place, first, delta);
+    dt_store(&tile->slope[row][column], slope);
+    using raw = scan_raw<T, F::V>;
+    dt_load(&fetched.u[row][column], u);
+    *reinterpret_cast<raw *>(tile->u[place.lane]) =
+        *reinterpret_cast<const raw *>(&fetched.u[row][column]);
+#pragma unroll
+    for (int v = 0; v < F::V; v++)
+        steps[2 * v] = delta[v], steps[2 * v + 1] = delta[v] * u[v];
+    dt_store(&tile->steps[row][2 * column], steps);
+    dt_load(&fetched.z[row][column], z);
+    dt_load(&fetched.dy[row][column], dy);
+#pragma unroll
+    for (int v = 0; v < F::V; v++) {
+        const float open = dt_sigmoid(z[v]), part = dy[v] * open;
+        ds[v] = part * z[v];
+        gate[v] = part * (1.0f + z[v] * (1.0f - open));
+    }
+    dt_store(&tile->ds[row][column], ds);
+    dt_store(&tile->gate[row][column], gate);
+}
+
+template <class F, class T>
+DT_DEVICE void put_columns(const backward_columns<F, T> &fetched, const scan_place &place,
+                           backward_columns<F, float> *columns)
+{
+    const int EACH = F::NP / 8; // of 2 NP columns of a warp's two tokens
+    float values[EACH];
+    const int at = place.warp * DT_WARP * EACH + place.lane * EACH;
+    dt_load(reinterpret_cast<const T *>(&fetched) + at, values);
+    dt_store(reinterpret_cast<float *>(columns) + at, values);
+}
