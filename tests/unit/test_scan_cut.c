@@ -250,7 +250,7 @@ int main(int argc, char **argv)
                                    {2048, 2048}, {3072, 2048}, {4096, 2048}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         check_shape("forward", shapes[i], 16, &SCAN_FORWARD_COSTS, 0.75);
-        check_shape("backward", shapes[i], 16, &SCAN_BACKWARD_COSTS, 0.75);
+        check_shape("backward", shapes[i], 8, &SCAN_BACKWARD_COSTS, 0.75);
     }
     test_awkward();
     return test_end();
