@@ -199,29 +199,6 @@ template <class T> DT_DEVICE const T *scan_token(const T *p, int t, int64_t stri
     return reinterpret_cast<const T *>(reinterpret_cast<const char *>(p) + bytes);
 }
 
-// What a lane carries of a [B, L, D] argument in the tile from token `first` on.
-template <class F, class T>
-DT_DEVICE void scan_fetch_channels(const void *x, int64_t stride, const scan_cut &cut,
-                                   const scan_place &place, int64_t first, bool wide,
-                                   scan_raw<T, F::V> *raw)
-{
-    const int64_t t = first + place.row;
-    scan_fetch(static_cast<const T *>(x) + (place.b * cut.length + t) * stride + place.carry,
-               t < place.end ? cut.channels - place.carry : 0, wide, raw + place.lane);
-}
-
-// Of B or C [B, L, N].
-template <class F, class T>
-DT_DEVICE void scan_fetch_columns(const void *x, int64_t stride, int64_t state, const scan_cut &cut,
-                                  const scan_place &place, int64_t first, bool wide,
-                                  scan_raw<T, F::COLUMNS> *raw)
-{
-    const int at = place.lane * F::COLUMNS, n = at % F::NP;
-    const int64_t t = first + at / F::NP;
-    scan_fetch(static_cast<const T *>(x) + (place.b * cut.length + t) * stride + n,
-               t < place.end ? state - n : 0, wide, raw + place.lane);
-}
-
 template <class F, class T>
 DT_DEVICE void scan_put_columns(const scan_raw<T, F::COLUMNS> *raw, const scan_place &place,
                                 float (&columns)[F::TILE][F::NP])
