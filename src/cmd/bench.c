@@ -44,7 +44,7 @@ static const struct option table[] = {
     {"--device", WORD, FIELD(device), 0, 0, "auto cuda cpu", MODEL,
      "auto, cuda or cpu (auto: cuda where there is a device)"},
     {"--precision", WORD, FIELD(precision), 0, 0, "auto bf16 fp32", MODEL,
-     "auto, bf16 or fp32 (auto: bf16 where the machine has it)"},
+     "auto, bf16 or fp32 (auto: the faster one on this machine)"},
     {"--recompute", WORD, FIELD(recompute), 0, 0, "none scan block", MODEL,
      "what backward makes again: none, scan or block (none)"},
     {"--cuda-graph", WORD, FIELD(cuda_graph), 0, 0, "auto true false", STEP,

@@ -109,7 +109,7 @@ static const struct dt_config_key keys[] = {
     WHOLE(checkpoint, every, "0", 0, MANY, "a checkpoint every N steps; 0: off"),
     REAL(checkpoint, minutes, "30", 0, 1e6, "a checkpoint every so many minutes; 0: off"),
     WHOLE(checkpoint, keep, "3", 0, MANY, "newest checkpoints that stay; 0: all"),
-    FLAG(checkpoint, on_signal, "true", "SIGUSR1 and SIGTERM: save, then stop"),
+    FLAG(checkpoint, on_signal, "true", "on SIGUSR1, SIGHUP, SIGTERM, SIGINT: save, then stop"),
 
     WHOLE(log, every, "10", 1, MANY, "steps between plain console lines"),
     WHOLE(log, eval_every, "0", 0, MANY, "evaluate every N steps; 0: off"),
