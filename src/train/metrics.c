@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 
 #include <cjson/cJSON.h>
@@ -29,13 +30,15 @@ static int64_t step_of(const char *line, int64_t length)
 {
     cJSON *json = cJSON_ParseWithLength(line, (size_t)length);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(json, "step");
-    int64_t number = cJSON_IsNumber(step) ? (int64_t)step->valuedouble : -1;
+    bool is_step = cJSON_IsNumber(step) && step->valuedouble >= 0 &&
+                   step->valuedouble <= (double)DT_JSON_INT_MAX;
+    int64_t number = is_step ? (int64_t)step->valuedouble : -1;
     cJSON_Delete(json);
     return number;
 }
 
 // Adds the bytes of the whole lines of steps up to `last` that a metrics file begins with, and
-// tells the last step among them.
+// gives the last step among them.
 static dt_status measure_lines(const char *path, int64_t last, int64_t *end, int64_t *newest)
 {
     char *line = NULL;
