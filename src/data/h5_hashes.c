@@ -17,8 +17,8 @@ static uint64_t hash_xxh64(const void *data, size_t bytes)
 }
 
 const struct dt_h5_hash_kind dt_h5_hash_kinds[DT_H5_HASH_KINDS] = {
-    {"/tokens_xxh3", "block_bytes", dt_xxh3},
-    {"/tokens_xxh64", "block_bytes", hash_xxh64},
+    {"/tokens_xxh3", dt_xxh3},
+    {"/tokens_xxh64", hash_xxh64},
 };
 
 static dt_status check_shape(const struct dt_h5_hashes *hashes, const struct dt_h5_array *tokens)
@@ -53,10 +53,10 @@ dt_status dt_h5_hashes_open(const struct dt_h5_file *file, const struct dt_h5_ha
     DT_TRY(dt_h5_array_open(file, kind->dataset, &hashes->array, &found));
     if (!found)
         return DT_OK;
-    DT_TRY(dt_h5_attribute(&hashes->array, kind->block_bytes, &hashes->block, &found));
+    DT_TRY(dt_h5_attribute(&hashes->array, DT_H5_HASH_BLOCK, &hashes->block, &found));
     if (!found)
         return DT_FAIL(DT_USER, "store the bytes that a checksum covers in it",
-                       "%s: %s has no attribute %s", file->path, kind->dataset, kind->block_bytes);
+                       "%s: %s has no attribute %s", file->path, kind->dataset, DT_H5_HASH_BLOCK);
     return check_shape(hashes, tokens);
 }
 

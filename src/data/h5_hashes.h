@@ -6,9 +6,9 @@
 // A kind is a hash function and the dataset that holds its values; the first that a shard has is
 // what training checks, and dt_h5_hash_kinds[0] is what dtrain writes.
 enum { DT_H5_HASH_KINDS = 2 };
+#define DT_H5_HASH_BLOCK "block_bytes" // attribute of the dataset: bytes that a checksum covers
 extern const struct dt_h5_hash_kind {
     const char *dataset;
-    const char *block_bytes; // the dataset's attribute: bytes that a checksum covers
     uint64_t (*hash)(const void *data, size_t bytes); // seed 0
 } dt_h5_hash_kinds[DT_H5_HASH_KINDS];
 

@@ -197,7 +197,7 @@ static dt_status write_tail(struct dt_shard_writer *writer, bool documents)
     hid_t hashes = -1;
     const uint64_t block = DT_HASH_BLOCK;
     DT_TRY(create_array(writer, hash_kind->dataset, DT_U64, writer->n_hashes, &hashes));
-    DT_TRY(write_attribute(writer->path, hashes, hash_kind->block_bytes, DT_U64, &block));
+    DT_TRY(write_attribute(writer->path, hashes, DT_H5_HASH_BLOCK, DT_U64, &block));
     DT_TRY(write_slab(writer, hashes, DT_U64, 0, writer->n_hashes, writer->hashes));
     return documents ? write_starts(writer) : DT_OK;
 }
