@@ -19,6 +19,7 @@ struct dt_bucket_span {
 };
 
 // *spans, malloc'ed: n of them, one after the other, none empty; those of a row that is larger than
-// a bucket hold nothing else, where staged in equal pieces of at most a bucket.
+// a bucket hold nothing else. Where staged, such a row is cut into equal pieces of at most a bucket
+// or 4 KiB, whichever is larger, rounded up to 64 elements.
 dt_status dt_bucket_plan(const struct dt_bucket_plan_config *config, struct dt_bucket_span **spans,
                          int64_t *n);

@@ -20,7 +20,7 @@ dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *st
                               const char *reason);
 
 // An abrupt end leaves its reason in state.json: whichever rank has the last words writes it, from
-// any thread. Between watch(path), once state.json says "running", and watch(NULL), before it says
+// any thread. Between watch(path), when state.json says "running", and watch(NULL), once it says
 // something else, each rank keeps the path and the last step that was done.
 void dt_run_folder_watch(const char *path);
 void dt_run_folder_step(int64_t step);
