@@ -100,8 +100,8 @@ static void make_random(dt_bf16 *to)
         to[i] = dt_f32_to_bf16(dt_philox_normal(&rng));
 }
 
-// The first bytes come from the host, each copy then doubles them. Anew for each shape, whose sets
-// lie over results of the one before.
+// The first bytes come from the host, each copy then doubles them. Done for each shape, since its
+// sets overlap the results of the one before.
 static dt_status fill_operands(struct bench *bench, const struct dt_gemm_shape *shape)
 {
     int64_t bytes = operand_bytes(bench->device, &shape->key);

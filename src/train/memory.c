@@ -115,7 +115,7 @@ static const char *whose_share(const struct dt_job *job)
     if (job->sharers > 1)
         return " for each rank that shares it";
     return dt_job_uses_device_comm(job) ? " beside what NCCL takes"
-                                        : " beside what code takes that is loaded later";
+                                        : " after what is reserved for code that is loaded later";
 }
 
 static dt_status refuse(const struct dt_job *job, const struct dt_memory_row *rows, int64_t asked,

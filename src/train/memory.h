@@ -15,8 +15,8 @@ struct dt_memory_row {
 // All categories of this job, and what of them lies on the device.
 dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_row rows[DT_JOB_MEMORY_ROWS],
                         int64_t *device_bytes);
-// Of a device of this much memory, what is kept back for what no plan counts: code that is loaded
-// in the first steps, graphs, NCCL.
+// Bytes of the device's memory that are reserved for what no plan counts: code that is loaded in
+// the first steps, graphs, NCCL. 0 for unified memory.
 int64_t dt_job_kept_back(const struct dt_job *job, const struct dt_device_info *info);
 // DT_MACHINE where the plan is more than the device has free beside that (unified memory is not
 // asked): names the largest categories and the settings that would fit. Before the job allocates.

@@ -3,7 +3,7 @@
 
 sass.py FILE…      reports the kernels in them: a .cu (compiled as in a release build), a .cubin, an
                    object file built with -lineinfo, or a folder of such
-sass.py --renew    writes the table anew, from the files given or from the kernels' sources
+sass.py --renew    rewrites the table, from the files given or from the kernels' sources
 sass.py --check    compares them with the table
 sass.py --comments compares what the kernels' comments state with the table
 sass.py --step     estimates a training step of the 130M model from the table

@@ -132,7 +132,7 @@ big=("${long[@]}" data.batch=24)
 whole=$(takes "${big[@]}")
 export SIMT_MEMORY
 SIMT_MEMORY=$(bytes "$whole")
-fault 3 1 "too little memory" "training would take $whole MiB of device memory, and Simulated GPU has [0-9.]+ MiB free beside what code takes that is loaded later; most of it for " \
+fault 3 1 "too little memory" "training would take $whole MiB of device memory, and Simulated GPU has [0-9.]+ MiB free after what is reserved for code that is loaded later; most of it for " \
     'data.micro_batch = [0-9]+ with model.recompute = [a-z]+ would take [0-9.]+ MiB' "${big[@]}"
 refused 3 "--check with too little" 'training would take' 'data.micro_batch' "$dtrain" --check small.ini run.name=absent \
     run.device=cuda "${big[@]}"

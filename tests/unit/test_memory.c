@@ -131,7 +131,7 @@ static void test_job(void)
     memory_free = whole + 1000;
     CHECK_INT(dt_job_check_memory(&job), DT_OK);
     memory_free = whole + 999;
-    CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "free beside what code takes");
+    CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "free after what is reserved for code");
     memory = INT64_C(80) << 30; // half a GiB, however large the device is
     memory_free = whole + (INT64_C(1) << 29);
     CHECK_INT(dt_job_check_memory(&job), DT_OK);
