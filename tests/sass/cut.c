@@ -2,12 +2,14 @@
 // the table in place of its own: for step.py.
 // Arguments: forward's blocks a multiprocessor, slots of a token with one and with two channels a
 // lane, those of the first run over segments; backward's; then batches.
+#include "kernels/scan.h"
 #include "kernels/scan_cut.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { LENGTH = 2048, CHANNELS = 1536, CHUNK = 16, TILE = 16, COSTS = 5, PARTS = 1000 };
+enum { LENGTH = 2048, CHANNELS = 1536, CHUNK = DT_SCAN_CHUNK_CUDA, TILE = 16 };
+enum { COSTS = 5, PARTS = 1000 };
 
 // In thousandths of a slot.
 static scan_costs costs_from(char **args)

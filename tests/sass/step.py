@@ -73,7 +73,8 @@ def scan_cycles(rows):
     """{(batch, direction): cycles of a layer's scan}, and how it is cut."""
     with tempfile.TemporaryDirectory() as folder:
         program = os.path.join(folder, "cut")
-        tools.run([os.environ.get("CC", "cc"), "-std=c17", "-O1", "-I", tools.ROOT, "-o", program,
+        tools.run([os.environ.get("CC", "cc"), "-std=c17", "-O1", "-I", tools.ROOT, "-I",
+                   os.path.join(tools.ROOT, "src"), "-o", program,
                    os.path.join(tools.ROOT, "tests", "sass", "cut.c")])
         numbers = [str(x) for kernel in ("forward", "backward") for x in scan_costs(rows, kernel)]
         lines = subprocess.run([program, *numbers, *map(str, BATCHES)], check=True,
