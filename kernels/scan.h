@@ -31,9 +31,9 @@
 // The chunk that suits the CPU: one block of its backward. Longer chunks cost one more forward run
 // of the recurrence, shorter ones memory (states take N / chunk floats a channel and token).
 enum { DT_SCAN_CHUNK_CPU = 32 };
-// The one that suits CUDA: a tile of its backward, which then runs nothing twice. Twice as long ones
-// would take half the memory for states (N / 8 floats a channel and token; `recompute` drops them)
-// and a tenth more time backward.
+// The one that suits CUDA: a tile of its backward, which then runs nothing twice. Chunks twice as
+// long would take half the memory for states (N / 8 floats a channel and token; `recompute` drops
+// them) and a tenth more time backward.
 enum { DT_SCAN_CHUNK_CUDA = 8 };
 
 struct dt_scan_forward_args {

@@ -141,7 +141,7 @@ static bool convert_string(const struct dt_config_key *key, const char *text, vo
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
             return refuse(problem, "control character 0x%02x in the text", (unsigned char)text[i]);
-    for (int64_t i = 0, length; i < (int64_t)n; i += length) { // it will stand in JSON files
+    for (int64_t i = 0, length; i < (int64_t)n; i += length) { // JSON files will have it
         length = dt_utf8_length(text + i, (int64_t)n - i);
         if (length == 0)
             return refuse(problem, "the text is not UTF-8 at its byte %lld, 0x%02x", (long long)i,

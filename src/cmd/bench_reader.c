@@ -1,5 +1,5 @@
 // `dtrain bench --reader`: the shard reader's streaming rate against plain read() of the same file,
-// both from the system's cache, turn about in one run. Each piece of the file counts with its best
+// both from the system's cache, alternating in one run. Each piece of the file counts with its best
 // round, so that a machine that others use gives the same ratio.
 #include "cmd/bench.h"
 

@@ -31,7 +31,7 @@ struct dt_trainer_state {
     bool shuffle;
     int64_t reset_token;
     bool reset_after;
-    // What a resumed run keeps unless it is told otherwise: enum dt_dtype, -1: not known.
+    // A resumed run keeps it unless run.precision says otherwise: enum dt_dtype; -1: not known.
     int storage;
 };
 

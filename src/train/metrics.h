@@ -28,8 +28,8 @@ struct dt_metrics_config {
 };
 
 dt_status dt_metrics_open(const struct dt_metrics_config *config, struct dt_metrics **metrics);
-// fsync: what a checkpoint that is published next has trained stands in the file, whatever happens.
-// A file that was removed or replaced while it was written is an error.
+// fsync, before a checkpoint is published: the file then has a line for each step it was trained,
+// also after a power loss. A file that was removed or replaced while it was written is an error.
 dt_status dt_metrics_sync(struct dt_metrics *metrics);
 void dt_metrics_close(struct dt_metrics *metrics); // NULL is fine
 dt_status dt_metrics_train(struct dt_metrics *metrics, const struct dt_train_line *line);

@@ -21,7 +21,7 @@ check "the curve is synced before each of them" awk '
 cp -r runs/synced runs/gap
 rm -r runs/gap/$last
 sed -i '/"step":\([78]\|9\|1[0-2]\),/d' runs/gap/metrics.jsonl
-check "a run whose curve has a gap goes on" "$dtrain" small.ini run.name=gap >gap.log 2>&1
+check "a run whose curve has a gap resumes" "$dtrain" small.ini run.name=gap >gap.log 2>&1
 check "… and says so: $(grep warning gap.log)" grep -q \
     'runs/gap/metrics.jsonl ends with step 6, the checkpoint is of step 8' gap.log
 rm runs/gap/metrics.jsonl runs/gap/$last -r

@@ -2,7 +2,7 @@
 
 A loop that counts a register from a constant to a constant is counted; rules.py states the others.
 A branch is decided by the statement of the source that the code comes from which only one of its
-ways runs: rules.py again. Without a rule, what can be skipped runs, and of two ways the dearer one
+ways runs: rules.py again. Without a rule, what can be skipped runs, and of two ways the costlier one
 is counted and reported as undecided: a number may be too high, never too low.
 """
 
@@ -299,7 +299,7 @@ class Frequencies:
             reason = "what can be skipped runs"
         else:
             share = 1.0 if len(codes[first]) >= len(codes[second]) else 0.0
-            reason = "dearer of %d and %d" % (len(codes[first]), len(codes[second]))
+            reason = "more expensive of %d and %d" % (len(codes[first]), len(codes[second]))
             self.open.append((b, "branch at %s" % self.where(branch)))
         self.all_notes.append((b, "branch %s: %d instructions if taken, else %d; taken: %.3g (%s)" % (
             self.where(branch), len(codes[self.blocks[b].taken]), len(codes[self.blocks[b].next]),

@@ -63,10 +63,10 @@ def scan_costs(rows, kernel):
                     len(found), kernel, part, lanes))
             costs.append(found[0])
     # an operation of the special unit keeps it for as long as eight slots last
-    dearer = [max(row["slots"], row["special"] * table.SLOTS_CLOCK / table.SPECIAL_CLOCK)
+    bounds = [max(row["slots"], row["special"] * table.SLOTS_CLOCK / table.SPECIAL_CLOCK)
               for row in costs]
     return [int(costs[1]["blocks"])] + [slots / (2 if i % 2 == 0 else 1)
-                                        for i, slots in enumerate(dearer)]
+                                        for i, slots in enumerate(bounds)]
 
 
 def scan_cycles(rows):

@@ -19,7 +19,7 @@ namespace simt
 static std::vector<capture_ref> &captures = *new std::vector<capture_ref>; // open ones
 static std::vector<CUstream_st *> &members = *new std::vector<CUstream_st *>;
 
-// A program that leaves a capture open is told so when it ends.
+// Reports a capture that the program left open, when it ends.
 static struct at_exit {
     ~at_exit()
     {
