@@ -69,8 +69,10 @@ int dt_cores_of_job(void)
     size_t size = CPU_ALLOC_SIZE(MAX_CPUS);
     cpu_set_t *mine = CPU_ALLOC(MAX_CPUS), *all = NULL;
     int total = 1;
-    if (mine && sched_getaffinity(0, size, mine) == 0)
+    if (mine && sched_getaffinity(0, size, mine) == 0) {
+        total = CPU_COUNT_S(size, mine); // where the system refuses to widen the mask
         all = job_cores(size, mine, &total);
+    }
     CPU_FREE(all);
     CPU_FREE(mine);
     return total;

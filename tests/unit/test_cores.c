@@ -3,13 +3,24 @@
 
 #include "test.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static int n_cores; // of this process, as it was started
 static cpu_set_t all;
+static bool refused; // sched_setaffinity fails, as where system calls are filtered
+
+int sched_setaffinity(pid_t pid, size_t size, const cpu_set_t *set)
+{
+    if (!refused)
+        return (int)syscall(SYS_sched_setaffinity, pid, size, set);
+    errno = EPERM;
+    return -1;
+}
 
 static int bound_of(pthread_t thread)
 {
@@ -43,6 +54,16 @@ static void test_unbound(void)
     CHECK(!widened, "nothing was to be widened");
     CHECK_INT(dt_cores_share(0, 2 * n_cores, &widened), 1); // more ranks than cores
     CHECK_INT(bound_of(pthread_self()), n_cores);
+}
+
+static void test_cores_of_job(void)
+{
+    refused = true;
+    CHECK_INT(dt_cores_of_job(), n_cores);
+    refused = false;
+    bind_to_one(pthread_self());
+    CHECK_INT(dt_cores_of_job(), n_cores);
+    CHECK_INT(bound_of(pthread_self()), 1);
 }
 
 // Bound to one core, as mpirun does it, with a thread that was started before.
@@ -138,6 +159,7 @@ int main(void)
         return TEST_SKIP;
     CHECK_INT(pthread_create(&other, NULL, sleep_long, NULL), 0);
     test_unbound();
+    test_cores_of_job();
     test_widened(other);
     test_near(other);
     return test_end();
