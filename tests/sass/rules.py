@@ -103,3 +103,15 @@ KERNELS = [
            [(r"i \+= THREADS \* EACH", lambda c, n: c.of["loads"] * n)], 0, 0, 0,
            "a load of four elements"),
 ]
+
+# Constants of the sources that were counted: file, where, the kernel of each group and a warp's share
+# of its unit (with one channel a lane a warp has 8 of the 16 channels), why. A constant is the larger
+# of the slots and the time on the exponential unit.
+_COSTS = r"SCAN_%s_COSTS = \{\w+, \{(\d+), (\d+)\}, \{(\d+), (\d+)\}\}"
+CONSTANTS = [
+    ("scan_cut.h", _COSTS % way.upper(),
+     [("scan_%s scan_%s_%s<16,%d," % (way, way, part, lanes), lanes / 2)
+      for part in ("registers", "ends") for lanes in (1, 2)], "the cut is chosen by them")
+    for way in ("forward", "backward")]
+CONSTANTS_NEAR = 0.1  # and the best cut changes little
+SLOTS_OF_SPECIAL = 8  # pass while the exponential unit does one: 4 slots, and 16 of 32 lanes, a clock

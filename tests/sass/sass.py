@@ -127,7 +127,7 @@ def renew(args):
     rows, units, undecided = tabled(args)
     table.write(rows, units, tools.nvcc_version(args.nvcc), args.arch)
     print("%d kernels in %s" % (len(rows), table.PATH))
-    faults = undecided + table.check_comments()
+    faults = undecided + table.check_comments() + table.check_constants()
     print("\n".join(faults))
     return 1 if faults else 0
 
@@ -152,7 +152,7 @@ def check(args):
 
 
 def comments():
-    faults = table.check_comments()
+    faults = table.check_comments() + table.check_constants()
     print("\n".join(faults) or "comments agree with the table")
     return 1 if faults else 0
 

@@ -4,6 +4,7 @@ import glob
 import os
 import re
 
+import rules
 import tools
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "table.md")
@@ -162,4 +163,25 @@ def check_comments():
             for stray in STRAY.findall(STATEMENT.sub("", text)):
                 faults.append("%s: `%s` is checked by nothing: write it as `kernel<…>: N slots, N "
                               "registers, N blocks`" % (where, stray))
+    return faults
+
+
+def check_constants():
+    """Which constants of the sources are far from what was counted."""
+    rows, _, _ = read()
+    faults = []
+    for file, pattern, kernels, reason in rules.CONSTANTS:
+        with open(os.path.join(tools.ROOT, "kernels", file), encoding="utf-8") as text:
+            found = re.search(pattern, text.read())
+        if not found:
+            faults.append("kernels/%s has no `%s`" % (file, pattern))
+            continue
+        for stated, (kernel, share) in zip(found.groups(), kernels):
+            for name, row in rows.items():
+                slots = max(row.get("slots", 0),
+                            rules.SLOTS_OF_SPECIAL * row.get("special", 0)) * share
+                if name.startswith(kernel) and slots and \
+                        abs(float(stated) / slots - 1) > rules.CONSTANTS_NEAR:
+                    faults.append("kernels/%s: %s for %s, which takes %.0f slots: %s" % (
+                        file, stated, name, slots, reason))
     return faults
