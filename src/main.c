@@ -22,13 +22,22 @@ static bool wants_debug(void)
     return getenv("DTRAIN_DEBUG") != NULL;
 }
 
-// Leaves the reason in state.json. A file system that hangs must not keep the job from ending: then
-// SIGALRM ends the process.
-static void note_end(const char *reason)
+static volatile sig_atomic_t exit_code;
+
+static void give_up(int signal)
+{
+    (void)signal;
+    _exit(exit_code);
+}
+
+// Leaves the reason in state.json. A file system that hangs must not keep the job from ending.
+static void note_end(const char *reason, dt_status code)
 {
     enum { PATIENCE_S = 5 };
     char line[DT_ERROR_MESSAGE];
     snprintf(line, sizeof line, "%.*s", (int)strcspn(reason, "\n"), reason);
+    exit_code = (int)code;
+    signal(SIGALRM, give_up);
     alarm(PATIENCE_S);
     dt_run_folder_note_end(line);
     alarm(0);
@@ -47,19 +56,27 @@ static void die(const struct dt_error *error)
     if (length > 0) {
         ssize_t n = write(STDERR_FILENO, text, length); // maybe nobody listens: state.json has it
         (void)n;
-        note_end(text + strlen(DT_LAST_WORDS_BEGIN));
+        note_end(text + strlen(DT_LAST_WORDS_BEGIN), error->code);
     }
     dt_comm_abort(communicator, (int)error->code);
 }
 
-// An error that every rank has: rank 0 says it, and all leave in order.
+// An error that every rank has: rank 0 says it, once.
+static void report(dt_status status)
+{
+    static bool reported;
+    if (status == DT_OK || reported || (communicator && communicator->info.rank != 0))
+        return;
+    reported = true;
+    dt_log_live(NULL);
+    dt_error_print(dt_error_current(), wants_debug());
+    note_end(dt_error_current()->message, status);
+}
+
+// All ranks leave in order.
 static int leave(dt_status status)
 {
-    if (status != DT_OK && (!communicator || communicator->info.rank == 0)) {
-        dt_log_live(NULL);
-        dt_error_print(dt_error_current(), wants_debug());
-        note_end(dt_error_current()->message);
-    }
+    report(status);
     dt_comm_close(communicator);
     communicator = NULL;
     return (int)status;
@@ -96,6 +113,7 @@ static dt_status run_training(bool check, int argc, char **argv)
     else if (status == DT_OK && communicator->info.rank == 0)
         status = dt_job_print(&job);
     dt_comm_end_if_alone(communicator, status);
+    report(status); // while the run's folder is still locked
     dt_job_close(&job);
     return status;
 }

@@ -61,7 +61,7 @@ check "closed streams: exit code" test $? -eq 0
 # A terminal that closes: the kernel sends SIGHUP to the script, and every write to the terminal fails.
 if script -qec true /dev/null >/dev/null 2>&1; then
     for launched in "$repository/launch/run.sh -np 2 $(printf %q "$dtrain")" "exec $(printf %q "$dtrain")"; do
-        name=terminal-$([ "${launched:0:4}" = exec ] && echo alone || echo script)
+        name=terminal-$$-$([ "${launched:0:4}" = exec ] && echo alone || echo script)
         # shellcheck disable=SC2086
         script -qec "$launched small.ini run.name=$name run.steps=20000" /dev/null >/dev/null 2>&1 &
         terminal=$!
