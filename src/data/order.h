@@ -1,6 +1,6 @@
-// Which window is trained when: a pure function of the shards, seed, batch, block, shuffle (DESIGN:
-// Data, Order). Windows of all shards are numbered in file order; blocks of `block` consecutive
-// windows never cross a shard (a segment). Shuffled, epoch e: the list of blocks is permuted by
+// Which window is trained when: a pure function of the shards, seed, batch, block and
+// shuffle. Windows of all shards are numbered in file order; blocks of `block` consecutive windows
+// never cross a shard (a segment). Shuffled, epoch e: the list of blocks is permuted by
 // Fisher-Yates (for i = n-1 … 1: j = below(i + 1), swap) from Philox stream (seed, e, 0), the
 // windows inside block b by (seed, e, b + 1). The permuted list has W windows and S = floor(W /
 // batch) steps; at step s slot k trains list position k * S + s mod S, in epoch floor(s / S).

@@ -35,7 +35,7 @@ int64_t dt_model_padded_vocab(const struct dt_model_config *config);
 // The table of this model: rows in the order in which backward finishes them. Free with
 // dt_params_free.
 dt_status dt_model_params(const struct dt_model_config *config, struct dt_params *params);
-// Training FLOPs of a token (FACTS: 6 x the GEMM parameters used, lm_head once, look-up not, and
+// Training FLOPs of a token (6 x the GEMM parameters used, lm_head once, look-up not, and
 // the scan).
 double dt_model_flops_per_token(const struct dt_model_config *config);
 

@@ -1,4 +1,4 @@
-// Checkpoints (DESIGN: Checkpoints): a folder step-00001000 that is whole and verified, or not
+// Checkpoints: a folder step-00001000 that is whole and verified, or not
 // there.
 //   config.json, model.safetensors         a Hugging Face directory (fp32 masters)
 //   optimizer-00001-of-00001.safetensors   Adam moments: entries "exp_avg.NAME[first:last]" and

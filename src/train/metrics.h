@@ -1,4 +1,4 @@
-// metrics.jsonl (DESIGN: What a run leaves) and the console. Rank 0 only. A line is written by one
+// metrics.jsonl and the console. Rank 0 only. A line is written by one
 // write(2), so that a killed job leaves at most one torn line, which a resumed run cuts off.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The learning rate of a step (DESIGN: Configuration).
+// The learning rate of a step.
 #pragma once
 
 #include "train/settings.h"
