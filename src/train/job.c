@@ -49,7 +49,10 @@ static int device_choice(const struct dt_job *job, enum dt_purpose purpose)
 // More threads than cores only take turns.
 static dt_status check_threads(const struct dt_job *job)
 {
-    int64_t threads = job->settings.run.threads, cores = dt_cores_of_job();
+    int64_t threads = job->settings.run.threads;
+    if (threads == 0)
+        return DT_OK;
+    int64_t cores = dt_cores_of_job();
     if (threads <= cores)
         return DT_OK;
     return dt_config_reject(job->config, "run.threads",
