@@ -3,7 +3,7 @@
 #include "cmd/cmd.h"
 #include "comm/comm.h"
 #include "comm/device_comm.h"
-#include "train/job.h"
+#include "job/job.h"
 #include "train/signals.h"
 #include "train/train.h"
 
@@ -111,7 +111,7 @@ static dt_status run_training(bool check, int argc, char **argv)
     if (status == DT_OK && !check)
         status = dt_train(&job);
     else if (status == DT_OK && communicator->info.rank == 0)
-        status = dt_job_print(&job);
+        status = dt_cmd_print_plan(&job);
     dt_comm_end_if_alone(communicator, status);
     report(status); // while the run's folder is still locked
     dt_job_close(&job);

@@ -1,5 +1,5 @@
 // `dtrain bench`: options and choice of what is measured.
-#include "cmd/bench.h"
+#include "bench/bench.h"
 
 #include "cmd/cmd.h"
 #include "cmd/options.h"

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "comm/comm.h"
+#include "job/job.h"
 
 #include <stdbool.h>
 
@@ -23,3 +24,6 @@ dt_status dt_cmd_order(struct dt_comm *comm, int argc, char **argv);
 dt_status dt_cmd_pack(struct dt_comm *comm, int argc, char **argv);
 dt_status dt_cmd_sample(struct dt_comm *comm, int argc, char **argv);
 dt_status dt_cmd_verify(struct dt_comm *comm, int argc, char **argv);
+// `dtrain --check`: the resolved configuration, data, memory plan and batch arithmetic, for people,
+// on stdout.
+dt_status dt_cmd_print_plan(const struct dt_job *job);

@@ -1,9 +1,10 @@
 // `dtrain eval CONFIG`: the validation loss of the checkpoint that training would go on from (or of
 // run.init_from).
 #include "cmd/cmd.h"
-#include "train/choices.h"
+#include "job/gemm_algos.h"
+#include "job/job.h"
 #include "train/evaluate.h"
-#include "train/job.h"
+#include "train/memory.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -51,7 +52,7 @@ static dt_status evaluate(struct dt_job *job)
     struct dt_model_shape shape = dt_job_shape(job, false);
     struct dt_stepper_config step = dt_job_stepper(job);
     dt_status status;
-    DT_TRY_GOTO(status, out, dt_choices_recall(job));
+    DT_TRY_GOTO(status, out, dt_gemm_algos_recall(job));
     DT_TRY_GOTO(status, out, dt_model_create(&job->backend, &job->model, &shape, &model));
     DT_TRY_GOTO(status, out, dt_staging_create(&job->backend, &step.batch, &staging));
     DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), model));

@@ -1,7 +1,7 @@
 // Values of options: all of the text, in range.
 #include "cmd/options.h"
 
-#include "train/settings.h"
+#include "job/settings.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -2,7 +2,7 @@
 // window.
 #include "data/order.h"
 #include "cmd/cmd.h"
-#include "train/job.h"
+#include "job/job.h"
 
 #include <stdio.h>
 #include <stdlib.h>

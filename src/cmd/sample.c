@@ -5,10 +5,10 @@
 
 #include "base/file.h"
 #include "base/rng.h"
+#include "checkpoint/checkpoint.h"
+#include "job/device.h"
 #include "model/hf.h"
-#include "train/checkpoint.h"
-#include "train/device.h"
-#include "train/weights.h"
+#include "model/weights.h"
 
 #include <getopt.h>
 #include <math.h>

@@ -1,9 +1,9 @@
 // `dtrain verify`: every shard and checkpoint that the arguments name, a line each.
 #include "base/file.h"
 #include "base/log.h"
+#include "checkpoint/checkpoint.h"
 #include "cmd/cmd.h"
 #include "data/pack.h"
-#include "train/checkpoint.h"
 
 #include <fts.h>
 #include <glob.h>

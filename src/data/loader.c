@@ -24,7 +24,7 @@ struct dt_loader {
     char *memory;          // of the ring's arrays
 
     // The thread's own.
-    struct dt_shelf shelf;
+    struct dt_shard_cache cache;
     struct dt_slot *slots; // [n_slots]; sequential: one, of the windows that the rank needs at once
     char *blocks;          // memory of the slots' buffers and starts
     pthread_t thread;
@@ -133,12 +133,12 @@ static dt_status read_ahead(struct dt_loader *loader, int64_t row, const struct 
     const struct dt_dataset *dataset = loader->config.dataset;
     *slot = &loader->slots[loader->config.sequential ? 0 : row];
     if (!loader->config.sequential)
-        return dt_slot_read(*slot, &loader->shelf, &loader->rules, at->shard, at->block_first,
+        return dt_slot_read(*slot, &loader->cache, &loader->rules, at->shard, at->block_first,
                             at->block_windows);
     if (row > 0 && (*slot)->windows > 0 && (*slot)->shard == at->shard)
         return DT_OK;
     int64_t left = dataset->shards[at->shard].windows - at->window, rows = loader->n_slots - row;
-    return dt_slot_read(*slot, &loader->shelf, &loader->rules, at->shard, at->window,
+    return dt_slot_read(*slot, &loader->cache, &loader->rules, at->shard, at->window,
                         left < rows ? left : rows);
 }
 
@@ -330,7 +330,7 @@ static dt_status open_loader(struct dt_loader *loader)
     DT_TRY(check(config, loader->first_step));
     loader->first_slot = share(config, config->rank);
     loader->n_slots = share_size(config);
-    DT_TRY(dt_shelf_open(config->dataset, &loader->shelf));
+    DT_TRY(dt_shard_cache_open(config->dataset, &loader->cache));
     loader->rules = (struct dt_slot_rules){
         .vocab_size = config->vocab_size,
         .reset_token = config->reset_token,
@@ -378,7 +378,7 @@ void dt_loader_close(struct dt_loader *loader)
         return;
     if (loader->started)
         stop_thread(loader);
-    dt_shelf_close(&loader->shelf);
+    dt_shard_cache_close(&loader->cache);
     if (loader->config.free_host && loader->memory)
         loader->config.free_host(loader->config.context, loader->memory);
     else

@@ -9,20 +9,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-dt_status dt_shelf_open(const struct dt_dataset *dataset, struct dt_shelf *shelf)
+dt_status dt_shard_cache_open(const struct dt_dataset *dataset, struct dt_shard_cache *cache)
 {
-    shelf->dataset = dataset;
-    shelf->starts_checked = calloc((size_t)dataset->n_shards, sizeof *shelf->starts_checked);
-    if (!shelf->starts_checked)
+    cache->dataset = dataset;
+    cache->starts_checked = calloc((size_t)dataset->n_shards, sizeof *cache->starts_checked);
+    if (!cache->starts_checked)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " shards", dataset->n_shards);
     return DT_OK;
 }
 
-void dt_shelf_close(struct dt_shelf *shelf)
+void dt_shard_cache_close(struct dt_shard_cache *cache)
 {
-    free(shelf->starts_checked);
+    free(cache->starts_checked);
     for (int i = 0; i < DT_OPEN_SHARDS; i++)
-        dt_shard_close(shelf->place[i].reader);
+        dt_shard_close(cache->place[i].reader);
 }
 
 // A shard may have been replaced since its metadata was taken: the order would silently change.
@@ -38,11 +38,11 @@ static dt_status check_unchanged(const struct dt_shard *then, const struct dt_sh
                    then->path, then->file_bytes, now->file_bytes);
 }
 
-static struct dt_shelf_place *find_place(struct dt_shelf *shelf, int64_t shard)
+static struct dt_shard_cache_place *find_place(struct dt_shard_cache *cache, int64_t shard)
 {
-    struct dt_shelf_place *oldest = &shelf->place[0];
+    struct dt_shard_cache_place *oldest = &cache->place[0];
     for (int i = 0; i < DT_OPEN_SHARDS; i++) {
-        struct dt_shelf_place *place = &shelf->place[i];
+        struct dt_shard_cache_place *place = &cache->place[i];
         if (place->reader && place->shard == shard)
             return place;
         if (place->used < oldest->used)
@@ -51,16 +51,17 @@ static struct dt_shelf_place *find_place(struct dt_shelf *shelf, int64_t shard)
     return oldest;
 }
 
-static dt_status open_shard(struct dt_shelf *shelf, int64_t shard, struct dt_shard_reader **reader)
+static dt_status open_shard(struct dt_shard_cache *cache, int64_t shard,
+                            struct dt_shard_reader **reader)
 {
-    const struct dt_shard *known = &shelf->dataset->shards[shard];
-    struct dt_shelf_place *place = find_place(shelf, shard);
-    place->used = ++shelf->clock;
+    const struct dt_shard *known = &cache->dataset->shards[shard];
+    struct dt_shard_cache_place *place = find_place(cache, shard);
+    place->used = ++cache->clock;
     if (!place->reader || place->shard != shard) {
         struct dt_shard now;
         dt_shard_close(place->reader);
         place->reader = NULL;
-        DT_TRY(dt_shard_open(known->path, shelf->dataset->seq_len, 0, &now, &place->reader));
+        DT_TRY(dt_shard_open(known->path, cache->dataset->seq_len, 0, &now, &place->reader));
         place->shard = shard;
         DT_TRY(dt_shard_fingerprint(place->reader, &now));
         DT_TRY(check_unchanged(known, &now));
@@ -71,13 +72,13 @@ static dt_status open_shard(struct dt_shelf *shelf, int64_t shard, struct dt_sha
 
 // Reading them is a few thousandths of reading the tokens, and is not repeated when the shard is
 // opened again.
-static dt_status check_starts(struct dt_shelf *shelf, const struct dt_slot_rules *rules,
+static dt_status check_starts(struct dt_shard_cache *cache, const struct dt_slot_rules *rules,
                               int64_t shard, struct dt_shard_reader *reader)
 {
-    if (shelf->starts_checked[shard] || !shelf->dataset->shards[shard].doc_starts)
+    if (cache->starts_checked[shard] || !cache->dataset->shards[shard].doc_starts)
         return DT_OK;
     DT_TRY(dt_shard_check_starts(reader, rules->verify));
-    shelf->starts_checked[shard] = true;
+    cache->starts_checked[shard] = true;
     return DT_OK;
 }
 
@@ -154,24 +155,24 @@ static dt_status read_pairs(struct dt_slot *slot, struct dt_shard_reader *reader
     return DT_OK;
 }
 
-dt_status dt_slot_read(struct dt_slot *slot, struct dt_shelf *shelf,
+dt_status dt_slot_read(struct dt_slot *slot, struct dt_shard_cache *cache,
                        const struct dt_slot_rules *rules, int64_t shard, int64_t first,
                        int64_t windows)
 {
-    const struct dt_shard *known = &shelf->dataset->shards[shard];
+    const struct dt_shard *known = &cache->dataset->shards[shard];
     struct dt_shard_reader *reader = NULL;
     if (slot->windows > 0 && slot->shard == shard && slot->first == first &&
         slot->windows == windows)
         return DT_OK;
     slot->windows = 0;
-    DT_TRY(open_shard(shelf, shard, &reader));
-    DT_TRY(check_starts(shelf, rules, shard, reader));
+    DT_TRY(open_shard(cache, shard, &reader));
+    DT_TRY(check_starts(cache, rules, shard, reader));
     slot->shard = shard;
     slot->first = first;
     slot->windows = windows;
     dt_status status = known->schema == DT_SCHEMA_PAIRS
-                           ? read_pairs(slot, reader, rules, shelf->dataset->seq_len)
-                           : read_tokens(slot, reader, known, rules, shelf->dataset->seq_len);
+                           ? read_pairs(slot, reader, rules, cache->dataset->seq_len)
+                           : read_tokens(slot, reader, known, rules, cache->dataset->seq_len);
     if (status != DT_OK)
         slot->windows = 0;
     return status;

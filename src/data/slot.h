@@ -8,18 +8,19 @@
 enum { DT_OPEN_SHARDS = 64 };
 
 // Shards open for reading, the least recently used closed first.
-struct dt_shelf {
+struct dt_shard_cache {
     const struct dt_dataset *dataset; // borrowed
-    struct dt_shelf_place {
+    struct dt_shard_cache_place {
         int64_t shard; // meaningful where reader is there
-        int64_t used;  // by the shelf's clock
+        int64_t used;  // by the cache's clock
         struct dt_shard_reader *reader;
     } place[DT_OPEN_SHARDS];
     int64_t clock;
     bool *starts_checked; // [n_shards] all of /doc_starts, at the shard's first reading; owned
 };
-dt_status dt_shelf_open(const struct dt_dataset *dataset, struct dt_shelf *shelf); // from zeros
-void dt_shelf_close(struct dt_shelf *shelf);
+dt_status dt_shard_cache_open(const struct dt_dataset *dataset,
+                              struct dt_shard_cache *cache); // from zeros
+void dt_shard_cache_close(struct dt_shard_cache *cache);
 
 // What a slot must know to turn stored tokens into rows of a batch.
 struct dt_slot_rules {
@@ -42,7 +43,7 @@ int64_t dt_slot_buffer_bytes(const struct dt_dataset *dataset, int64_t windows);
 int64_t dt_slot_starts_bytes(const struct dt_dataset *dataset, int64_t windows);
 
 // Reads windows [first, first + windows) of a shard unless they are here already.
-dt_status dt_slot_read(struct dt_slot *slot, struct dt_shelf *shelf,
+dt_status dt_slot_read(struct dt_slot *slot, struct dt_shard_cache *cache,
                        const struct dt_slot_rules *rules, int64_t shard, int64_t first,
                        int64_t windows);
 // One window that is here, as rows of T; `reset` may be NULL.

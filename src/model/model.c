@@ -100,7 +100,7 @@ static dt_status parts_create(const struct dt_model_config *config, struct parts
                          "listing the model's tensors");
 }
 
-dt_status dt_model_params(const struct dt_model_config *config, struct dt_params *params)
+dt_status dt_model_list_params(const struct dt_model_config *config, struct dt_params *params)
 {
     struct parts parts;
     DT_TRY(parts_create(config, &parts));
@@ -148,7 +148,7 @@ static void measure(struct dt_model *model, int64_t bytes[DT_MEMORY_COUNT])
     int64_t elements = model->parts.params.elements;
     take(model, &plan);
     bytes[DT_MEMORY_WEIGHTS] = elements * 4;
-    bytes[DT_MEMORY_COPIES] = model->config.storage == DT_BF16 ? elements * 2 : 0;
+    bytes[DT_MEMORY_WEIGHTS_BF16] = model->config.storage == DT_BF16 ? elements * 2 : 0;
     bytes[DT_MEMORY_GRADIENTS] = model->shape.training ? elements * 4 : 0;
     bytes[DT_MEMORY_ACTIVATIONS] = plan.kept.peak;
     bytes[DT_MEMORY_SCRATCH] = plan.scratch.peak;
@@ -160,7 +160,8 @@ static void place(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
 {
     struct dt_net *net = &model->net;
     net->weights = model->memory[DT_MEMORY_WEIGHTS];
-    net->matrices = bytes[DT_MEMORY_COPIES] ? model->memory[DT_MEMORY_COPIES] : net->weights;
+    net->matrices =
+        bytes[DT_MEMORY_WEIGHTS_BF16] ? model->memory[DT_MEMORY_WEIGHTS_BF16] : net->weights;
     net->gradients = model->memory[DT_MEMORY_GRADIENTS];
     net->workspace = model->memory[DT_MEMORY_WORKSPACE];
     net->workspace_bytes = bytes[DT_MEMORY_WORKSPACE];
@@ -268,7 +269,7 @@ const struct dt_model_config *dt_model_config(const struct dt_model *model)
     return &model->config;
 }
 
-const struct dt_params *dt_model_table(const struct dt_model *model)
+const struct dt_params *dt_model_params(const struct dt_model *model)
 {
     return &model->parts.params;
 }
@@ -278,9 +279,9 @@ float *dt_model_weights(struct dt_model *model)
     return model->net.weights;
 }
 
-dt_bf16 *dt_model_copies(struct dt_model *model)
+dt_bf16 *dt_model_weights_bf16(struct dt_model *model)
 {
-    return model->memory[DT_MEMORY_COPIES];
+    return model->memory[DT_MEMORY_WEIGHTS_BF16];
 }
 
 float *dt_model_gradients(struct dt_model *model)

@@ -34,20 +34,20 @@ static inline int64_t dt_model_inner(const struct dt_model_config *c) // E
 int64_t dt_model_padded_vocab(const struct dt_model_config *config);
 // The table of this model: rows in the order in which backward finishes them. Free with
 // dt_params_free.
-dt_status dt_model_params(const struct dt_model_config *config, struct dt_params *params);
+dt_status dt_model_list_params(const struct dt_model_config *config, struct dt_params *params);
 // Training FLOPs of a token (6 x the GEMM parameters used, lm_head once, look-up not, and
 // the scan).
 double dt_model_flops_per_token(const struct dt_model_config *config);
 
 // What memory goes to. All of it is known before anything is allocated.
 enum dt_memory {
-    DT_MEMORY_WEIGHTS,     // fp32 masters
-    DT_MEMORY_COPIES,      // bf16 copies
-    DT_MEMORY_GRADIENTS,   // fp32
-    DT_MEMORY_ACTIVATIONS, // kept from forward to backward
-    DT_MEMORY_SCRATCH,     // shared by all layers: gradients of activations, what is recomputed
-    DT_MEMORY_LOGITS,      // a tile
-    DT_MEMORY_WORKSPACE,   // of ops
+    DT_MEMORY_WEIGHTS,      // fp32 masters
+    DT_MEMORY_WEIGHTS_BF16, // bf16 copies
+    DT_MEMORY_GRADIENTS,    // fp32
+    DT_MEMORY_ACTIVATIONS,  // kept from forward to backward
+    DT_MEMORY_SCRATCH,      // shared by all layers: gradients of activations, what is recomputed
+    DT_MEMORY_LOGITS,       // a tile
+    DT_MEMORY_WORKSPACE,    // of ops
     DT_MEMORY_COUNT
 };
 extern const char *const dt_memory_name[DT_MEMORY_COUNT];
@@ -66,9 +66,10 @@ dt_status dt_model_create(const struct dt_backend *backend, const struct dt_mode
                           const struct dt_model_shape *shape, struct dt_model **model);
 void dt_model_destroy(struct dt_model *model); // NULL is fine
 const struct dt_model_config *dt_model_config(const struct dt_model *model);
-const struct dt_params *dt_model_table(const struct dt_model *model);
-float *dt_model_weights(struct dt_model *model);   // [elements] fp32 masters, device memory
-dt_bf16 *dt_model_copies(struct dt_model *model);  // [elements] bf16, or NULL where storage is fp32
+const struct dt_params *dt_model_params(const struct dt_model *model);
+float *dt_model_weights(struct dt_model *model); // [elements] fp32 masters, device memory
+dt_bf16 *
+dt_model_weights_bf16(struct dt_model *model);     // [elements] bf16, or NULL where storage is fp32
 float *dt_model_gradients(struct dt_model *model); // [elements] fp32, or NULL
 // After the masters changed other than by adamw: makes the bf16 copies anew.
 dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream);

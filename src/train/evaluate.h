@@ -1,7 +1,7 @@
 // Validation: the mean loss over the validation shards in file order, every window once.
 #pragma once
 
-#include "train/job.h"
+#include "job/job.h"
 #include "train/staging.h"
 
 // At most `max_batches` batches (0: all). Every rank evaluates its slots; all get the global sums.

@@ -23,7 +23,7 @@ dt_status dt_host_arrays_take(const struct dt_backend *backend, struct dt_model 
 {
     *host =
         (struct dt_host_arrays){.backend = backend,
-                                .bytes = dt_model_table(model)->elements * (int64_t)sizeof(float),
+                                .bytes = dt_model_params(model)->elements * (int64_t)sizeof(float),
                                 .device = {dt_model_weights(model), optimizer->m, optimizer->v}};
     if (!backend->table->unified)
         return take_copies(host, use);

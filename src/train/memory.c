@@ -11,6 +11,25 @@
 enum { RECOMPUTE_KINDS = DT_RECOMPUTE_BLOCK + 1, NAMED_CATEGORIES = 3, BYTES_TEXT = 32 };
 static const char *const recompute_name[RECOMPUTE_KINDS] = {"none", "scan", "block"};
 
+struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
+{
+    const struct dt_settings *s = &job->settings;
+    return (struct dt_stepper_config){.comm = job->comm,
+                                      .batch = {.sequences = job->local_batch,
+                                                .length = s->data.seq_len,
+                                                .micro = job->micro_batch},
+                                      .tokens = s->data.batch * s->data.seq_len,
+                                      .optimizer = {.beta1 = (float)s->optim.beta1,
+                                                    .beta2 = (float)s->optim.beta2,
+                                                    .eps = (float)s->optim.eps,
+                                                    .weight_decay = (float)s->optim.weight_decay,
+                                                    .grad_clip = (float)s->optim.grad_clip},
+                                      .bucket_bytes = (int64_t)(s->comm.bucket_mb * 1e6),
+                                      .wire = s->comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32,
+                                      .between_devices = dt_job_uses_device_comm(job),
+                                      .graphs = s->run.cuda_graph != DT_TOGGLE_FALSE};
+}
+
 dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_row rows[DT_JOB_MEMORY_ROWS],
                         int64_t *device_bytes)
 {
@@ -21,7 +40,7 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_row rows[DT_J
     struct dt_params params;
     int n = 0;
     DT_TRY(dt_model_plan(&job->backend, &job->model, &shape, bytes));
-    DT_TRY(dt_model_params(&job->model, &params));
+    DT_TRY(dt_model_list_params(&job->model, &params));
     struct dt_buckets_config buckets = {.elements = params.elements, .wire = stepper.wire};
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
         rows[n++] = (struct dt_memory_row){dt_memory_name[i], bytes[i], false};
@@ -112,7 +131,7 @@ static void name_fits(const struct dt_fit *fits, int n, char *text, size_t size)
 
 static const char *whose_share(const struct dt_job *job)
 {
-    if (job->sharers > 1)
+    if (job->ranks_on_device > 1)
         return " for each rank that shares it";
     return dt_job_uses_device_comm(job) ? " beside what NCCL takes"
                                         : " after what is reserved for code that is loaded later";
@@ -157,6 +176,12 @@ dt_status dt_job_check_memory(const struct dt_job *job)
         return DT_OK;
     DT_TRY(job->backend.table->info(job->backend.device, &info));
     DT_TRY(dt_job_memory(job, rows, &asked));
-    int64_t free = info.memory_free / job->sharers - dt_job_kept_back(job, &info);
+    int64_t free = info.memory_free / job->ranks_on_device - dt_job_kept_back(job, &info);
     return asked <= free ? DT_OK : refuse(job, rows, asked, free, info.name);
+}
+
+dt_status dt_train_check_resources(const struct dt_job *job)
+{
+    DT_TRY(dt_job_check_nccl(job));
+    return dt_job_check_memory(job);
 }

@@ -2,7 +2,11 @@
 // on the device, and which settings would.
 #pragma once
 
-#include "train/job.h"
+#include "job/job.h"
+#include "train/step.h"
+
+// The steps of this rank.
+struct dt_stepper_config dt_job_stepper(const struct dt_job *job);
 
 enum { DT_JOB_MEMORY_ROWS = DT_MEMORY_COUNT + 4 };
 
@@ -21,6 +25,8 @@ int64_t dt_job_kept_back(const struct dt_job *job, const struct dt_device_info *
 // DT_MACHINE where the plan is more than the device has free beside that (unified memory is not
 // asked): names the largest categories and the settings that would fit. Before the job allocates.
 dt_status dt_job_check_memory(const struct dt_job *job);
+// What training needs of this rank's host and device: NCCL where it is used, memory.
+dt_status dt_train_check_resources(const struct dt_job *job);
 
 // The search for settings, apart from devices and jobs.
 struct dt_fit {

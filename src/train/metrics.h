@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/error.h"
-#include "train/settings.h"
+#include "job/settings.h"
 
 #include <stdbool.h>
 #include <stdint.h>

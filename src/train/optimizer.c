@@ -11,7 +11,7 @@ int64_t dt_optimizer_bytes(const struct dt_params *params)
 
 static struct dt_sum_squares_args norm_args(const struct dt_optimizer *o)
 {
-    return (struct dt_sum_squares_args){.n = dt_model_table(o->model)->elements,
+    return (struct dt_sum_squares_args){.n = dt_model_params(o->model)->elements,
                                         .x = dt_model_gradients(o->model),
                                         .sum = o->sum_squares,
                                         .workspace = o->workspace,
@@ -27,7 +27,7 @@ static dt_status take(struct dt_optimizer *o, int64_t bytes, void *pointer, cons
 
 static dt_status take_all(struct dt_optimizer *o)
 {
-    const struct dt_params *params = dt_model_table(o->model);
+    const struct dt_params *params = dt_model_params(o->model);
     struct dt_sum_squares_args norm = norm_args(o);
     struct dt_adamw_span *spans;
     o->workspace_bytes = dt_sum_squares_workspace(o->backend, &norm);
@@ -91,12 +91,12 @@ dt_status dt_optimizer_step(struct dt_optimizer *o, double expected, struct dt_s
                                              .grad_clip = o->config.grad_clip,
                                              .control = o->control};
     DT_TRY(dt_update_control(o->backend, &control, stream));
-    struct dt_adamw_args adamw = {.n = dt_model_table(o->model)->elements,
+    struct dt_adamw_args adamw = {.n = dt_model_params(o->model)->elements,
                                   .weight = dt_model_weights(o->model),
                                   .m = o->m,
                                   .v = o->v,
                                   .grad = dt_model_gradients(o->model),
-                                  .copy = dt_model_copies(o->model),
+                                  .copy = dt_model_weights_bf16(o->model),
                                   .beta1 = o->config.beta1,
                                   .beta2 = o->config.beta2,
                                   .eps = o->config.eps,

@@ -1,7 +1,7 @@
 // The learning rate of a step.
 #pragma once
 
-#include "train/settings.h"
+#include "job/settings.h"
 
 #include <stdint.h>
 

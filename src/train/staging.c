@@ -3,25 +3,6 @@
 
 enum { TOKEN_BYTES = 4 + 4 + 1 };
 
-static dt_status alloc_host(void *context, int64_t bytes, void **memory)
-{
-    const struct dt_backend *backend = context;
-    return backend->table->alloc_host(backend->device, bytes, memory);
-}
-
-static void free_host(void *context, void *memory)
-{
-    const struct dt_backend *backend = context;
-    backend->table->free_host(backend->device, memory);
-}
-
-void dt_staging_pin(const struct dt_backend *backend, struct dt_loader_config *loader)
-{
-    loader->alloc_host = alloc_host;
-    loader->free_host = free_host;
-    loader->context = (void *)backend;
-}
-
 int64_t dt_staging_bytes(const struct dt_staging_config *config)
 {
     return (config->sequences + config->micro) * config->length * TOKEN_BYTES;

@@ -29,9 +29,6 @@ struct dt_staging {
     struct dt_event *taken; // its last micro-batch was taken, `arrived` is free
 };
 
-// The loader's host memory comes from the backend, pinned where that is needed for copies beside
-// other work.
-void dt_staging_pin(const struct dt_backend *backend, struct dt_loader_config *loader);
 int64_t dt_staging_bytes(const struct dt_staging_config *config); // of device memory
 dt_status dt_staging_create(const struct dt_backend *backend,
                             const struct dt_staging_config *config, struct dt_staging *staging);

@@ -56,7 +56,7 @@ struct dt_stepper {
 
 static dt_status create_buckets(struct dt_stepper *s)
 {
-    const struct dt_params *params = dt_model_table(s->model);
+    const struct dt_params *params = dt_model_params(s->model);
     int64_t *ends = malloc((size_t)params->n * sizeof *ends);
     if (!ends)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %d rows", params->n);

@@ -4,10 +4,11 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "train/checkpoint.h"
-#include "train/choices.h"
+#include "checkpoint/checkpoint.h"
+#include "job/gemm_algos.h"
 #include "train/evaluate.h"
 #include "train/host_arrays.h"
+#include "train/memory.h"
 #include "train/metrics.h"
 #include "train/schedule.h"
 #include "train/signals.h"
@@ -34,7 +35,7 @@ struct trainer {
 };
 
 // What ranks tell each other at every step, summed over ranks.
-struct wishes {
+struct votes {
     double stop; // ranks that were asked to stop
     double save; // rank 0: it is time for a checkpoint
 };
@@ -77,7 +78,7 @@ static struct dt_checkpoint_arrays checkpoint_arrays(const struct trainer *t,
                                                      const struct dt_host_arrays *host)
 {
     return (struct dt_checkpoint_arrays){.model = &t->job->model,
-                                         .params = dt_model_table(t->model),
+                                         .params = dt_model_params(t->model),
                                          .weights = host->weights,
                                          .m = host->m,
                                          .v = host->v};
@@ -169,8 +170,9 @@ static dt_status create_local(struct trainer *t)
 static dt_status create(struct trainer *t)
 {
     struct dt_job *job = t->job;
+    DT_TRY(dt_agree(job->comm, dt_train_check_resources(job)));
     dt_comm_progress(job->comm, 0, "choosing GEMM algorithms");
-    DT_TRY(dt_choices_apply(job));
+    DT_TRY(dt_gemm_algos_apply(job));
     dt_comm_progress(job->comm, 0, "building the model");
     DT_TRY(dt_agree(job->comm, create_local(t)));
     DT_TRY(dt_stepper_connect(t->stepper));
@@ -254,7 +256,7 @@ static dt_status verify_replicas(struct trainer *t)
 {
     struct dt_comm *comm = t->job->comm;
     const struct dt_backend *backend = &t->job->backend;
-    int64_t bytes = dt_model_table(t->model)->elements * (int64_t)sizeof(float);
+    int64_t bytes = dt_model_params(t->model)->elements * (int64_t)sizeof(float);
     float *weights = dt_model_weights(t->model);
     dt_comm_progress(comm, t->state.step, "comparing replicas");
     if (!backend->table->unified) {
@@ -290,10 +292,10 @@ static bool time_to_save(const struct trainer *t)
 }
 
 // The device works on meanwhile.
-static dt_status share_wishes(struct trainer *t, struct wishes *wishes)
+static dt_status share_votes(struct trainer *t, struct votes *votes)
 {
-    *wishes = (struct wishes){.stop = dt_signals_pending() != 0, .save = time_to_save(t)};
-    return dt_allreduce(t->job->comm, wishes, sizeof *wishes / sizeof(double), DT_F64, DT_SUM);
+    *votes = (struct votes){.stop = dt_signals_pending() != 0, .save = time_to_save(t)};
+    return dt_allreduce(t->job->comm, votes, sizeof *votes / sizeof(double), DT_F64, DT_SUM);
 }
 
 // Alike on every rank, since the control struct is; rank 0 tells.
@@ -366,30 +368,30 @@ static dt_status collect(struct trainer *t)
 }
 
 // Whether something comes behind `step` that needs its end.
-static bool pauses_after(const struct trainer *t, int64_t step, const struct wishes *wishes)
+static bool pauses_after(const struct trainer *t, int64_t step, const struct votes *votes)
 {
     const struct dt_settings *s = &t->job->settings;
     const int64_t every[] = {s->comm.verify_replicas, s->log.eval_every, s->checkpoint.every};
-    bool pauses = step == t->job->steps || wishes->stop > 0 || wishes->save > 0;
+    bool pauses = step == t->job->steps || votes->stop > 0 || votes->save > 0;
     for (size_t i = 0; i < sizeof every / sizeof *every; i++)
         pauses = pauses || (every[i] > 0 && step % every[i] == 0);
     return pauses;
 }
 
 // Launches the next step and collects those that need not, or must not, stay in flight.
-static dt_status train_step(struct trainer *t, struct wishes *wishes)
+static dt_status train_step(struct trainer *t, struct votes *votes)
 {
     DT_TRY(launch(t));
-    DT_TRY(share_wishes(t, wishes));
+    DT_TRY(share_votes(t, votes));
     int64_t launched = t->state.step + dt_stepper_in_flight(t->stepper);
-    int keep = pauses_after(t, launched, wishes) ? 0 : dt_stepper_depth(t->stepper) - 1;
+    int keep = pauses_after(t, launched, votes) ? 0 : dt_stepper_depth(t->stepper) - 1;
     while (dt_stepper_in_flight(t->stepper) > keep)
         DT_TRY(collect(t));
     return DT_OK;
 }
 
 // What happens between steps: validation, replicas, checkpoints.
-static dt_status between_steps(struct trainer *t, const struct wishes *wishes)
+static dt_status between_steps(struct trainer *t, const struct votes *votes)
 {
     const struct dt_settings *s = &t->job->settings;
     int64_t step = t->state.step;
@@ -397,12 +399,12 @@ static dt_status between_steps(struct trainer *t, const struct wishes *wishes)
         return DT_OK;
     if (s->comm.verify_replicas > 0 && step % s->comm.verify_replicas == 0)
         DT_TRY(verify_replicas(t));
-    if (s->log.eval_every > 0 && step % s->log.eval_every == 0 && wishes->stop == 0)
+    if (s->log.eval_every > 0 && step % s->log.eval_every == 0 && votes->stop == 0)
         DT_TRY(validate(t));   // who asks to stop may give little time to save
     if (step == t->job->steps) // finish does the rest
         return DT_OK;
     bool due = s->checkpoint.every > 0 && step % s->checkpoint.every == 0;
-    return due || wishes->save > 0 ? save(t) : DT_OK;
+    return due || votes->save > 0 ? save(t) : DT_OK;
 }
 
 static dt_status finish(struct trainer *t, bool stopped)
@@ -435,7 +437,7 @@ static void announce(const struct trainer *t)
                 (long long)job->steps);
     else
         dt_info("%s: %.2f M parameters, %s, %d %s, %lld steps of %lld tokens", job->run_path,
-                (double)dt_model_table(t->model)->count * 1e-6, dt_dtype_name(job->model.storage),
+                (double)dt_model_params(t->model)->count * 1e-6, dt_dtype_name(job->model.storage),
                 ranks, ranks == 1 ? "rank" : "ranks", (long long)job->steps,
                 (long long)(job->settings.data.batch * job->settings.data.seq_len));
 }
@@ -446,10 +448,10 @@ static dt_status run(struct trainer *t)
     announce(t);
     t->last_save = dt_seconds();
     while (t->state.step < t->job->steps && !stopped) {
-        struct wishes wishes;
-        DT_TRY(train_step(t, &wishes));
-        DT_TRY(between_steps(t, &wishes));
-        stopped = wishes.stop > 0 && t->state.step < t->job->steps;
+        struct votes votes;
+        DT_TRY(train_step(t, &votes));
+        DT_TRY(between_steps(t, &votes));
+        stopped = votes.stop > 0 && t->state.step < t->job->steps;
     }
     return finish(t, stopped);
 }

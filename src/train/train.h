@@ -2,7 +2,7 @@
 // metrics.
 #pragma once
 
-#include "train/job.h"
+#include "job/job.h"
 
 // Trains the job to its end, or until a signal stops it (then too a checkpoint is there and DT_OK
 // returned).

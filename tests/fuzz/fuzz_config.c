@@ -1,7 +1,7 @@
 // The configuration reader on hostile text. An input is the file's text, then, each behind a byte
 // 0xff, words: "e…" for the environment, others for the command line. Besides the sanitizers: an
 // answer is success or DT_USER with a message, and what was accepted is echoed and read back alike.
-#include "train/settings.h"
+#include "job/settings.h"
 
 #include <stdlib.h>
 #include <string.h>

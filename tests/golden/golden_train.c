@@ -55,7 +55,7 @@ static void *host_copy(const struct dt_backend *backend, const void *from, int64
 
 static void load_weights(struct trainer *t)
 {
-    const struct dt_params *params = dt_model_table(t->model);
+    const struct dt_params *params = dt_model_params(t->model);
     float *flat = calloc((size_t)t->elements, sizeof *flat);
     for (int row = 0; row < params->n; row++) {
         const struct dt_param *param = &params->rows[row];
@@ -109,7 +109,7 @@ static struct dt_model_state *load_state(struct trainer *t, int64_t index)
 static void make_spans(struct trainer *t)
 {
     struct dt_adamw_span *spans;
-    golden_must(dt_params_spans(dt_model_table(t->model), (float)t->golden->weight_decay, &spans,
+    golden_must(dt_params_spans(dt_model_params(t->model), (float)t->golden->weight_decay, &spans,
                                 &t->n_spans));
     t->spans = take(t->backend, t->n_spans * (int64_t)sizeof *spans);
     to_device(t->backend, t->spans, spans, t->n_spans * (int64_t)sizeof *spans);
@@ -125,7 +125,7 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
     config.recompute = run->recompute;
     config.storage = run->storage;
     golden_must(dt_model_create(t->backend, &config, &shape, &t->model));
-    t->elements = dt_model_table(t->model)->elements;
+    t->elements = dt_model_params(t->model)->elements;
     t->positions = golden->batch * golden->length;
     t->n_micro = golden->batch / run->micro;
     load_weights(t);
@@ -226,7 +226,7 @@ static struct dt_update_control update(struct trainer *t, int step)
                              .m = t->m,
                              .v = t->v,
                              .grad = dt_model_gradients(t->model),
-                             .copy = dt_model_copies(t->model),
+                             .copy = dt_model_weights_bf16(t->model),
                              .beta1 = beta1,
                              .beta2 = beta2,
                              .eps = (float)golden->eps,
@@ -264,7 +264,7 @@ void golden_train(const struct golden_run *run, struct golden_trace *trace)
         trace->grad_norm[step] = control.grad_norm;
     }
     trace->weights = host_copy(t.backend, dt_model_weights(t.model), t.elements * 4);
-    golden_must(dt_model_params(dt_model_config(t.model), &trace->params));
+    golden_must(dt_model_list_params(dt_model_config(t.model), &trace->params));
     trainer_close(&t);
 }
 

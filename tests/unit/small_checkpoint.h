@@ -2,7 +2,7 @@
 // saving and loading share.
 #pragma once
 
-#include "train/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 #include "small_model.h"
 

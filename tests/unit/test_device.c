@@ -1,6 +1,6 @@
 // Which ranks take which devices: auto's decision, and the finding of GPUs that several ranks took.
-#include "train/device.h"
-#include "train/settings.h"
+#include "job/device.h"
+#include "job/settings.h"
 
 #include "test.h"
 
@@ -44,7 +44,7 @@ static void test_one_each(void)
                                             {"n2", "", 1}};
     CHECK_INT(dt_device_refuse_shared(taken, 5), DT_OK);
     for (int i = 0; i < 5; i++)
-        CHECK_INT(dt_device_sharers(taken, 5, i), 1);
+        CHECK_INT(dt_device_ranks_on(taken, 5, i), 1);
 }
 
 static void test_shared(void)
@@ -52,10 +52,10 @@ static void test_shared(void)
     const struct dt_device_taken taken[] = {{"n1", "GPU-a", 4}, {"n2", "GPU-b", 2},
                                             {"n2", "GPU-c", 2}, {"n2", "GPU-b", 2},
                                             {"n2", "GPU-c", 2}, {"n2", "GPU-b", 2}};
-    CHECK_INT(dt_device_sharers(taken, 6, 0), 1);
-    CHECK_INT(dt_device_sharers(taken, 6, 1), 3);
-    CHECK_INT(dt_device_sharers(taken, 6, 4), 2);
-    CHECK_INT(dt_device_sharers(taken, 6, 5), 3);
+    CHECK_INT(dt_device_ranks_on(taken, 6, 0), 1);
+    CHECK_INT(dt_device_ranks_on(taken, 6, 1), 3);
+    CHECK_INT(dt_device_ranks_on(taken, 6, 4), 2);
+    CHECK_INT(dt_device_ranks_on(taken, 6, 5), 3);
     CHECK_INT(dt_device_refuse_shared(taken, 6), DT_USER);
     CHECK_SAYS("host n2: ranks 1, 3 and 5 would share one GPU, GPU-b (5 ranks there, 2 devices "
                "visible)");
@@ -73,7 +73,7 @@ static void test_many(void)
     static struct dt_device_taken taken[MANY];
     for (int i = 0; i < MANY; i++)
         taken[i] = (struct dt_device_taken){"n1", "GPU-a", 1};
-    CHECK_INT(dt_device_sharers(taken, MANY, 7), MANY);
+    CHECK_INT(dt_device_ranks_on(taken, MANY, 7), MANY);
     CHECK_INT(dt_device_refuse_shared(taken, MANY), DT_USER);
     CHECK_SAYS("host n1: ranks 0, 1, 2, ");
     CHECK_SAYS("GPU-a (1000 ranks there, 1 device visible)");

@@ -71,7 +71,7 @@ static void open_job(struct dt_job *job, struct small_model *model)
         (struct dt_job){.model = model->config,
                         .local_batch = 12,
                         .micro_batch = 12,
-                        .sharers = 1,
+                        .ranks_on_device = 1,
                         .settings.data = {.seq_len = 64, .batch = 12, .block = 4, .prefetch = 2}};
     CHECK_INT(dt_comm_open(DT_COMM_KIND_SELF, &job->comm), DT_OK);
     CHECK_INT(dt_backend_open("cpu", 0, 1, &job->backend), DT_OK);
@@ -140,9 +140,9 @@ static void test_job(void)
     memory = 0;
 
     memory_free = 2 * whole - 1;
-    job.sharers = 2;
+    job.ranks_on_device = 2;
     CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "free for each rank that shares it");
-    job.sharers = 1;
+    job.ranks_on_device = 1;
     memory_free = 1000;
     CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
     CHECK_ADVISES("no data.micro_batch and no model.recompute would fit");

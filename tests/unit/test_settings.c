@@ -1,7 +1,7 @@
 // The key table of dtrain: its defaults, its choices against the enums, what is not built yet, the
 // checks between keys, and that a resolved configuration reads back to the same settings.
+#include "job/settings.h"
 #include "test.h"
-#include "train/settings.h"
 
 #include <stddef.h>
 

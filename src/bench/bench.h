@@ -1,0 +1,76 @@
+// `dtrain bench` inside: its options, the training step that is measured, times and costs.
+#pragma once
+
+#include "job/settings.h"
+#include "model/model.h"
+#include "train/step.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum dt_bench_gemm { DT_BENCH_GEMM_TIMED, DT_BENCH_GEMM_FIRST };
+
+struct dt_bench_options {
+    bool step, reader; // what is measured; neither: every op
+    bool json, warm;
+    int64_t model; // place in the table of models, where --model was given
+    int64_t d_model, n_layer, vocab, d_state;
+    int64_t seq_len, batch;
+    int64_t micro_batch; // sequences; 0: the whole batch
+    int64_t threads;     // 0: all cores that this process may use
+    int64_t device;      // enum dt_device_choice
+    int64_t precision;   // enum dt_precision_choice
+    int64_t recompute;   // enum dt_recompute
+    int64_t cuda_graph;  // enum dt_toggle
+    int64_t gemm;        // enum dt_bench_gemm
+    double seconds;      // to measure for; 0: what suits
+    const char *file;    // --reader: an existing shard, or NULL
+};
+
+dt_status dt_bench_ops(const struct dt_bench_options *options);
+dt_status dt_bench_step(const struct dt_bench_options *options);
+dt_status dt_bench_reader(const struct dt_bench_options *options);
+
+// The rate of every step: a run with optim.schedule = constant and optim.lr of this, the other
+// settings being those of the options and of the configuration's defaults, takes the same steps.
+#define DT_BENCH_LEARNING_RATE 1e-3
+
+// A model in training on synthetic tokens, one process. It points into itself: not to be moved.
+struct dt_bench_rig {
+    struct dt_comm *comm; // of this process alone
+    struct dt_backend backend;
+    struct dt_device_info info;
+    struct dt_model *model;
+    struct dt_stepper *stepper;
+    struct dt_dataset *dataset;
+    struct dt_loader *loader;
+    int64_t batch, micro, length; // sequences of a step and of a micro-batch, tokens of a sequence
+    dt_bf16 *spare;               // [elements of the weights], device memory; with `wrap` only
+    int64_t steps;                // launched so far
+    char *algorithms;             // of GEMM, as the device chose them; NULL: none
+};
+
+// wrap: gives the ops that the model calls in place of the backend's, or NULL. Nothing is left open
+// where this fails.
+typedef const struct dt_op_table *(*dt_bench_wrap)(const struct dt_op_table *below);
+dt_status dt_bench_rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
+                            struct dt_bench_rig *rig);
+void dt_bench_rig_close(struct dt_bench_rig *rig);
+// Lets the device choose a GEMM algorithm for each shape that it was told since.
+dt_status dt_bench_rig_choose(struct dt_bench_rig *rig);
+dt_status dt_bench_rig_launch(struct dt_bench_rig *rig); // the next step (dt_stepper_launch)
+
+// Durations of the repeats of one thing, in seconds.
+enum { DT_BENCH_REPEATS = 1 << 13 };
+struct dt_bench_clock {
+    double started; // what is done between the repeats counts towards the time to measure for
+    int64_t n;
+    double seconds[DT_BENCH_REPEATS];
+};
+void dt_bench_start(struct dt_bench_clock *clock);
+// Beyond DT_BENCH_REPEATS nothing is noted.
+void dt_bench_note(struct dt_bench_clock *clock, double seconds);
+// Whether another repeat is due: `least` of them at least, then until `seconds` have gone by.
+bool dt_bench_more(const struct dt_bench_clock *clock, int64_t least, double seconds);
+double dt_bench_best(const struct dt_bench_clock *clock);
+double dt_bench_median(const struct dt_bench_clock *clock);

@@ -1,0 +1,194 @@
+// The limits of the CPU, each the best of several tries: moving arrays larger than the caches, GEMM
+// of large squares, exponentials from and to the innermost cache.
+#include "bench/ops.h"
+
+#include "base/clock.h"
+#include "kernels/math_cpu.h"
+#include "kernels/scan_cpu.h"
+#include "kernels/simd.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    LEAST = 3,
+    LINE = 64,
+    WINDOWS = 8,           // of an array
+    ARRAY_MIN = 128 << 20, // bytes
+    ARRAY_MAX = 512 << 20,
+    SQUARE_MIN = 512,
+    SQUARE_MAX = 4096, // three of them fit into the two arrays, with a workspace
+    TRIES = 8,         // a product of twice the size takes eight times as long
+    ROW = 1024,        // exponentials of a row: input and output stay in the innermost cache
+    ROWS = 1 << 10,    // of a try and thread
+};
+
+static int64_t choose_array_bytes(void)
+{
+    int64_t bytes = 4 * sysconf(_SC_LEVEL3_CACHE_SIZE); // 0 or less where it is not known
+    return bytes < ARRAY_MIN ? ARRAY_MIN : bytes > ARRAY_MAX ? ARRAY_MAX : bytes;
+}
+
+static dt_status take_arrays(const struct dt_bench_rig *rig, struct dt_bench_machine *m)
+{
+    m->array_bytes = choose_array_bytes();
+    DT_TRY(rig->backend.table->alloc(rig->backend.device, m->array_bytes, (void **)&m->from));
+    DT_TRY(rig->backend.table->alloc(rig->backend.device, m->array_bytes, (void **)&m->to));
+    memset(m->from, 1, (size_t)m->array_bytes);
+    memset(m->to, 1, (size_t)m->array_bytes);
+    return DT_OK;
+}
+
+static void copy_part(const struct dt_bench_machine *m, int64_t first, int64_t bytes)
+{
+    memcpy(m->to + first, m->from + first, (size_t)bytes);
+}
+
+static void update_part(const struct dt_bench_machine *m, int64_t first, int64_t bytes)
+{
+    uint64_t *words = (uint64_t *)(m->to + first);
+#pragma omp simd
+    for (int64_t i = 0; i < bytes / (int64_t)sizeof *words; i++)
+        words[i] += 1;
+}
+
+// The rate at which `part`, once for each thread, goes over the arrays, in short tries one behind
+// the other: a try is over before other programs interrupt it, and finds nothing in the caches.
+static double move_rate(const struct dt_bench_machine *m,
+                        void (*part)(const struct dt_bench_machine *, int64_t, int64_t),
+                        double seconds)
+{
+    struct dt_bench_clock clock;
+    int64_t window = m->array_bytes / WINDOWS, bytes = window / m->threads / LINE * LINE;
+    dt_bench_start(&clock);
+    while (dt_bench_more(&clock, LEAST * WINDOWS, seconds)) {
+        int64_t first = clock.n % WINDOWS * window;
+        double start = dt_seconds();
+#pragma omp parallel for num_threads(m->threads)
+        for (int i = 0; i < m->threads; i++)
+            part(m, first + i * bytes, bytes);
+        dt_bench_note(&clock, dt_seconds() - start);
+    }
+    return 2 * (double)(bytes * m->threads) / dt_bench_best(&clock);
+}
+
+// Copying makes the cache fetch lines that are then overwritten, unless it goes around the cache,
+// where a core is slower; updating in place needs neither. The better one is what memory can do.
+static double copy_rate(const struct dt_bench_machine *m, double seconds)
+{
+    double copied = move_rate(m, copy_part, seconds), updated = move_rate(m, update_part, seconds);
+    return copied > updated ? copied : updated;
+}
+
+static void fill_matrix(void *matrix, enum dt_dtype type)
+{
+    for (int64_t i = 0; i < SQUARE_MAX * SQUARE_MAX; i++) {
+        float x = dt_bench_value(i);
+        if (type == DT_BF16)
+            ((dt_bf16 *)matrix)[i] = dt_f32_to_bf16(x);
+        else
+            ((float *)matrix)[i] = x;
+    }
+}
+
+static dt_status time_square(const struct dt_bench_rig *rig, const struct dt_bench_machine *m,
+                             enum dt_dtype type, int64_t n, double seconds, double *best)
+{
+    int64_t bytes = SQUARE_MAX * SQUARE_MAX * (int64_t)sizeof(float);
+    struct dt_gemm_args args = dt_bench_square(m, type, n);
+    args.workspace = m->to + bytes; // behind the largest product
+    args.workspace_bytes = m->array_bytes - bytes;
+    struct dt_bench_clock clock;
+    DT_TRY(dt_gemm(&rig->backend, &args, NULL));
+    dt_bench_start(&clock);
+    while (dt_bench_more(&clock, LEAST, seconds)) {
+        double start = dt_seconds();
+        DT_TRY(dt_gemm(&rig->backend, &args, NULL));
+        dt_bench_note(&clock, dt_seconds() - start);
+    }
+    *best = dt_bench_best(&clock);
+    return DT_OK;
+}
+
+// The size grows until the time would pass in less than some tries of it.
+static dt_status gemm_rate(const struct dt_bench_rig *rig, const struct dt_bench_machine *m,
+                           enum dt_dtype type, double seconds, double *rate)
+{
+    double best = 0;
+    fill_matrix(m->from, type);
+    *rate = 0;
+    for (int64_t n = SQUARE_MIN; n <= SQUARE_MAX && TRIES * best < seconds; n *= 2) {
+        DT_TRY(time_square(rig, m, type, n, seconds / 2, &best));
+        double reached = 2 * (double)n * (double)n * (double)n / best;
+        *rate = reached > *rate ? reached : *rate;
+    }
+    return DT_OK;
+}
+
+DT_CLONES
+static void exp_row(const float *restrict x, float *restrict y)
+{
+#pragma omp simd
+    for (int i = 0; i < ROW; i++)
+        y[i] = dt_expf(x[i]);
+}
+
+DT_CLONES
+static void exp2_row(const float *restrict x, float *restrict y)
+{
+#pragma omp simd
+    for (int i = 0; i < ROW; i++)
+        y[i] = scan_exp2(x[i]);
+}
+
+static void run_rows(void (*row)(const float *, float *))
+{
+    _Alignas(64) float x[ROW], y[ROW];
+    for (int i = 0; i < ROW; i++)
+        x[i] = -(float)i / ROW;
+    for (int i = 0; i < ROWS; i++) {
+        row(x, y);
+        __asm__ volatile("" : : "r"(y) : "memory"); // each row is made
+    }
+}
+
+static double exp_rate(const struct dt_bench_machine *m, void (*row)(const float *, float *),
+                       double seconds)
+{
+    struct dt_bench_clock clock;
+    dt_bench_start(&clock);
+    while (dt_bench_more(&clock, LEAST, seconds)) {
+        double start = dt_seconds();
+#pragma omp parallel for num_threads(m->threads)
+        for (int i = 0; i < m->threads; i++)
+            run_rows(row);
+        dt_bench_note(&clock, dt_seconds() - start);
+    }
+    return (double)m->threads * ROWS * ROW / dt_bench_best(&clock);
+}
+
+static dt_status run_sweep(const void *what, struct dt_stream *stream)
+{
+    (void)stream;
+    const struct dt_bench_machine *m = what;
+    int64_t lines = m->array_bytes / LINE, sum = 0;
+#pragma omp parallel for num_threads(m->threads) reduction(+ : sum)
+    for (int64_t i = 0; i < lines; i++)
+        sum += m->from[i * LINE];
+    __asm__ volatile("" : : "r"(sum)); // read, though nobody asks for it
+    return DT_OK;
+}
+
+dt_status dt_bench_machine_measure_cpu(struct dt_bench_rig *rig, double seconds,
+                                       struct dt_bench_machine *m)
+{
+    DT_TRY(take_arrays(rig, m));
+    m->copy = copy_rate(m, seconds);
+    m->exps = exp_rate(m, exp_row, seconds);
+    m->exp2s = exp_rate(m, exp2_row, seconds);
+    DT_TRY(gemm_rate(rig, m, DT_F32, seconds, &m->gemm_f32));
+    DT_TRY(gemm_rate(rig, m, DT_BF16, seconds, &m->gemm_bf16));
+    m->lanes = m->gemm_f32 / 2; // a lane's multiply-add is two FLOPs
+    m->sweep = (struct dt_bench_work){run_sweep, m};
+    return DT_OK;
+}

@@ -1,0 +1,169 @@
+// `dtrain bench`: every op at the shapes of a model's training step, against the machine's limits.
+// The floor of a call is the largest of its bytes over copy bandwidth, its exponentials over the
+// exponential rate, and its arithmetic over the rate of GEMM (for other ops: its vector operations
+// over the rate at which they are issued).
+#include "bench/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const double default_seconds = 0.2;
+
+struct floor_time {
+    double seconds;
+    const char *bound; // what it comes from
+};
+
+static void raise(struct floor_time *floor, double seconds, const char *bound)
+{
+    if (seconds > floor->seconds)
+        *floor = (struct floor_time){seconds, bound};
+}
+
+static struct floor_time floor_of(const struct dt_bench_cost *cost,
+                                  const struct dt_bench_machine *m)
+{
+    struct floor_time floor = {cost->bytes / m->copy, "copy"};
+    raise(&floor, cost->exps / m->exps + cost->exp2s / m->exp2s, "exp");
+    raise(&floor, cost->lanes / m->lanes, "issue");
+    if (cost->gemm)
+        raise(&floor, cost->flops / (cost->type == DT_BF16 ? m->gemm_bf16 : m->gemm_f32), "gemm");
+    return floor;
+}
+
+// A recorded call as work to be timed.
+struct timed_call {
+    const struct dt_backend *backend;
+    const struct dt_bench_call *call;
+};
+
+static dt_status run_call(const void *what, struct dt_stream *stream)
+{
+    const struct timed_call *timed = what;
+    return dt_bench_op_table[timed->call->op].run(timed->backend, &timed->call->args, stream);
+}
+
+static dt_status time_call(const struct dt_bench_rig *rig, const struct dt_bench_call *call,
+                           const struct dt_bench_machine *machine, double seconds, bool warm,
+                           struct dt_bench_clock *clock)
+{
+    struct timed_call timed = {&rig->backend, call};
+    struct dt_bench_work work = {run_call, &timed};
+    return dt_bench_time(&machine->timer, warm ? NULL : &machine->sweep, &work, seconds, clock);
+}
+
+static void print_machine(const struct dt_bench_rig *rig, const struct dt_bench_machine *m,
+                          bool json)
+{
+    const char *precision = dt_dtype_name(dt_model_config(rig->model)->storage);
+    if (json)
+        printf("{\"bench\":\"machine\",\"device\":\"%s\",\"name\":\"%s\",\"precision\":\"%s\","
+               "\"threads\":%d,\"copy_gb_per_s\":%.3f,\"gemm_fp32_gflops\":%.2f,"
+               "\"gemm_bf16_gflops\":%.2f,\"gexp_per_s\":%.3f,\"gexp2_per_s\":%.3f,"
+               "\"glane_per_s\":%.3f}\n",
+               rig->backend.table->name, rig->info.name, precision, m->threads, m->copy / 1e9,
+               m->gemm_f32 / 1e9, m->gemm_bf16 / 1e9, m->exps / 1e9, m->exp2s / 1e9,
+               m->lanes / 1e9);
+    else
+        printf("%s\n%s, %d threads; copy %.1f GB/s; GEMM fp32 %.0f, bf16 %.0f GFLOP/s; "
+               "exponentials %.2f G/s (the scan's %.2f)\n\n",
+               rig->info.name, precision, m->threads, m->copy / 1e9, m->gemm_f32 / 1e9,
+               m->gemm_bf16 / 1e9, m->exps / 1e9, m->exp2s / 1e9);
+}
+
+static void print_header(void)
+{
+    printf("%-25s %-34s %5s %9s %9s %8s %7s %8s %8s %6s %9s %-5s %5s\n", "op", "shape", "calls",
+           "ms", "best ms", "MB", "GB/s", "GFLOP", "GFLOP/s", "Gexp/s", "floor ms", "bound",
+           "of it");
+}
+
+static void print_row(const struct dt_bench_call *call, const struct dt_bench_machine *machine,
+                      const struct dt_bench_clock *clock)
+{
+    const struct dt_bench_cost *c = &call->cost;
+    struct floor_time floor = floor_of(c, machine);
+    double best = dt_bench_best(clock), exps = c->exps + c->exp2s;
+    printf("%-25s %-34s %5lld %9.4f %9.4f %8.2f %7.2f %8.3f %8.1f %6.2f %9.4f %-5s %5.2f\n",
+           dt_bench_op_table[call->op].name, call->shape, (long long)call->count,
+           dt_bench_median(clock) * 1e3, best * 1e3, c->bytes / 1e6, c->bytes / best / 1e9,
+           c->flops / 1e9, c->flops / best / 1e9, exps / best / 1e9, floor.seconds * 1e3,
+           floor.bound, floor.seconds / best);
+}
+
+static void print_json(const struct dt_bench_call *call, const struct dt_bench_machine *machine,
+                       const struct dt_bench_clock *clock)
+{
+    const struct dt_bench_cost *c = &call->cost;
+    struct floor_time floor = floor_of(c, machine);
+    double best = dt_bench_best(clock), exps = c->exps + c->exp2s;
+    printf("{\"bench\":\"op\",\"op\":\"%s\",\"shape\":\"%s\",\"calls\":%lld,\"repeats\":%lld,"
+           "\"ms\":%.6f,\"best_ms\":%.6f,\"bytes\":%.0f,\"gb_per_s\":%.3f,\"flops\":%.0f,"
+           "\"gflops\":%.3f,\"exps\":%.0f,\"gexp_per_s\":%.3f,\"floor_ms\":%.6f,\"bound\":\"%s\","
+           "\"fraction\":%.4f}\n",
+           dt_bench_op_table[call->op].name, call->shape, (long long)call->count,
+           (long long)clock->n, dt_bench_median(clock) * 1e3, best * 1e3, c->bytes,
+           c->bytes / best / 1e9, c->flops, c->flops / best / 1e9, exps, exps / best / 1e9,
+           floor.seconds * 1e3, floor.bound, floor.seconds / best);
+}
+
+// What a step would take if its ops took what they take alone.
+struct total {
+    double median, best, floor; // seconds
+};
+
+static void add_call(struct total *total, const struct dt_bench_call *call,
+                     const struct dt_bench_machine *machine, const struct dt_bench_clock *clock)
+{
+    double count = (double)call->count;
+    total->median += count * dt_bench_median(clock);
+    total->best += count * dt_bench_best(clock);
+    total->floor += count * floor_of(&call->cost, machine).seconds;
+}
+
+static dt_status time_all(const struct dt_bench_options *options, const struct dt_bench_rig *rig,
+                          const struct dt_bench_calls *calls,
+                          const struct dt_bench_machine *machine)
+{
+    double seconds = options->seconds > 0 ? options->seconds : default_seconds;
+    struct total total = {0};
+    struct dt_bench_clock clock;
+    print_machine(rig, machine, options->json);
+    if (!options->json)
+        print_header();
+    for (int op = 0; op < DT_BENCH_OP_COUNT; op++)
+        for (int64_t i = 0; i < calls->n; i++) {
+            const struct dt_bench_call *call = &calls->at[i];
+            if ((int)call->op != op)
+                continue;
+            DT_TRY_NOTE(time_call(rig, call, machine, seconds, options->warm, &clock), "timing %s",
+                        dt_bench_op_table[op].name);
+            (options->json ? print_json : print_row)(call, machine, &clock);
+            add_call(&total, call, machine, &clock);
+        }
+    if (!options->json)
+        printf("\nops of a step: %.1f ms, %.1f ms by each one's best time, floor %.1f ms (%.2f)\n",
+               total.median * 1e3, total.best * 1e3, total.floor * 1e3, total.floor / total.best);
+    return DT_OK;
+}
+
+dt_status dt_bench_ops(const struct dt_bench_options *options)
+{
+    struct dt_bench_rig rig;
+    struct dt_bench_machine machine;
+    struct dt_bench_calls *calls = calloc(1, sizeof *calls);
+    double seconds = options->seconds > 0 ? options->seconds : default_seconds;
+    if (!calls)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of calls");
+    dt_status status = dt_bench_record(options, &rig, calls);
+    if (status == DT_OK) {
+        status = dt_bench_machine_open(&rig, seconds, &machine);
+        if (status == DT_OK) {
+            status = time_all(options, &rig, calls, &machine);
+            dt_bench_machine_close(&machine);
+        }
+        dt_bench_rig_close(&rig);
+    }
+    free(calls);
+    return status;
+}

@@ -1,0 +1,106 @@
+// The calls of ops that a training step makes, each with what it must move and compute; and the
+// limits of the machine that these are held against.
+#pragma once
+
+#include "bench/bench.h"
+
+// What a call cannot do without, counted for the algorithm used: arrays that it reads and writes
+// once each (weights and partial sums that stay in caches are left out), and its arithmetic.
+struct dt_bench_cost {
+    double bytes;
+    double flops; // additions, multiplications …; those inside exponentials not
+    double lanes; // fp32 vector operations, an element each, a multiply-add counting once
+    double exps;  // of kernels/math_cpu.h
+    double exp2s; // of the scan's recurrence, which are cheaper
+    bool gemm;    // flops are held against GEMM's rate in `type`, not lanes against the issue rate
+    enum dt_dtype type;
+};
+
+union dt_bench_args {
+#define DT_BENCH_MEMBER(op) struct dt_##op##_args op;
+    DT_OPS(DT_BENCH_MEMBER)
+#undef DT_BENCH_MEMBER
+};
+
+struct dt_bench_call;
+// One op: how to run a recorded call, and what it costs. A row for each of DT_OPS.
+struct dt_bench_op {
+    const char *name;
+    dt_status (*run)(const struct dt_backend *backend, const union dt_bench_args *args,
+                     struct dt_stream *stream);
+    void (*describe)(const struct dt_bench_rig *rig, struct dt_bench_call *call); // shape and cost
+};
+enum dt_bench_op_index {
+#define DT_BENCH_INDEX(op) DT_BENCH_##op,
+    DT_OPS(DT_BENCH_INDEX)
+#undef DT_BENCH_INDEX
+        DT_BENCH_OP_COUNT
+};
+extern const struct dt_bench_op dt_bench_op_table[DT_BENCH_OP_COUNT];
+
+struct dt_bench_call {
+    enum dt_bench_op_index op;
+    union dt_bench_args args; // pointers into the rig
+    char shape[80];
+    struct dt_bench_cost cost;
+    int64_t count; // calls of this shape in a step; 0: a step makes none
+};
+
+// The different calls of one step and of the ops that it leaves out, in the order of DT_OPS.
+struct dt_bench_calls {
+    int64_t n;
+    struct dt_bench_call at[128];
+};
+// Opens the rig and takes a step with it.
+dt_status dt_bench_record(const struct dt_bench_options *options, struct dt_bench_rig *rig,
+                          struct dt_bench_calls *calls);
+
+// What is timed: puts its work on `stream`. run NULL: nothing.
+struct dt_bench_work {
+    dt_status (*run)(const void *what, struct dt_stream *stream);
+    const void *what;
+};
+
+struct dt_bench_timer {
+    const struct dt_backend *backend;
+    struct dt_stream *stream; // NULL: every call is done when it returns, the host's clock does
+    uint64_t *stamps;         // device memory, in ns; a pair a repeat
+    uint64_t *read;           // the same on the host
+    double between;           // seconds from a stamp to the next with nothing in between
+};
+dt_status dt_bench_timer_open(const struct dt_backend *backend, struct dt_bench_timer *timer);
+void dt_bench_timer_close(struct dt_bench_timer *timer);
+// Repeats `work` for so many seconds, each repeat behind `before` (NULL: nothing), whose time is
+// not counted; notes seconds a repeat, one figure a round.
+dt_status dt_bench_time(const struct dt_bench_timer *timer, const struct dt_bench_work *before,
+                        const struct dt_bench_work *work, double seconds,
+                        struct dt_bench_clock *clock);
+
+// It points into itself: not to be moved.
+struct dt_bench_machine {
+    double copy;                // bytes read and written a second
+    double gemm_f32, gemm_bf16; // FLOPs a second
+    double exps, exp2s;         // a second
+    double lanes;               // fp32 vector operations a second
+    int threads;
+    const struct dt_backend *backend;
+    struct dt_bench_timer timer;
+    struct dt_bench_work sweep; // fills the caches with other, clean data
+    int64_t array_bytes;
+    char *from, *to;                       // arrays larger than the caches, of the device
+    struct dt_sum_squares_args sweep_args; // what the sweep of a device reads
+};
+dt_status dt_bench_machine_open(struct dt_bench_rig *rig, double seconds,
+                                struct dt_bench_machine *machine);
+void dt_bench_machine_close(struct dt_bench_machine *machine);
+
+// The two ways to measure it.
+dt_status dt_bench_machine_measure_cpu(struct dt_bench_rig *rig, double seconds,
+                                       struct dt_bench_machine *machine);
+dt_status dt_bench_machine_measure_device(struct dt_bench_rig *rig, double seconds,
+                                          struct dt_bench_machine *machine);
+// A product of square matrices from `from` into `to`; workspace is the caller's.
+struct dt_gemm_args dt_bench_square(const struct dt_bench_machine *machine, enum dt_dtype type,
+                                    int64_t n);
+// Element i of a matrix: in [-1/2, 1/2], and no rows alike.
+float dt_bench_value(int64_t i);

@@ -1,0 +1,199 @@
+// `dtrain bench --reader`: the shard reader's streaming rate against plain read() of the same file,
+// both from the system's cache, alternating in one run. Each piece of the file counts with its best
+// round, so that a machine that others use gives the same ratio.
+#include "bench/bench.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "data/h5_pack.h"
+#include "data/h5_shard.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum {
+    PIECE = 1 << 20,       // bytes of one read, on either side
+    MADE_TOKENS = 1 << 27, // of the shard made for the measurement: 256 MiB of uint16
+    LEAST = 3,
+    ALIGN = 64, // of the buffer, as the loader's
+};
+static const double default_seconds = 3;
+
+enum { PLAIN, READER, CHECKED, SIDES };
+static const char *const side_names[SIDES] = {"read()", "shard reader",
+                                              "shard reader with checksums"};
+
+struct reading {
+    const char *path;
+    int fd; // for read()
+    int64_t file_bytes;
+    struct dt_shard shard;
+    struct dt_shard_reader *reader;
+    void *buffer;        // for either side
+    int64_t piece;       // tokens of one read
+    double *best[SIDES]; // seconds, of each piece
+};
+
+static int64_t piece_count(const struct reading *r, int side)
+{
+    int64_t whole = side == PLAIN ? r->file_bytes : r->shard.count;
+    int64_t piece = side == PLAIN ? PIECE : r->piece;
+    return (whole + piece - 1) / piece;
+}
+
+static dt_status read_piece(const struct reading *r, int side, int64_t i)
+{
+    int64_t first = i * r->piece, left = r->shard.count - first;
+    const void *tokens;
+    if (side != PLAIN)
+        return dt_shard_read_tokens(r->reader, first, left < r->piece ? left : r->piece,
+                                    side == CHECKED, r->buffer, &tokens);
+    return read(r->fd, r->buffer, PIECE) < 0 ? DT_FAIL_ERRNO("read", r->path) : DT_OK;
+}
+
+static dt_status time_pass(const struct reading *r, int side)
+{
+    double start = dt_seconds();
+    if (side == PLAIN && lseek(r->fd, 0, SEEK_SET) < 0)
+        return DT_FAIL_ERRNO("read", r->path);
+    for (int64_t i = 0; i < piece_count(r, side); i++) {
+        DT_TRY(read_piece(r, side, i));
+        double end = dt_seconds();
+        if (end - start < r->best[side][i])
+            r->best[side][i] = end - start;
+        start = end;
+    }
+    return DT_OK;
+}
+
+// A pass goes over all of the file, which no core's cache holds; the first brings it into the
+// system's.
+static dt_status measure(const struct reading *r, int n_sides, double seconds)
+{
+    double start = dt_seconds();
+    for (int round = 0; round <= LEAST || dt_seconds() - start < seconds; round++)
+        for (int side = 0; side < n_sides; side++)
+            DT_TRY(time_pass(r, side));
+    return DT_OK;
+}
+
+static double rate(const struct reading *r, int side)
+{
+    double bytes = (double)r->file_bytes, seconds = 0;
+    if (side != PLAIN)
+        bytes = (double)(r->shard.count * dt_dtype_size(r->shard.type));
+    for (int64_t i = 0; i < piece_count(r, side); i++)
+        seconds += r->best[side][i];
+    return bytes / seconds;
+}
+
+static void report(const struct reading *r, int n_sides, bool json)
+{
+    double plain = rate(r, PLAIN), reader = rate(r, READER), checked = rate(r, CHECKED);
+    if (!json) {
+        printf("%lld tokens of %s, %d KiB a read\n", (long long)r->shard.count,
+               dt_dtype_name(r->shard.type), PIECE >> 10);
+        for (int side = 0; side < n_sides; side++)
+            printf("  %-28s %8.2f GB/s  %5.2f of read()\n", side_names[side], rate(r, side) / 1e9,
+                   rate(r, side) / plain);
+        return;
+    }
+    printf("{\"bench\":\"reader\",\"type\":\"%s\",\"tokens\":%lld,\"read_gb_per_s\":%.3f,"
+           "\"reader_gb_per_s\":%.3f,\"ratio\":%.4f",
+           dt_dtype_name(r->shard.type), (long long)r->shard.count, plain / 1e9, reader / 1e9,
+           reader / plain);
+    if (n_sides == SIDES)
+        printf(",\"checked_gb_per_s\":%.3f,\"checked_ratio\":%.4f", checked / 1e9, checked / plain);
+    printf("}\n");
+}
+
+static dt_status open_reading(struct reading *r)
+{
+    DT_TRY(dt_shard_open(r->path, 0, 0, &r->shard, &r->reader));
+    if (r->shard.schema != DT_SCHEMA_TOKENS)
+        return DT_FAIL(DT_USER, "give a shard with /tokens", "%s holds no /tokens", r->path);
+    if (r->shard.count == 0)
+        return DT_FAIL(DT_USER, "give a shard with tokens in it", "%s is empty", r->path);
+    r->piece = PIECE / dt_dtype_size(r->shard.type);
+    int64_t bytes = dt_shard_read_bytes(&r->shard, r->piece);
+    bytes = bytes > PIECE ? bytes : PIECE;
+    r->buffer = aligned_alloc(ALIGN, (size_t)((bytes + ALIGN - 1) / ALIGN * ALIGN));
+    for (int side = 0; side < SIDES; side++) {
+        int64_t n = piece_count(r, side);
+        r->best[side] = malloc((size_t)n * sizeof *r->best[side]);
+        for (int64_t i = 0; r->best[side] && i < n; i++)
+            r->best[side][i] = INFINITY;
+    }
+    return r->buffer && r->best[PLAIN] && r->best[READER] && r->best[CHECKED]
+               ? DT_OK
+               : DT_FAIL(DT_MACHINE, NULL, "no memory for a buffer");
+}
+
+static dt_status read_file(const struct dt_bench_options *options, const char *path)
+{
+    struct reading r = {.path = path};
+    DT_TRY(dt_open_read(path, &r.fd, &r.file_bytes));
+    dt_status status = open_reading(&r);
+    int n_sides = r.shard.hash_block > 0 ? SIDES : CHECKED;
+    if (status == DT_OK)
+        status = measure(&r, n_sides, options->seconds > 0 ? options->seconds : default_seconds);
+    if (status == DT_OK)
+        report(&r, n_sides, options->json);
+    dt_shard_close(r.reader);
+    close(r.fd);
+    for (int side = 0; side < SIDES; side++)
+        free(r.best[side]);
+    free(r.buffer);
+    return status;
+}
+
+static dt_status append_tokens(struct dt_shard_writer *writer, uint16_t *tokens, int64_t n)
+{
+    for (int64_t done = 0; done < MADE_TOKENS; done += n) {
+        for (int64_t i = 0; i < n; i++)
+            tokens[i] = (uint16_t)(((done + i) * INT64_C(2654435761)) >> 16);
+        DT_TRY(dt_shard_append(writer, tokens, n));
+    }
+    return DT_OK;
+}
+
+static dt_status make_shard(const char *path)
+{
+    struct dt_shard_writer *writer;
+    uint16_t *tokens = malloc(PIECE);
+    if (!tokens)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %d bytes", PIECE);
+    dt_status status = dt_shard_create(path, DT_U16, MADE_TOKENS, &writer);
+    if (status == DT_OK) {
+        status = append_tokens(writer, tokens, PIECE / (int64_t)sizeof *tokens);
+        if (status == DT_OK)
+            status = dt_shard_finish(writer, false);
+        else
+            dt_shard_abandon(writer);
+    }
+    free(tokens);
+    return status;
+}
+
+static dt_status read_made(const struct dt_bench_options *options)
+{
+    const char *parent = getenv("TMPDIR");
+    char folder[DT_PATH], path[DT_PATH];
+    DT_TRY(dt_path(folder, "%s/dtrain-bench-XXXXXX", parent && parent[0] ? parent : "/tmp"));
+    if (!mkdtemp(folder))
+        return DT_FAIL_ERRNO("make the folder", folder);
+    dt_status status = dt_path(path, "%s/tokens.h5", folder);
+    if (status == DT_OK)
+        status = make_shard(path);
+    if (status == DT_OK)
+        status = read_file(options, path);
+    dt_status removed = dt_remove_tree(folder);
+    return status == DT_OK ? removed : status;
+}
+
+dt_status dt_bench_reader(const struct dt_bench_options *options)
+{
+    return options->file ? read_file(options, options->file) : read_made(options);
+}

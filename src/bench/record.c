@@ -1,0 +1,129 @@
+// Which calls of ops a training step makes: the step is taken with a table of ops that notes each
+// call before it passes it on, so the benchmark has the model's own shapes and arrays.
+#include "bench/ops.h"
+
+#include <string.h>
+
+enum { SPIN_ROUNDS = 16 };
+
+// The ops have no context of their own, so there is one recording at a time.
+static struct {
+    const struct dt_op_table *below;
+    const struct dt_bench_rig *rig;
+    struct dt_bench_calls *calls; // NULL: calls are passed on and not noted
+    bool in_step;
+} recording;
+
+static bool same_shape(const struct dt_bench_call *a, const struct dt_bench_call *b)
+{
+    return a->op == b->op && strcmp(a->shape, b->shape) == 0;
+}
+
+static dt_status note(enum dt_bench_op_index op, const union dt_bench_args *args)
+{
+    struct dt_bench_calls *calls = recording.calls;
+    if (!calls)
+        return DT_OK;
+    if (calls->n == (int64_t)(sizeof calls->at / sizeof *calls->at))
+        return DT_FAIL(DT_MACHINE, NULL, "a step makes more than %lld different calls of ops",
+                       (long long)calls->n);
+    struct dt_bench_call *call = &calls->at[calls->n], *seen = calls->at;
+    *call = (struct dt_bench_call){.op = op, .args = *args};
+    dt_bench_op_table[op].describe(recording.rig, call);
+    while (!same_shape(seen, call))
+        seen++;
+    calls->n += seen == call;
+    seen->count += recording.in_step;
+    return DT_OK;
+}
+
+#define RECORD(op)                                                                                 \
+    static dt_status record_##op(struct dt_device *device, const struct dt_##op##_args *args,      \
+                                 struct dt_stream *stream)                                         \
+    {                                                                                              \
+        union dt_bench_args any = {.op = *args};                                                   \
+        DT_TRY(note(DT_BENCH_##op, &any));                                                         \
+        return recording.below->op(device, args, stream);                                          \
+    }
+DT_OPS(RECORD)
+
+static const struct dt_op_table *wrap(const struct dt_op_table *below)
+{
+    static struct dt_op_table table;
+    recording.below = below;
+    table = *below;
+#define WRAP(op)                                                                                   \
+    if (below->op)                                                                                 \
+        table.op = record_##op;
+    DT_OPS(WRAP)
+#undef WRAP
+    return &table;
+}
+
+// Ops that a step of one process makes no call of, at the size of all weights.
+static dt_status call_the_rest(const struct dt_bench_rig *rig)
+{
+    const struct dt_backend *backend = &rig->backend;
+    int64_t n = dt_model_params(rig->model)->elements;
+    struct dt_cast_args cast = {.n = n,
+                                .x = dt_model_weights(rig->model),
+                                .x_type = DT_F32,
+                                .y = rig->spare,
+                                .y_type = DT_BF16};
+    struct dt_accumulate_args accumulate = {.n = n,
+                                            .x = dt_model_weights(rig->model),
+                                            .x_type = DT_F32,
+                                            .y = dt_model_gradients(rig->model)};
+    DT_TRY(dt_cast(backend, &cast, NULL));
+    DT_TRY(dt_accumulate(backend, &accumulate, NULL));
+    struct dt_spin_args spin = {.kind = DT_SPIN_EXP2,
+                                .n = n / 2, // as many floats as there are bf16 elements
+                                .rounds = SPIN_ROUNDS,
+                                .y = (float *)(void *)rig->spare};
+    return dt_spin(backend, &spin, NULL);
+}
+
+static dt_status check_all_there(const struct dt_bench_calls *calls)
+{
+    for (int op = 0; op < DT_BENCH_OP_COUNT; op++) {
+        bool found = false;
+        for (int64_t i = 0; i < calls->n; i++)
+            found = found || (int)calls->at[i].op == op;
+        if (!found)
+            return DT_FAIL(DT_MACHINE, "call it in bench_record.c", "nothing calls the op %s",
+                           dt_bench_op_table[op].name);
+    }
+    return DT_OK;
+}
+
+static dt_status record(struct dt_bench_rig *rig, struct dt_bench_calls *calls)
+{
+    struct dt_step_result result;
+    recording.rig = rig;
+    recording.calls = calls;
+    recording.in_step = true;
+    dt_status status = dt_bench_rig_launch(rig);
+    if (status == DT_OK)
+        status = dt_stepper_collect(rig->stepper, &result);
+    recording.in_step = false;
+    if (status == DT_OK)
+        status = call_the_rest(rig);
+    recording.calls = NULL;
+    DT_TRY(status);
+    return check_all_there(calls);
+}
+
+dt_status dt_bench_record(const struct dt_bench_options *options, struct dt_bench_rig *rig,
+                          struct dt_bench_calls *calls)
+{
+    // A graph's launch makes no calls: without graphs every call of the step is noted.
+    struct dt_bench_options plain = *options;
+    plain.cuda_graph = DT_TOGGLE_FALSE;
+    calls->n = 0;
+    DT_TRY(dt_bench_rig_open(&plain, wrap, rig));
+    dt_status status = record(rig, calls);
+    rig->backend.op = recording.below;
+    if (status != DT_OK)
+        dt_bench_rig_close(rig);
+    return status;
+}

@@ -1,0 +1,170 @@
+// A model in training on synthetic tokens in one process: the loader, the stepper and the settings
+// of a run with data.train = synthetic:random, and no run folder.
+#include "bench/bench.h"
+
+#include "job/device.h"
+#include "job/job.h"
+#include "model/weights.h"
+
+#include <stdlib.h>
+
+// Of a run whose configuration does not say otherwise.
+enum { SEED = 1337, BLOCK = 64, PREFETCH = 2, BUCKET_BYTES = 25000000 };
+
+static dt_status open_backend(const struct dt_bench_options *options, dt_bench_wrap wrap,
+                              struct dt_bench_rig *rig)
+{
+    DT_TRY(dt_device_open_alone((int)options->device, (int)options->threads, &rig->backend));
+    DT_TRY(rig->backend.table->info(rig->backend.device, &rig->info));
+    if (options->cuda_graph == DT_TOGGLE_TRUE && !rig->backend.table->capture_begin)
+        return DT_FAIL(DT_USER, "leave it out", "--cuda-graph true: the device %s has no graphs",
+                       rig->backend.table->name);
+    if (wrap)
+        rig->backend.op = wrap(rig->backend.op);
+    return DT_OK;
+}
+
+static struct dt_model_config model_config(const struct dt_bench_options *options,
+                                           const struct dt_device_info *info)
+{
+    bool bf16 = options->precision == DT_PRECISION_BF16 ||
+                (options->precision == DT_PRECISION_AUTO && info->bf16_faster);
+    return (struct dt_model_config){.d_model = options->d_model,
+                                    .n_layer = options->n_layer,
+                                    .vocab_size = options->vocab,
+                                    .d_state = options->d_state,
+                                    .d_conv = 4,
+                                    .expand = 2,
+                                    .norm_eps = 1e-5,
+                                    .tie_embeddings = true,
+                                    .pad_vocab_multiple = 8,
+                                    .recompute = (enum dt_recompute)options->recompute,
+                                    .storage = bf16 ? DT_BF16 : DT_F32};
+}
+
+// Before algorithms are timed at sizes that will not fit.
+static dt_status check_memory(const struct dt_bench_rig *rig, const int64_t bytes[DT_MEMORY_COUNT])
+{
+    int64_t planned = 2 * bytes[DT_MEMORY_WEIGHTS]; // the moments
+    for (int i = 0; i < DT_MEMORY_COUNT; i++)
+        planned += bytes[i];
+    if (rig->backend.table->unified || planned <= rig->info.memory_free)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE, "give a smaller --batch or --micro-batch, or --recompute block",
+                   "the step would take %.1f GiB of device memory, and %s has %.1f GiB free",
+                   (double)planned / 0x1p30, rig->info.name,
+                   (double)rig->info.memory_free / 0x1p30);
+}
+
+// As in training, algorithms are chosen for the shapes of the model's plan before it takes memory.
+static dt_status create_model(const struct dt_bench_options *options, struct dt_bench_rig *rig)
+{
+    struct dt_model_config config = model_config(options, &rig->info);
+    struct dt_model_shape shape = {
+        .sequences = rig->micro, .length = rig->length, .training = true};
+    int64_t bytes[DT_MEMORY_COUNT];
+    DT_TRY(dt_model_plan(&rig->backend, &config, &shape, bytes));
+    DT_TRY(check_memory(rig, bytes));
+    if (options->gemm == DT_BENCH_GEMM_TIMED)
+        DT_TRY(dt_bench_rig_choose(rig));
+    return dt_model_create(&rig->backend, &config, &shape, &rig->model);
+}
+
+static dt_status draw_weights(void *context, const struct dt_params *params, float *weights)
+{
+    (void)context;
+    dt_params_init(params, SEED, weights);
+    return DT_OK;
+}
+
+static dt_status create_stepper(const struct dt_bench_options *options, struct dt_bench_rig *rig)
+{
+    struct dt_stepper_config config = {
+        .comm = rig->comm,
+        .batch = {.sequences = rig->batch, .length = rig->length, .micro = rig->micro},
+        .tokens = rig->batch * rig->length,
+        .optimizer =
+            {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_clip = 1.0f},
+        .bucket_bytes = BUCKET_BYTES,
+        .wire = DT_F32,
+        .graphs = options->cuda_graph != DT_TOGGLE_FALSE};
+    DT_TRY(dt_stepper_create(&rig->backend, rig->model, &config, &rig->stepper));
+    return dt_stepper_connect(rig->stepper);
+}
+
+static dt_status open_loader(struct dt_bench_rig *rig)
+{
+    int64_t vocab = dt_model_config(rig->model)->vocab_size;
+    DT_TRY(dt_dataset_scan("synthetic:random", rig->length, vocab, &rig->dataset));
+    struct dt_loader_config config = {.dataset = rig->dataset,
+                                      .seed = SEED,
+                                      .batch = rig->batch,
+                                      .block = BLOCK,
+                                      .shuffle = true,
+                                      .size = 1,
+                                      .vocab_size = vocab,
+                                      .prefetch = PREFETCH,
+                                      .reset_token = -1};
+    dt_job_pin_ring(&rig->backend, &config);
+    return dt_loader_open(&config, 0, &rig->loader);
+}
+
+dt_status dt_bench_rig_choose(struct dt_bench_rig *rig)
+{
+    const struct dt_device_table *table = rig->backend.table;
+    char *text = NULL;
+    if (!table->choose)
+        return DT_OK;
+    DT_TRY(table->choose(rig->backend.device, rig->algorithms, &text));
+    free(rig->algorithms);
+    rig->algorithms = text;
+    return DT_OK;
+}
+
+static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
+                          struct dt_bench_rig *rig)
+{
+    DT_TRY(dt_comm_open(DT_COMM_KIND_SELF, &rig->comm));
+    DT_TRY(open_backend(options, wrap, rig));
+    DT_TRY(create_model(options, rig));
+    DT_TRY(create_stepper(options, rig));
+    DT_TRY(dt_weights_load(&rig->backend, rig->model, draw_weights, NULL));
+    DT_TRY(open_loader(rig));
+    if (!wrap)
+        return DT_OK;
+    int64_t bytes = dt_model_params(rig->model)->elements * (int64_t)sizeof *rig->spare;
+    return rig->backend.table->alloc(rig->backend.device, bytes, (void **)&rig->spare);
+}
+
+dt_status dt_bench_rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
+                            struct dt_bench_rig *rig)
+{
+    *rig = (struct dt_bench_rig){.batch = options->batch,
+                                 .micro = options->micro_batch > 0 ? options->micro_batch
+                                                                   : options->batch,
+                                 .length = options->seq_len};
+    dt_status status = rig_open(options, wrap, rig);
+    if (status != DT_OK)
+        dt_bench_rig_close(rig);
+    return status;
+}
+
+void dt_bench_rig_close(struct dt_bench_rig *rig)
+{
+    dt_stepper_destroy(rig->stepper); // first: a step in flight may read the loader's memory
+    dt_loader_close(rig->loader);
+    dt_dataset_free(rig->dataset);
+    if (rig->spare)
+        rig->backend.table->free(rig->backend.device, rig->spare);
+    dt_model_destroy(rig->model);
+    if (rig->backend.table)
+        dt_backend_close(&rig->backend);
+    dt_comm_close(rig->comm);
+    free(rig->algorithms);
+    *rig = (struct dt_bench_rig){0};
+}
+
+dt_status dt_bench_rig_launch(struct dt_bench_rig *rig)
+{
+    return dt_stepper_launch(rig->stepper, rig->loader, ++rig->steps, DT_BENCH_LEARNING_RATE);
+}

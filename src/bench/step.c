@@ -1,0 +1,162 @@
+// `dtrain bench --step`: whole steps as training takes them (train/step.h), in one process with all
+// its threads: their time, what device and host waited for in them, and the most memory that the
+// process ever had: of the device, whose memory is planned and taken before the first step; else of
+// the process.
+#include "bench/bench.h"
+
+#include "base/file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WARM_UP = 3, LEAST = 3, STATUS_BYTES = 1 << 16 };
+static const double default_seconds = 5;
+
+// The kernel's own mark of the most that this process had resident, in MiB.
+static dt_status peak_resident(double *mb)
+{
+    static const char path[] = "/proc/self/status", field[] = "VmHWM:";
+    char *text;
+    int64_t size;
+    DT_TRY(dt_read_file(path, STATUS_BYTES, &text, &size));
+    const char *line = strstr(text, field);
+    *mb = line ? strtod(line + sizeof field - 1, NULL) / 1024 : 0; // the file counts in kB
+    free(text);
+    return line ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "%s has no %s", path, field);
+}
+
+static dt_status peak_memory(const struct dt_backend *backend, double *mb)
+{
+    if (backend->table->unified)
+        return peak_resident(mb);
+    *mb = (double)backend->table->memory_in_use(backend->device) / 0x1p20;
+    return DT_OK;
+}
+
+// What the steps gave.
+struct steps {
+    struct dt_bench_clock clock;                // of those after the first WARM_UP
+    double idle_ms, host_wait_ms, data_wait_ms; // sums over these
+    int64_t collected;                          // all of them
+    struct dt_step_result last;
+};
+
+static dt_status collect(struct dt_bench_rig *rig, struct steps *steps)
+{
+    struct dt_step_result *step = &steps->last;
+    DT_TRY(dt_stepper_collect(rig->stepper, step));
+    if (++steps->collected <= WARM_UP) {
+        dt_bench_start(&steps->clock);
+        return DT_OK;
+    }
+    dt_bench_note(&steps->clock, step->seconds);
+    steps->idle_ms += step->idle_ms;
+    steps->host_wait_ms += step->host_wait_ms;
+    steps->data_wait_ms += step->data_wait_ms;
+    return DT_OK;
+}
+
+static dt_status measure(struct dt_bench_rig *rig, double seconds, struct steps *steps)
+{
+    int keep = dt_stepper_depth(rig->stepper) - 1;
+    dt_bench_start(&steps->clock);
+    while (dt_bench_more(&steps->clock, LEAST, seconds)) {
+        DT_TRY(dt_bench_rig_launch(rig));
+        while (dt_stepper_in_flight(rig->stepper) > keep)
+            DT_TRY(collect(rig, steps));
+    }
+    while (dt_stepper_in_flight(rig->stepper) > 0)
+        DT_TRY(collect(rig, steps));
+    return DT_OK;
+}
+
+// What is reported of them.
+struct figures {
+    double tokens_per_s, gflops, peak_mb;
+    double mfu;                                 // of the datasheet's rate; 0: not known
+    double idle_ms, host_wait_ms, data_wait_ms; // of a step, on average
+    const char *gemm;
+};
+
+static const char *gemm_name(const struct dt_bench_rig *rig)
+{
+    if (!rig->backend.table->choose)
+        return "library";
+    return rig->algorithms ? "timed" : "first";
+}
+
+static dt_status make_figures(const struct dt_bench_rig *rig, const struct steps *steps,
+                              struct figures *f)
+{
+    const struct dt_model_config *c = dt_model_config(rig->model);
+    bool rated = rig->info.peak_flops > 0 && c->storage == DT_BF16;
+    double measured = (double)(steps->collected - WARM_UP);
+    DT_TRY(peak_memory(&rig->backend, &f->peak_mb));
+    f->tokens_per_s = (double)rig->batch * (double)rig->length / dt_bench_median(&steps->clock);
+    f->gflops = dt_model_flops_per_token(c) * f->tokens_per_s / 1e9;
+    f->mfu = rated ? f->gflops * 1e9 / rig->info.peak_flops : 0;
+    f->idle_ms = steps->idle_ms / measured;
+    f->host_wait_ms = steps->host_wait_ms / measured;
+    f->data_wait_ms = steps->data_wait_ms / measured;
+    f->gemm = gemm_name(rig);
+    return DT_OK;
+}
+
+static void print_json(const struct dt_bench_rig *rig, const struct steps *steps,
+                       const struct figures *f)
+{
+    static const char *const recompute[] = {"none", "scan", "block"};
+    const struct dt_model_config *c = dt_model_config(rig->model);
+    printf("{\"bench\":\"step\",\"device\":\"%s\",\"name\":\"%s\",\"d_model\":%lld,"
+           "\"n_layer\":%lld,\"vocab\":%lld,\"d_state\":%lld,\"seq_len\":%lld,\"batch\":%lld,"
+           "\"micro_batch\":%lld,\"recompute\":\"%s\",\"precision\":\"%s\",\"threads\":%d,"
+           "\"steps\":%lld,\"step_ms\":%.4f,\"best_step_ms\":%.4f,\"tokens_per_s\":%.1f,"
+           "\"gflops\":%.2f,\"mfu\":%.4f,\"peak_memory_mb\":%.1f,",
+           rig->backend.table->name, rig->info.name, (long long)c->d_model, (long long)c->n_layer,
+           (long long)c->vocab_size, (long long)c->d_state, (long long)rig->length,
+           (long long)rig->batch, (long long)rig->micro, recompute[c->recompute],
+           dt_dtype_name(c->storage), rig->info.threads, (long long)steps->clock.n,
+           dt_bench_median(&steps->clock) * 1e3, dt_bench_best(&steps->clock) * 1e3,
+           f->tokens_per_s, f->gflops, f->mfu, f->peak_mb);
+    printf("\"idle_ms\":%.4f,\"host_wait_ms\":%.4f,\"data_wait_ms\":%.4f,\"graphs\":%d,"
+           "\"gemm\":\"%s\",\"last_step\":%lld,\"loss\":%.9g}\n",
+           f->idle_ms, f->host_wait_ms, f->data_wait_ms, steps->last.graphs, f->gemm,
+           (long long)steps->collected, steps->last.control.loss);
+}
+
+static void print_line(const struct dt_bench_rig *rig, const struct steps *steps,
+                       const struct figures *f)
+{
+    char where[160], mfu[32] = "";
+    if (rig->backend.table->unified)
+        snprintf(where, sizeof where, "%d threads", rig->info.threads);
+    else
+        snprintf(where, sizeof where, "%s, %s, GEMM algorithms: %s", rig->info.name,
+                 steps->last.graphs > 0 ? "graphs" : "no graphs", f->gemm);
+    if (f->mfu > 0)
+        snprintf(mfu, sizeof mfu, " (MFU %.1f %%)", f->mfu * 100);
+    printf("%s, %s: %lld steps of %lld x %lld tokens, %.1f ms (best %.1f), %.0f tokens/s, %.1f "
+           "GFLOP/s%s, at most %.0f MiB; a step, device idle %.3f ms, host idle %.3f ms, waiting "
+           "for data %.3f ms; loss %.4f\n",
+           dt_dtype_name(dt_model_config(rig->model)->storage), where, (long long)steps->clock.n,
+           (long long)rig->batch, (long long)rig->length, dt_bench_median(&steps->clock) * 1e3,
+           dt_bench_best(&steps->clock) * 1e3, f->tokens_per_s, f->gflops, mfu, f->peak_mb,
+           f->idle_ms, f->host_wait_ms, f->data_wait_ms, steps->last.control.loss);
+}
+
+dt_status dt_bench_step(const struct dt_bench_options *options)
+{
+    struct dt_bench_rig rig;
+    struct steps steps = {0};
+    struct figures figures;
+    DT_TRY(dt_bench_rig_open(options, NULL, &rig));
+    dt_status status =
+        measure(&rig, options->seconds > 0 ? options->seconds : default_seconds, &steps);
+    if (status == DT_OK)
+        status = make_figures(&rig, &steps, &figures);
+    if (status == DT_OK)
+        (options->json ? print_json : print_line)(&rig, &steps, &figures);
+    dt_bench_rig_close(&rig);
+    return status;
+}

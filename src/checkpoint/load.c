@@ -1,0 +1,102 @@
+// Reading a checkpoint that was verified: first what must not have changed, then the arrays.
+#include "checkpoint/checkpoint.h"
+
+#include "base/file.h"
+#include "base/problems.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/moments.h"
+#include "checkpoint/trainer_state.h"
+#include "model/hf.h"
+
+static void compare_sizes(struct dt_problems *problems, const struct dt_model_config *now,
+                          const struct dt_model_config *saved)
+{
+    const struct {
+        const char *key;
+        int64_t now, saved;
+    } sizes[] = {
+        {"d_model", now->d_model, saved->d_model},
+        {"n_layer", now->n_layer, saved->n_layer},
+        {"vocab_size", now->vocab_size, saved->vocab_size},
+        {"d_state", now->d_state, saved->d_state},
+        {"d_conv", now->d_conv, saved->d_conv},
+        {"expand", now->expand, saved->expand},
+        {"dt_rank", now->dt_rank, saved->dt_rank},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].now != sizes[i].saved)
+            dt_problems_add(problems, "model.%s is %lld, the checkpoint has %lld", sizes[i].key,
+                            (long long)sizes[i].now, (long long)sizes[i].saved);
+}
+
+static void compare_model(struct dt_problems *problems, const struct dt_model_config *now,
+                          const struct dt_model_config *saved)
+{
+    compare_sizes(problems, now, saved);
+    if (now->norm_eps != saved->norm_eps)
+        dt_problems_add(problems, "model.norm_eps is %g, the checkpoint has %g", now->norm_eps,
+                        saved->norm_eps);
+    if (now->tie_embeddings != saved->tie_embeddings)
+        dt_problems_add(problems, "model.tie_embeddings is %s, the checkpoint has %s",
+                        now->tie_embeddings ? "true" : "false",
+                        saved->tie_embeddings ? "true" : "false");
+}
+
+static dt_status read_trainer(const char *path, struct dt_trainer_state *state,
+                              struct dt_fingerprints *shards)
+{
+    char file[DT_PATH];
+    DT_TRY(dt_path(file, "%s/trainer.json", path));
+    return dt_trainer_read(file, state, shards);
+}
+
+dt_status dt_checkpoint_storage(const char *path, int *storage)
+{
+    struct dt_trainer_state state;
+    struct dt_fingerprints shards;
+    DT_TRY(read_trainer(path, &state, &shards));
+    dt_fingerprints_free(&shards);
+    *storage = state.storage;
+    return DT_OK;
+}
+
+static dt_status compare(const char *path, const struct dt_model_config *model,
+                         const struct dt_trainer_state *expected, const struct dt_dataset *train,
+                         struct dt_trainer_state *state)
+{
+    struct dt_model_config saved = *model;
+    struct dt_fingerprints shards;
+    struct dt_problems problems = {0};
+    DT_TRY(dt_hf_read_config(path, &saved));
+    DT_TRY(read_trainer(path, state, &shards));
+    compare_model(&problems, model, &saved);
+    dt_trainer_compare(&problems, expected, state);
+    dt_fingerprints_compare(&problems, train, &shards);
+    dt_fingerprints_free(&shards);
+    return dt_problems_report(&problems,
+                              "set these back, or start a new run (another run.name) with "
+                              "run.init_from = this checkpoint",
+                              "%s cannot be resumed, what fixes order or model has changed", path);
+}
+
+static dt_status read_moments(const char *path, const struct dt_checkpoint_arrays *arrays)
+{
+    struct dt_manifest manifest;
+    DT_TRY(dt_manifest_read(path, &manifest));
+    dt_status status = dt_moments_read(&manifest, path, arrays->params, arrays->m, arrays->v);
+    dt_manifest_free(&manifest);
+    return status;
+}
+
+dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays *arrays,
+                             const struct dt_trainer_state *expected,
+                             const struct dt_dataset *train, struct dt_trainer_state *state)
+{
+    struct dt_trainer_state saved;
+    DT_TRY(compare(path, arrays->model, expected, train, &saved));
+    DT_TRY(
+        dt_hf_read_weights(path, arrays->params, arrays->model->tie_embeddings, arrays->weights));
+    DT_TRY(read_moments(path, arrays));
+    *state = saved;
+    return DT_OK;
+}

@@ -1,0 +1,94 @@
+// `dtrain --check`: what a job would do, told before anything is allocated.
+#include "cmd/cmd.h"
+
+#include "comm/device_comm.h"
+#include "train/memory.h"
+
+#include <stdio.h>
+
+static void print_bytes(const char *what, int64_t bytes)
+{
+    if (bytes > 0)
+        printf("  %-16s %10.1f MiB\n", what, (double)bytes / 0x1p20);
+}
+
+static void print_dataset(const char *name, const struct dt_dataset *data)
+{
+    static const char *const schema[] = {"tokens", "pairs", "synthetic"};
+    if (!data)
+        return;
+    printf("%s: %lld shards (%s), %lld tokens, %lld windows of %lld\n", name,
+           (long long)data->n_shards, schema[data->schema], (long long)data->tokens,
+           (long long)data->windows, (long long)data->seq_len);
+    for (int64_t i = 0; i < data->n_shards && i < 8; i++)
+        printf("  %s  %s x %lld\n", data->shards[i].path, dt_dtype_name(data->shards[i].type),
+               (long long)data->shards[i].count);
+    if (data->n_shards > 8)
+        printf("  … and %lld more\n", (long long)(data->n_shards - 8));
+}
+
+static dt_status print_memory(const struct dt_job *job, const struct dt_device_info *device)
+{
+    struct dt_memory_row rows[DT_JOB_MEMORY_ROWS];
+    int64_t on_device, all = 0;
+    DT_TRY(dt_job_memory(job, rows, &on_device));
+    printf("memory of a rank:\n");
+    for (int i = 0; i < DT_JOB_MEMORY_ROWS; i++) {
+        print_bytes(rows[i].what, rows[i].bytes);
+        all += rows[i].bytes;
+    }
+    print_bytes("in all", all);
+    if (on_device < all)
+        print_bytes("on the device", on_device);
+    print_bytes("free now", device->memory_free);
+    if (dt_job_kept_back(job, device) > 0)
+        print_bytes("kept back", dt_job_kept_back(job, device));
+    return DT_OK;
+}
+
+// Of the trainer's gradients.
+static void print_communication(const struct dt_job *job)
+{
+    char version[64] = "";
+    if (!dt_job_uses_device_comm(job))
+        printf("ranks talk by: %s\n", job->comm->info.backend);
+    else if (dt_device_comm_known->version(version, sizeof version) == DT_OK)
+        printf("ranks talk by: NCCL %s\n", version);
+    else
+        dt_error_clear(); // raised again below, by dt_train_check_resources
+}
+
+static void print_batch(const struct dt_job *job)
+{
+    int64_t batch = job->settings.data.batch, length = job->settings.data.seq_len;
+    printf("batch: %lld sequences of %lld tokens = %lld tokens a step; %d ranks x %lld "
+           "micro-batches x %lld\n",
+           (long long)batch, (long long)length, (long long)(batch * length), job->comm->info.size,
+           (long long)(job->local_batch / job->micro_batch), (long long)job->micro_batch);
+    printf("steps: %lld of %lld an epoch, %.3g tokens in all\n", (long long)job->steps,
+           (long long)job->steps_per_epoch, (double)job->steps * (double)(batch * length));
+}
+
+dt_status dt_cmd_print_plan(const struct dt_job *job)
+{
+    struct dt_params params;
+    struct dt_device_info device;
+    DT_TRY(dt_model_list_params(&job->model, &params));
+    dt_status status = job->backend.table->info(job->backend.device, &device);
+    if (status == DT_OK) {
+        dt_config_echo(job->config, stdout);
+        printf("\ndevice: %s (%s)\n", device.name, device.features);
+        print_dataset("training data", job->train);
+        print_dataset("validation data", job->val);
+        printf("model: %.3f M parameters, %s storage, %.2f MFLOP a token in training\n",
+               (double)params.count * 1e-6, dt_dtype_name(job->model.storage),
+               dt_model_flops_per_token(&job->model) * 1e-6);
+        print_batch(job);
+        print_communication(job);
+        if (job->resume[0])
+            printf("would go on from %s\n", job->resume);
+        status = print_memory(job, &device);
+    }
+    dt_params_free(&params);
+    return status == DT_OK ? dt_train_check_resources(job) : status;
+}

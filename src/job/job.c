@@ -1,0 +1,438 @@
+// From a configuration to everything that a command starts from.
+#include "job/job.h"
+
+#include "base/cores.h"
+#include "base/log.h"
+#include "job/device.h"
+#include "model/hf.h"
+#include "model/weights.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Rank 0 reads file, environment and command line; the others get the resolved text.
+static dt_status share_config(struct dt_job *job, const char *path, char *const *overrides,
+                              int n_overrides)
+{
+    bool root = job->comm->info.rank == 0;
+    char *text = NULL;
+    size_t size = 0;
+    dt_status status = DT_OK;
+    if (root) {
+        status = dt_config_load(&dt_settings_table, path, (const char *const *)overrides,
+                                n_overrides, &job->settings, &job->config);
+        if (status == DT_OK)
+            status = dt_settings_check(&job->settings, job->config);
+        if (status == DT_OK) {
+            status = dt_config_echo_text(job->config, &text, &size);
+        }
+    }
+    status = dt_agree(job->comm, status);
+    void *bytes = text;
+    int64_t length = (int64_t)size;
+    if (status == DT_OK)
+        status = dt_broadcast_buffer(job->comm, &bytes, &length, 0);
+    if (status == DT_OK && !root)
+        status = dt_config_parse(&dt_settings_table, "the configuration of rank 0", bytes, length,
+                                 NULL, NULL, 0, &job->settings, &job->config);
+    free(bytes);
+    return status;
+}
+
+// Where the data alone matters any machine's CPU will do.
+static int device_choice(const struct dt_job *job, enum dt_purpose purpose)
+{
+    return purpose == DT_PURPOSE_ORDER ? DT_DEVICE_CPU : job->settings.run.device;
+}
+
+// More threads than cores only take turns.
+static dt_status check_threads(const struct dt_job *job)
+{
+    int64_t threads = job->settings.run.threads;
+    if (threads == 0)
+        return DT_OK;
+    int64_t cores = dt_cores_of_job();
+    if (threads <= cores)
+        return DT_OK;
+    return dt_config_reject(job->config, "run.threads",
+                            "0 gives each rank its share of the host's cores",
+                            "%" PRId64 ", but this job may use %" PRId64 " cores of host %s",
+                            threads, cores, job->comm->info.host);
+}
+
+static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
+{
+    DT_TRY(dt_agree(job->comm, check_threads(job)));
+    const struct dt_comm_info *info = &job->comm->info;
+    bool widened;
+    int threads = dt_cores_share(info->local_rank, info->local_size, &widened);
+    if (job->settings.run.threads > 0)
+        threads = (int)job->settings.run.threads;
+    if (widened)
+        dt_info("ranks were bound to one core each: each now uses its share of the host, %d cores",
+                threads);
+    dt_comm_set_timeout(job->comm, job->settings.comm.timeout_s);
+    struct dt_device_choice_config config = {.comm = job->comm,
+                                             .choice = device_choice(job, purpose),
+                                             .threads = threads,
+                                             .share = job->settings.run.share_device};
+    DT_TRY_NOTE(dt_device_open(&config, &job->backend, &job->ranks_on_device), "run.device = %s",
+                dt_config_text(job->config, "run.device"));
+    return DT_OK;
+}
+
+static dt_status choose_storage(struct dt_job *job)
+{
+    struct dt_device_info info;
+    DT_TRY(job->backend.table->info(job->backend.device, &info));
+    int precision = job->settings.run.precision;
+    bool bf16 =
+        precision == DT_PRECISION_BF16 || (precision == DT_PRECISION_AUTO && info.bf16_faster);
+    // A job is one precision: where hosts differ, auto takes bf16 if it is faster on all.
+    int64_t all = bf16;
+    DT_TRY(dt_allreduce(job->comm, &all, 1, DT_I64, DT_MIN));
+    job->model.storage = all ? DT_BF16 : DT_F32;
+    return DT_OK;
+}
+
+bool dt_job_resume_is_named(const struct dt_job *job)
+{
+    const char *resume = job->settings.run.resume;
+    return strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0;
+}
+
+// Takes the run's folder and says which checkpoint to go on from.
+static dt_status find_resume(struct dt_job *job, enum dt_purpose purpose)
+{
+    const char *resume = job->settings.run.resume;
+    if (purpose == DT_PURPOSE_TRAIN)
+        DT_TRY(dt_run_folder_open(job->run_path, 30, &job->folder));
+    char checkpoints[DT_PATH], newest[DT_PATH] = "";
+    DT_TRY(dt_path(checkpoints, "%s/checkpoints", job->run_path));
+    if (dt_job_resume_is_named(job)) {
+        DT_TRY(dt_checkpoint_verify(resume));
+        return dt_path(job->resume, "%s", resume);
+    }
+    if (dt_is_dir(checkpoints))
+        DT_TRY(dt_checkpoint_newest(checkpoints, newest));
+    if (strcmp(resume, "never") == 0 && newest[0] && purpose == DT_PURPOSE_TRAIN)
+        return dt_config_reject(
+            job->config, "run.resume",
+            "choose another run.name or run.dir, remove the folder, or set resume = auto",
+            "never, but %s holds a checkpoint that a new run would mix with", checkpoints);
+    if (strcmp(resume, "auto") == 0)
+        memcpy(job->resume, newest, sizeof newest);
+    return DT_OK;
+}
+
+// One architecture key: the directory decides; where the configuration gives it too they must
+// agree.
+static dt_status merge_key(struct dt_job *job, const char *key, int64_t configured, const char *dir,
+                           int64_t found)
+{
+    char text[32];
+    if (dt_config_is_set(job->config, key) && configured != found)
+        return dt_config_reject(job->config, key, "leave the key out: the directory gives it",
+                                "%lld, but the model in %s has %lld", (long long)configured, dir,
+                                (long long)found);
+    snprintf(text, sizeof text, "%lld", (long long)found);
+    return dt_config_note(job->config, key, text, dir);
+}
+
+static dt_status merge_eps(struct dt_job *job, const char *dir)
+{
+    char text[32];
+    double configured = job->settings.model.norm_eps, found = job->model.norm_eps;
+    if (dt_config_is_set(job->config, "model.norm_eps") && configured != found)
+        return dt_config_reject(job->config, "model.norm_eps",
+                                "leave the key out: the directory gives it",
+                                "%g, but the model in %s has %g", configured, dir, found);
+    snprintf(text, sizeof text, "%.15g", found);
+    return configured == found ? DT_OK : dt_config_note(job->config, "model.norm_eps", text, dir);
+}
+
+static dt_status merge_model(struct dt_job *job, const char *dir)
+{
+    const struct dt_settings *s = &job->settings;
+    struct dt_model_config *m = &job->model;
+    DT_TRY(dt_hf_read_config(dir, m));
+    DT_TRY(merge_key(job, "model.d_model", s->model.d_model, dir, m->d_model));
+    DT_TRY(merge_key(job, "model.n_layer", s->model.n_layer, dir, m->n_layer));
+    DT_TRY(merge_key(job, "model.vocab_size", s->model.vocab_size, dir, m->vocab_size));
+    DT_TRY(merge_key(job, "model.d_state", s->model.d_state, dir, m->d_state));
+    DT_TRY(merge_key(job, "model.d_conv", s->model.d_conv, dir, m->d_conv));
+    DT_TRY(merge_key(job, "model.expand", s->model.expand, dir, m->expand));
+    int64_t dt_rank =
+        s->model.dt_rank > 0 ? s->model.dt_rank : m->dt_rank; // 0: auto agrees with all
+    DT_TRY(merge_key(job, "model.dt_rank", dt_rank, dir, m->dt_rank));
+    if (dt_config_is_set(job->config, "model.tie_embeddings") &&
+        s->model.tie_embeddings != m->tie_embeddings)
+        return dt_config_reject(job->config, "model.tie_embeddings",
+                                "leave the key out: the directory gives it",
+                                "the model in %s says otherwise", dir);
+    DT_TRY(dt_config_note(job->config, "model.tie_embeddings", m->tie_embeddings ? "true" : "false",
+                          dir));
+    return merge_eps(job, dir);
+}
+
+// The architecture comes from the checkpoint to resume, else from run.init_from, else from [model].
+static dt_status resolve_model(struct dt_job *job)
+{
+    const struct dt_settings *s = &job->settings;
+    struct dt_model_config *m = &job->model;
+    const char *dir = job->resume[0] ? job->resume : s->run.init_from;
+    *m = (struct dt_model_config){.d_model = s->model.d_model,
+                                  .n_layer = s->model.n_layer,
+                                  .vocab_size = s->model.vocab_size,
+                                  .d_state = s->model.d_state,
+                                  .d_conv = s->model.d_conv,
+                                  .expand = s->model.expand,
+                                  .dt_rank = s->model.dt_rank,
+                                  .norm_eps = s->model.norm_eps,
+                                  .tie_embeddings = s->model.tie_embeddings,
+                                  .pad_vocab_multiple = s->model.pad_vocab_multiple,
+                                  .recompute = (enum dt_recompute)s->model.recompute,
+                                  .storage = m->storage};
+    if (dir[0] && !job->resume[0]) // what is resumed was verified when it was found
+        DT_TRY(dt_checkpoint_verify_weights(dir));
+    if (dir[0])
+        DT_TRY(merge_model(job, dir));
+    const char *missing = m->d_model == 0      ? "model.d_model"
+                          : m->n_layer == 0    ? "model.n_layer"
+                          : m->vocab_size == 0 ? "model.vocab_size"
+                                               : NULL;
+    if (missing)
+        return dt_config_reject(
+            job->config, missing,
+            "set it, or take a model with run.init_from = a Hugging Face directory", "required");
+    return dt_model_config_check(m);
+}
+
+// A resumed run keeps its storage type, on whatever machine, unless run.precision names another.
+static dt_status keep_storage(struct dt_job *job)
+{
+    int saved;
+    if (!job->resume[0])
+        return DT_OK;
+    DT_TRY(dt_checkpoint_storage(job->resume, &saved));
+    if (saved < 0 || saved == (int)job->model.storage)
+        return DT_OK;
+    const char *here = dt_dtype_name(job->model.storage);
+    const char *there = dt_dtype_name((enum dt_dtype)saved);
+    if (job->settings.run.precision == DT_PRECISION_AUTO) {
+        dt_info("run.precision = auto keeps %s, as in %s; a new run here would take %s", there,
+                job->resume, here);
+        job->model.storage = (enum dt_dtype)saved;
+    } else {
+        dt_info("run.precision = %s: %s was trained in %s", here, job->resume, there);
+    }
+    return DT_OK;
+}
+
+static dt_status check_batch(struct dt_job *job)
+{
+    int64_t batch = job->settings.data.batch, micro = job->settings.data.micro_batch,
+            n = job->comm->info.size;
+    if (batch % n != 0)
+        return dt_config_reject(
+            job->config, "data.batch", NULL,
+            "%lld, which %lld ranks cannot share equally: %lld or %lld would do", (long long)batch,
+            (long long)n, (long long)(batch / n > 0 ? batch / n * n : n),
+            (long long)((batch / n + 1) * n));
+    job->local_batch = batch / n;
+    job->micro_batch = micro > 0 ? micro : job->local_batch;
+    if (job->local_batch % job->micro_batch == 0)
+        return DT_OK;
+    char divisors[256] = "";
+    for (int64_t d = 1; d <= job->local_batch && strlen(divisors) < 200; d++)
+        if (job->local_batch % d == 0)
+            snprintf(divisors + strlen(divisors), sizeof divisors - strlen(divisors), " %lld",
+                     (long long)d);
+    return dt_config_reject(job->config, "data.micro_batch", NULL,
+                            "%lld, which does not divide a rank's %lld sequences of a step:"
+                            " these would:%s",
+                            (long long)micro, (long long)job->local_batch, divisors);
+}
+
+static dt_status scan_data(struct dt_job *job)
+{
+    const struct dt_settings *s = &job->settings;
+    DT_TRY_NOTE(dt_dataset_scan(s->data.train, s->data.seq_len, job->model.vocab_size, &job->train),
+                "looking at data.train = %s", s->data.train);
+    if (s->data.val[0])
+        DT_TRY_NOTE(dt_dataset_scan(s->data.val, s->data.seq_len, job->model.vocab_size, &job->val),
+                    "looking at data.val = %s", s->data.val);
+    if (job->train->windows < s->data.batch)
+        return dt_config_reject(
+            job->config, "data.batch", "give more data, a smaller batch or a smaller seq_len",
+            "data.train has %lld windows of %lld tokens, fewer than data.batch = %lld",
+            (long long)job->train->windows, (long long)s->data.seq_len, (long long)s->data.batch);
+    return DT_OK;
+}
+
+static dt_status broadcast_dataset(struct dt_comm *comm, struct dt_dataset **dataset)
+{
+    void *bytes = NULL;
+    int64_t size = 0;
+    bool root = comm->info.rank == 0;
+    if (root && *dataset)
+        DT_TRY(dt_dataset_pack(*dataset, &bytes, &size));
+    dt_status status = dt_broadcast_buffer(comm, &bytes, &size, 0);
+    if (status == DT_OK && !root && size > 0)
+        status = dt_dataset_unpack(bytes, size, dataset);
+    free(bytes);
+    return status;
+}
+
+static dt_status share_root_findings(struct dt_job *job)
+{
+    DT_TRY(dt_broadcast(job->comm, &job->model, sizeof job->model, 0));
+    DT_TRY(dt_broadcast(job->comm, job->resume, sizeof job->resume, 0));
+    DT_TRY(broadcast_dataset(job->comm, &job->train));
+    return broadcast_dataset(job->comm, &job->val);
+}
+
+// The communicator was chosen by how the job was launched: the key can only agree with that.
+static dt_status check_communicator(const struct dt_job *job)
+{
+    const struct dt_comm_info *info = &job->comm->info;
+    int asked = job->settings.comm.backend;
+    if (asked == DT_COMM_SELF && info->size > 1)
+        return dt_config_reject(job->config, "comm.backend",
+                                "leave it at auto, or start one process",
+                                "self, but %d ranks were launched", info->size);
+    if (asked == DT_COMM_MPI && strcmp(info->backend, "mpi") != 0)
+        return dt_config_reject(job->config, "comm.backend",
+                                "start with mpirun -np N dtrain …, or leave it at auto",
+                                "mpi, but no launcher started this process");
+    return DT_OK;
+}
+
+static dt_status root_phase(struct dt_job *job, enum dt_purpose purpose)
+{
+    DT_TRY(check_communicator(job));
+    if (purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK)
+        DT_TRY(dt_job_check_device(job));
+    DT_TRY(find_resume(job, purpose));
+    DT_TRY(resolve_model(job));
+    DT_TRY(keep_storage(job));
+    DT_TRY(check_batch(job));
+    return scan_data(job);
+}
+
+dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char *path,
+                      char *const *overrides, int n_overrides, struct dt_job *job)
+{
+    *job = (struct dt_job){.comm = comm, .folder = {.lock = -1}};
+    dt_comm_progress(comm, 0, "reading the configuration");
+    DT_TRY(share_config(job, path, overrides, n_overrides));
+    const struct dt_settings *s = &job->settings;
+    if (s->run.dir[0])
+        DT_TRY(dt_path(job->run_path, "%s", s->run.dir));
+    else
+        DT_TRY(dt_path(job->run_path, "runs/%s", s->run.name));
+    dt_comm_progress(comm, 0, "opening the device");
+    DT_TRY(open_backend(job, purpose));
+    DT_TRY(choose_storage(job));
+    dt_comm_progress(comm, 0, "looking at the data");
+    DT_TRY(dt_agree(comm, comm->info.rank == 0 ? root_phase(job, purpose) : DT_OK));
+    DT_TRY(share_root_findings(job));
+    DT_TRY(check_batch(job));
+    job->steps_per_epoch = job->train->windows / s->data.batch;
+    job->steps = s->run.steps > 0 ? s->run.steps : s->run.epochs * job->steps_per_epoch;
+    return dt_agree(comm, dt_settings_check_steps(s, job->config, job->steps));
+}
+
+void dt_job_close(struct dt_job *job)
+{
+    dt_run_folder_close(&job->folder);
+    dt_dataset_free(job->train);
+    dt_dataset_free(job->val);
+    dt_backend_close(&job->backend);
+    dt_config_free(job->config);
+    *job = (struct dt_job){.folder = {.lock = -1}};
+}
+
+static dt_status alloc_host(void *context, int64_t bytes, void **memory)
+{
+    const struct dt_backend *backend = context;
+    return backend->table->alloc_host(backend->device, bytes, memory);
+}
+
+static void free_host(void *context, void *memory)
+{
+    const struct dt_backend *backend = context;
+    backend->table->free_host(backend->device, memory);
+}
+
+void dt_job_pin_ring(const struct dt_backend *backend, struct dt_loader_config *loader)
+{
+    loader->alloc_host = alloc_host;
+    loader->free_host = free_host;
+    loader->context = (void *)backend;
+}
+
+struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
+{
+    const struct dt_settings *s = &job->settings;
+    struct dt_loader_config config = {.dataset = job->train,
+                                      .seed = (uint64_t)s->run.seed,
+                                      .batch = s->data.batch,
+                                      .block = s->data.block,
+                                      .shuffle = s->data.shuffle,
+                                      .rank = job->comm->info.rank,
+                                      .size = job->comm->info.size,
+                                      .vocab_size = job->model.vocab_size,
+                                      .prefetch = s->data.prefetch,
+                                      .reset_token = s->data.reset_token,
+                                      .reset_after = s->data.reset_after,
+                                      .verify = s->data.verify};
+    dt_job_pin_ring(&job->backend, &config);
+    return config;
+}
+
+struct dt_loader_config dt_job_val_loader(const struct dt_job *job)
+{
+    struct dt_loader_config config = dt_job_train_loader(job);
+    config.dataset = job->val;
+    config.shuffle = false;
+    config.sequential = true;
+    return config;
+}
+
+struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
+{
+    return (struct dt_model_shape){
+        .sequences = job->micro_batch, .length = job->settings.data.seq_len, .training = training};
+}
+
+struct weights_of_job {
+    const struct dt_job *job;
+    const char *dir;
+};
+
+static dt_status read_weights(const struct weights_of_job *from, const struct dt_params *params,
+                              float *weights)
+{
+    const struct dt_job *job = from->job;
+    if (from->dir[0])
+        return dt_hf_read_weights(from->dir, params, job->model.tie_embeddings, weights);
+    dt_params_init(params, (uint64_t)job->settings.run.seed, weights);
+    return DT_OK;
+}
+
+static dt_status share_weights(void *context, const struct dt_params *params, float *weights)
+{
+    const struct weights_of_job *from = context;
+    struct dt_comm *comm = from->job->comm;
+    bool root = comm->info.rank == 0;
+    DT_TRY(dt_agree(comm, root ? read_weights(from, params, weights) : DT_OK));
+    return dt_broadcast(comm, weights, params->elements * (int64_t)sizeof(float), 0);
+}
+
+dt_status dt_job_load_weights(const struct dt_job *job, const char *dir, struct dt_model *model)
+{
+    struct weights_of_job from = {job, dir};
+    return dt_weights_load(&job->backend, model, share_weights, &from);
+}

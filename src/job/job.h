@@ -1,0 +1,58 @@
+// What every command that needs a configuration starts from: settings, backend, data, model
+// architecture and batch arithmetic, the same on every rank. Rank 0 reads files and broadcasts.
+#pragma once
+
+#include "backend/backend.h"
+#include "checkpoint/checkpoint.h"
+#include "comm/comm.h"
+#include "data/loader.h"
+#include "job/run_folder.h"
+#include "job/settings.h"
+#include "model/model.h"
+
+enum dt_purpose {
+    DT_PURPOSE_TRAIN, // takes the run's folder; the others write nothing
+    DT_PURPOSE_CHECK, // all that training asks for is checked
+    DT_PURPOSE_EVAL,  // forward passes only
+    DT_PURPOSE_ORDER, // the data alone: no device but the CPU
+};
+
+struct dt_job {
+    struct dt_settings settings;
+    struct dt_config *config;
+    struct dt_comm *comm; // borrowed
+    struct dt_backend backend;
+    int ranks_on_device;         // ranks on this rank's device, itself among them
+    struct dt_run_folder folder; // rank 0 of a training job
+    struct dt_model_config model;
+    struct dt_dataset *train, *val;   // val NULL: none
+    int64_t local_batch, micro_batch; // sequences of this rank's step, and of one forward pass
+    int64_t steps_per_epoch, steps;
+    char run_path[DT_PATH];
+    char resume[DT_PATH]; // the checkpoint to go on from, or ""
+};
+
+// `path` and `overrides`: the command line's configuration file and section.key=value words.
+dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char *path,
+                      char *const *overrides, int n_overrides, struct dt_job *job);
+void dt_job_close(struct dt_job *job);
+// Whether run.resume names a checkpoint (neither auto nor never).
+bool dt_job_resume_is_named(const struct dt_job *job);
+
+// Whether gradients are summed by the device communicator (NCCL) and not by job->comm: several
+// ranks on CUDA devices of their own, comm.backend = nccl or auto.
+bool dt_job_uses_device_comm(const struct dt_job *job);
+// Settings that the device or the number of ranks does not allow; for dt_job_open on rank 0.
+dt_status dt_job_check_device(const struct dt_job *job);
+// That NCCL is there where training would use it.
+dt_status dt_job_check_nccl(const struct dt_job *job);
+
+// The loader's host memory comes from the backend: pinned where copies run beside other work.
+void dt_job_pin_ring(const struct dt_backend *backend, struct dt_loader_config *loader);
+// The loader of this rank's training slots; memory for the ring comes from the backend.
+struct dt_loader_config dt_job_train_loader(const struct dt_job *job);
+struct dt_loader_config dt_job_val_loader(const struct dt_job *job);
+struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
+// Weights of a model: from `dir` where not "" (a Hugging Face directory or a checkpoint), else
+// initial; read on rank 0, the same on all ranks afterwards.
+dt_status dt_job_load_weights(const struct dt_job *job, const char *dir, struct dt_model *model);

@@ -1,0 +1,60 @@
+// What the device and the ranks allow of the settings, and how gradients travel.
+#include "job/job.h"
+
+#include "base/log.h"
+#include "comm/device_comm.h"
+
+#include <string.h>
+
+static bool on_cuda(const struct dt_job *job)
+{
+    return strcmp(job->backend.table->name, "cuda") == 0;
+}
+
+bool dt_job_uses_device_comm(const struct dt_job *job)
+{
+    int asked = job->settings.comm.backend;
+    bool wanted = asked == DT_COMM_NCCL || asked == DT_COMM_AUTO;
+    return wanted && on_cuda(job) && job->comm->info.size > 1 && !job->settings.run.share_device &&
+           dt_device_comm_known;
+}
+
+static dt_status check_nccl_key(const struct dt_job *job)
+{
+    if (job->settings.comm.backend != DT_COMM_NCCL)
+        return DT_OK;
+    if (!on_cuda(job))
+        return dt_config_reject(job->config, "comm.backend",
+                                "leave it at auto: ranks on CPUs talk by MPI",
+                                "nccl, but the ranks run on the CPU (run.device = %s)",
+                                dt_config_text(job->config, "run.device"));
+    return DT_OK;
+}
+
+dt_status dt_job_check_device(const struct dt_job *job)
+{
+    DT_TRY(check_nccl_key(job));
+    if (job->settings.run.cuda_graph == DT_TOGGLE_TRUE && !job->backend.table->capture_begin)
+        return dt_config_reject(job->config, "run.cuda_graph", "leave it at auto",
+                                "true, but the device is a CPU, which has no graphs");
+    if (on_cuda(job) && job->comm->info.size > 1 && job->settings.run.share_device &&
+        job->settings.comm.backend == DT_COMM_AUTO)
+        dt_info("comm.backend = auto takes mpi: NCCL does not join ranks that share a GPU");
+    return DT_OK;
+}
+
+dt_status dt_job_check_nccl(const struct dt_job *job)
+{
+    char version[64];
+    if (!dt_job_uses_device_comm(job) ||
+        dt_device_comm_known->version(version, sizeof version) == DT_OK)
+        return DT_OK;
+    struct dt_error error;
+    dt_error_take(&error);
+    return DT_FAIL(error.code,
+                   "install NCCL (Debian, Ubuntu: libnccl2), or set comm.backend = mpi, which is "
+                   "slower: gradients then go through the hosts",
+                   "%d ranks on GPUs sum their gradients by NCCL (comm.backend = %s): %s",
+                   job->comm->info.size, dt_config_text(job->config, "comm.backend"),
+                   error.message);
+}

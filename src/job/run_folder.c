@@ -1,0 +1,197 @@
+// Lock by flock(2): the kernel drops it when its holder dies, however that happens.
+#include "job/run_folder.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "job/settings.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { CONFIG_MAX_BYTES = 1 << 20 };
+
+static void read_holder(int fd, char *text, size_t size)
+{
+    ssize_t n = pread(fd, text, size - 1, 0);
+    text[n > 0 ? n : 0] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+}
+
+static void write_holder(int fd)
+{
+    char host[64] = "", text[160];
+    gethostname(host, sizeof host - 1);
+    int n = snprintf(text, sizeof text, "process %d on host %s\n", (int)getpid(), host);
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n)
+        dt_warn("cannot note the holder in the run's lock: %s", strerror(errno));
+}
+
+static dt_status take_lock(const char *path, double wait_s, int *lock)
+{
+    char file[DT_PATH], holder[160];
+    DT_TRY(dt_path(file, "%s/.lock", path));
+    int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return DT_FAIL(DT_USER, "give run.dir a folder that this job may write",
+                       "cannot write %s: %s", file, strerror(errno));
+    double until = dt_seconds() + wait_s;
+    bool told = false;
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR) {
+            dt_warn("the file system of %s has no locks (%s): nothing keeps a second job away",
+                    path, strerror(errno));
+            break;
+        }
+        read_holder(fd, holder, sizeof holder);
+        if (dt_seconds() > until) {
+            close(fd);
+            return DT_FAIL(DT_USER, "stop that job, or give this one another run.name or run.dir",
+                           "%s is in use by %s", path, holder);
+        }
+        if (!told)
+            dt_info("%s is in use by %s: waiting up to %.0f s", path, holder, wait_s);
+        told = true;
+        nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    }
+    write_holder(fd);
+    *lock = fd;
+    return DT_OK;
+}
+
+dt_status dt_run_folder_open(const char *path, double wait_s, struct dt_run_folder *folder)
+{
+    *folder = (struct dt_run_folder){.lock = -1};
+    DT_TRY(dt_path(folder->path, "%s", path));
+    DT_TRY(dt_path(folder->checkpoints, "%s/checkpoints", path));
+    DT_TRY_NOTE(dt_make_dirs(folder->checkpoints), "making the run's folder (run.dir)");
+    return take_lock(path, wait_s, &folder->lock);
+}
+
+void dt_run_folder_close(struct dt_run_folder *folder)
+{
+    if (folder->lock >= 0)
+        close(folder->lock);
+    folder->lock = -1;
+}
+
+// A line of JSON, by malloc; NULL: no memory.
+static char *state_text(const char *state, int64_t step, const char *reason)
+{
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddStringToObject(json, "state", state);
+    cJSON_AddNumberToObject(json, "step", (double)step);
+    cJSON_AddStringToObject(json, "reason", reason);
+    char *text = cJSON_PrintUnformatted(json);
+    cJSON_Delete(json);
+    return text;
+}
+
+dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *state, int64_t step,
+                              const char *reason)
+{
+    char path[DT_PATH];
+    DT_TRY(dt_path(path, "%s/state.json", folder->path));
+    char *text = state_text(state, step, reason);
+    if (!text)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %s", path);
+    dt_status status = dt_write_file_atomic(path, text, (int64_t)strlen(text));
+    cJSON_free(text);
+    return status;
+}
+
+static char watched[DT_PATH]; // written before `watching` is set
+static atomic_bool watching;
+static _Atomic int64_t last_step;
+
+void dt_run_folder_watch(const char *path)
+{
+    atomic_store(&watching, false);
+    if (!path)
+        return;
+    snprintf(watched, sizeof watched, "%s/state.json", path);
+    atomic_store(&watching, true);
+}
+
+void dt_run_folder_step(int64_t step)
+{
+    atomic_store(&last_step, step);
+}
+
+// A file this short lies in the block it has: no space is needed.
+static void overwrite(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    size_t size = strlen(text);
+    if (fd < 0)
+        return;
+    if (pwrite(fd, text, size, 0) == (ssize_t)size && ftruncate(fd, (off_t)size) == 0)
+        fsync(fd);
+    close(fd);
+}
+
+void dt_run_folder_note_end(const char *reason)
+{
+    if (!atomic_exchange(&watching, false) || !dt_file_exists(watched))
+        return;
+    char *text = state_text("stopped", atomic_load(&last_step), reason);
+    if (!text)
+        return;
+    struct dt_error error;
+    dt_error_take(&error);
+    if (dt_write_file_atomic(watched, text, (int64_t)strlen(text)) != DT_OK)
+        overwrite(watched, text);
+    dt_error_restore(&error);
+    cJSON_free(text);
+}
+
+dt_status dt_run_folder_config(const struct dt_run_folder *folder, const struct dt_config *config)
+{
+    char path[DT_PATH], *text;
+    size_t size;
+    DT_TRY(dt_path(path, "%s/config.resolved.ini", folder->path));
+    DT_TRY(dt_config_echo_text(config, &text, &size));
+    dt_status status = dt_write_file_atomic(path, text, (int64_t)size);
+    free(text);
+    return status;
+}
+
+static dt_status read_config(const struct dt_run_folder *folder, struct dt_config **config)
+{
+    struct dt_settings settings;
+    char path[DT_PATH], *text;
+    int64_t size;
+    DT_TRY(dt_path(path, "%s/config.resolved.ini", folder->path));
+    DT_TRY(dt_read_file(path, CONFIG_MAX_BYTES, &text, &size));
+    dt_status status =
+        dt_config_parse(&dt_settings_table, path, text, size, NULL, NULL, 0, &settings, config);
+    free(text);
+    return status;
+}
+
+void dt_run_folder_changes(const struct dt_run_folder *folder, const struct dt_config *config,
+                           const char *resume)
+{
+    struct dt_config *before;
+    char name[128];
+    if (read_config(folder, &before) != DT_OK) { // not there, or another version's
+        dt_error_clear();
+        return;
+    }
+    for (int i = 0; i < dt_settings_table.n_keys; i++) {
+        const struct dt_config_key *key = &dt_settings_table.keys[i];
+        snprintf(name, sizeof name, "%s.%s", key->section, key->name);
+        const char *was = dt_config_text(before, name), *is = dt_config_text(config, name);
+        if (strcmp(was, is) != 0 && strcmp(dt_config_origin(config, name), resume) != 0)
+            dt_info("%s was '%s', now it is '%s' (%s)", name, was, is,
+                    dt_config_origin(config, name));
+    }
+    dt_config_free(before);
+}
