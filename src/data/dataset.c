@@ -324,11 +324,3 @@ dt_status dt_dataset_unpack(const void *bytes, int64_t size, struct dt_dataset *
     *dataset = d;
     return DT_OK;
 }
-
-const struct dt_array *dt_batch_find(const struct dt_batch *batch, const char *name)
-{
-    for (int i = 0; i < batch->n_arrays; i++)
-        if (strcmp(batch->arrays[i].name, name) == 0)
-            return &batch->arrays[i];
-    return NULL;
-}

@@ -1,4 +1,4 @@
-// A dataset: the shards of a glob with their metadata, known to every rank; and what a batch is.
+// A dataset: the shards of a glob with their metadata, known to every rank.
 #pragma once
 
 #include "base/dtype.h"
@@ -53,26 +53,5 @@ void dt_dataset_free(struct dt_dataset *dataset); // NULL is fine
 // To and from bytes (malloc), for the broadcast to the other ranks.
 dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_t *size);
 dt_status dt_dataset_unpack(const void *bytes, int64_t size, struct dt_dataset **dataset);
-
-// A batch is a list of named arrays; the loader knows bytes, stem and head know meaning.
-enum {
-    DT_BATCH_ARRAYS = 8,
-    DT_IGNORED = -100, // a label that the loss passes over (kernels/xent.h: DT_LABEL_IGNORED)
-};
-struct dt_array {
-    const char *name; // "input_ids" i32 [b, T]; "labels" i32 [b, T]; "reset" u8 [b, T] (where
-                      // documents are)
-    dt_dtype type;
-    int n_dims;
-    int64_t shape[4];
-    void *data; // host memory
-};
-struct dt_batch {
-    int64_t step;      // from 0
-    int64_t sequences; // b
-    int n_arrays;
-    struct dt_array arrays[DT_BATCH_ARRAYS];
-};
-const struct dt_array *dt_batch_find(const struct dt_batch *batch, const char *name); // or NULL
 
 const char *dt_dataset_hdf5_version(void); // of the library at run time, "1.10.8"

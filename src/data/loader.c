@@ -233,9 +233,10 @@ static void lay_out_batch(struct dt_loader *loader, struct dt_batch *batch, char
         dt_dtype type;
     } row[] = {{"input_ids", DT_I32}, {"labels", DT_I32}, {"reset", DT_U8}};
     batch->sequences = b;
+    batch->length = T;
     batch->n_arrays = loader->rules.with_reset ? 3 : 2;
     for (int i = 0; i < batch->n_arrays; i++) {
-        batch->arrays[i] = (struct dt_array){row[i].name, row[i].type, 2, {b, T}, at};
+        batch->arrays[i] = (struct dt_array){{row[i].name, row[i].type, 1, i == 2}, at};
         at += aligned(b * T * dt_dtype_size(row[i].type));
     }
 }

@@ -3,6 +3,7 @@
 // process: its error travels through the ring to dt_loader_next.
 #pragma once
 
+#include "data/batch.h"
 #include "data/dataset.h"
 #include "data/order.h"
 

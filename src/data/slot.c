@@ -2,6 +2,7 @@
 // itself: vocabulary, labels, document starts.
 #include "data/slot.h"
 
+#include "data/batch.h"
 #include "data/tokens.h"
 
 #include <inttypes.h>

@@ -1,6 +1,7 @@
 // Reading a shard from end to end, to find out whether training could trip over it.
 #include "base/clock.h"
 #include "base/log.h"
+#include "data/batch.h"
 #include "data/h5_shard.h"
 #include "data/pack.h"
 #include "data/tokens.h"

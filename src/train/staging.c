@@ -69,8 +69,8 @@ static dt_status load_array(const struct dt_staging *s, const struct dt_batch *b
                             const char *name, enum dt_dtype type, void *to)
 {
     const struct dt_array *array = dt_batch_find(batch, name);
-    if (!array || array->type != type || array->shape[0] != s->config.sequences ||
-        array->shape[1] != s->config.length)
+    if (!array || array->spec.type != type || batch->sequences != s->config.sequences ||
+        batch->length != s->config.length)
         return DT_FAIL(DT_MACHINE, NULL, "the loader's array %s is missing or of another shape",
                        name);
     return s->backend->table->to_device(

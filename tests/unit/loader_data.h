@@ -120,8 +120,7 @@ static inline struct dt_loader *open_loader(const struct dt_loader_config *confi
 static inline const int32_t *row_of(const struct dt_batch *batch, const char *name, int64_t row)
 {
     const struct dt_array *array = dt_batch_find(batch, name);
-    CHECK(array && array->type == DT_I32 && array->n_dims == 2 && array->shape[1] == T &&
-              array->shape[0] == batch->sequences,
+    CHECK(array && array->spec.type == DT_I32 && array->spec.width == 1 && batch->length == T,
           "no good %s", name);
     return (const int32_t *)array->data + row * T;
 }

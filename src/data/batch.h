@@ -1,0 +1,49 @@
+// A batch is a list of named arrays, each [b, T] of `width` elements. A reader kind says which ones
+// its files yield, the model which ones it reads; all between them (loader, staging, evaluation)
+// follows these lists, knows bytes, and names no array.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    DT_BATCH_ARRAYS = 8,
+    DT_IGNORED = -100, // a label that the loss skips (kernels/xent.h: DT_LABEL_IGNORED)
+};
+
+struct dt_array_spec {
+    const char *name; // a literal
+    enum dt_dtype type;
+    int64_t width; // elements a position: 1 of token ids, a frame's size of frames
+    bool optional; // yielded: only by some datasets; read: does without
+};
+
+struct dt_array_list {
+    int n;
+    struct dt_array_spec arrays[DT_BATCH_ARRAYS];
+};
+
+// The array's index; it is added unless it is there already, then type and width must agree, and it
+// stays optional only if both are. -1, with an error: they do not, or the list is full.
+int dt_array_list_add(struct dt_array_list *list, const char *name, enum dt_dtype type,
+                      int64_t width, bool optional);
+int dt_array_list_find(const struct dt_array_list *list, const char *name); // index, or -1
+static inline int64_t dt_array_bytes(const struct dt_array_spec *spec, int64_t positions)
+{
+    return positions * spec->width * dt_dtype_size(spec->type);
+}
+
+struct dt_array {
+    struct dt_array_spec spec;
+    void *data; // [sequences, length, width], host memory
+};
+struct dt_batch {
+    int64_t step;              // from 0
+    int64_t sequences, length; // b, T
+    int n_arrays;
+    struct dt_array arrays[DT_BATCH_ARRAYS];
+};
+const struct dt_array *dt_batch_find(const struct dt_batch *batch, const char *name); // or NULL
