@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 struct dt_device; // one opened device
 struct dt_stream; // an ordered queue of work; NULL is the device's default stream
@@ -34,6 +35,8 @@ struct dt_device_table {
     const char *name; // "cpu"
     bool unified;     // the host reads and writes device memory itself, and every call is done
                       // when it returns
+    bool graphs;      // capture_begin and the calls after it are there
+    bool device_comm; // NCCL can reduce its memory
     // How many devices this process sees. Fails where there is none, saying why and what to do.
     dt_status (*count)(int *n);
     // The libraries behind it as they are on this machine, a line each, "CUDA  13.0, driver
@@ -137,6 +140,148 @@ extern const struct dt_op_table dt_cuda_op_table;
 // name: "cpu" or "cuda". threads 0: all cores that this process may use.
 dt_status dt_backend_open(const char *name, int index, int threads, struct dt_backend *backend);
 void dt_backend_close(struct dt_backend *backend);
+
+// The device calls on an open backend. `pointer` is the address of a pointer to any type, which
+// gets the memory; freeing NULL does nothing.
+static inline dt_status dt_backend_info(const struct dt_backend *backend,
+                                        struct dt_device_info *info)
+{
+    return backend->table->info(backend->device, info);
+}
+
+static inline dt_status dt_alloc(const struct dt_backend *backend, int64_t bytes, void *pointer)
+{
+    void *memory;
+    dt_status status = backend->table->alloc(backend->device, bytes, &memory);
+    if (status == DT_OK)
+        memcpy(pointer, &memory, sizeof memory);
+    return status;
+}
+
+static inline void dt_free(const struct dt_backend *backend, void *memory)
+{
+    backend->table->free(backend->device, memory);
+}
+
+static inline dt_status dt_alloc_host(const struct dt_backend *backend, int64_t bytes,
+                                      void *pointer)
+{
+    void *memory;
+    dt_status status = backend->table->alloc_host(backend->device, bytes, &memory);
+    if (status == DT_OK)
+        memcpy(pointer, &memory, sizeof memory);
+    return status;
+}
+
+static inline void dt_free_host(const struct dt_backend *backend, void *memory)
+{
+    backend->table->free_host(backend->device, memory);
+}
+
+static inline int64_t dt_memory_in_use(const struct dt_backend *backend)
+{
+    return backend->table->memory_in_use(backend->device);
+}
+
+static inline dt_status dt_to_device(const struct dt_backend *backend, void *to, const void *from,
+                                     int64_t bytes, struct dt_stream *stream)
+{
+    return backend->table->to_device(backend->device, to, from, bytes, stream);
+}
+
+static inline dt_status dt_to_host(const struct dt_backend *backend, void *to, const void *from,
+                                   int64_t bytes, struct dt_stream *stream)
+{
+    return backend->table->to_host(backend->device, to, from, bytes, stream);
+}
+
+static inline dt_status dt_copy(const struct dt_backend *backend, void *to, const void *from,
+                                int64_t bytes, struct dt_stream *stream)
+{
+    return backend->table->copy(backend->device, to, from, bytes, stream);
+}
+
+static inline dt_status dt_fill(const struct dt_backend *backend, void *to, int byte, int64_t bytes,
+                                struct dt_stream *stream)
+{
+    return backend->table->fill(backend->device, to, byte, bytes, stream);
+}
+
+static inline dt_status dt_stream_create(const struct dt_backend *backend,
+                                         struct dt_stream **stream)
+{
+    return backend->table->stream_create(backend->device, stream);
+}
+
+static inline void dt_stream_destroy(const struct dt_backend *backend, struct dt_stream *stream)
+{
+    backend->table->stream_destroy(backend->device, stream);
+}
+
+static inline dt_status dt_stream_wait(const struct dt_backend *backend, struct dt_stream *stream,
+                                       struct dt_event *event)
+{
+    return backend->table->stream_wait(backend->device, stream, event);
+}
+
+static inline dt_status dt_stream_sync(const struct dt_backend *backend, struct dt_stream *stream)
+{
+    return backend->table->stream_sync(backend->device, stream);
+}
+
+static inline dt_status dt_event_create(const struct dt_backend *backend, struct dt_event **event)
+{
+    return backend->table->event_create(backend->device, event);
+}
+
+static inline void dt_event_destroy(const struct dt_backend *backend, struct dt_event *event)
+{
+    backend->table->event_destroy(backend->device, event);
+}
+
+static inline dt_status dt_event_record(const struct dt_backend *backend, struct dt_event *event,
+                                        struct dt_stream *stream)
+{
+    return backend->table->event_record(backend->device, event, stream);
+}
+
+static inline dt_status dt_event_sync(const struct dt_backend *backend, struct dt_event *event)
+{
+    return backend->table->event_sync(backend->device, event);
+}
+
+static inline dt_status dt_event_done(const struct dt_backend *backend, struct dt_event *event,
+                                      bool *done)
+{
+    return backend->table->event_done(backend->device, event, done);
+}
+
+static inline dt_status dt_capture_begin(const struct dt_backend *backend, struct dt_stream *stream)
+{
+    return backend->table->capture_begin(backend->device, stream);
+}
+
+static inline dt_status dt_capture_end(const struct dt_backend *backend, struct dt_stream *stream,
+                                       struct dt_graph **graph)
+{
+    return backend->table->capture_end(backend->device, stream, graph);
+}
+
+static inline void dt_capture_cancel(const struct dt_backend *backend, struct dt_stream *stream)
+{
+    backend->table->capture_cancel(backend->device, stream);
+}
+
+static inline dt_status dt_graph_launch(const struct dt_backend *backend, struct dt_graph *graph,
+                                        struct dt_stream *stream)
+{
+    return backend->table->graph_launch(backend->device, graph, stream);
+}
+
+static inline void dt_graph_destroy(const struct dt_backend *backend, struct dt_graph *graph)
+{
+    backend->table->graph_destroy(backend->device, graph);
+}
 
 // dt_NAME(backend, args, stream): checks shapes, strides, dtypes, needed pointers and workspace (a
 // violation is a defect of the caller: DT_MACHINE, naming op and value), then dispatches. A slot

@@ -361,6 +361,8 @@ static void cuda_graph_destroy(struct dt_device *device, struct dt_graph *graph)
 
 const struct dt_device_table dt_cuda_device_table = {
     .name = "cuda",
+    .graphs = true,
+    .device_comm = true,
     .count = dt_cuda_count,
     .versions = dt_cuda_versions,
     .open = dt_cuda_open,

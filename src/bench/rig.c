@@ -16,7 +16,7 @@ static dt_status open_backend(const struct dt_bench_options *options, dt_bench_w
 {
     DT_TRY(dt_device_open_alone((int)options->device, (int)options->threads, &rig->backend));
     DT_TRY(rig->backend.table->info(rig->backend.device, &rig->info));
-    if (options->cuda_graph == DT_TOGGLE_TRUE && !rig->backend.table->capture_begin)
+    if (options->cuda_graph == DT_TOGGLE_TRUE && !rig->backend.table->graphs)
         return DT_FAIL(DT_USER, "leave it out", "--cuda-graph true: the device %s has no graphs",
                        rig->backend.table->name);
     if (wrap)

@@ -4,26 +4,19 @@
 #include "base/log.h"
 #include "comm/device_comm.h"
 
-#include <string.h>
-
-static bool on_cuda(const struct dt_job *job)
-{
-    return strcmp(job->backend.table->name, "cuda") == 0;
-}
-
 bool dt_job_uses_device_comm(const struct dt_job *job)
 {
     int asked = job->settings.comm.backend;
     bool wanted = asked == DT_COMM_NCCL || asked == DT_COMM_AUTO;
-    return wanted && on_cuda(job) && job->comm->info.size > 1 && !job->settings.run.share_device &&
-           dt_device_comm_known;
+    return wanted && job->backend.table->device_comm && job->comm->info.size > 1 &&
+           !job->settings.run.share_device && dt_device_comm_known;
 }
 
 static dt_status check_nccl_key(const struct dt_job *job)
 {
     if (job->settings.comm.backend != DT_COMM_NCCL)
         return DT_OK;
-    if (!on_cuda(job))
+    if (!job->backend.table->device_comm)
         return dt_config_reject(job->config, "comm.backend",
                                 "leave it at auto: ranks on CPUs talk by MPI",
                                 "nccl, but the ranks run on the CPU (run.device = %s)",
@@ -34,11 +27,11 @@ static dt_status check_nccl_key(const struct dt_job *job)
 dt_status dt_job_check_device(const struct dt_job *job)
 {
     DT_TRY(check_nccl_key(job));
-    if (job->settings.run.cuda_graph == DT_TOGGLE_TRUE && !job->backend.table->capture_begin)
+    if (job->settings.run.cuda_graph == DT_TOGGLE_TRUE && !job->backend.table->graphs)
         return dt_config_reject(job->config, "run.cuda_graph", "leave it at auto",
                                 "true, but the device is a CPU, which has no graphs");
-    if (on_cuda(job) && job->comm->info.size > 1 && job->settings.run.share_device &&
-        job->settings.comm.backend == DT_COMM_AUTO)
+    if (job->backend.table->device_comm && job->comm->info.size > 1 &&
+        job->settings.run.share_device && job->settings.comm.backend == DT_COMM_AUTO)
         dt_info("comm.backend = auto takes mpi: NCCL does not join ranks that share a GPU");
     return DT_OK;
 }

@@ -110,7 +110,7 @@ dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *m
 
 dt_status dt_stepper_connect(struct dt_stepper *s)
 {
-    s->captures = s->config.graphs && s->backend->table->capture_begin;
+    s->captures = s->config.graphs && s->backend->table->graphs;
     return dt_buckets_connect(s->buckets);
 }
 
