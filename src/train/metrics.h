@@ -1,38 +1,62 @@
-// metrics.jsonl and the console. Rank 0 only. A line is written by one
-// write(2), so that a killed job leaves at most one torn line, which a resumed run cuts off.
+// What a run reports: events, written by every sink (metrics.jsonl, the console). A sink is one
+// file, sink_NAME.c, and one row of sinks.c. Rank 0 only.
 #pragma once
 
 #include "base/error.h"
 #include "job/settings.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-struct dt_metrics;
+enum dt_event_kind { DT_EVENT_TRAIN = 1, DT_EVENT_EVAL = 2, DT_EVENT_CHECKPOINT = 4 };
 
-struct dt_train_line {
-    int64_t step, epoch, tokens; // tokens: cumulative
-    double loss, grad_norm, lr;
-    double step_ms, tokens_per_s, data_wait_ms, comm_wait_ms, memory_mb;
-    double idle_ms; // the device stood still between the step before and this one
+// Fields are named as in metrics.jsonl; metrics.c lists which kind of event has which.
+struct dt_event {
+    enum dt_event_kind kind;
+    int64_t step, epoch;
+    int64_t tokens; // train: trained so far; eval: counted
+    double loss, perplexity, grad_norm, lr;
+    double step_ms, tokens_per_s, data_wait_ms, comm_wait_ms;
+    double idle_ms; // the device was idle between the previous step and this one
+    double memory_mb;
     bool skipped;
+    const char *path; // of the checkpoint
+    double stall_ms;  // training waited for the checkpoint
 };
+
+struct dt_event_field {
+    const char *name;
+    unsigned kinds; // of the events that have it
+    enum { DT_FIELD_INT, DT_FIELD_NUMBER, DT_FIELD_FLAG, DT_FIELD_TEXT } type;
+    size_t offset; // in struct dt_event
+};
+
+extern const struct dt_event_field dt_event_fields[]; // the last has no name
+const char *dt_event_name(enum dt_event_kind kind);
 
 struct dt_metrics_config {
     const char *folder;
-    int64_t resume_step; // lines of later steps are cut; 0: a new file
+    int64_t resume_step; // what was written of later steps is cut; 0: a new file
     int64_t first_step, steps;
-    int64_t every; // plain console lines
+    int64_t every; // steps between plain console lines
     enum dt_console_choice console;
     double flops_per_token;
 };
 
+struct dt_metric_sink {
+    dt_status (*open)(const struct dt_metrics_config *config, void **state);
+    dt_status (*write)(void *state, const struct dt_event *event);
+    dt_status (*sync)(void *state); // NULL: nothing to sync
+    void (*close)(void *state);
+};
+
+extern const struct dt_metric_sink *const dt_metric_sinks[]; // sinks.c; the last is NULL
+
+struct dt_metrics;
 dt_status dt_metrics_open(const struct dt_metrics_config *config, struct dt_metrics **metrics);
-// fsync, before a checkpoint is published: the file then has a line for each step it was trained,
-// also after a power loss. A file that was removed or replaced while it was written is an error.
+// Writes an event to every sink; on the other ranks (metrics NULL) does nothing.
+dt_status dt_metrics_write(struct dt_metrics *metrics, const struct dt_event *event);
+// Called before a checkpoint is published, so that its steps are in the files after a power loss.
 dt_status dt_metrics_sync(struct dt_metrics *metrics);
 void dt_metrics_close(struct dt_metrics *metrics); // NULL is fine
-dt_status dt_metrics_train(struct dt_metrics *metrics, const struct dt_train_line *line);
-dt_status dt_metrics_eval(struct dt_metrics *metrics, int64_t step, double loss, int64_t tokens);
-dt_status dt_metrics_checkpoint(struct dt_metrics *metrics, int64_t step, const char *path,
-                                double stall_ms);

@@ -14,6 +14,7 @@
 #include "train/signals.h"
 #include "train/step.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,7 +222,11 @@ static dt_status save_on_root(struct trainer *t)
     DT_TRY(status);
     DT_TRY(dt_run_folder_state(&job->folder, "running", t->state.step, ""));
     DT_TRY(dt_checkpoint_prune(job->folder.checkpoints, job->settings.checkpoint.keep));
-    return dt_metrics_checkpoint(t->metrics, t->state.step, path, (dt_seconds() - start) * 1e3);
+    return dt_metrics_write(t->metrics,
+                            &(struct dt_event){.kind = DT_EVENT_CHECKPOINT,
+                                               .step = t->state.step,
+                                               .path = path,
+                                               .stall_ms = (dt_seconds() - start) * 1e3});
 }
 
 static dt_status save(struct trainer *t)
@@ -245,10 +250,12 @@ static dt_status validate(struct trainer *t)
     DT_TRY(dt_evaluate(t->job, t->model, dt_stepper_staging(t->stepper),
                        t->job->settings.log.eval_batches, dt_stepper_stream(t->stepper), &total));
     t->last_eval = t->state.step;
-    if (!t->root)
-        return DT_OK;
-    return dt_error_in_mid_run(dt_metrics_eval(t->metrics, t->state.step,
-                                               total.loss / total.counted, (int64_t)total.counted));
+    double loss = total.loss / total.counted;
+    return dt_metrics_write(t->metrics, &(struct dt_event){.kind = DT_EVENT_EVAL,
+                                                           .step = t->state.step,
+                                                           .loss = loss,
+                                                           .perplexity = exp(loss),
+                                                           .tokens = (int64_t)total.counted});
 }
 
 // Every rank's weights must be the same bits; a rank that differs is named.
@@ -332,24 +339,24 @@ static void count_step(struct trainer *t, const struct dt_update_control *contro
 
 static dt_status log_step(struct trainer *t, const struct dt_step_result *result)
 {
-    if (!t->root)
-        return DT_OK;
-    const struct dt_settings *s = &t->job->settings;
-    struct dt_train_line line = {.step = t->state.step,
-                                 .epoch = (t->state.step - 1) / t->job->steps_per_epoch,
-                                 .tokens = t->state.tokens,
-                                 .loss = result->control.loss,
-                                 .grad_norm = result->control.grad_norm,
-                                 .lr = result->lr,
-                                 .step_ms = result->seconds * 1e3,
-                                 .tokens_per_s =
-                                     (double)(s->data.batch * s->data.seq_len) / result->seconds,
-                                 .data_wait_ms = result->data_wait_ms,
-                                 .comm_wait_ms = result->comm_wait_ms,
-                                 .idle_ms = result->idle_ms,
-                                 .memory_mb = memory_mb(&t->job->backend),
-                                 .skipped = result->control.skip};
-    return dt_error_in_mid_run(dt_metrics_train(t->metrics, &line));
+    int64_t tokens = t->job->settings.data.batch * t->job->settings.data.seq_len;
+    const struct dt_event event = {
+        .kind = DT_EVENT_TRAIN,
+        .step = t->state.step,
+        .epoch = (t->state.step - 1) / t->job->steps_per_epoch,
+        .tokens = t->state.tokens,
+        .loss = result->control.loss,
+        .grad_norm = result->control.grad_norm,
+        .lr = result->lr,
+        .step_ms = result->seconds * 1e3,
+        .tokens_per_s = (double)tokens / result->seconds,
+        .data_wait_ms = result->data_wait_ms,
+        .comm_wait_ms = result->comm_wait_ms,
+        .idle_ms = result->idle_ms,
+        .memory_mb = t->root ? memory_mb(&t->job->backend) : 0,
+        .skipped = result->control.skip,
+    };
+    return dt_metrics_write(t->metrics, &event);
 }
 
 static dt_status launch(struct trainer *t)

@@ -1,0 +1,79 @@
+// Metrics on stderr: one live line on a terminal, elsewhere a plain line every `every` steps.
+#include "base/clock.h"
+#include "base/log.h"
+#include "train/metrics.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct console {
+    struct dt_metrics_config config;
+    bool live;
+    double start;        // of the first step seen
+    double tokens_per_s; // smoothed
+};
+
+static dt_status open_console(const struct dt_metrics_config *config, void **state)
+{
+    struct console *c = calloc(1, sizeof *c);
+    if (!c)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the console");
+    c->config = *config;
+    if (config->console == DT_CONSOLE_PROGRESS)
+        dt_log_assume_terminal();
+    c->live = config->console != DT_CONSOLE_PLAIN && dt_log_is_terminal();
+    *state = c;
+    return DT_OK;
+}
+
+static void close_console(void *state)
+{
+    dt_log_live(NULL);
+    free(state);
+}
+
+// "  ETA 1:02:03"
+static void format_eta(double seconds, char *text, size_t size)
+{
+    long long s = (long long)(seconds + 0.5);
+    if (s >= 3600)
+        snprintf(text, size, "  ETA %lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(text, size, "  ETA %lld:%02lld", s / 60, s % 60);
+}
+
+static void show_step(struct console *c, const struct dt_event *e)
+{
+    int64_t done = e->step - c->config.first_step, left = c->config.steps - e->step;
+    char eta[32] = "", text[256];
+    // ETA from the second step on: the first includes the warm-up of caches and libraries.
+    if (done == 0)
+        c->start = dt_seconds();
+    else
+        format_eta((dt_seconds() - c->start) / (double)done * (double)left, eta, sizeof eta);
+    c->tokens_per_s = done <= 1 ? e->tokens_per_s : 0.9 * c->tokens_per_s + 0.1 * e->tokens_per_s;
+    snprintf(text, sizeof text,
+             "step %lld/%lld  loss %.4f  norm %.3g  lr %.3g  %.0f tokens/s  %.1f GFLOP/s%s%s",
+             (long long)e->step, (long long)c->config.steps, e->loss, e->grad_norm, e->lr,
+             c->tokens_per_s, c->tokens_per_s * c->config.flops_per_token * 1e-9, eta,
+             e->skipped ? "  SKIPPED" : "");
+    if (c->live)
+        dt_log_live(text);
+    else if (e->step % c->config.every == 0 || left == 0 || done == 0)
+        dt_info("%s", text);
+}
+
+static dt_status write_event(void *state, const struct dt_event *e)
+{
+    if (e->kind == DT_EVENT_TRAIN)
+        show_step(state, e);
+    else if (e->kind == DT_EVENT_EVAL)
+        dt_info("step %lld  validation loss %.4f  perplexity %.3f  over %lld tokens",
+                (long long)e->step, e->loss, e->perplexity, (long long)e->tokens);
+    else
+        dt_info("step %lld  checkpoint %s", (long long)e->step, e->path);
+    return DT_OK;
+}
+
+const struct dt_metric_sink dt_sink_console = {
+    .open = open_console, .write = write_event, .close = close_console};

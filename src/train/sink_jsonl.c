@@ -1,0 +1,182 @@
+// metrics.jsonl, a JSON object an event. A line is written by one write(2), so that a killed job
+// leaves at most one torn line; a resumed run cuts it off, with the lines of later steps.
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "train/metrics.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct jsonl {
+    char path[DT_PATH];
+    int fd;
+    double last_check; // dt_seconds of the last check that the file is in place
+};
+
+enum { CHECK_S = 1 }; // seconds between two of these
+
+// The step that a line belongs to; -1 where it is torn or foreign.
+static int64_t step_of(const char *line, int64_t length)
+{
+    cJSON *json = cJSON_ParseWithLength(line, (size_t)length);
+    const cJSON *step = cJSON_GetObjectItemCaseSensitive(json, "step");
+    bool is_step = cJSON_IsNumber(step) && step->valuedouble >= 0 &&
+                   step->valuedouble <= (double)DT_JSON_INT_MAX;
+    int64_t number = is_step ? (int64_t)step->valuedouble : -1;
+    cJSON_Delete(json);
+    return number;
+}
+
+// Adds the bytes of the whole lines of steps up to `last` that a metrics file begins with, and
+// gives the last step among them.
+static dt_status measure_lines(const char *path, int64_t last, int64_t *end, int64_t *newest)
+{
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t n;
+    int fd;
+    int64_t size;
+    DT_TRY(dt_open_read(path, &fd, &size));
+    FILE *file = fdopen(fd, "r");
+    if (!file) {
+        close(fd);
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", path);
+    }
+    while ((n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n') {
+        int64_t step = step_of(line, n - 1);
+        if (step < 0 || step > last)
+            break;
+        *end += n;
+        *newest = step;
+    }
+    bool failed = ferror(file);
+    free(line);
+    fclose(file);
+    return failed ? DT_FAIL(DT_MACHINE, NULL, "cannot read %s", path) : DT_OK;
+}
+
+// Cuts everything from the first line on that is torn, foreign or of a later step.
+static dt_status cut_back(const char *path, int64_t last)
+{
+    int64_t end = 0, newest = 0;
+    DT_TRY(measure_lines(path, last, &end, &newest));
+    if (newest < last)
+        dt_warn("%s ends with step %lld, the checkpoint is of step %lld: the curve has a gap", path,
+                (long long)newest, (long long)last);
+    if (truncate(path, end) != 0)
+        return DT_FAIL(DT_MACHINE, NULL, "cannot cut %s back to step %lld: %s", path,
+                       (long long)last, strerror(errno));
+    return DT_OK;
+}
+
+static void close_jsonl(void *state)
+{
+    struct jsonl *sink = state;
+    if (sink->fd >= 0)
+        close(sink->fd);
+    free(sink);
+}
+
+static dt_status open_jsonl(const struct dt_metrics_config *config, void **state)
+{
+    struct jsonl *sink = calloc(1, sizeof *sink);
+    dt_status status;
+    if (!sink)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for metrics.jsonl");
+    sink->fd = -1;
+    DT_TRY_GOTO(status, fail, dt_path(sink->path, "%s/metrics.jsonl", config->folder));
+    bool resumed = config->resume_step > 0 && dt_file_exists(sink->path);
+    if (resumed)
+        DT_TRY_GOTO(status, fail, cut_back(sink->path, config->resume_step));
+    int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC);
+    sink->fd = open(sink->path, flags, 0666);
+    if (sink->fd < 0) {
+        status = DT_FAIL(DT_MACHINE, NULL, "cannot write %s: %s", sink->path, strerror(errno));
+        goto fail;
+    }
+    DT_TRY_GOTO(status, fail, dt_fsync_parent(sink->path));
+    *state = sink;
+    return DT_OK;
+fail:
+    close_jsonl(sink);
+    return status;
+}
+
+// Lines written to a file that was unlinked would be lost.
+static dt_status check_in_place(struct jsonl *sink)
+{
+    struct stat mine, named;
+    sink->last_check = dt_seconds();
+    if (fstat(sink->fd, &mine) == 0 && stat(sink->path, &named) == 0 &&
+        mine.st_ino == named.st_ino && mine.st_dev == named.st_dev)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE,
+                   "keep the run's folder in place until the run ends; resume from its last "
+                   "checkpoint if it has one",
+                   "%s was removed or replaced during the run", sink->path);
+}
+
+static dt_status sync_jsonl(void *state)
+{
+    struct jsonl *sink = state;
+    DT_TRY(check_in_place(sink));
+    return fsync(sink->fd) == 0 ? DT_OK : DT_FAIL_ERRNO("write", sink->path);
+}
+
+static void put_text(FILE *out, const char *text)
+{
+    cJSON *json = cJSON_CreateStringReference(text);
+    char *quoted = cJSON_PrintUnformatted(json);
+    fputs(quoted ? quoted : "null", out);
+    cJSON_free(quoted);
+    cJSON_Delete(json);
+}
+
+// Numbers have nine significant digits; null stands for what is not finite.
+static void put_value(FILE *out, const struct dt_event_field *field, const void *value)
+{
+    if (field->type == DT_FIELD_INT)
+        fprintf(out, "%lld", (long long)*(const int64_t *)value);
+    else if (field->type == DT_FIELD_FLAG)
+        fputs(*(const bool *)value ? "true" : "false", out);
+    else if (field->type == DT_FIELD_TEXT)
+        put_text(out, *(const char *const *)value);
+    else if (isfinite(*(const double *)value))
+        fprintf(out, "%.9g", *(const double *)value);
+    else
+        fputs("null", out);
+}
+
+static dt_status write_event(void *state, const struct dt_event *event)
+{
+    struct jsonl *sink = state;
+    char *line = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&line, &size);
+    if (!out)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a line of %s", sink->path);
+    fprintf(out, "{\"event\":\"%s\"", dt_event_name(event->kind));
+    for (const struct dt_event_field *field = dt_event_fields; field->name; field++)
+        if (field->kinds & event->kind) {
+            fprintf(out, ",\"%s\":", field->name);
+            put_value(out, field, (const char *)event + field->offset);
+        }
+    fputs("}\n", out);
+    dt_status status = DT_OK;
+    if (fclose(out) != 0)
+        status = DT_FAIL(DT_MACHINE, NULL, "no memory for a line of %s", sink->path);
+    if (status == DT_OK && dt_seconds() - sink->last_check >= CHECK_S)
+        status = check_in_place(sink); // not at every line: a network file system asks its server
+    if (status == DT_OK)
+        status = dt_write_all(sink->fd, sink->path, line, (int64_t)size);
+    free(line);
+    return status;
+}
+
+const struct dt_metric_sink dt_sink_jsonl = {
+    .open = open_jsonl, .write = write_event, .sync = sync_jsonl, .close = close_jsonl};

@@ -1,0 +1,137 @@
+// Metric sinks: a third sink is its code and one row of the table, which stands here in the place
+// of src/train/sinks.c. It sees every event, fields by the table. And the lines of metrics.jsonl.
+#include "base/file.h"
+#include "train/metrics.h"
+
+#include "test.h"
+
+#include <unistd.h>
+
+extern const struct dt_metric_sink dt_sink_console, dt_sink_jsonl;
+static char seen[1024]; // "train loss=2 … ": what the sink was given
+
+static dt_status open_sink(const struct dt_metrics_config *config, void **state)
+{
+    *state = seen;
+    return config->steps > 0 ? DT_OK : DT_FAIL(DT_USER, NULL, "no steps");
+}
+
+// As a writer of scalars would: every number, whatever its name.
+static dt_status write_sink(void *state, const struct dt_event *event)
+{
+    char *text = state;
+    sprintf(text + strlen(text), "%s", dt_event_name(event->kind));
+    for (const struct dt_event_field *f = dt_event_fields; f->name; f++)
+        if (f->kinds & event->kind && f->type == DT_FIELD_NUMBER)
+            sprintf(text + strlen(text), " %s=%g", f->name,
+                    *(const double *)((const char *)event + f->offset));
+    strcat(text, "\n");
+    return DT_OK;
+}
+
+static dt_status sync_sink(void *state)
+{
+    strcat(state, "sync\n");
+    return DT_OK;
+}
+
+static void close_sink(void *state)
+{
+    strcat(state, "close\n");
+}
+
+static const struct dt_metric_sink test_sink = {open_sink, write_sink, sync_sink, close_sink};
+const struct dt_metric_sink *const dt_metric_sinks[] = {
+    &dt_sink_console,
+    &dt_sink_jsonl,
+    &test_sink,
+    NULL,
+};
+
+static const struct dt_event events[] = {
+    {.kind = DT_EVENT_TRAIN,
+     .step = 1,
+     .tokens = 64,
+     .loss = 1. / 3,
+     .grad_norm = INFINITY,
+     .lr = 1e-3,
+     .step_ms = 5,
+     .tokens_per_s = 12800,
+     .memory_mb = 1.5,
+     .skipped = true},
+    {.kind = DT_EVENT_EVAL, .step = 1, .tokens = 32, .loss = 0, .perplexity = 1},
+    {.kind = DT_EVENT_CHECKPOINT, .step = 1, .path = "a \"b\"\\c", .stall_ms = 2},
+    {.kind = DT_EVENT_TRAIN, .step = 2, .epoch = 1, .tokens = 128, .loss = NAN},
+};
+static const char *const lines[] = {
+    "{\"event\":\"train\",\"step\":1,\"epoch\":0,\"loss\":0.333333333,\"grad_norm\":null,\"lr\":"
+    "0.001,\"tokens\":64,\"step_ms\":5,\"tokens_per_s\":12800,\"data_wait_ms\":0,\"comm_wait_ms\":"
+    "0,\"idle_ms\":0,\"memory_mb\":1.5,\"skipped\":true}\n",
+    "{\"event\":\"eval\",\"step\":1,\"loss\":0,\"perplexity\":1,\"tokens\":32}\n",
+    "{\"event\":\"checkpoint\",\"step\":1,\"path\":\"a \\\"b\\\"\\\\c\",\"stall_ms\":2}\n",
+    "{\"event\":\"train\",\"step\":2,\"epoch\":1,\"loss\":null,\"grad_norm\":0,\"lr\":0,\"tokens\":"
+    "128,\"step_ms\":0,\"tokens_per_s\":0,\"data_wait_ms\":0,\"comm_wait_ms\":0,\"idle_ms\":0,"
+    "\"memory_mb\":0,\"skipped\":false}\n",
+};
+
+// Writes events [from, to) to the sinks, as a run resumed at `resume_step` does.
+static void write_events(int64_t resume_step, int from, int to)
+{
+    struct dt_metrics_config config = {.folder = ".",
+                                       .resume_step = resume_step,
+                                       .first_step = resume_step + 1,
+                                       .steps = 2,
+                                       .every = 1};
+    struct dt_metrics *metrics = NULL;
+    CHECK_INT(dt_metrics_open(&config, &metrics), DT_OK);
+    for (int i = from; i < to; i++)
+        CHECK_INT(dt_metrics_write(metrics, &events[i]), DT_OK);
+    CHECK_INT(dt_metrics_sync(metrics), DT_OK);
+    dt_metrics_close(metrics);
+}
+
+static void check_file(int n)
+{
+    char want[2048] = "", *text;
+    int64_t size;
+    for (int i = 0; i < n; i++)
+        strcat(want, lines[i]);
+    CHECK_INT(dt_read_file("metrics.jsonl", 1 << 20, &text, &size), DT_OK);
+    CHECK_STR(text, want);
+    free(text);
+}
+
+int main(void)
+{
+    char folder[] = "/tmp/dtrain-metrics.XXXXXX";
+    CHECK(mkdtemp(folder) && chdir(folder) == 0, "no scratch folder");
+    write_events(0, 0, 4);
+    check_file(4);
+    CHECK_STR(seen, "train loss=0.333333 grad_norm=inf lr=0.001 step_ms=5 tokens_per_s=12800 "
+                    "data_wait_ms=0 comm_wait_ms=0 idle_ms=0 memory_mb=1.5\n"
+                    "eval loss=0 perplexity=1\n"
+                    "checkpoint stall_ms=2\n"
+                    "train loss=nan grad_norm=0 lr=0 step_ms=0 tokens_per_s=0 data_wait_ms=0 "
+                    "comm_wait_ms=0 idle_ms=0 memory_mb=0\n"
+                    "sync\nclose\n");
+
+    // Resumed at step 1: the lines of step 2 and a torn line are cut.
+    FILE *file = fopen("metrics.jsonl", "a");
+    fputs("{\"event\":\"train\",\"st", file);
+    fclose(file);
+    write_events(1, 0, 0);
+    check_file(3);
+    write_events(1, 3, 4);
+    check_file(4);
+    write_events(0, 0, 1); // a new run: a new file
+    check_file(1);
+
+    // A sink that cannot be opened: those before it are closed, and there are no metrics.
+    struct dt_metrics *metrics = NULL;
+    CHECK_INT(dt_metrics_open(&(struct dt_metrics_config){.folder = "."}, &metrics), DT_USER);
+    CHECK(!metrics, "metrics without a sink");
+    CHECK_INT(dt_metrics_write(NULL, &events[0]), DT_OK); // the other ranks
+    unlink("metrics.jsonl");
+    rmdir(folder);
+    return test_end();
+}
