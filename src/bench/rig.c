@@ -5,6 +5,7 @@
 #include "job/device.h"
 #include "job/job.h"
 #include "model/weights.h"
+#include "train/memory.h"
 
 #include <stdlib.h>
 
@@ -42,44 +43,10 @@ static struct dt_model_config model_config(const struct dt_bench_options *option
                                     .storage = bf16 ? DT_BF16 : DT_F32};
 }
 
-// Before algorithms are timed at sizes that will not fit.
-static dt_status check_memory(const struct dt_bench_rig *rig, const int64_t bytes[DT_MEMORY_COUNT])
+static struct dt_stepper_config stepper_config(const struct dt_bench_options *options,
+                                               const struct dt_bench_rig *rig)
 {
-    int64_t planned = 2 * bytes[DT_MEMORY_WEIGHTS]; // the moments
-    for (int i = 0; i < DT_MEMORY_COUNT; i++)
-        planned += bytes[i];
-    if (rig->backend.table->unified || planned <= rig->info.memory_free)
-        return DT_OK;
-    return DT_FAIL(DT_MACHINE, "give a smaller --batch or --micro-batch, or --recompute block",
-                   "the step would take %.1f GiB of device memory, and %s has %.1f GiB free",
-                   (double)planned / 0x1p30, rig->info.name,
-                   (double)rig->info.memory_free / 0x1p30);
-}
-
-// As in training, algorithms are chosen for the shapes of the model's plan before it takes memory.
-static dt_status create_model(const struct dt_bench_options *options, struct dt_bench_rig *rig)
-{
-    struct dt_model_config config = model_config(options, &rig->info);
-    struct dt_model_shape shape = {
-        .sequences = rig->micro, .length = rig->length, .training = true};
-    int64_t bytes[DT_MEMORY_COUNT];
-    DT_TRY(dt_model_plan(&rig->backend, &config, &shape, bytes));
-    DT_TRY(check_memory(rig, bytes));
-    if (options->gemm == DT_BENCH_GEMM_TIMED)
-        DT_TRY(dt_bench_rig_choose(rig));
-    return dt_model_create(&rig->backend, &config, &shape, &rig->model);
-}
-
-static dt_status draw_weights(void *context, const struct dt_params *params, float *weights)
-{
-    (void)context;
-    dt_params_init(params, SEED, weights);
-    return DT_OK;
-}
-
-static dt_status create_stepper(const struct dt_bench_options *options, struct dt_bench_rig *rig)
-{
-    struct dt_stepper_config config = {
+    return (struct dt_stepper_config){
         .comm = rig->comm,
         .batch = {.sequences = rig->batch, .length = rig->length, .micro = rig->micro},
         .tokens = rig->batch * rig->length,
@@ -88,25 +55,40 @@ static dt_status create_stepper(const struct dt_bench_options *options, struct d
         .bucket_bytes = BUCKET_BYTES,
         .wire = DT_F32,
         .graphs = options->cuda_graph != DT_TOGGLE_FALSE};
-    DT_TRY(dt_stepper_create(&rig->backend, rig->model, &config, &rig->stepper));
-    return dt_stepper_connect(rig->stepper);
 }
 
-static dt_status open_loader(struct dt_bench_rig *rig)
+static struct dt_loader_config loader_config(const struct dt_bench_options *options,
+                                             const struct dt_bench_rig *rig)
 {
-    int64_t vocab = dt_model_config(rig->model)->vocab_size;
-    DT_TRY(dt_dataset_scan("synthetic:random", rig->length, vocab, &rig->dataset));
     struct dt_loader_config config = {.dataset = rig->dataset,
                                       .seed = SEED,
                                       .batch = rig->batch,
                                       .block = BLOCK,
                                       .shuffle = true,
                                       .size = 1,
-                                      .vocab_size = vocab,
+                                      .vocab_size = options->vocab,
                                       .prefetch = PREFETCH,
                                       .reset_token = -1};
     dt_job_pin_ring(&rig->backend, &config);
-    return dt_loader_open(&config, 0, &rig->loader);
+    return config;
+}
+
+static dt_status check_memory(const struct dt_bench_rig *rig, const struct dt_memory_plan *plan)
+{
+    int64_t planned = dt_memory_plan_bytes(plan, false);
+    if (rig->backend.table->unified || planned <= rig->info.memory_free)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE, "give a smaller --batch or --micro-batch, or --recompute block",
+                   "the step would take %.1f GiB of device memory, and %s has %.1f GiB free",
+                   (double)planned / 0x1p30, rig->info.name,
+                   (double)rig->info.memory_free / 0x1p30);
+}
+
+static dt_status draw_weights(void *context, const struct dt_params *params, float *weights)
+{
+    (void)context;
+    dt_params_init(params, SEED, weights);
+    return DT_OK;
 }
 
 dt_status dt_bench_rig_choose(struct dt_bench_rig *rig)
@@ -121,15 +103,30 @@ dt_status dt_bench_rig_choose(struct dt_bench_rig *rig)
     return DT_OK;
 }
 
+// As in training: memory is planned and checked, then algorithms are chosen for the shapes of the
+// plan, then all is created.
 static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
                           struct dt_bench_rig *rig)
 {
+    struct dt_memory_plan plan = {0};
+    struct dt_model_shape shape = {
+        .sequences = rig->micro, .length = rig->length, .training = true};
     DT_TRY(dt_comm_open(DT_COMM_KIND_SELF, &rig->comm));
     DT_TRY(open_backend(options, wrap, rig));
-    DT_TRY(create_model(options, rig));
-    DT_TRY(create_stepper(options, rig));
+    DT_TRY(dt_dataset_scan("synthetic:random", rig->length, options->vocab, &rig->dataset));
+    struct dt_model_config model = model_config(options, &rig->info);
+    DT_TRY(dt_model_config_check(&model));
+    struct dt_stepper_config stepper = stepper_config(options, rig);
+    struct dt_loader_config loader = loader_config(options, rig);
+    DT_TRY(dt_step_memory(&rig->backend, &model, &shape, &stepper, &loader, &plan));
+    DT_TRY(check_memory(rig, &plan));
+    if (options->gemm == DT_BENCH_GEMM_TIMED)
+        DT_TRY(dt_bench_rig_choose(rig));
+    DT_TRY(dt_model_create(&rig->backend, &model, &shape, &rig->model));
+    DT_TRY(dt_stepper_create(&rig->backend, rig->model, &stepper, &rig->stepper));
+    DT_TRY(dt_stepper_connect(rig->stepper));
     DT_TRY(dt_weights_load(&rig->backend, rig->model, draw_weights, NULL));
-    DT_TRY(open_loader(rig));
+    DT_TRY(dt_loader_open(&loader, 0, &rig->loader));
     if (!wrap)
         return DT_OK;
     int64_t bytes = dt_model_params(rig->model)->elements * (int64_t)sizeof *rig->spare;

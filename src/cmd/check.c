@@ -29,16 +29,15 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
 
 static dt_status print_memory(const struct dt_job *job, const struct dt_device_info *device)
 {
-    struct dt_memory_row rows[DT_JOB_MEMORY_ROWS];
-    int64_t on_device, all = 0;
-    DT_TRY(dt_job_memory(job, rows, &on_device));
+    struct dt_memory_plan plan = {0};
+    DT_TRY(dt_job_memory(job, &plan));
+    int64_t total = dt_memory_plan_bytes(&plan, true);
+    int64_t on_device = dt_memory_plan_bytes(&plan, job->backend.table->unified);
     printf("memory of a rank:\n");
-    for (int i = 0; i < DT_JOB_MEMORY_ROWS; i++) {
-        print_bytes(rows[i].what, rows[i].bytes);
-        all += rows[i].bytes;
-    }
-    print_bytes("in all", all);
-    if (on_device < all)
+    for (int i = 0; i < plan.n; i++)
+        print_bytes(plan.rows[i].what, plan.rows[i].bytes);
+    print_bytes("in all", total);
+    if (on_device < total)
         print_bytes("on the device", on_device);
     print_bytes("free now", device->memory_free);
     if (dt_job_kept_back(job, device) > 0)

@@ -230,12 +230,12 @@ static dt_status spread(const struct dt_job *job,
 
 dt_status dt_gemm_algos_apply(struct dt_job *job)
 {
-    int64_t bytes[DT_MEMORY_COUNT];
+    struct dt_memory_plan plan = {0};
     struct dt_model_shape shape = dt_job_shape(job, true);
     if (!job->backend.table->choose)
         return DT_OK;
     // Planning tells the device its shapes.
-    DT_TRY(dt_agree(job->comm, dt_model_plan(&job->backend, &job->model, &shape, bytes)));
+    DT_TRY(dt_agree(job->comm, dt_model_plan(&job->backend, &job->model, &shape, &plan)));
     return spread(job, choose);
 }
 

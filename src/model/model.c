@@ -188,11 +188,14 @@ fail:
 }
 
 dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_config *config,
-                        const struct dt_model_shape *shape, int64_t bytes[DT_MEMORY_COUNT])
+                        const struct dt_model_shape *shape, struct dt_memory_plan *plan)
 {
     struct dt_model *model = NULL;
+    int64_t bytes[DT_MEMORY_COUNT];
     DT_TRY(model_new(backend, config, shape, &model));
     measure(model, bytes);
+    for (int i = 0; i < DT_MEMORY_COUNT; i++)
+        dt_memory_plan_add(plan, dt_memory_name[i], bytes[i], false);
     dt_model_destroy(model);
     return DT_OK;
 }

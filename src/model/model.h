@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "base/arena.h"
+#include "base/memory_plan.h"
 #include "model/config.h"
 #include "model/params.h"
 
@@ -34,9 +35,9 @@ struct dt_model_shape {
     int64_t sequences, length; // the largest micro-batch
     bool training;             // false: no gradients, nothing kept for backward
 };
-// Bytes by category (on the device) for this model at this shape; allocates nothing lasting.
+// Adds what this model at this shape takes of the device, by category; allocates nothing lasting.
 dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_config *config,
-                        const struct dt_model_shape *shape, int64_t bytes[DT_MEMORY_COUNT]);
+                        const struct dt_model_shape *shape, struct dt_memory_plan *plan);
 
 struct dt_model;
 

@@ -1,9 +1,5 @@
-// Adds up what model, optimizer, input and buckets plan to take; tries other settings on paper.
+// Adds up what model, step, input and snapshot plan to allocate; tries other settings on paper.
 #include "train/memory.h"
-
-#include "comm/buckets.h"
-#include "train/optimizer.h"
-#include "train/staging.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -30,31 +26,26 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
                                       .graphs = s->run.cuda_graph != DT_TOGGLE_FALSE};
 }
 
-dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_row rows[DT_JOB_MEMORY_ROWS],
-                        int64_t *device_bytes)
+dt_status dt_step_memory(const struct dt_backend *backend, const struct dt_model_config *model,
+                         const struct dt_model_shape *shape,
+                         const struct dt_stepper_config *stepper,
+                         const struct dt_loader_config *loader, struct dt_memory_plan *plan)
 {
-    int64_t bytes[DT_MEMORY_COUNT];
+    struct dt_params params;
+    DT_TRY(dt_model_plan(backend, model, shape, plan));
+    DT_TRY(dt_model_list_params(model, &params));
+    dt_stepper_plan(&params, stepper, plan);
+    dt_params_free(&params);
+    dt_memory_plan_add(plan, "host batches", dt_loader_bytes(loader), true);
+    return DT_OK;
+}
+
+dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
+{
     struct dt_model_shape shape = dt_job_shape(job, true);
     struct dt_loader_config loader = dt_job_train_loader(job);
     struct dt_stepper_config stepper = dt_job_stepper(job);
-    struct dt_params params;
-    int n = 0;
-    DT_TRY(dt_model_plan(&job->backend, &job->model, &shape, bytes));
-    DT_TRY(dt_model_list_params(&job->model, &params));
-    struct dt_buckets_config buckets = {.elements = params.elements, .wire = stepper.wire};
-    for (int i = 0; i < DT_MEMORY_COUNT; i++)
-        rows[n++] = (struct dt_memory_row){dt_memory_name[i], bytes[i], false};
-    rows[n++] = (struct dt_memory_row){"moments", dt_optimizer_bytes(&params), false};
-    rows[n++] = (struct dt_memory_row){"input", dt_staging_bytes(&stepper.batch), false};
-    rows[n++] = (struct dt_memory_row){"bf16 buckets",
-                                       dt_buckets_bytes(&buckets, job->comm->info.size), false};
-    rows[n++] = (struct dt_memory_row){"host batches", dt_loader_bytes(&loader), true};
-    dt_params_free(&params);
-    *device_bytes = 0;
-    for (int i = 0; i < n; i++)
-        if (!rows[i].host || job->backend.table->unified)
-            *device_bytes += rows[i].bytes;
-    return DT_OK;
+    return dt_step_memory(&job->backend, &job->model, &shape, &stepper, &loader, plan);
 }
 
 dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch, int64_t free,
@@ -80,10 +71,12 @@ static dt_status plan_of_job(void *context, enum dt_recompute recompute, int64_t
                              int64_t *bytes)
 {
     struct dt_job trial = *(const struct dt_job *)context;
-    struct dt_memory_row rows[DT_JOB_MEMORY_ROWS];
+    struct dt_memory_plan plan = {0};
     trial.model.recompute = recompute;
     trial.micro_batch = micro_batch;
-    return dt_job_memory(&trial, rows, bytes);
+    DT_TRY(dt_job_memory(&trial, &plan));
+    *bytes = dt_memory_plan_bytes(&plan, trial.backend.table->unified);
+    return DT_OK;
 }
 
 static const char *bytes_text(int64_t bytes, char text[BYTES_TEXT])
@@ -95,19 +88,23 @@ static const char *bytes_text(int64_t bytes, char text[BYTES_TEXT])
 }
 
 // "activations 60.2 GiB, moments 20.0 GiB, gradients 10.0 GiB"
-static void name_largest(const struct dt_memory_row *rows, char *text, size_t size)
+static void name_largest(const struct dt_memory_plan *plan, char *text, size_t size)
 {
     char bytes[BYTES_TEXT];
-    bool named[DT_JOB_MEMORY_ROWS] = {false};
+    bool named[DT_MEMORY_ROWS] = {false};
     size_t used = 0;
     for (int k = 0; k < NAMED_CATEGORIES && used < size; k++) {
         int largest = -1;
-        for (int i = 0; i < DT_JOB_MEMORY_ROWS; i++)
-            if (!named[i] && !rows[i].host && (largest < 0 || rows[i].bytes > rows[largest].bytes))
+        for (int i = 0; i < plan->n; i++)
+            if (!named[i] && !plan->rows[i].host &&
+                (largest < 0 || plan->rows[i].bytes > plan->rows[largest].bytes))
                 largest = i;
+        if (largest < 0)
+            return;
         named[largest] = true;
         used += (size_t)snprintf(text + used, size - used, "%s%s %s", k ? ", " : "",
-                                 rows[largest].what, bytes_text(rows[largest].bytes, bytes));
+                                 plan->rows[largest].what,
+                                 bytes_text(plan->rows[largest].bytes, bytes));
     }
 }
 
@@ -137,7 +134,7 @@ static const char *whose_share(const struct dt_job *job)
                                         : " after what is reserved for code that is loaded later";
 }
 
-static dt_status refuse(const struct dt_job *job, const struct dt_memory_row *rows, int64_t asked,
+static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *plan, int64_t asked,
                         int64_t free, const char *device)
 {
     char largest[256], hint[DT_ERROR_HINT], asked_text[BYTES_TEXT], free_text[BYTES_TEXT];
@@ -145,7 +142,7 @@ static dt_status refuse(const struct dt_job *job, const struct dt_memory_row *ro
     int n;
     // What is proposed leaves room for the little that is not planned.
     DT_TRY(dt_fit_search(plan_of_job, (void *)job, job->local_batch, free - free / 64, fits, &n));
-    name_largest(rows, largest, sizeof largest);
+    name_largest(plan, largest, sizeof largest);
     name_fits(fits, n, hint, sizeof hint);
     return DT_FAIL(DT_MACHINE, hint,
                    "training would take %s of device memory, and %s has %s free%s; most of it for "
@@ -169,15 +166,15 @@ int64_t dt_job_kept_back(const struct dt_job *job, const struct dt_device_info *
 
 dt_status dt_job_check_memory(const struct dt_job *job)
 {
-    struct dt_memory_row rows[DT_JOB_MEMORY_ROWS];
+    struct dt_memory_plan plan = {0};
     struct dt_device_info info;
-    int64_t asked;
     if (job->backend.table->unified)
         return DT_OK;
     DT_TRY(job->backend.table->info(job->backend.device, &info));
-    DT_TRY(dt_job_memory(job, rows, &asked));
+    DT_TRY(dt_job_memory(job, &plan));
+    int64_t asked = dt_memory_plan_bytes(&plan, false);
     int64_t free = info.memory_free / job->ranks_on_device - dt_job_kept_back(job, &info);
-    return asked <= free ? DT_OK : refuse(job, rows, asked, free, info.name);
+    return asked <= free ? DT_OK : refuse(job, &plan, asked, free, info.name);
 }
 
 dt_status dt_train_check_resources(const struct dt_job *job)

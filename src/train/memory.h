@@ -8,17 +8,14 @@
 // The steps of this rank.
 struct dt_stepper_config dt_job_stepper(const struct dt_job *job);
 
-enum { DT_JOB_MEMORY_ROWS = DT_MEMORY_COUNT + 4 };
-
-struct dt_memory_row {
-    const char *what;
-    int64_t bytes;
-    bool host; // of the host; where memory is unified that is the device's, too
-};
-
-// All categories of this job, and what of them lies on the device.
-dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_row rows[DT_JOB_MEMORY_ROWS],
-                        int64_t *device_bytes);
+// Adds what a step and its data need: model, optimizer, input, gradients between ranks, batches.
+// Training and bench add up the same.
+dt_status dt_step_memory(const struct dt_backend *backend, const struct dt_model_config *model,
+                         const struct dt_model_shape *shape,
+                         const struct dt_stepper_config *stepper,
+                         const struct dt_loader_config *loader, struct dt_memory_plan *plan);
+// All that this rank's part of the job needs.
+dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan);
 // Bytes of the device's memory that are reserved for what no plan counts: code that is loaded in
 // the first steps, graphs, NCCL. 0 for unified memory.
 int64_t dt_job_kept_back(const struct dt_job *job, const struct dt_device_info *info);

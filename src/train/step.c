@@ -54,6 +54,16 @@ struct dt_stepper {
 
 // Creation.
 
+void dt_stepper_plan(const struct dt_params *params, const struct dt_stepper_config *config,
+                     struct dt_memory_plan *plan)
+{
+    struct dt_buckets_config buckets = {.elements = params->elements, .wire = config->wire};
+    dt_memory_plan_add(plan, "moments", dt_optimizer_bytes(params), false);
+    dt_memory_plan_add(plan, "input", dt_staging_bytes(&config->batch), false);
+    dt_memory_plan_add(plan, "bf16 buckets", dt_buckets_bytes(&buckets, config->comm->info.size),
+                       false);
+}
+
 static dt_status create_buckets(struct dt_stepper *s)
 {
     const struct dt_params *params = dt_model_params(s->model);

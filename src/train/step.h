@@ -38,6 +38,9 @@ struct dt_step_result {
     int graphs;          // launched, of at most one for each micro-batch
 };
 
+// Adds what its create allocates for a model of these parameters.
+void dt_stepper_plan(const struct dt_params *params, const struct dt_stepper_config *config,
+                     struct dt_memory_plan *plan);
 // Borrows backend and model, makes optimizer, buckets and staging of its own.
 dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *model,
                             const struct dt_stepper_config *config, struct dt_stepper **stepper);

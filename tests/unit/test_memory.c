@@ -92,17 +92,32 @@ static void close_job(struct dt_job *job, struct small_model *model)
 
 static int64_t device_bytes(struct dt_job *job, enum dt_recompute recompute, int64_t micro_batch)
 {
-    struct dt_memory_row rows[DT_JOB_MEMORY_ROWS];
+    struct dt_memory_plan plan = {0};
     struct dt_job other = *job;
-    int64_t bytes, sum = 0;
     other.model.recompute = recompute;
     other.micro_batch = micro_batch;
-    CHECK_INT(dt_job_memory(&other, rows, &bytes), DT_OK);
-    for (int i = 0; i < DT_JOB_MEMORY_ROWS; i++)
-        if (!rows[i].host)
-            sum += rows[i].bytes;
-    CHECK_INT(bytes, sum);
-    return bytes;
+    CHECK_INT(dt_job_memory(&other, &plan), DT_OK);
+    return dt_memory_plan_bytes(&plan, false);
+}
+
+static void test_plan(void)
+{
+    struct dt_memory_plan plan = {0};
+    char names[40][8];
+    dt_memory_plan_add(&plan, "none", 0, false);
+    dt_memory_plan_add(&plan, "a", 1, false);
+    dt_memory_plan_add(&plan, "b", 10, true);
+    dt_memory_plan_add(&plan, "a", 100, false);
+    CHECK_INT(plan.n, 2);
+    CHECK_INT(plan.rows[0].bytes, 101);
+    CHECK_INT(dt_memory_plan_bytes(&plan, false), 101);
+    CHECK_INT(dt_memory_plan_bytes(&plan, true), 111);
+    for (int i = 0; i < 40; i++) { // more names than rows: all are counted
+        snprintf(names[i], sizeof names[i], "row %d", i);
+        dt_memory_plan_add(&plan, names[i], 1000, false);
+    }
+    CHECK_INT(plan.n, DT_MEMORY_ROWS);
+    CHECK_INT(dt_memory_plan_bytes(&plan, false), 40101);
 }
 
 static void test_job(void)
@@ -147,10 +162,10 @@ static void test_job(void)
     CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
     CHECK_ADVISES("no data.micro_batch and no model.recompute would fit");
     table.unified = true; // the operating system decides
-    struct dt_memory_row rows[DT_JOB_MEMORY_ROWS];
-    int64_t with_host;
-    CHECK_INT(dt_job_memory(&job, rows, &with_host), DT_OK);
-    CHECK(with_host > whole, "batches on the host count where that is the device's memory");
+    struct dt_memory_plan plan = {0};
+    CHECK_INT(dt_job_memory(&job, &plan), DT_OK);
+    CHECK(dt_memory_plan_bytes(&plan, true) > whole,
+          "batches on the host count where that is the device's memory");
     CHECK_INT(dt_job_check_memory(&job), DT_OK);
     close_job(&job, &model);
 }
@@ -158,6 +173,7 @@ static void test_job(void)
 int main(void)
 {
     test_search();
+    test_plan();
     test_job();
     return test_end();
 }
