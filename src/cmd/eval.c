@@ -47,22 +47,21 @@ static dt_status print(const char *from, const struct dt_loss_sum *total)
 static dt_status evaluate(struct dt_job *job)
 {
     struct dt_model *model = NULL;
-    struct dt_staging staging = {0};
+    struct dt_input input = {0};
     struct dt_loss_sum total;
     struct dt_model_shape shape = dt_job_shape(job, false);
     struct dt_stepper_config step = dt_job_stepper(job);
     dt_status status;
     DT_TRY_GOTO(status, out, dt_gemm_algos_recall(job));
     DT_TRY_GOTO(status, out, dt_model_create(&job->backend, &job->model, &shape, &model));
-    DT_TRY_GOTO(status, out, dt_staging_create(&job->backend, &step.batch, &staging));
+    DT_TRY_GOTO(status, out, dt_input_create(&job->backend, &step.batch, &input));
     DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), model));
     DT_TRY_GOTO(status, out,
-                dt_evaluate(job, model, &staging, job->settings.log.eval_batches, NULL, &total));
+                dt_evaluate(job, model, &input, job->settings.log.eval_batches, NULL, &total));
     if (job->comm->info.rank == 0)
         status = print(source(job), &total);
 out:
-    if (staging.backend)
-        dt_staging_destroy(&staging);
+    dt_input_destroy(&input);
     dt_model_destroy(model);
     return status;
 }

@@ -1,5 +1,5 @@
 // A batch is a list of named arrays, each [b, T] of `width` elements. A reader kind says which ones
-// its files yield, the model which ones it reads; all between them (loader, staging, evaluation)
+// its files yield, the model which ones it reads; all between them (loader, input, evaluation)
 // follows these lists, knows bytes, and names no array.
 #pragma once
 

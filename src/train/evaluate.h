@@ -2,9 +2,9 @@
 #pragma once
 
 #include "job/job.h"
-#include "train/staging.h"
+#include "train/input.h"
 
 // At most `max_batches` batches (0: all). Every rank evaluates its slots; all get the global sums.
-// The work lies on `stream`, of which the host waits for the end.
-dt_status dt_evaluate(const struct dt_job *job, struct dt_model *model, struct dt_staging *staging,
+// All work is queued on `stream`; the host waits for its end.
+dt_status dt_evaluate(const struct dt_job *job, struct dt_model *model, struct dt_input *input,
                       int64_t max_batches, struct dt_stream *stream, struct dt_loss_sum *total);

@@ -11,8 +11,9 @@ enum { MARKS = 4 };
 // Where on the stream the device's clock is read.
 enum mark { BEGIN, BACKWARD_DONE, SUMS_THERE, END };
 
-// What the host reads of a step, pinned.
+// What host and device tell each other of a step, pinned.
 struct report {
+    float lr; // to the device
     struct dt_update_control control;
     uint64_t marks[MARKS];
 };
@@ -37,7 +38,7 @@ struct dt_stepper {
     const struct dt_backend *backend;
     struct dt_model *model;
     struct dt_optimizer optimizer;
-    struct dt_staging staging;
+    struct dt_input input;
     struct dt_buckets *buckets;
     struct dt_stream *stream;
     bool captures;
@@ -59,7 +60,7 @@ void dt_stepper_plan(const struct dt_params *params, const struct dt_stepper_con
 {
     struct dt_buckets_config buckets = {.elements = params->elements, .wire = config->wire};
     dt_memory_plan_add(plan, "moments", dt_optimizer_bytes(params), false);
-    dt_memory_plan_add(plan, "input", dt_staging_bytes(&config->batch), false);
+    dt_memory_plan_add(plan, "input", dt_input_bytes(&config->batch), false);
     dt_memory_plan_add(plan, "bf16 buckets", dt_buckets_bytes(&buckets, config->comm->info.size),
                        false);
 }
@@ -93,7 +94,7 @@ static dt_status create_all(struct dt_stepper *s)
     struct dt_device *device = s->backend->device;
     DT_TRY(table->stream_create(device, &s->stream));
     DT_TRY(dt_optimizer_create(s->backend, s->model, &s->config.optimizer, &s->optimizer));
-    DT_TRY(dt_staging_create(s->backend, &s->config.batch, &s->staging));
+    DT_TRY(dt_input_create(s->backend, &s->config.batch, &s->input));
     DT_TRY(create_buckets(s));
     DT_TRY(table->alloc(device, MARKS * (int64_t)sizeof *s->marks, (void **)&s->marks));
     DT_TRY(table->alloc_host(device, DT_STEPS_IN_FLIGHT * (int64_t)sizeof *s->reports,
@@ -145,8 +146,7 @@ void dt_stepper_destroy(struct dt_stepper *s)
         if (s->passes[i].graph)
             table->graph_destroy(device, s->passes[i].graph);
     dt_buckets_destroy(s->buckets);
-    if (s->staging.backend)
-        dt_staging_destroy(&s->staging);
+    dt_input_destroy(&s->input);
     if (s->optimizer.backend)
         dt_optimizer_destroy(&s->optimizer);
     for (int i = 0; i < DT_STEPS_IN_FLIGHT; i++)
@@ -166,9 +166,9 @@ struct dt_optimizer *dt_stepper_optimizer(struct dt_stepper *s)
     return &s->optimizer;
 }
 
-struct dt_staging *dt_stepper_staging(struct dt_stepper *s)
+struct dt_input *dt_stepper_input(struct dt_stepper *s)
 {
-    return &s->staging;
+    return &s->input;
 }
 
 struct dt_stream *dt_stepper_stream(const struct dt_stepper *s)
@@ -258,13 +258,12 @@ static dt_status take_pass(struct dt_stepper *s, const struct dt_model_input *in
     return s->backend->table->graph_launch(s->backend->device, pass->graph, s->stream);
 }
 
-static dt_status take_passes(struct dt_stepper *s)
+static dt_status take_passes(struct dt_stepper *s, int64_t micro_batches)
 {
-    int64_t n = dt_staging_micro_batches(&s->staging);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < micro_batches; i++) {
         struct dt_model_input input;
-        DT_TRY(dt_staging_take(&s->staging, i, s->stream, &input));
-        int kind = (i == 0 ? KIND_FIRST : 0) | (i == n - 1 ? KIND_LAST : 0) |
+        DT_TRY(dt_input_micro_batch(&s->input, s->stream, &input));
+        int kind = (i == 0 ? KIND_FIRST : 0) | (i == micro_batches - 1 ? KIND_LAST : 0) |
                    (input.reset ? KIND_RESET : 0);
         DT_TRY(take_pass(s, &input, kind));
     }
@@ -283,30 +282,20 @@ static dt_status send_report(struct dt_stepper *s)
     return table->event_record(device, s->there[slot], s->stream);
 }
 
-// The loader may fill the memory of the last batch once it was copied.
-static dt_status next_batch(struct dt_stepper *s, struct dt_loader *loader, struct launch *launch,
-                            const struct dt_batch **batch)
-{
-    say(s, "reading data");
-    DT_TRY(dt_staging_settle(&s->staging));
-    return dt_loader_next(loader, batch, &launch->data_wait_ms);
-}
-
 dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int64_t step, double lr)
 {
-    const struct dt_device_table *table = s->backend->table;
-    struct launch *launch = &s->launches[s->launched % DT_STEPS_IN_FLIGHT];
-    const struct dt_batch *batch;
+    int64_t slot = s->launched % DT_STEPS_IN_FLIGHT, micro_batches;
+    struct launch *launch = &s->launches[slot];
     s->step = step;
     *launch = (struct launch){.start = dt_seconds(), .lr = lr};
-    DT_TRY(next_batch(s, loader, launch, &batch));
-    say(s, "sending a batch");
-    DT_TRY(dt_staging_load(&s->staging, batch, lr, s->stream));
+    s->reports[slot].lr = (float)lr;
+    say(s, "reading data");
+    DT_TRY(dt_input_next(&s->input, loader, s->stream, &micro_batches, &launch->data_wait_ms));
     DT_TRY(mark(s, BEGIN));
-    DT_TRY(dt_staging_take_lr(&s->staging, s->optimizer.lr, s->stream));
-    DT_TRY(
-        table->fill(s->backend->device, s->optimizer.sum, 0, sizeof *s->optimizer.sum, s->stream));
-    DT_TRY(take_passes(s));
+    DT_TRY(dt_to_device(s->backend, s->optimizer.lr, &s->reports[slot].lr,
+                        sizeof s->reports[slot].lr, s->stream));
+    DT_TRY(dt_fill(s->backend, s->optimizer.sum, 0, sizeof *s->optimizer.sum, s->stream));
+    DT_TRY(take_passes(s, micro_batches));
     DT_TRY(mark(s, END));
     DT_TRY(send_report(s));
     s->launched++;

@@ -7,18 +7,17 @@
 #pragma once
 
 #include "comm/buckets.h"
-#include "data/loader.h"
+#include "train/input.h"
 #include "train/optimizer.h"
-#include "train/staging.h"
 
 enum { DT_STEPS_IN_FLIGHT = 2 }; // at most
 
 struct dt_stepper;
 
 struct dt_stepper_config {
-    struct dt_comm *comm;           // borrowed
-    struct dt_staging_config batch; // this rank's share
-    int64_t tokens;                 // of the global batch
+    struct dt_comm *comm;         // borrowed
+    struct dt_input_config batch; // this rank's share
+    int64_t tokens;               // of the global batch
     struct dt_optimizer_config optimizer;
     int64_t bucket_bytes; // of fp32 gradient
     enum dt_dtype wire;   // of gradients between ranks
@@ -41,7 +40,7 @@ struct dt_step_result {
 // Adds what its create allocates for a model of these parameters.
 void dt_stepper_plan(const struct dt_params *params, const struct dt_stepper_config *config,
                      struct dt_memory_plan *plan);
-// Borrows backend and model, makes optimizer, buckets and staging of its own.
+// Borrows backend and model, makes optimizer, buckets and input of its own.
 dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *model,
                             const struct dt_stepper_config *config, struct dt_stepper **stepper);
 // All ranks together, each after its create.
@@ -49,7 +48,7 @@ dt_status dt_stepper_connect(struct dt_stepper *stepper);
 // NULL is fine. Waits for steps in flight.
 void dt_stepper_destroy(struct dt_stepper *stepper);
 struct dt_optimizer *dt_stepper_optimizer(struct dt_stepper *stepper);
-struct dt_staging *dt_stepper_staging(struct dt_stepper *stepper);
+struct dt_input *dt_stepper_input(struct dt_stepper *stepper);
 struct dt_stream *dt_stepper_stream(const struct dt_stepper *stepper); // of all its work
 // Steps that may be launched and not collected: DT_STEPS_IN_FLIGHT where the device works by
 // itself, else 1.

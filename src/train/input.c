@@ -1,0 +1,145 @@
+// Copies of batches and micro-batches, by the list of the arrays that the model reads.
+#include "train/input.h"
+
+#include <inttypes.h>
+
+static struct dt_array_list model_arrays(void)
+{
+    struct dt_array_list list = {0};
+    dt_array_list_add(&list, "input_ids", DT_I32, 1, false);
+    dt_array_list_add(&list, "labels", DT_I32, 1, false);
+    dt_array_list_add(&list, "reset", DT_U8, 1, true);
+    return list;
+}
+
+int64_t dt_input_bytes(const struct dt_input_config *config)
+{
+    struct dt_array_list arrays = model_arrays();
+    int64_t bytes = 0;
+    for (int i = 0; i < arrays.n; i++)
+        bytes +=
+            dt_array_bytes(&arrays.arrays[i], (config->sequences + config->micro) * config->length);
+    return bytes;
+}
+
+static dt_status create_all(struct dt_input *input)
+{
+    const struct dt_backend *backend = input->backend;
+    const struct dt_input_config *config = &input->config;
+    for (int i = 0; i < input->arrays.n; i++) {
+        const struct dt_array_spec *spec = &input->arrays.arrays[i];
+        int64_t batch = config->sequences * config->length, micro = config->micro * config->length;
+        DT_TRY(dt_alloc(backend, dt_array_bytes(spec, batch), &input->batch[i]));
+        DT_TRY(dt_alloc(backend, dt_array_bytes(spec, micro), &input->micro[i]));
+    }
+    DT_TRY(dt_stream_create(backend, &input->copies));
+    DT_TRY(dt_event_create(backend, &input->copied));
+    return dt_event_create(backend, &input->used);
+}
+
+dt_status dt_input_create(const struct dt_backend *backend, const struct dt_input_config *config,
+                          struct dt_input *input)
+{
+    *input = (struct dt_input){.backend = backend, .config = *config, .arrays = model_arrays()};
+    dt_status status = create_all(input);
+    if (status != DT_OK)
+        dt_input_destroy(input);
+    return status;
+}
+
+void dt_input_destroy(struct dt_input *input)
+{
+    if (!input->backend)
+        return;
+    const struct dt_backend *backend = input->backend;
+    dt_input_settle(input);
+    for (int i = 0; i < DT_BATCH_ARRAYS; i++) {
+        dt_free(backend, input->batch[i]);
+        dt_free(backend, input->micro[i]);
+    }
+    if (input->copied)
+        dt_event_destroy(backend, input->copied);
+    if (input->used)
+        dt_event_destroy(backend, input->used);
+    if (input->copies)
+        dt_stream_destroy(backend, input->copies);
+    *input = (struct dt_input){0};
+}
+
+void dt_input_settle(struct dt_input *input)
+{
+    struct dt_error error;
+    dt_error_take(&error);
+    if (input->copied)
+        dt_event_sync(input->backend, input->copied);
+    dt_error_restore(&error);
+}
+
+static dt_status copy_in(struct dt_input *input, const struct dt_batch *batch)
+{
+    const struct dt_input_config *config = &input->config;
+    if (batch->sequences != config->sequences || batch->length != config->length)
+        return DT_FAIL(DT_MACHINE, NULL,
+                       "the loader's batch is [%" PRId64 ", %" PRId64 "], not [%" PRId64
+                       ", %" PRId64 "]",
+                       batch->sequences, batch->length, config->sequences, config->length);
+    for (int i = 0; i < input->arrays.n; i++) {
+        const struct dt_array_spec *spec = &input->arrays.arrays[i];
+        const struct dt_array *array = dt_batch_find(batch, spec->name);
+        input->present[i] = array != NULL;
+        if (!array && spec->optional)
+            continue;
+        if (!array || array->spec.type != spec->type || array->spec.width != spec->width)
+            return DT_FAIL(DT_MACHINE, NULL,
+                           "the loader's array %s is missing or of another type or width",
+                           spec->name);
+        DT_TRY(dt_to_device(input->backend, input->batch[i], array->data,
+                            dt_array_bytes(spec, config->sequences * config->length),
+                            input->copies));
+    }
+    return DT_OK;
+}
+
+dt_status dt_input_next(struct dt_input *input, struct dt_loader *loader, struct dt_stream *stream,
+                        int64_t *micro_batches, double *wait_ms)
+{
+    const struct dt_backend *backend = input->backend;
+    const struct dt_batch *batch;
+    *micro_batches = 0;
+    if (input->next != input->micro_batches)
+        return DT_FAIL(DT_MACHINE, NULL, "a micro-batch of the batch before was not used");
+    DT_TRY(dt_event_sync(backend, input->copied));
+    DT_TRY(dt_loader_next(loader, &batch, wait_ms));
+    if (!batch)
+        return DT_OK;
+    DT_TRY(dt_stream_wait(backend, input->copies, input->used));
+    DT_TRY(copy_in(input, batch));
+    DT_TRY(dt_event_record(backend, input->copied, input->copies));
+    DT_TRY(dt_stream_wait(backend, stream, input->copied));
+    input->next = 0;
+    *micro_batches = input->micro_batches = input->config.sequences / input->config.micro;
+    return DT_OK;
+}
+
+dt_status dt_input_micro_batch(struct dt_input *input, struct dt_stream *stream,
+                               struct dt_model_input *micro)
+{
+    const struct dt_backend *backend = input->backend;
+    int64_t positions = input->config.micro * input->config.length;
+    if (input->next == input->micro_batches)
+        return DT_FAIL(DT_MACHINE, NULL, "the batch has no further micro-batch");
+    for (int i = 0; i < input->arrays.n; i++) {
+        int64_t bytes = dt_array_bytes(&input->arrays.arrays[i], positions);
+        const char *from = (const char *)input->batch[i] + input->next * bytes;
+        if (input->present[i])
+            DT_TRY(dt_copy(backend, input->micro[i], from, bytes, stream));
+    }
+    if (++input->next == input->micro_batches)
+        DT_TRY(dt_event_record(backend, input->used, stream));
+    *micro = (struct dt_model_input){.sequences = input->config.micro,
+                                     .length = input->config.length,
+                                     .ids = input->micro[0],
+                                     .labels = input->micro[1],
+                                     .reset = input->present[2] ? input->micro[2] : NULL};
+    return DT_OK;
+}

@@ -1,0 +1,48 @@
+// The input of a model: batches of a loader, copied to the device on a stream of their own beside
+// the work on the batch before, and handed out a micro-batch at a time.
+//
+// Who may touch a batch when. The loader's thread fills the host batch; dt_loader_next hands it
+// out. From then on only the copy stream reads it, until the event `copied`. dt_input_next waits
+// for that event before it asks a loader for the next batch, which gives the memory back to the
+// loader's thread. A step reads device memory only: its stream waits for `copied`, then copies each
+// micro-batch out of `batch` into `micro`, which stays at one address for captured graphs. The
+// event `used` after the last micro-batch lets the copy stream overwrite `batch`.
+#pragma once
+
+#include "data/loader.h"
+#include "model/model.h"
+
+// A rank's share of a step, and of one pass over it; micro divides sequences.
+struct dt_input_config {
+    int64_t sequences, length, micro;
+};
+
+struct dt_input {
+    const struct dt_backend *backend;
+    struct dt_input_config config;
+    struct dt_array_list arrays;   // that the model reads
+    void *batch[DT_BATCH_ARRAYS];  // [sequences, length, width], device memory
+    void *micro[DT_BATCH_ARRAYS];  // [micro, length, width], device memory
+    bool present[DT_BATCH_ARRAYS]; // the batch at hand has the (optional) array
+    int64_t micro_batches, next;   // of the batch at hand; the next to be handed out
+    struct dt_stream *copies;
+    struct dt_event *copied, *used;
+};
+
+int64_t dt_input_bytes(const struct dt_input_config *config); // of device memory
+dt_status dt_input_create(const struct dt_backend *backend, const struct dt_input_config *config,
+                          struct dt_input *input);
+// Zeros are fine. Waits like dt_input_settle.
+void dt_input_destroy(struct dt_input *input);
+// Takes the loader's next batch, whose micro-batches `stream` will work on. *micro_batches: how
+// many it has; 0 after the last batch of a sequential loader. *wait_ms (may be NULL): how long the
+// loader kept the caller waiting.
+dt_status dt_input_next(struct dt_input *input, struct dt_loader *loader, struct dt_stream *stream,
+                        int64_t *micro_batches, double *wait_ms);
+// The next micro-batch of the batch; valid on `stream` until the one after it is handed out. All of
+// a batch must be handed out before dt_input_next.
+dt_status dt_input_micro_batch(struct dt_input *input, struct dt_stream *stream,
+                               struct dt_model_input *micro);
+// Waits until no copy reads a host batch: before a loader is closed. An error of the calling thread
+// stays.
+void dt_input_settle(struct dt_input *input);
