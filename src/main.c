@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "cmd/cmd.h"
 #include "comm/comm.h"
+#include "comm/job_control.h"
 #include "comm/device_comm.h"
 #include "job/job.h"
 #include "train/signals.h"

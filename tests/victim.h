@@ -3,6 +3,7 @@
 #pragma once
 
 #include "comm/comm.h"
+#include "comm/job_control.h"
 
 #include <fcntl.h>
 #include <time.h>

@@ -1,5 +1,5 @@
-// What all communicators share: the choice of one, checks before dispatch, agreement on a status,
-// and the words with which a rank ends. Calls the table of a backend, never MPI.
+// What all communicators share: the choice of one, checks before dispatch, agreement on a status.
+// Calls the table of a backend, never MPI.
 #include "comm/comm.h"
 
 #include "comm/backends.h"
@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static bool set_in_environment(const char *name)
 {
@@ -43,121 +42,15 @@ dt_status dt_comm_open(enum dt_comm_kind kind, struct dt_comm **comm)
     return DT_OK;
 }
 
-void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table)
-{
-    comm->table = table;
-    comm->agreed = false;
-    atomic_init(&comm->step, -1);
-    atomic_init(&comm->phase, "start-up");
-    atomic_init(&comm->timeout_s, 600.0);
-    atomic_init(&comm->spoken, false);
-    atomic_init(&comm->devices.begun, 0);
-    atomic_init(&comm->devices.oldest, 0);
-    atomic_init(&comm->devices.waited, 0.0);
-    atomic_init(&comm->devices.failed, false);
-    atomic_init(&comm->devices.peer_failed, false);
-    pthread_mutex_init(&comm->record_lock, NULL);
-    atomic_init(&comm->record, NULL);
-}
-
 void dt_comm_close(struct dt_comm *comm)
 {
     if (comm)
         comm->table->close(comm);
 }
 
-_Noreturn void dt_comm_abort(struct dt_comm *comm, int code)
-{
-    if (comm->agreed && comm->info.rank != 0)
-        sleep(2); // all ranks have this error: rank 0 is to say it first
-    comm->table->abort(comm, code);
-    _Exit(code);
-}
-
-void dt_comm_terminated(struct dt_comm *comm)
-{
-    comm->table->terminated(comm);
-}
-
 bool dt_comm_agreed(const struct dt_comm *comm)
 {
     return comm->agreed;
-}
-
-dt_status dt_comm_end_if_alone(const struct dt_comm *comm, dt_status status)
-{
-    if (status != DT_OK && comm->info.size > 1 && !comm->agreed)
-        dt_die();
-    return status;
-}
-
-void dt_comm_set_timeout(struct dt_comm *comm, double seconds)
-{
-    atomic_store(&comm->timeout_s, seconds);
-}
-
-void dt_comm_progress(struct dt_comm *comm, int64_t step, const char *phase)
-{
-    atomic_store(&comm->step, step);
-    atomic_store(&comm->phase, phase);
-}
-
-void dt_comm_last_progress(const struct dt_comm *comm, int64_t *step, const char **phase)
-{
-    *step = atomic_load(&comm->step);
-    *phase = atomic_load(&comm->phase);
-}
-
-void dt_comm_set_record(struct dt_comm *comm, dt_comm_record *record, void *context)
-{
-    pthread_mutex_lock(&comm->record_lock);
-    atomic_store(&comm->record, record);
-    comm->record_context = context;
-    pthread_mutex_unlock(&comm->record_lock);
-}
-
-void dt_comm_say_record(struct dt_comm *comm, bool always)
-{
-    pthread_mutex_lock(&comm->record_lock);
-    dt_comm_record *record = atomic_load(&comm->record);
-    if (record && !atomic_load(&comm->spoken))
-        record(comm->record_context, always);
-    pthread_mutex_unlock(&comm->record_lock);
-}
-
-static int describe_place(const struct dt_comm *comm, char *text, size_t size)
-{
-    int64_t step;
-    const char *phase;
-    dt_comm_last_progress(comm, &step, &phase);
-    if (comm->info.size == 1)
-        return snprintf(text, size, DT_LAST_WORDS_BEGIN);
-    if (step < 0)
-        return snprintf(text, size, DT_LAST_WORDS_BEGIN "rank %d on %s, %s: ", comm->info.rank,
-                        comm->info.host, phase);
-    return snprintf(text, size,
-                    DT_LAST_WORDS_BEGIN "rank %d on %s, step %lld, %s: ", comm->info.rank,
-                    comm->info.host, (long long)step, phase);
-}
-
-size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, int debug, char *text,
-                          size_t size)
-{
-    enum dt_voice voice;
-    int used;
-    if (size == 0 || (comm->agreed && comm->info.rank != 0))
-        return 0;
-    voice = comm->table->claim(comm);
-    if (voice == DT_VOICE_NONE)
-        return 0;
-    dt_comm_say_record(comm, voice == DT_VOICE_JOB);
-    if (voice == DT_VOICE_RANK)
-        used = describe_place(comm, text, size);
-    else
-        used = snprintf(text, size, DT_LAST_WORDS_BEGIN);
-    if ((size_t)used >= size)
-        return size - 1;
-    return (size_t)used + dt_error_format(error, debug, text + used, size - (size_t)used);
 }
 
 static bool can_reduce(enum dt_dtype dtype)

@@ -60,7 +60,7 @@ static void wait_a_second(struct mpi_comm *mpi, uint64_t *pulse, double *stuck)
     now = atomic_load(&mpi->pulse);
     *stuck = now == *pulse ? *stuck + 1 : 0;
     *pulse = now;
-    if (*stuck > 5 + atomic_load(&mpi->base.timeout_s)) {
+    if (*stuck > 5 + atomic_load(&mpi->control.timeout_s)) {
         DT_FAIL(DT_MACHINE, "look for network faults in the launcher's output",
                 "MPI did not return from a call for %.0f s", *stuck);
         dt_die();
@@ -183,6 +183,9 @@ static const struct dt_comm_table table = {
     .broadcast = broadcast,
     .gather = gather,
     .close = close_mpi,
+};
+
+static const struct dt_job_control_table job_table = {
     .abort = abort_mpi,
     .terminated = terminated,
     .claim = claim,
@@ -200,8 +203,7 @@ static struct mpi_comm *create(void)
     }
     for (int i = 0; i < DT_MPI_RINGS; i++)
         mpi->rings[i].scratch = mpi->scratch + (size_t)i * DT_MPI_RING_CHUNK;
-    dt_comm_prepare(&mpi->base, &table);
-    mpi->base.info.backend = table.name;
+    dt_comm_prepare(&mpi->base, &table, &mpi->control, &job_table);
     atomic_init(&mpi->abort_code, -1);
     mpi->queue_end = &mpi->queue;
     mpi->active_end = &mpi->active;

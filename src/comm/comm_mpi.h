@@ -58,6 +58,7 @@ enum mpi_stage { DT_MPI_STARTING, DT_MPI_SERVING, DT_MPI_ENDED };
 
 struct mpi_comm {
     struct dt_comm base;
+    struct dt_job_control control;
     pthread_t thread; // the creator's
     pthread_t self;   // the same, the thread's own
     sem_t wake;

@@ -209,7 +209,7 @@ static void rest(struct mpi_comm *mpi, int fruitless)
 
 static void watch(struct mpi_comm *mpi)
 {
-    struct dt_comm_devices *devices = &mpi->base.devices;
+    struct dt_comm_devices *devices = &mpi->control.devices;
     struct dt_watch_self self = {
         .sequence = mpi->begun,
         .oldest = mpi->active ? mpi->active->sequence : 0,
@@ -217,19 +217,21 @@ static void watch(struct mpi_comm *mpi)
         .device_sequence = atomic_load(&devices->begun),
         .device_oldest = atomic_load(&devices->oldest),
         .device_waited = atomic_load(&devices->waited),
-        .timeout = atomic_load(&mpi->base.timeout_s),
+        .reports = atomic_load(&mpi->control.reports),
+        .timeout = atomic_load(&mpi->control.timeout_s),
         .device_failed = atomic_load(&devices->failed),
-        .has_record = atomic_load(&mpi->base.record) != NULL,
+        .has_record = atomic_load(&mpi->control.record) != NULL,
         .terminated = atomic_exchange(&mpi->terminated, false),
         .speaks = atomic_load(&mpi->speaks),
     };
     dt_comm_last_progress(&mpi->base, &self.step, &self.phase);
     dt_watch_tick(&mpi->watch, &self);
     atomic_store(&mpi->doomed, dt_watch_is_doomed(&mpi->watch));
-    atomic_store(&mpi->base.spoken, mpi->watch.spoken);
+    atomic_store(&mpi->control.spoken, mpi->watch.spoken);
+    atomic_store(&devices->quiet, dt_watch_quiet(&mpi->watch));
     atomic_store(&devices->peer_failed, dt_watch_hears_failure(&mpi->watch));
     if (mpi->watch.wants_record)
-        dt_comm_say_record(&mpi->base, true);
+        dt_comm_write_record(&mpi->base, true);
 }
 
 bool dt_mpi_is_thread(const struct mpi_comm *mpi)

@@ -183,13 +183,13 @@ static ncclResult_t begin_to_meet(struct nccl_comm *nccl, const ncclUniqueId *id
 // that rank has the error that all are to have.
 static dt_status wait_to_meet(struct nccl_comm *nccl, ncclResult_t *result)
 {
-    double limit_s = atomic_load(&nccl->comm->timeout_s);
-    *result = settle(nccl, *result, limit_s, &nccl->comm->devices.peer_failed);
+    double limit_s = atomic_load(&nccl->comm->control->timeout_s);
+    *result = settle(nccl, *result, limit_s, &nccl->comm->control->devices.peer_failed);
     if (*result == ncclSuccess)
         return DT_OK;
     if (*result != ncclInProgress)
         return dt_nccl_error(nccl, *result, "the ranks' GPUs do not come together");
-    if (atomic_load(&nccl->comm->devices.peer_failed))
+    if (atomic_load(&nccl->comm->control->devices.peer_failed))
         return DT_OK;
     return DT_FAIL(DT_MACHINE,
                    "look at the network between the hosts; NCCL_SOCKET_IFNAME names the interface "
@@ -203,7 +203,7 @@ static dt_status wait_to_meet(struct nccl_comm *nccl, ncclResult_t *result)
 // opening, and they wait on.
 static dt_status meet_all(struct nccl_comm *nccl, const ncclUniqueId *id)
 {
-    struct dt_comm_devices *devices = &nccl->comm->devices;
+    struct dt_comm_devices *devices = &nccl->comm->control->devices;
     ncclResult_t result = begin_to_meet(nccl, id);
     int64_t all_met = 0;
     while (!all_met) {

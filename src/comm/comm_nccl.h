@@ -4,6 +4,7 @@
 // watchdog passes by while the other is inside.
 #pragma once
 
+#include "comm/backends.h"
 #include "comm/device_comm.h"
 
 #include <nccl.h>

@@ -131,8 +131,8 @@ static double stagger(const struct nccl_comm *nccl)
 
 dt_status dt_nccl_failed(struct nccl_comm *nccl, ncclResult_t result, const char *what)
 {
-    atomic_store(&nccl->comm->devices.failed, true);
-    dt_comm_say_record(nccl->comm, true);
+    atomic_store(&nccl->comm->control->devices.failed, true);
+    dt_comm_write_record(nccl->comm, true);
     if (nccl->comm->info.size > 1)
         dt_nccl_nap(find_s + stagger(nccl));
     return dt_nccl_error(nccl, result, what);
@@ -141,7 +141,7 @@ dt_status dt_nccl_failed(struct nccl_comm *nccl, ncclResult_t result, const char
 // All is told to the communicator's watch; it is for this thread to end the job where that cannot.
 static _Noreturn void expire(struct nccl_comm *nccl, double timeout_s, const char *what)
 {
-    dt_comm_say_record(nccl->comm, true);
+    dt_comm_write_record(nccl->comm, true);
     if (nccl->comm->info.size > 1)
         dt_nccl_nap(judge_s + stagger(nccl));
     DT_FAIL(DT_MACHINE,
@@ -191,10 +191,10 @@ static ncclResult_t ask(struct nccl_comm *nccl)
 
 static void tick(struct nccl_comm *nccl)
 {
-    struct dt_comm_devices *devices = &nccl->comm->devices;
+    struct dt_comm_devices *devices = &nccl->comm->control->devices;
     double clock = atomic_load(&nccl->clock) + dt_nccl_passed(&nccl->last_time);
     double waited = 0, called = look_at_calls(nccl, clock);
-    double timeout_s = atomic_load(&nccl->comm->timeout_s);
+    double timeout_s = atomic_load(&nccl->comm->control->timeout_s);
     int64_t begun = 0, done = 0;
     atomic_store(&nccl->clock, clock);
     for (int i = 0; i < nccl->n; i++)
@@ -203,7 +203,7 @@ static void tick(struct nccl_comm *nccl)
     // A rank whose call does not return may yet be as far as the others.
     atomic_store(&devices->oldest, begun > done ? done + 1 : called > 0 ? begun : 0);
     atomic_store(&devices->waited, fmax(waited, called));
-    if (waited > timeout_s)
+    if (fmin(waited, atomic_load(&devices->quiet)) > timeout_s)
         expire(nccl, timeout_s, "a sum of the ranks' GPUs did not end");
     if (called > timeout_s)
         expire(nccl, timeout_s, "NCCL did not return from a call");
@@ -247,7 +247,7 @@ dt_status dt_nccl_watch_start(struct nccl_comm *nccl)
 
 void dt_nccl_watch_stop(struct nccl_comm *nccl)
 {
-    struct dt_comm_devices *devices = &nccl->comm->devices;
+    struct dt_comm_devices *devices = &nccl->comm->control->devices;
     if (!nccl->has_thread)
         return;
     sem_post(&nccl->stop);

@@ -5,6 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
+struct self_comm {
+    struct dt_comm base;
+    struct dt_job_control control;
+};
+
 static dt_status allreduce_begin(struct dt_comm *comm, void *data, int64_t count,
                                  enum dt_dtype dtype, enum dt_reduce_op op,
                                  struct dt_request **request)
@@ -63,6 +68,9 @@ static const struct dt_comm_table table = {
     .broadcast = broadcast,
     .gather = gather,
     .close = close_self,
+};
+
+static const struct dt_job_control_table job_table = {
     .abort = abort_self,
     .terminated = terminated,
     .claim = claim,
@@ -70,13 +78,13 @@ static const struct dt_comm_table table = {
 
 dt_status dt_comm_open_self(struct dt_comm **comm)
 {
-    struct dt_comm *self = calloc(1, sizeof *self);
+    struct self_comm *self = calloc(1, sizeof *self);
     if (!self)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a communicator");
-    dt_comm_prepare(self, &table);
-    self->info = (struct dt_comm_info){.backend = "self", .size = 1, .local_size = 1};
-    if (gethostname(self->info.host, sizeof self->info.host - 1) != 0)
-        strcpy(self->info.host, "localhost");
-    *comm = self;
+    dt_comm_prepare(&self->base, &table, &self->control, &job_table);
+    self->base.info.size = self->base.info.local_size = 1;
+    if (gethostname(self->base.info.host, sizeof self->base.info.host - 1) != 0)
+        strcpy(self->base.info.host, "localhost");
+    *comm = &self->base;
     return DT_OK;
 }

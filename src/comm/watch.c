@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -93,14 +94,19 @@ static bool stands_still(const struct dt_watch *watch, const struct dt_peer *pee
     return is_suspended(watch, peer) || watch->clock - peer->heard > dt_watch_silence(watch);
 }
 
+// It has not begun what this rank waits in.
+static bool is_awaited(const struct dt_watch *watch, const struct dt_watch_self *self, int rank)
+{
+    const struct dt_beat *beat = &watch->peers[rank].beat;
+    return rank != watch->rank &&
+           (beat->sequence < self->oldest || beat->device_sequence < self->device_oldest);
+}
+
 // The others wait for it: it has not begun what they wait in, or has, and stands still within.
 static bool lags(const struct dt_watch *watch, const struct dt_watch_self *self, int rank)
 {
-    const struct dt_peer *peer = &watch->peers[rank];
-    if (rank == watch->rank)
-        return false;
-    return peer->beat.sequence < self->oldest || peer->beat.device_sequence < self->device_oldest ||
-           stands_still(watch, peer);
+    return rank != watch->rank &&
+           (is_awaited(watch, self, rank) || stands_still(watch, &watch->peers[rank]));
 }
 
 // Where ranks stand still they are to blame, and one that is merely behind may wait for them too.
@@ -112,11 +118,24 @@ static bool is_to_blame(const struct dt_watch *watch, const struct dt_watch_self
     return lags(watch, self, rank) && (!any_still || stands_still(watch, &watch->peers[rank]));
 }
 
+// A rank that is awaited and says that it is busy is given time from there on.
+static void excuse_busy(struct dt_watch *watch, const struct dt_watch_self *self)
+{
+    for (int r = 0; r < watch->size; r++)
+        if (is_awaited(watch, self, r))
+            watch->excused_at = fmax(watch->excused_at, watch->peers[r].busy_at);
+}
+
+double dt_watch_quiet(const struct dt_watch *watch)
+{
+    return watch->excused_at > 0 ? watch->clock - watch->excused_at : INFINITY;
+}
+
 static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self *self)
 {
     if (self->oldest == 0 && self->device_waited <= 0)
         return false;
-    if (self->waited > self->timeout || self->device_waited > self->timeout)
+    if (fmin(fmax(self->waited, self->device_waited), dt_watch_quiet(watch)) > self->timeout)
         return true;
     for (int r = 0; r < watch->size; r++)
         if (watch->peers[r].beat.state == DT_PEER_EXPIRED)
@@ -294,6 +313,7 @@ void dt_watch_tick(struct dt_watch *watch, const struct dt_watch_self *self)
     if (!is_due(watch, self))
         return;
     dt_watch_listen(watch);
+    excuse_busy(watch, self);
     expired = is_expired(watch, self);
     beat(watch, self, expired);
     if (self->speaks) // it ends already

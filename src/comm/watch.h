@@ -23,6 +23,7 @@ struct dt_beat {
     int64_t step;            // -1: before the first
     int64_t sequence;        // collectives it has begun
     int64_t device_sequence; // the same of those that its device does
+    int64_t reports;         // of being busy (dt_comm_busy)
     int32_t rank;
     int32_t state;
     char phase[DT_PHASE_NAME];
@@ -31,6 +32,7 @@ struct dt_beat {
 struct dt_peer {
     struct dt_beat beat; // the newest known
     double heard;        // when that came, on the watch's clock
+    double busy_at;      // when `reports` last grew, likewise; 0: never
     int64_t number_then; // beat.number when this rank was told to terminate
     bool dead;
     char host[DT_HOST_NAME];
@@ -57,15 +59,18 @@ struct dt_watch {
     double next_beat;
     double terminated_at; // on the clock; 0: not
     double woken_at;      // on the clock, after this process had not run for a while; 0: never
-    double doomed_at;     // since when a death or time-out is known here; 0: none is
-    bool spoken;          // some rank has written the last words
-    bool wants_record;    // this rank should write its record now: the end comes near
+    double
+        excused_at; // when a rank that this one waited for last reported that it is busy; 0: never
+    double doomed_at;  // since when a death or time-out is known here; 0: none is
+    bool spoken;       // some rank has written the last words
+    bool wants_record; // this rank should write its record now: the end comes near
 };
 
 // What the thread tells the watch of this rank at each tick.
 struct dt_watch_self {
     int64_t step;
     const char *phase;
+    int64_t reports;
     int64_t sequence;        // collectives begun
     int64_t oldest;          // the oldest of them that is not complete; 0: none
     double waited;           // seconds since that one began, on the watch's clock
@@ -97,6 +102,9 @@ void dt_watch_tick(struct dt_watch *watch, const struct dt_watch_self *self);
 double dt_watch_next(const struct dt_watch *watch); // seconds until the next tick is due
 // Seconds in which a beat of this rank reaches all others.
 double dt_watch_spread(const struct dt_watch *watch);
+// Seconds since a rank that this one waits for last reported that it is busy: its waits count from
+// there.
+double dt_watch_quiet(const struct dt_watch *watch);
 // Whether a device's collectives have failed on another rank.
 bool dt_watch_hears_failure(const struct dt_watch *watch);
 // Whether the end is certain by another rank's doing, so that this rank's own errors only follow

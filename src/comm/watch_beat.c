@@ -103,6 +103,8 @@ static void learn(struct dt_watch *watch, const struct dt_beat *beats, int n)
             watch->spoken = true;
             dt_log_quiet(true); // nothing may follow the last words
         }
+        if (beats[i].reports > peer->beat.reports)
+            peer->busy_at = watch->clock;
         peer->beat = beats[i];
         peer->heard = watch->clock;
     }
@@ -151,6 +153,7 @@ void dt_watch_send(struct dt_watch *watch, const struct dt_watch_self *self,
     mine->step = self->step;
     mine->sequence = self->sequence;
     mine->device_sequence = self->device_sequence;
+    mine->reports = self->reports;
     mine->state = (int32_t)state;
     snprintf(mine->phase, sizeof mine->phase, "%s", self->phase);
     for (int i = 0; i < watch->n_links; i++) {

@@ -3,6 +3,7 @@
 
 #include "base/cores.h"
 #include "base/log.h"
+#include "comm/job_control.h"
 #include "job/device.h"
 #include "model/hf.h"
 #include "model/weights.h"

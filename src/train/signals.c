@@ -4,6 +4,8 @@
 // handlers do only what is async-signal-safe.
 #include "train/signals.h"
 
+#include "comm/job_control.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>

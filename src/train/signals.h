@@ -4,7 +4,7 @@
 
 #include "comm/comm.h"
 
-// `terminated` is told of SIGTERM and SIGINT (comm/comm.h: dt_comm_terminated). A second SIGINT
+// `terminated` is told of SIGTERM and SIGINT (comm/job_control.h: dt_comm_terminated). A second SIGINT
 // while the first is being served ends the process in the default way. To be called by the thread
 // that trains, before it makes others that do.
 dt_status dt_signals_install(struct dt_comm *comm);

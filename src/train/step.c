@@ -2,6 +2,7 @@
 #include "train/step.h"
 
 #include "base/clock.h"
+#include "comm/job_control.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
+#include "comm/job_control.h"
 #include "job/gemm_algos.h"
 #include "train/evaluate.h"
 #include "train/host_arrays.h"

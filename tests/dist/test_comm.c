@@ -2,6 +2,7 @@
 // the same bits twice; agreement on a status carries the story of the lowest failing rank.
 #include "comm/comm.h"
 #include "comm/comm_mpi.h"
+#include "comm/job_control.h"
 #include "test.h"
 
 static struct dt_comm *comm;

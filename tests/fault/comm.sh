@@ -40,6 +40,7 @@ at='at step 41 during backward'
 fate 0 '^$' none 0
 fate 0 '^$' late 1
 fate 0 '^$' term 0
+fate 0 '^$' busy 0 2 # longer than the time-out, and says that it is at work
 fate 2 "rank 1 on $host: the shard is broken" agree 1
 fate 3 "rank 2 on $host, step 41, backward: the disk is full" fail 2
 fate 3 "rank 0 on $host, step 41, backward: the disk is full" fail 0
@@ -49,5 +50,6 @@ fate 137 "rank 0 on host $host \(pid [0-9]+\) died $at; $resume" kill 0
 fate 3 "rank 1 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $at: .* = 2 s for it; $resume" stop 1 2
 fate 3 "rank 1 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $at: .* = 2 s for it; $resume" within 1 2
 fate 3 "rank 0 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $at: .* = 2 s for it; $resume" within 0 2
+fate 3 "rank 0 on host $host \(pid [0-9]+\) is stalled $at: .* = 2 s for it; $resume" busy-hang 0 2
 fate 3 "rank 3 on host $host \(pid [0-9]+\) is stalled $at: .* = 2 s for it; $resume" sleep 3 2
 finish

@@ -1,5 +1,6 @@
 // A job that trains nothing: steps of an all-reduce each, in which one rank meets its fate.
 //   comm_victim FATE RANK [TIMEOUT_S]
+#include "base/clock.h"
 #include "base/log.h"
 #include "tests/victim.h"
 
@@ -34,6 +35,13 @@ static dt_status meet(const char *fate)
         pass(60);
     if (strcmp(fate, "late") == 0)
         pass(1.5);
+    if (strncmp(fate, "busy", 4) == 0)
+        for (double until = dt_seconds() + 6; dt_seconds() < until; pass(0.2))
+            dt_comm_busy(comm);
+    if (strcmp(fate, "busy-hang") == 0) {
+        mark_fate();
+        pass(60);
+    }
     if (strcmp(fate, "fail") == 0)
         return DT_FAIL(DT_MACHINE, "free some space", "the disk is full");
     return DT_OK;

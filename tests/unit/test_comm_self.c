@@ -1,5 +1,6 @@
 // A lone process needs no launcher and never touches MPI; every collective is the identity.
 #include "comm/comm.h"
+#include "comm/job_control.h"
 #include "test.h"
 
 #include <mpi.h>

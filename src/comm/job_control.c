@@ -1,0 +1,117 @@
+// Job control that all communicators share: progress, the record and the last words of a rank. What
+// ranks know of each other is the backend's (watch.h).
+#include "comm/job_control.h"
+
+#include "comm/backends.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table,
+                     struct dt_job_control *control, const struct dt_job_control_table *job_table)
+{
+    *comm = (struct dt_comm){.table = table, .control = control, .info.backend = table->name};
+    control->table = job_table;
+    atomic_init(&control->step, -1);
+    atomic_init(&control->phase, "start-up");
+    atomic_init(&control->timeout_s, 600.0);
+    atomic_init(&control->devices.quiet, INFINITY);
+    pthread_mutex_init(&control->record_lock, NULL);
+}
+
+void dt_comm_progress(struct dt_comm *comm, int64_t step, const char *phase)
+{
+    atomic_store(&comm->control->step, step);
+    atomic_store(&comm->control->phase, phase);
+}
+
+void dt_comm_last_progress(const struct dt_comm *comm, int64_t *step, const char **phase)
+{
+    *step = atomic_load(&comm->control->step);
+    *phase = atomic_load(&comm->control->phase);
+}
+
+void dt_comm_set_timeout(struct dt_comm *comm, double seconds)
+{
+    atomic_store(&comm->control->timeout_s, seconds);
+}
+
+void dt_comm_busy(struct dt_comm *comm)
+{
+    atomic_fetch_add(&comm->control->reports, 1);
+}
+
+_Noreturn void dt_comm_abort(struct dt_comm *comm, int code)
+{
+    if (comm->agreed && comm->info.rank != 0)
+        sleep(2); // all ranks have this error: rank 0 reports it first
+    comm->control->table->abort(comm, code);
+    _Exit(code);
+}
+
+dt_status dt_comm_end_if_alone(const struct dt_comm *comm, dt_status status)
+{
+    if (status != DT_OK && comm->info.size > 1 && !comm->agreed)
+        dt_die();
+    return status;
+}
+
+void dt_comm_terminated(struct dt_comm *comm)
+{
+    comm->control->table->terminated(comm);
+}
+
+void dt_comm_set_record(struct dt_comm *comm, dt_comm_record *record, void *context)
+{
+    struct dt_job_control *control = comm->control;
+    pthread_mutex_lock(&control->record_lock);
+    atomic_store(&control->record, record);
+    control->record_context = context;
+    pthread_mutex_unlock(&control->record_lock);
+}
+
+void dt_comm_write_record(struct dt_comm *comm, bool always)
+{
+    struct dt_job_control *control = comm->control;
+    pthread_mutex_lock(&control->record_lock);
+    dt_comm_record *record = atomic_load(&control->record);
+    if (record && !atomic_load(&control->spoken))
+        record(control->record_context, always);
+    pthread_mutex_unlock(&control->record_lock);
+}
+
+// "rank 2 on n1, step 41, backward: ", or nothing for a lone rank.
+static int describe_place(const struct dt_comm *comm, char *text, size_t size)
+{
+    int64_t step;
+    const char *phase;
+    char when[32] = "";
+    dt_comm_last_progress(comm, &step, &phase);
+    if (comm->info.size == 1)
+        return snprintf(text, size, DT_LAST_WORDS_BEGIN);
+    if (step >= 0)
+        snprintf(when, sizeof when, "step %lld, ", (long long)step);
+    return snprintf(text, size, DT_LAST_WORDS_BEGIN "rank %d on %s, %s%s: ", comm->info.rank,
+                    comm->info.host, when, phase);
+}
+
+size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, int debug, char *text,
+                          size_t size)
+{
+    int used;
+    if (size == 0 || (comm->agreed && comm->info.rank != 0))
+        return 0;
+    enum dt_voice voice = comm->control->table->claim(comm);
+    if (voice == DT_VOICE_NONE)
+        return 0;
+    dt_comm_write_record(comm, voice == DT_VOICE_JOB);
+    if (voice == DT_VOICE_RANK)
+        used = describe_place(comm, text, size);
+    else
+        used = snprintf(text, size, DT_LAST_WORDS_BEGIN);
+    if ((size_t)used >= size)
+        return size - 1;
+    return (size_t)used + dt_error_format(error, debug, text + used, size - (size_t)used);
+}

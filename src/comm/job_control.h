@@ -1,0 +1,57 @@
+// Job control: every rank knows by heartbeat what its peers are doing (step, phase), so that a dead
+// or stalled rank can be named. A wait that outlasts the time-out, or a dead peer, ends the process
+// by dt_die (base/error.h) from the watch itself. Rides on the communicator (comm.h).
+#pragma once
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct dt_comm;
+
+// Says what this rank is doing, for heartbeats and last words: cheap, any thread. `phase` is a
+// string literal ("forward", "reading data", "validation").
+void dt_comm_progress(struct dt_comm *comm, int64_t step, const char *phase);
+void dt_comm_last_progress(const struct dt_comm *comm, int64_t *step, const char **phase);
+
+// Seconds that a collective may wait for a rank, after which the job ends; until set, 600.
+void dt_comm_set_timeout(struct dt_comm *comm, double seconds);
+// Reports that this rank is at work on something long of its own, while its peers wait for it in a
+// collective: they count comm.timeout_s from its last report. So a rank that saves, loads or prunes
+// a checkpoint calls this at the start and after each piece of the work (a file, a tensor, a block
+// written); one that hangs reports nothing and is named in time. Cheap, any thread: call it as
+// often as is convenient, but never from a thread that would go on while the work itself hangs.
+// dt_comm_progress says which phase that is, before the first report.
+void dt_comm_busy(struct dt_comm *comm);
+
+// ---- the end
+
+// Ends the job at once with this exit code, from any thread; does not return.
+_Noreturn void dt_comm_abort(struct dt_comm *comm, int code);
+// Ends the job where `status` is this rank's alone (size > 1), at once: before memory is freed that
+// collectives under way still use, and before anything that its peers would wait in. Else `status`.
+dt_status dt_comm_end_if_alone(const struct dt_comm *comm, dt_status status);
+// To be called by the handlers of SIGTERM and SIGINT, beside the request to stop;
+// async-signal-safe. mpirun sends SIGTERM when a rank died, a second before SIGKILL: within it the
+// survivors look for the dead, and end the job in dt_die where there is one. Otherwise nothing
+// happens.
+void dt_comm_terminated(struct dt_comm *comm);
+
+#define DT_LAST_WORDS_BEGIN "dtrain: error: "
+// The end on an error, for the function that main registers with dt_die_register: the text that
+// this rank shall write to stderr, in one write(2), as "dtrain: error: rank 2 on n1, step 41,
+// backward: …". 0 bytes: another rank has spoken or will, write nothing. Then dt_comm_abort(comm,
+// code).
+size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, int debug, char *text,
+                          size_t size);
+
+// Writes what a rank has to say of its device's collectives before the job ends, once, in one
+// write(2). always: also where none is under way.
+typedef void dt_comm_record(void *context, bool always);
+// Registers the device communicator's record; NULL removes it, after which it is not called.
+// dt_comm_last_words writes it before the words of this rank, and the communicator where a peer is
+// lost or a device's collectives fail on any rank.
+void dt_comm_set_record(struct dt_comm *comm, dt_comm_record *record, void *context);
+void dt_comm_write_record(struct dt_comm *comm, bool always); // any thread
