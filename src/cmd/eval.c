@@ -54,7 +54,8 @@ static dt_status evaluate(struct dt_job *job)
     dt_status status;
     DT_TRY_GOTO(status, out, dt_gemm_algos_recall(job));
     DT_TRY_GOTO(status, out, dt_model_create(&job->backend, &job->model, &shape, &model));
-    DT_TRY_GOTO(status, out, dt_input_create(&job->backend, &step.batch, &input));
+    DT_TRY_GOTO(status, out,
+                dt_input_create(&job->backend, dt_model_arrays(model), &step.batch, &input));
     DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), model));
     DT_TRY_GOTO(status, out,
                 dt_evaluate(job, model, &input, job->settings.log.eval_batches, NULL, &total));

@@ -156,7 +156,10 @@ static dt_status pass(const struct dt_backend *backend, struct dt_model *model, 
 {
     int64_t vocab = dt_model_config(model)->vocab_size, stride;
     const float *device_logits;
-    struct dt_model_input input = {.sequences = 1, .length = n, .ids = device_ids};
+    struct dt_model_input input = {.sequences = 1, .length = n};
+    int tokens;
+    DT_TRY(dt_model_token_array(model, &tokens));
+    input.arrays[tokens] = device_ids;
     DT_TRY(backend->table->to_device(backend->device, device_ids, ids, n * 4, NULL));
     DT_TRY(dt_model_forward(model, &input, before, after, NULL));
     DT_TRY(dt_model_last_logits(model, &input, &device_logits, &stride, NULL));

@@ -1,6 +1,8 @@
 // What the sizes of a model imply, and their ranges.
 #include "model/config.h"
 
+#include "model/kinds.h"
+
 int64_t dt_model_padded_vocab(const struct dt_model_config *config)
 {
     int64_t multiple = config->pad_vocab_multiple;
@@ -18,6 +20,12 @@ static dt_status check_range(const char *key, int64_t value, int64_t min, int64_
 
 dt_status dt_model_config_check(struct dt_model_config *config)
 {
+    struct dt_layers layers;
+    const struct dt_kind *kind;
+    DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
+    DT_TRY(dt_kind_find(dt_stem_kinds, "stem", config->stem, &kind));
+    DT_TRY(dt_kind_find(dt_head_kinds, "head", config->head, &kind));
+    config->n_layer = layers.n_layer;
     DT_TRY(check_range("d_model", config->d_model, 1, 1 << 20));
     DT_TRY(check_range("n_layer", config->n_layer, 1, 1 << 16));
     DT_TRY(check_range("vocab_size", config->vocab_size, 1, INT32_MAX - (1 << 16)));

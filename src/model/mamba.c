@@ -26,17 +26,16 @@ static int add_vector(struct dt_params *params, enum dt_init init, double scale,
                          (int)layer, name);
 }
 
-static struct dt_block *create(const struct dt_model_config *config, int64_t layer,
-                               struct dt_params *params)
+static void create(struct dt_part *part, const struct dt_build *build)
 {
-    struct mamba *m = calloc(1, sizeof *m);
-    if (!m)
-        return NULL;
+    struct mamba *m = (struct mamba *)part;
+    const struct dt_model_config *config = build->config;
+    struct dt_params *params = build->params;
+    int64_t layer = part->layer;
     int64_t d = config->d_model, E = dt_model_inner(config), N = config->d_state,
             K = config->d_conv;
     int64_t R = config->dt_rank;
     double taps = 1 / sqrt((double)K);
-    m->block = (struct dt_block){.kind = &dt_mamba_block, .layer = layer};
     m->d = d, m->E = E, m->N = N, m->K = K, m->R = R;
     m->out_proj =
         add_linear(params, layer, "out_proj", E, d, 1 / sqrt((double)(E * config->n_layer)));
@@ -50,13 +49,11 @@ static struct dt_block *create(const struct dt_model_config *config, int64_t lay
                                 (int64_t[]){E, 1, K});
     m->conv_bias = add_vector(params, DT_INIT_UNIFORM, taps, layer, "mixer.conv1d.bias", 1, &E);
     m->in_proj = add_linear(params, layer, "in_proj", d, 2 * E, 1 / sqrt((double)d));
-    m->norm = add_vector(params, DT_INIT_ONE, 0, layer, "norm.weight", 1, &d);
-    return &m->block;
-}
-
-static void destroy(struct dt_block *block)
-{
-    free(block);
+    m->norm.row = add_vector(params, DT_INIT_ONE, 0, layer, "norm.weight", 1, &d);
+    m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
+    m->ssm_state = dt_array_list_add(&part->states, "ssm_state", DT_F32, E * N, false);
+    m->conv_state =
+        dt_array_list_add(&part->states, "conv_state", config->storage, (K - 1) * E, false);
 }
 
 // x_proj, dt_proj and scan behind the convolution; `after` is NULL when this is made a second time.
@@ -65,32 +62,28 @@ static dt_status convolve_and_scan(struct mamba *m, const struct dt_pass *pass,
 {
     const struct dt_net *net = pass->net;
     enum dt_dtype storage = net->config->storage;
-    int64_t layer = m->block.layer;
+    int64_t layer = m->part.layer;
     struct dt_conv1d_silu_forward_args conv = mamba_conv_args(m, net, pass->input);
-    conv.x0 = pass->before ? dt_model_state_conv(pass->before, layer) : NULL;
-    conv.x_last = after ? dt_model_state_conv(after, layer) : NULL;
+    conv.x0 = dt_model_state_array(pass->before, layer, m->conv_state);
+    conv.x_last = dt_model_state_array(after, layer, m->conv_state);
     DT_TRY(dt_conv1d_silu_forward(net->backend, &conv, pass->stream));
     DT_TRY(dt_linear_forward(net, m->x_proj, pass->rows, m->u, m->E, m->dbc, m->slices, storage,
                              pass->stream));
     DT_TRY(dt_linear_forward(net, m->dt_proj, pass->rows, m->dbc, m->slices, m->delta, m->E,
                              storage, pass->stream));
     struct dt_scan_forward_args scan = mamba_scan_args(m, net, pass->input);
-    scan.h0 = pass->before ? dt_model_state_scan(pass->before, layer) : NULL;
-    scan.h_last = after ? dt_model_state_scan(after, layer) : NULL;
+    scan.h0 = dt_model_state_array(pass->before, layer, m->ssm_state);
+    scan.h_last = dt_model_state_array(after, layer, m->ssm_state);
     return dt_scan_forward(net->backend, &scan, pass->stream);
 }
 
-static dt_status forward(struct dt_block *block, const struct dt_pass *pass,
+static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
                          const struct dt_flow *flow)
 {
-    struct mamba *m = (struct mamba *)block;
+    struct mamba *m = (struct mamba *)part;
     const struct dt_net *net = pass->net;
     enum dt_dtype storage = net->config->storage;
-    struct dt_rmsnorm_residual_forward_args norm = mamba_norm_args(m, net, pass->rows);
-    norm.residual = flow->residual_in;
-    norm.x = flow->x;
-    norm.residual_out = flow->residual;
-    DT_TRY(dt_rmsnorm_residual_forward(net->backend, &norm, pass->stream));
+    DT_TRY(dt_norm_forward(pass, &m->norm, flow, m->h));
     DT_TRY(dt_linear_forward(net, m->in_proj, pass->rows, m->h, m->d, m->xz, 2 * m->E, storage,
                              pass->stream));
     DT_TRY(convolve_and_scan(m, pass, pass->after));
@@ -104,9 +97,7 @@ static dt_status recompute(struct mamba *m, const struct dt_pass *pass, const st
     const struct dt_net *net = pass->net;
     enum dt_recompute level = net->config->recompute;
     if (level >= DT_RECOMPUTE_BLOCK) {
-        struct dt_rmsnorm_residual_forward_args norm = mamba_norm_args(m, net, pass->rows);
-        norm.residual = flow->residual;
-        DT_TRY(dt_rmsnorm_residual_forward(net->backend, &norm, pass->stream));
+        DT_TRY(dt_norm_recompute(pass, &m->norm, flow, m->h));
         DT_TRY(dt_linear_forward(net, m->in_proj, pass->rows, m->h, m->d, m->xz, 2 * m->E,
                                  net->config->storage, pass->stream));
     }
@@ -152,7 +143,7 @@ static dt_status backward_input(struct mamba *m, const struct dt_pass *pass,
     const struct dt_net *net = pass->net;
     int64_t M = pass->rows;
     struct dt_conv1d_silu_backward_args conv = mamba_conv_backward_args(m, net, pass->input);
-    conv.x0 = pass->before ? dt_model_state_conv(pass->before, m->block.layer) : NULL;
+    conv.x0 = dt_model_state_array(pass->before, m->part.layer, m->conv_state);
     conv.accumulate = pass->accumulate;
     DT_TRY(dt_conv1d_silu_backward(net->backend, &conv, pass->stream));
     DT_TRY(dt_pass_ready(pass, m->conv_weight));
@@ -162,19 +153,13 @@ static dt_status backward_input(struct mamba *m, const struct dt_pass *pass,
     DT_TRY(dt_pass_ready(pass, m->in_proj.row));
     DT_TRY(
         dt_linear_backward_input(net, m->in_proj, M, m->dxz, 2 * m->E, m->dh, m->d, pass->stream));
-    struct dt_rmsnorm_residual_backward_args norm = mamba_norm_backward_args(m, net, M);
-    norm.residual = flow->residual;
-    norm.dresidual = flow->dresidual;
-    norm.dx = flow->x;
-    norm.accumulate = pass->accumulate;
-    DT_TRY(dt_rmsnorm_residual_backward(net->backend, &norm, pass->stream));
-    return dt_pass_ready(pass, m->norm);
+    return dt_norm_backward(pass, &m->norm, flow, m->dh);
 }
 
-static dt_status backward(struct dt_block *block, const struct dt_pass *pass,
+static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                           const struct dt_flow *flow)
 {
-    struct mamba *m = (struct mamba *)block;
+    struct mamba *m = (struct mamba *)part;
     DT_TRY(recompute(m, pass, flow));
     DT_TRY(backward_scan(m, pass, flow->x));
     DT_TRY(backward_projections(m, pass));
@@ -192,11 +177,12 @@ static double flops_per_token(const struct dt_model_config *config)
 }
 
 const struct dt_block_kind dt_mamba_block = {
-    .name = "mamba",
-    .create = create,
-    .destroy = destroy,
-    .plan = mamba_plan,
+    .kind = {.name = "mamba",
+             .size = sizeof(struct mamba),
+             .create = create,
+             .plan = mamba_plan,
+             .plan_workspace = mamba_plan_workspace,
+             .flops_per_token = flops_per_token},
     .forward = forward,
     .backward = backward,
-    .flops_per_token = flops_per_token,
 };

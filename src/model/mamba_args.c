@@ -14,7 +14,7 @@ struct dt_conv1d_silu_forward_args mamba_conv_args(const struct mamba *m, const 
                                                 .x_stride = 2 * m->E,
                                                 .weight = dt_net_weight(net, m->conv_weight),
                                                 .bias = dt_net_weight(net, m->conv_bias),
-                                                .reset = input->reset,
+                                                .reset = input->arrays[m->reset],
                                                 .y = m->u,
                                                 .y_stride = m->E};
 }
@@ -32,7 +32,7 @@ struct dt_conv1d_silu_backward_args mamba_conv_backward_args(const struct mamba 
                                                  .x_stride = 2 * m->E,
                                                  .weight = dt_net_weight(net, m->conv_weight),
                                                  .bias = dt_net_weight(net, m->conv_bias),
-                                                 .reset = input->reset,
+                                                 .reset = input->arrays[m->reset],
                                                  .dy = m->du,
                                                  .dy_stride = m->E,
                                                  .dx = m->dxz,
@@ -65,7 +65,7 @@ struct dt_scan_forward_args mamba_scan_args(const struct mamba *m, const struct 
                                          .a_log = dt_net_weight(net, m->a_log),
                                          .d_skip = dt_net_weight(net, m->d_skip),
                                          .dt_bias = dt_net_weight(net, m->dt_bias),
-                                         .reset = input->reset,
+                                         .reset = input->arrays[m->reset],
                                          .y = m->y,
                                          .y_stride = m->E,
                                          .states = m->states,
@@ -118,88 +118,54 @@ struct dt_scan_backward_args mamba_scan_backward_args(const struct mamba *m,
                                           .workspace_bytes = net->workspace_bytes};
 }
 
-struct dt_rmsnorm_residual_forward_args mamba_norm_args(const struct mamba *m,
-                                                        const struct dt_net *net, int64_t rows)
+void mamba_plan(struct dt_part *part, struct dt_plan *plan)
 {
-    return (struct dt_rmsnorm_residual_forward_args){.rows = rows,
-                                                     .width = m->d,
-                                                     .dtype = net->config->storage,
-                                                     .eps = (float)net->config->norm_eps,
-                                                     .x_stride = m->d,
-                                                     .weight = dt_net_weight(net, m->norm),
-                                                     .y = m->h,
-                                                     .y_stride = m->d,
-                                                     .rstd = m->rstd};
+    struct mamba *m = (struct mamba *)part;
+    const struct dt_net *net = plan->net;
+    int64_t B = plan->shape.sequences, L = plan->shape.length, M = plan->rows;
+    enum dt_dtype storage = net->config->storage;
+    struct dt_arena *border = dt_plan_arena(plan, DT_RECOMPUTE_BLOCK),
+                    *inner = dt_plan_arena(plan, DT_RECOMPUTE_SCAN), *scratch = &plan->scratch;
+    m->chunk = net->backend->op->scan_chunk;
+    m->slices = dt_net_stride(net, m->R + 2 * m->N);
+    m->h = dt_plan_take(plan, border, M, m->d, storage);
+    m->norm.rstd = dt_plan_take(plan, border, M, 1, DT_F32);
+    m->xz = dt_plan_take(plan, border, M, 2 * m->E, storage);
+    m->u = dt_plan_take(plan, inner, M, m->E, storage);
+    m->dbc = dt_plan_take(plan, inner, M, m->slices, storage);
+    m->delta = dt_plan_take(plan, inner, M, m->E, storage);
+    m->y = dt_plan_take(plan, inner, M, m->E, storage);
+    if (!plan->shape.training)
+        return;
+    int64_t chunks = (L + m->chunk - 1) / m->chunk;
+    m->states = dt_plan_take(plan, inner, B * chunks, m->N * m->E, DT_F32);
+    m->dxz = dt_plan_take(plan, scratch, M, 2 * m->E, storage);
+    m->du = dt_plan_take(plan, scratch, M, m->E, storage);
+    m->ddbc = dt_plan_take(plan, scratch, M, m->slices, storage);
+    m->ddelta = dt_plan_take(plan, scratch, M, m->E, storage);
+    m->dy = dt_plan_take(plan, scratch, M, m->E, storage);
+    m->dh = dt_plan_take(plan, scratch, M, m->d, storage);
 }
 
-struct dt_rmsnorm_residual_backward_args
-mamba_norm_backward_args(const struct mamba *m, const struct dt_net *net, int64_t rows)
+void mamba_plan_workspace(struct dt_part *part, struct dt_plan *plan)
 {
-    return (struct dt_rmsnorm_residual_backward_args){.rows = rows,
-                                                      .width = m->d,
-                                                      .dtype = net->config->storage,
-                                                      .dy = m->dh,
-                                                      .dy_stride = m->d,
-                                                      .rstd = m->rstd,
-                                                      .weight = dt_net_weight(net, m->norm),
-                                                      .dx_stride = m->d,
-                                                      .dweight = dt_net_gradient(net, m->norm),
-                                                      .workspace = net->workspace,
-                                                      .workspace_bytes = net->workspace_bytes};
-}
-
-static void plan_workspace(const struct mamba *m, struct dt_plan *plan)
-{
+    struct mamba *m = (struct mamba *)part;
     const struct dt_net *net = plan->net;
     const struct dt_backend *backend = net->backend;
     struct dt_model_input input = {.sequences = plan->shape.sequences,
                                    .length = plan->shape.length};
-    int64_t rows = input.sequences * input.length;
     struct dt_scan_forward_args scan = mamba_scan_args(m, net, &input);
     dt_plan_workspace(plan, dt_scan_forward_workspace(backend, &scan));
     enum dt_dtype storage = net->config->storage;
-    dt_linear_plan(plan, m->in_proj, rows, m->d, 2 * m->E, storage);
-    dt_linear_plan(plan, m->x_proj, rows, m->E, m->slices, storage);
-    dt_linear_plan(plan, m->dt_proj, rows, m->slices, m->E, storage);
-    dt_linear_plan(plan, m->out_proj, rows, m->E, m->d, storage);
+    dt_linear_plan(plan, m->in_proj, plan->rows, m->d, 2 * m->E, storage);
+    dt_linear_plan(plan, m->x_proj, plan->rows, m->E, m->slices, storage);
+    dt_linear_plan(plan, m->dt_proj, plan->rows, m->slices, m->E, storage);
+    dt_linear_plan(plan, m->out_proj, plan->rows, m->E, m->d, storage);
+    dt_norm_plan_workspace(plan, &m->norm);
     if (!plan->shape.training)
         return;
     struct dt_scan_backward_args scan_backward = mamba_scan_backward_args(m, net, &input);
     struct dt_conv1d_silu_backward_args conv = mamba_conv_backward_args(m, net, &input);
-    struct dt_rmsnorm_residual_backward_args norm = mamba_norm_backward_args(m, net, rows);
     dt_plan_workspace(plan, dt_scan_backward_workspace(backend, &scan_backward));
     dt_plan_workspace(plan, dt_conv1d_silu_backward_workspace(backend, &conv));
-    dt_plan_workspace(plan, dt_rmsnorm_residual_backward_workspace(backend, &norm));
-}
-
-void mamba_plan(struct dt_block *block, struct dt_plan *plan)
-{
-    struct mamba *m = (struct mamba *)block;
-    const struct dt_net *net = plan->net;
-    int64_t B = plan->shape.sequences, L = plan->shape.length, M = B * L,
-            size = dt_net_storage_size(net);
-    enum dt_recompute recompute =
-        plan->shape.training ? net->config->recompute : DT_RECOMPUTE_BLOCK;
-    struct dt_arena *border = recompute >= DT_RECOMPUTE_BLOCK ? &plan->scratch : &plan->kept;
-    struct dt_arena *inner = recompute >= DT_RECOMPUTE_SCAN ? &plan->scratch : &plan->kept;
-    m->chunk = net->backend->op->scan_chunk;
-    m->slices = dt_net_stride(net, m->R + 2 * m->N);
-    m->h = dt_arena_take(border, M * m->d * size);
-    m->rstd = dt_arena_take(border, M * 4);
-    m->xz = dt_arena_take(border, M * 2 * m->E * size);
-    m->u = dt_arena_take(inner, M * m->E * size);
-    m->dbc = dt_arena_take(inner, M * m->slices * size);
-    m->delta = dt_arena_take(inner, M * m->E * size);
-    m->y = dt_arena_take(inner, M * m->E * size);
-    if (plan->shape.training) {
-        int64_t chunks = (L + m->chunk - 1) / m->chunk;
-        m->states = dt_arena_take(inner, B * chunks * m->N * m->E * 4);
-        m->dxz = dt_arena_take(&plan->scratch, M * 2 * m->E * size);
-        m->du = dt_arena_take(&plan->scratch, M * m->E * size);
-        m->ddbc = dt_arena_take(&plan->scratch, M * m->slices * size);
-        m->ddelta = dt_arena_take(&plan->scratch, M * m->E * size);
-        m->dy = dt_arena_take(&plan->scratch, M * m->E * size);
-        m->dh = dt_arena_take(&plan->scratch, M * m->d * size);
-    }
-    plan_workspace(m, plan);
 }

@@ -2,7 +2,7 @@
 // blocks and head.
 #include "model/model.h"
 
-#include "model/net.h"
+#include "model/kinds.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 const char *const dt_memory_name[DT_MEMORY_COUNT] = {
     "weights", "bf16 copies", "gradients", "activations", "scratch", "logits", "workspace"};
 
-// The parts of a model before it has memory: what the parameter table and the plan are made from.
+// A model before it has memory: what the parameter table and the plan are made from.
 struct parts {
     struct dt_params params;
-    int stem; // row of the embedding
-    struct dt_head head;
-    int64_t n_blocks;
-    struct dt_block **blocks;
+    struct dt_array_list arrays;
+    int64_t n;            // n_layer + 2
+    struct dt_part **all; // stem, blocks, head: the way of a forward pass
+    int head_rows;        // of the table, its first
 };
 
 struct dt_model {
@@ -34,41 +34,77 @@ struct dt_model {
 
 struct dt_model_state {
     void *memory;
-    int64_t scan_bytes, conv_bytes; // of a layer
+    void *arrays[][DT_BATCH_ARRAYS]; // [n_layer]
 };
+
+static const struct dt_stem_kind *stem_kind(const struct parts *parts)
+{
+    return (const struct dt_stem_kind *)parts->all[0]->kind;
+}
+
+static const struct dt_head_kind *head_kind(const struct parts *parts)
+{
+    return (const struct dt_head_kind *)parts->all[parts->n - 1]->kind;
+}
+
+static const struct dt_block_kind *block_kind(const struct dt_part *block)
+{
+    return (const struct dt_block_kind *)block->kind;
+}
+
+static struct dt_part *head_of(const struct parts *parts)
+{
+    return parts->all[parts->n - 1];
+}
 
 static void parts_free(struct parts *parts)
 {
-    for (int64_t i = 0; parts->blocks && i < parts->n_blocks; i++)
-        if (parts->blocks[i])
-            parts->blocks[i]->kind->destroy(parts->blocks[i]);
-    free(parts->blocks);
+    for (int64_t i = 0; parts->all && i < parts->n; i++)
+        free(parts->all[i]);
+    free(parts->all);
     dt_params_free(&parts->params);
 }
 
-// Rows in the order in which backward finishes them: head, blocks from the last to the first, stem.
+static dt_status part_create(struct parts *parts, int64_t i, const struct dt_kind *kind,
+                             const struct dt_model_config *config)
+{
+    struct dt_build build = {config, &parts->params, &parts->arrays};
+    struct dt_part *part = calloc(1, (size_t)kind->size);
+    if (!part)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a part of kind %s", kind->name);
+    *part = (struct dt_part){.kind = kind, .layer = i - 1};
+    parts->all[i] = part;
+    kind->create(part, &build);
+    return DT_OK;
+}
+
+// From the last part to the first: rows come in the order in which backward finishes them.
+static dt_status create_all(const struct dt_model_config *config, struct parts *parts)
+{
+    struct dt_layers layers;
+    const struct dt_kind *stem, *head;
+    DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
+    DT_TRY(dt_kind_find(dt_stem_kinds, "stem", config->stem, &stem));
+    DT_TRY(dt_kind_find(dt_head_kinds, "head", config->head, &head));
+    parts->n = layers.n_layer + 2;
+    parts->all = calloc((size_t)parts->n, sizeof *parts->all);
+    if (!parts->all)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld layers", (long long)layers.n_layer);
+    DT_TRY(part_create(parts, parts->n - 1, head, config));
+    parts->head_rows = parts->params.n;
+    for (int64_t i = layers.n_layer; i > 0; i--)
+        DT_TRY(part_create(parts, i, dt_layers_kind(&layers, i - 1), config));
+    DT_TRY(part_create(parts, 0, stem, config));
+    return dt_params_complete(&parts->params);
+}
+
 static dt_status parts_create(const struct dt_model_config *config, struct parts *parts)
 {
-    *parts = (struct parts){.n_blocks = config->n_layer};
-    parts->blocks = calloc((size_t)config->n_layer, sizeof *parts->blocks);
-    if (!parts->blocks)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld layers", (long long)config->n_layer);
-    dt_head_params(&parts->head, config, &parts->params);
-    for (int64_t i = config->n_layer - 1; i >= 0; i--) {
-        parts->blocks[i] = dt_mamba_block.create(config, i, &parts->params);
-        if (!parts->blocks[i]) {
-            parts_free(parts);
-            return DT_FAIL(DT_MACHINE, NULL, "no memory for layer %lld", (long long)i);
-        }
-    }
-    parts->stem = dt_stem_params(config, &parts->params);
-    if (config->tie_embeddings)
-        parts->head.linear.row = parts->stem;
-    if (!parts->params.failed)
-        return DT_OK;
-    parts_free(parts);
-    return dt_error_push(dt_error_current()->code, __FILE__, __LINE__, __func__,
-                         "listing the model's tensors");
+    *parts = (struct parts){0};
+    dt_status status = create_all(config, parts);
+    if (status != DT_OK)
+        parts_free(parts);
+    return status;
 }
 
 dt_status dt_model_list_params(const struct dt_model_config *config, struct dt_params *params)
@@ -81,57 +117,93 @@ dt_status dt_model_list_params(const struct dt_model_config *config, struct dt_p
     return DT_OK;
 }
 
+dt_status dt_model_list_arrays(const struct dt_model_config *config, struct dt_array_list *arrays)
+{
+    struct parts parts;
+    DT_TRY(parts_create(config, &parts));
+    *arrays = parts.arrays;
+    parts_free(&parts);
+    return DT_OK;
+}
+
+static double kind_flops(const struct dt_kind *kind, const struct dt_model_config *config)
+{
+    return kind->flops_per_token ? kind->flops_per_token(config) : 0;
+}
+
 double dt_model_flops_per_token(const struct dt_model_config *config)
 {
-    double head = 6 * (double)config->vocab_size * (double)config->d_model;
-    return head + (double)config->n_layer * dt_mamba_block.flops_per_token(config);
+    struct dt_layers layers;
+    const struct dt_kind *stem, *head;
+    if (dt_layers_parse(config->layers, config->n_layer, &layers) != DT_OK ||
+        dt_kind_find(dt_stem_kinds, "stem", config->stem, &stem) != DT_OK ||
+        dt_kind_find(dt_head_kinds, "head", config->head, &head) != DT_OK)
+        return 0; // not of a checked configuration
+    double flops = kind_flops(stem, config) + kind_flops(head, config);
+    for (int i = 0; i < layers.n; i++)
+        flops += (double)layers.runs[i].times * kind_flops(layers.runs[i].kind, config);
+    return flops;
 }
 
 // Takes everything from the arenas of `plan`, in the same order each time it is run.
 static void take(struct dt_model *model, struct dt_plan *plan)
 {
-    const struct dt_model_config *config = &model->config;
-    int64_t rows = plan->shape.sequences * plan->shape.length, stream = rows * config->d_model * 4;
-    struct dt_arena *border = plan->shape.training ? &plan->kept : &plan->scratch;
-    for (int64_t i = 0; i <= config->n_layer; i++)
-        model->residual[i] =
-            i == 0 || plan->shape.training ? dt_arena_take(border, stream) : model->residual[0];
-    model->out =
-        dt_arena_take(&plan->scratch, rows * config->d_model * dt_net_storage_size(plan->net));
-    if (plan->shape.training)
-        model->dresidual = dt_arena_take(&plan->scratch, stream);
-    dt_stem_plan(plan, model->parts.stem);
-    int64_t mark = dt_arena_mark(&plan->scratch);
-    for (int64_t i = 0; i < config->n_layer; i++) {
-        dt_arena_release(&plan->scratch, mark);
-        model->parts.blocks[i]->kind->plan(model->parts.blocks[i], plan);
+    struct parts *parts = &model->parts;
+    int64_t d = model->config.d_model, layers = parts->n - 2, mark = 0;
+    bool training = plan->shape.training;
+    struct dt_arena *border = training ? &plan->kept : &plan->scratch;
+    for (int64_t i = 0; i <= layers; i++)
+        model->residual[i] = i == 0 || training ? dt_plan_take(plan, border, plan->rows, d, DT_F32)
+                                                : model->residual[0];
+    model->out = dt_plan_take(plan, &plan->scratch, plan->rows, d, model->config.storage);
+    if (training)
+        model->dresidual = dt_plan_take(plan, &plan->scratch, plan->rows, d, DT_F32);
+    for (int64_t i = 0; i < parts->n; i++) {
+        if (i == 1)
+            mark = dt_arena_mark(&plan->scratch);
+        if (i > 1 && i <= layers) // blocks share scratch
+            dt_arena_release(&plan->scratch, mark);
+        if (parts->all[i]->kind->plan)
+            parts->all[i]->kind->plan(parts->all[i], plan);
     }
-    dt_head_plan(&model->parts.head, plan);
 }
 
-static void measure(struct dt_model *model, int64_t bytes[DT_MEMORY_COUNT])
+static dt_status measure(struct dt_model *model, int64_t bytes[DT_MEMORY_COUNT])
 {
+    const struct dt_model_shape *shape = &model->shape;
     struct dt_plan plan = {.net = &model->net,
-                           .shape = model->shape,
+                           .shape = *shape,
                            .kept = dt_arena_measure(),
                            .scratch = dt_arena_measure(),
                            .logits = dt_arena_measure()};
     int64_t elements = model->parts.params.elements;
-    take(model, &plan);
+    plan.too_large = __builtin_mul_overflow(shape->sequences, shape->length, &plan.rows);
+    if (!plan.too_large)
+        take(model, &plan);
+    if (plan.too_large)
+        return DT_FAIL(DT_USER, "choose a smaller model, data.seq_len or data.micro_batch",
+                       "%lld sequences of %lld positions at a time, in %lld layers of width %lld, "
+                       "fit no memory",
+                       (long long)shape->sequences, (long long)shape->length,
+                       (long long)model->parts.n - 2, (long long)model->config.d_model);
+    for (int64_t i = 0; i < model->parts.n; i++)
+        if (model->parts.all[i]->kind->plan_workspace)
+            model->parts.all[i]->kind->plan_workspace(model->parts.all[i], &plan);
     bytes[DT_MEMORY_WEIGHTS] = elements * 4;
     bytes[DT_MEMORY_WEIGHTS_BF16] = model->config.storage == DT_BF16 ? elements * 2 : 0;
-    bytes[DT_MEMORY_GRADIENTS] = model->shape.training ? elements * 4 : 0;
+    bytes[DT_MEMORY_GRADIENTS] = shape->training ? elements * 4 : 0;
     bytes[DT_MEMORY_ACTIVATIONS] = plan.kept.peak;
     bytes[DT_MEMORY_SCRATCH] = plan.scratch.peak;
     bytes[DT_MEMORY_LOGITS] = plan.logits.peak;
     bytes[DT_MEMORY_WORKSPACE] = plan.workspace;
+    return DT_OK;
 }
 
 static void place(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
 {
     struct dt_net *net = &model->net;
     net->weights = model->memory[DT_MEMORY_WEIGHTS];
-    net->matrices =
+    net->stored =
         bytes[DT_MEMORY_WEIGHTS_BF16] ? model->memory[DT_MEMORY_WEIGHTS_BF16] : net->weights;
     net->gradients = model->memory[DT_MEMORY_GRADIENTS];
     net->workspace = model->memory[DT_MEMORY_WORKSPACE];
@@ -139,26 +211,11 @@ static void place(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
     struct dt_plan plan = {
         .net = net,
         .shape = model->shape,
+        .rows = model->shape.sequences * model->shape.length,
         .kept = dt_arena_place(model->memory[DT_MEMORY_ACTIVATIONS], bytes[DT_MEMORY_ACTIVATIONS]),
         .scratch = dt_arena_place(model->memory[DT_MEMORY_SCRATCH], bytes[DT_MEMORY_SCRATCH]),
         .logits = dt_arena_place(model->memory[DT_MEMORY_LOGITS], bytes[DT_MEMORY_LOGITS])};
     take(model, &plan);
-}
-
-// So that no size of the plan passes 64 bits: the widest arrays of a row of activations, in every
-// layer, are far below what any machine has. Logits come in tiles and do not count.
-static dt_status check_sizes(const struct dt_model_config *c, const struct dt_model_shape *shape)
-{
-    double rows = (double)shape->sequences * (double)shape->length;
-    double width = (double)dt_model_inner(c) * (double)(16 + c->d_state) + 8 * (double)c->d_model;
-    if (rows * width * (double)(c->n_layer + 1) <= 0x1p52)
-        return DT_OK;
-    return DT_FAIL(
-        DT_USER, "choose a smaller model, data.seq_len or data.micro_batch",
-        "%lld sequences of %lld tokens at a time, in %lld layers of %lld channels, fit no "
-        "memory",
-        (long long)shape->sequences, (long long)shape->length, (long long)c->n_layer,
-        (long long)dt_model_inner(c));
 }
 
 // A model without memory: enough to plan.
@@ -171,11 +228,10 @@ static dt_status model_new(const struct dt_backend *backend, const struct dt_mod
     dt_status status = DT_OK;
     *model = (struct dt_model){.config = *config, .shape = *shape, .backend = *backend};
     DT_TRY_GOTO(status, fail, dt_model_config_check(&model->config));
-    DT_TRY_GOTO(status, fail, check_sizes(&model->config, shape));
     DT_TRY_GOTO(status, fail, parts_create(&model->config, &model->parts));
-    model->residual = calloc((size_t)config->n_layer + 1, sizeof *model->residual);
+    model->residual = calloc((size_t)model->parts.n, sizeof *model->residual);
     if (!model->residual) {
-        status = DT_FAIL(DT_MACHINE, NULL, "no memory for %lld layers", (long long)config->n_layer);
+        status = DT_FAIL(DT_MACHINE, NULL, "no memory for a model");
         goto fail;
     }
     model->net = (struct dt_net){
@@ -193,11 +249,11 @@ dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_
     struct dt_model *model = NULL;
     int64_t bytes[DT_MEMORY_COUNT];
     DT_TRY(model_new(backend, config, shape, &model));
-    measure(model, bytes);
-    for (int i = 0; i < DT_MEMORY_COUNT; i++)
+    dt_status status = measure(model, bytes);
+    for (int i = 0; i < DT_MEMORY_COUNT && status == DT_OK; i++)
         dt_memory_plan_add(plan, dt_memory_name[i], bytes[i], false);
     dt_model_destroy(model);
-    return DT_OK;
+    return status;
 }
 
 dt_status dt_model_create(const struct dt_backend *backend, const struct dt_model_config *config,
@@ -206,16 +262,15 @@ dt_status dt_model_create(const struct dt_backend *backend, const struct dt_mode
     struct dt_model *model = NULL;
     int64_t bytes[DT_MEMORY_COUNT];
     DT_TRY(model_new(backend, config, shape, &model));
-    measure(model, bytes);
-    dt_status status = DT_OK;
+    dt_status status = measure(model, bytes);
     for (int i = 0; i < DT_MEMORY_COUNT && status == DT_OK; i++)
         if (bytes[i] > 0) {
-            status = backend->table->alloc(backend->device, bytes[i], &model->memory[i]);
+            status = dt_alloc(backend, bytes[i], &model->memory[i]);
             if (status != DT_OK)
-                dt_error_push(
-                    status, __FILE__, __LINE__, __func__,
-                    "taking %.1f MiB for %s (data.micro_batch and model.recompute make it less)",
-                    (double)bytes[i] / 0x1p20, dt_memory_name[i]);
+                dt_error_push(status, __FILE__, __LINE__, __func__,
+                              "allocating %.1f MiB for %s (data.micro_batch and model.recompute "
+                              "make it less)",
+                              (double)bytes[i] / 0x1p20, dt_memory_name[i]);
         }
     if (status != DT_OK) {
         dt_model_destroy(model);
@@ -232,7 +287,7 @@ void dt_model_destroy(struct dt_model *model)
         return;
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
         if (model->memory[i])
-            model->backend.table->free(model->backend.device, model->memory[i]);
+            dt_free(&model->backend, model->memory[i]);
     parts_free(&model->parts);
     free(model->residual);
     free(model);
@@ -246,6 +301,20 @@ const struct dt_model_config *dt_model_config(const struct dt_model *model)
 const struct dt_params *dt_model_params(const struct dt_model *model)
 {
     return &model->parts.params;
+}
+
+const struct dt_array_list *dt_model_arrays(const struct dt_model *model)
+{
+    return &model->parts.arrays;
+}
+
+dt_status dt_model_token_array(const struct dt_model *model, int *index)
+{
+    const struct dt_stem_kind *stem = stem_kind(&model->parts);
+    if (!stem->tokens)
+        return DT_FAIL(DT_USER, NULL, "the model's stem \"%s\" reads no tokens", stem->kind.name);
+    *index = dt_array_list_find(&model->parts.arrays, stem->tokens);
+    return DT_OK;
 }
 
 float *dt_model_weights(struct dt_model *model)
@@ -270,45 +339,52 @@ dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream)
     struct dt_cast_args args = {.n = model->parts.params.elements,
                                 .x = model->net.weights,
                                 .x_type = DT_F32,
-                                .y = model->net.matrices,
+                                .y = model->net.stored,
                                 .y_type = DT_BF16};
     return dt_cast(&model->backend, &args, stream);
 }
 
-static int64_t round_up(int64_t bytes)
+const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, int64_t layer)
 {
-    return (bytes + DT_ARENA_ALIGN - 1) / DT_ARENA_ALIGN * DT_ARENA_ALIGN;
+    return &model->parts.all[layer + 1]->states;
 }
 
-static struct dt_model_state state_sizes(const struct dt_model *model, int64_t sequences)
+// Bytes of the arrays of all layers, in memory at `base` (NULL: measured); their places in `state`
+// unless that is NULL.
+static int64_t place_state(const struct dt_model *model, int64_t sequences, struct dt_arena arena,
+                           struct dt_model_state *state)
 {
-    const struct dt_model_config *c = &model->config;
-    int64_t channels = sequences * dt_model_inner(c);
-    return (struct dt_model_state){
-        .scan_bytes = round_up(channels * c->d_state * 4),
-        .conv_bytes = round_up(channels * (c->d_conv - 1) * dt_dtype_size(c->storage))};
+    for (int64_t layer = 0; layer < model->parts.n - 2; layer++) {
+        const struct dt_array_list *list = dt_model_state_arrays(model, layer);
+        for (int i = 0; i < list->n; i++) {
+            void *array = dt_arena_take(&arena, dt_array_bytes(&list->arrays[i], sequences));
+            if (state)
+                state->arrays[layer][i] = array;
+        }
+    }
+    return arena.used;
 }
 
 int64_t dt_model_state_bytes(const struct dt_model *model, int64_t sequences)
 {
-    struct dt_model_state s = state_sizes(model, sequences);
-    return model->config.n_layer * (s.scan_bytes + s.conv_bytes);
+    return place_state(model, sequences, dt_arena_measure(), NULL);
 }
 
 dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
                                 struct dt_model_state **out)
 {
-    struct dt_model_state *state = malloc(sizeof *state);
+    int64_t bytes = dt_model_state_bytes(model, sequences);
+    struct dt_model_state *state =
+        calloc(1, sizeof *state + (size_t)model->parts.n * sizeof *state->arrays);
     if (!state)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a carried state");
-    *state = state_sizes(model, sequences);
-    dt_status status = model->backend.table->alloc(
-        model->backend.device, dt_model_state_bytes(model, sequences), &state->memory);
+    dt_status status = bytes > 0 ? dt_alloc(&model->backend, bytes, &state->memory) : DT_OK;
     if (status != DT_OK) {
         free(state);
         return dt_error_push(status, __FILE__, __LINE__, __func__,
                              "carried state of %lld sequences", (long long)sequences);
     }
+    place_state(model, sequences, dt_arena_place(state->memory, bytes), state);
     *out = state;
     return DT_OK;
 }
@@ -317,18 +393,13 @@ void dt_model_state_destroy(struct dt_model *model, struct dt_model_state *state
 {
     if (!state)
         return;
-    model->backend.table->free(model->backend.device, state->memory);
+    dt_free(&model->backend, state->memory);
     free(state);
 }
 
-void *dt_model_state_scan(const struct dt_model_state *state, int64_t layer)
+void *dt_model_state_array(const struct dt_model_state *state, int64_t layer, int index)
 {
-    return (char *)state->memory + layer * (state->scan_bytes + state->conv_bytes);
-}
-
-void *dt_model_state_conv(const struct dt_model_state *state, int64_t layer)
-{
-    return (char *)dt_model_state_scan(state, layer) + state->scan_bytes;
+    return state ? state->arrays[layer][index] : NULL;
 }
 
 static struct dt_pass make_pass(const struct dt_model *model, const struct dt_model_input *input,
@@ -340,7 +411,7 @@ static struct dt_pass make_pass(const struct dt_model *model, const struct dt_mo
                             .stream = stream};
 }
 
-// The flow at block i; i = n_layer is the head.
+// The flow at block i; the one after the last is the head.
 static struct dt_flow flow_at(const struct dt_model *model, int64_t i)
 {
     return (struct dt_flow){.residual_in = model->residual[i > 0 ? i - 1 : 0],
@@ -370,53 +441,52 @@ dt_status dt_model_forward(struct dt_model *model, const struct dt_model_input *
     struct dt_pass pass = make_pass(model, input, stream);
     pass.before = before;
     pass.after = after;
-    DT_TRY(dt_stem_forward(&pass, model->parts.stem, model->residual[0]));
-    for (int64_t i = 0; i < model->config.n_layer; i++) {
-        struct dt_block *block = model->parts.blocks[i];
+    const struct parts *parts = &model->parts;
+    int64_t layers = parts->n - 2;
+    DT_TRY(stem_kind(parts)->forward(parts->all[0], &pass, model->residual[0]));
+    for (int64_t i = 0; i < layers; i++) {
+        struct dt_part *block = parts->all[i + 1];
         struct dt_flow flow = flow_at(model, i);
         if (i == 0) // the stem wrote the stream itself
             flow.x = NULL, flow.residual = NULL;
-        DT_TRY_NOTE(block->kind->forward(block, &pass, &flow), "forward of layer %lld",
+        DT_TRY_NOTE(block_kind(block)->forward(block, &pass, &flow), "forward of layer %lld",
                     (long long)i);
     }
-    struct dt_flow flow = flow_at(model, model->config.n_layer);
-    return dt_head_forward(&model->parts.head, &pass, &flow);
+    struct dt_flow flow = flow_at(model, layers);
+    return head_kind(parts)->forward(head_of(parts), &pass, &flow);
 }
 
 dt_status dt_model_loss(struct dt_model *model, const struct dt_model_input *input, double scale,
                         bool accumulate, struct dt_loss_sum *sum, struct dt_stream *stream)
 {
+    const struct parts *parts = &model->parts;
     struct dt_pass pass = make_pass(model, input, stream);
-    struct dt_flow flow = flow_at(model, model->config.n_layer);
+    struct dt_flow flow = flow_at(model, parts->n - 2);
     pass.accumulate = accumulate;
-    return dt_head_loss(&model->parts.head, &pass, &flow, scale, sum);
+    return head_kind(parts)->loss(head_of(parts), &pass, &flow, scale, sum);
+}
+
+static dt_status no_logits(const struct dt_model *model)
+{
+    return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" gives no logits",
+                   head_kind(&model->parts)->kind.name);
 }
 
 dt_status dt_model_last_logits(struct dt_model *model, const struct dt_model_input *input,
                                const float **logits, int64_t *stride, struct dt_stream *stream)
 {
-    const struct dt_head *head = &model->parts.head;
-    int64_t d = model->config.d_model;
-    *logits = head->logits;
-    *stride = head->width;
-    return dt_linear_forward(&model->net, head->linear, input->sequences,
-                             dt_net_at(&model->net, head->h, (input->length - 1) * d),
-                             input->length * d, head->logits, head->width, DT_F32, stream);
+    const struct dt_head_kind *head = head_kind(&model->parts);
+    struct dt_pass pass = make_pass(model, input, stream);
+    return head->last_logits ? head->last_logits(head_of(&model->parts), &pass, logits, stride)
+                             : no_logits(model);
 }
 
 dt_status dt_model_logits(struct dt_model *model, const struct dt_model_input *input, float *logits,
                           struct dt_stream *stream)
 {
-    const struct dt_head *head = &model->parts.head;
-    int64_t d = model->config.d_model, vocab = model->config.vocab_size,
-            rows = input->sequences * input->length;
-    struct dt_linear linear = {.row = head->linear.row, .in = d, .out = vocab};
-    for (int64_t row = 0; row < rows; row += head->tile) {
-        int64_t n = rows - row < head->tile ? rows - row : head->tile;
-        DT_TRY(dt_linear_forward(&model->net, linear, n, dt_net_at(&model->net, head->h, row * d),
-                                 d, logits + row * vocab, vocab, DT_F32, stream));
-    }
-    return DT_OK;
+    const struct dt_head_kind *head = head_kind(&model->parts);
+    struct dt_pass pass = make_pass(model, input, stream);
+    return head->logits ? head->logits(head_of(&model->parts), &pass, logits) : no_logits(model);
 }
 
 dt_status dt_model_backward(struct dt_model *model, const struct dt_model_input *input,
@@ -424,20 +494,18 @@ dt_status dt_model_backward(struct dt_model *model, const struct dt_model_input 
                             dt_grad_ready grad_ready, void *context, struct dt_stream *stream)
 {
     const struct parts *parts = &model->parts;
-    bool tied = model->config.tie_embeddings;
     struct dt_pass pass = make_pass(model, input, stream);
     pass.before = before;
     pass.accumulate = accumulate;
     pass.grad_ready = grad_ready;
     pass.context = context;
-    if (!tied)
-        DT_TRY(dt_pass_ready(&pass, parts->head.linear.row));
-    DT_TRY(dt_pass_ready(&pass, parts->head.norm));
-    for (int64_t i = model->config.n_layer - 1; i >= 0; i--) {
-        struct dt_block *block = parts->blocks[i];
+    for (int row = 0; row < parts->head_rows; row++)
+        DT_TRY(dt_pass_ready(&pass, row));
+    for (int64_t i = parts->n - 3; i >= 0; i--) {
+        struct dt_part *block = parts->all[i + 1];
         struct dt_flow flow = flow_at(model, i);
-        DT_TRY_NOTE(block->kind->backward(block, &pass, &flow), "backward of layer %lld",
+        DT_TRY_NOTE(block_kind(block)->backward(block, &pass, &flow), "backward of layer %lld",
                     (long long)i);
     }
-    return dt_stem_backward(&pass, parts->stem, model->dresidual, tied);
+    return stem_kind(parts)->backward(parts->all[0], &pass, model->dresidual);
 }

@@ -1,19 +1,22 @@
-// A Mamba language model: stem (token embedding), a stack of blocks (Mamba-1), head (tied language
-// model with its loss). Written once, against the op table. A training step is
+// A sequence model: a stem, a stack of blocks and a head, each of a kind (kinds.h). Written once,
+// against the op table. A training step is
 //   dt_model_forward → dt_model_loss (with gradient) → dt_model_backward,
 // with M = B·L rows of activations, channel-last. Nothing is allocated in a step: memory is planned
-// and taken at creation.
+// and allocated at creation.
 #pragma once
 
 #include "backend/backend.h"
 #include "base/arena.h"
 #include "base/memory_plan.h"
+#include "data/batch.h"
 #include "model/config.h"
 #include "model/params.h"
 
 // The table of this model: rows in the order in which backward finishes them. Free with
 // dt_params_free.
 dt_status dt_model_list_params(const struct dt_model_config *config, struct dt_params *params);
+// The arrays that this model reads of a batch.
+dt_status dt_model_list_arrays(const struct dt_model_config *config, struct dt_array_list *arrays);
 // Training FLOPs of a token (6 x the GEMM parameters used, lm_head once, look-up not, and
 // the scan).
 double dt_model_flops_per_token(const struct dt_model_config *config);
@@ -46,43 +49,49 @@ dt_status dt_model_create(const struct dt_backend *backend, const struct dt_mode
 void dt_model_destroy(struct dt_model *model); // NULL is fine
 const struct dt_model_config *dt_model_config(const struct dt_model *model);
 const struct dt_params *dt_model_params(const struct dt_model *model);
+const struct dt_array_list *dt_model_arrays(const struct dt_model *model); // that it reads
+// Index of the array of token ids, which is all that stem and blocks need. DT_USER where they need
+// another.
+dt_status dt_model_token_array(const struct dt_model *model, int *index);
 float *dt_model_weights(struct dt_model *model); // [elements] fp32 masters, device memory
 dt_bf16 *
 dt_model_weights_bf16(struct dt_model *model);     // [elements] bf16, or NULL where storage is fp32
 float *dt_model_gradients(struct dt_model *model); // [elements] fp32, or NULL
-// After the masters changed other than by adamw: makes the bf16 copies anew.
+// After the masters changed other than by adamw: makes the bf16 copies again.
 dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream);
 
 // One micro-batch, device memory.
 struct dt_model_input {
     int64_t sequences, length; // B, L: within the shape
-    const int32_t *ids;        // [B, L]
-    const int32_t *labels;     // [B, L], or NULL where no loss is asked for
-    const uint8_t *reset;      // [B, L], or NULL
+    // In the order of dt_model_arrays, each [B, L, width]. NULL: an optional one that is not there,
+    // or in a forward pass without loss one that only the head reads.
+    const void *arrays[DT_BATCH_ARRAYS];
 };
 
-// State carried from one window of a sequence to the next: per layer the scan's h [B, E, N] fp32
-// and the convolution's last inputs [B, K-1, E] storage.
+// Recurrent state carried from one window of a sequence to the next: per layer the arrays that its
+// kind names, each [sequences, width].
 struct dt_model_state;
 int64_t dt_model_state_bytes(const struct dt_model *model, int64_t sequences);
 dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
                                 struct dt_model_state **state); // zero
 void dt_model_state_destroy(struct dt_model *model, struct dt_model_state *state);
-void *dt_model_state_scan(const struct dt_model_state *state, int64_t layer); // [B, E, N] fp32
-void *dt_model_state_conv(const struct dt_model_state *state, int64_t layer); // [B, K-1, E] storage
+// Array `index` of a layer; NULL where state is.
+void *dt_model_state_array(const struct dt_model_state *state, int64_t layer, int index);
+// The arrays of a layer: names, types, widths.
+const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, int64_t layer);
 
 // Stem and blocks. `before` (may be NULL: zeros) is read, `after` (may be NULL) written; not the
 // same object.
 dt_status dt_model_forward(struct dt_model *model, const struct dt_model_input *input,
                            const struct dt_model_state *before, struct dt_model_state *after,
                            struct dt_stream *stream);
-// Head: *sum += the loss over input->labels; with `scale` > 0 also the head's gradients, of scale ·
-// Σ loss, and the gradient that backward starts from. accumulate: weight gradients += (a later
+// Head: *sum += the losses; with `scale` > 0 also the head's gradients, of scale · Σ loss, and the
+// gradient that backward starts from. accumulate: weight gradients += (a later
 // micro-batch), else =.
 dt_status dt_model_loss(struct dt_model *model, const struct dt_model_input *input, double scale,
                         bool accumulate, struct dt_loss_sum *sum, struct dt_stream *stream);
 // Logits of the last position of each sequence after a forward: [B, vocab_size] fp32 on the device,
-// rows `stride` apart, valid until the next call.
+// rows `stride` apart, valid until the next call. DT_USER where the head has none.
 dt_status dt_model_last_logits(struct dt_model *model, const struct dt_model_input *input,
                                const float **logits, int64_t *stride, struct dt_stream *stream);
 // All logits after a forward into `logits` [B * L, vocab_size] fp32, device memory of the caller.

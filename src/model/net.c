@@ -1,5 +1,24 @@
-// Views into the flat weight arrays, linear layers, and the workspace they need.
-#include "model/net.h"
+// Rows of the flat weight arrays, planned memory, linear layers and norms.
+#include "model/kinds.h"
+
+// Far more than any machine has, and products of sizes still fit 64 bits.
+static const int64_t bytes_max = INT64_C(1) << 52;
+
+void *dt_plan_take(struct dt_plan *plan, struct dt_arena *arena, int64_t rows, int64_t cols,
+                   enum dt_dtype type)
+{
+    int64_t bytes = 0;
+    plan->too_large = plan->too_large || __builtin_mul_overflow(rows, cols, &bytes) ||
+                      __builtin_mul_overflow(bytes, dt_dtype_size(type), &bytes) ||
+                      bytes > bytes_max - arena->used;
+    return dt_arena_take(arena, plan->too_large ? 0 : bytes);
+}
+
+struct dt_arena *dt_plan_arena(struct dt_plan *plan, enum dt_recompute level)
+{
+    bool kept = plan->shape.training && plan->net->config->recompute < level;
+    return kept ? &plan->kept : &plan->scratch;
+}
 
 void dt_plan_workspace(struct dt_plan *plan, int64_t bytes)
 {
@@ -12,9 +31,9 @@ const float *dt_net_weight(const struct dt_net *net, int row)
     return net->weights ? net->weights + net->params->rows[row].offset : NULL;
 }
 
-const void *dt_net_matrix(const struct dt_net *net, int row)
+const void *dt_net_stored(const struct dt_net *net, int row)
 {
-    return dt_net_at(net, net->matrices, net->params->rows[row].offset);
+    return dt_net_at(net, net->stored, net->params->rows[row].offset);
 }
 
 float *dt_net_gradient(const struct dt_net *net, int row)
@@ -44,7 +63,7 @@ static struct dt_gemm_args linear_forward_args(const struct dt_net *net, struct 
                                  .a = x,
                                  .lda = ldx,
                                  .a_type = storage,
-                                 .b = dt_net_matrix(net, linear.row),
+                                 .b = dt_net_stored(net, linear.row),
                                  .ldb = linear.in,
                                  .b_type = storage,
                                  .trans_b = true,
@@ -66,7 +85,7 @@ static struct dt_gemm_args linear_input_args(const struct dt_net *net, struct dt
                                  .a = dy,
                                  .lda = lddy,
                                  .a_type = storage,
-                                 .b = dt_net_matrix(net, linear.row),
+                                 .b = dt_net_stored(net, linear.row),
                                  .ldb = linear.in,
                                  .b_type = storage,
                                  .c = dx,
@@ -152,4 +171,81 @@ void dt_linear_plan(struct dt_plan *plan, struct dt_linear linear, int64_t rows,
 dt_status dt_pass_ready(const struct dt_pass *pass, int row)
 {
     return pass->grad_ready ? pass->grad_ready(pass->context, row) : DT_OK;
+}
+
+static struct dt_rmsnorm_residual_forward_args norm_args(const struct dt_pass *pass,
+                                                         const struct dt_norm *norm, void *h)
+{
+    const struct dt_model_config *config = pass->net->config;
+    return (struct dt_rmsnorm_residual_forward_args){.rows = pass->rows,
+                                                     .width = config->d_model,
+                                                     .dtype = config->storage,
+                                                     .eps = (float)config->norm_eps,
+                                                     .x_stride = config->d_model,
+                                                     .weight = dt_net_weight(pass->net, norm->row),
+                                                     .y = h,
+                                                     .y_stride = config->d_model,
+                                                     .rstd = norm->rstd};
+}
+
+dt_status dt_norm_forward(const struct dt_pass *pass, const struct dt_norm *norm,
+                          const struct dt_flow *flow, void *h)
+{
+    struct dt_rmsnorm_residual_forward_args args = norm_args(pass, norm, h);
+    args.residual = flow->residual_in;
+    args.x = flow->x;
+    args.residual_out = flow->residual;
+    return dt_rmsnorm_residual_forward(pass->net->backend, &args, pass->stream);
+}
+
+dt_status dt_norm_recompute(const struct dt_pass *pass, const struct dt_norm *norm,
+                            const struct dt_flow *flow, void *h)
+{
+    struct dt_rmsnorm_residual_forward_args args = norm_args(pass, norm, h);
+    args.residual = flow->residual;
+    return dt_rmsnorm_residual_forward(pass->net->backend, &args, pass->stream);
+}
+
+static struct dt_rmsnorm_residual_backward_args
+norm_backward_args(const struct dt_net *net, const struct dt_norm *norm, int64_t rows)
+{
+    return (struct dt_rmsnorm_residual_backward_args){.rows = rows,
+                                                      .width = net->config->d_model,
+                                                      .dtype = net->config->storage,
+                                                      .dy_stride = net->config->d_model,
+                                                      .rstd = norm->rstd,
+                                                      .weight = dt_net_weight(net, norm->row),
+                                                      .first = norm->last,
+                                                      .dx_stride = net->config->d_model,
+                                                      .dweight = dt_net_gradient(net, norm->row),
+                                                      .workspace = net->workspace,
+                                                      .workspace_bytes = net->workspace_bytes};
+}
+
+dt_status dt_norm_backward(const struct dt_pass *pass, const struct dt_norm *norm,
+                           const struct dt_flow *flow, const void *dh)
+{
+    struct dt_rmsnorm_residual_backward_args args = norm_backward_args(pass->net, norm, pass->rows);
+    args.dy = dh;
+    args.residual = flow->residual;
+    args.dresidual = flow->dresidual;
+    args.dx = flow->x;
+    args.accumulate = pass->accumulate;
+    DT_TRY(dt_rmsnorm_residual_backward(pass->net->backend, &args, pass->stream));
+    return dt_pass_ready(pass, norm->row);
+}
+
+void dt_norm_plan_workspace(struct dt_plan *plan, const struct dt_norm *norm)
+{
+    struct dt_rmsnorm_residual_backward_args args = norm_backward_args(plan->net, norm, plan->rows);
+    if (plan->shape.training)
+        dt_plan_workspace(plan, dt_rmsnorm_residual_backward_workspace(plan->net->backend, &args));
+}
+
+int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype type,
+                   int64_t width, bool optional)
+{
+    int index = dt_array_list_add(build->arrays, name, type, width, optional);
+    build->params->failed = build->params->failed || index < 0;
+    return index;
 }

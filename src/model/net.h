@@ -1,6 +1,5 @@
-// What stem, blocks and head share inside the model room: the net (weights, gradients, workspace),
-// the memory plan, linear layers, and the small interface of each kind. Other kinds slot in beside
-// these.
+// What the parts of a model work with: the net (weights, gradients, workspace), the memory plan,
+// the passes, and the layers that many of them have (linear, norm).
 #pragma once
 
 #include "model/model.h"
@@ -11,7 +10,7 @@ struct dt_net {
     const struct dt_model_config *config;
     const struct dt_params *params;
     float *weights;   // masters
-    void *matrices;   // what GEMM and look-up read: bf16 copies, or the masters themselves
+    void *stored;     // in storage type, what GEMM and look-up read: bf16 copies, or the masters
     float *gradients; // NULL: no training
     void *workspace;
     int64_t workspace_bytes;
@@ -21,11 +20,19 @@ struct dt_net {
 struct dt_plan {
     struct dt_net *net;
     struct dt_model_shape shape;
+    int64_t rows;            // B·L
     struct dt_arena kept;    // lives from forward to backward
     struct dt_arena scratch; // shared by all layers
     struct dt_arena logits;
     int64_t workspace; // bytes: the most that any op asks for
+    bool too_large;    // no machine has so much
 };
+// [rows, cols] of `type` from one of the plan's arenas.
+void *dt_plan_take(struct dt_plan *plan, struct dt_arena *arena, int64_t rows, int64_t cols,
+                   enum dt_dtype type);
+// Where goes what backward needs, if model.recompute from `level` on makes it again: kept, or
+// scratch.
+struct dt_arena *dt_plan_arena(struct dt_plan *plan, enum dt_recompute level);
 void dt_plan_workspace(struct dt_plan *plan, int64_t bytes);
 
 static inline int64_t dt_net_storage_size(const struct dt_net *net)
@@ -35,7 +42,7 @@ static inline int64_t dt_net_storage_size(const struct dt_net *net)
 // Row `row` of the table: fp32 master, storage form, gradient. NULL where the array is not there
 // (yet).
 const float *dt_net_weight(const struct dt_net *net, int row);
-const void *dt_net_matrix(const struct dt_net *net, int row);
+const void *dt_net_stored(const struct dt_net *net, int row);
 float *dt_net_gradient(const struct dt_net *net, int row);
 
 // `pointer` moved by `elements` of storage type; NULL stays NULL.
@@ -82,14 +89,6 @@ struct dt_pass {
 };
 dt_status dt_pass_ready(const struct dt_pass *pass, int row);
 
-// The stem: token embedding. Row: backbone.embeddings.weight.
-int dt_stem_params(const struct dt_model_config *config, struct dt_params *params);
-void dt_stem_plan(struct dt_plan *plan, int row);
-dt_status dt_stem_forward(const struct dt_pass *pass, int row, float *residual);
-// `shared`: the head wrote its part of the same row before.
-dt_status dt_stem_backward(const struct dt_pass *pass, int row, const float *dresidual,
-                           bool shared);
-
 // What flows between blocks; buffers belong to the model.
 struct dt_flow {
     const float *residual_in; // [M, d] fp32: the stream before x is added
@@ -99,50 +98,19 @@ struct dt_flow {
     float *dresidual; // [M, d] fp32, backward: gradient of the stream, in and out
 };
 
-// A block kind. Block objects are made by `create` once a layer and know their rows and memory.
-struct dt_block;
-struct dt_block_kind {
-    const char *name;
-    // Appends the rows of layer `layer` in the order in which its backward finishes them.
-    struct dt_block *(*create)(const struct dt_model_config *config, int64_t layer,
-                               struct dt_params *params);
-    void (*destroy)(struct dt_block *block);
-    // Takes kept memory and, into scratch, what all layers share: the model releases scratch
-    // between layers.
-    void (*plan)(struct dt_block *block, struct dt_plan *plan);
-    dt_status (*forward)(struct dt_block *block, const struct dt_pass *pass,
-                         const struct dt_flow *flow);
-    // In: flow->x the gradient of the block's output, dresidual. Out: flow->x the gradient of the
-    // block before's output, dresidual updated.
-    dt_status (*backward)(struct dt_block *block, const struct dt_pass *pass,
-                          const struct dt_flow *flow);
-    double (*flops_per_token)(const struct dt_model_config *config); // of training
+// The RMSNorm that opens a block and a head: r = residual + x, h = r / rms(r) · w.
+struct dt_norm {
+    int row;
+    float *rstd; // [M]
+    bool last;   // of the network: its backward starts dresidual
 };
-struct dt_block {
-    const struct dt_block_kind *kind;
-    int64_t layer;
-};
-extern const struct dt_block_kind dt_mamba_block;
-
-// The head: final norm and tied (or own) language-model head with its loss, a tile of rows at a
-// time.
-struct dt_head {
-    int norm;                // row of backbone.norm_f.weight
-    struct dt_linear linear; // lm_head.weight, or the embedding where tied
-    int64_t tile;            // rows of a tile of logits
-    int64_t width;           // padded vocabulary
-    void *h, *dh;            // [M, d] storage: final normed states, their gradient
-    float *rstd;             // [M]
-    float *logits;           // [tile, width] fp32
-    void *dlogits;           // [tile, width] storage; the logits themselves in fp32
-};
-// Appends lm_head (untied) and the norm; linear.row is set later where the embedding is shared.
-void dt_head_params(struct dt_head *head, const struct dt_model_config *config,
-                    struct dt_params *params);
-void dt_head_plan(struct dt_head *head, struct dt_plan *plan);
-dt_status dt_head_forward(struct dt_head *head, const struct dt_pass *pass,
-                          const struct dt_flow *flow);
-// scale > 0: gradients too; flow->dresidual and flow->x then hold the gradient that blocks go on
-// from.
-dt_status dt_head_loss(struct dt_head *head, const struct dt_pass *pass, const struct dt_flow *flow,
-                       double scale, struct dt_loss_sum *sum);
+// h [M, d] storage; r into flow->residual.
+dt_status dt_norm_forward(const struct dt_pass *pass, const struct dt_norm *norm,
+                          const struct dt_flow *flow, void *h);
+// The same h again from r, in backward.
+dt_status dt_norm_recompute(const struct dt_pass *pass, const struct dt_norm *norm,
+                            const struct dt_flow *flow, void *h);
+// From dh [M, d] storage: flow->dresidual += (last: =), and flow->x = it in storage.
+dt_status dt_norm_backward(const struct dt_pass *pass, const struct dt_norm *norm,
+                           const struct dt_flow *flow, const void *dh);
+void dt_norm_plan_workspace(struct dt_plan *plan, const struct dt_norm *norm);

@@ -55,9 +55,15 @@ static dt_status count_elements(const struct dt_params *params, struct dt_param 
     return DT_OK;
 }
 
-static dt_status append(struct dt_params *params, const struct dt_param *row)
+static dt_status append(struct dt_params *params, struct dt_param *row)
 {
     DT_TRY(make_room(params));
+    for (int i = 0; i < params->n_wanted; i++)
+        if (strcmp(params->wanted[i].name, row->name) == 0) {
+            *params->wanted[i].row = params->n;
+            params->wanted[i--] = params->wanted[--params->n_wanted];
+            row->shared = true;
+        }
     params->rows[params->n++] = *row;
     params->elements = round_up(row->offset + row->count);
     params->count += row->file_count;
@@ -83,6 +89,29 @@ int dt_params_add(struct dt_params *params, enum dt_init init, double init_scale
         return -1;
     }
     return params->n - 1;
+}
+
+void dt_params_share(struct dt_params *params, const char *name, int *row)
+{
+    if (params->n_wanted == DT_PARAMS_WANTED) {
+        DT_FAIL(DT_USER, NULL, "more than %d tensors are shared between parts", DT_PARAMS_WANTED);
+        params->failed = true;
+        return;
+    }
+    params->wanted[params->n_wanted].name = name;
+    params->wanted[params->n_wanted++].row = row;
+}
+
+dt_status dt_params_complete(const struct dt_params *params)
+{
+    if (params->failed)
+        return dt_error_push(dt_error_current()->code, __FILE__, __LINE__, __func__,
+                             "listing the model's tensors");
+    if (params->n_wanted > 0)
+        return DT_FAIL(DT_USER, "set model.tie_embeddings = false",
+                       "the model shares the tensor %s, but no part of it has one",
+                       params->wanted[0].name);
+    return DT_OK;
 }
 
 void dt_params_free(struct dt_params *params)

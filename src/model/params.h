@@ -18,7 +18,7 @@ enum dt_init {
     DT_INIT_DT_BIAS, // inverse softplus of exp(uniform(ln 0.001, ln 0.1)), at least 1e-4
 };
 
-enum { DT_PARAM_NAME = 96, DT_PARAM_DIMS = 3 };
+enum { DT_PARAM_NAME = 96, DT_PARAM_DIMS = 3, DT_PARAMS_WANTED = 4 };
 
 struct dt_param {
     char name[DT_PARAM_NAME]; // as in Hugging Face: "backbone.layers.0.mixer.in_proj.weight"
@@ -29,7 +29,8 @@ struct dt_param {
     int64_t offset, count; // elements in the flat arrays; offset is a multiple of 64
     enum dt_init init;
     float init_scale;
-    bool decay; // weight decay: two or more dimensions and not A_log
+    bool decay;  // weight decay: two or more dimensions and not A_log
+    bool shared; // with a part whose backward writes this gradient before that of the owner adds
 };
 
 struct dt_params {
@@ -37,8 +38,13 @@ struct dt_params {
     int capacity;
     bool failed; // a row could not be added: the error is recorded
     struct dt_param *rows;
-    int64_t elements; // of the flat arrays: the last row's end, rounded up to 64
-    int64_t count;    // parameters as the field counts them: sum of file_count
+    int n_wanted;
+    struct {
+        const char *name;
+        int *row;
+    } wanted[DT_PARAMS_WANTED]; // rows asked for that are not there yet
+    int64_t elements;           // of the flat arrays: the last row's end, rounded up to 64
+    int64_t count;              // parameters as the field counts them: sum of file_count
 };
 
 // Appends a row of `shape` (positive sizes) and gives its index; memory_rows >= shape[0] is the
@@ -47,6 +53,11 @@ struct dt_params {
 int dt_params_add(struct dt_params *params, enum dt_init init, double init_scale,
                   int64_t memory_rows, int n_dims, const int64_t *shape, const char *name, ...)
     __attribute__((format(printf, 7, 8)));
+// Asks for the row `name` (a literal), which another part adds later and owns: *row is its index
+// from then on. Who asks writes the gradient first, the owner adds to it and announces it.
+void dt_params_share(struct dt_params *params, const char *name, int *row);
+// After all rows: DT_USER where one that was asked for is not there, or where one failed.
+dt_status dt_params_complete(const struct dt_params *params);
 void dt_params_free(struct dt_params *params);
 const struct dt_param *dt_params_find(const struct dt_params *params, const char *name); // or NULL
 

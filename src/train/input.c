@@ -3,22 +3,12 @@
 
 #include <inttypes.h>
 
-static struct dt_array_list model_arrays(void)
+int64_t dt_input_bytes(const struct dt_array_list *arrays, const struct dt_input_config *config)
 {
-    struct dt_array_list list = {0};
-    dt_array_list_add(&list, "input_ids", DT_I32, 1, false);
-    dt_array_list_add(&list, "labels", DT_I32, 1, false);
-    dt_array_list_add(&list, "reset", DT_U8, 1, true);
-    return list;
-}
-
-int64_t dt_input_bytes(const struct dt_input_config *config)
-{
-    struct dt_array_list arrays = model_arrays();
     int64_t bytes = 0;
-    for (int i = 0; i < arrays.n; i++)
-        bytes +=
-            dt_array_bytes(&arrays.arrays[i], (config->sequences + config->micro) * config->length);
+    for (int i = 0; i < arrays->n; i++)
+        bytes += dt_array_bytes(&arrays->arrays[i],
+                                (config->sequences + config->micro) * config->length);
     return bytes;
 }
 
@@ -37,10 +27,10 @@ static dt_status create_all(struct dt_input *input)
     return dt_event_create(backend, &input->used);
 }
 
-dt_status dt_input_create(const struct dt_backend *backend, const struct dt_input_config *config,
-                          struct dt_input *input)
+dt_status dt_input_create(const struct dt_backend *backend, const struct dt_array_list *arrays,
+                          const struct dt_input_config *config, struct dt_input *input)
 {
-    *input = (struct dt_input){.backend = backend, .config = *config, .arrays = model_arrays()};
+    *input = (struct dt_input){.backend = backend, .config = *config, .arrays = *arrays};
     dt_status status = create_all(input);
     if (status != DT_OK)
         dt_input_destroy(input);
@@ -128,18 +118,16 @@ dt_status dt_input_micro_batch(struct dt_input *input, struct dt_stream *stream,
     int64_t positions = input->config.micro * input->config.length;
     if (input->next == input->micro_batches)
         return DT_FAIL(DT_MACHINE, NULL, "the batch has no further micro-batch");
+    *micro =
+        (struct dt_model_input){.sequences = input->config.micro, .length = input->config.length};
     for (int i = 0; i < input->arrays.n; i++) {
         int64_t bytes = dt_array_bytes(&input->arrays.arrays[i], positions);
         const char *from = (const char *)input->batch[i] + input->next * bytes;
-        if (input->present[i])
-            DT_TRY(dt_copy(backend, input->micro[i], from, bytes, stream));
+        if (!input->present[i])
+            continue;
+        DT_TRY(dt_copy(backend, input->micro[i], from, bytes, stream));
+        micro->arrays[i] = input->micro[i];
     }
-    if (++input->next == input->micro_batches)
-        DT_TRY(dt_event_record(backend, input->used, stream));
-    *micro = (struct dt_model_input){.sequences = input->config.micro,
-                                     .length = input->config.length,
-                                     .ids = input->micro[0],
-                                     .labels = input->micro[1],
-                                     .reset = input->present[2] ? input->micro[2] : NULL};
-    return DT_OK;
+    return ++input->next == input->micro_batches ? dt_event_record(backend, input->used, stream)
+                                                 : DT_OK;
 }

@@ -29,9 +29,10 @@ struct dt_input {
     struct dt_event *copied, *used;
 };
 
-int64_t dt_input_bytes(const struct dt_input_config *config); // of device memory
-dt_status dt_input_create(const struct dt_backend *backend, const struct dt_input_config *config,
-                          struct dt_input *input);
+// Bytes of device memory; `arrays`: that the model reads.
+int64_t dt_input_bytes(const struct dt_array_list *arrays, const struct dt_input_config *config);
+dt_status dt_input_create(const struct dt_backend *backend, const struct dt_array_list *arrays,
+                          const struct dt_input_config *config, struct dt_input *input);
 // Zeros are fine. Waits like dt_input_settle.
 void dt_input_destroy(struct dt_input *input);
 // Takes the loader's next batch, whose micro-batches `stream` will work on. *micro_batches: how

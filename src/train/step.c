@@ -26,8 +26,9 @@ struct launch {
     int graphs;
 };
 
-// The kinds of work on a micro-batch that differ in more than data.
-enum { KIND_FIRST = 1, KIND_LAST = 2, KIND_RESET = 4, KINDS = 8 };
+// The kinds of work on a micro-batch that differ in more than data: its place in the step, and
+// which arrays it has (a bit each from KIND_ARRAYS on).
+enum { KIND_FIRST = 1, KIND_LAST = 2, KIND_ARRAYS = 4, KINDS = KIND_ARRAYS << DT_BATCH_ARRAYS };
 
 struct pass {
     int times; // taken so far
@@ -56,12 +57,12 @@ struct dt_stepper {
 
 // Creation.
 
-void dt_stepper_plan(const struct dt_params *params, const struct dt_stepper_config *config,
-                     struct dt_memory_plan *plan)
+void dt_stepper_plan(const struct dt_params *params, const struct dt_array_list *arrays,
+                     const struct dt_stepper_config *config, struct dt_memory_plan *plan)
 {
     struct dt_buckets_config buckets = {.elements = params->elements, .wire = config->wire};
     dt_memory_plan_add(plan, "moments", dt_optimizer_bytes(params), false);
-    dt_memory_plan_add(plan, "input", dt_input_bytes(&config->batch), false);
+    dt_memory_plan_add(plan, "input", dt_input_bytes(arrays, &config->batch), false);
     dt_memory_plan_add(plan, "bf16 buckets", dt_buckets_bytes(&buckets, config->comm->info.size),
                        false);
 }
@@ -95,7 +96,7 @@ static dt_status create_all(struct dt_stepper *s)
     struct dt_device *device = s->backend->device;
     DT_TRY(table->stream_create(device, &s->stream));
     DT_TRY(dt_optimizer_create(s->backend, s->model, &s->config.optimizer, &s->optimizer));
-    DT_TRY(dt_input_create(s->backend, &s->config.batch, &s->input));
+    DT_TRY(dt_input_create(s->backend, dt_model_arrays(s->model), &s->config.batch, &s->input));
     DT_TRY(create_buckets(s));
     DT_TRY(table->alloc(device, MARKS * (int64_t)sizeof *s->marks, (void **)&s->marks));
     DT_TRY(table->alloc_host(device, DT_STEPS_IN_FLIGHT * (int64_t)sizeof *s->reports,
@@ -264,8 +265,9 @@ static dt_status take_passes(struct dt_stepper *s, int64_t micro_batches)
     for (int64_t i = 0; i < micro_batches; i++) {
         struct dt_model_input input;
         DT_TRY(dt_input_micro_batch(&s->input, s->stream, &input));
-        int kind = (i == 0 ? KIND_FIRST : 0) | (i == micro_batches - 1 ? KIND_LAST : 0) |
-                   (input.reset ? KIND_RESET : 0);
+        int kind = (i == 0 ? KIND_FIRST : 0) | (i == micro_batches - 1 ? KIND_LAST : 0);
+        for (int array = 0; array < DT_BATCH_ARRAYS; array++)
+            kind |= input.arrays[array] ? KIND_ARRAYS << array : 0;
         DT_TRY(take_pass(s, &input, kind));
     }
     return DT_OK;

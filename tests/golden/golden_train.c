@@ -98,8 +98,12 @@ static struct dt_model_state *load_state(struct trainer *t, int64_t index)
         float *h0 = golden_tensor(t->golden, &h_count, "golden.h0.%d", (int)layer);
         float *x0 = golden_tensor(t->golden, &x_count, "golden.x0.%d", (int)layer);
         int64_t h_part = h_count / t->n_micro, x_part = x_count / t->n_micro;
-        to_device(t->backend, dt_model_state_scan(state, layer), h0 + index * h_part, h_part * 4);
-        put_storage(t, dt_model_state_conv(state, layer), x0 + index * x_part, x_part);
+        const struct dt_array_list *arrays = dt_model_state_arrays(t->model, layer);
+        int ssm = dt_array_list_find(arrays, "ssm_state"),
+            conv = dt_array_list_find(arrays, "conv_state");
+        to_device(t->backend, dt_model_state_array(state, layer, ssm), h0 + index * h_part,
+                  h_part * 4);
+        put_storage(t, dt_model_state_array(state, layer, conv), x0 + index * x_part, x_part);
         free(h0);
         free(x0);
     }
@@ -173,14 +177,22 @@ static void load_batch(struct trainer *t, int step)
         to_device(t->backend, t->reset, golden->reset + first, t->positions);
 }
 
+static void set_array(const struct trainer *t, struct dt_model_input *input, const char *name,
+                      const void *data)
+{
+    input->arrays[dt_array_list_find(dt_model_arrays(t->model), name)] = data;
+}
+
 // Forward, loss, backward of micro-batch `index`; logits of the first step into `logits` where not
 // NULL.
 static void micro_step(struct trainer *t, int64_t index, float *logits)
 {
     int64_t micro = t->run->micro, length = t->golden->length, rows = micro * length;
     int64_t at = index * rows, vocab = t->golden->config.vocab_size;
-    struct dt_model_input input = {micro, length, t->ids + at, t->labels + at,
-                                   t->reset ? t->reset + at : NULL};
+    struct dt_model_input input = {.sequences = micro, .length = length};
+    set_array(t, &input, "input_ids", t->ids + at);
+    set_array(t, &input, "labels", t->labels + at);
+    set_array(t, &input, "reset", t->reset ? t->reset + at : NULL);
     const struct dt_model_state *before = t->before ? t->before[index] : NULL;
     golden_must(dt_model_forward(t->model, &input, before, NULL, NULL));
     if (logits) {

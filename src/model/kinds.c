@@ -1,0 +1,11 @@
+// The kinds of this build, a row each. A program with other kinds links a table of its own.
+#include "model/kinds.h"
+
+extern const struct dt_stem_kind dt_tokens_stem;
+const struct dt_kind *const dt_stem_kinds[] = {&dt_tokens_stem.kind, NULL};
+
+extern const struct dt_block_kind dt_mamba_block;
+const struct dt_kind *const dt_block_kinds[] = {&dt_mamba_block.kind, NULL};
+
+extern const struct dt_head_kind dt_lm_head;
+const struct dt_kind *const dt_head_kinds[] = {&dt_lm_head.kind, NULL};

@@ -1,0 +1,99 @@
+// What a model is made of: a stem that opens the residual stream, a stack of blocks that add to it,
+// a head that turns it into a loss. Each kind is one constant literal in a file of its own and one
+// row in kinds.c; nothing else in the program knows it. A part of a model is an object of a kind.
+#pragma once
+
+#include "model/net.h"
+
+// What every part begins with.
+struct dt_part {
+    const struct dt_kind *kind;
+    int64_t layer;               // of a block
+    struct dt_array_list states; // a block's recurrent state: what it carries for a sequence
+};
+
+// What a part is created from. It appends its rows, in the order in which its backward finishes
+// them, to `params` and the batch arrays that it reads to `arrays`.
+struct dt_build {
+    const struct dt_model_config *config;
+    struct dt_params *params;
+    struct dt_array_list *arrays;
+};
+// Index of an array that the part reads; a failure shows in params->failed.
+int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype type,
+                   int64_t width, bool optional);
+
+// What all kinds have. Functions may be NULL where there is nothing to do.
+struct dt_kind {
+    const char *name; // as in model.layers
+    int64_t size;     // bytes of a part: the model allocates it zeroed, and frees it
+    // Rows, batch arrays, recurrent state. Failures show in params->failed.
+    void (*create)(struct dt_part *part, const struct dt_build *build);
+    // Memory: kept from forward to backward, or scratch, which all blocks share. What each level of
+    // model.recompute leaves out is the kind's to say.
+    void (*plan)(struct dt_part *part, struct dt_plan *plan);
+    // Asks for the workspace of every op that it calls, after `plan`.
+    void (*plan_workspace)(struct dt_part *part, struct dt_plan *plan);
+    double (*flops_per_token)(const struct dt_model_config *config); // of training
+};
+
+struct dt_stem_kind {
+    struct dt_kind kind;
+    const char *tokens; // the array that holds token ids, all that it reads; NULL: it reads others
+    dt_status (*forward)(struct dt_part *stem, const struct dt_pass *pass, float *residual);
+    // Where another part shares a row (dt_params_share), its gradient is there already: += then.
+    dt_status (*backward)(struct dt_part *stem, const struct dt_pass *pass, const float *dresidual);
+};
+
+// A mixer after a norm, whose output the next part's norm adds to the stream.
+struct dt_block_kind {
+    struct dt_kind kind;
+    dt_status (*forward)(struct dt_part *block, const struct dt_pass *pass,
+                         const struct dt_flow *flow);
+    // In: flow->x the gradient of the block's output, dresidual. Out: flow->x the gradient of the
+    // output of the block before, dresidual updated. Announces its rows as they are finished.
+    dt_status (*backward)(struct dt_part *block, const struct dt_pass *pass,
+                          const struct dt_flow *flow);
+};
+
+struct dt_head_kind {
+    struct dt_kind kind;
+    dt_status (*forward)(struct dt_part *head, const struct dt_pass *pass,
+                         const struct dt_flow *flow);
+    // *sum += the sum of losses and the count of positions that have one. scale > 0: the gradients
+    // of scale · Σ loss too; flow->dresidual and flow->x are then what the blocks' backward starts
+    // from. The model announces its rows.
+    dt_status (*loss)(struct dt_part *head, const struct dt_pass *pass, const struct dt_flow *flow,
+                      double scale, struct dt_loss_sum *sum);
+    // As dt_model_last_logits and dt_model_logits; NULL: it has none.
+    dt_status (*last_logits)(struct dt_part *head, const struct dt_pass *pass, const float **logits,
+                             int64_t *stride);
+    dt_status (*logits)(struct dt_part *head, const struct dt_pass *pass, float *logits);
+};
+
+// kinds.c: each a dt_stem_kind, dt_block_kind or dt_head_kind; the end has a NULL. The first stem
+// and head are those of a configuration that names none, the first block is that of a model without
+// model.layers.
+extern const struct dt_kind *const dt_stem_kinds[];
+extern const struct dt_kind *const dt_block_kinds[];
+extern const struct dt_kind *const dt_head_kinds[];
+
+// The kind called `name` of one of these tables, "" for the first. An unknown name is DT_USER and
+// says what it is in ("model.layers"), which name is near, and all that are known.
+dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, const char *name,
+                       const struct dt_kind **kind);
+
+// The blocks of a model, first to last, as runs of one kind.
+enum { DT_LAYER_RUNS = 64 };
+struct dt_layers {
+    int64_t n_layer;
+    int n;
+    struct dt_layer_run {
+        const struct dt_kind *kind;
+        int64_t times;
+    } runs[DT_LAYER_RUNS];
+};
+// "mamba*24" or "a*7 b a*8": kinds with a count each, separated by blanks. "" is n_layer of the
+// first kind. n_layer > 0 must be the number of layers in `text`; 0 asks for it.
+dt_status dt_layers_parse(const char *text, int64_t n_layer, struct dt_layers *layers);
+const struct dt_kind *dt_layers_kind(const struct dt_layers *layers, int64_t layer);

@@ -1,0 +1,91 @@
+// Finds kinds by name and reads the pattern of model.layers.
+#include "model/kinds.h"
+
+#include "base/config_internal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME = 64, NAMES = 512 }; // bytes
+
+static dt_status unknown(const struct dt_kind *const *kinds, const char *where, const char *name)
+{
+    struct dt_nearest nearest = dt_nearest_to(name);
+    char question[DT_CONFIG_NAME_MAX + 32], known[NAMES] = "";
+    size_t used = 0;
+    for (int i = 0; kinds[i]; i++) {
+        dt_nearest_offer(&nearest, kinds[i]->name);
+        if (used < sizeof known)
+            used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "",
+                                     kinds[i]->name);
+    }
+    dt_nearest_ask(&nearest, question);
+    return DT_FAIL(DT_USER, NULL, "%s: unknown kind '%s'%s (known: %s)", where, name, question,
+                   known);
+}
+
+dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, const char *name,
+                       const struct dt_kind **kind)
+{
+    *kind = kinds[0];
+    for (int i = 0; name[0] && kinds[i]; i++)
+        if (strcmp(kinds[i]->name, name) == 0) {
+            *kind = kinds[i];
+            return DT_OK;
+        }
+    return name[0] ? unknown(kinds, where, name) : DT_OK;
+}
+
+// "NAME" or "NAME*COUNT", up to the next blank.
+static dt_status parse_run(const char *text, size_t length, struct dt_layer_run *run)
+{
+    size_t n = strcspn(text, "* ");
+    char name[NAME], *end = NULL;
+    if (n == 0 || n >= sizeof name)
+        return DT_FAIL(DT_USER, "a pattern such as \"mamba*24\" or \"mamba*7 attention mamba*8\"",
+                       "model.layers: no kind's name at \"%.40s\"", text);
+    *run = (struct dt_layer_run){.times = 1};
+    memcpy(mempcpy(name, text, n), "", 1);
+    if (n < length)
+        run->times = strtoll(text + n + 1, &end, 10);
+    if (run->times < 1 || run->times > INT32_MAX || (end && end != text + length))
+        return DT_FAIL(DT_USER, "a count is a whole number from 1, as in \"mamba*24\"",
+                       "model.layers: no count of layers in \"%.*s\"", (int)length, text);
+    return dt_kind_find(dt_block_kinds, "model.layers", name, &run->kind);
+}
+
+dt_status dt_layers_parse(const char *text, int64_t n_layer, struct dt_layers *layers)
+{
+    *layers =
+        (struct dt_layers){.n = 1, .n_layer = n_layer, .runs = {{dt_block_kinds[0], n_layer}}};
+    if (!text[0])
+        return DT_OK;
+    layers->n = 0;
+    layers->n_layer = 0;
+    for (const char *at = text + strspn(text, " "); *at; at += strspn(at, " ")) {
+        size_t length = strcspn(at, " ");
+        if (layers->n == DT_LAYER_RUNS)
+            return DT_FAIL(DT_USER, "write equal neighbours as one, \"mamba*24\"",
+                           "model.layers: more than %d entries", DT_LAYER_RUNS);
+        DT_TRY(parse_run(at, length, &layers->runs[layers->n]));
+        layers->n_layer += layers->runs[layers->n++].times;
+        at += length;
+    }
+    if (layers->n == 0)
+        return DT_FAIL(DT_USER, "leave it empty for model.n_layer equal layers",
+                       "model.layers: \"%s\" lists no layer", text);
+    if (n_layer > 0 && layers->n_layer != n_layer)
+        return DT_FAIL(DT_USER, "leave one of the two out",
+                       "model.layers has %" PRId64 " layers, but model.n_layer is %" PRId64,
+                       layers->n_layer, n_layer);
+    return DT_OK;
+}
+
+const struct dt_kind *dt_layers_kind(const struct dt_layers *layers, int64_t layer)
+{
+    int run = 0;
+    while (run < layers->n - 1 && layer >= layers->runs[run].times)
+        layer -= layers->runs[run++].times;
+    return layers->runs[run].kind;
+}
