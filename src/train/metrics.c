@@ -3,14 +3,14 @@
 
 #include <stdlib.h>
 
-enum { TRAIN = DT_EVENT_TRAIN, EVAL = DT_EVENT_EVAL, CHECKPOINT = DT_EVENT_CHECKPOINT };
+enum { TRAIN = DT_METRIC_TRAIN, EVAL = DT_METRIC_EVAL, CHECKPOINT = DT_METRIC_CHECKPOINT };
 #define FIELD(kinds, type, name)                                                                   \
     {                                                                                              \
-#name, kinds, DT_FIELD_##type, offsetof(struct dt_event, name)                             \
+#name, kinds, DT_VALUE_##type, offsetof(struct dt_metric_event, name)                      \
     }
 
 // In the order of metrics.jsonl.
-const struct dt_event_field dt_event_fields[] = {
+const struct dt_metric_field dt_metric_fields[] = {
     FIELD(TRAIN | EVAL | CHECKPOINT, INT, step),
     FIELD(TRAIN, INT, epoch),
     FIELD(TRAIN | EVAL, NUMBER, loss),
@@ -30,9 +30,9 @@ const struct dt_event_field dt_event_fields[] = {
     {0},
 };
 
-const char *dt_event_name(enum dt_event_kind kind)
+const char *dt_metric_name(enum dt_metric_kind kind)
 {
-    return kind == DT_EVENT_TRAIN ? "train" : kind == DT_EVENT_EVAL ? "eval" : "checkpoint";
+    return kind == DT_METRIC_TRAIN ? "train" : kind == DT_METRIC_EVAL ? "eval" : "checkpoint";
 }
 
 struct dt_metrics {
@@ -58,7 +58,7 @@ fail:
     return status;
 }
 
-dt_status dt_metrics_write(struct dt_metrics *m, const struct dt_event *event)
+dt_status dt_metrics_write(struct dt_metrics *m, const struct dt_metric_event *event)
 {
     for (int i = 0; m && i < m->n; i++)
         DT_TRY(dt_error_in_mid_run(dt_metric_sinks[i]->write(m->states[i], event)));

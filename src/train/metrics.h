@@ -9,11 +9,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum dt_event_kind { DT_EVENT_TRAIN = 1, DT_EVENT_EVAL = 2, DT_EVENT_CHECKPOINT = 4 };
+enum dt_metric_kind { DT_METRIC_TRAIN = 1, DT_METRIC_EVAL = 2, DT_METRIC_CHECKPOINT = 4 };
 
 // Fields are named as in metrics.jsonl; metrics.c lists which kind of event has which.
-struct dt_event {
-    enum dt_event_kind kind;
+struct dt_metric_event {
+    enum dt_metric_kind kind;
     int64_t step, epoch;
     int64_t tokens; // train: trained so far; eval: counted
     double loss, perplexity, grad_norm, lr;
@@ -25,15 +25,15 @@ struct dt_event {
     double stall_ms;  // training waited for the checkpoint
 };
 
-struct dt_event_field {
+struct dt_metric_field {
     const char *name;
     unsigned kinds; // of the events that have it
-    enum { DT_FIELD_INT, DT_FIELD_NUMBER, DT_FIELD_FLAG, DT_FIELD_TEXT } type;
-    size_t offset; // in struct dt_event
+    enum { DT_VALUE_INT, DT_VALUE_NUMBER, DT_VALUE_FLAG, DT_VALUE_TEXT } type;
+    size_t offset; // in struct dt_metric_event
 };
 
-extern const struct dt_event_field dt_event_fields[]; // the last has no name
-const char *dt_event_name(enum dt_event_kind kind);
+extern const struct dt_metric_field dt_metric_fields[]; // the last has no name
+const char *dt_metric_name(enum dt_metric_kind kind);
 
 struct dt_metrics_config {
     const char *folder;
@@ -46,7 +46,7 @@ struct dt_metrics_config {
 
 struct dt_metric_sink {
     dt_status (*open)(const struct dt_metrics_config *config, void **state);
-    dt_status (*write)(void *state, const struct dt_event *event);
+    dt_status (*write)(void *state, const struct dt_metric_event *event);
     dt_status (*sync)(void *state); // NULL: nothing to sync
     void (*close)(void *state);
 };
@@ -56,7 +56,7 @@ extern const struct dt_metric_sink *const dt_metric_sinks[]; // sinks.c; the las
 struct dt_metrics;
 dt_status dt_metrics_open(const struct dt_metrics_config *config, struct dt_metrics **metrics);
 // Writes an event to every sink; on the other ranks (metrics NULL) does nothing.
-dt_status dt_metrics_write(struct dt_metrics *metrics, const struct dt_event *event);
+dt_status dt_metrics_write(struct dt_metrics *metrics, const struct dt_metric_event *event);
 // Called before a checkpoint is published, so that its steps are in the files after a power loss.
 dt_status dt_metrics_sync(struct dt_metrics *metrics);
 void dt_metrics_close(struct dt_metrics *metrics); // NULL is fine

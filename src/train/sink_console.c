@@ -42,7 +42,7 @@ static void format_eta(double seconds, char *text, size_t size)
         snprintf(text, size, "  ETA %lld:%02lld", s / 60, s % 60);
 }
 
-static void show_step(struct console *c, const struct dt_event *e)
+static void show_step(struct console *c, const struct dt_metric_event *e)
 {
     int64_t done = e->step - c->config.first_step, left = c->config.steps - e->step;
     char eta[32] = "", text[256];
@@ -63,11 +63,11 @@ static void show_step(struct console *c, const struct dt_event *e)
         dt_info("%s", text);
 }
 
-static dt_status write_event(void *state, const struct dt_event *e)
+static dt_status write_event(void *state, const struct dt_metric_event *e)
 {
-    if (e->kind == DT_EVENT_TRAIN)
+    if (e->kind == DT_METRIC_TRAIN)
         show_step(state, e);
-    else if (e->kind == DT_EVENT_EVAL)
+    else if (e->kind == DT_METRIC_EVAL)
         dt_info("step %lld  validation loss %.4f  perplexity %.3f  over %lld tokens",
                 (long long)e->step, e->loss, e->perplexity, (long long)e->tokens);
     else

@@ -138,13 +138,13 @@ static void put_text(FILE *out, const char *text)
 }
 
 // Numbers have nine significant digits; null stands for what is not finite.
-static void put_value(FILE *out, const struct dt_event_field *field, const void *value)
+static void put_value(FILE *out, const struct dt_metric_field *field, const void *value)
 {
-    if (field->type == DT_FIELD_INT)
+    if (field->type == DT_VALUE_INT)
         fprintf(out, "%lld", (long long)*(const int64_t *)value);
-    else if (field->type == DT_FIELD_FLAG)
+    else if (field->type == DT_VALUE_FLAG)
         fputs(*(const bool *)value ? "true" : "false", out);
-    else if (field->type == DT_FIELD_TEXT)
+    else if (field->type == DT_VALUE_TEXT)
         put_text(out, *(const char *const *)value);
     else if (isfinite(*(const double *)value))
         fprintf(out, "%.9g", *(const double *)value);
@@ -152,7 +152,7 @@ static void put_value(FILE *out, const struct dt_event_field *field, const void 
         fputs("null", out);
 }
 
-static dt_status write_event(void *state, const struct dt_event *event)
+static dt_status write_event(void *state, const struct dt_metric_event *event)
 {
     struct jsonl *sink = state;
     char *line = NULL;
@@ -160,8 +160,8 @@ static dt_status write_event(void *state, const struct dt_event *event)
     FILE *out = open_memstream(&line, &size);
     if (!out)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a line of %s", sink->path);
-    fprintf(out, "{\"event\":\"%s\"", dt_event_name(event->kind));
-    for (const struct dt_event_field *field = dt_event_fields; field->name; field++)
+    fprintf(out, "{\"event\":\"%s\"", dt_metric_name(event->kind));
+    for (const struct dt_metric_field *field = dt_metric_fields; field->name; field++)
         if (field->kinds & event->kind) {
             fprintf(out, ",\"%s\":", field->name);
             put_value(out, field, (const char *)event + field->offset);

@@ -18,7 +18,7 @@ wait $job 2>/dev/null
 check "it was killed before its end" test "$(steps_done $name)" -lt 40
 printf '{"event":"train","step":9' >>runs/$name/metrics.jsonl # a torn line
 check "the same command goes on" ranks 2 "${common[@]}" run.name=$name >$name-2.log 2>&1
-check "it says from where" grep -q "going on from runs/$name/checkpoints/step-000000[12]" $name-2.log
+check "it says from where" grep -q "resuming from runs/$name/checkpoints/step-000000[12]" $name-2.log
 check "the bits are those of the whole run" same_bits runs/$name/$last runs/whole/$last
 check "one step has one line" test "$(train_lines runs/$name/metrics.jsonl | wc -l)" -eq 40
 check "curves are the same" cmp <(train_lines runs/$name/metrics.jsonl) <(train_lines runs/whole/metrics.jsonl)

@@ -41,7 +41,7 @@ goes_on() { # run, n, arguments: the same command, with space again
     local run=$1 n=$2
     shift 2
     check "$run: the same command completes" ranks "$n" "${common[@]}" run.dir="$run" "$@" >again.log 2>&1
-    check "$run: … from its last checkpoint" grep -q "going on from $run/checkpoints/step-00000020" again.log
+    check "$run: … from its last checkpoint" grep -q "resuming from $run/checkpoints/step-00000020" again.log
     check "$run: … with the right bits" same_bits "$run/$last" "whole-$n/$last"
     check "$run: … and the right curve" cmp <(train_lines "$run/metrics.jsonl") <(train_lines "whole-$n/metrics.jsonl")
 }

@@ -64,6 +64,6 @@ check "a piece that ends behind a skipped step" ranks 1 "${pairs[@]}" run.name=p
     checkpoint.keep=9 >pieces.log 2>&1
 rm -rf runs/pieces/checkpoints/step-*{08,12,16,20,24}
 check "the rest of it" ranks 1 "${pairs[@]}" run.name=pieces >>pieces.log 2>&1
-check "… from the step that was skipped" grep -q 'going on from runs/pieces/checkpoints/step-00000004' pieces.log
+check "… from the step that was skipped" grep -q 'resuming from runs/pieces/checkpoints/step-00000004' pieces.log
 check "… gives the same bits" same_bits runs/pieces/checkpoints/step-00000024 runs/ignored-1/checkpoints/step-00000024
 finish

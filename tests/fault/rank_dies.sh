@@ -82,7 +82,7 @@ goes_on() { # arguments: the same command, as after the mending of its data
     local from
     from=$(basename "$(newest)")
     check "$name: the same command completes" ranks 4 job.ini run.name="$name" "$@" >$name.again 2>&1
-    check "$name: … from $from" grep -q "going on from runs/$name/checkpoints/$from" $name.again
+    check "$name: … from $from" grep -q "resuming from runs/$name/checkpoints/$from" $name.again
     check "$name: … and says complete" grep -q '"state":"complete","step":200' runs/$name/state.json
     check "$name: one step has one line" test "$(train_lines runs/$name/metrics.jsonl | cut -d' ' -f1 | sort -nu | wc -l) \
 $(train_lines runs/$name/metrics.jsonl | wc -l)" = "200 200"

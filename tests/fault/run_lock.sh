@@ -43,7 +43,7 @@ wait $first
 check "the first stops cleanly" test $? -eq 0
 stopped=$(sed -n 's/.*stopped by SIGUSR1 after step \([0-9]*\) .*/\1/p' first.log)
 check "the third goes on behind the first's last step, $stopped" wait_for_step shared $((stopped + 1))
-check "… from its checkpoint" grep -q "going on from runs/shared/checkpoints/step-$(printf %08d "$stopped")" third.log
+check "… from its checkpoint" grep -q "resuming from runs/shared/checkpoints/step-$(printf %08d "$stopped")" third.log
 
 # A holder that is killed holds nothing.
 kill -KILL $third

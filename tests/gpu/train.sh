@@ -53,7 +53,7 @@ for precision in fp32 bf16; do
     cp -r runs/cuda-$precision runs/resumed-$precision
     rm -r runs/resumed-$precision/"$last"
     check "$precision goes on from the middle" train resumed-$precision "${same[@]}"
-    check "… and says so" grep -q "going on from runs/resumed-$precision/$half" resumed-$precision.log
+    check "… and says so" grep -q "resuming from runs/resumed-$precision/$half" resumed-$precision.log
     check "$precision: a resume keeps every bit" same_bits runs/resumed-$precision/"$last" runs/cuda-$precision/"$last"
 done
 finish

@@ -17,12 +17,12 @@ static dt_status open_sink(const struct dt_metrics_config *config, void **state)
 }
 
 // As a writer of scalars would: every number, whatever its name.
-static dt_status write_sink(void *state, const struct dt_event *event)
+static dt_status write_sink(void *state, const struct dt_metric_event *event)
 {
     char *text = state;
-    sprintf(text + strlen(text), "%s", dt_event_name(event->kind));
-    for (const struct dt_event_field *f = dt_event_fields; f->name; f++)
-        if (f->kinds & event->kind && f->type == DT_FIELD_NUMBER)
+    sprintf(text + strlen(text), "%s", dt_metric_name(event->kind));
+    for (const struct dt_metric_field *f = dt_metric_fields; f->name; f++)
+        if (f->kinds & event->kind && f->type == DT_VALUE_NUMBER)
             sprintf(text + strlen(text), " %s=%g", f->name,
                     *(const double *)((const char *)event + f->offset));
     strcat(text, "\n");
@@ -48,8 +48,8 @@ const struct dt_metric_sink *const dt_metric_sinks[] = {
     NULL,
 };
 
-static const struct dt_event events[] = {
-    {.kind = DT_EVENT_TRAIN,
+static const struct dt_metric_event events[] = {
+    {.kind = DT_METRIC_TRAIN,
      .step = 1,
      .tokens = 64,
      .loss = 1. / 3,
@@ -59,9 +59,9 @@ static const struct dt_event events[] = {
      .tokens_per_s = 12800,
      .memory_mb = 1.5,
      .skipped = true},
-    {.kind = DT_EVENT_EVAL, .step = 1, .tokens = 32, .loss = 0, .perplexity = 1},
-    {.kind = DT_EVENT_CHECKPOINT, .step = 1, .path = "a \"b\"\\c", .stall_ms = 2},
-    {.kind = DT_EVENT_TRAIN, .step = 2, .epoch = 1, .tokens = 128, .loss = NAN},
+    {.kind = DT_METRIC_EVAL, .step = 1, .tokens = 32, .loss = 0, .perplexity = 1},
+    {.kind = DT_METRIC_CHECKPOINT, .step = 1, .path = "a \"b\"\\c", .stall_ms = 2},
+    {.kind = DT_METRIC_TRAIN, .step = 2, .epoch = 1, .tokens = 128, .loss = NAN},
 };
 static const char *const lines[] = {
     "{\"event\":\"train\",\"step\":1,\"epoch\":0,\"loss\":0.333333333,\"grad_norm\":null,\"lr\":"

@@ -84,7 +84,7 @@ if [ "$size" != short ]; then
 fi
 unset SIMT_DEVICES
 
-# Work between steps, and going on from a checkpoint.
+# Work between steps, and resuming from a checkpoint.
 train pauses 1 log.eval_every=2 checkpoint.every=3 comm.verify_replicas=4
 alike pauses plain
 check "validation on the way" grep -q '"event":"eval","step":2,' runs/pauses/metrics.jsonl
