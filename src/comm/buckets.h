@@ -1,7 +1,7 @@
 // Gradient buckets: the flat gradient arena, cut into runs of parameter rows of at most bucket_mb,
 // smaller ones at the end (bucket_plan.h), each all-reduced as soon as all its rows are ready,
 // while backward goes on. Rows lie in the arena in the order in which backward finishes them, so
-// buckets fill and leave in table order. Buckets travel from device to device (device_comm.h) or
+// buckets fill and are sent in table order. Buckets travel from device to device (device_comm.h) or
 // through the host: in place where the host reads the device's memory, else by pinned copies. A
 // lone rank sends nothing.
 #pragma once
@@ -30,8 +30,11 @@ dt_status dt_buckets_create(struct dt_comm *comm, const struct dt_backend *backe
 dt_status dt_buckets_connect(struct dt_buckets *buckets);
 void dt_buckets_destroy(struct dt_buckets *buckets); // NULL is fine
 int64_t dt_buckets_count(const struct dt_buckets *buckets);
-// Device memory that create takes for these settings, in bytes, for the memory plan.
+// Memory that create allocates for these settings, in bytes, for the memory plan: on the device,
+// and pinned on the host. Both read the numbers of the configuration only, no pointer.
 int64_t dt_buckets_bytes(const struct dt_buckets_config *config, int n_ranks);
+int64_t dt_buckets_host_bytes(const struct dt_buckets_config *config,
+                              const struct dt_backend *backend, int n_ranks);
 // Whether a step's calls do no more than put work on streams, so that they can be captured.
 bool dt_buckets_can_be_captured(const struct dt_buckets *buckets);
 

@@ -36,7 +36,7 @@ dt_status dt_step_memory(const struct dt_backend *backend, const struct dt_model
     DT_TRY(dt_model_plan(backend, model, shape, plan));
     DT_TRY(dt_model_list_arrays(model, &arrays));
     DT_TRY(dt_model_list_params(model, &params));
-    dt_stepper_plan(&params, &arrays, stepper, plan);
+    dt_stepper_plan(backend, &params, &arrays, stepper, plan);
     dt_params_free(&params);
     dt_memory_plan_add(plan, "host batches", dt_loader_bytes(loader), true);
     return DT_OK;

@@ -57,14 +57,29 @@ struct dt_stepper {
 
 // Creation.
 
-void dt_stepper_plan(const struct dt_params *params, const struct dt_array_list *arrays,
-                     const struct dt_stepper_config *config, struct dt_memory_plan *plan)
+// Without the pointers: what the memory plan asks for, too.
+static struct dt_buckets_config buckets_config(const struct dt_params *params,
+                                               const struct dt_stepper_config *config)
 {
-    struct dt_buckets_config buckets = {.elements = params->elements, .wire = config->wire};
+    return (struct dt_buckets_config){.elements = params->elements,
+                                      .n_rows = params->n,
+                                      .bucket_bytes = config->bucket_bytes,
+                                      .wire = config->wire,
+                                      .n_sums = sizeof(struct dt_loss_sum) / sizeof(double),
+                                      .between_devices = config->between_devices};
+}
+
+void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *params,
+                     const struct dt_array_list *arrays, const struct dt_stepper_config *config,
+                     struct dt_memory_plan *plan)
+{
+    struct dt_buckets_config buckets = buckets_config(params, config);
+    int n_ranks = config->comm->info.size;
     dt_memory_plan_add(plan, "moments", dt_optimizer_bytes(params), false);
     dt_memory_plan_add(plan, "input", dt_input_bytes(arrays, &config->batch), false);
-    dt_memory_plan_add(plan, "bf16 buckets", dt_buckets_bytes(&buckets, config->comm->info.size),
-                       false);
+    dt_memory_plan_add(plan, "bf16 buckets", dt_buckets_bytes(&buckets, n_ranks), false);
+    dt_memory_plan_add(plan, "pinned buckets", dt_buckets_host_bytes(&buckets, backend, n_ranks),
+                       true);
 }
 
 static dt_status create_buckets(struct dt_stepper *s)
@@ -75,16 +90,11 @@ static dt_status create_buckets(struct dt_stepper *s)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %d rows", params->n);
     for (int i = 0; i < params->n; i++)
         ends[i] = i + 1 < params->n ? params->rows[i + 1].offset : params->elements;
-    struct dt_buckets_config config = {.gradients = dt_model_gradients(s->model),
-                                       .elements = params->elements,
-                                       .row_ends = ends,
-                                       .n_rows = params->n,
-                                       .bucket_bytes = s->config.bucket_bytes,
-                                       .wire = s->config.wire,
-                                       .sums = (double *)s->optimizer.sum,
-                                       .n_sums = sizeof *s->optimizer.sum / sizeof(double),
-                                       .stream = s->stream,
-                                       .between_devices = s->config.between_devices};
+    struct dt_buckets_config config = buckets_config(params, &s->config);
+    config.gradients = dt_model_gradients(s->model);
+    config.row_ends = ends;
+    config.sums = (double *)s->optimizer.sum;
+    config.stream = s->stream;
     dt_status status = dt_buckets_create(s->config.comm, s->backend, &config, &s->buckets);
     free(ends);
     return status;

@@ -38,8 +38,9 @@ struct dt_step_result {
 };
 
 // Adds what its create allocates for a model of these parameters.
-void dt_stepper_plan(const struct dt_params *params, const struct dt_array_list *arrays,
-                     const struct dt_stepper_config *config, struct dt_memory_plan *plan);
+void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *params,
+                     const struct dt_array_list *arrays, const struct dt_stepper_config *config,
+                     struct dt_memory_plan *plan);
 // Borrows backend and model, makes optimizer, buckets and input of its own.
 dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *model,
                             const struct dt_stepper_config *config, struct dt_stepper **stepper);

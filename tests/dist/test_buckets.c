@@ -165,13 +165,22 @@ static void check_misuse_of_sums(void)
     dt_error_clear();
 }
 
-static void check_staging_size(void)
+static void check_planned_bytes(void)
 {
-    struct dt_buckets_config config = {.elements = 10, .wire = DT_BF16};
+    struct dt_device_table cuda_like = *backend.table;
+    struct dt_backend staged = {.table = &cuda_like, .device = backend.device};
+    struct dt_buckets_config config = {.elements = 10, .wire = DT_BF16, .n_sums = 2};
+    cuda_like.unified = false;
     CHECK_INT(dt_buckets_bytes(&config, 2), 20);
     CHECK_INT(dt_buckets_bytes(&config, 1), 0);
+    CHECK_INT(dt_buckets_host_bytes(&config, &staged, 2), 36);
+    CHECK_INT(dt_buckets_host_bytes(&config, &staged, 1), 0);
+    CHECK_INT(dt_buckets_host_bytes(&config, &backend, 2), 0);
     config.wire = DT_F32;
     CHECK_INT(dt_buckets_bytes(&config, 2), 0);
+    CHECK_INT(dt_buckets_host_bytes(&config, &staged, 2), 56);
+    config.between_devices = true;
+    CHECK_INT(dt_buckets_host_bytes(&config, &staged, 2), 0);
 }
 
 int main(void)
@@ -187,7 +196,7 @@ int main(void)
     CHECK_INT(check_steps(DT_F32, 1), ROWS - 1); // the empty row travels in none
     check_misuse();
     check_misuse_of_sums();
-    check_staging_size();
+    check_planned_bytes();
     dt_backend_close(&backend);
     dt_comm_close(comm);
     return test_end();
