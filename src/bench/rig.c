@@ -4,7 +4,6 @@
 
 #include "job/device.h"
 #include "job/job.h"
-#include "model/weights.h"
 #include "train/memory.h"
 
 #include <stdlib.h>
@@ -84,11 +83,16 @@ static dt_status check_memory(const struct dt_bench_rig *rig, const struct dt_me
                    (double)rig->info.memory_free / 0x1p30);
 }
 
-static dt_status draw_weights(void *context, const struct dt_params *params, float *weights)
+static dt_status draw_weights(const struct dt_bench_rig *rig)
 {
-    (void)context;
-    dt_params_init(params, SEED, weights);
-    return DT_OK;
+    struct dt_snapshot snapshot;
+    dt_status status = dt_snapshot_create(&rig->backend, rig->model, NULL, true, &snapshot);
+    if (status == DT_OK) {
+        dt_params_init(snapshot.host.params, SEED, snapshot.host.weights);
+        status = dt_snapshot_share_weights(&snapshot, rig->comm);
+    }
+    dt_snapshot_destroy(&snapshot);
+    return status;
 }
 
 dt_status dt_bench_rig_choose(struct dt_bench_rig *rig)
@@ -125,7 +129,7 @@ static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap 
     DT_TRY(dt_model_create(&rig->backend, &model, &shape, &rig->model));
     DT_TRY(dt_stepper_create(&rig->backend, rig->model, &stepper, &rig->stepper));
     DT_TRY(dt_stepper_connect(rig->stepper));
-    DT_TRY(dt_weights_load(&rig->backend, rig->model, draw_weights, NULL));
+    DT_TRY(draw_weights(rig));
     DT_TRY(dt_loader_open(&loader, 0, &rig->loader));
     if (!wrap)
         return DT_OK;

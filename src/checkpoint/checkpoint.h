@@ -1,10 +1,10 @@
 // Checkpoints: a folder step-00001000 that is whole and verified, or not
 // there.
 //   config.json, model.safetensors         a Hugging Face directory (fp32 masters)
-//   optimizer-00001-of-00001.safetensors   Adam moments: entries "exp_avg.NAME[first:last]" and
-//                                          "exp_avg_sq.NAME[first:last]", one-dimensional ranges
-//                                          (last exclusive) of a tensor's elements, so that any
-//                                          file split resumes on any
+//   optimizer-00001-of-00001.safetensors   optimizer states: entries "exp_avg.NAME[first:last]"
+//                                          (Adam's), one-dimensional ranges (last exclusive) of a
+//                                          tensor's elements, so that any file split resumes on
+//                                          any
 //   trainer.json                           struct dt_trainer_state and fingerprints of the shards
 //   MANIFEST                               a line a file: xxh64 (16 hex digits), size, name
 // Written into a temporary folder beside it, every file fsynced, MANIFEST last, then renamed, the
@@ -12,13 +12,14 @@
 #pragma once
 
 #include "base/error.h"
+#include "checkpoint/optimizer_states.h"
 #include "data/dataset.h"
 #include "model/model.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-// What training must know besides weights and moments, kept as trainer.json.
+// What training must know besides weights and optimizer states, kept as trainer.json.
 struct dt_trainer_state {
     int64_t step;    // optimizer steps done, applied or skipped: the next is step + 1
     int64_t updates; // applied
@@ -38,7 +39,8 @@ struct dt_trainer_state {
 struct dt_checkpoint_arrays {
     const struct dt_model_config *model;
     const struct dt_params *params;
-    float *weights, *m, *v; // flat, host memory: read by save, written by load
+    float *weights; // flat, host memory, as the states are: read by save, written by load
+    struct dt_optimizer_states states;
 };
 
 // Saves into dir/step-%08d, replacing one of the same step; `path` (DT_PATH bytes) gets the folder.
@@ -46,9 +48,10 @@ struct dt_checkpoint_arrays {
 dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_arrays *arrays,
                              const struct dt_trainer_state *state, const struct dt_dataset *train,
                              char *path);
-// Removes all but the `keep` newest and the newest that verifies (it reads that one where there is
-// something to remove), and leftover temporary folders. keep 0: all checkpoints stay.
-dt_status dt_checkpoint_prune(const char *dir, int64_t keep);
+// Removes all but the `keep` newest and the newest that verifies, and leftover temporary folders.
+// keep 0: all checkpoints stay. That of step `saved` was hashed when this process wrote it and is
+// not read again; -1: none was.
+dt_status dt_checkpoint_prune(const char *dir, int64_t keep, int64_t saved);
 // Checks MANIFEST: every file of a checkpoint there, of its size and hash. DT_USER naming each file
 // that is not, and how it differs.
 dt_status dt_checkpoint_verify(const char *path);
@@ -63,8 +66,8 @@ dt_status dt_checkpoint_last_step(const char *dir, int64_t *step);
 dt_status dt_checkpoint_newest(const char *dir, char *path);
 // The storage type that a verified checkpoint was trained with, -1 where it does not say.
 dt_status dt_checkpoint_storage(const char *path, int *storage);
-// Weights, moments and state of a checkpoint that was verified. What fixes order or model and
-// differs from what the run was asked for (arrays->model, the order fields of `expected`,
+// Weights, optimizer states and state of a checkpoint that was verified. What fixes order or model
+// and differs from what the run was asked for (arrays->model, the order fields of `expected`,
 // fingerprints of `train`) is one DT_USER error with all the differences; nothing is written then.
 dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays *arrays,
                              const struct dt_trainer_state *expected,

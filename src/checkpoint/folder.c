@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/problems.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/moments.h"
 
 #include <dirent.h>
 #include <fnmatch.h>
@@ -43,7 +42,7 @@ static void check_names(const struct dt_manifest *manifest, struct dt_problems *
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (!dt_manifest_find(manifest, needed[i]))
             dt_problems_add(problems, "MANIFEST lacks %s", needed[i]);
-    dt_moments_check_names(manifest, problems);
+    dt_optimizer_states_check_names(manifest, problems);
 }
 
 dt_status dt_checkpoint_verify(const char *path)
@@ -196,19 +195,20 @@ static bool is_whole(const char *dir, int64_t step)
 }
 
 // Index of the newest that verifies; steps->n where none does.
-static int64_t newest_whole(const char *dir, const struct steps *steps)
+static int64_t newest_whole(const char *dir, const struct steps *steps, int64_t saved)
 {
     int64_t i = 0;
-    while (i < steps->n && !is_whole(dir, steps->list[i]))
+    while (i < steps->n && steps->list[i] != saved && !is_whole(dir, steps->list[i]))
         i++;
     return i;
 }
 
-static dt_status prune_steps(const char *dir, const struct steps *steps, int64_t keep)
+static dt_status prune_steps(const char *dir, const struct steps *steps, int64_t keep,
+                             int64_t saved)
 {
     if (keep <= 0 || steps->n <= keep)
         return DT_OK;
-    int64_t whole = newest_whole(dir, steps);
+    int64_t whole = newest_whole(dir, steps, saved);
     if (whole == steps->n)
         return DT_OK; // nothing to resume from: leave all to the user
     for (int64_t i = keep; i < steps->n; i++)
@@ -236,12 +236,12 @@ static dt_status remove_leftovers(const char *dir)
     return status;
 }
 
-dt_status dt_checkpoint_prune(const char *dir, int64_t keep)
+dt_status dt_checkpoint_prune(const char *dir, int64_t keep, int64_t saved)
 {
     struct steps steps;
     DT_TRY(remove_leftovers(dir));
     DT_TRY(list_steps(dir, &steps));
-    dt_status status = prune_steps(dir, &steps, keep);
+    dt_status status = prune_steps(dir, &steps, keep, saved);
     free(steps.list);
     DT_TRY_NOTE(status, "removing old checkpoints of %s", dir);
     return DT_OK;

@@ -4,7 +4,6 @@
 #include "base/file.h"
 #include "base/problems.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/moments.h"
 #include "checkpoint/trainer_state.h"
 #include "model/hf.h"
 
@@ -79,11 +78,11 @@ static dt_status compare(const char *path, const struct dt_model_config *model,
                               "%s cannot be resumed, what fixes order or model has changed", path);
 }
 
-static dt_status read_moments(const char *path, const struct dt_checkpoint_arrays *arrays)
+static dt_status read_states(const char *path, const struct dt_checkpoint_arrays *arrays)
 {
     struct dt_manifest manifest;
     DT_TRY(dt_manifest_read(path, &manifest));
-    dt_status status = dt_moments_read(&manifest, path, arrays->params, arrays->m, arrays->v);
+    dt_status status = dt_optimizer_states_read(&manifest, path, arrays->params, &arrays->states);
     dt_manifest_free(&manifest);
     return status;
 }
@@ -96,7 +95,7 @@ dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays
     DT_TRY(compare(path, arrays->model, expected, train, &saved));
     DT_TRY(
         dt_hf_read_weights(path, arrays->params, arrays->model->tie_embeddings, arrays->weights));
-    DT_TRY(read_moments(path, arrays));
+    DT_TRY(read_states(path, arrays));
     *state = saved;
     return DT_OK;
 }

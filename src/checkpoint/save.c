@@ -4,7 +4,6 @@
 
 #include "base/file.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/moments.h"
 #include "checkpoint/trainer_state.h"
 #include "model/hf.h"
 
@@ -51,7 +50,7 @@ static dt_status fill(struct dt_manifest *manifest, const char *folder,
 {
     DT_TRY(put_config(manifest, folder, arrays->model));
     DT_TRY(put_weights(manifest, folder, arrays));
-    DT_TRY(dt_moments_write(manifest, folder, arrays->params, arrays->m, arrays->v));
+    DT_TRY(dt_optimizer_states_write(manifest, folder, arrays->params, &arrays->states));
     DT_TRY(put_trainer(manifest, folder, state, train));
     DT_TRY(dt_manifest_write(manifest, folder));
     return dt_fsync_dir(folder);

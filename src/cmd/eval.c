@@ -48,6 +48,7 @@ static dt_status evaluate(struct dt_job *job)
 {
     struct dt_model *model = NULL;
     struct dt_input input = {0};
+    struct dt_snapshot snapshot = {0};
     struct dt_loss_sum total;
     struct dt_model_shape shape = dt_job_shape(job, false);
     struct dt_stepper_config step = dt_job_stepper(job);
@@ -56,13 +57,17 @@ static dt_status evaluate(struct dt_job *job)
     DT_TRY_GOTO(status, out, dt_model_create(&job->backend, &job->model, &shape, &model));
     DT_TRY_GOTO(status, out,
                 dt_input_create(&job->backend, dt_model_arrays(model), &step.batch, &input));
-    DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), model));
+    DT_TRY_GOTO(
+        status, out,
+        dt_snapshot_create(&job->backend, model, NULL, job->comm->info.rank == 0, &snapshot));
+    DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), &snapshot));
     DT_TRY_GOTO(status, out,
                 dt_evaluate(job, model, &input, job->settings.log.eval_batches, NULL, &total));
     if (job->comm->info.rank == 0)
         status = print(source(job), &total);
 out:
     dt_input_destroy(&input);
+    dt_snapshot_destroy(&snapshot);
     dt_model_destroy(model);
     return status;
 }

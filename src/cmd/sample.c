@@ -5,10 +5,9 @@
 
 #include "base/file.h"
 #include "base/rng.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/snapshot.h"
 #include "job/device.h"
 #include "model/hf.h"
-#include "model/weights.h"
 
 #include <getopt.h>
 #include <math.h>
@@ -177,11 +176,18 @@ struct writer {
     float *logits;
 };
 
-static dt_status read_weights(void *context, const struct dt_params *params, float *weights)
+static dt_status load_weights(const struct writer *w)
 {
-    const struct writer *w = context;
-    bool tied = dt_model_config(w->model)->tie_embeddings;
-    return dt_hf_read_weights(w->options->dir, params, tied, weights);
+    struct dt_snapshot snapshot;
+    dt_status status = dt_snapshot_create(&w->backend, w->model, NULL, true, &snapshot);
+    const struct dt_checkpoint_arrays *host = &snapshot.host;
+    if (status == DT_OK)
+        status = dt_hf_read_weights(w->options->dir, host->params, host->model->tie_embeddings,
+                                    host->weights);
+    if (status == DT_OK)
+        status = dt_snapshot_share_weights(&snapshot, NULL);
+    dt_snapshot_destroy(&snapshot);
+    return status;
 }
 
 static dt_status writer_open(struct writer *w)
@@ -194,7 +200,7 @@ static dt_status writer_open(struct writer *w)
         DT_F32; // a step is bound by reading weights, and bf16 GEMM of one row gains nothing
     struct dt_model_shape shape = {.sequences = 1, .length = w->prompt_length};
     DT_TRY(dt_model_create(&w->backend, &config, &shape, &w->model));
-    DT_TRY(dt_weights_load(&w->backend, w->model, read_weights, w));
+    DT_TRY(load_weights(w));
     for (int i = 0; i < 2; i++)
         DT_TRY(dt_model_state_create(w->model, 1, &w->state[i]));
     DT_TRY(

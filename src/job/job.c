@@ -6,7 +6,6 @@
 #include "comm/job_control.h"
 #include "job/device.h"
 #include "model/hf.h"
-#include "model/weights.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -408,32 +407,15 @@ struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
         .sequences = job->micro_batch, .length = job->settings.data.seq_len, .training = training};
 }
 
-struct weights_of_job {
-    const struct dt_job *job;
-    const char *dir;
-};
-
-static dt_status read_weights(const struct weights_of_job *from, const struct dt_params *params,
-                              float *weights)
+dt_status dt_job_load_weights(const struct dt_job *job, const char *dir,
+                              struct dt_snapshot *snapshot)
 {
-    const struct dt_job *job = from->job;
-    if (from->dir[0])
-        return dt_hf_read_weights(from->dir, params, job->model.tie_embeddings, weights);
-    dt_params_init(params, (uint64_t)job->settings.run.seed, weights);
-    return DT_OK;
-}
-
-static dt_status share_weights(void *context, const struct dt_params *params, float *weights)
-{
-    const struct weights_of_job *from = context;
-    struct dt_comm *comm = from->job->comm;
-    bool root = comm->info.rank == 0;
-    DT_TRY(dt_agree(comm, root ? read_weights(from, params, weights) : DT_OK));
-    return dt_broadcast(comm, weights, params->elements * (int64_t)sizeof(float), 0);
-}
-
-dt_status dt_job_load_weights(const struct dt_job *job, const char *dir, struct dt_model *model)
-{
-    struct weights_of_job from = {job, dir};
-    return dt_weights_load(&job->backend, model, share_weights, &from);
+    const struct dt_checkpoint_arrays *host = &snapshot->host;
+    dt_status status = DT_OK;
+    if (job->comm->info.rank == 0 && dir[0])
+        status = dt_hf_read_weights(dir, host->params, host->model->tie_embeddings, host->weights);
+    else if (job->comm->info.rank == 0)
+        dt_params_init(host->params, (uint64_t)job->settings.run.seed, host->weights);
+    DT_TRY(dt_agree(job->comm, status));
+    return dt_snapshot_share_weights(snapshot, job->comm);
 }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backend/backend.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/snapshot.h"
 #include "comm/comm.h"
 #include "data/loader.h"
 #include "job/run_folder.h"
@@ -53,6 +53,7 @@ void dt_job_pin_ring(const struct dt_backend *backend, struct dt_loader_config *
 struct dt_loader_config dt_job_train_loader(const struct dt_job *job);
 struct dt_loader_config dt_job_val_loader(const struct dt_job *job);
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
-// Weights of a model: from `dir` where not "" (a Hugging Face directory or a checkpoint), else
-// initial; read on rank 0, the same on all ranks afterwards.
-dt_status dt_job_load_weights(const struct dt_job *job, const char *dir, struct dt_model *model);
+// The weights of a snapshot's model: from `dir` where not "" (a Hugging Face directory or a
+// checkpoint), else initial ones. Read on rank 0, then on the devices of all ranks.
+dt_status dt_job_load_weights(const struct dt_job *job, const char *dir,
+                              struct dt_snapshot *snapshot);

@@ -47,7 +47,15 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
     struct dt_model_shape shape = dt_job_shape(job, true);
     struct dt_loader_config loader = dt_job_train_loader(job);
     struct dt_stepper_config stepper = dt_job_stepper(job);
-    return dt_step_memory(&job->backend, &job->model, &shape, &stepper, &loader, plan);
+    struct dt_params params;
+    DT_TRY(dt_step_memory(&job->backend, &job->model, &shape, &stepper, &loader, plan));
+    DT_TRY(dt_model_list_params(&job->model, &params));
+    dt_memory_plan_add(
+        plan, "host snapshot",
+        dt_snapshot_bytes(&job->backend, &params, dt_adamw_states.n, job->comm->info.rank == 0),
+        true);
+    dt_params_free(&params);
+    return DT_OK;
 }
 
 dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch, int64_t free,

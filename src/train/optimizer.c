@@ -4,9 +4,11 @@
 #include <math.h>
 #include <stdlib.h>
 
+const struct dt_optimizer_states dt_adamw_states = {2, {{"exp_avg", NULL}, {"exp_avg_sq", NULL}}};
+
 int64_t dt_optimizer_bytes(const struct dt_params *params)
 {
-    return 2 * params->elements * (int64_t)sizeof(float);
+    return dt_adamw_states.n * params->elements * (int64_t)sizeof(float);
 }
 
 static struct dt_sum_squares_args norm_args(const struct dt_optimizer *o)
@@ -18,33 +20,33 @@ static struct dt_sum_squares_args norm_args(const struct dt_optimizer *o)
                                         .workspace_bytes = o->workspace_bytes};
 }
 
-static dt_status take(struct dt_optimizer *o, int64_t bytes, void *pointer, const char *what)
+static dt_status allocate(struct dt_optimizer *o, int64_t bytes, void *pointer, const char *what)
 {
-    DT_TRY_NOTE(o->backend->table->alloc(o->backend->device, bytes, pointer),
-                "taking %.1f MiB for %s", (double)bytes / 0x1p20, what);
+    DT_TRY_NOTE(dt_alloc(o->backend, bytes, pointer), "allocating %.1f MiB for %s",
+                (double)bytes / 0x1p20, what);
     return DT_OK;
 }
 
-static dt_status take_all(struct dt_optimizer *o)
+static dt_status allocate_all(struct dt_optimizer *o)
 {
     const struct dt_params *params = dt_model_params(o->model);
     struct dt_sum_squares_args norm = norm_args(o);
     struct dt_adamw_span *spans;
     o->workspace_bytes = dt_sum_squares_workspace(o->backend, &norm);
-    DT_TRY(take(o, params->elements * 4, &o->m, "the first moments"));
-    DT_TRY(take(o, params->elements * 4, &o->v, "the second moments"));
-    DT_TRY(take(o, sizeof *o->lr, &o->lr, "the learning rate"));
-    DT_TRY(take(o, sizeof *o->sum, &o->sum, "the loss"));
-    DT_TRY(take(o, sizeof *o->control, &o->control, "the update control"));
-    DT_TRY(take(o, sizeof *o->sum_squares, &o->sum_squares, "the norm"));
-    DT_TRY(take(o, o->workspace_bytes, &o->workspace, "the norm's workspace"));
+    for (struct dt_optimizer_state *s = o->states.list; s < o->states.list + o->states.n; s++)
+        DT_TRY(allocate(o, params->elements * (int64_t)sizeof *s->data, &s->data, s->name));
+    DT_TRY(allocate(o, sizeof *o->lr, &o->lr, "the learning rate"));
+    DT_TRY(allocate(o, sizeof *o->sum, &o->sum, "the loss"));
+    DT_TRY(allocate(o, sizeof *o->control, &o->control, "the update control"));
+    DT_TRY(allocate(o, sizeof *o->sum_squares, &o->sum_squares, "the norm"));
+    DT_TRY(allocate(o, o->workspace_bytes, &o->workspace, "the norm's workspace"));
     DT_TRY(dt_params_spans(params, o->config.weight_decay, &spans, &o->n_spans));
     int64_t bytes = o->n_spans * (int64_t)sizeof *spans;
-    dt_status status = take(o, bytes, &o->spans, "the decay spans");
+    dt_status status = allocate(o, bytes, &o->spans, "the decay spans");
     if (status == DT_OK)
-        status = o->backend->table->to_device(o->backend->device, o->spans, spans, bytes, NULL);
+        status = dt_to_device(o->backend, o->spans, spans, bytes, NULL);
     if (status == DT_OK)
-        status = o->backend->table->stream_sync(o->backend->device, NULL);
+        status = dt_stream_sync(o->backend, NULL);
     free(spans);
     return status;
 }
@@ -52,8 +54,9 @@ static dt_status take_all(struct dt_optimizer *o)
 dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,
                               const struct dt_optimizer_config *config, struct dt_optimizer *o)
 {
-    *o = (struct dt_optimizer){.backend = backend, .model = model, .config = *config};
-    dt_status status = take_all(o);
+    *o = (struct dt_optimizer){
+        .backend = backend, .model = model, .states = dt_adamw_states, .config = *config};
+    dt_status status = allocate_all(o);
     if (status != DT_OK)
         dt_optimizer_destroy(o);
     return status;
@@ -61,11 +64,11 @@ dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model 
 
 void dt_optimizer_destroy(struct dt_optimizer *o)
 {
-    void *memory[] = {o->m,       o->v,           o->lr,    o->sum,
-                      o->control, o->sum_squares, o->spans, o->workspace};
+    void *memory[] = {o->lr, o->sum, o->control, o->sum_squares, o->spans, o->workspace};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
-        if (memory[i])
-            o->backend->table->free(o->backend->device, memory[i]);
+        dt_free(o->backend, memory[i]);
+    for (int i = 0; i < o->states.n; i++)
+        dt_free(o->backend, o->states.list[i].data);
     *o = (struct dt_optimizer){0};
 }
 
@@ -73,9 +76,8 @@ dt_status dt_optimizer_restore(struct dt_optimizer *o, int64_t updates, int64_t 
 {
     struct dt_update_control control = {.updates = updates,
                                         .skipped_in_a_row = (int32_t)skipped_in_a_row};
-    DT_TRY(o->backend->table->to_device(o->backend->device, o->control, &control, sizeof control,
-                                        NULL));
-    return o->backend->table->stream_sync(o->backend->device, NULL);
+    DT_TRY(dt_to_device(o->backend, o->control, &control, sizeof control, NULL));
+    return dt_stream_sync(o->backend, NULL);
 }
 
 dt_status dt_optimizer_step(struct dt_optimizer *o, double expected, struct dt_stream *stream)
@@ -93,8 +95,8 @@ dt_status dt_optimizer_step(struct dt_optimizer *o, double expected, struct dt_s
     DT_TRY(dt_update_control(o->backend, &control, stream));
     struct dt_adamw_args adamw = {.n = dt_model_params(o->model)->elements,
                                   .weight = dt_model_weights(o->model),
-                                  .m = o->m,
-                                  .v = o->v,
+                                  .m = dt_optimizer_state(&o->states, "exp_avg"),
+                                  .v = dt_optimizer_state(&o->states, "exp_avg_sq"),
                                   .grad = dt_model_gradients(o->model),
                                   .copy = dt_model_weights_bf16(o->model),
                                   .beta1 = o->config.beta1,

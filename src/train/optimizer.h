@@ -3,6 +3,7 @@
 // struct.
 #pragma once
 
+#include "checkpoint/optimizer_states.h"
 #include "model/model.h"
 
 // AdamW with decoupled decay; grad_clip: the largest norm of the gradients, 0: any.
@@ -13,7 +14,7 @@ struct dt_optimizer_config {
 struct dt_optimizer {
     const struct dt_backend *backend;
     struct dt_model *model;
-    float *m, *v;                      // [elements] fp32
+    struct dt_optimizer_states states; // device memory
     float *lr;                         // one: the caller writes it before a step
     struct dt_loss_sum *sum;           // one: the global batch's loss
     struct dt_update_control *control; // one
@@ -25,13 +26,15 @@ struct dt_optimizer {
     struct dt_optimizer_config config;
 };
 
-// Bytes of the moments, for the memory plan.
+// What AdamW keeps for each parameter, without arrays.
+extern const struct dt_optimizer_states dt_adamw_states;
+// Bytes of the states, for the memory plan.
 int64_t dt_optimizer_bytes(const struct dt_params *params);
 dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,
                               const struct dt_optimizer_config *config,
                               struct dt_optimizer *optimizer);
 void dt_optimizer_destroy(struct dt_optimizer *optimizer);
-// Sets what bias correction and skipping go on from (a resumed run).
+// Sets what bias correction and skipping resume from.
 dt_status dt_optimizer_restore(struct dt_optimizer *optimizer, int64_t updates,
                                int64_t skipped_in_a_row);
 // After the gradients and optimizer->sum are those of the whole global batch, and optimizer->lr is

@@ -5,11 +5,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/snapshot.h"
 #include "comm/job_control.h"
 #include "job/gemm_algos.h"
 #include "train/evaluate.h"
-#include "train/host_arrays.h"
 #include "train/memory.h"
 #include "train/metrics.h"
 #include "train/schedule.h"
@@ -20,13 +19,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 struct trainer {
     struct dt_job *job;
     bool root;
     struct dt_model *model;
     struct dt_stepper *stepper;
+    struct dt_snapshot snapshot;
     struct dt_loader *loader;
     struct dt_metrics *metrics; // root only
     struct dt_lr_schedule schedule;
@@ -47,16 +46,6 @@ static struct dt_trainer_state fresh_state(const struct dt_job *job)
                                      .storage = (int)job->model.storage};
 }
 
-static struct dt_checkpoint_arrays checkpoint_arrays(const struct trainer *t,
-                                                     const struct dt_host_arrays *host)
-{
-    return (struct dt_checkpoint_arrays){.model = &t->job->model,
-                                         .params = dt_model_params(t->model),
-                                         .weights = host->weights,
-                                         .m = host->m,
-                                         .v = host->v};
-}
-
 // Going back in a run would leave its own checkpoints behind the newer ones of the old course: the
 // next run.resume = auto would pick those, and pruning would remove the others.
 static dt_status check_branch(const struct trainer *t)
@@ -72,11 +61,11 @@ static dt_status check_branch(const struct trainer *t)
                             (long long)t->state.step, t->job->folder.checkpoints, (long long)last);
 }
 
-static dt_status load_on_root(struct trainer *t, const struct dt_host_arrays *host)
+static dt_status load_on_root(struct trainer *t)
 {
-    struct dt_checkpoint_arrays arrays = checkpoint_arrays(t, host);
     struct dt_trainer_state expected = t->state;
-    DT_TRY(dt_checkpoint_load(t->job->resume, &arrays, &expected, t->job->train, &t->state));
+    DT_TRY(
+        dt_checkpoint_load(t->job->resume, &t->snapshot.host, &expected, t->job->train, &t->state));
     t->state.storage = expected.storage;
     return check_branch(t);
 }
@@ -85,23 +74,14 @@ static dt_status load_on_root(struct trainer *t, const struct dt_host_arrays *ho
 static dt_status resume(struct trainer *t)
 {
     struct dt_comm *comm = t->job->comm;
-    struct dt_optimizer *optimizer = dt_stepper_optimizer(t->stepper);
-    struct dt_host_arrays host;
     dt_comm_progress(comm, 0, "loading a checkpoint");
-    enum dt_host_arrays_use use = t->root ? DT_HOST_ARRAYS_LOAD : DT_HOST_ARRAYS_RECEIVE;
-    dt_status status = dt_host_arrays_take(&t->job->backend, t->model, optimizer, use, &host);
-    if (status == DT_OK && t->root)
-        status = load_on_root(t, &host);
-    DT_TRY_GOTO(status, out, dt_agree(comm, status));
-    DT_TRY_GOTO(status, out, dt_broadcast(comm, &t->state, sizeof t->state, 0));
-    DT_TRY_GOTO(status, out, dt_host_arrays_share(&host, comm));
-    DT_TRY_GOTO(status, out, dt_model_refresh(t->model, NULL));
-    DT_TRY_GOTO(status, out,
-                dt_optimizer_restore(optimizer, t->state.updates, t->state.skipped_in_a_row));
+    DT_TRY(dt_agree(comm, t->root ? load_on_root(t) : DT_OK));
+    DT_TRY(dt_broadcast(comm, &t->state, sizeof t->state, 0));
+    DT_TRY(dt_snapshot_share(&t->snapshot, comm));
+    DT_TRY(dt_optimizer_restore(dt_stepper_optimizer(t->stepper), t->state.updates,
+                                t->state.skipped_in_a_row));
     dt_info("resuming from %s at step %lld", t->job->resume, (long long)t->state.step);
-out:
-    dt_host_arrays_drop(&host);
-    return status;
+    return DT_OK;
 }
 
 static dt_status open_metrics(struct trainer *t)
@@ -132,7 +112,9 @@ static dt_status create_local(struct trainer *t)
     struct dt_model_shape shape = dt_job_shape(job, true);
     DT_TRY(dt_model_create(&job->backend, &job->model, &shape, &t->model));
     struct dt_stepper_config stepper = dt_job_stepper(job);
-    return dt_stepper_create(&job->backend, t->model, &stepper, &t->stepper);
+    DT_TRY(dt_stepper_create(&job->backend, t->model, &stepper, &t->stepper));
+    return dt_snapshot_create(&job->backend, t->model, &dt_stepper_optimizer(t->stepper)->states,
+                              t->root, &t->snapshot);
 }
 
 // Model and step, weights, the run's files, the loader.
@@ -152,9 +134,7 @@ static dt_status start(struct trainer *t)
     if (job->resume[0])
         DT_TRY(resume(t));
     else
-        DT_TRY(dt_job_load_weights(job, job->settings.run.init_from, t->model));
-    // Weights are sent on another stream than the one that uses them.
-    DT_TRY(dt_stream_sync(&job->backend, NULL));
+        DT_TRY(dt_job_load_weights(job, job->settings.run.init_from, &t->snapshot));
 
     dt_status status = open_metrics(t);
     struct dt_loader_config loader = dt_job_train_loader(job);
@@ -178,19 +158,15 @@ static dt_status save_on_root(struct trainer *t)
 {
     const struct dt_job *job = t->job;
     struct dt_metric_event event = {.kind = DT_METRIC_CHECKPOINT, .step = t->state.step};
-    struct dt_host_arrays host;
     char path[DT_PATH];
     double start = dt_seconds();
     DT_TRY(dt_metrics_sync(t->metrics)); // the curve must not end before the checkpoint
-    dt_status status = dt_host_arrays_take(
-        &t->job->backend, t->model, dt_stepper_optimizer(t->stepper), DT_HOST_ARRAYS_SAVE, &host);
-    struct dt_checkpoint_arrays arrays = checkpoint_arrays(t, &host);
-    if (status == DT_OK)
-        status = dt_checkpoint_save(job->folder.checkpoints, &arrays, &t->state, job->train, path);
-    dt_host_arrays_drop(&host);
-    DT_TRY(status);
+    DT_TRY(dt_snapshot_fill(&t->snapshot));
+    DT_TRY(dt_checkpoint_save(job->folder.checkpoints, &t->snapshot.host, &t->state, job->train,
+                              path));
     DT_TRY(dt_run_folder_state(&job->folder, "running", t->state.step, ""));
-    DT_TRY(dt_checkpoint_prune(job->folder.checkpoints, job->settings.checkpoint.keep));
+    DT_TRY(
+        dt_checkpoint_prune(job->folder.checkpoints, job->settings.checkpoint.keep, t->state.step));
     event.path = path;
     event.stall_ms = (dt_seconds() - start) * 1e3;
     return dt_metrics_write(t->metrics, &event);
@@ -225,18 +201,10 @@ static dt_status validate(struct trainer *t)
 static dt_status verify_replicas(struct trainer *t)
 {
     struct dt_comm *comm = t->job->comm;
-    const struct dt_backend *backend = &t->job->backend;
-    int64_t bytes = dt_model_params(t->model)->elements * (int64_t)sizeof(float);
-    float *weights = dt_model_weights(t->model);
+    uint64_t hash, first;
     dt_comm_progress(comm, t->state.step, "comparing replicas");
-    if (!backend->table->unified) {
-        DT_TRY(dt_alloc_host(backend, bytes, &weights));
-        DT_TRY(dt_to_host(backend, weights, dt_model_weights(t->model), bytes, NULL));
-        DT_TRY(dt_stream_sync(backend, NULL));
-    }
-    uint64_t hash = XXH64(weights, (size_t)bytes, 0), first = hash;
-    if (!backend->table->unified)
-        dt_free_host(backend, weights);
+    DT_TRY(dt_snapshot_hash_weights(&t->snapshot, &hash));
+    first = hash;
     DT_TRY(dt_broadcast(comm, &first, sizeof first, 0));
     dt_status mine = DT_OK;
     if (hash != first)
@@ -384,6 +352,7 @@ out:
     dt_stepper_destroy(t.stepper); // first: a step in flight may read the loader's memory
     dt_loader_close(t.loader);
     dt_metrics_close(t.metrics);
+    dt_snapshot_destroy(&t.snapshot);
     dt_model_destroy(t.model);
     return status;
 }

@@ -196,22 +196,22 @@ static void test_prune(void)
     struct small_model model = small_model_make(true);
     char dir[DT_PATH];
     dt_path(dir, "%s", in_scratch("prune"));
-    CHECK_INT(dt_checkpoint_prune(dir, 3), DT_OK); // no folder yet
+    CHECK_INT(dt_checkpoint_prune(dir, 3, -1), DT_OK); // no folder yet
     for (int64_t step = 1; step <= 6; step++)
         CHECK_INT(save(dir, &model, step), DT_OK);
     dt_make_dirs(in_scratch("prune/step-00000006.bak")); // is none, nor counts as one
-    CHECK_INT(dt_checkpoint_prune(dir, 0), DT_OK);
+    CHECK_INT(dt_checkpoint_prune(dir, 0, -1), DT_OK);
     check_steps(dir, 6, "xxxxxx");
-    CHECK_INT(dt_checkpoint_prune(dir, 4), DT_OK);
+    CHECK_INT(dt_checkpoint_prune(dir, 4, -1), DT_OK);
     check_steps(dir, 6, "..xxxx");
     // The two newest are damaged: the newest whole one, 4, stays besides them.
     truncate(in_scratch("prune/step-00000006/MANIFEST"), 10);
     flip_byte(in_scratch("prune/step-00000005/config.json"), 5);
-    CHECK_INT(dt_checkpoint_prune(dir, 1), DT_OK);
+    CHECK_INT(dt_checkpoint_prune(dir, 1, -1), DT_OK);
     check_steps(dir, 6, "...x.x");
     // No whole one at all: nothing goes.
     flip_byte(in_scratch("prune/step-00000004/config.json"), 5);
-    CHECK_INT(dt_checkpoint_prune(dir, 1), DT_OK);
+    CHECK_INT(dt_checkpoint_prune(dir, 1, -1), DT_OK);
     check_steps(dir, 6, "...x.x");
     CHECK_INT(count_entries(dir), 3);
     small_model_free(&model);
@@ -231,7 +231,7 @@ static void test_leftovers(void)
     dt_make_dirs(in_scratch("left/other"));
     check_newest(dir, in_scratch("left/step-00000005"));
     CHECK_INT(save(dir, &model, 6), DT_OK); // over the leftover of this very process
-    CHECK_INT(dt_checkpoint_prune(dir, 0), DT_OK);
+    CHECK_INT(dt_checkpoint_prune(dir, 0, -1), DT_OK);
     CHECK_INT(count_entries(dir), 3); // 5, 6, other
     check_newest(dir, in_scratch("left/step-00000006"));
     small_model_free(&model);

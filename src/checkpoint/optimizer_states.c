@@ -1,0 +1,259 @@
+// Optimizer files: written as one, read from any split.
+#include "checkpoint/optimizer_states.h"
+
+#include "base/file.h"
+#include "base/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ENTRY_NAME = DT_PARAM_NAME + 64, FILES_MAX = 99999 };
+
+float *dt_optimizer_state(const struct dt_optimizer_states *states, const char *name)
+{
+    for (int i = 0; i < states->n; i++)
+        if (strcmp(states->list[i].name, name) == 0)
+            return states->list[i].data;
+    return NULL;
+}
+
+static void file_name(char name[DT_MANIFEST_NAME], int index, int n)
+{
+    snprintf(name, DT_MANIFEST_NAME, "optimizer-%05d-of-%05d.safetensors", index, n);
+}
+
+struct range { // elements [first, last) of a tensor's state
+    int state, row;
+    int64_t first, last;
+};
+
+static void range_name(char name[ENTRY_NAME], const struct range *range,
+                       const struct dt_params *params, const struct dt_optimizer_states *states)
+{
+    snprintf(name, ENTRY_NAME, "%s.%s[%lld:%lld]", states->list[range->state].name,
+             params->rows[range->row].name, (long long)range->first, (long long)range->last);
+}
+
+// Writing: for each state all rows of the table, whole.
+
+static dt_status create_file(const char *path, const struct dt_params *params,
+                             const struct dt_optimizer_states *states,
+                             struct dt_safetensors_writer **writer)
+{
+    int n = states->n * params->n;
+    char(*names)[ENTRY_NAME] = calloc((size_t)n + 1, sizeof *names);
+    struct dt_safetensors_entry *entries = calloc((size_t)n + 1, sizeof *entries);
+    dt_status status = DT_OK;
+    if (!names || !entries)
+        status = DT_FAIL(DT_MACHINE, NULL, "no memory for the names of %d optimizer states", n);
+    for (int i = 0; i < n && status == DT_OK; i++) {
+        struct range range = {.state = i / params->n, .row = i % params->n};
+        range.last = params->rows[range.row].file_count;
+        range_name(names[i], &range, params, states);
+        entries[i] = (struct dt_safetensors_entry){
+            .name = names[i], .dtype = DT_F32, .n_dims = 1, .shape = {range.last}};
+    }
+    if (status == DT_OK)
+        status = dt_safetensors_create(path, entries, n, NULL, 0, writer);
+    free(names);
+    free(entries);
+    return status;
+}
+
+dt_status dt_optimizer_states_write(struct dt_manifest *manifest, const char *folder,
+                                    const struct dt_params *params,
+                                    const struct dt_optimizer_states *states)
+{
+    char path[DT_PATH];
+    struct dt_manifest_file file;
+    struct dt_safetensors_writer *writer;
+    dt_status status;
+    file_name(file.name, 1, 1);
+    DT_TRY(dt_path(path, "%s/%s", folder, file.name));
+    DT_TRY(create_file(path, params, states, &writer));
+    for (int i = 0; i < states->n; i++)
+        for (const struct dt_param *row = params->rows; row < params->rows + params->n; row++)
+            DT_TRY_GOTO(status, discard,
+                        dt_safetensors_write(writer, states->list[i].data + row->offset,
+                                             row->file_count * (int64_t)sizeof(float)));
+    DT_TRY(dt_safetensors_finish(writer, &file.size, &file.hash));
+    return dt_manifest_add(manifest, file.name, file.size, file.hash);
+discard:
+    dt_safetensors_discard(writer);
+    return status;
+}
+
+// How many files the set has, as its first listed one says; 0 where none is listed.
+static int set_size(const struct dt_manifest *manifest)
+{
+    const char *prefix = "optimizer-00001-of-";
+    for (int i = 0; i < manifest->n; i++) {
+        const char *name = manifest->files[i].name;
+        int n = strncmp(name, prefix, strlen(prefix)) == 0 ? atoi(name + strlen(prefix)) : 0;
+        if (n > 0 && n <= FILES_MAX)
+            return n;
+    }
+    return 0;
+}
+
+void dt_optimizer_states_check_names(const struct dt_manifest *manifest,
+                                     struct dt_problems *problems)
+{
+    int n = set_size(manifest);
+    char name[DT_MANIFEST_NAME];
+    if (n == 0)
+        dt_problems_add(problems, "MANIFEST lists no optimizer-00001-of-….safetensors");
+    for (int i = 1; i <= n; i++) {
+        file_name(name, i, n);
+        if (!dt_manifest_find(manifest, name))
+            dt_problems_add(problems, "MANIFEST lacks %s", name);
+    }
+}
+
+// Reading: every entry is checked and read, then the ranges must cover all.
+
+struct reader {
+    const struct dt_params *params;
+    const struct dt_optimizer_states *states;
+    int64_t n, capacity;
+    struct range *ranges; // read so far
+};
+
+// A name that does not come out the same again is none of dtrain's.
+static bool parse_name(const struct reader *r, const char *name, struct range *range)
+{
+    char again[ENTRY_NAME];
+    const char *dot = strchr(name, '.'), *bracket = strrchr(name, '[');
+    if (!dot || !bracket || bracket <= dot)
+        return false;
+    size_t state = (size_t)(dot - name), tensor = (size_t)(bracket - ++dot);
+    char *end;
+    range->first = strtoll(bracket + 1, &end, 10);
+    range->last = *end == ':' ? strtoll(end + 1, NULL, 10) : 0;
+    for (range->state = 0; range->state < r->states->n; range->state++)
+        if (strlen(r->states->list[range->state].name) == state &&
+            memcmp(r->states->list[range->state].name, name, state) == 0)
+            break;
+    for (range->row = 0; range->row < r->params->n; range->row++)
+        if (strlen(r->params->rows[range->row].name) == tensor &&
+            memcmp(r->params->rows[range->row].name, dot, tensor) == 0)
+            break;
+    if (range->state == r->states->n || range->row == r->params->n)
+        return false;
+    range_name(again, range, r->params, r->states);
+    return strcmp(name, again) == 0 && range->first >= 0 && range->first < range->last;
+}
+
+static dt_status check_entry(const struct reader *r, const char *path,
+                             const struct dt_safetensor *entry, struct range *range)
+{
+    const char *hint = "the checkpoint was written by another program, or for another model";
+    if (!parse_name(r, entry->name, range))
+        return DT_FAIL(DT_USER, hint, "%s: %.200s is no range of this model's optimizer states",
+                       path, entry->name);
+    if (entry->dtype != DT_F32 || entry->n_dims != 1 ||
+        entry->shape[0] != range->last - range->first)
+        return DT_FAIL(DT_USER, hint, "%s: %.200s must be fp32 of one dimension, as its name says",
+                       path, entry->name);
+    if (range->last > r->params->rows[range->row].file_count)
+        return DT_FAIL(DT_USER, hint, "%s: %.200s ends after the tensor's %lld elements", path,
+                       entry->name, (long long)r->params->rows[range->row].file_count);
+    return DT_OK;
+}
+
+static dt_status add_range(struct reader *r, const struct range *range)
+{
+    if (r->n == r->capacity) {
+        int64_t capacity = r->capacity > 0 ? 2 * r->capacity : 64;
+        struct range *ranges = realloc(r->ranges, (size_t)capacity * sizeof *ranges);
+        if (!ranges)
+            return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of %lld optimizer states",
+                           (long long)capacity);
+        r->ranges = ranges;
+        r->capacity = capacity;
+    }
+    r->ranges[r->n++] = *range;
+    return DT_OK;
+}
+
+static dt_status read_file(struct reader *r, const char *path)
+{
+    struct dt_safetensors *file;
+    dt_status status;
+    DT_TRY(dt_safetensors_open(path, &file));
+    for (int i = 0; i < file->n_tensors; i++) {
+        const struct dt_safetensor *entry = &file->tensors[i];
+        struct range range;
+        DT_TRY_GOTO(status, out, check_entry(r, path, entry, &range));
+        DT_TRY_GOTO(status, out, add_range(r, &range));
+        float *to = r->states->list[range.state].data + r->params->rows[range.row].offset;
+        DT_TRY_GOTO(status, out,
+                    dt_safetensors_read_f32(file, entry, 0, entry->count, to + range.first));
+    }
+    status = DT_OK;
+out:
+    dt_safetensors_close(file);
+    return status;
+}
+
+static int compare_ranges(const void *a, const void *b)
+{
+    const struct range *x = a, *y = b;
+    if (x->row != y->row)
+        return x->row < y->row ? -1 : 1;
+    if (x->state != y->state)
+        return x->state < y->state ? -1 : 1;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+// Sorted, the ranges of each tensor's states must follow one on another.
+static dt_status check_cover(const struct reader *r, const char *folder)
+{
+    struct dt_problems problems = {0};
+    const struct range *next = r->ranges, *behind = r->ranges + r->n;
+    if (r->n > 0)
+        qsort(r->ranges, (size_t)r->n, sizeof *r->ranges, compare_ranges);
+    for (int i = 0; i < r->params->n * r->states->n; i++) {
+        int row = i / r->states->n, state = i % r->states->n;
+        const struct dt_param *param = &r->params->rows[row];
+        const struct range *start = next;
+        int64_t end = 0;
+        bool follows = true;
+        for (; next < behind && next->row == row && next->state == state; next++) {
+            follows = follows && next->first == end;
+            end = next->last;
+        }
+        const char *name = r->states->list[state].name;
+        if (next == start)
+            dt_problems_add(&problems, "%s.%s is missing", name, param->name);
+        else if (!follows || end != param->file_count)
+            dt_problems_add(&problems,
+                            "%s.%s: its ranges leave out or repeat some of %lld elements", name,
+                            param->name, (long long)param->file_count);
+    }
+    return dt_problems_report(&problems, "use another checkpoint",
+                              "the optimizer files of %s are not whole", folder);
+}
+
+// One file open at a time: a set may have more than a process may open.
+dt_status dt_optimizer_states_read(const struct dt_manifest *manifest, const char *folder,
+                                   const struct dt_params *params,
+                                   const struct dt_optimizer_states *states)
+{
+    struct reader reader = {.params = params, .states = states};
+    char path[DT_PATH], name[DT_MANIFEST_NAME];
+    int n = set_size(manifest);
+    dt_status status = DT_OK;
+    for (int i = 0; i < states->n; i++)
+        memset(states->list[i].data, 0, (size_t)params->elements * sizeof(float));
+    for (int i = 1; i <= n && status == DT_OK; i++) {
+        file_name(name, i, n);
+        status = dt_path(path, "%s/%s", folder, name);
+        if (status == DT_OK)
+            status = read_file(&reader, path);
+    }
+    if (status == DT_OK)
+        status = check_cover(&reader, folder);
+    free(reader.ranges);
+    return status;
+}
