@@ -48,7 +48,8 @@ function(dt_fuzz_program name program)
   get_filename_component(folder ${program} DIRECTORY)
   file(MAKE_DIRECTORY ${folder})
   foreach(source ${ARGN})
-    get_filename_component(object ${source} NAME)
+    file(RELATIVE_PATH object ${PROJECT_SOURCE_DIR} ${source})
+    string(REPLACE / - object ${object}) # rooms may have files of the same name
     set(object ${folder}/${object}.o)
     add_custom_command(
       OUTPUT ${object}

@@ -1,5 +1,4 @@
-// A loaded configuration: what its values are and where they came from, and the collecting of
-// faults.
+// A loaded configuration: its values and where they came from.
 #include "base/config.h"
 
 #include "base/config_internal.h"
@@ -8,23 +7,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *dt_config_full_name(const struct dt_config_key *key, char out[DT_CONFIG_NAME_MAX])
+bool dt_config_next(const struct dt_config_table *table, struct dt_config_row *row)
 {
-    snprintf(out, DT_CONFIG_NAME_MAX, "%s.%s", key->section, key->name);
-    return out;
+    const struct dt_config_section *section = row->key ? row->section : table->sections;
+    const struct dt_config_key *key = row->key ? row->key + 1 : section->keys;
+    row->index += row->key != NULL;
+    while (!key->name) {
+        if (!(++section)->name)
+            return false;
+        key = section->keys;
+    }
+    row->section = section;
+    row->key = key;
+    snprintf(row->name, sizeof row->name, "%s.%s", section->name, key->name);
+    return true;
 }
 
 static struct dt_config_value *find_value(const struct dt_config *config, const char *name)
 {
-    char known[DT_CONFIG_NAME_MAX];
-    for (int i = 0; i < config->table->n_keys; i++)
-        if (strcmp(dt_config_full_name(&config->table->keys[i], known), name) == 0)
-            return &config->values[i];
+    for (struct dt_config_row row = {0}; dt_config_next(config->table, &row);)
+        if (strcmp(row.name, name) == 0)
+            return &config->values[row.index];
     fprintf(stderr, "defect: '%s' is not in the configuration table\n", name);
     abort();
 }
 
-// Where to mend a key: its line, or the file that it is missing from.
+// Where to fix a key: its line, or the file that it is missing from.
 static const char *place_of(const struct dt_config *config, const char *key)
 {
     const struct dt_config_value *value = config ? find_value(config, key) : NULL;
@@ -33,51 +41,17 @@ static const char *place_of(const struct dt_config *config, const char *key)
     return value->source == DT_SOURCE_DEFAULT ? config->name : value->origin;
 }
 
-static void add_fault(struct dt_config_faults *faults, const char *line)
+void dt_config_problem(struct dt_problems *problems, const struct dt_config *config,
+                       const char *key, const char *format, ...)
 {
-    size_t n = strlen(line) + 1; // the newline before it
-    faults->count++;
-    if (faults->left_out > 0 || faults->used + n >= sizeof faults->text) {
-        faults->left_out++;
-        return;
-    }
-    faults->used +=
-        (size_t)snprintf(faults->text + faults->used, sizeof faults->text - faults->used, "%s%s",
-                         faults->used ? "\n" : "", line);
-}
-
-void dt_config_fault_at(struct dt_config_faults *faults, const char *origin, const char *format,
-                        ...)
-{
-    char line[DT_ERROR_MESSAGE / 2];
-    size_t used = (size_t)snprintf(line, DT_CONFIG_ORIGIN, "%s%s", origin, origin[0] ? ": " : "");
-    va_list args;
-    if (used >= DT_CONFIG_ORIGIN)
-        used = DT_CONFIG_ORIGIN - 1;
-    va_start(args, format);
-    vsnprintf(line + used, sizeof line - used, format, args);
-    va_end(args);
-    add_fault(faults, line);
-}
-
-void dt_config_fault(struct dt_config_faults *faults, const struct dt_config *config,
-                     const char *key, const char *format, ...)
-{
-    char text[DT_ERROR_MESSAGE / 4];
+    char text[DT_PROBLEM_LINE / 2];
+    const char *place = place_of(config, key);
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    dt_config_fault_at(faults, place_of(config, key), "%s: %s", key, text);
-}
-
-dt_status dt_config_raise(const struct dt_config_faults *faults, const char *hint)
-{
-    if (faults->count == 0)
-        return DT_OK;
-    if (faults->left_out == 0)
-        return DT_FAIL(DT_USER, hint, "%s", faults->text);
-    return DT_FAIL(DT_USER, hint, "%s\nand %d more", faults->text, faults->left_out);
+    dt_problems_add(problems, "%.*s%s%s: %s", DT_CONFIG_ORIGIN, place, place[0] ? ": " : "", key,
+                    text);
 }
 
 dt_status dt_config_note(struct dt_config *config, const char *key, const char *text,
@@ -100,28 +74,23 @@ dt_status dt_config_note(struct dt_config *config, const char *key, const char *
 dt_status dt_config_reject(const struct dt_config *config, const char *key, const char *hint,
                            const char *format, ...)
 {
-    char text[DT_ERROR_MESSAGE / 4];
-    struct dt_config_faults faults = {0};
+    char text[DT_PROBLEM_LINE / 2];
+    struct dt_problems problems = {0};
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    dt_config_fault(&faults, config, key, "%s", text);
-    return dt_config_raise(&faults, hint);
-}
-
-bool dt_config_opens_section(const struct dt_config_table *table, int i)
-{
-    return i == 0 || strcmp(table->keys[i].section, table->keys[i - 1].section) != 0;
+    dt_config_problem(&problems, config, key, "%s", text);
+    return dt_problems_raise(&problems, hint);
 }
 
 void dt_config_free(struct dt_config *config)
 {
     if (!config)
         return;
-    for (int i = 0; i < config->table->n_keys; i++) {
-        free(config->values[i].text);
-        free(config->values[i].origin);
+    for (struct dt_config_row row = {0}; dt_config_next(config->table, &row);) {
+        free(config->values[row.index].text);
+        free(config->values[row.index].origin);
     }
     free(config->values);
     free(config->name);

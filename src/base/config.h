@@ -3,13 +3,13 @@
 // command line (section.key=value). Every value remembers where it came from. All errors of all
 // sources are collected and reported as one DT_USER error, a line each: file:line, key, what is
 // allowed, the nearest known name. The reader is strict: `[section]`, `key = value`, comments start
-// a line with # or ; (or follow a value behind white space), a value that would be misread so
-// stands in double quotes, where \" and \\ mean " and \; nothing else is accepted. Lines may have
-// 64 KiB, NUL bytes and other control characters are errors, a UTF-8 BOM and CRLF are fine. A key
-// or a section given twice in one source is an error too.
+// a line with # or ; (or follow a value after white space), a value that would otherwise be misread
+// is written in double quotes, where \" and \\ mean " and \; nothing else is accepted. Lines may
+// have up to 64 KiB, NUL bytes and other control characters are errors, a UTF-8 BOM and CRLF are
+// fine. A duplicate key or section in one source is an error too.
 #pragma once
 
-#include "base/error.h"
+#include "base/problems.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,13 +22,14 @@ enum dt_config_type {
     DT_CONFIG_FLOAT,  // double in [min, max], finite
     DT_CONFIG_STRING, // char[DT_CONFIG_STRING_MAX]
     DT_CONFIG_ENUM,   // int: index into choices
+    DT_CONFIG_TEXT,   // const char *: any text, which the caller keeps; for command-line options
 };
-enum { DT_CONFIG_STRING_MAX = 1024 };
+enum { DT_CONFIG_STRING_MAX = 1024, DT_CONFIG_NAME = 128, DT_CONFIG_ALLOWED = 512 };
 
 struct dt_config_key {
-    const char *section, *name; // the rows of a section stand together
+    const char *name; // NULL ends a list of keys
     enum dt_config_type type;
-    size_t offset; // of the field in the settings struct
+    size_t offset; // of the field in its struct
     // Default as text, checked like any other; "": not set (the field is 0 or an empty string).
     const char *fallback;
     // INT and FLOAT: a word besides numbers ("auto"), stored as auto_value; or NULL.
@@ -42,14 +43,77 @@ struct dt_config_key {
     const char *unbuilt;
     bool required;    // must be set by some source, and not to an empty text
     const char *help; // one line
+    const char *json; // name of the same value in config.json (model/config.h), or NULL
+};
+
+// Rows for a field of a struct. A field of another type than the row says does not compile.
+#define DT_CONFIG_AT(kind, object, field)                                                          \
+    .offset = _Generic(((object *)0)->field, kind : offsetof(object, field))
+#define DT_CONFIG_WHOLE(object, field, named, standard, low, high, ...)                            \
+    {                                                                                              \
+        .name = named, .type = DT_CONFIG_INT, DT_CONFIG_AT(int64_t, object, field),                \
+        .fallback = standard, .min = low, .max = high, .help = __VA_ARGS__                         \
+    }
+#define DT_CONFIG_REAL(object, field, named, standard, low, high, ...)                             \
+    {                                                                                              \
+        .name = named, .type = DT_CONFIG_FLOAT, DT_CONFIG_AT(double, object, field),               \
+        .fallback = standard, .min = low, .max = high, .help = __VA_ARGS__                         \
+    }
+#define DT_CONFIG_FLAG(object, field, named, standard, ...)                                        \
+    {                                                                                              \
+        .name = named, .type = DT_CONFIG_BOOL, DT_CONFIG_AT(bool, object, field),                  \
+        .fallback = standard, .help = __VA_ARGS__                                                  \
+    }
+#define DT_CONFIG_WORDS(object, field, named, standard, ...)                                       \
+    {                                                                                              \
+        .name = named, .type = DT_CONFIG_STRING,                                                   \
+        .offset = _Generic(&((object *)0)->field, char(*)[DT_CONFIG_STRING_MAX]                    \
+                           : offsetof(object, field)),                                             \
+        .fallback = standard, .help = __VA_ARGS__                                                  \
+    }
+#define DT_CONFIG_CHOICE(object, field, named, standard, words, ...)                               \
+    {                                                                                              \
+        .name = named, .type = DT_CONFIG_ENUM, /* an enum without negative values is unsigned */   \
+            .offset = _Generic(((object *)0)->field, int                                           \
+                               : offsetof(object, field), unsigned                                 \
+                               : offsetof(object, field)),                                         \
+        .fallback = standard, .choices = words, .help = __VA_ARGS__                                \
+    }
+
+struct dt_config_section {
+    const char *name; // NULL ends a table's list
+    size_t offset;    // added to its keys'
+    const struct dt_config_key *keys;
 };
 
 struct dt_config_table {
-    const struct dt_config_key *keys;
-    int n_keys;
+    const struct dt_config_section *sections;
     size_t settings_size;
     const char *env_prefix; // "DTRAIN_"
 };
+
+// A walk over all keys: for (struct dt_config_row row = {0}; dt_config_next(table, &row);)
+struct dt_config_row {
+    const struct dt_config_section *section;
+    const struct dt_config_key *key;
+    int index;                 // of the key in the table
+    char name[DT_CONFIG_NAME]; // "section.key"
+};
+bool dt_config_next(const struct dt_config_table *table, struct dt_config_row *row);
+
+// One value of a key, in `object`, the struct whose field the row describes.
+// Checks `text` and stores it; otherwise says in `problem` why not.
+enum { DT_CONFIG_PROBLEM = 1024 };
+bool dt_config_convert(const struct dt_config_key *key, const char *text, void *object,
+                       char problem[DT_CONFIG_PROBLEM]);
+// "a whole number from 1 to 64", without the choices that are not built.
+void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED]);
+void dt_config_set_default(const struct dt_config_key *key, void *object);
+bool dt_config_in_range(const struct dt_config_key *key, const void *object);
+bool dt_config_equal(const struct dt_config_key *key, const void *a, const void *b);
+// The value as text that converts to it again.
+const char *dt_config_value_text(const struct dt_config_key *key, const void *object,
+                                 char out[DT_CONFIG_STRING_MAX]);
 
 struct dt_config; // values, texts and provenance of one configuration
 
@@ -76,18 +140,10 @@ const char *dt_config_origin(const struct dt_config *config, const char *key); /
 // the text (no origin where `config` is NULL: on ranks that got the settings from another).
 dt_status dt_config_reject(const struct dt_config *config, const char *key, const char *hint,
                            const char *format, ...) __attribute__((format(printf, 4, 5)));
-
-// The same where several things may be wrong at once: a line for each, raised together.
-struct dt_config_faults {
-    int count, left_out; // left_out: those that found no room in text
-    size_t used;
-    char text[DT_ERROR_MESSAGE - 64];
-};
-void dt_config_fault(struct dt_config_faults *faults, const struct dt_config *config,
-                     const char *key, const char *format, ...)
+// The same line, collected.
+void dt_config_problem(struct dt_problems *problems, const struct dt_config *config,
+                       const char *key, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-// DT_OK where there are none.
-dt_status dt_config_raise(const struct dt_config_faults *faults, const char *hint);
 
 // Notes what a value became where something other than a source decided it (the model that a run
 // starts from), so that the echo tells it. Settings stay as they are.

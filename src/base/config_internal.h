@@ -1,15 +1,13 @@
-// What the files of the configuration reader share: the lines of an INI text, the conversion of one
-// value, names that are near to another, faults at any place. For src/base/config*.c only.
+// What the files of the configuration reader share: the lines of an INI text, words of a list, the
+// name that was meant. For src/base/config*.c, and for the options of the command line.
 #pragma once
 
 #include "base/config.h"
 
 enum {
     DT_CONFIG_LINE_MAX = 64 * 1024, // bytes
-    DT_CONFIG_NAME_MAX = 128,       // section, dot, key; in the environment prefix and __ too
     DT_CONFIG_SHOWN = 96,           // a user's text as quoted in messages
-    DT_CONFIG_ALLOWED = 512,
-    DT_CONFIG_PROBLEM = 1024,
+    DT_CONFIG_ORIGIN = 512,
 };
 
 enum dt_config_source { DT_SOURCE_DEFAULT, DT_SOURCE_FILE, DT_SOURCE_ENV, DT_SOURCE_COMMAND };
@@ -42,34 +40,21 @@ bool dt_ini_next(struct dt_ini *ini); // false at the end
 // Whether a value must be quoted to be read back as it is.
 bool dt_ini_needs_quotes(const char *value);
 
-// config_value.c: checks `text` and stores it in its field; otherwise says in `problem` why not.
-bool dt_config_convert(const struct dt_config_key *key, const char *text, void *settings,
-                       char problem[DT_CONFIG_PROBLEM]);
-// "a whole number from 1 to 64", without the choices that are not built.
-void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED]);
+// config_value.c
 // Whether `word` is one of the words of "a|b|c"; at: which (may be NULL).
 bool dt_config_is_choice(const char *choices, const char *word, int *at);
-// Copies the next word of "a|b|c" and moves on; false behind the last.
-bool dt_config_next_choice(const char **choices, char word[DT_CONFIG_NAME_MAX]);
+// Copies the next word of "a|b|c" and moves on; false after the last.
+bool dt_config_next_choice(const char **choices, char word[DT_CONFIG_NAME]);
 
 // config_names.c: the search for the name that was meant. Offer candidates, then read `best`.
 struct dt_nearest {
     const char *word;
     int distance; // of best
-    char best[DT_CONFIG_NAME_MAX];
+    char best[DT_CONFIG_NAME];
 };
 struct dt_nearest dt_nearest_to(const char *word);
 void dt_nearest_offer(struct dt_nearest *nearest, const char *candidate);
 // ": did you mean 'X'?", or "" where nothing is near.
-void dt_nearest_ask(const struct dt_nearest *nearest, char out[DT_CONFIG_NAME_MAX + 32]);
+void dt_nearest_ask(const struct dt_nearest *nearest, char out[DT_CONFIG_NAME + 32]);
 // A user's text fit for a message: one line, no control characters, not too long.
 const char *dt_config_shown(const char *text, char out[DT_CONFIG_SHOWN]);
-
-// config.c
-enum { DT_CONFIG_ORIGIN = 512 };
-void dt_config_fault_at(struct dt_config_faults *faults, const char *origin, const char *format,
-                        ...) __attribute__((format(printf, 3, 4)));
-// "section.key"
-const char *dt_config_full_name(const struct dt_config_key *key, char out[DT_CONFIG_NAME_MAX]);
-// Whether row i is the first of its section; the rows of a section stand together.
-bool dt_config_opens_section(const struct dt_config_table *table, int i);

@@ -1,5 +1,5 @@
-// Brings default, file, environment and command line together over the table, remembers where each
-// value came from and collects all that is wrong.
+// Merges default, file, environment and command line over the table, remembers where each value
+// came from and collects everything that is wrong.
 #include "base/config.h"
 
 #include "base/config_internal.h"
@@ -17,89 +17,76 @@ struct loader {
     const struct dt_config_table *table;
     struct dt_config *config;
     void *settings;
-    struct dt_config_faults faults;
+    struct dt_problems problems;
 };
 
-// RUN__STEPS behind the prefix.
+// DTRAIN_RUN__STEPS
 static const char *environment_name(const struct dt_config_table *table,
-                                    const struct dt_config_key *key, char out[DT_CONFIG_NAME_MAX])
+                                    const struct dt_config_row *row, char out[DT_CONFIG_NAME])
 {
-    int n = snprintf(out, DT_CONFIG_NAME_MAX, "%s", table->env_prefix);
-    snprintf(out + n, (size_t)(DT_CONFIG_NAME_MAX - n), "%s__%s", key->section, key->name);
+    int n = snprintf(out, DT_CONFIG_NAME, "%s", table->env_prefix);
+    snprintf(out + n, (size_t)(DT_CONFIG_NAME - n), "%s__%s", row->section->name, row->key->name);
     for (char *p = out + n; *p; p++)
         *p = (char)toupper((unsigned char)*p);
     return out;
 }
 
-static const struct dt_config_key *find_key(const struct dt_config_table *table,
-                                            const char *section, const char *name)
+static const struct dt_config_section *find_section(const struct dt_config_table *table,
+                                                    const char *name)
 {
-    for (int i = 0; i < table->n_keys; i++)
-        if (strcmp(table->keys[i].section, section) == 0 && strcmp(table->keys[i].name, name) == 0)
-            return &table->keys[i];
-    return NULL;
+    const struct dt_config_section *section = table->sections;
+    while (section->name && strcmp(section->name, name) != 0)
+        section++;
+    return section->name ? section : NULL;
 }
 
-static bool has_section(const struct dt_config_table *table, const char *section)
+static bool find_key(const struct dt_config_table *table, const char *section, const char *name,
+                     struct dt_config_row *row)
 {
-    for (int i = 0; i < table->n_keys; i++)
-        if (strcmp(table->keys[i].section, section) == 0)
+    *row = (struct dt_config_row){0};
+    while (dt_config_next(table, row))
+        if (strcmp(row->section->name, section) == 0 && strcmp(row->key->name, name) == 0)
             return true;
     return false;
 }
 
-// Names of sections (section NULL) or of a section's keys, with commas.
-static void list_names(const struct dt_config_table *table, const char *section, char *out,
-                       size_t size)
+static void reject_section(struct loader *loader, const char *origin, const char *name)
 {
+    struct dt_nearest nearest = dt_nearest_to(name);
+    char question[DT_CONFIG_NAME + 32], shown[DT_CONFIG_SHOWN], names[512] = "";
     size_t used = 0;
-    out[0] = 0;
-    for (int i = 0; i < table->n_keys && used < size; i++) {
-        const struct dt_config_key *key = &table->keys[i];
-        if (section ? strcmp(key->section, section) == 0 : dt_config_opens_section(table, i))
-            used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "",
-                                     section ? key->name : key->section);
+    for (const struct dt_config_section *s = loader->table->sections; s->name; s++) {
+        dt_nearest_offer(&nearest, s->name);
+        if (used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
+                                     s->name);
     }
-}
-
-static void fault_section(struct loader *loader, const char *origin, const char *section)
-{
-    const struct dt_config_table *table = loader->table;
-    struct dt_nearest nearest = dt_nearest_to(section);
-    char question[DT_CONFIG_NAME_MAX + 32], shown[DT_CONFIG_SHOWN], names[512];
-    for (int i = 0; i < table->n_keys; i++)
-        if (dt_config_opens_section(table, i))
-            dt_nearest_offer(&nearest, table->keys[i].section);
     dt_nearest_ask(&nearest, question);
-    list_names(table, NULL, names, sizeof names);
-    dt_config_fault_at(&loader->faults, origin, "unknown section '%s'%s (sections: %s)",
-                       dt_config_shown(section, shown), question, names);
+    dt_problems_add(&loader->problems, "%s: unknown section '%s'%s (sections: %s)", origin,
+                    dt_config_shown(name, shown), question, names);
 }
 
 // The same name in another section is nearer than a similar one in this.
-static void suggest_key(const struct dt_config_table *table, const char *section, const char *name,
-                        char question[DT_CONFIG_NAME_MAX + 32])
+static void reject_key(struct loader *loader, const char *origin, const char *section,
+                       const char *name)
 {
     struct dt_nearest here = dt_nearest_to(name), there = dt_nearest_to(name);
-    for (int i = 0; i < table->n_keys; i++) {
-        const struct dt_config_key *key = &table->keys[i];
-        struct dt_nearest *nearest = strcmp(key->section, section) == 0 ? &here : &there;
+    char question[DT_CONFIG_NAME + 32], shown[DT_CONFIG_SHOWN], names[512] = "";
+    size_t used = 0;
+    for (struct dt_config_row row = {0}; dt_config_next(loader->table, &row);) {
+        bool is_here = strcmp(row.section->name, section) == 0;
+        struct dt_nearest *nearest = is_here ? &here : &there;
         int before = nearest->distance;
-        dt_nearest_offer(nearest, key->name);
+        dt_nearest_offer(nearest, row.key->name);
         if (nearest->distance < before)
-            dt_config_full_name(key, nearest->best);
+            memcpy(nearest->best, row.name, sizeof row.name);
+        if (is_here && used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
+                                     row.key->name);
     }
     dt_nearest_ask(there.distance == 0 || !here.best[0] ? &there : &here, question);
-}
-
-static void fault_key(struct loader *loader, const char *origin, const char *section,
-                      const char *name)
-{
-    char question[DT_CONFIG_NAME_MAX + 32], shown[DT_CONFIG_SHOWN], names[512];
-    suggest_key(loader->table, section, name, question);
-    list_names(loader->table, section, names, sizeof names);
-    dt_config_fault_at(&loader->faults, origin, "unknown key '%s' in section '%s'%s (keys: %s)",
-                       dt_config_shown(name, shown), section, question, names);
+    dt_problems_add(&loader->problems, "%s: unknown key '%s' in section '%s'%s (keys: %s)", origin,
+                    dt_config_shown(name, shown), section, question, names);
 }
 
 static dt_status store(char **out, const char *text)
@@ -112,14 +99,15 @@ static dt_status store(char **out, const char *text)
     return DT_OK;
 }
 
-static dt_status assign(struct loader *loader, const struct dt_config_key *key,
+static dt_status assign(struct loader *loader, const struct dt_config_row *row,
                         enum dt_config_source source, const char *origin, const char *text)
 {
-    struct dt_config_value *value = &loader->config->values[key - loader->table->keys];
-    char problem[DT_CONFIG_PROBLEM], allowed[DT_CONFIG_ALLOWED], name[DT_CONFIG_NAME_MAX];
+    struct dt_config_value *value = &loader->config->values[row->index];
+    char problem[DT_CONFIG_PROBLEM], allowed[DT_CONFIG_ALLOWED];
+    void *object = (char *)loader->settings + row->section->offset;
     if (source != DT_SOURCE_DEFAULT && value->source == source) {
-        dt_config_fault_at(&loader->faults, origin, "%s is given twice (first: %s)",
-                           dt_config_full_name(key, name), value->origin);
+        dt_problems_add(&loader->problems, "%s: duplicate %s (first: %s)", origin, row->name,
+                        value->origin);
         return DT_OK;
     }
     value->source = source;
@@ -127,87 +115,78 @@ static dt_status assign(struct loader *loader, const struct dt_config_key *key,
     DT_TRY(store(&value->text, text));
     if (source == DT_SOURCE_DEFAULT && text[0] == 0)
         return DT_OK;
-    if (dt_config_convert(key, text, loader->settings, problem))
+    if (dt_config_convert(row->key, text, object, problem))
         return DT_OK;
-    dt_config_allowed(key, allowed);
-    dt_config_fault_at(&loader->faults, origin, "%s: %s (allowed: %s)",
-                       dt_config_full_name(key, name), problem, allowed);
+    dt_config_allowed(row->key, allowed);
+    dt_problems_add(&loader->problems, "%s: %s: %s (allowed: %s)", origin, row->name, problem,
+                    allowed);
     return DT_OK;
 }
 
 static dt_status load_defaults(struct loader *loader)
 {
-    for (int i = 0; i < loader->table->n_keys; i++) {
-        const struct dt_config_key *key = &loader->table->keys[i];
-        DT_TRY(assign(loader, key, DT_SOURCE_DEFAULT, "default", key->fallback));
-    }
+    for (struct dt_config_row row = {0}; dt_config_next(loader->table, &row);)
+        DT_TRY(assign(loader, &row, DT_SOURCE_DEFAULT, "default", row.key->fallback));
     return DT_OK;
 }
 
-// Where the reader stands in the file: the section's name, or "" where its keys are to be passed
-// over because the section itself was wrong.
+// Where the reader is in the file. The keys of an unknown section are skipped.
 struct place {
     const char *path;
-    char section[DT_CONFIG_NAME_MAX];
+    const struct dt_config_section *section; // NULL: none yet, or an unknown one
     bool in_section;
-    int *opened; // a key's index: the line at which its section was opened, or 0
+    int *opened; // [sections]: the line at which each was opened, or 0
 };
 
 static void enter_section(struct loader *loader, struct place *place, const struct dt_ini *ini,
                           const char *origin)
 {
-    const struct dt_config_table *table = loader->table;
     place->in_section = true;
-    place->section[0] = 0;
-    if (!has_section(table, ini->name)) {
-        fault_section(loader, origin, ini->name);
+    place->section = find_section(loader->table, ini->name);
+    if (!place->section) {
+        reject_section(loader, origin, ini->name);
         return;
     }
-    snprintf(place->section, sizeof place->section, "%s", ini->name);
-    for (int i = 0; i < table->n_keys; i++) {
-        if (strcmp(table->keys[i].section, ini->name) != 0)
-            continue;
-        if (place->opened[i] && dt_config_opens_section(table, i))
-            dt_config_fault_at(&loader->faults, origin,
-                               "section '%s' is opened twice: first in line %d; put its keys "
-                               "together there",
-                               ini->name, place->opened[i]);
-        if (!place->opened[i])
-            place->opened[i] = ini->line;
-    }
+    int *opened = &place->opened[place->section - loader->table->sections];
+    if (*opened)
+        dt_problems_add(&loader->problems,
+                        "%s: duplicate section '%s': first in line %d; put its keys together there",
+                        origin, ini->name, *opened);
+    else
+        *opened = ini->line;
 }
 
 static dt_status read_line(struct loader *loader, struct place *place, const struct dt_ini *ini)
 {
     char origin[DT_CONFIG_ORIGIN], shown[DT_CONFIG_SHOWN];
-    const struct dt_config_key *key;
+    struct dt_config_row row;
     snprintf(origin, sizeof origin, "%s:%d", place->path, ini->line);
-    if (ini->kind == DT_INI_BAD) {
-        dt_config_fault_at(&loader->faults, origin, "%s", ini->problem);
-        return DT_OK;
-    }
-    if (ini->kind == DT_INI_SECTION) {
+    if (ini->kind == DT_INI_BAD)
+        dt_problems_add(&loader->problems, "%s: %s", origin, ini->problem);
+    else if (ini->kind == DT_INI_SECTION)
         enter_section(loader, place, ini, origin);
-        return DT_OK;
-    }
-    if (!place->in_section) {
-        dt_config_fault_at(&loader->faults, origin, "'%s' stands before any '[section]'",
-                           dt_config_shown(ini->name, shown));
-        return DT_OK;
-    }
-    if (place->section[0] == 0)
-        return DT_OK;
-    key = find_key(loader->table, place->section, ini->name);
-    if (key)
-        return assign(loader, key, DT_SOURCE_FILE, origin, ini->value);
-    fault_key(loader, origin, place->section, ini->name);
+    else if (!place->in_section)
+        dt_problems_add(&loader->problems, "%s: '%s' comes before any '[section]'", origin,
+                        dt_config_shown(ini->name, shown));
+    else if (place->section && find_key(loader->table, place->section->name, ini->name, &row))
+        return assign(loader, &row, DT_SOURCE_FILE, origin, ini->value);
+    else if (place->section)
+        reject_key(loader, origin, place->section->name, ini->name);
     return DT_OK;
+}
+
+static size_t count_sections(const struct dt_config_table *table)
+{
+    size_t n = 0;
+    while (table->sections[n].name)
+        n++;
+    return n;
 }
 
 static dt_status load_text(struct loader *loader, const char *path, const char *text, int64_t size)
 {
     struct dt_ini *ini = malloc(sizeof *ini);
-    int *opened = calloc((size_t)loader->table->n_keys + 1, sizeof *opened);
+    int *opened = calloc(count_sections(loader->table), sizeof *opened);
     size_t length = strlen(path);
     struct place place = {.path = path, .opened = opened};
     dt_status status = DT_OK;
@@ -215,7 +194,7 @@ static dt_status load_text(struct loader *loader, const char *path, const char *
         status = DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", path);
         goto out;
     }
-    if (length > PATH_SHOWN) // its end, or the line number would find no room
+    if (length > PATH_SHOWN) // its end: the line number must fit too
         place.path += length - PATH_SHOWN;
     dt_ini_open(ini, text, size);
     while (dt_ini_next(ini))
@@ -226,31 +205,22 @@ out:
     return status;
 }
 
-static void fault_variable(struct loader *loader, const char *variable)
-{
-    const struct dt_config_table *table = loader->table;
-    struct dt_nearest nearest = dt_nearest_to(variable);
-    char question[DT_CONFIG_NAME_MAX + 32], name[DT_CONFIG_NAME_MAX], shown[DT_CONFIG_SHOWN];
-    for (int i = 0; i < table->n_keys; i++)
-        dt_nearest_offer(&nearest, environment_name(table, &table->keys[i], name));
-    dt_nearest_ask(&nearest, question);
-    dt_config_fault_at(&loader->faults, "environment",
-                       "%s names no key%s (write %sSECTION__KEY, or unset it)",
-                       dt_config_shown(variable, shown), question, table->env_prefix);
-}
-
 static dt_status read_variable(struct loader *loader, const char *variable, const char *text)
 {
-    const struct dt_config_table *table = loader->table;
-    char name[DT_CONFIG_NAME_MAX], origin[DT_CONFIG_ORIGIN];
-    for (int i = 0; i < table->n_keys; i++) {
-        const struct dt_config_key *key = &table->keys[i];
-        if (strcmp(environment_name(table, key, name), variable) != 0)
-            continue;
-        snprintf(origin, sizeof origin, "environment %s", variable);
-        return assign(loader, key, DT_SOURCE_ENV, origin, text);
+    struct dt_nearest nearest = dt_nearest_to(variable);
+    char name[DT_CONFIG_NAME], origin[DT_CONFIG_ORIGIN], question[DT_CONFIG_NAME + 32];
+    char shown[DT_CONFIG_SHOWN];
+    for (struct dt_config_row row = {0}; dt_config_next(loader->table, &row);) {
+        if (strcmp(environment_name(loader->table, &row, name), variable) == 0) {
+            snprintf(origin, sizeof origin, "environment %s", variable);
+            return assign(loader, &row, DT_SOURCE_ENV, origin, text);
+        }
+        dt_nearest_offer(&nearest, name);
     }
-    fault_variable(loader, variable);
+    dt_nearest_ask(&nearest, question);
+    dt_problems_add(&loader->problems,
+                    "environment: %s is not a known key%s (write %sSECTION__KEY, or unset it)",
+                    dt_config_shown(variable, shown), question, loader->table->env_prefix);
     return DT_OK;
 }
 
@@ -261,9 +231,8 @@ static bool is_configuration(const struct dt_config_table *table, const char *na
     size_t n = strcspn(name, "_");
     if (strstr(name, "__"))
         return true;
-    for (int i = 0; name[n] == '_' && i < table->n_keys; i++)
-        if (strlen(table->keys[i].section) == n &&
-            strncasecmp(table->keys[i].section, name, n) == 0)
+    for (const struct dt_config_section *s = table->sections; name[n] == '_' && s->name; s++)
+        if (strlen(s->name) == n && strncasecmp(s->name, name, n) == 0)
             return true;
     return false;
 }
@@ -293,20 +262,19 @@ static dt_status read_override(struct loader *loader, char *word)
 {
     static const char origin[] = "command line";
     char *equals = strchr(word, '='), *dot = strchr(word, '.'), shown[DT_CONFIG_SHOWN];
-    const struct dt_config_key *key;
+    struct dt_config_row row;
     if (!equals || !dot || dot > equals) {
-        dt_config_fault_at(&loader->faults, origin, "'%s' is not of the form section.key=value",
-                           dt_config_shown(word, shown));
+        dt_problems_add(&loader->problems, "%s: '%s' is not of the form section.key=value", origin,
+                        dt_config_shown(word, shown));
         return DT_OK;
     }
     *dot = *equals = 0;
-    key = find_key(loader->table, word, dot + 1);
-    if (key)
-        return assign(loader, key, DT_SOURCE_COMMAND, origin, equals + 1);
-    if (has_section(loader->table, word))
-        fault_key(loader, origin, word, dot + 1);
+    if (find_key(loader->table, word, dot + 1, &row))
+        return assign(loader, &row, DT_SOURCE_COMMAND, origin, equals + 1);
+    if (find_section(loader->table, word))
+        reject_key(loader, origin, word, dot + 1);
     else
-        fault_section(loader, origin, word);
+        reject_section(loader, origin, word);
     return DT_OK;
 }
 
@@ -326,26 +294,27 @@ static dt_status load_overrides(struct loader *loader, const char *const *overri
 
 static void check_required(struct loader *loader)
 {
-    for (int i = 0; i < loader->table->n_keys; i++) {
-        const struct dt_config_key *key = &loader->table->keys[i];
-        char name[DT_CONFIG_NAME_MAX], allowed[DT_CONFIG_ALLOWED];
-        if (!key->required || loader->config->values[i].source != DT_SOURCE_DEFAULT)
-            continue;
-        dt_config_allowed(key, allowed);
-        dt_config_fault_at(&loader->faults, loader->config->name,
-                           "%s is required: %s (allowed: %s)", dt_config_full_name(key, name),
-                           key->help, allowed);
-    }
+    const char *file = loader->config->name;
+    char allowed[DT_CONFIG_ALLOWED];
+    for (struct dt_config_row row = {0}; dt_config_next(loader->table, &row);)
+        if (row.key->required && loader->config->values[row.index].source == DT_SOURCE_DEFAULT) {
+            dt_config_allowed(row.key, allowed);
+            dt_problems_add(&loader->problems, "%s%s%s is required: %s (allowed: %s)", file,
+                            file[0] ? ": " : "", row.name, row.key->help, allowed);
+        }
 }
 
 static dt_status create(const struct dt_config_table *table, const char *name,
                         struct dt_config **config)
 {
     struct dt_config *made = calloc(1, sizeof *made);
+    struct dt_config_row row = {0};
+    while (dt_config_next(table, &row)) // row.index: their number at the end
+        ;
     if (made) {
         made->table = table;
         made->name = strdup(name ? name : "");
-        made->values = calloc((size_t)table->n_keys + 1, sizeof *made->values);
+        made->values = calloc((size_t)row.index + 1, sizeof *made->values);
     }
     if (!made || !made->name || !made->values) {
         if (made)
@@ -374,8 +343,9 @@ dt_status dt_config_parse(const struct dt_config_table *table, const char *name,
     DT_TRY_GOTO(status, out, load_overrides(&loader, overrides, n_overrides));
     check_required(&loader);
     DT_TRY_GOTO(status, out,
-                dt_config_raise(&loader.faults, "dtrain --help lists every key with its default "
-                                                "and what is allowed"));
+                dt_problems_raise(&loader.problems,
+                                  "dtrain --help lists every key with its default "
+                                  "and what is allowed"));
     *config = loader.config;
     return DT_OK;
 out:

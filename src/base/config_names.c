@@ -57,10 +57,10 @@ void dt_nearest_offer(struct dt_nearest *nearest, const char *candidate)
     snprintf(nearest->best, sizeof nearest->best, "%s", candidate);
 }
 
-void dt_nearest_ask(const struct dt_nearest *nearest, char out[DT_CONFIG_NAME_MAX + 32])
+void dt_nearest_ask(const struct dt_nearest *nearest, char out[DT_CONFIG_NAME + 32])
 {
     if (nearest->best[0])
-        snprintf(out, DT_CONFIG_NAME_MAX + 32, ": did you mean '%s'?", nearest->best);
+        snprintf(out, DT_CONFIG_NAME + 32, ": did you mean '%s'?", nearest->best);
     else
         out[0] = 0;
 }

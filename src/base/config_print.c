@@ -44,12 +44,11 @@ static void echo_key(const struct dt_config_key *key, const struct dt_config_val
 
 void dt_config_echo(const struct dt_config *config, FILE *out)
 {
-    const struct dt_config_table *table = config->table;
     fputs("# The resolved configuration: every key, and where its value came from.\n", out);
-    for (int i = 0; i < table->n_keys; i++) {
-        if (dt_config_opens_section(table, i))
-            fprintf(out, "\n[%s]\n", table->keys[i].section);
-        echo_key(&table->keys[i], &config->values[i], out);
+    for (struct dt_config_row row = {0}; dt_config_next(config->table, &row);) {
+        if (row.key == row.section->keys)
+            fprintf(out, "\n[%s]\n", row.section->name);
+        echo_key(row.key, &config->values[row.index], out);
     }
 }
 
@@ -77,9 +76,9 @@ struct widths {
 static struct widths measure(const struct dt_config_table *table)
 {
     struct widths widths = {0};
-    for (int i = 0; i < table->n_keys; i++) {
-        int name = (int)strlen(table->keys[i].name);
-        int fallback = (int)strlen(default_text(&table->keys[i]));
+    for (struct dt_config_row row = {0}; dt_config_next(table, &row);) {
+        int name = (int)strlen(row.key->name);
+        int fallback = (int)strlen(default_text(row.key));
         widths.name = name > widths.name ? name : widths.name;
         widths.fallback = fallback > widths.fallback ? fallback : widths.fallback;
     }
@@ -105,9 +104,9 @@ static void help_key(const struct dt_config_key *key, struct widths widths, FILE
 void dt_config_help(const struct dt_config_table *table, FILE *out)
 {
     struct widths widths = measure(table);
-    for (int i = 0; i < table->n_keys; i++) {
-        if (dt_config_opens_section(table, i))
-            fprintf(out, "%s[%s]\n", i > 0 ? "\n" : "", table->keys[i].section);
-        help_key(&table->keys[i], widths, out);
+    for (struct dt_config_row row = {0}; dt_config_next(table, &row);) {
+        if (row.key == row.section->keys)
+            fprintf(out, "%s[%s]\n", row.index > 0 ? "\n" : "", row.section->name);
+        help_key(row.key, widths, out);
     }
 }

@@ -38,7 +38,7 @@ static void trim_end(char *begin)
     begin[n] = 0;
 }
 
-// Whether nothing but white space, or a comment behind white space, follows.
+// Whether nothing but white space, or a comment after white space, follows.
 static bool is_end(const char *p)
 {
     const char *q = p;
@@ -55,7 +55,7 @@ static void set_bad(struct dt_ini *ini, const char *problem)
 
 // Copies the next line without its end into the buffer; returns its length, or -1 where it is too
 // long.
-static int64_t take_line(struct dt_ini *ini)
+static int64_t next_line(struct dt_ini *ini)
 {
     const char *begin = ini->text + ini->at;
     size_t length = (size_t)(ini->size - ini->at);
@@ -92,11 +92,11 @@ static void read_section(struct dt_ini *ini, char *p)
 {
     char *end = strchr(p, ']');
     if (!end) {
-        set_bad(ini, "the ']' behind the section's name is missing");
+        set_bad(ini, "missing ']' after the section's name");
         return;
     }
     if (!is_end(end + 1)) {
-        set_bad(ini, "text behind '[section]': put the keys on lines of their own");
+        set_bad(ini, "unexpected text after '[section]': put each key on its own line");
         return;
     }
     *end = 0;
@@ -104,14 +104,14 @@ static void read_section(struct dt_ini *ini, char *p)
     ini->name = p + 1;
 }
 
-// `p` stands behind the opening quote; the text is unescaped in place.
+// `p` points after the opening quote; the text is unescaped in place.
 static void read_quoted(struct dt_ini *ini, char *p)
 {
     char *out = p;
     ini->value = p;
     for (; *p && *p != '"'; p++) {
         if (*p == '\\' && p[1] != '"' && p[1] != '\\') {
-            set_bad(ini, "within double quotes '\\' stands before '\"' or '\\' only");
+            set_bad(ini, "within double quotes '\\' may only precede '\"' or '\\'");
             return;
         }
         if (*p == '\\')
@@ -119,9 +119,9 @@ static void read_quoted(struct dt_ini *ini, char *p)
         *out++ = *p;
     }
     if (*p == 0)
-        set_bad(ini, "the closing '\"' is missing");
+        set_bad(ini, "missing closing '\"'");
     else if (!is_end(p + 1))
-        set_bad(ini, "text behind the closing '\"'");
+        set_bad(ini, "unexpected text after the closing '\"'");
     *out = 0;
 }
 
@@ -147,7 +147,7 @@ static void read_pair(struct dt_ini *ini, char *p)
     *equals = 0;
     trim_end(p);
     if (*p == 0) {
-        set_bad(ini, "the key before '=' is missing");
+        set_bad(ini, "missing key before '='");
         return;
     }
     ini->kind = DT_INI_PAIR;
@@ -166,7 +166,7 @@ static void read_pair(struct dt_ini *ini, char *p)
 bool dt_ini_next(struct dt_ini *ini)
 {
     while (ini->at < ini->size) {
-        int64_t length = take_line(ini);
+        int64_t length = next_line(ini);
         char *p;
         if (length < 0) {
             set_bad(ini, "the line is longer than 64 KiB");

@@ -1,5 +1,5 @@
-// One value: from its text into its field, by the key's row of the table. Every check on a single
-// value stands here, and so does the wording of what is allowed.
+// One value, by the key's row of the table: from text into its field and back, its checks, and the
+// wording of what is allowed.
 #include "base/config_internal.h"
 #include "base/utf8.h"
 
@@ -20,9 +20,9 @@ static bool refuse(char problem[DT_CONFIG_PROBLEM], const char *format, ...)
     return false;
 }
 
-static void *field(const struct dt_config_key *key, void *settings)
+static void *field(const struct dt_config_key *key, const void *object)
 {
-    return (char *)settings + key->offset;
+    return (char *)object + key->offset;
 }
 
 static size_t count_digits(const char *p)
@@ -84,18 +84,18 @@ static bool in_whole_range(const struct dt_config_key *key, int64_t value)
            (key->max >= 0x1p63 || value <= (int64_t)key->max);
 }
 
-static bool convert_bool(const struct dt_config_key *key, const char *text, void *settings,
+static bool convert_bool(const struct dt_config_key *key, const char *text, void *object,
                          char problem[DT_CONFIG_PROBLEM])
 {
     char shown[DT_CONFIG_SHOWN];
     bool value = strcmp(text, "true") == 0;
     if (!value && strcmp(text, "false") != 0)
         return refuse(problem, "'%s' is neither true nor false", dt_config_shown(text, shown));
-    memcpy(field(key, settings), &value, sizeof value);
+    memcpy(field(key, object), &value, sizeof value);
     return true;
 }
 
-static bool convert_int(const struct dt_config_key *key, const char *text, void *settings,
+static bool convert_int(const struct dt_config_key *key, const char *text, void *object,
                         char problem[DT_CONFIG_PROBLEM])
 {
     char shown[DT_CONFIG_SHOWN];
@@ -109,11 +109,11 @@ static bool convert_int(const struct dt_config_key *key, const char *text, void 
         if (errno || !in_whole_range(key, value))
             return refuse(problem, "%s is out of range", dt_config_shown(text, shown));
     }
-    memcpy(field(key, settings), &value, sizeof value);
+    memcpy(field(key, object), &value, sizeof value);
     return true;
 }
 
-static bool convert_float(const struct dt_config_key *key, const char *text, void *settings,
+static bool convert_float(const struct dt_config_key *key, const char *text, void *object,
                           char problem[DT_CONFIG_PROBLEM])
 {
     char shown[DT_CONFIG_SHOWN];
@@ -127,17 +127,17 @@ static bool convert_float(const struct dt_config_key *key, const char *text, voi
         if (errno || !in_range(key, value)) // errno: also where 1e-999 would become 0
             return refuse(problem, "%s is out of range", dt_config_shown(text, shown));
     }
-    memcpy(field(key, settings), &value, sizeof value);
+    memcpy(field(key, object), &value, sizeof value);
     return true;
 }
 
-static bool convert_string(const struct dt_config_key *key, const char *text, void *settings,
+static bool convert_string(const struct dt_config_key *key, const char *text, void *object,
                            char problem[DT_CONFIG_PROBLEM])
 {
-    char *out = field(key, settings);
+    char *out = field(key, object);
     size_t n = strlen(text);
     if (n >= DT_CONFIG_STRING_MAX)
-        return refuse(problem, "the text has %zu bytes", n);
+        return refuse(problem, "%zu bytes of text", n);
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
             return refuse(problem, "control character 0x%02x in the text", (unsigned char)text[i]);
@@ -155,7 +155,7 @@ static bool convert_string(const struct dt_config_key *key, const char *text, vo
 static void add_suggestion(const char *choices, const char *word, char problem[DT_CONFIG_PROBLEM])
 {
     struct dt_nearest nearest = dt_nearest_to(word);
-    char choice[DT_CONFIG_NAME_MAX], question[DT_CONFIG_NAME_MAX + 32];
+    char choice[DT_CONFIG_NAME], question[DT_CONFIG_NAME + 32];
     size_t used = strlen(problem);
     while (dt_config_next_choice(&choices, choice))
         dt_nearest_offer(&nearest, choice);
@@ -163,96 +163,165 @@ static void add_suggestion(const char *choices, const char *word, char problem[D
     snprintf(problem + used, DT_CONFIG_PROBLEM - used, "%s", question);
 }
 
-static bool convert_enum(const struct dt_config_key *key, const char *text, void *settings,
+static bool convert_enum(const struct dt_config_key *key, const char *text, void *object,
                          char problem[DT_CONFIG_PROBLEM])
 {
     char shown[DT_CONFIG_SHOWN];
     int value;
     if (!dt_config_is_choice(key->choices, text, &value)) {
-        refuse(problem, "'%s' is not a choice", dt_config_shown(text, shown));
+        refuse(problem, "'%s' is not one of the choices", dt_config_shown(text, shown));
         add_suggestion(key->choices, text, problem);
         return false;
     }
     if (is_unbuilt(key, text))
         return refuse(problem, "'%s' is not built yet in this version", text);
-    memcpy(field(key, settings), &value, sizeof value);
+    memcpy(field(key, object), &value, sizeof value);
     return true;
 }
 
-static bool convert_typed(const struct dt_config_key *key, const char *text, void *settings,
+static bool convert_typed(const struct dt_config_key *key, const char *text, void *object,
                           char problem[DT_CONFIG_PROBLEM])
 {
     switch (key->type) {
     case DT_CONFIG_BOOL:
-        return convert_bool(key, text, settings, problem);
+        return convert_bool(key, text, object, problem);
     case DT_CONFIG_INT:
-        return convert_int(key, text, settings, problem);
+        return convert_int(key, text, object, problem);
     case DT_CONFIG_FLOAT:
-        return convert_float(key, text, settings, problem);
+        return convert_float(key, text, object, problem);
     case DT_CONFIG_STRING:
-        return convert_string(key, text, settings, problem);
+        return convert_string(key, text, object, problem);
     case DT_CONFIG_ENUM:
-        return convert_enum(key, text, settings, problem);
+        return convert_enum(key, text, object, problem);
+    case DT_CONFIG_TEXT:
+        memcpy(field(key, object), &text, sizeof text);
+        return true;
     }
     return refuse(problem, "the key has no type");
 }
 
 static size_t field_size(const struct dt_config_key *key)
 {
+    static const size_t sizes[] = {
+        [DT_CONFIG_BOOL] = sizeof(bool),    [DT_CONFIG_INT] = sizeof(int64_t),
+        [DT_CONFIG_FLOAT] = sizeof(double), [DT_CONFIG_STRING] = DT_CONFIG_STRING_MAX,
+        [DT_CONFIG_ENUM] = sizeof(int),     [DT_CONFIG_TEXT] = sizeof(char *)};
+    return sizes[key->type];
+}
+
+void dt_config_set_default(const struct dt_config_key *key, void *object)
+{
+    static const char nothing[DT_CONFIG_STRING_MAX];
+    char problem[DT_CONFIG_PROBLEM];
+    if (key->fallback[0])
+        convert_typed(key, key->fallback, object, problem);
+    else
+        memcpy(field(key, object), nothing, field_size(key));
+}
+
+bool dt_config_in_range(const struct dt_config_key *key, const void *object)
+{
+    int64_t whole;
+    double real;
+    if (key->type == DT_CONFIG_INT) {
+        memcpy(&whole, field(key, object), sizeof whole);
+        return in_whole_range(key, whole) || (key->auto_word && whole == (int64_t)key->auto_value);
+    }
+    if (key->type != DT_CONFIG_FLOAT)
+        return true;
+    memcpy(&real, field(key, object), sizeof real);
+    return in_range(key, real) || (key->auto_word && real == key->auto_value);
+}
+
+// Values are compared, not texts: 1e1 and 10 are the same.
+bool dt_config_equal(const struct dt_config_key *key, const void *a, const void *b)
+{
+    if (key->type == DT_CONFIG_STRING)
+        return strcmp(field(key, a), field(key, b)) == 0;
+    return memcmp(field(key, a), field(key, b), field_size(key)) == 0;
+}
+
+const char *dt_config_value_text(const struct dt_config_key *key, const void *object,
+                                 char out[DT_CONFIG_STRING_MAX])
+{
+    const char *choices = key->choices;
+    char word[DT_CONFIG_NAME];
+    union {
+        bool flag;
+        int64_t whole;
+        double real;
+        int choice;
+        const char *text;
+    } value = {0};
+    if (key->type == DT_CONFIG_STRING) {
+        memcpy(out, field(key, object), DT_CONFIG_STRING_MAX);
+        return out;
+    }
+    memcpy(&value, field(key, object), field_size(key));
     switch (key->type) {
     case DT_CONFIG_BOOL:
-        return sizeof(bool);
+        return value.flag ? "true" : "false";
     case DT_CONFIG_INT:
-        return sizeof(int64_t);
+        if (key->auto_word && value.whole == (int64_t)key->auto_value)
+            return key->auto_word;
+        snprintf(out, DT_CONFIG_STRING_MAX, "%lld", (long long)value.whole);
+        return out;
     case DT_CONFIG_FLOAT:
-        return sizeof(double);
-    case DT_CONFIG_STRING:
-        return DT_CONFIG_STRING_MAX;
+        if (key->auto_word && value.real == key->auto_value)
+            return key->auto_word;
+        snprintf(out, DT_CONFIG_STRING_MAX, "%.15g", value.real);
+        if (strtod(out, NULL) != value.real)
+            snprintf(out, DT_CONFIG_STRING_MAX, "%.17g", value.real);
+        return out;
     case DT_CONFIG_ENUM:
-        return sizeof(int);
+        for (int i = 0; dt_config_next_choice(&choices, word); i++)
+            if (i == value.choice)
+                return memcpy(out, word, sizeof word);
+        return "";
+    case DT_CONFIG_TEXT:
+        return value.text ? value.text : "";
+    case DT_CONFIG_STRING:
+        break;
     }
-    return 0;
+    return "";
 }
 
-// Values are compared, not texts: 0 and -0, 1e1 and 10 are the same.
-static bool is_default(const struct dt_config_key *key, void *settings)
+static bool is_default(const struct dt_config_key *key, const void *object)
 {
-    char fallback[DT_CONFIG_STRING_MAX], problem[DT_CONFIG_PROBLEM];
+    char fallback[DT_CONFIG_STRING_MAX];
     struct dt_config_key alone = *key;
     alone.offset = 0;
-    memset(fallback, 0, sizeof fallback);
-    if (key->fallback[0])
-        convert_typed(&alone, key->fallback, fallback, problem);
-    return memcmp(fallback, field(key, settings), field_size(key)) == 0;
+    dt_config_set_default(&alone, fallback);
+    return dt_config_equal(&alone, fallback, field(key, object));
 }
 
-bool dt_config_convert(const struct dt_config_key *key, const char *text, void *settings,
+bool dt_config_convert(const struct dt_config_key *key, const char *text, void *object,
                        char problem[DT_CONFIG_PROBLEM])
 {
     char shown[DT_CONFIG_SHOWN];
     if (text[0] == 0 && (key->type != DT_CONFIG_STRING || key->required))
-        return refuse(problem, "the value is missing");
-    if (!convert_typed(key, text, settings, problem))
+        return refuse(problem, "missing value");
+    if (!convert_typed(key, text, object, problem))
         return false;
-    if (is_unbuilt(key, "*") && !is_default(key, settings))
+    if (is_unbuilt(key, "*") && !is_default(key, object))
         return refuse(problem, "the feature is not built yet in this version, so '%s' is refused",
                       dt_config_shown(text, shown));
     return true;
 }
 
-bool dt_config_next_choice(const char **choices, char word[DT_CONFIG_NAME_MAX])
+bool dt_config_next_choice(const char **choices, char word[DT_CONFIG_NAME])
 {
     size_t n = strcspn(*choices, "|");
     if (**choices == 0)
         return false;
-    snprintf(word, DT_CONFIG_NAME_MAX, "%.*s", (int)n, *choices);
+    snprintf(word, DT_CONFIG_NAME, "%.*s", (int)n, *choices);
     *choices += n + ((*choices)[n] == '|');
     return true;
 }
 
 bool dt_config_is_choice(const char *choices, const char *word, int *at)
 {
-    char choice[DT_CONFIG_NAME_MAX];
+    char choice[DT_CONFIG_NAME];
     for (int i = 0; dt_config_next_choice(&choices, choice); i++) {
         if (strcmp(choice, word) != 0)
             continue;
@@ -285,7 +354,7 @@ static void allowed_number(const struct dt_config_key *key, char *out, size_t si
 static size_t list_choices(const struct dt_config_key *key, bool unbuilt, char *out, size_t used)
 {
     const char *choices = key->choices, *between = "";
-    char word[DT_CONFIG_NAME_MAX];
+    char word[DT_CONFIG_NAME];
     while (dt_config_next_choice(&choices, word)) {
         if (is_unbuilt(key, word) != unbuilt || used >= DT_CONFIG_ALLOWED)
             continue;
@@ -318,6 +387,9 @@ void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOW
     case DT_CONFIG_INT:
     case DT_CONFIG_FLOAT:
         allowed_number(key, out, DT_CONFIG_ALLOWED);
+        break;
+    case DT_CONFIG_TEXT:
+        snprintf(out, DT_CONFIG_ALLOWED, "any text");
         break;
     case DT_CONFIG_STRING:
         snprintf(out, DT_CONFIG_ALLOWED, "text of at most %d bytes", DT_CONFIG_STRING_MAX - 1);

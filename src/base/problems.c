@@ -1,34 +1,57 @@
-// Collects what is wrong and raises it as one error.
+// Several problems as the lines of one error.
 #include "base/problems.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 void dt_problems_add(struct dt_problems *problems, const char *format, ...)
 {
-    if (problems->n < DT_PROBLEMS_SHOWN) {
-        va_list list;
-        va_start(list, format);
-        vsnprintf(problems->line[problems->n], DT_PROBLEM_LINE, format, list);
-        va_end(list);
-    }
+    char line[DT_PROBLEM_LINE];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    size_t room = sizeof problems->text - problems->used, length = strlen(line) + 1;
+    if (problems->hidden > 0 || length >= room)
+        problems->hidden++;
+    else
+        problems->used += (size_t)snprintf(problems->text + problems->used, room, "%s%s",
+                                           problems->n > 0 ? "\n" : "", line);
     problems->n++;
+}
+
+static const char *more(const struct dt_problems *problems, char text[32])
+{
+    text[0] = 0;
+    if (problems->hidden > 0)
+        snprintf(text, 32, "\nand %d more", problems->hidden);
+    return text;
+}
+
+dt_status dt_problems_raise(const struct dt_problems *problems, const char *hint)
+{
+    char rest[32];
+    if (problems->n == 0)
+        return DT_OK;
+    return DT_FAIL(DT_USER, hint, "%s%s", problems->text, more(problems, rest));
 }
 
 dt_status dt_problems_report(const struct dt_problems *problems, const char *hint,
                              const char *heading, ...)
 {
+    char title[512], text[DT_ERROR_MESSAGE], rest[32];
+    size_t used = 0;
+    va_list list;
     if (problems->n == 0)
         return DT_OK;
-    char title[DT_ERROR_MESSAGE / 8], text[DT_ERROR_MESSAGE];
-    va_list list;
     va_start(list, heading);
     vsnprintf(title, sizeof title, heading, list);
     va_end(list);
-    int used = 0, shown = problems->n < DT_PROBLEMS_SHOWN ? problems->n : DT_PROBLEMS_SHOWN;
-    for (int i = 0; i < shown; i++)
-        used += snprintf(text + used, sizeof text - (size_t)used, "\n  %s", problems->line[i]);
-    if (problems->n > shown)
-        snprintf(text + used, sizeof text - (size_t)used, "\n  and %d more", problems->n - shown);
-    return DT_FAIL(DT_USER, hint, "%s:%s", title, text);
+    for (const char *line = problems->text; *line && used < sizeof text;) {
+        int length = (int)strcspn(line, "\n");
+        used += (size_t)snprintf(text + used, sizeof text - used, "\n  %.*s", length, line);
+        line += length + (line[length] == '\n');
+    }
+    return DT_FAIL(DT_USER, hint, "%s:%s%s", title, text, more(problems, rest));
 }

@@ -1,21 +1,22 @@
-// Several things found wrong, reported as one error: a heading and a line for each of the first
-// ones.
+// Collects everything that is wrong with something, so that the user sees all of it at once: one
+// error with a line for each problem.
 #pragma once
 
 #include "base/error.h"
 
-enum {
-    DT_PROBLEMS_SHOWN = 12,
-    DT_PROBLEM_LINE = 300
-}; // lines; bytes of a line, longer ones are cut
+enum { DT_PROBLEM_LINE = 2048 }; // bytes of a line; longer ones are cut
 
 struct dt_problems {
-    int n; // found in all
-    char line[DT_PROBLEMS_SHOWN][DT_PROBLEM_LINE];
+    int n;      // found
+    int hidden; // of those, the ones that did not fit into text
+    size_t used;
+    char text[DT_ERROR_MESSAGE - 1024]; // leaves room for the heading and the indentation
 };
 
 void dt_problems_add(struct dt_problems *problems, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-// DT_OK where there are none, else one DT_USER error: "HEADING:" and the lines. `hint` may be NULL.
+// DT_OK where there are none, else one DT_USER error: a line for each. `hint` may be NULL.
+dt_status dt_problems_raise(const struct dt_problems *problems, const char *hint);
+// The same under "HEADING:", with the lines indented.
 dt_status dt_problems_report(const struct dt_problems *problems, const char *hint,
                              const char *heading, ...) __attribute__((format(printf, 3, 4)));

@@ -7,40 +7,6 @@
 #include "checkpoint/trainer_state.h"
 #include "model/hf.h"
 
-static void compare_sizes(struct dt_problems *problems, const struct dt_model_config *now,
-                          const struct dt_model_config *saved)
-{
-    const struct {
-        const char *key;
-        int64_t now, saved;
-    } sizes[] = {
-        {"d_model", now->d_model, saved->d_model},
-        {"n_layer", now->n_layer, saved->n_layer},
-        {"vocab_size", now->vocab_size, saved->vocab_size},
-        {"d_state", now->d_state, saved->d_state},
-        {"d_conv", now->d_conv, saved->d_conv},
-        {"expand", now->expand, saved->expand},
-        {"dt_rank", now->dt_rank, saved->dt_rank},
-    };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].now != sizes[i].saved)
-            dt_problems_add(problems, "model.%s is %lld, the checkpoint has %lld", sizes[i].key,
-                            (long long)sizes[i].now, (long long)sizes[i].saved);
-}
-
-static void compare_model(struct dt_problems *problems, const struct dt_model_config *now,
-                          const struct dt_model_config *saved)
-{
-    compare_sizes(problems, now, saved);
-    if (now->norm_eps != saved->norm_eps)
-        dt_problems_add(problems, "model.norm_eps is %g, the checkpoint has %g", now->norm_eps,
-                        saved->norm_eps);
-    if (now->tie_embeddings != saved->tie_embeddings)
-        dt_problems_add(problems, "model.tie_embeddings is %s, the checkpoint has %s",
-                        now->tie_embeddings ? "true" : "false",
-                        saved->tie_embeddings ? "true" : "false");
-}
-
 static dt_status read_trainer(const char *path, struct dt_trainer_state *state,
                               struct dt_fingerprints *shards)
 {
@@ -68,7 +34,7 @@ static dt_status compare(const char *path, const struct dt_model_config *model,
     struct dt_problems problems = {0};
     DT_TRY(dt_hf_read_config(path, &saved));
     DT_TRY(read_trainer(path, state, &shards));
-    compare_model(&problems, model, &saved);
+    dt_model_config_compare(&problems, model, &saved);
     dt_trainer_compare(&problems, expected, state);
     dt_fingerprints_compare(&problems, train, &shards);
     dt_fingerprints_free(&shards);

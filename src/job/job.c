@@ -126,87 +126,44 @@ static dt_status find_resume(struct dt_job *job, enum dt_purpose purpose)
     return DT_OK;
 }
 
-// One architecture key: the directory decides; where the configuration gives it too they must
-// agree.
-static dt_status merge_key(struct dt_job *job, const char *key, int64_t configured, const char *dir,
-                           int64_t found)
-{
-    char text[32];
-    if (dt_config_is_set(job->config, key) && configured != found)
-        return dt_config_reject(job->config, key, "leave the key out: the directory gives it",
-                                "%lld, but the model in %s has %lld", (long long)configured, dir,
-                                (long long)found);
-    snprintf(text, sizeof text, "%lld", (long long)found);
-    return dt_config_note(job->config, key, text, dir);
-}
-
-static dt_status merge_eps(struct dt_job *job, const char *dir)
-{
-    char text[32];
-    double configured = job->settings.model.norm_eps, found = job->model.norm_eps;
-    if (dt_config_is_set(job->config, "model.norm_eps") && configured != found)
-        return dt_config_reject(job->config, "model.norm_eps",
-                                "leave the key out: the directory gives it",
-                                "%g, but the model in %s has %g", configured, dir, found);
-    snprintf(text, sizeof text, "%.15g", found);
-    return configured == found ? DT_OK : dt_config_note(job->config, "model.norm_eps", text, dir);
-}
-
+// The model in `dir` decides its architecture; keys of [model] that are set must agree with it.
 static dt_status merge_model(struct dt_job *job, const char *dir)
 {
-    const struct dt_settings *s = &job->settings;
-    struct dt_model_config *m = &job->model;
-    DT_TRY(dt_hf_read_config(dir, m));
-    DT_TRY(merge_key(job, "model.d_model", s->model.d_model, dir, m->d_model));
-    DT_TRY(merge_key(job, "model.n_layer", s->model.n_layer, dir, m->n_layer));
-    DT_TRY(merge_key(job, "model.vocab_size", s->model.vocab_size, dir, m->vocab_size));
-    DT_TRY(merge_key(job, "model.d_state", s->model.d_state, dir, m->d_state));
-    DT_TRY(merge_key(job, "model.d_conv", s->model.d_conv, dir, m->d_conv));
-    DT_TRY(merge_key(job, "model.expand", s->model.expand, dir, m->expand));
-    int64_t dt_rank =
-        s->model.dt_rank > 0 ? s->model.dt_rank : m->dt_rank; // 0: auto agrees with all
-    DT_TRY(merge_key(job, "model.dt_rank", dt_rank, dir, m->dt_rank));
-    if (dt_config_is_set(job->config, "model.tie_embeddings") &&
-        s->model.tie_embeddings != m->tie_embeddings)
-        return dt_config_reject(job->config, "model.tie_embeddings",
-                                "leave the key out: the directory gives it",
-                                "the model in %s says otherwise", dir);
-    DT_TRY(dt_config_note(job->config, "model.tie_embeddings", m->tie_embeddings ? "true" : "false",
-                          dir));
-    return merge_eps(job, dir);
+    struct dt_model_config configured = job->model, found = job->model;
+    char name[DT_CONFIG_NAME], is[DT_CONFIG_STRING_MAX], was[DT_CONFIG_STRING_MAX];
+    DT_TRY(dt_hf_read_config(dir, &found));
+    if (configured.layers[0])
+        DT_TRY(dt_model_config_normalize(&configured));
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
+        if (!key->json)
+            continue;
+        snprintf(name, sizeof name, "model.%s", key->name);
+        const char *text = dt_config_value_text(key, &configured, was);
+        const char *found_text = dt_config_value_text(key, &found, is);
+        bool is_auto = key->auto_word && strcmp(text, key->auto_word) == 0;
+        bool same = dt_config_equal(key, &configured, &found);
+        if (dt_config_is_set(job->config, name) && !is_auto && !same)
+            return dt_config_reject(job->config, name, "leave the key out: the directory gives it",
+                                    "%s, but the model in %s has %s", text, dir, found_text);
+        DT_TRY(dt_config_note(job->config, name,
+                              same ? dt_config_text(job->config, name) : found_text, dir));
+    }
+    job->model = found;
+    return DT_OK;
 }
 
 // The architecture comes from the checkpoint to resume, else from run.init_from, else from [model].
 static dt_status resolve_model(struct dt_job *job)
 {
-    const struct dt_settings *s = &job->settings;
-    struct dt_model_config *m = &job->model;
-    const char *dir = job->resume[0] ? job->resume : s->run.init_from;
-    *m = (struct dt_model_config){.d_model = s->model.d_model,
-                                  .n_layer = s->model.n_layer,
-                                  .vocab_size = s->model.vocab_size,
-                                  .d_state = s->model.d_state,
-                                  .d_conv = s->model.d_conv,
-                                  .expand = s->model.expand,
-                                  .dt_rank = s->model.dt_rank,
-                                  .norm_eps = s->model.norm_eps,
-                                  .tie_embeddings = s->model.tie_embeddings,
-                                  .pad_vocab_multiple = s->model.pad_vocab_multiple,
-                                  .recompute = (enum dt_recompute)s->model.recompute,
-                                  .storage = m->storage};
+    const char *dir = job->resume[0] ? job->resume : job->settings.run.init_from;
+    enum dt_dtype storage = job->model.storage;
+    job->model = job->settings.model;
+    job->model.storage = storage;
     if (dir[0] && !job->resume[0]) // what is resumed was verified when it was found
         DT_TRY(dt_checkpoint_verify_weights(dir));
     if (dir[0])
         DT_TRY(merge_model(job, dir));
-    const char *missing = m->d_model == 0      ? "model.d_model"
-                          : m->n_layer == 0    ? "model.n_layer"
-                          : m->vocab_size == 0 ? "model.vocab_size"
-                                               : NULL;
-    if (missing)
-        return dt_config_reject(
-            job->config, missing,
-            "set it, or take a model with run.init_from = a Hugging Face directory", "required");
-    return dt_model_config_check(m);
+    return dt_model_config_check(&job->model);
 }
 
 // A resumed run keeps its storage type, on whatever machine, unless run.precision names another.

@@ -180,18 +180,15 @@ void dt_run_folder_changes(const struct dt_run_folder *folder, const struct dt_c
                            const char *resume)
 {
     struct dt_config *before;
-    char name[128];
     if (read_config(folder, &before) != DT_OK) { // not there, or another version's
         dt_error_clear();
         return;
     }
-    for (int i = 0; i < dt_settings_table.n_keys; i++) {
-        const struct dt_config_key *key = &dt_settings_table.keys[i];
-        snprintf(name, sizeof name, "%s.%s", key->section, key->name);
-        const char *was = dt_config_text(before, name), *is = dt_config_text(config, name);
-        if (strcmp(was, is) != 0 && strcmp(dt_config_origin(config, name), resume) != 0)
-            dt_info("%s was '%s', now it is '%s' (%s)", name, was, is,
-                    dt_config_origin(config, name));
+    for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
+        const char *was = dt_config_text(before, row.name), *is = dt_config_text(config, row.name);
+        const char *origin = dt_config_origin(config, row.name);
+        if (strcmp(was, is) != 0 && strcmp(origin, resume) != 0)
+            dt_info("%s was '%s', now it is '%s' (%s)", row.name, was, is, origin);
     }
     dt_config_free(before);
 }

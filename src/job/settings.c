@@ -1,4 +1,5 @@
-// The configuration keys of dtrain: one table, and the checks between keys. Uses base only.
+// The configuration keys of dtrain: one table, and the checks between keys. Uses base, and the keys
+// of the model.
 #include "job/settings.h"
 
 #include <stddef.h>
@@ -8,37 +9,14 @@
 #define MANY       0x1p53
 #define INT32_LAST 2147483647.0
 
-// The offset of a field, which must be of the given type or the table does not compile.
-#define FIELD(kind, s, f)                                                                          \
-    .section = #s, .name = #f,                                                                     \
-    .offset = _Generic(((struct dt_settings *)0)->s.f, kind                                        \
-                       : offsetof(struct dt_settings, s.f))
-#define WHOLE(s, f, standard, low, high, ...)                                                      \
-    {                                                                                              \
-        FIELD(int64_t, s, f), .type = DT_CONFIG_INT, .fallback = standard, .min = low,             \
-                              .max = high, .help = __VA_ARGS__                                     \
-    }
-#define REAL(s, f, standard, low, high, ...)                                                       \
-    {                                                                                              \
-        FIELD(double, s, f), .type = DT_CONFIG_FLOAT, .fallback = standard, .min = low,            \
-                             .max = high, .help = __VA_ARGS__                                      \
-    }
-#define FLAG(s, f, standard, ...)                                                                  \
-    {                                                                                              \
-        FIELD(bool, s, f), .type = DT_CONFIG_BOOL, .fallback = standard, .help = __VA_ARGS__       \
-    }
-#define TEXT(s, f, standard, ...)                                                                  \
-    {                                                                                              \
-        FIELD(char *, s, f), .type = DT_CONFIG_STRING, .fallback = standard, .help = __VA_ARGS__   \
-    }
-#define CHOICE(s, f, standard, words, ...)                                                         \
-    {                                                                                              \
-        FIELD(int, s, f), .type = DT_CONFIG_ENUM, .fallback = standard, .choices = words,          \
-                          .help = __VA_ARGS__                                                      \
-    }
+#define WHOLE(s, f, ...)  DT_CONFIG_WHOLE(struct dt_settings, s.f, #f, __VA_ARGS__)
+#define REAL(s, f, ...)   DT_CONFIG_REAL(struct dt_settings, s.f, #f, __VA_ARGS__)
+#define FLAG(s, f, ...)   DT_CONFIG_FLAG(struct dt_settings, s.f, #f, __VA_ARGS__)
+#define TEXT(s, f, ...)   DT_CONFIG_WORDS(struct dt_settings, s.f, #f, __VA_ARGS__)
+#define CHOICE(s, f, ...) DT_CONFIG_CHOICE(struct dt_settings, s.f, #f, __VA_ARGS__)
 
 // clang-format off
-static const struct dt_config_key keys[] = {
+static const struct dt_config_key run_keys[] = {
     TEXT(run, name, "dtrain", "name of the run"),
     TEXT(run, dir, "", "folder of the run; empty: runs/<name>"),
     WHOLE(run, seed, "1337", 0, MANY, "seed of initialisation and data order"),
@@ -52,20 +30,10 @@ static const struct dt_config_key keys[] = {
     TEXT(run, resume, "auto", "auto: from the newest checkpoint | never | a checkpoint's folder"),
     WHOLE(run, threads, "0", 0, 4096, "CPU threads of a rank; 0: its share of the cores"),
     CHOICE(run, cuda_graph, "auto", "auto|true|false", "capture a step as a CUDA graph"),
+    {0},
+};
 
-    WHOLE(model, d_model, "", 1, 0x1p20, "width; required unless run.init_from gives it"),
-    WHOLE(model, n_layer, "", 1, 65536, "Mamba blocks; required unless run.init_from gives it"),
-    WHOLE(model, vocab_size, "", 1, INT32_LAST, "tokens; required unless run.init_from gives it"),
-    WHOLE(model, d_state, "16", 1, 256, "states of a channel"),
-    WHOLE(model, d_conv, "4", 1, 8, "taps of the convolution"),
-    WHOLE(model, expand, "2", 1, 64, "inner channels, as a multiple of d_model"),
-    WHOLE(model, dt_rank, "auto", 1, 0x1p20, "rank of the step-size projection; auto: d_model / 16",
-          .auto_word = "auto", .auto_value = 0),
-    REAL(model, norm_eps, "1e-5", 1e-30, 1, "epsilon of RMSNorm"),
-    FLAG(model, tie_embeddings, "true", "the output layer is the embedding"),
-    WHOLE(model, pad_vocab_multiple, "8", 1, 65536, "the vocabulary in memory is padded to this"),
-    CHOICE(model, recompute, "none", "none|scan|block", "what backward makes again to save memory"),
-
+static const struct dt_config_key data_keys[] = {
     TEXT(data, train, "", "shards to train on: a glob of HDF5 files, or synthetic:random",
          .required = true),
     TEXT(data, val, "", "shards to evaluate on: a glob of HDF5 files"),
@@ -79,7 +47,10 @@ static const struct dt_config_key keys[] = {
     WHOLE(data, reset_token, "-1", -1, INT32_LAST, "a document starts at this token; -1: none"),
     FLAG(data, reset_after, "false", "a document starts behind the reset token, not at it"),
     FLAG(data, verify, "true", "check the shards' checksums as they are read"),
+    {0},
+};
 
+static const struct dt_config_key optim_keys[] = {
     REAL(optim, lr, "", 0, 1000, "peak learning rate", .above_min = true, .required = true),
     REAL(optim, min_lr, "auto", 0, 1000, "learning rate at the end; auto: 0.1 lr",
          .auto_word = "auto", .auto_value = -1),
@@ -97,7 +68,10 @@ static const struct dt_config_key keys[] = {
     FLAG(optim, shard, "false", "spread the optimizer state over the ranks", .unbuilt = "*"),
     WHOLE(optim, rollback, "0", 0, MANY, "go back to a checkpoint when the loss explodes",
           .unbuilt = "*"),
+    {0},
+};
 
+static const struct dt_config_key comm_keys[] = {
     CHOICE(comm, backend, "auto", "auto|self|mpi|nccl", "how ranks talk; auto: GPUs by NCCL"),
     REAL(comm, bucket_mb, "25", 0.001, 65536, "MB of gradients sent together"),
     CHOICE(comm, dtype, "fp32", "fp32|bf16", "gradients on the wire"),
@@ -105,33 +79,45 @@ static const struct dt_config_key keys[] = {
            .unbuilt = "reproducible"),
     REAL(comm, timeout_s, "600", 1, 1e6, "seconds until a stalled rank ends the job"),
     WHOLE(comm, verify_replicas, "0", 0, MANY, "compare the ranks' weights every N steps; 0: off"),
+    {0},
+};
 
+static const struct dt_config_key checkpoint_keys[] = {
     WHOLE(checkpoint, every, "0", 0, MANY, "a checkpoint every N steps; 0: off"),
     REAL(checkpoint, minutes, "30", 0, 1e6, "a checkpoint every so many minutes; 0: off"),
     WHOLE(checkpoint, keep, "3", 0, MANY, "newest checkpoints that stay; 0: all"),
     FLAG(checkpoint, on_signal, "true", "on SIGUSR1, SIGHUP, SIGTERM, SIGINT: save, then stop"),
+    {0},
+};
 
+static const struct dt_config_key log_keys[] = {
     WHOLE(log, every, "10", 1, MANY, "steps between plain console lines"),
     WHOLE(log, eval_every, "0", 0, MANY, "evaluate every N steps; 0: off"),
     WHOLE(log, eval_batches, "0", 0, MANY, "batches of an evaluation; 0: all of data.val"),
     FLAG(log, tensorboard, "false", "write TensorBoard event files", .unbuilt = "*"),
     CHOICE(log, console, "auto", "auto|progress|plain", "one live line, or plain lines"),
     TEXT(log, trace_steps, "", "steps to trace, as 10:12", .unbuilt = "*"),
+    {0},
 };
 // clang-format on
 
+static const struct dt_config_section sections[] = {
+    {"run", 0, run_keys},   {"model", offsetof(struct dt_settings, model), dt_model_keys},
+    {"data", 0, data_keys}, {"optim", 0, optim_keys},
+    {"comm", 0, comm_keys}, {"checkpoint", 0, checkpoint_keys},
+    {"log", 0, log_keys},   {0},
+};
+
 const struct dt_config_table dt_settings_table = {
-    .keys = keys,
-    .n_keys = sizeof keys / sizeof keys[0],
+    .sections = sections,
     .settings_size = sizeof(struct dt_settings),
     .env_prefix = "DTRAIN_",
 };
 
-// What a check looks at; `faults` collects.
 struct check {
     const struct dt_settings *settings;
-    const struct dt_config *config; // NULL: origins are not told
-    struct dt_config_faults faults;
+    const struct dt_config *config; // NULL: messages name no origins
+    struct dt_problems problems;
 };
 
 static const char *origin(const struct check *check, const char *key)
@@ -139,36 +125,36 @@ static const char *origin(const struct check *check, const char *key)
     return check->config ? dt_config_origin(check->config, key) : "the configuration";
 }
 
-#define FAULT(check, key, ...) dt_config_fault(&(check)->faults, (check)->config, key, __VA_ARGS__)
+#define REJECT(check, key, ...)                                                                    \
+    dt_config_problem(&(check)->problems, (check)->config, key, __VA_ARGS__)
 
 static void check_run(struct check *check)
 {
     const struct dt_settings *s = check->settings;
     const char *name = s->run.name;
     if (s->run.steps == 0 && s->run.epochs == 0)
-        FAULT(check, "run.steps", "this or run.epochs is required: how long to train");
+        REJECT(check, "run.steps", "this or run.epochs is required: how long to train");
     if (s->run.steps > 0 && s->run.epochs > 0)
-        FAULT(check, "run.steps", "give this or run.epochs, not both (run.epochs: %s)",
-              origin(check, "run.epochs"));
+        REJECT(check, "run.steps", "give this or run.epochs, not both (run.epochs: %s)",
+               origin(check, "run.epochs"));
     if (name[0] == 0 || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        FAULT(check, "run.name", "'%.64s' cannot name a folder (allowed: any text without '/')",
-              name);
+        REJECT(check, "run.name", "'%.64s' cannot name a folder (allowed: any text without '/')",
+               name);
     if (s->run.resume[0] == 0)
-        FAULT(check, "run.resume", "the value is missing (allowed: auto | never | a folder)");
+        REJECT(check, "run.resume", "the value is missing (allowed: auto | never | a folder)");
 }
 
+// Sizes without a default come from the configuration or from the model in run.init_from.
 static void check_model(struct check *check)
 {
     const struct dt_settings *s = check->settings;
-    static const char problem[] = "required unless run.init_from gives it";
-    if (s->run.init_from[0])
-        return;
-    if (s->model.d_model == 0)
-        FAULT(check, "model.d_model", "%s", problem);
-    if (s->model.n_layer == 0)
-        FAULT(check, "model.n_layer", "%s", problem);
-    if (s->model.vocab_size == 0)
-        FAULT(check, "model.vocab_size", "%s", problem);
+    char name[DT_CONFIG_NAME];
+    for (const struct dt_config_key *key = dt_model_keys; key->name && !s->run.init_from[0]; key++)
+        if (!dt_config_in_range(key, &s->model) &&
+            !(strcmp(key->name, "n_layer") == 0 && s->model.layers[0])) {
+            snprintf(name, sizeof name, "model.%s", key->name);
+            REJECT(check, name, "required unless run.init_from gives it");
+        }
 }
 
 static const int64_t STEP_TOKENS_MAX = INT64_C(1)
@@ -197,15 +183,15 @@ static void check_micro_batch(struct check *check)
     if (micro == 0 || batch % micro == 0)
         return;
     if (micro > batch) {
-        FAULT(check, "data.micro_batch", "%lld is more than data.batch = %lld (%s)",
-              (long long)micro, (long long)batch, origin(check, "data.batch"));
+        REJECT(check, "data.micro_batch", "%lld is more than data.batch = %lld (%s)",
+               (long long)micro, (long long)batch, origin(check, "data.batch"));
         return;
     }
     nearest_divisors(batch, micro, &below, &above);
-    FAULT(check, "data.micro_batch",
-          "%lld does not divide data.batch = %lld (%s); the nearest that do are %lld and %lld",
-          (long long)micro, (long long)batch, origin(check, "data.batch"), (long long)below,
-          (long long)above);
+    REJECT(check, "data.micro_batch",
+           "%lld does not divide data.batch = %lld (%s); the nearest that do are %lld and %lld",
+           (long long)micro, (long long)batch, origin(check, "data.batch"), (long long)below,
+           (long long)above);
 }
 
 static void check_data(struct check *check)
@@ -214,17 +200,17 @@ static void check_data(struct check *check)
     int64_t tokens;
     check_micro_batch(check);
     if (s->model.vocab_size > 0 && s->data.reset_token >= s->model.vocab_size)
-        FAULT(check, "data.reset_token", "%lld is not below model.vocab_size = %lld (%s)",
-              (long long)s->data.reset_token, (long long)s->model.vocab_size,
-              origin(check, "model.vocab_size"));
+        REJECT(check, "data.reset_token", "%lld is not below model.vocab_size = %lld (%s)",
+               (long long)s->data.reset_token, (long long)s->model.vocab_size,
+               origin(check, "model.vocab_size"));
     if (s->data.reset_after && s->data.reset_token < 0)
-        FAULT(check, "data.reset_after", "true needs data.reset_token, which is -1: none");
+        REJECT(check, "data.reset_after", "true needs data.reset_token, which is -1: none");
     if (s->log.eval_every > 0 && s->data.val[0] == 0)
-        FAULT(check, "log.eval_every", "evaluation needs data.val, which is empty");
+        REJECT(check, "log.eval_every", "evaluation needs data.val, which is empty");
     if (__builtin_mul_overflow(s->data.batch, s->data.seq_len, &tokens) || tokens > STEP_TOKENS_MAX)
-        FAULT(check, "data.batch", "batch times data.seq_len passes 2^40 tokens a step");
+        REJECT(check, "data.batch", "batch times data.seq_len passes 2^40 tokens a step");
     else if (__builtin_mul_overflow(tokens, s->run.steps, &tokens))
-        FAULT(check, "run.steps", "steps times data.batch times data.seq_len passes 2^63 tokens");
+        REJECT(check, "run.steps", "steps times data.batch times data.seq_len passes 2^63 tokens");
 }
 
 static void check_schedule(struct check *check, int64_t steps)
@@ -235,13 +221,13 @@ static void check_schedule(struct check *check, int64_t steps)
     const char *key = s->run.steps > 0 ? "run.steps" : "run.epochs";
     const char *what = s->run.steps > 0 ? "run.steps =" : "the steps of run.epochs,";
     if (warmup >= steps)
-        FAULT(check, "optim.warmup_steps", "%lld is not below %s %lld (%s)", (long long)warmup,
-              what, (long long)steps, origin(check, key));
+        REJECT(check, "optim.warmup_steps", "%lld is not below %s %lld (%s)", (long long)warmup,
+               what, (long long)steps, origin(check, key));
     else if (s->optim.schedule == DT_SCHEDULE_WSD && decay > steps - warmup)
-        FAULT(check, "optim.decay_steps",
-              "%lld and optim.warmup_steps = %lld (%s) are more than %s %lld (%s)",
-              (long long)decay, (long long)warmup, origin(check, "optim.warmup_steps"), what,
-              (long long)steps, origin(check, key));
+        REJECT(check, "optim.decay_steps",
+               "%lld and optim.warmup_steps = %lld (%s) are more than %s %lld (%s)",
+               (long long)decay, (long long)warmup, origin(check, "optim.warmup_steps"), what,
+               (long long)steps, origin(check, key));
 }
 
 static void check_device(struct check *check)
@@ -249,25 +235,25 @@ static void check_device(struct check *check)
     const struct dt_settings *s = check->settings;
     bool nccl = s->comm.backend == DT_COMM_NCCL;
     if (nccl && s->run.share_device)
-        FAULT(check, "comm.backend",
-              "NCCL does not join ranks that share a GPU (run.share_device: %s): take mpi",
-              origin(check, "run.share_device"));
+        REJECT(check, "comm.backend",
+               "NCCL does not join ranks that share a GPU (run.share_device: %s): take mpi",
+               origin(check, "run.share_device"));
     if (s->run.device != DT_DEVICE_CPU)
         return;
     if (nccl)
-        FAULT(check, "comm.backend", "nccl is for GPUs, and run.device = cpu (%s)",
-              origin(check, "run.device"));
+        REJECT(check, "comm.backend", "nccl is for GPUs, and run.device = cpu (%s)",
+               origin(check, "run.device"));
     if (s->run.cuda_graph == DT_TOGGLE_TRUE)
-        FAULT(check, "run.cuda_graph", "true is for GPUs, and run.device = cpu (%s)",
-              origin(check, "run.device"));
+        REJECT(check, "run.cuda_graph", "true is for GPUs, and run.device = cpu (%s)",
+               origin(check, "run.device"));
 }
 
 static void check_optim(struct check *check)
 {
     const struct dt_settings *s = check->settings;
     if (s->optim.min_lr > s->optim.lr)
-        FAULT(check, "optim.min_lr", "%g is above optim.lr = %g (%s)", s->optim.min_lr, s->optim.lr,
-              origin(check, "optim.lr"));
+        REJECT(check, "optim.min_lr", "%g is above optim.lr = %g (%s)", s->optim.min_lr,
+               s->optim.lr, origin(check, "optim.lr"));
     if (s->run.steps > 0) // epochs: the steps are known with the data
         check_schedule(check, s->run.steps);
 }
@@ -280,7 +266,7 @@ dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_
     check_model(&check);
     check_data(&check);
     check_optim(&check);
-    DT_TRY(dt_config_raise(&check.faults, NULL));
+    DT_TRY(dt_problems_raise(&check.problems, NULL));
     return DT_OK;
 }
 
@@ -289,6 +275,6 @@ dt_status dt_settings_check_steps(const struct dt_settings *settings,
 {
     struct check check = {.settings = settings, .config = config};
     check_schedule(&check, steps);
-    DT_TRY(dt_config_raise(&check.faults, NULL));
+    DT_TRY(dt_problems_raise(&check.problems, NULL));
     return DT_OK;
 }

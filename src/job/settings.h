@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/config.h"
+#include "model/config.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,15 +26,7 @@ struct dt_settings {
         int device, precision, cuda_graph;
         bool share_device;
     } run;
-    struct {
-        int64_t d_model, n_layer, vocab_size; // 0 where not given
-        int64_t d_state, d_conv, expand;
-        int64_t dt_rank; // 0: auto, ceil(d_model / 16)
-        double norm_eps;
-        bool tie_embeddings;
-        int64_t pad_vocab_multiple;
-        int recompute; // enum dt_recompute of model/model.h
-    } model;
+    struct dt_model_config model; // sizes 0 where not given
     struct {
         dt_string train, val;
         int64_t seq_len, batch, micro_batch;  // micro_batch 0: all of a rank's share

@@ -1,7 +1,9 @@
-// What the sizes of a model imply, and their ranges.
+// What the fields of a model imply, and whether such a model can be built.
 #include "model/config.h"
 
 #include "model/kinds.h"
+
+#include <string.h>
 
 int64_t dt_model_padded_vocab(const struct dt_model_config *config)
 {
@@ -9,31 +11,39 @@ int64_t dt_model_padded_vocab(const struct dt_model_config *config)
     return (config->vocab_size + multiple - 1) / multiple * multiple;
 }
 
-static dt_status check_range(const char *key, int64_t value, int64_t min, int64_t max)
+int64_t dt_model_dt_rank(const struct dt_model_config *config)
 {
-    if (value >= min && value <= max)
-        return DT_OK;
-    return DT_FAIL(DT_USER, "set it in the [model] section",
-                   "model.%s is %lld, must be in [%lld, %lld]", key, (long long)value,
-                   (long long)min, (long long)max);
+    return config->dt_rank > 0 ? config->dt_rank : (config->d_model + 15) / 16;
+}
+
+dt_status dt_model_config_normalize(struct dt_model_config *config)
+{
+    struct dt_layers layers;
+    const struct dt_kind *stem, *head;
+    DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
+    DT_TRY(dt_kind_find(dt_stem_kinds, "stem", config->stem, &stem));
+    DT_TRY(dt_kind_find(dt_head_kinds, "head", config->head, &head));
+    config->n_layer = layers.n_layer;
+    snprintf(config->stem, sizeof config->stem, "%s", stem->name);
+    snprintf(config->head, sizeof config->head, "%s", head->name);
+    return dt_layers_text(&layers, config->layers, sizeof config->layers);
 }
 
 dt_status dt_model_config_check(struct dt_model_config *config)
 {
-    struct dt_layers layers;
-    const struct dt_kind *kind;
-    DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
-    DT_TRY(dt_kind_find(dt_stem_kinds, "stem", config->stem, &kind));
-    DT_TRY(dt_kind_find(dt_head_kinds, "head", config->head, &kind));
-    config->n_layer = layers.n_layer;
-    DT_TRY(check_range("d_model", config->d_model, 1, 1 << 20));
-    DT_TRY(check_range("n_layer", config->n_layer, 1, 1 << 16));
-    DT_TRY(check_range("vocab_size", config->vocab_size, 1, INT32_MAX - (1 << 16)));
-    DT_TRY(check_range("d_state", config->d_state, 1, 256));
-    DT_TRY(check_range("d_conv", config->d_conv, 1, 8));
-    DT_TRY(check_range("expand", config->expand, 1, 64));
-    if (config->dt_rank == 0)
-        config->dt_rank = (config->d_model + 15) / 16;
-    DT_TRY(check_range("dt_rank", config->dt_rank, 1, dt_model_inner(config)));
-    return check_range("pad_vocab_multiple", config->pad_vocab_multiple, 1, 1 << 16);
+    static const char hint[] = "set it in the [model] section";
+    char value[DT_CONFIG_STRING_MAX], allowed[DT_CONFIG_ALLOWED];
+    DT_TRY(dt_model_config_normalize(config));
+    config->dt_rank = dt_model_dt_rank(config);
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
+        if (dt_config_in_range(key, config))
+            continue;
+        dt_config_allowed(key, allowed);
+        return DT_FAIL(DT_USER, hint, "model.%s is %s (allowed: %s)", key->name,
+                       dt_config_value_text(key, config, value), allowed);
+    }
+    if (config->dt_rank > dt_model_inner(config))
+        return DT_FAIL(DT_USER, hint, "model.dt_rank is %lld, more than expand * d_model = %lld",
+                       (long long)config->dt_rank, (long long)dt_model_inner(config));
+    return DT_OK;
 }

@@ -1,11 +1,10 @@
-// The architecture of a model: its sizes, and the checks that they must pass.
+// The architecture of a model. One table has a row for each of its fields, from which the [model]
+// section of the configuration, config.json, the comparison with a checkpoint and the checks are
+// derived: a new field is a member of the struct and a row.
 #pragma once
 
+#include "base/config.h"
 #include "base/dtype.h"
-#include "base/error.h"
-
-#include <stdbool.h>
-#include <stdint.h>
 
 enum dt_recompute {
     DT_RECOMPUTE_NONE,  // keep all that backward needs
@@ -13,25 +12,36 @@ enum dt_recompute {
     DT_RECOMPUTE_BLOCK, // keep the residual stream at block borders only
 };
 
-enum { DT_KIND_TEXT = 64, DT_LAYERS_TEXT = 512 }; // bytes
+enum { DT_D_STATE_MAX = 256 }; // what the scan supports (kernels/scan.h)
 
 struct dt_model_config {
-    char stem[DT_KIND_TEXT], head[DT_KIND_TEXT]; // kinds; "": the first in model/kinds.c
-    char layers[DT_LAYERS_TEXT]; // "mamba*24", "a*7 b a*8"; "": n_layer of the first kind
+    char stem[DT_CONFIG_STRING_MAX], head[DT_CONFIG_STRING_MAX]; // kinds; "": model/kinds.c's first
+    char layers[DT_CONFIG_STRING_MAX]; // "mamba*24", "a*7 b a*8"; "": n_layer of the first kind
     int64_t d_model, n_layer, vocab_size;
     int64_t d_state, d_conv, expand, dt_rank; // dt_rank 0: ceil(d_model / 16)
     double norm_eps;
     bool tie_embeddings;
     int64_t pad_vocab_multiple;
     enum dt_recompute recompute;
-    enum dt_dtype storage; // DT_F32 or DT_BF16
+    enum dt_dtype storage; // DT_F32 or DT_BF16; no key, the job decides
 };
 
-// Fills derived values (dt_rank, n_layer of layers) and checks kinds and ranges: DT_USER naming the
-// key of the [model] section.
+// The fields, relative to struct dt_model_config: keys of the configuration, and kinds that have no
+// key yet. Those with a name in config.json are the architecture; the others may change when a run
+// is resumed.
+extern const struct dt_config_key dt_model_keys[], dt_model_kind_keys[];
+
+// Names the kinds in full and layers as runs, fills n_layer from layers or the other way round.
+dt_status dt_model_config_normalize(struct dt_model_config *config);
+// Fills derived values (these, dt_rank) and checks kinds and ranges: DT_USER naming the key of the
+// [model] section.
 dt_status dt_model_config_check(struct dt_model_config *config);
+// Adds a line for each field of the architecture that is not as in the checkpoint.
+void dt_model_config_compare(struct dt_problems *problems, const struct dt_model_config *now,
+                             const struct dt_model_config *saved);
 static inline int64_t dt_model_inner(const struct dt_model_config *c) // E
 {
     return c->expand * c->d_model;
 }
+int64_t dt_model_dt_rank(const struct dt_model_config *config); // the one that 0 stands for, too
 int64_t dt_model_padded_vocab(const struct dt_model_config *config);

@@ -1,111 +1,155 @@
-// config.json of a MambaForCausalLM. Field names and defaults are those of transformers'
-// MambaConfig; fields that only steer transformers' own initialisation or generation are not read.
+// config.json. Its names and defaults are those of transformers' MambaConfig, and the fields are
+// rows of the table of a model's fields; what only steers transformers' own initialisation or
+// generation is written but not read. A model that is not a Mamba language model has the model_type
+// "dtrain" and names its kinds.
 #include "model/hf.h"
 
 #include "base/file.h"
 #include "base/json.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { CONFIG_LIMIT = 1 << 20 }; // bytes; real ones have about 1 KiB
-// Far above any real model, low enough for products of a few sizes to stay in 64 bits.
-static const int64_t size_max = INT64_C(1) << 31;
+
+// The file's members in order, with the values of those that are always the same; transformers
+// would otherwise fill in defaults, some of which have changed between its versions. Floats are
+// written as such: transformers 5 checks types. `built`: the only value that this program can
+// train.
+static const struct member {
+    const char *name, *value; // value NULL: a field of dt_model_keys
+    bool built;
+} members[] = {
+    {"torch_dtype", "\"float32\"", false},
+    {"vocab_size", NULL, false},
+    {"hidden_size", NULL, false},
+    {"num_hidden_layers", NULL, false},
+    {"intermediate_size", NULL, false}, // expand * hidden_size
+    {"state_size", NULL, false},
+    {"conv_kernel", NULL, false},
+    {"expand", NULL, false},
+    {"time_step_rank", NULL, false},
+    {"bos_token_id", "0", false},
+    {"eos_token_id", "0", false},
+    {"pad_token_id", "0", false},
+    {"layer_norm_epsilon", NULL, false},
+    {"initializer_range", "0.1", false},
+    {"time_step_min", "0.001", false},
+    {"time_step_max", "0.1", false},
+    {"time_step_floor", "0.0001", false},
+    {"time_step_scale", "1.0", false},
+    {"hidden_act", "\"silu\"", true},
+    {"time_step_init_scheme", "\"random\"", false},
+    {"use_bias", "false", true},
+    {"use_conv_bias", "true", true},
+    {"residual_in_fp32", "true", false},
+    {"rescale_prenorm_residual", "false", false},
+    {"use_cache", "true", false},
+    {"tie_word_embeddings", NULL, false},
+};
+enum { N_MEMBERS = sizeof members / sizeof *members };
 
 struct config_file {
     char path[DT_PATH];
     cJSON *json;
 };
 
-static dt_status read_size(const struct config_file *file, const char *field, int64_t fallback,
-                           int64_t *value)
+static const struct dt_config_key *const tables[] = {dt_model_keys, dt_model_kind_keys};
+
+// Of a normalized configuration: whether transformers knows such a model.
+static bool is_mamba(const struct dt_model_config *config)
 {
-    *value = fallback;
-    if (fallback > 0 && !dt_json_has(file->json, field))
-        return DT_OK;
-    return dt_json_int(file->path, file->json, field, 1, size_max - 1, value);
+    char layers[DT_CONFIG_STRING_MAX];
+    snprintf(layers, sizeof layers, "mamba*%lld", (long long)config->n_layer);
+    return strcmp(config->stem, "tokens") == 0 && strcmp(config->head, "lm") == 0 &&
+           strcmp(config->layers, layers) == 0;
 }
 
-static dt_status read_flag(const struct config_file *file, const char *field, bool fallback,
-                           bool *value)
+static void *field(const struct dt_config_key *key, const struct dt_model_config *config)
 {
-    *value = fallback;
-    return dt_json_has(file->json, field) ? dt_json_bool(file->path, file->json, field, value)
-                                          : DT_OK;
+    return (char *)config + key->offset;
 }
 
-static dt_status read_rank(const struct config_file *file, int64_t d_model, int64_t *rank)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->json, "time_step_rank");
-    *rank = (d_model + 15) / 16;
-    if (!dt_json_has(file->json, "time_step_rank") ||
-        (cJSON_IsString(item) && strcmp(item->valuestring, "auto") == 0))
-        return DT_OK;
-    return dt_json_int(file->path, file->json, "time_step_rank", 1, size_max - 1, rank);
-}
-
-static dt_status read_eps(const struct config_file *file, double *eps)
-{
-    *eps = 1e-5;
-    if (!dt_json_has(file->json, "layer_norm_epsilon"))
-        return DT_OK;
-    return dt_json_double(file->path, file->json, "layer_norm_epsilon", 1e-30, 1.0, eps);
-}
-
-static dt_status require_text(const struct config_file *file, const char *field, const char *a,
-                              const char *b)
+static dt_status read_text(const struct config_file *file, const struct dt_config_key *key,
+                           struct dt_model_config *config)
 {
     const char *text;
-    DT_TRY(dt_json_string(file->path, file->json, field, &text));
-    if (strcmp(text, a) != 0 && strcmp(text, b) != 0)
-        return dt_json_reject(file->path, file->json, field, "\"%s\": no other is built", a);
-    return DT_OK;
+    char problem[DT_CONFIG_PROBLEM];
+    if (!dt_json_has(file->json, key->json))
+        return DT_OK;
+    DT_TRY(dt_json_string(file->path, file->json, key->json, &text));
+    if (dt_config_convert(key, text, config, problem))
+        return DT_OK;
+    return DT_FAIL(DT_USER, NULL, "%s: %s: %s", file->path, key->json, problem);
 }
 
-static dt_status require_flag(const struct config_file *file, const char *field, bool wanted)
+// Absent or null: the key's default, where it has one.
+static dt_status read_field(const struct config_file *file, const struct dt_config_key *key,
+                            struct dt_model_config *config)
 {
-    bool value;
-    DT_TRY(read_flag(file, field, wanted, &value));
-    if (value != wanted)
-        return dt_json_reject(file->path, file->json, field, "%s: the other is not built",
-                              wanted ? "true" : "false");
-    return DT_OK;
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->json, key->json);
+    dt_config_set_default(key, config);
+    if (key->fallback[0] && !dt_json_has(file->json, key->json))
+        return DT_OK;
+    if (key->auto_word && cJSON_IsString(item) && strcmp(item->valuestring, key->auto_word) == 0)
+        return DT_OK;
+    if (key->type == DT_CONFIG_STRING)
+        return read_text(file, key, config);
+    if (key->type == DT_CONFIG_BOOL)
+        return dt_json_bool(file->path, file->json, key->json, field(key, config));
+    if (key->type == DT_CONFIG_FLOAT)
+        return dt_json_double(file->path, file->json, key->json, key->min, key->max,
+                              field(key, config));
+    return dt_json_int(file->path, file->json, key->json, (int64_t)key->min, (int64_t)key->max,
+                       field(key, config));
 }
 
-// What would be a model other than the one built here.
-static dt_status check_kind(const struct config_file *file)
+// What would be a model other than those built here.
+static dt_status check_built(const struct config_file *file, bool *mamba)
 {
-    DT_TRY(require_text(file, "model_type", "mamba", "mamba"));
-    if (dt_json_has(file->json, "hidden_act"))
-        DT_TRY(require_text(file, "hidden_act", "silu", "swish"));
-    DT_TRY(require_flag(file, "use_bias", false));
-    return require_flag(file, "use_conv_bias", true);
-}
-
-static dt_status check_inner(const struct config_file *file, const struct dt_model_config *config)
-{
-    int64_t inner;
-    DT_TRY(read_size(file, "intermediate_size", dt_model_inner(config), &inner));
-    if (inner != dt_model_inner(config))
-        return dt_json_reject(file->path, file->json, "intermediate_size",
-                              "expand * hidden_size = %lld", (long long)dt_model_inner(config));
+    const char *type;
+    DT_TRY(dt_json_string(file->path, file->json, "model_type", &type));
+    *mamba = strcmp(type, "mamba") == 0;
+    if (!*mamba && strcmp(type, "dtrain") != 0)
+        return dt_json_reject(file->path, file->json, "model_type", "\"mamba\" or \"dtrain\"");
+    for (int i = 0; i < N_MEMBERS; i++) {
+        const struct member *member = &members[i];
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->json, member->name);
+        cJSON *wanted = member->built ? cJSON_Parse(member->value) : NULL;
+        bool swish = cJSON_IsString(item) && strcmp(item->valuestring, "swish") == 0; // also SiLU
+        bool other = wanted && dt_json_has(file->json, member->name) && !swish &&
+                     !cJSON_Compare(item, wanted, true);
+        cJSON_Delete(wanted);
+        if (other)
+            return dt_json_reject(file->path, file->json, member->name, "%s: no other is built",
+                                  member->value);
+    }
     return DT_OK;
 }
 
 static dt_status read_fields(const struct config_file *file, struct dt_model_config *config)
 {
-    DT_TRY(check_kind(file));
-    DT_TRY(read_size(file, "hidden_size", 0, &config->d_model));
-    DT_TRY(read_size(file, "num_hidden_layers", 0, &config->n_layer));
-    DT_TRY(read_size(file, "vocab_size", 0, &config->vocab_size));
-    DT_TRY(read_size(file, "state_size", 16, &config->d_state));
-    DT_TRY(read_size(file, "conv_kernel", 4, &config->d_conv));
-    DT_TRY(read_size(file, "expand", 2, &config->expand));
-    DT_TRY(check_inner(file, config));
-    DT_TRY(read_rank(file, config->d_model, &config->dt_rank));
-    DT_TRY(read_eps(file, &config->norm_eps));
-    return read_flag(file, "tie_word_embeddings", true, &config->tie_embeddings);
+    bool mamba = false;
+    DT_TRY(check_built(file, &mamba));
+    for (int i = 0; i < 2; i++)
+        for (const struct dt_config_key *key = tables[i]; key->name; key++)
+            if (key->json)
+                DT_TRY(read_field(file, key, config));
+    if (mamba) {
+        strcpy(config->stem, "tokens");
+        strcpy(config->head, "lm");
+        snprintf(config->layers, sizeof config->layers, "mamba*%lld", (long long)config->n_layer);
+    }
+    DT_TRY_NOTE(dt_model_config_normalize(config), "reading %s", file->path);
+    config->dt_rank = dt_model_dt_rank(config);
+    int64_t expected = dt_model_inner(config), inner = expected;
+    if (dt_json_has(file->json, "intermediate_size"))
+        DT_TRY(
+            dt_json_int(file->path, file->json, "intermediate_size", 1, DT_JSON_INT_MAX, &inner));
+    if (inner != expected)
+        return dt_json_reject(file->path, file->json, "intermediate_size",
+                              "expand * hidden_size = %lld", (long long)expected);
+    return DT_OK;
 }
 
 dt_status dt_hf_read_config(const char *dir, struct dt_model_config *config)
@@ -121,77 +165,57 @@ dt_status dt_hf_read_config(const char *dir, struct dt_model_config *config)
     return status;
 }
 
-// transformers 5 checks types: what is a float there must be written as one.
-static bool add_floats(cJSON *json, const struct dt_model_config *config)
+static bool add_field(cJSON *json, const struct dt_config_key *key,
+                      const struct dt_model_config *config)
 {
-    return dt_json_add_double(json, "layer_norm_epsilon", config->norm_eps) &&
-           dt_json_add_double(json, "initializer_range", 0.1) &&
-           dt_json_add_double(json, "time_step_min", 0.001) &&
-           dt_json_add_double(json, "time_step_max", 0.1) &&
-           dt_json_add_double(json, "time_step_floor", 1e-4) &&
-           dt_json_add_double(json, "time_step_scale", 1.0);
+    char text[DT_CONFIG_STRING_MAX];
+    const char *value = dt_config_value_text(key, config, text);
+    if (key->type == DT_CONFIG_STRING)
+        return cJSON_AddStringToObject(json, key->json, value);
+    if (key->type == DT_CONFIG_FLOAT)
+        return dt_json_add_double(json, key->json, *(const double *)field(key, config));
+    return cJSON_AddRawToObject(json, key->json, value);
 }
 
-static bool add_sizes(cJSON *json, const struct dt_model_config *config)
+static bool add_member(cJSON *json, const struct member *member,
+                       const struct dt_model_config *config)
 {
-    int64_t rank = config->dt_rank > 0 ? config->dt_rank : (config->d_model + 15) / 16;
-    const struct {
-        const char *name;
-        int64_t value;
-    } fields[] = {
-        {"vocab_size", config->vocab_size},
-        {"hidden_size", config->d_model},
-        {"num_hidden_layers", config->n_layer},
-        {"intermediate_size", dt_model_inner(config)},
-        {"state_size", config->d_state},
-        {"conv_kernel", config->d_conv},
-        {"expand", config->expand},
-        {"time_step_rank", rank},
-        {"bos_token_id", 0},
-        {"eos_token_id", 0},
-        {"pad_token_id", 0},
-    };
-    bool fine = true;
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        fine = dt_json_add_int(json, fields[i].name, fields[i].value) && fine;
+    if (member->value)
+        return cJSON_AddRawToObject(json, member->name, member->value);
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
+        if (key->json && strcmp(key->json, member->name) == 0)
+            return add_field(json, key, config);
+    return dt_json_add_int(json, member->name, dt_model_inner(config));
+}
+
+static bool add_all(cJSON *json, const struct dt_model_config *config)
+{
+    bool mamba = is_mamba(config);
+    bool fine = cJSON_AddRawToObject(json, "architectures",
+                                     mamba ? "[\"MambaForCausalLM\"]" : "[\"DtrainModel\"]") &&
+                cJSON_AddStringToObject(json, "model_type", mamba ? "mamba" : "dtrain");
+    for (int i = 0; i < N_MEMBERS && fine; i++)
+        fine = add_member(json, &members[i], config);
+    for (int i = 0; i < 2;
+         i++) // what has no place in the order above; kinds only where they matter
+        for (const struct dt_config_key *key = tables[i]; key->name && fine; key++)
+            if (key->json && !cJSON_HasObjectItem(json, key->json) &&
+                !(mamba && key->type == DT_CONFIG_STRING))
+                fine = add_field(json, key, config);
     return fine;
-}
-
-// What transformers would otherwise take from defaults, some of which have changed between its
-// versions.
-static bool add_constants(cJSON *json, const struct dt_model_config *config)
-{
-    return cJSON_AddStringToObject(json, "hidden_act", "silu") &&
-           cJSON_AddStringToObject(json, "time_step_init_scheme", "random") &&
-           cJSON_AddFalseToObject(json, "use_bias") &&
-           cJSON_AddTrueToObject(json, "use_conv_bias") &&
-           cJSON_AddTrueToObject(json, "residual_in_fp32") &&
-           cJSON_AddFalseToObject(json, "rescale_prenorm_residual") &&
-           cJSON_AddTrueToObject(json, "use_cache") &&
-           cJSON_AddBoolToObject(json, "tie_word_embeddings", config->tie_embeddings);
-}
-
-static bool add_kind(cJSON *json)
-{
-    cJSON *list = cJSON_AddArrayToObject(json, "architectures");
-    return list && cJSON_AddItemToArray(list, cJSON_CreateString("MambaForCausalLM")) &&
-           cJSON_AddStringToObject(json, "model_type", "mamba") &&
-           cJSON_AddStringToObject(json, "torch_dtype", "float32");
 }
 
 dt_status dt_hf_config_text(const struct dt_model_config *config, char **text)
 {
+    struct dt_model_config full = *config;
+    DT_TRY(dt_model_config_normalize(&full));
+    full.dt_rank = dt_model_dt_rank(&full);
     cJSON *json = cJSON_CreateObject();
-    bool fine = json && add_kind(json) && add_sizes(json, config) && add_floats(json, config) &&
-                add_constants(json, config);
-    char *print = fine ? cJSON_Print(json) : NULL;
-    int64_t length = print ? (int64_t)strlen(print) : 0;
-    *text = print ? malloc((size_t)length + 2) : NULL;
-    if (*text)
-        memcpy(mempcpy(*text, print, (size_t)length), "\n", 2);
+    char *print = json && add_all(json, &full) ? cJSON_Print(json) : NULL;
+    int length = print ? asprintf(text, "%s\n", print) : -1;
     cJSON_free(print);
     cJSON_Delete(json);
-    return *text ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for the text of config.json");
+    return length >= 0 ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for the text of config.json");
 }
 
 dt_status dt_hf_write_config(const char *path, const struct dt_model_config *config)

@@ -96,4 +96,6 @@ struct dt_layers {
 // "mamba*24" or "a*7 b a*8": kinds with a count each, separated by blanks. "" is n_layer of the
 // first kind. n_layer > 0 must be the number of layers in `text`; 0 asks for it.
 dt_status dt_layers_parse(const char *text, int64_t n_layer, struct dt_layers *layers);
+// The same as text, equal neighbours merged: "mamba*24". DT_USER where it is too long.
+dt_status dt_layers_text(const struct dt_layers *layers, char *text, size_t size);
 const struct dt_kind *dt_layers_kind(const struct dt_layers *layers, int64_t layer);

@@ -12,7 +12,7 @@ enum { NAME = 64, NAMES = 512 }; // bytes
 static dt_status unknown(const struct dt_kind *const *kinds, const char *where, const char *name)
 {
     struct dt_nearest nearest = dt_nearest_to(name);
-    char question[DT_CONFIG_NAME_MAX + 32], known[NAMES] = "";
+    char question[DT_CONFIG_NAME + 32], known[NAMES] = "";
     size_t used = 0;
     for (int i = 0; kinds[i]; i++) {
         dt_nearest_offer(&nearest, kinds[i]->name);
@@ -80,6 +80,23 @@ dt_status dt_layers_parse(const char *text, int64_t n_layer, struct dt_layers *l
                        "model.layers has %" PRId64 " layers, but model.n_layer is %" PRId64,
                        layers->n_layer, n_layer);
     return DT_OK;
+}
+
+dt_status dt_layers_text(const struct dt_layers *layers, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = 0;
+    for (int i = 0; i < layers->n && used < size; i++) {
+        const struct dt_kind *kind = layers->runs[i].kind;
+        int64_t times = layers->runs[i].times;
+        for (; i + 1 < layers->n && layers->runs[i + 1].kind == kind; i++)
+            times += layers->runs[i + 1].times;
+        used += (size_t)snprintf(text + used, size - used, "%s%s*%" PRId64, used ? " " : "",
+                                 kind->name, times);
+    }
+    return used < size ? DT_OK
+                       : DT_FAIL(DT_USER, "use fewer changes of kind",
+                                 "model.layers: more than %zu bytes as a pattern", size - 1);
 }
 
 const struct dt_kind *dt_layers_kind(const struct dt_layers *layers, int64_t layer)

@@ -14,13 +14,16 @@ struct values {
     int mode;
 };
 
-#define AT(s, f) .section = #s, .name = #f, .offset = offsetof(struct values, f)
-static const struct dt_config_key keys[] = {
+#define AT(s, f) .name = #f, .offset = offsetof(struct values, f)
+static const struct dt_config_key one[] = {
     {AT(one, flag), .type = DT_CONFIG_BOOL, .fallback = "true", .help = "a flag"},
     {AT(one, count), .type = DT_CONFIG_INT, .fallback = "3", .min = -2, .max = 10, .help = "few"},
     {AT(one, many), .type = DT_CONFIG_INT, .fallback = "", .min = 1, .max = 0x1p62, .help = "lots"},
     {AT(one, word), .type = DT_CONFIG_STRING, .fallback = "", .help = "a word"},
     {AT(one, need), .type = DT_CONFIG_STRING, .fallback = "", .required = true, .help = "needed"},
+    {0},
+};
+static const struct dt_config_key two[] = {
     {AT(two, rate), .type = DT_CONFIG_FLOAT, .fallback = "1e-3", .min = 0, .max = 10,
      .above_min = true, .help = "a rate"},
     {AT(two, share), .type = DT_CONFIG_FLOAT, .fallback = "auto", .auto_word = "auto",
@@ -29,10 +32,11 @@ static const struct dt_config_key keys[] = {
     {AT(two, mode), .type = DT_CONFIG_ENUM, .fallback = "fast", .choices = "fast|slow|exact",
      .unbuilt = "exact", .help = "how"},
     {AT(two, later), .type = DT_CONFIG_BOOL, .fallback = "false", .unbuilt = "*", .help = "later"},
+    {0},
 };
+static const struct dt_config_section sections[] = {{"one", 0, one}, {"two", 0, two}, {0}};
 static const struct dt_config_table table = {
-    .keys = keys,
-    .n_keys = sizeof keys / sizeof keys[0],
+    .sections = sections,
     .settings_size = sizeof(struct values),
     .env_prefix = "TRY_",
 };
@@ -121,7 +125,7 @@ struct bad {
 
 static const struct bad bad_lines[] = {
     {"flag = yes", "t.ini:3: one.flag: 'yes' is neither true nor false (allowed: true | false)"},
-    {"flag =", "t.ini:3: one.flag: the value is missing"},
+    {"flag =", "t.ini:3: one.flag: missing value"},
     {"flag = true false", "'true false' is neither"},
     {"count = 11",
      "t.ini:3: one.count: 11 is out of range (allowed: a whole number from -2 to 10)"},
@@ -141,23 +145,23 @@ static const struct bad bad_lines[] = {
     {"many = 9223372036854775808", "out of range"},
     {"many = -9223372036854775809", "out of range"},
     {"many = 99999999999999999999999999", "out of range"},
-    {"need =", "one.need: the value is missing"},
-    {"word = \"open", "t.ini:3: the closing '\"' is missing"},
-    {"word = \"a\" b", "t.ini:3: text behind the closing '\"'"},
+    {"need =", "one.need: missing value"},
+    {"word = \"open", "t.ini:3: missing closing '\"'"},
+    {"word = \"a\" b", "t.ini:3: unexpected text after the closing '\"'"},
     {"word = \"a\\n\"", "t.ini:3: within double quotes"},
     {"wrod = x", "t.ini:3: unknown key 'wrod' in section 'one': did you mean 'one.word'? (keys: "
                  "flag, count, many, word, need)"},
     {"rate = 1", "unknown key 'rate' in section 'one': did you mean 'two.rate'?"},
     {"zzzzzzzz = 1", "unknown key 'zzzzzzzz' in section 'one' (keys:"},
     {"count", "t.ini:3: 'count' is neither '[section]' nor 'key = value' nor a comment"},
-    {"= 3", "t.ini:3: the key before '=' is missing"},
-    {"[two", "t.ini:3: the ']' behind the section's name is missing"},
-    {"[two] rate = 1", "t.ini:3: text behind '[section]'"},
-    {"[two]#", "t.ini:3: text behind '[section]'"},
+    {"= 3", "t.ini:3: missing key before '='"},
+    {"[two", "t.ini:3: missing ']' after the section's name"},
+    {"[two] rate = 1", "t.ini:3: unexpected text after '[section]'"},
+    {"[two]#", "t.ini:3: unexpected text after '[section]'"},
     {"[towo]", "t.ini:3: unknown section 'towo': did you mean 'two'? (sections: one, two)"},
     {"[]", "t.ini:3: unknown section ''"},
-    {"[one]", "t.ini:3: section 'one' is opened twice: first in line 1"},
-    {"count = 1\ncount = 1", "t.ini:4: one.count is given twice (first: t.ini:3)"},
+    {"[one]", "t.ini:3: duplicate section 'one': first in line 1"},
+    {"count = 1\ncount = 1", "t.ini:4: duplicate one.count (first: t.ini:3)"},
     {"count = 1\x01", "t.ini:3: control character 0x01 at column 10"},
     {"count = 1\x7f", "t.ini:3: control character 0x7f at column 10"},
     {"# \x1b[31m", "t.ini:3: control character 0x1b"},
@@ -182,11 +186,11 @@ static const struct bad bad_lines[] = {
     {"[two]\nrate = -1", "out of range"},
     {"[two]\nshare = Auto", "(allowed: auto or a number from 0 to 1)"},
     {"[two]\nmode = fsat",
-     "two.mode: 'fsat' is not a choice: did you mean 'fast'? (allowed: fast |"},
+     "two.mode: 'fsat' is not one of the choices: did you mean 'fast'? (allowed: fast |"},
     {"[two]\nmode = FAST", "did you mean 'fast'?"},
     {"[two]\nmode = exact", "two.mode: 'exact' is not built yet in this version (allowed: fast | "
                             "slow; not built yet: exact)"},
-    {"[two]\nmode = fast|slow", "is not a choice"},
+    {"[two]\nmode = fast|slow", "is not one of the choices"},
     {"[two]\nlater = true", "two.later: the feature is not built yet in this version, so 'true' is "
                             "refused (allowed: only false in this version)"},
 };
@@ -227,16 +231,16 @@ static void test_bad_words(void)
                         "'one.count'?"},
         {"on.count=1", "command line: unknown section 'on': did you mean 'one'?"},
         {"one.count=x", "command line: one.count: 'x' is not a whole number"},
-        {"one.need=", "command line: one.need: the value is missing"},
+        {"one.need=", "command line: one.need: missing value"},
         {"one.word=a\x7f", "command line: one.word: control character 0x7f"},
         {"one.word=a\nb", "command line: one.word: control character 0x0a"},
     };
     static const struct bad variables[] = {
-        {"TRY_ONE__CONUT=1", "environment: TRY_ONE__CONUT names no key: did you mean "
+        {"TRY_ONE__CONUT=1", "environment: TRY_ONE__CONUT is not a known key: did you mean "
                              "'TRY_ONE__COUNT'?"},
-        {"TRY_one__count=1", "environment: TRY_one__count names no key"},
+        {"TRY_one__count=1", "environment: TRY_one__count is not a known key"},
         {"TRY_ONE__COUNT=x", "environment TRY_ONE__COUNT: one.count: 'x' is not a whole number"},
-        {"TRY_ONE__COUNT=", "environment TRY_ONE__COUNT: one.count: the value is missing"},
+        {"TRY_ONE__COUNT=", "environment TRY_ONE__COUNT: one.count: missing value"},
     };
     struct values v;
     struct dt_config *config;
@@ -254,7 +258,7 @@ static void test_bad_words(void)
     status = parse("[one]\nneed=x", NULL, (const char *[]){"one.count=1", "one.count=2", NULL}, &v,
                    &config);
     check_refused(status, config, "twice",
-                  "command line: one.count is given twice (first: command line)");
+                  "command line: duplicate one.count (first: command line)");
 }
 
 static void test_all_at_once(void)
@@ -265,18 +269,18 @@ static void test_all_at_once(void)
     CHECK_INT(parse("stray = 1\n[one]\ncount = x\n[tow]\nrate = y\n[two]\nmode = z\n", environment,
                     overrides, &v, &config),
               DT_USER);
-    CHECK_STR(
-        dt_error_current()->message,
-        "t.ini:1: 'stray' stands before any '[section]'\n"
-        "t.ini:3: one.count: 'x' is not a whole number in plain decimal digits (allowed: a "
-        "whole number from -2 to 10)\n"
-        "t.ini:4: unknown section 'tow': did you mean 'two'? (sections: one, two)\n"
-        "t.ini:7: two.mode: 'z' is not a choice (allowed: fast | slow; not built yet: exact)\n"
-        "environment TRY_TWO__RATE: two.rate: 'fast' is not a plain decimal number (allowed: "
-        "a number above 0 up to 10)\n"
-        "command line: one.many: -1 is out of range (allowed: a whole number from 1 to "
-        "4611686018427387904)\n"
-        "t.ini: one.need is required: needed (allowed: text of at most 1023 bytes)");
+    CHECK_STR(dt_error_current()->message,
+              "t.ini:1: 'stray' comes before any '[section]'\n"
+              "t.ini:3: one.count: 'x' is not a whole number in plain decimal digits (allowed: a "
+              "whole number from -2 to 10)\n"
+              "t.ini:4: unknown section 'tow': did you mean 'two'? (sections: one, two)\n"
+              "t.ini:7: two.mode: 'z' is not one of the choices (allowed: fast | slow; not built "
+              "yet: exact)\n"
+              "environment TRY_TWO__RATE: two.rate: 'fast' is not a plain decimal number (allowed: "
+              "a number above 0 up to 10)\n"
+              "command line: one.many: -1 is out of range (allowed: a whole number from 1 to "
+              "4611686018427387904)\n"
+              "t.ini: one.need is required: needed (allowed: text of at most 1023 bytes)");
     CHECK(strstr(dt_error_current()->hint, "--help"), "no way to more: %s",
           dt_error_current()->hint);
 }
@@ -309,7 +313,7 @@ static void test_long_texts(void)
     strcat(text, "n");
     CHECK_INT(parse(text, NULL, NULL, &v, &config), DT_USER);
     CHECK(strstr(dt_error_current()->message,
-                 "one.need: the text has 1024 bytes (allowed: text of at most 1023 bytes)"),
+                 "one.need: 1024 bytes of text (allowed: text of at most 1023 bytes)"),
           "%s", dt_error_current()->message);
 
     memset(text, 'x', sizeof text - 1);
@@ -378,17 +382,17 @@ static void test_reject(void)
 {
     struct values v;
     struct dt_config *config;
-    struct dt_config_faults faults = {0};
+    struct dt_problems problems = {0};
     CHECK_INT(parse("[one]\nneed=x\ncount=2", NULL, NULL, &v, &config), DT_OK);
     CHECK_INT(dt_config_reject(config, "one.count", "less", "%d is too much", 2), DT_USER);
     CHECK_STR(dt_error_current()->message, "t.ini:3: one.count: 2 is too much");
     CHECK_STR(dt_error_current()->hint, "less");
     CHECK_INT(dt_config_reject(NULL, "one.count", NULL, "no"), DT_USER);
     CHECK_STR(dt_error_current()->message, "one.count: no");
-    CHECK_INT(dt_config_raise(&faults, NULL), DT_OK);
-    dt_config_fault(&faults, config, "one.need", "a");
-    dt_config_fault(&faults, config, "two.rate", "b");
-    CHECK_INT(dt_config_raise(&faults, NULL), DT_USER);
+    CHECK_INT(dt_problems_raise(&problems, NULL), DT_OK);
+    dt_config_problem(&problems, config, "one.need", "a");
+    dt_config_problem(&problems, config, "two.rate", "b");
+    CHECK_INT(dt_problems_raise(&problems, NULL), DT_USER);
     CHECK_STR(dt_error_current()->message, "t.ini:2: one.need: a\nt.ini: two.rate: b");
     dt_config_free(config);
 }

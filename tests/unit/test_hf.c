@@ -142,6 +142,34 @@ static void test_config_defaults(void)
     CHECK(config.norm_eps == 1e-5, "norm_eps is %g", config.norm_eps);
 }
 
+#define DTRAIN                                                                                     \
+    "{\"model_type\": \"dtrain\", \"hidden_size\": 8, \"vocab_size\": 50, \"num_hidden_layers\": " \
+    "3"
+
+// A model of other kinds names them; a Mamba in other words is a Mamba.
+static void test_config_kinds(void)
+{
+    struct dt_model_config config = {0}, read = {0};
+    char *plain, *text;
+    CHECK_INT(parse_config(DTRAIN ", \"layers\": \"mamba mamba*2\"}", &config), DT_OK);
+    CHECK_STR(config.layers, "mamba*3");
+    CHECK_STR(config.stem, "tokens");
+    CHECK_STR(config.head, "lm");
+    CHECK_INT(dt_hf_config_text(&config, &text), DT_OK);
+    CHECK(strstr(text, "MambaForCausalLM") && !strstr(text, "layers\":\t\"mamba"), "%s", text);
+    config.layers[0] = config.stem[0] = config.head[0] = '\0';
+    CHECK_INT(dt_hf_config_text(&config, &plain), DT_OK);
+    CHECK_STR(plain, text);
+    CHECK_INT(parse_config(text, &read), DT_OK);
+    CHECK_STR(read.layers, "mamba*3");
+    free(plain);
+    free(text);
+    CHECK_FAILS(parse_config(DTRAIN ", \"layers\": \"mamba*2\"}", &read), DT_USER,
+                "model.layers has 2 layers, but model.n_layer is 3");
+    CHECK_FAILS(parse_config(DTRAIN ", \"head\": \"lmm\"}", &read), DT_USER,
+                "head: unknown kind 'lmm': did you mean 'lm'?");
+}
+
 #define BASE                                                                                       \
     "\"model_type\": \"mamba\", \"hidden_size\": 8, \"num_hidden_layers\": 3, \"vocab_size\": 50"
 
@@ -159,7 +187,7 @@ static void test_config_refused(void)
         {"{\"model_type\": 7}", "model_type is 7"},
         {"{\"model_type\": \"mamba\"}", "hidden_size is missing; it must be a whole number from 1"},
         {"{" BASE ", \"use_bias\": true}", "use_bias is true"},
-        {"{" BASE ", \"use_bias\": 0}", "use_bias is 0; it must be true or false"},
+        {"{" BASE ", \"use_bias\": 0}", "use_bias is 0; it must be false: no other is built"},
         {"{" BASE ", \"use_conv_bias\": false}", "use_conv_bias is false"},
         {"{" BASE ", \"hidden_act\": \"gelu\"}", "hidden_act is \"gelu\""},
         {"{" BASE ", \"state_size\": -16}", "state_size is -16"},
@@ -447,6 +475,7 @@ int main(void)
     test_unwritable();
     test_config_floats();
     test_config_defaults();
+    test_config_kinds();
     test_config_refused();
     test_config_monsters();
     test_weights_refused();

@@ -272,6 +272,13 @@ static void test_required(void)
               DT_OK);
     CHECK_INT(dt_settings_check(&s, config), DT_OK);
     dt_config_free(config);
+    CHECK_INT(parse(bare,
+                    &(struct words){{"run.steps=1", "model.d_model=8", "model.vocab_size=9",
+                                     "model.layers=mamba*3"}},
+                    &s, &config),
+              DT_OK);
+    CHECK_INT(dt_settings_check(&s, config), DT_OK); // layers say how many
+    dt_config_free(config);
 }
 
 // With run.epochs the steps are known once the data is.
@@ -332,10 +339,10 @@ static void test_echo(void)
 static void test_help(void)
 {
     char *text = print(NULL), *rest = NULL;
-    for (int i = 0; i < dt_settings_table.n_keys; i++) {
-        char want[64];
-        snprintf(want, sizeof want, "\n  %s ", dt_settings_table.keys[i].name);
-        CHECK(strstr(text, want), "no help for %s", dt_settings_table.keys[i].name);
+    for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
+        char want[DT_CONFIG_NAME + 8];
+        snprintf(want, sizeof want, "\n  %s ", row.key->name);
+        CHECK(strstr(text, want), "no help for %s", row.name);
     }
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
         CHECK(strlen(line) <= 100, "over 100 columns: %s", line);

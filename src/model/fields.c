@@ -1,0 +1,58 @@
+// The table of a model's fields, and what is derived from it alone. Uses base only.
+#include "model/config.h"
+
+#define AT(f)          struct dt_model_config, f, #f
+#define ROW(kind, ...) DT_CONFIG_##kind(__VA_ARGS__)
+
+// clang-format off
+const struct dt_config_key dt_model_keys[] = {
+    ROW(WHOLE, AT(d_model), "", 1, 0x1p20, "model width; required unless run.init_from gives it",
+        .json = "hidden_size"),
+    ROW(WHOLE, AT(n_layer), "", 1, 65536, "layers; required unless run.init_from gives it",
+        .json = "num_hidden_layers"),
+    // A token is an int32_t, and so is the padded vocabulary.
+    ROW(WHOLE, AT(vocab_size), "", 1, INT32_MAX - 65536,
+        "vocabulary size; required unless run.init_from gives it", .json = "vocab_size"),
+    ROW(WORDS, AT(layers), "", "kinds of the layers, as mamba*24; empty: mamba times n_layer",
+        .json = "layers"),
+    ROW(WHOLE, AT(d_state), "16", 1, DT_D_STATE_MAX, "SSM state size", .json = "state_size"),
+    ROW(WHOLE, AT(d_conv), "4", 1, 8, "conv kernel size", .json = "conv_kernel"),
+    ROW(WHOLE, AT(expand), "2", 1, 64, "inner channels as a multiple of d_model",
+        .json = "expand"),
+    ROW(WHOLE, AT(dt_rank), "auto", 1, 0x1p20,
+        "rank of the step-size projection; auto: d_model / 16, rounded up", .auto_word = "auto",
+        .auto_value = 0, .json = "time_step_rank"),
+    ROW(REAL, AT(norm_eps), "1e-5", 1e-30, 1, "epsilon of RMSNorm", .json = "layer_norm_epsilon"),
+    ROW(FLAG, AT(tie_embeddings), "true", "the output layer shares the embedding's weights",
+        .json = "tie_word_embeddings"),
+    ROW(WHOLE, AT(pad_vocab_multiple), "8", 1, 65536,
+        "in memory the vocabulary is padded to a multiple of this"),
+    ROW(CHOICE, AT(recompute), "none", "none|scan|block",
+        "what the backward pass recomputes to save memory"),
+    {0},
+};
+
+const struct dt_config_key dt_model_kind_keys[] = {
+    ROW(WORDS, AT(stem), "", "kind of the stem", .json = "stem"),
+    ROW(WORDS, AT(head), "", "kind of the head", .json = "head"),
+    {0},
+};
+// clang-format on
+
+static void compare(struct dt_problems *problems, const struct dt_config_key *keys,
+                    const struct dt_model_config *now, const struct dt_model_config *saved)
+{
+    char is[DT_CONFIG_STRING_MAX], was[DT_CONFIG_STRING_MAX];
+    for (const struct dt_config_key *key = keys; key->name; key++)
+        if (key->json && !dt_config_equal(key, now, saved))
+            dt_problems_add(problems, "model.%s is %s, the checkpoint has %s", key->name,
+                            dt_config_value_text(key, now, is),
+                            dt_config_value_text(key, saved, was));
+}
+
+void dt_model_config_compare(struct dt_problems *problems, const struct dt_model_config *now,
+                             const struct dt_model_config *saved)
+{
+    compare(problems, dt_model_keys, now, saved);
+    compare(problems, dt_model_kind_keys, now, saved);
+}
