@@ -2,6 +2,7 @@
 #include "cudart.h"
 
 #include <map>
+#include <stdio.h>
 #include <stdlib.h>
 
 namespace simt
@@ -13,6 +14,16 @@ struct block {
     int device; // or PINNED
 };
 static std::map<uintptr_t, block> &blocks = *new std::map<uintptr_t, block>;
+
+// Allocations made so far, printed at the end where SIMT_COUNT is set.
+static struct tally {
+    size_t device, pinned;
+    ~tally()
+    {
+        if (getenv("SIMT_COUNT"))
+            fprintf(stderr, "simt: %zu device and %zu pinned allocations\n", device, pinned);
+    }
+} made;
 
 static size_t used(int device)
 {
@@ -28,12 +39,11 @@ static cudaError_t allocate(void **memory, size_t bytes, int device)
     *memory = NULL;
     if (bytes == 0)
         return cudaSuccess;
-    void *made = NULL;
-    if (posix_memalign(&made, ALIGNMENT, bytes) != 0)
+    if (posix_memalign(memory, ALIGNMENT, bytes) != 0)
         return cudaErrorMemoryAllocation;
-    memset(made, FRESH_BYTE, bytes);
-    blocks[(uintptr_t)made] = {bytes, device};
-    *memory = made;
+    memset(*memory, FRESH_BYTE, bytes);
+    blocks[(uintptr_t)*memory] = {bytes, device};
+    (device == PINNED ? made.pinned : made.device)++;
     return cudaSuccess;
 }
 

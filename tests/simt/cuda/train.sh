@@ -5,6 +5,7 @@
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../../lib.sh"
 size=${2:-whole}
+export SIMT_COUNT=1 # of allocations
 small_run
 sed -i 's/^d_model = .*/d_model = 16/; s/^seq_len = .*/seq_len = 24/; s/^batch = .*/batch = 4/' small.ini
 sed -i 's/^every = 1/every = 1\neval_batches = 1/' small.ini
@@ -61,6 +62,12 @@ train nccl 2
 close nccl plain 1e-5
 SIMT_ORDER=random train nccl-random 2 run.cuda_graph=false comm.bucket_mb=0.005
 alike nccl-random nccl
+# Checkpoints and replica checks at every step allocate and pin nothing.
+train often 2 checkpoint.every=1 comm.verify_replicas=1
+alike often nccl
+allocations() { grep ' pinned allocations$' "$1" | sort; }
+check "as many allocations with six checkpoints as with one" cmp <(allocations often.log) <(allocations nccl.log)
+check "… of both ranks" test "$(allocations often.log | wc -l)" -eq 2
 train mpi 2 comm.backend=mpi
 alike mpi nccl
 SIMT_DEVICES=1 train shared 2 run.share_device=true comm.bucket_mb=0.005
