@@ -63,6 +63,7 @@ static void parts_free(struct parts *parts)
         free(parts->all[i]);
     free(parts->all);
     dt_params_free(&parts->params);
+    *parts = (struct parts){0}; // a failed create is freed twice
 }
 
 static dt_status part_create(struct parts *parts, int64_t i, const struct dt_kind *kind,
