@@ -410,46 +410,46 @@ static __global__ void __launch_bounds__(THREADS, (resident<KM>()))
 
 // ---- launchers
 
-template <class T, class Args>
-static conv_input<T> make_input(const Args *args, int64_t tile_length, int64_t vector)
+template <class T>
+static conv_input<T> make_input(const dt_conv1d_silu_inputs &from, int64_t tile_length,
+                                int64_t vector)
 {
     conv_input<T> in;
-    in.length = args->length;
-    in.channels = args->channels;
-    in.groups = args->channels / vector;
-    in.tiles = dt_div_up(args->length, tile_length);
-    in.taps = args->taps;
-    in.count = args->batch * in.tiles * in.groups;
-    in.x = static_cast<const T *>(args->x);
-    in.x_stride = args->x_stride;
-    in.weight = args->weight;
-    in.bias = args->bias;
-    in.x0 = static_cast<const T *>(args->x0);
-    in.reset = args->reset;
-    in.reset_words = args->length % AHEAD == 0 && (uintptr_t)args->reset % AHEAD == 0;
+    in.length = from.length;
+    in.channels = from.x.cols;
+    in.groups = from.x.cols / vector;
+    in.tiles = dt_div_up(from.length, tile_length);
+    in.taps = from.taps;
+    in.count = from.batch * in.tiles * in.groups;
+    in.x = static_cast<const T *>(from.x.data);
+    in.x_stride = from.x.stride;
+    in.weight = from.weight;
+    in.bias = from.bias;
+    in.x0 = static_cast<const T *>(from.x0);
+    in.reset = from.reset;
+    in.reset_words = from.length % AHEAD == 0 && (uintptr_t)from.reset % AHEAD == 0;
     return in;
 }
 
 // May rows of x, x0 and another argument be read V elements at a time?
-template <int V, class T, class Args> static bool inputs_aligned(const Args *args)
+template <int V, class T> static bool inputs_aligned(const dt_conv1d_silu_inputs &in)
 {
-    return args->channels % V == 0 &&
-           dt_aligned<V>(static_cast<const T *>(args->x), args->x_stride) &&
-           dt_aligned<V>(static_cast<const T *>(args->x0), args->channels);
+    return in.x.cols % V == 0 && dt_aligned<V>(in.x) &&
+           dt_aligned<V>(static_cast<const T *>(in.x0), in.x.cols);
 }
 
 template <class T, int V, int KM>
 static void launch_forward(const struct dt_conv1d_silu_forward_args *args, struct dt_stream *stream)
 {
-    const conv_input<T> in = make_input<T>(args, FORWARD_TILE, V);
+    const conv_input<T> in = make_input<T>(args->in, FORWARD_TILE, V);
     DT_LAUNCH((conv_forward<T, V, KM>), dt_blocks(in.count, THREADS), THREADS, 0, stream, in,
-              static_cast<T *>(args->y), args->y_stride);
+              static_cast<T *>(args->y.data), args->y.stride);
 }
 
 template <class T, int V, int KM>
 static void choose_forward(const struct dt_conv1d_silu_forward_args *args, struct dt_stream *stream)
 {
-    if (inputs_aligned<V, T>(args) && dt_aligned<V>(static_cast<T *>(args->y), args->y_stride))
+    if (inputs_aligned<V, T>(args->in) && dt_aligned<V>(args->y))
         launch_forward<T, V, KM>(args, stream);
     else
         launch_forward<T, 1, KM>(args, stream);
@@ -458,14 +458,14 @@ static void choose_forward(const struct dt_conv1d_silu_forward_args *args, struc
 template <class T>
 static void forward(const struct dt_conv1d_silu_forward_args *args, struct dt_stream *stream)
 {
-    if (args->taps == 4)
+    if (args->in.taps == 4)
         choose_forward<T, 16 / (int)sizeof(T), 4>(args, stream);
     else
         choose_forward<T, 4, TAPS_MAX>(args, stream);
     if (!args->x_last)
         return;
-    conv_input<T> in = make_input<T>(args, FORWARD_TILE, 1);
-    in.count = args->batch * (args->taps - 1) * args->channels;
+    conv_input<T> in = make_input<T>(args->in, FORWARD_TILE, 1);
+    in.count = args->in.batch * (args->in.taps - 1) * args->in.x.cols;
     DT_LAUNCH((conv_keep<T>), dt_blocks(in.count, THREADS), THREADS, 0, stream, in,
               static_cast<T *>(args->x_last));
 }
@@ -474,12 +474,12 @@ template <class T, int V, int KM>
 static void launch_backward(const struct dt_conv1d_silu_backward_args *args,
                             struct dt_stream *stream)
 {
-    const conv_input<T> in = make_input<T>(args, BACKWARD_TILE, V);
+    const conv_input<T> in = make_input<T>(args->in, BACKWARD_TILE, V);
     conv_gradient<T> gradient;
-    gradient.dy = static_cast<const T *>(args->dy);
-    gradient.dy_stride = args->dy_stride;
-    gradient.dx = static_cast<T *>(args->dx);
-    gradient.dx_stride = args->dx_stride;
+    gradient.dy = static_cast<const T *>(args->dy.data);
+    gradient.dy_stride = args->dy.stride;
+    gradient.dx = static_cast<T *>(args->dx.data);
+    gradient.dx_stride = args->dx.stride;
     gradient.partials = static_cast<float *>(args->workspace);
     DT_LAUNCH((conv_backward<T, V, KM>), dt_blocks(in.count, THREADS), THREADS, 0, stream, in,
               gradient);
@@ -489,9 +489,7 @@ template <class T, int V, int KM>
 static void choose_backward(const struct dt_conv1d_silu_backward_args *args,
                             struct dt_stream *stream)
 {
-    if (inputs_aligned<V, T>(args) &&
-        dt_aligned<V>(static_cast<const T *>(args->dy), args->dy_stride) &&
-        dt_aligned<V>(static_cast<T *>(args->dx), args->dx_stride))
+    if (inputs_aligned<V, T>(args->in) && dt_aligned<V>(args->dy) && dt_aligned<V>(args->dx))
         launch_backward<T, V, KM>(args, stream);
     else
         launch_backward<T, 1, KM>(args, stream);
@@ -500,7 +498,7 @@ static void choose_backward(const struct dt_conv1d_silu_backward_args *args,
 template <class T>
 static void backward(const struct dt_conv1d_silu_backward_args *args, struct dt_stream *stream)
 {
-    if (args->taps == 4)
+    if (args->in.taps == 4)
         choose_backward<T, 4, 4>(args, stream);
     else
         choose_backward<T, 2, TAPS_MAX>(args, stream);
@@ -508,7 +506,7 @@ static void backward(const struct dt_conv1d_silu_backward_args *args, struct dt_
 
 static int64_t partial_rows(const struct dt_conv1d_silu_backward_args *args)
 {
-    return args->batch * dt_div_up(args->length, BACKWARD_TILE);
+    return args->in.batch * dt_div_up(args->in.length, BACKWARD_TILE);
 }
 
 int64_t conv1d_silu_forward_cuda_workspace(struct dt_device *device,
@@ -524,7 +522,7 @@ dt_status conv1d_silu_forward_cuda(struct dt_device *device,
                                    struct dt_stream *stream)
 {
     (void)device;
-    DT_STORAGE_SWITCH(args->dtype, T, forward<T>(args, stream));
+    DT_STORAGE_SWITCH(args->in.x.dtype, T, forward<T>(args, stream));
     return DT_LAUNCHED("conv1d_silu_forward");
 }
 
@@ -532,7 +530,7 @@ int64_t conv1d_silu_backward_cuda_workspace(struct dt_device *device,
                                             const struct dt_conv1d_silu_backward_args *args)
 {
     (void)device;
-    return partial_rows(args) * (args->taps + 1) * args->channels * (int64_t)sizeof(float);
+    return partial_rows(args) * (args->in.taps + 1) * args->in.x.cols * (int64_t)sizeof(float);
 }
 
 dt_status conv1d_silu_backward_cuda(struct dt_device *device,
@@ -541,11 +539,11 @@ dt_status conv1d_silu_backward_cuda(struct dt_device *device,
 {
     partial_sums sums;
     (void)device;
-    DT_STORAGE_SWITCH(args->dtype, T, backward<T>(args, stream));
+    DT_STORAGE_SWITCH(args->in.x.dtype, T, backward<T>(args, stream));
     sums.partials = static_cast<const float *>(args->workspace);
     sums.rows = partial_rows(args);
-    sums.channels = args->channels;
-    sums.width = args->taps;
+    sums.channels = args->in.x.cols;
+    sums.width = args->in.taps;
     sums.matrix = args->dweight;
     sums.first = args->dbias;
     sums.second = NULL;

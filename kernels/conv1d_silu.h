@@ -13,40 +13,33 @@
 // zero.
 #pragma once
 
-#include "base/dtype.h"
+#include "base/view.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
+struct dt_conv1d_silu_inputs {
+    int64_t batch, length; // B, L
+    int64_t taps;          // K
+    struct dt_view x;      // [B·L, D] storage (bf16 or fp32), row b·L + t
+    const float *weight;   // [D, K]
+    const float *bias;     // [D]
+    const void *x0;        // [B, K-1, D] storage, or NULL: zeros
+    const uint8_t *reset;  // [B, L], or NULL: none
+};
+
 struct dt_conv1d_silu_forward_args {
-    int64_t batch, length, channels, taps; // B, L, D, K
-    enum dt_dtype dtype;                   // storage: x, y, x0, x_last
-    const void *x;                         // [B, L, D] storage, in
-    int64_t x_stride;                      // elements between t and t + 1; a sequence is L of these
-    const float *weight;                   // [D, K] fp32, in
-    const float *bias;                     // [D] fp32, in
-    const void *x0;                        // [B, K-1, D] storage, contiguous, in, or NULL: zeros
-    const uint8_t *reset;                  // [B, L], in, or NULL: none
-    void *y;                               // [B, L, D] storage, =
-    int64_t y_stride;
-    void *x_last; // [B, K-1, D] storage, contiguous, = the last K-1 inputs, or NULL; not x0 itself
+    struct dt_conv1d_silu_inputs in;
+    struct dt_view y; // [B·L, D] storage, =
+    void *x_last;     // [B, K-1, D] storage, = the last K-1 inputs, or NULL; not x0 itself
 };
 
 struct dt_conv1d_silu_backward_args {
-    int64_t batch, length, channels, taps;
-    enum dt_dtype dtype;
-    const void *x; // as in forward
-    int64_t x_stride;
-    const float *weight;
-    const float *bias;
-    const void *x0;
-    const uint8_t *reset;
-    const void *dy; // [B, L, D] storage, in
-    int64_t dy_stride;
-    void *dx; // [B, L, D] storage, =
-    int64_t dx_stride;
-    float *dweight; // [D, K] fp32, = or, with accumulate, +=
-    float *dbias;   // [D] fp32, likewise
+    struct dt_conv1d_silu_inputs in; // as in forward
+    struct dt_view dy;               // [B·L, D] storage, in
+    struct dt_view dx;               // [B·L, D] storage, =
+    float *dweight;                  // [D, K], = or, with accumulate, +=
+    float *dbias;                    // [D], likewise
     bool accumulate;
     void *workspace; // partial dweight and dbias
     int64_t workspace_bytes;

@@ -15,17 +15,6 @@ enum {
     ROWS = ZEROS + 1,
 };
 
-// What forward and backward have in common.
-struct conv {
-    int64_t length, channels, taps;
-    dt_dtype dtype;
-    const void *x;
-    int64_t x_stride;
-    const float *weight, *bias;
-    const void *x0;
-    const uint8_t *reset;
-};
-
 // lag[m] weighs x_{t-m}; it is zero from m = K on.
 struct weights {
     float lag[TAPS_MAX][DT_PITCH];
@@ -40,71 +29,72 @@ struct window {
     float rows[ROWS][DT_PITCH];
 };
 
-static void load_weights(const struct conv *conv, const struct dt_piece *piece, struct weights *w)
+static void load_weights(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
+                         struct weights *w)
 {
     memset(w, 0, sizeof *w);
     for (int64_t i = 0; i < piece->count; i++) {
-        const float *row = conv->weight + (piece->first + i) * conv->taps;
-        for (int64_t m = 0; m < conv->taps; m++)
-            w->lag[m][i] = row[conv->taps - 1 - m];
-        w->bias[i] = conv->bias[piece->first + i];
+        const float *row = in->weight + (piece->first + i) * in->taps;
+        for (int64_t m = 0; m < in->taps; m++)
+            w->lag[m][i] = row[in->taps - 1 - m];
+        w->bias[i] = in->bias[piece->first + i];
     }
 }
 
-static bool reset_at(const struct conv *conv, const struct dt_piece *piece, int64_t t)
+static bool reset_at(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
+                     int64_t t)
 {
-    return conv->reset && t >= 0 && t < conv->length &&
-           conv->reset[piece->sequence * conv->length + t];
+    return in->reset && t >= 0 && t < in->length && in->reset[piece->sequence * in->length + t];
 }
 
 // x_{t-m} counts for output t unless a document starts in (t - m, t].
-static void find_inputs(const struct conv *conv, const struct dt_piece *piece, int64_t begin,
-                        int64_t steps, struct window *x)
+static void find_inputs(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
+                        int64_t begin, int64_t steps, struct window *x)
 {
     for (int64_t t = 0; t < steps; t++) {
         bool cut = false;
         for (int64_t m = 0; m < TAPS_MAX; m++) {
-            x->row[t][m] = cut || m >= conv->taps ? ZEROS : (int)(LEAD + t - m);
-            cut = cut || reset_at(conv, piece, begin + t - m);
+            x->row[t][m] = cut || m >= in->taps ? ZEROS : (int)(LEAD + t - m);
+            cut = cut || reset_at(in, piece, begin + t - m);
         }
     }
 }
 
 // ds_{t+m} counts for dx_t unless a document starts in (t, t + m].
-static void find_outputs(const struct conv *conv, const struct dt_piece *piece, int64_t begin,
-                         int64_t steps, struct window *ds)
+static void find_outputs(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
+                         int64_t begin, int64_t steps, struct window *ds)
 {
     for (int64_t t = 0; t < steps; t++) {
         bool cut = false;
         for (int64_t m = 0; m < TAPS_MAX; m++) {
-            cut = cut || (m > 0 && reset_at(conv, piece, begin + t + m));
-            ds->row[t][m] = cut || m >= conv->taps ? ZEROS : (int)(t + m);
+            cut = cut || (m > 0 && reset_at(in, piece, begin + t + m));
+            ds->row[t][m] = cut || m >= in->taps ? ZEROS : (int)(t + m);
         }
     }
 }
 
 // Row t of the piece's inputs, t >= 1 - K: from x, x0, or zeros.
-DT_INLINE void load_input(const struct conv *conv, const struct dt_piece *piece, int64_t t,
-                          float *row)
+DT_INLINE void load_input(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
+                          int64_t t, float *row)
 {
+    int64_t keep = in->taps - 1;
+    struct dt_view x0 = dt_view_of(in->x0, in->batch * keep, in->x.cols, in->x.dtype);
     if (t >= 0)
-        dt_load_piece(piece, conv->dtype, conv->x, conv->x_stride,
-                      piece->sequence * conv->length + t, row);
-    else if (conv->x0)
-        dt_load_piece(piece, conv->dtype, conv->x0, conv->channels,
-                      (piece->sequence + 1) * (conv->taps - 1) + t, row);
+        dt_load_piece(piece, &in->x, piece->sequence * in->length + t, row);
+    else if (in->x0)
+        dt_load_piece(piece, &x0, (piece->sequence + 1) * keep + t, row);
     else
         memset(row, 0, DT_PITCH * sizeof *row);
 }
 
 DT_CLONES
-static void load_window(const struct conv *conv, const struct dt_piece *piece, int64_t begin,
-                        int64_t steps, struct window *x)
+static void load_window(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
+                        int64_t begin, int64_t steps, struct window *x)
 {
-    for (int64_t t = 1 - conv->taps; t < steps; t++)
-        load_input(conv, piece, begin + t, x->rows[LEAD + t]);
+    for (int64_t t = 1 - in->taps; t < steps; t++)
+        load_input(in, piece, begin + t, x->rows[LEAD + t]);
     memset(x->rows[ZEROS], 0, sizeof x->rows[ZEROS]);
-    find_inputs(conv, piece, begin, steps, x);
+    find_inputs(in, piece, begin, steps, x);
 }
 
 // The rows that the lags of step t read.
@@ -206,54 +196,53 @@ DT_INLINE void dx_block(const struct window *ds, const struct weights *weights, 
 }
 
 DT_CLONES
-static void run_forward(const struct dt_conv1d_silu_forward_args *args, const struct conv *conv,
+static void run_forward(const struct dt_conv1d_silu_forward_args *args,
                         const struct dt_piece *piece, const struct weights *weights, int64_t begin,
                         int64_t steps)
 {
+    const struct dt_conv1d_silu_inputs *in = &args->in;
     struct window x;
     float y[DT_BLOCK * DT_PITCH];
-    int64_t row = piece->sequence * conv->length + begin;
-    struct dt_ahead ahead[DT_AHEAD] = {dt_ahead(piece, conv->dtype, args->y, args->y_stride, row)};
-    if (begin + steps < conv->length)
-        ahead[1] = dt_ahead(piece, conv->dtype, args->x, args->x_stride, row + steps);
-    load_window(conv, piece, begin, steps, &x);
-    if (conv->taps <= 4)
+    int64_t row = piece->sequence * in->length + begin;
+    struct dt_ahead ahead[DT_AHEAD] = {dt_ahead(piece, &args->y, row)};
+    if (begin + steps < in->length)
+        ahead[1] = dt_ahead(piece, &args->in.x, row + steps);
+    load_window(in, piece, begin, steps, &x);
+    if (in->taps <= 4)
         forward_block(&x, weights, steps, piece->padded, 4, ahead, y);
     else
         forward_block(&x, weights, steps, piece->padded, TAPS_MAX, ahead, y);
     for (int64_t t = 0; t < steps; t++)
-        dt_store_piece(piece, conv->dtype, args->y, args->y_stride, row + t, y + t * DT_PITCH);
+        dt_store_piece(piece, &args->y, row + t, y + t * DT_PITCH);
 }
 
 // The piece's part of input t >= 1 - K in storage, or NULL: zeros.
-static const char *input_at(const struct conv *conv, const struct dt_piece *piece, int64_t t)
+static const void *input_at(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
+                            int64_t t)
 {
-    int64_t size = dt_dtype_size(conv->dtype), keep = conv->taps - 1;
-    if (t >= 0)
-        return (const char *)conv->x +
-               ((piece->sequence * conv->length + t) * conv->x_stride + piece->first) * size;
-    if (!conv->x0)
-        return NULL;
-    return (const char *)conv->x0 +
-           (((piece->sequence + 1) * keep + t) * conv->channels + piece->first) * size;
+    int64_t keep = in->taps - 1;
+    struct dt_view x0 = dt_view_of(in->x0, in->batch * keep, in->x.cols, in->x.dtype);
+    return t >= 0 ? dt_view_at(&in->x, piece->sequence * in->length + t, piece->first)
+                  : dt_view_at(&x0, (piece->sequence + 1) * keep + t, piece->first);
 }
 
 // The inputs that a call for what follows needs before its first.
-static void store_x_last(const struct conv *conv, const struct dt_piece *piece, void *x_last)
+static void store_x_last(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
+                         void *x_last)
 {
-    int64_t keep = conv->taps - 1, size = dt_dtype_size(conv->dtype);
-    size_t bytes = (size_t)(piece->count * size);
+    int64_t keep = in->taps - 1;
+    struct dt_view last = dt_view_of(x_last, in->batch * keep, in->x.cols, in->x.dtype);
+    size_t bytes = (size_t)(piece->count * dt_dtype_size(in->x.dtype));
     bool cut = false;
     for (int64_t i = keep - 1; i >= 0; i--) {
-        int64_t t = conv->length - keep + i;
-        const char *from = cut ? NULL : input_at(conv, piece, t);
-        char *to =
-            (char *)x_last + ((piece->sequence * keep + i) * conv->channels + piece->first) * size;
+        int64_t t = in->length - keep + i;
+        const void *from = cut ? NULL : input_at(in, piece, t);
+        void *to = dt_view_at(&last, piece->sequence * keep + i, piece->first);
         if (from)
             memcpy(to, from, bytes);
         else
             memset(to, 0, bytes);
-        cut = cut || reset_at(conv, piece, t);
+        cut = cut || reset_at(in, piece, t);
     }
 }
 
@@ -269,28 +258,18 @@ dt_status conv1d_silu_forward_cpu(struct dt_device *device,
                                   const struct dt_conv1d_silu_forward_args *args,
                                   struct dt_stream *stream)
 {
-    struct dt_cut cut = dt_cut(args->batch, args->channels);
-    struct conv conv = {.length = args->length,
-                        .channels = args->channels,
-                        .taps = args->taps,
-                        .dtype = args->dtype,
-                        .x = args->x,
-                        .x_stride = args->x_stride,
-                        .weight = args->weight,
-                        .bias = args->bias,
-                        .x0 = args->x0,
-                        .reset = args->reset};
+    struct dt_cut cut = dt_cut(args->in.batch, args->in.x.cols);
     (void)stream;
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) schedule(dynamic)
-    for (int64_t i = 0; i < args->batch * cut.groups; i++) {
-        struct dt_piece piece = dt_piece(&cut, args->channels, i);
+    for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {
+        struct dt_piece piece = dt_piece(&cut, args->in.x.cols, i);
         struct weights weights;
-        load_weights(&conv, &piece, &weights);
-        for (int64_t t = 0; t < conv.length; t += DT_BLOCK)
-            run_forward(args, &conv, &piece, &weights, t,
-                        conv.length - t < DT_BLOCK ? conv.length - t : DT_BLOCK);
+        load_weights(&args->in, &piece, &weights);
+        for (int64_t t = 0; t < args->in.length; t += DT_BLOCK)
+            run_forward(args, &piece, &weights, t,
+                        args->in.length - t < DT_BLOCK ? args->in.length - t : DT_BLOCK);
         if (args->x_last)
-            store_x_last(&conv, &piece, args->x_last);
+            store_x_last(&args->in, &piece, args->x_last);
     }
     return DT_OK;
 }
@@ -298,24 +277,24 @@ dt_status conv1d_silu_forward_cpu(struct dt_device *device,
 // A block of backward. `ds` holds the rows behind it (of the block that was done before) on entry,
 // and on return the rows that the next one, which ends where this begins, needs behind it.
 DT_CLONES
-static void run_backward(const struct dt_conv1d_silu_backward_args *args, const struct conv *conv,
+static void run_backward(const struct dt_conv1d_silu_backward_args *args,
                          const struct dt_piece *piece, const struct weights *weights, int64_t begin,
                          int64_t steps, struct window *ds, struct weights *gradient)
 {
+    const struct dt_conv1d_silu_inputs *in = &args->in;
     struct window x;
     float dy[DT_BLOCK * DT_PITCH], *dx = dy;
-    int64_t row = piece->sequence * conv->length + begin, next = row - DT_BLOCK;
-    struct dt_ahead ahead[DT_AHEAD] = {
-        dt_ahead(piece, conv->dtype, args->dx, args->dx_stride, row)};
+    int64_t row = piece->sequence * in->length + begin, next = row - DT_BLOCK;
+    struct dt_ahead ahead[DT_AHEAD] = {dt_ahead(piece, &args->dx, row)};
     if (begin > 0) {
-        ahead[1] = dt_ahead(piece, conv->dtype, args->x, args->x_stride, next);
-        ahead[2] = dt_ahead(piece, conv->dtype, args->dy, args->dy_stride, next);
+        ahead[1] = dt_ahead(piece, &args->in.x, next);
+        ahead[2] = dt_ahead(piece, &args->dy, next);
     }
-    load_window(conv, piece, begin, steps, &x);
-    find_outputs(conv, piece, begin, steps, ds);
+    load_window(in, piece, begin, steps, &x);
+    find_outputs(in, piece, begin, steps, ds);
     for (int64_t t = 0; t < steps; t++)
-        dt_load_piece(piece, conv->dtype, args->dy, args->dy_stride, row + t, dy + t * DT_PITCH);
-    if (conv->taps <= 4) {
+        dt_load_piece(piece, &args->dy, row + t, dy + t * DT_PITCH);
+    if (in->taps <= 4) {
         slope_block(&x, weights, steps, piece->padded, 4, ahead, dy, ds, gradient);
         dx_block(ds, weights, steps, piece->padded, 4, dx);
     } else {
@@ -323,7 +302,7 @@ static void run_backward(const struct dt_conv1d_silu_backward_args *args, const 
         dx_block(ds, weights, steps, piece->padded, TAPS_MAX, dx);
     }
     for (int64_t t = 0; t < steps; t++)
-        dt_store_piece(piece, conv->dtype, args->dx, args->dx_stride, row + t, dx + t * DT_PITCH);
+        dt_store_piece(piece, &args->dx, row + t, dx + t * DT_PITCH);
     memmove(ds->rows[DT_BLOCK], ds->rows[0], LEAD * sizeof ds->rows[0]);
 }
 
@@ -336,26 +315,27 @@ static int64_t partial_row(const struct dt_cut *cut, int64_t taps, int64_t seque
 int64_t conv1d_silu_backward_cpu_workspace(struct dt_device *device,
                                            const struct dt_conv1d_silu_backward_args *args)
 {
-    struct dt_cut cut = dt_cut(args->batch, args->channels);
+    struct dt_cut cut = dt_cut(args->in.batch, args->in.x.cols);
     (void)device;
-    return partial_row(&cut, args->taps, args->batch, 0) * (int64_t)sizeof(float);
+    return partial_row(&cut, args->in.taps, args->in.batch, 0) * (int64_t)sizeof(float);
 }
 
-static void backward_piece(const struct dt_conv1d_silu_backward_args *args, const struct conv *conv,
+static void backward_piece(const struct dt_conv1d_silu_backward_args *args,
                            const struct dt_cut *cut, const struct dt_piece *piece)
 {
+    const struct dt_conv1d_silu_inputs *in = &args->in;
     struct weights weights, gradient = {0};
     struct window ds;
     float *partials = (float *)args->workspace + piece->first;
-    int64_t last = (conv->length - 1) / DT_BLOCK * DT_BLOCK;
-    load_weights(conv, piece, &weights);
+    int64_t last = (in->length - 1) / DT_BLOCK * DT_BLOCK;
+    load_weights(in, piece, &weights);
     memset(&ds, 0, sizeof ds);
     for (int64_t t = last; t >= 0; t -= DT_BLOCK)
-        run_backward(args, conv, piece, &weights, t, t == last ? conv->length - t : DT_BLOCK, &ds,
+        run_backward(args, piece, &weights, t, t == last ? in->length - t : DT_BLOCK, &ds,
                      &gradient);
-    for (int64_t m = 0; m <= conv->taps; m++)
-        memcpy(partials + partial_row(cut, conv->taps, piece->sequence, m),
-               m < conv->taps ? gradient.lag[m] : gradient.bias,
+    for (int64_t m = 0; m <= in->taps; m++)
+        memcpy(partials + partial_row(cut, in->taps, piece->sequence, m),
+               m < in->taps ? gradient.lag[m] : gradient.bias,
                (size_t)piece->padded * sizeof *partials);
 }
 
@@ -365,21 +345,21 @@ static double add_partials(const struct dt_conv1d_silu_backward_args *args,
 {
     const float *partials = args->workspace;
     double sum = 0.0;
-    for (int64_t b = 0; b < args->batch; b++)
-        sum += (double)partials[partial_row(cut, args->taps, b, m) + channel];
+    for (int64_t b = 0; b < args->in.batch; b++)
+        sum += (double)partials[partial_row(cut, args->in.taps, b, m) + channel];
     return sum;
 }
 
 static void finish_channel(const struct dt_conv1d_silu_backward_args *args,
                            const struct dt_cut *cut, int64_t d)
 {
-    float *dweight = args->dweight + d * args->taps, *dbias = args->dbias + d;
-    for (int64_t m = 0; m < args->taps; m++) {
-        float *dw = dweight + args->taps - 1 - m;
+    float *dweight = args->dweight + d * args->in.taps, *dbias = args->dbias + d;
+    for (int64_t m = 0; m < args->in.taps; m++) {
+        float *dw = dweight + args->in.taps - 1 - m;
         double sum = add_partials(args, cut, m, d);
         *dw = (float)(args->accumulate ? (double)*dw + sum : sum);
     }
-    double sum = add_partials(args, cut, args->taps, d);
+    double sum = add_partials(args, cut, args->in.taps, d);
     *dbias = (float)(args->accumulate ? (double)*dbias + sum : sum);
 }
 
@@ -387,27 +367,17 @@ dt_status conv1d_silu_backward_cpu(struct dt_device *device,
                                    const struct dt_conv1d_silu_backward_args *args,
                                    struct dt_stream *stream)
 {
-    struct dt_cut cut = dt_cut(args->batch, args->channels);
-    struct conv conv = {.length = args->length,
-                        .channels = args->channels,
-                        .taps = args->taps,
-                        .dtype = args->dtype,
-                        .x = args->x,
-                        .x_stride = args->x_stride,
-                        .weight = args->weight,
-                        .bias = args->bias,
-                        .x0 = args->x0,
-                        .reset = args->reset};
+    struct dt_cut cut = dt_cut(args->in.batch, args->in.x.cols);
     (void)stream;
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
 #pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < args->batch * cut.groups; i++) {
-            struct dt_piece piece = dt_piece(&cut, args->channels, i);
-            backward_piece(args, &conv, &cut, &piece);
+        for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {
+            struct dt_piece piece = dt_piece(&cut, args->in.x.cols, i);
+            backward_piece(args, &cut, &piece);
         }
 #pragma omp for schedule(static)
-        for (int64_t d = 0; d < args->channels; d++)
+        for (int64_t d = 0; d < args->in.x.cols; d++)
             finish_channel(args, &cut, d);
     }
     return DT_OK;

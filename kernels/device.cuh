@@ -5,8 +5,8 @@
 // barrier that others wait at: return only where the whole block returns.
 #pragma once
 
-#include "base/dtype.h"
 #include "base/error.h"
+#include "base/view.h"
 #include "kernels/cuda.h"
 
 #include <math.h>
@@ -221,6 +221,13 @@ template <int N, class T> static inline bool dt_aligned(const T *p, int64_t stri
     const int64_t bytes = N * (int64_t)sizeof(T) < 16 ? N * (int64_t)sizeof(T) : 16;
     return (int64_t)((uintptr_t)p % (uintptr_t)bytes) == 0 &&
            stride * (int64_t)sizeof(T) % bytes == 0;
+}
+
+template <int N> static inline bool dt_aligned(const dt_view &view)
+{
+    const int64_t size = dt_dtype_size(view.dtype), bytes = N * size < 16 ? N * size : 16;
+    return (int64_t)((uintptr_t)view.data % (uintptr_t)bytes) == 0 &&
+           view.stride * size % bytes == 0;
 }
 
 // ---- functions of the special function unit, one instruction each; relative error below 3e-7

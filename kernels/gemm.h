@@ -4,29 +4,25 @@
 // A linear layer y = x·Wᵀ with W [out, in] has trans_b; its dx = dy·W has neither; its dW = dyᵀ·x
 // has trans_a. Any of m, n, k may be 1; k = 0 is refused. C overlaps neither A nor B. No bit of C
 // depends on the number of threads.
+// dtypes: (a, b, c) = (f32, f32, f32), (bf16, bf16, bf16) or (bf16, bf16, f32).
 #pragma once
 
-#include "base/dtype.h"
+#include "base/view.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct dt_gemm_args {
-    int64_t m, n, k;
-    const void *a; // [m, k], or [k, m] with trans_a; in
-    int64_t lda;   // elements between rows as stored
-    enum dt_dtype a_type;
-    bool trans_a;
-    const void *b; // [k, n], or [n, k] with trans_b; in
-    int64_t ldb;
-    enum dt_dtype b_type;
-    bool trans_b;
-    void *c; // [m, n]; = or, with accumulate, +=
-    int64_t ldc;
-    enum dt_dtype c_type;
-    bool accumulate;
-    const float *a_scale, *b_scale, *c_scale; // room for FP8: one factor each, NULL for now
+    struct dt_view a; // [m, k], or [k, m] with trans_a; in
+    struct dt_view b; // [k, n], or [n, k] with trans_b; in
+    struct dt_view c; // [m, n]; = or, with accumulate, +=
+    bool trans_a, trans_b, accumulate;
     void *workspace;
     int64_t workspace_bytes;
 };
-// dtypes: (a, b, c) = (f32, f32, f32), (bf16, bf16, bf16) or (bf16, bf16, f32).
+
+// k; m and n are C's rows and columns.
+static inline int64_t dt_gemm_k(const struct dt_gemm_args *args)
+{
+    return args->trans_a ? args->a.rows : args->a.cols;
+}

@@ -155,7 +155,7 @@ static int64_t aligned(int64_t bytes)
 
 static int64_t count(const struct plan *p, const struct dt_gemm_args *g)
 {
-    return ceil_div(g->m, p->tile_m) * ceil_div(g->n, p->tile_n);
+    return ceil_div(g->c.rows, p->tile_m) * ceil_div(g->c.cols, p->tile_n);
 }
 
 // Weight gradients are small and deep: parts of k keep their tiles large. Elsewhere k is not cut,
@@ -163,11 +163,11 @@ static int64_t count(const struct plan *p, const struct dt_gemm_args *g)
 // dt_gemm_tile copies B for each tile; oneDNN is 4 % faster with the columns.
 static void cut(struct plan *p, const struct dt_gemm_args *g)
 {
-    p->tile_m = smaller(g->m, TILE);
-    p->tile_n = smaller(g->n, TILE);
+    p->tile_m = smaller(g->c.rows, TILE);
+    p->tile_n = smaller(g->c.cols, TILE);
     p->parts = 1;
-    if (g->trans_a && g->k >= 2 * PART_K)
-        p->parts = smaller(ceil_div(PARTS, count(p, g)), g->k / PART_K);
+    if (g->trans_a && dt_gemm_k(g) >= 2 * PART_K)
+        p->parts = smaller(ceil_div(PARTS, count(p, g)), dt_gemm_k(g) / PART_K);
     while (count(p, g) * p->parts < PIECES) {
         bool wide = p->tile_n > p->tile_m || (p->kernel && p->tile_n == p->tile_m);
         int64_t *larger = wide ? &p->tile_n : &p->tile_m;
@@ -175,10 +175,10 @@ static void cut(struct plan *p, const struct dt_gemm_args *g)
             break;
         *larger = ceil_div(ceil_div(*larger, 2), 16) * 16;
     }
-    p->part_k = ceil_div(ceil_div(g->k, p->parts), 16) * 16;
-    p->tiles_m = ceil_div(g->m, p->tile_m);
-    p->tiles_n = ceil_div(g->n, p->tile_n);
-    p->parts = ceil_div(g->k, p->part_k);
+    p->part_k = ceil_div(ceil_div(dt_gemm_k(g), p->parts), 16) * 16;
+    p->tiles_m = ceil_div(g->c.rows, p->tile_m);
+    p->tiles_n = ceil_div(g->c.cols, p->tile_n);
+    p->parts = ceil_div(dt_gemm_k(g), p->part_k);
 }
 
 // Size of piece i of a dimension.
@@ -193,12 +193,12 @@ static struct dt_matmul_shape shape_of(const struct plan *p, const struct dt_gem
     struct dt_matmul_shape s;
     memset(&s, 0, sizeof s);
     s.m = m, s.n = n, s.k = k;
-    s.lda = g->lda;
-    s.ldb = g->ldb;
-    s.ldc = p->parts > 1 ? g->n : g->ldc;
-    s.a_type = g->a_type;
-    s.b_type = g->b_type;
-    s.c_type = p->parts > 1 ? DT_F32 : g->c_type;
+    s.lda = g->a.stride;
+    s.ldb = g->b.stride;
+    s.ldc = p->parts > 1 ? g->c.cols : g->c.stride;
+    s.a_type = g->a.dtype;
+    s.b_type = g->b.dtype;
+    s.c_type = p->parts > 1 ? DT_F32 : g->c.dtype;
     s.trans_a = g->trans_a;
     s.trans_b = g->trans_b;
     s.accumulate = g->accumulate && p->parts == 1;
@@ -212,9 +212,10 @@ static dt_status find_all(struct plan *p, struct dt_gemm_cpu *gemm, const struct
 {
     for (int i = 0; i < 8; i++) {
         int em = i >> 2, en = (i >> 1) & 1, ek = i & 1;
-        int64_t m = em ? extent(p->tiles_m - 1, p->tile_m, g->m) : p->tile_m;
-        int64_t n = en ? extent(p->tiles_n - 1, p->tile_n, g->n) : p->tile_n;
-        int64_t k = ek ? extent(p->parts - 1, p->part_k, g->k) : smaller(p->part_k, g->k);
+        int64_t m = em ? extent(p->tiles_m - 1, p->tile_m, g->c.rows) : p->tile_m;
+        int64_t n = en ? extent(p->tiles_n - 1, p->tile_n, g->c.cols) : p->tile_n;
+        int64_t k =
+            ek ? extent(p->parts - 1, p->part_k, dt_gemm_k(g)) : smaller(p->part_k, dt_gemm_k(g));
         struct dt_matmul_shape shape = shape_of(p, g, m, n, k);
         DT_TRY(find_matmul(gemm, &shape, &p->matmul[em][en][ek]));
         int64_t scratch = aligned(dt_matmul_scratch(p->matmul[em][en][ek]));
@@ -226,9 +227,9 @@ static dt_status find_all(struct plan *p, struct dt_gemm_cpu *gemm, const struct
 // A few rows of fp32, as when text is generated, do not pay for copying B.
 static bool suits_onednn(enum dt_cpu_isa isa, const struct dt_gemm_args *g)
 {
-    if (g->a_type == DT_BF16)
+    if (g->a.dtype == DT_BF16)
         return isa >= DT_ISA_AVX512_BF16;
-    return isa >= DT_ISA_AVX512 || (g->m < FEW_ROWS && !g->trans_a);
+    return isa >= DT_ISA_AVX512 || (g->c.rows < FEW_ROWS && !g->trans_a);
 }
 
 static dt_status make_plan(struct plan *p, struct dt_device *device, const struct dt_gemm_args *g)
@@ -238,11 +239,11 @@ static dt_status make_plan(struct plan *p, struct dt_device *device, const struc
     int64_t size = (int64_t)sizeof(float);
     *p = (struct plan){.kernel = by_onednn ? NULL : dt_gemm_kernel(isa)};
     cut(p, g);
-    p->sums = p->parts > 1 ? aligned(p->parts * g->m * g->n * size) : 0;
+    p->sums = p->parts > 1 ? aligned(p->parts * g->c.rows * g->c.cols * size) : 0;
     if (by_onednn)
         return find_all(p, device->gemm, g);
     p->scratch = aligned(dt_gemm_tile_workspace(p->kernel, p->tile_n));
-    if (p->parts == 1 && g->c_type == DT_BF16)
+    if (p->parts == 1 && g->c.dtype == DT_BF16)
         p->staged = aligned(p->tile_m * p->tile_n * size);
     return DT_OK;
 }
@@ -277,19 +278,11 @@ DT_CLONES static void put_bf16(dt_bf16 *c, int64_t ld, const float *from, int64_
 static void put(const struct dt_gemm_args *g, int64_t m0, int64_t n0, const float *from,
                 int64_t rows, int64_t columns)
 {
-    int64_t at = m0 * g->ldc + n0;
-    if (g->c_type == DT_F32)
-        put_f32((float *)g->c + at, g->ldc, from, rows, columns, g->accumulate);
+    void *c = dt_view_at(&g->c, m0, n0);
+    if (g->c.dtype == DT_F32)
+        put_f32(c, g->c.stride, from, rows, columns, g->accumulate);
     else
-        put_bf16((dt_bf16 *)g->c + at, g->ldc, from, rows, columns, g->accumulate);
-}
-
-// Address of element (row, column) of an operand as it lies in memory.
-static const char *at(const void *base, dt_dtype type, int64_t ld, bool trans, int64_t row,
-                      int64_t column)
-{
-    int64_t offset = trans ? column * ld + row : row * ld + column;
-    return (const char *)base + offset * dt_dtype_size(type);
+        put_bf16(c, g->c.stride, from, rows, columns, g->accumulate);
 }
 
 // A part of a tile: origin and size.
@@ -306,9 +299,9 @@ static struct piece piece_of(const struct plan *p, const struct dt_gemm_args *g,
         .m0 = i * p->tile_m,
         .n0 = j * p->tile_n,
         .k0 = part * p->part_k,
-        .m = extent(i, p->tile_m, g->m),
-        .n = extent(j, p->tile_n, g->n),
-        .k = extent(part, p->part_k, g->k),
+        .m = extent(i, p->tile_m, g->c.rows),
+        .n = extent(j, p->tile_n, g->c.cols),
+        .k = extent(part, p->part_k, dt_gemm_k(g)),
         .part = part,
         .matmul = p->matmul[i == p->tiles_m - 1][j == p->tiles_n - 1][part == p->parts - 1]};
 }
@@ -319,21 +312,22 @@ static int run_piece(const struct plan *p, const struct dt_gemm_args *g, int64_t
     struct piece t = piece_of(p, g, index);
     float *staged = (float *)(workspace + p->scratch);
     struct dt_gemm_args tile = *g;
-    tile.m = t.m, tile.n = t.n, tile.k = t.k;
-    tile.a = at(g->a, g->a_type, g->lda, g->trans_a, t.m0, t.k0);
-    tile.b = at(g->b, g->b_type, g->ldb, g->trans_b, t.k0, t.n0);
-    tile.c = (char *)g->c + (t.m0 * g->ldc + t.n0) * dt_dtype_size(g->c_type);
+    tile.a = g->trans_a ? dt_view_block(g->a, t.k0, t.m0, t.k, t.m)
+                        : dt_view_block(g->a, t.m0, t.k0, t.m, t.k);
+    tile.b = g->trans_b ? dt_view_block(g->b, t.n0, t.k0, t.n, t.k)
+                        : dt_view_block(g->b, t.k0, t.n0, t.k, t.n);
     tile.workspace = workspace;
-    if (p->parts > 1) {
-        tile.c = sums + (t.part * g->m + t.m0) * g->n + t.n0;
-        tile.ldc = g->n;
-    } else if (p->staged) {
-        tile.c = staged;
-        tile.ldc = t.n;
-    }
+    if (p->parts > 1)
+        tile.c = dt_view_block(
+            dt_view_of(sums + t.part * g->c.rows * g->c.cols, g->c.rows, g->c.cols, DT_F32), t.m0,
+            t.n0, t.m, t.n);
+    else if (p->staged)
+        tile.c = dt_view_of(staged, t.m, t.n, DT_F32);
+    else
+        tile.c = dt_view_block(g->c, t.m0, t.n0, t.m, t.n);
     tile.accumulate = g->accumulate && p->parts == 1 && !p->staged;
     if (!p->kernel)
-        return dt_matmul_run(t.matmul, tile.a, tile.b, tile.c, workspace);
+        return dt_matmul_run(t.matmul, tile.a.data, tile.b.data, tile.c.data, workspace);
     dt_gemm_tile(p->kernel, &tile);
     if (p->staged)
         put(g, t.m0, t.n0, staged, t.m, t.n);
@@ -350,9 +344,9 @@ DT_CLONES static void add_parts(float *row, int64_t parts, int64_t step, int64_t
 
 static void finish_row(const struct plan *p, const struct dt_gemm_args *g, int64_t i, float *sums)
 {
-    float *row = sums + i * g->n;
-    add_parts(row, p->parts, g->m * g->n, g->n);
-    put(g, i, 0, row, 1, g->n);
+    float *row = sums + i * g->c.cols;
+    add_parts(row, p->parts, g->c.rows * g->c.cols, g->c.cols);
+    put(g, i, 0, row, 1, g->c.cols);
 }
 
 dt_status gemm_cpu(struct dt_device *device, const struct dt_gemm_args *args,
@@ -362,7 +356,7 @@ dt_status gemm_cpu(struct dt_device *device, const struct dt_gemm_args *args,
     struct plan plan;
     DT_TRY(make_plan(&plan, device, args));
     int64_t pieces = plan.tiles_m * plan.tiles_n * plan.parts;
-    int64_t summed_rows = plan.parts > 1 ? args->m : 0;
+    int64_t summed_rows = plan.parts > 1 ? args->c.rows : 0;
     float *sums = (float *)aligned((int64_t)(intptr_t)args->workspace);
     int code = 0;
 #pragma omp parallel num_threads(dt_cpu_threads(device)) reduction(max : code)

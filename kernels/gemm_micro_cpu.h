@@ -66,7 +66,7 @@ TARGET static void NAME(multiply)(const struct panels *x, bool trans_a, int64_t 
 
 // Rows along k, [k, size], into panels [k, width]: STRIP rows at a time, all whole panels of them.
 TARGET static inline __attribute__((always_inline)) void
-NAME(fill)(float *restrict to, int64_t pitch, const struct rows *from, int64_t k, int64_t size,
+NAME(fill)(float *restrict to, int64_t pitch, const struct dt_view *from, int64_t k, int64_t size,
            int width)
 {
     const float *wide = from->data;
@@ -77,14 +77,14 @@ NAME(fill)(float *restrict to, int64_t pitch, const struct rows *from, int64_t k
         for (int64_t j0 = 0; j0 + width <= size; j0 += width, panel += pitch)
             for (int64_t p = p0; p < end; p++) {
                 float *row = panel + p * width;
-                int64_t i = p * from->ld + j0;
-                if (from->type == DT_F32) {
-                    __builtin_prefetch(wide + i + STRIP * from->ld);
+                int64_t i = p * from->stride + j0;
+                if (from->dtype == DT_F32) {
+                    __builtin_prefetch(wide + i + STRIP * from->stride);
 #pragma omp simd
                     for (int j = 0; j < width; j++)
                         row[j] = wide[i + j];
                 } else {
-                    __builtin_prefetch(narrow + i + STRIP * from->ld);
+                    __builtin_prefetch(narrow + i + STRIP * from->stride);
 #pragma omp simd
                     for (int j = 0; j < width; j++)
                         row[j] = dt_bf16_to_f32(narrow[i + j]);
@@ -93,12 +93,12 @@ NAME(fill)(float *restrict to, int64_t pitch, const struct rows *from, int64_t k
     }
 }
 
-TARGET static void NAME(fill_a)(float *to, const struct rows *from, int64_t k, int64_t size)
+TARGET static void NAME(fill_a)(float *to, const struct dt_view *from, int64_t k, int64_t size)
 {
     NAME(fill)(to, ROWS * BLOCK_K + PAD, from, k, size, ROWS);
 }
 
-TARGET static void NAME(fill_b)(float *to, const struct rows *from, int64_t k, int64_t size)
+TARGET static void NAME(fill_b)(float *to, const struct dt_view *from, int64_t k, int64_t size)
 {
     NAME(fill)(to, VECTORS * LANES * BLOCK_K + PAD, from, k, size, VECTORS * LANES);
 }

@@ -28,18 +28,12 @@ struct panels {
     bool accumulate;
 };
 
-struct rows {
-    const void *data;
-    int64_t ld;
-    dt_dtype type;
-};
-
 struct dt_gemm_kernel {
     int64_t rows, columns; // of a panel of A, of B
     void (*multiply)(const struct panels *panels, bool trans_a, int64_t columns);
     // whole panels from rows along k, [k, size]
-    void (*fill_a)(float *to, const struct rows *from, int64_t k, int64_t size);
-    void (*fill_b)(float *to, const struct rows *from, int64_t k, int64_t size);
+    void (*fill_a)(float *to, const struct dt_view *from, int64_t k, int64_t size);
+    void (*fill_b)(float *to, const struct dt_view *from, int64_t k, int64_t size);
 };
 
 #define NAME(x) x##_plain
@@ -114,21 +108,15 @@ int64_t dt_gemm_tile_workspace(const struct dt_gemm_kernel *kernel, int64_t n)
     return floats * (int64_t)sizeof(float);
 }
 
-static struct rows rows_at(const struct rows *x, int64_t row, int64_t column)
+static inline float element(const struct dt_view *x, int64_t row, int64_t column)
 {
-    int64_t offset = (row * x->ld + column) * dt_dtype_size(x->type);
-    return (struct rows){(const char *)x->data + offset, x->ld, x->type};
-}
-
-static inline float element(const struct rows *x, int64_t row, int64_t column)
-{
-    int64_t i = row * x->ld + column;
-    return x->type == DT_F32 ? ((const float *)x->data)[i]
-                             : dt_bf16_to_f32(((const dt_bf16 *)x->data)[i]);
+    int64_t i = row * x->stride + column;
+    return x->dtype == DT_F32 ? ((const float *)x->data)[i]
+                              : dt_bf16_to_f32(((const dt_bf16 *)x->data)[i]);
 }
 
 // The last panel where it is not whole: zeros after the operand.
-static void fill_edge(float *to, int64_t pitch, const struct rows *from, int64_t k, int64_t size,
+static void fill_edge(float *to, int64_t pitch, const struct dt_view *from, int64_t k, int64_t size,
                       int64_t panel)
 {
     int64_t whole = size / panel, width = size - whole * panel;
@@ -141,19 +129,19 @@ static void fill_edge(float *to, int64_t pitch, const struct rows *from, int64_t
 }
 
 // Prefetches the next row: the hardware does not, where it lies in another page.
-DT_CLONES static void copy_row(float *restrict to, const struct rows *from, int64_t n)
+DT_CLONES static void copy_row(float *restrict to, const struct dt_view *from, int64_t n)
 {
     const float *wide = from->data;
     const dt_bf16 *narrow = from->data;
     for (int64_t i = 0; i < n; i += AHEAD) {
         int64_t end = i + AHEAD < n ? i + AHEAD : n;
-        if (from->type == DT_F32) {
-            __builtin_prefetch(wide + i + from->ld);
-            __builtin_prefetch(wide + i + from->ld + AHEAD / 2);
+        if (from->dtype == DT_F32) {
+            __builtin_prefetch(wide + i + from->stride);
+            __builtin_prefetch(wide + i + from->stride + AHEAD / 2);
             for (int64_t j = i; j < end; j++)
                 to[j] = wide[j];
         } else {
-            __builtin_prefetch(narrow + i + from->ld);
+            __builtin_prefetch(narrow + i + from->stride);
             for (int64_t j = i; j < end; j++)
                 to[j] = dt_bf16_to_f32(narrow[j]);
         }
@@ -161,12 +149,12 @@ DT_CLONES static void copy_row(float *restrict to, const struct rows *from, int6
 }
 
 // Rows across k, [size, k], into panels [panel, BLOCK_K].
-static void fill_along(float *to, int64_t pitch, const struct rows *from, int64_t k, int64_t size,
-                       int64_t panel)
+static void fill_along(float *to, int64_t pitch, const struct dt_view *from, int64_t k,
+                       int64_t size, int64_t panel)
 {
     for (int64_t i = 0; i < size; i += panel, to += pitch)
         for (int64_t r = 0; r < panel; r++) {
-            struct rows x = rows_at(from, i + r, 0);
+            struct dt_view x = dt_view_rows(*from, i + r, i + r + 1);
             if (i + r < size)
                 copy_row(to + r * BLOCK_K, &x, k);
             else
@@ -222,15 +210,15 @@ DT_CLONES static void turn_bf16(float *to, const char *from, int64_t ld, int64_t
 }
 
 // Rows across k, [size, k], into panels [k, panel].
-static void fill_turned(float *to, int64_t pitch, const struct rows *from, int64_t k, int64_t size,
-                        int64_t panel)
+static void fill_turned(float *to, int64_t pitch, const struct dt_view *from, int64_t k,
+                        int64_t size, int64_t panel)
 {
-    int64_t fours = k / 4 * 4, ld = from->ld * dt_dtype_size(from->type);
+    int64_t fours = k / 4 * 4, ld = from->stride * dt_dtype_size(from->dtype);
     for (int64_t j = 0; j < size; j += panel, to += pitch) {
         int64_t left = size - j, p = 0;
         if (left >= panel) {
-            struct rows x = rows_at(from, j, 0);
-            (from->type == DT_F32 ? turn_f32 : turn_bf16)(to, x.data, ld, fours, panel);
+            (from->dtype == DT_F32 ? turn_f32 : turn_bf16)(to, dt_view_at(from, j, 0), ld, fours,
+                                                           panel);
             p = fours;
         }
         for (; p < k; p++)
@@ -242,8 +230,8 @@ static void fill_turned(float *to, int64_t pitch, const struct rows *from, int64
 static void fill_a(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *g, float *to,
                    int64_t m0, int64_t k0, int64_t m, int64_t k)
 {
-    struct rows a = {g->a, g->lda, g->a_type};
-    a = g->trans_a ? rows_at(&a, k0, m0) : rows_at(&a, m0, k0);
+    struct dt_view a =
+        g->trans_a ? dt_view_block(g->a, k0, m0, k, m) : dt_view_block(g->a, m0, k0, m, k);
     if (g->trans_a) {
         kernel->fill_a(to, &a, k, m);
         fill_edge(to, pitch_a(kernel), &a, k, m, kernel->rows);
@@ -255,13 +243,12 @@ static void fill_a(const struct dt_gemm_kernel *kernel, const struct dt_gemm_arg
 static void fill_b(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *g, float *to,
                    int64_t k0, int64_t k)
 {
-    struct rows b = {g->b, g->ldb, g->b_type};
-    b = g->trans_b ? rows_at(&b, 0, k0) : rows_at(&b, k0, 0);
+    struct dt_view b = g->trans_b ? dt_view_cols(g->b, k0, k0 + k) : dt_view_rows(g->b, k0, k0 + k);
     if (g->trans_b) {
-        fill_turned(to, pitch_b(kernel), &b, k, g->n, kernel->columns);
+        fill_turned(to, pitch_b(kernel), &b, k, g->c.cols, kernel->columns);
     } else {
-        kernel->fill_b(to, &b, k, g->n);
-        fill_edge(to, pitch_b(kernel), &b, k, g->n, kernel->columns);
+        kernel->fill_b(to, &b, k, g->c.cols);
+        fill_edge(to, pitch_b(kernel), &b, k, g->c.cols, kernel->columns);
     }
 }
 
@@ -302,20 +289,20 @@ static void multiply_block(const struct dt_gemm_kernel *kernel, const struct pan
 
 void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *tile)
 {
-    float *a = tile->workspace, *b = a + floats_of_a(kernel), *c = tile->c;
-    int64_t rows = block_rows(kernel);
-    for (int64_t p = 0; p < tile->k; p += BLOCK_K) {
-        struct panels block = {.k = smaller(BLOCK_K, tile->k - p),
+    float *a = tile->workspace, *b = a + floats_of_a(kernel), *c = tile->c.data;
+    int64_t rows = block_rows(kernel), k = dt_gemm_k(tile);
+    for (int64_t p = 0; p < k; p += BLOCK_K) {
+        struct panels block = {.k = smaller(BLOCK_K, k - p),
                                .a = a,
                                .b = b,
-                               .ldc = tile->ldc,
+                               .ldc = tile->c.stride,
                                .accumulate = tile->accumulate || p > 0};
         fill_b(kernel, tile, b, p, block.k);
-        for (int64_t i = 0; i < tile->m; i += rows) {
-            int64_t m = smaller(rows, tile->m - i);
+        for (int64_t i = 0; i < tile->c.rows; i += rows) {
+            int64_t m = smaller(rows, tile->c.rows - i);
             fill_a(kernel, tile, a, i, p, m, block.k);
-            block.c = c + i * tile->ldc;
-            multiply_block(kernel, &block, tile->trans_a, m, tile->n);
+            block.c = c + i * tile->c.stride;
+            multiply_block(kernel, &block, tile->trans_a, m, tile->c.cols);
         }
     }
 }

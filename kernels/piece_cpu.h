@@ -4,6 +4,7 @@
 // pieces write to disjoint places.
 #pragma once
 
+#include "base/view.h"
 #include "kernels/row_cpu.h"
 #include "kernels/simd.h"
 
@@ -62,17 +63,18 @@ DT_INLINE void dt_store_lanes(const float *restrict from, float *to)
         to[l] = from[l];
 }
 
-// Row `row` (of all B · L) of an argument, the piece's channels: as a padded fp32 row, and back.
-DT_INLINE void dt_load_piece(const struct dt_piece *piece, dt_dtype dtype, const void *base,
-                             int64_t stride, int64_t row, float *restrict out)
+// Row `row` of a view, the piece's channels: as a padded fp32 row, and back.
+DT_INLINE void dt_load_piece(const struct dt_piece *piece, const struct dt_view *from, int64_t row,
+                             float *restrict out)
 {
-    dt_load_row(dtype, base, row * stride + piece->first, piece->count, piece->padded, out);
+    dt_load_row(from->dtype, from->data, row * from->stride + piece->first, piece->count,
+                piece->padded, out);
 }
 
-DT_INLINE void dt_store_piece(const struct dt_piece *piece, dt_dtype dtype, void *base,
-                              int64_t stride, int64_t row, const float *restrict in)
+DT_INLINE void dt_store_piece(const struct dt_piece *piece, const struct dt_view *to, int64_t row,
+                              const float *restrict in)
 {
-    dt_store_row(dtype, base, row * stride + piece->first, piece->count, in);
+    dt_store_row(to->dtype, to->data, row * to->stride + piece->first, piece->count, in);
 }
 
 // An argument whose rows are wanted soon: they lie far apart, where hardware does not fetch ahead
@@ -83,12 +85,11 @@ struct dt_ahead {
 };
 enum { DT_AHEAD = 4 };
 
-static inline struct dt_ahead dt_ahead(const struct dt_piece *piece, dt_dtype dtype,
-                                       const void *base, int64_t stride, int64_t row)
+static inline struct dt_ahead dt_ahead(const struct dt_piece *piece, const struct dt_view *view,
+                                       int64_t row)
 {
-    int64_t size = dt_dtype_size(dtype);
-    return (struct dt_ahead){(const char *)base + (row * stride + piece->first) * size,
-                             stride * size, size};
+    int64_t size = dt_dtype_size(view->dtype);
+    return (struct dt_ahead){dt_view_at(view, row, piece->first), view->stride * size, size};
 }
 
 // Asks for the channels from `lane` on of row t of each of the DT_AHEAD arguments.

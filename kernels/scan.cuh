@@ -213,7 +213,7 @@ template <class Args>
 DT_DEVICE int scan_fetch_reset(const Args &args, const scan_place &place, int64_t first)
 {
     const int64_t t = first + place.lane;
-    return args.reset && t < place.end ? args.reset[place.b * args.length + t] : 0;
+    return args.in.reset && t < place.end ? args.in.reset[place.b * args.in.length + t] : 0;
 }
 
 // Δ and Δ u of a token's channels, side by side. Rows are 16 bytes longer than that, so that

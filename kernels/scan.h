@@ -18,12 +18,13 @@
 // It makes h again from `states`, the h before t = 0, chunk, 2 chunk, … that forward kept.
 // Sums over channels, batch and time have a fixed order: no atomics, no bit depends on threads.
 //
-// [B, L, ·] arguments carry the elements between t and t + 1 as their stride; a sequence is L
-// strides long. u, delta, z, y share the channel count D; b and c have N columns. dtype is storage
-// (bf16 or fp32) for every void pointer. N in [1, 256]; D, L, B >= 1.
+// A view's rows are the tokens of B sequences one after another, row b·L + t; views of D columns
+// are per channel, views of N columns per state. Strides and places are free: u, z, B and C are
+// usually columns of wider matrices. All views are of one dtype, the storage (bf16 or fp32). N in
+// [1, 256]; D, L, B >= 1; L elements of a column take less than 2^31 bytes.
 #pragma once
 
-#include "base/dtype.h"
+#include "base/view.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,28 +37,24 @@ enum { DT_SCAN_CHUNK_CPU = 32 };
 // them) and a tenth more time backward.
 enum { DT_SCAN_CHUNK_CUDA = 8 };
 
+struct dt_scan_inputs {
+    int64_t batch, length; // B, L
+    int64_t chunk;         // steps between saved states, >= 1
+    struct dt_view u;      // [B·L, D]
+    struct dt_view delta;  // [B·L, D], before bias and softplus
+    struct dt_view z;      // [B·L, D]
+    struct dt_view b, c;   // [B·L, N]
+    const float *a_log;    // [D, N]
+    const float *d_skip;   // [D]
+    const float *dt_bias;  // [D]
+    const float *h0;       // [B, D, N], or NULL: zeros. Backward finds it in `states`
+    const uint8_t *reset;  // [B, L], or NULL: none
+};
+
 struct dt_scan_forward_args {
-    int64_t batch, length, channels, state; // B, L, D, N
-    int64_t chunk;                          // steps between saved states, >= 1
-    enum dt_dtype dtype;
-    const void *u; // [B, L, D], in
-    int64_t u_stride;
-    const void *delta; // [B, L, D], in: before bias and softplus
-    int64_t delta_stride;
-    const void *z; // [B, L, D], in
-    int64_t z_stride;
-    const void *b; // [B, L, N], in
-    int64_t b_stride;
-    const void *c; // [B, L, N], in
-    int64_t c_stride;
-    const float *a_log;   // [D, N], in
-    const float *d_skip;  // [D], in
-    const float *dt_bias; // [D], in
-    const float *h0;      // [B, D, N], in, or NULL: zeros
-    const uint8_t *reset; // [B, L], in, or NULL: none
-    void *y;              // [B, L, D], =
-    int64_t y_stride;
-    float *h_last; // [B, D, N], = the state after the last t, or NULL; may be h0 itself
+    struct dt_scan_inputs in;
+    struct dt_view y; // [B·L, D], =
+    float *h_last;    // [B, D, N], = the state after the last t, or NULL; may be h0 itself
     // [B, ceil(L / chunk), N, D], = h before the chunk's first t, or NULL: no backward follows.
     // Where a chunk starts with a reset its state is still the h that the reset drops.
     float *states;
@@ -66,39 +63,16 @@ struct dt_scan_forward_args {
 };
 
 struct dt_scan_backward_args {
-    int64_t batch, length, channels, state;
-    int64_t chunk; // as in forward
-    enum dt_dtype dtype;
-    const void *u; // inputs as in forward
-    int64_t u_stride;
-    const void *delta;
-    int64_t delta_stride;
-    const void *z;
-    int64_t z_stride;
-    const void *b;
-    int64_t b_stride;
-    const void *c;
-    int64_t c_stride;
-    const float *a_log;
-    const float *d_skip;
-    const float *dt_bias;
-    const uint8_t *reset;
-    const float *states; // [B, ceil(L / chunk), N, D], in: from forward (h0 is in its first chunk)
-    const void *dy;      // [B, L, D], in
-    int64_t dy_stride;
-    void *du; // [B, L, D], =
-    int64_t du_stride;
-    void *ddelta; // [B, L, D], =
-    int64_t ddelta_stride;
-    void *dz; // [B, L, D], =
-    int64_t dz_stride;
-    void *db; // [B, L, N], =
-    int64_t db_stride;
-    void *dc; // [B, L, N], =
-    int64_t dc_stride;
-    float *da_log;   // [D, N] fp32, = or, with accumulate, +=
-    float *dd_skip;  // [D] fp32, likewise
-    float *ddt_bias; // [D] fp32, likewise
+    struct dt_scan_inputs in; // as in forward
+    const float *states;      // in: from forward
+    struct dt_view dy;        // [B·L, D], in
+    struct dt_view du;        // [B·L, D], =
+    struct dt_view ddelta;    // [B·L, D], =
+    struct dt_view dz;        // [B·L, D], =
+    struct dt_view db, dc;    // [B·L, N], =
+    float *da_log;            // [D, N], = or, with accumulate, +=
+    float *dd_skip;           // [D], likewise
+    float *ddt_bias;          // [D], likewise
     bool accumulate;
     void *workspace; // partial sums
     int64_t workspace_bytes;

@@ -36,23 +36,26 @@ template <class T>
 static __global__ void __launch_bounds__(SUM_THREADS)
     scan_backward_starts(const dt_scan_backward_args args, int64_t chunks, float *starts)
 {
-    const int64_t index = dt_thread_index(), L = args.length, D = args.channels, N = args.state;
+    const int64_t index = dt_thread_index(), L = args.in.length, D = args.in.u.cols,
+                  N = args.in.b.cols;
     const int64_t d = index % D, n = index / D % N, chunk = index / D / N % chunks;
     const int64_t b = index / D / N / chunks, tiles = dt_div_up(L, TILE);
-    if (b >= args.batch)
+    if (b >= args.in.batch)
         return;
-    const float a = scan_scaled_a(args.a_log[d * N + n]);
+    const float a = scan_scaled_a(args.in.a_log[d * N + n]);
     float h = args.states[index];
-    for (int64_t t = chunk * args.chunk; t < dt_least((chunk + 1) * args.chunk, L); t++) {
+    for (int64_t t = chunk * args.in.chunk; t < dt_least((chunk + 1) * args.in.chunk, L); t++) {
         const int64_t row = b * L + t;
         const float raw =
-            dt_to_f32(static_cast<const T *>(args.delta)[row * args.delta_stride + d]);
-        const float u = dt_to_f32(static_cast<const T *>(args.u)[row * args.u_stride + d]);
-        const float B = dt_to_f32(static_cast<const T *>(args.b)[row * args.b_stride + n]);
-        const float delta = scan_softplus(raw + args.dt_bias[d]);
+            dt_to_f32(static_cast<const T *>(args.in.delta.data)[row * args.in.delta.stride + d]);
+        const float u =
+            dt_to_f32(static_cast<const T *>(args.in.u.data)[row * args.in.u.stride + d]);
+        const float B =
+            dt_to_f32(static_cast<const T *>(args.in.b.data)[row * args.in.b.stride + n]);
+        const float delta = scan_softplus(raw + args.in.dt_bias[d]);
         if (t % TILE == 0)
             starts[((b * tiles + t / TILE) * N + n) * D + d] = h;
-        if (args.reset && args.reset[row])
+        if (args.in.reset && args.in.reset[row])
             h = 0.0f;
         h = dt_exp2(delta * a) * h + delta * u * B;
     }
@@ -65,38 +68,39 @@ template <class T>
 static __global__ void __launch_bounds__(SUM_THREADS)
     scan_sum_columns(const dt_scan_backward_args args, int64_t blocks, const float *columns)
 {
-    const int64_t index = dt_thread_index(), N = args.state, row = index / (2 * N);
+    const int64_t index = dt_thread_index(), N = args.in.b.cols, row = index / (2 * N);
     const int64_t j = index % (2 * N);
-    if (row >= args.batch * args.length)
+    if (row >= args.in.batch * args.in.length)
         return;
     float sum = 0.0f;
 #pragma unroll 8
     for (int64_t block = 0; block < blocks; block++)
         sum += columns[(row * blocks + block) * 2 * N + j];
     if (j < N)
-        static_cast<T *>(args.db)[row * args.db_stride + j] = dt_from_f32<T>(sum);
+        static_cast<T *>(args.db.data)[row * args.db.stride + j] = dt_from_f32<T>(sum);
     else
-        static_cast<T *>(args.dc)[row * args.dc_stride + j - N] = dt_from_f32<T>(sum);
+        static_cast<T *>(args.dc.data)[row * args.dc.stride + j - N] = dt_from_f32<T>(sum);
 }
 
 static bool is_plain(const dt_scan_backward_args *args)
 {
-    return args->state > FAST_STATES;
+    return args->in.b.cols > FAST_STATES;
 }
 
 static scan_cut backward_cut(const dt_scan_backward_args *args)
 {
     if (is_plain(args))
-        return scan_uncut(args->batch, args->length, args->channels, PLAIN_CHANNELS, args->chunk);
-    return scan_cut_for(args->batch, args->length, args->channels, args->state, args->chunk, TILE,
-                        SCAN_BACKWARD_COSTS);
+        return scan_uncut(args->in.batch, args->in.length, args->in.u.cols, PLAIN_CHANNELS,
+                          args->in.chunk);
+    return scan_cut_for(args->in.batch, args->in.length, args->in.u.cols, args->in.b.cols,
+                        args->in.chunk, TILE, SCAN_BACKWARD_COSTS);
 }
 
 static backward_space take_space(scan_taker *taker, const dt_scan_backward_args *args,
                                  const scan_cut &cut)
 {
-    const int64_t B = args->batch, L = args->length, D = args->channels, N = args->state;
-    const int64_t chunk = dt_least(args->chunk, L), rows = scan_runs(&cut, B);
+    const int64_t B = args->in.batch, L = args->in.length, D = args->in.u.cols, N = args->in.b.cols;
+    const int64_t chunk = dt_least(args->in.chunk, L), rows = scan_runs(&cut, B);
     backward_space space;
     memset(&space, 0, sizeof space);
     space.columns = scan_take(taker, B * L * cut.channel_blocks * 2 * N);
@@ -108,7 +112,7 @@ static backward_space take_space(scan_taker *taker, const dt_scan_backward_args 
         space.dh_a = scan_take(taker, B * chunk * D);
         return space;
     }
-    if (args->chunk != TILE)
+    if (args->in.chunk != TILE)
         space.starts = scan_take(taker, B * dt_div_up(L, TILE) * N * D);
     space.passing = scan_take_passing(taker, B, N, cut);
     return space;
@@ -118,7 +122,7 @@ template <class T>
 static void launch_plain(const dt_scan_backward_args *args, const scan_cut &cut,
                          const backward_space &space, struct dt_stream *stream)
 {
-    DT_LAUNCH((scan_backward_plain<T>), dt_blocks(args->batch * cut.channel_blocks, 1),
+    DT_LAUNCH((scan_backward_plain<T>), dt_blocks(args->in.batch * cut.channel_blocks, 1),
               PLAIN_CHANNELS, 0, stream, *args, cut.channel_blocks, space);
 }
 
@@ -128,20 +132,15 @@ static backward_wide find_wide(const dt_scan_backward_args *args, const backward
     const int EACH = 16 / (int)sizeof(T);
     const float *starts = space.starts ? space.starts : args->states;
     backward_wide wide;
-    wide.channels = args->channels % EACH == 0 &&
-                    dt_aligned<EACH>(static_cast<const T *>(args->u), args->u_stride) &&
-                    dt_aligned<EACH>(static_cast<const T *>(args->delta), args->delta_stride) &&
-                    dt_aligned<EACH>(static_cast<const T *>(args->z), args->z_stride) &&
-                    dt_aligned<EACH>(static_cast<const T *>(args->dy), args->dy_stride) &&
-                    dt_aligned<EACH>(static_cast<T *>(args->du), args->du_stride) &&
-                    dt_aligned<EACH>(static_cast<T *>(args->ddelta), args->ddelta_stride) &&
-                    dt_aligned<EACH>(static_cast<T *>(args->dz), args->dz_stride);
-    wide.columns = args->state == F::NP &&
-                   dt_aligned<EACH>(static_cast<const T *>(args->b), args->b_stride) &&
-                   dt_aligned<EACH>(static_cast<const T *>(args->c), args->c_stride);
-    wide.states = args->state == F::NP && dt_aligned<4>(starts, args->channels);
+    wide.channels = args->in.u.cols % EACH == 0 && dt_aligned<EACH>(args->in.u) &&
+                    dt_aligned<EACH>(args->in.delta) && dt_aligned<EACH>(args->in.z) &&
+                    dt_aligned<EACH>(args->dy) && dt_aligned<EACH>(args->du) &&
+                    dt_aligned<EACH>(args->ddelta) && dt_aligned<EACH>(args->dz);
+    wide.columns =
+        args->in.b.cols == F::NP && dt_aligned<EACH>(args->in.b) && dt_aligned<EACH>(args->in.c);
+    wide.states = args->in.b.cols == F::NP && dt_aligned<4>(starts, args->in.u.cols);
     wide.all = wide.channels && wide.columns && wide.states;
-    wide.slots = scan_states_wide<F>(space.passing.slots, args->state, args->channels);
+    wide.slots = scan_states_wide<F>(space.passing.slots, args->in.b.cols, args->in.u.cols);
     return wide;
 }
 
@@ -149,17 +148,18 @@ template <class F, class T>
 static void launch_fast(const dt_scan_backward_args *args, const scan_cut &cut,
                         const backward_space &space, struct dt_stream *stream)
 {
-    const int64_t firsts = (args->batch - cut.whole) * (cut.segments - 1);
+    const int64_t firsts = (args->in.batch - cut.whole) * (cut.segments - 1);
     const backward_wide wide = find_wide<F, T>(args, space);
     if (space.starts)
-        DT_LAUNCH((scan_backward_starts<T>),
-                  dt_blocks(args->batch * cut.chunks * args->state * args->channels, SUM_THREADS),
-                  SUM_THREADS, 0, stream, *args, cut.chunks, space.starts);
+        DT_LAUNCH(
+            (scan_backward_starts<T>),
+            dt_blocks(args->in.batch * cut.chunks * args->in.b.cols * args->in.u.cols, SUM_THREADS),
+            SUM_THREADS, 0, stream, *args, cut.chunks, space.starts);
     if (firsts > 0)
         DT_LAUNCH((scan_backward_ends<F, T>), dt_blocks(firsts * cut.channel_blocks, 1),
                   SCAN_THREADS, 0, stream, *args, cut, wide, space.passing);
     DT_LAUNCH((scan_backward_registers<F, T>),
-              dt_blocks(scan_runs(&cut, args->batch) * cut.channel_blocks, 1), SCAN_THREADS, 0,
+              dt_blocks(scan_runs(&cut, args->in.batch) * cut.channel_blocks, 1), SCAN_THREADS, 0,
               stream, *args, cut, wide, space);
 }
 
@@ -168,11 +168,11 @@ static void launch_registers(const dt_scan_backward_args *args, const scan_cut &
                              const backward_space &space, struct dt_stream *stream)
 {
     const bool pairs = scan_pairs(cut);
-    if (args->state > 16)
+    if (args->in.b.cols > 16)
         launch_fast<scan_form<32, 1, TILE>, T>(args, cut, space, stream);
-    else if (args->state > 8 && pairs)
+    else if (args->in.b.cols > 8 && pairs)
         launch_fast<scan_form<16, 2, TILE>, T>(args, cut, space, stream);
-    else if (args->state > 8)
+    else if (args->in.b.cols > 8)
         launch_fast<scan_form<16, 1, TILE>, T>(args, cut, space, stream);
     else if (pairs)
         launch_fast<scan_form<8, 2, TILE>, T>(args, cut, space, stream);
@@ -185,9 +185,9 @@ static void sum_parameters(const dt_scan_backward_args *args, const scan_cut &cu
 {
     partial_sums sums;
     sums.partials = space.parameters;
-    sums.rows = scan_runs(&cut, args->batch);
-    sums.channels = args->channels;
-    sums.width = args->state;
+    sums.rows = scan_runs(&cut, args->in.batch);
+    sums.channels = args->in.u.cols;
+    sums.width = args->in.b.cols;
     sums.matrix = args->da_log;
     sums.first = args->dd_skip;
     sums.second = args->ddt_bias;
@@ -199,7 +199,7 @@ template <class T>
 static void launch(const dt_scan_backward_args *args, const scan_cut &cut,
                    const backward_space &space, struct dt_stream *stream)
 {
-    const int64_t columns = args->batch * args->length * 2 * args->state;
+    const int64_t columns = args->in.batch * args->in.length * 2 * args->in.b.cols;
     if (is_plain(args))
         launch_plain<T>(args, cut, space, stream);
     else
@@ -225,6 +225,6 @@ dt_status scan_backward_cuda(struct dt_device *device, const struct dt_scan_back
     scan_taker taker = {static_cast<float *>(args->workspace), 0};
     const backward_space space = take_space(&taker, args, cut);
     (void)device;
-    DT_STORAGE_SWITCH(args->dtype, T, launch<T>(args, cut, space, stream));
+    DT_STORAGE_SWITCH(args->in.u.dtype, T, launch<T>(args, cut, space, stream));
     return DT_LAUNCHED("scan_backward");
 }

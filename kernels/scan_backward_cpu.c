@@ -54,33 +54,33 @@ static struct backward_partials take_partials(struct dt_arena *arena,
                                               const struct dt_cut *cut)
 {
     struct backward_partials partials;
-    int64_t n_state = scan_padded_state(args->state), channels = cut->groups * cut->width;
-    int64_t columns = args->batch * cut->groups * args->length * n_state;
+    int64_t n_state = scan_padded_state(args->in.b.cols), channels = cut->groups * cut->width;
+    int64_t columns = args->in.batch * cut->groups * args->in.length * n_state;
     partials.db = scan_take(arena, columns);
     partials.dc = scan_take(arena, columns);
-    partials.da_log = scan_take(arena, args->batch * n_state * channels);
-    partials.dd_skip = scan_take(arena, args->batch * channels);
-    partials.ddt_bias = scan_take(arena, args->batch * channels);
+    partials.da_log = scan_take(arena, args->in.batch * n_state * channels);
+    partials.dd_skip = scan_take(arena, args->in.batch * channels);
+    partials.ddt_bias = scan_take(arena, args->in.batch * channels);
     return partials;
 }
 
 static int64_t blocks_of_chunk(const struct dt_scan_backward_args *args)
 {
-    int64_t chunk = args->chunk < args->length ? args->chunk : args->length;
+    int64_t chunk = args->in.chunk < args->in.length ? args->in.chunk : args->in.length;
     return (chunk + DT_BLOCK - 1) / DT_BLOCK;
 }
 
 static int64_t scratch_bytes(const struct dt_scan_backward_args *args)
 {
     struct dt_arena arena = dt_arena_measure();
-    take_scratch(&arena, scan_padded_state(args->state), blocks_of_chunk(args));
+    take_scratch(&arena, scan_padded_state(args->in.b.cols), blocks_of_chunk(args));
     return arena.used;
 }
 
 int64_t scan_backward_cpu_workspace(struct dt_device *device,
                                     const struct dt_scan_backward_args *args)
 {
-    struct dt_cut cut = dt_cut(args->batch, args->channels);
+    struct dt_cut cut = dt_cut(args->in.batch, args->in.u.cols);
     struct dt_arena arena = dt_arena_measure();
     take_partials(&arena, args, &cut);
     return arena.used + dt_cpu_threads(device) * scratch_bytes(args) + SCAN_SLACK;
@@ -99,10 +99,10 @@ static void stage(const struct dt_scan_backward_args *args, const struct dt_piec
         float *restrict ds = scratch->ds + at, *restrict dz = scratch->dz + at;
         float *restrict s = scratch->s + at, *restrict dh_b = scratch->dh_b + at;
         float *restrict dh_a = scratch->dh_a + at;
-        dt_load_piece(piece, args->dtype, args->u, args->u_stride, row + t, u);
-        dt_load_piece(piece, args->dtype, args->delta, args->delta_stride, row + t, raw);
-        dt_load_piece(piece, args->dtype, args->z, args->z_stride, row + t, z);
-        dt_load_piece(piece, args->dtype, args->dy, args->dy_stride, row + t, dy);
+        dt_load_piece(piece, &args->in.u, row + t, u);
+        dt_load_piece(piece, &args->in.delta, row + t, raw);
+        dt_load_piece(piece, &args->in.z, row + t, z);
+        dt_load_piece(piece, &args->dy, row + t, dy);
 #pragma omp simd
         for (int64_t i = 0; i < piece->padded; i++) {
             float x = raw[i] + scratch->dt_bias[i], e = dt_expf(x < 0.0f ? x : -x);
@@ -141,9 +141,9 @@ static void finish(const struct dt_scan_backward_args *args, const struct dt_pie
             skip_sum[i] += ds[i] * u[i];
             bias_sum[i] += ddelta[i];
         }
-        dt_store_piece(piece, args->dtype, args->du, args->du_stride, row + t, du);
-        dt_store_piece(piece, args->dtype, args->ddelta, args->ddelta_stride, row + t, ddelta);
-        dt_store_piece(piece, args->dtype, args->dz, args->dz_stride, row + t, dz);
+        dt_store_piece(piece, &args->du, row + t, du);
+        dt_store_piece(piece, &args->ddelta, row + t, ddelta);
+        dt_store_piece(piece, &args->dz, row + t, dz);
     }
 #pragma omp simd
     for (int64_t i = 0; i < piece->padded; i++) {
@@ -155,7 +155,7 @@ static void finish(const struct dt_scan_backward_args *args, const struct dt_pie
 // The piece's first row in the partials of dB and dC.
 static int64_t piece_rows(const struct backward *job, const struct dt_piece *piece)
 {
-    return (piece->sequence * job->cut.groups + piece->group) * job->args->length;
+    return (piece->sequence * job->cut.groups + piece->group) * job->args->in.length;
 }
 
 // Makes the block's rows and says where they lie.
@@ -165,10 +165,8 @@ static struct scan_block load_block(const struct backward *job, const struct dt_
     const struct dt_scan_backward_args *args = job->args;
     int64_t n_state = job->n_state;
     stage(args, piece, row, steps, scratch);
-    scan_load_columns(args->dtype, args->b, args->b_stride, row, steps, args->state, n_state,
-                      scratch->b);
-    scan_load_columns(args->dtype, args->c, args->c_stride, row, steps, args->state, n_state,
-                      scratch->c);
+    scan_load_columns(&args->in.b, row, steps, n_state, scratch->b);
+    scan_load_columns(&args->in.c, row, steps, n_state, scratch->c);
     return (struct scan_block){.steps = steps,
                                .padded = piece->padded,
                                .n_state = n_state,
@@ -177,7 +175,7 @@ static struct scan_block load_block(const struct backward *job, const struct dt_
                                .du = scratch->du,
                                .b = scratch->b,
                                .c = scratch->c,
-                               .reset = args->reset ? args->reset + row : NULL};
+                               .reset = args->in.reset ? args->in.reset + row : NULL};
 }
 
 // While a block is replayed, the inputs of the one before it in time are fetched.
@@ -185,12 +183,12 @@ static void look_back(const struct dt_scan_backward_args *args, const struct dt_
                       int64_t row, struct scan_block *block)
 {
     int64_t next = row - DT_BLOCK;
-    if (next < piece->sequence * args->length)
+    if (next < piece->sequence * args->in.length)
         return;
-    block->ahead[0] = dt_ahead(piece, args->dtype, args->u, args->u_stride, next);
-    block->ahead[1] = dt_ahead(piece, args->dtype, args->delta, args->delta_stride, next);
-    block->ahead[2] = dt_ahead(piece, args->dtype, args->z, args->z_stride, next);
-    block->ahead[3] = dt_ahead(piece, args->dtype, args->dy, args->dy_stride, next);
+    block->ahead[0] = dt_ahead(piece, &args->in.u, next);
+    block->ahead[1] = dt_ahead(piece, &args->in.delta, next);
+    block->ahead[2] = dt_ahead(piece, &args->in.z, next);
+    block->ahead[3] = dt_ahead(piece, &args->dy, next);
 }
 
 // The block of tokens [row, row + steps) of all B · L, `start` being h before it.
@@ -199,11 +197,10 @@ static void run_block(const struct backward *job, const struct dt_piece *piece, 
 {
     const struct dt_scan_backward_args *args = job->args;
     struct scan_block block = load_block(job, piece, row, steps, scratch);
-    struct dt_ahead out[DT_AHEAD] = {
-        dt_ahead(piece, args->dtype, args->du, args->du_stride, row),
-        dt_ahead(piece, args->dtype, args->ddelta, args->ddelta_stride, row),
-        dt_ahead(piece, args->dtype, args->dz, args->dz_stride, row)};
-    int64_t partial = piece_rows(job, piece) + row - piece->sequence * args->length;
+    struct dt_ahead out[DT_AHEAD] = {dt_ahead(piece, &args->du, row),
+                                     dt_ahead(piece, &args->ddelta, row),
+                                     dt_ahead(piece, &args->dz, row)};
+    int64_t partial = piece_rows(job, piece) + row - piece->sequence * args->in.length;
     look_back(args, piece, row, &block);
     for (int64_t n0 = 0; n0 < block.n_state; n0 += SCAN_STATES) {
         memset(scratch->db, 0, (size_t)(steps * SCAN_TILE) * sizeof *scratch->db);
@@ -226,18 +223,18 @@ static void make_starts(const struct backward *job, const struct dt_piece *piece
                         const struct scan_rows *scratch)
 {
     const struct dt_scan_backward_args *args = job->args;
-    int64_t chunks = (args->length - 1) / args->chunk + 1, size = job->n_state * DT_PITCH;
-    int64_t end = args->length - t < args->chunk ? args->length : t + args->chunk;
-    const float *state =
-        args->states + (piece->sequence * chunks + t / args->chunk) * args->state * args->channels;
+    int64_t chunks = (args->in.length - 1) / args->in.chunk + 1, size = job->n_state * DT_PITCH;
+    int64_t end = args->in.length - t < args->in.chunk ? args->in.length : t + args->in.chunk;
+    const float *state = args->states + (piece->sequence * chunks + t / args->in.chunk) *
+                                            args->in.b.cols * args->in.u.cols;
     float *start = scratch->starts;
     memset(start, 0, (size_t)size * sizeof *start);
-    for (int64_t n = 0; n < args->state; n++)
-        memcpy(start + n * DT_PITCH, state + n * args->channels + piece->first,
+    for (int64_t n = 0; n < args->in.b.cols; n++)
+        memcpy(start + n * DT_PITCH, state + n * args->in.u.cols + piece->first,
                (size_t)piece->count * sizeof *start);
     for (; t + DT_BLOCK < end; t += DT_BLOCK, start += size) {
         struct scan_block block =
-            load_block(job, piece, piece->sequence * args->length + t, DT_BLOCK, scratch);
+            load_block(job, piece, piece->sequence * args->in.length + t, DT_BLOCK, scratch);
         memcpy(start + size, start, (size_t)size * sizeof *start);
         scan_advance(&block, start + size, scratch->s);
     }
@@ -248,9 +245,9 @@ static void begin_piece(const struct backward *job, const struct dt_piece *piece
 {
     const struct dt_scan_backward_args *args = job->args;
     size_t row = DT_PITCH * sizeof(float), rows = (size_t)job->n_state * row;
-    scan_load_a(piece, args->state, job->n_state, args->a_log, scratch->a);
-    scan_load_channels(piece, args->d_skip, scratch->d_skip);
-    scan_load_channels(piece, args->dt_bias, scratch->dt_bias);
+    scan_load_a(piece, args->in.b.cols, job->n_state, args->in.a_log, scratch->a);
+    scan_load_channels(piece, args->in.d_skip, scratch->d_skip);
+    scan_load_channels(piece, args->in.dt_bias, scratch->dt_bias);
     memset(scratch->carry, 0, rows);
     memset(scratch->da, 0, rows);
     memset(scratch->dd_skip, 0, row);
@@ -279,13 +276,14 @@ static void run_piece(const struct backward *job, const struct dt_piece *piece,
     const struct dt_scan_backward_args *args = job->args;
     int64_t size = job->n_state * DT_PITCH;
     begin_piece(job, piece, scratch);
-    for (int64_t chunk = (args->length - 1) / args->chunk; chunk >= 0; chunk--) {
-        int64_t begin = chunk * args->chunk;
-        int64_t end = args->length - begin < args->chunk ? args->length : begin + args->chunk;
+    for (int64_t chunk = (args->in.length - 1) / args->in.chunk; chunk >= 0; chunk--) {
+        int64_t begin = chunk * args->in.chunk;
+        int64_t end =
+            args->in.length - begin < args->in.chunk ? args->in.length : begin + args->in.chunk;
         make_starts(job, piece, begin, scratch);
         for (int64_t k = (end - begin - 1) / DT_BLOCK; k >= 0; k--) {
             int64_t t = begin + k * DT_BLOCK;
-            run_block(job, piece, piece->sequence * args->length + t,
+            run_block(job, piece, piece->sequence * args->in.length + t,
                       end - t < DT_BLOCK ? end - t : DT_BLOCK, scratch->starts + k * size, scratch);
         }
     }
@@ -294,21 +292,21 @@ static void run_piece(const struct backward *job, const struct dt_piece *piece,
 
 // to[n] = Σ over groups of a token's partials, in storage type.
 DT_CLONES
-static void add_groups(const struct backward *job, const float *partials, int64_t row, void *to,
-                       int64_t stride)
+static void add_groups(const struct backward *job, const float *partials, int64_t row,
+                       const struct dt_view *to)
 {
     const struct dt_scan_backward_args *args = job->args;
-    int64_t n_state = job->n_state, sequence = row / args->length;
+    int64_t n_state = job->n_state, sequence = row / args->in.length;
     float sum[STATE_MAX] = {0};
     for (int64_t g = 0; g < job->cut.groups; g++) {
         const float *from =
             partials +
-            ((sequence * job->cut.groups + g) * args->length + row % args->length) * n_state;
+            ((sequence * job->cut.groups + g) * args->in.length + row % args->in.length) * n_state;
 #pragma omp simd
         for (int64_t n = 0; n < n_state; n++)
             sum[n] += from[n];
     }
-    dt_store_row(args->dtype, to, row * stride, args->state, sum);
+    dt_store_row(to->dtype, to->data, row * to->stride, to->cols, sum);
 }
 
 // sum[l] = Σ over sequences of from[sequence · stride + l], in double.
@@ -334,16 +332,17 @@ static void add_parameters(const struct backward *job, int64_t first)
 {
     const struct dt_scan_backward_args *args = job->args;
     int64_t channels = job->cut.groups * job->cut.width;
-    int64_t left = args->channels - first, count = left < DT_LANES ? left : DT_LANES;
+    int64_t left = args->in.u.cols - first, count = left < DT_LANES ? left : DT_LANES;
     double sum[DT_LANES];
-    for (int64_t n = 0; n < args->state; n++) {
-        add_sequences(job->partials.da_log + n * channels + first, args->batch,
+    for (int64_t n = 0; n < args->in.b.cols; n++) {
+        add_sequences(job->partials.da_log + n * channels + first, args->in.batch,
                       job->n_state * channels, sum);
-        add_sum(sum, count, args->accumulate, args->da_log + first * args->state + n, args->state);
+        add_sum(sum, count, args->accumulate, args->da_log + first * args->in.b.cols + n,
+                args->in.b.cols);
     }
-    add_sequences(job->partials.dd_skip + first, args->batch, channels, sum);
+    add_sequences(job->partials.dd_skip + first, args->in.batch, channels, sum);
     add_sum(sum, count, args->accumulate, args->dd_skip + first, 1);
-    add_sequences(job->partials.ddt_bias + first, args->batch, channels, sum);
+    add_sequences(job->partials.ddt_bias + first, args->in.batch, channels, sum);
     add_sum(sum, count, args->accumulate, args->ddt_bias + first, 1);
 }
 
@@ -351,8 +350,8 @@ dt_status scan_backward_cpu(struct dt_device *device, const struct dt_scan_backw
                             struct dt_stream *stream)
 {
     struct backward job = {.args = args,
-                           .cut = dt_cut(args->batch, args->channels),
-                           .n_state = scan_padded_state(args->state)};
+                           .cut = dt_cut(args->in.batch, args->in.u.cols),
+                           .n_state = scan_padded_state(args->in.b.cols)};
     struct dt_arena arena = scan_arena(args->workspace, args->workspace_bytes);
     int64_t bytes = scratch_bytes(args);
     (void)stream;
@@ -363,17 +362,17 @@ dt_status scan_backward_cpu(struct dt_device *device, const struct dt_scan_backw
         struct dt_arena own = dt_arena_place(scratch_memory + omp_get_thread_num() * bytes, bytes);
         struct scan_rows scratch = take_scratch(&own, job.n_state, blocks_of_chunk(args));
 #pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < args->batch * job.cut.groups; i++) {
-            struct dt_piece piece = dt_piece(&job.cut, args->channels, i);
+        for (int64_t i = 0; i < args->in.batch * job.cut.groups; i++) {
+            struct dt_piece piece = dt_piece(&job.cut, args->in.u.cols, i);
             run_piece(&job, &piece, &scratch);
         }
 #pragma omp for schedule(static) nowait
-        for (int64_t row = 0; row < args->batch * args->length; row++) {
-            add_groups(&job, job.partials.db, row, args->db, args->db_stride);
-            add_groups(&job, job.partials.dc, row, args->dc, args->dc_stride);
+        for (int64_t row = 0; row < args->in.batch * args->in.length; row++) {
+            add_groups(&job, job.partials.db, row, &args->db);
+            add_groups(&job, job.partials.dc, row, &args->dc);
         }
 #pragma omp for schedule(static)
-        for (int64_t first = 0; first < args->channels; first += DT_LANES)
+        for (int64_t first = 0; first < args->in.u.cols; first += DT_LANES)
             add_parameters(&job, first);
     }
     return DT_OK;

@@ -42,7 +42,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     fetch(args, cut, place, sources, first, wide, true, next_columns, &next);
     int reset = fetch_reset(args, place, first);
     open_tile<F, T>(args, cut, place, &tile);
-    scan_load_a<F>(args.a_log, args.state, cut, place, a);
+    scan_load_a<F>(args.in.a_log, args.in.b.cols, cut, place, a);
     scan_clear(carry);
     for (; first >= place.begin; first -= F::TILE) {
         float delta[F::V];
@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         reset = fetch_reset(args, place, first - F::TILE);
         __syncthreads(); // the tile was read
     }
-    scan_pass_on<F>(passing, args.state, cut, place, wide.slots, -1, passes, sum, carry);
+    scan_pass_on<F>(passing, args.in.b.cols, cut, place, wide.slots, -1, passes, sum, carry);
 }
 
 // ---- second launch, or the only one
@@ -110,7 +110,7 @@ template <class F, class T>
 DT_DEVICE column_place find_column(const dt_scan_backward_args &args, const scan_cut &cut,
                                    const scan_place &place, float *columns)
 {
-    const int N = (int)args.state, SHARES = column_parts<F, T>::SHARES;
+    const int N = (int)args.in.b.cols, SHARES = column_parts<F, T>::SHARES;
     const int set = (int)(threadIdx.x / (4 * SHARES)), share = place.lane / 4 % SHARES;
     const int k = set % column_parts<F, T>::QUADS * 4 + share * 4 / SHARES; // dB, then dC
     const int n = place.part * F::S + k % F::S;
@@ -290,9 +290,9 @@ DT_DEVICE void store_tokens(const dt_scan_backward_args &args, const scan_cut &c
     }
     dt_store(tile->dd_skip[place.lane], dd_skip);
     dt_store(tile->ddt_bias[place.lane], ddt_bias);
-    store_channels<F, T>(args.dz, args.dz_stride, cut, place, first, whole, s);
-    store_channels<F, T>(args.ddelta, args.ddelta_stride, cut, place, first, whole, dh_a);
-    store_channels<F, T>(args.du, args.du_stride, cut, place, first, whole, dh_b);
+    store_channels<F, T>(args.dz.data, args.dz.stride, cut, place, first, whole, s);
+    store_channels<F, T>(args.ddelta.data, args.ddelta.stride, cut, place, first, whole, dh_a);
+    store_channels<F, T>(args.du.data, args.du.stride, cut, place, first, whole, dh_b);
 }
 
 // A run's sums over time.
@@ -302,9 +302,9 @@ DT_DEVICE void store_sums(const dt_scan_backward_args &args, const scan_cut &cut
                           const backward_tile<F, T> &tile, const backward_space &space)
 {
     const int64_t row = place.run, D = cut.channels;
-    const int states = (int)args.state - place.n, channels = (int)cut.channels - place.d;
+    const int states = (int)args.in.b.cols - place.n, channels = (int)cut.channels - place.d;
     float dd_skip[F::V], ddt_bias[F::V];
-    float *to = space.parameters + (row * (args.state + 2) + place.n) * D + place.d;
+    float *to = space.parameters + (row * (args.in.b.cols + 2) + place.n) * D + place.d;
 #pragma unroll
     for (int n = 0; n < F::S; n++, to += D)
 #pragma unroll
@@ -316,7 +316,7 @@ DT_DEVICE void store_sums(const dt_scan_backward_args &args, const scan_cut &cut
     scan_sum_rows<F>(dd_skip);
     scan_sum_rows<F>(ddt_bias);
     const int carried = (int)cut.channels - place.carry;
-    to = space.parameters + (row * (args.state + 2) + args.state) * D + place.carry;
+    to = space.parameters + (row * (args.in.b.cols + 2) + args.in.b.cols) * D + place.carry;
 #pragma unroll
     for (int v = 0; v < F::V; v++)
         if (place.row == 0 && v < carried)
@@ -351,12 +351,12 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     fetch(args, cut, place, sources, first, wide, false, next_columns, &next);
     int reset = fetch_reset(args, place, first);
     open_tile<F, T>(args, cut, place, &tile);
-    scan_load_a<F>(args.a_log, args.state, cut, place, own.a);
+    scan_load_a<F>(args.in.a_log, args.in.b.cols, cut, place, own.a);
     scan_clear(own.da);
     scan_clear(own.carry);
     if (place.b >= cut.whole) {
         const int after = (int)cut.segments - 1 - place.segment;
-        scan_pass_through<F>(space.passing, args.state, cut, place, wide.slots,
+        scan_pass_through<F>(space.passing, args.in.b.cols, cut, place, wide.slots,
                              scan_passing_row(cut, place) + after, -1, after, own.a, own.carry);
     }
     for (; first >= place.begin; first -= F::TILE) {

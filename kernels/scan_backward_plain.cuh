@@ -20,9 +20,9 @@ struct backward_space {
 DT_DEVICE void store_parameters(const backward_space &space, const dt_scan_backward_args &args,
                                 int64_t row, int64_t d, float dd_skip, float ddt_bias)
 {
-    float *end = space.parameters + (row + 1) * (args.state + 2) * args.channels + d;
-    end[-2 * args.channels] = dd_skip;
-    end[-args.channels] = ddt_bias;
+    float *end = space.parameters + (row + 1) * (args.in.b.cols + 2) * args.in.u.cols + d;
+    end[-2 * args.in.u.cols] = dd_skip;
+    end[-args.in.u.cols] = ddt_bias;
 }
 
 // What the formulas need of token t of a channel.
@@ -40,12 +40,13 @@ template <class T>
 DT_DEVICE token read_token(const dt_scan_backward_args &args, int64_t row, int64_t d)
 {
     token k;
-    const float z = dt_to_f32(static_cast<const T *>(args.z)[row * args.z_stride + d]);
-    const float dy = dt_to_f32(static_cast<const T *>(args.dy)[row * args.dy_stride + d]);
-    const float x = dt_to_f32(static_cast<const T *>(args.delta)[row * args.delta_stride + d]) +
-                    args.dt_bias[d];
+    const float z = dt_to_f32(static_cast<const T *>(args.in.z.data)[row * args.in.z.stride + d]);
+    const float dy = dt_to_f32(static_cast<const T *>(args.dy.data)[row * args.dy.stride + d]);
+    const float x =
+        dt_to_f32(static_cast<const T *>(args.in.delta.data)[row * args.in.delta.stride + d]) +
+        args.in.dt_bias[d];
     const float open = dt_sigmoid(z);
-    k.u = dt_to_f32(static_cast<const T *>(args.u)[row * args.u_stride + d]);
+    k.u = dt_to_f32(static_cast<const T *>(args.in.u.data)[row * args.in.u.stride + d]);
     k.delta = scan_softplus(x);
     k.ds = dy * z * open;
     k.gate = dy * open * (1.0f + z * (1.0f - open));
@@ -60,42 +61,42 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
 {
     const int64_t b = blockIdx.x / blocks, block = blockIdx.x % blocks;
     const int64_t d = block * PLAIN_CHANNELS + threadIdx.x;
-    const int64_t L = args.length, D = args.channels, N = args.state;
-    const int64_t chunks = (L - 1) / args.chunk + 1, most = dt_least(args.chunk, L);
+    const int64_t L = args.in.length, D = args.in.u.cols, N = args.in.b.cols;
+    const int64_t chunks = (L - 1) / args.in.chunk + 1, most = dt_least(args.in.chunk, L);
     const bool active = d < D;
     float carry[SCAN_STATES_MAX], da[SCAN_STATES_MAX], dd_skip = 0.0f, ddt_bias = 0.0f;
     for (int64_t n = 0; n < N; n++)
         carry[n] = da[n] = 0.0f;
     for (int64_t chunk = chunks - 1; chunk >= 0; chunk--) {
-        const int64_t begin = chunk * args.chunk, steps = dt_least(args.chunk, L - begin);
+        const int64_t begin = chunk * args.in.chunk, steps = dt_least(args.in.chunk, L - begin);
         const int64_t first = b * L + begin;
         float *history = space.history + b * most * D + d, *s = space.s + b * most * D + d;
         float *dh_b = space.dh_b + b * most * D + d, *dh_a = space.dh_a + b * most * D + d;
         for (int64_t t = 0; t < steps && active; t++)
             s[t * D] = dh_b[t * D] = dh_a[t * D] = 0.0f;
         for (int64_t n = 0; n < N; n++) {
-            const float a = active ? scan_scaled_a(args.a_log[d * N + n]) : 0.0f;
+            const float a = active ? scan_scaled_a(args.in.a_log[d * N + n]) : 0.0f;
             float h = active ? args.states[((b * chunks + chunk) * N + n) * D + d] : 0.0f;
             for (int64_t t = 0; t < steps && active; t++) {
                 const int64_t row = first + t;
                 const token k = read_token<T>(args, row, d);
-                const T *B = static_cast<const T *>(args.b) + row * args.b_stride;
-                const T *C = static_cast<const T *>(args.c) + row * args.c_stride;
-                h = args.reset && args.reset[row] ? 0.0f : h;
+                const T *B = static_cast<const T *>(args.in.b.data) + row * args.in.b.stride;
+                const T *C = static_cast<const T *>(args.in.c.data) + row * args.in.c.stride;
+                h = args.in.reset && args.in.reset[row] ? 0.0f : h;
                 history[t * D] = h;
                 h = dt_exp2(k.delta * a) * h + k.delta * k.u * dt_to_f32(B[n]);
                 s[t * D] += dt_to_f32(C[n]) * h;
             }
             for (int64_t t = steps - 1; t >= 0; t--) {
                 const int64_t row = first + t;
-                const bool cut = args.reset && args.reset[row];
+                const bool cut = args.in.reset && args.in.reset[row];
                 float db = 0.0f, dc = 0.0f;
                 if (active) {
                     const token k = read_token<T>(args, row, d);
-                    const float B =
-                        dt_to_f32(static_cast<const T *>(args.b)[row * args.b_stride + n]);
-                    const float C =
-                        dt_to_f32(static_cast<const T *>(args.c)[row * args.c_stride + n]);
+                    const float B = dt_to_f32(
+                        static_cast<const T *>(args.in.b.data)[row * args.in.b.stride + n]);
+                    const float C = dt_to_f32(
+                        static_cast<const T *>(args.in.c.data)[row * args.in.c.stride + n]);
                     const float before = history[t * D], decay = dt_exp2(k.delta * a);
                     const float dh = k.ds * C + carry[n], back = dh * decay;
                     const float q = cut ? 0.0f : back * before;
@@ -118,11 +119,12 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
             const int64_t row = first + t;
             const token k = read_token<T>(args, row, d);
             const float ddelta = (dh_a[t * D] * DT_LN_2 + k.u * dh_b[t * D]) * scan_slope(k.delta);
-            static_cast<T *>(args.du)[row * args.du_stride + d] =
-                dt_from_f32<T>(k.ds * args.d_skip[d] + k.delta * dh_b[t * D]);
-            static_cast<T *>(args.ddelta)[row * args.ddelta_stride + d] = dt_from_f32<T>(ddelta);
-            static_cast<T *>(args.dz)[row * args.dz_stride + d] =
-                dt_from_f32<T>(k.gate * (s[t * D] + args.d_skip[d] * k.u));
+            static_cast<T *>(args.du.data)[row * args.du.stride + d] =
+                dt_from_f32<T>(k.ds * args.in.d_skip[d] + k.delta * dh_b[t * D]);
+            static_cast<T *>(args.ddelta.data)[row * args.ddelta.stride + d] =
+                dt_from_f32<T>(ddelta);
+            static_cast<T *>(args.dz.data)[row * args.dz.stride + d] =
+                dt_from_f32<T>(k.gate * (s[t * D] + args.in.d_skip[d] * k.u));
             dd_skip += k.ds * k.u;
             ddt_bias += ddelta;
         }

@@ -74,18 +74,21 @@ DT_DEVICE void find_sources(const dt_scan_backward_args &args, const float *star
     const int lane = place.lane, first = first_channel<F>(place);
     const int channel = first + lane % to::ROW * to::EACH, n = lane % to::COLUMN_ROW * to::EACH;
     if (lane < to::ROW) {
-        sources->u[lane] = find_source<T>(args.u, args.u_stride, row, channel);
-        sources->u[to::ROW + lane] = find_source<T>(args.delta, args.delta_stride, row, channel);
-        sources->u[2 * to::ROW + lane] = find_source<T>(args.z, args.z_stride, row, channel);
-        sources->u[3 * to::ROW + lane] = find_source<T>(args.dy, args.dy_stride, row, channel);
+        sources->u[lane] = find_source<T>(args.in.u.data, args.in.u.stride, row, channel);
+        sources->u[to::ROW + lane] =
+            find_source<T>(args.in.delta.data, args.in.delta.stride, row, channel);
+        sources->u[2 * to::ROW + lane] =
+            find_source<T>(args.in.z.data, args.in.z.stride, row, channel);
+        sources->u[3 * to::ROW + lane] = find_source<T>(args.dy.data, args.dy.stride, row, channel);
     }
     if (lane < to::COLUMN_ROW) {
-        sources->b[lane] = find_source<T>(args.b, args.b_stride, row, n);
-        sources->b[to::COLUMN_ROW + lane] = find_source<T>(args.c, args.c_stride, row, n);
+        sources->b[lane] = find_source<T>(args.in.b.data, args.in.b.stride, row, n);
+        sources->b[to::COLUMN_ROW + lane] =
+            find_source<T>(args.in.c.data, args.in.c.stride, row, n);
     }
     if (lane < to::STATE_ROW)
         sources->states[lane] =
-            find_source<float>(starts, cut.channels, state * args.state, first + lane * 4);
+            find_source<float>(starts, cut.channels, state * args.in.b.cols, first + lane * 4);
     __syncwarp();
 }
 
@@ -114,7 +117,7 @@ DT_DEVICE void copy_tile(const dt_scan_backward_args &args, const scan_cut &cut,
                          backward_fetched<F, T> *fetched)
 {
     using from = backward_sources<F, T>;
-    const int left = place.end - first, lane = place.lane, N = (int)args.state;
+    const int left = place.end - first, lane = place.lane, N = (int)args.in.b.cols;
     const int channels = (int)cut.channels - first_channel<F>(place);
     char *to = reinterpret_cast<char *>(fetched) + lane * 16;
 #pragma unroll
@@ -170,9 +173,10 @@ DT_DEVICE void fetch(const dt_scan_backward_args &args, const scan_cut &cut,
 // Does a document start at the lane's token of the tile from `first` on?
 DT_DEVICE int fetch_reset(const dt_scan_backward_args &args, const scan_place &place, int first)
 {
-    if (!args.reset || place.lane >= TILE || first < place.begin || first + place.lane >= place.end)
+    if (!args.in.reset || place.lane >= TILE || first < place.begin ||
+        first + place.lane >= place.end)
         return 0;
-    return args.reset[place.b * args.length + first + place.lane];
+    return args.in.reset[place.b * args.in.length + first + place.lane];
 }
 
 // The parameters of a warp's channels, and their gradients so far: none.
@@ -183,10 +187,10 @@ DT_DEVICE void open_tile(const dt_scan_backward_args &args, const scan_cut &cut,
     float values[F::V], zeros[F::V] = {0.0f};
     dt_store(tile->dd_skip[place.lane], zeros);
     dt_store(tile->ddt_bias[place.lane], zeros);
-    scan_load_channels<F>(args.dt_bias, cut, place, values);
+    scan_load_channels<F>(args.in.dt_bias, cut, place, values);
     if (place.row == 0)
         dt_store(&tile->bias[place.column], values);
-    scan_load_channels<F>(args.d_skip, cut, place, values);
+    scan_load_channels<F>(args.in.d_skip, cut, place, values);
     if (place.row == 0)
         dt_store(&tile->skip[place.column], values);
     __syncwarp();

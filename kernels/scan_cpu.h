@@ -93,9 +93,9 @@ DT_INLINE void scan_clear(float tile[SCAN_STATES][DT_LANES])
 // keeps that.
 void scan_load_a(const struct dt_piece *piece, int64_t state, int64_t n_state, const float *a_log,
                  float *a);
-// to[t, n] = row t of a [L, N] argument from token `first` on, padded by zeros.
-void scan_load_columns(dt_dtype dtype, const void *from, int64_t stride, int64_t first,
-                       int64_t steps, int64_t state, int64_t n_state, float *to);
+// to[t, n] = rows [row, row + steps) of b or c, padded by zeros.
+void scan_load_columns(const struct dt_view *from, int64_t row, int64_t steps, int64_t n_state,
+                       float *to);
 // to[i] = from[first + i], padding 0.
 void scan_load_channels(const struct dt_piece *piece, const float *from, float *to);
 // Runs a block: h ([n_state] rows) is carried on, s ([steps] rows) += C · h.

@@ -26,33 +26,37 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
     scan_forward_plain(const dt_scan_forward_args args)
 {
     const int64_t index = dt_thread_index();
-    const int64_t L = args.length, D = args.channels, N = args.state;
-    if (index >= args.batch * D)
+    const int64_t L = args.in.length, D = args.in.u.cols, N = args.in.b.cols;
+    if (index >= args.in.batch * D)
         return;
-    const int64_t b = index / D, d = index % D, chunks = (L - 1) / args.chunk + 1;
-    const float *a_log = args.a_log + d * N;
+    const int64_t b = index / D, d = index % D, chunks = (L - 1) / args.in.chunk + 1;
+    const float *a_log = args.in.a_log + d * N;
     float h[SCAN_STATES_MAX];
     for (int64_t n = 0; n < N; n++)
-        h[n] = args.h0 ? args.h0[index * N + n] : 0.0f;
+        h[n] = args.in.h0 ? args.in.h0[index * N + n] : 0.0f;
     for (int64_t t = 0; t < L; t++) {
         const int64_t row = b * L + t;
-        const T *B = static_cast<const T *>(args.b) + row * args.b_stride;
-        const T *C = static_cast<const T *>(args.c) + row * args.c_stride;
-        const float u = dt_to_f32(static_cast<const T *>(args.u)[row * args.u_stride + d]);
-        const float z = dt_to_f32(static_cast<const T *>(args.z)[row * args.z_stride + d]);
+        const T *B = static_cast<const T *>(args.in.b.data) + row * args.in.b.stride;
+        const T *C = static_cast<const T *>(args.in.c.data) + row * args.in.c.stride;
+        const float u =
+            dt_to_f32(static_cast<const T *>(args.in.u.data)[row * args.in.u.stride + d]);
+        const float z =
+            dt_to_f32(static_cast<const T *>(args.in.z.data)[row * args.in.z.stride + d]);
         const float raw =
-            dt_to_f32(static_cast<const T *>(args.delta)[row * args.delta_stride + d]);
-        const float delta = scan_softplus(raw + args.dt_bias[d]);
-        const bool keep = args.states && t % args.chunk == 0, cut = args.reset && args.reset[row];
-        float s = args.d_skip[d] * u;
+            dt_to_f32(static_cast<const T *>(args.in.delta.data)[row * args.in.delta.stride + d]);
+        const float delta = scan_softplus(raw + args.in.dt_bias[d]);
+        const bool keep = args.states && t % args.in.chunk == 0,
+                   cut = args.in.reset && args.in.reset[row];
+        float s = args.in.d_skip[d] * u;
         for (int64_t n = 0; n < N; n++) {
             if (keep)
-                args.states[((b * chunks + t / args.chunk) * N + n) * D + d] = h[n];
+                args.states[((b * chunks + t / args.in.chunk) * N + n) * D + d] = h[n];
             float before = cut ? 0.0f : h[n];
             h[n] = dt_exp2(delta * scan_scaled_a(a_log[n])) * before + delta * u * dt_to_f32(B[n]);
             s += dt_to_f32(C[n]) * h[n];
         }
-        static_cast<T *>(args.y)[row * args.y_stride + d] = dt_from_f32<T>(s * z * dt_sigmoid(z));
+        static_cast<T *>(args.y.data)[row * args.y.stride + d] =
+            dt_from_f32<T>(s * z * dt_sigmoid(z));
     }
     for (int64_t n = 0; n < N && args.h_last; n++)
         args.h_last[index * N + n] = h[n];
@@ -89,11 +93,12 @@ DT_DEVICE forward_source<T> find_source(const dt_scan_forward_args &args, const 
     const int at = place.lane * F::COLUMNS;
     const int64_t row = place.b * cut.length, t = row + place.row, column = row + at / F::NP;
     forward_source<T> from;
-    from.u = static_cast<const T *>(args.u) + t * args.u_stride + place.carry;
-    from.delta = static_cast<const T *>(args.delta) + t * args.delta_stride + place.carry;
-    from.z = static_cast<const T *>(args.z) + t * args.z_stride + place.carry;
-    from.b = static_cast<const T *>(args.b) + column * args.b_stride + at % F::NP;
-    from.c = static_cast<const T *>(args.c) + column * args.c_stride + at % F::NP;
+    from.u = static_cast<const T *>(args.in.u.data) + t * args.in.u.stride + place.carry;
+    from.delta =
+        static_cast<const T *>(args.in.delta.data) + t * args.in.delta.stride + place.carry;
+    from.z = static_cast<const T *>(args.in.z.data) + t * args.in.z.stride + place.carry;
+    from.b = static_cast<const T *>(args.in.b.data) + column * args.in.b.stride + at % F::NP;
+    from.c = static_cast<const T *>(args.in.c.data) + column * args.in.c.stride + at % F::NP;
     return from;
 }
 
@@ -103,8 +108,8 @@ DT_DEVICE void open_tile(const dt_scan_forward_args &args, const scan_cut &cut,
                          const scan_place &place, forward_tile<F> *tile)
 {
     float bias[F::V], skip[F::V];
-    scan_load_channels<F>(args.dt_bias, cut, place, bias);
-    scan_load_channels<F>(args.d_skip, cut, place, skip);
+    scan_load_channels<F>(args.in.dt_bias, cut, place, bias);
+    scan_load_channels<F>(args.in.d_skip, cut, place, skip);
     if (place.row == 0) {
         dt_store(&tile->bias[place.column], bias);
         dt_store(&tile->skip[place.column], skip);
@@ -130,16 +135,17 @@ DT_DEVICE void fetch_tile(const dt_scan_forward_args &args, const scan_cut &cut,
                              : first + place.row < place.end ? cut.channels - place.carry
                                                              : 0;
     const int64_t columns = FULL                             ? most
-                            : first + at / F::NP < place.end ? args.state - at % F::NP
+                            : first + at / F::NP < place.end ? args.in.b.cols - at % F::NP
                                                              : 0;
     const bool of_d = FULL || wide.channels, of_n = FULL || wide.columns;
-    scan_fetch(scan_token(from.u, first, args.u_stride), channels, of_d, &to->u[lane]);
-    scan_fetch(scan_token(from.delta, first, args.delta_stride), channels, of_d, &to->delta[lane]);
-    scan_fetch(scan_token(from.b, first, args.b_stride), columns, of_n, &to->b[lane]);
+    scan_fetch(scan_token(from.u, first, args.in.u.stride), channels, of_d, &to->u[lane]);
+    scan_fetch(scan_token(from.delta, first, args.in.delta.stride), channels, of_d,
+               &to->delta[lane]);
+    scan_fetch(scan_token(from.b, first, args.in.b.stride), columns, of_n, &to->b[lane]);
     if (ends)
         return;
-    scan_fetch(scan_token(from.z, first, args.z_stride), channels, of_d, &to->z[lane]);
-    scan_fetch(scan_token(from.c, first, args.c_stride), columns, of_n, &to->c[lane]);
+    scan_fetch(scan_token(from.z, first, args.in.z.stride), channels, of_d, &to->z[lane]);
+    scan_fetch(scan_token(from.c, first, args.in.c.stride), columns, of_n, &to->c[lane]);
 }
 
 // ends: what makes y is not needed. Returns whether a document starts at the lane's token.
@@ -205,9 +211,10 @@ DT_DEVICE void read_first(const dt_scan_forward_args &args, const scan_cut &cut,
     for (int c = 0; c < F::CC; c++)
 #pragma unroll
         for (int n = 0; n < F::S; n++)
-            if (place.n + n < args.state && place.d + c < cut.channels)
+            if (place.n + n < args.in.b.cols && place.d + c < cut.channels)
                 h[c][n] =
-                    args.h0[(place.b * cut.channels + place.d + c) * args.state + place.n + n];
+                    args.in
+                        .h0[(place.b * cut.channels + place.d + c) * args.in.b.cols + place.n + n];
 }
 
 // A token; y: with its sums over n.
@@ -262,7 +269,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     bool passes = true;
     int reset = fetch(args, cut, place, from, place.begin, wide, true, &next);
     open_tile<F>(args, cut, place, &tile);
-    scan_load_a<F>(args.a_log, args.state, cut, place, a);
+    scan_load_a<F>(args.in.a_log, args.in.b.cols, cut, place, a);
     scan_clear(h);
     for (int t = place.begin; t < place.end; t += F::TILE) {
         float delta[F::V];
@@ -284,12 +291,12 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         }
         __syncwarp(); // the tile was read
     }
-    scan_pass_on<F>(passing, args.state, cut, place, wide.states, 1, passes, sum, h);
+    scan_pass_on<F>(passing, args.in.b.cols, cut, place, wide.states, 1, passes, sum, h);
     // later launches may have h_last in h0's place
-    if (args.h0 && place.segment == 0) {
+    if (args.in.h0 && place.segment == 0) {
         read_first<F>(args, cut, place, h);
-        scan_write_states<F>(passing.slots, scan_passing_row(cut, place), args.state, cut, place,
-                             wide.states, h);
+        scan_write_states<F>(passing.slots, scan_passing_row(cut, place), args.in.b.cols, cut,
+                             place, wide.states, h);
     }
 }
 
@@ -302,8 +309,8 @@ DT_DEVICE void store_last(const dt_scan_forward_args &args, const scan_cut &cut,
     for (int c = 0; c < F::CC; c++)
 #pragma unroll
         for (int n = 0; n < F::S; n++)
-            if (place.n + n < args.state && place.d + c < cut.channels)
-                args.h_last[(place.b * cut.channels + place.d + c) * args.state + place.n + n] =
+            if (place.n + n < args.in.b.cols && place.d + c < cut.channels)
+                args.h_last[(place.b * cut.channels + place.d + c) * args.in.b.cols + place.n + n] =
                     h[c][n];
 }
 
@@ -324,10 +331,10 @@ DT_DEVICE forward_keeping<F> find_keeping(const dt_scan_forward_args &args, cons
     forward_keeping<F> keeping = {0, 0, place.end, 0, place.end, true};
     if (!args.states)
         return keeping;
-    keeping.chunk = (int)dt_least(args.chunk, cut.length);
+    keeping.chunk = (int)dt_least(args.in.chunk, cut.length);
     const int index = (place.begin + keeping.chunk - 1) / keeping.chunk;
-    keeping.at = scan_state_at(place.b * cut.chunks + index, place.n, args.state, cut, place.d);
-    keeping.row = args.state * cut.channels;
+    keeping.at = scan_state_at(place.b * cut.chunks + index, place.n, args.in.b.cols, cut, place.d);
+    keeping.row = args.in.b.cols * cut.channels;
     keeping.next = index * keeping.chunk;
     keeping.pieces = keeping.chunk % forward_keeping<F>::PIECE == 0;
     return keeping;
@@ -340,7 +347,7 @@ DT_DEVICE void keep_state(const dt_scan_forward_args &args, int t, const scan_cu
 {
     if (t != keeping->next || t >= keeping->end)
         return;
-    scan_write_states_at<F>(args.states + keeping->at, args.state, cut, place, wide, h);
+    scan_write_states_at<F>(args.states + keeping->at, args.in.b.cols, cut, place, wide, h);
     keeping->at += keeping->row;
     keeping->next += keeping->chunk;
 }
@@ -397,7 +404,7 @@ DT_DEVICE void store_y(const dt_scan_forward_args &args, const scan_cut &cut,
 #pragma unroll
     for (int v = 0; v < F::V; v++)
         s[v] = (s[v] + skip[v] * u[v]) * z[v] * dt_sigmoid(z[v]);
-    y = const_cast<T *>(scan_token<T>(y, first, args.y_stride));
+    y = const_cast<T *>(scan_token<T>(y, first, args.y.stride));
     if (wide && is_full<F>(cut, place, first))
         dt_store(y, s);
     else if (first + place.row < place.end)
@@ -412,14 +419,14 @@ DT_DEVICE void start(const dt_scan_forward_args &args, const scan_cut &cut, cons
 {
     scan_clear(h);
     if (place.b < cut.whole) {
-        if (args.h0)
+        if (args.in.h0)
             read_first<F>(args, cut, place, h);
         return;
     }
     const int64_t from = scan_passing_row(cut, place) - place.segment;
-    if (args.h0)
-        scan_read_states<F>(passing.slots, from, args.state, cut, place, wide, h);
-    scan_pass_through<F>(passing, args.state, cut, place, wide, from, 1, place.segment, a, h);
+    if (args.in.h0)
+        scan_read_states<F>(passing.slots, from, args.in.b.cols, cut, place, wide, h);
+    scan_pass_through<F>(passing, args.in.b.cols, cut, place, wide, from, 1, place.segment, a, h);
 }
 
 // Second launch, or the only one.
@@ -436,12 +443,12 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     fetched &next = nexts[place.warp];
     float a[F::CC][F::S], h[F::CC][F::S];
     const forward_source<T> from = find_source<F, T>(args, cut, place);
-    T *const y =
-        static_cast<T *>(args.y) + (place.b * cut.length + place.row) * args.y_stride + place.carry;
+    T *const y = static_cast<T *>(args.y.data) +
+                 (place.b * cut.length + place.row) * args.y.stride + place.carry;
     forward_keeping<F> keeping = find_keeping<F>(args, cut, place);
     int reset = fetch(args, cut, place, from, place.begin, wide, false, &next);
     open_tile<F>(args, cut, place, &tile);
-    scan_load_a<F>(args.a_log, args.state, cut, place, a);
+    scan_load_a<F>(args.in.a_log, args.in.b.cols, cut, place, a);
     start<F>(args, cut, place, wide.states, passing, a, h);
     for (int t = place.begin; t < place.end; t += F::TILE) {
         dt_copy_wait<0>();
@@ -463,35 +470,33 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
 
 static bool is_plain(const dt_scan_forward_args *args)
 {
-    return args->state > FAST_STATES;
+    return args->in.b.cols > FAST_STATES;
 }
 
 static scan_cut forward_cut(const dt_scan_forward_args *args)
 {
     scan_costs costs = SCAN_FORWARD_COSTS;
     if (is_plain(args))
-        return scan_uncut(args->batch, args->length, args->channels, SCAN_THREADS, args->chunk);
-    if (args->dtype == DT_F32)
+        return scan_uncut(args->in.batch, args->in.length, args->in.u.cols, SCAN_THREADS,
+                          args->in.chunk);
+    if (args->in.u.dtype == DT_F32)
         costs.resident = resident<scan_form<16, 2, 8>, float>();
-    return scan_cut_for(args->batch, args->length, args->channels, args->state, args->chunk,
-                        LONGEST_TILE, costs);
+    return scan_cut_for(args->in.batch, args->in.length, args->in.u.cols, args->in.b.cols,
+                        args->in.chunk, LONGEST_TILE, costs);
 }
 
 template <class F, class T> static forward_wide find_wide(const dt_scan_forward_args *args)
 {
     const int V = F::V, COLUMNS = F::COLUMNS;
     forward_wide wide;
-    wide.channels = args->channels % V == 0 &&
-                    dt_aligned<V>(static_cast<const T *>(args->u), args->u_stride) &&
-                    dt_aligned<V>(static_cast<const T *>(args->delta), args->delta_stride) &&
-                    dt_aligned<V>(static_cast<const T *>(args->z), args->z_stride) &&
-                    dt_aligned<V>(static_cast<T *>(args->y), args->y_stride);
-    wide.columns = args->state == F::NP &&
-                   dt_aligned<COLUMNS>(static_cast<const T *>(args->b), args->b_stride) &&
-                   dt_aligned<COLUMNS>(static_cast<const T *>(args->c), args->c_stride);
-    wide.states = scan_states_wide<F>(args->states, args->state, args->channels) &&
-                  scan_states_wide<F>(static_cast<const float *>(args->workspace), args->state,
-                                      args->channels);
+    wide.channels = args->in.u.cols % V == 0 && dt_aligned<V>(args->in.u) &&
+                    dt_aligned<V>(args->in.delta) && dt_aligned<V>(args->in.z) &&
+                    dt_aligned<V>(args->y);
+    wide.columns = args->in.b.cols == F::NP && dt_aligned<COLUMNS>(args->in.b) &&
+                   dt_aligned<COLUMNS>(args->in.c);
+    wide.states = scan_states_wide<F>(args->states, args->in.b.cols, args->in.u.cols) &&
+                  scan_states_wide<F>(static_cast<const float *>(args->workspace), args->in.b.cols,
+                                      args->in.u.cols);
     return wide;
 }
 
@@ -499,13 +504,13 @@ template <class F, class T>
 static void launch_fast(const dt_scan_forward_args *args, const scan_cut &cut,
                         const scan_passing &passing, struct dt_stream *stream)
 {
-    const int64_t firsts = (args->batch - cut.whole) * (cut.segments - 1);
+    const int64_t firsts = (args->in.batch - cut.whole) * (cut.segments - 1);
     const forward_wide wide = find_wide<F, T>(args);
     if (firsts > 0)
         DT_LAUNCH((scan_forward_ends<F, T>), dt_blocks(firsts * cut.channel_blocks, 1),
                   SCAN_THREADS, 0, stream, *args, cut, wide, passing);
     DT_LAUNCH((scan_forward_registers<F, T>),
-              dt_blocks(scan_runs(&cut, args->batch) * cut.channel_blocks, 1), SCAN_THREADS, 0,
+              dt_blocks(scan_runs(&cut, args->in.batch) * cut.channel_blocks, 1), SCAN_THREADS, 0,
               stream, *args, cut, wide, passing);
 }
 
@@ -517,15 +522,16 @@ static void launch(const dt_scan_forward_args *args, const scan_cut &cut,
     const int TILE = 32 / (int)sizeof(T);
     const bool pairs = scan_pairs(cut);
     if (is_plain(args))
-        DT_LAUNCH((scan_forward_plain<T>), dt_blocks(args->batch * args->channels, SCAN_THREADS),
-                  SCAN_THREADS, 0, stream, *args);
-    else if (args->state > 32)
+        DT_LAUNCH((scan_forward_plain<T>),
+                  dt_blocks(args->in.batch * args->in.u.cols, SCAN_THREADS), SCAN_THREADS, 0,
+                  stream, *args);
+    else if (args->in.b.cols > 32)
         launch_fast<scan_form<64, 1, 4>, T>(args, cut, passing, stream);
-    else if (args->state > 16)
+    else if (args->in.b.cols > 16)
         launch_fast<scan_form<32, 1, 8>, T>(args, cut, passing, stream);
-    else if (args->state > 8 && pairs)
+    else if (args->in.b.cols > 8 && pairs)
         launch_fast<scan_form<16, 2, TILE>, T>(args, cut, passing, stream);
-    else if (args->state > 8)
+    else if (args->in.b.cols > 8)
         launch_fast<scan_form<16, 1, TILE>, T>(args, cut, passing, stream);
     else if (pairs)
         launch_fast<scan_form<8, 2, TILE>, T>(args, cut, passing, stream);
@@ -538,7 +544,7 @@ int64_t scan_forward_cuda_workspace(struct dt_device *device,
 {
     scan_taker taker = {NULL, 0};
     (void)device;
-    scan_take_passing(&taker, args->batch, args->state, forward_cut(args));
+    scan_take_passing(&taker, args->in.batch, args->in.b.cols, forward_cut(args));
     return taker.used * (int64_t)sizeof(float);
 }
 
@@ -547,8 +553,8 @@ dt_status scan_forward_cuda(struct dt_device *device, const struct dt_scan_forwa
 {
     const scan_cut cut = forward_cut(args);
     scan_taker taker = {static_cast<float *>(args->workspace), 0};
-    const scan_passing passing = scan_take_passing(&taker, args->batch, args->state, cut);
+    const scan_passing passing = scan_take_passing(&taker, args->in.batch, args->in.b.cols, cut);
     (void)device;
-    DT_STORAGE_SWITCH(args->dtype, T, launch<T>(args, cut, passing, stream));
+    DT_STORAGE_SWITCH(args->in.u.dtype, T, launch<T>(args, cut, passing, stream));
     return DT_LAUNCHED("scan_forward");
 }

@@ -47,11 +47,12 @@ void scan_load_a(const struct dt_piece *piece, int64_t state, int64_t n_state, c
 }
 
 DT_CLONES
-void scan_load_columns(dt_dtype dtype, const void *from, int64_t stride, int64_t first,
-                       int64_t steps, int64_t state, int64_t n_state, float *to)
+void scan_load_columns(const struct dt_view *from, int64_t row, int64_t steps, int64_t n_state,
+                       float *to)
 {
     for (int64_t t = 0; t < steps; t++)
-        dt_load_row(dtype, from, (first + t) * stride, state, n_state, to + t * n_state);
+        dt_load_row(from->dtype, from->data, (row + t) * from->stride, from->cols, n_state,
+                    to + t * n_state);
 }
 
 void scan_load_channels(const struct dt_piece *piece, const float *from, float *to)
@@ -112,8 +113,8 @@ static void stage(const struct dt_scan_forward_args *args, const struct dt_piece
         float *restrict delta = scratch->delta + t * DT_PITCH;
         float *restrict du = scratch->du + t * DT_PITCH;
         float *restrict s = scratch->s + t * DT_PITCH;
-        dt_load_piece(piece, args->dtype, args->u, args->u_stride, row + t, u);
-        dt_load_piece(piece, args->dtype, args->delta, args->delta_stride, row + t, raw);
+        dt_load_piece(piece, &args->in.u, row + t, u);
+        dt_load_piece(piece, &args->in.delta, row + t, raw);
 #pragma omp simd
         for (int64_t i = 0; i < piece->padded; i++) {
             delta[i] = dt_softplusf(raw[i] + scratch->dt_bias[i]);
@@ -130,25 +131,25 @@ static void gate(const struct dt_scan_forward_args *args, const struct dt_piece 
     float z[DT_GROUP], y[DT_GROUP];
     for (int64_t t = 0; t < steps; t++) {
         const float *restrict s = s_rows + t * DT_PITCH;
-        dt_load_piece(piece, args->dtype, args->z, args->z_stride, row + t, z);
+        dt_load_piece(piece, &args->in.z, row + t, z);
 #pragma omp simd
         for (int64_t i = 0; i < piece->padded; i++)
             y[i] = s[i] * dt_siluf(z[i]);
-        dt_store_piece(piece, args->dtype, args->y, args->y_stride, row + t, y);
+        dt_store_piece(piece, &args->y, row + t, y);
     }
 }
 
 static void load_h0(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
                     int64_t n_state, float *h)
 {
-    const float *h0 = args->h0;
+    const float *h0 = args->in.h0;
     memset(h, 0, (size_t)(n_state * DT_PITCH) * sizeof *h);
     if (!h0)
         return;
-    h0 += (piece->sequence * args->channels + piece->first) * args->state;
+    h0 += (piece->sequence * args->in.u.cols + piece->first) * args->in.b.cols;
     for (int64_t i = 0; i < piece->count; i++)
-        for (int64_t n = 0; n < args->state; n++)
-            h[n * DT_PITCH + i] = h0[i * args->state + n];
+        for (int64_t n = 0; n < args->in.b.cols; n++)
+            h[n * DT_PITCH + i] = h0[i * args->in.b.cols + n];
 }
 
 static void store_h_last(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
@@ -157,22 +158,22 @@ static void store_h_last(const struct dt_scan_forward_args *args, const struct d
     float *h_last = args->h_last;
     if (!h_last)
         return;
-    h_last += (piece->sequence * args->channels + piece->first) * args->state;
+    h_last += (piece->sequence * args->in.u.cols + piece->first) * args->in.b.cols;
     for (int64_t i = 0; i < piece->count; i++)
-        for (int64_t n = 0; n < args->state; n++)
-            h_last[i * args->state + n] = h[n * DT_PITCH + i];
+        for (int64_t n = 0; n < args->in.b.cols; n++)
+            h_last[i * args->in.b.cols + n] = h[n * DT_PITCH + i];
 }
 
 static void keep_state(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
                        int64_t t, const float *h)
 {
-    int64_t chunks = (args->length - 1) / args->chunk + 1;
-    if (!args->states || t % args->chunk != 0)
+    int64_t chunks = (args->in.length - 1) / args->in.chunk + 1;
+    if (!args->states || t % args->in.chunk != 0)
         return;
-    float *state =
-        args->states + (piece->sequence * chunks + t / args->chunk) * args->state * args->channels;
-    for (int64_t n = 0; n < args->state; n++)
-        memcpy(state + n * args->channels + piece->first, h + n * DT_PITCH,
+    float *state = args->states + (piece->sequence * chunks + t / args->in.chunk) *
+                                      args->in.b.cols * args->in.u.cols;
+    for (int64_t n = 0; n < args->in.b.cols; n++)
+        memcpy(state + n * args->in.u.cols + piece->first, h + n * DT_PITCH,
                (size_t)piece->count * sizeof *h);
 }
 
@@ -181,12 +182,12 @@ static void look_ahead(const struct dt_scan_forward_args *args, const struct dt_
                        int64_t row, struct scan_block *block)
 {
     int64_t next = row + block->steps;
-    block->ahead[0] = dt_ahead(piece, args->dtype, args->z, args->z_stride, row);
-    block->ahead[1] = dt_ahead(piece, args->dtype, args->y, args->y_stride, row);
-    if (next == (piece->sequence + 1) * args->length)
+    block->ahead[0] = dt_ahead(piece, &args->in.z, row);
+    block->ahead[1] = dt_ahead(piece, &args->y, row);
+    if (next == (piece->sequence + 1) * args->in.length)
         return;
-    block->ahead[2] = dt_ahead(piece, args->dtype, args->u, args->u_stride, next);
-    block->ahead[3] = dt_ahead(piece, args->dtype, args->delta, args->delta_stride, next);
+    block->ahead[2] = dt_ahead(piece, &args->in.u, next);
+    block->ahead[3] = dt_ahead(piece, &args->in.delta, next);
 }
 
 static void run_block(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
@@ -201,13 +202,11 @@ static void run_block(const struct dt_scan_forward_args *args, const struct dt_p
                                .du = scratch->du,
                                .b = scratch->b,
                                .c = scratch->c,
-                               .reset = args->reset ? args->reset + row : NULL};
+                               .reset = args->in.reset ? args->in.reset + row : NULL};
     look_ahead(args, piece, row, &block);
     stage(args, piece, row, steps, scratch);
-    scan_load_columns(args->dtype, args->b, args->b_stride, row, steps, args->state, n_state,
-                      scratch->b);
-    scan_load_columns(args->dtype, args->c, args->c_stride, row, steps, args->state, n_state,
-                      scratch->c);
+    scan_load_columns(&args->in.b, row, steps, n_state, scratch->b);
+    scan_load_columns(&args->in.c, row, steps, n_state, scratch->c);
     scan_advance(&block, scratch->h, scratch->s);
     gate(args, piece, row, steps, scratch->s);
 }
@@ -215,14 +214,14 @@ static void run_block(const struct dt_scan_forward_args *args, const struct dt_p
 static void run_piece(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
                       int64_t n_state, const struct forward_scratch *scratch)
 {
-    scan_load_a(piece, args->state, n_state, args->a_log, scratch->a);
-    scan_load_channels(piece, args->d_skip, scratch->d_skip);
-    scan_load_channels(piece, args->dt_bias, scratch->dt_bias);
+    scan_load_a(piece, args->in.b.cols, n_state, args->in.a_log, scratch->a);
+    scan_load_channels(piece, args->in.d_skip, scratch->d_skip);
+    scan_load_channels(piece, args->in.dt_bias, scratch->dt_bias);
     load_h0(args, piece, n_state, scratch->h);
-    for (int64_t t = 0, steps; t < args->length; t += steps) {
-        steps = scan_steps(args->length, args->chunk, t);
+    for (int64_t t = 0, steps; t < args->in.length; t += steps) {
+        steps = scan_steps(args->in.length, args->in.chunk, t);
         keep_state(args, piece, t, scratch->h);
-        run_block(args, piece, n_state, piece->sequence * args->length + t, steps, scratch);
+        run_block(args, piece, n_state, piece->sequence * args->in.length + t, steps, scratch);
     }
     store_h_last(args, piece, scratch->h);
 }
@@ -237,14 +236,14 @@ static int64_t scratch_bytes(int64_t n_state)
 int64_t scan_forward_cpu_workspace(struct dt_device *device,
                                    const struct dt_scan_forward_args *args)
 {
-    return dt_cpu_threads(device) * scratch_bytes(scan_padded_state(args->state)) + SCAN_SLACK;
+    return dt_cpu_threads(device) * scratch_bytes(scan_padded_state(args->in.b.cols)) + SCAN_SLACK;
 }
 
 dt_status scan_forward_cpu(struct dt_device *device, const struct dt_scan_forward_args *args,
                            struct dt_stream *stream)
 {
-    struct dt_cut cut = dt_cut(args->batch, args->channels);
-    int64_t n_state = scan_padded_state(args->state), bytes = scratch_bytes(n_state);
+    struct dt_cut cut = dt_cut(args->in.batch, args->in.u.cols);
+    int64_t n_state = scan_padded_state(args->in.b.cols), bytes = scratch_bytes(n_state);
     struct dt_arena arena = scan_arena(args->workspace, args->workspace_bytes);
     char *memory = dt_arena_take(&arena, bytes * dt_cpu_threads(device));
     (void)stream;
@@ -253,8 +252,8 @@ dt_status scan_forward_cpu(struct dt_device *device, const struct dt_scan_forwar
         struct dt_arena own = dt_arena_place(memory + omp_get_thread_num() * bytes, bytes);
         struct forward_scratch scratch = take_scratch(&own, n_state);
 #pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < args->batch * cut.groups; i++) {
-            struct dt_piece piece = dt_piece(&cut, args->channels, i);
+        for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {
+            struct dt_piece piece = dt_piece(&cut, args->in.u.cols, i);
             run_piece(args, &piece, n_state, &scratch);
         }
     }

@@ -110,6 +110,34 @@ static inline int gaps_fresh(const void *x, dt_dtype type, int64_t rows, int64_t
     return 1;
 }
 
+// Views on guarded arrays: of normal numbers, and fresh.
+static inline struct dt_view normal_view(dt_dtype type, int64_t rows, int64_t cols, int64_t stride,
+                                         double scale, uint32_t seed)
+{
+    struct dt_view view =
+        dt_view_of(normal_rows(type, rows, cols, stride, scale, seed), rows, cols, type);
+    view.stride = stride;
+    return view;
+}
+
+static inline struct dt_view fresh_view(dt_dtype type, int64_t rows, int64_t cols, int64_t stride)
+{
+    struct dt_view view =
+        dt_view_of(guarded(rows * stride * dt_dtype_size(type)), rows, cols, type);
+    view.stride = stride;
+    return view;
+}
+
+static inline double get_at(const struct dt_view *view, int64_t row, int64_t col)
+{
+    return get(view->data, view->dtype, row * view->stride + col);
+}
+
+static inline int view_gaps_fresh(const struct dt_view *view)
+{
+    return gaps_fresh(view->data, view->dtype, view->rows, view->cols, view->stride);
+}
+
 // Half the spacing of a storage type, relative: what rounding a result costs.
 static inline double rounding(dt_dtype type)
 {

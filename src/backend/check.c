@@ -54,6 +54,25 @@ static dt_status check_number(const char *op, const char *name, float value, dou
                    below);
 }
 
+// A view of `rows` rows and `cols` columns of `type`, which the caller has checked themselves.
+static dt_status check_view(const char *op, const char *name, const struct dt_view *view,
+                            int64_t rows, int64_t cols, dt_dtype type)
+{
+    DT_TRY(check_pointer(op, name, view->data));
+    if (view->rows != rows || view->cols != cols)
+        return DT_FAIL(DT_MACHINE, hint, "%s: %s is [%lld, %lld], must be [%lld, %lld]", op, name,
+                       (long long)view->rows, (long long)view->cols, (long long)rows,
+                       (long long)cols);
+    if (view->stride < cols || view->stride > size_limit)
+        return DT_FAIL(DT_MACHINE, hint, "%s: %s.stride is %lld, not in %lld … %lld", op, name,
+                       (long long)view->stride, (long long)cols, (long long)size_limit);
+    DT_TRY(check_storage(op, name, view->dtype));
+    if (view->dtype != type)
+        return DT_FAIL(DT_MACHINE, hint, "%s: %s is %s, must be %s", op, name,
+                       dt_dtype_name(view->dtype), dt_dtype_name(type));
+    return DT_OK;
+}
+
 static dt_status check_apart(const char *op, const char *a_name, const void *a, const char *b_name,
                              const void *b)
 {
@@ -75,14 +94,15 @@ static dt_status check_workspace(const char *op, int64_t needed, const void *wor
 }
 
 // In the check functions: `args` is the struct, `op` the name.
-#define RANGE(field, low, high)   DT_TRY(check_range(op, #field, args->field, low, high))
-#define SIZE(field)               RANGE(field, 1, size_limit)
-#define COUNT(field)              RANGE(field, 0, count_limit)
-#define STRIDE(field, width)      DT_TRY(check_stride(op, #field, args->field, #width, args->width))
-#define POINTER(field)            DT_TRY(check_pointer(op, #field, args->field))
-#define STORAGE(field)            DT_TRY(check_storage(op, #field, args->field))
-#define NUMBER(field, low, below) DT_TRY(check_number(op, #field, args->field, low, below))
-#define APART(a, b)               DT_TRY(check_apart(op, #a, args->a, #b, args->b))
+#define RANGE(field, low, high)       DT_TRY(check_range(op, #field, args->field, low, high))
+#define SIZE(field)                   RANGE(field, 1, size_limit)
+#define COUNT(field)                  RANGE(field, 0, count_limit)
+#define STRIDE(field, width)          DT_TRY(check_stride(op, #field, args->field, #width, args->width))
+#define VIEW(field, rows, cols, type) DT_TRY(check_view(op, #field, &args->field, rows, cols, type))
+#define POINTER(field)                DT_TRY(check_pointer(op, #field, args->field))
+#define STORAGE(field)                DT_TRY(check_storage(op, #field, args->field))
+#define NUMBER(field, low, below)     DT_TRY(check_number(op, #field, args->field, low, below))
+#define APART(a, b)                   DT_TRY(check_apart(op, #a, args->a, #b, args->b))
 #define WORKSPACE(name)                                                                            \
     DT_TRY(check_workspace(op, dt_##name##_workspace(backend, args), args->workspace,              \
                            args->workspace_bytes))
@@ -101,39 +121,29 @@ static dt_status check_workspace(const char *op, int64_t needed, const void *wor
 
 static bool gemm_types_fit(const struct dt_gemm_args *args)
 {
-    if (args->a_type != args->b_type)
+    if (args->a.dtype != args->b.dtype)
         return false;
-    return args->a_type == DT_F32 ? args->c_type == DT_F32 : true;
-}
-
-static dt_status check_gemm_operand(const char *op, const char *name, int64_t ld, int64_t columns)
-{
-    return check_stride(op, name, ld, "columns as stored", columns);
+    return args->a.dtype == DT_F32 ? args->c.dtype == DT_F32 : true;
 }
 
 CHECK(gemm)
 {
-    SIZE(m);
-    SIZE(n);
-    SIZE(k);
-    STORAGE(a_type);
-    STORAGE(b_type);
-    STORAGE(c_type);
+    int64_t m = args->c.rows, n = args->c.cols, k = dt_gemm_k(args);
+    SIZE(c.rows);
+    SIZE(c.cols);
+    DT_TRY(check_range(op, "k", k, 1, size_limit));
+    STORAGE(a.dtype);
+    STORAGE(b.dtype);
+    STORAGE(c.dtype);
     if (!gemm_types_fit(args))
-        return DT_FAIL(DT_MACHINE, hint, "gemm: no form for a_type %s, b_type %s, c_type %s",
-                       dt_dtype_name(args->a_type), dt_dtype_name(args->b_type),
-                       dt_dtype_name(args->c_type));
-    DT_TRY(check_gemm_operand(op, "lda", args->lda, args->trans_a ? args->m : args->k));
-    DT_TRY(check_gemm_operand(op, "ldb", args->ldb, args->trans_b ? args->k : args->n));
-    DT_TRY(check_gemm_operand(op, "ldc", args->ldc, args->n));
-    if (args->a_scale || args->b_scale || args->c_scale)
-        return DT_FAIL(DT_MACHINE, hint,
-                       "gemm: a_scale, b_scale or c_scale is given, but only FP8 has scales");
-    POINTER(a);
-    POINTER(b);
-    POINTER(c);
-    APART(c, a);
-    APART(c, b);
+        return DT_FAIL(DT_MACHINE, hint, "gemm: no form for a.dtype %s, b.dtype %s, c.dtype %s",
+                       dt_dtype_name(args->a.dtype), dt_dtype_name(args->b.dtype),
+                       dt_dtype_name(args->c.dtype));
+    VIEW(a, args->trans_a ? k : m, args->trans_a ? m : k, args->a.dtype);
+    VIEW(b, args->trans_b ? n : k, args->trans_b ? k : n, args->b.dtype);
+    VIEW(c, m, n, args->c.dtype);
+    APART(c.data, a.data);
+    APART(c.data, b.data);
     WORKSPACE(gemm);
     return DT_OK;
 }
@@ -199,101 +209,91 @@ CHECK(rmsnorm_residual_backward)
     return DT_OK;
 }
 
+static dt_status check_conv_inputs(const char *op, const struct dt_conv1d_silu_forward_args *args)
+{
+    const struct dt_conv1d_silu_inputs *in = &args->in;
+    SIZE(in.batch);
+    SIZE(in.length);
+    SIZE(in.x.cols);
+    RANGE(in.taps, 1, 8);
+    STORAGE(in.x.dtype);
+    VIEW(in.x, in->batch * in->length, in->x.cols, in->x.dtype);
+    POINTER(in.weight);
+    POINTER(in.bias);
+    if (in->taps == 1 && (in->x0 || args->x_last))
+        return DT_FAIL(DT_MACHINE, hint, "%s: in.taps is 1, which has no in.x0 and no x_last", op);
+    return DT_OK;
+}
+
 CHECK(conv1d_silu_forward)
 {
     (void)backend;
-    SIZE(batch);
-    SIZE(length);
-    SIZE(channels);
-    RANGE(taps, 1, 8);
-    STORAGE(dtype);
-    POINTER(x);
-    POINTER(weight);
-    POINTER(bias);
-    POINTER(y);
-    STRIDE(x_stride, channels);
-    STRIDE(y_stride, channels);
-    APART(y, x);
-    APART(x_last, x0);
-    if (args->taps == 1 && (args->x0 || args->x_last))
-        return DT_FAIL(DT_MACHINE, hint, "%s: taps is 1, which has no x0 and no x_last", op);
+    DT_TRY(check_conv_inputs(op, args));
+    VIEW(y, args->in.x.rows, args->in.x.cols, args->in.x.dtype);
+    APART(y.data, in.x.data);
+    APART(x_last, in.x0);
     return DT_OK;
 }
 
 CHECK(conv1d_silu_backward)
 {
-    SIZE(batch);
-    SIZE(length);
-    SIZE(channels);
-    RANGE(taps, 1, 8);
-    STORAGE(dtype);
-    POINTER(x);
-    POINTER(weight);
-    POINTER(bias);
-    POINTER(dy);
-    POINTER(dx);
+    const struct dt_view *x = &args->in.x;
+    DT_TRY(check_conv_inputs(op, &(struct dt_conv1d_silu_forward_args){.in = args->in}));
+    VIEW(dy, x->rows, x->cols, x->dtype);
+    VIEW(dx, x->rows, x->cols, x->dtype);
     POINTER(dweight);
     POINTER(dbias);
-    STRIDE(x_stride, channels);
-    STRIDE(dy_stride, channels);
-    STRIDE(dx_stride, channels);
-    APART(dx, dy);
-    APART(dx, x);
-    if (args->taps == 1 && args->x0)
-        return DT_FAIL(DT_MACHINE, hint, "%s: taps is 1, which has no x0", op);
+    APART(dx.data, dy.data);
+    APART(dx.data, in.x.data);
     WORKSPACE(conv1d_silu_backward);
     return DT_OK;
 }
 
-#define SCAN_INPUTS                                                                                \
-    SIZE(batch);                                                                                   \
-    SIZE(length);                                                                                  \
-    SIZE(channels);                                                                                \
-    RANGE(state, 1, 256);                                                                          \
-    SIZE(chunk);                                                                                   \
-    STORAGE(dtype);                                                                                \
-    POINTER(u);                                                                                    \
-    POINTER(delta);                                                                                \
-    POINTER(z);                                                                                    \
-    POINTER(b);                                                                                    \
-    POINTER(c);                                                                                    \
-    POINTER(a_log);                                                                                \
-    POINTER(d_skip);                                                                               \
-    POINTER(dt_bias);                                                                              \
-    STRIDE(u_stride, channels);                                                                    \
-    STRIDE(delta_stride, channels);                                                                \
-    STRIDE(z_stride, channels);                                                                    \
-    STRIDE(b_stride, state);                                                                       \
-    STRIDE(c_stride, state)
+static dt_status check_scan_inputs(const char *op, const struct dt_scan_forward_args *args)
+{
+    const struct dt_scan_inputs *in = &args->in;
+    int64_t D = in->u.cols, N = in->b.cols;
+    SIZE(in.batch);
+    RANGE(in.length, 1, (int64_t)1 << 31);
+    SIZE(in.chunk);
+    SIZE(in.u.cols);
+    RANGE(in.b.cols, 1, 256);
+    STORAGE(in.u.dtype);
+    int64_t rows = in->batch * in->length;
+    VIEW(in.u, rows, D, in->u.dtype);
+    VIEW(in.delta, rows, D, in->u.dtype);
+    VIEW(in.z, rows, D, in->u.dtype);
+    VIEW(in.b, rows, N, in->u.dtype);
+    VIEW(in.c, rows, N, in->u.dtype);
+    POINTER(in.a_log);
+    POINTER(in.d_skip);
+    POINTER(in.dt_bias);
+    return DT_OK;
+}
 
 CHECK(scan_forward)
 {
-    SCAN_INPUTS;
-    POINTER(y);
-    STRIDE(y_stride, channels);
+    const struct dt_view *u = &args->in.u;
+    DT_TRY(check_scan_inputs(op, args));
+    VIEW(y, u->rows, u->cols, u->dtype);
     WORKSPACE(scan_forward);
     return DT_OK;
 }
 
 CHECK(scan_backward)
 {
-    SCAN_INPUTS;
+    const struct dt_view *u = &args->in.u, *b = &args->in.b;
+    DT_TRY(check_scan_inputs(op, &(struct dt_scan_forward_args){.in = args->in}));
     POINTER(states);
-    POINTER(dy);
-    POINTER(du);
-    POINTER(ddelta);
-    POINTER(dz);
-    POINTER(db);
-    POINTER(dc);
+    VIEW(dy, u->rows, u->cols, u->dtype);
+    VIEW(du, u->rows, u->cols, u->dtype);
+    VIEW(ddelta, u->rows, u->cols, u->dtype);
+    VIEW(dz, u->rows, u->cols, u->dtype);
+    VIEW(db, b->rows, b->cols, u->dtype);
+    VIEW(dc, b->rows, b->cols, u->dtype);
     POINTER(da_log);
     POINTER(dd_skip);
     POINTER(ddt_bias);
-    STRIDE(dy_stride, channels);
-    STRIDE(du_stride, channels);
-    STRIDE(ddelta_stride, channels);
-    STRIDE(dz_stride, channels);
-    STRIDE(db_stride, state);
-    STRIDE(dc_stride, state);
     WORKSPACE(scan_backward);
     return DT_OK;
 }

@@ -143,13 +143,13 @@ static struct dt_gemm_key key_of(const struct dt_gemm_args *args)
 {
     struct dt_gemm_key key;
     memset(&key, 0, sizeof key);
-    key.m = args->m, key.n = args->n, key.k = args->k;
-    key.lda = args->lda, key.ldb = args->ldb, key.ldc = args->ldc;
-    key.type = args->a_type, key.c_type = args->c_type;
+    key.m = args->c.rows, key.n = args->c.cols, key.k = dt_gemm_k(args);
+    key.lda = args->a.stride, key.ldb = args->b.stride, key.ldc = args->c.stride;
+    key.type = args->a.dtype, key.c_type = args->c.dtype;
     key.trans_a = args->trans_a, key.trans_b = args->trans_b;
-    key.align_a = alignment(args->a);
-    key.align_b = alignment(args->b);
-    key.align_c = alignment(args->c);
+    key.align_a = alignment(args->a.data);
+    key.align_b = alignment(args->b.data);
+    key.align_c = alignment(args->c.data);
     key.accumulate = args->accumulate;
     return key;
 }
@@ -385,7 +385,7 @@ dt_status gemm_cuda(struct dt_device *device, const struct dt_gemm_args *args,
 {
     struct dt_gemm_shape *shape;
     DT_TRY(find_shape(device->gemm, args, &shape));
-    cublasStatus_t code = dt_gemm_run(device->gemm, shape, &shape->algorithm.config, args->a,
-                                      args->b, args->c, aligned(args->workspace), stream);
+    cublasStatus_t code = dt_gemm_run(device->gemm, shape, &shape->algorithm.config, args->a.data,
+                                      args->b.data, args->c.data, aligned(args->workspace), stream);
     return code == CUBLAS_STATUS_SUCCESS ? DT_OK : refused(device->gemm, shape, code);
 }

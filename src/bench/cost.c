@@ -89,8 +89,8 @@ static void linear_name(const struct dt_bench_rig *rig, const struct dt_gemm_arg
     const void *copies = dt_model_weights_bf16(rig->model);
     const void *matrices = copies ? copies : dt_model_weights(rig->model);
     const void *gradients = dt_model_gradients(rig->model);
-    int64_t element = a->trans_a ? element_of(params, gradients, a->c_type, a->c)
-                                 : element_of(params, matrices, a->b_type, a->b);
+    int64_t element = a->trans_a ? element_of(params, gradients, a->c.dtype, a->c.data)
+                                 : element_of(params, matrices, a->b.dtype, a->b.data);
     matrix_name(params, element, name, size);
 }
 
@@ -99,16 +99,17 @@ static void describe_gemm(const struct dt_bench_rig *rig, struct dt_bench_call *
     const struct dt_gemm_args *a = &call->args.gemm;
     char name[DT_PARAM_NAME];
     linear_name(rig, a, name, sizeof name);
+    int64_t m = a->c.rows, n = a->c.cols, k = dt_gemm_k(a);
     const char *role = a->trans_a ? "dW" : a->trans_b ? "forward" : "dX";
-    tell(call, "%.12s %s %lldx%lldx%lld%s", name, role, (long long)a->m, (long long)a->n,
-         (long long)a->k, a->accumulate ? " +=" : "");
-    double c = product(a->m, a->n) * size_of(a->c_type);
-    call->cost = (struct dt_bench_cost){.bytes = product(a->m, a->k) * size_of(a->a_type) +
-                                                 product(a->k, a->n) * size_of(a->b_type) +
+    tell(call, "%.12s %s %lldx%lldx%lld%s", name, role, (long long)m, (long long)n, (long long)k,
+         a->accumulate ? " +=" : "");
+    double c = product(m, n) * size_of(a->c.dtype);
+    call->cost = (struct dt_bench_cost){.bytes = product(m, k) * size_of(a->a.dtype) +
+                                                 product(k, n) * size_of(a->b.dtype) +
                                                  (a->accumulate ? 2 * c : c),
-                                        .flops = 2 * product(a->m, a->n) * (double)a->k,
+                                        .flops = 2 * product(m, n) * (double)k,
                                         .gemm = true,
-                                        .type = a->a_type};
+                                        .type = a->a.dtype};
 }
 
 static void describe_embed_forward(const struct dt_bench_rig *rig, struct dt_bench_call *call)
@@ -166,10 +167,10 @@ static void describe_conv1d_silu_forward(const struct dt_bench_rig *rig, struct 
 {
     (void)rig;
     const struct dt_conv1d_silu_forward_args *a = &call->args.conv1d_silu_forward;
-    double n = product(a->batch * a->length, a->channels), taps = (double)a->taps;
-    tell(call, "%lldx%lldx%lld, %lld taps", (long long)a->batch, (long long)a->length,
-         (long long)a->channels, (long long)a->taps);
-    call->cost = (struct dt_bench_cost){.bytes = n * 2 * size_of(a->dtype),
+    double n = product(a->in.batch * a->in.length, a->in.x.cols), taps = (double)a->in.taps;
+    tell(call, "%lldx%lldx%lld, %lld taps", (long long)a->in.batch, (long long)a->in.length,
+         (long long)a->in.x.cols, (long long)a->in.taps);
+    call->cost = (struct dt_bench_cost){.bytes = n * 2 * size_of(a->in.x.dtype),
                                         .flops = n * (2 * taps + SILU),
                                         .lanes = n * (taps + SILU),
                                         .exps = n};
@@ -180,10 +181,10 @@ static void describe_conv1d_silu_backward(const struct dt_bench_rig *rig,
 {
     (void)rig;
     const struct dt_conv1d_silu_backward_args *a = &call->args.conv1d_silu_backward;
-    double n = product(a->batch * a->length, a->channels), taps = (double)a->taps;
-    tell(call, "%lldx%lldx%lld, %lld taps", (long long)a->batch, (long long)a->length,
-         (long long)a->channels, (long long)a->taps);
-    call->cost = (struct dt_bench_cost){.bytes = n * 3 * size_of(a->dtype),
+    double n = product(a->in.batch * a->in.length, a->in.x.cols), taps = (double)a->in.taps;
+    tell(call, "%lldx%lldx%lld, %lld taps", (long long)a->in.batch, (long long)a->in.length,
+         (long long)a->in.x.cols, (long long)a->in.taps);
+    call->cost = (struct dt_bench_cost){.bytes = n * 3 * size_of(a->in.x.dtype),
                                         .flops = n * (6 * taps + SILU_SLOPE),
                                         .lanes = n * (3 * taps + SILU_SLOPE),
                                         .exps = n};
@@ -198,15 +199,17 @@ static double states_bytes(int64_t batch, int64_t length, int64_t chunk, double 
 static void describe_scan_forward(const struct dt_bench_rig *rig, struct dt_bench_call *call)
 {
     const struct dt_scan_forward_args *a = &call->args.scan_forward;
-    double M = product(a->batch, a->length), E = (double)a->channels, N = (double)a->state;
-    double states = a->states ? states_bytes(a->batch, a->length, a->chunk, E * N) : 0;
-    tell(call, "%lldx%lldx%lld, %lld states", (long long)a->batch, (long long)a->length,
-         (long long)a->channels, (long long)a->state);
-    call->cost = (struct dt_bench_cost){.bytes = M * (4 * E + 2 * N) * size_of(a->dtype) + states,
-                                        .flops = M * E * N * SCAN_FORWARD_FLOPS,
-                                        .lanes = M * E * N * SCAN_FORWARD,
-                                        .exps = M * E * 2, // softplus and silu
-                                        .exp2s = M * E * N};
+    double M = product(a->in.batch, a->in.length), E = (double)a->in.u.cols,
+           N = (double)a->in.b.cols;
+    double states = a->states ? states_bytes(a->in.batch, a->in.length, a->in.chunk, E * N) : 0;
+    tell(call, "%lldx%lldx%lld, %lld states", (long long)a->in.batch, (long long)a->in.length,
+         (long long)a->in.u.cols, (long long)a->in.b.cols);
+    call->cost =
+        (struct dt_bench_cost){.bytes = M * (4 * E + 2 * N) * size_of(a->in.u.dtype) + states,
+                               .flops = M * E * N * SCAN_FORWARD_FLOPS,
+                               .lanes = M * E * N * SCAN_FORWARD,
+                               .exps = M * E * 2, // softplus and silu
+                               .exp2s = M * E * N};
     if (on_cuda(rig)) {
         call->cost.lanes = M * E * N * (SCAN_RUN_CUDA + 1); // and C
         call->cost.exps = M * E * (SCAN_STEP_CUDA - 1 + SCAN_GATE_CUDA);
@@ -222,17 +225,19 @@ static double cuda_runs(int64_t chunk)
 static void describe_scan_backward(const struct dt_bench_rig *rig, struct dt_bench_call *call)
 {
     const struct dt_scan_backward_args *a = &call->args.scan_backward;
-    double M = product(a->batch, a->length), E = (double)a->channels, N = (double)a->state;
-    double states = states_bytes(a->batch, a->length, a->chunk, E * N);
-    tell(call, "%lldx%lldx%lld, %lld states", (long long)a->batch, (long long)a->length,
-         (long long)a->channels, (long long)a->state);
-    call->cost = (struct dt_bench_cost){.bytes = M * (7 * E + 4 * N) * size_of(a->dtype) + states,
-                                        .flops = M * E * N * SCAN_BACKWARD_FLOPS,
-                                        .lanes = M * E * N * SCAN_BACKWARD,
-                                        .exps = M * E * 3, // softplus, its slope, the gate
-                                        .exp2s = M * E * N};
+    double M = product(a->in.batch, a->in.length), E = (double)a->in.u.cols,
+           N = (double)a->in.b.cols;
+    double states = states_bytes(a->in.batch, a->in.length, a->in.chunk, E * N);
+    tell(call, "%lldx%lldx%lld, %lld states", (long long)a->in.batch, (long long)a->in.length,
+         (long long)a->in.u.cols, (long long)a->in.b.cols);
+    call->cost =
+        (struct dt_bench_cost){.bytes = M * (7 * E + 4 * N) * size_of(a->in.u.dtype) + states,
+                               .flops = M * E * N * SCAN_BACKWARD_FLOPS,
+                               .lanes = M * E * N * SCAN_BACKWARD,
+                               .exps = M * E * 3, // softplus, its slope, the gate
+                               .exp2s = M * E * N};
     if (on_cuda(rig)) {
-        double runs = cuda_runs(a->chunk);
+        double runs = cuda_runs(a->in.chunk);
         call->cost.lanes = M * E * N * (SCAN_RUN_CUDA * runs + SCAN_SWEEP_CUDA);
         call->cost.exps = M * E * (SCAN_STEP_CUDA * runs + SCAN_GATE_CUDA);
         call->cost.exp2s = M * E * N * runs;

@@ -3,18 +3,8 @@
 
 struct dt_gemm_args dt_bench_square(const struct dt_bench_machine *m, enum dt_dtype type, int64_t n)
 {
-    return (struct dt_gemm_args){.m = n,
-                                 .n = n,
-                                 .k = n,
-                                 .a = m->from,
-                                 .lda = n,
-                                 .a_type = type,
-                                 .b = m->from,
-                                 .ldb = n,
-                                 .b_type = type,
-                                 .c = m->to,
-                                 .ldc = n,
-                                 .c_type = DT_F32};
+    struct dt_view operand = dt_view_of(m->from, n, n, type);
+    return (struct dt_gemm_args){.a = operand, .b = operand, .c = dt_view_of(m->to, n, n, DT_F32)};
 }
 
 float dt_bench_value(int64_t i)

@@ -64,7 +64,7 @@ static dt_status convolve_and_scan(struct mamba *m, const struct dt_pass *pass,
     enum dt_dtype storage = net->config->storage;
     int64_t layer = m->part.layer;
     struct dt_conv1d_silu_forward_args conv = mamba_conv_args(m, net, pass->input);
-    conv.x0 = dt_model_state_array(pass->before, layer, m->conv_state);
+    conv.in.x0 = dt_model_state_array(pass->before, layer, m->conv_state);
     conv.x_last = dt_model_state_array(after, layer, m->conv_state);
     DT_TRY(dt_conv1d_silu_forward(net->backend, &conv, pass->stream));
     DT_TRY(dt_linear_forward(net, m->x_proj, pass->rows, m->u, m->E, m->dbc, m->slices, storage,
@@ -72,7 +72,7 @@ static dt_status convolve_and_scan(struct mamba *m, const struct dt_pass *pass,
     DT_TRY(dt_linear_forward(net, m->dt_proj, pass->rows, m->dbc, m->slices, m->delta, m->E,
                              storage, pass->stream));
     struct dt_scan_forward_args scan = mamba_scan_args(m, net, pass->input);
-    scan.h0 = dt_model_state_array(pass->before, layer, m->ssm_state);
+    scan.in.h0 = dt_model_state_array(pass->before, layer, m->ssm_state);
     scan.h_last = dt_model_state_array(after, layer, m->ssm_state);
     return dt_scan_forward(net->backend, &scan, pass->stream);
 }
@@ -143,7 +143,7 @@ static dt_status backward_input(struct mamba *m, const struct dt_pass *pass,
     const struct dt_net *net = pass->net;
     int64_t M = pass->rows;
     struct dt_conv1d_silu_backward_args conv = mamba_conv_backward_args(m, net, pass->input);
-    conv.x0 = dt_model_state_array(pass->before, m->part.layer, m->conv_state);
+    conv.in.x0 = dt_model_state_array(pass->before, m->part.layer, m->conv_state);
     conv.accumulate = pass->accumulate;
     DT_TRY(dt_conv1d_silu_backward(net->backend, &conv, pass->stream));
     DT_TRY(dt_pass_ready(pass, m->conv_weight));

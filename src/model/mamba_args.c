@@ -2,72 +2,75 @@
 // backward, and for planning; and the plan of its memory.
 #include "model/mamba.h"
 
+static struct dt_conv1d_silu_inputs conv_inputs(const struct mamba *m, const struct dt_net *net,
+                                                const struct dt_model_input *input)
+{
+    int64_t rows = input->sequences * input->length;
+    struct dt_view xz = dt_view_of(m->xz, rows, 2 * m->E, net->config->storage);
+    return (struct dt_conv1d_silu_inputs){.batch = input->sequences,
+                                          .length = input->length,
+                                          .taps = m->K,
+                                          .x = dt_view_cols(xz, 0, m->E),
+                                          .weight = dt_net_weight(net, m->conv_weight),
+                                          .bias = dt_net_weight(net, m->conv_bias),
+                                          .reset = input->arrays[m->reset]};
+}
+
 struct dt_conv1d_silu_forward_args mamba_conv_args(const struct mamba *m, const struct dt_net *net,
                                                    const struct dt_model_input *input)
 {
-    return (struct dt_conv1d_silu_forward_args){.batch = input->sequences,
-                                                .length = input->length,
-                                                .channels = m->E,
-                                                .taps = m->K,
-                                                .dtype = net->config->storage,
-                                                .x = m->xz,
-                                                .x_stride = 2 * m->E,
-                                                .weight = dt_net_weight(net, m->conv_weight),
-                                                .bias = dt_net_weight(net, m->conv_bias),
-                                                .reset = input->arrays[m->reset],
-                                                .y = m->u,
-                                                .y_stride = m->E};
+    struct dt_conv1d_silu_inputs in = conv_inputs(m, net, input);
+    return (struct dt_conv1d_silu_forward_args){.in = in,
+                                                .y = dt_view_of(m->u, in.x.rows, m->E, in.x.dtype)};
 }
 
 struct dt_conv1d_silu_backward_args mamba_conv_backward_args(const struct mamba *m,
                                                              const struct dt_net *net,
                                                              const struct dt_model_input *input)
 {
-    return (struct dt_conv1d_silu_backward_args){.batch = input->sequences,
-                                                 .length = input->length,
-                                                 .channels = m->E,
-                                                 .taps = m->K,
-                                                 .dtype = net->config->storage,
-                                                 .x = m->xz,
-                                                 .x_stride = 2 * m->E,
-                                                 .weight = dt_net_weight(net, m->conv_weight),
-                                                 .bias = dt_net_weight(net, m->conv_bias),
-                                                 .reset = input->arrays[m->reset],
-                                                 .dy = m->du,
-                                                 .dy_stride = m->E,
-                                                 .dx = m->dxz,
-                                                 .dx_stride = 2 * m->E,
+    struct dt_conv1d_silu_inputs in = conv_inputs(m, net, input);
+    struct dt_view dxz = dt_view_of(m->dxz, in.x.rows, 2 * m->E, in.x.dtype);
+    return (struct dt_conv1d_silu_backward_args){.in = in,
+                                                 .dy =
+                                                     dt_view_of(m->du, in.x.rows, m->E, in.x.dtype),
+                                                 .dx = dt_view_cols(dxz, 0, m->E),
                                                  .dweight = dt_net_gradient(net, m->conv_weight),
                                                  .dbias = dt_net_gradient(net, m->conv_bias),
                                                  .workspace = net->workspace,
                                                  .workspace_bytes = net->workspace_bytes};
 }
 
+// Columns of dt|B|C, or of its gradient: B, then C.
+static struct dt_view b_of(const struct mamba *m, struct dt_view dbc)
+{
+    return dt_view_cols(dbc, m->R, m->R + m->N);
+}
+
+static struct dt_view c_of(const struct mamba *m, struct dt_view dbc)
+{
+    return dt_view_cols(dbc, m->R + m->N, m->R + 2 * m->N);
+}
+
 struct dt_scan_forward_args mamba_scan_args(const struct mamba *m, const struct dt_net *net,
                                             const struct dt_model_input *input)
 {
-    return (struct dt_scan_forward_args){.batch = input->sequences,
-                                         .length = input->length,
-                                         .channels = m->E,
-                                         .state = m->N,
-                                         .chunk = m->chunk,
-                                         .dtype = net->config->storage,
-                                         .u = m->u,
-                                         .u_stride = m->E,
-                                         .delta = m->delta,
-                                         .delta_stride = m->E,
-                                         .z = dt_net_at(net, m->xz, m->E),
-                                         .z_stride = 2 * m->E,
-                                         .b = dt_net_at(net, m->dbc, m->R),
-                                         .b_stride = m->slices,
-                                         .c = dt_net_at(net, m->dbc, m->R + m->N),
-                                         .c_stride = m->slices,
-                                         .a_log = dt_net_weight(net, m->a_log),
-                                         .d_skip = dt_net_weight(net, m->d_skip),
-                                         .dt_bias = dt_net_weight(net, m->dt_bias),
-                                         .reset = input->arrays[m->reset],
-                                         .y = m->y,
-                                         .y_stride = m->E,
+    int64_t rows = input->sequences * input->length;
+    enum dt_dtype storage = net->config->storage;
+    struct dt_view xz = dt_view_of(m->xz, rows, 2 * m->E, storage);
+    struct dt_view dbc = dt_view_of(m->dbc, rows, m->slices, storage);
+    return (struct dt_scan_forward_args){.in = {.batch = input->sequences,
+                                                .length = input->length,
+                                                .chunk = m->chunk,
+                                                .u = dt_view_of(m->u, rows, m->E, storage),
+                                                .delta = dt_view_of(m->delta, rows, m->E, storage),
+                                                .z = dt_view_cols(xz, m->E, 2 * m->E),
+                                                .b = b_of(m, dbc),
+                                                .c = c_of(m, dbc),
+                                                .a_log = dt_net_weight(net, m->a_log),
+                                                .d_skip = dt_net_weight(net, m->d_skip),
+                                                .dt_bias = dt_net_weight(net, m->dt_bias),
+                                                .reset = input->arrays[m->reset]},
+                                         .y = dt_view_of(m->y, rows, m->E, storage),
                                          .states = m->states,
                                          .workspace = net->workspace,
                                          .workspace_bytes = net->workspace_bytes};
@@ -77,40 +80,19 @@ struct dt_scan_backward_args mamba_scan_backward_args(const struct mamba *m,
                                                       const struct dt_net *net,
                                                       const struct dt_model_input *input)
 {
-    const struct dt_scan_forward_args f = mamba_scan_args(m, net, input);
-    return (struct dt_scan_backward_args){.batch = f.batch,
-                                          .length = f.length,
-                                          .channels = f.channels,
-                                          .state = f.state,
-                                          .chunk = f.chunk,
-                                          .dtype = f.dtype,
-                                          .u = f.u,
-                                          .u_stride = f.u_stride,
-                                          .delta = f.delta,
-                                          .delta_stride = f.delta_stride,
-                                          .z = f.z,
-                                          .z_stride = f.z_stride,
-                                          .b = f.b,
-                                          .b_stride = f.b_stride,
-                                          .c = f.c,
-                                          .c_stride = f.c_stride,
-                                          .a_log = f.a_log,
-                                          .d_skip = f.d_skip,
-                                          .dt_bias = f.dt_bias,
-                                          .reset = f.reset,
-                                          .states = f.states,
-                                          .dy = m->dy,
-                                          .dy_stride = m->E,
-                                          .du = m->du,
-                                          .du_stride = m->E,
-                                          .ddelta = m->ddelta,
-                                          .ddelta_stride = m->E,
-                                          .dz = dt_net_at(net, m->dxz, m->E),
-                                          .dz_stride = 2 * m->E,
-                                          .db = dt_net_at(net, m->ddbc, m->R),
-                                          .db_stride = m->slices,
-                                          .dc = dt_net_at(net, m->ddbc, m->R + m->N),
-                                          .dc_stride = m->slices,
+    const struct dt_scan_inputs in = mamba_scan_args(m, net, input).in;
+    int64_t rows = in.u.rows;
+    enum dt_dtype storage = in.u.dtype;
+    struct dt_view dxz = dt_view_of(m->dxz, rows, 2 * m->E, storage);
+    struct dt_view ddbc = dt_view_of(m->ddbc, rows, m->slices, storage);
+    return (struct dt_scan_backward_args){.in = in,
+                                          .states = m->states,
+                                          .dy = dt_view_of(m->dy, rows, m->E, storage),
+                                          .du = dt_view_of(m->du, rows, m->E, storage),
+                                          .ddelta = dt_view_of(m->ddelta, rows, m->E, storage),
+                                          .dz = dt_view_cols(dxz, m->E, 2 * m->E),
+                                          .db = b_of(m, ddbc),
+                                          .dc = c_of(m, ddbc),
                                           .da_log = dt_net_gradient(net, m->a_log),
                                           .dd_skip = dt_net_gradient(net, m->d_skip),
                                           .ddt_bias = dt_net_gradient(net, m->dt_bias),

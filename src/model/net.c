@@ -52,26 +52,26 @@ int64_t dt_net_stride(const struct dt_net *net, int64_t width)
     return (width + step - 1) / step * step;
 }
 
+static struct dt_view view_of(const void *data, int64_t rows, int64_t cols, int64_t stride,
+                              enum dt_dtype dtype)
+{
+    struct dt_view view = dt_view_of(data, rows, cols, dtype);
+    view.stride = stride;
+    return view;
+}
+
 static struct dt_gemm_args linear_forward_args(const struct dt_net *net, struct dt_linear linear,
                                                int64_t rows, const void *x, int64_t ldx, void *y,
                                                int64_t ldy, enum dt_dtype y_type)
 {
     enum dt_dtype storage = net->config->storage;
-    return (struct dt_gemm_args){.m = rows,
-                                 .n = linear.out,
-                                 .k = linear.in,
-                                 .a = x,
-                                 .lda = ldx,
-                                 .a_type = storage,
-                                 .b = dt_net_stored(net, linear.row),
-                                 .ldb = linear.in,
-                                 .b_type = storage,
-                                 .trans_b = true,
-                                 .c = y,
-                                 .ldc = ldy,
-                                 .c_type = y_type,
-                                 .workspace = net->workspace,
-                                 .workspace_bytes = net->workspace_bytes};
+    return (struct dt_gemm_args){
+        .a = view_of(x, rows, linear.in, ldx, storage),
+        .b = dt_view_of(dt_net_stored(net, linear.row), linear.out, linear.in, storage),
+        .c = view_of(y, rows, linear.out, ldy, y_type),
+        .trans_b = true,
+        .workspace = net->workspace,
+        .workspace_bytes = net->workspace_bytes};
 }
 
 static struct dt_gemm_args linear_input_args(const struct dt_net *net, struct dt_linear linear,
@@ -79,21 +79,13 @@ static struct dt_gemm_args linear_input_args(const struct dt_net *net, struct dt
                                              int64_t lddx)
 {
     enum dt_dtype storage = net->config->storage;
-    return (struct dt_gemm_args){.m = rows,
-                                 .n = linear.in,
-                                 .k = linear.out,
-                                 .a = dy,
-                                 .lda = lddy,
-                                 .a_type = storage,
-                                 .b = dt_net_stored(net, linear.row),
-                                 .ldb = linear.in,
-                                 .b_type = storage,
-                                 .c = dx,
-                                 .ldc = lddx,
-                                 .c_type = storage,
-                                 .accumulate = linear.adds,
-                                 .workspace = net->workspace,
-                                 .workspace_bytes = net->workspace_bytes};
+    return (struct dt_gemm_args){
+        .a = view_of(dy, rows, linear.out, lddy, storage),
+        .b = dt_view_of(dt_net_stored(net, linear.row), linear.out, linear.in, storage),
+        .c = view_of(dx, rows, linear.in, lddx, storage),
+        .accumulate = linear.adds,
+        .workspace = net->workspace,
+        .workspace_bytes = net->workspace_bytes};
 }
 
 static struct dt_gemm_args linear_weight_args(const struct dt_net *net, struct dt_linear linear,
@@ -101,22 +93,14 @@ static struct dt_gemm_args linear_weight_args(const struct dt_net *net, struct d
                                               const void *x, int64_t ldx, bool accumulate)
 {
     enum dt_dtype storage = net->config->storage;
-    return (struct dt_gemm_args){.m = linear.out,
-                                 .n = linear.in,
-                                 .k = rows,
-                                 .a = dy,
-                                 .lda = lddy,
-                                 .a_type = storage,
-                                 .trans_a = true,
-                                 .b = x,
-                                 .ldb = ldx,
-                                 .b_type = storage,
-                                 .c = dt_net_gradient(net, linear.row),
-                                 .ldc = linear.in,
-                                 .c_type = DT_F32,
-                                 .accumulate = accumulate,
-                                 .workspace = net->workspace,
-                                 .workspace_bytes = net->workspace_bytes};
+    return (struct dt_gemm_args){
+        .a = view_of(dy, rows, linear.out, lddy, storage),
+        .b = view_of(x, rows, linear.in, ldx, storage),
+        .c = dt_view_of(dt_net_gradient(net, linear.row), linear.out, linear.in, DT_F32),
+        .trans_a = true,
+        .accumulate = accumulate,
+        .workspace = net->workspace,
+        .workspace_bytes = net->workspace_bytes};
 }
 
 dt_status dt_linear_forward(const struct dt_net *net, struct dt_linear linear, int64_t rows,

@@ -264,10 +264,11 @@ static inline void run_on_device(struct parity *p, const struct parity_op *op,
                                  const struct parity_field *fields, const void *host_args,
                                  void *out[PARITY_FIELDS])
 {
-    char args[512];
+    char args[1024];
     const void *host[PARITY_FIELDS] = {0};
     const struct parity_field *workspace = find_workspace(fields);
     int64_t bytes = workspace ? op->workspace(&p->cuda, host_args) : 0;
+    CHECK(op->size <= sizeof args, "%s has args of %zu bytes", op->name, op->size);
     memcpy(args, host_args, op->size);
     for (int i = 0; fields[i].role; i++) {
         host[i] = fields[i].role == PARITY_WORKSPACE ? NULL : *pointer_at(args, fields[i].at);

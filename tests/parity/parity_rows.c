@@ -17,8 +17,8 @@ struct product {
 static const char *describe(char *text, size_t size, const struct product *linear, const char *role,
                             const struct dt_gemm_args *a)
 {
-    snprintf(text, size, "%s %s %lldx%lldx%lld %s%s", linear->name, role, (long long)a->m,
-             (long long)a->n, (long long)a->k, dt_dtype_name(a->a_type),
+    snprintf(text, size, "%s %s %lldx%lldx%lld %s%s", linear->name, role, (long long)a->c.rows,
+             (long long)a->c.cols, (long long)dt_gemm_k(a), dt_dtype_name(a->a.dtype),
              a->accumulate ? " +=" : "");
     return text;
 }
@@ -39,24 +39,23 @@ static void compare_gemm(struct parity *p, const struct product *linear, const c
                          struct dt_gemm_args args)
 {
     char text[96];
-    int64_t a_rows = args.trans_a ? args.k : args.m, b_rows = args.trans_b ? args.n : args.k;
-    int64_t c_bytes = args.m * args.ldc * dt_dtype_size(args.c_type);
-    args.a = many_rows(args.a_type, a_rows, args.trans_a ? args.m : args.k, args.lda, 1.0, 1);
-    args.b = many_rows(args.b_type, b_rows, args.trans_b ? args.k : args.n, args.ldb, 1.0, 2);
-    args.c = args.accumulate ? many_rows(args.c_type, args.m, args.n, args.ldc, 1.0, 3)
-                             : guarded(c_bytes);
-    double sums = 0x1p-21 * sqrt((double)args.k);
+    args.a.data = many_rows(args.a.dtype, args.a.rows, args.a.cols, args.a.stride, 1.0, 1);
+    args.b.data = many_rows(args.b.dtype, args.b.rows, args.b.cols, args.b.stride, 1.0, 2);
+    struct dt_view *c = &args.c;
+    c->data = args.accumulate ? many_rows(c->dtype, c->rows, c->cols, c->stride, 1.0, 3)
+                              : guarded(c->rows * c->stride * dt_dtype_size(c->dtype));
+    double sums = 0x1p-21 * sqrt((double)dt_gemm_k(&args));
     const struct parity_field fields[] = {
-        FIELD_IN(gemm, a),
-        FIELD_IN(gemm, b),
-        FIELD_OUT(gemm, c, args.c_type, args.m, args.n, args.ldc, stored(args.c_type, sums), 0),
+        FIELD_IN(gemm, a.data),
+        FIELD_IN(gemm, b.data),
+        FIELD_OUT(gemm, c.data, c->dtype, c->rows, c->cols, c->stride, stored(c->dtype, sums), 0),
         FIELD_WORKSPACE(gemm),
         {0}};
     choose_algorithm(p, &args);
     parity_compare(p, PARITY_gemm, fields, &args, describe(text, sizeof text, linear, role, &args));
-    release((void *)(uintptr_t)args.a, "a");
-    release((void *)(uintptr_t)args.b, "b");
-    RELEASE(args.c);
+    release(args.a.data, "a");
+    release(args.b.data, "b");
+    RELEASE(c->data);
 }
 
 static int64_t stride_of(dt_dtype type, int64_t width)
@@ -68,36 +67,14 @@ static int64_t stride_of(dt_dtype type, int64_t width)
 // A layer's three products over `rows` tokens: y = x · Wᵀ, dx = dy · W, dW = dyᵀ · x.
 static void compare_linear(struct parity *p, const struct product *l, int64_t rows, dt_dtype type)
 {
-    int64_t y_stride = stride_of(type, l->out);
-    struct dt_gemm_args forward = {.m = rows,
-                                   .n = l->out,
-                                   .k = l->in,
-                                   .lda = l->x_stride,
-                                   .ldb = l->in,
-                                   .trans_b = true,
-                                   .ldc = stride_of(l->y_type, l->out),
-                                   .a_type = type,
-                                   .b_type = type,
-                                   .c_type = l->y_type};
-    struct dt_gemm_args input = {.m = rows,
-                                 .n = l->in,
-                                 .k = l->out,
-                                 .lda = y_stride,
-                                 .ldb = l->in,
-                                 .ldc = l->x_stride,
-                                 .a_type = type,
-                                 .b_type = type,
-                                 .c_type = type};
-    struct dt_gemm_args weight = {.m = l->out,
-                                  .n = l->in,
-                                  .k = rows,
-                                  .lda = y_stride,
-                                  .trans_a = true,
-                                  .ldb = l->x_stride,
-                                  .ldc = l->in,
-                                  .a_type = type,
-                                  .b_type = type,
-                                  .c_type = DT_F32};
+    struct dt_view x = {NULL, rows, l->in, l->x_stride, type},
+                   w = dt_view_of(NULL, l->out, l->in, type);
+    struct dt_view y = {NULL, rows, l->out, stride_of(l->y_type, l->out), l->y_type};
+    struct dt_view dy = {NULL, rows, l->out, stride_of(type, l->out), type};
+    struct dt_view dw = dt_view_of(NULL, l->out, l->in, DT_F32);
+    struct dt_gemm_args forward = {.a = x, .b = w, .c = y, .trans_b = true};
+    struct dt_gemm_args input = {.a = dy, .b = w, .c = x};
+    struct dt_gemm_args weight = {.a = dy, .b = x, .c = dw, .trans_a = true};
     compare_gemm(p, l, "forward", forward);
     compare_gemm(p, l, "dX", input);
     compare_gemm(p, l, "dW", weight);

@@ -21,37 +21,41 @@ static double apart(dt_dtype type)
     return type == DT_BF16 ? 0x1p-7 : 1e-5;
 }
 
-static void check_array(const char *problem, const char *name, const void *got, const void *want,
-                        dt_dtype type, int64_t rows, int64_t width, int64_t stride)
+static void check_view(const char *problem, const char *name, const struct dt_view *got,
+                       const struct dt_view *want)
 {
-    CHECK(differences(got, want, type, rows, width, stride, apart(type)) == 0,
-          "%s: %lld of %s differ", problem,
-          (long long)differences(got, want, type, rows, width, stride, apart(type)), name);
-    CHECK(gaps_fresh(got, type, rows, width, stride), "%s: written between rows of %s", problem,
-          name);
+    int64_t different = differences(got->data, want->data, got->dtype, got->rows, got->cols,
+                                    got->stride, apart(got->dtype));
+    CHECK(different == 0, "%s: %lld of %s differ", problem, (long long)different, name);
+    CHECK(view_gaps_fresh(got), "%s: written between rows of %s", problem, name);
+}
+
+static void check_array(const char *problem, const char *name, const float *got, const float *want,
+                        int64_t n)
+{
+    struct dt_view g = dt_view_of(got, 1, n, DT_F32), w = dt_view_of(want, 1, n, DT_F32);
+    check_view(problem, name, &g, &w);
 }
 
 static void check_against_cpu(const struct problem *p, const struct op *got, const struct op *want)
 {
     char name[128];
-    int64_t rows = p->batch * p->length, D = p->channels;
     const struct dt_conv1d_silu_backward_args *g = &got->backward, *c = &want->backward;
     describe(p, name, sizeof name);
-    check_array(name, "y", got->forward.y, want->forward.y, p->type, rows, D,
-                got->forward.y_stride);
-    check_array(name, "dx", g->dx, c->dx, p->type, rows, D, g->dx_stride);
-    check_array(name, "dweight", g->dweight, c->dweight, DT_F32, D, p->taps, p->taps);
-    check_array(name, "dbias", g->dbias, c->dbias, DT_F32, 1, D, D);
+    check_view(name, "y", &got->forward.y, &want->forward.y);
+    check_view(name, "dx", &g->dx, &c->dx);
+    check_array(name, "dweight", g->dweight, c->dweight, p->channels * p->taps);
+    check_array(name, "dbias", g->dbias, c->dbias, p->channels);
     CHECK(!got->forward.x_last || same_bits(got->forward.x_last, want->forward.x_last),
           "%s: x_last differs", name);
 }
 
 static void check_same(const struct op *a, const struct op *b, const char *what)
 {
-    CHECK(same_bits(a->forward.y, b->forward.y), "%s: y differs", what);
+    CHECK(same_bits(a->forward.y.data, b->forward.y.data), "%s: y differs", what);
     CHECK(!a->forward.x_last || same_bits(a->forward.x_last, b->forward.x_last),
           "%s: x_last differs", what);
-    CHECK(same_bits(a->backward.dx, b->backward.dx), "%s: dx differs", what);
+    CHECK(same_bits(a->backward.dx.data, b->backward.dx.data), "%s: dx differs", what);
     CHECK(same_bits(a->backward.dweight, b->backward.dweight), "%s: dweight differs", what);
     CHECK(same_bits(a->backward.dbias, b->backward.dbias), "%s: dbias differs", what);
 }
@@ -81,18 +85,18 @@ static void check_nan(int64_t K, int64_t D)
 {
     struct problem p = {1, 40, D, K, DT_F32, .x0 = true, .resets = NO_RESETS};
     struct op op = make_op(&p);
-    ((float *)(uintptr_t)op.forward.x)[29 * op.forward.x_stride + 2] = NAN;
+    ((float *)op.forward.in.x.data)[29 * op.forward.in.x.stride + 2] = NAN;
     run_op(&op, open_simt());
-    CHECK_INT(nans(op.forward.y, DT_F32, 0, 40 * op.forward.y_stride), K);
-    CHECK_INT(nans(op.backward.dx, DT_F32, 0, 40 * op.backward.dx_stride), 2 * K - 1);
+    CHECK_INT(nans(op.forward.y.data, DT_F32, 0, 40 * op.forward.y.stride), K);
+    CHECK_INT(nans(op.backward.dx.data, DT_F32, 0, 40 * op.backward.dx.stride), 2 * K - 1);
     CHECK_INT(nans(op.backward.dweight, DT_F32, 0, D * K), K);
     CHECK_INT(nans(op.backward.dbias, DT_F32, 0, D), 1);
     free_op(&op);
     p.resets = IN_A_ROW;
     op = make_op(&p);
-    ((float *)(uintptr_t)op.forward.x)[29 * op.forward.x_stride + 2] = NAN;
+    ((float *)op.forward.in.x.data)[29 * op.forward.in.x.stride + 2] = NAN;
     run_op(&op, open_simt());
-    CHECK_INT(nans(op.forward.y, DT_F32, 0, 40 * op.forward.y_stride), 1);
+    CHECK_INT(nans(op.forward.y.data, DT_F32, 0, 40 * op.forward.y.stride), 1);
     free_op(&op);
 }
 

@@ -24,40 +24,46 @@ static double apart(dt_dtype type)
     return type == DT_BF16 ? 2e-3 : 1e-5;
 }
 
-// The relative distance of two arrays of the op, dense or at a stride.
-static void check_array(const char *problem, const char *name, const void *got, const void *want,
-                        dt_dtype type, int64_t rows, int64_t width, int64_t stride)
+// The relative distance of two arrays of the op.
+static void check_view(const char *problem, const char *name, const struct dt_view *got,
+                       const struct dt_view *want)
 {
-    double *g = zeros(rows * width), *w = zeros(rows * width);
-    to_double(g, got, type, rows, width, stride);
-    to_double(w, want, type, rows, width, stride);
-    double error = distance(type, g, w, rows * width);
-    CHECK(error <= apart(type), "%s: %s is off by %g", problem, name, error);
-    CHECK(gaps_fresh(got, type, rows, width, stride), "%s: written between rows of %s", problem,
-          name);
+    int64_t n = got->rows * got->cols;
+    double *g = zeros(n), *w = zeros(n);
+    view_to_double(g, got);
+    view_to_double(w, want);
+    double error = distance(got->dtype, g, w, n);
+    CHECK(error <= apart(got->dtype), "%s: %s is off by %g", problem, name, error);
+    CHECK(view_gaps_fresh(got), "%s: written between rows of %s", problem, name);
     free(g);
     free(w);
+}
+
+static void check_array(const char *problem, const char *name, const float *got, const float *want,
+                        int64_t n)
+{
+    struct dt_view g = dt_view_of(got, 1, n, DT_F32), w = dt_view_of(want, 1, n, DT_F32);
+    check_view(problem, name, &g, &w);
 }
 
 static void check_against_cpu(const struct problem *p, const struct op *got, const struct op *want)
 {
     char name[128];
-    int64_t rows = p->batch * p->length, D = p->channels, N = p->state;
-    int64_t chunks = (p->length - 1) / p->chunk + 1;
+    int64_t D = p->channels, N = p->state, chunks = (p->length - 1) / p->chunk + 1;
     const struct dt_scan_forward_args *f = &got->forward, *cf = &want->forward;
     const struct dt_scan_backward_args *g = &got->backward, *cg = &want->backward;
     describe(p, name, sizeof name);
-    check_array(name, "y", f->y, cf->y, p->type, rows, D, f->y_stride);
-    check_array(name, "h_last", f->h_last, cf->h_last, DT_F32, p->batch * D, N, N);
-    check_array(name, "states", f->states, cf->states, DT_F32, p->batch * chunks * N, D, D);
-    check_array(name, "du", g->du, cg->du, p->type, rows, D, g->du_stride);
-    check_array(name, "ddelta", g->ddelta, cg->ddelta, p->type, rows, D, g->ddelta_stride);
-    check_array(name, "dz", g->dz, cg->dz, p->type, rows, D, g->dz_stride);
-    check_array(name, "db", g->db, cg->db, p->type, rows, N, g->db_stride);
-    check_array(name, "dc", g->dc, cg->dc, p->type, rows, N, g->dc_stride);
-    check_array(name, "da_log", g->da_log, cg->da_log, DT_F32, D, N, N);
-    check_array(name, "dd_skip", g->dd_skip, cg->dd_skip, DT_F32, 1, D, D);
-    check_array(name, "ddt_bias", g->ddt_bias, cg->ddt_bias, DT_F32, 1, D, D);
+    check_view(name, "y", &f->y, &cf->y);
+    check_array(name, "h_last", f->h_last, cf->h_last, p->batch * D * N);
+    check_array(name, "states", f->states, cf->states, p->batch * chunks * N * D);
+    check_view(name, "du", &g->du, &cg->du);
+    check_view(name, "ddelta", &g->ddelta, &cg->ddelta);
+    check_view(name, "dz", &g->dz, &cg->dz);
+    check_view(name, "db", &g->db, &cg->db);
+    check_view(name, "dc", &g->dc, &cg->dc);
+    check_array(name, "da_log", g->da_log, cg->da_log, D * N);
+    check_array(name, "dd_skip", g->dd_skip, cg->dd_skip, D);
+    check_array(name, "ddt_bias", g->ddt_bias, cg->ddt_bias, D);
 }
 
 static void check_problem(const struct problem *p)
@@ -88,9 +94,9 @@ static void test_h_last_over_h0(void)
     struct dt_backend simt = open_simt();
     struct dt_scan_forward_args f = over.forward;
     f.states = NULL;
-    f.h_last = (float *)(uintptr_t)f.h0;
+    f.h_last = (float *)(uintptr_t)f.in.h0;
     RUN_WITH_WORKSPACE(scan_forward, &simt, &f);
-    CHECK(same_bits(f.y, whole.forward.y), "y differs");
+    CHECK(same_bits(f.y.data, whole.forward.y.data), "y differs");
     CHECK(same_bits(f.h_last, whole.forward.h_last), "h_last over h0 differs");
     dt_backend_close(&simt);
     free_op(&whole);
@@ -102,9 +108,9 @@ static void check_nan(int64_t state, enum resets resets)
 {
     const struct problem p = {1, 77, 16, state, 32, DT_F32, .h0 = true, .resets = resets};
     struct op op = make_op(&p);
-    ((float *)(uintptr_t)op.forward.u)[5] = NAN;
+    ((float *)op.forward.in.u.data)[5] = NAN;
     run_op(&op, open_simt());
-    const float *y = op.forward.y, *du = op.backward.du;
+    const float *y = op.forward.y.data, *du = op.backward.du.data;
     bool passes = resets == NO_RESETS;
     CHECK(isnan(y[5]) && !has_nan(y, DT_F32, 5), "N %d: a NaN in u is not in its y alone",
           (int)state);

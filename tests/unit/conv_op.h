@@ -40,48 +40,37 @@ static inline int64_t stride_of(const struct problem *p, int64_t gap)
 static inline struct op make_op(const struct problem *p)
 {
     int64_t rows = p->batch * p->length, D = p->channels, K = p->taps;
-    int64_t size = dt_dtype_size(p->type), kept = p->batch * (K - 1);
-    struct dt_conv1d_silu_forward_args f = {.batch = p->batch,
-                                            .length = p->length,
-                                            .channels = D,
-                                            .taps = K,
-                                            .dtype = p->type,
-                                            .x_stride = stride_of(p, 9),
-                                            .y_stride = stride_of(p, 1)};
-    f.x = normal_rows(p->type, rows, D, f.x_stride, 1.0, 1);
-    f.weight = normal(D * K, 0.7, 2);
-    f.bias = normal(D, 0.5, 3);
-    f.x0 = p->x0 && K > 1 ? normal_rows(p->type, kept, D, D, 1.0, 4) : NULL;
-    f.reset = make_reset(p);
-    f.y = guarded(rows * f.y_stride * size);
-    f.x_last = K > 1 ? guarded(kept * D * size) : NULL;
-    struct dt_conv1d_silu_backward_args g = {.batch = f.batch,
-                                             .length = f.length,
-                                             .channels = D,
-                                             .taps = K,
-                                             .dtype = f.dtype,
-                                             .x = f.x,
-                                             .x_stride = f.x_stride,
-                                             .weight = f.weight,
-                                             .bias = f.bias,
-                                             .x0 = f.x0,
-                                             .reset = f.reset,
-                                             .dy_stride = stride_of(p, 17),
-                                             .dx_stride = stride_of(p, 2),
-                                             .accumulate = p->accumulate};
-    g.dy = normal_rows(p->type, rows, D, g.dy_stride, 1.0, 5);
-    g.dx = guarded(rows * g.dx_stride * size);
-    g.dweight = p->accumulate ? normal(D * K, 1.0, 6) : guarded(D * K * (int64_t)sizeof(float));
-    g.dbias = p->accumulate ? normal(D, 1.0, 7) : guarded(D * (int64_t)sizeof(float));
+    int64_t kept = p->batch * (K - 1), F32 = (int64_t)sizeof(float);
+    struct dt_conv1d_silu_inputs in = {
+        .batch = p->batch,
+        .length = p->length,
+        .taps = K,
+        .x = normal_view(p->type, rows, D, stride_of(p, 9), 1.0, 1),
+        .weight = normal(D * K, 0.7, 2),
+        .bias = normal(D, 0.5, 3),
+        .x0 = p->x0 && K > 1 ? normal_rows(p->type, kept, D, D, 1.0, 4) : NULL,
+        .reset = make_reset(p)};
+    struct dt_conv1d_silu_forward_args f = {
+        .in = in,
+        .y = fresh_view(p->type, rows, D, stride_of(p, 1)),
+        .x_last = K > 1 ? guarded(kept * D * dt_dtype_size(p->type)) : NULL};
+    struct dt_conv1d_silu_backward_args g = {
+        .in = in,
+        .dy = normal_view(p->type, rows, D, stride_of(p, 17), 1.0, 5),
+        .dx = fresh_view(p->type, rows, D, stride_of(p, 2)),
+        .dweight = p->accumulate ? normal(D * K, 1.0, 6) : guarded(D * K * F32),
+        .dbias = p->accumulate ? normal(D, 1.0, 7) : guarded(D * F32),
+        .accumulate = p->accumulate};
     return (struct op){f, g};
 }
 
 static inline void free_op(struct op *op)
 {
-    const void *all[] = {op->forward.x,        op->forward.weight, op->forward.bias,
-                         op->forward.x0,       op->forward.reset,  op->forward.y,
-                         op->forward.x_last,   op->backward.dy,    op->backward.dx,
-                         op->backward.dweight, op->backward.dbias};
+    const struct dt_conv1d_silu_inputs *in = &op->forward.in;
+    const struct dt_conv1d_silu_backward_args *g = &op->backward;
+    const void *all[] = {
+        in->x.data,         in->weight, in->bias,   in->x0,     in->reset, op->forward.y.data,
+        op->forward.x_last, g->dy.data, g->dx.data, g->dweight, g->dbias};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i])
             release((void *)(uintptr_t)all[i], "an array of the convolution");

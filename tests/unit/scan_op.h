@@ -28,79 +28,60 @@ static inline uint8_t *make_reset(const struct problem *p)
     return reset;
 }
 
-static inline void *output_rows(const struct problem *p, int64_t stride)
+static inline struct dt_view output_view(const struct problem *p, int64_t cols, int64_t gap)
 {
-    return guarded(p->batch * p->length * stride * dt_dtype_size(p->type));
+    return fresh_view(p->type, p->batch * p->length, cols, stride_of(p, cols, gap));
+}
+
+static inline struct dt_view input_view(const struct problem *p, int64_t cols, int64_t gap,
+                                        double scale, uint32_t seed)
+{
+    return normal_view(p->type, p->batch * p->length, cols, stride_of(p, cols, gap), scale, seed);
 }
 
 // Inputs of the size that Mamba has: Δ between about 0.01 and 1, A between -0.4 and -7.
-static inline void make_inputs(const struct problem *p, struct dt_scan_forward_args *f)
+static inline struct dt_scan_inputs make_inputs(const struct problem *p)
 {
-    int64_t rows = p->batch * p->length, D = p->channels, N = p->state;
-    f->u_stride = stride_of(p, D, 9), f->delta_stride = stride_of(p, D, 1);
-    f->z_stride = stride_of(p, D, 20), f->b_stride = stride_of(p, N, 3);
-    f->c_stride = stride_of(p, N, 8), f->y_stride = stride_of(p, D, 5);
-    f->u = normal_rows(p->type, rows, D, f->u_stride, 1.0, 1);
-    f->delta = normal_rows(p->type, rows, D, f->delta_stride, 1.0, 2);
-    f->z = normal_rows(p->type, rows, D, f->z_stride, 1.5, 3);
-    f->b = normal_rows(p->type, rows, N, f->b_stride, 1.0, 4);
-    f->c = normal_rows(p->type, rows, N, f->c_stride, 1.0, 5);
-    f->a_log = normal(D * N, 0.7, 6);
-    f->d_skip = normal(D, 1.0, 7);
+    int64_t D = p->channels, N = p->state;
     float *dt_bias = normal(D, 0.5, 8);
     for (int64_t d = 0; d < D; d++)
         dt_bias[d] -= 2.0f;
-    f->dt_bias = dt_bias;
-    f->h0 = p->h0 ? normal(p->batch * D * N, 1.0, 9) : NULL;
-    f->reset = make_reset(p);
+    return (struct dt_scan_inputs){.batch = p->batch,
+                                   .length = p->length,
+                                   .chunk = p->chunk,
+                                   .u = input_view(p, D, 9, 1.0, 1),
+                                   .delta = input_view(p, D, 1, 1.0, 2),
+                                   .z = input_view(p, D, 20, 1.5, 3),
+                                   .b = input_view(p, N, 3, 1.0, 4),
+                                   .c = input_view(p, N, 8, 1.0, 5),
+                                   .a_log = normal(D * N, 0.7, 6),
+                                   .d_skip = normal(D, 1.0, 7),
+                                   .dt_bias = dt_bias,
+                                   .h0 = p->h0 ? normal(p->batch * D * N, 1.0, 9) : NULL,
+                                   .reset = make_reset(p)};
 }
 
 static inline struct op make_op(const struct problem *p)
 {
-    int64_t rows = p->batch * p->length, D = p->channels, N = p->state;
+    int64_t D = p->channels, N = p->state;
     int64_t chunks = (p->length - 1) / p->chunk + 1, F32 = (int64_t)sizeof(float);
-    struct dt_scan_forward_args f = {.batch = p->batch,
-                                     .length = p->length,
-                                     .channels = D,
-                                     .state = N,
-                                     .chunk = p->chunk,
-                                     .dtype = p->type};
-    make_inputs(p, &f);
-    f.y = output_rows(p, f.y_stride);
-    f.h_last = guarded(p->batch * D * N * F32);
-    f.states = guarded(p->batch * chunks * N * D * F32);
-    struct dt_scan_backward_args g = {.batch = f.batch,
-                                      .length = f.length,
-                                      .channels = D,
-                                      .state = N,
-                                      .chunk = f.chunk,
-                                      .dtype = f.dtype,
-                                      .u = f.u,
-                                      .u_stride = f.u_stride,
-                                      .delta = f.delta,
-                                      .delta_stride = f.delta_stride,
-                                      .z = f.z,
-                                      .z_stride = f.z_stride,
-                                      .b = f.b,
-                                      .b_stride = f.b_stride,
-                                      .c = f.c,
-                                      .c_stride = f.c_stride,
-                                      .a_log = f.a_log,
-                                      .d_skip = f.d_skip,
-                                      .dt_bias = f.dt_bias,
-                                      .reset = f.reset,
-                                      .states = f.states,
-                                      .accumulate = p->accumulate};
-    g.dy_stride = stride_of(p, D, 2), g.du_stride = stride_of(p, D, 7);
-    g.ddelta_stride = stride_of(p, D, 3), g.dz_stride = stride_of(p, D, 30);
-    g.db_stride = stride_of(p, N, 4), g.dc_stride = stride_of(p, N, 1);
-    g.dy = normal_rows(p->type, rows, D, g.dy_stride, 1.0, 10);
-    g.du = output_rows(p, g.du_stride), g.ddelta = output_rows(p, g.ddelta_stride);
-    g.dz = output_rows(p, g.dz_stride);
-    g.db = output_rows(p, g.db_stride), g.dc = output_rows(p, g.dc_stride);
-    g.da_log = p->accumulate ? normal(D * N, 1.0, 11) : guarded(D * N * F32);
-    g.dd_skip = p->accumulate ? normal(D, 1.0, 12) : guarded(D * F32);
-    g.ddt_bias = p->accumulate ? normal(D, 1.0, 13) : guarded(D * F32);
+    struct dt_scan_forward_args f = {.in = make_inputs(p),
+                                     .y = output_view(p, D, 5),
+                                     .h_last = guarded(p->batch * D * N * F32),
+                                     .states = guarded(p->batch * chunks * N * D * F32)};
+    struct dt_scan_backward_args g = {
+        .in = f.in,
+        .states = f.states,
+        .dy = input_view(p, D, 2, 1.0, 10),
+        .du = output_view(p, D, 7),
+        .ddelta = output_view(p, D, 3),
+        .dz = output_view(p, D, 30),
+        .db = output_view(p, N, 4),
+        .dc = output_view(p, N, 1),
+        .da_log = p->accumulate ? normal(D * N, 1.0, 11) : guarded(D * N * F32),
+        .dd_skip = p->accumulate ? normal(D, 1.0, 12) : guarded(D * F32),
+        .ddt_bias = p->accumulate ? normal(D, 1.0, 13) : guarded(D * F32),
+        .accumulate = p->accumulate};
     return (struct op){f, g};
 }
 
@@ -114,10 +95,11 @@ static inline void free_op(struct op *op)
 {
     struct dt_scan_forward_args *f = &op->forward;
     struct dt_scan_backward_args *g = &op->backward;
-    const void *all[] = {f->u,      f->delta,   f->z,       f->b,       f->c,  f->a_log,
-                         f->d_skip, f->dt_bias, f->h0,      f->reset,   f->y,  f->h_last,
-                         f->states, g->dy,      g->du,      g->ddelta,  g->dz, g->db,
-                         g->dc,     g->da_log,  g->dd_skip, g->ddt_bias};
+    const void *all[] = {
+        f->in.u.data, f->in.delta.data, f->in.z.data, f->in.b.data,   f->in.c.data, f->in.a_log,
+        f->in.d_skip, f->in.dt_bias,    f->in.h0,     f->in.reset,    f->y.data,    f->h_last,
+        f->states,    g->dy.data,       g->du.data,   g->ddelta.data, g->dz.data,   g->db.data,
+        g->dc.data,   g->da_log,        g->dd_skip,   g->ddt_bias};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free_input(all[i], "an array of the scan");
 }
@@ -130,16 +112,21 @@ static inline void to_double(double *to, const void *from, dt_dtype type, int64_
             to[r * width + i] = get(from, type, r * stride + i);
 }
 
+static inline void view_to_double(double *to, const struct dt_view *from)
+{
+    to_double(to, from->data, from->dtype, from->rows, from->cols, from->stride);
+}
+
 static inline struct values gradient_values(const struct problem *p,
                                             const struct dt_scan_backward_args *g)
 {
     struct values v = make_values(p);
-    int64_t rows = p->batch * p->length, D = p->channels, N = p->state;
-    to_double(v.u, g->du, p->type, rows, D, g->du_stride);
-    to_double(v.delta, g->ddelta, p->type, rows, D, g->ddelta_stride);
-    to_double(v.z, g->dz, p->type, rows, D, g->dz_stride);
-    to_double(v.b, g->db, p->type, rows, N, g->db_stride);
-    to_double(v.c, g->dc, p->type, rows, N, g->dc_stride);
+    int64_t D = p->channels, N = p->state;
+    view_to_double(v.u, &g->du);
+    view_to_double(v.delta, &g->ddelta);
+    view_to_double(v.z, &g->dz);
+    view_to_double(v.b, &g->db);
+    view_to_double(v.c, &g->dc);
     to_double(v.a_log, g->da_log, DT_F32, D, N, N);
     to_double(v.d_skip, g->dd_skip, DT_F32, 1, D, D);
     to_double(v.dt_bias, g->ddt_bias, DT_F32, 1, D, D);
@@ -173,14 +160,14 @@ static inline void describe(const struct problem *p, char *text, size_t size)
 // What the ops of one problem wrote, compared by bits.
 static inline void check_same_bits(const struct op *a, const struct op *b, const char *what)
 {
-    CHECK(same_bits(a->forward.y, b->forward.y), "%s: y differs", what);
+    CHECK(same_bits(a->forward.y.data, b->forward.y.data), "%s: y differs", what);
     CHECK(same_bits(a->forward.h_last, b->forward.h_last), "%s: h_last differs", what);
     CHECK(same_bits(a->forward.states, b->forward.states), "%s: states differ", what);
-    CHECK(same_bits(a->backward.du, b->backward.du), "%s: du differs", what);
-    CHECK(same_bits(a->backward.ddelta, b->backward.ddelta), "%s: ddelta differs", what);
-    CHECK(same_bits(a->backward.dz, b->backward.dz), "%s: dz differs", what);
-    CHECK(same_bits(a->backward.db, b->backward.db), "%s: db differs", what);
-    CHECK(same_bits(a->backward.dc, b->backward.dc), "%s: dc differs", what);
+    CHECK(same_bits(a->backward.du.data, b->backward.du.data), "%s: du differs", what);
+    CHECK(same_bits(a->backward.ddelta.data, b->backward.ddelta.data), "%s: ddelta differs", what);
+    CHECK(same_bits(a->backward.dz.data, b->backward.dz.data), "%s: dz differs", what);
+    CHECK(same_bits(a->backward.db.data, b->backward.db.data), "%s: db differs", what);
+    CHECK(same_bits(a->backward.dc.data, b->backward.dc.data), "%s: dc differs", what);
     CHECK(same_bits(a->backward.da_log, b->backward.da_log), "%s: da_log differs", what);
     CHECK(same_bits(a->backward.dd_skip, b->backward.dd_skip), "%s: dd_skip differs", what);
     CHECK(same_bits(a->backward.ddt_bias, b->backward.ddt_bias), "%s: ddt_bias differs", what);

@@ -17,52 +17,59 @@ static void check_refused(dt_status status, const char *op, const char *argument
 }
 
 // Runs op on `good` with one field spoilt.
-#define REFUSE(op, field, spoilt, value)                                                           \
+#define REFUSE_AS(op, name, field, spoilt, value)                                                  \
     do {                                                                                           \
         struct dt_##op##_args args = good;                                                         \
         args.field = spoilt;                                                                       \
-        check_refused(dt_##op(&backend, &args, NULL), #op, #field, value);                         \
+        check_refused(dt_##op(&backend, &args, NULL), #op, name, value);                           \
     } while (0)
 
-#define REFUSE_NULL(op, field) REFUSE(op, field, NULL, "NULL")
+#define REFUSE(op, field, spoilt, value) REFUSE_AS(op, #field, field, spoilt, value)
+#define REFUSE_NULL(op, field)           REFUSE(op, field, NULL, "NULL")
+
+// Each wrong thing about one view.
+#define REFUSE_VIEW(op, view)                                                                      \
+    do {                                                                                           \
+        REFUSE_AS(op, #view, view.data, NULL, "NULL");                                             \
+        REFUSE_AS(op, #view, view.rows, 1, "[1, ");                                                \
+        REFUSE_AS(op, #view, view.cols, 3, ", 3]");                                                \
+        REFUSE(op, view.stride, 1, "1");                                                           \
+        REFUSE_AS(op, #view, view.dtype, DT_F16, "fp16");                                          \
+        REFUSE_AS(op, #view, view.dtype, DT_BF16, "bf16");                                         \
+    } while (0)
 
 static void test_gemm(void)
 {
     static char workspace[1 << 20];
-    struct dt_gemm_args good = {.m = 2,
-                                .n = 3,
-                                .k = 4,
-                                .a = memory,
-                                .lda = 4,
-                                .b = memory + 16,
-                                .ldb = 3,
-                                .c = memory + 32,
-                                .ldc = 3,
+    struct dt_gemm_args good = {.a = dt_view_of(memory, 2, 4, DT_F32),
+                                .b = dt_view_of(memory + 16, 4, 3, DT_F32),
+                                .c = dt_view_of(memory + 32, 2, 3, DT_F32),
                                 .workspace = workspace,
                                 .workspace_bytes = sizeof workspace};
     check_ok(dt_gemm(&backend, &good, NULL), "gemm");
-    REFUSE(gemm, m, -1, "-1");
-    REFUSE(gemm, n, 0, "0");
-    REFUSE(gemm, k, 0, "0");
-    REFUSE(gemm, m, INT64_MAX, "9223372036854775807");
-    REFUSE(gemm, lda, 3, "3");
-    REFUSE(gemm, ldb, 2, "2");
-    REFUSE(gemm, ldc, -3, "-3");
-    REFUSE(gemm, ldc, INT64_MAX, "9223372036854775807");
-    REFUSE(gemm, a_type, DT_F16, "fp16");
-    REFUSE(gemm, b_type, DT_BF16, "bf16");
-    REFUSE(gemm, c_type, DT_BF16, "bf16");
-    REFUSE(gemm, c_type, (dt_dtype)99, "99");
-    REFUSE(gemm, a_scale, memory, "scale");
-    good.trans_b = true; // stored [n, k]: a row has 4 elements
-    REFUSE(gemm, ldb, 3, "3");
+    REFUSE(gemm, c.rows, -1, "-1");
+    REFUSE(gemm, c.cols, 0, "0");
+    REFUSE(gemm, c.rows, INT64_MAX, "9223372036854775807");
+    REFUSE_AS(gemm, "b", b.rows, 5, "[5, 3], must be [4, 3]");
+    REFUSE_AS(gemm, "a", a.rows, 1, "[1, 4], must be [2, 4]");
+    REFUSE(gemm, a.stride, 3, "3");
+    REFUSE(gemm, b.stride, 2, "2");
+    REFUSE(gemm, c.stride, -3, "-3");
+    REFUSE(gemm, c.stride, INT64_MAX, "9223372036854775807");
+    REFUSE(gemm, a.dtype, DT_F16, "fp16");
+    REFUSE(gemm, b.dtype, DT_BF16, "bf16");
+    REFUSE(gemm, c.dtype, DT_BF16, "bf16");
+    REFUSE(gemm, c.dtype, (dt_dtype)99, "99");
+    good.trans_b = true; // stored [n, k]
+    REFUSE_AS(gemm, "b", b.rows, 4, "[4, 3], must be [3, 4]");
     good.trans_b = false;
-    REFUSE_NULL(gemm, a);
-    REFUSE_NULL(gemm, b);
-    REFUSE_NULL(gemm, c);
-    REFUSE(gemm, c, memory, "itself");
+    REFUSE_AS(gemm, "a", a.data, NULL, "NULL");
+    REFUSE_AS(gemm, "b", b.data, NULL, "NULL");
+    REFUSE_AS(gemm, "c", c.data, NULL, "NULL");
+    REFUSE(gemm, c.data, memory, "itself");
     REFUSE_NULL(gemm, workspace);
     REFUSE(gemm, workspace_bytes, 1, "1");
+    REFUSE_AS(gemm, "k", a.cols, 0, "0");
 }
 
 static void test_embed(void)
@@ -157,55 +164,39 @@ static void test_rmsnorm(void)
 // The kernel is never reached in these two: every case is refused.
 static void test_conv(void)
 {
+    struct dt_view x = dt_view_of(memory, 2, 4, DT_F32), y = dt_view_of(memory + 8, 2, 4, DT_F32);
+    struct dt_conv1d_silu_inputs in = {
+        .batch = 1, .length = 2, .taps = 4, .x = x, .weight = memory, .bias = memory};
     {
-        struct dt_conv1d_silu_forward_args good = {.batch = 1,
-                                                   .length = 2,
-                                                   .channels = 4,
-                                                   .taps = 4,
-                                                   .x = memory,
-                                                   .x_stride = 4,
-                                                   .weight = memory,
-                                                   .bias = memory,
-                                                   .y = memory + 8,
-                                                   .y_stride = 4};
-        REFUSE(conv1d_silu_forward, batch, 0, "0");
-        REFUSE(conv1d_silu_forward, length, -1, "-1");
-        REFUSE(conv1d_silu_forward, channels, -4, "-4");
-        REFUSE(conv1d_silu_forward, taps, 9, "9");
-        REFUSE(conv1d_silu_forward, taps, 0, "0");
-        REFUSE(conv1d_silu_forward, dtype, DT_F16, "fp16");
-        REFUSE(conv1d_silu_forward, x_stride, 3, "3");
-        REFUSE(conv1d_silu_forward, y_stride, 2, "2");
-        REFUSE_NULL(conv1d_silu_forward, x);
-        REFUSE_NULL(conv1d_silu_forward, weight);
-        REFUSE_NULL(conv1d_silu_forward, bias);
-        REFUSE_NULL(conv1d_silu_forward, y);
-        good.x0 = memory + 16;
+        struct dt_conv1d_silu_forward_args good = {.in = in, .y = y};
+        REFUSE(conv1d_silu_forward, in.batch, 0, "0");
+        REFUSE(conv1d_silu_forward, in.length, -1, "-1");
+        REFUSE(conv1d_silu_forward, in.x.cols, -4, "-4");
+        REFUSE(conv1d_silu_forward, in.taps, 9, "9");
+        REFUSE(conv1d_silu_forward, in.taps, 0, "0");
+        REFUSE(conv1d_silu_forward, in.x.dtype, DT_F16, "fp16");
+        REFUSE_AS(conv1d_silu_forward, "in.x", in.x.rows, 3, "[3, 4], must be [2, 4]");
+        REFUSE(conv1d_silu_forward, in.x.stride, 3, "3");
+        REFUSE_AS(conv1d_silu_forward, "in.x", in.x.data, NULL, "NULL");
+        REFUSE_NULL(conv1d_silu_forward, in.weight);
+        REFUSE_NULL(conv1d_silu_forward, in.bias);
+        REFUSE_VIEW(conv1d_silu_forward, y);
+        REFUSE(conv1d_silu_forward, y.data, memory, "itself");
+        good.in.x0 = memory + 16;
         REFUSE(conv1d_silu_forward, x_last, memory + 16, "itself");
-        REFUSE(conv1d_silu_forward, taps, 1, "x0");
+        REFUSE(conv1d_silu_forward, in.taps, 1, "x0");
     }
-    struct dt_conv1d_silu_backward_args good = {.batch = 1,
-                                                .length = 2,
-                                                .channels = 4,
-                                                .taps = 4,
-                                                .x = memory,
-                                                .x_stride = 4,
-                                                .weight = memory,
-                                                .bias = memory,
-                                                .dy = memory + 8,
-                                                .dy_stride = 4,
-                                                .dx = memory + 16,
-                                                .dx_stride = 4,
+    struct dt_conv1d_silu_backward_args good = {.in = in,
+                                                .dy = y,
+                                                .dx = dt_view_of(memory + 16, 2, 4, DT_F32),
                                                 .dweight = memory + 24,
                                                 .dbias = memory + 40};
-    REFUSE(conv1d_silu_backward, batch, 0, "0");
-    REFUSE(conv1d_silu_backward, taps, 9, "9");
-    REFUSE(conv1d_silu_backward, dtype, DT_F16, "fp16");
-    REFUSE(conv1d_silu_backward, dy_stride, 3, "3");
-    REFUSE(conv1d_silu_backward, dx_stride, 3, "3");
-    REFUSE(conv1d_silu_backward, dx, memory + 8, "itself");
-    REFUSE_NULL(conv1d_silu_backward, dy);
-    REFUSE_NULL(conv1d_silu_backward, dx);
+    REFUSE(conv1d_silu_backward, in.batch, 0, "0");
+    REFUSE(conv1d_silu_backward, in.taps, 9, "9");
+    REFUSE_VIEW(conv1d_silu_backward, dy);
+    REFUSE_VIEW(conv1d_silu_backward, dx);
+    REFUSE(conv1d_silu_backward, dx.data, memory + 8, "itself");
+    REFUSE(conv1d_silu_backward, dx.data, memory, "itself");
     REFUSE_NULL(conv1d_silu_backward, dweight);
     REFUSE_NULL(conv1d_silu_backward, dbias);
     REFUSE_NULL(conv1d_silu_backward, workspace);
@@ -213,98 +204,60 @@ static void test_conv(void)
 
 static void test_scan(void)
 {
+    struct dt_view wide = dt_view_of(memory, 2, 4, DT_F32),
+                   narrow = dt_view_of(memory, 2, 2, DT_F32);
+    struct dt_scan_inputs in = {.batch = 1,
+                                .length = 2,
+                                .chunk = 2,
+                                .u = wide,
+                                .delta = wide,
+                                .z = wide,
+                                .b = narrow,
+                                .c = narrow,
+                                .a_log = memory,
+                                .d_skip = memory,
+                                .dt_bias = memory};
     {
-        struct dt_scan_forward_args good = {.batch = 1,
-                                            .length = 2,
-                                            .channels = 4,
-                                            .state = 2,
-                                            .chunk = 2,
-                                            .u = memory,
-                                            .u_stride = 4,
-                                            .delta = memory,
-                                            .delta_stride = 4,
-                                            .z = memory,
-                                            .z_stride = 4,
-                                            .b = memory,
-                                            .b_stride = 2,
-                                            .c = memory,
-                                            .c_stride = 2,
-                                            .a_log = memory,
-                                            .d_skip = memory,
-                                            .dt_bias = memory,
-                                            .y = memory + 32,
-                                            .y_stride = 4};
-        REFUSE(scan_forward, batch, 0, "0");
-        REFUSE(scan_forward, length, -2, "-2");
-        REFUSE(scan_forward, channels, 0, "0");
-        REFUSE(scan_forward, state, 257, "257");
-        REFUSE(scan_forward, state, 0, "0");
-        REFUSE(scan_forward, chunk, 0, "0");
-        REFUSE(scan_forward, dtype, DT_F16, "fp16");
-        REFUSE(scan_forward, u_stride, 3, "3");
-        REFUSE(scan_forward, delta_stride, 3, "3");
-        REFUSE(scan_forward, z_stride, 3, "3");
-        REFUSE(scan_forward, b_stride, 1, "1");
-        REFUSE(scan_forward, c_stride, 1, "1");
-        REFUSE(scan_forward, y_stride, 3, "3");
-        REFUSE_NULL(scan_forward, u);
-        REFUSE_NULL(scan_forward, delta);
-        REFUSE_NULL(scan_forward, z);
-        REFUSE_NULL(scan_forward, b);
-        REFUSE_NULL(scan_forward, c);
-        REFUSE_NULL(scan_forward, a_log);
-        REFUSE_NULL(scan_forward, d_skip);
-        REFUSE_NULL(scan_forward, dt_bias);
-        REFUSE_NULL(scan_forward, y);
+        struct dt_scan_forward_args good = {.in = in, .y = dt_view_of(memory + 32, 2, 4, DT_F32)};
+        REFUSE(scan_forward, in.batch, 0, "0");
+        REFUSE(scan_forward, in.length, -2, "-2");
+        REFUSE(scan_forward, in.u.cols, 0, "0");
+        REFUSE(scan_forward, in.b.cols, 257, "257");
+        REFUSE(scan_forward, in.b.cols, 0, "0");
+        REFUSE(scan_forward, in.chunk, 0, "0");
+        REFUSE(scan_forward, in.u.dtype, DT_F16, "fp16");
+        REFUSE_AS(scan_forward, "in.u", in.u.rows, 1, "[1, 4], must be [2, 4]");
+        REFUSE(scan_forward, in.u.stride, 3, "3");
+        REFUSE_AS(scan_forward, "in.u", in.u.data, NULL, "NULL");
+        REFUSE_VIEW(scan_forward, in.delta);
+        REFUSE_VIEW(scan_forward, in.z);
+        REFUSE(scan_forward, in.b.stride, 1, "1");
+        REFUSE_AS(scan_forward, "in.b", in.b.data, NULL, "NULL");
+        REFUSE_VIEW(scan_forward, in.c);
+        REFUSE_VIEW(scan_forward, y);
+        REFUSE_NULL(scan_forward, in.a_log);
+        REFUSE_NULL(scan_forward, in.d_skip);
+        REFUSE_NULL(scan_forward, in.dt_bias);
     }
-    struct dt_scan_backward_args good = {.batch = 1,
-                                         .length = 2,
-                                         .channels = 4,
-                                         .state = 2,
-                                         .chunk = 2,
-                                         .u = memory,
-                                         .u_stride = 4,
-                                         .delta = memory,
-                                         .delta_stride = 4,
-                                         .z = memory,
-                                         .z_stride = 4,
-                                         .b = memory,
-                                         .b_stride = 2,
-                                         .c = memory,
-                                         .c_stride = 2,
-                                         .a_log = memory,
-                                         .d_skip = memory,
-                                         .dt_bias = memory,
+    struct dt_scan_backward_args good = {.in = in,
                                          .states = memory,
-                                         .dy = memory,
-                                         .dy_stride = 4,
-                                         .du = memory,
-                                         .du_stride = 4,
-                                         .ddelta = memory,
-                                         .ddelta_stride = 4,
-                                         .dz = memory,
-                                         .dz_stride = 4,
-                                         .db = memory,
-                                         .db_stride = 2,
-                                         .dc = memory,
-                                         .dc_stride = 2,
+                                         .dy = wide,
+                                         .du = wide,
+                                         .ddelta = wide,
+                                         .dz = wide,
+                                         .db = narrow,
+                                         .dc = narrow,
                                          .da_log = memory,
                                          .dd_skip = memory,
                                          .ddt_bias = memory};
-    REFUSE(scan_backward, chunk, -1, "-1");
-    REFUSE(scan_backward, dy_stride, 3, "3");
-    REFUSE(scan_backward, du_stride, 3, "3");
-    REFUSE(scan_backward, ddelta_stride, 3, "3");
-    REFUSE(scan_backward, dz_stride, 3, "3");
-    REFUSE(scan_backward, db_stride, 1, "1");
-    REFUSE(scan_backward, dc_stride, 1, "1");
+    REFUSE(scan_backward, in.chunk, -1, "-1");
     REFUSE_NULL(scan_backward, states);
-    REFUSE_NULL(scan_backward, dy);
-    REFUSE_NULL(scan_backward, du);
-    REFUSE_NULL(scan_backward, ddelta);
-    REFUSE_NULL(scan_backward, dz);
-    REFUSE_NULL(scan_backward, db);
-    REFUSE_NULL(scan_backward, dc);
+    REFUSE_VIEW(scan_backward, dy);
+    REFUSE_VIEW(scan_backward, du);
+    REFUSE_VIEW(scan_backward, ddelta);
+    REFUSE_VIEW(scan_backward, dz);
+    REFUSE_VIEW(scan_backward, db);
+    REFUSE_VIEW(scan_backward, dc);
     REFUSE_NULL(scan_backward, da_log);
     REFUSE_NULL(scan_backward, dd_skip);
     REFUSE_NULL(scan_backward, ddt_bias);

@@ -121,15 +121,14 @@ static struct values input_values(const struct problem *p, const struct op *op)
             for (int64_t d = 0; d < D; d++) {
                 double *x = &v.x[x_at(p, b, t, d)];
                 if (t >= 0)
-                    *x =
-                        get(op->forward.x, p->type, (b * p->length + t) * op->forward.x_stride + d);
-                else if (op->forward.x0)
-                    *x = get(op->forward.x0, p->type, ((b + 1) * keep + t) * D + d);
+                    *x = get_at(&op->forward.in.x, b * p->length + t, d);
+                else if (op->forward.in.x0)
+                    *x = get(op->forward.in.x0, p->type, ((b + 1) * keep + t) * D + d);
             }
     for (int64_t i = 0; i < D * p->taps; i++)
-        v.weight[i] = (double)op->forward.weight[i];
+        v.weight[i] = (double)op->forward.in.weight[i];
     for (int64_t i = 0; i < D; i++)
-        v.bias[i] = (double)op->forward.bias[i];
+        v.bias[i] = (double)op->forward.in.bias[i];
     return v;
 }
 
@@ -141,8 +140,7 @@ static struct values gradient_values(const struct problem *p, const struct op *o
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t t = 0; t < p->length; t++)
             for (int64_t d = 0; d < p->channels; d++)
-                g.x[x_at(p, b, t, d)] =
-                    get(op->backward.dx, p->type, (b * p->length + t) * op->backward.dx_stride + d);
+                g.x[x_at(p, b, t, d)] = get_at(&op->backward.dx, b * p->length + t, d);
     for (int64_t i = 0; i < p->channels * p->taps; i++)
         g.weight[i] = (double)op->backward.dweight[i] - (before ? before->weight[i] : 0.0);
     for (int64_t i = 0; i < p->channels; i++)
@@ -177,7 +175,7 @@ static void check_x_last(const struct problem *p, const struct op *op, const str
         for (int64_t i = 0; i < keep; i++)
             for (int64_t d = 0; d < D; d++) {
                 int64_t t = p->length - keep + i;
-                bool whole = counts(p, op->forward.reset, b, p->length - 1, p->length - 1 - t);
+                bool whole = counts(p, op->forward.in.reset, b, p->length - 1, p->length - 1 - t);
                 double want = whole ? v->x[x_at(p, b, t, d)] : 0.0;
                 wrong += get(op->forward.x_last, p->type, (b * keep + i) * D + d) != want;
             }
@@ -189,13 +187,12 @@ static void check_forward(const struct problem *p, const struct op *op, const st
 {
     int64_t rows = p->batch * p->length, D = p->channels;
     double *want = zeros(rows * D), *got = zeros(rows * D);
-    reference_forward(p, v, op->forward.reset, want);
+    reference_forward(p, v, op->forward.in.reset, want);
     for (int64_t i = 0; i < rows * D; i++)
-        got[i] = get(op->forward.y, p->type, i / D * op->forward.y_stride + i % D);
+        got[i] = get_at(&op->forward.y, i / D, i % D);
     double error = distance(got, want, rows * D);
     CHECK(error <= tolerance(p->type), "%s: y is off by %g", name, error);
-    CHECK(gaps_fresh(op->forward.y, p->type, rows, D, op->forward.y_stride) &&
-              gaps_fresh(op->backward.dx, p->type, rows, D, op->backward.dx_stride),
+    CHECK(view_gaps_fresh(&op->forward.y) && view_gaps_fresh(&op->backward.dx),
           "%s: written between rows", name);
     check_x_last(p, op, v, name);
     free(want);
@@ -222,8 +219,8 @@ static void check_direction(const struct problem *p, const struct op *op, const 
     }
     *input(&low, which) = down;
     *input(&high, which) = up;
-    reference_forward(p, &low, op->forward.reset, y_low);
-    reference_forward(p, &high, op->forward.reset, y_high);
+    reference_forward(p, &low, op->forward.in.reset, y_low);
+    reference_forward(p, &high, op->forward.in.reset, y_high);
     for (int64_t i = 0; i < n_y; i++)
         numeric += dy[i] * (y_high[i] - y_low[i]) / (2.0 * step);
     // A random direction meets the gradient with about its norm.
@@ -243,9 +240,8 @@ static void check_backward(const struct problem *p, const struct op *op, const s
     struct values want = make_values(p), got = gradient_values(p, op, before);
     double *dy = zeros(n_y);
     for (int64_t i = 0; i < n_y; i++)
-        dy[i] = get(op->backward.dy, p->type,
-                    i / p->channels * op->backward.dy_stride + i % p->channels);
-    reference_backward(p, v, op->forward.reset, dy, &want);
+        dy[i] = get_at(&op->backward.dy, i / p->channels, i % p->channels);
+    reference_backward(p, v, op->forward.in.reset, dy, &want);
     for (int64_t b = 0; b < p->batch; b++)
         memset(&want.x[x_at(p, b, 1 - p->taps, 0)], 0,
                (size_t)((p->taps - 1) * p->channels) * sizeof(double));
@@ -281,9 +277,11 @@ static void test_threads(void)
     for (int i = 0; i < 3; i++) {
         op[i] = make_op(&p);
         run(&op[i], i + 1);
-        CHECK(same_bits(op[i].forward.y, op[0].forward.y), "%d threads: y differs", i + 1);
+        CHECK(same_bits(op[i].forward.y.data, op[0].forward.y.data), "%d threads: y differs",
+              i + 1);
         CHECK(same_bits(op[i].forward.x_last, op[0].forward.x_last), "%d threads: x_last", i + 1);
-        CHECK(same_bits(op[i].backward.dx, op[0].backward.dx), "%d threads: dx differs", i + 1);
+        CHECK(same_bits(op[i].backward.dx.data, op[0].backward.dx.data), "%d threads: dx differs",
+              i + 1);
         CHECK(same_bits(op[i].backward.dweight, op[0].backward.dweight), "%d threads: dweight",
               i + 1);
         CHECK(same_bits(op[i].backward.dbias, op[0].backward.dbias), "%d threads: dbias", i + 1);
@@ -301,25 +299,27 @@ static void check_carry(enum resets resets)
     struct op op = make_op(&p);
     struct dt_backend backend = open_cpu(1);
     check_ok(dt_conv1d_silu_forward(&backend, &op.forward, NULL), "whole");
-    dt_bf16 *y = guarded(guarded_size(op.forward.y)), *last[5];
-    const void *x0 = op.forward.x0;
+    dt_bf16 *last[5];
+    struct dt_view y = op.forward.y;
+    const void *x0 = op.forward.in.x0;
+    y.data = guarded(guarded_size(y.data));
     for (int i = 0; i < 4; i++) {
         struct dt_conv1d_silu_forward_args f = op.forward;
         last[i] = guarded(guarded_size(op.forward.x_last));
-        f.length = begin[i + 1] - begin[i];
-        f.x = (const dt_bf16 *)f.x + begin[i] * f.x_stride;
-        f.y = y + begin[i] * f.y_stride;
-        f.reset = f.reset ? f.reset + begin[i] : NULL;
-        f.x0 = x0, f.x_last = last[i];
+        f.in.length = begin[i + 1] - begin[i];
+        f.in.x = dt_view_rows(f.in.x, begin[i], begin[i + 1]);
+        f.y = dt_view_rows(y, begin[i], begin[i + 1]);
+        f.in.reset = f.in.reset ? f.in.reset + begin[i] : NULL;
+        f.in.x0 = x0, f.x_last = last[i];
         check_ok(dt_conv1d_silu_forward(&backend, &f, NULL), "part");
         x0 = last[i];
     }
-    CHECK(same_bits(y, op.forward.y), "y in parts differs (resets %d)", (int)resets);
+    CHECK(same_bits(y.data, op.forward.y.data), "y in parts differs (resets %d)", (int)resets);
     CHECK(same_bits(last[3], op.forward.x_last), "x_last in parts differs (resets %d)",
           (int)resets);
     for (int i = 0; i < 4; i++)
         RELEASE(last[i]);
-    RELEASE(y);
+    RELEASE(y.data);
     dt_backend_close(&backend);
     free_op(&op);
 }
@@ -331,19 +331,19 @@ static void test_nan(void)
     const int64_t D = 16;
     struct problem p = {1, 40, D, 3, DT_F32, .x0 = true, .resets = NO_RESETS};
     struct op op = make_op(&p);
-    ((uint32_t *)(uintptr_t)op.forward.x)[29 * D + 5] = 0xff8001ffu;
+    ((uint32_t *)op.forward.in.x.data)[29 * D + 5] = 0xff8001ffu;
     run(&op, 1);
-    CHECK_INT(nans(op.forward.y, DT_F32, 0, 40 * D), 3);
-    CHECK_INT(nans(op.backward.dx, DT_F32, 0, 40 * D), 5);
+    CHECK_INT(nans(op.forward.y.data, DT_F32, 0, 40 * D), 3);
+    CHECK_INT(nans(op.backward.dx.data, DT_F32, 0, 40 * D), 5);
     CHECK_INT(nans(op.backward.dweight, DT_F32, 5 * 3, 3), 3);
     CHECK_INT(nans(op.backward.dbias, DT_F32, 5, 1), 1);
     free_op(&op);
     p.resets = IN_A_ROW;
     op = make_op(&p);
-    ((float *)(uintptr_t)op.forward.x)[29 * D + 5] = NAN;
+    ((float *)op.forward.in.x.data)[29 * D + 5] = NAN;
     run(&op, 1);
-    CHECK_INT(nans(op.forward.y, DT_F32, 0, 40 * D), 1);
-    CHECK_INT(nans(op.backward.dx, DT_F32, 30 * D, 10 * D), 0);
+    CHECK_INT(nans(op.forward.y.data, DT_F32, 0, 40 * D), 1);
+    CHECK_INT(nans(op.backward.dx.data, DT_F32, 30 * D, 10 * D), 0);
     CHECK_INT(nans(op.forward.x_last, DT_F32, 0, 2 * D), 0);
     free_op(&op);
 }

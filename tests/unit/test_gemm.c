@@ -12,23 +12,14 @@ struct problem {
 
 static struct dt_gemm_args make_args(const struct problem *p)
 {
-    int64_t a_rows = p->trans_a ? p->k : p->m, a_width = p->trans_a ? p->m : p->k;
-    int64_t b_rows = p->trans_b ? p->n : p->k, b_width = p->trans_b ? p->k : p->n;
-    int64_t lda = a_width + 3, ldb = b_width + 8, ldc = p->n + 5;
+    int64_t a_rows = p->trans_a ? p->k : p->m, a_cols = p->trans_a ? p->m : p->k;
+    int64_t b_rows = p->trans_b ? p->n : p->k, b_cols = p->trans_b ? p->k : p->n;
     return (struct dt_gemm_args){
-        .m = p->m,
-        .n = p->n,
-        .k = p->k,
-        .a = normal_rows(p->type, a_rows, a_width, lda, 1.0, 1),
-        .lda = lda,
-        .a_type = p->type,
+        .a = normal_view(p->type, a_rows, a_cols, a_cols + 3, 1.0, 1),
+        .b = normal_view(p->type, b_rows, b_cols, b_cols + 8, 1.0, 2),
+        .c = {.rows = p->m, .cols = p->n, .stride = p->n + 5, .dtype = p->c_type},
         .trans_a = p->trans_a,
-        .b = normal_rows(p->type, b_rows, b_width, ldb, 1.0, 2),
-        .ldb = ldb,
-        .b_type = p->type,
         .trans_b = p->trans_b,
-        .ldc = ldc,
-        .c_type = p->c_type,
         .accumulate = p->accumulate,
     };
 }
@@ -37,17 +28,18 @@ static struct dt_gemm_args make_args(const struct problem *p)
 static void *run(struct dt_gemm_args *args, int threads)
 {
     struct dt_backend backend = open_cpu(threads);
-    args->c = args->accumulate ? normal_rows(args->c_type, args->m, args->n, args->ldc, 1.0, 3)
-                               : guarded(args->m * args->ldc * dt_dtype_size(args->c_type));
+    const struct dt_view *c = &args->c;
+    args->c = args->accumulate ? normal_view(c->dtype, c->rows, c->cols, c->stride, 1.0, 3)
+                               : fresh_view(c->dtype, c->rows, c->cols, c->stride);
     RUN_WITH_WORKSPACE(gemm, &backend, args);
     dt_backend_close(&backend);
-    return args->c;
+    return args->c.data;
 }
 
 static void free_operands(struct dt_gemm_args *args)
 {
-    release((void *)(uintptr_t)args->a, "a");
-    release((void *)(uintptr_t)args->b, "b");
+    release(args->a.data, "a");
+    release(args->b.data, "b");
 }
 
 // The value of an element and Σ |a b| + |c|, which rounding errors are relative to.
@@ -56,9 +48,9 @@ static double product(const struct dt_gemm_args *g, int64_t i, int64_t j, double
 {
     double sum = c;
     *magnitude = fabs(c);
-    for (int64_t l = 0; l < g->k; l++) {
-        double a = get(g->a, g->a_type, g->trans_a ? l * g->lda + i : i * g->lda + l);
-        double b = get(g->b, g->b_type, g->trans_b ? j * g->ldb + l : l * g->ldb + j);
+    for (int64_t l = 0; l < dt_gemm_k(g); l++) {
+        double a = g->trans_a ? get_at(&g->a, l, i) : get_at(&g->a, i, l);
+        double b = g->trans_b ? get_at(&g->b, j, l) : get_at(&g->b, l, j);
         sum += a * b;
         *magnitude += fabs(a * b);
     }
@@ -72,18 +64,20 @@ static void check_product(const struct dt_gemm_args *g, const void *c, const voi
                           const char *what)
 {
     int64_t wrong = 0;
-    for (int64_t i = 0; i < g->m; i++)
-        for (int64_t j = 0; j < g->n; j++) {
-            double magnitude, start = g->accumulate ? get(before, g->c_type, i * g->ldc + j) : 0.0;
+    for (int64_t i = 0; i < g->c.rows; i++)
+        for (int64_t j = 0; j < g->c.cols; j++) {
+            double magnitude,
+                start = g->accumulate ? get(before, g->c.dtype, i * g->c.stride + j) : 0.0;
             double want = product(g, i, j, start, &magnitude),
-                   got = get(c, g->c_type, i * g->ldc + j);
-            double tolerance = 4.0 * sqrt((double)g->k) * 0x1p-24 * magnitude +
-                               2.0 * rounding(g->c_type) * fabs(want);
+                   got = get(c, g->c.dtype, i * g->c.stride + j);
+            double tolerance = 4.0 * sqrt((double)dt_gemm_k(g)) * 0x1p-24 * magnitude +
+                               2.0 * rounding(g->c.dtype) * fabs(want);
             wrong += !(fabs(got - want) <= tolerance);
         }
     CHECK(wrong == 0, "%s: %lld of %lld elements are wrong", what, (long long)wrong,
-          (long long)(g->m * g->n));
-    CHECK(gaps_fresh(c, g->c_type, g->m, g->n, g->ldc), "%s: wrote between the rows of C", what);
+          (long long)(g->c.rows * g->c.cols));
+    CHECK(gaps_fresh(c, g->c.dtype, g->c.rows, g->c.cols, g->c.stride),
+          "%s: wrote between the rows of C", what);
 }
 
 static void test_problem(const struct problem *p)
@@ -93,7 +87,7 @@ static void test_problem(const struct problem *p)
              (long long)p->m, (long long)p->n, (long long)p->k, dt_dtype_name(p->type),
              dt_dtype_name(p->c_type), p->trans_a, p->trans_b, p->accumulate);
     struct dt_gemm_args args = make_args(p);
-    void *before = normal_rows(p->c_type, p->m, p->n, args.ldc, 1.0, 3);
+    void *before = normal_rows(p->c_type, p->m, p->n, args.c.stride, 1.0, 3);
     void *one = run(&args, 1);
     check_product(&args, one, before, what);
     static const int threads[] = {2, 3, 5};
@@ -131,12 +125,12 @@ static void test_not_finite(dt_dtype type, float bad)
 {
     struct problem p = {70, 40, 33, type, DT_F32, false, true, false};
     struct dt_gemm_args args = make_args(&p);
-    set((void *)(uintptr_t)args.a, type, 50 * args.lda + 20, (double)bad);
+    set(args.a.data, type, 50 * args.a.stride + 20, (double)bad);
     float *c = run(&args, 2);
     int passed = 1, spared = 1;
     for (int64_t j = 0; j < p.n; j++) {
-        passed &= !isfinite(c[50 * args.ldc + j]);
-        spared &= isfinite(c[49 * args.ldc + j]) && isfinite(c[51 * args.ldc + j]);
+        passed &= !isfinite(c[50 * args.c.stride + j]);
+        spared &= isfinite(c[49 * args.c.stride + j]) && isfinite(c[51 * args.c.stride + j]);
     }
     CHECK(passed, "%g in a row of A (%s) does not reach C", (double)bad, dt_dtype_name(type));
     CHECK(spared, "%g in a row of A (%s) reaches other rows", (double)bad, dt_dtype_name(type));

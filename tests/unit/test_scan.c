@@ -17,20 +17,20 @@ static void run_backward(struct op *op, int threads)
     dt_backend_close(&backend);
 }
 
-static struct values input_values(const struct problem *p, const struct dt_scan_forward_args *f)
+static struct values input_values(const struct problem *p, const struct dt_scan_inputs *in)
 {
     struct values v = make_values(p);
-    int64_t rows = p->batch * p->length, D = p->channels, N = p->state;
-    to_double(v.u, f->u, p->type, rows, D, f->u_stride);
-    to_double(v.delta, f->delta, p->type, rows, D, f->delta_stride);
-    to_double(v.z, f->z, p->type, rows, D, f->z_stride);
-    to_double(v.b, f->b, p->type, rows, N, f->b_stride);
-    to_double(v.c, f->c, p->type, rows, N, f->c_stride);
-    to_double(v.a_log, f->a_log, DT_F32, D, N, N);
-    to_double(v.d_skip, f->d_skip, DT_F32, 1, D, D);
-    to_double(v.dt_bias, f->dt_bias, DT_F32, 1, D, D);
-    if (f->h0)
-        to_double(v.h0, f->h0, DT_F32, p->batch * D, N, N);
+    int64_t D = p->channels, N = p->state;
+    view_to_double(v.u, &in->u);
+    view_to_double(v.delta, &in->delta);
+    view_to_double(v.z, &in->z);
+    view_to_double(v.b, &in->b);
+    view_to_double(v.c, &in->c);
+    to_double(v.a_log, in->a_log, DT_F32, D, N, N);
+    to_double(v.d_skip, in->d_skip, DT_F32, 1, D, D);
+    to_double(v.dt_bias, in->dt_bias, DT_F32, 1, D, D);
+    if (in->h0)
+        to_double(v.h0, in->h0, DT_F32, p->batch * D, N, N);
     return v;
 }
 
@@ -49,8 +49,8 @@ static void check_forward(const struct problem *p, struct op *op, const struct v
     struct outputs want = {zeros(n_y), zeros(p->batch * D * N), zeros(n_states)};
     struct outputs got = {zeros(n_y), zeros(p->batch * D * N), zeros(n_states)};
     describe(p, name, sizeof name);
-    reference_forward(p, v, op->forward.reset, &want);
-    to_double(got.y, op->forward.y, p->type, p->batch * p->length, D, op->forward.y_stride);
+    reference_forward(p, v, op->forward.in.reset, &want);
+    view_to_double(got.y, &op->forward.y);
     to_double(got.h_last, op->forward.h_last, DT_F32, 1, p->batch * D * N, 0);
     to_double(got.states, op->forward.states, DT_F32, 1, n_states, 0);
     double y = distance(p->type, got.y, want.y, n_y);
@@ -59,22 +59,16 @@ static void check_forward(const struct problem *p, struct op *op, const struct v
     CHECK(y <= tolerance(p->type), "%s: y is off by %g", name, y);
     CHECK(last <= tolerance(DT_F32), "%s: h_last is off by %g", name, last);
     CHECK(states <= tolerance(DT_F32), "%s: states are off by %g", name, states);
-    CHECK(gaps_fresh(op->forward.y, p->type, p->batch * p->length, D, op->forward.y_stride),
-          "%s: written between the rows of y", name);
+    CHECK(view_gaps_fresh(&op->forward.y), "%s: written between the rows of y", name);
     double *all[] = {want.y, want.h_last, want.states, got.y, got.h_last, got.states};
     for (int i = 0; i < 6; i++)
         free(all[i]);
 }
 
-static void check_gaps(const struct problem *p, const struct dt_scan_backward_args *g,
-                       const char *name)
+static void check_gaps(const struct dt_scan_backward_args *g, const char *name)
 {
-    int64_t rows = p->batch * p->length, D = p->channels, N = p->state;
-    CHECK(gaps_fresh(g->du, p->type, rows, D, g->du_stride) &&
-              gaps_fresh(g->ddelta, p->type, rows, D, g->ddelta_stride) &&
-              gaps_fresh(g->dz, p->type, rows, D, g->dz_stride) &&
-              gaps_fresh(g->db, p->type, rows, N, g->db_stride) &&
-              gaps_fresh(g->dc, p->type, rows, N, g->dc_stride),
+    CHECK(view_gaps_fresh(&g->du) && view_gaps_fresh(&g->ddelta) && view_gaps_fresh(&g->dz) &&
+              view_gaps_fresh(&g->db) && view_gaps_fresh(&g->dc),
           "%s: written between the rows of a gradient", name);
 }
 
@@ -125,8 +119,8 @@ static void check_backward(const struct problem *p, struct op *op, const struct 
     double *dy = zeros(rows * D);
     struct values want = make_values(p), start = gradient_values(p, &op->backward);
     describe(p, name, sizeof name);
-    to_double(dy, op->backward.dy, p->type, rows, D, op->backward.dy_stride);
-    reference_backward(p, v, op->forward.reset, dy, &want);
+    view_to_double(dy, &op->backward.dy);
+    reference_backward(p, v, op->forward.in.reset, dy, &want);
     run_backward(op, 2);
     struct values got = gradient_values(p, &op->backward);
     for (int i = 0; i < N_INPUTS; i++) {
@@ -137,9 +131,9 @@ static void check_backward(const struct problem *p, struct op *op, const struct 
         CHECK(error <= tolerance(i < 5 ? p->type : DT_F32), "%s: d%s is off by %g", name,
               input_name[i], error);
     }
-    check_gaps(p, &op->backward, name);
+    check_gaps(&op->backward, name);
     if (rows * D < 20000)
-        check_directions(p, v, &got, op->forward.reset, dy, name);
+        check_directions(p, v, &got, op->forward.in.reset, dy, name);
     free_values(&want);
     free_values(&start);
     free_values(&got);
@@ -149,7 +143,7 @@ static void check_backward(const struct problem *p, struct op *op, const struct 
 static void check_problem(const struct problem *p)
 {
     struct op op = make_op(p);
-    struct values v = input_values(p, &op.forward);
+    struct values v = input_values(p, &op.forward.in);
     run_forward(&op, 2);
     check_forward(p, &op, &v);
     check_backward(p, &op, &v);
@@ -187,7 +181,8 @@ static void test_chunks(void)
         run_forward(&op, 2);
         run_backward(&op, 2);
         struct values got = gradient_values(&p, &op.backward);
-        CHECK(same_bits(op.forward.y, whole.forward.y), "chunk %d: y differs", (int)p.chunk);
+        CHECK(same_bits(op.forward.y.data, whole.forward.y.data), "chunk %d: y differs",
+              (int)p.chunk);
         for (int i = 0; i < N_INPUTS; i++) {
             double error = distance(DT_F32, *input(&got, i), *input(&want, i), input_size(&p, i));
             CHECK(error <= tolerance(DT_F32), "chunk %d: d%s is off by %g", (int)p.chunk,
@@ -208,30 +203,33 @@ static void test_carry(void)
     const int64_t first = 19;
     struct op op = make_op(&p);
     run_forward(&op, 1);
-    int64_t D = p.channels, N = p.state, y_stride = op.forward.y_stride;
-    float *y = guarded(guarded_size(op.forward.y)), *h = guarded(D * N * 4);
+    int64_t D = p.channels, N = p.state;
+    struct dt_view y = op.forward.y;
+    float *h = guarded(D * N * 4);
+    y.data = guarded(guarded_size(y.data));
     for (int64_t b = 0; b < p.batch; b++)
         for (int64_t part = 0; part < 2; part++) {
             struct dt_scan_forward_args f = op.forward;
-            int64_t row = b * p.length + part * first;
+            int64_t row = b * p.length + part * first,
+                    end = part ? (b + 1) * p.length : row + first;
             struct dt_backend backend = open_cpu(1);
-            f.batch = 1, f.length = part ? p.length - first : first;
-            f.u = (const float *)f.u + row * f.u_stride;
-            f.delta = (const float *)f.delta + row * f.delta_stride;
-            f.z = (const float *)f.z + row * f.z_stride;
-            f.b = (const float *)f.b + row * f.b_stride;
-            f.c = (const float *)f.c + row * f.c_stride;
-            f.reset += row;
-            f.y = y + row * y_stride;
-            f.h0 = part ? h : f.h0 + b * D * N;
+            f.in.batch = 1, f.in.length = end - row;
+            f.in.u = dt_view_rows(f.in.u, row, end);
+            f.in.delta = dt_view_rows(f.in.delta, row, end);
+            f.in.z = dt_view_rows(f.in.z, row, end);
+            f.in.b = dt_view_rows(f.in.b, row, end);
+            f.in.c = dt_view_rows(f.in.c, row, end);
+            f.in.reset += row;
+            f.y = dt_view_rows(y, row, end);
+            f.in.h0 = part ? h : f.in.h0 + b * D * N;
             f.h_last = h, f.states = NULL;
             RUN_WITH_WORKSPACE(scan_forward, &backend, &f);
             dt_backend_close(&backend);
             CHECK(!part || memcmp(h, op.forward.h_last + b * D * N, (size_t)(D * N) * 4) == 0,
                   "h_last of sequence %d in two parts differs", (int)b);
         }
-    CHECK(same_bits(y, op.forward.y), "y in two parts differs");
-    RELEASE(y);
+    CHECK(same_bits(y.data, op.forward.y.data), "y in two parts differs");
+    RELEASE(y.data);
     RELEASE(h);
     free_op(&op);
 }
@@ -242,9 +240,9 @@ static void check_nan(dt_dtype type, int which)
 {
     const struct problem p = {1, 40, 16, 8, 32, type, .h0 = true};
     struct op op = make_op(&p);
-    struct dt_scan_forward_args *f = &op.forward;
-    const void *array[] = {f->u,     f->delta,  f->z,       f->b, f->c,
-                           f->a_log, f->d_skip, f->dt_bias, f->h0};
+    const struct dt_scan_inputs *in = &op.forward.in;
+    const void *array[] = {in->u.data, in->delta.data, in->z.data,  in->b.data, in->c.data,
+                           in->a_log,  in->d_skip,     in->dt_bias, in->h0};
     void *at = (char *)(uintptr_t)array[which];
     if (which < 5 && type == DT_BF16)
         ((dt_bf16 *)at)[3] = 0x7f81;
@@ -252,11 +250,12 @@ static void check_nan(dt_dtype type, int which)
         ((uint32_t *)at)[3] = 0xff8001ffu;
     run_forward(&op, 1);
     run_backward(&op, 1);
-    CHECK(has_nan(f->y, type, p.length * 16), "a NaN in input %d (%s) is not in y", which,
-          dt_dtype_name(type));
+    CHECK(has_nan(op.forward.y.data, type, p.length * 16), "a NaN in input %d (%s) is not in y",
+          which, dt_dtype_name(type));
     struct dt_scan_backward_args *g = &op.backward;
-    CHECK(has_nan(g->du, type, p.length * 16) || has_nan(g->ddelta, type, p.length * 16) ||
-              has_nan(g->dz, type, p.length * 16),
+    CHECK(has_nan(g->du.data, type, p.length * 16) ||
+              has_nan(g->ddelta.data, type, p.length * 16) ||
+              has_nan(g->dz.data, type, p.length * 16),
           "a NaN in input %d (%s) is in no gradient", which, dt_dtype_name(type));
     free_op(&op);
 }
@@ -274,12 +273,12 @@ static void test_reset_drops_nan(void)
 {
     const struct problem p = {1, 6, 16, 8, 4, DT_F32, .h0 = true, .resets = IN_A_ROW};
     struct op op = make_op(&p);
-    ((float *)(uintptr_t)op.forward.u)[0] = NAN;
+    ((float *)op.forward.in.u.data)[0] = NAN;
     run_forward(&op, 1);
     run_backward(&op, 1);
-    CHECK(has_nan(op.forward.y, DT_F32, 16), "a NaN in u is not in y");
-    CHECK(!has_nan((float *)op.forward.y + 3 * 16, DT_F32, 3 * 16), "a NaN passes a reset");
-    CHECK(!has_nan((float *)op.backward.du + 3 * 16, DT_F32, 3 * 16),
+    CHECK(has_nan(op.forward.y.data, DT_F32, 16), "a NaN in u is not in y");
+    CHECK(!has_nan((float *)op.forward.y.data + 3 * 16, DT_F32, 3 * 16), "a NaN passes a reset");
+    CHECK(!has_nan((float *)op.backward.du.data + 3 * 16, DT_F32, 3 * 16),
           "a NaN passes a reset in backward");
     free_op(&op);
 }

@@ -30,15 +30,10 @@ static struct dt_gemm_args shape(int i)
     static const int64_t size[LARGE + 1][3] = {
         {16, 24, 64}, {32, 16, 48}, {24, 32, 32}, {16, 32, 80}, {32, 32, 128}};
     const int64_t *mnk = size[i % ADDED];
-    return (struct dt_gemm_args){.m = mnk[0],
-                                 .n = mnk[1],
-                                 .k = mnk[2],
-                                 .lda = mnk[2],
-                                 .ldb = mnk[1],
-                                 .ldc = mnk[1],
-                                 .a_type = DT_BF16,
-                                 .b_type = DT_BF16,
-                                 .c_type = i == 1 ? DT_F32 : DT_BF16,
+    int64_t m = mnk[0], n = mnk[1], k = mnk[2];
+    return (struct dt_gemm_args){.a = dt_view_of(NULL, m, k, DT_BF16),
+                                 .b = dt_view_of(NULL, k, n, DT_BF16),
+                                 .c = dt_view_of(NULL, m, n, i == 1 ? DT_F32 : DT_BF16),
                                  .accumulate = i >= ADDED};
 }
 
@@ -66,20 +61,20 @@ static const char *used(const struct dt_backend *cuda, int i)
     const char *const *last = cublaslt_variable("simt_cublaslt_last");
     args.workspace_bytes = dt_gemm_workspace(cuda, &args);
     if (!memory)
-        check_ok(
-            cuda->table->alloc(cuda->device, 3 * OPERAND + args.workspace_bytes, (void **)&memory),
-            "alloc");
-    args.a = memory, args.b = memory + OPERAND, args.c = memory + 2 * OPERAND;
+        check_ok(dt_alloc(cuda, 3 * OPERAND + args.workspace_bytes, &memory), "alloc");
+    args.a.data = memory;
+    args.b.data = memory + OPERAND;
+    args.c.data = memory + 2 * OPERAND;
     args.workspace = memory + 3 * OPERAND;
     check_ok(dt_gemm(cuda, &args, NULL), "gemm");
-    check_ok(cuda->table->stream_sync(cuda->device, NULL), "stream_sync");
+    check_ok(dt_stream_sync(cuda, NULL), "stream_sync");
     return *last;
 }
 
 static void close_device(struct dt_backend *cuda)
 {
     if (memory)
-        cuda->table->free(cuda->device, memory);
+        dt_free(cuda, memory);
     memory = NULL;
     dt_backend_close(cuda);
 }
@@ -246,7 +241,8 @@ static void test_rotation(void)
 {
     struct dt_backend cuda = open_cuda();
     struct dt_gemm_args args = shape(0);
-    int64_t set = 2 * (args.m * args.k + args.k * args.n + args.m * args.n);
+    int64_t set =
+        2 * (args.a.rows * args.a.cols + args.b.rows * args.b.cols + args.c.rows * args.c.cols);
     set_speeds(split_wins_shortly);
     tell(&cuda, 0);
     char *text = choose_watched(&cuda);

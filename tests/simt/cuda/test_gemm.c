@@ -15,23 +15,14 @@ struct problem {
 
 static struct dt_gemm_args make_args(const struct problem *p)
 {
-    int64_t a_rows = p->trans_a ? p->k : p->m, a_width = p->trans_a ? p->m : p->k;
-    int64_t b_rows = p->trans_b ? p->n : p->k, b_width = p->trans_b ? p->k : p->n;
-    int64_t lda = a_width + p->odd, ldb = b_width + 2 * p->odd, ldc = p->n + 3 * p->odd;
+    int64_t a_rows = p->trans_a ? p->k : p->m, a_cols = p->trans_a ? p->m : p->k;
+    int64_t b_rows = p->trans_b ? p->n : p->k, b_cols = p->trans_b ? p->k : p->n;
     return (struct dt_gemm_args){
-        .m = p->m,
-        .n = p->n,
-        .k = p->k,
-        .a = normal_rows(p->type, a_rows, a_width, lda, 1.0, 1),
-        .lda = lda,
-        .a_type = p->type,
+        .a = normal_view(p->type, a_rows, a_cols, a_cols + p->odd, 1.0, 1),
+        .b = normal_view(p->type, b_rows, b_cols, b_cols + 2 * p->odd, 1.0, 2),
+        .c = {.rows = p->m, .cols = p->n, .stride = p->n + 3 * p->odd, .dtype = p->c_type},
         .trans_a = p->trans_a,
-        .b = normal_rows(p->type, b_rows, b_width, ldb, 1.0, 2),
-        .ldb = ldb,
-        .b_type = p->type,
         .trans_b = p->trans_b,
-        .ldc = ldc,
-        .c_type = p->c_type,
         .accumulate = p->accumulate,
     };
 }
@@ -39,15 +30,16 @@ static struct dt_gemm_args make_args(const struct problem *p)
 // Fresh C is NaN: where it is not accumulated to, none of that may come through.
 static void *fresh_c(const struct dt_gemm_args *args)
 {
-    return args->accumulate ? normal_rows(args->c_type, args->m, args->n, args->ldc, 1.0, 3)
-                            : guarded(args->m * args->ldc * dt_dtype_size(args->c_type));
+    const struct dt_view *c = &args->c;
+    return args->accumulate ? normal_rows(c->dtype, c->rows, c->cols, c->stride, 1.0, 3)
+                            : guarded(c->rows * c->stride * dt_dtype_size(c->dtype));
 }
 
 static void *run_on_cpu(const struct dt_backend *cpu, struct dt_gemm_args args)
 {
-    args.c = fresh_c(&args);
+    args.c.data = fresh_c(&args);
     RUN_WITH_WORKSPACE(gemm, cpu, &args);
-    return args.c;
+    return args.c.data;
 }
 
 // One workspace for all: its size is the same for every shape. It may start anywhere.
@@ -75,12 +67,12 @@ static void take_workspace(const struct dt_backend *cuda)
 // The operands' twins, and back what C became.
 static void *run_on_cuda(const struct dt_backend *cuda, struct dt_gemm_args args)
 {
-    void *c = fresh_c(&args), *a = copy_on(cuda, args.a), *b = copy_on(cuda, args.b);
-    args.a = a, args.b = b, args.c = copy_on(cuda, c);
+    void *c = fresh_c(&args), *a = copy_on(cuda, args.a.data), *b = copy_on(cuda, args.b.data);
+    args.a.data = a, args.b.data = b, args.c.data = copy_on(cuda, c);
     give_workspace(cuda, &args);
     check_ok(dt_gemm(cuda, &args, NULL), "gemm");
-    copy_back(cuda, c, args.c);
-    free_on(cuda, args.c);
+    copy_back(cuda, c, args.c.data);
+    free_on(cuda, args.c.data);
     free_on(cuda, b);
     free_on(cuda, a);
     return c;
@@ -88,8 +80,8 @@ static void *run_on_cuda(const struct dt_backend *cuda, struct dt_gemm_args args
 
 static void free_operands(struct dt_gemm_args *args)
 {
-    release((void *)(uintptr_t)args->a, "a");
-    release((void *)(uintptr_t)args->b, "b");
+    release(args->a.data, "a");
+    release(args->b.data, "b");
 }
 
 // Both sum k products in fp32, in orders of their own: each addition rounds by 2^-24 of the partial
@@ -97,17 +89,17 @@ static void free_operands(struct dt_gemm_args *args)
 // each of the two, with a factor 2 to spare. Then C's type rounds both.
 static double tolerance(const struct dt_gemm_args *args)
 {
-    return 4.0 * (double)args->k * 0x1p-24 + 2.0 * rounding(args->c_type);
+    return 4.0 * (double)dt_gemm_k(args) * 0x1p-24 + 2.0 * rounding(args->c.dtype);
 }
 
 static int64_t differences(const struct dt_gemm_args *args, const void *got, const void *want)
 {
     int64_t wrong = 0;
-    double tol = tolerance(args), scale = sqrt((double)args->k);
-    for (int64_t i = 0; i < args->m; i++)
-        for (int64_t j = 0; j < args->n; j++) {
-            double g = get(got, args->c_type, i * args->ldc + j);
-            double w = get(want, args->c_type, i * args->ldc + j);
+    double tol = tolerance(args), scale = sqrt((double)dt_gemm_k(args));
+    for (int64_t i = 0; i < args->c.rows; i++)
+        for (int64_t j = 0; j < args->c.cols; j++) {
+            double g = get(got, args->c.dtype, i * args->c.stride + j);
+            double w = get(want, args->c.dtype, i * args->c.stride + j);
             wrong += isnan(w) ? !isnan(g) : g != w && !(fabs(g - w) <= tol * fmax(scale, fabs(w)));
         }
     return wrong;
@@ -119,8 +111,8 @@ static void compare(const struct dt_backend *cuda, const struct dt_backend *cpu,
     void *want = run_on_cpu(cpu, *args), *got = run_on_cuda(cuda, *args);
     int64_t wrong = differences(args, got, want);
     CHECK(wrong == 0, "%s: %lld of %lld elements are not as the CPU's", what, (long long)wrong,
-          (long long)(args->m * args->n));
-    CHECK(gaps_fresh(got, args->c_type, args->m, args->n, args->ldc),
+          (long long)(args->c.rows * args->c.cols));
+    CHECK(gaps_fresh(got, args->c.dtype, args->c.rows, args->c.cols, args->c.stride),
           "%s: wrote between the rows of C", what);
     release(got, "c");
     release(want, "the CPU's c");
@@ -172,21 +164,21 @@ static void test_shifted(const struct dt_backend *cuda, dt_dtype type, int which
     struct problem p = {16, 24, 40, type, type, false, true, false, 8};
     struct dt_gemm_args args = make_args(&p);
     void *want = run_on_cuda(cuda, args);
-    const void *aligned[2] = {args.a, args.b};
+    const void *aligned[2] = {args.a.data, args.b.data};
     int64_t size = dt_dtype_size(type), bytes = guarded_size(aligned[which]);
     char *shifted = guarded(bytes + size);
     memcpy(shifted + size, aligned[which], (size_t)bytes);
 
     void *c = fresh_c(&args), *a = copy_on(cuda, which ? aligned[0] : shifted);
     void *b = copy_on(cuda, which ? shifted : aligned[1]);
-    args.a = (char *)a + (which ? 0 : size), args.b = (char *)b + (which ? size : 0);
-    args.c = copy_on(cuda, c);
+    args.a.data = (char *)a + (which ? 0 : size), args.b.data = (char *)b + (which ? size : 0);
+    args.c.data = copy_on(cuda, c);
     give_workspace(cuda, &args);
     check_ok(dt_gemm(cuda, &args, NULL), "gemm on an operand that begins anywhere");
-    copy_back(cuda, c, args.c);
+    copy_back(cuda, c, args.c.data);
     CHECK_INT(differences(&args, c, want), 0);
 
-    free_on(cuda, args.c);
+    free_on(cuda, args.c.data);
     free_on(cuda, b);
     free_on(cuda, a);
     release(shifted, "shifted");
@@ -201,7 +193,7 @@ static void test_not_finite(const struct dt_backend *cuda, const struct dt_backe
 {
     struct problem p = {70, 40, 33, type, DT_F32, false, true, false, 0};
     struct dt_gemm_args args = make_args(&p);
-    set((void *)(uintptr_t)args.a, type, 50 * args.lda + 20, (double)bad);
+    set(args.a.data, type, 50 * args.a.stride + 20, (double)bad);
     compare(cuda, cpu, &args, "an element that is not finite");
     free_operands(&args);
 }
@@ -209,10 +201,10 @@ static void test_not_finite(const struct dt_backend *cuda, const struct dt_backe
 // C after `times` products were added to it on the CPU.
 static void *added_on_cpu(const struct dt_backend *cpu, struct dt_gemm_args args, int times)
 {
-    args.c = fresh_c(&args);
+    args.c.data = fresh_c(&args);
     for (int i = 0; i < times; i++)
         RUN_WITH_WORKSPACE(gemm, cpu, &args);
-    return args.c;
+    return args.c.data;
 }
 
 // Two products, captured and launched twice. No descriptor is made by then.
@@ -241,14 +233,14 @@ static void test_captured(const struct dt_backend *cuda, const struct dt_backend
     struct problem p = {24, 32, 40, DT_BF16, DT_F32, false, true, true, 0};
     struct dt_gemm_args on_host = make_args(&p), args = on_host;
     void *c = fresh_c(&args), *want = added_on_cpu(cpu, on_host, 4);
-    void *a = copy_on(cuda, args.a), *b = copy_on(cuda, args.b);
-    args.a = a, args.b = b, args.c = copy_on(cuda, c);
+    void *a = copy_on(cuda, args.a.data), *b = copy_on(cuda, args.b.data);
+    args.a.data = a, args.b.data = b, args.c.data = copy_on(cuda, c);
     give_workspace(cuda, &args);
     check_ok(cuda->table->stream_sync(cuda->device, NULL), "stream_sync");
     launch_captured(cuda, &args);
-    copy_back(cuda, c, args.c);
+    copy_back(cuda, c, args.c.data);
     CHECK_INT(differences(&args, c, want), 0);
-    free_on(cuda, args.c);
+    free_on(cuda, args.c.data);
     free_on(cuda, b);
     free_on(cuda, a);
     RELEASE(want);
@@ -271,10 +263,11 @@ static void test_new_in_capture(const struct dt_backend *cuda)
     struct dt_gemm_args on_host = make_args(&p), args = on_host;
     const struct dt_device_table *table = cuda->table;
     struct dt_stream *stream = NULL;
-    void *a = copy_on(cuda, args.a), *b = copy_on(cuda, args.b), *c = fresh_c(&args);
-    args.a = a, args.b = b, args.c = copy_on(cuda, c);
+    void *a = copy_on(cuda, args.a.data), *b = copy_on(cuda, args.b.data), *c = fresh_c(&args);
+    args.a.data = a, args.b.data = b, args.c.data = copy_on(cuda, c);
     struct dt_gemm_args planned = args;
-    planned.m++; // all shapes have one workspace, but this asks for that of another
+    planned.a.rows++,
+        planned.c.rows++; // all shapes have one workspace, but this asks for that of another
     give_workspace(cuda, &planned);
     args.workspace = planned.workspace, args.workspace_bytes = planned.workspace_bytes;
     check_ok(table->stream_create(cuda->device, &stream), "stream_create");
@@ -287,7 +280,7 @@ static void test_new_in_capture(const struct dt_backend *cuda)
     check_ok(dt_gemm(cuda, &args, stream), "gemm");
     table->capture_cancel(cuda->device, stream);
     table->stream_destroy(cuda->device, stream);
-    free_on(cuda, args.c);
+    free_on(cuda, args.c.data);
     free_on(cuda, b);
     free_on(cuda, a);
     RELEASE(c);
@@ -307,12 +300,12 @@ static void test_errors(void)
     void *c = NULL;
     give_workspace(&cuda, &args);
     check_ok(cuda.table->alloc(cuda.device, 5 * 6 * 4, &c), "alloc");
-    args.c = c;
+    args.c.data = c;
     setenv("SIMT_CUBLASLT_FAIL", "matmul", 1);
     check_fails(dt_gemm(&cuda, &args, NULL), "fp32 -> fp32 nn m5 n6 k7 ");
     check_fails(dt_gemm(&cuda, &args, NULL), "the execution failed");
     setenv("SIMT_CUBLASLT_FAIL", "heuristic", 1);
-    args.ldc++; // a shape that is not cached yet
+    args.c.stride++; // a shape that is not cached yet
     check_fails(dt_gemm(&cuda, &args, NULL), "fp32 -> fp32 nn m5 n6 k7");
     unsetenv("SIMT_CUBLASLT_FAIL");
     cuda.table->free(cuda.device, c);
