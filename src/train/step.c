@@ -1,4 +1,4 @@
-// A step's work in the order of the data's way, and its capture into graphs.
+// A training step, from the loader's batch to the report of what came of it.
 #include "train/step.h"
 
 #include "base/clock.h"
@@ -7,10 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MARKS = 4 };
-
 // Where on the stream the device's clock is read.
-enum mark { BEGIN, BACKWARD_DONE, SUMS_THERE, END };
+enum mark { BEGIN, BACKWARD_DONE, SUMMED, END, MARKS };
 
 // What host and device tell each other of a step, pinned.
 struct report {
@@ -19,19 +17,20 @@ struct report {
     uint64_t marks[MARKS];
 };
 
-// What the host knows of a step when it has launched it.
-struct launch {
-    double start; // dt_seconds
+struct flight {
+    struct report *report;
+    struct dt_event *done; // the report has arrived
+    double start;          // dt_seconds
     double lr, data_wait_ms;
     int graphs;
 };
 
-// The kinds of work on a micro-batch that differ in more than data: its place in the step, and
-// which arrays it has (a bit each from KIND_ARRAYS on).
-enum { KIND_FIRST = 1, KIND_LAST = 2, KIND_ARRAYS = 4, KINDS = KIND_ARRAYS << DT_BATCH_ARRAYS };
+// The variants of the work on a micro-batch, which differ in more than data: its place in the step,
+// and which arrays it has (a bit each from PASS_ARRAYS on).
+enum { PASS_FIRST = 1, PASS_LAST = 2, PASS_ARRAYS = 4, PASSES = PASS_ARRAYS << DT_BATCH_ARRAYS };
 
 struct pass {
-    int times; // taken so far
+    bool has_run;
     struct dt_graph *graph;
 };
 
@@ -43,21 +42,17 @@ struct dt_stepper {
     struct dt_input input;
     struct dt_buckets *buckets;
     struct dt_stream *stream;
-    bool captures;
-    struct pass passes[KINDS];
-    uint64_t *marks;                            // [MARKS], device memory
-    struct report *reports;                     // [DT_STEPS_IN_FLIGHT], pinned
-    struct dt_event *there[DT_STEPS_IN_FLIGHT]; // the report is
-    struct launch launches[DT_STEPS_IN_FLIGHT];
+    struct pass passes[PASSES];
+    uint64_t *marks;        // [MARKS], device memory
+    struct report *reports; // [DT_STEPS_IN_FLIGHT], pinned
+    struct flight flights[DT_STEPS_IN_FLIGHT];
     int64_t launched, collected;
     int64_t step;        // launched last, for progress and messages
     uint64_t last_end;   // mark END of the step collected last; 0: none
     double last_collect; // dt_seconds
 };
 
-// Creation.
-
-// Without the pointers: what the memory plan asks for, too.
+// Without the pointers, as the memory plan needs it.
 static struct dt_buckets_config buckets_config(const struct dt_params *params,
                                                const struct dt_stepper_config *config)
 {
@@ -100,76 +95,65 @@ static dt_status create_buckets(struct dt_stepper *s)
     return status;
 }
 
-static dt_status create_all(struct dt_stepper *s)
-{
-    const struct dt_device_table *table = s->backend->table;
-    struct dt_device *device = s->backend->device;
-    DT_TRY(table->stream_create(device, &s->stream));
-    DT_TRY(dt_optimizer_create(s->backend, s->model, &s->config.optimizer, &s->optimizer));
-    DT_TRY(dt_input_create(s->backend, dt_model_arrays(s->model), &s->config.batch, &s->input));
-    DT_TRY(create_buckets(s));
-    DT_TRY(table->alloc(device, MARKS * (int64_t)sizeof *s->marks, (void **)&s->marks));
-    DT_TRY(table->alloc_host(device, DT_STEPS_IN_FLIGHT * (int64_t)sizeof *s->reports,
-                             (void **)&s->reports));
-    for (int i = 0; i < DT_STEPS_IN_FLIGHT; i++)
-        DT_TRY(table->event_create(device, &s->there[i]));
-    return DT_OK;
-}
-
 dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *model,
                             const struct dt_stepper_config *config, struct dt_stepper **stepper)
 {
     struct dt_stepper *s = malloc(sizeof *s);
+    dt_status status;
     if (!s)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a training step");
     *s = (struct dt_stepper){.config = *config, .backend = backend, .model = model};
-    dt_status status = create_all(s);
-    if (status != DT_OK)
-        dt_stepper_destroy(s);
-    else
-        *stepper = s;
+    DT_TRY_GOTO(status, fail, dt_stream_create(backend, &s->stream));
+    DT_TRY_GOTO(status, fail,
+                dt_optimizer_create(backend, model, &config->optimizer, &s->optimizer));
+    DT_TRY_GOTO(status, fail,
+                dt_input_create(backend, dt_model_arrays(model), &config->batch, &s->input));
+    DT_TRY_GOTO(status, fail, create_buckets(s));
+    DT_TRY_GOTO(status, fail, dt_alloc(backend, MARKS * (int64_t)sizeof *s->marks, &s->marks));
+    DT_TRY_GOTO(
+        status, fail,
+        dt_alloc_host(backend, DT_STEPS_IN_FLIGHT * (int64_t)sizeof *s->reports, &s->reports));
+    for (int i = 0; i < DT_STEPS_IN_FLIGHT; i++) {
+        s->flights[i].report = &s->reports[i];
+        DT_TRY_GOTO(status, fail, dt_event_create(backend, &s->flights[i].done));
+    }
+    *stepper = s;
+    return DT_OK;
+fail:
+    dt_stepper_destroy(s);
     return status;
 }
 
 dt_status dt_stepper_connect(struct dt_stepper *s)
 {
-    s->captures = s->config.graphs && s->backend->table->graphs;
     return dt_buckets_connect(s->buckets);
-}
-
-// Steps may be in flight where the run ends on an error, which stays as it is.
-static void finish_work(const struct dt_stepper *s)
-{
-    struct dt_error error;
-    dt_error_take(&error);
-    s->backend->table->stream_sync(s->backend->device, s->stream);
-    dt_error_restore(&error);
 }
 
 void dt_stepper_destroy(struct dt_stepper *s)
 {
     if (!s)
         return;
-    const struct dt_device_table *table = s->backend->table;
-    struct dt_device *device = s->backend->device;
-    if (s->stream)
-        finish_work(s);
-    for (int i = 0; i < KINDS; i++)
+    const struct dt_backend *backend = s->backend;
+    if (s->stream) { // steps may be in flight where the run ends on an error, which stays as it is
+        struct dt_error error;
+        dt_error_take(&error);
+        dt_stream_sync(backend, s->stream);
+        dt_error_restore(&error);
+    }
+    for (int i = 0; i < PASSES; i++)
         if (s->passes[i].graph)
-            table->graph_destroy(device, s->passes[i].graph);
+            dt_graph_destroy(backend, s->passes[i].graph);
     dt_buckets_destroy(s->buckets);
     dt_input_destroy(&s->input);
     if (s->optimizer.backend)
         dt_optimizer_destroy(&s->optimizer);
     for (int i = 0; i < DT_STEPS_IN_FLIGHT; i++)
-        if (s->there[i])
-            table->event_destroy(device, s->there[i]);
-    if (s->reports)
-        table->free_host(device, s->reports);
-    if (s->marks)
-        table->free(device, s->marks);
+        if (s->flights[i].done)
+            dt_event_destroy(backend, s->flights[i].done);
+    dt_free_host(backend, s->reports);
+    dt_free(backend, s->marks);
     if (s->stream)
-        table->stream_destroy(device, s->stream);
+        dt_stream_destroy(backend, s->stream);
     free(s);
 }
 
@@ -198,8 +182,6 @@ int dt_stepper_in_flight(const struct dt_stepper *s)
     return (int)(s->launched - s->collected);
 }
 
-// The work.
-
 static void say(const struct dt_stepper *s, const char *phase)
 {
     dt_comm_progress(s->config.comm, s->step, phase);
@@ -216,101 +198,86 @@ static dt_status row_ready(void *buckets, int64_t row)
     return dt_buckets_ready(buckets, row);
 }
 
-static dt_status update(struct dt_stepper *s)
-{
-    say(s, "summing gradients");
-    DT_TRY(mark(s, BACKWARD_DONE));
-    DT_TRY(dt_buckets_wait(s->buckets));
-    DT_TRY(mark(s, SUMS_THERE));
-    return dt_optimizer_step(&s->optimizer, (double)s->config.tokens, s->stream);
-}
-
+// The gradients of micro-batches add up; the last one sends them as they become ready, and updates
+// the weights.
 static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_input *input,
-                                  int kind)
+                                  int variant)
 {
-    double scale = 1.0 / (double)s->config.tokens;
-    bool accumulate = !(kind & KIND_FIRST), last = kind & KIND_LAST;
+    const double tokens = (double)s->config.tokens;
+    const bool accumulate = !(variant & PASS_FIRST), last = variant & PASS_LAST;
     say(s, "forward");
     DT_TRY(dt_model_forward(s->model, input, NULL, NULL, s->stream));
-    DT_TRY(dt_model_loss(s->model, input, scale, accumulate, s->optimizer.sum, s->stream));
+    DT_TRY(dt_model_loss(s->model, input, 1 / tokens, accumulate, s->optimizer.sum, s->stream));
     say(s, "backward");
     if (last)
         DT_TRY(dt_buckets_sums_ready(s->buckets));
     DT_TRY(dt_model_backward(s->model, input, NULL, accumulate, last ? row_ready : NULL, s->buckets,
                              s->stream));
-    return last ? update(s) : DT_OK;
+    if (!last)
+        return DT_OK;
+    say(s, "summing gradients");
+    DT_TRY(mark(s, BACKWARD_DONE));
+    DT_TRY(dt_buckets_wait(s->buckets));
+    DT_TRY(mark(s, SUMMED));
+    return dt_optimizer_step(&s->optimizer, tokens, s->stream);
 }
 
-static dt_status capture(struct dt_stepper *s, const struct dt_model_input *input, int kind)
+// The same work as a graph, where the device has them: captured when a micro-batch of its variant
+// comes the second time (at the first, libraries allocate and load what cannot be captured), then
+// launched as a whole. Gradients that travel through the host need it in the last micro-batch.
+static dt_status run_pass(struct dt_stepper *s, const struct dt_model_input *input, int variant,
+                          int *graphs)
 {
-    const struct dt_device_table *table = s->backend->table;
-    DT_TRY(table->capture_begin(s->backend->device, s->stream));
-    dt_status status = forward_backward(s, input, kind);
-    if (status != DT_OK)
-        table->capture_cancel(s->backend->device, s->stream);
-    DT_TRY_NOTE(status, "capturing a step (run.cuda_graph = false does without)");
-    return table->capture_end(s->backend->device, s->stream, &s->passes[kind].graph);
-}
-
-// Gradients that travel through the host need it in the last pass.
-static bool is_captured(const struct dt_stepper *s, int kind)
-{
-    return s->captures && (!(kind & KIND_LAST) || dt_buckets_can_be_captured(s->buckets));
-}
-
-// The first time as it is, for libraries make things ready then that cannot be captured.
-static dt_status take_pass(struct dt_stepper *s, const struct dt_model_input *input, int kind)
-{
-    struct pass *pass = &s->passes[kind];
-    if (!is_captured(s, kind) || pass->times++ == 0)
-        return forward_backward(s, input, kind);
-    if (!pass->graph)
-        DT_TRY(capture(s, input, kind));
-    s->launches[s->launched % DT_STEPS_IN_FLIGHT].graphs++;
-    return s->backend->table->graph_launch(s->backend->device, pass->graph, s->stream);
-}
-
-static dt_status take_passes(struct dt_stepper *s, int64_t micro_batches)
-{
-    for (int64_t i = 0; i < micro_batches; i++) {
-        struct dt_model_input input;
-        DT_TRY(dt_input_micro_batch(&s->input, s->stream, &input));
-        int kind = (i == 0 ? KIND_FIRST : 0) | (i == micro_batches - 1 ? KIND_LAST : 0);
-        for (int array = 0; array < DT_BATCH_ARRAYS; array++)
-            kind |= input.arrays[array] ? KIND_ARRAYS << array : 0;
-        DT_TRY(take_pass(s, &input, kind));
+    struct pass *pass = &s->passes[variant];
+    bool captures = s->config.graphs && s->backend->table->graphs &&
+                    (!(variant & PASS_LAST) || dt_buckets_can_be_captured(s->buckets));
+    if (!captures || !pass->has_run) {
+        pass->has_run = true;
+        return forward_backward(s, input, variant);
     }
-    return DT_OK;
-}
-
-static dt_status send_report(struct dt_stepper *s)
-{
-    const struct dt_device_table *table = s->backend->table;
-    struct dt_device *device = s->backend->device;
-    int64_t slot = s->launched % DT_STEPS_IN_FLIGHT;
-    struct report *report = &s->reports[slot];
-    DT_TRY(table->to_host(device, &report->control, s->optimizer.control, sizeof report->control,
-                          s->stream));
-    DT_TRY(table->to_host(device, report->marks, s->marks, sizeof report->marks, s->stream));
-    return table->event_record(device, s->there[slot], s->stream);
+    if (!pass->graph) {
+        DT_TRY(dt_capture_begin(s->backend, s->stream));
+        dt_status status = forward_backward(s, input, variant);
+        if (status != DT_OK)
+            dt_capture_cancel(s->backend, s->stream);
+        DT_TRY_NOTE(status, "capturing a step as a graph (run.cuda_graph = false avoids it)");
+        DT_TRY(dt_capture_end(s->backend, s->stream, &pass->graph));
+    }
+    ++*graphs;
+    return dt_graph_launch(s->backend, pass->graph, s->stream);
 }
 
 dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int64_t step, double lr)
 {
-    int64_t slot = s->launched % DT_STEPS_IN_FLIGHT, micro_batches;
-    struct launch *launch = &s->launches[slot];
+    struct flight *flight = &s->flights[s->launched % DT_STEPS_IN_FLIGHT];
+    struct report *report = flight->report;
+    int64_t micro_batches;
     s->step = step;
-    *launch = (struct launch){.start = dt_seconds(), .lr = lr};
-    s->reports[slot].lr = (float)lr;
+    flight->start = dt_seconds();
+    flight->graphs = 0;
+    flight->lr = lr;
+    report->lr = (float)lr;
+
     say(s, "reading data");
-    DT_TRY(dt_input_next(&s->input, loader, s->stream, &micro_batches, &launch->data_wait_ms));
+    DT_TRY(dt_input_next(&s->input, loader, s->stream, &micro_batches, &flight->data_wait_ms));
     DT_TRY(mark(s, BEGIN));
-    DT_TRY(dt_to_device(s->backend, s->optimizer.lr, &s->reports[slot].lr,
-                        sizeof s->reports[slot].lr, s->stream));
+    DT_TRY(dt_to_device(s->backend, s->optimizer.lr, &report->lr, sizeof report->lr, s->stream));
     DT_TRY(dt_fill(s->backend, s->optimizer.sum, 0, sizeof *s->optimizer.sum, s->stream));
-    DT_TRY(take_passes(s, micro_batches));
+
+    for (int64_t i = 0; i < micro_batches; i++) {
+        struct dt_model_input input;
+        DT_TRY(dt_input_micro_batch(&s->input, s->stream, &input));
+        int variant = (i == 0 ? PASS_FIRST : 0) | (i == micro_batches - 1 ? PASS_LAST : 0);
+        for (int array = 0; array < DT_BATCH_ARRAYS; array++)
+            variant |= input.arrays[array] ? PASS_ARRAYS << array : 0;
+        DT_TRY(run_pass(s, &input, variant, &flight->graphs));
+    }
+
     DT_TRY(mark(s, END));
-    DT_TRY(send_report(s));
+    DT_TRY(dt_to_host(s->backend, &report->control, s->optimizer.control, sizeof report->control,
+                      s->stream));
+    DT_TRY(dt_to_host(s->backend, report->marks, s->marks, sizeof report->marks, s->stream));
+    DT_TRY(dt_event_record(s->backend, flight->done, s->stream));
     s->launched++;
     return DT_OK;
 }
@@ -322,25 +289,23 @@ static double milliseconds(uint64_t from, uint64_t to)
 
 dt_status dt_stepper_collect(struct dt_stepper *s, struct dt_step_result *result)
 {
-    int64_t slot = s->collected % DT_STEPS_IN_FLIGHT;
-    const struct report *report = &s->reports[slot];
-    const struct launch *launch = &s->launches[slot];
+    const struct flight *flight = &s->flights[s->collected % DT_STEPS_IN_FLIGHT];
+    const uint64_t *marks = flight->report->marks;
     if (s->collected == s->launched)
         return DT_FAIL(DT_MACHINE, NULL, "no step is in flight");
     say(s, "waiting for the device");
     double waiting = dt_seconds();
-    DT_TRY(s->backend->table->event_sync(s->backend->device, s->there[slot]));
+    DT_TRY(dt_event_sync(s->backend, flight->done));
     double now = dt_seconds();
-    const uint64_t *marks = report->marks;
     *result = (struct dt_step_result){
-        .control = dt_optimizer_readable(&report->control),
-        .lr = launch->lr,
-        .seconds = now - fmax(launch->start, s->last_collect),
-        .data_wait_ms = launch->data_wait_ms,
+        .control = dt_optimizer_readable(&flight->report->control),
+        .lr = flight->lr,
+        .seconds = now - fmax(flight->start, s->last_collect),
+        .data_wait_ms = flight->data_wait_ms,
         .host_wait_ms = (now - waiting) * 1e3,
-        .comm_wait_ms = milliseconds(marks[BACKWARD_DONE], marks[SUMS_THERE]),
+        .comm_wait_ms = milliseconds(marks[BACKWARD_DONE], marks[SUMMED]),
         .idle_ms = s->last_end ? milliseconds(s->last_end, marks[BEGIN]) : 0,
-        .graphs = launch->graphs};
+        .graphs = flight->graphs};
     s->last_end = marks[END];
     s->last_collect = now;
     s->collected++;

@@ -1,9 +1,9 @@
-// One training step as the device takes it: micro-batches forward and backward, buckets leaving as
-// they fill, norm, update. Launching puts the whole step on the device's streams and returns; what
-// came of it is collected later. So the host works a step ahead of a device that works by itself,
-// and never waits inside a step (but for gradients that travel through it). Where nothing but data
-// changes from step to step, the work between two copies of data is captured into graphs once and
-// launched as a whole. Training and `dtrain bench` take the same steps.
+// One training step: loader_next → forward → backward (buckets are sent as they fill) → wait →
+// adamw → report. Launching puts the whole step on the device's streams and returns; its outcome is
+// collected later. So the host works a step ahead of a device that works by itself, and never waits
+// inside a step (except for gradients that travel through it). Work that differs from step to step
+// in nothing but data is captured as a graph once and launched as a whole. Training and
+// `dtrain bench` run the same steps.
 #pragma once
 
 #include "comm/buckets.h"
@@ -29,19 +29,19 @@ struct dt_stepper_config {
 struct dt_step_result {
     struct dt_update_control control;
     double lr;
-    double seconds;      // from its launch, or the end of the step before if that is later
+    double seconds;      // from its launch, or the end of the previous step if that is later
     double data_wait_ms; // the host waited for the loader
     double host_wait_ms; // the host waited for the device
-    double comm_wait_ms; // the device stood still for sums over ranks
-    double idle_ms;      // … between the end of the step before and this one's first work
+    double comm_wait_ms; // the device was idle until gradients were summed over ranks
+    double idle_ms;      // … between the end of the previous step and this one's first work
     int graphs;          // launched, of at most one for each micro-batch
 };
 
-// Adds what its create allocates for a model of these parameters.
+// Adds what dt_stepper_create allocates for a model of these parameters.
 void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *params,
                      const struct dt_array_list *arrays, const struct dt_stepper_config *config,
                      struct dt_memory_plan *plan);
-// Borrows backend and model, makes optimizer, buckets and input of its own.
+// Borrows backend and model; creates its own optimizer, buckets and input.
 dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *model,
                             const struct dt_stepper_config *config, struct dt_stepper **stepper);
 // All ranks together, each after its create.
@@ -51,8 +51,7 @@ void dt_stepper_destroy(struct dt_stepper *stepper);
 struct dt_optimizer *dt_stepper_optimizer(struct dt_stepper *stepper);
 struct dt_input *dt_stepper_input(struct dt_stepper *stepper);
 struct dt_stream *dt_stepper_stream(const struct dt_stepper *stepper); // of all its work
-// Steps that may be launched and not collected: DT_STEPS_IN_FLIGHT where the device works by
-// itself, else 1.
+// How many steps may be in flight: DT_STEPS_IN_FLIGHT where the device works by itself, else 1.
 int dt_stepper_depth(const struct dt_stepper *stepper);
 
 // The step of the loader's next batch; `step` is for progress and messages.
