@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "data/h5_pack.h"
-#include "data/h5_shard.h"
+#include "data/h5_tokens.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ struct reading {
     int fd; // for read()
     int64_t file_bytes;
     struct dt_shard shard;
-    struct dt_shard_reader *reader;
+    struct dt_reader *reader;
     void *buffer;        // for either side
     int64_t piece;       // tokens of one read
     double *best[SIDES]; // seconds, of each piece
@@ -48,8 +48,8 @@ static dt_status read_piece(const struct reading *r, int side, int64_t i)
     int64_t first = i * r->piece, left = r->shard.count - first;
     const void *tokens;
     if (side != PLAIN)
-        return dt_shard_read_tokens(r->reader, first, left < r->piece ? left : r->piece,
-                                    side == CHECKED, r->buffer, &tokens);
+        return dt_tokens_read(r->reader, first, left < r->piece ? left : r->piece, side == CHECKED,
+                              r->buffer, &tokens);
     return read(r->fd, r->buffer, PIECE) < 0 ? DT_FAIL_ERRNO("read", r->path) : DT_OK;
 }
 
@@ -111,13 +111,13 @@ static void report(const struct reading *r, int n_sides, bool json)
 
 static dt_status open_reading(struct reading *r)
 {
-    DT_TRY(dt_shard_open(r->path, 0, 0, &r->shard, &r->reader));
-    if (r->shard.schema != DT_SCHEMA_TOKENS)
+    DT_TRY(dt_reader_open(r->path, 0, 0, &r->shard, &r->reader));
+    if (r->shard.kind != &dt_tokens_reader)
         return DT_FAIL(DT_USER, "give a shard with /tokens", "%s holds no /tokens", r->path);
     if (r->shard.count == 0)
         return DT_FAIL(DT_USER, "give a shard with tokens in it", "%s is empty", r->path);
     r->piece = PIECE / dt_dtype_size(r->shard.type);
-    int64_t bytes = dt_shard_read_bytes(&r->shard, r->piece);
+    int64_t bytes = dt_tokens_read_bytes(&r->shard, r->piece);
     bytes = bytes > PIECE ? bytes : PIECE;
     r->buffer = aligned_alloc(ALIGN, (size_t)((bytes + ALIGN - 1) / ALIGN * ALIGN));
     for (int side = 0; side < SIDES; side++) {
@@ -141,7 +141,7 @@ static dt_status read_file(const struct dt_bench_options *options, const char *p
         status = measure(&r, n_sides, options->seconds > 0 ? options->seconds : default_seconds);
     if (status == DT_OK)
         report(&r, n_sides, options->json);
-    dt_shard_close(r.reader);
+    dt_reader_close(r.reader);
     close(r.fd);
     for (int side = 0; side < SIDES; side++)
         free(r.best[side]);

@@ -59,15 +59,14 @@ static struct dt_stepper_config stepper_config(const struct dt_bench_options *op
 static struct dt_loader_config loader_config(const struct dt_bench_options *options,
                                              const struct dt_bench_rig *rig)
 {
-    struct dt_loader_config config = {.dataset = rig->dataset,
-                                      .seed = SEED,
-                                      .batch = rig->batch,
-                                      .block = BLOCK,
-                                      .shuffle = true,
-                                      .size = 1,
-                                      .vocab_size = options->vocab,
-                                      .prefetch = PREFETCH,
-                                      .reset_token = -1};
+    struct dt_loader_config config = {
+        .dataset = rig->dataset,
+        .rules = {.seed = SEED, .vocab_size = options->vocab, .reset_token = -1},
+        .batch = rig->batch,
+        .block = BLOCK,
+        .shuffle = true,
+        .size = 1,
+        .prefetch = PREFETCH};
     dt_job_pin_ring(&rig->backend, &config);
     return config;
 }

@@ -2,6 +2,7 @@
 #include "cmd/cmd.h"
 
 #include "comm/device_comm.h"
+#include "data/reader.h"
 #include "train/memory.h"
 
 #include <stdio.h>
@@ -14,11 +15,10 @@ static void print_bytes(const char *what, int64_t bytes)
 
 static void print_dataset(const char *name, const struct dt_dataset *data)
 {
-    static const char *const schema[] = {"tokens", "pairs", "synthetic"};
     if (!data)
         return;
     printf("%s: %lld shards (%s), %lld tokens, %lld windows of %lld\n", name,
-           (long long)data->n_shards, schema[data->schema], (long long)data->tokens,
+           (long long)data->n_shards, data->kind->name, (long long)data->tokens,
            (long long)data->windows, (long long)data->seq_len);
     for (int64_t i = 0; i < data->n_shards && i < 8; i++)
         printf("  %s  %s x %lld\n", data->shards[i].path, dt_dtype_name(data->shards[i].type),

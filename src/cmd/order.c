@@ -35,7 +35,7 @@ static dt_status take_steps(int *argc, char **argv, int64_t *first, int64_t *las
     return DT_FAIL(DT_USER, usage, "--steps A:B is missing");
 }
 
-// The offset is in tokens, or in rows for pairs.
+// The offset is in the reader kind's units: tokens, or rows of pairs.
 static dt_status print_order(const struct dt_job *job, int64_t first, int64_t last)
 {
     const struct dt_settings *s = &job->settings;
@@ -47,14 +47,14 @@ static dt_status print_order(const struct dt_job *job, int64_t first, int64_t la
     struct dt_order *order;
     dt_status status = DT_OK;
     DT_TRY(dt_order_create(&config, &order));
-    int64_t scale = job->train->schema == DT_SCHEMA_PAIRS ? 1 : job->train->seq_len;
     for (int64_t step = first; step <= last && status == DT_OK; step++)
         for (int64_t slot = 0; slot < s->data.batch && status == DT_OK; slot++) {
             struct dt_position at;
             status = dt_order_at(order, step - 1, slot, &at);
             if (status == DT_OK)
                 printf("%lld %lld %s %lld\n", (long long)step, (long long)slot,
-                       job->train->shards[at.shard].path, (long long)(at.window * scale));
+                       job->train->shards[at.shard].path,
+                       (long long)(at.window * job->train->shards[at.shard].stride));
         }
     dt_order_free(order);
     return status;

@@ -4,6 +4,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cmd/cmd.h"
 #include "data/pack.h"
+#include "data/reader.h"
 
 #include <fts.h>
 #include <glob.h>
@@ -25,8 +26,8 @@ struct tally {
 
 static void print_shard(const char *path, const struct dt_shard *shard)
 {
-    printf("good  %s: %" PRId64 " %s, %s", path, shard->count,
-           shard->schema == DT_SCHEMA_PAIRS ? "rows" : "tokens", dt_dtype_name(shard->type));
+    printf("good  %s: %" PRId64 " %s, %s", path, shard->count, shard->kind->unit,
+           dt_dtype_name(shard->type));
     if (shard->vocab_size > 0)
         printf(", vocabulary %" PRId64, shard->vocab_size);
     printf("%s\n", shard->hash_block > 0 ? ", checksums match" : ", no checksums");

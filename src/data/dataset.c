@@ -3,15 +3,14 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "data/h5_shard.h"
+#include "data/reader.h"
 
 #include <glob.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SYNTHETIC_WINDOWS = 1 << 20, REPORTED = 20 };
-static const char synthetic[] = "synthetic:random";
+enum { REPORTED = 20 };
 
 struct paths {
     char **at;
@@ -62,11 +61,11 @@ static void sort_and_drop_doubles(struct paths *paths)
     paths->n = kept + 1;
 }
 
-// A name that exists is taken as it is, whatever characters are in it.
+// A file that exists, whatever characters are in its name, and a source are no patterns.
 static dt_status expand_pattern(const char *pattern, struct paths *paths)
 {
     glob_t found;
-    if (dt_file_exists(pattern))
+    if (dt_reader_source(pattern) || dt_file_exists(pattern))
         return add_path(paths, pattern);
     int failed = glob(pattern, GLOB_NOSORT | GLOB_TILDE, NULL, &found);
     if (failed == GLOB_NOMATCH)
@@ -140,34 +139,37 @@ static dt_status report(const struct findings *findings, int64_t n_shards)
                    n_shards, findings->text, more);
 }
 
+// Shards of one dataset are of one kind and width.
 static dt_status look_at_shard(struct dt_dataset *dataset, int64_t i, int64_t vocab_size)
 {
-    struct dt_shard *shard = &dataset->shards[i];
-    struct dt_shard_reader *reader;
-    DT_TRY(dt_shard_open(shard->path, dataset->seq_len, vocab_size, shard, &reader));
-    dt_status status = dt_shard_fingerprint(reader, shard);
-    dt_shard_close(reader);
+    struct dt_shard *shard = &dataset->shards[i], *first = &dataset->shards[0];
+    struct dt_reader *reader;
+    DT_TRY(dt_reader_open(shard->path, dataset->seq_len, vocab_size, shard, &reader));
+    dt_status status = dt_reader_fingerprint(reader, shard);
+    dt_reader_close(reader);
     DT_TRY(status);
-    if (shard->schema != dataset->shards[0].schema && dataset->shards[0].row > 0)
+    if (first->kind && shard->kind != first->kind)
         return DT_FAIL(DT_USER, "use shards of one kind", "%s holds %s, %s holds %s", shard->path,
-                       shard->schema == DT_SCHEMA_PAIRS ? "pairs" : "tokens",
-                       dataset->shards[0].path,
-                       shard->schema == DT_SCHEMA_PAIRS ? "tokens" : "pairs");
+                       shard->kind->name, first->path, first->kind->name);
+    if (first->kind && shard->width != first->width)
+        return DT_FAIL(DT_USER, "use shards of one width",
+                       "%s: %" PRId64 " values a position, %s: %" PRId64, shard->path, shard->width,
+                       first->path, first->width);
     return DT_OK;
 }
 
 static void add_up(struct dt_dataset *dataset)
 {
-    dataset->schema = dataset->shards[0].schema;
+    dataset->kind = dataset->shards[0].kind;
     for (int64_t i = 0; i < dataset->n_shards; i++) {
         const struct dt_shard *shard = &dataset->shards[i];
         dataset->windows += shard->windows;
         dataset->tokens += shard->count * shard->row;
+        dataset->doc_starts |= shard->doc_starts;
         if (shard->windows == 0)
             dt_warn("%s holds %" PRId64 " %s: too short for a window of data.seq_len = %" PRId64
-                    ", passed over",
-                    shard->path, shard->count, shard->schema == DT_SCHEMA_PAIRS ? "rows" : "tokens",
-                    dataset->seq_len);
+                    ", skipped",
+                    shard->path, shard->count, shard->kind->unit, dataset->seq_len);
     }
 }
 
@@ -194,30 +196,6 @@ static dt_status scan_files(struct dt_dataset *dataset, struct paths *paths, int
     return status;
 }
 
-static dt_status scan_synthetic(struct dt_dataset *dataset)
-{
-    int64_t count = SYNTHETIC_WINDOWS * dataset->seq_len + 1;
-    dataset->shards = calloc(1, sizeof *dataset->shards);
-    char *path = strdup(synthetic);
-    if (!dataset->shards || !path) {
-        free(path);
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a shard");
-    }
-    dataset->shards[0] = (struct dt_shard){
-        .path = path,
-        .schema = DT_SCHEMA_SYNTHETIC,
-        .type = DT_U32,
-        .count = count,
-        .row = 1,
-        .windows = SYNTHETIC_WINDOWS,
-    };
-    dataset->n_shards = 1;
-    dataset->schema = DT_SCHEMA_SYNTHETIC;
-    dataset->windows = SYNTHETIC_WINDOWS;
-    dataset->tokens = count;
-    return DT_OK;
-}
-
 static dt_status scan_globs(const char *glob, int64_t vocab_size, struct dt_dataset *dataset)
 {
     struct paths paths = {0};
@@ -239,8 +217,7 @@ dt_status dt_dataset_scan(const char *glob, int64_t seq_len, int64_t vocab_size,
     if (!d)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a dataset");
     d->seq_len = seq_len;
-    dt_status status =
-        strcmp(glob, synthetic) == 0 ? scan_synthetic(d) : scan_globs(glob, vocab_size, d);
+    dt_status status = scan_globs(glob, vocab_size, d);
     if (status != DT_OK) {
         dt_dataset_free(d);
         return dt_error_push(status, __FILE__, __LINE__, __func__, "looking at the shards of %s",
@@ -260,12 +237,12 @@ void dt_dataset_free(struct dt_dataset *dataset)
     free(dataset);
 }
 
-// As bytes: the dataset's struct, then the shards' structs, then their paths, each with its zero.
-// Sender and receiver are one program on one kind of machine.
+// As bytes: the dataset's struct, then the shards' structs, then the kind's name and the shards'
+// paths, each with its zero. Sender and receiver are one program on one kind of machine.
 dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_t *size)
 {
     size_t structs = (size_t)dataset->n_shards * sizeof *dataset->shards, total;
-    total = sizeof *dataset + structs;
+    total = sizeof *dataset + structs + strlen(dataset->kind->name) + 1;
     for (int64_t i = 0; i < dataset->n_shards; i++)
         total += strlen(dataset->shards[i].path) + 1;
     char *at = malloc(total);
@@ -275,16 +252,27 @@ dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %zu bytes of metadata", total);
     memcpy(at, dataset, sizeof *dataset);
     memcpy(at + sizeof *dataset, dataset->shards, structs);
-    at += sizeof *dataset + structs;
+    at = stpcpy(at + sizeof *dataset + structs, dataset->kind->name) + 1;
     for (int64_t i = 0; i < dataset->n_shards; i++)
         at = stpcpy(at, dataset->shards[i].path) + 1;
     return DT_OK;
 }
 
+// The text at *at, which moves past it; NULL: it does not end before `end`.
+static const char *next_text(const char **at, const char *end)
+{
+    const char *text = *at;
+    size_t length = strnlen(text, (size_t)(end - text));
+    if (text + length == end)
+        return NULL;
+    *at = text + length + 1;
+    return text;
+}
+
 static dt_status unpack_shards(const char *at, const char *end, struct dt_dataset *dataset)
 {
     int64_t n = dataset->n_shards;
-    dataset->n_shards = 0; // grows as paths are there to be freed
+    dataset->n_shards = 0; // counts the paths that are to be freed
     if (n < 1 || n > (end - at) / (int64_t)sizeof *dataset->shards)
         return DT_FAIL(DT_MACHINE, NULL, "the metadata of the shards arrived damaged");
     size_t structs = (size_t)n * sizeof *dataset->shards;
@@ -293,14 +281,17 @@ static dt_status unpack_shards(const char *at, const char *end, struct dt_datase
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " shards", n);
     memcpy(dataset->shards, at, structs);
     at += structs;
+    const char *name = next_text(&at, end);
+    dataset->kind = name ? dt_reader_find(name) : NULL;
     for (; dataset->n_shards < n; dataset->n_shards++) {
-        size_t length = strnlen(at, (size_t)(end - at));
-        if (at + length == end)
+        struct dt_shard *shard = &dataset->shards[dataset->n_shards];
+        const char *path = dataset->kind ? next_text(&at, end) : NULL;
+        if (!path)
             return DT_FAIL(DT_MACHINE, NULL, "the metadata of the shards arrived damaged");
-        dataset->shards[dataset->n_shards].path = strdup(at);
-        if (!dataset->shards[dataset->n_shards].path)
+        shard->kind = dataset->kind;
+        shard->path = strdup(path);
+        if (!shard->path)
             return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " shards", n);
-        at += length + 1;
     }
     return DT_OK;
 }

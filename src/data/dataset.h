@@ -7,23 +7,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum dt_schema {
-    DT_SCHEMA_TOKENS, // /tokens: one dimension, unsigned 8, 16 or 32 bit; windows of T + 1 tokens
-    DT_SCHEMA_PAIRS,  // /input_ids and /labels: [n, T] signed 32 bit; a row is a window
-    DT_SCHEMA_SYNTHETIC, // synthetic:random: uniform tokens from Philox, no file; for benchmarks
-};
-
-// One shard's metadata: read on rank 0 without reading data (but the first and last hash).
+// One shard's metadata: read on rank 0 without reading data (except for the fingerprint).
 struct dt_shard {
     char *path;
     int64_t file_bytes;
-    enum dt_schema schema;
-    dt_dtype type;      // as stored
-    int64_t count;      // tokens, or rows
-    int64_t windows;    // of seq_len; 0: passed over
+    const struct dt_reader_kind *kind; // reader.h
+    dt_dtype type;                     // as stored
+    int64_t count;                     // of the kind's units: tokens, rows
+    int64_t windows;                   // of seq_len; 0: skipped
+    int64_t stride;     // units from a window's start to the next one's: T of a stream, 1 of rows
+    int64_t row;        // positions a unit: 1 of tokens, T of rows
+    int64_t width;      // elements a position
     int64_t vocab_size; // attribute; 0 where absent
-    int64_t row;        // elements a count: 1 of tokens, T of pairs
-    int64_t hash_block; // bytes a checksum of /tokens covers, the most of its kinds; 0: none
+    int64_t hash_block; // bytes that a stored checksum covers, the most of its kinds; 0: none
     // Fingerprint. Tokens: the first and last checksum (xxh64 of 16 KiB, computed, where there are
     // none), the last one combined by exclusive or with the stored hash of /doc_starts; pairs:
     // xxh64 of the first row of /input_ids and of the last of /labels.
@@ -33,20 +29,21 @@ struct dt_shard {
 };
 
 struct dt_dataset {
-    enum dt_schema schema;
+    const struct dt_reader_kind *kind; // of all shards
     int64_t seq_len;
     int64_t n_shards;
     struct dt_shard *shards; // sorted bytewise by path
-    int64_t windows;         // in all shards
-    int64_t tokens;          // in all shards
+    int64_t windows;         // of all shards
+    int64_t tokens;          // positions of all shards
+    bool doc_starts;         // some shard has /doc_starts
 };
 
-// Rank 0: expands `glob` ("synthetic:random" is taken as it is; several globs may stand separated
-// by commas; a file that two of them match is taken once), opens and checks every shard (exists,
-// HDF5, not truncated, schema, type, rank, sizes of both datasets, vocab_size attribute against
-// `vocab_size` when that is > 0, hash dataset's size and type). All wrong shards are named in one
-// DT_USER error (the first 20; DT_MACHINE where one could not be read). A shard without a window is
-// warned of.
+// Rank 0: expands `glob` (several may be separated by commas; a file that two of them match counts
+// once; a reader kind's source such as "synthetic:random" is a shard by itself), opens and checks
+// every shard (exists, HDF5, not truncated, schema, type, rank, sizes of its datasets, vocab_size
+// attribute against `vocab_size` when that is > 0, hash dataset's size and type). All wrong shards
+// are named in one DT_USER error (the first 20; DT_MACHINE where one could not be read). A shard
+// without a window is warned of.
 dt_status dt_dataset_scan(const char *glob, int64_t seq_len, int64_t vocab_size,
                           struct dt_dataset **dataset);
 void dt_dataset_free(struct dt_dataset *dataset); // NULL is fine

@@ -40,6 +40,8 @@ static void look_at_type(hid_t type, struct dt_h5_array *array)
     array->type = DT_DTYPE_COUNT;
     if (class != H5T_INTEGER) {
         snprintf(array->type_text, sizeof array->type_text, "%s", class_text(class));
+        if (H5Tequal(type, H5T_IEEE_F32LE) > 0)
+            array->type = DT_F32;
         return;
     }
     size_t size = H5Tget_size(type);
@@ -69,7 +71,7 @@ static dt_status look_at_space(hid_t space, struct dt_h5_array *array)
     return DT_OK;
 }
 
-// Datasets of other ranks or types are left to the schema's checks, which refuse them.
+// Datasets of other ranks or types are left to the reader kind's checks, which refuse them.
 static dt_status look_at_filters(hid_t plist, struct dt_h5_array *array)
 {
     array->filtered = H5Pget_nfilters(plist) != 0;
@@ -105,7 +107,7 @@ static dt_status look_at_chunks(struct dt_h5_array *array, hid_t plist, hid_t sp
 {
     hsize_t chunk[2] = {1, 1}, n_chunks = 0, want = 1;
     if (array->n_dims > 2 || H5Pget_chunk(plist, array->n_dims, chunk) < 0)
-        return DT_OK; // the schema's check of dimensions says what is wrong
+        return DT_OK; // the reader kind's check of dimensions says what is wrong
     for (int i = 0; i < array->n_dims; i++)
         want *= chunk[i] ? ((hsize_t)array->shape[i] + chunk[i] - 1) / chunk[i] : 0;
     if (H5Dget_num_chunks(array->id, space, &n_chunks) < 0)
@@ -177,7 +179,7 @@ static dt_status look_at(struct dt_h5_array *array)
 }
 
 // Behind a soft or external link the bytes may lie in another file, of which nothing was checked.
-static dt_status find_link(const struct dt_h5_file *file, const char *name, bool *found)
+dt_status dt_h5_has(const struct dt_h5_file *file, const char *name, bool *found)
 {
     H5L_info_t link;
     htri_t exists = H5Lexists(file->id, name, H5P_DEFAULT);
@@ -196,7 +198,7 @@ dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
                            struct dt_h5_array *array, bool *found)
 {
     *array = (struct dt_h5_array){.file = file, .name = name, .id = -1, .offset = -1};
-    DT_TRY(find_link(file, name, found));
+    DT_TRY(dt_h5_has(file, name, found));
     if (!*found)
         return DT_OK;
     array->id = H5Dopen2(file->id, name, H5P_DEFAULT);
@@ -224,6 +226,8 @@ static hid_t memory_type(dt_dtype type)
         return H5T_STD_U32LE;
     case DT_U64:
         return H5T_STD_U64LE;
+    case DT_F32:
+        return H5T_IEEE_F32LE;
     default:
         return H5T_STD_I32LE;
     }

@@ -49,6 +49,8 @@ struct dt_h5_array {
     struct dt_h5_chunks *chunks; // of a filtered dataset
 };
 
+// *found: whether the file has a dataset or group of that name; a link to elsewhere is an error.
+dt_status dt_h5_has(const struct dt_h5_file *file, const char *name, bool *found);
 // *found: whether the file has the dataset; a link to elsewhere, a virtual one, one whose space was
 // never written, or a filter that dtrain does not undo is an error.
 dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,

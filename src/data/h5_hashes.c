@@ -2,7 +2,6 @@
 // takes longer than the read.
 #include "data/h5_hashes.h"
 
-#include "data/h5_shard.h"
 #include "data/xxh3.h"
 
 #include <inttypes.h>

@@ -3,6 +3,11 @@
 
 #include "data/h5_file.h"
 
+enum {
+    DT_HASH_BLOCK = 16384,       // bytes a checksum covers in shards that dtrain writes
+    DT_HASH_BLOCK_MAX = 1 << 24, // the most that is accepted: a read is widened to whole blocks
+};
+
 // A kind is a hash function and the dataset that holds its values; the first that a shard has is
 // what training checks, and dt_h5_hash_kinds[0] is what dtrain writes.
 enum { DT_H5_HASH_KINDS = 2 };

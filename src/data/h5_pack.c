@@ -4,7 +4,6 @@
 
 #include "base/file.h"
 #include "data/h5_hashes.h"
-#include "data/h5_shard.h"
 #include "data/h5_starts.h"
 #include "data/xxh3.h"
 

@@ -1,5 +1,33 @@
-// One macro a loop, so that each compiles to straight code for its type.
+// Loops are made by one macro, so that each compiles to straight code for its type.
 #include "data/tokens.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+bool dt_tokens_have_reset(const struct dt_dataset *dataset, const struct dt_read_rules *rules)
+{
+    return rules->reset_token >= 0 || dataset->doc_starts;
+}
+
+void dt_tokens_arrays(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                      struct dt_array_list *list)
+{
+    dt_array_list_add(list, "input_ids", DT_I32, 1, false);
+    dt_array_list_add(list, "labels", DT_I32, 1, false);
+    if (dt_tokens_have_reset(dataset, rules))
+        dt_array_list_add(list, "reset", DT_U8, 1, true);
+}
+
+void dt_tokens_pad(const struct dt_dataset *dataset, void *const *rows)
+{
+    int64_t T = dataset->seq_len;
+    int32_t *labels = rows[DT_TOKENS_LABELS];
+    memset(rows[DT_TOKENS_IDS], 0, (size_t)T * sizeof(int32_t));
+    for (int64_t t = 0; t < T; t++)
+        labels[t] = DT_IGNORED;
+    if (rows[DT_TOKENS_RESET])
+        memset(rows[DT_TOKENS_RESET], 0, (size_t)T);
+}
 
 #define DEFINE_LOOPS(type, bits)                                                                   \
     static uint32_t largest_##bits(const void *tokens, int64_t n)                                  \
@@ -87,4 +115,45 @@ void dt_tokens_mark(dt_dtype type, const void *tokens, int64_t n, int64_t token,
     else
         for (int64_t i = 0; i < n; i++)
             mark[i] = 0;
+}
+
+void dt_tokens_mark_starts(const struct dt_read_rules *rules, dt_dtype type, const void *tokens,
+                           int64_t n, bool before, uint8_t *starts)
+{
+    if (rules->reset_token < 0)
+        memset(starts, 0, (size_t)n);
+    else if (!rules->reset_after)
+        dt_tokens_mark(type, tokens, n, rules->reset_token, starts);
+    else if (before)
+        dt_tokens_mark(type, dt_tokens_at(type, tokens, -1), n, rules->reset_token, starts);
+    else
+        dt_tokens_mark(type, tokens, n - 1, rules->reset_token, starts + 1);
+}
+
+dt_status dt_tokens_fail(const struct dt_shard *shard, const char *where, int64_t token,
+                         int64_t vocab_size)
+{
+    return DT_FAIL(DT_USER, "set model.vocab_size above the largest token, or fix the shard",
+                   "%s: %s is %" PRId64 ", outside the vocabulary of %" PRId64, shard->path, where,
+                   token, vocab_size);
+}
+
+int64_t dt_tokens_limit(const struct dt_shard *shard)
+{
+    if (shard->vocab_size > 0)
+        return shard->vocab_size;
+    return shard->type == DT_I32 ? (int64_t)INT32_MAX + 1 : (int64_t)UINT32_MAX + 1;
+}
+
+dt_status dt_tokens_fail_verify(const char *path, const struct dt_shard *shard, const char *where,
+                                int64_t value, bool label)
+{
+    char attribute[48] = "there is no attribute vocab_size";
+    if (shard->vocab_size > 0)
+        snprintf(attribute, sizeof attribute, "the attribute vocab_size is %" PRId64,
+                 shard->vocab_size);
+    return DT_FAIL(DT_USER, "make the shard again, or correct its attribute vocab_size",
+                   "%s: %s is %" PRId64 "; %s is from 0 to %" PRId64 "%s (%s)", path, where, value,
+                   label ? "a label" : "a token", dt_tokens_limit(shard) - 1,
+                   label ? ", or -100 for none" : "", attribute);
 }

@@ -1,9 +1,15 @@
-// Plain loops over stored tokens of 8, 16 or 32 bit (and int32 ids where said).
+// What reader kinds of tokens share: the arrays of a batch, plain loops over stored tokens of 8, 16
+// or 32 bit (and int32 ids where said), errors.
 #pragma once
 
-#include "base/dtype.h"
+#include "data/reader.h"
 
-#include <stdint.h>
+// Rows: input_ids and labels i32, and reset u8 (1 where a document starts) if the data has any.
+enum { DT_TOKENS_IDS, DT_TOKENS_LABELS, DT_TOKENS_RESET };
+bool dt_tokens_have_reset(const struct dt_dataset *dataset, const struct dt_read_rules *rules);
+void dt_tokens_arrays(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                      struct dt_array_list *list);
+void dt_tokens_pad(const struct dt_dataset *dataset, void *const *rows);
 
 static inline const void *dt_tokens_at(dt_dtype type, const void *tokens, int64_t i)
 {
@@ -19,3 +25,15 @@ uint32_t dt_tokens_widen(dt_dtype type, const void *tokens, int64_t n, int32_t *
                          int32_t *labels);
 // mark[i] = tokens[i] == token; DT_I32 too.
 void dt_tokens_mark(dt_dtype type, const void *tokens, int64_t n, int64_t token, uint8_t *mark);
+// Marks where rules->reset_token says that documents start among n tokens. `before`: tokens[-1] is
+// there; where it is not, the caller knows what starts[0] is.
+void dt_tokens_mark_starts(const struct dt_read_rules *rules, dt_dtype type, const void *tokens,
+                           int64_t n, bool before, uint8_t *starts);
+
+// A token outside the model's vocabulary: `where` is "/tokens at offset 7".
+dt_status dt_tokens_fail(const struct dt_shard *shard, const char *where, int64_t token,
+                         int64_t vocab_size);
+// Tokens of a shard are below this: the attribute vocab_size, or all that the type can hold.
+int64_t dt_tokens_limit(const struct dt_shard *shard);
+dt_status dt_tokens_fail_verify(const char *path, const struct dt_shard *shard, const char *where,
+                                int64_t value, bool label);

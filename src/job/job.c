@@ -334,17 +334,17 @@ struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
 {
     const struct dt_settings *s = &job->settings;
     struct dt_loader_config config = {.dataset = job->train,
-                                      .seed = (uint64_t)s->run.seed,
+                                      .rules = {.seed = (uint64_t)s->run.seed,
+                                                .vocab_size = job->model.vocab_size,
+                                                .reset_token = s->data.reset_token,
+                                                .reset_after = s->data.reset_after,
+                                                .verify = s->data.verify},
                                       .batch = s->data.batch,
                                       .block = s->data.block,
                                       .shuffle = s->data.shuffle,
                                       .rank = job->comm->info.rank,
                                       .size = job->comm->info.size,
-                                      .vocab_size = job->model.vocab_size,
-                                      .prefetch = s->data.prefetch,
-                                      .reset_token = s->data.reset_token,
-                                      .reset_after = s->data.reset_after,
-                                      .verify = s->data.verify};
+                                      .prefetch = s->data.prefetch};
     dt_job_pin_ring(&job->backend, &config);
     return config;
 }

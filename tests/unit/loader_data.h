@@ -96,15 +96,12 @@ static inline struct dt_loader_config config_of(const struct dt_dataset *dataset
 {
     return (struct dt_loader_config){
         .dataset = dataset,
-        .seed = 99,
+        .rules = {.seed = 99, .vocab_size = VOCAB, .reset_token = -1, .verify = true},
         .batch = 8,
         .block = 5,
         .shuffle = true,
         .size = 1,
-        .vocab_size = VOCAB,
         .prefetch = 2,
-        .reset_token = -1,
-        .verify = true,
     };
 }
 

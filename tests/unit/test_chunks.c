@@ -1,8 +1,7 @@
 // Filtered chunks: every order of the filters and odd shapes give what was written; chunks that do
 // not decode to their size are refused by name and never copied from.
 #include "base/log.h"
-#include "data/dataset.h"
-#include "data/h5_shard.h"
+#include "data/h5_reader.h"
 #include "data/pack.h"
 #include "shards.h"
 
@@ -29,21 +28,20 @@ static void check_tokens(const char *path, int size)
     static const int ranges[][2] = {{0, N},     {0, 1},   {N - 1, 1}, {299, 2},
                                     {250, 700}, {1, 298}, {600, 300}};
     char got[sizeof u32];
-    const void *tokens;
     struct dt_shard shard;
-    struct dt_shard_reader *reader;
-    dt_status status = dt_shard_open(path, 1, 0, &shard, &reader);
+    struct dt_reader *reader;
+    dt_status status = dt_reader_open(path, 1, 0, &shard, &reader);
     CHECK(status == DT_OK, "%s", dt_error_current()->message);
     if (status != DT_OK)
         return;
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         int64_t first = ranges[i][0], n = ranges[i][1];
-        status = dt_shard_read_tokens(reader, first, n, true, got, &tokens);
+        status = dt_h5_array_read(&reader->arrays[0], first, n, got);
         CHECK(status == DT_OK, "%s: %s", path, dt_error_current()->message);
-        CHECK(memcmp(tokens, (const char *)tokens_of(size) + first * size, (size_t)(n * size)) == 0,
+        CHECK(memcmp(got, (const char *)tokens_of(size) + first * size, (size_t)(n * size)) == 0,
               "%s: tokens from %d on differ", path, ranges[i][0]);
     }
-    dt_shard_close(reader);
+    dt_reader_close(reader);
 }
 
 // Filters in the order of their letters: z deflate, s shuffle, f fletcher32.
@@ -121,23 +119,24 @@ static void test_pairs(void)
     static int32_t ids[ROWS * WIDTH], labels[ROWS * WIDTH];
     for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
         struct dt_shard shard;
-        struct dt_shard_reader *reader;
+        struct dt_reader *reader;
         hid_t file = new_file(in_scratch("pairs.h5"));
         write_filtered(file, "input_ids", H5T_STD_I32LE, 2, dims, NULL,
                        with_filters("szf", 2, chunks[c]), pairs);
         write_filtered(file, "labels", H5T_STD_I32LE, 2, dims, NULL,
                        with_filters("f", 2, chunks[c]), pairs);
         H5Fclose(file);
-        CHECK_INT(dt_shard_open(in_scratch("pairs.h5"), WIDTH, 0, &shard, &reader), DT_OK);
+        CHECK_INT(dt_reader_open(in_scratch("pairs.h5"), WIDTH, 0, &shard, &reader), DT_OK);
         for (int64_t first = 0; first < ROWS; first += 3) {
             int64_t n = ROWS - first < 6 ? ROWS - first : 6;
-            CHECK_INT(dt_shard_read_pairs(reader, first, n, ids, labels), DT_OK);
+            CHECK_INT(dt_h5_array_read(&reader->arrays[0], first, n, ids), DT_OK);
+            CHECK_INT(dt_h5_array_read(&reader->arrays[1], first, n, labels), DT_OK);
             CHECK(memcmp(ids, pairs + first * WIDTH, (size_t)(n * WIDTH) * sizeof *ids) == 0 &&
                       memcmp(labels, pairs + first * WIDTH, (size_t)(n * WIDTH) * sizeof *ids) == 0,
                   "rows from %ld on differ, chunks of %d by %d", (long)first, (int)chunks[c][0],
                   (int)chunks[c][1]);
         }
-        dt_shard_close(reader);
+        dt_reader_close(reader);
     }
 }
 
@@ -148,9 +147,8 @@ static void expect_bad_chunk(const char *filters, const void *raw, size_t bytes,
     const hsize_t dims = N, chunk = CHUNK, offset = CHUNK;
     const char *path = in_scratch("bad.h5");
     char buffer[2 * N];
-    const void *tokens;
     struct dt_shard shard;
-    struct dt_shard_reader *reader;
+    struct dt_reader *reader;
     hid_t file = new_file(path);
     write_filtered(file, "tokens", type_of(2), 1, &dims, NULL, with_filters(filters, 1, &chunk),
                    u16);
@@ -163,13 +161,13 @@ static void expect_bad_chunk(const char *filters, const void *raw, size_t bytes,
     const char *message = dt_error_current()->message;
     CHECK(strstr(message, path) && strstr(message, "chunk 1 of /tokens") && strstr(message, phrase),
           "\"%s\" does not name %s, chunk 1 and \"%s\"", message, path, phrase);
-    CHECK_INT(dt_shard_open(path, 1, 0, &shard, &reader), DT_OK);
-    CHECK_INT(dt_shard_read_tokens(reader, 0, CHUNK, true, buffer, &tokens),
-              DT_OK); // the one before
+    CHECK_INT(dt_reader_open(path, 1, 0, &shard, &reader), DT_OK);
+    const struct dt_h5_array *tokens = &reader->arrays[0];
+    CHECK_INT(dt_h5_array_read(tokens, 0, CHUNK, buffer), DT_OK); // the one before
     for (int again = 0; again < 2; again++)
-        CHECK_INT(dt_shard_read_tokens(reader, CHUNK - 1, 2, true, buffer, &tokens), DT_USER);
-    CHECK_INT(dt_shard_read_tokens(reader, 2 * CHUNK, N - 2 * CHUNK, true, buffer, &tokens), DT_OK);
-    dt_shard_close(reader);
+        CHECK_INT(dt_h5_array_read(tokens, CHUNK - 1, 2, buffer), DT_USER);
+    CHECK_INT(dt_h5_array_read(tokens, 2 * CHUNK, N - 2 * CHUNK, buffer), DT_OK);
+    dt_reader_close(reader);
 }
 
 static void test_bad_sizes(void)

@@ -1,7 +1,8 @@
 // The loader against the order: what every row of every batch must hold, computed token by token
 // from what was written; in every layout, on any number of ranks, from any step, closed at any
 // moment.
-#include "data/slot.h"
+#include "data/order.h"
+#include "data/shard_cache.h"
 #include "loader_data.h"
 
 static bool want_reset(const struct dt_loader_config *config, int64_t s, int64_t p)
@@ -10,7 +11,8 @@ static bool want_reset(const struct dt_loader_config *config, int64_t s, int64_t
         return true;
     if (config->dataset->shards[s].doc_starts)
         return starts_document(s, p);
-    return config->reset_token >= 0 && token(s, p - config->reset_after) == config->reset_token;
+    return config->rules.reset_token >= 0 &&
+           token(s, p - config->rules.reset_after) == config->rules.reset_token;
 }
 
 static int wrong_tokens(const struct dt_batch *batch, int64_t row, const struct dt_position *at)
@@ -31,7 +33,7 @@ static int wrong_resets(const struct dt_batch *batch, int64_t row, const struct 
 {
     const struct dt_array *array = dt_batch_find(batch, "reset");
     int wrong = 0;
-    bool wanted = config->reset_token >= 0 || config->dataset->shards[0].doc_starts;
+    bool wanted = config->rules.reset_token >= 0 || config->dataset->shards[0].doc_starts;
     CHECK_INT(array != NULL, wanted);
     for (int64_t t = 0; array && t < T; t++) {
         int got = ((const uint8_t *)array->data)[row * T + t];
@@ -43,8 +45,8 @@ static int wrong_resets(const struct dt_batch *batch, int64_t row, const struct 
 // Batches of steps [first, first + n) hold what the order says, and nothing else.
 static void check_batches(const struct dt_loader_config *config, int64_t first, int64_t n)
 {
-    struct dt_order_config order_config = {config->dataset, config->seed,    config->batch,
-                                           config->block,   config->shuffle, config->sequential};
+    struct dt_order_config order_config = {config->dataset, config->rules.seed, config->batch,
+                                           config->block,   config->shuffle,    config->sequential};
     struct dt_order *order;
     CHECK_INT(dt_order_create(&order_config, &order), DT_OK);
     struct dt_loader *loader = open_loader(config, first);
@@ -112,13 +114,13 @@ static void test_resets(void)
         struct dt_dataset *dataset = scan("s*.h5");
         struct dt_loader_config config = config_of(dataset);
         check_batches(&config, 0, 70);
-        config.reset_token = RESET_TOKEN;
+        config.rules.reset_token = RESET_TOKEN;
         check_batches(&config, 0, 70);
-        config.reset_after = true;
+        config.rules.reset_after = true;
         check_batches(&config, 0, 70);
         config.sequential = true;
         check_batches(&config, 0, 36);
-        config.reset_token = RESET_TOKEN + 65536; // no u8 or u16 holds it
+        config.rules.reset_token = RESET_TOKEN + 65536; // no u8 or u16 holds it
         check_batches(&config, 0, 36);
         dt_dataset_free(dataset);
     }
@@ -157,7 +159,7 @@ static void test_pairs(void)
         struct dt_dataset *dataset = scan("p.h5");
         struct dt_loader_config config = config_of(dataset);
         config.shuffle = false;
-        config.reset_token = pair_value(2, 5);
+        config.rules.reset_token = pair_value(2, 5);
         struct dt_loader *loader = open_loader(&config, 0);
         for (int64_t step = 0; step < 12; step++) {
             const struct dt_batch *batch;
@@ -170,7 +172,7 @@ static void test_pairs(void)
                     CHECK_INT(row_of(batch, "input_ids", k)[t], want);
                     CHECK_INT(row_of(batch, "labels", k)[t],
                               i % 5 == 0 ? -100 : pair_value(i / T, t + 1));
-                    CHECK_INT(reset[k * T + t], t == 0 || want == config.reset_token);
+                    CHECK_INT(reset[k * T + t], t == 0 || want == config.rules.reset_token);
                 }
         }
         dt_loader_close(loader);

@@ -57,13 +57,13 @@ static void test_vocabulary(int64_t size, int64_t vocab_size)
     struct dt_loader_config config = config_of(dataset);
     config.batch = 1;
     config.shuffle = false;
-    config.vocab_size = vocab_size;
+    config.rules.vocab_size = vocab_size;
     int64_t p = 0;
-    while (token(0, p) < config.vocab_size)
+    while (token(0, p) < config.rules.vocab_size)
         p++;
     char where[64], limit[64];
     snprintf(where, sizeof where, "offset %ld is %ld", (long)p, (long)token(0, p));
-    snprintf(limit, sizeof limit, "vocabulary of %ld", (long)config.vocab_size);
+    snprintf(limit, sizeof limit, "vocabulary of %ld", (long)config.rules.vocab_size);
     const char *phrases[] = {"s0.h5", "/tokens", where, limit, NULL};
     expect_error(&config, 0, (p - 1) / T, phrases); // the window whose last label it is
     dt_dataset_free(dataset);
@@ -98,7 +98,7 @@ static void test_bit_flips(void)
         (const char *[]){"long.h5", "checksum mismatch", "block 2 (bytes 32768 to 49151)", NULL});
     config.sequential = true;
     expect_error(&config, 500, 11, (const char *[]){"long.h5", "checksum mismatch", NULL});
-    config.verify = false;
+    config.rules.verify = false;
     struct dt_loader *loader = open_loader(&config, 500);
     CHECK_INT(batches_before_error(loader, 60), -1);
     dt_loader_close(loader);
@@ -255,7 +255,7 @@ static void test_refusals(void)
         else if (i == 2)
             config.batch = dataset->windows + 1;
         else if (i == 3)
-            config.vocab_size = 0;
+            config.rules.vocab_size = 0;
         else if (i == 4)
             config.block = 0;
         else

@@ -1,7 +1,8 @@
 // Packing and verifying: what is taken, what lands in which shard, what is refused, and that a
 // failure leaves nothing behind.
 #include "base/log.h"
-#include "data/h5_shard.h"
+#include "data/h5_reader.h"
+#include "data/h5_starts.h"
 #include "data/pack.h"
 #include "shards.h"
 
@@ -67,20 +68,22 @@ static char *read_side(const char *output, const char *side, int64_t n_shards)
         static uint8_t starts[1 << 15], bytes[1 << 15];
         char path[DT_PATH];
         struct dt_shard shard;
-        struct dt_shard_reader *reader;
-        const void *tokens;
+        struct dt_reader *reader;
+        struct dt_h5_starts documents;
         snprintf(path, sizeof path, "%s/%s-%05ld.h5", output, side, (long)i);
         dt_status status = dt_verify_shard(path, false, &shard);
         CHECK(status == DT_OK, "%s", dt_error_current()->message);
-        CHECK_INT(dt_shard_open(path, 1, 0, &shard, &reader), DT_OK);
-        CHECK_INT(dt_shard_read_tokens(reader, 0, shard.count, false, bytes, &tokens), DT_OK);
-        CHECK_INT(dt_shard_read_starts(reader, 0, shard.count, starts), DT_OK);
+        CHECK_INT(dt_reader_open(path, 1, 0, &shard, &reader), DT_OK);
+        CHECK_INT(dt_h5_array_read(&reader->arrays[0], 0, shard.count, bytes), DT_OK);
+        CHECK_INT(dt_h5_starts_open(&reader->file, &reader->arrays[0], &documents), DT_OK);
+        CHECK_INT(dt_h5_starts_mark(&documents, 0, shard.count, starts), DT_OK);
         for (int64_t p = 0; p < shard.count; p++) {
             if (starts[p])
                 text[used++] = '|';
-            text[used++] = ((const char *)tokens)[p];
+            text[used++] = (char)bytes[p];
         }
-        dt_shard_close(reader);
+        dt_h5_array_close(&documents.array);
+        dt_reader_close(reader);
     }
     text[used] = 0;
     return text;
@@ -232,10 +235,10 @@ static void test_raw(enum dt_pack_format format, int64_t size)
         CHECK_INT(shard.vocab_size, result.vocab_size);
         CHECK_INT(shard.hash_block, 16384);
         CHECK(!shard.doc_starts, "raw tokens have no documents");
-        struct dt_shard_reader *reader;
-        CHECK_INT(dt_shard_open(path, 1, 0, &shard, &reader), DT_OK);
-        CHECK_INT(dt_shard_fingerprint(reader, &shard), DT_OK);
-        dt_shard_close(reader);
+        struct dt_reader *reader;
+        CHECK_INT(dt_reader_open(path, 1, 0, &shard, &reader), DT_OK);
+        CHECK_INT(dt_reader_fingerprint(reader, &shard), DT_OK);
+        dt_reader_close(reader);
         int64_t bytes = shard.count * size;
         CHECK(bytes <= 20000 && bytes > 17000, "a shard of %ld bytes", (long)bytes);
         want = XXH3_64bits(data + at, 16384);

@@ -1,6 +1,5 @@
 // What protects a shard's own data: the checksums of /tokens, of either kind, and the number and
 // hash of /doc_starts. Each is broken alone, and verify and the loader have to notice.
-#include "data/h5_shard.h"
 #include "data/pack.h"
 #include "data/xxh3.h"
 #include "loader_data.h"
@@ -40,7 +39,7 @@ static void expect_loader(const char *path, bool verify, const char *phrase)
     const struct dt_batch *batch;
     config.batch = 1;
     config.shuffle = false;
-    config.verify = verify;
+    config.rules.verify = verify;
     struct dt_loader *loader = open_loader(&config, 0);
     expect(dt_loader_next(loader, &batch, NULL), path, phrase);
     dt_loader_close(loader);

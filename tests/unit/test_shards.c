@@ -1,7 +1,7 @@
 // Every kind of shard that must be refused at the start, with what the message has to name; and the
 // odd ones that are fine. Metadata through the broadcast.
 #include "base/log.h"
-#include "data/dataset.h"
+#include "data/reader.h"
 #include "shards.h"
 
 #include <sys/stat.h>
@@ -215,7 +215,7 @@ static void test_pairs(void)
     expect_bad(in_scratch("long.h5"), "signed 64-bit");
     write_pairs("pairs.h5", 5, 5, T, H5T_STD_I32LE, false);
     struct dt_dataset *dataset = expect_good(in_scratch("pairs.h5"));
-    CHECK_INT(dataset->schema, DT_SCHEMA_PAIRS);
+    CHECK_STR(dataset->kind->name, "pairs");
     CHECK_INT(dataset->windows, 5);
     CHECK_INT(dataset->tokens, 5 * T);
     dt_dataset_free(dataset);

@@ -1,0 +1,141 @@
+// Pairs: /input_ids and /labels, both [n, T] signed 32-bit. A row is a window and a segment of its
+// own; label -100 is ignored by the loss.
+#include "data/h5_reader.h"
+#include "data/tokens.h"
+
+#include <inttypes.h>
+
+enum { IDS, LABELS, PAIR };
+
+static dt_status open_pairs(struct dt_reader *reader, int64_t seq_len, struct dt_shard *shard)
+{
+    const char *path = reader->file.path;
+    const int64_t *ids = reader->arrays[IDS].shape, *labels = reader->arrays[LABELS].shape;
+    for (int i = 0; i < PAIR; i++) {
+        const struct dt_h5_array *array = &reader->arrays[i];
+        if (array->n_dims != 2)
+            return DT_FAIL(DT_USER, "make it two-dimensional, [n, seq_len]",
+                           "%s: %s has %d dimensions, not 2", path, array->name, array->n_dims);
+        if (array->type != DT_I32)
+            return DT_FAIL(DT_USER, "store it as little-endian signed 32-bit integers",
+                           "%s: %s holds %s", path, array->name, array->type_text);
+    }
+    if (ids[0] != labels[0] || ids[1] != labels[1])
+        return DT_FAIL(DT_USER, "give every row of /input_ids its row of /labels",
+                       "%s: /input_ids is [%" PRId64 ", %" PRId64 "], /labels is [%" PRId64
+                       ", %" PRId64 "]",
+                       path, ids[0], ids[1], labels[0], labels[1]);
+    if (ids[1] < 1 || (seq_len > 0 && ids[1] != seq_len))
+        return DT_FAIL(DT_USER, "set data.seq_len to the length of the rows",
+                       "%s: rows are %" PRId64 " tokens long, data.seq_len is %" PRId64, path,
+                       ids[1], seq_len);
+    shard->type = DT_I32;
+    shard->count = shard->windows = ids[0];
+    shard->stride = 1;
+    shard->row = ids[1];
+    return DT_OK;
+}
+
+static dt_status fingerprint(struct dt_reader *reader, struct dt_shard *shard)
+{
+    DT_TRY(dt_reader_hash(reader, &reader->arrays[IDS], 0, 1, &shard->first_hash));
+    return dt_reader_hash(reader, &reader->arrays[LABELS], shard->count - 1, 1, &shard->last_hash);
+}
+
+// The first of n values that is neither in [0, limit) nor, of labels, DT_IGNORED; n where there is
+// none.
+static int64_t find_outside(int which, const int32_t *values, int64_t n, int64_t limit)
+{
+    int32_t ignored = which == LABELS ? DT_IGNORED : 0;
+    for (int64_t i = 0; i < n; i++)
+        if ((values[i] < 0 || values[i] >= limit) && values[i] != ignored)
+            return i;
+    return n;
+}
+
+static const char *place(int which, int64_t row, int64_t column, char *text, size_t size)
+{
+    snprintf(text, size, "%s at row %" PRId64 ", column %" PRId64,
+             which == LABELS ? "/labels" : "/input_ids", row, column);
+    return text;
+}
+
+static dt_status verify_pairs(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
+                              int64_t n)
+{
+    int64_t T = shard->row;
+    int32_t *values;
+    char where[96];
+    DT_TRY(dt_reader_scratch(reader, n * T * (int64_t)sizeof *values, &values));
+    for (int which = 0; which < PAIR; which++) {
+        DT_TRY(dt_h5_array_read(&reader->arrays[which], first, n, values));
+        int64_t bad = find_outside(which, values, n * T, dt_tokens_limit(shard));
+        if (bad < n * T)
+            return dt_tokens_fail_verify(
+                reader->file.path, shard,
+                place(which, first + bad / T, bad % T, where, sizeof where), values[bad],
+                which == LABELS);
+    }
+    return DT_OK;
+}
+
+// A block is its document starts, where batches have them, then ids, then labels.
+static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                           const struct dt_shard *shard, int64_t windows)
+{
+    int64_t n = windows * shard->row;
+    return PAIR * n * dt_dtype_size(DT_I32) +
+           (dt_tokens_have_reset(dataset, rules) ? dt_reader_align(n) : 0);
+}
+
+static dt_status read_pairs(struct dt_reader *reader, const struct dt_dataset *dataset,
+                            const struct dt_read_rules *rules, struct dt_block *block)
+{
+    int64_t T = dataset->seq_len, n = block->windows * T;
+    bool reset = dt_tokens_have_reset(dataset, rules);
+    uint8_t *starts = (uint8_t *)block->memory;
+    int32_t *values = (int32_t *)(void *)(block->memory + (reset ? dt_reader_align(n) : 0));
+    block->data = values;
+    for (int which = 0; which < PAIR; which++)
+        DT_TRY(dt_h5_array_read(&reader->arrays[which], block->first, block->windows,
+                                values + which * n));
+    for (int64_t i = 0; reset && i < n; i += T) {
+        dt_tokens_mark_starts(rules, DT_I32, values + i, T, false, starts + i);
+        starts[i] = 1; // no token is before the first of a row
+    }
+    return DT_OK;
+}
+
+static dt_status write_window(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                              const struct dt_block *block, int64_t window, void *const *rows)
+{
+    int64_t T = dataset->seq_len, at = (window - block->first) * T;
+    char where[96];
+    for (int which = 0; which < PAIR; which++) {
+        const int32_t *values = (const int32_t *)block->data + which * block->windows * T + at;
+        int64_t bad = find_outside(which, values, T, rules->vocab_size);
+        if (bad < T)
+            return dt_tokens_fail(&dataset->shards[block->shard],
+                                  place(which, window, bad, where, sizeof where), values[bad],
+                                  rules->vocab_size);
+        memcpy(rows[which == LABELS ? DT_TOKENS_LABELS : DT_TOKENS_IDS], values,
+               (size_t)T * sizeof *values);
+    }
+    if (rows[DT_TOKENS_RESET])
+        memcpy(rows[DT_TOKENS_RESET], block->memory + at, (size_t)T);
+    return DT_OK;
+}
+
+const struct dt_reader_kind dt_pairs_reader = {
+    .name = "pairs",
+    .unit = "rows",
+    .datasets = {"/input_ids", "/labels"},
+    .open = open_pairs,
+    .fingerprint = fingerprint,
+    .verify = verify_pairs,
+    .arrays = dt_tokens_arrays,
+    .block_bytes = block_bytes,
+    .read = read_pairs,
+    .write = write_window,
+    .pad = dt_tokens_pad,
+};

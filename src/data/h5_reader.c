@@ -1,0 +1,165 @@
+// Opening a shard: which kind it is of, the datasets that make it so, what all kinds have.
+#include "data/h5_reader.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+const struct dt_reader_kind *dt_reader_find(const char *name)
+{
+    for (const struct dt_reader_kind *const *k = dt_reader_kinds; *k; k++)
+        if (strcmp((*k)->name, name) == 0)
+            return *k;
+    return NULL;
+}
+
+const struct dt_reader_kind *dt_reader_source(const char *text)
+{
+    for (const struct dt_reader_kind *const *k = dt_reader_kinds; *k; k++)
+        if ((*k)->source && strcmp((*k)->source, text) == 0)
+            return *k;
+    return NULL;
+}
+
+// Appends "/tokens, or /input_ids and /labels", the datasets of all kinds; else the first of each,
+// "/tokens nor /input_ids".
+static void list_datasets(bool whole, char *text, size_t size)
+{
+    size_t start = strlen(text), used = start;
+    for (const struct dt_reader_kind *const *k = dt_reader_kinds; *k; k++)
+        for (int i = 0; i < (whole ? DT_READER_DATASETS : 1) && (*k)->datasets[i]; i++) {
+            const char *before = i > 0 ? " and " : used == start ? "" : whole ? ", or " : " nor ";
+            if (used < size)
+                used +=
+                    (size_t)snprintf(text + used, size - used, "%s%s", before, (*k)->datasets[i]);
+        }
+}
+
+static dt_status recognise(struct dt_reader *reader)
+{
+    const char *path = reader->file.path, *first = NULL, *missing = NULL;
+    char hint[256] = "a shard holds ", instead[256] = "neither ";
+    for (const struct dt_reader_kind *const *k = dt_reader_kinds; *k; k++) {
+        const char *has = NULL, *lacks = NULL;
+        for (int i = 0; i < DT_READER_DATASETS && (*k)->datasets[i]; i++) {
+            bool found;
+            DT_TRY(dt_h5_has(&reader->file, (*k)->datasets[i], &found));
+            const char **which = found ? &has : &lacks;
+            *which = *which ? *which : (*k)->datasets[i];
+        }
+        if (has && first)
+            return DT_FAIL(DT_USER, "keep one of the two, or split them into two files",
+                           "%s has both %s and %s", path, first, has);
+        if (has) {
+            reader->kind = *k;
+            first = has;
+            missing = lacks;
+        }
+    }
+    if (first && !missing)
+        return DT_OK;
+    list_datasets(true, hint, sizeof hint);
+    list_datasets(false, instead, sizeof instead);
+    if (first)
+        snprintf(instead, sizeof instead, "%s without %s", first, missing);
+    return DT_FAIL(DT_USER, hint, "%s has %s", path, instead);
+}
+
+static dt_status check_vocab(const struct dt_h5_array *array, int64_t vocab_size,
+                             struct dt_shard *shard)
+{
+    bool found;
+    DT_TRY(dt_h5_attribute(array, "vocab_size", &shard->vocab_size, &found));
+    if (!found || vocab_size == 0 || shard->vocab_size <= vocab_size)
+        return DT_OK;
+    return DT_FAIL(DT_USER, "set model.vocab_size to the shards' vocab_size or more",
+                   "%s: its vocab_size is %" PRId64 ", the model's is %" PRId64, array->file->path,
+                   shard->vocab_size, vocab_size);
+}
+
+static dt_status open_file(struct dt_reader *reader, const char *path, int64_t seq_len,
+                           int64_t vocab_size, struct dt_shard *shard)
+{
+    DT_TRY(dt_h5_open(path, &reader->file));
+    DT_TRY(recognise(reader));
+    shard->file_bytes = reader->file.bytes;
+    shard->plain = true;
+    for (int i = 0; i < DT_READER_DATASETS && reader->kind->datasets[i]; i++) {
+        bool found;
+        DT_TRY(
+            dt_h5_array_open(&reader->file, reader->kind->datasets[i], &reader->arrays[i], &found));
+        shard->plain &= !reader->arrays[i].filtered;
+    }
+    DT_TRY(reader->kind->open(reader, seq_len, shard));
+    return check_vocab(&reader->arrays[0], vocab_size, shard);
+}
+
+dt_status dt_reader_open(const char *path, int64_t seq_len, int64_t vocab_size,
+                         struct dt_shard *shard, struct dt_reader **reader)
+{
+    struct dt_reader *r = calloc(1, sizeof *r);
+    *reader = NULL;
+    if (!r)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to open %s", path);
+    r->kind = dt_reader_source(path);
+    r->file = (struct dt_h5_file){.path = path, .id = -1, .fd = -1};
+    *shard = (struct dt_shard){.path = shard->path, .row = 1, .width = 1};
+    dt_h5_enter();
+    dt_status status =
+        r->kind ? r->kind->open(r, seq_len, shard) : open_file(r, path, seq_len, vocab_size, shard);
+    dt_h5_leave();
+    shard->kind = r->kind;
+    if (status != DT_OK) {
+        dt_reader_close(r);
+        return dt_error_push(status, __FILE__, __LINE__, __func__, NULL);
+    }
+    *reader = r;
+    return DT_OK;
+}
+
+void dt_reader_close(struct dt_reader *reader)
+{
+    if (!reader)
+        return;
+    if (reader->own && reader->kind->close)
+        reader->kind->close(reader);
+    for (int i = 0; i < DT_READER_DATASETS; i++)
+        dt_h5_array_close(&reader->arrays[i]);
+    dt_h5_enter();
+    dt_h5_close(&reader->file);
+    dt_h5_leave();
+    free(reader->own);
+    free(reader->scratch);
+    free(reader);
+}
+
+dt_status dt_reader_fingerprint(struct dt_reader *reader, struct dt_shard *shard)
+{
+    return reader->kind->fingerprint && shard->count > 0 ? reader->kind->fingerprint(reader, shard)
+                                                         : DT_OK;
+}
+
+dt_status dt_reader_scratch(struct dt_reader *reader, int64_t bytes, void *pointer)
+{
+    if (bytes > reader->scratch_bytes) {
+        free(reader->scratch);
+        reader->scratch = malloc((size_t)bytes);
+        reader->scratch_bytes = reader->scratch ? bytes : 0;
+        if (!reader->scratch)
+            return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " bytes", bytes);
+    }
+    memcpy(pointer, &reader->scratch, sizeof reader->scratch);
+    return DT_OK;
+}
+
+dt_status dt_reader_hash(struct dt_reader *reader, const struct dt_h5_array *array, int64_t first,
+                         int64_t count, uint64_t *hash)
+{
+    int64_t bytes = count * array->shape[1] * dt_dtype_size(array->type);
+    void *rows = NULL;
+    DT_TRY(dt_reader_scratch(reader, bytes, &rows));
+    DT_TRY(dt_h5_array_read(array, first, count, rows));
+    *hash = XXH64(rows, (size_t)bytes, 0);
+    return DT_OK;
+}

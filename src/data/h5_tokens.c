@@ -1,0 +1,204 @@
+// Token streams: /tokens, one dimension of unsigned 8, 16 or 32 bit, with optional checksums
+// (h5_hashes.h) and document starts (h5_starts.h). A shard is one segment; n tokens give
+// (n - 1) / T windows of T + 1 tokens, the last token of one being the first of the next.
+#include "data/h5_tokens.h"
+
+#include "data/h5_hashes.h"
+#include "data/h5_reader.h"
+#include "data/h5_starts.h"
+#include "data/tokens.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+struct stream {
+    struct dt_h5_hashes hashes[DT_H5_HASH_KINDS];
+    struct dt_h5_starts starts;
+};
+
+static dt_status open_tokens(struct dt_reader *reader, int64_t seq_len, struct dt_shard *shard)
+{
+    const struct dt_h5_array *tokens = &reader->arrays[0];
+    DT_TRY(dt_h5_check_vector(tokens));
+    if (tokens->type != DT_U8 && tokens->type != DT_U16 && tokens->type != DT_U32)
+        return DT_FAIL(DT_USER, "store tokens as little-endian unsigned 8, 16 or 32-bit integers",
+                       "%s: %s holds %s", reader->file.path, tokens->name, tokens->type_text);
+    struct stream *stream = reader->own = calloc(1, sizeof *stream);
+    if (!stream)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to open %s", reader->file.path);
+    shard->type = tokens->type;
+    shard->count = tokens->shape[0];
+    shard->stride = seq_len;
+    shard->windows = seq_len > 0 && shard->count > 0 ? (shard->count - 1) / seq_len : 0;
+    for (int i = 0; i < DT_H5_HASH_KINDS; i++) {
+        struct dt_h5_hashes *hashes = &stream->hashes[i];
+        DT_TRY(dt_h5_hashes_open(&reader->file, &dt_h5_hash_kinds[i], tokens, hashes));
+        if (hashes->block > shard->hash_block)
+            shard->hash_block = hashes->block;
+    }
+    DT_TRY(dt_h5_starts_open(&reader->file, tokens, &stream->starts));
+    shard->doc_starts = stream->starts.found;
+    return DT_OK;
+}
+
+static void close_tokens(struct dt_reader *reader)
+{
+    struct stream *stream = reader->own;
+    for (int i = 0; i < DT_H5_HASH_KINDS; i++)
+        dt_h5_hashes_close(&stream->hashes[i]);
+    dt_h5_array_close(&stream->starts.array);
+}
+
+// The checksums that training compares with; NULL: the shard has none.
+static struct dt_h5_hashes *used_hashes(struct dt_reader *reader)
+{
+    struct stream *stream = reader->own;
+    for (int i = 0; i < DT_H5_HASH_KINDS; i++)
+        if (stream->hashes[i].block > 0)
+            return &stream->hashes[i];
+    return NULL;
+}
+
+static dt_status fingerprint(struct dt_reader *reader, struct dt_shard *shard)
+{
+    const struct stream *stream = reader->own;
+    const struct dt_h5_array *tokens = &reader->arrays[0];
+    const struct dt_h5_hashes *hashes = used_hashes(reader);
+    int64_t n = shard->count, block = DT_HASH_BLOCK / dt_dtype_size(shard->type);
+    int64_t last = (n - 1) / block * block;
+    if (hashes) {
+        DT_TRY(dt_h5_array_read(&hashes->array, 0, 1, &shard->first_hash));
+        DT_TRY(dt_h5_array_read(&hashes->array, hashes->array.shape[0] - 1, 1, &shard->last_hash));
+    } else {
+        DT_TRY(dt_reader_hash(reader, tokens, 0, n < block ? n : block, &shard->first_hash));
+        DT_TRY(dt_reader_hash(reader, tokens, last, n - last, &shard->last_hash));
+    }
+    shard->last_hash ^= stream->starts.hash;
+    return DT_OK;
+}
+
+int64_t dt_tokens_read_bytes(const struct dt_shard *shard, int64_t count)
+{
+    return count * dt_dtype_size(shard->type) + 2 * shard->hash_block;
+}
+
+// Widened to whole blocks of `hashes`, which are checked; NULL: nothing is.
+static dt_status read_checked(struct dt_reader *reader, struct dt_h5_hashes *hashes, int64_t first,
+                              int64_t count, char *buffer, const void **tokens)
+{
+    const struct dt_h5_array *array = &reader->arrays[0];
+    int64_t size = dt_dtype_size(array->type), total = array->shape[0] * size;
+    int64_t from = first * size, start = from, end = from + count * size;
+    *tokens = buffer;
+    if (!hashes || count == 0)
+        return dt_h5_array_read(array, first, count, buffer);
+    start -= start % hashes->block;
+    end += (hashes->block - end % hashes->block) % hashes->block;
+    end = end < total ? end : total;
+    *tokens = buffer + (from - start);
+    DT_TRY(dt_h5_array_read(array, start / size, (end - start) / size, buffer));
+    return dt_h5_hashes_check(hashes, buffer, start, end);
+}
+
+dt_status dt_tokens_read(struct dt_reader *reader, int64_t first, int64_t count, bool verify,
+                         void *buffer, const void **tokens)
+{
+    return read_checked(reader, verify ? used_hashes(reader) : NULL, first, count, buffer, tokens);
+}
+
+// A few thousandths of the time that reading the tokens takes.
+static dt_status check_starts(struct dt_reader *reader, bool verify)
+{
+    const struct stream *stream = reader->own;
+    return stream->starts.found ? dt_h5_starts_check(&stream->starts, verify) : DT_OK;
+}
+
+// With all checksums that the shard has, of either kind: a read for each.
+static dt_status verify_tokens(struct dt_reader *reader, const struct dt_shard *shard,
+                               int64_t first, int64_t n)
+{
+    struct stream *stream = reader->own;
+    struct dt_h5_hashes *used = used_hashes(reader);
+    const void *tokens;
+    char *buffer, where[64];
+    DT_TRY(dt_reader_scratch(reader, dt_tokens_read_bytes(shard, n), &buffer));
+    for (int i = 0; i < DT_H5_HASH_KINDS; i++)
+        if (stream->hashes[i].block > 0 && &stream->hashes[i] != used)
+            DT_TRY(read_checked(reader, &stream->hashes[i], first, n, buffer, &tokens));
+    DT_TRY(read_checked(reader, used, first, n, buffer, &tokens));
+    int64_t limit = dt_tokens_limit(shard);
+    if (dt_tokens_largest(shard->type, tokens, n) < limit)
+        return DT_OK;
+    int64_t i = dt_tokens_find(shard->type, tokens, n, limit);
+    snprintf(where, sizeof where, "/tokens at offset %" PRId64, first + i);
+    return dt_tokens_fail_verify(reader->file.path, shard, where,
+                                 dt_tokens_get(shard->type, tokens, i), false);
+}
+
+// A block is its document starts, where batches have them, then tokens as read.
+static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                           const struct dt_shard *shard, int64_t windows)
+{
+    int64_t n = windows * dataset->seq_len;
+    // A token before (it may end a document), a label after.
+    int64_t bytes = dt_tokens_read_bytes(shard, n + 2);
+    return bytes + (dt_tokens_have_reset(dataset, rules) ? dt_reader_align(n) : 0);
+}
+
+static dt_status read_tokens(struct dt_reader *reader, const struct dt_dataset *dataset,
+                             const struct dt_read_rules *rules, struct dt_block *block)
+{
+    const struct stream *stream = reader->own;
+    const struct dt_shard *shard = &dataset->shards[block->shard];
+    int64_t T = dataset->seq_len, from = block->first * T, n = block->windows * T;
+    int64_t before = from > 0;
+    bool reset = dt_tokens_have_reset(dataset, rules);
+    uint8_t *starts = (uint8_t *)block->memory;
+    const void *tokens;
+    DT_TRY(dt_tokens_read(reader, from - before, before + n + 1, rules->verify,
+                          block->memory + (reset ? dt_reader_align(n) : 0), &tokens));
+    block->data = dt_tokens_at(shard->type, tokens, before);
+    if (!reset)
+        return DT_OK;
+    if (shard->doc_starts)
+        DT_TRY(dt_h5_starts_mark(&stream->starts, from, n, starts));
+    else
+        dt_tokens_mark_starts(rules, shard->type, block->data, n, before, starts);
+    if (block->first == 0)
+        starts[0] = 1; // a segment starts with a document
+    return DT_OK;
+}
+
+static dt_status write_window(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                              const struct dt_block *block, int64_t window, void *const *rows)
+{
+    const struct dt_shard *shard = &dataset->shards[block->shard];
+    int64_t T = dataset->seq_len, at = (window - block->first) * T;
+    const void *tokens = dt_tokens_at(shard->type, block->data, at);
+    char where[64];
+    if (rows[DT_TOKENS_RESET])
+        memcpy(rows[DT_TOKENS_RESET], block->memory + at, (size_t)T);
+    int64_t largest =
+        dt_tokens_widen(shard->type, tokens, T, rows[DT_TOKENS_IDS], rows[DT_TOKENS_LABELS]);
+    if (largest < rules->vocab_size)
+        return DT_OK;
+    int64_t i = dt_tokens_find(shard->type, tokens, T + 1, rules->vocab_size);
+    snprintf(where, sizeof where, "/tokens at offset %" PRId64, window * T + i);
+    return dt_tokens_fail(shard, where, dt_tokens_get(shard->type, tokens, i), rules->vocab_size);
+}
+
+const struct dt_reader_kind dt_tokens_reader = {
+    .name = "tokens",
+    .unit = "tokens",
+    .datasets = {"/tokens"},
+    .open = open_tokens,
+    .close = close_tokens,
+    .fingerprint = fingerprint,
+    .check = check_starts,
+    .verify = verify_tokens,
+    .arrays = dt_tokens_arrays,
+    .block_bytes = block_bytes,
+    .read = read_tokens,
+    .write = write_window,
+    .pad = dt_tokens_pad,
+};

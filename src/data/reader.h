@@ -1,0 +1,83 @@
+// A reader kind knows one schema: how its shards are recognised, what a window is, which arrays it
+// becomes. Each kind is one constant literal in a file of its own and one row in readers.c; nothing
+// else in the program knows it. Kinds that read HDF5 include h5_reader.h.
+#pragma once
+
+#include "data/batch.h"
+#include "data/dataset.h"
+
+enum { DT_READER_DATASETS = 4, DT_READER_ALIGN = 64 };
+
+struct dt_reader; // one open shard
+
+// What a loader asks of every window.
+struct dt_read_rules {
+    uint64_t seed;       // of windows that are drawn, not read
+    int64_t vocab_size;  // tokens at or above are DT_USER errors: shard, offset, token, vocabulary
+    int64_t reset_token; // -1: none. Documents start where /doc_starts says, else here; and at the
+                         // start of a segment and of each row of pairs
+    bool reset_after;    // … after the token instead of at it
+    bool verify;         // check stored checksums of what is read
+};
+
+// Consecutive windows of one shard, as a slot of the batch keeps them.
+struct dt_block {
+    int64_t shard, first, windows; // windows 0: nothing is here
+    char *memory;                  // of block_bytes, aligned
+    const void *data;              // in it; the kind's own, from `read` to `write`
+};
+
+// Functions may be NULL where there is nothing to do, but for open, arrays, pad and write. All but
+// arrays, pad and block_bytes are called on one thread for one reader.
+struct dt_reader_kind {
+    const char *name;   // of the schema: "tokens"
+    const char *unit;   // what dt_shard.count counts: "tokens", "rows"
+    const char *source; // text of data.train that means data without files; NULL: HDF5 shards, …
+    const char *datasets[DT_READER_DATASETS]; // … recognised by these: all must be there
+
+    // Checks all that metadata can tell (seq_len 0: any) and fills shard->type, count, windows,
+    // row, width and stride, and what applies of hash_block and doc_starts. Its own state goes into
+    // a struct of malloc at reader->own, which is freed after `close`.
+    dt_status (*open)(struct dt_reader *reader, int64_t seq_len, struct dt_shard *shard);
+    void (*close)(struct dt_reader *reader);
+    // first_hash and last_hash of a shard that is not empty; reads a little data.
+    dt_status (*fingerprint)(struct dt_reader *reader, struct dt_shard *shard);
+    // What is checked as a whole, once, before a shard's first block (checksums if `verify`).
+    dt_status (*check)(struct dt_reader *reader, bool verify);
+    // For `dtrain verify`: reads units [first, first + n), checks every checksum and value.
+    dt_status (*verify)(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
+                        int64_t n);
+
+    // Adds the arrays that batches have under these rules, in the order of `rows` below.
+    void (*arrays)(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                   struct dt_array_list *list);
+    // Memory of a block of this many windows of a shard.
+    int64_t (*block_bytes)(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                           const struct dt_shard *shard, int64_t windows);
+    // Reads the windows that *block names.
+    dt_status (*read)(struct dt_reader *reader, const struct dt_dataset *dataset,
+                      const struct dt_read_rules *rules, struct dt_block *block);
+    // Writes one window of the block into rows[i], [seq_len, width] of array i. Checks values.
+    dt_status (*write)(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                       const struct dt_block *block, int64_t window, void *const *rows);
+    // The same for a row after the last window of a sequential pass: the loss must ignore it.
+    void (*pad)(const struct dt_dataset *dataset, void *const *rows);
+};
+
+// readers.c; the end has a NULL. A test program may link a table of its own.
+extern const struct dt_reader_kind *const dt_reader_kinds[];
+const struct dt_reader_kind *dt_reader_find(const char *name);   // or NULL
+const struct dt_reader_kind *dt_reader_source(const char *text); // whose source it is, or NULL
+
+// Opens a shard (`path` is borrowed) and checks what metadata can tell. seq_len 0: any (then no
+// windows are counted); vocab_size 0: any. Fills all of *shard but its path. DT_USER says what is
+// wrong.
+dt_status dt_reader_open(const char *path, int64_t seq_len, int64_t vocab_size,
+                         struct dt_shard *shard, struct dt_reader **reader);
+void dt_reader_close(struct dt_reader *reader); // NULL is fine
+dt_status dt_reader_fingerprint(struct dt_reader *reader, struct dt_shard *shard);
+
+static inline int64_t dt_reader_align(int64_t bytes)
+{
+    return (bytes + DT_READER_ALIGN - 1) / DT_READER_ALIGN * DT_READER_ALIGN;
+}

@@ -1,0 +1,69 @@
+// Opening shards again while they are trained on, with the checks that this needs.
+#include "data/shard_cache.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+dt_status dt_shard_cache_open(const struct dt_dataset *dataset, struct dt_shard_cache *cache)
+{
+    cache->dataset = dataset;
+    cache->checked = calloc((size_t)dataset->n_shards, sizeof *cache->checked);
+    if (!cache->checked)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " shards", dataset->n_shards);
+    return DT_OK;
+}
+
+void dt_shard_cache_close(struct dt_shard_cache *cache)
+{
+    free(cache->checked);
+    for (int i = 0; i < DT_OPEN_SHARDS; i++)
+        dt_reader_close(cache->place[i].reader);
+}
+
+// A shard may have been replaced since its metadata was read: the order would silently change.
+static dt_status check_unchanged(const struct dt_shard *then, const struct dt_shard *now)
+{
+    if (then->kind == now->kind && then->type == now->type && then->count == now->count &&
+        then->row == now->row && then->width == now->width && then->hash_block == now->hash_block &&
+        then->doc_starts == now->doc_starts && then->first_hash == now->first_hash &&
+        then->last_hash == now->last_hash)
+        return DT_OK;
+    return DT_FAIL(DT_USER, "do not change shards during training; start again",
+                   "%s has changed since the start (%" PRId64 " bytes then, %" PRId64 " now)",
+                   then->path, then->file_bytes, now->file_bytes);
+}
+
+static struct dt_shard_cache_place *find_place(struct dt_shard_cache *cache, int64_t shard)
+{
+    struct dt_shard_cache_place *oldest = &cache->place[0];
+    for (int i = 0; i < DT_OPEN_SHARDS; i++) {
+        struct dt_shard_cache_place *place = &cache->place[i];
+        if (place->reader && place->shard == shard)
+            return place;
+        if (place->used < oldest->used)
+            oldest = place;
+    }
+    return oldest;
+}
+
+dt_status dt_shard_cache_get(struct dt_shard_cache *cache, int64_t shard, bool verify,
+                             struct dt_reader **reader)
+{
+    const struct dt_shard *known = &cache->dataset->shards[shard];
+    struct dt_shard_cache_place *place = find_place(cache, shard);
+    place->used = ++cache->clock;
+    if (!place->reader || place->shard != shard) {
+        struct dt_shard now;
+        dt_reader_close(place->reader);
+        place->reader = NULL;
+        DT_TRY(dt_reader_open(known->path, cache->dataset->seq_len, 0, &now, &place->reader));
+        place->shard = shard;
+        DT_TRY(dt_reader_fingerprint(place->reader, &now));
+        DT_TRY(check_unchanged(known, &now));
+    }
+    *reader = place->reader;
+    if (known->kind->check && !cache->checked[shard])
+        DT_TRY(known->kind->check(*reader, verify));
+    cache->checked[shard] = true;
+    return DT_OK;
+}

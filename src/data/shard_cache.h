@@ -1,0 +1,25 @@
+// Shards open for reading, the least recently used closed first. Used by a loader's thread only.
+#pragma once
+
+#include "data/reader.h"
+
+enum { DT_OPEN_SHARDS = 64 };
+
+struct dt_shard_cache {
+    const struct dt_dataset *dataset; // borrowed
+    struct dt_shard_cache_place {
+        int64_t shard; // meaningful with a reader
+        int64_t used;  // by the cache's clock
+        struct dt_reader *reader;
+    } place[DT_OPEN_SHARDS];
+    int64_t clock;
+    bool *checked; // [n_shards] as a whole, at the shard's first reading; owned
+};
+
+dt_status dt_shard_cache_open(const struct dt_dataset *dataset,
+                              struct dt_shard_cache *cache); // from zeros
+void dt_shard_cache_close(struct dt_shard_cache *cache);
+// The shard's reader, valid until the next call. A shard that is not what the dataset knows is
+// DT_USER.
+dt_status dt_shard_cache_get(struct dt_shard_cache *cache, int64_t shard, bool verify,
+                             struct dt_reader **reader);
