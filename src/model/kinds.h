@@ -32,17 +32,19 @@ struct dt_kind {
     // Memory: kept from forward to backward, or scratch, which all blocks share. What each level of
     // model.recompute leaves out is the kind's to say.
     void (*plan)(struct dt_part *part, struct dt_plan *plan);
-    // Asks for the workspace of every op that it calls, after `plan`.
-    void (*plan_workspace)(struct dt_part *part, struct dt_plan *plan);
     double (*flops_per_token)(const struct dt_model_config *config); // of training
 };
 
 struct dt_stem_kind {
     struct dt_kind kind;
     const char *tokens; // the array that holds token ids, all that it reads; NULL: it reads others
-    dt_status (*forward)(struct dt_part *stem, const struct dt_pass *pass, float *residual);
-    // Where another part shares a row (dt_params_share), its gradient is there already: += then.
-    dt_status (*backward)(struct dt_part *stem, const struct dt_pass *pass, const float *dresidual);
+    // Writes flow->residual.
+    dt_status (*forward)(struct dt_part *stem, const struct dt_pass *pass,
+                         const struct dt_flow *flow);
+    // From flow->dresidual, or flow->x, which is the same in storage type. Where another part
+    // shares a row (dt_params_share), its gradient is there already: += then.
+    dt_status (*backward)(struct dt_part *stem, const struct dt_pass *pass,
+                          const struct dt_flow *flow);
 };
 
 // A mixer after a norm, whose output the next part's norm adds to the stream.

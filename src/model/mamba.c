@@ -5,165 +5,240 @@
 //   y          = scan(u, delta, A, B, C, D) · silu(z)     out = out_proj(y)
 // E = expand · d_model channels, N states, K taps, R = dt_rank, M = B·L rows. x' and z are halves
 // of one array of 2E columns, dt, B and C slices of one of R + 2N: none is copied apart.
-#include "model/mamba.h"
+// model.recompute: `scan` keeps h and x', z and makes the rest again; `block` keeps nothing.
+#include "model/kinds.h"
 
 #include <math.h>
-#include <stdlib.h>
 
-static struct dt_linear add_linear(struct dt_params *params, int64_t layer, const char *name,
-                                   int64_t in, int64_t out, double scale)
+struct mamba {
+    struct dt_part part;
+    int64_t E, N, K, R, chunk;
+    int reset;                 // batch array
+    int ssm_state, conv_state; // [B, E, N] fp32, [B, K-1, E] storage
+    struct dt_norm norm;
+    struct dt_linear in_proj, x_proj, dt_proj, out_proj;
+    int conv_weight, conv_bias, a_log, d_skip, dt_bias; // rows of the table
+    // Made by forward, needed by backward, M rows of storage type; shared between layers where they
+    // are made again.
+    struct dt_view h;             // [M, d]
+    struct dt_view xz, x, z;      // [M, 2E], halves of it
+    struct dt_view u;             // [M, E]
+    struct dt_view dbc, dt, b, c; // [M, R + 2N], columns of it
+    struct dt_view delta, y;      // [M, E]
+    float *states;                // [B, ceil(L / chunk), N, E] fp32
+    // Their gradients, shared by all layers.
+    struct dt_view dh, dxz, dx, dz, du, ddbc, ddt, db, dc, ddelta, dy;
+};
+
+static int add_row(const struct dt_build *build, const struct mamba *m, enum dt_init init,
+                   double scale, const char *name, int n_dims, const int64_t *shape)
 {
-    int64_t shape[] = {out, in};
-    int row = dt_params_add(params, DT_INIT_UNIFORM, scale, out, 2, shape,
-                            "backbone.layers.%d.mixer.%s.weight", (int)layer, name);
-    return (struct dt_linear){.row = row, .in = in, .out = out};
+    return dt_params_add(build->params, init, scale, shape[0], n_dims, shape,
+                         "backbone.layers.%d.%s", (int)m->part.layer, name);
 }
 
-static int add_vector(struct dt_params *params, enum dt_init init, double scale, int64_t layer,
-                      const char *name, int n_dims, const int64_t *shape)
+static struct dt_linear add_linear(const struct dt_build *build, const struct mamba *m,
+                                   const char *name, int64_t in, int64_t out, double scale)
 {
-    return dt_params_add(params, init, scale, shape[0], n_dims, shape, "backbone.layers.%d.%s",
-                         (int)layer, name);
+    int row = add_row(build, m, DT_INIT_UNIFORM, scale, name, 2, (int64_t[]){out, in});
+    return (struct dt_linear){.row = row, .in = in, .out = out};
 }
 
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct mamba *m = (struct mamba *)part;
     const struct dt_model_config *config = build->config;
-    struct dt_params *params = build->params;
-    int64_t layer = part->layer;
-    int64_t d = config->d_model, E = dt_model_inner(config), N = config->d_state,
-            K = config->d_conv;
-    int64_t R = config->dt_rank;
-    double taps = 1 / sqrt((double)K);
-    m->d = d, m->E = E, m->N = N, m->K = K, m->R = R;
-    m->out_proj =
-        add_linear(params, layer, "out_proj", E, d, 1 / sqrt((double)(E * config->n_layer)));
-    m->a_log = add_vector(params, DT_INIT_A_LOG, 0, layer, "mixer.A_log", 2, (int64_t[]){E, N});
-    m->d_skip = add_vector(params, DT_INIT_ONE, 0, layer, "mixer.D", 1, &E);
-    m->dt_bias = add_vector(params, DT_INIT_DT_BIAS, 0, layer, "mixer.dt_proj.bias", 1, &E);
-    m->dt_proj = add_linear(params, layer, "dt_proj", R, E, 1 / sqrt((double)R));
-    m->x_proj = add_linear(params, layer, "x_proj", E, R + 2 * N, 1 / sqrt((double)E));
+    int64_t d = config->d_model, E = m->E = dt_model_inner(config), N = m->N = config->d_state,
+            K = m->K = config->d_conv, R = m->R = config->dt_rank;
+    double taps = 1 / sqrt((double)K), deep = 1 / sqrt((double)(E * config->n_layer));
+    m->out_proj = add_linear(build, m, "mixer.out_proj.weight", E, d, deep);
+    m->a_log = add_row(build, m, DT_INIT_A_LOG, 0, "mixer.A_log", 2, (int64_t[]){E, N});
+    m->d_skip = add_row(build, m, DT_INIT_ONE, 0, "mixer.D", 1, &E);
+    m->dt_bias = add_row(build, m, DT_INIT_DT_BIAS, 0, "mixer.dt_proj.bias", 1, &E);
+    m->dt_proj = add_linear(build, m, "mixer.dt_proj.weight", R, E, 1 / sqrt((double)R));
+    m->x_proj = add_linear(build, m, "mixer.x_proj.weight", E, R + 2 * N, 1 / sqrt((double)E));
     m->x_proj.adds = true; // the scan gives the rest of u's gradient
-    m->conv_weight = add_vector(params, DT_INIT_UNIFORM, taps, layer, "mixer.conv1d.weight", 3,
-                                (int64_t[]){E, 1, K});
-    m->conv_bias = add_vector(params, DT_INIT_UNIFORM, taps, layer, "mixer.conv1d.bias", 1, &E);
-    m->in_proj = add_linear(params, layer, "in_proj", d, 2 * E, 1 / sqrt((double)d));
-    m->norm.row = add_vector(params, DT_INIT_ONE, 0, layer, "norm.weight", 1, &d);
+    m->conv_weight =
+        add_row(build, m, DT_INIT_UNIFORM, taps, "mixer.conv1d.weight", 3, (int64_t[]){E, 1, K});
+    m->conv_bias = add_row(build, m, DT_INIT_UNIFORM, taps, "mixer.conv1d.bias", 1, &E);
+    m->in_proj = add_linear(build, m, "mixer.in_proj.weight", d, 2 * E, 1 / sqrt((double)d));
+    m->norm.row = add_row(build, m, DT_INIT_ONE, 0, "norm.weight", 1, &d);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
     m->ssm_state = dt_array_list_add(&part->states, "ssm_state", DT_F32, E * N, false);
     m->conv_state =
         dt_array_list_add(&part->states, "conv_state", config->storage, (K - 1) * E, false);
 }
 
-// x_proj, dt_proj and scan behind the convolution; `after` is NULL when this is made a second time.
-static dt_status convolve_and_scan(struct mamba *m, const struct dt_pass *pass,
-                                   struct dt_model_state *after)
+static void plan(struct dt_part *part, struct dt_plan *plan)
 {
-    const struct dt_net *net = pass->net;
-    enum dt_dtype storage = net->config->storage;
-    int64_t layer = m->part.layer;
-    struct dt_conv1d_silu_forward_args conv = mamba_conv_args(m, net, pass->input);
-    conv.in.x0 = dt_model_state_array(pass->before, layer, m->conv_state);
-    conv.x_last = dt_model_state_array(after, layer, m->conv_state);
-    DT_TRY(dt_conv1d_silu_forward(net->backend, &conv, pass->stream));
-    DT_TRY(dt_linear_forward(net, m->x_proj, pass->rows, m->u, m->E, m->dbc, m->slices, storage,
-                             pass->stream));
-    DT_TRY(dt_linear_forward(net, m->dt_proj, pass->rows, m->dbc, m->slices, m->delta, m->E,
-                             storage, pass->stream));
-    struct dt_scan_forward_args scan = mamba_scan_args(m, net, pass->input);
-    scan.in.h0 = dt_model_state_array(pass->before, layer, m->ssm_state);
-    scan.h_last = dt_model_state_array(after, layer, m->ssm_state);
-    return dt_scan_forward(net->backend, &scan, pass->stream);
+    struct mamba *m = (struct mamba *)part;
+    int64_t M = plan->rows, d = plan->net->config->d_model, E = m->E, N = m->N, R = m->R;
+    enum dt_dtype storage = plan->net->config->storage;
+    struct dt_arena *block = dt_plan_arena(plan, DT_RECOMPUTE_BLOCK),
+                    *scan = dt_plan_arena(plan, DT_RECOMPUTE_SCAN), *scratch = &plan->scratch;
+    int64_t step = 16 / dt_dtype_size(storage), slices = (R + 2 * N + step - 1) / step * step;
+    m->chunk = plan->net->backend->op->scan_chunk;
+    m->h = dt_plan_view(plan, block, M, d, storage);
+    m->norm.rstd = dt_plan_view(plan, block, M, 1, DT_F32).data;
+    m->xz = dt_plan_view(plan, block, M, 2 * E, storage);
+    m->u = dt_plan_view(plan, scan, M, E, storage);
+    m->dbc = dt_view_cols(dt_plan_view(plan, scan, M, slices, storage), 0, R + 2 * N);
+    m->delta = dt_plan_view(plan, scan, M, E, storage);
+    m->y = dt_plan_view(plan, scan, M, E, storage);
+    m->x = dt_view_cols(m->xz, 0, E), m->z = dt_view_cols(m->xz, E, 2 * E);
+    m->dt = dt_view_cols(m->dbc, 0, R), m->b = dt_view_cols(m->dbc, R, R + N);
+    m->c = dt_view_cols(m->dbc, R + N, R + 2 * N);
+    if (!plan->shape.training)
+        return;
+    int64_t chunks = (plan->shape.length + m->chunk - 1) / m->chunk;
+    m->states = dt_plan_view(plan, scan, plan->shape.sequences * chunks, N * E, DT_F32).data;
+    m->dxz = dt_plan_view(plan, scratch, M, 2 * E, storage);
+    m->du = dt_plan_view(plan, scratch, M, E, storage);
+    m->ddbc = dt_view_cols(dt_plan_view(plan, scratch, M, slices, storage), 0, R + 2 * N);
+    m->ddelta = dt_plan_view(plan, scratch, M, E, storage);
+    m->dy = dt_plan_view(plan, scratch, M, E, storage);
+    m->dh = dt_plan_view(plan, scratch, M, d, storage);
+    m->dx = dt_view_cols(m->dxz, 0, E), m->dz = dt_view_cols(m->dxz, E, 2 * E);
+    m->ddt = dt_view_cols(m->ddbc, 0, R), m->db = dt_view_cols(m->ddbc, R, R + N);
+    m->dc = dt_view_cols(m->ddbc, R + N, R + 2 * N);
+}
+
+// The block with its views cut to the rows of this pass.
+static struct mamba at_rows(const struct dt_part *part, int64_t M)
+{
+    struct mamba m = *(const struct mamba *)part;
+    struct dt_view *views[] = {&m.h,    &m.xz,    &m.x,  &m.z,  &m.u,      &m.dbc, &m.dt, &m.b,
+                               &m.c,    &m.delta, &m.y,  &m.dh, &m.dxz,    &m.dx,  &m.dz, &m.du,
+                               &m.ddbc, &m.ddt,   &m.db, &m.dc, &m.ddelta, &m.dy};
+    for (size_t i = 0; i < sizeof views / sizeof *views; i++)
+        views[i]->rows = M;
+    return m;
+}
+
+static struct dt_conv1d_silu_inputs conv_inputs(const struct mamba *m, const struct dt_pass *pass)
+{
+    return (struct dt_conv1d_silu_inputs){
+        .batch = pass->input->sequences,
+        .length = pass->input->length,
+        .taps = m->K,
+        .x = m->x,
+        .weight = dt_net_weight(pass->net, m->conv_weight),
+        .bias = dt_net_weight(pass->net, m->conv_bias),
+        .x0 = dt_model_state_array(pass->before, m->part.layer, m->conv_state),
+        .reset = pass->input->arrays[m->reset]};
+}
+
+static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct dt_pass *pass)
+{
+    return (struct dt_scan_inputs){
+        .batch = pass->input->sequences,
+        .length = pass->input->length,
+        .chunk = m->chunk,
+        .u = m->u,
+        .delta = m->delta,
+        .z = m->z,
+        .b = m->b,
+        .c = m->c,
+        .a_log = dt_net_weight(pass->net, m->a_log),
+        .d_skip = dt_net_weight(pass->net, m->d_skip),
+        .dt_bias = dt_net_weight(pass->net, m->dt_bias),
+        .h0 = dt_model_state_array(pass->before, m->part.layer, m->ssm_state),
+        .reset = pass->input->arrays[m->reset]};
+}
+
+// From x and z to y; `after` is NULL when this is made a second time.
+static dt_status convolve_and_scan(const struct mamba *m, const struct dt_pass *pass,
+                                   const struct dt_model_state *after)
+{
+    struct dt_conv1d_silu_forward_args conv = {
+        .in = conv_inputs(m, pass),
+        .y = m->u,
+        .x_last = dt_model_state_array(after, m->part.layer, m->conv_state)};
+    struct dt_scan_forward_args scan = {
+        .in = scan_inputs(m, pass),
+        .y = m->y,
+        .h_last = dt_model_state_array(after, m->part.layer, m->ssm_state),
+        .states = m->states,
+        .workspace = pass->net->workspace,
+        .workspace_bytes = pass->net->workspace_bytes};
+    DT_TRY(DT_RUN(pass, conv1d_silu_forward, &conv));
+    DT_TRY(dt_linear_forward(pass, m->x_proj, m->u, m->dbc));
+    DT_TRY(dt_linear_forward(pass, m->dt_proj, m->dt, m->delta));
+    return DT_RUN(pass, scan_forward, &scan);
 }
 
 static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
                          const struct dt_flow *flow)
 {
-    struct mamba *m = (struct mamba *)part;
-    const struct dt_net *net = pass->net;
-    enum dt_dtype storage = net->config->storage;
-    DT_TRY(dt_norm_forward(pass, &m->norm, flow, m->h));
-    DT_TRY(dt_linear_forward(net, m->in_proj, pass->rows, m->h, m->d, m->xz, 2 * m->E, storage,
-                             pass->stream));
-    DT_TRY(convolve_and_scan(m, pass, pass->after));
-    return dt_linear_forward(net, m->out_proj, pass->rows, m->y, m->E, flow->out, m->d, storage,
-                             pass->stream);
+    const struct mamba m = at_rows(part, pass->rows);
+    DT_TRY(dt_norm_forward(pass, &m.norm, flow, m.h));
+    DT_TRY(dt_linear_forward(pass, m.in_proj, m.h, m.xz));
+    DT_TRY(convolve_and_scan(&m, pass, pass->after));
+    return dt_linear_forward(pass, m.out_proj, m.y, flow->out);
 }
 
-// Makes again what forward did not keep.
-static dt_status recompute(struct mamba *m, const struct dt_pass *pass, const struct dt_flow *flow)
+static dt_status recompute(const struct mamba *m, const struct dt_pass *pass,
+                           const struct dt_flow *flow)
 {
-    const struct dt_net *net = pass->net;
-    enum dt_recompute level = net->config->recompute;
+    enum dt_recompute level = pass->net->config->recompute;
     if (level >= DT_RECOMPUTE_BLOCK) {
         DT_TRY(dt_norm_recompute(pass, &m->norm, flow, m->h));
-        DT_TRY(dt_linear_forward(net, m->in_proj, pass->rows, m->h, m->d, m->xz, 2 * m->E,
-                                 net->config->storage, pass->stream));
+        DT_TRY(dt_linear_forward(pass, m->in_proj, m->h, m->xz));
     }
     return level >= DT_RECOMPUTE_SCAN ? convolve_and_scan(m, pass, NULL) : DT_OK;
 }
 
-static dt_status backward_scan(struct mamba *m, const struct dt_pass *pass, const void *dout)
+static dt_status scan_backward(const struct mamba *m, const struct dt_pass *pass)
 {
     const struct dt_net *net = pass->net;
-    DT_TRY(dt_linear_backward_weight(net, m->out_proj, pass->rows, dout, m->d, m->y, m->E,
-                                     pass->accumulate, pass->stream));
-    DT_TRY(dt_pass_ready(pass, m->out_proj.row));
-    DT_TRY(dt_linear_backward_input(net, m->out_proj, pass->rows, dout, m->d, m->dy, m->E,
-                                    pass->stream));
-    struct dt_scan_backward_args scan = mamba_scan_backward_args(m, net, pass->input);
-    scan.accumulate = pass->accumulate;
-    DT_TRY(dt_scan_backward(net->backend, &scan, pass->stream));
+    struct dt_scan_backward_args scan = {.in = scan_inputs(m, pass),
+                                         .states = m->states,
+                                         .dy = m->dy,
+                                         .du = m->du,
+                                         .ddelta = m->ddelta,
+                                         .dz = m->dz,
+                                         .db = m->db,
+                                         .dc = m->dc,
+                                         .da_log = dt_net_gradient(net, m->a_log),
+                                         .dd_skip = dt_net_gradient(net, m->d_skip),
+                                         .ddt_bias = dt_net_gradient(net, m->dt_bias),
+                                         .accumulate = pass->accumulate,
+                                         .workspace = net->workspace,
+                                         .workspace_bytes = net->workspace_bytes};
+    DT_TRY(DT_RUN(pass, scan_backward, &scan));
     DT_TRY(dt_pass_ready(pass, m->a_log));
     DT_TRY(dt_pass_ready(pass, m->d_skip));
     return dt_pass_ready(pass, m->dt_bias);
 }
 
-// From the gradients of delta, B and C to that of u, which has the scan's part already.
-static dt_status backward_projections(struct mamba *m, const struct dt_pass *pass)
+static dt_status conv_backward(const struct mamba *m, const struct dt_pass *pass)
 {
     const struct dt_net *net = pass->net;
-    int64_t M = pass->rows;
-    DT_TRY(dt_linear_backward_weight(net, m->dt_proj, M, m->ddelta, m->E, m->dbc, m->slices,
-                                     pass->accumulate, pass->stream));
-    DT_TRY(dt_pass_ready(pass, m->dt_proj.row));
-    DT_TRY(dt_linear_backward_input(net, m->dt_proj, M, m->ddelta, m->E, m->ddbc, m->slices,
-                                    pass->stream));
-    DT_TRY(dt_linear_backward_weight(net, m->x_proj, M, m->ddbc, m->slices, m->u, m->E,
-                                     pass->accumulate, pass->stream));
-    DT_TRY(dt_pass_ready(pass, m->x_proj.row));
-    return dt_linear_backward_input(net, m->x_proj, M, m->ddbc, m->slices, m->du, m->E,
-                                    pass->stream);
-}
-
-static dt_status backward_input(struct mamba *m, const struct dt_pass *pass,
-                                const struct dt_flow *flow)
-{
-    const struct dt_net *net = pass->net;
-    int64_t M = pass->rows;
-    struct dt_conv1d_silu_backward_args conv = mamba_conv_backward_args(m, net, pass->input);
-    conv.in.x0 = dt_model_state_array(pass->before, m->part.layer, m->conv_state);
-    conv.accumulate = pass->accumulate;
-    DT_TRY(dt_conv1d_silu_backward(net->backend, &conv, pass->stream));
+    struct dt_conv1d_silu_backward_args conv = {.in = conv_inputs(m, pass),
+                                                .dy = m->du,
+                                                .dx = m->dx,
+                                                .dweight = dt_net_gradient(net, m->conv_weight),
+                                                .dbias = dt_net_gradient(net, m->conv_bias),
+                                                .accumulate = pass->accumulate,
+                                                .workspace = net->workspace,
+                                                .workspace_bytes = net->workspace_bytes};
+    DT_TRY(DT_RUN(pass, conv1d_silu_backward, &conv));
     DT_TRY(dt_pass_ready(pass, m->conv_weight));
-    DT_TRY(dt_pass_ready(pass, m->conv_bias));
-    DT_TRY(dt_linear_backward_weight(net, m->in_proj, M, m->dxz, 2 * m->E, m->h, m->d,
-                                     pass->accumulate, pass->stream));
-    DT_TRY(dt_pass_ready(pass, m->in_proj.row));
-    DT_TRY(
-        dt_linear_backward_input(net, m->in_proj, M, m->dxz, 2 * m->E, m->dh, m->d, pass->stream));
-    return dt_norm_backward(pass, &m->norm, flow, m->dh);
+    return dt_pass_ready(pass, m->conv_bias);
 }
 
 static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                           const struct dt_flow *flow)
 {
-    struct mamba *m = (struct mamba *)part;
-    DT_TRY(recompute(m, pass, flow));
-    DT_TRY(backward_scan(m, pass, flow->x));
-    DT_TRY(backward_projections(m, pass));
-    return backward_input(m, pass, flow);
+    const struct mamba m = at_rows(part, pass->rows);
+    DT_TRY(recompute(&m, pass, flow));
+    DT_TRY(dt_linear_backward(pass, m.out_proj, m.y, flow->x, m.dy));
+    DT_TRY(scan_backward(&m, pass)); // du, ddelta, dz, dB, dC
+    DT_TRY(dt_linear_backward(pass, m.dt_proj, m.dt, m.ddelta, m.ddt));
+    DT_TRY(dt_linear_backward(pass, m.x_proj, m.u, m.ddbc, m.du)); // du +=
+    DT_TRY(conv_backward(&m, pass));
+    DT_TRY(dt_linear_backward(pass, m.in_proj, m.h, m.dxz, m.dh));
+    return dt_norm_backward(pass, &m.norm, flow, m.dh);
 }
 
 // GEMM: 2 FLOPs a weight forward, 4 backward. Scan: 9·E·N forward (decay, input and output of a
@@ -171,8 +246,7 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
 static double flops_per_token(const struct dt_model_config *config)
 {
     double d = (double)config->d_model, E = (double)dt_model_inner(config),
-           N = (double)config->d_state;
-    double R = (double)config->dt_rank;
+           N = (double)config->d_state, R = (double)config->dt_rank;
     return 6 * (d * 2 * E + E * (R + 2 * N) + R * E + E * d) + 3 * 9 * E * N;
 }
 
@@ -180,8 +254,7 @@ const struct dt_block_kind dt_mamba_block = {
     .kind = {.name = "mamba",
              .size = sizeof(struct mamba),
              .create = create,
-             .plan = mamba_plan,
-             .plan_workspace = mamba_plan_workspace,
+             .plan = plan,
              .flops_per_token = flops_per_token},
     .forward = forward,
     .backward = backward,

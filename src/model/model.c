@@ -26,10 +26,10 @@ struct dt_model {
     struct dt_backend backend;
     struct dt_net net;
     void *memory[DT_MEMORY_COUNT];
-    float **residual; // [n_layer + 1]: the stream at block i's norm, and at the final one; one
-                      // array in inference
-    void *out;        // [M, d] storage: output of a block, backward: its gradient
-    float *dresidual; // [M, d] fp32
+    struct dt_view *residual; // [n_layer + 1] of [M, d] fp32: the stream at block i's norm, and at
+                              // the head's; one array in inference
+    struct dt_view out;       // [M, d] storage: output of a block, backward: its gradient
+    struct dt_view dresidual; // [M, d] fp32
 };
 
 struct dt_model_state {
@@ -154,11 +154,11 @@ static void take(struct dt_model *model, struct dt_plan *plan)
     bool training = plan->shape.training;
     struct dt_arena *border = training ? &plan->kept : &plan->scratch;
     for (int64_t i = 0; i <= layers; i++)
-        model->residual[i] = i == 0 || training ? dt_plan_take(plan, border, plan->rows, d, DT_F32)
+        model->residual[i] = i == 0 || training ? dt_plan_view(plan, border, plan->rows, d, DT_F32)
                                                 : model->residual[0];
-    model->out = dt_plan_take(plan, &plan->scratch, plan->rows, d, model->config.storage);
+    model->out = dt_plan_view(plan, &plan->scratch, plan->rows, d, model->config.storage);
     if (training)
-        model->dresidual = dt_plan_take(plan, &plan->scratch, plan->rows, d, DT_F32);
+        model->dresidual = dt_plan_view(plan, &plan->scratch, plan->rows, d, DT_F32);
     for (int64_t i = 0; i < parts->n; i++) {
         if (i == 1)
             mark = dt_arena_mark(&plan->scratch);
@@ -167,6 +167,90 @@ static void take(struct dt_model *model, struct dt_plan *plan)
         if (parts->all[i]->kind->plan)
             parts->all[i]->kind->plan(parts->all[i], plan);
     }
+}
+
+// The flow of `rows` rows at block i; the one after the last is the head's.
+static struct dt_flow flow_at(const struct dt_model *model, int64_t rows, int64_t i)
+{
+    return (struct dt_flow){.residual_in =
+                                dt_view_rows(model->residual[i > 0 ? i - 1 : 0], 0, rows),
+                            .residual = dt_view_rows(model->residual[i], 0, rows),
+                            .x = dt_view_rows(model->out, 0, rows),
+                            .out = dt_view_rows(model->out, 0, rows),
+                            .dresidual = dt_view_rows(model->dresidual, 0, rows)};
+}
+
+static dt_status run_forward(const struct dt_model *model, const struct dt_pass *pass)
+{
+    const struct parts *parts = &model->parts;
+    struct dt_flow flow = flow_at(model, pass->rows, 0);
+    DT_TRY(stem_kind(parts)->forward(parts->all[0], pass, &flow));
+    flow.x.data = flow.residual.data = NULL; // the first block adds nothing to what the stem wrote
+    for (int64_t i = 0; i < parts->n - 2; i++) {
+        struct dt_part *block = parts->all[i + 1];
+        DT_TRY_NOTE(block_kind(block)->forward(block, pass, &flow), "forward of layer %lld",
+                    (long long)i);
+        flow = flow_at(model, pass->rows, i + 1);
+    }
+    return head_kind(parts)->forward(head_of(parts), pass, &flow);
+}
+
+static dt_status run_loss(const struct dt_model *model, const struct dt_pass *pass, double scale,
+                          struct dt_loss_sum *sum)
+{
+    const struct parts *parts = &model->parts;
+    struct dt_flow flow = flow_at(model, pass->rows, parts->n - 2);
+    return head_kind(parts)->loss(head_of(parts), pass, &flow, scale, sum);
+}
+
+static dt_status run_backward(const struct dt_model *model, const struct dt_pass *pass)
+{
+    const struct parts *parts = &model->parts;
+    struct dt_flow flow;
+    for (int row = 0; row < parts->head_rows; row++)
+        DT_TRY(dt_pass_ready(pass, row));
+    for (int64_t i = parts->n - 3; i >= 0; i--) {
+        struct dt_part *block = parts->all[i + 1];
+        flow = flow_at(model, pass->rows, i);
+        DT_TRY_NOTE(block_kind(block)->backward(block, pass, &flow), "backward of layer %lld",
+                    (long long)i);
+    }
+    flow = flow_at(model, pass->rows, 0);
+    return stem_kind(parts)->backward(parts->all[0], pass, &flow);
+}
+
+static struct dt_pass make_pass(const struct dt_model *model, const struct dt_model_input *input,
+                                struct dt_stream *stream)
+{
+    return (struct dt_pass){.net = &model->net,
+                            .input = input,
+                            .rows = input->sequences * input->length,
+                            .stream = stream};
+}
+
+// The most workspace that an op of any pass asks for.
+static dt_status measure_workspace(const struct dt_model *model, int64_t *bytes)
+{
+    const struct dt_head_kind *head = head_kind(&model->parts);
+    const struct dt_model_shape *shape = &model->shape;
+    struct dt_model_input input = {.sequences = shape->sequences, .length = shape->length};
+    struct dt_pass pass = make_pass(model, &input, NULL);
+    const float *logits;
+    int64_t stride;
+    *bytes = 0;
+    pass.measured = bytes;
+    DT_TRY(run_forward(model, &pass));
+    DT_TRY(run_loss(model, &pass, 0, NULL));
+    if (head->logits)
+        DT_TRY(head->logits(head_of(&model->parts), &pass, NULL));
+    if (head->last_logits)
+        DT_TRY(head->last_logits(head_of(&model->parts), &pass, &logits, &stride));
+    for (int add = 0; shape->training && add < 2; add++) { // the first micro-batch, and a later one
+        pass.accumulate = add;
+        DT_TRY(run_loss(model, &pass, 1, NULL));
+        DT_TRY(run_backward(model, &pass));
+    }
+    return DT_OK;
 }
 
 static dt_status measure(struct dt_model *model, int64_t bytes[DT_MEMORY_COUNT])
@@ -187,17 +271,13 @@ static dt_status measure(struct dt_model *model, int64_t bytes[DT_MEMORY_COUNT])
                        "fit no memory",
                        (long long)shape->sequences, (long long)shape->length,
                        (long long)model->parts.n - 2, (long long)model->config.d_model);
-    for (int64_t i = 0; i < model->parts.n; i++)
-        if (model->parts.all[i]->kind->plan_workspace)
-            model->parts.all[i]->kind->plan_workspace(model->parts.all[i], &plan);
     bytes[DT_MEMORY_WEIGHTS] = elements * 4;
     bytes[DT_MEMORY_WEIGHTS_BF16] = model->config.storage == DT_BF16 ? elements * 2 : 0;
     bytes[DT_MEMORY_GRADIENTS] = shape->training ? elements * 4 : 0;
     bytes[DT_MEMORY_ACTIVATIONS] = plan.kept.peak;
     bytes[DT_MEMORY_SCRATCH] = plan.scratch.peak;
     bytes[DT_MEMORY_LOGITS] = plan.logits.peak;
-    bytes[DT_MEMORY_WORKSPACE] = plan.workspace;
-    return DT_OK;
+    return measure_workspace(model, &bytes[DT_MEMORY_WORKSPACE]);
 }
 
 static void place(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
@@ -403,35 +483,15 @@ void *dt_model_state_array(const struct dt_model_state *state, int64_t layer, in
     return state ? state->arrays[layer][index] : NULL;
 }
 
-static struct dt_pass make_pass(const struct dt_model *model, const struct dt_model_input *input,
-                                struct dt_stream *stream)
-{
-    return (struct dt_pass){.net = &model->net,
-                            .input = input,
-                            .rows = input->sequences * input->length,
-                            .stream = stream};
-}
-
-// The flow at block i; the one after the last is the head.
-static struct dt_flow flow_at(const struct dt_model *model, int64_t i)
-{
-    return (struct dt_flow){.residual_in = model->residual[i > 0 ? i - 1 : 0],
-                            .residual = model->residual[i],
-                            .x = model->out,
-                            .out = model->out,
-                            .dresidual = model->dresidual};
-}
-
 static dt_status check_input(const struct dt_model *model, const struct dt_model_input *input)
 {
-    if (input->sequences < 1 || input->length < 1 ||
-        input->sequences * input->length > model->shape.sequences * model->shape.length ||
-        input->sequences > model->shape.sequences)
-        return DT_FAIL(DT_MACHINE, NULL,
-                       "a batch of %lld x %lld does not fit the model's %lld x %lld",
-                       (long long)input->sequences, (long long)input->length,
-                       (long long)model->shape.sequences, (long long)model->shape.length);
-    return DT_OK;
+    const struct dt_model_shape *shape = &model->shape;
+    if (input->sequences >= 1 && input->length >= 1 && input->sequences <= shape->sequences &&
+        input->sequences * input->length <= shape->sequences * shape->length)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE, NULL, "a batch of %lld x %lld does not fit the model's %lld x %lld",
+                   (long long)input->sequences, (long long)input->length,
+                   (long long)shape->sequences, (long long)shape->length);
 }
 
 dt_status dt_model_forward(struct dt_model *model, const struct dt_model_input *input,
@@ -442,29 +502,15 @@ dt_status dt_model_forward(struct dt_model *model, const struct dt_model_input *
     struct dt_pass pass = make_pass(model, input, stream);
     pass.before = before;
     pass.after = after;
-    const struct parts *parts = &model->parts;
-    int64_t layers = parts->n - 2;
-    DT_TRY(stem_kind(parts)->forward(parts->all[0], &pass, model->residual[0]));
-    for (int64_t i = 0; i < layers; i++) {
-        struct dt_part *block = parts->all[i + 1];
-        struct dt_flow flow = flow_at(model, i);
-        if (i == 0) // the stem wrote the stream itself
-            flow.x = NULL, flow.residual = NULL;
-        DT_TRY_NOTE(block_kind(block)->forward(block, &pass, &flow), "forward of layer %lld",
-                    (long long)i);
-    }
-    struct dt_flow flow = flow_at(model, layers);
-    return head_kind(parts)->forward(head_of(parts), &pass, &flow);
+    return run_forward(model, &pass);
 }
 
 dt_status dt_model_loss(struct dt_model *model, const struct dt_model_input *input, double scale,
                         bool accumulate, struct dt_loss_sum *sum, struct dt_stream *stream)
 {
-    const struct parts *parts = &model->parts;
     struct dt_pass pass = make_pass(model, input, stream);
-    struct dt_flow flow = flow_at(model, parts->n - 2);
     pass.accumulate = accumulate;
-    return head_kind(parts)->loss(head_of(parts), &pass, &flow, scale, sum);
+    return run_loss(model, &pass, scale, sum);
 }
 
 static dt_status no_logits(const struct dt_model *model)
@@ -494,19 +540,10 @@ dt_status dt_model_backward(struct dt_model *model, const struct dt_model_input 
                             const struct dt_model_state *before, bool accumulate,
                             dt_grad_ready grad_ready, void *context, struct dt_stream *stream)
 {
-    const struct parts *parts = &model->parts;
     struct dt_pass pass = make_pass(model, input, stream);
     pass.before = before;
     pass.accumulate = accumulate;
     pass.grad_ready = grad_ready;
     pass.context = context;
-    for (int row = 0; row < parts->head_rows; row++)
-        DT_TRY(dt_pass_ready(&pass, row));
-    for (int64_t i = parts->n - 3; i >= 0; i--) {
-        struct dt_part *block = parts->all[i + 1];
-        struct dt_flow flow = flow_at(model, i);
-        DT_TRY_NOTE(block_kind(block)->backward(block, &pass, &flow), "backward of layer %lld",
-                    (long long)i);
-    }
-    return stem_kind(parts)->backward(parts->all[0], &pass, model->dresidual);
+    return run_backward(model, &pass);
 }
