@@ -1,0 +1,266 @@
+// The seams of stem, block and head: models mixed from dtrain's kinds and those of this folder,
+// their gradients against finite differences, their state, and the pattern of model.layers.
+#include "frames.h"
+
+#include "base/rng.h"
+#include "model/kinds.h"
+
+#include "test.h"
+
+enum { B = 2, L = 7, WIDEST = FRAME_WIDTH };
+
+static struct dt_backend backend;
+
+#define CHECK_FAILS(call, part)                                                                    \
+    do {                                                                                           \
+        CHECK_INT(call, DT_USER);                                                                  \
+        CHECK(strstr(dt_error_current()->message, part), "\"%s\" is not in: %s", (part),           \
+              dt_error_current()->message);                                                        \
+        dt_error_clear();                                                                          \
+    } while (0)
+
+static void must(dt_status status)
+{
+    CHECK(status == DT_OK, "%s", dt_error_current()->message);
+    if (status != DT_OK)
+        exit(test_end());
+}
+
+static struct dt_model_config config_of(const char *stem, const char *layers, const char *head)
+{
+    struct dt_model_config config = {.d_model = 8,
+                                     .vocab_size = 11,
+                                     .d_state = 3,
+                                     .d_conv = 3,
+                                     .expand = 2,
+                                     .norm_eps = 1e-5,
+                                     .pad_vocab_multiple = 8,
+                                     .storage = DT_F32};
+    snprintf(config.stem, sizeof config.stem, "%s", stem);
+    snprintf(config.layers, sizeof config.layers, "%s", layers);
+    snprintf(config.head, sizeof config.head, "%s", head);
+    return config;
+}
+
+static void *device_memory(int64_t bytes)
+{
+    void *memory;
+    must(dt_alloc(&backend, bytes, &memory));
+    return memory;
+}
+
+// Every array that a model may read, by its name: floats are normal, ids below the vocabulary; a
+// document starts at the fifth position.
+struct data {
+    struct dt_model_input input;
+    void *arrays[DT_BATCH_ARRAYS];
+};
+
+static struct data make_data(const struct dt_model *model)
+{
+    struct data data = {.input = {.sequences = B, .length = L}};
+    const struct dt_array_list *list = dt_model_arrays(model);
+    struct dt_philox rng = dt_philox_init(7, 0, 0);
+    for (int i = 0; i < list->n; i++) {
+        const struct dt_array_spec *spec = &list->arrays[i];
+        data.arrays[i] = device_memory(dt_array_bytes(spec, B * L));
+        for (int64_t j = 0; j < B * L * spec->width; j++) {
+            float x = dt_philox_normal(&rng);
+            if (spec->type == DT_F32)
+                ((float *)data.arrays[i])[j] = x;
+            else if (spec->type == DT_I32)
+                ((int32_t *)data.arrays[i])[j] = (int32_t)fmodf(fabsf(x) * 1000, 11);
+            else
+                ((uint8_t *)data.arrays[i])[j] = j % L == 4;
+        }
+        data.input.arrays[i] = data.arrays[i];
+    }
+    return data;
+}
+
+static void free_data(struct data *data)
+{
+    for (int i = 0; i < DT_BATCH_ARRAYS; i++)
+        dt_free(&backend, data->arrays[i]);
+}
+
+static double loss_of(struct dt_model *model, const struct dt_model_input *input,
+                      const struct dt_model_state *before, struct dt_model_state *after)
+{
+    struct dt_loss_sum *sum = device_memory(sizeof *sum);
+    must(dt_model_forward(model, input, before, after, NULL));
+    must(dt_model_loss(model, input, 0, false, sum, NULL));
+    double loss = sum->loss;
+    CHECK_INT(sum->counted, input->sequences * input->length);
+    dt_free(&backend, sum);
+    return loss;
+}
+
+static dt_status note_row(void *next, int64_t row)
+{
+    int64_t *wanted = next;
+    CHECK_INT(row, *wanted);
+    ++*wanted;
+    return DT_OK;
+}
+
+// Along a random direction v of one row, as long as the row's weights, g · v is the slope
+// (L(w + εv) - L(w - εv)) / 2ε. With ε = 2^-8 the third derivative leaves about ε² of the slope,
+// and rounding of the loss (2^-24 of terms near 1, 2^7 of them) about 2^-17 / ε = 2^-9.
+static void check_row(struct dt_model *model, const struct data *data, const struct dt_param *row,
+                      const float *gradient)
+{
+    const double epsilon = 0x1p-8;
+    float *w = dt_model_weights(model) + row->offset, *v = malloc((size_t)row->count * sizeof *v);
+    double slope = 0, norm = 0, size = 0, loss[2];
+    struct dt_philox rng = dt_philox_init(11, 0, (uint64_t)row->offset);
+    for (int64_t i = 0; i < row->file_count; i++)
+        size += (double)w[i] * (double)w[i];
+    for (int64_t i = 0; i < row->file_count; i++) {
+        double g = (double)gradient[row->offset + i];
+        v[i] = (float)sqrt(size / (double)row->file_count) * dt_philox_normal(&rng);
+        slope += (double)v[i] * g;
+        norm += g * g * size / (double)row->file_count;
+    }
+    for (int side = 0; side < 2; side++) {
+        for (int64_t i = 0; i < row->file_count; i++)
+            w[i] += (float)((side ? -2 : 1) * epsilon) * v[i];
+        loss[side] = loss_of(model, &data->input, NULL, NULL);
+    }
+    for (int64_t i = 0; i < row->file_count; i++)
+        w[i] += (float)epsilon * v[i];
+    double measured = (loss[0] - loss[1]) / (2 * epsilon);
+    CHECK(norm > 0 && fabs(measured - slope) <= 0x1p-8 * (1 + sqrt(norm)),
+          "%s: the loss changes by %.6g along a direction, its gradient says %.6g (norm %.6g)",
+          row->name, measured, slope, sqrt(norm));
+    free(v);
+}
+
+static void test_gradients(const char *stem, const char *layers, const char *head, bool tied,
+                           enum dt_recompute recompute)
+{
+    struct dt_model_config config = config_of(stem, layers, head);
+    struct dt_model *model;
+    config.tie_embeddings = tied;
+    config.recompute = recompute;
+    must(dt_model_config_check(&config));
+    must(dt_model_create(&backend, &config, &(struct dt_model_shape){B, L, true}, &model));
+    const struct dt_params *params = dt_model_params(model);
+    dt_params_init(params, 3, dt_model_weights(model));
+    struct data data = make_data(model);
+    struct dt_loss_sum *sum = device_memory(sizeof *sum);
+    int64_t rows = 0;
+    must(dt_model_forward(model, &data.input, NULL, NULL, NULL));
+    must(dt_model_loss(model, &data.input, 1, false, sum, NULL));
+    must(dt_model_backward(model, &data.input, NULL, false, note_row, &rows, NULL));
+    CHECK_INT(rows, params->n); // each row was announced once, in order
+    for (int i = 0; i < params->n; i++)
+        check_row(model, &data, &params->rows[i], dt_model_gradients(model));
+    dt_free(&backend, sum);
+    free_data(&data);
+    dt_model_destroy(model);
+}
+
+// A sequence in two windows with carried state has the loss of the whole.
+static void test_state(void)
+{
+    struct dt_model_config config = config_of("tokens", "dense mamba dense mamba", "squares");
+    struct dt_model *model;
+    struct dt_model_state *state[3];
+    must(dt_model_config_check(&config));
+    must(dt_model_create(&backend, &config, &(struct dt_model_shape){B, L, false}, &model));
+    dt_params_init(dt_model_params(model), 3, dt_model_weights(model));
+    CHECK_INT(dt_model_state_arrays(model, 0)->n, 0);
+    CHECK_INT(dt_array_list_find(dt_model_state_arrays(model, 3), "ssm_state"), 0);
+    for (int i = 0; i < 3; i++)
+        must(dt_model_state_create(model, 1, &state[i]));
+    struct data data = make_data(model);
+    struct dt_model_input window = {.sequences = 1, .length = L};
+    memcpy(window.arrays, data.input.arrays, sizeof window.arrays);
+    double whole = loss_of(model, &window, NULL, NULL), parts = 0;
+    for (int part = 0; part < 2; part++) {
+        int64_t from = part ? 3 : 0;
+        window.length = part ? L - 3 : 3;
+        for (int i = 0; i < dt_model_arrays(model)->n; i++)
+            window.arrays[i] = (const char *)data.arrays[i] +
+                               dt_array_bytes(&dt_model_arrays(model)->arrays[i], from);
+        parts += loss_of(model, &window, state[part], state[part + 1]);
+    }
+    CHECK_NEAR(parts, whole, 1e-5); // other tiles of fp32 products
+    window.arrays[0] = data.arrays[0];
+    int tokens;
+    const float *logits;
+    int64_t stride;
+    CHECK_INT(dt_model_token_array(model, &tokens), DT_OK);
+    CHECK_FAILS(dt_model_last_logits(model, &window, &logits, &stride, NULL),
+                "head \"squares\" gives no logits");
+    CHECK_FAILS(dt_model_logits(model, &window, NULL, NULL), "gives no logits");
+    for (int i = 0; i < 3; i++)
+        dt_model_state_destroy(model, state[i]);
+    free_data(&data);
+    dt_model_destroy(model);
+}
+
+static dt_status parse(const char *text, int64_t n_layer, char names[64])
+{
+    struct dt_layers layers;
+    names[0] = 0;
+    DT_TRY(dt_layers_parse(text, n_layer, &layers));
+    for (int64_t i = 0; i < layers.n_layer; i++)
+        strncat(names, dt_layers_kind(&layers, i)->name, 1);
+    return DT_OK;
+}
+
+static void test_patterns(void)
+{
+    char names[64];
+    CHECK_INT(parse("", 3, names), DT_OK);
+    CHECK_STR(names, "ddd");
+    CHECK_INT(parse("mamba*4", 0, names), DT_OK);
+    CHECK_STR(names, "mmmm");
+    CHECK_INT(parse(" mamba*2 dense  mamba*3 dense*1 ", 7, names), DT_OK);
+    CHECK_STR(names, "mmdmmmd");
+    CHECK_FAILS(parse("mamba*2 dense", 4, names), "model.layers has 3 layers, but model.n_layer");
+    CHECK_FAILS(parse("mamba*2 mambo", 0, names),
+                "model.layers: unknown kind 'mambo': did you mean 'mamba'? (known: dense, mamba)");
+    CHECK_FAILS(parse("mamba*", 0, names), "no count of layers in \"mamba*\"");
+    CHECK_FAILS(parse("mamba*0", 0, names), "no count of layers");
+    CHECK_FAILS(parse("mamba*-1", 0, names), "no count of layers");
+    CHECK_FAILS(parse("mamba*2x dense", 0, names), "no count of layers in \"mamba*2x\"");
+    CHECK_FAILS(parse("mamba*99999999999999999999", 0, names), "no count of layers");
+    CHECK_FAILS(parse("*3", 0, names), "no kind's name at \"*3\"");
+    CHECK_FAILS(parse("  ", 0, names), "lists no layer");
+    char many[1024] = "";
+    for (int i = 0; i <= DT_LAYER_RUNS; i++)
+        strcat(many, i % 2 ? "dense " : "mamba ");
+    CHECK_FAILS(parse(many, 0, names), "more than 64 entries");
+}
+
+static void test_wrong_models(void)
+{
+    struct dt_model_config config = config_of("pixels", "", "squares");
+    struct dt_params params;
+    config.n_layer = 1;
+    CHECK_FAILS(dt_model_config_check(&config),
+                "stem: unknown kind 'pixels' (known: frames, tokens)");
+    config = config_of("frames", "dense", "lm");
+    config.tie_embeddings = true;
+    CHECK_INT(dt_model_config_check(&config), DT_OK);
+    CHECK_FAILS(dt_model_list_params(&config, &params),
+                "shares the tensor backbone.embeddings.weight, but no part of it has one");
+}
+
+int main(void)
+{
+    must(dt_backend_open("cpu", 0, 1, &backend));
+    for (int level = DT_RECOMPUTE_NONE; level <= DT_RECOMPUTE_BLOCK; level++)
+        test_gradients("", "dense mamba dense", "", false, (enum dt_recompute)level);
+    test_gradients("tokens", "mamba dense", "lm", true, DT_RECOMPUTE_NONE);
+    test_gradients("tokens", "dense", "squares", true, DT_RECOMPUTE_NONE);
+    test_gradients("frames", "mamba", "lm", false, DT_RECOMPUTE_NONE);
+    test_state();
+    test_patterns();
+    test_wrong_models();
+    dt_backend_close(&backend);
+    return test_end();
+}
