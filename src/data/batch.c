@@ -36,6 +36,19 @@ int dt_array_list_add(struct dt_array_list *list, const char *name, enum dt_dtyp
     return i;
 }
 
+const struct dt_array_spec *dt_array_list_missing(const struct dt_array_list *yields,
+                                                  const struct dt_array_list *reads)
+{
+    for (int i = 0; i < reads->n; i++) {
+        const struct dt_array_spec *want = &reads->arrays[i];
+        int k = dt_array_list_find(yields, want->name);
+        if (k < 0 ? !want->optional
+                  : yields->arrays[k].type != want->type || yields->arrays[k].width != want->width)
+            return want;
+    }
+    return NULL;
+}
+
 const struct dt_array *dt_batch_find(const struct dt_batch *batch, const char *name)
 {
     for (int i = 0; i < batch->n_arrays; i++)

@@ -31,6 +31,9 @@ struct dt_array_list {
 int dt_array_list_add(struct dt_array_list *list, const char *name, enum dt_dtype type,
                       int64_t width, bool optional);
 int dt_array_list_find(const struct dt_array_list *list, const char *name); // index, or -1
+// The first array of `reads` that `yields` lacks, or has of another type or width; NULL: none.
+const struct dt_array_spec *dt_array_list_missing(const struct dt_array_list *yields,
+                                                  const struct dt_array_list *reads);
 static inline int64_t dt_array_bytes(const struct dt_array_spec *spec, int64_t positions)
 {
     return positions * spec->width * dt_dtype_size(spec->type);

@@ -212,6 +212,24 @@ static dt_status check_batch(struct dt_job *job)
                             (long long)micro, (long long)job->local_batch, divisors);
 }
 
+// The data must yield what the model reads.
+static dt_status check_arrays(const struct dt_job *job, const char *key,
+                              const struct dt_loader_config *loader)
+{
+    struct dt_array_list reads, yields;
+    DT_TRY(dt_model_list_arrays(&job->model, &reads));
+    dt_loader_arrays(loader, &yields);
+    const struct dt_array_spec *missing = dt_array_list_missing(&yields, &reads);
+    if (!missing)
+        return DT_OK;
+    return DT_FAIL(DT_USER, "use data of another kind, or a model that reads this kind",
+                   "the model (stem %s, blocks %s, head %s) reads an array %s of %s, %lld values a "
+                   "position; %s (%s, %s) does not yield it",
+                   job->model.stem, job->model.layers, job->model.head, missing->name,
+                   dt_dtype_name(missing->type), (long long)missing->width, key,
+                   loader->dataset->kind->name, loader->dataset->shards[0].path);
+}
+
 static dt_status scan_data(struct dt_job *job)
 {
     const struct dt_settings *s = &job->settings;
@@ -225,7 +243,9 @@ static dt_status scan_data(struct dt_job *job)
             job->config, "data.batch", "give more data, a smaller batch or a smaller seq_len",
             "data.train has %lld windows of %lld tokens, fewer than data.batch = %lld",
             (long long)job->train->windows, (long long)s->data.seq_len, (long long)s->data.batch);
-    return DT_OK;
+    struct dt_loader_config train = dt_job_train_loader(job), val = dt_job_val_loader(job);
+    DT_TRY(check_arrays(job, "data.train", &train));
+    return job->val ? check_arrays(job, "data.val", &val) : DT_OK;
 }
 
 static dt_status broadcast_dataset(struct dt_comm *comm, struct dt_dataset **dataset)

@@ -280,6 +280,39 @@ static void test_synthetic(void)
     dt_dataset_free(dataset);
 }
 
+// What a reader yields against what a model reads.
+static void test_lists(void)
+{
+    struct dt_array_list yields, reads = {0};
+    struct dt_dataset *dataset;
+    CHECK_INT(dt_dataset_scan("synthetic:random", T, 0, &dataset), DT_OK);
+    struct dt_loader_config config = config_of(dataset);
+    dt_loader_arrays(&config, &yields);
+    CHECK_INT(yields.n, 2);
+    CHECK_INT(dt_array_list_add(&reads, "labels", DT_I32, 1, false), 0);
+    CHECK_INT(dt_array_list_add(&reads, "reset", DT_U8, 1, true), 1);
+    CHECK_INT(dt_array_list_add(&reads, "labels", DT_I32, 1, true), 0);
+    CHECK(!reads.arrays[0].optional, "required by one, and optional");
+    CHECK(dt_array_list_missing(&yields, &reads) == NULL, "an optional array is missed");
+    CHECK_INT(dt_array_list_add(&reads, "labels", DT_F32, 1, false), -1);
+    CHECK_INT(dt_array_list_add(&reads, "labels", DT_I32, 2, false), -1);
+    CHECK(strstr(dt_error_current()->message, "int32 of width 2"), "%s",
+          dt_error_current()->message);
+    reads.arrays[1].optional = false;
+    CHECK(dt_array_list_missing(&yields, &reads) == &reads.arrays[1], "no reset is missed");
+    config.rules.reset_token = RESET_TOKEN;
+    dt_loader_arrays(&config, &yields);
+    CHECK(dt_array_list_missing(&yields, &reads) == NULL, "reset is missed");
+    reads.arrays[1] = (struct dt_array_spec){"reset", DT_F32, 1, true};
+    CHECK(dt_array_list_missing(&yields, &reads) == &reads.arrays[1], "another type passes");
+    reads.arrays[1] = (struct dt_array_spec){"reset", DT_U8, 2, true};
+    CHECK(dt_array_list_missing(&yields, &reads) == &reads.arrays[1], "another width passes");
+    for (const char *name = "abcdefg"; *name; name++)
+        CHECK_INT(dt_array_list_add(&reads, name, DT_F32, 3, false),
+                  *name < 'g' ? reads.n - 1 : -1);
+    dt_dataset_free(dataset);
+}
+
 int main(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
@@ -294,6 +327,7 @@ int main(void)
     test_close();
     test_two_loaders();
     test_synthetic();
+    test_lists();
     remove_scratch();
     return test_end();
 }
