@@ -60,7 +60,7 @@ fi
 run() { # name, in its scratch folder
     case $1 in
     host) DTRAIN_RUN__DEVICE=cpu bash "$here/dist/train.sh" "$dtrain" ;; # that the folder's parts work together
-    parity) "$parity" model ;;
+    parity) "$parity" --model cuda && "$parity" cuda ;;
     train) bash "$here/gpu/train.sh" "$dtrain" whole ;;
     ranks) bash "$here/gpu/ranks.sh" "$dtrain" ;;
     memcheck | racecheck | initcheck) bash "$here/gpu/sanitizer.sh" "$parity" "$1" ;;

@@ -32,16 +32,28 @@ static inline struct dt_backend open_cpu(int threads)
     return backend;
 }
 
-// The size lies at the start of the first guard band.
+// The arrays that are not released yet, of all files of the program.
+enum { GUARDED_MOST = 1024 };
+__attribute__((weak)) char *guarded_all[GUARDED_MOST];
+__attribute__((weak)) int guarded_count;
+
+// The size is at the start of the first guard band.
 static inline void *guarded(int64_t bytes)
 {
-    char *base = bytes < 0 ? NULL : malloc((size_t)bytes + 2 * GUARD);
+    char *base =
+        bytes < 0 || guarded_count == GUARDED_MOST ? NULL : malloc((size_t)bytes + 2 * GUARD);
     if (!base)
         exit(1);
     memset(base, GUARD_BYTE, (size_t)bytes + 2 * GUARD);
     memset(base + GUARD, FRESH_BYTE, (size_t)bytes);
     memcpy(base, &bytes, sizeof bytes);
+    guarded_all[guarded_count++] = base + GUARD;
     return base + GUARD;
+}
+
+static inline void *guarded_copy(const void *from, int64_t bytes)
+{
+    return memcpy(guarded(bytes), from, (size_t)bytes);
 }
 
 static inline int64_t guarded_size(const void *data)
@@ -49,6 +61,17 @@ static inline int64_t guarded_size(const void *data)
     int64_t bytes;
     memcpy(&bytes, (const char *)data - GUARD, sizeof bytes);
     return bytes;
+}
+
+// The start of the array in which `at` points.
+static inline char *guarded_around(const void *at)
+{
+    for (int i = 0; i < guarded_count; i++)
+        if ((const char *)at >= guarded_all[i] &&
+            (const char *)at <= guarded_all[i] + guarded_size(guarded_all[i]))
+            return guarded_all[i];
+    fprintf(stderr, "%p is in no guarded array\n", at);
+    exit(1);
 }
 
 static inline int guards_whole(const void *data)
@@ -63,10 +86,20 @@ static inline int guards_whole(const void *data)
 // Checks the guard bands, then frees.
 static inline void release(void *data, const char *name)
 {
+    int i = 0;
     CHECK(guards_whole(data), "the op wrote past the ends of %s", name);
+    while (guarded_all[i] != data)
+        i++;
+    guarded_all[i] = guarded_all[--guarded_count];
     free((char *)data - GUARD);
 }
 #define RELEASE(data) release(data, #data)
+
+static inline void release_all(void)
+{
+    while (guarded_count > 0)
+        release(guarded_all[guarded_count - 1], "an array");
+}
 
 static inline double get(const void *x, dt_dtype type, int64_t i)
 {
@@ -82,15 +115,23 @@ static inline void set(void *x, dt_dtype type, int64_t i, double value)
         ((float *)x)[i] = (float)value;
 }
 
-// [rows, width] at a stride: normal numbers times `scale`; what lies between the rows stays fresh.
+// [rows, width] at a stride: normal numbers times `scale`; what is between the rows stays fresh.
+// Drawn once and then used again and again, a prime number of them so that no two rows are alike.
+enum { DRAWN = 65537 };
+
 static inline void *normal_rows(dt_dtype type, int64_t rows, int64_t width, int64_t stride,
                                 double scale, uint32_t seed)
 {
+    static double drawn[DRAWN];
     struct dt_philox rng = dt_philox_init(seed, 7, 0);
     void *x = guarded(rows * stride * dt_dtype_size(type));
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < width; i++)
-            set(x, type, r * stride + i, scale * (double)dt_philox_normal(&rng));
+    for (int64_t i = 0; i < DRAWN && i < rows * width; i++)
+        drawn[i] = scale * (double)dt_philox_normal(&rng);
+    for (int64_t r = 0, next = 0; r < rows; r++)
+        for (int64_t i = 0; i < width; i++) {
+            set(x, type, r * stride + i, drawn[next]);
+            next = next + 1 < DRAWN ? next + 1 : 0;
+        }
     return x;
 }
 
@@ -131,11 +172,6 @@ static inline struct dt_view fresh_view(dt_dtype type, int64_t rows, int64_t col
 static inline double get_at(const struct dt_view *view, int64_t row, int64_t col)
 {
     return get(view->data, view->dtype, row * view->stride + col);
-}
-
-static inline int view_gaps_fresh(const struct dt_view *view)
-{
-    return gaps_fresh(view->data, view->dtype, view->rows, view->cols, view->stride);
 }
 
 // Half the spacing of a storage type, relative: what rounding a result costs.

@@ -1,7 +1,9 @@
-// One op on two backends in one process: its arguments stand in host memory between guard bands,
-// the device gets a copy of every array with its bands, and what both wrote is compared. On the
-// device it runs twice, and must give the same bits. A case is an args struct and a list of the
-// fields that are pointers.
+// Every op on two backends in one process. A case fills one args struct over guarded host arrays
+// from a seed; the tested backend runs it on copies with their guard bands, several times (threads
+// of the CPU, orders of the simulated device's threads), which must give the same bits; then the
+// backend whose results count as right runs it, and both results are compared. That is, for the
+// CPU, loops in double precision straight from the formulas of kernels/NAME.h, and for CUDA the
+// CPU. A file here owns one family of ops: the double-precision form, the cases, their tolerances.
 #pragma once
 
 #include "op_fixture.h"
@@ -9,35 +11,47 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum parity_index {
+enum parity_op {
 #define PARITY_INDEX(op) PARITY_##op,
     DT_OPS(PARITY_INDEX)
 #undef PARITY_INDEX
         PARITY_OPS
 };
 
+enum { PARITY_RUNS = 4 };
+
 struct parity {
-    struct dt_backend cpu, cuda;
-    struct dt_stream *stream;
-    char *algorithms; // of GEMM, as chosen so far
-    char *workspace;  // device memory of workspace_bytes between bands
-    int64_t workspace_bytes;
+    const char *name;                      // of the tested backend: cpu, simt or cuda
+    struct dt_backend right;               // whose results the others are compared with
+    struct dt_backend tested[PARITY_RUNS]; // one a run: the same, or the CPU with other threads
+    void (*prepare[PARITY_RUNS])(void);    // what makes a run differ from the others
+    int runs;
+    struct dt_stream *stream; // of tested[0], NULL for the CPU
+    bool is_cpu;              // tested against loops in double precision
+    bool model;               // shapes of the 130M model, not the awkward ones
+    bool list;                // only name the cases
+    bool one_run;             // of `runs`, another one each case: where all would take long
+    bool run_only;            // PARITY(…) runs once on the tested backend and compares nothing
+    int only_case, cases;     // 0: all; counted so far
+    int every;                // only each such case: 1 for all
+    char text[160];           // what the case is
     bool done[PARITY_OPS];
 };
 
-// A model's training step of `batch` sequences, and a tile of its head.
-struct parity_sizes {
-    int64_t batch, length, d_model, inner, state, taps, dt_rank; // B, L, d, E, N, K, R
-    int64_t vocab, tile;                                         // padded; rows of logits
-    dt_dtype type;
-    bool products; // gemm too
+// The 130M model's step of B sequences, and a tile of its head.
+enum {
+    MODEL_LENGTH = 2048,
+    MODEL_WIDTH = 768,
+    MODEL_INNER = 1536,
+    MODEL_STATE = 16,
+    MODEL_TAPS = 4,
+    MODEL_RANK = 48,
+    MODEL_VOCAB = 50280
 };
 
-// The parts of the test, each over all ops of its kind; 0 if all agree.
-int parity_flat(struct parity *p, const struct parity_sizes *s);
-int parity_rows(struct parity *p, const struct parity_sizes *s);
-int parity_conv(struct parity *p, const struct parity_sizes *s);
-int parity_scan(struct parity *p, const struct parity_sizes *s);
+// Begins a case with its description; false: it was not asked for. Releases the arrays of the one
+// before.
+bool parity_case(struct parity *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 enum parity_role { PARITY_END, PARITY_IN, PARITY_OUT, PARITY_WORKSPACE };
 struct parity_field {
@@ -45,281 +59,101 @@ struct parity_field {
     const char *name;
     size_t at;       // of the pointer in the args
     size_t bytes_at; // workspace: of its size
-    dt_dtype type;   // out: what to compare, [rows, width] at a stride, …
+    size_t from;     // out: bytes before what is compared, [rows, width] at a stride
+    dt_dtype type;
     int64_t rows, width, stride;
-    double tolerance; // … of the 2-norm, relative
-    int64_t skip;     // … from this byte on
-};
-#define FIELD_IN(op, field)                                                                        \
-    {                                                                                              \
-        .role = PARITY_IN, .name = #field, .at = offsetof(struct dt_##op##_args, field)            \
-    }
-#define FIELD_OUT(op, field, ...)                                                                  \
-    {                                                                                              \
-        PARITY_OUT, #field, offsetof(struct dt_##op##_args, field), 0, __VA_ARGS__                 \
-    }
-#define FIELD_WORKSPACE(op)                                                                        \
-    {                                                                                              \
-        .role = PARITY_WORKSPACE, .name = "workspace",                                             \
-        .at = offsetof(struct dt_##op##_args, workspace),                                          \
-        .bytes_at = offsetof(struct dt_##op##_args, workspace_bytes)                               \
-    }
-enum { PARITY_FIELDS = 32 };
-
-struct parity_op {
-    const char *name;
-    size_t size; // of its args
-    dt_status (*run)(const struct dt_backend *backend, const void *args, struct dt_stream *stream);
-    int64_t (*workspace)(const struct dt_backend *backend, const void *args);
+    // |got - want| <= each · max(floor, |want|) and one rounding to storage; floor 0 means 1, and
+    // floors are one an element. Nothing given: the same value.
+    double each, floor;
+    const double *floors;
+    // And, where given, of the 2-norm, relative; no element by more than 30 times that of their
+    // root mean square.
+    double norm;
 };
 
-#define PARITY_OP(op)                                                                              \
-    static inline dt_status parity_run_##op(const struct dt_backend *backend, const void *args,    \
-                                            struct dt_stream *stream)                              \
+// PARITY(p, op, &args, IN(x), OUT(y, type, rows, width, stride, .each = …), WORKSPACE); afterwards
+// the host arrays are what the tested backend made of them. Arrays that are read and written are
+// OUT.
+#define PARITY(p, op, args, ...)                                                                   \
+    do {                                                                                           \
+        typedef struct dt_##op##_args args_of;                                                     \
+        args_of *parity_args = (args);                                                             \
+        const struct parity_field parity_fields[] = {__VA_ARGS__, {0}};                            \
+        parity_compare((p), PARITY_##op, parity_fields, parity_args);                              \
+    } while (0)
+#define IN(field)                                                                                  \
     {                                                                                              \
-        return dt_##op(backend, args, stream);                                                     \
-    }                                                                                              \
-    static inline int64_t parity_workspace_##op(const struct dt_backend *backend,                  \
-                                                const void *args)                                  \
+        .role = PARITY_IN, .name = #field, .at = offsetof(args_of, field)                          \
+    }
+#define OUT(field, type_, rows_, width_, stride_, ...)                                             \
     {                                                                                              \
-        return dt_##op##_workspace(backend, args);                                                 \
+        .role = PARITY_OUT, .name = #field, .at = offsetof(args_of, field), .type = (type_),       \
+        .rows = (rows_), .width = (width_), .stride = (stride_), __VA_ARGS__                       \
     }
-DT_OPS(PARITY_OP)
-#undef PARITY_OP
-
-static inline struct parity_op parity_op_of(enum parity_index index)
-{
-#define PARITY_ROW(op)                                                                             \
-    [PARITY_##op] = {#op, sizeof(struct dt_##op##_args), parity_run_##op, parity_workspace_##op},
-    static const struct parity_op all[PARITY_OPS] = {DT_OPS(PARITY_ROW)};
-#undef PARITY_ROW
-    return all[index];
-}
-
-static inline void **pointer_at(void *args, size_t at)
-{
-    return (void **)(void *)((char *)args + at);
-}
-
-// ---- arrays of many elements: normal numbers times `scale`, drawn once and then taken again and
-// again, a prime number of them so that no two rows are alike
-
-enum { PARITY_DRAWN = 65537 };
-
-static inline void *many_rows(dt_dtype type, int64_t rows, int64_t width, int64_t stride,
-                              double scale, uint32_t seed)
-{
-    int64_t next = 0;
-    float *drawn = normal(PARITY_DRAWN, scale, seed);
-    void *x = guarded(rows * stride * dt_dtype_size(type));
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < width; i++) {
-            set(x, type, r * stride + i, (double)drawn[next]);
-            next = next + 1 < PARITY_DRAWN ? next + 1 : 0;
-        }
-    RELEASE(drawn);
-    return x;
-}
-
-static inline float *many(int64_t n, double scale, uint32_t seed)
-{
-    return many_rows(DT_F32, 1, n, n, scale, seed);
-}
-
-// ---- arrays on the device, bands and all
-
-static inline void *upload(const struct parity *p, const void *host)
-{
-    const struct dt_device_table *table = p->cuda.table;
-    int64_t bytes = guarded_size(host) + 2 * GUARD;
-    void *memory = NULL;
-    check_ok(table->alloc(p->cuda.device, bytes, &memory), "alloc");
-    if (!memory)
-        exit(1);
-    check_ok(table->to_device(p->cuda.device, memory, (const char *)host - GUARD, bytes, p->stream),
-             "to_device");
-    check_ok(table->stream_sync(p->cuda.device, p->stream), "stream_sync");
-    return (char *)memory + GUARD;
-}
-
-// A copy on the host of the array that was uploaded from `host`; the device's is freed.
-static inline void *download(const struct parity *p, void *device, const void *host)
-{
-    const struct dt_device_table *table = p->cuda.table;
-    int64_t size = guarded_size(host);
-    char *copy = guarded(size), *memory = (char *)device - GUARD;
-    check_ok(table->to_host(p->cuda.device, copy - GUARD, memory, size + 2 * GUARD, p->stream),
-             "to_host");
-    check_ok(table->stream_sync(p->cuda.device, p->stream), "stream_sync");
-    memcpy(copy - GUARD, &size, sizeof size);
-    table->free(p->cuda.device, memory);
-    return copy;
-}
-
-// ---- comparing
-
-static inline double parity_value(const void *x, dt_dtype type, int64_t i)
-{
-    switch (type) {
-    case DT_F64:
-        return ((const double *)x)[i];
-    case DT_I32:
-        return ((const int32_t *)x)[i];
-    case DT_I64:
-        return (double)((const int64_t *)x)[i];
-    default:
-        return get(x, type, i);
+#define OUT_VIEW(field, ...)                                                                       \
+    {                                                                                              \
+        .role = PARITY_OUT, .name = #field, .at = offsetof(args_of, field.data),                   \
+        .type = parity_args->field.dtype, .rows = parity_args->field.rows,                         \
+        .width = parity_args->field.cols, .stride = parity_args->field.stride, __VA_ARGS__         \
     }
-}
-
-// Relative, of 2-norms; and no element is off by more than 30 times that, of the elements' root
-// mean square, once its rounding to storage is granted. A NaN on either side: NaN.
-static inline double parity_distance(const struct parity_field *f, const void *got,
-                                     const void *want)
-{
-    double error = 0.0, size = 0.0, worst = 0.0;
-    got = (const char *)got + f->skip, want = (const char *)want + f->skip;
-    for (int64_t r = 0; r < f->rows; r++)
-        for (int64_t i = 0; i < f->width; i++) {
-            double g = parity_value(got, f->type, r * f->stride + i);
-            double w = parity_value(want, f->type, r * f->stride + i), d = fabs(g - w);
-            error += d * d, size += w * w;
-            worst = fmax(worst, d - (f->type == DT_BF16 ? 0x1.02p-8 * fabs(w) : 0.0));
-            if (isnan(d))
-                return (double)NAN;
-        }
-    double mean = sqrt(size / (double)(f->rows * f->width));
-    return fmax(sqrt(error / (size + 1e-30)), worst / (mean + 1e-30) / 30.0);
-}
-
-static inline void compare_field(const struct parity_field *f, const char *op, const char *problem,
-                                 const void *got, const void *again, const void *want)
-{
-    double distance = parity_distance(f, got, want);
-    CHECK(distance <= f->tolerance, "%s, %s: %s is off by %.3g, more than %.3g", op, problem,
-          f->name, distance, f->tolerance);
-    CHECK(same_bits(got, again), "%s, %s: %s has other bits the second time", op, problem, f->name);
-    CHECK(f->width == f->stride || gaps_fresh(got, f->type, f->rows, f->width, f->stride),
-          "%s, %s: written between the rows of %s", op, problem, f->name);
-}
-
-// ---- running
-
-// NULL where the op has none.
-static inline const struct parity_field *find_workspace(const struct parity_field *fields)
-{
-    while (fields->role && fields->role != PARITY_WORKSPACE)
-        fields++;
-    return fields->role ? fields : NULL;
-}
-
-static inline void set_workspace(const struct parity_field *field, void *args, void *workspace,
-                                 int64_t bytes)
-{
-    memcpy((char *)args + field->bytes_at, &bytes, sizeof bytes);
-    *pointer_at(args, field->at) = workspace;
-}
-
-// The device's workspace is one memory for all: a band, what the op asks for, not yet written, and
-// another band.
-static inline void prepare_workspace(struct parity *p, int64_t bytes)
-{
-    const struct dt_device_table *table = p->cuda.table;
-    struct dt_device *device = p->cuda.device;
-    if (!p->workspace || bytes > p->workspace_bytes) { // an op may need none
-        table->free(device, p->workspace);
-        check_ok(table->alloc(device, bytes + 2 * GUARD, (void **)&p->workspace), "alloc");
-        p->workspace_bytes = bytes;
+#define WORKSPACE                                                                                  \
+    {                                                                                              \
+        .role = PARITY_WORKSPACE, .name = "workspace", .at = offsetof(args_of, workspace),         \
+        .bytes_at = offsetof(args_of, workspace_bytes)                                             \
     }
-    check_ok(table->fill(device, p->workspace, GUARD_BYTE, GUARD, p->stream), "fill");
-    check_ok(table->fill(device, p->workspace + GUARD, FRESH_BYTE, bytes, p->stream), "fill");
-    check_ok(table->fill(device, p->workspace + GUARD + bytes, GUARD_BYTE, GUARD, p->stream),
-             "fill");
+
+void parity_compare(struct parity *p, enum parity_op op, const struct parity_field *fields,
+                    void *args);
+
+// The double-precision forms, one an op.
+#define REFERENCE(op)                                                                              \
+    dt_status reference_##op(struct dt_device *device, const struct dt_##op##_args *a,             \
+                             struct dt_stream *stream);
+DT_OPS(REFERENCE)
+#undef REFERENCE
+#define REFERENCE(op)                                                                              \
+    dt_status reference_##op(struct dt_device *device __attribute__((unused)),                     \
+                             const struct dt_##op##_args *a,                                       \
+                             struct dt_stream *stream __attribute__((unused)))
+
+// The families, each over its cases.
+void parity_flat(struct parity *p);
+void parity_embed(struct parity *p);
+void parity_rmsnorm(struct parity *p);
+void parity_xent(struct parity *p);
+void parity_gemm(struct parity *p);
+void parity_conv(struct parity *p);
+void parity_scan(struct parity *p);
+
+// ---- what the families share
+
+// Half the spacing of bf16 is what rounding a result to storage may cost in the norm.
+static inline double stored(dt_dtype type, double tolerance)
+{
+    return type == DT_BF16 ? 2e-3 : tolerance;
 }
 
-static inline void check_workspace(const struct parity *p, const char *op, int64_t bytes)
+// Rows that begin at multiples of 16 bytes, as activations have them.
+static inline int64_t aligned_stride(dt_dtype type, int64_t width)
 {
-    const struct dt_device_table *table = p->cuda.table;
-    char bands[2 * GUARD];
-    int wrong = 0;
-    check_ok(table->to_host(p->cuda.device, bands, p->workspace, GUARD, p->stream), "to_host");
-    check_ok(table->to_host(p->cuda.device, bands + GUARD, p->workspace + GUARD + bytes, GUARD,
-                            p->stream),
-             "to_host");
-    check_ok(table->stream_sync(p->cuda.device, p->stream), "stream_sync");
-    for (int i = 0; i < 2 * GUARD; i++)
-        wrong += bands[i] != GUARD_BYTE;
-    CHECK(wrong == 0, "%s wrote past the ends of its workspace", op);
+    int64_t step = 16 / dt_dtype_size(type);
+    return (width + step - 1) / step * step;
 }
 
-static inline void check_after_run(const struct parity_op *op, const struct parity_field *field,
-                                   const void *out, const void *host)
-{
-    CHECK(guards_whole(out), "%s wrote past the ends of %s", op->name, field->name);
-    if (field->role == PARITY_IN)
-        CHECK(same_bits(out, host), "%s wrote to %s", op->name, field->name);
-}
+// A dense copy in double, freed by the caller; zeros for NULL.
+double *dense(const void *x, dt_dtype type, int64_t rows, int64_t width, int64_t stride);
+double *zeros(int64_t n);
+void store(void *to, dt_dtype type, int64_t rows, int64_t width, int64_t stride, const double *from,
+           bool add);
 
-static inline void run_on_device(struct parity *p, const struct parity_op *op,
-                                 const struct parity_field *fields, const void *host_args,
-                                 void *out[PARITY_FIELDS])
-{
-    char args[1024];
-    const void *host[PARITY_FIELDS] = {0};
-    const struct parity_field *workspace = find_workspace(fields);
-    int64_t bytes = workspace ? op->workspace(&p->cuda, host_args) : 0;
-    CHECK(op->size <= sizeof args, "%s has args of %zu bytes", op->name, op->size);
-    memcpy(args, host_args, op->size);
-    for (int i = 0; fields[i].role; i++) {
-        host[i] = fields[i].role == PARITY_WORKSPACE ? NULL : *pointer_at(args, fields[i].at);
-        if (host[i])
-            *pointer_at(args, fields[i].at) = upload(p, host[i]);
-    }
-    if (workspace) {
-        prepare_workspace(p, bytes);
-        set_workspace(workspace, args, p->workspace + GUARD, bytes);
-    }
-    check_ok(op->run(&p->cuda, args, p->stream), op->name);
-    if (workspace)
-        check_workspace(p, op->name, bytes);
-    for (int i = 0; fields[i].role; i++) {
-        out[i] = host[i] ? download(p, *pointer_at(args, fields[i].at), host[i]) : NULL;
-        if (out[i])
-            check_after_run(op, &fields[i], out[i], host[i]);
-    }
-}
+// The derivative of an objective in double along a random direction of x[n], against the gradient:
+// off by at most `tolerance` times the gradient's norm, which such a direction meets about once.
+void check_direction(const struct parity *p, const char *name, double *x, const double *gradient,
+                     int64_t n, double (*objective)(const void *context), const void *context,
+                     double tolerance);
 
-static inline void run_on_cpu(const struct parity *p, const struct parity_op *op,
-                              const struct parity_field *fields, void *args)
-{
-    const struct parity_field *field = find_workspace(fields);
-    int64_t bytes = field ? op->workspace(&p->cpu, args) : 0;
-    void *workspace = guarded(bytes);
-    if (field)
-        set_workspace(field, args, workspace, bytes);
-    check_ok(op->run(&p->cpu, args, NULL), op->name);
-    release(workspace, "the workspace");
-}
+// Where documents start; NULL for none.
+enum resets { NO_RESETS, AT_ZERO, IN_A_ROW, AT_CHUNKS, MANY, AT_END, RESETS };
+uint8_t *make_reset(int64_t batch, int64_t length, enum resets resets, int64_t chunk);
 
-// args: host pointers between guard bands; what the op writes is the CPU's afterwards. Arrays that
-// are read and written are OUT.
-static inline void parity_compare(struct parity *p, enum parity_index index,
-                                  const struct parity_field *fields, void *args,
-                                  const char *problem)
-{
-    struct parity_op op = parity_op_of(index);
-    void *got[PARITY_FIELDS], *again[PARITY_FIELDS];
-    run_on_device(p, &op, fields, args, got);
-    run_on_device(p, &op, fields, args, again);
-    run_on_cpu(p, &op, fields, args);
-    for (int i = 0; fields[i].role; i++) {
-        if (fields[i].role == PARITY_OUT && got[i])
-            compare_field(&fields[i], op.name, problem, got[i], again[i],
-                          *pointer_at(args, fields[i].at));
-        if (got[i]) {
-            release(got[i], fields[i].name);
-            release(again[i], fields[i].name);
-        }
-    }
-    p->done[index] = true;
-}
+int64_t count_nans(const void *x, dt_dtype type, int64_t first, int64_t n);

@@ -40,10 +40,4 @@ target_compile_definitions(
 target_include_directories(dt_simt_race PRIVATE ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(dt_simt_race PUBLIC dt_backend PRIVATE dt_warnings)
 
-dt_race_test(race_flat SOURCES test_flat.c)
-dt_race_test(race_scan SOURCES test_scan.c)
-dt_race_test(race_embed SOURCES test_embed.c)
-dt_race_test(race_xent SOURCES test_xent.c)
-dt_race_test(race_rmsnorm SOURCES test_rmsnorm.c)
-dt_race_test(race_conv SOURCES test_conv.c)
 dt_race_test(race_model SOURCES test_race.c KERNELS racing.cu)

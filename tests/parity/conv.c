@@ -1,0 +1,327 @@
+// The convolution with SiLU: each K, channels that are and are not whole vectors, tiles whole and
+// torn, resets at and near their seams, read one by one and by words; sequences shorter than K - 1.
+#include "parity.h"
+
+struct shape {
+    int64_t batch, length, channels, taps;
+    dt_dtype type;
+    bool x0, wide, accumulate; // wide: strides larger than rows
+    enum resets resets;
+};
+
+// ---- in double
+
+// A problem in dense doubles; x has K - 1 rows of x0 before the L rows of each sequence.
+struct values {
+    int64_t B, L, D, K;
+    const uint8_t *reset;
+    double *x, *weight, *bias;
+};
+
+// Element (t, d) of a sequence's x, t >= 1 - K.
+static double *x_at(const struct values *v, int64_t b, int64_t t, int64_t d)
+{
+    return &v->x[(b * (v->L + v->K - 1) + t + v->K - 1) * v->D + d];
+}
+
+static int64_t x_size(const struct values *v)
+{
+    return v->B * (v->L + v->K - 1) * v->D;
+}
+
+static struct values make_values(const struct dt_conv1d_silu_inputs *in)
+{
+    int64_t D = in->x.cols, K = in->taps, size = dt_dtype_size(in->x.dtype);
+    struct values v = {in->batch,
+                       in->length,
+                       D,
+                       K,
+                       in->reset,
+                       NULL,
+                       dense(in->weight, DT_F32, D, K, K),
+                       dense(in->bias, DT_F32, 1, D, D)};
+    v.x = zeros(x_size(&v));
+    for (int64_t b = 0; b < v.B; b++)
+        for (int64_t t = 1 - K; t < v.L; t++)
+            for (int64_t d = 0; d < D; d++)
+                *x_at(&v, b, t, d) = t >= 0   ? get_at(&in->x, b * v.L + t, d)
+                                     : in->x0 ? get((const char *)in->x0 + b * (K - 1) * D * size,
+                                                    in->x.dtype, (K - 1 + t) * D + d)
+                                              : 0.0;
+    return v;
+}
+
+static void free_values(struct values *v)
+{
+    free(v->x);
+    free(v->weight);
+    free(v->bias);
+}
+
+// Input t - lag counts for output t unless a document starts in (t - lag, t].
+static bool counts(const struct values *v, int64_t b, int64_t t, int64_t lag)
+{
+    for (int64_t i = 0; v->reset && i < lag && t - i >= 0; i++)
+        if (v->reset[b * v->L + t - i])
+            return false;
+    return true;
+}
+
+static double sum_at(const struct values *v, int64_t b, int64_t t, int64_t d)
+{
+    double s = v->bias[d];
+    for (int64_t lag = 0; lag < v->K; lag++)
+        if (counts(v, b, t, lag))
+            s += v->weight[d * v->K + v->K - 1 - lag] * *x_at(v, b, t - lag, d);
+    return s;
+}
+
+static double sigmoid(double x)
+{
+    return 1.0 / (1.0 + exp(-x));
+}
+
+REFERENCE(conv1d_silu_forward)
+{
+    struct values v = make_values(&a->in);
+    for (int64_t i = 0; i < v.B * v.L * v.D; i++) {
+        double s = sum_at(&v, i / v.D / v.L, i / v.D % v.L, i % v.D);
+        set(a->y.data, a->y.dtype, i / v.D * a->y.stride + i % v.D, s * sigmoid(s));
+    }
+    for (int64_t i = 0; a->x_last && i < v.B * (v.K - 1) * v.D; i++) {
+        int64_t row = i / v.D % (v.K - 1), b = i / v.D / (v.K - 1), t = v.L - v.K + 1 + row;
+        bool whole = counts(&v, b, v.L - 1, v.L - 1 - t);
+        set(a->x_last, a->in.x.dtype, i, whole ? *x_at(&v, b, t, i % v.D) : 0.0);
+    }
+    free_values(&v);
+    return DT_OK;
+}
+
+REFERENCE(conv1d_silu_backward)
+{
+    struct values v = make_values(&a->in), g = v;
+    g.x = zeros(x_size(&v)), g.weight = zeros(v.D * v.K), g.bias = zeros(v.D);
+    for (int64_t b = 0; b < v.B; b++)
+        for (int64_t t = 0; t < v.L; t++)
+            for (int64_t d = 0; d < v.D; d++) {
+                double s = sum_at(&v, b, t, d), gate = sigmoid(s);
+                double ds = get_at(&a->dy, b * v.L + t, d) * gate * (1.0 + s * (1.0 - gate));
+                g.bias[d] += ds;
+                for (int64_t lag = 0; lag < v.K; lag++)
+                    if (counts(&v, b, t, lag)) {
+                        int64_t w = d * v.K + v.K - 1 - lag;
+                        g.weight[w] += ds * *x_at(&v, b, t - lag, d);
+                        *x_at(&g, b, t - lag, d) += ds * v.weight[w];
+                    }
+            }
+    for (int64_t row = 0; row < v.B * v.L; row++)
+        for (int64_t d = 0; d < v.D; d++)
+            set(a->dx.data, a->dx.dtype, row * a->dx.stride + d,
+                *x_at(&g, row / v.L, row % v.L, d));
+    store(a->dweight, DT_F32, v.D, v.K, v.K, g.weight, a->accumulate);
+    store(a->dbias, DT_F32, 1, v.D, v.D, g.bias, a->accumulate);
+    free_values(&v);
+    free_values(&g);
+    return DT_OK;
+}
+
+struct direction {
+    const struct dt_view *dy;
+    const struct values *values;
+};
+
+static double objective(const void *context) // Σ dy · y
+{
+    const struct direction *c = context;
+    const struct values *v = c->values;
+    double total = 0.0;
+    for (int64_t i = 0; i < v->B * v->L * v->D; i++) {
+        double s = sum_at(v, i / v->D / v->L, i / v->D % v->L, i % v->D);
+        total += get_at(c->dy, i / v->D, i % v->D) * s * sigmoid(s);
+    }
+    return total;
+}
+
+// ---- on the tested backend
+
+struct op {
+    struct dt_conv1d_silu_forward_args forward;
+    struct dt_conv1d_silu_backward_args backward;
+};
+
+static int64_t stride_of(const struct shape *s, int64_t gap)
+{
+    return aligned_stride(s->type, s->channels + (s->wide ? gap : 0));
+}
+
+static struct op make_op(const struct shape *s)
+{
+    int64_t rows = s->batch * s->length, D = s->channels, K = s->taps, kept = s->batch * (K - 1);
+    struct dt_conv1d_silu_inputs in = {
+        .batch = s->batch,
+        .length = s->length,
+        .taps = K,
+        .x = normal_view(s->type, rows, D, stride_of(s, 9), 1.0, 1),
+        .weight = normal(D * K, 0.7, 2),
+        .bias = normal(D, 0.5, 3),
+        .x0 = s->x0 && K > 1 ? normal_rows(s->type, kept, D, D, 1.0, 4) : NULL,
+        .reset = make_reset(s->batch, s->length, s->resets, 1)};
+    return (struct op){{.in = in,
+                        .y = fresh_view(s->type, rows, D, stride_of(s, 1)),
+                        .x_last = K > 1 ? guarded(kept * D * dt_dtype_size(s->type)) : NULL},
+                       {.in = in,
+                        .dy = normal_view(s->type, rows, D, stride_of(s, 17), 1.0, 5),
+                        .dx = fresh_view(s->type, rows, D, stride_of(s, 2)),
+                        .dweight = s->accumulate ? normal(D * K, 1.0, 6) : guarded(D * K * 4),
+                        .dbias = s->accumulate ? normal(D, 1.0, 7) : guarded(D * 4),
+                        .accumulate = s->accumulate}};
+}
+
+// Sums of up to 8 products and an exponential; sums over up to 600 tokens (a model: thousands) in
+// another order. bf16: a result may fall on either side of a rounding.
+static void forward(struct parity *p, struct dt_conv1d_silu_forward_args *a)
+{
+    const struct dt_conv1d_silu_inputs *in = &a->in;
+    double norm = stored(in->x.dtype, p->is_cpu ? 1e-6 : 1e-5);
+    PARITY(p, conv1d_silu_forward, a, IN(in.x.data), IN(in.weight), IN(in.bias), IN(in.x0),
+           IN(in.reset), OUT_VIEW(y, .each = 1e-5, .norm = norm),
+           OUT(x_last, in->x.dtype, in->batch * (in->taps - 1), in->x.cols, in->x.cols));
+}
+
+static void backward(struct parity *p, struct dt_conv1d_silu_backward_args *a)
+{
+    int64_t D = a->in.x.cols, K = a->in.taps;
+    double norm = p->is_cpu ? 1e-6 : 1e-5, each = p->model ? 0.0 : 1e-5;
+    PARITY(p, conv1d_silu_backward, a, IN(in.x.data), IN(in.weight), IN(in.bias), IN(in.x0),
+           IN(in.reset), IN(dy.data),
+           OUT_VIEW(dx, .each = 1e-5, .norm = stored(a->in.x.dtype, norm)),
+           OUT(dweight, DT_F32, D, K, K, .each = each, .norm = norm),
+           OUT(dbias, DT_F32, 1, D, D, .each = each, .norm = norm), WORKSPACE);
+}
+
+// x0 stays as it is: no gradient is asked of it.
+static void check_directions(const struct parity *p, const struct dt_conv1d_silu_backward_args *a)
+{
+    struct values v = make_values(&a->in);
+    struct direction c = {&a->dy, &v};
+    double *dweight = dense(a->dweight, DT_F32, v.D, v.K, v.K);
+    double *dbias = dense(a->dbias, DT_F32, 1, v.D, v.D);
+    for (int64_t b = 0; b < v.B; b++) {
+        double *dx = dense(dt_view_at(&a->dx, b * v.L, 0), a->dx.dtype, v.L, v.D, a->dx.stride);
+        check_direction(p, "x", x_at(&v, b, 0, 0), dx, v.L * v.D, objective, &c,
+                        5.0 * stored(a->dx.dtype, 1e-6));
+        free(dx);
+    }
+    check_direction(p, "weight", v.weight, dweight, v.D * v.K, objective, &c, 5e-6);
+    check_direction(p, "bias", v.bias, dbias, v.D, objective, &c, 5e-6);
+    free(dweight);
+    free(dbias);
+    free_values(&v);
+}
+
+static void compare(struct parity *p, const struct shape *s)
+{
+    if (!parity_case(p, "conv: B %d L %d D %d K %d %s%s%s%s, resets %d", (int)s->batch,
+                     (int)s->length, (int)s->channels, (int)s->taps, dt_dtype_name(s->type),
+                     s->x0 ? " x0" : "", s->wide ? " wide" : "", s->accumulate ? " +=" : "",
+                     s->resets))
+        return;
+    struct op op = make_op(s);
+    forward(p, &op.forward);
+    backward(p, &op.backward);
+    if (p->is_cpu && !s->accumulate)
+        check_directions(p, &op.backward);
+}
+
+// Parts of a sequence (the second shorter than K - 1), x_last going in as x0, give the bits of the
+// whole.
+static void check_carry(struct parity *p, enum resets resets)
+{
+    const struct shape s = {1, 45, 20, 6, DT_BF16, .x0 = true, .resets = resets};
+    const int64_t begin[] = {0, 19, 21, 24, 45};
+    if (!parity_case(p, "conv: a sequence in parts, resets %d", resets))
+        return;
+    struct op op = make_op(&s), parts = make_op(&s);
+    p->run_only = true;
+    forward(p, &op.forward);
+    for (int i = 0; i < 4; i++) {
+        struct dt_conv1d_silu_forward_args f = parts.forward;
+        f.in.length = begin[i + 1] - begin[i];
+        f.in.x = dt_view_rows(f.in.x, begin[i], begin[i + 1]);
+        f.y = dt_view_rows(f.y, begin[i], begin[i + 1]);
+        f.in.reset = f.in.reset ? f.in.reset + begin[i] : NULL;
+        f.x_last = guarded(guarded_size(op.forward.x_last));
+        forward(p, &f);
+        parts.forward.in.x0 = parts.forward.x_last = f.x_last;
+    }
+    p->run_only = false;
+    CHECK(same_bits(parts.forward.y.data, op.forward.y.data), "%s: y differs", p->text);
+    CHECK(same_bits(parts.forward.x_last, op.forward.x_last), "%s: x_last differs", p->text);
+}
+
+// A NaN in x reaches the K outputs of its channel that see it, the 2 K - 1 dx that these see,
+// dweight and dbias; nothing past a reset. At token 29 this crosses a seam of tiles.
+static void check_nan(struct parity *p, int64_t K, int64_t D, enum resets resets)
+{
+    const struct shape s = {1, 40, D, K, DT_F32, .x0 = true, .resets = resets};
+    bool passes = resets == NO_RESETS;
+    if (!parity_case(p, "conv: a NaN, K %d, D %d, resets %d", (int)K, (int)D, resets))
+        return;
+    struct op op = make_op(&s);
+    int64_t at = 29 * op.forward.in.x.stride + 2, n_y = 40 * op.forward.y.stride,
+            n_dx = 40 * op.backward.dx.stride;
+    ((uint32_t *)op.forward.in.x.data)[at] = 0xff8001ffu;
+    p->run_only = true;
+    forward(p, &op.forward);
+    backward(p, &op.backward);
+    p->run_only = false;
+    CHECK_INT(count_nans(op.forward.y.data, DT_F32, 0, n_y), passes ? K : 1);
+    CHECK_INT(count_nans(op.backward.dweight, DT_F32, 2 * K, K), K);
+    CHECK_INT(count_nans(op.backward.dweight, DT_F32, 0, D * K), K);
+    CHECK_INT(count_nans(op.backward.dbias, DT_F32, 0, D), 1);
+    if (passes)
+        CHECK_INT(count_nans(op.backward.dx.data, DT_F32, 0, n_dx), 2 * K - 1);
+    else
+        CHECK_INT(count_nans(op.backward.dx.data, DT_F32, 30 * op.backward.dx.stride,
+                             n_dx - 30 * op.backward.dx.stride),
+                  0);
+    CHECK_INT(count_nans(op.forward.x_last, DT_F32, 0, (K - 1) * D), 0);
+}
+
+void parity_conv(struct parity *p)
+{
+    static const struct shape shapes[] = {
+        {1, 1, 5, 4, DT_F32, .x0 = true, .wide = true},
+        {2, 2, 16, 8, DT_F32, .x0 = true, .resets = AT_END},
+        {3, 1, 7, 3, DT_F32, .x0 = true, .resets = AT_ZERO},
+        {1, 2, 3, 4, DT_F32, .x0 = false},
+        {2, 77, 48, 4, DT_F32, .x0 = true, .wide = true, .accumulate = true, .resets = MANY},
+        {2, 130, 132, 4, DT_F32, .x0 = true, .resets = IN_A_ROW},
+        {1, 64, 20, 4, DT_F32, .resets = AT_ZERO},
+        {1, 77, 100, 1, DT_F32, .wide = true, .resets = IN_A_ROW},
+        {1, 77, 5, 2, DT_F32, .x0 = true, .resets = IN_A_ROW},
+        {2, 33, 300, 5, DT_F32, .x0 = true, .resets = IN_A_ROW},
+        {2, 65, 48, 6, DT_F32, .accumulate = true, .resets = AT_ZERO},
+        {9, 67, 130, 7, DT_F32, .x0 = true, .wide = true, .resets = MANY},
+        {17, 35, 130, 7, DT_F32, .x0 = true, .resets = MANY},
+        {2, 77, 100, 4, DT_BF16, .x0 = true, .wide = true, .resets = MANY},
+        {2, 70, 136, 4, DT_BF16, .x0 = true, .accumulate = true, .resets = MANY},
+        {1, 66, 24, 5, DT_BF16, .x0 = true, .resets = IN_A_ROW},
+        {1, 3, 5, 8, DT_BF16, .x0 = true, .accumulate = true, .resets = AT_ZERO},
+        // resets read four at a time
+        {2, 136, 24, 4, DT_BF16, .x0 = true, .wide = true, .resets = MANY},
+        {2, 68, 12, 5, DT_F32, .resets = IN_A_ROW},
+    };
+    static const int64_t nan[][2] = {{4, 16}, {4, 4}, {3, 16}, {2, 8}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
+        compare(p, &shapes[i]);
+    for (int k = 0; k < 4 && p->model; k++)
+        compare(p, &(struct shape){1 + k % 2, MODEL_LENGTH, MODEL_INNER, MODEL_TAPS,
+                                   k / 2 ? DT_BF16 : DT_F32, true, true, true, MANY});
+    for (int resets = NO_RESETS; resets < RESETS; resets++)
+        check_carry(p, (enum resets)resets);
+    for (int i = 0; i < 4; i++) {
+        check_nan(p, nan[i][0], nan[i][1], NO_RESETS);
+        check_nan(p, nan[i][0], nan[i][1], IN_A_ROW);
+    }
+}

@@ -1,0 +1,152 @@
+// The embedding: forward copies, and both backends add a token's rows in runs of DT_EMBED_RUN and
+// then these, so the bits are the same. Vocabularies of one, two and three passes of the device's
+// sort; more rows than a sorting warp has; tokens that never occur; one token in all rows, two
+// tokens, and lists that end before, at and after the end of a run.
+#include "parity.h"
+
+enum tokens {
+    TEXT,   // a few tokens often, most never
+    ONE,    // the same in all rows
+    TWO,    // in turn, the second a third of the rows
+    UNEVEN, // lists of the lengths below; the other rows have higher tokens
+};
+
+struct shape {
+    int64_t rows, width, vocab;
+    dt_dtype type;
+    bool accumulate;
+    enum tokens tokens;
+};
+
+// Rows of tokens 1, 2, …: the lists begin at, just before and within a slot of the device's, and
+// are runs of every fullness.
+static const int64_t uneven[] = {
+    DT_EMBED_RUN,         DT_EMBED_RUN + 1, 2 * DT_EMBED_RUN - 1, 1, 0, 2 * DT_EMBED_RUN,
+    2 * DT_EMBED_RUN + 1, DT_EMBED_RUN - 2, 8 * DT_EMBED_RUN + 7, 3};
+enum { UNEVEN_TOKENS = sizeof uneven / sizeof *uneven };
+
+static int32_t uneven_token(int64_t row)
+{
+    int32_t v = 1;
+    for (; v <= UNEVEN_TOKENS && row >= uneven[v - 1]; v++)
+        row -= uneven[v - 1];
+    return v <= UNEVEN_TOKENS ? v : 20 + (int32_t)(row % 90);
+}
+
+// The last token of the vocabulary at least once, where there is room for it.
+static int32_t *make_tokens(const struct shape *s)
+{
+    struct dt_philox rng = dt_philox_init(21, 7, 0);
+    int32_t *ids = guarded(s->rows * 4);
+    for (int64_t r = 0; r < s->rows; r++) {
+        double u = (double)dt_philox_u32(&rng) * 0x1p-32;
+        ids[r] = s->tokens == ONE   ? (int32_t)(s->vocab / 2)
+                 : s->tokens == TWO ? (int32_t)(r % 3 == 2 ? s->vocab - 1 : 0)
+                 : s->tokens == UNEVEN
+                     ? uneven_token(r * 7 % s->rows) // rows is no multiple of 7: each row once
+                     : (int32_t)(u * u * u * (double)s->vocab);
+    }
+    if (s->tokens == TEXT || s->tokens == UNEVEN)
+        ids[s->rows - 1] = (int32_t)(s->vocab - 1);
+    return ids;
+}
+
+REFERENCE(embed_forward)
+{
+    for (int64_t i = 0; i < a->rows * a->width; i++)
+        a->out[i] = (float)get(a->table, a->dtype, a->ids[i / a->width] * a->width + i % a->width);
+    return DT_OK;
+}
+
+// In fp32, as the contract says which additions are made.
+REFERENCE(embed_backward)
+{
+    for (int64_t v = 0; v < a->vocab; v++)
+        for (int64_t i = 0; i < a->width; i++) {
+            float sum = 0.0f, run = 0.0f;
+            int64_t n = 0;
+            for (int64_t r = 0; r < a->rows; r++) {
+                if (a->ids[r] != v)
+                    continue;
+                run += a->dout[r * a->width + i];
+                if (++n % DT_EMBED_RUN == 0)
+                    sum += run, run = 0.0f;
+            }
+            float *to = &a->dtable[v * a->width + i];
+            *to = (a->accumulate ? *to : 0.0f) + (sum + run);
+        }
+    return DT_OK;
+}
+
+static double dot(const float *x, const float *y, int64_t n)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)y[i];
+    return sum;
+}
+
+static void compare(struct parity *p, const struct shape *s)
+{
+    int64_t rows = s->rows, d = s->width, V = s->vocab;
+    if (!parity_case(p, "embed: rows %lld, width %lld, vocab %lld, %s%s, tokens %d",
+                     (long long)rows, (long long)d, (long long)V, dt_dtype_name(s->type),
+                     s->accumulate ? " +=" : "", s->tokens))
+        return;
+    int32_t *ids = make_tokens(s);
+    struct dt_embed_forward_args forward = {.rows = rows,
+                                            .width = d,
+                                            .vocab = V,
+                                            .dtype = s->type,
+                                            .ids = ids,
+                                            .table = normal_rows(s->type, V, d, d, 1.0, 1),
+                                            .out = guarded(rows * d * 4)};
+    struct dt_embed_backward_args backward = {.rows = rows,
+                                              .width = d,
+                                              .vocab = V,
+                                              .ids = ids,
+                                              .dout = normal(rows * d, 1.0, 2),
+                                              .dtable = s->accumulate ? normal(V * d, 1.0, 3)
+                                                                      : guarded(V * d * 4),
+                                              .accumulate = s->accumulate};
+    // the lists of uneven length have blocks of every kind: those in every order of threads
+    p->one_run = !p->is_cpu && s->tokens != UNEVEN;
+    PARITY(p, embed_forward, &forward, IN(ids), IN(table), OUT(out, DT_F32, rows, d, d));
+    PARITY(p, embed_backward, &backward, IN(ids), IN(dout), OUT(dtable, DT_F32, V, d, d),
+           WORKSPACE);
+    p->one_run = false;
+    // ⟨dout, forward(v)⟩ = ⟨backward(dout), v⟩ for a linear op, in fp32 sums of up to `rows`
+    if (s->type == DT_F32 && !s->accumulate && rows * d < 2000)
+        CHECK_NEAR(dot(backward.dout, forward.out, rows * d),
+                   dot(backward.dtable, forward.table, V * d), 1e-5);
+}
+
+void parity_embed(struct parity *p)
+{
+    static const struct shape shapes[] = {
+        {1, 1, 1, DT_F32, false, TEXT},
+        {2, 3, 2, DT_BF16, true, TEXT},
+        {57, 19, 23, DT_F32, false, TEXT},
+        {67, 8, 255, DT_F32, false, TEXT},
+        {130, 65, 300, DT_F32, true, TEXT},
+        {300, 20, 256, DT_BF16, true, TEXT},
+        {60, 264, 257, DT_F32, false, TEXT},
+        {500, 12, 40, DT_BF16, true, ONE},
+        {128, 4, 3, DT_F32, false, ONE},
+        {129, 3, 3, DT_F32, true, ONE},
+        {700, 520, 9, DT_F32, false, TWO},
+        {384, 4, 300, DT_F32, true, TWO},
+        {2100, 5, 300, DT_BF16, true, TEXT},
+        {2600, 4, 1000, DT_F32, true, UNEVEN},
+        // more sorting threads than a block sums counters at a time; three passes
+        {64 * 256 + 1, 1, 200, DT_F32, false, TEXT},
+        {33, 1, 70001, DT_F32, false, TEXT},
+    };
+    static const struct shape model[] = {
+        {MODEL_LENGTH, MODEL_WIDTH, MODEL_VOCAB, DT_F32, true, TEXT},
+        {2 * MODEL_LENGTH, MODEL_WIDTH, MODEL_VOCAB, DT_BF16, true, TEXT}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
+        compare(p, &shapes[i]);
+    for (size_t i = 0; i < sizeof model / sizeof *model && p->model; i++)
+        compare(p, &model[i]);
+}

@@ -1,0 +1,358 @@
+// The ops over flat arrays (cast, accumulate, sum_squares, update_control, adamw), spin and stamp:
+// at counts on both sides of a thread's and a block's share, aligned to 16 bytes and one element
+// off.
+#include "parity.h"
+
+#include <float.h>
+
+enum { MOST_ON_SIMT = 5003 }; // what more elements reach there, fewer do too
+
+static bool begin(struct parity *p, const char *op, int64_t n, int64_t off, const char *what)
+{
+    return parity_case(p, "%s: n %lld at %lld, %s", op, (long long)n, (long long)off, what);
+}
+
+// Round to nearest even in double: bf16 has 8 significant bits, the least normal is 2^-126.
+static double round_bf16(double x)
+{
+    int exponent;
+    if (x == 0.0 || !isfinite(x))
+        return x;
+    frexp(x, &exponent);
+    double unit = ldexp(1.0, (exponent < -125 ? -125 : exponent) - 8);
+    return nearbyint(x / unit) * unit;
+}
+
+REFERENCE(cast)
+{
+    for (int64_t i = 0; i < a->n; i++) {
+        double x = get(a->x, a->x_type, i);
+        set(a->y, a->y_type, i, a->y_type == DT_BF16 ? round_bf16(x) : x);
+    }
+    return DT_OK;
+}
+
+static void compare_cast(struct parity *p, int64_t n, int64_t off, dt_dtype from, dt_dtype to)
+{
+    // ties up and down, a carry into the exponent, subnormals, zeros, and what is no number
+    const float special[] = {0x1.01p0f, 0x1.03p0f, -0x1.ffp3f, 0x1.8p-133f, 0.0f,      -0.0f,
+                             1e-40f,    FLT_MAX,   INFINITY,   -INFINITY,   (float)NAN};
+    const uint32_t signalling = 0x7f800001u; // a NaN whose upper half alone would be infinity
+    enum { SPECIAL = sizeof special / sizeof *special };
+    if (!begin(p, "cast", n, off, from == to ? "same" : dt_dtype_name(to)))
+        return;
+    int64_t unit = dt_dtype_size(from), bytes = (n + off) * dt_dtype_size(to);
+    char *x = normal_rows(from, 1, n + off, n + off, 100.0, 1);
+    for (int i = 0; i < SPECIAL && n > SPECIAL; i++)
+        set(x, from, off + i, (double)special[i]);
+    if (n > SPECIAL && from == DT_F32)
+        memcpy(x + (off + SPECIAL) * unit, &signalling, sizeof signalling);
+    struct dt_cast_args args = {.n = n,
+                                .x = x + off * unit,
+                                .x_type = from,
+                                .y = (char *)guarded(bytes) + off * dt_dtype_size(to),
+                                .y_type = to};
+    PARITY(p, cast, &args, IN(x), OUT(y, to, 1, n, n));
+    for (int64_t i = 0; i < n && from == to; i++) // the sign of a zero and the payload of a NaN too
+        CHECK(memcmp((char *)args.y + i * unit, (const char *)args.x + i * unit, (size_t)unit) == 0,
+              "%s: element %lld changed its bits", p->text, (long long)i);
+}
+
+REFERENCE(accumulate)
+{
+    for (int64_t i = 0; i < a->n; i++)
+        a->y[i] = (float)((double)a->y[i] + get(a->x, a->x_type, i));
+    return DT_OK;
+}
+
+static void compare_accumulate(struct parity *p, int64_t n, int64_t off, dt_dtype type)
+{
+    if (!begin(p, "accumulate", n, off, dt_dtype_name(type)))
+        return;
+    char *x = normal_rows(type, 1, n + off, n + off, 1.0, 2);
+    struct dt_accumulate_args args = {.n = n,
+                                      .x = x + off * dt_dtype_size(type),
+                                      .x_type = type,
+                                      .y = normal(n + off, 1.0, 3) + off};
+    PARITY(p, accumulate, &args, IN(x), OUT(y, DT_F32, 1, n, n));
+}
+
+REFERENCE(sum_squares)
+{
+    *a->sum = 0.0;
+    for (int64_t i = 0; i < a->n; i++)
+        *a->sum += (double)a->x[i] * (double)a->x[i];
+    return DT_OK;
+}
+
+// Sums in double in another order: a rounding of 2^-53 for each addition of a block at most. `bad`
+// is one element.
+static double compare_sum_squares(struct parity *p, int64_t n, int64_t off, float bad)
+{
+    if (!parity_case(p, "sum_squares: n %lld at %lld, one is %g", (long long)n, (long long)off,
+                     (double)bad))
+        return 0.0;
+    float *x = normal(n + off, 1.0, 4) + off;
+    for (int64_t i = 0; i < n; i++) // wherever the array begins, the same numbers
+        x[i] = (float)(i % 97) / 97.0f;
+    if (bad != 0.0f)
+        x[n / 2] = bad;
+    struct dt_sum_squares_args args = {.n = n, .x = x, .sum = guarded(sizeof(double))};
+    PARITY(p, sum_squares, &args, IN(x),
+           OUT(sum, DT_F64, 1, 1, 1, .each = DT_NORM_BLOCK * 0x1p-53, .floor = 1e-30), WORKSPACE);
+    return *args.sum;
+}
+
+static void compare_sums(struct parity *p)
+{
+    const int64_t squares[] = {0, 1, 5, 2047, DT_NORM_BLOCK, DT_NORM_BLOCK + 3};
+    const float bad[] = {NAN, INFINITY, -INFINITY, 1e30f}; // the square of the last is past fp32
+    for (int i = 0; i < 6; i++) {
+        double aligned = compare_sum_squares(p, squares[i], 0, 0.0f);
+        double moved = compare_sum_squares(p, squares[i], 1, 0.0f);
+        CHECK(aligned == moved || p->only_case || p->every > 1,
+              "%s: other bits where it is not aligned", p->text);
+    }
+    for (int i = 0; i < 4; i++)
+        compare_sum_squares(p, 2047, 0, bad[i]);
+    p->one_run = true; // more blocks than CUDA's second launch has threads
+    if (!p->is_cpu)
+        compare_sum_squares(p, 513 * (int64_t)DT_NORM_BLOCK + 1, 0, 0.0f);
+    p->one_run = false;
+}
+
+REFERENCE(update_control)
+{
+    struct dt_update_control *c = a->control;
+    double correction = a->expected / a->sum->counted;
+    c->counted = a->sum->counted;
+    c->loss = a->sum->loss / c->counted;
+    c->grad_norm = sqrt(*a->sum_squares) * correction;
+    double clip = (double)a->grad_clip;
+    double shrink = clip > 0.0 ? fmin(1.0, clip / (c->grad_norm + 1e-6)) : 1.0;
+    c->grad_scale = (float)(correction * shrink);
+    c->lr = *a->lr;
+    c->skip = !isfinite(c->loss) || !isfinite(c->grad_norm) || c->counted == 0.0;
+    c->skipped_in_a_row = c->skip ? c->skipped_in_a_row + 1 : 0;
+    if (c->skip)
+        return DT_OK;
+    c->updates++;
+    c->bias1 = (float)(1.0 - pow((double)a->beta1, (double)c->updates));
+    c->bias2 = (float)(1.0 - pow((double)a->beta2, (double)c->updates));
+    return DT_OK;
+}
+
+// A few roundings between expm1, log and sqrt of two libraries, of double and then of float.
+static void compare_update_control(struct parity *p, double loss, double counted, double squares,
+                                   float clip)
+{
+    const struct dt_loss_sum sum = {loss, counted};
+    const float lr = 1e-3f;
+    const struct dt_update_control before = {.updates = 4, .skipped_in_a_row = 2, .bias1 = 0.5f};
+    if (!parity_case(p, "update_control: loss %g, counted %g, squares %g, clip %g", loss, counted,
+                     squares, (double)clip))
+        return;
+    struct dt_update_control *control = guarded_copy(&before, sizeof before);
+    struct dt_update_control_args args = {.sum = guarded_copy(&sum, sizeof sum),
+                                          .sum_squares = guarded_copy(&squares, sizeof squares),
+                                          .expected = 100.0,
+                                          .lr = guarded_copy(&lr, sizeof lr),
+                                          .beta1 = 0.9f,
+                                          .beta2 = 0.95f,
+                                          .grad_clip = clip,
+                                          .control = control};
+    bool skip = !(isfinite(loss) && isfinite(squares) && counted > 0.0);
+#define PART(member, type, n, ...)                                                                 \
+    OUT(control, type, 1, n, n, .from = offsetof(struct dt_update_control, member), __VA_ARGS__)
+    PARITY(p, update_control, &args, IN(sum), IN(sum_squares), IN(lr),
+           PART(loss, DT_F64, 1, .each = 1e-14), PART(grad_norm, DT_F64, 1, .each = 1e-14),
+           PART(counted, DT_F64, 1), PART(updates, DT_I64, 1), PART(lr, DT_F32, 1),
+           PART(grad_scale, DT_F32, !skip, .each = 0x1p-22),
+           PART(bias1, DT_F32, 2, .each = 0x1p-22), PART(skip, DT_I32, 2));
+    CHECK(control->skip == skip && control->updates == (skip ? 4 : 5), "%s: skip %d, updates %d",
+          p->text, control->skip, (int)control->updates);
+}
+
+REFERENCE(adamw)
+{
+    const struct dt_update_control *c = a->control;
+    const struct dt_adamw_span *span = a->spans;
+    double b1 = (double)a->beta1, b2 = (double)a->beta2, lr = (double)c->lr;
+    for (int64_t i = 0; i < a->n && !c->skip; i++) {
+        while (i >= span->end)
+            span++;
+        double g = (double)a->grad[i] * (double)c->grad_scale, w = (double)a->weight[i];
+        double m = b1 * (double)a->m[i] + (1.0 - b1) * g;
+        double v = b2 * (double)a->v[i] + (1.0 - b2) * g * g;
+        w -= lr * (double)span->decay * w;
+        w -= lr * (m / (double)c->bias1) / (sqrt(v / (double)c->bias2) + (double)a->eps);
+        a->m[i] = (float)m, a->v[i] = (float)v, a->weight[i] = (float)w;
+        if (a->copy)
+            a->copy[i] = dt_f32_to_bf16((float)w);
+    }
+    return DT_OK;
+}
+
+// fp32 rounds about ten times, 2^-24 each, of values near 1; a weight near the middle of two bf16
+// may round to the other. Without spans: they end inside a thread's elements, after one, at blocks.
+static void compare_adamw(struct parity *p, int64_t n, int64_t off, bool copy, bool skip)
+{
+    const struct dt_adamw_span spans[] = {
+        {n / 3, 0.1f}, {n / 3 + 1, 0.0f}, {n - n / 5, 0.3f}, {n, 0.0f}};
+    const struct dt_update_control control = {.lr = 0.02f,
+                                              .grad_scale = skip ? (float)NAN : 0.7f,
+                                              .bias1 = 0.271f,
+                                              .bias2 = 0.142625f,
+                                              .skip = skip};
+    if (!begin(p, "adamw", n, off, skip ? "skipped" : copy ? "with copy" : "no copy"))
+        return;
+    struct dt_adamw_args args = {.n = n,
+                                 .weight = normal(n + off, 1.0, 5) + off,
+                                 .m = normal(n + off, 0.1, 6) + off,
+                                 .v = normal(n + off, 0.1, 7) + off,
+                                 .grad = normal(n + off, 1.0, 8) + off,
+                                 .beta1 = 0.9f,
+                                 .beta2 = 0.95f,
+                                 .eps = 1e-8f,
+                                 .n_spans = 4,
+                                 .spans = guarded_copy(spans, sizeof spans),
+                                 .control = guarded_copy(&control, sizeof control)};
+    if (copy)
+        args.copy = (dt_bf16 *)normal_rows(DT_BF16, 1, n + off, n + off, 1.0, 9) + off;
+    for (int64_t i = 0; i < n; i++)
+        args.v[i] = fabsf(args.v[i]);
+    double each = skip ? 0.0 : 1e-6;
+    PARITY(p, adamw, &args, IN(grad), IN(spans), IN(control),
+           OUT(weight, DT_F32, 1, n, n, .each = each), OUT(m, DT_F32, 1, n, n, .each = each),
+           OUT(v, DT_F32, 1, n, n, .each = each), OUT(copy, DT_BF16, 1, n, n, .each = each));
+    for (int64_t i = 0; i < n && copy && !skip; i++)
+        CHECK(args.copy[i] == dt_f32_to_bf16(args.weight[i]), "%s: copy %lld is not its weight",
+              p->text, (long long)i);
+}
+
+// Spans that end before n are a defect of the caller that the CPU finds.
+static void check_short_spans(struct parity *p)
+{
+    if (!p->is_cpu || !parity_case(p, "adamw: spans that end too early"))
+        return;
+    float x[10] = {0};
+    struct dt_adamw_span span = {9, 0.0f};
+    struct dt_update_control control = {.bias1 = 1.0f, .bias2 = 1.0f};
+    struct dt_adamw_args args = {.n = 10,
+                                 .weight = x,
+                                 .m = x,
+                                 .v = x,
+                                 .grad = x,
+                                 .beta1 = 0.9f,
+                                 .beta2 = 0.9f,
+                                 .eps = 1e-8f,
+                                 .n_spans = 1,
+                                 .spans = &span,
+                                 .control = &control};
+    CHECK_INT(dt_adamw(&p->tested[0], &args, NULL), DT_MACHINE);
+    CHECK(strstr(dt_error_current()->message, "9") != NULL, "the message lacks the span's end");
+    dt_error_clear();
+}
+
+REFERENCE(spin)
+{
+    for (int64_t i = 0; i < a->n; i++) {
+        double x = 0.5 + (double)(i % DT_SPIN_STARTS) / (2 * DT_SPIN_STARTS);
+        for (int64_t k = 0; k < a->rounds; k++)
+            x = a->kind == DT_SPIN_EXP    ? exp(-x)
+                : a->kind == DT_SPIN_EXP2 ? exp2(-x)
+                                          : x * (double)a->a + (double)a->b;
+        a->y[i] = (float)x;
+    }
+    return DT_OK;
+}
+
+// Every round shrinks a difference by half or more (fma: by a), so what stays is two roundings of
+// the last ones. With no round the starts are the same bits.
+static void compare_spin(struct parity *p, int64_t n, int64_t rounds)
+{
+    for (int kind = DT_SPIN_EXP; kind <= DT_SPIN_FMA; kind++) {
+        if (!parity_case(p, "spin: kind %d, n %lld, %lld rounds", kind, (long long)n,
+                         (long long)rounds))
+            continue;
+        struct dt_spin_args args = {.kind = (enum dt_spin_kind)kind,
+                                    .n = n,
+                                    .rounds = rounds,
+                                    .a = 0.5f,
+                                    .b = 0.25f,
+                                    .y = guarded(n * 4)};
+        PARITY(p, spin, &args, OUT(y, DT_F32, 1, n, n, .each = rounds ? 0x1p-22 : 0.0));
+    }
+}
+
+REFERENCE(stamp)
+{
+    (void)a; // a clock is compared with nothing
+    return DT_OK;
+}
+
+// Two stamps: the clock goes on, the counter counts, also in pinned memory of the host.
+static void check_stamp(struct parity *p)
+{
+    const struct dt_backend *backend = &p->tested[0];
+    uint64_t *times = NULL, read[2] = {0, 0};
+    int64_t *count = NULL;
+    p->done[PARITY_stamp] = true;
+    if (!parity_case(p, "stamp: two"))
+        return;
+    check_ok(dt_alloc(backend, sizeof read, &times), "alloc");
+    check_ok(dt_alloc_host(backend, sizeof *count, &count), "alloc_host");
+    *count = 41;
+    for (int i = 0; i < 2; i++) {
+        struct dt_stamp_args args = {.time = times + i, .count = count};
+        check_ok(dt_stamp(backend, &args, p->stream), "stamp");
+    }
+    check_ok(dt_to_host(backend, read, times, sizeof read, p->stream), "to_host");
+    check_ok(dt_stream_sync(backend, p->stream), "stream_sync");
+    CHECK_INT(*count, 43);
+    CHECK(read[0] > 0 && read[1] >= read[0], "the clock went from %llu to %llu",
+          (unsigned long long)read[0], (unsigned long long)read[1]);
+    dt_free(backend, times);
+    dt_free_host(backend, count);
+}
+
+static void compare_arrays(struct parity *p, int64_t n, int64_t off)
+{
+    static const dt_dtype types[] = {DT_F32, DT_BF16};
+    for (int i = 0; i < 2; i++) {
+        compare_accumulate(p, n, off, types[i]);
+        for (int j = 0; j < 2; j++)
+            compare_cast(p, n, off, types[i], types[j]);
+    }
+    for (int k = 0; k < 3 && n >= 3; k++)
+        compare_adamw(p, n, off, k != 1, k == 2);
+}
+
+void parity_flat(struct parity *p)
+{
+    static const int64_t counts[] = {0,     1,     3,     4,     7,     8,    9,
+                                     1023,  1024,  1025,  2047,  2048,  2053, 5003,
+                                     16384, 16385, 65535, 65537, 200003};
+    const int64_t model = (int64_t)MODEL_VOCAB * MODEL_WIDTH + 5;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts && !p->model; i++)
+        for (int64_t off = 0; off < 2 && (p->is_cpu || counts[i] <= MOST_ON_SIMT); off++)
+            compare_arrays(p, counts[i], off);
+    for (size_t i = 1; i < sizeof counts / sizeof *counts && !p->model; i++)
+        for (int64_t rounds = 0; rounds < 12 && counts[i] <= MOST_ON_SIMT; rounds += 3)
+            compare_spin(p, counts[i], rounds);
+    if (p->model) {
+        compare_arrays(p, model, 0);
+        compare_spin(p, model, 5);
+    }
+    compare_sums(p);
+    compare_update_control(p, 250.0, 90.0, 16.0, 1.0f);
+    compare_update_control(p, 160.0, 80.0, 0.01, 1.0f); // below the clip
+    compare_update_control(p, 250.0, 100.0, 16.0, 0.0f);
+    compare_update_control(p, 0.0, 0.0, 1.0, 1.0f);
+    compare_update_control(p, (double)NAN, 90.0, 1.0, 1.0f);
+    compare_update_control(p, (double)INFINITY, 90.0, 1.0, 1.0f);
+    compare_update_control(p, 160.0, 80.0, (double)NAN, 1.0f);
+    compare_update_control(p, 250.0, 90.0, (double)INFINITY, 1.0f);
+    check_short_spans(p);
+    check_stamp(p);
+}

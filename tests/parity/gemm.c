@@ -1,0 +1,178 @@
+// gemm: every transpose, dtype and accumulate at awkward sizes, with strides wider than rows; the
+// products of a linear layer; what is not finite passes through and stays in its row.
+#include "parity.h"
+
+struct product {
+    int64_t m, n, k;
+    dt_dtype type, c_type;
+    bool trans_a, trans_b, accumulate;
+    int64_t gap; // elements between rows beyond their width
+};
+
+// The value of an element and Σ |a b| + |c|, which rounding errors are relative to.
+static double element(const struct dt_gemm_args *g, int64_t i, int64_t j, double *magnitude)
+{
+    double sum = g->accumulate ? get_at(&g->c, i, j) : 0.0;
+    *magnitude = fabs(sum);
+    for (int64_t l = 0; l < dt_gemm_k(g); l++) {
+        double a = g->trans_a ? get_at(&g->a, l, i) : get_at(&g->a, i, l);
+        double b = g->trans_b ? get_at(&g->b, j, l) : get_at(&g->b, l, j);
+        sum += a * b;
+        *magnitude += fabs(a * b);
+    }
+    return sum;
+}
+
+REFERENCE(gemm)
+{
+    double magnitude;
+    for (int64_t i = 0; i < a->c.rows; i++)
+        for (int64_t j = 0; j < a->c.cols; j++)
+            set(a->c.data, a->c.dtype, i * a->c.stride + j, element(a, i, j, &magnitude));
+    return DT_OK;
+}
+
+static struct dt_gemm_args make_args(const struct product *s)
+{
+    int64_t a_rows = s->trans_a ? s->k : s->m, a_cols = s->trans_a ? s->m : s->k;
+    int64_t b_rows = s->trans_b ? s->n : s->k, b_cols = s->trans_b ? s->k : s->n;
+    int64_t c_stride = s->n + 3 * s->gap;
+    return (struct dt_gemm_args){
+        .a = normal_view(s->type, a_rows, a_cols, a_cols + s->gap, 1.0, 1),
+        .b = normal_view(s->type, b_rows, b_cols, b_cols + 2 * s->gap, 1.0, 2),
+        .c = s->accumulate ? normal_view(s->c_type, s->m, s->n, c_stride, 1.0, 3)
+                           : fresh_view(s->c_type, s->m, s->n, c_stride),
+        .trans_a = s->trans_a,
+        .trans_b = s->trans_b,
+        .accumulate = s->accumulate};
+}
+
+// As training does: the device is told the shape and chooses.
+static void choose_algorithm(const struct parity *p, const struct dt_gemm_args *args)
+{
+    static char *algorithms; // of all shapes so far
+    const struct dt_backend *backend = &p->tested[0];
+    char *chosen = NULL;
+    if (!backend->table->choose)
+        return;
+    dt_gemm_workspace(backend, args);
+    check_ok(backend->table->choose(backend->device, algorithms, &chosen), "choose");
+    free(algorithms);
+    algorithms = chosen;
+}
+
+static void run(struct parity *p, struct dt_gemm_args *a, double each, const double *floors,
+                double norm)
+{
+    choose_algorithm(p, a);
+    PARITY(p, gemm, a, IN(a.data), IN(b.data),
+           OUT_VIEW(c, .each = each, .floors = floors, .norm = norm), WORKSPACE);
+}
+
+// fp32 accumulation: each of k additions rounds by 2^-24 of the partial sum; errors add like a
+// random walk, so sqrt(k) times that, with a factor 4 to spare for each side. In the norm they are
+// as large as the sums, which grow as sqrt(k). Storage rounds twice where C is staged or added to.
+static void compare(struct parity *p, const struct product *s)
+{
+    if (!parity_case(p, "gemm: m %lld n %lld k %lld gap %lld, %s -> %s, trans %d %d%s",
+                     (long long)s->m, (long long)s->n, (long long)s->k, (long long)s->gap,
+                     dt_dtype_name(s->type), dt_dtype_name(s->c_type), s->trans_a, s->trans_b,
+                     s->accumulate ? " +=" : ""))
+        return;
+    struct dt_gemm_args a = make_args(s);
+    double *floors = NULL, sums = 0x1p-21 * sqrt((double)s->k);
+    if (p->model) {
+        run(p, &a, 0.0, NULL, stored(s->c_type, sums));
+        return;
+    }
+    floors = zeros(s->m * s->n);
+    for (int64_t i = 0; i < s->m * s->n; i++)
+        element(&a, i / s->n, i % s->n, &floors[i]);
+    run(p, &a, (p->is_cpu ? 4.0 : 8.0) * sqrt((double)s->k) * 0x1p-24, floors, 0.0);
+    free(floors);
+}
+
+static void compare_forms(struct parity *p, int64_t m, int64_t n, int64_t k)
+{
+    static const dt_dtype type[3][2] = {{DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_BF16, DT_F32}};
+    for (int t = 0; t < 3; t++)
+        for (int i = 0; i < 8; i++)
+            compare(p, &(struct product){m, n, k, type[t][0], type[t][1], i & 1, i & 2, i & 4, 3});
+}
+
+// A linear layer: y = x Wᵀ, dx = dy W and dW = dyᵀ x (fp32), both added to what is there too.
+static void compare_layer(struct parity *p, int64_t rows, int64_t out, int64_t in, bool head,
+                          dt_dtype type)
+{
+    int64_t gap = p->model ? 0 : 8;
+    for (int add = 0; add < 2; add++) {
+        if (!add)
+            compare(p, &(struct product){rows, out, in, type, head ? DT_F32 : type, 0, 1, 0, gap});
+        compare(p, &(struct product){rows, in, out, type, type, 0, 0, add, gap});
+        compare(p, &(struct product){out, in, rows, type, DT_F32, 1, 0, add, gap});
+    }
+}
+
+static void check_not_finite(struct parity *p, dt_dtype type, float bad)
+{
+    const struct product s = {70, 40, 33, type, DT_F32, false, true, false, 3};
+    if (!parity_case(p, "gemm: %g in a row of A, %s", (double)bad, dt_dtype_name(type)))
+        return;
+    struct dt_gemm_args a = make_args(&s);
+    bool passed = true, spared = true;
+    set(a.a.data, type, 50 * a.a.stride + 20, (double)bad);
+    p->run_only = true;
+    run(p, &a, 0.0, NULL, 0.0);
+    p->run_only = false;
+    for (int64_t j = 0; j < s.n; j++) {
+        passed &= !isfinite(get_at(&a.c, 50, j));
+        spared &= isfinite(get_at(&a.c, 49, j)) && isfinite(get_at(&a.c, 51, j));
+    }
+    CHECK(passed, "%s: it does not reach C", p->text);
+    CHECK(spared, "%s: it reaches other rows", p->text);
+}
+
+// What the CPU says of its instructions, with and without those that --isa took away.
+static void check_features(struct parity *p)
+{
+    const char *isa = getenv("ONEDNN_MAX_CPU_ISA");
+    struct dt_device_info info;
+    if (!p->is_cpu || !parity_case(p, "gemm: features of the CPU"))
+        return;
+    check_ok(dt_backend_info(&p->tested[0], &info), "info");
+    CHECK(!isa || !info.bf16, "bf16 instructions with ONEDNN_MAX_CPU_ISA=%s", isa ? isa : "");
+    bool avx2 = strncmp(info.features, "avx2,", 5) == 0;
+    CHECK(info.bf16_faster == (info.bf16 || avx2), "auto uses %s with %s",
+          info.bf16_faster ? "bf16" : "fp32", info.features);
+}
+
+void parity_gemm(struct parity *p)
+{
+    static const int64_t sizes[][3] = {{1, 1, 1},    {1, 7, 5},      {3, 1, 2},     {17, 33, 65},
+                                       {64, 48, 16}, {131, 101, 77}, {1, 530, 260}, {270, 16, 140}};
+    // rows, out, in: more than one tile of rows, more than one block of widened k; several blocks
+    // of k of a weight gradient; parts of k that are not of one size
+    static const int64_t layers[][3] = {
+        {1100, 48, 96}, {520, 16, 70}, {90, 600, 24}, {4000, 16, 300}, {2567, 70, 9}};
+    static const int64_t model[][3] = {
+        {MODEL_LENGTH, 2 * MODEL_INNER, MODEL_WIDTH},              // in_proj
+        {MODEL_LENGTH, MODEL_RANK + 2 * MODEL_STATE, MODEL_INNER}, // x_proj
+        {MODEL_LENGTH, MODEL_INNER, MODEL_RANK},                   // dt_proj
+        {MODEL_LENGTH, MODEL_WIDTH, MODEL_INNER},                  // out_proj
+        {2 * MODEL_LENGTH, MODEL_WIDTH, MODEL_INNER},              // of two sequences
+        {MODEL_LENGTH, MODEL_VOCAB, MODEL_WIDTH}};                 // head
+    if (strcmp(p->name, "simt") == 0)                              // a library's, not a kernel
+        return;
+    for (int t = 0; t < 2; t++) {
+        dt_dtype type = t ? DT_BF16 : DT_F32;
+        for (int i = 0; i < 5 && !p->model; i++)
+            compare_layer(p, layers[i][0], layers[i][1], layers[i][2], false, type);
+        for (int i = 0; i < 6 && p->model; i++)
+            compare_layer(p, model[i][0], model[i][1], model[i][2], i == 5, type);
+        check_not_finite(p, type, NAN);
+        check_not_finite(p, type, INFINITY);
+    }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !p->model; i++)
+        compare_forms(p, sizes[i][0], sizes[i][1], sizes[i][2]);
+    check_features(p);
+}

@@ -1,0 +1,529 @@
+// The parity program's driver: opens the backends, runs a case on each, compares. See parity.h and
+// tests/README.md.
+#include "parity.h"
+
+#include <stdarg.h>
+
+#ifdef PARITY_SIMT
+#include "simt/simt_backend.h"
+#endif
+
+// ---- cases
+
+bool parity_case(struct parity *p, const char *format, ...)
+{
+    va_list values;
+    release_all();
+    va_start(values, format);
+    vsnprintf(p->text, sizeof p->text, format, values);
+    va_end(values);
+    p->cases++;
+    if (p->list)
+        printf("%4d  %s\n", p->cases, p->text);
+    return !p->list && (p->only_case == 0 || p->only_case == p->cases) && p->cases % p->every == 0;
+}
+
+// ---- the arrays of one args struct
+
+enum { MOST_FIELDS = 32, ARGS_MOST = 1024 };
+
+struct array {
+    char *host; // guarded; several fields may point into one
+    int outs;   // fields that are written
+    const struct parity_field *out;
+    int64_t out_at; // of the pointer of `out` in the array
+};
+
+struct call {
+    struct parity *p;
+    const char *name;
+    size_t size; // of the args
+    dt_status (*run)(const struct dt_backend *backend, const void *args, struct dt_stream *stream);
+    int64_t (*workspace)(const struct dt_backend *backend, const void *args);
+    const struct parity_field *fields, *workspace_field;
+    void *args;
+    struct array arrays[MOST_FIELDS + 1];
+    int array_of[MOST_FIELDS]; // of each field; -1: its pointer is NULL
+    int64_t offset_of[MOST_FIELDS];
+    int n_arrays;
+};
+
+#define PARITY_OP(op)                                                                              \
+    static dt_status run_##op(const struct dt_backend *backend, const void *args,                  \
+                              struct dt_stream *stream)                                            \
+    {                                                                                              \
+        return dt_##op(backend, args, stream);                                                     \
+    }                                                                                              \
+    static int64_t workspace_##op(const struct dt_backend *backend, const void *args)              \
+    {                                                                                              \
+        return dt_##op##_workspace(backend, args);                                                 \
+    }
+DT_OPS(PARITY_OP)
+#undef PARITY_OP
+#define PARITY_FITS(op)                                                                            \
+    _Static_assert(sizeof(struct dt_##op##_args) <= ARGS_MOST, "a larger ARGS_MOST is needed");
+DT_OPS(PARITY_FITS)
+#undef PARITY_FITS
+
+static const struct call calls[PARITY_OPS] = {
+#define PARITY_ROW(op)                                                                             \
+    [PARITY_##op] = {.name = #op,                                                                  \
+                     .size = sizeof(struct dt_##op##_args),                                        \
+                     .run = run_##op,                                                              \
+                     .workspace = workspace_##op},
+    DT_OPS(PARITY_ROW)
+#undef PARITY_ROW
+};
+
+static void **pointer_at(void *args, size_t at)
+{
+    return (void **)(void *)((char *)args + at);
+}
+
+static int add_array(struct call *call, char *host)
+{
+    for (int i = 0; i < call->n_arrays; i++)
+        if (call->arrays[i].host == host)
+            return i;
+    call->arrays[call->n_arrays] = (struct array){.host = host};
+    return call->n_arrays++;
+}
+
+static void collect_arrays(struct call *call)
+{
+    for (int i = 0; call->fields[i].role; i++) {
+        const struct parity_field *field = &call->fields[i];
+        char *pointer = *pointer_at(call->args, field->at);
+        call->array_of[i] = -1;
+        if (field->role == PARITY_WORKSPACE)
+            call->workspace_field = field;
+        else if (pointer) {
+            int at = call->array_of[i] = add_array(call, guarded_around(pointer));
+            struct array *array = &call->arrays[at];
+            call->offset_of[i] = pointer - array->host;
+            if (field->role == PARITY_OUT)
+                array->outs++, array->out = field, array->out_at = call->offset_of[i];
+        }
+    }
+}
+
+// ---- a run on the tested backend
+
+static void set_workspace(const struct call *call, void *args, void *workspace, int64_t bytes)
+{
+    memcpy((char *)args + call->workspace_field->bytes_at, &bytes, sizeof bytes);
+    *pointer_at(args, call->workspace_field->at) = workspace;
+}
+
+static char *to_device(const struct dt_backend *backend, const char *host, struct dt_stream *stream)
+{
+    int64_t bytes = guarded_size(host) + 2 * GUARD;
+    char *memory = NULL;
+    check_ok(dt_alloc(backend, bytes, &memory), "alloc");
+    if (!memory)
+        exit(1);
+    check_ok(dt_to_device(backend, memory, host - GUARD, bytes, stream), "to_device");
+    return memory + GUARD;
+}
+
+// Whether anything changed outside of what the op may write.
+static bool strayed(const struct array *array, const char *after)
+{
+    const struct parity_field *f = array->out;
+    const char *before = array->host;
+    int64_t size = guarded_size(before), at = 0;
+    if (array->outs > 1) // parts of one struct
+        return false;
+    for (int64_t r = 0; f && r < f->rows && f->width > 0; r++) {
+        int64_t unit = dt_dtype_size(f->type);
+        int64_t row = array->out_at + (int64_t)f->from + r * f->stride * unit;
+        if (memcmp(before + at, after + at, (size_t)(row - at)) != 0)
+            return true;
+        at = row + f->width * unit;
+    }
+    return memcmp(before + at, after + at, (size_t)(size - at)) != 0;
+}
+
+static void run_tested(const struct call *call, int run, char **got)
+{
+    struct parity *p = call->p;
+    const struct dt_backend *backend = &p->tested[run];
+    char args[ARGS_MOST], *host[MOST_FIELDS + 1], *device[MOST_FIELDS + 1];
+    int n = call->n_arrays;
+    if (p->prepare[run])
+        p->prepare[run]();
+    memcpy(args, call->args, call->size);
+    for (int i = 0; i < n; i++)
+        host[i] = call->arrays[i].host;
+    if (call->workspace_field) // exactly what the op asks for, not yet written
+        host[n++] = guarded(call->workspace(backend, call->args));
+    for (int i = 0; i < n; i++)
+        device[i] = to_device(backend, host[i], p->stream);
+    for (int i = 0; call->fields[i].role; i++)
+        if (call->array_of[i] >= 0)
+            *pointer_at(args, call->fields[i].at) = device[call->array_of[i]] + call->offset_of[i];
+    if (call->workspace_field)
+        set_workspace(call, args, device[n - 1], guarded_size(host[n - 1]));
+    check_ok(call->run(backend, args, p->stream), p->text);
+    for (int i = 0; i < n; i++) {
+        int64_t bytes = guarded_size(host[i]) + 2 * GUARD;
+        got[i] = guarded(guarded_size(host[i]));
+        check_ok(dt_to_host(backend, got[i] - GUARD, device[i] - GUARD, bytes, p->stream),
+                 "to_host");
+    }
+    check_ok(dt_stream_sync(backend, p->stream), "stream_sync");
+    for (int i = 0; i < n; i++) {
+        const struct array *array = &call->arrays[i];
+        bool workspace = i == call->n_arrays;
+        const char *name = workspace ? "its workspace" : array->out ? array->out->name : "an input";
+        dt_free(backend, device[i] - GUARD);
+        CHECK(guards_whole(got[i]), "%s, %s: wrote past the ends of %s", call->name, p->text, name);
+        CHECK(workspace || !strayed(array, got[i]), "%s, %s: wrote %s%s", call->name, p->text,
+              array->out ? "between the rows of " : "to ", name);
+    }
+    if (call->workspace_field) {
+        release(got[n - 1], "the workspace");
+        release(host[n - 1], "the workspace");
+    }
+}
+
+// ---- comparing
+
+static double value_of(const void *x, dt_dtype type, int64_t i)
+{
+    switch (type) {
+    case DT_F64:
+        return ((const double *)x)[i];
+    case DT_I32:
+        return ((const int32_t *)x)[i];
+    case DT_I64:
+        return (double)((const int64_t *)x)[i];
+    default:
+        return get(x, type, i);
+    }
+}
+
+static bool near(const struct parity_field *f, double got, double want, int64_t element)
+{
+    double floor = f->floors ? f->floors[element] : f->floor > 0.0 ? f->floor : 1.0;
+    double storage = f->type == DT_BF16 && f->each > 0.0 ? 2.0 * rounding(DT_BF16) : 0.0;
+    if (isnan(want))
+        return isnan(got);
+    if (isinf(want) || got == want) // alone it is the same value: the sign of a zero too
+        return got == want && (f->each > 0.0 || signbit(got) == signbit(want));
+    return fabs(got - want) <= f->each * fmax(floor, fabs(want)) + storage * fabs(want);
+}
+
+static void compare(const struct call *call, const struct parity_field *f, const char *got,
+                    const char *want)
+{
+    double error = 0.0, size = 0.0, worst = 0.0, first_got = 0.0, first_want = 0.0;
+    int64_t wrong = 0, n = f->rows * f->width;
+    for (int64_t r = 0; r < f->rows; r++)
+        for (int64_t i = 0; i < f->width; i++) {
+            double g = value_of(got + f->from, f->type, r * f->stride + i);
+            double w = value_of(want + f->from, f->type, r * f->stride + i), d = fabs(g - w);
+            error += d * d, size += w * w;
+            worst = fmax(worst, d - (f->type == DT_BF16 ? 0x1.02p-8 * fabs(w) : 0.0));
+            if ((f->each > 0.0 || !(f->norm > 0.0)) && !near(f, g, w, r * f->width + i)) {
+                if (wrong++ == 0)
+                    first_got = g, first_want = w;
+            }
+        }
+    CHECK(wrong == 0, "%s, %s: %lld of %lld elements of %s are wrong, the first is %.9g, not %.9g",
+          call->name, call->p->text, (long long)wrong, (long long)n, f->name, first_got,
+          first_want);
+    double root_mean = sqrt(size / (double)n) + 1e-30, norm = sqrt(error / (size + 1e-30));
+    double distance = fmax(norm, worst / root_mean / 30.0);
+    CHECK(!(f->norm > 0.0) || (distance <= f->norm && !isnan(norm)),
+          "%s, %s: %s is off by %.3g, more than %.3g", call->name, call->p->text, f->name,
+          isnan(norm) ? norm : distance, f->norm);
+}
+
+static void run_right(const struct call *call)
+{
+    const struct dt_backend *backend = &call->p->right;
+    int64_t bytes = call->workspace(backend, call->args);
+    char *workspace = guarded(bytes);
+    if (call->workspace_field)
+        set_workspace(call, call->args, workspace, bytes);
+    check_ok(call->run(backend, call->args, NULL), call->p->text);
+    release(workspace, "the workspace");
+}
+
+static void compare_all(const struct call *call, char **got)
+{
+    run_right(call);
+    for (int i = 0; call->fields[i].role; i++) {
+        int at = call->array_of[i];
+        if (call->fields[i].role == PARITY_OUT && at >= 0)
+            compare(call, &call->fields[i], got[at] + call->offset_of[i],
+                    call->arrays[at].host + call->offset_of[i]);
+    }
+}
+
+void parity_compare(struct parity *p, enum parity_op op, const struct parity_field *fields,
+                    void *args)
+{
+    struct call call = calls[op];
+    char *got[MOST_FIELDS + 1], *again[MOST_FIELDS + 1];
+    call.p = p, call.fields = fields, call.args = args;
+    collect_arrays(&call);
+    int first = p->one_run ? p->cases % p->runs : 0;
+    run_tested(&call, first, got);
+    for (int run = first + 1; run < p->runs && !p->one_run && !p->run_only; run++) {
+        run_tested(&call, run, again);
+        for (int i = 0; i < call.n_arrays; i++) {
+            CHECK(same_bits(got[i], again[i]), "%s, %s: %s has other bits in run %d", call.name,
+                  p->text, call.arrays[i].out ? call.arrays[i].out->name : "an input", run + 1);
+            release(again[i], "an array");
+        }
+    }
+    if (!p->run_only)
+        compare_all(&call, got);
+    for (int i = 0; i < call.n_arrays; i++) {
+        memcpy(call.arrays[i].host, got[i], (size_t)guarded_size(got[i]));
+        release(got[i], "an array");
+    }
+    p->done[op] = true;
+}
+
+// ---- what the families share
+
+double *zeros(int64_t n)
+{
+    double *x = calloc((size_t)n + 1, sizeof *x);
+    if (!x)
+        exit(1);
+    return x;
+}
+
+double *dense(const void *x, dt_dtype type, int64_t rows, int64_t width, int64_t stride)
+{
+    double *y = zeros(rows * width);
+    for (int64_t r = 0; r < rows && x; r++)
+        for (int64_t i = 0; i < width; i++)
+            y[r * width + i] = get(x, type, r * stride + i);
+    return y;
+}
+
+void store(void *to, dt_dtype type, int64_t rows, int64_t width, int64_t stride, const double *from,
+           bool add)
+{
+    for (int64_t r = 0; r < rows && to; r++)
+        for (int64_t i = 0; i < width; i++) {
+            double before = add ? get(to, type, r * stride + i) : 0.0;
+            set(to, type, r * stride + i, before + from[r * width + i]);
+        }
+}
+
+void check_direction(const struct parity *p, const char *name, double *x, const double *gradient,
+                     int64_t n, double (*objective)(const void *context), const void *context,
+                     double tolerance)
+{
+    const double step = 1e-5; // the differences' own error is then below 1e-8
+    struct dt_philox rng = dt_philox_init(77, 1, 0);
+    double *start = zeros(n), *along = zeros(n), analytic = 0.0, size = 0.0, numeric = 0.0;
+    memcpy(start, x, (size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++) {
+        along[i] = (double)dt_philox_normal(&rng);
+        analytic += along[i] * gradient[i], size += gradient[i] * gradient[i];
+    }
+    for (int sign = -1; sign <= 1; sign += 2) {
+        for (int64_t i = 0; i < n; i++)
+            x[i] = start[i] + sign * step * along[i];
+        numeric += sign * objective(context) / (2.0 * step);
+    }
+    memcpy(x, start, (size_t)n * sizeof *x);
+    CHECK(fabs(analytic - numeric) <= tolerance * sqrt(size) + 1e-8,
+          "%s: along %s the op's gradient gives %.9g, differences %.9g", p->text, name, analytic,
+          numeric);
+    free(start);
+    free(along);
+}
+
+uint8_t *make_reset(int64_t batch, int64_t length, enum resets resets, int64_t chunk)
+{
+    uint8_t *reset = resets == NO_RESETS ? NULL : guarded(batch * length);
+    for (int64_t row = 0; reset && row < batch * length; row++) {
+        int64_t b = row / length, t = row % length;
+        const bool chosen[RESETS] = {[AT_ZERO] = t == 0,
+                                     [IN_A_ROW] = (t >= 3 && t <= 5) || (t >= 30 && t <= 33),
+                                     [AT_CHUNKS] = t % chunk == 0,
+                                     [MANY] = (t * 7 + b * 3) % 11 < 2 || row == 0,
+                                     [AT_END] = t == length - 1 - b % 2};
+        reset[row] = chosen[resets];
+    }
+    return reset;
+}
+
+int64_t count_nans(const void *x, dt_dtype type, int64_t first, int64_t n)
+{
+    int64_t count = 0;
+    for (int64_t i = first; i < first + n; i++)
+        count += isnan(get(x, type, i)) != 0;
+    return count;
+}
+
+// ---- backends
+
+static const struct dt_op_table reference_table = {.name = "reference",
+#define REFERENCE_SLOT(op) .op = reference_##op,
+                                                   DT_OPS(REFERENCE_SLOT)
+#undef REFERENCE_SLOT
+};
+
+#ifdef PARITY_SIMT
+#define ORDER(which)                                                                               \
+    static void use_order_##which(void)                                                            \
+    {                                                                                              \
+        simt_set_order(which, 77);                                                                 \
+    }
+ORDER(0)
+ORDER(1)
+ORDER(2)
+ORDER(3)
+static void (*const use_order[])(void) = {use_order_0, use_order_1, use_order_2, use_order_3};
+#endif
+
+// The device's first run is repeated; the simulated one's in other orders of threads: `only`, or
+// all.
+static void open_device(struct parity *p, const char *only)
+{
+    p->runs = 2;
+#ifdef PARITY_SIMT
+    for (p->runs = 0; p->runs < PARITY_RUNS; p->runs++)
+        p->prepare[p->runs] = use_order[p->runs];
+    for (int i = 0; i < PARITY_RUNS && strcmp(only, "all") != 0; i++)
+        if (strcmp(simt_order_name((enum simt_order)i), only) == 0)
+            p->prepare[0] = use_order[i], p->runs = 1;
+    if (strcmp(p->name, "simt") == 0)
+        p->tested[0] = open_simt();
+#else
+    (void)only;
+#endif
+    if (strcmp(p->name, "cuda") == 0) {
+        check_ok(dt_backend_open("cuda", 0, 0, &p->tested[0]), "opening the device");
+        check_ok(dt_stream_create(&p->tested[0], &p->stream), "stream_create");
+    }
+    if (!p->tested[0].device)
+        exit(1);
+    for (int i = 1; i < p->runs; i++)
+        p->tested[i] = p->tested[0];
+    p->right = open_cpu(p->model ? 0 : 1); // small shapes need one thread
+}
+
+static void open_backends(struct parity *p, const char *order)
+{
+    static const int threads[PARITY_RUNS] = {1, 2, 3, 5};
+    if (!p->is_cpu) {
+        open_device(p, order);
+        return;
+    }
+    for (p->runs = 0; p->runs < PARITY_RUNS; p->runs++)
+        p->tested[p->runs] = open_cpu(threads[p->runs]);
+    p->right = open_cpu(1);
+    p->right.op = &reference_table;
+}
+
+static void close_backends(struct parity *p)
+{
+    CHECK_INT(dt_memory_in_use(&p->tested[0]), 0);
+    if (p->stream)
+        dt_stream_destroy(&p->tested[0], p->stream);
+    for (int i = 0; i < (p->is_cpu ? p->runs : 1); i++)
+        dt_backend_close(&p->tested[i]);
+    dt_backend_close(&p->right);
+}
+
+// NULL, or why there is nothing to test.
+static const char *missing_device(const char *name)
+{
+    const struct dt_known_backend *known = dt_backend_find(name);
+    int n = 0;
+    if (strcmp(name, "cpu") == 0)
+        return NULL;
+    if (strcmp(name, "simt") == 0)
+#ifdef PARITY_SIMT
+        return NULL;
+#else
+        return "this build does not simulate a device";
+#endif
+    if (!known)
+        return "this build has no CUDA";
+    return known->table->count(&n) == DT_OK && n > 0 ? NULL : dt_error_current()->message;
+}
+
+// ---- the program
+
+static const struct family {
+    const char *name;
+    void (*run)(struct parity *p);
+} families[] = {{"flat", parity_flat}, {"embed", parity_embed}, {"rmsnorm", parity_rmsnorm},
+                {"xent", parity_xent}, {"gemm", parity_gemm},   {"conv", parity_conv},
+                {"scan", parity_scan}};
+enum { FAMILIES = sizeof families / sizeof *families };
+
+static int usage(void)
+{
+    fprintf(stderr,
+            "usage: test_parity [--model] [--order ORDER] [--isa ISA] [--list] [--case N]\n"
+            "                   [--every N] BACKEND [FAMILY...]\n"
+            "  BACKEND  cpu: against loops in double precision; cuda: a device, against the CPU;\n"
+            "           simt: the CUDA kernels on the host, against the CPU\n"
+            "  FAMILY   flat embed rmsnorm xent gemm conv scan; all when none is named\n"
+            "  --model  the shapes of the 130M model in place of small, awkward ones\n"
+            "  --order  of the simulated device's threads: all, ascending, descending, random, "
+            "\"one warp ahead\"\n"
+            "  --isa    ONEDNN_MAX_CPU_ISA for the CPU: AVX512_CORE, AVX2, SSE41\n"
+            "  --list   the cases with their numbers; --case runs one of them, --every each Nth\n");
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    struct parity p = {.every = 1};
+    const char *order = "all";
+    bool chosen[FAMILIES] = {false}, all = true;
+    for (int i = 1; i < argc; i++) {
+        int family = 0;
+        while (family < FAMILIES && strcmp(argv[i], families[family].name) != 0)
+            family++;
+        if (p.name && family < FAMILIES)
+            chosen[family] = true, all = false;
+        else if (strcmp(argv[i], "--model") == 0)
+            p.model = true;
+        else if (strcmp(argv[i], "--list") == 0)
+            p.list = true;
+        else if (strcmp(argv[i], "--order") == 0 && i + 1 < argc)
+            order = argv[++i];
+        else if (strcmp(argv[i], "--case") == 0 && i + 1 < argc)
+            p.only_case = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--every") == 0 && i + 1 < argc && atoi(argv[i + 1]) > 0)
+            p.every = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--isa") == 0 && i + 1 < argc)
+            setenv("ONEDNN_MAX_CPU_ISA", argv[++i], 1);
+        else if (!p.name && argv[i][0] != '-')
+            p.name = argv[i];
+        else
+            return usage();
+    }
+    if (!p.name)
+        return usage();
+    p.is_cpu = strcmp(p.name, "cpu") == 0;
+    const char *reason = missing_device(p.name);
+    if (reason) {
+        fprintf(stderr, "skipped: %s\n", reason);
+        return TEST_SKIP;
+    }
+    open_backends(&p, order);
+    for (int i = 0; i < FAMILIES; i++)
+        if (all || chosen[i])
+            families[i].run(&p);
+    release_all();
+    for (int op = 0; op < PARITY_OPS && all && !p.list && p.only_case == 0; op++)
+        CHECK(p.done[op] || (op == PARITY_gemm && strcmp(p.name, "simt") == 0),
+              "nothing compares %s", calls[op].name);
+    close_backends(&p);
+    return p.list ? 0 : test_end();
+}

@@ -1,0 +1,233 @@
+// Residual addition and RMSNorm, forward and backward: widths on both sides of a lane's, a warp's
+// and a block's share, of what registers and what shared memory keep, aligned and not; row counts
+// on both sides of a block's and of the CPU's parts; with and without each array that may be
+// missing.
+#include "parity.h"
+
+static const double eps = 1e-5;
+
+struct shape {
+    int64_t rows, width, gap; // gap: elements between the rows
+    dt_dtype type;
+    bool with_x, in_place, with_out; // forward
+    bool first, accumulate, with_dx; // backward
+};
+
+REFERENCE(rmsnorm_residual_forward)
+{
+    int64_t d = a->width;
+    for (int64_t r = 0; r < a->rows; r++) {
+        double *v = dense(a->residual + r * d, DT_F32, 1, d, d), sum = 0.0;
+        for (int64_t i = 0; i < d; i++) {
+            v[i] += a->x ? get(a->x, a->dtype, r * a->x_stride + i) : 0.0;
+            sum += v[i] * v[i];
+        }
+        double rstd = 1.0 / sqrt(sum / (double)d + (double)a->eps);
+        for (int64_t i = 0; i < d; i++)
+            set(a->y, a->dtype, r * a->y_stride + i, v[i] * rstd * (double)a->weight[i]);
+        store(a->residual_out ? a->residual_out + r * d : NULL, DT_F32, 1, d, d, v, false);
+        store(a->rstd ? a->rstd + r : NULL, DT_F32, 1, 1, 1, &rstd, false);
+        free(v);
+    }
+    return DT_OK;
+}
+
+REFERENCE(rmsnorm_residual_backward)
+{
+    int64_t d = a->width;
+    double *dweight = zeros(d);
+    for (int64_t r = 0; r < a->rows; r++) {
+        const float *residual = a->residual + r * d;
+        double rstd = (double)a->rstd[r], mean = 0.0;
+        for (int64_t i = 0; i < d; i++) {
+            double dn = get(a->dy, a->dtype, r * a->dy_stride + i) * (double)residual[i] * rstd;
+            mean += dn * (double)a->weight[i] / (double)d;
+            dweight[i] += dn;
+        }
+        for (int64_t i = 0; i < d; i++) {
+            double g = get(a->dy, a->dtype, r * a->dy_stride + i) * (double)a->weight[i];
+            double dr = rstd * (g - (double)residual[i] * rstd * mean);
+            dr += a->first ? 0.0 : (double)a->dresidual[r * d + i];
+            a->dresidual[r * d + i] = (float)dr;
+            if (a->dx)
+                set(a->dx, a->dtype, r * a->dx_stride + i, dr);
+        }
+    }
+    store(a->dweight, DT_F32, 1, d, d, dweight, a->accumulate);
+    free(dweight);
+    return DT_OK;
+}
+
+// The sum of the two inputs is one addition: the same bits. Squares are added in another order:
+// each of a few hundred terms rounds by 2^-24 of a sum of one sign, 2e-6 is ample.
+static struct dt_rmsnorm_residual_forward_args forward(struct parity *p, const struct shape *s)
+{
+    int64_t rows = s->rows, d = s->width, stride = d + s->gap;
+    struct dt_rmsnorm_residual_forward_args a = {
+        .rows = rows,
+        .width = d,
+        .dtype = s->type,
+        .eps = (float)eps,
+        .residual = normal(rows * d, 1.0, 1),
+        .x = s->with_x ? normal_rows(s->type, rows, d, stride, 1.0, 2) : NULL,
+        .x_stride = stride,
+        .weight = normal(d, 1.0, 3),
+        .y = guarded(rows * stride * dt_dtype_size(s->type)),
+        .y_stride = stride,
+        .rstd = s->with_x ? guarded(rows * 4) : NULL};
+    if (s->with_out)
+        a.residual_out = s->in_place ? (float *)(uintptr_t)a.residual : guarded(rows * d * 4);
+    double norm = p->model ? 1e-5 : 0.0;
+    PARITY(p, rmsnorm_residual_forward, &a, IN(residual), IN(x), IN(weight),
+           OUT(residual_out, DT_F32, rows, d, d),
+           OUT(y, s->type, rows, d, stride, .each = 4e-6, .norm = stored(s->type, norm)),
+           OUT(rstd, DT_F32, 1, rows, rows, .each = 2e-6, .floor = 1e-30));
+    return a;
+}
+
+struct direction {
+    const struct dt_rmsnorm_residual_backward_args *args;
+    double *residual, *weight;
+};
+
+// Σ dy · y of residual and weight, in double.
+static double objective(const void *context)
+{
+    const struct direction *c = context;
+    int64_t d = c->args->width;
+    double total = 0.0;
+    for (int64_t r = 0; r < c->args->rows; r++) {
+        double sum = 0.0, dot = 0.0;
+        for (int64_t i = 0; i < d; i++) {
+            double v = c->residual[r * d + i];
+            sum += v * v;
+            dot += get(c->args->dy, c->args->dtype, r * c->args->dy_stride + i) * v * c->weight[i];
+        }
+        total += dot / sqrt(sum / (double)d + eps);
+    }
+    return total;
+}
+
+// The gradients are sums of products in fp32.
+static void check_directions(const struct parity *p,
+                             const struct dt_rmsnorm_residual_backward_args *a)
+{
+    int64_t n = a->rows * a->width, d = a->width;
+    struct direction c = {a, dense(a->residual, DT_F32, 1, n, n),
+                          dense(a->weight, DT_F32, 1, d, d)};
+    double *dr = dense(a->dresidual, DT_F32, 1, n, n), *dw = dense(a->dweight, DT_F32, 1, d, d);
+    check_direction(p, "residual", c.residual, dr, n, objective, &c, 1e-5);
+    check_direction(p, "weight", c.weight, dw, d, objective, &c, 1e-5);
+    free(c.residual);
+    free(c.weight);
+    free(dr);
+    free(dw);
+}
+
+// As in forward. A row of width 1 or 2 has a large rstd and cancels: what an element may be off is
+// relative to that too. dweight adds rows in another order: relative to the size of the sum.
+static void backward(struct parity *p, const struct shape *s)
+{
+    int64_t rows = s->rows, d = s->width, stride = d + s->gap;
+    struct dt_rmsnorm_residual_backward_args a = {
+        .rows = rows,
+        .width = d,
+        .dtype = s->type,
+        .dy = normal_rows(s->type, rows, d, stride, 1.0, 13),
+        .dy_stride = stride,
+        .residual = normal(rows * d, 1.0, 11),
+        .weight = normal(d, 1.0, 12),
+        .dresidual = s->first ? guarded(rows * d * 4) : normal(rows * d, 1.0, 14),
+        .first = s->first,
+        .dx = s->with_dx ? guarded(rows * stride * dt_dtype_size(s->type)) : NULL,
+        .dx_stride = stride,
+        .dweight = s->accumulate ? normal(d, 1.0, 15) : guarded(d * 4),
+        .accumulate = s->accumulate};
+    float *rstd = guarded(rows * 4);
+    double *floors = zeros(rows * d), size = fmax(1.0, 2.0 * sqrt((double)rows));
+    for (int64_t r = 0; r < rows; r++) {
+        double sum = 0.0;
+        for (int64_t i = 0; i < d; i++)
+            sum += pow((double)a.residual[r * d + i], 2.0);
+        rstd[r] = (float)(1.0 / sqrt(sum / (double)d + eps));
+        for (int64_t i = 0; i < d; i++)
+            floors[r * d + i] =
+                (1.0 + (double)rstd[r]) *
+                fmax(1.0, fabs(get(a.dy, s->type, r * stride + i) * (double)a.weight[i]));
+    }
+    a.rstd = rstd;
+    PARITY(p, rmsnorm_residual_backward, &a, IN(dy), IN(residual), IN(rstd), IN(weight),
+           OUT(dresidual, DT_F32, rows, d, d, .each = 4e-6, .floors = floors),
+           OUT(dx, s->type, rows, d, stride, .each = 4e-6, .floors = floors),
+           OUT(dweight, DT_F32, 1, d, d, .each = 4e-6, .floor = size), WORKSPACE);
+    for (int64_t i = 0; i < rows * d && a.dx && s->type == DT_BF16; i++) // dx is rounded dresidual
+        CHECK(((dt_bf16 *)a.dx)[i / d * stride + i % d] == dt_f32_to_bf16(a.dresidual[i]),
+              "%s: dx %lld is not dresidual", p->text, (long long)i);
+    if (s->first && !s->accumulate && p->is_cpu && rows * d < 1000)
+        check_directions(p, &a);
+    free(floors);
+}
+
+// What is not finite in a row stays in it.
+static void check_not_finite(struct parity *p, float bad)
+{
+    if (!parity_case(p, "rmsnorm: %g in the residual", (double)bad))
+        return;
+    float *residual = normal(3 * 20, 1.0, 1), *y = guarded(3 * 20 * 4);
+    residual[20 + 7] = bad;
+    struct dt_rmsnorm_residual_forward_args a = {.rows = 3,
+                                                 .width = 20,
+                                                 .dtype = DT_F32,
+                                                 .eps = 1e-5f,
+                                                 .residual = residual,
+                                                 .weight = normal(20, 1.0, 2),
+                                                 .y = y,
+                                                 .y_stride = 20};
+    PARITY(p, rmsnorm_residual_forward, &a, IN(residual), IN(weight),
+           OUT(y, DT_F32, 3, 20, 20, .each = 4e-6));
+    CHECK(!isfinite(y[20 + 7]), "%g in the residual stream is lost", (double)bad);
+    CHECK(isfinite(y[0]) && isfinite(y[59]), "%g reaches other rows", (double)bad);
+}
+
+static void compare(struct parity *p, const struct shape *s)
+{
+    if (!parity_case(p, "rmsnorm: rows %lld, width %lld, gap %lld, %s%s%s%s%s%s%s",
+                     (long long)s->rows, (long long)s->width, (long long)s->gap,
+                     dt_dtype_name(s->type), s->with_x ? " x" : "", s->in_place ? " in place" : "",
+                     s->with_out ? " out" : "", s->first ? " first" : "",
+                     s->accumulate ? " +=" : "", s->with_dx ? " dx" : ""))
+        return;
+    forward(p, s);
+    backward(p, s);
+}
+
+void parity_rmsnorm(struct parity *p)
+{
+    static const struct shape shapes[] = {
+        {1, 1, 0, DT_F32, 1, 0, 1, 1, 0, 1},     {5, 3, 2, DT_BF16, 1, 1, 1, 0, 1, 1},
+        {4, 8, 8, DT_BF16, 0, 0, 1, 0, 0, 0},    {9, 255, 1, DT_F32, 1, 0, 0, 1, 1, 1},
+        {3, 256, 0, DT_BF16, 1, 1, 1, 0, 0, 1},  {6, 264, 8, DT_F32, 0, 0, 0, 0, 1, 1},
+        {2, 1032, 0, DT_BF16, 1, 0, 1, 1, 0, 1}, {3, 8200, 0, DT_F32, 1, 0, 1, 0, 0, 1},
+        {3, 768, 0, DT_BF16, 1, 0, 1, 0, 1, 1},  {3, 1024, 0, DT_F32, 0, 0, 1, 0, 0, 1},
+        {3, 2056, 8, DT_BF16, 1, 1, 1, 0, 1, 1}, {2, 2560, 0, DT_F32, 1, 0, 1, 1, 0, 0},
+        {2, 3072, 0, DT_BF16, 0, 0, 1, 0, 0, 1}, {3, 3080, 0, DT_BF16, 1, 0, 1, 0, 0, 1},
+        {5, 1536, 0, DT_BF16, 0, 0, 0, 0, 0, 1}, {5, 2048, 8, DT_BF16, 1, 0, 1, 0, 1, 1},
+        {1025, 5, 0, DT_F32, 1, 0, 1, 0, 1, 1},  {2051, 8, 0, DT_BF16, 0, 1, 1, 0, 0, 1},
+    };
+    // Every combination of what may be missing, in shapes that cross the CPU's blocks of rows; the
+    // last two of them on the CPU alone.
+    static const int64_t sizes[][2] = {{3, 5}, {64, 16}, {65, 77}, {300, 300}, {17000, 3}};
+    static const dt_dtype types[] = {DT_F32, DT_BF16};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
+        compare(p, &shapes[i]);
+    for (size_t i = 0; i < (p->is_cpu ? 5 : 3) && !p->model; i++)
+        for (int k = 0; k < 16; k++)
+            compare(p, &(struct shape){sizes[i][0], sizes[i][1], 3, types[k / 8], k & 1, k & 2,
+                                       k & 4, k & 1, k & 2, k & 4});
+    for (int64_t batch = 1; batch <= 2 && p->model; batch++)
+        for (int k = 0; k < 2; k++)
+            compare(p, &(struct shape){batch * MODEL_LENGTH, MODEL_WIDTH, 8, types[k], 1, 0, 1, 0,
+                                       1, 1});
+    check_not_finite(p, NAN);
+    check_not_finite(p, INFINITY);
+}

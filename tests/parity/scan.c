@@ -1,0 +1,548 @@
+// The selective scan: shapes that meet a warp's channels, a tile's tokens, segments, one and two
+// channels a lane, every width of states and both kinds of kernel (N above 64 forward, above 32
+// backward is the plain one's) with whole and with torn pieces; any chunk; resets anywhere.
+#include "parity.h"
+
+#include "kernels/scan_cut.h"
+
+struct shape {
+    int64_t batch, length, channels, state, chunk;
+    dt_dtype type;
+    bool h0, wide, accumulate; // wide: strides larger than rows
+    enum resets resets;
+};
+
+// ---- in double: one channel after another, every state kept
+
+enum { U, DELTA, Z, B_, C_, A_LOG, D_SKIP, DT_BIAS, INPUTS }; // those with gradients
+static const char *const input_name[] = {"u", "delta", "z", "b", "c", "a_log", "d_skip", "dt_bias"};
+
+// A problem in dense doubles, or the gradients of one.
+struct values {
+    int64_t B, L, D, N;
+    const uint8_t *reset;
+    double *in[INPUTS], *h0;
+};
+
+static int64_t input_size(const struct values *v, int i)
+{
+    int64_t rows = v->B * v->L;
+    return i <= Z ? rows * v->D : i <= C_ ? rows * v->N : i == A_LOG ? v->D * v->N : v->D;
+}
+
+static double *dense_view(const struct dt_view *x)
+{
+    return dense(x->data, x->dtype, x->rows, x->cols, x->stride);
+}
+
+static struct values make_values(const struct dt_scan_inputs *in)
+{
+    int64_t D = in->u.cols, N = in->b.cols;
+    return (struct values){in->batch,
+                           in->length,
+                           D,
+                           N,
+                           in->reset,
+                           {dense_view(&in->u), dense_view(&in->delta), dense_view(&in->z),
+                            dense_view(&in->b), dense_view(&in->c),
+                            dense(in->a_log, DT_F32, D, N, N), dense(in->d_skip, DT_F32, 1, D, D),
+                            dense(in->dt_bias, DT_F32, 1, D, D)},
+                           dense(in->h0, DT_F32, in->batch * D, N, N)};
+}
+
+static void free_values(struct values *v)
+{
+    for (int i = 0; i < INPUTS; i++)
+        free(v->in[i]);
+    free(v->h0);
+}
+
+static double sigmoid(double x)
+{
+    return 1.0 / (1.0 + exp(-x));
+}
+
+static double softplus(double x)
+{
+    return x > 20.0 ? x : log1p(exp(x));
+}
+
+static bool is_reset(const struct values *v, int64_t row)
+{
+    return v->reset && v->reset[row];
+}
+
+// One channel: h[(t + 1) N + n] is the state after t, h[n] that before 0; s[t].
+static void channel_forward(const struct values *v, int64_t b, int64_t d, double *h, double *s)
+{
+    int64_t N = v->N, D = v->D;
+    memcpy(h, v->h0 + (b * D + d) * N, (size_t)N * sizeof *h);
+    for (int64_t t = 0; t < v->L; t++) {
+        int64_t row = b * v->L + t;
+        double u = v->in[U][row * D + d];
+        double delta = softplus(v->in[DELTA][row * D + d] + v->in[DT_BIAS][d]);
+        s[t] = v->in[D_SKIP][d] * u;
+        for (int64_t n = 0; n < N; n++) {
+            double before = is_reset(v, row) ? 0.0 : h[t * N + n];
+            double decay = exp(-delta * exp(v->in[A_LOG][d * N + n]));
+            h[(t + 1) * N + n] = decay * before + delta * u * v->in[B_][row * N + n];
+            s[t] += v->in[C_][row * N + n] * h[(t + 1) * N + n];
+        }
+    }
+}
+
+// y [B L, D]; h_last and states in the op's layouts, or NULL.
+static void reference_values(const struct values *v, int64_t chunk, double *y, float *h_last,
+                             float *states)
+{
+    int64_t L = v->L, D = v->D, N = v->N, chunks = (L - 1) / chunk + 1;
+    double *h = zeros((L + 1) * N), *s = zeros(L);
+    for (int64_t b = 0; b < v->B; b++)
+        for (int64_t d = 0; d < D; d++) {
+            channel_forward(v, b, d, h, s);
+            for (int64_t t = 0; t < L; t++) {
+                int64_t i = (b * L + t) * D + d;
+                y[i] = s[t] * v->in[Z][i] * sigmoid(v->in[Z][i]);
+            }
+            for (int64_t n = 0; n < N && h_last; n++)
+                h_last[(b * D + d) * N + n] = (float)h[L * N + n];
+            for (int64_t n = 0; n < N && states; n++)
+                for (int64_t k = 0; k < chunks; k++)
+                    states[((b * chunks + k) * N + n) * D + d] = (float)h[k * chunk * N + n];
+        }
+    free(h);
+    free(s);
+}
+
+REFERENCE(scan_forward)
+{
+    struct values v = make_values(&a->in);
+    double *y = zeros(v.B * v.L * v.D);
+    reference_values(&v, a->in.chunk, y, a->h_last, a->states);
+    store(a->y.data, a->y.dtype, a->y.rows, v.D, a->y.stride, y, false);
+    free(y);
+    free_values(&v);
+    return DT_OK;
+}
+
+static void channel_backward(const struct values *v, const struct dt_view *dy, int64_t b, int64_t d,
+                             const double *h, const double *s, double *const *g)
+{
+    int64_t D = v->D, N = v->N;
+    double *carry = zeros(N);
+    for (int64_t t = v->L - 1; t >= 0; t--) {
+        int64_t row = b * v->L + t, i = row * D + d;
+        double u = v->in[U][i], x = v->in[DELTA][i] + v->in[DT_BIAS][d], delta = softplus(x);
+        double z = v->in[Z][i], gate = sigmoid(z), dy_t = get_at(dy, row, d);
+        double ds = dy_t * z * gate, ddelta = 0.0, du = ds * v->in[D_SKIP][d];
+        for (int64_t n = 0; n < N; n++) {
+            double log_a = -exp(v->in[A_LOG][d * N + n]), decay = exp(delta * log_a);
+            double before = is_reset(v, row) ? 0.0 : h[t * N + n];
+            double in_b = v->in[B_][row * N + n], dh = ds * v->in[C_][row * N + n] + carry[n];
+            g[C_][row * N + n] += ds * h[(t + 1) * N + n];
+            g[B_][row * N + n] += dh * delta * u;
+            du += delta * dh * in_b;
+            ddelta += dh * (log_a * decay * before + u * in_b);
+            g[A_LOG][d * N + n] += dh * before * decay * delta * log_a;
+            carry[n] = is_reset(v, row) ? 0.0 : decay * dh;
+        }
+        g[U][i] = du;
+        g[Z][i] = dy_t * s[t] * gate * (1.0 + z * (1.0 - gate));
+        g[DELTA][i] = ddelta * sigmoid(x);
+        g[D_SKIP][d] += ds * u;
+        g[DT_BIAS][d] += ddelta * sigmoid(x);
+    }
+    free(carry);
+}
+
+// Where each gradient is: views, then dense fp32 arrays.
+static const struct dt_view *gradient_view(const struct dt_scan_backward_args *a, int i)
+{
+    const struct dt_view *const views[] = {&a->du, &a->ddelta, &a->dz, &a->db, &a->dc};
+    return views[i];
+}
+
+static float *gradient_array(const struct dt_scan_backward_args *a, int i)
+{
+    float *const arrays[] = {a->da_log, a->dd_skip, a->ddt_bias};
+    return arrays[i - A_LOG];
+}
+
+REFERENCE(scan_backward)
+{
+    struct values v = make_values(&a->in);
+    double *h = zeros((v.L + 1) * v.N), *s = zeros(v.L), *g[INPUTS];
+    for (int i = 0; i < INPUTS; i++)
+        g[i] = zeros(input_size(&v, i));
+    for (int64_t b = 0; b < v.B; b++)
+        for (int64_t d = 0; d < v.D; d++) {
+            channel_forward(&v, b, d, h, s);
+            channel_backward(&v, &a->dy, b, d, h, s, g);
+        }
+    for (int i = 0; i <= C_; i++) {
+        const struct dt_view *to = gradient_view(a, i);
+        store(to->data, to->dtype, to->rows, to->cols, to->stride, g[i], false);
+    }
+    for (int i = 0; i < INPUTS; i++) {
+        int64_t n = input_size(&v, i);
+        if (i >= A_LOG)
+            store(gradient_array(a, i), DT_F32, 1, n, n, g[i], a->accumulate);
+        free(g[i]);
+    }
+    free(h);
+    free(s);
+    free_values(&v);
+    return DT_OK;
+}
+
+// ---- on the tested backend
+
+struct op {
+    struct dt_scan_forward_args forward;
+    struct dt_scan_backward_args backward;
+};
+
+static int64_t stride_of(const struct shape *s, int64_t width, int64_t gap)
+{
+    return aligned_stride(s->type, width + (s->wide ? gap : 0));
+}
+
+static struct dt_view input(const struct shape *s, int64_t width, int64_t gap, double scale,
+                            uint32_t seed)
+{
+    return normal_view(s->type, s->batch * s->length, width, stride_of(s, width, gap), scale, seed);
+}
+
+static struct dt_view output(const struct shape *s, int64_t width, int64_t gap)
+{
+    return fresh_view(s->type, s->batch * s->length, width, stride_of(s, width, gap));
+}
+
+// Inputs of the size that Mamba has: Δ between about 0.01 and 1, A between -0.4 and -7.
+static struct op make_op(const struct shape *s)
+{
+    int64_t D = s->channels, N = s->state, chunks = (s->length - 1) / s->chunk + 1;
+    float *dt_bias = normal(D, 0.5, 8);
+    for (int64_t d = 0; d < D; d++)
+        dt_bias[d] -= 2.0f;
+    struct dt_scan_inputs in = {.batch = s->batch,
+                                .length = s->length,
+                                .chunk = s->chunk,
+                                .u = input(s, D, 9, 1.0, 1),
+                                .delta = input(s, D, 1, 1.0, 2),
+                                .z = input(s, D, 20, 1.5, 3),
+                                .b = input(s, N, 3, 1.0, 4),
+                                .c = input(s, N, 8, 1.0, 5),
+                                .a_log = normal(D * N, 0.7, 6),
+                                .d_skip = normal(D, 1.0, 7),
+                                .dt_bias = dt_bias,
+                                .h0 = s->h0 ? normal(s->batch * D * N, 1.0, 9) : NULL,
+                                .reset = make_reset(s->batch, s->length, s->resets, s->chunk)};
+    struct dt_scan_forward_args f = {.in = in,
+                                     .y = output(s, D, 5),
+                                     .h_last = guarded(s->batch * D * N * 4),
+                                     .states = guarded(s->batch * chunks * N * D * 4)};
+    return (struct op){f,
+                       {.in = in,
+                        .states = f.states,
+                        .dy = input(s, D, 2, 1.0, 10),
+                        .du = output(s, D, 7),
+                        .ddelta = output(s, D, 3),
+                        .dz = output(s, D, 30),
+                        .db = output(s, N, 4),
+                        .dc = output(s, N, 1),
+                        .da_log = s->accumulate ? normal(D * N, 1.0, 11) : guarded(D * N * 4),
+                        .dd_skip = s->accumulate ? normal(D, 1.0, 12) : guarded(D * 4),
+                        .ddt_bias = s->accumulate ? normal(D, 1.0, 13) : guarded(D * 4),
+                        .accumulate = s->accumulate}};
+}
+
+// fp32 arithmetic over sums of up to some thousand terms: within 5e-6 of a double. CUDA has other
+// exponentials and other orders of sums, and starts segments from products of exponentials: 1e-5
+// apart, at a model's thousands of channels and tokens some more. bf16: a result may fall on either
+// side of a rounding.
+static double tolerance(const struct parity *p)
+{
+    return p->is_cpu ? 5e-6 : p->model ? 3e-5 : 1e-5;
+}
+
+static void forward(struct parity *p, struct dt_scan_forward_args *a)
+{
+    const struct dt_scan_inputs *in = &a->in;
+    int64_t B = in->batch, D = in->u.cols, N = in->b.cols,
+            chunks = (in->length - 1) / in->chunk + 1;
+    double norm = tolerance(p);
+    PARITY(p, scan_forward, a, IN(in.u.data), IN(in.delta.data), IN(in.z.data), IN(in.b.data),
+           IN(in.c.data), IN(in.a_log), IN(in.d_skip), IN(in.dt_bias), IN(in.h0), IN(in.reset),
+           OUT_VIEW(y, .norm = stored(in->u.dtype, norm)),
+           OUT(h_last, DT_F32, B * D, N, N, .norm = norm),
+           OUT(states, DT_F32, B * chunks * N, D, D, .norm = norm), WORKSPACE);
+}
+
+static void backward(struct parity *p, struct dt_scan_backward_args *a)
+{
+    int64_t D = a->in.u.cols, N = a->in.b.cols;
+    double norm = tolerance(p), rounded = stored(a->in.u.dtype, norm);
+    PARITY(p, scan_backward, a, IN(in.u.data), IN(in.delta.data), IN(in.z.data), IN(in.b.data),
+           IN(in.c.data), IN(in.a_log), IN(in.d_skip), IN(in.dt_bias), IN(in.h0), IN(in.reset),
+           IN(states), IN(dy.data), OUT_VIEW(du, .norm = rounded),
+           OUT_VIEW(ddelta, .norm = rounded), OUT_VIEW(dz, .norm = rounded),
+           OUT_VIEW(db, .norm = rounded), OUT_VIEW(dc, .norm = rounded),
+           OUT(da_log, DT_F32, D, N, N, .norm = norm), OUT(dd_skip, DT_F32, 1, D, D, .norm = norm),
+           OUT(ddt_bias, DT_F32, 1, D, D, .norm = norm), WORKSPACE);
+}
+
+static void run(struct parity *p, struct op *op)
+{
+    p->run_only = true;
+    forward(p, &op->forward);
+    backward(p, &op->backward);
+    p->run_only = false;
+}
+
+struct direction {
+    const struct dt_view *dy;
+    const struct values *values;
+};
+
+static double objective(const void *context) // Σ dy · y
+{
+    const struct direction *c = context;
+    const struct values *v = c->values;
+    double total = 0.0, *y = zeros(v->B * v->L * v->D);
+    reference_values(v, v->L, y, NULL, NULL);
+    for (int64_t i = 0; i < v->B * v->L * v->D; i++)
+        total += get_at(c->dy, i / v->D, i % v->D) * y[i];
+    free(y);
+    return total;
+}
+
+static void check_directions(const struct parity *p, const struct dt_scan_backward_args *a)
+{
+    struct values v = make_values(&a->in);
+    struct direction c = {&a->dy, &v};
+    for (int i = 0; i < INPUTS; i++) {
+        int64_t n = input_size(&v, i);
+        double *g = i <= C_ ? dense_view(gradient_view(a, i))
+                            : dense(gradient_array(a, i), DT_F32, 1, n, n);
+        check_direction(p, input_name[i], v.in[i], g, n, objective, &c,
+                        5.0 * (i <= C_ ? stored(a->dy.dtype, 5e-6) : 5e-6));
+        free(g);
+    }
+    free_values(&v);
+}
+
+static void compare(struct parity *p, const struct shape *s)
+{
+    if (!parity_case(p, "scan: B %d L %d D %d N %d chunk %d %s%s%s%s, resets %d", (int)s->batch,
+                     (int)s->length, (int)s->channels, (int)s->state, (int)s->chunk,
+                     dt_dtype_name(s->type), s->h0 ? " h0" : "", s->wide ? " wide" : "",
+                     s->accumulate ? " +=" : "", s->resets))
+        return;
+    struct op op = make_op(s);
+    forward(p, &op.forward);
+    backward(p, &op.backward);
+    if (p->is_cpu && !s->accumulate && s->batch * s->length * s->channels < 20000)
+        check_directions(p, &op.backward);
+}
+
+// The CPU runs forward's same operations whatever the chunk.
+static void check_chunks(struct parity *p)
+{
+    static const int64_t chunks[] = {1, 7, 32, 33, 1000};
+    struct shape s = {2, 77, 20, 5, 77, DT_F32, .resets = IN_A_ROW};
+    compare(p, &s);
+    if (!p->is_cpu || !parity_case(p, "scan: y with any chunk"))
+        return;
+    struct op whole = make_op(&s);
+    run(p, &whole);
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        s.chunk = chunks[i];
+        struct op op = make_op(&s);
+        run(p, &op);
+        CHECK(same_bits(op.forward.y.data, whole.forward.y.data), "chunk %d: y differs",
+              (int)s.chunk);
+    }
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        s.chunk = chunks[i];
+        compare(p, &s);
+    }
+}
+
+// A sequence in two parts, h_last of the first going in as h0 of the second in place, gives the
+// bits of the whole on the CPU.
+static void check_carry(struct parity *p)
+{
+    const struct shape s = {2, 50, 20, 4, 32, DT_F32, .h0 = true, .resets = MANY};
+    const int64_t first = 19, D = s.channels, N = s.state;
+    if (!p->is_cpu || !parity_case(p, "scan: a sequence in two parts"))
+        return;
+    struct op whole = make_op(&s), parts = make_op(&s);
+    run(p, &whole);
+    float *h = guarded(D * N * 4);
+    p->run_only = true;
+    for (int64_t b = 0; b < s.batch; b++)
+        for (int part = 0; part < 2; part++) {
+            struct dt_scan_forward_args f = parts.forward;
+            int64_t from = b * s.length + part * first,
+                    to = part ? (b + 1) * s.length : from + first;
+            struct dt_view *views[] = {&f.in.u, &f.in.delta, &f.in.z, &f.in.b, &f.in.c, &f.y};
+            for (int i = 0; i < 6; i++)
+                *views[i] = dt_view_rows(*views[i], from, to);
+            f.in.batch = 1, f.in.length = to - from, f.in.reset += from;
+            f.in.h0 = part ? h : f.in.h0 + b * D * N;
+            f.h_last = h, f.states = NULL;
+            forward(p, &f);
+            CHECK(!part || memcmp(h, whole.forward.h_last + b * D * N, (size_t)(D * N) * 4) == 0,
+                  "h_last of sequence %d in two parts differs", (int)b);
+        }
+    p->run_only = false;
+    CHECK(same_bits(parts.forward.y.data, whole.forward.y.data), "y in two parts differs");
+}
+
+// Without states forward alone; h_last may be h0 itself, whatever the segments.
+static void check_h_last_over_h0(struct parity *p)
+{
+    const struct shape s = {2, 77, 21, 16, 32, DT_F32, .h0 = true, .resets = NO_RESETS};
+    if (!parity_case(p, "scan: h_last over h0, no states"))
+        return;
+    struct op whole = make_op(&s), over = make_op(&s);
+    run(p, &whole);
+    over.forward.states = NULL;
+    over.forward.h_last = (float *)(uintptr_t)over.forward.in.h0;
+    forward(p, &over.forward);
+    CHECK(same_bits(over.forward.y.data, whole.forward.y.data), "%s: y differs", p->text);
+    CHECK(same_bits(over.forward.h_last, whole.forward.h_last), "%s: h_last differs", p->text);
+}
+
+// A NaN in any one input, with any payload, reaches y and some gradient.
+static void check_nan(struct parity *p, dt_dtype type, int which)
+{
+    const struct shape s = {1, 40, 16, 8, 32, type, .h0 = true};
+    if (!parity_case(p, "scan: a NaN in input %d, %s", which, dt_dtype_name(type)))
+        return;
+    struct op op = make_op(&s);
+    const struct dt_scan_inputs *in = &op.forward.in;
+    const void *array[] = {in->u.data, in->delta.data, in->z.data,  in->b.data, in->c.data,
+                           in->a_log,  in->d_skip,     in->dt_bias, in->h0};
+    void *at = (void *)(uintptr_t)array[which];
+    if (which <= C_ && type == DT_BF16)
+        ((dt_bf16 *)at)[3] = 0x7f81;
+    else
+        ((uint32_t *)at)[3] = 0xff8001ffu;
+    run(p, &op);
+    const struct dt_scan_backward_args *g = &op.backward;
+    int64_t n = s.length * s.channels;
+    CHECK(count_nans(op.forward.y.data, type, 0, n) > 0, "%s: not in y", p->text);
+    CHECK(count_nans(g->du.data, type, 0, n) + count_nans(g->ddelta.data, type, 0, n) +
+                  count_nans(g->dz.data, type, 0, n) >
+              0,
+          "%s: in no gradient", p->text);
+}
+
+// A NaN of token 0 reaches the y of its segment and the next, of its channel alone, and nothing
+// past a reset.
+static void check_nan_and_reset(struct parity *p, int64_t state, enum resets resets)
+{
+    const struct shape s = {1, 77, 16, state, 32, DT_F32, .h0 = true, .resets = resets};
+    bool passes = resets == NO_RESETS;
+    if (!parity_case(p, "scan: a NaN in u, N %d, resets %d", (int)state, resets))
+        return;
+    struct op op = make_op(&s);
+    ((float *)op.forward.in.u.data)[5] = NAN;
+    run(p, &op);
+    const float *y = op.forward.y.data;
+    CHECK(isnan(y[5]) && count_nans(y, DT_F32, 0, 16) == 1, "%s: not in its y alone", p->text);
+    CHECK(isnan(y[76 * 16 + 5]) == passes, "%s: the last y is %g", p->text, (double)y[76 * 16 + 5]);
+    CHECK(passes || count_nans(y, DT_F32, 3 * 16, 74 * 16) == 0, "%s: passes", p->text);
+    CHECK(passes || count_nans(op.backward.du.data, DT_F32, 3 * 16, 74 * 16) == 0,
+          "%s: passes backward", p->text);
+}
+
+enum { WHOLE, SEGMENTS, BOTH, CUTS };
+
+static void note_cut(const struct shape *s, int64_t unit, const scan_costs *costs,
+                     bool (*seen)[CUTS])
+{
+    const int64_t widths[2] = {32, 64};
+    scan_cut cut = scan_choose_cut(s->batch, s->length, s->channels, widths, s->chunk, unit, costs,
+                                   &SCAN_SMALL_DEVICE);
+    seen[cut.width > 32][cut.segments == 1 ? WHOLE : cut.whole == 0 ? SEGMENTS : BOTH] = true;
+}
+
+// The shapes meet every kind of cut, with one channel a lane and with two.
+static void check_cuts(const struct shape *shapes, size_t count)
+{
+    bool seen[2][2][CUTS] = {{{false}}};
+    for (size_t i = 0; i < count; i++)
+        if (shapes[i].state <= 16 && shapes[i].type == DT_BF16) {
+            note_cut(&shapes[i], 16, &SCAN_FORWARD_COSTS, seen[0]);
+            note_cut(&shapes[i], shapes[i].chunk, &SCAN_BACKWARD_COSTS, seen[1]);
+        }
+    for (int i = 0; i < 2 * 2 * CUTS; i++)
+        CHECK(seen[i / CUTS / 2][i / CUTS % 2][i % CUTS],
+              "no %s with %d channels a lane and cut %d", i < 2 * CUTS ? "forward" : "backward",
+              i / CUTS % 2 + 1, i % CUTS);
+}
+
+void parity_scan(struct parity *p)
+{
+    static const struct shape shapes[] = {
+        {1, 1, 16, 16, 32, DT_F32, .h0 = false},
+        {1, 1, 5, 1, 1, DT_F32, .h0 = true, .wide = true, .resets = AT_ZERO},
+        {1, 2, 1, 1, 2, DT_F32, .h0 = false},
+        {1, 77, 5, 3, 32, DT_F32, .wide = true, .resets = MANY},
+        {2, 77, 48, 16, 32, DT_F32, .h0 = true, .wide = true, .accumulate = true, .resets = MANY},
+        {2, 100, 131, 8, 7, DT_F32, .h0 = true, .resets = AT_CHUNKS},
+        {1, 130, 300, 16, 100, DT_F32, .h0 = true, .resets = IN_A_ROW},
+        {7, 20, 70, 16, 1, DT_F32, .accumulate = true, .resets = AT_ZERO},
+        {1, 700, 24, 16, 16, DT_F32, .h0 = true},
+        {1, 77, 129, 9, 1000, DT_F32, .h0 = true},
+        {2, 40, 130, 17, 7, DT_F32, .h0 = true, .wide = true, .accumulate = true, .resets = MANY},
+        {1, 9, 16, 256, 1000, DT_F32, .h0 = true},
+        {2, 70, 33, 32, 20, DT_F32, .h0 = true, .wide = true, .resets = MANY},
+        {2, 50, 34, 64, 16, DT_F32, .h0 = true, .resets = AT_CHUNKS},
+        {10, 70, 33, 16, 16, DT_F32, .h0 = true, .wide = true, .resets = MANY},
+        {13, 35, 45, 7, 5, DT_F32, .h0 = true},
+        {1, 77, 5, 3, 32, DT_BF16, .wide = true, .resets = MANY},
+        {2, 77, 48, 16, 32, DT_BF16, .h0 = true, .accumulate = true, .resets = MANY},
+        {2, 33, 160, 8, 1000, DT_BF16, .h0 = true, .wide = true, .resets = AT_ZERO},
+        {13, 100, 40, 16, 16, DT_BF16, .h0 = true, .resets = MANY},
+        {5, 35, 128, 16, 16, DT_BF16, .h0 = true, .resets = MANY},
+        {10, 100, 40, 12, 8, DT_BF16, .h0 = true, .resets = IN_A_ROW},
+        {13, 65, 20, 16, 8, DT_BF16, .resets = MANY},
+        {1, 465, 37, 16, 16, DT_BF16, .resets = MANY},
+        {2, 90, 50, 16, 8, DT_BF16, .h0 = true, .resets = AT_ZERO},
+        {10, 50, 20, 16, 16, DT_BF16, .resets = MANY},
+        {2, 130, 64, 16, 16, DT_BF16, .h0 = true, .resets = MANY},
+        {2, 45, 40, 64, 16, DT_BF16, .resets = MANY},
+        {2, 45, 40, 32, 16, DT_BF16, .resets = MANY},
+        {1, 33, 20, 33, 16, DT_BF16, .h0 = true, .resets = IN_A_ROW},
+    };
+    // The CPU's blocks of channels and several of its blocks of tokens.
+    static const struct shape on_cpu[] = {{17, 20, 130, 16, 1, DT_F32, .accumulate = true},
+                                          {2, 700, 24, 16, 32, DT_F32, .h0 = true},
+                                          {4, 33, 160, 8, 1000, DT_BF16, .h0 = true}};
+    static const int64_t states[] = {8, 16, 20, 70};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
+        compare(p, &shapes[i]);
+    for (int i = 0; i < 3 && p->is_cpu; i++)
+        compare(p, &on_cpu[i]);
+    for (int k = 0; k < 4 && p->model; k++)
+        compare(p, &(struct shape){1 + k % 2, MODEL_LENGTH, MODEL_INNER, MODEL_STATE,
+                                   p->tested[0].op->scan_chunk, k / 2 ? DT_BF16 : DT_F32, true,
+                                   true, true, MANY});
+    if (!p->is_cpu)
+        check_cuts(shapes, sizeof shapes / sizeof *shapes);
+    check_chunks(p);
+    check_carry(p);
+    check_h_last_over_h0(p);
+    for (int which = 0; which <= INPUTS; which++) {
+        check_nan(p, DT_F32, which);
+        check_nan(p, DT_BF16, which);
+    }
+    for (int i = 0; i < 4; i++) {
+        check_nan_and_reset(p, states[i], NO_RESETS);
+        check_nan_and_reset(p, states[i], IN_A_ROW);
+    }
+}

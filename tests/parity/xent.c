@@ -1,0 +1,211 @@
+// Softmax cross-entropy: vocabularies on both sides of a thread's and a block's share and up to
+// what shared memory holds, padded, strided, aligned and not; ignored labels; gradients in place
+// and apart; logits that are extreme or not finite.
+#include "parity.h"
+
+#ifdef PARITY_SIMT
+#include "simt/simt_run.h"
+#endif
+
+struct shape {
+    int64_t rows, vocab, width, gap; // gap: elements between the rows
+    dt_dtype type;
+    bool gradient, in_place, losses;
+    double spread; // of the logits
+    float strange; // a logit of row 1, where it is not 0
+};
+
+static double log_sum_exp(const float *x, int64_t n)
+{
+    double max = (double)x[0], sum = 0.0;
+    for (int64_t v = 1; v < n; v++)
+        max = (double)x[v] > max || isnan(x[v]) ? (double)x[v] : max;
+    for (int64_t v = 0; v < n; v++)
+        sum += exp((double)x[v] - max);
+    return max + log(sum);
+}
+
+REFERENCE(xent)
+{
+    for (int64_t r = 0; r < a->rows; r++) {
+        int32_t label = a->labels[r];
+        bool ignored = label == DT_LABEL_IGNORED;
+        const float *x = a->logits + r * a->logits_stride;
+        double lse = log_sum_exp(x, a->vocab), loss = ignored ? 0.0 : lse - (double)x[label];
+        a->sum->loss += loss, a->sum->counted += !ignored;
+        store(a->losses ? a->losses + r : NULL, DT_F32, 1, 1, 1, &loss, false);
+        for (int64_t v = 0; v < a->width && a->dlogits; v++) {
+            double p = ignored || v >= a->vocab ? 0.0 : exp((double)x[v] - lse) - (v == label);
+            set(a->dlogits, a->dtype, r * a->dlogits_stride + v, (double)a->scale * p);
+        }
+    }
+    return DT_OK;
+}
+
+// Of many rows most are ignored, which costs little: they are there for the sum of the losses.
+static int32_t *make_labels(const struct shape *s)
+{
+    int32_t *labels = guarded(s->rows * 4);
+    for (int64_t r = 0; r < s->rows; r++)
+        labels[r] = (s->rows > 100 ? r % 64 != 0 : r % 5 == 3)
+                        ? DT_LABEL_IGNORED
+                        : (int32_t)((r * 7919 + s->vocab - 1) % s->vocab);
+    return labels;
+}
+
+struct direction {
+    const struct dt_xent_args *args;
+    double *logits; // dense
+};
+
+static double objective(const void *context)
+{
+    const struct direction *c = context;
+    int64_t vocab = c->args->vocab;
+    double total = 0.0;
+    for (int64_t r = 0; r < c->args->rows; r++) {
+        const double *x = c->logits + r * vocab;
+        double sum = 0.0;
+        for (int64_t v = 0; v < vocab; v++)
+            sum += exp(x[v]);
+        if (c->args->labels[r] != DT_LABEL_IGNORED)
+            total += log(sum) - x[c->args->labels[r]];
+    }
+    return total * (double)c->args->scale;
+}
+
+static void check_gradient(const struct parity *p, const struct dt_xent_args *a)
+{
+    int64_t n = a->rows * a->vocab;
+    struct direction c = {a, dense(a->logits, DT_F32, a->rows, a->vocab, a->logits_stride)};
+    double *gradient = dense(a->dlogits, DT_F32, a->rows, a->vocab, a->dlogits_stride);
+    check_direction(p, "logits", c.logits, gradient, n, objective, &c, 1e-5);
+    free(c.logits);
+    free(gradient);
+}
+
+// A probability: exponentials of two kinds, each within 2 ulp, a sum of fp32 pieces, 2^-23 of the
+// difference of logits (up to 87, then it is 0): 1.2e-5 of itself, be it small or large. At the
+// label 1 is taken off, so that it is relative to 1. A loss is a difference of numbers as large as
+// logits.
+static void run(struct parity *p, const struct shape *s)
+{
+    int64_t rows = s->rows, stride = s->width + s->gap;
+    const struct dt_loss_sum before = {1.5, 2.0};
+    struct dt_xent_args a = {.rows = rows,
+                             .vocab = s->vocab,
+                             .width = s->width,
+                             .logits_stride = stride,
+                             .labels = make_labels(s),
+                             .scale = 0.25f,
+                             .dtype = s->type,
+                             .dlogits_stride = stride,
+                             .losses = s->losses ? guarded(rows * 4) : NULL,
+                             .sum = guarded_copy(&before, sizeof before)};
+    float *logits = normal_rows(DT_F32, rows, s->vocab, stride, s->spread, 1);
+    if (s->strange != 0.0f && rows > 1)
+        logits[stride + s->vocab / 2] = s->strange;
+    a.logits = logits;
+    if (s->gradient)
+        a.dlogits = s->in_place ? (void *)logits : guarded(rows * stride * dt_dtype_size(s->type));
+    double *floors = p->model ? NULL : zeros(rows * s->width);
+    for (int64_t i = 0; floors && i < rows * s->width; i++)
+        floors[i] = i % s->width == a.labels[i / s->width] ? 1.0 : 1e-33;
+    PARITY(p, xent, &a, IN(logits), IN(labels),
+           OUT(dlogits, s->type, rows, s->width, stride, .each = 1.2e-5, .floors = floors),
+           OUT(losses, DT_F32, 1, rows, rows, .each = 4e-6),
+           OUT(sum, DT_F64, 1, 2, 2, .each = 4e-6), WORKSPACE);
+    if (p->is_cpu && s->gradient && !s->in_place && s->type == DT_F32 && s->strange == 0.0f &&
+        rows * s->vocab < 3000)
+        check_gradient(p, &a);
+    free(floors);
+}
+
+static void compare(struct parity *p, const struct shape *s)
+{
+    if (!parity_case(p, "xent: rows %lld, vocab %lld, width %lld, gap %lld, %s%s%s%s spread %g, %g",
+                     (long long)s->rows, (long long)s->vocab, (long long)s->width,
+                     (long long)s->gap, dt_dtype_name(s->type), s->gradient ? " gradient" : "",
+                     s->in_place ? " in place" : "", s->losses ? " losses" : "", s->spread,
+                     (double)s->strange))
+        return;
+    run(p, s);
+#ifdef PARITY_SIMT
+    simt_set_shared_most(0); // a row is then read again where it was kept in shared memory
+    p->one_run = true;
+    if (!p->is_cpu)
+        run(p, s);
+    p->one_run = false;
+    simt_set_shared_most(227 << 10);
+#endif
+}
+
+static double loss_with(struct parity *p, float value, int64_t column, int32_t label)
+{
+    enum { VOCAB = 100 };
+    const struct dt_loss_sum none = {0};
+    float *logits = normal(VOCAB, 1.0, 3);
+    logits[column] = value;
+    struct dt_xent_args a = {.rows = 1,
+                             .vocab = VOCAB,
+                             .width = VOCAB,
+                             .logits = logits,
+                             .logits_stride = VOCAB,
+                             .labels = guarded_copy(&label, sizeof label),
+                             .scale = 1.0f,
+                             .sum = guarded_copy(&none, sizeof none)};
+    PARITY(p, xent, &a, IN(logits), IN(labels), OUT(sum, DT_F64, 1, 2, 2, .each = 4e-6), WORKSPACE);
+    return a.sum->loss;
+}
+
+static void check_not_finite(struct parity *p)
+{
+    if (!parity_case(p, "xent: logits that are not finite"))
+        return;
+    p->run_only = true;
+    for (int64_t column = 0; column < 100; column += 9) {
+        CHECK(isnan(loss_with(p, NAN, column, 50)), "a NaN logit %lld is lost", (long long)column);
+        CHECK(!isfinite(loss_with(p, INFINITY, column, 50)), "an infinite logit is lost");
+    }
+    CHECK(isfinite(loss_with(p, -INFINITY, 7, 50)), "-inf is a masked logit, the loss is finite");
+    CHECK(!isfinite(loss_with(p, -INFINITY, 50, 50)), "a masked label has an infinite loss");
+    CHECK_NEAR(loss_with(p, 1e30f, 50, 50), 0.0, 1e-6);
+    CHECK_NEAR(loss_with(p, 1e30f, 51, 50) / 1e30, 1.0, 1e-6);
+    p->run_only = false;
+}
+
+void parity_xent(struct parity *p)
+{
+    static const struct shape shapes[] = {
+        {1, 1, 1, 0, DT_F32, 1, 0, 1, 3.0, 0.0f},
+        {7, 5, 8, 0, DT_BF16, 1, 0, 1, 3.0, 0.0f},
+        {9, 8, 8, 8, DT_BF16, 1, 0, 0, 3.0, 0.0f},
+        {6, 97, 104, 3, DT_F32, 1, 0, 1, 3.0, 0.0f},
+        {5, 4095, 4096, 0, DT_BF16, 1, 0, 1, 3.0, 0.0f},
+        {4, 4097, 4104, 0, DT_F32, 1, 1, 0, 3.0, 0.0f},
+        {3, 9001, 9001, 0, DT_F32, 1, 1, 1, 3.0, 0.0f},
+        {3, 12291, 12296, 0, DT_F32, 0, 0, 1, 3.0, 0.0f},
+        {2, 28685, 28688, 4, DT_BF16, 1, 0, 1, 3.0, 0.0f}, // every vector loop, and one more
+        {1, 57856, 57856, 0, DT_F32, 1, 1, 1, 3.0, 0.0f},  // all of the shared memory
+        {1030, 3, 4, 0, DT_F32, 0, 0, 0, 3.0, 0.0f},
+        {3, 700, 704, 0, DT_BF16, 1, 0, 1, 3.0, INFINITY},
+        {3, 700, 704, 0, DT_F32, 1, 0, 1, 3.0, -INFINITY},
+        {3, 700, 704, 0, DT_BF16, 1, 0, 1, 3.0, NAN},
+        {3, 700, 704, 0, DT_F32, 1, 0, 1, 3.0, 1e30f},
+        {6, 40, 40, 0, DT_F32, 1, 0, 1, 60.0, 0.0f}, // most probabilities underflow
+    };
+    // The loss alone; a gradient apart, in bf16 and in place.
+    static const int64_t sizes[][3] = {
+        {1, 1, 1}, {7, 2, 5}, {33, 77, 80}, {20, 256, 256}, {9, 5000, 5008}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
+        compare(p, &shapes[i]);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !p->model; i++)
+        for (int k = 0; k < 4; k++)
+            compare(p, &(struct shape){sizes[i][0], sizes[i][1], sizes[i][2], 4,
+                                       k == 2 ? DT_BF16 : DT_F32, k > 0, k == 3, k < 2,
+                                       i == 3 ? 10.0 : 2.0, 0.0f});
+    for (int k = 0; k < 2 && p->model; k++)
+        compare(p, &(struct shape){MODEL_LENGTH, MODEL_VOCAB - 3, MODEL_VOCAB, 8,
+                                   k ? DT_BF16 : DT_F32, 1, 0, 1, 3.0, 0.0f});
+    check_not_finite(p);
+}
