@@ -2,8 +2,8 @@
 #include "base/log.h"
 #include "cmd/cmd.h"
 #include "comm/comm.h"
-#include "comm/job_control.h"
 #include "comm/device_comm.h"
+#include "comm/job_control.h"
 #include "job/job.h"
 #include "train/signals.h"
 #include "train/train.h"
@@ -83,9 +83,16 @@ static int leave(dt_status status)
     return (int)status;
 }
 
+static void report_busy(void)
+{
+    if (communicator)
+        dt_comm_busy(communicator);
+}
+
 static dt_status open_communicator(void)
 {
     DT_TRY(dt_comm_open(DT_COMM_KIND_AUTO, &communicator));
+    dt_file_on_progress(report_busy);
     dt_log_quiet(communicator->info.rank != 0);
     return DT_OK;
 }

@@ -80,8 +80,8 @@ seconds_since() { # file: since it was last written
 }
 
 # A job that a test meddles with.
-steps_done() { # run: the last step in its metrics
-    train_lines "runs/$1/metrics.jsonl" 2>/dev/null | tail -n 1 | cut -d' ' -f1
+steps_done() { # run: the last step in its metrics; the end alone is read, since the file grows meanwhile
+    train_lines <(tail -n 8 "runs/$1/metrics.jsonl" 2>/dev/null) | tail -n 1 | cut -d' ' -f1
 }
 
 wait_for_step() { # run, step: up to half a minute

@@ -15,7 +15,21 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { CALL_MAX = 1 << 30, HASH_CHUNK = 1 << 20 }; // bytes; Linux moves under 2^31 a call
+enum { CALL_MAX = 1 << 26, HASH_CHUNK = 1 << 20 }; // bytes
+
+static void (*_Atomic on_progress)(void);
+
+void dt_file_on_progress(void (*report)(void))
+{
+    on_progress = report;
+}
+
+static void report_progress(void)
+{
+    void (*report)(void) = on_progress;
+    if (report)
+        report();
+}
 
 dt_status dt_errno_status(int error)
 {
@@ -106,6 +120,7 @@ dt_status dt_make_dirs(const char *path)
 
 static dt_status remove_entry(const FTSENT *entry)
 {
+    report_progress();
     switch (entry->fts_info) {
     case FTS_D: // before its contents; it comes again behind them
         return DT_OK;
@@ -211,6 +226,7 @@ static dt_status read_some(int fd, const char *path, char *data, int64_t size, i
         if (n == 0)
             break;
         *got += n;
+        report_progress();
     }
     return DT_OK;
 }
@@ -259,10 +275,11 @@ dt_status dt_read_file(const char *path, int64_t limit, char **text, int64_t *si
 dt_status dt_close_synced(int fd, const char *path)
 {
     int synced = fsync(fd), error = errno;
-    if (close(fd) != 0 && synced == 0) { // NFS tells of a full quota here
+    if (close(fd) != 0 && synced == 0) { // NFS reports a full quota here
         synced = -1;
         error = errno;
     }
+    report_progress();
     if (synced == 0)
         return DT_OK;
     errno = error;
@@ -314,6 +331,7 @@ dt_status dt_fsync_dir(const char *path)
         return DT_FAIL_ERRNO("open folder", path);
     int failed = fsync(fd), error = errno;
     close(fd);
+    report_progress();
     // EINVAL: a file system without a sync for folders; its renames are as lasting as they get.
     if (failed && error != EINVAL) {
         errno = error;
@@ -333,6 +351,7 @@ dt_status dt_write_all(int fd, const char *path, const void *data, int64_t size)
             return DT_FAIL_ERRNO("write", path);
         at += n;
         size -= n;
+        report_progress();
     }
     return DT_OK;
 }
@@ -354,6 +373,7 @@ dt_status dt_pread_all(int fd, const char *path, void *data, int64_t size, int64
                            offset, end);
         at += n;
         offset += n;
+        report_progress();
     }
     return DT_OK;
 }

@@ -13,6 +13,11 @@
 
 enum { DT_PATH = 4096 };
 
+// Registers a function that is called after each piece of file work (64 MiB at most, a sync, a
+// removal) on the thread that does it: so a rank that is long at work on files is not taken for
+// stalled. NULL: none.
+void dt_file_on_progress(void (*report)(void));
+
 // What errno says about whose fault it is, and a hint (or NULL).
 dt_status dt_errno_status(int error);
 const char *dt_errno_hint(int error);

@@ -16,11 +16,13 @@
 #include <xxhash.h>
 
 enum { ALIGN = 8 }; // the data begin at a multiple of it, as the reference implementation has it
+enum { SYNC_BYTES = 1 << 28 }; // synced as they are written: one fsync of all would be long
 
 struct dt_safetensors_writer {
     char *path;
     int fd;
     int64_t written, size; // bytes of the file: so far, and announced
+    int64_t synced;
     XXH64_state_t *hash;
 };
 
@@ -178,6 +180,11 @@ dt_status dt_safetensors_write(struct dt_safetensors_writer *writer, const void 
     DT_TRY(dt_write_all(writer->fd, writer->path, data, bytes));
     XXH64_update(writer->hash, data, (size_t)bytes);
     writer->written += bytes;
+    if (writer->written - writer->synced >= SYNC_BYTES) {
+        if (fdatasync(writer->fd) != 0)
+            return DT_FAIL_ERRNO("write", writer->path);
+        writer->synced = writer->written;
+    }
     return DT_OK;
 }
 

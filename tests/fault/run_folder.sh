@@ -17,6 +17,13 @@ check "the curve is synced before each of them" awk '
     /^rename .*\/checkpoints\/step-/ { bad += !synced; synced = 0 }
     END { exit bad > 0 }' sync.log
 
+# A disk so slow that rank 1 waits for a save longer than comm.timeout_s: rank 0 is at work, not stalled.
+export SYNC_LOG=$PWD/slow.log
+check "a save longer than comm.timeout_s" env SYNC_MS=600 LD_PRELOAD="$library" \
+    "${local_mpirun[@]}" -np 2 "$dtrain" small.ini run.name=slow run.steps=4 comm.timeout_s=3 >slow.txt 2>&1
+check "… its syncs alone last longer" test "$(sed '1,/metrics.jsonl/d' slow.log | grep -c '^fsync')" -gt 5
+unset SYNC_LOG
+
 # As after a power loss without it.
 cp -r runs/synced runs/gap
 rm -r runs/gap/$last

@@ -1,5 +1,5 @@
 // For LD_PRELOAD: appends "fsync PATH" and "rename NEW" to the file SYNC_LOG, in the order of the
-// calls: what a power loss may not take apart.
+// calls, which a power loss must not reorder. A slow disk: each fsync lasts SYNC_MS more.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,7 +14,9 @@ static void note(const char *what, const char *path)
 {
     char line[8192];
     const char *log = getenv("SYNC_LOG");
-    int out = log ? open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
+    if (!log)
+        return;
+    int out = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     int size = snprintf(line, sizeof line, "%s %s\n", what, path);
     if (out < 0 || write(out, line, (size_t)size) != size)
         _exit(99);
@@ -28,6 +30,8 @@ int fsync(int fd)
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, path, sizeof path - 1);
     path[n > 0 ? n : 0] = '\0';
+    if (getenv("SYNC_MS"))
+        usleep(1000 * (unsigned)atoi(getenv("SYNC_MS")));
     int code = next(fd);
     note("fsync", path);
     return code;
