@@ -213,10 +213,10 @@ static dt_status writer_run(struct writer *w)
 {
     int64_t vocab = dt_model_config(w->model)->vocab_size;
     struct dt_philox rng = dt_philox_init((uint64_t)w->options->seed, 0, 0);
-    for (int64_t i = 0; i < w->prompt_length; i++)
-        print_token(w->prompt[i], vocab);
     DT_TRY(pass(&w->backend, w->model, w->device_ids, w->prompt, w->prompt_length, w->state[0],
                 w->state[1], w->logits));
+    for (int64_t i = 0; i < w->prompt_length; i++)
+        print_token(w->prompt[i], vocab);
     for (int64_t i = 0; i < w->options->tokens; i++) {
         int32_t token = draw(w->logits, vocab, w->options->temperature, &rng);
         const struct dt_model_state *before = w->state[(i + 1) % 2];

@@ -1,6 +1,6 @@
-// A head of squared error: y = RMSNorm(r) · Wᵀ, a position's loss is ½ Σ (y - target)².
-// Reads "targets" [B, L, TARGET_WIDTH] f32. It has no logits. No op squares, so this is a loop of
-// the host: on the CPU only, and not where a pass is measured.
+// A head of squared error: y = RMSNorm(r) · Wᵀ, a position's loss is ½ Σ (y - target)², or none
+// where the first target is NaN. Reads "targets" [B, L, TARGET_WIDTH] f32. It has no logits. No op
+// squares, so this is a loop of the host: on the CPU only, and not where a pass is measured.
 #include "frames.h"
 
 #include "model/kinds.h"
@@ -54,14 +54,15 @@ static void square(const struct squares *s, const struct dt_pass *pass, double s
 {
     const float *targets = pass->input->arrays[s->targets], *y = s->y.data;
     for (int64_t i = 0; i < pass->rows * TARGET_WIDTH; i++) {
-        float error = y[i] - targets[i], dy = (float)scale * error;
+        bool ignored = isnan(targets[i / TARGET_WIDTH * TARGET_WIDTH]);
+        float error = ignored ? 0 : y[i] - targets[i], dy = (float)scale * error;
         sum->loss += 0.5 * (double)error * (double)error;
+        sum->counted += !ignored && i % TARGET_WIDTH == 0;
         if (scale > 0 && s->dy.dtype == DT_F32)
             ((float *)s->dy.data)[i] = dy;
         else if (scale > 0)
             ((dt_bf16 *)s->dy.data)[i] = dt_f32_to_bf16(dy);
     }
-    sum->counted += (double)pass->rows;
 }
 
 static dt_status loss(struct dt_part *part, const struct dt_pass *pass, const struct dt_flow *flow,

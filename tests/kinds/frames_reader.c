@@ -1,0 +1,95 @@
+// Shards of floats: /frames [n, FRAME_WIDTH] and /targets [n, TARGET_WIDTH], both 32-bit floats, a
+// row a position. Windows follow each other; a target that is NaN is ignored by the loss.
+#include "frames.h"
+
+#include "data/h5_reader.h"
+
+#include <math.h>
+
+enum { FRAMES, TARGETS, ARRAYS };
+static const int width[ARRAYS] = {FRAME_WIDTH, TARGET_WIDTH};
+
+static dt_status open_frames(struct dt_reader *reader, int64_t seq_len, struct dt_shard *shard)
+{
+    for (int i = 0; i < ARRAYS; i++) {
+        const struct dt_h5_array *array = &reader->arrays[i];
+        if (array->type != DT_F32 || array->n_dims != 2 || array->shape[1] != width[i] ||
+            array->shape[0] != reader->arrays[FRAMES].shape[0])
+            return DT_FAIL(DT_USER, "store 32-bit floats, a row a position",
+                           "%s: %s is not [n, %d]", reader->file.path, array->name, width[i]);
+    }
+    shard->type = DT_F32;
+    shard->count = reader->arrays[FRAMES].shape[0];
+    shard->stride = seq_len;
+    shard->windows = seq_len > 0 ? shard->count / seq_len : 0;
+    shard->row = 1;
+    shard->width = FRAME_WIDTH;
+    return DT_OK;
+}
+
+static dt_status fingerprint(struct dt_reader *reader, struct dt_shard *shard)
+{
+    DT_TRY(dt_reader_hash(reader, &reader->arrays[FRAMES], 0, 1, &shard->first_hash));
+    return dt_reader_hash(reader, &reader->arrays[TARGETS], shard->count - 1, 1, &shard->last_hash);
+}
+
+static void list_arrays(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                        struct dt_array_list *list)
+{
+    (void)dataset, (void)rules;
+    dt_array_list_add(list, "frames", DT_F32, FRAME_WIDTH, false);
+    dt_array_list_add(list, "targets", DT_F32, TARGET_WIDTH, false);
+}
+
+static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                           const struct dt_shard *shard, int64_t windows)
+{
+    (void)rules, (void)shard;
+    return windows * dataset->seq_len * (FRAME_WIDTH + TARGET_WIDTH) * (int64_t)sizeof(float);
+}
+
+// A block is its frames, then its targets.
+static dt_status read_block(struct dt_reader *reader, const struct dt_dataset *dataset,
+                            const struct dt_read_rules *rules, struct dt_block *block)
+{
+    (void)rules;
+    int64_t T = dataset->seq_len, n = block->windows * T;
+    float *values = (float *)(void *)block->memory;
+    block->data = values;
+    DT_TRY(dt_h5_array_read(&reader->arrays[FRAMES], block->first * T, n, values));
+    return dt_h5_array_read(&reader->arrays[TARGETS], block->first * T, n,
+                            values + n * FRAME_WIDTH);
+}
+
+static dt_status write_window(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                              const struct dt_block *block, int64_t window, void *const *rows)
+{
+    (void)rules;
+    int64_t T = dataset->seq_len, at = (window - block->first) * T;
+    const float *frames = block->data, *targets = frames + block->windows * T * FRAME_WIDTH;
+    memcpy(rows[FRAMES], frames + at * FRAME_WIDTH, (size_t)T * FRAME_WIDTH * sizeof *frames);
+    memcpy(rows[TARGETS], targets + at * TARGET_WIDTH, (size_t)T * TARGET_WIDTH * sizeof *targets);
+    return DT_OK;
+}
+
+static void pad(const struct dt_dataset *dataset, void *const *rows)
+{
+    float *frames = rows[FRAMES], *targets = rows[TARGETS];
+    for (int64_t i = 0; i < dataset->seq_len * FRAME_WIDTH; i++)
+        frames[i] = 0;
+    for (int64_t i = 0; i < dataset->seq_len * TARGET_WIDTH; i++)
+        targets[i] = NAN;
+}
+
+const struct dt_reader_kind frames_reader = {
+    .name = "frames",
+    .unit = "positions",
+    .datasets = {"/frames", "/targets"},
+    .open = open_frames,
+    .fingerprint = fingerprint,
+    .arrays = list_arrays,
+    .block_bytes = block_bytes,
+    .read = read_block,
+    .write = write_window,
+    .pad = pad,
+};
