@@ -19,6 +19,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+// The keys of the configuration that fix the order and the windows of the data: none may change on
+// resume.
+struct dt_order_keys {
+    int64_t seed, batch, seq_len, block, reset_token;
+    bool shuffle, reset_after;
+};
+
 // What training must know besides weights and optimizer states, kept as trainer.json.
 struct dt_trainer_state {
     int64_t step;    // optimizer steps done, applied or skipped: the next is step + 1
@@ -26,12 +33,7 @@ struct dt_trainer_state {
     int64_t skips;   // skipped, in all
     int64_t skipped_in_a_row;
     int64_t tokens; // trained so far
-    // What fixes the order and may not change on resume:
-    uint64_t seed;
-    int64_t batch, seq_len, block;
-    bool shuffle;
-    int64_t reset_token;
-    bool reset_after;
+    struct dt_order_keys order;
     // A resumed run keeps it unless run.precision says otherwise: enum dt_dtype; -1: not known.
     int storage;
 };
@@ -67,7 +69,7 @@ dt_status dt_checkpoint_newest(const char *dir, char *path);
 // The storage type that a verified checkpoint was trained with, -1 where it does not say.
 dt_status dt_checkpoint_storage(const char *path, int *storage);
 // Weights, optimizer states and state of a checkpoint that was verified. What fixes order or model
-// and differs from what the run was asked for (arrays->model, the order fields of `expected`,
+// and differs from what the run was asked for (arrays->model, the order keys of `expected`,
 // fingerprints of `train`) is one DT_USER error with all the differences; nothing is written then.
 dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays *arrays,
                              const struct dt_trainer_state *expected,

@@ -1,39 +1,49 @@
-// trainer.json, written and read. Words of 64 bits (seed, hashes) are strings there, since JSON's
-// numbers are doubles for most readers.
+// trainer.json, written, read and compared by one table of its fields. Words of 64 bits (seed,
+// hashes) are strings there, since JSON's numbers are doubles for most readers.
 #include "checkpoint/trainer_state.h"
 
+#include "base/config.h"
 #include "base/file.h"
 #include "base/json.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { FORMAT = 1, TRAINER_LIMIT = 256 << 20, HASH_DIGITS = 16 }; // bytes: about a million shards
 
-// The whole numbers of the state; trainer.json's names are the keys' where there is a key.
-struct field {
-    const char *name;
-    const char *key; // configuration key that may not change, or NULL
-    int64_t *value, min;
+// The fields of the state, in the order of trainer.json. Those with the name of a configuration's
+// key fix the order of the data and may not change on resume.
+#define ROW(kind, key, member, ...)                                                                \
+    {                                                                                              \
+        .name = key, .type = DT_CONFIG_##kind,                                                     \
+        .offset = offsetof(struct dt_trainer_state, member), .json = __VA_ARGS__                   \
+    }
+// clang-format off
+static const struct dt_config_key fields[] = {
+    ROW(INT, "", step, "step", .max = DT_JSON_INT_MAX),
+    ROW(INT, "", updates, "updates", .max = DT_JSON_INT_MAX),
+    ROW(INT, "", skips, "skips", .max = DT_JSON_INT_MAX),
+    ROW(INT, "", skipped_in_a_row, "skipped_in_a_row", .max = DT_JSON_INT_MAX),
+    ROW(INT, "", tokens, "tokens", .max = DT_JSON_INT_MAX),
+    ROW(INT, "data.batch", order.batch, "batch", .min = 1, .max = DT_JSON_INT_MAX),
+    ROW(INT, "data.seq_len", order.seq_len, "seq_len", .min = 1, .max = DT_JSON_INT_MAX),
+    ROW(INT, "data.block", order.block, "block", .min = 1, .max = DT_JSON_INT_MAX),
+    ROW(INT, "data.reset_token", order.reset_token, "reset_token", .min = -1, .max = DT_JSON_INT_MAX),
+    ROW(INT, "run.seed", order.seed, "seed", .max = 0x1p63),
+    ROW(ENUM, "", storage, "storage", .choices = "fp32|bf16"), // enum dt_dtype
+    ROW(BOOL, "data.shuffle", order.shuffle, "shuffle"),
+    ROW(BOOL, "data.reset_after", order.reset_after, "reset_after"),
 };
-enum { FIELDS = 9 };
+// clang-format on
+static const struct dt_config_key *const fields_end = fields + sizeof fields / sizeof *fields;
 
-static void list_fields(struct dt_trainer_state *s, struct field fields[FIELDS])
+// Words, and whole numbers that JSON's doubles do not hold.
+static bool is_string(const struct dt_config_key *field)
 {
-    const struct field list[FIELDS] = {
-        {"step", NULL, &s->step, 0},
-        {"updates", NULL, &s->updates, 0},
-        {"skips", NULL, &s->skips, 0},
-        {"skipped_in_a_row", NULL, &s->skipped_in_a_row, 0},
-        {"tokens", NULL, &s->tokens, 0},
-        {"batch", "data.batch", &s->batch, 1},
-        {"seq_len", "data.seq_len", &s->seq_len, 1},
-        {"block", "data.block", &s->block, 1},
-        {"reset_token", "data.reset_token", &s->reset_token, -1},
-    };
-    memcpy(fields, list, sizeof list);
+    return field->type == DT_CONFIG_ENUM || field->max > (double)DT_JSON_INT_MAX;
 }
 
 static const char *base_name(const char *path)
@@ -47,13 +57,6 @@ static bool add_hash(cJSON *json, const char *name, uint64_t hash)
     char text[HASH_DIGITS + 1];
     snprintf(text, sizeof text, "%016" PRIx64, hash);
     return cJSON_AddStringToObject(json, name, text);
-}
-
-static bool add_seed(cJSON *json, uint64_t seed)
-{
-    char text[24];
-    snprintf(text, sizeof text, "%" PRIu64, seed);
-    return cJSON_AddStringToObject(json, "seed", text);
 }
 
 static bool add_shard(cJSON *list, const struct dt_shard *shard)
@@ -70,17 +73,16 @@ static bool add_shard(cJSON *list, const struct dt_shard *shard)
            add_hash(json, "last_hash", shard->last_hash);
 }
 
-static bool add_state(cJSON *json, struct dt_trainer_state state)
+static bool add_state(cJSON *json, const struct dt_trainer_state *state)
 {
-    struct field fields[FIELDS];
     bool fine = dt_json_add_int(json, "format", FORMAT);
-    list_fields(&state, fields);
-    for (int i = 0; i < FIELDS; i++)
-        fine = dt_json_add_int(json, fields[i].name, *fields[i].value) && fine;
-    return fine && add_seed(json, state.seed) &&
-           cJSON_AddStringToObject(json, "storage", dt_dtype_name((dt_dtype)state.storage)) &&
-           cJSON_AddBoolToObject(json, "shuffle", state.shuffle) &&
-           cJSON_AddBoolToObject(json, "reset_after", state.reset_after);
+    for (const struct dt_config_key *field = fields; field < fields_end && fine; field++) {
+        char text[DT_CONFIG_STRING_MAX];
+        const char *value = dt_config_value_text(field, state, text);
+        fine = is_string(field) ? cJSON_AddStringToObject(json, field->json, value)
+                                : cJSON_AddRawToObject(json, field->json, value);
+    }
+    return fine;
 }
 
 static bool add_shards(cJSON *json, const struct dt_dataset *train)
@@ -96,39 +98,13 @@ dt_status dt_trainer_text(const struct dt_trainer_state *state, const struct dt_
                           char **text)
 {
     cJSON *json = cJSON_CreateObject();
-    bool fine = json && add_state(json, *state) && add_shards(json, train);
+    bool fine = json && add_state(json, state) && add_shards(json, train);
     char *print = fine ? cJSON_Print(json) : NULL;
     int length = print ? asprintf(text, "%s\n", print) : -1;
     cJSON_free(print);
     cJSON_Delete(json);
     return length >= 0 ? DT_OK
                        : DT_FAIL(DT_MACHINE, NULL, "no memory for the text of trainer.json");
-}
-
-static dt_status read_seed(const char *path, const cJSON *json, uint64_t *seed)
-{
-    const char *text;
-    char again[24];
-    DT_TRY(dt_json_string(path, json, "seed", &text));
-    *seed = strtoull(text, NULL, 10);
-    snprintf(again, sizeof again, "%" PRIu64, *seed);
-    if (strcmp(text, again) != 0) // signs, blanks, overflow, other digits
-        return dt_json_reject(path, json, "seed", "a string of a whole number below 2^64");
-    return DT_OK;
-}
-
-// Checkpoints of older versions have none.
-static dt_status read_storage(const char *path, const cJSON *json, int *storage)
-{
-    const char *text;
-    *storage = -1;
-    if (!dt_json_has(json, "storage"))
-        return DT_OK;
-    DT_TRY(dt_json_string(path, json, "storage", &text));
-    for (int type = DT_F32; type <= DT_BF16; type++)
-        if (strcmp(text, dt_dtype_name((dt_dtype)type)) == 0)
-            *storage = type;
-    return *storage >= 0 ? DT_OK : dt_json_reject(path, json, "storage", "fp32 or bf16");
 }
 
 static dt_status read_hash(const char *path, const cJSON *json, const char *field, uint64_t *hash)
@@ -170,20 +146,34 @@ static dt_status read_shards(const char *path, const cJSON *json, struct dt_fing
     return DT_OK;
 }
 
+static dt_status read_field(const char *path, const cJSON *json, const struct dt_config_key *field,
+                            struct dt_trainer_state *state)
+{
+    void *value = (char *)state + field->offset;
+    char problem[DT_CONFIG_PROBLEM], allowed[DT_CONFIG_ALLOWED];
+    const char *text;
+    if (field->type == DT_CONFIG_BOOL)
+        return dt_json_bool(path, json, field->json, value);
+    if (!is_string(field))
+        return dt_json_int(path, json, field->json, (int64_t)field->min, (int64_t)field->max,
+                           value);
+    DT_TRY(dt_json_string(path, json, field->json, &text));
+    if (dt_config_convert(field, text, state, problem))
+        return DT_OK;
+    dt_config_allowed(field, allowed);
+    return dt_json_reject(path, json, field->json, "a string of %s", allowed);
+}
+
 static dt_status read_state(const char *path, const cJSON *json, struct dt_trainer_state *state)
 {
-    struct field fields[FIELDS];
     int64_t format;
     DT_TRY_NOTE(dt_json_int(path, json, "format", FORMAT, FORMAT, &format),
                 "a newer dtrain may have written it");
-    list_fields(state, fields);
-    for (int i = 0; i < FIELDS; i++)
-        DT_TRY(dt_json_int(path, json, fields[i].name, fields[i].min, DT_JSON_INT_MAX,
-                           fields[i].value));
-    DT_TRY(read_seed(path, json, &state->seed));
-    DT_TRY(read_storage(path, json, &state->storage));
-    DT_TRY(dt_json_bool(path, json, "shuffle", &state->shuffle));
-    return dt_json_bool(path, json, "reset_after", &state->reset_after);
+    state->storage = -1; // checkpoints of older versions have none
+    for (const struct dt_config_key *field = fields; field < fields_end; field++)
+        if (field->type != DT_CONFIG_ENUM || dt_json_has(json, field->json))
+            DT_TRY(read_field(path, json, field, state));
+    return DT_OK;
 }
 
 dt_status dt_trainer_read(const char *path, struct dt_trainer_state *state,
@@ -210,29 +200,15 @@ void dt_fingerprints_free(struct dt_fingerprints *shards)
     *shards = (struct dt_fingerprints){0};
 }
 
-static void compare_flag(struct dt_problems *problems, const char *key, bool now, bool saved)
-{
-    if (now != saved)
-        dt_problems_add(problems, "%s is %s, the checkpoint has %s", key, now ? "true" : "false",
-                        saved ? "true" : "false");
-}
-
 void dt_trainer_compare(struct dt_problems *problems, const struct dt_trainer_state *now,
                         const struct dt_trainer_state *saved)
 {
-    struct dt_trainer_state a = *now, b = *saved;
-    struct field here[FIELDS], there[FIELDS];
-    list_fields(&a, here);
-    list_fields(&b, there);
-    if (now->seed != saved->seed)
-        dt_problems_add(problems, "run.seed is %" PRIu64 ", the checkpoint has %" PRIu64, now->seed,
-                        saved->seed);
-    for (int i = 0; i < FIELDS; i++)
-        if (here[i].key && *here[i].value != *there[i].value)
-            dt_problems_add(problems, "%s is %lld, the checkpoint has %lld", here[i].key,
-                            (long long)*here[i].value, (long long)*there[i].value);
-    compare_flag(problems, "data.shuffle", now->shuffle, saved->shuffle);
-    compare_flag(problems, "data.reset_after", now->reset_after, saved->reset_after);
+    char is[DT_CONFIG_STRING_MAX], was[DT_CONFIG_STRING_MAX];
+    for (const struct dt_config_key *field = fields; field < fields_end; field++)
+        if (field->name[0] && !dt_config_equal(field, now, saved))
+            dt_problems_add(problems, "%s is %s, the checkpoint has %s", field->name,
+                            dt_config_value_text(field, now, is),
+                            dt_config_value_text(field, saved, was));
 }
 
 static void compare_shard(struct dt_problems *problems, const struct dt_shard *now,

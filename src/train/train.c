@@ -36,13 +36,13 @@ struct trainer {
 static struct dt_trainer_state fresh_state(const struct dt_job *job)
 {
     const struct dt_settings *s = &job->settings;
-    return (struct dt_trainer_state){.seed = (uint64_t)s->run.seed,
-                                     .batch = s->data.batch,
-                                     .seq_len = s->data.seq_len,
-                                     .block = s->data.block,
-                                     .shuffle = s->data.shuffle,
-                                     .reset_token = s->data.reset_token,
-                                     .reset_after = s->data.reset_after,
+    return (struct dt_trainer_state){.order = {.seed = s->run.seed,
+                                               .batch = s->data.batch,
+                                               .seq_len = s->data.seq_len,
+                                               .block = s->data.block,
+                                               .reset_token = s->data.reset_token,
+                                               .shuffle = s->data.shuffle,
+                                               .reset_after = s->data.reset_after},
                                      .storage = (int)job->model.storage};
 }
 

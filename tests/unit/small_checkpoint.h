@@ -28,13 +28,13 @@ static inline struct dt_trainer_state state_at(int64_t step)
                                      .skips = 3,
                                      .skipped_in_a_row = 1,
                                      .tokens = INT64_C(9007199254740991), // 2^53 - 1
-                                     .seed = UINT64_C(0xffffffffffffff01),
-                                     .batch = 16,
-                                     .seq_len = 77,
-                                     .block = 64,
-                                     .shuffle = true,
-                                     .reset_token = 4000000000,
-                                     .reset_after = true,
+                                     .order = {.seed = INT64_C(9223372036854775553),
+                                               .batch = 16,
+                                               .seq_len = 77,
+                                               .block = 64,
+                                               .reset_token = 4000000000,
+                                               .shuffle = true,
+                                               .reset_after = true},
                                      .storage = DT_BF16};
 }
 
