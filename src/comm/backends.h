@@ -26,6 +26,7 @@ struct dt_job_control_table {
 struct dt_comm_devices {
     _Atomic(int64_t) begun;    // collectives that the device came to
     _Atomic(int64_t) oldest;   // the one it waits in, counted likewise from 1; 0: in none
+    _Atomic(int) peer;         // whom it waits for in an exchange; -1: nobody
     _Atomic(double) waited;    // seconds
     _Atomic(bool) failed;      // on this rank
     _Atomic(bool) peer_failed; // on another: written by the communicator
@@ -52,6 +53,10 @@ dt_status dt_comm_open_mpi(struct dt_comm **comm);
 // Fills what all backends share, except `info`.
 void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table,
                      struct dt_job_control *control, const struct dt_job_control_table *job_table);
+
+// "all-reduce", "send".
+const char *dt_collective_name(const struct dt_collective *collective);
+dt_status dt_collective_check(const struct dt_comm *comm, const struct dt_collective *collective);
 
 bool dt_launched_by_mpi(void);       // a launcher that MPI_Init can talk to started this process
 bool dt_is_one_of_slurm_tasks(void); // of a step or batch job with more than one

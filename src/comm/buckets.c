@@ -94,6 +94,15 @@ static int64_t wire_bytes(const struct part *part)
     return part->count * dt_dtype_size(part->wire_type);
 }
 
+static struct dt_collective all_reduce(const struct part *part, void *data)
+{
+    return (struct dt_collective){.operation = DT_ALLREDUCE,
+                                  .reduce = DT_SUM,
+                                  .dtype = part->wire_type,
+                                  .count = part->count,
+                                  .data = data};
+}
+
 static dt_status send(struct dt_buckets *b, const struct part *part)
 {
     if (b->config.between_devices && !b->device_comm)
@@ -102,8 +111,8 @@ static dt_status send(struct dt_buckets *b, const struct part *part)
     DT_TRY(dt_stream_wait(&b->backend, b->stream, part->ready));
     DT_TRY(cast(b, part, true));
     if (b->device_comm) {
-        DT_TRY(b->device_comm->table->allreduce(b->device_comm, (int)b->sent, part->wire,
-                                                part->count, part->wire_type, b->stream));
+        struct dt_collective sum = all_reduce(part, part->wire);
+        DT_TRY(b->device_comm->table->enqueue(b->device_comm, (int)b->sent, &sum, b->stream));
         return cast(b, part, false);
     }
     if (part->host != part->wire)
@@ -124,8 +133,8 @@ static dt_status post(struct dt_buckets *b, bool wait)
             DT_TRY(dt_event_done(&b->backend, part->sent, &arrived));
         if (!arrived)
             return DT_OK;
-        DT_TRY(dt_allreduce_begin(b->comm, part->host, part->count, part->wire_type, DT_SUM,
-                                  &part->request));
+        struct dt_collective sum = all_reduce(part, part->host);
+        DT_TRY(dt_begin(b->comm, &sum, &part->request));
     }
     return DT_OK;
 }

@@ -53,22 +53,66 @@ bool dt_comm_agreed(const struct dt_comm *comm)
     return comm->agreed;
 }
 
+static const struct operation {
+    const char *name;
+    bool reduces;
+    bool has_peer;
+} operations[DT_OPERATIONS] = {
+    [DT_ALLREDUCE] = {"all-reduce", .reduces = true},
+    [DT_REDUCE_SCATTER] = {"reduce-scatter", .reduces = true},
+    [DT_ALL_GATHER] = {"all-gather"},
+    [DT_BROADCAST] = {"broadcast", .has_peer = true},
+    [DT_GATHER] = {"gather", .has_peer = true},
+    [DT_EXCHANGE] = {"exchange", .has_peer = true},
+};
+
+const char *dt_collective_name(const struct dt_collective *c)
+{
+    if (c->operation != DT_EXCHANGE || (c->mine && c->data))
+        return operations[c->operation].name;
+    return c->mine ? "send" : "receive";
+}
+
 static bool can_reduce(enum dt_dtype dtype)
 {
     return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F64 || dtype == DT_I64;
 }
 
-dt_status dt_allreduce_begin(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
-                             enum dt_reduce_op op, struct dt_request **request)
+static bool has_memory(const struct dt_comm_info *info, const struct dt_collective *c)
+{
+    if (c->operation == DT_EXCHANGE)
+        return c->mine || c->data;
+    if (c->operation == DT_GATHER)
+        return c->mine && (c->data || info->rank != c->peer);
+    return c->data;
+}
+
+dt_status dt_collective_check(const struct dt_comm *comm, const struct dt_collective *c)
+{
+    const struct operation *operation = &operations[c->operation];
+    const struct dt_comm_info *info = &comm->info;
+    const char *name = dt_collective_name(c);
+    if (c->count < 0 || c->count > INT64_MAX / info->size / dt_dtype_size(c->dtype))
+        return DT_FAIL(DT_MACHINE, NULL, "%s of %lld elements among %d ranks", name,
+                       (long long)c->count, info->size);
+    if (c->count > 0 && !has_memory(info, c))
+        return DT_FAIL(DT_MACHINE, NULL, "%s of %lld elements at NULL", name, (long long)c->count);
+    if (operation->reduces && !can_reduce(c->dtype))
+        return DT_FAIL(DT_MACHINE, NULL, "%s of %s: only fp32, bf16, fp64 and int64 can be reduced",
+                       name, dt_dtype_name(c->dtype));
+    if (operation->has_peer && (c->peer < 0 || c->peer >= info->size))
+        return DT_FAIL(DT_MACHINE, NULL, "%s with rank %d of %d", name, c->peer, info->size);
+    if (c->operation == DT_EXCHANGE && c->peer == info->rank)
+        return DT_FAIL(DT_MACHINE, NULL, "%s of rank %d with itself", name, c->peer);
+    return DT_OK;
+}
+
+dt_status dt_begin(struct dt_comm *comm, const struct dt_collective *collective,
+                   struct dt_request **request)
 {
     *request = NULL;
-    if (count < 0 || (count > 0 && !data))
-        return DT_FAIL(DT_MACHINE, NULL, "all-reduce of %lld elements at %p", (long long)count,
-                       data);
-    if (!can_reduce(dtype))
-        return DT_FAIL(DT_MACHINE, NULL, "all-reduce of %s: only fp32, bf16, fp64 and int64 are",
-                       dt_dtype_name(dtype));
-    DT_TRY(comm->table->allreduce_begin(comm, data, count, dtype, op, request));
+    DT_TRY(dt_collective_check(comm, collective));
+    DT_TRY(comm->table->begin(comm, collective, request));
     return DT_OK;
 }
 
@@ -78,35 +122,74 @@ dt_status dt_wait(struct dt_comm *comm, struct dt_request *request)
     return DT_OK;
 }
 
-dt_status dt_allreduce(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
-                       enum dt_reduce_op op)
+dt_status dt_collective(struct dt_comm *comm, const struct dt_collective *collective)
 {
-    struct dt_request *request = NULL;
-    DT_TRY(dt_allreduce_begin(comm, data, count, dtype, op, &request));
+    struct dt_request *request;
+    DT_TRY(dt_begin(comm, collective, &request));
     DT_TRY(dt_wait(comm, request));
     return DT_OK;
 }
 
-static dt_status check_bytes(const struct dt_comm *comm, const char *what, int64_t bytes, int root)
+dt_status dt_allreduce(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
+                       enum dt_reduce_op reduce)
 {
-    if (bytes < 0 || root < 0 || root >= comm->info.size)
-        return DT_FAIL(DT_MACHINE, NULL, "%s of %lld bytes with root %d among %d ranks", what,
-                       (long long)bytes, root, comm->info.size);
-    return DT_OK;
+    return dt_collective(comm, &(struct dt_collective){.operation = DT_ALLREDUCE,
+                                                       .reduce = reduce,
+                                                       .dtype = dtype,
+                                                       .count = count,
+                                                       .data = data});
+}
+
+dt_status dt_reduce_scatter(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
+                            enum dt_reduce_op reduce)
+{
+    return dt_collective(comm, &(struct dt_collective){.operation = DT_REDUCE_SCATTER,
+                                                       .reduce = reduce,
+                                                       .dtype = dtype,
+                                                       .count = count,
+                                                       .data = data});
+}
+
+dt_status dt_all_gather(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype)
+{
+    return dt_collective(
+        comm, &(struct dt_collective){
+                  .operation = DT_ALL_GATHER, .dtype = dtype, .count = count, .data = data});
+}
+
+dt_status dt_send(struct dt_comm *comm, const void *data, int64_t count, enum dt_dtype dtype,
+                  int to)
+{
+    return dt_collective(
+        comm,
+        &(struct dt_collective){
+            .operation = DT_EXCHANGE, .dtype = dtype, .peer = to, .count = count, .mine = data});
+}
+
+dt_status dt_receive(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype, int from)
+{
+    return dt_collective(
+        comm,
+        &(struct dt_collective){
+            .operation = DT_EXCHANGE, .dtype = dtype, .peer = from, .count = count, .data = data});
 }
 
 dt_status dt_broadcast(struct dt_comm *comm, void *data, int64_t bytes, int root)
 {
-    DT_TRY(check_bytes(comm, "broadcast", bytes, root));
-    DT_TRY(comm->table->broadcast(comm, data, bytes, root));
-    return DT_OK;
+    return dt_collective(
+        comm,
+        &(struct dt_collective){
+            .operation = DT_BROADCAST, .dtype = DT_U8, .peer = root, .count = bytes, .data = data});
 }
 
 dt_status dt_gather(struct dt_comm *comm, const void *mine, int64_t bytes, void *all, int root)
 {
-    DT_TRY(check_bytes(comm, "gather", bytes, root));
-    DT_TRY(comm->table->gather(comm, mine, bytes, all, root));
-    return DT_OK;
+    return dt_collective(comm, &(struct dt_collective){.operation = DT_GATHER,
+                                                       .dtype = DT_U8,
+                                                       .peer = root,
+                                                       .count = bytes,
+                                                       .data = all,
+                                                       .mine = mine});
 }
 
 dt_status dt_barrier(struct dt_comm *comm)

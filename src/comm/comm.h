@@ -1,8 +1,8 @@
-// The communicator: a table of collectives over the ranks of a job. comm_self (one process),
-// comm_mpi; what lies on devices is summed by another (device_comm.h). Every collective is called
-// by all ranks in the same order. A backend may progress collectives on its own thread; none of
-// them may be called from two threads. What ranks know of each other, and how a job ends:
-// job_control.h.
+// The communicator: collectives in host memory over the ranks of a job. comm_self (one process),
+// comm_mpi; what lies on devices is reduced by another (device_comm.h). One struct describes any
+// collective; a backend begins it and waits for it. A backend may progress collectives on its own
+// thread; none of these functions may be called from two threads. What ranks know of each other,
+// and how a job ends: job_control.h.
 #pragma once
 
 #include "base/dtype.h"
@@ -26,18 +26,42 @@ struct dt_comm_info {
     char host[DT_HOST_NAME];
 };
 
+// Sizes are in elements. Reductions take fp32, bf16, fp64 and int64; the rest moves any type.
+enum dt_operation {
+    DT_ALLREDUCE,      // data [count]: becomes the reduction over all ranks
+    DT_REDUCE_SCATTER, // data [size, count]: block `rank` becomes its reduction over all ranks; the
+                       // other blocks are undefined afterwards
+    DT_ALL_GATHER,     // data [size, count]: block r becomes that of rank r
+    DT_BROADCAST,      // data [count]: becomes that of rank `peer`
+    DT_GATHER,         // data [size, count], at rank `peer` only: block r becomes `mine` of rank r
+    DT_EXCHANGE,       // mine [count] is sent to rank `peer`, data [count] received from it; each
+                       // unless it is NULL
+    DT_OPERATIONS
+};
+
+// Every rank begins the same collectives in the same order; an exchange concerns two ranks alone,
+// which begin theirs with each other in the same order.
+//
+// Reductions are deterministic for a given size and number of ranks, and those of an all-reduce the
+// same on every rank. Reduce-scatter, then all-gather gives the bits of an all-reduce where sums
+// are exact (int64, DT_MIN, DT_MAX) and on two ranks; on more, the all-reduce adds each chunk of a
+// piece from another rank on, reduce-scatter each block.
+struct dt_collective {
+    enum dt_operation operation;
+    enum dt_reduce_op reduce;
+    enum dt_dtype dtype;
+    int peer;
+    int64_t count;
+    void *data;       // in place
+    const void *mine; // gather, exchange
+};
+
 struct dt_comm_table {
     const char *name;
-    // All-reduce in place of `count` elements (fp32, bf16, fp64, int64) in host memory. begin
-    // returns at once; `data` belongs to the communicator until wait. Sums are deterministic for a
-    // given size and rank, and the same on every rank.
-    dt_status (*allreduce_begin)(struct dt_comm *comm, void *data, int64_t count,
-                                 enum dt_dtype dtype, enum dt_reduce_op op,
-                                 struct dt_request **request);
+    // Returns at once; memory belongs to the communicator until wait. Checked by the caller.
+    dt_status (*begin)(struct dt_comm *comm, const struct dt_collective *collective,
+                       struct dt_request **request);
     dt_status (*wait)(struct dt_comm *comm, struct dt_request *request); // frees the request
-    dt_status (*broadcast)(struct dt_comm *comm, void *data, int64_t bytes, int root);
-    dt_status (*gather)(struct dt_comm *comm, const void *mine, int64_t bytes, void *all,
-                        int root);       // all: [size, bytes], at root
     void (*close)(struct dt_comm *comm); // collective; ends the communication thread
 };
 
@@ -57,11 +81,22 @@ enum dt_comm_kind { DT_COMM_KIND_AUTO, DT_COMM_KIND_SELF, DT_COMM_KIND_MPI };
 dt_status dt_comm_open(enum dt_comm_kind kind, struct dt_comm **comm);
 // Orderly end: all ranks call it, after success or after an error that all share. NULL is fine.
 void dt_comm_close(struct dt_comm *comm);
-dt_status dt_allreduce_begin(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
-                             enum dt_reduce_op op, struct dt_request **request);
+
+dt_status dt_begin(struct dt_comm *comm, const struct dt_collective *collective,
+                   struct dt_request **request);
 dt_status dt_wait(struct dt_comm *comm, struct dt_request *request);
+// Begins one and waits for it.
+dt_status dt_collective(struct dt_comm *comm, const struct dt_collective *collective);
+
 dt_status dt_allreduce(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
-                       enum dt_reduce_op op);
+                       enum dt_reduce_op reduce);
+dt_status dt_reduce_scatter(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
+                            enum dt_reduce_op reduce);
+dt_status dt_all_gather(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype);
+dt_status dt_send(struct dt_comm *comm, const void *data, int64_t count, enum dt_dtype dtype,
+                  int to);
+dt_status dt_receive(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
+                     int from);
 dt_status dt_broadcast(struct dt_comm *comm, void *data, int64_t bytes, int root);
 dt_status dt_gather(struct dt_comm *comm, const void *mine, int64_t bytes, void *all, int root);
 dt_status dt_barrier(struct dt_comm *comm);

@@ -10,40 +10,28 @@
 enum { finalize_s = 60 };
 
 // Queues a request, which from now on belongs to the thread until it is done.
-static void enqueue(struct mpi_comm *mpi, struct dt_request *request)
+static dt_status begin(struct dt_comm *comm, const struct dt_collective *call,
+                       struct dt_request **result)
 {
+    struct mpi_comm *mpi = mpi_of(comm);
+    struct dt_request *request = malloc(sizeof *request);
+    if (!request)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a collective");
+    *request = (struct dt_request){.call = *call, .element_bytes = dt_dtype_size(call->dtype)};
+    if (call->operation != DT_ALLREDUCE && call->operation != DT_REDUCE_SCATTER) {
+        request->call.count *= request->element_bytes;
+        request->call.dtype = DT_U8;
+        request->element_bytes = 1;
+    }
     pthread_mutex_lock(&mpi->lock);
-    request->sequence = ++mpi->sequence;
+    if (call->operation != DT_EXCHANGE)
+        request->sequence = ++mpi->sequence;
     *mpi->queue_end = request;
     mpi->queue_end = &request->next;
     pthread_mutex_unlock(&mpi->lock);
     sem_post(&mpi->wake);
-}
-
-static dt_status begin(struct dt_comm *comm, const struct dt_request *values,
-                       struct dt_request **request)
-{
-    struct dt_request *mine = malloc(sizeof *mine);
-    if (!mine)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a collective");
-    *mine = *values;
-    enqueue(mpi_of(comm), mine);
-    *request = mine;
+    *result = request;
     return DT_OK;
-}
-
-static dt_status allreduce_begin(struct dt_comm *comm, void *data, int64_t count,
-                                 enum dt_dtype dtype, enum dt_reduce_op op,
-                                 struct dt_request **request)
-{
-    return begin(comm,
-                 &(struct dt_request){.kind = DT_MPI_KIND_ALLREDUCE,
-                                      .data = data,
-                                      .count = count,
-                                      .element_bytes = dt_dtype_size(dtype),
-                                      .dtype = dtype,
-                                      .op = op},
-                 request);
 }
 
 // A second passes at a time: when the thread makes no round for the whole time-out it hangs inside
@@ -80,38 +68,13 @@ static dt_status wait_for(struct dt_comm *comm, struct dt_request *request)
     pthread_mutex_unlock(&mpi->lock);
     atomic_fetch_sub(&mpi->waiting, 1);
     if (request->failure[0]) {
-        sleep(7); // where a peer's death is behind it, the watch finds that and says so
-        status = DT_FAIL(DT_MACHINE, NULL, "MPI failed: %s", request->failure);
+        if (!request->mismatch)
+            sleep(7); // where a peer's death caused it, the watch finds and reports that
+        status = DT_FAIL(DT_MACHINE, NULL, "%s: %s", dt_collective_name(&request->call),
+                         request->failure);
     }
     free(request);
     return status;
-}
-
-static dt_status run(struct dt_comm *comm, const struct dt_request *values)
-{
-    struct dt_request *request = NULL;
-    DT_TRY(begin(comm, values, &request));
-    DT_TRY(wait_for(comm, request));
-    return DT_OK;
-}
-
-static dt_status broadcast(struct dt_comm *comm, void *data, int64_t bytes, int root)
-{
-    return run(comm, &(struct dt_request){.kind = DT_MPI_KIND_BROADCAST,
-                                          .data = data,
-                                          .count = bytes,
-                                          .element_bytes = 1,
-                                          .root = root});
-}
-
-static dt_status gather(struct dt_comm *comm, const void *mine, int64_t bytes, void *all, int root)
-{
-    return run(comm, &(struct dt_request){.kind = DT_MPI_KIND_GATHER,
-                                          .mine = mine,
-                                          .data = comm->info.rank == root ? all : NULL,
-                                          .count = bytes,
-                                          .element_bytes = 1,
-                                          .root = root});
 }
 
 static void release(struct mpi_comm *mpi)
@@ -178,10 +141,8 @@ static enum dt_voice claim(struct dt_comm *comm)
 
 static const struct dt_comm_table table = {
     .name = "mpi",
-    .allreduce_begin = allreduce_begin,
+    .begin = begin,
     .wait = wait_for,
-    .broadcast = broadcast,
-    .gather = gather,
     .close = close_mpi,
 };
 

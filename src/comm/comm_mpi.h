@@ -18,38 +18,31 @@ enum {
     DT_MPI_REDUCE_OPS = 3,
 };
 
-enum mpi_kind { DT_MPI_KIND_ALLREDUCE, DT_MPI_KIND_BROADCAST, DT_MPI_KIND_GATHER };
-
 struct dt_request {
     struct dt_request *next;
-    enum mpi_kind kind;
-    char *data;       // reduced or broadcast in place; gather: all, at root
-    const char *mine; // gather
-    int64_t count;    // elements, or bytes where not an all-reduce
+    struct dt_collective call; // what is only moved is counted in bytes, of DT_U8
     int64_t element_bytes;
-    enum dt_dtype dtype;
-    enum dt_reduce_op op;
-    int root;
-    int64_t sequence; // the how many-eth collective of the job, from 1
+    int64_t sequence; // counts the collectives of the job, from 1; an exchange: 0
     // the thread's own
     double since; // on the watch's clock
     bool ring;
-    int64_t given;       // ring: elements handed to rings so far
+    int64_t given;       // ring: elements (of a block) handed to rings so far
     int rings;           // ring: how many are under way
-    MPI_Request *pieces; // library: [n_pieces]
+    MPI_Request *pieces; // library: [n_pieces, 2]
     int n_pieces;
     // under lock
     bool done;
-    char failure[256]; // "" where it went well
+    bool mismatch;     // it failed because two ranks exchanged different sizes
+    char failure[256]; // "" where it succeeded
 };
 
-// An all-reduce of one piece: `size - 1` steps in which partial sums travel round, each rank adding
-// its own, and as many in which the sums do.
+// One piece of a collective that travels in a ring: `size - 1` steps in which partial sums go
+// round, each rank adding its own (all-reduce, reduce-scatter), and as many in which whole chunks
+// do (all-reduce, all-gather).
 struct mpi_ring {
     struct dt_request *owner; // NULL: free
-    char *data;
-    int64_t count;
-    int step, tag;
+    int64_t first, count;     // elements of the owner (all-reduce), or of each of its blocks
+    int step, end, tag;
     char *scratch; // [DT_MPI_RING_CHUNK]
     MPI_Request mpi[2];
 };
@@ -68,7 +61,7 @@ struct mpi_comm {
     bool start_failed;
     struct dt_error start_error;
     struct dt_request *queue, **queue_end;
-    int64_t sequence; // of the last request queued
+    int64_t sequence; // of the last collective queued
     bool closing;
     _Atomic(int) waiting;     // threads inside wait
     _Atomic(uint64_t) pulse;  // counts the thread's rounds: it moves
@@ -102,10 +95,11 @@ _Noreturn void dt_mpi_end(struct mpi_comm *mpi, int code);
 bool dt_mpi_is_thread(const struct mpi_comm *mpi); // is the caller the communication thread?
 
 // comm_mpi_collective.c: posting and progress. Codes are MPI's.
-// Elements (bytes where not an all-reduce) that one call of the library may carry; tests lower it.
+// Elements that one call of the library may carry; tests lower it.
 void dt_mpi_set_piece(int64_t elements);
 int dt_mpi_reductions(struct mpi_comm *mpi);
 void dt_mpi_free_reductions(struct mpi_comm *mpi);
 int dt_mpi_post(struct mpi_comm *mpi, struct dt_request *request);
 int dt_mpi_advance_rings(struct mpi_comm *mpi, bool *moved); // *moved: set where anything moved
+// Where a message was shorter than what was to be received, request->failure says so.
 int dt_mpi_test(struct dt_request *request, bool *done);

@@ -110,6 +110,7 @@ static void finish(struct mpi_comm *mpi, struct dt_request *request, int code)
     free(request->pieces);
     if (code != MPI_SUCCESS && MPI_Error_string(code, text, &length) == MPI_SUCCESS)
         snprintf(request->failure, sizeof request->failure, "%s", text);
+    request->mismatch |= code == MPI_ERR_TRUNCATE;
     pthread_mutex_lock(&mpi->lock);
     request->done = true;
     pthread_cond_broadcast(&mpi->changed);
@@ -210,21 +211,26 @@ static void rest(struct mpi_comm *mpi, int fruitless)
 static void watch(struct mpi_comm *mpi)
 {
     struct dt_comm_devices *devices = &mpi->control.devices;
+    const struct dt_request *oldest = mpi->active;
+    int peer = oldest && oldest->sequence == 0 ? oldest->call.peer : atomic_load(&devices->peer);
     struct dt_watch_self self = {
-        .sequence = mpi->begun,
-        .oldest = mpi->active ? mpi->active->sequence : 0,
-        .waited = mpi->active ? mpi->watch.clock - mpi->active->since : 0,
-        .device_sequence = atomic_load(&devices->begun),
-        .device_oldest = atomic_load(&devices->oldest),
+        .beat = {.sequence = mpi->begun,
+                 .oldest = oldest ? oldest->sequence : 0,
+                 .device_sequence = atomic_load(&devices->begun),
+                 .device_oldest = atomic_load(&devices->oldest),
+                 .peer = peer,
+                 .reports = atomic_load(&mpi->control.reports)},
+        .waited = oldest ? mpi->watch.clock - oldest->since : 0,
         .device_waited = atomic_load(&devices->waited),
-        .reports = atomic_load(&mpi->control.reports),
         .timeout = atomic_load(&mpi->control.timeout_s),
         .device_failed = atomic_load(&devices->failed),
         .has_record = atomic_load(&mpi->control.record) != NULL,
         .terminated = atomic_exchange(&mpi->terminated, false),
         .speaks = atomic_load(&mpi->speaks),
     };
-    dt_comm_last_progress(&mpi->base, &self.step, &self.phase);
+    const char *phase;
+    dt_comm_last_progress(&mpi->base, &self.beat.step, &phase);
+    snprintf(self.beat.phase, sizeof self.beat.phase, "%s", phase);
     dt_watch_tick(&mpi->watch, &self);
     atomic_store(&mpi->doomed, dt_watch_is_doomed(&mpi->watch));
     atomic_store(&mpi->control.spoken, mpi->watch.spoken);

@@ -1,5 +1,6 @@
-// Sums of device memory by NCCL, which is opened at run time. NCCL is non-blocking throughout: no
-// call of it can hold the host where a peer is gone, and each is polled until it is on its way.
+// Collectives in device memory by NCCL, which is opened at run time. NCCL is non-blocking
+// throughout: no call of it can hold the host where a peer is gone, and each is polled until it is
+// on its way.
 //
 // Memory is not registered (ncclCommRegister): NCCL 2.19 to 2.30 uses registered memory for no
 // all-reduce in place by ring or tree, on one host or several. NVLS would use memory of
@@ -65,7 +66,7 @@ static dt_status version(char *text, size_t size)
     DT_TRY(load(&library));
     ncclResult_t result = library.GetVersion(&code);
     if (result != ncclSuccess)
-        return DT_FAIL(DT_MACHINE, NULL, "NCCL does not tell its version: %s",
+        return DT_FAIL(DT_MACHINE, NULL, "ncclGetVersion failed: %s",
                        library.GetErrorString(result));
     int unit = code < 10000 ? 1000 : 10000; // until 2.8 a digit less
     snprintf(text, size, "%d.%d.%d", code / unit, code % unit / 100, code % 100);
@@ -74,14 +75,14 @@ static dt_status version(char *text, size_t size)
 
 dt_status dt_nccl_error(const struct nccl_comm *nccl, ncclResult_t result, const char *what)
 {
-    const char *said = nccl->library.GetLastError(nccl->nccl);
-    bool has_said = said && said[0];
+    const char *detail = nccl->library.GetLastError(nccl->nccl);
+    bool has_detail = detail && detail[0];
     return DT_FAIL(DT_MACHINE,
-                   result == ncclInvalidUsage ? "give each rank a GPU of its own"
-                                              : "NCCL_DEBUG=WARN in the environment makes NCCL "
-                                                "say more",
-                   "%s: NCCL says \"%s\"%s%s", what, nccl->library.GetErrorString(result),
-                   has_said ? ": " : "", has_said ? said : "");
+                   result == ncclInvalidUsage
+                       ? "give each rank a GPU of its own"
+                       : "NCCL_DEBUG=WARN in the environment makes NCCL say more",
+                   "%s failed: %s%s%s", what, nccl->library.GetErrorString(result),
+                   has_detail ? ": " : "", has_detail ? detail : "");
 }
 
 // ---- calls
@@ -128,7 +129,7 @@ static dt_status create(const struct dt_device_comm_config *config, struct nccl_
     size_t n = (size_t)config->n_collectives;
     if (!nccl || !(nccl->calls = calloc(n, sizeof *nccl->calls))) {
         free(nccl);
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a communicator of NCCL");
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for an NCCL communicator");
     }
     *out = nccl;
     nccl->base.table = &dt_nccl_table;
@@ -137,8 +138,6 @@ static dt_status create(const struct dt_device_comm_config *config, struct nccl_
     nccl->n = config->n_collectives;
     pthread_mutex_init(&nccl->lock, NULL);
     sem_init(&nccl->stop, 0, 0);
-    for (size_t i = 0; i < n; i++)
-        atomic_init(&nccl->calls[i].count, -1);
     DT_TRY(load(&nccl->library));
     DT_TRY(config->backend->table->alloc_host(config->backend->device,
                                               (int64_t)(n * sizeof *nccl->counts), &counts));
@@ -164,14 +163,14 @@ static dt_status share_id(struct nccl_comm *nccl, ncclUniqueId *id)
     if (nccl->comm->info.rank == 0) {
         ncclResult_t result = nccl->library.GetUniqueId(id);
         if (result != ncclSuccess)
-            status = dt_nccl_error(nccl, result, "no way for the ranks to meet");
+            status = dt_nccl_error(nccl, result, "ncclGetUniqueId");
     }
     DT_TRY(dt_agree(nccl->comm, status));
     DT_TRY(dt_broadcast(nccl->comm, id, (int64_t)sizeof *id, 0));
     return DT_OK;
 }
 
-static ncclResult_t begin_to_meet(struct nccl_comm *nccl, const ncclUniqueId *id)
+static ncclResult_t begin_init(struct nccl_comm *nccl, const ncclUniqueId *id)
 {
     const struct dt_comm_info *info = &nccl->comm->info;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -179,41 +178,42 @@ static ncclResult_t begin_to_meet(struct nccl_comm *nccl, const ncclUniqueId *id
     return nccl->library.CommInitRankConfig(&nccl->nccl, info->size, *id, info->rank, &config);
 }
 
-// Waits until the ranks have met, or a peer tells of a failure: then *result is ncclInProgress and
-// that rank has the error that all are to have.
-static dt_status wait_to_meet(struct nccl_comm *nccl, ncclResult_t *result)
+// Waits until NCCL has connected the ranks, or a peer reports a failure: then *result is
+// ncclInProgress, and that rank has the error that all are to have.
+static dt_status wait_init(struct nccl_comm *nccl, ncclResult_t *result)
 {
-    double limit_s = atomic_load(&nccl->comm->control->timeout_s);
-    *result = settle(nccl, *result, limit_s, &nccl->comm->control->devices.peer_failed);
+    struct dt_job_control *control = nccl->comm->control;
+    double limit_s = atomic_load(&control->timeout_s);
+    *result = settle(nccl, *result, limit_s, &control->devices.peer_failed);
     if (*result == ncclSuccess)
         return DT_OK;
     if (*result != ncclInProgress)
-        return dt_nccl_error(nccl, *result, "the ranks' GPUs do not come together");
-    if (atomic_load(&nccl->comm->control->devices.peer_failed))
+        return dt_nccl_error(nccl, *result, "ncclCommInitRankConfig");
+    if (atomic_load(&control->devices.peer_failed))
         return DT_OK;
     return DT_FAIL(DT_MACHINE,
                    "look at the network between the hosts; NCCL_SOCKET_IFNAME names the interface "
-                   "to take, NCCL_DEBUG=INFO makes NCCL say more",
-                   "NCCL did not bring %d ranks together within comm.timeout_s = %g s",
+                   "to use, NCCL_DEBUG=INFO makes NCCL say more",
+                   "ncclCommInitRankConfig of %d ranks timed out after comm.timeout_s = %g s",
                    nccl->comm->info.size, limit_s);
 }
 
-// All ranks meet, or all have the same error. One that fails tells the others by its heartbeat, so
-// that they wait for it no longer; where none has failed after all, what was heard was of another
-// opening, and they wait on.
-static dt_status meet_all(struct nccl_comm *nccl, const ncclUniqueId *id)
+// All ranks are connected, or all have the same error. One that fails tells the others by its
+// heartbeat, so that they wait for it no longer; where none has failed after all, what was heard
+// was of another opening, and they wait on.
+static dt_status init_all(struct nccl_comm *nccl, const ncclUniqueId *id)
 {
     struct dt_comm_devices *devices = &nccl->comm->control->devices;
-    ncclResult_t result = begin_to_meet(nccl, id);
-    int64_t all_met = 0;
-    while (!all_met) {
-        dt_status status = wait_to_meet(nccl, &result);
+    ncclResult_t result = begin_init(nccl, id);
+    int64_t all_done = 0;
+    while (!all_done) {
+        dt_status status = wait_init(nccl, &result);
         atomic_store(&devices->failed, status != DT_OK);
         status = dt_agree(nccl->comm, status);
         atomic_store(&devices->failed, false);
         DT_TRY(status);
-        all_met = result == ncclSuccess;
-        DT_TRY(dt_allreduce(nccl->comm, &all_met, 1, DT_I64, DT_MIN));
+        all_done = result == ncclSuccess;
+        DT_TRY(dt_allreduce(nccl->comm, &all_done, 1, DT_I64, DT_MIN));
     }
     return DT_OK;
 }
@@ -232,7 +232,7 @@ static dt_status open_together(const struct dt_device_comm_config *config, struc
     memset(&id, 0, sizeof id);
     DT_TRY(dt_agree(config->comm, create(config, nccl)));
     DT_TRY(share_id(*nccl, &id));
-    DT_TRY(meet_all(*nccl, &id));
+    DT_TRY(init_all(*nccl, &id));
     DT_TRY(dt_nccl_warn_of_nvls(config->comm));
     DT_TRY(dt_agree(config->comm, dt_nccl_watch_start(*nccl)));
     return DT_OK;
@@ -256,26 +256,33 @@ static dt_status open_nccl(const struct dt_device_comm_config *config, struct dt
     return DT_OK;
 }
 
-// ---- sums
+// ---- collectives
 
-static dt_status check_call(const struct nccl_comm *nccl, int index, int64_t count,
-                            enum dt_dtype dtype)
+// What is offered here, under the name of the call that fails.
+static const char *const functions[DT_OPERATIONS] = {
+    [DT_ALLREDUCE] = "ncclAllReduce",
+    [DT_REDUCE_SCATTER] = "ncclReduceScatter",
+    [DT_ALL_GATHER] = "ncclAllGather",
+    [DT_EXCHANGE] = "ncclSend and ncclRecv",
+};
+
+static const int types[DT_DTYPE_COUNT] = {
+    // + 1; 0: none
+    [DT_F32] = ncclFloat32 + 1,
+    [DT_BF16] = ncclBfloat16 + 1,
+    [DT_F64] = ncclFloat64 + 1,
+    [DT_I64] = ncclInt64 + 1,
+};
+
+static dt_status check_call(const struct nccl_comm *nccl, int index, const struct dt_collective *c)
 {
-    if (index < 0 || index >= nccl->n || count < 0)
-        return DT_FAIL(DT_MACHINE, NULL, "all-reduce %d of %d on the device, of %lld elements",
-                       index, nccl->n, (long long)count);
-    if (dtype != DT_F32 && dtype != DT_BF16 && dtype != DT_F64)
-        return DT_FAIL(DT_MACHINE, NULL,
-                       "all-reduce of %s on the device: only fp32, bf16 and fp64 are",
-                       dt_dtype_name(dtype));
+    if (index < 0 || index >= nccl->n)
+        return DT_FAIL(DT_MACHINE, NULL, "collective %d of %d between devices", index, nccl->n);
+    DT_TRY(dt_collective_check(nccl->comm, c));
+    if (!functions[c->operation] || !types[c->dtype] || c->reduce != DT_SUM)
+        return DT_FAIL(DT_MACHINE, NULL, "no %s of %s between devices%s", dt_collective_name(c),
+                       dt_dtype_name(c->dtype), c->reduce != DT_SUM ? " but for sums" : "");
     return DT_OK;
-}
-
-static ncclDataType_t nccl_type(enum dt_dtype dtype)
-{
-    if (dtype == DT_F64)
-        return ncclFloat64;
-    return dtype == DT_BF16 ? ncclBfloat16 : ncclFloat32;
 }
 
 static dt_status stamp(const struct nccl_comm *nccl, int64_t *count, struct dt_stream *stream)
@@ -285,21 +292,56 @@ static dt_status stamp(const struct nccl_comm *nccl, int64_t *count, struct dt_s
     return DT_OK;
 }
 
-static dt_status allreduce(struct dt_device_comm *comm, int index, void *data, int64_t count,
-                           enum dt_dtype dtype, struct dt_stream *stream)
+// In one group, so that neither rank of an exchange waits for the other's receive.
+static ncclResult_t exchange(const struct nccl_comm *nccl, const struct dt_collective *c,
+                             ncclDataType_t type, cudaStream_t stream)
+{
+    const struct dt_nccl_library *library = &nccl->library;
+    size_t count = (size_t)c->count;
+    ncclResult_t result = library->GroupStart();
+    if (result == ncclSuccess && c->mine)
+        result = library->Send(c->mine, count, type, c->peer, nccl->nccl, stream);
+    if ((result == ncclSuccess || result == ncclInProgress) && c->data)
+        result = library->Recv(c->data, count, type, c->peer, nccl->nccl, stream);
+    ncclResult_t ended = library->GroupEnd();
+    return result == ncclSuccess || result == ncclInProgress ? ended : result;
+}
+
+static ncclResult_t call(const struct nccl_comm *nccl, const struct dt_collective *c,
+                         cudaStream_t stream)
+{
+    const struct dt_nccl_library *library = &nccl->library;
+    ncclDataType_t type = (ncclDataType_t)(types[c->dtype] - 1);
+    size_t count = (size_t)c->count;
+    void *block = (char *)c->data + nccl->comm->info.rank * c->count * dt_dtype_size(c->dtype);
+    if (c->operation == DT_ALLREDUCE)
+        return library->AllReduce(c->data, c->data, count, type, ncclSum, nccl->nccl, stream);
+    if (c->operation == DT_REDUCE_SCATTER)
+        return library->ReduceScatter(c->data, block, count, type, ncclSum, nccl->nccl, stream);
+    if (c->operation == DT_ALL_GATHER)
+        return library->AllGather(block, c->data, count, type, nccl->nccl, stream);
+    return exchange(nccl, c, type, stream);
+}
+
+static dt_status enqueue(struct dt_device_comm *comm, int index, const struct dt_collective *c,
+                         struct dt_stream *stream)
 {
     struct nccl_comm *nccl = nccl_of(comm);
-    DT_TRY(check_call(nccl, index, count, dtype));
-    atomic_store(&nccl->calls[index].dtype, (int)dtype);
-    atomic_store(&nccl->calls[index].count, count);
+    DT_TRY(check_call(nccl, index, c));
+    bool in_blocks = c->operation == DT_REDUCE_SCATTER || c->operation == DT_ALL_GATHER;
+    struct nccl_call *record = &nccl->calls[index];
+    atomic_store(&record->dtype, (int)c->dtype);
+    atomic_store(&record->bytes,
+                 c->count * dt_dtype_size(c->dtype) * (in_blocks ? nccl->comm->info.size : 1));
+    atomic_store(&record->peer, c->operation == DT_EXCHANGE ? c->peer : -1);
+    atomic_store(&record->name, dt_collective_name(c));
     DT_TRY(stamp(nccl, &nccl->counts[index].begun, stream));
     enter(nccl);
-    ncclResult_t result = nccl->library.AllReduce(data, data, (size_t)count, nccl_type(dtype),
-                                                  ncclSum, nccl->nccl, dt_cuda_stream(stream));
+    ncclResult_t result = call(nccl, c, dt_cuda_stream(stream));
     result = settle(nccl, result, INFINITY, NULL); // the watchdog ends it
     leave(nccl);
     if (result != ncclSuccess)
-        return dt_nccl_failed(nccl, result, "all-reduce");
+        return dt_nccl_failed(nccl, result, functions[c->operation]);
     DT_TRY(stamp(nccl, &nccl->counts[index].done, stream));
     return DT_OK;
 }
@@ -326,6 +368,6 @@ const struct dt_device_comm_table dt_nccl_table = {
     .prepare = dt_nccl_exclude_nvls,
     .version = version,
     .open = open_nccl,
-    .allreduce = allreduce,
+    .enqueue = enqueue,
     .close = close_nccl,
 };

@@ -23,7 +23,13 @@
     X(CommFinalize)                                                                                \
     X(CommDestroy)                                                                                 \
     X(CommAbort)                                                                                   \
-    X(AllReduce)
+    X(AllReduce)                                                                                   \
+    X(ReduceScatter)                                                                               \
+    X(AllGather)                                                                                   \
+    X(GroupStart)                                                                                  \
+    X(Send)                                                                                        \
+    X(Recv)                                                                                        \
+    X(GroupEnd)
 
 struct dt_nccl_library {
 #define DT_NCCL_POINTER(name) __typeof__(nccl##name) *name;
@@ -37,10 +43,11 @@ struct nccl_counts {
     int64_t begun, done;
 };
 
-// One collective of the step.
+// One collective of the step, as the caller last put it on a stream.
 struct nccl_call {
-    _Atomic(int64_t) count; // as the caller last put it on a stream; -1: not yet
-    _Atomic(int) dtype;
+    _Atomic(const char *) name; // NULL: not yet
+    _Atomic(int64_t) bytes;
+    _Atomic(int) dtype, peer;
     struct nccl_counts seen; // the watchdog's own: at its last look …
     _Atomic(double) since;   // … and since when, on its clock
 };
@@ -74,7 +81,7 @@ struct nccl_comm {
 double dt_nccl_passed(double *last_time);
 void dt_nccl_nap(double seconds);
 
-// "what: NCCL says …", DT_MACHINE.
+// "ncclAllReduce failed: …", DT_MACHINE.
 dt_status dt_nccl_error(const struct nccl_comm *nccl, ncclResult_t result, const char *what);
 
 // comm_nccl_nvls.c

@@ -85,12 +85,12 @@ static void describe(const struct nccl_comm *nccl, int64_t number, struct text *
 {
     int index = (int)(number % nccl->n);
     const struct nccl_call *call = &nccl->calls[index];
-    int64_t count = atomic_load(&call->count);
-    dt_dtype dtype = (dt_dtype)atomic_load(&call->dtype);
-    add(text, "  %lld: all-reduce %d of %d", (long long)number + 1, index + 1, nccl->n);
-    if (count >= 0)
-        add(text, ", %lld bytes of %s", (long long)(count * dt_dtype_size(dtype)),
-            dt_dtype_name(dtype));
+    const char *name = atomic_load(&call->name);
+    add(text, "  %lld: %s %d of %d", (long long)number + 1, name ? name : "collective", index + 1,
+        nccl->n);
+    if (name)
+        add(text, ", %lld bytes of %s", (long long)atomic_load(&call->bytes),
+            dt_dtype_name((dt_dtype)atomic_load(&call->dtype)));
     add(text, ": ");
     describe_state(nccl, number, text);
 }
@@ -139,7 +139,7 @@ dt_status dt_nccl_failed(struct nccl_comm *nccl, ncclResult_t result, const char
 }
 
 // All is told to the communicator's watch; it is for this thread to end the job where that cannot.
-static _Noreturn void expire(struct nccl_comm *nccl, double timeout_s, const char *what)
+static _Noreturn void expire(struct nccl_comm *nccl, const char *what, double timeout_s)
 {
     dt_comm_write_record(nccl->comm, true);
     if (nccl->comm->info.size > 1)
@@ -147,23 +147,36 @@ static _Noreturn void expire(struct nccl_comm *nccl, double timeout_s, const cha
     DT_FAIL(DT_MACHINE,
             "look at the network between the hosts and at the GPUs (nvidia-smi, dmesg), or raise "
             "comm.timeout_s; then resume with the same command",
-            "%s within comm.timeout_s = %g s", what, timeout_s);
+            "%s timed out after comm.timeout_s = %g s", what, timeout_s);
     dt_die();
 }
 
 // ---- the look
 
-// Seconds that the collective of this number waits, 0 where it does not.
-static double look(struct nccl_comm *nccl, int index, double clock, int64_t *begun, int64_t *done)
+struct progress {
+    int64_t begun, done; // collectives
+    int peer;            // of an exchange under way; -1: none
+    double waited;
+};
+
+// Adds the collective of this number to what its device has begun, waits in and waits for.
+static void look(struct nccl_comm *nccl, int index, double clock, struct progress *progress)
 {
     struct nccl_call *call = &nccl->calls[index];
     struct nccl_counts now = read_counts(nccl, index);
+    int peer = atomic_load(&call->peer);
     if (now.begun != call->seen.begun || now.done != call->seen.done)
         atomic_store(&call->since, clock);
     call->seen = now;
-    *begun += now.begun;
-    *done += now.done;
-    return now.begun > now.done ? clock - atomic_load(&call->since) : 0;
+    if (atomic_load(&call->name) && peer >= 0) { // the other ranks do not count an exchange
+        if (now.begun > now.done)
+            progress->peer = peer;
+    } else {
+        progress->begun += now.begun;
+        progress->done += now.done;
+    }
+    if (now.begun > now.done)
+        progress->waited = fmax(progress->waited, clock - atomic_load(&call->since));
 }
 
 // Seconds that a call to NCCL has not returned for.
@@ -193,23 +206,26 @@ static void tick(struct nccl_comm *nccl)
 {
     struct dt_comm_devices *devices = &nccl->comm->control->devices;
     double clock = atomic_load(&nccl->clock) + dt_nccl_passed(&nccl->last_time);
-    double waited = 0, called = look_at_calls(nccl, clock);
+    double called = look_at_calls(nccl, clock);
     double timeout_s = atomic_load(&nccl->comm->control->timeout_s);
-    int64_t begun = 0, done = 0;
+    struct progress now = {.peer = -1};
     atomic_store(&nccl->clock, clock);
     for (int i = 0; i < nccl->n; i++)
-        waited = fmax(waited, look(nccl, i, clock, &begun, &done));
-    atomic_store(&devices->begun, begun);
+        look(nccl, i, clock, &now);
+    atomic_store(&devices->begun, now.begun);
     // A rank whose call does not return may yet be as far as the others.
-    atomic_store(&devices->oldest, begun > done ? done + 1 : called > 0 ? begun : 0);
-    atomic_store(&devices->waited, fmax(waited, called));
-    if (fmin(waited, atomic_load(&devices->quiet)) > timeout_s)
-        expire(nccl, timeout_s, "a sum of the ranks' GPUs did not end");
+    atomic_store(&devices->oldest, now.begun > now.done ? now.done + 1
+                                   : called > 0         ? now.begun
+                                                        : 0);
+    atomic_store(&devices->peer, now.peer);
+    atomic_store(&devices->waited, fmax(now.waited, called));
+    if (fmin(now.waited, atomic_load(&devices->quiet)) > timeout_s)
+        expire(nccl, "a collective between GPUs", timeout_s);
     if (called > timeout_s)
-        expire(nccl, timeout_s, "NCCL did not return from a call");
+        expire(nccl, "a call to NCCL", timeout_s);
     ncclResult_t result = ask(nccl);
     if (result != ncclSuccess) {
-        dt_nccl_failed(nccl, result, "the sums of the ranks' GPUs");
+        dt_nccl_failed(nccl, result, "a collective between GPUs");
         dt_die();
     }
 }
@@ -254,5 +270,6 @@ void dt_nccl_watch_stop(struct nccl_comm *nccl)
     pthread_join(nccl->thread, NULL);
     dt_comm_set_record(nccl->comm, NULL, NULL);
     atomic_store(&devices->oldest, 0);
+    atomic_store(&devices->peer, -1);
     atomic_store(&devices->waited, 0);
 }

@@ -10,11 +10,12 @@ struct self_comm {
     struct dt_job_control control;
 };
 
-static dt_status allreduce_begin(struct dt_comm *comm, void *data, int64_t count,
-                                 enum dt_dtype dtype, enum dt_reduce_op op,
-                                 struct dt_request **request)
+static dt_status begin(struct dt_comm *comm, const struct dt_collective *c,
+                       struct dt_request **request)
 {
-    (void)comm, (void)data, (void)count, (void)dtype, (void)op;
+    (void)comm;
+    if (c->operation == DT_GATHER && c->count > 0)
+        memmove(c->data, c->mine, (size_t)(c->count * dt_dtype_size(c->dtype)));
     *request = NULL;
     return DT_OK;
 }
@@ -22,20 +23,6 @@ static dt_status allreduce_begin(struct dt_comm *comm, void *data, int64_t count
 static dt_status wait_done(struct dt_comm *comm, struct dt_request *request)
 {
     (void)comm, (void)request;
-    return DT_OK;
-}
-
-static dt_status broadcast(struct dt_comm *comm, void *data, int64_t bytes, int root)
-{
-    (void)comm, (void)data, (void)bytes, (void)root;
-    return DT_OK;
-}
-
-static dt_status gather(struct dt_comm *comm, const void *mine, int64_t bytes, void *all, int root)
-{
-    (void)comm, (void)root;
-    if (bytes > 0)
-        memmove(all, mine, (size_t)bytes);
     return DT_OK;
 }
 
@@ -63,10 +50,8 @@ static enum dt_voice claim(struct dt_comm *comm)
 
 static const struct dt_comm_table table = {
     .name = "self",
-    .allreduce_begin = allreduce_begin,
+    .begin = begin,
     .wait = wait_done,
-    .broadcast = broadcast,
-    .gather = gather,
     .close = close_self,
 };
 

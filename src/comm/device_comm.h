@@ -1,5 +1,5 @@
-// Sums of device memory over ranks, put on a stream and done by the devices among themselves:
-// NCCL's part of comm. What lies on the host, and job control, stay with the communicator (comm.h).
+// Collectives in device memory, put on a stream and done by the devices among themselves: NCCL's
+// part of comm. What lies on the host, and job control, stay with the communicator (comm.h).
 //
 // A watchdog thread follows the collectives by counters that the device writes into pinned host
 // memory, so graphs are followed too. Where one has begun and is not done within the communicator's
@@ -31,11 +31,13 @@ struct dt_device_comm_table {
     dt_status (*version)(char *text, size_t size);
     // Collective; gives the same error on every rank.
     dt_status (*open)(const struct dt_device_comm_config *config, struct dt_device_comm **comm);
-    // Collective number `index` of the step: the sum over ranks, in place, of `count` elements
-    // (fp32, bf16 or fp64), behind what `stream` holds. Also while `stream` is captured: settles
-    // (non-blocking NCCL: polled to success) before it returns. The sum is the same on every rank.
-    dt_status (*allreduce)(struct dt_device_comm *comm, int index, void *data, int64_t count,
-                           enum dt_dtype dtype, struct dt_stream *stream);
+    // Collective number `index` of the step (comm.h: an all-reduce, reduce-scatter, all-gather or
+    // exchange; sums of fp32, bf16, fp64 or int64) in device memory, after what `stream` holds.
+    // Also while `stream` is captured: settles (non-blocking NCCL: polled to success) before it
+    // returns. An all-reduce is the same on every rank. Two ranks that exchange both ways do so in
+    // one collective: of a send and then a receive each, neither would end.
+    dt_status (*enqueue)(struct dt_device_comm *comm, int index,
+                         const struct dt_collective *collective, struct dt_stream *stream);
     // After graphs that hold its collectives are destroyed.
     void (*close)(struct dt_device_comm *comm);
 };

@@ -94,35 +94,70 @@ static bool stands_still(const struct dt_watch *watch, const struct dt_peer *pee
     return is_suspended(watch, peer) || watch->clock - peer->heard > dt_watch_silence(watch);
 }
 
+static bool waits(const struct dt_beat *beat)
+{
+    return beat->oldest > 0 || beat->device_oldest > 0 || beat->peer >= 0;
+}
+
+// Who waits for whom: a rank in an exchange waits for its peer, which may wait in another exchange
+// itself. The last of that chain.
+static int end_of_exchanges(const struct dt_watch *watch)
+{
+    int rank = watch->rank;
+    for (int hops = 0; hops < watch->size; hops++) {
+        int peer = watch->peers[rank].beat.peer;
+        if (peer < 0 || peer == watch->rank)
+            break;
+        rank = peer;
+    }
+    return rank;
+}
+
 // It has not begun what this rank waits in.
-static bool is_awaited(const struct dt_watch *watch, const struct dt_watch_self *self, int rank)
+static bool is_awaited(const struct dt_watch *watch, int rank)
 {
-    const struct dt_beat *beat = &watch->peers[rank].beat;
-    return rank != watch->rank &&
-           (beat->sequence < self->oldest || beat->device_sequence < self->device_oldest);
+    int end = end_of_exchanges(watch);
+    const struct dt_beat *waiter = &watch->peers[end].beat, *beat = &watch->peers[rank].beat;
+    if (rank == watch->rank)
+        return false;
+    return beat->sequence < waiter->oldest || beat->device_sequence < waiter->device_oldest ||
+           (rank == end && waiter->oldest == 0 && waiter->device_oldest == 0);
 }
 
-// The others wait for it: it has not begun what they wait in, or has, and stands still within.
-static bool lags(const struct dt_watch *watch, const struct dt_watch_self *self, int rank)
+// How likely it is that all wait for this rank: most of all where it stands still, also within what
+// the others wait in; where it is awaited and waits for nobody itself; where it is awaited.
+static int blame(const struct dt_watch *watch, int rank)
 {
-    return rank != watch->rank &&
-           (is_awaited(watch, self, rank) || stands_still(watch, &watch->peers[rank]));
+    const struct dt_peer *peer = &watch->peers[rank];
+    if (rank == watch->rank)
+        return 0;
+    if (stands_still(watch, peer))
+        return 3;
+    if (!is_awaited(watch, rank))
+        return 0;
+    return waits(&peer->beat) ? 1 : 2;
 }
 
-// Where ranks stand still they are to blame, and one that is merely behind may wait for them too.
-static bool is_to_blame(const struct dt_watch *watch, const struct dt_watch_self *self, int rank)
+// The ranks with the most blame keep theirs; returns their number.
+static int find_blamed(struct dt_watch *watch)
 {
-    bool any_still = false;
+    int most = 1, n = 0;
+    for (int r = 0; r < watch->size; r++) {
+        watch->peers[r].blame = blame(watch, r);
+        most = watch->peers[r].blame > most ? watch->peers[r].blame : most;
+    }
+    for (int r = 0; r < watch->size; r++) {
+        watch->peers[r].blame = watch->peers[r].blame == most ? most : 0;
+        n += watch->peers[r].blame > 0;
+    }
+    return n;
+}
+
+// A rank that is awaited and reports that it is busy gets the time-out from there on.
+static void excuse_busy(struct dt_watch *watch)
+{
     for (int r = 0; r < watch->size; r++)
-        any_still = any_still || (r != watch->rank && stands_still(watch, &watch->peers[r]));
-    return lags(watch, self, rank) && (!any_still || stands_still(watch, &watch->peers[rank]));
-}
-
-// A rank that is awaited and says that it is busy is given time from there on.
-static void excuse_busy(struct dt_watch *watch, const struct dt_watch_self *self)
-{
-    for (int r = 0; r < watch->size; r++)
-        if (is_awaited(watch, self, r))
+        if (is_awaited(watch, r))
             watch->excused_at = fmax(watch->excused_at, watch->peers[r].busy_at);
 }
 
@@ -133,7 +168,7 @@ double dt_watch_quiet(const struct dt_watch *watch)
 
 static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self *self)
 {
-    if (self->oldest == 0 && self->device_waited <= 0)
+    if (!waits(&self->beat) && self->device_waited <= 0)
         return false;
     if (fmin(fmax(self->waited, self->device_waited), dt_watch_quiet(watch)) > self->timeout)
         return true;
@@ -146,13 +181,13 @@ static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self 
 // Of the ranks that could speak this is the lowest one, or the lower ones have been waited for. One
 // that lives but is silent may hang inside MPI: Open MPI's TCP does for a while when a connection
 // breaks.
-static bool is_speaker(const struct dt_watch *watch, const struct dt_watch_self *self, bool expired)
+static bool is_speaker(const struct dt_watch *watch, bool expired)
 {
     if (watch->clock - watch->doomed_at > defer_s)
         return true;
     for (int r = 0; r < watch->rank; r++)
         if (!watch->peers[r].dead && !silent_when_told(watch, &watch->peers[r]) &&
-            !(expired && is_to_blame(watch, self, r)))
+            !(expired && watch->peers[r].blame))
             return false;
     return true;
 }
@@ -188,35 +223,30 @@ static void say_dead(const struct dt_watch *watch, int rank)
     dt_die();
 }
 
-static void say_stalled(const struct dt_watch *watch, const struct dt_watch_self *self)
+static void say_stalled(const struct dt_watch *watch, double timeout, int n_blamed)
 {
     char when[128], others[64];
-    const struct dt_peer *peer;
-    int n = 0, first = -1;
-    for (int r = watch->size - 1; r >= 0; r--)
-        if (is_to_blame(watch, self, r)) {
-            first = r;
-            n++;
-        }
-    if (first < 0) {
+    int first = 0;
+    if (n_blamed == 0) {
         describe_time(&watch->peers[watch->rank].beat, when, sizeof when);
         DT_FAIL(DT_MACHINE, NULL,
-                "a collective of all ranks, %s, did not end within comm.timeout_s = %g s; the job "
-                "ends. "
-                "Look at the network between the hosts, then resume with the same command.",
-                when, self->timeout);
+                "a collective of all ranks, %s, timed out after comm.timeout_s = %g s; the job "
+                "ends. Look at the network between the hosts, then resume with the same command.",
+                when, timeout);
         dt_die();
     }
-    peer = &watch->peers[first];
+    while (!watch->peers[first].blame)
+        first++;
+    const struct dt_peer *peer = &watch->peers[first];
     describe_time(&peer->beat, when, sizeof when);
-    describe_others(n - 1, others, sizeof others);
+    describe_others(n_blamed - 1, others, sizeof others);
     DT_FAIL(
         DT_MACHINE, NULL,
         "rank %d on host %s (pid %d)%s is %s %s: the others waited comm.timeout_s = %g s for it; "
         "the job ends. Look at that process and its host, or raise comm.timeout_s; then resume "
         "with the same command.",
         first, peer->host, peer->process.pid, others,
-        is_suspended(watch, peer) ? "suspended (SIGSTOP)" : "stalled", when, self->timeout);
+        is_suspended(watch, peer) ? "suspended (SIGSTOP)" : "stalled", when, timeout);
     dt_die();
 }
 
@@ -230,13 +260,14 @@ static void end(struct dt_watch *watch, const struct dt_watch_self *self, int de
         dt_log_quiet(true);
     if (watch->spoken && watch->clock - watch->doomed_at < linger_s)
         return;
-    if (!watch->spoken && !is_speaker(watch, self, expired))
+    int n_blamed = expired ? find_blamed(watch) : 0;
+    if (!watch->spoken && !is_speaker(watch, expired))
         return;
     if (self->has_record && watch->clock - watch->doomed_at < dt_watch_spread(watch) + hear_words_s)
         return; // all hear of it and write their records first
     if (dead >= 0)
         say_dead(watch, dead);
-    say_stalled(watch, self);
+    say_stalled(watch, self->timeout, n_blamed);
 }
 
 static void advance_clock(struct dt_watch *watch)
@@ -266,7 +297,7 @@ static void beat(struct dt_watch *watch, const struct dt_watch_self *self, bool 
         state = DT_PEER_EXPIRED;
     if (self->speaks)
         state = DT_PEER_SPOKE;
-    dt_watch_send(watch, self, state);
+    dt_watch_send(watch, state);
     watch->next_beat = watch->clock + period_now(watch);
 }
 
@@ -278,7 +309,7 @@ static bool is_due(const struct dt_watch *watch, const struct dt_watch_self *sel
     if (watch->clock >= watch->next_beat || (self->speaks && told->state != DT_PEER_SPOKE))
         return true;
     return watch->next_beat - watch->clock < (1 - soon) * watch->period &&
-           (self->step != told->step || strncmp(self->phase, told->phase, DT_PHASE_NAME - 1) != 0);
+           (self->beat.step != told->step || strcmp(self->beat.phase, told->phase) != 0);
 }
 
 static bool is_told(const struct dt_watch *watch, enum dt_peer_state state)
@@ -304,6 +335,15 @@ static bool should_record(const struct dt_watch *watch)
     return !watch->spoken && (watch->doomed_at > 0 || (told && !is_behind(watch)));
 }
 
+static void describe_self(struct dt_watch *watch, const struct dt_beat *now)
+{
+    struct dt_beat *mine = &watch->peers[watch->rank].beat;
+    int64_t number = mine->number;
+    *mine = *now;
+    mine->number = number;
+    mine->rank = watch->rank;
+}
+
 void dt_watch_tick(struct dt_watch *watch, const struct dt_watch_self *self)
 {
     bool expired;
@@ -313,7 +353,8 @@ void dt_watch_tick(struct dt_watch *watch, const struct dt_watch_self *self)
     if (!is_due(watch, self))
         return;
     dt_watch_listen(watch);
-    excuse_busy(watch, self);
+    describe_self(watch, &self->beat);
+    excuse_busy(watch);
     expired = is_expired(watch, self);
     beat(watch, self, expired);
     if (self->speaks) // it ends already

@@ -17,16 +17,20 @@ enum dt_peer_state {
     DT_PEER_SPOKE,   // has written the last words, or is about to
 };
 
-// What a rank says of itself; forwarded by others as it is.
+// What a rank says of itself; forwarded by others as it is. The thread fills in what lies below
+// `phase`, at each tick.
 struct dt_beat {
-    int64_t number;          // counts its beats, so that newer replaces older
-    int64_t step;            // -1: before the first
-    int64_t sequence;        // collectives it has begun
-    int64_t device_sequence; // the same of those that its device does
-    int64_t reports;         // of being busy (dt_comm_busy)
+    int64_t number; // counts its beats, so that newer replaces older
     int32_t rank;
     int32_t state;
     char phase[DT_PHASE_NAME];
+    int64_t step;            // -1: before the first
+    int64_t sequence;        // collectives it has begun
+    int64_t oldest;          // the oldest of them that is not complete; 0: none
+    int64_t device_sequence; // the same two of those that its device does; oldest is 0 also where
+    int64_t device_oldest;   // the host waits for it, as far as any other
+    int64_t reports;         // of being busy (dt_comm_busy)
+    int32_t peer;            // whom it waits for in an exchange; -1: nobody
 };
 
 struct dt_peer {
@@ -35,6 +39,7 @@ struct dt_peer {
     double busy_at;      // when `reports` last grew, likewise; 0: never
     int64_t number_then; // beat.number when this rank was told to terminate
     bool dead;
+    int blame; // watch.c
     char host[DT_HOST_NAME];
     struct dt_process process;
 };
@@ -68,15 +73,9 @@ struct dt_watch {
 
 // What the thread tells the watch of this rank at each tick.
 struct dt_watch_self {
-    int64_t step;
-    const char *phase;
-    int64_t reports;
-    int64_t sequence;        // collectives begun
-    int64_t oldest;          // the oldest of them that is not complete; 0: none
-    double waited;           // seconds since that one began, on the watch's clock
-    int64_t device_sequence; // the same three of those that the device does; oldest is 0 also where
-    int64_t device_oldest;   // the host waits for it, as far as any other
-    double device_waited;
+    struct dt_beat beat;
+    double waited;        // seconds since the oldest collective or exchange began, on the watch's
+    double device_waited; // clock; the same of the device's
     double timeout;
     bool device_failed;
     bool has_record; // the ranks have records to write, before the last words
@@ -88,8 +87,7 @@ struct dt_watch_self {
 dt_status dt_watch_open(struct dt_watch *watch, const char *host);
 void dt_watch_close(struct dt_watch *watch); // all ranks: goodbye to the peers, who leave too
 void dt_watch_listen(struct dt_watch *watch);
-void dt_watch_send(struct dt_watch *watch, const struct dt_watch_self *self,
-                   enum dt_peer_state state);
+void dt_watch_send(struct dt_watch *watch, enum dt_peer_state state);
 // Waits a moment until what was sent has left.
 void dt_watch_flush(struct dt_watch *watch);
 // Seconds of silence after which a rank counts as dead.

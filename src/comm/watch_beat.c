@@ -37,7 +37,7 @@ static dt_status introduce(struct dt_watch *watch, const char *host)
         struct dt_peer *peer = &watch->peers[r];
         memcpy(peer->host, all[r].host, sizeof peer->host);
         peer->process = all[r].process;
-        peer->beat = (struct dt_beat){.rank = r, .step = -1, .phase = "start-up"};
+        peer->beat = (struct dt_beat){.rank = r, .step = -1, .peer = -1, .phase = "start-up"};
     }
     free(all);
     return status;
@@ -145,17 +145,10 @@ static bool link_is_free(struct dt_link *link)
     return MPI_Test(&link->sending, &sent, MPI_STATUS_IGNORE) == MPI_SUCCESS && sent;
 }
 
-void dt_watch_send(struct dt_watch *watch, const struct dt_watch_self *self,
-                   enum dt_peer_state state)
+void dt_watch_send(struct dt_watch *watch, enum dt_peer_state state)
 {
-    struct dt_beat *mine = &watch->peers[watch->rank].beat;
-    mine->number++;
-    mine->step = self->step;
-    mine->sequence = self->sequence;
-    mine->device_sequence = self->device_sequence;
-    mine->reports = self->reports;
-    mine->state = (int32_t)state;
-    snprintf(mine->phase, sizeof mine->phase, "%s", self->phase);
+    watch->peers[watch->rank].beat.number++;
+    watch->peers[watch->rank].beat.state = (int32_t)state;
     for (int i = 0; i < watch->n_links; i++) {
         struct dt_link *link = &watch->links[i];
         if (!link_is_free(link)) // a peer that does not listen; the next beat says more anyway

@@ -1,4 +1,4 @@
-// Collectives over 1, 2 and 4 ranks: right for every type, size and split, the same on all ranks,
+// Collectives over 1 to 4 ranks: right for every type, size and split, the same on all ranks,
 // the same bits twice; agreement on a status carries the story of the lowest failing rank.
 #include "comm/comm.h"
 #include "comm/comm_mpi.h"
@@ -134,7 +134,10 @@ static void check_many(void)
         data[k] = malloc((size_t)n * sizeof(float));
         for (int64_t i = 0; i < n; i++)
             data[k][i] = value(i + k, rank);
-        need(dt_allreduce_begin(comm, data[k], n, DT_F32, DT_SUM, &requests[k]));
+        need(dt_begin(comm,
+                      &(struct dt_collective){
+                          .operation = DT_ALLREDUCE, .dtype = DT_F32, .count = n, .data = data[k]},
+                      &requests[k]));
     }
     for (int k = N - 1; k >= 0; k--) {
         int64_t n = k % 3 ? 100 + k : 150000 * (k + 1), wrong = 0;
@@ -143,6 +146,131 @@ static void check_many(void)
             wrong += data[k][i] != expected(i + k, DT_SUM);
         CHECK(wrong == 0, "all-reduce %d: %lld wrong", k, (long long)wrong);
         free(data[k]);
+    }
+}
+
+// Element i of block b of rank r, of any type that can be reduced.
+static void put(void *data, enum dt_dtype type, int64_t at, float x)
+{
+    if (type == DT_F32)
+        ((float *)data)[at] = x;
+    else if (type == DT_BF16)
+        ((dt_bf16 *)data)[at] = dt_f32_to_bf16(x);
+    else if (type == DT_F64)
+        ((double *)data)[at] = (double)x;
+    else
+        ((int64_t *)data)[at] = (int64_t)x;
+}
+
+static float get(const void *data, enum dt_dtype type, int64_t at)
+{
+    if (type == DT_F32)
+        return ((const float *)data)[at];
+    if (type == DT_BF16)
+        return dt_bf16_to_f32(((const dt_bf16 *)data)[at]);
+    return type == DT_F64 ? (float)((const double *)data)[at] : (float)((const int64_t *)data)[at];
+}
+
+// Reduce-scatter gives each rank its block, all-gather the whole: an all-reduce, of sums that are
+// exact in every type.
+static void check_blocks(int64_t n, enum dt_dtype type, enum dt_reduce_op op)
+{
+    int64_t whole = n * size, wrong = 0;
+    char *x = malloc((size_t)(whole * dt_dtype_size(type)) + 1);
+    for (int64_t i = 0; i < whole; i++)
+        put(x, type, i, value(i, rank));
+    need(dt_reduce_scatter(comm, x, n, type, op));
+    for (int64_t i = rank * n; i < (rank + 1) * n; i++)
+        wrong += get(x, type, i) != expected(i, op);
+    CHECK(wrong == 0, "reduce-scatter of %lld %s: %lld wrong (op %d)", (long long)n,
+          dt_dtype_name(type), (long long)wrong, op);
+    for (int64_t i = 0; i < whole; i++)
+        if (i / (n > 0 ? n : 1) != rank)
+            put(x, type, i, -77);
+    need(dt_all_gather(comm, x, n, type));
+    for (int64_t i = 0; i < whole; i++)
+        wrong += get(x, type, i) != expected(i, op);
+    CHECK(wrong == 0, "all-gather of %lld %s: %lld wrong", (long long)n, dt_dtype_name(type),
+          (long long)wrong);
+    free(x);
+}
+
+// Sums that do round: the same bits as an all-reduce's on two ranks, and twice on any number.
+static void check_bits_of_blocks(int64_t n)
+{
+    int64_t whole = n * size;
+    float *x = malloc((size_t)whole * sizeof *x), *y = malloc((size_t)whole * sizeof *y);
+    uint64_t first = 0;
+    for (int round = 0; round < 2; round++) {
+        for (int64_t i = 0; i < whole; i++)
+            x[i] = y[i] = sinf((float)(i % 9973) * 0.37f + (float)rank) * expf((float)(i % 17));
+        need(dt_reduce_scatter(comm, x, n, DT_F32, DT_SUM));
+        need(dt_all_gather(comm, x, n, DT_F32));
+        CHECK(round == 0 || hash(x, (size_t)whole * sizeof *x) == first, "two sums differ");
+        first = hash(x, (size_t)whole * sizeof *x);
+    }
+    need(dt_allreduce(comm, y, whole, DT_F32, DT_SUM));
+    CHECK(size > 2 || memcmp(x, y, (size_t)whole * sizeof *x) == 0,
+          "reduce-scatter and all-gather of %lld: not the bits of an all-reduce", (long long)n);
+    free(x);
+    free(y);
+}
+
+// Every rank sends to the next and receives from the one before, both under way at once; two ranks
+// exchange both ways; a message is received in the order in which it was sent.
+static void check_exchange(int64_t n)
+{
+    int to = (rank + 1) % size, from = (rank + size - 1) % size;
+    float *x = malloc((size_t)n * sizeof *x + 1), *y = malloc((size_t)n * sizeof *y + 1), last = 0;
+    struct dt_collective out = {
+        .operation = DT_EXCHANGE, .dtype = DT_F32, .peer = to, .count = n, .mine = x};
+    struct dt_collective in = {
+        .operation = DT_EXCHANGE, .dtype = DT_F32, .peer = from, .count = n, .data = y};
+    struct dt_request *sending, *receiving;
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < n; i++)
+        x[i] = value(i, rank);
+    need(dt_begin(comm, &in, &receiving));
+    need(dt_begin(comm, &out, &sending));
+    need(dt_wait(comm, receiving));
+    need(dt_wait(comm, sending));
+    for (int64_t i = 0; i < n; i++)
+        wrong += y[i] != value(i, from);
+    if (rank < 2) {
+        struct dt_collective both = out;
+        both.peer = 1 - rank;
+        both.data = y;
+        need(dt_collective(comm, &both));
+        for (int64_t i = 0; i < n; i++)
+            wrong += y[i] != value(i, 1 - rank);
+    }
+    if (rank == 0)
+        for (int k = 1; k <= 2; k++)
+            need(dt_send(comm, &(float){(float)k}, 1, DT_F32, 1));
+    for (int k = 1; k <= 2 && rank == 1; k++) {
+        need(dt_receive(comm, &last, 1, DT_F32, 0));
+        wrong += last != (float)k;
+    }
+    CHECK(wrong == 0, "exchange of %lld: %lld wrong", (long long)n, (long long)wrong);
+    free(x);
+    free(y);
+}
+
+// What is received must be as large as what was sent.
+static void check_exchange_of_sizes(void)
+{
+    float x[4] = {1, 2, 3, 4};
+    for (int64_t n = 2; n <= 4; n += 2) {
+        if (rank == 0)
+            need(dt_send(comm, x, n, DT_F32, 1));
+        if (rank == 1) {
+            CHECK_INT(dt_receive(comm, x, 3, DT_F32, 0), DT_MACHINE);
+            CHECK(strstr(dt_error_current()->message,
+                         n == 2 ? "receive: rank 0 sent 8 bytes instead of 12" : "receive: ") ==
+                      dt_error_current()->message,
+                  "%s", dt_error_current()->message);
+            dt_error_clear();
+        }
     }
 }
 
@@ -226,9 +354,16 @@ static void check_agreement(int first_failing)
 static void check_refusals(void)
 {
     float x = 1;
-    struct dt_request *request;
-    CHECK_INT(dt_allreduce_begin(comm, &x, -1, DT_F32, DT_SUM, &request), DT_MACHINE);
-    CHECK_INT(dt_allreduce_begin(comm, &x, 1, DT_U8, DT_SUM, &request), DT_MACHINE);
+    CHECK_INT(dt_allreduce(comm, &x, -1, DT_F32, DT_SUM), DT_MACHINE);
+    CHECK_INT(dt_allreduce(comm, NULL, 1, DT_F32, DT_SUM), DT_MACHINE);
+    CHECK_INT(dt_allreduce(comm, &x, 1, DT_U8, DT_SUM), DT_MACHINE);
+    CHECK_INT(dt_reduce_scatter(comm, &x, 1, DT_F16, DT_SUM), DT_MACHINE);
+    CHECK_INT(dt_reduce_scatter(comm, &x, INT64_MAX / 2, DT_F32, DT_SUM), DT_MACHINE);
+    CHECK_INT(dt_all_gather(comm, &x, -1, DT_F32), DT_MACHINE);
+    CHECK_INT(dt_send(comm, &x, 1, DT_F32, rank), DT_MACHINE);
+    CHECK_INT(dt_send(comm, &x, 1, DT_F32, size), DT_MACHINE);
+    CHECK_INT(dt_receive(comm, NULL, 1, DT_F32, (rank + 1) % size), DT_MACHINE);
+    CHECK_INT(dt_receive(comm, &x, 1, DT_F32, -1), DT_MACHINE);
     CHECK_INT(dt_broadcast(comm, &x, 4, size), DT_MACHINE);
     CHECK_INT(dt_gather(comm, &x, -4, &x, 0), DT_MACHINE);
     dt_error_clear();
@@ -267,6 +402,17 @@ static void check_all(void)
     check_bf16(200003);
     check_same_bits(1001);
     check_same_bits(500009);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        static const enum dt_dtype types[] = {DT_F32, DT_BF16, DT_F64, DT_I64};
+        for (int t = 0; t < 4; t++)
+            check_blocks(sizes[i] / 3, types[t], DT_SUM);
+        check_blocks(sizes[i] / 3, DT_BF16, DT_MIN);
+        check_blocks(sizes[i] / 3, DT_I64, DT_MAX);
+        if (size > 1)
+            check_exchange(sizes[i]);
+    }
+    check_bits_of_blocks(333);
+    check_bits_of_blocks(200003);
     check_broadcast_and_gather(1);
     check_broadcast_and_gather(100003);
     check_many();
@@ -284,6 +430,8 @@ int main(void)
     dt_mpi_set_piece(1000); // what messages beyond INT_MAX go through
     check_all();
     check_broadcast_buffer();
+    if (size > 1)
+        check_exchange_of_sizes();
     for (int first = 0; first < size; first++)
         check_agreement(first);
     check_refusals();

@@ -18,6 +18,10 @@ static void check_collectives(struct dt_comm *comm)
     CHECK_INT(dt_barrier(comm), DT_OK);
     CHECK_INT(dt_broadcast_buffer(comm, &buffer, &bytes, 0), DT_OK);
     CHECK(buffer == x && bytes == 3, "the root's buffer was replaced");
+    CHECK_INT(dt_reduce_scatter(comm, x, 3, DT_F32, DT_SUM), DT_OK);
+    CHECK_INT(dt_all_gather(comm, x, 3, DT_F32), DT_OK);
+    CHECK(x[0] == 1 && x[1] == 2 && x[2] == 3, "the blocks of one rank are not itself");
+    CHECK_INT(dt_send(comm, x, 3, DT_F32, 0), DT_MACHINE); // there is nobody to receive
     CHECK_INT(dt_broadcast(comm, x, 12, 1), DT_MACHINE);
     dt_error_clear();
 }

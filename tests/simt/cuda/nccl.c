@@ -1,17 +1,20 @@
 // Stands in for NCCL over the simulated device, for ranks of one host. They meet in shared memory
 // without a name (a memfd that rank 0 makes, and that the others open through /proc), so that
-// nothing of it stays behind, however they end. A rank holds a lock on its byte of that file, which
-// the kernel takes away with the process: that is how its peers see it gone.
+// nothing of it remains, however they end. A rank holds a lock on its byte of that file, which
+// the kernel removes with the process: that is how its peers see it gone.
 //
-// An all-reduce is work on a stream (enqueue.h) in pieces: each rank lays its piece down, and when
-// all have, adds all of them in the order of the ranks. What NCCL leaves undefined is an error
-// here: different sums at the same time, a second call before the first was polled to its end. A
-// call is put on the stream only by the poll that says so: who does not poll finds it missing.
+// A collective is work on a stream (enqueue.h) in pieces. Each rank posts its piece, and when all
+// have, each gets what is meant for it: the sum in the order of the ranks, or one rank's piece. An
+// exchange is one group of at most a send and a receive, through a box for each pair of ranks; a
+// send ends when the peer has received it, as NCCL's does where the message is large. What NCCL
+// leaves undefined is an error here: different collectives at the same time, a second call before
+// the first was polled to its end. A call is put on the stream only by the poll that says so: who
+// does not poll finds it missing.
 //
 // Faults, by the environment; "@R" restricts one to rank R:
-//   SIMT_NCCL_ERROR=N[@R]   ncclSystemError, told of when the N-th all-reduce (from 1) begins
-//   SIMT_NCCL_STALL=N[@R]   the N-th all-reduce never ends
-//   SIMT_NCCL_HANG=N[@R]    the N-th call of ncclAllReduce is in progress for ever
+//   SIMT_NCCL_ERROR=N[@R]   ncclSystemError, reported when the N-th collective (from 1) begins
+//   SIMT_NCCL_STALL=N[@R]   the N-th collective never ends
+//   SIMT_NCCL_HANG=N[@R]    the N-th call is in progress for ever
 //   SIMT_NCCL_INIT=stall[@R] or fail[@R]
 //   SIMT_NCCL_DEAF=1        a peer that is gone is no error, as among the GPUs of one real host
 //
@@ -38,32 +41,46 @@ enum { RANKS = 16, PIECE = 1 << 18, POLLS = 3 };
 
 #define EXPORT __attribute__((visibility("default")))
 
-// What a rank laid down, for the others to see that all sum the same.
+// What a rank posted, for the others to see that all do the same.
 struct signature {
     uint64_t count, at;
-    int type;
+    int type, kind;
 };
 
 struct seat {
     _Atomic(int) size; // that the rank knows of; 0: it has not come
     char uuid[16];
-    _Atomic(uint64_t) posted, taken; // pieces laid down, and summed, since the start
+    _Atomic(uint64_t) posted, done; // pieces, since the start
     _Atomic(bool) finalized;
     struct signature signatures[2]; // of the last two pieces, as the pieces
+};
+
+// From one rank to another.
+struct box {
+    _Atomic(uint64_t) sent, received; // pieces
+    struct signature signature;
+    char piece[PIECE];
 };
 
 struct meeting {
     struct seat seats[RANKS];
     char pieces[RANKS][2][PIECE];
+    struct box boxes[RANKS][RANKS]; // [from, to]
 };
 
 enum stage { JOINING, READY, FINALIZING, FINALIZED };
 
-struct allreduce {
+enum kind { ALLREDUCE, REDUCE_SCATTER, ALL_GATHER, EXCHANGE };
+
+struct call {
     struct ncclComm *comm;
-    const char *from;
-    char *to;
-    uint64_t count, at; // elements; done so far
+    enum kind kind;
+    const char *from; // what this rank gives: an exchange's send, or NULL
+    char *to;         // where what it gets goes: an exchange's receive, or NULL
+    int peer;
+    uint64_t count; // elements, of the whole: of all blocks where there are some
+    uint64_t at;    // done so far (exchange: received)
+    uint64_t sent;  // exchange: sent so far
     ncclDataType_t type;
     bool begun, posted;
 };
@@ -75,13 +92,13 @@ struct ncclComm {
     enum stage stage;
     bool blocking, deaf, nvls;
     uint64_t noise;             // the same on all ranks, another in each job
-    int64_t stall_at, error_at; // the how many-eth all-reduce; 0: none
+    int64_t stall_at, error_at; // the how many-eth collective; 0: none
     int64_t hang_at, calls;     // the how many-eth call, and calls so far
     bool never_joins;
     _Atomic(int) error;
     bool has_call; // one that is not on its stream yet
     int polls;
-    struct allreduce call;
+    struct call call;
     void *stream;
     // the device's thread's
     _Atomic(bool) busy, aborted;
@@ -203,19 +220,36 @@ static ncclResult_t join(struct ncclComm *comm)
     return ncclSuccess;
 }
 
-// ---- the sum, on the device's thread
+// ---- a collective, on the device's thread
 
 static size_t size_of(ncclDataType_t type)
 {
-    if (type == ncclFloat64)
+    if (type == ncclFloat64 || type == ncclInt64)
         return 8;
     return type == ncclBfloat16 ? 2 : 4;
 }
 
-static uint64_t piece_of(const struct allreduce *op)
+static bool in_blocks(const struct call *op)
 {
-    uint64_t left = op->count - op->at, most = PIECE / size_of(op->type);
-    return left < most ? left : most;
+    return op->kind == REDUCE_SCATTER || op->kind == ALL_GATHER;
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+// Elements of the next piece, which lies in one block.
+static uint64_t piece_of(const struct call *op)
+{
+    uint64_t block = in_blocks(op) ? op->count / (uint64_t)op->comm->size : op->count;
+    return smaller(block - op->at % block, PIECE / size_of(op->type));
+}
+
+// The rank whose block that piece lies in.
+static int owner_of(const struct call *op)
+{
+    return (int)(op->at / (op->count / (uint64_t)op->comm->size));
 }
 
 static float get(const char *piece, ncclDataType_t type, uint64_t i)
@@ -253,6 +287,16 @@ static void sum_doubles(const struct ncclComm *comm, double *to, uint64_t n)
     }
 }
 
+static void sum_integers(const struct ncclComm *comm, int64_t *to, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        int64_t sum = 0;
+        for (int r = 0; r < comm->size; r++)
+            sum += ((const int64_t *)(const void *)piece_in_turn(comm, 0, r))[i];
+        to[i] = sum;
+    }
+}
+
 // Of bf16 the sum is made in fp32 and rounded once.
 static void sum_floats(const struct ncclComm *comm, char *to, uint64_t n, ncclDataType_t type)
 {
@@ -273,20 +317,35 @@ static void sum_floats(const struct ncclComm *comm, char *to, uint64_t n, ncclDa
 static bool may_post(const struct ncclComm *comm)
 {
     for (int r = 0; r < comm->size; r++)
-        if (atomic_load(&comm->meeting->seats[r].taken) + 2 < comm->piece)
+        if (atomic_load(&comm->meeting->seats[r].done) + 2 < comm->piece)
             return false;
     return true;
 }
 
-static void post(struct allreduce *op)
+static struct signature sign(const struct call *op, uint64_t at)
+{
+    struct signature signature;
+    memset(&signature, 0, sizeof signature);
+    signature = (struct signature){op->count, at, (int)op->type, (int)op->kind};
+    return signature;
+}
+
+static bool same(const struct signature *a, const struct signature *b)
+{
+    return a->count == b->count && a->at == b->at && a->type == b->type && a->kind == b->kind;
+}
+
+static void post(struct call *op)
 {
     struct ncclComm *comm = op->comm;
     struct seat *seat = &comm->meeting->seats[comm->rank];
-    size_t bytes = size_of(op->type);
-    memcpy(comm->meeting->pieces[comm->rank][comm->piece % 2], op->from + op->at * bytes,
-           piece_of(op) * bytes);
-    memset(&seat->signatures[comm->piece % 2], 0, sizeof *seat->signatures);
-    seat->signatures[comm->piece % 2] = (struct signature){op->count, op->at, (int)op->type};
+    size_t bytes = size_of(op->type), block = (size_t)(op->count / (uint64_t)comm->size);
+    const char *from = op->from + op->at * bytes;
+    if (op->kind == ALL_GATHER) // `from` is this rank's own block
+        from -= (size_t)comm->rank * block * bytes;
+    if (op->kind != ALL_GATHER || owner_of(op) == comm->rank)
+        memcpy(comm->meeting->pieces[comm->rank][comm->piece % 2], from, piece_of(op) * bytes);
+    seat->signatures[comm->piece % 2] = sign(op, op->at);
     atomic_store(&seat->posted, comm->piece);
     op->posted = true;
 }
@@ -299,33 +358,106 @@ static bool all_posted(const struct ncclComm *comm)
     return true;
 }
 
-static bool all_same(const struct ncclComm *comm, const struct allreduce *op)
+static bool all_same(const struct ncclComm *comm, const struct call *op)
 {
-    for (int r = 0; r < comm->size; r++) {
-        const struct signature *theirs = &comm->meeting->seats[r].signatures[comm->piece % 2];
-        if (theirs->count != op->count || theirs->at != op->at || theirs->type != (int)op->type)
+    struct signature mine = sign(op, op->at);
+    for (int r = 0; r < comm->size; r++)
+        if (!same(&comm->meeting->seats[r].signatures[comm->piece % 2], &mine))
             return false;
-    }
     return true;
 }
 
-static void take(struct allreduce *op)
+static void sum(const struct call *op, char *to, uint64_t n)
+{
+    if (op->type == ncclFloat64)
+        sum_doubles(op->comm, (double *)(void *)to, n);
+    else if (op->type == ncclInt64)
+        sum_integers(op->comm, (int64_t *)(void *)to, n);
+    else
+        sum_floats(op->comm, to, n, op->type);
+}
+
+static void get_piece(struct call *op)
 {
     struct ncclComm *comm = op->comm;
     uint64_t n = piece_of(op);
-    char *to = op->to + op->at * size_of(op->type);
-    if (op->type == ncclFloat64)
-        sum_doubles(comm, (double *)(void *)to, n);
-    else
-        sum_floats(comm, to, n, op->type);
-    atomic_store(&comm->meeting->seats[comm->rank].taken, comm->piece);
+    size_t bytes = size_of(op->type);
+    if (op->kind == ALL_GATHER)
+        memcpy(op->to + op->at * bytes, comm->meeting->pieces[owner_of(op)][comm->piece % 2],
+               n * bytes);
+    else if (op->kind == ALLREDUCE)
+        sum(op, op->to + op->at * bytes, n);
+    else if (owner_of(op) == comm->rank) // `to` is this rank's block alone
+        sum(op, op->to + op->at % (op->count / (uint64_t)comm->size) * bytes, n);
+    atomic_store(&comm->meeting->seats[comm->rank].done, comm->piece);
     comm->piece++;
     op->at += n;
     op->posted = false;
 }
 
+static bool run_collective(struct call *op)
+{
+    struct ncclComm *comm = op->comm;
+    if (op->at < op->count && !op->posted && may_post(comm))
+        post(op);
+    if (op->posted && all_posted(comm)) {
+        if (!all_same(comm, op)) {
+            turn_bad(comm, ncclInvalidUsage, "the ranks do different things");
+            return false;
+        }
+        get_piece(op);
+    }
+    return op->at == op->count;
+}
+
+// ---- an exchange, on the device's thread
+
+static void send_piece(struct call *op)
+{
+    struct box *box = &op->comm->meeting->boxes[op->comm->rank][op->peer];
+    size_t bytes = size_of(op->type);
+    uint64_t n = smaller(op->count - op->sent, PIECE / bytes), sent = atomic_load(&box->sent);
+    if (n == 0 || sent > atomic_load(&box->received))
+        return;
+    memcpy(box->piece, op->from + op->sent * bytes, n * bytes);
+    box->signature = sign(op, op->sent);
+    atomic_store(&box->sent, sent + 1);
+    op->sent += n;
+}
+
+static void receive_piece(struct call *op)
+{
+    struct box *box = &op->comm->meeting->boxes[op->peer][op->comm->rank];
+    struct signature mine = sign(op, op->at);
+    size_t bytes = size_of(op->type);
+    uint64_t n = smaller(op->count - op->at, PIECE / bytes), received = atomic_load(&box->received);
+    if (n == 0 || atomic_load(&box->sent) == received)
+        return;
+    if (!same(&box->signature, &mine)) {
+        turn_bad(op->comm, ncclInvalidUsage, "send and receive differ");
+        return;
+    }
+    memcpy(op->to + op->at * bytes, box->piece, n * bytes);
+    op->at += n;
+    atomic_store(&box->received, received + 1);
+}
+
+static bool run_exchange(struct call *op)
+{
+    const struct box *box = &op->comm->meeting->boxes[op->comm->rank][op->peer];
+    if (op->from)
+        send_piece(op);
+    if (op->to)
+        receive_piece(op);
+    bool is_sent = !op->from || (op->sent == op->count &&
+                                 atomic_load(&box->received) == atomic_load(&box->sent));
+    return is_sent && (!op->to || op->at == op->count);
+}
+
+// ---- any of them, on the device's thread
+
 // One thing at a time in a communicator, as NCCL orders it.
-static bool begin(struct allreduce *op)
+static bool begin(struct call *op)
 {
     struct ncclComm *comm = op->comm;
     if (atomic_exchange(&comm->busy, true))
@@ -340,7 +472,7 @@ static bool begin(struct allreduce *op)
 // Whether it is done.
 static bool run(void *context)
 {
-    struct allreduce *op = context;
+    struct call *op = context;
     struct ncclComm *comm = op->comm;
     if (atomic_load(&comm->aborted))
         return true;
@@ -348,16 +480,7 @@ static bool run(void *context)
         return false;
     if (atomic_load(&comm->error) != ncclSuccess || comm->begun == comm->stall_at)
         return false;
-    if (op->at < op->count && !op->posted && may_post(comm))
-        post(op);
-    if (op->posted && all_posted(comm)) {
-        if (!all_same(comm, op)) {
-            turn_bad(comm, ncclInvalidUsage, "the ranks sum different things");
-            return false;
-        }
-        take(op);
-    }
-    if (op->at < op->count)
+    if (!(op->kind == EXCHANGE ? run_exchange(op) : run_collective(op)))
         return false;
     atomic_store(&comm->busy, false);
     return true;
@@ -491,7 +614,7 @@ static ncclResult_t put_call(struct ncclComm *comm)
     if (--comm->polls > 0 || comm->calls == comm->hang_at)
         return ncclInProgress;
     comm->has_call = false;
-    simt_enqueue("ncclAllReduce", comm->stream, run, &comm->call, sizeof comm->call);
+    simt_enqueue("NCCL", comm->stream, run, &comm->call, sizeof comm->call);
     return ncclSuccess;
 }
 
@@ -527,22 +650,119 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
     return ncclSuccess;
 }
 
-EXPORT ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type,
-                                  ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+static ncclResult_t check_call(const struct ncclComm *comm, ncclDataType_t type, ncclRedOp_t op)
 {
     if (atomic_load(&comm->error) != ncclSuccess)
         return (ncclResult_t)atomic_load(&comm->error);
     if (comm->stage != READY || comm->has_call)
         return fail(ncclInvalidUsage, "a call before the one before it was polled to its end");
-    if (op != ncclSum || (type != ncclFloat32 && type != ncclFloat64 && type != ncclBfloat16))
-        return fail(ncclInvalidArgument, "only sums of fp32, bf16 and fp64 here");
-    comm->call =
-        (struct allreduce){.comm = comm, .from = from, .to = to, .count = count, .type = type};
+    if (op != ncclSum ||
+        (type != ncclFloat32 && type != ncclFloat64 && type != ncclBfloat16 && type != ncclInt64))
+        return fail(ncclInvalidArgument, "only sums of fp32, bf16, fp64 and int64 here");
+    return ncclSuccess;
+}
+
+static ncclResult_t accept(struct ncclComm *comm, const struct call *call, cudaStream_t stream)
+{
+    comm->call = *call;
+    comm->call.comm = comm;
     comm->stream = stream;
     comm->has_call = true;
     comm->calls++;
     comm->polls = POLLS;
     return finish(comm, ncclInProgress);
+}
+
+static ncclResult_t collective(struct ncclComm *comm, const struct call *call, ncclRedOp_t op,
+                               cudaStream_t stream)
+{
+    ncclResult_t result = check_call(comm, call->type, op);
+    return result == ncclSuccess ? accept(comm, call, stream) : result;
+}
+
+EXPORT ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type,
+                                  ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+    struct call call = {.kind = ALLREDUCE, .from = from, .to = to, .count = count, .type = type};
+    return collective(comm, &call, op, stream);
+}
+
+EXPORT ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type,
+                                      ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+    struct call call = {.kind = REDUCE_SCATTER,
+                        .from = from,
+                        .to = to,
+                        .count = count * (uint64_t)comm->size,
+                        .type = type};
+    return collective(comm, &call, op, stream);
+}
+
+EXPORT ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type,
+                                  ncclComm_t comm, cudaStream_t stream)
+{
+    struct call call = {.kind = ALL_GATHER,
+                        .from = from,
+                        .to = to,
+                        .count = count * (uint64_t)comm->size,
+                        .type = type};
+    return collective(comm, &call, ncclSum, stream);
+}
+
+// The group of this thread: a send and a receive with one peer make an exchange.
+static _Thread_local struct group {
+    bool open;
+    struct call call;
+    cudaStream_t stream;
+} group;
+
+static ncclResult_t join_group(struct ncclComm *comm, const struct call *half, cudaStream_t stream)
+{
+    struct call *call = &group.call;
+    ncclResult_t result = check_call(comm, half->type, ncclSum);
+    if (result != ncclSuccess)
+        return result;
+    if (!group.open || (half->from && call->from) || (half->to && call->to))
+        return fail(ncclInvalidUsage, "only a send and a receive in one group here");
+    if (call->comm && (call->comm != comm || call->peer != half->peer ||
+                       call->count != half->count || call->type != half->type))
+        return fail(ncclInvalidUsage, "only with one peer and of one size here");
+    call->comm = comm;
+    call->kind = EXCHANGE;
+    call->peer = half->peer;
+    call->count = half->count;
+    call->type = half->type;
+    call->from = half->from ? half->from : call->from;
+    call->to = half->to ? half->to : call->to;
+    group.stream = stream;
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer,
+                             ncclComm_t comm, cudaStream_t stream)
+{
+    struct call half = {.from = from, .count = count, .type = type, .peer = peer};
+    return join_group(comm, &half, stream);
+}
+
+EXPORT ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                             cudaStream_t stream)
+{
+    struct call half = {.to = to, .count = count, .type = type, .peer = peer};
+    return join_group(comm, &half, stream);
+}
+
+EXPORT ncclResult_t ncclGroupStart(void)
+{
+    group = (struct group){.open = true};
+    return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclGroupEnd(void)
+{
+    struct group ended = group;
+    group = (struct group){.open = false};
+    return ended.call.comm ? accept(ended.call.comm, &ended.call, ended.stream) : ncclSuccess;
 }
 
 EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)

@@ -1,4 +1,4 @@
-// The part of NCCL's header that dtrain uses, declared anew for the library that stands in for NCCL
+// The part of NCCL's header that dtrain uses, declared for the library that stands in for NCCL
 // over the simulated device: names and values are those of the real one (nccl_values.c compares
 // them).
 #pragma once
@@ -36,7 +36,7 @@ typedef enum {
 
 typedef enum { ncclSum = 0 } ncclRedOp_t;
 
-typedef enum { ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9 } ncclDataType_t;
+typedef enum { ncclInt64 = 4, ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9 } ncclDataType_t;
 
 // The real one has more settings behind `blocking`.
 typedef struct {
@@ -64,6 +64,16 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream);
+ncclResult_t ncclGroupEnd(void);
 
 #ifdef __cplusplus
 }

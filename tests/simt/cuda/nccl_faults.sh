@@ -52,7 +52,7 @@ check "late: exit code $code" test $code -eq 0
 check "late: says nothing" test ! -s late.log
 
 SIMT_NCCL_STALL=21@1 run stall 2 none 0 2
-ends 3 12 "a collective of all ranks, $when, did not end within comm.timeout_s = 2 s" 'network between the hosts'
+ends 3 12 "a collective of all ranks, $when, timed out after comm.timeout_s = 2 s" 'network between the hosts'
 for rank in 0 1; do
     record $rank '20: all-reduce 2 of 2, 12000 bytes of fp32: done'
     record $rank "$sum under way since [12]\.[0-9] s"
@@ -94,7 +94,7 @@ ends 3 12 "a collective of all ranks, before the first step, .*timeout_s = 2 s" 
 SIMT_NCCL_HANG=2@1 run hangs 2 none 0 2
 ends 3 12 "rank 1 on host $host \(pid [0-9]+\) is stalled before the first step, .*timeout_s = 2 s" 'resume with the same command'
 SIMT_UUID=same run shared 2 none 0
-ends 3 10 "rank 0 on $host \(and 1 other rank\): .*NCCL says \"invalid usage\"" 'hint: give each rank a GPU of its own'
+ends 3 10 "rank 0 on $host \(and 1 other rank\): ncclCommInitRankConfig failed: invalid usage" 'hint: give each rank a GPU of its own'
 mkdir broken
 : >broken/libnccl.so.2 # where a real one is installed, none would be found instead
 LD_LIBRARY_PATH=$PWD/broken:$LD_LIBRARY_PATH run missing 2 none 0
@@ -102,7 +102,7 @@ ends 2 10 "NCCL cannot be loaded: .*libnccl.so.2" 'hint: install NCCL .*comm.bac
 wait
 name=error
 read -r code took <error.ended
-ends 3 12 "rank 1 on $host, step 11, backward: .*NCCL says \"unhandled system error\"" 'hint: NCCL_DEBUG=WARN'
+ends 3 12 "rank 1 on $host, step 11, backward: a collective between GPUs failed: unhandled system error" 'hint: NCCL_DEBUG=WARN'
 record 0 "$sum (under way|not begun)" # it may come there later
 record 1 "$sum under way"
 check "no shared memory is left" eval '! ls /dev/shm | grep -q nccl'

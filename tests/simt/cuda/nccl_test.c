@@ -1,5 +1,5 @@
-// Sums by NCCL's stand-in over the simulated device, over several ranks: right, the same on every
-// rank, in the order of the stream, in graphs; what goes wrong at the start is one error for all.
+// Collectives by NCCL's stand-in over the simulated device, over several ranks: right, the same on
+// every rank, in the order of the stream, in graphs; what fails at the start is one error for all.
 #include "comm/comm_nccl.h"
 
 #include "base/rng.h"
@@ -45,9 +45,18 @@ static double sum(int64_t i, int round)
     return total;
 }
 
+static dt_status enqueue(struct dt_device_comm *nccl, int index, enum dt_operation operation,
+                         void *data, int64_t count, enum dt_dtype type)
+{
+    struct dt_collective c = {.operation = operation, .dtype = type, .count = count, .data = data};
+    return dt_nccl_table.enqueue(nccl, index, &c, stream);
+}
+
 static void put(void *data, dt_dtype type, int64_t i, double x)
 {
-    if (type == DT_F64)
+    if (type == DT_I64)
+        ((int64_t *)data)[i] = (int64_t)(4 * x); // four times the values: whole numbers
+    else if (type == DT_F64)
         ((double *)data)[i] = x;
     else if (type == DT_F32)
         ((float *)data)[i] = (float)x;
@@ -57,6 +66,8 @@ static void put(void *data, dt_dtype type, int64_t i, double x)
 
 static double get(const void *data, dt_dtype type, int64_t i)
 {
+    if (type == DT_I64)
+        return (double)((const int64_t *)data)[i] / 4;
     if (type == DT_F64)
         return ((const double *)data)[i];
     return type == DT_F32 ? (double)((const float *)data)[i]
@@ -112,8 +123,8 @@ static void check_eager(struct dt_device_comm *nccl, const struct buffers *buffe
     int64_t bytes = n * dt_dtype_size(type);
     fill(buffers, type, n, 0);
     to_device(buffers, bytes);
-    need(dt_nccl_table.allreduce(nccl, 0, buffers->device, n, type, stream));
-    need(dt_nccl_table.allreduce(nccl, 1, buffers->device, n, type, stream));
+    need(enqueue(nccl, 0, DT_ALLREDUCE, buffers->device, n, type));
+    need(enqueue(nccl, 1, DT_ALLREDUCE, buffers->device, n, type));
     to_host(buffers, bytes);
     need(backend.table->stream_sync(backend.device, stream));
     check_sums(buffers, type, n, 0, comm->info.size, "two all-reduces");
@@ -125,9 +136,10 @@ static void sum_random(struct dt_device_comm *nccl, const struct buffers *buffer
     int64_t bytes = MOST * dt_dtype_size(type);
     struct dt_philox random = dt_philox_init(7, (uint32_t)comm->info.rank, 0);
     for (int64_t i = 0; i < MOST; i++)
-        put(buffers->host, type, i, (double)dt_philox_uniform(&random) - 0.5);
+        put(buffers->host, type, i,
+            (double)(1 + i % 5) * ((double)dt_philox_uniform(&random) - 0.5));
     to_device(buffers, bytes);
-    need(dt_nccl_table.allreduce(nccl, 2, buffers->device, MOST, type, stream));
+    need(enqueue(nccl, 2, DT_ALLREDUCE, buffers->device, MOST, type));
     to_host(buffers, bytes);
     need(backend.table->stream_sync(backend.device, stream));
 }
@@ -153,9 +165,8 @@ static struct dt_graph *capture(struct dt_device_comm *nccl, const struct buffer
     need(backend.table->capture_begin(backend.device, stream));
     need(backend.table->copy(backend.device, buffers->device, input, bytes, stream));
     for (int i = 0; i < COLLECTIVES; i++) // the parts of one buffer, as buckets are
-        need(dt_nccl_table.allreduce(nccl, i, (float *)buffers->device + MOST * i / COLLECTIVES,
-                                     MOST * (i + 1) / COLLECTIVES - MOST * i / COLLECTIVES, DT_F32,
-                                     stream));
+        need(enqueue(nccl, i, DT_ALLREDUCE, (float *)buffers->device + MOST * i / COLLECTIVES,
+                     MOST * (i + 1) / COLLECTIVES - MOST * i / COLLECTIVES, DT_F32));
     need(backend.table->capture_end(backend.device, stream, &graph));
     return graph;
 }
@@ -190,33 +201,108 @@ static void check_graph(struct dt_device_comm *nccl, const struct buffers *buffe
     backend.table->free(backend.device, input.device);
 }
 
+// Reduce-scatter, a round of exchanges and all-gather, captured and launched twice: the sum, once
+// the blocks that each rank owns have gone round. In place, as a sharded optimizer would.
+static void check_blocks(struct dt_device_comm *nccl, const struct buffers *buffers, dt_dtype type,
+                         int64_t n)
+{
+    struct dt_graph *graph = NULL;
+    int rank = comm->info.rank, size = comm->info.size;
+    int64_t bytes = size * n * dt_dtype_size(type);
+    need(dt_capture_begin(&backend, stream));
+    need(enqueue(nccl, 0, DT_REDUCE_SCATTER, buffers->device, n, type));
+    need(enqueue(nccl, 1, DT_ALL_GATHER, buffers->device, n, type));
+    need(dt_capture_end(&backend, stream, &graph));
+    for (int round = 0; round < 2; round++) {
+        fill(buffers, type, size * n, round);
+        to_device(buffers, bytes);
+        need(dt_graph_launch(&backend, graph, stream));
+        to_host(buffers, bytes);
+        need(dt_stream_sync(&backend, stream));
+        check_sums(buffers, type, size * n, round, 1, "reduce-scatter and all-gather");
+    }
+    dt_graph_destroy(&backend, graph);
+    fill(buffers, type, size * n, 0);
+    to_device(buffers, bytes);
+    need(enqueue(nccl, 0, DT_REDUCE_SCATTER, buffers->device, n, type));
+    to_host(buffers, bytes);
+    need(dt_stream_sync(&backend, stream));
+    int64_t wrong = 0;
+    for (int64_t i = rank * n; i < (rank + 1) * n; i++)
+        wrong += get(buffers->host, type, i) != sum(i, 0);
+    CHECK_INT(wrong, 0);
+}
+
+// Ranks 0 and 1 exchange both ways, then rank 1 sends alone; the others do nothing.
+static void check_exchange(struct dt_device_comm *nccl, const struct buffers *buffers,
+                           dt_dtype type, int64_t n)
+{
+    int rank = comm->info.rank;
+    int64_t bytes = 2 * n * dt_dtype_size(type), wrong = 0;
+    char *second = (char *)buffers->device + bytes / 2;
+    struct dt_collective c = {.operation = DT_EXCHANGE,
+                              .dtype = type,
+                              .peer = 1 - rank,
+                              .count = n,
+                              .data = second,
+                              .mine = buffers->device};
+    if (rank > 1)
+        return;
+    fill(buffers, type, 2 * n, 0);
+    to_device(buffers, bytes);
+    need(dt_nccl_table.enqueue(nccl, 2, &c, stream));
+    c.data = rank == 0 ? buffers->device : NULL;
+    c.mine = rank == 1 ? second : NULL; // which came from rank 0
+    need(dt_nccl_table.enqueue(nccl, 2, &c, stream));
+    to_host(buffers, bytes);
+    need(dt_stream_sync(&backend, stream));
+    for (int64_t i = 0; i < n; i++)
+        wrong += get(buffers->host, type, i) != value(i, rank, 0) ||
+                 get(buffers->host, type, n + i) != value(i, 1 - rank, 0);
+    CHECK(wrong == 0, "exchange of %lld %s: %lld are wrong", (long long)n, dt_dtype_name(type),
+          (long long)wrong);
+}
+
 static void check_refusals(struct dt_device_comm *nccl, const struct buffers *buffers)
 {
     static const struct {
         int index;
-        int64_t count;
-        dt_dtype type;
-    } wrong[] = {{-1, 4, DT_F32}, {COLLECTIVES, 4, DT_F32}, {0, -1, DT_F32}, {0, 4, DT_I64}};
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-        CHECK_INT(dt_nccl_table.allreduce(nccl, wrong[i].index, buffers->device, wrong[i].count,
-                                          wrong[i].type, stream),
-                  DT_MACHINE);
+        struct dt_collective c;
+    } wrong[] = {{-1, {.count = 4}},
+                 {COLLECTIVES, {.count = 4}},
+                 {0, {.count = -1}},
+                 {0, {.count = 4, .dtype = DT_U8}},
+                 {0, {.count = 4, .reduce = DT_MAX}},
+                 {0, {.count = INT64_MAX / 4, .operation = DT_REDUCE_SCATTER}},
+                 {0, {.count = 4, .operation = DT_ALL_GATHER, .dtype = DT_F16}},
+                 {0, {.count = 4, .operation = DT_BROADCAST}},
+                 {0, {.count = 4, .operation = DT_EXCHANGE, .peer = -1}}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct dt_collective c = wrong[i].c;
+        c.data = buffers->device;
+        CHECK(dt_nccl_table.enqueue(nccl, wrong[i].index, &c, stream) == DT_MACHINE,
+              "case %zu is not refused", i);
+    }
     dt_error_clear();
 }
 
 static void check_sums_of_all(void)
 {
-    static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F64};
+    static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F64, DT_I64};
     static const int64_t counts[] = {0, 1, 7, MOST};
-    int64_t bytes = MOST * 8;
+    int64_t bytes = MOST * 8 * comm->info.size;
     struct buffers buffers;
     take(&buffers, bytes);
     struct dt_device_comm *nccl = open_nccl();
     check_graph(nccl, &buffers);
-    for (size_t t = 0; t < 3; t++) {
-        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
+        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
             check_eager(nccl, &buffers, types[t], counts[i]);
-        check_bits(nccl, &buffers, types[t]);
+            check_blocks(nccl, &buffers, types[t], counts[i]);
+            check_exchange(nccl, &buffers, types[t], counts[i]);
+        }
+        if (types[t] != DT_I64)
+            check_bits(nccl, &buffers, types[t]);
     }
     check_refusals(nccl, &buffers);
     dt_nccl_table.close(nccl);
@@ -336,8 +422,8 @@ int main(void)
     CHECK_STR(version, "2.28.9");
     check_sums_of_all();
     check_nvls();
-    check_start("fail@1", 600, "unhandled system error");
-    check_start("stall@1", 1, "within comm.timeout_s = 1 s");
+    check_start("fail@1", 600, "ncclCommInitRankConfig failed: unhandled system error");
+    check_start("stall@1", 3, "timed out after comm.timeout_s = 3 s");
     check_sums_of_all(); // and after errors all is as before
     backend.table->stream_destroy(backend.device, stream);
     dt_backend_close(&backend);

@@ -66,8 +66,13 @@ static dt_status capture(struct dt_device_comm *nccl, void *memory, struct dt_gr
 {
     DT_TRY(backend.table->capture_begin(backend.device, stream));
     for (int i = 0; i < COLLECTIVES; i++)
-        DT_TRY(dt_nccl_table.allreduce(nccl, i, (float *)memory + ELEMENTS * i, ELEMENTS, DT_F32,
-                                       stream));
+        DT_TRY(
+            dt_nccl_table.enqueue(nccl, i,
+                                  &(struct dt_collective){.operation = DT_ALLREDUCE,
+                                                          .dtype = DT_F32,
+                                                          .count = ELEMENTS,
+                                                          .data = (float *)memory + ELEMENTS * i},
+                                  stream));
     DT_TRY(backend.table->capture_end(backend.device, stream, graph));
     return DT_OK;
 }
