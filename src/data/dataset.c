@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/problems.h"
 #include "data/reader.h"
 
 #include <glob.h>
@@ -10,63 +11,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPORTED = 20 };
-
-struct paths {
-    char **at;
-    int64_t n, room;
-};
-
-static dt_status add_path(struct paths *paths, const char *path)
+// Room doubles at powers of two.
+static dt_status add_shard(struct dt_dataset *dataset, const char *path)
 {
-    if (paths->n == paths->room) {
-        int64_t room = paths->room ? 2 * paths->room : 64;
-        char **at = realloc(paths->at, (size_t)room * sizeof *at);
-        if (!at)
+    int64_t n = dataset->n_shards;
+    if ((n & (n - 1)) == 0) {
+        void *shards = realloc(dataset->shards, (size_t)(n ? 2 * n : 1) * sizeof *dataset->shards);
+        if (!shards)
             return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of shards");
-        paths->at = at;
-        paths->room = room;
+        dataset->shards = shards;
     }
-    paths->at[paths->n] = strdup(path);
-    if (!paths->at[paths->n])
+    dataset->shards[n] = (struct dt_shard){.path = strdup(path)};
+    if (!dataset->shards[n].path)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of shards");
-    paths->n++;
+    dataset->n_shards++;
     return DT_OK;
-}
-
-static void free_paths(struct paths *paths)
-{
-    for (int64_t i = 0; i < paths->n; i++)
-        free(paths->at[i]);
-    free(paths->at);
 }
 
 static int compare_paths(const void *a, const void *b)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+    return strcmp(((const struct dt_shard *)a)->path, ((const struct dt_shard *)b)->path);
 }
 
-static void sort_and_drop_doubles(struct paths *paths)
+static void sort_and_drop_duplicates(struct dt_dataset *dataset)
 {
     int64_t kept = 0;
-    if (paths->n == 0)
-        return;
-    qsort(paths->at, (size_t)paths->n, sizeof *paths->at, compare_paths);
-    for (int64_t i = 1; i < paths->n; i++) {
-        if (strcmp(paths->at[i], paths->at[kept]) == 0)
-            free(paths->at[i]);
+    qsort(dataset->shards, (size_t)dataset->n_shards, sizeof *dataset->shards, compare_paths);
+    for (int64_t i = 0; i < dataset->n_shards; i++)
+        if (kept > 0 && compare_paths(&dataset->shards[i], &dataset->shards[kept - 1]) == 0)
+            free(dataset->shards[i].path);
         else
-            paths->at[++kept] = paths->at[i];
-    }
-    paths->n = kept + 1;
+            dataset->shards[kept++] = dataset->shards[i];
+    dataset->n_shards = kept;
 }
 
 // A file that exists, whatever characters are in its name, and a source are no patterns.
-static dt_status expand_pattern(const char *pattern, struct paths *paths)
+static dt_status expand_pattern(struct dt_dataset *dataset, const char *pattern)
 {
     glob_t found;
     if (dt_reader_source(pattern) || dt_file_exists(pattern))
-        return add_path(paths, pattern);
+        return add_shard(dataset, pattern);
     int failed = glob(pattern, GLOB_NOSORT | GLOB_TILDE, NULL, &found);
     if (failed == GLOB_NOMATCH)
         return DT_FAIL(DT_USER, "check the path; a glob looks like data/train-*.h5",
@@ -76,12 +60,12 @@ static dt_status expand_pattern(const char *pattern, struct paths *paths)
                        failed == GLOB_NOSPACE ? "no memory" : "read error");
     dt_status status = DT_OK;
     for (size_t i = 0; i < found.gl_pathc && status == DT_OK; i++)
-        status = add_path(paths, found.gl_pathv[i]);
+        status = add_shard(dataset, found.gl_pathv[i]);
     globfree(&found);
     return status;
 }
 
-static dt_status expand(const char *globs, struct paths *paths)
+static dt_status find_shards(struct dt_dataset *dataset, const char *globs)
 {
     char *list = strdup(globs), *rest = list;
     if (!list)
@@ -92,51 +76,14 @@ static dt_status expand(const char *globs, struct paths *paths)
         for (size_t n = strlen(word); n > 0 && strchr(" \t", word[n - 1]); n--)
             word[n - 1] = 0;
         if (*word)
-            status = expand_pattern(word, paths);
+            status = expand_pattern(dataset, word);
     }
     free(list);
-    sort_and_drop_doubles(paths);
-    if (status == DT_OK && paths->n == 0)
+    DT_TRY(status);
+    if (dataset->n_shards == 0)
         return DT_FAIL(DT_USER, "give a glob such as data/train-*.h5", "no shards are given");
-    return status;
-}
-
-// Collects what is wrong with single shards into one error.
-struct findings {
-    int64_t wrong;
-    dt_status worst;
-    char hint[DT_ERROR_HINT]; // of the first
-    char text[DT_ERROR_MESSAGE];
-    size_t used;
-};
-
-static void add_finding(struct findings *findings)
-{
-    struct dt_error error;
-    dt_error_take(&error);
-    if (error.code > findings->worst)
-        findings->worst = error.code;
-    if (findings->wrong == 0)
-        snprintf(findings->hint, sizeof findings->hint, "%s", error.hint);
-    if (findings->wrong++ >= REPORTED)
-        return;
-    size_t room = sizeof findings->text - findings->used;
-    int n = snprintf(findings->text + findings->used, room, "\n  %s", error.message);
-    findings->used += (size_t)n < room ? (size_t)n : room - 1;
-}
-
-static dt_status report(const struct findings *findings, int64_t n_shards)
-{
-    char more[64] = "";
-    if (findings->wrong == 0)
-        return DT_OK;
-    if (findings->wrong > REPORTED)
-        snprintf(more, sizeof more, "\n  and %" PRId64 " more", findings->wrong - REPORTED);
-    if (n_shards == 1)
-        return DT_FAIL(findings->worst, findings->hint, "%s", findings->text + strlen("\n  "));
-    return DT_FAIL(findings->worst, findings->hint,
-                   "%" PRId64 " of %" PRId64 " shards cannot be used:%s%s", findings->wrong,
-                   n_shards, findings->text, more);
+    sort_and_drop_duplicates(dataset);
+    return DT_OK;
 }
 
 // Shards of one dataset are of one kind and width.
@@ -173,37 +120,27 @@ static void add_up(struct dt_dataset *dataset)
     }
 }
 
-static dt_status scan_files(struct dt_dataset *dataset, struct paths *paths, int64_t vocab_size)
+// Opens every shard and reports all that cannot be used, with the hint of the first.
+static dt_status open_shards(struct dt_dataset *dataset, int64_t vocab_size)
 {
-    struct findings *findings = calloc(1, sizeof *findings);
-    dataset->shards = calloc((size_t)paths->n, sizeof *dataset->shards);
-    if (!dataset->shards || !findings) {
-        free(findings);
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " shards", paths->n);
+    struct dt_problems wrong = {0};
+    char hint[DT_ERROR_HINT] = "";
+    dt_status worst = DT_OK;
+    for (int64_t i = 0; i < dataset->n_shards; i++) {
+        dt_status status = look_at_shard(dataset, i, vocab_size);
+        if (status == DT_OK)
+            continue;
+        if (wrong.n == 0)
+            snprintf(hint, sizeof hint, "%s", dt_error_current()->hint);
+        dt_problems_add(&wrong, "%s", dt_error_current()->message);
+        worst = status > worst ? status : worst;
     }
-    for (int64_t i = 0; i < paths->n; i++) { // the paths move over
-        dataset->shards[i].path = paths->at[i];
-        dataset->n_shards++;
-    }
-    paths->n = 0;
-    for (int64_t i = 0; i < dataset->n_shards; i++)
-        if (look_at_shard(dataset, i, vocab_size) != DT_OK)
-            add_finding(findings);
-    dt_status status = report(findings, dataset->n_shards);
-    free(findings);
-    if (status == DT_OK)
-        add_up(dataset);
-    return status;
-}
-
-static dt_status scan_globs(const char *glob, int64_t vocab_size, struct dt_dataset *dataset)
-{
-    struct paths paths = {0};
-    dt_status status = expand(glob, &paths);
-    if (status == DT_OK)
-        status = scan_files(dataset, &paths, vocab_size);
-    free_paths(&paths);
-    return status;
+    if (dataset->n_shards == 1)
+        dt_problems_raise(&wrong, hint);
+    else
+        dt_problems_report(&wrong, hint, "%d of %" PRId64 " shards cannot be used", wrong.n,
+                           dataset->n_shards);
+    return worst == DT_MACHINE ? dt_error_in_mid_run(DT_USER) : worst;
 }
 
 dt_status dt_dataset_scan(const char *glob, int64_t seq_len, int64_t vocab_size,
@@ -217,12 +154,15 @@ dt_status dt_dataset_scan(const char *glob, int64_t seq_len, int64_t vocab_size,
     if (!d)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a dataset");
     d->seq_len = seq_len;
-    dt_status status = scan_globs(glob, vocab_size, d);
+    dt_status status = find_shards(d, glob);
+    if (status == DT_OK)
+        status = open_shards(d, vocab_size);
     if (status != DT_OK) {
         dt_dataset_free(d);
         return dt_error_push(status, __FILE__, __LINE__, __func__, "looking at the shards of %s",
                              glob);
     }
+    add_up(d);
     *dataset = d;
     return DT_OK;
 }
@@ -269,12 +209,18 @@ static const char *next_text(const char **at, const char *end)
     return text;
 }
 
-static dt_status unpack_shards(const char *at, const char *end, struct dt_dataset *dataset)
+static dt_status unpack(const char *at, const char *end, struct dt_dataset *dataset)
 {
+    static const char damaged[] = "the metadata of the shards arrived damaged";
+    if (end - at < (int64_t)sizeof *dataset)
+        return DT_FAIL(DT_MACHINE, NULL, damaged);
+    memcpy(dataset, at, sizeof *dataset);
+    at += sizeof *dataset;
     int64_t n = dataset->n_shards;
     dataset->n_shards = 0; // counts the paths that are to be freed
+    dataset->shards = NULL;
     if (n < 1 || n > (end - at) / (int64_t)sizeof *dataset->shards)
-        return DT_FAIL(DT_MACHINE, NULL, "the metadata of the shards arrived damaged");
+        return DT_FAIL(DT_MACHINE, NULL, damaged);
     size_t structs = (size_t)n * sizeof *dataset->shards;
     dataset->shards = malloc(structs);
     if (!dataset->shards)
@@ -287,7 +233,7 @@ static dt_status unpack_shards(const char *at, const char *end, struct dt_datase
         struct dt_shard *shard = &dataset->shards[dataset->n_shards];
         const char *path = dataset->kind ? next_text(&at, end) : NULL;
         if (!path)
-            return DT_FAIL(DT_MACHINE, NULL, "the metadata of the shards arrived damaged");
+            return DT_FAIL(DT_MACHINE, NULL, damaged);
         shard->kind = dataset->kind;
         shard->path = strdup(path);
         if (!shard->path)
@@ -298,20 +244,14 @@ static dt_status unpack_shards(const char *at, const char *end, struct dt_datase
 
 dt_status dt_dataset_unpack(const void *bytes, int64_t size, struct dt_dataset **dataset)
 {
+    struct dt_dataset *d = calloc(1, sizeof *d);
     *dataset = NULL;
-    if (size < (int64_t)sizeof **dataset)
-        return DT_FAIL(DT_MACHINE, NULL, "the metadata of the shards arrived damaged");
-    struct dt_dataset *d = malloc(sizeof *d);
     if (!d)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a dataset");
-    memcpy(d, bytes, sizeof *d);
-    d->shards = NULL;
-    dt_status status =
-        unpack_shards((const char *)bytes + sizeof *d, (const char *)bytes + size, d);
-    if (status != DT_OK) {
+    dt_status status = unpack(bytes, (const char *)bytes + size, d);
+    if (status == DT_OK)
+        *dataset = d;
+    else
         dt_dataset_free(d);
-        return status;
-    }
-    *dataset = d;
-    return DT_OK;
+    return status;
 }

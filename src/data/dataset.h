@@ -25,7 +25,6 @@ struct dt_shard {
     // xxh64 of the first row of /input_ids and of the last of /labels.
     uint64_t first_hash, last_hash;
     bool doc_starts; // has /doc_starts
-    bool plain;      // stored without filters: no checksum by HDF5
 };
 
 struct dt_dataset {

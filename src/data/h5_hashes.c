@@ -66,18 +66,6 @@ void dt_h5_hashes_close(struct dt_h5_hashes *hashes)
     hashes->stored = NULL;
 }
 
-static dt_status make_room(struct dt_h5_hashes *hashes, int64_t count)
-{
-    if (count <= hashes->room)
-        return DT_OK;
-    uint64_t *stored = realloc(hashes->stored, (size_t)count * sizeof *stored);
-    if (!stored)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " checksums", count);
-    hashes->stored = stored;
-    hashes->room = count;
-    return DT_OK;
-}
-
 // Checksums [first, first + count), and the rest of a page for the next read of a stream.
 static dt_status load(struct dt_h5_hashes *hashes, int64_t first, int64_t count)
 {
@@ -86,7 +74,13 @@ static dt_status load(struct dt_h5_hashes *hashes, int64_t first, int64_t count)
         return DT_OK;
     count = count > ahead ? count : ahead;
     hashes->count = 0; // until they are there
-    DT_TRY(make_room(hashes, count));
+    if (count > hashes->room) {
+        uint64_t *stored = realloc(hashes->stored, (size_t)count * sizeof *stored);
+        if (!stored)
+            return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " checksums", count);
+        hashes->stored = stored;
+        hashes->room = count;
+    }
     DT_TRY(dt_h5_array_read(&hashes->array, first, count, hashes->stored));
     hashes->first = first;
     hashes->count = count;

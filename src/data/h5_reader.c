@@ -84,12 +84,10 @@ static dt_status open_file(struct dt_reader *reader, const char *path, int64_t s
     DT_TRY(dt_h5_open(path, &reader->file));
     DT_TRY(recognise(reader));
     shard->file_bytes = reader->file.bytes;
-    shard->plain = true;
     for (int i = 0; i < DT_READER_DATASETS && reader->kind->datasets[i]; i++) {
         bool found;
         DT_TRY(
             dt_h5_array_open(&reader->file, reader->kind->datasets[i], &reader->arrays[i], &found));
-        shard->plain &= !reader->arrays[i].filtered;
     }
     DT_TRY(reader->kind->open(reader, seq_len, shard));
     return check_vocab(&reader->arrays[0], vocab_size, shard);
@@ -109,7 +107,7 @@ dt_status dt_reader_open(const char *path, int64_t seq_len, int64_t vocab_size,
     dt_status status =
         r->kind ? r->kind->open(r, seq_len, shard) : open_file(r, path, seq_len, vocab_size, shard);
     dt_h5_leave();
-    shard->kind = r->kind;
+    shard->kind = status == DT_OK ? r->kind : NULL;
     if (status != DT_OK) {
         dt_reader_close(r);
         return dt_error_push(status, __FILE__, __LINE__, __func__, NULL);

@@ -89,11 +89,6 @@ int64_t dt_loader_bytes(const struct dt_loader_config *config)
     return config->prefetch * batch_bytes(config) + block_count(config) * block_bytes(config);
 }
 
-int64_t dt_loader_steps_per_epoch(const struct dt_loader *loader)
-{
-    return dt_order_steps_per_epoch(loader->order);
-}
-
 // The thread.
 
 static dt_status read_block(struct dt_loader *loader, struct dt_block *block, int64_t shard,
@@ -211,16 +206,15 @@ static dt_status check(const struct dt_loader_config *config, int64_t first_step
                        config->size);
     if (first_step < 0)
         return DT_FAIL(DT_USER, NULL, "step %" PRId64 " is negative", first_step);
-    // Every array has room for alignment.
-    int64_t positions, bytes, most = INT64_MAX / (DT_BATCH_ARRAYS * DT_READER_ALIGN);
+    // Every row of every array has room for alignment.
+    int64_t n = 0;
     struct dt_array_list list;
     dt_loader_arrays(config, &list);
-    bool fits = !__builtin_mul_overflow(config->batch, config->dataset->seq_len, &positions) &&
-                !__builtin_mul_overflow(positions, config->prefetch, &positions);
-    for (int i = 0; fits && i < list.n; i++)
-        fits = !__builtin_mul_overflow(dt_array_bytes(&list.arrays[i], 1), positions, &bytes) &&
-               bytes < most;
-    if (!fits)
+    for (int i = 0; i < list.n; i++)
+        n += dt_array_bytes(&list.arrays[i], 1);
+    if (__builtin_mul_overflow(n, config->batch, &n) ||
+        __builtin_mul_overflow(n, config->prefetch, &n) ||
+        __builtin_mul_overflow(n, config->dataset->seq_len + DT_READER_ALIGN, &n))
         return DT_FAIL(DT_USER, "lower data.batch or data.prefetch",
                        "%" PRId64 " batches of %" PRId64 " sequences do not fit any memory",
                        config->prefetch, config->batch);

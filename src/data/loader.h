@@ -35,8 +35,6 @@ void dt_loader_close(struct dt_loader *loader); // NULL is fine; also while the 
 // waited. After the last step of a sequential loader *batch is NULL. An error comes after the
 // batches before it, and again at every further call.
 dt_status dt_loader_next(struct dt_loader *loader, const struct dt_batch **batch, double *wait_ms);
-// Steps of one pass: an epoch's, or of the sequential pass.
-int64_t dt_loader_steps_per_epoch(const struct dt_loader *loader);
 // Bytes of host memory of the ring and of the slots' blocks, for the memory plan.
 int64_t dt_loader_bytes(const struct dt_loader_config *config);
 // The arrays that the batches have.

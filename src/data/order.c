@@ -201,6 +201,5 @@ dt_status dt_order_at(struct dt_order *order, int64_t step, int64_t slot,
         inside = order->slot[slot].windows[inside];
     }
     position->window = position->block_first + inside;
-    position->first_of_segment = position->window == 0;
     return DT_OK;
 }

@@ -28,7 +28,6 @@ struct dt_position {
     int64_t shard;
     int64_t window; // in the shard; -1: behind the end of a sequential pass, and all others are 0
     int64_t block_first, block_windows; // the block: the shard's windows [first, first + windows)
-    bool first_of_segment;
 };
 
 // DT_USER where there are fewer windows than `batch`, none at all, or batch or block < 1. Takes 16

@@ -17,15 +17,9 @@
 enum { CHUNK = 1 << 20, TRAIN = 0, VAL = 1, SIDES = 2, BYTE_VOCAB = 256 };
 static const char *const side_name[SIDES] = {"train", "val"};
 
-struct piece {
-    const struct dt_pack_file *file;
-    int64_t from, to; // bytes
-};
-
 struct side {
-    struct piece *pieces;
-    int64_t n_pieces, tokens, n_shards;
-    int64_t created; // shards that stand under temporary names
+    int64_t tokens, n_shards;
+    int64_t created; // shards that exist under temporary names
 };
 
 struct packer {
@@ -36,8 +30,8 @@ struct packer {
     struct side side[SIDES];
     char *chunk; // [CHUNK]
     int64_t largest;
-    struct dt_shard_writer *writer; // of the shard being written; left tokens are missing in it
-    int64_t left;
+    struct dt_shard_writer *writer; // of the shard being written
+    int64_t left;                   // tokens that it still needs
     int64_t total_bytes, done_bytes;
     double started, drawn; // seconds
 };
@@ -94,56 +88,32 @@ static dt_status check_sizes(const struct packer *packer)
     return DT_OK;
 }
 
-static void add_piece(struct packer *packer, int side, const struct dt_pack_file *file,
-                      int64_t from, int64_t to)
-{
-    struct side *s = &packer->side[side];
-    if (from == to)
-        return;
-    s->pieces[s->n_pieces++] = (struct piece){file, from, to};
-    s->tokens += (to - from) / packer->size;
-}
-
-static void divide_by_file(struct packer *packer)
-{
-    for (int64_t i = 0; i < packer->files.n; i++) {
-        const struct dt_pack_file *file = &packer->files.at[i];
-        add_piece(packer, file->val ? VAL : TRAIN, file, 0, file->bytes);
-    }
-}
-
-static void divide_at(struct packer *packer, int64_t cut)
-{
-    int64_t at = 0; // bytes of the files before
-    for (int64_t i = 0; i < packer->files.n; i++) {
-        const struct dt_pack_file *file = &packer->files.at[i];
-        int64_t here = cut - at < 0 ? 0 : cut - at > file->bytes ? file->bytes : cut - at;
-        add_piece(packer, TRAIN, file, 0, here);
-        add_piece(packer, VAL, file, here, file->bytes);
-        at += file->bytes;
-    }
-}
-
+// Which bytes of each file are for training, the rest being for validation.
 static dt_status divide(struct packer *packer)
 {
-    double fraction = packer->config->val_fraction;
-    bool by_file = packer->config->format == DT_PACK_TEXT && packer->files.n > 1 && fraction > 0;
-    for (int64_t i = 0; i < packer->files.n; i++)
-        packer->total_bytes += packer->files.at[i].bytes;
-    for (int side = 0; side < SIDES; side++) {
-        packer->side[side].pieces = calloc((size_t)packer->files.n, sizeof(struct piece));
-        if (!packer->side[side].pieces)
-            return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " files", packer->files.n);
-    }
-    if (by_file) {
-        DT_TRY(dt_pack_split(&packer->files, fraction, packer->config->seed));
-        divide_by_file(packer);
+    const struct dt_pack_config *config = packer->config;
+    struct dt_pack_files *files = &packer->files;
+    for (int64_t i = 0; i < files->n; i++)
+        packer->total_bytes += files->at[i].bytes;
+    if (config->format == DT_PACK_TEXT && files->n > 1 && config->val_fraction > 0) {
+        DT_TRY(dt_pack_split(files, config->val_fraction, config->seed));
     } else {
         int64_t tokens = packer->total_bytes / packer->size;
-        divide_at(packer, (tokens - (int64_t)(fraction * (double)tokens)) * packer->size);
+        int64_t train = tokens - (int64_t)(config->val_fraction * (double)tokens);
+        int64_t left = train * packer->size;
+        for (int64_t i = 0; i < files->n; i++) {
+            struct dt_pack_file *file = &files->at[i];
+            file->train_bytes = left < file->bytes ? left : file->bytes;
+            left -= file->train_bytes;
+        }
+    }
+    for (int64_t i = 0; i < files->n; i++) {
+        const struct dt_pack_file *file = &files->at[i];
+        packer->side[TRAIN].tokens += file->train_bytes / packer->size;
+        packer->side[VAL].tokens += (file->bytes - file->train_bytes) / packer->size;
     }
     for (int side = 0; side < SIDES; side++) {
-        int64_t most = packer->config->shard_bytes / packer->size;
+        int64_t most = config->shard_bytes / packer->size;
         packer->side[side].n_shards = (packer->side[side].tokens + most - 1) / most;
     }
     return DT_OK;
@@ -228,7 +198,8 @@ static dt_status feed(struct packer *packer, int side, const char *tokens, int64
     return DT_OK;
 }
 
-static dt_status check_tokens(struct packer *packer, const struct piece *piece, int64_t at,
+// Of the chunk, which starts at byte `at` of the file.
+static dt_status check_tokens(struct packer *packer, const struct dt_pack_file *file, int64_t at,
                               int64_t n)
 {
     int64_t largest = dt_tokens_largest(packer->type, packer->chunk, n);
@@ -238,37 +209,44 @@ static dt_status check_tokens(struct packer *packer, const struct piece *piece, 
     if (vocab_size == 0 || largest < vocab_size)
         return DT_OK;
     int64_t i = dt_tokens_find(packer->type, packer->chunk, n, vocab_size);
-    return DT_FAIL(DT_USER, "give a larger --vocab, or none: it is then found out",
+    return DT_FAIL(DT_USER, "give a larger --vocab, or none: it is then found",
                    "%s: token %" PRId64 " is %" PRId64 ", outside the vocabulary of %" PRId64,
-                   piece->file->path, at / packer->size + i,
-                   dt_tokens_get(packer->type, packer->chunk, i), vocab_size);
+                   file->path, at / packer->size + i, dt_tokens_get(packer->type, packer->chunk, i),
+                   vocab_size);
 }
 
-static dt_status pack_bytes(struct packer *packer, int side, const struct piece *piece, int fd)
+static dt_status pack_bytes(struct packer *packer, int side, const struct dt_pack_file *file,
+                            int fd)
 {
-    for (int64_t at = piece->from; at < piece->to;) {
-        int64_t bytes = piece->to - at < CHUNK ? piece->to - at : CHUNK;
-        DT_TRY(dt_pread_all(fd, piece->file->path, packer->chunk, bytes, at));
-        DT_TRY(check_tokens(packer, piece, at, bytes / packer->size));
+    int64_t end = side == TRAIN ? file->train_bytes : file->bytes, bytes;
+    for (int64_t at = side == TRAIN ? 0 : file->train_bytes; at < end; at += bytes) {
+        bytes = end - at < CHUNK ? end - at : CHUNK;
+        if (at == 0 && packer->config->format == DT_PACK_TEXT) {
+            DT_TRY(begin_shard(packer, side));
+            DT_TRY(dt_shard_start_document(packer->writer));
+        }
+        DT_TRY(dt_pread_all(fd, file->path, packer->chunk, bytes, at));
+        DT_TRY(check_tokens(packer, file, at, bytes / packer->size));
         DT_TRY(feed(packer, side, packer->chunk, bytes / packer->size));
-        at += bytes;
         packer->done_bytes += bytes;
         draw_progress(packer);
     }
     return DT_OK;
 }
 
-static dt_status pack_piece(struct packer *packer, int side, const struct piece *piece)
+static dt_status write_side(struct packer *packer, int side)
 {
-    int fd = -1;
-    int64_t bytes;
-    if (packer->config->format == DT_PACK_TEXT && piece->from == 0) {
-        DT_TRY(begin_shard(packer, side));
-        DT_TRY(dt_shard_start_document(packer->writer));
+    dt_status status = DT_OK;
+    for (int64_t i = 0; i < packer->files.n && status == DT_OK; i++) {
+        const struct dt_pack_file *file = &packer->files.at[i];
+        int64_t bytes;
+        int fd;
+        if (file->train_bytes == (side == TRAIN ? 0 : file->bytes))
+            continue; // nothing for this side
+        DT_TRY(dt_open_read(file->path, &fd, &bytes));
+        status = pack_bytes(packer, side, file, fd);
+        close(fd);
     }
-    DT_TRY(dt_open_read(piece->file->path, &fd, &bytes));
-    dt_status status = pack_bytes(packer, side, piece, fd);
-    close(fd);
     return status;
 }
 
@@ -278,10 +256,8 @@ static dt_status write_sides(struct packer *packer)
     packer->chunk = malloc(CHUNK);
     if (!packer->chunk)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a buffer");
-    for (int side = 0; side < SIDES; side++)
-        for (int64_t i = 0; i < packer->side[side].n_pieces; i++)
-            DT_TRY(pack_piece(packer, side, &packer->side[side].pieces[i]));
-    return DT_OK;
+    DT_TRY(write_side(packer, TRAIN));
+    return write_side(packer, VAL);
 }
 
 static int64_t vocabulary(const struct packer *packer)
@@ -291,35 +267,22 @@ static int64_t vocabulary(const struct packer *packer)
     return packer->type == DT_U8 ? BYTE_VOCAB : packer->largest + 1;
 }
 
-static dt_status publish_side(struct packer *packer, int side)
-{
-    char from[DT_PATH], to[DT_PATH];
-    for (int64_t i = 0; i < packer->side[side].n_shards; i++) {
-        DT_TRY(shard_path(packer, side, i, true, from));
-        DT_TRY(shard_path(packer, side, i, false, to));
-        if (rename(from, to) != 0)
-            return DT_FAIL_ERRNO("rename a shard to", to);
-    }
-    return DT_OK;
-}
-
-static dt_status stamp_side(struct packer *packer, int side)
-{
-    char path[DT_PATH];
-    for (int64_t i = 0; i < packer->side[side].n_shards; i++) {
-        DT_TRY(shard_path(packer, side, i, true, path));
-        DT_TRY(dt_shard_set_vocab(path, vocabulary(packer)));
-    }
-    return DT_OK;
-}
-
 // Nothing can run out of space once every file is whole: only names change from then on.
 static dt_status publish(struct packer *packer)
 {
+    char from[DT_PATH], to[DT_PATH];
     for (int side = 0; side < SIDES; side++)
-        DT_TRY(stamp_side(packer, side));
+        for (int64_t i = 0; i < packer->side[side].n_shards; i++) {
+            DT_TRY(shard_path(packer, side, i, true, from));
+            DT_TRY(dt_shard_set_vocab(from, vocabulary(packer)));
+        }
     for (int side = 0; side < SIDES; side++)
-        DT_TRY(publish_side(packer, side));
+        for (int64_t i = 0; i < packer->side[side].n_shards; i++) {
+            DT_TRY(shard_path(packer, side, i, true, from));
+            DT_TRY(shard_path(packer, side, i, false, to));
+            if (rename(from, to) != 0)
+                return DT_FAIL_ERRNO("rename a shard to", to);
+        }
     DT_TRY(sweep_output(packer, SWEEP_STALE));
     return dt_fsync_dir(packer->config->output);
 }
@@ -377,8 +340,6 @@ dt_status dt_pack(const struct dt_pack_config *config, struct dt_pack_result *re
         .val_shards = packer.side[VAL].n_shards,
         .vocab_size = vocabulary(&packer),
     };
-    for (int side = 0; side < SIDES; side++)
-        free(packer.side[side].pieces);
     free(packer.chunk);
     dt_pack_files_free(&packer.files);
     return status;

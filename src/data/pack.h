@@ -15,7 +15,7 @@ enum dt_pack_format { DT_PACK_TEXT, DT_PACK_U8, DT_PACK_U16, DT_PACK_U32 };
 struct dt_pack_config {
     enum dt_pack_format format;
     // Files and folders. Folders are walked in bytewise order; hidden files, links to folders and,
-    // for text, binary files (a zero byte in the first 8 KiB) are passed over in them.
+    // for text, binary files (a zero byte in the first 8 KiB) are skipped in them.
     const char *const *inputs;
     int n_inputs;
     const char *output;  // folder: train-00000.h5 …, val-00000.h5 …

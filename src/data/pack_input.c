@@ -1,4 +1,4 @@
-// Walking the inputs. Links to folders are not followed, so that no loop can arise and nothing is
+// Walking the inputs. Links to folders are not followed, so that there are no loops and nothing is
 // packed twice; links to files are.
 #include "data/pack_input.h"
 
@@ -35,7 +35,7 @@ static dt_status add_file(struct dt_pack_files *files, const char *path, int64_t
         files->at = at;
         files->room = room;
     }
-    files->at[files->n] = (struct dt_pack_file){strdup(path), bytes, false};
+    files->at[files->n] = (struct dt_pack_file){strdup(path), bytes, 0};
     if (!files->at[files->n].path)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of files");
     files->n++;
@@ -58,20 +58,20 @@ static bool is_text(int fd)
     return n >= 0 && !memchr(head, 0, (size_t)n);
 }
 
-// A file met in a folder: what cannot be used is passed over.
-static dt_status add_met(struct walk *walk, const char *path)
+// A file found in a folder: what cannot be used is skipped.
+static dt_status add_found(struct walk *walk, const char *path)
 {
     int fd = -1;
     int64_t bytes = 0;
     if (dt_open_read(path, &fd, &bytes) != DT_OK) {
-        dt_warn("%s, passed over", dt_error_current()->message);
+        dt_warn("%s, skipped", dt_error_current()->message);
         dt_error_clear();
-        walk->files->passed_over++;
+        walk->files->skipped++;
         return DT_OK;
     }
     bool take = walk->config->format != DT_PACK_TEXT || is_text(fd);
     close(fd);
-    walk->files->passed_over += !take;
+    walk->files->skipped += !take;
     return take ? add_file(walk->files, path, bytes) : DT_OK;
 }
 
@@ -81,7 +81,7 @@ static bool is_output(const struct walk *walk, const struct stat *folder)
            folder->st_ino == walk->output.st_ino;
 }
 
-static bool is_file_behind(const char *link)
+static bool links_to_file(const char *link)
 {
     struct stat info;
     return stat(link, &info) == 0 && S_ISREG(info.st_mode);
@@ -105,13 +105,13 @@ static dt_status visit(struct walk *walk, FTS *tree, FTSENT *entry)
         errno = entry->fts_errno;
         if (named)
             return DT_FAIL_ERRNO("read", entry->fts_path);
-        dt_warn("cannot read %s: %s, passed over", entry->fts_path, strerror(errno));
-        walk->files->passed_over++;
+        dt_warn("cannot read %s: %s, skipped", entry->fts_path, strerror(errno));
+        walk->files->skipped++;
         return DT_OK;
     case FTS_F:
-        return named ? add_named(walk->files, entry->fts_path) : add_met(walk, entry->fts_path);
+        return named ? add_named(walk->files, entry->fts_path) : add_found(walk, entry->fts_path);
     case FTS_SL:
-        return is_file_behind(entry->fts_path) ? add_met(walk, entry->fts_path) : DT_OK;
+        return links_to_file(entry->fts_path) ? add_found(walk, entry->fts_path) : DT_OK;
     case FTS_DEFAULT: // FIFOs, sockets, devices
     case FTS_SLNONE:
         return named ? add_named(walk->files, entry->fts_path) : DT_OK;
@@ -152,8 +152,8 @@ dt_status dt_pack_find(const struct dt_pack_config *config, struct dt_pack_files
     if (files->n > 0)
         return DT_OK;
     return DT_FAIL(DT_USER, "name files, or folders with files in them",
-                   "nothing to pack in %s%s (%" PRId64 " binary or unreadable files passed over)",
-                   config->inputs[0], config->n_inputs > 1 ? " …" : "", files->passed_over);
+                   "nothing to pack in %s%s (%" PRId64 " binary or unreadable files skipped)",
+                   config->inputs[0], config->n_inputs > 1 ? " …" : "", files->skipped);
 }
 
 void dt_pack_files_free(struct dt_pack_files *files)
@@ -172,13 +172,15 @@ dt_status dt_pack_split(struct dt_pack_files *files, double fraction, uint64_t s
         return DT_FAIL(DT_MACHINE, NULL, "no memory to split %" PRId64 " files", n);
     struct dt_philox rng = dt_philox_init(seed, 0, 0);
     n_val = n_val < 1 ? 1 : n_val > n - 1 ? n - 1 : n_val;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
         order[i] = i;
+        files->at[i].train_bytes = files->at[i].bytes;
+    }
     for (int64_t i = 0; i < n_val; i++) {
         int64_t j = i + (int64_t)dt_philox_below(&rng, (uint64_t)(n - i)), chosen = order[j];
         order[j] = order[i];
         order[i] = chosen;
-        files->at[chosen].val = true;
+        files->at[chosen].train_bytes = 0;
     }
     free(order);
     return DT_OK;

@@ -1,23 +1,24 @@
-// The files that dt_pack reads, in order, with the side of the split each is on.
+// The files that dt_pack reads, in order, and which of their bytes are for training.
 #pragma once
 
 #include "data/pack.h"
 
 struct dt_pack_file {
     char *path;
-    int64_t bytes; // > 0
-    bool val;
+    int64_t bytes;       // > 0
+    int64_t train_bytes; // the first ones; the others are for validation
 };
 
 struct dt_pack_files {
     struct dt_pack_file *at;
     int64_t n, room;
-    int64_t passed_over; // binary or unreadable, in folders
+    int64_t skipped; // binary or unreadable, in folders
 };
 
 // Every regular file with something in it that config->inputs name, in their order; folders in
 // bytewise order of names, without config->output.
 dt_status dt_pack_find(const struct dt_pack_config *config, struct dt_pack_files *files);
 void dt_pack_files_free(struct dt_pack_files *files);
-// Chooses round(fraction * n) of n >= 2 files for validation, at least one on each side.
+// Divides by file: round(fraction * n) of n >= 2 files, chosen at random, are for validation, at
+// least one on each side.
 dt_status dt_pack_split(struct dt_pack_files *files, double fraction, uint64_t seed);

@@ -1,4 +1,4 @@
-// Loops are made by one macro, so that each compiles to straight code for its type.
+// What reader kinds of tokens share.
 #include "data/tokens.h"
 
 #include <inttypes.h>
@@ -29,7 +29,13 @@ void dt_tokens_pad(const struct dt_dataset *dataset, void *const *rows)
         memset(rows[DT_TOKENS_RESET], 0, (size_t)T);
 }
 
+// Loops are made by one macro, so that each compiles to straight code for its type. A token that
+// the type cannot hold is never found.
 #define DEFINE_LOOPS(type, bits)                                                                   \
+    static int64_t get_##bits(const void *tokens, int64_t i)                                       \
+    {                                                                                              \
+        return ((const type *)tokens)[i];                                                          \
+    }                                                                                              \
     static uint32_t largest_##bits(const void *tokens, int64_t n)                                  \
     {                                                                                              \
         const type *t = tokens;                                                                    \
@@ -38,48 +44,46 @@ void dt_tokens_pad(const struct dt_dataset *dataset, void *const *rows)
             largest = t[i] > largest ? t[i] : largest;                                             \
         return largest;                                                                            \
     }                                                                                              \
-    static uint32_t widen_##bits(const void *tokens, int64_t n, int32_t *restrict input_ids,       \
-                                 int32_t *restrict labels)                                         \
+    static void widen_##bits(const void *tokens, int64_t n, int32_t *restrict input_ids,           \
+                             int32_t *restrict labels)                                             \
     {                                                                                              \
         const type *t = tokens;                                                                    \
         for (int64_t i = 0; i < n; i++) {                                                          \
             input_ids[i] = (int32_t)t[i];                                                          \
             labels[i] = (int32_t)t[i + 1];                                                         \
         }                                                                                          \
-        return largest_##bits(tokens, n + 1);                                                      \
     }                                                                                              \
-    static void mark_##bits(const void *tokens, int64_t n, type token, uint8_t *restrict mark)     \
+    static void mark_##bits(const void *tokens, int64_t n, int64_t token, uint8_t *restrict mark)  \
     {                                                                                              \
-        const type *t = tokens;                                                                    \
+        const type *t = tokens, wanted = (type)token;                                              \
+        const bool possible = (int64_t)wanted == token;                                            \
         for (int64_t i = 0; i < n; i++)                                                            \
-            mark[i] = t[i] == token;                                                               \
+            mark[i] = possible & (t[i] == wanted);                                                 \
     }
 DEFINE_LOOPS(uint8_t, u8)
 DEFINE_LOOPS(uint16_t, u16)
 DEFINE_LOOPS(uint32_t, u32)
 
+static const struct {
+    int64_t (*get)(const void *tokens, int64_t i);
+    uint32_t (*largest)(const void *tokens, int64_t n);
+    void (*widen)(const void *tokens, int64_t n, int32_t *input_ids, int32_t *labels);
+    void (*mark)(const void *tokens, int64_t n, int64_t token, uint8_t *mark);
+} loops[DT_DTYPE_COUNT] = {
+    [DT_U8] = {get_u8, largest_u8, widen_u8, mark_u8},
+    [DT_U16] = {get_u16, largest_u16, widen_u16, mark_u16},
+    [DT_U32] = {get_u32, largest_u32, widen_u32, mark_u32},
+    [DT_I32] = {.mark = mark_u32}, // equal bits
+};
+
 int64_t dt_tokens_get(dt_dtype type, const void *tokens, int64_t i)
 {
-    switch (type) {
-    case DT_U8:
-        return ((const uint8_t *)tokens)[i];
-    case DT_U16:
-        return ((const uint16_t *)tokens)[i];
-    default:
-        return ((const uint32_t *)tokens)[i];
-    }
+    return loops[type].get(tokens, i);
 }
 
 uint32_t dt_tokens_largest(dt_dtype type, const void *tokens, int64_t n)
 {
-    switch (type) {
-    case DT_U8:
-        return largest_u8(tokens, n);
-    case DT_U16:
-        return largest_u16(tokens, n);
-    default:
-        return largest_u32(tokens, n);
-    }
+    return loops[type].largest(tokens, n);
 }
 
 int64_t dt_tokens_find(dt_dtype type, const void *tokens, int64_t n, int64_t limit)
@@ -93,28 +97,8 @@ int64_t dt_tokens_find(dt_dtype type, const void *tokens, int64_t n, int64_t lim
 uint32_t dt_tokens_widen(dt_dtype type, const void *tokens, int64_t n, int32_t *input_ids,
                          int32_t *labels)
 {
-    switch (type) {
-    case DT_U8:
-        return widen_u8(tokens, n, input_ids, labels);
-    case DT_U16:
-        return widen_u16(tokens, n, input_ids, labels);
-    default:
-        return widen_u32(tokens, n, input_ids, labels);
-    }
-}
-
-// A token that the type cannot hold is never there; int32 ids are compared bit by bit.
-void dt_tokens_mark(dt_dtype type, const void *tokens, int64_t n, int64_t token, uint8_t *mark)
-{
-    if (type == DT_U8 && token <= UINT8_MAX)
-        mark_u8(tokens, n, (uint8_t)token, mark);
-    else if (type == DT_U16 && token <= UINT16_MAX)
-        mark_u16(tokens, n, (uint16_t)token, mark);
-    else if ((type == DT_U32 || type == DT_I32) && token <= INT32_MAX)
-        mark_u32(tokens, n, (uint32_t)token, mark);
-    else
-        for (int64_t i = 0; i < n; i++)
-            mark[i] = 0;
+    loops[type].widen(tokens, n, input_ids, labels);
+    return loops[type].largest(tokens, n + 1);
 }
 
 void dt_tokens_mark_starts(const struct dt_read_rules *rules, dt_dtype type, const void *tokens,
@@ -123,11 +107,11 @@ void dt_tokens_mark_starts(const struct dt_read_rules *rules, dt_dtype type, con
     if (rules->reset_token < 0)
         memset(starts, 0, (size_t)n);
     else if (!rules->reset_after)
-        dt_tokens_mark(type, tokens, n, rules->reset_token, starts);
+        loops[type].mark(tokens, n, rules->reset_token, starts);
     else if (before)
-        dt_tokens_mark(type, dt_tokens_at(type, tokens, -1), n, rules->reset_token, starts);
+        loops[type].mark(dt_tokens_at(type, tokens, -1), n, rules->reset_token, starts);
     else
-        dt_tokens_mark(type, tokens, n - 1, rules->reset_token, starts + 1);
+        loops[type].mark(tokens, n - 1, rules->reset_token, starts + 1);
 }
 
 dt_status dt_tokens_fail(const struct dt_shard *shard, const char *where, int64_t token,

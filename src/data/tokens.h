@@ -23,10 +23,8 @@ int64_t dt_tokens_find(dt_dtype type, const void *tokens, int64_t n, int64_t lim
 // input_ids[i] = tokens[i], labels[i] = tokens[i + 1] for i < n; gives the largest of the n + 1.
 uint32_t dt_tokens_widen(dt_dtype type, const void *tokens, int64_t n, int32_t *input_ids,
                          int32_t *labels);
-// mark[i] = tokens[i] == token; DT_I32 too.
-void dt_tokens_mark(dt_dtype type, const void *tokens, int64_t n, int64_t token, uint8_t *mark);
-// Marks where rules->reset_token says that documents start among n tokens. `before`: tokens[-1] is
-// there; where it is not, the caller knows what starts[0] is.
+// Marks where rules->reset_token says that documents start among n tokens (DT_I32 too). `before`:
+// tokens[-1] is there; where it is not, the caller knows what starts[0] is.
 void dt_tokens_mark_starts(const struct dt_read_rules *rules, dt_dtype type, const void *tokens,
                            int64_t n, bool before, uint8_t *starts);
 

@@ -124,16 +124,13 @@ AVX512 static uint64_t hash_long(const char *data, size_t bytes)
     _mm512_storeu_si512(merged, sums);
     return merge(merged, bytes);
 }
+#endif
 
 uint64_t dt_xxh3(const void *data, size_t bytes)
 {
+#ifdef __x86_64__
     if (bytes > BLOCK && __builtin_cpu_supports("avx512f"))
         return hash_long(data, bytes);
-    return XXH3_64bits(data, bytes);
-}
-#else
-uint64_t dt_xxh3(const void *data, size_t bytes)
-{
-    return XXH3_64bits(data, bytes);
-}
 #endif
+    return XXH3_64bits(data, bytes);
+}

@@ -50,7 +50,6 @@ static void check_batches(const struct dt_loader_config *config, int64_t first, 
     struct dt_order *order;
     CHECK_INT(dt_order_create(&order_config, &order), DT_OK);
     struct dt_loader *loader = open_loader(config, first);
-    CHECK_INT(dt_loader_steps_per_epoch(loader), dt_order_steps_per_epoch(order));
     int64_t share = config->batch / config->size, wrong = 0;
     for (int64_t step = first; step < first + n; step++) {
         const struct dt_batch *batch;
@@ -79,7 +78,6 @@ static void test_layouts(void)
         for (enum layout layout = PLAIN; layout <= USERBLOCK; layout++) {
             write_shards(size, layout, false);
             struct dt_dataset *dataset = scan("s*.h5");
-            CHECK_INT(dataset->shards[0].plain, layout != GZIP && layout != FLETCHER);
             struct dt_loader_config config = config_of(dataset);
             check_batches(&config, 0, 100); // over three epochs
             dt_dataset_free(dataset);

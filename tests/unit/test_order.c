@@ -88,7 +88,6 @@ static void test_against_reference(int64_t batch, int64_t block)
                 CHECK_INT(at.epoch, epoch);
                 CHECK_INT(at.list, k * steps + s);
                 CHECK_INT(number_of(&at), list[k * steps + s]);
-                CHECK_INT(at.first_of_segment, at.window == 0);
                 CHECK(at.window >= at.block_first &&
                           at.window < at.block_first + at.block_windows &&
                           at.block_first + at.block_windows <= shards[at.shard].windows,
