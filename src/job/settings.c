@@ -217,7 +217,7 @@ static void check_schedule(struct check *check, int64_t steps)
 {
     const struct dt_settings *s = check->settings;
     int64_t warmup = s->optim.warmup_steps;
-    int64_t decay = s->optim.decay_steps < 0 ? (steps + 2) / 5 : s->optim.decay_steps;
+    int64_t decay = dt_settings_decay_steps(s, steps);
     const char *key = s->run.steps > 0 ? "run.steps" : "run.epochs";
     const char *what = s->run.steps > 0 ? "run.steps =" : "the steps of run.epochs,";
     if (warmup >= steps)

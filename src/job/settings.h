@@ -62,6 +62,16 @@ struct dt_settings {
 
 extern const struct dt_config_table dt_settings_table;
 
+// Values of optim.min_lr and optim.decay_steps with `auto` resolved, for a run of `steps` steps.
+static inline double dt_settings_min_lr(const struct dt_settings *s)
+{
+    return s->optim.min_lr < 0 ? 0.1 * s->optim.lr : s->optim.min_lr;
+}
+static inline int64_t dt_settings_decay_steps(const struct dt_settings *s, int64_t steps)
+{
+    return s->optim.decay_steps < 0 ? (steps + 2) / 5 : s->optim.decay_steps; // rounded
+}
+
 // Checks between keys that need nothing but the configuration (warmup < steps, steps or epochs …);
 // all that are wrong at once. Those that need data, ranks or a model stand where these are known.
 dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_config *config);

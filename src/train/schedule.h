@@ -16,6 +16,6 @@ struct dt_lr_schedule {
     int64_t steps, warmup_steps, decay_steps;
 };
 
-// Resolves `auto` values (min_lr: 0.1 lr, decay_steps: 0.2 steps) for a run of `steps` steps.
+// For a run of `steps` steps.
 struct dt_lr_schedule dt_lr_schedule(const struct dt_settings *settings, int64_t steps);
 double dt_lr_at(const struct dt_lr_schedule *schedule, int64_t step);

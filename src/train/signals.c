@@ -1,7 +1,7 @@
-// Signals are handled on a thread that does nothing else, and are blocked where GEMM runs: oneDNN's
-// generated code uses the stack pointer for other things (seen in 2.6.3: it points into the heap
-// about one time in fifteen), so that a handler's frame there would overwrite the heap. The
-// handlers do only what is async-signal-safe.
+// Signals are handled on a thread of their own, and are blocked where GEMM runs: oneDNN's generated
+// code uses the stack pointer for other things (seen in 2.6.3: it points into the heap about one
+// time in fifteen), where a handler's frame would overwrite the heap. The handlers do only what is
+// async-signal-safe.
 #include "train/signals.h"
 
 #include "comm/job_control.h"
@@ -28,21 +28,22 @@ static void request_end(int signal)
         dt_comm_terminated(communicator);
 }
 
-static void *take_signals(void *nothing)
+static void *wait_for_signals(void *nothing)
 {
     for (;;)
         pause();
     return nothing;
 }
 
-// Leaves the signals to a thread of their own; threads that are made later block them too.
-static dt_status hand_over(void)
+// Threads that are created later block the signals too.
+static dt_status create_thread(void)
 {
     pthread_t thread;
     sigset_t signals;
-    int code = pthread_create(&thread, NULL, take_signals, NULL);
+    int code = pthread_create(&thread, NULL, wait_for_signals, NULL);
     if (code != 0)
-        return DT_FAIL(DT_MACHINE, NULL, "cannot make a thread for signals: %s", strerror(code));
+        return DT_FAIL(DT_MACHINE, NULL, "pthread_create failed for the signal thread: %s",
+                       strerror(code));
     pthread_detach(thread);
     sigemptyset(&signals);
     sigaddset(&signals, SIGUSR1);
@@ -56,18 +57,18 @@ static dt_status hand_over(void)
 dt_status dt_signals_install(struct dt_comm *comm)
 {
     communicator = comm;
-    DT_TRY(hand_over());
+    DT_TRY(create_thread());
     struct sigaction stop = {.sa_handler = request_stop, .sa_flags = SA_RESTART};
     struct sigaction end = {.sa_handler = request_end, .sa_flags = SA_RESTART};
     struct sigaction interrupt = {.sa_handler = request_end,
                                   .sa_flags = SA_RESTART | (int)SA_RESETHAND};
     sigaction(SIGUSR1, &stop, NULL);
-    struct sigaction hangup; // a terminal that closes; ignored where nohup(1) asked for that
+    struct sigaction hangup; // the terminal was closed; nohup(1) has it ignored
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
         sigaction(SIGHUP, &stop, NULL);
     sigaction(SIGTERM, &end, NULL); // launchers send it more than once
     sigaction(SIGINT, &interrupt, NULL);
-    signal(SIGPIPE, SIG_IGN); // a closed log pipe is an error of write, not an end without words
+    signal(SIGPIPE, SIG_IGN); // a closed log pipe is an error of write, not a silent end
     return DT_OK;
 }
 

@@ -1,13 +1,11 @@
-// Signals that ask a run to stop: SIGUSR1, SIGTERM and SIGINT set a flag that the loop reads once a
-// step; ranks see them at different steps, so the loop agrees on the step to stop at.
+// Signals that ask a run to stop: SIGUSR1, SIGHUP, SIGTERM and SIGINT set a flag that the loop
+// reads once a step. Ranks see them at different steps, so they vote on the step to stop at.
 #pragma once
 
 #include "comm/comm.h"
 
-// `terminated` is told of SIGTERM and SIGINT (comm/job_control.h: dt_comm_terminated). A second SIGINT
-// while the first is being served ends the process in the default way. To be called by the thread
-// that trains, before it makes others that do.
+// SIGTERM and SIGINT are also reported to dt_comm_terminated. A second SIGINT ends the process.
+// Called by the thread that trains, before it creates others.
 dt_status dt_signals_install(struct dt_comm *comm);
-// The signal that arrived, 0 for none.
-int dt_signals_pending(void);
-const char *dt_signals_name(int signal); // as the reason of a stop that the ranks agreed on
+int dt_signals_pending(void);            // the signal that arrived, 0: none
+const char *dt_signals_name(int signal); // as the reason of a stop; 0: another rank's signal

@@ -1,10 +1,8 @@
-// The training loop: loader_next → forward → backward (buckets leave as they fill) → wait → adamw →
-// metrics.
+// The training loop: step, validation, checkpoints, stop.
 #pragma once
 
 #include "job/job.h"
 
-// Trains the job to its end, or until a signal stops it (then too a checkpoint is there and DT_OK
-// returned).
-// dt_signals_install comes before it.
+// Trains the job to its end, or until a signal stops it: that too is DT_OK. Call dt_signals_install
+// first.
 dt_status dt_train(struct dt_job *job);

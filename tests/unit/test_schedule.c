@@ -48,5 +48,8 @@ int main(void)
     struct dt_lr_schedule schedule = dt_lr_schedule(&s, 110);
     CHECK_NEAR(schedule.min_lr, 2e-4, 1e-12);
     CHECK_INT(schedule.decay_steps, 22);
+    s.optim.decay_steps = 0; // no decay, not even at the last step
+    schedule = dt_lr_schedule(&s, 110);
+    CHECK_NEAR(dt_lr_at(&schedule, 110), 2e-3, 0);
     return test_end();
 }
