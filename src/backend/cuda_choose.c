@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/round.h"
 #include "kernels/cuda.h"
 
 #include <math.h>
@@ -78,7 +79,7 @@ static struct extent extent_of(const struct dt_gemm_key *key)
 // Used in turn.
 static int sets_of(const struct dt_device *device, const struct dt_gemm_key *key)
 {
-    int64_t set = extent_of(key).set, sets = (CACHES * device->l2 + set - 1) / set;
+    int64_t set = extent_of(key).set, sets = dt_ceil_div(CACHES * device->l2, set);
     return sets < 1 ? 1 : sets < SETS ? (int)sets : SETS;
 }
 

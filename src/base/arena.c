@@ -1,6 +1,7 @@
 // The arena: bump allocation over memory that somebody else owns, measured by the same code that
 // later places. Defects of the caller end in abort(): a wrong plan must not become a wild write.
 #include "base/arena.h"
+#include "base/round.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -35,7 +36,7 @@ void *dt_arena_take(struct dt_arena *arena, int64_t bytes)
     if (bytes < 0 || bytes > INT64_MAX - DT_ARENA_ALIGN - arena->used)
         defect(arena, "taking", bytes);
     int64_t start = arena->used;
-    int64_t used = start + (bytes + DT_ARENA_ALIGN - 1) / DT_ARENA_ALIGN * DT_ARENA_ALIGN;
+    int64_t used = start + dt_round_up(bytes, DT_ARENA_ALIGN);
     if (arena->base && used > arena->size)
         defect(arena, "taking", bytes);
     arena->used = used;

@@ -4,6 +4,7 @@
 #include "base/safetensors.h"
 
 #include "base/file.h"
+#include "base/round.h"
 #include "base/safetensors_format.h"
 
 #include <cjson/cJSON.h>
@@ -87,7 +88,7 @@ static dt_status print_preamble(const char *path, const cJSON *root, struct prea
     char *json = cJSON_PrintUnformatted(root);
     if (!json)
         return no_memory(path);
-    size_t length = strlen(json), padded = (length + ALIGN - 1) / ALIGN * ALIGN;
+    size_t length = strlen(json), padded = (size_t)dt_round_up((int64_t)length, ALIGN);
     uint64_t word = padded;
     preamble->size = (int64_t)(DT_SAFETENSORS_PREFIX + padded);
     preamble->bytes = malloc((size_t)preamble->size);

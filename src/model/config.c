@@ -1,14 +1,14 @@
 // What the fields of a model imply, and whether such a model can be built.
 #include "model/config.h"
 
+#include "base/round.h"
 #include "model/kinds.h"
 
 #include <string.h>
 
 int64_t dt_model_padded_vocab(const struct dt_model_config *config)
 {
-    int64_t multiple = config->pad_vocab_multiple;
-    return (config->vocab_size + multiple - 1) / multiple * multiple;
+    return dt_round_up(config->vocab_size, config->pad_vocab_multiple);
 }
 
 int64_t dt_model_dt_rank(const struct dt_model_config *config)

@@ -8,6 +8,8 @@
 // model.recompute: `scan` keeps h and x', z and makes the rest again; `block` keeps nothing.
 #include "model/kinds.h"
 
+#include "base/round.h"
+
 #include <math.h>
 
 struct mamba {
@@ -76,7 +78,7 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     enum dt_dtype storage = plan->net->config->storage;
     struct dt_arena *block = dt_plan_arena(plan, DT_RECOMPUTE_BLOCK),
                     *scan = dt_plan_arena(plan, DT_RECOMPUTE_SCAN), *scratch = &plan->scratch;
-    int64_t step = 16 / dt_dtype_size(storage), slices = (R + 2 * N + step - 1) / step * step;
+    int64_t slices = dt_round_up(R + 2 * N, 16 / dt_dtype_size(storage));
     m->chunk = plan->net->backend->op->scan_chunk;
     m->h = dt_plan_view(plan, block, M, d, storage);
     m->norm.rstd = dt_plan_view(plan, block, M, 1, DT_F32).data;
@@ -90,7 +92,7 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     m->c = dt_view_cols(m->dbc, R + N, R + 2 * N);
     if (!plan->shape.training)
         return;
-    int64_t chunks = (plan->shape.length + m->chunk - 1) / m->chunk;
+    int64_t chunks = dt_ceil_div(plan->shape.length, m->chunk);
     m->states = dt_plan_view(plan, scan, plan->shape.sequences * chunks, N * E, DT_F32).data;
     m->dxz = dt_plan_view(plan, scratch, M, 2 * E, storage);
     m->du = dt_plan_view(plan, scratch, M, E, storage);

@@ -4,6 +4,7 @@
 #include "model/params.h"
 
 #include "base/rng.h"
+#include "base/round.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -16,11 +17,6 @@ enum {
     ROW_ALIGN = 64,           // elements: 256 bytes of fp32, 128 of bf16
     INIT_STREAM = 0x494e4954, // apart from the streams of data order
 };
-
-static int64_t round_up(int64_t n)
-{
-    return (n + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
-}
 
 static dt_status make_room(struct dt_params *params)
 {
@@ -65,7 +61,7 @@ static dt_status append(struct dt_params *params, struct dt_param *row)
             row->shared = true;
         }
     params->rows[params->n++] = *row;
-    params->elements = round_up(row->offset + row->count);
+    params->elements = dt_round_up(row->offset + row->count, ROW_ALIGN);
     params->count += row->file_count;
     return DT_OK;
 }
@@ -206,7 +202,7 @@ dt_status dt_params_spans(const struct dt_params *params, float weight_decay,
         float decay = row->decay ? weight_decay : 0.0f;
         if (*n == 0 || (*spans)[*n - 1].decay != decay)
             (*spans)[(*n)++].decay = decay;
-        (*spans)[*n - 1].end = round_up(row->offset + row->count);
+        (*spans)[*n - 1].end = dt_round_up(row->offset + row->count, ROW_ALIGN);
     }
     return DT_OK;
 }
