@@ -40,9 +40,3 @@ dt_status accumulate_cuda(struct dt_device *device, const struct dt_accumulate_a
                       accumulate_typed(args->n, (const X *)args->x, args->y, stream));
     return DT_LAUNCHED("accumulate");
 }
-
-int64_t accumulate_cuda_workspace(struct dt_device *device, const struct dt_accumulate_args *args)
-{
-    (void)device, (void)args;
-    return 0;
-}

@@ -117,9 +117,3 @@ dt_status adamw_cuda(struct dt_device *device, const struct dt_adamw_args *args,
         DT_LAUNCH((adamw_kernel<1>), blocks, THREADS, 0, stream, *args);
     return DT_LAUNCHED("adamw");
 }
-
-int64_t adamw_cuda_workspace(struct dt_device *device, const struct dt_adamw_args *args)
-{
-    (void)device, (void)args;
-    return 0;
-}

@@ -1,7 +1,6 @@
 // AdamW on the CPU: one pass over weight, moments and gradient, in blocks shared among the threads.
 // A block walks the spans that it meets; inside a span decay is one number.
 #include "kernels/cpu.h"
-#include "kernels/simd.h"
 #include "kernels/storage_cpu.h"
 
 #include <math.h>
@@ -94,10 +93,4 @@ dt_status adamw_cpu(struct dt_device *device, const struct dt_adamw_args *args,
     for (int64_t b = 0; b < blocks; b++)
         update_block(args, s, b * BLOCK, dt_min_i64(args->n, (b + 1) * BLOCK));
     return DT_OK;
-}
-
-int64_t adamw_cpu_workspace(struct dt_device *device, const struct dt_adamw_args *args)
-{
-    (void)device, (void)args;
-    return 0;
 }

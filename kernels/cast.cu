@@ -38,9 +38,3 @@ dt_status cast_cuda(struct dt_device *device, const struct dt_cast_args *args,
                           cast_typed(args->n, (const X *)args->x, (Y *)args->y, stream)));
     return DT_LAUNCHED("cast");
 }
-
-int64_t cast_cuda_workspace(struct dt_device *device, const struct dt_cast_args *args)
-{
-    (void)device, (void)args;
-    return 0;
-}

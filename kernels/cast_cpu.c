@@ -1,34 +1,21 @@
 // Casts on the CPU: blocks of elements shared among the threads.
 #include "kernels/cpu.h"
-#include "kernels/simd.h"
 #include "kernels/storage_cpu.h"
 
 #include <string.h>
 
 enum { BLOCK = 32768 };
 
-DT_CLONES static void narrow(dt_bf16 *y, const float *x, int64_t n)
+DT_CLONES static void cast_block(const struct dt_cast_args *args, int64_t from, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
-        y[i] = dt_f32_to_bf16(x[i]);
-}
-
-DT_CLONES static void widen(float *y, const dt_bf16 *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = dt_bf16_to_f32(x[i]);
-}
-
-static void cast_block(const struct dt_cast_args *args, int64_t from, int64_t n)
-{
-    const void *x = dt_in(args->x, from, args->x_type);
-    void *y = dt_out(args->y, from, args->y_type);
     if (args->x_type == args->y_type)
-        memcpy(y, x, (size_t)(n * dt_dtype_size(args->x_type)));
+        memcpy((char *)args->y + from * dt_dtype_size(args->y_type),
+               (const char *)args->x + from * dt_dtype_size(args->x_type),
+               (size_t)(n * dt_dtype_size(args->x_type)));
     else if (args->y_type == DT_BF16)
-        narrow(y, x, n);
+        dt_store_row(DT_BF16, (const float *)args->x + from, n, (dt_bf16 *)args->y + from);
     else
-        widen(y, x, n);
+        dt_load_row(DT_BF16, (const dt_bf16 *)args->x + from, n, n, (float *)args->y + from);
 }
 
 dt_status cast_cpu(struct dt_device *device, const struct dt_cast_args *args,
@@ -40,10 +27,4 @@ dt_status cast_cpu(struct dt_device *device, const struct dt_cast_args *args,
     for (int64_t b = 0; b < blocks; b++)
         cast_block(args, b * BLOCK, dt_min_i64(BLOCK, args->n - b * BLOCK));
     return DT_OK;
-}
-
-int64_t cast_cpu_workspace(struct dt_device *device, const struct dt_cast_args *args)
-{
-    (void)device, (void)args;
-    return 0;
 }

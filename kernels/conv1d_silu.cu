@@ -509,14 +509,6 @@ static int64_t partial_rows(const struct dt_conv1d_silu_backward_args *args)
     return args->in.batch * dt_div_up(args->in.length, BACKWARD_TILE);
 }
 
-int64_t conv1d_silu_forward_cuda_workspace(struct dt_device *device,
-                                           const struct dt_conv1d_silu_forward_args *args)
-{
-    (void)device;
-    (void)args;
-    return 0;
-}
-
 dt_status conv1d_silu_forward_cuda(struct dt_device *device,
                                    const struct dt_conv1d_silu_forward_args *args,
                                    struct dt_stream *stream)

@@ -246,14 +246,6 @@ static void store_x_last(const struct dt_conv1d_silu_inputs *in, const struct dt
     }
 }
 
-int64_t conv1d_silu_forward_cpu_workspace(struct dt_device *device,
-                                          const struct dt_conv1d_silu_forward_args *args)
-{
-    (void)device;
-    (void)args;
-    return 0;
-}
-
 dt_status conv1d_silu_forward_cpu(struct dt_device *device,
                                   const struct dt_conv1d_silu_forward_args *args,
                                   struct dt_stream *stream)

@@ -1,5 +1,5 @@
 // The CPU forms of the ops and what they know of their device. OP_cpu does the work on arguments
-// that were checked above it; OP_cpu_workspace tells the bytes it needs for these shapes (0: none).
+// that were checked above it; OP_cpu_workspace: the bytes it needs for these shapes.
 // Every parallel region has dt_cpu_threads(device) threads; no bit of a result may depend on that
 // number.
 #pragma once
@@ -32,10 +32,13 @@ static inline int dt_cpu_threads(const struct dt_device *device)
 
 #define DT_OP_CPU(op)                                                                              \
     dt_status op##_cpu(struct dt_device *device, const struct dt_##op##_args *args,                \
-                       struct dt_stream *stream);                                                  \
+                       struct dt_stream *stream);
+#define DT_OP_CPU_WORKSPACE(op)                                                                    \
+    DT_OP_CPU(op)                                                                                  \
     int64_t op##_cpu_workspace(struct dt_device *device, const struct dt_##op##_args *args);
-DT_OPS(DT_OP_CPU)
+DT_OPS_BY_WORKSPACE(DT_OP_CPU_WORKSPACE, DT_OP_CPU)
 #undef DT_OP_CPU
+#undef DT_OP_CPU_WORKSPACE
 
 dt_status dt_gemm_cpu_open(struct dt_gemm_cpu **gemm);
 void dt_gemm_cpu_close(struct dt_gemm_cpu *gemm);   // NULL is fine

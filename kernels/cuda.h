@@ -1,6 +1,6 @@
 // The CUDA forms of the ops: OP_cuda puts the work on `stream` and returns; arguments were checked
-// above it, pointers are the device's. OP_cuda_workspace tells the bytes it needs for these shapes
-// (0: none). A struct dt_stream is what CUDA calls cudaStream_t.
+// above it, pointers are the device's. OP_cuda_workspace: the bytes it needs for these shapes. A
+// struct dt_stream is what CUDA calls cudaStream_t.
 #pragma once
 
 #include "base/error.h"
@@ -18,10 +18,13 @@ struct dt_stream;
 
 #define DT_OP_CUDA(op)                                                                             \
     dt_status op##_cuda(struct dt_device *device, const struct dt_##op##_args *args,               \
-                        struct dt_stream *stream);                                                 \
+                        struct dt_stream *stream);
+#define DT_OP_CUDA_WORKSPACE(op)                                                                   \
+    DT_OP_CUDA(op)                                                                                 \
     int64_t op##_cuda_workspace(struct dt_device *device, const struct dt_##op##_args *args);
-DT_OPS(DT_OP_CUDA)
+DT_OPS_BY_WORKSPACE(DT_OP_CUDA_WORKSPACE, DT_OP_CUDA)
 #undef DT_OP_CUDA
+#undef DT_OP_CUDA_WORKSPACE
 
 // built.cu. A kernel, as cudaFuncGetAttributes takes it: a device that cannot run this one has no
 // code in this build at all.

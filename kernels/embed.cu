@@ -68,13 +68,6 @@ dt_status embed_forward_cuda(struct dt_device *device, const struct dt_embed_for
     return DT_LAUNCHED("embed_forward");
 }
 
-int64_t embed_forward_cuda_workspace(struct dt_device *device,
-                                     const struct dt_embed_forward_args *args)
-{
-    (void)device, (void)args;
-    return 0;
-}
-
 // ---- the stable sort
 
 // Rows with their tokens, in the order of the passes done; `row` NULL: the rows as they came.

@@ -1,27 +1,17 @@
 // Token embedding on the CPU. Backward sorts the rows by token (counting sort, stable), then every
 // (token, block of columns) is one thread's: it adds that token's rows in their order, run by run.
 #include "kernels/cpu.h"
-#include "kernels/simd.h"
 #include "kernels/storage_cpu.h"
 
 #include <string.h>
 
 enum { COLUMNS = 64, ROWS = 64 };
 
-DT_CLONES static void widen_row(float *out, const dt_bf16 *row, int64_t width)
+DT_CLONES static void copy_row(const struct dt_embed_forward_args *args, int64_t r)
 {
-    for (int64_t i = 0; i < width; i++)
-        out[i] = dt_bf16_to_f32(row[i]);
-}
-
-static void copy_row(const struct dt_embed_forward_args *args, int64_t r)
-{
-    const void *row = dt_in(args->table, args->ids[r] * args->width, args->dtype);
-    float *out = args->out + r * args->width;
-    if (args->dtype == DT_BF16)
-        widen_row(out, row, args->width);
-    else
-        memcpy(out, row, (size_t)args->width * sizeof *out);
+    struct dt_view table = dt_view_of(args->table, args->vocab, args->width, args->dtype);
+    dt_load_row(args->dtype, dt_view_at(&table, args->ids[r], 0), args->width, args->width,
+                args->out + r * args->width);
 }
 
 dt_status embed_forward_cpu(struct dt_device *device, const struct dt_embed_forward_args *args,
@@ -32,13 +22,6 @@ dt_status embed_forward_cpu(struct dt_device *device, const struct dt_embed_forw
     for (int64_t r = 0; r < args->rows; r++)
         copy_row(args, r);
     return DT_OK;
-}
-
-int64_t embed_forward_cpu_workspace(struct dt_device *device,
-                                    const struct dt_embed_forward_args *args)
-{
-    (void)device, (void)args;
-    return 0;
 }
 
 // start[v] … start[v + 1]: where token v's rows lie in `order`.

@@ -6,7 +6,7 @@
 #include "base/hash.h"
 #include "kernels/cpu.h"
 #include "kernels/gemm_tile_cpu.h"
-#include "kernels/simd.h"
+#include "kernels/storage_cpu.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -138,24 +138,14 @@ static dt_status find_matmul(struct dt_gemm_cpu *gemm, const struct dt_matmul_sh
     return status;
 }
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static int64_t aligned(int64_t bytes)
 {
-    return ceil_div(bytes, ALIGN) * ALIGN;
+    return dt_round_up(bytes, ALIGN);
 }
 
 static int64_t count(const struct plan *p, const struct dt_gemm_args *g)
 {
-    return ceil_div(g->c.rows, p->tile_m) * ceil_div(g->c.cols, p->tile_n);
+    return dt_ceil_div(g->c.rows, p->tile_m) * dt_ceil_div(g->c.cols, p->tile_n);
 }
 
 // Weight gradients are small and deep: parts of k keep their tiles large. Elsewhere k is not cut,
@@ -163,28 +153,28 @@ static int64_t count(const struct plan *p, const struct dt_gemm_args *g)
 // dt_gemm_tile copies B for each tile; oneDNN is 4 % faster with the columns.
 static void cut(struct plan *p, const struct dt_gemm_args *g)
 {
-    p->tile_m = smaller(g->c.rows, TILE);
-    p->tile_n = smaller(g->c.cols, TILE);
+    p->tile_m = dt_min_i64(g->c.rows, TILE);
+    p->tile_n = dt_min_i64(g->c.cols, TILE);
     p->parts = 1;
     if (g->trans_a && dt_gemm_k(g) >= 2 * PART_K)
-        p->parts = smaller(ceil_div(PARTS, count(p, g)), dt_gemm_k(g) / PART_K);
+        p->parts = dt_min_i64(dt_ceil_div(PARTS, count(p, g)), dt_gemm_k(g) / PART_K);
     while (count(p, g) * p->parts < PIECES) {
         bool wide = p->tile_n > p->tile_m || (p->kernel && p->tile_n == p->tile_m);
         int64_t *larger = wide ? &p->tile_n : &p->tile_m;
         if (*larger <= TILE_MIN)
             break;
-        *larger = ceil_div(ceil_div(*larger, 2), 16) * 16;
+        *larger = dt_round_up(dt_ceil_div(*larger, 2), 16);
     }
-    p->part_k = ceil_div(ceil_div(dt_gemm_k(g), p->parts), 16) * 16;
-    p->tiles_m = ceil_div(g->c.rows, p->tile_m);
-    p->tiles_n = ceil_div(g->c.cols, p->tile_n);
-    p->parts = ceil_div(dt_gemm_k(g), p->part_k);
+    p->part_k = dt_round_up(dt_ceil_div(dt_gemm_k(g), p->parts), 16);
+    p->tiles_m = dt_ceil_div(g->c.rows, p->tile_m);
+    p->tiles_n = dt_ceil_div(g->c.cols, p->tile_n);
+    p->parts = dt_ceil_div(dt_gemm_k(g), p->part_k);
 }
 
 // Size of piece i of a dimension.
 static int64_t extent(int64_t i, int64_t piece, int64_t size)
 {
-    return smaller(piece, size - i * piece);
+    return dt_min_i64(piece, size - i * piece);
 }
 
 static struct dt_matmul_shape shape_of(const struct plan *p, const struct dt_gemm_args *g,
@@ -214,8 +204,8 @@ static dt_status find_all(struct plan *p, struct dt_gemm_cpu *gemm, const struct
         int em = i >> 2, en = (i >> 1) & 1, ek = i & 1;
         int64_t m = em ? extent(p->tiles_m - 1, p->tile_m, g->c.rows) : p->tile_m;
         int64_t n = en ? extent(p->tiles_n - 1, p->tile_n, g->c.cols) : p->tile_n;
-        int64_t k =
-            ek ? extent(p->parts - 1, p->part_k, dt_gemm_k(g)) : smaller(p->part_k, dt_gemm_k(g));
+        int64_t k = ek ? extent(p->parts - 1, p->part_k, dt_gemm_k(g))
+                       : dt_min_i64(p->part_k, dt_gemm_k(g));
         struct dt_matmul_shape shape = shape_of(p, g, m, n, k);
         DT_TRY(find_matmul(gemm, &shape, &p->matmul[em][en][ek]));
         int64_t scratch = aligned(dt_matmul_scratch(p->matmul[em][en][ek]));
@@ -258,31 +248,25 @@ int64_t gemm_cpu_workspace(struct dt_device *device, const struct dt_gemm_args *
 }
 
 // C (+)= fp32 rows.
-DT_CLONES static void put_f32(float *c, int64_t ld, const float *from, int64_t rows,
-                              int64_t columns, bool accumulate)
+DT_INLINE void put_rows(void *c, int64_t ld, const float *from, int64_t rows, int64_t columns,
+                        bool accumulate, bool bf16)
 {
-    for (int64_t i = 0; i < rows; i++, c += ld, from += columns)
-        for (int64_t j = 0; j < columns; j++)
-            c[j] = accumulate ? c[j] + from[j] : from[j];
-}
-
-DT_CLONES static void put_bf16(dt_bf16 *c, int64_t ld, const float *from, int64_t rows,
-                               int64_t columns, bool accumulate)
-{
-    for (int64_t i = 0; i < rows; i++, c += ld, from += columns)
-        for (int64_t j = 0; j < columns; j++)
-            c[j] = dt_f32_to_bf16(accumulate ? dt_bf16_to_f32(c[j]) + from[j] : from[j]);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) {
+            float x = from[i * columns + j];
+            dt_store(c, i * ld + j, accumulate ? dt_load(c, i * ld + j, bf16) + x : x, bf16);
+        }
 }
 
 // From row m0 and column n0 on.
-static void put(const struct dt_gemm_args *g, int64_t m0, int64_t n0, const float *from,
-                int64_t rows, int64_t columns)
+DT_CLONES static void put(const struct dt_gemm_args *g, int64_t m0, int64_t n0, const float *from,
+                          int64_t rows, int64_t columns)
 {
     void *c = dt_view_at(&g->c, m0, n0);
-    if (g->c.dtype == DT_F32)
-        put_f32(c, g->c.stride, from, rows, columns, g->accumulate);
+    if (g->c.dtype == DT_BF16)
+        put_rows(c, g->c.stride, from, rows, columns, g->accumulate, true);
     else
-        put_bf16(c, g->c.stride, from, rows, columns, g->accumulate);
+        put_rows(c, g->c.stride, from, rows, columns, g->accumulate, false);
 }
 
 // A part of a tile: origin and size.

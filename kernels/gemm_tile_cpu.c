@@ -4,8 +4,7 @@
 // conflicts of rows 4 KB apart, which the operands of weight gradients have.
 #include "kernels/gemm_tile_cpu.h"
 
-#include "kernels/math_cpu.h"
-#include "kernels/simd.h"
+#include "kernels/storage_cpu.h"
 
 #include <string.h>
 
@@ -71,16 +70,6 @@ const struct dt_gemm_kernel *dt_gemm_kernel(enum dt_cpu_isa isa)
     return &kernel_plain;
 }
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t panel_count(int64_t size, int64_t panel)
-{
-    return (size + panel - 1) / panel;
-}
-
 static int64_t pitch_a(const struct dt_gemm_kernel *kernel)
 {
     return kernel->rows * BLOCK_K + PAD;
@@ -94,25 +83,23 @@ static int64_t pitch_b(const struct dt_gemm_kernel *kernel)
 // Rows of A copied at a time.
 static int64_t block_rows(const struct dt_gemm_kernel *kernel)
 {
-    return panel_count(BLOCK_M, kernel->rows) * kernel->rows;
+    return dt_round_up(BLOCK_M, kernel->rows);
 }
 
 static int64_t floats_of_a(const struct dt_gemm_kernel *kernel)
 {
-    return panel_count(BLOCK_M, kernel->rows) * pitch_a(kernel);
+    return dt_ceil_div(BLOCK_M, kernel->rows) * pitch_a(kernel);
 }
 
 int64_t dt_gemm_tile_workspace(const struct dt_gemm_kernel *kernel, int64_t n)
 {
-    int64_t floats = floats_of_a(kernel) + panel_count(n, kernel->columns) * pitch_b(kernel);
+    int64_t floats = floats_of_a(kernel) + dt_ceil_div(n, kernel->columns) * pitch_b(kernel);
     return floats * (int64_t)sizeof(float);
 }
 
 static inline float element(const struct dt_view *x, int64_t row, int64_t column)
 {
-    int64_t i = row * x->stride + column;
-    return x->dtype == DT_F32 ? ((const float *)x->data)[i]
-                              : dt_bf16_to_f32(((const dt_bf16 *)x->data)[i]);
+    return dt_load(x->data, row * x->stride + column, x->dtype == DT_BF16);
 }
 
 // The last panel where it is not whole: zeros after the operand.
@@ -274,7 +261,7 @@ static void multiply_block(const struct dt_gemm_kernel *kernel, const struct pan
 {
     struct panels x = *block;
     for (int64_t j = 0; j < n; j += kernel->columns, x.b += pitch_b(kernel)) {
-        int64_t columns = smaller(kernel->columns, n - j);
+        int64_t columns = dt_min_i64(kernel->columns, n - j);
         bool whole = columns == kernel->columns;
         x.a = block->a;
         for (int64_t i = 0; i < m; i += kernel->rows, x.a += pitch_a(kernel)) {
@@ -282,7 +269,7 @@ static void multiply_block(const struct dt_gemm_kernel *kernel, const struct pan
             if (whole && m - i >= kernel->rows)
                 kernel->multiply(&x, trans_a, columns);
             else
-                multiply_edge(kernel, &x, trans_a, smaller(kernel->rows, m - i), columns);
+                multiply_edge(kernel, &x, trans_a, dt_min_i64(kernel->rows, m - i), columns);
         }
     }
 }
@@ -292,14 +279,14 @@ void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args
     float *a = tile->workspace, *b = a + floats_of_a(kernel), *c = tile->c.data;
     int64_t rows = block_rows(kernel), k = dt_gemm_k(tile);
     for (int64_t p = 0; p < k; p += BLOCK_K) {
-        struct panels block = {.k = smaller(BLOCK_K, k - p),
+        struct panels block = {.k = dt_min_i64(BLOCK_K, k - p),
                                .a = a,
                                .b = b,
                                .ldc = tile->c.stride,
                                .accumulate = tile->accumulate || p > 0};
         fill_b(kernel, tile, b, p, block.k);
         for (int64_t i = 0; i < tile->c.rows; i += rows) {
-            int64_t m = smaller(rows, tile->c.rows - i);
+            int64_t m = dt_min_i64(rows, tile->c.rows - i);
             fill_a(kernel, tile, a, i, p, m, block.k);
             block.c = c + i * tile->c.stride;
             multiply_block(kernel, &block, tile->trans_a, m, tile->c.cols);

@@ -16,21 +16,23 @@
 #include "kernels/update_control.h"
 #include "kernels/xent.h"
 
-#define DT_OPS(X)                                                                                  \
-    X(gemm)                                                                                        \
+// W: an op whose args have a workspace; X: one that needs none.
+#define DT_OPS_BY_WORKSPACE(W, X)                                                                  \
+    W(gemm)                                                                                        \
     X(embed_forward)                                                                               \
-    X(embed_backward)                                                                              \
+    W(embed_backward)                                                                              \
     X(rmsnorm_residual_forward)                                                                    \
-    X(rmsnorm_residual_backward)                                                                   \
+    W(rmsnorm_residual_backward)                                                                   \
     X(conv1d_silu_forward)                                                                         \
-    X(conv1d_silu_backward)                                                                        \
-    X(scan_forward)                                                                                \
-    X(scan_backward)                                                                               \
-    X(xent)                                                                                        \
-    X(sum_squares)                                                                                 \
+    W(conv1d_silu_backward)                                                                        \
+    W(scan_forward)                                                                                \
+    W(scan_backward)                                                                               \
+    W(xent)                                                                                        \
+    W(sum_squares)                                                                                 \
     X(update_control)                                                                              \
     X(adamw)                                                                                       \
     X(cast)                                                                                        \
     X(accumulate)                                                                                  \
     X(stamp)                                                                                       \
     X(spin)
+#define DT_OPS(X) DT_OPS_BY_WORKSPACE(X, X)

@@ -4,9 +4,7 @@
 // pieces write to disjoint places.
 #pragma once
 
-#include "base/view.h"
-#include "kernels/row_cpu.h"
-#include "kernels/simd.h"
+#include "kernels/storage_cpu.h"
 
 #include <stdbool.h>
 
@@ -32,9 +30,9 @@ struct dt_piece {
 static inline struct dt_cut dt_cut(int64_t batch, int64_t channels)
 {
     struct dt_cut cut = {.width = DT_GROUP};
-    while (cut.width > DT_LANES && batch * ((channels + cut.width - 1) / cut.width) < DT_PIECES)
+    while (cut.width > DT_LANES && batch * dt_ceil_div(channels, cut.width) < DT_PIECES)
         cut.width /= 2;
-    cut.groups = (channels + cut.width - 1) / cut.width;
+    cut.groups = dt_ceil_div(channels, cut.width);
     return cut;
 }
 
@@ -42,8 +40,8 @@ static inline struct dt_piece dt_piece(const struct dt_cut *cut, int64_t channel
 {
     struct dt_piece piece = {.sequence = index / cut->groups, .group = index % cut->groups};
     piece.first = piece.group * cut->width;
-    piece.count = channels - piece.first < cut->width ? channels - piece.first : cut->width;
-    piece.padded = (piece.count + DT_LANES - 1) / DT_LANES * DT_LANES;
+    piece.count = dt_min_i64(channels - piece.first, cut->width);
+    piece.padded = dt_round_up(piece.count, DT_LANES);
     return piece;
 }
 
@@ -67,14 +65,13 @@ DT_INLINE void dt_store_lanes(const float *restrict from, float *to)
 DT_INLINE void dt_load_piece(const struct dt_piece *piece, const struct dt_view *from, int64_t row,
                              float *restrict out)
 {
-    dt_load_row(from->dtype, from->data, row * from->stride + piece->first, piece->count,
-                piece->padded, out);
+    dt_load_row(from->dtype, dt_view_at(from, row, piece->first), piece->count, piece->padded, out);
 }
 
 DT_INLINE void dt_store_piece(const struct dt_piece *piece, const struct dt_view *to, int64_t row,
                               const float *restrict in)
 {
-    dt_store_row(to->dtype, to->data, row * to->stride + piece->first, piece->count, in);
+    dt_store_row(to->dtype, in, piece->count, dt_view_at(to, row, piece->first));
 }
 
 // An argument whose rows are wanted soon: they lie far apart, where hardware does not fetch ahead

@@ -181,13 +181,6 @@ dt_status rmsnorm_residual_forward_cuda(struct dt_device *device,
     return DT_LAUNCHED("rmsnorm_residual_forward");
 }
 
-int64_t rmsnorm_residual_forward_cuda_workspace(struct dt_device *device,
-                                                const struct dt_rmsnorm_residual_forward_args *args)
-{
-    (void)device, (void)args;
-    return 0;
-}
-
 // ---- backward
 
 struct row {

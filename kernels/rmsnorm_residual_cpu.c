@@ -1,7 +1,6 @@
 // Residual addition and RMSNorm on the CPU. A thread takes blocks of rows; the blocks depend on the
 // shape alone. Backward keeps a partial dweight a block, and they are added in order at the end.
 #include "kernels/cpu.h"
-#include "kernels/simd.h"
 #include "kernels/storage_cpu.h"
 
 #include <math.h>
@@ -58,8 +57,9 @@ DT_INLINE float sum_row(const float *residual, const void *x, float *out, int64_
 DT_INLINE void forward_row(const struct dt_rmsnorm_residual_forward_args *a, int64_t row, bool bf16)
 {
     const float *residual = a->residual + row * a->width;
-    const void *x = a->x ? dt_in(a->x, row * a->x_stride, a->dtype) : NULL;
-    void *y = dt_out(a->y, row * a->y_stride, a->dtype);
+    int64_t size = dt_dtype_size(a->dtype);
+    const void *x = a->x ? (const char *)a->x + row * a->x_stride * size : NULL;
+    void *y = (char *)a->y + row * a->y_stride * size;
     float *out = a->residual_out ? a->residual_out + row * a->width : NULL;
     float sum = sum_row(residual, x, out, a->width, bf16);
     float rstd = 1.0f / sqrtf(sum / (float)a->width + a->eps);
@@ -73,18 +73,14 @@ DT_INLINE void forward_row(const struct dt_rmsnorm_residual_forward_args *a, int
         scale_row(residual, NULL, a->weight, rstd, y, a->width, bf16);
 }
 
-DT_CLONES static void forward_f32(const struct dt_rmsnorm_residual_forward_args *a, int64_t from,
-                                  int64_t end)
-{
-    for (int64_t row = from; row < end; row++)
-        forward_row(a, row, false);
-}
-
-DT_CLONES static void forward_bf16(const struct dt_rmsnorm_residual_forward_args *a, int64_t from,
+DT_CLONES static void forward_rows(const struct dt_rmsnorm_residual_forward_args *a, int64_t from,
                                    int64_t end)
 {
     for (int64_t row = from; row < end; row++)
-        forward_row(a, row, true);
+        if (a->dtype == DT_BF16)
+            forward_row(a, row, true);
+        else
+            forward_row(a, row, false);
 }
 
 dt_status rmsnorm_residual_forward_cpu(struct dt_device *device,
@@ -95,16 +91,8 @@ dt_status rmsnorm_residual_forward_cpu(struct dt_device *device,
     int64_t blocks = dt_ceil_div(args->rows, ROWS);
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++)
-        (args->dtype == DT_BF16 ? forward_bf16 : forward_f32)(
-            args, b * ROWS, dt_min_i64(args->rows, (b + 1) * ROWS));
+        forward_rows(args, b * ROWS, dt_min_i64(args->rows, (b + 1) * ROWS));
     return DT_OK;
-}
-
-int64_t rmsnorm_residual_forward_cpu_workspace(struct dt_device *device,
-                                               const struct dt_rmsnorm_residual_forward_args *args)
-{
-    (void)device, (void)args;
-    return 0;
 }
 
 // Σ_i dy_i w_i n_i; adds dy_i n_i to the partial dweight.
@@ -140,10 +128,11 @@ DT_INLINE void input_row(const void *dy, const float *restrict residual,
 DT_INLINE void backward_row(const struct dt_rmsnorm_residual_backward_args *a, int64_t row,
                             float *partial, bool bf16)
 {
-    const void *dy = dt_in(a->dy, row * a->dy_stride, a->dtype);
+    int64_t size = dt_dtype_size(a->dtype);
+    const void *dy = (const char *)a->dy + row * a->dy_stride * size;
     const float *residual = a->residual + row * a->width;
     float *dr = a->dresidual + row * a->width, rstd = a->rstd[row];
-    void *dx = a->dx ? dt_out(a->dx, row * a->dx_stride, a->dtype) : NULL;
+    void *dx = a->dx ? (char *)a->dx + row * a->dx_stride * size : NULL;
     float sum = weight_row(dy, residual, a->weight, rstd, partial, a->width, bf16);
     float mean = sum / (float)a->width;
     if (a->first)
@@ -152,18 +141,14 @@ DT_INLINE void backward_row(const struct dt_rmsnorm_residual_backward_args *a, i
         input_row(dy, residual, a->weight, rstd, mean, dr, dx, a->width, false, bf16);
 }
 
-DT_CLONES static void backward_f32(const struct dt_rmsnorm_residual_backward_args *a,
-                                   float *partial, int64_t from, int64_t end)
-{
-    for (int64_t row = from; row < end; row++)
-        backward_row(a, row, partial, false);
-}
-
-DT_CLONES static void backward_bf16(const struct dt_rmsnorm_residual_backward_args *a,
+DT_CLONES static void backward_rows(const struct dt_rmsnorm_residual_backward_args *a,
                                     float *partial, int64_t from, int64_t end)
 {
     for (int64_t row = from; row < end; row++)
-        backward_row(a, row, partial, true);
+        if (a->dtype == DT_BF16)
+            backward_row(a, row, partial, true);
+        else
+            backward_row(a, row, partial, false);
 }
 
 DT_CLONES static void add_partial(const struct dt_rmsnorm_residual_backward_args *a, int64_t blocks,
@@ -188,8 +173,7 @@ dt_status rmsnorm_residual_backward_cpu(struct dt_device *device,
     for (int64_t b = 0; b < blocks; b++) {
         float *partial = (float *)args->workspace + b * args->width;
         memset(partial, 0, (size_t)args->width * sizeof *partial);
-        (args->dtype == DT_BF16 ? backward_bf16 : backward_f32)(
-            args, partial, b * rows, dt_min_i64(args->rows, (b + 1) * rows));
+        backward_rows(args, partial, b * rows, dt_min_i64(args->rows, (b + 1) * rows));
     }
 #pragma omp parallel for num_threads(threads) if (args->width > COLUMNS)
     for (int64_t from = 0; from < args->width; from += COLUMNS)

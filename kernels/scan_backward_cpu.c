@@ -66,8 +66,7 @@ static struct backward_partials take_partials(struct dt_arena *arena,
 
 static int64_t blocks_of_chunk(const struct dt_scan_backward_args *args)
 {
-    int64_t chunk = args->in.chunk < args->in.length ? args->in.chunk : args->in.length;
-    return (chunk + DT_BLOCK - 1) / DT_BLOCK;
+    return dt_ceil_div(dt_min_i64(args->in.chunk, args->in.length), DT_BLOCK);
 }
 
 static int64_t scratch_bytes(const struct dt_scan_backward_args *args)
@@ -223,7 +222,7 @@ static void make_starts(const struct backward *job, const struct dt_piece *piece
                         const struct scan_rows *scratch)
 {
     const struct dt_scan_backward_args *args = job->args;
-    int64_t chunks = (args->in.length - 1) / args->in.chunk + 1, size = job->n_state * DT_PITCH;
+    int64_t chunks = dt_ceil_div(args->in.length, args->in.chunk), size = job->n_state * DT_PITCH;
     int64_t end = args->in.length - t < args->in.chunk ? args->in.length : t + args->in.chunk;
     const float *state = args->states + (piece->sequence * chunks + t / args->in.chunk) *
                                             args->in.b.cols * args->in.u.cols;
@@ -306,7 +305,7 @@ static void add_groups(const struct backward *job, const float *partials, int64_
         for (int64_t n = 0; n < n_state; n++)
             sum[n] += from[n];
     }
-    dt_store_row(to->dtype, to->data, row * to->stride, to->cols, sum);
+    dt_store_row(to->dtype, sum, to->cols, dt_view_at(to, row, 0));
 }
 
 // sum[l] = Σ over sequences of from[sequence · stride + l], in double.

@@ -32,14 +32,13 @@ struct scan_block {
 
 static inline int64_t scan_padded_state(int64_t state)
 {
-    return (state + SCAN_STATES - 1) / SCAN_STATES * SCAN_STATES;
+    return dt_round_up(state, SCAN_STATES);
 }
 
 // Tokens of the block that starts at t: to the end of the block, the chunk or the sequence.
 static inline int64_t scan_steps(int64_t length, int64_t chunk, int64_t t)
 {
-    int64_t steps = chunk - t % chunk < DT_BLOCK ? chunk - t % chunk : DT_BLOCK;
-    return length - t < steps ? length - t : steps;
+    return dt_min_i64(length - t, dt_min_i64(chunk - t % chunk, DT_BLOCK));
 }
 
 // A workspace need not be aligned; this much more of it lets its arena be.

@@ -26,31 +26,29 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
     scan_forward_plain(const dt_scan_forward_args args)
 {
     const int64_t index = dt_thread_index();
-    const int64_t L = args.in.length, D = args.in.u.cols, N = args.in.b.cols;
-    if (index >= args.in.batch * D)
+    const dt_scan_inputs in = args.in; // by reference it would take more registers
+    const int64_t L = in.length, D = in.u.cols, N = in.b.cols;
+    if (index >= in.batch * D)
         return;
-    const int64_t b = index / D, d = index % D, chunks = (L - 1) / args.in.chunk + 1;
-    const float *a_log = args.in.a_log + d * N;
+    const int64_t b = index / D, d = index % D, chunks = (L - 1) / in.chunk + 1;
+    const float *a_log = in.a_log + d * N;
     float h[SCAN_STATES_MAX];
     for (int64_t n = 0; n < N; n++)
-        h[n] = args.in.h0 ? args.in.h0[index * N + n] : 0.0f;
+        h[n] = in.h0 ? in.h0[index * N + n] : 0.0f;
     for (int64_t t = 0; t < L; t++) {
         const int64_t row = b * L + t;
-        const T *B = static_cast<const T *>(args.in.b.data) + row * args.in.b.stride;
-        const T *C = static_cast<const T *>(args.in.c.data) + row * args.in.c.stride;
-        const float u =
-            dt_to_f32(static_cast<const T *>(args.in.u.data)[row * args.in.u.stride + d]);
-        const float z =
-            dt_to_f32(static_cast<const T *>(args.in.z.data)[row * args.in.z.stride + d]);
+        const T *B = static_cast<const T *>(in.b.data) + row * in.b.stride;
+        const T *C = static_cast<const T *>(in.c.data) + row * in.c.stride;
+        const float u = dt_to_f32(static_cast<const T *>(in.u.data)[row * in.u.stride + d]);
+        const float z = dt_to_f32(static_cast<const T *>(in.z.data)[row * in.z.stride + d]);
         const float raw =
-            dt_to_f32(static_cast<const T *>(args.in.delta.data)[row * args.in.delta.stride + d]);
-        const float delta = scan_softplus(raw + args.in.dt_bias[d]);
-        const bool keep = args.states && t % args.in.chunk == 0,
-                   cut = args.in.reset && args.in.reset[row];
-        float s = args.in.d_skip[d] * u;
+            dt_to_f32(static_cast<const T *>(in.delta.data)[row * in.delta.stride + d]);
+        const float delta = scan_softplus(raw + in.dt_bias[d]);
+        const bool keep = args.states && t % in.chunk == 0, cut = in.reset && in.reset[row];
+        float s = in.d_skip[d] * u;
         for (int64_t n = 0; n < N; n++) {
             if (keep)
-                args.states[((b * chunks + t / args.in.chunk) * N + n) * D + d] = h[n];
+                args.states[((b * chunks + t / in.chunk) * N + n) * D + d] = h[n];
             float before = cut ? 0.0f : h[n];
             h[n] = dt_exp2(delta * scan_scaled_a(a_log[n])) * before + delta * u * dt_to_f32(B[n]);
             s += dt_to_f32(C[n]) * h[n];

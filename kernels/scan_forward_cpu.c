@@ -51,13 +51,13 @@ void scan_load_columns(const struct dt_view *from, int64_t row, int64_t steps, i
                        float *to)
 {
     for (int64_t t = 0; t < steps; t++)
-        dt_load_row(from->dtype, from->data, (row + t) * from->stride, from->cols, n_state,
+        dt_load_row(from->dtype, dt_view_at(from, row + t, 0), from->cols, n_state,
                     to + t * n_state);
 }
 
 void scan_load_channels(const struct dt_piece *piece, const float *from, float *to)
 {
-    dt_load_row(DT_F32, from, piece->first, piece->count, piece->padded, to);
+    dt_load_row(DT_F32, from + piece->first, piece->count, piece->padded, to);
 }
 
 // SCAN_STATES states of DT_LANES channels over a block. h is a local array of constant size so
@@ -167,7 +167,7 @@ static void store_h_last(const struct dt_scan_forward_args *args, const struct d
 static void keep_state(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
                        int64_t t, const float *h)
 {
-    int64_t chunks = (args->in.length - 1) / args->in.chunk + 1;
+    int64_t chunks = dt_ceil_div(args->in.length, args->in.chunk);
     if (!args->states || t % args->in.chunk != 0)
         return;
     float *state = args->states + (piece->sequence * chunks + t / args->in.chunk) *

@@ -50,9 +50,3 @@ dt_status spin_cuda(struct dt_device *device, const struct dt_spin_args *args,
         DT_LAUNCH((spin_kernel<DT_SPIN_FMA>), blocks, THREADS, 0, stream, *args);
     return DT_LAUNCHED("spin");
 }
-
-int64_t spin_cuda_workspace(struct dt_device *device, const struct dt_spin_args *args)
-{
-    (void)device, (void)args;
-    return 0;
-}

@@ -1,9 +1,7 @@
 // The rates' arithmetic on the CPU: a row of values at a time stays in vector registers. The
 // exponentials are those of the other ops: math_cpu.h's, and the recurrence's own.
 #include "kernels/cpu.h"
-#include "kernels/math_cpu.h"
 #include "kernels/scan_cpu.h"
-#include "kernels/simd.h"
 
 enum { ROW = 128 };
 
@@ -38,11 +36,11 @@ dt_status spin_cpu(struct dt_device *device, const struct dt_spin_args *args,
                    struct dt_stream *stream)
 {
     (void)stream;
-    int64_t rows = (args->n + ROW - 1) / ROW;
+    int64_t rows = dt_ceil_div(args->n, ROW);
 #pragma omp parallel for num_threads(dt_cpu_threads(device))
     for (int64_t row = 0; row < rows; row++) {
         _Alignas(64) float x[ROW];
-        int64_t first = row * ROW, n = args->n - first < ROW ? args->n - first : ROW;
+        int64_t first = row * ROW, n = dt_min_i64(args->n - first, ROW);
         for (int i = 0; i < ROW; i++)
             x[i] = 0.5f + (float)((first + i) % DT_SPIN_STARTS) / (float)(2 * DT_SPIN_STARTS);
         if (args->kind == DT_SPIN_EXP)
@@ -55,10 +53,4 @@ dt_status spin_cpu(struct dt_device *device, const struct dt_spin_args *args,
             args->y[first + i] = x[i];
     }
     return DT_OK;
-}
-
-int64_t spin_cpu_workspace(struct dt_device *device, const struct dt_spin_args *args)
-{
-    (void)device, (void)args;
-    return 0;
 }

@@ -19,9 +19,3 @@ dt_status stamp_cuda(struct dt_device *device, const struct dt_stamp_args *args,
     DT_LAUNCH((stamp_kernel), 1, 1, 0, stream, *args);
     return DT_LAUNCHED("stamp");
 }
-
-int64_t stamp_cuda_workspace(struct dt_device *device, const struct dt_stamp_args *args)
-{
-    (void)device, (void)args;
-    return 0;
-}

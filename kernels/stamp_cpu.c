@@ -16,9 +16,3 @@ dt_status stamp_cpu(struct dt_device *device, const struct dt_stamp_args *args,
         __atomic_fetch_add(args->count, 1, __ATOMIC_RELEASE);
     return DT_OK;
 }
-
-int64_t stamp_cpu_workspace(struct dt_device *device, const struct dt_stamp_args *args)
-{
-    (void)device, (void)args;
-    return 0;
-}

@@ -1,10 +1,11 @@
-// Elements in storage (fp32 or bf16) read and written as fp32, for loops that are compiled once per
-// type: `bf16` is a constant where these are inlined, so the choice costs nothing.
+// Elements in storage (fp32 or bf16) read and written as fp32, one by one or a row at a time, for
+// cloned loops. `bf16` is a constant where these are inlined, so the choice costs nothing.
 #pragma once
 
 #include "kernels/math_cpu.h"
 
-#include "base/dtype.h"
+#include "base/round.h"
+#include "base/view.h"
 
 #include <stdbool.h>
 
@@ -21,23 +22,31 @@ DT_INLINE void dt_store(void *y, int64_t i, float value, bool bf16)
         ((float *)y)[i] = value;
 }
 
-// Element `offset` of an array in storage.
-DT_INLINE const void *dt_in(const void *x, int64_t offset, dt_dtype type)
+// out[0, count) = in[0, count), out[count, padded) = 0.
+DT_INLINE void dt_load_row(dt_dtype type, const void *in, int64_t count, int64_t padded,
+                           float *restrict out)
 {
-    return (const char *)x + offset * (type == DT_BF16 ? 2 : 4);
+    if (type == DT_BF16)
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            out[i] = dt_load(in, i, true);
+    else
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            out[i] = dt_load(in, i, false);
+    for (int64_t i = count; i < padded; i++)
+        out[i] = 0.0f;
 }
 
-DT_INLINE void *dt_out(void *y, int64_t offset, dt_dtype type)
+// out[0, count) = in[0, count), rounded to storage.
+DT_INLINE void dt_store_row(dt_dtype type, const float *restrict in, int64_t count, void *out)
 {
-    return (char *)y + offset * (type == DT_BF16 ? 2 : 4);
-}
-
-DT_INLINE int64_t dt_ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-DT_INLINE int64_t dt_min_i64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
+    if (type == DT_BF16)
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            dt_store(out, i, in[i], true);
+    else
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            dt_store(out, i, in[i], false);
 }

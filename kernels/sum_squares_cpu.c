@@ -1,7 +1,6 @@
 // Σ x² on the CPU: a thread takes whole blocks of DT_NORM_BLOCK elements, one thread adds the
 // blocks' sums.
 #include "kernels/cpu.h"
-#include "kernels/simd.h"
 #include "kernels/storage_cpu.h"
 
 DT_CLONES static double block_sum(const float *x, int64_t n)

@@ -41,10 +41,3 @@ dt_status update_control_cuda(struct dt_device *device, const struct dt_update_c
     DT_LAUNCH((update_control_kernel), 1, 1, 0, stream, *args);
     return DT_LAUNCHED("update_control");
 }
-
-int64_t update_control_cuda_workspace(struct dt_device *device,
-                                      const struct dt_update_control_args *args)
-{
-    (void)device, (void)args;
-    return 0;
-}

@@ -38,10 +38,3 @@ dt_status update_control_cpu(struct dt_device *device, const struct dt_update_co
     count_update(c, args);
     return DT_OK;
 }
-
-int64_t update_control_cpu_workspace(struct dt_device *device,
-                                     const struct dt_update_control_args *args)
-{
-    (void)device, (void)args;
-    return 0;
-}

@@ -3,10 +3,10 @@
 // among the logits makes the row's loss NaN: max passes NaN over, but the sum does not. One thread
 // adds the losses.
 #include "kernels/cpu.h"
-#include "kernels/simd.h"
 #include "kernels/storage_cpu.h"
 
 #include <math.h>
+#include <string.h>
 
 enum {
     ROWS = 8,
@@ -55,32 +55,24 @@ DT_INLINE void gradient(const struct dt_xent_args *a, const float *x, float max,
         dt_store(dx, v, 0.0f, bf16);
 }
 
-DT_CLONES static void gradient_f32(const struct dt_xent_args *a, const float *x, float max,
+DT_CLONES static void gradient_row(const struct dt_xent_args *a, const float *x, float max,
                                    float scale, void *dx)
 {
-    gradient(a, x, max, scale, dx, false);
-}
-
-DT_CLONES static void gradient_bf16(const struct dt_xent_args *a, const float *x, float max,
-                                    float scale, void *dx)
-{
-    gradient(a, x, max, scale, dx, true);
-}
-
-static void zero_row(const struct dt_xent_args *a, void *dx)
-{
-    for (int64_t v = 0; v < a->width; v++)
-        dt_store(dx, v, 0.0f, a->dtype == DT_BF16);
+    if (a->dtype == DT_BF16)
+        gradient(a, x, max, scale, dx, true);
+    else
+        gradient(a, x, max, scale, dx, false);
 }
 
 static float xent_row(const struct dt_xent_args *a, int64_t r)
 {
     const float *x = a->logits + r * a->logits_stride;
-    void *dx = a->dlogits ? dt_out(a->dlogits, r * a->dlogits_stride, a->dtype) : NULL;
+    int64_t size = dt_dtype_size(a->dtype);
+    void *dx = a->dlogits ? (char *)a->dlogits + r * a->dlogits_stride * size : NULL;
     int32_t label = a->labels[r];
     if (label == DT_LABEL_IGNORED) {
         if (dx)
-            zero_row(a, dx);
+            memset(dx, 0, (size_t)(a->width * size));
         return 0.0f;
     }
     struct softmax s = reduce_row(x, a->vocab);
@@ -90,7 +82,7 @@ static float xent_row(const struct dt_xent_args *a, int64_t r)
     // p - 1 at the label, from fp32 logits: taken before they may be overwritten
     float p = dt_expf(x[label] - s.max) * (float)(1.0 / s.sum);
     float scale = (float)((double)a->scale / s.sum);
-    (a->dtype == DT_BF16 ? gradient_bf16 : gradient_f32)(a, x, s.max, scale, dx);
+    gradient_row(a, x, s.max, scale, dx);
     dt_store(dx, label, a->scale * (p - 1.0f), a->dtype == DT_BF16);
     return loss;
 }

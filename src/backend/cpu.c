@@ -247,8 +247,10 @@ const struct dt_device_table dt_cpu_device_table = {
     .event_done = cpu_event_done,
 };
 
-#define DT_OP_LITERAL(op) .op = op##_cpu, .op##_workspace = op##_cpu_workspace,
-const struct dt_op_table dt_cpu_op_table = {.name = "cpu",
-                                            .scan_chunk = DT_SCAN_CHUNK_CPU,
-                                            .logits_tile = DT_LOGITS_TILE_CPU,
-                                            DT_OPS(DT_OP_LITERAL)};
+#define DT_OP_LITERAL(op)           .op = op##_cpu,
+#define DT_OP_WORKSPACE_LITERAL(op) .op = op##_cpu, .op##_workspace = op##_cpu_workspace,
+const struct dt_op_table dt_cpu_op_table = {
+    .name = "cpu",
+    .scan_chunk = DT_SCAN_CHUNK_CPU,
+    .logits_tile = DT_LOGITS_TILE_CPU,
+    DT_OPS_BY_WORKSPACE(DT_OP_WORKSPACE_LITERAL, DT_OP_LITERAL)};

@@ -395,8 +395,10 @@ const struct dt_device_table dt_cuda_device_table = {
     .use = dt_cuda_use,
 };
 
-#define DT_OP_LITERAL(op) .op = op##_cuda, .op##_workspace = op##_cuda_workspace,
-const struct dt_op_table dt_cuda_op_table = {.name = "cuda",
-                                             .scan_chunk = DT_SCAN_CHUNK_CUDA,
-                                             .logits_tile = DT_LOGITS_TILE_CUDA,
-                                             DT_OPS(DT_OP_LITERAL)};
+#define DT_OP_LITERAL(op)           .op = op##_cuda,
+#define DT_OP_WORKSPACE_LITERAL(op) .op = op##_cuda, .op##_workspace = op##_cuda_workspace,
+const struct dt_op_table dt_cuda_op_table = {
+    .name = "cuda",
+    .scan_chunk = DT_SCAN_CHUNK_CUDA,
+    .logits_tile = DT_LOGITS_TILE_CUDA,
+    DT_OPS_BY_WORKSPACE(DT_OP_WORKSPACE_LITERAL, DT_OP_LITERAL)};

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "kernels/math_cpu.h"
 #include "kernels/scan_cpu.h"
-#include "kernels/simd.h"
+#include "kernels/math_cpu.h"
 
 #include <string.h>
 #include <unistd.h>

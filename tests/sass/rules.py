@@ -11,10 +11,10 @@ KEPT = 1  # of forward's pieces of 8 tokens start a chunk
 # A branch: kernels, statements that only one of its ways holds, that way's share of runs, why.
 DECISIONS = [
     (r"^scan", r"to\[v\] = v < count|to\[v\] = dt_from_f32<T>\(values\[v\]\)", 0, "wide accesses"),
-    (r"^scan", r"scan_clear\(|return args\.reset &&", 0, "no document starts here"),
+    (r"^scan", r"scan_clear\(|return args\.in\.reset &&", 0, "no document starts here"),
     (r"^scan_backward", r"copy_tile<F, T, false>|scan_store_channels<F, T>\(x, stride", 0,
      "tiles are whole, accesses wide"),
-    (r"^scan_backward", r"sweep_tile<F, T, true>|return args\.reset\[", 0,
+    (r"^scan_backward", r"sweep_tile<F, T, true>|return args\.in\.reset\[", 0,
      "no document starts here"),
     (r"^scan_forward", r"fetch_tile<F, T, false>|scan_store_token<F>|scan_blank_beyond<F>", 0,
      "full tiles"),

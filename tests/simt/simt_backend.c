@@ -3,20 +3,21 @@
 
 #include "kernels/cuda.h"
 
-#define SLOT(name) .name = name##_cuda, .name##_workspace = name##_cuda_workspace
+#define SLOT(name)           .name = name##_cuda
+#define WORKSPACE_SLOT(name) SLOT(name), .name##_workspace = name##_cuda_workspace
 
 const struct dt_op_table simt_op_table = {
     .name = "simt",
     SLOT(embed_forward),
-    SLOT(embed_backward),
+    WORKSPACE_SLOT(embed_backward),
     SLOT(rmsnorm_residual_forward),
-    SLOT(rmsnorm_residual_backward),
+    WORKSPACE_SLOT(rmsnorm_residual_backward),
     SLOT(conv1d_silu_forward),
-    SLOT(conv1d_silu_backward),
-    SLOT(scan_forward),
-    SLOT(scan_backward),
-    SLOT(xent),
-    SLOT(sum_squares),
+    WORKSPACE_SLOT(conv1d_silu_backward),
+    WORKSPACE_SLOT(scan_forward),
+    WORKSPACE_SLOT(scan_backward),
+    WORKSPACE_SLOT(xent),
+    WORKSPACE_SLOT(sum_squares),
     SLOT(update_control),
     SLOT(adamw),
     SLOT(cast),
