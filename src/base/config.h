@@ -22,7 +22,7 @@ enum dt_config_type {
     DT_CONFIG_FLOAT,  // double in [min, max], finite
     DT_CONFIG_STRING, // char[DT_CONFIG_STRING_MAX]
     DT_CONFIG_ENUM,   // int: index into choices
-    DT_CONFIG_TEXT,   // const char *: any text, which the caller keeps; for command-line options
+    DT_CONFIG_ANY,    // const char *: any text, which the caller keeps; for command-line options
 };
 enum { DT_CONFIG_STRING_MAX = 1024, DT_CONFIG_NAME = 128, DT_CONFIG_ALLOWED = 512 };
 
@@ -69,6 +69,11 @@ struct dt_config_key {
         .name = named, .type = DT_CONFIG_STRING,                                                   \
         .offset = _Generic(&((object *)0)->field, char(*)[DT_CONFIG_STRING_MAX]                    \
                            : offsetof(object, field)),                                             \
+        .fallback = standard, .help = __VA_ARGS__                                                  \
+    }
+#define DT_CONFIG_TEXT(object, field, named, standard, ...)                                        \
+    {                                                                                              \
+        .name = named, .type = DT_CONFIG_ANY, DT_CONFIG_AT(const char *, object, field),           \
         .fallback = standard, .help = __VA_ARGS__                                                  \
     }
 #define DT_CONFIG_CHOICE(object, field, named, standard, words, ...)                               \

@@ -193,7 +193,7 @@ static bool convert_typed(const struct dt_config_key *key, const char *text, voi
         return convert_string(key, text, object, problem);
     case DT_CONFIG_ENUM:
         return convert_enum(key, text, object, problem);
-    case DT_CONFIG_TEXT:
+    case DT_CONFIG_ANY:
         memcpy(field(key, object), &text, sizeof text);
         return true;
     }
@@ -205,7 +205,7 @@ static size_t field_size(const struct dt_config_key *key)
     static const size_t sizes[] = {
         [DT_CONFIG_BOOL] = sizeof(bool),    [DT_CONFIG_INT] = sizeof(int64_t),
         [DT_CONFIG_FLOAT] = sizeof(double), [DT_CONFIG_STRING] = DT_CONFIG_STRING_MAX,
-        [DT_CONFIG_ENUM] = sizeof(int),     [DT_CONFIG_TEXT] = sizeof(char *)};
+        [DT_CONFIG_ENUM] = sizeof(int),     [DT_CONFIG_ANY] = sizeof(char *)};
     return sizes[key->type];
 }
 
@@ -278,7 +278,7 @@ const char *dt_config_value_text(const struct dt_config_key *key, const void *ob
             if (i == value.choice)
                 return memcpy(out, word, sizeof word);
         return "";
-    case DT_CONFIG_TEXT:
+    case DT_CONFIG_ANY:
         return value.text ? value.text : "";
     case DT_CONFIG_STRING:
         break;
@@ -334,8 +334,8 @@ bool dt_config_is_choice(const char *choices, const char *word, int *at)
 
 static const char *number_text(double x, char out[32])
 {
-    if (x == 0x1p53)
-        return "2^53";
+    if (x == 0x1p53 || x == 0x1p63)
+        return x == 0x1p53 ? "2^53" : "2^63";
     snprintf(out, 32, fabs(x) < 0x1p63 && x == floor(x) ? "%.0f" : "%g", x);
     return out;
 }
@@ -388,7 +388,7 @@ void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOW
     case DT_CONFIG_FLOAT:
         allowed_number(key, out, DT_CONFIG_ALLOWED);
         break;
-    case DT_CONFIG_TEXT:
+    case DT_CONFIG_ANY:
         snprintf(out, DT_CONFIG_ALLOWED, "any text");
         break;
     case DT_CONFIG_STRING:

@@ -13,17 +13,17 @@ enum dt_bench_gemm { DT_BENCH_GEMM_TIMED, DT_BENCH_GEMM_FIRST };
 struct dt_bench_options {
     bool step, reader; // what is measured; neither: every op
     bool json, warm;
-    int64_t model; // place in the table of models, where --model was given
+    int model; // of --model; 0: none
     int64_t d_model, n_layer, vocab, d_state;
     int64_t seq_len, batch;
     int64_t micro_batch; // sequences; 0: the whole batch
     int64_t threads;     // 0: all cores that this process may use
-    int64_t device;      // enum dt_device_choice
-    int64_t precision;   // enum dt_precision_choice
-    int64_t recompute;   // enum dt_recompute
-    int64_t cuda_graph;  // enum dt_toggle
-    int64_t gemm;        // enum dt_bench_gemm
-    double seconds;      // to measure for; 0: what suits
+    int device;          // enum dt_device_choice
+    int precision;       // enum dt_precision_choice
+    int recompute;       // enum dt_recompute
+    int cuda_graph;      // enum dt_toggle
+    int gemm;            // enum dt_bench_gemm
+    double seconds;      // to measure for; 0: the default
     const char *file;    // --reader: an existing shard, or NULL
 };
 

@@ -1,17 +1,10 @@
-// The table of subcommands.
+// The table of subcommands, a row each.
 #include "cmd/cmd.h"
 
-#include <stddef.h>
+extern const struct dt_command dt_cmd_train, dt_cmd_pack, dt_cmd_verify, dt_cmd_order, dt_cmd_eval,
+    dt_cmd_sample, dt_cmd_bench, dt_cmd_info, dt_cmd_completion, dt_cmd_man;
 
-const struct dt_command dt_commands[] = {
-    {"pack", "pack -o DIR INPUT…", "text or raw token files into HDF5 shards", false, dt_cmd_pack},
-    {"verify", "verify PATH…", "check shards and checkpoints", false, dt_cmd_verify},
-    {"order", "order CONFIG --steps A:B", "which window is trained when, a line each", true,
-     dt_cmd_order},
-    {"eval", "eval CONFIG [key=value …]", "validation loss of the run's newest checkpoint", true,
-     dt_cmd_eval},
-    {"sample", "sample RUN [--prompt TEXT]", "let a trained model write", false, dt_cmd_sample},
-    {"bench", "bench [--step]", "time every op, or a whole step", false, dt_cmd_bench},
-    {"info", "info", "devices, versions, features", false, dt_cmd_info},
-    {NULL, NULL, NULL, false, NULL},
+const struct dt_command *const dt_commands[] = {
+    &dt_cmd_train, &dt_cmd_pack, &dt_cmd_verify,     &dt_cmd_order, &dt_cmd_eval, &dt_cmd_sample,
+    &dt_cmd_bench, &dt_cmd_info, &dt_cmd_completion, &dt_cmd_man,   NULL,
 };

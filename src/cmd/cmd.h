@@ -1,29 +1,63 @@
-// Subcommands of dtrain: a row each, from which main dispatches and prints its help.
+// Subcommands of dtrain: a constant literal each, with a row for each option, listed in cmd.c.
+// Dispatch, parsing, --help, shell completion and the man page all come from these.
 #pragma once
 
-#include "base/error.h"
 #include "comm/comm.h"
 #include "job/job.h"
 
-#include <stdbool.h>
+#include <stdio.h>
 
-struct dt_command {
-    const char *name;
-    const char *usage; // "pack -o DIR INPUT…"
-    const char *help;
-    bool communicates; // main opens a communicator for it; else comm is NULL
-    dt_status (*run)(struct dt_comm *comm, int argc, char **argv); // argv[0] is the command's name
+struct dt_option {
+    struct dt_config_key key; // its name without the dashes, and the field of the command's options
+    char letter;              // a short form besides: 'o' for -o; or 0
+    const char *argument;     // what help calls the value; NULL: by the type
+    const char *modes; // of `dtrain bench`: where it has a meaning ("ops|step"); NULL: in all
 };
 
-extern const struct dt_command dt_commands[]; // ends with a row without name
+// A command line, parsed.
+struct dt_call {
+    const struct dt_command *command;
+    bool help;      // --help: nothing else is checked
+    void *options;  // the command's struct; free with dt_call_free
+    uint64_t given; // a bit for each row of the command's options
+    char **words;   // what are no options, in order
+    int n_words;
+};
 
-dt_status dt_cmd_bench(struct dt_comm *comm, int argc, char **argv);
-dt_status dt_cmd_eval(struct dt_comm *comm, int argc, char **argv);
-dt_status dt_cmd_info(struct dt_comm *comm, int argc, char **argv);
-dt_status dt_cmd_order(struct dt_comm *comm, int argc, char **argv);
-dt_status dt_cmd_pack(struct dt_comm *comm, int argc, char **argv);
-dt_status dt_cmd_sample(struct dt_comm *comm, int argc, char **argv);
-dt_status dt_cmd_verify(struct dt_comm *comm, int argc, char **argv);
+struct dt_command {
+    const char *name;  // "": training, which needs no word
+    const char *usage; // what follows the name: "CONFIG [section.key=value …]"
+    const char *help;  // one line
+    const char *about; // paragraphs for --help and the man page, or NULL
+    int min_words, max_words;
+    bool configured;   // the words are CONFIG and section.key=value
+    bool communicates; // collective; else rank 0 alone runs it, without a communicator
+    const struct dt_option *options; // ends with a row without name; NULL: none
+    size_t options_size;
+    dt_status (*run)(struct dt_comm *comm, const struct dt_call *call);
+};
+extern const struct dt_command *const dt_commands[]; // training first; ends with NULL
+
+// argv: the program's, without its own name. An error names the command and, for an unknown option,
+// the nearest known one.
+dt_status dt_call_parse(int argc, char **argv, struct dt_call *call);
+void dt_call_free(struct dt_call *call);
+bool dt_call_given(const struct dt_call *call, const char *option);
+
+// The table as text: the list of commands, and the help of one; of training, all there is.
+void dt_print_commands(FILE *out);
+void dt_print_help(const struct dt_command *command, FILE *out);
+
+// Tells the user of an error that every rank has: rank 0 prints it, once, and notes it in the run's
+// folder. dt_report_die is for an error of this rank alone: its last words, then the end of the
+// job.
+void dt_report(dt_status status);
+void dt_report_die(const struct dt_error *error);
+void dt_report_through(struct dt_comm *comm); // of the whole process; NULL: none, or closed
+
+struct dt_train_options {
+    bool check, version;
+};
 // `dtrain --check`: the resolved configuration, data, memory plan and batch arithmetic, for people,
 // on stdout.
 dt_status dt_cmd_print_plan(const struct dt_job *job);

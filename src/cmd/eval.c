@@ -1,5 +1,5 @@
-// `dtrain eval CONFIG`: the validation loss of the checkpoint that training would go on from (or of
-// run.init_from).
+// `dtrain eval CONFIG`: the validation loss of the checkpoint that training would resume from (or
+// of run.init_from).
 #include "cmd/cmd.h"
 #include "job/gemm_algos.h"
 #include "job/job.h"
@@ -7,6 +7,7 @@
 #include "train/memory.h"
 
 #include <cjson/cJSON.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -72,12 +73,11 @@ out:
     return status;
 }
 
-dt_status dt_cmd_eval(struct dt_comm *comm, int argc, char **argv)
+static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     struct dt_job job;
-    if (argc < 2)
-        return DT_FAIL(DT_USER, "dtrain eval CONFIG [key=value …]", "no configuration file given");
-    dt_status status = dt_job_open(comm, DT_PURPOSE_EVAL, argv[1], argv + 2, argc - 2, &job);
+    dt_status status = dt_job_open(comm, DT_PURPOSE_EVAL, call->words[0], call->words + 1,
+                                   call->n_words - 1, &job);
     if (status == DT_OK)
         status = dt_agree(comm, check(&job));
     if (status == DT_OK)
@@ -85,3 +85,16 @@ dt_status dt_cmd_eval(struct dt_comm *comm, int argc, char **argv)
     dt_job_close(&job);
     return status;
 }
+
+const struct dt_command dt_cmd_eval = {
+    .name = "eval",
+    .usage = "CONFIG [section.key=value …]",
+    .help = "validation loss of the run's newest checkpoint",
+    .about = "Prints one JSON line with the loss over data.val (log.eval_batches batches of it) of "
+             "the checkpoint that training would resume from, or else of run.init_from.",
+    .min_words = 1,
+    .max_words = INT_MAX,
+    .configured = true,
+    .communicates = true,
+    .run = run,
+};

@@ -75,11 +75,9 @@ static void print_nccl(void)
         print_absent("NCCL        not found");
 }
 
-dt_status dt_cmd_info(struct dt_comm *comm, int argc, char **argv)
+static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
-    (void)comm, (void)argv;
-    if (argc > 1)
-        return DT_FAIL(DT_USER, "dtrain info", "dtrain info takes no arguments");
+    (void)comm, (void)call;
     bool widened;
     int threads = dt_cores_share(0, 1, &widened);
     for (const struct dt_known_backend *known = dt_known_backends; known->table; known++)
@@ -89,3 +87,6 @@ dt_status dt_cmd_info(struct dt_comm *comm, int argc, char **argv)
     printf("HDF5        %s\n", dt_dataset_hdf5_version());
     return DT_OK;
 }
+
+const struct dt_command dt_cmd_info = {
+    .name = "info", .usage = "", .help = "devices, versions, features", .run = run};

@@ -1,47 +1,133 @@
-// Values of options: all of the text, in range.
-#include "cmd/options.h"
+// From a command line to a command with its options and words.
+#include "base/config_internal.h"
+#include "cmd/cmd.h"
 
-#include "job/settings.h"
-
-#include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-dt_status dt_option_whole(const char *option, const char *text, const char *hint, int64_t min,
-                          int64_t max, int64_t *value)
+#define REJECT(command, ...) DT_FAIL(DT_USER, hint_of(command), __VA_ARGS__)
+
+static const char *hint_of(const struct dt_command *command)
 {
-    char *end;
-    errno = 0;
-    long long parsed = strtoll(text, &end, 10);
-    if (errno || end == text || *end || parsed < min || parsed > max)
-        return DT_FAIL(DT_USER, hint, "%s %s is not a whole number from %" PRId64 " to %" PRId64,
-                       option, text, min, max);
-    *value = parsed;
+    static char text[128];
+    snprintf(text, sizeof text, "dtrain %s%s--help lists the options", command->name,
+             command->name[0] ? " " : "");
+    return text;
+}
+
+static const struct dt_command *find_command(const char *word)
+{
+    for (int i = 1; dt_commands[i]; i++)
+        if (strcmp(dt_commands[i]->name, word) == 0)
+            return dt_commands[i];
+    return dt_commands[0];
+}
+
+static dt_status unknown_option(const struct dt_command *command, const char *word)
+{
+    char name[DT_CONFIG_NAME], question[DT_CONFIG_NAME + 32];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
+    struct dt_nearest nearest = dt_nearest_to(name);
+    for (const struct dt_option *o = command->options; o && o->key.name; o++) {
+        char known[DT_CONFIG_NAME];
+        snprintf(known, sizeof known, "--%s", o->key.name);
+        dt_nearest_offer(&nearest, known);
+    }
+    dt_nearest_offer(&nearest, "--help");
+    dt_nearest_ask(&nearest, question);
+    return REJECT(command, "unknown option %s%s", name, question);
+}
+
+// The option that `word` names, --name[=value] or -o[value]; its value in the same word, or NULL.
+static const struct dt_option *find_option(const struct dt_command *command, const char *word,
+                                           const char **value)
+{
+    size_t length = strcspn(word, "=");
+    bool is_long = word[1] == '-';
+    *value = is_long ? (word[length] ? word + length + 1 : NULL) : (word[2] ? word + 2 : NULL);
+    for (const struct dt_option *o = command->options; o && o->key.name; o++)
+        if (is_long ? strlen(o->key.name) == length - 2 &&
+                          strncmp(o->key.name, word + 2, length - 2) == 0
+                    : o->letter && o->letter == word[1])
+            return o;
+    return NULL;
+}
+
+// Parses the option at argv[*at] with its value, and moves *at past it.
+static dt_status parse_option(struct dt_call *call, int argc, char **argv, int *at)
+{
+    const struct dt_command *command = call->command;
+    const char *word = argv[(*at)++], *value;
+    char problem[DT_CONFIG_PROBLEM], allowed[DT_CONFIG_ALLOWED];
+    const struct dt_option *o = find_option(command, word, &value);
+    if (!o)
+        return unknown_option(command, word);
+    call->given |= UINT64_C(1) << (o - command->options);
+    if (o->key.type == DT_CONFIG_BOOL) {
+        if (value)
+            return REJECT(command, "--%s takes no value", o->key.name);
+        value = "true";
+    } else if (!value) {
+        if (*at == argc)
+            return REJECT(command, "--%s needs a value", o->key.name);
+        value = argv[(*at)++];
+    }
+    if (dt_config_convert(&o->key, value, call->options, problem))
+        return DT_OK;
+    dt_config_allowed(&o->key, allowed);
+    return REJECT(command, "--%s: %s (allowed: %s)", o->key.name, problem, allowed);
+}
+
+static dt_status check_complete(const struct dt_call *call)
+{
+    const struct dt_command *command = call->command;
+    for (const struct dt_option *o = command->options; o && o->key.name; o++)
+        if (o->key.required && !dt_call_given(call, o->key.name))
+            return REJECT(command, "--%s is required: %s", o->key.name, o->key.help);
+    if (call->n_words < command->min_words)
+        return REJECT(command, "an argument is missing: dtrain %s%s%s", command->name,
+                      command->name[0] ? " " : "", command->usage);
+    if (call->n_words > command->max_words)
+        return REJECT(command, "unexpected argument %s", call->words[command->max_words]);
     return DT_OK;
 }
 
-dt_status dt_option_number(const char *option, const char *text, const char *hint, double min,
-                           double max, double *value)
+dt_status dt_call_parse(int argc, char **argv, struct dt_call *call)
 {
-    char *end;
-    errno = 0;
-    double parsed = strtod(text, &end);
-    if (errno || end == text || *end || !(parsed >= min && parsed <= max)) // NaN is in no range
-        return DT_FAIL(DT_USER, hint, "%s %s is not a number from %.10g to %.10g", option, text,
-                       min, max);
-    *value = parsed;
-    return DT_OK;
+    const struct dt_command *command = find_command(argc > 0 ? argv[0] : "");
+    *call = (struct dt_call){.command = command,
+                             .options = calloc(1, command->options_size + 1),
+                             .words = calloc((size_t)argc + 1, sizeof *call->words)};
+    if (!call->options || !call->words)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the command line");
+    for (const struct dt_option *o = command->options; o && o->key.name; o++)
+        dt_config_set_default(&o->key, call->options);
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
+        call->help |= strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
+    if (call->help)
+        return DT_OK;
+    bool words_only = false;
+    for (int at = command == dt_commands[0] ? 0 : 1; at < argc;) {
+        if (words_only || argv[at][0] != '-')
+            call->words[call->n_words++] = argv[at++];
+        else if (strcmp(argv[at], "--") == 0)
+            words_only = true, at++;
+        else
+            DT_TRY(parse_option(call, argc, argv, &at));
+    }
+    return check_complete(call);
 }
 
-dt_status dt_option_device(const char *option, const char *text, const char *hint, int *choice)
+void dt_call_free(struct dt_call *call)
 {
-    static const char *const words[] = {
-        [DT_DEVICE_AUTO] = "auto", [DT_DEVICE_CUDA] = "cuda", [DT_DEVICE_CPU] = "cpu"};
-    for (int i = 0; i < (int)(sizeof words / sizeof *words); i++)
-        if (strcmp(text, words[i]) == 0) {
-            *choice = i;
-            return DT_OK;
-        }
-    return DT_FAIL(DT_USER, hint, "%s %s is none of auto, cuda, cpu", option, text);
+    free(call->options);
+    free(call->words);
+}
+
+bool dt_call_given(const struct dt_call *call, const char *option)
+{
+    const struct dt_option *o = call->command->options;
+    while (strcmp(o->key.name, option) != 0)
+        o++;
+    return call->given >> (o - call->command->options) & 1;
 }

@@ -4,36 +4,20 @@
 #include "cmd/cmd.h"
 #include "job/job.h"
 
+#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-static const char usage[] = "dtrain order CONFIG [key=value …] --steps A:B";
+struct options {
+    const char *steps;
+};
 
-// Takes --steps A:B (steps count from 1, both inclusive) out of the words.
-static dt_status take_steps(int *argc, char **argv, int64_t *first, int64_t *last)
-{
-    for (int i = 1; i < *argc; i++) {
-        char *value = NULL, extra;
-        int used = 0;
-        if (strncmp(argv[i], "--steps=", 8) == 0)
-            value = argv[i] + 8, used = 1;
-        else if (strcmp(argv[i], "--steps") == 0 && i + 1 < *argc)
-            value = argv[i + 1], used = 2;
-        else
-            continue;
-        long long a, b;
-        if (sscanf(value, "%lld:%lld%c", &a, &b, &extra) != 2 || a < 1 || b < a)
-            return DT_FAIL(DT_USER, "write --steps 1:10: steps count from 1, both ends are printed",
-                           "--steps %s is no range of steps", value);
-        *first = a;
-        *last = b;
-        memmove(argv + i, argv + i + used, (size_t)(*argc - i - used) * sizeof *argv);
-        *argc -= used;
-        return DT_OK;
-    }
-    return DT_FAIL(DT_USER, usage, "--steps A:B is missing");
-}
+static const struct dt_option options[] = {
+    {.key = DT_CONFIG_TEXT(struct options, steps, "steps", "",
+                           "the steps to list; they count from 1, and both ends are listed",
+                           .required = true),
+     .argument = "A:B"},
+    {.key = {0}},
+};
 
 // The offset is in the reader kind's units: tokens, or rows of pairs.
 static dt_status print_order(const struct dt_job *job, int64_t first, int64_t last)
@@ -60,15 +44,18 @@ static dt_status print_order(const struct dt_job *job, int64_t first, int64_t la
     return status;
 }
 
-dt_status dt_cmd_order(struct dt_comm *comm, int argc, char **argv)
+static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
-    int64_t first = 0, last = 0;
+    const struct options *o = call->options;
+    long long first, last;
+    char extra;
     struct dt_job job;
-    DT_TRY(take_steps(&argc, argv, &first, &last));
-    if (argc < 2)
-        return DT_FAIL(DT_USER, usage, "no configuration file given");
+    if (sscanf(o->steps, "%lld:%lld%c", &first, &last, &extra) != 2 || first < 1 || last < first)
+        return DT_FAIL(DT_USER, "write --steps 1:10", "--steps: '%s' is not a range of steps",
+                       o->steps);
     setvbuf(stdout, NULL, _IOFBF, 1 << 16);
-    dt_status status = dt_job_open(comm, DT_PURPOSE_ORDER, argv[1], argv + 2, argc - 2, &job);
+    dt_status status = dt_job_open(comm, DT_PURPOSE_ORDER, call->words[0], call->words + 1,
+                                   call->n_words - 1, &job);
     if (status == DT_OK && comm->info.rank == 0)
         status = print_order(&job, first, last);
     if (fflush(stdout) != 0 && status == DT_OK)
@@ -76,3 +63,18 @@ dt_status dt_cmd_order(struct dt_comm *comm, int argc, char **argv)
     dt_job_close(&job);
     return status;
 }
+
+const struct dt_command dt_cmd_order = {
+    .name = "order",
+    .usage = "CONFIG [section.key=value …] --steps A:B",
+    .help = "print which window is trained when",
+    .about = "Prints a line for each window of the steps: step, slot, file, offset. Offsets are in "
+             "tokens, or in rows for shards of pairs.",
+    .min_words = 1,
+    .max_words = INT_MAX,
+    .configured = true,
+    .communicates = true,
+    .options = options,
+    .options_size = sizeof(struct options),
+    .run = run,
+};

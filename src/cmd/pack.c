@@ -2,113 +2,39 @@
 #include "data/pack.h"
 #include "base/log.h"
 #include "cmd/cmd.h"
-#include "cmd/options.h"
 
-#include <getopt.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
+#include <limits.h>
 
-static const char help[] =
-    "usage: dtrain pack [options] -o OUTDIR INPUT...\n"
-    "\n"
-    "Writes HDF5 shards (OUTDIR/train-00000.h5 ..., val-00000.h5 ...) from files, or from all\n"
-    "files in folders. Hidden files, and binary files where text is wanted, are passed over in\n"
-    "folders.\n"
-    "\n"
-    "  -o, --output OUTDIR   where to write; made if it is not there\n"
-    "      --format FORMAT   text: bytes as tokens, a document a file (default);\n"
-    "                        u8, u16, u32: raw little-endian tokens\n"
-    "      --shard-mb N      megabytes (2^20) of tokens in a shard, at most (64)\n"
-    "      --val FRACTION    for validation: of the text files, or the tail of the tokens where\n"
-    "                        there is but one or they are raw (0.05; 0: none)\n"
-    "      --vocab N         vocabulary; every token must be below (256 for text and u8, else\n"
-    "                        the largest token + 1)\n"
-    "      --seed N          of the choice of validation files (1337)\n"
-    "      --force           replace the shards in OUTDIR\n"
-    "      --help            this text\n";
-
-static const char hint[] = "dtrain pack --help";
-
-enum { OPT_FORMAT = 256, OPT_SHARD_MB, OPT_VAL, OPT_VOCAB, OPT_SEED, OPT_FORCE, OPT_HELP };
-
-static const struct option options[] = {
-    {"output", required_argument, NULL, 'o'},
-    {"format", required_argument, NULL, OPT_FORMAT},
-    {"shard-mb", required_argument, NULL, OPT_SHARD_MB},
-    {"val", required_argument, NULL, OPT_VAL},
-    {"vocab", required_argument, NULL, OPT_VOCAB},
-    {"seed", required_argument, NULL, OPT_SEED},
-    {"force", no_argument, NULL, OPT_FORCE},
-    {"help", no_argument, NULL, OPT_HELP},
-    {NULL, 0, NULL, 0},
+struct options {
+    const char *output;
+    int format; // enum dt_pack_format
+    int64_t shard_mb, vocab, seed;
+    double val;
+    bool force;
 };
+#define OPTION(kind, field, ...) .key = DT_CONFIG_##kind(struct options, field, #field, __VA_ARGS__)
 
-static dt_status parse_format(const char *text, enum dt_pack_format *format)
-{
-    static const char *const names[] = {"text", "u8", "u16", "u32"};
-    for (int i = 0; i < 4; i++)
-        if (strcmp(text, names[i]) == 0) {
-            *format = (enum dt_pack_format)i;
-            return DT_OK;
-        }
-    return DT_FAIL(DT_USER, "give text, u8, u16 or u32", "--format %s is not known", text);
-}
-
-static dt_status parse_option(int option, const char *word, struct dt_pack_config *config)
-{
-    int64_t seed = 0;
-    switch (option) {
-    case 'o':
-        config->output = optarg;
-        return DT_OK;
-    case OPT_FORMAT:
-        return parse_format(optarg, &config->format);
-    case OPT_SHARD_MB:
-        DT_TRY(
-            dt_option_whole("--shard-mb", optarg, hint, 1, INT64_C(1) << 40, &config->shard_bytes));
-        config->shard_bytes <<= 20;
-        return DT_OK;
-    case OPT_VAL:
-        return dt_option_number("--val", optarg, hint, 0, 0.999999, &config->val_fraction);
-    case OPT_VOCAB:
-        return dt_option_whole("--vocab", optarg, hint, 1, INT64_C(1) << 32, &config->vocab_size);
-    case OPT_SEED:
-        DT_TRY(dt_option_whole("--seed", optarg, hint, 0, INT64_MAX, &seed));
-        config->seed = (uint64_t)seed;
-        return DT_OK;
-    case OPT_FORCE:
-        config->force = true;
-        return DT_OK;
-    case ':':
-        return DT_FAIL(DT_USER, hint, "%s wants a value", word);
-    default:
-        return DT_FAIL(DT_USER, hint, "%s is no option of dtrain pack", word);
-    }
-}
-
-// *helped: the help was asked for and printed.
-static dt_status parse(int argc, char **argv, struct dt_pack_config *config, bool *helped)
-{
-    int option;
-    optind = 0; // starts over, whatever was parsed before
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, ":o:", options, NULL)) != -1) {
-        *helped = option == OPT_HELP;
-        if (*helped) {
-            fputs(help, stdout);
-            return DT_OK;
-        }
-        DT_TRY(parse_option(option, argv[optind - 1], config));
-    }
-    config->inputs = (const char *const *)argv + optind;
-    config->n_inputs = argc - optind;
-    if (!config->output)
-        return DT_FAIL(DT_USER, "dtrain pack -o OUTDIR INPUT...", "no output folder is given");
-    if (config->n_inputs == 0)
-        return DT_FAIL(DT_USER, "dtrain pack -o OUTDIR INPUT...", "no input is given");
-    return DT_OK;
-}
+static const struct dt_option options[] = {
+    {OPTION(TEXT, output, "", "folder for the shards; created if missing", .required = true),
+     .letter = 'o', .argument = "DIR"},
+    {OPTION(
+        CHOICE, format, "text", "text|u8|u16|u32",
+        "text: bytes as tokens, one document per file; u8, u16, u32: raw little-endian tokens")},
+    {.key = DT_CONFIG_WHOLE(struct options, shard_mb, "shard-mb", "64", 1, 0x1p40,
+                            "largest shard, in 2^20 bytes of tokens")},
+    {OPTION(REAL, val, "0.05", 0, 0.999999,
+            "fraction for validation: of the text files, or the tail of the tokens where there is "
+            "only one file or the tokens are raw; 0: none"),
+     .argument = "FRACTION"},
+    {OPTION(WHOLE, vocab, "auto", 1, 0x1p32,
+            "vocabulary size, above every token; auto: 256 for text and u8, else the largest token "
+            "+ 1",
+            .auto_word = "auto")},
+    {OPTION(WHOLE, seed, "1337", 0, 0x1p63, "seed of the choice of validation files")},
+    {OPTION(FLAG, force, "false", "replace the shards in DIR")},
+    {.key = {0}},
+};
 
 static void print_side(const char *name, int64_t tokens, int64_t shards, const char *output)
 {
@@ -117,20 +43,23 @@ static void print_side(const char *name, int64_t tokens, int64_t shards, const c
                shards, shards > 1 ? "s" : "", output, name);
 }
 
-dt_status dt_cmd_pack(struct dt_comm *comm, int argc, char **argv)
+static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
+    const struct options *o = call->options;
     struct dt_pack_config config = {
-        .shard_bytes = INT64_C(64) << 20,
-        .val_fraction = 0.05,
-        .seed = 1337,
+        .output = o->output,
+        .inputs = (const char *const *)call->words,
+        .n_inputs = call->n_words,
+        .format = (enum dt_pack_format)o->format,
+        .shard_bytes = o->shard_mb << 20,
+        .val_fraction = o->val,
+        .vocab_size = o->vocab,
+        .seed = (uint64_t)o->seed,
+        .force = o->force,
         .progress = dt_log_is_terminal(),
     };
     struct dt_pack_result result;
-    bool helped = false;
     (void)comm;
-    DT_TRY(parse(argc, argv, &config, &helped));
-    if (helped)
-        return DT_OK;
     DT_TRY(dt_pack(&config, &result));
     printf("packed %" PRId64 " file%s, vocabulary %" PRId64 "\n", result.files,
            result.files > 1 ? "s" : "", result.vocab_size);
@@ -138,3 +67,18 @@ dt_status dt_cmd_pack(struct dt_comm *comm, int argc, char **argv)
     print_side("val", result.val_tokens, result.val_shards, config.output);
     return DT_OK;
 }
+
+const struct dt_command dt_cmd_pack = {
+    .name = "pack",
+    .usage = "-o DIR [options] INPUT…",
+    .help = "pack text or raw token files into HDF5 shards",
+    .about =
+        "Writes HDF5 shards (DIR/train-00000.h5 …, DIR/val-00000.h5 …) from files, or from all "
+        "files in folders. In folders, hidden files are skipped, and so are binary files where "
+        "text is wanted.",
+    .min_words = 1,
+    .max_words = INT_MAX,
+    .options = options,
+    .options_size = sizeof(struct options),
+    .run = run,
+};

@@ -1,7 +1,6 @@
-// `dtrain sample`: a trained model writes, token by token, from carried state: each token costs one
-// recurrent step.
+// `dtrain sample`: generates text with a trained model, token by token from its recurrent state:
+// each token costs one step.
 #include "cmd/cmd.h"
-#include "cmd/options.h"
 
 #include "base/file.h"
 #include "base/rng.h"
@@ -9,7 +8,6 @@
 #include "job/device.h"
 #include "model/hf.h"
 
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,26 +15,28 @@
 
 enum { BYTES = 256 }; // vocabulary of byte models: tokens are printed as text
 
-static const char usage[] =
-    "dtrain sample RUN [--prompt TEXT] [--tokens N] [--temperature T] [--seed S] [--device D]\n"
-    "  RUN            a run's folder (its newest checkpoint), a checkpoint, or a Hugging Face "
-    "directory\n"
-    "  --prompt       how the text begins (default: a newline); for models that are not of bytes: "
-    "token ids\n"
-    "  --tokens       how many to write (default 400)\n"
-    "  --temperature  0 takes the likeliest token, 1 the model's own distribution (default 0.8)\n"
-    "  --seed         of the draw (default 1337)\n"
-    "  --device       auto, cuda or cpu, as run.device (default auto)\n";
-
 struct options {
-    char dir[DT_PATH];
     const char *prompt;
     int64_t tokens, seed;
     double temperature;
     int device; // enum dt_device_choice
 };
+#define OPTION(kind, field, ...) .key = DT_CONFIG_##kind(struct options, field, #field, __VA_ARGS__)
 
-// A run's folder stands for its newest checkpoint.
+static const struct dt_option options[] = {
+    {OPTION(TEXT, prompt, "\n",
+            "how the text begins (a newline if not given); token ids separated by blanks where the "
+            "model is not of bytes"),
+     .argument = "TEXT"},
+    {OPTION(WHOLE, tokens, "400", 1, 1e9, "tokens to generate")},
+    {OPTION(REAL, temperature, "0.8", 0, 100,
+            "0: always the likeliest token; 1: the model's own distribution")},
+    {OPTION(WHOLE, seed, "1337", 0, 0x1p63, "seed of the random draws")},
+    {OPTION(CHOICE, device, "auto", DT_DEVICE_WORDS, "as run.device")},
+    {.key = {0}},
+};
+
+// Of a run's folder: its newest checkpoint.
 static dt_status find_model(const char *path, char *dir)
 {
     char checkpoints[DT_PATH];
@@ -47,44 +47,6 @@ static dt_status find_model(const char *path, char *dir)
     }
     DT_TRY(dt_checkpoint_newest(checkpoints, dir));
     return dir[0] ? DT_OK : DT_FAIL(DT_USER, "train first", "%s holds no checkpoint", checkpoints);
-}
-
-static dt_status parse(int argc, char **argv, struct options *o)
-{
-    static const struct option longs[] = {
-        {"prompt", required_argument, NULL, 'p'},      {"tokens", required_argument, NULL, 'n'},
-        {"temperature", required_argument, NULL, 't'}, {"seed", required_argument, NULL, 's'},
-        {"device", required_argument, NULL, 'd'},      {NULL, 0, NULL, 0}};
-    *o = (struct options){.prompt = "\n", .tokens = 400, .seed = 1337, .temperature = 0.8};
-    int option;
-    optind = 1;
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, "p:n:t:s:d:", longs, NULL)) != -1) {
-        switch (option) {
-        case 'p':
-            o->prompt = optarg;
-            break;
-        case 'n':
-            DT_TRY(dt_option_whole("--tokens", optarg, usage, 1, 1000000000, &o->tokens));
-            break;
-        case 't':
-            DT_TRY(dt_option_number("--temperature", optarg, usage, 0, 100, &o->temperature));
-            break;
-        case 's':
-            DT_TRY(dt_option_whole("--seed", optarg, usage, 0, INT64_MAX, &o->seed));
-            break;
-        case 'd':
-            DT_TRY(dt_option_device("--device", optarg, usage, &o->device));
-            break;
-        default:
-            return DT_FAIL(DT_USER, usage, "unknown option, or one without its value: %s",
-                           argv[optind - 1]);
-        }
-    }
-    if (optind != argc - 1)
-        return DT_FAIL(DT_USER, usage,
-                       "dtrain sample takes one run, checkpoint or model directory");
-    return find_model(argv[optind], o->dir);
 }
 
 // The prompt as tokens, malloc'ed: bytes, or ids separated by blanks.
@@ -98,7 +60,7 @@ static dt_status read_prompt(const char *text, int64_t vocab, int32_t **tokens, 
     if (vocab == BYTES || (length == 1 && text[0] == '\n')) {
         for (size_t i = 0; i < length; i++)
             (*tokens)[(*n)++] = vocab == BYTES ? (unsigned char)text[i] : 0;
-        return *n > 0 ? DT_OK : DT_FAIL(DT_USER, usage, "--prompt is empty");
+        return *n > 0 ? DT_OK : DT_FAIL(DT_USER, "give at least one token", "--prompt is empty");
     }
     for (const char *at = text; *at;) {
         char *end;
@@ -109,7 +71,7 @@ static dt_status read_prompt(const char *text, int64_t vocab, int32_t **tokens, 
         (*tokens)[(*n)++] = (int32_t)id;
         at = end + strspn(end, " ");
     }
-    return *n > 0 ? DT_OK : DT_FAIL(DT_USER, usage, "--prompt is empty");
+    return *n > 0 ? DT_OK : DT_FAIL(DT_USER, "give at least one token", "--prompt is empty");
 }
 
 static int64_t argmax(const float *logits, int64_t n)
@@ -168,6 +130,7 @@ static dt_status pass(const struct dt_backend *backend, struct dt_model *model, 
 
 struct writer {
     const struct options *options;
+    char dir[DT_PATH];
     struct dt_backend backend;
     struct dt_model *model;
     struct dt_model_state *state[2]; // read one, write the other
@@ -182,8 +145,8 @@ static dt_status load_weights(const struct writer *w)
     dt_status status = dt_snapshot_create(&w->backend, w->model, NULL, true, &snapshot);
     const struct dt_checkpoint_arrays *host = &snapshot.host;
     if (status == DT_OK)
-        status = dt_hf_read_weights(w->options->dir, host->params, host->model->tie_embeddings,
-                                    host->weights);
+        status =
+            dt_hf_read_weights(w->dir, host->params, host->model->tie_embeddings, host->weights);
     if (status == DT_OK)
         status = dt_snapshot_share_weights(&snapshot, NULL);
     dt_snapshot_destroy(&snapshot);
@@ -193,7 +156,7 @@ static dt_status load_weights(const struct writer *w)
 static dt_status writer_open(struct writer *w)
 {
     struct dt_model_config config = {.pad_vocab_multiple = 8};
-    DT_TRY(dt_hf_read_config(w->options->dir, &config));
+    DT_TRY(dt_hf_read_config(w->dir, &config));
     DT_TRY(read_prompt(w->options->prompt, config.vocab_size, &w->prompt, &w->prompt_length));
     DT_TRY(dt_device_open_alone(w->options->device, 0, &w->backend));
     config.storage =
@@ -242,19 +205,27 @@ static void writer_close(struct writer *w)
     free(w->logits);
 }
 
-dt_status dt_cmd_sample(struct dt_comm *comm, int argc, char **argv)
+static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     (void)comm;
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        fputs(usage, stdout);
-        return DT_OK;
-    }
-    struct options options;
-    DT_TRY(parse(argc, argv, &options));
-    struct writer w = {.options = &options};
+    struct writer w = {.options = call->options};
+    DT_TRY(find_model(call->words[0], w.dir));
     dt_status status = writer_open(&w);
     if (status == DT_OK)
         status = writer_run(&w);
     writer_close(&w);
     return status;
 }
+
+const struct dt_command dt_cmd_sample = {
+    .name = "sample",
+    .usage = "RUN [--prompt TEXT] [options]",
+    .help = "generate text with a trained model",
+    .about = "RUN is a run's folder (its newest checkpoint), a checkpoint, or a Hugging Face "
+             "directory.",
+    .min_words = 1,
+    .max_words = 1,
+    .options = options,
+    .options_size = sizeof(struct options),
+    .run = run,
+};

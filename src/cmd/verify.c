@@ -9,15 +9,9 @@
 #include <fts.h>
 #include <glob.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
-
-static const char help[] =
-    "usage: dtrain verify PATH...\n"
-    "\n"
-    "Reads shards and checkpoints whole and says of each whether it is good. PATH is a shard, a\n"
-    "checkpoint (a folder with MANIFEST), a glob, or a folder: all *.h5, *.hdf5 and checkpoints\n"
-    "in it. The exit code is 2 if one is bad.\n";
 
 struct tally {
     int64_t good, bad;
@@ -138,27 +132,30 @@ static dt_status verify_pattern(struct tally *tally, const char *pattern)
     return status;
 }
 
-dt_status dt_cmd_verify(struct dt_comm *comm, int argc, char **argv)
+static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     struct tally tally = {0};
     (void)comm;
-    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
-        fputs(help, stdout);
-        return DT_OK;
-    }
-    if (argc < 2)
-        return DT_FAIL(DT_USER, "dtrain verify PATH...", "nothing to verify is named");
-    for (int i = 1; i < argc; i++)
-        if (argv[i][0] == '-')
-            return DT_FAIL(DT_USER, "dtrain verify --help", "%s is no option of dtrain verify",
-                           argv[i]);
-    for (int i = 1; i < argc; i++) {
-        dt_status status = verify_pattern(&tally, argv[i]);
+    for (int i = 0; i < call->n_words; i++) {
+        dt_status status = verify_pattern(&tally, call->words[i]);
         if (status != DT_OK)
-            count(&tally, argv[i], status);
+            count(&tally, call->words[i], status);
     }
     if (tally.bad == 0)
         return DT_OK;
     return DT_FAIL(tally.worst, "see the lines above", "%" PRId64 " of %" PRId64 " are bad",
                    tally.bad, tally.good + tally.bad);
 }
+
+const struct dt_command dt_cmd_verify = {
+    .name = "verify",
+    .usage = "PATH…",
+    .help = "check shards and checkpoints",
+    .about =
+        "Reads shards and checkpoints completely and reports for each whether it is good. PATH is "
+        "a shard, a checkpoint (a folder with MANIFEST), a glob, or a folder: all *.h5, *.hdf5 "
+        "and checkpoints in it. The exit code is 2 if one is bad.",
+    .min_words = 1,
+    .max_words = INT_MAX,
+    .run = run,
+};

@@ -29,6 +29,16 @@ bool dt_is_one_of_slurm_tasks(void)
     return set_in_environment("SLURM_PROCID") && tasks && strtol(tasks, NULL, 10) > 1;
 }
 
+int dt_comm_launched_rank(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                        "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (set_in_environment(names[i]))
+            return (int)strtol(getenv(names[i]), NULL, 10);
+    return 0;
+}
+
 dt_status dt_comm_open(enum dt_comm_kind kind, struct dt_comm **comm)
 {
     *comm = NULL;

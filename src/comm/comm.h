@@ -75,6 +75,8 @@ struct dt_comm {
 
 enum dt_comm_kind { DT_COMM_KIND_AUTO, DT_COMM_KIND_SELF, DT_COMM_KIND_MPI };
 
+// The rank that the launcher gave this process, without opening anything; 0 where none did.
+int dt_comm_launched_rank(void);
 // AUTO: MPI where a launcher started this process (Open MPI, PMIx, Slurm environment), else self: a
 // lone process never touches MPI. SLURM_NTASKS > 1 with an MPI size of 1 is an error that says
 // srun --mpi=pmix. MPI can be opened once in a process.

@@ -22,14 +22,14 @@ static const struct dt_config_key run_keys[] = {
     WHOLE(run, seed, "1337", 0, MANY, "seed of initialisation and data order"),
     WHOLE(run, steps, "", 1, MANY, "optimizer steps in all; this or run.epochs is required"),
     WHOLE(run, epochs, "", 1, INT32_LAST, "passes over the training data, in place of run.steps"),
-    CHOICE(run, device, "auto", "auto|cuda|cpu", "where to train; auto: GPUs where every rank has one"),
+    CHOICE(run, device, "auto", DT_DEVICE_WORDS, "where to train; auto: GPUs where every rank has one"),
     FLAG(run, share_device, "false", "allow several ranks on one GPU, for tests; they talk by MPI"),
-    CHOICE(run, precision, "auto", "auto|bf16|fp32",
+    CHOICE(run, precision, "auto", DT_PRECISION_WORDS,
            "storage of activations; auto: as the checkpoint, else the faster one"),
     TEXT(run, init_from, "", "start from these weights: a Hugging Face directory or a checkpoint"),
     TEXT(run, resume, "auto", "auto: from the newest checkpoint | never | a checkpoint's folder"),
     WHOLE(run, threads, "0", 0, 4096, "CPU threads of a rank; 0: its share of the cores"),
-    CHOICE(run, cuda_graph, "auto", "auto|true|false", "capture a step as a CUDA graph"),
+    CHOICE(run, cuda_graph, "auto", DT_TOGGLE_WORDS, "capture a step as a CUDA graph"),
     {0},
 };
 

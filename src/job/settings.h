@@ -9,6 +9,10 @@
 
 typedef char dt_string[DT_CONFIG_STRING_MAX];
 
+// The words of a choice are in the order of its enum.
+#define DT_DEVICE_WORDS    "auto|cuda|cpu"
+#define DT_PRECISION_WORDS "auto|bf16|fp32"
+#define DT_TOGGLE_WORDS    "auto|true|false"
 enum dt_device_choice { DT_DEVICE_AUTO, DT_DEVICE_CUDA, DT_DEVICE_CPU };
 enum dt_precision_choice { DT_PRECISION_AUTO, DT_PRECISION_BF16, DT_PRECISION_FP32 };
 enum dt_toggle { DT_TOGGLE_AUTO, DT_TOGGLE_TRUE, DT_TOGGLE_FALSE };

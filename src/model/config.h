@@ -6,6 +6,7 @@
 #include "base/config.h"
 #include "base/dtype.h"
 
+#define DT_RECOMPUTE_WORDS "none|scan|block"
 enum dt_recompute {
     DT_RECOMPUTE_NONE,  // keep all that backward needs
     DT_RECOMPUTE_SCAN,  // keep in_proj's output; make convolution, projections and scan again

@@ -27,7 +27,7 @@ const struct dt_config_key dt_model_keys[] = {
         .json = "tie_word_embeddings"),
     ROW(WHOLE, AT(pad_vocab_multiple), "8", 1, 65536,
         "in memory the vocabulary is padded to a multiple of this"),
-    ROW(CHOICE, AT(recompute), "none", "none|scan|block",
+    ROW(CHOICE, AT(recompute), "none", DT_RECOMPUTE_WORDS,
         "what the backward pass recomputes to save memory"),
     {0},
 };

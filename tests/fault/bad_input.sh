@@ -190,10 +190,10 @@ else
     refused "an output folder that cannot be written" '/proc' "$dtrain" small.ini run.dir=/proc/dtrain-run
 fi
 refused "sampling from nothing" 'models/absent' "$dtrain" sample models/absent
-refused "half a token" '--tokens 1.5 is not a whole number from 1' "$dtrain" sample $good --tokens 1.5
-refused "no temperature" '--temperature nan is not a number from 0 to 100' "$dtrain" sample $good --temperature nan
-refused "all for validation" '--val 1 is not a number' "$dtrain" pack -o packed --val 1 "$repository/src/model"
-refused "a benchmark of no batch" '--batch 0 is not a whole number from 1' "$dtrain" bench --step --batch 0
+refused "half a token" '--tokens: .1.5. is not a whole number' "$dtrain" sample $good --tokens 1.5
+refused "no temperature" '--temperature: .nan. is not a plain decimal number .allowed: a number from 0 to 100' "$dtrain" sample $good --temperature nan
+refused "all for validation" '--val: 1 is out of range' "$dtrain" pack -o packed --val 1 "$repository/src/model"
+refused "a benchmark of no batch" '--batch: 0 is out of range' "$dtrain" bench --step --batch 0
 refused "packing nothing" 'absent' "$dtrain" pack -o packed absent
 refused "packing over shards" 'data' "$dtrain" pack -o data "$repository/src/model"
 

@@ -1,0 +1,270 @@
+// What the tables of subcommands, options and configuration keys look like as help, as a man page
+// and as shell completion.
+#include "cmd/cmd.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { COLUMNS = 100, OPTION_COLUMN = 26, COMMAND_COLUMN = 38, TEXT = 1024 };
+
+static const char exit_codes[] = "0: success, or a clean stop on a signal; 2: arguments, "
+                                 "configuration or data are wrong; 3: the "
+                                 "machine failed (I/O, memory, device, communication).";
+static const char sources[] =
+    "section.key=value on the command line overrides DTRAIN_SECTION__KEY in the environment, which "
+    "overrides the file, which overrides the default.";
+
+// Columns of UTF-8 text.
+static int width(const char *text)
+{
+    int n = 0;
+    for (; *text; text++)
+        n += (*text & 0xC0) != 0x80;
+    return n;
+}
+
+// Prints words up to COLUMNS, further lines `indent` in; `column` is where the first begins.
+static void print_wrapped(FILE *out, int column, int indent, const char *text)
+{
+    char word[TEXT];
+    for (const char *at = text; *at; at += strspn(at, " ")) {
+        int length = (int)strcspn(at, " ");
+        snprintf(word, sizeof word, "%.*s", length, at);
+        if (column + 1 + width(word) > COLUMNS) {
+            fprintf(out, "\n%*s", indent, "");
+            column = indent;
+        } else if (at > text) {
+            fputc(' ', out);
+            column++;
+        }
+        column += width(word);
+        fputs(word, out);
+        at += length;
+    }
+    fputc('\n', out);
+}
+
+static void print_item(FILE *out, int column, const char *name, const char *text)
+{
+    int at = fprintf(out, "  %s", name) - (int)strlen(name) + width(name);
+    if (at >= column) {
+        fputc('\n', out);
+        at = 0;
+    }
+    fprintf(out, "%*s", column - at, "");
+    print_wrapped(out, column, column, text);
+}
+
+// "-o, --output DIR"
+static const char *option_name(const struct dt_option *o, char text[TEXT])
+{
+    static const char *const arguments[] = {
+        [DT_CONFIG_BOOL] = "",        [DT_CONFIG_INT] = " N",     [DT_CONFIG_FLOAT] = " X",
+        [DT_CONFIG_STRING] = " TEXT", [DT_CONFIG_ENUM] = " WORD", [DT_CONFIG_ANY] = " TEXT"};
+    char letter[8] = "";
+    if (o->letter)
+        snprintf(letter, sizeof letter, "-%c, ", o->letter);
+    snprintf(text, TEXT, "%s--%s%s%s", letter, o->key.name, o->argument ? " " : "",
+             o->argument ? o->argument : arguments[o->key.type]);
+    return text;
+}
+
+// "what it is (auto | cuda | cpu; default: auto)"
+static const char *key_text(const struct dt_config_key *key, char text[TEXT])
+{
+    char allowed[DT_CONFIG_ALLOWED];
+    int used = snprintf(text, TEXT, "%s", key->help);
+    bool standard = key->fallback[0] > ' ' && key->type != DT_CONFIG_BOOL && !key->unbuilt;
+    bool any = key->type == DT_CONFIG_ANY || key->type == DT_CONFIG_STRING;
+    dt_config_allowed(key, allowed);
+    if (key->type == DT_CONFIG_BOOL || (any && !standard && !key->required))
+        return text;
+    snprintf(text + used, (size_t)(TEXT - used), " (%s%s%s%s%s)", any ? "" : allowed,
+             any || (!standard && !key->required) ? "" : "; ", key->required ? "required" : "",
+             standard ? "default: " : "", standard ? key->fallback : "");
+    return text;
+}
+
+static const char *usage_of(const struct dt_command *command, char text[TEXT])
+{
+    snprintf(text, TEXT, "dtrain%s%s %s", command->name[0] ? " " : "", command->name,
+             command->usage);
+    return text;
+}
+
+void dt_print_commands(FILE *out)
+{
+    char usage[TEXT];
+    fputs("dtrain trains sequence models on many GPUs or CPUs.\n\n", out);
+    for (int i = 0; dt_commands[i]; i++) {
+        print_item(out, COMMAND_COLUMN, usage_of(dt_commands[i], usage), dt_commands[i]->help);
+        if (i == 0)
+            for (const struct dt_option *o = dt_commands[0]->options; o->key.name; o++) {
+                snprintf(usage, sizeof usage, "dtrain --%s%s", o->key.name,
+                         strcmp(o->key.name, "check") == 0 ? " CONFIG …" : "");
+                print_item(out, COMMAND_COLUMN, usage, o->key.help);
+            }
+    }
+    print_item(out, COMMAND_COLUMN, "dtrain [COMMAND] --help", "all keys, or a command's options");
+}
+
+void dt_print_help(const struct dt_command *command, FILE *out)
+{
+    char name[TEXT], text[TEXT];
+    if (command == dt_commands[0]) {
+        dt_print_commands(out);
+        fputs("\nExit codes: ", out);
+        print_wrapped(out, 12, 0, exit_codes);
+        fputs("\nConfiguration: ", out);
+        print_wrapped(out, 15, 0, sources);
+        fputc('\n', out);
+        dt_config_help(&dt_settings_table, out);
+        return;
+    }
+    fprintf(out, "usage: %s\n\n", usage_of(command, name));
+    print_wrapped(out, 0, 0, command->about ? command->about : command->help);
+    if (command->options)
+        fputc('\n', out);
+    for (const struct dt_option *o = command->options; o && o->key.name; o++)
+        print_item(out, OPTION_COLUMN, option_name(o, name), key_text(&o->key, text));
+}
+
+// ---- man page
+
+// Text as roff: backslashes and hyphens escaped, no line that begins with a control character.
+static void roff(const char *text)
+{
+    if (*text == '.' || *text == '\'')
+        fputs("\\&", stdout);
+    for (; *text; text++)
+        if (*text == '\\')
+            fputs("\\e", stdout);
+        else if (*text == '-')
+            fputs("\\-", stdout);
+        else
+            putchar(*text);
+    putchar('\n');
+}
+
+static void roff_item(const char *name, const char *text)
+{
+    fputs(".TP\n.B ", stdout);
+    roff(name);
+    roff(text);
+}
+
+static void roff_command(const struct dt_command *command)
+{
+    char name[TEXT], text[TEXT];
+    fputs(".SS ", stdout);
+    roff(usage_of(command, name));
+    roff(command->about ? command->about : command->help);
+    for (const struct dt_option *o = command->options; o && o->key.name; o++)
+        roff_item(option_name(o, name), key_text(&o->key, text));
+}
+
+static dt_status print_man(struct dt_comm *comm, const struct dt_call *call)
+{
+    char text[TEXT], usage[TEXT];
+    (void)comm, (void)call;
+    printf(".TH DTRAIN 1 \"\" \"dtrain\" \"User Commands\"\n.SH NAME\ndtrain \\- train sequence "
+           "models "
+           "on many GPUs or CPUs\n.SH SYNOPSIS\n.nf\n");
+    for (int i = 0; dt_commands[i]; i++)
+        roff(usage_of(dt_commands[i], usage));
+    printf(".fi\n.SH COMMANDS\n");
+    for (int i = 0; dt_commands[i]; i++)
+        roff_command(dt_commands[i]);
+    printf(".SH CONFIGURATION\n");
+    roff(sources);
+    for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
+        if (row.key == row.section->keys)
+            printf(".SS [%s]\n", row.section->name);
+        roff_item(row.name, key_text(row.key, text));
+    }
+    printf(".SH EXIT STATUS\n");
+    roff(exit_codes);
+    return DT_OK;
+}
+
+const struct dt_command dt_cmd_man = {.name = "man",
+                                      .usage = "",
+                                      .help = "print the man page: dtrain man | man -l -",
+                                      .run = print_man};
+
+// ---- completion
+
+const struct dt_command dt_cmd_completion;
+
+// A case of the shell's: the words, separated by blanks, that `pattern` may be followed by.
+static void print_case(const char *pattern, const struct dt_config_key *key)
+{
+    if (key->type != DT_CONFIG_BOOL && key->type != DT_CONFIG_ENUM)
+        return;
+    printf("    %s) words=\"", pattern);
+    for (const char *c = key->choices ? key->choices : "true|false"; *c; c++)
+        putchar(*c == '|' ? ' ' : *c);
+    printf("\" ;;\n");
+}
+
+static void print_options(const struct dt_command *command)
+{
+    for (const struct dt_option *o = command->options; o && o->key.name; o++)
+        printf("--%s ", o->key.name);
+    printf("--help ");
+}
+
+static dt_status print_completion(struct dt_comm *comm, const struct dt_call *call)
+{
+    char pattern[TEXT];
+    (void)comm;
+    if (strcmp(call->words[0], "bash") != 0)
+        return DT_FAIL(DT_USER, "dtrain completion bash", "no completion for %s", call->words[0]);
+    // bash makes "=" a word of its own: `name` is what comes before the value.
+    printf("# bash completion of dtrain: source <(dtrain completion bash)\n"
+           "_dtrain() {\n"
+           "    local cur=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n"
+           "    local command=${COMP_WORDS[1]} name= words= keys=\n"
+           "    [[ $cur == = ]] && name=$before cur=\n"
+           "    [[ $before == = ]] && name=${COMP_WORDS[COMP_CWORD-2]}\n"
+           "    [[ $before == -* ]] && name=$before\n"
+           "    [[ $name == -* ]] && name=\"$command $name\"\n"
+           "    case $name in\n");
+    for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);)
+        print_case(row.name, row.key);
+    for (int i = 1; dt_commands[i]; i++)
+        for (const struct dt_option *o = dt_commands[i]->options; o && o->key.name; o++)
+            if (o->key.type == DT_CONFIG_ENUM) {
+                snprintf(pattern, sizeof pattern, "\"%s --%s\"", dt_commands[i]->name, o->key.name);
+                print_case(pattern, &o->key);
+            }
+    printf("    esac\n    keys=\"");
+    for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);)
+        printf("%s= ", row.name);
+    printf("\"\n    [[ -n $words ]] || case $command in\n");
+    for (int i = 1; dt_commands[i]; i++) {
+        printf("    %s) words=\"", dt_commands[i]->name);
+        print_options(dt_commands[i]);
+        printf("%s%s\" ;;\n", dt_commands[i]->configured ? "$keys" : "",
+               dt_commands[i] == &dt_cmd_completion ? "bash" : "");
+    }
+    printf("    *) words=$keys ;;\n    esac\n    ((COMP_CWORD > 1)) || words=\"");
+    for (int i = 1; dt_commands[i]; i++)
+        printf("%s ", dt_commands[i]->name);
+    print_options(dt_commands[0]);
+    printf("$(compgen -f -X '!*.ini' -- \"$cur\")\"\n"
+           "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+           "    [[ ${COMPREPLY[0]-} != *= ]] || compopt -o nospace 2>/dev/null\n"
+           "}\n"
+           "complete -o default -F _dtrain dtrain\n");
+    return DT_OK;
+}
+
+const struct dt_command dt_cmd_completion = {
+    .name = "completion",
+    .usage = "bash",
+    .help = "print shell completion: source <(dtrain completion bash)",
+    .min_words = 1,
+    .max_words = 1,
+    .run = print_completion,
+};

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# What the table of subcommands gives: help, errors in options, shell completion, the man page, and one
+# process for commands that do not communicate.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh" "$1"
+
+run() { # expected exit code, arguments of dtrain …
+    local expected=$1 code=0
+    shift
+    "$dtrain" "$@" >out.txt 2>error.txt </dev/null || code=$?
+    check "dtrain $*: exit code $code, not $expected" [ "$code" -eq "$expected" ]
+}
+says() { check "'$1' is not in $2: $(head -c 300 "$2")" grep -qF -- "$1" "$2"; }
+
+run 0 --help
+commands=$(sed -nE 's/^  dtrain ([a-z]+).*/\1/p' out.txt)
+check "at least nine subcommands in --help" [ "$(wc -w <<<"$commands")" -ge 9 ]
+says 'section.key=value' out.txt
+for command in $commands; do
+    for words in "$command --help" "$command -h" "$command some words --help"; do
+        # shellcheck disable=SC2086
+        run 0 $words
+        says "usage: dtrain $command" out.txt
+        check "$words: at most 100 columns" [ "$(wc -L <out.txt)" -le 100 ]
+        check "$words: nothing on stderr" [ ! -s error.txt ]
+    done
+done
+run 0 --version
+run 2
+says 'dtrain CONFIG' error.txt
+run 2 --chek c.ini
+says "unknown option --chek: did you mean '--check'?" error.txt
+run 2 bench --bach=3
+says "unknown option --bach: did you mean '--batch'?" error.txt
+says 'dtrain bench --help' error.txt
+run 2 pack --format u17 -o x y
+says "--format: 'u17' is not one of the choices: did you mean 'u16'? (allowed: text | u8 | u16 | u32)" error.txt
+run 2 sample x --tokens 1e3
+says "--tokens: '1e3' is not a whole number" error.txt
+run 2 sample x --tokens
+says '--tokens needs a value' error.txt
+run 2 pack --force=yes -o x y
+says '--force takes no value' error.txt
+run 2 pack y
+says '--output is required' error.txt
+run 2 sample x y
+says 'unexpected argument y' error.txt
+run 2 verify
+says 'an argument is missing: dtrain verify PATH' error.txt
+run 2 verify -- --help
+says 'bad   --help' out.txt
+run 2 order c.ini --steps 5:3
+says "--steps: '5:3' is not a range of steps" error.txt
+
+# Completion: the function as bash calls it.
+run 0 completion bash
+cp out.txt completion.bash
+# shellcheck disable=SC1091
+. ./completion.bash
+completes() { # expected words, words of the command line …
+    local expected=$1
+    shift
+    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+    _dtrain
+    check "$*: completed to '${COMPREPLY[*]}', not '$expected'" [ "${COMPREPLY[*]}" = "$expected" ]
+}
+touch c.ini
+completes 'bench' dtrain b
+completes 'completion c.ini' dtrain c
+completes '--check' dtrain --c
+completes '--micro-batch' dtrain bench --mi
+completes 'auto cuda cpu' dtrain bench --device ''
+completes 'cuda cpu' dtrain bench --device = c
+completes '--steps' dtrain order c.ini --s
+completes 'data.seq_len= data.shuffle=' dtrain c.ini data.s
+completes 'optim.beta1= optim.beta2=' dtrain --check c.ini optim.b
+completes 'linear' dtrain c.ini optim.schedule = l
+completes 'true false' dtrain eval c.ini data.shuffle =
+completes '' dtrain verify shards/x
+_dtrain_options=$(COMP_WORDS=(dtrain bench --) COMP_CWORD=2 && _dtrain && echo "${COMPREPLY[*]}")
+"$dtrain" bench --help | sed -nE 's/^  (--[a-z-]+).*/\1/p' >options.txt
+check "all of bench's options complete: $_dtrain_options" \
+    [ "$_dtrain_options" = "$(tr '\n' ' ' <options.txt)--help" ]
+
+# The man page: requests that man knows, every command, option and key in it.
+run 0 man
+cp out.txt dtrain.1
+check "the page begins with .TH" [ "$(head -c 11 dtrain.1)" = '.TH DTRAIN ' ]
+check "no request but these" [ -z "$(grep '^[.]' dtrain.1 | grep -vE '^\.(TH|SH|SS|TP|B|nf|fi)( |$)')" ]
+check "no bare hyphen in an option" [ -z "$(grep -E '^\.(B|SS).*(^|[^\\])--' dtrain.1)" ]
+for command in $commands; do
+    says "dtrain $command" dtrain.1
+done
+for key in run.steps model.layers optim.schedule log.console; do
+    says ".B $key" dtrain.1
+done
+says '\-\-micro\-batch N' dtrain.1
+if command -v mandoc >/dev/null; then
+    check "mandoc" mandoc -Tlint -W error dtrain.1
+fi
+if command -v groff >/dev/null; then
+    check "groff has no warning" [ -z "$(groff -man -ww -Kutf8 -Tutf8 dtrain.1 2>&1 >/dev/null)" ]
+fi
+
+# Under a launcher a command of one process runs once.
+"${local_mpirun[@]}" -np 3 "$dtrain" completion bash >out.txt 2>error.txt
+check "one of three ranks prints: $(head -c 300 error.txt)" cmp -s out.txt completion.bash
+"${local_mpirun[@]}" -np 2 "$dtrain" bench --step --d-model 8 --n-layer 1 --seq-len 8 --batch 2 --vocab 16 --d-state 2 \
+    --threads 1 --seconds 0.001 --json --device cpu >out.txt 2>error.txt
+check "one line from two ranks" [ "$(wc -l <out.txt)" -eq 1 ]
+"${local_mpirun[@]}" -np 2 "$dtrain" bench --bach 3 >out.txt 2>error.txt
+check "one message from two ranks" [ "$(grep -c 'unknown option --bach' error.txt)" -eq 1 ]
+finish
