@@ -11,19 +11,6 @@ function(dt_simt_kernels target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/simt)
 endfunction()
 
-# dt_simt_test(NAME SOURCES … [KERNELS x.cu …]): a test of kernels on the host, over
-# tests/simt/simt_backend.h. KERNELS are its own, which test the model itself. Sanitizers look at
-# addresses, which are the same in every order of threads: there dtrain's kernels run in one order.
-function(dt_simt_test name)
-  cmake_parse_arguments(TEST "" "" "SOURCES;KERNELS" ${ARGN})
-  dt_test(${name} LABEL simt SOURCES ${TEST_SOURCES} USES dt_simt)
-  if(TEST_KERNELS)
-    dt_simt_kernels(${name} SOURCES ${TEST_KERNELS})
-  elseif(DTRAIN_SANITIZE)
-    target_compile_definitions(${name} PRIVATE SIMT_FIRST_ORDER_ONLY)
-  endif()
-endfunction()
-
 # Where the libraries that stand in for cuBLASLt and NCCL are built.
 set(DT_SIMT_LIBRARIES ${PROJECT_BINARY_DIR}/tests/simt/cuda/libraries)
 

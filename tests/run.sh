@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Set-up, build and every test: the sanitizer build first over unit, parity, dist and simt, then the
-# optimised build over everything. Arguments go to the last ctest (-R name, -L label).
+# Set-up, build and every test: with sanitizers first (addresses and undefined behaviour, then threads), then
+# the optimised build. Arguments go to the last ctest alone (-R name, -L label). What each label proves:
+# tests/README.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ./launch/setup.sh
+times=$(mktemp)
+trap 'print_times; rm -f "$times"' EXIT
 
 build() { # preset [target …]
     local preset=$1
@@ -12,21 +15,34 @@ build() { # preset [target …]
     cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
-run_tests() { # build folder, arguments of ctest …
-    local folder=$1 status=0
-    shift
-    ctest --test-dir "$folder" -j2 --output-on-failure "$@" || status=$?
+run_tests() { # part, build folder, arguments of ctest …
+    local part=$1 folder=$2 status=0 log=$2/ctest.log begun=$SECONDS
+    shift 2
+    ctest --test-dir "$folder" -j2 --output-on-failure "$@" | tee "$log" || status=$?
     echo "The slowest tests of $folder, seconds:"
-    sed '/^---/,$d' "$folder/Testing/Temporary/CTestCostData.txt" | sort -k3 -nr | head -n 10 |
-        awk '{ printf "%8.1f  %s\n", $3, $1 }'
+    awk '/ Test +#[0-9]+: / && $NF == "sec" { name = $0; sub(/.*Test +#[0-9]+: /, "", name); sub(/ .*/, "", name)
+            printf "%8.1f  %s\n", $(NF - 1), name }' "$log" | sort -nr | head -n 10
+    awk -v part="$part" '/^Label Time Summary:/ { on = 1; next } /^$/ { on = 0 } on { print $1, part, $3 }' "$log" >>"$times"
+    echo "total $part $((SECONDS - begun))" >>"$times"
     return $status
+}
+
+# A label's seconds are those of its tests, twice those of tests that have both cores; the total is by the clock.
+print_times() {
+    awk '{ seconds[$1, $2] = $3; if (!($1 in seen)) { seen[$1] = 1; label[n++] = $1 } }
+        END {
+            printf "\n%-12s%12s%12s%12s\n", "seconds", "sanitized", "threads", "optimised"
+            for (i = 0; i < n; i++)
+                printf "%-12s%12s%12s%12s\n", label[i], seconds[label[i], "sanitized"], seconds[label[i], "threads"],
+                    seconds[label[i], "optimised"]
+        }' <(grep -v '^total' "$times"; grep '^total' "$times")
 }
 
 build cpu-release
 if [ $# -eq 0 ]; then
     build cpu-debug
-    run_tests build-debug -L 'unit|parity|dist|simt'
+    run_tests sanitized build-debug -L 'unit|parity|dist|simt'
     build cpu-tsan test_loader test_loader_faults
-    run_tests build-tsan -R '^test_loader(_faults)?$'
+    run_tests threads build-tsan -R '^test_loader(_faults)?$'
 fi
-run_tests build "$@"
+run_tests optimised build "$@"

@@ -150,8 +150,9 @@ static void run_tested(const struct call *call, int run, char **got)
     const struct dt_backend *backend = &p->tested[run];
     char args[ARGS_MOST], *host[MOST_FIELDS + 1], *device[MOST_FIELDS + 1];
     int n = call->n_arrays;
-    if (p->prepare[run])
-        p->prepare[run]();
+#ifdef PARITY_SIMT
+    simt_set_order((enum simt_order)p->order[run], 77);
+#endif
     memcpy(args, call->args, call->size);
     for (int i = 0; i < n; i++)
         host[i] = call->arrays[i].host;
@@ -373,41 +374,26 @@ static const struct dt_op_table reference_table = {.name = "reference",
 #undef REFERENCE_SLOT
 };
 
-#ifdef PARITY_SIMT
-#define ORDER(which)                                                                               \
-    static void use_order_##which(void)                                                            \
-    {                                                                                              \
-        simt_set_order(which, 77);                                                                 \
-    }
-ORDER(0)
-ORDER(1)
-ORDER(2)
-ORDER(3)
-static void (*const use_order[])(void) = {use_order_0, use_order_1, use_order_2, use_order_3};
-#endif
-
-// The device's first run is repeated; the simulated one's in other orders of threads: `only`, or
-// all.
-static void open_device(struct parity *p, const char *only)
+// A device runs a case twice; the simulated one in each order of its threads, or in `order` alone.
+static void open_device(struct parity *p, const char *order)
 {
     p->runs = 2;
 #ifdef PARITY_SIMT
-    for (p->runs = 0; p->runs < PARITY_RUNS; p->runs++)
-        p->prepare[p->runs] = use_order[p->runs];
-    for (int i = 0; i < PARITY_RUNS && strcmp(only, "all") != 0; i++)
-        if (strcmp(simt_order_name((enum simt_order)i), only) == 0)
-            p->prepare[0] = use_order[i], p->runs = 1;
+    p->runs = 0;
+    for (int i = 0; i < SIMT_ORDERS; i++)
+        if (strcmp(order, "all") == 0 || strcmp(order, simt_order_name((enum simt_order)i)) == 0)
+            p->order[p->runs++] = (enum simt_order)i;
     if (strcmp(p->name, "simt") == 0)
         p->tested[0] = open_simt();
-#else
-    (void)only;
 #endif
     if (strcmp(p->name, "cuda") == 0) {
         check_ok(dt_backend_open("cuda", 0, 0, &p->tested[0]), "opening the device");
         check_ok(dt_stream_create(&p->tested[0], &p->stream), "stream_create");
     }
-    if (!p->tested[0].device)
+    if (!p->tested[0].device || p->runs == 0) {
+        fprintf(stderr, "no backend %s, or no order %s\n", p->name, order);
         exit(1);
+    }
     for (int i = 1; i < p->runs; i++)
         p->tested[i] = p->tested[0];
     p->right = open_cpu(p->model ? 0 : 1); // small shapes need one thread
@@ -466,17 +452,17 @@ enum { FAMILIES = sizeof families / sizeof *families };
 
 static int usage(void)
 {
-    fprintf(stderr,
-            "usage: test_parity [--model] [--order ORDER] [--isa ISA] [--list] [--case N]\n"
-            "                   [--every N] BACKEND [FAMILY...]\n"
-            "  BACKEND  cpu: against loops in double precision; cuda: a device, against the CPU;\n"
-            "           simt: the CUDA kernels on the host, against the CPU\n"
-            "  FAMILY   flat embed rmsnorm xent gemm conv scan; all when none is named\n"
-            "  --model  the shapes of the 130M model in place of small, awkward ones\n"
-            "  --order  of the simulated device's threads: all, ascending, descending, random, "
-            "\"one warp ahead\"\n"
-            "  --isa    ONEDNN_MAX_CPU_ISA for the CPU: AVX512_CORE, AVX2, SSE41\n"
-            "  --list   the cases with their numbers; --case runs one of them, --every each Nth\n");
+    fprintf(
+        stderr,
+        "usage: test_parity [--model] [--order ORDER] [--isa ISA] [--list] [--case N]\n"
+        "                   [--every N] BACKEND [FAMILY...]\n"
+        "  BACKEND  cpu: against loops in double precision; cuda: a device, against the CPU;\n"
+        "           simt: the CUDA kernels on the host, against the CPU\n"
+        "  FAMILY   flat embed rmsnorm xent gemm conv scan; all when none is named\n"
+        "  --model  the shapes of the 130M model in place of small, awkward ones\n"
+        "  --order  of the simulated device's threads: all, ascending, descending, random, warp\n"
+        "  --isa    ONEDNN_MAX_CPU_ISA for the CPU: AVX512_CORE, AVX2, SSE41\n"
+        "  --list   the cases with their numbers; --case runs one of them, --every each Nth\n");
     return 2;
 }
 

@@ -24,7 +24,7 @@ struct parity {
     const char *name;                      // of the tested backend: cpu, simt or cuda
     struct dt_backend right;               // whose results the others are compared with
     struct dt_backend tested[PARITY_RUNS]; // one a run: the same, or the CPU with other threads
-    void (*prepare[PARITY_RUNS])(void);    // what makes a run differ from the others
+    int order[PARITY_RUNS];                // of the simulated device's threads, one a run
     int runs;
     struct dt_stream *stream; // of tested[0], NULL for the CPU
     bool is_cpu;              // tested against loops in double precision

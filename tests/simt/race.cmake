@@ -1,5 +1,5 @@
-# The race build of the host execution model (race.cpp) and of every .cu file: the same tests,
-# linked against it, fail where two threads of a launch race. g++'s instrumentation comes late, so
+# label race: the host execution model (race.cpp) and every .cu file built to find races: test_parity linked
+# with them (race_parity) fails where two threads of a launch race. g++'s instrumentation comes late, so
 # these kernels are optimised little: what the compiler moves, merges or turns into memset is not seen
 # as the source has it. Not beside other sanitizers, whose library has the same hooks.
 if(DTRAIN_SANITIZE)
@@ -17,18 +17,6 @@ function(dt_race_kernels target)
   target_link_libraries(${target} PRIVATE dt_backend dt_warnings)
 endfunction()
 
-# dt_race_test(NAME SOURCES … [KERNELS x.cu …]): as dt_simt_test. What is found is the same in every
-# order of threads.
-function(dt_race_test name)
-  cmake_parse_arguments(TEST "" "" "SOURCES;KERNELS" ${ARGN})
-  dt_test(${name} LABEL simt SOURCES ${TEST_SOURCES} USES dt_simt_race)
-  target_compile_definitions(${name} PRIVATE SIMT_FIRST_ORDER_ONLY)
-  if(TEST_KERNELS)
-    dt_race_kernels(${name}_kernels SOURCES ${TEST_KERNELS})
-    target_link_libraries(${name} PRIVATE ${name}_kernels)
-  endif()
-endfunction()
-
 list(TRANSFORM DT_CUDA_KERNELS PREPEND ${PROJECT_SOURCE_DIR}/kernels/ OUTPUT_VARIABLE race_kernels)
 list(TRANSFORM race_kernels APPEND .cu)
 dt_race_kernels(dt_simt_race_kernels SOURCES ${race_kernels})
@@ -40,4 +28,5 @@ target_compile_definitions(
 target_include_directories(dt_simt_race PRIVATE ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(dt_simt_race PUBLIC dt_backend PRIVATE dt_warnings)
 
-dt_race_test(race_model SOURCES test_race.c KERNELS racing.cu)
+dt_race_kernels(race_model_kernels SOURCES racing.cu)
+dt_test(race_model LABEL race SOURCES test_race.c USES dt_simt_race race_model_kernels)

@@ -387,8 +387,7 @@ void simt_set_order(enum simt_order order, uint32_t seed)
 
 const char *simt_order_name(enum simt_order order)
 {
-    static const char *const names[SIMT_ORDERS] = {"ascending", "descending", "random",
-                                                   "one warp ahead"};
+    static const char *const names[SIMT_ORDERS] = {"ascending", "descending", "random", "warp"};
     return names[order];
 }
 

@@ -12,17 +12,13 @@ extern "C" {
 enum simt_order {
     SIMT_ASCENDING,
     SIMT_DESCENDING,
-    SIMT_RANDOM,             // drawn anew each time that all threads have had a turn
-    SIMT_WARP_AHEAD,         // a warp, drawn at random, runs to its barrier before another begins
-#ifdef SIMT_FIRST_ORDER_ONLY // in a test of what is the same in all of them
-    SIMT_ORDERS = 1
-#else
+    SIMT_RANDOM,     // drawn again each time that all threads have had a turn
+    SIMT_WARP_AHEAD, // a warp, drawn at random, runs to its barrier before another begins
     SIMT_ORDERS
-#endif
 };
 
 void simt_set_order(enum simt_order order, uint32_t seed);
-const char *simt_order_name(enum simt_order order);
+const char *simt_order_name(enum simt_order order); // "ascending", "descending", "random", "warp"
 // The most shared memory that a block may be allowed, beyond what every GPU gives; 227 KB at first.
 void simt_set_shared_most(int64_t bytes);
 

@@ -22,9 +22,8 @@ static long long number_of(const char *variable, long long otherwise)
 
 static enum simt_order order_of(const char *name)
 {
-    static const char *const names[SIMT_ORDERS] = {"ascending", "descending", "random", "warp"};
     for (int i = 0; i < SIMT_ORDERS; i++)
-        if (strcmp(name, names[i]) == 0)
+        if (strcmp(name, simt_order_name((enum simt_order)i)) == 0)
             return (enum simt_order)i;
     fprintf(stderr, "simt: SIMT_ORDER is \"%s\", not ascending, descending, random or warp\n",
             name);
