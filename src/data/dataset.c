@@ -1,4 +1,4 @@
-// Finding shards and knowing them: globs, the check of all of them at start, metadata as bytes.
+// Finding and checking shards at start: globs, one report of all that is wrong, metadata as bytes.
 #include "data/dataset.h"
 
 #include "base/file.h"
@@ -45,7 +45,7 @@ static void sort_and_drop_duplicates(struct dt_dataset *dataset)
     dataset->n_shards = kept;
 }
 
-// A file that exists, whatever characters are in its name, and a source are no patterns.
+// An existing file, whatever characters are in its name, and a source are not patterns.
 static dt_status expand_pattern(struct dt_dataset *dataset, const char *pattern)
 {
     glob_t found;
@@ -87,7 +87,7 @@ static dt_status find_shards(struct dt_dataset *dataset, const char *globs)
 }
 
 // Shards of one dataset are of one kind and width.
-static dt_status look_at_shard(struct dt_dataset *dataset, int64_t i, int64_t vocab_size)
+static dt_status inspect_shard(struct dt_dataset *dataset, int64_t i, int64_t vocab_size)
 {
     struct dt_shard *shard = &dataset->shards[i], *first = &dataset->shards[0];
     struct dt_reader *reader;
@@ -127,7 +127,7 @@ static dt_status open_shards(struct dt_dataset *dataset, int64_t vocab_size)
     char hint[DT_ERROR_HINT] = "";
     dt_status worst = DT_OK;
     for (int64_t i = 0; i < dataset->n_shards; i++) {
-        dt_status status = look_at_shard(dataset, i, vocab_size);
+        dt_status status = inspect_shard(dataset, i, vocab_size);
         if (status == DT_OK)
             continue;
         if (wrong.n == 0)
@@ -159,7 +159,7 @@ dt_status dt_dataset_scan(const char *glob, int64_t seq_len, int64_t vocab_size,
         status = open_shards(d, vocab_size);
     if (status != DT_OK) {
         dt_dataset_free(d);
-        return dt_error_push(status, __FILE__, __LINE__, __func__, "looking at the shards of %s",
+        return dt_error_push(status, __FILE__, __LINE__, __func__, "reading the metadata of %s",
                              glob);
     }
     add_up(d);

@@ -42,7 +42,7 @@ struct dt_dataset {
 // every shard (exists, HDF5, not truncated, schema, type, rank, sizes of its datasets, vocab_size
 // attribute against `vocab_size` when that is > 0, hash dataset's size and type). All wrong shards
 // are named in one DT_USER error (the first 20; DT_MACHINE where one could not be read). A shard
-// without a window is warned of.
+// without a window is skipped with a warning.
 dt_status dt_dataset_scan(const char *glob, int64_t seq_len, int64_t vocab_size,
                           struct dt_dataset **dataset);
 void dt_dataset_free(struct dt_dataset *dataset); // NULL is fine

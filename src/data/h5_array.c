@@ -19,7 +19,7 @@ static const char *class_text(H5T_class_t class)
     case H5T_VLEN:
         return "variable-length sequences";
     default:
-        return "no integers";
+        return "other data";
     }
 }
 
@@ -34,7 +34,7 @@ static dt_dtype integer_type(size_t size, bool is_signed)
     return DT_DTYPE_COUNT;
 }
 
-static void look_at_type(hid_t type, struct dt_h5_array *array)
+static void read_type(hid_t type, struct dt_h5_array *array)
 {
     H5T_class_t class = H5Tget_class(type);
     array->type = DT_DTYPE_COUNT;
@@ -55,7 +55,7 @@ static void look_at_type(hid_t type, struct dt_h5_array *array)
         array->type = integer_type(size, is_signed);
 }
 
-static dt_status look_at_space(hid_t space, struct dt_h5_array *array)
+static dt_status read_space(hid_t space, struct dt_h5_array *array)
 {
     hsize_t dims[H5S_MAX_RANK] = {1};
     array->n_dims = H5Sget_simple_extent_dims(space, dims, NULL);
@@ -71,8 +71,8 @@ static dt_status look_at_space(hid_t space, struct dt_h5_array *array)
     return DT_OK;
 }
 
-// Datasets of other ranks or types are left to the reader kind's checks, which refuse them.
-static dt_status look_at_filters(hid_t plist, struct dt_h5_array *array)
+// Other ranks and types are refused by the reader kind's checks.
+static dt_status read_filters(hid_t plist, struct dt_h5_array *array)
 {
     array->filtered = H5Pget_nfilters(plist) != 0;
     if (!array->filtered || array->type == DT_DTYPE_COUNT || array->n_dims < 1 || array->n_dims > 2)
@@ -87,23 +87,23 @@ static dt_status fail_unwritten(const struct dt_h5_array *array)
                    array->file->path, array->name);
 }
 
-static dt_status look_at_contiguous(struct dt_h5_array *array, hid_t plist, int64_t bytes)
+static dt_status check_contiguous(struct dt_h5_array *array, hid_t plist, int64_t bytes)
 {
     if (H5Pget_external_count(plist) > 0)
         return DT_FAIL(DT_USER, "store the data in the shard itself",
-                       "%s: %s lies in external files", array->file->path, array->name);
+                       "%s: %s is stored in external files", array->file->path, array->name);
     haddr_t offset = H5Dget_offset(array->id);
     if (offset == HADDR_UNDEF || (int64_t)H5Dget_storage_size(array->id) < bytes)
         return fail_unwritten(array);
     if (bytes > array->file->bytes || (int64_t)offset > array->file->bytes - bytes)
-        return DT_FAIL(DT_USER, "copy or make the file again",
-                       "%s: %s reaches beyond the end of the file", array->file->path, array->name);
+        return DT_FAIL(DT_USER, "copy the file or make it again",
+                       "%s: %s extends beyond the end of the file", array->file->path, array->name);
     array->offset = (int64_t)offset;
     return DT_OK;
 }
 
 // A chunk that was never written reads as zeros without an error.
-static dt_status look_at_chunks(struct dt_h5_array *array, hid_t plist, hid_t space)
+static dt_status check_chunks(struct dt_h5_array *array, hid_t plist, hid_t space)
 {
     hsize_t chunk[2] = {1, 1}, n_chunks = 0, want = 1;
     if (array->n_dims > 2 || H5Pget_chunk(plist, array->n_dims, chunk) < 0)
@@ -115,22 +115,22 @@ static dt_status look_at_chunks(struct dt_h5_array *array, hid_t plist, hid_t sp
     return n_chunks < want ? fail_unwritten(array) : DT_OK;
 }
 
-static dt_status look_at_layout(hid_t plist, hid_t space, struct dt_h5_array *array)
+static dt_status read_layout(hid_t plist, hid_t space, struct dt_h5_array *array)
 {
     int64_t bytes = array->shape[0] * array->shape[1];
     array->offset = -1;
     if (array->type != DT_DTYPE_COUNT)
         bytes *= dt_dtype_size(array->type);
     switch (H5Pget_layout(plist)) {
-    case H5D_COMPACT: // the library would read beyond a size that is a lie
+    case H5D_COMPACT: // a false size would make the library read beyond its memory
         return (int64_t)H5Dget_storage_size(array->id) < bytes ? fail_unwritten(array) : DT_OK;
     case H5D_CONTIGUOUS:
         if (bytes == 0 || array->type == DT_DTYPE_COUNT)
             return DT_OK;
-        return look_at_contiguous(array, plist, bytes);
+        return check_contiguous(array, plist, bytes);
     case H5D_CHUNKED:
-        DT_TRY(look_at_filters(plist, array));
-        return look_at_chunks(array, plist, space);
+        DT_TRY(read_filters(plist, array));
+        return check_chunks(array, plist, space);
     case H5D_VIRTUAL:
         return DT_FAIL(DT_USER, "copy the data into plain shards",
                        "%s: %s is a virtual dataset (a missing source would read as zeros)",
@@ -140,8 +140,8 @@ static dt_status look_at_layout(hid_t plist, hid_t space, struct dt_h5_array *ar
     }
 }
 
-// Opens again without a chunk cache: plain chunks are then read straight into our memory, and
-// filtered ones are kept in h5_chunks.c.
+// Opens again without the library's chunk cache: plain chunks are then read straight into our
+// memory; h5_chunks.c keeps filtered ones.
 static dt_status reopen_without_cache(struct dt_h5_array *array, hid_t plist)
 {
     if (H5Pget_layout(plist) != H5D_CHUNKED)
@@ -157,7 +157,7 @@ static dt_status reopen_without_cache(struct dt_h5_array *array, hid_t plist)
     return status;
 }
 
-static dt_status look_at(struct dt_h5_array *array)
+static dt_status inspect(struct dt_h5_array *array)
 {
     hid_t type = H5Dget_type(array->id), space = H5Dget_space(array->id);
     hid_t plist = H5Dget_create_plist(array->id);
@@ -165,11 +165,11 @@ static dt_status look_at(struct dt_h5_array *array)
     if (type < 0 || space < 0 || plist < 0)
         status = dt_h5_fail(DT_USER, "open a dataset of", array->file->path, NULL);
     if (status == DT_OK) {
-        look_at_type(type, array);
-        status = look_at_space(space, array);
+        read_type(type, array);
+        status = read_space(space, array);
     }
     if (status == DT_OK)
-        status = look_at_layout(plist, space, array);
+        status = read_layout(plist, space, array);
     if (status == DT_OK)
         status = reopen_without_cache(array, plist);
     H5Tclose(type);
@@ -178,7 +178,7 @@ static dt_status look_at(struct dt_h5_array *array)
     return status;
 }
 
-// Behind a soft or external link the bytes may lie in another file, of which nothing was checked.
+// A soft or external link may lead to another file, of which nothing was checked.
 dt_status dt_h5_has(const struct dt_h5_file *file, const char *name, bool *found)
 {
     H5L_info_t link;
@@ -187,10 +187,10 @@ dt_status dt_h5_has(const struct dt_h5_file *file, const char *name, bool *found
     if (exists == 0)
         return DT_OK;
     if (exists < 0 || H5Lget_info(file->id, name, &link, H5P_DEFAULT) < 0)
-        return dt_h5_fail(DT_USER, "look into", file->path, "copy or make the file again");
+        return dt_h5_fail(DT_USER, "look into", file->path, "copy the file or make it again");
     if (link.type != H5L_TYPE_HARD)
         return DT_FAIL(DT_USER, "store the data in the shard itself",
-                       "%s: %s is a link, no dataset", file->path, name);
+                       "%s: %s is a link, not a dataset", file->path, name);
     return DT_OK;
 }
 
@@ -206,7 +206,7 @@ dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
         H5Eclear2(H5E_DEFAULT);
         return DT_FAIL(DT_USER, "make it a dataset", "%s: %s is not a dataset", file->path, name);
     }
-    return look_at(array);
+    return inspect(array);
 }
 
 void dt_h5_array_close(struct dt_h5_array *array)
@@ -246,7 +246,7 @@ static dt_status read_by_library(const struct dt_h5_array *array, int64_t first,
     dt_status status = DT_OK;
     if (failed < 0)
         status = dt_h5_fail(DT_USER, "read", array->file->path,
-                            "the shard is damaged; copy or make it again");
+                            "the shard is damaged: copy it or make it again");
     H5Sclose(in_memory);
     H5Sclose(in_file);
     return status;
@@ -258,7 +258,7 @@ dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64
     int64_t row = array->shape[1] * dt_dtype_size(array->type);
     if (count == 0 || row == 0)
         return DT_OK;
-    if (array->offset >= 0) { // without a lock: other threads may be reading other shards
+    if (array->offset >= 0) { // needs no lock: other threads may read other shards
         DT_TRY_NOTE(dt_pread_all(array->file->fd, array->file->path, data, count * row,
                                  array->offset + first * row),
                     "reading rows %" PRId64 " to %" PRId64 " of %s", first, first + count - 1,

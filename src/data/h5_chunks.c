@@ -1,5 +1,5 @@
-// A chunk is read as it is stored, decoded between two buffers that it cannot outgrow, and kept as
-// part of a band: the rows that chunks side by side share.
+// A chunk is read as stored, decoded back and forth between two buffers of limited size, and kept
+// as part of a band: the rows of chunks that are side by side.
 #include "data/h5_chunks.h"
 
 #include <inttypes.h>
@@ -9,10 +9,10 @@
 #include <zlib.h>
 
 enum {
-    BANDS = 2,          // kept decoded: a read in pieces, or by two readers, decodes a chunk once
+    BANDS = 2,          // kept decoded, so that a read in pieces decodes a chunk once
     CHECKSUM_BYTES = 4, // fletcher32's, after the data
 };
-static const char damaged[] = "the shard is damaged; copy or make it again";
+static const char damaged[] = "the shard is damaged: copy it or make it again";
 
 struct filter {
     H5Z_filter_t id;
@@ -174,12 +174,12 @@ static dt_status undo_deflate(struct dt_h5_chunks *chunks, const struct place *p
     if (result == Z_BUF_ERROR)
         return fail_chunk(place, "decodes to more than %zu bytes", chunks->chunk_bytes);
     if (result != Z_OK)
-        return fail_chunk(place, "is no valid deflate stream");
+        return fail_chunk(place, "is not a valid deflate stream");
     swap_buffers(chunks, bytes);
     return DT_OK;
 }
 
-// Byte j of all elements stands together; what is left over of an element stands at the end.
+// Byte j of all elements is stored together, then the bytes of an incomplete element at the end.
 static void undo_shuffle(struct dt_h5_chunks *chunks, size_t element)
 {
     size_t n = chunks->used / element, whole = n * element;
@@ -241,7 +241,7 @@ static dt_status undo_filter(struct dt_h5_chunks *chunks, const struct filter *f
     case H5Z_FILTER_SHUFFLE:
         undo_shuffle(chunks, filter->element);
         return DT_OK;
-    default: // the only other one that is opened
+    default: // the only other filter that opens
         return undo_fletcher32(chunks, place);
     }
 }

@@ -1,4 +1,4 @@
-// The library's switches, its lock, its reasons, and opening a file.
+// Settings and lock of the library, its error messages, and opening a file.
 #include "data/h5_file.h"
 
 #include "base/file.h"
@@ -12,8 +12,8 @@
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static bool entered; // under the lock
 
-// A file whose closing failed (a full disk) is left in pieces, over which the library's own
-// clean-up at exit would crash (1.10.8). All that is ours is closed without it.
+// After a file failed to close (a full disk), the library's own clean-up at exit would crash
+// (1.10.8). All that is ours is closed without it.
 void dt_h5_enter(void)
 {
     pthread_mutex_lock(&lock);
@@ -111,7 +111,7 @@ static dt_status open_read_only(struct dt_h5_file *file)
     file->id = H5Fopen(file->path, H5F_ACC_RDONLY, access);
     if (file->id < 0)
         status = dt_h5_fail(DT_USER, "open", file->path,
-                            "the file is cut short or damaged; copy or make it again");
+                            "the file is truncated or damaged: copy it or make it again");
     else if (H5Fget_vfd_handle(file->id, access, &handle) < 0)
         status = dt_h5_fail(DT_MACHINE, "open", file->path, NULL);
     else

@@ -32,10 +32,10 @@ static dt_status check_shape(const struct dt_h5_hashes *hashes, const struct dt_
                        "%s: %s holds %s, not unsigned 64-bit integers", path, array->name,
                        array->type_text);
     if (block < size || block % size != 0 || block > DT_HASH_BLOCK_MAX)
-        return DT_FAIL(DT_USER, "store the bytes that a checksum covers as attribute block_bytes",
-                       "%s: block_bytes of %s is %" PRId64 ", not a multiple of %" PRId64
-                       " up to %d",
-                       path, array->name, block, size, DT_HASH_BLOCK_MAX);
+        return DT_FAIL(
+            DT_USER, "store the number of bytes that a checksum covers as attribute block_bytes",
+            "%s: block_bytes of %s is %" PRId64 ", not a multiple of %" PRId64 " up to %d", path,
+            array->name, block, size, DT_HASH_BLOCK_MAX);
     if (array->shape[0] != (bytes + block - 1) / block)
         return DT_FAIL(DT_USER, "make the shard again with dtrain pack",
                        "%s: %s has %" PRId64 " checksums, %" PRId64
@@ -54,7 +54,7 @@ dt_status dt_h5_hashes_open(const struct dt_h5_file *file, const struct dt_h5_ha
         return DT_OK;
     DT_TRY(dt_h5_attribute(&hashes->array, DT_H5_HASH_BLOCK, &hashes->block, &found));
     if (!found)
-        return DT_FAIL(DT_USER, "store the bytes that a checksum covers in it",
+        return DT_FAIL(DT_USER, "store the number of bytes that a checksum covers in it",
                        "%s: %s has no attribute %s", file->path, kind->dataset, DT_H5_HASH_BLOCK);
     return check_shape(hashes, tokens);
 }

@@ -1,4 +1,4 @@
-// Checksums of /tokens, one for each block of its bytes, in a dataset of their own.
+// Checksums of /tokens, one for each block of its bytes, in a separate dataset.
 #pragma once
 
 #include "data/h5_file.h"
@@ -30,6 +30,6 @@ dt_status dt_h5_hashes_open(const struct dt_h5_file *file, const struct dt_h5_ha
                             const struct dt_h5_array *tokens, struct dt_h5_hashes *hashes);
 void dt_h5_hashes_close(struct dt_h5_hashes *hashes); // zeros are fine
 // Compares bytes [start, end) of /tokens, which are `data`, with their checksums; start is at the
-// border of a block, end too or at the end of all.
+// border of a block, so is end or at the end of the dataset.
 dt_status dt_h5_hashes_check(struct dt_h5_hashes *hashes, const char *data, int64_t start,
                              int64_t end);

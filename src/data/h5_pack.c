@@ -1,5 +1,5 @@
-// The writer of one shard: tokens gather in a buffer of whole checksum blocks, which is hashed and
-// written when it is full.
+// The writer of one shard: tokens are collected in a buffer of whole checksum blocks, which is
+// hashed and written when it is full.
 #include "data/h5_pack.h"
 
 #include "base/file.h"
@@ -24,8 +24,8 @@ struct dt_shard_writer {
     char *path;
     hid_t file, tokens; // -1: not open
     dt_dtype type;
-    int64_t count, done; // tokens in all, tokens appended
-    char *buffer;        // [BUFFER_BYTES] the last of those appended
+    int64_t count, done; // tokens of the shard, and appended so far
+    char *buffer;        // [BUFFER_BYTES] tokens not written yet
     int64_t used;        // bytes in it
     uint64_t *hashes;
     int64_t n_hashes;
@@ -46,7 +46,7 @@ static dt_status fail_write(const struct dt_shard_writer *writer)
     return dt_h5_fail(DT_MACHINE, "write", writer->path, NULL);
 }
 
-// Contiguous, and never filled with zeros ahead of the data.
+// Contiguous, without writing zeros before the data.
 static dt_status create_array(const struct dt_shard_writer *writer, const char *name, dt_dtype type,
                               int64_t n, hid_t *id)
 {
@@ -215,7 +215,7 @@ dt_status dt_shard_finish(struct dt_shard_writer *writer, bool documents)
     dt_h5_enter();
     if (status == DT_OK)
         status = write_tail(writer, documents);
-    if (status == DT_OK) { // what the library kept back may fail to be written only here
+    if (status == DT_OK) { // the library may write, and fail, only here
         herr_t failed = H5Fclose(writer->file);
         writer->file = -1;
         if (failed < 0)

@@ -14,11 +14,11 @@ dt_status dt_shard_create(const char *path, dt_dtype type, int64_t count,
                           struct dt_shard_writer **writer);
 // The next n tokens.
 dt_status dt_shard_append(struct dt_shard_writer *writer, const void *tokens, int64_t n);
-// A document starts with the token that comes next.
+// The next token starts a document.
 dt_status dt_shard_start_document(struct dt_shard_writer *writer);
 // Writes checksums and, where `documents`, /doc_starts with its number and hash (h5_starts.h),
-// closes and syncs; frees the writer, whatever is returned.
+// closes and syncs; always frees the writer.
 dt_status dt_shard_finish(struct dt_shard_writer *writer, bool documents);
-void dt_shard_abandon(struct dt_shard_writer *writer); // NULL is fine; the file stays, half-written
+void dt_shard_abandon(struct dt_shard_writer *writer); // NULL is fine; leaves the incomplete file
 // Adds the attribute vocab_size to a finished shard and syncs it.
 dt_status dt_shard_set_vocab(const char *path, int64_t vocab_size);

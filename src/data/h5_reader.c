@@ -1,4 +1,4 @@
-// Opening a shard: which kind it is of, the datasets that make it so, what all kinds have.
+// Opening a shard: finding its kind by its datasets, and what all kinds share.
 #include "data/h5_reader.h"
 
 #include <inttypes.h>

@@ -74,7 +74,7 @@ static dt_status fail_entry(const struct dt_h5_starts *starts, int64_t index, ui
                    starts->array.file->path, index, value, starts->n_tokens);
 }
 
-// What a walk over the entries does with them.
+// What a walk over the entries does with each.
 struct walk {
     int64_t last;       // the entry before
     int64_t first, end; // marks are for entries in [first, end); the walk ends at `end`

@@ -11,15 +11,15 @@ struct dt_h5_starts {
     struct dt_h5_array array;
     int64_t n_tokens;
     bool found;
-    bool stamped;  // has the attributes
-    uint64_t hash; // the stored one; 0 where it is not
+    bool stamped;  // has both attributes
+    uint64_t hash; // as stored; 0 without the attributes
 };
 
-// DT_USER: of the wrong type, missing though the attributes promise it, not of their number.
+// DT_USER: of the wrong type, missing or of another length than the attributes say.
 dt_status dt_h5_starts_open(const struct dt_h5_file *file, const struct dt_h5_array *tokens,
                             struct dt_h5_starts *starts);
 // marks[p - first] = 1 for each p in [first, first + count) that is an entry, else 0.
 dt_status dt_h5_starts_mark(const struct dt_h5_starts *starts, int64_t first, int64_t count,
                             uint8_t *marks);
-// Reads all: ascending, each within /tokens, and where `hash` of the stored hash.
+// Reads all of them and checks that they ascend within /tokens and, with `hash`, match the hash.
 dt_status dt_h5_starts_check(const struct dt_h5_starts *starts, bool hash);

@@ -82,7 +82,7 @@ int64_t dt_tokens_read_bytes(const struct dt_shard *shard, int64_t count)
     return count * dt_dtype_size(shard->type) + 2 * shard->hash_block;
 }
 
-// Widened to whole blocks of `hashes`, which are checked; NULL: nothing is.
+// Reads whole blocks of `hashes` and checks them; NULL: reads without a check.
 static dt_status read_checked(struct dt_reader *reader, struct dt_h5_hashes *hashes, int64_t first,
                               int64_t count, char *buffer, const void **tokens)
 {
@@ -106,14 +106,14 @@ dt_status dt_tokens_read(struct dt_reader *reader, int64_t first, int64_t count,
     return read_checked(reader, verify ? used_hashes(reader) : NULL, first, count, buffer, tokens);
 }
 
-// A few thousandths of the time that reading the tokens takes.
+// Takes a few thousandths of the time of reading the tokens.
 static dt_status check_starts(struct dt_reader *reader, bool verify)
 {
     const struct stream *stream = reader->own;
     return stream->starts.found ? dt_h5_starts_check(&stream->starts, verify) : DT_OK;
 }
 
-// With all checksums that the shard has, of either kind: a read for each.
+// Checks the checksums of either kind that the shard has, with a read for each.
 static dt_status verify_tokens(struct dt_reader *reader, const struct dt_shard *shard,
                                int64_t first, int64_t n)
 {

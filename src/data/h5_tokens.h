@@ -1,4 +1,4 @@
-// The reader kind of token streams, for those who read one without windows.
+// The reader of token streams, for reading one without windows.
 #pragma once
 
 #include "data/reader.h"
@@ -8,6 +8,6 @@ extern const struct dt_reader_kind dt_tokens_reader;
 // Bytes of a buffer that dt_tokens_read needs for `count` tokens of this shard.
 int64_t dt_tokens_read_bytes(const struct dt_shard *shard, int64_t count);
 // Tokens [first, first + count), in the stored type, into `buffer`; *tokens points to the first of
-// them in it. `verify`: the checksums of all blocks that are touched are checked.
+// them in it. `verify`: all checksums that cover part of the read are compared.
 dt_status dt_tokens_read(struct dt_reader *reader, int64_t first, int64_t count, bool verify,
                          void *buffer, const void **tokens);

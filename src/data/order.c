@@ -1,5 +1,5 @@
 // The order of windows as a function of the step: the list of blocks of one epoch, and for each
-// slot the permutation inside the block it stands in.
+// slot the permutation inside its block.
 #include "data/order.h"
 
 #include "base/rng.h"
@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-// The block a slot stands in.
+// The block that a slot is in.
 struct inside {
     int64_t epoch, block; // block -1: none yet
     int64_t room;
@@ -21,8 +21,8 @@ struct dt_order {
     int64_t *first;      // [n_shards + 1] number of a shard's first block
     int64_t *list;       // [n_blocks] blocks in the epoch's order
     int64_t *before;     // [n_blocks + 1] windows in list[0, i)
-    int64_t epoch;       // that list is of; -1: none yet
-    struct inside *slot; // [batch]; NULL where nothing is permuted
+    int64_t epoch;       // of the list; -1: none yet
+    struct inside *slot; // [batch]; NULL: nothing is permuted
 };
 
 static int64_t blocks_of(const struct dt_order *order, int64_t shard)
@@ -45,7 +45,7 @@ static int64_t find_last(const int64_t *rising, int64_t n, int64_t value)
     return low;
 }
 
-// Shards without windows share their first block's number with the next: the last of them is it.
+// Shards without windows have the same first block as the next shard: the last of them has it.
 static void locate_block(const struct dt_order *order, int64_t block, struct dt_position *at)
 {
     const struct dt_dataset *dataset = order->config.dataset;
@@ -114,7 +114,7 @@ static dt_status check(const struct dt_order_config *config)
     if (windows < (config->sequential ? 1 : config->batch))
         return DT_FAIL(DT_USER, "use more data, a shorter data.seq_len or a smaller data.batch",
                        "the shards (%s%s) hold %" PRId64 " windows of data.seq_len = %" PRId64
-                       " in %" PRId64 " tokens; a batch takes %" PRId64,
+                       " in %" PRId64 " tokens; a batch needs %" PRId64,
                        config->dataset->shards[0].path, config->dataset->n_shards > 1 ? " …" : "",
                        windows, config->dataset->seq_len, config->dataset->tokens,
                        config->sequential ? 1 : config->batch);

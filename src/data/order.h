@@ -5,7 +5,7 @@
 // windows inside block b by (seed, e, b + 1). The permuted list has W windows and S = floor(W /
 // batch) steps; at step s slot k trains list position k * S + s mod S, in epoch floor(s / S).
 // Unshuffled: the list is in file order. Sequential (validation): one pass in file order, S =
-// ceil(W / batch), slot k of step s stands at list position s * batch + k; behind the last window
+// ceil(W / batch), slot k of step s is list position s * batch + k; after the last window
 // there is nothing.
 #pragma once
 
@@ -26,16 +26,16 @@ struct dt_position {
     int64_t list;  // position in the epoch's list
     int64_t block; // number of the block in file order
     int64_t shard;
-    int64_t window; // in the shard; -1: behind the end of a sequential pass, and all others are 0
+    int64_t window; // in the shard; -1: after the end of a sequential pass, all others are then 0
     int64_t block_first, block_windows; // the block: the shard's windows [first, first + windows)
 };
 
-// DT_USER where there are fewer windows than `batch`, none at all, or batch or block < 1. Takes 16
-// bytes a block, and 8 a window of the blocks that the slots asked for stand in.
+// DT_USER if there are fewer windows than `batch`, none at all, or batch or block < 1. Needs 16
+// bytes a block, and 8 for each window of the blocks that the slots are in.
 dt_status dt_order_create(const struct dt_order_config *config, struct dt_order **order);
 void dt_order_free(struct dt_order *order); // NULL is fine
 int64_t dt_order_steps_per_epoch(const struct dt_order *order);
-// Where slot `slot` in [0, batch) stands at step `step` (from 0). Not thread-safe: keeps the
+// The window of slot `slot` in [0, batch) at step `step` (from 0). Not thread-safe: keeps the
 // epoch's permutation.
 dt_status dt_order_at(struct dt_order *order, int64_t step, int64_t slot,
                       struct dt_position *position);

@@ -63,10 +63,10 @@ static void draw_progress(struct packer *packer)
 static dt_status check_config(const struct dt_pack_config *config)
 {
     if (config->n_inputs < 1)
-        return DT_FAIL(DT_USER, "name files or folders", "nothing to pack is named");
+        return DT_FAIL(DT_USER, "name files or folders", "no input is given");
     if (!(config->val_fraction >= 0 && config->val_fraction < 1))
-        return DT_FAIL(DT_USER, "give a fraction from 0 up to, but not with, 1",
-                       "the validation part is %g", config->val_fraction);
+        return DT_FAIL(DT_USER, "give a fraction of at least 0 and below 1",
+                       "the validation fraction is %g", config->val_fraction);
     if (config->shard_bytes < (int64_t)sizeof(uint32_t))
         return DT_FAIL(DT_USER, "give a larger size", "shards of %" PRId64 " bytes are too small",
                        config->shard_bytes);
@@ -82,7 +82,7 @@ static dt_status check_sizes(const struct packer *packer)
         const struct dt_pack_file *file = &packer->files.at[i];
         if (file->bytes % packer->size != 0)
             return DT_FAIL(DT_USER, "choose the --format that the file was written in",
-                           "%s has %" PRId64 " bytes, no multiple of %" PRId64, file->path,
+                           "%s has %" PRId64 " bytes, not a multiple of %" PRId64, file->path,
                            file->bytes, packer->size);
     }
     return DT_OK;
@@ -119,7 +119,7 @@ static dt_status divide(struct packer *packer)
     return DT_OK;
 }
 
-// Whether `name` is "<prefix>train-00000.h5<suffix>" or the same with val; *i its number.
+// Whether `name` is "train-00000.h5", ".train-00000.h5.tmp" or the same with val; *i: its number.
 static bool is_shard_name(const char *name, bool temporary, int *side, int64_t *i)
 {
     char again[64];
@@ -137,7 +137,7 @@ static bool is_shard_name(const char *name, bool temporary, int *side, int64_t *
     return false;
 }
 
-// What is to be done with shards in the output folder.
+// What to do with shards in the output folder.
 enum sweep { SWEEP_REFUSE, SWEEP_TEMPORARY, SWEEP_STALE };
 
 static dt_status sweep_one(const struct packer *packer, const char *name, enum sweep sweep)
@@ -209,7 +209,7 @@ static dt_status check_tokens(struct packer *packer, const struct dt_pack_file *
     if (vocab_size == 0 || largest < vocab_size)
         return DT_OK;
     int64_t i = dt_tokens_find(packer->type, packer->chunk, n, vocab_size);
-    return DT_FAIL(DT_USER, "give a larger --vocab, or none: it is then found",
+    return DT_FAIL(DT_USER, "give a larger --vocab, or leave it out",
                    "%s: token %" PRId64 " is %" PRId64 ", outside the vocabulary of %" PRId64,
                    file->path, at / packer->size + i, dt_tokens_get(packer->type, packer->chunk, i),
                    vocab_size);
@@ -267,7 +267,7 @@ static int64_t vocabulary(const struct packer *packer)
     return packer->type == DT_U8 ? BYTE_VOCAB : packer->largest + 1;
 }
 
-// Nothing can run out of space once every file is whole: only names change from then on.
+// Once every file is whole, only names change: publishing cannot run out of space.
 static dt_status publish(struct packer *packer)
 {
     char from[DT_PATH], to[DT_PATH];

@@ -1,8 +1,8 @@
 // Writing shards: text files or folders -> byte tokens (u8, vocabulary 256), raw little-endian
 // u8/u16/u32 files -> tokens. Each shard holds /tokens (contiguous, unfiltered, attribute
-// vocab_size), /tokens_xxh64 (uint64 a block of block_bytes, an attribute, 16 KiB) and, for text,
+// vocab_size), /tokens_xxh3 (uint64 a block of block_bytes, an attribute, 16 KiB) and, for text,
 // /doc_starts (a document a file). All shards are written under temporary names and renamed when
-// the last is whole: a failure leaves nothing behind and old shards as they were.
+// the last is complete: a failure leaves no new file and does not change old shards.
 #pragma once
 
 #include "data/dataset.h"
@@ -15,18 +15,18 @@ enum dt_pack_format { DT_PACK_TEXT, DT_PACK_U8, DT_PACK_U16, DT_PACK_U32 };
 struct dt_pack_config {
     enum dt_pack_format format;
     // Files and folders. Folders are walked in bytewise order; hidden files, links to folders and,
-    // for text, binary files (a zero byte in the first 8 KiB) are skipped in them.
+    // for text, binary files (a zero byte in the first 8 KiB) are skipped.
     const char *const *inputs;
     int n_inputs;
     const char *output;  // folder: train-00000.h5 …, val-00000.h5 …
-    int64_t shard_bytes; // tokens of one shard, in bytes, at most; shards of a side are of one size
-    // Validation, 0: none. Of the files (text, two or more: at least one on each side), else the
-    // tail of the tokens.
+    int64_t shard_bytes; // of tokens in a shard, at most; shards of a side have equal sizes
+    // For validation, 0: none. Of the files (two or more text files: at least one on each side),
+    // else the tail of the tokens.
     double val_fraction;
     int64_t vocab_size; // must exceed every token. 0: 256 for text and u8, else largest token + 1
     uint64_t seed;      // of the split by file
-    bool force;         // replaces the shards in `output`; without it they are an error
-    bool progress;      // a live line
+    bool force;         // replace shards in `output`, which else are an error
+    bool progress;      // show a live line
 };
 
 struct dt_pack_result {
@@ -35,6 +35,6 @@ struct dt_pack_result {
 
 dt_status dt_pack(const struct dt_pack_config *config, struct dt_pack_result *result);
 
-// Reads a shard whole: structure, checksums, document starts, all tokens against the attribute
-// vocab_size where there is one. Fills *shard but its path. For `dtrain verify`.
+// Reads and checks a whole shard: structure, checksums, document starts, all tokens against the
+// attribute vocab_size if there is one. Fills *shard except for its path. For `dtrain verify`.
 dt_status dt_verify_shard(const char *path, bool progress, struct dt_shard *shard);

@@ -1,5 +1,5 @@
-// Walking the inputs. Links to folders are not followed, so that there are no loops and nothing is
-// packed twice; links to files are.
+// Walks the inputs. Links to folders are not followed, to avoid loops and duplicates; links to
+// files are.
 #include "data/pack_input.h"
 
 #include "base/file.h"
@@ -14,12 +14,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SNIFF = 8192 }; // bytes looked at for a zero
+enum { SNIFF = 8192 }; // bytes that are searched for a zero
 
 struct walk {
     const struct dt_pack_config *config;
     struct dt_pack_files *files;
-    bool has_output; // then output says which folder it is
+    bool has_output; // `output` is valid
     struct stat output;
 };
 
@@ -163,7 +163,7 @@ void dt_pack_files_free(struct dt_pack_files *files)
     free(files->at);
 }
 
-// The first n_val of a random selection without replacement.
+// Draws n_val files without replacement.
 dt_status dt_pack_split(struct dt_pack_files *files, double fraction, uint64_t seed)
 {
     int64_t n = files->n, n_val = (int64_t)llround(fraction * (double)n);

@@ -15,8 +15,8 @@ struct dt_pack_files {
     int64_t skipped; // binary or unreadable, in folders
 };
 
-// Every regular file with something in it that config->inputs name, in their order; folders in
-// bytewise order of names, without config->output.
+// Every regular file that is not empty among config->inputs, in their order; files of folders in
+// bytewise order of names, without those in config->output.
 dt_status dt_pack_find(const struct dt_pack_config *config, struct dt_pack_files *files);
 void dt_pack_files_free(struct dt_pack_files *files);
 // Divides by file: round(fraction * n) of n >= 2 files, chosen at random, are for validation, at

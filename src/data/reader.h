@@ -27,17 +27,17 @@ struct dt_block {
     const void *data;              // in it; the kind's own, from `read` to `write`
 };
 
-// Functions may be NULL where there is nothing to do, but for open, arrays, pad and write. All but
-// arrays, pad and block_bytes are called on one thread for one reader.
+// Functions other than open, arrays, write and pad may be NULL: nothing to do. One thread at a time
+// uses a reader.
 struct dt_reader_kind {
     const char *name;   // of the schema: "tokens"
     const char *unit;   // what dt_shard.count counts: "tokens", "rows"
-    const char *source; // text of data.train that means data without files; NULL: HDF5 shards, …
+    const char *source; // value of data.train that means data without files; NULL: HDF5 shards, …
     const char *datasets[DT_READER_DATASETS]; // … recognised by these: all must be there
 
     // Checks all that metadata can tell (seq_len 0: any) and fills shard->type, count, windows,
-    // row, width and stride, and what applies of hash_block and doc_starts. Its own state goes into
-    // a struct of malloc at reader->own, which is freed after `close`.
+    // row, width and stride, and what applies of hash_block and doc_starts. Its own state is a
+    // struct from malloc at reader->own, which is freed after `close`.
     dt_status (*open)(struct dt_reader *reader, int64_t seq_len, struct dt_shard *shard);
     void (*close)(struct dt_reader *reader);
     // first_hash and last_hash of a shard that is not empty; reads a little data.
@@ -70,7 +70,7 @@ const struct dt_reader_kind *dt_reader_find(const char *name);   // or NULL
 const struct dt_reader_kind *dt_reader_source(const char *text); // whose source it is, or NULL
 
 // Opens a shard (`path` is borrowed) and checks what metadata can tell. seq_len 0: any (then no
-// windows are counted); vocab_size 0: any. Fills all of *shard but its path. DT_USER says what is
+// windows are counted); vocab_size 0: any. Fills *shard except for its path. DT_USER says what is
 // wrong.
 dt_status dt_reader_open(const char *path, int64_t seq_len, int64_t vocab_size,
                          struct dt_shard *shard, struct dt_reader **reader);

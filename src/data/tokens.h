@@ -1,5 +1,5 @@
 // What reader kinds of tokens share: the arrays of a batch, plain loops over stored tokens of 8, 16
-// or 32 bit (and int32 ids where said), errors.
+// or 32 bit (and int32 ids where stated), errors.
 #pragma once
 
 #include "data/reader.h"
@@ -24,7 +24,7 @@ int64_t dt_tokens_find(dt_dtype type, const void *tokens, int64_t n, int64_t lim
 uint32_t dt_tokens_widen(dt_dtype type, const void *tokens, int64_t n, int32_t *input_ids,
                          int32_t *labels);
 // Marks where rules->reset_token says that documents start among n tokens (DT_I32 too). `before`:
-// tokens[-1] is there; where it is not, the caller knows what starts[0] is.
+// tokens[-1] exists; if not, the caller sets starts[0].
 void dt_tokens_mark_starts(const struct dt_read_rules *rules, dt_dtype type, const void *tokens,
                            int64_t n, bool before, uint8_t *starts);
 

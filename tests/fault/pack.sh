@@ -55,7 +55,7 @@ refused '--vocab: -3 is out of range' pack --vocab -3 -o new in
 refused '--seed: .x. is not' pack --seed x -o new in
 refused 'token 0 is 111, outside the vocabulary of 111' pack --vocab 111 -o new in/1.txt
 refused 'absent: No such file' pack -o new absent
-refused '3 bytes, no multiple of 2' pack --format u16 -o new in/1.txt
+refused '3 bytes, not a multiple of 2' pack --format u16 -o new in/1.txt
 mkdir binary
 cp in/3.bin binary
 refused 'nothing to pack in binary' pack -o new binary

@@ -189,7 +189,7 @@ static void test_bad_sizes(void)
     uLongf bytes = sizeof packed;
     CHECK_INT(compress2(packed, &bytes, plain, 2 * CHUNK, 6), Z_OK);
     expect_bad_chunk("z", packed, bytes - 5, 0, "deflate stream");
-    expect_bad_chunk("z", plain, 100, 0, "no valid deflate stream");
+    expect_bad_chunk("z", plain, 100, 0, "not a valid deflate stream");
     // Stored as it is, and too short; or longer than anything that could decode to a chunk.
     expect_bad_chunk("z", plain, 100, 1, "decodes to 100 bytes, not 600");
     expect_bad_chunk("z", plain, 8 * N, 1, "in more bytes");

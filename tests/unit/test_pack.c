@@ -256,7 +256,7 @@ static void test_raw(enum dt_pack_format format, int64_t size)
     CHECK_INT(pack_one(config, in_scratch("raw.bin"), &result), DT_OK);
     CHECK_INT(dt_remove_tree(config.output), DT_OK);
     write_bytes(in_scratch("odd.bin"), data, (size_t)(RAW * size - 1));
-    expect_refusal(config, in_scratch("odd.bin"), "no multiple of");
+    expect_refusal(config, in_scratch("odd.bin"), "not a multiple of");
     CHECK(!dt_file_exists(config.output), "a refusal leaves a folder behind");
 }
 
@@ -276,7 +276,7 @@ static void test_refusals(void)
     static const double fractions[] = {1, -0.1, NAN, INFINITY};
     for (int i = 0; i < 4; i++) {
         config.val_fraction = fractions[i];
-        expect_refusal(config, in_scratch("in"), "validation part");
+        expect_refusal(config, in_scratch("in"), "validation fraction");
     }
     config.val_fraction = 0;
     config.shard_bytes = 0;
