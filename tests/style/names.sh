@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Every file that src/README.md names is there, and every `path:name` is in that file.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+status=0 names=0
+named() { # as path or path:name; NAME stands for any
+    # shellcheck disable=SC2016 # backquotes of Markdown
+    grep -oE '`(src|kernels|tests)/[A-Za-z0-9_./]+\.[a-z]+(:[A-Za-z0-9_]+)?`' src/README.md | tr -d '`' | grep -v NAME
+}
+while IFS=: read -r file name; do
+    names=$((names + 1))
+    if [ ! -f "$file" ]; then
+        echo "src/README.md names $file, which is not there" >&2
+        status=1
+    elif [ -n "$name" ] && ! grep -qwF "$name" "$file"; then
+        echo "src/README.md names $name, which is not in $file" >&2
+        status=1
+    fi
+done < <(named)
+[ $names -gt 40 ] || { echo "only $names names were found in src/README.md" >&2; exit 1; }
+exit $status
