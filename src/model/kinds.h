@@ -67,10 +67,11 @@ struct dt_head_kind {
     // from. The model announces its rows.
     dt_status (*loss)(struct dt_part *head, const struct dt_pass *pass, const struct dt_flow *flow,
                       double scale, struct dt_loss_sum *sum);
-    // As dt_model_last_logits and dt_model_logits; NULL: it has none.
-    dt_status (*last_logits)(struct dt_part *head, const struct dt_pass *pass, const float **logits,
-                             int64_t *stride);
-    dt_status (*logits)(struct dt_part *head, const struct dt_pass *pass, float *logits);
+    // Logits after a forward pass, fp32. last: *logits = those of each sequence's last position
+    // [B, V] in memory of the head; else those of all positions into logits->data [M, V], which is
+    // the caller's. NULL: it has none.
+    dt_status (*logits)(struct dt_part *head, const struct dt_pass *pass, bool last,
+                        struct dt_view *logits);
 };
 
 // kinds.c: each a dt_stem_kind, dt_block_kind or dt_head_kind; the end has a NULL. The first stem

@@ -44,14 +44,14 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     struct lm *lm = (struct lm *)part;
     int64_t M = plan->rows, d = lm->linear.in, V = lm->linear.out, tile = tile_rows(plan, V);
     enum dt_dtype storage = plan->net->config->storage;
-    lm->h = dt_plan_view(plan, &plan->kept, M, d, storage);
-    lm->norm.rstd = dt_plan_view(plan, &plan->kept, M, 1, DT_F32).data;
-    lm->logits = dt_plan_view(plan, &plan->logits, tile, V, DT_F32);
+    lm->h = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, d, storage);
+    lm->norm.rstd = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, 1, DT_F32).data;
+    lm->logits = dt_plan_view(plan, DT_MEMORY_LOGITS, tile, V, DT_F32);
     if (!plan->shape.training)
         return;
     lm->dlogits =
-        storage == DT_F32 ? lm->logits : dt_plan_view(plan, &plan->logits, tile, V, storage);
-    lm->dh = dt_plan_view(plan, &plan->scratch, M, d, storage);
+        storage == DT_F32 ? lm->logits : dt_plan_view(plan, DT_MEMORY_LOGITS, tile, V, storage);
+    lm->dh = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, storage);
 }
 
 static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
@@ -109,30 +109,24 @@ static dt_status loss(struct dt_part *part, const struct dt_pass *pass, const st
     return scale > 0 ? dt_norm_backward(pass, &lm->norm, flow, dt_view_rows(lm->dh, 0, M)) : DT_OK;
 }
 
-// The last position of each sequence: rows of h that are L·d apart.
-static dt_status last_logits(struct dt_part *part, const struct dt_pass *pass, const float **logits,
-                             int64_t *stride)
+static dt_status logits(struct dt_part *part, const struct dt_pass *pass, bool last,
+                        struct dt_view *logits)
 {
     const struct lm *lm = (struct lm *)part;
-    int64_t B = pass->input->sequences, L = pass->input->length;
-    struct dt_view last = dt_view_rows(lm->h, L - 1, L - 1 + B);
-    last.stride = L * lm->h.stride;
-    *logits = lm->logits.data;
-    *stride = lm->logits.stride;
-    return dt_linear_forward(pass, lm->linear, last, dt_view_rows(lm->logits, 0, B));
-}
-
-static dt_status logits(struct dt_part *part, const struct dt_pass *pass, float *logits)
-{
-    const struct lm *lm = (struct lm *)part;
-    int64_t M = pass->rows, tile = lm->logits.rows;
-    struct dt_linear unpadded = lm->linear;
-    unpadded.out = pass->net->config->vocab_size;
-    struct dt_view all = dt_view_of(logits, M, unpadded.out, DT_F32);
+    int64_t B = pass->input->sequences, L = pass->input->length, M = pass->rows,
+            V = pass->net->config->vocab_size;
+    if (last) { // rows of h that are L·d apart
+        struct dt_view h = dt_view_rows(lm->h, L - 1, L - 1 + B);
+        h.stride = L * lm->h.stride;
+        *logits = dt_view_rows(lm->logits, 0, B);
+        return dt_linear_forward(pass, lm->linear, h, *logits);
+    }
+    struct dt_linear unpadded = {.row = lm->linear.row, .in = lm->linear.in, .out = V};
+    *logits = dt_view_of(logits->data, M, V, DT_F32);
     for (int64_t row = 0; row < M; row = next_tile(lm, pass, row)) {
-        int64_t end = row + tile < M ? row + tile : M;
+        int64_t end = row + lm->logits.rows < M ? row + lm->logits.rows : M;
         DT_TRY(dt_linear_forward(pass, unpadded, dt_view_rows(lm->h, row, end),
-                                 dt_view_rows(all, row, end)));
+                                 dt_view_rows(*logits, row, end)));
     }
     return DT_OK;
 }
@@ -151,6 +145,5 @@ const struct dt_head_kind dt_lm_head = {
              .flops_per_token = flops_per_token},
     .forward = forward,
     .loss = loss,
-    .last_logits = last_logits,
     .logits = logits,
 };

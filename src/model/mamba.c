@@ -76,8 +76,8 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     struct mamba *m = (struct mamba *)part;
     int64_t M = plan->rows, d = plan->net->config->d_model, E = m->E, N = m->N, R = m->R;
     enum dt_dtype storage = plan->net->config->storage;
-    struct dt_arena *block = dt_plan_arena(plan, DT_RECOMPUTE_BLOCK),
-                    *scan = dt_plan_arena(plan, DT_RECOMPUTE_SCAN), *scratch = &plan->scratch;
+    enum dt_memory block = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK),
+                   scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN), scratch = DT_MEMORY_SCRATCH;
     int64_t slices = dt_round_up(R + 2 * N, 16 / dt_dtype_size(storage));
     m->chunk = plan->net->backend->op->scan_chunk;
     m->h = dt_plan_view(plan, block, M, d, storage);

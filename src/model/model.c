@@ -14,9 +14,12 @@ const char *const dt_memory_name[DT_MEMORY_COUNT] = {
 struct parts {
     struct dt_params params;
     struct dt_array_list arrays;
-    int64_t n;            // n_layer + 2
-    struct dt_part **all; // stem, blocks, head: the way of a forward pass
-    int head_rows;        // of the table, its first
+    int64_t layers;
+    struct dt_part **all; // [layers + 2] stem, blocks, head: the way of a forward pass
+    const struct dt_stem_kind *stem;
+    const struct dt_head_kind *head;
+    struct dt_part *head_part;
+    int head_rows; // of the table, its first
 };
 
 struct dt_model {
@@ -37,33 +40,17 @@ struct dt_model_state {
     void *arrays[][DT_BATCH_ARRAYS]; // [n_layer]
 };
 
-static const struct dt_stem_kind *stem_kind(const struct parts *parts)
-{
-    return (const struct dt_stem_kind *)parts->all[0]->kind;
-}
-
-static const struct dt_head_kind *head_kind(const struct parts *parts)
-{
-    return (const struct dt_head_kind *)parts->all[parts->n - 1]->kind;
-}
-
 static const struct dt_block_kind *block_kind(const struct dt_part *block)
 {
     return (const struct dt_block_kind *)block->kind;
 }
 
-static struct dt_part *head_of(const struct parts *parts)
-{
-    return parts->all[parts->n - 1];
-}
-
 static void parts_free(struct parts *parts)
 {
-    for (int64_t i = 0; parts->all && i < parts->n; i++)
+    for (int64_t i = 0; parts->all && i < parts->layers + 2; i++)
         free(parts->all[i]);
     free(parts->all);
     dt_params_free(&parts->params);
-    *parts = (struct parts){0}; // a failed create is freed twice
 }
 
 static dt_status part_create(struct parts *parts, int64_t i, const struct dt_kind *kind,
@@ -79,70 +66,61 @@ static dt_status part_create(struct parts *parts, int64_t i, const struct dt_kin
     return DT_OK;
 }
 
-// From the last part to the first: rows come in the order in which backward finishes them.
-static dt_status create_all(const struct dt_model_config *config, struct parts *parts)
+// From the last part to the first: rows come in the order in which backward finishes them. What was
+// created is freed by the caller, also after a failure.
+static dt_status parts_create(const struct dt_model_config *config, struct parts *parts)
 {
     struct dt_layers layers;
     const struct dt_kind *stem, *head;
+    *parts = (struct parts){0};
     DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
     DT_TRY(dt_kind_find(dt_stem_kinds, "stem", config->stem, &stem));
     DT_TRY(dt_kind_find(dt_head_kinds, "head", config->head, &head));
-    parts->n = layers.n_layer + 2;
-    parts->all = calloc((size_t)parts->n, sizeof *parts->all);
+    int64_t n = parts->layers = layers.n_layer;
+    parts->stem = (const struct dt_stem_kind *)stem;
+    parts->head = (const struct dt_head_kind *)head;
+    parts->all = calloc((size_t)n + 2, sizeof *parts->all);
     if (!parts->all)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld layers", (long long)layers.n_layer);
-    DT_TRY(part_create(parts, parts->n - 1, head, config));
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld layers", (long long)n);
+    DT_TRY(part_create(parts, n + 1, head, config));
+    parts->head_part = parts->all[n + 1];
     parts->head_rows = parts->params.n;
-    for (int64_t i = layers.n_layer; i > 0; i--)
+    for (int64_t i = n; i > 0; i--)
         DT_TRY(part_create(parts, i, dt_layers_kind(&layers, i - 1), config));
     DT_TRY(part_create(parts, 0, stem, config));
     return dt_params_complete(&parts->params);
 }
 
-static dt_status parts_create(const struct dt_model_config *config, struct parts *parts)
-{
-    *parts = (struct parts){0};
-    dt_status status = create_all(config, parts);
-    if (status != DT_OK)
-        parts_free(parts);
-    return status;
-}
-
 dt_status dt_model_list_params(const struct dt_model_config *config, struct dt_params *params)
 {
     struct parts parts;
-    DT_TRY(parts_create(config, &parts));
-    *params = parts.params;
-    parts.params = (struct dt_params){0};
+    dt_status status = parts_create(config, &parts);
+    if (status == DT_OK) {
+        *params = parts.params;
+        parts.params = (struct dt_params){0};
+    }
     parts_free(&parts);
-    return DT_OK;
+    return status;
 }
 
 dt_status dt_model_list_arrays(const struct dt_model_config *config, struct dt_array_list *arrays)
 {
     struct parts parts;
-    DT_TRY(parts_create(config, &parts));
+    dt_status status = parts_create(config, &parts);
     *arrays = parts.arrays;
     parts_free(&parts);
-    return DT_OK;
-}
-
-static double kind_flops(const struct dt_kind *kind, const struct dt_model_config *config)
-{
-    return kind->flops_per_token ? kind->flops_per_token(config) : 0;
+    return status;
 }
 
 double dt_model_flops_per_token(const struct dt_model_config *config)
 {
-    struct dt_layers layers;
-    const struct dt_kind *stem, *head;
-    if (dt_layers_parse(config->layers, config->n_layer, &layers) != DT_OK ||
-        dt_kind_find(dt_stem_kinds, "stem", config->stem, &stem) != DT_OK ||
-        dt_kind_find(dt_head_kinds, "head", config->head, &head) != DT_OK)
-        return 0; // not of a checked configuration
-    double flops = kind_flops(stem, config) + kind_flops(head, config);
-    for (int i = 0; i < layers.n; i++)
-        flops += (double)layers.runs[i].times * kind_flops(layers.runs[i].kind, config);
+    struct parts parts;
+    double flops = 0;
+    if (parts_create(config, &parts) == DT_OK)
+        for (int64_t i = 0; i < parts.layers + 2; i++)
+            if (parts.all[i]->kind->flops_per_token)
+                flops += parts.all[i]->kind->flops_per_token(config);
+    parts_free(&parts);
     return flops;
 }
 
@@ -150,20 +128,27 @@ double dt_model_flops_per_token(const struct dt_model_config *config)
 static void take(struct dt_model *model, struct dt_plan *plan)
 {
     struct parts *parts = &model->parts;
-    int64_t d = model->config.d_model, layers = parts->n - 2, mark = 0;
+    struct dt_net *net = &model->net;
+    int64_t d = model->config.d_model, M = plan->rows, elements = parts->params.elements, mark = 0;
     bool training = plan->shape.training;
-    struct dt_arena *border = training ? &plan->kept : &plan->scratch;
-    for (int64_t i = 0; i <= layers; i++)
-        model->residual[i] = i == 0 || training ? dt_plan_view(plan, border, plan->rows, d, DT_F32)
-                                                : model->residual[0];
-    model->out = dt_plan_view(plan, &plan->scratch, plan->rows, d, model->config.storage);
+    enum dt_memory border = training ? DT_MEMORY_ACTIVATIONS : DT_MEMORY_SCRATCH;
+    net->stored = net->weights = dt_plan_view(plan, DT_MEMORY_WEIGHTS, elements, 1, DT_F32).data;
+    if (model->config.storage == DT_BF16)
+        net->stored = dt_plan_view(plan, DT_MEMORY_WEIGHTS_BF16, elements, 1, DT_BF16).data;
     if (training)
-        model->dresidual = dt_plan_view(plan, &plan->scratch, plan->rows, d, DT_F32);
-    for (int64_t i = 0; i < parts->n; i++) {
+        net->gradients = dt_plan_view(plan, DT_MEMORY_GRADIENTS, elements, 1, DT_F32).data;
+    for (int64_t i = 0; i <= parts->layers; i++)
+        model->residual[i] =
+            i == 0 || training ? dt_plan_view(plan, border, M, d, DT_F32) : model->residual[0];
+    model->out = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, model->config.storage);
+    if (training)
+        model->dresidual = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, DT_F32);
+    for (int64_t i = 0; i < parts->layers + 2; i++) {
+        struct dt_arena *scratch = &plan->arenas[DT_MEMORY_SCRATCH];
         if (i == 1)
-            mark = dt_arena_mark(&plan->scratch);
-        if (i > 1 && i <= layers) // blocks share scratch
-            dt_arena_release(&plan->scratch, mark);
+            mark = dt_arena_mark(scratch);
+        if (i > 1 && i <= parts->layers) // blocks share it
+            dt_arena_release(scratch, mark);
         if (parts->all[i]->kind->plan)
             parts->all[i]->kind->plan(parts->all[i], plan);
     }
@@ -184,39 +169,49 @@ static dt_status run_forward(const struct dt_model *model, const struct dt_pass 
 {
     const struct parts *parts = &model->parts;
     struct dt_flow flow = flow_at(model, pass->rows, 0);
-    DT_TRY(stem_kind(parts)->forward(parts->all[0], pass, &flow));
+    DT_TRY(parts->stem->forward(parts->all[0], pass, &flow));
     flow.x.data = flow.residual.data = NULL; // the first block adds nothing to what the stem wrote
-    for (int64_t i = 0; i < parts->n - 2; i++) {
+    for (int64_t i = 0; i < parts->layers; i++) {
         struct dt_part *block = parts->all[i + 1];
         DT_TRY_NOTE(block_kind(block)->forward(block, pass, &flow), "forward of layer %lld",
                     (long long)i);
         flow = flow_at(model, pass->rows, i + 1);
     }
-    return head_kind(parts)->forward(head_of(parts), pass, &flow);
+    return parts->head->forward(parts->head_part, pass, &flow);
 }
 
 static dt_status run_loss(const struct dt_model *model, const struct dt_pass *pass, double scale,
                           struct dt_loss_sum *sum)
 {
     const struct parts *parts = &model->parts;
-    struct dt_flow flow = flow_at(model, pass->rows, parts->n - 2);
-    return head_kind(parts)->loss(head_of(parts), pass, &flow, scale, sum);
+    struct dt_flow flow = flow_at(model, pass->rows, parts->layers);
+    return parts->head->loss(parts->head_part, pass, &flow, scale, sum);
 }
 
 static dt_status run_backward(const struct dt_model *model, const struct dt_pass *pass)
 {
     const struct parts *parts = &model->parts;
-    struct dt_flow flow;
     for (int row = 0; row < parts->head_rows; row++)
         DT_TRY(dt_pass_ready(pass, row));
-    for (int64_t i = parts->n - 3; i >= 0; i--) {
+    for (int64_t i = parts->layers - 1; i >= 0; i--) {
         struct dt_part *block = parts->all[i + 1];
-        flow = flow_at(model, pass->rows, i);
+        struct dt_flow flow = flow_at(model, pass->rows, i);
         DT_TRY_NOTE(block_kind(block)->backward(block, pass, &flow), "backward of layer %lld",
                     (long long)i);
     }
-    flow = flow_at(model, pass->rows, 0);
-    return stem_kind(parts)->backward(parts->all[0], pass, &flow);
+    struct dt_flow flow = flow_at(model, pass->rows, 0);
+    return parts->stem->backward(parts->all[0], pass, &flow);
+}
+
+// Logits of the last positions, or of all into memory of the caller.
+static dt_status run_logits(const struct dt_model *model, const struct dt_pass *pass, bool last,
+                            struct dt_view *logits)
+{
+    const struct parts *parts = &model->parts;
+    if (!parts->head->logits)
+        return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" gives no logits",
+                       parts->head->kind.name);
+    return parts->head->logits(parts->head_part, pass, last, logits);
 }
 
 static struct dt_pass make_pass(const struct dt_model *model, const struct dt_model_input *input,
@@ -231,20 +226,16 @@ static struct dt_pass make_pass(const struct dt_model *model, const struct dt_mo
 // The most workspace that an op of any pass asks for.
 static dt_status measure_workspace(const struct dt_model *model, int64_t *bytes)
 {
-    const struct dt_head_kind *head = head_kind(&model->parts);
     const struct dt_model_shape *shape = &model->shape;
     struct dt_model_input input = {.sequences = shape->sequences, .length = shape->length};
     struct dt_pass pass = make_pass(model, &input, NULL);
-    const float *logits;
-    int64_t stride;
+    struct dt_view logits = {0};
     *bytes = 0;
     pass.measured = bytes;
     DT_TRY(run_forward(model, &pass));
     DT_TRY(run_loss(model, &pass, 0, NULL));
-    if (head->logits)
-        DT_TRY(head->logits(head_of(&model->parts), &pass, NULL));
-    if (head->last_logits)
-        DT_TRY(head->last_logits(head_of(&model->parts), &pass, &logits, &stride));
+    for (int last = 0; model->parts.head->logits && last < 2; last++)
+        DT_TRY(run_logits(model, &pass, last, &logits));
     for (int add = 0; shape->training && add < 2; add++) { // the first micro-batch, and a later one
         pass.accumulate = add;
         DT_TRY(run_loss(model, &pass, 1, NULL));
@@ -256,12 +247,7 @@ static dt_status measure_workspace(const struct dt_model *model, int64_t *bytes)
 static dt_status measure(struct dt_model *model, int64_t bytes[DT_MEMORY_COUNT])
 {
     const struct dt_model_shape *shape = &model->shape;
-    struct dt_plan plan = {.net = &model->net,
-                           .shape = *shape,
-                           .kept = dt_arena_measure(),
-                           .scratch = dt_arena_measure(),
-                           .logits = dt_arena_measure()};
-    int64_t elements = model->parts.params.elements;
+    struct dt_plan plan = {.net = &model->net, .shape = *shape};
     plan.too_large = __builtin_mul_overflow(shape->sequences, shape->length, &plan.rows);
     if (!plan.too_large)
         take(model, &plan);
@@ -270,33 +256,22 @@ static dt_status measure(struct dt_model *model, int64_t bytes[DT_MEMORY_COUNT])
                        "%lld sequences of %lld positions at a time, in %lld layers of width %lld, "
                        "fit no memory",
                        (long long)shape->sequences, (long long)shape->length,
-                       (long long)model->parts.n - 2, (long long)model->config.d_model);
-    bytes[DT_MEMORY_WEIGHTS] = elements * 4;
-    bytes[DT_MEMORY_WEIGHTS_BF16] = model->config.storage == DT_BF16 ? elements * 2 : 0;
-    bytes[DT_MEMORY_GRADIENTS] = shape->training ? elements * 4 : 0;
-    bytes[DT_MEMORY_ACTIVATIONS] = plan.kept.peak;
-    bytes[DT_MEMORY_SCRATCH] = plan.scratch.peak;
-    bytes[DT_MEMORY_LOGITS] = plan.logits.peak;
+                       (long long)model->parts.layers, (long long)model->config.d_model);
+    for (int i = 0; i < DT_MEMORY_COUNT; i++)
+        bytes[i] = plan.arenas[i].peak;
     return measure_workspace(model, &bytes[DT_MEMORY_WORKSPACE]);
 }
 
 static void place(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
 {
-    struct dt_net *net = &model->net;
-    net->weights = model->memory[DT_MEMORY_WEIGHTS];
-    net->stored =
-        bytes[DT_MEMORY_WEIGHTS_BF16] ? model->memory[DT_MEMORY_WEIGHTS_BF16] : net->weights;
-    net->gradients = model->memory[DT_MEMORY_GRADIENTS];
-    net->workspace = model->memory[DT_MEMORY_WORKSPACE];
-    net->workspace_bytes = bytes[DT_MEMORY_WORKSPACE];
-    struct dt_plan plan = {
-        .net = net,
-        .shape = model->shape,
-        .rows = model->shape.sequences * model->shape.length,
-        .kept = dt_arena_place(model->memory[DT_MEMORY_ACTIVATIONS], bytes[DT_MEMORY_ACTIVATIONS]),
-        .scratch = dt_arena_place(model->memory[DT_MEMORY_SCRATCH], bytes[DT_MEMORY_SCRATCH]),
-        .logits = dt_arena_place(model->memory[DT_MEMORY_LOGITS], bytes[DT_MEMORY_LOGITS])};
+    struct dt_plan plan = {.net = &model->net,
+                           .shape = model->shape,
+                           .rows = model->shape.sequences * model->shape.length};
+    for (int i = 0; i < DT_MEMORY_COUNT; i++)
+        plan.arenas[i] = dt_arena_place(model->memory[i], bytes[i]);
     take(model, &plan);
+    model->net.workspace = model->memory[DT_MEMORY_WORKSPACE];
+    model->net.workspace_bytes = bytes[DT_MEMORY_WORKSPACE];
 }
 
 // A model without memory: enough to plan.
@@ -310,7 +285,7 @@ static dt_status model_new(const struct dt_backend *backend, const struct dt_mod
     *model = (struct dt_model){.config = *config, .shape = *shape, .backend = *backend};
     DT_TRY_GOTO(status, fail, dt_model_config_check(&model->config));
     DT_TRY_GOTO(status, fail, parts_create(&model->config, &model->parts));
-    model->residual = calloc((size_t)model->parts.n, sizeof *model->residual);
+    model->residual = calloc((size_t)model->parts.layers + 1, sizeof *model->residual);
     if (!model->residual) {
         status = DT_FAIL(DT_MACHINE, NULL, "no memory for a model");
         goto fail;
@@ -367,8 +342,7 @@ void dt_model_destroy(struct dt_model *model)
     if (!model)
         return;
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
-        if (model->memory[i])
-            dt_free(&model->backend, model->memory[i]);
+        dt_free(&model->backend, model->memory[i]);
     parts_free(&model->parts);
     free(model->residual);
     free(model);
@@ -391,7 +365,7 @@ const struct dt_array_list *dt_model_arrays(const struct dt_model *model)
 
 dt_status dt_model_token_array(const struct dt_model *model, int *index)
 {
-    const struct dt_stem_kind *stem = stem_kind(&model->parts);
+    const struct dt_stem_kind *stem = model->parts.stem;
     if (!stem->tokens)
         return DT_FAIL(DT_USER, NULL, "the model's stem \"%s\" reads no tokens", stem->kind.name);
     *index = dt_array_list_find(&model->parts.arrays, stem->tokens);
@@ -435,7 +409,7 @@ const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, 
 static int64_t place_state(const struct dt_model *model, int64_t sequences, struct dt_arena arena,
                            struct dt_model_state *state)
 {
-    for (int64_t layer = 0; layer < model->parts.n - 2; layer++) {
+    for (int64_t layer = 0; layer < model->parts.layers; layer++) {
         const struct dt_array_list *list = dt_model_state_arrays(model, layer);
         for (int i = 0; i < list->n; i++) {
             void *array = dt_arena_take(&arena, dt_array_bytes(&list->arrays[i], sequences));
@@ -456,7 +430,7 @@ dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
 {
     int64_t bytes = dt_model_state_bytes(model, sequences);
     struct dt_model_state *state =
-        calloc(1, sizeof *state + (size_t)model->parts.n * sizeof *state->arrays);
+        calloc(1, sizeof *state + (size_t)model->parts.layers * sizeof *state->arrays);
     if (!state)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a carried state");
     dt_status status = bytes > 0 ? dt_alloc(&model->backend, bytes, &state->memory) : DT_OK;
@@ -513,27 +487,22 @@ dt_status dt_model_loss(struct dt_model *model, const struct dt_model_input *inp
     return run_loss(model, &pass, scale, sum);
 }
 
-static dt_status no_logits(const struct dt_model *model)
-{
-    return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" gives no logits",
-                   head_kind(&model->parts)->kind.name);
-}
-
 dt_status dt_model_last_logits(struct dt_model *model, const struct dt_model_input *input,
                                const float **logits, int64_t *stride, struct dt_stream *stream)
 {
-    const struct dt_head_kind *head = head_kind(&model->parts);
     struct dt_pass pass = make_pass(model, input, stream);
-    return head->last_logits ? head->last_logits(head_of(&model->parts), &pass, logits, stride)
-                             : no_logits(model);
+    struct dt_view last = {0};
+    DT_TRY(run_logits(model, &pass, true, &last));
+    *logits = last.data;
+    *stride = last.stride;
+    return DT_OK;
 }
 
 dt_status dt_model_logits(struct dt_model *model, const struct dt_model_input *input, float *logits,
                           struct dt_stream *stream)
 {
-    const struct dt_head_kind *head = head_kind(&model->parts);
     struct dt_pass pass = make_pass(model, input, stream);
-    return head->logits ? head->logits(head_of(&model->parts), &pass, logits) : no_logits(model);
+    return run_logits(model, &pass, false, &(struct dt_view){.data = logits});
 }
 
 dt_status dt_model_backward(struct dt_model *model, const struct dt_model_input *input,

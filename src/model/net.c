@@ -28,9 +28,10 @@ int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype
     return index;
 }
 
-struct dt_view dt_plan_view(struct dt_plan *plan, struct dt_arena *arena, int64_t rows,
-                            int64_t cols, enum dt_dtype type)
+struct dt_view dt_plan_view(struct dt_plan *plan, enum dt_memory memory, int64_t rows, int64_t cols,
+                            enum dt_dtype type)
 {
+    struct dt_arena *arena = &plan->arenas[memory];
     int64_t bytes = 0;
     plan->too_large = plan->too_large || __builtin_mul_overflow(rows, cols, &bytes) ||
                       __builtin_mul_overflow(bytes, dt_dtype_size(type), &bytes) ||
@@ -38,10 +39,10 @@ struct dt_view dt_plan_view(struct dt_plan *plan, struct dt_arena *arena, int64_
     return dt_view_of(dt_arena_take(arena, plan->too_large ? 0 : bytes), rows, cols, type);
 }
 
-struct dt_arena *dt_plan_arena(struct dt_plan *plan, enum dt_recompute level)
+enum dt_memory dt_plan_memory(const struct dt_plan *plan, enum dt_recompute level)
 {
     bool kept = plan->shape.training && plan->net->config->recompute < level;
-    return kept ? &plan->kept : &plan->scratch;
+    return kept ? DT_MEMORY_ACTIVATIONS : DT_MEMORY_SCRATCH;
 }
 
 dt_status dt_pass_ready(const struct dt_pass *pass, int row)

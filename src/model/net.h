@@ -26,18 +26,16 @@ float *dt_net_gradient(const struct dt_net *net, int row);
 struct dt_plan {
     struct dt_net *net;
     struct dt_model_shape shape;
-    int64_t rows;            // M = B·L
-    struct dt_arena kept;    // lives from forward to backward
-    struct dt_arena scratch; // shared by all layers
-    struct dt_arena logits;
+    int64_t rows; // M = B·L
+    struct dt_arena arenas[DT_MEMORY_COUNT];
     bool too_large; // no machine has so much
 };
-// [rows, cols] of `type` from one of the plan's arenas.
-struct dt_view dt_plan_view(struct dt_plan *plan, struct dt_arena *arena, int64_t rows,
-                            int64_t cols, enum dt_dtype type);
-// Where goes what backward needs, if model.recompute from `level` on makes it again: kept, or
+// [rows, cols] of `type`.
+struct dt_view dt_plan_view(struct dt_plan *plan, enum dt_memory memory, int64_t rows, int64_t cols,
+                            enum dt_dtype type);
+// Of what backward needs, if model.recompute from `level` on makes it again: activations, or
 // scratch.
-struct dt_arena *dt_plan_arena(struct dt_plan *plan, enum dt_recompute level);
+enum dt_memory dt_plan_memory(const struct dt_plan *plan, enum dt_recompute level);
 
 // What a pass gives to every part. Each pass is first run without memory, to measure the workspace
 // of its ops: parts touch memory through ops only.

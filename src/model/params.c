@@ -124,63 +124,33 @@ const struct dt_param *dt_params_find(const struct dt_params *params, const char
     return NULL;
 }
 
-static void init_normal(const struct dt_param *row, struct dt_philox rng, float *w)
+// Element `i` of a row.
+static float initial(const struct dt_param *row, int64_t i, struct dt_philox *rng)
 {
-    for (int64_t i = 0; i < row->file_count; i++)
-        w[i] = row->init_scale * dt_philox_normal(&rng);
-}
-
-static void init_uniform(const struct dt_param *row, struct dt_philox rng, float *w)
-{
-    for (int64_t i = 0; i < row->file_count; i++)
-        w[i] = row->init_scale * (2.0f * dt_philox_uniform(&rng) - 1.0f);
-}
-
-static void init_one(const struct dt_param *row, float *w)
-{
-    for (int64_t i = 0; i < row->file_count; i++)
-        w[i] = 1.0f;
-}
-
-static void init_a_log(const struct dt_param *row, float *w)
-{
-    int64_t states = row->shape[row->n_dims - 1];
-    for (int64_t i = 0; i < row->file_count; i++)
-        w[i] = (float)log((double)(i % states + 1));
-}
-
-// softplus(bias) is log-uniform in [0.001, 0.1] [state-spaces/mamba, mamba_simple.py].
-static void init_dt_bias(const struct dt_param *row, struct dt_philox rng, float *w)
-{
-    double low = log(0.001), high = log(0.1);
-    for (int64_t i = 0; i < row->file_count; i++) {
-        double step = exp(low + (high - low) * (double)dt_philox_uniform(&rng));
-        step = fmax(step, 1e-4);
-        w[i] = (float)(step + log(-expm1(-step)));
+    const double low = log(0.001), high = log(0.1);
+    double step;
+    switch (row->init) {
+    case DT_INIT_NORMAL:
+        return row->init_scale * dt_philox_normal(rng);
+    case DT_INIT_UNIFORM:
+        return row->init_scale * (2.0f * dt_philox_uniform(rng) - 1.0f);
+    case DT_INIT_ONE:
+        return 1.0f;
+    case DT_INIT_A_LOG:
+        return (float)log((double)(i % row->shape[row->n_dims - 1] + 1));
+    case DT_INIT_DT_BIAS: // softplus(bias) is log-uniform [state-spaces/mamba, mamba_simple.py]
+        step = fmax(exp(low + (high - low) * (double)dt_philox_uniform(rng)), 1e-4);
+        return (float)(step + log(-expm1(-step)));
     }
+    return 0;
 }
 
 static void init_row(const struct dt_param *row, uint64_t seed, float *w)
 {
     uint64_t hash = XXH64(row->name, strlen(row->name), 0);
     struct dt_philox rng = dt_philox_init(seed, INIT_STREAM, hash);
-    switch (row->init) {
-    case DT_INIT_NORMAL:
-        init_normal(row, rng, w);
-        break;
-    case DT_INIT_UNIFORM:
-        init_uniform(row, rng, w);
-        break;
-    case DT_INIT_ONE:
-        init_one(row, w);
-        break;
-    case DT_INIT_A_LOG:
-        init_a_log(row, w);
-        break;
-    case DT_INIT_DT_BIAS:
-        init_dt_bias(row, rng, w);
-        break;
-    }
+    for (int64_t i = 0; i < row->file_count; i++)
+        w[i] = initial(row, i, &rng);
 }
 
 void dt_params_init(const struct dt_params *params, uint64_t seed, float *weights)

@@ -25,12 +25,12 @@ static void create(struct dt_part *part, const struct dt_build *build)
 static void plan(struct dt_part *part, struct dt_plan *plan)
 {
     struct dense *b = (struct dense *)part;
-    struct dt_arena *arena = dt_plan_arena(plan, DT_RECOMPUTE_BLOCK);
+    enum dt_memory memory = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK);
     int64_t d = plan->net->config->d_model;
-    b->h = dt_plan_view(plan, arena, plan->rows, d, plan->net->config->storage);
-    b->norm.rstd = dt_plan_view(plan, arena, plan->rows, 1, DT_F32).data;
+    b->h = dt_plan_view(plan, memory, plan->rows, d, plan->net->config->storage);
+    b->norm.rstd = dt_plan_view(plan, memory, plan->rows, 1, DT_F32).data;
     if (plan->shape.training)
-        b->dh = dt_plan_view(plan, &plan->scratch, plan->rows, d, plan->net->config->storage);
+        b->dh = dt_plan_view(plan, DT_MEMORY_SCRATCH, plan->rows, d, plan->net->config->storage);
 }
 
 static dt_status forward(struct dt_part *part, const struct dt_pass *pass,

@@ -26,7 +26,7 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
 {
     struct frames *f = (struct frames *)part;
     f->stored =
-        dt_plan_view(plan, &plan->scratch, plan->rows, FRAME_WIDTH, plan->net->config->storage);
+        dt_plan_view(plan, DT_MEMORY_SCRATCH, plan->rows, FRAME_WIDTH, plan->net->config->storage);
 }
 
 static struct dt_view input_of(const struct frames *f, const struct dt_pass *pass)

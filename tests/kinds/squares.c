@@ -33,13 +33,13 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     struct squares *s = (struct squares *)part;
     enum dt_dtype storage = plan->net->config->storage;
     int64_t M = plan->rows, d = plan->net->config->d_model;
-    s->h = dt_plan_view(plan, &plan->kept, M, d, storage);
-    s->norm.rstd = dt_plan_view(plan, &plan->kept, M, 1, DT_F32).data;
-    s->y = dt_plan_view(plan, &plan->scratch, M, TARGET_WIDTH, DT_F32);
+    s->h = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, d, storage);
+    s->norm.rstd = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, 1, DT_F32).data;
+    s->y = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, TARGET_WIDTH, DT_F32);
     if (!plan->shape.training)
         return;
-    s->dy = dt_plan_view(plan, &plan->scratch, M, TARGET_WIDTH, storage);
-    s->dh = dt_plan_view(plan, &plan->scratch, M, d, storage);
+    s->dy = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, TARGET_WIDTH, storage);
+    s->dh = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, storage);
 }
 
 static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
