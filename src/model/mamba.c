@@ -12,6 +12,14 @@
 
 #include <math.h>
 
+// The arrays of a pass, M rows of storage type.
+struct arrays {
+    struct dt_view h;             // [M, d]
+    struct dt_view xz, x, z;      // [M, 2E], its halves
+    struct dt_view u, delta, y;   // [M, E]
+    struct dt_view dbc, dt, b, c; // [M, R + 2N], columns of it
+};
+
 struct mamba {
     struct dt_part part;
     int64_t E, N, K, R, chunk;
@@ -20,16 +28,9 @@ struct mamba {
     struct dt_norm norm;
     struct dt_linear in_proj, x_proj, dt_proj, out_proj;
     int conv_weight, conv_bias, a_log, d_skip, dt_bias; // rows of the table
-    // Made by forward, needed by backward, M rows of storage type; shared between layers where they
-    // are made again.
-    struct dt_view h;             // [M, d]
-    struct dt_view xz, x, z;      // [M, 2E], halves of it
-    struct dt_view u;             // [M, E]
-    struct dt_view dbc, dt, b, c; // [M, R + 2N], columns of it
-    struct dt_view delta, y;      // [M, E]
-    float *states;                // [B, ceil(L / chunk), N, E] fp32
-    // Their gradients, shared by all layers.
-    struct dt_view dh, dxz, dx, dz, du, ddbc, ddt, db, dc, ddelta, dy;
+    struct arrays forward;   // needed by backward; shared between layers where they are made again
+    struct arrays gradients; // of them, shared by all layers
+    float *states;           // [B, ceil(L / chunk), N, E] fp32
 };
 
 static int add_row(const struct dt_build *build, const struct mamba *m, enum dt_init init,
@@ -59,7 +60,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->dt_bias = add_row(build, m, DT_INIT_DT_BIAS, 0, "mixer.dt_proj.bias", 1, &E);
     m->dt_proj = add_linear(build, m, "mixer.dt_proj.weight", R, E, 1 / sqrt((double)R));
     m->x_proj = add_linear(build, m, "mixer.x_proj.weight", E, R + 2 * N, 1 / sqrt((double)E));
-    m->x_proj.adds = true; // the scan gives the rest of u's gradient
+    m->x_proj.adds = true; // to the gradient of u, which the scan gives in part
     m->conv_weight =
         add_row(build, m, DT_INIT_UNIFORM, taps, "mixer.conv1d.weight", 3, (int64_t[]){E, 1, K});
     m->conv_bias = add_row(build, m, DT_INIT_UNIFORM, taps, "mixer.conv1d.bias", 1, &E);
@@ -71,76 +72,76 @@ static void create(struct dt_part *part, const struct dt_build *build)
         dt_array_list_add(&part->states, "conv_state", config->storage, (K - 1) * E, false);
 }
 
+static struct arrays plan_arrays(const struct mamba *m, struct dt_plan *plan, enum dt_memory block,
+                                 enum dt_memory scan)
+{
+    enum dt_dtype storage = plan->net->config->storage;
+    int64_t M = plan->rows, d = plan->net->config->d_model, E = m->E, N = m->N, R = m->R,
+            slices = dt_round_up(R + 2 * N, 16 / dt_dtype_size(storage));
+    struct arrays a = {.h = dt_plan_view(plan, block, M, d, storage),
+                       .xz = dt_plan_view(plan, block, M, 2 * E, storage),
+                       .u = dt_plan_view(plan, scan, M, E, storage),
+                       .delta = dt_plan_view(plan, scan, M, E, storage),
+                       .y = dt_plan_view(plan, scan, M, E, storage),
+                       .dbc = dt_plan_view(plan, scan, M, slices, storage)};
+    a.dbc.cols = R + 2 * N; // of rows that are padded to 16 bytes
+    a.x = dt_view_cols(a.xz, 0, E), a.z = dt_view_cols(a.xz, E, 2 * E);
+    a.dt = dt_view_cols(a.dbc, 0, R), a.b = dt_view_cols(a.dbc, R, R + N);
+    a.c = dt_view_cols(a.dbc, R + N, R + 2 * N);
+    return a;
+}
+
 static void plan(struct dt_part *part, struct dt_plan *plan)
 {
     struct mamba *m = (struct mamba *)part;
-    int64_t M = plan->rows, d = plan->net->config->d_model, E = m->E, N = m->N, R = m->R;
-    enum dt_dtype storage = plan->net->config->storage;
     enum dt_memory block = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK),
-                   scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN), scratch = DT_MEMORY_SCRATCH;
-    int64_t slices = dt_round_up(R + 2 * N, 16 / dt_dtype_size(storage));
+                   scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN);
     m->chunk = plan->net->backend->op->scan_chunk;
-    m->h = dt_plan_view(plan, block, M, d, storage);
-    m->norm.rstd = dt_plan_view(plan, block, M, 1, DT_F32).data;
-    m->xz = dt_plan_view(plan, block, M, 2 * E, storage);
-    m->u = dt_plan_view(plan, scan, M, E, storage);
-    m->dbc = dt_view_cols(dt_plan_view(plan, scan, M, slices, storage), 0, R + 2 * N);
-    m->delta = dt_plan_view(plan, scan, M, E, storage);
-    m->y = dt_plan_view(plan, scan, M, E, storage);
-    m->x = dt_view_cols(m->xz, 0, E), m->z = dt_view_cols(m->xz, E, 2 * E);
-    m->dt = dt_view_cols(m->dbc, 0, R), m->b = dt_view_cols(m->dbc, R, R + N);
-    m->c = dt_view_cols(m->dbc, R + N, R + 2 * N);
+    m->forward = plan_arrays(m, plan, block, scan);
+    m->norm.rstd = dt_plan_view(plan, block, plan->rows, 1, DT_F32).data;
     if (!plan->shape.training)
         return;
-    int64_t chunks = dt_ceil_div(plan->shape.length, m->chunk);
-    m->states = dt_plan_view(plan, scan, plan->shape.sequences * chunks, N * E, DT_F32).data;
-    m->dxz = dt_plan_view(plan, scratch, M, 2 * E, storage);
-    m->du = dt_plan_view(plan, scratch, M, E, storage);
-    m->ddbc = dt_view_cols(dt_plan_view(plan, scratch, M, slices, storage), 0, R + 2 * N);
-    m->ddelta = dt_plan_view(plan, scratch, M, E, storage);
-    m->dy = dt_plan_view(plan, scratch, M, E, storage);
-    m->dh = dt_plan_view(plan, scratch, M, d, storage);
-    m->dx = dt_view_cols(m->dxz, 0, E), m->dz = dt_view_cols(m->dxz, E, 2 * E);
-    m->ddt = dt_view_cols(m->ddbc, 0, R), m->db = dt_view_cols(m->ddbc, R, R + N);
-    m->dc = dt_view_cols(m->ddbc, R + N, R + 2 * N);
+    int64_t chunks = plan->shape.sequences * ((plan->shape.length + m->chunk - 1) / m->chunk);
+    m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
+    m->states = dt_plan_view(plan, scan, chunks, m->N * m->E, DT_F32).data;
 }
 
-// The block with its views cut to the rows of this pass.
-static struct mamba at_rows(const struct dt_part *part, int64_t M)
+// The first M rows of each.
+static struct arrays first_rows(struct arrays a, int64_t M)
 {
-    struct mamba m = *(const struct mamba *)part;
-    struct dt_view *views[] = {&m.h,    &m.xz,    &m.x,  &m.z,  &m.u,      &m.dbc, &m.dt, &m.b,
-                               &m.c,    &m.delta, &m.y,  &m.dh, &m.dxz,    &m.dx,  &m.dz, &m.du,
-                               &m.ddbc, &m.ddt,   &m.db, &m.dc, &m.ddelta, &m.dy};
+    struct dt_view *views[] = {&a.h, &a.xz,  &a.x,  &a.z, &a.u, &a.delta,
+                               &a.y, &a.dbc, &a.dt, &a.b, &a.c};
     for (size_t i = 0; i < sizeof views / sizeof *views; i++)
         views[i]->rows = M;
-    return m;
+    return a;
 }
 
-static struct dt_conv1d_silu_inputs conv_inputs(const struct mamba *m, const struct dt_pass *pass)
+static struct dt_conv1d_silu_inputs conv_inputs(const struct mamba *m, const struct arrays *a,
+                                                const struct dt_pass *pass)
 {
     return (struct dt_conv1d_silu_inputs){
         .batch = pass->input->sequences,
         .length = pass->input->length,
         .taps = m->K,
-        .x = m->x,
+        .x = a->x,
         .weight = dt_net_weight(pass->net, m->conv_weight),
         .bias = dt_net_weight(pass->net, m->conv_bias),
         .x0 = dt_model_state_array(pass->before, m->part.layer, m->conv_state),
         .reset = pass->input->arrays[m->reset]};
 }
 
-static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct dt_pass *pass)
+static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct arrays *a,
+                                         const struct dt_pass *pass)
 {
     return (struct dt_scan_inputs){
         .batch = pass->input->sequences,
         .length = pass->input->length,
         .chunk = m->chunk,
-        .u = m->u,
-        .delta = m->delta,
-        .z = m->z,
-        .b = m->b,
-        .c = m->c,
+        .u = a->u,
+        .delta = a->delta,
+        .z = a->z,
+        .b = a->b,
+        .c = a->c,
         .a_log = dt_net_weight(pass->net, m->a_log),
         .d_skip = dt_net_weight(pass->net, m->d_skip),
         .dt_bias = dt_net_weight(pass->net, m->dt_bias),
@@ -149,58 +150,61 @@ static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct dt_
 }
 
 // From x and z to y; `after` is NULL when this is made a second time.
-static dt_status convolve_and_scan(const struct mamba *m, const struct dt_pass *pass,
-                                   const struct dt_model_state *after)
+static dt_status convolve_and_scan(const struct mamba *m, const struct arrays *a,
+                                   const struct dt_pass *pass, const struct dt_model_state *after)
 {
     struct dt_conv1d_silu_forward_args conv = {
-        .in = conv_inputs(m, pass),
-        .y = m->u,
+        .in = conv_inputs(m, a, pass),
+        .y = a->u,
         .x_last = dt_model_state_array(after, m->part.layer, m->conv_state)};
     struct dt_scan_forward_args scan = {
-        .in = scan_inputs(m, pass),
-        .y = m->y,
+        .in = scan_inputs(m, a, pass),
+        .y = a->y,
         .h_last = dt_model_state_array(after, m->part.layer, m->ssm_state),
         .states = m->states,
         .workspace = pass->net->workspace,
         .workspace_bytes = pass->net->workspace_bytes};
     DT_TRY(DT_RUN(pass, conv1d_silu_forward, &conv));
-    DT_TRY(dt_linear_forward(pass, m->x_proj, m->u, m->dbc));
-    DT_TRY(dt_linear_forward(pass, m->dt_proj, m->dt, m->delta));
+    DT_TRY(dt_linear_forward(pass, m->x_proj, a->u, a->dbc));
+    DT_TRY(dt_linear_forward(pass, m->dt_proj, a->dt, a->delta));
     return DT_RUN(pass, scan_forward, &scan);
 }
 
 static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
                          const struct dt_flow *flow)
 {
-    const struct mamba m = at_rows(part, pass->rows);
-    DT_TRY(dt_norm_forward(pass, &m.norm, flow, m.h));
-    DT_TRY(dt_linear_forward(pass, m.in_proj, m.h, m.xz));
-    DT_TRY(convolve_and_scan(&m, pass, pass->after));
-    return dt_linear_forward(pass, m.out_proj, m.y, flow->out);
+    const struct mamba *m = (struct mamba *)part;
+    const struct arrays a = first_rows(m->forward, pass->rows);
+    DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
+    DT_TRY(dt_linear_forward(pass, m->in_proj, a.h, a.xz));
+    DT_TRY(convolve_and_scan(m, &a, pass, pass->after));
+    return dt_linear_forward(pass, m->out_proj, a.y, flow->out);
 }
 
-static dt_status recompute(const struct mamba *m, const struct dt_pass *pass,
-                           const struct dt_flow *flow)
+static dt_status recompute(const struct mamba *m, const struct arrays *a,
+                           const struct dt_pass *pass, const struct dt_flow *flow)
 {
     enum dt_recompute level = pass->net->config->recompute;
     if (level >= DT_RECOMPUTE_BLOCK) {
-        DT_TRY(dt_norm_recompute(pass, &m->norm, flow, m->h));
-        DT_TRY(dt_linear_forward(pass, m->in_proj, m->h, m->xz));
+        DT_TRY(dt_norm_recompute(pass, &m->norm, flow, a->h));
+        DT_TRY(dt_linear_forward(pass, m->in_proj, a->h, a->xz));
     }
-    return level >= DT_RECOMPUTE_SCAN ? convolve_and_scan(m, pass, NULL) : DT_OK;
+    return level >= DT_RECOMPUTE_SCAN ? convolve_and_scan(m, a, pass, NULL) : DT_OK;
 }
 
-static dt_status scan_backward(const struct mamba *m, const struct dt_pass *pass)
+// From the gradient of y to those of u, delta, z, B and C.
+static dt_status scan_backward(const struct mamba *m, const struct arrays *a,
+                               const struct arrays *g, const struct dt_pass *pass)
 {
     const struct dt_net *net = pass->net;
-    struct dt_scan_backward_args scan = {.in = scan_inputs(m, pass),
+    struct dt_scan_backward_args scan = {.in = scan_inputs(m, a, pass),
                                          .states = m->states,
-                                         .dy = m->dy,
-                                         .du = m->du,
-                                         .ddelta = m->ddelta,
-                                         .dz = m->dz,
-                                         .db = m->db,
-                                         .dc = m->dc,
+                                         .dy = g->y,
+                                         .du = g->u,
+                                         .ddelta = g->delta,
+                                         .dz = g->z,
+                                         .db = g->b,
+                                         .dc = g->c,
                                          .da_log = dt_net_gradient(net, m->a_log),
                                          .dd_skip = dt_net_gradient(net, m->d_skip),
                                          .ddt_bias = dt_net_gradient(net, m->dt_bias),
@@ -213,12 +217,14 @@ static dt_status scan_backward(const struct mamba *m, const struct dt_pass *pass
     return dt_pass_ready(pass, m->dt_bias);
 }
 
-static dt_status conv_backward(const struct mamba *m, const struct dt_pass *pass)
+// From the gradient of u to that of x.
+static dt_status conv_backward(const struct mamba *m, const struct arrays *a,
+                               const struct arrays *g, const struct dt_pass *pass)
 {
     const struct dt_net *net = pass->net;
-    struct dt_conv1d_silu_backward_args conv = {.in = conv_inputs(m, pass),
-                                                .dy = m->du,
-                                                .dx = m->dx,
+    struct dt_conv1d_silu_backward_args conv = {.in = conv_inputs(m, a, pass),
+                                                .dy = g->u,
+                                                .dx = g->x,
                                                 .dweight = dt_net_gradient(net, m->conv_weight),
                                                 .dbias = dt_net_gradient(net, m->conv_bias),
                                                 .accumulate = pass->accumulate,
@@ -232,15 +238,17 @@ static dt_status conv_backward(const struct mamba *m, const struct dt_pass *pass
 static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                           const struct dt_flow *flow)
 {
-    const struct mamba m = at_rows(part, pass->rows);
-    DT_TRY(recompute(&m, pass, flow));
-    DT_TRY(dt_linear_backward(pass, m.out_proj, m.y, flow->x, m.dy));
-    DT_TRY(scan_backward(&m, pass)); // du, ddelta, dz, dB, dC
-    DT_TRY(dt_linear_backward(pass, m.dt_proj, m.dt, m.ddelta, m.ddt));
-    DT_TRY(dt_linear_backward(pass, m.x_proj, m.u, m.ddbc, m.du)); // du +=
-    DT_TRY(conv_backward(&m, pass));
-    DT_TRY(dt_linear_backward(pass, m.in_proj, m.h, m.dxz, m.dh));
-    return dt_norm_backward(pass, &m.norm, flow, m.dh);
+    const struct mamba *m = (struct mamba *)part;
+    const struct arrays a = first_rows(m->forward, pass->rows),
+                        g = first_rows(m->gradients, pass->rows);
+    DT_TRY(recompute(m, &a, pass, flow));
+    DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, flow->x, g.y));
+    DT_TRY(scan_backward(m, &a, &g, pass));
+    DT_TRY(dt_linear_backward(pass, m->dt_proj, a.dt, g.delta, g.dt));
+    DT_TRY(dt_linear_backward(pass, m->x_proj, a.u, g.dbc, g.u)); // adds to the scan's part
+    DT_TRY(conv_backward(m, &a, &g, pass));
+    DT_TRY(dt_linear_backward(pass, m->in_proj, a.h, g.xz, g.h));
+    return dt_norm_backward(pass, &m->norm, flow, g.h);
 }
 
 // GEMM: 2 FLOPs a weight forward, 4 backward. Scan: 9·E·N forward (decay, input and output of a
