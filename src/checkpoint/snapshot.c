@@ -3,7 +3,7 @@
 
 #include <xxhash.h>
 
-enum { PIECE = 16 << 20 }; // elements that ranks other than 0 have room for: 64 MiB
+enum { PIECE = 4 << 20 }; // elements that ranks other than 0 have room for: 16 MiB
 
 static int64_t smaller(int64_t a, int64_t b)
 {

@@ -207,6 +207,9 @@ static void test_prune(void)
     // The two newest are damaged: the newest whole one, 4, stays besides them.
     truncate(in_scratch("prune/step-00000006/MANIFEST"), 10);
     flip_byte(in_scratch("prune/step-00000005/config.json"), 5);
+    CHECK_INT(dt_checkpoint_prune(dir, 1, 5), DT_OK); // 5 is trusted unread, for it was just saved
+    check_steps(dir, 6, "....xx");
+    CHECK_INT(save(dir, &model, 4), DT_OK);
     CHECK_INT(dt_checkpoint_prune(dir, 1, -1), DT_OK);
     check_steps(dir, 6, "...x.x");
     // No whole one at all: nothing goes.

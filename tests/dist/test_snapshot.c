@@ -1,0 +1,120 @@
+// The snapshot on a device that the host does not read: rank 0's weights and states reach every
+// rank's device, in more than one piece, and come back; nothing is allocated after the start.
+#include "checkpoint/snapshot.h"
+#include "test.h"
+
+#include <xxhash.h>
+
+static struct dt_comm *comm;
+static struct dt_backend backend;
+static int64_t pinned; // bytes allocated on the host so far
+
+static void need(dt_status status)
+{
+    char text[8192];
+    if (status == DT_OK)
+        return;
+    dt_error_format(dt_error_current(), 1, text, sizeof text);
+    CHECK(0, "%s", text);
+}
+
+static dt_status count_host(struct dt_device *device, int64_t bytes, void **memory)
+{
+    pinned += bytes;
+    return dt_cpu_device_table.alloc_host(device, bytes, memory);
+}
+
+static float value(int array, int64_t i, int rank)
+{
+    return (float)((i * 5 + array * 7 + rank * 11) % 8191);
+}
+
+static void fill(float *x, int64_t n, int array, int rank)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = value(array, i, rank);
+}
+
+static void check_array(const float *x, int64_t n, int array, int rank, const char *what)
+{
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < n; i++)
+        wrong += x[i] != value(array, i, rank);
+    CHECK(wrong == 0, "%s: %lld of array %d are wrong", what, (long long)wrong, array);
+}
+
+static void check_moves(struct dt_model *model, struct dt_optimizer_states *states, bool unified)
+{
+    const struct dt_params *params = dt_model_params(model);
+    struct dt_snapshot s;
+    uint64_t hash, before = 0;
+    int64_t n = params->elements;
+    bool root = comm->info.rank == 0;
+    float *device[] = {dt_model_weights(model), states->list[0].data, states->list[1].data};
+    pinned = 0;
+    need(dt_snapshot_create(&backend, model, states, root, &s));
+    CHECK_INT(pinned, dt_snapshot_bytes(&backend, params, 2, root));
+    CHECK(unified ? pinned == 0
+          : root  ? pinned == 3 * n * 4
+                  : pinned < n * 4,
+          "%lld bytes", (long long)pinned);
+    pinned = 0;
+
+    // Each rank has arrays of its own, and the hash is that of its weights.
+    for (int i = 0; i < 3; i++)
+        fill(device[i], n, i, comm->info.rank);
+    need(dt_snapshot_hash_weights(&s, &hash));
+    CHECK(hash == XXH64(device[0], (size_t)n * 4, 0), "the hash of the weights");
+    before = hash;
+    if (root)
+        need(dt_snapshot_fill(&s));
+    for (int i = 0; i < 3 && root; i++)
+        check_array(i == 0 ? s.host.weights : s.host.states.list[i - 1].data, n, i, 0, "filled");
+
+    need(dt_snapshot_share_weights(&s, comm));
+    check_array(device[0], n, 0, 0, "shared weights");
+    check_array(device[1], n, 1, comm->info.rank, "a state that was not shared");
+    need(dt_snapshot_share(&s, comm));
+    for (int i = 0; i < 3; i++)
+        check_array(device[i], n, i, 0, "shared");
+    need(dt_snapshot_hash_weights(&s, &hash));
+    CHECK((hash == before) == root, "the hash after sharing");
+    CHECK_INT(pinned, 0);
+    dt_snapshot_destroy(&s);
+}
+
+int main(void)
+{
+    struct dt_device_table table = dt_cpu_device_table;
+    struct dt_model_config config = {.d_model = 64, // 5 M elements: two pieces
+                                     .n_layer = 1,
+                                     .vocab_size = 80000,
+                                     .d_state = 2,
+                                     .d_conv = 2,
+                                     .expand = 1,
+                                     .norm_eps = 1e-5,
+                                     .tie_embeddings = true,
+                                     .pad_vocab_multiple = 8};
+    struct dt_model_shape shape = {.sequences = 1, .length = 1};
+    struct dt_optimizer_states states = {2, {{"exp_avg", NULL}, {"exp_avg_sq", NULL}}};
+    struct dt_model *model = NULL;
+    need(dt_comm_open(DT_COMM_KIND_MPI, &comm));
+    if (!comm)
+        return test_end();
+    need(dt_backend_open("cpu", 0, 1, &backend));
+    table.alloc_host = count_host;
+    backend.table = &table;
+    need(dt_model_create(&backend, &config, &shape, &model));
+    int64_t bytes = dt_model_params(model)->elements * 4;
+    for (int i = 0; i < 2; i++)
+        need(dt_alloc(&backend, bytes, &states.list[i].data));
+    check_moves(model, &states, true);
+    table.unified = false;
+    check_moves(model, &states, false);
+    for (int i = 0; i < 2; i++)
+        dt_free(&backend, states.list[i].data);
+    dt_model_destroy(model);
+    dt_backend_close(&backend);
+    dt_comm_close(comm);
+    return test_end();
+}
