@@ -1,4 +1,4 @@
-// A folder of checkpoints: which are there, which are whole, which may go.
+// A folder of checkpoints: which are there, which are intact, which may go.
 #include "checkpoint/checkpoint.h"
 
 #include "base/file.h"
@@ -54,8 +54,8 @@ dt_status dt_checkpoint_verify(const char *path)
     for (int i = 0; i < manifest.n; i++)
         check_file(path, &manifest.files[i], &problems);
     dt_manifest_free(&manifest);
-    return dt_problems_report(&problems, "use another checkpoint", "the checkpoint %s is not whole",
-                              path);
+    return dt_problems_report(&problems, "use another checkpoint",
+                              "the checkpoint %s is incomplete or damaged", path);
 }
 
 dt_status dt_checkpoint_verify_weights(const char *path)
@@ -65,12 +65,13 @@ dt_status dt_checkpoint_verify_weights(const char *path)
     return dt_file_exists(manifest) ? dt_checkpoint_verify(path) : DT_OK;
 }
 
-struct steps {
-    int64_t n, capacity;
-    int64_t *list; // the newest first
+// Entries of a folder, in the order of newer_first.
+struct entries {
+    int n;
+    struct dirent **list;
 };
 
-// The step of a checkpoint's folder name as dt_checkpoint_save spells it, or -1.
+// The step in a checkpoint's name as dt_checkpoint_save spells it, or -1.
 static int64_t parse_step(const char *name)
 {
     char again[64];
@@ -81,168 +82,126 @@ static int64_t parse_step(const char *name)
     return step >= 0 && strcmp(name, again) == 0 ? step : -1;
 }
 
-static dt_status add_step(struct steps *steps, int64_t step)
+static int is_step(const struct dirent *entry)
 {
-    if (steps->n == steps->capacity) {
-        int64_t capacity = steps->capacity > 0 ? 2 * steps->capacity : 16;
-        int64_t *list = realloc(steps->list, (size_t)capacity * sizeof *list);
-        if (!list)
-            return DT_FAIL(DT_MACHINE, NULL, "no memory to list checkpoints");
-        steps->list = list;
-        steps->capacity = capacity;
-    }
-    steps->list[steps->n++] = step;
-    return DT_OK;
+    return entry->d_type != DT_REG && parse_step(entry->d_name) >= 0;
 }
 
-static int newer_first(const void *a, const void *b)
+static int is_leftover(const struct dirent *entry)
 {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return fnmatch(".step-*.tmp-*", entry->d_name, FNM_PERIOD) == 0;
+}
+
+static int newer_first(const struct dirent **a, const struct dirent **b)
+{
+    int64_t x = parse_step((*a)->d_name), y = parse_step((*b)->d_name);
     return (x < y) - (x > y);
 }
 
-static dt_status step_path(const char *dir, int64_t step, char *path)
+// A folder that does not exist has none.
+static dt_status list(const char *dir, int (*wanted)(const struct dirent *),
+                      struct entries *entries)
 {
-    return dt_path(path, "%s/step-%08lld", dir, (long long)step);
+    *entries = (struct entries){0};
+    int n = scandir(dir, &entries->list, wanted, newer_first);
+    if (n < 0)
+        return errno == ENOENT ? DT_OK : DT_FAIL_ERRNO("read", dir);
+    entries->n = n;
+    return DT_OK;
 }
 
-static dt_status read_names(DIR *stream, const char *dir, struct steps *steps)
+static void free_entries(struct entries *entries)
 {
-    char path[DT_PATH];
-    const struct dirent *entry;
-    for (errno = 0; (entry = readdir(stream)); errno = 0) {
-        int64_t step = parse_step(entry->d_name);
-        if (step < 0)
-            continue;
-        DT_TRY(step_path(dir, step, path));
-        if (dt_is_dir(path))
-            DT_TRY(add_step(steps, step));
-    }
-    return errno == 0 ? DT_OK : DT_FAIL_ERRNO("read", dir);
-}
-
-// A folder that is not there has none.
-static dt_status list_steps(const char *dir, struct steps *steps)
-{
-    *steps = (struct steps){0};
-    DIR *stream = opendir(dir);
-    if (!stream)
-        return errno == ENOENT ? DT_OK : DT_FAIL_ERRNO("open", dir);
-    dt_status status = read_names(stream, dir, steps);
-    closedir(stream);
-    if (status != DT_OK)
-        free(steps->list);
-    else if (steps->n > 0)
-        qsort(steps->list, (size_t)steps->n, sizeof *steps->list, newer_first);
-    return status;
-}
-
-static dt_status find_whole(const char *dir, const struct steps *steps, char *path)
-{
-    for (int64_t i = 0; i < steps->n; i++) {
-        DT_TRY(step_path(dir, steps->list[i], path));
-        if (dt_checkpoint_verify(path) == DT_OK)
-            return DT_OK;
-        dt_warn("a checkpoint is passed over: %s", dt_error_current()->message);
-        dt_error_clear();
-    }
-    *path = '\0';
-    if (steps->n == 0)
-        return DT_OK;
-    return DT_FAIL(DT_USER,
-                   "bring a whole one back, give run.resume = PATH of another, or begin anew with "
-                   "another run.name",
-                   "none of the %lld checkpoints in %s is whole", (long long)steps->n, dir);
+    for (int i = 0; i < entries->n; i++)
+        free(entries->list[i]);
+    free(entries->list);
 }
 
 dt_status dt_checkpoint_newest(const char *dir, char *path)
 {
-    struct steps steps;
+    struct entries steps;
+    dt_status status = DT_USER;
     *path = '\0';
-    DT_TRY(list_steps(dir, &steps));
-    dt_status status = find_whole(dir, &steps, path);
-    free(steps.list);
+    DT_TRY(list(dir, is_step, &steps));
+    for (int i = 0; i < steps.n && status != DT_OK; i++) {
+        status = dt_path(path, "%s/%s", dir, steps.list[i]->d_name);
+        if (status == DT_OK)
+            status = dt_checkpoint_verify(path);
+        if (status != DT_OK)
+            dt_warn("skipping a checkpoint: %s", dt_error_current()->message);
+        dt_error_clear();
+    }
+    if (status != DT_OK)
+        *path = '\0';
+    if (status != DT_OK && steps.n > 0)
+        status = DT_FAIL(DT_USER,
+                         "restore one of them, set run.resume = PATH of another, or start a new "
+                         "run with another run.name",
+                         "none of the %d checkpoints in %s is intact", steps.n, dir);
+    else
+        status = DT_OK;
+    free_entries(&steps);
     return status;
 }
 
 dt_status dt_checkpoint_last_step(const char *dir, int64_t *step)
 {
-    struct steps steps;
-    DT_TRY(list_steps(dir, &steps));
-    *step = steps.n > 0 ? steps.list[0] : -1;
-    free(steps.list);
-    return DT_OK;
-}
-
-// Hidden first, so that a kill in mid-removal leaves no half checkpoint under a real name.
-static dt_status remove_step(const char *dir, int64_t step)
-{
-    char path[DT_PATH], hidden[DT_PATH];
-    DT_TRY(step_path(dir, step, path));
-    DT_TRY(dt_path(hidden, "%s/.step-%08lld.tmp-%ld", dir, (long long)step, (long)getpid()));
-    DT_TRY(dt_remove_tree(hidden));
-    if (rename(path, hidden) != 0)
-        return DT_FAIL_ERRNO("remove", path);
-    return dt_remove_tree(hidden);
-}
-
-static bool is_whole(const char *dir, int64_t step)
-{
-    char path[DT_PATH];
-    bool whole = step_path(dir, step, path) == DT_OK && dt_checkpoint_verify(path) == DT_OK;
-    dt_error_clear();
-    return whole;
-}
-
-// Index of the newest that verifies; steps->n where none does.
-static int64_t newest_whole(const char *dir, const struct steps *steps, int64_t saved)
-{
-    int64_t i = 0;
-    while (i < steps->n && steps->list[i] != saved && !is_whole(dir, steps->list[i]))
-        i++;
-    return i;
-}
-
-static dt_status prune_steps(const char *dir, const struct steps *steps, int64_t keep,
-                             int64_t saved)
-{
-    if (keep <= 0 || steps->n <= keep)
-        return DT_OK;
-    int64_t whole = newest_whole(dir, steps, saved);
-    if (whole == steps->n)
-        return DT_OK; // nothing to resume from: leave all to the user
-    for (int64_t i = keep; i < steps->n; i++)
-        if (i != whole)
-            DT_TRY(remove_step(dir, steps->list[i]));
+    struct entries steps;
+    DT_TRY(list(dir, is_step, &steps));
+    *step = steps.n > 0 ? parse_step(steps.list[0]->d_name) : -1;
+    free_entries(&steps);
     return DT_OK;
 }
 
 static dt_status remove_leftovers(const char *dir)
 {
     char path[DT_PATH];
-    const struct dirent *entry;
+    struct entries leftovers;
     dt_status status = DT_OK;
-    DIR *stream = opendir(dir);
-    if (!stream)
-        return errno == ENOENT ? DT_OK : DT_FAIL_ERRNO("open", dir);
-    while (status == DT_OK && (entry = readdir(stream))) {
-        if (fnmatch(".step-*.tmp-*", entry->d_name, FNM_PERIOD) != 0)
-            continue;
-        status = dt_path(path, "%s/%s", dir, entry->d_name);
+    DT_TRY(list(dir, is_leftover, &leftovers));
+    for (int i = 0; i < leftovers.n && status == DT_OK; i++) {
+        status = dt_path(path, "%s/%s", dir, leftovers.list[i]->d_name);
         if (status == DT_OK)
             status = dt_remove_tree(path);
     }
-    closedir(stream);
+    free_entries(&leftovers);
     return status;
+}
+
+static dt_status prune(const char *dir, const struct entries *steps, int64_t keep, int64_t saved)
+{
+    char path[DT_PATH], hidden[DT_PATH];
+    int intact = 0; // the newest that is
+    if (keep <= 0 || steps->n <= keep)
+        return DT_OK;
+    for (; intact < steps->n; intact++) {
+        DT_TRY(dt_path(path, "%s/%s", dir, steps->list[intact]->d_name));
+        if (parse_step(steps->list[intact]->d_name) == saved || dt_checkpoint_verify(path) == DT_OK)
+            break;
+        dt_error_clear();
+    }
+    if (intact == steps->n)
+        return DT_OK; // nothing to resume from: leave all to the user
+    for (int i = (int)keep; i < steps->n; i++) {
+        if (i == intact)
+            continue;
+        // Hidden first, so that a kill in mid-removal leaves no half checkpoint under a real name.
+        DT_TRY(dt_path(path, "%s/%s", dir, steps->list[i]->d_name));
+        DT_TRY(dt_path(hidden, "%s/.%s.tmp-%ld", dir, steps->list[i]->d_name, (long)getpid()));
+        if (rename(path, hidden) != 0)
+            return DT_FAIL_ERRNO("remove", path);
+        DT_TRY(dt_remove_tree(hidden));
+    }
+    return DT_OK;
 }
 
 dt_status dt_checkpoint_prune(const char *dir, int64_t keep, int64_t saved)
 {
-    struct steps steps;
+    struct entries steps;
     DT_TRY(remove_leftovers(dir));
-    DT_TRY(list_steps(dir, &steps));
-    dt_status status = prune_steps(dir, &steps, keep, saved);
-    free(steps.list);
-    DT_TRY_NOTE(status, "removing old checkpoints of %s", dir);
+    DT_TRY(list(dir, is_step, &steps));
+    dt_status status = prune(dir, &steps, keep, saved);
+    free_entries(&steps);
+    DT_TRY_NOTE(status, "removing old checkpoints in %s", dir);
     return DT_OK;
 }

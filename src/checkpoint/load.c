@@ -39,18 +39,11 @@ static dt_status compare(const char *path, const struct dt_model_config *model,
     dt_fingerprints_compare(&problems, train, &shards);
     dt_fingerprints_free(&shards);
     return dt_problems_report(&problems,
-                              "set these back, or start a new run (another run.name) with "
-                              "run.init_from = this checkpoint",
-                              "%s cannot be resumed, what fixes order or model has changed", path);
-}
-
-static dt_status read_states(const char *path, const struct dt_checkpoint_arrays *arrays)
-{
-    struct dt_manifest manifest;
-    DT_TRY(dt_manifest_read(path, &manifest));
-    dt_status status = dt_optimizer_states_read(&manifest, path, arrays->params, &arrays->states);
-    dt_manifest_free(&manifest);
-    return status;
+                              "restore these settings, or start a new run (another run.name) "
+                              "with run.init_from = this checkpoint",
+                              "%s cannot be resumed: settings that fix the data order or the model "
+                              "have changed",
+                              path);
 }
 
 dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays *arrays,
@@ -58,10 +51,14 @@ dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays
                              const struct dt_dataset *train, struct dt_trainer_state *state)
 {
     struct dt_trainer_state saved;
+    struct dt_manifest manifest;
     DT_TRY(compare(path, arrays->model, expected, train, &saved));
     DT_TRY(
         dt_hf_read_weights(path, arrays->params, arrays->model->tie_embeddings, arrays->weights));
-    DT_TRY(read_states(path, arrays));
-    *state = saved;
-    return DT_OK;
+    DT_TRY(dt_manifest_read(path, &manifest));
+    dt_status status = dt_optimizer_states_read(&manifest, path, arrays->params, &arrays->states);
+    dt_manifest_free(&manifest);
+    if (status == DT_OK)
+        *state = saved;
+    return status;
 }

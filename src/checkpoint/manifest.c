@@ -2,6 +2,7 @@
 #include "checkpoint/manifest.h"
 
 #include "base/file.h"
+#include "base/list.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -28,20 +29,6 @@ const struct dt_manifest_file *dt_manifest_find(const struct dt_manifest *manife
     return NULL;
 }
 
-static dt_status make_room(struct dt_manifest *manifest)
-{
-    if (manifest->n < manifest->capacity)
-        return DT_OK;
-    int capacity = manifest->capacity > 0 ? 2 * manifest->capacity : 8;
-    struct dt_manifest_file *files =
-        realloc(manifest->files, (size_t)capacity * sizeof *manifest->files);
-    if (!files)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a manifest of %d files", capacity);
-    manifest->files = files;
-    manifest->capacity = capacity;
-    return DT_OK;
-}
-
 dt_status dt_manifest_add(struct dt_manifest *manifest, const char *name, int64_t size,
                           uint64_t hash)
 {
@@ -49,7 +36,7 @@ dt_status dt_manifest_add(struct dt_manifest *manifest, const char *name, int64_
     if (snprintf(file.name, sizeof file.name, "%s", name) >= (int)sizeof file.name)
         return DT_FAIL(DT_USER, NULL, "the file name %.100s has more than %d bytes", name,
                        DT_MANIFEST_NAME - 1);
-    DT_TRY(make_room(manifest));
+    DT_TRY(dt_list_grow(&manifest->files, manifest->n, sizeof file));
     manifest->files[manifest->n++] = file;
     return DT_OK;
 }

@@ -16,7 +16,7 @@ struct dt_manifest_file {
 };
 
 struct dt_manifest {
-    int n, capacity;
+    int n;
     struct dt_manifest_file *files;
 };
 

@@ -2,6 +2,7 @@
 #include "checkpoint/optimizer_states.h"
 
 #include "base/file.h"
+#include "base/list.h"
 #include "base/safetensors.h"
 
 #include <stdlib.h>
@@ -115,7 +116,7 @@ void dt_optimizer_states_check_names(const struct dt_manifest *manifest,
 struct reader {
     const struct dt_params *params;
     const struct dt_optimizer_states *states;
-    int64_t n, capacity;
+    int64_t n;
     struct range *ranges; // read so far
 };
 
@@ -161,21 +162,6 @@ static dt_status check_entry(const struct reader *r, const char *path,
     return DT_OK;
 }
 
-static dt_status add_range(struct reader *r, const struct range *range)
-{
-    if (r->n == r->capacity) {
-        int64_t capacity = r->capacity > 0 ? 2 * r->capacity : 64;
-        struct range *ranges = realloc(r->ranges, (size_t)capacity * sizeof *ranges);
-        if (!ranges)
-            return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of %lld optimizer states",
-                           (long long)capacity);
-        r->ranges = ranges;
-        r->capacity = capacity;
-    }
-    r->ranges[r->n++] = *range;
-    return DT_OK;
-}
-
 static dt_status read_file(struct reader *r, const char *path)
 {
     struct dt_safetensors *file;
@@ -185,7 +171,8 @@ static dt_status read_file(struct reader *r, const char *path)
         const struct dt_safetensor *entry = &file->tensors[i];
         struct range range;
         DT_TRY_GOTO(status, out, check_entry(r, path, entry, &range));
-        DT_TRY_GOTO(status, out, add_range(r, &range));
+        DT_TRY_GOTO(status, out, dt_list_grow(&r->ranges, r->n, sizeof range));
+        r->ranges[r->n++] = range;
         float *to = r->states->list[range.state].data + r->params->rows[range.row].offset;
         DT_TRY_GOTO(status, out,
                     dt_safetensors_read_f32(file, entry, 0, entry->count, to + range.first));
