@@ -1,0 +1,131 @@
+// The input of a model on a device that works as late as it may: no copy happens before the host
+// waits for one. What the step reads is still what the loader read, though the loader has a single
+// host batch, and batches must be used up before the next is asked for.
+#include "train/input.h"
+
+#include "op_fixture.h"
+
+enum { STEPS = 6, SEQUENCES = 6, LENGTH = 5, MICRO = 2, COPIES = 1024 };
+
+static struct copy {
+    void *to;
+    const void *from;
+    int64_t bytes;
+} copies[COPIES];
+static int n_copies;
+
+static dt_status copy_later(struct dt_device *device, void *to, const void *from, int64_t bytes,
+                            struct dt_stream *stream)
+{
+    (void)device, (void)stream;
+    CHECK(n_copies < COPIES, "too many copies");
+    copies[n_copies++] = (struct copy){to, from, bytes};
+    return DT_OK;
+}
+
+static dt_status wait_for_event(struct dt_device *device, struct dt_event *event)
+{
+    (void)device, (void)event;
+    for (int i = 0; i < n_copies; i++)
+        memcpy(copies[i].to, copies[i].from, (size_t)copies[i].bytes);
+    n_copies = 0;
+    return DT_OK;
+}
+
+static struct dt_loader *open_loader(const struct dt_dataset *dataset, bool sequential)
+{
+    struct dt_loader_config config = {
+        .dataset = dataset,
+        .rules = {.seed = 3, .vocab_size = 1000, .reset_token = -1},
+        .batch = SEQUENCES,
+        .block = 4,
+        .size = 1,
+        .prefetch = 1,
+        .sequential = sequential,
+    };
+    struct dt_loader *loader = NULL;
+    int64_t last = sequential ? dataset->windows / SEQUENCES : 0;
+    check_ok(dt_loader_open(&config, last, &loader), "dt_loader_open");
+    return loader;
+}
+
+// Steps that are queued one after the other without waiting for one.
+static void test_late_copies(struct dt_input *input, const struct dt_dataset *dataset)
+{
+    static int32_t ids[STEPS][SEQUENCES * LENGTH], labels[STEPS][SEQUENCES * LENGTH];
+    const int64_t bytes = MICRO * LENGTH * (int64_t)sizeof **ids;
+    struct dt_loader *loader = open_loader(dataset, false);
+    for (int step = 0; step < STEPS; step++) {
+        int64_t n;
+        check_ok(dt_input_next(input, loader, NULL, &n, NULL), "dt_input_next");
+        CHECK_INT(n, SEQUENCES / MICRO);
+        for (int64_t i = 0; i < n; i++) {
+            struct dt_model_input micro;
+            check_ok(dt_input_micro_batch(input, NULL, &micro), "dt_input_micro_batch");
+            CHECK_INT(micro.sequences, MICRO);
+            CHECK_INT(micro.length, LENGTH);
+            CHECK(micro.arrays[2] == NULL, "an optional array that the data lacks");
+            dt_to_host(input->backend, ids[step] + i * MICRO * LENGTH, micro.arrays[1], bytes,
+                       NULL);
+            dt_to_host(input->backend, labels[step] + i * MICRO * LENGTH, micro.arrays[0], bytes,
+                       NULL);
+        }
+    }
+    dt_input_settle(input);
+    dt_loader_close(loader);
+    loader = open_loader(dataset, false);
+    for (int step = 0; step < STEPS; step++) {
+        const struct dt_batch *batch;
+        check_ok(dt_loader_next(loader, &batch, NULL), "dt_loader_next");
+        CHECK(memcmp(ids[step], dt_batch_find(batch, "input_ids")->data, sizeof *ids) == 0,
+              "step %d has other ids", step);
+        CHECK(memcmp(labels[step], dt_batch_find(batch, "labels")->data, sizeof *labels) == 0,
+              "step %d has other labels", step);
+    }
+    dt_loader_close(loader);
+}
+
+static void test_order_of_calls(struct dt_input *input, const struct dt_dataset *dataset)
+{
+    struct dt_loader *loader = open_loader(dataset, true); // at the last batch
+    struct dt_model_input micro;
+    int64_t n;
+    CHECK_INT(dt_input_micro_batch(input, NULL, &micro), DT_MACHINE);
+    check_ok(dt_input_next(input, loader, NULL, &n, NULL), "dt_input_next");
+    for (int64_t i = 0; i < n; i++) {
+        CHECK_INT(dt_input_next(input, loader, NULL, &(int64_t){0}, NULL), DT_MACHINE);
+        dt_error_clear();
+        check_ok(dt_input_micro_batch(input, NULL, &micro), "dt_input_micro_batch");
+    }
+    CHECK_INT(dt_input_micro_batch(input, NULL, &micro), DT_MACHINE);
+    dt_error_clear();
+    check_ok(dt_input_next(input, loader, NULL, &n, NULL), "dt_input_next");
+    CHECK_INT(n, 0);
+    dt_input_settle(input);
+    dt_loader_close(loader);
+}
+
+int main(void)
+{
+    struct dt_backend cpu = open_cpu(1), late = cpu;
+    struct dt_device_table table = *cpu.table;
+    table.to_device = table.to_host = table.copy = copy_later;
+    table.event_sync = wait_for_event;
+    late.table = &table;
+    struct dt_array_list arrays = {0}; // not in the loader's order
+    dt_array_list_add(&arrays, "labels", DT_I32, 1, false);
+    dt_array_list_add(&arrays, "input_ids", DT_I32, 1, false);
+    dt_array_list_add(&arrays, "reset", DT_U8, 1, true);
+    struct dt_input_config config = {.sequences = SEQUENCES, .length = LENGTH, .micro = MICRO};
+    struct dt_dataset *dataset;
+    struct dt_input input;
+    check_ok(dt_dataset_scan("synthetic:random", LENGTH, 0, &dataset), "dt_dataset_scan");
+    check_ok(dt_input_create(&late, &arrays, &config, &input), "dt_input_create");
+    test_late_copies(&input, dataset);
+    test_order_of_calls(&input, dataset);
+    dt_input_destroy(&input);
+    CHECK_INT(dt_memory_in_use(&cpu), 0);
+    dt_dataset_free(dataset);
+    cpu.table->close(cpu.device);
+    return test_end();
+}
