@@ -7,31 +7,23 @@
 
 static const char *class_text(H5T_class_t class)
 {
-    switch (class) {
-    case H5T_FLOAT:
-        return "floating-point numbers";
-    case H5T_STRING:
-        return "strings";
-    case H5T_COMPOUND:
-        return "compound records";
-    case H5T_ENUM:
-        return "an enumeration";
-    case H5T_VLEN:
-        return "variable-length sequences";
-    default:
-        return "other data";
-    }
+    static const char *const text[H5T_NCLASSES] = {
+        [H5T_FLOAT] = "floating-point numbers",   [H5T_STRING] = "strings",
+        [H5T_COMPOUND] = "compound records",      [H5T_ENUM] = "an enumeration",
+        [H5T_VLEN] = "variable-length sequences",
+    };
+    return class >= 0 && class < H5T_NCLASSES && text[class] ? text[class] : "other data";
 }
 
 static dt_dtype integer_type(size_t size, bool is_signed)
 {
-    static const dt_dtype types[] = {DT_U8, DT_U16, DT_U32, DT_U64};
-    for (int i = 0; !is_signed && i < 4; i++)
-        if (size == (size_t)dt_dtype_size(types[i]))
-            return types[i];
-    if (is_signed && size == 4)
-        return DT_I32;
-    return DT_DTYPE_COUNT;
+    if (is_signed)
+        return size == 4 ? DT_I32 : DT_DTYPE_COUNT;
+    return size == 1   ? DT_U8
+           : size == 2 ? DT_U16
+           : size == 4 ? DT_U32
+           : size == 8 ? DT_U64
+                       : DT_DTYPE_COUNT;
 }
 
 static void read_type(hid_t type, struct dt_h5_array *array)
@@ -215,7 +207,7 @@ void dt_h5_array_close(struct dt_h5_array *array)
     array->chunks = NULL;
 }
 
-static hid_t memory_type(dt_dtype type)
+hid_t dt_h5_type(dt_dtype type)
 {
     switch (type) {
     case DT_U8:
@@ -241,8 +233,7 @@ static dt_status read_by_library(const struct dt_h5_array *array, int64_t first,
     hid_t in_memory = H5Screate_simple(array->n_dims, size, NULL);
     herr_t failed = H5Sselect_hyperslab(in_file, H5S_SELECT_SET, start, NULL, size, NULL);
     if (failed >= 0)
-        failed =
-            H5Dread(array->id, memory_type(array->type), in_memory, in_file, H5P_DEFAULT, data);
+        failed = H5Dread(array->id, dt_h5_type(array->type), in_memory, in_file, H5P_DEFAULT, data);
     dt_status status = DT_OK;
     if (failed < 0)
         status = dt_h5_fail(DT_USER, "read", array->file->path,

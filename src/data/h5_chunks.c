@@ -88,26 +88,20 @@ static dt_status read_shape(struct dt_h5_chunks *chunks, const struct dt_h5_arra
     return DT_OK;
 }
 
-static dt_status open_chunks(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
-                             hid_t plist)
-{
-    chunks->n_filters = H5Pget_nfilters(plist);
-    if (chunks->n_filters < 0 || chunks->n_filters > H5Z_MAX_NFILTERS)
-        return dt_h5_fail(DT_USER, "read the filters in", array->file->path, damaged);
-    for (int i = 0; i < chunks->n_filters; i++)
-        DT_TRY(read_filter(array, plist, i, &chunks->filters[i]));
-    for (int i = 0; i < BANDS; i++)
-        chunks->bands[i].number = -1;
-    return read_shape(chunks, array, plist);
-}
-
 dt_status dt_h5_chunks_open(const struct dt_h5_array *array, hid_t plist,
                             struct dt_h5_chunks **chunks)
 {
-    *chunks = calloc(1, sizeof **chunks);
-    if (!*chunks)
+    struct dt_h5_chunks *c = *chunks = calloc(1, sizeof *c);
+    if (!c)
         return DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", array->file->path);
-    return open_chunks(*chunks, array, plist);
+    c->n_filters = H5Pget_nfilters(plist);
+    if (c->n_filters < 0 || c->n_filters > H5Z_MAX_NFILTERS)
+        return dt_h5_fail(DT_USER, "read the filters in", array->file->path, damaged);
+    for (int i = 0; i < c->n_filters; i++)
+        DT_TRY(read_filter(array, plist, i, &c->filters[i]));
+    for (int i = 0; i < BANDS; i++)
+        c->bands[i].number = -1;
+    return read_shape(c, array, plist);
 }
 
 void dt_h5_chunks_close(struct dt_h5_chunks *chunks)

@@ -78,22 +78,6 @@ static void switch_locking_off(hid_t access)
 #endif
 }
 
-static dt_status check_is_hdf5(const char *path, int64_t *bytes)
-{
-    int fd;
-    DT_TRY(dt_open_read(path, &fd, bytes));
-    close(fd);
-    if (*bytes == 0)
-        return DT_FAIL(DT_USER, "remove the file, or make it again", "%s is empty (0 bytes)", path);
-    htri_t is_hdf5 = H5Fis_hdf5(path);
-    if (is_hdf5 < 0)
-        return dt_h5_fail(DT_USER, "open", path, NULL);
-    if (is_hdf5 == 0)
-        return DT_FAIL(DT_USER, "give HDF5 shards; dtrain pack makes them from text or raw tokens",
-                       "%s is not an HDF5 file", path);
-    return DT_OK;
-}
-
 hid_t dt_h5_access(void)
 {
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
@@ -103,17 +87,29 @@ hid_t dt_h5_access(void)
     return access;
 }
 
-static dt_status open_read_only(struct dt_h5_file *file)
+static dt_status open_file(struct dt_h5_file *file)
 {
-    dt_status status = DT_OK;
+    const char *path = file->path;
     void *handle;
+    int fd;
+    DT_TRY(dt_open_read(path, &fd, &file->bytes));
+    close(fd);
+    if (file->bytes == 0)
+        return DT_FAIL(DT_USER, "remove the file, or make it again", "%s is empty (0 bytes)", path);
+    htri_t is_hdf5 = H5Fis_hdf5(path);
+    if (is_hdf5 < 0)
+        return dt_h5_fail(DT_USER, "open", path, NULL);
+    if (is_hdf5 == 0)
+        return DT_FAIL(DT_USER, "give HDF5 shards; dtrain pack makes them from text or raw tokens",
+                       "%s is not an HDF5 file", path);
     hid_t access = dt_h5_access();
-    file->id = H5Fopen(file->path, H5F_ACC_RDONLY, access);
+    file->id = H5Fopen(path, H5F_ACC_RDONLY, access);
+    dt_status status = DT_OK;
     if (file->id < 0)
-        status = dt_h5_fail(DT_USER, "open", file->path,
+        status = dt_h5_fail(DT_USER, "open", path,
                             "the file is truncated or damaged: copy it or make it again");
     else if (H5Fget_vfd_handle(file->id, access, &handle) < 0)
-        status = dt_h5_fail(DT_MACHINE, "open", file->path, NULL);
+        status = dt_h5_fail(DT_MACHINE, "open", path, NULL);
     else
         memcpy(&file->fd, handle, sizeof file->fd);
     H5Pclose(access);
@@ -123,8 +119,7 @@ static dt_status open_read_only(struct dt_h5_file *file)
 dt_status dt_h5_open(const char *path, struct dt_h5_file *file)
 {
     *file = (struct dt_h5_file){.path = path, .id = -1, .fd = -1};
-    DT_TRY(check_is_hdf5(path, &file->bytes));
-    dt_status status = open_read_only(file);
+    dt_status status = open_file(file);
     if (status != DT_OK)
         dt_h5_close(file);
     return status;

@@ -61,6 +61,7 @@ void dt_h5_array_close(struct dt_h5_array *array);
 // Rows [first, first + count) of the first dimension, in the stored type.
 dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64_t count,
                            void *data);
+hid_t dt_h5_type(dt_dtype type); // in the file and in memory
 // DT_USER unless it has one dimension.
 dt_status dt_h5_check_vector(const struct dt_h5_array *array);
 // An integer attribute; *found: whether it exists. Not one integer, or below 1: DT_USER.

@@ -33,14 +33,6 @@ struct dt_shard_writer {
     int64_t n_starts, starts_room;
 };
 
-static hid_t disk_type(dt_dtype type)
-{
-    return type == DT_U8    ? H5T_STD_U8LE
-           : type == DT_U16 ? H5T_STD_U16LE
-           : type == DT_U32 ? H5T_STD_U32LE
-                            : H5T_STD_U64LE;
-}
-
 static dt_status fail_write(const struct dt_shard_writer *writer)
 {
     return dt_h5_fail(DT_MACHINE, "write", writer->path, NULL);
@@ -54,7 +46,7 @@ static dt_status create_array(const struct dt_shard_writer *writer, const char *
     dt_status status = DT_OK;
     hid_t space = H5Screate_simple(1, &size, NULL), plist = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER);
-    *id = H5Dcreate2(writer->file, name, disk_type(type), space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    *id = H5Dcreate2(writer->file, name, dt_h5_type(type), space, H5P_DEFAULT, plist, H5P_DEFAULT);
     if (*id < 0)
         status = fail_write(writer);
     H5Pclose(plist);
@@ -113,7 +105,7 @@ static dt_status write_slab(const struct dt_shard_writer *writer, hid_t array, d
         return DT_OK;
     hid_t in_file = H5Dget_space(array), in_memory = H5Screate_simple(1, &size, NULL);
     if (H5Sselect_hyperslab(in_file, H5S_SELECT_SET, &start, NULL, &size, NULL) < 0 ||
-        H5Dwrite(array, disk_type(type), in_memory, in_file, H5P_DEFAULT, data) < 0)
+        H5Dwrite(array, dt_h5_type(type), in_memory, in_file, H5P_DEFAULT, data) < 0)
         status = fail_write(writer);
     H5Sclose(in_memory);
     H5Sclose(in_file);
@@ -166,13 +158,12 @@ dt_status dt_shard_start_document(struct dt_shard_writer *writer)
     return DT_OK;
 }
 
-static dt_status write_attribute(const char *path, hid_t array, const char *name, dt_dtype type,
-                                 const void *value)
+static dt_status write_attribute(const char *path, hid_t array, const char *name, uint64_t value)
 {
     dt_status status = DT_OK;
-    hid_t space = H5Screate(H5S_SCALAR);
-    hid_t attribute = H5Acreate2(array, name, disk_type(type), space, H5P_DEFAULT, H5P_DEFAULT);
-    if (attribute < 0 || H5Awrite(attribute, disk_type(type), value) < 0)
+    hid_t space = H5Screate(H5S_SCALAR), u64 = H5T_STD_U64LE;
+    hid_t attribute = H5Acreate2(array, name, u64, space, H5P_DEFAULT, H5P_DEFAULT);
+    if (attribute < 0 || H5Awrite(attribute, u64, &value) < 0)
         status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
     if (attribute >= 0)
         H5Aclose(attribute);
@@ -180,24 +171,29 @@ static dt_status write_attribute(const char *path, hid_t array, const char *name
     return status;
 }
 
+// A whole dataset of its own.
+static dt_status put_array(struct dt_shard_writer *writer, const char *name, const uint64_t *values,
+                           int64_t n, hid_t *id)
+{
+    DT_TRY(create_array(writer, name, DT_U64, n, id));
+    return write_slab(writer, *id, DT_U64, 0, n, values);
+}
+
 static dt_status write_starts(struct dt_shard_writer *writer)
 {
-    hid_t starts = -1;
+    hid_t starts;
     uint64_t n = (uint64_t)writer->n_starts;
     uint64_t hash = dt_xxh3(writer->starts, (size_t)n * sizeof *writer->starts);
-    DT_TRY(create_array(writer, "/doc_starts", DT_U64, writer->n_starts, &starts));
-    DT_TRY(write_slab(writer, starts, DT_U64, 0, writer->n_starts, writer->starts));
-    DT_TRY(write_attribute(writer->path, writer->tokens, DT_STARTS_COUNT, DT_U64, &n));
-    return write_attribute(writer->path, writer->tokens, DT_STARTS_HASH, DT_U64, &hash);
+    DT_TRY(put_array(writer, "/doc_starts", writer->starts, writer->n_starts, &starts));
+    DT_TRY(write_attribute(writer->path, writer->tokens, DT_STARTS_COUNT, n));
+    return write_attribute(writer->path, writer->tokens, DT_STARTS_HASH, hash);
 }
 
 static dt_status write_tail(struct dt_shard_writer *writer, bool documents)
 {
-    hid_t hashes = -1;
-    const uint64_t block = DT_HASH_BLOCK;
-    DT_TRY(create_array(writer, hash_kind->dataset, DT_U64, writer->n_hashes, &hashes));
-    DT_TRY(write_attribute(writer->path, hashes, DT_H5_HASH_BLOCK, DT_U64, &block));
-    DT_TRY(write_slab(writer, hashes, DT_U64, 0, writer->n_hashes, writer->hashes));
+    hid_t hashes;
+    DT_TRY(put_array(writer, hash_kind->dataset, writer->hashes, writer->n_hashes, &hashes));
+    DT_TRY(write_attribute(writer->path, hashes, DT_H5_HASH_BLOCK, DT_HASH_BLOCK));
     return documents ? write_starts(writer) : DT_OK;
 }
 
@@ -243,25 +239,15 @@ void dt_shard_abandon(struct dt_shard_writer *writer)
     free(writer);
 }
 
-static dt_status open_to_write(const char *path, hid_t *file, hid_t *tokens)
-{
-    dt_status status = DT_OK;
-    hid_t access = dt_h5_access();
-    *file = H5Fopen(path, H5F_ACC_RDWR, access);
-    *tokens = *file < 0 ? -1 : H5Dopen2(*file, "/tokens", H5P_DEFAULT);
-    if (*tokens < 0)
-        status = dt_h5_fail(DT_MACHINE, "open", path, NULL);
-    H5Pclose(access);
-    return status;
-}
-
 dt_status dt_shard_set_vocab(const char *path, int64_t vocab_size)
 {
-    hid_t file, tokens;
     dt_h5_enter();
-    dt_status status = open_to_write(path, &file, &tokens);
-    if (status == DT_OK)
-        status = write_attribute(path, tokens, "vocab_size", DT_U64, &vocab_size);
+    hid_t access = dt_h5_access(), file = H5Fopen(path, H5F_ACC_RDWR, access);
+    hid_t tokens = file < 0 ? -1 : H5Dopen2(file, "/tokens", H5P_DEFAULT);
+    dt_status status = tokens < 0
+                           ? dt_h5_fail(DT_MACHINE, "open", path, NULL)
+                           : write_attribute(path, tokens, "vocab_size", (uint64_t)vocab_size);
+    H5Pclose(access);
     if (file >= 0 && H5Fclose(file) < 0 && status == DT_OK)
         status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
     dt_h5_leave();

@@ -42,15 +42,6 @@ static dt_status add_file(struct dt_pack_files *files, const char *path, int64_t
     return DT_OK;
 }
 
-static dt_status add_named(struct dt_pack_files *files, const char *path)
-{
-    int fd = -1;
-    int64_t bytes = 0;
-    DT_TRY(dt_open_read(path, &fd, &bytes));
-    close(fd);
-    return add_file(files, path, bytes);
-}
-
 static bool is_text(int fd)
 {
     char head[SNIFF];
@@ -58,21 +49,23 @@ static bool is_text(int fd)
     return n >= 0 && !memchr(head, 0, (size_t)n);
 }
 
-// A file found in a folder: what cannot be used is skipped.
-static dt_status add_found(struct walk *walk, const char *path)
+// A file that was found in a folder is skipped if it cannot be used; a named one is an error.
+static dt_status add_path(struct walk *walk, const char *path, bool named)
 {
-    int fd = -1;
-    int64_t bytes = 0;
-    if (dt_open_read(path, &fd, &bytes) != DT_OK) {
+    int fd;
+    int64_t bytes;
+    dt_status status = dt_open_read(path, &fd, &bytes);
+    if (status != DT_OK && !named) {
         dt_warn("%s, skipped", dt_error_current()->message);
         dt_error_clear();
         walk->files->skipped++;
         return DT_OK;
     }
-    bool take = walk->config->format != DT_PACK_TEXT || is_text(fd);
+    DT_TRY(status);
+    bool wanted = named || walk->config->format != DT_PACK_TEXT || is_text(fd);
     close(fd);
-    walk->files->skipped += !take;
-    return take ? add_file(walk->files, path, bytes) : DT_OK;
+    walk->files->skipped += !wanted;
+    return wanted ? add_file(walk->files, path, bytes) : DT_OK;
 }
 
 static bool is_output(const struct walk *walk, const struct stat *folder)
@@ -109,12 +102,12 @@ static dt_status visit(struct walk *walk, FTS *tree, FTSENT *entry)
         walk->files->skipped++;
         return DT_OK;
     case FTS_F:
-        return named ? add_named(walk->files, entry->fts_path) : add_found(walk, entry->fts_path);
+        return add_path(walk, entry->fts_path, named);
     case FTS_SL:
-        return links_to_file(entry->fts_path) ? add_found(walk, entry->fts_path) : DT_OK;
+        return links_to_file(entry->fts_path) ? add_path(walk, entry->fts_path, false) : DT_OK;
     case FTS_DEFAULT: // FIFOs, sockets, devices
     case FTS_SLNONE:
-        return named ? add_named(walk->files, entry->fts_path) : DT_OK;
+        return named ? add_path(walk, entry->fts_path, true) : DT_OK;
     default:
         return DT_OK;
     }

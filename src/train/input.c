@@ -1,8 +1,6 @@
 // Copies of batches and micro-batches, by the list of the arrays that the model reads.
 #include "train/input.h"
 
-#include <inttypes.h>
-
 int64_t dt_input_bytes(const struct dt_array_list *arrays, const struct dt_input_config *config)
 {
     int64_t bytes = 0;
@@ -68,20 +66,16 @@ void dt_input_settle(struct dt_input *input)
 static dt_status copy_in(struct dt_input *input, const struct dt_batch *batch)
 {
     const struct dt_input_config *config = &input->config;
-    if (batch->sequences != config->sequences || batch->length != config->length)
-        return DT_FAIL(DT_MACHINE, NULL,
-                       "the loader's batch is [%" PRId64 ", %" PRId64 "], not [%" PRId64
-                       ", %" PRId64 "]",
-                       batch->sequences, batch->length, config->sequences, config->length);
     for (int i = 0; i < input->arrays.n; i++) {
         const struct dt_array_spec *spec = &input->arrays.arrays[i];
         const struct dt_array *array = dt_batch_find(batch, spec->name);
         input->present[i] = array != NULL;
         if (!array && spec->optional)
             continue;
-        if (!array || array->spec.type != spec->type || array->spec.width != spec->width)
+        if (!array || array->spec.type != spec->type || array->spec.width != spec->width ||
+            batch->sequences != config->sequences || batch->length != config->length)
             return DT_FAIL(DT_MACHINE, NULL,
-                           "the loader's array %s is missing or of another type or width",
+                           "the loader's array %s is missing or of another type or shape",
                            spec->name);
         DT_TRY(dt_to_device(input->backend, input->batch[i], array->data,
                             dt_array_bytes(spec, config->sequences * config->length),
