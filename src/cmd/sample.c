@@ -111,21 +111,22 @@ static void print_token(int32_t token, int64_t vocab)
 }
 
 // One pass over `n` tokens; the next token's logits come to host memory `logits`.
-static dt_status pass(const struct dt_backend *backend, struct dt_model *model, int32_t *device_ids,
-                      const int32_t *ids, int64_t n, const struct dt_model_state *before,
-                      struct dt_model_state *after, float *logits)
+static dt_status run_tokens(const struct dt_backend *backend, struct dt_model *model,
+                            int32_t *device_ids, const int32_t *ids, int64_t n,
+                            const struct dt_model_state *before, struct dt_model_state *after,
+                            float *logits)
 {
-    int64_t vocab = dt_model_config(model)->vocab_size, stride;
-    const float *device_logits;
-    struct dt_model_input input = {.sequences = 1, .length = n};
+    struct dt_pass pass = {
+        .input = {.sequences = 1, .length = n}, .before = before, .after = after};
+    struct dt_view last;
     int tokens;
     DT_TRY(dt_model_token_array(model, &tokens));
-    input.arrays[tokens] = device_ids;
-    DT_TRY(backend->table->to_device(backend->device, device_ids, ids, n * 4, NULL));
-    DT_TRY(dt_model_forward(model, &input, before, after, NULL));
-    DT_TRY(dt_model_last_logits(model, &input, &device_logits, &stride, NULL));
-    DT_TRY(backend->table->to_host(backend->device, logits, device_logits, vocab * 4, NULL));
-    return backend->table->stream_sync(backend->device, NULL);
+    pass.input.arrays[tokens] = device_ids;
+    DT_TRY(dt_to_device(backend, device_ids, ids, n * 4, NULL));
+    DT_TRY(dt_model_forward(model, &pass));
+    DT_TRY(dt_model_logits(model, &pass, true, &last));
+    DT_TRY(dt_to_host(backend, logits, last.data, dt_model_config(model)->vocab_size * 4, NULL));
+    return dt_stream_sync(backend, NULL);
 }
 
 struct writer {
@@ -176,16 +177,16 @@ static dt_status writer_run(struct writer *w)
 {
     int64_t vocab = dt_model_config(w->model)->vocab_size;
     struct dt_philox rng = dt_philox_init((uint64_t)w->options->seed, 0, 0);
-    DT_TRY(pass(&w->backend, w->model, w->device_ids, w->prompt, w->prompt_length, w->state[0],
-                w->state[1], w->logits));
+    DT_TRY(run_tokens(&w->backend, w->model, w->device_ids, w->prompt, w->prompt_length,
+                      w->state[0], w->state[1], w->logits));
     for (int64_t i = 0; i < w->prompt_length; i++)
         print_token(w->prompt[i], vocab);
     for (int64_t i = 0; i < w->options->tokens; i++) {
         int32_t token = draw(w->logits, vocab, w->options->temperature, &rng);
         const struct dt_model_state *before = w->state[(i + 1) % 2];
         print_token(token, vocab);
-        DT_TRY(pass(&w->backend, w->model, w->device_ids, &token, 1, before, w->state[i % 2],
-                    w->logits));
+        DT_TRY(run_tokens(&w->backend, w->model, w->device_ids, &token, 1, before, w->state[i % 2],
+                          w->logits));
     }
     putchar('\n');
     return DT_OK;

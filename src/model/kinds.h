@@ -67,9 +67,7 @@ struct dt_head_kind {
     // from. The model announces its rows.
     dt_status (*loss)(struct dt_part *head, const struct dt_pass *pass, const struct dt_flow *flow,
                       double scale, struct dt_loss_sum *sum);
-    // Logits after a forward pass, fp32. last: *logits = those of each sequence's last position
-    // [B, V] in memory of the head; else those of all positions into logits->data [M, V], which is
-    // the caller's. NULL: it has none.
+    // As dt_model_logits; NULL: it has none.
     dt_status (*logits)(struct dt_part *head, const struct dt_pass *pass, bool last,
                         struct dt_view *logits);
 };

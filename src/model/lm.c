@@ -66,7 +66,7 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
 static dt_status tile_loss(const struct lm *lm, const struct dt_pass *pass, int64_t first,
                            int64_t last, double scale, struct dt_loss_sum *sum)
 {
-    const int32_t *labels = pass->input->arrays[lm->labels];
+    const int32_t *labels = pass->input.arrays[lm->labels];
     struct dt_view h = dt_view_rows(lm->h, first, last),
                    logits = dt_view_rows(lm->logits, 0, last - first),
                    dlogits = dt_view_rows(lm->dlogits, 0, last - first);
@@ -113,7 +113,7 @@ static dt_status logits(struct dt_part *part, const struct dt_pass *pass, bool l
                         struct dt_view *logits)
 {
     const struct lm *lm = (struct lm *)part;
-    int64_t B = pass->input->sequences, L = pass->input->length, M = pass->rows,
+    int64_t B = pass->input.sequences, L = pass->input.length, M = pass->rows,
             V = pass->net->config->vocab_size;
     if (last) { // rows of h that are L·d apart
         struct dt_view h = dt_view_rows(lm->h, L - 1, L - 1 + B);

@@ -120,22 +120,22 @@ static struct dt_conv1d_silu_inputs conv_inputs(const struct mamba *m, const str
                                                 const struct dt_pass *pass)
 {
     return (struct dt_conv1d_silu_inputs){
-        .batch = pass->input->sequences,
-        .length = pass->input->length,
+        .batch = pass->input.sequences,
+        .length = pass->input.length,
         .taps = m->K,
         .x = a->x,
         .weight = dt_net_weight(pass->net, m->conv_weight),
         .bias = dt_net_weight(pass->net, m->conv_bias),
         .x0 = dt_model_state_array(pass->before, m->part.layer, m->conv_state),
-        .reset = pass->input->arrays[m->reset]};
+        .reset = pass->input.arrays[m->reset]};
 }
 
 static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct arrays *a,
                                          const struct dt_pass *pass)
 {
     return (struct dt_scan_inputs){
-        .batch = pass->input->sequences,
-        .length = pass->input->length,
+        .batch = pass->input.sequences,
+        .length = pass->input.length,
         .chunk = m->chunk,
         .u = a->u,
         .delta = a->delta,
@@ -146,7 +146,7 @@ static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct arr
         .d_skip = dt_net_weight(pass->net, m->d_skip),
         .dt_bias = dt_net_weight(pass->net, m->dt_bias),
         .h0 = dt_model_state_array(pass->before, m->part.layer, m->ssm_state),
-        .reset = pass->input->arrays[m->reset]};
+        .reset = pass->input.arrays[m->reset]};
 }
 
 // From x and z to y; `after` is NULL when this is made a second time.

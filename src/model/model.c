@@ -165,81 +165,95 @@ static struct dt_flow flow_at(const struct dt_model *model, int64_t rows, int64_
                             .dresidual = dt_view_rows(model->dresidual, 0, rows)};
 }
 
-static dt_status run_forward(const struct dt_model *model, const struct dt_pass *pass)
+static dt_status check_input(const struct dt_model *model, const struct dt_model_input *input)
 {
+    const struct dt_model_shape *shape = &model->shape;
+    if (input->sequences >= 1 && input->length >= 1 && input->sequences <= shape->sequences &&
+        input->sequences * input->length <= shape->sequences * shape->length)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE, NULL, "a batch of %lld x %lld does not fit the model's %lld x %lld",
+                   (long long)input->sequences, (long long)input->length,
+                   (long long)shape->sequences, (long long)shape->length);
+}
+
+static struct dt_pass complete(const struct dt_model *model, const struct dt_pass *pass)
+{
+    struct dt_pass whole = *pass;
+    whole.net = &model->net;
+    whole.rows = pass->input.sequences * pass->input.length;
+    return whole;
+}
+
+dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *caller)
+{
+    DT_TRY(check_input(model, &caller->input));
     const struct parts *parts = &model->parts;
-    struct dt_flow flow = flow_at(model, pass->rows, 0);
-    DT_TRY(parts->stem->forward(parts->all[0], pass, &flow));
+    const struct dt_pass pass = complete(model, caller);
+    struct dt_flow flow = flow_at(model, pass.rows, 0);
+    DT_TRY(parts->stem->forward(parts->all[0], &pass, &flow));
     flow.x.data = flow.residual.data = NULL; // the first block adds nothing to what the stem wrote
     for (int64_t i = 0; i < parts->layers; i++) {
         struct dt_part *block = parts->all[i + 1];
-        DT_TRY_NOTE(block_kind(block)->forward(block, pass, &flow), "forward of layer %lld",
+        DT_TRY_NOTE(block_kind(block)->forward(block, &pass, &flow), "forward of layer %lld",
                     (long long)i);
-        flow = flow_at(model, pass->rows, i + 1);
+        flow = flow_at(model, pass.rows, i + 1);
     }
-    return parts->head->forward(parts->head_part, pass, &flow);
+    return parts->head->forward(parts->head_part, &pass, &flow);
 }
 
-static dt_status run_loss(const struct dt_model *model, const struct dt_pass *pass, double scale,
-                          struct dt_loss_sum *sum)
+dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *caller, double scale,
+                        struct dt_loss_sum *sum)
 {
     const struct parts *parts = &model->parts;
-    struct dt_flow flow = flow_at(model, pass->rows, parts->layers);
-    return parts->head->loss(parts->head_part, pass, &flow, scale, sum);
+    struct dt_pass pass = complete(model, caller);
+    struct dt_flow flow = flow_at(model, pass.rows, parts->layers);
+    pass.grad_ready = NULL; // its rows are announced in backward
+    return parts->head->loss(parts->head_part, &pass, &flow, scale, sum);
 }
 
-static dt_status run_backward(const struct dt_model *model, const struct dt_pass *pass)
+dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *caller)
 {
     const struct parts *parts = &model->parts;
+    const struct dt_pass pass = complete(model, caller);
     for (int row = 0; row < parts->head_rows; row++)
-        DT_TRY(dt_pass_ready(pass, row));
+        DT_TRY(dt_pass_ready(&pass, row));
     for (int64_t i = parts->layers - 1; i >= 0; i--) {
         struct dt_part *block = parts->all[i + 1];
-        struct dt_flow flow = flow_at(model, pass->rows, i);
-        DT_TRY_NOTE(block_kind(block)->backward(block, pass, &flow), "backward of layer %lld",
+        struct dt_flow flow = flow_at(model, pass.rows, i);
+        DT_TRY_NOTE(block_kind(block)->backward(block, &pass, &flow), "backward of layer %lld",
                     (long long)i);
     }
-    struct dt_flow flow = flow_at(model, pass->rows, 0);
-    return parts->stem->backward(parts->all[0], pass, &flow);
+    struct dt_flow flow = flow_at(model, pass.rows, 0);
+    return parts->stem->backward(parts->all[0], &pass, &flow);
 }
 
-// Logits of the last positions, or of all into memory of the caller.
-static dt_status run_logits(const struct dt_model *model, const struct dt_pass *pass, bool last,
-                            struct dt_view *logits)
+dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *caller, bool last,
+                          struct dt_view *logits)
 {
     const struct parts *parts = &model->parts;
+    const struct dt_pass pass = complete(model, caller);
     if (!parts->head->logits)
         return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" gives no logits",
                        parts->head->kind.name);
-    return parts->head->logits(parts->head_part, pass, last, logits);
-}
-
-static struct dt_pass make_pass(const struct dt_model *model, const struct dt_model_input *input,
-                                struct dt_stream *stream)
-{
-    return (struct dt_pass){.net = &model->net,
-                            .input = input,
-                            .rows = input->sequences * input->length,
-                            .stream = stream};
+    return parts->head->logits(parts->head_part, &pass, last, logits);
 }
 
 // The most workspace that an op of any pass asks for.
 static dt_status measure_workspace(const struct dt_model *model, int64_t *bytes)
 {
     const struct dt_model_shape *shape = &model->shape;
-    struct dt_model_input input = {.sequences = shape->sequences, .length = shape->length};
-    struct dt_pass pass = make_pass(model, &input, NULL);
+    struct dt_pass pass = {.input = {.sequences = shape->sequences, .length = shape->length},
+                           .measured = bytes};
     struct dt_view logits = {0};
     *bytes = 0;
-    pass.measured = bytes;
-    DT_TRY(run_forward(model, &pass));
-    DT_TRY(run_loss(model, &pass, 0, NULL));
+    DT_TRY(dt_model_forward(model, &pass));
+    DT_TRY(dt_model_loss(model, &pass, 0, NULL));
     for (int last = 0; model->parts.head->logits && last < 2; last++)
-        DT_TRY(run_logits(model, &pass, last, &logits));
+        DT_TRY(dt_model_logits(model, &pass, last, &logits));
     for (int add = 0; shape->training && add < 2; add++) { // the first micro-batch, and a later one
         pass.accumulate = add;
-        DT_TRY(run_loss(model, &pass, 1, NULL));
-        DT_TRY(run_backward(model, &pass));
+        DT_TRY(dt_model_loss(model, &pass, 1, NULL));
+        DT_TRY(dt_model_backward(model, &pass));
     }
     return DT_OK;
 }
@@ -455,64 +469,4 @@ void dt_model_state_destroy(struct dt_model *model, struct dt_model_state *state
 void *dt_model_state_array(const struct dt_model_state *state, int64_t layer, int index)
 {
     return state ? state->arrays[layer][index] : NULL;
-}
-
-static dt_status check_input(const struct dt_model *model, const struct dt_model_input *input)
-{
-    const struct dt_model_shape *shape = &model->shape;
-    if (input->sequences >= 1 && input->length >= 1 && input->sequences <= shape->sequences &&
-        input->sequences * input->length <= shape->sequences * shape->length)
-        return DT_OK;
-    return DT_FAIL(DT_MACHINE, NULL, "a batch of %lld x %lld does not fit the model's %lld x %lld",
-                   (long long)input->sequences, (long long)input->length,
-                   (long long)shape->sequences, (long long)shape->length);
-}
-
-dt_status dt_model_forward(struct dt_model *model, const struct dt_model_input *input,
-                           const struct dt_model_state *before, struct dt_model_state *after,
-                           struct dt_stream *stream)
-{
-    DT_TRY(check_input(model, input));
-    struct dt_pass pass = make_pass(model, input, stream);
-    pass.before = before;
-    pass.after = after;
-    return run_forward(model, &pass);
-}
-
-dt_status dt_model_loss(struct dt_model *model, const struct dt_model_input *input, double scale,
-                        bool accumulate, struct dt_loss_sum *sum, struct dt_stream *stream)
-{
-    struct dt_pass pass = make_pass(model, input, stream);
-    pass.accumulate = accumulate;
-    return run_loss(model, &pass, scale, sum);
-}
-
-dt_status dt_model_last_logits(struct dt_model *model, const struct dt_model_input *input,
-                               const float **logits, int64_t *stride, struct dt_stream *stream)
-{
-    struct dt_pass pass = make_pass(model, input, stream);
-    struct dt_view last = {0};
-    DT_TRY(run_logits(model, &pass, true, &last));
-    *logits = last.data;
-    *stride = last.stride;
-    return DT_OK;
-}
-
-dt_status dt_model_logits(struct dt_model *model, const struct dt_model_input *input, float *logits,
-                          struct dt_stream *stream)
-{
-    struct dt_pass pass = make_pass(model, input, stream);
-    return run_logits(model, &pass, false, &(struct dt_view){.data = logits});
-}
-
-dt_status dt_model_backward(struct dt_model *model, const struct dt_model_input *input,
-                            const struct dt_model_state *before, bool accumulate,
-                            dt_grad_ready grad_ready, void *context, struct dt_stream *stream)
-{
-    struct dt_pass pass = make_pass(model, input, stream);
-    pass.before = before;
-    pass.accumulate = accumulate;
-    pass.grad_ready = grad_ready;
-    pass.context = context;
-    return run_backward(model, &pass);
 }

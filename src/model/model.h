@@ -8,6 +8,7 @@
 #include "backend/backend.h"
 #include "base/arena.h"
 #include "base/memory_plan.h"
+#include "base/view.h"
 #include "data/batch.h"
 #include "model/config.h"
 #include "model/params.h"
@@ -43,6 +44,7 @@ dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_
                         const struct dt_model_shape *shape, struct dt_memory_plan *plan);
 
 struct dt_model;
+struct dt_net; // net.h
 
 dt_status dt_model_create(const struct dt_backend *backend, const struct dt_model_config *config,
                           const struct dt_model_shape *shape, struct dt_model **model);
@@ -80,28 +82,33 @@ void *dt_model_state_array(const struct dt_model_state *state, int64_t layer, in
 // The arrays of a layer: names, types, widths.
 const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, int64_t layer);
 
-// Stem and blocks. `before` (may be NULL: zeros) is read, `after` (may be NULL) written; not the
-// same object.
-dt_status dt_model_forward(struct dt_model *model, const struct dt_model_input *input,
-                           const struct dt_model_state *before, struct dt_model_state *after,
-                           struct dt_stream *stream);
-// Head: *sum += the losses; with `scale` > 0 also the head's gradients, of scale · Σ loss, and the
-// gradient that backward starts from. accumulate: weight gradients += (a later
-// micro-batch), else =.
-dt_status dt_model_loss(struct dt_model *model, const struct dt_model_input *input, double scale,
-                        bool accumulate, struct dt_loss_sum *sum, struct dt_stream *stream);
-// Logits of the last position of each sequence after a forward: [B, vocab_size] fp32 on the device,
-// rows `stride` apart, valid until the next call. DT_USER where the head has none.
-dt_status dt_model_last_logits(struct dt_model *model, const struct dt_model_input *input,
-                               const float **logits, int64_t *stride, struct dt_stream *stream);
-// All logits after a forward into `logits` [B * L, vocab_size] fp32, device memory of the caller.
-// For tests and tools.
-dt_status dt_model_logits(struct dt_model *model, const struct dt_model_input *input, float *logits,
-                          struct dt_stream *stream);
-
-// Says that the gradient of table row `row` is complete on `stream`; rows come in table order.
+// Says that the gradient of table row `row` is complete on the stream; rows come in table order.
 typedef dt_status (*dt_grad_ready)(void *context, int64_t row);
-// After forward and loss of the same input (and state). grad_ready may be NULL.
-dt_status dt_model_backward(struct dt_model *model, const struct dt_model_input *input,
-                            const struct dt_model_state *before, bool accumulate,
-                            dt_grad_ready grad_ready, void *context, struct dt_stream *stream);
+
+// A pass over one micro-batch. Forward, loss and backward of it get the same one.
+struct dt_pass {
+    struct dt_model_input input;
+    const struct dt_model_state *before; // read; NULL: zeros
+    struct dt_model_state *after;        // written by forward, not `before` itself; or NULL
+    bool accumulate;                     // weight gradients: += (a later micro-batch), else =
+    dt_grad_ready grad_ready;            // called in backward; or NULL
+    void *context;
+    struct dt_stream *stream;
+    // The rest is filled by the model, for its parts.
+    const struct dt_net *net;
+    int64_t rows;      // M = B·L
+    int64_t *measured; // not NULL: no op runs, the most workspace that any asks for is noted here
+};
+
+// Stem and blocks.
+dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *pass);
+// Head: *sum += the losses; with `scale` > 0 also the head's gradients, of scale · Σ loss, and the
+// gradient that backward starts from.
+dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *pass, double scale,
+                        struct dt_loss_sum *sum);
+dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *pass);
+// Logits after a forward, fp32 on the device. last: *logits = those of each sequence's last
+// position, [B, vocab_size], valid until the next call; else those of all positions into
+// logits->data [B·L, vocab_size], the caller's. DT_USER where the head has none.
+dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *pass, bool last,
+                          struct dt_view *logits);

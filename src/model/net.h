@@ -37,20 +37,8 @@ struct dt_view dt_plan_view(struct dt_plan *plan, enum dt_memory memory, int64_t
 // scratch.
 enum dt_memory dt_plan_memory(const struct dt_plan *plan, enum dt_recompute level);
 
-// What a pass gives to every part. Each pass is first run without memory, to measure the workspace
-// of its ops: parts touch memory through ops only.
-struct dt_pass {
-    const struct dt_net *net;
-    const struct dt_model_input *input;
-    int64_t rows;                        // M = B·L
-    const struct dt_model_state *before; // or NULL
-    struct dt_model_state *after;        // or NULL
-    bool accumulate;                     // weight gradients: += instead of =
-    dt_grad_ready grad_ready;            // or NULL
-    void *context;
-    struct dt_stream *stream;
-    int64_t *measured; // not NULL: no op runs, the most workspace that any asks for is noted here
-};
+// Each pass is first run without memory, to measure the workspace of its ops: parts touch memory
+// through ops only.
 dt_status dt_pass_ready(const struct dt_pass *pass, int row);
 dt_status dt_pass_measure(const struct dt_pass *pass, int64_t workspace);
 // Runs op `op` in a pass, or measures it.

@@ -25,7 +25,7 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
                                          .width = flow->residual.cols,
                                          .vocab = dt_model_padded_vocab(net->config),
                                          .dtype = net->config->storage,
-                                         .ids = pass->input->arrays[t->ids],
+                                         .ids = pass->input.arrays[t->ids],
                                          .table = dt_net_stored(net, t->row),
                                          .out = flow->residual.data};
     return DT_RUN(pass, embed_forward, &args);
@@ -39,7 +39,7 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
     struct dt_embed_backward_args args = {.rows = pass->rows,
                                           .width = flow->dresidual.cols,
                                           .vocab = dt_model_padded_vocab(net->config),
-                                          .ids = pass->input->arrays[t->ids],
+                                          .ids = pass->input.arrays[t->ids],
                                           .dout = flow->dresidual.data,
                                           .dtable = dt_net_gradient(net, t->row),
                                           .accumulate =

@@ -11,10 +11,10 @@ static dt_status evaluate_batches(struct dt_model *model, struct dt_input *input
         if (micro_batches == 0)
             break;
         for (int64_t k = 0; k < micro_batches; k++) {
-            struct dt_model_input micro;
-            DT_TRY(dt_input_micro_batch(input, stream, &micro));
-            DT_TRY(dt_model_forward(model, &micro, NULL, NULL, stream));
-            DT_TRY(dt_model_loss(model, &micro, 0, false, sum, stream));
+            struct dt_pass pass = {.stream = stream};
+            DT_TRY(dt_input_micro_batch(input, stream, &pass.input));
+            DT_TRY(dt_model_forward(model, &pass));
+            DT_TRY(dt_model_loss(model, &pass, 0, sum));
         }
     }
     return DT_OK;

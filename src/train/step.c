@@ -204,15 +204,19 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
                                   int variant)
 {
     const double tokens = (double)s->config.tokens;
-    const bool accumulate = !(variant & PASS_FIRST), last = variant & PASS_LAST;
+    const bool last = variant & PASS_LAST;
+    const struct dt_pass pass = {.input = *input,
+                                 .accumulate = !(variant & PASS_FIRST),
+                                 .grad_ready = last ? row_ready : NULL,
+                                 .context = s->buckets,
+                                 .stream = s->stream};
     say(s, "forward");
-    DT_TRY(dt_model_forward(s->model, input, NULL, NULL, s->stream));
-    DT_TRY(dt_model_loss(s->model, input, 1 / tokens, accumulate, s->optimizer.sum, s->stream));
+    DT_TRY(dt_model_forward(s->model, &pass));
+    DT_TRY(dt_model_loss(s->model, &pass, 1 / tokens, s->optimizer.sum));
     say(s, "backward");
     if (last)
         DT_TRY(dt_buckets_sums_ready(s->buckets));
-    DT_TRY(dt_model_backward(s->model, input, NULL, accumulate, last ? row_ready : NULL, s->buckets,
-                             s->stream));
+    DT_TRY(dt_model_backward(s->model, &pass));
     if (!last)
         return DT_OK;
     say(s, "summing gradients");

@@ -189,19 +189,20 @@ static void micro_step(struct trainer *t, int64_t index, float *logits)
 {
     int64_t micro = t->run->micro, length = t->golden->length, rows = micro * length;
     int64_t at = index * rows, vocab = t->golden->config.vocab_size;
-    struct dt_model_input input = {.sequences = micro, .length = length};
-    set_array(t, &input, "input_ids", t->ids + at);
-    set_array(t, &input, "labels", t->labels + at);
-    set_array(t, &input, "reset", t->reset ? t->reset + at : NULL);
-    const struct dt_model_state *before = t->before ? t->before[index] : NULL;
-    golden_must(dt_model_forward(t->model, &input, before, NULL, NULL));
+    struct dt_pass pass = {.input = {.sequences = micro, .length = length},
+                           .before = t->before ? t->before[index] : NULL,
+                           .accumulate = index > 0};
+    set_array(t, &pass.input, "input_ids", t->ids + at);
+    set_array(t, &pass.input, "labels", t->labels + at);
+    set_array(t, &pass.input, "reset", t->reset ? t->reset + at : NULL);
+    golden_must(dt_model_forward(t->model, &pass));
     if (logits) {
-        golden_must(dt_model_logits(t->model, &input, t->logits, NULL));
+        struct dt_view all = {.data = t->logits};
+        golden_must(dt_model_logits(t->model, &pass, false, &all));
         to_host(t->backend, logits + at * vocab, t->logits, rows * vocab * 4);
     }
-    golden_must(
-        dt_model_loss(t->model, &input, 1.0 / (double)t->positions, index > 0, t->sum, NULL));
-    golden_must(dt_model_backward(t->model, &input, before, index > 0, NULL, NULL, NULL));
+    golden_must(dt_model_loss(t->model, &pass, 1.0 / (double)t->positions, t->sum));
+    golden_must(dt_model_backward(t->model, &pass));
 }
 
 static struct dt_update_control update(struct trainer *t, int step)

@@ -80,12 +80,12 @@ int main(int argc, char **argv)
     float *logits = calloc((size_t)(rows * vocab), sizeof *logits);
     int32_t *device_ids = device_copy(&backend, ids, rows * 4);
     float *device_logits = device_copy(&backend, logits, rows * vocab * 4);
-    struct dt_model_input input = {.sequences = shape[0], .length = shape[1]};
+    struct dt_pass pass = {.input = {.sequences = shape[0], .length = shape[1]}};
     int tokens;
     golden_must(dt_model_token_array(model, &tokens));
-    input.arrays[tokens] = device_ids;
-    golden_must(dt_model_forward(model, &input, NULL, NULL, NULL));
-    golden_must(dt_model_logits(model, &input, device_logits, NULL));
+    pass.input.arrays[tokens] = device_ids;
+    golden_must(dt_model_forward(model, &pass));
+    golden_must(dt_model_logits(model, &pass, false, &(struct dt_view){.data = device_logits}));
     golden_must(
         backend.table->to_host(backend.device, logits, device_logits, rows * vocab * 4, NULL));
     golden_must(backend.table->stream_sync(backend.device, NULL));

@@ -32,7 +32,7 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
 static struct dt_view input_of(const struct frames *f, const struct dt_pass *pass)
 {
     return f->stored.dtype == DT_F32
-               ? dt_view_of(pass->input->arrays[f->frames], pass->rows, FRAME_WIDTH, DT_F32)
+               ? dt_view_of(pass->input.arrays[f->frames], pass->rows, FRAME_WIDTH, DT_F32)
                : dt_view_rows(f->stored, 0, pass->rows);
 }
 
@@ -41,7 +41,7 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
 {
     const struct frames *f = (struct frames *)part;
     struct dt_cast_args cast = {.n = pass->rows * FRAME_WIDTH,
-                                .x = pass->input->arrays[f->frames],
+                                .x = pass->input.arrays[f->frames],
                                 .x_type = DT_F32,
                                 .y = f->stored.data,
                                 .y_type = f->stored.dtype};

@@ -52,7 +52,7 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
 static void square(const struct squares *s, const struct dt_pass *pass, double scale,
                    struct dt_loss_sum *sum)
 {
-    const float *targets = pass->input->arrays[s->targets], *y = s->y.data;
+    const float *targets = pass->input.arrays[s->targets], *y = s->y.data;
     for (int64_t i = 0; i < pass->rows * TARGET_WIDTH; i++) {
         bool ignored = isnan(targets[i / TARGET_WIDTH * TARGET_WIDTH]);
         float error = ignored ? 0 : y[i] - targets[i], dy = (float)scale * error;

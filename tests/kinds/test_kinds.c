@@ -88,8 +88,9 @@ static double loss_of(struct dt_model *model, const struct dt_model_input *input
                       const struct dt_model_state *before, struct dt_model_state *after)
 {
     struct dt_loss_sum *sum = device_memory(sizeof *sum);
-    must(dt_model_forward(model, input, before, after, NULL));
-    must(dt_model_loss(model, input, 0, false, sum, NULL));
+    const struct dt_pass pass = {.input = *input, .before = before, .after = after};
+    must(dt_model_forward(model, &pass));
+    must(dt_model_loss(model, &pass, 0, sum));
     double loss = sum->loss;
     CHECK_INT(sum->counted, input->sequences * input->length);
     dt_free(&backend, sum);
@@ -150,9 +151,10 @@ static void test_gradients(const char *stem, const char *layers, const char *hea
     struct data data = make_data(model);
     struct dt_loss_sum *sum = device_memory(sizeof *sum);
     int64_t rows = 0;
-    must(dt_model_forward(model, &data.input, NULL, NULL, NULL));
-    must(dt_model_loss(model, &data.input, 1, false, sum, NULL));
-    must(dt_model_backward(model, &data.input, NULL, false, note_row, &rows, NULL));
+    const struct dt_pass pass = {.input = data.input, .grad_ready = note_row, .context = &rows};
+    must(dt_model_forward(model, &pass));
+    must(dt_model_loss(model, &pass, 1, sum));
+    must(dt_model_backward(model, &pass));
     CHECK_INT(rows, params->n); // each row was announced once, in order
     for (int i = 0; i < params->n; i++)
         check_row(model, &data, &params->rows[i], dt_model_gradients(model));
@@ -187,14 +189,11 @@ static void test_state(void)
         parts += loss_of(model, &window, state[part], state[part + 1]);
     }
     CHECK_NEAR(parts, whole, 1e-5); // other tiles of fp32 products
-    window.arrays[0] = data.arrays[0];
     int tokens;
-    const float *logits;
-    int64_t stride;
+    struct dt_view logits = {0};
     CHECK_INT(dt_model_token_array(model, &tokens), DT_OK);
-    CHECK_FAILS(dt_model_last_logits(model, &window, &logits, &stride, NULL),
+    CHECK_FAILS(dt_model_logits(model, &(struct dt_pass){.input = window}, true, &logits),
                 "head \"squares\" gives no logits");
-    CHECK_FAILS(dt_model_logits(model, &window, NULL, NULL), "gives no logits");
     for (int i = 0; i < 3; i++)
         dt_model_state_destroy(model, state[i]);
     free_data(&data);
