@@ -19,7 +19,7 @@ check_json() {
     fi
 }
 
-list=$(sed -nE 's/^ *X\(([a-z0-9_]+)\).*/\1/p' "$ops")
+list=$(sed -nE 's/^ *[WX]\(([a-z0-9_]+)\).*/\1/p' "$ops")
 [ "$(echo "$list" | wc -l)" -ge 15 ] || fail "$ops: the list of ops was not found"
 
 for precision in fp32 bf16; do
