@@ -102,9 +102,17 @@ struct dt_device_table {
     dt_status (*use)(struct dt_device *device, const char *text);
 };
 
+// What the scan's algorithm costs: fp32 vector operations (a multiply-add is one) a state, and
+// exponentials a channel beside the recurrence's own. Backward runs forward, then sweeps.
+struct dt_scan_cost {
+    double forward_lanes, run_lanes, sweep_lanes;
+    double forward_exps, run_exps, gate_exps;
+};
+
 // Every op of kernels/ops.h.
 struct dt_op_table {
     const char *name;
+    struct dt_scan_cost scan_cost;
     int64_t scan_chunk;  // steps between saved scan states that suit this backend
     int64_t logits_tile; // logits, likewise, that a head should make at a time
 #define DT_OP_SLOT(op)                                                                             \

@@ -252,5 +252,12 @@ const struct dt_device_table dt_cpu_device_table = {
 const struct dt_op_table dt_cpu_op_table = {
     .name = "cpu",
     .scan_chunk = DT_SCAN_CHUNK_CPU,
+    // kernels/scan_cpu.h, exponentials of states included; softplus, its slope, the gate
+    .scan_cost = {.forward_lanes = 9,
+                  .run_lanes = 9,
+                  .sweep_lanes = 8,
+                  .forward_exps = 2,
+                  .run_exps = 1,
+                  .gate_exps = 2},
     .logits_tile = DT_LOGITS_TILE_CPU,
     DT_OPS_BY_WORKSPACE(DT_OP_WORKSPACE_LITERAL, DT_OP_LITERAL)};

@@ -400,5 +400,14 @@ const struct dt_device_table dt_cuda_device_table = {
 const struct dt_op_table dt_cuda_op_table = {
     .name = "cuda",
     .scan_chunk = DT_SCAN_CHUNK_CUDA,
+    // kernels/scan_*.cu. An exponential is one instruction of the special function unit, as is a
+    // reciprocal, which counts as one. Run: Δ a, the decay, B; forward also C; sweep: a state's
+    // gradients, and its share of sums over lanes
+    .scan_cost = {.forward_lanes = 4,
+                  .run_lanes = 3,
+                  .sweep_lanes = 10,
+                  .forward_exps = 3,
+                  .run_exps = 2,
+                  .gate_exps = 2},
     .logits_tile = DT_LOGITS_TILE_CUDA,
     DT_OPS_BY_WORKSPACE(DT_OP_WORKSPACE_LITERAL, DT_OP_LITERAL)};

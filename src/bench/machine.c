@@ -1,15 +1,82 @@
-// The limits of the machine: the arrays and products that both ways to measure them share.
+// The limits of the machine: opening and closing, and the rate of GEMM, which both ways to measure
+// share.
 #include "bench/ops.h"
 
-struct dt_gemm_args dt_bench_square(const struct dt_bench_machine *m, enum dt_dtype type, int64_t n)
+#include <stdlib.h>
+
+enum {
+    SQUARE_MIN = 256,
+    SQUARE_MAX = 8192,
+    TRIES = 8, // a product of twice the size takes eight times as long
+};
+
+struct product {
+    const struct dt_backend *backend;
+    struct dt_gemm_args args;
+};
+
+static dt_status multiply(const void *what, struct dt_stream *stream)
 {
-    struct dt_view operand = dt_view_of(m->from, n, n, type);
-    return (struct dt_gemm_args){.a = operand, .b = operand, .c = dt_view_of(m->to, n, n, DT_F32)};
+    const struct product *product = what;
+    return dt_gemm(product->backend, &product->args, stream);
 }
 
-float dt_bench_value(int64_t i)
+// Values in [-1/2, 1/2], no rows alike: products of zeros take less power than a model's.
+static dt_status fill(const struct dt_bench_machine *m, enum dt_dtype type, int64_t n)
 {
-    return (float)(i * 7919 % 1009) / 1009 - 0.5f;
+    char *host = malloc((size_t)(n * dt_dtype_size(type)));
+    if (!host)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a matrix of %lld elements", (long long)n);
+    for (int64_t i = 0; i < n; i++) {
+        float x = (float)(i * 7919 % 1009) / 1009 - 0.5f;
+        if (type == DT_BF16)
+            ((dt_bf16 *)(void *)host)[i] = dt_f32_to_bf16(x);
+        else
+            ((float *)(void *)host)[i] = x;
+    }
+    dt_status status = dt_to_device(m->backend, m->from, host, n * dt_dtype_size(type), NULL);
+    if (status == DT_OK)
+        status = dt_stream_sync(m->backend, NULL);
+    free(host);
+    return status;
+}
+
+static dt_status time_square(struct dt_bench_rig *rig, const struct dt_bench_machine *m,
+                             enum dt_dtype type, int64_t n, double seconds, double *best)
+{
+    struct dt_view operand = dt_view_of(m->from, n, n, type);
+    struct product product = {m->backend,
+                              {.a = operand, .b = operand, .c = dt_view_of(m->to, n, n, DT_F32)}};
+    struct dt_gemm_args *args = &product.args;
+    struct dt_bench_work work = {multiply, &product};
+    struct dt_bench_clock clock;
+    args->workspace_bytes = dt_gemm_workspace(m->backend, args);
+    DT_TRY(dt_alloc(m->backend, args->workspace_bytes, &args->workspace));
+    dt_status status = dt_bench_rig_choose(rig); // an algorithm for this shape
+    if (status == DT_OK)
+        status = fill(m, type, n * n);
+    if (status == DT_OK)
+        status = dt_bench_time(&m->timer, NULL, &work, seconds, &clock);
+    if (status == DT_OK)
+        *best = dt_bench_best(&clock);
+    dt_free(m->backend, args->workspace);
+    return status;
+}
+
+// The size grows until fewer than some tries of it would fit into the time.
+static dt_status gemm_rate(struct dt_bench_rig *rig, const struct dt_bench_machine *m,
+                           enum dt_dtype type, double seconds, double *rate)
+{
+    double best = 0;
+    *rate = 0;
+    for (int64_t n = SQUARE_MIN; n <= SQUARE_MAX && TRIES * best < seconds; n *= 2) {
+        if (n * n * (int64_t)sizeof(float) > m->array_bytes)
+            break;
+        DT_TRY(time_square(rig, m, type, n, seconds / 2, &best));
+        double reached = 2 * (double)n * (double)n * (double)n / best;
+        *rate = reached > *rate ? reached : *rate;
+    }
+    return DT_OK;
 }
 
 dt_status dt_bench_machine_open(struct dt_bench_rig *rig, double seconds,
@@ -20,6 +87,12 @@ dt_status dt_bench_machine_open(struct dt_bench_rig *rig, double seconds,
     dt_status status = m->backend->table->unified
                            ? dt_bench_machine_measure_cpu(rig, seconds, m)
                            : dt_bench_machine_measure_device(rig, seconds, m);
+    if (status == DT_OK)
+        status = gemm_rate(rig, m, DT_F32, seconds, &m->gemm_f32);
+    if (status == DT_OK)
+        status = gemm_rate(rig, m, DT_BF16, seconds, &m->gemm_bf16);
+    if (m->backend->table->unified)
+        m->lanes = m->gemm_f32 / 2; // a lane's multiply-add is two FLOPs
     if (status != DT_OK)
         dt_bench_machine_close(m);
     return status;
@@ -27,8 +100,8 @@ dt_status dt_bench_machine_open(struct dt_bench_rig *rig, double seconds,
 
 void dt_bench_machine_close(struct dt_bench_machine *m)
 {
-    m->backend->table->free(m->backend->device, m->from);
-    m->backend->table->free(m->backend->device, m->to);
+    dt_free(m->backend, m->from);
+    dt_free(m->backend, m->to);
     dt_bench_timer_close(&m->timer);
     *m = (struct dt_bench_machine){0};
 }

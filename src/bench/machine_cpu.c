@@ -1,11 +1,10 @@
-// The limits of the CPU, each the best of several tries: moving arrays larger than the caches, GEMM
-// of large squares, exponentials from and to the innermost cache.
+// The limits of the CPU, each the best of several tries: moving arrays larger than the caches,
+// exponentials from and to the innermost cache.
 #include "bench/ops.h"
 
 #include "base/clock.h"
 #include "kernels/math_cpu.h"
 #include "kernels/scan_cpu.h"
-#include "kernels/math_cpu.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -16,11 +15,8 @@ enum {
     WINDOWS = 8,           // of an array
     ARRAY_MIN = 128 << 20, // bytes
     ARRAY_MAX = 512 << 20,
-    SQUARE_MIN = 512,
-    SQUARE_MAX = 4096, // three of them fit into the two arrays, with a workspace
-    TRIES = 8,         // a product of twice the size takes eight times as long
-    ROW = 1024,        // exponentials of a row: input and output stay in the innermost cache
-    ROWS = 1 << 10,    // of a try and thread
+    ROW = 1024,     // exponentials of a row: input and output stay in the innermost cache
+    ROWS = 1 << 10, // of a try and thread
 };
 
 static int64_t choose_array_bytes(void)
@@ -32,8 +28,8 @@ static int64_t choose_array_bytes(void)
 static dt_status take_arrays(const struct dt_bench_rig *rig, struct dt_bench_machine *m)
 {
     m->array_bytes = choose_array_bytes();
-    DT_TRY(rig->backend.table->alloc(rig->backend.device, m->array_bytes, (void **)&m->from));
-    DT_TRY(rig->backend.table->alloc(rig->backend.device, m->array_bytes, (void **)&m->to));
+    DT_TRY(dt_alloc(&rig->backend, m->array_bytes, &m->from));
+    DT_TRY(dt_alloc(&rig->backend, m->array_bytes, &m->to));
     memset(m->from, 1, (size_t)m->array_bytes);
     memset(m->to, 1, (size_t)m->array_bytes);
     return DT_OK;
@@ -78,51 +74,6 @@ static double copy_rate(const struct dt_bench_machine *m, double seconds)
 {
     double copied = move_rate(m, copy_part, seconds), updated = move_rate(m, update_part, seconds);
     return copied > updated ? copied : updated;
-}
-
-static void fill_matrix(void *matrix, enum dt_dtype type)
-{
-    for (int64_t i = 0; i < SQUARE_MAX * SQUARE_MAX; i++) {
-        float x = dt_bench_value(i);
-        if (type == DT_BF16)
-            ((dt_bf16 *)matrix)[i] = dt_f32_to_bf16(x);
-        else
-            ((float *)matrix)[i] = x;
-    }
-}
-
-static dt_status time_square(const struct dt_bench_rig *rig, const struct dt_bench_machine *m,
-                             enum dt_dtype type, int64_t n, double seconds, double *best)
-{
-    int64_t bytes = SQUARE_MAX * SQUARE_MAX * (int64_t)sizeof(float);
-    struct dt_gemm_args args = dt_bench_square(m, type, n);
-    args.workspace = m->to + bytes; // behind the largest product
-    args.workspace_bytes = m->array_bytes - bytes;
-    struct dt_bench_clock clock;
-    DT_TRY(dt_gemm(&rig->backend, &args, NULL));
-    dt_bench_start(&clock);
-    while (dt_bench_more(&clock, LEAST, seconds)) {
-        double start = dt_seconds();
-        DT_TRY(dt_gemm(&rig->backend, &args, NULL));
-        dt_bench_note(&clock, dt_seconds() - start);
-    }
-    *best = dt_bench_best(&clock);
-    return DT_OK;
-}
-
-// The size grows until the time would pass in less than some tries of it.
-static dt_status gemm_rate(const struct dt_bench_rig *rig, const struct dt_bench_machine *m,
-                           enum dt_dtype type, double seconds, double *rate)
-{
-    double best = 0;
-    fill_matrix(m->from, type);
-    *rate = 0;
-    for (int64_t n = SQUARE_MIN; n <= SQUARE_MAX && TRIES * best < seconds; n *= 2) {
-        DT_TRY(time_square(rig, m, type, n, seconds / 2, &best));
-        double reached = 2 * (double)n * (double)n * (double)n / best;
-        *rate = reached > *rate ? reached : *rate;
-    }
-    return DT_OK;
 }
 
 DT_CLONES
@@ -186,9 +137,6 @@ dt_status dt_bench_machine_measure_cpu(struct dt_bench_rig *rig, double seconds,
     m->copy = copy_rate(m, seconds);
     m->exps = exp_rate(m, exp_row, seconds);
     m->exp2s = exp_rate(m, exp2_row, seconds);
-    DT_TRY(gemm_rate(rig, m, DT_F32, seconds, &m->gemm_f32));
-    DT_TRY(gemm_rate(rig, m, DT_BF16, seconds, &m->gemm_bf16));
-    m->lanes = m->gemm_f32 / 2; // a lane's multiply-add is two FLOPs
     m->sweep = (struct dt_bench_work){run_sweep, m};
     return DT_OK;
 }

@@ -20,8 +20,7 @@ static void raise(struct floor_time *floor, double seconds, const char *bound)
         *floor = (struct floor_time){seconds, bound};
 }
 
-static struct floor_time floor_of(const struct dt_bench_cost *cost,
-                                  const struct dt_bench_machine *m)
+static struct floor_time floor_of(const struct dt_op_cost *cost, const struct dt_bench_machine *m)
 {
     struct floor_time floor = {cost->bytes / m->copy, "copy"};
     raise(&floor, cost->exps / m->exps + cost->exp2s / m->exp2s, "exp");
@@ -81,7 +80,7 @@ static void print_header(void)
 static void print_row(const struct dt_bench_call *call, const struct dt_bench_machine *machine,
                       const struct dt_bench_clock *clock)
 {
-    const struct dt_bench_cost *c = &call->cost;
+    const struct dt_op_cost *c = &call->cost;
     struct floor_time floor = floor_of(c, machine);
     double best = dt_bench_best(clock), exps = c->exps + c->exp2s;
     printf("%-25s %-34s %5lld %9.4f %9.4f %8.2f %7.2f %8.3f %8.1f %6.2f %9.4f %-5s %5.2f\n",
@@ -94,7 +93,7 @@ static void print_row(const struct dt_bench_call *call, const struct dt_bench_ma
 static void print_json(const struct dt_bench_call *call, const struct dt_bench_machine *machine,
                        const struct dt_bench_clock *clock)
 {
-    const struct dt_bench_cost *c = &call->cost;
+    const struct dt_op_cost *c = &call->cost;
     struct floor_time floor = floor_of(c, machine);
     double best = dt_bench_best(clock), exps = c->exps + c->exp2s;
     printf("{\"bench\":\"op\",\"op\":\"%s\",\"shape\":\"%s\",\"calls\":%lld,\"repeats\":%lld,"

@@ -4,17 +4,7 @@
 
 #include "bench/bench.h"
 
-// What a call cannot do without, counted for the algorithm used: arrays that it reads and writes
-// once each (weights and partial sums that stay in caches are left out), and its arithmetic.
-struct dt_bench_cost {
-    double bytes;
-    double flops; // additions, multiplications …; those inside exponentials not
-    double lanes; // fp32 vector operations, an element each, a multiply-add counting once
-    double exps;  // of kernels/math_cpu.h
-    double exp2s; // of the scan's recurrence, which are cheaper
-    bool gemm;    // flops are held against GEMM's rate in `type`, not lanes against the issue rate
-    enum dt_dtype type;
-};
+#include "backend/cost.h"
 
 union dt_bench_args {
 #define DT_BENCH_MEMBER(op) struct dt_##op##_args op;
@@ -22,13 +12,12 @@ union dt_bench_args {
 #undef DT_BENCH_MEMBER
 };
 
-struct dt_bench_call;
 // One op: how to run a recorded call, and what it costs. A row for each of DT_OPS.
 struct dt_bench_op {
     const char *name;
     dt_status (*run)(const struct dt_backend *backend, const union dt_bench_args *args,
                      struct dt_stream *stream);
-    void (*describe)(const struct dt_bench_rig *rig, struct dt_bench_call *call); // shape and cost
+    struct dt_op_cost (*cost)(const struct dt_backend *backend, const union dt_bench_args *args);
 };
 enum dt_bench_op_index {
 #define DT_BENCH_INDEX(op) DT_BENCH_##op,
@@ -41,8 +30,8 @@ extern const struct dt_bench_op dt_bench_op_table[DT_BENCH_OP_COUNT];
 struct dt_bench_call {
     enum dt_bench_op_index op;
     union dt_bench_args args; // pointers into the rig
-    char shape[80];
-    struct dt_bench_cost cost;
+    char shape[80];           // of a GEMM the layer's name too
+    struct dt_op_cost cost;
     int64_t count; // calls of this shape in a step; 0: a step makes none
 };
 
@@ -94,13 +83,8 @@ dt_status dt_bench_machine_open(struct dt_bench_rig *rig, double seconds,
                                 struct dt_bench_machine *machine);
 void dt_bench_machine_close(struct dt_bench_machine *machine);
 
-// The two ways to measure it.
+// The two ways to measure all but GEMM.
 dt_status dt_bench_machine_measure_cpu(struct dt_bench_rig *rig, double seconds,
                                        struct dt_bench_machine *machine);
 dt_status dt_bench_machine_measure_device(struct dt_bench_rig *rig, double seconds,
                                           struct dt_bench_machine *machine);
-// A product of square matrices from `from` into `to`; workspace is the caller's.
-struct dt_gemm_args dt_bench_square(const struct dt_bench_machine *machine, enum dt_dtype type,
-                                    int64_t n);
-// Element i of a matrix: in [-1/2, 1/2], and no rows alike.
-float dt_bench_value(int64_t i);

@@ -2,9 +2,26 @@
 // call before it passes it on, so the benchmark has the model's own shapes and arrays.
 #include "bench/ops.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { SPIN_ROUNDS = 16 };
+
+#define RUN(op)                                                                                    \
+    static dt_status run_##op(const struct dt_backend *backend, const union dt_bench_args *args,   \
+                              struct dt_stream *stream)                                            \
+    {                                                                                              \
+        return dt_##op(backend, &args->op, stream);                                                \
+    }                                                                                              \
+    static struct dt_op_cost cost_##op(const struct dt_backend *backend,                           \
+                                       const union dt_bench_args *args)                            \
+    {                                                                                              \
+        return dt_##op##_cost(backend, &args->op);                                                 \
+    }
+DT_OPS(RUN)
+
+#define ROW(op) [DT_BENCH_##op] = {#op, run_##op, cost_##op},
+const struct dt_bench_op dt_bench_op_table[DT_BENCH_OP_COUNT] = {DT_OPS(ROW)};
 
 // The ops have no context of their own, so there is one recording at a time.
 static struct {
@@ -13,6 +30,49 @@ static struct {
     struct dt_bench_calls *calls; // NULL: calls are passed on and not noted
     bool in_step;
 } recording;
+
+// "in_proj" of the tensor "backbone.layers.0.mixer.in_proj.weight" that `element` lies in.
+static void matrix_name(const struct dt_params *params, int64_t element, char *name, size_t size)
+{
+    snprintf(name, size, "other");
+    for (int i = 0; i < params->n; i++) {
+        const struct dt_param *row = &params->rows[i];
+        if (element < row->offset || element >= row->offset + row->count)
+            continue;
+        snprintf(name, size, "%s", row->name);
+        char *end = strstr(name, ".weight");
+        if (end)
+            *end = 0;
+        char *dot = strrchr(name, '.');
+        if (dot)
+            memmove(name, dot + 1, strlen(dot));
+    }
+    if (strcmp(name, "embeddings") == 0 || strcmp(name, "lm_head") == 0)
+        snprintf(name, size, "head"); // tied
+}
+
+// Which element of the flat array `base` (NULL: none) `pointer` is, or -1.
+static int64_t element_of(const struct dt_params *params, const void *base, enum dt_dtype type,
+                          const void *pointer)
+{
+    uintptr_t from = (uintptr_t)base, at = (uintptr_t)pointer;
+    uintptr_t bytes = (uintptr_t)(params->elements * dt_dtype_size(type));
+    return base && at >= from && at < from + bytes ? (int64_t)(at - from) / dt_dtype_size(type)
+                                                   : -1;
+}
+
+// The weights are B in forward and dX, their gradient is C in dW.
+static void linear_name(const struct dt_bench_rig *rig, const struct dt_gemm_args *a, char *name,
+                        size_t size)
+{
+    const struct dt_params *params = dt_model_params(rig->model);
+    const void *copies = dt_model_weights_bf16(rig->model);
+    const void *matrices = copies ? copies : dt_model_weights(rig->model);
+    const void *gradients = dt_model_gradients(rig->model);
+    int64_t element = a->trans_a ? element_of(params, gradients, a->c.dtype, a->c.data)
+                                 : element_of(params, matrices, a->b.dtype, a->b.data);
+    matrix_name(params, element, name, size);
+}
 
 static bool same_shape(const struct dt_bench_call *a, const struct dt_bench_call *b)
 {
@@ -29,7 +89,12 @@ static dt_status note(enum dt_bench_op_index op, const union dt_bench_args *args
                        (long long)calls->n);
     struct dt_bench_call *call = &calls->at[calls->n], *seen = calls->at;
     *call = (struct dt_bench_call){.op = op, .args = *args};
-    dt_bench_op_table[op].describe(recording.rig, call);
+    call->cost = dt_bench_op_table[op].cost(&recording.rig->backend, args);
+    char layer[DT_PARAM_NAME] = "";
+    if (op == DT_BENCH_gemm)
+        linear_name(recording.rig, &args->gemm, layer, sizeof layer);
+    snprintf(call->shape, sizeof call->shape, "%.12s%s%s", layer, layer[0] ? " " : "",
+             call->cost.shape);
     while (!same_shape(seen, call))
         seen++;
     calls->n += seen == call;

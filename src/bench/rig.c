@@ -15,7 +15,7 @@ static dt_status open_backend(const struct dt_bench_options *options, dt_bench_w
                               struct dt_bench_rig *rig)
 {
     DT_TRY(dt_device_open_alone((int)options->device, (int)options->threads, &rig->backend));
-    DT_TRY(rig->backend.table->info(rig->backend.device, &rig->info));
+    DT_TRY(dt_backend_info(&rig->backend, &rig->info));
     if (options->cuda_graph == DT_TOGGLE_TRUE && !rig->backend.table->graphs)
         return DT_FAIL(DT_USER, "leave it out", "--cuda-graph true: the device %s has no graphs",
                        rig->backend.table->name);
@@ -133,7 +133,7 @@ static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap 
     if (!wrap)
         return DT_OK;
     int64_t bytes = dt_model_params(rig->model)->elements * (int64_t)sizeof *rig->spare;
-    return rig->backend.table->alloc(rig->backend.device, bytes, (void **)&rig->spare);
+    return dt_alloc(&rig->backend, bytes, &rig->spare);
 }
 
 dt_status dt_bench_rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
@@ -155,7 +155,7 @@ void dt_bench_rig_close(struct dt_bench_rig *rig)
     dt_loader_close(rig->loader);
     dt_dataset_free(rig->dataset);
     if (rig->spare)
-        rig->backend.table->free(rig->backend.device, rig->spare);
+        dt_free(&rig->backend, rig->spare);
     dt_model_destroy(rig->model);
     if (rig->backend.table)
         dt_backend_close(&rig->backend);

@@ -30,7 +30,7 @@ static dt_status peak_memory(const struct dt_backend *backend, double *mb)
 {
     if (backend->table->unified)
         return peak_resident(mb);
-    *mb = (double)backend->table->memory_in_use(backend->device) / 0x1p20;
+    *mb = (double)dt_memory_in_use(backend) / 0x1p20;
     return DT_OK;
 }
 

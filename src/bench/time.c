@@ -27,7 +27,7 @@ static dt_status time_on_host(const struct dt_bench_timer *timer,
             DT_TRY(run(before, NULL));
         double start = dt_seconds();
         DT_TRY(run(work, NULL));
-        DT_TRY(timer->backend->table->stream_sync(timer->backend->device, NULL));
+        DT_TRY(dt_stream_sync(timer->backend, NULL));
         dt_bench_note(clock, dt_seconds() - start);
     }
     return DT_OK;
@@ -59,11 +59,10 @@ static dt_status put_batch(const struct dt_bench_timer *timer, const struct dt_b
 static dt_status read_batch(const struct dt_bench_timer *timer, bool pairs, int repeats,
                             double *seconds)
 {
-    const struct dt_device_table *table = timer->backend->table;
     int n = pairs ? repeats : 1;
-    DT_TRY(table->to_host(timer->backend->device, timer->read, timer->stamps,
-                          2 * n * (int64_t)sizeof *timer->read, timer->stream));
-    DT_TRY(table->stream_sync(timer->backend->device, timer->stream));
+    DT_TRY(dt_to_host(timer->backend, timer->read, timer->stamps,
+                      2 * n * (int64_t)sizeof *timer->read, timer->stream));
+    DT_TRY(dt_stream_sync(timer->backend, timer->stream));
     *seconds = 0;
     for (int i = 0; i < n; i++)
         *seconds += 1e-9 * (double)(timer->read[2 * i + 1] - timer->read[2 * i]) - timer->between;
@@ -89,25 +88,24 @@ static dt_status time_on_device(const struct dt_bench_timer *timer,
                                 const struct dt_bench_work *work, double seconds,
                                 struct dt_bench_clock *clock)
 {
-    const struct dt_device_table *table = timer->backend->table;
-    struct dt_device *device = timer->backend->device;
+    const struct dt_backend *backend = timer->backend;
     struct dt_graph *graph = NULL;
     int repeats = 1;
     DT_TRY(choose_repeats(timer, work, &repeats));
-    DT_TRY(table->capture_begin(device, timer->stream));
+    DT_TRY(dt_capture_begin(backend, timer->stream));
     dt_status status = put_batch(timer, before, work, repeats);
-    dt_status ended = table->capture_end(device, timer->stream, &graph);
+    dt_status ended = dt_capture_end(backend, timer->stream, &graph);
     status = status == DT_OK ? ended : status;
     dt_bench_start(clock);
     while (status == DT_OK && dt_bench_more(clock, LEAST, seconds)) {
         double mean = 0;
-        status = table->graph_launch(device, graph, timer->stream);
+        status = dt_graph_launch(backend, graph, timer->stream);
         if (status == DT_OK)
             status = read_batch(timer, before != NULL, repeats, &mean);
         dt_bench_note(clock, mean);
     }
     if (graph)
-        table->graph_destroy(device, graph);
+        dt_graph_destroy(backend, graph);
     return status;
 }
 
@@ -130,16 +128,15 @@ static dt_status measure_between(struct dt_bench_timer *timer)
 
 dt_status dt_bench_timer_open(const struct dt_backend *backend, struct dt_bench_timer *timer)
 {
-    const struct dt_device_table *table = backend->table;
     int64_t bytes = 2 * BATCH * (int64_t)sizeof *timer->stamps;
     *timer = (struct dt_bench_timer){.backend = backend};
-    if (table->unified)
+    if (backend->table->unified)
         return DT_OK;
-    dt_status status = table->stream_create(backend->device, &timer->stream);
+    dt_status status = dt_stream_create(backend, &timer->stream);
     if (status == DT_OK)
-        status = table->alloc(backend->device, bytes, (void **)&timer->stamps);
+        status = dt_alloc(backend, bytes, &timer->stamps);
     if (status == DT_OK)
-        status = table->alloc_host(backend->device, bytes, (void **)&timer->read);
+        status = dt_alloc_host(backend, bytes, &timer->read);
     if (status == DT_OK)
         status = measure_between(timer);
     if (status != DT_OK)
@@ -149,13 +146,8 @@ dt_status dt_bench_timer_open(const struct dt_backend *backend, struct dt_bench_
 
 void dt_bench_timer_close(struct dt_bench_timer *timer)
 {
-    if (timer->backend->table->unified)
-        return;
-    const struct dt_device_table *table = timer->backend->table;
-    if (timer->read)
-        table->free_host(timer->backend->device, timer->read);
-    if (timer->stamps)
-        table->free(timer->backend->device, timer->stamps);
+    dt_free_host(timer->backend, timer->read);
+    dt_free(timer->backend, timer->stamps);
     if (timer->stream)
-        table->stream_destroy(timer->backend->device, timer->stream);
+        dt_stream_destroy(timer->backend, timer->stream);
 }

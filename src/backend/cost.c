@@ -1,0 +1,242 @@
+// The costs of the ops, one function each. Vector operations are counted in the CPU's loops
+// (kernels/*_cpu.c), per element; the scan's, which differ by backend, are in the op tables.
+#include "backend/cost.h"
+
+#include "base/round.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+enum {
+    NORM_FORWARD = 4,   // add, square; scale twice
+    NORM_BACKWARD = 10, // dy n, its two sums; g, n, mean, rstd, sum
+    SILU = 3,           // beside its exponential: add, divide, multiply
+    SILU_SLOPE = 7,
+    SCAN_FORWARD_FLOPS = 7, // a state
+    SCAN_BACKWARD_FLOPS = 21,
+    ADAMW = 12,
+};
+
+#define COST(op)                                                                                   \
+    struct dt_op_cost dt_##op##_cost(__attribute__((unused)) const struct dt_backend *backend,     \
+                                     const struct dt_##op##_args *a)
+
+static double size_of(enum dt_dtype type)
+{
+    return (double)dt_dtype_size(type);
+}
+
+static double view_bytes(const struct dt_view *view)
+{
+    return (double)view->rows * (double)view->cols * size_of(view->dtype);
+}
+
+__attribute__((format(printf, 1, 2))) static struct dt_op_cost shaped(const char *format, ...)
+{
+    struct dt_op_cost cost = {0};
+    va_list list;
+    va_start(list, format);
+    vsnprintf(cost.shape, sizeof cost.shape, format, list);
+    va_end(list);
+    return cost;
+}
+
+COST(gemm)
+{
+    int64_t m = a->c.rows, n = a->c.cols, k = dt_gemm_k(a);
+    struct dt_op_cost cost =
+        shaped("%s %lldx%lldx%lld%s",
+               a->trans_a   ? "dW"
+               : a->trans_b ? "forward"
+                            : "dX",
+               (long long)m, (long long)n, (long long)k, a->accumulate ? " +=" : "");
+    cost.bytes =
+        view_bytes(&a->a) + view_bytes(&a->b) + (a->accumulate ? 2 : 1) * view_bytes(&a->c);
+    cost.flops = 2 * (double)m * (double)n * (double)k;
+    cost.gemm = true;
+    cost.type = a->a.dtype;
+    return cost;
+}
+
+COST(embed_forward)
+{
+    double read = (double)(a->rows < a->vocab ? a->rows : a->vocab), width = (double)a->width;
+    struct dt_op_cost cost =
+        shaped("%lldx%lld of %lld", (long long)a->rows, (long long)a->width, (long long)a->vocab);
+    cost.bytes = (double)a->rows * (width * 4 + 4) + read * width * size_of(a->dtype);
+    return cost;
+}
+
+COST(embed_backward)
+{
+    double sums = (double)a->rows * (double)a->width, table = (double)a->vocab * (double)a->width;
+    struct dt_op_cost cost = shaped("%lldx%lld of %lld%s", (long long)a->rows, (long long)a->width,
+                                    (long long)a->vocab, a->accumulate ? " +=" : "");
+    cost.bytes = sums * 4 + table * (a->accumulate ? 8 : 4) + (double)a->rows * 4;
+    cost.flops = cost.lanes = sums;
+    return cost;
+}
+
+COST(rmsnorm_residual_forward)
+{
+    double n = (double)a->rows * (double)a->width, size = size_of(a->dtype);
+    struct dt_op_cost cost =
+        shaped("%lldx%lld%s", (long long)a->rows, (long long)a->width, a->x ? "" : " no x");
+    cost.bytes =
+        n * (4 + (a->x ? size : 0) + (a->residual_out ? 4 : 0) + size) + (double)a->rows * 4;
+    cost.flops = n * (a->x ? 5 : 4);
+    cost.lanes = n * NORM_FORWARD;
+    return cost;
+}
+
+COST(rmsnorm_residual_backward)
+{
+    double n = (double)a->rows * (double)a->width, size = size_of(a->dtype);
+    struct dt_op_cost cost = shaped("%lldx%lld%s%s", (long long)a->rows, (long long)a->width,
+                                    a->first ? " first" : "", a->dx ? "" : " no dx");
+    cost.bytes = n * (size + 4 + (a->first ? 4 : 8) + (a->dx ? size : 0)) + (double)a->rows * 4;
+    cost.flops = n * 12;
+    cost.lanes = n * NORM_BACKWARD;
+    return cost;
+}
+
+static struct dt_op_cost conv_cost(const struct dt_conv1d_silu_inputs *in, double arrays,
+                                   double products, double silu)
+{
+    double n = (double)in->x.rows * (double)in->x.cols, taps = (double)in->taps;
+    struct dt_op_cost cost =
+        shaped("%lldx%lldx%lld, %lld taps", (long long)in->batch, (long long)in->length,
+               (long long)in->x.cols, (long long)in->taps);
+    cost.bytes = arrays * view_bytes(&in->x);
+    cost.flops = n * (2 * products * taps + silu);
+    cost.lanes = n * (products * taps + silu);
+    cost.exps = n;
+    return cost;
+}
+
+COST(conv1d_silu_forward)
+{
+    return conv_cost(&a->in, 2, 1, SILU); // x and y
+}
+
+COST(conv1d_silu_backward)
+{
+    return conv_cost(&a->in, 3, 3, SILU_SLOPE); // x, dy and dx; s, dw and dx
+}
+
+// `wide` views of D columns, `narrow` ones of N, and the states that are kept.
+static struct dt_op_cost scan_cost(const struct dt_scan_inputs *in, double wide, double narrow,
+                                   bool states)
+{
+    double state = (double)in->u.cols * (double)in->b.cols;
+    struct dt_op_cost cost =
+        shaped("%lldx%lldx%lld, %lld states", (long long)in->batch, (long long)in->length,
+               (long long)in->u.cols, (long long)in->b.cols);
+    cost.bytes = wide * view_bytes(&in->u) + narrow * view_bytes(&in->b);
+    if (states)
+        cost.bytes += (double)(in->batch * dt_ceil_div(in->length, in->chunk)) * state * 4;
+    return cost;
+}
+
+COST(scan_forward)
+{
+    const struct dt_scan_cost *scan = &backend->op->scan_cost;
+    double channels = (double)a->in.u.rows * (double)a->in.u.cols;
+    double n = channels * (double)a->in.b.cols;
+    struct dt_op_cost cost = scan_cost(&a->in, 4, 2, a->states);
+    cost.flops = n * SCAN_FORWARD_FLOPS;
+    cost.lanes = n * scan->forward_lanes;
+    cost.exps = channels * scan->forward_exps;
+    cost.exp2s = n;
+    return cost;
+}
+
+// In chunks longer than those that suit the backend all tokens but the last ones run once more.
+COST(scan_backward)
+{
+    const struct dt_scan_cost *scan = &backend->op->scan_cost;
+    double channels = (double)a->in.u.rows * (double)a->in.u.cols;
+    double n = channels * (double)a->in.b.cols, tile = (double)backend->op->scan_chunk;
+    double runs = (double)a->in.chunk > tile ? 2 - tile / (double)a->in.chunk : 1;
+    struct dt_op_cost cost = scan_cost(&a->in, 7, 4, true);
+    cost.flops = n * SCAN_BACKWARD_FLOPS;
+    cost.lanes = n * (scan->run_lanes * runs + scan->sweep_lanes);
+    cost.exps = channels * (scan->run_exps * runs + scan->gate_exps);
+    cost.exp2s = n * runs;
+    return cost;
+}
+
+COST(xent)
+{
+    double n = (double)a->rows * (double)a->width, passes = a->dlogits ? 2 : 1;
+    struct dt_op_cost cost = shaped("%lldx%lld%s", (long long)a->rows, (long long)a->width,
+                                    a->dlogits ? " with gradient" : "");
+    cost.bytes = n * (4 + (a->dlogits ? size_of(a->dtype) : 0)) + (double)a->rows * 8;
+    cost.flops = cost.lanes = n * (1 + 2 * passes); // maximum; subtract and sum; subtract and scale
+    cost.exps = (double)a->rows * (double)a->vocab * passes;
+    return cost;
+}
+
+COST(sum_squares)
+{
+    struct dt_op_cost cost = shaped("%lld", (long long)a->n);
+    cost.bytes = (double)a->n * 4;
+    cost.flops = cost.lanes = (double)a->n * 2; // in double: half as many at once
+    return cost;
+}
+
+COST(update_control)
+{
+    struct dt_op_cost cost = shaped("one");
+    cost.bytes = (double)(2 * sizeof *a->control + sizeof *a->sum + sizeof *a->sum_squares);
+    return cost;
+}
+
+COST(adamw)
+{
+    double n = (double)a->n; // reads w, m, v and the gradient; writes w, m, v and the copy
+    struct dt_op_cost cost = shaped("%lld%s", (long long)a->n, a->copy ? " with copy" : "");
+    cost.bytes = n * (28 + (a->copy ? 2 : 0));
+    cost.flops = n * 14;
+    cost.lanes = n * ADAMW;
+    return cost;
+}
+
+COST(cast)
+{
+    struct dt_op_cost cost = shaped("%lld %s to %s", (long long)a->n, dt_dtype_name(a->x_type),
+                                    dt_dtype_name(a->y_type));
+    cost.bytes = (double)a->n * (size_of(a->x_type) + size_of(a->y_type));
+    return cost;
+}
+
+COST(accumulate)
+{
+    struct dt_op_cost cost = shaped("%lld %s", (long long)a->n, dt_dtype_name(a->x_type));
+    cost.bytes = (double)a->n * (8 + size_of(a->x_type));
+    cost.flops = cost.lanes = (double)a->n;
+    return cost;
+}
+
+COST(stamp)
+{
+    struct dt_op_cost cost = shaped("one");
+    cost.bytes = (double)(sizeof *a->time + 2 * sizeof *a->count);
+    return cost;
+}
+
+COST(spin)
+{
+    static const char *const kinds[] = {"exp", "exp2", "fma"};
+    double rounds = (double)a->n * (double)a->rounds;
+    struct dt_op_cost cost =
+        shaped("%lld %s, %lld rounds", (long long)a->n, kinds[a->kind], (long long)a->rounds);
+    cost.bytes = (double)a->n * 4;
+    if (a->kind == DT_SPIN_EXP)
+        cost.exps = rounds;
+    else if (a->kind == DT_SPIN_EXP2)
+        cost.exp2s = rounds;
+    else
+        cost.flops = 2 * (cost.lanes = rounds);
+    return cost;
+}
