@@ -1,12 +1,12 @@
 // What the programs share that train nothing and in which one rank meets its fate: the
-// communicator, the end of the process wired as in main.c, the time of the fate, and time to pass.
+// communicator, the end of the process wired as in main.c, and the time of the fate.
 #pragma once
 
+#include "base/clock.h"
 #include "comm/comm.h"
 #include "comm/job_control.h"
 
 #include <fcntl.h>
-#include <time.h>
 #include <unistd.h>
 
 static struct dt_comm *comm;
@@ -27,11 +27,4 @@ static void mark_fate(void)
     int fd = open("fate", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0 || close(fd) != 0)
         _exit(1);
-}
-
-static void pass(double seconds)
-{
-    struct timespec t = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
-    while (nanosleep(&t, &t) != 0)
-        ;
 }

@@ -1,4 +1,4 @@
-// Monotonic time for measurements.
+// Monotonic time: to measure, to sleep, to wait until.
 #pragma once
 
 #include <time.h>
@@ -8,4 +8,19 @@ static inline double dt_seconds(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// The time `seconds` from now, for functions that wait until CLOCK_MONOTONIC has come there.
+static inline struct timespec dt_time_in(double seconds)
+{
+    double then = dt_seconds() + seconds;
+    return (struct timespec){(time_t)then, (long)(1e9 * (then - (double)(time_t)then))};
+}
+
+// All of it, also when signals come.
+static inline void dt_sleep(double seconds)
+{
+    struct timespec until = dt_time_in(seconds);
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)
+        ;
 }

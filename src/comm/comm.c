@@ -143,70 +143,26 @@ dt_status dt_collective(struct dt_comm *comm, const struct dt_collective *collec
 dt_status dt_allreduce(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
                        enum dt_reduce_op reduce)
 {
-    return dt_collective(comm, &(struct dt_collective){.operation = DT_ALLREDUCE,
-                                                       .reduce = reduce,
-                                                       .dtype = dtype,
-                                                       .count = count,
-                                                       .data = data});
-}
-
-dt_status dt_reduce_scatter(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
-                            enum dt_reduce_op reduce)
-{
-    return dt_collective(comm, &(struct dt_collective){.operation = DT_REDUCE_SCATTER,
-                                                       .reduce = reduce,
-                                                       .dtype = dtype,
-                                                       .count = count,
-                                                       .data = data});
-}
-
-dt_status dt_all_gather(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype)
-{
-    return dt_collective(
-        comm, &(struct dt_collective){
-                  .operation = DT_ALL_GATHER, .dtype = dtype, .count = count, .data = data});
-}
-
-dt_status dt_send(struct dt_comm *comm, const void *data, int64_t count, enum dt_dtype dtype,
-                  int to)
-{
-    return dt_collective(
-        comm,
-        &(struct dt_collective){
-            .operation = DT_EXCHANGE, .dtype = dtype, .peer = to, .count = count, .mine = data});
-}
-
-dt_status dt_receive(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype, int from)
-{
-    return dt_collective(
-        comm,
-        &(struct dt_collective){
-            .operation = DT_EXCHANGE, .dtype = dtype, .peer = from, .count = count, .data = data});
+    struct dt_collective c = {DT_ALLREDUCE, reduce, dtype, 0, count, data, NULL};
+    return dt_collective(comm, &c);
 }
 
 dt_status dt_broadcast(struct dt_comm *comm, void *data, int64_t bytes, int root)
 {
-    return dt_collective(
-        comm,
-        &(struct dt_collective){
-            .operation = DT_BROADCAST, .dtype = DT_U8, .peer = root, .count = bytes, .data = data});
+    struct dt_collective c = {DT_BROADCAST, DT_SUM, DT_U8, root, bytes, data, NULL};
+    return dt_collective(comm, &c);
 }
 
 dt_status dt_gather(struct dt_comm *comm, const void *mine, int64_t bytes, void *all, int root)
 {
-    return dt_collective(comm, &(struct dt_collective){.operation = DT_GATHER,
-                                                       .dtype = DT_U8,
-                                                       .peer = root,
-                                                       .count = bytes,
-                                                       .data = all,
-                                                       .mine = mine});
+    struct dt_collective c = {DT_GATHER, DT_SUM, DT_U8, root, bytes, all, mine};
+    return dt_collective(comm, &c);
 }
 
 dt_status dt_barrier(struct dt_comm *comm)
 {
     int64_t nothing = 0;
-    DT_TRY(dt_allreduce(comm, &nothing, 1, DT_I64, DT_SUM));
-    return DT_OK;
+    return dt_allreduce(comm, &nothing, 1, DT_I64, DT_SUM);
 }
 
 // An error record as it travels: texts only, no pointers.

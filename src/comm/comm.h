@@ -87,18 +87,10 @@ void dt_comm_close(struct dt_comm *comm);
 dt_status dt_begin(struct dt_comm *comm, const struct dt_collective *collective,
                    struct dt_request **request);
 dt_status dt_wait(struct dt_comm *comm, struct dt_request *request);
-// Begins one and waits for it.
+// Begins one and waits for it, as those below do.
 dt_status dt_collective(struct dt_comm *comm, const struct dt_collective *collective);
-
 dt_status dt_allreduce(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
                        enum dt_reduce_op reduce);
-dt_status dt_reduce_scatter(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
-                            enum dt_reduce_op reduce);
-dt_status dt_all_gather(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype);
-dt_status dt_send(struct dt_comm *comm, const void *data, int64_t count, enum dt_dtype dtype,
-                  int to);
-dt_status dt_receive(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
-                     int from);
 dt_status dt_broadcast(struct dt_comm *comm, void *data, int64_t bytes, int root);
 dt_status dt_gather(struct dt_comm *comm, const void *mine, int64_t bytes, void *all, int root);
 dt_status dt_barrier(struct dt_comm *comm);

@@ -2,9 +2,10 @@
 // (comm_mpi_thread.c) and waited for. Makes no call to MPI but the last one of an abort.
 #include "comm/comm_mpi.h"
 
+#include "base/clock.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { finalize_s = 60 };
@@ -39,10 +40,8 @@ static dt_status begin(struct dt_comm *comm, const struct dt_collective *call,
 // resumes.
 static void wait_a_second(struct mpi_comm *mpi, uint64_t *pulse, double *stuck)
 {
-    struct timespec until;
+    struct timespec until = dt_time_in(1);
     uint64_t now;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec++;
     if (pthread_cond_clockwait(&mpi->changed, &mpi->lock, CLOCK_MONOTONIC, &until) == 0)
         return;
     now = atomic_load(&mpi->pulse);
@@ -82,14 +81,12 @@ static void release(struct mpi_comm *mpi)
     pthread_cond_destroy(&mpi->changed);
     pthread_mutex_destroy(&mpi->lock);
     sem_destroy(&mpi->wake);
-    free(mpi->scratch);
     free(mpi);
 }
 
 static void close_mpi(struct dt_comm *comm)
 {
     struct mpi_comm *mpi = mpi_of(comm);
-    struct timespec until;
     // Nobody leaves before all have come: a rank that is gone is then a dead one.
     if (dt_barrier(comm) != DT_OK)
         dt_die();
@@ -97,8 +94,7 @@ static void close_mpi(struct dt_comm *comm)
     mpi->closing = true;
     pthread_mutex_unlock(&mpi->lock);
     sem_post(&mpi->wake);
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += finalize_s;
+    struct timespec until = dt_time_in(finalize_s);
     if (pthread_clockjoin_np(mpi->thread, NULL, CLOCK_MONOTONIC, &until) != 0) {
         DT_FAIL(DT_MACHINE, NULL, "MPI_Finalize did not return within %d s", finalize_s);
         dt_die();
@@ -106,8 +102,8 @@ static void close_mpi(struct dt_comm *comm)
     release(mpi);
 }
 
-// The thread ends the job, after a word to the peers. A rank that has nothing to say leaves it to
-// the one that has, for the launcher ends them all when the first one aborts.
+// The thread ends the job, after informing the peers. A rank that reports nothing leaves it to the
+// one that does, for the launcher ends them all when the first one aborts.
 static void abort_mpi(struct dt_comm *comm, int code)
 {
     struct mpi_comm *mpi = mpi_of(comm);
@@ -152,37 +148,15 @@ static const struct dt_job_control_table job_table = {
     .claim = claim,
 };
 
-static struct mpi_comm *create(void)
-{
-    struct mpi_comm *mpi = calloc(1, sizeof *mpi);
-    if (!mpi)
-        return NULL;
-    mpi->scratch = malloc((size_t)DT_MPI_RINGS * DT_MPI_RING_CHUNK);
-    if (!mpi->scratch) {
-        free(mpi);
-        return NULL;
-    }
-    for (int i = 0; i < DT_MPI_RINGS; i++)
-        mpi->rings[i].scratch = mpi->scratch + (size_t)i * DT_MPI_RING_CHUNK;
-    dt_comm_prepare(&mpi->base, &table, &mpi->control, &job_table);
-    atomic_init(&mpi->abort_code, -1);
-    mpi->queue_end = &mpi->queue;
-    mpi->active_end = &mpi->active;
-    sem_init(&mpi->wake, 0, 0);
-    pthread_mutex_init(&mpi->lock, NULL);
-    pthread_cond_init(&mpi->changed, NULL);
-    return mpi;
-}
-
 static dt_status start(struct mpi_comm *mpi)
 {
     if (pthread_create(&mpi->thread, NULL, dt_mpi_thread, mpi) != 0)
         return DT_FAIL(DT_MACHINE, NULL, "cannot start the communication thread");
     pthread_mutex_lock(&mpi->lock);
-    while (mpi->stage == DT_MPI_STARTING)
+    while (!mpi->started)
         pthread_cond_wait(&mpi->changed, &mpi->lock);
     pthread_mutex_unlock(&mpi->lock);
-    if (!mpi->start_failed)
+    if (mpi->start_error.code == DT_OK)
         return DT_OK;
     pthread_join(mpi->thread, NULL);
     return dt_error_restore(&mpi->start_error);
@@ -190,17 +164,22 @@ static dt_status start(struct mpi_comm *mpi)
 
 dt_status dt_comm_open_mpi(struct dt_comm **comm)
 {
-    struct mpi_comm *mpi = create();
+    struct mpi_comm *mpi = calloc(1, sizeof *mpi);
     dt_status status;
     if (!mpi)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a communicator");
-    status = start(mpi);
-    if (status != DT_OK) {
-        release(mpi);
-        return dt_error_push(status, __FILE__, __LINE__, __func__, NULL);
-    }
+    dt_comm_prepare(&mpi->base, &table, &mpi->control, &job_table);
+    atomic_init(&mpi->abort_code, -1);
+    mpi->queue_end = &mpi->queue;
+    sem_init(&mpi->wake, 0, 0);
+    pthread_mutex_init(&mpi->lock, NULL);
+    pthread_cond_init(&mpi->changed, NULL);
+    DT_TRY_GOTO(status, fail, start(mpi));
     *comm = &mpi->base;
     return DT_OK;
+fail:
+    release(mpi);
+    return status;
 }
 
 const char *dt_comm_mpi_version(void)
@@ -208,6 +187,6 @@ const char *dt_comm_mpi_version(void)
     static char version[MPI_MAX_LIBRARY_VERSION_STRING];
     int length;
     MPI_Get_library_version(version, &length);
-    version[strcspn(version, ",\n")] = '\0'; // behind it: package, builder, date
+    version[strcspn(version, ",\n")] = '\0'; // after it: package, builder, date
     return version;
 }

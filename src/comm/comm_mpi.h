@@ -43,11 +43,8 @@ struct mpi_ring {
     struct dt_request *owner; // NULL: free
     int64_t first, count;     // elements of the owner (all-reduce), or of each of its blocks
     int step, end, tag;
-    char *scratch; // [DT_MPI_RING_CHUNK]
     MPI_Request mpi[2];
 };
-
-enum mpi_stage { DT_MPI_STARTING, DT_MPI_SERVING, DT_MPI_ENDED };
 
 struct mpi_comm {
     struct dt_comm base;
@@ -56,10 +53,9 @@ struct mpi_comm {
     pthread_t self;   // the same, the thread's own
     sem_t wake;
     pthread_mutex_t lock;
-    pthread_cond_t changed; // stage or a request's `done`
-    enum mpi_stage stage;
-    bool start_failed;
-    struct dt_error start_error;
+    pthread_cond_t changed; // `started`, or a request's `done`
+    bool started;
+    struct dt_error start_error; // DT_OK: it succeeded
     struct dt_request *queue, **queue_end;
     int64_t sequence; // of the last collective queued
     bool closing;
@@ -74,12 +70,12 @@ struct mpi_comm {
     MPI_Comm world, ring_world;
     MPI_Datatype types[DT_MPI_DTYPES];
     MPI_Op ops[DT_MPI_DTYPES][DT_MPI_REDUCE_OPS];
-    struct dt_request *active, **active_end;
+    struct dt_request *active; // posted and not complete, in the order of the queue
     struct mpi_ring rings[DT_MPI_RINGS];
     int64_t rings_started;
     int64_t begun; // `sequence` as of the last round
     struct dt_watch watch;
-    char *scratch; // [DT_MPI_RINGS, DT_MPI_RING_CHUNK]
+    char scratch[DT_MPI_RINGS][DT_MPI_RING_CHUNK];
 };
 
 static inline struct mpi_comm *mpi_of(struct dt_comm *comm)
@@ -89,15 +85,15 @@ static inline struct mpi_comm *mpi_of(struct dt_comm *comm)
 
 // comm_mpi_thread.c
 void *dt_mpi_thread(void *mpi_comm);
-// On the communication thread: tells the peers that this rank ends the job, and ends it. Elsewhere
-// it is the last resort, where the thread itself hangs.
+// On the communication thread: informs the peers that this rank ends the job, and ends it.
+// Elsewhere it is the last resort, where the thread itself hangs.
 _Noreturn void dt_mpi_end(struct mpi_comm *mpi, int code);
 bool dt_mpi_is_thread(const struct mpi_comm *mpi); // is the caller the communication thread?
 
 // comm_mpi_collective.c: posting and progress. Codes are MPI's.
 // Elements that one call of the library may carry; tests lower it.
 void dt_mpi_set_piece(int64_t elements);
-int dt_mpi_reductions(struct mpi_comm *mpi);
+dt_status dt_mpi_reductions(struct mpi_comm *mpi);
 void dt_mpi_free_reductions(struct mpi_comm *mpi);
 int dt_mpi_post(struct mpi_comm *mpi, struct dt_request *request);
 int dt_mpi_advance_rings(struct mpi_comm *mpi, bool *moved); // *moved: set where anything moved

@@ -4,8 +4,10 @@
 // MPI_Iallreduce of Open MPI 4.1 takes 6.0 (5.5 and 11.6 where single copy is allowed).
 #include "comm/comm_mpi.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int64_t piece_limit = 1 << 28; // below INT_MAX
 
@@ -16,34 +18,20 @@ void dt_mpi_set_piece(int64_t elements)
 
 // MPI has no bf16: added in fp32, rounded to nearest even, which depends on the order of the ranks
 // only. A NaN in either operand is kept by all three.
-static void bf16_sum(void *in, void *inout, int *n, MPI_Datatype *type)
-{
-    const dt_bf16 *x = in;
-    dt_bf16 *y = inout;
-    (void)type;
-    for (int i = 0; i < *n; i++)
-        y[i] = dt_f32_to_bf16(dt_bf16_to_f32(x[i]) + dt_bf16_to_f32(y[i]));
-}
-
-static void bf16_min(void *in, void *inout, int *n, MPI_Datatype *type)
-{
-    const dt_bf16 *x = in;
-    dt_bf16 *y = inout;
-    (void)type;
-    for (int i = 0; i < *n; i++)
-        if (!(dt_bf16_to_f32(x[i]) >= dt_bf16_to_f32(y[i])))
-            y[i] = x[i];
-}
-
-static void bf16_max(void *in, void *inout, int *n, MPI_Datatype *type)
-{
-    const dt_bf16 *x = in;
-    dt_bf16 *y = inout;
-    (void)type;
-    for (int i = 0; i < *n; i++)
-        if (!(dt_bf16_to_f32(x[i]) <= dt_bf16_to_f32(y[i])))
-            y[i] = x[i];
-}
+#define BF16_OP(name, result)                                                                      \
+    static void name(void *in, void *inout, int *n, MPI_Datatype *type)                            \
+    {                                                                                              \
+        const dt_bf16 *x = in;                                                                     \
+        dt_bf16 *y = inout;                                                                        \
+        (void)type;                                                                                \
+        for (int i = 0; i < *n; i++) {                                                             \
+            float a = dt_bf16_to_f32(x[i]), b = dt_bf16_to_f32(y[i]);                              \
+            y[i] = result;                                                                         \
+        }                                                                                          \
+    }
+BF16_OP(bf16_sum, dt_f32_to_bf16(a + b))
+BF16_OP(bf16_min, a < b || isnan(a) ? x[i] : y[i])
+BF16_OP(bf16_max, a > b || isnan(a) ? x[i] : y[i])
 
 static const enum dt_dtype dtypes[DT_MPI_DTYPES] = {DT_F32, DT_F64, DT_I64, DT_BF16};
 
@@ -55,23 +43,17 @@ static int index_of(enum dt_dtype dtype)
     return i;
 }
 
-int dt_mpi_reductions(struct mpi_comm *mpi)
+dt_status dt_mpi_reductions(struct mpi_comm *mpi)
 {
     MPI_User_function *const bf16[DT_MPI_REDUCE_OPS] = {bf16_sum, bf16_min, bf16_max};
     const MPI_Op plain[DT_MPI_REDUCE_OPS] = {MPI_SUM, MPI_MIN, MPI_MAX};
     const MPI_Datatype types[DT_MPI_DTYPES] = {MPI_FLOAT, MPI_DOUBLE, MPI_INT64_T, MPI_UINT16_T};
-    int last = index_of(DT_BF16);
-    for (int t = 0; t < DT_MPI_DTYPES; t++) {
-        mpi->types[t] = types[t];
-        for (int op = 0; op < DT_MPI_REDUCE_OPS; op++)
-            mpi->ops[t][op] = plain[op];
-    }
-    for (int op = 0; op < DT_MPI_REDUCE_OPS; op++) {
-        int code = MPI_Op_create(bf16[op], 1, &mpi->ops[last][op]);
-        if (code != MPI_SUCCESS)
-            return code;
-    }
-    return MPI_SUCCESS;
+    memcpy(mpi->types, types, sizeof types);
+    for (int t = 0; t < DT_MPI_DTYPES; t++)
+        memcpy(mpi->ops[t], plain, sizeof plain);
+    for (int op = 0; op < DT_MPI_REDUCE_OPS; op++)
+        DT_MPI(MPI_Op_create(bf16[op], 1, &mpi->ops[index_of(DT_BF16)][op]));
+    return DT_OK;
 }
 
 void dt_mpi_free_reductions(struct mpi_comm *mpi)
@@ -243,8 +225,10 @@ static int ring_step(struct mpi_comm *mpi, struct mpi_ring *ring)
     int rank = mpi->base.info.rank, size = mpi->base.info.size, in_bytes, out_bytes, code;
     int k = incoming(mpi, ring);
     char *in = chunk(mpi, ring, k, &in_bytes), *out = chunk(mpi, ring, (k + 1) % size, &out_bytes);
-    code = MPI_Irecv(is_reducing(mpi, ring) ? ring->scratch : in, in_bytes, MPI_BYTE,
-                     (rank + size - 1) % size, ring->tag, mpi->ring_world, &ring->mpi[0]);
+    if (is_reducing(mpi, ring))
+        in = mpi->scratch[ring - mpi->rings];
+    code = MPI_Irecv(in, in_bytes, MPI_BYTE, (rank + size - 1) % size, ring->tag, mpi->ring_world,
+                     &ring->mpi[0]);
     if (code != MPI_SUCCESS)
         return code;
     return MPI_Isend(out, out_bytes, MPI_BYTE, (rank + 1) % size, ring->tag, mpi->ring_world,
@@ -256,7 +240,8 @@ static int ring_reduce(struct mpi_comm *mpi, struct mpi_ring *ring)
     const struct dt_request *request = ring->owner;
     int t = index_of(request->call.dtype), bytes;
     char *sum = chunk(mpi, ring, incoming(mpi, ring), &bytes);
-    return MPI_Reduce_local(ring->scratch, sum, bytes / (int)request->element_bytes, mpi->types[t],
+    return MPI_Reduce_local(mpi->scratch[ring - mpi->rings], sum,
+                            bytes / (int)request->element_bytes, mpi->types[t],
                             mpi->ops[t][request->call.reduce]);
 }
 
@@ -274,8 +259,7 @@ static int ring_start(struct mpi_comm *mpi, struct mpi_ring *ring, struct dt_req
                               .step = operation == DT_ALL_GATHER ? size - 1 : 0,
                               .end = operation == DT_REDUCE_SCATTER ? size - 1 : 2 * (size - 1),
                               // every rank starts rings in the same order, so the tags agree
-                              .tag = (int)(mpi->rings_started++ % 32768),
-                              .scratch = ring->scratch};
+                              .tag = (int)(mpi->rings_started++ % 32768)};
     request->given += ring->count;
     request->rings++;
     return ring_step(mpi, ring);

@@ -4,13 +4,13 @@
 
 #include "base/clock.h"
 
+#include <math.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -20,16 +20,6 @@ enum {
 static const double pause_s = 20e-6, pause_max_s = 100e-6;
 static const double busy_s = 2e-6; // a test that took longer moved data
 
-static dt_status check(int code, const char *what)
-{
-    char text[MPI_MAX_ERROR_STRING];
-    int length;
-    if (code == MPI_SUCCESS)
-        return DT_OK;
-    MPI_Error_string(code, text, &length);
-    return DT_FAIL(DT_MACHINE, NULL, "%s: %s", what, text);
-}
-
 static dt_status check_size(int size)
 {
     if (size > 1 || !dt_is_one_of_slurm_tasks() || getenv("OMPI_COMM_WORLD_SIZE"))
@@ -38,51 +28,37 @@ static dt_status check_size(int size)
                    "Slurm started %s tasks, but MPI sees this one alone", getenv("SLURM_NTASKS"));
 }
 
-static dt_status find_place(struct mpi_comm *mpi)
+static dt_status start(struct mpi_comm *mpi)
 {
     struct dt_comm_info *info = &mpi->base.info;
     char host[MPI_MAX_PROCESSOR_NAME];
-    int length;
+    int is_open, provided, length;
     MPI_Comm local;
-    DT_TRY(check(MPI_Comm_rank(mpi->world, &info->rank), "MPI_Comm_rank"));
-    DT_TRY(check(MPI_Comm_size(mpi->world, &info->size), "MPI_Comm_size"));
-    DT_TRY(check_size(info->size));
-    DT_TRY(check(MPI_Get_processor_name(host, &length), "MPI_Get_processor_name"));
-    snprintf(info->host, sizeof info->host, "%.*s", DT_HOST_NAME - 1, host);
-    DT_TRY(check(MPI_Comm_split_type(mpi->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local),
-                 "MPI_Comm_split_type"));
-    DT_TRY(check(MPI_Comm_rank(local, &info->local_rank), "MPI_Comm_rank"));
-    DT_TRY(check(MPI_Comm_size(local, &info->local_size), "MPI_Comm_size"));
-    DT_TRY(check(MPI_Comm_free(&local), "MPI_Comm_free"));
-    return DT_OK;
-}
-
-static dt_status start_mpi(struct mpi_comm *mpi)
-{
-    int provided;
-    // Serialized, not funneled: an abort may have to come from another thread.
-    DT_TRY(check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread"));
-    if (provided < MPI_THREAD_SERIALIZED)
-        return DT_FAIL(DT_MACHINE, "use an MPI library with MPI_THREAD_SERIALIZED",
-                       "this MPI library supports thread level %d only", provided);
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); // inherited by duplicates
-    DT_TRY(check(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->world), "MPI_Comm_dup"));
-    DT_TRY(check(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->ring_world), "MPI_Comm_dup"));
-    DT_TRY(check(dt_mpi_reductions(mpi), "MPI_Op_create"));
-    DT_TRY(find_place(mpi));
-    DT_TRY(dt_watch_open(&mpi->watch, mpi->base.info.host));
-    return DT_OK;
-}
-
-static dt_status start(struct mpi_comm *mpi)
-{
-    int is_open;
     MPI_Initialized(&is_open);
     if (is_open)
         return DT_FAIL(DT_MACHINE, NULL, "MPI was opened in this process before");
     if (dt_is_one_of_slurm_tasks() && !dt_launched_by_mpi()) // MPI_Init would end the process
         return check_size(1);
-    return start_mpi(mpi);
+    // Serialized, not funneled: an abort may have to come from another thread.
+    DT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided));
+    if (provided < MPI_THREAD_SERIALIZED)
+        return DT_FAIL(DT_MACHINE, "use an MPI library with MPI_THREAD_SERIALIZED",
+                       "this MPI library supports thread level %d only", provided);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); // inherited by duplicates
+    DT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->world));
+    DT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->ring_world));
+    DT_MPI(MPI_Comm_rank(mpi->world, &info->rank));
+    DT_MPI(MPI_Comm_size(mpi->world, &info->size));
+    DT_TRY(check_size(info->size));
+    DT_MPI(MPI_Get_processor_name(host, &length));
+    snprintf(info->host, sizeof info->host, "%.*s", DT_HOST_NAME - 1, host);
+    DT_MPI(MPI_Comm_split_type(mpi->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local));
+    DT_MPI(MPI_Comm_rank(local, &info->local_rank));
+    DT_MPI(MPI_Comm_size(local, &info->local_size));
+    DT_MPI(MPI_Comm_free(&local));
+    DT_TRY(dt_mpi_reductions(mpi));
+    DT_TRY(dt_watch_open(&mpi->watch, info->host));
+    return DT_OK;
 }
 
 static void stop(struct mpi_comm *mpi)
@@ -92,14 +68,6 @@ static void stop(struct mpi_comm *mpi)
     MPI_Comm_free(&mpi->ring_world);
     MPI_Comm_free(&mpi->world);
     MPI_Finalize();
-}
-
-static void set_stage(struct mpi_comm *mpi, enum mpi_stage stage)
-{
-    pthread_mutex_lock(&mpi->lock);
-    mpi->stage = stage;
-    pthread_cond_broadcast(&mpi->changed);
-    pthread_mutex_unlock(&mpi->lock);
 }
 
 // Hands a request back to its caller, who may free it at once.
@@ -115,14 +83,6 @@ static void finish(struct mpi_comm *mpi, struct dt_request *request, int code)
     request->done = true;
     pthread_cond_broadcast(&mpi->changed);
     pthread_mutex_unlock(&mpi->lock);
-}
-
-static void remove_active(struct mpi_comm *mpi, struct dt_request **link)
-{
-    struct dt_request *request = *link;
-    *link = request->next;
-    if (mpi->active_end == &request->next)
-        mpi->active_end = link;
 }
 
 // Takes over the queued requests. Returns whether the communicator is closing.
@@ -143,19 +103,21 @@ static bool take_requests(struct mpi_comm *mpi, struct dt_request **taken)
 
 static void post_requests(struct mpi_comm *mpi, struct dt_request *taken)
 {
+    struct dt_request **end = &mpi->active;
+    while (*end)
+        end = &(*end)->next;
     while (taken) {
         struct dt_request *request = taken;
-        int code;
         taken = request->next;
         request->next = NULL;
         request->since = mpi->watch.clock;
-        code = dt_mpi_post(mpi, request);
+        int code = dt_mpi_post(mpi, request);
         if (code != MPI_SUCCESS) {
             finish(mpi, request, code);
             continue;
         }
-        *mpi->active_end = request;
-        mpi->active_end = &request->next;
+        *end = request;
+        end = &request->next;
     }
 }
 
@@ -177,7 +139,7 @@ static bool advance(struct mpi_comm *mpi)
             continue;
         }
         moved = true;
-        remove_active(mpi, link);
+        *link = request->next;
         finish(mpi, request, code);
     }
     return moved || dt_seconds() - before > tests * busy_s;
@@ -185,11 +147,7 @@ static bool advance(struct mpi_comm *mpi)
 
 static void sleep_until_woken(struct mpi_comm *mpi, double seconds)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)(1e9 * seconds);
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    struct timespec until = dt_time_in(seconds);
     sem_clockwait(&mpi->wake, CLOCK_MONOTONIC, &until);
 }
 
@@ -201,7 +159,7 @@ static void rest(struct mpi_comm *mpi, int fruitless)
     int spins = waited ? SPIN_ROUNDS_WAITED : SPIN_ROUNDS;
     double pause = pause_s * (1 + (fruitless - spins) / 16);
     if (!mpi->active)
-        sleep_until_woken(mpi, dt_watch_next(&mpi->watch));
+        sleep_until_woken(mpi, fmax(0, mpi->watch.next_beat - mpi->watch.clock));
     else if (fruitless > spins)
         sleep_until_woken(mpi, pause < pause_max_s ? pause : pause_max_s);
     else if (fruitless > 0 && waited)
@@ -232,10 +190,10 @@ static void watch(struct mpi_comm *mpi)
     dt_comm_last_progress(&mpi->base, &self.beat.step, &phase);
     snprintf(self.beat.phase, sizeof self.beat.phase, "%s", phase);
     dt_watch_tick(&mpi->watch, &self);
-    atomic_store(&mpi->doomed, dt_watch_is_doomed(&mpi->watch));
+    atomic_store(&mpi->doomed, mpi->watch.spoken || mpi->watch.doomed_at > 0);
     atomic_store(&mpi->control.spoken, mpi->watch.spoken);
     atomic_store(&devices->quiet, dt_watch_quiet(&mpi->watch));
-    atomic_store(&devices->peer_failed, dt_watch_hears_failure(&mpi->watch));
+    atomic_store(&devices->peer_failed, mpi->watch.hears_failed);
     if (mpi->watch.wants_record)
         dt_comm_write_record(&mpi->base, true);
 }
@@ -245,20 +203,20 @@ bool dt_mpi_is_thread(const struct mpi_comm *mpi)
     return pthread_equal(pthread_self(), mpi->self);
 }
 
-static void hang_up(int signal)
+static void give_up(int signal)
 {
     (void)signal;
     _exit(DT_MACHINE);
 }
 
-// Nobody shall take for a death what this rank has said already: as soon as it aborts, the launcher
-// ends those that would pass the word on.
-static void spread_the_word(struct mpi_comm *mpi)
+// So that no rank reports as a death what this rank has reported already: as soon as it aborts, the
+// launcher ends those that would pass it on.
+static void inform_peers(struct mpi_comm *mpi)
 {
     double until = dt_seconds() + dt_watch_spread(&mpi->watch);
     do {
         watch(mpi);
-        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+        dt_sleep(2e-3);
     } while (dt_seconds() < until);
     dt_watch_flush(&mpi->watch);
 }
@@ -267,10 +225,10 @@ _Noreturn void dt_mpi_end(struct mpi_comm *mpi, int code)
 {
     sigset_t alarms;
     if (dt_mpi_is_thread(mpi) && atomic_load(&mpi->speaks))
-        spread_the_word(mpi);
+        inform_peers(mpi);
     sigemptyset(&alarms);
     sigaddset(&alarms, SIGALRM);
-    signal(SIGALRM, hang_up); // MPI_Abort waits for the launcher, which may be gone
+    signal(SIGALRM, give_up); // MPI_Abort waits for the launcher, which may be gone
     pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
     alarm(3);
     MPI_Abort(MPI_COMM_WORLD, code);
@@ -316,14 +274,15 @@ void *dt_mpi_thread(void *mpi_comm)
     leave_single_core();
     sigfillset(&all); // handlers run on the program's own threads
     pthread_sigmask(SIG_BLOCK, &all, NULL);
-    if (start(mpi) != DT_OK) {
-        // Without MPI_Finalize, which would wait for the others: their launcher ends them.
+    dt_status status = start(mpi);
+    if (status != DT_OK)
         dt_error_take(&mpi->start_error);
-        mpi->start_failed = true;
-        set_stage(mpi, DT_MPI_ENDED);
-        return NULL;
-    }
-    set_stage(mpi, DT_MPI_SERVING);
+    pthread_mutex_lock(&mpi->lock);
+    mpi->started = true;
+    pthread_cond_broadcast(&mpi->changed);
+    pthread_mutex_unlock(&mpi->lock);
+    if (status != DT_OK) // without MPI_Finalize, which would wait for the others: their launcher
+        return NULL;     // ends them
     serve(mpi);
     stop(mpi);
     return NULL;

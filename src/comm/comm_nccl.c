@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { SPINS = 200 };                // polls before the caller sleeps between them
 static const double nap_s = 20e-6;   // between polls
@@ -41,13 +40,6 @@ double dt_nccl_passed(double *last_time)
     double now = dt_seconds(), passed = now - *last_time;
     *last_time = now;
     return passed < gap_s ? passed : gap_s;
-}
-
-void dt_nccl_nap(double seconds)
-{
-    struct timespec left = {(time_t)seconds, (long)(1e9 * (seconds - floor(seconds)))};
-    while (nanosleep(&left, &left) != 0)
-        ;
 }
 
 static dt_status load(struct dt_nccl_library *library)
@@ -115,7 +107,7 @@ static ncclResult_t settle(const struct nccl_comm *nccl, ncclResult_t result, do
         if (polls < SPINS)
             sched_yield();
         else
-            dt_nccl_nap(nap_s);
+            dt_sleep(nap_s);
     }
     return result;
 }
@@ -125,7 +117,6 @@ static ncclResult_t settle(const struct nccl_comm *nccl, ncclResult_t result, do
 static dt_status create(const struct dt_device_comm_config *config, struct nccl_comm **out)
 {
     struct nccl_comm *nccl = calloc(1, sizeof *nccl);
-    void *counts = NULL;
     size_t n = (size_t)config->n_collectives;
     if (!nccl || !(nccl->calls = calloc(n, sizeof *nccl->calls))) {
         free(nccl);
@@ -139,18 +130,14 @@ static dt_status create(const struct dt_device_comm_config *config, struct nccl_
     pthread_mutex_init(&nccl->lock, NULL);
     sem_init(&nccl->stop, 0, 0);
     DT_TRY(load(&nccl->library));
-    DT_TRY(config->backend->table->alloc_host(config->backend->device,
-                                              (int64_t)(n * sizeof *nccl->counts), &counts));
-    memset(counts, 0, n * sizeof *nccl->counts);
-    nccl->counts = counts;
+    DT_TRY(dt_alloc_host(config->backend, (int64_t)(n * sizeof *nccl->counts), &nccl->counts));
+    memset(nccl->counts, 0, n * sizeof *nccl->counts);
     return DT_OK;
 }
 
 static void release(struct nccl_comm *nccl)
 {
-    const struct dt_backend *backend = nccl->backend;
-    if (nccl->counts)
-        backend->table->free_host(backend->device, nccl->counts);
+    dt_free_host(nccl->backend, nccl->counts);
     sem_destroy(&nccl->stop);
     pthread_mutex_destroy(&nccl->lock);
     free(nccl->calls);
@@ -168,14 +155,6 @@ static dt_status share_id(struct nccl_comm *nccl, ncclUniqueId *id)
     DT_TRY(dt_agree(nccl->comm, status));
     DT_TRY(dt_broadcast(nccl->comm, id, (int64_t)sizeof *id, 0));
     return DT_OK;
-}
-
-static ncclResult_t begin_init(struct nccl_comm *nccl, const ncclUniqueId *id)
-{
-    const struct dt_comm_info *info = &nccl->comm->info;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    return nccl->library.CommInitRankConfig(&nccl->nccl, info->size, *id, info->rank, &config);
 }
 
 // Waits until NCCL has connected the ranks, or a peer reports a failure: then *result is
@@ -198,14 +177,18 @@ static dt_status wait_init(struct nccl_comm *nccl, ncclResult_t *result)
                    nccl->comm->info.size, limit_s);
 }
 
-// All ranks are connected, or all have the same error. One that fails tells the others by its
+// All ranks are connected, or all have the same error. One that fails informs the others by its
 // heartbeat, so that they wait for it no longer; where none has failed after all, what was heard
 // was of another opening, and they wait on.
 static dt_status init_all(struct nccl_comm *nccl, const ncclUniqueId *id)
 {
+    const struct dt_comm_info *info = &nccl->comm->info;
     struct dt_comm_devices *devices = &nccl->comm->control->devices;
-    ncclResult_t result = begin_init(nccl, id);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     int64_t all_done = 0;
+    config.blocking = 0;
+    ncclResult_t result =
+        nccl->library.CommInitRankConfig(&nccl->nccl, info->size, *id, info->rank, &config);
     while (!all_done) {
         dt_status status = wait_init(nccl, &result);
         atomic_store(&devices->failed, status != DT_OK);
@@ -216,14 +199,6 @@ static dt_status init_all(struct nccl_comm *nccl, const ncclUniqueId *id)
         DT_TRY(dt_allreduce(nccl->comm, &all_done, 1, DT_I64, DT_MIN));
     }
     return DT_OK;
-}
-
-static void abandon(struct nccl_comm *nccl)
-{
-    dt_nccl_watch_stop(nccl);
-    if (nccl->nccl)
-        nccl->library.CommAbort(nccl->nccl);
-    release(nccl);
 }
 
 static dt_status open_together(const struct dt_device_comm_config *config, struct nccl_comm **nccl)
@@ -243,17 +218,21 @@ static dt_status open_nccl(const struct dt_device_comm_config *config, struct dt
     struct nccl_comm *nccl = NULL;
     int64_t step;
     const char *phase;
+    dt_status status;
     dt_comm_last_progress(config->comm, &step, &phase);
     dt_comm_progress(config->comm, step, "opening NCCL");
-    dt_status status = open_together(config, &nccl);
-    if (status != DT_OK) {
-        if (nccl)
-            abandon(nccl);
-        return dt_error_push(status, __FILE__, __LINE__, __func__, NULL);
-    }
+    DT_TRY_GOTO(status, fail, open_together(config, &nccl));
     dt_comm_progress(config->comm, step, phase);
     *comm = &nccl->base;
     return DT_OK;
+fail:
+    if (nccl) {
+        dt_nccl_watch_stop(nccl);
+        if (nccl->nccl)
+            nccl->library.CommAbort(nccl->nccl);
+        release(nccl);
+    }
+    return status;
 }
 
 // ---- collectives
@@ -287,9 +266,7 @@ static dt_status check_call(const struct nccl_comm *nccl, int index, const struc
 
 static dt_status stamp(const struct nccl_comm *nccl, int64_t *count, struct dt_stream *stream)
 {
-    struct dt_stamp_args args = {.count = count};
-    DT_TRY(dt_stamp(nccl->backend, &args, stream));
-    return DT_OK;
+    return dt_stamp(nccl->backend, &(struct dt_stamp_args){.count = count}, stream);
 }
 
 // In one group, so that neither rank of an exchange waits for the other's receive.

@@ -79,7 +79,6 @@ struct nccl_comm {
 // Seconds since *last_time, which becomes now; a longer pause counts little: the process was
 // suspended, and what it waits for may have been, too.
 double dt_nccl_passed(double *last_time);
-void dt_nccl_nap(double seconds);
 
 // "ncclAllReduce failed: …", DT_MACHINE.
 dt_status dt_nccl_error(const struct nccl_comm *nccl, ncclResult_t result, const char *what);

@@ -12,10 +12,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum {
-    SHOWN_DONE = 4,
-    SHOWN = 12
-}; // collectives in a record: how many before the oldest under way
+enum { SHOWN_DONE = 4, SHOWN = 12 }; // collectives in a record: before the oldest under way; total
 static const double period_s = 0.1;
 static const double judge_s = 4;   // for the communicator's watch to say who is stalled …
 static const double find_s = 7;    // … or who is dead
@@ -67,38 +64,31 @@ static void find_span(const struct nccl_comm *nccl, int64_t *oldest, int64_t *ne
         *oldest = *newest + 1;
 }
 
-static void describe_state(const struct nccl_comm *nccl, int64_t number, struct text *text)
-{
-    int index = (int)(number % nccl->n);
-    int64_t round = number / nccl->n;
-    struct nccl_counts counts = read_counts(nccl, index);
-    if (counts.done > round)
-        add(text, "done\n");
-    else if (counts.begun > round)
-        add(text, "under way since %.1f s\n",
-            atomic_load(&nccl->clock) - atomic_load(&nccl->calls[index].since));
-    else
-        add(text, "not begun\n");
-}
-
 static void describe(const struct nccl_comm *nccl, int64_t number, struct text *text)
 {
     int index = (int)(number % nccl->n);
     const struct nccl_call *call = &nccl->calls[index];
+    struct nccl_counts counts = read_counts(nccl, index);
+    int64_t round = number / nccl->n;
     const char *name = atomic_load(&call->name);
     add(text, "  %lld: %s %d of %d", (long long)number + 1, name ? name : "collective", index + 1,
         nccl->n);
     if (name)
         add(text, ", %lld bytes of %s", (long long)atomic_load(&call->bytes),
             dt_dtype_name((dt_dtype)atomic_load(&call->dtype)));
-    add(text, ": ");
-    describe_state(nccl, number, text);
+    if (counts.done > round)
+        add(text, ": done\n");
+    else if (counts.begun > round)
+        add(text, ": under way since %.1f s\n",
+            atomic_load(&nccl->clock) - atomic_load(&call->since));
+    else
+        add(text, ": not begun\n");
 }
 
-// The registered dt_comm_record: a collective a line, those that were begun and the few behind. It
-// opens unlike a message: mpirun reads nothing from the moment it sees a death until it has killed
-// all, and takes the ranks in any order then; the last "dtrain: " still is the last words.
-static void say_record(void *context, bool always)
+// The registered dt_comm_record: a collective a line, those that were begun and the few after them.
+// It opens unlike a message: mpirun reads nothing from the moment it sees a death until it has
+// killed all, and then reads the ranks in any order; the last "dtrain: " still is the last words.
+static void write_record(void *context, bool always)
 {
     struct nccl_comm *nccl = context;
     const struct dt_comm_info *info = &nccl->comm->info;
@@ -134,7 +124,7 @@ dt_status dt_nccl_failed(struct nccl_comm *nccl, ncclResult_t result, const char
     atomic_store(&nccl->comm->control->devices.failed, true);
     dt_comm_write_record(nccl->comm, true);
     if (nccl->comm->info.size > 1)
-        dt_nccl_nap(find_s + stagger(nccl));
+        dt_sleep(find_s + stagger(nccl));
     return dt_nccl_error(nccl, result, what);
 }
 
@@ -143,7 +133,7 @@ static _Noreturn void expire(struct nccl_comm *nccl, const char *what, double ti
 {
     dt_comm_write_record(nccl->comm, true);
     if (nccl->comm->info.size > 1)
-        dt_nccl_nap(judge_s + stagger(nccl));
+        dt_sleep(judge_s + stagger(nccl));
     DT_FAIL(DT_MACHINE,
             "look at the network between the hosts and at the GPUs (nvidia-smi, dmesg), or raise "
             "comm.timeout_s; then resume with the same command",
@@ -232,11 +222,7 @@ static void tick(struct nccl_comm *nccl)
 
 static bool told_to_stop(struct nccl_comm *nccl)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)(1e9 * period_s);
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    struct timespec until = dt_time_in(period_s);
     return sem_clockwait(&nccl->stop, CLOCK_MONOTONIC, &until) == 0;
 }
 
@@ -257,7 +243,7 @@ dt_status dt_nccl_watch_start(struct nccl_comm *nccl)
     if (pthread_create(&nccl->thread, NULL, watch, nccl) != 0)
         return DT_FAIL(DT_MACHINE, NULL, "cannot start the thread that watches NCCL");
     nccl->has_thread = true;
-    dt_comm_set_record(nccl->comm, say_record, nccl);
+    dt_comm_set_record(nccl->comm, write_record, nccl);
     return DT_OK;
 }
 

@@ -1,6 +1,6 @@
-// The judgement: who is dead, whom the others have waited for too long, and which rank says so. Of
-// the ranks that live and do not lag the lowest one speaks; the others keep silent and wait for the
-// end.
+// The judgement: who is dead, whom the others have waited for too long, and which rank reports it.
+// Of the ranks that live and are not to blame the lowest one speaks; the others keep silent and
+// wait for the end.
 #include "comm/watch.h"
 
 #include "base/clock.h"
@@ -12,27 +12,35 @@
 
 static const double gap_s = 0.5;           // a longer pause between ticks: this process did not run
 static const double soon = 0.2;            // of a period: the least time between beats
-static const double hasty_period_s = 0.02; // of beats, when told to terminate
+static const double hasty_period_s = 0.02; // of beats, after SIGTERM
 static const double hasty_s = 0.7;         // mpirun kills a second after SIGTERM
 static const double hear_words_s = 0.2; // for another's last words to arrive before a death is seen
 static const double hear_peers_s = 0.55;
 static const double defer_s = 1.5;  // for the rank that should speak
-static const double catch_up_s = 1; // for a process that was suspended to hear what came to pass
+static const double catch_up_s = 1; // for a process that was suspended to hear what happened
 static const double linger_s = 2;   // for the launcher to end this process
 
-static bool is_hasty(const struct dt_watch *watch)
+// ---- time
+
+static void advance_clock(struct dt_watch *watch)
 {
-    return watch->terminated_at > 0 && watch->clock - watch->terminated_at < hasty_s;
+    double now = dt_seconds(), passed = now - watch->last_time;
+    watch->last_time = now;
+    watch->clock += passed < gap_s ? passed : gap_s;
+    if (passed > gap_s)
+        watch->woken_at = watch->clock;
 }
 
+// Seconds since SIGTERM, as long as ranks beat fast because of it; else -1.
 static double since_terminated(const struct dt_watch *watch)
 {
-    return is_hasty(watch) ? watch->clock - watch->terminated_at : 0;
+    double since = watch->clock - watch->terminated_at;
+    return watch->terminated_at > 0 && since < hasty_s ? since : -1;
 }
 
 static double period_now(const struct dt_watch *watch)
 {
-    return is_hasty(watch) ? hasty_period_s : watch->period;
+    return since_terminated(watch) >= 0 ? hasty_period_s : watch->period;
 }
 
 double dt_watch_spread(const struct dt_watch *watch)
@@ -40,15 +48,17 @@ double dt_watch_spread(const struct dt_watch *watch)
     return (watch->n_links + 0.5) * period_now(watch);
 }
 
+// ---- the dead
+
 static bool is_neighbour(const struct dt_watch *watch, const struct dt_peer *peer)
 {
     uint64_t space = watch->peers[watch->rank].process.space;
     return space != 0 && peer->process.space == space;
 }
 
-// Told to terminate, all ranks beat fast: one that lives is heard of in time. That all were told is
-// known by another rank that does so.
-static bool silent_when_told(const struct dt_watch *watch, const struct dt_peer *peer)
+// After SIGTERM all ranks beat fast: one that lives is heard in time. That all ranks got the signal
+// is known by another rank that beats fast.
+static bool silent_since_terminated(const struct dt_watch *watch, const struct dt_peer *peer)
 {
     bool others_hasty = watch->n_links <= 2;
     if (since_terminated(watch) < hear_peers_s || peer->beat.number > peer->number_then)
@@ -62,12 +72,11 @@ static bool silent_when_told(const struct dt_watch *watch, const struct dt_peer 
 static bool is_dead(const struct dt_watch *watch, const struct dt_peer *peer)
 {
     double silence = watch->clock - peer->heard;
-    if (is_neighbour(watch, peer)) {
-        bool look = since_terminated(watch) > hear_words_s ||
-                    silence > (3 + watch->n_links) * watch->period;
-        return look && dt_process_look(&peer->process) == DT_PROCESS_GONE;
-    }
-    return silence > dt_watch_silence(watch) || silent_when_told(watch, peer);
+    if (!is_neighbour(watch, peer))
+        return silence > dt_watch_silence(watch) || silent_since_terminated(watch, peer);
+    bool look =
+        since_terminated(watch) > hear_words_s || silence > (3 + watch->n_links) * watch->period;
+    return look && dt_process_look(&peer->process) == DT_PROCESS_GONE;
 }
 
 // Marks the dead; returns the lowest of them, or -1.
@@ -84,14 +93,11 @@ static int find_dead(struct dt_watch *watch)
     return first;
 }
 
+// ---- the stalled
+
 static bool is_suspended(const struct dt_watch *watch, const struct dt_peer *peer)
 {
     return is_neighbour(watch, peer) && dt_process_look(&peer->process) == DT_PROCESS_STOPPED;
-}
-
-static bool stands_still(const struct dt_watch *watch, const struct dt_peer *peer)
-{
-    return is_suspended(watch, peer) || watch->clock - peer->heard > dt_watch_silence(watch);
 }
 
 static bool waits(const struct dt_beat *beat)
@@ -99,8 +105,8 @@ static bool waits(const struct dt_beat *beat)
     return beat->oldest > 0 || beat->device_oldest > 0 || beat->peer >= 0;
 }
 
-// Who waits for whom: a rank in an exchange waits for its peer, which may wait in another exchange
-// itself. The last of that chain.
+// A rank in an exchange waits for its peer, which may wait in another exchange itself: the last of
+// that chain.
 static int end_of_exchanges(const struct dt_watch *watch)
 {
     int rank = watch->rank;
@@ -124,21 +130,21 @@ static bool is_awaited(const struct dt_watch *watch, int rank)
            (rank == end && waiter->oldest == 0 && waiter->device_oldest == 0);
 }
 
-// How likely it is that all wait for this rank: most of all where it stands still, also within what
-// the others wait in; where it is awaited and waits for nobody itself; where it is awaited.
+// How surely it is this rank that the others wait for. Most of all where it is suspended or silent,
+// even if it has begun what they wait in; then where it is awaited and waits for nobody itself.
 static int blame(const struct dt_watch *watch, int rank)
 {
     const struct dt_peer *peer = &watch->peers[rank];
     if (rank == watch->rank)
         return 0;
-    if (stands_still(watch, peer))
+    if (is_suspended(watch, peer) || watch->clock - peer->heard > dt_watch_silence(watch))
         return 3;
     if (!is_awaited(watch, rank))
         return 0;
     return waits(&peer->beat) ? 1 : 2;
 }
 
-// The ranks with the most blame keep theirs; returns their number.
+// Marks the ranks with the most blame; returns their number.
 static int find_blamed(struct dt_watch *watch)
 {
     int most = 1, n = 0;
@@ -146,10 +152,8 @@ static int find_blamed(struct dt_watch *watch)
         watch->peers[r].blame = blame(watch, r);
         most = watch->peers[r].blame > most ? watch->peers[r].blame : most;
     }
-    for (int r = 0; r < watch->size; r++) {
-        watch->peers[r].blame = watch->peers[r].blame == most ? most : 0;
-        n += watch->peers[r].blame > 0;
-    }
+    for (int r = 0; r < watch->size; r++)
+        n += watch->peers[r].blamed = watch->peers[r].blame == most;
     return n;
 }
 
@@ -166,153 +170,7 @@ double dt_watch_quiet(const struct dt_watch *watch)
     return watch->excused_at > 0 ? watch->clock - watch->excused_at : INFINITY;
 }
 
-static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self *self)
-{
-    if (!waits(&self->beat) && self->device_waited <= 0)
-        return false;
-    if (fmin(fmax(self->waited, self->device_waited), dt_watch_quiet(watch)) > self->timeout)
-        return true;
-    for (int r = 0; r < watch->size; r++)
-        if (watch->peers[r].beat.state == DT_PEER_EXPIRED)
-            return true;
-    return false;
-}
-
-// Of the ranks that could speak this is the lowest one, or the lower ones have been waited for. One
-// that lives but is silent may hang inside MPI: Open MPI's TCP does for a while when a connection
-// breaks.
-static bool is_speaker(const struct dt_watch *watch, bool expired)
-{
-    if (watch->clock - watch->doomed_at > defer_s)
-        return true;
-    for (int r = 0; r < watch->rank; r++)
-        if (!watch->peers[r].dead && !silent_when_told(watch, &watch->peers[r]) &&
-            !(expired && watch->peers[r].blame))
-            return false;
-    return true;
-}
-
-static void describe_time(const struct dt_beat *beat, char *text, size_t size)
-{
-    if (beat->step < 0)
-        snprintf(text, size, "before the first step, during %s", beat->phase);
-    else
-        snprintf(text, size, "at step %lld during %s", (long long)beat->step, beat->phase);
-}
-
-static void describe_others(int n, char *text, size_t size)
-{
-    snprintf(text, size, n > 0 ? " (and %d other%s)" : "", n, n > 1 ? "s" : "");
-}
-
-static void say_dead(const struct dt_watch *watch, int rank)
-{
-    const struct dt_peer *peer = &watch->peers[rank];
-    char when[128], others[64];
-    int n = -1;
-    for (int r = 0; r < watch->size; r++)
-        n += watch->peers[r].dead;
-    describe_time(&peer->beat, when, sizeof when);
-    describe_others(n, others, sizeof others);
-    DT_FAIL(
-        DT_MACHINE, NULL,
-        "rank %d on host %s (pid %d)%s died %s%s; the job ends. Resume with the same command: it "
-        "continues from the last checkpoint.",
-        rank, peer->host, peer->process.pid, others, when,
-        is_neighbour(watch, peer) ? "" : ", or its host cannot be reached");
-    dt_die();
-}
-
-static void say_stalled(const struct dt_watch *watch, double timeout, int n_blamed)
-{
-    char when[128], others[64];
-    int first = 0;
-    if (n_blamed == 0) {
-        describe_time(&watch->peers[watch->rank].beat, when, sizeof when);
-        DT_FAIL(DT_MACHINE, NULL,
-                "a collective of all ranks, %s, timed out after comm.timeout_s = %g s; the job "
-                "ends. Look at the network between the hosts, then resume with the same command.",
-                when, timeout);
-        dt_die();
-    }
-    while (!watch->peers[first].blame)
-        first++;
-    const struct dt_peer *peer = &watch->peers[first];
-    describe_time(&peer->beat, when, sizeof when);
-    describe_others(n_blamed - 1, others, sizeof others);
-    DT_FAIL(
-        DT_MACHINE, NULL,
-        "rank %d on host %s (pid %d)%s is %s %s: the others waited comm.timeout_s = %g s for it; "
-        "the job ends. Look at that process and its host, or raise comm.timeout_s; then resume "
-        "with the same command.",
-        first, peer->host, peer->process.pid, others,
-        is_suspended(watch, peer) ? "suspended (SIGSTOP)" : "stalled", when, timeout);
-    dt_die();
-}
-
-// The end is certain. Where this rank speaks, dt_die does not return; where another has spoken, or
-// should, its launcher ends this process soon, and if not, it ends itself.
-static void end(struct dt_watch *watch, const struct dt_watch_self *self, int dead, bool expired)
-{
-    if (watch->doomed_at <= 0)
-        watch->doomed_at = watch->clock;
-    if (dead >= 0)
-        dt_log_quiet(true);
-    if (watch->spoken && watch->clock - watch->doomed_at < linger_s)
-        return;
-    int n_blamed = expired ? find_blamed(watch) : 0;
-    if (!watch->spoken && !is_speaker(watch, expired))
-        return;
-    if (self->has_record && watch->clock - watch->doomed_at < dt_watch_spread(watch) + hear_words_s)
-        return; // all hear of it and write their records first
-    if (dead >= 0)
-        say_dead(watch, dead);
-    say_stalled(watch, self->timeout, n_blamed);
-}
-
-static void advance_clock(struct dt_watch *watch)
-{
-    double now = dt_seconds(), passed = now - watch->last_time;
-    watch->last_time = now;
-    watch->clock += passed < gap_s ? passed : gap_s;
-    if (passed > gap_s)
-        watch->woken_at = watch->clock;
-}
-
-static void note_termination(struct dt_watch *watch, bool terminated)
-{
-    if (!terminated || is_hasty(watch))
-        return;
-    watch->terminated_at = watch->clock;
-    watch->next_beat = watch->clock;
-    for (int r = 0; r < watch->size; r++)
-        watch->peers[r].number_then = watch->peers[r].beat.number;
-}
-
-// What this rank says of itself, told at once when it claims the last words.
-static void beat(struct dt_watch *watch, const struct dt_watch_self *self, bool expired)
-{
-    enum dt_peer_state state = self->device_failed ? DT_PEER_FAILED : DT_PEER_WORKS;
-    if (expired)
-        state = DT_PEER_EXPIRED;
-    if (self->speaks)
-        state = DT_PEER_SPOKE;
-    dt_watch_send(watch, state);
-    watch->next_beat = watch->clock + period_now(watch);
-}
-
-// At its time, and earlier where there is news: the claim to the last words at once, a new step or
-// phase soon.
-static bool is_due(const struct dt_watch *watch, const struct dt_watch_self *self)
-{
-    const struct dt_beat *told = &watch->peers[watch->rank].beat;
-    if (watch->clock >= watch->next_beat || (self->speaks && told->state != DT_PEER_SPOKE))
-        return true;
-    return watch->next_beat - watch->clock < (1 - soon) * watch->period &&
-           (self->beat.step != told->step || strcmp(self->beat.phase, told->phase) != 0);
-}
-
-static bool is_told(const struct dt_watch *watch, enum dt_peer_state state)
+static bool hears(const struct dt_watch *watch, enum dt_peer_state state)
 {
     for (int r = 0; r < watch->size; r++)
         if (r != watch->rank && watch->peers[r].beat.state == (int32_t)state)
@@ -320,65 +178,170 @@ static bool is_told(const struct dt_watch *watch, enum dt_peer_state state)
     return false;
 }
 
-// What peers told while this process did not run, or before it was told to terminate, is old: the
-// last words may have been spoken since, and nothing may follow them.
-static bool is_behind(const struct dt_watch *watch)
+static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self *self)
 {
-    return watch->terminated_at > 0 ||
-           (watch->woken_at > 0 && watch->clock - watch->woken_at < catch_up_s);
+    double waited = fmin(fmax(self->waited, self->device_waited), dt_watch_quiet(watch));
+    if (!waits(&self->beat) && self->device_waited <= 0)
+        return false;
+    return waited > self->timeout || hears(watch, DT_PEER_EXPIRED);
 }
 
-// Every rank writes its record before the last words.
+// ---- the last words
+
+// Of the ranks that could speak this is the lowest one, or the lower ones have had their time. One
+// that lives but is silent may hang inside MPI: Open MPI's TCP does for a while when a connection
+// breaks.
+static bool is_speaker(const struct dt_watch *watch, bool expired)
+{
+    if (watch->clock - watch->doomed_at > defer_s)
+        return true;
+    for (int r = 0; r < watch->rank; r++) {
+        const struct dt_peer *peer = &watch->peers[r];
+        if (!peer->dead && !silent_since_terminated(watch, peer) && !(expired && peer->blamed))
+            return false;
+    }
+    return true;
+}
+
+static void describe_time(const struct dt_peer *peer, char *text, size_t size)
+{
+    if (peer->beat.step < 0)
+        snprintf(text, size, "before the first step, during %s", peer->beat.phase);
+    else
+        snprintf(text, size, "at step %lld during %s", (long long)peer->beat.step,
+                 peer->beat.phase);
+}
+
+// "rank 2 on host n1 (pid 4711) (and 1 other)"
+static void describe_rank(const struct dt_peer *peer, int n, char *text, size_t size)
+{
+    int used = snprintf(text, size, "rank %d on host %s (pid %d)", peer->beat.rank, peer->host,
+                        peer->process.pid);
+    if (n > 1)
+        snprintf(text + used, size - (size_t)used, " (and %d other%s)", n - 1, n > 2 ? "s" : "");
+}
+
+static _Noreturn void report_dead(const struct dt_watch *watch, int first)
+{
+    const struct dt_peer *peer = &watch->peers[first];
+    char who[256], when[128];
+    int n = 0;
+    for (int r = 0; r < watch->size; r++)
+        n += watch->peers[r].dead;
+    describe_rank(peer, n, who, sizeof who);
+    describe_time(peer, when, sizeof when);
+    DT_FAIL(DT_MACHINE, NULL,
+            "%s died %s%s; the job ends. Resume with the same command: it continues from the last "
+            "checkpoint.",
+            who, when, is_neighbour(watch, peer) ? "" : ", or its host cannot be reached");
+    dt_die();
+}
+
+static _Noreturn void report_stalled(const struct dt_watch *watch, double timeout, int n)
+{
+    char who[256], when[128];
+    int first = 0;
+    while (n > 0 && !watch->peers[first].blamed)
+        first++;
+    const struct dt_peer *peer = &watch->peers[n > 0 ? first : watch->rank];
+    describe_rank(peer, n, who, sizeof who);
+    describe_time(peer, when, sizeof when);
+    if (n > 0)
+        DT_FAIL(DT_MACHINE, NULL,
+                "%s is %s %s: the others waited comm.timeout_s = %g s for it; the job ends. Look "
+                "at that process and its host, or raise comm.timeout_s; then resume with the same "
+                "command.",
+                who, is_suspended(watch, peer) ? "suspended (SIGSTOP)" : "stalled", when, timeout);
+    else
+        DT_FAIL(DT_MACHINE, NULL,
+                "a collective of all ranks, %s, timed out after comm.timeout_s = %g s; the job "
+                "ends. Look at the network between the hosts, then resume with the same command.",
+                when, timeout);
+    dt_die();
+}
+
+// The end is certain. Where this rank speaks, dt_die does not return; where another has spoken, or
+// should, its launcher ends this process soon, and if not, it ends itself.
+static void end(struct dt_watch *watch, const struct dt_watch_self *self, int dead, bool expired)
+{
+    int n_blamed = expired ? find_blamed(watch) : 0;
+    if (watch->doomed_at <= 0)
+        watch->doomed_at = watch->clock;
+    double doomed = watch->clock - watch->doomed_at;
+    if (dead >= 0)
+        dt_log_quiet(true);
+    if (watch->spoken ? doomed < linger_s : !is_speaker(watch, expired))
+        return;
+    if (self->has_record && doomed < dt_watch_spread(watch) + hear_words_s)
+        return; // all hear of it and write their records first
+    if (dead >= 0)
+        report_dead(watch, dead);
+    report_stalled(watch, self->timeout, n_blamed);
+}
+
+// ---- a tick
+
+static void note_termination(struct dt_watch *watch, bool terminated)
+{
+    if (!terminated || since_terminated(watch) >= 0)
+        return;
+    watch->terminated_at = watch->next_beat = watch->clock;
+    for (int r = 0; r < watch->size; r++)
+        watch->peers[r].number_then = watch->peers[r].beat.number;
+}
+
+// At its time, and earlier where there is news: the claim to the last words at once, a new step or
+// phase soon.
+static bool is_due(const struct dt_watch *watch, const struct dt_watch_self *self)
+{
+    const struct dt_beat *last = &watch->peers[watch->rank].beat;
+    if (watch->clock >= watch->next_beat || (self->speaks && last->state != DT_PEER_SPOKE))
+        return true;
+    return watch->next_beat - watch->clock < (1 - soon) * watch->period &&
+           (self->beat.step != last->step || strcmp(self->beat.phase, last->phase) != 0);
+}
+
+// Every rank writes its record before the last words. But what it heard while it did not run, or
+// before SIGTERM, is old: the last words may have been written since, and nothing may follow them.
 static bool should_record(const struct dt_watch *watch)
 {
-    bool told = is_told(watch, DT_PEER_EXPIRED) || is_told(watch, DT_PEER_FAILED);
-    return !watch->spoken && (watch->doomed_at > 0 || (told && !is_behind(watch)));
+    bool is_old = watch->terminated_at > 0 ||
+                  (watch->woken_at > 0 && watch->clock - watch->woken_at < catch_up_s);
+    bool failed = hears(watch, DT_PEER_EXPIRED) || watch->hears_failed;
+    return !watch->spoken && (watch->doomed_at > 0 || (failed && !is_old));
 }
 
-static void describe_self(struct dt_watch *watch, const struct dt_beat *now)
+static enum dt_peer_state state(const struct dt_watch_self *self, bool expired)
+{
+    if (self->speaks)
+        return DT_PEER_SPOKE;
+    if (expired)
+        return DT_PEER_EXPIRED;
+    return self->device_failed ? DT_PEER_FAILED : DT_PEER_WORKS;
+}
+
+void dt_watch_tick(struct dt_watch *watch, struct dt_watch_self *self)
 {
     struct dt_beat *mine = &watch->peers[watch->rank].beat;
-    int64_t number = mine->number;
-    *mine = *now;
-    mine->number = number;
-    mine->rank = watch->rank;
-}
-
-void dt_watch_tick(struct dt_watch *watch, const struct dt_watch_self *self)
-{
-    bool expired;
-    int dead;
     advance_clock(watch);
     note_termination(watch, self->terminated);
     if (!is_due(watch, self))
         return;
     dt_watch_listen(watch);
-    describe_self(watch, &self->beat);
+    self->beat.number = mine->number;
+    self->beat.rank = watch->rank;
+    *mine = self->beat;
     excuse_busy(watch);
-    expired = is_expired(watch, self);
-    beat(watch, self, expired);
+    bool expired = is_expired(watch, self);
+    dt_watch_send(watch, state(self, expired));
+    watch->next_beat = watch->clock + period_now(watch);
     if (self->speaks) // it ends already
         return;
-    dead = find_dead(watch);
+    int dead = find_dead(watch);
     if (dead >= 0 || expired || watch->spoken)
         end(watch, self, dead, expired);
     else
-        watch->doomed_at = 0; // whom others waited for too long has come
+        watch->doomed_at = 0; // a rank that others waited for too long has come
+    watch->hears_failed = hears(watch, DT_PEER_FAILED);
     watch->wants_record = should_record(watch);
-}
-
-double dt_watch_next(const struct dt_watch *watch)
-{
-    double left = watch->next_beat - watch->clock;
-    return left > 0 ? left : 0;
-}
-
-bool dt_watch_hears_failure(const struct dt_watch *watch)
-{
-    return is_told(watch, DT_PEER_FAILED);
-}
-
-bool dt_watch_is_doomed(const struct dt_watch *watch)
-{
-    return watch->spoken || watch->doomed_at > 0;
 }

@@ -12,13 +12,13 @@ enum { DT_LINKS_MAX = 31, DT_PHASE_NAME = 40 };
 
 enum dt_peer_state {
     DT_PEER_WORKS,
-    DT_PEER_FAILED, // its device's collectives go wrong; it will say how unless the watch knows why
+    DT_PEER_FAILED,  // its device's collectives fail; it will report how unless the watch knows why
     DT_PEER_EXPIRED, // one of its collectives has outlasted the time-out
     DT_PEER_SPOKE,   // has written the last words, or is about to
 };
 
-// What a rank says of itself; forwarded by others as it is. The thread fills in what lies below
-// `phase`, at each tick.
+// What a rank reports of itself; its peers forward it unchanged. The thread fills in all but the
+// first three fields, at each tick.
 struct dt_beat {
     int64_t number; // counts its beats, so that newer replaces older
     int32_t rank;
@@ -39,7 +39,8 @@ struct dt_peer {
     double busy_at;      // when `reports` last grew, likewise; 0: never
     int64_t number_then; // beat.number when this rank was told to terminate
     bool dead;
-    int blame; // watch.c
+    int blame;   // watch.c: how surely others wait for it
+    bool blamed; // no rank has more
     char host[DT_HOST_NAME];
     struct dt_process process;
 };
@@ -48,7 +49,7 @@ struct dt_link {
     int to, from;
     MPI_Request sending, receiving;
     struct dt_beat *out, *in; // [size]
-    bool ended;               // the peer said goodbye
+    bool ended;               // the peer has closed it
 };
 
 struct dt_watch {
@@ -62,16 +63,18 @@ struct dt_watch {
     double last_time; // of dt_seconds, at the last tick
     double clock;     // seconds during which this process ran: a suspended job resumes
     double next_beat;
-    double terminated_at; // on the clock; 0: not
-    double woken_at;      // on the clock, after this process had not run for a while; 0: never
-    double
-        excused_at; // when a rank that this one waited for last reported that it is busy; 0: never
-    double doomed_at;  // since when a death or time-out is known here; 0: none is
+    // On the clock; 0: never.
+    double terminated_at; // when SIGTERM came
+    double woken_at;      // when this process ran again, after a while in which it did not
+    double excused_at;    // when a rank that this one waited for last reported that it is busy
+    double doomed_at;     // since when a death or time-out is known here
+    // What the thread passes on.
     bool spoken;       // some rank has written the last words
-    bool wants_record; // this rank should write its record now: the end comes near
+    bool hears_failed; // a device's collectives have failed on another rank
+    bool wants_record; // this rank should write its record now: the end is near
 };
 
-// What the thread tells the watch of this rank at each tick.
+// What the thread reports to the watch at each tick.
 struct dt_watch_self {
     struct dt_beat beat;
     double waited;        // seconds since the oldest collective or exchange began, on the watch's
@@ -83,28 +86,24 @@ struct dt_watch_self {
     bool speaks;     // this rank has claimed the last words
 };
 
-// watch_beat.c: the exchange.
+// watch_beat.c: the links.
 dt_status dt_watch_open(struct dt_watch *watch, const char *host);
-void dt_watch_close(struct dt_watch *watch); // all ranks: goodbye to the peers, who leave too
+void dt_watch_close(struct dt_watch *watch); // collective: every peer closes its links too
 void dt_watch_listen(struct dt_watch *watch);
 void dt_watch_send(struct dt_watch *watch, enum dt_peer_state state);
 // Waits a moment until what was sent has left.
 void dt_watch_flush(struct dt_watch *watch);
 // Seconds of silence after which a rank counts as dead.
 double dt_watch_silence(const struct dt_watch *watch);
+// Returns an error that names the function where an MPI call fails.
+#define DT_MPI(call) DT_TRY(dt_mpi_status(call, #call))
+dt_status dt_mpi_status(int code, const char *call);
 
 // watch.c: the judgement.
-// Where the watch is due: listens, beats, judges. Ends the process by dt_die where a rank is dead
-// or a collective has outlasted the time-out and it is on this rank to say so.
-void dt_watch_tick(struct dt_watch *watch, const struct dt_watch_self *self);
-double dt_watch_next(const struct dt_watch *watch); // seconds until the next tick is due
+// Listens, beats and judges where that is due. Ends the process by dt_die where a rank is dead, or
+// a collective has timed out, and this rank is the one to report it.
+void dt_watch_tick(struct dt_watch *watch, struct dt_watch_self *self);
 // Seconds in which a beat of this rank reaches all others.
 double dt_watch_spread(const struct dt_watch *watch);
-// Seconds since a rank that this one waits for last reported that it is busy: its waits count from
-// there.
+// Seconds since a rank that this one waits for reported that it is busy: waits count from there.
 double dt_watch_quiet(const struct dt_watch *watch);
-// Whether a device's collectives have failed on another rank.
-bool dt_watch_hears_failure(const struct dt_watch *watch);
-// Whether the end is certain by another rank's doing, so that this rank's own errors only follow
-// from it.
-bool dt_watch_is_doomed(const struct dt_watch *watch);

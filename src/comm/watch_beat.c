@@ -7,18 +7,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+static const double nap_s = 200e-6;
 
 struct identity {
     char host[DT_HOST_NAME];
     struct dt_process process;
 };
 
-static dt_status check(int code, const char *what)
+dt_status dt_mpi_status(int code, const char *call)
 {
+    char text[MPI_MAX_ERROR_STRING];
+    int length;
     if (code == MPI_SUCCESS)
         return DT_OK;
-    return DT_FAIL(DT_MACHINE, NULL, "%s failed with MPI error %d", what, code);
+    MPI_Error_string(code, text, &length);
+    return DT_FAIL(DT_MACHINE, NULL, "%.*s failed: %s", (int)strcspn(call, "("), call, text);
 }
 
 static dt_status introduce(struct dt_watch *watch, const char *host)
@@ -30,9 +34,9 @@ static dt_status introduce(struct dt_watch *watch, const char *host)
     memset(&mine, 0, sizeof mine);
     snprintf(mine.host, sizeof mine.host, "%s", host);
     mine.process = dt_process_self();
-    status =
-        check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, watch->comm),
-              "MPI_Allgather");
+    status = dt_mpi_status(
+        MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, watch->comm),
+        "MPI_Allgather");
     for (int r = 0; r < watch->size && status == DT_OK; r++) {
         struct dt_peer *peer = &watch->peers[r];
         memcpy(peer->host, all[r].host, sizeof peer->host);
@@ -65,16 +69,16 @@ static dt_status connect_peers(struct dt_watch *watch)
         link->out = watch->buffers + size * 2 * (size_t)i;
         link->in = link->out + size;
         link->sending = MPI_REQUEST_NULL;
-        DT_TRY(check(receive(watch, link), "MPI_Irecv"));
+        DT_TRY(dt_mpi_status(receive(watch, link), "MPI_Irecv"));
     }
     return DT_OK;
 }
 
 dt_status dt_watch_open(struct dt_watch *watch, const char *host)
 {
-    DT_TRY(check(MPI_Comm_dup(MPI_COMM_WORLD, &watch->comm), "MPI_Comm_dup"));
-    DT_TRY(check(MPI_Comm_rank(watch->comm, &watch->rank), "MPI_Comm_rank"));
-    DT_TRY(check(MPI_Comm_size(watch->comm, &watch->size), "MPI_Comm_size"));
+    DT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &watch->comm));
+    DT_MPI(MPI_Comm_rank(watch->comm, &watch->rank));
+    DT_MPI(MPI_Comm_size(watch->comm, &watch->size));
     watch->peers = calloc((size_t)watch->size, sizeof *watch->peers);
     if (!watch->peers)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %d ranks", watch->size);
@@ -134,11 +138,6 @@ void dt_watch_listen(struct dt_watch *watch)
         listen(watch, &watch->links[i]);
 }
 
-static void nap(void)
-{
-    nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
-}
-
 static bool link_is_free(struct dt_link *link)
 {
     int sent = 0;
@@ -165,7 +164,7 @@ void dt_watch_flush(struct dt_watch *watch)
     double end = dt_seconds() + 0.2;
     for (int i = 0; i < watch->n_links; i++)
         while (!link_is_free(&watch->links[i]) && dt_seconds() < end)
-            nap();
+            dt_sleep(nap_s);
 }
 
 // Every message is received before MPI_Finalize: each link ends with an empty one.
@@ -174,13 +173,13 @@ void dt_watch_close(struct dt_watch *watch)
     double end = dt_seconds() + dt_watch_silence(watch);
     for (int i = 0; i < watch->n_links; i++) {
         struct dt_link *link = &watch->links[i];
-        for (; !link_is_free(link) && dt_seconds() < end; nap())
+        for (; !link_is_free(link) && dt_seconds() < end; dt_sleep(nap_s))
             dt_watch_listen(watch);
         MPI_Isend(link->out, 0, MPI_BYTE, link->to, 0, watch->comm, &link->sending);
     }
     for (int i = 0; i < watch->n_links; i++) {
         struct dt_link *link = &watch->links[i];
-        for (; !(link->ended && link_is_free(link)) && dt_seconds() < end; nap())
+        for (; !(link->ended && link_is_free(link)) && dt_seconds() < end; dt_sleep(nap_s))
             dt_watch_listen(watch);
         if (!link->ended) // the buffers stay, MPI may still write to them
             return;

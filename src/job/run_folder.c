@@ -59,7 +59,7 @@ static dt_status take_lock(const char *path, double wait_s, int *lock)
         if (!told)
             dt_info("%s is in use by %s: waiting up to %.0f s", path, holder, wait_s);
         told = true;
-        nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+        dt_sleep(0.2);
     }
     write_holder(fd);
     *lock = fd;

@@ -89,9 +89,15 @@ static void check_bf16(int64_t n)
     for (int64_t i = 0; i < n; i++)
         wrong += dt_bf16_to_f32(x[i]) != (i % 3 ? 0.0f : (float)(1 - size));
     CHECK_INT(wrong, 0);
-    x[0] = rank == 0 ? 0x7fc0 : 0;
-    need(dt_allreduce(comm, x, 1, DT_BF16, DT_MAX));
-    CHECK(isnan(dt_bf16_to_f32(x[0])), "a NaN was lost");
+    for (int r = 0; r < size; r++)
+        for (int op = DT_SUM; op <= DT_MAX; op++) {
+            for (int64_t i = 0; i < n; i++)
+                x[i] = rank == r ? 0x7fc0 : 0;
+            need(dt_allreduce(comm, x, n, DT_BF16, (enum dt_reduce_op)op));
+            for (int64_t i = 0; i < n; i++)
+                wrong += !isnan(dt_bf16_to_f32(x[i]));
+            CHECK(wrong == 0, "NaNs of rank %d were lost (op %d)", r, op);
+        }
     free(x);
 }
 
@@ -171,6 +177,24 @@ static float get(const void *data, enum dt_dtype type, int64_t at)
     return type == DT_F64 ? (float)((const double *)data)[at] : (float)((const int64_t *)data)[at];
 }
 
+static dt_status reduce_scatter(void *data, int64_t n, enum dt_dtype type, enum dt_reduce_op op)
+{
+    struct dt_collective c = {DT_REDUCE_SCATTER, op, type, 0, n, data, NULL};
+    return dt_collective(comm, &c);
+}
+
+static dt_status all_gather(void *data, int64_t n, enum dt_dtype type)
+{
+    struct dt_collective c = {DT_ALL_GATHER, DT_SUM, type, 0, n, data, NULL};
+    return dt_collective(comm, &c);
+}
+
+static dt_status exchange(const void *out, void *in, int64_t n, enum dt_dtype type, int peer)
+{
+    struct dt_collective c = {DT_EXCHANGE, DT_SUM, type, peer, n, in, out};
+    return dt_collective(comm, &c);
+}
+
 // Reduce-scatter gives each rank its block, all-gather the whole: an all-reduce, of sums that are
 // exact in every type.
 static void check_blocks(int64_t n, enum dt_dtype type, enum dt_reduce_op op)
@@ -179,7 +203,7 @@ static void check_blocks(int64_t n, enum dt_dtype type, enum dt_reduce_op op)
     char *x = malloc((size_t)(whole * dt_dtype_size(type)) + 1);
     for (int64_t i = 0; i < whole; i++)
         put(x, type, i, value(i, rank));
-    need(dt_reduce_scatter(comm, x, n, type, op));
+    need(reduce_scatter(x, n, type, op));
     for (int64_t i = rank * n; i < (rank + 1) * n; i++)
         wrong += get(x, type, i) != expected(i, op);
     CHECK(wrong == 0, "reduce-scatter of %lld %s: %lld wrong (op %d)", (long long)n,
@@ -187,7 +211,7 @@ static void check_blocks(int64_t n, enum dt_dtype type, enum dt_reduce_op op)
     for (int64_t i = 0; i < whole; i++)
         if (i / (n > 0 ? n : 1) != rank)
             put(x, type, i, -77);
-    need(dt_all_gather(comm, x, n, type));
+    need(all_gather(x, n, type));
     for (int64_t i = 0; i < whole; i++)
         wrong += get(x, type, i) != expected(i, op);
     CHECK(wrong == 0, "all-gather of %lld %s: %lld wrong", (long long)n, dt_dtype_name(type),
@@ -204,8 +228,8 @@ static void check_bits_of_blocks(int64_t n)
     for (int round = 0; round < 2; round++) {
         for (int64_t i = 0; i < whole; i++)
             x[i] = y[i] = sinf((float)(i % 9973) * 0.37f + (float)rank) * expf((float)(i % 17));
-        need(dt_reduce_scatter(comm, x, n, DT_F32, DT_SUM));
-        need(dt_all_gather(comm, x, n, DT_F32));
+        need(reduce_scatter(x, n, DT_F32, DT_SUM));
+        need(all_gather(x, n, DT_F32));
         CHECK(round == 0 || hash(x, (size_t)whole * sizeof *x) == first, "two sums differ");
         first = hash(x, (size_t)whole * sizeof *x);
     }
@@ -237,18 +261,15 @@ static void check_exchange(int64_t n)
     for (int64_t i = 0; i < n; i++)
         wrong += y[i] != value(i, from);
     if (rank < 2) {
-        struct dt_collective both = out;
-        both.peer = 1 - rank;
-        both.data = y;
-        need(dt_collective(comm, &both));
+        need(exchange(x, y, n, DT_F32, 1 - rank));
         for (int64_t i = 0; i < n; i++)
             wrong += y[i] != value(i, 1 - rank);
     }
     if (rank == 0)
         for (int k = 1; k <= 2; k++)
-            need(dt_send(comm, &(float){(float)k}, 1, DT_F32, 1));
+            need(exchange(&(float){(float)k}, NULL, 1, DT_F32, 1));
     for (int k = 1; k <= 2 && rank == 1; k++) {
-        need(dt_receive(comm, &last, 1, DT_F32, 0));
+        need(exchange(NULL, &last, 1, DT_F32, 0));
         wrong += last != (float)k;
     }
     CHECK(wrong == 0, "exchange of %lld: %lld wrong", (long long)n, (long long)wrong);
@@ -262,9 +283,9 @@ static void check_exchange_of_sizes(void)
     float x[4] = {1, 2, 3, 4};
     for (int64_t n = 2; n <= 4; n += 2) {
         if (rank == 0)
-            need(dt_send(comm, x, n, DT_F32, 1));
+            need(exchange(x, NULL, n, DT_F32, 1));
         if (rank == 1) {
-            CHECK_INT(dt_receive(comm, x, 3, DT_F32, 0), DT_MACHINE);
+            CHECK_INT(exchange(NULL, x, 3, DT_F32, 0), DT_MACHINE);
             CHECK(strstr(dt_error_current()->message,
                          n == 2 ? "receive: rank 0 sent 8 bytes instead of 12" : "receive: ") ==
                       dt_error_current()->message,
@@ -357,13 +378,13 @@ static void check_refusals(void)
     CHECK_INT(dt_allreduce(comm, &x, -1, DT_F32, DT_SUM), DT_MACHINE);
     CHECK_INT(dt_allreduce(comm, NULL, 1, DT_F32, DT_SUM), DT_MACHINE);
     CHECK_INT(dt_allreduce(comm, &x, 1, DT_U8, DT_SUM), DT_MACHINE);
-    CHECK_INT(dt_reduce_scatter(comm, &x, 1, DT_F16, DT_SUM), DT_MACHINE);
-    CHECK_INT(dt_reduce_scatter(comm, &x, INT64_MAX / 2, DT_F32, DT_SUM), DT_MACHINE);
-    CHECK_INT(dt_all_gather(comm, &x, -1, DT_F32), DT_MACHINE);
-    CHECK_INT(dt_send(comm, &x, 1, DT_F32, rank), DT_MACHINE);
-    CHECK_INT(dt_send(comm, &x, 1, DT_F32, size), DT_MACHINE);
-    CHECK_INT(dt_receive(comm, NULL, 1, DT_F32, (rank + 1) % size), DT_MACHINE);
-    CHECK_INT(dt_receive(comm, &x, 1, DT_F32, -1), DT_MACHINE);
+    CHECK_INT(reduce_scatter(&x, 1, DT_F16, DT_SUM), DT_MACHINE);
+    CHECK_INT(reduce_scatter(&x, INT64_MAX / 2, DT_F32, DT_SUM), DT_MACHINE);
+    CHECK_INT(all_gather(&x, -1, DT_F32), DT_MACHINE);
+    CHECK_INT(exchange(&x, NULL, 1, DT_F32, rank), DT_MACHINE);
+    CHECK_INT(exchange(&x, NULL, 1, DT_F32, size), DT_MACHINE);
+    CHECK_INT(exchange(NULL, NULL, 1, DT_F32, (rank + 1) % size), DT_MACHINE);
+    CHECK_INT(exchange(NULL, &x, 1, DT_F32, -1), DT_MACHINE);
     CHECK_INT(dt_broadcast(comm, &x, 4, size), DT_MACHINE);
     CHECK_INT(dt_gather(comm, &x, -4, &x, 0), DT_MACHINE);
     dt_error_clear();

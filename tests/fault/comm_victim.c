@@ -1,6 +1,5 @@
 // A job that trains nothing: steps of an all-reduce each, in which one rank meets its fate.
 //   comm_victim FATE RANK [TIMEOUT_S]
-#include "base/clock.h"
 #include "base/log.h"
 #include "tests/victim.h"
 
@@ -23,7 +22,7 @@ static void on_signal(int number)
 
 static dt_status meet(const char *fate)
 {
-    pass(0.3); // for its heartbeat to say where it is
+    dt_sleep(0.3); // for its heartbeat to say where it is
     mark_fate();
     if (strcmp(fate, "kill") == 0)
         raise(SIGKILL);
@@ -32,15 +31,15 @@ static dt_status meet(const char *fate)
     if (strcmp(fate, "exit") == 0)
         _exit(0);
     if (strcmp(fate, "sleep") == 0)
-        pass(60);
+        dt_sleep(60);
     if (strcmp(fate, "late") == 0)
-        pass(1.5);
+        dt_sleep(1.5);
     if (strncmp(fate, "busy", 4) == 0)
-        for (double until = dt_seconds() + 6; dt_seconds() < until; pass(0.2))
+        for (double until = dt_seconds() + 6; dt_seconds() < until; dt_sleep(0.2))
             dt_comm_busy(comm);
     if (strcmp(fate, "busy-hang") == 0) {
         mark_fate();
-        pass(60);
+        dt_sleep(60);
     }
     if (strcmp(fate, "fail") == 0)
         return DT_FAIL(DT_MACHINE, "free some space", "the disk is full");
@@ -52,13 +51,13 @@ static dt_status stop_within(float *x, bool mine)
 {
     struct dt_request *request;
     if (!mine)
-        pass(1);
+        dt_sleep(1);
     DT_TRY(dt_begin(comm,
                     &(struct dt_collective){
                         .operation = DT_ALLREDUCE, .dtype = DT_F32, .count = ELEMENTS, .data = x},
                     &request));
     if (mine) {
-        pass(0.3); // for its heartbeat
+        dt_sleep(0.3); // for its heartbeat
         mark_fate();
         raise(SIGSTOP);
     }
@@ -71,12 +70,16 @@ static dt_status pass_on(float *x, int victim)
 {
     int rank = comm->info.rank;
     if (rank == victim) {
-        pass(0.3); // for its heartbeat
+        dt_sleep(0.3); // for its heartbeat
         mark_fate();
-        pass(60);
+        dt_sleep(60);
     }
     if (rank == victim - 1 || rank == victim - 2)
-        DT_TRY(dt_receive(comm, x, ELEMENTS, DT_F32, rank + 1));
+        DT_TRY(dt_collective(comm, &(struct dt_collective){.operation = DT_EXCHANGE,
+                                                           .dtype = DT_F32,
+                                                           .peer = rank + 1,
+                                                           .count = ELEMENTS,
+                                                           .data = x}));
     return DT_OK;
 }
 
@@ -85,7 +88,7 @@ static dt_status step(int64_t number, const char *fate, int victim)
     static float x[ELEMENTS];
     bool mine = comm->info.rank == victim && number == FATAL_STEP;
     dt_comm_progress(comm, number, "forward");
-    pass(0.01);
+    dt_sleep(0.01);
     dt_comm_progress(comm, number, "backward");
     if (mine)
         DT_TRY(meet(fate));
@@ -109,7 +112,7 @@ static dt_status train(const char *fate, int victim)
     for (int64_t number = 1; number <= STEPS; number++)
         DT_TRY(step(number, fate, victim));
     if (strcmp(fate, "term") == 0) {
-        pass(1.5); // past the time in which the survivors of a death would look for it
+        dt_sleep(1.5); // past the time in which the survivors of a death would look for it
         if (!atomic_load(&stop))
             return DT_FAIL(DT_MACHINE, NULL, "the signal was lost");
     }

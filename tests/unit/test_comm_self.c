@@ -18,10 +18,13 @@ static void check_collectives(struct dt_comm *comm)
     CHECK_INT(dt_barrier(comm), DT_OK);
     CHECK_INT(dt_broadcast_buffer(comm, &buffer, &bytes, 0), DT_OK);
     CHECK(buffer == x && bytes == 3, "the root's buffer was replaced");
-    CHECK_INT(dt_reduce_scatter(comm, x, 3, DT_F32, DT_SUM), DT_OK);
-    CHECK_INT(dt_all_gather(comm, x, 3, DT_F32), DT_OK);
-    CHECK(x[0] == 1 && x[1] == 2 && x[2] == 3, "the blocks of one rank are not itself");
-    CHECK_INT(dt_send(comm, x, 3, DT_F32, 0), DT_MACHINE); // there is nobody to receive
+    struct dt_collective c = {DT_REDUCE_SCATTER, DT_SUM, DT_F32, 0, 3, x, NULL};
+    CHECK_INT(dt_collective(comm, &c), DT_OK);
+    c.operation = DT_ALL_GATHER;
+    CHECK_INT(dt_collective(comm, &c), DT_OK);
+    CHECK(x[0] == 1 && x[1] == 2 && x[2] == 3, "the block of one rank is not itself");
+    c.operation = DT_EXCHANGE; // there is nobody to exchange with
+    CHECK_INT(dt_collective(comm, &c), DT_MACHINE);
     CHECK_INT(dt_broadcast(comm, x, 12, 1), DT_MACHINE);
     dt_error_clear();
 }

@@ -83,6 +83,10 @@ ends 3 12 "rank 0 on host $host \(pid [0-9]+\) is stalled $when: .*timeout_s = 2
 record 0 "$sum not begun"
 record 1 "$sum under way"
 
+run mute 3 mute 1 2
+ends 3 12 "rank 1 on host $host \(pid [0-9]+\) is stalled $when: .*timeout_s = 2 s" 'resume with the same command'
+record 0 '3: receive 3 of 3, 4 bytes of fp32: under way'
+
 run fails 2 fail 1
 ends 3 10 "rank 1 on $host, step 11, backward: the disk is full" 'hint: free some space'
 

@@ -14,6 +14,9 @@ enum { FATAL_STEP = 11, STEPS = 20, ELEMENTS = 3000, COLLECTIVES = 2 };
 
 static struct dt_backend backend;
 static struct dt_stream *stream;
+static struct dt_device_comm *nccl;
+static void *memory;
+static int victim;
 
 static void on_signal(int number)
 {
@@ -27,42 +30,55 @@ static dt_status launch(struct dt_graph *graph)
     return DT_OK;
 }
 
-// Before its sums, but for "kill-within".
+// Rank 0 waits in its device for what the victim never sends, the others in the next sum.
+static dt_status receive_from_victim(bool mine)
+{
+    struct dt_collective c = {.operation = DT_EXCHANGE, .count = 1, .peer = victim, .data = memory};
+    if (mine)
+        dt_sleep(60);
+    if (comm->info.rank == 0)
+        DT_TRY(dt_nccl_table.enqueue(nccl, COLLECTIVES, &c, stream));
+    return DT_OK;
+}
+
+// Before its sums, except in "kill-within".
 static dt_status meet(const char *fate, bool mine, struct dt_graph *graph)
 {
     if (strcmp(fate, "kill-within") == 0) {
         DT_TRY(launch(graph));
-        pass(0.5); // for its heartbeat, and for the devices to come there
+        dt_sleep(0.5); // for its heartbeat, and for the devices to come there
         mark_fate();
         if (mine)
             raise(SIGKILL);
         return DT_OK;
     }
     if (mine)
-        pass(0.5);
+        dt_sleep(0.5);
     mark_fate();
     if (mine && strcmp(fate, "kill") == 0)
         raise(SIGKILL);
     if (mine && strcmp(fate, "stop") == 0)
         raise(SIGSTOP);
     if (mine && strcmp(fate, "sleep") == 0)
-        pass(60);
+        dt_sleep(60);
     if (mine && strcmp(fate, "late") == 0)
-        pass(1.5);
+        dt_sleep(1.5);
+    if (strcmp(fate, "mute") == 0)
+        DT_TRY(receive_from_victim(mine));
     if (mine && strcmp(fate, "fail") == 0)
         return DT_FAIL(DT_MACHINE, "free some space", "the disk is full");
     return launch(graph);
 }
 
-static dt_status step(int64_t number, const char *fate, bool victim, struct dt_graph *graph)
+static dt_status step(int64_t number, const char *fate, struct dt_graph *graph)
 {
     dt_comm_progress(comm, number, "backward");
-    DT_TRY(number == FATAL_STEP ? meet(fate, victim, graph) : launch(graph));
+    DT_TRY(number == FATAL_STEP ? meet(fate, comm->info.rank == victim, graph) : launch(graph));
     DT_TRY(backend.table->stream_sync(backend.device, stream));
     return DT_OK;
 }
 
-static dt_status capture(struct dt_device_comm *nccl, void *memory, struct dt_graph **graph)
+static dt_status capture(struct dt_graph **graph)
 {
     DT_TRY(backend.table->capture_begin(backend.device, stream));
     for (int i = 0; i < COLLECTIVES; i++)
@@ -77,25 +93,24 @@ static dt_status capture(struct dt_device_comm *nccl, void *memory, struct dt_gr
     return DT_OK;
 }
 
-static dt_status train(const char *fate, int rank)
+static dt_status train(const char *fate)
 {
-    struct dt_device_comm *nccl;
     struct dt_graph *graph;
-    void *memory;
+    int mute = strcmp(fate, "mute") == 0; // one collective more
     int64_t bytes = (int64_t)sizeof(float) * ELEMENTS * COLLECTIVES;
     DT_TRY(dt_backend_open("cuda", comm->info.local_rank, 1, &backend));
     DT_TRY(backend.table->stream_create(backend.device, &stream));
     DT_TRY(backend.table->alloc(backend.device, bytes, &memory));
     mark_fate(); // of what fails while NCCL opens
-    if (comm->info.rank == rank && strcmp(fate, "kill-opening") == 0)
+    if (comm->info.rank == victim && strcmp(fate, "kill-opening") == 0)
         raise(SIGKILL);
     DT_TRY(dt_nccl_table.open(&(struct dt_device_comm_config){.comm = comm,
                                                               .backend = &backend,
-                                                              .n_collectives = COLLECTIVES},
+                                                              .n_collectives = COLLECTIVES + mute},
                               &nccl));
-    DT_TRY(capture(nccl, memory, &graph));
+    DT_TRY(capture(&graph));
     for (int64_t number = 1; number <= STEPS; number++)
-        DT_TRY(step(number, fate, comm->info.rank == rank, graph));
+        DT_TRY(step(number, fate, graph));
     backend.table->graph_destroy(backend.device, graph);
     dt_nccl_table.close(nccl);
     backend.table->free(backend.device, memory);
@@ -115,7 +130,8 @@ int main(int argc, char **argv)
     signal(SIGTERM, on_signal);
     dt_comm_set_timeout(comm, argc > 3 ? atof(argv[3]) : 600);
     dt_log_quiet(comm->info.rank != 0);
-    dt_status status = train(argv[1], atoi(argv[2]));
+    victim = atoi(argv[2]);
+    dt_status status = train(argv[1]);
     dt_comm_end_if_alone(comm, status);
     if (status != DT_OK && comm->info.rank == 0)
         dt_error_print(dt_error_current(), 0);
