@@ -29,20 +29,20 @@ struct dt_kind {
     int64_t size;     // bytes of a part: the model allocates it zeroed, and frees it
     // Rows, batch arrays, recurrent state. Failures show in params->failed.
     void (*create)(struct dt_part *part, const struct dt_build *build);
-    // Memory: kept from forward to backward, or scratch, which all blocks share. What each level of
-    // model.recompute leaves out is the kind's to say.
+    // Memory: kept from forward to backward, or scratch, which all blocks share. The kind decides
+    // what each level of model.recompute drops.
     void (*plan)(struct dt_part *part, struct dt_plan *plan);
     double (*flops_per_token)(const struct dt_model_config *config); // of training
 };
 
 struct dt_stem_kind {
     struct dt_kind kind;
-    const char *tokens; // the array that holds token ids, all that it reads; NULL: it reads others
+    const char *tokens; // name of the array of token ids, if it reads nothing else; or NULL
     // Writes flow->residual.
     dt_status (*forward)(struct dt_part *stem, const struct dt_pass *pass,
                          const struct dt_flow *flow);
-    // From flow->dresidual, or flow->x, which is the same in storage type. Where another part
-    // shares a row (dt_params_share), its gradient is there already: += then.
+    // From flow->dresidual, or flow->x, which is the same in storage type. If another part shares a
+    // row (dt_params_share), that part's gradient is there already: += then.
     dt_status (*backward)(struct dt_part *stem, const struct dt_pass *pass,
                           const struct dt_flow *flow);
 };
@@ -62,9 +62,9 @@ struct dt_head_kind {
     struct dt_kind kind;
     dt_status (*forward)(struct dt_part *head, const struct dt_pass *pass,
                          const struct dt_flow *flow);
-    // *sum += the sum of losses and the count of positions that have one. scale > 0: the gradients
-    // of scale · Σ loss too; flow->dresidual and flow->x are then what the blocks' backward starts
-    // from. The model announces its rows.
+    // *sum += the sum of losses and the count of positions that have one. scale > 0: also the
+    // gradients of scale · Σ loss; the blocks' backward starts from flow->dresidual and flow->x.
+    // The model announces the head's rows.
     dt_status (*loss)(struct dt_part *head, const struct dt_pass *pass, const struct dt_flow *flow,
                       double scale, struct dt_loss_sum *sum);
     // As dt_model_logits; NULL: it has none.
@@ -79,8 +79,8 @@ extern const struct dt_kind *const dt_stem_kinds[];
 extern const struct dt_kind *const dt_block_kinds[];
 extern const struct dt_kind *const dt_head_kinds[];
 
-// The kind called `name` of one of these tables, "" for the first. An unknown name is DT_USER and
-// says what it is in ("model.layers"), which name is near, and all that are known.
+// The kind of this name in one of these tables, "" for the first. An unknown name is a DT_USER
+// error that gives `where` it is ("model.layers"), the nearest name and all known ones.
 dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, const char *name,
                        const struct dt_kind **kind);
 
@@ -94,8 +94,8 @@ struct dt_layers {
         int64_t times;
     } runs[DT_LAYER_RUNS];
 };
-// "mamba*24" or "a*7 b a*8": kinds with a count each, separated by blanks. "" is n_layer of the
-// first kind. n_layer > 0 must be the number of layers in `text`; 0 asks for it.
+// "mamba*24" or "a*7 b a*8": kinds with a count each, separated by spaces. "" is n_layer of the
+// first kind. n_layer > 0 must be the number of layers in `text`; 0: any.
 dt_status dt_layers_parse(const char *text, int64_t n_layer, struct dt_layers *layers);
 // The same as text, equal neighbours merged: "mamba*24". DT_USER where it is too long.
 dt_status dt_layers_text(const struct dt_layers *layers, char *text, size_t size);

@@ -37,21 +37,22 @@ dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, co
     return name[0] ? unknown(kinds, where, name) : DT_OK;
 }
 
-// "NAME" or "NAME*COUNT", up to the next blank.
+// "NAME" or "NAME*COUNT", up to the next space.
 static dt_status parse_run(const char *text, size_t length, struct dt_layer_run *run)
 {
     size_t n = strcspn(text, "* ");
     char name[NAME], *end = NULL;
     if (n == 0 || n >= sizeof name)
-        return DT_FAIL(DT_USER, "a pattern such as \"mamba*24\" or \"mamba*7 attention mamba*8\"",
-                       "model.layers: no kind's name at \"%.40s\"", text);
+        return DT_FAIL(DT_USER, "write a pattern such as \"mamba*24\"",
+                       "model.layers: expected a kind of layer at \"%.40s\"", text);
     *run = (struct dt_layer_run){.times = 1};
     memcpy(mempcpy(name, text, n), "", 1);
     if (n < length)
         run->times = strtoll(text + n + 1, &end, 10);
     if (run->times < 1 || run->times > INT32_MAX || (end && end != text + length))
-        return DT_FAIL(DT_USER, "a count is a whole number from 1, as in \"mamba*24\"",
-                       "model.layers: no count of layers in \"%.*s\"", (int)length, text);
+        return DT_FAIL(DT_USER, "write the count as a whole number from 1, as in \"mamba*24\"",
+                       "model.layers: expected KIND or KIND*COUNT, not \"%.*s\"", (int)length,
+                       text);
     return dt_kind_find(dt_block_kinds, "model.layers", name, &run->kind);
 }
 
@@ -66,7 +67,7 @@ dt_status dt_layers_parse(const char *text, int64_t n_layer, struct dt_layers *l
     for (const char *at = text + strspn(text, " "); *at; at += strspn(at, " ")) {
         size_t length = strcspn(at, " ");
         if (layers->n == DT_LAYER_RUNS)
-            return DT_FAIL(DT_USER, "write equal neighbours as one, \"mamba*24\"",
+            return DT_FAIL(DT_USER, "merge equal neighbours, as in \"mamba*24\"",
                            "model.layers: more than %d entries", DT_LAYER_RUNS);
         DT_TRY(parse_run(at, length, &layers->runs[layers->n]));
         layers->n_layer += layers->runs[layers->n++].times;

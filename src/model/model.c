@@ -8,14 +8,14 @@
 #include <string.h>
 
 const char *const dt_memory_name[DT_MEMORY_COUNT] = {
-    "weights", "bf16 copies", "gradients", "activations", "scratch", "logits", "workspace"};
+    "weights", "bf16 weights", "gradients", "activations", "scratch", "logits", "workspace"};
 
 // A model before it has memory: what the parameter table and the plan are made from.
 struct parts {
     struct dt_params params;
     struct dt_array_list arrays;
     int64_t layers;
-    struct dt_part **all; // [layers + 2] stem, blocks, head: the way of a forward pass
+    struct dt_part **all; // [layers + 2] stem, blocks, head: in the order of a forward pass
     const struct dt_stem_kind *stem;
     const struct dt_head_kind *head;
     struct dt_part *head_part;
@@ -124,8 +124,8 @@ double dt_model_flops_per_token(const struct dt_model_config *config)
     return flops;
 }
 
-// Takes everything from the arenas of `plan`, in the same order each time it is run.
-static void take(struct dt_model *model, struct dt_plan *plan)
+// Allocates everything from the arenas of `plan`, in the same order each time.
+static void allocate(struct dt_model *model, struct dt_plan *plan)
 {
     struct parts *parts = &model->parts;
     struct dt_net *net = &model->net;
@@ -238,7 +238,7 @@ dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *ca
     return parts->head->logits(parts->head_part, &pass, last, logits);
 }
 
-// The most workspace that an op of any pass asks for.
+// The largest workspace that an op of any pass needs.
 static dt_status measure_workspace(const struct dt_model *model, int64_t *bytes)
 {
     const struct dt_model_shape *shape = &model->shape;
@@ -264,11 +264,11 @@ static dt_status measure(struct dt_model *model, int64_t bytes[DT_MEMORY_COUNT])
     struct dt_plan plan = {.net = &model->net, .shape = *shape};
     plan.too_large = __builtin_mul_overflow(shape->sequences, shape->length, &plan.rows);
     if (!plan.too_large)
-        take(model, &plan);
+        allocate(model, &plan);
     if (plan.too_large)
         return DT_FAIL(DT_USER, "choose a smaller model, data.seq_len or data.micro_batch",
                        "%lld sequences of %lld positions at a time, in %lld layers of width %lld, "
-                       "fit no memory",
+                       "need more memory than any machine has",
                        (long long)shape->sequences, (long long)shape->length,
                        (long long)model->parts.layers, (long long)model->config.d_model);
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
@@ -283,7 +283,7 @@ static void place(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
                            .rows = model->shape.sequences * model->shape.length};
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
         plan.arenas[i] = dt_arena_place(model->memory[i], bytes[i]);
-    take(model, &plan);
+    allocate(model, &plan);
     model->net.workspace = model->memory[DT_MEMORY_WORKSPACE];
     model->net.workspace_bytes = bytes[DT_MEMORY_WORKSPACE];
 }

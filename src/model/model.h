@@ -18,14 +18,13 @@
 dt_status dt_model_list_params(const struct dt_model_config *config, struct dt_params *params);
 // The arrays that this model reads of a batch.
 dt_status dt_model_list_arrays(const struct dt_model_config *config, struct dt_array_list *arrays);
-// Training FLOPs of a token (6 x the GEMM parameters used, lm_head once, look-up not, and
-// the scan).
+// Training FLOPs per token, the sum over the model's parts.
 double dt_model_flops_per_token(const struct dt_model_config *config);
 
 // What memory goes to. All of it is known before anything is allocated.
 enum dt_memory {
     DT_MEMORY_WEIGHTS,      // fp32 masters
-    DT_MEMORY_WEIGHTS_BF16, // bf16 copies
+    DT_MEMORY_WEIGHTS_BF16, // rounded to bf16
     DT_MEMORY_GRADIENTS,    // fp32
     DT_MEMORY_ACTIVATIONS,  // kept from forward to backward
     DT_MEMORY_SCRATCH,      // shared by all layers: gradients of activations, what is recomputed
@@ -52,32 +51,31 @@ void dt_model_destroy(struct dt_model *model); // NULL is fine
 const struct dt_model_config *dt_model_config(const struct dt_model *model);
 const struct dt_params *dt_model_params(const struct dt_model *model);
 const struct dt_array_list *dt_model_arrays(const struct dt_model *model); // that it reads
-// Index of the array of token ids, which is all that stem and blocks need. DT_USER where they need
-// another.
+// Index of the array of token ids, where a model can run on tokens alone; else DT_USER.
 dt_status dt_model_token_array(const struct dt_model *model, int *index);
 float *dt_model_weights(struct dt_model *model); // [elements] fp32 masters, device memory
-dt_bf16 *
-dt_model_weights_bf16(struct dt_model *model);     // [elements] bf16, or NULL where storage is fp32
+// [elements] bf16, or NULL where storage is fp32
+dt_bf16 *dt_model_weights_bf16(struct dt_model *model);
 float *dt_model_gradients(struct dt_model *model); // [elements] fp32, or NULL
-// After the masters changed other than by adamw: makes the bf16 copies again.
+// Rounds the masters to bf16 again, after something other than adamw has changed them.
 dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream);
 
 // One micro-batch, device memory.
 struct dt_model_input {
     int64_t sequences, length; // B, L: within the shape
-    // In the order of dt_model_arrays, each [B, L, width]. NULL: an optional one that is not there,
-    // or in a forward pass without loss one that only the head reads.
+    // In the order of dt_model_arrays, each [B, L, width]. NULL: an optional array that this batch
+    // does not have, or one that only the head reads, in a forward pass without loss.
     const void *arrays[DT_BATCH_ARRAYS];
 };
 
-// Recurrent state carried from one window of a sequence to the next: per layer the arrays that its
-// kind names, each [sequences, width].
+// Recurrent state carried from one window of a sequence to the next: for each layer the arrays that
+// its kind names, each [sequences, width].
 struct dt_model_state;
 int64_t dt_model_state_bytes(const struct dt_model *model, int64_t sequences);
 dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
                                 struct dt_model_state **state); // zero
 void dt_model_state_destroy(struct dt_model *model, struct dt_model_state *state);
-// Array `index` of a layer; NULL where state is.
+// Array `index` of a layer; NULL if `state` is NULL.
 void *dt_model_state_array(const struct dt_model_state *state, int64_t layer, int index);
 // The arrays of a layer: names, types, widths.
 const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, int64_t layer);
@@ -94,10 +92,10 @@ struct dt_pass {
     dt_grad_ready grad_ready;            // called in backward; or NULL
     void *context;
     struct dt_stream *stream;
-    // The rest is filled by the model, for its parts.
+    // The model fills in the rest, for its parts.
     const struct dt_net *net;
     int64_t rows;      // M = B·L
-    int64_t *measured; // not NULL: no op runs, the most workspace that any asks for is noted here
+    int64_t *measured; // not NULL: no op runs, the largest workspace that one needs is noted here
 };
 
 // Stem and blocks.

@@ -2,7 +2,6 @@
 // the pass, and the layers that many of them have (linear, norm).
 #pragma once
 
-#include "base/view.h"
 #include "model/model.h"
 
 // Weights and gradients as the parts see them. Pointers are NULL while memory is being measured.
@@ -11,13 +10,12 @@ struct dt_net {
     const struct dt_model_config *config;
     const struct dt_params *params;
     float *weights;   // masters
-    void *stored;     // in storage type, what GEMM and look-up read: bf16 copies, or the masters
+    void *stored;     // in storage type, for GEMM and embedding: rounded to bf16, or the masters
     float *gradients; // NULL: no training
     void *workspace;
     int64_t workspace_bytes;
 };
-// Row `row` of the table: fp32 master, storage form, gradient. NULL where the array is not there
-// (yet).
+// A row of the table: fp32 master, storage type, gradient. NULL while there is no such array.
 const float *dt_net_weight(const struct dt_net *net, int row);
 const void *dt_net_stored(const struct dt_net *net, int row);
 float *dt_net_gradient(const struct dt_net *net, int row);
@@ -33,20 +31,20 @@ struct dt_plan {
 // [rows, cols] of `type`.
 struct dt_view dt_plan_view(struct dt_plan *plan, enum dt_memory memory, int64_t rows, int64_t cols,
                             enum dt_dtype type);
-// Of what backward needs, if model.recompute from `level` on makes it again: activations, or
-// scratch.
+// For an array that backward needs, and that model.recompute = `level` or above makes again:
+// activations, or scratch.
 enum dt_memory dt_plan_memory(const struct dt_plan *plan, enum dt_recompute level);
 
-// Each pass is first run without memory, to measure the workspace of its ops: parts touch memory
-// through ops only.
+// Announces that the gradient of a row is complete.
 dt_status dt_pass_ready(const struct dt_pass *pass, int row);
 dt_status dt_pass_measure(const struct dt_pass *pass, int64_t workspace);
-// Runs op `op` in a pass, or measures it.
+// Runs an op in a pass, or measures its workspace: each pass is first run without memory, so parts
+// touch memory through ops only.
 #define DT_RUN(pass, op, args)                                                                     \
     ((pass)->measured ? dt_pass_measure(pass, dt_##op##_workspace((pass)->net->backend, args))     \
                       : dt_##op((pass)->net->backend, args, (pass)->stream))
 
-// What flows between parts, M rows of d channels; the memory is the model's. No data: not there.
+// What flows between parts, M rows of d channels, in the model's memory. data NULL: nothing.
 struct dt_flow {
     struct dt_view residual_in; // fp32: the stream before x is added
     struct dt_view residual;    // fp32: with x added; kept for backward. Stem: its output

@@ -45,7 +45,7 @@ static dt_status count_elements(const struct dt_params *params, struct dt_param 
            end <= INT64_MAX / 8 - ROW_ALIGN; // bytes of it too
     if (!fits)
         return DT_FAIL(DT_USER, "choose a smaller model",
-                       "%s has no size that memory can hold: first dimension %lld (%lld in memory)",
+                       "%s is larger than any memory: first dimension %lld (%lld in memory)",
                        row->name, (long long)row->shape[0], (long long)memory_rows);
     row->file_count = inner * row->shape[0];
     return DT_OK;
@@ -89,13 +89,18 @@ int dt_params_add(struct dt_params *params, enum dt_init init, double init_scale
 
 void dt_params_share(struct dt_params *params, const char *name, int *row)
 {
-    if (params->n_wanted == DT_PARAMS_WANTED) {
-        DT_FAIL(DT_USER, NULL, "more than %d tensors are shared between parts", DT_PARAMS_WANTED);
+    int n = params->n_wanted;
+    bool twice = false; // both would write the gradient
+    for (int i = 0; i < n; i++)
+        twice = twice || strcmp(params->wanted[i].name, name) == 0;
+    if (twice || n == DT_PARAMS_WANTED) {
+        DT_FAIL(DT_USER, NULL, "%s is shared by two parts, or is one tensor too many", name);
         params->failed = true;
         return;
     }
-    params->wanted[params->n_wanted].name = name;
-    params->wanted[params->n_wanted++].row = row;
+    params->wanted[n].name = name;
+    params->wanted[n].row = row;
+    params->n_wanted++;
 }
 
 dt_status dt_params_complete(const struct dt_params *params)

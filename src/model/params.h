@@ -1,7 +1,7 @@
 // The parameter table: a row per tensor, in the order in which backward finishes their gradients.
 // It drives allocation, initialisation, checkpoints, optimizer groups, buckets and memory planning.
-// Master weights, gradients, moments and bf16 copies are flat arrays of `elements`, all with these
-// offsets.
+// Master weights, bf16 weights, gradients and optimizer states are flat arrays of `elements`, all
+// with these offsets.
 #pragma once
 
 #include "base/error.h"
@@ -23,14 +23,14 @@ enum { DT_PARAM_NAME = 96, DT_PARAM_DIMS = 3, DT_PARAMS_WANTED = 4 };
 struct dt_param {
     char name[DT_PARAM_NAME]; // as in Hugging Face: "backbone.layers.0.mixer.in_proj.weight"
     int n_dims;
-    // As in a file. Memory may hold more rows of the first dimension: padding, zero, behind them.
+    // As in a file. Memory may hold more rows of the first dimension: padding, zero, after them.
     int64_t shape[DT_PARAM_DIMS];
     int64_t file_count;    // elements in a file: the first of the tensor's elements in memory
     int64_t offset, count; // elements in the flat arrays; offset is a multiple of 64
     enum dt_init init;
     float init_scale;
     bool decay;  // weight decay: two or more dimensions and not A_log
-    bool shared; // with a part whose backward writes this gradient before that of the owner adds
+    bool shared; // with a part that writes this gradient before its owner adds to it
 };
 
 struct dt_params {
@@ -42,21 +42,21 @@ struct dt_params {
     struct {
         const char *name;
         int *row;
-    } wanted[DT_PARAMS_WANTED]; // rows asked for that are not there yet
+    } wanted[DT_PARAMS_WANTED]; // rows to be shared that are not there yet
     int64_t elements;           // of the flat arrays: the last row's end, rounded up to 64
     int64_t count;              // parameters as the field counts them: sum of file_count
 };
 
 // Appends a row of `shape` (positive sizes) and gives its index; memory_rows >= shape[0] is the
-// padded first dimension. -1, with the error recorded, where the sizes overflow or memory lacks:
-// nothing is appended.
+// padded first dimension. -1, with the error recorded and nothing appended, if the sizes overflow
+// or memory runs out.
 int dt_params_add(struct dt_params *params, enum dt_init init, double init_scale,
                   int64_t memory_rows, int n_dims, const int64_t *shape, const char *name, ...)
     __attribute__((format(printf, 7, 8)));
-// Asks for the row `name` (a literal), which another part adds later and owns: *row is its index
-// from then on. Who asks writes the gradient first, the owner adds to it and announces it.
+// Shares the row `name` (a literal), which another part adds later and owns: *row is its index from
+// then on. The part that shares writes the gradient first, the owner adds to it and announces it.
 void dt_params_share(struct dt_params *params, const char *name, int *row);
-// After all rows: DT_USER where one that was asked for is not there, or where one failed.
+// After all rows: an error if a row to be shared is not there, or if one could not be added.
 dt_status dt_params_complete(const struct dt_params *params);
 void dt_params_free(struct dt_params *params);
 const struct dt_param *dt_params_find(const struct dt_params *params, const char *name); // or NULL

@@ -61,7 +61,7 @@ sed 's/^steps = .*/epochs = 1/' small.ini >epochs.ini
 refused "a decay longer than the epochs" 'optim.decay_steps: 100000 .* run.epochs' "$dtrain" epochs.ini run.name=bad \
     optim.schedule=wsd optim.decay_steps=100000
 override "a model that no machine holds" 'choose a smaller model' model.d_model=1048576 model.expand=64 model.n_layer=65536
-refused "activations that no machine holds" 'fit no memory' "$dtrain" --check small.ini data.train=synthetic:random data.val= \
+refused "activations that no machine holds" 'more memory than any machine has' "$dtrain" --check small.ini data.train=synthetic:random data.val= \
     data.seq_len=2147483647 model.d_model=1048576 model.expand=64
 override "steps and epochs missing" 'run.steps' run.steps=0
 refused "a misspelt environment variable" 'DTRAIN_RUN__STEPP.*' env DTRAIN_RUN__STEPP=3 "$dtrain" small.ini run.name=bad
