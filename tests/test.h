@@ -45,6 +45,25 @@ __attribute__((weak)) int test_failures;
               "%s is %.9g, not %.9g (tolerance %g)", #got, got_, want_, tol_);                     \
     } while (0)
 
+// Of calls that give a dt_status, and of the error that they leave (base/error.h).
+#define CHECK_OK(call)                                                                             \
+    do {                                                                                           \
+        int status_ = (call);                                                                      \
+        CHECK(status_ == DT_OK, "%s: %s", #call, dt_error_current()->message);                     \
+    } while (0)
+#define CHECK_SAYS(part)                                                                           \
+    CHECK(strstr(dt_error_current()->message, part), "\"%s\" is not in: %s", (part),               \
+          dt_error_current()->message)
+#define CHECK_ADVISES(part)                                                                        \
+    CHECK(strstr(dt_error_current()->hint, part), "\"%s\" is not in: %s", (part),                  \
+          dt_error_current()->hint)
+#define CHECK_FAILS(call, code, part)                                                              \
+    do {                                                                                           \
+        CHECK_INT(call, code);                                                                     \
+        CHECK_SAYS(part);                                                                          \
+        dt_error_clear();                                                                          \
+    } while (0)
+
 static inline int test_end(void)
 {
     fprintf(stderr, "%d checks, %d failed\n", test_checks, test_failures);

@@ -87,8 +87,7 @@ static inline struct dt_dataset *scan(const char *pattern)
     struct dt_dataset *dataset;
     char glob[DT_PATH];
     snprintf(glob, sizeof glob, "%s/%s", scratch, pattern);
-    dt_status status = dt_dataset_scan(glob, T, 0, &dataset);
-    CHECK(status == DT_OK, "%s", dt_error_current()->message);
+    CHECK_OK(dt_dataset_scan(glob, T, 0, &dataset));
     return dataset;
 }
 
@@ -109,8 +108,7 @@ static inline struct dt_loader *open_loader(const struct dt_loader_config *confi
                                             int64_t first_step)
 {
     struct dt_loader *loader;
-    dt_status status = dt_loader_open(config, first_step, &loader);
-    CHECK(status == DT_OK, "%s", dt_error_current()->message);
+    CHECK_OK(dt_loader_open(config, first_step, &loader));
     return loader;
 }
 

@@ -73,6 +73,11 @@ static inline void put(hid_t file, const struct put *what)
     H5Sclose(space);
 }
 
+static inline void put_vector(hid_t file, const char *name, hid_t type, int64_t n, const void *data)
+{
+    put(file, &(struct put){name, type, type, 1, {(hsize_t)n}, data, 0, 0, false, false});
+}
+
 static inline void put_attribute(hid_t file, const char *dataset, const char *name, hid_t disk,
                                  int64_t value)
 {
@@ -89,6 +94,15 @@ static inline hid_t new_file(const char *path)
     hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     CHECK(file >= 0, "cannot create %s", path);
     return file;
+}
+
+// A file with one vector.
+static inline void put_alone(const char *path, const char *name, hid_t type, int64_t n,
+                             const void *data)
+{
+    hid_t file = new_file(path);
+    put_vector(file, name, type, n, data);
+    H5Fclose(file);
 }
 
 // Where the bytes of a contiguous dataset start in the file.

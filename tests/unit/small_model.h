@@ -10,17 +10,6 @@
 
 #include <unistd.h>
 
-// The current error has this code and its message holds `part`.
-#define CHECK_FAILS(call, code, part)                                                              \
-    do {                                                                                           \
-        CHECK_INT(call, code);                                                                     \
-        CHECK_SAYS(part);                                                                          \
-        dt_error_clear();                                                                          \
-    } while (0)
-#define CHECK_SAYS(part)                                                                           \
-    CHECK(strstr(dt_error_current()->message, part), "\"%s\" is not in: %s", (part),               \
-          dt_error_current()->message)
-
 struct small_model {
     struct dt_model_config config;
     struct dt_params params;

@@ -4,13 +4,6 @@
 
 #include "test.h"
 
-#define CHECK_SAYS(part)                                                                           \
-    CHECK(strstr(dt_error_current()->message, part), "\"%s\" is not in: %s", (part),               \
-          dt_error_current()->message)
-#define CHECK_ADVISES(part)                                                                        \
-    CHECK(strstr(dt_error_current()->hint, part), "\"%s\" is not in: %s", (part),                  \
-          dt_error_current()->hint)
-
 static void test_all_alike(void)
 {
     struct dt_device_seen seen[3] = {{"n1", 4, ""}, {"n1", 4, ""}, {"n2", 1, ""}};

@@ -12,15 +12,6 @@
 
 static char scratch[] = "/tmp/dt-test-file-XXXXXX";
 
-// The current error has this code and its message holds `part`.
-#define CHECK_FAILS(call, code, part)                                                              \
-    do {                                                                                           \
-        CHECK_INT(call, code);                                                                     \
-        CHECK(strstr(dt_error_current()->message, part), "message: %s",                            \
-              dt_error_current()->message);                                                        \
-        dt_error_clear();                                                                          \
-    } while (0)
-
 static const char *in_scratch(const char *name)
 {
     static char path[DT_PATH];

@@ -45,7 +45,7 @@ static struct dt_loader *open_loader(const struct dt_dataset *dataset, bool sequ
     };
     struct dt_loader *loader = NULL;
     int64_t last = sequential ? dataset->windows / SEQUENCES : 0;
-    check_ok(dt_loader_open(&config, last, &loader), "dt_loader_open");
+    CHECK_OK(dt_loader_open(&config, last, &loader));
     return loader;
 }
 
@@ -57,11 +57,11 @@ static void test_late_copies(struct dt_input *input, const struct dt_dataset *da
     struct dt_loader *loader = open_loader(dataset, false);
     for (int step = 0; step < STEPS; step++) {
         int64_t n;
-        check_ok(dt_input_next(input, loader, NULL, &n, NULL), "dt_input_next");
+        CHECK_OK(dt_input_next(input, loader, NULL, &n, NULL));
         CHECK_INT(n, SEQUENCES / MICRO);
         for (int64_t i = 0; i < n; i++) {
             struct dt_model_input micro;
-            check_ok(dt_input_micro_batch(input, NULL, &micro), "dt_input_micro_batch");
+            CHECK_OK(dt_input_micro_batch(input, NULL, &micro));
             CHECK_INT(micro.sequences, MICRO);
             CHECK_INT(micro.length, LENGTH);
             CHECK(micro.arrays[2] == NULL, "an optional array that the data lacks");
@@ -76,7 +76,7 @@ static void test_late_copies(struct dt_input *input, const struct dt_dataset *da
     loader = open_loader(dataset, false);
     for (int step = 0; step < STEPS; step++) {
         const struct dt_batch *batch;
-        check_ok(dt_loader_next(loader, &batch, NULL), "dt_loader_next");
+        CHECK_OK(dt_loader_next(loader, &batch, NULL));
         CHECK(memcmp(ids[step], dt_batch_find(batch, "input_ids")->data, sizeof *ids) == 0,
               "step %d has other ids", step);
         CHECK(memcmp(labels[step], dt_batch_find(batch, "labels")->data, sizeof *labels) == 0,
@@ -90,16 +90,15 @@ static void test_order_of_calls(struct dt_input *input, const struct dt_dataset 
     struct dt_loader *loader = open_loader(dataset, true); // at the last batch
     struct dt_model_input micro;
     int64_t n;
-    CHECK_INT(dt_input_micro_batch(input, NULL, &micro), DT_MACHINE);
-    check_ok(dt_input_next(input, loader, NULL, &n, NULL), "dt_input_next");
+    CHECK_FAILS(dt_input_micro_batch(input, NULL, &micro), DT_MACHINE, "no further");
+    CHECK_OK(dt_input_next(input, loader, NULL, &n, NULL));
     for (int64_t i = 0; i < n; i++) {
-        CHECK_INT(dt_input_next(input, loader, NULL, &(int64_t){0}, NULL), DT_MACHINE);
-        dt_error_clear();
-        check_ok(dt_input_micro_batch(input, NULL, &micro), "dt_input_micro_batch");
+        CHECK_FAILS(dt_input_next(input, loader, NULL, &(int64_t){0}, NULL), DT_MACHINE,
+                    "not used");
+        CHECK_OK(dt_input_micro_batch(input, NULL, &micro));
     }
-    CHECK_INT(dt_input_micro_batch(input, NULL, &micro), DT_MACHINE);
-    dt_error_clear();
-    check_ok(dt_input_next(input, loader, NULL, &n, NULL), "dt_input_next");
+    CHECK_FAILS(dt_input_micro_batch(input, NULL, &micro), DT_MACHINE, "no further");
+    CHECK_OK(dt_input_next(input, loader, NULL, &n, NULL));
     CHECK_INT(n, 0);
     dt_input_settle(input);
     dt_loader_close(loader);
@@ -119,8 +118,8 @@ int main(void)
     struct dt_input_config config = {.sequences = SEQUENCES, .length = LENGTH, .micro = MICRO};
     struct dt_dataset *dataset;
     struct dt_input input;
-    check_ok(dt_dataset_scan("synthetic:random", LENGTH, 0, &dataset), "dt_dataset_scan");
-    check_ok(dt_input_create(&late, &arrays, &config, &input), "dt_input_create");
+    CHECK_OK(dt_dataset_scan("synthetic:random", LENGTH, 0, &dataset));
+    CHECK_OK(dt_input_create(&late, &arrays, &config, &input));
     test_late_copies(&input, dataset);
     test_order_of_calls(&input, dataset);
     dt_input_destroy(&input);

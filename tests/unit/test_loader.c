@@ -186,15 +186,8 @@ static void test_many_shards(void)
     int64_t wrong = 0;
     for (int64_t s = 0; s < SHARDS; s++) {
         snprintf(name, sizeof name, "m%03ld.h5", (long)s);
-        struct put what = {.name = "tokens",
-                           .disk = H5T_STD_U8LE,
-                           .memory = H5T_STD_U8LE,
-                           .n_dims = 1,
-                           .dims = {T + 1},
-                           .data = (const char *)tokens_of(0, 1) + s};
-        hid_t file = new_file(in_scratch(name));
-        put(file, &what);
-        H5Fclose(file);
+        put_alone(in_scratch(name), "tokens", H5T_STD_U8LE, T + 1,
+                  (const char *)tokens_of(0, 1) + s);
     }
     struct dt_dataset *dataset = scan("m*.h5");
     struct dt_loader_config config = config_of(dataset);
@@ -294,8 +287,7 @@ static void test_lists(void)
     CHECK(dt_array_list_missing(&yields, &reads) == NULL, "an optional array is missed");
     CHECK_INT(dt_array_list_add(&reads, "labels", DT_F32, 1, false), -1);
     CHECK_INT(dt_array_list_add(&reads, "labels", DT_I32, 2, false), -1);
-    CHECK(strstr(dt_error_current()->message, "int32 of width 2"), "%s",
-          dt_error_current()->message);
+    CHECK_SAYS("int32 of width 2");
     reads.arrays[1].optional = false;
     CHECK(dt_array_list_missing(&yields, &reads) == &reads.arrays[1], "no reset is missed");
     config.rules.reset_token = RESET_TOKEN;

@@ -20,14 +20,6 @@ static const char *in_scratch(const char *name)
     return path;
 }
 
-#define CHECK_FAILS(call, code, part)                                                              \
-    do {                                                                                           \
-        CHECK_INT(call, code);                                                                     \
-        CHECK(strstr(dt_error_current()->message, part), "message: %s, not %s",                    \
-              dt_error_current()->message, part);                                                  \
-        dt_error_clear();                                                                          \
-    } while (0)
-
 // Headers over 16 bytes of data, and a part of the message that each must give.
 static const struct {
     const char *json, *message;

@@ -88,10 +88,10 @@ static void delete_starts(const char *path)
     H5Fclose(file);
 }
 
-static void put_starts(const char *path, hsize_t n, const uint64_t *starts)
+static void put_starts(const char *path, int64_t n, const uint64_t *starts)
 {
-    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT), u64 = H5T_STD_U64LE;
-    put(file, &(struct put){"doc_starts", u64, u64, 1, {n}, starts, 0, 0, false, false});
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    put_vector(file, "doc_starts", H5T_STD_U64LE, n, starts);
     H5Fclose(file);
 }
 
@@ -150,8 +150,8 @@ static const char *write_sums(const char *name, int64_t xxh3_block, int64_t xxh6
 {
     const char *path = in_scratch(name), *tokens = tokens_of(S, 2);
     static uint64_t sums[2][N];
-    hid_t file = new_file(path), u16 = H5T_STD_U16LE, u64 = H5T_STD_U64LE;
-    put(file, &(struct put){"tokens", u16, u16, 1, {N}, tokens, 0, 0, false, false});
+    hid_t file = new_file(path);
+    put_vector(file, "tokens", H5T_STD_U16LE, N, tokens);
     for (int kind = 0; kind < 2; kind++) {
         int64_t block = kind == 0 ? xxh3_block : xxh64_block, n = 0;
         const char *dataset = kind == 0 ? "tokens_xxh3" : "tokens_xxh64";
@@ -162,8 +162,7 @@ static const char *write_sums(const char *name, int64_t xxh3_block, int64_t xxh6
         }
         if (n == 0)
             continue;
-        put(file,
-            &(struct put){dataset, u64, u64, 1, {(hsize_t)n}, sums[kind], 0, 0, false, false});
+        put_vector(file, dataset, H5T_STD_U64LE, n, sums[kind]);
         put_attribute(file, dataset, "block_bytes", H5T_STD_I32LE, block);
     }
     H5Fclose(file);
