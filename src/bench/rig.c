@@ -77,7 +77,7 @@ static dt_status check_memory(const struct dt_bench_rig *rig, const struct dt_me
     if (rig->backend.table->unified || planned <= rig->info.memory_free)
         return DT_OK;
     return DT_FAIL(DT_MACHINE, "give a smaller --batch or --micro-batch, or --recompute block",
-                   "the step would take %.1f GiB of device memory, and %s has %.1f GiB free",
+                   "the step needs %.1f GiB of device memory, and %s has %.1f GiB free",
                    (double)planned / 0x1p30, rig->info.name,
                    (double)rig->info.memory_free / 0x1p30);
 }
@@ -121,7 +121,7 @@ static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap 
     DT_TRY(dt_model_config_check(&model));
     struct dt_stepper_config stepper = stepper_config(options, rig);
     struct dt_loader_config loader = loader_config(options, rig);
-    DT_TRY(dt_step_memory(&rig->backend, &model, &shape, &stepper, &loader, &plan));
+    DT_TRY(dt_training_memory(&rig->backend, &model, &shape, &stepper, &loader, &plan));
     DT_TRY(check_memory(rig, &plan));
     if (options->gemm == DT_BENCH_GEMM_TIMED)
         DT_TRY(dt_bench_rig_choose(rig));

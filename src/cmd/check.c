@@ -36,12 +36,11 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
     printf("memory of a rank:\n");
     for (int i = 0; i < plan.n; i++)
         print_bytes(plan.rows[i].what, plan.rows[i].bytes);
-    print_bytes("in all", total);
+    print_bytes("total", total);
     if (on_device < total)
         print_bytes("on the device", on_device);
     print_bytes("free now", device->memory_free);
-    if (dt_job_kept_back(job, device) > 0)
-        print_bytes("kept back", dt_job_kept_back(job, device));
+    print_bytes("reserved", dt_job_reserved_memory(job, device));
     return DT_OK;
 }
 

@@ -26,10 +26,10 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
                                       .graphs = s->run.cuda_graph != DT_TOGGLE_FALSE};
 }
 
-dt_status dt_step_memory(const struct dt_backend *backend, const struct dt_model_config *model,
-                         const struct dt_model_shape *shape,
-                         const struct dt_stepper_config *stepper,
-                         const struct dt_loader_config *loader, struct dt_memory_plan *plan)
+dt_status dt_training_memory(const struct dt_backend *backend, const struct dt_model_config *model,
+                             const struct dt_model_shape *shape,
+                             const struct dt_stepper_config *stepper,
+                             const struct dt_loader_config *loader, struct dt_memory_plan *plan)
 {
     struct dt_params params;
     struct dt_array_list arrays;
@@ -37,8 +37,12 @@ dt_status dt_step_memory(const struct dt_backend *backend, const struct dt_model
     DT_TRY(dt_model_list_arrays(model, &arrays));
     DT_TRY(dt_model_list_params(model, &params));
     dt_stepper_plan(backend, &params, &arrays, stepper, plan);
-    dt_params_free(&params);
     dt_memory_plan_add(plan, "host batches", dt_loader_bytes(loader), true);
+    dt_memory_plan_add(
+        plan, "host snapshot",
+        dt_snapshot_bytes(backend, &params, dt_adamw_states.n, stepper->comm->info.rank == 0),
+        true);
+    dt_params_free(&params);
     return DT_OK;
 }
 
@@ -47,15 +51,7 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
     struct dt_model_shape shape = dt_job_shape(job, true);
     struct dt_loader_config loader = dt_job_train_loader(job);
     struct dt_stepper_config stepper = dt_job_stepper(job);
-    struct dt_params params;
-    DT_TRY(dt_step_memory(&job->backend, &job->model, &shape, &stepper, &loader, plan));
-    DT_TRY(dt_model_list_params(&job->model, &params));
-    dt_memory_plan_add(
-        plan, "host snapshot",
-        dt_snapshot_bytes(&job->backend, &params, dt_adamw_states.n, job->comm->info.rank == 0),
-        true);
-    dt_params_free(&params);
-    return DT_OK;
+    return dt_training_memory(&job->backend, &job->model, &shape, &stepper, &loader, plan);
 }
 
 dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch, int64_t free,
@@ -97,7 +93,7 @@ static const char *bytes_text(int64_t bytes, char text[BYTES_TEXT])
     return text;
 }
 
-// "activations 60.2 GiB, moments 20.0 GiB, gradients 10.0 GiB"
+// "activations 60.2 GiB, optimizer states 20.0 GiB, gradients 10.0 GiB"
 static void name_largest(const struct dt_memory_plan *plan, char *text, size_t size)
 {
     char bytes[BYTES_TEXT];
@@ -118,20 +114,19 @@ static void name_largest(const struct dt_memory_plan *plan, char *text, size_t s
     }
 }
 
-// "data.micro_batch = 4 with model.recompute = scan would take 61.2 GiB; …"
+// "data.micro_batch = 4 with model.recompute = scan needs 61.2 GiB; …"
 static void name_fits(const struct dt_fit *fits, int n, char *text, size_t size)
 {
     char bytes[BYTES_TEXT];
     size_t used = 0;
     if (n == 0)
         snprintf(text, size,
-                 "no data.micro_batch and no model.recompute would fit: take a smaller model or "
+                 "no data.micro_batch and no model.recompute would fit: use a smaller model or "
                  "data.seq_len, or a device with more memory free");
     for (int i = 0; i < n && used < size; i++)
         used +=
             (size_t)snprintf(text + used, size - used,
-                             "%sdata.micro_batch = %lld with model.recompute = %s would take "
-                             "%s",
+                             "%sdata.micro_batch = %lld with model.recompute = %s needs %s",
                              i ? "; " : "", (long long)fits[i].micro_batch,
                              recompute_name[fits[i].recompute], bytes_text(fits[i].bytes, bytes));
 }
@@ -140,14 +135,14 @@ static const char *whose_share(const struct dt_job *job)
 {
     if (job->ranks_on_device > 1)
         return " for each rank that shares it";
-    return dt_job_uses_device_comm(job) ? " beside what NCCL takes"
+    return dt_job_uses_device_comm(job) ? " after what is reserved for NCCL"
                                         : " after what is reserved for code that is loaded later";
 }
 
-static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *plan, int64_t asked,
+static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *plan, int64_t needed,
                         int64_t free, const char *device)
 {
-    char largest[256], hint[DT_ERROR_HINT], asked_text[BYTES_TEXT], free_text[BYTES_TEXT];
+    char largest[256], hint[DT_ERROR_HINT], needed_text[BYTES_TEXT], free_text[BYTES_TEXT];
     struct dt_fit fits[RECOMPUTE_KINDS];
     int n;
     // What is proposed leaves room for the little that is not planned.
@@ -155,9 +150,9 @@ static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *p
     name_largest(plan, largest, sizeof largest);
     name_fits(fits, n, hint, sizeof hint);
     return DT_FAIL(DT_MACHINE, hint,
-                   "training would take %s of device memory, and %s has %s free%s; most of it for "
+                   "training needs %s of device memory, and %s has %s free%s; most of it for "
                    "%s",
-                   bytes_text(asked, asked_text), device, bytes_text(free, free_text),
+                   bytes_text(needed, needed_text), device, bytes_text(free, free_text),
                    whose_share(job), largest);
 }
 
@@ -165,7 +160,7 @@ static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *p
 // stay: dtrain's, and cuBLASLt's of every algorithm that is timed. With them come the local memory
 // of the kernel that spills most, for every thread that the device can hold (27 MB for each 100
 // bytes on 132 SMs), and the graphs. NCCL's buffers and kernels are about twice as much again.
-int64_t dt_job_kept_back(const struct dt_job *job, const struct dt_device_info *info)
+int64_t dt_job_reserved_memory(const struct dt_job *job, const struct dt_device_info *info)
 {
     int64_t share = info->memory / 128, most = INT64_C(1) << 29;
     if (job->backend.table->unified)
@@ -182,9 +177,9 @@ dt_status dt_job_check_memory(const struct dt_job *job)
         return DT_OK;
     DT_TRY(job->backend.table->info(job->backend.device, &info));
     DT_TRY(dt_job_memory(job, &plan));
-    int64_t asked = dt_memory_plan_bytes(&plan, false);
-    int64_t free = info.memory_free / job->ranks_on_device - dt_job_kept_back(job, &info);
-    return asked <= free ? DT_OK : refuse(job, &plan, asked, free, info.name);
+    int64_t needed = dt_memory_plan_bytes(&plan, false);
+    int64_t free = info.memory_free / job->ranks_on_device - dt_job_reserved_memory(job, &info);
+    return needed <= free ? DT_OK : refuse(job, &plan, needed, free, info.name);
 }
 
 dt_status dt_train_check_resources(const struct dt_job *job)

@@ -1,5 +1,5 @@
-// What a rank's training takes of memory, known before any is taken: by category, whether it fits
-// on the device, and which settings would.
+// The memory that a rank's training needs, known before any is allocated: by category, whether it
+// fits on the device, and which settings would fit.
 #pragma once
 
 #include "job/job.h"
@@ -8,19 +8,20 @@
 // The steps of this rank.
 struct dt_stepper_config dt_job_stepper(const struct dt_job *job);
 
-// Adds what a step and its data need: model, optimizer, input, gradients between ranks, batches.
-// Training and bench add up the same.
-dt_status dt_step_memory(const struct dt_backend *backend, const struct dt_model_config *model,
-                         const struct dt_model_shape *shape,
-                         const struct dt_stepper_config *stepper,
-                         const struct dt_loader_config *loader, struct dt_memory_plan *plan);
+// Adds what training allocates: model, optimizer, input, gradients between ranks, batches and the
+// snapshot. Training and bench add up the same.
+dt_status dt_training_memory(const struct dt_backend *backend, const struct dt_model_config *model,
+                             const struct dt_model_shape *shape,
+                             const struct dt_stepper_config *stepper,
+                             const struct dt_loader_config *loader, struct dt_memory_plan *plan);
 // All that this rank's part of the job needs.
 dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan);
 // Bytes of the device's memory that are reserved for what no plan counts: code that is loaded in
 // the first steps, graphs, NCCL. 0 for unified memory.
-int64_t dt_job_kept_back(const struct dt_job *job, const struct dt_device_info *info);
-// DT_MACHINE where the plan is more than the device has free beside that (unified memory is not
-// asked): names the largest categories and the settings that would fit. Before the job allocates.
+int64_t dt_job_reserved_memory(const struct dt_job *job, const struct dt_device_info *info);
+// DT_MACHINE where the plan is more than the device has free after that, naming the largest
+// categories and the settings that would fit. Unified memory is not checked. Before the job
+// allocates.
 dt_status dt_job_check_memory(const struct dt_job *job);
 // What training needs of this rank's host and device: NCCL where it is used, memory.
 dt_status dt_train_check_resources(const struct dt_job *job);
@@ -30,10 +31,10 @@ struct dt_fit {
     enum dt_recompute recompute;
     int64_t micro_batch, bytes;
 };
-// Bytes that these settings would take.
+// Bytes that these settings need.
 typedef dt_status (*dt_fit_plan)(void *context, enum dt_recompute recompute, int64_t micro_batch,
                                  int64_t *bytes);
 // For each kind of recomputation, in order of its cost, the largest divisor of `local_batch` as
-// micro-batch that takes at most `free` bytes; left out where a cheaper kind allows as much.
+// micro-batch that needs at most `free` bytes; omitted where a cheaper kind allows as much.
 dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch, int64_t free,
                         struct dt_fit found[DT_RECOMPUTE_BLOCK + 1], int *n_found);

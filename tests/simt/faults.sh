@@ -132,20 +132,20 @@ big=("${long[@]}" data.batch=24)
 whole=$(takes "${big[@]}")
 export SIMT_MEMORY
 SIMT_MEMORY=$(bytes "$whole")
-fault 3 1 "too little memory" "training would take $whole MiB of device memory, and Simulated GPU has [0-9.]+ MiB free after what is reserved for code that is loaded later; most of it for " \
-    'data.micro_batch = [0-9]+ with model.recompute = [a-z]+ would take [0-9.]+ MiB' "${big[@]}"
-refused 3 "--check with too little" 'training would take' 'data.micro_batch' "$dtrain" --check small.ini run.name=absent \
+fault 3 1 "too little memory" "training needs $whole MiB of device memory, and Simulated GPU has [0-9.]+ MiB free after what is reserved for code that is loaded later; most of it for " \
+    'data.micro_batch = [0-9]+ with model.recompute = [a-z]+ needs [0-9.]+ MiB' "${big[@]}"
+refused 3 "--check with too little" 'training needs' 'data.micro_batch' "$dtrain" --check small.ini run.name=absent \
     run.device=cuda "${big[@]}"
-check "… after the plan" grep -q "in all" out.log
+check "… after the plan" grep -q "  total  " out.log
 mapfile -t proposals < <(grep -o 'data.micro_batch = [0-9]* with model.recompute = [a-z]*' err.log)
 check "there are proposals" test ${#proposals[@]} -gt 0
 for proposal in "${proposals[@]}"; do
     read -r _ _ micro _ _ _ recompute <<<"$proposal"
     trains "as proposed: $proposal" 1 run.device=cuda "${big[@]}" data.micro_batch="$micro" model.recompute="$recompute"
 done
-SIMT_DEVICES=2 fault 3 2 "too little for NCCL too" 'free beside what NCCL takes' 'data.micro_batch' "${long[@]}" data.batch=48
+SIMT_DEVICES=2 fault 3 2 "too little for NCCL too" 'free after what is reserved for NCCL' 'data.micro_batch' "${long[@]}" data.batch=48
 SIMT_MEMORY=100000
-fault 3 1 "no settings fit" 'training would take' 'no data.micro_batch and no model.recompute would fit' "${big[@]}"
+fault 3 1 "no settings fit" 'training needs' 'no data.micro_batch and no model.recompute would fit' "${big[@]}"
 SIMT_MEMORY=3000
 refused 3 "too little for a sample" 'no memory on GPU 0' '.' "$dtrain" sample --device cuda runs/cpu
 unset SIMT_MEMORY

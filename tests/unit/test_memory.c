@@ -137,7 +137,7 @@ static void test_job(void)
     CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
     CHECK_SAYS("activations ");
     snprintf(advice, sizeof advice,
-             "data.micro_batch = 6 with model.recompute = none would take %.1f MiB",
+             "data.micro_batch = 6 with model.recompute = none needs %.1f MiB",
              (double)half / 0x1p20);
     CHECK_ADVISES(advice);
 
