@@ -58,8 +58,8 @@ void dt_input_settle(struct dt_input *input)
 {
     struct dt_error error;
     dt_error_take(&error);
-    if (input->copied)
-        dt_event_sync(input->backend, input->copied);
+    if (input->copies)
+        dt_stream_sync(input->backend, input->copies);
     dt_error_restore(&error);
 }
 

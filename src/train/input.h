@@ -1,5 +1,5 @@
-// The input of a model: batches of a loader, copied to the device on a stream of their own beside
-// the work on the batch before, and handed out a micro-batch at a time.
+// The input of a model: a loader's batches, copied to the device on a stream of their own during
+// the work on the batch before, and handed out one micro-batch at a time.
 //
 // Who may touch a batch when. The loader's thread fills the host batch; dt_loader_next hands it
 // out. From then on only the copy stream reads it, until the event `copied`. dt_input_next waits
@@ -23,8 +23,8 @@ struct dt_input {
     struct dt_array_list arrays;   // that the model reads
     void *batch[DT_BATCH_ARRAYS];  // [sequences, length, width], device memory
     void *micro[DT_BATCH_ARRAYS];  // [micro, length, width], device memory
-    bool present[DT_BATCH_ARRAYS]; // the batch at hand has the (optional) array
-    int64_t micro_batches, next;   // of the batch at hand; the next to be handed out
+    bool present[DT_BATCH_ARRAYS]; // the current batch has the array
+    int64_t micro_batches, next;   // of the current batch; the next one to hand out
     struct dt_stream *copies;
     struct dt_event *copied, *used;
 };

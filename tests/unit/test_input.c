@@ -23,13 +23,24 @@ static dt_status copy_later(struct dt_device *device, void *to, const void *from
     return DT_OK;
 }
 
-static dt_status wait_for_event(struct dt_device *device, struct dt_event *event)
+static dt_status copy_all(void)
 {
-    (void)device, (void)event;
     for (int i = 0; i < n_copies; i++)
         memcpy(copies[i].to, copies[i].from, (size_t)copies[i].bytes);
     n_copies = 0;
     return DT_OK;
+}
+
+static dt_status wait_for_event(struct dt_device *device, struct dt_event *event)
+{
+    (void)device, (void)event;
+    return copy_all();
+}
+
+static dt_status wait_for_stream(struct dt_device *device, struct dt_stream *stream)
+{
+    (void)device, (void)stream;
+    return copy_all();
 }
 
 static struct dt_loader *open_loader(const struct dt_dataset *dataset, bool sequential)
@@ -110,6 +121,7 @@ int main(void)
     struct dt_device_table table = *cpu.table;
     table.to_device = table.to_host = table.copy = copy_later;
     table.event_sync = wait_for_event;
+    table.stream_sync = wait_for_stream;
     late.table = &table;
     struct dt_array_list arrays = {0}; // not in the loader's order
     dt_array_list_add(&arrays, "labels", DT_I32, 1, false);
