@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# From nothing to a trained model in one command: installs what is missing, builds, packs text into
-# HDF5 shards, trains a byte-level Mamba on two ranks for about two minutes, draws the loss curve and
-# lets the model write.
+# From a fresh machine to a trained model in one command: installs missing packages, builds, packs text
+# into HDF5 shards, trains a byte-level Mamba on two ranks for about two minutes, draws the loss curve
+# and generates text.
 #
 #   launch/quickstart.sh [--text DIR] [--minutes M] [--ranks N]
 #
-# It starts afresh each time: the folder quickstart/ is replaced.
+# Each run replaces the folder quickstart/.
 #
-#   --text DIR    text to learn (default: the C headers of this machine, /usr/include)
+#   --text DIR    text to train on (default: the C headers of this machine, /usr/include)
 #   --minutes M   how long to train (default 2)
 #   --ranks N     MPI ranks (default 2)
 set -euo pipefail
@@ -29,25 +29,25 @@ while [ $# -gt 0 ]; do
         shift 2
         ;;
     -h | --help) usage; exit 0 ;;
-    *) { echo "quickstart.sh: $1 is not known here"; usage; } >&2; exit 2 ;;
+    *) { echo "quickstart.sh: unknown option $1"; usage; } >&2; exit 2 ;;
     esac
 done
-[ "$text" = /usr/include ] || [ -d "$text" ] || # that comes with the compiler
+[ "$text" = /usr/include ] || [ -d "$text" ] || # setup.sh installs /usr/include
     { echo "quickstart.sh: --text $text: no such folder" >&2; exit 2; }
 [[ $ranks =~ ^(1|2|4|8|16)$ ]] ||
-    { echo "quickstart.sh: --ranks $ranks: give 1, 2, 4, 8 or 16 (they share 16 windows a step)" >&2; exit 2; }
+    { echo "quickstart.sh: --ranks $ranks: must be 1, 2, 4, 8 or 16, which divide the 16 windows of a step" >&2; exit 2; }
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ && $minutes =~ [1-9] ]] ||
-    { echo "quickstart.sh: --minutes $minutes: give a number above 0, such as 2 or 0.5" >&2; exit 2; }
+    { echo "quickstart.sh: --minutes $minutes: must be a positive number, such as 2 or 0.5" >&2; exit 2; }
 
 say() { printf '\n== %s\n' "$*"; }
 
-say "set-up and build (a few minutes the first time)"
+say "setup and build (a few minutes the first time)"
 ./launch/setup.sh
 log=$(mktemp)
 build() {
     cmake --preset cpu-release && cmake --build --preset cpu-release --target dtrain ready_data
 }
-build >"$log" 2>&1 || { tail -n 40 "$log" >&2; echo "the build failed: $log holds all of it" >&2; exit 1; }
+build >"$log" 2>&1 || { tail -n 40 "$log" >&2; echo "the build failed; full log: $log" >&2; exit 1; }
 rm -f "$log"
 dtrain=build/dtrain data=quickstart/data run=quickstart/run
 rm -rf quickstart
@@ -56,32 +56,32 @@ say "packing $text into HDF5 shards"
 $dtrain pack --format text --val 0.05 -o $data "$text"
 
 say "measuring this machine"
-# How many steps fit into the time, from one rank's rate on all cores.
+# How many steps fit into the time, from the speed of one rank on all cores.
 key() { sed -n "s/^$1 = \([0-9]*\).*/\1/p" launch/quickstart.ini; }
 rate=$($dtrain bench --step --json --d-model "$(key d_model)" --n-layer "$(key n_layer)" \
     --seq-len "$(key seq_len)" --batch "$(key batch)" --vocab "$(key vocab_size)" |
     sed -n 's/.*"step_ms":\([0-9.]*\).*/\1/p')
 steps=$(awk -v ms="$rate" -v minutes="$minutes" \
     'BEGIN { n = int(minutes * 60000 / ms / 1.1); print (n < 60 ? 60 : n > 20000 ? 20000 : n) }')
-printf '%.0f ms a step: %d steps\n' "$rate" "$steps"
+printf '%.0f ms per step: %d steps\n' "$rate" "$steps"
 
 say "training on $ranks ranks"
 launch/run.sh -np "$ranks" $dtrain launch/quickstart.ini run.dir=$run run.steps="$steps" \
     data.train="$data/train-*.h5" data.val="$data/val-*.h5"
 
-say "the loss, in nats a byte"
+say "loss, in nats per byte"
 launch/curve.sh $run/metrics.jsonl
 
-say "what the model writes after \"#include <\""
+say "text generated after \"#include <\""
 $dtrain sample $run --prompt "#include <" --tokens 400
 
 cat <<EOF
 
 The run is in $run:
-  metrics.jsonl             a line a step
+  metrics.jsonl             one line per step
   checkpoints/              each loads in transformers: MambaForCausalLM.from_pretrained(...)
   config.resolved.ini       every setting and where it came from
-The shards are in $data. Train on: give run.steps a larger value and run the same command,
+The shards are in $data. To train further, run the same command with more steps:
   launch/run.sh -np $ranks $dtrain launch/quickstart.ini run.dir=$run run.steps=$((2 * steps)) \\
       data.train='$data/train-*.h5' data.val='$data/val-*.h5'
 EOF

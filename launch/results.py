@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The README's tables of measurements on GPUs, from the files that tests/gpu.sh bench writes.
+"""Makes the README's tables of GPU measurements from the files that tests/gpu.sh bench writes.
 
 launch/results.py [FILE…]           prints them (default: all of launch/results)
 launch/results.py --into README.md  puts them between the lines <!-- results --> and <!-- /results -->
@@ -20,7 +20,7 @@ def read(path):
         result = json.load(file)
     for key in ("gpu", "date", "commit", "rows"):
         if key not in result:
-            raise ValueError(f"{path}: no {key}: no file of tests/gpu.sh bench")
+            raise ValueError(f"{path}: no {key}: not written by tests/gpu.sh bench")
     return result
 
 
@@ -68,7 +68,7 @@ def steps_table(results):
 
 
 def op_total(name, ops):
-    """What a step spends in one op, and the floor of that."""
+    """Time that a step spends in one op, and its floor."""
     calls = [op for op in ops if op["op"] == name and op["calls"] > 0]
     spent = sum(op["calls"] * op["ms"] for op in calls)
     floor = sum(op["calls"] * op["floor_ms"] for op in calls)
@@ -77,7 +77,7 @@ def op_total(name, ops):
 
 
 def ops_table(result):
-    titles = ["op", "ms a step", "floor, ms", "bound by", "floor / time"]
+    titles = ["op", "ms per step", "floor, ms", "bound by", "floor / time"]
     ops = rows_of(result, "op") if result else []
     names = list(dict.fromkeys(op["op"] for op in ops))
     return table(titles, [cells for cells in (op_total(name, ops) for name in names) if cells])
@@ -107,7 +107,7 @@ def put_into(path, text):
         before, begin, rest = file.read().partition(BEGIN)
     middle, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"{path}: no lines {BEGIN} and {END} to put the tables between")
+        raise ValueError(f"{path}: has no lines {BEGIN} and {END} to put the tables between")
     with open(path, "w") as file:
         file.write(f"{before}{BEGIN}\n{text}{END}{after}")
 

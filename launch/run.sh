@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# mpirun for dtrain on one machine: as root too, threads left to dtrain, and on SIGTERM, Ctrl-C or a closed
-# terminal the ranks finish their step and save; the second time they end at once. (mpirun alone kills them one
-# second later; to raise that delay would delay the end of a failed job by as much.)
+# mpirun for dtrain on one machine. On SIGTERM, Ctrl-C or a closed terminal the ranks finish their step and
+# save; a second signal ends them at once. (mpirun alone kills ranks after one second; a longer delay would
+# also delay the end of every failed job.)
 #
 #   launch/run.sh -np 4 build/dtrain config.ini [section.key=value …]
 set -euo pipefail
@@ -9,17 +9,17 @@ set -euo pipefail
 # shellcheck source=launch/environment.sh
 . "$(dirname "$0")/environment.sh"
 
-# A process group of its own: Ctrl-C in a terminal reaches this script alone.
+# mpirun gets its own process group: Ctrl-C in a terminal reaches this script alone.
 set -m
-# mpirun passes SIGUSR1 on to the ranks, which save and exit 0; SIGTERM and SIGINT would end it at
-# once, so they become that signal.
+# mpirun forwards SIGUSR1 to the ranks, which save and exit 0; SIGTERM and SIGINT would end mpirun at
+# once, so they are turned into SIGUSR1.
 "${local_mpirun[@]}" "$@" &
 child=$!
-# A terminal that closes (SIGHUP) asks for the same, from the kernel and the shell alike: it does not count.
+# A closed terminal (SIGHUP) also asks for a stop. Kernel and shell may both send it, so it is not counted.
 trap 'kill -USR1 $child 2>/dev/null' USR1 HUP
 asked=0
 # shellcheck disable=SC2317
-end() { # the second time in earnest
+end() { # the second time at once
     asked=$((asked + 1))
     if [ "$asked" -eq 1 ]; then kill -USR1 "$child"; else kill -TERM "$child"; fi 2>/dev/null
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what dtrain needs to build and run, with apt, where it is missing. Needs root or sudo;
-# elsewhere it says what to install and stops, unless all is there by other means (modules, conda, a
-# system without apt). Quiet when there is nothing to do. CUDA is left alone: a build for GPUs
-# (-DDTRAIN_CUDA=ON) takes the toolkit that is there, one for CPUs needs none.
+# Installs missing packages that dtrain needs to build and run, with apt. Needs root or sudo; without
+# them it lists the packages and stops, unless dtrain can be built anyway (modules, conda, a system
+# without apt). Silent if there is nothing to do. Does not install CUDA: a GPU build
+# (-DDTRAIN_CUDA=ON) uses the installed toolkit, a CPU build needs none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +17,7 @@ missing() {
     done
 }
 
-# Whether dtrain can be configured with what is here, wherever it came from.
+# Whether dtrain can be configured with what is installed.
 can_build() {
     local tool folder status=0
     for tool in cmake ninja mpirun; do
@@ -32,7 +32,7 @@ can_build() {
 if ! command -v apt-get >/dev/null; then
     can_build && exit 0
     cat >&2 <<'EOF'
-launch/setup.sh installs with apt (Debian, Ubuntu), which is not here. Install by hand: a C17 compiler,
+launch/setup.sh needs apt (Debian, Ubuntu), which was not found. Install by hand: a C17 compiler,
 CMake 3.25, Ninja, pkg-config, Open MPI, HDF5 1.10.5 or later (serial), oneDNN 2.x or 3.x, cJSON, xxHash 0.8, zlib;
 for GPUs the CUDA toolkit 12.0 or newer with the headers of cuBLAS and NCCL.
 EOF
@@ -52,9 +52,9 @@ elif can_build; then
     exit 0
 else
     cat >&2 <<EOF
-dtrain needs packages that are not here, and to install them takes root or sudo. As root:
+Some packages that dtrain needs are missing, and installing them needs root or sudo. As root, run:
   apt-get install --no-install-recommends ${wanted[*]}
-Then start again.
+Then run this again.
 EOF
     exit 1
 fi
@@ -67,9 +67,9 @@ install() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q \
         --no-install-recommends "${wanted[@]}" >"$log" 2>&1
 }
-# A machine's package lists may be absent or old: fetch them when the first try fails.
+# The package lists may be missing or old: update them if the first attempt fails.
 install || { "${as_root[@]}" apt-get update -q >"$log" 2>&1 && install; } || {
     cat "$log" >&2
-    echo "installing failed: see above" >&2
+    echo "installation failed: see above" >&2
     exit 1
 }
