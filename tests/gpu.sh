@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# On a machine with a CUDA device: the tests that need one (and `host`, which does not), and the
-# measurements.
-#   tests/gpu.sh [NAME…]               builds, then runs all, or those named
-#   tests/gpu.sh --build DIR [NAME…]   with the programs of a folder that is built already
+# Tests that need a CUDA device (and `host`, which does not), and the measurements.
+#   tests/gpu.sh [NAME…]               builds, then runs all tests, or those named
+#   tests/gpu.sh --build DIR [NAME…]   uses an existing build folder
 #   tests/gpu.sh --list                the names
 #   tests/gpu.sh --pack FOLDER [--arch 90] [--build DIR]
-#                                      a folder with programs, libraries and scripts, for a machine that
-#                                      has a driver and a CUDA toolkit only: there FOLDER/run.sh [NAME…]
-# Measurements go to launch/results (--results DIR: elsewhere), logs to gpu-logs in the build folder.
+#                                      fills FOLDER with programs, libraries and scripts for a machine with
+#                                      only a driver and a CUDA toolkit: there run FOLDER/run.sh [NAME…]
+# Measurements go to launch/results (or --results DIR), logs to gpu-logs in the build folder.
 # Exit code 0: all passed; 1: some failed; 77: every one was skipped.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -59,7 +58,7 @@ fi
 
 run() { # name, in its scratch folder
     case $1 in
-    host) DTRAIN_RUN__DEVICE=cpu bash "$here/dist/train.sh" "$dtrain" ;; # that the folder's parts work together
+    host) DTRAIN_RUN__DEVICE=cpu bash "$here/dist/train.sh" "$dtrain" ;; # do the packed parts work together?
     parity) "$parity" --model cuda && "$parity" cuda ;;
     train) bash "$here/gpu/train.sh" "$dtrain" whole ;;
     ranks) bash "$here/gpu/ranks.sh" "$dtrain" ;;

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Nothing lost: a job killed at any instant goes on from its last checkpoint with the bits of one that was not
-# killed; on another number of ranks with its losses; signals save and exit 0.
+# Nothing lost: a killed job resumes from its last checkpoint and ends with the bits of one that was not killed; on
+# another number of ranks with the same losses; signals save and exit 0.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
-# Long enough to be interrupted: each step waits for nothing, so the model is made larger.
+# A larger model, so that the run is long enough to be interrupted.
 common=(small.ini run.steps=40 model.d_model=96 data.seq_len=96 checkpoint.every=5)
 last=checkpoints/step-00000040
 
@@ -17,8 +17,8 @@ kill -KILL "$job" "$(rank_pid 0)" "$(rank_pid 1)" # at once
 wait $job 2>/dev/null
 check "it was killed before its end" test "$(steps_done $name)" -lt 40
 printf '{"event":"train","step":9' >>runs/$name/metrics.jsonl # a torn line
-check "the same command goes on" ranks 2 "${common[@]}" run.name=$name >$name-2.log 2>&1
-check "it says from where" grep -q "resuming from runs/$name/checkpoints/step-000000[12]" $name-2.log
+check "the same command resumes" ranks 2 "${common[@]}" run.name=$name >$name-2.log 2>&1
+check "… and says from where" grep -q "resuming from runs/$name/checkpoints/step-000000[12]" $name-2.log
 check "the bits are those of the whole run" same_bits runs/$name/$last runs/whole/$last
 check "one step has one line" test "$(train_lines runs/$name/metrics.jsonl | wc -l)" -eq 40
 check "curves are the same" cmp <(train_lines runs/$name/metrics.jsonl) <(train_lines runs/whole/metrics.jsonl)
@@ -34,21 +34,21 @@ wait $job
 check "SIGUSR1: exit code 0" test $? -eq 0
 check "SIGUSR1: state.json says stopped" grep -q '"state":"stopped"' runs/$name/state.json
 check "SIGUSR1: it stopped before its end" test "$(steps_done $name)" -lt 40
-check "on four ranks it goes on" ranks 4 "${common[@]}" run.name=$name >$name-2.log 2>&1
+check "it resumes on four ranks" ranks 4 "${common[@]}" run.name=$name >$name-2.log 2>&1
 check "another number of ranks: the same losses" same_losses runs/$name/metrics.jsonl runs/whole/metrics.jsonl 1e-5
 check "state.json says complete" grep -q '"state":"complete"' runs/$name/state.json
 
-# The same command behind the end does nothing; what else changes on resume is told.
+# The same command after the end does nothing; other changes on resume are reported.
 cp runs/whole/metrics.jsonl whole.jsonl
 check "a complete run again" ranks 2 "${common[@]}" run.name=whole >again.log 2>&1
 check "… adds no line" cmp runs/whole/metrics.jsonl whole.jsonl
-check "… and tells of no change" test "$(grep -c ' was ' again.log)" -eq 0
+check "… and reports no change" test "$(grep -c ' was ' again.log)" -eq 0
 check "… validates once, before its last checkpoint" test "$(sed -n 's/.*"event":"\([a-z]*\)","step":40.*/\1/p' whole.jsonl |
     tr '\n' ' ')" = "train eval checkpoint "
 cp -r runs/whole runs/changed
 check "a longer run" ranks 1 "${common[@]/run.steps=40/run.steps=42}" run.name=changed optim.lr=1e-3 >changed.log 2>&1
-check "… tells the new rate" grep -q "optim.lr was '3e-3', now it is '1e-3' (command line)" changed.log
-check "… and all that changed, no more: $(grep ' was ' changed.log)" test "$(grep -c ' was ' changed.log)" -eq 3
+check "… reports the new learning rate" grep -q "optim.lr was '3e-3', now it is '1e-3' (command line)" changed.log
+check "… and every change, nothing else: $(grep ' was ' changed.log)" test "$(grep -c ' was ' changed.log)" -eq 3
 
 for signal in TERM INT; do
     name=script-$signal
@@ -65,23 +65,23 @@ for signal in TERM INT; do
     check "SIG$signal: same bits" same_bits runs/$name/$last runs/whole/$last
 done
 
-# The storage type stays, also where a new run would take another one.
+# The storage type stays, even where a new run would use another one.
 name=storage
 small=(small.ini run.name=$name optim.warmup_steps=1)
 check "a run in bf16" ranks 1 "${small[@]}" run.steps=2 run.precision=bf16 >$name.log 2>&1
 check "auto keeps bf16" env ONEDNN_MAX_CPU_ISA=SSE41 "$dtrain" "${small[@]}" run.steps=4 run.precision=auto >$name.log 2>&1
 check "… and says so" grep -q 'auto keeps bf16, as in .*step-00000002; a new run here would take fp32' $name.log
 check "… training in bf16" grep -q 'parameters, bf16,' $name.log
-check "another precision is taken" "$dtrain" "${small[@]}" run.steps=6 run.precision=fp32 >$name.log 2>&1
+check "another precision is used" "$dtrain" "${small[@]}" run.steps=6 run.precision=fp32 >$name.log 2>&1
 check "… and logged" grep -q 'run.precision = fp32: .*step-00000004 was trained in bf16' $name.log
 check "… and kept from there" "$dtrain" "${small[@]}" run.steps=8 run.precision=auto >$name.log 2>&1
 check "… whatever the machine" grep -q 'parameters, fp32,' $name.log
 
-# A damaged newest checkpoint: the one before is taken, and it is said.
+# A damaged newest checkpoint: the run resumes from the one before, and says so.
 cp -r runs/whole runs/damaged
 rm -rf runs/damaged/$last
 printf X | dd of=runs/damaged/checkpoints/step-00000035/model.safetensors bs=1 seek=2000 conv=notrunc status=none
-check "a damaged checkpoint is passed over" ranks 2 "${common[@]}" run.name=damaged >damaged.log 2>&1
+check "a damaged checkpoint is skipped" ranks 2 "${common[@]}" run.name=damaged >damaged.log 2>&1
 check "… and named" grep -q 'step-00000035' damaged.log
 check "… and the run ends with the same bits" same_bits runs/damaged/$last runs/whole/$last
 finish

@@ -7,8 +7,8 @@ small_run
 
 ranks 1 small.ini run.name=one >one.log 2>&1 || { cat one.log >&2; exit 1; }
 check "twelve steps are logged" test "$(train_lines runs/one/metrics.jsonl | wc -l)" -eq 12
-# By 1.6 at this rate; at that of the others by 0.48 to 0.6, as the sources change that are the data.
-check "at a higher learning rate" ranks 1 small.ini run.name=fast optim.lr=1e-2 >fast.log 2>&1
+# By 1.6 at this rate; at the rate of the other runs by 0.48 to 0.6, depending on the sources, which are the data.
+check "training at a higher learning rate" ranks 1 small.ini run.name=fast optim.lr=1e-2 >fast.log 2>&1
 check "the loss falls" awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(last < first - 0.5) }' \
     <(train_lines runs/fast/metrics.jsonl)
 
@@ -35,24 +35,24 @@ check "bf16 gradients on the wire" ranks 2 small.ini run.name=wire comm.dtype=bf
 # bf16 keeps 8 bits of a gradient: losses after twelve steps move in the third digit.
 check "bf16 on the wire trains alike" same_losses runs/wire/metrics.jsonl runs/one/metrics.jsonl 5e-3
 
-# The console: a live line on a terminal, behind mpirun too, or where it is asked for; else plain lines.
+# The console: a live line on a terminal, under mpirun too, or on request; else plain lines.
 live=$(printf '\r\033[K')step
 if script -qec true /dev/null >/dev/null 2>&1; then # there are terminals here
     script -qec "${local_mpirun[*]} -np 2 $(printf %q "$dtrain") small.ini run.name=console" terminal.txt >/dev/null 2>&1
-    check "a live line on a terminal behind mpirun" grep -qF "$live 12/12" terminal.txt
+    check "a live line on a terminal under mpirun" grep -qF "$live 12/12" terminal.txt
     script -qec "${local_mpirun[*]} -np 2 $(printf %q "$dtrain") small.ini run.name=plain log.console=plain" plain.txt \
         >/dev/null 2>&1
-    check "plain lines there where they are asked for" grep -q '^dtrain: step 12/12' plain.txt
+    check "plain lines there on request" grep -q '^dtrain: step 12/12' plain.txt
     check "… and no live line" bash -c "! grep -qF '$live' plain.txt"
 fi
 check "plain lines elsewhere" grep -q '^dtrain: step 12/12' one.log
-check "a live line where it is asked for" ranks 1 small.ini run.name=progress log.console=progress >progress.log 2>&1
+check "a live line on request" ranks 1 small.ini run.name=progress log.console=progress >progress.log 2>&1
 check "… is written" grep -qF "$live 12/12" progress.log
 
 # The order contract, on ranks and alone: every slot of a step once, the same lines.
 "$dtrain" order small.ini --steps 1:5 >order.txt
 check "order prints steps x batch lines" test "$(wc -l <order.txt)" -eq 40
-check "order names no window twice" test "$(cut -d' ' -f3,4 order.txt | sort -u | wc -l)" -eq 40
+check "order names each window once" test "$(cut -d' ' -f3,4 order.txt | sort -u | wc -l)" -eq 40
 ranks 2 small.ini run.name=ignored run.steps=12 >/dev/null 2>&1
 check "the order is the same on two ranks" cmp order.txt <(ranks 2 order small.ini --steps 1:5)
 
@@ -64,8 +64,8 @@ alone=$("$dtrain" eval small.ini run.name=one | eval_loss)
 together=$(ranks 2 eval small.ini run.name=one | eval_loss)
 check "validation is the same on one rank and two: $alone, $together" awk -v a="$alone" -v b="$together" \
     'BEGIN { split(a, x); split(b, y); d = x[1] - y[1]; exit !(x[2] > 0 && x[2] == y[2] && d < 1e-5 && d > -1e-5) }'
-# bf16 at a size whose rows of dt, B and C are wider than the step sizes alone: the forward pass has to have
-# planned its workspace at the strides that it uses, with no larger one of a backward pass to hide behind.
+# bf16 at a size where the rows of dt, B and C are wider than dt alone: the workspace of the forward pass must be
+# planned for the strides that it uses; no larger workspace of a backward pass hides a mistake.
 wide=(small.ini run.name=wide run.precision=bf16 run.steps=1 optim.warmup_steps=0 model.d_model=128 model.n_layer=1
     data.seq_len=128 data.batch=16)
 check "a step in bf16" "$dtrain" "${wide[@]}" >wide.log 2>&1

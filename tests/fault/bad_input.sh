@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Everything a user may get wrong: exit code 2, one message that names what is wrong and where, no signal, and a
-# good run in the same folder afterwards.
+# What users may get wrong: exit code 2, one message that names the mistake and where it is, no signal, and a good
+# run in the same folder afterwards.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
 "$dtrain" small.ini run.name=good run.steps=5 >good.log 2>&1 || { cat good.log >&2; exit 1; }
 good=runs/good/checkpoints/step-00000005
 
-refused() { # description, pattern the message must match, command …
+refused() { # description, pattern of the message, command …
     local what=$1 pattern=$2 status
     shift 2
     "$@" >out.log 2>err.log </dev/null
@@ -16,7 +16,7 @@ refused() { # description, pattern the message must match, command …
     check "$what: the message does not match \"$pattern\": $(head -c 400 err.log)" grep -Eq -- "$pattern" err.log
     check "$what: one message, not $(grep -c '^dtrain: error' err.log)" test "$(grep -c '^dtrain: error' err.log)" -eq 1
 }
-config() { # description, pattern, lines that follow small.ini (sections may be opened anew by `sed`)
+config() { # description, pattern, lines appended to small.ini
     printf '%b' "$3" >lines.txt
     cat small.ini lines.txt >bad.ini
     refused "$1" "$2" "$dtrain" bad.ini run.name=bad
@@ -43,31 +43,31 @@ override "NaN" 'optim.lr' optim.lr=nan
 override "infinity" 'optim.lr' optim.lr=inf
 override "negative" 'optim.lr' optim.lr=-1
 override "overflow" 'run.steps' run.steps=99999999999999999999
-override "fraction for a whole number" 'run.steps' run.steps=1.5
+override "fraction for an integer" 'run.steps' run.steps=1.5
 override "enum misspelt" 'optim.schedule.*cosin.*cosine' optim.schedule=cosin
-override "no such key on the command line" 'lrr.*optim.lr' optim.lrr=1
-override "a word that is no override" 'section.key=value' lr
+override "unknown key on the command line" 'lrr.*optim.lr' optim.lrr=1
+override "a word that is not an override" 'section.key=value' lr
 refused "one underscore in the environment" 'DTRAIN_RUN_STEPS is not a known key.*DTRAIN_RUN__STEPS' env DTRAIN_RUN_STEPS=3 \
     "$dtrain" small.ini run.name=bad
 refused "a name that is not UTF-8" 'run.name: .*not UTF-8 at its byte 3, 0xe4' "$dtrain" small.ini run.name=$'bad\xe4'
 override "more threads than cores" 'run.threads: 4096, but this job may use [0-9]+ core' run.threads=4096
 override "not built yet" 'comm.reduce.*not built' comm.reduce=reproducible
-override "a launcher asked for, none there" 'comm.backend: mpi, but no launcher' comm.backend=mpi
-refused "one process asked for, two launched" 'comm.backend: self, but 2 ranks' env "${local_mpirun[0]}" \
+override "MPI without a launcher" 'comm.backend: mpi, but no launcher' comm.backend=mpi
+refused "two processes with comm.backend = self" 'comm.backend: self, but 2 ranks' env "${local_mpirun[0]}" \
     "${local_mpirun[@]:1}" -np 2 "$dtrain" small.ini run.name=bad comm.backend=self
 override "not built yet, carry_state" 'data.carry_state.*not built' data.carry_state=true
 override "warm-up as long as the run" 'optim.warmup_steps' optim.warmup_steps=12
 sed 's/^steps = .*/epochs = 1/' small.ini >epochs.ini
 refused "a decay longer than the epochs" 'optim.decay_steps: 100000 .* run.epochs' "$dtrain" epochs.ini run.name=bad \
     optim.schedule=wsd optim.decay_steps=100000
-override "a model that no machine holds" 'choose a smaller model' model.d_model=1048576 model.expand=64 model.n_layer=65536
-refused "activations that no machine holds" 'more memory than any machine has' "$dtrain" --check small.ini data.train=synthetic:random data.val= \
+override "a model too large for any machine" 'choose a smaller model' model.d_model=1048576 model.expand=64 model.n_layer=65536
+refused "activations too large for any machine" 'more memory than any machine has' "$dtrain" --check small.ini data.train=synthetic:random data.val= \
     data.seq_len=2147483647 model.d_model=1048576 model.expand=64
 override "steps and epochs missing" 'run.steps' run.steps=0
 refused "a misspelt environment variable" 'DTRAIN_RUN__STEPP.*' env DTRAIN_RUN__STEPP=3 "$dtrain" small.ini run.name=bad
 refused "a bad value in the environment" 'DTRAIN_OPTIM__LR' env DTRAIN_OPTIM__LR=fast "$dtrain" small.ini run.name=bad
 refused "no configuration file" 'absent.ini' "$dtrain" absent.ini
-refused "a folder for a configuration" 'data' "$dtrain" data
+refused "a folder as configuration file" 'data' "$dtrain" data
 refused "an unknown option" '--frobnicate' "$dtrain" --frobnicate
 refused "a rank count that does not divide" 'data.batch.*8.*3 ranks' env "${local_mpirun[0]}" "${local_mpirun[@]:1}" \
     -np 3 "$dtrain" small.ini run.name=bad
@@ -75,7 +75,7 @@ override "a micro-batch that does not divide" 'data.micro_batch: 3 .*2 and 4' da
 override "all errors at once, the first" 'optim.lr' optim.lr=x data.batch=y
 check "all errors at once, the second" grep -q 'data.batch' err.log
 
-# Shards. A few are made from a good one by h5 tools' job: bytes cut and changed.
+# Shards, some of them good ones with bytes cut or changed.
 data "no shard matches" 'nothing-\*.h5' 'data/nothing-*.h5'
 mkdir shards
 shard=$(ls data/train-*.h5 | head -n 1)
@@ -89,7 +89,7 @@ mkdir shards/folder.h5
 data "a folder" 'shards/folder.h5' shards/folder.h5
 cp "$shard" shards/flipped.h5
 printf '\377' | dd of=shards/flipped.h5 bs=1 seek=$(($(stat -c %s "$shard") / 2)) conv=notrunc status=none
-data "a byte flipped: the checksum says so" 'shards/flipped.h5.*(checksum|hash|xxh64)' shards/flipped.h5
+data "a flipped byte: the checksum reports it" 'shards/flipped.h5.*(checksum|hash|xxh64)' shards/flipped.h5
 check "verify finds the flipped byte" bash -c "'$dtrain' verify shards/flipped.h5 >/dev/null 2>&1; test \$? -eq 2"
 override "a token outside the vocabulary" 'model.vocab_size|vocab' model.vocab_size=100
 override "too few windows" 'windows' data.batch=100000
@@ -100,11 +100,11 @@ done
 
 "$(dirname "$dtrain")/tests/fault/make_shard" short-chunk shards/short-chunk.h5 || exit 1
 data "a chunk that decodes to too few bytes" 'shards/short-chunk.h5: chunk 1 of /tokens' shards/short-chunk.h5
-refused "verify of such a chunk" '1 of 1 are bad' "$dtrain" verify shards/short-chunk.h5
+refused "dtrain verify of that chunk" '1 of 1 are bad' "$dtrain" verify shards/short-chunk.h5
 cp "$shard" shards/no-starts.h5
 "$(dirname "$dtrain")/tests/fault/shard_tool" drop shards/no-starts.h5 doc_starts || exit 1
-data "document starts that are gone" 'shards/no-starts.h5: /doc_starts is missing' shards/no-starts.h5
-refused "verify of such a shard" '1 of 1 are bad' "$dtrain" verify shards/no-starts.h5
+data "missing document starts" 'shards/no-starts.h5: /doc_starts is missing' shards/no-starts.h5
+refused "dtrain verify of that shard" '1 of 1 are bad' "$dtrain" verify shards/no-starts.h5
 
 # Model directories and checkpoints.
 damaged() { # name: a copy of the good checkpoint to damage
@@ -116,7 +116,7 @@ model() { # description, pattern, directory
     refused "$1" "$2" "$dtrain" small.ini run.name=bad run.init_from="$3"
     refused "$1 (resume)" "$2" "$dtrain" small.ini run.name=bad run.resume="$3"
 }
-model "an absent model" 'models/absent' models/absent
+model "a missing model" 'models/absent' models/absent
 damaged cut
 truncate -s 1000 models/cut/model.safetensors
 model "truncated weights" 'models/cut' models/cut
@@ -126,7 +126,7 @@ model "no config.json" 'models/no-config' models/no-config
 damaged shape
 refused "another shape" 'model.d_model.*64.*32' "$dtrain" small.ini run.name=bad run.init_from=models/shape model.d_model=64
 damaged long-header
-rm models/long-header/MANIFEST # as any directory of weights
+rm models/long-header/MANIFEST # as in any Hugging Face directory
 printf '\377\377\377\377\377\377\377\177' | dd of=models/long-header/model.safetensors bs=1 conv=notrunc status=none
 refused "a header longer than the file" 'models/long-header/model.safetensors' "$dtrain" small.ini run.name=bad \
     run.init_from=models/long-header
@@ -147,12 +147,12 @@ hostile overlap '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dty
 hostile overflow '{"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8]}}'
 hostile not-json '{"a":'
 hostile nested "$(printf '[%.0s' {1..3000})"
-# A byte of the weights flipped in a checkpoint that is named: no number of them looks wrong.
+# A flipped byte in the weights of a named checkpoint: every number still looks plausible.
 damaged flipped
 printf X | dd of=models/flipped/model.safetensors bs=1 conv=notrunc status=none \
     seek=$(($(stat -c %s models/flipped/model.safetensors) - 200))
 model "flipped weights" 'model.safetensors has hash' models/flipped
-refused "sampling from flipped weights" 'model.safetensors has hash' "$dtrain" sample models/flipped
+refused "dtrain sample of flipped weights" 'model.safetensors has hash' "$dtrain" sample models/flipped
 damaged manifest
 printf X >>models/manifest/trainer.json
 refused "a checkpoint that does not verify" '1 of 1' "$dtrain" verify models/manifest
@@ -164,10 +164,10 @@ for file in MANIFEST config.json model.safetensors trainer.json; do # a FIFO tha
     refused "resuming from a FIFO for $file" "models/fifo" timeout 60 "$dtrain" small.ini run.name=bad run.resume=models/fifo
 done
 mkfifo fifo.ini
-refused "a FIFO for a configuration" 'fifo.ini is not a regular file' timeout 60 "$dtrain" fifo.ini
-refused "resuming what does not verify" 'trainer.json' "$dtrain" small.ini run.name=bad run.resume=models/manifest
+refused "a FIFO as configuration file" 'fifo.ini is not a regular file' timeout 60 "$dtrain" fifo.ini
+refused "resuming from a checkpoint that does not verify" 'trainer.json' "$dtrain" small.ini run.name=bad run.resume=models/manifest
 
-# What fixes order or model may not change on resume; all that differs is said.
+# Keys that fix the order or the model must not change on resume; every difference is reported.
 refused "another order on resume" 'seq_len' "$dtrain" small.ini run.name=good data.seq_len=24 run.steps=20
 refused "another seed on resume" 'seed' "$dtrain" small.ini run.name=good run.seed=5 run.steps=20
 refused "another model on resume" 'model.n_layer' "$dtrain" small.ini run.name=good model.n_layer=3 run.steps=20
@@ -175,29 +175,29 @@ refused "another epsilon on resume" 'model.norm_eps.*0.001.*1e-05' "$dtrain" sma
     run.steps=20
 refused "other data on resume" 'val-00000.h5|shard' "$dtrain" small.ini run.name=good data.train='data/val-*.h5' run.steps=20
 "$dtrain" small.ini run.name=branch run.steps=6 checkpoint.every=3 >branch.log 2>&1
-refused "a step back in a run that has newer checkpoints" 'run.resume: .*step 3, .* step 6' "$dtrain" small.ini \
+refused "resuming a run from other than its newest checkpoint" 'run.resume: .*step 3, .* step 6' "$dtrain" small.ini \
     run.name=branch run.resume=runs/branch/checkpoints/step-00000003
-check "… which are still there" "$dtrain" verify runs/branch/checkpoints/step-0000000{3,6} >/dev/null
-refused "never over old checkpoints" 'run.resume' "$dtrain" small.ini run.name=good run.resume=never
+check "… which stay" "$dtrain" verify runs/branch/checkpoints/step-0000000{3,6} >/dev/null
+refused "run.resume = never over old checkpoints" 'run.resume' "$dtrain" small.ini run.name=good run.resume=never
 
 # Output.
 touch file
 refused "an output folder below a file" 'folder file' "$dtrain" small.ini run.dir=file/run
 if [ "$(id -u)" -ne 0 ]; then
     mkdir -m 555 locked
-    refused "an output folder that cannot be written" 'locked' "$dtrain" small.ini run.dir=locked/run
+    refused "an output folder without write permission" 'locked' "$dtrain" small.ini run.dir=locked/run
 else
-    refused "an output folder that cannot be written" '/proc' "$dtrain" small.ini run.dir=/proc/dtrain-run
+    refused "an output folder without write permission" '/proc' "$dtrain" small.ini run.dir=/proc/dtrain-run
 fi
-refused "sampling from nothing" 'models/absent' "$dtrain" sample models/absent
-refused "half a token" '--tokens: .1.5. is not a whole number' "$dtrain" sample $good --tokens 1.5
-refused "no temperature" '--temperature: .nan. is not a plain decimal number .allowed: a number from 0 to 100' "$dtrain" sample $good --temperature nan
-refused "all for validation" '--val: 1 is out of range' "$dtrain" pack -o packed --val 1 "$repository/src/model"
-refused "a benchmark of no batch" '--batch: 0 is out of range' "$dtrain" bench --step --batch 0
+refused "dtrain sample of a missing model" 'models/absent' "$dtrain" sample models/absent
+refused "a fraction of a token" '--tokens: .1.5. is not a whole number' "$dtrain" sample $good --tokens 1.5
+refused "a temperature that is not a number" '--temperature: .nan. is not a plain decimal number .allowed: a number from 0 to 100' "$dtrain" sample $good --temperature nan
+refused "all data for validation" '--val: 1 is out of range' "$dtrain" pack -o packed --val 1 "$repository/src/model"
+refused "a benchmark with batch 0" '--batch: 0 is out of range' "$dtrain" bench --step --batch 0
 refused "packing nothing" 'absent' "$dtrain" pack -o packed absent
 refused "packing over shards" 'data' "$dtrain" pack -o data "$repository/src/model"
 
-# None of this left anything that a good run trips over.
+# None of this breaks a later good run.
 check "a good run in the folder of the bad ones" "$dtrain" small.ini run.name=bad run.steps=5
-check "… with the bits of the other" same_bits runs/bad/checkpoints/step-00000005 $good
+check "… with the same bits" same_bits runs/bad/checkpoints/step-00000005 $good
 finish

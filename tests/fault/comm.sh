@@ -1,11 +1,11 @@
-# One rank of four meets its fate: the job ends in time, with the right exit code, without a stray
-# process, and dtrain's last line names rank, host, step, phase and what to do.
+# One rank of four dies, stalls or fails: the job ends in time, with the right exit code and no stray process, and
+# dtrain's last line names rank, host, step, phase and what to do.
 #   comm.sh DTRAIN VICTIM
 victim=$2
 # shellcheck source=tests/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
-alive() { # processes of the job; not zombies (of a reaper that takes its time), nor another build's
+alive() { # processes of this job, not zombies
     ps -eo stat=,args= | grep -F " $victim " | grep -v '^Z' | grep -vq 'mpirun\|comm\.sh\|grep'
 }
 
@@ -21,7 +21,7 @@ fate() { # expected exit code, expected last line (a pattern of grep -E), argume
     code=$?
     took=$(seconds_since fate)
     check "$*: exit code $code, not $want" test "$code" -eq "$want"
-    check "$*: took $took s from there to the end" test "$took" -le 10
+    check "$*: took $took s from the fault to the end" test "$took" -le 10
     check "$*: last line '$(last_line)' is not '$pattern'" grep -qE "$pattern" <<<"$(last_line)"
     check "$*: $(grep -ac '^dtrain: error' err) ranks spoke" test \
         "$(grep -ac '^dtrain: error' err)" -eq "$([ -n "$pattern" ] && [ "$pattern" != '^$' ] && echo 1 || echo 0)"
@@ -32,7 +32,7 @@ fate() { # expected exit code, expected last line (a pattern of grep -E), argume
     check "$*: a process is left" eval '! alive'
 }
 
-# mpirun kills a second after SIGTERM, as launched by hand: a longer time it would sleep through.
+# As launched by hand, where mpirun kills one second after SIGTERM; it would sleep through a longer delay.
 export OMPI_MCA_odls_base_sigkill_timeout=1
 host=$(uname -n)
 resume='the job ends\..* with the same command'

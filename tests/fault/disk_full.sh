@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The disk fills up or turns read-only in mid-run: exit code 3, one message with path and reason, the last checkpoint
-# whole, nothing half-written; with space again the same command goes on to the bits of a run that never met a full
-# disk.
-# A limit on the size of files (ulimit -f) needs no right; a small tmpfs is used where this may mount one.
+# The disk fills up or becomes read-only during a run: exit code 3, one message with path and reason, the last
+# checkpoint whole, nothing half-written; with space again the same command resumes and ends with the bits of a run
+# without the fault. A limit on file sizes (ulimit -f) needs no privilege; a small tmpfs is used where mounting is
+# allowed.
 if [ -z "${DTRAIN_TEST_MOUNTS+set}" ]; then
     unshare -m mount -t tmpfs none /mnt 2>/dev/null && DTRAIN_TEST_MOUNTS=yes exec unshare -m bash "$0" "$@"
     DTRAIN_TEST_MOUNTS=
@@ -10,18 +10,18 @@ fi
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
-# A constant rate, so that a run of 20 steps that goes on to 120 is one of 120 steps.
+# A constant learning rate: 20 steps resumed to 120 equal 120 steps.
 common=(small.ini optim.schedule=constant checkpoint.keep=2)
 first=(run.steps=20 checkpoint.every=10)
-curve=(run.steps=120)                     # no checkpoint before the end: the curve alone grows
-weights=(run.steps=120 checkpoint.every=5) # a checkpoint before the curve gets a new page
+curve=(run.steps=120)                     # no checkpoint before the end: only the curve grows
+weights=(run.steps=120 checkpoint.every=5) # a checkpoint comes before the curve needs a new page
 last=checkpoints/step-00000120
 
 for n in 1 2; do
     ranks $n "${common[@]}" "${weights[@]}" run.dir=whole-$n >whole.log 2>&1 || { cat whole.log >&2; exit 1; }
 done
 
-fails() { # run, pattern of the message, command …: as a machine fails that has run $run for 20 steps
+fails() { # run (of 20 steps so far), pattern of the message, command …
     local run=$1 pattern=$2 status
     shift 2
     "$@" >out.log 2>err.log
@@ -31,13 +31,13 @@ fails() { # run, pattern of the message, command …: as a machine fails that ha
     check "$run: '$(grep -a '^dtrain: error' err.log)' is not '$pattern'" grep -Eq "^dtrain: error: .*$pattern" err.log
     check "$run: a hint" grep -q '^  hint: ' err.log
     check "$run: the last checkpoint is whole" "$dtrain" verify "$run"/checkpoints/step-00000020 >verify.log 2>&1
-    check "$run: no checkpoint but whole ones: $(ls -A "$run/checkpoints")" test "$(ls -A "$run/checkpoints")" = \
+    check "$run: only whole checkpoints: $(ls -A "$run/checkpoints")" test "$(ls -A "$run/checkpoints")" = \
         "$(printf 'step-00000010\nstep-00000020')"
-    check "$run: state.json tells the end: $(cat "$run/state.json")" grep -Eq \
+    check "$run: state.json holds the reason: $(cat "$run/state.json")" grep -Eq \
         '^\{"state":"stopped","step":[1-9][0-9]*,"reason":".*cannot ' "$run/state.json"
     check "$run: nothing temporary is left" test -z "$(find "$run" -name '*.tmp*')"
 }
-goes_on() { # run, n, arguments: the same command, with space again
+resumes() { # run, n, arguments: the same command, with space again
     local run=$1 n=$2
     shift 2
     check "$run: the same command completes" ranks "$n" "${common[@]}" run.dir="$run" "$@" >again.log 2>&1
@@ -49,7 +49,7 @@ prepare() { # run, n
     check "$1: twenty steps" ranks "$2" "${common[@]}" "${first[@]}" run.dir="$1" >first.log 2>&1
 }
 
-# One rank without mpirun, which would meet the limit itself.
+# One rank, without mpirun, which the limit would hit too.
 limited() { # KiB, arguments …
     (
         ulimit -f "$1"
@@ -60,21 +60,21 @@ limited() { # KiB, arguments …
 prepare limited-weights 1
 fails limited-weights 'cannot write limited-weights/checkpoints/.*/(model|optimizer).*safetensors: File too large' \
     limited 64 "${common[@]}" run.dir=limited-weights "${weights[@]}"
-goes_on limited-weights 1 "${weights[@]}"
+resumes limited-weights 1 "${weights[@]}"
 prepare limited-curve 1
 fails limited-curve 'cannot write limited-curve/metrics.jsonl: File too large' \
     limited 16 "${common[@]}" run.dir=limited-curve "${curve[@]}"
-check "limited-curve: the last line is torn, as this test means it to be" test -n "$(tail -c 1 limited-curve/metrics.jsonl)"
-goes_on limited-curve 1 "${curve[@]}"
+check "limited-curve: the last line is torn, as this test needs" test -n "$(tail -c 1 limited-curve/metrics.jsonl)"
+resumes limited-curve 1 "${curve[@]}"
 
 if [ -z "$DTRAIN_TEST_MOUNTS" ]; then
-    echo "no right to mount: full file systems are left out" >&2
+    echo "mounting is not allowed: full file systems are not tested" >&2
     finish
 fi
 
 mkdir disk
 mount -t tmpfs -o size=8m none disk || exit 1
-fill() { # leaves so many KiB free
+fill() { # KiB left free
     cat /dev/zero >disk/ballast 2>/dev/null
     truncate -s -"$1"K disk/ballast
 }
@@ -83,19 +83,19 @@ fill 200 # of the 350 KiB of a checkpoint
 fails disk/weights 'cannot write disk/weights/checkpoints/.*: No space left on device' \
     ranks 2 "${common[@]}" run.dir=disk/weights "${weights[@]}"
 rm disk/ballast
-goes_on disk/weights 2 "${weights[@]}"
+resumes disk/weights 2 "${weights[@]}"
 
 prepare disk/curve 2
 fill 12 # three pages
 fails disk/curve 'rank 0 on .*, step [0-9]+, .*: cannot write disk/curve/metrics.jsonl: No space left on device' \
     ranks 2 "${common[@]}" run.dir=disk/curve "${curve[@]}"
-# Full to the last byte: it does not even start, and says so.
+# Full to the last byte: the run does not even start, and says so.
 fill 0
 fails disk/curve 'cannot write disk/curve/.*: No space left on device' ranks 2 "${common[@]}" run.dir=disk/curve "${curve[@]}"
 rm disk/ballast
-goes_on disk/curve 2 "${curve[@]}"
+resumes disk/curve 2 "${curve[@]}"
 
-# The file system turns read-only under the run: as a mount over the folder of its checkpoints.
+# The file system becomes read-only: a mount over the folder of checkpoints.
 read_only() {
     local status
     "$dtrain" "${common[@]}" run.dir=disk/readonly run.steps=20000 checkpoint.every=5000 &

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Steps that cannot be used are skipped on every rank alike, counted and logged; too many in a row end the run.
+# Non-finite steps are skipped on every rank alike, counted and logged; too many in a row end the run.
 #   nonfinite.sh DTRAIN SHARD_TOOL
 shard_tool=$(realpath "$2")
 # shellcheck source=tests/lib.sh
@@ -13,7 +13,7 @@ skipped_steps() {
     sed -n 's/.*"event":"train","step":\([0-9]*\),.*"skipped":true.*/\1/p' "runs/$1/metrics.jsonl" | tr '\n' ' '
 }
 
-# A learning rate that blows the weights up: from then on no step is finite.
+# A learning rate that makes the weights explode: from then on no step is finite.
 for n in 1 2; do
     name=explodes-$n
     ranks $n small.ini run.name=$name run.steps=200 optim.lr=1000 optim.warmup_steps=0 optim.schedule=constant \
@@ -23,27 +23,27 @@ for n in 1 2; do
     last=$(steps_done $name)
     check "$n ranks: exit code $status, not 2" test $status -eq 2
     check "$n ranks: $(grep -c '^dtrain: error' $name.log) errors" test "$(grep -c '^dtrain: error' $name.log)" -eq 1
-    check "$n ranks: it says how many, and where: $(grep '^dtrain: error' $name.log)" grep -q \
+    check "$n ranks: the error says how many, and where: $(grep '^dtrain: error' $name.log)" grep -q \
         "^dtrain: error: 7 steps in a row were skipped (optim.max_skipped = 7), the last at step $last: loss" $name.log
-    check "$n ranks: state.json says so too" grep -q '"state":"stopped",.*"reason":"7 steps in a row' runs/$name/state.json
-    check "$n ranks: it says what to do" grep -q 'hint: lower optim.lr' $name.log
+    check "$n ranks: state.json says so, too" grep -q '"state":"stopped",.*"reason":"7 steps in a row' runs/$name/state.json
+    check "$n ranks: the hint" grep -q 'hint: lower optim.lr' $name.log
     check "$n ranks: the last seven steps are logged as skipped: $skipped" grep -q \
         "$(seq -s ' ' $((last - 6)) "$last") \$" <<<"$skipped"
-    check "$n ranks: it began with steps that were finite" test "$last" -gt 7
-    check "$n ranks: a loss that is no number is null" test "$(values $name loss | tail -n 1)" = null
-    check "$n ranks: no line holds nan or inf" bash -c "! grep -Eiq '(nan|inf)[,}]' runs/$name/metrics.jsonl"
-    check "$n ranks: each skipped step is told of once" test "$(grep -c 'warning: step .* skipped' $name.log)" -eq \
+    check "$n ranks: the first steps were finite" test "$last" -gt 7
+    check "$n ranks: a loss that is not finite is null" test "$(values $name loss | tail -n 1)" = null
+    check "$n ranks: no line has nan or inf" bash -c "! grep -Eiq '(nan|inf)[,}]' runs/$name/metrics.jsonl"
+    check "$n ranks: each skipped step is reported once" test "$(grep -c 'warning: step .* skipped' $name.log)" -eq \
         "$(wc -w <<<"$skipped")"
     newest=$(ls -d runs/$name/checkpoints/step-* | tail -n 1)
     check "$n ranks: the newest checkpoint verifies" "$dtrain" verify "$newest" >/dev/null 2>&1
-    # Skipped updates touch nothing: weights are those of the last step that was applied.
-    check "$n ranks: two checkpoints within the skipped steps hold the same bits" same_bits "$newest" \
+    # Skipped updates change nothing: the weights stay those of the last applied step.
+    check "$n ranks: two checkpoints among the skipped steps have the same bits" same_bits "$newest" \
         "$(ls -d runs/$name/checkpoints/step-* | tail -n 2 | head -n 1)"
     check "$n ranks: trainer.json counts the skips" grep -Eq '"skipped_in_a_row":\s*6,' "$newest/trainer.json"
 done
 check "one rank and two skip the same steps" test "$(skipped_steps explodes-1)" = "$(skipped_steps explodes-2)"
 
-# Pairs, in file order: slot k trains row k*S + s at step s + 1, so that step 4 of each epoch counts no token.
+# Pairs, in file order: slot k trains row k*S + s at step s + 1, so step 4 of each epoch counts no token.
 S=9
 "$shard_tool" pairs pairs.h5 $((8 * S)) 48 $S || exit 1
 pairs=(small.ini data.train=pairs.h5 data.val= data.shuffle=false model.vocab_size=128 run.steps=24 optim.max_skipped=2)
@@ -53,17 +53,17 @@ for n in 1 2; do
     check "$n ranks: steps 4, 13 and 22 are skipped, not $(skipped_steps $name)" test "$(skipped_steps $name)" = "4 13 22 "
     check "$n ranks: the loss of a skipped step is null" test "$(values $name loss | sed -n 4p)" = null
     check "$n ranks: all others are numbers" test "$(values $name loss | grep -c '^[0-9]')" -eq 21
-    check "$n ranks: training went on: the loss falls" awk 'NR == 1 { first = $1 } END { exit !($1 < first - 0.3) }' \
+    check "$n ranks: training continued: the loss falls" awk 'NR == 1 { first = $1 } END { exit !($1 < first - 0.3) }' \
         <(values $name loss)
 done
 check "one rank and two train alike" same_losses <(grep -v '"skipped":true' runs/ignored-2/metrics.jsonl) \
     <(grep -v '"skipped":true' runs/ignored-1/metrics.jsonl) 1e-5
 
-# Skips are part of what a checkpoint keeps: a run in pieces ends in the same bits.
-check "a piece that ends behind a skipped step" ranks 1 "${pairs[@]}" run.name=pieces checkpoint.every=4 \
+# Checkpoints keep the skips: an interrupted run ends with the same bits.
+check "a run with a checkpoint after a skipped step" ranks 1 "${pairs[@]}" run.name=pieces checkpoint.every=4 \
     checkpoint.keep=9 >pieces.log 2>&1
 rm -rf runs/pieces/checkpoints/step-*{08,12,16,20,24}
-check "the rest of it" ranks 1 "${pairs[@]}" run.name=pieces >>pieces.log 2>&1
-check "… from the step that was skipped" grep -q 'resuming from runs/pieces/checkpoints/step-00000004' pieces.log
-check "… gives the same bits" same_bits runs/pieces/checkpoints/step-00000024 runs/ignored-1/checkpoints/step-00000024
+check "the same command" ranks 1 "${pairs[@]}" run.name=pieces >>pieces.log 2>&1
+check "… resumes from the skipped step" grep -q 'resuming from runs/pieces/checkpoints/step-00000004' pieces.log
+check "… and ends with the same bits" same_bits runs/pieces/checkpoints/step-00000024 runs/ignored-1/checkpoints/step-00000024
 finish

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# dtrain pack and dtrain verify as a user meets them: exit codes, what is printed where, nothing left behind.
+# dtrain pack and dtrain verify: exit codes, what is printed where, no leftovers.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -31,9 +31,9 @@ run 0 "$dtrain" pack -o out --val 0.5 in
 says "the summary" 'packed 2 files, vocabulary 256' out.log
 says "the summary" 'train +3 tokens in 1 shard: out/train-\*\.h5' out.log
 says "the summary" 'val +3 tokens' out.log
-check "nothing on stderr where that is no terminal" test ! -s err.log
+check "nothing on stderr, which is not a terminal" test ! -s err.log
 run 0 "$dtrain" verify out
-check "a line a shard" test "$(grep -c '^good  out/' out.log)" -eq 2
+check "one line per shard" test "$(grep -c '^good  out/' out.log)" -eq 2
 cp out/train-00000.h5 before.h5
 refused 'out already holds shards' pack -o out in
 check "the old shards stay" cmp -s before.h5 out/train-00000.h5
@@ -66,7 +66,7 @@ run 0 "$dtrain" pack --help
 says "the help" '--shard-mb N' out.log
 run 0 "$dtrain" verify --help
 
-# Verify goes on behind what is bad, and counts it.
+# Verify continues after a bad file, and counts them.
 mkdir mixed
 cp before.h5 mixed/a.h5
 head -c 1000 before.h5 >mixed/b.h5
@@ -76,13 +76,13 @@ says "the good one" '^good  mixed/a.h5: 3 tokens, uint8, vocabulary 256, checksu
 says "the truncated one" '^bad   mixed/b.h5: .*(truncated|HDF5)' out.log
 says "the one that is text" '^bad   mixed/c.hdf5: .*not an HDF5 file' out.log
 says "a pattern without a match" '^bad   nothing\*: nothing matches' out.log
-says "those behind" '^good  out/train-00000.h5' out.log
+says "those after it" '^good  out/train-00000.h5' out.log
 says "the count" '3 of 5 are bad' err.log
 mkdir hollow
 run 2 "$dtrain" verify hollow
-says "a folder without anything" 'holds no shard and no checkpoint' out.log
+says "an empty folder" 'holds no shard and no checkpoint' out.log
 
-# A disk that is full (a limit on the size of a file stands in for it): exit code 3, the old shards intact.
+# A full disk (simulated by a limit on file sizes): exit code 3, the old shards intact.
 head -c 300000 /dev/zero | tr '\0' x >big.txt
 cp out/train-00000.h5 before.h5
 run 3 bash -c "trap '' XFSZ; ulimit -f 100; exec '$dtrain' pack --force -o out big.txt"

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# A rank that dies, stalls or fails in its data in mid-run: the job ends in time, dtrain's last words say who,
-# where, when and what to do, no process is left, the last checkpoint is whole, and the same command goes on.
+# A rank dies, stalls or meets bad data during a run: the job ends in time, dtrain's last words say who, where, when
+# and what to do, no process is left, the last checkpoint is whole, and the same command resumes.
 #   rank_dies.sh DTRAIN SHARD_TOOL
 shard_tool=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-# As launched by hand, where mpirun kills a second after SIGTERM.
+# As launched by hand, where mpirun kills one second after SIGTERM.
 export OMPI_MCA_odls_base_sigkill_timeout=1
 host=$(uname -n)
-# In memory where that is possible: a rank waiting for a slow disk looks like one that stalls.
+# In memory where possible: a rank that waits for a slow disk looks stalled.
 memory=$(mktemp -d -p /dev/shm 2>/dev/null) && trap 'rm -rf "$memory"' EXIT && ln -s "$memory" runs
 T=48 S=420 batch=8
 # Slot 4, the first of rank 2, starts at token 4*S*T. A checksum covers 16384 tokens, and the first that starts
-# behind that place is met at step 27 by no other slot; the reader is a block of 4 windows and 2 batches ahead.
+# after that place is read by no other slot at step 27; the reader is a block of 4 windows and 2 batches ahead.
 bad_step=27
 bad_token=$(((4 * S + bad_step - 1) * T + 40))
 bad_hash=$((bad_token / 16384 * 16384))
@@ -46,7 +46,7 @@ every = 5
 keep = 2
 END
 
-last_words() { # of $name; the hint of an error stands in lines of its own below it
+last_words() { # of $name: the error and its hint, which is on the lines below it
     sed -n '/^dtrain: error/,/^[^ ]/{/^dtrain: error/p;/^  /p}' $name.log
 }
 last_line() {
@@ -55,11 +55,11 @@ last_line() {
 newest() {
     ls -d runs/$name/checkpoints/step-* | tail -n 1
 }
-alive() { # processes: is one there, and no zombie?
+alive() { # processes: is one of them alive, not a zombie?
     ps -o stat= -p "$(tr ' ' , <<<"$*")" | grep -qv '^Z'
 }
 
-# Waits for the end of the job and looks at what it left.
+# Waits for the end of the job and checks what it left.
 ends() { # exit code, seconds, pattern of the last line, pattern of the last words (what to do)
     local start=$SECONDS code
     wait "$job"
@@ -76,9 +76,9 @@ ends() { # exit code, seconds, pattern of the last line, pattern of the last wor
         sleep 0.2
     done
     check "$name: a process is left" eval '! alive "${pids[@]}"'
-    check "$name: no half checkpoint is left under a real name" "$dtrain" verify "$(newest)" >$name.verify 2>&1
+    check "$name: the newest checkpoint is whole" "$dtrain" verify "$(newest)" >$name.verify 2>&1
 }
-goes_on() { # arguments: the same command, as after the mending of its data
+resumes() { # arguments: the same command, with good data again
     local from
     from=$(basename "$(newest)")
     check "$name: the same command completes" ranks 4 job.ini run.name="$name" "$@" >$name.again 2>&1
@@ -98,7 +98,7 @@ begin() { # name, arguments …
     done
     check "$name: four ranks" false
 }
-signal_rank() { # signal, rank: once the run is at step 11
+signal_rank() { # signal, rank: when the run is at step 11
     check "$name: training is under way" wait_for_step $name 11
     kill "-$1" "$(rank_pid "$2")"
 }
@@ -108,17 +108,17 @@ when='at step [1-9][0-9]+ during [a-z ]+'
 for rank in 2 0; do
     begin killed-$rank data.train=raw/plain.h5
     signal_rank KILL $rank
-    # 128 + SIGKILL is mpirun's own code for a rank that was killed.
+    # 128 + SIGKILL is mpirun's own exit code for a killed rank.
     ends 137 10 "rank $rank on host $host \(pid [0-9]+\) died $when" "$resume"
-    goes_on data.train=raw/plain.h5
+    resumes data.train=raw/plain.h5
 done
 
 begin stopped data.train=raw/plain.h5 comm.timeout_s=3
 signal_rank STOP 1
 ends 3 13 "rank 1 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $when: .*timeout_s = 3 s" 'resume with the same command'
-goes_on data.train=raw/plain.h5 comm.timeout_s=3
+resumes data.train=raw/plain.h5 comm.timeout_s=3
 
-# A token outside the vocabulary that one rank alone meets: in a shard without checksums, and with verify off.
+# A token outside the vocabulary that only one rank reads: in a shard without checksums, and with verify off.
 outside="rank 2 on $host, step $bad_step, reading data: .*/tokens at offset $bad_token is 200, outside the vocabulary of 128"
 mkdir data
 for verify in true false; do
@@ -127,15 +127,15 @@ for verify in true false; do
     "$shard_tool" poke data/$kind.h5 $bad_token 200 || exit 1
     begin token-$kind data.train=data/$kind.h5 data.verify=$verify
     ends 2 20 "$outside" 'hint: set model.vocab_size'
-    check "$name: the steps before were trained" test "$(steps_done $name)" -eq $((bad_step - 1))
+    check "$name: the steps before it were trained" test "$(steps_done $name)" -eq $((bad_step - 1))
     cp raw/$kind.h5 data/$kind.h5
-    goes_on data.train=data/$kind.h5 data.verify=$verify
+    resumes data.train=data/$kind.h5 data.verify=$verify
 done
 
 "$shard_tool" poke data/hashed.h5 $bad_token 100 || exit 1
 begin checksum data.train=data/hashed.h5
 ends 2 20 "rank 2 on $host, step 2[0-9], reading data: .*data/hashed.h5.*$bad_hash" 'hint: .*'
-check "$name: steps before were trained" test "$(steps_done $name)" -ge 20
+check "$name: the steps before it were trained" test "$(steps_done $name)" -ge 20
 cp raw/hashed.h5 data/hashed.h5
-goes_on data.train=data/hashed.h5
+resumes data.train=data/hashed.h5
 finish

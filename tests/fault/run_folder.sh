@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# What a run leaves stays true: the curve is on the disk before a checkpoint that has trained it is published, a gap
-# in it is reported, a folder that vanishes in mid-run ends the run, and so do a closed terminal and its streams in
-# the way they should.
+# The folder of a run is kept consistent: the curve is on disk before the checkpoint of its last step is published, a
+# gap in it is reported, a folder that vanishes ends the run, a closed terminal stops it, closed streams do no harm.
 #   run_folder.sh DTRAIN SYNC_LOG_LIBRARY
 library=$2
 # shellcheck source=tests/lib.sh
@@ -10,9 +9,9 @@ small_run
 last=checkpoints/step-00000012
 
 SYNC_LOG=$PWD/sync.log LD_PRELOAD=$library "$dtrain" small.ini run.name=synced checkpoint.every=4 >synced.log 2>&1
-check "a run under watch" test $? -eq 0
-check "three checkpoints are published" test "$(grep -c '^rename .*/checkpoints/step-' sync.log)" -eq 3
-check "the curve is synced before each of them" awk '
+check "a run with logged syncs" test $? -eq 0
+check "three checkpoints were published" test "$(grep -c '^rename .*/checkpoints/step-' sync.log)" -eq 3
+check "the curve was synced before each of them" awk '
     /^fsync .*\/metrics.jsonl$/ { synced = 1 }
     /^rename .*\/checkpoints\/step-/ { bad += !synced; synced = 0 }
     END { exit bad > 0 }' sync.log
@@ -24,7 +23,7 @@ check "a save longer than comm.timeout_s" env SYNC_MS=600 LD_PRELOAD="$library" 
 check "… its syncs alone last longer" test "$(sed '1,/metrics.jsonl/d' slow.log | grep -c '^fsync')" -gt 5
 unset SYNC_LOG
 
-# As after a power loss without it.
+# As after a power loss without those syncs.
 cp -r runs/synced runs/gap
 rm -r runs/gap/$last
 sed -i '/"step":\([78]\|9\|1[0-2]\),/d' runs/gap/metrics.jsonl
@@ -34,11 +33,11 @@ check "… and says so: $(grep warning gap.log)" grep -q \
 rm runs/gap/metrics.jsonl runs/gap/$last -r
 mkfifo runs/gap/metrics.jsonl
 timeout 20 "$dtrain" small.ini run.name=gap >fifo.log 2>&1
-check "a FIFO in its place: exit code" test $? -eq 2
-check "… is named" grep -q 'runs/gap/metrics.jsonl is not a regular file' fifo.log
-check "a run without a gap says nothing" eval '! grep -q "has a gap" synced.log'
+check "a FIFO as metrics.jsonl: exit code" test $? -eq 2
+check "… and the error names it" grep -q 'runs/gap/metrics.jsonl is not a regular file' fifo.log
+check "no warning without a gap" eval '! grep -q "has a gap" synced.log'
 
-# The folder is removed, or moved and made again by another, in mid-run.
+# The folder is removed, or moved and replaced, during the run.
 for what in "rm -rf" "mv -t moved"; do
     name=gone-${what%% *}
     mkdir -p moved
@@ -54,7 +53,7 @@ for what in "rm -rf" "mv -t moved"; do
     check "$name: $(grep '^dtrain: error' $name.log)" grep -q "runs/$name/metrics.jsonl was removed or replaced" $name.log
 done
 
-# Streams that are closed at the start are no place for the next file that is opened.
+# If standard streams are closed at the start, no file that is opened later may take their place.
 "$dtrain" small.ini run.name=closed run.steps=20000 <&- >&- 2>&- &
 job=$!
 check "closed streams: training is under way" wait_for_step closed 5
@@ -65,7 +64,7 @@ kill -USR1 $job
 wait $job
 check "closed streams: exit code" test $? -eq 0
 
-# A terminal that closes: the kernel sends SIGHUP to the script, and every write to the terminal fails.
+# A closed terminal: the kernel sends SIGHUP to the script, and every write to the terminal fails.
 if script -qec true /dev/null >/dev/null 2>&1; then
     for launched in "$repository/launch/run.sh -np 2 $(printf %q "$dtrain")" "exec $(printf %q "$dtrain")"; do
         name=terminal-$$-$([ "${launched:0:4}" = exec ] && echo alone || echo script)
@@ -94,7 +93,7 @@ nohup "$dtrain" small.ini run.name=nohup run.steps=20000 >nohup.log 2>&1 </dev/n
 job=$!
 check "nohup: training is under way" wait_for_step nohup 5
 kill -HUP $job
-check "nohup: SIGHUP changes nothing" wait_for_step nohup $(($(steps_done nohup) + 20))
+check "nohup: SIGHUP is ignored" wait_for_step nohup $(($(steps_done nohup) + 20))
 kill -USR1 $job
 wait $job
 check "nohup: SIGUSR1 stops it" grep -q '"reason":"SIGUSR1"' runs/nohup/state.json

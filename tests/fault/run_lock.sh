@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One job a folder: a second one waits for the first, in the end gives up and names it; looking is always allowed.
+# One job per folder: a second one waits for the first, then gives up and names it; reading is always allowed.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
@@ -8,7 +8,7 @@ job=(small.ini run.name=shared run.steps=4000 checkpoint.every=5)
 "$dtrain" "${job[@]}" >first.log 2>&1 &
 first=$!
 check "the first job trains" wait_for_step shared 7
-kill -STOP $first # it holds the folder, and nothing there moves
+kill -STOP $first # it holds the lock, and nothing changes in the folder
 find runs/shared -type f -exec sha256sum {} + | sort >before.txt
 newest=$(ls -d runs/shared/checkpoints/step-* | tail -n 1)
 
@@ -16,10 +16,10 @@ start=$SECONDS
 "$dtrain" "${job[@]}" run.resume=never >second.log 2>&1 &
 second=$!
 sleep 1
-check "the second says that it waits, and for whom" grep -q \
+check "the second says what it waits for" grep -q \
     "dtrain: runs/shared is in use by process $first on host $(uname -n): waiting up to 30 s" second.log
 check "--check of its folder" "$dtrain" --check "${job[@]}" >check.log 2>&1
-check "… tells from where it would go on" grep -q "would go on from $newest" check.log
+check "… says what a run would resume from" grep -q "would go on from $newest" check.log
 check "--check on two ranks" ranks 2 --check "${job[@]}" >check-2.log 2>&1
 check "the order of its steps" "$dtrain" order "${job[@]}" --steps 1:2 >order.log 2>&1
 check "validation of its newest checkpoint" "$dtrain" eval "${job[@]}" >eval.log 2>&1
@@ -31,9 +31,9 @@ check "the second waited $((SECONDS - start)) s" test $((SECONDS - start)) -ge 2
 check "the second names the holder: $(grep '^dtrain: error' second.log)" grep -q \
     "^dtrain: error: runs/shared is in use by process $first on host $(uname -n)" second.log
 check "… and says what to do" grep -q '^  hint: stop that job, or give this one another run.name or run.dir' second.log
-check "none of this touched the folder" cmp before.txt <(find runs/shared -type f -exec sha256sum {} + | sort)
+check "none of this changed the folder" cmp before.txt <(find runs/shared -type f -exec sha256sum {} + | sort)
 
-# A job that is requeued while its predecessor still saves: it waits, then goes on.
+# A job that is requeued while its predecessor still saves: it waits, then resumes.
 "$dtrain" small.ini run.name=shared run.steps=4000 checkpoint.every=5 >third.log 2>&1 &
 third=$!
 sleep 0.5
@@ -42,13 +42,13 @@ kill -CONT $first
 wait $first
 check "the first stops cleanly" test $? -eq 0
 stopped=$(sed -n 's/.*stopped by SIGUSR1 after step \([0-9]*\) .*/\1/p' first.log)
-check "the third goes on behind the first's last step, $stopped" wait_for_step shared $((stopped + 1))
+check "the third continues after the last step of the first, $stopped" wait_for_step shared $((stopped + 1))
 check "… from its checkpoint" grep -q "resuming from runs/shared/checkpoints/step-$(printf %08d "$stopped")" third.log
 
-# A holder that is killed holds nothing.
+# A killed job releases the lock.
 kill -KILL $third
 wait $third 2>/dev/null
 check "after a kill the folder is free at once" timeout 20 "$dtrain" small.ini run.name=shared \
     run.steps=$(($(steps_done shared) + 5)) >fourth.log 2>&1
-check "… without a wait" eval '! grep -q "is in use" fourth.log'
+check "… without waiting" eval '! grep -q "is in use" fourth.log'
 finish

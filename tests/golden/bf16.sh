@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bf16 trains like fp32: on the quick-start model the loss curves stay within 1 % over 200 steps, on two ranks.
+# bf16 trains like fp32: the loss curves of the quick-start model stay within 1 % over 200 steps, on two ranks.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -15,11 +15,11 @@ done
 check "both have 200 steps" test "$(train_lines fp32/metrics.jsonl | wc -l) $(train_lines bf16/metrics.jsonl | wc -l)" = "200 200"
 check "the loss falls far" awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(last < 0.6 * first) }' \
     <(train_lines fp32/metrics.jsonl)
-check "bf16 is another precision: its losses are not fp32's" eval \
+check "the losses of bf16 differ from those of fp32" eval \
     '! cmp -s <(train_lines fp32/metrics.jsonl) <(train_lines bf16/metrics.jsonl)'
 
-# The mean of ten steps beside the mean of the same ten: both runs see the same batches, and a single step's loss
-# wanders more by its batch than by its precision. 1 % is what the project promises.
+# Means of ten steps are compared: both runs train the same batches, but the loss of a single step varies more with
+# its batch than with the precision. 1 % is what the project promises.
 paste -d' ' <(train_lines fp32/metrics.jsonl) <(train_lines bf16/metrics.jsonl) | awk '
     { a += $2; b += $5 }
     NR % 10 == 0 {

@@ -1,6 +1,6 @@
 #!/bin/bash
-# interop.sh DTRAIN LOGITS_TOOL: models go from transformers to dtrain and back. Skipped (77) where python3
-# (or $PYTHON) has no torch or transformers: tests do not need Python.
+# interop.sh DTRAIN LOGITS_TOOL: models go from transformers to dtrain and back. Skipped (77) if python3 (or
+# $PYTHON) has no torch or transformers.
 set -eu
 python=${PYTHON:-python3}
 if ! "$python" -c 'import torch, transformers, safetensors' 2>/dev/null; then

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measures on the CUDA device: every op of the 130M model's step, whole steps of the 130M and 370M
-# models at 2048 tokens, and what timing GEMM algorithms gains, which decides whether it is worth its
-# code. Writes DIR/<gpu>-<date>.json: what was measured where, from which commit.
-# Skipped where there is no device. Arguments: dtrain, DIR, and whole or small (for simulated devices).
+# models at 2048 tokens, and the gain from timing GEMM algorithms, which decides whether the timing
+# stays. Writes DIR/<gpu>-<date>.json with the results, the machine and the commit.
+# Skipped without a device. Arguments: dtrain, DIR, and whole or small (for simulated devices).
 # shellcheck source=tests/gpu/lib.sh
 target=$(realpath "$2")
 . "$(dirname "$0")/lib.sh"
@@ -46,7 +46,7 @@ about() {
 }
 
 # shellcheck disable=SC2086,SC2317
-fitting() { # options …: at the first batch that fits into the device's memory
+fitting() { # options …: with the first batch that fits into the device's memory
     local batch
     for batch in "${batches[@]}"; do
         "$dtrain" bench --device cuda --json "$@" --batch $batch && return
@@ -63,9 +63,9 @@ measure() {
     done
 }
 
-# In turn, so that a device that slows down slows both.
+# Alternating, so that a device that slows down slows both.
 # shellcheck disable=SC2086,SC2317
-measure_gemm() { # the first model's step, with timed algorithms and with those that cuBLASLt names first
+measure_gemm() { # the first model's step, with timed algorithms and with cuBLASLt's first choice
     local gemm batch
     batch=$(grep -m 1 '"bench":"step"' rows.jsonl | value batch)
     for _ in $(seq $rounds); do
@@ -75,7 +75,7 @@ measure_gemm() { # the first model's step, with timed algorithms and with those 
     done
 }
 
-# The least of the medians of each; as a row, or for people.
+# The smallest median of each, as a JSON row or in words.
 gemm_gain() { # row or words
     local timed first
     timed=$(grep '"gemm":"timed"' gemm.jsonl | value step_ms | sort -n | head -n 1)
@@ -85,7 +85,7 @@ gemm_gain() { # row or words
         if (form == "row")
             printf "{\"bench\":\"gemm\",\"timed_ms\":%s,\"first_ms\":%s,\"gain\":%.4f}\n", timed, first, gain
         else
-            printf "GEMM timing: a step of %s takes %.2f ms with timed algorithms and %.2f ms with the first that cuBLASLt names: %.1f %% less. " \
+            printf "GEMM timing: a step of %s takes %.2f ms with timed algorithms and %.2f ms with the first choice of cuBLASLt: %.1f %% less. " \
                 "Rule: under 2 %% the timing is removed (src/backend/cuda_choose.c).\n", model, timed, first, 100 * gain
     }'
 }
@@ -94,9 +94,9 @@ value() { # key: in lines of JSON
     sed -nE "s/.*\"$1\":\"?([^,\"}]*).*/\1/p"
 }
 
-# The run times GEMM algorithms for itself, and those may add in another order: fp32, some ulp a step.
+# The run times GEMM algorithms itself and may choose others, which sum in another order: a few ulp per step in fp32.
 # shellcheck disable=SC2317
-trains() { # cuda_graph: a run to the benchmark's last step, with its loss there
+trains() { # cuda_graph: does a run end with the loss of the benchmark's last step?
     "$dtrain" bench --step --device cuda --cuda-graph "$1" --d-model 16 --n-layer 1 --seq-len 4 --vocab 16 --d-state 4 \
         --batch 2 --micro-batch 1 --precision fp32 --seconds 0.001 --json >step.json || return 1
     train synthetic-"$1" run.cuda_graph="$1" run.steps="$(value last_step <step.json)" || return 1
@@ -121,14 +121,14 @@ micro_batch = 1
 lr = 1e-3
 schedule = constant
 EOF
-check "without graphs the step that is timed is that of training" trains false
-check "… and none is launched" test "$(value graphs <step.json)" -eq 0
-check "with graphs the step that is timed is that of training" trains true
-check "… and each micro-batch is the launch of a graph" test "$(value graphs <step.json)" -eq 2
+check "without graphs bench times the training step" trains false
+check "… and launches no graph" test "$(value graphs <step.json)" -eq 0
+check "with graphs bench times the training step" trains true
+check "… and launches a graph per micro-batch" test "$(value graphs <step.json)" -eq 2
 
 check "the measurements" measure >rows.jsonl 2>measure.log
-check "what timing GEMM algorithms gains" measure_gemm >gemm.jsonl 2>>measure.log
-check "… of both forms" test "$(grep -c '"gemm":"first"' gemm.jsonl),$(grep -c '"gemm":"timed"' gemm.jsonl)" = "$rounds,$rounds"
+check "the gain from timing GEMM algorithms" measure_gemm >gemm.jsonl 2>>measure.log
+check "… with and without timing" test "$(grep -c '"gemm":"first"' gemm.jsonl),$(grep -c '"gemm":"timed"' gemm.jsonl)" = "$rounds,$rounds"
 check "a row for every op" test "$(grep -c '"bench":"op"' rows.jsonl)" -ge 17
 check "a row for every model" test "$(grep -c '"bench":"step"' rows.jsonl)" -eq ${#models[@]}
 [ $failures -eq 0 ] || { cat measure.log >&2; finish; }
@@ -146,7 +146,7 @@ file=$target/$name-$(date -u +%Y-%m-%d).json
     echo ']}'
 } >"$file"
 if command -v python3 >/dev/null; then
-    check "the tables are made of it" "$repository/launch/results.py" "$file" >table.md
+    check "the tables are made from it" "$repository/launch/results.py" "$file" >table.md
     check "… every op of a step is in them" test "$(grep -c '^| [a-z0-9_]* | [0-9]' table.md)" -ge 13
 fi
 gemm_gain words >&2

@@ -1,4 +1,4 @@
-# What the tests of a CUDA device share. Sourced with the path of dtrain as $1, in a scratch folder.
+# Shared by the tests of a CUDA device. Sourced with the path of dtrain as $1, in a scratch folder.
 # shellcheck shell=bash
 # shellcheck source=tests/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
@@ -8,10 +8,10 @@ if ! grep -qE '^device +cuda [0-9]+:' info.txt; then
     echo "skipped: $(sed -nE 's/^device +cuda: //p' info.txt | grep . || echo 'this build has no CUDA')" >&2
     exit 77
 fi
-# The GEMM algorithms that these runs choose, and no others'.
+# A cache of GEMM algorithms of their own.
 export XDG_CACHE_HOME=$PWD/cache
 
-# A run on one rank: its log is shown where it fails.
+# A run on one rank; its log is shown if it fails.
 train() { # name, key=value …
     local name=$1
     shift

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fills a folder with what tests/gpu.sh needs to run without building: programs, scripts, text to
-# train on, and every shared library but glibc's, the driver's and the CUDA toolkit's. The folder may
-# be moved; run.sh in it takes the arguments of tests/gpu.sh. Arguments: build folder, FOLDER (made, or empty).
+# train on, and all shared libraries except those of glibc, the driver and the CUDA toolkit. The folder
+# can be moved; its run.sh has the arguments of tests/gpu.sh. Arguments: build folder, FOLDER (new or empty).
 set -euo pipefail
 build=$(realpath "$1") folder=$2
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -11,17 +11,17 @@ folder=$(realpath "$folder")
 libraries=$(mktemp -d)
 trap 'rm -rf "$libraries"' EXIT
 
-mpi_path() { # prefix, pkglibdir, pkgdatadir, sysconfdir: of the Open MPI that is installed here
+mpi_path() { # prefix, pkglibdir, pkgdatadir or sysconfdir of the installed Open MPI
     ompi_info --path "$1" | sed 's/^[^:]*: *//'
 }
 
-# The libraries that a program or library is linked with, but those that every machine has.
+# The libraries that a program or library is linked with, except those that every machine has.
 needs() {
     ldd "$1" | awk '$3 ~ /^\// { print $3 }' |
         grep -vE '/(libc|libm|libpthread|libdl|librt|libresolv|libutil|libnss_[a-z]*|ld-linux[^/]*|libcuda|libcudart|libcublas|libcublasLt|libnccl|libnvidia-[a-z]*)\.so'
 }
 
-take_libraries() { # file …
+copy_libraries() { # file …
     local file library
     for file in "$@"; do
         for library in $(needs "$file"); do
@@ -30,8 +30,8 @@ take_libraries() { # file …
     done
 }
 
-# Open MPI's parts for ranks of one machine: those for fabrics bring libraries of their own.
-take_mpi() {
+# Open MPI's plugins for one machine, not those for fabrics, which need more libraries.
+copy_mpi() {
     local plugin plugins pmix
     plugins=$(mpi_path pkglibdir)
     mkdir -p "$libraries/openmpi" "$folder/bin" "$folder/etc"
@@ -40,13 +40,13 @@ take_mpi() {
         *ucx* | *ofi* | *openib* | *psm* | *usnic* | *memheap* | *scoll* | *spml* | *sshmem*) ;;
         *)
             cp -L "$plugin" "$libraries/openmpi/"
-            take_libraries "$plugin"
+            copy_libraries "$plugin"
             ;;
         esac
     done
     cp -L "$(command -v mpirun)" "$folder/bin/mpirun"
     cp -L "$(command -v orted)" "$folder/bin/orted"
-    take_libraries "$folder/bin/mpirun" "$folder/bin/orted"
+    copy_libraries "$folder/bin/mpirun" "$folder/bin/orted"
     pmix=$(dirname "$(dirname "$(realpath "$(needs "$plugins/mca_pmix_ext3x.so" | grep libpmix)")")")
     mkdir -p "$folder/share" "$libraries/pmix"
     cp -L "$pmix"/lib/pmix/*.so "$libraries/pmix/"
@@ -61,10 +61,10 @@ cp "$build/tests/parity/test_parity" "$folder/build/tests/parity/"
 cp -r "$repository/tests/gpu" "$repository/tests/gpu.sh" "$repository/tests/lib.sh" "$folder/tests/"
 cp "$repository/tests/dist/train.sh" "$folder/tests/dist/"
 cp "$repository/launch/environment.sh" "$repository/launch/results.py" "$folder/launch/"
-cp -r "$repository/src/model" "$repository/src/train" "$folder/src/" # the text that is trained on
+cp -r "$repository/src/model" "$repository/src/train" "$folder/src/" # the text to train on
 git -C "$repository" describe --always --dirty --abbrev=12 >"$folder/COMMIT" 2>/dev/null || true
-take_libraries "$folder/build/dtrain" "$folder/build/tests/parity/test_parity"
-take_mpi
+copy_libraries "$folder/build/dtrain" "$folder/build/tests/parity/test_parity"
+copy_mpi
 
 strip "$folder/build/dtrain" "$folder/build/tests/parity/test_parity" "$folder"/bin/*
 chmod -R u+w "$libraries"
@@ -84,7 +84,7 @@ export PATH=$here/bin:$PATH:/usr/local/cuda/bin
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}:/usr/local/cuda/lib64
 export OPAL_PREFIX=$here OPAL_PKGLIBDIR=$here/lib/openmpi OPAL_PKGDATADIR=$here/share/openmpi OPAL_SYSCONFDIR=$here/etc
 export PMIX_PREFIX=$here PMIX_PKGLIBDIR=$here/lib/pmix PMIX_PKGDATADIR=$here/share/pmix
-export OMPI_MCA_ess_singleton_isolated=1 # a process of its own starts no daemon
+export OMPI_MCA_ess_singleton_isolated=1 # a lone process starts no daemon
 exec "$here/tests/gpu.sh" --build "$here/build" "$@"
 RUN
 chmod +x "$folder/run.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Two ranks that share a CUDA device and talk by MPI: the losses of one rank, twice the same bits.
-# Skipped where there is no device. Argument: dtrain.
+# Two ranks that share a CUDA device, with MPI: the losses of one rank; the same bits twice.
+# Skipped without a device. Argument: dtrain.
 # shellcheck source=tests/gpu/lib.sh
 . "$(dirname "$0")/lib.sh"
 small_run
@@ -14,7 +14,7 @@ check "two ranks on one device" on_ranks 2 two "${shared[@]}" comm.verify_replic
 check "the losses are those of one rank" same_losses "$(curve two)" "$(curve one)" 1e-5
 check "two ranks again" on_ranks 2 again "${shared[@]}"
 check "the same bits twice" same_bits runs/again/$last runs/two/$last
-check "they share it only where they may" bash -c '! "$@" >refused.log 2>&1' _ \
+check "they share it only with run.share_device" bash -c '! "$@" >refused.log 2>&1' _ \
     "${local_mpirun[@]}" -np 2 "$dtrain" small.ini run.name=refused "${size[@]}" comm.backend=mpi
-check "… and are told how" grep -q share_device refused.log
+check "… and the error says so" grep -q share_device refused.log
 finish

@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
 # compute-sanitizer over every op at small shapes: nothing out of bounds, no race in shared memory,
-# no read of what nothing wrote. Skipped where there is no device or no compute-sanitizer, or where
-# that cannot work on this machine. Arguments: the program test_parity, and memcheck, racecheck or initcheck.
+# no uninitialised read. Skipped without a device, or without a compute-sanitizer that works here. Arguments: the program test_parity, and memcheck, racecheck or initcheck.
 set -euo pipefail
 program=$1 tool=$2
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
-[ -x "$sanitizer" ] || { echo "skipped: no compute-sanitizer here" >&2; exit 77; }
+[ -x "$sanitizer" ] || { echo "skipped: compute-sanitizer was not found" >&2; exit 77; }
 
-# dtrain's own kernels: cuBLASLt's would take minutes. Every fifth case: the tool slows each a hundredfold.
+# dtrain's own kernels (cuBLASLt's would take minutes), every fifth case: the tool is a hundred times slower.
 kernels=(--every 5 cuda flat embed rmsnorm xent conv scan)
-"$program" "${kernels[@]}" # says why, where it is skipped
+"$program" "${kernels[@]}" # says why if it is skipped
 refused=9 code=0
 "$sanitizer" --tool "$tool" --error-exitcode $refused "$program" "${kernels[@]}" >sanitizer.txt 2>&1 || code=$?
 if grep -qE 'Device not supported|Unable to find injection library|Failed to initialize' sanitizer.txt; then

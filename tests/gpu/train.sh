@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Training on a CUDA device beside the CPU's, and beside itself: the same curve; the same bits twice,
-# with and without CUDA graphs, and through a stop and a resume. Skipped where there is no device.
+# Training on a CUDA device: the loss curve of the CPU; the same bits twice, with and without CUDA
+# graphs, and after a resume. Skipped without a device.
 # Arguments: dtrain, and whole (200 steps) or small (a few of a tiny model, for simulated devices).
 # shellcheck source=tests/gpu/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -28,10 +28,11 @@ for precision in fp32 bf16; do
     done
 done
 
-# The first step's losses differ by the roundings of one forward pass. Training lets a difference grow:
-# on one CPU 200 steps of this model whose gradients are added in another order (data.micro_batch = 4)
-# part by 3e-8 in fp32 and 2.4e-4 in bf16, relative. Here every op rounds in another way and has
-# another exponential: in fp32 some 1e-6 where there it was 1e-8, in bf16 a rounding at most as there.
+# The losses of the first step differ by the roundings of one forward pass. Training amplifies a
+# difference: on one CPU, 200 steps of this model with gradients summed in another order
+# (data.micro_batch = 4) differ by 3e-8 in fp32 and 2.4e-4 in bf16, relative. Here every op rounds
+# differently and uses another exponential: some 1e-6 in fp32, where it was 1e-8 there; in bf16 at most
+# one rounding, as there.
 check "fp32: the first loss is the CPU's" same_losses <(first_step cuda-fp32) <(first_step cpu-fp32) 1e-5
 check "bf16: the first loss is the CPU's" same_losses <(first_step cuda-bf16) <(first_step cpu-bf16) 2e-3
 check "fp32: the curve is the CPU's" same_losses "$(curve cuda-fp32)" "$(curve cpu-fp32)" 1e-4
@@ -49,10 +50,10 @@ for precision in fp32 bf16; do
         check "$precision: cuda_graph = $graph keeps every bit" same_bits runs/graph-$graph-$precision/"$last" \
             runs/cuda-$precision/"$last"
     done
-    # As a run that was killed behind its first checkpoint.
+    # As a run that was killed after its first checkpoint.
     cp -r runs/cuda-$precision runs/resumed-$precision
     rm -r runs/resumed-$precision/"$last"
-    check "$precision goes on from the middle" train resumed-$precision "${same[@]}"
+    check "$precision resumes from the middle" train resumed-$precision "${same[@]}"
     check "… and says so" grep -q "resuming from runs/resumed-$precision/$half" resumed-$precision.log
     check "$precision: a resume keeps every bit" same_bits runs/resumed-$precision/"$last" runs/cuda-$precision/"$last"
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Training through the whole CUDA path on the simulated device: the CPU's losses, graphs or not, in every order of
-# threads and streams; one rank and several, by NCCL's stand-in and by MPI; resume; pauses between steps. With `short`
-# as the second argument each part of the path once.
+# Training through the whole CUDA path on the simulated device: the losses of the CPU, with graphs and without, in
+# every order of threads and streams; on one rank and several, with simulated NCCL and with MPI; resume; validation
+# and checkpoints between steps. With `short` as the second argument each part of the path once.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../../lib.sh"
 size=${2:-whole}
@@ -29,7 +29,7 @@ close() { # a, b, relative tolerance
 
 check "on the CPU" ranks 1 small.ini run.name=cpu run.steps=$steps run.device=cpu >cpu.log 2>&1
 train plain 1 run.cuda_graph=false
-# fp32 in another order, and other exponentials: an ulp each, six steps.
+# fp32 sums in another order, and other exponentials: an ulp each over six steps.
 close plain cpu 1e-5
 train graph 1
 alike graph plain
@@ -56,7 +56,7 @@ if [ "$size" != short ]; then
     done
 fi
 
-# Several ranks. Of two summands the order does not matter: MPI and NCCL give the same bits.
+# Several ranks. The order of two summands does not matter: MPI and NCCL give the same bits.
 export SIMT_DEVICES=4
 train nccl 2
 close nccl plain 1e-5
@@ -82,19 +82,19 @@ if [ "$size" != short ]; then
     close wire-mpi plain 5e-3
     train four 4 comm.verify_replicas=2
     close four plain 1e-5
-    # Where NCCL could sum by NVLS it does not, unless the user asks for it.
+    # NCCL does not use NVLS unless the user asks for it.
     SIMT_NCCL_NVLS=1 train nvls 4
     alike nvls four
-    check "no word of NVLS" eval '! grep -q NVLS nvls.log'
+    check "no message about NVLS" eval '! grep -q NVLS nvls.log'
     SIMT_NCCL_NVLS=1 NCCL_ALGO=NVLS train asked 4
-    check "one warning of NVLS" test "$(grep -c 'dtrain: warning: NCCL_ALGO .* NVLS' asked.log)" -eq 1
+    check "one warning about NVLS" test "$(grep -c 'dtrain: warning: NCCL_ALGO .* NVLS' asked.log)" -eq 1
 fi
 unset SIMT_DEVICES
 
 # Work between steps, and resuming from a checkpoint.
 train pauses 1 log.eval_every=2 checkpoint.every=3 comm.verify_replicas=4
 alike pauses plain
-check "validation on the way" grep -q '"event":"eval","step":2,' runs/pauses/metrics.jsonl
+check "validation during the run" grep -q '"event":"eval","step":2,' runs/pauses/metrics.jsonl
 rm -r "runs/pauses/$last"
 train pauses 1
 alike pauses plain
@@ -107,7 +107,7 @@ check "bf16 on the CPU" ranks 1 small.ini run.name=bf16-cpu run.steps=$steps run
 train bf16 1 run.precision=bf16
 # bf16 rounds activations at the same places, but sums before it in other orders.
 close bf16 bf16-cpu 2e-3
-# A step that cannot be captured: an error that names the GEMM, and the capture is ended.
+# A step that cannot be captured: the error names the GEMM, and the capture is ended.
 SIMT_CUBLASLT_FAIL=captured ranks 1 small.ini run.name=broken run.steps=$steps run.device=cuda >broken.log 2>&1
 code=$?
 check "a failed capture: exit code $code" test $code -eq 3
