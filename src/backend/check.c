@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-static const char hint[] = "a defect of the caller: see the op's header in kernels";
+static const char hint[] = "a bug in the caller: see the op's header in kernels/";
 
 // Larger sizes are taken for garbage; products of two of them still fit into 64 bits.
 static const int64_t size_limit = (int64_t)1 << 31;
@@ -25,8 +25,7 @@ static dt_status check_stride(const char *op, const char *name, int64_t stride,
     if (stride >= width && stride <= size_limit)
         return DT_OK;
     return DT_FAIL(DT_MACHINE, hint, "%s: %s is %lld, %s %s = %lld", op, name, (long long)stride,
-                   stride < width ? "less than" : "absurdly more than", width_name,
-                   (long long)width);
+                   stride < width ? "less than" : "far more than", width_name, (long long)width);
 }
 
 static dt_status check_pointer(const char *op, const char *name, const void *pointer)

@@ -108,13 +108,12 @@ static dt_status cpu_alloc(struct dt_device *device, int64_t bytes, void **memor
     int64_t limit = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     void *base = NULL;
     if (bytes < 0)
-        return DT_FAIL(DT_MACHINE, NULL, "an allocation of %lld bytes was asked for",
-                       (long long)bytes);
+        return DT_FAIL(DT_MACHINE, NULL, "cannot allocate %lld bytes", (long long)bytes);
     bool large = bytes >= HUGE_PAGE;
     if (bytes > limit || posix_memalign(&base, large ? HUGE_PAGE : DT_ARENA_ALIGN,
                                         (size_t)bytes + DT_ARENA_ALIGN) != 0)
         return DT_FAIL(DT_MACHINE, "a smaller data.micro_batch, or model.recompute = block",
-                       "no memory: %.1f MB asked for, %.1f MB in use, the machine has %.1f MB",
+                       "out of memory: %.1f MB requested, %.1f MB in use, the machine has %.1f MB",
                        (double)bytes / 1e6, (double)device->memory_in_use / 1e6,
                        (double)limit / 1e6);
     if (large) // fewer page faults and TLB misses; where it is refused nothing is lost
@@ -145,7 +144,7 @@ static dt_status cpu_copy(struct dt_device *device, void *to, const void *from, 
 {
     (void)device, (void)stream;
     if (bytes < 0)
-        return DT_FAIL(DT_MACHINE, NULL, "a copy of %lld bytes was asked for", (long long)bytes);
+        return DT_FAIL(DT_MACHINE, NULL, "cannot copy %lld bytes", (long long)bytes);
     if (bytes > 0)
         memmove(to, from, (size_t)bytes);
     return DT_OK;
@@ -156,7 +155,7 @@ static dt_status cpu_fill(struct dt_device *device, void *to, int byte, int64_t 
 {
     (void)device, (void)stream;
     if (bytes < 0)
-        return DT_FAIL(DT_MACHINE, NULL, "a fill of %lld bytes was asked for", (long long)bytes);
+        return DT_FAIL(DT_MACHINE, NULL, "cannot fill %lld bytes", (long long)bytes);
     if (bytes > 0)
         memset(to, byte, (size_t)bytes);
     return DT_OK;

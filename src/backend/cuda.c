@@ -29,7 +29,7 @@ dt_status dt_cuda_status(cudaError_t error, const char *file, int line, const ch
     va_start(args, format);
     vsnprintf(doing, sizeof doing, format, args);
     va_end(args);
-    return dt_error_raise(DT_MACHINE, file, line, function, NULL, "%s: CUDA says %s (%s)", doing,
+    return dt_error_raise(DT_MACHINE, file, line, function, NULL, "%s failed: %s (%s)", doing,
                           cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
@@ -42,7 +42,7 @@ static void let_go(cudaError_t error)
 
 dt_status dt_cuda_make_current(const struct dt_device *device)
 {
-    return DT_CUDA(cudaSetDevice(device->index), "turning to GPU %d", device->index);
+    return DT_CUDA(cudaSetDevice(device->index), "selecting GPU %d", device->index);
 }
 
 // ---- memory
@@ -61,12 +61,12 @@ static dt_status out_of_memory(const struct dt_device *device, int64_t bytes)
 {
     size_t free = 0, total = 0;
     cudaGetLastError();
-    DT_TRY(DT_CUDA(cudaMemGetInfo(&free, &total), "asking GPU %d for its memory", device->index));
+    DT_TRY(DT_CUDA(cudaMemGetInfo(&free, &total), "querying the memory of GPU %d", device->index));
     return DT_FAIL(DT_MACHINE,
                    "a smaller data.micro_batch, or model.recompute = block; nvidia-smi shows what "
                    "else is on this GPU",
-                   "no memory on GPU %d (%s): %.1f MB asked for, %.1f MB of %.1f MB free, %.1f MB "
-                   "in use by this rank",
+                   "out of memory on GPU %d (%s): %.1f MB requested, %.1f MB of %.1f MB free, %.1f "
+                   "MB used by this rank",
                    device->index, device->name, megabytes((size_t)bytes), megabytes(free),
                    megabytes(total), megabytes((size_t)cuda_memory_in_use(device)));
 }
@@ -119,11 +119,10 @@ static dt_status take(struct dt_device *device, int64_t bytes, void **memory)
 static dt_status cuda_alloc(struct dt_device *device, int64_t bytes, void **memory)
 {
     if (bytes < 0)
-        return DT_FAIL(DT_MACHINE, NULL, "an allocation of %lld bytes was asked for",
-                       (long long)bytes);
+        return DT_FAIL(DT_MACHINE, NULL, "cannot allocate %lld bytes", (long long)bytes);
     struct dt_cuda_block *block = malloc(sizeof *block);
     if (!block)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the list of allocations");
+        return DT_FAIL(DT_MACHINE, NULL, "out of memory: list of allocations");
     dt_status status = dt_cuda_make_current(device);
     if (status == DT_OK)
         status = take(device, bytes, memory);
@@ -148,15 +147,14 @@ static void cuda_free(struct dt_device *device, void *memory)
 static dt_status cuda_alloc_host(struct dt_device *device, int64_t bytes, void **memory)
 {
     if (bytes < 0)
-        return DT_FAIL(DT_MACHINE, NULL, "an allocation of %lld bytes was asked for",
-                       (long long)bytes);
+        return DT_FAIL(DT_MACHINE, NULL, "cannot allocate %lld bytes", (long long)bytes);
     size_t size = bytes > 0 ? (size_t)bytes : 1;
     DT_TRY(dt_cuda_make_current(device));
     cudaError_t error = cudaHostAlloc(memory, size, cudaHostAllocDefault);
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         return DT_FAIL(DT_MACHINE, "a smaller data.prefetch or data.micro_batch, more host memory",
-                       "no pinned host memory: %.1f MB asked for", megabytes(size));
+                       "out of pinned host memory: %.1f MB requested", megabytes(size));
     }
     DT_TRY(DT_CUDA(error, "pinning %zu bytes of host memory", size));
     memset(*memory, 0, size);
@@ -175,7 +173,7 @@ static dt_status copy(struct dt_device *device, void *to, const void *from, int6
                       enum cudaMemcpyKind kind, struct dt_stream *stream)
 {
     if (bytes < 0)
-        return DT_FAIL(DT_MACHINE, NULL, "a copy of %lld bytes was asked for", (long long)bytes);
+        return DT_FAIL(DT_MACHINE, NULL, "cannot copy %lld bytes", (long long)bytes);
     if (bytes == 0)
         return DT_OK;
     DT_TRY(dt_cuda_make_current(device));
@@ -208,7 +206,7 @@ static dt_status cuda_fill(struct dt_device *device, void *to, int byte, int64_t
                            struct dt_stream *stream)
 {
     if (bytes < 0)
-        return DT_FAIL(DT_MACHINE, NULL, "a fill of %lld bytes was asked for", (long long)bytes);
+        return DT_FAIL(DT_MACHINE, NULL, "cannot fill %lld bytes", (long long)bytes);
     if (bytes == 0)
         return DT_OK;
     DT_TRY(dt_cuda_make_current(device));
@@ -223,7 +221,7 @@ static dt_status cuda_stream_create(struct dt_device *device, struct dt_stream *
 {
     cudaStream_t made;
     DT_TRY(dt_cuda_make_current(device));
-    DT_TRY(DT_CUDA(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "making a stream"));
+    DT_TRY(DT_CUDA(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "creating a stream"));
     *stream = (struct dt_stream *)made;
     return DT_OK;
 }
@@ -255,7 +253,7 @@ static dt_status cuda_event_create(struct dt_device *device, struct dt_event **e
     cudaEvent_t made;
     DT_TRY(dt_cuda_make_current(device));
     DT_TRY(DT_CUDA(cudaEventCreateWithFlags(&made, cudaEventDisableTiming | cudaEventBlockingSync),
-                   "making an event"));
+                   "creating an event"));
     *event = (struct dt_event *)made;
     return DT_OK;
 }
@@ -290,7 +288,7 @@ static dt_status cuda_event_done(struct dt_device *device, struct dt_event *even
         cudaGetLastError();
         return DT_OK;
     }
-    return DT_CUDA(error, "asking whether an event came");
+    return DT_CUDA(error, "querying an event");
 }
 
 // ---- graphs
@@ -309,7 +307,7 @@ static dt_status cuda_capture_begin(struct dt_device *device, struct dt_stream *
     DT_TRY(dt_cuda_make_current(device));
     dt_error_clear();
     DT_TRY(DT_CUDA(cudaStreamBeginCapture(dt_cuda_stream(stream), cudaStreamCaptureModeThreadLocal),
-                   "beginning to capture a graph"));
+                   "starting a graph capture"));
     captures = true;
     return DT_OK;
 }
@@ -329,7 +327,7 @@ static dt_status cuda_capture_end(struct dt_device *device, struct dt_stream *st
     error = cudaGraphInstantiate(&exec, noted, 0);
     let_go(cudaGraphDestroy(noted));
     *graph = (struct dt_graph *)exec;
-    return DT_CUDA(error, "making a graph of what was captured");
+    return DT_CUDA(error, "instantiating a captured graph");
 }
 
 // Until its capture is ended a stream takes no other work, and neither memory nor the streams that

@@ -1,15 +1,14 @@
 // Which of cuBLASLt's algorithms multiplies each shape: the fastest by timing on this device, on
 // operands of its own. They are random numbers, because zeros draw less power and run faster than
 // data does, and more of them than the second-level cache holds: in a step a product finds its
-// weights, and most of its activations, in memory. The operands' memory is given back before the
-// model takes its own.
+// weights, and most of its activations, in memory. The operands are freed before the model
+// allocates its memory.
 #include "backend/cuda_gemm.h"
 
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/round.h"
-#include "kernels/cuda.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -32,10 +31,8 @@ static const double measured_us = 100.0;
 // that measure each for itself choose alike.
 static const double tie = 1.03;
 
-static const struct dt_device_table *const table = &dt_cuda_device_table;
-
 struct bench {
-    struct dt_device *device;
+    struct dt_backend backend;
     struct dt_cuda_gemm *gemm;
     struct dt_stream *stream;
     char *operands; // the sets of a shape, one after the other
@@ -47,9 +44,13 @@ struct bench {
     int64_t compared;
 };
 
+// Why a candidate is out.
+enum fate { IN, NOT_RUN, NOT_CAPTURED, NOT_REPEATED, FATES };
+
 struct candidate {
     cublasLtMatmulAlgo_t config;
-    double microseconds; // of one product; HUGE_VAL: out
+    enum fate fate;
+    double microseconds; // of one product
     int repeats;
     struct dt_graph *graph; // stamp, `repeats` products, stamp
 };
@@ -88,11 +89,6 @@ static int64_t operand_bytes(const struct dt_device *device, const struct dt_gem
     return sets_of(device, key) * extent_of(key).set;
 }
 
-static int64_t larger(int64_t x, int64_t y)
-{
-    return x > y ? x : y;
-}
-
 // Normal numbers in bf16. Two of them side by side read as fp32 are about the second.
 static void make_random(dt_bf16 *to)
 {
@@ -105,63 +101,48 @@ static void make_random(dt_bf16 *to)
 // sets overlap the results of the one before.
 static dt_status fill_operands(struct bench *bench, const struct dt_gemm_shape *shape)
 {
-    int64_t bytes = operand_bytes(bench->device, &shape->key);
+    int64_t bytes = operand_bytes(bench->backend.device, &shape->key);
     int64_t done = RANDOM * (int64_t)sizeof *bench->random;
-    done = done < bytes ? done : bytes;
-    DT_TRY(table->to_device(bench->device, bench->operands, bench->random, done, bench->stream));
+    done = dt_min_i64(done, bytes);
+    DT_TRY(dt_to_device(&bench->backend, bench->operands, bench->random, done, bench->stream));
     while (done < bytes) {
-        int64_t more = done < bytes - done ? done : bytes - done;
-        DT_TRY(table->copy(bench->device, bench->operands + done, bench->operands, more,
-                           bench->stream));
+        int64_t more = dt_min_i64(done, bytes - done);
+        DT_TRY(
+            dt_copy(&bench->backend, bench->operands + done, bench->operands, more, bench->stream));
         done += more;
     }
     return DT_OK;
 }
 
-static dt_status take(struct bench *bench, int64_t bytes, void *memory)
+static dt_status allocate(struct bench *bench, struct dt_gemm_shape *const *shapes, int n)
 {
-    void *taken;
-    DT_TRY(table->alloc(bench->device, bytes, &taken));
-    memcpy(memory, &taken, sizeof taken);
-    return DT_OK;
-}
-
-static dt_status take_pinned(struct bench *bench, int64_t bytes, void *memory)
-{
-    void *taken;
-    DT_TRY(table->alloc_host(bench->device, bytes, &taken));
-    memcpy(memory, &taken, sizeof taken);
-    return DT_OK;
-}
-
-static dt_status take_memory(struct bench *bench, struct dt_gemm_shape *const *shapes, int n)
-{
-    int64_t size = (int64_t)sizeof(uint64_t), operands = 0;
+    const struct dt_backend *backend = &bench->backend;
+    int64_t size = (int64_t)sizeof(uint64_t), operands = 0, c_bytes = 0;
     for (int i = 0; i < n; i++) {
-        operands = larger(operands, operand_bytes(bench->device, &shapes[i]->key));
-        bench->compared = larger(bench->compared, extent_of(&shapes[i]->key).c_bytes);
+        int64_t bytes = operand_bytes(backend->device, &shapes[i]->key);
+        operands = bytes > operands ? bytes : operands;
+        bytes = extent_of(&shapes[i]->key).c_bytes;
+        c_bytes = bytes > c_bytes ? bytes : c_bytes;
     }
-    bench->compared = bench->compared < SAMPLE ? bench->compared : SAMPLE;
-    DT_TRY(take(bench, operands, &bench->operands));
-    DT_TRY(take(bench, bench->gemm->workspace, &bench->workspace));
-    DT_TRY(take(bench, 2 * size, &bench->stamps));
-    DT_TRY(take_pinned(bench, DT_GEMM_CANDIDATES * MARKS * size, &bench->marks));
-    DT_TRY(take_pinned(bench, RANDOM * (int64_t)sizeof *bench->random, &bench->random));
+    bench->compared = dt_min_i64(c_bytes, SAMPLE);
+    DT_TRY(dt_alloc(backend, operands, &bench->operands));
+    DT_TRY(dt_alloc(backend, bench->gemm->workspace, &bench->workspace));
+    DT_TRY(dt_alloc(backend, 2 * size, &bench->stamps));
+    DT_TRY(dt_alloc_host(backend, DT_GEMM_CANDIDATES * MARKS * size, &bench->marks));
+    DT_TRY(dt_alloc_host(backend, RANDOM * (int64_t)sizeof *bench->random, &bench->random));
     for (int i = 0; i < 2; i++)
-        DT_TRY(take_pinned(bench, bench->compared, &bench->sample[i]));
+        DT_TRY(dt_alloc_host(backend, bench->compared, &bench->sample[i]));
     return DT_OK;
 }
 
-static void give_memory(struct bench *bench)
+static void release(struct bench *bench)
 {
     void *const memory[] = {bench->operands, bench->workspace, bench->stamps};
-    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
-        if (memory[i])
-            table->free(bench->device, memory[i]);
     void *const pinned[] = {bench->marks, bench->random, bench->sample[0], bench->sample[1]};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        dt_free(&bench->backend, memory[i]);
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++)
-        if (pinned[i])
-            table->free_host(bench->device, pinned[i]);
+        dt_free_host(&bench->backend, pinned[i]);
 }
 
 // ---- timing
@@ -180,17 +161,17 @@ static dt_status enqueue(struct bench *bench, const struct dt_gemm_shape *shape,
                          struct candidate *candidate, int repeats)
 {
     struct dt_stamp_args stamp[2] = {{.time = bench->stamps}, {.time = bench->stamps + 1}};
-    int sets = sets_of(bench->device, &shape->key);
-    DT_TRY(stamp_cuda(bench->device, &stamp[0], bench->stream));
+    int sets = sets_of(bench->backend.device, &shape->key);
+    DT_TRY(dt_stamp(&bench->backend, &stamp[0], bench->stream));
     for (int i = 0; i < repeats; i++)
         if (multiply(bench, shape, &candidate->config, i % sets) != CUBLAS_STATUS_SUCCESS)
-            candidate->microseconds = HUGE_VAL;
-    return stamp_cuda(bench->device, &stamp[1], bench->stream);
+            candidate->fate = NOT_RUN;
+    return dt_stamp(&bench->backend, &stamp[1], bench->stream);
 }
 
 static dt_status read_marks(struct bench *bench, uint64_t *to)
 {
-    return table->to_host(bench->device, to, bench->stamps, 2 * (int64_t)sizeof *to, bench->stream);
+    return dt_to_host(&bench->backend, to, bench->stamps, 2 * (int64_t)sizeof *to, bench->stream);
 }
 
 static double between(const uint64_t *mark)
@@ -204,11 +185,11 @@ static double between(const uint64_t *mark)
 static dt_status warm_up(struct bench *bench, const struct dt_gemm_shape *shape,
                          struct candidate *candidate)
 {
-    int sets = sets_of(bench->device, &shape->key);
+    int sets = sets_of(bench->backend.device, &shape->key);
     for (int i = 0; i < 2; i++)
         DT_TRY(enqueue(bench, shape, candidate, sets));
     DT_TRY(read_marks(bench, bench->marks));
-    DT_TRY(table->stream_sync(bench->device, bench->stream));
+    DT_TRY(dt_stream_sync(&bench->backend, bench->stream));
     double each = fmax(between(bench->marks), 1.0) / sets;
     candidate->repeats = sets * (int)ceil(fmin(measured_us / each, REPEATS) / sets);
     return DT_OK;
@@ -219,14 +200,14 @@ static dt_status warm_up(struct bench *bench, const struct dt_gemm_shape *shape,
 static void capture(struct bench *bench, const struct dt_gemm_shape *shape,
                     struct candidate *candidate)
 {
-    dt_status status = table->capture_begin(bench->device, bench->stream);
+    dt_status status = dt_capture_begin(&bench->backend, bench->stream);
     if (status == DT_OK) {
         status = enqueue(bench, shape, candidate, candidate->repeats);
-        dt_status ended = table->capture_end(bench->device, bench->stream, &candidate->graph);
+        dt_status ended = dt_capture_end(&bench->backend, bench->stream, &candidate->graph);
         status = status == DT_OK ? ended : status;
     }
-    if (status != DT_OK)
-        candidate->microseconds = HUGE_VAL;
+    if (status != DT_OK || candidate->fate != IN)
+        candidate->fate = NOT_CAPTURED;
     dt_error_clear();
 }
 
@@ -236,10 +217,10 @@ static dt_status run_rounds(struct bench *bench, struct candidate *candidate, in
     for (int round = 0; round < ROUNDS; round++)
         for (int i = 0; i < n; i++)
             if (candidate[i].graph) {
-                DT_TRY(table->graph_launch(bench->device, candidate[i].graph, bench->stream));
+                DT_TRY(dt_graph_launch(&bench->backend, candidate[i].graph, bench->stream));
                 DT_TRY(read_marks(bench, bench->marks + i * MARKS + 2 * round));
             }
-    return table->stream_sync(bench->device, bench->stream);
+    return dt_stream_sync(&bench->backend, bench->stream);
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -262,12 +243,12 @@ static dt_status time_candidates(struct bench *bench, const struct dt_gemm_shape
 {
     for (int i = 0; i < n; i++) {
         DT_TRY(warm_up(bench, shape, &candidate[i]));
-        if (candidate[i].microseconds < HUGE_VAL)
+        if (candidate[i].fate == IN)
             capture(bench, shape, &candidate[i]);
     }
     DT_TRY(run_rounds(bench, candidate, n));
     for (int i = 0; i < n; i++)
-        if (candidate[i].microseconds < HUGE_VAL)
+        if (candidate[i].fate == IN)
             candidate[i].microseconds = median(bench->marks + i * MARKS) / candidate[i].repeats;
     return DT_OK;
 }
@@ -279,9 +260,9 @@ static int fastest(const struct candidate *candidate, int n)
 {
     double best = HUGE_VAL;
     for (int i = 0; i < n; i++)
-        best = fmin(best, candidate[i].microseconds);
+        best = candidate[i].fate == IN ? fmin(best, candidate[i].microseconds) : best;
     for (int i = 0; i < n; i++)
-        if (candidate[i].microseconds < HUGE_VAL && candidate[i].microseconds <= best * tie)
+        if (candidate[i].fate == IN && candidate[i].microseconds <= best * tie)
             return i;
     return -1;
 }
@@ -291,32 +272,38 @@ static dt_status repeats_itself(struct bench *bench, const struct dt_gemm_shape 
                                 const struct candidate *candidate, bool *same)
 {
     struct extent extent = extent_of(&shape->key);
-    int64_t sample = extent.c_bytes < bench->compared ? extent.c_bytes : bench->compared;
+    int64_t sample = dt_min_i64(extent.c_bytes, bench->compared);
     char *c = bench->operands + extent.c;
     cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
     for (int i = 0; i < 2 && code == CUBLAS_STATUS_SUCCESS; i++) {
-        DT_TRY(table->fill(bench->device, c, 0, sample, bench->stream));
+        DT_TRY(dt_fill(&bench->backend, c, 0, sample, bench->stream));
         code = multiply(bench, shape, &candidate->config, 0);
-        DT_TRY(table->to_host(bench->device, bench->sample[i], c, sample, bench->stream));
-        DT_TRY(table->stream_sync(bench->device, bench->stream));
+        DT_TRY(dt_to_host(&bench->backend, bench->sample[i], c, sample, bench->stream));
+        DT_TRY(dt_stream_sync(&bench->backend, bench->stream));
     }
     *same = code == CUBLAS_STATUS_SUCCESS &&
             memcmp(bench->sample[0], bench->sample[1], (size_t)sample) == 0;
     return DT_OK;
 }
 
-static dt_status no_algorithm(const struct dt_gemm_shape *shape)
+static dt_status no_algorithm(const struct dt_gemm_shape *shape, const struct candidate *candidate,
+                              int n)
 {
+    int out[FATES] = {0};
     char text[DT_GEMM_KEY_TEXT];
+    for (int i = 0; i < n; i++)
+        out[candidate[i].fate]++;
     dt_gemm_key_text(&shape->key, text);
     return DT_FAIL(DT_MACHINE, "another version of cuBLAS may have one",
-                   "no algorithm of cuBLASLt for the GEMM %s gives the same bits twice", text);
+                   "cuBLASLt has no usable algorithm for the GEMM %s: %d did not run, %d could not "
+                   "be captured in a graph, %d gave different bits in two runs",
+                   text, out[NOT_RUN], out[NOT_CAPTURED], out[NOT_REPEATED]);
 }
 
 static dt_status pick(struct bench *bench, struct dt_gemm_shape *shape, struct candidate *candidate,
                       int n)
 {
-    for (int i; (i = fastest(candidate, n)) >= 0; candidate[i].microseconds = HUGE_VAL) {
+    for (int i; (i = fastest(candidate, n)) >= 0; candidate[i].fate = NOT_REPEATED) {
         bool same = false;
         DT_TRY(repeats_itself(bench, shape, &candidate[i], &same));
         if (same) {
@@ -326,7 +313,7 @@ static dt_status pick(struct bench *bench, struct dt_gemm_shape *shape, struct c
             return DT_OK;
         }
     }
-    return no_algorithm(shape);
+    return no_algorithm(shape, candidate, n);
 }
 
 // Those that the library would accept from a record too, so that all ranks come to use the same.
@@ -358,36 +345,37 @@ static dt_status choose_shape(struct bench *bench, struct dt_gemm_shape *shape)
         status = pick(bench, shape, candidate, n);
     for (int i = 0; i < n; i++)
         if (candidate[i].graph)
-            table->graph_destroy(bench->device, candidate[i].graph);
+            dt_graph_destroy(&bench->backend, candidate[i].graph);
     return status;
 }
 
 static dt_status choose_all(struct bench *bench, struct dt_gemm_shape *const *shapes, int n)
 {
     dt_info("choosing GEMM algorithms for %d shape%s", n, n == 1 ? "" : "s");
-    DT_TRY(table->stream_create(bench->device, &bench->stream));
+    DT_TRY(dt_stream_create(&bench->backend, &bench->stream));
     make_random(bench->random);
     dt_status status = DT_OK;
     for (int i = 0; i < n && status == DT_OK; i++)
         status = choose_shape(bench, shapes[i]);
-    table->stream_destroy(bench->device, bench->stream);
+    dt_stream_destroy(&bench->backend, bench->stream);
     return status;
 }
 
 // Where the device has no room for operands beside the model, the library's own choice stays.
 static dt_status time_shapes(struct dt_device *device, struct dt_gemm_shape *const *shapes, int n)
 {
-    struct bench bench = {.device = device, .gemm = device->gemm};
-    dt_status status = take_memory(&bench, shapes, n);
+    struct bench bench = {.backend = {&dt_cuda_device_table, &dt_cuda_op_table, device},
+                          .gemm = device->gemm};
+    dt_status status = allocate(&bench, shapes, n);
     if (status == DT_OK) {
         status = choose_all(&bench, shapes, n);
     } else {
-        dt_warn("GEMM algorithms are not timed but as cuBLASLt recommends: %s",
+        dt_warn("GEMM algorithms are not timed, cuBLASLt's first choice is used: %s",
                 dt_error_current()->message);
         dt_error_clear();
         status = DT_OK;
     }
-    give_memory(&bench);
+    release(&bench);
     return status;
 }
 

@@ -12,8 +12,8 @@
 
 #define OR_CPU "; run.device = cpu needs none"
 
-// Dense bf16 tensor FLOP/s with fp32 sums, from the vendor's data sheets. A name that begins so,
-// behind "NVIDIA " and "GeForce ", as far as its words go.
+// Dense bf16 tensor FLOP/s with fp32 sums, from the vendor's data sheets. Matched
+// after "NVIDIA " and "GeForce ", by whole words.
 static const struct {
     const char *name;
     double tera;
@@ -48,7 +48,7 @@ static struct version version_of(int number)
 static dt_status no_driver(void)
 {
     return DT_FAIL(DT_USER,
-                   "install NVIDIA's driver; a container has to be started with the GPUs (docker "
+                   "install NVIDIA's driver; a container must be started with the GPUs (docker "
                    "--gpus all, apptainer --nv)" OR_CPU,
                    "no GPU: there is no NVIDIA driver here");
 }
@@ -89,11 +89,11 @@ static dt_status why_none(cudaError_t error)
         return no_driver();
     if (error == cudaErrorInsufficientDriver)
         return old_driver(driver);
-    return DT_FAIL(DT_USER,
-                   "nvidia-smi shows how the driver is; machines with NVSwitch need a running "
-                   "nvidia-fabricmanager" OR_CPU,
-                   "no GPU can be used: CUDA says %s (%s)", cudaGetErrorString(error),
-                   cudaGetErrorName(error));
+    return DT_FAIL(
+        DT_USER,
+        "nvidia-smi shows the state of the driver; machines with NVSwitch need a running "
+        "nvidia-fabricmanager" OR_CPU,
+        "no GPU can be used: %s (%s)", cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 dt_status dt_cuda_count(int *n)
@@ -155,7 +155,7 @@ static dt_status read_properties(struct dt_device *device)
 {
     struct cudaDeviceProp properties;
     DT_TRY(DT_CUDA(cudaGetDeviceProperties(&properties, device->index),
-                   "asking for the properties of GPU %d", device->index));
+                   "querying the properties of GPU %d", device->index));
     snprintf(device->name, sizeof device->name, "%.127s", properties.name);
     write_id(&properties.uuid, device->id, sizeof device->id);
     device->memory = (int64_t)properties.totalGlobalMem;
@@ -171,7 +171,7 @@ static dt_status check_code(const struct dt_device *device)
     struct cudaFuncAttributes attributes;
     cudaError_t error = cudaFuncGetAttributes(&attributes, dt_cuda_kernel());
     if (error != cudaErrorNoKernelImageForDevice && error != cudaErrorInvalidDeviceFunction)
-        return DT_CUDA(error, "asking for a kernel on GPU %d (%s)", device->index, device->name);
+        return DT_CUDA(error, "loading a kernel on GPU %d (%s)", device->index, device->name);
     char built_for[128], hint[128] = "dtrain needs sm_80 or newer" OR_CPU;
     cudaGetLastError();
     dt_cuda_architectures(built_for, sizeof built_for);
@@ -209,7 +209,7 @@ dt_status dt_cuda_open(int index, int threads, struct dt_device **device)
         return DT_FAIL(DT_USER,
                        "fewer ranks on this host, or more GPUs for the job (CUDA_VISIBLE_DEVICES, "
                        "Slurm's --gres=gpu:N)",
-                       "there is no GPU %d: this process sees %d, counted from 0", index, n);
+                       "there is no GPU %d: this process sees %d, numbered from 0", index, n);
     struct dt_device *d = calloc(1, sizeof *d);
     if (!d)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for the CUDA device");
@@ -233,7 +233,7 @@ void dt_cuda_close(struct dt_device *device)
 
 // ---- info
 
-static const char *behind(const char *text, const char *prefix)
+static const char *after(const char *text, const char *prefix)
 {
     size_t n = strlen(prefix);
     return strncmp(text, prefix, n) == 0 ? text + n : text;
@@ -242,11 +242,11 @@ static const char *behind(const char *text, const char *prefix)
 // 0 for parts and mobile forms of a model: their names begin alike.
 static double peak_flops(const char *name)
 {
-    const char *model = behind(behind(name, "NVIDIA "), "GeForce ");
+    const char *model = after(after(name, "NVIDIA "), "GeForce ");
     if (strstr(model, "MIG") || strstr(model, "Laptop"))
         return 0;
     for (size_t i = 0; i < sizeof peaks / sizeof peaks[0]; i++) {
-        const char *rest = behind(model, peaks[i].name);
+        const char *rest = after(model, peaks[i].name);
         if (rest != model && !isalnum((unsigned char)rest[0]))
             return peaks[i].tera * 1e12;
     }
@@ -257,7 +257,7 @@ dt_status dt_cuda_info(struct dt_device *device, struct dt_device_info *info)
 {
     size_t free = 0, total = 0;
     DT_TRY(dt_cuda_make_current(device));
-    DT_TRY(DT_CUDA(cudaMemGetInfo(&free, &total), "asking GPU %d for its memory", device->index));
+    DT_TRY(DT_CUDA(cudaMemGetInfo(&free, &total), "querying the memory of GPU %d", device->index));
     *info = (struct dt_device_info){.memory = device->memory,
                                     .memory_free = (int64_t)free,
                                     .threads = device->threads,

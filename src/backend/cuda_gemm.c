@@ -56,7 +56,7 @@ dt_status dt_cublaslt_status(const struct dt_cuda_gemm *gemm, cublasStatus_t cod
 {
     if (code == CUBLAS_STATUS_SUCCESS)
         return DT_OK;
-    return dt_error_raise(DT_MACHINE, file, line, function, NULL, "%s: cuBLASLt says: %s", what,
+    return dt_error_raise(DT_MACHINE, file, line, function, NULL, "%s failed: %s", what,
                           gemm->lt.GetStatusString(code));
 }
 
@@ -68,7 +68,7 @@ static dt_status prefer(struct dt_cuda_gemm *gemm, cublasLtMatmulPreferenceAttri
 {
     return DT_LT(gemm,
                  gemm->lt.MatmulPreferenceSetAttribute(gemm->preference, attribute, value, size),
-                 "telling what algorithms may be");
+                 "setting a GEMM preference");
 }
 
 static dt_status open_handle(struct dt_cuda_gemm *gemm)
@@ -322,9 +322,10 @@ static dt_status new_in_capture(const struct dt_gemm_key *key)
 {
     char text[DT_GEMM_KEY_TEXT];
     dt_gemm_key_text(key, text);
-    return DT_FAIL(DT_MACHINE, "run.cuda_graph = false captures nothing",
-                   "the GEMM %s is new while a graph is captured: its workspace must be asked for, "
-                   "or it must run, before that",
+    return DT_FAIL(DT_MACHINE,
+                   "train without graphs: run.cuda_graph = false, dtrain bench --cuda-graph false",
+                   "the GEMM %s is new while a graph is captured: query its workspace, or run it, "
+                   "before the capture",
                    text);
 }
 
@@ -376,7 +377,7 @@ static dt_status refused(const struct dt_cuda_gemm *gemm, const struct dt_gemm_s
 {
     char text[DT_GEMM_KEY_TEXT];
     dt_gemm_key_text(&shape->key, text);
-    return DT_FAIL(DT_MACHINE, NULL, "the GEMM %s did not start: cuBLASLt says: %s", text,
+    return DT_FAIL(DT_MACHINE, NULL, "cublasLtMatmul failed for the GEMM %s: %s", text,
                    gemm->lt.GetStatusString(code));
 }
 

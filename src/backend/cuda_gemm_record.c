@@ -78,8 +78,8 @@ static dt_status check_text(const cJSON *record, const char *field, const char *
     const char *there;
     DT_TRY(dt_json_string(source, record, field, &there));
     if (strcmp(there, here) != 0)
-        return DT_FAIL(DT_USER, NULL, "%s: chosen where %s is %s, which is %s here", source, field,
-                       there, here);
+        return DT_FAIL(DT_USER, NULL, "%s: chosen where %s was %s, but it is %s here", source,
+                       field, there, here);
     return DT_OK;
 }
 
@@ -88,7 +88,7 @@ static dt_status check_number(const cJSON *record, const char *field, int64_t he
     int64_t there;
     DT_TRY(dt_json_int(source, record, field, 0, DT_JSON_INT_MAX, &there));
     if (there != here)
-        return DT_FAIL(DT_USER, NULL, "%s: chosen where %s is %lld, which is %lld here", source,
+        return DT_FAIL(DT_USER, NULL, "%s: chosen where %s was %lld, but it is %lld here", source,
                        field, (long long)there, (long long)here);
     return DT_OK;
 }

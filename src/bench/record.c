@@ -155,7 +155,7 @@ static dt_status check_all_there(const struct dt_bench_calls *calls)
         for (int64_t i = 0; i < calls->n; i++)
             found = found || (int)calls->at[i].op == op;
         if (!found)
-            return DT_FAIL(DT_MACHINE, "call it in bench_record.c", "nothing calls the op %s",
+            return DT_FAIL(DT_MACHINE, "call it in src/bench/record.c", "nothing calls the op %s",
                            dt_bench_op_table[op].name);
     }
     return DT_OK;

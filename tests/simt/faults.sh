@@ -147,7 +147,7 @@ SIMT_DEVICES=2 fault 3 2 "too little for NCCL too" 'free after what is reserved 
 SIMT_MEMORY=100000
 fault 3 1 "no settings fit" 'training needs' 'no data.micro_batch and no model.recompute would fit' "${big[@]}"
 SIMT_MEMORY=3000
-refused 3 "too little for a sample" 'no memory on GPU 0' '.' "$dtrain" sample --device cuda runs/cpu
+refused 3 "too little for a sample" 'out of memory on GPU 0' '.' "$dtrain" sample --device cuda runs/cpu
 unset SIMT_MEMORY
 n_ranks 2
 whole=$(takes "${long[@]}" data.batch=12)

@@ -390,12 +390,12 @@ static void check_ignored(const char *record, const char *why)
 static void test_made_elsewhere(const char *record)
 {
     setenv("SIMT_CUBLASLT_VERSION", "130200", 1);
-    check_ignored(record, "cublaslt is 130100, which is 130200 here");
+    check_ignored(record, "cublaslt was 130100, but it is 130200 here");
     unsetenv("SIMT_CUBLASLT_VERSION");
     static const char *const change[][3] = {
-        {"\"device\":\t\"", "\"device\":\t\"Other ", "device is Other "},
-        {"\"capability\":\t\"", "\"capability\":\t\"1", "capability is 1"},
-        {"\"multiprocessors\":\t", "\"multiprocessors\":\t1", "multiprocessors is 1"},
+        {"\"device\":\t\"", "\"device\":\t\"Other ", "device was Other "},
+        {"\"capability\":\t\"", "\"capability\":\t\"1", "capability was 1"},
+        {"\"multiprocessors\":\t", "\"multiprocessors\":\t1", "multiprocessors was 1"},
     };
     for (size_t i = 0; i < sizeof change / sizeof *change; i++) {
         char *other = replaced(record, change[i][0], change[i][1]);
@@ -470,6 +470,23 @@ static void test_algorithms_refused(const char *record)
                       "swizzle is 0");
 }
 
+// Where no algorithm is left, the error says what was wrong with each.
+static void test_none_left(const char *fault, const char *why)
+{
+    struct dt_backend cuda = open_with_shapes();
+    char *text = NULL;
+    setenv("SIMT_CUBLASLT_FAIL", fault, 1);
+    listen();
+    dt_status status = cuda.table->choose(cuda.device, NULL, &text);
+    listened();
+    unsetenv("SIMT_CUBLASLT_FAIL");
+    CHECK_INT(status, DT_MACHINE);
+    CHECK(strstr(dt_error_current()->message, why), "\"%s\" lacks \"%s\"",
+          dt_error_current()->message, why);
+    dt_error_clear();
+    close_device(&cuda);
+}
+
 // The device is full: what the library recommends stays, and a record of it is written.
 static void test_no_memory(void)
 {
@@ -505,6 +522,8 @@ int main(void)
     test_recommended();
     test_tie();
     test_untrue();
+    test_none_left("matmul", ": 3 did not run, 0 could not be captured in a graph, 0 gave");
+    test_none_left("captured", ": 0 did not run, 3 could not be captured in a graph, 0 gave");
     test_known(record);
     test_use(record);
     test_made_elsewhere(record);

@@ -220,9 +220,9 @@ static void out_of_memory(void)
     struct dt_backend cuda = open_cuda();
     struct dt_stream *stream = stream_of(&cuda);
     void *refused = NULL, *half = device_array(&cuda, 2 << 20);
-    expect(cuda.table->alloc(cuda.device, 3 << 20, &refused), DT_MACHINE, "3.1 MB asked for");
+    expect(cuda.table->alloc(cuda.device, 3 << 20, &refused), DT_MACHINE, "3.1 MB requested");
     expect(DT_MACHINE, DT_MACHINE, "of 4.2 MB free");
-    expect(DT_MACHINE, DT_MACHINE, "2.1 MB in use by this rank");
+    expect(DT_MACHINE, DT_MACHINE, "2.1 MB used by this rank");
     expect(DT_MACHINE, DT_MACHINE, "GPU 0 (Simulated GPU)");
     expect(DT_MACHINE, DT_MACHINE, "data.micro_batch, or model.recompute");
     dt_error_clear();
@@ -262,9 +262,9 @@ static void copies(void)
     expect(cuda.table->to_host(cuda.device, out, a, -1, stream), DT_MACHINE, "-1 bytes");
     expect(cuda.table->copy(cuda.device, a, b, -1, stream), DT_MACHINE, "-1 bytes");
     expect(cuda.table->fill(cuda.device, a, 0, -1, stream), DT_MACHINE, "-1 bytes");
-    // A status of CUDA's own: what was being done, what CUDA says.
+    // A status of CUDA's own: what was being done, and why CUDA failed.
     expect(cuda.table->copy(cuda.device, a, b, 2 * N, stream), DT_MACHINE,
-           "copying 6000 bytes on the GPU: CUDA says");
+           "copying 6000 bytes on the GPU failed: ");
     expect(DT_MACHINE, DT_MACHINE, "(cudaErrorInvalidValue)");
     struct dt_stamp_args args = {.time = (uint64_t *)(void *)a};
     check_ok(dt_stamp(&cuda, &args, stream), "a launch behind a failed call");
@@ -405,7 +405,7 @@ static void broken_graphs(void)
     CHECK_INT(dt_error_current()->code, DT_OK); // or it would be told as what broke the capture
     put_work(&rig, true);
     dt_status status = table->capture_end(device, rig.main, &graph);
-    expect(status, DT_MACHINE, "capturing a graph: CUDA says");
+    expect(status, DT_MACHINE, "capturing a graph failed: ");
     expect(status, DT_MACHINE, "(cudaErrorStreamCaptureUnjoined)");
 
     check_ok(table->capture_begin(device, rig.main), "capture_begin");
