@@ -77,6 +77,8 @@ static void test_changed_start(void)
     expect_loader(path, false, "/doc_starts[71] is 2840");
     set_start(path, 70, 100);
     expect_loader(path, false, "/doc_starts[70] is 100");
+    set_start(path, 70, 2760); // as the one before
+    expect_loader(path, false, "/doc_starts[70] is 2760");
     set_start(path, 70, N);
     expect_loader(path, false, "/doc_starts[70] is 3333");
 }
