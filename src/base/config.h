@@ -151,7 +151,7 @@ void dt_config_problem(struct dt_problems *problems, const struct dt_config *con
     __attribute__((format(printf, 4, 5)));
 
 // Notes what a value became where something other than a source decided it (the model that a run
-// starts from), so that the echo tells it. Settings stay as they are.
+// starts from), so that the echo shows it. Settings stay as they are.
 dt_status dt_config_note(struct dt_config *config, const char *key, const char *text,
                          const char *origin);
 

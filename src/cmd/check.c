@@ -1,4 +1,4 @@
-// `dtrain --check`: what a job would do, told before anything is allocated.
+// `dtrain --check`: what a job would do, before anything is allocated.
 #include "cmd/cmd.h"
 
 #include "comm/device_comm.h"
@@ -49,9 +49,9 @@ static void print_communication(const struct dt_job *job)
 {
     char version[64] = "";
     if (!dt_job_uses_device_comm(job))
-        printf("ranks talk by: %s\n", job->comm->info.backend);
+        printf("ranks use: %s\n", job->comm->info.backend);
     else if (dt_device_comm_known->version(version, sizeof version) == DT_OK)
-        printf("ranks talk by: NCCL %s\n", version);
+        printf("ranks use: NCCL %s\n", version);
     else
         dt_error_clear(); // raised again below, by dt_train_check_resources
 }
@@ -63,7 +63,7 @@ static void print_batch(const struct dt_job *job)
            "micro-batches x %lld\n",
            (long long)batch, (long long)length, (long long)(batch * length), job->comm->info.size,
            (long long)(job->local_batch / job->micro_batch), (long long)job->micro_batch);
-    printf("steps: %lld of %lld an epoch, %.3g tokens in all\n", (long long)job->steps,
+    printf("steps: %lld of %lld an epoch, %.3g tokens total\n", (long long)job->steps,
            (long long)job->steps_per_epoch, (double)job->steps * (double)(batch * length));
 }
 
@@ -84,7 +84,7 @@ dt_status dt_cmd_print_plan(const struct dt_job *job)
         print_batch(job);
         print_communication(job);
         if (job->resume[0])
-            printf("would go on from %s\n", job->resume);
+            printf("would resume from %s\n", job->resume);
         status = print_memory(job, &device);
     }
     dt_params_free(&params);

@@ -15,7 +15,7 @@ static void print_device(const struct dt_known_backend *known, int index,
     printf("device      %s %d: %s (%s)\n", known->table->name, index, info->name, info->features);
     if (info->id[0])
         printf("  id        %s\n", info->id);
-    printf("  precision auto takes %s (%s)\n", info->bf16_faster ? "bf16" : "fp32",
+    printf("  precision auto uses %s (%s)\n", info->bf16_faster ? "bf16" : "fp32",
            info->bf16 ? "bf16 in hardware" : "no bf16 instructions");
     printf("  memory    %.1f GiB, %.1f GiB free\n", (double)info->memory / 0x1p30,
            (double)info->memory_free / 0x1p30);

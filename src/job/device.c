@@ -1,5 +1,5 @@
 // Each rank counts the devices that it sees, all ranks decide, each opens the one of its number
-// among the ranks of its host, and all compare what they took. Every phase ends in dt_agree.
+// among the ranks of its host, and all compare what they opened. Every phase ends in dt_agree.
 #include "job/device.h"
 
 #include "base/cores.h"
@@ -53,17 +53,17 @@ dt_status dt_device_decide(const struct dt_device_seen *seen, int n, bool *cuda)
     if (with < 0 || without < 0)
         return DT_OK;
     return DT_FAIL(DT_USER,
-                   "mend that host or leave it out, start no more ranks than there are GPUs, or "
+                   "fix that host or leave it out, start no more ranks than there are GPUs, or "
                    "set run.device = cpu for all",
                    "rank %d on host %s sees a CUDA device and rank %d on host %s does not: %s",
                    with, seen[with].host, without, seen[without].host, seen[without].reason);
 }
 
-// Where the build is for CPUs, only a machine that has an NVIDIA driver makes it worth a word.
-static void tell_fallback(const struct dt_device_seen *seen)
+// In a build for CPUs this is worth mentioning only on a machine that has an NVIDIA driver.
+static void mention_fallback(const struct dt_device_seen *seen)
 {
     if (dt_backend_find("cuda") || access("/proc/driver/nvidia/version", F_OK) == 0)
-        dt_info("run.device = auto takes the CPU: %s", seen->reason);
+        dt_info("run.device = auto uses the CPU: %s", seen->reason);
 }
 
 // Rank 0 decides for all, on what every rank sees.
@@ -84,12 +84,12 @@ static dt_status decide_together(struct dt_comm *comm, const struct dt_device_se
     if (status == DT_OK)
         status = dt_broadcast(comm, cuda, sizeof *cuda, 0);
     if (status == DT_OK && root && !*cuda)
-        tell_fallback(all);
+        mention_fallback(all);
     free(all);
     return status;
 }
 
-// *cuda: whether the ranks take CUDA devices, of which this one sees *visible.
+// *cuda: whether the ranks use CUDA devices, of which this one sees *visible.
 static dt_status decide(const struct dt_device_choice_config *config, bool *cuda, int *visible)
 {
     *cuda = config->choice == DT_DEVICE_CUDA;
@@ -111,7 +111,7 @@ int dt_device_ranks_on(const struct dt_device_taken *taken, int n, int rank)
     return ranks_on_device;
 }
 
-// "ranks 0, 2 and 3", those that took the device of `first`, the lowest of them.
+// "ranks 0, 2 and 3", those on the device of `first`, the lowest of them.
 static void name_ranks(const struct dt_device_taken *taken, int n, int first, char *text,
                        size_t size)
 {
@@ -158,7 +158,7 @@ dt_status dt_device_refuse_shared(const struct dt_device_taken *taken, int n)
     return DT_OK;
 }
 
-// What every rank took, the same on all: taken is [n].
+// What every rank opened, the same on all: taken is [n].
 static dt_status compare_taken(const struct dt_device_choice_config *config,
                                const struct dt_device_taken *mine, struct dt_device_taken *taken,
                                int *ranks_on_device)

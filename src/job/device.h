@@ -1,4 +1,4 @@
-// Which device each rank takes, decided by all ranks together: one rank a GPU, or all on CPUs.
+// Which device each rank opens, decided by all ranks together: one rank per GPU, or all on CPUs.
 #pragma once
 
 #include "backend/backend.h"
@@ -8,15 +8,15 @@ struct dt_device_choice_config {
     struct dt_comm *comm;
     int choice;  // enum dt_device_choice of job/settings.h
     int threads; // of the host, for ops
-    bool share;  // several ranks may take one GPU
+    bool share;  // several ranks may use one GPU
 };
 
-// Collective. auto takes the CPU where no rank sees a CUDA device, and says why. *ranks_on_device:
-// the ranks that took this rank's device, itself among them (CPUs: 1). DT_USER where a rank sees no
+// Collective. auto uses the CPU where no rank sees a CUDA device, and says why. *ranks_on_device:
+// the ranks on this rank's device, itself among them (CPUs: 1). DT_USER where a rank sees no
 // device that needs one, or where ranks would share one and may not; nothing is open then.
 dt_status dt_device_open(const struct dt_device_choice_config *config, struct dt_backend *backend,
                          int *ranks_on_device);
-// The same for a process of its own; threads 0: its share of the cores.
+// The same for a single process; threads 0: its share of the cores.
 dt_status dt_device_open_alone(int choice, int threads, struct dt_backend *backend);
 
 // Its decisions, apart from devices.
@@ -31,9 +31,9 @@ dt_status dt_device_decide(const struct dt_device_seen *seen, int n, bool *cuda)
 
 struct dt_device_taken {
     char host[DT_HOST_NAME];
-    char id[64]; // "": cannot be told from others, never shared
+    char id[64]; // "": cannot be distinguished from others, never shared
     int visible; // devices that this rank sees
 };
 int dt_device_ranks_on(const struct dt_device_taken *taken, int n, int rank);
-// DT_USER naming host, ranks and device of the first that several ranks took.
+// DT_USER naming host, ranks and device of the first that several ranks opened.
 dt_status dt_device_refuse_shared(const struct dt_device_taken *taken, int n);

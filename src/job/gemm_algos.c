@@ -1,6 +1,6 @@
-// Reads what is known, asks the device to choose the rest, keeps and spreads the result. A record
-// is the text of the device table's `choose`: an object whose member "gemm" has a member a shape;
-// the others say what it was made for.
+// Reads what is known, asks the device to choose the rest, keeps and broadcasts the result. A
+// record is the text of the device table's `choose`: an object whose member "gemm" has a member for
+// each shape; the others say what it was made for.
 #include "job/gemm_algos.h"
 
 #include <cjson/cJSON.h>
@@ -107,8 +107,8 @@ static dt_status cache_path(const struct dt_backend *backend, char path[DT_PATH]
                    (unsigned long long)XXH64(made_for, (size_t)n, 0));
 }
 
-// Other jobs may write it at the same time: each under a name of its own, then renamed. The last
-// one wins, and what it has not seen will be timed once more some day.
+// Other jobs may write it at the same time: each writes under a name of its own and renames. The
+// last one wins, and what it has not seen will be timed again some day.
 static dt_status replace_cache(const struct dt_comm *comm, const char *path, const char *text)
 {
     char own[DT_PATH];
@@ -121,18 +121,26 @@ static dt_status replace_cache(const struct dt_comm *comm, const char *path, con
     return status;
 }
 
-static dt_status add_to_cache(const struct dt_job *job, const char *path, const char *record)
+// Adds `record` to what the file at `path` holds, of the run or of the cache.
+static dt_status keep(const struct dt_job *job, const char *path, const char *record, bool cache)
 {
-    char folder[DT_PATH], *before = NULL, *merged = NULL;
-    DT_TRY(cache_folder(folder));
-    DT_TRY(dt_make_dirs(folder));
+    char *before = NULL, *merged = NULL;
     DT_TRY(read_record(path, &before));
     dt_status status = dt_gemm_algos_merge(record, before, &merged);
     if (status == DT_OK && (!before || strcmp(merged, before) != 0))
-        status = replace_cache(job->comm, path, merged);
+        status = cache ? replace_cache(job->comm, path, merged)
+                       : dt_write_file_atomic(path, merged, (int64_t)strlen(merged));
     free(before);
     free(merged);
     return status;
+}
+
+static dt_status keep_in_cache(const struct dt_job *job, const char *path, const char *record)
+{
+    char folder[DT_PATH];
+    DT_TRY(cache_folder(folder));
+    DT_TRY(dt_make_dirs(folder));
+    return keep(job, path, record, true);
 }
 
 // Rank 0.
@@ -142,56 +150,27 @@ static dt_status run_path(const struct dt_job *job, char path[DT_PATH])
     return dt_path(path, "%s/gemm.json", job->run_path);
 }
 
-// What the run chose and, for shapes that it has not met, what the cache holds; NULL: nothing.
-static dt_status read_known(const char *of_run, const char *cache, char **known)
-{
-    char *of_cache = NULL;
-    dt_status status = DT_OK;
-    if (cache[0] && read_record(cache, &of_cache) != DT_OK)
-        dt_error_clear();
-    *known = NULL;
-    if (of_run)
-        status = dt_gemm_algos_merge(of_run, of_cache, known);
-    else if (of_cache)
-        status = dt_gemm_algos_merge(of_cache, NULL, known);
-    free(of_cache);
-    return status;
-}
-
-// Shapes of an earlier course of the run stay in its folder.
-static dt_status keep_in_run(const char *path, const char *record, const char *before)
-{
-    char *merged;
-    DT_TRY(dt_gemm_algos_merge(record, before, &merged));
-    dt_status status = DT_OK;
-    if (!before || strcmp(merged, before) != 0)
-        status = dt_write_file_atomic(path, merged, (int64_t)strlen(merged));
-    free(merged);
-    return status;
-}
-
-static dt_status choose_from(const struct dt_job *job, const char *of_run, const char *path,
-                             char **record)
-{
-    char cache[DT_PATH], *known;
-    DT_TRY(cache_path(&job->backend, cache));
-    DT_TRY(read_known(of_run, cache, &known));
-    dt_status status = job->backend.table->choose(job->backend.device, known, record);
-    free(known);
-    DT_TRY(status);
-    DT_TRY(keep_in_run(path, *record, of_run));
-    if (cache[0] && add_to_cache(job, cache, *record) != DT_OK)
-        dt_error_clear();
-    return DT_OK;
-}
-
+// The device knows what the run chose before and, for other shapes, what the cache holds.
 static dt_status choose(const struct dt_job *job, char **record)
 {
-    char path[DT_PATH], *of_run;
+    char path[DT_PATH], cache[DT_PATH], *of_run = NULL, *of_cache = NULL, *known = NULL;
+    dt_status status;
     DT_TRY(run_path(job, path));
+    DT_TRY(cache_path(&job->backend, cache));
     DT_TRY(read_record(path, &of_run));
-    dt_status status = choose_from(job, of_run, path, record);
+    if (cache[0] && read_record(cache, &of_cache) != DT_OK)
+        dt_error_clear();
+    if (of_run)
+        DT_TRY_GOTO(status, out, dt_gemm_algos_merge(of_run, of_cache, &known));
+    DT_TRY_GOTO(status, out,
+                job->backend.table->choose(job->backend.device, known ? known : of_cache, record));
+    DT_TRY_GOTO(status, out, keep(job, path, *record, false));
+    if (cache[0] && keep_in_cache(job, cache, *record) != DT_OK)
+        dt_error_clear();
+out:
     free(of_run);
+    free(of_cache);
+    free(known);
     return status;
 }
 
@@ -217,8 +196,8 @@ static dt_status use_on_all(const struct dt_job *job, char **record)
 }
 
 // `find` gives rank 0's record, NULL where there is none.
-static dt_status spread(const struct dt_job *job,
-                        dt_status (*find)(const struct dt_job *job, char **record))
+static dt_status share(const struct dt_job *job,
+                       dt_status (*find)(const struct dt_job *job, char **record))
 {
     char *record = NULL;
     dt_status status = dt_agree(job->comm, job->comm->info.rank == 0 ? find(job, &record) : DT_OK);
@@ -236,10 +215,10 @@ dt_status dt_gemm_algos_apply(struct dt_job *job)
         return DT_OK;
     // Planning tells the device its shapes.
     DT_TRY(dt_agree(job->comm, dt_model_plan(&job->backend, &job->model, &shape, &plan)));
-    return spread(job, choose);
+    return share(job, choose);
 }
 
 dt_status dt_gemm_algos_recall(struct dt_job *job)
 {
-    return job->backend.table->use ? spread(job, recall) : DT_OK;
+    return job->backend.table->use ? share(job, recall) : DT_OK;
 }

@@ -1,5 +1,5 @@
-// Which GEMM algorithms a job uses: rank 0 chooses, all ranks use the same. They stand in the run's
-// folder, gemm.json, so that a resumed run keeps its bits, and in the user's cache
+// Which GEMM algorithms a job uses: rank 0 chooses, all ranks use the same. They are kept in the
+// run's folder, gemm.json, so that a resumed run keeps its bits, and in the user's cache
 // ($XDG_CACHE_HOME/dtrain, else ~/.cache/dtrain) with those of other runs on the same device and
 // libraries, so that the next run starts quickly. A cache that cannot be read or written is no
 // error.
@@ -7,7 +7,7 @@
 
 #include "job/job.h"
 
-// Collective; for a training job, before its model takes memory. Nothing on devices that have
+// Collective; for a training job, before its model is allocated. Nothing on devices that have
 // nothing to choose.
 dt_status dt_gemm_algos_apply(struct dt_job *job);
 // Collective; for other jobs: what the run chose, where it did. Times and writes nothing.

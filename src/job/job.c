@@ -1,4 +1,4 @@
-// From a configuration to everything that a command starts from.
+// From a configuration to everything that a command starts from, in the order of dt_job_open.
 #include "job/job.h"
 
 #include "base/cores.h"
@@ -24,9 +24,8 @@ static dt_status share_config(struct dt_job *job, const char *path, char *const 
                                 n_overrides, &job->settings, &job->config);
         if (status == DT_OK)
             status = dt_settings_check(&job->settings, job->config);
-        if (status == DT_OK) {
+        if (status == DT_OK)
             status = dt_config_echo_text(job->config, &text, &size);
-        }
     }
     status = dt_agree(job->comm, status);
     void *bytes = text;
@@ -40,19 +39,10 @@ static dt_status share_config(struct dt_job *job, const char *path, char *const 
     return status;
 }
 
-// Where the data alone matters any machine's CPU will do.
-static int device_choice(const struct dt_job *job, enum dt_purpose purpose)
-{
-    return purpose == DT_PURPOSE_ORDER ? DT_DEVICE_CPU : job->settings.run.device;
-}
-
 // More threads than cores only take turns.
 static dt_status check_threads(const struct dt_job *job)
 {
-    int64_t threads = job->settings.run.threads;
-    if (threads == 0)
-        return DT_OK;
-    int64_t cores = dt_cores_of_job();
+    int64_t threads = job->settings.run.threads, cores = threads > 0 ? dt_cores_of_job() : 0;
     if (threads <= cores)
         return DT_OK;
     return dt_config_reject(job->config, "run.threads",
@@ -74,7 +64,9 @@ static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
                 threads);
     dt_comm_set_timeout(job->comm, job->settings.comm.timeout_s);
     struct dt_device_choice_config config = {.comm = job->comm,
-                                             .choice = device_choice(job, purpose),
+                                             .choice = purpose == DT_PURPOSE_ORDER
+                                                           ? DT_DEVICE_CPU // the data alone matters
+                                                           : job->settings.run.device,
                                              .threads = threads,
                                              .share = job->settings.run.share_device};
     DT_TRY_NOTE(dt_device_open(&config, &job->backend, &job->ranks_on_device), "run.device = %s",
@@ -89,127 +81,11 @@ static dt_status choose_storage(struct dt_job *job)
     int precision = job->settings.run.precision;
     bool bf16 =
         precision == DT_PRECISION_BF16 || (precision == DT_PRECISION_AUTO && info.bf16_faster);
-    // A job is one precision: where hosts differ, auto takes bf16 if it is faster on all.
+    // A job is one precision: where hosts differ, auto is bf16 if that is faster on all.
     int64_t all = bf16;
     DT_TRY(dt_allreduce(job->comm, &all, 1, DT_I64, DT_MIN));
     job->model.storage = all ? DT_BF16 : DT_F32;
     return DT_OK;
-}
-
-bool dt_job_resume_is_named(const struct dt_job *job)
-{
-    const char *resume = job->settings.run.resume;
-    return strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0;
-}
-
-// Takes the run's folder and says which checkpoint to go on from.
-static dt_status find_resume(struct dt_job *job, enum dt_purpose purpose)
-{
-    const char *resume = job->settings.run.resume;
-    if (purpose == DT_PURPOSE_TRAIN)
-        DT_TRY(dt_run_folder_open(job->run_path, 30, &job->folder));
-    char checkpoints[DT_PATH], newest[DT_PATH] = "";
-    DT_TRY(dt_path(checkpoints, "%s/checkpoints", job->run_path));
-    if (dt_job_resume_is_named(job)) {
-        DT_TRY(dt_checkpoint_verify(resume));
-        return dt_path(job->resume, "%s", resume);
-    }
-    if (dt_is_dir(checkpoints))
-        DT_TRY(dt_checkpoint_newest(checkpoints, newest));
-    if (strcmp(resume, "never") == 0 && newest[0] && purpose == DT_PURPOSE_TRAIN)
-        return dt_config_reject(
-            job->config, "run.resume",
-            "choose another run.name or run.dir, remove the folder, or set resume = auto",
-            "never, but %s holds a checkpoint that a new run would mix with", checkpoints);
-    if (strcmp(resume, "auto") == 0)
-        memcpy(job->resume, newest, sizeof newest);
-    return DT_OK;
-}
-
-// The model in `dir` decides its architecture; keys of [model] that are set must agree with it.
-static dt_status merge_model(struct dt_job *job, const char *dir)
-{
-    struct dt_model_config configured = job->model, found = job->model;
-    char name[DT_CONFIG_NAME], is[DT_CONFIG_STRING_MAX], was[DT_CONFIG_STRING_MAX];
-    DT_TRY(dt_hf_read_config(dir, &found));
-    if (configured.layers[0])
-        DT_TRY(dt_model_config_normalize(&configured));
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
-        if (!key->json)
-            continue;
-        snprintf(name, sizeof name, "model.%s", key->name);
-        const char *text = dt_config_value_text(key, &configured, was);
-        const char *found_text = dt_config_value_text(key, &found, is);
-        bool is_auto = key->auto_word && strcmp(text, key->auto_word) == 0;
-        bool same = dt_config_equal(key, &configured, &found);
-        if (dt_config_is_set(job->config, name) && !is_auto && !same)
-            return dt_config_reject(job->config, name, "leave the key out: the directory gives it",
-                                    "%s, but the model in %s has %s", text, dir, found_text);
-        DT_TRY(dt_config_note(job->config, name,
-                              same ? dt_config_text(job->config, name) : found_text, dir));
-    }
-    job->model = found;
-    return DT_OK;
-}
-
-// The architecture comes from the checkpoint to resume, else from run.init_from, else from [model].
-static dt_status resolve_model(struct dt_job *job)
-{
-    const char *dir = job->resume[0] ? job->resume : job->settings.run.init_from;
-    enum dt_dtype storage = job->model.storage;
-    job->model = job->settings.model;
-    job->model.storage = storage;
-    if (dir[0] && !job->resume[0]) // what is resumed was verified when it was found
-        DT_TRY(dt_checkpoint_verify_weights(dir));
-    if (dir[0])
-        DT_TRY(merge_model(job, dir));
-    return dt_model_config_check(&job->model);
-}
-
-// A resumed run keeps its storage type, on whatever machine, unless run.precision names another.
-static dt_status keep_storage(struct dt_job *job)
-{
-    int saved;
-    if (!job->resume[0])
-        return DT_OK;
-    DT_TRY(dt_checkpoint_storage(job->resume, &saved));
-    if (saved < 0 || saved == (int)job->model.storage)
-        return DT_OK;
-    const char *here = dt_dtype_name(job->model.storage);
-    const char *there = dt_dtype_name((enum dt_dtype)saved);
-    if (job->settings.run.precision == DT_PRECISION_AUTO) {
-        dt_info("run.precision = auto keeps %s, as in %s; a new run here would take %s", there,
-                job->resume, here);
-        job->model.storage = (enum dt_dtype)saved;
-    } else {
-        dt_info("run.precision = %s: %s was trained in %s", here, job->resume, there);
-    }
-    return DT_OK;
-}
-
-static dt_status check_batch(struct dt_job *job)
-{
-    int64_t batch = job->settings.data.batch, micro = job->settings.data.micro_batch,
-            n = job->comm->info.size;
-    if (batch % n != 0)
-        return dt_config_reject(
-            job->config, "data.batch", NULL,
-            "%lld, which %lld ranks cannot share equally: %lld or %lld would do", (long long)batch,
-            (long long)n, (long long)(batch / n > 0 ? batch / n * n : n),
-            (long long)((batch / n + 1) * n));
-    job->local_batch = batch / n;
-    job->micro_batch = micro > 0 ? micro : job->local_batch;
-    if (job->local_batch % job->micro_batch == 0)
-        return DT_OK;
-    char divisors[256] = "";
-    for (int64_t d = 1; d <= job->local_batch && strlen(divisors) < 200; d++)
-        if (job->local_batch % d == 0)
-            snprintf(divisors + strlen(divisors), sizeof divisors - strlen(divisors), " %lld",
-                     (long long)d);
-    return dt_config_reject(job->config, "data.micro_batch", NULL,
-                            "%lld, which does not divide a rank's %lld sequences of a step:"
-                            " these would:%s",
-                            (long long)micro, (long long)job->local_batch, divisors);
 }
 
 // The data must yield what the model reads.
@@ -262,60 +138,43 @@ static dt_status broadcast_dataset(struct dt_comm *comm, struct dt_dataset **dat
     return status;
 }
 
-static dt_status share_root_findings(struct dt_job *job)
+// What needs files: rank 0 looks, and the others hear of it.
+static dt_status look(struct dt_job *job, enum dt_purpose purpose)
 {
-    DT_TRY(dt_broadcast(job->comm, &job->model, sizeof job->model, 0));
-    DT_TRY(dt_broadcast(job->comm, job->resume, sizeof job->resume, 0));
-    DT_TRY(broadcast_dataset(job->comm, &job->train));
-    return broadcast_dataset(job->comm, &job->val);
-}
-
-// The communicator was chosen by how the job was launched: the key can only agree with that.
-static dt_status check_communicator(const struct dt_job *job)
-{
-    const struct dt_comm_info *info = &job->comm->info;
-    int asked = job->settings.comm.backend;
-    if (asked == DT_COMM_SELF && info->size > 1)
-        return dt_config_reject(job->config, "comm.backend",
-                                "leave it at auto, or start one process",
-                                "self, but %d ranks were launched", info->size);
-    if (asked == DT_COMM_MPI && strcmp(info->backend, "mpi") != 0)
-        return dt_config_reject(job->config, "comm.backend",
-                                "start with mpirun -np N dtrain …, or leave it at auto",
-                                "mpi, but no launcher started this process");
-    return DT_OK;
-}
-
-static dt_status root_phase(struct dt_job *job, enum dt_purpose purpose)
-{
-    DT_TRY(check_communicator(job));
-    if (purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK)
-        DT_TRY(dt_job_check_device(job));
-    DT_TRY(find_resume(job, purpose));
-    DT_TRY(resolve_model(job));
-    DT_TRY(keep_storage(job));
-    DT_TRY(check_batch(job));
+    if (purpose == DT_PURPOSE_TRAIN)
+        DT_TRY(dt_run_folder_open(job->run_path, 30, &job->folder));
+    DT_TRY(dt_job_resolve_resume(job, purpose));
+    DT_TRY(dt_job_resolve_model(job));
     return scan_data(job);
 }
 
 dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char *path,
                       char *const *overrides, int n_overrides, struct dt_job *job)
 {
+    const struct dt_settings *s = &job->settings;
+    bool root = comm->info.rank == 0;
     *job = (struct dt_job){.comm = comm, .folder = {.lock = -1}};
     dt_comm_progress(comm, 0, "reading the configuration");
     DT_TRY(share_config(job, path, overrides, n_overrides));
-    const struct dt_settings *s = &job->settings;
-    if (s->run.dir[0])
-        DT_TRY(dt_path(job->run_path, "%s", s->run.dir));
-    else
-        DT_TRY(dt_path(job->run_path, "runs/%s", s->run.name));
+    DT_TRY(dt_agree(comm, root ? dt_job_check_launch(job) : DT_OK));
+    job->local_batch = s->data.batch / comm->info.size;
+    job->micro_batch = s->data.micro_batch > 0 ? s->data.micro_batch : job->local_batch;
+    DT_TRY(dt_path(job->run_path, "%s%s", s->run.dir[0] ? "" : "runs/",
+                   s->run.dir[0] ? s->run.dir : s->run.name));
+
     dt_comm_progress(comm, 0, "opening the device");
     DT_TRY(open_backend(job, purpose));
+    if (purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK)
+        DT_TRY(dt_agree(comm, root ? dt_job_check_device(job) : DT_OK));
     DT_TRY(choose_storage(job));
+
     dt_comm_progress(comm, 0, "looking at the data");
-    DT_TRY(dt_agree(comm, comm->info.rank == 0 ? root_phase(job, purpose) : DT_OK));
-    DT_TRY(share_root_findings(job));
-    DT_TRY(check_batch(job));
+    DT_TRY(dt_agree(comm, root ? look(job, purpose) : DT_OK));
+    DT_TRY(dt_broadcast(comm, &job->model, sizeof job->model, 0));
+    DT_TRY(dt_broadcast(comm, job->resume, sizeof job->resume, 0));
+    DT_TRY(broadcast_dataset(comm, &job->train));
+    DT_TRY(broadcast_dataset(comm, &job->val));
+
     job->steps_per_epoch = job->train->windows / s->data.batch;
     job->steps = s->run.steps > 0 ? s->run.steps : s->run.epochs * job->steps_per_epoch;
     return dt_agree(comm, dt_settings_check_steps(s, job->config, job->steps));

@@ -11,8 +11,8 @@
 #include "model/model.h"
 
 enum dt_purpose {
-    DT_PURPOSE_TRAIN, // takes the run's folder; the others write nothing
-    DT_PURPOSE_CHECK, // all that training asks for is checked
+    DT_PURPOSE_TRAIN, // owns the run's folder; the others write nothing
+    DT_PURPOSE_CHECK, // everything that training needs is checked
     DT_PURPOSE_EVAL,  // forward passes only
     DT_PURPOSE_ORDER, // the data alone: no device but the CPU
 };
@@ -29,7 +29,7 @@ struct dt_job {
     int64_t local_batch, micro_batch; // sequences of this rank's step, and of one forward pass
     int64_t steps_per_epoch, steps;
     char run_path[DT_PATH];
-    char resume[DT_PATH]; // the checkpoint to go on from, or ""
+    char resume[DT_PATH]; // the checkpoint to resume from, or ""
 };
 
 // `path` and `overrides`: the command line's configuration file and section.key=value words.
@@ -42,7 +42,13 @@ bool dt_job_resume_is_named(const struct dt_job *job);
 // Whether gradients are summed by the device communicator (NCCL) and not by job->comm: several
 // ranks on CUDA devices of their own, comm.backend = nccl or auto.
 bool dt_job_uses_device_comm(const struct dt_job *job);
-// Settings that the device or the number of ranks does not allow; for dt_job_open on rank 0.
+// For dt_job_open. What to resume from: job->resume, a verified checkpoint or "".
+dt_status dt_job_resolve_resume(struct dt_job *job, enum dt_purpose purpose);
+// job->model: from the checkpoint to resume, else from run.init_from, else from [model].
+dt_status dt_job_resolve_model(struct dt_job *job);
+// Settings that do not fit the way the job was launched: the communicator was chosen by that.
+dt_status dt_job_check_launch(const struct dt_job *job);
+// Settings that the device does not allow in training.
 dt_status dt_job_check_device(const struct dt_job *job);
 // That NCCL is there where training would use it.
 dt_status dt_job_check_nccl(const struct dt_job *job);

@@ -4,6 +4,8 @@
 #include "base/log.h"
 #include "comm/device_comm.h"
 
+#include <string.h>
+
 bool dt_job_uses_device_comm(const struct dt_job *job)
 {
     int asked = job->settings.comm.backend;
@@ -12,27 +14,36 @@ bool dt_job_uses_device_comm(const struct dt_job *job)
            !job->settings.run.share_device && dt_device_comm_known;
 }
 
-static dt_status check_nccl_key(const struct dt_job *job)
+dt_status dt_job_check_launch(const struct dt_job *job)
 {
-    if (job->settings.comm.backend != DT_COMM_NCCL)
-        return DT_OK;
-    if (!job->backend.table->device_comm)
+    const struct dt_comm_info *info = &job->comm->info;
+    int asked = job->settings.comm.backend;
+    if (asked == DT_COMM_SELF && info->size > 1)
         return dt_config_reject(job->config, "comm.backend",
-                                "leave it at auto: ranks on CPUs talk by MPI",
-                                "nccl, but the ranks run on the CPU (run.device = %s)",
-                                dt_config_text(job->config, "run.device"));
-    return DT_OK;
+                                "leave it at auto, or start one process",
+                                "self, but %d ranks were launched", info->size);
+    if (asked == DT_COMM_MPI && strcmp(info->backend, "mpi") != 0)
+        return dt_config_reject(job->config, "comm.backend",
+                                "start with mpirun -np N dtrain …, or leave it at auto",
+                                "mpi, but no launcher started this process");
+    return dt_settings_check_batch(&job->settings, job->config, info->size);
 }
 
 dt_status dt_job_check_device(const struct dt_job *job)
 {
-    DT_TRY(check_nccl_key(job));
-    if (job->settings.run.cuda_graph == DT_TOGGLE_TRUE && !job->backend.table->graphs)
+    const struct dt_device_table *device = job->backend.table;
+    int asked = job->settings.comm.backend;
+    if (asked == DT_COMM_NCCL && !device->device_comm)
+        return dt_config_reject(job->config, "comm.backend",
+                                "leave it at auto: ranks on CPUs use MPI",
+                                "nccl, but the ranks run on the CPU (run.device = %s)",
+                                dt_config_text(job->config, "run.device"));
+    if (job->settings.run.cuda_graph == DT_TOGGLE_TRUE && !device->graphs)
         return dt_config_reject(job->config, "run.cuda_graph", "leave it at auto",
                                 "true, but the device is a CPU, which has no graphs");
-    if (job->backend.table->device_comm && job->comm->info.size > 1 &&
-        job->settings.run.share_device && job->settings.comm.backend == DT_COMM_AUTO)
-        dt_info("comm.backend = auto takes mpi: NCCL does not join ranks that share a GPU");
+    if (asked == DT_COMM_AUTO && device->device_comm && job->comm->info.size > 1 &&
+        job->settings.run.share_device)
+        dt_info("comm.backend = auto uses mpi: NCCL does not join ranks that share a GPU");
     return DT_OK;
 }
 
@@ -47,7 +58,7 @@ dt_status dt_job_check_nccl(const struct dt_job *job)
     return DT_FAIL(error.code,
                    "install NCCL (Debian, Ubuntu: libnccl2), or set comm.backend = mpi, which is "
                    "slower: gradients then go through the hosts",
-                   "%d ranks on GPUs sum their gradients by NCCL (comm.backend = %s): %s",
+                   "%d ranks on GPUs sum their gradients with NCCL (comm.backend = %s): %s",
                    job->comm->info.size, dt_config_text(job->config, "comm.backend"),
                    error.message);
 }

@@ -1,4 +1,4 @@
-// Lock by flock(2): the kernel drops it when its holder dies, however that happens.
+// The lock is flock(2)'s: the kernel drops it when its holder dies, however that happens.
 #include "job/run_folder.h"
 
 #include "base/clock.h"
@@ -31,7 +31,7 @@ static void write_holder(int fd)
     gethostname(host, sizeof host - 1);
     int n = snprintf(text, sizeof text, "process %d on host %s\n", (int)getpid(), host);
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n)
-        dt_warn("cannot note the holder in the run's lock: %s", strerror(errno));
+        dt_warn("cannot write the holder into the run's lock: %s", strerror(errno));
 }
 
 static dt_status take_lock(const char *path, double wait_s, int *lock)
@@ -43,7 +43,7 @@ static dt_status take_lock(const char *path, double wait_s, int *lock)
         return DT_FAIL(DT_USER, "give run.dir a folder that this job may write",
                        "cannot write %s: %s", file, strerror(errno));
     double until = dt_seconds() + wait_s;
-    bool told = false;
+    bool waiting = false;
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) {
             dt_warn("the file system of %s has no locks (%s): nothing keeps a second job away",
@@ -56,9 +56,9 @@ static dt_status take_lock(const char *path, double wait_s, int *lock)
             return DT_FAIL(DT_USER, "stop that job, or give this one another run.name or run.dir",
                            "%s is in use by %s", path, holder);
         }
-        if (!told)
+        if (!waiting)
             dt_info("%s is in use by %s: waiting up to %.0f s", path, holder, wait_s);
-        told = true;
+        waiting = true;
         dt_sleep(0.2);
     }
     write_holder(fd);
@@ -71,7 +71,7 @@ dt_status dt_run_folder_open(const char *path, double wait_s, struct dt_run_fold
     *folder = (struct dt_run_folder){.lock = -1};
     DT_TRY(dt_path(folder->path, "%s", path));
     DT_TRY(dt_path(folder->checkpoints, "%s/checkpoints", path));
-    DT_TRY_NOTE(dt_make_dirs(folder->checkpoints), "making the run's folder (run.dir)");
+    DT_TRY_NOTE(dt_make_dirs(folder->checkpoints), "creating the run's folder (run.dir)");
     return take_lock(path, wait_s, &folder->lock);
 }
 
@@ -125,7 +125,7 @@ void dt_run_folder_step(int64_t step)
     atomic_store(&last_step, step);
 }
 
-// A file this short lies in the block it has: no space is needed.
+// A file this short stays in the block it has: no space is needed.
 static void overwrite(const char *path, const char *text)
 {
     int fd = open(path, O_WRONLY | O_CLOEXEC);

@@ -1,4 +1,4 @@
-// The folder of a run: its lock, state.json and the resolved configuration. Rank 0 only, but for
+// The folder of a run: its lock, state.json and the resolved configuration. Rank 0 only, except for
 // the note of an abrupt end.
 #pragma once
 
@@ -11,7 +11,7 @@ struct dt_run_folder {
     int lock;                  // descriptor of path/.lock, -1 where not held
 };
 
-// Makes the folder, takes its lock (waits `wait_s` seconds for another job's, then DT_USER naming
+// Creates the folder, locks it (waits `wait_s` seconds for another job's, then DT_USER naming
 // the holder) and proves that files can be written there.
 dt_status dt_run_folder_open(const char *path, double wait_s, struct dt_run_folder *folder);
 void dt_run_folder_close(struct dt_run_folder *folder);
@@ -29,7 +29,7 @@ void dt_run_folder_step(int64_t step);
 void dt_run_folder_note_end(const char *reason);
 
 dt_status dt_run_folder_config(const struct dt_run_folder *folder, const struct dt_config *config);
-// Tells what has changed since the configuration in the folder was written. Keys that the
+// Logs what has changed since the configuration in the folder was written. Keys that the
 // checkpoint `resume` decides cannot.
 void dt_run_folder_changes(const struct dt_run_folder *folder, const struct dt_config *config,
                            const char *resume);

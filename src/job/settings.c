@@ -20,12 +20,12 @@ static const struct dt_config_key run_keys[] = {
     TEXT(run, name, "dtrain", "name of the run"),
     TEXT(run, dir, "", "folder of the run; empty: runs/<name>"),
     WHOLE(run, seed, "1337", 0, MANY, "seed of initialisation and data order"),
-    WHOLE(run, steps, "", 1, MANY, "optimizer steps in all; this or run.epochs is required"),
-    WHOLE(run, epochs, "", 1, INT32_LAST, "passes over the training data, in place of run.steps"),
-    CHOICE(run, device, "auto", DT_DEVICE_WORDS, "where to train; auto: GPUs where every rank has one"),
-    FLAG(run, share_device, "false", "allow several ranks on one GPU, for tests; they talk by MPI"),
+    WHOLE(run, steps, "", 1, MANY, "total optimizer steps; this or run.epochs is required"),
+    WHOLE(run, epochs, "", 1, INT32_LAST, "passes over the training data, instead of run.steps"),
+    CHOICE(run, device, "auto", DT_DEVICE_WORDS, "where to train; auto: on GPUs if every rank has one"),
+    FLAG(run, share_device, "false", "allow several ranks on one GPU, for tests; they use MPI"),
     CHOICE(run, precision, "auto", DT_PRECISION_WORDS,
-           "storage of activations; auto: as the checkpoint, else the faster one"),
+           "storage of activations; auto: as in the checkpoint, else the faster"),
     TEXT(run, init_from, "", "start from these weights: a Hugging Face directory or a checkpoint"),
     TEXT(run, resume, "auto", "auto: from the newest checkpoint | never | a checkpoint's folder"),
     WHOLE(run, threads, "0", 0, 4096, "CPU threads of a rank; 0: its share of the cores"),
@@ -39,14 +39,14 @@ static const struct dt_config_key data_keys[] = {
     TEXT(data, val, "", "shards to evaluate on: a glob of HDF5 files"),
     WHOLE(data, seq_len, "", 1, INT32_LAST, "tokens of a sequence", .required = true),
     WHOLE(data, batch, "", 1, INT32_LAST, "sequences of a step, over all ranks", .required = true),
-    WHOLE(data, micro_batch, "0", 0, INT32_LAST, "sequences at a time; 0: all of a rank's share"),
-    FLAG(data, shuffle, "true", "permute blocks of windows, and windows in a block"),
+    WHOLE(data, micro_batch, "0", 0, INT32_LAST, "sequences of one pass; 0: all of a rank's share"),
+    FLAG(data, shuffle, "true", "permute blocks of windows, and the windows in a block"),
     WHOLE(data, block, "64", 1, INT32_LAST, "consecutive windows that are read together"),
     WHOLE(data, prefetch, "2", 1, 64, "batches read ahead"),
-    FLAG(data, carry_state, "false", "carry the state from a window to the next", .unbuilt = "*"),
+    FLAG(data, carry_state, "false", "carry the recurrent state from a window to the next", .unbuilt = "*"),
     WHOLE(data, reset_token, "-1", -1, INT32_LAST, "a document starts at this token; -1: none"),
-    FLAG(data, reset_after, "false", "a document starts behind the reset token, not at it"),
-    FLAG(data, verify, "true", "check the shards' checksums as they are read"),
+    FLAG(data, reset_after, "false", "a document starts after the reset token, not at it"),
+    FLAG(data, verify, "true", "check the shards' checksums while reading"),
     {0},
 };
 
@@ -64,7 +64,7 @@ static const struct dt_config_key optim_keys[] = {
     REAL(optim, eps, "1e-8", 1e-30, 1, "AdamW: epsilon"),
     REAL(optim, weight_decay, "0.1", 0, 1000, "AdamW: decoupled weight decay"),
     REAL(optim, grad_clip, "1.0", 0, 1e9, "largest norm of the gradient; 0: off"),
-    WHOLE(optim, max_skipped, "10", 1, MANY, "stop after so many skipped steps in a row"),
+    WHOLE(optim, max_skipped, "10", 1, MANY, "stop after this many skipped steps in a row"),
     FLAG(optim, shard, "false", "spread the optimizer state over the ranks", .unbuilt = "*"),
     WHOLE(optim, rollback, "0", 0, MANY, "go back to a checkpoint when the loss explodes",
           .unbuilt = "*"),
@@ -72,7 +72,7 @@ static const struct dt_config_key optim_keys[] = {
 };
 
 static const struct dt_config_key comm_keys[] = {
-    CHOICE(comm, backend, "auto", "auto|self|mpi|nccl", "how ranks talk; auto: GPUs by NCCL"),
+    CHOICE(comm, backend, "auto", "auto|self|mpi|nccl", "how ranks communicate; auto: GPUs with NCCL"),
     REAL(comm, bucket_mb, "25", 0.001, 65536, "MB of gradients sent together"),
     CHOICE(comm, dtype, "fp32", "fp32|bf16", "gradients on the wire"),
     CHOICE(comm, reduce, "fast", "fast|reproducible", "reproducible: same bits on any rank count",
@@ -84,8 +84,8 @@ static const struct dt_config_key comm_keys[] = {
 
 static const struct dt_config_key checkpoint_keys[] = {
     WHOLE(checkpoint, every, "0", 0, MANY, "a checkpoint every N steps; 0: off"),
-    REAL(checkpoint, minutes, "30", 0, 1e6, "a checkpoint every so many minutes; 0: off"),
-    WHOLE(checkpoint, keep, "3", 0, MANY, "newest checkpoints that stay; 0: all"),
+    REAL(checkpoint, minutes, "30", 0, 1e6, "a checkpoint every N minutes; 0: off"),
+    WHOLE(checkpoint, keep, "3", 0, MANY, "how many of the newest checkpoints to keep; 0: all"),
     FLAG(checkpoint, on_signal, "true", "on SIGUSR1, SIGHUP, SIGTERM, SIGINT: save, then stop"),
     {0},
 };
@@ -141,7 +141,7 @@ static void check_run(struct check *check)
         REJECT(check, "run.name", "'%.64s' cannot name a folder (allowed: any text without '/')",
                name);
     if (s->run.resume[0] == 0)
-        REJECT(check, "run.resume", "the value is missing (allowed: auto | never | a folder)");
+        REJECT(check, "run.resume", "missing value (allowed: auto | never | a folder)");
 }
 
 // Sizes without a default come from the configuration or from the model in run.init_from.
@@ -157,8 +157,8 @@ static void check_model(struct check *check)
         }
 }
 
-static const int64_t STEP_TOKENS_MAX = INT64_C(1)
-                                       << 40; // of a step: products of it fit into 64 bits
+// Of a step: products of it fit into 64 bits.
+static const int64_t STEP_TOKENS_MAX = INT64_C(1) << 40;
 
 // The divisors of n next below and above x, 1 <= x <= n.
 static void nearest_divisors(int64_t n, int64_t x, int64_t *below, int64_t *above)
@@ -176,29 +176,38 @@ static void nearest_divisors(int64_t n, int64_t x, int64_t *below, int64_t *abov
     }
 }
 
-static void check_micro_batch(struct check *check)
+// How the batch is split over `ranks`, and each share into micro-batches.
+static void check_batch(struct check *check, int64_t ranks)
 {
     int64_t batch = check->settings->data.batch, micro = check->settings->data.micro_batch;
-    int64_t below, above;
-    if (micro == 0 || batch % micro == 0)
-        return;
-    if (micro > batch) {
-        REJECT(check, "data.micro_batch", "%lld is more than data.batch = %lld (%s)",
-               (long long)micro, (long long)batch, origin(check, "data.batch"));
-        return;
+    int64_t share = batch / ranks, below = share > 0 ? share : 1, above = share + 1;
+    char what[512];
+    snprintf(what, sizeof what, "data.batch = %lld (%s)", (long long)batch,
+             origin(check, "data.batch"));
+    if (ranks > 1)
+        snprintf(what, sizeof what, "the %lld sequences of a rank (data.batch = %lld, %lld ranks)",
+                 (long long)share, (long long)batch, (long long)ranks);
+    if (batch % ranks != 0) {
+        REJECT(check, "data.batch",
+               "%lld sequences cannot be split equally over %lld ranks; the nearest that can are "
+               "%lld and %lld",
+               (long long)batch, (long long)ranks, (long long)(below * ranks),
+               (long long)(above * ranks));
+    } else if (micro > share) {
+        REJECT(check, "data.micro_batch", "%lld is more than %s", (long long)micro, what);
+    } else if (micro > 0 && share % micro != 0) {
+        nearest_divisors(share, micro, &below, &above);
+        REJECT(check, "data.micro_batch",
+               "%lld does not divide %s; the nearest that do are %lld and %lld", (long long)micro,
+               what, (long long)below, (long long)above);
     }
-    nearest_divisors(batch, micro, &below, &above);
-    REJECT(check, "data.micro_batch",
-           "%lld does not divide data.batch = %lld (%s); the nearest that do are %lld and %lld",
-           (long long)micro, (long long)batch, origin(check, "data.batch"), (long long)below,
-           (long long)above);
 }
 
 static void check_data(struct check *check)
 {
     const struct dt_settings *s = check->settings;
     int64_t tokens;
-    check_micro_batch(check);
+    check_batch(check, 1);
     if (s->model.vocab_size > 0 && s->data.reset_token >= s->model.vocab_size)
         REJECT(check, "data.reset_token", "%lld is not below model.vocab_size = %lld (%s)",
                (long long)s->data.reset_token, (long long)s->model.vocab_size,
@@ -208,9 +217,9 @@ static void check_data(struct check *check)
     if (s->log.eval_every > 0 && s->data.val[0] == 0)
         REJECT(check, "log.eval_every", "evaluation needs data.val, which is empty");
     if (__builtin_mul_overflow(s->data.batch, s->data.seq_len, &tokens) || tokens > STEP_TOKENS_MAX)
-        REJECT(check, "data.batch", "batch times data.seq_len passes 2^40 tokens a step");
+        REJECT(check, "data.batch", "batch times data.seq_len exceeds 2^40 tokens a step");
     else if (__builtin_mul_overflow(tokens, s->run.steps, &tokens))
-        REJECT(check, "run.steps", "steps times data.batch times data.seq_len passes 2^63 tokens");
+        REJECT(check, "run.steps", "steps times data.batch times data.seq_len exceeds 2^63 tokens");
 }
 
 static void check_schedule(struct check *check, int64_t steps)
@@ -236,7 +245,7 @@ static void check_device(struct check *check)
     bool nccl = s->comm.backend == DT_COMM_NCCL;
     if (nccl && s->run.share_device)
         REJECT(check, "comm.backend",
-               "NCCL does not join ranks that share a GPU (run.share_device: %s): take mpi",
+               "NCCL does not join ranks that share a GPU (run.share_device: %s): use mpi",
                origin(check, "run.share_device"));
     if (s->run.device != DT_DEVICE_CPU)
         return;
@@ -266,8 +275,15 @@ dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_
     check_model(&check);
     check_data(&check);
     check_optim(&check);
-    DT_TRY(dt_problems_raise(&check.problems, NULL));
-    return DT_OK;
+    return dt_problems_raise(&check.problems, NULL);
+}
+
+dt_status dt_settings_check_batch(const struct dt_settings *settings,
+                                  const struct dt_config *config, int64_t ranks)
+{
+    struct check check = {.settings = settings, .config = config};
+    check_batch(&check, ranks);
+    return dt_problems_raise(&check.problems, NULL);
 }
 
 dt_status dt_settings_check_steps(const struct dt_settings *settings,
@@ -275,6 +291,5 @@ dt_status dt_settings_check_steps(const struct dt_settings *settings,
 {
     struct check check = {.settings = settings, .config = config};
     check_schedule(&check, steps);
-    DT_TRY(dt_problems_raise(&check.problems, NULL));
-    return DT_OK;
+    return dt_problems_raise(&check.problems, NULL);
 }

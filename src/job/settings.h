@@ -77,8 +77,11 @@ static inline int64_t dt_settings_decay_steps(const struct dt_settings *s, int64
 }
 
 // Checks between keys that need nothing but the configuration (warmup < steps, steps or epochs …);
-// all that are wrong at once. Those that need data, ranks or a model stand where these are known.
+// all that are wrong at once. Those that need data, ranks or a model are where these are known.
 dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_config *config);
+// That `ranks` can share the batch, and split their shares into micro-batches.
+dt_status dt_settings_check_batch(const struct dt_settings *settings,
+                                  const struct dt_config *config, int64_t ranks);
 // What depends on the number of steps, which run.epochs gives only together with the data.
 dt_status dt_settings_check_steps(const struct dt_settings *settings,
                                   const struct dt_config *config, int64_t steps);

@@ -19,7 +19,7 @@ sleep 1
 check "the second says what it waits for" grep -q \
     "dtrain: runs/shared is in use by process $first on host $(uname -n): waiting up to 30 s" second.log
 check "--check of its folder" "$dtrain" --check "${job[@]}" >check.log 2>&1
-check "… says what a run would resume from" grep -q "would go on from $newest" check.log
+check "… and says where it would resume from" grep -q "would resume from $newest" check.log
 check "--check on two ranks" ranks 2 --check "${job[@]}" >check-2.log 2>&1
 check "the order of its steps" "$dtrain" order "${job[@]}" --steps 1:2 >order.log 2>&1
 check "validation of its newest checkpoint" "$dtrain" eval "${job[@]}" >eval.log 2>&1

@@ -46,14 +46,14 @@ check "on the CPU" ranks 1 small.ini run.name=cpu run.device=cpu >cpu.log 2>&1
 for reason in SIMT_DEVICES=0 SIMT_DRIVER=0 SIMT_DRIVER=12040; do
     export "${reason?}"
     trains "auto with $reason" 1
-    check "… says so once, with the reason" test "$(grep -c 'run.device = auto takes the CPU: no GPU' trains.log)" -eq 1
+    check "… says so once, with the reason" test "$(grep -c 'run.device = auto uses the CPU: no GPU' trains.log)" -eq 1
     check "… and trains there" same_bits runs/good-$run/checkpoints/step-00000002 runs/cpu/checkpoints/step-00000002
     unset "${reason%%=*}"
 done
 SIMT_DEVICES=0 trains "auto with two ranks and no device" 2
-check "… says so once" test "$(grep -c 'takes the CPU' trains.log)" -eq 1
+check "… says so once" test "$(grep -c 'uses the CPU' trains.log)" -eq 1
 trains "auto with a device" 1
-check "… takes it" eval '! grep -q "takes the CPU" trains.log'
+check "… takes it" eval '! grep -q "uses the CPU" trains.log'
 SIMT_DEVICES=2 trains "auto with two" 2
 
 check "the order of data needs no device" env SIMT_DEVICES=0 "$dtrain" order small.ini run.device=cuda --steps 1:1 \
@@ -70,7 +70,8 @@ refused 2 "one rank without a device" "rank 0 on host $host sees a CUDA device a
 refused 2 "the other rank, cuda asked for" "rank 1 on $host: no GPU" 'run.device = cpu' "${local_mpirun[@]}" \
     $(one 1) run.device=cuda : $(one 0) run.device=cuda
 SIMT_DEVICES=2 fault 2 3 "too few devices" \
-    "host $host: ranks 0 and 2 would share one GPU, $id \(3 ranks there, 2 devices visible\)" 'ppr:2:node.*--gres=gpu:3'
+    "host $host: ranks 0 and 2 would share one GPU, $id \(3 ranks there, 2 devices visible\)" 'ppr:2:node.*--gres=gpu:3' \
+    data.batch=6
 SIMT_DEVICES=2 SIMT_UUID=same fault 2 2 "one device twice" \
     "host $host: ranks 0 and 1 would share one GPU, $id \(2 ranks there, 2 devices visible\)" 'CUDA_VISIBLE_DEVICES'
 fault 2 2 "one device" 'ranks 0 and 1 would share one GPU' 'run.share_device = true'
@@ -80,7 +81,7 @@ n_ranks 2
 refused 2 "sharing with NCCL" 'comm.backend: NCCL does not join ranks that share a GPU' '' \
     "${command[@]}" run.share_device=true comm.backend=nccl
 trains "sharing" 2 run.share_device=true
-check "… says what it takes" grep -q 'comm.backend = auto takes mpi' trains.log
+check "… says what it uses" grep -q 'comm.backend = auto uses mpi' trains.log
 trains "sharing by MPI" 2 run.share_device=true comm.backend=mpi
 check "… needs no word" eval '! grep -q "takes mpi" trains.log'
 trains "NCCL asked for, of one rank" 1 comm.backend=nccl
@@ -101,7 +102,7 @@ broken() { # names
 path=$LD_LIBRARY_PATH
 broken libnccl.so.2 libnccl.so
 export LD_LIBRARY_PATH=$PWD/broken:$path SIMT_DEVICES=2
-fault 2 2 "no NCCL" '2 ranks on GPUs sum their gradients by NCCL \(comm.backend = auto\): NCCL cannot be loaded: .*libnccl' \
+fault 2 2 "no NCCL" '2 ranks on GPUs sum their gradients with NCCL \(comm.backend = auto\): NCCL cannot be loaded: .*libnccl' \
     'libnccl2.*comm.backend = mpi'
 fault 2 2 "no NCCL, asked for" 'comm.backend = nccl\): NCCL cannot be loaded' 'libnccl2' comm.backend=nccl
 trains "no NCCL, by MPI" 2 comm.backend=mpi

@@ -188,7 +188,7 @@ static void test_between_keys(void)
         {{{"run.name="}}, "command line: run.name: '' cannot name a folder"},
         {{{"run.name=.."}}, "run.name: '..' cannot name a folder"},
         {{{"run.name=a/b"}}, "run.name: 'a/b' cannot name a folder"},
-        {{{"run.resume="}}, "run.resume: the value is missing"},
+        {{{"run.resume="}}, "run.resume: missing value"},
         {{{"comm.backend=nccl", "run.share_device=true"}},
          "comm.backend: NCCL does not join ranks that share a GPU (run.share_device: command "
          "line)"},
@@ -207,10 +207,10 @@ static void test_between_keys(void)
         {{{"data.reset_after=true"}}, "data.reset_after: true needs data.reset_token"},
         {{{"log.eval_every=5"}}, "log.eval_every: evaluation needs data.val"},
         {{{"run.steps=9007199254740992", "data.batch=2048", "data.seq_len=1048576"}},
-         "passes 2^63 tokens"},
+         "exceeds 2^63 tokens"},
         {{{"data.batch=1048577", "data.seq_len=1048576"}},
-         "data.batch: batch times data.seq_len passes 2^40 tokens a step"},
-        {{{"data.batch=2147483647", "data.seq_len=2147483647"}}, "passes 2^40 tokens a step"},
+         "data.batch: batch times data.seq_len exceeds 2^40 tokens a step"},
+        {{{"data.batch=2147483647", "data.seq_len=2147483647"}}, "exceeds 2^40 tokens a step"},
         {{{"optim.min_lr=4e-3"}},
          "command line: optim.min_lr: 0.004 is above optim.lr = 0.003 "
          "(c.ini:12)"},
