@@ -37,33 +37,24 @@ dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, co
     return name[0] ? unknown(kinds, where, name) : DT_OK;
 }
 
-// "NAME" or "NAME*COUNT", up to the next space.
+// "KIND" or "KIND*COUNT", `length` bytes long.
 static dt_status parse_run(const char *text, size_t length, struct dt_layer_run *run)
 {
+    char name[NAME], *end = (char *)text + length;
     size_t n = strcspn(text, "* ");
-    char name[NAME], *end = NULL;
-    if (n == 0 || n >= sizeof name)
+    run->times = n < length ? strtoll(text + n + 1, &end, 10) : 1;
+    if (n == 0 || n >= sizeof name || run->times < 1 || run->times > INT32_MAX ||
+        end != text + length)
         return DT_FAIL(DT_USER, "write a pattern such as \"mamba*24\"",
-                       "model.layers: expected a kind of layer at \"%.40s\"", text);
-    *run = (struct dt_layer_run){.times = 1};
-    memcpy(mempcpy(name, text, n), "", 1);
-    if (n < length)
-        run->times = strtoll(text + n + 1, &end, 10);
-    if (run->times < 1 || run->times > INT32_MAX || (end && end != text + length))
-        return DT_FAIL(DT_USER, "write the count as a whole number from 1, as in \"mamba*24\"",
                        "model.layers: expected KIND or KIND*COUNT, not \"%.*s\"", (int)length,
                        text);
+    memcpy(mempcpy(name, text, n), "", 1);
     return dt_kind_find(dt_block_kinds, "model.layers", name, &run->kind);
 }
 
 dt_status dt_layers_parse(const char *text, int64_t n_layer, struct dt_layers *layers)
 {
-    *layers =
-        (struct dt_layers){.n = 1, .n_layer = n_layer, .runs = {{dt_block_kinds[0], n_layer}}};
-    if (!text[0])
-        return DT_OK;
-    layers->n = 0;
-    layers->n_layer = 0;
+    *layers = (struct dt_layers){0};
     for (const char *at = text + strspn(text, " "); *at; at += strspn(at, " ")) {
         size_t length = strcspn(at, " ");
         if (layers->n == DT_LAYER_RUNS)
@@ -73,9 +64,10 @@ dt_status dt_layers_parse(const char *text, int64_t n_layer, struct dt_layers *l
         layers->n_layer += layers->runs[layers->n++].times;
         at += length;
     }
-    if (layers->n == 0)
-        return DT_FAIL(DT_USER, "leave it empty for model.n_layer equal layers",
-                       "model.layers: \"%s\" lists no layer", text);
+    if (layers->n == 0) {
+        *layers = (struct dt_layers){n_layer, 1, {{dt_block_kinds[0], n_layer}}};
+        return DT_OK;
+    }
     if (n_layer > 0 && layers->n_layer != n_layer)
         return DT_FAIL(DT_USER, "leave one of the two out",
                        "model.layers has %" PRId64 " layers, but model.n_layer is %" PRId64,

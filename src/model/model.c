@@ -124,8 +124,8 @@ double dt_model_flops_per_token(const struct dt_model_config *config)
     return flops;
 }
 
-// Allocates everything from the arenas of `plan`, in the same order each time.
-static void allocate(struct dt_model *model, struct dt_plan *plan)
+// Gives everything its place in the arenas of `plan`, in the same order each time.
+static void arrange(struct dt_model *model, struct dt_plan *plan)
 {
     struct parts *parts = &model->parts;
     struct dt_net *net = &model->net;
@@ -264,7 +264,7 @@ static dt_status measure(struct dt_model *model, int64_t bytes[DT_MEMORY_COUNT])
     struct dt_plan plan = {.net = &model->net, .shape = *shape};
     plan.too_large = __builtin_mul_overflow(shape->sequences, shape->length, &plan.rows);
     if (!plan.too_large)
-        allocate(model, &plan);
+        arrange(model, &plan);
     if (plan.too_large)
         return DT_FAIL(DT_USER, "choose a smaller model, data.seq_len or data.micro_batch",
                        "%lld sequences of %lld positions at a time, in %lld layers of width %lld, "
@@ -283,7 +283,7 @@ static void place(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
                            .rows = model->shape.sequences * model->shape.length};
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
         plan.arenas[i] = dt_arena_place(model->memory[i], bytes[i]);
-    allocate(model, &plan);
+    arrange(model, &plan);
     model->net.workspace = model->memory[DT_MEMORY_WORKSPACE];
     model->net.workspace_bytes = bytes[DT_MEMORY_WORKSPACE];
 }
@@ -326,6 +326,17 @@ dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_
     return status;
 }
 
+static dt_status allocate_memory(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
+{
+    for (int i = 0; i < DT_MEMORY_COUNT; i++)
+        if (bytes[i] > 0)
+            DT_TRY_NOTE(dt_alloc(&model->backend, bytes[i], &model->memory[i]),
+                        "allocating %.1f MiB for %s (data.micro_batch and model.recompute make it "
+                        "less)",
+                        (double)bytes[i] / 0x1p20, dt_memory_name[i]);
+    return DT_OK;
+}
+
 dt_status dt_model_create(const struct dt_backend *backend, const struct dt_model_config *config,
                           const struct dt_model_shape *shape, struct dt_model **out)
 {
@@ -333,15 +344,8 @@ dt_status dt_model_create(const struct dt_backend *backend, const struct dt_mode
     int64_t bytes[DT_MEMORY_COUNT];
     DT_TRY(model_new(backend, config, shape, &model));
     dt_status status = measure(model, bytes);
-    for (int i = 0; i < DT_MEMORY_COUNT && status == DT_OK; i++)
-        if (bytes[i] > 0) {
-            status = dt_alloc(backend, bytes[i], &model->memory[i]);
-            if (status != DT_OK)
-                dt_error_push(status, __FILE__, __LINE__, __func__,
-                              "allocating %.1f MiB for %s (data.micro_batch and model.recompute "
-                              "make it less)",
-                              (double)bytes[i] / 0x1p20, dt_memory_name[i]);
-        }
+    if (status == DT_OK)
+        status = allocate_memory(model, bytes);
     if (status != DT_OK) {
         dt_model_destroy(model);
         return status;

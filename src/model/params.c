@@ -18,19 +18,6 @@ enum {
     INIT_STREAM = 0x494e4954, // apart from the streams of data order
 };
 
-static dt_status make_room(struct dt_params *params)
-{
-    if (params->n < params->capacity)
-        return DT_OK;
-    int capacity = params->capacity > 0 ? 2 * params->capacity : 32;
-    struct dt_param *rows = realloc(params->rows, (size_t)capacity * sizeof *rows);
-    if (!rows)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a parameter table of %d rows", capacity);
-    params->rows = rows;
-    params->capacity = capacity;
-    return DT_OK;
-}
-
 // Elements in a file (shape) and in memory (memory_rows in place of shape[0]), with the arrays' end
 // still an int64_t.
 static dt_status count_elements(const struct dt_params *params, struct dt_param *row,
@@ -53,14 +40,18 @@ static dt_status count_elements(const struct dt_params *params, struct dt_param 
 
 static dt_status append(struct dt_params *params, struct dt_param *row)
 {
-    DT_TRY(make_room(params));
+    struct dt_param *rows = realloc(params->rows, ((size_t)params->n + 1) * sizeof *rows);
+    if (!rows)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a parameter table of %d rows",
+                       params->n + 1);
+    params->rows = rows;
     for (int i = 0; i < params->n_wanted; i++)
         if (strcmp(params->wanted[i].name, row->name) == 0) {
             *params->wanted[i].row = params->n;
             params->wanted[i--] = params->wanted[--params->n_wanted];
             row->shared = true;
         }
-    params->rows[params->n++] = *row;
+    rows[params->n++] = *row;
     params->elements = dt_round_up(row->offset + row->count, ROW_ALIGN);
     params->count += row->file_count;
     return DT_OK;

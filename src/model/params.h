@@ -35,7 +35,6 @@ struct dt_param {
 
 struct dt_params {
     int n;
-    int capacity;
     bool failed; // a row could not be added: the error is recorded
     struct dt_param *rows;
     int n_wanted;
