@@ -20,12 +20,12 @@ double dt_lr_at(const struct dt_lr_schedule *s, int64_t step)
     if (step <= s->warmup_steps)
         return lr * t / w;
     const double f = (t - w) / (n - w);
-    const double left = decay > 0 ? (n - t) / decay : 1; // 1 where decay begins, 0 at the last step
+    const double left = (n - t) / decay; // 1 where decay begins, 0 at the last step
     const double rates[] = {
         [DT_SCHEDULE_COSINE] = min + (lr - min) * (1 + cos(M_PI * f)) / 2,
         [DT_SCHEDULE_LINEAR] = lr + (min - lr) * f,
         [DT_SCHEDULE_CONSTANT] = lr,
-        [DT_SCHEDULE_WSD] = left < 1 ? min + (lr - min) * left : lr,
+        [DT_SCHEDULE_WSD] = left < 1 ? min + (lr - min) * left : lr, // lr where decay is 0, too
     };
     return rates[s->kind];
 }

@@ -1,6 +1,5 @@
-// One run from its first step (or its checkpoint) to its end: iterate() is one step of it. All
-// ranks walk through the same steps; what they must agree on in a step (to stop, to save) they vote
-// on.
+// One run, from its first step or its checkpoint to its end; iterate() is one step. All ranks take
+// the same steps, and vote in each whether to stop or save.
 #include "train/train.h"
 
 #include "base/clock.h"
@@ -46,8 +45,8 @@ static struct dt_trainer_state fresh_state(const struct dt_job *job)
                                      .storage = (int)job->model.storage};
 }
 
-// Going back in a run would leave its own checkpoints behind the newer ones of the old course: the
-// next run.resume = auto would pick those, and pruning would remove the others.
+// A run that went back would save checkpoints older than those of its first course: the next
+// run.resume = auto would pick the latter, and pruning would remove the former.
 static dt_status check_branch(const struct trainer *t)
 {
     int64_t last;
@@ -57,8 +56,9 @@ static dt_status check_branch(const struct trainer *t)
     return dt_config_reject(t->job->config, "run.resume",
                             "set run.resume = auto to resume from the newest, remove the newer "
                             "ones, or give the branch another run.name",
-                            "%s is of step %lld, but %s holds one of step %lld", t->job->resume,
-                            (long long)t->state.step, t->job->folder.checkpoints, (long long)last);
+                            "%s is of step %lld, but %s has a newer one, of step %lld",
+                            t->job->resume, (long long)t->state.step, t->job->folder.checkpoints,
+                            (long long)last);
 }
 
 static dt_status load_on_root(struct trainer *t)

@@ -1,4 +1,4 @@
-// A job that trains nothing: steps of an all-reduce each, in which one rank meets its fate.
+// A job that only all-reduces, once per step, until one rank fails in the way that FATE names.
 //   comm_victim FATE RANK [TIMEOUT_S]
 #include "base/log.h"
 #include "tests/victim.h"
@@ -46,7 +46,7 @@ static dt_status meet(const char *fate)
     return DT_OK;
 }
 
-// Stops in the middle of a collective that it has begun, and told of: the others come later.
+// Stops inside a collective that it has begun and announced, before the others join it.
 static dt_status stop_within(float *x, bool mine)
 {
     struct dt_request *request;

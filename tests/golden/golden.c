@@ -20,8 +20,7 @@ static const char *metadata(const struct golden *golden, const char *key)
 {
     const char *value = dt_safetensors_metadata(golden->file, key);
     if (!value) {
-        fprintf(stderr, "%s: metadata %s is not there: run make_golden.py\n", golden->file->path,
-                key);
+        fprintf(stderr, "%s: no metadata %s: run make_golden.py\n", golden->file->path, key);
         exit(1);
     }
     return value;

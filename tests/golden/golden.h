@@ -1,6 +1,6 @@
-// Golden files (made by make_golden.py) and the training step that is measured against them: what
-// dtrain's loop does, on one rank, through the public headers of model and backend only. A status
-// that is not DT_OK ends the test with the error's text.
+// Golden files (written by make_golden.py) and the training step that is compared with them: that
+// of dtrain's loop, on one rank, through the public headers of model and backend only. A status
+// other than DT_OK ends the test with the error's text.
 #pragma once
 
 #include "base/safetensors.h"

@@ -1,4 +1,4 @@
-// Ten training steps on a golden file's batches, as the training loop does them on one rank:
+// Ten training steps on the batches of a golden file, as the training loop runs them on one rank:
 // forward, loss and backward of every micro-batch, then sum_squares, update_control, adamw.
 #include "golden.h"
 
@@ -27,23 +27,23 @@ struct trainer {
     int64_t workspace_bytes;
 };
 
-static void *take(const struct dt_backend *backend, int64_t bytes)
+static void *alloc(const struct dt_backend *backend, int64_t bytes)
 {
-    void *memory;
-    golden_must(backend->table->alloc(backend->device, bytes, &memory));
+    void *memory = NULL;
+    golden_must(dt_alloc(backend, bytes, &memory));
     return memory;
 }
 
 static void to_device(const struct dt_backend *backend, void *to, const void *from, int64_t bytes)
 {
-    golden_must(backend->table->to_device(backend->device, to, from, bytes, NULL));
-    golden_must(backend->table->stream_sync(backend->device, NULL));
+    golden_must(dt_to_device(backend, to, from, bytes, NULL));
+    golden_must(dt_stream_sync(backend, NULL));
 }
 
 static void to_host(const struct dt_backend *backend, void *to, const void *from, int64_t bytes)
 {
-    golden_must(backend->table->to_host(backend->device, to, from, bytes, NULL));
-    golden_must(backend->table->stream_sync(backend->device, NULL));
+    golden_must(dt_to_host(backend, to, from, bytes, NULL));
+    golden_must(dt_stream_sync(backend, NULL));
 }
 
 static void *host_copy(const struct dt_backend *backend, const void *from, int64_t bytes)
@@ -63,8 +63,8 @@ static void load_weights(struct trainer *t)
         float *values = golden_tensor(t->golden, &count, "%s", param->name);
         if (!values || count != param->file_count) {
             golden_must(DT_FAIL(DT_USER, "run make_golden.py",
-                                "%s: tensor %s lacks or has another size", t->golden->file->path,
-                                param->name));
+                                "%s: tensor %s is missing or has another size",
+                                t->golden->file->path, param->name));
         }
         memcpy(flat + param->offset, values, (size_t)count * sizeof *flat);
         free(values);
@@ -115,7 +115,7 @@ static void make_spans(struct trainer *t)
     struct dt_adamw_span *spans;
     golden_must(dt_params_spans(dt_model_params(t->model), (float)t->golden->weight_decay, &spans,
                                 &t->n_spans));
-    t->spans = take(t->backend, t->n_spans * (int64_t)sizeof *spans);
+    t->spans = alloc(t->backend, t->n_spans * (int64_t)sizeof *spans);
     to_device(t->backend, t->spans, spans, t->n_spans * (int64_t)sizeof *spans);
     free(spans);
 }
@@ -138,29 +138,27 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
         for (int64_t i = 0; i < t->n_micro; i++)
             t->before[i] = load_state(t, i);
     }
-    t->ids = take(t->backend, t->positions * 4);
-    t->labels = take(t->backend, t->positions * 4);
-    t->reset = golden->reset ? take(t->backend, t->positions) : NULL;
-    t->m = take(t->backend, t->elements * 4);
-    t->v = take(t->backend, t->elements * 4);
+    t->ids = alloc(t->backend, t->positions * 4);
+    t->labels = alloc(t->backend, t->positions * 4);
+    t->reset = golden->reset ? alloc(t->backend, t->positions) : NULL;
+    t->m = alloc(t->backend, t->elements * 4);
+    t->v = alloc(t->backend, t->elements * 4);
     make_spans(t);
-    t->sum = take(t->backend, sizeof *t->sum);
-    t->sum_squares = take(t->backend, sizeof *t->sum_squares);
-    t->control = take(t->backend, sizeof *t->control);
-    t->logits = take(t->backend, run->micro * golden->length * config.vocab_size * 4);
+    t->sum = alloc(t->backend, sizeof *t->sum);
+    t->sum_squares = alloc(t->backend, sizeof *t->sum_squares);
+    t->control = alloc(t->backend, sizeof *t->control);
+    t->logits = alloc(t->backend, run->micro * golden->length * config.vocab_size * 4);
     t->workspace_bytes =
         dt_sum_squares_workspace(t->backend, &(struct dt_sum_squares_args){.n = t->elements});
-    t->workspace = take(t->backend, t->workspace_bytes);
+    t->workspace = alloc(t->backend, t->workspace_bytes);
 }
 
 static void trainer_close(struct trainer *t)
 {
     void *memory[] = {t->ids, t->labels,      t->reset,   t->m,      t->v,        t->spans,
                       t->sum, t->sum_squares, t->control, t->logits, t->workspace};
-    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) {
-        if (memory[i])
-            t->backend->table->free(t->backend->device, memory[i]);
-    }
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        dt_free(t->backend, memory[i]);
     for (int64_t i = 0; t->before && i < t->n_micro; i++)
         dt_model_state_destroy(t->model, t->before[i]);
     free(t->before);
@@ -267,7 +265,7 @@ void golden_train(const struct golden_run *run, struct golden_trace *trace)
     trace->logits = malloc((size_t)(t.positions * run->golden->config.vocab_size) * sizeof(float));
     for (int step = 0; step < GOLDEN_STEPS; step++) {
         load_batch(&t, step);
-        golden_must(t.backend->table->fill(t.backend->device, t.sum, 0, sizeof *t.sum, NULL));
+        golden_must(dt_fill(t.backend, t.sum, 0, sizeof *t.sum, NULL));
         for (int64_t index = 0; index < t.n_micro; index++)
             micro_step(&t, index, step == 0 ? trace->logits : NULL);
         struct dt_update_control control = update(&t, step);

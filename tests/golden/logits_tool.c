@@ -10,9 +10,9 @@
 static void *device_copy(const struct dt_backend *backend, const void *from, int64_t bytes)
 {
     void *to;
-    golden_must(backend->table->alloc(backend->device, bytes, &to));
-    golden_must(backend->table->to_device(backend->device, to, from, bytes, NULL));
-    golden_must(backend->table->stream_sync(backend->device, NULL));
+    golden_must(dt_alloc(backend, bytes, &to));
+    golden_must(dt_to_device(backend, to, from, bytes, NULL));
+    golden_must(dt_stream_sync(backend, NULL));
     return to;
 }
 
@@ -47,9 +47,9 @@ static struct dt_model *load(const struct dt_backend *backend, const char *dir,
     const struct dt_params *params = dt_model_params(model);
     float *weights = calloc((size_t)params->elements, sizeof *weights);
     golden_must(dt_hf_read_weights(dir, params, config.tie_embeddings, weights));
-    golden_must(backend->table->to_device(backend->device, dt_model_weights(model), weights,
-                                          params->elements * 4, NULL));
-    golden_must(backend->table->stream_sync(backend->device, NULL));
+    golden_must(
+        dt_to_device(backend, dt_model_weights(model), weights, params->elements * 4, NULL));
+    golden_must(dt_stream_sync(backend, NULL));
     golden_must(dt_model_refresh(model, NULL));
     free(weights);
     return model;
@@ -86,12 +86,11 @@ int main(int argc, char **argv)
     pass.input.arrays[tokens] = device_ids;
     golden_must(dt_model_forward(model, &pass));
     golden_must(dt_model_logits(model, &pass, false, &(struct dt_view){.data = device_logits}));
-    golden_must(
-        backend.table->to_host(backend.device, logits, device_logits, rows * vocab * 4, NULL));
-    golden_must(backend.table->stream_sync(backend.device, NULL));
+    golden_must(dt_to_host(&backend, logits, device_logits, rows * vocab * 4, NULL));
+    golden_must(dt_stream_sync(&backend, NULL));
     write_logits(argv[3], shape, vocab, logits);
-    backend.table->free(backend.device, device_ids);
-    backend.table->free(backend.device, device_logits);
+    dt_free(&backend, device_ids);
+    dt_free(&backend, device_logits);
     dt_model_destroy(model);
     dt_backend_close(&backend);
     free(logits);

@@ -6,7 +6,7 @@ float64. Each case becomes one small file NAME.safetensors (all tensors F32; ids
 whole numbers): the weights to start from under their Hugging Face names, the batches, and what must come out.
 golden.c beside this file reads them.
 
-    make_golden.py            writes all files anew (same seeds, same files)
+    make_golden.py            rewrites all files (same seeds, same files)
     make_golden.py --check    compares this reference with transformers' MambaForCausalLM
 """
 import argparse
@@ -167,7 +167,7 @@ class AdamW:
 
 
 def batches(c, generator):
-    """ids and labels [steps, B, T]: a noisy linear sequence, so that there is something to learn."""
+    """ids and labels [steps, B, T]: a noisy linear sequence, which can be learned."""
     shape = (STEPS, c["B"], c["T"] + 1)
     tokens = torch.zeros(shape, dtype=torch.int64)
     noise = torch.randint(0, 3, shape, generator=generator)
@@ -208,7 +208,7 @@ def learning_rates(c):
 
 
 def train(model, ids, labels, reset, state, rates):
-    """Ten steps; gives what the golden file holds besides the inputs."""
+    """Ten steps; returns what the golden file holds besides the inputs."""
     optimizer, losses, norms, out = AdamW(model), [], [], {}
     for k in range(STEPS):
         logits = model.forward(ids[k], None if reset is None else reset[k], state)
