@@ -9,7 +9,7 @@
 
 static void *device_copy(const struct dt_backend *backend, const void *from, int64_t bytes)
 {
-    void *to;
+    void *to = NULL;
     golden_must(dt_alloc(backend, bytes, &to));
     golden_must(dt_to_device(backend, to, from, bytes, NULL));
     golden_must(dt_stream_sync(backend, NULL));
