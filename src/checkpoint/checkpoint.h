@@ -1,14 +1,12 @@
-// Checkpoints: a folder step-00001000 that is whole and verified, or not
-// there.
+// Checkpoints: a folder step-00001000 that is complete and verified, or does not exist.
 //   config.json, model.safetensors         a Hugging Face directory (fp32 masters)
-//   optimizer-00001-of-00001.safetensors   optimizer states: entries "exp_avg.NAME[first:last]"
-//                                          (Adam's), one-dimensional ranges (last exclusive) of a
-//                                          tensor's elements, so that any file split resumes on
-//                                          any
+//   optimizer-00001-of-00001.safetensors   optimizer states: entries "exp_avg.NAME[first:last]",
+//                                          one-dimensional ranges (last exclusive) of a tensor's
+//                                          elements, so that any file split resumes on any
 //   trainer.json                           struct dt_trainer_state and fingerprints of the shards
-//   MANIFEST                               a line a file: xxh64 (16 hex digits), size, name
+//   MANIFEST                               a line for each file: xxh64 (16 hex digits), size, name
 // Written into a temporary folder beside it, every file fsynced, MANIFEST last, then renamed, the
-// parent fsynced. Only one process writes (rank 0). All arrays are host memory.
+// parent fsynced. Only one process writes (rank 0). All arrays are in host memory.
 #pragma once
 
 #include "base/error.h"
@@ -30,7 +28,7 @@ struct dt_order_keys {
 struct dt_trainer_state {
     int64_t step;    // optimizer steps done, applied or skipped: the next is step + 1
     int64_t updates; // applied
-    int64_t skips;   // skipped, in all
+    int64_t skips;   // skipped, total
     int64_t skipped_in_a_row;
     int64_t tokens; // trained so far
     struct dt_order_keys order;
@@ -51,26 +49,26 @@ dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_arrays 
                              const struct dt_trainer_state *state, const struct dt_dataset *train,
                              char *path);
 // Removes all but the `keep` newest and the newest that verifies, and leftover temporary folders.
-// keep 0: all checkpoints stay. That of step `saved` was hashed when this process wrote it and is
-// not read again; -1: none was.
+// keep 0: all checkpoints stay. The one of step `saved` was hashed as this process wrote it and is
+// not read again; -1: there is none.
 dt_status dt_checkpoint_prune(const char *dir, int64_t keep, int64_t saved);
-// Checks MANIFEST: every file of a checkpoint there, of its size and hash. DT_USER naming each file
-// that is not, and how it differs.
+// Checks that every file listed in MANIFEST exists with its size and hash. DT_USER naming each file
+// that does not, and how it differs.
 dt_status dt_checkpoint_verify(const char *path);
-// A folder that weights are taken from: a checkpoint (it has a MANIFEST) must verify, any other
-// Hugging Face directory is taken as it is.
+// A folder to read weights from: a checkpoint (it has a MANIFEST) must verify, any other Hugging
+// Face directory is accepted as it is.
 dt_status dt_checkpoint_verify_weights(const char *path);
-// The step of the newest checkpoint of `dir` by name, whole or not; -1 where there is none.
+// The step of the newest checkpoint of `dir` by name, intact or not; -1 where there is none.
 dt_status dt_checkpoint_last_step(const char *dir, int64_t *step);
 // The newest checkpoint of `dir` that verifies into `path` (DT_PATH bytes); "" where the folder
-// holds none, or is not there. Warns of each passed over and why. Where there are some and none
-// verifies: DT_USER, so that a run is never begun anew, over its damaged checkpoints, unasked.
+// holds none, or does not exist. Warns of each that it skips and why. Where there are some and none
+// verifies: DT_USER, so that no run starts over its damaged checkpoints unless it is told to.
 dt_status dt_checkpoint_newest(const char *dir, char *path);
 // The storage type that a verified checkpoint was trained with, -1 where it does not say.
 dt_status dt_checkpoint_storage(const char *path, int *storage);
-// Weights, optimizer states and state of a checkpoint that was verified. What fixes order or model
-// and differs from what the run was asked for (arrays->model, the order keys of `expected`,
-// fingerprints of `train`) is one DT_USER error with all the differences; nothing is written then.
+// Reads a checkpoint that was verified into `arrays` and `state`. Where the model, the order keys
+// or the shards differ from arrays->model, expected->order and `train`, one DT_USER error lists all
+// differences and nothing is written.
 dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays *arrays,
                              const struct dt_trainer_state *expected,
                              const struct dt_dataset *train, struct dt_trainer_state *state);

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { HASH_DIGITS = 16, MANIFEST_LIMIT = 1 << 20 }; // bytes of a MANIFEST
+enum { LINE = 48 + DT_MANIFEST_NAME, MANIFEST_LIMIT = 1 << 20 }; // bytes
 
 void dt_manifest_free(struct dt_manifest *manifest)
 {
@@ -62,70 +62,43 @@ dt_status dt_manifest_put(struct dt_manifest *manifest, const char *folder, cons
     return dt_manifest_add(manifest, name, (int64_t)strlen(text), XXH64(text, strlen(text), 0));
 }
 
+static int print_line(char line[LINE], const struct dt_manifest_file *file)
+{
+    return snprintf(line, LINE, "%016" PRIx64 " %" PRId64 " %s\n", file->hash, file->size,
+                    file->name);
+}
+
 dt_status dt_manifest_write(const struct dt_manifest *manifest, const char *folder)
 {
-    enum { LINE = HASH_DIGITS + 24 + DT_MANIFEST_NAME };
-    char *text = malloc((size_t)manifest->n * LINE + 1);
+    char *text = calloc((size_t)manifest->n + 1, LINE), *end = text;
     if (!text)
         return DT_FAIL(DT_MACHINE, NULL, "no memory to write %s/MANIFEST", folder);
-    char *end = text;
-    *end = '\0';
-    for (int i = 0; i < manifest->n; i++) {
-        const struct dt_manifest_file *file = &manifest->files[i];
-        end += snprintf(end, LINE, "%016" PRIx64 " %" PRId64 " %s\n", file->hash, file->size,
-                        file->name);
-    }
+    for (int i = 0; i < manifest->n; i++)
+        end += print_line(end, &manifest->files[i]);
     dt_status status = write_text(folder, "MANIFEST", text);
     free(text);
     return status;
 }
 
-static bool parse_hash(const char **text, uint64_t *hash)
-{
-    *hash = 0;
-    for (int i = 0; i < HASH_DIGITS; i++, (*text)++) {
-        char c = **text;
-        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f')))
-            return false;
-        *hash = *hash << 4 | (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
-    }
-    return true;
-}
-
-static bool parse_size(const char **text, int64_t *size)
-{
-    const char *start = *text;
-    *size = 0;
-    for (; **text >= '0' && **text <= '9'; (*text)++)
-        if (__builtin_mul_overflow(*size, 10, size) ||
-            __builtin_add_overflow(*size, **text - '0', size))
-            return false;
-    return *text > start && (*start != '0' || *text == start + 1); // one spelling of a number
-}
-
-static bool parse_name(const char **text, char *name)
-{
-    size_t n = strcspn(*text, "\n");
-    if (n == 0 || n >= DT_MANIFEST_NAME || (*text)[n] != '\n' || **text == '.')
-        return false;
-    for (size_t i = 0; i < n; i++)
-        if ((*text)[i] == '/' || (*text)[i] <= ' ' || (*text)[i] > '~')
-            return false;
-    memcpy(name, *text, n);
-    name[n] = '\0';
-    *text += n + 1;
-    return true;
-}
-
-static bool parse_blank(const char **text)
-{
-    return *(*text)++ == ' ';
-}
-
+// Printed again, a line must come out the same: one spelling of each number.
 static bool parse_line(const char **text, struct dt_manifest_file *file)
 {
-    return parse_hash(text, &file->hash) && parse_blank(text) && parse_size(text, &file->size) &&
-           parse_blank(text) && parse_name(text, file->name);
+    char again[LINE], *name;
+    file->hash = strtoull(*text, &name, 16);
+    file->size = strtoll(name, &name, 10);
+    name += *name == ' ';
+    size_t n = strcspn(name, "\n");
+    if (file->size < 0 || n == 0 || n >= DT_MANIFEST_NAME || *name == '.')
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (name[i] == '/' || name[i] <= ' ' || name[i] > '~')
+            return false;
+    snprintf(file->name, sizeof file->name, "%.*s", (int)n, name);
+    int length = print_line(again, file);
+    if (strncmp(*text, again, (size_t)length) != 0)
+        return false;
+    *text += length;
+    return true;
 }
 
 static dt_status parse(const char *path, const char *text, const char *end,
@@ -135,7 +108,7 @@ static dt_status parse(const char *path, const char *text, const char *end,
         struct dt_manifest_file file;
         if (!parse_line(&text, &file))
             return DT_FAIL(DT_USER, "the file is damaged: use another checkpoint",
-                           "%s:%d: not a line of 16 hex digits, a size and a file's name", path,
+                           "%s:%d: not a line of 16 hex digits, a size and a file name", path,
                            line);
         if (dt_manifest_find(manifest, file.name))
             return DT_FAIL(DT_USER, "the file is damaged: use another checkpoint",

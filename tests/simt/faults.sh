@@ -137,7 +137,7 @@ fault 3 1 "too little memory" "training needs $whole MiB of device memory, and S
     'data.micro_batch = [0-9]+ with model.recompute = [a-z]+ needs [0-9.]+ MiB' "${big[@]}"
 refused 3 "--check with too little" 'training needs' 'data.micro_batch' "$dtrain" --check small.ini run.name=absent \
     run.device=cuda "${big[@]}"
-check "… after the plan" grep -q "  total  " out.log
+check "… after the plan, with its snapshot" grep -q "^  host snapshot " out.log
 mapfile -t proposals < <(grep -o 'data.micro_batch = [0-9]* with model.recompute = [a-z]*' err.log)
 check "there are proposals" test ${#proposals[@]} -gt 0
 for proposal in "${proposals[@]}"; do

@@ -100,6 +100,14 @@ static int64_t device_bytes(struct dt_job *job, enum dt_recompute recompute, int
     return dt_memory_plan_bytes(&plan, false);
 }
 
+static int64_t row_bytes(const struct dt_memory_plan *plan, const char *what)
+{
+    for (int i = 0; i < plan->n; i++)
+        if (strcmp(plan->rows[i].what, what) == 0)
+            return plan->rows[i].bytes;
+    return 0;
+}
+
 static void test_plan(void)
 {
     struct dt_memory_plan plan = {0};
@@ -128,6 +136,10 @@ static void test_job(void)
     open_job(&job, &model);
     int64_t whole = device_bytes(&job, DT_RECOMPUTE_NONE, 12);
     int64_t half = device_bytes(&job, DT_RECOMPUTE_NONE, 6);
+    struct dt_memory_plan staged = {0};
+    CHECK_INT(dt_job_memory(&job, &staged), DT_OK);
+    CHECK_INT(row_bytes(&staged, "optimizer states"), 2 * 4 * model.params.elements);
+    CHECK_INT(row_bytes(&staged, "host snapshot"), 3 * 4 * model.params.elements);
     CHECK(half < whole, "a smaller micro-batch takes less");
 
     memory_free = whole;
@@ -166,6 +178,7 @@ static void test_job(void)
     CHECK_INT(dt_job_memory(&job, &plan), DT_OK);
     CHECK(dt_memory_plan_bytes(&plan, true) > whole,
           "batches on the host count where that is the device's memory");
+    CHECK_INT(row_bytes(&plan, "host snapshot"), 0); // the device's arrays themselves
     CHECK_INT(dt_job_check_memory(&job), DT_OK);
     close_job(&job, &model);
 }
