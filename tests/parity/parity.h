@@ -27,14 +27,16 @@ struct parity {
     int order[PARITY_RUNS];                // of the simulated device's threads, one a run
     int runs;
     struct dt_stream *stream; // of tested[0], NULL for the CPU
-    bool is_cpu;              // tested against loops in double precision
-    bool model;               // shapes of the 130M model, not the awkward ones
-    bool list;                // only name the cases
-    bool one_run;             // of `runs`, another one each case: where all would take long
-    bool run_only;            // PARITY(…) runs once on the tested backend and compares nothing
-    int only_case, cases;     // 0: all; counted so far
-    int every;                // only each such case: 1 for all
-    char text[160];           // what the case is
+    char *workspace;          // of the tested device, between guard bands, for all cases
+    int64_t workspace_bytes;
+    bool is_cpu;          // tested against loops in double precision
+    bool model;           // shapes of the 130M model, not the awkward ones
+    bool list;            // only name the cases
+    bool one_run;         // of `runs`, another one each case: where all would take long
+    bool run_only;        // PARITY(…) runs once on the tested backend and compares nothing
+    int only_case, cases; // 0: all; counted so far
+    int every;            // only each such case: 1 for all
+    char text[160];       // what the case is
     bool done[PARITY_OPS];
 };
 
