@@ -3,6 +3,13 @@
 
 #include "kernels/device.cuh"
 
+#define LAUNCHER(launcher, kernel, grid, block, shared_bytes, ...)                                 \
+    dt_status launcher                                                                             \
+    {                                                                                              \
+        DT_LAUNCH((kernel), grid, block, shared_bytes, nullptr, __VA_ARGS__);                      \
+        return DT_LAUNCHED(#kernel);                                                               \
+    }
+
 enum { BLOCK = 128 };
 
 __global__ static void missed_kernel(unsigned who)
@@ -11,11 +18,7 @@ __global__ static void missed_kernel(unsigned who)
         __syncthreads();
 }
 
-dt_status barrier_missed_by_one(void)
-{
-    DT_LAUNCH((missed_kernel), 1, BLOCK, 0, nullptr, 70);
-    return DT_LAUNCHED("missed");
-}
+LAUNCHER(barrier_missed_by_one(void), missed_kernel, 1, BLOCK, 0, 70)
 
 __global__ static void return_kernel(unsigned n)
 {
@@ -24,11 +27,7 @@ __global__ static void return_kernel(unsigned n)
     __syncthreads();
 }
 
-dt_status barrier_after_return(void)
-{
-    DT_LAUNCH((return_kernel), 1, BLOCK, 0, nullptr, 100);
-    return DT_LAUNCHED("return");
-}
+LAUNCHER(barrier_after_return(void), return_kernel, 1, BLOCK, 0, 100)
 
 __global__ static void two_lines_kernel(unsigned n)
 {
@@ -38,11 +37,7 @@ __global__ static void two_lines_kernel(unsigned n)
         __syncthreads();
 }
 
-dt_status barriers_of_two_lines(void)
-{
-    DT_LAUNCH((two_lines_kernel), 1, BLOCK, 0, nullptr, 64);
-    return DT_LAUNCHED("two lines");
-}
+LAUNCHER(barriers_of_two_lines(void), two_lines_kernel, 1, BLOCK, 0, 64)
 
 __global__ static void half_kernel(float x)
 {
@@ -50,22 +45,14 @@ __global__ static void half_kernel(float x)
         x = __shfl_xor_sync(DT_WHOLE_WARP, x, 1);
 }
 
-dt_status shuffle_of_half_a_warp(void)
-{
-    DT_LAUNCH((half_kernel), 1, 32, 0, nullptr, 1.0f);
-    return DT_LAUNCHED("half");
-}
+LAUNCHER(shuffle_of_half_a_warp(void), half_kernel, 1, 32, 0, 1.0f)
 
 __global__ static void sum_kernel(float x)
 {
     x = dt_warp_sum(x);
 }
 
-dt_status shuffle_past_the_block(void)
-{
-    DT_LAUNCH((sum_kernel), 1, 48, 0, nullptr, 1.0f);
-    return DT_LAUNCHED("past");
-}
+LAUNCHER(shuffle_past_the_block(void), sum_kernel, 1, 48, 0, 1.0f)
 
 __global__ static void outside_kernel(float x)
 {
@@ -73,11 +60,7 @@ __global__ static void outside_kernel(float x)
         x = __shfl_sync(0xffffu, x, 20);
 }
 
-dt_status read_outside_the_mask(void)
-{
-    DT_LAUNCH((outside_kernel), 1, 32, 0, nullptr, 1.0f);
-    return DT_LAUNCHED("outside");
-}
+LAUNCHER(read_outside_the_mask(void), outside_kernel, 1, 32, 0, 1.0f)
 
 __global__ static void past_kernel(int at)
 {
@@ -86,11 +69,7 @@ __global__ static void past_kernel(int at)
     flat[at] = 1.0f;
 }
 
-dt_status write_past_shared(void)
-{
-    DT_LAUNCH((past_kernel), 1, 1, 0, nullptr, 30);
-    return DT_LAUNCHED("past");
-}
+LAUNCHER(write_past_shared(void), past_kernel, 1, 1, 0, 30)
 
 __global__ static void past_dynamic_kernel(int at)
 {
@@ -98,17 +77,9 @@ __global__ static void past_dynamic_kernel(int at)
     a[at] = 1.0f;
 }
 
-dt_status write_past_dynamic_shared(void)
-{
-    DT_LAUNCH((past_dynamic_kernel), 1, 1, 30 * sizeof(float), nullptr, 30);
-    return DT_LAUNCHED("past dynamic");
-}
+LAUNCHER(write_past_dynamic_shared(void), past_dynamic_kernel, 1, 1, 30 * sizeof(float), 30)
 
-dt_status too_much_shared(void)
-{
-    DT_LAUNCH((past_dynamic_kernel), 1, 1, (48 << 10) + 16, nullptr, 30);
-    return DT_LAUNCHED("too much");
-}
+LAUNCHER(too_much_shared(void), past_dynamic_kernel, 1, 1, (48 << 10) + 16, 30)
 
 __global__ static void much_shared_kernel(int at)
 {
@@ -121,17 +92,9 @@ int allow_much_shared(int64_t bytes)
     return dt_allow_shared(much_shared_kernel, bytes);
 }
 
-dt_status use_much_shared(void)
-{
-    DT_LAUNCH((much_shared_kernel), 1, 1, 64 << 10, nullptr, (64 << 8) - 1);
-    return DT_LAUNCHED("much");
-}
+LAUNCHER(use_much_shared(void), much_shared_kernel, 1, 1, 64 << 10, (64 << 8) - 1)
 
-dt_status too_many_threads(void)
-{
-    DT_LAUNCH((missed_kernel), 1, dim3(32, 32, 2), 0, nullptr, 5000);
-    return DT_LAUNCHED("too many");
-}
+LAUNCHER(too_many_threads(void), missed_kernel, 1, dim3(32, 32, 2), 0, 5000)
 
 __global__ static void misaligned_kernel(const float *x)
 {

@@ -3,6 +3,13 @@
 
 #include "kernels/device.cuh"
 
+#define LAUNCHER(launcher, kernel, grid, block, shared_bytes, ...)                                 \
+    dt_status launcher                                                                             \
+    {                                                                                              \
+        DT_LAUNCH((kernel), grid, block, shared_bytes, nullptr, __VA_ARGS__);                      \
+        return DT_LAUNCHED(#kernel);                                                               \
+    }
+
 enum { BLOCK = 128 };
 
 // Memory that kernels write; every launch may.
@@ -21,11 +28,7 @@ __global__ static void read_kernel(bool ordered, float *out)
     out[threadIdx.x] = tile[BLOCK - 1 - threadIdx.x];
 }
 
-dt_status read_behind_write(bool ordered)
-{
-    DT_LAUNCH((read_kernel), 1, BLOCK, 0, nullptr, ordered, memory);
-    return DT_LAUNCHED("read");
-}
+LAUNCHER(read_behind_write(bool ordered), read_kernel, 1, BLOCK, 0, ordered, memory)
 
 __global__ static void write_kernel(bool ordered, float *out)
 {
@@ -39,11 +42,7 @@ __global__ static void write_kernel(bool ordered, float *out)
     out[threadIdx.x] = tile[threadIdx.x];
 }
 
-dt_status write_behind_read(bool ordered)
-{
-    DT_LAUNCH((write_kernel), 1, BLOCK, 0, nullptr, ordered, memory);
-    return DT_LAUNCHED("write");
-}
+LAUNCHER(write_behind_read(bool ordered), write_kernel, 1, BLOCK, 0, ordered, memory)
 
 __global__ static void same_kernel(bool ordered)
 {
@@ -56,11 +55,7 @@ __global__ static void same_kernel(bool ordered)
         *flag = 1;
 }
 
-dt_status write_twice_the_same(bool ordered)
-{
-    DT_LAUNCH((same_kernel), 1, BLOCK, 0, nullptr, ordered);
-    return DT_LAUNCHED("same");
-}
+LAUNCHER(write_twice_the_same(bool ordered), same_kernel, 1, BLOCK, 0, ordered)
 
 __global__ static void rounds_kernel(bool ordered, float *out)
 {
@@ -76,11 +71,7 @@ __global__ static void rounds_kernel(bool ordered, float *out)
     out[threadIdx.x] = sum;
 }
 
-dt_status second_round(bool ordered)
-{
-    DT_LAUNCH((rounds_kernel), 1, BLOCK, 0, nullptr, ordered, memory);
-    return DT_LAUNCHED("rounds");
-}
+LAUNCHER(second_round(bool ordered), rounds_kernel, 1, BLOCK, 0, ordered, memory)
 
 __global__ static void dynamic_kernel(bool ordered, float *out)
 {
@@ -92,11 +83,8 @@ __global__ static void dynamic_kernel(bool ordered, float *out)
         *out = rows[BLOCK - 1];
 }
 
-dt_status dynamic_shared(bool ordered)
-{
-    DT_LAUNCH((dynamic_kernel), 1, BLOCK, BLOCK * sizeof(float), nullptr, ordered, memory);
-    return DT_LAUNCHED("dynamic");
-}
+LAUNCHER(dynamic_shared(bool ordered), dynamic_kernel, 1, BLOCK, BLOCK * sizeof(float), ordered,
+         memory)
 
 __global__ static void vector_kernel(bool ordered, float *out)
 {
@@ -112,11 +100,7 @@ __global__ static void vector_kernel(bool ordered, float *out)
     out[threadIdx.x] = four[3];
 }
 
-dt_status half_of_a_vector(bool ordered)
-{
-    DT_LAUNCH((vector_kernel), 1, BLOCK, 0, nullptr, ordered, memory);
-    return DT_LAUNCHED("vector");
-}
+LAUNCHER(half_of_a_vector(bool ordered), vector_kernel, 1, BLOCK, 0, ordered, memory)
 
 // ---- within a warp
 
@@ -129,11 +113,7 @@ __global__ static void lanes_kernel(bool ordered, float *out)
     out[threadIdx.x] = tile[threadIdx.x ^ 1u];
 }
 
-dt_status lanes(bool ordered)
-{
-    DT_LAUNCH((lanes_kernel), 1, DT_WARP, 0, nullptr, ordered, memory);
-    return DT_LAUNCHED("lanes");
-}
+LAUNCHER(lanes(bool ordered), lanes_kernel, 1, DT_WARP, 0, ordered, memory)
 
 __global__ static void shuffled_kernel(bool ordered, float *out)
 {
@@ -145,11 +125,7 @@ __global__ static void shuffled_kernel(bool ordered, float *out)
     out[threadIdx.x] = sum + tile[threadIdx.x ^ 1u];
 }
 
-dt_status lanes_by_shuffle(bool ordered)
-{
-    DT_LAUNCH((shuffled_kernel), 1, DT_WARP, 0, nullptr, ordered, memory);
-    return DT_LAUNCHED("shuffled");
-}
+LAUNCHER(lanes_by_shuffle(bool ordered), shuffled_kernel, 1, DT_WARP, 0, ordered, memory)
 
 __global__ static void mask_kernel(unsigned mask, float *out)
 {
@@ -161,11 +137,8 @@ __global__ static void mask_kernel(unsigned mask, float *out)
         *out = tile[3];
 }
 
-dt_status lanes_of_a_mask(bool ordered)
-{
-    DT_LAUNCH((mask_kernel), 1, DT_WARP, 0, nullptr, ordered ? 0xffffu : 0xffu, memory);
-    return DT_LAUNCHED("mask");
-}
+LAUNCHER(lanes_of_a_mask(bool ordered), mask_kernel, 1, DT_WARP, 0, ordered ? 0xffffu : 0xffu,
+         memory)
 
 __global__ static void chain_kernel(bool ordered, float *out)
 {
@@ -180,11 +153,7 @@ __global__ static void chain_kernel(bool ordered, float *out)
         *out = *x;
 }
 
-dt_status lanes_in_a_chain(bool ordered)
-{
-    DT_LAUNCH((chain_kernel), 1, DT_WARP, 0, nullptr, ordered, memory);
-    return DT_LAUNCHED("chain");
-}
+LAUNCHER(lanes_in_a_chain(bool ordered), chain_kernel, 1, DT_WARP, 0, ordered, memory)
 
 // ---- global memory
 
@@ -196,11 +165,7 @@ __global__ static void block_kernel(bool ordered, float *x)
     x[BLOCK + threadIdx.x] = x[threadIdx.x ^ 32u];
 }
 
-dt_status threads_of_a_block(bool ordered)
-{
-    DT_LAUNCH((block_kernel), 1, BLOCK, 0, nullptr, ordered, memory);
-    return DT_LAUNCHED("block");
-}
+LAUNCHER(threads_of_a_block(bool ordered), block_kernel, 1, BLOCK, 0, ordered, memory)
 
 __global__ static void word_kernel(float *x)
 {
@@ -221,11 +186,8 @@ __global__ static void around_kernel(int64_t shift, const float *x, float *y)
     y[dt_thread_index()] = x[(dt_thread_index() + shift) % (2 * BLOCK)];
 }
 
-dt_status block_reads_another(bool ordered)
-{
-    DT_LAUNCH((around_kernel), 2, BLOCK, 0, nullptr, ordered ? 0 : BLOCK, memory, memory);
-    return DT_LAUNCHED("around");
-}
+LAUNCHER(block_reads_another(bool ordered), around_kernel, 2, BLOCK, 0, ordered ? 0 : BLOCK, memory,
+         memory)
 
 struct nine {
     int64_t x[9];
@@ -241,12 +203,8 @@ __global__ static void struct_kernel(bool ordered, const nine *from, nine *to)
         to->x[8] = 1;
 }
 
-dt_status whole_struct(bool ordered)
-{
-    DT_LAUNCH((struct_kernel), 1, BLOCK, 0, nullptr, ordered, (const nine *)wide[0],
-              (nine *)wide[1]);
-    return DT_LAUNCHED("struct");
-}
+LAUNCHER(whole_struct(bool ordered), struct_kernel, 1, BLOCK, 0, ordered, (const nine *)wide[0],
+         (nine *)wide[1])
 
 // ---- asynchronous copies
 
@@ -261,11 +219,7 @@ __global__ static void early_kernel(bool ordered, const float *in, float *out)
     out[threadIdx.x] = tile[threadIdx.x];
 }
 
-dt_status copy_read_early(bool ordered)
-{
-    DT_LAUNCH((early_kernel), 1, BLOCK, 0, nullptr, ordered, source, memory);
-    return DT_LAUNCHED("early");
-}
+LAUNCHER(copy_read_early(bool ordered), early_kernel, 1, BLOCK, 0, ordered, source, memory)
 
 __global__ static void others_kernel(bool ordered, const float *in, float *out)
 {
@@ -278,11 +232,7 @@ __global__ static void others_kernel(bool ordered, const float *in, float *out)
     out[threadIdx.x] = tile[threadIdx.x ^ 64u];
 }
 
-dt_status copy_read_by_others(bool ordered)
-{
-    DT_LAUNCH((others_kernel), 1, BLOCK, 0, nullptr, ordered, source, memory);
-    return DT_LAUNCHED("others");
-}
+LAUNCHER(copy_read_by_others(bool ordered), others_kernel, 1, BLOCK, 0, ordered, source, memory)
 
 __global__ static void over_kernel(bool ordered, const float *in, float *out)
 {
@@ -298,11 +248,7 @@ __global__ static void over_kernel(bool ordered, const float *in, float *out)
     dt_copy_wait<0>();
 }
 
-dt_status copy_over_readers(bool ordered)
-{
-    DT_LAUNCH((over_kernel), 1, BLOCK, 0, nullptr, ordered, source, memory);
-    return DT_LAUNCHED("over");
-}
+LAUNCHER(copy_over_readers(bool ordered), over_kernel, 1, BLOCK, 0, ordered, source, memory)
 
 // One thread copies; a barrier helps only where that thread waits before it.
 __global__ static void waiter_kernel(bool ordered, const float *in, float *out)
@@ -317,11 +263,7 @@ __global__ static void waiter_kernel(bool ordered, const float *in, float *out)
     out[threadIdx.x] = tile[threadIdx.x % 4];
 }
 
-dt_status copy_waited_by_another(bool ordered)
-{
-    DT_LAUNCH((waiter_kernel), 1, BLOCK, 0, nullptr, ordered, source, memory);
-    return DT_LAUNCHED("waiter");
-}
+LAUNCHER(copy_waited_by_another(bool ordered), waiter_kernel, 1, BLOCK, 0, ordered, source, memory)
 
 __global__ static void written_kernel(bool ordered, float *x)
 {
@@ -338,11 +280,7 @@ __global__ static void written_kernel(bool ordered, float *x)
     dt_copy_wait<0>();
 }
 
-dt_status copy_of_written(bool ordered)
-{
-    DT_LAUNCH((written_kernel), 1, BLOCK, 0, nullptr, ordered, memory);
-    return DT_LAUNCHED("written");
-}
+LAUNCHER(copy_of_written(bool ordered), written_kernel, 1, BLOCK, 0, ordered, memory)
 
 __global__ static void groups_kernel(bool ordered, const float *in, float *out)
 {
@@ -358,11 +296,7 @@ __global__ static void groups_kernel(bool ordered, const float *in, float *out)
     out[BLOCK + threadIdx.x] = pairs[threadIdx.x][1];
 }
 
-dt_status newer_copy_read(bool ordered)
-{
-    DT_LAUNCH((groups_kernel), 1, BLOCK, 0, nullptr, ordered, source, memory);
-    return DT_LAUNCHED("groups");
-}
+LAUNCHER(newer_copy_read(bool ordered), groups_kernel, 1, BLOCK, 0, ordered, source, memory)
 
 // ---- no races
 
@@ -374,12 +308,8 @@ __global__ static void bytes_kernel(uint8_t *bytes, uint16_t *shorts)
     shorts[dt_thread_index()] = 2;
 }
 
-dt_status neighbouring_bytes(void)
-{
-    DT_LAUNCH((bytes_kernel), 2, BLOCK, 0, nullptr, (uint8_t *)memory,
-              (uint16_t *)(memory + BLOCK));
-    return DT_LAUNCHED("bytes");
-}
+LAUNCHER(neighbouring_bytes(void), bytes_kernel, 2, BLOCK, 0, (uint8_t *)memory,
+         (uint16_t *)(memory + BLOCK))
 
 __global__ static void constant_kernel(const float *in, float *out)
 {
@@ -390,11 +320,7 @@ __global__ static void constant_kernel(const float *in, float *out)
     out[dt_thread_index()] = *x + in[3];
 }
 
-dt_status all_read(void)
-{
-    DT_LAUNCH((constant_kernel), 2, BLOCK, 0, nullptr, source, memory);
-    return DT_LAUNCHED("constant");
-}
+LAUNCHER(all_read(void), constant_kernel, 2, BLOCK, 0, source, memory)
 
 __attribute__((noinline)) static void raise(float *all, int n)
 {
@@ -411,11 +337,7 @@ __global__ static void locals_kernel(float *out)
     out[dt_thread_index()] = own[8];
 }
 
-dt_status own_locals(void)
-{
-    DT_LAUNCH((locals_kernel), 2, BLOCK, 0, nullptr, memory);
-    return DT_LAUNCHED("locals");
-}
+LAUNCHER(own_locals(void), locals_kernel, 2, BLOCK, 0, memory)
 
 __global__ static void again_kernel(float *x)
 {
@@ -446,11 +368,7 @@ __global__ static void reductions_kernel(float *out)
     out[threadIdx.x] = x;
 }
 
-dt_status reductions_in_a_row(void)
-{
-    DT_LAUNCH((reductions_kernel), 1, BLOCK, 0, nullptr, memory);
-    return DT_LAUNCHED("reductions");
-}
+LAUNCHER(reductions_in_a_row(void), reductions_kernel, 1, BLOCK, 0, memory)
 
 // ---- any accesses
 
