@@ -1,42 +1,10 @@
-// Shards for tests, written with the HDF5 library itself into a scratch folder that is made at the
-// start and removed at the end.
+// Shards for tests, written with the HDF5 library itself into the scratch folder.
 #pragma once
 
-#include "base/file.h"
-#include "test.h"
+#include "scratch.h"
 
-#include <fcntl.h>
 #include <hdf5.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <unistd.h>
-
-static char scratch[64];
-
-static inline void make_scratch(void)
-{
-    snprintf(scratch, sizeof scratch, "shards.XXXXXX");
-    CHECK(mkdtemp(scratch) != NULL, "no scratch folder");
-}
-
-static inline void remove_scratch(void)
-{
-    CHECK_INT(dt_remove_tree(scratch), DT_OK);
-}
-
-// A path in the scratch folder, the same one for the same name; it stays.
-static inline const char *in_scratch(const char *name)
-{
-    enum { NAMES = 256 };
-    static char paths[NAMES][128];
-    char path[128];
-    int i = 0;
-    snprintf(path, sizeof path, "%s/%.60s", scratch, name);
-    while (i < NAMES - 1 && paths[i][0] && strcmp(paths[i], path) != 0)
-        i++;
-    memcpy(paths[i], path, sizeof path);
-    return paths[i];
-}
 
 // How a dataset is written; the data is what `memory` says, the file holds `disk`.
 struct put {
@@ -114,22 +82,4 @@ static inline int64_t offset_of(const char *path, const char *dataset)
     H5Dclose(id);
     H5Fclose(file);
     return offset;
-}
-
-static inline void flip_bit(const char *path, int64_t offset)
-{
-    int fd = open(path, O_RDWR);
-    unsigned char byte = 0;
-    CHECK(pread(fd, &byte, 1, offset) == 1, "nothing at %ld of %s", (long)offset, path);
-    byte ^= 1;
-    CHECK(pwrite(fd, &byte, 1, offset) == 1, "cannot write %s", path);
-    close(fd);
-}
-
-static inline void write_bytes(const char *path, const void *data, size_t size)
-{
-    FILE *file = fopen(path, "wb");
-    CHECK(file && fwrite(data, 1, size, file) == size, "cannot write %s", path);
-    if (file)
-        fclose(file);
 }

@@ -1,14 +1,11 @@
-// A model of awkward sizes with its table and random arrays, and a scratch folder whose files can
-// be damaged: what the tests of Hugging Face directories and checkpoints share.
+// A model of awkward sizes with its table and random arrays: what the tests of Hugging Face
+// directories and checkpoints share.
 #pragma once
 
-#include "base/file.h"
 #include "base/rng.h"
 #include "model/model.h"
 
-#include "test.h"
-
-#include <unistd.h>
+#include "scratch.h"
 
 struct small_model {
     struct dt_model_config config;
@@ -52,55 +49,4 @@ static inline void small_model_free(struct small_model *model)
     free(model->m);
     free(model->v);
     dt_params_free(&model->params);
-}
-
-static char scratch[] = "/tmp/dt-test-model-XXXXXX";
-
-static inline void scratch_begin(void)
-{
-    if (!mkdtemp(scratch)) {
-        perror("mkdtemp");
-        exit(1);
-    }
-}
-
-// A path in the scratch folder; four of them live at a time.
-static inline const char *in_scratch(const char *name)
-{
-    static char path[4][DT_PATH];
-    static int next;
-    next = (next + 1) % 4;
-    CHECK_INT(dt_path(path[next], "%s/%s", scratch, name), DT_OK);
-    return path[next];
-}
-
-// Unsynced, unlike dtrain's own writing: tests damage hundreds of files.
-static inline void put_bytes(const char *path, const void *bytes, int64_t size)
-{
-    FILE *file = fopen(path, "wb");
-    CHECK(file && fwrite(bytes, 1, (size_t)size, file) == (size_t)size && fclose(file) == 0,
-          "cannot write %s", path);
-}
-
-static inline void put_text(const char *path, const char *text)
-{
-    put_bytes(path, text, (int64_t)strlen(text));
-}
-
-static inline char *get_text(const char *path)
-{
-    char *text = NULL;
-    int64_t size;
-    CHECK_INT(dt_read_file(path, 1 << 24, &text, &size), DT_OK);
-    return text;
-}
-
-static inline void flip_byte(const char *path, int64_t offset)
-{
-    char *text = NULL;
-    int64_t size = 0;
-    CHECK_INT(dt_read_file(path, 1 << 24, &text, &size), DT_OK);
-    text[offset] ^= 1;
-    put_bytes(path, text, size);
-    free(text);
 }

@@ -82,7 +82,7 @@ static void test_manifest_bytes(void)
     }
     for (int64_t i = 0; i < size; i++) {
         put_bytes(path, text, size);
-        flip_byte(path, i);
+        flip_bit(path, i);
         CHECK_INT(dt_checkpoint_verify(in_scratch("one/step-00000007")), DT_USER);
         dt_error_clear();
     }
@@ -169,7 +169,7 @@ static void test_newest(void)
     check_newest(dir, in_scratch("many/step-00000011"));
     for (int64_t step = 9; step <= 11; step++) {
         dt_path(path, "%s/step-%08d/trainer.json", dir, (int)step);
-        flip_byte(path, 20);
+        flip_bit(path, 20);
     }
     CHECK_FAILS(dt_checkpoint_newest(dir, path), DT_USER, "none of the 5 checkpoints");
     CHECK_STR(path, "");
@@ -206,14 +206,14 @@ static void test_prune(void)
     check_steps(dir, 6, "..xxxx");
     // The two newest are damaged: the newest whole one, 4, stays besides them.
     truncate(in_scratch("prune/step-00000006/MANIFEST"), 10);
-    flip_byte(in_scratch("prune/step-00000005/config.json"), 5);
+    flip_bit(in_scratch("prune/step-00000005/config.json"), 5);
     CHECK_INT(dt_checkpoint_prune(dir, 1, 5), DT_OK); // 5 is trusted unread, for it was just saved
     check_steps(dir, 6, "....xx");
     CHECK_INT(save(dir, &model, 4), DT_OK);
     CHECK_INT(dt_checkpoint_prune(dir, 1, -1), DT_OK);
     check_steps(dir, 6, "...x.x");
     // No whole one at all: nothing goes.
-    flip_byte(in_scratch("prune/step-00000004/config.json"), 5);
+    flip_bit(in_scratch("prune/step-00000004/config.json"), 5);
     CHECK_INT(dt_checkpoint_prune(dir, 1, -1), DT_OK);
     check_steps(dir, 6, "...x.x");
     CHECK_INT(count_entries(dir), 3);
@@ -363,7 +363,7 @@ static void test_no_right(void)
 
 int main(void)
 {
-    scratch_begin();
+    make_scratch();
     test_damaged();
     test_manifest_bytes();
     test_missing_files();
@@ -376,6 +376,6 @@ int main(void)
     in_child(with_size_limit);
     in_child(with_small_disk);
     test_no_right();
-    CHECK_INT(dt_remove_tree(scratch), DT_OK);
+    remove_scratch();
     return test_end();
 }

@@ -315,7 +315,7 @@ static void test_hostile_ranges(void)
 
 int main(void)
 {
-    scratch_begin();
+    make_scratch();
     test_round_trip(true);
     test_round_trip(false);
     test_load_refuses();
@@ -324,6 +324,6 @@ int main(void)
     test_no_storage();
     test_split_optimizer();
     test_hostile_ranges();
-    CHECK_INT(dt_remove_tree(scratch), DT_OK);
+    remove_scratch();
     return test_end();
 }

@@ -1,7 +1,7 @@
 // Files: whole writes, exact reads, trees, hashes, and what each failure says.
 #include "base/file.h"
 
-#include "test.h"
+#include "scratch.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -9,15 +9,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static char scratch[] = "/tmp/dt-test-file-XXXXXX";
-
-static const char *in_scratch(const char *name)
-{
-    static char path[DT_PATH];
-    CHECK_INT(dt_path(path, "%s/%s", scratch, name), DT_OK);
-    return path;
-}
 
 static void put(const char *name, const char *text)
 {
@@ -269,7 +260,7 @@ static void test_sync(void)
 int main(void)
 {
     signal(SIGXFSZ, SIG_IGN); // past the size limit write gives EFBIG instead
-    CHECK(mkdtemp(scratch), "no scratch folder");
+    make_scratch();
     test_path();
     test_write_and_read();
     test_read_limits();
@@ -283,6 +274,6 @@ int main(void)
     test_remove_tree();
     test_hash();
     test_sync();
-    CHECK_INT(dt_remove_tree(scratch), DT_OK);
+    remove_scratch();
     return test_end();
 }

@@ -209,7 +209,7 @@ static void test_recall(const struct small_model *model)
 
 int main(void)
 {
-    scratch_begin();
+    make_scratch();
     struct small_model model = small_model_make(true);
     test_merge();
     test_run_and_cache(&model);
@@ -217,6 +217,6 @@ int main(void)
     test_no_cache(&model);
     test_recall(&model);
     small_model_free(&model);
-    dt_remove_tree(scratch);
+    remove_scratch();
     return test_end();
 }

@@ -468,7 +468,7 @@ static void test_escaping_names(void)
 
 int main(void)
 {
-    scratch_begin();
+    make_scratch();
     test_round_trip(true);
     test_round_trip(false);
     test_file();
@@ -484,6 +484,6 @@ int main(void)
     test_damaged_file();
     test_split();
     test_escaping_names();
-    CHECK_INT(dt_remove_tree(scratch), DT_OK);
+    remove_scratch();
     return test_end();
 }

@@ -15,7 +15,7 @@
 
 static void write_text(const char *name, const char *text)
 {
-    write_bytes(in_scratch(name), text, strlen(text));
+    put_bytes(in_scratch(name), text, strlen(text));
 }
 
 static struct dt_pack_config config_of(const char *const *inputs, int n, const char *output)
@@ -98,7 +98,7 @@ static void make_folder(void)
     write_text("in/empty", "");
     write_text("in/.hidden", "hidden");
     write_text("in/.git/config", "hidden");
-    write_bytes(in_scratch("in/binary"), "ab\0cd", 5);
+    put_bytes(in_scratch("in/binary"), "ab\0cd", 5);
     write_text("outside", "outside");
     CHECK(symlink("../outside", in_scratch("in/link")) == 0, "no link");
     CHECK(symlink("nowhere", in_scratch("in/dangling")) == 0, "no link");
@@ -212,7 +212,7 @@ static void test_raw(enum dt_pack_format format, int64_t size)
         u16[p] = (uint16_t)(p == 20000 ? 60000 : p % 1000);
     }
     const char *data = size == 4 ? (char *)u32 : (char *)u16;
-    write_bytes(in_scratch("raw.bin"), data, (size_t)(RAW * size));
+    put_bytes(in_scratch("raw.bin"), data, (size_t)(RAW * size));
     config.format = format;
     config.shard_bytes = 20000;
     config.val_fraction = 0.1;
@@ -252,7 +252,7 @@ static void test_raw(enum dt_pack_format format, int64_t size)
     config.vocab_size++;
     CHECK_INT(pack_one(config, in_scratch("raw.bin"), &result), DT_OK);
     CHECK_INT(dt_remove_tree(config.output), DT_OK);
-    write_bytes(in_scratch("odd.bin"), data, (size_t)(RAW * size - 1));
+    put_bytes(in_scratch("odd.bin"), data, (size_t)(RAW * size - 1));
     expect_refusal(config, in_scratch("odd.bin"), "not a multiple of");
     CHECK(!dt_file_exists(config.output), "a refusal leaves a folder behind");
 }
@@ -313,7 +313,7 @@ static void test_full_disk(void)
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("full"));
     memset(bytes, 'x', sizeof bytes);
     write_text("small", "small");
-    write_bytes(in_scratch("big"), bytes, sizeof bytes);
+    put_bytes(in_scratch("big"), bytes, sizeof bytes);
     CHECK_INT(pack_one(config, in_scratch("small"), &result), DT_OK);
     config.force = true;
     int failures = 0, status = DT_MACHINE;
@@ -357,7 +357,7 @@ static void test_verify(void)
     static uint64_t starts[] = {0, 500, 400};
     struct dt_pack_result result;
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("verify"));
-    write_bytes(in_scratch("zeros"), tokens, sizeof tokens);
+    put_bytes(in_scratch("zeros"), tokens, sizeof tokens);
     config.format = DT_PACK_U16;
     CHECK_INT(pack_one(config, in_scratch("zeros"), &result), DT_OK);
     const char *path = in_scratch("verify/train-00000.h5");

@@ -4,21 +4,12 @@
 
 #include "base/file.h"
 
-#include "test.h"
+#include "scratch.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-static char scratch[] = "/tmp/dt-test-safetensors-XXXXXX";
-
-static const char *in_scratch(const char *name)
-{
-    static char path[DT_PATH];
-    CHECK_INT(dt_path(path, "%s/%s", scratch, name), DT_OK);
-    return path;
-}
 
 // Headers over 16 bytes of data, and a part of the message that each must give.
 static const struct {
@@ -450,7 +441,7 @@ static void test_cut_under_way(void)
 int main(void)
 {
     signal(SIGXFSZ, SIG_IGN); // past the size limit write gives EFBIG instead
-    CHECK(mkdtemp(scratch), "no scratch folder");
+    make_scratch();
     test_hostile_headers();
     test_mangled_headers();
     test_deep_and_large();
@@ -462,6 +453,6 @@ int main(void)
     test_writer_failures();
     test_full_disk();
     test_cut_under_way();
-    CHECK_INT(dt_remove_tree(scratch), DT_OK);
+    remove_scratch();
     return test_end();
 }

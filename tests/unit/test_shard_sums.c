@@ -4,6 +4,8 @@
 #include "data/xxh3.h"
 #include "loader_data.h"
 
+#include <fcntl.h>
+
 #include <xxhash.h>
 
 enum { S = 3, N = 3333, BLOCK = 512 }; // shard 3 of loader_data.h

@@ -64,9 +64,9 @@ static void test_no_shards(void)
 
 static void test_no_hdf5(void)
 {
-    write_bytes(in_scratch("empty.h5"), "", 0);
+    put_bytes(in_scratch("empty.h5"), "", 0);
     expect_bad(in_scratch("empty.h5"), "is empty");
-    write_bytes(in_scratch("text.h5"), "once upon a time", 16);
+    put_bytes(in_scratch("text.h5"), "once upon a time", 16);
     expect_bad(in_scratch("text.h5"), "not an HDF5 file");
     const char *path = write_good("cut.h5");
     for (int64_t size = dt_file_size(path) - 1; size > 0; size -= 517) {
@@ -172,7 +172,7 @@ static void test_damaged_layout(void)
     CHECK(at != NULL, "no layout message of version 3");
     if (at) {
         at[0] = 1;
-        write_bytes(path, text, (size_t)size);
+        put_bytes(path, text, (size_t)size);
         expect_bad(path, "");
     }
     free(text);
@@ -284,7 +284,7 @@ static void test_many(void)
     struct dt_dataset *dataset;
     for (int i = 0; i < BAD; i++) {
         snprintf(name, sizeof name, "many-%03d.h5", i);
-        write_bytes(in_scratch(name), "x", 1);
+        put_bytes(in_scratch(name), "x", 1);
     }
     write_good("many-good.h5");
     snprintf(glob, sizeof glob, "%s/many-*.h5", scratch);

@@ -1,0 +1,67 @@
+// A scratch folder, made at the start of a test and removed at its end, and what tests do with the
+// files in it.
+#pragma once
+
+#include "base/error.h"
+#include "base/file.h"
+#include "test.h"
+
+#include <stdint.h>
+#include <unistd.h>
+
+static char scratch[] = "/tmp/dt-test-XXXXXX";
+
+static inline void make_scratch(void)
+{
+    if (!mkdtemp(scratch)) {
+        perror("mkdtemp");
+        exit(1);
+    }
+}
+
+static inline void remove_scratch(void)
+{
+    CHECK_INT(dt_remove_tree(scratch), DT_OK);
+}
+
+// A path in the scratch folder; so many of them live at a time.
+static inline const char *in_scratch(const char *name)
+{
+    enum { LIVE = 256 };
+    static char path[LIVE][DT_PATH];
+    static int next;
+    next = (next + 1) % LIVE;
+    CHECK_INT(dt_path(path[next], "%s/%s", scratch, name), DT_OK);
+    return path[next];
+}
+
+// Unsynced, unlike dtrain's own writing: tests damage hundreds of files.
+static inline void put_bytes(const char *path, const void *bytes, int64_t size)
+{
+    FILE *file = fopen(path, "wb");
+    CHECK(file && fwrite(bytes, 1, (size_t)size, file) == (size_t)size && fclose(file) == 0,
+          "cannot write %s", path);
+}
+
+static inline void put_text(const char *path, const char *text)
+{
+    put_bytes(path, text, (int64_t)strlen(text));
+}
+
+static inline char *get_text(const char *path)
+{
+    char *text = NULL;
+    int64_t size;
+    CHECK_INT(dt_read_file(path, 1 << 24, &text, &size), DT_OK);
+    return text;
+}
+
+static inline void flip_bit(const char *path, int64_t offset)
+{
+    FILE *file = fopen(path, "r+b");
+    int byte = file && fseek(file, offset, SEEK_SET) == 0 ? fgetc(file) : EOF;
+    CHECK(byte != EOF && fseek(file, offset, SEEK_SET) == 0 && fputc(byte ^ 1, file) != EOF,
+          "no byte %ld in %s", (long)offset, path);
+    if (file)
+        fclose(file);
+}
