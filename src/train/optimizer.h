@@ -1,5 +1,5 @@
 // The optimizer's state and its step: gradient norm, what varies (update_control), one fused AdamW
-// pass. Everything lies on the device; the host sends the learning rate and later reads the control
+// pass. Everything is on the device; the host sends the learning rate and later reads the control
 // struct.
 #pragma once
 

@@ -137,7 +137,7 @@ static void put_text(FILE *out, const char *text)
     cJSON_Delete(json);
 }
 
-// Numbers have nine significant digits; null stands for what is not finite.
+// Numbers have nine significant digits, or are null if not finite.
 static void put_value(FILE *out, const struct dt_metric_field *field, const void *value)
 {
     if (field->type == DT_VALUE_INT)

@@ -1,4 +1,4 @@
-// A training step, from the loader's batch to the report of what came of it.
+// A training step, from the loader's batch to the report of its outcome.
 #include "train/step.h"
 
 #include "base/clock.h"
@@ -10,14 +10,14 @@
 // Where on the stream the device's clock is read.
 enum mark { BEGIN, BACKWARD_DONE, SUMMED, END, MARKS };
 
-// What host and device tell each other of a step, pinned.
+// What host and device send each other in a step, pinned.
 struct report {
-    float lr; // to the device
+    float lr; // to the device; the rest is to the host
     struct dt_update_control control;
     uint64_t marks[MARKS];
 };
 
-struct flight {
+struct flight { // a step in flight
     struct report *report;
     struct dt_event *done; // the report has arrived
     double start;          // dt_seconds
@@ -26,10 +26,15 @@ struct flight {
 };
 
 // The variants of the work on a micro-batch, which differ in more than data: its place in the step,
-// and which arrays it has (a bit each from PASS_ARRAYS on).
-enum { PASS_FIRST = 1, PASS_LAST = 2, PASS_ARRAYS = 4, PASSES = PASS_ARRAYS << DT_BATCH_ARRAYS };
+// and which arrays it has (a bit each from VARIANT_ARRAYS on).
+enum {
+    VARIANT_FIRST = 1,
+    VARIANT_LAST = 2,
+    VARIANT_ARRAYS = 4,
+    VARIANTS = VARIANT_ARRAYS << DT_BATCH_ARRAYS
+};
 
-struct pass {
+struct variant {
     bool has_run;
     struct dt_graph *graph;
 };
@@ -42,7 +47,7 @@ struct dt_stepper {
     struct dt_input input;
     struct dt_buckets *buckets;
     struct dt_stream *stream;
-    struct pass passes[PASSES];
+    struct variant variants[VARIANTS];
     uint64_t *marks;        // [MARKS], device memory
     struct report *reports; // [DT_STEPS_IN_FLIGHT], pinned
     struct flight flights[DT_STEPS_IN_FLIGHT];
@@ -140,9 +145,9 @@ void dt_stepper_destroy(struct dt_stepper *s)
         dt_stream_sync(backend, s->stream);
         dt_error_restore(&error);
     }
-    for (int i = 0; i < PASSES; i++)
-        if (s->passes[i].graph)
-            dt_graph_destroy(backend, s->passes[i].graph);
+    for (int i = 0; i < VARIANTS; i++)
+        if (s->variants[i].graph)
+            dt_graph_destroy(backend, s->variants[i].graph);
     dt_buckets_destroy(s->buckets);
     dt_input_destroy(&s->input);
     if (s->optimizer.backend)
@@ -198,15 +203,15 @@ static dt_status row_ready(void *buckets, int64_t row)
     return dt_buckets_ready(buckets, row);
 }
 
-// The gradients of micro-batches add up; the last one sends them as they become ready, and updates
-// the weights.
+// Gradients are accumulated over micro-batches; the last one sends them as they become ready, and
+// updates the weights.
 static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_input *input,
                                   int variant)
 {
     const double tokens = (double)s->config.tokens;
-    const bool last = variant & PASS_LAST;
+    const bool last = variant & VARIANT_LAST;
     const struct dt_pass pass = {.input = *input,
-                                 .accumulate = !(variant & PASS_FIRST),
+                                 .accumulate = !(variant & VARIANT_FIRST),
                                  .grad_ready = last ? row_ready : NULL,
                                  .context = s->buckets,
                                  .stream = s->stream};
@@ -226,29 +231,29 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     return dt_optimizer_step(&s->optimizer, tokens, s->stream);
 }
 
-// The same work as a graph, where the device has them: captured when a micro-batch of its variant
-// comes the second time (at the first, libraries allocate and load what cannot be captured), then
-// launched as a whole. Gradients that travel through the host need it in the last micro-batch.
-static dt_status run_pass(struct dt_stepper *s, const struct dt_model_input *input, int variant,
-                          int *graphs)
+// The same work as a graph, if the device has graphs: captured when a variant comes the second time
+// (the first time, libraries allocate and load, which cannot be captured), then launched as a
+// whole. The last micro-batch is not captured if gradients travel through the host.
+static dt_status run_micro_batch(struct dt_stepper *s, const struct dt_model_input *input,
+                                 int variant, int *graphs)
 {
-    struct pass *pass = &s->passes[variant];
+    struct variant *known = &s->variants[variant];
     bool captures = s->config.graphs && s->backend->table->graphs &&
-                    (!(variant & PASS_LAST) || dt_buckets_can_be_captured(s->buckets));
-    if (!captures || !pass->has_run) {
-        pass->has_run = true;
+                    (!(variant & VARIANT_LAST) || dt_buckets_can_be_captured(s->buckets));
+    if (!captures || !known->has_run) {
+        known->has_run = true;
         return forward_backward(s, input, variant);
     }
-    if (!pass->graph) {
+    if (!known->graph) {
         DT_TRY(dt_capture_begin(s->backend, s->stream));
         dt_status status = forward_backward(s, input, variant);
         if (status != DT_OK)
             dt_capture_cancel(s->backend, s->stream);
         DT_TRY_NOTE(status, "capturing a step as a graph (run.cuda_graph = false avoids it)");
-        DT_TRY(dt_capture_end(s->backend, s->stream, &pass->graph));
+        DT_TRY(dt_capture_end(s->backend, s->stream, &known->graph));
     }
     ++*graphs;
-    return dt_graph_launch(s->backend, pass->graph, s->stream);
+    return dt_graph_launch(s->backend, known->graph, s->stream);
 }
 
 dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int64_t step, double lr)
@@ -271,10 +276,10 @@ dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int6
     for (int64_t i = 0; i < micro_batches; i++) {
         struct dt_model_input input;
         DT_TRY(dt_input_micro_batch(&s->input, s->stream, &input));
-        int variant = (i == 0 ? PASS_FIRST : 0) | (i == micro_batches - 1 ? PASS_LAST : 0);
+        int variant = (i == 0 ? VARIANT_FIRST : 0) | (i == micro_batches - 1 ? VARIANT_LAST : 0);
         for (int array = 0; array < DT_BATCH_ARRAYS; array++)
-            variant |= input.arrays[array] ? PASS_ARRAYS << array : 0;
-        DT_TRY(run_pass(s, &input, variant, &flight->graphs));
+            variant |= input.arrays[array] ? VARIANT_ARRAYS << array : 0;
+        DT_TRY(run_micro_batch(s, &input, variant, &flight->graphs));
     }
 
     DT_TRY(mark(s, END));
