@@ -8,9 +8,6 @@
 
 #include <stdlib.h>
 
-// Of a run whose configuration does not say otherwise.
-enum { SEED = 1337, BLOCK = 64, PREFETCH = 2, BUCKET_BYTES = 25000000 };
-
 static dt_status open_backend(const struct dt_bench_options *options, dt_bench_wrap wrap,
                               struct dt_bench_rig *rig)
 {
@@ -24,51 +21,30 @@ static dt_status open_backend(const struct dt_bench_options *options, dt_bench_w
     return DT_OK;
 }
 
-static struct dt_model_config model_config(const struct dt_bench_options *options,
-                                           const struct dt_device_info *info)
+// The job of a run whose configuration says no more than the options do. It borrows from the rig.
+static dt_status describe(const struct dt_bench_options *options, const struct dt_bench_rig *rig,
+                          struct dt_job *job)
 {
+    struct dt_settings *s = &job->settings;
     bool bf16 = options->precision == DT_PRECISION_BF16 ||
-                (options->precision == DT_PRECISION_AUTO && info->bf16_faster);
-    return (struct dt_model_config){.d_model = options->d_model,
-                                    .n_layer = options->n_layer,
-                                    .vocab_size = options->vocab,
-                                    .d_state = options->d_state,
-                                    .d_conv = 4,
-                                    .expand = 2,
-                                    .norm_eps = 1e-5,
-                                    .tie_embeddings = true,
-                                    .pad_vocab_multiple = 8,
-                                    .recompute = (enum dt_recompute)options->recompute,
-                                    .storage = bf16 ? DT_BF16 : DT_F32};
-}
-
-static struct dt_stepper_config stepper_config(const struct dt_bench_options *options,
-                                               const struct dt_bench_rig *rig)
-{
-    return (struct dt_stepper_config){
-        .comm = rig->comm,
-        .batch = {.sequences = rig->batch, .length = rig->length, .micro = rig->micro},
-        .tokens = rig->batch * rig->length,
-        .optimizer =
-            {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_clip = 1.0f},
-        .bucket_bytes = BUCKET_BYTES,
-        .wire = DT_F32,
-        .graphs = options->cuda_graph != DT_TOGGLE_FALSE};
-}
-
-static struct dt_loader_config loader_config(const struct dt_bench_options *options,
-                                             const struct dt_bench_rig *rig)
-{
-    struct dt_loader_config config = {
-        .dataset = rig->dataset,
-        .rules = {.seed = SEED, .vocab_size = options->vocab, .reset_token = -1},
-        .batch = rig->batch,
-        .block = BLOCK,
-        .shuffle = true,
-        .size = 1,
-        .prefetch = PREFETCH};
-    dt_job_pin_ring(&rig->backend, &config);
-    return config;
+                (options->precision == DT_PRECISION_AUTO && rig->info.bf16_faster);
+    *job = (struct dt_job){.comm = rig->comm,
+                           .backend = rig->backend,
+                           .train = rig->dataset,
+                           .local_batch = rig->batch,
+                           .micro_batch = rig->micro};
+    dt_settings_defaults(s);
+    s->run.cuda_graph = options->cuda_graph;
+    s->data.seq_len = rig->length;
+    s->data.batch = rig->batch;
+    s->model.d_model = options->d_model;
+    s->model.n_layer = options->n_layer;
+    s->model.vocab_size = options->vocab;
+    s->model.d_state = options->d_state;
+    s->model.recompute = (enum dt_recompute)options->recompute;
+    job->model = s->model;
+    job->model.storage = bf16 ? DT_BF16 : DT_F32;
+    return dt_model_config_check(&job->model);
 }
 
 static dt_status check_memory(const struct dt_bench_rig *rig, const struct dt_memory_plan *plan)
@@ -82,14 +58,12 @@ static dt_status check_memory(const struct dt_bench_rig *rig, const struct dt_me
                    (double)rig->info.memory_free / 0x1p30);
 }
 
-static dt_status draw_weights(const struct dt_bench_rig *rig)
+static dt_status draw_weights(const struct dt_bench_rig *rig, const struct dt_job *job)
 {
     struct dt_snapshot snapshot;
     dt_status status = dt_snapshot_create(&rig->backend, rig->model, NULL, true, &snapshot);
-    if (status == DT_OK) {
-        dt_params_init(snapshot.host.params, SEED, snapshot.host.weights);
-        status = dt_snapshot_share_weights(&snapshot, rig->comm);
-    }
+    if (status == DT_OK)
+        status = dt_job_load_weights(job, "", &snapshot);
     dt_snapshot_destroy(&snapshot);
     return status;
 }
@@ -112,23 +86,23 @@ static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap 
                           struct dt_bench_rig *rig)
 {
     struct dt_memory_plan plan = {0};
-    struct dt_model_shape shape = {
-        .sequences = rig->micro, .length = rig->length, .training = true};
+    struct dt_job job;
     DT_TRY(dt_comm_open(DT_COMM_KIND_SELF, &rig->comm));
     DT_TRY(open_backend(options, wrap, rig));
     DT_TRY(dt_dataset_scan("synthetic:random", rig->length, options->vocab, &rig->dataset));
-    struct dt_model_config model = model_config(options, &rig->info);
-    DT_TRY(dt_model_config_check(&model));
-    struct dt_stepper_config stepper = stepper_config(options, rig);
-    struct dt_loader_config loader = loader_config(options, rig);
-    DT_TRY(dt_training_memory(&rig->backend, &model, &shape, &stepper, &loader, &plan));
+    DT_TRY(describe(options, rig, &job));
+    struct dt_model_shape shape = dt_job_shape(&job, true);
+    struct dt_stepper_config stepper = dt_job_stepper(&job);
+    struct dt_loader_config loader = dt_job_train_loader(&job);
+    dt_job_pin_ring(&rig->backend, &loader);
+    DT_TRY(dt_job_memory(&job, &plan));
     DT_TRY(check_memory(rig, &plan));
     if (options->gemm == DT_BENCH_GEMM_TIMED)
         DT_TRY(dt_bench_rig_choose(rig));
-    DT_TRY(dt_model_create(&rig->backend, &model, &shape, &rig->model));
+    DT_TRY(dt_model_create(&rig->backend, &job.model, &shape, &rig->model));
     DT_TRY(dt_stepper_create(&rig->backend, rig->model, &stepper, &rig->stepper));
     DT_TRY(dt_stepper_connect(rig->stepper));
-    DT_TRY(draw_weights(rig));
+    DT_TRY(draw_weights(rig, &job));
     DT_TRY(dt_loader_open(&loader, 0, &rig->loader));
     if (!wrap)
         return DT_OK;

@@ -114,6 +114,12 @@ const struct dt_config_table dt_settings_table = {
     .env_prefix = "DTRAIN_",
 };
 
+void dt_settings_defaults(struct dt_settings *settings)
+{
+    for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);)
+        dt_config_set_default(row.key, (char *)settings + row.section->offset);
+}
+
 struct check {
     const struct dt_settings *settings;
     const struct dt_config *config; // NULL: messages name no origins

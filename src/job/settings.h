@@ -76,6 +76,8 @@ static inline int64_t dt_settings_decay_steps(const struct dt_settings *s, int64
     return s->optim.decay_steps < 0 ? (steps + 2) / 5 : s->optim.decay_steps; // rounded
 }
 
+// Every key's default; 0 or empty where it has none.
+void dt_settings_defaults(struct dt_settings *settings);
 // Checks between keys that need nothing but the configuration (warmup < steps, steps or epochs …);
 // all that are wrong at once. Those that need data, ranks or a model are where these are known.
 dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_config *config);

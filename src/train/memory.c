@@ -26,32 +26,24 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
                                       .graphs = s->run.cuda_graph != DT_TOGGLE_FALSE};
 }
 
-dt_status dt_training_memory(const struct dt_backend *backend, const struct dt_model_config *model,
-                             const struct dt_model_shape *shape,
-                             const struct dt_stepper_config *stepper,
-                             const struct dt_loader_config *loader, struct dt_memory_plan *plan)
-{
-    struct dt_params params;
-    struct dt_array_list arrays;
-    DT_TRY(dt_model_plan(backend, model, shape, plan));
-    DT_TRY(dt_model_list_arrays(model, &arrays));
-    DT_TRY(dt_model_list_params(model, &params));
-    dt_stepper_plan(backend, &params, &arrays, stepper, plan);
-    dt_memory_plan_add(plan, "host batches", dt_loader_bytes(loader), true);
-    dt_memory_plan_add(
-        plan, "host snapshot",
-        dt_snapshot_bytes(backend, &params, dt_adamw_states.n, stepper->comm->info.rank == 0),
-        true);
-    dt_params_free(&params);
-    return DT_OK;
-}
-
 dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
 {
+    const struct dt_backend *backend = &job->backend;
     struct dt_model_shape shape = dt_job_shape(job, true);
     struct dt_loader_config loader = dt_job_train_loader(job);
     struct dt_stepper_config stepper = dt_job_stepper(job);
-    return dt_training_memory(&job->backend, &job->model, &shape, &stepper, &loader, plan);
+    struct dt_params params;
+    struct dt_array_list arrays;
+    DT_TRY(dt_model_plan(backend, &job->model, &shape, plan));
+    DT_TRY(dt_model_list_arrays(&job->model, &arrays));
+    DT_TRY(dt_model_list_params(&job->model, &params));
+    dt_stepper_plan(backend, &params, &arrays, &stepper, plan);
+    dt_memory_plan_add(plan, "host batches", dt_loader_bytes(&loader), true);
+    dt_memory_plan_add(
+        plan, "host snapshot",
+        dt_snapshot_bytes(backend, &params, dt_adamw_states.n, job->comm->info.rank == 0), true);
+    dt_params_free(&params);
+    return DT_OK;
 }
 
 dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch, int64_t free,

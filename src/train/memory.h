@@ -8,13 +8,8 @@
 // The steps of this rank.
 struct dt_stepper_config dt_job_stepper(const struct dt_job *job);
 
-// Adds what training allocates: model, optimizer, input, gradients between ranks, batches and the
-// snapshot. Training and bench add up the same.
-dt_status dt_training_memory(const struct dt_backend *backend, const struct dt_model_config *model,
-                             const struct dt_model_shape *shape,
-                             const struct dt_stepper_config *stepper,
-                             const struct dt_loader_config *loader, struct dt_memory_plan *plan);
-// All that this rank's part of the job needs.
+// Adds what this rank's training allocates: model, optimizer, input, gradients between ranks,
+// batches and the snapshot.
 dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan);
 // Bytes of the device's memory that are reserved for what no plan counts: code that is loaded in
 // the first steps, graphs, NCCL. 0 for unified memory.
