@@ -2,6 +2,7 @@
 #include "data/dataset.h"
 
 #include "base/file.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "base/problems.h"
 #include "data/reader.h"
@@ -11,16 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Room doubles at powers of two.
 static dt_status add_shard(struct dt_dataset *dataset, const char *path)
 {
     int64_t n = dataset->n_shards;
-    if ((n & (n - 1)) == 0) {
-        void *shards = realloc(dataset->shards, (size_t)(n ? 2 * n : 1) * sizeof *dataset->shards);
-        if (!shards)
-            return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of shards");
-        dataset->shards = shards;
-    }
+    DT_TRY(dt_list_grow(&dataset->shards, n, sizeof *dataset->shards));
     dataset->shards[n] = (struct dt_shard){.path = strdup(path)};
     if (!dataset->shards[n].path)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of shards");

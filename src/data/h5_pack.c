@@ -3,6 +3,7 @@
 #include "data/h5_pack.h"
 
 #include "base/file.h"
+#include "base/list.h"
 #include "data/h5_hashes.h"
 #include "data/h5_starts.h"
 #include "data/xxh3.h"
@@ -30,7 +31,7 @@ struct dt_shard_writer {
     uint64_t *hashes;
     int64_t n_hashes;
     uint64_t *starts;
-    int64_t n_starts, starts_room;
+    int64_t n_starts;
 };
 
 static dt_status fail_write(const struct dt_shard_writer *writer)
@@ -146,14 +147,7 @@ dt_status dt_shard_append(struct dt_shard_writer *writer, const void *tokens, in
 
 dt_status dt_shard_start_document(struct dt_shard_writer *writer)
 {
-    if (writer->n_starts == writer->starts_room) {
-        int64_t room = writer->starts_room ? 2 * writer->starts_room : 1024;
-        uint64_t *starts = realloc(writer->starts, (size_t)room * sizeof *starts);
-        if (!starts)
-            return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " document starts", room);
-        writer->starts = starts;
-        writer->starts_room = room;
-    }
+    DT_TRY(dt_list_grow(&writer->starts, writer->n_starts, sizeof *writer->starts));
     writer->starts[writer->n_starts++] = (uint64_t)writer->done;
     return DT_OK;
 }

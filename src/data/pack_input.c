@@ -3,6 +3,7 @@
 #include "data/pack_input.h"
 
 #include "base/file.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "base/rng.h"
 
@@ -27,14 +28,7 @@ static dt_status add_file(struct dt_pack_files *files, const char *path, int64_t
 {
     if (bytes == 0)
         return DT_OK;
-    if (files->n == files->room) {
-        int64_t room = files->room ? 2 * files->room : 256;
-        struct dt_pack_file *at = realloc(files->at, (size_t)room * sizeof *at);
-        if (!at)
-            return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of %" PRId64 " files", room);
-        files->at = at;
-        files->room = room;
-    }
+    DT_TRY(dt_list_grow(&files->at, files->n, sizeof *files->at));
     files->at[files->n] = (struct dt_pack_file){strdup(path), bytes, 0};
     if (!files->at[files->n].path)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of files");

@@ -11,7 +11,7 @@ struct dt_pack_file {
 
 struct dt_pack_files {
     struct dt_pack_file *at;
-    int64_t n, room;
+    int64_t n;
     int64_t skipped; // binary or unreadable, in folders
 };
 

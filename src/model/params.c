@@ -3,6 +3,7 @@
 // number of words from it.
 #include "model/params.h"
 
+#include "base/list.h"
 #include "base/rng.h"
 #include "base/round.h"
 
@@ -40,18 +41,14 @@ static dt_status count_elements(const struct dt_params *params, struct dt_param 
 
 static dt_status append(struct dt_params *params, struct dt_param *row)
 {
-    struct dt_param *rows = realloc(params->rows, ((size_t)params->n + 1) * sizeof *rows);
-    if (!rows)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a parameter table of %d rows",
-                       params->n + 1);
-    params->rows = rows;
+    DT_TRY(dt_list_grow(&params->rows, params->n, sizeof *params->rows));
     for (int i = 0; i < params->n_wanted; i++)
         if (strcmp(params->wanted[i].name, row->name) == 0) {
             *params->wanted[i].row = params->n;
             params->wanted[i--] = params->wanted[--params->n_wanted];
             row->shared = true;
         }
-    rows[params->n++] = *row;
+    params->rows[params->n++] = *row;
     params->elements = dt_round_up(row->offset + row->count, ROW_ALIGN);
     params->count += row->file_count;
     return DT_OK;
