@@ -88,13 +88,12 @@ static dt_status note(enum dt_bench_op_index op, const union dt_bench_args *args
         return DT_FAIL(DT_MACHINE, NULL, "a step makes more than %lld different calls of ops",
                        (long long)calls->n);
     struct dt_bench_call *call = &calls->at[calls->n], *seen = calls->at;
-    *call = (struct dt_bench_call){.op = op, .args = *args};
-    call->cost = dt_bench_op_table[op].cost(&recording.rig->backend, args);
+    struct dt_op_cost cost = dt_bench_op_table[op].cost(&recording.rig->backend, args);
+    *call = (struct dt_bench_call){.op = op, .args = *args, .cost = cost};
     char layer[DT_PARAM_NAME] = "";
     if (op == DT_BENCH_gemm)
         linear_name(recording.rig, &args->gemm, layer, sizeof layer);
-    snprintf(call->shape, sizeof call->shape, "%.12s%s%s", layer, layer[0] ? " " : "",
-             call->cost.shape);
+    snprintf(call->shape, sizeof call->shape, "%.12s%s%s", layer, layer[0] ? " " : "", cost.shape);
     while (!same_shape(seen, call))
         seen++;
     calls->n += seen == call;
