@@ -1,4 +1,4 @@
-// Sizes rounded to whole blocks.
+// Sizes: rounded to whole blocks, the smaller and the larger of two.
 #pragma once
 
 #include <stdint.h>
@@ -17,4 +17,9 @@ static inline int64_t dt_round_up(int64_t n, int64_t step)
 static inline int64_t dt_min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
+}
+
+static inline int64_t dt_max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
 }

@@ -1,14 +1,11 @@
 // Moves weights and optimizer states between device, host and ranks, a piece at a time.
 #include "checkpoint/snapshot.h"
 
+#include "base/round.h"
+
 #include <xxhash.h>
 
 enum { PIECE = 4 << 20 }; // elements that ranks other than 0 have room for: 16 MiB
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 int64_t dt_snapshot_bytes(const struct dt_backend *backend, const struct dt_params *params,
                           int n_states, bool root)
@@ -16,7 +13,7 @@ int64_t dt_snapshot_bytes(const struct dt_backend *backend, const struct dt_para
     int64_t arrays = 1 + n_states;
     if (backend->table->unified)
         return 0;
-    return (root ? arrays * params->elements : smaller(PIECE, params->elements)) *
+    return (root ? arrays * params->elements : dt_min_i64(PIECE, params->elements)) *
            (int64_t)sizeof(float);
 }
 
@@ -75,7 +72,7 @@ dt_status dt_snapshot_fill(struct dt_snapshot *s)
 static dt_status share_array(struct dt_snapshot *s, struct dt_comm *comm, int i)
 {
     for (int64_t first = 0, elements = s->host.params->elements; first < elements; first += PIECE) {
-        int64_t bytes = smaller(PIECE, elements - first) * (int64_t)sizeof(float);
+        int64_t bytes = dt_min_i64(PIECE, elements - first) * (int64_t)sizeof(float);
         float *host = host_place(s, i, first);
         if (comm)
             DT_TRY(dt_broadcast(comm, host, bytes, 0));
@@ -110,7 +107,7 @@ dt_status dt_snapshot_hash_weights(struct dt_snapshot *s, uint64_t *hash)
         return DT_FAIL(DT_MACHINE, NULL, "no memory to hash weights");
     XXH64_reset(state, 0);
     for (int64_t first = 0, elements = s->host.params->elements; first < elements; first += PIECE) {
-        int64_t bytes = smaller(PIECE, elements - first) * (int64_t)sizeof(float);
+        int64_t bytes = dt_min_i64(PIECE, elements - first) * (int64_t)sizeof(float);
         float *host = host_place(s, 0, first);
         if (s->memory)
             DT_TRY_GOTO(status, out,

@@ -24,8 +24,8 @@ struct dt_job_control_table {
 // the device communicator (device_comm.h), so that a rank which others wait for there is found and
 // named as one they wait for in MPI.
 struct dt_comm_devices {
-    _Atomic(int64_t) begun;    // collectives that the device came to
-    _Atomic(int64_t) oldest;   // the one it waits in, counted likewise from 1; 0: in none
+    _Atomic(int64_t) begun;    // collectives that the device has begun
+    _Atomic(int64_t) oldest;   // the one it waits in, counted from 1; 0: none
     _Atomic(int) peer;         // whom it waits for in an exchange; -1: nobody
     _Atomic(double) waited;    // seconds
     _Atomic(bool) failed;      // on this rank
@@ -56,6 +56,7 @@ void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table,
 
 // "all-reduce", "send".
 const char *dt_collective_name(const struct dt_collective *collective);
+bool dt_can_reduce(enum dt_dtype dtype);
 dt_status dt_collective_check(const struct dt_comm *comm, const struct dt_collective *collective);
 
 bool dt_launched_by_mpi(void);       // a launcher that MPI_Init can talk to started this process

@@ -16,6 +16,8 @@
 // the device while the one before it is summed and the one before that is copied back.
 #include "comm/bucket_plan.h"
 
+#include "base/round.h"
+
 #include <stdlib.h>
 
 enum { ALIGN = 64 };                              // elements, of pieces
@@ -27,16 +29,6 @@ struct plan {
     struct dt_bucket_span *spans; // NULL: they are only counted
     int64_t n;
 };
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 static void add(struct plan *plan, int64_t start, int64_t end)
 {
@@ -51,16 +43,17 @@ static void add(struct plan *plan, int64_t start, int64_t end)
 static int64_t limit(const struct plan *plan, int64_t left)
 {
     int64_t most = plan->config->bucket_bytes, half = left * (int64_t)sizeof(float) / 2;
-    return smaller(most, larger(half, least_bytes));
+    return dt_min_i64(most, dt_max_i64(half, least_bytes));
 }
 
 static void add_row(struct plan *plan, int64_t start, int64_t end)
 {
-    int64_t piece = larger(plan->config->bucket_bytes, least_piece_bytes) / (int64_t)sizeof(float);
-    int64_t elements = end - start, n = plan->config->staged ? (elements + piece - 1) / piece : 1;
-    int64_t each = n > 1 ? ((elements + n - 1) / n + ALIGN - 1) / ALIGN * ALIGN : elements;
+    int64_t piece =
+        dt_max_i64(plan->config->bucket_bytes, least_piece_bytes) / (int64_t)sizeof(float);
+    int64_t elements = end - start, n = plan->config->staged ? dt_ceil_div(elements, piece) : 1;
+    int64_t each = n > 1 ? dt_round_up(dt_ceil_div(elements, n), ALIGN) : elements;
     for (; start < end; start += each)
-        add(plan, start, smaller(start + each, end));
+        add(plan, start, dt_min_i64(start + each, end));
 }
 
 static void cut(struct plan *plan)

@@ -8,35 +8,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool set_in_environment(const char *name)
+// The value of the first of these variables that is set, or NULL.
+static const char *environment(const char *const names[])
 {
-    const char *value = getenv(name);
-    return value && value[0];
+    for (; *names; names++)
+        if (getenv(*names) && getenv(*names)[0])
+            return getenv(*names);
+    return NULL;
 }
 
 bool dt_launched_by_mpi(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_FD"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (set_in_environment(names[i]))
-            return true;
-    return false;
+    return environment(
+        (const char *const[]){"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_FD", NULL});
 }
 
 bool dt_is_one_of_slurm_tasks(void)
 {
     const char *tasks = getenv("SLURM_NTASKS");
-    return set_in_environment("SLURM_PROCID") && tasks && strtol(tasks, NULL, 10) > 1;
+    return environment((const char *const[]){"SLURM_PROCID", NULL}) && tasks &&
+           strtol(tasks, NULL, 10) > 1;
 }
 
 int dt_comm_launched_rank(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
-                                        "SLURM_PROCID"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (set_in_environment(names[i]))
-            return (int)strtol(getenv(names[i]), NULL, 10);
-    return 0;
+    const char *rank = environment((const char *const[]){"OMPI_COMM_WORLD_RANK", "PMIX_RANK",
+                                                         "PMI_RANK", "SLURM_PROCID", NULL});
+    return rank ? (int)strtol(rank, NULL, 10) : 0;
 }
 
 dt_status dt_comm_open(enum dt_comm_kind kind, struct dt_comm **comm)
@@ -45,10 +43,7 @@ dt_status dt_comm_open(enum dt_comm_kind kind, struct dt_comm **comm)
     if (kind == DT_COMM_KIND_AUTO)
         kind = dt_launched_by_mpi() || dt_is_one_of_slurm_tasks() ? DT_COMM_KIND_MPI
                                                                   : DT_COMM_KIND_SELF;
-    if (kind == DT_COMM_KIND_SELF)
-        DT_TRY(dt_comm_open_self(comm));
-    else
-        DT_TRY(dt_comm_open_mpi(comm));
+    DT_TRY(kind == DT_COMM_KIND_SELF ? dt_comm_open_self(comm) : dt_comm_open_mpi(comm));
     return DT_OK;
 }
 
@@ -72,7 +67,6 @@ static const struct operation {
     [DT_REDUCE_SCATTER] = {"reduce-scatter", .reduces = true},
     [DT_ALL_GATHER] = {"all-gather"},
     [DT_BROADCAST] = {"broadcast", .has_peer = true},
-    [DT_GATHER] = {"gather", .has_peer = true},
     [DT_EXCHANGE] = {"exchange", .has_peer = true},
 };
 
@@ -83,18 +77,9 @@ const char *dt_collective_name(const struct dt_collective *c)
     return c->mine ? "send" : "receive";
 }
 
-static bool can_reduce(enum dt_dtype dtype)
+bool dt_can_reduce(enum dt_dtype dtype)
 {
     return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F64 || dtype == DT_I64;
-}
-
-static bool has_memory(const struct dt_comm_info *info, const struct dt_collective *c)
-{
-    if (c->operation == DT_EXCHANGE)
-        return c->mine || c->data;
-    if (c->operation == DT_GATHER)
-        return c->mine && (c->data || info->rank != c->peer);
-    return c->data;
 }
 
 dt_status dt_collective_check(const struct dt_comm *comm, const struct dt_collective *c)
@@ -105,9 +90,9 @@ dt_status dt_collective_check(const struct dt_comm *comm, const struct dt_collec
     if (c->count < 0 || c->count > INT64_MAX / info->size / dt_dtype_size(c->dtype))
         return DT_FAIL(DT_MACHINE, NULL, "%s of %lld elements among %d ranks", name,
                        (long long)c->count, info->size);
-    if (c->count > 0 && !has_memory(info, c))
+    if (c->count > 0 && !c->data && (c->operation != DT_EXCHANGE || !c->mine))
         return DT_FAIL(DT_MACHINE, NULL, "%s of %lld elements at NULL", name, (long long)c->count);
-    if (operation->reduces && !can_reduce(c->dtype))
+    if (operation->reduces && !dt_can_reduce(c->dtype))
         return DT_FAIL(DT_MACHINE, NULL, "%s of %s: only fp32, bf16, fp64 and int64 can be reduced",
                        name, dt_dtype_name(c->dtype));
     if (operation->has_peer && (c->peer < 0 || c->peer >= info->size))
@@ -153,9 +138,9 @@ dt_status dt_broadcast(struct dt_comm *comm, void *data, int64_t bytes, int root
     return dt_collective(comm, &c);
 }
 
-dt_status dt_gather(struct dt_comm *comm, const void *mine, int64_t bytes, void *all, int root)
+dt_status dt_all_gather(struct dt_comm *comm, void *data, int64_t bytes)
 {
-    struct dt_collective c = {DT_GATHER, DT_SUM, DT_U8, root, bytes, all, mine};
+    struct dt_collective c = {DT_ALL_GATHER, DT_SUM, DT_U8, 0, bytes, data, NULL};
     return dt_collective(comm, &c);
 }
 

@@ -1,8 +1,8 @@
-// The communicator: collectives in host memory over the ranks of a job. comm_self (one process),
-// comm_mpi; what lies on devices is reduced by another (device_comm.h). One struct describes any
-// collective; a backend begins it and waits for it. A backend may progress collectives on its own
-// thread; none of these functions may be called from two threads. What ranks know of each other,
-// and how a job ends: job_control.h.
+// The communicator: collectives in host memory over the ranks of a job, by comm_self (one process)
+// or comm_mpi; those in device memory are in device_comm.h. One struct describes any collective; a
+// backend begins it and waits for it, and may progress it on a thread of its own. None of these
+// functions may be called from two threads. What ranks know of each other, and how a job ends:
+// job_control.h.
 #pragma once
 
 #include "base/dtype.h"
@@ -26,14 +26,13 @@ struct dt_comm_info {
     char host[DT_HOST_NAME];
 };
 
-// Sizes are in elements. Reductions take fp32, bf16, fp64 and int64; the rest moves any type.
+// Sizes are in elements. Reductions accept fp32, bf16, fp64 and int64; the rest moves any type.
 enum dt_operation {
     DT_ALLREDUCE,      // data [count]: becomes the reduction over all ranks
     DT_REDUCE_SCATTER, // data [size, count]: block `rank` becomes its reduction over all ranks; the
                        // other blocks are undefined afterwards
     DT_ALL_GATHER,     // data [size, count]: block r becomes that of rank r
     DT_BROADCAST,      // data [count]: becomes that of rank `peer`
-    DT_GATHER,         // data [size, count], at rank `peer` only: block r becomes `mine` of rank r
     DT_EXCHANGE,       // mine [count] is sent to rank `peer`, data [count] received from it; each
                        // unless it is NULL
     DT_OPERATIONS
@@ -44,8 +43,8 @@ enum dt_operation {
 //
 // Reductions are deterministic for a given size and number of ranks, and those of an all-reduce the
 // same on every rank. Reduce-scatter, then all-gather gives the bits of an all-reduce where sums
-// are exact (int64, DT_MIN, DT_MAX) and on two ranks; on more, the all-reduce adds each chunk of a
-// piece from another rank on, reduce-scatter each block.
+// are exact (int64, DT_MIN, DT_MAX) and on two ranks. On more, rounding differs: the sum of a chunk
+// of an all-reduce starts at another rank than the sum of its block.
 struct dt_collective {
     enum dt_operation operation;
     enum dt_reduce_op reduce;
@@ -53,7 +52,7 @@ struct dt_collective {
     int peer;
     int64_t count;
     void *data;       // in place
-    const void *mine; // gather, exchange
+    const void *mine; // exchange
 };
 
 struct dt_comm_table {
@@ -92,13 +91,13 @@ dt_status dt_collective(struct dt_comm *comm, const struct dt_collective *collec
 dt_status dt_allreduce(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
                        enum dt_reduce_op reduce);
 dt_status dt_broadcast(struct dt_comm *comm, void *data, int64_t bytes, int root);
-dt_status dt_gather(struct dt_comm *comm, const void *mine, int64_t bytes, void *all, int root);
+dt_status dt_all_gather(struct dt_comm *comm, void *data, int64_t bytes); // of each rank
 dt_status dt_barrier(struct dt_comm *comm);
 
 // Ends a rank-local phase: every rank passes its own status and all return the worst. Where one or
 // more failed, every rank has the error record of the lowest failing rank, its message opened by
 // "rank 2 on host: " or "rank 2 on host (and 3 other ranks): " where it is not rank 0's alone; so
-// they fail together and rank 0 says it once.
+// they fail together and rank 0 reports it once.
 dt_status dt_agree(struct dt_comm *comm, dt_status mine);
 // Whether the calling thread's error is shared by all ranks (dt_agree gave it): then rank 0 prints
 // it and all close in order. Any other error is this rank's alone: dt_die.

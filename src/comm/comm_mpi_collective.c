@@ -4,6 +4,8 @@
 // MPI_Iallreduce of Open MPI 4.1 takes 6.0 (5.5 and 11.6 where single copy is allowed).
 #include "comm/comm_mpi.h"
 
+#include "base/round.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,27 +80,6 @@ static int post_broadcast(struct mpi_comm *mpi, const struct dt_collective *call
     return MPI_Ibcast((char *)call->data + offset, n, MPI_BYTE, call->peer, mpi->world, posted);
 }
 
-// At the root, rank r's bytes are r * count after the piece's start.
-static int post_gather(struct mpi_comm *mpi, const struct dt_collective *call, int64_t offset,
-                       int n, MPI_Request *posted)
-{
-    MPI_Datatype plain, spaced;
-    char *all = mpi->base.info.rank == call->peer ? (char *)call->data + offset : NULL;
-    int code = MPI_Type_contiguous(n, MPI_BYTE, &plain);
-    if (code == MPI_SUCCESS)
-        code = MPI_Type_create_resized(plain, 0, (MPI_Aint)call->count, &spaced);
-    if (code == MPI_SUCCESS)
-        code = MPI_Type_commit(&spaced);
-    if (code == MPI_SUCCESS)
-        code = MPI_Igather((const char *)call->mine + offset, n, MPI_BYTE, all, 1, spaced,
-                           call->peer, mpi->world, posted);
-    if (code == MPI_SUCCESS) // both live on until the gather is done with them
-        code = MPI_Type_free(&spaced);
-    if (code == MPI_SUCCESS)
-        code = MPI_Type_free(&plain);
-    return code;
-}
-
 static int post_exchange(struct mpi_comm *mpi, const struct dt_collective *call, int64_t offset,
                          int n, MPI_Request *posted)
 {
@@ -118,14 +99,12 @@ typedef int post_piece(struct mpi_comm *mpi, const struct dt_collective *call, i
 static post_piece *const posts[DT_OPERATIONS] = {
     [DT_ALLREDUCE] = post_allreduce,
     [DT_BROADCAST] = post_broadcast,
-    [DT_GATHER] = post_gather,
     [DT_EXCHANGE] = post_exchange,
 };
 
 static int64_t piece_elements(const struct dt_request *request, int i)
 {
-    int64_t left = request->call.count - i * piece_limit;
-    return left < piece_limit ? left : piece_limit;
+    return dt_min_i64(request->call.count - i * piece_limit, piece_limit);
 }
 
 int dt_mpi_post(struct mpi_comm *mpi, struct dt_request *request)
@@ -139,7 +118,7 @@ int dt_mpi_post(struct mpi_comm *mpi, struct dt_request *request)
         request->given = size > 1 ? 0 : call->count; // alone there is nothing to do
         return MPI_SUCCESS;
     }
-    request->n_pieces = (int)((call->count + piece_limit - 1) / piece_limit);
+    request->n_pieces = (int)dt_ceil_div(call->count, piece_limit);
     request->pieces = malloc(2 * (size_t)request->n_pieces * sizeof *request->pieces + 1);
     if (!request->pieces)
         return MPI_ERR_NO_MEM;
@@ -250,12 +229,11 @@ static int ring_start(struct mpi_comm *mpi, struct mpi_ring *ring, struct dt_req
     enum dt_operation operation = request->call.operation;
     int size = mpi->base.info.size;
     int64_t most = DT_MPI_RING_CHUNK / request->element_bytes;
-    int64_t left = request->call.count - request->given;
     if (operation == DT_ALLREDUCE)
         most *= size;
     *ring = (struct mpi_ring){.owner = request,
                               .first = request->given,
-                              .count = left < most ? left : most,
+                              .count = dt_min_i64(request->call.count - request->given, most),
                               .step = operation == DT_ALL_GATHER ? size - 1 : 0,
                               .end = operation == DT_REDUCE_SCATTER ? size - 1 : 2 * (size - 1),
                               // every rank starts rings in the same order, so the tags agree

@@ -245,22 +245,24 @@ static const char *const functions[DT_OPERATIONS] = {
     [DT_EXCHANGE] = "ncclSend and ncclRecv",
 };
 
-static const int types[DT_DTYPE_COUNT] = {
-    // + 1; 0: none
-    [DT_F32] = ncclFloat32 + 1,
-    [DT_BF16] = ncclBfloat16 + 1,
-    [DT_F64] = ncclFloat64 + 1,
-    [DT_I64] = ncclInt64 + 1,
-};
+static ncclDataType_t type_of(enum dt_dtype dtype)
+{
+    static const ncclDataType_t types[DT_DTYPE_COUNT] = {[DT_F32] = ncclFloat32,
+                                                         [DT_BF16] = ncclBfloat16,
+                                                         [DT_F64] = ncclFloat64,
+                                                         [DT_I64] = ncclInt64};
+    return types[dtype];
+}
 
 static dt_status check_call(const struct nccl_comm *nccl, int index, const struct dt_collective *c)
 {
     if (index < 0 || index >= nccl->n)
         return DT_FAIL(DT_MACHINE, NULL, "collective %d of %d between devices", index, nccl->n);
     DT_TRY(dt_collective_check(nccl->comm, c));
-    if (!functions[c->operation] || !types[c->dtype] || c->reduce != DT_SUM)
-        return DT_FAIL(DT_MACHINE, NULL, "no %s of %s between devices%s", dt_collective_name(c),
-                       dt_dtype_name(c->dtype), c->reduce != DT_SUM ? " but for sums" : "");
+    if (!functions[c->operation] || !dt_can_reduce(c->dtype) || c->reduce != DT_SUM)
+        return DT_FAIL(DT_MACHINE, NULL,
+                       "%s of %s between devices: only sums, of fp32, bf16, fp64 and int64",
+                       dt_collective_name(c), dt_dtype_name(c->dtype));
     return DT_OK;
 }
 
@@ -288,7 +290,7 @@ static ncclResult_t call(const struct nccl_comm *nccl, const struct dt_collectiv
                          cudaStream_t stream)
 {
     const struct dt_nccl_library *library = &nccl->library;
-    ncclDataType_t type = (ncclDataType_t)(types[c->dtype] - 1);
+    ncclDataType_t type = type_of(c->dtype);
     size_t count = (size_t)c->count;
     void *block = (char *)c->data + nccl->comm->info.rank * c->count * dt_dtype_size(c->dtype);
     if (c->operation == DT_ALLREDUCE)

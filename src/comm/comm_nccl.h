@@ -1,7 +1,7 @@
 // Inside the NCCL communicator: its state, and who may touch what. The caller's thread puts
-// collectives on streams (comm_nccl.c), the watchdog follows them (comm_nccl_watch.c). A
-// communicator of NCCL is not made for two threads at a time: calls are made under `lock`, and the
-// watchdog passes by while the other is inside.
+// collectives on streams (comm_nccl.c), the watchdog follows them (comm_nccl_watch.c). An NCCL
+// communicator must not be used by two threads at a time: calls are made under `lock`, and the
+// watchdog makes none while the other thread is inside.
 #pragma once
 
 #include "comm/backends.h"
@@ -37,8 +37,8 @@ struct dt_nccl_library {
 #undef DT_NCCL_POINTER
 };
 
-// How often the collective of one number was come to and got through: written by the device, in the
-// order of the stream, so that graphs are followed without knowing how often they were launched.
+// How often a collective of the step has begun and ended: written by the device, in the order of
+// the stream, so that graphs are followed without knowing how often they were launched.
 struct nccl_counts {
     int64_t begun, done;
 };
@@ -62,9 +62,9 @@ struct nccl_comm {
     struct nccl_call *calls;    // [n]
     struct nccl_counts *counts; // [n], pinned
     pthread_mutex_t lock;       // around calls to NCCL with `nccl`
-    _Atomic(int64_t) entered;   // how often a thread went into NCCL …
-    _Atomic(int64_t) left;      // … and came out again
-    bool recorded;              // under the communicator's lock of records
+    _Atomic(int64_t) entered;   // how often a thread has called NCCL …
+    _Atomic(int64_t) left;      // … and returned
+    bool recorded;              // the record is written; under the communicator's record_lock
 
     // the watchdog's
     pthread_t thread;
@@ -76,7 +76,7 @@ struct nccl_comm {
     double entered_since;
 };
 
-// Seconds since *last_time, which becomes now; a longer pause counts little: the process was
+// Seconds since *last_time, which becomes now. A long pause counts little: the process was
 // suspended, and what it waits for may have been, too.
 double dt_nccl_passed(double *last_time);
 
@@ -92,7 +92,6 @@ dt_status dt_nccl_warn_of_nvls(struct dt_comm *comm);
 // comm_nccl_watch.c
 dt_status dt_nccl_watch_start(struct nccl_comm *nccl);
 void dt_nccl_watch_stop(struct nccl_comm *nccl);
-// What NCCL was doing for all ranks has failed: writes the record, leaves the last words to the
-// watch of the communicator for as long as that may take to find a dead peer, then returns an
-// error.
+// A collective of all ranks has failed: writes the record, leaves the last words to the watch of
+// the communicator for as long as that may need to find a dead peer, then returns an error.
 dt_status dt_nccl_failed(struct nccl_comm *nccl, ncclResult_t result, const char *what);

@@ -1,12 +1,12 @@
-// Keeps NCCL from NVLS, the sums that NVLink switches make: they add in another order from call to
+// Keeps NCCL from using NVLS, sums in the NVLink switches: they add in another order from call to
 // call, and dtrain promises the same bits every time.
 //
-// The means is NCCL_NVLS_ENABLE=0. NCCL_ALGO=^NVLS would not do: NCCL compares whole names, so that
-// leaves NVLSTree, which sums by the switches of each host where there are several, and it leaves
-// the multicast kernels that NCCL takes for registered memory. The switch turns off all of these
-// since 2.17, which brought NVLS, saves the memory of its buffers, means nothing to older versions,
-// and leaves NCCL_ALGO to the user. NCCL reads both when a communicator is made; the environment
-// wins over its files (nccl.conf).
+// It sets NCCL_NVLS_ENABLE=0. NCCL_ALGO=^NVLS would not do: NCCL compares whole names, so that
+// leaves NVLSTree, which sums in the switches of each host where there are several, and it leaves
+// the multicast kernels that NCCL uses on registered memory. NCCL_NVLS_ENABLE turns off all of
+// these since 2.17, which introduced NVLS, saves the memory of its buffers, means nothing to older
+// versions, and leaves NCCL_ALGO to the user. NCCL reads both when a communicator is created; the
+// environment wins over its files (nccl.conf).
 #include "comm/comm_nccl.h"
 
 #include "base/log.h"
@@ -18,7 +18,7 @@
 static const char enable[] = "NCCL_NVLS_ENABLE", algo[] = "NCCL_ALGO";
 
 // What the user's NCCL_ALGO says of NVLS and NVLSTree in an all-reduce.
-enum wish { NVLS_OPEN, NVLS_ASKED_FOR, NVLS_EXCLUDED };
+enum choice { NVLS_OPEN, NVLS_ASKED_FOR, NVLS_EXCLUDED };
 
 static bool is(const char *text, size_t length, const char *name)
 {
@@ -26,7 +26,7 @@ static bool is(const char *text, size_t length, const char *name)
 }
 
 // "ring,tree": these alone; "^nvls,nvlstree": all but these.
-static enum wish wish_of_list(const char *list, const char *end)
+static enum choice choice_of_list(const char *list, const char *end)
 {
     bool except = list < end && *list == '^', nvls = false, tree = false;
     list += except;
@@ -43,18 +43,18 @@ static enum wish wish_of_list(const char *list, const char *end)
 
 // "ring;allreduce:tree,nvls;broadcast:ring": a list for all functions, then lists of single ones
 // (NCCL 2.24 and newer).
-static enum wish users_wish(void)
+static enum choice users_choice(void)
 {
     const char *entry = getenv(algo);
-    enum wish wish = NVLS_OPEN;
+    enum choice choice = NVLS_OPEN;
     while (entry && *entry) {
         size_t length = strcspn(entry, ";");
         const char *end = entry + length, *colon = memchr(entry, ':', length);
         if (!colon || is(entry, (size_t)(colon - entry), "AllReduce"))
-            wish = wish_of_list(colon ? colon + 1 : entry, end);
+            choice = choice_of_list(colon ? colon + 1 : entry, end);
         entry = *end ? end + 1 : end;
     }
-    return wish;
+    return choice;
 }
 
 static bool is_set(const char *name)
@@ -66,13 +66,13 @@ static bool is_set(const char *name)
 // A user who asks for NVLS gets it: turned off under NCCL_ALGO=NVLS, no algorithm would be left.
 void dt_nccl_exclude_nvls(void)
 {
-    if (!is_set(enable) && users_wish() != NVLS_ASKED_FOR)
+    if (!is_set(enable) && users_choice() != NVLS_ASKED_FOR)
         setenv(enable, "0", 1); // where it fails, dt_nccl_warn_of_nvls sees it
 }
 
 bool dt_nccl_may_use_nvls(void)
 {
-    return users_wish() != NVLS_EXCLUDED && (!is_set(enable) || strtoll(getenv(enable), NULL, 0));
+    return users_choice() != NVLS_EXCLUDED && (!is_set(enable) || strtoll(getenv(enable), NULL, 0));
 }
 
 dt_status dt_nccl_warn_of_nvls(struct dt_comm *comm)

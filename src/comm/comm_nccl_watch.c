@@ -1,7 +1,8 @@
 // The watchdog of the NCCL communicator: a thread that looks at the device's counts ten times a
-// second. It waits for nothing but its own sleep, so it ends the job also where the program's own
+// second. It waits for nothing but its own sleep, so it ends the job even where the program's own
 // thread waits for the device for ever. Who is to blame for a collective that does not end is
-// judged by the watch of the communicator (watch.c), which hears of it by comm->devices.
+// judged by the watch of the communicator (watch.c), by what this thread writes to struct
+// dt_comm_devices.
 #include "comm/comm_nccl.h"
 
 #include "base/clock.h"
@@ -107,7 +108,7 @@ static void write_record(void *context, bool always)
     int64_t first = oldest > SHOWN_DONE ? oldest - SHOWN_DONE : 0;
     for (int64_t number = first; number < first + SHOWN && number <= newest + 2; number++)
         describe(nccl, number, &text);
-    if (write(STDERR_FILENO, text.bytes, text.used) < 0) // nobody is left to be told
+    if (write(STDERR_FILENO, text.bytes, text.used) < 0) // there is nobody left to inform
         return;
 }
 
@@ -115,8 +116,7 @@ static void write_record(void *context, bool always)
 
 static double stagger(const struct nccl_comm *nccl)
 {
-    int rank = nccl->comm->info.rank;
-    return stagger_s * (rank < 3 ? rank : 3);
+    return stagger_s * fmin(nccl->comm->info.rank, 3);
 }
 
 dt_status dt_nccl_failed(struct nccl_comm *nccl, ncclResult_t result, const char *what)
@@ -128,7 +128,7 @@ dt_status dt_nccl_failed(struct nccl_comm *nccl, ncclResult_t result, const char
     return dt_nccl_error(nccl, result, what);
 }
 
-// All is told to the communicator's watch; it is for this thread to end the job where that cannot.
+// The communicator's watch knows all of it; this thread ends the job where that watch cannot.
 static _Noreturn void expire(struct nccl_comm *nccl, const char *what, double timeout_s)
 {
     dt_comm_write_record(nccl->comm, true);
@@ -220,12 +220,6 @@ static void tick(struct nccl_comm *nccl)
     }
 }
 
-static bool told_to_stop(struct nccl_comm *nccl)
-{
-    struct timespec until = dt_time_in(period_s);
-    return sem_clockwait(&nccl->stop, CLOCK_MONOTONIC, &until) == 0;
-}
-
 static void *watch(void *context)
 {
     struct nccl_comm *nccl = context;
@@ -233,9 +227,12 @@ static void *watch(void *context)
     sigfillset(&all); // handlers run on the program's own threads
     pthread_sigmask(SIG_BLOCK, &all, NULL);
     nccl->last_time = dt_seconds();
-    while (!told_to_stop(nccl))
+    for (;;) {
+        struct timespec until = dt_time_in(period_s);
+        if (sem_clockwait(&nccl->stop, CLOCK_MONOTONIC, &until) == 0)
+            return NULL;
         tick(nccl);
-    return NULL;
+    }
 }
 
 dt_status dt_nccl_watch_start(struct nccl_comm *nccl)

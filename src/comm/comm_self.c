@@ -1,4 +1,5 @@
-// The communicator of a lone process: every collective is the identity.
+// The communicator of a lone process: every collective is the identity, and there is no peer to
+// watch.
 #include "comm/backends.h"
 
 #include <stdlib.h>
@@ -10,12 +11,10 @@ struct self_comm {
     struct dt_job_control control;
 };
 
-static dt_status begin(struct dt_comm *comm, const struct dt_collective *c,
+static dt_status begin(struct dt_comm *comm, const struct dt_collective *collective,
                        struct dt_request **request)
 {
-    (void)comm;
-    if (c->operation == DT_GATHER && c->count > 0)
-        memmove(c->data, c->mine, (size_t)(c->count * dt_dtype_size(c->dtype)));
+    (void)comm, (void)collective;
     *request = NULL;
     return DT_OK;
 }
@@ -48,18 +47,8 @@ static enum dt_voice claim(struct dt_comm *comm)
     return DT_VOICE_RANK;
 }
 
-static const struct dt_comm_table table = {
-    .name = "self",
-    .begin = begin,
-    .wait = wait_done,
-    .close = close_self,
-};
-
-static const struct dt_job_control_table job_table = {
-    .abort = abort_self,
-    .terminated = terminated,
-    .claim = claim,
-};
+static const struct dt_comm_table table = {"self", begin, wait_done, close_self};
+static const struct dt_job_control_table job_table = {abort_self, terminated, claim};
 
 dt_status dt_comm_open_self(struct dt_comm **comm)
 {

@@ -10,11 +10,6 @@
 
 static const double nap_s = 200e-6;
 
-struct identity {
-    char host[DT_HOST_NAME];
-    struct dt_process process;
-};
-
 dt_status dt_mpi_status(int code, const char *call)
 {
     char text[MPI_MAX_ERROR_STRING];
@@ -27,24 +22,15 @@ dt_status dt_mpi_status(int code, const char *call)
 
 static dt_status introduce(struct dt_watch *watch, const char *host)
 {
-    struct identity mine, *all = malloc((size_t)watch->size * sizeof *all);
-    dt_status status;
-    if (!all)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the names of %d ranks", watch->size);
-    memset(&mine, 0, sizeof mine);
-    snprintf(mine.host, sizeof mine.host, "%s", host);
-    mine.process = dt_process_self();
-    status = dt_mpi_status(
-        MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, watch->comm),
-        "MPI_Allgather");
-    for (int r = 0; r < watch->size && status == DT_OK; r++) {
-        struct dt_peer *peer = &watch->peers[r];
-        memcpy(peer->host, all[r].host, sizeof peer->host);
-        peer->process = all[r].process;
-        peer->beat = (struct dt_beat){.rank = r, .step = -1, .peer = -1, .phase = "start-up"};
-    }
-    free(all);
-    return status;
+    struct dt_peer *mine = &watch->peers[watch->rank];
+    for (int r = 0; r < watch->size; r++)
+        watch->peers[r].beat =
+            (struct dt_beat){.rank = r, .step = -1, .peer = -1, .phase = "start-up"};
+    snprintf(mine->host, sizeof mine->host, "%s", host);
+    mine->process = dt_process_self();
+    DT_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, watch->peers, sizeof *mine, MPI_BYTE,
+                         watch->comm));
+    return DT_OK;
 }
 
 static int receive(struct dt_watch *watch, struct dt_link *link)
@@ -114,8 +100,8 @@ static void learn(struct dt_watch *watch, const struct dt_beat *beats, int n)
     }
 }
 
-// Takes what came over a link; an empty message is a goodbye. An error on a link leaves it unused:
-// the silence that follows tells.
+// Reads what came over a link; an empty message closes it. An error on a link leaves it unused: the
+// silence that follows is noticed.
 static void listen(struct dt_watch *watch, struct dt_link *link)
 {
     while (link->receiving != MPI_REQUEST_NULL) {

@@ -3,6 +3,7 @@
 #include "data/loader.h"
 
 #include "base/clock.h"
+#include "base/round.h"
 #include "data/order.h"
 #include "data/shard_cache.h"
 
@@ -37,11 +38,6 @@ struct dt_loader {
     bool failed;
     struct dt_error error;
 };
-
-static int64_t min(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static int64_t share(const struct dt_loader_config *config)
 {
@@ -78,7 +74,7 @@ static int64_t block_bytes(const struct dt_loader_config *config)
     for (int64_t i = 0; dataset->kind->block_bytes && i < dataset->n_shards; i++) {
         const struct dt_shard *shard = &dataset->shards[i];
         int64_t bytes = dataset->kind->block_bytes(dataset, &config->rules, shard,
-                                                   min(windows, shard->windows));
+                                                   dt_min_i64(windows, shard->windows));
         most = bytes > most ? bytes : most;
     }
     return dt_reader_align(most);
@@ -125,9 +121,10 @@ static dt_status fill_row(struct dt_loader *loader, const struct dt_batch *batch
                 at.window < block->first + block->windows;
     if (loader->kind->read && !held) {
         int64_t first = config->sequential ? at.window : at.block_first;
-        int64_t windows = config->sequential ? min(loader->n_slots - row,
-                                                   dataset->shards[at.shard].windows - at.window)
-                                             : at.block_windows;
+        int64_t windows =
+            config->sequential
+                ? dt_min_i64(loader->n_slots - row, dataset->shards[at.shard].windows - at.window)
+                : at.block_windows;
         DT_TRY(read_block(loader, block, at.shard, first, windows));
     }
     return loader->kind->write(dataset, &config->rules, block, at.window, rows);

@@ -72,13 +72,15 @@ static dt_status decide_together(struct dt_comm *comm, const struct dt_device_se
 {
     bool root = comm->info.rank == 0;
     size_t n = (size_t)comm->info.size;
-    struct dt_device_seen *all = root ? calloc(n, sizeof *all) : NULL;
+    struct dt_device_seen *all = calloc(n, sizeof *all);
     dt_status status = DT_OK;
-    if (root && !all)
+    if (all)
+        all[comm->info.rank] = *mine;
+    else
         status = DT_FAIL(DT_MACHINE, NULL, "no memory for what %zu ranks see", n);
     status = dt_agree(comm, status);
     if (status == DT_OK)
-        status = dt_gather(comm, mine, sizeof *mine, all, 0);
+        status = dt_all_gather(comm, all, sizeof *all);
     if (status == DT_OK)
         status = dt_agree(comm, root ? dt_device_decide(all, (int)n, cuda) : DT_OK);
     if (status == DT_OK)
@@ -165,8 +167,8 @@ static dt_status compare_taken(const struct dt_device_choice_config *config,
 {
     struct dt_comm *comm = config->comm;
     int n = comm->info.size;
-    DT_TRY(dt_gather(comm, mine, sizeof *mine, taken, 0));
-    DT_TRY(dt_broadcast(comm, taken, n * (int64_t)sizeof *taken, 0));
+    taken[comm->info.rank] = *mine;
+    DT_TRY(dt_all_gather(comm, taken, sizeof *taken));
     *ranks_on_device = dt_device_ranks_on(taken, n, comm->info.rank);
     bool judge = comm->info.rank == 0 && !config->share;
     return dt_agree(comm, judge ? dt_device_refuse_shared(taken, n) : DT_OK);

@@ -80,24 +80,24 @@ struct buffers {
 
 static void take(struct buffers *buffers, int64_t bytes)
 {
-    need(backend.table->alloc(backend.device, bytes, &buffers->device));
-    need(backend.table->alloc_host(backend.device, bytes, &buffers->host));
+    need(dt_alloc(&backend, bytes, &buffers->device));
+    need(dt_alloc_host(&backend, bytes, &buffers->host));
 }
 
 static void give(const struct buffers *buffers)
 {
-    backend.table->free_host(backend.device, buffers->host);
-    backend.table->free(backend.device, buffers->device);
+    dt_free_host(&backend, buffers->host);
+    dt_free(&backend, buffers->device);
 }
 
 static void to_device(const struct buffers *buffers, int64_t bytes)
 {
-    need(backend.table->to_device(backend.device, buffers->device, buffers->host, bytes, stream));
+    need(dt_to_device(&backend, buffers->device, buffers->host, bytes, stream));
 }
 
 static void to_host(const struct buffers *buffers, int64_t bytes)
 {
-    need(backend.table->to_host(backend.device, buffers->host, buffers->device, bytes, stream));
+    need(dt_to_host(&backend, buffers->host, buffers->device, bytes, stream));
 }
 
 static void fill(const struct buffers *buffers, dt_dtype type, int64_t n, int round)
@@ -126,7 +126,7 @@ static void check_eager(struct dt_device_comm *nccl, const struct buffers *buffe
     need(enqueue(nccl, 0, DT_ALLREDUCE, buffers->device, n, type));
     need(enqueue(nccl, 1, DT_ALLREDUCE, buffers->device, n, type));
     to_host(buffers, bytes);
-    need(backend.table->stream_sync(backend.device, stream));
+    need(dt_stream_sync(&backend, stream));
     check_sums(buffers, type, n, 0, comm->info.size, "two all-reduces");
 }
 
@@ -141,7 +141,7 @@ static void sum_random(struct dt_device_comm *nccl, const struct buffers *buffer
     to_device(buffers, bytes);
     need(enqueue(nccl, 2, DT_ALLREDUCE, buffers->device, MOST, type));
     to_host(buffers, bytes);
-    need(backend.table->stream_sync(backend.device, stream));
+    need(dt_stream_sync(&backend, stream));
 }
 
 // The same bits on all ranks.
@@ -162,12 +162,12 @@ static struct dt_graph *capture(struct dt_device_comm *nccl, const struct buffer
 {
     struct dt_graph *graph = NULL;
     int64_t bytes = MOST * 4;
-    need(backend.table->capture_begin(backend.device, stream));
-    need(backend.table->copy(backend.device, buffers->device, input, bytes, stream));
+    need(dt_capture_begin(&backend, stream));
+    need(dt_copy(&backend, buffers->device, input, bytes, stream));
     for (int i = 0; i < COLLECTIVES; i++) // the parts of one buffer, as buckets are
         need(enqueue(nccl, i, DT_ALLREDUCE, (float *)buffers->device + MOST * i / COLLECTIVES,
                      MOST * (i + 1) / COLLECTIVES - MOST * i / COLLECTIVES, DT_F32));
-    need(backend.table->capture_end(backend.device, stream, &graph));
+    need(dt_capture_end(&backend, stream, &graph));
     return graph;
 }
 
@@ -185,20 +185,20 @@ static void check_graph(struct dt_device_comm *nccl, const struct buffers *buffe
 {
     int64_t bytes = MOST * 4;
     struct buffers input = {.host = buffers->host};
-    need(backend.table->alloc(backend.device, bytes, &input.device));
+    need(dt_alloc(&backend, bytes, &input.device));
     struct dt_graph *graph = capture(nccl, buffers, input.device);
     check_counts(nccl, 0);
     for (int round = 0; round < LAUNCHES; round++) {
         fill(&input, DT_F32, MOST, round);
         to_device(&input, bytes);
-        need(backend.table->graph_launch(backend.device, graph, stream));
+        need(dt_graph_launch(&backend, graph, stream));
         to_host(buffers, bytes);
-        need(backend.table->stream_sync(backend.device, stream));
+        need(dt_stream_sync(&backend, stream));
         check_sums(buffers, DT_F32, MOST, round, 1, "a graph");
     }
     check_counts(nccl, LAUNCHES);
-    backend.table->graph_destroy(backend.device, graph);
-    backend.table->free(backend.device, input.device);
+    dt_graph_destroy(&backend, graph);
+    dt_free(&backend, input.device);
 }
 
 // Reduce-scatter, a round of exchanges and all-gather, captured and launched twice: the sum, once
@@ -417,7 +417,7 @@ int main(void)
     check_environment();
     need(dt_comm_open(DT_COMM_KIND_MPI, &comm));
     need(dt_backend_open("cuda", comm->info.local_rank, 1, &backend));
-    need(backend.table->stream_create(backend.device, &stream));
+    need(dt_stream_create(&backend, &stream));
     need(dt_nccl_table.version(version, sizeof version));
     CHECK_STR(version, "2.28.9");
     check_sums_of_all();
@@ -425,7 +425,7 @@ int main(void)
     check_start("fail@1", 600, "ncclCommInitRankConfig failed: unhandled system error");
     check_start("stall@1", 3, "timed out after comm.timeout_s = 3 s");
     check_sums_of_all(); // and after errors all is as before
-    backend.table->stream_destroy(backend.device, stream);
+    dt_stream_destroy(&backend, stream);
     dt_backend_close(&backend);
     dt_comm_close(comm);
     return test_end();

@@ -26,7 +26,7 @@ static void on_signal(int number)
 
 static dt_status launch(struct dt_graph *graph)
 {
-    DT_TRY(backend.table->graph_launch(backend.device, graph, stream));
+    DT_TRY(dt_graph_launch(&backend, graph, stream));
     return DT_OK;
 }
 
@@ -74,13 +74,13 @@ static dt_status step(int64_t number, const char *fate, struct dt_graph *graph)
 {
     dt_comm_progress(comm, number, "backward");
     DT_TRY(number == FATAL_STEP ? meet(fate, comm->info.rank == victim, graph) : launch(graph));
-    DT_TRY(backend.table->stream_sync(backend.device, stream));
+    DT_TRY(dt_stream_sync(&backend, stream));
     return DT_OK;
 }
 
 static dt_status capture(struct dt_graph **graph)
 {
-    DT_TRY(backend.table->capture_begin(backend.device, stream));
+    DT_TRY(dt_capture_begin(&backend, stream));
     for (int i = 0; i < COLLECTIVES; i++)
         DT_TRY(
             dt_nccl_table.enqueue(nccl, i,
@@ -89,7 +89,7 @@ static dt_status capture(struct dt_graph **graph)
                                                           .count = ELEMENTS,
                                                           .data = (float *)memory + ELEMENTS * i},
                                   stream));
-    DT_TRY(backend.table->capture_end(backend.device, stream, graph));
+    DT_TRY(dt_capture_end(&backend, stream, graph));
     return DT_OK;
 }
 
@@ -99,8 +99,8 @@ static dt_status train(const char *fate)
     int mute = strcmp(fate, "mute") == 0; // one collective more
     int64_t bytes = (int64_t)sizeof(float) * ELEMENTS * COLLECTIVES;
     DT_TRY(dt_backend_open("cuda", comm->info.local_rank, 1, &backend));
-    DT_TRY(backend.table->stream_create(backend.device, &stream));
-    DT_TRY(backend.table->alloc(backend.device, bytes, &memory));
+    DT_TRY(dt_stream_create(&backend, &stream));
+    DT_TRY(dt_alloc(&backend, bytes, &memory));
     mark_fate(); // of what fails while NCCL opens
     if (comm->info.rank == victim && strcmp(fate, "kill-opening") == 0)
         raise(SIGKILL);
@@ -111,10 +111,10 @@ static dt_status train(const char *fate)
     DT_TRY(capture(&graph));
     for (int64_t number = 1; number <= STEPS; number++)
         DT_TRY(step(number, fate, graph));
-    backend.table->graph_destroy(backend.device, graph);
+    dt_graph_destroy(&backend, graph);
     dt_nccl_table.close(nccl);
-    backend.table->free(backend.device, memory);
-    backend.table->stream_destroy(backend.device, stream);
+    dt_free(&backend, memory);
+    dt_stream_destroy(&backend, stream);
     dt_backend_close(&backend);
     return DT_OK;
 }
