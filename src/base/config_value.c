@@ -9,6 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+union value {
+    int64_t whole; // first, so that {0} clears all
+    bool flag;
+    double real;
+    int choice;
+    const char *text; // STRING and ANY
+};
+
 static bool refuse(char problem[DT_CONFIG_PROBLEM], const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 static bool refuse(char problem[DT_CONFIG_PROBLEM], const char *format, ...)
@@ -20,9 +28,36 @@ static bool refuse(char problem[DT_CONFIG_PROBLEM], const char *format, ...)
     return false;
 }
 
-static void *field(const struct dt_config_key *key, const void *object)
+static char *field(const struct dt_config_key *key, const void *object)
 {
     return (char *)object + key->offset;
+}
+
+static size_t field_size(const struct dt_config_key *key)
+{
+    static const size_t sizes[] = {
+        [DT_CONFIG_BOOL] = sizeof(bool),    [DT_CONFIG_INT] = sizeof(int64_t),
+        [DT_CONFIG_FLOAT] = sizeof(double), [DT_CONFIG_STRING] = DT_CONFIG_STRING_MAX,
+        [DT_CONFIG_ENUM] = sizeof(int),     [DT_CONFIG_ANY] = sizeof(char *)};
+    return sizes[key->type];
+}
+
+static union value load(const struct dt_config_key *key, const void *object)
+{
+    union value value = {0};
+    if (key->type == DT_CONFIG_STRING)
+        value.text = field(key, object);
+    else
+        memcpy(&value, field(key, object), field_size(key));
+    return value;
+}
+
+static void store(const struct dt_config_key *key, const union value *value, void *object)
+{
+    if (key->type == DT_CONFIG_STRING) // the rest of the field is 0
+        strncpy(field(key, object), value->text ? value->text : "", DT_CONFIG_STRING_MAX);
+    else
+        memcpy(field(key, object), value, field_size(key));
 }
 
 static size_t count_digits(const char *p)
@@ -61,251 +96,178 @@ static bool is_number(const char *text)
     return *p == 0;
 }
 
-static bool is_auto(const struct dt_config_key *key, const char *text)
-{
-    return key->auto_word && strcmp(text, key->auto_word) == 0;
-}
-
 // "*": every value but the default.
 static bool is_unbuilt(const struct dt_config_key *key, const char *word)
 {
     return key->unbuilt && dt_config_is_choice(key->unbuilt, word, NULL);
 }
 
-static bool in_range(const struct dt_config_key *key, double x)
+static bool is_auto(const struct dt_config_key *key, const union value *value)
 {
-    return x <= key->max && (key->above_min ? x > key->min : x >= key->min);
+    return key->auto_word && (key->type == DT_CONFIG_INT
+                                  ? value->whole == (int64_t)key->auto_value
+                                  : key->type == DT_CONFIG_FLOAT && value->real == key->auto_value);
 }
 
-// In whole numbers: as a double 2^53 + 1 would pass for 2^53.
-static bool in_whole_range(const struct dt_config_key *key, int64_t value)
+// INT in whole numbers: as a double 2^53 + 1 would pass for 2^53.
+static bool in_range(const struct dt_config_key *key, const union value *value)
 {
-    return (key->min < -0x1p63 || value >= (int64_t)key->min) &&
-           (key->max >= 0x1p63 || value <= (int64_t)key->max);
+    if (key->type == DT_CONFIG_INT)
+        return (key->min < -0x1p63 || value->whole >= (int64_t)key->min) &&
+               (key->max >= 0x1p63 || value->whole <= (int64_t)key->max);
+    return key->type != DT_CONFIG_FLOAT ||
+           (value->real <= key->max &&
+            (key->above_min ? value->real > key->min : value->real >= key->min));
 }
 
-static bool convert_bool(const struct dt_config_key *key, const char *text, void *object,
+static bool parse_number(const struct dt_config_key *key, const char *text, union value *value,
                          char problem[DT_CONFIG_PROBLEM])
 {
     char shown[DT_CONFIG_SHOWN];
-    bool value = strcmp(text, "true") == 0;
-    if (!value && strcmp(text, "false") != 0)
-        return refuse(problem, "'%s' is neither true nor false", dt_config_shown(text, shown));
-    memcpy(field(key, object), &value, sizeof value);
+    bool whole = key->type == DT_CONFIG_INT, word = key->auto_word && !strcmp(text, key->auto_word);
+    if (!word && !(whole ? is_whole_number(text) : is_number(text)))
+        return refuse(problem, "'%s' is not a %s", dt_config_shown(text, shown),
+                      whole ? "whole number in plain decimal digits" : "plain decimal number");
+    errno = 0;
+    if (whole)
+        value->whole = word ? (int64_t)key->auto_value : strtoll(text, NULL, 10);
+    else
+        value->real = word ? key->auto_value : strtod(text, NULL);
+    if (!word && (errno || !in_range(key, value))) // errno: also where 1e-999 would become 0
+        return refuse(problem, "%s is out of range", dt_config_shown(text, shown));
     return true;
 }
 
-static bool convert_int(const struct dt_config_key *key, const char *text, void *object,
-                        char problem[DT_CONFIG_PROBLEM])
+static bool check_text(const char *text, char problem[DT_CONFIG_PROBLEM])
 {
-    char shown[DT_CONFIG_SHOWN];
-    int64_t value = (int64_t)key->auto_value;
-    if (!is_auto(key, text)) {
-        if (!is_whole_number(text))
-            return refuse(problem, "'%s' is not a whole number in plain decimal digits",
-                          dt_config_shown(text, shown));
-        errno = 0;
-        value = strtoll(text, NULL, 10);
-        if (errno || !in_whole_range(key, value))
-            return refuse(problem, "%s is out of range", dt_config_shown(text, shown));
-    }
-    memcpy(field(key, object), &value, sizeof value);
-    return true;
-}
-
-static bool convert_float(const struct dt_config_key *key, const char *text, void *object,
-                          char problem[DT_CONFIG_PROBLEM])
-{
-    char shown[DT_CONFIG_SHOWN];
-    double value = key->auto_value;
-    if (!is_auto(key, text)) {
-        if (!is_number(text))
-            return refuse(problem, "'%s' is not a plain decimal number",
-                          dt_config_shown(text, shown));
-        errno = 0;
-        value = strtod(text, NULL);
-        if (errno || !in_range(key, value)) // errno: also where 1e-999 would become 0
-            return refuse(problem, "%s is out of range", dt_config_shown(text, shown));
-    }
-    memcpy(field(key, object), &value, sizeof value);
-    return true;
-}
-
-static bool convert_string(const struct dt_config_key *key, const char *text, void *object,
-                           char problem[DT_CONFIG_PROBLEM])
-{
-    char *out = field(key, object);
     size_t n = strlen(text);
     if (n >= DT_CONFIG_STRING_MAX)
         return refuse(problem, "%zu bytes of text", n);
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
             return refuse(problem, "control character 0x%02x in the text", (unsigned char)text[i]);
-    for (int64_t i = 0, length; i < (int64_t)n; i += length) { // JSON files will have it
+    for (int64_t i = 0, length; i < (int64_t)n; i += length) { // it may go into JSON files
         length = dt_utf8_length(text + i, (int64_t)n - i);
         if (length == 0)
             return refuse(problem, "the text is not UTF-8 at its byte %lld, 0x%02x", (long long)i,
                           (unsigned char)text[i]);
     }
-    memset(out, 0, DT_CONFIG_STRING_MAX);
-    memcpy(out, text, n);
     return true;
 }
 
-static void add_suggestion(const char *choices, const char *word, char problem[DT_CONFIG_PROBLEM])
-{
-    struct dt_nearest nearest = dt_nearest_to(word);
-    char choice[DT_CONFIG_NAME], question[DT_CONFIG_NAME + 32];
-    size_t used = strlen(problem);
-    while (dt_config_next_choice(&choices, choice))
-        dt_nearest_offer(&nearest, choice);
-    dt_nearest_ask(&nearest, question);
-    snprintf(problem + used, DT_CONFIG_PROBLEM - used, "%s", question);
-}
-
-static bool convert_enum(const struct dt_config_key *key, const char *text, void *object,
+static bool parse_choice(const struct dt_config_key *key, const char *text, int *choice,
                          char problem[DT_CONFIG_PROBLEM])
 {
-    char shown[DT_CONFIG_SHOWN];
-    int value;
-    if (!dt_config_is_choice(key->choices, text, &value)) {
-        refuse(problem, "'%s' is not one of the choices", dt_config_shown(text, shown));
-        add_suggestion(key->choices, text, problem);
-        return false;
-    }
+    struct dt_nearest nearest = dt_nearest_to(text);
+    char shown[DT_CONFIG_SHOWN], word[DT_CONFIG_NAME], question[DT_CONFIG_NAME + 32];
     if (is_unbuilt(key, text))
         return refuse(problem, "'%s' is not built yet in this version", text);
-    memcpy(field(key, object), &value, sizeof value);
-    return true;
+    if (dt_config_is_choice(key->choices, text, choice))
+        return true;
+    for (const char *choices = key->choices; dt_config_next_choice(&choices, word);)
+        dt_nearest_offer(&nearest, word);
+    dt_nearest_ask(&nearest, question);
+    return refuse(problem, "'%s' is not one of the choices%s", dt_config_shown(text, shown),
+                  question);
 }
 
-static bool convert_typed(const struct dt_config_key *key, const char *text, void *object,
-                          char problem[DT_CONFIG_PROBLEM])
+static bool parse(const struct dt_config_key *key, const char *text, union value *value,
+                  char problem[DT_CONFIG_PROBLEM])
 {
+    char shown[DT_CONFIG_SHOWN];
+    *value = (union value){0};
     switch (key->type) {
     case DT_CONFIG_BOOL:
-        return convert_bool(key, text, object, problem);
+        value->flag = strcmp(text, "true") == 0;
+        return value->flag || strcmp(text, "false") == 0 ||
+               refuse(problem, "'%s' is neither true nor false", dt_config_shown(text, shown));
     case DT_CONFIG_INT:
-        return convert_int(key, text, object, problem);
     case DT_CONFIG_FLOAT:
-        return convert_float(key, text, object, problem);
-    case DT_CONFIG_STRING:
-        return convert_string(key, text, object, problem);
+        return parse_number(key, text, value, problem);
     case DT_CONFIG_ENUM:
-        return convert_enum(key, text, object, problem);
+        return parse_choice(key, text, &value->choice, problem);
+    case DT_CONFIG_STRING:
+        value->text = text;
+        return check_text(text, problem);
     case DT_CONFIG_ANY:
-        memcpy(field(key, object), &text, sizeof text);
+        value->text = text;
         return true;
     }
     return refuse(problem, "the key has no type");
 }
 
-static size_t field_size(const struct dt_config_key *key)
-{
-    static const size_t sizes[] = {
-        [DT_CONFIG_BOOL] = sizeof(bool),    [DT_CONFIG_INT] = sizeof(int64_t),
-        [DT_CONFIG_FLOAT] = sizeof(double), [DT_CONFIG_STRING] = DT_CONFIG_STRING_MAX,
-        [DT_CONFIG_ENUM] = sizeof(int),     [DT_CONFIG_ANY] = sizeof(char *)};
-    return sizes[key->type];
-}
-
 void dt_config_set_default(const struct dt_config_key *key, void *object)
 {
-    static const char nothing[DT_CONFIG_STRING_MAX];
+    union value value = {0};
     char problem[DT_CONFIG_PROBLEM];
     if (key->fallback[0])
-        convert_typed(key, key->fallback, object, problem);
-    else
-        memcpy(field(key, object), nothing, field_size(key));
+        parse(key, key->fallback, &value, problem);
+    store(key, &value, object);
 }
 
 bool dt_config_in_range(const struct dt_config_key *key, const void *object)
 {
-    int64_t whole;
-    double real;
-    if (key->type == DT_CONFIG_INT) {
-        memcpy(&whole, field(key, object), sizeof whole);
-        return in_whole_range(key, whole) || (key->auto_word && whole == (int64_t)key->auto_value);
-    }
-    if (key->type != DT_CONFIG_FLOAT)
-        return true;
-    memcpy(&real, field(key, object), sizeof real);
-    return in_range(key, real) || (key->auto_word && real == key->auto_value);
+    union value value = load(key, object);
+    return in_range(key, &value) || is_auto(key, &value);
 }
 
-// Values are compared, not texts: 1e1 and 10 are the same.
+static bool equal(const struct dt_config_key *key, const union value *a, const union value *b)
+{
+    return key->type == DT_CONFIG_STRING ? strcmp(a->text, b->text) == 0
+                                         : memcmp(a, b, sizeof *a) == 0;
+}
+
 bool dt_config_equal(const struct dt_config_key *key, const void *a, const void *b)
 {
-    if (key->type == DT_CONFIG_STRING)
-        return strcmp(field(key, a), field(key, b)) == 0;
-    return memcmp(field(key, a), field(key, b), field_size(key)) == 0;
+    union value x = load(key, a), y = load(key, b);
+    return equal(key, &x, &y);
 }
 
 const char *dt_config_value_text(const struct dt_config_key *key, const void *object,
                                  char out[DT_CONFIG_STRING_MAX])
 {
+    union value value = load(key, object);
     const char *choices = key->choices;
-    char word[DT_CONFIG_NAME];
-    union {
-        bool flag;
-        int64_t whole;
-        double real;
-        int choice;
-        const char *text;
-    } value = {0};
-    if (key->type == DT_CONFIG_STRING) {
-        memcpy(out, field(key, object), DT_CONFIG_STRING_MAX);
-        return out;
-    }
-    memcpy(&value, field(key, object), field_size(key));
+    if (is_auto(key, &value))
+        return key->auto_word;
     switch (key->type) {
     case DT_CONFIG_BOOL:
         return value.flag ? "true" : "false";
     case DT_CONFIG_INT:
-        if (key->auto_word && value.whole == (int64_t)key->auto_value)
-            return key->auto_word;
         snprintf(out, DT_CONFIG_STRING_MAX, "%lld", (long long)value.whole);
-        return out;
+        break;
     case DT_CONFIG_FLOAT:
-        if (key->auto_word && value.real == key->auto_value)
-            return key->auto_word;
         snprintf(out, DT_CONFIG_STRING_MAX, "%.15g", value.real);
         if (strtod(out, NULL) != value.real)
             snprintf(out, DT_CONFIG_STRING_MAX, "%.17g", value.real);
-        return out;
+        break;
     case DT_CONFIG_ENUM:
-        for (int i = 0; dt_config_next_choice(&choices, word); i++)
-            if (i == value.choice)
-                return memcpy(out, word, sizeof word);
-        return "";
+        for (int i = 0; i <= value.choice && dt_config_next_choice(&choices, out);)
+            i++;
+        break;
+    case DT_CONFIG_STRING:
     case DT_CONFIG_ANY:
         return value.text ? value.text : "";
-    case DT_CONFIG_STRING:
-        break;
     }
-    return "";
-}
-
-static bool is_default(const struct dt_config_key *key, const void *object)
-{
-    char fallback[DT_CONFIG_STRING_MAX];
-    struct dt_config_key alone = *key;
-    alone.offset = 0;
-    dt_config_set_default(&alone, fallback);
-    return dt_config_equal(&alone, fallback, field(key, object));
+    return out;
 }
 
 bool dt_config_convert(const struct dt_config_key *key, const char *text, void *object,
                        char problem[DT_CONFIG_PROBLEM])
 {
-    char shown[DT_CONFIG_SHOWN];
-    if (text[0] == 0 && (key->type != DT_CONFIG_STRING || key->required))
+    char shown[DT_CONFIG_SHOWN], unused[DT_CONFIG_PROBLEM];
+    union value value, standard = {.text = key->type == DT_CONFIG_STRING ? "" : NULL};
+    if (text[0] == 0 &&
+        ((key->type != DT_CONFIG_STRING && key->type != DT_CONFIG_ANY) || key->required))
         return refuse(problem, "missing value");
-    if (!convert_typed(key, text, object, problem))
+    if (!parse(key, text, &value, problem))
         return false;
-    if (is_unbuilt(key, "*") && !is_default(key, object))
+    if (key->fallback[0])
+        parse(key, key->fallback, &standard, unused);
+    if (is_unbuilt(key, "*") && !equal(key, &value, &standard))
         return refuse(problem, "the feature is not built yet in this version, so '%s' is refused",
                       dt_config_shown(text, shown));
+    store(key, &value, object);
     return true;
 }
 

@@ -77,7 +77,7 @@ static dt_status open_entry(struct weight_files *set, const char *dir, const cJS
     DT_TRY(dt_path(path, "%s/%s", dir, name));
     DT_TRY(open_listed(set, path, &index));
     if (!dt_safetensors_find(set->files[index], entry->string))
-        return DT_FAIL(DT_USER, "fetch the directory again", "%s: %s should be in %s but is not",
+        return DT_FAIL(DT_USER, "download the directory again", "%s: %s should be in %s but is not",
                        set->path, entry->string, name);
     return DT_OK;
 }
@@ -188,8 +188,8 @@ static void check_found(struct dt_problems *problems, const struct dt_param *row
                         shape_text(tensor->n_dims, tensor->shape, here),
                         shape_text(row->n_dims, row->shape, wanted),
                         is_padded(row, tensor)
-                            ? ": the file's vocabulary is padded; vocab_size must say so, or its "
-                              "last rows be cut off"
+                            ? ": the file's vocabulary is padded; set vocab_size to its rows, or "
+                              "cut off the last ones"
                             : "");
 }
 
@@ -217,10 +217,10 @@ static void check_unknown(struct dt_problems *problems, const struct weight_file
         for (int j = 0; j < set->files[i]->n_tensors; j++) {
             const char *name = set->files[i]->tensors[j].name;
             if (!is_known(params, tied, name))
-                dt_problems_add(problems, "%.120s is no tensor of this model", name);
+                dt_problems_add(problems, "%.120s is not a tensor of this model", name);
         }
     if (find_name(set, embeddings).tensor && find_name(set, embeddings_official).tensor)
-        dt_problems_add(problems, "%s and %s are both there", embeddings, embeddings_official);
+        dt_problems_add(problems, "%s and %s are both present", embeddings, embeddings_official);
 }
 
 static dt_status check_all(const struct weight_files *set, const struct dt_params *params,

@@ -329,7 +329,7 @@ static void test_weights_refused(void)
     v.skip = norm;
     check_variant(&model, v, "backbone.norm_f.weight is missing");
     v = plain, v.extra = "backbone.layers.0.mixer.in_proj.bias";
-    check_variant(&model, v, "mixer.in_proj.bias is no tensor of this model");
+    check_variant(&model, v, "mixer.in_proj.bias is not a tensor of this model");
     v = plain, v.other = norm, v.shape[0] = 3, v.shape[1] = 4;
     check_variant(&model, v, "backbone.norm_f.weight is [3, 4], the model's is [12]");
     v = plain, v.other = embedding, v.shape[0] = 40, v.shape[1] = 12;
@@ -341,7 +341,7 @@ static void test_weights_refused(void)
     check_variant(&model, v, "backbone.norm_f.weight holds nan at element 3");
     v = plain, v.other = norm, v.name = "backbone.norm_g.weight";
     check_variant(&model, v, "backbone.norm_f.weight is missing\n");
-    check_variant(&model, v, "backbone.norm_g.weight is no tensor");
+    check_variant(&model, v, "backbone.norm_g.weight is not a tensor");
     small_model_free(&model);
 }
 
@@ -353,7 +353,7 @@ static void test_names_taken(void)
     write_model(in_scratch("model"), &model);
     check_variant(&model, v, NULL); // the official spelling
     v.other = -1, v.extra = "backbone.embedding.weight";
-    check_variant(&model, v, "are both there");
+    check_variant(&model, v, "are both present");
     v.extra = "lm_head.weight"; // [1]: not the shape of an embedding
     check_variant(&model, v, "lm_head.weight is [1], the model's is [37, 12]");
     small_model_free(&model);
