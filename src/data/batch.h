@@ -26,8 +26,9 @@ struct dt_array_list {
     struct dt_array_spec arrays[DT_BATCH_ARRAYS];
 };
 
-// The array's index; it is added unless it is there already, then type and width must agree, and it
-// stays optional only if both are. -1, with an error: they do not, or the list is full.
+// Adds an array and returns its index. A second array of that name must agree in type and width, is
+// the same array, and makes it required unless both are optional. -1, with an error: they disagree,
+// or the list is full.
 int dt_array_list_add(struct dt_array_list *list, const char *name, enum dt_dtype type,
                       int64_t width, bool optional);
 int dt_array_list_find(const struct dt_array_list *list, const char *name); // index, or -1

@@ -73,7 +73,7 @@ static dt_status load(struct dt_h5_hashes *hashes, int64_t first, int64_t count)
     if (first >= hashes->first && first + count <= hashes->first + hashes->count)
         return DT_OK;
     count = count > ahead ? count : ahead;
-    hashes->count = 0; // until they are there
+    hashes->count = 0; // until they are read
     if (count > hashes->room) {
         uint64_t *stored = realloc(hashes->stored, (size_t)count * sizeof *stored);
         if (!stored)

@@ -22,14 +22,14 @@ struct dt_loader {
     struct dt_batch *ring;       // [prefetch]
     void *memory;                // of the ring's arrays
 
-    // The thread's own.
+    // Only the thread uses these.
     struct dt_shard_cache cache;
     struct dt_block *blocks; // [n_slots]; sequential: one, which serves all rows of a batch
     char *block_memory;
     pthread_t thread;
     bool started;
 
-    // Under the lock, but that `stop` is also read without. Batches are counted from first_step:
+    // Under the lock; `stop` is also read without it. Batches are counted from first_step:
     // filled >= handed_out >= released.
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -92,7 +92,7 @@ static dt_status read_block(struct dt_loader *loader, struct dt_block *block, in
 {
     const struct dt_loader_config *config = &loader->config;
     struct dt_reader *reader;
-    block->windows = 0; // until they are there
+    block->windows = 0; // until they are read
     DT_TRY(dt_shard_cache_get(&loader->cache, shard, config->rules.verify, &reader));
     struct dt_block read = {shard, first, windows, block->memory, NULL};
     DT_TRY(loader->kind->read(reader, config->dataset, &config->rules, &read));

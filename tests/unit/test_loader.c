@@ -178,7 +178,7 @@ static void test_pairs(void)
     }
 }
 
-// More shards than are kept open, all alike but for their length.
+// More shards than are kept open, each with one window.
 static void test_many_shards(void)
 {
     enum { SHARDS = 3 * DT_OPEN_SHARDS / 2 };

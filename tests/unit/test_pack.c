@@ -1,5 +1,5 @@
-// Packing and verifying: what is taken, what lands in which shard, what is refused, and that a
-// failure leaves nothing behind.
+// Packing and verifying: which files are packed, into which shard, what is refused, and that a
+// failure leaves no file.
 #include "base/log.h"
 #include "data/h5_reader.h"
 #include "data/h5_starts.h"
@@ -118,7 +118,7 @@ static void test_folder(void)
     CHECK_STR(read_side(config.output, "train", 1), "|BB|bbb|outside|zz|\xc3\xa9");
     CHECK_INT(entries(config.output), 1);
 
-    // The output lies in the input, and a file that is named is taken whatever is in it.
+    // The output is inside the input; a file that is named is packed whatever is in it.
     const char *inputs[] = {in_scratch("in/binary"), in_scratch("in"), in_scratch("in/.hidden")};
     config = config_of(inputs, 3, in_scratch("in/sub/shards"));
     for (int again = 0; again < 2; again++) {
@@ -133,7 +133,7 @@ static void test_folder(void)
     CHECK_INT(dt_remove_tree(config.output), DT_OK);
 }
 
-// Shards are full but for a token, documents run over their borders.
+// Shards of equal size, documents that cross their borders.
 static void test_borders(void)
 {
     struct dt_pack_result result;
@@ -254,7 +254,7 @@ static void test_raw(enum dt_pack_format format, int64_t size)
     CHECK_INT(dt_remove_tree(config.output), DT_OK);
     put_bytes(in_scratch("odd.bin"), data, (size_t)(RAW * size - 1));
     expect_refusal(config, in_scratch("odd.bin"), "not a multiple of");
-    CHECK(!dt_file_exists(config.output), "a refusal leaves a folder behind");
+    CHECK(!dt_file_exists(config.output), "a refusal leaves a folder");
 }
 
 static void test_refusals(void)
@@ -278,7 +278,7 @@ static void test_refusals(void)
     config.val_fraction = 0;
     config.shard_bytes = 0;
     expect_refusal(config, in_scratch("in"), "too small");
-    CHECK(!dt_file_exists(config.output), "a refusal leaves a folder behind");
+    CHECK(!dt_file_exists(config.output), "a refusal leaves a folder");
     config.shard_bytes = 100;
     config.output = in_scratch("outside");
     expect_refusal(config, in_scratch("in"), "outside");
@@ -298,14 +298,14 @@ static int pack_within(const struct dt_pack_config *config, const char *input, r
         signal(SIGXFSZ, SIG_IGN);
         setrlimit(RLIMIT_FSIZE, &limit);
         dt_status status = pack_one(*config, input, &result);
-        bool told = status == DT_OK || strstr(dt_error_current()->message, "File too large");
-        _exit(told ? (int)status : 99);
+        bool said = status == DT_OK || strstr(dt_error_current()->message, "File too large");
+        _exit(said ? (int)status : 99);
     }
     CHECK(waitpid(child, &exit_status, 0) == child, "no child");
     return WIFEXITED(exit_status) ? WEXITSTATUS(exit_status) : -1;
 }
 
-// A disk that is full after so and so many bytes of a file: old shards stay, nothing new is there.
+// A disk that is full after some bytes of a file: old shards stay, nothing is added.
 static void test_full_disk(void)
 {
     static char bytes[100000];
@@ -328,7 +328,7 @@ static void test_full_disk(void)
     CHECK(failures > 80, "%d failures", failures);
     config.output = in_scratch("full2");
     CHECK_INT(pack_within(&config, in_scratch("big"), 50000), DT_MACHINE);
-    CHECK(!dt_file_exists(config.output), "a failure leaves a folder behind");
+    CHECK(!dt_file_exists(config.output), "a failure leaves a folder");
 }
 
 // Leftovers of a run that was killed go; files of others stay.

@@ -1,7 +1,7 @@
 // Every kind of shard that must be refused at the start, with what the message has to name; and the
 // odd ones that are fine. Metadata through the broadcast.
 #include "base/log.h"
-#include "data/reader.h"
+#include "data/h5_reader.h"
 #include "shards.h"
 
 #include <sys/stat.h>
@@ -10,6 +10,21 @@ enum { N = 1000, T = 16 };
 static uint16_t numbers[N];
 
 static const struct put good = {"tokens", 0, 0, 1, {N}, numbers, 0, 0, false, false};
+
+// The readers of this program: dtrain's, and one of rows of floats of any width.
+static dt_status open_wide(struct dt_reader *reader, int64_t seq_len, struct dt_shard *shard)
+{
+    (void)seq_len;
+    shard->type = reader->arrays[0].type;
+    shard->count = shard->windows = reader->arrays[0].shape[0];
+    shard->width = reader->arrays[0].shape[1];
+    return DT_OK;
+}
+static const struct dt_reader_kind wide_reader = {
+    .name = "wide", .unit = "rows", .datasets = {"/wide"}, .open = open_wide};
+extern const struct dt_reader_kind dt_tokens_reader, dt_pairs_reader;
+const struct dt_reader_kind *const dt_reader_kinds[] = {&dt_tokens_reader, &dt_pairs_reader,
+                                                        &wide_reader, NULL};
 
 static struct put u16(struct put what)
 {
@@ -82,7 +97,7 @@ static void test_schemas(void)
 {
     struct put what = u16(good);
     what.name = "token";
-    expect_bad(write_one("neither.h5", what), "neither /tokens nor /input_ids");
+    expect_bad(write_one("neither.h5", what), "neither /tokens nor /input_ids nor /wide");
 
     hid_t file = new_file(in_scratch("group.h5"));
     H5Gclose(H5Gcreate2(file, "tokens", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
@@ -221,6 +236,24 @@ static void test_pairs(void)
     char both[DT_PATH];
     snprintf(both, sizeof both, "%s/pairs.h5,%s/tokens.h5", scratch, scratch);
     CHECK_FAILS(dt_dataset_scan(both, T, 0, &dataset), DT_USER, "holds pairs");
+}
+
+static void test_widths(void)
+{
+    static const float zeros[20];
+    struct put what = {"wide", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 2, {4, 3}, zeros, 0, 0, 0, 0};
+    char glob[DT_PATH];
+    snprintf(glob, sizeof glob, "%s/wide-?.h5", scratch);
+    write_one("wide-a.h5", what);
+    write_one("wide-b.h5", what);
+    struct dt_dataset *dataset = expect_good(glob);
+    CHECK_STR(dataset->kind->name, "wide");
+    CHECK_INT(dataset->shards[1].type, DT_F32);
+    CHECK_INT(dataset->windows, 8);
+    dt_dataset_free(dataset);
+    what.dims[1] = 5;
+    write_one("wide-b.h5", what);
+    CHECK_FAILS(dt_dataset_scan(glob, T, 0, &dataset), DT_USER, "wide-b.h5: 5 values a position");
 }
 
 static const char *write_with(const char *name, const char *extra, hid_t type, hsize_t n,
@@ -368,6 +401,7 @@ int main(void)
     test_storage();
     test_damaged_layout();
     test_pairs();
+    test_widths();
     test_extras();
     test_vocabulary();
     test_many();
