@@ -163,7 +163,8 @@ static void backward(struct parity *p, const struct shape *s)
     for (int64_t i = 0; i < rows * d && a.dx && s->type == DT_BF16; i++) // dx is rounded dresidual
         CHECK(((dt_bf16 *)a.dx)[i / d * stride + i % d] == dt_f32_to_bf16(a.dresidual[i]),
               "%s: dx %lld is not dresidual", p->text, (long long)i);
-    if (s->first && !s->accumulate && p->is_cpu && rows * d < 1000)
+    // a row of one or two elements cancels to less than its roundings
+    if (s->first && !s->accumulate && p->is_cpu && d > 2 && rows * d < 1000)
         check_directions(p, &a);
     free(floors);
 }

@@ -12,6 +12,10 @@
 #include <unistd.h>
 
 // Headers over 16 bytes of data, and a part of the message that each must give.
+// A header of one fp32 tensor.
+#define ONE_F32(shape, offsets)                                                                    \
+    "{\"a\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
+
 static const struct {
     const char *json, *message;
 } hostile[] = {
@@ -38,39 +42,31 @@ static const struct {
     {"{\"a\":{\"dtype\":\"f32\",\"shape\":[4],\"data_offsets\":[0,16]}}", "dtype f32 is not known"},
     {"{\"a\":{\"dtype\":\"\\u001b[2J\",\"shape\":[4],\"data_offsets\":[0,16]}}", "dtype ? is not"},
     {"{\"a\":{\"dtype\":4,\"shape\":[4],\"data_offsets\":[0,16]}}", "dtype is not a string"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":4,\"data_offsets\":[0,16]}}", "shape is not a list"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[[4]],\"data_offsets\":[0,16]}}", "dimension 0 is not"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4,\"1\"],\"data_offsets\":[0,16]}}",
-     "dimension 1 is not"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-4],\"data_offsets\":[0,16]}}", "dimension 0 is not"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4.5],\"data_offsets\":[0,16]}}", "dimension 0 is not"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,4],\"data_offsets\":[0,16]}}",
-     "more than 8 dimensions"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,16]}}",
-     "16 bytes of data, its shape takes 12"},
+    {ONE_F32("4", "[0,16]"), "shape is not a list"},
+    {ONE_F32("[[4]]", "[0,16]"), "dimension 0 is not"},
+    {ONE_F32("[4,\"1\"]", "[0,16]"), "dimension 1 is not"},
+    {ONE_F32("[-4]", "[0,16]"), "dimension 0 is not"},
+    {ONE_F32("[4.5]", "[0,16]"), "dimension 0 is not"},
+    {ONE_F32("[1,1,1,1,1,1,1,1,4]", "[0,16]"), "more than 8 dimensions"},
+    {ONE_F32("[3]", "[0,16]"), "16 bytes of data, its shape takes 12"},
     {"{\"a\":{\"dtype\":\"F64\",\"shape\":[4],\"data_offsets\":[0,16]}}",
      "16 bytes of data, its shape takes 32"},
     // 2^40 * 2^24 elements are 0 modulo 2^64; 2^62 fp32 elements are 0 bytes modulo 2^64
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1099511627776,16777216],\"data_offsets\":[0,0]}}",
-     "2^63"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2147483648,2147483648],\"data_offsets\":[0,0]}}",
-     "2^63"},
+    {ONE_F32("[1099511627776,16777216]", "[0,0]"), "2^63"},
+    {ONE_F32("[2147483648,2147483648]", "[0,0]"), "2^63"},
     {"{\"a\":{\"dtype\":\"F4\",\"shape\":[31],\"data_offsets\":[0,16]}}", "broken bytes"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":{}}}", "not a list of two"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[16]}}", "not a list of two"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16,16]}}", "not a list of two"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,\"16\"]}}", "not whole numbers"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[-1,15]}}", "not whole numbers"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16.5]}}", "not whole numbers"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,9007199254740993]}}",
-     "not whole numbers"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,1e999]}}", "not whole numbers"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,18446744073709551632]}}",
-     "not whole numbers"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[16,0]}}", "run backwards"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[5],\"data_offsets\":[0,20]}}",
-     "end at 20, the file has 16"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[4,16]}}", "a hole"},
+    {ONE_F32("[4]", "{}"), "not a list of two"},
+    {ONE_F32("[4]", "[16]"), "not a list of two"},
+    {ONE_F32("[4]", "[0,16,16]"), "not a list of two"},
+    {ONE_F32("[4]", "[0,\"16\"]"), "not whole numbers"},
+    {ONE_F32("[4]", "[-1,15]"), "not whole numbers"},
+    {ONE_F32("[4]", "[0,16.5]"), "not whole numbers"},
+    {ONE_F32("[4]", "[0,9007199254740993]"), "not whole numbers"},
+    {ONE_F32("[4]", "[0,1e999]"), "not whole numbers"},
+    {ONE_F32("[4]", "[0,18446744073709551632]"), "not whole numbers"},
+    {ONE_F32("[4]", "[16,0]"), "run backwards"},
+    {ONE_F32("[5]", "[0,20]"), "end at 20, the file has 16"},
+    {ONE_F32("[3]", "[4,16]"), "a hole"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
      "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}",
      "tensor b begins at 8 of the data, the one before it ends at 4 (a hole)"},
@@ -83,8 +79,7 @@ static const struct {
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},"
      "\"b\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[8,8]}}",
      "they overlap"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]}}",
-     "the tensors take 12 bytes, the file has 16"},
+    {ONE_F32("[3]", "[0,12]"), "the tensors take 12 bytes, the file has 16"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
      "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}",
      "tensor a stands twice"},
@@ -185,8 +180,7 @@ static void put_file(const char *name, uint64_t length, const char *header, int6
 
 static void test_hostile_files(void)
 {
-    static const char header[] =
-        "{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}";
+    static const char header[] = ONE_F32("[4]", "[0,16]");
     struct dt_safetensors *file;
     CHECK_FAILS(dt_safetensors_open(in_scratch("absent"), &file), DT_USER, "absent: No such file");
     CHECK_FAILS(dt_safetensors_open(scratch, &file), DT_USER, "is a folder");
