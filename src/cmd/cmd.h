@@ -11,7 +11,7 @@ struct dt_option {
     struct dt_config_key key; // its name without the dashes, and the field of the command's options
     char letter;              // a short form besides: 'o' for -o; or 0
     const char *argument;     // what help calls the value; NULL: by the type
-    const char *modes; // of `dtrain bench`: those it belongs to ("ops|step"); NULL: all
+    const char *modes;        // of `dtrain bench`: those it belongs to ("ops|step"); NULL: all
 };
 
 // A command line, parsed.

@@ -3,6 +3,7 @@
 # run in the same folder afterwards.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
+shard_tool=$(realpath "$2")
 small_run
 "$dtrain" small.ini run.name=good run.steps=5 >good.log 2>&1 || { cat good.log >&2; exit 1; }
 good=runs/good/checkpoints/step-00000005
@@ -94,15 +95,15 @@ check "verify finds the flipped byte" bash -c "'$dtrain' verify shards/flipped.h
 override "a token outside the vocabulary" 'model.vocab_size|vocab' model.vocab_size=100
 override "too few windows" 'windows' data.batch=100000
 for kind in two-dimensional float signed short absent; do
-    "$(dirname "$dtrain")/tests/fault/make_shard" $kind shards/$kind.h5 || exit 1
+    "$shard_tool" wrong shards/$kind.h5 $kind || exit 1
     data "$kind" "shards/$kind.h5|too short|windows" shards/$kind.h5
 done
 
-"$(dirname "$dtrain")/tests/fault/make_shard" short-chunk shards/short-chunk.h5 || exit 1
+"$shard_tool" wrong shards/short-chunk.h5 short-chunk || exit 1
 data "a chunk that decodes to too few bytes" 'shards/short-chunk.h5: chunk 1 of /tokens' shards/short-chunk.h5
 refused "dtrain verify of that chunk" '1 of 1 are bad' "$dtrain" verify shards/short-chunk.h5
 cp "$shard" shards/no-starts.h5
-"$(dirname "$dtrain")/tests/fault/shard_tool" drop shards/no-starts.h5 doc_starts || exit 1
+"$shard_tool" drop shards/no-starts.h5 doc_starts || exit 1
 data "missing document starts" 'shards/no-starts.h5: /doc_starts is missing' shards/no-starts.h5
 refused "dtrain verify of that shard" '1 of 1 are bad' "$dtrain" verify shards/no-starts.h5
 

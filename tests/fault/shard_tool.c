@@ -2,6 +2,7 @@
 //   shard_tool tokens PATH N            plain u8 tokens below 128: no checksums, no attribute
 //   shard_tool poke PATH INDEX VALUE    changes one token of a shard of u8, and no checksum
 //   shard_tool drop PATH NAME           removes a dataset
+//   shard_tool wrong PATH KIND          a shard that is wrong in one way
 //   shard_tool pairs PATH ROWS T S      pairs; the labels of the rows with row % S = 3 are ignored
 #include <hdf5.h>
 #include <stdint.h>
@@ -61,6 +62,46 @@ static int write_pairs(const char *path, int64_t rows, int64_t T, int64_t S)
     return H5Fclose(file) < 0 || failed;
 }
 
+// Its second chunk is stored unfiltered and has a tenth of its bytes.
+static int write_short_chunk(hid_t file, const void *zeros)
+{
+    const hsize_t dims = 10000, chunk = 1000, offset = 1000;
+    hid_t space = H5Screate_simple(1, &dims, NULL), plist = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_chunk(plist, 1, &chunk);
+    H5Pset_deflate(plist, 1);
+    hid_t id = H5Dcreate2(file, "tokens", H5T_STD_U8LE, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    int failed = H5Dwrite(id, H5T_STD_U8LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, zeros) < 0 ||
+                 H5Dwrite_chunk(id, H5P_DEFAULT, 1, &offset, chunk / 10, zeros) < 0;
+    H5Dclose(id);
+    H5Pclose(plist);
+    H5Sclose(space);
+    return failed;
+}
+
+static int write_wrong(const char *path, const char *kind)
+{
+    static const unsigned char zeros[1 << 20];
+    const struct {
+        const char *kind, *dataset;
+        hid_t type;
+        int n_dims;
+        hsize_t dims[2];
+    } kinds[] = {
+        {"two-dimensional", "tokens", H5T_STD_U8LE, 2, {100, 100}},
+        {"float", "tokens", H5T_IEEE_F32LE, 1, {10000}},
+        {"signed", "tokens", H5T_STD_I16LE, 1, {10000}},
+        {"short", "tokens", H5T_STD_U8LE, 1, {10}},
+        {"absent", "words", H5T_STD_U8LE, 1, {10000}},
+    };
+    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    int failed = strcmp(kind, "short-chunk") == 0 ? write_short_chunk(file, zeros) : 2;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(kind, kinds[i].kind) == 0)
+            failed = write_dataset(file, kinds[i].dataset, kinds[i].type, kinds[i].type,
+                                   kinds[i].n_dims, kinds[i].dims, zeros);
+    return H5Fclose(file) < 0 ? 1 : failed;
+}
+
 static int poke(const char *path, int64_t index, int32_t value)
 {
     hsize_t start[] = {(hsize_t)index}, one[] = {1};
@@ -86,6 +127,8 @@ int main(int argc, char **argv)
 {
     if (argc == 4 && strcmp(argv[1], "tokens") == 0)
         return write_tokens(argv[2], atoll(argv[3]));
+    if (argc == 4 && strcmp(argv[1], "wrong") == 0)
+        return write_wrong(argv[2], argv[3]);
     if (argc == 5 && strcmp(argv[1], "poke") == 0)
         return poke(argv[2], atoll(argv[3]), atoi(argv[4]));
     if (argc == 4 && strcmp(argv[1], "drop") == 0)
@@ -93,6 +136,6 @@ int main(int argc, char **argv)
     if (argc == 6 && strcmp(argv[1], "pairs") == 0)
         return write_pairs(argv[2], atoll(argv[3]), atoll(argv[4]), atoll(argv[5]));
     fprintf(stderr, "usage: shard_tool tokens PATH N | poke PATH INDEX VALUE | drop PATH NAME | "
-                    "pairs PATH ROWS T S\n");
+                    "wrong PATH KIND | pairs PATH ROWS T S\n");
     return 2;
 }
