@@ -7,10 +7,11 @@
 #include "base/dtype.h"
 
 #define DT_RECOMPUTE_WORDS "none|scan|block"
+// Each kind of block says what a level means for it.
 enum dt_recompute {
     DT_RECOMPUTE_NONE,  // keep all that backward needs
-    DT_RECOMPUTE_SCAN,  // keep in_proj's output; make convolution, projections and scan again
-    DT_RECOMPUTE_BLOCK, // keep the residual stream at block borders only
+    DT_RECOMPUTE_SCAN,  // make again what follows from a block's input projection
+    DT_RECOMPUTE_BLOCK, // keep the residual stream between blocks only
 };
 
 enum { DT_D_STATE_MAX = 256 }; // what the scan supports (kernels/scan.h)
