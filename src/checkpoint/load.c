@@ -8,19 +8,19 @@
 #include "model/hf.h"
 
 static dt_status read_trainer(const char *path, struct dt_trainer_state *state,
-                              struct dt_fingerprints *shards)
+                              struct dt_dataset **train)
 {
     char file[DT_PATH];
     DT_TRY(dt_path(file, "%s/trainer.json", path));
-    return dt_trainer_read(file, state, shards);
+    return dt_trainer_read(file, state, train);
 }
 
 dt_status dt_checkpoint_storage(const char *path, int *storage)
 {
     struct dt_trainer_state state;
-    struct dt_fingerprints shards;
-    DT_TRY(read_trainer(path, &state, &shards));
-    dt_fingerprints_free(&shards);
+    struct dt_dataset *train;
+    DT_TRY(read_trainer(path, &state, &train));
+    dt_dataset_free(train);
     *storage = state.storage;
     return DT_OK;
 }
@@ -29,15 +29,15 @@ static dt_status compare(const char *path, const struct dt_model_config *model,
                          const struct dt_trainer_state *expected, const struct dt_dataset *train,
                          struct dt_trainer_state *state)
 {
-    struct dt_model_config saved = *model;
-    struct dt_fingerprints shards;
+    struct dt_model_config saved_model = *model;
+    struct dt_dataset *saved_train;
     struct dt_problems problems = {0};
-    DT_TRY(dt_hf_read_config(path, &saved));
-    DT_TRY(read_trainer(path, state, &shards));
-    dt_model_config_compare(&problems, model, &saved);
+    DT_TRY(dt_hf_read_config(path, &saved_model));
+    DT_TRY(read_trainer(path, state, &saved_train));
+    dt_model_config_compare(&problems, model, &saved_model);
     dt_trainer_compare(&problems, expected, state);
-    dt_fingerprints_compare(&problems, train, &shards);
-    dt_fingerprints_free(&shards);
+    dt_trainer_compare_shards(&problems, train, saved_train);
+    dt_dataset_free(saved_train);
     return dt_problems_report(&problems,
                               "restore these settings, or start a new run (another run.name) "
                               "with run.init_from = this checkpoint",

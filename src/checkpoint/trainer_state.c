@@ -5,8 +5,8 @@
 #include "base/config.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/list.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -117,31 +117,30 @@ static dt_status read_hash(const char *path, const cJSON *json, const char *fiel
     return DT_OK;
 }
 
-static dt_status read_shard(const char *path, const cJSON *json, struct dt_fingerprint *shard)
+static dt_status read_shard(const char *path, const cJSON *json, struct dt_shard *shard)
 {
     const char *name;
     DT_TRY(dt_json_string(path, json, "name", &name));
-    DT_TRY(dt_json_int(path, json, "size", 0, DT_JSON_INT_MAX, &shard->size));
+    DT_TRY(dt_json_int(path, json, "size", 0, DT_JSON_INT_MAX, &shard->file_bytes));
     DT_TRY(dt_json_int(path, json, "count", 0, DT_JSON_INT_MAX, &shard->count));
     DT_TRY(read_hash(path, json, "first_hash", &shard->first_hash));
     DT_TRY(read_hash(path, json, "last_hash", &shard->last_hash));
-    shard->name = strdup(name);
-    return shard->name ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", path);
+    shard->path = strdup(name);
+    return shard->path ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", path);
 }
 
-static dt_status read_shards(const char *path, const cJSON *json, struct dt_fingerprints *shards)
+static dt_status read_shards(const char *path, const cJSON *json, struct dt_dataset *train)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "shards"), *item;
     if (!cJSON_IsArray(list))
         return dt_json_reject(path, json, "shards", "a list");
-    shards->shards = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *shards->shards);
-    if (!shards->shards)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", path);
     cJSON_ArrayForEach(item, list)
     {
-        DT_TRY_NOTE(read_shard(path, item, &shards->shards[shards->n]), "shard %lld of the list",
-                    (long long)shards->n);
-        shards->n++;
+        struct dt_shard shard = {0};
+        DT_TRY(dt_list_grow(&train->shards, train->n_shards, sizeof shard));
+        DT_TRY_NOTE(read_shard(path, item, &shard), "shard %lld of the list",
+                    (long long)train->n_shards);
+        train->shards[train->n_shards++] = shard;
     }
     return DT_OK;
 }
@@ -177,27 +176,23 @@ static dt_status read_state(const char *path, const cJSON *json, struct dt_train
 }
 
 dt_status dt_trainer_read(const char *path, struct dt_trainer_state *state,
-                          struct dt_fingerprints *shards)
+                          struct dt_dataset **train)
 {
     cJSON *json;
     *state = (struct dt_trainer_state){0};
-    *shards = (struct dt_fingerprints){0};
+    *train = NULL;
     DT_TRY(dt_json_read(path, TRAINER_LIMIT, &json));
-    dt_status status = read_state(path, json, state);
+    struct dt_dataset *read = calloc(1, sizeof *read);
+    dt_status status =
+        read ? read_state(path, json, state) : DT_FAIL(DT_MACHINE, NULL, "no memory for a list");
     if (status == DT_OK)
-        status = read_shards(path, json, shards);
+        status = read_shards(path, json, read);
     cJSON_Delete(json);
-    if (status != DT_OK)
-        dt_fingerprints_free(shards);
+    if (status == DT_OK)
+        *train = read;
+    else
+        dt_dataset_free(read);
     return status;
-}
-
-void dt_fingerprints_free(struct dt_fingerprints *shards)
-{
-    for (int64_t i = 0; i < shards->n; i++)
-        free(shards->shards[i].name);
-    free(shards->shards);
-    *shards = (struct dt_fingerprints){0};
 }
 
 void dt_trainer_compare(struct dt_problems *problems, const struct dt_trainer_state *now,
@@ -211,30 +206,30 @@ void dt_trainer_compare(struct dt_problems *problems, const struct dt_trainer_st
                             dt_config_value_text(field, saved, was));
 }
 
+// A shard is its name (without folders: data may move), size, count, first and last hash.
 static void compare_shard(struct dt_problems *problems, const struct dt_shard *now,
-                          const struct dt_fingerprint *saved, int64_t index)
+                          const struct dt_shard *saved, long long number)
 {
     const char *name = base_name(now->path);
-    long long number = (long long)index + 1;
-    if (strcmp(name, saved->name) != 0)
+    if (strcmp(name, saved->path) != 0)
         dt_problems_add(problems, "data.train: shard %lld is %.100s, the checkpoint has %.100s",
-                        number, name, saved->name);
+                        number, name, saved->path);
     else if (now->count != saved->count)
         dt_problems_add(problems, "data.train: shard %lld, %.100s, has %lld elements, had %lld",
                         number, name, (long long)now->count, (long long)saved->count);
-    else if (now->file_bytes != saved->size)
+    else if (now->file_bytes != saved->file_bytes)
         dt_problems_add(problems, "data.train: shard %lld, %.100s, has %lld bytes, had %lld",
-                        number, name, (long long)now->file_bytes, (long long)saved->size);
+                        number, name, (long long)now->file_bytes, (long long)saved->file_bytes);
     else if (now->first_hash != saved->first_hash || now->last_hash != saved->last_hash)
-        dt_problems_add(problems, "data.train: shard %lld, %.100s, holds other data", number, name);
+        dt_problems_add(problems, "data.train: shard %lld, %.100s, has other data", number, name);
 }
 
-void dt_fingerprints_compare(struct dt_problems *problems, const struct dt_dataset *now,
-                             const struct dt_fingerprints *saved)
+void dt_trainer_compare_shards(struct dt_problems *problems, const struct dt_dataset *now,
+                               const struct dt_dataset *saved)
 {
-    if (now->n_shards != saved->n)
+    if (now->n_shards != saved->n_shards)
         dt_problems_add(problems, "data.train has %lld shards, the checkpoint has %lld",
-                        (long long)now->n_shards, (long long)saved->n);
-    for (int64_t i = 0; i < now->n_shards && i < saved->n; i++)
-        compare_shard(problems, &now->shards[i], &saved->shards[i], i);
+                        (long long)now->n_shards, (long long)saved->n_shards);
+    for (int64_t i = 0; i < now->n_shards && i < saved->n_shards; i++)
+        compare_shard(problems, &now->shards[i], &saved->shards[i], (long long)i + 1);
 }
