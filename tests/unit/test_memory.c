@@ -111,7 +111,7 @@ static int64_t row_bytes(const struct dt_memory_plan *plan, const char *what)
 static void test_plan(void)
 {
     struct dt_memory_plan plan = {0};
-    char names[40][8];
+    char names[40][16];
     dt_memory_plan_add(&plan, "none", 0, false);
     dt_memory_plan_add(&plan, "a", 1, false);
     dt_memory_plan_add(&plan, "b", 10, true);
