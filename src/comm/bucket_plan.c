@@ -1,4 +1,4 @@
-// Cuts greedily: a row joins the bucket as long as it fits. But a bucket takes at most half of what
+// Cuts greedily: a row joins the bucket as long as it fits. But a bucket holds at most half of what
 // is not cut yet, so that buckets become smaller to the end: all that a bucket holds waits for the
 // last of its rows, and what leaves when backward is over has no work left to travel beside. A
 // model smaller than a bucket sends while it computes, too.

@@ -43,8 +43,7 @@ dt_status dt_comm_open(enum dt_comm_kind kind, struct dt_comm **comm)
     if (kind == DT_COMM_KIND_AUTO)
         kind = dt_launched_by_mpi() || dt_is_one_of_slurm_tasks() ? DT_COMM_KIND_MPI
                                                                   : DT_COMM_KIND_SELF;
-    DT_TRY(kind == DT_COMM_KIND_SELF ? dt_comm_open_self(comm) : dt_comm_open_mpi(comm));
-    return DT_OK;
+    return kind == DT_COMM_KIND_SELF ? dt_comm_open_self(comm) : dt_comm_open_mpi(comm);
 }
 
 void dt_comm_close(struct dt_comm *comm)
@@ -107,8 +106,7 @@ dt_status dt_begin(struct dt_comm *comm, const struct dt_collective *collective,
 {
     *request = NULL;
     DT_TRY(dt_collective_check(comm, collective));
-    DT_TRY(comm->table->begin(comm, collective, request));
-    return DT_OK;
+    return comm->table->begin(comm, collective, request);
 }
 
 dt_status dt_wait(struct dt_comm *comm, struct dt_request *request)
@@ -189,7 +187,7 @@ static dt_status raise_shared(dt_status status, const struct wire_error *wire, i
     return status;
 }
 
-// Some rank has failed: all take over the error of the lowest one, `first`.
+// Some rank has failed: all adopt the error of the lowest one, `first`.
 static dt_status share_error(struct dt_comm *comm, dt_status mine, dt_status worst, int first)
 {
     struct wire_error wire;

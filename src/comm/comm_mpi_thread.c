@@ -85,14 +85,14 @@ static void finish(struct mpi_comm *mpi, struct dt_request *request, int code)
     pthread_mutex_unlock(&mpi->lock);
 }
 
-// Takes over the queued requests. Returns whether the communicator is closing.
-static bool take_requests(struct mpi_comm *mpi, struct dt_request **taken)
+// Empties the queue into *fresh. Returns whether the communicator is closing.
+static bool fetch_requests(struct mpi_comm *mpi, struct dt_request **fresh)
 {
     bool closing;
     while (sem_trywait(&mpi->wake) == 0)
         ;
     pthread_mutex_lock(&mpi->lock);
-    *taken = mpi->queue;
+    *fresh = mpi->queue;
     mpi->queue = NULL;
     mpi->queue_end = &mpi->queue;
     mpi->begun = mpi->sequence;
@@ -101,14 +101,14 @@ static bool take_requests(struct mpi_comm *mpi, struct dt_request **taken)
     return closing;
 }
 
-static void post_requests(struct mpi_comm *mpi, struct dt_request *taken)
+static void post_requests(struct mpi_comm *mpi, struct dt_request *fresh)
 {
     struct dt_request **end = &mpi->active;
     while (*end)
         end = &(*end)->next;
-    while (taken) {
-        struct dt_request *request = taken;
-        taken = request->next;
+    while (fresh) {
+        struct dt_request *request = fresh;
+        fresh = request->next;
         request->next = NULL;
         request->since = mpi->watch.clock;
         int code = dt_mpi_post(mpi, request);
@@ -121,7 +121,7 @@ static void post_requests(struct mpi_comm *mpi, struct dt_request *taken)
     }
 }
 
-// One round over all that is under way; says whether anything moved.
+// One round over all that is under way; returns whether anything moved.
 static bool advance(struct mpi_comm *mpi)
 {
     bool moved = false, done;
@@ -152,7 +152,7 @@ static void sleep_until_woken(struct mpi_comm *mpi, double seconds)
 }
 
 // The pause after a round. With collectives under way the thread spins for a moment, then sleeps
-// between rounds, so that it takes nothing from the compute threads of a full machine.
+// between rounds, so that the cores of a full machine are left to the compute threads.
 static void rest(struct mpi_comm *mpi, int fruitless)
 {
     bool waited = atomic_load(&mpi->waiting) > 0;
@@ -241,10 +241,10 @@ static void serve(struct mpi_comm *mpi)
     bool closing = false;
     prctl(PR_SET_TIMERSLACK, 1000); // ns; the usual 50 us would double the pauses
     while (!closing || mpi->active) {
-        struct dt_request *taken;
-        closing = take_requests(mpi, &taken);
-        post_requests(mpi, taken);
-        fruitless = advance(mpi) || taken ? 0 : fruitless + 1;
+        struct dt_request *fresh;
+        closing = fetch_requests(mpi, &fresh);
+        post_requests(mpi, fresh);
+        fruitless = advance(mpi) || fresh ? 0 : fruitless + 1;
         atomic_fetch_add(&mpi->pulse, 1);
         code = atomic_load(&mpi->abort_code);
         if (code >= 0)

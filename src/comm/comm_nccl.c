@@ -21,7 +21,7 @@
 enum { SPINS = 200 };                // polls before the caller sleeps between them
 static const double nap_s = 20e-6;   // between polls
 static const double gap_s = 0.5;     // a longer pause: this process did not run
-static const double finalize_s = 10; // for the peers to come to the end, too
+static const double finalize_s = 10; // for the peers to finish, too
 
 static const struct dt_cuda_library library_name = {
     .name = "NCCL",

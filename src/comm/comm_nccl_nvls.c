@@ -17,7 +17,7 @@
 
 static const char enable[] = "NCCL_NVLS_ENABLE", algo[] = "NCCL_ALGO";
 
-// What the user's NCCL_ALGO says of NVLS and NVLSTree in an all-reduce.
+// How the user's NCCL_ALGO treats NVLS and NVLSTree in an all-reduce.
 enum choice { NVLS_OPEN, NVLS_ASKED_FOR, NVLS_EXCLUDED };
 
 static bool is(const char *text, size_t length, const char *name)

@@ -15,7 +15,7 @@
 
 enum { SHOWN_DONE = 4, SHOWN = 12 }; // collectives in a record: before the oldest under way; total
 static const double period_s = 0.1;
-static const double judge_s = 4;   // for the communicator's watch to say who is stalled …
+static const double judge_s = 4;   // for the communicator's watch to report who is stalled …
 static const double find_s = 7;    // … or who is dead
 static const double stagger_s = 1; // so that one rank speaks where all would
 
@@ -48,7 +48,7 @@ static struct nccl_counts read_counts(const struct nccl_comm *nccl, int index)
 }
 
 // The collectives of the job are numbered as they are called: number `index` of step k (from 0) is
-// the k * n + index-th. *oldest: the first that is under way, or the one behind *newest.
+// the k * n + index-th. *oldest: the first that is under way, or the one after *newest.
 static void find_span(const struct nccl_comm *nccl, int64_t *oldest, int64_t *newest)
 {
     *newest = -1;

@@ -1,5 +1,5 @@
 // Collectives in device memory, put on a stream and done by the devices among themselves: NCCL's
-// part of comm. What lies on the host, and job control, stay with the communicator (comm.h).
+// part of comm. Host memory and job control are the communicator's (comm.h).
 //
 // A watchdog thread follows the collectives by counters that the device writes into pinned host
 // memory, so graphs are followed too. Where one has begun and is not done within the communicator's

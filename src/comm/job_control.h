@@ -47,7 +47,7 @@ void dt_comm_terminated(struct dt_comm *comm);
 size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, int debug, char *text,
                           size_t size);
 
-// Writes what a rank has to say of its device's collectives before the job ends, once, in one
+// Reports the collectives of this rank's device before the job ends, once, in one
 // write(2). always: also where none is under way.
 typedef void dt_comm_record(void *context, bool always);
 // Registers the device communicator's record; NULL removes it, after which it is not called.

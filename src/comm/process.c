@@ -55,9 +55,8 @@ enum dt_process_state dt_process_look(const struct dt_process *process)
 {
     char state;
     uint64_t started;
-    if (!read_stat(process->pid, &state, &started) || started != process->started)
-        return DT_PROCESS_GONE;
-    if (state == 'Z' || state == 'X')
+    if (!read_stat(process->pid, &state, &started) || started != process->started || state == 'Z' ||
+        state == 'X')
         return DT_PROCESS_GONE;
     return state == 'T' ? DT_PROCESS_STOPPED : DT_PROCESS_RUNS;
 }

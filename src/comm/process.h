@@ -6,7 +6,7 @@
 // A process under a name that no other process ever has: its number may be given again, and may
 // mean another process in another container.
 struct dt_process {
-    uint64_t space;   // boot and pid namespace in which `pid` counts; 0: cannot be told
+    uint64_t space;   // boot and pid namespace in which `pid` counts; 0: unknown
     uint64_t started; // clock ticks since boot
     int32_t pid;
 };

@@ -37,7 +37,7 @@ struct dt_peer {
     struct dt_beat beat; // the newest known
     double heard;        // when that came, on the watch's clock
     double busy_at;      // when `reports` last grew, likewise; 0: never
-    int64_t number_then; // beat.number when this rank was told to terminate
+    int64_t number_then; // beat.number when SIGTERM came
     bool dead;
     int blame;   // watch.c: how surely others wait for it
     bool blamed; // no rank has more

@@ -100,28 +100,24 @@ static void learn(struct dt_watch *watch, const struct dt_beat *beats, int n)
     }
 }
 
-// Reads what came over a link; an empty message closes it. An error on a link leaves it unused: the
-// silence that follows is noticed.
-static void listen(struct dt_watch *watch, struct dt_link *link)
-{
-    while (link->receiving != MPI_REQUEST_NULL) {
-        int came = 0, bytes = 0;
-        MPI_Status status;
-        if (MPI_Test(&link->receiving, &came, &status) != MPI_SUCCESS || !came)
-            return;
-        MPI_Get_count(&status, MPI_BYTE, &bytes);
-        link->ended = bytes == 0;
-        if (link->ended)
-            return;
-        learn(watch, link->in, bytes / (int)sizeof *link->in);
-        receive(watch, link);
-    }
-}
-
+// Reads what has arrived; an empty message closes its link. An error on a link leaves it unused:
+// the silence that follows is noticed.
 void dt_watch_listen(struct dt_watch *watch)
 {
-    for (int i = 0; i < watch->n_links; i++)
-        listen(watch, &watch->links[i]);
+    for (int i = 0; i < watch->n_links; i++) {
+        struct dt_link *link = &watch->links[i];
+        int arrived = 0, bytes;
+        MPI_Status status;
+        while (link->receiving != MPI_REQUEST_NULL &&
+               MPI_Test(&link->receiving, &arrived, &status) == MPI_SUCCESS && arrived) {
+            MPI_Get_count(&status, MPI_BYTE, &bytes);
+            link->ended = bytes == 0;
+            if (link->ended)
+                break;
+            learn(watch, link->in, bytes / (int)sizeof *link->in);
+            receive(watch, link);
+        }
+    }
 }
 
 static bool link_is_free(struct dt_link *link)
@@ -136,7 +132,7 @@ void dt_watch_send(struct dt_watch *watch, enum dt_peer_state state)
     watch->peers[watch->rank].beat.state = (int32_t)state;
     for (int i = 0; i < watch->n_links; i++) {
         struct dt_link *link = &watch->links[i];
-        if (!link_is_free(link)) // a peer that does not listen; the next beat says more anyway
+        if (!link_is_free(link)) // the peer does not listen; the next beat is newer anyway
             continue;
         for (int r = 0; r < watch->size; r++)
             link->out[r] = watch->peers[r].beat;

@@ -38,7 +38,7 @@ typedef enum { ncclSum = 0 } ncclRedOp_t;
 
 typedef enum { ncclInt64 = 4, ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9 } ncclDataType_t;
 
-// The real one has more settings behind `blocking`.
+// The real one has more settings after `blocking`.
 typedef struct {
     size_t size;
     unsigned int magic;

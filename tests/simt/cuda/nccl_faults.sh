@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What goes wrong with NCCL: the job ends in time, never hangs; every rank writes its last collectives, and the
+# When NCCL fails, the job ends in time, never hangs; every rank writes its last collectives, and the
 # last words say who, where, when and what to do.
 #   nccl_faults.sh DTRAIN NCCL_VICTIM
 victim=$(realpath "$2")
@@ -16,7 +16,7 @@ run() { # name, ranks, arguments of the victim …
     SIMT_DEVICES=$n timeout 60 "${local_mpirun[@]}" --wdir "$PWD/$name" -np "$n" "$victim" "$@" >$name.log 2>&1
     code=$? took=$(seconds_since $name/fate)
 }
-last_words() { # the hint of an error stands in lines of its own below it
+last_words() { # the hint of an error has lines of its own below it
     sed -n '/^dtrain: error/,/^[^ ]/{/^dtrain: error/p;/^  /p}' $name.log
 }
 last_line() {

@@ -116,7 +116,7 @@ static void check_sums(const struct buffers *buffers, dt_dtype type, int64_t n, 
           (long long)wrong);
 }
 
-// One behind the other on one buffer: the second sums what the first made.
+// One after the other on one buffer: the second sums what the first made.
 static void check_eager(struct dt_device_comm *nccl, const struct buffers *buffers, dt_dtype type,
                         int64_t n)
 {
@@ -180,7 +180,7 @@ static void check_counts(const struct dt_device_comm *nccl, int64_t want)
     }
 }
 
-// A captured step launched again and again on other values, and the device's counts behind it.
+// A captured step launched again and again on other values, and the device's counts after it.
 static void check_graph(struct dt_device_comm *nccl, const struct buffers *buffers)
 {
     int64_t bytes = MOST * 4;
