@@ -142,6 +142,23 @@ static void test_config_defaults(void)
     CHECK(config.norm_eps == 1e-5, "norm_eps is %g", config.norm_eps);
 }
 
+// What transformers reads of a Mamba stays as it was, to the byte.
+static void test_config_bytes(void)
+{
+    struct dt_model_config config = {.d_model = 192,
+                                     .n_layer = 4,
+                                     .vocab_size = 256,
+                                     .d_state = 16,
+                                     .d_conv = 4,
+                                     .expand = 2,
+                                     .norm_eps = 1e-5,
+                                     .tie_embeddings = true};
+    char *text;
+    CHECK_INT(dt_hf_config_text(&config, &text), DT_OK);
+    CHECK(XXH64(text, strlen(text), 0) == UINT64_C(0x5385ca9ca8203c04), "%s", text);
+    free(text);
+}
+
 #define DTRAIN                                                                                     \
     "{\"model_type\": \"dtrain\", \"hidden_size\": 8, \"vocab_size\": 50, \"num_hidden_layers\": " \
     "3"
@@ -475,6 +492,7 @@ int main(void)
     test_unwritable();
     test_config_floats();
     test_config_defaults();
+    test_config_bytes();
     test_config_kinds();
     test_config_refused();
     test_config_monsters();
