@@ -159,4 +159,3 @@ dt_status dt_config_note(struct dt_config *config, const char *key, const char *
 // again, of the same settings, in which every key counts as set.
 void dt_config_echo(const struct dt_config *config, FILE *out);
 dt_status dt_config_echo_text(const struct dt_config *config, char **text, size_t *size); // malloc
-void dt_config_help(const struct dt_config_table *table, FILE *out);

@@ -72,17 +72,22 @@ static const char *option_name(const struct dt_option *o, char text[TEXT])
 // "what it is (auto | cuda | cpu; default: auto)"
 static const char *key_text(const struct dt_config_key *key, char text[TEXT])
 {
-    char allowed[DT_CONFIG_ALLOWED];
+    char allowed[DT_CONFIG_ALLOWED] = "";
+    bool standard = key->fallback[0] > ' ' && !key->unbuilt;
+    if ((key->type != DT_CONFIG_ANY && key->type != DT_CONFIG_STRING) || key->unbuilt)
+        dt_config_allowed(key, allowed);
     int used = snprintf(text, TEXT, "%s", key->help);
-    bool standard = key->fallback[0] > ' ' && key->type != DT_CONFIG_BOOL && !key->unbuilt;
-    bool any = key->type == DT_CONFIG_ANY || key->type == DT_CONFIG_STRING;
-    dt_config_allowed(key, allowed);
-    if (key->type == DT_CONFIG_BOOL || (any && !standard && !key->required))
-        return text;
-    snprintf(text + used, (size_t)(TEXT - used), " (%s%s%s%s%s)", any ? "" : allowed,
-             any || (!standard && !key->required) ? "" : "; ", key->required ? "required" : "",
-             standard ? "default: " : "", standard ? key->fallback : "");
+    if (allowed[0] || standard || key->required)
+        snprintf(text + used, (size_t)(TEXT - used), " (%s%s%s%s%s)", allowed,
+                 allowed[0] && (standard || key->required) ? "; " : "",
+                 key->required ? "required" : "", standard ? "default: " : "",
+                 standard ? key->fallback : "");
     return text;
+}
+
+static const char *option_text(const struct dt_option *o, char text[TEXT])
+{
+    return o->key.type == DT_CONFIG_BOOL ? o->key.help : key_text(&o->key, text);
 }
 
 static const char *usage_of(const struct dt_command *command, char text[TEXT])
@@ -118,7 +123,11 @@ void dt_print_help(const struct dt_command *command, FILE *out)
         fputs("\nConfiguration: ", out);
         print_wrapped(out, 15, 0, sources);
         fputc('\n', out);
-        dt_config_help(&dt_settings_table, out);
+        for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
+            if (row.key == row.section->keys)
+                fprintf(out, "%s[%s]\n", row.index > 0 ? "\n" : "", row.section->name);
+            print_item(out, OPTION_COLUMN, row.key->name, key_text(row.key, text));
+        }
         return;
     }
     fprintf(out, "usage: %s\n\n", usage_of(command, name));
@@ -126,7 +135,7 @@ void dt_print_help(const struct dt_command *command, FILE *out)
     if (command->options)
         fputc('\n', out);
     for (const struct dt_option *o = command->options; o && o->key.name; o++)
-        print_item(out, OPTION_COLUMN, option_name(o, name), key_text(&o->key, text));
+        print_item(out, OPTION_COLUMN, option_name(o, name), option_text(o, text));
 }
 
 // ---- man page
@@ -160,7 +169,7 @@ static void roff_command(const struct dt_command *command)
     roff(usage_of(command, name));
     roff(command->about ? command->about : command->help);
     for (const struct dt_option *o = command->options; o && o->key.name; o++)
-        roff_item(option_name(o, name), key_text(&o->key, text));
+        roff_item(option_name(o, name), option_text(o, text));
 }
 
 static dt_status print_man(struct dt_comm *comm, const struct dt_call *call)

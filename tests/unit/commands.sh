@@ -16,6 +16,11 @@ run 0 --help
 commands=$(sed -nE 's/^  dtrain ([a-z]+).*/\1/p' out.txt)
 check "at least nine subcommands in --help" [ "$(wc -w <<<"$commands")" -ge 9 ]
 says 'section.key=value' out.txt
+says '  micro_batch ' out.txt
+says 'where to train; auto: on GPUs if every rank has one (auto | cuda | cpu; default: auto)' \
+    <(tr '\n' ' ' <out.txt | tr -s ' ')
+check "--help: at most 100 columns" [ "$(wc -L <out.txt)" -le 100 ]
+keys=$(sed -nE 's/^  ([a-z0-9_]+) .*/\1/p' out.txt | grep -cv '^dtrain$')
 for command in $commands; do
     for words in "$command --help" "$command -h" "$command some words --help"; do
         # shellcheck disable=SC2086
@@ -81,6 +86,9 @@ _dtrain_options=$(COMP_WORDS=(dtrain bench --) COMP_CWORD=2 && _dtrain && echo "
 "$dtrain" bench --help | sed -nE 's/^  (--[a-z-]+).*/\1/p' >options.txt
 check "all of bench's options complete: $_dtrain_options" \
     [ "$_dtrain_options" = "$(tr '\n' ' ' <options.txt)--help" ]
+
+(COMP_WORDS=(dtrain c.ini '') COMP_CWORD=2; _dtrain; printf '%s\n' "${COMPREPLY[@]}") >completed.txt
+check "as many keys complete as --help lists, $keys" [ "$(wc -l <completed.txt)" -eq "$keys" ]
 
 # The man page: requests that man knows, every command, option and key in it.
 run 0 man
