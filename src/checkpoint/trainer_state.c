@@ -18,7 +18,7 @@ enum { FORMAT = 1, TRAINER_LIMIT = 256 << 20, HASH_DIGITS = 16 }; // bytes: abou
 // key fix the order of the data and may not change on resume.
 #define ROW(kind, key, member, ...)                                                                \
     {                                                                                              \
-        .name = key, .type = DT_CONFIG_##kind,                                                     \
+        .name = key, .type = DT_CONFIG_##kind, .fallback = "",                                     \
         .offset = offsetof(struct dt_trainer_state, member), .json = __VA_ARGS__                   \
     }
 // clang-format off
