@@ -300,15 +300,15 @@ static void check_stamp(struct parity *p)
     p->done[PARITY_stamp] = true;
     if (!parity_case(p, "stamp: two"))
         return;
-    check_ok(dt_alloc(backend, sizeof read, &times), "alloc");
-    check_ok(dt_alloc_host(backend, sizeof *count, &count), "alloc_host");
+    CHECK_OK(dt_alloc(backend, sizeof read, &times));
+    CHECK_OK(dt_alloc_host(backend, sizeof *count, &count));
     *count = 41;
     for (int i = 0; i < 2; i++) {
         struct dt_stamp_args args = {.time = times + i, .count = count};
-        check_ok(dt_stamp(backend, &args, p->stream), "stamp");
+        CHECK_OK(dt_stamp(backend, &args, p->stream));
     }
-    check_ok(dt_to_host(backend, read, times, sizeof read, p->stream), "to_host");
-    check_ok(dt_stream_sync(backend, p->stream), "stream_sync");
+    CHECK_OK(dt_to_host(backend, read, times, sizeof read, p->stream));
+    CHECK_OK(dt_stream_sync(backend, p->stream));
     CHECK_INT(*count, 43);
     CHECK(read[0] > 0 && read[1] >= read[0], "the clock went from %llu to %llu",
           (unsigned long long)read[0], (unsigned long long)read[1]);

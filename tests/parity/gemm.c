@@ -160,7 +160,7 @@ static void check_features(struct parity *p)
     struct dt_device_info info;
     if (!p->is_cpu || !parity_case(p, "gemm: features of the CPU"))
         return;
-    check_ok(dt_backend_info(&p->tested[0], &info), "info");
+    CHECK_OK(dt_backend_info(&p->tested[0], &info));
     CHECK(!isa || !info.bf16, "bf16 instructions with ONEDNN_MAX_CPU_ISA=%s", isa ? isa : "");
     bool avx2 = strncmp(info.features, "avx2,", 5) == 0;
     CHECK(info.bf16_faster == (info.bf16 || avx2), "auto uses %s with %s",

@@ -119,10 +119,10 @@ static char *to_device(const struct dt_backend *backend, const char *host, struc
 {
     int64_t bytes = guarded_size(host) + 2 * GUARD;
     char *memory = NULL;
-    check_ok(dt_alloc(backend, bytes, &memory), "alloc");
+    CHECK_OK(dt_alloc(backend, bytes, &memory));
     if (!memory)
         exit(1);
-    check_ok(dt_to_device(backend, memory, host - GUARD, bytes, stream), "to_device");
+    CHECK_OK(dt_to_device(backend, memory, host - GUARD, bytes, stream));
     return memory + GUARD;
 }
 
@@ -151,13 +151,13 @@ static char *prepare_workspace(struct parity *p, int64_t bytes)
     const struct dt_backend *backend = &p->tested[0];
     if (!p->workspace || bytes > p->workspace_bytes) {
         dt_free(backend, p->workspace);
-        check_ok(dt_alloc(backend, bytes + 2 * GUARD, &p->workspace), "alloc");
+        CHECK_OK(dt_alloc(backend, bytes + 2 * GUARD, &p->workspace));
         p->workspace_bytes = bytes;
     }
     char *low = p->workspace, *high = low + GUARD + bytes;
-    check_ok(dt_fill(backend, low, GUARD_BYTE, GUARD, p->stream), "fill");
-    check_ok(dt_fill(backend, low + GUARD, FRESH_BYTE, bytes, p->stream), "fill");
-    check_ok(dt_fill(backend, high, GUARD_BYTE, GUARD, p->stream), "fill");
+    CHECK_OK(dt_fill(backend, low, GUARD_BYTE, GUARD, p->stream));
+    CHECK_OK(dt_fill(backend, low + GUARD, FRESH_BYTE, bytes, p->stream));
+    CHECK_OK(dt_fill(backend, high, GUARD_BYTE, GUARD, p->stream));
     return low + GUARD;
 }
 
@@ -166,9 +166,9 @@ static bool workspace_whole(const struct parity *p, int64_t bytes)
     char bands[2 * GUARD];
     int wrong = 0;
     const char *high = p->workspace + GUARD + bytes;
-    check_ok(dt_to_host(&p->tested[0], bands, p->workspace, GUARD, p->stream), "to_host");
-    check_ok(dt_to_host(&p->tested[0], bands + GUARD, high, GUARD, p->stream), "to_host");
-    check_ok(dt_stream_sync(&p->tested[0], p->stream), "stream_sync");
+    CHECK_OK(dt_to_host(&p->tested[0], bands, p->workspace, GUARD, p->stream));
+    CHECK_OK(dt_to_host(&p->tested[0], bands + GUARD, high, GUARD, p->stream));
+    CHECK_OK(dt_stream_sync(&p->tested[0], p->stream));
     for (int i = 0; i < 2 * GUARD; i++)
         wrong += bands[i] != GUARD_BYTE;
     return wrong == 0;
@@ -195,11 +195,10 @@ static void run_tested(const struct call *call, int run, char **got)
     for (int i = 0; i < call->n_arrays; i++) {
         int64_t size = guarded_size(call->arrays[i].host);
         got[i] = guarded(size);
-        check_ok(
-            dt_to_host(backend, got[i] - GUARD, device[i] - GUARD, size + 2 * GUARD, p->stream),
-            "to_host");
+        CHECK_OK(
+            dt_to_host(backend, got[i] - GUARD, device[i] - GUARD, size + 2 * GUARD, p->stream));
     }
-    check_ok(dt_stream_sync(backend, p->stream), "stream_sync");
+    CHECK_OK(dt_stream_sync(backend, p->stream));
     for (int i = 0; i < call->n_arrays; i++) {
         const struct array *array = &call->arrays[i];
         const char *name = array->out ? array->out->name : "an input";
@@ -412,7 +411,7 @@ static void open_device(struct parity *p, const char *order)
 #endif
     if (strcmp(p->name, "cuda") == 0) {
         check_ok(dt_backend_open("cuda", 0, 0, &p->tested[0]), "opening the device");
-        check_ok(dt_stream_create(&p->tested[0], &p->stream), "stream_create");
+        CHECK_OK(dt_stream_create(&p->tested[0], &p->stream));
     }
     if (!p->tested[0].device || p->runs == 0) {
         fprintf(stderr, "no backend %s, or no order %s\n", p->name, order);

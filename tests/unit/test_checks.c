@@ -46,7 +46,7 @@ static void test_gemm(void)
                                 .c = dt_view_of(memory + 32, 2, 3, DT_F32),
                                 .workspace = workspace,
                                 .workspace_bytes = sizeof workspace};
-    check_ok(dt_gemm(&backend, &good, NULL), "gemm");
+    CHECK_OK(dt_gemm(&backend, &good, NULL));
     REFUSE(gemm, c.rows, -1, "-1");
     REFUSE(gemm, c.cols, 0, "0");
     REFUSE(gemm, c.rows, INT64_MAX, "9223372036854775807");
@@ -78,7 +78,7 @@ static void test_embed(void)
     {
         struct dt_embed_forward_args good = {
             .rows = 2, .width = 4, .vocab = 4, .ids = numbers, .table = memory, .out = memory + 32};
-        check_ok(dt_embed_forward(&backend, &good, NULL), "embed_forward");
+        CHECK_OK(dt_embed_forward(&backend, &good, NULL));
         REFUSE(embed_forward, rows, -2, "-2");
         REFUSE(embed_forward, width, 0, "0");
         REFUSE(embed_forward, vocab, -1, "-1");
@@ -95,7 +95,7 @@ static void test_embed(void)
                                           .dtable = memory + 32,
                                           .workspace = workspace,
                                           .workspace_bytes = sizeof workspace};
-    check_ok(dt_embed_backward(&backend, &good, NULL), "embed_backward");
+    CHECK_OK(dt_embed_backward(&backend, &good, NULL));
     REFUSE(embed_backward, rows, 0, "0");
     REFUSE(embed_backward, width, -4, "-4");
     REFUSE(embed_backward, vocab, 0, "0");
@@ -119,7 +119,7 @@ static void test_rmsnorm(void)
                                                         .weight = memory + 16,
                                                         .y = memory + 32,
                                                         .y_stride = 4};
-        check_ok(dt_rmsnorm_residual_forward(&backend, &good, NULL), "rmsnorm_residual_forward");
+        CHECK_OK(dt_rmsnorm_residual_forward(&backend, &good, NULL));
         REFUSE(rmsnorm_residual_forward, rows, 0, "0");
         REFUSE(rmsnorm_residual_forward, width, -4, "-4");
         REFUSE(rmsnorm_residual_forward, dtype, DT_U8, "uint8");
@@ -145,7 +145,7 @@ static void test_rmsnorm(void)
                                                      .dweight = memory + 40,
                                                      .workspace = workspace,
                                                      .workspace_bytes = sizeof workspace};
-    check_ok(dt_rmsnorm_residual_backward(&backend, &good, NULL), "rmsnorm_residual_backward");
+    CHECK_OK(dt_rmsnorm_residual_backward(&backend, &good, NULL));
     REFUSE(rmsnorm_residual_backward, rows, -1, "-1");
     REFUSE(rmsnorm_residual_backward, width, 0, "0");
     REFUSE(rmsnorm_residual_backward, dtype, DT_F64, "fp64");
@@ -280,7 +280,7 @@ static void test_xent(void)
                                 .sum = &sum,
                                 .workspace = workspace,
                                 .workspace_bytes = sizeof workspace};
-    check_ok(dt_xent(&backend, &good, NULL), "xent");
+    CHECK_OK(dt_xent(&backend, &good, NULL));
     REFUSE(xent, rows, 0, "0");
     REFUSE(xent, vocab, 5, "5");
     REFUSE(xent, width, -4, "-4");
@@ -293,7 +293,7 @@ static void test_xent(void)
     REFUSE_NULL(xent, sum);
     REFUSE_NULL(xent, workspace);
     good.dlogits = memory;
-    check_ok(dt_xent(&backend, &good, NULL), "xent in place");
+    CHECK_OK(dt_xent(&backend, &good, NULL));
     good.dtype = DT_BF16;
     REFUSE(xent, dlogits, memory, "bf16");
 }
@@ -313,7 +313,7 @@ static void test_optimizer(void)
                                               .beta1 = 0.9f,
                                               .beta2 = 0.95f,
                                               .control = &control};
-        check_ok(dt_update_control(&backend, &good, NULL), "update_control");
+        CHECK_OK(dt_update_control(&backend, &good, NULL));
         REFUSE(update_control, expected, 0.0, "0");
         REFUSE(update_control, expected, (double)NAN, "nan");
         REFUSE(update_control, beta1, 1.0f, "1");
@@ -335,7 +335,7 @@ static void test_optimizer(void)
                                  .n_spans = 1,
                                  .spans = &span,
                                  .control = &control};
-    check_ok(dt_adamw(&backend, &good, NULL), "adamw");
+    CHECK_OK(dt_adamw(&backend, &good, NULL));
     REFUSE(adamw, n, -4, "-4");
     REFUSE(adamw, beta1, 1.5f, "1.5");
     REFUSE(adamw, beta2, NAN, "nan");
@@ -358,7 +358,7 @@ static void test_flat(void)
                                            .sum = &total,
                                            .workspace = &workspace,
                                            .workspace_bytes = sizeof workspace};
-        check_ok(dt_sum_squares(&backend, &good, NULL), "sum_squares");
+        CHECK_OK(dt_sum_squares(&backend, &good, NULL));
         REFUSE(sum_squares, n, -1, "-1");
         REFUSE(sum_squares, workspace_bytes, 7, "7");
         REFUSE_NULL(sum_squares, x);
@@ -367,7 +367,7 @@ static void test_flat(void)
     }
     {
         struct dt_cast_args good = {4, memory, DT_F32, memory + 8, DT_BF16};
-        check_ok(dt_cast(&backend, &good, NULL), "cast");
+        CHECK_OK(dt_cast(&backend, &good, NULL));
         REFUSE(cast, n, -1, "-1");
         REFUSE(cast, x_type, DT_F16, "fp16");
         REFUSE(cast, y_type, DT_U16, "uint16");
@@ -377,14 +377,14 @@ static void test_flat(void)
     }
     {
         struct dt_spin_args good = {.n = 4, .rounds = 1, .y = memory};
-        check_ok(dt_spin(&backend, &good, NULL), "spin");
+        CHECK_OK(dt_spin(&backend, &good, NULL));
         REFUSE(spin, kind, (enum dt_spin_kind)3, "3");
         REFUSE(spin, n, -1, "-1");
         REFUSE(spin, rounds, -1, "-1");
         REFUSE_NULL(spin, y);
     }
     struct dt_accumulate_args good = {4, memory, DT_F32, memory + 8};
-    check_ok(dt_accumulate(&backend, &good, NULL), "accumulate");
+    CHECK_OK(dt_accumulate(&backend, &good, NULL));
     REFUSE(accumulate, n, -1, "-1");
     REFUSE(accumulate, x_type, DT_F64, "fp64");
     REFUSE_NULL(accumulate, x);

@@ -15,32 +15,32 @@ static int all_bytes(const unsigned char *x, int64_t n, int byte)
 static void test_memory(const struct dt_backend *b, int64_t bytes)
 {
     void *memory = NULL, *host = NULL;
-    check_ok(b->table->alloc(b->device, bytes, &memory), "alloc");
-    check_ok(b->table->alloc_host(b->device, 100, &host), "alloc_host");
+    CHECK_OK(dt_alloc(b, bytes, &memory));
+    CHECK_OK(dt_alloc_host(b, 100, &host));
     CHECK(memory && (uintptr_t)memory % DT_ARENA_ALIGN == 0, "%p is not aligned", memory);
     CHECK(all_bytes(memory, bytes, 0), "memory is not zeroed");
-    CHECK_INT(b->table->memory_in_use(b->device), bytes + 100);
-    check_ok(b->table->fill(b->device, memory, 0xab, bytes, NULL), "fill");
+    CHECK_INT(dt_memory_in_use(b), bytes + 100);
+    CHECK_OK(dt_fill(b, memory, 0xab, bytes, NULL));
     CHECK(all_bytes(memory, bytes, 0xab), "fill");
     int64_t some = bytes < 100 ? bytes : 100;
-    check_ok(b->table->to_host(b->device, host, memory, some, NULL), "to_host");
+    CHECK_OK(dt_to_host(b, host, memory, some, NULL));
     CHECK(all_bytes(host, some, 0xab) && all_bytes((unsigned char *)host + some, 100 - some, 0),
           "to_host");
-    b->table->free_host(b->device, host);
-    b->table->free(b->device, memory);
-    CHECK_INT(b->table->memory_in_use(b->device), 0);
+    dt_free_host(b, host);
+    dt_free(b, memory);
+    CHECK_INT(dt_memory_in_use(b), 0);
 }
 
 static void test_refusals(const struct dt_backend *b)
 {
     void *memory = NULL;
     char byte = 0;
-    CHECK_INT(b->table->alloc(b->device, -1, &memory), DT_MACHINE);
-    CHECK_INT(b->table->alloc(b->device, INT64_MAX, &memory), DT_MACHINE);
-    CHECK_INT(b->table->alloc(b->device, (int64_t)1 << 50, &memory), DT_MACHINE);
-    CHECK(!memory && b->table->memory_in_use(b->device) == 0, "a refused allocation counts");
-    CHECK_INT(b->table->copy(b->device, &byte, &byte, -1, NULL), DT_MACHINE);
-    CHECK_INT(b->table->fill(b->device, &byte, 0, -1, NULL), DT_MACHINE);
+    CHECK_INT(dt_alloc(b, -1, &memory), DT_MACHINE);
+    CHECK_INT(dt_alloc(b, INT64_MAX, &memory), DT_MACHINE);
+    CHECK_INT(dt_alloc(b, (int64_t)1 << 50, &memory), DT_MACHINE);
+    CHECK(!memory && dt_memory_in_use(b) == 0, "a refused allocation counts");
+    CHECK_INT(dt_copy(b, &byte, &byte, -1, NULL), DT_MACHINE);
+    CHECK_INT(dt_fill(b, &byte, 0, -1, NULL), DT_MACHINE);
     struct dt_backend other;
     CHECK_INT(dt_backend_open("cpu", 0, -1, &other), DT_USER);
     CHECK_INT(dt_backend_open("cpu", -1, 1, &other), DT_USER);
@@ -69,16 +69,16 @@ static void test_order(const struct dt_backend *b)
     struct dt_stream *stream = NULL;
     struct dt_event *event = NULL;
     bool done = false;
-    check_ok(b->table->stream_create(b->device, &stream), "stream_create");
-    check_ok(b->table->event_create(b->device, &event), "event_create");
-    check_ok(b->table->event_record(b->device, event, stream), "event_record");
-    check_ok(b->table->stream_wait(b->device, stream, event), "stream_wait");
-    check_ok(b->table->event_done(b->device, event, &done), "event_done");
-    check_ok(b->table->event_sync(b->device, event), "event_sync");
-    check_ok(b->table->stream_sync(b->device, stream), "stream_sync");
+    CHECK_OK(dt_stream_create(b, &stream));
+    CHECK_OK(dt_event_create(b, &event));
+    CHECK_OK(dt_event_record(b, event, stream));
+    CHECK_OK(dt_stream_wait(b, stream, event));
+    CHECK_OK(dt_event_done(b, event, &done));
+    CHECK_OK(dt_event_sync(b, event));
+    CHECK_OK(dt_stream_sync(b, stream));
     CHECK(stream && event && done, "a stream, an event or its end is missing");
-    b->table->event_destroy(b->device, event);
-    b->table->stream_destroy(b->device, stream);
+    dt_event_destroy(b, event);
+    dt_stream_destroy(b, stream);
 }
 
 int main(void)

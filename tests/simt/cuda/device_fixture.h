@@ -21,25 +21,21 @@ static inline void *copy_on(const struct dt_backend *backend, const void *data)
 {
     int64_t bytes = guarded_size(data) + 2 * GUARD;
     void *base = NULL;
-    check_ok(backend->table->alloc(backend->device, bytes, &base), "alloc");
-    check_ok(
-        backend->table->to_device(backend->device, base, (const char *)data - GUARD, bytes, NULL),
-        "to_device");
+    CHECK_OK(dt_alloc(backend, bytes, &base));
+    CHECK_OK(dt_to_device(backend, base, (const char *)data - GUARD, bytes, NULL));
     return (char *)base + GUARD;
 }
 
 static inline void copy_back(const struct dt_backend *backend, void *data, const void *twin)
 {
     int64_t bytes = guarded_size(data) + 2 * GUARD;
-    check_ok(backend->table->to_host(backend->device, (char *)data - GUARD,
-                                     (const char *)twin - GUARD, bytes, NULL),
-             "to_host");
-    check_ok(backend->table->stream_sync(backend->device, NULL), "stream_sync");
+    CHECK_OK(dt_to_host(backend, (char *)data - GUARD, (const char *)twin - GUARD, bytes, NULL));
+    CHECK_OK(dt_stream_sync(backend, NULL));
 }
 
 static inline void free_on(const struct dt_backend *backend, void *twin)
 {
-    backend->table->free(backend->device, (char *)twin - GUARD);
+    dt_free(backend, (char *)twin - GUARD);
 }
 
 // A variable of the stand-in library, which a device must have opened.

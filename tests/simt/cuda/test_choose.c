@@ -61,13 +61,13 @@ static const char *used(const struct dt_backend *cuda, int i)
     const char *const *last = cublaslt_variable("simt_cublaslt_last");
     args.workspace_bytes = dt_gemm_workspace(cuda, &args);
     if (!memory)
-        check_ok(dt_alloc(cuda, 3 * OPERAND + args.workspace_bytes, &memory), "alloc");
+        CHECK_OK(dt_alloc(cuda, 3 * OPERAND + args.workspace_bytes, &memory));
     args.a.data = memory;
     args.b.data = memory + OPERAND;
     args.c.data = memory + 2 * OPERAND;
     args.workspace = memory + 3 * OPERAND;
-    check_ok(dt_gemm(cuda, &args, NULL), "gemm");
-    check_ok(dt_stream_sync(cuda, NULL), "stream_sync");
+    CHECK_OK(dt_gemm(cuda, &args, NULL));
+    CHECK_OK(dt_stream_sync(cuda, NULL));
     return *last;
 }
 
@@ -107,12 +107,12 @@ static void listened(void)
 static char *choose(const struct dt_backend *cuda, const char *known)
 {
     char *text = NULL;
-    int64_t before = cuda->table->memory_in_use(cuda->device);
+    int64_t before = dt_memory_in_use(cuda);
     listen();
     dt_status status = cuda->table->choose(cuda->device, known, &text);
     listened();
     check_ok(status, "choose");
-    CHECK_INT(cuda->table->memory_in_use(cuda->device), before);
+    CHECK_INT(dt_memory_in_use(cuda), before);
     if (!text)
         exit(test_end());
     return text;
@@ -193,7 +193,7 @@ static int64_t most_memory; // in use meanwhile
 
 static void note(const char *algorithm, const void *a, float beta)
 {
-    int64_t memory_now = watched->table->memory_in_use(watched->device);
+    int64_t memory_now = dt_memory_in_use(watched);
     most_memory = memory_now > most_memory ? memory_now : most_memory;
     if (n_products < PRODUCTS)
         products[n_products++] = (struct product){algorithm, a, beta};
@@ -495,10 +495,10 @@ static void test_no_memory(void)
     void *block = NULL;
     set_speeds(split_wins);
     check_ok(cuda.table->info(cuda.device, &info), "info");
-    check_ok(cuda.table->alloc(cuda.device, info.memory_free - (1 << 20), &block), "alloc");
+    CHECK_OK(dt_alloc(&cuda, info.memory_free - (1 << 20), &block));
     char *text = choose(&cuda, NULL);
     CHECK_SAID("are not timed");
-    cuda.table->free(cuda.device, block);
+    dt_free(&cuda, block);
     CHECK_STR(used(&cuda, 0), "vector");
     char *again = choose(&cuda, text);
     CHECK_QUIET();

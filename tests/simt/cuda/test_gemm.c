@@ -44,7 +44,7 @@ static void give_workspace(const struct dt_backend *cuda, struct dt_gemm_args *a
     args->workspace_bytes = dt_gemm_workspace(cuda, args);
     if (!scratch) {
         bytes = args->workspace_bytes;
-        check_ok(cuda->table->alloc(cuda->device, bytes + WORKSPACE_START, &scratch), "alloc");
+        CHECK_OK(dt_alloc(cuda, bytes + WORKSPACE_START, &scratch));
     }
     CHECK_INT(args->workspace_bytes, bytes);
     args->workspace = (char *)scratch + WORKSPACE_START;
@@ -52,7 +52,7 @@ static void give_workspace(const struct dt_backend *cuda, struct dt_gemm_args *a
 
 static void take_workspace(const struct dt_backend *cuda)
 {
-    cuda->table->free(cuda->device, scratch);
+    dt_free(cuda, scratch);
     scratch = NULL;
 }
 
@@ -103,7 +103,7 @@ static void launch_captured(const struct dt_backend *cuda, const struct dt_gemm_
     check_ok(table->stream_create(cuda->device, &stream), "stream_create");
     check_ok(table->capture_begin(cuda->device, stream), "capture_begin");
     for (int i = 0; i < 2; i++)
-        check_ok(dt_gemm(cuda, args, stream), "gemm");
+        CHECK_OK(dt_gemm(cuda, args, stream));
     check_ok(table->capture_end(cuda->device, stream, &graph), "capture_end");
     for (int i = 0; i < 2; i++)
         check_ok(table->graph_launch(cuda->device, graph, stream), "graph_launch");
@@ -121,7 +121,7 @@ static void test_captured(const struct dt_backend *cuda, const struct dt_backend
     void *a = copy_on(cuda, args.a.data), *b = copy_on(cuda, args.b.data);
     args.a.data = a, args.b.data = b, args.c.data = copy_on(cuda, c);
     give_workspace(cuda, &args);
-    check_ok(cuda->table->stream_sync(cuda->device, NULL), "stream_sync");
+    CHECK_OK(dt_stream_sync(cuda, NULL));
     launch_captured(cuda, &args);
     copy_back(cuda, c, args.c.data);
     CHECK_INT(differences(&args, c, want), 0);
@@ -162,7 +162,7 @@ static void test_new_in_capture(const struct dt_backend *cuda)
     table->capture_cancel(cuda->device, stream);
     dt_gemm_workspace(cuda, &args);
     check_ok(table->capture_begin(cuda->device, stream), "capture_begin");
-    check_ok(dt_gemm(cuda, &args, stream), "gemm");
+    CHECK_OK(dt_gemm(cuda, &args, stream));
     table->capture_cancel(cuda->device, stream);
     table->stream_destroy(cuda->device, stream);
     free_on(cuda, args.c.data);
@@ -184,7 +184,7 @@ static void test_errors(void)
     struct dt_gemm_args args = make_args(&p), on_host = args;
     void *c = NULL;
     give_workspace(&cuda, &args);
-    check_ok(cuda.table->alloc(cuda.device, 5 * 6 * 4, &c), "alloc");
+    CHECK_OK(dt_alloc(&cuda, 5 * 6 * 4, &c));
     args.c.data = c;
     setenv("SIMT_CUBLASLT_FAIL", "matmul", 1);
     check_fails(dt_gemm(&cuda, &args, NULL), "fp32 -> fp32 nn m5 n6 k7 ");
@@ -193,7 +193,7 @@ static void test_errors(void)
     args.c.stride++; // a shape that is not cached yet
     check_fails(dt_gemm(&cuda, &args, NULL), "fp32 -> fp32 nn m5 n6 k7");
     unsetenv("SIMT_CUBLASLT_FAIL");
-    cuda.table->free(cuda.device, c);
+    dt_free(&cuda, c);
     take_workspace(&cuda);
     free_operands(&on_host);
     dt_backend_close(&cuda);
@@ -224,7 +224,7 @@ int main(int argc, char **argv)
     test_captured(&cuda, &cpu);
     test_new_in_capture(&cuda);
     take_workspace(&cuda);
-    CHECK_INT(cuda.table->memory_in_use(cuda.device), 0);
+    CHECK_INT(dt_memory_in_use(&cuda), 0);
     atomic_int *objects = cublaslt_variable("simt_cublaslt_objects");
     dt_backend_close(&cuda);
     dt_backend_close(&cpu);
