@@ -21,7 +21,7 @@
 // A view's rows are the tokens of B sequences one after another, row b·L + t; views of D columns
 // are per channel, views of N columns per state. Strides and places are free: u, z, B and C are
 // usually columns of wider matrices. All views are of one dtype, the storage (bf16 or fp32). N in
-// [1, 256]; D, L, B >= 1; L elements of a column take less than 2^31 bytes.
+// [1, 256]; D, L, B >= 1; L elements take less than 2^31 bytes.
 #pragma once
 
 #include "base/view.h"

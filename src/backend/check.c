@@ -54,17 +54,19 @@ static dt_status check_number(const char *op, const char *name, float value, dou
 }
 
 // A view of `rows` rows and `cols` columns of `type`, which the caller has checked themselves.
+// Kernels count the bytes between rows in 32 bits.
 static dt_status check_view(const char *op, const char *name, const struct dt_view *view,
                             int64_t rows, int64_t cols, dt_dtype type)
 {
+    int64_t stride_max = UINT32_MAX / dt_dtype_size(type);
     DT_TRY(check_pointer(op, name, view->data));
     if (view->rows != rows || view->cols != cols)
         return DT_FAIL(DT_MACHINE, hint, "%s: %s is [%lld, %lld], must be [%lld, %lld]", op, name,
                        (long long)view->rows, (long long)view->cols, (long long)rows,
                        (long long)cols);
-    if (view->stride < cols || view->stride > size_limit)
+    if (view->stride < cols || view->stride > stride_max)
         return DT_FAIL(DT_MACHINE, hint, "%s: %s.stride is %lld, not in %lld … %lld", op, name,
-                       (long long)view->stride, (long long)cols, (long long)size_limit);
+                       (long long)view->stride, (long long)cols, (long long)stride_max);
     DT_TRY(check_storage(op, name, view->dtype));
     if (view->dtype != type)
         return DT_FAIL(DT_MACHINE, hint, "%s: %s is %s, must be %s", op, name,
@@ -253,12 +255,16 @@ static dt_status check_scan_inputs(const char *op, const struct dt_scan_forward_
     const struct dt_scan_inputs *in = &args->in;
     int64_t D = in->u.cols, N = in->b.cols;
     SIZE(in.batch);
-    RANGE(in.length, 1, (int64_t)1 << 31);
+    SIZE(in.length);
     SIZE(in.chunk);
     SIZE(in.u.cols);
     RANGE(in.b.cols, 1, 256);
     STORAGE(in.u.dtype);
-    int64_t rows = in->batch * in->length;
+    int64_t rows = in->batch * in->length, longest = INT32_MAX / dt_dtype_size(in->u.dtype);
+    if (in->length > longest) // kernels count the bytes of a column in 31 bits
+        return DT_FAIL(DT_MACHINE, "train on shorter sequences: data.seq_len",
+                       "%s: in.length is %lld, at most %lld tokens of %s", op,
+                       (long long)in->length, (long long)longest, dt_dtype_name(in->u.dtype));
     VIEW(in.u, rows, D, in->u.dtype);
     VIEW(in.delta, rows, D, in->u.dtype);
     VIEW(in.z, rows, D, in->u.dtype);

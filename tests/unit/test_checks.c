@@ -221,6 +221,7 @@ static void test_scan(void)
         struct dt_scan_forward_args good = {.in = in, .y = dt_view_of(memory + 32, 2, 4, DT_F32)};
         REFUSE(scan_forward, in.batch, 0, "0");
         REFUSE(scan_forward, in.length, -2, "-2");
+        REFUSE(scan_forward, in.length, INT64_C(1) << 29, "at most 536870911 tokens of fp32");
         REFUSE(scan_forward, in.u.cols, 0, "0");
         REFUSE(scan_forward, in.b.cols, 257, "257");
         REFUSE(scan_forward, in.b.cols, 0, "0");
