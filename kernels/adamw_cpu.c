@@ -46,7 +46,7 @@ DT_CLONES static void update_and_copy(const struct dt_adamw_args *args, struct s
     update(args, s, keep, from, n, true);
 }
 
-// The span that element `i` lies in.
+// The span of element `i`.
 static const struct dt_adamw_span *span_of(const struct dt_adamw_args *args, int64_t i)
 {
     int64_t low = 0, high = args->n_spans - 1;

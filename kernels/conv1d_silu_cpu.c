@@ -22,7 +22,7 @@ struct weights {
 };
 
 // Rows of a block and which of them lag m of step t reads. Of x: LEAD rows before the block, then
-// the block, so x_{t-m} lies at LEAD + t - m. Of ds: the block, then LEAD rows behind it, ds_{t+m}
+// the block, so x_{t-m} is at LEAD + t - m. Of ds: the block, then LEAD rows after it, ds_{t+m}
 // at t + m.
 struct window {
     int row[DT_BLOCK][TAPS_MAX];
@@ -266,8 +266,8 @@ dt_status conv1d_silu_forward_cpu(struct dt_device *device,
     return DT_OK;
 }
 
-// A block of backward. `ds` holds the rows behind it (of the block that was done before) on entry,
-// and on return the rows that the next one, which ends where this begins, needs behind it.
+// A block of backward. `ds` holds the rows after it (of the block that was done before) on entry,
+// and on return the rows that the next one, which ends where this begins, needs after it.
 DT_CLONES
 static void run_backward(const struct dt_conv1d_silu_backward_args *args,
                          const struct dt_piece *piece, const struct weights *weights, int64_t begin,

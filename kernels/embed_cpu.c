@@ -24,7 +24,7 @@ dt_status embed_forward_cpu(struct dt_device *device, const struct dt_embed_forw
     return DT_OK;
 }
 
-// start[v] … start[v + 1]: where token v's rows lie in `order`.
+// start[v] … start[v + 1]: token v's rows in `order`.
 struct sorted {
     int64_t *start; // [vocab + 1]
     int64_t *order; // [rows]

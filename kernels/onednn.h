@@ -1,6 +1,6 @@
-// oneDNN's matrix product behind one small face, for the 2.x and 3.x C API alike. A matmul is made
-// for one thread and fixed shapes: its bits depend on nothing else, and any number of threads may
-// run it at once, each with a scratch of its own.
+// oneDNN's matrix product behind one small interface, for the 2.x and 3.x C API alike. A matmul is
+// made for one thread and fixed shapes: its bits depend on nothing else, and any number of threads
+// may run it at once, each with a scratch of its own.
 #pragma once
 
 #include "base/dtype.h"

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 enum {
-    DT_LANES = 16, // channels a vector loop takes: one AVX-512 register, two AVX2, four SSE
+    DT_LANES = 16, // channels of a vector loop: one AVX-512 register, two AVX2, four SSE
     DT_GROUP = 256,
     DT_PITCH = DT_GROUP + DT_LANES, // floats between rows; no power of two, for the caches' sake
     DT_BLOCK = 32,
@@ -74,7 +74,7 @@ DT_INLINE void dt_store_piece(const struct dt_piece *piece, const struct dt_view
     dt_store_row(to->dtype, in, piece->count, dt_view_at(to, row, piece->first));
 }
 
-// An argument whose rows are wanted soon: they lie far apart, where hardware does not fetch ahead
+// An argument whose rows are needed soon: they are far apart, where hardware does not prefetch
 // by itself (measured: without this the scan takes twice the time in fp32).
 struct dt_ahead {
     const char *rows;           // the first row at the piece's first channel, or NULL: nothing

@@ -157,7 +157,7 @@ static int64_t piece_rows(const struct backward *job, const struct dt_piece *pie
     return (piece->sequence * job->cut.groups + piece->group) * job->args->in.length;
 }
 
-// Makes the block's rows and says where they lie.
+// Loads the block's rows.
 static struct scan_block load_block(const struct backward *job, const struct dt_piece *piece,
                                     int64_t row, int64_t steps, const struct scan_rows *scratch)
 {

@@ -7,7 +7,7 @@
 // likes, but their starts come from a first run of the recurrence, half to three quarters of the
 // price of the second. So whole sequences fill every SM as often as they go in evenly, and the rest
 // of the batch is cut: the first `whole` sequences are one run of tokens each, the others
-// `segments` runs each. Of all such cuts the one of the least modelled time is taken.
+// `segments` runs each. Of all such cuts the one with the least modelled time is used.
 //
 // The model: `resident` blocks share an SM, each with a warp on every scheduler. A token costs a
 // block `token` cycles of each scheduler. One warp alone issues at most in every other cycle
@@ -95,7 +95,7 @@ static inline int64_t scan_cut_time(const scan_cut *cut, int64_t batch, bool two
     if (cut_ones == 0)
         return costs->token[two] *
                scan_launch_time(cut, batch, tokens, 0, 0, costs->resident, device);
-    // a segment goes through what the ones before it have made: a token's time each
+    // a segment reads what the ones before it left: a token's time each
     steps += cut->segments;
     return device->launch +
            costs->first_token[two] *

@@ -1,5 +1,5 @@
-// The selective scan forward on the CPU, and the parts of it that backward uses too. How the work
-// is cut is told in scan_cpu.h; pieces touch disjoint channels or sequences, so nothing is reduced
+// The selective scan forward on the CPU, and the parts of it that backward uses too. scan_cpu.h
+// says how the work is cut; pieces touch disjoint channels or sequences, so nothing is reduced
 // here.
 #include "kernels/scan_cpu.h"
 

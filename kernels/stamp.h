@@ -1,5 +1,5 @@
-// A mark in a stream: when the device came there, and how often. What tells the host, without its
-// waiting, how long the device worked and waited, and the watchdog how far collectives came; in
+// A mark in a stream: when the device reached it, and how often. From it the host learns, without
+// waiting, how long the device worked and waited, and the watchdog how far collectives got; in
 // graphs too.
 //   *time = the device's clock, in ns;   *count += 1
 // One clock a device, so differences between stamps of one device mean something, its zero does

@@ -20,7 +20,7 @@ enum { DT_LOGITS_TILE_CPU = 1 << 20 };
 // would save another 0.3 % of a step.
 enum { DT_LOGITS_TILE_CUDA = 1 << 28 };
 
-// What a head adds up over the tiles of a batch; lies on the device; all-reduced as two doubles.
+// What a head adds up over the tiles of a batch, in device memory; all-reduced as two doubles.
 struct dt_loss_sum {
     double loss;    // Σ loss_r over counted rows, in nats
     double counted; // rows counted

@@ -2,8 +2,8 @@
 // Model and training code call the dt_… functions below, which check and dispatch; a backend
 // (cpu.c, cuda.c) is two struct literals. Ops are mathematical operations at their fusion
 // boundary, each with its contract in kernels/NAME.h: an args struct and a stream. An op never
-// allocates: its workspace is asked for before (dt_NAME_workspace) and given in the args. Work on a
-// stream runs in order; on the CPU every call is done when it returns.
+// allocates: the caller queries its workspace (dt_NAME_workspace) and passes it in the args. Work
+// on a stream runs in order; on the CPU every call is done when it returns.
 #pragma once
 
 #include "base/dtype.h"
@@ -21,11 +21,11 @@ struct dt_graph;  // work once captured from streams, to be launched as a whole
 
 struct dt_device_info {
     char name[128];      // "AMD EPYC 9575F, 2 threads"
-    int64_t memory;      // bytes in all
+    int64_t memory;      // total bytes
     int64_t memory_free; // bytes free now
     int threads;         // host threads that ops use
     bool bf16;           // bf16 GEMM in hardware
-    bool bf16_faster;    // bf16 storage trains faster than fp32: precision = auto takes it
+    bool bf16_faster;    // bf16 storage trains faster than fp32: precision = auto chooses it
     char features[128];  // "avx512 bf16, oneDNN 2.6.3"
     char id[64];         // "GPU-5f1c…", which no other device has; "" where ranks may share it
     double peak_flops;   // datasheet, dense bf16 GEMM with fp32 sums, a second; 0: not known
@@ -37,9 +37,9 @@ struct dt_device_table {
                       // when it returns
     bool graphs;      // capture_begin and the calls after it are there
     bool device_comm; // NCCL can reduce its memory
-    // How many devices this process sees. Fails where there is none, saying why and what to do.
+    // How many devices this process sees. Fails if there is none, saying why and what to do.
     dt_status (*count)(int *n);
-    // The libraries behind it as they are on this machine, a line each, "CUDA  13.0, driver
+    // The versions of its libraries on this machine, one a line, "CUDA  13.0, driver
     // 580.65": for people.
     void (*versions)(char *text, size_t size);
     // index: among visible devices; threads: host threads for ops (the CPU's cores in use)
@@ -78,10 +78,10 @@ struct dt_device_table {
     dt_status (*event_sync)(struct dt_device *device, struct dt_event *event); // host waits
     dt_status (*event_done)(struct dt_device *device, struct dt_event *event, bool *done);
 
-    // Between begin and end the calling thread's work on `stream`, and on streams that are made to
-    // wait for it and that it waits for in the end, is noted down and not done. The graph then does
-    // all of it at each launch, on the same memory. Capture begins on no work under way that it
-    // depends on. NULL: the backend has no graphs.
+    // Between begin and end the calling thread's work on `stream`, and on streams that fork from it
+    // and join it again, is recorded and not done. The graph then does all of it at each launch, on
+    // the same memory. Capture must not begin while work that it depends on is running. NULL: the
+    // backend has no graphs.
     dt_status (*capture_begin)(struct dt_device *device, struct dt_stream *stream);
     dt_status (*capture_end)(struct dt_device *device, struct dt_stream *stream,
                              struct dt_graph **graph);
@@ -91,13 +91,12 @@ struct dt_device_table {
                               struct dt_stream *stream);
     void (*graph_destroy)(struct dt_device *device, struct dt_graph *graph);
 
-    // GEMM algorithms. Asking for a gemm's workspace tells the device that its shape will be
-    // multiplied. `choose` gives an algorithm for each shape told so far: that of `known` (what an
-    // earlier choice gave, or NULL) where it was made for this device model and library, else the
-    // fastest of the deterministic ones, by timing. Meanwhile it borrows device memory: at most a
-    // workspace, the operands of the largest product and twice the L2 cache. *text is JSON,
-    // malloc'ed. `use` takes such a text; a shape that it lacks gets what the library itself
-    // recommends. NULL: nothing to choose.
+    // GEMM algorithms. Querying a gemm's workspace registers its shape. `choose` picks an algorithm
+    // for each registered shape: that of `known` (the text of an earlier choice, or NULL) if it was
+    // made for this device model and library, else the fastest of the deterministic ones, by
+    // timing. Meanwhile it allocates device memory: at most a workspace, the operands of the
+    // largest product and twice the L2 cache. *text is JSON, malloc'ed. `use` applies such a text;
+    // a shape that it lacks gets the library's first choice. NULL: nothing to choose.
     dt_status (*choose)(struct dt_device *device, const char *known, char **text);
     dt_status (*use)(struct dt_device *device, const char *text);
 };
@@ -150,7 +149,7 @@ dt_status dt_backend_open(const char *name, int index, int threads, struct dt_ba
 void dt_backend_close(struct dt_backend *backend);
 
 // The device calls on an open backend. `pointer` is the address of a pointer to any type, which
-// gets the memory; freeing NULL does nothing.
+// gets the memory, or NULL if there is none; freeing NULL does nothing.
 static inline dt_status dt_backend_info(const struct dt_backend *backend,
                                         struct dt_device_info *info)
 {
@@ -159,10 +158,10 @@ static inline dt_status dt_backend_info(const struct dt_backend *backend,
 
 static inline dt_status dt_alloc(const struct dt_backend *backend, int64_t bytes, void *pointer)
 {
-    void *memory;
+    void *memory = NULL;
     dt_status status = backend->table->alloc(backend->device, bytes, &memory);
-    if (status == DT_OK)
-        memcpy(pointer, &memory, sizeof memory);
+    memory = status == DT_OK ? memory : NULL;
+    memcpy(pointer, &memory, sizeof memory);
     return status;
 }
 
@@ -174,10 +173,10 @@ static inline void dt_free(const struct dt_backend *backend, void *memory)
 static inline dt_status dt_alloc_host(const struct dt_backend *backend, int64_t bytes,
                                       void *pointer)
 {
-    void *memory;
+    void *memory = NULL;
     dt_status status = backend->table->alloc_host(backend->device, bytes, &memory);
-    if (status == DT_OK)
-        memcpy(pointer, &memory, sizeof memory);
+    memory = status == DT_OK ? memory : NULL;
+    memcpy(pointer, &memory, sizeof memory);
     return status;
 }
 

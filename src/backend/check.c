@@ -6,7 +6,7 @@
 
 static const char hint[] = "a bug in the caller: see the op's header in kernels/";
 
-// Larger sizes are taken for garbage; products of two of them still fit into 64 bits.
+// Larger sizes are garbage; products of two of them still fit into 64 bits.
 static const int64_t size_limit = (int64_t)1 << 31;
 static const int64_t count_limit = (int64_t)1 << 48;
 

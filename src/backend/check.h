@@ -1,6 +1,6 @@
 // What every op demands of its arguments, checked once before a backend sees them: sizes, strides,
-// dtypes, needed pointers, workspace. What lies on the device (ids, labels, spans) is not looked
-// at.
+// dtypes, needed pointers, workspace. Data on the device (ids, labels, spans) is not
+// checked.
 #pragma once
 
 #include "backend/backend.h"

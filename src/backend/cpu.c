@@ -1,5 +1,5 @@
 // The CPU as a device: its two tables. Memory is the host's, every call is done when it returns, so
-// streams and events are tokens without work. Ops lie in kernels/NAME_cpu.c.
+// streams and events are empty tokens. Ops are in kernels/NAME_cpu.c.
 #include "backend/backend.h"
 
 #include "base/arena.h"
@@ -24,7 +24,7 @@ struct dt_event {
 
 // Before every allocation, in DT_ARENA_ALIGN bytes of its own.
 struct block {
-    int64_t bytes; // asked for
+    int64_t bytes; // requested
 };
 
 static int cores(void)
@@ -95,7 +95,7 @@ static dt_status cpu_info(struct dt_device *device, struct dt_device_info *info)
     return DT_OK;
 }
 
-// Threads zero their parts, so that pages lie near the cores that will use them.
+// Threads zero their parts, so that pages are placed near the cores that will use them.
 static void zero(struct dt_device *device, char *memory, int64_t bytes)
 {
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (bytes > HUGE_PAGE)
@@ -116,7 +116,7 @@ static dt_status cpu_alloc(struct dt_device *device, int64_t bytes, void **memor
                        "out of memory: %.1f MB requested, %.1f MB in use, the machine has %.1f MB",
                        (double)bytes / 1e6, (double)device->memory_in_use / 1e6,
                        (double)limit / 1e6);
-    if (large) // fewer page faults and TLB misses; where it is refused nothing is lost
+    if (large) // fewer page faults and TLB misses; a refusal is harmless
         madvise(base, (size_t)bytes + DT_ARENA_ALIGN, MADV_HUGEPAGE);
     zero(device, base, bytes + DT_ARENA_ALIGN);
     ((struct block *)base)->bytes = bytes;

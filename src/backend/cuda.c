@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One allocation: CUDA gives no way back from a pointer to its size.
+// One allocation: CUDA cannot tell the size of a pointer.
 struct dt_cuda_block {
     struct dt_cuda_block *next;
     void *memory;
@@ -25,7 +25,7 @@ dt_status dt_cuda_status(cudaError_t error, const char *file, int line, const ch
     va_list args;
     if (error == cudaSuccess)
         return DT_OK;
-    cudaGetLastError(); // or the next launch of a kernel would take it for its own
+    cudaGetLastError(); // or the next kernel launch would report it
     va_start(args, format);
     vsnprintf(doing, sizeof doing, format, args);
     va_end(args);
@@ -33,7 +33,7 @@ dt_status dt_cuda_status(cudaError_t error, const char *file, int line, const ch
                           cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
-// A failure to give something back harms nobody, but the next launch must not take it for its own.
+// A failure to release something is harmless, but the next launch must not report it.
 static void let_go(cudaError_t error)
 {
     if (error != cudaSuccess)

@@ -14,7 +14,7 @@ struct dt_device {
     int major, minor; // compute capability
     int multiprocessors;
     int threads;                  // host threads for ops, as it was opened
-    int64_t memory;               // bytes in all
+    int64_t memory;               // total bytes
     int64_t l2;                   // bytes of the second-level cache
     struct dt_cuda_block *blocks; // device memory handed out, newest first
     pthread_mutex_t lock;         // of the list

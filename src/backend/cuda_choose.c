@@ -211,7 +211,7 @@ static void capture(struct bench *bench, const struct dt_gemm_shape *shape,
     dt_error_clear();
 }
 
-// Each round takes all candidates in turn, so that a clock that slows down slows all.
+// Each round runs all candidates in turn, so that a clock that slows down slows all.
 static dt_status run_rounds(struct bench *bench, struct candidate *candidate, int n)
 {
     for (int round = 0; round < ROUNDS; round++)
@@ -331,7 +331,7 @@ static dt_status list_candidates(struct bench *bench, const struct dt_gemm_shape
     return DT_OK;
 }
 
-// Where there is no candidate, what the library recommends stays.
+// Without candidates the library's first choice stays.
 static dt_status choose_shape(struct bench *bench, struct dt_gemm_shape *shape)
 {
     struct candidate candidate[DT_GEMM_CANDIDATES] = {0};
@@ -361,7 +361,7 @@ static dt_status choose_all(struct bench *bench, struct dt_gemm_shape *const *sh
     return status;
 }
 
-// Where the device has no room for operands beside the model, the library's own choice stays.
+// If the device has no room for operands beside the model, the library's first choice stays.
 static dt_status time_shapes(struct dt_device *device, struct dt_gemm_shape *const *shapes, int n)
 {
     struct bench bench = {.backend = {&dt_cuda_device_table, &dt_cuda_op_table, device},
@@ -387,7 +387,7 @@ static int compare_shapes(const void *a, const void *b)
     return strcmp(x, y);
 }
 
-// All shapes told so far, in the order of their texts; malloc'ed.
+// All registered shapes, in the order of their texts; malloc'ed.
 static dt_status list_shapes(const struct dt_cuda_gemm *gemm, struct dt_gemm_shape ***list)
 {
     struct dt_gemm_shape **shapes = calloc((size_t)gemm->n_shapes + 1, sizeof(void *));
@@ -402,7 +402,7 @@ static dt_status list_shapes(const struct dt_cuda_gemm *gemm, struct dt_gemm_sha
     return DT_OK;
 }
 
-// A shape takes the record's algorithm, or goes back to what the library recommends.
+// A shape gets the record's algorithm, or the library's first choice.
 static dt_status apply_record(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
 {
     cublasLtMatmulAlgo_t config[DT_GEMM_CANDIDATES];

@@ -1,5 +1,5 @@
 // gemm on CUDA: cuBLASLt, opened at run time. A shape's descriptors and its algorithm are made when
-// its workspace is first asked for, or at its first call; after that a call is one look-up and one
+// its workspace is first queried, or at its first call; after that a call is one look-up and one
 // launch, so that nothing is allocated in a step and a step can be captured.
 #include "backend/cuda_gemm.h"
 
@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The widest load and what TMA asks of an address; a better aligned one gains nothing.
+// The widest load, and the alignment that TMA needs; more gains nothing.
 enum { ALIGN_MAX = 16 };
 
-// What cuBLAS's manual recommends and takes for itself (cublasSetWorkspace): on Hopper and later
+// What cuBLAS's manual recommends and uses itself (cublasSetWorkspace): on Hopper and later
 // kernels that cut k keep whole tiles of C there.
 static const int64_t workspace_hopper = (int64_t)32 << 20;
 static const int64_t workspace_before = (int64_t)4 << 20;

@@ -1,8 +1,8 @@
 // What cuda_gemm.c, cuda_choose.c and cuda_gemm_record.c share: cuBLASLt behind a struct of
-// pointers, the shapes that were asked for, and the algorithm of each.
+// pointers, the registered shapes, and the algorithm of each.
 //
 // Row-major C = A·B is column-major Cᵀ = Bᵀ·Aᵀ: cuBLASLt's first operand is our b, its second our
-// a, and what lies in memory stays as it is.
+// a, and memory stays as it is.
 //
 // Only deterministic algorithms are ever run. cuBLAS's manual ("Results Reproducibility") promises
 // the same bits from run to run on one architecture, one number of multiprocessors and one library
@@ -11,8 +11,8 @@
 // the compute type or rounded to C's, or "in place" by blocks that take turns at C. The first is a
 // fixed order at full precision and the only one let in; turns are not promised to come in one
 // order, and sums rounded to bf16 lose what fp32 accumulation is for. The header has no attribute
-// that tells more (of stream-K or atomics): hence what was chosen is run twice and compared bit by
-// bit.
+// that says more (about stream-K or atomics), so a chosen algorithm is run twice and compared bit
+// by bit.
 #pragma once
 
 #include "backend/cuda.h"

@@ -5,12 +5,12 @@
 
 struct dt_cuda_library {
     const char *name;           // "cuBLASLt", for people
-    const char *const *sonames; // tried in turn, NULL behind the last
+    const char *const *sonames; // tried in turn, NULL after the last
     const char *hint;           // what to install or to set where there is none of them
 };
 
 struct dt_cuda_symbol {
-    const char *name; // NULL behind the last
+    const char *name; // NULL after the last
     void *function;   // the address of a function pointer, =
 };
 

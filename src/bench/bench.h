@@ -32,7 +32,7 @@ dt_status dt_bench_step(const struct dt_bench_options *options);
 dt_status dt_bench_reader(const struct dt_bench_options *options);
 
 // The rate of every step: a run with optim.schedule = constant and optim.lr of this, the other
-// settings being those of the options and of the configuration's defaults, takes the same steps.
+// settings being those of the options and of the configuration's defaults, makes the same steps.
 #define DT_BENCH_LEARNING_RATE 1e-3
 
 // A model in training on synthetic tokens, one process. It points into itself: not to be moved.
@@ -50,27 +50,27 @@ struct dt_bench_rig {
     char *algorithms;             // of GEMM, as the device chose them; NULL: none
 };
 
-// wrap: gives the ops that the model calls in place of the backend's, or NULL. Nothing is left open
-// where this fails.
+// wrap: returns the ops that the model calls instead of the backend's; or NULL. If this fails,
+// nothing stays open.
 typedef const struct dt_op_table *(*dt_bench_wrap)(const struct dt_op_table *below);
 dt_status dt_bench_rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
                             struct dt_bench_rig *rig);
 void dt_bench_rig_close(struct dt_bench_rig *rig);
-// Lets the device choose a GEMM algorithm for each shape that it was told since.
+// Lets the device choose a GEMM algorithm for each shape registered since the last choice.
 dt_status dt_bench_rig_choose(struct dt_bench_rig *rig);
 dt_status dt_bench_rig_launch(struct dt_bench_rig *rig); // the next step (dt_stepper_launch)
 
 // Durations of the repeats of one thing, in seconds.
 enum { DT_BENCH_REPEATS = 1 << 13 };
 struct dt_bench_clock {
-    double started; // what is done between the repeats counts towards the time to measure for
+    double started; // the time between repeats counts towards the time to measure
     int64_t n;
     double seconds[DT_BENCH_REPEATS];
 };
 void dt_bench_start(struct dt_bench_clock *clock);
-// Beyond DT_BENCH_REPEATS nothing is noted.
+// Beyond DT_BENCH_REPEATS nothing is recorded.
 void dt_bench_note(struct dt_bench_clock *clock, double seconds);
-// Whether another repeat is due: `least` of them at least, then until `seconds` have gone by.
+// Whether another repeat is due: at least `least` of them, then until `seconds` have passed.
 bool dt_bench_more(const struct dt_bench_clock *clock, int64_t least, double seconds);
 double dt_bench_best(const struct dt_bench_clock *clock);
 double dt_bench_median(const struct dt_bench_clock *clock);

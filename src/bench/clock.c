@@ -1,4 +1,4 @@
-// Durations of repeats: how many are enough, and what is told of them.
+// Durations of repeats: how many are enough, their best and median.
 #include "bench/bench.h"
 
 #include "base/clock.h"

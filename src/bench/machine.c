@@ -7,7 +7,7 @@
 enum {
     SQUARE_MIN = 256,
     SQUARE_MAX = 8192,
-    TRIES = 8, // a product of twice the size takes eight times as long
+    TRIES = 8, // a product of twice the size needs eight times the time
 };
 
 struct product {

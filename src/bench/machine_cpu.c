@@ -48,8 +48,8 @@ static void update_part(const struct dt_bench_machine *m, int64_t first, int64_t
         words[i] += 1;
 }
 
-// The rate at which `part`, once for each thread, goes over the arrays, in short tries one behind
-// the other: a try is over before other programs interrupt it, and finds nothing in the caches.
+// The rate at which `part`, once for each thread, goes over the arrays, in short tries one after
+// another: a try ends before other programs interrupt it, and finds nothing in the caches.
 static double move_rate(const struct dt_bench_machine *m,
                         void (*part)(const struct dt_bench_machine *, int64_t, int64_t),
                         double seconds)
@@ -126,7 +126,7 @@ static dt_status run_sweep(const void *what, struct dt_stream *stream)
 #pragma omp parallel for num_threads(m->threads) reduction(+ : sum)
     for (int64_t i = 0; i < lines; i++)
         sum += m->from[i * LINE];
-    __asm__ volatile("" : : "r"(sum)); // read, though nobody asks for it
+    __asm__ volatile("" : : "r"(sum)); // read, though nobody uses it
     return DT_OK;
 }
 

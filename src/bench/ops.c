@@ -106,7 +106,7 @@ static void print_json(const struct dt_bench_call *call, const struct dt_bench_m
            floor.seconds * 1e3, floor.bound, floor.seconds / best);
 }
 
-// What a step would take if its ops took what they take alone.
+// The time of a step whose ops ran one by one.
 struct total {
     double median, best, floor; // seconds
 };

@@ -40,7 +40,7 @@ struct dt_bench_calls {
     int64_t n;
     struct dt_bench_call at[128];
 };
-// Opens the rig and takes a step with it.
+// Opens the rig and runs a step.
 dt_status dt_bench_record(const struct dt_bench_options *options, struct dt_bench_rig *rig,
                           struct dt_bench_calls *calls);
 
@@ -59,8 +59,8 @@ struct dt_bench_timer {
 };
 dt_status dt_bench_timer_open(const struct dt_backend *backend, struct dt_bench_timer *timer);
 void dt_bench_timer_close(struct dt_bench_timer *timer);
-// Repeats `work` for so many seconds, each repeat behind `before` (NULL: nothing), whose time is
-// not counted; notes seconds a repeat, one figure a round.
+// Repeats `work` for so many seconds, each repeat after `before` (NULL: nothing), whose time is
+// not counted; records seconds a repeat, one figure a round.
 dt_status dt_bench_time(const struct dt_bench_timer *timer, const struct dt_bench_work *before,
                         const struct dt_bench_work *work, double seconds,
                         struct dt_bench_clock *clock);

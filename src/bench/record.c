@@ -1,5 +1,5 @@
-// Which calls of ops a training step makes: the step is taken with a table of ops that notes each
-// call before it passes it on, so the benchmark has the model's own shapes and arrays.
+// Which ops a training step calls: the step runs with a table of ops that records each call before
+// it forwards it, so the benchmark has the model's own shapes and arrays.
 #include "bench/ops.h"
 
 #include <stdio.h>

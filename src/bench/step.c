@@ -1,7 +1,7 @@
-// `dtrain bench --step`: whole steps as training takes them (train/step.h), in one process with all
+// `dtrain bench --step`: whole training steps (train/step.h), in one process with all
 // its threads: their time, what device and host waited for in them, and the most memory that the
-// process ever had: of the device, whose memory is planned and taken before the first step; else of
-// the process.
+// process ever had: on the device, whose memory is planned and allocated before the first step;
+// else in the process.
 #include "bench/bench.h"
 
 #include "base/file.h"

@@ -9,7 +9,7 @@
 
 enum { LEAST = 3, BATCH = 32 };
 static const double batch_seconds = 2e-3; // of work; longer work is a round of its own
-static const double shortest = 1e-9;      // the device's clock may step by more than work takes
+static const double shortest = 1e-9;      // the device's clock may tick more slowly than short work
 
 static dt_status run(const struct dt_bench_work *work, struct dt_stream *stream)
 {
