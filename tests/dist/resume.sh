@@ -70,7 +70,7 @@ name=storage
 small=(small.ini run.name=$name optim.warmup_steps=1)
 check "a run in bf16" ranks 1 "${small[@]}" run.steps=2 run.precision=bf16 >$name.log 2>&1
 check "auto keeps bf16" env ONEDNN_MAX_CPU_ISA=SSE41 "$dtrain" "${small[@]}" run.steps=4 run.precision=auto >$name.log 2>&1
-check "… and says so" grep -q 'auto keeps bf16, as in .*step-00000002; a new run here would take fp32' $name.log
+check "… and says so" grep -q 'auto keeps bf16, as in .*step-00000002; a new run here would use fp32' $name.log
 check "… training in bf16" grep -q 'parameters, bf16,' $name.log
 check "another precision is used" "$dtrain" "${small[@]}" run.steps=6 run.precision=fp32 >$name.log 2>&1
 check "… and logged" grep -q 'run.precision = fp32: .*step-00000004 was trained in bf16' $name.log
