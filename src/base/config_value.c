@@ -262,7 +262,7 @@ bool dt_config_convert(const struct dt_config_key *key, const char *text, void *
         return refuse(problem, "missing value");
     if (!parse(key, text, &value, problem))
         return false;
-    if (key->fallback[0])
+    if (key->fallback && key->fallback[0]) // a field that is no key has none
         parse(key, key->fallback, &standard, unused);
     if (is_unbuilt(key, "*") && !equal(key, &value, &standard))
         return refuse(problem, "the feature is not built yet in this version, so '%s' is refused",
