@@ -71,7 +71,7 @@ dt_status dt_cmd_print_plan(const struct dt_job *job)
 {
     struct dt_params params;
     struct dt_device_info device;
-    DT_TRY(dt_model_list_params(&job->model, &params));
+    DT_TRY(dt_model_list(&job->model, &params, NULL));
     dt_status status = job->backend.table->info(job->backend.device, &device);
     if (status == DT_OK) {
         dt_config_echo(job->config, stdout);

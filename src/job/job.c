@@ -93,7 +93,7 @@ static dt_status check_arrays(const struct dt_job *job, const char *key,
                               const struct dt_loader_config *loader)
 {
     struct dt_array_list reads, yields;
-    DT_TRY(dt_model_list_arrays(&job->model, &reads));
+    DT_TRY(dt_model_list(&job->model, NULL, &reads));
     dt_loader_arrays(loader, &yields);
     const struct dt_array_spec *missing = dt_array_list_missing(&yields, &reads);
     if (!missing)

@@ -91,23 +91,17 @@ static dt_status parts_create(const struct dt_model_config *config, struct parts
     return dt_params_complete(&parts->params);
 }
 
-dt_status dt_model_list_params(const struct dt_model_config *config, struct dt_params *params)
+dt_status dt_model_list(const struct dt_model_config *config, struct dt_params *params,
+                        struct dt_array_list *arrays)
 {
     struct parts parts;
     dt_status status = parts_create(config, &parts);
-    if (status == DT_OK) {
+    if (arrays)
+        *arrays = parts.arrays;
+    if (params && status == DT_OK) {
         *params = parts.params;
         parts.params = (struct dt_params){0};
     }
-    parts_free(&parts);
-    return status;
-}
-
-dt_status dt_model_list_arrays(const struct dt_model_config *config, struct dt_array_list *arrays)
-{
-    struct parts parts;
-    dt_status status = parts_create(config, &parts);
-    *arrays = parts.arrays;
     parts_free(&parts);
     return status;
 }

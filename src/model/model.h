@@ -13,11 +13,10 @@
 #include "model/config.h"
 #include "model/params.h"
 
-// The table of this model: rows in the order in which backward finishes them. Free with
-// dt_params_free.
-dt_status dt_model_list_params(const struct dt_model_config *config, struct dt_params *params);
-// The arrays that this model reads of a batch.
-dt_status dt_model_list_arrays(const struct dt_model_config *config, struct dt_array_list *arrays);
+// The parameter table of this model, free it with dt_params_free, and the arrays that it reads of a
+// batch; either may be NULL.
+dt_status dt_model_list(const struct dt_model_config *config, struct dt_params *params,
+                        struct dt_array_list *arrays);
 // Training FLOPs per token, the sum over the model's parts.
 double dt_model_flops_per_token(const struct dt_model_config *config);
 

@@ -35,8 +35,7 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
     struct dt_params params;
     struct dt_array_list arrays;
     DT_TRY(dt_model_plan(backend, &job->model, &shape, plan));
-    DT_TRY(dt_model_list_arrays(&job->model, &arrays));
-    DT_TRY(dt_model_list_params(&job->model, &params));
+    DT_TRY(dt_model_list(&job->model, &params, &arrays));
     dt_stepper_plan(backend, &params, &arrays, &stepper, plan);
     dt_memory_plan_add(plan, "host batches", dt_loader_bytes(&loader), true);
     dt_memory_plan_add(

@@ -275,7 +275,7 @@ void golden_train(const struct golden_run *run, struct golden_trace *trace)
         trace->grad_norm[step] = control.grad_norm;
     }
     trace->weights = host_copy(t.backend, dt_model_weights(t.model), t.elements * 4);
-    golden_must(dt_model_list_params(dt_model_config(t.model), &trace->params));
+    golden_must(dt_model_list(dt_model_config(t.model), &trace->params, NULL));
     trainer_close(&t);
 }
 

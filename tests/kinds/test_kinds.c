@@ -241,7 +241,7 @@ static void test_wrong_models(void)
     config = config_of("frames", "dense", "lm");
     config.tie_embeddings = true;
     CHECK_INT(dt_model_config_check(&config), DT_OK);
-    CHECK_FAILS(dt_model_list_params(&config, &params), DT_USER,
+    CHECK_FAILS(dt_model_list(&config, &params, NULL), DT_USER,
                 "shares the tensor backbone.embeddings.weight, but no part of it has one");
 }
 

@@ -36,7 +36,7 @@ static inline struct small_model small_model_make(bool tied)
                                            .tie_embeddings = tied,
                                            .pad_vocab_multiple = 8}};
     CHECK_INT(dt_model_config_check(&model.config), DT_OK);
-    CHECK_INT(dt_model_list_params(&model.config, &model.params), DT_OK);
+    CHECK_INT(dt_model_list(&model.config, &model.params, NULL), DT_OK);
     model.weights = small_model_array(&model.params, 1);
     model.m = small_model_array(&model.params, 2);
     model.v = small_model_array(&model.params, 3);

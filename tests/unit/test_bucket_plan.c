@@ -121,7 +121,7 @@ static struct planned rows_of(int64_t d_model, int64_t n_layer, int64_t vocab, b
                                      .pad_vocab_multiple = 8};
     struct dt_params params;
     CHECK_INT(dt_model_config_check(&config), DT_OK);
-    CHECK_INT(dt_model_list_params(&config, &params), DT_OK);
+    CHECK_INT(dt_model_list(&config, &params, NULL), DT_OK);
     struct planned p = {.n_rows = params.n, .row_ends = calloc((size_t)params.n, sizeof(int64_t))};
     for (int i = 0; i < params.n; i++)
         p.row_ends[i] = i + 1 < params.n ? params.rows[i + 1].offset : params.elements;

@@ -277,7 +277,7 @@ static void test_published_size(void)
                                      .pad_vocab_multiple = 64};
     struct dt_params params = {0};
     CHECK_INT(dt_model_config_check(&config), DT_OK);
-    CHECK_INT(dt_model_list_params(&config, &params), DT_OK);
+    CHECK_INT(dt_model_list(&config, &params, NULL), DT_OK);
     CHECK_INT(params.count, 129135360);
     const struct dt_param *out =
         dt_params_find(&params, "backbone.layers.23.mixer.out_proj.weight");
