@@ -30,6 +30,7 @@ struct parity {
     char *workspace;          // of the tested device, between guard bands, for all cases
     int64_t workspace_bytes;
     bool is_cpu;          // tested against loops in double precision
+    double slack;         // on tolerances: a GPU's fast exp, log and division are less precise
     bool model;           // shapes of the 130M model, not the awkward ones
     bool list;            // only name the cases
     bool one_run;         // of `runs`, another one each case: where all would take long
