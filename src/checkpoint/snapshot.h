@@ -16,14 +16,14 @@ struct dt_snapshot {
     float *memory;                     // pinned; NULL where unified
 };
 
-// Bytes of host memory that a snapshot of so many optimizer states takes.
+// Bytes of host memory that create allocates, for the memory plan.
 int64_t dt_snapshot_bytes(const struct dt_backend *backend, const struct dt_params *params,
                           int n_states, bool root);
 // `states`: on the device; NULL for a snapshot of weights alone.
 dt_status dt_snapshot_create(const struct dt_backend *backend, struct dt_model *model,
                              const struct dt_optimizer_states *states, bool root,
                              struct dt_snapshot *snapshot);
-void dt_snapshot_destroy(struct dt_snapshot *snapshot); // one that was not created is fine
+void dt_snapshot_destroy(struct dt_snapshot *snapshot); // fine where it was not created
 // Rank 0: what the device holds now.
 dt_status dt_snapshot_fill(struct dt_snapshot *snapshot);
 // Rank 0's snapshot to the devices of all ranks, the model's bf16 copies included; all ranks

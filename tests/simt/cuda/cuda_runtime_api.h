@@ -10,7 +10,8 @@
 // allocation and go the way it says. Environment: SIMT_DEVICES (1), SIMT_DRIVER (13000; 0: none),
 // SIMT_SM (90), SIMT_MEMORY (bytes a device, 1 GiB), SIMT_L2 (bytes of cache, 2 KiB),
 // SIMT_UUID=same (all devices have one), SIMT_NAME (Simulated GPU), SIMT_CODE=none (the kernels are
-// not for it), SIMT_ORDER (ascending, descending, random, warp) and SIMT_SEED.
+// not for it), SIMT_ORDER (ascending, descending, random, warp), SIMT_SEED and
+// SIMT_COUNT (allocations are counted and printed at the end).
 #pragma once
 
 #include <stddef.h>
