@@ -407,17 +407,17 @@ static dt_status apply_record(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *s
 {
     cublasLtMatmulAlgo_t config[DT_GEMM_CANDIDATES];
     int n;
-    if (dt_gemm_record_find(gemm, shape, &shape->algorithm))
+    if (dt_gemm_find_recorded(gemm, shape, &shape->algorithm))
         return DT_OK;
     DT_TRY(dt_gemm_candidates(gemm, shape, config, &n));
     shape->algorithm = (struct dt_gemm_algorithm){.config = config[0]};
     return DT_OK;
 }
 
-static dt_status take_record(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *const *shapes,
-                             const char *text)
+static dt_status set_record(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *const *shapes,
+                            const char *text)
 {
-    DT_TRY(dt_gemm_record_take(gemm, text));
+    DT_TRY(dt_gemm_record_set(gemm, text));
     for (int i = 0; i < gemm->n_shapes; i++)
         DT_TRY(apply_record(gemm, shapes[i]));
     return DT_OK;
@@ -428,7 +428,7 @@ static dt_status choose(struct dt_device *device, const char *known, struct dt_g
 {
     struct dt_cuda_gemm *gemm = device->gemm;
     int n = 0;
-    DT_TRY(take_record(gemm, shapes, known));
+    DT_TRY(set_record(gemm, shapes, known));
     for (int i = 0; i < gemm->n_shapes; i++)
         if (!shapes[i]->algorithm.chosen)
             open[n++] = shapes[i];
@@ -455,7 +455,7 @@ dt_status dt_cuda_use(struct dt_device *device, const char *text)
 {
     struct dt_gemm_shape **shapes = NULL;
     DT_TRY(list_shapes(device->gemm, &shapes));
-    dt_status status = take_record(device->gemm, shapes, text);
+    dt_status status = set_record(device->gemm, shapes, text);
     free(shapes);
     return status;
 }

@@ -6,6 +6,7 @@
 #include "backend/cuda_library.h"
 #include "base/arena.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "kernels/cuda.h"
 
 #include <stdio.h>
@@ -154,16 +155,6 @@ static struct dt_gemm_key key_of(const struct dt_gemm_args *args)
     return key;
 }
 
-void dt_gemm_key_text(const struct dt_gemm_key *key, char text[DT_GEMM_KEY_TEXT])
-{
-    snprintf(text, DT_GEMM_KEY_TEXT,
-             "%s -> %s %c%c m%lld n%lld k%lld ld %lld %lld %lld align %d %d %d%s",
-             dt_dtype_name(key->type), dt_dtype_name(key->c_type), key->trans_a ? 't' : 'n',
-             key->trans_b ? 't' : 'n', (long long)key->m, (long long)key->n, (long long)key->k,
-             (long long)key->lda, (long long)key->ldb, (long long)key->ldc, key->align_a,
-             key->align_b, key->align_c, key->accumulate ? " accumulate" : "");
-}
-
 static cudaDataType_t cuda_type(int32_t type)
 {
     return type == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
@@ -279,12 +270,32 @@ bool dt_gemm_accepts(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape
     return !*why;
 }
 
+bool dt_gemm_find_recorded(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
+                           struct dt_gemm_algorithm *algorithm)
+{
+    const char *why;
+    bool found;
+    struct dt_gemm_algorithm recorded;
+    dt_status status = dt_gemm_record_read(gemm, &shape->key, &recorded, &found);
+    if (status == DT_OK && found && !dt_gemm_accepts(gemm, shape, &recorded.config, &why))
+        status = DT_FAIL(DT_USER, NULL, "GEMM algorithms: not for this shape: %s", why);
+    if (status == DT_OK && found)
+        *algorithm = recorded;
+    if (status == DT_OK)
+        return found;
+    char text[DT_GEMM_KEY_TEXT];
+    dt_gemm_key_text(&shape->key, text);
+    dt_warn("%s; the record's algorithm of %s is ignored", dt_error_current()->message, text);
+    dt_error_clear();
+    return false;
+}
+
 static dt_status make_shape(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
 {
     cublasLtMatmulAlgo_t config[DT_GEMM_CANDIDATES];
     int n;
     DT_TRY(describe_shape(gemm, shape));
-    if (dt_gemm_record_find(gemm, shape, &shape->algorithm))
+    if (dt_gemm_find_recorded(gemm, shape, &shape->algorithm))
         return DT_OK;
     DT_TRY(dt_gemm_candidates(gemm, shape, config, &n));
     shape->algorithm.config = config[0];

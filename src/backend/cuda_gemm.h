@@ -105,17 +105,21 @@ cublasStatus_t dt_gemm_run(const struct dt_cuda_gemm *gemm, const struct dt_gemm
                            const cublasLtMatmulAlgo_t *config, const void *a, const void *b,
                            void *c, void *workspace, struct dt_stream *stream);
 
-// "bf16 -> fp32 tn m768 n1536 k4096 ld 768 1536 1536 align 16 16 16", where C is added to with
-// " accumulate" after it
-void dt_gemm_key_text(const struct dt_gemm_key *key, char text[DT_GEMM_KEY_TEXT]);
+// The record's algorithm for a shape, if it has one that the library accepts.
+bool dt_gemm_find_recorded(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
+                           struct dt_gemm_algorithm *algorithm);
 
-// cuda_gemm_record.c: algorithms as JSON. dt_gemm_record_take makes a text the gemm's record, in
+// cuda_gemm_record.c: algorithms as JSON. dt_gemm_record_set makes a text the gemm's record, in
 // the place of any before it; a text that is damaged or was made for another device model or
 // library is ignored with a warning. NULL: no record.
-dt_status dt_gemm_record_take(struct dt_cuda_gemm *gemm, const char *text);
-// The record's algorithm for a shape, if it has one that the library accepts.
-bool dt_gemm_record_find(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
-                         struct dt_gemm_algorithm *algorithm);
+dt_status dt_gemm_record_set(struct dt_cuda_gemm *gemm, const char *text);
+// The record's algorithm for a shape, if it has one; the library was not asked yet.
+dt_status dt_gemm_record_read(const struct dt_cuda_gemm *gemm, const struct dt_gemm_key *key,
+                              struct dt_gemm_algorithm *algorithm, bool *found);
 // The text of the shapes' algorithms, in the order given; malloc'ed.
 dt_status dt_gemm_record_write(const struct dt_cuda_gemm *gemm, struct dt_gemm_shape *const *shapes,
                                char **text);
+
+// The name of a shape: "bf16 -> fp32 tn m768 n1536 k4096 ld 768 1536 1536 align 16 16 16", where C
+// is added to with " accumulate" after it
+void dt_gemm_key_text(const struct dt_gemm_key *key, char text[DT_GEMM_KEY_TEXT]);

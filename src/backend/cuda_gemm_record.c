@@ -66,6 +66,18 @@ static bool from_hex(const char *text, cublasLtMatmulAlgo_t *config)
     return true;
 }
 
+// ---- names of shapes
+
+void dt_gemm_key_text(const struct dt_gemm_key *key, char text[DT_GEMM_KEY_TEXT])
+{
+    snprintf(text, DT_GEMM_KEY_TEXT,
+             "%s -> %s %c%c m%lld n%lld k%lld ld %lld %lld %lld align %d %d %d%s",
+             dt_dtype_name(key->type), dt_dtype_name(key->c_type), key->trans_a ? 't' : 'n',
+             key->trans_b ? 't' : 'n', (long long)key->m, (long long)key->n, (long long)key->k,
+             (long long)key->lda, (long long)key->ldb, (long long)key->ldc, key->align_a,
+             key->align_b, key->align_c, key->accumulate ? " accumulate" : "");
+}
+
 // ---- what the record was made on
 
 static void capability(const struct dt_device *device, char text[24])
@@ -107,7 +119,7 @@ static dt_status check_made_here(const struct dt_cuda_gemm *gemm, const cJSON *r
     return DT_OK;
 }
 
-dt_status dt_gemm_record_take(struct dt_cuda_gemm *gemm, const char *text)
+dt_status dt_gemm_record_set(struct dt_cuda_gemm *gemm, const char *text)
 {
     cJSON *record = NULL;
     cJSON_Delete(gemm->record);
@@ -146,33 +158,15 @@ static dt_status read_algorithm(const struct dt_cuda_gemm *gemm, const cJSON *en
     return dt_json_double(source, entry, "microseconds", 0.0, 1e12, &algorithm->microseconds);
 }
 
-static dt_status read_accepted(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
-                               const cJSON *entry, struct dt_gemm_algorithm *algorithm)
+dt_status dt_gemm_record_read(const struct dt_cuda_gemm *gemm, const struct dt_gemm_key *key,
+                              struct dt_gemm_algorithm *algorithm, bool *found)
 {
-    const char *why;
-    DT_TRY(read_algorithm(gemm, entry, algorithm));
-    if (!dt_gemm_accepts(gemm, shape, &algorithm->config, &why))
-        return DT_FAIL(DT_USER, NULL, "%s: not for this shape: %s", source, why);
-    return DT_OK;
-}
-
-bool dt_gemm_record_find(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
-                         struct dt_gemm_algorithm *algorithm)
-{
-    char key[DT_GEMM_KEY_TEXT];
-    dt_gemm_key_text(&shape->key, key);
+    char text[DT_GEMM_KEY_TEXT];
+    dt_gemm_key_text(key, text);
     const cJSON *shapes = cJSON_GetObjectItemCaseSensitive(gemm->record, "gemm");
-    const cJSON *entry = cJSON_GetObjectItemCaseSensitive(shapes, key);
-    struct dt_gemm_algorithm found;
-    if (!entry)
-        return false;
-    if (read_accepted(gemm, shape, entry, &found) == DT_OK) {
-        *algorithm = found;
-        return true;
-    }
-    dt_warn("%s; the record's algorithm of %s is ignored", dt_error_current()->message, key);
-    dt_error_clear();
-    return false;
+    const cJSON *entry = cJSON_GetObjectItemCaseSensitive(shapes, text);
+    *found = entry;
+    return entry ? read_algorithm(gemm, entry, algorithm) : DT_OK;
 }
 
 static bool add_algorithm(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/round.h"
 #include "data/h5_pack.h"
 #include "data/h5_tokens.h"
 
@@ -40,7 +41,7 @@ static int64_t piece_count(const struct reading *r, int side)
 {
     int64_t whole = side == PLAIN ? r->file_bytes : r->shard.count;
     int64_t piece = side == PLAIN ? PIECE : r->piece;
-    return (whole + piece - 1) / piece;
+    return dt_ceil_div(whole, piece);
 }
 
 static dt_status read_piece(const struct reading *r, int side, int64_t i)
@@ -119,7 +120,7 @@ static dt_status open_reading(struct reading *r)
     r->piece = PIECE / dt_dtype_size(r->shard.type);
     int64_t bytes = dt_tokens_read_bytes(&r->shard, r->piece);
     bytes = bytes > PIECE ? bytes : PIECE;
-    r->buffer = aligned_alloc(ALIGN, (size_t)((bytes + ALIGN - 1) / ALIGN * ALIGN));
+    r->buffer = aligned_alloc(ALIGN, (size_t)dt_round_up(bytes, ALIGN));
     for (int side = 0; side < SIDES; side++) {
         int64_t n = piece_count(r, side);
         r->best[side] = malloc((size_t)n * sizeof *r->best[side]);
