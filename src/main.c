@@ -11,9 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-// libgomp's threads spin while they wait, which takes the core from a thread that works wherever
-// cores are shared with anything else (a step can take a hundred times as long), and it reads its
-// settings before main. So unless the user chose, the program starts again with waiting set to
+// libgomp's threads spin while they wait, which starves a working thread wherever cores are
+// shared with anything else (a step can take a hundred times as long), and it reads its settings
+// before main. So unless the user chose, the program starts again with waiting set to
 // sleep.
 static void choose_waiting(char **argv)
 {
@@ -28,7 +28,7 @@ static void choose_waiting(char **argv)
 }
 
 // A process may be started with standard streams closed; the next file that is opened, a lock or a
-// checkpoint, would then take their place, and messages would go into it.
+// checkpoint, would then get their descriptors, and messages would go into it.
 static void open_standard_streams(void)
 {
     int fd;

@@ -128,7 +128,7 @@ struct dt_config; // values, texts and provenance of one configuration
 dt_status dt_config_load(const struct dt_config_table *table, const char *path,
                          const char *const *overrides, int n_overrides, void *settings,
                          struct dt_config **config);
-// The same from text in memory, for broadcasts, tests and the fuzz target. `name` stands for the
+// The same from text in memory, for broadcasts, tests and the fuzz target. `name` is the
 // path in messages. `environment`: NULL-terminated NAME=value list, or NULL for none.
 dt_status dt_config_parse(const struct dt_config_table *table, const char *name, const char *text,
                           int64_t size, const char *const *environment,

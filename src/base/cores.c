@@ -1,5 +1,5 @@
 // CPU affinity by sched_setaffinity(2). A cpuset (container, Slurm) cuts the mask that is asked
-// for, which tells the cores of this job from those of the machine.
+// for: what remains are the cores of this job.
 #include "base/cores.h"
 
 #include <ctype.h>

@@ -14,6 +14,6 @@ int dt_cores_share(int local_rank, int local_size, bool *widened);
 int dt_cores_of_job(void);
 
 // Binds all threads of the process to those of the calling thread's cores that are nearest to a
-// device on the PCI bus, "0000:17:00.0", as sysfs tells ("/sys", or a test's). Where sysfs does not
+// device on the PCI bus, "0000:17:00.0", as sysfs says ("/sys", or a test's). Where sysfs does not
 // know, or the thread may use none of those cores, nothing changes. True where they were bound.
 bool dt_cores_bind_near(const char *sysfs, const char *bus_id);

@@ -17,7 +17,7 @@ static _Atomic(void (*)(const struct dt_error *)) last_act;
 static void add_frame(const char *file, int line, const char *function, const char *note)
 {
     struct dt_error_frame *frame;
-    if (current.n_frames == DT_ERROR_FRAMES) // the origin tells more than the outermost levels
+    if (current.n_frames == DT_ERROR_FRAMES) // the origin says more than the outermost levels
         return;
     frame = &current.frames[current.n_frames++];
     frame->file = file;
@@ -129,7 +129,7 @@ size_t dt_error_format(const struct dt_error *error, int debug, char *text, size
     }
     if (error->hint[0])
         used = append(text, size, used, "  hint: %s\n", error->hint);
-    if (used == size - 1 && used > 0) // cut: the promised newline takes the last place
+    if (used == size - 1 && used > 0) // cut: the promised newline goes last
         text[used - 1] = '\n';
     return used;
 }
@@ -146,7 +146,7 @@ void dt_error_print(const struct dt_error *error, int debug)
     size_t size = sizeof prefix - 1;
     memcpy(text, prefix, size);
     size += dt_error_format(error, debug, text + size, sizeof text - size);
-    if (write(STDERR_FILENO, text, size) < 0) // nobody is left to be told
+    if (write(STDERR_FILENO, text, size) < 0) // nobody is left to tell
         return;
 }
 

@@ -12,7 +12,7 @@ extern "C" {
 // The value is the process's exit code.
 typedef enum dt_status {
     DT_OK = 0,
-    DT_USER = 2,    // the user can mend it: arguments, configuration, data
+    DT_USER = 2,    // the user can fix it: arguments, configuration, data
     DT_MACHINE = 3, // the machine failed: I/O, memory, device, communication
 } dt_status;
 

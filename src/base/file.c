@@ -71,7 +71,8 @@ const char *dt_errno_hint(int error)
     case EDQUOT:
         return "free some space, or choose a path on another file system";
     case EFBIG:
-        return "raise the limit of file sizes (ulimit -f), or choose a file system that takes such "
+        return "raise the limit of file sizes (ulimit -f), or choose a file system that allows "
+               "such "
                "files";
     case EMFILE:
     case ENFILE:
@@ -122,7 +123,7 @@ static dt_status remove_entry(const FTSENT *entry)
 {
     report_progress();
     switch (entry->fts_info) {
-    case FTS_D: // before its contents; it comes again behind them
+    case FTS_D: // before its contents; it comes again after them
         return DT_OK;
     case FTS_DNR:
     case FTS_ERR:
@@ -212,7 +213,7 @@ dt_status dt_open_read(const char *path, int *fd, int64_t *size)
     return DT_OK;
 }
 
-// Up to `size` bytes from where fd stands; less only at the end of the file.
+// Up to `size` bytes from the position of fd; less only at the end of the file.
 static dt_status read_some(int fd, const char *path, char *data, int64_t size, int64_t *got)
 {
     *got = 0;
@@ -293,7 +294,7 @@ dt_status dt_fsync_parent(const char *path)
     char *slash = strrchr(parent, '/');
     if (!slash)
         return dt_fsync_dir(".");
-    slash[slash == parent] = 0; // "/name" lies in "/"
+    slash[slash == parent] = 0; // "/name" is in "/"
     return dt_fsync_dir(parent);
 }
 

@@ -1,6 +1,7 @@
 // Files as a checkpoint needs them: whole, synced, hashed. Paths are plain C strings. Errors name
 // the path and say errno's text; a path that does not exist, is of the wrong kind or may not be
-// used (rights, read-only) is DT_USER, a full disk, a read error or a lack of memory is DT_MACHINE.
+// used (rights, read-only) is DT_USER, a full disk, a read error or too little memory is
+// DT_MACHINE.
 #pragma once
 
 #include "base/error.h"
@@ -34,7 +35,7 @@ dt_status dt_make_dirs(const char *path);
 dt_status dt_remove_tree(const char *path);
 bool dt_file_exists(const char *path);
 bool dt_is_dir(const char *path);
-int64_t dt_file_size(const char *path); // -1 where it cannot be told (not a regular file, too)
+int64_t dt_file_size(const char *path); // -1 where it is not known (as of what is no regular file)
 // Opens a regular file; anything else (folder, FIFO, device) is DT_USER. The caller closes.
 dt_status dt_open_read(const char *path, int *fd, int64_t *size);
 
@@ -46,7 +47,7 @@ dt_status dt_read_file(const char *path, int64_t limit, char **text, int64_t *si
 // one.
 dt_status dt_write_file_atomic(const char *path, const void *data, int64_t size);
 dt_status dt_fsync_dir(const char *path);
-dt_status dt_fsync_parent(const char *path); // the folder that `path` lies in
+dt_status dt_fsync_parent(const char *path); // the folder that holds `path`
 // fsync and close, both checked; fd is closed whatever is returned.
 dt_status dt_close_synced(int fd, const char *path);
 

@@ -57,7 +57,7 @@ bool dt_json_has(const cJSON *object, const char *field)
     return value && !cJSON_IsNull(value);
 }
 
-// What stands there, in JSON again (control characters come out escaped).
+// The value as JSON again (control characters come out escaped).
 static void describe(const cJSON *value, char text[VALUE_SHOWN + 4])
 {
     char *json = value ? cJSON_PrintUnformatted(value) : NULL;

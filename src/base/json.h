@@ -1,5 +1,5 @@
 // Reading of small JSON files (config.json, trainer.json): an object's fields with their checks.
-// Every error is DT_USER and names file and field, says what stands there and what may.
+// Every error is DT_USER and names file and field, says what is there and what is allowed.
 #pragma once
 
 #include "base/error.h"
@@ -29,7 +29,7 @@ dt_status dt_json_string(const char *path, const cJSON *object, const char *fiel
 dt_status dt_json_reject(const char *path, const cJSON *object, const char *field,
                          const char *allowed, ...) __attribute__((format(printf, 4, 5)));
 
-// Numbers written exactly (cJSON itself drops digits behind the fifteenth where the difference is
-// within an epsilon); a float always has a point or an exponent. False where memory lacks.
+// Numbers written exactly (cJSON itself drops digits after the fifteenth where the difference is
+// within an epsilon); a float always has a point or an exponent. False without memory.
 bool dt_json_add_int(cJSON *object, const char *field, int64_t value);
 bool dt_json_add_double(cJSON *object, const char *field, double value); // finite

@@ -17,7 +17,7 @@ enum { LIVE_BYTES = 1024 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool silent, assumed;
-static char live[LIVE_BYTES]; // what stands on the terminal's last line now, or ""
+static char live[LIVE_BYTES]; // the terminal's last line now, or ""
 
 void dt_log_quiet(bool quiet)
 {

@@ -20,7 +20,7 @@ struct dt_safetensors_type {
 
 const struct dt_safetensors_type *dt_safetensors_type_named(const char *name); // or NULL
 const struct dt_safetensors_type *dt_safetensors_type_of(dt_dtype dtype);
-// Product of the dimensions and bytes that it takes; false where either overflows, a dimension is
+// Product of the dimensions and bytes that they need; false where either overflows, a dimension is
 // negative or the bits do not fill whole bytes.
 bool dt_safetensors_measure(const struct dt_safetensors_type *type, const int64_t *shape,
                             int n_dims, int64_t *count, int64_t *bytes);

@@ -1,6 +1,6 @@
 // The index of a safetensors file: made from the JSON of its header, every value hostile until
 // checked; searched; freed. cJSON reads the JSON; what it lets pass (control characters, escaped
-// zeros, duplicates, numbers of any kind, text behind the end) is refused here.
+// zeros, duplicates, numbers of any kind, text after the end) is refused here.
 #include "base/safetensors.h"
 #include "base/safetensors_format.h"
 #include "base/utf8.h"
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 // Values in the JSON; a tensor has up to 14. Bounds the memory that a header can ask for: cJSON
-// takes about 80 bytes a value, where two bytes of text suffice for one.
+// needs about 80 bytes a value, where two bytes of text suffice for one.
 enum { VALUES_MAX = 4 * 1000 * 1000, SHOWN = 100 };
 
 static const struct dt_safetensors_type types[] = {
@@ -90,7 +90,7 @@ static dt_status check_text(const char *path, const char *text, int64_t size)
         if (in_string && c == '\\') {
             if (size - i >= 6 && memcmp(text + i, "\\u0000", 6) == 0)
                 return BAD("%s: a zero in a name, at byte %" PRId64 " of the header", path, i);
-            length = 2; // the character behind is taken as it stands: \" ends nothing
+            length = 2; // the next character is plain text: \" ends nothing
         } else if (c == '"')
             in_string = !in_string;
         else if (!in_string && (c == ',' || c == '{' || c == '['))
@@ -123,11 +123,12 @@ static dt_status read_json(const char *path, const char *header, int64_t size, c
     if (!*root)
         return BAD("%s: the header is not JSON, at byte %" PRId64, path, at);
     if (rest < size)
-        return BAD("%s: text behind the JSON of the header, at byte %" PRId64, path, rest);
+        return BAD("%s: unexpected text after the JSON of the header, at byte %" PRId64, path,
+                   rest);
     return DT_OK;
 }
 
-// Fit to stand in a message on a terminal.
+// Fit for a message on a terminal.
 static bool is_plain(const char *text)
 {
     for (; *text; text++)
@@ -147,7 +148,7 @@ static bool whole_number(const cJSON *item, int64_t *value)
     return (double)*value == x;
 }
 
-// The three members of a tensor's object; others are passed over, as the reference does.
+// The three members of a tensor's object; others are skipped, as the reference does.
 struct members {
     const cJSON *dtype, *shape, *offsets;
 };
@@ -169,7 +170,7 @@ static dt_status find_members(const char *path, const cJSON *object, struct memb
             if (strcmp(item->string, wanted[i].name) != 0)
                 continue;
             if (*wanted[i].item)
-                return BAD("%s: tensor %.*s: %s stands twice", path, SHOWN, name, wanted[i].name);
+                return BAD("%s: tensor %.*s: duplicate %s", path, SHOWN, name, wanted[i].name);
             *wanted[i].item = item;
         }
         if (!*wanted[i].item)
@@ -247,7 +248,7 @@ static dt_status read_tensor(const char *path, const cJSON *object, int64_t data
         return BAD("%s: tensor %.*s: a shape of more than 2^63 bits, or of broken bytes", path,
                    SHOWN, tensor->name);
     if (bytes != tensor->bytes)
-        return BAD("%s: tensor %.*s: %" PRId64 " bytes of data, its shape takes %" PRId64, path,
+        return BAD("%s: tensor %.*s: %" PRId64 " bytes of data, its shape needs %" PRId64, path,
                    SHOWN, tensor->name, tensor->bytes, bytes);
     return DT_OK;
 }
@@ -278,7 +279,7 @@ static dt_status read_metadata(const char *path, const cJSON *object, struct dt_
     if (!cJSON_IsObject(object))
         return BAD("%s: __metadata__ is not a JSON object", path);
     if (file->metadata)
-        return BAD("%s: __metadata__ stands twice", path);
+        return BAD("%s: duplicate __metadata__", path);
     file->metadata = calloc((size_t)cJSON_GetArraySize(object) + 1, 2 * sizeof *file->metadata);
     if (!file->metadata)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);
@@ -294,7 +295,7 @@ static dt_status read_metadata(const char *path, const cJSON *object, struct dt_
     qsort(file->metadata, (size_t)file->n_metadata, 2 * sizeof *file->metadata, by_key);
     for (int i = 1; i < file->n_metadata; i++)
         if (strcmp(file->metadata[2 * i - 2], file->metadata[2 * i]) == 0)
-            return BAD("%s: __metadata__: a key stands twice", path);
+            return BAD("%s: __metadata__: duplicate key", path);
     return DT_OK;
 }
 
@@ -303,7 +304,7 @@ static dt_status check_names(const struct dt_safetensors *file)
     qsort(file->tensors, (size_t)file->n_tensors, sizeof *file->tensors, by_name);
     for (int i = 1; i < file->n_tensors; i++)
         if (strcmp(file->tensors[i - 1].name, file->tensors[i].name) == 0)
-            return BAD("%s: tensor %.*s stands twice", file->path, SHOWN, file->tensors[i].name);
+            return BAD("%s: duplicate tensor %.*s", file->path, SHOWN, file->tensors[i].name);
     return DT_OK;
 }
 

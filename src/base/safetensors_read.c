@@ -29,8 +29,8 @@ static dt_status read_header(int fd, const char *path, int64_t file_size, char *
     *size = (int64_t)length;
     if (*size > file_size - DT_SAFETENSORS_PREFIX)
         return DT_FAIL(DT_USER, "the file was cut short; copy or make it again",
-                       "%s: a header of %" PRId64 " bytes, the file has %" PRId64 " bytes in all",
-                       path, *size, file_size);
+                       "%s: a header of %" PRId64 " bytes, the file has %" PRId64 " bytes", path,
+                       *size, file_size);
     *header = malloc((size_t)*size + 1);
     if (!*header)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);

@@ -1,6 +1,6 @@
 // A matrix in memory that belongs to someone else: rows of `cols` elements, `stride` elements
 // apart. Rows of activations are the tokens of all sequences, B · L; columns are channels or
-// states. One type serves inputs and outputs: who takes a view says which it is. NULL data: only
+// states. One type serves inputs and outputs: who receives a view says which it is. NULL data: only
 // the shape is known yet.
 #pragma once
 

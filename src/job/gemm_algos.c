@@ -213,7 +213,7 @@ dt_status dt_gemm_algos_apply(struct dt_job *job)
     struct dt_model_shape shape = dt_job_shape(job, true);
     if (!job->backend.table->choose)
         return DT_OK;
-    // Planning tells the device its shapes.
+    // The device learns its shapes while the model is planned.
     DT_TRY(dt_agree(job->comm, dt_model_plan(&job->backend, &job->model, &shape, &plan)));
     return share(job, choose);
 }

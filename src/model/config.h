@@ -45,5 +45,5 @@ static inline int64_t dt_model_inner(const struct dt_model_config *c) // E
 {
     return c->expand * c->d_model;
 }
-int64_t dt_model_dt_rank(const struct dt_model_config *config); // the one that 0 stands for, too
+int64_t dt_model_dt_rank(const struct dt_model_config *config); // resolves 0
 int64_t dt_model_padded_vocab(const struct dt_model_config *config);

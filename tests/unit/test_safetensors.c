@@ -26,8 +26,8 @@ static const struct {
     {"{]", "not JSON"},
     {"{\"a\":", "not JSON"},
     {"{\"1\":1,", "not JSON"},
-    {"{} x", "behind the JSON"},
-    {"{}{}", "behind the JSON"},
+    {"{} x", "after the JSON"},
+    {"{}{}", "after the JSON"},
     {"{}", "the tensors take 0 bytes, the file has 16"},
     {"{\"a\":1}", "tensor a: not a JSON object"},
     {"{\"a\":[]}", "tensor a: not a JSON object"},
@@ -37,7 +37,7 @@ static const struct {
     {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,16]}}", "shape is missing"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4]}}", "data_offsets is missing"},
     {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-     "dtype stands twice"},
+     "duplicate dtype"},
     {"{\"a\":{\"dtype\":\"F33\",\"shape\":[4],\"data_offsets\":[0,16]}}", "dtype F33 is not known"},
     {"{\"a\":{\"dtype\":\"f32\",\"shape\":[4],\"data_offsets\":[0,16]}}", "dtype f32 is not known"},
     {"{\"a\":{\"dtype\":\"\\u001b[2J\",\"shape\":[4],\"data_offsets\":[0,16]}}", "dtype ? is not"},
@@ -48,9 +48,9 @@ static const struct {
     {ONE_F32("[-4]", "[0,16]"), "dimension 0 is not"},
     {ONE_F32("[4.5]", "[0,16]"), "dimension 0 is not"},
     {ONE_F32("[1,1,1,1,1,1,1,1,4]", "[0,16]"), "more than 8 dimensions"},
-    {ONE_F32("[3]", "[0,16]"), "16 bytes of data, its shape takes 12"},
+    {ONE_F32("[3]", "[0,16]"), "16 bytes of data, its shape needs 12"},
     {"{\"a\":{\"dtype\":\"F64\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-     "16 bytes of data, its shape takes 32"},
+     "16 bytes of data, its shape needs 32"},
     // 2^40 * 2^24 elements are 0 modulo 2^64; 2^62 fp32 elements are 0 bytes modulo 2^64
     {ONE_F32("[1099511627776,16777216]", "[0,0]"), "2^63"},
     {ONE_F32("[2147483648,2147483648]", "[0,0]"), "2^63"},
@@ -82,10 +82,10 @@ static const struct {
     {ONE_F32("[3]", "[0,12]"), "the tensors take 12 bytes, the file has 16"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
      "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}",
-     "tensor a stands twice"},
+     "duplicate tensor a"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
      "\"\\u0061\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}",
-     "tensor a stands twice"},
+     "duplicate tensor a"},
     {"{\"a\\u0000b\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
      "a zero in a name"},
     {"{\"a\\u001bb\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
@@ -101,8 +101,8 @@ static const struct {
     {"{\"\xe2\x82", "not UTF-8 at byte 2"},
     {"{\"__metadata__\":1}", "__metadata__ is not a JSON object"},
     {"{\"__metadata__\":{\"format\":1}}", "__metadata__: a value is not a string"},
-    {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", "__metadata__: a key stands twice"},
-    {"{\"__metadata__\":{},\"__metadata__\":{}}", "__metadata__ stands twice"},
+    {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", "__metadata__: duplicate key"},
+    {"{\"__metadata__\":{},\"__metadata__\":{}}", "duplicate __metadata__"},
 };
 
 static void test_hostile_headers(void)
@@ -381,7 +381,7 @@ static void test_writer_failures(void)
     CHECK_FAILS(dt_safetensors_create(in_scratch("no/t"), &entry, 1, NULL, 0, &writer), DT_USER,
                 "no/t: No such file");
     CHECK_FAILS(dt_safetensors_create(in_scratch("new"), twice, 2, NULL, 0, &writer), DT_USER,
-                "tensor t stands twice");
+                "duplicate tensor t");
     CHECK_FAILS(dt_safetensors_create(in_scratch("new"), &negative, 1, NULL, 0, &writer),
                 DT_MACHINE, "impossible");
     CHECK_FAILS(dt_safetensors_create(in_scratch("new"), &vast, 1, NULL, 0, &writer), DT_MACHINE,
