@@ -276,26 +276,18 @@ static const char *piece_in_turn(const struct ncclComm *comm, int first, int tur
     return comm->meeting->pieces[(first + turn) % comm->size][comm->piece % 2];
 }
 
-static void sum_doubles(const struct ncclComm *comm, double *to, uint64_t n)
-{
-    int first = first_of_sum(comm);
-    for (uint64_t i = 0; i < n; i++) {
-        double sum = 0;
-        for (int r = 0; r < comm->size; r++)
-            sum += ((const double *)(const void *)piece_in_turn(comm, first, r))[i];
-        to[i] = sum;
+#define SUM_OF(name, number)                                                                       \
+    static void name(const struct ncclComm *comm, number *to, uint64_t n)                          \
+    {                                                                                              \
+        int first = first_of_sum(comm);                                                            \
+        for (uint64_t i = 0; i < n; i++) {                                                         \
+            to[i] = 0;                                                                             \
+            for (int r = 0; r < comm->size; r++)                                                   \
+                to[i] += ((const number *)(const void *)piece_in_turn(comm, first, r))[i];         \
+        }                                                                                          \
     }
-}
-
-static void sum_integers(const struct ncclComm *comm, int64_t *to, uint64_t n)
-{
-    for (uint64_t i = 0; i < n; i++) {
-        int64_t sum = 0;
-        for (int r = 0; r < comm->size; r++)
-            sum += ((const int64_t *)(const void *)piece_in_turn(comm, 0, r))[i];
-        to[i] = sum;
-    }
-}
+SUM_OF(sum_doubles, double)
+SUM_OF(sum_integers, int64_t)
 
 // Of bf16 the sum is made in fp32 and rounded once.
 static void sum_floats(const struct ncclComm *comm, char *to, uint64_t n, ncclDataType_t type)
