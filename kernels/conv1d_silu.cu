@@ -22,7 +22,7 @@ enum {
     FORWARD_TILE = 32,
     BACKWARD_TILE = 64,
     AHEAD = 4, // rows fetched together
-    TAPS_MAX = 8,
+    TAPS_MAX = DT_CONV1D_TAPS_MAX,
 };
 
 // What both directions read.

@@ -8,15 +8,17 @@
 //   dx_t = Σ_j w_j · ds_{t+(K-1)-j}                 over taps that no reset cuts
 //   dw_j (+)= Σ_{b,t} ds_t · x_{t-(K-1)+j}          x0 included, though no gradient flows to it
 //   dbias (+)= Σ_{b,t} ds_t
-// Forward saves nothing: backward makes s again from x. K in [1, 8]; K = 1 has no x0 and no x_last.
-// x_last is right for L < K - 1 too (it then shifts x0), and rows of it before the last reset are
-// zero.
+// Forward saves nothing: backward makes s again from x. K in [1, DT_CONV1D_TAPS_MAX]; K = 1 has no
+// x0 and no x_last. x_last is right for L < K - 1 too (it then shifts x0), and rows of it before
+// the last reset are zero.
 #pragma once
 
 #include "base/view.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+enum { DT_CONV1D_TAPS_MAX = 8 };
 
 struct dt_conv1d_silu_inputs {
     int64_t batch, length; // B, L

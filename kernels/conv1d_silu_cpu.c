@@ -9,7 +9,7 @@
 #include "kernels/piece_cpu.h"
 
 enum {
-    TAPS_MAX = 8,
+    TAPS_MAX = DT_CONV1D_TAPS_MAX,
     LEAD = TAPS_MAX - 1,     // rows beside a block that its taps reach
     ZEROS = LEAD + DT_BLOCK, // the row of zeros
     ROWS = ZEROS + 1,

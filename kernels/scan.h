@@ -21,13 +21,15 @@
 // A view's rows are the tokens of B sequences one after another, row b·L + t; views of D columns
 // are per channel, views of N columns per state. Strides and places are free: u, z, B and C are
 // usually columns of wider matrices. All views are of one dtype, the storage (bf16 or fp32). N in
-// [1, 256]; D, L, B >= 1; L elements take less than 2^31 bytes.
+// [1, DT_SCAN_STATES_MAX]; D, L, B >= 1; L elements take less than 2^31 bytes.
 #pragma once
 
 #include "base/view.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+enum { DT_SCAN_STATES_MAX = 256 }; // N
 
 // The chunk that suits the CPU: one block of its backward. Longer chunks cost one more forward run
 // of the recurrence, shorter ones memory (states take N / chunk floats a channel and token).

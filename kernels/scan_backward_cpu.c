@@ -9,7 +9,6 @@
 
 #include <omp.h>
 
-enum { STATE_MAX = 256 };
 static const float ln2 = 0x1.62e43p-1f;
 
 // Partial sums of all pieces.
@@ -296,7 +295,7 @@ static void add_groups(const struct backward *job, const float *partials, int64_
 {
     const struct dt_scan_backward_args *args = job->args;
     int64_t n_state = job->n_state, sequence = row / args->in.length;
-    float sum[STATE_MAX] = {0};
+    float sum[DT_SCAN_STATES_MAX] = {0};
     for (int64_t g = 0; g < job->cut.groups; g++) {
         const float *from =
             partials +

@@ -217,7 +217,7 @@ static dt_status check_conv_inputs(const char *op, const struct dt_conv1d_silu_f
     SIZE(in.batch);
     SIZE(in.length);
     SIZE(in.x.cols);
-    RANGE(in.taps, 1, 8);
+    RANGE(in.taps, 1, DT_CONV1D_TAPS_MAX);
     STORAGE(in.x.dtype);
     VIEW(in.x, in->batch * in->length, in->x.cols, in->x.dtype);
     POINTER(in.weight);
@@ -258,7 +258,7 @@ static dt_status check_scan_inputs(const char *op, const struct dt_scan_forward_
     SIZE(in.length);
     SIZE(in.chunk);
     SIZE(in.u.cols);
-    RANGE(in.b.cols, 1, 256);
+    RANGE(in.b.cols, 1, DT_SCAN_STATES_MAX);
     STORAGE(in.u.dtype);
     int64_t rows = in->batch * in->length, longest = INT32_MAX / dt_dtype_size(in->u.dtype);
     if (in->length > longest) // kernels count the bytes of a column in 31 bits

@@ -3,6 +3,7 @@
 
 #include "base/config_internal.h"
 #include "cmd/cmd.h"
+#include "kernels/scan.h"
 
 #define OPS   "ops"
 #define STEP  "step"
@@ -32,7 +33,8 @@ static const struct dt_option options[] = {
             "sequences of one pass; 0: all of them"),
      .modes = MODEL},
     {OPTION(WHOLE, vocab, "vocab", "256", 1, 1 << 24, "vocabulary size"), .modes = MODEL},
-    {OPTION(WHOLE, d_state, "d-state", "16", 1, DT_D_STATE_MAX, "SSM state size"), .modes = MODEL},
+    {OPTION(WHOLE, d_state, "d-state", "16", 1, DT_SCAN_STATES_MAX, "SSM state size"),
+     .modes = MODEL},
     {OPTION(CHOICE, device, "device", "auto", DT_DEVICE_WORDS,
             "auto: cuda where there is a device"),
      .modes = MODEL},

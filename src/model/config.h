@@ -14,8 +14,6 @@ enum dt_recompute {
     DT_RECOMPUTE_BLOCK, // keep the residual stream between blocks only
 };
 
-enum { DT_D_STATE_MAX = 256 }; // what the scan supports (kernels/scan.h)
-
 struct dt_model_config {
     char stem[DT_CONFIG_STRING_MAX], head[DT_CONFIG_STRING_MAX]; // kinds; "": model/kinds.c's first
     char layers[DT_CONFIG_STRING_MAX]; // "mamba*24", "a*7 b a*8"; "": n_layer of the first kind

@@ -1,5 +1,9 @@
-// The table of a model's fields, and what is derived from it alone. Uses base only.
+// The table of a model's fields, and what is derived from it alone. Uses base, and the
+// limits that the kernels state.
 #include "model/config.h"
+
+#include "kernels/conv1d_silu.h"
+#include "kernels/scan.h"
 
 #define AT(f)          struct dt_model_config, f, #f
 #define ROW(kind, ...) DT_CONFIG_##kind(__VA_ARGS__)
@@ -15,8 +19,8 @@ const struct dt_config_key dt_model_keys[] = {
         "vocabulary size; required unless run.init_from gives it", .json = "vocab_size"),
     ROW(WORDS, AT(layers), "", "kinds of the layers, as mamba*24; empty: mamba times n_layer",
         .json = "layers"),
-    ROW(WHOLE, AT(d_state), "16", 1, DT_D_STATE_MAX, "SSM state size", .json = "state_size"),
-    ROW(WHOLE, AT(d_conv), "4", 1, 8, "conv kernel size", .json = "conv_kernel"),
+    ROW(WHOLE, AT(d_state), "16", 1, DT_SCAN_STATES_MAX, "SSM state size", .json = "state_size"),
+    ROW(WHOLE, AT(d_conv), "4", 1, DT_CONV1D_TAPS_MAX, "conv kernel size", .json = "conv_kernel"),
     ROW(WHOLE, AT(expand), "2", 1, 64, "inner channels as a multiple of d_model",
         .json = "expand"),
     ROW(WHOLE, AT(dt_rank), "auto", 1, 0x1p20,
