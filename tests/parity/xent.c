@@ -194,12 +194,12 @@ void parity_xent(struct parity *p)
         {3, 700, 704, 0, DT_F32, 1, 0, 1, 3.0, 1e30f},
         {6, 40, 40, 0, DT_F32, 1, 0, 1, 60.0, 0.0f}, // most probabilities underflow
     };
-    // The loss alone; a gradient apart, in bf16 and in place.
+    // The CPU's forms: the loss alone; a gradient apart, in bf16 and in place.
     static const int64_t sizes[][3] = {
         {1, 1, 1}, {7, 2, 5}, {33, 77, 80}, {20, 256, 256}, {9, 5000, 5008}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
         compare(p, &shapes[i]);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !p->model; i++)
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && p->is_cpu; i++)
         for (int k = 0; k < 4; k++)
             compare(p, &(struct shape){sizes[i][0], sizes[i][1], sizes[i][2], 4,
                                        k == 2 ? DT_BF16 : DT_F32, k > 0, k == 3, k < 2,
