@@ -3,6 +3,7 @@
 #include "backend/cuda.h"
 
 #include "base/cores.h"
+#include "base/text.h"
 #include "kernels/cuda.h"
 
 #include <ctype.h>
@@ -143,11 +144,10 @@ void dt_cuda_versions(char *text, size_t size)
 
 static void write_id(const cudaUUID_t *uuid, char *text, size_t size)
 {
-    size_t used = (size_t)snprintf(text, size, "GPU");
+    snprintf(text, size, "GPU");
     for (int i = 0; i < 16; i++) {
         bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
-        used += (size_t)snprintf(text + used, size - used, "%s%02x", dash ? "-" : "",
-                                 (unsigned char)uuid->bytes[i]);
+        dt_append(text, size, "%s%02x", dash ? "-" : "", (unsigned char)uuid->bytes[i]);
     }
 }
 

@@ -1,6 +1,8 @@
 // The thread's error record and the way out of the process. Owns nothing but one record a thread
-// and the registered last act; uses the C library only.
+// and the registered last act; uses base/text.h only.
 #include "base/error.h"
+
+#include "base/text.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -97,38 +99,21 @@ void dt_error_clear(void)
     current.n_frames = 0;
 }
 
-// Appends to text[0, size), always zero-terminated; returns the new length, at most size - 1.
-static size_t append(char *text, size_t size, size_t used, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-static size_t append(char *text, size_t size, size_t used, const char *format, ...)
-{
-    va_list args;
-    int n;
-    va_start(args, format);
-    n = vsnprintf(text + used, size - used, format, args);
-    va_end(args);
-    if (n < 0)
-        return used;
-    return (size_t)n < size - used ? used + (size_t)n : size - 1;
-}
-
 size_t dt_error_format(const struct dt_error *error, int debug, char *text, size_t size)
 {
-    size_t used = 0;
     if (size == 0)
         return 0;
-    text[0] = 0;
-    used = append(text, size, used, "%s\n", error->message);
+    snprintf(text, size, "%s\n", error->message);
     for (int i = 0; i < error->n_frames; i++) {
         const struct dt_error_frame *frame = &error->frames[i];
         if (frame->note[0])
-            used = append(text, size, used, "  while %s\n", frame->note);
+            dt_append(text, size, "  while %s\n", frame->note);
         if (debug)
-            used = append(text, size, used, "  at %s:%d in %s\n", frame->file, frame->line,
-                          frame->function);
+            dt_append(text, size, "  at %s:%d in %s\n", frame->file, frame->line, frame->function);
     }
     if (error->hint[0])
-        used = append(text, size, used, "  hint: %s\n", error->hint);
+        dt_append(text, size, "  hint: %s\n", error->hint);
+    size_t used = strlen(text);
     if (used == size - 1 && used > 0) // cut: the promised newline goes last
         text[used - 1] = '\n';
     return used;

@@ -1,6 +1,8 @@
 // Several problems as the lines of one error.
 #include "base/problems.h"
 
+#include "base/text.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,17 +42,16 @@ dt_status dt_problems_raise(const struct dt_problems *problems, const char *hint
 dt_status dt_problems_report(const struct dt_problems *problems, const char *hint,
                              const char *heading, ...)
 {
-    char title[512], text[DT_ERROR_MESSAGE], rest[32];
-    size_t used = 0;
+    char title[512], text[DT_ERROR_MESSAGE] = "", rest[32];
     va_list list;
     if (problems->n == 0)
         return DT_OK;
     va_start(list, heading);
     vsnprintf(title, sizeof title, heading, list);
     va_end(list);
-    for (const char *line = problems->text; *line && used < sizeof text;) {
+    for (const char *line = problems->text; *line;) {
         int length = (int)strcspn(line, "\n");
-        used += (size_t)snprintf(text + used, sizeof text - used, "\n  %.*s", length, line);
+        dt_append(text, sizeof text, "\n  %.*s", length, line);
         line += length + (line[length] == '\n');
     }
     return DT_FAIL(DT_USER, hint, "%s:%s%s", title, text, more(problems, rest));

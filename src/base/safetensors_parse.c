@@ -3,7 +3,7 @@
 // zeros, duplicates, numbers of any kind, text after the end) is refused here.
 #include "base/safetensors.h"
 #include "base/safetensors_format.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -149,32 +149,24 @@ static bool whole_number(const cJSON *item, int64_t *value)
 }
 
 // The three members of a tensor's object; others are skipped, as the reference does.
-struct members {
-    const cJSON *dtype, *shape, *offsets;
-};
+enum member { DTYPE, SHAPE, OFFSETS, MEMBERS };
 
-static dt_status find_members(const char *path, const cJSON *object, struct members *members)
+static dt_status find_members(const char *path, const cJSON *object, const cJSON *members[MEMBERS])
 {
+    static const char *const wanted[MEMBERS] = {"dtype", "shape", "data_offsets"};
     const char *name = object->string;
-    const struct {
-        const char *name;
-        const cJSON **item;
-    } wanted[] = {{"dtype", &members->dtype},
-                  {"shape", &members->shape},
-                  {"data_offsets", &members->offsets}};
     if (!cJSON_IsObject(object))
         return BAD("%s: tensor %.*s: not a JSON object", path, SHOWN, name);
-    for (int i = 0; i < 3; i++) {
-        *wanted[i].item = NULL;
+    for (int i = 0; i < MEMBERS; i++) {
         for (const cJSON *item = object->child; item; item = item->next) {
-            if (strcmp(item->string, wanted[i].name) != 0)
+            if (strcmp(item->string, wanted[i]) != 0)
                 continue;
-            if (*wanted[i].item)
-                return BAD("%s: tensor %.*s: duplicate %s", path, SHOWN, name, wanted[i].name);
-            *wanted[i].item = item;
+            if (members[i])
+                return BAD("%s: tensor %.*s: duplicate %s", path, SHOWN, name, wanted[i]);
+            members[i] = item;
         }
-        if (!*wanted[i].item)
-            return BAD("%s: tensor %.*s: %s is missing", path, SHOWN, name, wanted[i].name);
+        if (!members[i])
+            return BAD("%s: tensor %.*s: %s is missing", path, SHOWN, name, wanted[i]);
     }
     return DT_OK;
 }
@@ -232,17 +224,17 @@ static dt_status read_offsets(const char *path, const cJSON *array, int64_t data
 static dt_status read_tensor(const char *path, const cJSON *object, int64_t data_bytes,
                              struct dt_safetensor *tensor)
 {
-    struct members members;
+    const cJSON *members[MEMBERS] = {NULL};
     int64_t bytes;
     if (!is_plain(object->string))
         return BAD("%s: a tensor has control characters in its name", path);
-    DT_TRY(find_members(path, object, &members));
+    DT_TRY(find_members(path, object, members));
     tensor->name = strdup(object->string);
     if (!tensor->name)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);
-    DT_TRY(read_dtype(path, members.dtype, tensor));
-    DT_TRY(read_shape(path, members.shape, tensor));
-    DT_TRY(read_offsets(path, members.offsets, data_bytes, tensor));
+    DT_TRY(read_dtype(path, members[DTYPE], tensor));
+    DT_TRY(read_shape(path, members[SHAPE], tensor));
+    DT_TRY(read_offsets(path, members[OFFSETS], data_bytes, tensor));
     if (!dt_safetensors_measure(dt_safetensors_type_named(tensor->type_name), tensor->shape,
                                 tensor->n_dims, &tensor->count, &bytes))
         return BAD("%s: tensor %.*s: a shape of more than 2^63 bits, or of broken bytes", path,

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/round.h"
 #include "base/safetensors_format.h"
+#include "base/text.h"
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>
@@ -35,10 +36,10 @@ static dt_status no_memory(const char *path)
 // "[1,2,3]"
 static void list_text(char *text, size_t room, const int64_t *values, int n)
 {
-    size_t used = (size_t)snprintf(text, room, "[");
+    text[0] = 0;
     for (int i = 0; i < n; i++)
-        used += (size_t)snprintf(text + used, room - used, "%s%" PRId64, i ? "," : "", values[i]);
-    snprintf(text + used, room - used, "]");
+        dt_append(text, room, "%c%" PRId64, i ? ',' : '[', values[i]);
+    dt_append(text, room, n > 0 ? "]" : "[]");
 }
 
 // Adds the tensor's object to the header; `end` goes from its begin to its end in the data.
@@ -191,14 +192,11 @@ dt_status dt_safetensors_write(struct dt_safetensors_writer *writer, const void 
 
 dt_status dt_safetensors_finish(struct dt_safetensors_writer *writer, int64_t *size, uint64_t *hash)
 {
-    if (writer->written != writer->size) {
-        dt_status status =
+    dt_status status = dt_close_synced(writer->fd, writer->path);
+    if (status == DT_OK && writer->written != writer->size)
+        status =
             DT_FAIL(DT_MACHINE, NULL, "%s: %" PRId64 " bytes were given, %" PRId64 " announced",
                     writer->path, writer->written, writer->size);
-        dt_safetensors_discard(writer);
-        return status;
-    }
-    dt_status status = dt_close_synced(writer->fd, writer->path);
     if (status != DT_OK)
         unlink(writer->path);
     if (size)

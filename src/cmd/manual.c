@@ -1,5 +1,6 @@
 // What the tables of subcommands, options and configuration keys look like as help, as a man page
 // and as shell completion.
+#include "base/text.h"
 #include "cmd/cmd.h"
 
 #include <stdio.h>
@@ -76,12 +77,12 @@ static const char *key_text(const struct dt_config_key *key, char text[TEXT])
     bool standard = key->fallback[0] > ' ' && !key->unbuilt;
     if ((key->type != DT_CONFIG_ANY && key->type != DT_CONFIG_STRING) || key->unbuilt)
         dt_config_allowed(key, allowed);
-    int used = snprintf(text, TEXT, "%s", key->help);
+    snprintf(text, TEXT, "%s", key->help);
     if (allowed[0] || standard || key->required)
-        snprintf(text + used, (size_t)(TEXT - used), " (%s%s%s%s%s)", allowed,
-                 allowed[0] && (standard || key->required) ? "; " : "",
-                 key->required ? "required" : "", standard ? "default: " : "",
-                 standard ? key->fallback : "");
+        dt_append(text, TEXT, " (%s%s%s%s%s)", allowed,
+                  allowed[0] && (standard || key->required) ? "; " : "",
+                  key->required ? "required" : "", standard ? "default: " : "",
+                  standard ? key->fallback : "");
     return text;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -215,10 +216,10 @@ static void describe_time(const struct dt_peer *peer, char *text, size_t size)
 // "rank 2 on host n1 (pid 4711) (and 1 other)"
 static void describe_rank(const struct dt_peer *peer, int n, char *text, size_t size)
 {
-    int used = snprintf(text, size, "rank %d on host %s (pid %d)", peer->beat.rank, peer->host,
-                        peer->process.pid);
+    snprintf(text, size, "rank %d on host %s (pid %d)", peer->beat.rank, peer->host,
+             peer->process.pid);
     if (n > 1)
-        snprintf(text + used, size - (size_t)used, " (and %d other%s)", n - 1, n > 2 ? "s" : "");
+        dt_append(text, size, " (and %d other%s)", n - 1, n > 2 ? "s" : "");
 }
 
 static _Noreturn void report_dead(const struct dt_watch *watch, int first)

@@ -1,6 +1,8 @@
 // Opening a shard: finding its kind by its datasets, and what all kinds share.
 #include "data/h5_reader.h"
 
+#include "base/text.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,13 +28,11 @@ const struct dt_reader_kind *dt_reader_source(const char *text)
 // "/tokens nor /input_ids".
 static void list_datasets(bool whole, char *text, size_t size)
 {
-    size_t start = strlen(text), used = start;
+    size_t start = strlen(text);
     for (const struct dt_reader_kind *const *k = dt_reader_kinds; *k; k++)
         for (int i = 0; i < (whole ? DT_READER_DATASETS : 1) && (*k)->datasets[i]; i++) {
-            const char *before = i > 0 ? " and " : used == start ? "" : whole ? ", or " : " nor ";
-            if (used < size)
-                used +=
-                    (size_t)snprintf(text + used, size - used, "%s%s", before, (*k)->datasets[i]);
+            const char *before = i > 0 ? " and " : !text[start] ? "" : whole ? ", or " : " nor ";
+            dt_append(text, size, "%s%s", before, (*k)->datasets[i]);
         }
 }
 

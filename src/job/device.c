@@ -4,6 +4,7 @@
 
 #include "base/cores.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "job/settings.h"
 
 #include <stdlib.h>
@@ -118,13 +119,11 @@ static void name_ranks(const struct dt_device_taken *taken, int n, int first, ch
                        size_t size)
 {
     int left = dt_device_ranks_on(taken, n, first);
-    size_t used = (size_t)snprintf(text, size, "ranks %d", first);
-    for (int i = first + 1; i < n && used < size; i++) {
-        if (strcmp(taken[i].id, taken[first].id) != 0 ||
-            strcmp(taken[i].host, taken[first].host) != 0)
-            continue;
-        used += (size_t)snprintf(text + used, size - used, "%s %d", --left > 1 ? "," : " and", i);
-    }
+    snprintf(text, size, "ranks %d", first);
+    for (int i = first + 1; i < n; i++)
+        if (strcmp(taken[i].id, taken[first].id) == 0 &&
+            strcmp(taken[i].host, taken[first].host) == 0)
+            dt_append(text, size, "%s %d", --left > 1 ? "," : " and", i);
 }
 
 static int ranks_on_host(const struct dt_device_taken *taken, int n, const char *host)

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/problems.h"
 #include "base/safetensors.h"
+#include "base/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -146,12 +147,10 @@ static struct found find_row(const struct weight_files *set, const struct dt_par
 
 static const char *shape_text(int n_dims, const int64_t *shape, char text[SHAPE_TEXT])
 {
-    int used = snprintf(text, SHAPE_TEXT, "[");
-    for (int i = 0; i < n_dims && used < SHAPE_TEXT; i++)
-        used += snprintf(text + used, (size_t)(SHAPE_TEXT - used), "%s%lld", i ? ", " : "",
-                         (long long)shape[i]);
-    if (used < SHAPE_TEXT)
-        snprintf(text + used, (size_t)(SHAPE_TEXT - used), "]");
+    snprintf(text, SHAPE_TEXT, "[");
+    for (int i = 0; i < n_dims; i++)
+        dt_append(text, SHAPE_TEXT, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    dt_append(text, SHAPE_TEXT, "]");
     return text;
 }
 

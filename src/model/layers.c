@@ -2,6 +2,7 @@
 #include "model/kinds.h"
 
 #include "base/config_internal.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,12 +14,9 @@ static dt_status unknown(const struct dt_kind *const *kinds, const char *where, 
 {
     struct dt_nearest nearest = dt_nearest_to(name);
     char question[DT_CONFIG_NAME + 32], known[NAMES] = "";
-    size_t used = 0;
     for (int i = 0; kinds[i]; i++) {
         dt_nearest_offer(&nearest, kinds[i]->name);
-        if (used < sizeof known)
-            used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "",
-                                     kinds[i]->name);
+        dt_append(known, sizeof known, "%s%s", i ? ", " : "", kinds[i]->name);
     }
     dt_nearest_ask(&nearest, question);
     return DT_FAIL(DT_USER, NULL, "%s: unknown kind '%s'%s (known: %s)", where, name, question,

@@ -1,6 +1,8 @@
 // Adds up what model, step, input and snapshot plan to allocate; tries other settings on paper.
 #include "train/memory.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -89,8 +91,8 @@ static void name_largest(const struct dt_memory_plan *plan, char *text, size_t s
 {
     char bytes[BYTES_TEXT];
     bool named[DT_MEMORY_ROWS] = {false};
-    size_t used = 0;
-    for (int k = 0; k < NAMED_CATEGORIES && used < size; k++) {
+    text[0] = 0;
+    for (int k = 0; k < NAMED_CATEGORIES; k++) {
         int largest = -1;
         for (int i = 0; i < plan->n; i++)
             if (!named[i] && !plan->rows[i].host &&
@@ -99,9 +101,8 @@ static void name_largest(const struct dt_memory_plan *plan, char *text, size_t s
         if (largest < 0)
             return;
         named[largest] = true;
-        used += (size_t)snprintf(text + used, size - used, "%s%s %s", k ? ", " : "",
-                                 plan->rows[largest].what,
-                                 bytes_text(plan->rows[largest].bytes, bytes));
+        dt_append(text, size, "%s%s %s", k ? ", " : "", plan->rows[largest].what,
+                  bytes_text(plan->rows[largest].bytes, bytes));
     }
 }
 
@@ -109,17 +110,15 @@ static void name_largest(const struct dt_memory_plan *plan, char *text, size_t s
 static void name_fits(const struct dt_fit *fits, int n, char *text, size_t size)
 {
     char bytes[BYTES_TEXT];
-    size_t used = 0;
+    text[0] = 0;
     if (n == 0)
         snprintf(text, size,
                  "no data.micro_batch and no model.recompute would fit: use a smaller model or "
                  "data.seq_len, or a device with more memory free");
-    for (int i = 0; i < n && used < size; i++)
-        used +=
-            (size_t)snprintf(text + used, size - used,
-                             "%sdata.micro_batch = %lld with model.recompute = %s needs %s",
-                             i ? "; " : "", (long long)fits[i].micro_batch,
-                             recompute_name[fits[i].recompute], bytes_text(fits[i].bytes, bytes));
+    for (int i = 0; i < n; i++)
+        dt_append(text, size, "%sdata.micro_batch = %lld with model.recompute = %s needs %s",
+                  i ? "; " : "", (long long)fits[i].micro_batch, recompute_name[fits[i].recompute],
+                  bytes_text(fits[i].bytes, bytes));
 }
 
 static const char *whose_share(const struct dt_job *job)

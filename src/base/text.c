@@ -1,8 +1,21 @@
-// Table 3-7 of the Unicode standard: no overlong forms, no surrogates, nothing above U+10FFFF.
-#include "base/utf8.h"
+// Appending, and UTF-8.
+#include "base/text.h"
 
+#include <stdarg.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
 
+void dt_append(char *text, size_t size, const char *format, ...)
+{
+    size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+}
+
+// Table 3-7 of the Unicode standard: no overlong forms, no surrogates, nothing above U+10FFFF.
 int64_t dt_utf8_length(const char *bytes, int64_t size)
 {
     const unsigned char *text = (const unsigned char *)bytes;
