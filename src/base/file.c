@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <fts.h>
 #include <inttypes.h>
 #include <linux/magic.h>
 #include <stdarg.h>
@@ -31,55 +30,50 @@ static void report_progress(void)
         report();
 }
 
+// What errno says; an error that is not here is the machine's, without a hint.
+static const struct errno_row {
+    int error;
+    dt_status status;
+    const char *hint;
+} errno_rows[] = {
+    {ENOENT, DT_USER, "check the path"},
+    {ENOTDIR, DT_USER, "a part of the path that should be a folder is a file"},
+    {EEXIST, DT_USER, "a part of the path that should be a folder is a file"},
+    {EISDIR, DT_USER, "give a file, not a folder"},
+    {EACCES, DT_USER, "change the rights, or choose another path"},
+    {EPERM, DT_USER, "change the rights, or choose another path"},
+    {EROFS, DT_USER, "the file system is mounted read-only; choose another path"},
+    {ENOTEMPTY, DT_USER, NULL},
+    {ELOOP, DT_USER, NULL},
+    {ENAMETOOLONG, DT_USER, NULL},
+    {ENXIO, DT_USER, NULL},
+    {ETXTBSY, DT_USER, NULL},
+    {ENOSPC, DT_MACHINE, "free some space, or choose a path on another file system"},
+    {EDQUOT, DT_MACHINE, "free some space, or choose a path on another file system"},
+    {EFBIG, DT_MACHINE,
+     "raise the limit of file sizes (ulimit -f), or choose a file system that "
+     "allows such files"},
+    {EMFILE, DT_MACHINE, "raise the limit of open files (ulimit -n)"},
+    {ENFILE, DT_MACHINE, "raise the limit of open files (ulimit -n)"},
+    {0, DT_MACHINE, NULL},
+};
+
+static const struct errno_row *errno_row(int error)
+{
+    const struct errno_row *row = errno_rows;
+    while (row->error && row->error != error)
+        row++;
+    return row;
+}
+
 dt_status dt_errno_status(int error)
 {
-    switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-    case EISDIR:
-    case EEXIST:
-    case ENOTEMPTY:
-    case EACCES:
-    case EPERM:
-    case EROFS:
-    case ELOOP:
-    case ENAMETOOLONG:
-    case ENXIO:
-    case ETXTBSY:
-        return DT_USER;
-    default:
-        return DT_MACHINE;
-    }
+    return errno_row(error)->status;
 }
 
 const char *dt_errno_hint(int error)
 {
-    switch (error) {
-    case ENOENT:
-        return "check the path";
-    case ENOTDIR:
-    case EEXIST:
-        return "a part of the path that should be a folder is a file";
-    case EISDIR:
-        return "give a file, not a folder";
-    case EACCES:
-    case EPERM:
-        return "change the rights, or choose another path";
-    case EROFS:
-        return "the file system is mounted read-only; choose another path";
-    case ENOSPC:
-    case EDQUOT:
-        return "free some space, or choose a path on another file system";
-    case EFBIG:
-        return "raise the limit of file sizes (ulimit -f), or choose a file system that allows "
-               "such "
-               "files";
-    case EMFILE:
-    case ENFILE:
-        return "raise the limit of open files (ulimit -n)";
-    default:
-        return NULL;
-    }
+    return errno_row(error)->hint;
 }
 
 dt_status dt_path(char *path, const char *format, ...)
@@ -119,8 +113,34 @@ dt_status dt_make_dirs(const char *path)
     return make_dir(path);
 }
 
-static dt_status remove_entry(const FTSENT *entry)
+static int compare_names(const FTSENT **a, const FTSENT **b)
 {
+    return strcmp((*a)->fts_name, (*b)->fts_name);
+}
+
+dt_status dt_walk_tree(const char *path, int options, const char *action, dt_visit *visit,
+                       void *context)
+{
+    char root[DT_PATH];
+    DT_TRY(dt_path(root, "%s", path));
+    FTS *tree =
+        fts_open((char *[]){root, NULL}, FTS_PHYSICAL | FTS_NOCHDIR | options, compare_names);
+    if (!tree)
+        return DT_FAIL_ERRNO(action, path);
+    dt_status status = DT_OK;
+    errno = 0;
+    for (FTSENT *entry; status == DT_OK && (entry = fts_read(tree)); errno = 0)
+        status = visit(context, tree, entry);
+    if (status == DT_OK && errno != 0)
+        status = DT_FAIL_ERRNO(action, path);
+    fts_close(tree);
+    return status;
+}
+
+static dt_status remove_entry(void *context, FTS *tree, FTSENT *entry)
+{
+    (void)context;
+    (void)tree;
     report_progress();
     switch (entry->fts_info) {
     case FTS_D: // before its contents; it comes again after them
@@ -143,19 +163,7 @@ static dt_status remove_entry(const FTSENT *entry)
 
 dt_status dt_remove_tree(const char *path)
 {
-    char root[DT_PATH];
-    DT_TRY(dt_path(root, "%s", path));
-    FTS *tree = fts_open((char *[]){root, NULL}, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
-    if (!tree)
-        return errno == ENOENT ? DT_OK : DT_FAIL_ERRNO("remove", path);
-    dt_status status = DT_OK;
-    errno = 0;
-    for (FTSENT *entry; status == DT_OK && (entry = fts_read(tree)); errno = 0)
-        status = remove_entry(entry);
-    if (status == DT_OK && errno != 0)
-        status = DT_FAIL_ERRNO("remove", path);
-    fts_close(tree);
-    return status;
+    return dt_walk_tree(path, 0, "remove", remove_entry, NULL);
 }
 
 bool dt_file_exists(const char *path)
@@ -273,18 +281,22 @@ dt_status dt_read_file(const char *path, int64_t limit, char **text, int64_t *si
     return status;
 }
 
-dt_status dt_close_synced(int fd, const char *path)
+// Where fsync fails with `harmless` all is well.
+static dt_status close_synced(int fd, const char *action, const char *path, int harmless)
 {
-    int synced = fsync(fd), error = errno;
-    if (close(fd) != 0 && synced == 0) { // NFS reports a full quota here
-        synced = -1;
+    int error = fsync(fd) == 0 ? 0 : errno;
+    if (close(fd) != 0 && !error) // NFS reports a full quota here
         error = errno;
-    }
     report_progress();
-    if (synced == 0)
+    if (error == 0 || error == harmless)
         return DT_OK;
     errno = error;
-    return DT_FAIL_ERRNO("write", path);
+    return DT_FAIL_ERRNO(action, path);
+}
+
+dt_status dt_close_synced(int fd, const char *path)
+{
+    return close_synced(fd, "write", path, 0);
 }
 
 dt_status dt_fsync_parent(const char *path)
@@ -298,9 +310,9 @@ dt_status dt_fsync_parent(const char *path)
     return dt_fsync_dir(parent);
 }
 
-static dt_status write_synced(const char *path, const void *data, int64_t size)
+dt_status dt_write_synced(const char *path, bool replace, const void *data, int64_t size)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = open(path, O_WRONLY | O_CREAT | (replace ? O_TRUNC : O_EXCL) | O_CLOEXEC, 0666);
     if (fd < 0)
         return DT_FAIL_ERRNO("create", path);
     dt_status status = dt_write_all(fd, path, data, size);
@@ -315,7 +327,7 @@ dt_status dt_write_file_atomic(const char *path, const void *data, int64_t size)
 {
     char temporary[DT_PATH];
     DT_TRY(dt_path(temporary, "%s.tmp", path));
-    dt_status status = write_synced(temporary, data, size);
+    dt_status status = dt_write_synced(temporary, true, data, size);
     if (status == DT_OK && rename(temporary, path) != 0)
         status = DT_FAIL_ERRNO("write", path);
     if (status != DT_OK) {
@@ -330,15 +342,8 @@ dt_status dt_fsync_dir(const char *path)
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return DT_FAIL_ERRNO("open folder", path);
-    int failed = fsync(fd), error = errno;
-    close(fd);
-    report_progress();
     // EINVAL: a file system without a sync for folders; its renames are as lasting as they get.
-    if (failed && error != EINVAL) {
-        errno = error;
-        return DT_FAIL_ERRNO("sync folder", path);
-    }
-    return DT_OK;
+    return close_synced(fd, "sync folder", path, EINVAL);
 }
 
 dt_status dt_write_all(int fd, const char *path, const void *data, int64_t size)
@@ -379,37 +384,29 @@ dt_status dt_pread_all(int fd, const char *path, void *data, int64_t size, int64
     return DT_OK;
 }
 
-static dt_status hash_stream(int fd, const char *path, XXH64_state_t *state, char *chunk,
-                             int64_t *total)
-{
-    XXH64_reset(state, 0);
-    int64_t got;
-    *total = 0;
-    do {
-        DT_TRY(read_some(fd, path, chunk, HASH_CHUNK, &got));
-        XXH64_update(state, chunk, (size_t)got);
-        *total += got;
-    } while (got == HASH_CHUNK);
-    return DT_OK;
-}
-
 dt_status dt_hash_file(const char *path, uint64_t *hash, int64_t *size)
 {
     int fd;
-    int64_t total = 0;
+    int64_t total, got;
     DT_TRY(dt_open_read(path, &fd, &total));
     XXH64_state_t *state = XXH64_createState();
     char *chunk = malloc(HASH_CHUNK);
-    dt_status status;
-    if (state && chunk)
-        status = hash_stream(fd, path, state, chunk, &total);
-    else
+    dt_status status = DT_OK;
+    if (!state || !chunk) {
         status = DT_FAIL(DT_MACHINE, NULL, "no memory to hash %s", path);
-    if (status == DT_OK) {
-        *hash = XXH64_digest(state);
-        if (size)
-            *size = total;
+        goto out;
     }
+    XXH64_reset(state, 0);
+    total = 0;
+    do {
+        DT_TRY_GOTO(status, out, read_some(fd, path, chunk, HASH_CHUNK, &got));
+        XXH64_update(state, chunk, (size_t)got);
+        total += got;
+    } while (got == HASH_CHUNK);
+    *hash = XXH64_digest(state);
+    if (size)
+        *size = total;
+out:
     free(chunk);
     XXH64_freeState(state);
     close(fd);

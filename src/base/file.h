@@ -7,6 +7,7 @@
 #include "base/error.h"
 
 #include <errno.h>
+#include <fts.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -33,6 +34,11 @@ dt_status dt_path(char *path, const char *format, ...) __attribute__((format(pri
 dt_status dt_make_dirs(const char *path);
 // Removes a file, or a folder with all in it. A path that is not there is no error.
 dt_status dt_remove_tree(const char *path);
+// Calls `visit` for `path` and all in it, in bytewise order of names, as fts(3) does with
+// FTS_PHYSICAL | FTS_NOCHDIR | `options`. `action` is what messages say: "read".
+typedef dt_status dt_visit(void *context, FTS *tree, FTSENT *entry);
+dt_status dt_walk_tree(const char *path, int options, const char *action, dt_visit *visit,
+                       void *context);
 bool dt_file_exists(const char *path);
 bool dt_is_dir(const char *path);
 int64_t dt_file_size(const char *path); // -1 where it is not known (as of what is no regular file)
@@ -43,6 +49,8 @@ dt_status dt_open_read(const char *path, int *fd, int64_t *size);
 // A regular file (/proc is fine) or a shell's pipe (/dev/fd/63); a FIFO or a device is DT_USER, and
 // is never waited for.
 dt_status dt_read_file(const char *path, int64_t limit, char **text, int64_t *size);
+// Writes and fsyncs a file; one that exists is an error unless `replace`.
+dt_status dt_write_synced(const char *path, bool replace, const void *data, int64_t size);
 // Writes path.tmp, fsyncs, renames onto path, fsyncs the folder: readers see the old or the new
 // one.
 dt_status dt_write_file_atomic(const char *path, const void *data, int64_t size);

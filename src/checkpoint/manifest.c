@@ -4,12 +4,10 @@
 #include "base/file.h"
 #include "base/list.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 enum { LINE = 48 + DT_MANIFEST_NAME, MANIFEST_LIMIT = 1 << 20 }; // bytes
@@ -45,14 +43,7 @@ static dt_status write_text(const char *folder, const char *name, const char *te
 {
     char path[DT_PATH];
     DT_TRY(dt_path(path, "%s/%s", folder, name));
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return DT_FAIL_ERRNO("create", path);
-    dt_status status = dt_write_all(fd, path, text, (int64_t)strlen(text));
-    if (status == DT_OK)
-        return dt_close_synced(fd, path);
-    close(fd);
-    return status;
+    return dt_write_synced(path, false, text, (int64_t)strlen(text));
 }
 
 dt_status dt_manifest_put(struct dt_manifest *manifest, const char *folder, const char *name,

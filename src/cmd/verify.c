@@ -6,7 +6,6 @@
 #include "data/pack.h"
 #include "data/reader.h"
 
-#include <fts.h>
 #include <glob.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -72,8 +71,9 @@ static bool has_shard_name(const char *name)
     return name[0] != '.' && dot && (strcmp(dot, ".h5") == 0 || strcmp(dot, ".hdf5") == 0);
 }
 
-static void visit(struct tally *tally, FTS *tree, FTSENT *entry)
+static dt_status visit(void *context, FTS *tree, FTSENT *entry)
 {
+    struct tally *tally = context;
     if (entry->fts_info == FTS_D && is_checkpoint(entry->fts_path)) {
         verify_checkpoint(tally, entry->fts_path);
         fts_set(tree, entry, FTS_SKIP);
@@ -84,25 +84,13 @@ static void visit(struct tally *tally, FTS *tree, FTSENT *entry)
         errno = entry->fts_errno;
         count(tally, entry->fts_path, DT_FAIL_ERRNO("read", entry->fts_path));
     }
-}
-
-static int compare_names(const FTSENT **a, const FTSENT **b)
-{
-    return strcmp((*a)->fts_name, (*b)->fts_name);
+    return DT_OK;
 }
 
 static dt_status verify_folder(struct tally *tally, const char *path)
 {
-    char root[DT_PATH];
     int64_t before = tally->good + tally->bad;
-    DT_TRY(dt_path(root, "%s", path));
-    FTS *tree =
-        fts_open((char *[]){root, NULL}, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, compare_names);
-    if (!tree)
-        return DT_FAIL_ERRNO("read", path);
-    for (FTSENT *entry; (entry = fts_read(tree));)
-        visit(tally, tree, entry);
-    fts_close(tree);
+    DT_TRY(dt_walk_tree(path, FTS_COMFOLLOW, "read", visit, tally));
     if (tally->good + tally->bad == before)
         return DT_FAIL(DT_USER, "name a shard, a checkpoint, or a folder that holds some",
                        "%s holds no shard and no checkpoint", path);

@@ -7,8 +7,6 @@
 #include "base/log.h"
 #include "base/rng.h"
 
-#include <fcntl.h>
-#include <fts.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -74,8 +72,9 @@ static bool links_to_file(const char *link)
     return stat(link, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-static dt_status visit(struct walk *walk, FTS *tree, FTSENT *entry)
+static dt_status visit(void *context, FTS *tree, FTSENT *entry)
 {
+    struct walk *walk = context;
     bool named = entry->fts_level == FTS_ROOTLEVEL;
     if (!named && entry->fts_name[0] == '.') {
         fts_set(tree, entry, FTS_SKIP);
@@ -107,35 +106,12 @@ static dt_status visit(struct walk *walk, FTS *tree, FTSENT *entry)
     }
 }
 
-static int compare_names(const FTSENT **a, const FTSENT **b)
-{
-    return strcmp((*a)->fts_name, (*b)->fts_name);
-}
-
-static dt_status walk_input(struct walk *walk, const char *input)
-{
-    char root[DT_PATH];
-    DT_TRY(dt_path(root, "%s", input));
-    FTS *tree =
-        fts_open((char *[]){root, NULL}, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, compare_names);
-    if (!tree)
-        return DT_FAIL_ERRNO("read", input);
-    dt_status status = DT_OK;
-    errno = 0;
-    for (FTSENT *entry; status == DT_OK && (entry = fts_read(tree)); errno = 0)
-        status = visit(walk, tree, entry);
-    if (status == DT_OK && errno != 0)
-        status = DT_FAIL_ERRNO("read", input);
-    fts_close(tree);
-    return status;
-}
-
 dt_status dt_pack_find(const struct dt_pack_config *config, struct dt_pack_files *files)
 {
     struct walk walk = {.config = config, .files = files};
     walk.has_output = stat(config->output, &walk.output) == 0;
     for (int i = 0; i < config->n_inputs; i++)
-        DT_TRY(walk_input(&walk, config->inputs[i]));
+        DT_TRY(dt_walk_tree(config->inputs[i], FTS_COMFOLLOW, "read", visit, &walk));
     if (files->n > 0)
         return DT_OK;
     return DT_FAIL(DT_USER, "name files, or folders with files in them",
