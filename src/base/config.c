@@ -1,11 +1,14 @@
-// A loaded configuration: its values and where they came from.
+// A loaded configuration: its values, where they came from, and the echo of both.
 #include "base/config.h"
 
 #include "base/config_internal.h"
 
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { ECHO_COLUMN = 32 };
 
 bool dt_config_next(const struct dt_config_table *table, struct dt_config_row *row)
 {
@@ -54,21 +57,25 @@ void dt_config_problem(struct dt_problems *problems, const struct dt_config *con
                     text);
 }
 
-dt_status dt_config_note(struct dt_config *config, const char *key, const char *text,
-                         const char *origin)
+dt_status dt_config_keep(struct dt_config_value *value, const char *text, const char *origin)
 {
-    struct dt_config_value *value = find_value(config, key);
     char *new_text = strdup(text), *new_origin = strdup(origin);
     if (!new_text || !new_origin) {
         free(new_text);
         free(new_origin);
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the value of %s", key);
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %zu bytes of configuration", strlen(text));
     }
     free(value->text);
     free(value->origin);
     value->text = new_text;
     value->origin = new_origin;
     return DT_OK;
+}
+
+dt_status dt_config_note(struct dt_config *config, const char *key, const char *text,
+                         const char *origin)
+{
+    return dt_config_keep(find_value(config, key), text, origin);
 }
 
 dt_status dt_config_reject(const struct dt_config *config, const char *key, const char *hint,
@@ -110,4 +117,58 @@ const char *dt_config_text(const struct dt_config *config, const char *key)
 const char *dt_config_origin(const struct dt_config *config, const char *key)
 {
     return find_value(config, key)->origin;
+}
+
+static int print_value(const char *text, FILE *out)
+{
+    int n = 2;
+    if (!dt_ini_needs_quotes(text))
+        return fprintf(out, "%s", text);
+    fputc('"', out);
+    for (const char *p = text; *p; p++) {
+        if (*p == '"' || *p == '\\')
+            n += fputc('\\', out) != EOF;
+        n += fputc(*p, out) != EOF;
+    }
+    fputc('"', out);
+    return n;
+}
+
+// The origin quotes a path, which may hold anything; the comment must stay one line of text.
+static void print_comment(const char *text, FILE *out)
+{
+    fputs("  # ", out);
+    for (const char *p = text; *p; p++)
+        fputc((unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p, out);
+    fputc('\n', out);
+}
+
+static void echo_key(const struct dt_config_key *key, const struct dt_config_value *value,
+                     FILE *out)
+{
+    bool unset = value->text[0] == 0 && key->type != DT_CONFIG_STRING;
+    int column = fprintf(out, "%s%s = ", unset ? "# " : "", key->name);
+    column += print_value(value->text, out);
+    fprintf(out, "%*s", column < ECHO_COLUMN ? ECHO_COLUMN - column : 0, "");
+    print_comment(unset ? "not set" : value->origin, out);
+}
+
+void dt_config_echo(const struct dt_config *config, FILE *out)
+{
+    fputs("# The resolved configuration: every key, and where its value came from.\n", out);
+    for (struct dt_config_row row = {0}; dt_config_next(config->table, &row);) {
+        if (row.key == row.section->keys)
+            fprintf(out, "\n[%s]\n", row.section->name);
+        echo_key(row.key, &config->values[row.index], out);
+    }
+}
+
+dt_status dt_config_echo_text(const struct dt_config *config, char **text, size_t *size)
+{
+    FILE *memory = open_memstream(text, size);
+    if (memory)
+        dt_config_echo(config, memory);
+    if (!memory || fclose(memory) != 0)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the text of the configuration");
+    return DT_OK;
 }

@@ -23,6 +23,9 @@ struct dt_config {
     struct dt_config_value *values; // one a key, in the table's order
 };
 
+// config.c: copies text and origin into a value.
+dt_status dt_config_keep(struct dt_config_value *value, const char *text, const char *origin);
+
 // config_read.c: the lines of a text, one after the other. `name`, `value` and `problem` point into
 // the reader and last until the next call.
 enum dt_ini_kind { DT_INI_SECTION, DT_INI_PAIR, DT_INI_BAD };

@@ -4,6 +4,7 @@
 
 #include "base/config_internal.h"
 #include "base/file.h"
+#include "base/text.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -54,12 +55,9 @@ static void reject_section(struct loader *loader, const char *origin, const char
 {
     struct dt_nearest nearest = dt_nearest_to(name);
     char question[DT_CONFIG_NAME + 32], shown[DT_CONFIG_SHOWN], names[512] = "";
-    size_t used = 0;
     for (const struct dt_config_section *s = loader->table->sections; s->name; s++) {
         dt_nearest_offer(&nearest, s->name);
-        if (used < sizeof names)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
-                                     s->name);
+        dt_append(names, sizeof names, "%s%s", names[0] ? ", " : "", s->name);
     }
     dt_nearest_ask(&nearest, question);
     dt_problems_add(&loader->problems, "%s: unknown section '%s'%s (sections: %s)", origin,
@@ -72,7 +70,6 @@ static void reject_key(struct loader *loader, const char *origin, const char *se
 {
     struct dt_nearest here = dt_nearest_to(name), there = dt_nearest_to(name);
     char question[DT_CONFIG_NAME + 32], shown[DT_CONFIG_SHOWN], names[512] = "";
-    size_t used = 0;
     for (struct dt_config_row row = {0}; dt_config_next(loader->table, &row);) {
         bool is_here = strcmp(row.section->name, section) == 0;
         struct dt_nearest *nearest = is_here ? &here : &there;
@@ -80,23 +77,12 @@ static void reject_key(struct loader *loader, const char *origin, const char *se
         dt_nearest_offer(nearest, row.key->name);
         if (nearest->distance < before)
             memcpy(nearest->best, row.name, sizeof row.name);
-        if (is_here && used < sizeof names)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
-                                     row.key->name);
+        if (is_here)
+            dt_append(names, sizeof names, "%s%s", names[0] ? ", " : "", row.key->name);
     }
     dt_nearest_ask(there.distance == 0 || !here.best[0] ? &there : &here, question);
     dt_problems_add(&loader->problems, "%s: unknown key '%s' in section '%s'%s (keys: %s)", origin,
                     dt_config_shown(name, shown), section, question, names);
-}
-
-static dt_status store(char **out, const char *text)
-{
-    char *copy = strdup(text);
-    if (!copy)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %zu bytes of configuration", strlen(text));
-    free(*out);
-    *out = copy;
-    return DT_OK;
 }
 
 static dt_status assign(struct loader *loader, const struct dt_config_row *row,
@@ -111,8 +97,7 @@ static dt_status assign(struct loader *loader, const struct dt_config_row *row,
         return DT_OK;
     }
     value->source = source;
-    DT_TRY(store(&value->origin, origin));
-    DT_TRY(store(&value->text, text));
+    DT_TRY(dt_config_keep(value, text, origin));
     if (source == DT_SOURCE_DEFAULT && text[0] == 0)
         return DT_OK;
     if (dt_config_convert(row->key, text, object, problem))

@@ -2,6 +2,7 @@
 // others. Knows nothing of tables or types.
 #include "base/config_internal.h"
 
+#include <stdarg.h>
 #include <string.h>
 
 void dt_ini_open(struct dt_ini *ini, const char *text, int64_t size)
@@ -23,11 +24,9 @@ static bool is_comment(char c)
     return c == '#' || c == ';';
 }
 
-static char *skip_blanks(char *p)
+static char *skip_blanks(const char *p)
 {
-    while (is_blank(*p))
-        p++;
-    return p;
+    return (char *)p + strspn(p, " \t");
 }
 
 static void trim_end(char *begin)
@@ -41,16 +40,19 @@ static void trim_end(char *begin)
 // Whether nothing but white space, or a comment after white space, follows.
 static bool is_end(const char *p)
 {
-    const char *q = p;
-    while (is_blank(*q))
-        q++;
+    const char *q = skip_blanks(p);
     return *q == 0 || (is_comment(*q) && q > p);
 }
 
-static void set_bad(struct dt_ini *ini, const char *problem)
+static void set_bad(struct dt_ini *ini, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void set_bad(struct dt_ini *ini, const char *format, ...)
 {
+    va_list args;
     ini->kind = DT_INI_BAD;
-    snprintf(ini->problem, sizeof ini->problem, "%s", problem);
+    va_start(args, format);
+    vsnprintf(ini->problem, sizeof ini->problem, format, args);
+    va_end(args);
 }
 
 // Copies the next line without its end into the buffer; returns its length, or -1 where it is too
@@ -78,10 +80,8 @@ static bool has_control(struct dt_ini *ini, int64_t length)
     for (int64_t i = 0; i < length; i++) {
         unsigned char c = (unsigned char)ini->buffer[i];
         if ((c < 0x20 && c != '\t') || c == 0x7f) {
-            set_bad(ini, "");
-            snprintf(ini->problem, sizeof ini->problem,
-                     "control character 0x%02x at column %d: a configuration is plain text", c,
-                     (int)i + 1);
+            set_bad(ini, "control character 0x%02x at column %d: a configuration is plain text", c,
+                    (int)i + 1);
             return true;
         }
     }
@@ -125,23 +125,13 @@ static void read_quoted(struct dt_ini *ini, char *p)
     *out = 0;
 }
 
-static void cut_comment(char *value)
-{
-    for (char *p = value; *p; p++)
-        if (is_comment(*p) && p > value && is_blank(p[-1]))
-            *p = 0;
-    trim_end(value);
-}
-
 static void read_pair(struct dt_ini *ini, char *p)
 {
     char *equals = strchr(p, '=');
     char shown[DT_CONFIG_SHOWN];
     if (!equals) {
-        set_bad(ini, "");
-        snprintf(ini->problem, sizeof ini->problem,
-                 "'%s' is neither '[section]' nor 'key = value' nor a comment",
-                 dt_config_shown(p, shown));
+        set_bad(ini, "'%s' is neither '[section]' nor 'key = value' nor a comment",
+                dt_config_shown(p, shown));
         return;
     }
     *equals = 0;
@@ -152,15 +142,16 @@ static void read_pair(struct dt_ini *ini, char *p)
     }
     ini->kind = DT_INI_PAIR;
     ini->name = p;
-    p = skip_blanks(equals + 1);
-    if (*p == '"') {
-        read_quoted(ini, p + 1);
+    ini->value = skip_blanks(equals + 1);
+    if (*ini->value == '"') {
+        read_quoted(ini, ini->value + 1);
         return;
     }
-    if (is_comment(*p) && p > equals + 1) // "key =  # nothing"
-        *p = 0;
-    cut_comment(p);
-    ini->value = p;
+    for (p = equals + 1; *p && !(is_blank(*p) && is_comment(p[1])); p++)
+        ;
+    *p = 0;
+    trim_end(equals + 1);
+    ini->value = skip_blanks(equals + 1); // may have been a comment
 }
 
 bool dt_ini_next(struct dt_ini *ini)

@@ -211,16 +211,15 @@ bool dt_config_in_range(const struct dt_config_key *key, const void *object)
     return in_range(key, &value) || is_auto(key, &value);
 }
 
-static bool equal(const struct dt_config_key *key, const union value *a, const union value *b)
+static bool equal(const struct dt_config_key *key, union value a, union value b)
 {
-    return key->type == DT_CONFIG_STRING ? strcmp(a->text, b->text) == 0
-                                         : memcmp(a, b, sizeof *a) == 0;
+    return key->type == DT_CONFIG_STRING ? strcmp(a.text, b.text) == 0
+                                         : memcmp(&a, &b, sizeof a) == 0;
 }
 
 bool dt_config_equal(const struct dt_config_key *key, const void *a, const void *b)
 {
-    union value x = load(key, a), y = load(key, b);
-    return equal(key, &x, &y);
+    return equal(key, load(key, a), load(key, b));
 }
 
 const char *dt_config_value_text(const struct dt_config_key *key, const void *object,
@@ -264,7 +263,7 @@ bool dt_config_convert(const struct dt_config_key *key, const char *text, void *
         return false;
     if (key->fallback && key->fallback[0]) // a field that is no key has none
         parse(key, key->fallback, &standard, unused);
-    if (is_unbuilt(key, "*") && !equal(key, &value, &standard))
+    if (is_unbuilt(key, "*") && !equal(key, value, standard))
         return refuse(problem, "the feature is not built yet in this version, so '%s' is refused",
                       dt_config_shown(text, shown));
     store(key, &value, object);
@@ -312,27 +311,17 @@ static void allowed_number(const struct dt_config_key *key, char *out, size_t si
              key->above_min ? " up to " : " to ", number_text(key->max, high));
 }
 
-// The choices, built or not, appended to out[used].
-static size_t list_choices(const struct dt_config_key *key, bool unbuilt, char *out, size_t used)
+// Appends the choices, built or not.
+static void list_choices(const struct dt_config_key *key, bool unbuilt, char out[DT_CONFIG_ALLOWED])
 {
     const char *choices = key->choices, *between = "";
     char word[DT_CONFIG_NAME];
     while (dt_config_next_choice(&choices, word)) {
-        if (is_unbuilt(key, word) != unbuilt || used >= DT_CONFIG_ALLOWED)
+        if (is_unbuilt(key, word) != unbuilt)
             continue;
-        used += (size_t)snprintf(out + used, DT_CONFIG_ALLOWED - used, "%s%s", between, word);
+        dt_append(out, DT_CONFIG_ALLOWED, "%s%s", between, word);
         between = " | ";
     }
-    return used;
-}
-
-static void allowed_choices(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED])
-{
-    size_t used = list_choices(key, false, out, 0);
-    if (!key->unbuilt || used >= DT_CONFIG_ALLOWED)
-        return;
-    used += (size_t)snprintf(out + used, DT_CONFIG_ALLOWED - used, "; not built yet: ");
-    list_choices(key, true, out, used);
 }
 
 void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED])
@@ -357,7 +346,12 @@ void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOW
         snprintf(out, DT_CONFIG_ALLOWED, "text of at most %d bytes", DT_CONFIG_STRING_MAX - 1);
         break;
     case DT_CONFIG_ENUM:
-        allowed_choices(key, out);
+        out[0] = 0;
+        list_choices(key, false, out);
+        if (key->unbuilt) {
+            dt_append(out, DT_CONFIG_ALLOWED, "; not built yet: ");
+            list_choices(key, true, out);
+        }
         break;
     }
 }
