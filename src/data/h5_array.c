@@ -209,20 +209,11 @@ void dt_h5_array_close(struct dt_h5_array *array)
 
 hid_t dt_h5_type(dt_dtype type)
 {
-    switch (type) {
-    case DT_U8:
-        return H5T_STD_U8LE;
-    case DT_U16:
-        return H5T_STD_U16LE;
-    case DT_U32:
-        return H5T_STD_U32LE;
-    case DT_U64:
-        return H5T_STD_U64LE;
-    case DT_F32:
-        return H5T_IEEE_F32LE;
-    default:
-        return H5T_STD_I32LE;
-    }
+    const hid_t types[DT_DTYPE_COUNT] = {
+        [DT_U8] = H5T_STD_U8LE,   [DT_U16] = H5T_STD_U16LE, [DT_U32] = H5T_STD_U32LE,
+        [DT_U64] = H5T_STD_U64LE, [DT_I32] = H5T_STD_I32LE, [DT_F32] = H5T_IEEE_F32LE,
+    };
+    return types[type];
 }
 
 static dt_status read_by_library(const struct dt_h5_array *array, int64_t first, int64_t count,
@@ -247,17 +238,13 @@ dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64
                            void *data)
 {
     int64_t row = array->shape[1] * dt_dtype_size(array->type);
+    dt_status status;
     if (count == 0 || row == 0)
         return DT_OK;
     if (array->offset >= 0) { // needs no lock: other threads may read other shards
-        DT_TRY_NOTE(dt_pread_all(array->file->fd, array->file->path, data, count * row,
-                                 array->offset + first * row),
-                    "reading rows %" PRId64 " to %" PRId64 " of %s", first, first + count - 1,
-                    array->name);
-        return DT_OK;
-    }
-    dt_status status;
-    if (array->chunks) {
+        status = dt_pread_all(array->file->fd, array->file->path, data, count * row,
+                              array->offset + first * row);
+    } else if (array->chunks) {
         status = dt_h5_chunks_read(array->chunks, array, first, count, data);
     } else {
         dt_h5_enter();
@@ -278,24 +265,7 @@ dt_status dt_h5_check_vector(const struct dt_h5_array *array)
 }
 
 // `wanted` is the type of *value in memory.
-static dt_status read_integer(const struct dt_h5_array *array, hid_t attribute, const char *name,
-                              hid_t wanted, void *value)
-{
-    hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
-    bool one = H5Tget_class(type) == H5T_INTEGER && H5Sget_simple_extent_npoints(space) == 1;
-    dt_status status = DT_OK;
-    if (!one)
-        status = DT_FAIL(DT_USER, "store one integer, or remove the attribute",
-                         "%s: attribute %s of %s is not one integer", array->file->path, name,
-                         array->name);
-    else if (H5Aread(attribute, wanted, value) < 0)
-        status = dt_h5_fail(DT_USER, "read an attribute of", array->file->path, NULL);
-    H5Tclose(type);
-    H5Sclose(space);
-    return status;
-}
-
-static dt_status find_integer(const struct dt_h5_array *array, const char *name, hid_t wanted,
+static dt_status read_integer(const struct dt_h5_array *array, const char *name, hid_t wanted,
                               void *value, bool *found)
 {
     htri_t exists = H5Aexists(array->id, name);
@@ -305,7 +275,16 @@ static dt_status find_integer(const struct dt_h5_array *array, const char *name,
     hid_t attribute = exists < 0 ? -1 : H5Aopen(array->id, name, H5P_DEFAULT);
     if (attribute < 0)
         return dt_h5_fail(DT_USER, "read an attribute of", array->file->path, NULL);
-    dt_status status = read_integer(array, attribute, name, wanted, value);
+    hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
+    dt_status status = DT_OK;
+    if (H5Tget_class(type) != H5T_INTEGER || H5Sget_simple_extent_npoints(space) != 1)
+        status = DT_FAIL(DT_USER, "store one integer, or remove the attribute",
+                         "%s: attribute %s of %s is not one integer", array->file->path, name,
+                         array->name);
+    else if (H5Aread(attribute, wanted, value) < 0)
+        status = dt_h5_fail(DT_USER, "read an attribute of", array->file->path, NULL);
+    H5Tclose(type);
+    H5Sclose(space);
     H5Aclose(attribute);
     return status;
 }
@@ -313,7 +292,7 @@ static dt_status find_integer(const struct dt_h5_array *array, const char *name,
 dt_status dt_h5_attribute(const struct dt_h5_array *array, const char *name, int64_t *value,
                           bool *found)
 {
-    DT_TRY(find_integer(array, name, H5T_NATIVE_INT64, value, found));
+    DT_TRY(read_integer(array, name, H5T_NATIVE_INT64, value, found));
     if (!*found || *value >= 1)
         return DT_OK;
     return DT_FAIL(DT_USER, "store an integer of at least 1, or remove the attribute",
@@ -324,5 +303,5 @@ dt_status dt_h5_attribute(const struct dt_h5_array *array, const char *name, int
 dt_status dt_h5_attribute_u64(const struct dt_h5_array *array, const char *name, uint64_t *value,
                               bool *found)
 {
-    return find_integer(array, name, H5T_NATIVE_UINT64, value, found);
+    return read_integer(array, name, H5T_NATIVE_UINT64, value, found);
 }

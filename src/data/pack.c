@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { CHUNK = 1 << 20, TRAIN = 0, VAL = 1, SIDES = 2, BYTE_VOCAB = 256 };
+enum { CHUNK = 1 << 20, TRAIN = 0, VAL = 1, SIDES = 2, BYTE_VOCAB = 256, NAME = 64 };
 static const char *const side_name[SIDES] = {"train", "val"};
 
 struct side {
@@ -36,11 +36,19 @@ struct packer {
     double started, drawn; // seconds
 };
 
+// "train-00000.h5", or ".train-00000.h5.tmp".
+static void shard_name(int side, int64_t i, bool temporary, char name[NAME])
+{
+    snprintf(name, NAME, "%s%s-%05" PRId64 ".h5%s", temporary ? "." : "", side_name[side], i,
+             temporary ? ".tmp" : "");
+}
+
 static dt_status shard_path(const struct packer *packer, int side, int64_t i, bool temporary,
                             char *path)
 {
-    return dt_path(path, "%s/%s%s-%05" PRId64 ".h5%s", packer->config->output, temporary ? "." : "",
-                   side_name[side], i, temporary ? ".tmp" : "");
+    char name[NAME];
+    shard_name(side, i, temporary, name);
+    return dt_path(path, "%s/%s", packer->config->output, name);
 }
 
 static void draw_progress(struct packer *packer)
@@ -119,20 +127,16 @@ static dt_status divide(struct packer *packer)
     return DT_OK;
 }
 
-// Whether `name` is "train-00000.h5", ".train-00000.h5.tmp" or the same with val; *i: its number.
+// Whether shard_name made `name`, and of which side and number.
 static bool is_shard_name(const char *name, bool temporary, int *side, int64_t *i)
 {
-    char again[64];
-    if (temporary && *name++ != '.')
-        return false;
+    char again[NAME];
+    const char *dash = strchr(name, '-');
+    *i = dash ? strtoll(dash + 1, NULL, 10) : 0;
     for (*side = 0; *side < SIDES; ++*side) {
-        size_t n = strlen(side_name[*side]);
-        if (strncmp(name, side_name[*side], n) != 0 || name[n] != '-')
-            continue;
-        *i = strtoll(name + n + 1, NULL, 10);
-        snprintf(again, sizeof again, "%s-%05" PRId64 ".h5%s", side_name[*side], *i,
-                 temporary ? ".tmp" : "");
-        return strcmp(name, again) == 0;
+        shard_name(*side, *i, temporary, again);
+        if (strcmp(name, again) == 0)
+            return true;
     }
     return false;
 }
@@ -250,16 +254,6 @@ static dt_status write_side(struct packer *packer, int side)
     return status;
 }
 
-static dt_status write_sides(struct packer *packer)
-{
-    packer->started = packer->drawn = dt_seconds();
-    packer->chunk = malloc(CHUNK);
-    if (!packer->chunk)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a buffer");
-    DT_TRY(write_side(packer, TRAIN));
-    return write_side(packer, VAL);
-}
-
 static int64_t vocabulary(const struct packer *packer)
 {
     if (packer->config->vocab_size > 0)
@@ -302,7 +296,13 @@ static dt_status write_output(struct packer *packer)
     if (!packer->config->force)
         DT_TRY(sweep_output(packer, SWEEP_REFUSE));
     DT_TRY(sweep_output(packer, SWEEP_TEMPORARY)); // of a run that was killed
-    dt_status status = write_sides(packer);
+    packer->started = packer->drawn = dt_seconds();
+    packer->chunk = malloc(CHUNK);
+    if (!packer->chunk)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a buffer");
+    dt_status status = write_side(packer, TRAIN);
+    if (status == DT_OK)
+        status = write_side(packer, VAL);
     dt_shard_abandon(packer->writer);
     packer->writer = NULL;
     if (status == DT_OK)

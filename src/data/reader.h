@@ -3,6 +3,7 @@
 // else in the program knows it. Kinds that read HDF5 include h5_reader.h.
 #pragma once
 
+#include "base/round.h"
 #include "data/batch.h"
 #include "data/dataset.h"
 
@@ -79,5 +80,5 @@ dt_status dt_reader_fingerprint(struct dt_reader *reader, struct dt_shard *shard
 
 static inline int64_t dt_reader_align(int64_t bytes)
 {
-    return (bytes + DT_READER_ALIGN - 1) / DT_READER_ALIGN * DT_READER_ALIGN;
+    return dt_round_up(bytes, DT_READER_ALIGN);
 }
