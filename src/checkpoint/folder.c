@@ -120,28 +120,24 @@ static void free_entries(struct entries *entries)
 dt_status dt_checkpoint_newest(const char *dir, char *path)
 {
     struct entries steps;
-    dt_status status = DT_USER;
+    bool intact = false;
     *path = '\0';
     DT_TRY(list(dir, is_step, &steps));
-    for (int i = 0; i < steps.n && status != DT_OK; i++) {
-        status = dt_path(path, "%s/%s", dir, steps.list[i]->d_name);
-        if (status == DT_OK)
-            status = dt_checkpoint_verify(path);
-        if (status != DT_OK)
+    for (int i = 0; i < steps.n && !intact; i++) {
+        intact = dt_path(path, "%s/%s", dir, steps.list[i]->d_name) == DT_OK &&
+                 dt_checkpoint_verify(path) == DT_OK;
+        if (!intact)
             dt_warn("skipping a checkpoint: %s", dt_error_current()->message);
         dt_error_clear();
     }
-    if (status != DT_OK)
-        *path = '\0';
-    if (status != DT_OK && steps.n > 0)
-        status = DT_FAIL(DT_USER,
-                         "restore one of them, set run.resume = PATH of another, or start a new "
-                         "run with another run.name",
-                         "none of the %d checkpoints in %s is intact", steps.n, dir);
-    else
-        status = DT_OK;
     free_entries(&steps);
-    return status;
+    if (intact || steps.n == 0)
+        return DT_OK;
+    *path = '\0';
+    return DT_FAIL(DT_USER,
+                   "restore one of them, set run.resume = PATH of another, or start a new run with "
+                   "another run.name",
+                   "none of the %d checkpoints in %s is intact", steps.n, dir);
 }
 
 dt_status dt_checkpoint_last_step(const char *dir, int64_t *step)
