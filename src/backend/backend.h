@@ -66,6 +66,7 @@ struct dt_device_table {
     dt_status (*fill)(struct dt_device *device, void *to, int byte, int64_t bytes,
                       struct dt_stream *stream);
 
+    // Destroying, waiting and recording are NULL where every call is done when it returns.
     dt_status (*stream_create)(struct dt_device *device, struct dt_stream **stream);
     void (*stream_destroy)(struct dt_device *device, struct dt_stream *stream);
     dt_status (*stream_wait)(struct dt_device *device, struct dt_stream *stream,
@@ -222,18 +223,21 @@ static inline dt_status dt_stream_create(const struct dt_backend *backend,
 
 static inline void dt_stream_destroy(const struct dt_backend *backend, struct dt_stream *stream)
 {
-    backend->table->stream_destroy(backend->device, stream);
+    if (backend->table->stream_destroy)
+        backend->table->stream_destroy(backend->device, stream);
 }
 
 static inline dt_status dt_stream_wait(const struct dt_backend *backend, struct dt_stream *stream,
                                        struct dt_event *event)
 {
-    return backend->table->stream_wait(backend->device, stream, event);
+    return backend->table->stream_wait ? backend->table->stream_wait(backend->device, stream, event)
+                                       : DT_OK;
 }
 
 static inline dt_status dt_stream_sync(const struct dt_backend *backend, struct dt_stream *stream)
 {
-    return backend->table->stream_sync(backend->device, stream);
+    return backend->table->stream_sync ? backend->table->stream_sync(backend->device, stream)
+                                       : DT_OK;
 }
 
 static inline dt_status dt_event_create(const struct dt_backend *backend, struct dt_event **event)
@@ -243,18 +247,21 @@ static inline dt_status dt_event_create(const struct dt_backend *backend, struct
 
 static inline void dt_event_destroy(const struct dt_backend *backend, struct dt_event *event)
 {
-    backend->table->event_destroy(backend->device, event);
+    if (backend->table->event_destroy)
+        backend->table->event_destroy(backend->device, event);
 }
 
 static inline dt_status dt_event_record(const struct dt_backend *backend, struct dt_event *event,
                                         struct dt_stream *stream)
 {
-    return backend->table->event_record(backend->device, event, stream);
+    return backend->table->event_record
+               ? backend->table->event_record(backend->device, event, stream)
+               : DT_OK;
 }
 
 static inline dt_status dt_event_sync(const struct dt_backend *backend, struct dt_event *event)
 {
-    return backend->table->event_sync(backend->device, event);
+    return backend->table->event_sync ? backend->table->event_sync(backend->device, event) : DT_OK;
 }
 
 static inline dt_status dt_event_done(const struct dt_backend *backend, struct dt_event *event,

@@ -169,47 +169,11 @@ static dt_status cpu_stream_create(struct dt_device *device, struct dt_stream **
     return DT_OK;
 }
 
-static void cpu_stream_destroy(struct dt_device *device, struct dt_stream *stream)
-{
-    (void)device, (void)stream;
-}
-
-static dt_status cpu_stream_wait(struct dt_device *device, struct dt_stream *stream,
-                                 struct dt_event *event)
-{
-    (void)device, (void)stream, (void)event;
-    return DT_OK;
-}
-
-static dt_status cpu_stream_sync(struct dt_device *device, struct dt_stream *stream)
-{
-    (void)device, (void)stream;
-    return DT_OK;
-}
-
 static dt_status cpu_event_create(struct dt_device *device, struct dt_event **event)
 {
     static struct dt_event only;
     (void)device;
     *event = &only;
-    return DT_OK;
-}
-
-static void cpu_event_destroy(struct dt_device *device, struct dt_event *event)
-{
-    (void)device, (void)event;
-}
-
-static dt_status cpu_event_record(struct dt_device *device, struct dt_event *event,
-                                  struct dt_stream *stream)
-{
-    (void)device, (void)event, (void)stream;
-    return DT_OK;
-}
-
-static dt_status cpu_event_sync(struct dt_device *device, struct dt_event *event)
-{
-    (void)device, (void)event;
     return DT_OK;
 }
 
@@ -236,13 +200,7 @@ const struct dt_device_table dt_cpu_device_table = {
     .copy = cpu_copy,
     .fill = cpu_fill,
     .stream_create = cpu_stream_create,
-    .stream_destroy = cpu_stream_destroy,
-    .stream_wait = cpu_stream_wait,
-    .stream_sync = cpu_stream_sync,
     .event_create = cpu_event_create,
-    .event_destroy = cpu_event_destroy,
-    .event_record = cpu_event_record,
-    .event_sync = cpu_event_sync,
     .event_done = cpu_event_done,
 };
 
