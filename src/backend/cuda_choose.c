@@ -102,8 +102,7 @@ static void make_random(dt_bf16 *to)
 static dt_status fill_operands(struct bench *bench, const struct dt_gemm_shape *shape)
 {
     int64_t bytes = operand_bytes(bench->backend.device, &shape->key);
-    int64_t done = RANDOM * (int64_t)sizeof *bench->random;
-    done = dt_min_i64(done, bytes);
+    int64_t done = dt_min_i64(RANDOM * (int64_t)sizeof *bench->random, bytes);
     DT_TRY(dt_to_device(&bench->backend, bench->operands, bench->random, done, bench->stream));
     while (done < bytes) {
         int64_t more = dt_min_i64(done, bytes - done);
@@ -119,10 +118,8 @@ static dt_status allocate(struct bench *bench, struct dt_gemm_shape *const *shap
     const struct dt_backend *backend = &bench->backend;
     int64_t size = (int64_t)sizeof(uint64_t), operands = 0, c_bytes = 0;
     for (int i = 0; i < n; i++) {
-        int64_t bytes = operand_bytes(backend->device, &shapes[i]->key);
-        operands = bytes > operands ? bytes : operands;
-        bytes = extent_of(&shapes[i]->key).c_bytes;
-        c_bytes = bytes > c_bytes ? bytes : c_bytes;
+        operands = dt_max_i64(operands, operand_bytes(backend->device, &shapes[i]->key));
+        c_bytes = dt_max_i64(c_bytes, extent_of(&shapes[i]->key).c_bytes);
     }
     bench->compared = dt_min_i64(c_bytes, SAMPLE);
     DT_TRY(dt_alloc(backend, operands, &bench->operands));
@@ -387,10 +384,10 @@ static int compare_shapes(const void *a, const void *b)
     return strcmp(x, y);
 }
 
-// All registered shapes, in the order of their texts; malloc'ed.
+// All registered shapes, in the order of their texts, with room for as many; malloc'ed.
 static dt_status list_shapes(const struct dt_cuda_gemm *gemm, struct dt_gemm_shape ***list)
 {
-    struct dt_gemm_shape **shapes = calloc((size_t)gemm->n_shapes + 1, sizeof(void *));
+    struct dt_gemm_shape **shapes = calloc(2 * (size_t)gemm->n_shapes + 1, sizeof(void *));
     int n = 0;
     if (!shapes)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of GEMM shapes");
@@ -402,31 +399,20 @@ static dt_status list_shapes(const struct dt_cuda_gemm *gemm, struct dt_gemm_sha
     return DT_OK;
 }
 
-// A shape gets the record's algorithm, or the library's first choice.
-static dt_status apply_record(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
-{
-    cublasLtMatmulAlgo_t config[DT_GEMM_CANDIDATES];
-    int n;
-    if (dt_gemm_find_recorded(gemm, shape, &shape->algorithm))
-        return DT_OK;
-    DT_TRY(dt_gemm_candidates(gemm, shape, config, &n));
-    shape->algorithm = (struct dt_gemm_algorithm){.config = config[0]};
-    return DT_OK;
-}
-
 static dt_status set_record(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *const *shapes,
                             const char *text)
 {
     DT_TRY(dt_gemm_record_set(gemm, text));
     for (int i = 0; i < gemm->n_shapes; i++)
-        DT_TRY(apply_record(gemm, shapes[i]));
+        DT_TRY(dt_gemm_use_record(gemm, shapes[i]));
     return DT_OK;
 }
 
 static dt_status choose(struct dt_device *device, const char *known, struct dt_gemm_shape **shapes,
-                        struct dt_gemm_shape **open, char **text)
+                        char **text)
 {
     struct dt_cuda_gemm *gemm = device->gemm;
+    struct dt_gemm_shape **open = shapes + gemm->n_shapes;
     int n = 0;
     DT_TRY(set_record(gemm, shapes, known));
     for (int i = 0; i < gemm->n_shapes; i++)
@@ -439,14 +425,10 @@ static dt_status choose(struct dt_device *device, const char *known, struct dt_g
 
 dt_status dt_cuda_choose(struct dt_device *device, const char *known, char **text)
 {
-    struct dt_gemm_shape **shapes = NULL, **open = NULL;
+    struct dt_gemm_shape **shapes = NULL;
     *text = NULL;
-    dt_status status = list_shapes(device->gemm, &shapes);
-    if (status == DT_OK)
-        status = list_shapes(device->gemm, &open);
-    if (status == DT_OK)
-        status = choose(device, known, shapes, open, text);
-    free(open);
+    DT_TRY(list_shapes(device->gemm, &shapes));
+    dt_status status = choose(device, known, shapes, text);
     free(shapes);
     return status;
 }

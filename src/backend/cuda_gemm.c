@@ -167,23 +167,13 @@ static cublasComputeType_t compute_type(int32_t type)
     return type == DT_BF16 ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32F_PEDANTIC;
 }
 
-static dt_status make_product(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
+static dt_status set_transposed(struct dt_cuda_gemm *gemm, cublasLtMatmulDesc_t product,
+                                cublasLtMatmulDescAttributes_t attribute, bool transposed)
 {
-    const struct dt_gemm_key *key = &shape->key;
-    const struct dt_cublaslt *lt = &gemm->lt;
-    static const char what[] = "describing a GEMM";
-    int32_t first = key->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-    int32_t second = key->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    DT_TRY(DT_LT(gemm, lt->MatmulDescCreate(&shape->product, compute_type(key->type), CUDA_R_32F),
-                 what));
-    DT_TRY(DT_LT(gemm,
-                 lt->MatmulDescSetAttribute(shape->product, CUBLASLT_MATMUL_DESC_TRANSA, &first,
-                                            sizeof first),
-                 what));
+    int32_t operation = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     return DT_LT(gemm,
-                 lt->MatmulDescSetAttribute(shape->product, CUBLASLT_MATMUL_DESC_TRANSB, &second,
-                                            sizeof second),
-                 what);
+                 gemm->lt.MatmulDescSetAttribute(product, attribute, &operation, sizeof operation),
+                 "describing a GEMM");
 }
 
 // A matrix as it is stored, rows of ours being columns of theirs.
@@ -199,7 +189,11 @@ static dt_status make_layout(struct dt_cuda_gemm *gemm, cublasLtMatrixLayout_t *
 static dt_status describe_shape(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
 {
     const struct dt_gemm_key *key = &shape->key;
-    DT_TRY(make_product(gemm, shape));
+    DT_TRY(DT_LT(gemm,
+                 gemm->lt.MatmulDescCreate(&shape->product, compute_type(key->type), CUDA_R_32F),
+                 "describing a GEMM"));
+    DT_TRY(set_transposed(gemm, shape->product, CUBLASLT_MATMUL_DESC_TRANSA, key->trans_b));
+    DT_TRY(set_transposed(gemm, shape->product, CUBLASLT_MATMUL_DESC_TRANSB, key->trans_a));
     DT_TRY(make_layout(gemm, &shape->first, key->type, key->trans_b ? key->n : key->k,
                        key->trans_b ? key->k : key->n, key->ldb));
     DT_TRY(make_layout(gemm, &shape->second, key->type, key->trans_a ? key->k : key->m,
@@ -270,8 +264,9 @@ bool dt_gemm_accepts(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape
     return !*why;
 }
 
-bool dt_gemm_find_recorded(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
-                           struct dt_gemm_algorithm *algorithm)
+// The record's algorithm for a shape, if it has one that the library accepts.
+static bool find_recorded(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
+                          struct dt_gemm_algorithm *algorithm)
 {
     const char *why;
     bool found;
@@ -290,15 +285,14 @@ bool dt_gemm_find_recorded(const struct dt_cuda_gemm *gemm, const struct dt_gemm
     return false;
 }
 
-static dt_status make_shape(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
+dt_status dt_gemm_use_record(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
 {
     cublasLtMatmulAlgo_t config[DT_GEMM_CANDIDATES];
     int n;
-    DT_TRY(describe_shape(gemm, shape));
-    if (dt_gemm_find_recorded(gemm, shape, &shape->algorithm))
+    if (find_recorded(gemm, shape, &shape->algorithm))
         return DT_OK;
     DT_TRY(dt_gemm_candidates(gemm, shape, config, &n));
-    shape->algorithm.config = config[0];
+    shape->algorithm = (struct dt_gemm_algorithm){.config = config[0]};
     return DT_OK;
 }
 
@@ -314,7 +308,9 @@ static dt_status add_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_key *
     if (!s)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a GEMM shape");
     s->key = *key;
-    dt_status status = make_shape(gemm, s);
+    dt_status status = describe_shape(gemm, s);
+    if (status == DT_OK)
+        status = dt_gemm_use_record(gemm, s);
     if (status != DT_OK) {
         destroy_shape(gemm, s);
         return status;

@@ -105,9 +105,9 @@ cublasStatus_t dt_gemm_run(const struct dt_cuda_gemm *gemm, const struct dt_gemm
                            const cublasLtMatmulAlgo_t *config, const void *a, const void *b,
                            void *c, void *workspace, struct dt_stream *stream);
 
-// The record's algorithm for a shape, if it has one that the library accepts.
-bool dt_gemm_find_recorded(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
-                           struct dt_gemm_algorithm *algorithm);
+// Gives a shape the record's algorithm, if it has one that the library accepts, else the library's
+// first choice.
+dt_status dt_gemm_use_record(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape);
 
 // cuda_gemm_record.c: algorithms as JSON. dt_gemm_record_set makes a text the gemm's record, in
 // the place of any before it; a text that is damaged or was made for another device model or
