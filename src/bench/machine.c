@@ -2,6 +2,7 @@
 // share.
 #include "bench/ops.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum {
@@ -9,17 +10,6 @@ enum {
     SQUARE_MAX = 8192,
     TRIES = 8, // a product of twice the size needs eight times the time
 };
-
-struct product {
-    const struct dt_backend *backend;
-    struct dt_gemm_args args;
-};
-
-static dt_status multiply(const void *what, struct dt_stream *stream)
-{
-    const struct product *product = what;
-    return dt_gemm(product->backend, &product->args, stream);
-}
 
 // Values in [-1/2, 1/2], no rows alike: products of zeros take less power than a model's.
 static dt_status fill(const struct dt_bench_machine *m, enum dt_dtype type, int64_t n)
@@ -45,11 +35,11 @@ static dt_status time_square(struct dt_bench_rig *rig, const struct dt_bench_mac
                              enum dt_dtype type, int64_t n, double seconds, double *best)
 {
     struct dt_view operand = dt_view_of(m->from, n, n, type);
-    struct product product = {m->backend,
-                              {.a = operand, .b = operand, .c = dt_view_of(m->to, n, n, DT_F32)}};
-    struct dt_gemm_args *args = &product.args;
-    struct dt_bench_work work = {multiply, &product};
+    struct dt_bench_call call = {.backend = m->backend, .op = DT_BENCH_gemm};
+    struct dt_gemm_args *args = &call.args.gemm;
+    struct dt_bench_work work = {dt_bench_run_call, &call};
     struct dt_bench_clock clock;
+    *args = (struct dt_gemm_args){.a = operand, .b = operand, .c = dt_view_of(m->to, n, n, DT_F32)};
     args->workspace_bytes = dt_gemm_workspace(m->backend, args);
     DT_TRY(dt_alloc(m->backend, args->workspace_bytes, &args->workspace));
     dt_status status = dt_bench_rig_choose(rig); // an algorithm for this shape
@@ -74,7 +64,7 @@ static dt_status gemm_rate(struct dt_bench_rig *rig, const struct dt_bench_machi
             break;
         DT_TRY(time_square(rig, m, type, n, seconds / 2, &best));
         double reached = 2 * (double)n * (double)n * (double)n / best;
-        *rate = reached > *rate ? reached : *rate;
+        *rate = fmax(*rate, reached);
     }
     return DT_OK;
 }

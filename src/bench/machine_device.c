@@ -2,6 +2,8 @@
 // larger than its caches, arithmetic in registers (the op `spin`).
 #include "bench/ops.h"
 
+#include "base/round.h"
+
 enum {
     ARRAY_MAX = 512 << 20, // bytes
     ARRAY_SHARE = 8,       // of the memory that is free
@@ -12,17 +14,12 @@ enum {
 };
 static const double spin_seconds = 5e-4; // launch and writing do not show in that
 
-struct spin {
-    const struct dt_backend *backend;
-    struct dt_spin_args args;
-};
-
 static dt_status take_arrays(const struct dt_bench_rig *rig, struct dt_bench_machine *m)
 {
     struct dt_device_info info;
     DT_TRY(dt_backend_info(&rig->backend, &info));
     int64_t share = info.memory_free / ARRAY_SHARE / DT_ARENA_ALIGN * DT_ARENA_ALIGN;
-    m->array_bytes = share < ARRAY_MAX ? share : ARRAY_MAX;
+    m->array_bytes = dt_min_i64(share, ARRAY_MAX);
     DT_TRY(dt_alloc(&rig->backend, m->array_bytes, &m->from));
     return dt_alloc(&rig->backend, m->array_bytes, &m->to);
 }
@@ -42,53 +39,42 @@ static dt_status copy_rate(struct dt_bench_machine *m, double seconds)
     return DT_OK;
 }
 
-static dt_status run_spin(const void *what, struct dt_stream *stream)
-{
-    const struct spin *spin = what;
-    return dt_spin(spin->backend, &spin->args, stream);
-}
-
 static dt_status spin_rate(const struct dt_bench_machine *m, enum dt_spin_kind kind, double seconds,
                            double *rate)
 {
-    int64_t values = m->array_bytes / (int64_t)sizeof(float);
-    struct spin spin = {m->backend,
-                        {.kind = kind,
-                         .n = values < SPIN_VALUES ? values : SPIN_VALUES,
-                         .a = 0.5f,
-                         .b = 0.25f,
-                         .y = (float *)(void *)m->to}};
-    struct dt_bench_work work = {run_spin, &spin};
+    struct dt_spin_args spin = {
+        .kind = kind,
+        .n = dt_min_i64(m->array_bytes / (int64_t)sizeof(float), SPIN_VALUES),
+        .a = 0.5f,
+        .b = 0.25f,
+        .y = (float *)(void *)m->to};
+    struct dt_bench_call call = {.backend = m->backend, .op = DT_BENCH_spin, .args.spin = spin};
+    struct dt_bench_work work = {dt_bench_run_call, &call};
     struct dt_bench_clock clock;
     double best = 0;
     for (int64_t rounds = SPIN_ROUNDS_MIN; rounds <= SPIN_ROUNDS_MAX && best < spin_seconds;
          rounds *= 4) {
-        spin.args.rounds = rounds;
+        call.args.spin.rounds = rounds;
         DT_TRY(dt_bench_time(&m->timer, NULL, &work, seconds / 4, &clock));
         best = dt_bench_best(&clock);
-        *rate = (double)spin.args.n * (double)rounds / best;
+        *rate = (double)spin.n * (double)rounds / best;
     }
     return DT_OK;
 }
 
 // Reading alone: what a copy leaves in the caches would have to be written back while an op is
 // timed.
-static dt_status run_sweep(const void *what, struct dt_stream *stream)
-{
-    const struct dt_bench_machine *m = what;
-    return dt_sum_squares(m->backend, &m->sweep_args, stream);
-}
-
 static void prepare_sweep(struct dt_bench_machine *m)
 {
-    int64_t bytes = m->array_bytes < SWEEP_MAX ? m->array_bytes : SWEEP_MAX;
-    struct dt_sum_squares_args *args = &m->sweep_args;
-    *args = (struct dt_sum_squares_args){.n = bytes / (int64_t)sizeof(float),
-                                         .x = (const float *)(const void *)m->from,
-                                         .sum = (double *)(void *)m->to,
-                                         .workspace = m->to + DT_ARENA_ALIGN};
-    args->workspace_bytes = dt_sum_squares_workspace(m->backend, args);
-    m->sweep = (struct dt_bench_work){run_sweep, m};
+    int64_t bytes = dt_min_i64(m->array_bytes, SWEEP_MAX);
+    struct dt_sum_squares_args args = {.n = bytes / (int64_t)sizeof(float),
+                                       .x = (const float *)(const void *)m->from,
+                                       .sum = (double *)(void *)m->to,
+                                       .workspace = m->to + DT_ARENA_ALIGN};
+    args.workspace_bytes = dt_sum_squares_workspace(m->backend, &args);
+    m->sweep_call = (struct dt_bench_call){
+        .backend = m->backend, .op = DT_BENCH_sum_squares, .args.sum_squares = args};
+    m->sweep = (struct dt_bench_work){dt_bench_run_call, &m->sweep_call};
 }
 
 dt_status dt_bench_machine_measure_device(struct dt_bench_rig *rig, double seconds,

@@ -9,45 +9,37 @@
 
 static const double default_seconds = 0.2;
 
-struct floor_time {
-    double seconds;
-    const char *bound; // what it comes from
+// Of a call, or of all calls of a step, one after the other.
+struct times {
+    double median, best, floor; // seconds
+    const char *bound;          // what the floor of a call comes from
 };
 
-static void raise(struct floor_time *floor, double seconds, const char *bound)
+static void raise(struct times *times, double seconds, const char *bound)
 {
-    if (seconds > floor->seconds)
-        *floor = (struct floor_time){seconds, bound};
+    if (seconds <= times->floor)
+        return;
+    times->floor = seconds;
+    times->bound = bound;
 }
 
-static struct floor_time floor_of(const struct dt_op_cost *cost, const struct dt_bench_machine *m)
+static struct times times_of(const struct dt_op_cost *cost, const struct dt_bench_machine *m,
+                             const struct dt_bench_clock *clock)
 {
-    struct floor_time floor = {cost->bytes / m->copy, "copy"};
-    raise(&floor, cost->exps / m->exps + cost->exp2s / m->exp2s, "exp");
-    raise(&floor, cost->lanes / m->lanes, "issue");
+    struct times times = {.median = dt_bench_median(clock), .best = dt_bench_best(clock)};
+    times.floor = cost->bytes / m->copy;
+    times.bound = "copy";
+    raise(&times, cost->exps / m->exps + cost->exp2s / m->exp2s, "exp");
+    raise(&times, cost->lanes / m->lanes, "issue");
     if (cost->gemm)
-        raise(&floor, cost->flops / (cost->type == DT_BF16 ? m->gemm_bf16 : m->gemm_f32), "gemm");
-    return floor;
+        raise(&times, cost->flops / (cost->type == DT_BF16 ? m->gemm_bf16 : m->gemm_f32), "gemm");
+    return times;
 }
 
-// A recorded call as work to be timed.
-struct timed_call {
-    const struct dt_backend *backend;
-    const struct dt_bench_call *call;
-};
-
-static dt_status run_call(const void *what, struct dt_stream *stream)
+static dt_status time_call(const struct dt_bench_call *call, const struct dt_bench_machine *machine,
+                           double seconds, bool warm, struct dt_bench_clock *clock)
 {
-    const struct timed_call *timed = what;
-    return dt_bench_op_table[timed->call->op].run(timed->backend, &timed->call->args, stream);
-}
-
-static dt_status time_call(const struct dt_bench_rig *rig, const struct dt_bench_call *call,
-                           const struct dt_bench_machine *machine, double seconds, bool warm,
-                           struct dt_bench_clock *clock)
-{
-    struct timed_call timed = {&rig->backend, call};
-    struct dt_bench_work work = {run_call, &timed};
+    struct dt_bench_work work = {dt_bench_run_call, call};
     return dt_bench_time(&machine->timer, warm ? NULL : &machine->sweep, &work, seconds, clock);
 }
 
@@ -77,47 +69,28 @@ static void print_header(void)
            "of it");
 }
 
-static void print_row(const struct dt_bench_call *call, const struct dt_bench_machine *machine,
-                      const struct dt_bench_clock *clock)
+static void print_row(const struct dt_bench_call *call, const struct times *t)
 {
     const struct dt_op_cost *c = &call->cost;
-    struct floor_time floor = floor_of(c, machine);
-    double best = dt_bench_best(clock), exps = c->exps + c->exp2s;
     printf("%-25s %-34s %5lld %9.4f %9.4f %8.2f %7.2f %8.3f %8.1f %6.2f %9.4f %-5s %5.2f\n",
-           dt_bench_op_table[call->op].name, call->shape, (long long)call->count,
-           dt_bench_median(clock) * 1e3, best * 1e3, c->bytes / 1e6, c->bytes / best / 1e9,
-           c->flops / 1e9, c->flops / best / 1e9, exps / best / 1e9, floor.seconds * 1e3,
-           floor.bound, floor.seconds / best);
+           dt_bench_op_table[call->op].name, call->shape, (long long)call->count, t->median * 1e3,
+           t->best * 1e3, c->bytes / 1e6, c->bytes / t->best / 1e9, c->flops / 1e9,
+           c->flops / t->best / 1e9, (c->exps + c->exp2s) / t->best / 1e9, t->floor * 1e3, t->bound,
+           t->floor / t->best);
 }
 
-static void print_json(const struct dt_bench_call *call, const struct dt_bench_machine *machine,
-                       const struct dt_bench_clock *clock)
+static void print_json(const struct dt_bench_call *call, int64_t repeats, const struct times *t)
 {
     const struct dt_op_cost *c = &call->cost;
-    struct floor_time floor = floor_of(c, machine);
-    double best = dt_bench_best(clock), exps = c->exps + c->exp2s;
+    double exps = c->exps + c->exp2s;
     printf("{\"bench\":\"op\",\"op\":\"%s\",\"shape\":\"%s\",\"calls\":%lld,\"repeats\":%lld,"
            "\"ms\":%.6f,\"best_ms\":%.6f,\"bytes\":%.0f,\"gb_per_s\":%.3f,\"flops\":%.0f,"
            "\"gflops\":%.3f,\"exps\":%.0f,\"gexp_per_s\":%.3f,\"floor_ms\":%.6f,\"bound\":\"%s\","
            "\"fraction\":%.4f}\n",
            dt_bench_op_table[call->op].name, call->shape, (long long)call->count,
-           (long long)clock->n, dt_bench_median(clock) * 1e3, best * 1e3, c->bytes,
-           c->bytes / best / 1e9, c->flops, c->flops / best / 1e9, exps, exps / best / 1e9,
-           floor.seconds * 1e3, floor.bound, floor.seconds / best);
-}
-
-// The time of a step whose ops ran one by one.
-struct total {
-    double median, best, floor; // seconds
-};
-
-static void add_call(struct total *total, const struct dt_bench_call *call,
-                     const struct dt_bench_machine *machine, const struct dt_bench_clock *clock)
-{
-    double count = (double)call->count;
-    total->median += count * dt_bench_median(clock);
-    total->best += count * dt_bench_best(clock);
-    total->floor += count * floor_of(&call->cost, machine).seconds;
+           (long long)repeats, t->median * 1e3, t->best * 1e3, c->bytes, c->bytes / t->best / 1e9,
+           c->flops, c->flops / t->best / 1e9, exps, exps / t->best / 1e9, t->floor * 1e3, t->bound,
+           t->floor / t->best);
 }
 
 static dt_status time_all(const struct dt_bench_options *options, const struct dt_bench_rig *rig,
@@ -125,7 +98,7 @@ static dt_status time_all(const struct dt_bench_options *options, const struct d
                           const struct dt_bench_machine *machine)
 {
     double seconds = options->seconds > 0 ? options->seconds : default_seconds;
-    struct total total = {0};
+    struct times total = {0};
     struct dt_bench_clock clock;
     print_machine(rig, machine, options->json);
     if (!options->json)
@@ -135,10 +108,16 @@ static dt_status time_all(const struct dt_bench_options *options, const struct d
             const struct dt_bench_call *call = &calls->at[i];
             if ((int)call->op != op)
                 continue;
-            DT_TRY_NOTE(time_call(rig, call, machine, seconds, options->warm, &clock), "timing %s",
+            DT_TRY_NOTE(time_call(call, machine, seconds, options->warm, &clock), "timing %s",
                         dt_bench_op_table[op].name);
-            (options->json ? print_json : print_row)(call, machine, &clock);
-            add_call(&total, call, machine, &clock);
+            struct times times = times_of(&call->cost, machine, &clock);
+            if (options->json)
+                print_json(call, clock.n, &times);
+            else
+                print_row(call, &times);
+            total.median += (double)call->count * times.median;
+            total.best += (double)call->count * times.best;
+            total.floor += (double)call->count * times.floor;
         }
     if (!options->json)
         printf("\nops of a step: %.1f ms, %.1f ms by each one's best time, floor %.1f ms (%.2f)\n",

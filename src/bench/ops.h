@@ -28,6 +28,7 @@ enum dt_bench_op_index {
 extern const struct dt_bench_op dt_bench_op_table[DT_BENCH_OP_COUNT];
 
 struct dt_bench_call {
+    const struct dt_backend *backend;
     enum dt_bench_op_index op;
     union dt_bench_args args; // pointers into the rig
     char shape[80];           // of a GEMM the layer's name too
@@ -40,6 +41,7 @@ struct dt_bench_calls {
     int64_t n;
     struct dt_bench_call at[128];
 };
+dt_status dt_bench_run_call(const void *call, struct dt_stream *stream); // as work (below)
 // Opens the rig and runs a step.
 dt_status dt_bench_record(const struct dt_bench_options *options, struct dt_bench_rig *rig,
                           struct dt_bench_calls *calls);
@@ -76,8 +78,8 @@ struct dt_bench_machine {
     struct dt_bench_timer timer;
     struct dt_bench_work sweep; // fills the caches with other, clean data
     int64_t array_bytes;
-    char *from, *to;                       // arrays larger than the caches, of the device
-    struct dt_sum_squares_args sweep_args; // what the sweep of a device reads
+    char *from, *to;                 // arrays larger than the caches, of the device
+    struct dt_bench_call sweep_call; // the sweep of a device
 };
 dt_status dt_bench_machine_open(struct dt_bench_rig *rig, double seconds,
                                 struct dt_bench_machine *machine);

@@ -23,6 +23,12 @@ DT_OPS(RUN)
 #define ROW(op) [DT_BENCH_##op] = {#op, run_##op, cost_##op},
 const struct dt_bench_op dt_bench_op_table[DT_BENCH_OP_COUNT] = {DT_OPS(ROW)};
 
+dt_status dt_bench_run_call(const void *what, struct dt_stream *stream)
+{
+    const struct dt_bench_call *call = what;
+    return dt_bench_op_table[call->op].run(call->backend, &call->args, stream);
+}
+
 // The ops have no context of their own, so there is one recording at a time.
 static struct {
     const struct dt_op_table *below;
@@ -88,8 +94,9 @@ static dt_status note(enum dt_bench_op_index op, const union dt_bench_args *args
         return DT_FAIL(DT_MACHINE, NULL, "a step makes more than %lld different calls of ops",
                        (long long)calls->n);
     struct dt_bench_call *call = &calls->at[calls->n], *seen = calls->at;
-    struct dt_op_cost cost = dt_bench_op_table[op].cost(&recording.rig->backend, args);
-    *call = (struct dt_bench_call){.op = op, .args = *args, .cost = cost};
+    const struct dt_backend *backend = &recording.rig->backend;
+    struct dt_op_cost cost = dt_bench_op_table[op].cost(backend, args);
+    *call = (struct dt_bench_call){.backend = backend, .op = op, .args = *args, .cost = cost};
     char layer[DT_PARAM_NAME] = "";
     if (op == DT_BENCH_gemm)
         linear_name(recording.rig, &args->gemm, layer, sizeof layer);
