@@ -3,6 +3,8 @@
 #include "backend/backend.h"
 
 #include "base/arena.h"
+#include "base/file.h"
+#include "base/round.h"
 #include "kernels/cpu.h"
 
 #include <sched.h>
@@ -63,32 +65,16 @@ static void cpu_close(struct dt_device *device)
     free(device);
 }
 
-// The value of the first line "key : value" of a /proc file, or "".
-static void proc_value(const char *path, const char *key, char *value, size_t size)
-{
-    char line[256];
-    FILE *file = fopen(path, "r");
-    value[0] = '\0';
-    while (file && !value[0] && fgets(line, sizeof line, file)) {
-        char *colon = strchr(line, ':');
-        if (colon && strncmp(line, key, strlen(key)) == 0)
-            snprintf(value, size, "%.*s", (int)strcspn(colon + 1, "\n"), colon + 1);
-    }
-    if (file)
-        fclose(file);
-}
-
 static dt_status cpu_info(struct dt_device *device, struct dt_device_info *info)
 {
     char model[96], available[64];
     *info = (struct dt_device_info){.threads = device->threads,
                                     .bf16 = device->bf16,
                                     .bf16_faster = dt_gemm_cpu_prefers_bf16()};
-    proc_value("/proc/cpuinfo", "model name", model, sizeof model);
-    proc_value("/proc/meminfo", "MemAvailable", available, sizeof available);
-    snprintf(info->name, sizeof info->name, "%s, %d thread%s",
-             model[0] ? model + strspn(model, " ") : "CPU", device->threads,
-             device->threads == 1 ? "" : "s");
+    dt_proc_value("/proc/cpuinfo", "model name", model, sizeof model);
+    dt_proc_value("/proc/meminfo", "MemAvailable", available, sizeof available);
+    snprintf(info->name, sizeof info->name, "%s, %d thread%s", model[0] ? model : "CPU",
+             device->threads, device->threads == 1 ? "" : "s");
     info->memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     info->memory_free = strtoll(available, NULL, 10) * 1024; // the file counts in kB
     dt_gemm_cpu_describe(info->features, sizeof info->features);
@@ -100,7 +86,7 @@ static void zero(struct dt_device *device, char *memory, int64_t bytes)
 {
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (bytes > HUGE_PAGE)
     for (int64_t from = 0; from < bytes; from += HUGE_PAGE)
-        memset(memory + from, 0, (size_t)(bytes - from < HUGE_PAGE ? bytes - from : HUGE_PAGE));
+        memset(memory + from, 0, (size_t)dt_min_i64(bytes - from, HUGE_PAGE));
 }
 
 static dt_status cpu_alloc(struct dt_device *device, int64_t bytes, void **memory)

@@ -323,6 +323,22 @@ dt_status dt_write_synced(const char *path, bool replace, const void *data, int6
     return status;
 }
 
+void dt_proc_value(const char *path, const char *key, char *value, size_t size)
+{
+    char line[256];
+    FILE *file = fopen(path, "r");
+    value[0] = '\0';
+    while (file && !value[0] && fgets(line, sizeof line, file)) {
+        char *found = strncmp(line, key, strlen(key)) == 0 ? strchr(line, ':') : NULL;
+        if (found) {
+            found += 1 + strspn(found + 1, " \t");
+            snprintf(value, size, "%.*s", (int)strcspn(found, "\n"), found);
+        }
+    }
+    if (file)
+        fclose(file);
+}
+
 dt_status dt_write_file_atomic(const char *path, const void *data, int64_t size)
 {
     char temporary[DT_PATH];

@@ -49,6 +49,8 @@ dt_status dt_open_read(const char *path, int *fd, int64_t *size);
 // A regular file (/proc is fine) or a shell's pipe (/dev/fd/63); a FIFO or a device is DT_USER, and
 // is never waited for.
 dt_status dt_read_file(const char *path, int64_t limit, char **text, int64_t *size);
+// The value of the first line "key : value" of a /proc file, without blanks before it, or "".
+void dt_proc_value(const char *path, const char *key, char *value, size_t size);
 // Writes and fsyncs a file; one that exists is an error unless `replace`.
 dt_status dt_write_synced(const char *path, bool replace, const void *data, int64_t size);
 // Writes path.tmp, fsyncs, renames onto path, fsyncs the folder: readers see the old or the new

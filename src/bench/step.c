@@ -10,20 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARM_UP = 3, LEAST = 3, STATUS_BYTES = 1 << 16 };
+enum { WARM_UP = 3, LEAST = 3 };
 static const double default_seconds = 5;
 
 // The kernel's own mark of the most that this process had resident, in MiB.
 static dt_status peak_resident(double *mb)
 {
-    static const char path[] = "/proc/self/status", field[] = "VmHWM:";
-    char *text;
-    int64_t size;
-    DT_TRY(dt_read_file(path, STATUS_BYTES, &text, &size));
-    const char *line = strstr(text, field);
-    *mb = line ? strtod(line + sizeof field - 1, NULL) / 1024 : 0; // the file counts in kB
-    free(text);
-    return line ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "%s has no %s", path, field);
+    static const char path[] = "/proc/self/status", field[] = "VmHWM";
+    char kilobytes[64];
+    dt_proc_value(path, field, kilobytes, sizeof kilobytes);
+    *mb = strtod(kilobytes, NULL) / 1024;
+    return kilobytes[0] ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "%s has no %s:", path, field);
 }
 
 static dt_status peak_memory(const struct dt_backend *backend, double *mb)
@@ -35,49 +32,44 @@ static dt_status peak_memory(const struct dt_backend *backend, double *mb)
 }
 
 // What the steps gave.
-struct steps {
+struct figures {
     struct dt_bench_clock clock;                // of those after the first WARM_UP
-    double idle_ms, host_wait_ms, data_wait_ms; // sums over these
+    double idle_ms, host_wait_ms, data_wait_ms; // sums over these; then means
     int64_t collected;                          // all of them
     struct dt_step_result last;
-};
-
-static dt_status collect(struct dt_bench_rig *rig, struct steps *steps)
-{
-    struct dt_step_result *step = &steps->last;
-    DT_TRY(dt_stepper_collect(rig->stepper, step));
-    if (++steps->collected <= WARM_UP) {
-        dt_bench_start(&steps->clock);
-        return DT_OK;
-    }
-    dt_bench_note(&steps->clock, step->seconds);
-    steps->idle_ms += step->idle_ms;
-    steps->host_wait_ms += step->host_wait_ms;
-    steps->data_wait_ms += step->data_wait_ms;
-    return DT_OK;
-}
-
-static dt_status measure(struct dt_bench_rig *rig, double seconds, struct steps *steps)
-{
-    int keep = dt_stepper_depth(rig->stepper) - 1;
-    dt_bench_start(&steps->clock);
-    while (dt_bench_more(&steps->clock, LEAST, seconds)) {
-        DT_TRY(dt_bench_rig_launch(rig));
-        while (dt_stepper_in_flight(rig->stepper) > keep)
-            DT_TRY(collect(rig, steps));
-    }
-    while (dt_stepper_in_flight(rig->stepper) > 0)
-        DT_TRY(collect(rig, steps));
-    return DT_OK;
-}
-
-// What is reported of them.
-struct figures {
     double tokens_per_s, gflops, peak_mb;
-    double mfu;                                 // of the datasheet's rate; 0: not known
-    double idle_ms, host_wait_ms, data_wait_ms; // of a step, on average
+    double mfu; // of the datasheet's rate; 0: not known
     const char *gemm;
 };
+
+static dt_status collect(struct dt_bench_rig *rig, struct figures *f)
+{
+    struct dt_step_result *step = &f->last;
+    DT_TRY(dt_stepper_collect(rig->stepper, step));
+    if (++f->collected <= WARM_UP) {
+        dt_bench_start(&f->clock);
+        return DT_OK;
+    }
+    dt_bench_note(&f->clock, step->seconds);
+    f->idle_ms += step->idle_ms;
+    f->host_wait_ms += step->host_wait_ms;
+    f->data_wait_ms += step->data_wait_ms;
+    return DT_OK;
+}
+
+static dt_status measure(struct dt_bench_rig *rig, double seconds, struct figures *f)
+{
+    int keep = dt_stepper_depth(rig->stepper) - 1;
+    dt_bench_start(&f->clock);
+    while (dt_bench_more(&f->clock, LEAST, seconds)) {
+        DT_TRY(dt_bench_rig_launch(rig));
+        while (dt_stepper_in_flight(rig->stepper) > keep)
+            DT_TRY(collect(rig, f));
+    }
+    while (dt_stepper_in_flight(rig->stepper) > 0)
+        DT_TRY(collect(rig, f));
+    return DT_OK;
+}
 
 static const char *gemm_name(const struct dt_bench_rig *rig)
 {
@@ -86,25 +78,23 @@ static const char *gemm_name(const struct dt_bench_rig *rig)
     return rig->algorithms ? "timed" : "first";
 }
 
-static dt_status make_figures(const struct dt_bench_rig *rig, const struct steps *steps,
-                              struct figures *f)
+static dt_status complete(const struct dt_bench_rig *rig, struct figures *f)
 {
     const struct dt_model_config *c = dt_model_config(rig->model);
     bool rated = rig->info.peak_flops > 0 && c->storage == DT_BF16;
-    double measured = (double)(steps->collected - WARM_UP);
+    double measured = (double)(f->collected - WARM_UP);
     DT_TRY(peak_memory(&rig->backend, &f->peak_mb));
-    f->tokens_per_s = (double)rig->batch * (double)rig->length / dt_bench_median(&steps->clock);
+    f->tokens_per_s = (double)rig->batch * (double)rig->length / dt_bench_median(&f->clock);
     f->gflops = dt_model_flops_per_token(c) * f->tokens_per_s / 1e9;
     f->mfu = rated ? f->gflops * 1e9 / rig->info.peak_flops : 0;
-    f->idle_ms = steps->idle_ms / measured;
-    f->host_wait_ms = steps->host_wait_ms / measured;
-    f->data_wait_ms = steps->data_wait_ms / measured;
+    f->idle_ms /= measured;
+    f->host_wait_ms /= measured;
+    f->data_wait_ms /= measured;
     f->gemm = gemm_name(rig);
     return DT_OK;
 }
 
-static void print_json(const struct dt_bench_rig *rig, const struct steps *steps,
-                       const struct figures *f)
+static void print_json(const struct dt_bench_rig *rig, const struct figures *f)
 {
     static const char *const recompute[] = {"none", "scan", "block"};
     const struct dt_model_config *c = dt_model_config(rig->model);
@@ -116,47 +106,45 @@ static void print_json(const struct dt_bench_rig *rig, const struct steps *steps
            rig->backend.table->name, rig->info.name, (long long)c->d_model, (long long)c->n_layer,
            (long long)c->vocab_size, (long long)c->d_state, (long long)rig->length,
            (long long)rig->batch, (long long)rig->micro, recompute[c->recompute],
-           dt_dtype_name(c->storage), rig->info.threads, (long long)steps->clock.n,
-           dt_bench_median(&steps->clock) * 1e3, dt_bench_best(&steps->clock) * 1e3,
-           f->tokens_per_s, f->gflops, f->mfu, f->peak_mb);
+           dt_dtype_name(c->storage), rig->info.threads, (long long)f->clock.n,
+           dt_bench_median(&f->clock) * 1e3, dt_bench_best(&f->clock) * 1e3, f->tokens_per_s,
+           f->gflops, f->mfu, f->peak_mb);
     printf("\"idle_ms\":%.4f,\"host_wait_ms\":%.4f,\"data_wait_ms\":%.4f,\"graphs\":%d,"
            "\"gemm\":\"%s\",\"last_step\":%lld,\"loss\":%.9g}\n",
-           f->idle_ms, f->host_wait_ms, f->data_wait_ms, steps->last.graphs, f->gemm,
-           (long long)steps->collected, steps->last.control.loss);
+           f->idle_ms, f->host_wait_ms, f->data_wait_ms, f->last.graphs, f->gemm,
+           (long long)f->collected, f->last.control.loss);
 }
 
-static void print_line(const struct dt_bench_rig *rig, const struct steps *steps,
-                       const struct figures *f)
+static void print_line(const struct dt_bench_rig *rig, const struct figures *f)
 {
     char where[160], mfu[32] = "";
     if (rig->backend.table->unified)
         snprintf(where, sizeof where, "%d threads", rig->info.threads);
     else
         snprintf(where, sizeof where, "%s, %s, GEMM algorithms: %s", rig->info.name,
-                 steps->last.graphs > 0 ? "graphs" : "no graphs", f->gemm);
+                 f->last.graphs > 0 ? "graphs" : "no graphs", f->gemm);
     if (f->mfu > 0)
         snprintf(mfu, sizeof mfu, " (MFU %.1f %%)", f->mfu * 100);
     printf("%s, %s: %lld steps of %lld x %lld tokens, %.1f ms (best %.1f), %.0f tokens/s, %.1f "
            "GFLOP/s%s, at most %.0f MiB; a step, device idle %.3f ms, host idle %.3f ms, waiting "
            "for data %.3f ms; loss %.4f\n",
-           dt_dtype_name(dt_model_config(rig->model)->storage), where, (long long)steps->clock.n,
-           (long long)rig->batch, (long long)rig->length, dt_bench_median(&steps->clock) * 1e3,
-           dt_bench_best(&steps->clock) * 1e3, f->tokens_per_s, f->gflops, mfu, f->peak_mb,
-           f->idle_ms, f->host_wait_ms, f->data_wait_ms, steps->last.control.loss);
+           dt_dtype_name(dt_model_config(rig->model)->storage), where, (long long)f->clock.n,
+           (long long)rig->batch, (long long)rig->length, dt_bench_median(&f->clock) * 1e3,
+           dt_bench_best(&f->clock) * 1e3, f->tokens_per_s, f->gflops, mfu, f->peak_mb, f->idle_ms,
+           f->host_wait_ms, f->data_wait_ms, f->last.control.loss);
 }
 
 dt_status dt_bench_step(const struct dt_bench_options *options)
 {
     struct dt_bench_rig rig;
-    struct steps steps = {0};
-    struct figures figures;
+    struct figures figures = {0};
     DT_TRY(dt_bench_rig_open(options, NULL, &rig));
     dt_status status =
-        measure(&rig, options->seconds > 0 ? options->seconds : default_seconds, &steps);
+        measure(&rig, options->seconds > 0 ? options->seconds : default_seconds, &figures);
     if (status == DT_OK)
-        status = make_figures(&rig, &steps, &figures);
+        status = complete(&rig, &figures);
     if (status == DT_OK)
-        (options->json ? print_json : print_line)(&rig, &steps, &figures);
+        (options->json ? print_json : print_line)(&rig, &figures);
     dt_bench_rig_close(&rig);
     return status;
 }

@@ -3,6 +3,7 @@
 #include "train/train.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/snapshot.h"
 #include "comm/job_control.h"
@@ -17,7 +18,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 struct trainer {
     struct dt_job *job;
@@ -219,14 +219,9 @@ static dt_status verify_replicas(struct trainer *t)
 
 static double resident_mb(void)
 {
-    long pages = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    if (!file)
-        return 0;
-    if (fscanf(file, "%*d %ld", &pages) != 1)
-        pages = 0;
-    fclose(file);
-    return (double)pages * (double)sysconf(_SC_PAGESIZE) / 1e6;
+    char kilobytes[64];
+    dt_proc_value("/proc/self/status", "VmRSS", kilobytes, sizeof kilobytes);
+    return strtod(kilobytes, NULL) * 1024 / 1e6;
 }
 
 // Waits for the oldest step in flight, counts and logs it. Its outcome is the same on every rank.
