@@ -52,11 +52,6 @@ void dt_comm_close(struct dt_comm *comm)
         comm->table->close(comm);
 }
 
-bool dt_comm_agreed(const struct dt_comm *comm)
-{
-    return comm->agreed;
-}
-
 static const struct operation {
     const char *name;
     bool reduces;

@@ -69,7 +69,8 @@ struct dt_comm {
     const struct dt_comm_table *table;
     struct dt_comm_info info;
     struct dt_job_control *control;
-    bool agreed; // the current error came from dt_agree: every rank has it
+    bool agreed; // the current error came from dt_agree: every rank has it, rank 0 prints it and
+                 // all close in order. Any other error is this rank's alone: dt_die
 };
 
 enum dt_comm_kind { DT_COMM_KIND_AUTO, DT_COMM_KIND_SELF, DT_COMM_KIND_MPI };
@@ -99,9 +100,6 @@ dt_status dt_barrier(struct dt_comm *comm);
 // "rank 2 on host: " or "rank 2 on host (and 3 other ranks): " where it is not rank 0's alone; so
 // they fail together and rank 0 reports it once.
 dt_status dt_agree(struct dt_comm *comm, dt_status mine);
-// Whether the calling thread's error is shared by all ranks (dt_agree gave it): then rank 0 prints
-// it and all close in order. Any other error is this rank's alone: dt_die.
-bool dt_comm_agreed(const struct dt_comm *comm);
 // Broadcast of a malloc'ed buffer whose size only the root knows.
 dt_status dt_broadcast_buffer(struct dt_comm *comm, void **data, int64_t *bytes, int root);
 

@@ -135,18 +135,8 @@ static enum dt_voice claim(struct dt_comm *comm)
     return is_watch ? DT_VOICE_JOB : DT_VOICE_RANK;
 }
 
-static const struct dt_comm_table table = {
-    .name = "mpi",
-    .begin = begin,
-    .wait = wait_for,
-    .close = close_mpi,
-};
-
-static const struct dt_job_control_table job_table = {
-    .abort = abort_mpi,
-    .terminated = terminated,
-    .claim = claim,
-};
+static const struct dt_comm_table table = {"mpi", begin, wait_for, close_mpi};
+static const struct dt_job_control_table job_table = {abort_mpi, terminated, claim};
 
 static dt_status start(struct mpi_comm *mpi)
 {

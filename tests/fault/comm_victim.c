@@ -132,7 +132,7 @@ int main(int argc, char **argv)
     dt_comm_set_timeout(comm, argc > 3 ? atof(argv[3]) : 600);
     dt_log_quiet(comm->info.rank != 0);
     status = train(argv[1], atoi(argv[2]));
-    if (status != DT_OK && !dt_comm_agreed(comm))
+    if (status != DT_OK && !comm->agreed)
         dt_die();
     if (status != DT_OK && comm->info.rank == 0) {
         dt_error_format(dt_error_current(), 0, text, sizeof text);
