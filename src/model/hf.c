@@ -13,11 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    INDEX_LIMIT = 16 << 20,
-    FILES_MAX = 256,
-    SHAPE_TEXT = 96
-}; // bytes; files of a directory; bytes
+enum { INDEX_LIMIT = 16 << 20, SHAPE_TEXT = 96 }; // bytes
+enum { FILES_MAX = 256 };                         // of a directory
 
 static const char embeddings[] = "backbone.embeddings.weight";
 static const char embeddings_official[] = "backbone.embedding.weight"; // state-spaces/mamba
@@ -29,13 +26,6 @@ struct weight_files {
     struct dt_safetensors *files[FILES_MAX];
 };
 
-static void close_files(struct weight_files *set)
-{
-    for (int i = 0; i < set->n; i++)
-        dt_safetensors_close(set->files[i]);
-    set->n = 0;
-}
-
 // A file of the same directory: the index is hostile and must not lead elsewhere.
 static bool is_plain_name(const char *name)
 {
@@ -44,24 +34,16 @@ static bool is_plain_name(const char *name)
            strcmp(name + length - suffix, ".safetensors") == 0;
 }
 
-static int find_file(const struct weight_files *set, const char *path)
-{
-    for (int i = 0; i < set->n; i++)
-        if (strcmp(set->files[i]->path, path) == 0)
-            return i;
-    return -1;
-}
-
 static dt_status open_listed(struct weight_files *set, const char *path, int *index)
 {
-    *index = find_file(set, path);
-    if (*index >= 0)
-        return DT_OK;
+    for (*index = 0; *index < set->n; ++*index)
+        if (strcmp(set->files[*index]->path, path) == 0)
+            return DT_OK;
     if (set->n == FILES_MAX)
         return DT_FAIL(DT_USER, "merge some of them", "%s lists more than %d files", set->path,
                        FILES_MAX);
     DT_TRY_NOTE(dt_safetensors_open(path, &set->files[set->n]), "listed in %s", set->path);
-    *index = set->n++;
+    set->n++;
     return DT_OK;
 }
 
@@ -192,16 +174,6 @@ static void check_found(struct dt_problems *problems, const struct dt_param *row
                             : "");
 }
 
-// lm_head.weight of a tied model: a copy of the embedding, not read.
-static void check_tied_head(struct dt_problems *problems, const struct weight_files *set,
-                            const struct dt_params *params)
-{
-    const struct dt_param *row = dt_params_find(params, embeddings);
-    struct found found = find_name(set, lm_head);
-    if (row && found.times > 0)
-        check_found(problems, row, &found);
-}
-
 static bool is_known(const struct dt_params *params, bool tied, const char *name)
 {
     if (dt_params_find(params, name) || (tied && strcmp(name, lm_head) == 0))
@@ -230,8 +202,10 @@ static dt_status check_all(const struct weight_files *set, const struct dt_param
         struct found found = find_row(set, &params->rows[i]);
         check_found(&problems, &params->rows[i], &found);
     }
-    if (tied)
-        check_tied_head(&problems, set, params);
+    const struct dt_param *row = dt_params_find(params, embeddings);
+    struct found head = find_name(set, lm_head); // of a tied model: a copy, not read
+    if (tied && row && head.times > 0)
+        check_found(&problems, row, &head);
     check_unknown(&problems, set, params, tied);
     return dt_problems_report(&problems, "config.json and the weights must be of one model",
                               "%s does not fit the model", set->path);
@@ -268,7 +242,8 @@ dt_status dt_hf_read_weights(const char *dir, const struct dt_params *params, bo
     dt_status status = open_files(set, dir);
     if (status == DT_OK)
         status = read_rows(set, params, tied, weights);
-    close_files(set);
+    for (int i = 0; i < set->n; i++)
+        dt_safetensors_close(set->files[i]);
     free(set);
     return status;
 }

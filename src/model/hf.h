@@ -9,9 +9,8 @@
 // the others stay. What this program cannot train (use_bias true, no conv bias, hidden_act other
 // than silu, an unknown model_type or kind) is DT_USER naming file and field.
 dt_status dt_hf_read_config(const char *dir, struct dt_model_config *config);
-// The text of a config.json (malloc), and the same written to `path` atomically.
+// The text of a config.json (malloc).
 dt_status dt_hf_config_text(const struct dt_model_config *config, char **text);
-dt_status dt_hf_write_config(const char *path, const struct dt_model_config *config);
 // All rows of the table into flat fp32 `weights` (host memory; padding 0). Everything that is wrong
 // is one DT_USER error naming file, tensor and both shapes: tensors that are missing, have another
 // shape, or are not in the table. A tied model ignores lm_head.weight but checks its shape. More

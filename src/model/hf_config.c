@@ -217,12 +217,3 @@ dt_status dt_hf_config_text(const struct dt_model_config *config, char **text)
     cJSON_Delete(json);
     return length >= 0 ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for the text of config.json");
 }
-
-dt_status dt_hf_write_config(const char *path, const struct dt_model_config *config)
-{
-    char *text;
-    DT_TRY(dt_hf_config_text(config, &text));
-    dt_status status = dt_write_file_atomic(path, text, (int64_t)strlen(text));
-    free(text);
-    return status;
-}

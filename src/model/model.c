@@ -282,9 +282,10 @@ static void place(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
     model->net.workspace_bytes = bytes[DT_MEMORY_WORKSPACE];
 }
 
-// A model without memory: enough to plan.
+// A model without memory, and how much of each kind it needs.
 static dt_status model_new(const struct dt_backend *backend, const struct dt_model_config *config,
-                           const struct dt_model_shape *shape, struct dt_model **out)
+                           const struct dt_model_shape *shape, int64_t bytes[DT_MEMORY_COUNT],
+                           struct dt_model **out)
 {
     struct dt_model *model = calloc(1, sizeof *model);
     if (!model)
@@ -300,6 +301,7 @@ static dt_status model_new(const struct dt_backend *backend, const struct dt_mod
     }
     model->net = (struct dt_net){
         .backend = &model->backend, .config = &model->config, .params = &model->parts.params};
+    DT_TRY_GOTO(status, fail, measure(model, bytes));
     *out = model;
     return DT_OK;
 fail:
@@ -312,12 +314,11 @@ dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_
 {
     struct dt_model *model = NULL;
     int64_t bytes[DT_MEMORY_COUNT];
-    DT_TRY(model_new(backend, config, shape, &model));
-    dt_status status = measure(model, bytes);
-    for (int i = 0; i < DT_MEMORY_COUNT && status == DT_OK; i++)
+    DT_TRY(model_new(backend, config, shape, bytes, &model));
+    for (int i = 0; i < DT_MEMORY_COUNT; i++)
         dt_memory_plan_add(plan, dt_memory_name[i], bytes[i], false);
     dt_model_destroy(model);
-    return status;
+    return DT_OK;
 }
 
 static dt_status allocate_memory(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
@@ -336,10 +337,8 @@ dt_status dt_model_create(const struct dt_backend *backend, const struct dt_mode
 {
     struct dt_model *model = NULL;
     int64_t bytes[DT_MEMORY_COUNT];
-    DT_TRY(model_new(backend, config, shape, &model));
-    dt_status status = measure(model, bytes);
-    if (status == DT_OK)
-        status = allocate_memory(model, bytes);
+    DT_TRY(model_new(backend, config, shape, bytes, &model));
+    dt_status status = allocate_memory(model, bytes);
     if (status != DT_OK) {
         dt_model_destroy(model);
         return status;
@@ -432,15 +431,10 @@ static int64_t place_state(const struct dt_model *model, int64_t sequences, stru
     return arena.used;
 }
 
-int64_t dt_model_state_bytes(const struct dt_model *model, int64_t sequences)
-{
-    return place_state(model, sequences, dt_arena_measure(), NULL);
-}
-
 dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
                                 struct dt_model_state **out)
 {
-    int64_t bytes = dt_model_state_bytes(model, sequences);
+    int64_t bytes = place_state(model, sequences, dt_arena_measure(), NULL);
     struct dt_model_state *state =
         calloc(1, sizeof *state + (size_t)model->parts.layers * sizeof *state->arrays);
     if (!state)

@@ -70,7 +70,6 @@ struct dt_model_input {
 // Recurrent state carried from one window of a sequence to the next: for each layer the arrays that
 // its kind names, each [sequences, width].
 struct dt_model_state;
-int64_t dt_model_state_bytes(const struct dt_model *model, int64_t sequences);
 dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
                                 struct dt_model_state **state); // zero
 void dt_model_state_destroy(struct dt_model *model, struct dt_model_state *state);

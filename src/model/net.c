@@ -95,35 +95,29 @@ dt_status dt_linear_backward(const struct dt_pass *pass, struct dt_linear linear
                : multiply(pass, dy, false, weight_of(pass->net, linear), false, dx, linear.adds);
 }
 
-static dt_status normalize(const struct dt_pass *pass, const struct dt_norm *norm,
-                           struct dt_view residual, struct dt_view x, struct dt_view residual_out,
-                           struct dt_view h)
+dt_status dt_norm_forward(const struct dt_pass *pass, const struct dt_norm *norm,
+                          const struct dt_flow *flow, struct dt_view h)
 {
     struct dt_rmsnorm_residual_forward_args args = {.rows = h.rows,
                                                     .width = h.cols,
                                                     .dtype = h.dtype,
                                                     .eps = (float)pass->net->config->norm_eps,
-                                                    .residual = residual.data,
-                                                    .x = x.data,
-                                                    .x_stride = x.stride,
+                                                    .residual = flow->residual_in.data,
+                                                    .x = flow->x.data,
+                                                    .x_stride = flow->x.stride,
                                                     .weight = dt_net_weight(pass->net, norm->row),
-                                                    .residual_out = residual_out.data,
+                                                    .residual_out = flow->residual.data,
                                                     .y = h.data,
                                                     .y_stride = h.stride,
                                                     .rstd = norm->rstd};
     return DT_RUN(pass, rmsnorm_residual_forward, &args);
 }
 
-dt_status dt_norm_forward(const struct dt_pass *pass, const struct dt_norm *norm,
-                          const struct dt_flow *flow, struct dt_view h)
-{
-    return normalize(pass, norm, flow->residual_in, flow->x, flow->residual, h);
-}
-
 dt_status dt_norm_recompute(const struct dt_pass *pass, const struct dt_norm *norm,
                             const struct dt_flow *flow, struct dt_view h)
 {
-    return normalize(pass, norm, flow->residual, (struct dt_view){0}, (struct dt_view){0}, h);
+    const struct dt_flow again = {.residual_in = flow->residual};
+    return dt_norm_forward(pass, norm, &again, h);
 }
 
 dt_status dt_norm_backward(const struct dt_pass *pass, const struct dt_norm *norm,
