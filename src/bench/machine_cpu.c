@@ -3,6 +3,7 @@
 #include "bench/ops.h"
 
 #include "base/clock.h"
+#include "base/round.h"
 #include "kernels/math_cpu.h"
 #include "kernels/scan_cpu.h"
 
@@ -19,15 +20,10 @@ enum {
     ROWS = 1 << 10, // of a try and thread
 };
 
-static int64_t choose_array_bytes(void)
-{
-    int64_t bytes = 4 * sysconf(_SC_LEVEL3_CACHE_SIZE); // 0 or less where it is not known
-    return bytes < ARRAY_MIN ? ARRAY_MIN : bytes > ARRAY_MAX ? ARRAY_MAX : bytes;
-}
-
 static dt_status take_arrays(const struct dt_bench_rig *rig, struct dt_bench_machine *m)
 {
-    m->array_bytes = choose_array_bytes();
+    int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE); // 0 or less where it is not known
+    m->array_bytes = dt_min_i64(dt_max_i64(4 * cache, ARRAY_MIN), ARRAY_MAX);
     DT_TRY(dt_alloc(&rig->backend, m->array_bytes, &m->from));
     DT_TRY(dt_alloc(&rig->backend, m->array_bytes, &m->to));
     memset(m->from, 1, (size_t)m->array_bytes);

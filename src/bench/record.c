@@ -80,11 +80,6 @@ static void linear_name(const struct dt_bench_rig *rig, const struct dt_gemm_arg
     matrix_name(params, element, name, size);
 }
 
-static bool same_shape(const struct dt_bench_call *a, const struct dt_bench_call *b)
-{
-    return a->op == b->op && strcmp(a->shape, b->shape) == 0;
-}
-
 static dt_status note(enum dt_bench_op_index op, const union dt_bench_args *args)
 {
     struct dt_bench_calls *calls = recording.calls;
@@ -101,7 +96,7 @@ static dt_status note(enum dt_bench_op_index op, const union dt_bench_args *args
     if (op == DT_BENCH_gemm)
         linear_name(recording.rig, &args->gemm, layer, sizeof layer);
     snprintf(call->shape, sizeof call->shape, "%.12s%s%s", layer, layer[0] ? " " : "", cost.shape);
-    while (!same_shape(seen, call))
+    while (seen->op != op || strcmp(seen->shape, call->shape) != 0)
         seen++;
     calls->n += seen == call;
     seen->count += recording.in_step;
