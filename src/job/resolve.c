@@ -47,9 +47,9 @@ static dt_status merge_model(struct dt_job *job, const char *dir)
         snprintf(name, sizeof name, "model.%s", key->name);
         const char *text = dt_config_value_text(key, &configured, was);
         const char *found_text = dt_config_value_text(key, &found, is);
-        bool is_auto = key->auto_word && strcmp(text, key->auto_word) == 0;
+        bool is_open = !text[0] || (key->auto_word && strcmp(text, key->auto_word) == 0);
         bool same = dt_config_equal(key, &configured, &found);
-        if (dt_config_is_set(job->config, name) && !is_auto && !same)
+        if (dt_config_is_set(job->config, name) && !is_open && !same)
             return dt_config_reject(job->config, name, "leave the key out: the directory gives it",
                                     "%s, but the model in %s has %s", text, dir, found_text);
         DT_TRY(dt_config_note(job->config, name,

@@ -35,6 +35,9 @@ mkfifo runs/gap/metrics.jsonl
 timeout 20 "$dtrain" small.ini run.name=gap >fifo.log 2>&1
 check "a FIFO as metrics.jsonl: exit code" test $? -eq 2
 check "… and the error names it" grep -q 'runs/gap/metrics.jsonl is not a regular file' fifo.log
+check "the resolved configuration of a run resumes it" \
+    "$dtrain" runs/synced/config.resolved.ini run.steps=14 >resolved.log 2>&1
+check "… from its checkpoint: $(tail -1 resolved.log)" grep -q "resuming from runs/synced/$last at step 12" resolved.log
 check "no warning without a gap" eval '! grep -q "has a gap" synced.log'
 
 # The folder is removed, or moved and replaced, during the run.
