@@ -423,7 +423,8 @@ static int64_t place_state(const struct dt_model *model, int64_t sequences, stru
     for (int64_t layer = 0; layer < model->parts.layers; layer++) {
         const struct dt_array_list *list = dt_model_state_arrays(model, layer);
         for (int i = 0; i < list->n; i++) {
-            void *array = dt_arena_take(&arena, dt_array_bytes(&list->arrays[i], sequences));
+            int64_t bytes = dt_array_bytes(&list->arrays[i], sequences);
+            void *array = bytes > 0 ? dt_arena_take(&arena, bytes) : NULL;
             if (state)
                 state->arrays[layer][i] = array;
         }

@@ -37,7 +37,8 @@ struct dt_model_shape {
     int64_t sequences, length; // the largest micro-batch
     bool training;             // false: no gradients, nothing kept for backward
 };
-// Adds what this model at this shape takes of the device, by category; allocates nothing lasting.
+// Adds what this model at this shape allocates on the device, by category; keeps no memory
+// itself.
 dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_config *config,
                         const struct dt_model_shape *shape, struct dt_memory_plan *plan);
 
@@ -73,7 +74,7 @@ struct dt_model_state;
 dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
                                 struct dt_model_state **state); // zero
 void dt_model_state_destroy(struct dt_model *model, struct dt_model_state *state);
-// Array `index` of a layer; NULL if `state` is NULL.
+// Array `index` of a layer; NULL if `state` is NULL, or the array is empty (width 0).
 void *dt_model_state_array(const struct dt_model_state *state, int64_t layer, int index);
 // The arrays of a layer: names, types, widths.
 const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, int64_t layer);

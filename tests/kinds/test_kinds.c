@@ -155,10 +155,12 @@ static void test_gradients(const char *stem, const char *layers, const char *hea
     dt_model_destroy(model);
 }
 
-// A sequence in two windows with carried state has the loss of the whole.
-static void test_state(void)
+// A sequence in two windows with carried state has the loss of the whole. With one tap there is no
+// conv_state.
+static void test_state(int64_t taps)
 {
     struct dt_model_config config = config_of("tokens", "dense mamba dense mamba", "squares");
+    config.d_conv = taps;
     struct dt_model *model;
     struct dt_model_state *state[3];
     must(dt_model_config_check(&config));
@@ -253,7 +255,8 @@ int main(void)
     test_gradients("tokens", "mamba dense", "lm", true, DT_RECOMPUTE_NONE);
     test_gradients("tokens", "dense", "squares", true, DT_RECOMPUTE_NONE);
     test_gradients("frames", "mamba", "lm", false, DT_RECOMPUTE_NONE);
-    test_state();
+    test_state(4);
+    test_state(1);
     test_patterns();
     test_wrong_models();
     dt_backend_close(&backend);
