@@ -108,7 +108,7 @@ dt_status dt_call_parse(int argc, char **argv, struct dt_call *call)
         return DT_OK;
     bool words_only = false;
     for (int at = command == dt_commands[0] ? 0 : 1; at < argc;) {
-        if (words_only || argv[at][0] != '-')
+        if (words_only || argv[at][0] != '-' || !argv[at][1]) // "-" is a word
             call->words[call->n_words++] = argv[at++];
         else if (strcmp(argv[at], "--") == 0)
             words_only = true, at++;

@@ -54,6 +54,8 @@ run 2 verify
 says 'an argument is missing: dtrain verify PATH' error.txt
 run 2 verify -- --help
 says 'bad   --help' out.txt
+run 2 pack - -o x
+says 'cannot read -: No such file' error.txt
 run 2 order c.ini --steps 5:3
 says "--steps: '5:3' is not a range of steps" error.txt
 
