@@ -48,42 +48,33 @@ struct dt_config_key {
 
 // Rows for a field of a struct. A field of another type than the row says does not compile.
 #define DT_CONFIG_AT(kind, object, field)                                                          \
-    .offset = _Generic(((object *)0)->field, kind : offsetof(object, field))
+    _Generic(((object *)0)->field, kind : offsetof(object, field))
+#define DT_CONFIG_ROW(kind, at, named, standard, ...)                                              \
+    {                                                                                              \
+        .name = named, .type = DT_CONFIG_##kind, .offset = at, .fallback = standard,               \
+        .help = __VA_ARGS__                                                                        \
+    }
 #define DT_CONFIG_WHOLE(object, field, named, standard, low, high, ...)                            \
-    {                                                                                              \
-        .name = named, .type = DT_CONFIG_INT, DT_CONFIG_AT(int64_t, object, field),                \
-        .fallback = standard, .min = low, .max = high, .help = __VA_ARGS__                         \
-    }
+    DT_CONFIG_ROW(INT, DT_CONFIG_AT(int64_t, object, field), named, standard, __VA_ARGS__,         \
+                  .min = low, .max = high)
 #define DT_CONFIG_REAL(object, field, named, standard, low, high, ...)                             \
-    {                                                                                              \
-        .name = named, .type = DT_CONFIG_FLOAT, DT_CONFIG_AT(double, object, field),               \
-        .fallback = standard, .min = low, .max = high, .help = __VA_ARGS__                         \
-    }
+    DT_CONFIG_ROW(FLOAT, DT_CONFIG_AT(double, object, field), named, standard, __VA_ARGS__,        \
+                  .min = low, .max = high)
 #define DT_CONFIG_FLAG(object, field, named, standard, ...)                                        \
-    {                                                                                              \
-        .name = named, .type = DT_CONFIG_BOOL, DT_CONFIG_AT(bool, object, field),                  \
-        .fallback = standard, .help = __VA_ARGS__                                                  \
-    }
-#define DT_CONFIG_WORDS(object, field, named, standard, ...)                                       \
-    {                                                                                              \
-        .name = named, .type = DT_CONFIG_STRING,                                                   \
-        .offset = _Generic(&((object *)0)->field, char(*)[DT_CONFIG_STRING_MAX]                    \
-                           : offsetof(object, field)),                                             \
-        .fallback = standard, .help = __VA_ARGS__                                                  \
-    }
+    DT_CONFIG_ROW(BOOL, DT_CONFIG_AT(bool, object, field), named, standard, __VA_ARGS__)
 #define DT_CONFIG_TEXT(object, field, named, standard, ...)                                        \
-    {                                                                                              \
-        .name = named, .type = DT_CONFIG_ANY, DT_CONFIG_AT(const char *, object, field),           \
-        .fallback = standard, .help = __VA_ARGS__                                                  \
-    }
+    DT_CONFIG_ROW(ANY, DT_CONFIG_AT(const char *, object, field), named, standard, __VA_ARGS__)
+#define DT_CONFIG_WORDS(object, field, named, standard, ...)                                       \
+    DT_CONFIG_ROW(STRING,                                                                          \
+                  _Generic(&((object *)0)->field, char(*)[DT_CONFIG_STRING_MAX]                    \
+                           : offsetof(object, field)),                                             \
+                  named, standard, __VA_ARGS__)
 #define DT_CONFIG_CHOICE(object, field, named, standard, words, ...)                               \
-    {                                                                                              \
-        .name = named, .type = DT_CONFIG_ENUM, /* an enum without negative values is unsigned */   \
-            .offset = _Generic(((object *)0)->field, int                                           \
-                               : offsetof(object, field), unsigned                                 \
-                               : offsetof(object, field)),                                         \
-        .fallback = standard, .choices = words, .help = __VA_ARGS__                                \
-    }
+    DT_CONFIG_ROW(ENUM, /* an enum without negative values is unsigned */                          \
+                  _Generic(((object *)0)->field, int                                               \
+                           : offsetof(object, field), unsigned                                     \
+                           : offsetof(object, field)),                                             \
+                  named, standard, __VA_ARGS__, .choices = words)
 
 struct dt_config_section {
     const char *name; // NULL ends a table's list

@@ -243,37 +243,25 @@ static dt_status load_environment(struct loader *loader, const char *const *envi
     return DT_OK;
 }
 
-static dt_status read_override(struct loader *loader, char *word)
+static dt_status read_override(struct loader *loader, const char *word)
 {
     static const char origin[] = "command line";
-    char *equals = strchr(word, '='), *dot = strchr(word, '.'), shown[DT_CONFIG_SHOWN];
+    const char *equals = strchr(word, '='), *dot = strchr(word, '.');
+    char section[DT_CONFIG_NAME], name[DT_CONFIG_NAME], shown[DT_CONFIG_SHOWN]; // no key is longer
     struct dt_config_row row;
     if (!equals || !dot || dot > equals) {
         dt_problems_add(&loader->problems, "%s: '%s' is not of the form section.key=value", origin,
                         dt_config_shown(word, shown));
         return DT_OK;
     }
-    *dot = *equals = 0;
-    if (find_key(loader->table, word, dot + 1, &row))
+    snprintf(section, sizeof section, "%.*s", (int)(dot - word), word);
+    snprintf(name, sizeof name, "%.*s", (int)(equals - dot - 1), dot + 1);
+    if (find_key(loader->table, section, name, &row))
         return assign(loader, &row, DT_SOURCE_COMMAND, origin, equals + 1);
-    if (find_section(loader->table, word))
-        reject_key(loader, origin, word, dot + 1);
+    if (find_section(loader->table, section))
+        reject_key(loader, origin, section, name);
     else
-        reject_section(loader, origin, word);
-    return DT_OK;
-}
-
-static dt_status load_overrides(struct loader *loader, const char *const *overrides, int n)
-{
-    for (int i = 0; i < n; i++) {
-        char *word = strdup(overrides[i]);
-        dt_status status;
-        if (!word)
-            return DT_FAIL(DT_MACHINE, NULL, "no memory to read the command line");
-        status = read_override(loader, word);
-        free(word);
-        DT_TRY(status);
-    }
+        reject_section(loader, origin, section);
     return DT_OK;
 }
 
@@ -296,19 +284,16 @@ static dt_status create(const struct dt_config_table *table, const char *name,
     struct dt_config_row row = {0};
     while (dt_config_next(table, &row)) // row.index: their number at the end
         ;
-    if (made) {
+    if (made && (made->name = strdup(name ? name : "")) &&
+        (made->values = calloc((size_t)row.index + 1, sizeof *made->values))) {
         made->table = table;
-        made->name = strdup(name ? name : "");
-        made->values = calloc((size_t)row.index + 1, sizeof *made->values);
+        *config = made;
+        return DT_OK;
     }
-    if (!made || !made->name || !made->values) {
-        if (made)
-            free(made->name);
-        free(made);
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a configuration");
-    }
-    *config = made;
-    return DT_OK;
+    if (made)
+        free(made->name);
+    free(made);
+    return DT_FAIL(DT_MACHINE, NULL, "no memory for a configuration");
 }
 
 dt_status dt_config_parse(const struct dt_config_table *table, const char *name, const char *text,
@@ -325,7 +310,8 @@ dt_status dt_config_parse(const struct dt_config_table *table, const char *name,
     if (text)
         DT_TRY_GOTO(status, out, load_text(&loader, name, text, size));
     DT_TRY_GOTO(status, out, load_environment(&loader, environment));
-    DT_TRY_GOTO(status, out, load_overrides(&loader, overrides, n_overrides));
+    for (int i = 0; i < n_overrides; i++)
+        DT_TRY_GOTO(status, out, read_override(&loader, overrides[i]));
     check_required(&loader);
     DT_TRY_GOTO(status, out,
                 dt_problems_raise(&loader.problems,
