@@ -132,23 +132,6 @@ static dt_status read_layout(hid_t plist, hid_t space, struct dt_h5_array *array
     }
 }
 
-// Opens again without the library's chunk cache: plain chunks are then read straight into our
-// memory; h5_chunks.c keeps filtered ones.
-static dt_status reopen_without_cache(struct dt_h5_array *array, hid_t plist)
-{
-    if (H5Pget_layout(plist) != H5D_CHUNKED)
-        return DT_OK;
-    hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
-    H5Pset_chunk_cache(access, H5D_CHUNK_CACHE_NSLOTS_DEFAULT, 0, H5D_CHUNK_CACHE_W0_DEFAULT);
-    H5Dclose(array->id);
-    array->id = H5Dopen2(array->file->id, array->name, access);
-    dt_status status = DT_OK;
-    if (array->id < 0)
-        status = dt_h5_fail(DT_USER, "open a dataset of", array->file->path, NULL);
-    H5Pclose(access);
-    return status;
-}
-
 static dt_status inspect(struct dt_h5_array *array)
 {
     hid_t type = H5Dget_type(array->id), space = H5Dget_space(array->id);
@@ -162,8 +145,6 @@ static dt_status inspect(struct dt_h5_array *array)
     }
     if (status == DT_OK)
         status = read_layout(plist, space, array);
-    if (status == DT_OK)
-        status = reopen_without_cache(array, plist);
     H5Tclose(type);
     H5Sclose(space);
     H5Pclose(plist);
@@ -193,7 +174,12 @@ dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
     DT_TRY(dt_h5_has(file, name, found));
     if (!*found)
         return DT_OK;
-    array->id = H5Dopen2(file->id, name, H5P_DEFAULT);
+    // Without the library's chunk cache plain chunks are read straight into our memory; h5_chunks.c
+    // keeps filtered ones.
+    hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
+    H5Pset_chunk_cache(access, H5D_CHUNK_CACHE_NSLOTS_DEFAULT, 0, H5D_CHUNK_CACHE_W0_DEFAULT);
+    array->id = H5Dopen2(file->id, name, access);
+    H5Pclose(access);
     if (array->id < 0) {
         H5Eclear2(H5E_DEFAULT);
         return DT_FAIL(DT_USER, "make it a dataset", "%s: %s is not a dataset", file->path, name);

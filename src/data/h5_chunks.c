@@ -122,9 +122,8 @@ struct place {
     hsize_t offset[2];
 };
 
-static dt_status fail_chunk(const struct place *place, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static dt_status fail_chunk(const struct place *place, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static dt_status fail_chunk(const struct place *place,
+                                                                  const char *format, ...)
 {
     char what[96];
     va_list args;

@@ -84,25 +84,19 @@ static dt_status check_config(const struct dt_pack_config *config)
     return DT_OK;
 }
 
-static dt_status check_sizes(const struct packer *packer)
-{
-    for (int64_t i = 0; i < packer->files.n; i++) {
-        const struct dt_pack_file *file = &packer->files.at[i];
-        if (file->bytes % packer->size != 0)
-            return DT_FAIL(DT_USER, "choose the --format that the file was written in",
-                           "%s has %" PRId64 " bytes, not a multiple of %" PRId64, file->path,
-                           file->bytes, packer->size);
-    }
-    return DT_OK;
-}
-
 // Which bytes of each file are for training, the rest being for validation.
 static dt_status divide(struct packer *packer)
 {
     const struct dt_pack_config *config = packer->config;
     struct dt_pack_files *files = &packer->files;
-    for (int64_t i = 0; i < files->n; i++)
-        packer->total_bytes += files->at[i].bytes;
+    for (int64_t i = 0; i < files->n; i++) {
+        const struct dt_pack_file *file = &files->at[i];
+        if (file->bytes % packer->size != 0)
+            return DT_FAIL(DT_USER, "choose the --format that the file was written in",
+                           "%s has %" PRId64 " bytes, not a multiple of %" PRId64, file->path,
+                           file->bytes, packer->size);
+        packer->total_bytes += file->bytes;
+    }
     if (config->format == DT_PACK_TEXT && files->n > 1 && config->val_fraction > 0) {
         DT_TRY(dt_pack_split(files, config->val_fraction, config->seed));
     } else {
@@ -281,15 +275,6 @@ static dt_status publish(struct packer *packer)
     return dt_fsync_dir(packer->config->output);
 }
 
-static void remove_temporary(const struct packer *packer)
-{
-    char path[DT_PATH];
-    for (int side = 0; side < SIDES; side++)
-        for (int64_t i = 0; i < packer->side[side].created; i++)
-            if (shard_path(packer, side, i, true, path) == DT_OK)
-                unlink(path);
-}
-
 static dt_status write_output(struct packer *packer)
 {
     DT_TRY(dt_make_dirs(packer->config->output));
@@ -307,8 +292,12 @@ static dt_status write_output(struct packer *packer)
     packer->writer = NULL;
     if (status == DT_OK)
         status = publish(packer);
-    if (status != DT_OK)
-        remove_temporary(packer);
+    if (status != DT_OK) {
+        struct dt_error first;
+        dt_error_take(&first);
+        sweep_output(packer, SWEEP_TEMPORARY);
+        dt_error_restore(&first);
+    }
     return status;
 }
 
@@ -316,7 +305,6 @@ static dt_status pack(struct packer *packer)
 {
     DT_TRY(check_config(packer->config));
     DT_TRY(dt_pack_find(packer->config, &packer->files));
-    DT_TRY(check_sizes(packer));
     DT_TRY(divide(packer));
     bool was_there = dt_file_exists(packer->config->output);
     dt_status status = write_output(packer);
