@@ -44,9 +44,8 @@ static bool is_end(const char *p)
     return *q == 0 || (is_comment(*q) && q > p);
 }
 
-static void set_bad(struct dt_ini *ini, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static void set_bad(struct dt_ini *ini, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void set_bad(struct dt_ini *ini, const char *format,
+                                                          ...)
 {
     va_list args;
     ini->kind = DT_INI_BAD;

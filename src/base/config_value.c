@@ -17,9 +17,8 @@ union value {
     const char *text; // STRING and ANY
 };
 
-static bool refuse(char problem[DT_CONFIG_PROBLEM], const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static bool refuse(char problem[DT_CONFIG_PROBLEM], const char *format, ...)
+__attribute__((format(printf, 2, 3))) static bool refuse(char problem[DT_CONFIG_PROBLEM],
+                                                         const char *format, ...)
 {
     va_list args;
     va_start(args, format);

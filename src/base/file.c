@@ -150,14 +150,11 @@ static dt_status remove_entry(void *context, FTS *tree, FTSENT *entry)
     case FTS_NS:
         errno = entry->fts_errno;
         return errno == ENOENT ? DT_OK : DT_FAIL_ERRNO("remove", entry->fts_path);
-    case FTS_DP:
-        if (rmdir(entry->fts_accpath) != 0 && errno != ENOENT)
-            return DT_FAIL_ERRNO("remove folder", entry->fts_path);
-        return DT_OK;
     default:
-        if (unlink(entry->fts_accpath) != 0 && errno != ENOENT)
-            return DT_FAIL_ERRNO("remove", entry->fts_path);
-        return DT_OK;
+        if (remove(entry->fts_accpath) == 0 || errno == ENOENT)
+            return DT_OK;
+        return DT_FAIL_ERRNO(entry->fts_info == FTS_DP ? "remove folder" : "remove",
+                             entry->fts_path);
     }
 }
 

@@ -309,8 +309,7 @@ static dt_status check_layout(const struct dt_safetensors *file, int64_t data_by
         const struct dt_safetensor *tensor = &file->tensors[i];
         if (tensor->begin != end)
             return BAD("%s: tensor %.*s begins at %" PRId64
-                       " of the data, the one before it ends at "
-                       "%" PRId64 " (%s)",
+                       " of the data, the one before it ends at %" PRId64 " (%s)",
                        file->path, SHOWN, tensor->name, tensor->begin, end,
                        tensor->begin < end ? "they overlap" : "a hole");
         end += tensor->bytes;

@@ -46,12 +46,6 @@ static bool is_string(const struct dt_config_key *field)
     return field->type == DT_CONFIG_ENUM || field->max > (double)DT_JSON_INT_MAX;
 }
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static bool add_hash(cJSON *json, const char *name, uint64_t hash)
 {
     char text[HASH_DIGITS + 1];
@@ -66,7 +60,7 @@ static bool add_shard(cJSON *list, const struct dt_shard *shard)
         cJSON_Delete(json);
         return false;
     }
-    return cJSON_AddStringToObject(json, "name", base_name(shard->path)) &&
+    return cJSON_AddStringToObject(json, "name", basename(shard->path)) &&
            dt_json_add_int(json, "size", shard->file_bytes) &&
            dt_json_add_int(json, "count", shard->count) &&
            add_hash(json, "first_hash", shard->first_hash) &&
@@ -210,7 +204,7 @@ void dt_trainer_compare(struct dt_problems *problems, const struct dt_trainer_st
 static void compare_shard(struct dt_problems *problems, const struct dt_shard *now,
                           const struct dt_shard *saved, long long number)
 {
-    const char *name = base_name(now->path);
+    const char *name = basename(now->path);
     if (strcmp(name, saved->path) != 0)
         dt_problems_add(problems, "data.train: shard %lld is %.100s, the checkpoint has %.100s",
                         number, name, saved->path);

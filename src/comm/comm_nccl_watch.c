@@ -26,8 +26,7 @@ struct text {
     size_t used;
 };
 
-static void add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add(struct text *text, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
 {
     size_t room = sizeof text->bytes - text->used;
     va_list args;
