@@ -46,8 +46,6 @@ bool dt_ini_needs_quotes(const char *value);
 // config_value.c
 // Whether `word` is one of the words of "a|b|c"; at: which (may be NULL).
 bool dt_config_is_choice(const char *choices, const char *word, int *at);
-// Copies the next word of "a|b|c" and moves on; false after the last.
-bool dt_config_next_choice(const char **choices, char word[DT_CONFIG_NAME]);
 
 // config_names.c: the search for the name that was meant. Offer candidates, then read `best`.
 struct dt_nearest {

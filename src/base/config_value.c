@@ -95,6 +95,17 @@ static bool is_number(const char *text)
     return *p == 0;
 }
 
+// Copies the next word of "a|b|c" and moves on; false after the last.
+static bool next_choice(const char **choices, char word[DT_CONFIG_NAME])
+{
+    size_t n = strcspn(*choices, "|");
+    if (**choices == 0)
+        return false;
+    snprintf(word, DT_CONFIG_NAME, "%.*s", (int)n, *choices);
+    *choices += n + ((*choices)[n] == '|');
+    return true;
+}
+
 // "*": every value but the default.
 static bool is_unbuilt(const struct dt_config_key *key, const char *word)
 {
@@ -163,7 +174,7 @@ static bool parse_choice(const struct dt_config_key *key, const char *text, int 
         return refuse(problem, "'%s' is not built yet in this version", text);
     if (dt_config_is_choice(key->choices, text, choice))
         return true;
-    for (const char *choices = key->choices; dt_config_next_choice(&choices, word);)
+    for (const char *choices = key->choices; next_choice(&choices, word);)
         dt_nearest_offer(&nearest, word);
     dt_nearest_ask(&nearest, question);
     return refuse(problem, "'%s' is not one of the choices%s", dt_config_shown(text, shown),
@@ -240,7 +251,7 @@ const char *dt_config_value_text(const struct dt_config_key *key, const void *ob
             snprintf(out, DT_CONFIG_STRING_MAX, "%.17g", value.real);
         break;
     case DT_CONFIG_ENUM:
-        for (int i = 0; i <= value.choice && dt_config_next_choice(&choices, out);)
+        for (int i = 0; i <= value.choice && next_choice(&choices, out);)
             i++;
         break;
     case DT_CONFIG_STRING:
@@ -269,20 +280,10 @@ bool dt_config_convert(const struct dt_config_key *key, const char *text, void *
     return true;
 }
 
-bool dt_config_next_choice(const char **choices, char word[DT_CONFIG_NAME])
-{
-    size_t n = strcspn(*choices, "|");
-    if (**choices == 0)
-        return false;
-    snprintf(word, DT_CONFIG_NAME, "%.*s", (int)n, *choices);
-    *choices += n + ((*choices)[n] == '|');
-    return true;
-}
-
 bool dt_config_is_choice(const char *choices, const char *word, int *at)
 {
     char choice[DT_CONFIG_NAME];
-    for (int i = 0; dt_config_next_choice(&choices, choice); i++) {
+    for (int i = 0; next_choice(&choices, choice); i++) {
         if (strcmp(choice, word) != 0)
             continue;
         if (at)
@@ -315,7 +316,7 @@ static void list_choices(const struct dt_config_key *key, bool unbuilt, char out
 {
     const char *choices = key->choices, *between = "";
     char word[DT_CONFIG_NAME];
-    while (dt_config_next_choice(&choices, word)) {
+    while (next_choice(&choices, word)) {
         if (is_unbuilt(key, word) != unbuilt)
             continue;
         dt_append(out, DT_CONFIG_ALLOWED, "%s%s", between, word);
