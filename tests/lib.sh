@@ -8,7 +8,7 @@ failures=0 checks=0
 . "$repository/launch/environment.sh"
 rm -rf ./*
 export XDG_CACHE_HOME=$PWD/cache # of GEMM algorithms: not the user's
-exec 3>&2 # where failures are told, wherever a checked command's output goes
+exec 3>&2 # where failures are reported, wherever a checked command's output goes
 
 check() { # description, command …: the command must succeed
     checks=$((checks + 1))
@@ -65,7 +65,7 @@ train_lines() { # metrics.jsonl: "step loss grad_norm" of each train line
 # Same steps, and losses that agree within a relative tolerance.
 same_losses() { # metrics A, metrics B, tolerance
     paste -d' ' <(train_lines "$1") <(train_lines "$2") | awk -v tolerance="$3" '
-        $1 != $4 { print "step " $1 " stands beside step " $4; bad = 1 }
+        $1 != $4 { print "step " $1 " is beside step " $4; bad = 1 }
         { d = $2 - $5; d = d < 0 ? -d : d; if (!(d <= tolerance * $5)) { print "step " $1 ": loss " $2 " and " $5; bad = 1 } }
         END { exit bad || NR == 0 }'
 }

@@ -72,11 +72,11 @@ static void linear_name(const struct dt_bench_rig *rig, const struct dt_gemm_arg
                         size_t size)
 {
     const struct dt_params *params = dt_model_params(rig->model);
-    const void *copies = dt_model_weights_bf16(rig->model);
-    const void *matrices = copies ? copies : dt_model_weights(rig->model);
+    const void *bf16 = dt_model_weights_bf16(rig->model);
+    const void *weights = bf16 ? bf16 : dt_model_weights(rig->model);
     const void *gradients = dt_model_gradients(rig->model);
     int64_t element = a->trans_a ? element_of(params, gradients, a->c.dtype, a->c.data)
-                                 : element_of(params, matrices, a->b.dtype, a->b.data);
+                                 : element_of(params, weights, a->b.dtype, a->b.data);
     matrix_name(params, element, name, size);
 }
 

@@ -197,7 +197,7 @@ static int compare_ranges(const void *a, const void *b)
 static dt_status check_cover(const struct reader *r, const char *folder)
 {
     struct dt_problems problems = {0};
-    const struct range *next = r->ranges, *behind = r->ranges + r->n;
+    const struct range *next = r->ranges, *past = r->ranges + r->n;
     if (r->n > 0)
         qsort(r->ranges, (size_t)r->n, sizeof *r->ranges, compare_ranges);
     for (int i = 0; i < r->params->n * r->states->n; i++) {
@@ -206,7 +206,7 @@ static dt_status check_cover(const struct reader *r, const char *folder)
         const struct range *start = next;
         int64_t end = 0;
         bool follows = true;
-        for (; next < behind && next->row == row && next->state == state; next++) {
+        for (; next < past && next->row == row && next->state == state; next++) {
             follows = follows && next->first == end;
             end = next->last;
         }
