@@ -52,10 +52,12 @@ struct dt_nearest {
     const char *word;
     int distance; // of best
     char best[DT_CONFIG_NAME];
+    char names[512]; // all that were offered: "a, b, c"
+    char question[DT_CONFIG_NAME + 32];
 };
 struct dt_nearest dt_nearest_to(const char *word);
 void dt_nearest_offer(struct dt_nearest *nearest, const char *candidate);
 // ": did you mean 'X'?", or "" where nothing is near.
-void dt_nearest_ask(const struct dt_nearest *nearest, char out[DT_CONFIG_NAME + 32]);
+const char *dt_nearest_ask(struct dt_nearest *nearest);
 // A user's text fit for a message: one line, no control characters, not too long.
 const char *dt_config_shown(const char *text, char out[DT_CONFIG_SHOWN]);

@@ -4,7 +4,6 @@
 
 #include "base/config_internal.h"
 #include "base/file.h"
-#include "base/text.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -54,14 +53,11 @@ static bool find_key(const struct dt_config_table *table, const char *section, c
 static void reject_section(struct loader *loader, const char *origin, const char *name)
 {
     struct dt_nearest nearest = dt_nearest_to(name);
-    char question[DT_CONFIG_NAME + 32], shown[DT_CONFIG_SHOWN], names[512] = "";
-    for (const struct dt_config_section *s = loader->table->sections; s->name; s++) {
+    char shown[DT_CONFIG_SHOWN];
+    for (const struct dt_config_section *s = loader->table->sections; s->name; s++)
         dt_nearest_offer(&nearest, s->name);
-        dt_append(names, sizeof names, "%s%s", names[0] ? ", " : "", s->name);
-    }
-    dt_nearest_ask(&nearest, question);
     dt_problems_add(&loader->problems, "%s: unknown section '%s'%s (sections: %s)", origin,
-                    dt_config_shown(name, shown), question, names);
+                    dt_config_shown(name, shown), dt_nearest_ask(&nearest), nearest.names);
 }
 
 // The same name in another section is nearer than a similar one in this.
@@ -69,20 +65,17 @@ static void reject_key(struct loader *loader, const char *origin, const char *se
                        const char *name)
 {
     struct dt_nearest here = dt_nearest_to(name), there = dt_nearest_to(name);
-    char question[DT_CONFIG_NAME + 32], shown[DT_CONFIG_SHOWN], names[512] = "";
+    char shown[DT_CONFIG_SHOWN];
     for (struct dt_config_row row = {0}; dt_config_next(loader->table, &row);) {
-        bool is_here = strcmp(row.section->name, section) == 0;
-        struct dt_nearest *nearest = is_here ? &here : &there;
+        struct dt_nearest *nearest = strcmp(row.section->name, section) == 0 ? &here : &there;
         int before = nearest->distance;
         dt_nearest_offer(nearest, row.key->name);
         if (nearest->distance < before)
             memcpy(nearest->best, row.name, sizeof row.name);
-        if (is_here)
-            dt_append(names, sizeof names, "%s%s", names[0] ? ", " : "", row.key->name);
     }
-    dt_nearest_ask(there.distance == 0 || !here.best[0] ? &there : &here, question);
+    struct dt_nearest *nearest = there.distance == 0 || !here.best[0] ? &there : &here;
     dt_problems_add(&loader->problems, "%s: unknown key '%s' in section '%s'%s (keys: %s)", origin,
-                    dt_config_shown(name, shown), section, question, names);
+                    dt_config_shown(name, shown), section, dt_nearest_ask(nearest), here.names);
 }
 
 static dt_status assign(struct loader *loader, const struct dt_config_row *row,
@@ -193,8 +186,7 @@ out:
 static dt_status read_variable(struct loader *loader, const char *variable, const char *text)
 {
     struct dt_nearest nearest = dt_nearest_to(variable);
-    char name[DT_CONFIG_NAME], origin[DT_CONFIG_ORIGIN], question[DT_CONFIG_NAME + 32];
-    char shown[DT_CONFIG_SHOWN];
+    char name[DT_CONFIG_NAME], origin[DT_CONFIG_ORIGIN], shown[DT_CONFIG_SHOWN];
     for (struct dt_config_row row = {0}; dt_config_next(loader->table, &row);) {
         if (strcmp(environment_name(loader->table, &row, name), variable) == 0) {
             snprintf(origin, sizeof origin, "environment %s", variable);
@@ -202,10 +194,10 @@ static dt_status read_variable(struct loader *loader, const char *variable, cons
         }
         dt_nearest_offer(&nearest, name);
     }
-    dt_nearest_ask(&nearest, question);
     dt_problems_add(&loader->problems,
                     "environment: %s is not a known key%s (write %sSECTION__KEY, or unset it)",
-                    dt_config_shown(variable, shown), question, loader->table->env_prefix);
+                    dt_config_shown(variable, shown), dt_nearest_ask(&nearest),
+                    loader->table->env_prefix);
     return DT_OK;
 }
 

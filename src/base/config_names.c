@@ -1,5 +1,6 @@
 // Which known name was meant, and a user's text made fit for a message.
 #include "base/config_internal.h"
+#include "base/text.h"
 
 #include <limits.h>
 #include <string.h>
@@ -48,6 +49,8 @@ void dt_nearest_offer(struct dt_nearest *nearest, const char *candidate)
 {
     size_t length = strlen(candidate);
     int distance;
+    dt_append(nearest->names, sizeof nearest->names, "%s%s", nearest->names[0] ? ", " : "",
+              candidate);
     if (strlen(nearest->word) > LONGEST || length > LONGEST)
         return;
     distance = edit_distance(nearest->word, candidate);
@@ -57,12 +60,12 @@ void dt_nearest_offer(struct dt_nearest *nearest, const char *candidate)
     snprintf(nearest->best, sizeof nearest->best, "%s", candidate);
 }
 
-void dt_nearest_ask(const struct dt_nearest *nearest, char out[DT_CONFIG_NAME + 32])
+const char *dt_nearest_ask(struct dt_nearest *nearest)
 {
     if (nearest->best[0])
-        snprintf(out, DT_CONFIG_NAME + 32, ": did you mean '%s'?", nearest->best);
-    else
-        out[0] = 0;
+        snprintf(nearest->question, sizeof nearest->question, ": did you mean '%s'?",
+                 nearest->best);
+    return nearest->question;
 }
 
 const char *dt_config_shown(const char *text, char out[DT_CONFIG_SHOWN])

@@ -169,16 +169,15 @@ static bool parse_choice(const struct dt_config_key *key, const char *text, int 
                          char problem[DT_CONFIG_PROBLEM])
 {
     struct dt_nearest nearest = dt_nearest_to(text);
-    char shown[DT_CONFIG_SHOWN], word[DT_CONFIG_NAME], question[DT_CONFIG_NAME + 32];
+    char shown[DT_CONFIG_SHOWN], word[DT_CONFIG_NAME];
     if (is_unbuilt(key, text))
         return refuse(problem, "'%s' is not built yet in this version", text);
     if (dt_config_is_choice(key->choices, text, choice))
         return true;
     for (const char *choices = key->choices; next_choice(&choices, word);)
         dt_nearest_offer(&nearest, word);
-    dt_nearest_ask(&nearest, question);
     return refuse(problem, "'%s' is not one of the choices%s", dt_config_shown(text, shown),
-                  question);
+                  dt_nearest_ask(&nearest));
 }
 
 static bool parse(const struct dt_config_key *key, const char *text, union value *value,

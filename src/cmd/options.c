@@ -25,7 +25,7 @@ static const struct dt_command *find_command(const char *word)
 
 static dt_status unknown_option(const struct dt_command *command, const char *word)
 {
-    char name[DT_CONFIG_NAME], question[DT_CONFIG_NAME + 32];
+    char name[DT_CONFIG_NAME];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
     struct dt_nearest nearest = dt_nearest_to(name);
     for (const struct dt_option *o = command->options; o && o->key.name; o++) {
@@ -34,8 +34,7 @@ static dt_status unknown_option(const struct dt_command *command, const char *wo
         dt_nearest_offer(&nearest, known);
     }
     dt_nearest_offer(&nearest, "--help");
-    dt_nearest_ask(&nearest, question);
-    return REJECT(command, "unknown option %s%s", name, question);
+    return REJECT(command, "unknown option %s%s", name, dt_nearest_ask(&nearest));
 }
 
 // The option that `word` names, --name[=value] or -o[value]; its value in the same word, or NULL.

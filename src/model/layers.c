@@ -2,25 +2,20 @@
 #include "model/kinds.h"
 
 #include "base/config_internal.h"
-#include "base/text.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME = 64, NAMES = 512 }; // bytes
+enum { NAME = 64 }; // bytes
 
 static dt_status unknown(const struct dt_kind *const *kinds, const char *where, const char *name)
 {
     struct dt_nearest nearest = dt_nearest_to(name);
-    char question[DT_CONFIG_NAME + 32], known[NAMES] = "";
-    for (int i = 0; kinds[i]; i++) {
+    for (int i = 0; kinds[i]; i++)
         dt_nearest_offer(&nearest, kinds[i]->name);
-        dt_append(known, sizeof known, "%s%s", i ? ", " : "", kinds[i]->name);
-    }
-    dt_nearest_ask(&nearest, question);
-    return DT_FAIL(DT_USER, NULL, "%s: unknown kind '%s'%s (known: %s)", where, name, question,
-                   known);
+    return DT_FAIL(DT_USER, NULL, "%s: unknown kind '%s'%s (known: %s)", where, name,
+                   dt_nearest_ask(&nearest), nearest.names);
 }
 
 dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, const char *name,
