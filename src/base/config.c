@@ -35,20 +35,13 @@ static struct dt_config_value *find_value(const struct dt_config *config, const 
     abort();
 }
 
-// Where to fix a key: its line, or the file that it is missing from.
-static const char *place_of(const struct dt_config *config, const char *key)
-{
-    const struct dt_config_value *value = config ? find_value(config, key) : NULL;
-    if (!value)
-        return "";
-    return value->source == DT_SOURCE_DEFAULT ? config->name : value->origin;
-}
-
 void dt_config_problem(struct dt_problems *problems, const struct dt_config *config,
                        const char *key, const char *format, ...)
 {
     char text[DT_PROBLEM_LINE / 2];
-    const char *place = place_of(config, key);
+    const struct dt_config_value *value = config ? find_value(config, key) : NULL;
+    bool missing = value && value->source == DT_SOURCE_DEFAULT; // then the file is to be fixed
+    const char *place = missing ? config->name : value ? value->origin : "";
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);

@@ -12,21 +12,17 @@
 
 enum { VALUE_SHOWN = 60 }; // bytes of a wrong value in a message
 
-static int64_t line_of(const char *text, const char *place)
-{
-    int64_t line = 1;
-    for (const char *c = text; c < place; c++)
-        line += *c == '\n';
-    return line;
-}
-
 dt_status dt_json_parse(const char *path, const char *text, int64_t size, cJSON **root)
 {
     const char *end = text;
     *root = cJSON_ParseWithLengthOpts(text, (size_t)size + 1, &end, 1);
-    if (!*root)
+    if (!*root) {
+        long long line = 1;
+        for (const char *c = text; c < end; c++)
+            line += *c == '\n';
         return DT_FAIL(DT_USER, "the file is damaged, or was edited by hand",
-                       "%s: line %lld is not JSON", path, (long long)line_of(text, end));
+                       "%s: line %lld is not JSON", path, line);
+    }
     if (!cJSON_IsObject(*root)) {
         cJSON_Delete(*root);
         *root = NULL;
@@ -57,26 +53,20 @@ bool dt_json_has(const cJSON *object, const char *field)
     return value && !cJSON_IsNull(value);
 }
 
-// The value as JSON again (control characters come out escaped).
-static void describe(const cJSON *value, char text[VALUE_SHOWN + 4])
-{
-    char *json = value ? cJSON_PrintUnformatted(value) : NULL;
-    bool cut = json && strlen(json) > VALUE_SHOWN;
-    snprintf(text, VALUE_SHOWN + 4, "%.*s%s", VALUE_SHOWN, json ? json : "missing",
-             cut ? "..." : "");
-    cJSON_free(json);
-}
-
 dt_status dt_json_reject(const char *path, const cJSON *object, const char *field,
                          const char *allowed, ...)
 {
-    char value[VALUE_SHOWN + 4], rule[256];
+    const cJSON *value = item(object, field);
+    char *json = value ? cJSON_PrintUnformatted(value) : NULL; // escapes control characters
+    char rule[256];
     va_list list;
     va_start(list, allowed);
     vsnprintf(rule, sizeof rule, allowed, list);
     va_end(list);
-    describe(item(object, field), value);
-    return DT_FAIL(DT_USER, NULL, "%s: %s is %s; it must be %s", path, field, value, rule);
+    DT_FAIL(DT_USER, NULL, "%s: %s is %.*s%s; it must be %s", path, field, VALUE_SHOWN,
+            json ? json : "missing", json && strlen(json) > VALUE_SHOWN ? "..." : "", rule);
+    cJSON_free(json);
+    return DT_USER;
 }
 
 dt_status dt_json_int(const char *path, const cJSON *object, const char *field, int64_t min,

@@ -77,25 +77,18 @@ static void put(const char *text, size_t size)
     }
 }
 
-static void put_message(const char *prefix, const char *message)
-{
-    char *text;
-    int size;
-    pthread_mutex_lock(&lock);
-    size = asprintf(&text, "%s%s%s\n%s", live[0] ? "\r\033[K" : "", prefix, message, live);
-    if (size >= 0) {
-        put(text, (size_t)size);
-        free(text);
-    }
-    pthread_mutex_unlock(&lock);
-}
-
 static void log_message(const char *prefix, const char *format, va_list args)
 {
     int saved_errno = errno;
-    char *message;
+    char *message, *text;
     if (!atomic_load(&silent) && vasprintf(&message, format, args) >= 0) {
-        put_message(prefix, message);
+        pthread_mutex_lock(&lock);
+        int size = asprintf(&text, "%s%s%s\n%s", live[0] ? "\r\033[K" : "", prefix, message, live);
+        if (size >= 0) {
+            put(text, (size_t)size);
+            free(text);
+        }
+        pthread_mutex_unlock(&lock);
         free(message);
     }
     errno = saved_errno;

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/round.h"
 #include "data/h5_pack.h"
-#include "data/h5_tokens.h"
+#include "data/tokens.h"
 
 #include <math.h>
 #include <stdio.h>

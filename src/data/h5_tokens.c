@@ -1,12 +1,11 @@
 // Token streams: /tokens, one dimension of unsigned 8, 16 or 32 bit, with optional checksums
 // (h5_hashes.h) and document starts (h5_starts.h). A shard is one segment; n tokens give
 // (n - 1) / T windows of T + 1 tokens, the last token of one being the first of the next.
-#include "data/h5_tokens.h"
+#include "data/tokens.h"
 
 #include "data/h5_hashes.h"
 #include "data/h5_reader.h"
 #include "data/h5_starts.h"
-#include "data/tokens.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

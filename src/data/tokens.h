@@ -35,3 +35,12 @@ dt_status dt_tokens_fail(const struct dt_shard *shard, const char *where, int64_
 int64_t dt_tokens_limit(const struct dt_shard *shard);
 dt_status dt_tokens_fail_verify(const char *path, const struct dt_shard *shard, const char *where,
                                 int64_t value, bool label);
+
+// The reader of token streams, for reading one without windows.
+extern const struct dt_reader_kind dt_tokens_reader;
+// Bytes of a buffer that dt_tokens_read needs for `count` tokens of this shard.
+int64_t dt_tokens_read_bytes(const struct dt_shard *shard, int64_t count);
+// Tokens [first, first + count), in the stored type, into `buffer`; *tokens points to the first of
+// them in it. `verify`: all checksums that cover part of the read are compared.
+dt_status dt_tokens_read(struct dt_reader *reader, int64_t first, int64_t count, bool verify,
+                         void *buffer, const void **tokens);
