@@ -30,7 +30,7 @@ static inline dt_status dt_launched(cudaError_t error, const char *op, const cha
 {
     if (error == cudaSuccess)
         return DT_OK;
-    return dt_error_raise(DT_MACHINE, file, line, function, NULL, "%s: CUDA did not launch it: %s",
+    return dt_error_raise(DT_MACHINE, file, line, function, NULL, "%s: kernel launch failed: %s",
                           op, cudaGetErrorString(error));
 }
 

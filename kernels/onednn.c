@@ -247,7 +247,7 @@ dt_status dt_matmul_create(struct dt_onednn *onednn, const struct dt_matmul_shap
         dt_matmul_destroy(m);
         return DT_FAIL(
             DT_MACHINE, NULL,
-            "oneDNN makes no matmul of m %lld, n %lld, k %lld, types %s, %s, %s (status %d)",
+            "oneDNN supports no matmul of m %lld, n %lld, k %lld, types %s, %s, %s (status %d)",
             (long long)shape->m, (long long)shape->n, (long long)shape->k,
             dt_dtype_name((dt_dtype)shape->a_type), dt_dtype_name((dt_dtype)shape->b_type),
             dt_dtype_name((dt_dtype)shape->c_type), (int)status);

@@ -79,7 +79,7 @@ static dt_status check_apart(const char *op, const char *a_name, const void *a, 
 {
     if (a != b || !a)
         return DT_OK;
-    return DT_FAIL(DT_MACHINE, hint, "%s: %s is %s itself", op, a_name, b_name);
+    return DT_FAIL(DT_MACHINE, hint, "%s: %s must not be %s itself", op, a_name, b_name);
 }
 
 static dt_status check_workspace(const char *op, int64_t needed, const void *workspace,
@@ -140,7 +140,7 @@ CHECK(gemm)
     STORAGE(b.dtype);
     STORAGE(c.dtype);
     if (!gemm_types_fit(args))
-        return DT_FAIL(DT_MACHINE, hint, "gemm: no form for a.dtype %s, b.dtype %s, c.dtype %s",
+        return DT_FAIL(DT_MACHINE, hint, "gemm: unsupported a.dtype %s, b.dtype %s, c.dtype %s",
                        dt_dtype_name(args->a.dtype), dt_dtype_name(args->b.dtype),
                        dt_dtype_name(args->c.dtype));
     VIEW(a, args->trans_a ? k : m, args->trans_a ? m : k, args->a.dtype);
@@ -223,7 +223,7 @@ static dt_status check_conv_inputs(const char *op, const struct dt_conv1d_silu_f
     POINTER(in.weight);
     POINTER(in.bias);
     if (in->taps == 1 && (in->x0 || args->x_last))
-        return DT_FAIL(DT_MACHINE, hint, "%s: in.taps is 1, which has no in.x0 and no x_last", op);
+        return DT_FAIL(DT_MACHINE, hint, "%s: in.taps is 1: in.x0 and x_last must be NULL", op);
     return DT_OK;
 }
 

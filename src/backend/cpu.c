@@ -42,8 +42,8 @@ static int cores(void)
 static dt_status cpu_open(int index, int threads, struct dt_device **device)
 {
     if (index < 0 || threads < 0 || threads > MAX_THREADS)
-        return DT_FAIL(DT_USER, "0 threads means all cores that the process may use",
-                       "CPU device %d with %d threads: threads are 0 … %d", index, threads,
+        return DT_FAIL(DT_USER, "use 0 threads for all cores that this process may use",
+                       "CPU device %d with %d threads: must be 0 … %d", index, threads,
                        MAX_THREADS);
     struct dt_device *d = calloc(1, sizeof *d);
     if (!d)
@@ -98,7 +98,7 @@ static dt_status cpu_alloc(struct dt_device *device, int64_t bytes, void **memor
     bool large = bytes >= HUGE_PAGE;
     if (bytes > limit || posix_memalign(&base, large ? HUGE_PAGE : DT_ARENA_ALIGN,
                                         (size_t)bytes + DT_ARENA_ALIGN) != 0)
-        return DT_FAIL(DT_MACHINE, "a smaller data.micro_batch, or model.recompute = block",
+        return DT_FAIL(DT_MACHINE, "lower data.micro_batch, or set model.recompute = block",
                        "out of memory: %.1f MB requested, %.1f MB in use, the machine has %.1f MB",
                        (double)bytes / 1e6, (double)device->memory_in_use / 1e6,
                        (double)limit / 1e6);

@@ -63,8 +63,8 @@ static dt_status out_of_memory(const struct dt_device *device, int64_t bytes)
     cudaGetLastError();
     DT_TRY(DT_CUDA(cudaMemGetInfo(&free, &total), "querying the memory of GPU %d", device->index));
     return DT_FAIL(DT_MACHINE,
-                   "a smaller data.micro_batch, or model.recompute = block; nvidia-smi shows what "
-                   "else is on this GPU",
+                   "lower data.micro_batch, or set model.recompute = block; nvidia-smi shows what "
+                   "else uses this GPU",
                    "out of memory on GPU %d (%s): %.1f MB requested, %.1f MB of %.1f MB free, %.1f "
                    "MB used by this rank",
                    device->index, device->name, megabytes((size_t)bytes), megabytes(free),
@@ -153,7 +153,8 @@ static dt_status cuda_alloc_host(struct dt_device *device, int64_t bytes, void *
     cudaError_t error = cudaHostAlloc(memory, size, cudaHostAllocDefault);
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
-        return DT_FAIL(DT_MACHINE, "a smaller data.prefetch or data.micro_batch, more host memory",
+        return DT_FAIL(DT_MACHINE,
+                       "lower data.prefetch or data.micro_batch, or use a host with more memory",
                        "out of pinned host memory: %.1f MB requested", megabytes(size));
     }
     DT_TRY(DT_CUDA(error, "pinning %zu bytes of host memory", size));
@@ -322,7 +323,7 @@ static dt_status cuda_capture_end(struct dt_device *device, struct dt_stream *st
     (void)device;
     captures = false;
     if (error != cudaSuccess && broken->code != DT_OK)
-        return DT_CUDA(error, "capturing a graph, which this broke: \"%s\"", broken->message);
+        return DT_CUDA(error, "capturing a graph, broken by this error: \"%s\"", broken->message);
     DT_TRY(DT_CUDA(error, "capturing a graph"));
     error = cudaGraphInstantiate(&exec, noted, 0);
     let_go(cudaGraphDestroy(noted));

@@ -367,7 +367,7 @@ static dt_status time_shapes(struct dt_device *device, struct dt_gemm_shape *con
     if (status == DT_OK) {
         status = choose_all(&bench, shapes, n);
     } else {
-        dt_warn("GEMM algorithms are not timed, cuBLASLt's first choice is used: %s",
+        dt_warn("not timing GEMM algorithms, using cuBLASLt's first choice: %s",
                 dt_error_current()->message);
         dt_error_clear();
         status = DT_OK;

@@ -49,9 +49,9 @@ static struct version version_of(int number)
 static dt_status no_driver(void)
 {
     return DT_FAIL(DT_USER,
-                   "install NVIDIA's driver; a container must be started with the GPUs (docker "
+                   "install NVIDIA's driver; start a container with access to the GPUs (docker "
                    "--gpus all, apptainer --nv)" OR_CPU,
-                   "no GPU: there is no NVIDIA driver here");
+                   "no GPU: no NVIDIA driver found");
 }
 
 static dt_status old_driver(int driver)
@@ -59,19 +59,19 @@ static dt_status old_driver(int driver)
     int runtime = 0;
     cudaRuntimeGetVersion(&runtime);
     struct version has = version_of(driver), needs = version_of(runtime);
-    return DT_FAIL(DT_USER,
-                   "a newer driver, or dtrain built with the toolkit of that CUDA version" OR_CPU,
-                   "no GPU can be used: the NVIDIA driver is for CUDA %d.%d and older, this "
-                   "program was built with CUDA %d.%d",
-                   has.major, has.minor, needs.major, needs.minor);
+    return DT_FAIL(
+        DT_USER,
+        "install a newer driver, or build dtrain with the toolkit of that CUDA version" OR_CPU,
+        "no GPU can be used: the NVIDIA driver supports CUDA up to %d.%d, this program was built "
+        "with CUDA %d.%d",
+        has.major, has.minor, needs.major, needs.minor);
 }
 
 static dt_status no_device(void)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     if (visible)
-        return DT_FAIL(DT_USER,
-                       "unset it, or name the devices there as nvidia-smi -L lists them" OR_CPU,
+        return DT_FAIL(DT_USER, "unset it, or name devices as nvidia-smi -L lists them" OR_CPU,
                        "no GPU: CUDA_VISIBLE_DEVICES = \"%s\" leaves none", visible);
     return DT_FAIL(DT_USER,
                    "nvidia-smi lists what the driver sees; under Slurm ask for GPUs "
@@ -178,7 +178,7 @@ static dt_status check_code(const struct dt_device *device)
     if (device->major >= 8)
         snprintf(hint, sizeof hint, "build dtrain with -DCMAKE_CUDA_ARCHITECTURES=%d%d" OR_CPU,
                  device->major, device->minor);
-    return DT_FAIL(DT_USER, hint, "GPU %d (%s) is sm_%d%d, and this program has code for %s only",
+    return DT_FAIL(DT_USER, hint, "GPU %d (%s) is sm_%d%d, but this program has code for %s only",
                    device->index, device->name, device->major, device->minor, built_for);
 }
 
@@ -206,10 +206,11 @@ dt_status dt_cuda_open(int index, int threads, struct dt_device **device)
     int n;
     DT_TRY(dt_cuda_count(&n));
     if (index < 0 || index >= n)
-        return DT_FAIL(DT_USER,
-                       "fewer ranks on this host, or more GPUs for the job (CUDA_VISIBLE_DEVICES, "
-                       "Slurm's --gres=gpu:N)",
-                       "there is no GPU %d: this process sees %d, numbered from 0", index, n);
+        return DT_FAIL(
+            DT_USER,
+            "start fewer ranks on this host, or request more GPUs (CUDA_VISIBLE_DEVICES, "
+            "Slurm's --gres=gpu:N)",
+            "there is no GPU %d: this process sees %d, numbered from 0", index, n);
     struct dt_device *d = calloc(1, sizeof *d);
     if (!d)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for the CUDA device");

@@ -28,8 +28,8 @@ static const int64_t workspace_before = (int64_t)4 << 20;
 static const struct dt_cuda_library library = {
     .name = "cuBLASLt",
     .sonames = (const char *const[]){"libcublasLt.so." MAJOR, NULL},
-    .hint = "install cuBLAS of CUDA " MAJOR " (libcublas), put the folder of libcublasLt.so." MAJOR
-            " into LD_LIBRARY_PATH, or set run.device = cpu",
+    .hint = "install cuBLAS of CUDA " MAJOR " (libcublas), add the folder of libcublasLt.so." MAJOR
+            " to LD_LIBRARY_PATH, or set run.device = cpu",
 };
 
 static dt_status open_library(struct dt_cublaslt *lt)
@@ -241,7 +241,7 @@ dt_status dt_gemm_candidates(struct dt_cuda_gemm *gemm, const struct dt_gemm_sha
         return DT_OK;
     char text[DT_GEMM_KEY_TEXT];
     dt_gemm_key_text(&shape->key, text);
-    return DT_FAIL(DT_MACHINE, "run.device = cpu multiplies every shape",
+    return DT_FAIL(DT_MACHINE, "run.device = cpu supports every shape",
                    "cuBLASLt has no deterministic algorithm for the GEMM %s: %s", text,
                    gemm->lt.GetStatusString(code));
 }
@@ -258,7 +258,7 @@ bool dt_gemm_accepts(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape
     if (code != CUBLAS_STATUS_SUCCESS)
         *why = gemm->lt.GetStatusString(code);
     else if (result.workspaceSize > (size_t)gemm->workspace)
-        *why = "it needs more workspace than there is";
+        *why = "it needs more workspace than is available";
     else if (!deterministic(gemm, config))
         *why = "it is not deterministic";
     return !*why;
@@ -273,14 +273,14 @@ static bool find_recorded(const struct dt_cuda_gemm *gemm, const struct dt_gemm_
     struct dt_gemm_algorithm recorded;
     dt_status status = dt_gemm_record_read(gemm, &shape->key, &recorded, &found);
     if (status == DT_OK && found && !dt_gemm_accepts(gemm, shape, &recorded.config, &why))
-        status = DT_FAIL(DT_USER, NULL, "GEMM algorithms: not for this shape: %s", why);
+        status = DT_FAIL(DT_USER, NULL, "GEMM algorithms: not usable for this shape: %s", why);
     if (status == DT_OK && found)
         *algorithm = recorded;
     if (status == DT_OK)
         return found;
     char text[DT_GEMM_KEY_TEXT];
     dt_gemm_key_text(&shape->key, text);
-    dt_warn("%s; the record's algorithm of %s is ignored", dt_error_current()->message, text);
+    dt_warn("%s; ignoring the recorded algorithm of %s", dt_error_current()->message, text);
     dt_error_clear();
     return false;
 }

@@ -90,7 +90,7 @@ static dt_status check_text(const cJSON *record, const char *field, const char *
     const char *there;
     DT_TRY(dt_json_string(source, record, field, &there));
     if (strcmp(there, here) != 0)
-        return DT_FAIL(DT_USER, NULL, "%s: chosen where %s was %s, but it is %s here", source,
+        return DT_FAIL(DT_USER, NULL, "%s: %s was %s when they were chosen, but is %s here", source,
                        field, there, here);
     return DT_OK;
 }
@@ -100,8 +100,8 @@ static dt_status check_number(const cJSON *record, const char *field, int64_t he
     int64_t there;
     DT_TRY(dt_json_int(source, record, field, 0, DT_JSON_INT_MAX, &there));
     if (there != here)
-        return DT_FAIL(DT_USER, NULL, "%s: chosen where %s was %lld, but it is %lld here", source,
-                       field, (long long)there, (long long)here);
+        return DT_FAIL(DT_USER, NULL, "%s: %s was %lld when they were chosen, but is %lld here",
+                       source, field, (long long)there, (long long)here);
     return DT_OK;
 }
 
@@ -133,7 +133,7 @@ dt_status dt_gemm_record_set(struct dt_cuda_gemm *gemm, const char *text)
         gemm->record = record;
         return DT_OK;
     }
-    dt_warn("%s; the record of algorithms is ignored", dt_error_current()->message);
+    dt_warn("%s; ignoring the record of algorithms", dt_error_current()->message);
     dt_error_clear();
     cJSON_Delete(record);
     return DT_OK;

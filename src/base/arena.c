@@ -10,7 +10,7 @@
 _Noreturn static void defect(const struct dt_arena *arena, const char *what, int64_t value)
 {
     fprintf(stderr,
-            "dtrain: defect in a memory plan: %s %" PRId64 " (arena of %" PRId64 " bytes, %" PRId64
+            "dtrain: bug in a memory plan: %s %" PRId64 " (arena of %" PRId64 " bytes, %" PRId64
             " used)\n",
             what, value, arena->size, arena->used);
     abort();

@@ -31,7 +31,7 @@ static struct dt_config_value *find_value(const struct dt_config *config, const 
     for (struct dt_config_row row = {0}; dt_config_next(config->table, &row);)
         if (strcmp(row.name, name) == 0)
             return &config->values[row.index];
-    fprintf(stderr, "defect: '%s' is not in the configuration table\n", name);
+    fprintf(stderr, "bug: '%s' is not in the configuration table\n", name);
     abort();
 }
 

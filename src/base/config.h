@@ -38,8 +38,8 @@ struct dt_config_key {
     double min, max;     // INT and FLOAT; inclusive
     bool above_min;      // FLOAT: min itself is not allowed
     const char *choices; // ENUM: "auto|cpu|cuda", the index is the value
-    // What is refused as not built yet: choices ("nccl|ucc") or, for other types, "*": any value
-    // but the default. NULL: all is built.
+    // What is refused as not implemented yet: choices ("nccl|ucc") or, for other types, "*": any
+    // value but the default. NULL: all is built.
     const char *unbuilt;
     bool required;    // must be set by some source, and not to an empty text
     const char *help; // one line
@@ -102,7 +102,7 @@ bool dt_config_next(const struct dt_config_table *table, struct dt_config_row *r
 enum { DT_CONFIG_PROBLEM = 1024 };
 bool dt_config_convert(const struct dt_config_key *key, const char *text, void *object,
                        char problem[DT_CONFIG_PROBLEM]);
-// "a whole number from 1 to 64", without the choices that are not built.
+// "a whole number from 1 to 64", without choices that are not implemented.
 void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED]);
 void dt_config_set_default(const struct dt_config_key *key, void *object);
 bool dt_config_in_range(const struct dt_config_key *key, const void *object);

@@ -305,10 +305,10 @@ dt_status dt_config_parse(const struct dt_config_table *table, const char *name,
     for (int i = 0; i < n_overrides; i++)
         DT_TRY_GOTO(status, out, read_override(&loader, overrides[i]));
     check_required(&loader);
-    DT_TRY_GOTO(status, out,
-                dt_problems_raise(&loader.problems,
-                                  "dtrain --help lists every key with its default "
-                                  "and what is allowed"));
+    DT_TRY_GOTO(
+        status, out,
+        dt_problems_raise(&loader.problems,
+                          "dtrain --help lists every key with its default and allowed values"));
     *config = loader.config;
     return DT_OK;
 out:

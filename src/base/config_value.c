@@ -152,14 +152,14 @@ static bool check_text(const char *text, char problem[DT_CONFIG_PROBLEM])
 {
     size_t n = strlen(text);
     if (n >= DT_CONFIG_STRING_MAX)
-        return refuse(problem, "%zu bytes of text", n);
+        return refuse(problem, "the text is too long: %zu bytes", n);
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
             return refuse(problem, "control character 0x%02x in the text", (unsigned char)text[i]);
     for (int64_t i = 0, length; i < (int64_t)n; i += length) { // it may go into JSON files
         length = dt_utf8_length(text + i, (int64_t)n - i);
         if (length == 0)
-            return refuse(problem, "the text is not UTF-8 at its byte %lld, 0x%02x", (long long)i,
+            return refuse(problem, "the text is not UTF-8 at byte %lld (0x%02x)", (long long)i,
                           (unsigned char)text[i]);
     }
     return true;
@@ -171,7 +171,7 @@ static bool parse_choice(const struct dt_config_key *key, const char *text, int 
     struct dt_nearest nearest = dt_nearest_to(text);
     char shown[DT_CONFIG_SHOWN], word[DT_CONFIG_NAME];
     if (is_unbuilt(key, text))
-        return refuse(problem, "'%s' is not built yet in this version", text);
+        return refuse(problem, "'%s' is not implemented yet", text);
     if (dt_config_is_choice(key->choices, text, choice))
         return true;
     for (const char *choices = key->choices; next_choice(&choices, word);)
@@ -273,7 +273,7 @@ bool dt_config_convert(const struct dt_config_key *key, const char *text, void *
     if (key->fallback && key->fallback[0]) // a field that is no key has none
         parse(key, key->fallback, &standard, unused);
     if (is_unbuilt(key, "*") && !equal(key, value, standard))
-        return refuse(problem, "the feature is not built yet in this version, so '%s' is refused",
+        return refuse(problem, "not implemented yet, so '%s' is refused",
                       dt_config_shown(text, shown));
     store(key, &value, object);
     return true;
@@ -348,7 +348,7 @@ void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOW
         out[0] = 0;
         list_choices(key, false, out);
         if (key->unbuilt) {
-            dt_append(out, DT_CONFIG_ALLOWED, "; not built yet: ");
+            dt_append(out, DT_CONFIG_ALLOWED, "; not implemented yet: ");
             list_choices(key, true, out);
         }
         break;

@@ -60,7 +60,7 @@ dt_status dt_error_push(dt_status status, const char *file, int line, const char
         va_end(args);
     }
     if (current.code == DT_OK) // a status that came from another thread without its record
-        dt_error_raise(status, file, line, function, NULL, "%s failed and left no message",
+        dt_error_raise(status, file, line, function, NULL, "%s failed without a message",
                        note[0] ? note : function);
     else
         add_frame(file, line, function, note);
@@ -145,7 +145,7 @@ _Noreturn void dt_die(void)
             pause();
     ending_here = true;
     if (current.code == DT_OK)
-        DT_FAIL(DT_MACHINE, NULL, "the program was ended on an error that left no message");
+        DT_FAIL(DT_MACHINE, NULL, "the program ended on an error without a message");
     if (die)
         die(&current);
     else

@@ -40,8 +40,8 @@ static const struct errno_row {
     {ENOTDIR, DT_USER, "a part of the path that should be a folder is a file"},
     {EEXIST, DT_USER, "a part of the path that should be a folder is a file"},
     {EISDIR, DT_USER, "give a file, not a folder"},
-    {EACCES, DT_USER, "change the rights, or choose another path"},
-    {EPERM, DT_USER, "change the rights, or choose another path"},
+    {EACCES, DT_USER, "change the permissions, or choose another path"},
+    {EPERM, DT_USER, "change the permissions, or choose another path"},
     {EROFS, DT_USER, "the file system is mounted read-only; choose another path"},
     {ENOTEMPTY, DT_USER, NULL},
     {ELOOP, DT_USER, NULL},
@@ -51,10 +51,10 @@ static const struct errno_row {
     {ENOSPC, DT_MACHINE, "free some space, or choose a path on another file system"},
     {EDQUOT, DT_MACHINE, "free some space, or choose a path on another file system"},
     {EFBIG, DT_MACHINE,
-     "raise the limit of file sizes (ulimit -f), or choose a file system that "
+     "raise the file size limit (ulimit -f), or choose a file system that "
      "allows such files"},
-    {EMFILE, DT_MACHINE, "raise the limit of open files (ulimit -n)"},
-    {ENFILE, DT_MACHINE, "raise the limit of open files (ulimit -n)"},
+    {EMFILE, DT_MACHINE, "raise the open file limit (ulimit -n)"},
+    {ENFILE, DT_MACHINE, "raise the open file limit (ulimit -n)"},
     {0, DT_MACHINE, NULL},
 };
 
@@ -84,8 +84,8 @@ dt_status dt_path(char *path, const char *format, ...)
     va_end(args);
     if (length < 0 || length >= DT_PATH)
         return DT_FAIL(DT_USER, "use a shorter path",
-                       "a path of %d bytes, at most %d can be used: %.100s…", length, DT_PATH - 1,
-                       path);
+                       "path too long: %d bytes, at most %d are allowed: %.100s…", length,
+                       DT_PATH - 1, path);
     return DT_OK;
 }
 
@@ -387,9 +387,9 @@ dt_status dt_pread_all(int fd, const char *path, void *data, int64_t size, int64
         if (n < 0)
             return DT_FAIL_ERRNO("read", path);
         if (n == 0)
-            return DT_FAIL(DT_USER, "the file was cut short; copy or make it again",
-                           "%s ends at byte %" PRId64 ", %" PRId64 " were to be there", path,
-                           offset, end);
+            return DT_FAIL(DT_USER, "the file is truncated; copy or create it again",
+                           "%s ends at byte %" PRId64 ", expected %" PRId64 " bytes", path, offset,
+                           end);
         at += n;
         offset += n;
         report_progress();

@@ -72,7 +72,7 @@ bool dt_safetensors_measure(const struct dt_safetensors_type *type, const int64_
 }
 
 #define BAD(...)                                                                                   \
-    DT_FAIL(DT_USER, "the file is damaged or no safetensors file; copy or make it again",          \
+    DT_FAIL(DT_USER, "the file is damaged or not a safetensors file; copy or create it again",     \
             __VA_ARGS__)
 
 // What cJSON would take without a word, and how many values it would have to hold.
@@ -89,7 +89,7 @@ static dt_status check_text(const char *path, const char *text, int64_t size)
             return BAD("%s: a control character in the header, at byte %" PRId64, path, i);
         if (in_string && c == '\\') {
             if (size - i >= 6 && memcmp(text + i, "\\u0000", 6) == 0)
-                return BAD("%s: a zero in a name, at byte %" PRId64 " of the header", path, i);
+                return BAD("%s: a zero byte in a name, at byte %" PRId64 " of the header", path, i);
             length = 2; // the next character is plain text: \" ends nothing
         } else if (c == '"')
             in_string = !in_string;
@@ -105,7 +105,7 @@ static dt_status read_json(const char *path, const char *header, int64_t size, c
 {
     *root = NULL;
     if (size < 2 || size > DT_SAFETENSORS_HEADER_MAX)
-        return BAD("%s: a header of %" PRId64 " bytes, it has 2 to %d", path, size,
+        return BAD("%s: a header of %" PRId64 " bytes, must be 2 to %d", path, size,
                    DT_SAFETENSORS_HEADER_MAX);
     if (header[0] != '{')
         return BAD("%s: the header does not begin with {", path);
@@ -211,10 +211,10 @@ static dt_status read_offsets(const char *path, const cJSON *array, int64_t data
         return BAD("%s: tensor %.*s: data_offsets are not whole numbers from 0 to 2^53", path,
                    SHOWN, tensor->name);
     if (tensor->begin > end)
-        return BAD("%s: tensor %.*s: data_offsets %" PRId64 ", %" PRId64 " run backwards", path,
-                   SHOWN, tensor->name, tensor->begin, end);
+        return BAD("%s: tensor %.*s: data_offsets %" PRId64 ", %" PRId64 " are in reverse order",
+                   path, SHOWN, tensor->name, tensor->begin, end);
     if (end > data_bytes)
-        return BAD("%s: tensor %.*s: its data end at %" PRId64 ", the file has %" PRId64
+        return BAD("%s: tensor %.*s: its data ends at %" PRId64 ", but the file has %" PRId64
                    " bytes of data",
                    path, SHOWN, tensor->name, end, data_bytes);
     tensor->bytes = end - tensor->begin;
@@ -237,7 +237,7 @@ static dt_status read_tensor(const char *path, const cJSON *object, int64_t data
     DT_TRY(read_offsets(path, members[OFFSETS], data_bytes, tensor));
     if (!dt_safetensors_measure(dt_safetensors_type_named(tensor->type_name), tensor->shape,
                                 tensor->n_dims, &tensor->count, &bytes))
-        return BAD("%s: tensor %.*s: a shape of more than 2^63 bits, or of broken bytes", path,
+        return BAD("%s: tensor %.*s: a shape of more than 2^63 bits, or not of whole bytes", path,
                    SHOWN, tensor->name);
     if (bytes != tensor->bytes)
         return BAD("%s: tensor %.*s: %" PRId64 " bytes of data, its shape needs %" PRId64, path,
@@ -309,13 +309,14 @@ static dt_status check_layout(const struct dt_safetensors *file, int64_t data_by
         const struct dt_safetensor *tensor = &file->tensors[i];
         if (tensor->begin != end)
             return BAD("%s: tensor %.*s begins at %" PRId64
-                       " of the data, the one before it ends at %" PRId64 " (%s)",
+                       " of the data, the previous one ends at %" PRId64 " (%s)",
                        file->path, SHOWN, tensor->name, tensor->begin, end,
-                       tensor->begin < end ? "they overlap" : "a hole");
+                       tensor->begin < end ? "overlap" : "gap");
         end += tensor->bytes;
     }
     if (end != data_bytes)
-        return BAD("%s: the tensors take %" PRId64 " bytes, the file has %" PRId64 " bytes of data",
+        return BAD("%s: the tensors need %" PRId64 " bytes, but the file has %" PRId64
+                   " bytes of data",
                    file->path, end, data_bytes);
     return DT_OK;
 }

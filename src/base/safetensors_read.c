@@ -19,7 +19,7 @@ static dt_status read_header(int fd, const char *path, int64_t file_size, char *
     uint64_t length;
     *header = NULL;
     if (file_size < DT_SAFETENSORS_PREFIX)
-        return DT_FAIL(DT_USER, "the file was cut short; copy or make it again",
+        return DT_FAIL(DT_USER, "the file is truncated; copy or create it again",
                        "%s has %" PRId64 " bytes, too few for a safetensors file", path, file_size);
     DT_TRY(dt_pread_all(fd, path, &length, sizeof length, 0));
     if (length > DT_SAFETENSORS_HEADER_MAX)
@@ -28,7 +28,7 @@ static dt_status read_header(int fd, const char *path, int64_t file_size, char *
                        DT_SAFETENSORS_HEADER_MAX);
     *size = (int64_t)length;
     if (*size > file_size - DT_SAFETENSORS_PREFIX)
-        return DT_FAIL(DT_USER, "the file was cut short; copy or make it again",
+        return DT_FAIL(DT_USER, "the file is truncated; copy or create it again",
                        "%s: a header of %" PRId64 " bytes, the file has %" PRId64 " bytes", path,
                        *size, file_size);
     *header = malloc((size_t)*size + 1);
@@ -85,8 +85,8 @@ dt_status dt_safetensors_read_f32(const struct dt_safetensors *file,
 {
     if (first < 0 || count < 0 || first > tensor->count || count > tensor->count - first)
         return DT_FAIL(DT_USER, NULL,
-                       "%s: tensor %s has %" PRId64 " elements, %" PRId64 " from %" PRId64
-                       " on were asked for",
+                       "%s: tensor %s has %" PRId64 " elements, requested %" PRId64
+                       " from %" PRId64,
                        file->path, tensor->name, tensor->count, count, first);
     switch (tensor->dtype) {
     case DT_F32:

@@ -109,7 +109,7 @@ static dt_status check_preamble(const char *path, const struct preamble *preambl
     DT_TRY_NOTE(dt_safetensors_parse(path, preamble->bytes + DT_SAFETENSORS_PREFIX,
                                      preamble->size - DT_SAFETENSORS_PREFIX, preamble->data_bytes,
                                      &file),
-                "checking the header that is to be written");
+                "checking the header to be written");
     dt_safetensors_close(file);
     return DT_OK;
 }
@@ -177,7 +177,7 @@ dt_status dt_safetensors_write(struct dt_safetensors_writer *writer, const void 
 {
     if (bytes < 0 || bytes > writer->size - writer->written)
         return DT_FAIL(DT_MACHINE, NULL,
-                       "%s: %" PRId64 " bytes more were given than the %" PRId64 " announced",
+                       "%s: %" PRId64 " more bytes were written than the %" PRId64 " announced",
                        writer->path, bytes - (writer->size - writer->written), writer->size);
     DT_TRY(dt_write_all(writer->fd, writer->path, data, bytes));
     XXH64_update(writer->hash, data, (size_t)bytes);
@@ -194,9 +194,9 @@ dt_status dt_safetensors_finish(struct dt_safetensors_writer *writer, int64_t *s
 {
     dt_status status = dt_close_synced(writer->fd, writer->path);
     if (status == DT_OK && writer->written != writer->size)
-        status =
-            DT_FAIL(DT_MACHINE, NULL, "%s: %" PRId64 " bytes were given, %" PRId64 " announced",
-                    writer->path, writer->written, writer->size);
+        status = DT_FAIL(DT_MACHINE, NULL,
+                         "%s: %" PRId64 " bytes were written, but %" PRId64 " announced",
+                         writer->path, writer->written, writer->size);
     if (status != DT_OK)
         unlink(writer->path);
     if (size)

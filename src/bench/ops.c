@@ -120,7 +120,7 @@ static dt_status time_all(const struct dt_bench_options *options, const struct d
             total.floor += (double)call->count * times.floor;
         }
     if (!options->json)
-        printf("\nops of a step: %.1f ms, %.1f ms by each one's best time, floor %.1f ms (%.2f)\n",
+        printf("\nops of a step: %.1f ms, %.1f ms by each op's best time, floor %.1f ms (%.2f)\n",
                total.median * 1e3, total.best * 1e3, total.floor * 1e3, total.floor / total.best);
     return DT_OK;
 }

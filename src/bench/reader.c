@@ -114,7 +114,7 @@ static dt_status open_reading(struct reading *r)
 {
     DT_TRY(dt_reader_open(r->path, 0, 0, &r->shard, &r->reader));
     if (r->shard.kind != &dt_tokens_reader)
-        return DT_FAIL(DT_USER, "give a shard with /tokens", "%s holds no /tokens", r->path);
+        return DT_FAIL(DT_USER, "give a shard with /tokens", "%s has no /tokens", r->path);
     if (r->shard.count == 0)
         return DT_FAIL(DT_USER, "give a shard with tokens in it", "%s is empty", r->path);
     r->piece = PIECE / dt_dtype_size(r->shard.type);
@@ -184,7 +184,7 @@ static dt_status read_made(const struct dt_bench_options *options)
     char folder[DT_PATH], path[DT_PATH];
     DT_TRY(dt_path(folder, "%s/dtrain-bench-XXXXXX", parent && parent[0] ? parent : "/tmp"));
     if (!mkdtemp(folder))
-        return DT_FAIL_ERRNO("make the folder", folder);
+        return DT_FAIL_ERRNO("create folder", folder);
     dt_status status = dt_path(path, "%s/tokens.h5", folder);
     if (status == DT_OK)
         status = make_shard(path);

@@ -86,7 +86,7 @@ static dt_status note(enum dt_bench_op_index op, const union dt_bench_args *args
     if (!calls)
         return DT_OK;
     if (calls->n == (int64_t)(sizeof calls->at / sizeof *calls->at))
-        return DT_FAIL(DT_MACHINE, NULL, "a step makes more than %lld different calls of ops",
+        return DT_FAIL(DT_MACHINE, NULL, "a step makes more than %lld distinct op calls",
                        (long long)calls->n);
     struct dt_bench_call *call = &calls->at[calls->n], *seen = calls->at;
     const struct dt_backend *backend = &recording.rig->backend;

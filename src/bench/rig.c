@@ -52,7 +52,7 @@ static dt_status check_memory(const struct dt_bench_rig *rig, const struct dt_me
     int64_t planned = dt_memory_plan_bytes(plan, false);
     if (rig->backend.table->unified || planned <= rig->info.memory_free)
         return DT_OK;
-    return DT_FAIL(DT_MACHINE, "give a smaller --batch or --micro-batch, or --recompute block",
+    return DT_FAIL(DT_MACHINE, "lower --batch or --micro-batch, or use --recompute block",
                    "the step needs %.1f GiB of device memory, and %s has %.1f GiB free",
                    (double)planned / 0x1p30, rig->info.name,
                    (double)rig->info.memory_free / 0x1p30);

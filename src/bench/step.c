@@ -126,7 +126,7 @@ static void print_line(const struct dt_bench_rig *rig, const struct figures *f)
     if (f->mfu > 0)
         snprintf(mfu, sizeof mfu, " (MFU %.1f %%)", f->mfu * 100);
     printf("%s, %s: %lld steps of %lld x %lld tokens, %.1f ms (best %.1f), %.0f tokens/s, %.1f "
-           "GFLOP/s%s, at most %.0f MiB; a step, device idle %.3f ms, host idle %.3f ms, waiting "
+           "GFLOP/s%s, peak %.0f MiB; per step: device idle %.3f ms, host idle %.3f ms, waiting "
            "for data %.3f ms; loss %.4f\n",
            dt_dtype_name(dt_model_config(rig->model)->storage), where, (long long)f->clock.n,
            (long long)rig->batch, (long long)rig->length, dt_bench_median(&f->clock) * 1e3,

@@ -23,20 +23,19 @@ static const struct dt_option options[] = {
         FLAG, reader, "reader", "false",
         "time the shard reader against plain read(); FILE is a shard, by default a temporary one")},
     {OPTION(CHOICE, model, "model", "custom", "custom|130m|370m",
-            "width, layers and vocabulary of that published Mamba, 2048 tokens a sequence"),
+            "width, layers and vocabulary of the published Mamba of that size, 2048 tokens per "
+            "sequence"),
      .modes = MODEL},
     {OPTION(WHOLE, d_model, "d-model", "256", 1, 1 << 16, "model width"), .modes = MODEL},
     {OPTION(WHOLE, n_layer, "n-layer", "4", 1, 1 << 12, "layers"), .modes = MODEL},
-    {OPTION(WHOLE, seq_len, "seq-len", "512", 1, 1 << 24, "tokens of a sequence"), .modes = MODEL},
-    {OPTION(WHOLE, batch, "batch", "16", 1, 1 << 16, "sequences of a step"), .modes = MODEL},
-    {OPTION(WHOLE, micro_batch, "micro-batch", "0", 0, 1 << 16,
-            "sequences of one pass; 0: all of them"),
+    {OPTION(WHOLE, seq_len, "seq-len", "512", 1, 1 << 24, "tokens per sequence"), .modes = MODEL},
+    {OPTION(WHOLE, batch, "batch", "16", 1, 1 << 16, "sequences per step"), .modes = MODEL},
+    {OPTION(WHOLE, micro_batch, "micro-batch", "0", 0, 1 << 16, "sequences per pass; 0: all"),
      .modes = MODEL},
     {OPTION(WHOLE, vocab, "vocab", "256", 1, 1 << 24, "vocabulary size"), .modes = MODEL},
     {OPTION(WHOLE, d_state, "d-state", "16", 1, DT_SCAN_STATES_MAX, "SSM state size"),
      .modes = MODEL},
-    {OPTION(CHOICE, device, "device", "auto", DT_DEVICE_WORDS,
-            "auto: cuda where there is a device"),
+    {OPTION(CHOICE, device, "device", "auto", DT_DEVICE_WORDS, "auto: cuda if there is a GPU"),
      .modes = MODEL},
     {OPTION(CHOICE, precision, "precision", "auto", DT_PRECISION_WORDS,
             "auto: the faster one on this machine"),
@@ -45,18 +44,18 @@ static const struct dt_option options[] = {
             "what the backward pass recomputes"),
      .modes = MODEL},
     {OPTION(CHOICE, cuda_graph, "cuda-graph", "auto", DT_TOGGLE_WORDS,
-            "whether steps are captured into graphs; auto: where the device has them"),
+            "capture steps as CUDA graphs; auto: if the device supports them"),
      .modes = STEP},
     {OPTION(CHOICE, gemm, "gemm", "timed", "timed|first",
-            "GEMM algorithms of a GPU: timed, or the first deterministic one that cuBLASLt lists"),
+            "GEMM algorithms on a GPU: timed, or the first deterministic one that cuBLASLt lists"),
      .modes = STEP},
     {OPTION(WHOLE, threads, "threads", "0", 0, 4096, "CPU threads; 0: all cores"), .modes = MODEL},
     {OPTION(REAL, seconds, "seconds", "auto", 1e-3, 3600,
-            "time to measure for; auto: 0.2 for each op, 5 for steps, 3 for reading",
+            "how long to measure; auto: 0.2 for each op, 5 for steps, 3 for reading",
             .auto_word = "auto")},
-    {OPTION(FLAG, warm, "warm", "false", "leave an op's arrays in the caches between repeats"),
+    {OPTION(FLAG, warm, "warm", "false", "keep an op's arrays in the caches between repeats"),
      .modes = OPS},
-    {OPTION(FLAG, json, "json", "false", "a JSON line for each row")},
+    {OPTION(FLAG, json, "json", "false", "print one JSON line per row")},
     {.key = {0}},
 };
 
@@ -72,7 +71,7 @@ static dt_status check(const struct dt_call *call, const struct dt_bench_options
     for (const struct dt_option *row = options; row->key.name; row++)
         if (dt_call_given(call, row->key.name) && row->modes &&
             !dt_config_is_choice(row->modes, mode, NULL))
-            return DT_FAIL(DT_USER, hint, "--%s has no meaning for dtrain bench%s%s", row->key.name,
+            return DT_FAIL(DT_USER, hint, "--%s does not apply to dtrain bench%s%s", row->key.name,
                            o->step || o->reader ? " --" : "", o->step || o->reader ? mode : "");
     if (o->micro_batch > 0 && o->batch % o->micro_batch != 0)
         return DT_FAIL(DT_USER, "give a divisor of the batch",
@@ -111,9 +110,8 @@ const struct dt_command dt_cmd_bench = {
     .name = "bench",
     .usage = "[--step | --reader [FILE]] [options]",
     .help = "time every op, a training step, or the shard reader",
-    .about =
-        "Without --step and --reader: every op at the shapes of a model's training step, beside "
-        "what the machine could do.",
+    .about = "Without --step and --reader: every op at the shapes of a model's training step, "
+             "compared with the machine's limits.",
     .max_words = 1,
     .options = options,
     .options_size = sizeof(struct dt_bench_options),

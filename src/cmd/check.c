@@ -33,7 +33,7 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
     DT_TRY(dt_job_memory(job, &plan));
     int64_t total = dt_memory_plan_bytes(&plan, true);
     int64_t on_device = dt_memory_plan_bytes(&plan, job->backend.table->unified);
-    printf("memory of a rank:\n");
+    printf("memory per rank:\n");
     for (int i = 0; i < plan.n; i++)
         print_bytes(plan.rows[i].what, plan.rows[i].bytes);
     print_bytes("total", total);
@@ -59,11 +59,11 @@ static void print_communication(const struct dt_job *job)
 static void print_batch(const struct dt_job *job)
 {
     int64_t batch = job->settings.data.batch, length = job->settings.data.seq_len;
-    printf("batch: %lld sequences of %lld tokens = %lld tokens a step; %d ranks x %lld "
+    printf("batch: %lld sequences of %lld tokens = %lld tokens per step; %d ranks x %lld "
            "micro-batches x %lld\n",
            (long long)batch, (long long)length, (long long)(batch * length), job->comm->info.size,
            (long long)(job->local_batch / job->micro_batch), (long long)job->micro_batch);
-    printf("steps: %lld of %lld an epoch, %.3g tokens total\n", (long long)job->steps,
+    printf("steps: %lld, %lld per epoch, %.3g tokens total\n", (long long)job->steps,
            (long long)job->steps_per_epoch, (double)job->steps * (double)(batch * length));
 }
 
@@ -78,7 +78,7 @@ dt_status dt_cmd_print_plan(const struct dt_job *job)
         printf("\ndevice: %s (%s)\n", device.name, device.features);
         print_dataset("training data", job->train);
         print_dataset("validation data", job->val);
-        printf("model: %.3f M parameters, %s storage, %.2f MFLOP a token in training\n",
+        printf("model: %.3f M parameters, %s storage, %.2f MFLOP per token in training\n",
                (double)params.count * 1e-6, dt_dtype_name(job->model.storage),
                dt_model_flops_per_token(&job->model) * 1e-6);
         print_batch(job);

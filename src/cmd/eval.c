@@ -23,7 +23,7 @@ static dt_status check(const struct dt_job *job)
         return DT_FAIL(DT_USER, "set data.val to the shards to evaluate on", "data.val is empty");
     if (!source(job)[0])
         return DT_FAIL(DT_USER, "train first, or give run.resume or run.init_from",
-                       "%s holds no checkpoint", job->run_path);
+                       "no checkpoint in %s", job->run_path);
     return DT_OK;
 }
 
@@ -90,8 +90,8 @@ const struct dt_command dt_cmd_eval = {
     .name = "eval",
     .usage = "CONFIG [section.key=value …]",
     .help = "validation loss of the run's newest checkpoint",
-    .about = "Prints one JSON line with the loss over data.val (log.eval_batches batches of it) of "
-             "the checkpoint that training would resume from, or else of run.init_from.",
+    .about = "Evaluates the checkpoint that training would resume from, or else run.init_from, on "
+             "data.val (at most log.eval_batches batches) and prints one JSON line.",
     .min_words = 1,
     .max_words = INT_MAX,
     .configured = true,

@@ -13,8 +13,7 @@ struct options {
 
 static const struct dt_option options[] = {
     {.key = DT_CONFIG_TEXT(struct options, steps, "steps", "",
-                           "the steps to list; they count from 1, and both ends are listed",
-                           .required = true),
+                           "steps to list, counted from 1, both ends included", .required = true),
      .argument = "A:B"},
     {.key = {0}},
 };
@@ -51,7 +50,7 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
     char extra;
     struct dt_job job;
     if (sscanf(o->steps, "%lld:%lld%c", &first, &last, &extra) != 2 || first < 1 || last < first)
-        return DT_FAIL(DT_USER, "write --steps 1:10", "--steps: '%s' is not a range of steps",
+        return DT_FAIL(DT_USER, "for example --steps 1:10", "--steps: '%s' is not a range of steps",
                        o->steps);
     setvbuf(stdout, NULL, _IOFBF, 1 << 16);
     dt_status status = dt_job_open(comm, DT_PURPOSE_ORDER, call->words[0], call->words + 1,
@@ -67,7 +66,7 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 const struct dt_command dt_cmd_order = {
     .name = "order",
     .usage = "CONFIG [section.key=value …] --steps A:B",
-    .help = "print which window is trained when",
+    .help = "print which window is trained at which step",
     .about = "Prints a line for each window of the steps: step, slot, file, offset. Offsets are in "
              "tokens, or in rows for shards of pairs.",
     .min_words = 1,

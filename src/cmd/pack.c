@@ -24,14 +24,15 @@ static const struct dt_option options[] = {
     {.key = DT_CONFIG_WHOLE(struct options, shard_mb, "shard-mb", "64", 1, 0x1p40,
                             "largest shard, in 2^20 bytes of tokens")},
     {OPTION(REAL, val, "0.05", 0, 0.999999,
-            "fraction for validation: of the text files, or the tail of the tokens where there is "
-            "only one file or the tokens are raw; 0: none"),
+            "validation fraction: of the text files, or the tail of the tokens if there is only "
+            "one file or the tokens are raw; 0: none"),
      .argument = "FRACTION"},
     {OPTION(WHOLE, vocab, "auto", 1, 0x1p32,
-            "vocabulary size, above every token; auto: 256 for text and u8, else the largest token "
+            "vocabulary size, greater than every token; auto: 256 for text and u8, else the "
+            "largest token "
             "+ 1",
             .auto_word = "auto")},
-    {OPTION(WHOLE, seed, "1337", 0, 0x1p63, "seed of the choice of validation files")},
+    {OPTION(WHOLE, seed, "1337", 0, 0x1p63, "seed for choosing validation files")},
     {OPTION(FLAG, force, "false", "replace the shards in DIR")},
     {.key = {0}},
 };
@@ -74,8 +75,8 @@ const struct dt_command dt_cmd_pack = {
     .help = "pack text or raw token files into HDF5 shards",
     .about =
         "Writes HDF5 shards (DIR/train-00000.h5 …, DIR/val-00000.h5 …) from files, or from all "
-        "files in folders. In folders, hidden files are skipped, and so are binary files where "
-        "text is wanted.",
+        "files in folders. Within folders, hidden files are skipped and, with --format text, "
+        "binary files too.",
     .min_words = 1,
     .max_words = INT_MAX,
     .options = options,

@@ -25,13 +25,13 @@ struct options {
 
 static const struct dt_option options[] = {
     {OPTION(TEXT, prompt, "\n",
-            "how the text begins (a newline if not given); token ids separated by blanks where the "
-            "model is not of bytes"),
+            "start of the text (default: a newline); token ids separated by spaces unless the "
+            "vocabulary is bytes"),
      .argument = "TEXT"},
     {OPTION(WHOLE, tokens, "400", 1, 1e9, "tokens to generate")},
     {OPTION(REAL, temperature, "0.8", 0, 100,
-            "0: always the likeliest token; 1: the model's own distribution")},
-    {OPTION(WHOLE, seed, "1337", 0, 0x1p63, "seed of the random draws")},
+            "0: always the most likely token; 1: the model's own distribution")},
+    {OPTION(WHOLE, seed, "1337", 0, 0x1p63, "random seed")},
     {OPTION(CHOICE, device, "auto", DT_DEVICE_WORDS, "as run.device")},
     {.key = {0}},
 };
@@ -46,7 +46,7 @@ static dt_status find_model(const char *path, char *dir)
         return dt_path(dir, "%s", path);
     }
     DT_TRY(dt_checkpoint_newest(checkpoints, dir));
-    return dir[0] ? DT_OK : DT_FAIL(DT_USER, "train first", "%s holds no checkpoint", checkpoints);
+    return dir[0] ? DT_OK : DT_FAIL(DT_USER, "train first", "no checkpoint in %s", checkpoints);
 }
 
 // The prompt as tokens, malloc'ed: bytes, or ids separated by blanks.
@@ -66,8 +66,9 @@ static dt_status read_prompt(const char *text, int64_t vocab, int32_t **tokens, 
         char *end;
         long id = strtol(at, &end, 10);
         if (end == at || id < 0 || id >= vocab)
-            return DT_FAIL(DT_USER, "give token ids separated by blanks",
-                           "--prompt \"%s\": no token below %lld", at, (long long)vocab);
+            return DT_FAIL(DT_USER, "give token ids separated by spaces",
+                           "--prompt: \"%s\" does not begin with a token id below %lld", at,
+                           (long long)vocab);
         (*tokens)[(*n)++] = (int32_t)id;
         at = end + strspn(end, " ");
     }

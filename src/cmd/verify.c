@@ -92,8 +92,8 @@ static dt_status verify_folder(struct tally *tally, const char *path)
     int64_t before = tally->good + tally->bad;
     DT_TRY(dt_walk_tree(path, FTS_COMFOLLOW, "read", visit, tally));
     if (tally->good + tally->bad == before)
-        return DT_FAIL(DT_USER, "name a shard, a checkpoint, or a folder that holds some",
-                       "%s holds no shard and no checkpoint", path);
+        return DT_FAIL(DT_USER, "name a shard, a checkpoint, or a folder that contains some",
+                       "no shards or checkpoints in %s", path);
     return DT_OK;
 }
 

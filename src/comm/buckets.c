@@ -201,13 +201,13 @@ static dt_status check_config(const struct dt_buckets_config *config)
 {
     int64_t end = 0;
     if (config->wire != DT_F32 && config->wire != DT_BF16)
-        return DT_FAIL(DT_MACHINE, NULL, "gradients cannot travel as %s",
+        return DT_FAIL(DT_MACHINE, NULL, "gradients cannot be sent as %s",
                        dt_dtype_name(config->wire));
     if (config->bucket_bytes < 1)
         return DT_FAIL(DT_MACHINE, NULL, "buckets of %lld bytes", (long long)config->bucket_bytes);
     for (int64_t row = 0; row < config->n_rows; end = config->row_ends[row++])
         if (config->row_ends[row] < end)
-            return DT_FAIL(DT_MACHINE, NULL, "row %lld ends at %lld, before the one before it",
+            return DT_FAIL(DT_MACHINE, NULL, "row %lld ends at %lld, before the previous row",
                            (long long)row, (long long)config->row_ends[row]);
     if (end != config->elements)
         return DT_FAIL(DT_MACHINE, NULL, "rows end at %lld, the arena at %lld", (long long)end,
@@ -278,7 +278,7 @@ static dt_status equip_parts(struct dt_buckets *b)
     int64_t bytes = dt_buckets_host_bytes(&b->config, &b->backend, b->comm->info.size), used = 0;
     if (bytes > 0)
         DT_TRY_NOTE(dt_alloc_host(&b->backend, bytes, &b->host),
-                    "pinning %.1f MiB for gradients on their way", (double)bytes / 0x1p20);
+                    "pinning %.1f MiB for gradient buckets", (double)bytes / 0x1p20);
     DT_TRY(dt_stream_create(&b->backend, &b->stream));
     DT_TRY(dt_event_create(&b->backend, &b->arrived));
     for (int64_t i = 0; i < b->n_parts; i++) {
@@ -301,7 +301,7 @@ static dt_status build(struct dt_buckets *b, const int64_t *row_ends,
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld buckets", (long long)n);
     if (bytes > 0)
         DT_TRY_NOTE(dt_alloc(&b->backend, bytes, &b->wire),
-                    "allocating %.1f MiB for bf16 gradients on their way", (double)bytes / 0x1p20);
+                    "allocating %.1f MiB for bf16 gradient buckets", (double)bytes / 0x1p20);
     list_parts(b, spans, n);
     place_rows(b, row_ends, spans);
     return b->alone ? DT_OK : equip_parts(b);

@@ -158,7 +158,7 @@ static void pack_error(const struct dt_comm *comm, struct wire_error *wire)
     struct dt_error error;
     dt_error_take(&error);
     if (error.code == DT_OK)
-        snprintf(error.message, sizeof error.message, "failed and left no message");
+        snprintf(error.message, sizeof error.message, "failed without a message");
     snprintf(wire->host, sizeof wire->host, "%s", comm->info.host);
     memcpy(wire->message, error.message, sizeof wire->message);
     memcpy(wire->hint, error.hint, sizeof wire->hint);

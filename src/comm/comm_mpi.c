@@ -49,7 +49,7 @@ static void wait_a_second(struct mpi_comm *mpi, uint64_t *pulse, double *stuck)
     *pulse = now;
     if (*stuck > 5 + atomic_load(&mpi->control.timeout_s)) {
         DT_FAIL(DT_MACHINE, "look for network faults in the launcher's output",
-                "MPI did not return from a call for %.0f s", *stuck);
+                "an MPI call did not return for %.0f s", *stuck);
         dt_die();
     }
 }

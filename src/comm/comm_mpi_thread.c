@@ -24,8 +24,8 @@ static dt_status check_size(int size)
 {
     if (size > 1 || !dt_is_one_of_slurm_tasks() || getenv("OMPI_COMM_WORLD_SIZE"))
         return DT_OK;
-    return DT_FAIL(DT_USER, "start it by `srun --mpi=pmix`, or by mpirun",
-                   "Slurm started %s tasks, but MPI sees this one alone", getenv("SLURM_NTASKS"));
+    return DT_FAIL(DT_USER, "start it with `srun --mpi=pmix` or mpirun",
+                   "Slurm started %s tasks, but MPI sees only this one", getenv("SLURM_NTASKS"));
 }
 
 static dt_status start(struct mpi_comm *mpi)
@@ -36,7 +36,7 @@ static dt_status start(struct mpi_comm *mpi)
     MPI_Comm local;
     MPI_Initialized(&is_open);
     if (is_open)
-        return DT_FAIL(DT_MACHINE, NULL, "MPI was opened in this process before");
+        return DT_FAIL(DT_MACHINE, NULL, "MPI was already initialized in this process");
     if (dt_is_one_of_slurm_tasks() && !dt_launched_by_mpi()) // MPI_Init would end the process
         return check_size(1);
     // Serialized, not funneled: an abort may have to come from another thread.

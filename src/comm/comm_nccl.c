@@ -71,8 +71,8 @@ dt_status dt_nccl_error(const struct nccl_comm *nccl, ncclResult_t result, const
     bool has_detail = detail && detail[0];
     return DT_FAIL(DT_MACHINE,
                    result == ncclInvalidUsage
-                       ? "give each rank a GPU of its own"
-                       : "NCCL_DEBUG=WARN in the environment makes NCCL say more",
+                       ? "give each rank its own GPU"
+                       : "set NCCL_DEBUG=WARN in the environment for details",
                    "%s failed: %s%s%s", what, nccl->library.GetErrorString(result),
                    has_detail ? ": " : "", has_detail ? detail : "");
 }
@@ -171,8 +171,8 @@ static dt_status wait_init(struct nccl_comm *nccl, ncclResult_t *result)
     if (atomic_load(&control->devices.peer_failed))
         return DT_OK;
     return DT_FAIL(DT_MACHINE,
-                   "look at the network between the hosts; NCCL_SOCKET_IFNAME names the interface "
-                   "to use, NCCL_DEBUG=INFO makes NCCL say more",
+                   "look at the network between the hosts; NCCL_SOCKET_IFNAME selects the "
+                   "interface, NCCL_DEBUG=INFO prints details",
                    "ncclCommInitRankConfig of %d ranks timed out after comm.timeout_s = %g s",
                    nccl->comm->info.size, limit_s);
 }

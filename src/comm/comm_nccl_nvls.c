@@ -80,8 +80,8 @@ dt_status dt_nccl_warn_of_nvls(struct dt_comm *comm)
     int64_t may = dt_nccl_may_use_nvls();
     DT_TRY(dt_allreduce(comm, &may, 1, DT_I64, DT_MAX));
     if (may && comm->info.rank == 0)
-        dt_warn("%s and %s in the environment let NCCL sum by NVLS, whose sums differ from call to "
-                "call: the same run again will not give the same bits. Unset both, or set %s=0",
+        dt_warn("%s and %s in the environment let NCCL sum with NVLS, whose sums differ from call "
+                "to call: repeating this run will not give the same bits. Unset both, or set %s=0",
                 algo, enable, enable);
     return DT_OK;
 }

@@ -79,10 +79,9 @@ static void describe(const struct nccl_comm *nccl, int64_t number, struct text *
     if (counts.done > round)
         add(text, ": done\n");
     else if (counts.begun > round)
-        add(text, ": under way since %.1f s\n",
-            atomic_load(&nccl->clock) - atomic_load(&call->since));
+        add(text, ": running for %.1f s\n", atomic_load(&nccl->clock) - atomic_load(&call->since));
     else
-        add(text, ": not begun\n");
+        add(text, ": not started\n");
 }
 
 // The registered dt_comm_record: a collective a line, those that were begun and the few after them.

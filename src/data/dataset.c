@@ -76,7 +76,7 @@ static dt_status find_shards(struct dt_dataset *dataset, const char *globs)
     free(list);
     DT_TRY(status);
     if (dataset->n_shards == 0)
-        return DT_FAIL(DT_USER, "give a glob such as data/train-*.h5", "no shards are given");
+        return DT_FAIL(DT_USER, "give a glob such as data/train-*.h5", "no shards given");
     sort_and_drop_duplicates(dataset);
     return DT_OK;
 }
@@ -95,8 +95,8 @@ static dt_status inspect_shard(struct dt_dataset *dataset, int64_t i, int64_t vo
                        shard->kind->name, first->path, first->kind->name);
     if (first->kind && shard->width != first->width)
         return DT_FAIL(DT_USER, "use shards of one width",
-                       "%s: %" PRId64 " values a position, %s: %" PRId64, shard->path, shard->width,
-                       first->path, first->width);
+                       "%s: %" PRId64 " values per position, %s: %" PRId64, shard->path,
+                       shard->width, first->path, first->width);
     return DT_OK;
 }
 
@@ -206,7 +206,7 @@ static const char *next_text(const char **at, const char *end)
 
 static dt_status unpack(const char *at, const char *end, struct dt_dataset *dataset)
 {
-    static const char damaged[] = "the metadata of the shards arrived damaged";
+    static const char damaged[] = "the broadcast metadata of the shards is damaged";
     if (end - at < (int64_t)sizeof *dataset)
         return DT_FAIL(DT_MACHINE, NULL, damaged);
     memcpy(dataset, at, sizeof *dataset);

@@ -74,7 +74,7 @@ static dt_status read_filters(hid_t plist, struct dt_h5_array *array)
 
 static dt_status fail_unwritten(const struct dt_h5_array *array)
 {
-    return DT_FAIL(DT_USER, "its writer did not finish; make the shard again",
+    return DT_FAIL(DT_USER, "its writer did not finish; create the shard again",
                    "%s: %s was never written, or only in part (it would read as zeros)",
                    array->file->path, array->name);
 }
@@ -88,7 +88,7 @@ static dt_status check_contiguous(struct dt_h5_array *array, hid_t plist, int64_
     if (offset == HADDR_UNDEF || (int64_t)H5Dget_storage_size(array->id) < bytes)
         return fail_unwritten(array);
     if (bytes > array->file->bytes || (int64_t)offset > array->file->bytes - bytes)
-        return DT_FAIL(DT_USER, "copy the file or make it again",
+        return DT_FAIL(DT_USER, "copy or create the file again",
                        "%s: %s extends beyond the end of the file", array->file->path, array->name);
     array->offset = (int64_t)offset;
     return DT_OK;
@@ -160,7 +160,7 @@ dt_status dt_h5_has(const struct dt_h5_file *file, const char *name, bool *found
     if (exists == 0)
         return DT_OK;
     if (exists < 0 || H5Lget_info(file->id, name, &link, H5P_DEFAULT) < 0)
-        return dt_h5_fail(DT_USER, "look into", file->path, "copy the file or make it again");
+        return dt_h5_fail(DT_USER, "inspect", file->path, "copy or create the file again");
     if (link.type != H5L_TYPE_HARD)
         return DT_FAIL(DT_USER, "store the data in the shard itself",
                        "%s: %s is a link, not a dataset", file->path, name);
@@ -214,7 +214,7 @@ static dt_status read_by_library(const struct dt_h5_array *array, int64_t first,
     dt_status status = DT_OK;
     if (failed < 0)
         status = dt_h5_fail(DT_USER, "read", array->file->path,
-                            "the shard is damaged: copy it or make it again");
+                            "the shard is damaged: copy or create it again");
     H5Sclose(in_memory);
     H5Sclose(in_file);
     return status;
@@ -264,8 +264,8 @@ static dt_status read_integer(const struct dt_h5_array *array, const char *name,
     hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
     dt_status status = DT_OK;
     if (H5Tget_class(type) != H5T_INTEGER || H5Sget_simple_extent_npoints(space) != 1)
-        status = DT_FAIL(DT_USER, "store one integer, or remove the attribute",
-                         "%s: attribute %s of %s is not one integer", array->file->path, name,
+        status = DT_FAIL(DT_USER, "store a single integer, or remove the attribute",
+                         "%s: attribute %s of %s is not a single integer", array->file->path, name,
                          array->name);
     else if (H5Aread(attribute, wanted, value) < 0)
         status = dt_h5_fail(DT_USER, "read an attribute of", array->file->path, NULL);

@@ -12,7 +12,7 @@ enum {
     BANDS = 2,          // kept decoded, so that a read in pieces decodes a chunk once
     CHECKSUM_BYTES = 4, // fletcher32's, after the data
 };
-static const char damaged[] = "the shard is damaged: copy it or make it again";
+static const char damaged[] = "the shard is damaged: copy or create it again";
 
 struct filter {
     H5Z_filter_t id;

@@ -95,7 +95,8 @@ static dt_status open_file(struct dt_h5_file *file)
     DT_TRY(dt_open_read(path, &fd, &file->bytes));
     close(fd);
     if (file->bytes == 0)
-        return DT_FAIL(DT_USER, "remove the file, or make it again", "%s is empty (0 bytes)", path);
+        return DT_FAIL(DT_USER, "remove the file, or create it again", "%s is empty (0 bytes)",
+                       path);
     htri_t is_hdf5 = H5Fis_hdf5(path);
     if (is_hdf5 < 0)
         return dt_h5_fail(DT_USER, "open", path, NULL);
@@ -107,7 +108,7 @@ static dt_status open_file(struct dt_h5_file *file)
     dt_status status = DT_OK;
     if (file->id < 0)
         status = dt_h5_fail(DT_USER, "open", path,
-                            "the file is truncated or damaged: copy it or make it again");
+                            "the file is truncated or damaged: copy or create it again");
     else if (H5Fget_vfd_handle(file->id, access, &handle) < 0)
         status = dt_h5_fail(DT_MACHINE, "open", path, NULL);
     else

@@ -28,7 +28,7 @@ static dt_status check_shape(const struct dt_h5_hashes *hashes, const struct dt_
     int64_t block = hashes->block;
     DT_TRY(dt_h5_check_vector(array));
     if (array->type != DT_U64)
-        return DT_FAIL(DT_USER, "make the shard again with dtrain pack",
+        return DT_FAIL(DT_USER, "create the shard again with dtrain pack",
                        "%s: %s holds %s, not unsigned 64-bit integers", path, array->name,
                        array->type_text);
     if (block < size || block % size != 0 || block > DT_HASH_BLOCK_MAX)
@@ -37,7 +37,7 @@ static dt_status check_shape(const struct dt_h5_hashes *hashes, const struct dt_
             "%s: block_bytes of %s is %" PRId64 ", not a multiple of %" PRId64 " up to %d", path,
             array->name, block, size, DT_HASH_BLOCK_MAX);
     if (array->shape[0] != (bytes + block - 1) / block)
-        return DT_FAIL(DT_USER, "make the shard again with dtrain pack",
+        return DT_FAIL(DT_USER, "create the shard again with dtrain pack",
                        "%s: %s has %" PRId64 " checksums, %" PRId64
                        " bytes of tokens need %" PRId64,
                        path, array->name, array->shape[0], bytes, (bytes + block - 1) / block);

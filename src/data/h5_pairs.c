@@ -21,7 +21,7 @@ static dt_status open_pairs(struct dt_reader *reader, int64_t seq_len, struct dt
                            "%s: %s holds %s", path, array->name, array->type_text);
     }
     if (ids[0] != labels[0] || ids[1] != labels[1])
-        return DT_FAIL(DT_USER, "give every row of /input_ids its row of /labels",
+        return DT_FAIL(DT_USER, "make the shapes of /input_ids and /labels equal",
                        "%s: /input_ids is [%" PRId64 ", %" PRId64 "], /labels is [%" PRId64
                        ", %" PRId64 "]",
                        path, ids[0], ids[1], labels[0], labels[1]);

@@ -49,7 +49,7 @@ static dt_status recognise(struct dt_reader *reader)
             *which = *which ? *which : (*k)->datasets[i];
         }
         if (has && first)
-            return DT_FAIL(DT_USER, "keep one of the two, or split them into two files",
+            return DT_FAIL(DT_USER, "remove one of the two, or split them into two files",
                            "%s has both %s and %s", path, first, has);
         if (has) {
             reader->kind = *k;

@@ -193,13 +193,13 @@ static dt_status check(const struct dt_loader_config *config, int64_t first_step
 {
     const struct dt_read_rules *rules = &config->rules;
     if (config->prefetch < 1 || rules->vocab_size < 1 || rules->vocab_size > INT32_MAX)
-        return DT_FAIL(DT_USER, "data.prefetch is 1 or more, model.vocab_size 1 to 2147483647",
+        return DT_FAIL(DT_USER, "data.prefetch must be 1 or more, model.vocab_size 1 to 2147483647",
                        "data.prefetch is %" PRId64 ", model.vocab_size is %" PRId64,
                        config->prefetch, rules->vocab_size);
     if (config->size < 1 || config->rank < 0 || config->rank >= config->size ||
         config->batch % config->size != 0)
         return DT_FAIL(DT_USER, "choose a data.batch that is a multiple of the number of ranks",
-                       "data.batch = %" PRId64 " does not divide among %d ranks", config->batch,
+                       "data.batch = %" PRId64 " cannot be divided among %d ranks", config->batch,
                        config->size);
     if (first_step < 0)
         return DT_FAIL(DT_USER, NULL, "step %" PRId64 " is negative", first_step);
@@ -213,7 +213,7 @@ static dt_status check(const struct dt_loader_config *config, int64_t first_step
         __builtin_mul_overflow(n, config->prefetch, &n) ||
         __builtin_mul_overflow(n, config->dataset->seq_len + DT_READER_ALIGN, &n))
         return DT_FAIL(DT_USER, "lower data.batch or data.prefetch",
-                       "%" PRId64 " batches of %" PRId64 " sequences do not fit any memory",
+                       "%" PRId64 " batches of %" PRId64 " sequences do not fit in any memory",
                        config->prefetch, config->batch);
     return DT_OK;
 }

@@ -90,7 +90,7 @@ static dt_status permute_inside(const struct dt_order *order, struct inside *ins
     if (at->block_windows > inside->room) {
         int64_t *windows = realloc(inside->windows, (size_t)at->block_windows * sizeof *windows);
         if (!windows)
-            return DT_FAIL(DT_MACHINE, "make data.block smaller",
+            return DT_FAIL(DT_MACHINE, "lower data.block",
                            "no memory to permute %" PRId64 " windows", at->block_windows);
         inside->windows = windows;
         inside->room = at->block_windows;
@@ -135,7 +135,7 @@ static dt_status allocate(struct dt_order *order)
     if (order->config.shuffle)
         order->slot = calloc((size_t)order->config.batch, sizeof *order->slot);
     if (!order->list || !order->before || (order->config.shuffle && !order->slot))
-        return DT_FAIL(DT_MACHINE, "make data.block larger",
+        return DT_FAIL(DT_MACHINE, "raise data.block",
                        "no memory for the order of %" PRId64 " blocks", order->n_blocks);
     for (int64_t i = 0; order->slot && i < order->config.batch; i++)
         order->slot[i].block = -1;
@@ -148,7 +148,7 @@ dt_status dt_order_create(const struct dt_order_config *config, struct dt_order 
     DT_TRY(check(config));
     struct dt_order *o = calloc(1, sizeof *o);
     if (!o)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the data's order");
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the data order");
     int64_t windows = config->dataset->windows, batch = config->batch;
     o->config = *config;
     o->config.shuffle = config->shuffle && !config->sequential;

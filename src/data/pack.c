@@ -71,7 +71,7 @@ static void draw_progress(struct packer *packer)
 static dt_status check_config(const struct dt_pack_config *config)
 {
     if (config->n_inputs < 1)
-        return DT_FAIL(DT_USER, "name files or folders", "no input is given");
+        return DT_FAIL(DT_USER, "name files or folders", "no input given");
     if (!(config->val_fraction >= 0 && config->val_fraction < 1))
         return DT_FAIL(DT_USER, "give a fraction of at least 0 and below 1",
                        "the validation fraction is %g", config->val_fraction);
@@ -80,7 +80,7 @@ static dt_status check_config(const struct dt_pack_config *config)
                        config->shard_bytes);
     if (config->vocab_size < 0 || config->vocab_size > (int64_t)UINT32_MAX + 1)
         return DT_FAIL(DT_USER, "give 1 to 4294967296, or 0 for the default",
-                       "a vocabulary of %" PRId64 " is impossible", config->vocab_size);
+                       "vocabulary size %" PRId64 " is out of range", config->vocab_size);
     return DT_OK;
 }
 
@@ -147,7 +147,7 @@ static dt_status sweep_one(const struct packer *packer, const char *name, enum s
         return DT_OK;
     if (sweep == SWEEP_REFUSE)
         return DT_FAIL(DT_USER, "choose another folder, or replace them with --force",
-                       "%s already holds shards (%s)", packer->config->output, name);
+                       "%s already contains shards (%s)", packer->config->output, name);
     if (sweep == SWEEP_STALE && i < packer->side[side].n_shards)
         return DT_OK;
     DT_TRY(dt_path(path, "%s/%s", packer->config->output, name));

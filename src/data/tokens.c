@@ -132,12 +132,11 @@ int64_t dt_tokens_limit(const struct dt_shard *shard)
 dt_status dt_tokens_fail_verify(const char *path, const struct dt_shard *shard, const char *where,
                                 int64_t value, bool label)
 {
-    char attribute[48] = "there is no attribute vocab_size";
+    char attribute[48] = "no attribute vocab_size";
     if (shard->vocab_size > 0)
-        snprintf(attribute, sizeof attribute, "the attribute vocab_size is %" PRId64,
-                 shard->vocab_size);
-    return DT_FAIL(DT_USER, "make the shard again, or correct its attribute vocab_size",
-                   "%s: %s is %" PRId64 "; %s is from 0 to %" PRId64 "%s (%s)", path, where, value,
-                   label ? "a label" : "a token", dt_tokens_limit(shard) - 1,
+        snprintf(attribute, sizeof attribute, "attribute vocab_size = %" PRId64, shard->vocab_size);
+    return DT_FAIL(DT_USER, "create the shard again, or correct its attribute vocab_size",
+                   "%s: %s is %" PRId64 "; %s must be from 0 to %" PRId64 "%s (%s)", path, where,
+                   value, label ? "a label" : "a token", dt_tokens_limit(shard) - 1,
                    label ? ", or -100 for none" : "", attribute);
 }

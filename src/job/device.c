@@ -11,9 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char how_to_build[] =
-    "configure with cmake --preset cuda-release where a CUDA toolkit is (-DDTRAIN_CUDA=ON), or set "
-    "run.device = cpu";
+static const char how_to_build[] = "build with a CUDA toolkit (cmake --preset cuda-release, or "
+                                   "-DDTRAIN_CUDA=ON), or set run.device = cpu";
 
 static dt_status count_devices(int *n)
 {
@@ -56,7 +55,7 @@ dt_status dt_device_decide(const struct dt_device_seen *seen, int n, bool *cuda)
     return DT_FAIL(DT_USER,
                    "fix that host or leave it out, start no more ranks than there are GPUs, or "
                    "set run.device = cpu for all",
-                   "rank %d on host %s sees a CUDA device and rank %d on host %s does not: %s",
+                   "rank %d on host %s sees a CUDA device, but rank %d on host %s does not: %s",
                    with, seen[with].host, without, seen[without].host, seen[without].reason);
 }
 
@@ -78,7 +77,7 @@ static dt_status decide_together(struct dt_comm *comm, const struct dt_device_se
     if (all)
         all[comm->info.rank] = *mine;
     else
-        status = DT_FAIL(DT_MACHINE, NULL, "no memory for what %zu ranks see", n);
+        status = DT_FAIL(DT_MACHINE, NULL, "no memory for the devices of %zu ranks", n);
     status = dt_agree(comm, status);
     if (status == DT_OK)
         status = dt_all_gather(comm, all, sizeof *all);
@@ -141,12 +140,12 @@ static dt_status refuse(const struct dt_device_taken *taken, int n, int first)
     int here = ranks_on_host(taken, n, one->host);
     name_ranks(taken, n, first, ranks, sizeof ranks);
     snprintf(hint, sizeof hint,
-             "one rank a GPU: start fewer ranks on a host (mpirun --map-by ppr:%d:node), ask for "
+             "one rank per GPU: start fewer ranks on a host (mpirun --map-by ppr:%d:node), ask for "
              "more GPUs (Slurm: --gres=gpu:%d), or give all ranks of a host the same "
              "CUDA_VISIBLE_DEVICES; for tests run.share_device = true with comm.backend = mpi",
              one->visible, here);
     return DT_FAIL(DT_USER, hint,
-                   "host %s: %s would share one GPU, %s (%d rank%s there, %d device%s visible)",
+                   "host %s: %s would share one GPU, %s (%d rank%s on this host, %d device%s visible)",
                    one->host, ranks, one->id, here, here == 1 ? "" : "s", one->visible,
                    one->visible == 1 ? "" : "s");
 }
@@ -182,7 +181,7 @@ static dt_status check_taken(const struct dt_device_choice_config *config,
     taken = calloc((size_t)comm->info.size, sizeof *taken);
     dt_status status =
         taken ? backend->table->info(backend->device, &info)
-              : DT_FAIL(DT_MACHINE, NULL, "no memory for what %d ranks took", comm->info.size);
+              : DT_FAIL(DT_MACHINE, NULL, "no memory for the devices of %d ranks", comm->info.size);
     status = dt_agree(comm, status);
     if (status == DT_OK) {
         snprintf(mine.host, sizeof mine.host, "%s", comm->info.host);

@@ -99,8 +99,8 @@ static dt_status check_arrays(const struct dt_job *job, const char *key,
     if (!missing)
         return DT_OK;
     return DT_FAIL(DT_USER, "use data of another kind, or a model that reads this kind",
-                   "the model (stem %s, blocks %s, head %s) reads an array %s of %s, %lld values a "
-                   "position; %s (%s, %s) does not yield it",
+                   "the model (stem %s, blocks %s, head %s) reads an array %s of %s, %lld values "
+                   "per position; %s (%s, %s) does not provide it",
                    job->model.stem, job->model.layers, job->model.head, missing->name,
                    dt_dtype_name(missing->type), (long long)missing->width, key,
                    loader->dataset->kind->name, loader->dataset->shards[0].path);
@@ -110,10 +110,10 @@ static dt_status scan_data(struct dt_job *job)
 {
     const struct dt_settings *s = &job->settings;
     DT_TRY_NOTE(dt_dataset_scan(s->data.train, s->data.seq_len, job->model.vocab_size, &job->train),
-                "looking at data.train = %s", s->data.train);
+                "scanning data.train = %s", s->data.train);
     if (s->data.val[0])
         DT_TRY_NOTE(dt_dataset_scan(s->data.val, s->data.seq_len, job->model.vocab_size, &job->val),
-                    "looking at data.val = %s", s->data.val);
+                    "scanning data.val = %s", s->data.val);
     if (job->train->windows < s->data.batch)
         return dt_config_reject(
             job->config, "data.batch", "give more data, a smaller batch or a smaller seq_len",
@@ -168,7 +168,7 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char 
         DT_TRY(dt_agree(comm, root ? dt_job_check_device(job) : DT_OK));
     DT_TRY(choose_storage(job));
 
-    dt_comm_progress(comm, 0, "looking at the data");
+    dt_comm_progress(comm, 0, "scanning the data");
     DT_TRY(dt_agree(comm, root ? look(job, purpose) : DT_OK));
     DT_TRY(dt_broadcast(comm, &job->model, sizeof job->model, 0));
     DT_TRY(dt_broadcast(comm, job->resume, sizeof job->resume, 0));

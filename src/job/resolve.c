@@ -27,7 +27,7 @@ dt_status dt_job_resolve_resume(struct dt_job *job, enum dt_purpose purpose)
         return dt_config_reject(
             job->config, "run.resume",
             "choose another run.name or run.dir, remove the folder, or set resume = auto",
-            "never, but %s holds a checkpoint that a new run would mix with", checkpoints);
+            "never, but %s already contains a checkpoint", checkpoints);
     if (strcmp(resume, "auto") == 0)
         memcpy(job->resume, newest, sizeof newest);
     return DT_OK;
@@ -50,7 +50,7 @@ static dt_status merge_model(struct dt_job *job, const char *dir)
         bool is_open = !text[0] || (key->auto_word && strcmp(text, key->auto_word) == 0);
         bool same = dt_config_equal(key, &configured, &found);
         if (dt_config_is_set(job->config, name) && !is_open && !same)
-            return dt_config_reject(job->config, name, "leave the key out: the directory gives it",
+            return dt_config_reject(job->config, name, "remove the key: the directory sets it",
                                     "%s, but the model in %s has %s", text, dir, found_text);
         DT_TRY(dt_config_note(job->config, name,
                               same ? dt_config_text(job->config, name) : found_text, dir));

@@ -43,7 +43,7 @@ dt_status dt_job_check_device(const struct dt_job *job)
                                 "true, but the device is a CPU, which has no graphs");
     if (asked == DT_COMM_AUTO && device->device_comm && job->comm->info.size > 1 &&
         job->settings.run.share_device)
-        dt_info("comm.backend = auto uses mpi: NCCL does not join ranks that share a GPU");
+        dt_info("comm.backend = auto uses mpi: NCCL does not support ranks that share a GPU");
     return DT_OK;
 }
 
@@ -57,7 +57,7 @@ dt_status dt_job_check_nccl(const struct dt_job *job)
     dt_error_take(&error);
     return DT_FAIL(error.code,
                    "install NCCL (Debian, Ubuntu: libnccl2), or set comm.backend = mpi, which is "
-                   "slower: gradients then go through the hosts",
+                   "slower: gradients then go through host memory",
                    "%d ranks on GPUs sum their gradients with NCCL (comm.backend = %s): %s",
                    job->comm->info.size, dt_config_text(job->config, "comm.backend"),
                    error.message);

@@ -40,13 +40,14 @@ static dt_status take_lock(const char *path, double wait_s, int *lock)
     DT_TRY(dt_path(file, "%s/.lock", path));
     int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
-        return DT_FAIL(DT_USER, "give run.dir a folder that this job may write",
+        return DT_FAIL(DT_USER, "set run.dir to a folder that this job can write to",
                        "cannot write %s: %s", file, strerror(errno));
     double until = dt_seconds() + wait_s;
     bool waiting = false;
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) {
-            dt_warn("the file system of %s has no locks (%s): nothing keeps a second job away",
+            dt_warn("the file system of %s does not support locks (%s): nothing prevents a second "
+                    "job from using this folder",
                     path, strerror(errno));
             break;
         }

@@ -19,16 +19,16 @@
 static const struct dt_config_key run_keys[] = {
     TEXT(run, name, "dtrain", "name of the run"),
     TEXT(run, dir, "", "folder of the run; empty: runs/<name>"),
-    WHOLE(run, seed, "1337", 0, MANY, "seed of initialisation and data order"),
+    WHOLE(run, seed, "1337", 0, MANY, "seed for initialisation and data order"),
     WHOLE(run, steps, "", 1, MANY, "total optimizer steps; this or run.epochs is required"),
     WHOLE(run, epochs, "", 1, INT32_LAST, "passes over the training data, instead of run.steps"),
     CHOICE(run, device, "auto", DT_DEVICE_WORDS, "where to train; auto: on GPUs if every rank has one"),
     FLAG(run, share_device, "false", "allow several ranks on one GPU, for tests; they use MPI"),
     CHOICE(run, precision, "auto", DT_PRECISION_WORDS,
-           "storage of activations; auto: as in the checkpoint, else the faster"),
+           "storage type; auto: that of the checkpoint, else the faster one"),
     TEXT(run, init_from, "", "start from these weights: a Hugging Face directory or a checkpoint"),
     TEXT(run, resume, "auto", "auto: from the newest checkpoint | never | a checkpoint's folder"),
-    WHOLE(run, threads, "0", 0, 4096, "CPU threads of a rank; 0: its share of the cores"),
+    WHOLE(run, threads, "0", 0, 4096, "CPU threads per rank; 0: its share of the cores"),
     CHOICE(run, cuda_graph, "auto", DT_TOGGLE_WORDS, "capture a step as a CUDA graph"),
     {0},
 };
@@ -37,14 +37,14 @@ static const struct dt_config_key data_keys[] = {
     TEXT(data, train, "", "shards to train on: a glob of HDF5 files, or synthetic:random",
          .required = true),
     TEXT(data, val, "", "shards to evaluate on: a glob of HDF5 files"),
-    WHOLE(data, seq_len, "", 1, INT32_LAST, "tokens of a sequence", .required = true),
-    WHOLE(data, batch, "", 1, INT32_LAST, "sequences of a step, over all ranks", .required = true),
-    WHOLE(data, micro_batch, "0", 0, INT32_LAST, "sequences of one pass; 0: all of a rank's share"),
-    FLAG(data, shuffle, "true", "permute blocks of windows, and the windows in a block"),
+    WHOLE(data, seq_len, "", 1, INT32_LAST, "tokens per sequence", .required = true),
+    WHOLE(data, batch, "", 1, INT32_LAST, "sequences per step, over all ranks", .required = true),
+    WHOLE(data, micro_batch, "0", 0, INT32_LAST, "sequences per pass; 0: a rank's whole share"),
+    FLAG(data, shuffle, "true", "permute blocks of windows, and the windows within each"),
     WHOLE(data, block, "64", 1, INT32_LAST, "consecutive windows that are read together"),
     WHOLE(data, prefetch, "2", 1, 64, "batches read ahead"),
     FLAG(data, carry_state, "false", "carry the recurrent state from a window to the next", .unbuilt = "*"),
-    WHOLE(data, reset_token, "-1", -1, INT32_LAST, "a document starts at this token; -1: none"),
+    WHOLE(data, reset_token, "-1", -1, INT32_LAST, "token that starts a document; -1: none"),
     FLAG(data, reset_after, "false", "a document starts after the reset token, not at it"),
     FLAG(data, verify, "true", "check the shards' checksums while reading"),
     {0},
@@ -72,10 +72,11 @@ static const struct dt_config_key optim_keys[] = {
 };
 
 static const struct dt_config_key comm_keys[] = {
-    CHOICE(comm, backend, "auto", "auto|self|mpi|nccl", "how ranks communicate; auto: GPUs with NCCL"),
+    CHOICE(comm, backend, "auto", "auto|self|mpi|nccl",
+           "how ranks communicate; auto: NCCL between GPUs, else MPI"),
     REAL(comm, bucket_mb, "25", 0.001, 65536, "MB of gradients sent together"),
-    CHOICE(comm, dtype, "fp32", "fp32|bf16", "gradients on the wire"),
-    CHOICE(comm, reduce, "fast", "fast|reproducible", "reproducible: same bits on any rank count",
+    CHOICE(comm, dtype, "fp32", "fp32|bf16", "type in which gradients are sent"),
+    CHOICE(comm, reduce, "fast", "fast|reproducible", "reproducible: same bits on any number of ranks",
            .unbuilt = "reproducible"),
     REAL(comm, timeout_s, "600", 1, 1e6, "seconds until a stalled rank ends the job"),
     WHOLE(comm, verify_replicas, "0", 0, MANY, "compare the ranks' weights every N steps; 0: off"),
@@ -93,10 +94,10 @@ static const struct dt_config_key checkpoint_keys[] = {
 static const struct dt_config_key log_keys[] = {
     WHOLE(log, every, "10", 1, MANY, "steps between plain console lines"),
     WHOLE(log, eval_every, "0", 0, MANY, "evaluate every N steps; 0: off"),
-    WHOLE(log, eval_batches, "0", 0, MANY, "batches of an evaluation; 0: all of data.val"),
+    WHOLE(log, eval_batches, "0", 0, MANY, "batches per evaluation; 0: all of data.val"),
     FLAG(log, tensorboard, "false", "write TensorBoard event files", .unbuilt = "*"),
     CHOICE(log, console, "auto", "auto|progress|plain", "one live line, or plain lines"),
-    TEXT(log, trace_steps, "", "steps to trace, as 10:12", .unbuilt = "*"),
+    TEXT(log, trace_steps, "", "steps to trace, such as 10:12", .unbuilt = "*"),
     {0},
 };
 // clang-format on
@@ -223,7 +224,7 @@ static void check_data(struct check *check)
     if (s->log.eval_every > 0 && s->data.val[0] == 0)
         REJECT(check, "log.eval_every", "evaluation needs data.val, which is empty");
     if (__builtin_mul_overflow(s->data.batch, s->data.seq_len, &tokens) || tokens > STEP_TOKENS_MAX)
-        REJECT(check, "data.batch", "batch times data.seq_len exceeds 2^40 tokens a step");
+        REJECT(check, "data.batch", "batch times data.seq_len exceeds 2^40 tokens per step");
     else if (__builtin_mul_overflow(tokens, s->run.steps, &tokens))
         REJECT(check, "run.steps", "steps times data.batch times data.seq_len exceeds 2^63 tokens");
 }
@@ -251,15 +252,15 @@ static void check_device(struct check *check)
     bool nccl = s->comm.backend == DT_COMM_NCCL;
     if (nccl && s->run.share_device)
         REJECT(check, "comm.backend",
-               "NCCL does not join ranks that share a GPU (run.share_device: %s): use mpi",
+               "NCCL does not support ranks that share a GPU (run.share_device: %s): use mpi",
                origin(check, "run.share_device"));
     if (s->run.device != DT_DEVICE_CPU)
         return;
     if (nccl)
-        REJECT(check, "comm.backend", "nccl is for GPUs, and run.device = cpu (%s)",
+        REJECT(check, "comm.backend", "nccl needs GPUs, but run.device = cpu (%s)",
                origin(check, "run.device"));
     if (s->run.cuda_graph == DT_TOGGLE_TRUE)
-        REJECT(check, "run.cuda_graph", "true is for GPUs, and run.device = cpu (%s)",
+        REJECT(check, "run.cuda_graph", "true needs a GPU, but run.device = cpu (%s)",
                origin(check, "run.device"));
 }
 

@@ -17,7 +17,7 @@ const struct dt_config_key dt_model_keys[] = {
     // A token is an int32_t, and so is the padded vocabulary.
     ROW(WHOLE, AT(vocab_size), "", 1, INT32_MAX - 65536,
         "vocabulary size; required unless run.init_from gives it", .json = "vocab_size"),
-    ROW(WORDS, AT(layers), "", "kinds of the layers, as mamba*24; empty: mamba times n_layer",
+    ROW(WORDS, AT(layers), "", "layer kinds, such as mamba*24; empty: n_layer times mamba",
         .json = "layers"),
     ROW(WHOLE, AT(d_state), "16", 1, DT_SCAN_STATES_MAX, "SSM state size", .json = "state_size"),
     ROW(WHOLE, AT(d_conv), "4", 1, DT_CONV1D_TAPS_MAX, "conv kernel size", .json = "conv_kernel"),
@@ -30,7 +30,7 @@ const struct dt_config_key dt_model_keys[] = {
     ROW(FLAG, AT(tie_embeddings), "true", "the output layer shares the embedding's weights",
         .json = "tie_word_embeddings"),
     ROW(WHOLE, AT(pad_vocab_multiple), "8", 1, 65536,
-        "in memory the vocabulary is padded to a multiple of this"),
+        "in memory, pad the vocabulary to a multiple of this"),
     ROW(CHOICE, AT(recompute), "none", DT_RECOMPUTE_WORDS,
         "what the backward pass recomputes to save memory"),
     {0},

@@ -169,8 +169,8 @@ static void check_found(struct dt_problems *problems, const struct dt_param *row
                         shape_text(tensor->n_dims, tensor->shape, here),
                         shape_text(row->n_dims, row->shape, wanted),
                         is_padded(row, tensor)
-                            ? ": the file's vocabulary is padded; set vocab_size to its rows, or "
-                              "cut off the last ones"
+                            ? ": the file's vocabulary is padded; set vocab_size to its number of "
+                              "rows, or remove the last ones"
                             : "");
 }
 
@@ -207,7 +207,8 @@ static dt_status check_all(const struct weight_files *set, const struct dt_param
     if (tied && row && head.times > 0)
         check_found(&problems, row, &head);
     check_unknown(&problems, set, params, tied);
-    return dt_problems_report(&problems, "config.json and the weights must be of one model",
+    return dt_problems_report(&problems,
+                              "config.json and the weights must belong to the same model",
                               "%s does not fit the model", set->path);
 }
 

@@ -121,8 +121,8 @@ static dt_status check_built(const struct config_file *file, bool *mamba)
                      !cJSON_Compare(item, wanted, true);
         cJSON_Delete(wanted);
         if (other)
-            return dt_json_reject(file->path, file->json, member->name, "%s: no other is built",
-                                  member->value);
+            return dt_json_reject(file->path, file->json, member->name,
+                                  "%s (nothing else is supported)", member->value);
     }
     return DT_OK;
 }

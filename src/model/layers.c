@@ -62,7 +62,7 @@ dt_status dt_layers_parse(const char *text, int64_t n_layer, struct dt_layers *l
         return DT_OK;
     }
     if (n_layer > 0 && layers->n_layer != n_layer)
-        return DT_FAIL(DT_USER, "leave one of the two out",
+        return DT_FAIL(DT_USER, "remove one of the two",
                        "model.layers has %" PRId64 " layers, but model.n_layer is %" PRId64,
                        layers->n_layer, n_layer);
     return DT_OK;

@@ -227,7 +227,7 @@ dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *ca
     const struct parts *parts = &model->parts;
     const struct dt_pass pass = complete(model, caller);
     if (!parts->head->logits)
-        return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" gives no logits",
+        return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" has no logits",
                        parts->head->kind.name);
     return parts->head->logits(parts->head_part, &pass, last, logits);
 }
@@ -325,10 +325,10 @@ static dt_status allocate_memory(struct dt_model *model, const int64_t bytes[DT_
 {
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
         if (bytes[i] > 0)
-            DT_TRY_NOTE(dt_alloc(&model->backend, bytes[i], &model->memory[i]),
-                        "allocating %.1f MiB for %s (data.micro_batch and model.recompute make it "
-                        "less)",
-                        (double)bytes[i] / 0x1p20, dt_memory_name[i]);
+            DT_TRY_NOTE(
+                dt_alloc(&model->backend, bytes[i], &model->memory[i]),
+                "allocating %.1f MiB for %s (data.micro_batch and model.recompute reduce it)",
+                (double)bytes[i] / 0x1p20, dt_memory_name[i]);
     return DT_OK;
 }
 

@@ -91,7 +91,7 @@ dt_status dt_input_next(struct dt_input *input, struct dt_loader *loader, struct
     const struct dt_batch *batch;
     *micro_batches = 0;
     if (input->next != input->micro_batches)
-        return DT_FAIL(DT_MACHINE, NULL, "a micro-batch of the batch before was not used");
+        return DT_FAIL(DT_MACHINE, NULL, "a micro-batch of the previous batch was not used");
     DT_TRY(dt_event_sync(backend, input->copied));
     DT_TRY(dt_loader_next(loader, &batch, wait_ms));
     if (!batch)

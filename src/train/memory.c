@@ -113,8 +113,8 @@ static void name_fits(const struct dt_fit *fits, int n, char *text, size_t size)
     text[0] = 0;
     if (n == 0)
         snprintf(text, size,
-                 "no data.micro_batch and no model.recompute would fit: use a smaller model or "
-                 "data.seq_len, or a device with more memory free");
+                 "no data.micro_batch or model.recompute would fit: use a smaller model or "
+                 "data.seq_len, or a device with more free memory");
     for (int i = 0; i < n; i++)
         dt_append(text, size, "%sdata.micro_batch = %lld with model.recompute = %s needs %s",
                   i ? "; " : "", (long long)fits[i].micro_batch, recompute_name[fits[i].recompute],
@@ -126,7 +126,7 @@ static const char *whose_share(const struct dt_job *job)
     if (job->ranks_on_device > 1)
         return " for each rank that shares it";
     return dt_job_uses_device_comm(job) ? " after what is reserved for NCCL"
-                                        : " after what is reserved for code that is loaded later";
+                                        : " after what is reserved for code loaded later";
 }
 
 static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *plan, int64_t needed,

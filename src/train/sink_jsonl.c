@@ -66,10 +66,10 @@ static dt_status cut_back(const char *path, int64_t last)
     int64_t end = 0, newest = 0;
     DT_TRY(measure_lines(path, last, &end, &newest));
     if (newest < last)
-        dt_warn("%s ends with step %lld, the checkpoint is of step %lld: the curve has a gap", path,
-                (long long)newest, (long long)last);
+        dt_warn("%s ends at step %lld, but the checkpoint is at step %lld: the curve has a gap",
+                path, (long long)newest, (long long)last);
     if (truncate(path, end) != 0)
-        return DT_FAIL(DT_MACHINE, NULL, "cannot cut %s back to step %lld: %s", path,
+        return DT_FAIL(DT_MACHINE, NULL, "cannot truncate %s to step %lld: %s", path,
                        (long long)last, strerror(errno));
     return DT_OK;
 }

@@ -56,7 +56,7 @@ static dt_status check_branch(const struct trainer *t)
     return dt_config_reject(t->job->config, "run.resume",
                             "set run.resume = auto to resume from the newest, remove the newer "
                             "ones, or give the branch another run.name",
-                            "%s is of step %lld, but %s has a newer one, of step %lld",
+                            "%s is at step %lld, but %s has a newer one, at step %lld",
                             t->job->resume, (long long)t->state.step, t->job->folder.checkpoints,
                             (long long)last);
 }

@@ -50,13 +50,13 @@ override "unknown key on the command line" 'lrr.*optim.lr' optim.lrr=1
 override "a word that is not an override" 'section.key=value' lr
 refused "one underscore in the environment" 'DTRAIN_RUN_STEPS is not a known key.*DTRAIN_RUN__STEPS' env DTRAIN_RUN_STEPS=3 \
     "$dtrain" small.ini run.name=bad
-refused "a name that is not UTF-8" 'run.name: .*not UTF-8 at its byte 3, 0xe4' "$dtrain" small.ini run.name=$'bad\xe4'
+refused "a name that is not UTF-8" 'run.name: .*not UTF-8 at byte 3 \(0xe4\)' "$dtrain" small.ini run.name=$'bad\xe4'
 override "more threads than cores" 'run.threads: 4096, but this job may use [0-9]+ core' run.threads=4096
-override "not built yet" 'comm.reduce.*not built' comm.reduce=reproducible
+override "not implemented yet" 'comm.reduce.*not implemented' comm.reduce=reproducible
 override "MPI without a launcher" 'comm.backend: mpi, but no launcher' comm.backend=mpi
 refused "two processes with comm.backend = self" 'comm.backend: self, but 2 ranks' env "${local_mpirun[0]}" \
     "${local_mpirun[@]:1}" -np 2 "$dtrain" small.ini run.name=bad comm.backend=self
-override "not built yet, carry_state" 'data.carry_state.*not built' data.carry_state=true
+override "not implemented yet, carry_state" 'data.carry_state.*not implemented' data.carry_state=true
 override "warm-up as long as the run" 'optim.warmup_steps' optim.warmup_steps=12
 sed 's/^steps = .*/epochs = 1/' small.ini >epochs.ini
 refused "a decay longer than the epochs" 'optim.decay_steps: 100000 .* run.epochs' "$dtrain" epochs.ini run.name=bad \

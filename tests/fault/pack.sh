@@ -35,7 +35,7 @@ check "nothing on stderr, which is not a terminal" test ! -s err.log
 run 0 "$dtrain" verify out
 check "one line per shard" test "$(grep -c '^good  out/' out.log)" -eq 2
 cp out/train-00000.h5 before.h5
-refused 'out already holds shards' pack -o out in
+refused 'out already contains shards' pack -o out in
 check "the old shards stay" cmp -s before.h5 out/train-00000.h5
 run 0 "$dtrain" pack --val=0 --force -o out in
 check "the new ones replace them all" test "$(echo out/*)" = out/train-00000.h5
@@ -80,7 +80,7 @@ says "those after it" '^good  out/train-00000.h5' out.log
 says "the count" '3 of 5 are bad' err.log
 mkdir hollow
 run 2 "$dtrain" verify hollow
-says "an empty folder" 'holds no shard and no checkpoint' out.log
+says "an empty folder" 'no shards or checkpoints in' out.log
 
 # A full disk (simulated by a limit on file sizes): exit code 3, the old shards intact.
 head -c 300000 /dev/zero | tr '\0' x >big.txt

@@ -29,7 +29,7 @@ rm -r runs/gap/$last
 sed -i '/"step":\([78]\|9\|1[0-2]\),/d' runs/gap/metrics.jsonl
 check "a run whose curve has a gap resumes" "$dtrain" small.ini run.name=gap >gap.log 2>&1
 check "… and says so: $(grep warning gap.log)" grep -q \
-    'runs/gap/metrics.jsonl ends with step 6, the checkpoint is of step 8' gap.log
+    'runs/gap/metrics.jsonl ends at step 6, but the checkpoint is at step 8' gap.log
 rm runs/gap/metrics.jsonl runs/gap/$last -r
 mkfifo runs/gap/metrics.jsonl
 timeout 20 "$dtrain" small.ini run.name=gap >fifo.log 2>&1

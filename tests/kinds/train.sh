@@ -69,7 +69,7 @@ refused "text of a model of frames" '^dtrain: error: the model.s stem "frames" r
 refused "an unknown block" "model.layers: unknown kind 'mambo': did you mean 'mamba'\? \(known: dense, mamba\)" \
     "$dtrain" --check frames.ini model.layers='dense mambo'
 refused "another number of layers" 'model.layers has 4 layers, but model.n_layer is 3' "$dtrain" --check frames.ini model.n_layer=3
-refused "data without the arrays" 'reads an array targets of fp32, 3 values a position; data.train' \
+refused "data without the arrays" 'reads an array targets of fp32, 3 values per position; data.train' \
     "$dtrain" --check frames.ini data.train=synthetic:random data.val= log.eval_every=0
 refused "dtrain itself knows other layers only" "unknown kind 'dense' \(known: mamba\)" \
     "$plain" --check frames.ini data.train=synthetic:random data.val= log.eval_every=0

@@ -30,13 +30,13 @@ def arguments(scans):
     parser.add_argument("--bf16", action="store_true", help="matrix products in bf16, the rest in fp32")
     parser.add_argument("--compile", action="store_true", help="torch.compile (JAX is always compiled)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--model", choices=MODELS, help="its width, layers, vocabulary and tokens of a sequence")
+    parser.add_argument("--model", choices=MODELS, help="its width, layers, vocabulary and tokens per sequence")
     for name, meaning in (("--d-model", "width"), ("--n-layer", "layers"), ("--vocab", "vocabulary"),
-                          ("--seq-len", "tokens of a sequence")):
+                          ("--seq-len", "tokens per sequence")):
         parser.add_argument(name, type=int, help=meaning)
     parser.add_argument("--d-state", type=int, default=16)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--micro-batch", type=int, default=0, help="sequences of one pass; 0: all of them")
+    parser.add_argument("--micro-batch", type=int, default=0, help="sequences per pass; 0: all")
     parser.add_argument("--warm-up", type=int, default=1, help="steps before those that are timed")
     parser.add_argument("--steps", type=int, default=5, help="timed steps")
     parser.add_argument("--threads", type=int, default=2)

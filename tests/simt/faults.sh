@@ -38,8 +38,8 @@ trains() { # description, n, arguments …: output in trains.log, the run is goo
 # No device, no driver, an old driver.
 for n in 1 2; do
     SIMT_DEVICES=0 fault 2 $n "no device" 'no GPU: the NVIDIA driver sees none' 'run.device = cpu'
-    SIMT_DRIVER=0 fault 2 $n "no driver" 'no GPU: there is no NVIDIA driver here' "NVIDIA's driver"
-    SIMT_DRIVER=12040 fault 2 $n "an old driver" 'driver is for CUDA 12.4 and older, this program was built with CUDA 13.0' \
+    SIMT_DRIVER=0 fault 2 $n "no driver" 'no GPU: no NVIDIA driver found' "NVIDIA's driver"
+    SIMT_DRIVER=12040 fault 2 $n "an old driver" 'driver supports CUDA up to 12.4, this program was built with CUDA 13.0' \
         'newer driver'
 done
 check "on the CPU" ranks 1 small.ini run.name=cpu run.device=cpu >cpu.log 2>&1
@@ -64,7 +64,7 @@ one() { # SIMT_DEVICES of a rank: what mpirun starts
     echo "-np 1 -x SIMT_DEVICES=$1 $dtrain small.ini run.name=mixed"
 }
 # shellcheck disable=SC2046
-refused 2 "one rank without a device" "rank 0 on host $host sees a CUDA device and rank 1 on host $host does not: no GPU" \
+refused 2 "one rank without a device" "rank 0 on host $host sees a CUDA device, but rank 1 on host $host does not: no GPU" \
     'run.device = cpu' "${local_mpirun[@]}" $(one 1) : $(one 0)
 # shellcheck disable=SC2046
 refused 2 "the other rank, cuda asked for" "rank 1 on $host: no GPU" 'run.device = cpu' "${local_mpirun[@]}" \
@@ -78,7 +78,7 @@ fault 2 2 "one device" 'ranks 0 and 1 would share one GPU' 'run.share_device = t
 
 # Sharing, graphs and communicators.
 n_ranks 2
-refused 2 "sharing with NCCL" 'comm.backend: NCCL does not join ranks that share a GPU' '' \
+refused 2 "sharing with NCCL" 'comm.backend: NCCL does not support ranks that share a GPU' '' \
     "${command[@]}" run.share_device=true comm.backend=nccl
 trains "sharing" 2 run.share_device=true
 check "… says what it uses" grep -q 'comm.backend = auto uses mpi' trains.log
@@ -133,7 +133,7 @@ big=("${long[@]}" data.batch=24)
 whole=$(takes "${big[@]}")
 export SIMT_MEMORY
 SIMT_MEMORY=$(bytes "$whole")
-fault 3 1 "too little memory" "training needs $whole MiB of device memory, and Simulated GPU has [0-9.]+ MiB free after what is reserved for code that is loaded later; most of it for " \
+fault 3 1 "too little memory" "training needs $whole MiB of device memory, and Simulated GPU has [0-9.]+ MiB free after what is reserved for code loaded later; most of it for " \
     'data.micro_batch = [0-9]+ with model.recompute = [a-z]+ needs [0-9.]+ MiB' "${big[@]}"
 refused 3 "--check with too little" 'training needs' 'data.micro_batch' "$dtrain" --check small.ini run.name=absent \
     run.device=cuda "${big[@]}"
@@ -146,7 +146,7 @@ for proposal in "${proposals[@]}"; do
 done
 SIMT_DEVICES=2 fault 3 2 "too little for NCCL too" 'free after what is reserved for NCCL' 'data.micro_batch' "${long[@]}" data.batch=48
 SIMT_MEMORY=100000
-fault 3 1 "no settings fit" 'training needs' 'no data.micro_batch and no model.recompute would fit' "${big[@]}"
+fault 3 1 "no settings fit" 'training needs' 'no data.micro_batch or model.recompute would fit' "${big[@]}"
 SIMT_MEMORY=3000
 refused 3 "too little for a sample" 'out of memory on GPU 0' '.' "$dtrain" sample --device cuda runs/cpu
 unset SIMT_MEMORY

@@ -22,10 +22,10 @@ static void test_some_without(void)
         {"n1", 0, "no driver"}, {"n1", 0, "no driver"}, {"n2", 4, ""}, {"n3", 0, "asleep"}};
     bool cuda;
     CHECK_INT(dt_device_decide(seen, 4, &cuda), DT_USER);
-    CHECK_SAYS("rank 2 on host n2 sees a CUDA device and rank 0 on host n1 does not: no driver");
+    CHECK_SAYS("rank 2 on host n2 sees a CUDA device, but rank 0 on host n1 does not: no driver");
     CHECK_ADVISES("run.device = cpu");
     CHECK_INT(dt_device_decide(seen + 2, 2, &cuda), DT_USER);
-    CHECK_SAYS("rank 0 on host n2 sees a CUDA device and rank 1 on host n3 does not: asleep");
+    CHECK_SAYS("rank 0 on host n2 sees a CUDA device, but rank 1 on host n3 does not: asleep");
 }
 
 static void test_one_each(void)

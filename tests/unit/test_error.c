@@ -86,7 +86,7 @@ static void test_limits(void)
 
     dt_error_clear();
     CHECK_INT(dt_error_push(DT_MACHINE, __FILE__, __LINE__, __func__, "waiting"), DT_MACHINE);
-    CHECK_STR(error->message, "waiting failed and left no message");
+    CHECK_STR(error->message, "waiting failed without a message");
     dt_error_clear();
     CHECK_INT(dt_error_push(DT_OK, __FILE__, __LINE__, __func__, NULL), DT_OK);
     CHECK_INT(error->code, DT_OK);
@@ -194,7 +194,7 @@ static void test_die(void)
     CHECK_STR(text, "dtrain: error: steps is -3\n  while reading c.ini\n"
                     "  hint: give a positive number\n");
     CHECK_INT(run_child(die_without_error, text, sizeof text), 3);
-    CHECK(strstr(text, "left no message"), "%s", text);
+    CHECK(strstr(text, "without a message"), "%s", text);
     CHECK_INT(run_child(die_by_many, text, sizeof text), 3);
     CHECK_STR(text, "[one]");
     CHECK_INT(run_child(die_in_last_act, text, sizeof text), 2);

@@ -124,7 +124,8 @@ static void test_pread(void)
     int fd = open(in_scratch("digits"), O_RDONLY);
     CHECK_INT(dt_pread_all(fd, "digits", data, 4, 6), DT_OK);
     CHECK_STR(data, "6789");
-    CHECK_FAILS(dt_pread_all(fd, "digits", data, 5, 6), DT_USER, "digits ends at byte 10, 11");
+    CHECK_FAILS(dt_pread_all(fd, "digits", data, 5, 6), DT_USER,
+                "digits ends at byte 10, expected 11 bytes");
     CHECK_INT(dt_pread_all(fd, "digits", data, 0, 99), DT_OK);
     close(fd);
     CHECK_FAILS(dt_pread_all(fd, "digits", data, 1, 0), DT_MACHINE, "cannot read digits");

@@ -172,7 +172,7 @@ static void test_job(void)
     job.ranks_on_device = 1;
     memory_free = 1000;
     CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
-    CHECK_ADVISES("no data.micro_batch and no model.recompute would fit");
+    CHECK_ADVISES("no data.micro_batch or model.recompute would fit");
     table.unified = true; // the operating system decides
     struct dt_memory_plan plan = {0};
     CHECK_INT(dt_job_memory(&job, &plan), DT_OK);

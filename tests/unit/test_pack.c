@@ -261,7 +261,7 @@ static void test_refusals(void)
 {
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("out"));
     struct dt_pack_result result;
-    expect_refusal(config, in_scratch("in"), "already holds shards");
+    expect_refusal(config, in_scratch("in"), "already contains shards");
     CHECK_STR(read_side(config.output, "train", 1), "|BB|bbb|outside|zz|\xc3\xa9");
     config.output = in_scratch("new");
     expect_refusal(config, in_scratch("absent"), "absent");
@@ -374,7 +374,7 @@ static void test_verify(void)
     H5Fclose(file);
     expect_damage(
         in_scratch("plain.h5"),
-        "/tokens at offset 777 is 50; a token is from 0 to 49 (the attribute vocab_size is 50)");
+        "/tokens at offset 777 is 50; a token must be from 0 to 49 (attribute vocab_size = 50)");
     file = new_file(in_scratch("docs.h5"));
     put_vector(file, "tokens", H5T_STD_U16LE, RAW, tokens);
     put_vector(file, "doc_starts", H5T_STD_U64LE, 3, starts);
@@ -397,9 +397,9 @@ static void test_verify_pairs(void)
             CHECK_INT(dt_verify_shard(in_scratch("pairs.h5"), false, &shard), DT_OK);
         else
             expect_damage(in_scratch("pairs.h5"),
-                          i == 1 ? "/input_ids at row 8, column 1 is -1; a token is from 0 to "
-                                   "2147483647 (there is no attribute vocab_size)"
-                                 : "/labels at row 8, column 2 is -5; a label is from 0 to "
+                          i == 1 ? "/input_ids at row 8, column 1 is -1; a token must be from 0 to "
+                                   "2147483647 (no attribute vocab_size)"
+                                 : "/labels at row 8, column 2 is -5; a label must be from 0 to "
                                    "2147483647, or -100 for none");
     }
 }

@@ -28,7 +28,7 @@ static const struct {
     {"{\"1\":1,", "not JSON"},
     {"{} x", "after the JSON"},
     {"{}{}", "after the JSON"},
-    {"{}", "the tensors take 0 bytes, the file has 16"},
+    {"{}", "the tensors need 0 bytes, but the file has 16"},
     {"{\"a\":1}", "tensor a: not a JSON object"},
     {"{\"a\":[]}", "tensor a: not a JSON object"},
     {"{\"a\":null}", "tensor a: not a JSON object"},
@@ -54,7 +54,7 @@ static const struct {
     // 2^40 * 2^24 elements are 0 modulo 2^64; 2^62 fp32 elements are 0 bytes modulo 2^64
     {ONE_F32("[1099511627776,16777216]", "[0,0]"), "2^63"},
     {ONE_F32("[2147483648,2147483648]", "[0,0]"), "2^63"},
-    {"{\"a\":{\"dtype\":\"F4\",\"shape\":[31],\"data_offsets\":[0,16]}}", "broken bytes"},
+    {"{\"a\":{\"dtype\":\"F4\",\"shape\":[31],\"data_offsets\":[0,16]}}", "not of whole bytes"},
     {ONE_F32("[4]", "{}"), "not a list of two"},
     {ONE_F32("[4]", "[16]"), "not a list of two"},
     {ONE_F32("[4]", "[0,16,16]"), "not a list of two"},
@@ -64,22 +64,22 @@ static const struct {
     {ONE_F32("[4]", "[0,9007199254740993]"), "not whole numbers"},
     {ONE_F32("[4]", "[0,1e999]"), "not whole numbers"},
     {ONE_F32("[4]", "[0,18446744073709551632]"), "not whole numbers"},
-    {ONE_F32("[4]", "[16,0]"), "run backwards"},
-    {ONE_F32("[5]", "[0,20]"), "end at 20, the file has 16"},
-    {ONE_F32("[3]", "[4,16]"), "a hole"},
+    {ONE_F32("[4]", "[16,0]"), "reverse order"},
+    {ONE_F32("[5]", "[0,20]"), "ends at 20, but the file has 16"},
+    {ONE_F32("[3]", "[4,16]"), "gap"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
      "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}",
-     "tensor b begins at 8 of the data, the one before it ends at 4 (a hole)"},
+     "tensor b begins at 8 of the data, the previous one ends at 4 (gap)"},
     {"{\"b\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[4,16]},"
      "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
-     "tensor b begins at 4 of the data, the one before it ends at 8 (they overlap)"},
+     "tensor b begins at 4 of the data, the previous one ends at 8 (overlap)"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},"
      "\"b\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-     "they overlap"},
+     "(overlap)"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},"
      "\"b\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[8,8]}}",
-     "they overlap"},
-    {ONE_F32("[3]", "[0,12]"), "the tensors take 12 bytes, the file has 16"},
+     "(overlap)"},
+    {ONE_F32("[3]", "[0,12]"), "the tensors need 12 bytes, but the file has 16"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
      "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}",
      "duplicate tensor a"},
@@ -87,7 +87,7 @@ static const struct {
      "\"\\u0061\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}",
      "duplicate tensor a"},
     {"{\"a\\u0000b\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-     "a zero in a name"},
+     "a zero byte in a name"},
     {"{\"a\\u001bb\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
      "control characters in its name"},
     {"{\"a\nb\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
@@ -392,7 +392,7 @@ static void test_writer_failures(void)
 
     CHECK_INT(dt_safetensors_create(in_scratch("new"), &entry, 1, NULL, 0, &writer), DT_OK);
     CHECK_INT(dt_safetensors_write(writer, x, 12), DT_OK);
-    CHECK_FAILS(dt_safetensors_write(writer, x, 5), DT_MACHINE, "1 bytes more");
+    CHECK_FAILS(dt_safetensors_write(writer, x, 5), DT_MACHINE, "1 more bytes");
     CHECK_FAILS(dt_safetensors_finish(writer, NULL, NULL), DT_MACHINE, "announced");
     CHECK(!dt_file_exists(in_scratch("new")), "a file with too few bytes stayed");
     CHECK_INT(dt_safetensors_create(in_scratch("new"), &entry, 1, NULL, 0, &writer), DT_OK);

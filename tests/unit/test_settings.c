@@ -1,5 +1,5 @@
-// The key table of dtrain: its defaults, its choices against the enums, what is not built yet, the
-// checks between keys, and that a resolved configuration reads back to the same settings.
+// The key table of dtrain: its defaults, its choices against the enums, what is not implemented
+// yet, the checks between keys, and that a resolved configuration reads back to the same settings.
 #include "job/settings.h"
 #include "test.h"
 
@@ -165,12 +165,12 @@ static void check_refused(const struct refused *list, size_t n)
 static void test_unbuilt(void)
 {
     static const struct refused list[] = {
-        {{{"data.carry_state=true"}}, "data.carry_state: the feature is not built yet"},
-        {{{"optim.shard=true"}}, "optim.shard: the feature is not built yet"},
-        {{{"optim.rollback=1"}}, "optim.rollback: the feature is not built yet"},
-        {{{"comm.reduce=reproducible"}}, "comm.reduce: 'reproducible' is not built yet"},
-        {{{"log.tensorboard=true"}}, "log.tensorboard: the feature is not built yet"},
-        {{{"log.trace_steps=10:12"}}, "log.trace_steps: the feature is not built yet"},
+        {{{"data.carry_state=true"}}, "data.carry_state: not implemented yet"},
+        {{{"optim.shard=true"}}, "optim.shard: not implemented yet"},
+        {{{"optim.rollback=1"}}, "optim.rollback: not implemented yet"},
+        {{{"comm.reduce=reproducible"}}, "comm.reduce: 'reproducible' is not implemented yet"},
+        {{{"log.tensorboard=true"}}, "log.tensorboard: not implemented yet"},
+        {{{"log.trace_steps=10:12"}}, "log.trace_steps: not implemented yet"},
     };
     static const struct words defaults = {.word = {"data.carry_state=false", "optim.shard=false",
                                                    "optim.rollback=0", "log.tensorboard=false",
@@ -190,12 +190,12 @@ static void test_between_keys(void)
         {{{"run.name=a/b"}}, "run.name: 'a/b' cannot name a folder"},
         {{{"run.resume="}}, "run.resume: missing value"},
         {{{"comm.backend=nccl", "run.share_device=true"}},
-         "comm.backend: NCCL does not join ranks that share a GPU (run.share_device: command "
+         "comm.backend: NCCL does not support ranks that share a GPU (run.share_device: command "
          "line)"},
         {{{"comm.backend=nccl", "run.device=cpu"}},
-         "comm.backend: nccl is for GPUs, and run.device = cpu (command line)"},
+         "comm.backend: nccl needs GPUs, but run.device = cpu (command line)"},
         {{{"run.cuda_graph=true", "run.device=cpu"}},
-         "run.cuda_graph: true is for GPUs, and run.device = cpu"},
+         "run.cuda_graph: true needs a GPU, but run.device = cpu"},
         {{{"data.micro_batch=5"}},
          "data.micro_batch: 5 does not divide data.batch = 12 "
          "(c.ini:10); the nearest that do are 4 and 6"},
@@ -209,8 +209,8 @@ static void test_between_keys(void)
         {{{"run.steps=9007199254740992", "data.batch=2048", "data.seq_len=1048576"}},
          "exceeds 2^63 tokens"},
         {{{"data.batch=1048577", "data.seq_len=1048576"}},
-         "data.batch: batch times data.seq_len exceeds 2^40 tokens a step"},
-        {{{"data.batch=2147483647", "data.seq_len=2147483647"}}, "exceeds 2^40 tokens a step"},
+         "data.batch: batch times data.seq_len exceeds 2^40 tokens per step"},
+        {{{"data.batch=2147483647", "data.seq_len=2147483647"}}, "exceeds 2^40 tokens per step"},
         {{{"optim.min_lr=4e-3"}},
          "command line: optim.min_lr: 0.004 is above optim.lr = 0.003 "
          "(c.ini:12)"},

@@ -70,7 +70,7 @@ static void test_no_shards(void)
     char glob[DT_PATH];
     snprintf(glob, sizeof glob, "%s/absent-*.h5", scratch);
     expect_bad(glob, "no shard matches");
-    expect_bad("", "no shards are given");
+    expect_bad("", "no shards given");
     mkdir(in_scratch("folder.h5"), 0777);
     expect_bad(in_scratch("folder.h5"), "is a folder");
     mkfifo(in_scratch("pipe.h5"), 0666);
@@ -253,7 +253,7 @@ static void test_widths(void)
     dt_dataset_free(dataset);
     what.dims[1] = 5;
     write_one("wide-b.h5", what);
-    CHECK_FAILS(dt_dataset_scan(glob, T, 0, &dataset), DT_USER, "wide-b.h5: 5 values a position");
+    CHECK_FAILS(dt_dataset_scan(glob, T, 0, &dataset), DT_USER, "wide-b.h5: 5 values per position");
 }
 
 static const char *write_with(const char *name, const char *extra, hid_t type, hsize_t n,
@@ -306,7 +306,7 @@ static void test_vocabulary(void)
     set_vocab(write_good("v0.h5"), H5T_STD_I64LE, 0);
     expect_bad(in_scratch("v0.h5"), "vocab_size of /tokens is 0, not a positive integer");
     set_vocab(write_good("vf.h5"), H5T_IEEE_F32LE, 300);
-    expect_bad(in_scratch("vf.h5"), "vocab_size of /tokens is not one integer");
+    expect_bad(in_scratch("vf.h5"), "vocab_size of /tokens is not a single integer");
 }
 
 // All that are wrong are named at once, a line each while there is room.

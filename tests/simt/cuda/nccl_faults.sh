@@ -55,8 +55,8 @@ SIMT_NCCL_STALL=21@1 run stall 2 none 0 2
 ends 3 12 "a collective of all ranks, $when, timed out after comm.timeout_s = 2 s" 'network between the hosts'
 for rank in 0 1; do
     record $rank '20: all-reduce 2 of 2, 12000 bytes of fp32: done'
-    record $rank "$sum under way since [12]\.[0-9] s"
-    record $rank '22: all-reduce 2 of 2, 12000 bytes of fp32: not begun'
+    record $rank "$sum running for [12]\.[0-9] s"
+    record $rank '22: all-reduce 2 of 2, 12000 bytes of fp32: not started'
 done
 
 for deaf in "" 1; do
@@ -64,28 +64,28 @@ for deaf in "" 1; do
     run killed$deaf 4 kill 1
     ends 137 10 "rank 1 on host $host \(pid [0-9]+\) $dies" .
     for rank in 0 2 3; do
-        record $rank "$sum under way"
+        record $rank "$sum running"
     done
 done
 unset SIMT_NCCL_DEAF
 SIMT_NCCL_STALL=21 run killed-within 2 kill-within 0
 ends 137 10 "rank 0 on host $host \(pid [0-9]+\) $dies" .
-record 1 "$sum under way"
+record 1 "$sum running"
 
 run stopped 4 stop 1 2
 ends 3 12 "rank 1 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $when: .*timeout_s = 2 s" 'resume with the same command'
 no_record 1
 for rank in 0 2 3; do
-    record $rank "$sum under way"
+    record $rank "$sum running"
 done
 run asleep 2 sleep 0 2
 ends 3 12 "rank 0 on host $host \(pid [0-9]+\) is stalled $when: .*timeout_s = 2 s" 'resume with the same command'
-record 0 "$sum not begun"
-record 1 "$sum under way"
+record 0 "$sum not started"
+record 1 "$sum running"
 
 run mute 3 mute 1 2
 ends 3 12 "rank 1 on host $host \(pid [0-9]+\) is stalled $when: .*timeout_s = 2 s" 'resume with the same command'
-record 0 '3: receive 3 of 3, 4 bytes of fp32: under way'
+record 0 '3: receive 3 of 3, 4 bytes of fp32: running'
 
 run fails 2 fail 1
 ends 3 10 "rank 1 on $host, step 11, backward: the disk is full" 'hint: free some space'
@@ -98,7 +98,7 @@ ends 3 12 "a collective of all ranks, before the first step, .*timeout_s = 2 s" 
 SIMT_NCCL_HANG=2@1 run hangs 2 none 0 2
 ends 3 12 "rank 1 on host $host \(pid [0-9]+\) is stalled before the first step, .*timeout_s = 2 s" 'resume with the same command'
 SIMT_UUID=same run shared 2 none 0
-ends 3 10 "rank 0 on $host \(and 1 other rank\): ncclCommInitRankConfig failed: invalid usage" 'hint: give each rank a GPU of its own'
+ends 3 10 "rank 0 on $host \(and 1 other rank\): ncclCommInitRankConfig failed: invalid usage" 'hint: give each rank its own GPU'
 mkdir broken
 : >broken/libnccl.so.2 # where a real one is installed, none would be found instead
 LD_LIBRARY_PATH=$PWD/broken:$LD_LIBRARY_PATH run missing 2 none 0
@@ -107,7 +107,7 @@ wait
 name=error
 read -r code took <error.ended
 ends 3 12 "rank 1 on $host, step 11, backward: a collective between GPUs failed: unhandled system error" 'hint: NCCL_DEBUG=WARN'
-record 0 "$sum (under way|not begun)" # it may come there later
-record 1 "$sum under way"
+record 0 "$sum (running|not started)" # it may come there later
+record 1 "$sum running"
 check "no shared memory is left" eval '! ls /dev/shm | grep -q nccl'
 finish

@@ -36,7 +36,7 @@ static void expect_none(const char *why, const char *remedy)
 static void no_driver(void)
 {
     char text[512];
-    expect_none("there is no NVIDIA driver", "install NVIDIA's driver");
+    expect_none("no NVIDIA driver found", "install NVIDIA's driver");
     dt_cuda_device_table.versions(text, sizeof text);
     CHECK(strstr(text, "CUDA        13.0, no driver\n"), "%s", text);
 }
@@ -44,7 +44,7 @@ static void no_driver(void)
 static void old_driver(void)
 {
     char text[512];
-    expect_none("for CUDA 12.4 and older", "a newer driver");
+    expect_none("supports CUDA up to 12.4", "a newer driver");
     expect(DT_USER, DT_USER, "built with CUDA 13.0");
     dt_cuda_device_table.versions(text, sizeof text);
     CHECK(strstr(text, "CUDA        13.0, driver ") && strstr(text, "for CUDA 12.4\n"), "%s", text);
@@ -205,7 +205,7 @@ static void out_of_memory(void)
     expect(DT_MACHINE, DT_MACHINE, "of 4.2 MB free");
     expect(DT_MACHINE, DT_MACHINE, "2.1 MB used by this rank");
     expect(DT_MACHINE, DT_MACHINE, "GPU 0 (Simulated GPU)");
-    expect(DT_MACHINE, DT_MACHINE, "data.micro_batch, or model.recompute");
+    expect(DT_MACHINE, DT_MACHINE, "data.micro_batch, or set model.recompute");
     dt_error_clear();
     uint64_t *time = device_array(&cuda, sizeof *time);
     struct dt_stamp_args args = {.time = time};
@@ -393,7 +393,7 @@ static void broken_graphs(void)
     status = table->alloc(device, N, &refused);
     expect(status, DT_MACHINE, "allocating 3000 bytes on GPU 0");
     status = table->capture_end(device, rig.main, &graph);
-    expect(status, DT_MACHINE, "which this broke: \"allocating 3000 bytes on GPU 0");
+    expect(status, DT_MACHINE, "broken by this error: \"allocating 3000 bytes on GPU 0");
     dt_error_clear();
 
     put_work(&rig, false); // the streams are as before
