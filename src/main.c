@@ -51,12 +51,12 @@ static dt_status run_together(const struct dt_call *call)
 {
     struct dt_comm *comm = NULL;
     DT_TRY(dt_comm_open(DT_COMM_KIND_AUTO, &comm));
-    dt_report_through(comm);
+    dt_report_set_comm(comm);
     dt_log_quiet(comm->info.rank != 0);
     dt_status status = dt_comm_end_if_alone(comm, call->command->run(comm, call));
     dt_report(status);
     dt_comm_close(comm);
-    dt_report_through(NULL);
+    dt_report_set_comm(NULL);
     return status;
 }
 

@@ -34,7 +34,7 @@ dt_status dt_cuda_status(cudaError_t error, const char *file, int line, const ch
 }
 
 // A failure to release something is harmless, but the next launch must not report it.
-static void let_go(cudaError_t error)
+static void ignore_failure(cudaError_t error)
 {
     if (error != cudaSuccess)
         cudaGetLastError();
@@ -112,7 +112,7 @@ static dt_status take(struct dt_device *device, int64_t bytes, void **memory)
     DT_TRY(DT_CUDA(error, "allocating %lld bytes on GPU %d", (long long)bytes, device->index));
     dt_status status = zero(*memory, size);
     if (status != DT_OK)
-        let_go(cudaFree(*memory));
+        ignore_failure(cudaFree(*memory));
     return status;
 }
 
@@ -140,8 +140,8 @@ static void cuda_free(struct dt_device *device, void *memory)
     if (!memory)
         return;
     forget(device, memory);
-    let_go(cudaSetDevice(device->index));
-    let_go(cudaFree(memory)); // waits for the work that may still use it
+    ignore_failure(cudaSetDevice(device->index));
+    ignore_failure(cudaFree(memory)); // waits for the work that may still use it
 }
 
 static dt_status cuda_alloc_host(struct dt_device *device, int64_t bytes, void **memory)
@@ -164,8 +164,8 @@ static dt_status cuda_alloc_host(struct dt_device *device, int64_t bytes, void *
 
 static void cuda_free_host(struct dt_device *device, void *memory)
 {
-    let_go(cudaSetDevice(device->index));
-    let_go(cudaFreeHost(memory)); // NULL is fine
+    ignore_failure(cudaSetDevice(device->index));
+    ignore_failure(cudaFreeHost(memory)); // NULL is fine
 }
 
 // ---- copies
@@ -231,7 +231,7 @@ static void cuda_stream_destroy(struct dt_device *device, struct dt_stream *stre
 {
     (void)device;
     if (stream)
-        let_go(cudaStreamDestroy(dt_cuda_stream(stream)));
+        ignore_failure(cudaStreamDestroy(dt_cuda_stream(stream)));
 }
 
 static dt_status cuda_stream_wait(struct dt_device *device, struct dt_stream *stream,
@@ -263,7 +263,7 @@ static void cuda_event_destroy(struct dt_device *device, struct dt_event *event)
 {
     (void)device;
     if (event)
-        let_go(cudaEventDestroy(dt_cuda_event(event)));
+        ignore_failure(cudaEventDestroy(dt_cuda_event(event)));
 }
 
 static dt_status cuda_event_record(struct dt_device *device, struct dt_event *event,
@@ -326,7 +326,7 @@ static dt_status cuda_capture_end(struct dt_device *device, struct dt_stream *st
         return DT_CUDA(error, "capturing a graph, broken by this error: \"%s\"", broken->message);
     DT_TRY(DT_CUDA(error, "capturing a graph"));
     error = cudaGraphInstantiate(&exec, noted, 0);
-    let_go(cudaGraphDestroy(noted));
+    ignore_failure(cudaGraphDestroy(noted));
     *graph = (struct dt_graph *)exec;
     return DT_CUDA(error, "instantiating a captured graph");
 }
@@ -338,9 +338,9 @@ static void cuda_capture_cancel(struct dt_device *device, struct dt_stream *stre
     cudaGraph_t noted = NULL;
     (void)device;
     captures = false;
-    let_go(cudaStreamEndCapture(dt_cuda_stream(stream), &noted));
+    ignore_failure(cudaStreamEndCapture(dt_cuda_stream(stream), &noted));
     if (noted)
-        let_go(cudaGraphDestroy(noted));
+        ignore_failure(cudaGraphDestroy(noted));
 }
 
 static dt_status cuda_graph_launch(struct dt_device *device, struct dt_graph *graph,
@@ -355,7 +355,7 @@ static void cuda_graph_destroy(struct dt_device *device, struct dt_graph *graph)
 {
     (void)device;
     if (graph)
-        let_go(cudaGraphExecDestroy(dt_cuda_graph(graph)));
+        ignore_failure(cudaGraphExecDestroy(dt_cuda_graph(graph)));
 }
 
 const struct dt_device_table dt_cuda_device_table = {

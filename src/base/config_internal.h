@@ -58,6 +58,6 @@ struct dt_nearest {
 struct dt_nearest dt_nearest_to(const char *word);
 void dt_nearest_offer(struct dt_nearest *nearest, const char *candidate);
 // ": did you mean 'X'?", or "" where nothing is near.
-const char *dt_nearest_ask(struct dt_nearest *nearest);
+const char *dt_nearest_suggest(struct dt_nearest *nearest);
 // A user's text fit for a message: one line, no control characters, not too long.
 const char *dt_config_shown(const char *text, char out[DT_CONFIG_SHOWN]);

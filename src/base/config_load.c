@@ -57,7 +57,7 @@ static void reject_section(struct loader *loader, const char *origin, const char
     for (const struct dt_config_section *s = loader->table->sections; s->name; s++)
         dt_nearest_offer(&nearest, s->name);
     dt_problems_add(&loader->problems, "%s: unknown section '%s'%s (sections: %s)", origin,
-                    dt_config_shown(name, shown), dt_nearest_ask(&nearest), nearest.names);
+                    dt_config_shown(name, shown), dt_nearest_suggest(&nearest), nearest.names);
 }
 
 // The same name in another section is nearer than a similar one in this.
@@ -75,7 +75,7 @@ static void reject_key(struct loader *loader, const char *origin, const char *se
     }
     struct dt_nearest *nearest = there.distance == 0 || !here.best[0] ? &there : &here;
     dt_problems_add(&loader->problems, "%s: unknown key '%s' in section '%s'%s (keys: %s)", origin,
-                    dt_config_shown(name, shown), section, dt_nearest_ask(nearest), here.names);
+                    dt_config_shown(name, shown), section, dt_nearest_suggest(nearest), here.names);
 }
 
 static dt_status assign(struct loader *loader, const struct dt_config_row *row,
@@ -196,7 +196,7 @@ static dt_status read_variable(struct loader *loader, const char *variable, cons
     }
     dt_problems_add(&loader->problems,
                     "environment: %s is not a known key%s (write %sSECTION__KEY, or unset it)",
-                    dt_config_shown(variable, shown), dt_nearest_ask(&nearest),
+                    dt_config_shown(variable, shown), dt_nearest_suggest(&nearest),
                     loader->table->env_prefix);
     return DT_OK;
 }

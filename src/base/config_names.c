@@ -60,7 +60,7 @@ void dt_nearest_offer(struct dt_nearest *nearest, const char *candidate)
     snprintf(nearest->best, sizeof nearest->best, "%s", candidate);
 }
 
-const char *dt_nearest_ask(struct dt_nearest *nearest)
+const char *dt_nearest_suggest(struct dt_nearest *nearest)
 {
     if (nearest->best[0])
         snprintf(nearest->question, sizeof nearest->question, ": did you mean '%s'?",

@@ -177,7 +177,7 @@ static bool parse_choice(const struct dt_config_key *key, const char *text, int 
     for (const char *choices = key->choices; next_choice(&choices, word);)
         dt_nearest_offer(&nearest, word);
     return refuse(problem, "'%s' is not one of the choices%s", dt_config_shown(text, shown),
-                  dt_nearest_ask(&nearest));
+                  dt_nearest_suggest(&nearest));
 }
 
 static bool parse(const struct dt_config_key *key, const char *text, union value *value,

@@ -67,7 +67,7 @@ dt_status dt_error_push(dt_status status, const char *file, int line, const char
     return status;
 }
 
-dt_status dt_error_in_mid_run(dt_status status)
+dt_status dt_error_during_run(dt_status status)
 {
     if (status != DT_USER)
         return status;

@@ -73,7 +73,7 @@ dt_status dt_error_push(dt_status status, const char *file, int line, const char
 
 // Makes a DT_USER error of the calling thread a DT_MACHINE one: what the user could have put right
 // at the start (rights, a missing folder) is the machine's failure once the run is under way.
-dt_status dt_error_in_mid_run(dt_status status);
+dt_status dt_error_during_run(dt_status status);
 
 // The calling thread's record; code DT_OK where there is none.
 const struct dt_error *dt_error_current(void);

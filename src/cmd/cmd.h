@@ -53,7 +53,7 @@ void dt_print_help(const struct dt_command *command, FILE *out);
 // job.
 void dt_report(dt_status status);
 void dt_report_die(const struct dt_error *error);
-void dt_report_through(struct dt_comm *comm); // of the whole process; NULL: none, or closed
+void dt_report_set_comm(struct dt_comm *comm); // of the whole process; NULL: none, or closed
 
 struct dt_train_options {
     bool check, version;

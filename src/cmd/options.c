@@ -34,7 +34,7 @@ static dt_status unknown_option(const struct dt_command *command, const char *wo
         dt_nearest_offer(&nearest, known);
     }
     dt_nearest_offer(&nearest, "--help");
-    return REJECT(command, "unknown option %s%s", name, dt_nearest_ask(&nearest));
+    return REJECT(command, "unknown option %s%s", name, dt_nearest_suggest(&nearest));
 }
 
 // The option that `word` names, --name[=value] or -o[value]; its value in the same word, or NULL.

@@ -18,7 +18,7 @@ static void report_busy(void)
         dt_comm_busy(communicator);
 }
 
-void dt_report_through(struct dt_comm *comm)
+void dt_report_set_comm(struct dt_comm *comm)
 {
     communicator = comm;
     dt_file_on_progress(report_busy);

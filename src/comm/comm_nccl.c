@@ -35,7 +35,7 @@ static struct nccl_comm *nccl_of(struct dt_device_comm *comm)
     return (struct nccl_comm *)comm;
 }
 
-double dt_nccl_passed(double *last_time)
+double dt_nccl_elapsed(double *last_time)
 {
     double now = dt_seconds(), passed = now - *last_time;
     *last_time = now;
@@ -101,7 +101,7 @@ static ncclResult_t settle(const struct nccl_comm *nccl, ncclResult_t result, do
         ncclResult_t asked = nccl->library.CommGetAsyncError(nccl->nccl, &result);
         if (asked != ncclSuccess)
             return asked;
-        waited += dt_nccl_passed(&last_time);
+        waited += dt_nccl_elapsed(&last_time);
         if (waited > limit_s || (give_up && atomic_load(give_up)))
             return result;
         if (polls < SPINS)

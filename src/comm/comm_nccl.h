@@ -78,7 +78,7 @@ struct nccl_comm {
 
 // Seconds since *last_time, which becomes now. A long pause counts little: the process was
 // suspended, and what it waits for may have been, too.
-double dt_nccl_passed(double *last_time);
+double dt_nccl_elapsed(double *last_time);
 
 // "ncclAllReduce failed: …", DT_MACHINE.
 dt_status dt_nccl_error(const struct nccl_comm *nccl, ncclResult_t result, const char *what);

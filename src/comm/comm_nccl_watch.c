@@ -193,7 +193,7 @@ static ncclResult_t ask(struct nccl_comm *nccl)
 static void tick(struct nccl_comm *nccl)
 {
     struct dt_comm_devices *devices = &nccl->comm->control->devices;
-    double clock = atomic_load(&nccl->clock) + dt_nccl_passed(&nccl->last_time);
+    double clock = atomic_load(&nccl->clock) + dt_nccl_elapsed(&nccl->last_time);
     double called = look_at_calls(nccl, clock);
     double timeout_s = atomic_load(&nccl->comm->control->timeout_s);
     struct progress now = {.peer = -1};

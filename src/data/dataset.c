@@ -135,7 +135,7 @@ static dt_status open_shards(struct dt_dataset *dataset, int64_t vocab_size)
     else
         dt_problems_report(&wrong, hint, "%d of %" PRId64 " shards cannot be used", wrong.n,
                            dataset->n_shards);
-    return worst == DT_MACHINE ? dt_error_in_mid_run(DT_USER) : worst;
+    return worst == DT_MACHINE ? dt_error_during_run(DT_USER) : worst;
 }
 
 dt_status dt_dataset_scan(const char *glob, int64_t seq_len, int64_t vocab_size,

@@ -104,7 +104,7 @@ static dt_status decide(const struct dt_device_choice_config *config, bool *cuda
     return decide_together(config->comm, &mine, cuda);
 }
 
-int dt_device_ranks_on(const struct dt_device_taken *taken, int n, int rank)
+int dt_device_ranks_on(const struct dt_device_opened *taken, int n, int rank)
 {
     int ranks_on_device = taken[rank].id[0] == '\0'; // itself, where it is not found by its id
     for (int i = 0; i < n && taken[rank].id[0]; i++)
@@ -114,7 +114,7 @@ int dt_device_ranks_on(const struct dt_device_taken *taken, int n, int rank)
 }
 
 // "ranks 0, 2 and 3", those on the device of `first`, the lowest of them.
-static void name_ranks(const struct dt_device_taken *taken, int n, int first, char *text,
+static void name_ranks(const struct dt_device_opened *taken, int n, int first, char *text,
                        size_t size)
 {
     int left = dt_device_ranks_on(taken, n, first);
@@ -125,7 +125,7 @@ static void name_ranks(const struct dt_device_taken *taken, int n, int first, ch
             dt_append(text, size, "%s %d", --left > 1 ? "," : " and", i);
 }
 
-static int ranks_on_host(const struct dt_device_taken *taken, int n, const char *host)
+static int ranks_on_host(const struct dt_device_opened *taken, int n, const char *host)
 {
     int ranks = 0;
     for (int i = 0; i < n; i++)
@@ -133,9 +133,9 @@ static int ranks_on_host(const struct dt_device_taken *taken, int n, const char 
     return ranks;
 }
 
-static dt_status refuse(const struct dt_device_taken *taken, int n, int first)
+static dt_status refuse(const struct dt_device_opened *taken, int n, int first)
 {
-    const struct dt_device_taken *one = &taken[first];
+    const struct dt_device_opened *one = &taken[first];
     char ranks[256], hint[DT_ERROR_HINT];
     int here = ranks_on_host(taken, n, one->host);
     name_ranks(taken, n, first, ranks, sizeof ranks);
@@ -145,12 +145,12 @@ static dt_status refuse(const struct dt_device_taken *taken, int n, int first)
              "CUDA_VISIBLE_DEVICES; for tests run.share_device = true with comm.backend = mpi",
              one->visible, here);
     return DT_FAIL(DT_USER, hint,
-                   "host %s: %s would share one GPU, %s (%d rank%s on this host, %d device%s visible)",
+                   "host %s: %s would share one GPU, %s (%d rank%s there, %d device%s visible)",
                    one->host, ranks, one->id, here, here == 1 ? "" : "s", one->visible,
                    one->visible == 1 ? "" : "s");
 }
 
-dt_status dt_device_refuse_shared(const struct dt_device_taken *taken, int n)
+dt_status dt_device_refuse_shared(const struct dt_device_opened *taken, int n)
 {
     for (int i = 0; i < n; i++)
         if (dt_device_ranks_on(taken, n, i) > 1)
@@ -160,7 +160,7 @@ dt_status dt_device_refuse_shared(const struct dt_device_taken *taken, int n)
 
 // What every rank opened, the same on all: taken is [n].
 static dt_status compare_taken(const struct dt_device_choice_config *config,
-                               const struct dt_device_taken *mine, struct dt_device_taken *taken,
+                               const struct dt_device_opened *mine, struct dt_device_opened *taken,
                                int *ranks_on_device)
 {
     struct dt_comm *comm = config->comm;
@@ -176,7 +176,7 @@ static dt_status check_taken(const struct dt_device_choice_config *config,
                              const struct dt_backend *backend, int visible, int *ranks_on_device)
 {
     struct dt_comm *comm = config->comm;
-    struct dt_device_taken mine = {.visible = visible}, *taken;
+    struct dt_device_opened mine = {.visible = visible}, *taken;
     struct dt_device_info info;
     taken = calloc((size_t)comm->info.size, sizeof *taken);
     dt_status status =

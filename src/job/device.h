@@ -29,11 +29,11 @@ struct dt_device_seen {
 // Of auto: *cuda, whether all of the n ranks see a device; DT_USER where some do and some do not.
 dt_status dt_device_decide(const struct dt_device_seen *seen, int n, bool *cuda);
 
-struct dt_device_taken {
+struct dt_device_opened {
     char host[DT_HOST_NAME];
     char id[64]; // "": cannot be distinguished from others, never shared
     int visible; // devices that this rank sees
 };
-int dt_device_ranks_on(const struct dt_device_taken *taken, int n, int rank);
+int dt_device_ranks_on(const struct dt_device_opened *taken, int n, int rank);
 // DT_USER naming host, ranks and device of the first that several ranks opened.
-dt_status dt_device_refuse_shared(const struct dt_device_taken *taken, int n);
+dt_status dt_device_refuse_shared(const struct dt_device_opened *taken, int n);

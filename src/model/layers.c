@@ -15,7 +15,7 @@ static dt_status unknown(const struct dt_kind *const *kinds, const char *where, 
     for (int i = 0; kinds[i]; i++)
         dt_nearest_offer(&nearest, kinds[i]->name);
     return DT_FAIL(DT_USER, NULL, "%s: unknown kind '%s'%s (known: %s)", where, name,
-                   dt_nearest_ask(&nearest), nearest.names);
+                   dt_nearest_suggest(&nearest), nearest.names);
 }
 
 dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, const char *name,

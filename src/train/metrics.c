@@ -61,7 +61,7 @@ fail:
 dt_status dt_metrics_write(struct dt_metrics *m, const struct dt_metric_event *event)
 {
     for (int i = 0; m && i < m->n; i++)
-        DT_TRY(dt_error_in_mid_run(dt_metric_sinks[i]->write(m->states[i], event)));
+        DT_TRY(dt_error_during_run(dt_metric_sinks[i]->write(m->states[i], event)));
     return DT_OK;
 }
 

@@ -175,7 +175,7 @@ static dt_status save_on_root(struct trainer *t)
 static dt_status save(struct trainer *t)
 {
     dt_comm_progress(t->job->comm, t->state.step, "saving a checkpoint");
-    dt_status status = t->root ? dt_error_in_mid_run(save_on_root(t)) : DT_OK;
+    dt_status status = t->root ? dt_error_during_run(save_on_root(t)) : DT_OK;
     DT_TRY_NOTE(dt_agree(t->job->comm, status), "saving step %lld", (long long)t->state.step);
     t->last_save = dt_seconds();
     return DT_OK;

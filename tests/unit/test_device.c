@@ -30,11 +30,11 @@ static void test_some_without(void)
 
 static void test_one_each(void)
 {
-    const struct dt_device_taken taken[] = {{"n1", "GPU-a", 2},
-                                            {"n1", "GPU-b", 2},
-                                            {"n2", "GPU-a", 2}, // another host's, of the same name
-                                            {"n2", "", 1},      // names that cannot be told …
-                                            {"n2", "", 1}};
+    const struct dt_device_opened taken[] = {{"n1", "GPU-a", 2},
+                                             {"n1", "GPU-b", 2},
+                                             {"n2", "GPU-a", 2}, // another host's, of the same name
+                                             {"n2", "", 1},      // names that cannot be told …
+                                             {"n2", "", 1}};
     CHECK_INT(dt_device_refuse_shared(taken, 5), DT_OK);
     for (int i = 0; i < 5; i++)
         CHECK_INT(dt_device_ranks_on(taken, 5, i), 1);
@@ -42,9 +42,9 @@ static void test_one_each(void)
 
 static void test_shared(void)
 {
-    const struct dt_device_taken taken[] = {{"n1", "GPU-a", 4}, {"n2", "GPU-b", 2},
-                                            {"n2", "GPU-c", 2}, {"n2", "GPU-b", 2},
-                                            {"n2", "GPU-c", 2}, {"n2", "GPU-b", 2}};
+    const struct dt_device_opened taken[] = {{"n1", "GPU-a", 4}, {"n2", "GPU-b", 2},
+                                             {"n2", "GPU-c", 2}, {"n2", "GPU-b", 2},
+                                             {"n2", "GPU-c", 2}, {"n2", "GPU-b", 2}};
     CHECK_INT(dt_device_ranks_on(taken, 6, 0), 1);
     CHECK_INT(dt_device_ranks_on(taken, 6, 1), 3);
     CHECK_INT(dt_device_ranks_on(taken, 6, 4), 2);
@@ -63,9 +63,9 @@ static void test_shared(void)
 static void test_many(void)
 {
     enum { MANY = 1000 };
-    static struct dt_device_taken taken[MANY];
+    static struct dt_device_opened taken[MANY];
     for (int i = 0; i < MANY; i++)
-        taken[i] = (struct dt_device_taken){"n1", "GPU-a", 1};
+        taken[i] = (struct dt_device_opened){"n1", "GPU-a", 1};
     CHECK_INT(dt_device_ranks_on(taken, MANY, 7), MANY);
     CHECK_INT(dt_device_refuse_shared(taken, MANY), DT_USER);
     CHECK_SAYS("host n1: ranks 0, 1, 2, ");
