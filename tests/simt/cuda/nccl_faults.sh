@@ -106,7 +106,7 @@ ends 2 10 "NCCL cannot be loaded: .*libnccl.so.2" 'hint: install NCCL .*comm.bac
 wait
 name=error
 read -r code took <error.ended
-ends 3 12 "rank 1 on $host, step 11, backward: a collective between GPUs failed: unhandled system error" 'hint: NCCL_DEBUG=WARN'
+ends 3 12 "rank 1 on $host, step 11, backward: a collective between GPUs failed: unhandled system error" 'hint: set NCCL_DEBUG=WARN'
 record 0 "$sum (running|not started)" # it may come there later
 record 1 "$sum running"
 check "no shared memory is left" eval '! ls /dev/shm | grep -q nccl'
