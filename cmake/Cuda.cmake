@@ -3,7 +3,7 @@
 # for the tests that compile the kernels.
 find_program(DT_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 
-# Every architecture dtrain names that this nvcc knows; for the newest also PTX, for those to come.
+# Every architecture dtrain names that this nvcc knows; for the newest also PTX, for future ones.
 function(dt_cuda_architectures out)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-code OUTPUT_VARIABLE known)
   set(found)
@@ -50,7 +50,7 @@ macro(dt_enable_cuda)
   find_package(CUDAToolkit REQUIRED)
   dt_cuda_header(CUBLASLT_INCLUDE_DIR cublasLt.h libcublas-dev)
   dt_cuda_header(NCCL_INCLUDE_DIR nccl.h libnccl-dev)
-  # Where the libraries may be found at run time that the loader does not know of: beside the program, and
-  # the toolkit's. LD_LIBRARY_PATH goes before both.
+  # Where to find libraries that the loader does not know at run time: beside the program, and in the toolkit.
+  # LD_LIBRARY_PATH goes before both.
   set(DT_CUDA_RPATH "$ORIGIN/lib;${CUDAToolkit_LIBRARY_DIR}")
 endmacro()

@@ -1,4 +1,4 @@
-# oneDNN's own CMake package asks for OpenCL on a bare Debian, so header and library are found plainly.
+# oneDNN's own CMake package asks for OpenCL on a bare Debian, so header and library are found directly.
 # Gives the imported target DNNL::dnnl.
 find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h)
 find_library(DNNL_LIBRARY dnnl)

@@ -1,5 +1,5 @@
 # dt_room(NAME SOURCES … USES …): the static library of one room. USES names the rooms below it
-# and outside libraries; what a room may use stands at the top of its folder's list.
+# and outside libraries; what a room may use is at the top of its folder's CMakeLists.txt.
 function(dt_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;USES" ${ARGN})
   add_library(dt_${name} STATIC ${ROOM_SOURCES})

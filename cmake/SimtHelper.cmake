@@ -1,6 +1,6 @@
 # dt_simt_kernels(TARGET SOURCES x.cu …): .cu files as C++ for the host execution model in tests/simt. No
-# contraction: a GPU contracts where it likes, the host then not at all. Kernels read memory through
-# vector types, so no strict aliasing either.
+# contraction: a GPU chooses where to contract, so the host never does. Kernels read memory through vector
+# types, so no strict aliasing either.
 function(dt_simt_kernels target)
   cmake_parse_arguments(SIMT "" "" "SOURCES" ${ARGN})
   set_source_files_properties(

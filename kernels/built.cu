@@ -1,5 +1,5 @@
 // What the kernels were compiled for. They all are compiled for the same architectures, so one
-// kernel tells of all whether a device can run them.
+// kernel shows for all whether a device can run them.
 #include "kernels/device.cuh"
 
 #include <stdio.h>

@@ -246,7 +246,7 @@ static __global__ void __launch_bounds__(THREADS, (forward_resident<KM>()))
     }
 }
 
-// x_last [B, K - 1, D]: a thread an element. An input counts unless a document starts behind it.
+// x_last [B, K - 1, D]: a thread an element. An input counts unless a document starts after it.
 template <class T>
 static __global__ void __launch_bounds__(THREADS) conv_keep(const conv_input<T> in, T *x_last)
 {
@@ -290,7 +290,7 @@ DT_DEVICE void store_partials(const conv_input<T> &in, const conv_place &place, 
 }
 
 // AHEAD tokens whose ds reaches all their taps and whose taps are all there: no reset near, and
-// neither the tile's first tokens nor those behind it. Half the instructions of the careful way.
+// neither the tile's first tokens nor those after it. Half the instructions of the careful way.
 template <class T, int V, int KM>
 DT_DEVICE void back_plainly(const dt_packed<T, V> (&rows)[AHEAD],
                             const dt_packed<T, V> (&dy_rows)[AHEAD], const float (&w)[KM][V],
@@ -330,8 +330,8 @@ template <int KM> constexpr int resident(void)
 #endif
 }
 
-// Token after token, also the K - 1 behind the tile: ds_t adds to dx of t and of the lags before
-// it. open[m] is dx_{t-m} so far; a reset at t closes those before t.
+// Token after token, also the K - 1 after the tile: ds_t adds to dx of t and of the lags before it.
+// open[m] is dx_{t-m} so far; a reset at t closes those before t.
 template <class T, int V, int KM>
 static __global__ void __launch_bounds__(THREADS, (resident<KM>()))
     conv_backward(const conv_input<T> in, const conv_gradient<T> gradient)

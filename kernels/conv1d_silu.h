@@ -8,7 +8,7 @@
 //   dx_t = Σ_j w_j · ds_{t+(K-1)-j}                 over taps that no reset cuts
 //   dw_j (+)= Σ_{b,t} ds_t · x_{t-(K-1)+j}          x0 included, though no gradient flows to it
 //   dbias (+)= Σ_{b,t} ds_t
-// Forward saves nothing: backward makes s again from x. K in [1, DT_CONV1D_TAPS_MAX]; K = 1 has no
+// Forward saves nothing: backward recomputes s from x. K in [1, DT_CONV1D_TAPS_MAX]; K = 1 has no
 // x0 and no x_last. x_last is right for L < K - 1 too (it then shifts x0), and rows of it before
 // the last reset are zero.
 #pragma once

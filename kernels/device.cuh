@@ -18,7 +18,7 @@
 #include <cuda_runtime.h>
 
 // DT_LAUNCH((kernel<a, b>), grid, block, bytes of dynamic shared memory, stream, args…): the kernel
-// stands in parentheses. grid and block are dim3 or a number; no {…} among the arguments.
+// is in parentheses. grid and block are dim3 or a number; no {…} among the arguments.
 #define DT_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                  \
     (kernel)<<<(grid), (block), (size_t)(shared_bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__)
 
@@ -124,7 +124,7 @@ DT_DEVICE void dt_unpair(unsigned pair, float *out)
 }
 
 // dt_load<N>(p, out): N neighbours as fp32. N is 1, 2, 4 or 8, and of fp32 any multiple of 4: by
-// accesses of 16 bytes or of all there are, and p must be aligned to that: dt_aligned tells.
+// accesses of 16 bytes or of all there are, and p must be aligned to that: see dt_aligned.
 template <int N> DT_DEVICE void dt_load(const float *p, float (&out)[N])
 {
     if constexpr (N == 1)

@@ -89,7 +89,7 @@ static inline struct dt_ahead dt_ahead(const struct dt_piece *piece, const struc
     return (struct dt_ahead){dt_view_at(view, row, piece->first), view->stride * size, size};
 }
 
-// Asks for the channels from `lane` on of row t of each of the DT_AHEAD arguments.
+// Prefetches the channels from `lane` on of row t of each of the DT_AHEAD arguments.
 DT_INLINE void dt_prefetch(const struct dt_ahead *ahead, int64_t t, int64_t lane)
 {
     for (int k = 0; k < DT_AHEAD; k++)

@@ -15,8 +15,8 @@
 //   ddelta_t = dΔ_t · σ(delta_t + dt_bias)
 //   da_log = Σ_{b,t} dh_t · h_{t-1} · exp(Δ_t A) · Δ_t · A
 //   dd_skip = Σ_{b,t} ds_t · u_t            ddt_bias = Σ_{b,t} ddelta_t
-// It makes h again from `states`, the h before t = 0, chunk, 2 chunk, … that forward kept.
-// Sums over channels, batch and time have a fixed order: no atomics, no bit depends on threads.
+// It recomputes h from `states`, the h before t = 0, chunk, 2 chunk, … that forward kept. Sums over
+// channels, batch and time have a fixed order: no atomics, no bit depends on threads.
 //
 // A view's rows are the tokens of B sequences one after another, row b·L + t; views of D columns
 // are per channel, views of N columns per state. Strides and places are free: u, z, B and C are
@@ -32,10 +32,10 @@
 enum { DT_SCAN_STATES_MAX = 256 }; // N
 
 // The chunk that suits the CPU: one block of its backward. Longer chunks cost one more forward run
-// of the recurrence, shorter ones memory (states take N / chunk floats a channel and token).
+// of the recurrence, shorter ones memory (states take N / chunk floats per channel and token).
 enum { DT_SCAN_CHUNK_CPU = 32 };
 // The one that suits CUDA: a tile of its backward, which then runs nothing twice. Chunks twice as
-// long would take half the memory for states (N / 8 floats a channel and token; `recompute` drops
+// long would take half the memory for states (N / 8 floats per channel and token; `recompute` drops
 // them) and a tenth more time backward.
 enum { DT_SCAN_CHUNK_CUDA = 8 };
 

@@ -1,4 +1,4 @@
-// How the CUDA scan is cut into thread blocks: by two channels a lane or one, and which sequences
+// How the CUDA scan is cut into thread blocks: by two channels per lane or one, and which sequences
 // are cut into segments that run side by side. Plain C17 and C++17, a pure function of the shapes:
 // the device it is made for is a constant, so that bits do not depend on the one at hand.
 //
@@ -32,15 +32,15 @@ static const scan_device SCAN_LARGE_DEVICE = {132, 4000, 16, 32};
 // One for which the small shapes of tests are cut in every way: the simulator's.
 static const scan_device SCAN_SMALL_DEVICE = {3, 0, 0, 16};
 
-// Of a kernel and its first run over segments; [0]: one channel a lane, [1]: two.
+// Of a kernel and its first run over segments; [0]: one channel per lane, [1]: two.
 typedef struct scan_costs {
     int64_t resident;                 // blocks that fit on an SM by their registers
     int64_t token[2], first_token[2]; // cycles of a scheduler
 } scan_costs;
 
 // N = 16 in bf16, counted from the machine code for sm_90: issue slots of a warp, or eight for each
-// special function where that is more (two channels a lane forward, first runs). Others are near in
-// proportion. The blocks are what the kernels' launch bounds ask for there, and so what the
+// special function where that is more (two channels per lane forward, first runs). Others are near
+// in proportion. The blocks are what the kernels' launch bounds ask for there, and so what the
 // compiler gives registers for.
 enum { SCAN_FORWARD_RESIDENT = 4, SCAN_BACKWARD_RESIDENT = 3 };
 static const scan_costs SCAN_FORWARD_COSTS = {SCAN_FORWARD_RESIDENT, {47, 76}, {34, 68}};
@@ -86,7 +86,7 @@ static inline int64_t scan_launch_time(const scan_cut *cut, int64_t runs, int64_
     return average + more_tokens > time ? average + more_tokens : time;
 }
 
-// Modelled time of the op's launches, in issue slots. two: channels a lane.
+// Modelled time of the op's launches, in issue slots. two: two channels per lane.
 static inline int64_t scan_cut_time(const scan_cut *cut, int64_t batch, bool two,
                                     const scan_costs *costs, const scan_device *device)
 {
@@ -134,7 +134,7 @@ static inline scan_cut scan_cut_into(scan_cut cut, int64_t whole, int64_t segmen
     return cut;
 }
 
-// The best cut of `uncut`, which has one or two channels a lane.
+// The best cut of `uncut`, which has one or two channels per lane.
 static inline scan_cut scan_best_segments(scan_cut uncut, int64_t batch, bool two, int64_t unit,
                                           const scan_costs *costs, const scan_device *device)
 {
@@ -160,8 +160,8 @@ static inline scan_cut scan_best_segments(scan_cut uncut, int64_t batch, bool tw
     return best;
 }
 
-// widths: channels of a block with one and with two channels a lane, the second 0 where there is no
-// such form. Segments are of a multiple of `unit` tokens.
+// widths: channels of a block with one and with two channels per lane, the second 0 where there is
+// no such form. Segments are of a multiple of `unit` tokens.
 static inline scan_cut scan_choose_cut(int64_t batch, int64_t length, int64_t channels,
                                        const int64_t widths[2], int64_t chunk, int64_t unit,
                                        const scan_costs *costs, const scan_device *device)

@@ -1,18 +1,18 @@
-// Arithmetic alone, at the rate that the device has for it: what the benchmark holds kernels
-// against. Each of n values lives in a register while it is worked on:
+// Arithmetic alone, at the rate that the device has for it: what the benchmark compares kernels
+// with. Each of n values lives in a register while it is worked on:
 //   x = 1/2 + (i mod 4096) / 8192, then `rounds` times x = f(x);  y_i = x
-//   exp:   f(x) = e^(-x)        comes to 0.5671…
-//   exp2:  f(x) = 2^(-x)        comes to 0.6411…: the exponential of the scan's recurrence
-//   fma:   f(x) = x · a + b     comes to b / (1 - a) where |a| < 1
-// Every f brings neighbours together, so that forms of it which round differently stay within some
-// roundings of each other.
+//   exp:   f(x) = e^(-x)        converges to 0.5671…
+//   exp2:  f(x) = 2^(-x)        converges to 0.6411…: the exponential of the scan's recurrence
+//   fma:   f(x) = x · a + b     converges to b / (1 - a) where |a| < 1
+// Every f is a contraction, so that forms of it which round differently stay within some roundings
+// of each other.
 #pragma once
 
 #include <stdint.h>
 
 enum dt_spin_kind { DT_SPIN_EXP, DT_SPIN_EXP2, DT_SPIN_FMA };
 
-// Starts differ, so that no compiler makes one value of many.
+// Starts differ, so that no compiler merges the values.
 enum { DT_SPIN_STARTS = 4096 };
 
 struct dt_spin_args {

@@ -11,6 +11,6 @@ struct dt_sum_squares_args {
     int64_t n;
     const float *x;  // [n] fp32, in
     double *sum;     // one double on the device, =
-    void *workspace; // a double a block
+    void *workspace; // one double per block
     int64_t workspace_bytes;
 };

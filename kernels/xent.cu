@@ -1,7 +1,7 @@
 // Softmax cross-entropy on CUDA. A block owns a row of logits: one pass for maximum and Σ exp
-// together (a thread's running sum is scaled anew when its maximum grows), one for the gradient
-// with the exponentials made again. A thread takes four neighbours at a time, one by one where rows
-// are not aligned. A second launch of one block adds the rows' losses in a fixed order. A NaN or
+// together (a thread's running sum is rescaled when its maximum grows), one for the gradient with
+// the exponentials made again. A thread takes four neighbours at a time, one by one where rows are
+// not aligned. A second launch of one block adds the rows' losses in a fixed order. A NaN or
 // +infinity among the logits makes the row's loss NaN, as on the CPU.
 //
 // A row of 50,280 logits is 200 KB. Where a block may have that much shared memory (227 KB on sm_90
@@ -141,7 +141,7 @@ template <class T> DT_DEVICE void zero_row(T *dx, int64_t width)
         dx[i] = dt_from_f32<T>(0.0f);
 }
 
-// Rows an SM shall hold at a time: one where it keeps the row, else two where it holds that many
+// Rows an SM should hold at a time: one where it keeps the row, else two where it holds that many
 // threads and registers are enough (the compiler would spill for sm_80 and sm_100).
 template <bool KEEP> constexpr int rows_held(void)
 {

@@ -27,20 +27,20 @@ struct dt_device_info {
     bool bf16;           // bf16 GEMM in hardware
     bool bf16_faster;    // bf16 storage trains faster than fp32: precision = auto chooses it
     char features[128];  // "avx512 bf16, oneDNN 2.6.3"
-    char id[64];         // "GPU-5f1c…", which no other device has; "" where ranks may share it
-    double peak_flops;   // datasheet, dense bf16 GEMM with fp32 sums, a second; 0: not known
+    char id[64];         // "GPU-5f1c…", unique to the device; "" where ranks may share it
+    double peak_flops;   // per second, of dense bf16 GEMM with fp32 sums, as in the data sheet; 0:
+                         // unknown
 };
 
 struct dt_device_table {
     const char *name; // "cpu"
     bool unified;     // the host reads and writes device memory itself, and every call is done
                       // when it returns
-    bool graphs;      // capture_begin and the calls after it are there
+    bool graphs;      // has capture_begin and the calls after it
     bool device_comm; // NCCL can reduce its memory
     // How many devices this process sees. Fails if there is none, saying why and what to do.
     dt_status (*count)(int *n);
-    // The versions of its libraries on this machine, one a line, "CUDA  13.0, driver
-    // 580.65": for people.
+    // The versions of its libraries on this machine, one per line: "CUDA  13.0, driver 580.65".
     void (*versions)(char *text, size_t size);
     // index: among visible devices; threads: host threads for ops (the CPU's cores in use)
     dt_status (*open)(int index, int threads, struct dt_device **device);
@@ -55,8 +55,8 @@ struct dt_device_table {
     void (*free_host)(struct dt_device *device, void *memory);
     int64_t (*memory_in_use)(const struct dt_device *device); // bytes allocated by this process
 
-    // Asynchronous on `stream`; host memory must be pinned for that and stay until the stream got
-    // there.
+    // Asynchronous on `stream`; host memory must be pinned, and stay valid until the stream has
+    // done the copy.
     dt_status (*to_device)(struct dt_device *device, void *to, const void *from, int64_t bytes,
                            struct dt_stream *stream);
     dt_status (*to_host)(struct dt_device *device, void *to, const void *from, int64_t bytes,
@@ -80,9 +80,9 @@ struct dt_device_table {
     dt_status (*event_done)(struct dt_device *device, struct dt_event *event, bool *done);
 
     // Between begin and end the calling thread's work on `stream`, and on streams that fork from it
-    // and join it again, is recorded and not done. The graph then does all of it at each launch, on
-    // the same memory. Capture must not begin while work that it depends on is running. NULL: the
-    // backend has no graphs.
+    // and join it again, is recorded, not executed. Each launch of the graph then executes all of
+    // it, on the same memory. Capture must not begin while work that it depends on is running.
+    // NULL: the backend has no graphs.
     dt_status (*capture_begin)(struct dt_device *device, struct dt_stream *stream);
     dt_status (*capture_end)(struct dt_device *device, struct dt_stream *stream,
                              struct dt_graph **graph);
@@ -102,8 +102,8 @@ struct dt_device_table {
     dt_status (*use)(struct dt_device *device, const char *text);
 };
 
-// What the scan's algorithm costs: fp32 vector operations (a multiply-add is one) a state, and
-// exponentials a channel beside the recurrence's own. Backward runs forward, then sweeps.
+// What the scan's algorithm costs: fp32 vector operations (a multiply-add is one) per state, and
+// exponentials per channel besides the recurrence's own. Backward runs forward, then sweeps.
 struct dt_scan_cost {
     double forward_lanes, run_lanes, sweep_lanes;
     double forward_exps, run_exps, gate_exps;
@@ -114,7 +114,7 @@ struct dt_op_table {
     const char *name;
     struct dt_scan_cost scan_cost;
     int64_t scan_chunk;  // steps between saved scan states that suit this backend
-    int64_t logits_tile; // logits, likewise, that a head should make at a time
+    int64_t logits_tile; // logits that a head should compute at a time
 #define DT_OP_SLOT(op)                                                                             \
     dt_status (*op)(struct dt_device * device, const struct dt_##op##_args *args,                  \
                     struct dt_stream *stream);                                                     \
@@ -135,7 +135,7 @@ struct dt_known_backend {
     const struct dt_op_table *op;
 };
 
-// The backends of this build, known.c; the end has no table.
+// known.c: the backends of this build; ends with a row without a table.
 extern const struct dt_known_backend dt_known_backends[];
 // The one of that name, or NULL.
 const struct dt_known_backend *dt_backend_find(const char *name);
@@ -298,9 +298,9 @@ static inline void dt_graph_destroy(const struct dt_backend *backend, struct dt_
 }
 
 // dt_NAME(backend, args, stream): checks shapes, strides, dtypes, needed pointers and workspace (a
-// violation is a defect of the caller: DT_MACHINE, naming op and value), then dispatches. A slot
-// that a backend lacks is an error naming op and backend. dt_NAME_workspace: bytes the op will need
-// for args of these shapes (pointers may be NULL).
+// violation is a bug in the caller: DT_MACHINE, naming op and value), then dispatches. A slot that
+// a backend lacks is an error naming op and backend. dt_NAME_workspace: bytes the op will need for
+// args of these shapes (pointers may be NULL).
 #define DT_OP_ENTRY(op)                                                                            \
     dt_status dt_##op(const struct dt_backend *backend, const struct dt_##op##_args *args,         \
                       struct dt_stream *stream);                                                   \

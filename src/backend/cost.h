@@ -1,4 +1,5 @@
-// What a call of an op cannot do without, from its arguments: for benchmarks and estimates.
+// The least that a call of an op must move and compute, from its arguments: for benchmarks and
+// estimates.
 #pragma once
 
 #include "backend/backend.h"
@@ -7,8 +8,8 @@
 // sums that stay in caches are left out), and its arithmetic.
 struct dt_op_cost {
     double bytes;
-    double flops; // additions, multiplications …; those inside exponentials not
-    double lanes; // fp32 vector operations, an element each, a multiply-add counting once
+    double flops; // additions, multiplications …; not those inside exponentials
+    double lanes; // fp32 vector operations, per element; a multiply-add counts once
     double exps;  // of kernels/math_cpu.h
     double exp2s; // of the scan's recurrence, which are cheaper
     bool gemm;    // flops are done by matrix units, at the rate of GEMM on `type`; lanes are 0
@@ -16,7 +17,7 @@ struct dt_op_cost {
     char shape[64]; // "8x512x1024, 4 taps"
 };
 
-// dt_NAME_cost: the pointers of the args count as given or not, and may point anywhere.
+// dt_NAME_cost: of the pointers in args only NULL or not matters; none is followed.
 #define DT_OP_COST(op)                                                                             \
     struct dt_op_cost dt_##op##_cost(const struct dt_backend *backend,                             \
                                      const struct dt_##op##_args *a);

@@ -1,5 +1,5 @@
 // What the files of the CUDA backend share: the device, and how a failed call of the CUDA runtime
-// becomes an error. Private to cuda*.c and to what talks to CUDA above them (comm_nccl*.c).
+// becomes an error. Private to cuda*.c and to its users in comm (comm_nccl*.c).
 #pragma once
 
 #include "backend/backend.h"
@@ -47,7 +47,8 @@ static inline cudaGraphExec_t dt_cuda_graph(struct dt_graph *graph)
 dt_status dt_cuda_status(cudaError_t error, const char *file, int line, const char *function,
                          const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-// The calling thread's CUDA calls go to this device: each thread that makes any has to say so once.
+// The calling thread's CUDA calls go to this device: each thread that makes any must call this
+// once.
 dt_status dt_cuda_make_current(const struct dt_device *device);
 
 // Whether the calling thread captures a graph.
@@ -56,7 +57,7 @@ bool dt_cuda_captures(void);
 // cuda_gemm.c: cuBLASLt, opened at run time.
 dt_status dt_cuda_gemm_open(struct dt_device *device, struct dt_cuda_gemm **gemm);
 void dt_cuda_gemm_close(struct dt_cuda_gemm *gemm); // NULL is fine
-void dt_cuda_gemm_version(char *text, size_t size); // "13.1.0", or why it is not there
+void dt_cuda_gemm_version(char *text, size_t size); // "13.1.0", or why it is not available
 
 // cuda_device.c: slots of the device table that find, open and describe devices.
 dt_status dt_cuda_count(int *n);

@@ -6,13 +6,13 @@
 //
 // Only deterministic algorithms are ever run. cuBLAS's manual ("Results Reproducibility") promises
 // the same bits from run to run on one architecture, one number of multiprocessors and one library
-// version, for cublasLtMatmul on a workspace of the caller's. Left is the sum of a product whose k
-// is cut ("split-K"): cublasLt.h has it either summed in a step of its own from the workspace, in
-// the compute type or rounded to C's, or "in place" by blocks that take turns at C. The first is a
-// fixed order at full precision and the only one let in; turns are not promised to come in one
-// order, and sums rounded to bf16 lose what fp32 accumulation is for. The header has no attribute
-// that says more (about stream-K or atomics), so a chosen algorithm is run twice and compared bit
-// by bit.
+// version, for cublasLtMatmul on a workspace of the caller's. What remains is the sum of a product
+// whose k is cut ("split-K"): cublasLt.h has it either summed in a step of its own from the
+// workspace, in the compute type or rounded to C's, or "in place" by blocks that take turns at C.
+// The first is a fixed order at full precision and the only one accepted; turns are not promised to
+// come in one order, and sums rounded to bf16 lose what fp32 accumulation is for. The header has no
+// attribute that says more (about stream-K or atomics), so a chosen algorithm is run twice and
+// compared bit by bit.
 #pragma once
 
 #include "backend/cuda.h"
@@ -45,7 +45,7 @@ struct dt_cublaslt {
 #undef DT_CUBLASLT_POINTER
 };
 
-// All that a choice depends on; compared bytewise, so set it from zeroed memory. cuBLASLt is told
+// All that a choice depends on; compared bytewise, so set it from zeroed memory. cuBLASLt learns
 // only at the call whether C is added to (beta = 1): that form reads C and may have another fastest
 // algorithm, so it is a shape of its own.
 struct dt_gemm_key {
@@ -92,7 +92,7 @@ struct dt_cuda_gemm {
 dt_status dt_cublaslt_status(const struct dt_cuda_gemm *gemm, cublasStatus_t code, const char *what,
                              const char *file, int line, const char *function);
 
-// The deterministic algorithms that the library knows for a shape, what it holds for the fastest
+// The deterministic algorithms that the library knows for a shape, the fastest by its own estimate
 // first; at least one, or an error that names the shape.
 dt_status dt_gemm_candidates(struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
                              cublasLtMatmulAlgo_t config[DT_GEMM_CANDIDATES], int *n);
@@ -109,9 +109,9 @@ cublasStatus_t dt_gemm_run(const struct dt_cuda_gemm *gemm, const struct dt_gemm
 // first choice.
 dt_status dt_gemm_use_record(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape);
 
-// cuda_gemm_record.c: algorithms as JSON. dt_gemm_record_set makes a text the gemm's record, in
-// the place of any before it; a text that is damaged or was made for another device model or
-// library is ignored with a warning. NULL: no record.
+// cuda_gemm_record.c: algorithms as JSON. dt_gemm_record_set makes a text the gemm's record,
+// replacing any earlier one; a text that is damaged or was made for another device model or library
+// is ignored with a warning. NULL: no record.
 dt_status dt_gemm_record_set(struct dt_cuda_gemm *gemm, const char *text);
 // The record's algorithm for a shape, if it has one; the library was not asked yet.
 dt_status dt_gemm_record_read(const struct dt_cuda_gemm *gemm, const struct dt_gemm_key *key,

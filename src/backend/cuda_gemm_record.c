@@ -1,7 +1,7 @@
 // The algorithms of GEMM shapes as JSON: what a run's folder keeps, so that a resumed run uses the
 // same ones. An algorithm is cuBLASLt's opaque structure, which cublasLt.h allows to be kept for
-// the same version of the library, in hexadecimal; its named settings are written beside
-// it, for people, and must still agree when it is read back.
+// the same version of the library, in hexadecimal; its named settings are written beside it, in
+// plain text, and must still agree when it is read back.
 #include "backend/cuda_gemm.h"
 
 #include "base/json.h"

@@ -4,9 +4,9 @@
 #include "base/error.h"
 
 struct dt_cuda_library {
-    const char *name;           // "cuBLASLt", for people
+    const char *name;           // "cuBLASLt", for messages
     const char *const *sonames; // tried in turn, NULL after the last
-    const char *hint;           // what to install or to set where there is none of them
+    const char *hint;           // what to install or set where none is found
 };
 
 struct dt_cuda_symbol {
@@ -14,8 +14,8 @@ struct dt_cuda_symbol {
     void *function;   // the address of a function pointer, =
 };
 
-// Fills the function pointers. The library stays open until the process ends: what it registered
-// with the driver does not survive less. No library, or one that lacks a symbol: DT_USER, naming
-// the library and what the loader said of it.
+// Fills the function pointers. The library stays open until the process ends: the driver keeps what
+// it registered. No library, or one that lacks a symbol: DT_USER, naming the library and what the
+// loader said of it.
 dt_status dt_cuda_library_open(const struct dt_cuda_library *library,
                                const struct dt_cuda_symbol *symbols);

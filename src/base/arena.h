@@ -1,5 +1,6 @@
 // One allocation carved by the code that uses it, run twice: first on a measuring arena (base
-// NULL), then on a placing one. Nothing is freed singly; memory belongs to whoever gave `base`.
+// NULL), then on a placing one. Nothing is freed individually; memory belongs to whoever gave
+// `base`.
 #pragma once
 
 #include <stdint.h>

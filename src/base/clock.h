@@ -10,14 +10,14 @@ static inline double dt_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// The time `seconds` from now, for functions that wait until CLOCK_MONOTONIC has come there.
+// The time `seconds` from now, for functions that wait until CLOCK_MONOTONIC reaches it.
 static inline struct timespec dt_time_in(double seconds)
 {
     double then = dt_seconds() + seconds;
     return (struct timespec){(time_t)then, (long)(1e9 * (then - (double)(time_t)then))};
 }
 
-// All of it, also when signals come.
+// Sleeps the whole time even if signals arrive.
 static inline void dt_sleep(double seconds)
 {
     struct timespec until = dt_time_in(seconds);

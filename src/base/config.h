@@ -132,7 +132,7 @@ bool dt_config_is_set(const struct dt_config *config, const char *key); // "run.
 const char *dt_config_text(const struct dt_config *config, const char *key);
 const char *dt_config_origin(const struct dt_config *config, const char *key); // "config.ini:12"
 
-// A check across keys found something wrong with `key`: DT_USER, the message "origin: key: " and
+// Reports what a check across keys found wrong with `key`: DT_USER, the message "origin: key: " and
 // the text (no origin where `config` is NULL: on ranks that got the settings from another).
 dt_status dt_config_reject(const struct dt_config *config, const char *key, const char *hint,
                            const char *format, ...) __attribute__((format(printf, 4, 5)));

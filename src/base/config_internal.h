@@ -20,7 +20,7 @@ struct dt_config_value {
 struct dt_config {
     char *name; // of the file, or ""
     const struct dt_config_table *table;
-    struct dt_config_value *values; // one a key, in the table's order
+    struct dt_config_value *values; // one per key, in the table's order
 };
 
 // config.c: copies text and origin into a value.

@@ -15,5 +15,5 @@ int dt_cores_of_job(void);
 
 // Binds all threads of the process to those of the calling thread's cores that are nearest to a
 // device on the PCI bus, "0000:17:00.0", as sysfs says ("/sys", or a test's). Where sysfs does not
-// know, or the thread may use none of those cores, nothing changes. True where they were bound.
+// say, or the thread may use none of those cores, nothing changes. True where they were bound.
 bool dt_cores_bind_near(const char *sysfs, const char *bus_id);

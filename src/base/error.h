@@ -1,6 +1,6 @@
 // Status and error records. A fallible function returns a status. Where something first goes wrong
 // DT_FAIL records code, message and hint in the thread's error record; each level above adds a
-// frame by DT_TRY. Nothing prints or exits but dt_die, whose work main registers.
+// frame by DT_TRY. Only dt_die prints or exits; main registers how.
 #pragma once
 
 #include <stddef.h>
@@ -28,7 +28,7 @@ struct dt_error_frame {
 struct dt_error {
     dt_status code;
     char message[DT_ERROR_MESSAGE]; // may hold several lines, where several things are wrong
-    char hint[DT_ERROR_HINT];       // what would be right, or ""
+    char hint[DT_ERROR_HINT];       // how to fix it, or ""
     int n_frames;
     struct dt_error_frame frames[DT_ERROR_FRAMES]; // the origin first
 };
@@ -71,8 +71,8 @@ dt_status dt_error_push(dt_status status, const char *file, int line, const char
         }                                                                                          \
     } while (0)
 
-// Makes a DT_USER error of the calling thread a DT_MACHINE one: what the user could have put right
-// at the start (rights, a missing folder) is the machine's failure once the run is under way.
+// Makes a DT_USER error of the calling thread a DT_MACHINE one: what the user could have fixed at
+// the start (permissions, a missing folder) is the machine's failure once the run is under way.
 dt_status dt_error_during_run(dt_status status);
 
 // The calling thread's record; code DT_OK where there is none.

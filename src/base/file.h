@@ -1,6 +1,6 @@
-// Files as a checkpoint needs them: whole, synced, hashed. Paths are plain C strings. Errors name
-// the path and say errno's text; a path that does not exist, is of the wrong kind or may not be
-// used (rights, read-only) is DT_USER, a full disk, a read error or too little memory is
+// Files as a checkpoint needs them: complete, synced, hashed. Paths are plain C strings. Errors
+// name the path and give errno's text; a path that does not exist, is of the wrong kind or may not
+// be used (permissions, read-only) is DT_USER, a full disk, a read error or too little memory is
 // DT_MACHINE.
 #pragma once
 
@@ -16,11 +16,11 @@
 enum { DT_PATH = 4096 };
 
 // Registers a function that is called after each piece of file work (64 MiB at most, a sync, a
-// removal) on the thread that does it: so a rank that is long at work on files is not taken for
+// removal) on the thread that does it: so a rank busy with files for a long time is not taken for
 // stalled. NULL: none.
 void dt_file_on_progress(void (*report)(void));
 
-// What errno says about whose fault it is, and a hint (or NULL).
+// Whether errno is the fault of the user or of the machine, and a hint (or NULL).
 dt_status dt_errno_status(int error);
 const char *dt_errno_hint(int error);
 // if (fd < 0) return DT_FAIL_ERRNO("open", path);
@@ -32,7 +32,7 @@ const char *dt_errno_hint(int error);
 dt_status dt_path(char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Creates the folder and its parents. An existing folder is no error.
 dt_status dt_make_dirs(const char *path);
-// Removes a file, or a folder with all in it. A path that is not there is no error.
+// Removes a file, or a folder with all in it. A missing path is no error.
 dt_status dt_remove_tree(const char *path);
 // Calls `visit` for `path` and all in it, in bytewise order of names, as fts(3) does with
 // FTS_PHYSICAL | FTS_NOCHDIR | `options`. `action` is what messages say: "read".
@@ -41,7 +41,7 @@ dt_status dt_walk_tree(const char *path, int options, const char *action, dt_vis
                        void *context);
 bool dt_file_exists(const char *path);
 bool dt_is_dir(const char *path);
-int64_t dt_file_size(const char *path); // -1 where it is not known (as of what is no regular file)
+int64_t dt_file_size(const char *path); // -1 if unknown or not a regular file
 // Opens a regular file; anything else (folder, FIFO, device) is DT_USER. The caller closes.
 dt_status dt_open_read(const char *path, int *fd, int64_t *size);
 

@@ -16,7 +16,7 @@ dt_status dt_json_read(const char *path, int64_t limit, cJSON **root);
 // Checks and indexes text that was read from `path`; text[size] is 0.
 dt_status dt_json_parse(const char *path, const char *text, int64_t size, cJSON **root);
 
-bool dt_json_has(const cJSON *object, const char *field); // there, and not null
+bool dt_json_has(const cJSON *object, const char *field); // present, and not null
 dt_status dt_json_int(const char *path, const cJSON *object, const char *field, int64_t min,
                       int64_t max, int64_t *value);
 dt_status dt_json_double(const char *path, const cJSON *object, const char *field, double min,
@@ -25,11 +25,11 @@ dt_status dt_json_bool(const char *path, const cJSON *object, const char *field,
 // The string belongs to the object.
 dt_status dt_json_string(const char *path, const cJSON *object, const char *field,
                          const char **value);
-// Raises that `field` is not what it may be: "PATH: FIELD is VALUE; it must be ALLOWED".
+// Reports an invalid `field`: "PATH: FIELD is VALUE; it must be ALLOWED".
 dt_status dt_json_reject(const char *path, const cJSON *object, const char *field,
                          const char *allowed, ...) __attribute__((format(printf, 4, 5)));
 
 // Numbers written exactly (cJSON itself drops digits after the fifteenth where the difference is
-// within an epsilon); a float always has a point or an exponent. False without memory.
+// within an epsilon); a float always has a point or an exponent. False if out of memory.
 bool dt_json_add_int(cJSON *object, const char *field, int64_t value);
 bool dt_json_add_double(cJSON *object, const char *field, double value); // finite

@@ -1,4 +1,4 @@
-// Messages for people, on stderr, a line each: "dtrain: warning: …". Only the rank that
+// Messages to the user, on stderr, one line each: "dtrain: warning: …". Only the rank that
 // dt_log_quiet was not called on prints (rank 0). A live status line, where there is one, is
 // cleared before a message and drawn again after it, so that the two never mix.
 #pragma once

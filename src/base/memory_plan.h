@@ -19,7 +19,7 @@ struct dt_memory_plan {
     struct dt_memory_row rows[DT_MEMORY_ROWS];
 };
 
-// 0 bytes add no row, and a name that is there already grows. `what` must outlive the plan.
+// 0 bytes add no row, and a row of the same name grows. `what` must outlive the plan.
 void dt_memory_plan_add(struct dt_memory_plan *plan, const char *what, int64_t bytes, bool host);
 // The sum of the rows, with or without those of the host.
 int64_t dt_memory_plan_bytes(const struct dt_memory_plan *plan, bool with_host);

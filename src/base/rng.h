@@ -21,7 +21,7 @@ void dt_philox_block(const uint32_t key[2], const uint32_t counter[4], uint32_t 
 struct dt_philox dt_philox_init(uint64_t seed, uint32_t stream, uint64_t substream);
 uint32_t dt_philox_u32(struct dt_philox *rng);
 // Uniform in [0, n), n >= 1, without bias: x mod n of the first 64-bit word x (its low half drawn
-// first) below the largest multiple of n up to 2^64. The data order rests on this.
+// first) below the largest multiple of n up to 2^64. The data order depends on this.
 uint64_t dt_philox_below(struct dt_philox *rng, uint64_t n);
 // Uniform in [0, 1) with 24 bits.
 float dt_philox_uniform(struct dt_philox *rng);

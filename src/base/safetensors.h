@@ -65,8 +65,7 @@ dt_status dt_safetensors_create(const char *path, const struct dt_safetensors_en
 dt_status dt_safetensors_write(struct dt_safetensors_writer *writer, const void *data,
                                int64_t bytes);
 // fsyncs and closes; gives size and xxh64 of the file (each may be NULL). Fewer or more bytes than
-// announced is an error. The writer is gone afterwards, whatever is returned, and with an error the
-// file too.
+// announced is an error. The writer is freed, whatever is returned, and with an error the file too.
 dt_status dt_safetensors_finish(struct dt_safetensors_writer *writer, int64_t *size,
                                 uint64_t *hash);
 // Closes and removes the file; NULL is fine.

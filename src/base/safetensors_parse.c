@@ -137,7 +137,7 @@ static bool is_plain(const char *text)
     return true;
 }
 
-// cJSON holds numbers as doubles: below 2^53 each whole number is exact and told from its
+// cJSON holds numbers as doubles: below 2^53 each whole number is exact and distinct from its
 // neighbours.
 static bool whole_number(const cJSON *item, int64_t *value)
 {

@@ -23,7 +23,7 @@ static dt_status read_header(int fd, const char *path, int64_t file_size, char *
                        "%s has %" PRId64 " bytes, too few for a safetensors file", path, file_size);
     DT_TRY(dt_pread_all(fd, path, &length, sizeof length, 0));
     if (length > DT_SAFETENSORS_HEADER_MAX)
-        return DT_FAIL(DT_USER, "the file is damaged or no safetensors file",
+        return DT_FAIL(DT_USER, "the file is damaged or not a safetensors file",
                        "%s: a header of %" PRIu64 " bytes, at most %d are allowed", path, length,
                        DT_SAFETENSORS_HEADER_MAX);
     *size = (int64_t)length;

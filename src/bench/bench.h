@@ -1,4 +1,5 @@
-// `dtrain bench` inside: its options, the training step that is measured, times and costs.
+// The internals of `dtrain bench`: its options, the training step that is measured, times and
+// costs.
 #pragma once
 
 #include "job/settings.h"
@@ -35,7 +36,8 @@ dt_status dt_bench_reader(const struct dt_bench_options *options);
 // settings being those of the options and of the configuration's defaults, makes the same steps.
 #define DT_BENCH_LEARNING_RATE 1e-3
 
-// A model in training on synthetic tokens, one process. It points into itself: not to be moved.
+// A model in training on synthetic tokens, one process. It points into itself and must not be
+// moved.
 struct dt_bench_rig {
     struct dt_comm *comm; // of this process alone
     struct dt_backend backend;
@@ -44,7 +46,7 @@ struct dt_bench_rig {
     struct dt_stepper *stepper;
     struct dt_dataset *dataset;
     struct dt_loader *loader;
-    int64_t batch, micro, length; // sequences of a step and of a micro-batch, tokens of a sequence
+    int64_t batch, micro, length; // sequences per step and per micro-batch, tokens per sequence
     dt_bf16 *spare;               // [elements of the weights], device memory; with `wrap` only
     int64_t steps;                // launched so far
     char *algorithms;             // of GEMM, as the device chose them; NULL: none

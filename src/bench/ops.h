@@ -1,5 +1,5 @@
 // The calls of ops that a training step makes, each with what it must move and compute; and the
-// limits of the machine that these are held against.
+// limits of the machine that these are compared with.
 #pragma once
 
 #include "bench/bench.h"
@@ -55,19 +55,19 @@ struct dt_bench_work {
 struct dt_bench_timer {
     const struct dt_backend *backend;
     struct dt_stream *stream; // NULL: every call is done when it returns, the host's clock does
-    uint64_t *stamps;         // device memory, in ns; a pair a repeat
+    uint64_t *stamps;         // device memory, in ns; one pair per repeat
     uint64_t *read;           // the same on the host
     double between;           // seconds from a stamp to the next with nothing in between
 };
 dt_status dt_bench_timer_open(const struct dt_backend *backend, struct dt_bench_timer *timer);
 void dt_bench_timer_close(struct dt_bench_timer *timer);
 // Repeats `work` for so many seconds, each repeat after `before` (NULL: nothing), whose time is
-// not counted; records seconds a repeat, one figure a round.
+// not counted; records seconds per repeat, one figure per round.
 dt_status dt_bench_time(const struct dt_bench_timer *timer, const struct dt_bench_work *before,
                         const struct dt_bench_work *work, double seconds,
                         struct dt_bench_clock *clock);
 
-// It points into itself: not to be moved.
+// Points into itself: must not be moved.
 struct dt_bench_machine {
     double copy;                // bytes read and written a second
     double gemm_f32, gemm_bf16; // FLOPs a second

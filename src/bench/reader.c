@@ -94,7 +94,7 @@ static void report(const struct reading *r, int n_sides, bool json)
 {
     double plain = rate(r, PLAIN), reader = rate(r, READER), checked = rate(r, CHECKED);
     if (!json) {
-        printf("%lld tokens of %s, %d KiB a read\n", (long long)r->shard.count,
+        printf("%lld tokens of %s, %d KiB per read\n", (long long)r->shard.count,
                dt_dtype_name(r->shard.type), PIECE >> 10);
         for (int side = 0; side < n_sides; side++)
             printf("  %-28s %8.2f GB/s  %5.2f of read()\n", side_names[side], rate(r, side) / 1e9,

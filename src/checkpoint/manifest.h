@@ -1,6 +1,6 @@
-// MANIFEST of a checkpoint: size and xxh64 of each of its files. A line a file, "HASH SIZE NAME"
-// with 16 lower-case hex digits, so that `xxhsum -H64` checks it by hand. Private to the checkpoint
-// room.
+// MANIFEST of a checkpoint: size and xxh64 of each of its files. One line per file, "HASH SIZE
+// NAME" with 16 lower-case hex digits, so that `xxhsum -H64` checks it by hand. Private to the
+// checkpoint room.
 #pragma once
 
 #include "base/error.h"

@@ -9,7 +9,7 @@
 
 struct dt_option {
     struct dt_config_key key; // its name without the dashes, and the field of the command's options
-    char letter;              // a short form besides: 'o' for -o; or 0
+    char letter;              // a short form: 'o' for -o; or 0
     const char *argument;     // what help calls the value; NULL: by the type
     const char *modes;        // of `dtrain bench`: those it belongs to ("ops|step"); NULL: all
 };
@@ -20,7 +20,7 @@ struct dt_call {
     bool help;      // --help: nothing else is checked
     void *options;  // the command's struct; free with dt_call_free
     uint64_t given; // a bit for each row of the command's options
-    char **words;   // what are no options, in order
+    char **words;   // the words that are not options, in order
     int n_words;
 };
 
@@ -48,9 +48,8 @@ bool dt_call_given(const struct dt_call *call, const char *option);
 void dt_print_commands(FILE *out);
 void dt_print_help(const struct dt_command *command, FILE *out);
 
-// Tells the user of an error that every rank has: rank 0 prints it, once, and notes it in the run's
-// folder. dt_report_die is for an error of this rank alone: its last words, then the end of the
-// job.
+// Reports an error that every rank has: rank 0 prints it, once, and notes it in the run's folder.
+// dt_report_die is for an error of this rank alone: its last words, then the end of the job.
 void dt_report(dt_status status);
 void dt_report_die(const struct dt_error *error);
 void dt_report_set_comm(struct dt_comm *comm); // of the whole process; NULL: none, or closed
@@ -58,6 +57,5 @@ void dt_report_set_comm(struct dt_comm *comm); // of the whole process; NULL: no
 struct dt_train_options {
     bool check, version;
 };
-// `dtrain --check`: the resolved configuration, data, memory plan and batch arithmetic, for people,
-// on stdout.
+// `dtrain --check`: the resolved configuration, data, memory plan and batch arithmetic, on stdout.
 dt_status dt_cmd_print_plan(const struct dt_job *job);

@@ -22,7 +22,7 @@ struct dt_job_control_table {
 
 // Progress of the collectives between devices, and whether they fail: written by the watchdog of
 // the device communicator (device_comm.h), so that a rank which others wait for there is found and
-// named as one they wait for in MPI.
+// named like one they wait for in MPI.
 struct dt_comm_devices {
     _Atomic(int64_t) begun;    // collectives that the device has begun
     _Atomic(int64_t) oldest;   // the one it waits in, counted from 1; 0: none

@@ -96,7 +96,7 @@ dt_status dt_all_gather(struct dt_comm *comm, void *data, int64_t bytes); // of 
 dt_status dt_barrier(struct dt_comm *comm);
 
 // Ends a rank-local phase: every rank passes its own status and all return the worst. Where one or
-// more failed, every rank has the error record of the lowest failing rank, its message opened by
+// more failed, every rank has the error record of the lowest failing rank, its message prefixed by
 // "rank 2 on host: " or "rank 2 on host (and 3 other ranks): " where it is not rank 0's alone; so
 // they fail together and rank 0 reports it once.
 dt_status dt_agree(struct dt_comm *comm, dt_status mine);

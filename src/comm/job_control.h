@@ -1,6 +1,6 @@
 // Job control: every rank knows by heartbeat what its peers are doing (step, phase), so that a dead
 // or stalled rank can be named. A wait that outlasts the time-out, or a dead peer, ends the process
-// by dt_die (base/error.h) from the watch itself. Rides on the communicator (comm.h).
+// by dt_die (base/error.h) from the watch itself. Uses the communicator (comm.h).
 #pragma once
 
 #include "base/error.h"
@@ -18,7 +18,7 @@ void dt_comm_last_progress(const struct dt_comm *comm, int64_t *step, const char
 
 // Seconds that a collective may wait for a rank, after which the job ends; until set, 600.
 void dt_comm_set_timeout(struct dt_comm *comm, double seconds);
-// Reports that this rank is at work on something long of its own, while its peers wait for it in a
+// Reports that this rank is busy with long work of its own, while its peers wait for it in a
 // collective: they count comm.timeout_s from its last report. So a rank that saves, loads or prunes
 // a checkpoint calls this at the start and after each piece of the work (a file, a tensor, a block
 // written); one that hangs reports nothing and is named in time. Cheap, any thread: call it as
@@ -33,15 +33,14 @@ _Noreturn void dt_comm_abort(struct dt_comm *comm, int code);
 // Ends the job where `status` is this rank's alone (size > 1), at once: before memory is freed that
 // collectives under way still use, and before anything that its peers would wait in. Else `status`.
 dt_status dt_comm_end_if_alone(const struct dt_comm *comm, dt_status status);
-// To be called by the handlers of SIGTERM and SIGINT, beside the request to stop;
-// async-signal-safe. mpirun sends SIGTERM when a rank died, a second before SIGKILL: within it the
-// survivors look for the dead, and end the job in dt_die where there is one. Otherwise nothing
-// happens.
+// To be called by the handlers of SIGTERM and SIGINT, besides requesting a stop; async-signal-safe.
+// mpirun sends SIGTERM when a rank died, a second before SIGKILL: within it the survivors look for
+// a dead rank, and end the job by dt_die if they find one.
 void dt_comm_terminated(struct dt_comm *comm);
 
 #define DT_LAST_WORDS_BEGIN "dtrain: error: "
 // The end on an error, for the function that main registers with dt_die_register: the text that
-// this rank shall write to stderr, in one write(2), as "dtrain: error: rank 2 on n1, step 41,
+// this rank must write to stderr, in one write(2), as "dtrain: error: rank 2 on n1, step 41,
 // backward: …". 0 bytes: another rank has spoken or will, write nothing. Then dt_comm_abort(comm,
 // code).
 size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, int debug, char *text,

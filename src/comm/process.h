@@ -3,8 +3,8 @@
 
 #include <stdint.h>
 
-// A process under a name that no other process ever has: its number may be given again, and may
-// mean another process in another container.
+// Identifies a process uniquely: a pid may be reused, and may mean another process in another
+// container.
 struct dt_process {
     uint64_t space;   // boot and pid namespace in which `pid` counts; 0: unknown
     uint64_t started; // clock ticks since boot

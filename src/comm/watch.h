@@ -91,7 +91,7 @@ dt_status dt_watch_open(struct dt_watch *watch, const char *host);
 void dt_watch_close(struct dt_watch *watch); // collective: every peer closes its links too
 void dt_watch_listen(struct dt_watch *watch);
 void dt_watch_send(struct dt_watch *watch, enum dt_peer_state state);
-// Waits a moment until what was sent has left.
+// Waits a moment for what was sent to go out.
 void dt_watch_flush(struct dt_watch *watch);
 // Seconds of silence after which a rank counts as dead.
 double dt_watch_silence(const struct dt_watch *watch);

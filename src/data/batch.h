@@ -1,6 +1,6 @@
 // A batch is a list of named arrays, each [b, T] of `width` elements. A reader kind says which ones
-// its files yield, the model which ones it reads; all between them (loader, input, evaluation)
-// follows these lists, knows bytes, and names no array.
+// its files yield, the model which ones it reads; everything between them (loader, input,
+// evaluation) follows these lists, knows bytes, and names no array.
 #pragma once
 
 #include "base/dtype.h"
@@ -17,8 +17,8 @@ enum {
 struct dt_array_spec {
     const char *name; // a literal
     enum dt_dtype type;
-    int64_t width; // elements a position: 1 of token ids, a frame's size of frames
-    bool optional; // yielded: only by some datasets; read: does without
+    int64_t width; // elements per position: 1 of token ids, a frame's size of frames
+    bool optional; // yielded: only by some datasets; read: not needed
 };
 
 struct dt_array_list {

@@ -16,8 +16,8 @@ struct dt_shard {
     int64_t count;                     // of the kind's units: tokens, rows
     int64_t windows;                   // of seq_len; 0: skipped
     int64_t stride;     // units from a window's start to the next one's: T of a stream, 1 of rows
-    int64_t row;        // positions a unit: 1 of tokens, T of rows
-    int64_t width;      // elements a position
+    int64_t row;        // positions per unit: 1 of tokens, T of rows
+    int64_t width;      // elements per position
     int64_t vocab_size; // attribute; 0 where absent
     int64_t hash_block; // bytes that a stored checksum covers, the most of its kinds; 0: none
     // Fingerprint. Tokens: the first and last checksum (xxh64 of 16 KiB, computed, where there are

@@ -31,7 +31,7 @@ struct dt_position {
 };
 
 // DT_USER if there are fewer windows than `batch`, none at all, or batch or block < 1. Needs 16
-// bytes a block, and 8 for each window of the blocks that the slots are in.
+// bytes per block, and 8 for each window of the blocks that the slots are in.
 dt_status dt_order_create(const struct dt_order_config *config, struct dt_order **order);
 void dt_order_free(struct dt_order *order); // NULL is fine
 int64_t dt_order_steps_per_epoch(const struct dt_order *order);

@@ -65,7 +65,7 @@ struct dt_reader_kind {
     void (*pad)(const struct dt_dataset *dataset, void *const *rows);
 };
 
-// readers.c; the end has a NULL. A test program may link a table of its own.
+// readers.c; ends with NULL. A test program may link a table of its own.
 extern const struct dt_reader_kind *const dt_reader_kinds[];
 const struct dt_reader_kind *dt_reader_find(const char *name);   // or NULL
 const struct dt_reader_kind *dt_reader_source(const char *text); // whose source it is, or NULL

@@ -12,8 +12,8 @@ struct dt_device_choice_config {
 };
 
 // Collective. auto uses the CPU where no rank sees a CUDA device, and says why. *ranks_on_device:
-// the ranks on this rank's device, itself among them (CPUs: 1). DT_USER where a rank sees no
-// device that needs one, or where ranks would share one and may not; nothing is open then.
+// the ranks on this rank's device, itself among them (CPUs: 1). DT_USER where a rank that needs a
+// device sees none, or ranks would share one and may not; nothing is open then.
 dt_status dt_device_open(const struct dt_device_choice_config *config, struct dt_backend *backend,
                          int *ranks_on_device);
 // The same for a single process; threads 0: its share of the cores.

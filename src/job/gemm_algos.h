@@ -10,7 +10,7 @@
 // Collective; for a training job, before its model is allocated. Nothing on devices that have
 // nothing to choose.
 dt_status dt_gemm_algos_apply(struct dt_job *job);
-// Collective; for other jobs: what the run chose, where it did. Times and writes nothing.
+// Collective; for other jobs: uses what the run chose, if it did. Times and writes nothing.
 dt_status dt_gemm_algos_recall(struct dt_job *job);
 
 // All shapes of two records of the same device and library, `first` deciding where both have one.

@@ -50,10 +50,10 @@ dt_status dt_job_resolve_model(struct dt_job *job);
 dt_status dt_job_check_launch(const struct dt_job *job);
 // Settings that the device does not allow in training.
 dt_status dt_job_check_device(const struct dt_job *job);
-// That NCCL is there where training would use it.
+// That NCCL is available if training would use it.
 dt_status dt_job_check_nccl(const struct dt_job *job);
 
-// The loader's host memory comes from the backend: pinned where copies run beside other work.
+// Allocates the loader's host memory with the backend: pinned where copies overlap other work.
 void dt_job_pin_ring(const struct dt_backend *backend, struct dt_loader_config *loader);
 // The loader of this rank's training slots; memory for the ring comes from the backend.
 struct dt_loader_config dt_job_train_loader(const struct dt_job *job);

@@ -12,7 +12,7 @@ struct dt_run_folder {
 };
 
 // Creates the folder, locks it (waits `wait_s` seconds for another job's, then DT_USER naming
-// the holder) and proves that files can be written there.
+// the holder) and checks that files can be written there.
 dt_status dt_run_folder_open(const char *path, double wait_s, struct dt_run_folder *folder);
 void dt_run_folder_close(struct dt_run_folder *folder);
 // state: "running", "stopped", "complete".

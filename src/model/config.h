@@ -10,7 +10,7 @@
 // Each kind of block says what a level means for it.
 enum dt_recompute {
     DT_RECOMPUTE_NONE,  // keep all that backward needs
-    DT_RECOMPUTE_SCAN,  // make again what follows from a block's input projection
+    DT_RECOMPUTE_SCAN,  // recompute what follows from a block's input projection
     DT_RECOMPUTE_BLOCK, // keep the residual stream between blocks only
 };
 
@@ -31,7 +31,7 @@ struct dt_model_config {
 // is resumed.
 extern const struct dt_config_key dt_model_keys[], dt_model_kind_keys[];
 
-// Names the kinds in full and layers as runs, fills n_layer from layers or the other way round.
+// Names the kinds in full and layers as runs; fills n_layer from layers or layers from n_layer.
 dt_status dt_model_config_normalize(struct dt_model_config *config);
 // Fills derived values (these, dt_rank) and checks kinds and ranges: DT_USER naming the key of the
 // [model] section.

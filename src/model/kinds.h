@@ -42,7 +42,7 @@ struct dt_stem_kind {
     dt_status (*forward)(struct dt_part *stem, const struct dt_pass *pass,
                          const struct dt_flow *flow);
     // From flow->dresidual, or flow->x, which is the same in storage type. If another part shares a
-    // row (dt_params_share), that part's gradient is there already: += then.
+    // row (dt_params_share), that part's gradient is there already: then +=.
     dt_status (*backward)(struct dt_part *stem, const struct dt_pass *pass,
                           const struct dt_flow *flow);
 };
@@ -72,8 +72,8 @@ struct dt_head_kind {
                         struct dt_view *logits);
 };
 
-// kinds.c: each a dt_stem_kind, dt_block_kind or dt_head_kind; the end has a NULL. The first stem
-// and head are those of a configuration that names none, the first block is that of a model without
+// kinds.c: each a dt_stem_kind, dt_block_kind or dt_head_kind; ends with NULL. The first stem and
+// head are those of a configuration that names none, the first block is that of a model without
 // model.layers.
 extern const struct dt_kind *const dt_stem_kinds[];
 extern const struct dt_kind *const dt_block_kinds[];

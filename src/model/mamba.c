@@ -5,7 +5,7 @@
 //   y          = scan(u, delta, A, B, C, D) · silu(z)     out = out_proj(y)
 // E = expand · d_model channels, N states, K taps, R = dt_rank, M = B·L rows. x' and z are halves
 // of one array of 2E columns, dt, B and C slices of one of R + 2N: none is copied apart.
-// model.recompute: `scan` keeps h and x', z and makes the rest again; `block` keeps nothing.
+// model.recompute: `scan` keeps h and x', z and recomputes the rest; `block` keeps nothing.
 #include "model/kinds.h"
 
 #include "base/round.h"
@@ -28,7 +28,7 @@ struct mamba {
     struct dt_norm norm;
     struct dt_linear in_proj, x_proj, dt_proj, out_proj;
     int conv_weight, conv_bias, a_log, d_skip, dt_bias; // rows of the table
-    struct arrays forward;   // needed by backward; shared between layers where they are made again
+    struct arrays forward;   // needed by backward; shared between layers where they are recomputed
     struct arrays gradients; // of them, shared by all layers
     float *states;           // [B, ceil(L / chunk), N, E] fp32
 };

@@ -26,12 +26,12 @@ struct dt_plan {
     struct dt_model_shape shape;
     int64_t rows; // M = B·L
     struct dt_arena arenas[DT_MEMORY_COUNT];
-    bool too_large; // no machine has so much
+    bool too_large; // more than any machine has
 };
 // [rows, cols] of `type`.
 struct dt_view dt_plan_view(struct dt_plan *plan, enum dt_memory memory, int64_t rows, int64_t cols,
                             enum dt_dtype type);
-// For an array that backward needs, and that model.recompute = `level` or above makes again:
+// For an array that backward needs, and that model.recompute = `level` or above recomputes:
 // activations, or scratch.
 enum dt_memory dt_plan_memory(const struct dt_plan *plan, enum dt_recompute level);
 
@@ -57,7 +57,7 @@ struct dt_flow {
 struct dt_linear {
     int row;
     int64_t in, out;
-    bool adds; // its dx is added to one that is there
+    bool adds; // dx += instead of =
 };
 // x [rows, in] storage, y [rows, out] storage or fp32.
 dt_status dt_linear_forward(const struct dt_pass *pass, struct dt_linear linear, struct dt_view x,

@@ -41,7 +41,7 @@ struct dt_params {
     struct {
         const char *name;
         int *row;
-    } wanted[DT_PARAMS_WANTED]; // rows to be shared that are not there yet
+    } wanted[DT_PARAMS_WANTED]; // rows to be shared that are not added yet
     int64_t elements;           // of the flat arrays: the last row's end, rounded up to 64
     int64_t count;              // parameters as the field counts them: sum of file_count
 };

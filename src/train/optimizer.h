@@ -41,5 +41,5 @@ dt_status dt_optimizer_restore(struct dt_optimizer *optimizer, int64_t updates,
 // the step's; `expected`: the batch's tokens.
 dt_status dt_optimizer_step(struct dt_optimizer *optimizer, double expected,
                             struct dt_stream *stream);
-// As people read it: loss and norm are never negative, but a NaN may have its sign set.
+// For printing: loss and norm are never negative, but a NaN may have its sign set.
 struct dt_update_control dt_optimizer_readable(const struct dt_update_control *control);
