@@ -101,7 +101,7 @@ static dt_status check_arrays(const struct dt_job *job, const char *key,
     return DT_FAIL(DT_USER, "use data of another kind, or a model that reads this kind",
                    "the model (stem %s, blocks %s, head %s) reads an array %s of %s, %lld values "
                    "per position; %s (%s, %s) does not provide it",
-                   job->model.stem, job->model.layers, job->model.head, missing->name,
+                   job->model.stem, job->model.layers, job->model.heads, missing->name,
                    dt_dtype_name(missing->type), (long long)missing->width, key,
                    loader->dataset->kind->name, loader->dataset->shards[0].path);
 }

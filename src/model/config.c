@@ -21,11 +21,11 @@ dt_status dt_model_config_normalize(struct dt_model_config *config)
     struct dt_layers layers;
     const struct dt_kind *stem, *head;
     DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
-    DT_TRY(dt_kind_find(dt_stem_kinds, "stem", config->stem, &stem));
-    DT_TRY(dt_kind_find(dt_head_kinds, "head", config->head, &head));
+    DT_TRY(dt_kind_find(dt_stem_kinds, "model.stem", config->stem, &stem));
+    DT_TRY(dt_kind_find(dt_head_kinds, "model.heads", config->heads, &head));
     config->n_layer = layers.n_layer;
     snprintf(config->stem, sizeof config->stem, "%s", stem->name);
-    snprintf(config->head, sizeof config->head, "%s", head->name);
+    snprintf(config->heads, sizeof config->heads, "%s", head->name);
     return dt_layers_text(&layers, config->layers, sizeof config->layers);
 }
 

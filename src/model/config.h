@@ -15,7 +15,7 @@ enum dt_recompute {
 };
 
 struct dt_model_config {
-    char stem[DT_CONFIG_STRING_MAX], head[DT_CONFIG_STRING_MAX]; // kinds; "": model/kinds.c's first
+    char stem[DT_CONFIG_STRING_MAX], heads[DT_CONFIG_STRING_MAX]; // "": model/kinds.c's first kinds
     char layers[DT_CONFIG_STRING_MAX]; // "mamba*24", "a*7 b a*8"; "": n_layer of the first kind
     int64_t d_model, n_layer, vocab_size;
     int64_t d_state, d_conv, expand, dt_rank; // dt_rank 0: ceil(d_model / 16)
@@ -26,10 +26,9 @@ struct dt_model_config {
     enum dt_dtype storage; // DT_F32 or DT_BF16; no key, the job decides
 };
 
-// The fields, relative to struct dt_model_config: keys of the configuration, and kinds that have no
-// key yet. Those with a name in config.json are the architecture; the others may change when a run
-// is resumed.
-extern const struct dt_config_key dt_model_keys[], dt_model_kind_keys[];
+// The fields, relative to struct dt_model_config, which are the keys of [model]. Those with a name
+// in config.json are the architecture; the others may change when a run is resumed.
+extern const struct dt_config_key dt_model_keys[];
 
 // Names the kinds in full and layers as runs; fills n_layer from layers or layers from n_layer.
 dt_status dt_model_config_normalize(struct dt_model_config *config);

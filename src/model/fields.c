@@ -19,6 +19,9 @@ const struct dt_config_key dt_model_keys[] = {
         "vocabulary size; required unless run.init_from gives it", .json = "vocab_size"),
     ROW(WORDS, AT(layers), "", "layer kinds, such as mamba*24; empty: n_layer times mamba",
         .json = "layers"),
+    ROW(WORDS, AT(stem), "", "what opens the residual stream; empty: tokens", .json = "stem"),
+    ROW(WORDS, AT(heads), "", "what the model predicts; empty: lm, the next token",
+        .json = "heads"),
     ROW(WHOLE, AT(d_state), "16", 1, DT_SCAN_STATES_MAX, "SSM state size", .json = "state_size"),
     ROW(WHOLE, AT(d_conv), "4", 1, DT_CONV1D_TAPS_MAX, "conv kernel size", .json = "conv_kernel"),
     ROW(WHOLE, AT(expand), "2", 1, 64, "inner channels as a multiple of d_model",
@@ -35,28 +38,15 @@ const struct dt_config_key dt_model_keys[] = {
         "what the backward pass recomputes to save memory"),
     {0},
 };
-
-const struct dt_config_key dt_model_kind_keys[] = {
-    ROW(WORDS, AT(stem), "", "kind of the stem", .json = "stem"),
-    ROW(WORDS, AT(head), "", "kind of the head", .json = "head"),
-    {0},
-};
 // clang-format on
-
-static void compare(struct dt_problems *problems, const struct dt_config_key *keys,
-                    const struct dt_model_config *now, const struct dt_model_config *saved)
-{
-    char is[DT_CONFIG_STRING_MAX], was[DT_CONFIG_STRING_MAX];
-    for (const struct dt_config_key *key = keys; key->name; key++)
-        if (key->json && !dt_config_equal(key, now, saved))
-            dt_problems_add(problems, "model.%s is %s, the checkpoint has %s", key->name,
-                            dt_config_value_text(key, now, is),
-                            dt_config_value_text(key, saved, was));
-}
 
 void dt_model_config_compare(struct dt_problems *problems, const struct dt_model_config *now,
                              const struct dt_model_config *saved)
 {
-    compare(problems, dt_model_keys, now, saved);
-    compare(problems, dt_model_kind_keys, now, saved);
+    char is[DT_CONFIG_STRING_MAX], was[DT_CONFIG_STRING_MAX];
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
+        if (key->json && !dt_config_equal(key, now, saved))
+            dt_problems_add(problems, "model.%s is %s, the checkpoint has %s", key->name,
+                            dt_config_value_text(key, now, is),
+                            dt_config_value_text(key, saved, was));
 }

@@ -54,14 +54,12 @@ struct config_file {
     cJSON *json;
 };
 
-static const struct dt_config_key *const tables[] = {dt_model_keys, dt_model_kind_keys};
-
 // Of a normalized configuration: whether transformers knows such a model.
 static bool is_mamba(const struct dt_model_config *config)
 {
     char layers[DT_CONFIG_STRING_MAX];
     snprintf(layers, sizeof layers, "mamba*%lld", (long long)config->n_layer);
-    return strcmp(config->stem, "tokens") == 0 && strcmp(config->head, "lm") == 0 &&
+    return strcmp(config->stem, "tokens") == 0 && strcmp(config->heads, "lm") == 0 &&
            strcmp(config->layers, layers) == 0;
 }
 
@@ -131,13 +129,12 @@ static dt_status read_fields(const struct config_file *file, struct dt_model_con
 {
     bool mamba = false;
     DT_TRY(check_built(file, &mamba));
-    for (int i = 0; i < 2; i++)
-        for (const struct dt_config_key *key = tables[i]; key->name; key++)
-            if (key->json)
-                DT_TRY(read_field(file, key, config));
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
+        if (key->json)
+            DT_TRY(read_field(file, key, config));
     if (mamba) {
         strcpy(config->stem, "tokens");
-        strcpy(config->head, "lm");
+        strcpy(config->heads, "lm");
         snprintf(config->layers, sizeof config->layers, "mamba*%lld", (long long)config->n_layer);
     }
     DT_TRY_NOTE(dt_model_config_normalize(config), "reading %s", file->path);
@@ -196,12 +193,10 @@ static bool add_all(cJSON *json, const struct dt_model_config *config)
                 cJSON_AddStringToObject(json, "model_type", mamba ? "mamba" : "dtrain");
     for (int i = 0; i < N_MEMBERS && fine; i++)
         fine = add_member(json, &members[i], config);
-    for (int i = 0; i < 2;
-         i++) // what has no place in the order above; kinds only where they matter
-        for (const struct dt_config_key *key = tables[i]; key->name && fine; key++)
-            if (key->json && !cJSON_HasObjectItem(json, key->json) &&
-                !(mamba && key->type == DT_CONFIG_STRING))
-                fine = add_field(json, key, config);
+    // A Mamba language model has transformers' members only; the others have every field.
+    for (const struct dt_config_key *key = dt_model_keys; key->name && fine && !mamba; key++)
+        if (key->json && !cJSON_HasObjectItem(json, key->json))
+            fine = add_field(json, key, config);
     return fine;
 }
 

@@ -30,7 +30,7 @@ static struct dt_model_config config_of(const char *stem, const char *layers, co
                                      .storage = DT_F32};
     snprintf(config.stem, sizeof config.stem, "%s", stem);
     snprintf(config.layers, sizeof config.layers, "%s", layers);
-    snprintf(config.head, sizeof config.head, "%s", head);
+    snprintf(config.heads, sizeof config.heads, "%s", head);
     return config;
 }
 

@@ -53,7 +53,7 @@ check "two ranks have the losses of one" same_losses runs/whole-fp32-1/metrics.j
 config=runs/whole-fp32-1/$last/config.json
 check "config.json names the kinds" grep -q '"layers":.*"dense\*1 mamba\*2 dense\*1"' "$config"
 check "… the stem" grep -q '"stem":.*"frames"' "$config"
-check "… the head" grep -q '"head":.*"squares"' "$config"
+check "… the head" grep -q '"heads":.*"squares"' "$config"
 check "eval" "$dtrain" eval frames.ini run.init_from=runs/whole-fp32-1/$last >eval.log 2>&1
 check "verify" "$dtrain" verify runs/whole-fp32-1/$last >verify.log 2>&1
 check "--check lists the arrays' shards" "$dtrain" --check frames.ini >check.log 2>&1

@@ -171,10 +171,10 @@ static void test_config_kinds(void)
     CHECK_INT(parse_config(DTRAIN ", \"layers\": \"mamba mamba*2\"}", &config), DT_OK);
     CHECK_STR(config.layers, "mamba*3");
     CHECK_STR(config.stem, "tokens");
-    CHECK_STR(config.head, "lm");
+    CHECK_STR(config.heads, "lm");
     CHECK_INT(dt_hf_config_text(&config, &text), DT_OK);
     CHECK(strstr(text, "MambaForCausalLM") && !strstr(text, "layers\":\t\"mamba"), "%s", text);
-    config.layers[0] = config.stem[0] = config.head[0] = '\0';
+    config.layers[0] = config.stem[0] = config.heads[0] = '\0';
     CHECK_INT(dt_hf_config_text(&config, &plain), DT_OK);
     CHECK_STR(plain, text);
     CHECK_INT(parse_config(text, &read), DT_OK);
