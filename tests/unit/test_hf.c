@@ -183,8 +183,8 @@ static void test_config_kinds(void)
     free(text);
     CHECK_FAILS(parse_config(DTRAIN ", \"layers\": \"mamba*2\"}", &read), DT_USER,
                 "model.layers has 2 layers, but model.n_layer is 3");
-    CHECK_FAILS(parse_config(DTRAIN ", \"head\": \"lmm\"}", &read), DT_USER,
-                "head: unknown kind 'lmm': did you mean 'lm'?");
+    CHECK_FAILS(parse_config(DTRAIN ", \"heads\": \"lmm\"}", &read), DT_USER,
+                "model.heads: unknown kind 'lmm': did you mean 'lm'?");
 }
 
 #define BASE                                                                                       \
