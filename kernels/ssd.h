@@ -1,0 +1,94 @@
+// State-space duality, the scan of Mamba-2 [Dao & Gu 2024]: every head has one decay, and heads of
+// a group share B and C. Softplus and D skip are fused.
+//   Δ_t = clamp(softplus(dt_t + dt_bias), dt_min, dt_max)       (softplus linear above 20)
+//   a_t = exp(Δ_t · A)                              A = -exp(a_log), one number per head
+//   h_t = a_t · h_{t-1} + Δ_t · x_t · B_tᵀ          h: [P, N] per head, fp32
+//   y_t = h_t · C_t + d_skip · x_t
+// h_{-1} is h0, or zero. reset[t] = 1: a document starts at t, h_{t-1} (at t = 0: h0) counts as
+// zero. reset[t] also stops the gradient from t to t - 1. No gradient flows through h0 or h_last.
+//
+// Implementations use the matrix form over chunks of Q tokens. With X = Δ_t x_t as rows [Q, P],
+// l_t = Σ_{s<=t} Δ_s A from the chunk's start, decay[t, s] = exp(l_t - l_s) for s <= t with no
+// reset in (s, t], else 0, and keep_t = exp(l_t), or 0 from the chunk's first reset on:
+//   Y      = (decay ∘ C Bᵀ) X + keep ∘ C h_beforeᵀ + d_skip ∘ x
+//   h_next = keep_{Q-1} · h_before + (decay[Q-1, :] ∘ X)ᵀ B
+// All exponents are <= 0. C Bᵀ is shared by the heads of a group. States are fp32; bf16 storage
+// allows operands of the products to be rounded to bf16, never their sums.
+//
+// Backward, with dh_t the gradient of h_t (from y_t and from h_{t+1}):
+//   dh_t = dy_t · C_tᵀ + a_{t+1} · dh_{t+1}               (the second term 0 where reset[t+1])
+//   dC_t = Σ_{heads} h_tᵀ · dy_t              dB_t = Σ_{heads} Δ_t · dh_tᵀ · x_t
+//   dx_t = d_skip · dy_t + Δ_t · dh_t · B_t
+//   dlog_t = a_t · Σ_{p,n} dh_t ∘ h_{t-1}                 (0 where reset[t]); the gradient of Δ_t A
+//   dΔ_t = A · dlog_t + x_tᵀ · dh_t · B_t                 (0 where the clamp holds Δ_t)
+//   ddt_t = dΔ_t · σ(dt_t + dt_bias)
+//   da_log = Σ_{b,t} dlog_t · Δ_t · A     dd_skip = Σ_{b,t} dy_tᵀ · x_t     ddt_bias = Σ_{b,t} ddt_t
+// In chunks, with dM = dY Xᵀ, W = dM ∘ decay ∘ C Bᵀ, and dh_end the gradient of h_next:
+//   dC = (Σ_{heads} dM ∘ decay) B + Σ_{heads} keep ∘ dY h_before
+//   dB = (Σ_{heads} dM ∘ decay)ᵀ C + Σ_{heads} decay[Q-1, :] ∘ X dh_end
+//   dX = (decay ∘ C Bᵀ)ᵀ dY + decay[Q-1, :] ∘ B dh_endᵀ
+//   dh_before = keep_{Q-1} · dh_end + (keep ∘ dY)ᵀ C
+//   dlog_t = Σ_{s < t <= u} W[u, s] + Σ_{u >= t} keep_u · dY_uᵀ h_before C_u
+//          + Σ_{s < t} decay[Q-1, s] · X_sᵀ dh_end B_s + keep_{Q-1} · Σ dh_end ∘ h_before
+// which sums terms that belong to dlog_t only: <dy, y> - <dX, X> would cancel. (A term crosses no
+// reset: decay and keep are 0 there.) Sums over heads, batch and time have a fixed order: no
+// atomics, no bit depends on threads.
+//
+// A view's rows are the tokens of B sequences one after another, row b·L + t. Columns of x and y:
+// head h, element p at h·P + p; of b and c: group g, state n at g·N + n; head h uses group
+// h / (H / G). Strides and places are free: x, B and C are columns of the convolution's output, dt
+// is the last columns of the input projection's. All views are of one dtype, the storage (bf16 or
+// fp32). N in [1, DT_SSD_STATES_MAX], P in [1, DT_SSD_HEAD_MAX], G divides H; L, B >= 1; L elements
+// take less than 2^31 bytes.
+#pragma once
+
+#include "base/view.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { DT_SSD_STATES_MAX = 256, DT_SSD_HEAD_MAX = 256 }; // N, P
+
+// The chunks that suit each backend.
+enum { DT_SSD_CHUNK_CPU = 64, DT_SSD_CHUNK_CUDA = 64 };
+
+struct dt_ssd_inputs {
+    int64_t batch, length; // B, L
+    int64_t heads, groups; // H, G
+    int64_t chunk;         // Q, >= 1: tokens between saved states
+    float dt_min, dt_max;  // 0 and INFINITY: no clamp
+    struct dt_view x;      // [B·L, H·P]
+    struct dt_view dt;     // [B·L, H], before bias and softplus
+    struct dt_view b, c;   // [B·L, G·N]
+    const float *a_log;    // [H]
+    const float *d_skip;   // [H]
+    const float *dt_bias;  // [H]
+    const float *h0;       // [B, H, P, N], or NULL: zeros. Backward finds it in `states`
+    const uint8_t *reset;  // [B, L], or NULL: none
+};
+
+struct dt_ssd_forward_args {
+    struct dt_ssd_inputs in;
+    struct dt_view y; // [B·L, H·P], =
+    float *h_last;    // [B, H, P, N], = the state after the last t, or NULL; may be h0 itself
+    // [B, ceil(L / chunk), H, N, P], = h before the chunk's first t, or NULL: no backward follows.
+    // Where a chunk starts with a reset its state is still the h that the reset drops.
+    float *states;
+    void *workspace;
+    int64_t workspace_bytes;
+};
+
+struct dt_ssd_backward_args {
+    struct dt_ssd_inputs in; // as in forward
+    const float *states;     // in: from forward
+    struct dt_view dy;       // [B·L, H·P], in
+    struct dt_view dx;       // [B·L, H·P], =
+    struct dt_view ddt;      // [B·L, H], =
+    struct dt_view db, dc;   // [B·L, G·N], =
+    float *da_log;           // [H], = or, with accumulate, +=
+    float *dd_skip;          // [H], likewise
+    float *ddt_bias;         // [H], likewise
+    bool accumulate;
+    void *workspace;
+    int64_t workspace_bytes;
+};
