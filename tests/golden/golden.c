@@ -1,10 +1,10 @@
-// Reading a golden file. Everything in it is fp32 or a metadata string; ids, labels and resets are
-// whole numbers kept as fp32.
+// Reading a golden file. Everything in it is fp32 or a metadata string.
 #include "golden.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void golden_must(dt_status status)
 {
@@ -20,7 +20,8 @@ static const char *metadata(const struct golden *golden, const char *key)
 {
     const char *value = dt_safetensors_metadata(golden->file, key);
     if (!value) {
-        fprintf(stderr, "%s: no metadata %s: run make_golden.py\n", golden->file->path, key);
+        fprintf(stderr, "%s: no metadata %s: run the family's Python file\n", golden->file->path,
+                key);
         exit(1);
     }
     return value;
@@ -53,76 +54,51 @@ float *golden_tensor(const struct golden *golden, int64_t *count, const char *na
     return values;
 }
 
-static int32_t *tokens(const struct golden *golden, const char *name)
-{
-    int64_t count;
-    float *values = golden_tensor(golden, &count, "%s", name);
-    int32_t *out = malloc((size_t)count * sizeof *out);
-    for (int64_t i = 0; i < count; i++)
-        out[i] = (int32_t)values[i];
-    free(values);
-    return out;
-}
-
-static uint8_t *flags(const struct golden *golden, const char *name)
-{
-    int64_t count;
-    float *values = golden_tensor(golden, &count, "%s", name);
-    if (!values)
-        return NULL;
-    uint8_t *out = malloc((size_t)count);
-    for (int64_t i = 0; i < count; i++)
-        out[i] = values[i] != 0.0f;
-    free(values);
-    return out;
-}
-
 static void read_rates(struct golden *golden)
 {
     const char *text = metadata(golden, "lr");
-    for (int k = 0; k < GOLDEN_STEPS; k++) {
+    for (int k = 0; k < golden->steps; k++) {
         char *end;
         golden->lr[k] = strtod(text, &end);
         text = end;
     }
 }
 
+// Model keys that the file does not name have their defaults.
+static void read_model(struct golden *golden)
+{
+    char name[DT_CONFIG_NAME], problem[DT_CONFIG_PROBLEM];
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
+        snprintf(name, sizeof name, "model.%s", key->name);
+        const char *text = dt_safetensors_metadata(golden->file, name);
+        dt_config_set_default(key, &golden->config);
+        if (text && !dt_config_convert(key, text, &golden->config, problem)) {
+            fprintf(stderr, "%s: %s: %s\n", golden->file->path, name, problem);
+            exit(1);
+        }
+    }
+    golden->config.storage = DT_F32;
+    golden_must(dt_model_config_check(&golden->config));
+}
+
 void golden_open(const char *path, struct golden *golden)
 {
     memset(golden, 0, sizeof *golden);
     golden_must(dt_safetensors_open(path, &golden->file));
-    golden->config = (struct dt_model_config){
-        .d_model = whole(golden, "d_model"),
-        .n_layer = whole(golden, "n_layer"),
-        .vocab_size = whole(golden, "vocab_size"),
-        .d_state = whole(golden, "d_state"),
-        .d_conv = whole(golden, "d_conv"),
-        .expand = whole(golden, "expand"),
-        .dt_rank = whole(golden, "dt_rank"),
-        .norm_eps = number(golden, "norm_eps"),
-        .tie_embeddings = whole(golden, "tie"),
-        .pad_vocab_multiple = 8,
-        .recompute = DT_RECOMPUTE_NONE,
-        .storage = DT_F32,
-    };
+    read_model(golden);
     golden->batch = whole(golden, "B");
     golden->length = whole(golden, "T");
+    golden->steps = (int)whole(golden, "steps");
     golden->beta1 = number(golden, "beta1");
     golden->beta2 = number(golden, "beta2");
     golden->eps = number(golden, "eps");
     golden->weight_decay = number(golden, "weight_decay");
     golden->grad_clip = number(golden, "grad_clip");
-    golden->ids = tokens(golden, "golden.ids");
-    golden->labels = tokens(golden, "golden.labels");
-    golden->reset = flags(golden, "golden.reset");
-    golden->state = whole(golden, "state");
+    golden->state = strcmp(metadata(golden, "state"), "true") == 0;
     read_rates(golden);
 }
 
 void golden_close(struct golden *golden)
 {
-    free(golden->ids);
-    free(golden->labels);
-    free(golden->reset);
     dt_safetensors_close(golden->file);
 }

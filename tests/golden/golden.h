@@ -1,6 +1,6 @@
-// Golden files (written by make_golden.py) and the training step that is compared with them: that
-// of dtrain's loop, on one rank, through the public headers of model and backend only. A status
-// other than DT_OK ends the test with the error's text.
+// Golden files (reference.py says what is in them) and the passes that are compared with them: the
+// training step of dtrain's loop, on one rank, through the public headers of model and backend
+// only. A status other than DT_OK ends the test with the error's text.
 #pragma once
 
 #include "base/safetensors.h"
@@ -12,10 +12,9 @@ struct golden {
     struct dt_safetensors *file;
     struct dt_model_config config; // fp32, nothing recomputed
     int64_t batch, length;         // B, T
+    int steps;                     // up to GOLDEN_STEPS
     double lr[GOLDEN_STEPS], beta1, beta2, eps, weight_decay, grad_clip;
-    int32_t *ids, *labels; // [steps, B, T]
-    uint8_t *reset;        // [steps, B, T], or NULL
-    bool state;            // golden.h0.<layer> and golden.x0.<layer> are there
+    bool state; // before.LAYER.STATE are there
 };
 
 void golden_open(const char *path, struct golden *golden);
@@ -33,15 +32,23 @@ struct golden_run {
     enum dt_dtype storage;
 };
 
-// What ten steps left, in host memory.
+// What the steps left, in host memory.
 struct golden_trace {
     double loss[GOLDEN_STEPS], grad_norm[GOLDEN_STEPS];
     struct dt_params params; // offsets into the two arrays below
     float *gradients; // [elements] of the first step: of the mean over counted tokens, not clipped
     float *weights;   // [elements] after the last step
-    float *logits;    // [B * T, vocab_size] of the first step
+    float *logits;    // [B * T, vocab_size] of the first step, where the file has them
 };
 
 void golden_train(const struct golden_run *run, struct golden_trace *trace);
 void golden_trace_free(struct golden_trace *trace);
+
+// Forward passes of one sequence of the first batch in windows of `window` positions (divides T),
+// the state carried: the sum of its losses, and the state after it, fp32, arrays one after another
+// (malloc).
+double golden_windows(const struct golden_run *run, int64_t sequence, int64_t window,
+                      float **state);
+// The state after `sequence` in the file, in the same order; NULL if the file has none.
+float *golden_state(const struct golden_run *run, int64_t sequence, int64_t *count);
 void golden_must(dt_status status); // prints the error and ends the program where it is not DT_OK

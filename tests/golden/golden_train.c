@@ -14,8 +14,7 @@ struct trainer {
     int64_t n_micro;
     struct dt_model_state **before; // [n_micro], or NULL: no initial state
     // Device memory.
-    int32_t *ids, *labels;
-    uint8_t *reset;
+    void *arrays[DT_BATCH_ARRAYS]; // that the model reads, of one step; NULL: not in the file
     float *m, *v;
     struct dt_adamw_span *spans;
     int64_t n_spans;
@@ -62,7 +61,7 @@ static void load_weights(struct trainer *t)
         int64_t count;
         float *values = golden_tensor(t->golden, &count, "%s", param->name);
         if (!values || count != param->file_count) {
-            golden_must(DT_FAIL(DT_USER, "run make_golden.py",
+            golden_must(DT_FAIL(DT_USER, "run the family's Python file",
                                 "%s: tensor %s is missing or has another size",
                                 t->golden->file->path, param->name));
         }
@@ -74,38 +73,41 @@ static void load_weights(struct trainer *t)
     golden_must(dt_model_refresh(t->model, NULL));
 }
 
-// `values` [count] fp32 into device memory of storage type.
-static void put_storage(struct trainer *t, void *to, const float *values, int64_t count)
+// `values` [count] as device memory of `type`.
+static void put(const struct dt_backend *backend, void *to, enum dt_dtype type, const float *values,
+                int64_t count)
 {
-    if (t->run->storage == DT_F32) {
-        to_device(t->backend, to, values, count * 4);
-        return;
-    }
-    dt_bf16 *rounded = malloc((size_t)count * sizeof *rounded);
+    int64_t bytes = count * dt_dtype_size(type);
+    char *typed = malloc((size_t)bytes);
     for (int64_t i = 0; i < count; i++)
-        rounded[i] = dt_f32_to_bf16(values[i]);
-    to_device(t->backend, to, rounded, count * 2);
-    free(rounded);
+        if (type == DT_F32)
+            ((float *)typed)[i] = values[i];
+        else if (type == DT_BF16)
+            ((dt_bf16 *)typed)[i] = dt_f32_to_bf16(values[i]);
+        else if (type == DT_I32)
+            ((int32_t *)typed)[i] = (int32_t)values[i];
+        else
+            typed[i] = (char)values[i];
+    to_device(backend, to, typed, bytes);
+    free(typed);
 }
 
-// The state before micro-batch `index`: its sequences' part of the golden tensors.
-static struct dt_model_state *load_state(struct trainer *t, int64_t index)
+// The state before sequences [first, first + n) of the batch.
+static struct dt_model_state *load_state(struct trainer *t, int64_t first, int64_t n)
 {
-    int64_t micro = t->run->micro, h_count, x_count;
     struct dt_model_state *state;
-    golden_must(dt_model_state_create(t->model, micro, &state));
+    golden_must(dt_model_state_create(t->model, n, &state));
     for (int64_t layer = 0; layer < t->golden->config.n_layer; layer++) {
-        float *h0 = golden_tensor(t->golden, &h_count, "golden.h0.%d", (int)layer);
-        float *x0 = golden_tensor(t->golden, &x_count, "golden.x0.%d", (int)layer);
-        int64_t h_part = h_count / t->n_micro, x_part = x_count / t->n_micro;
-        const struct dt_array_list *arrays = dt_model_state_arrays(t->model, layer);
-        int ssm = dt_array_list_find(arrays, "ssm_state"),
-            conv = dt_array_list_find(arrays, "conv_state");
-        to_device(t->backend, dt_model_state_array(state, layer, ssm), h0 + index * h_part,
-                  h_part * 4);
-        put_storage(t, dt_model_state_array(state, layer, conv), x0 + index * x_part, x_part);
-        free(h0);
-        free(x0);
+        const struct dt_array_list *list = dt_model_state_arrays(t->model, layer);
+        for (int i = 0; i < list->n; i++) {
+            const struct dt_array_spec *spec = &list->arrays[i];
+            if (spec->width == 0)
+                continue;
+            float *values = golden_tensor(t->golden, NULL, "before.%d.%s", (int)layer, spec->name);
+            put(t->backend, dt_model_state_array(state, layer, i), spec->type,
+                values + first * spec->width, n * spec->width);
+            free(values);
+        }
     }
     return state;
 }
@@ -136,11 +138,8 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
     if (golden->state) {
         t->before = calloc((size_t)t->n_micro, sizeof(struct dt_model_state *));
         for (int64_t i = 0; i < t->n_micro; i++)
-            t->before[i] = load_state(t, i);
+            t->before[i] = load_state(t, i * run->micro, run->micro);
     }
-    t->ids = alloc(t->backend, t->positions * 4);
-    t->labels = alloc(t->backend, t->positions * 4);
-    t->reset = golden->reset ? alloc(t->backend, t->positions) : NULL;
     t->m = alloc(t->backend, t->elements * 4);
     t->v = alloc(t->backend, t->elements * 4);
     make_spans(t);
@@ -155,8 +154,10 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
 
 static void trainer_close(struct trainer *t)
 {
-    void *memory[] = {t->ids, t->labels,      t->reset,   t->m,      t->v,        t->spans,
-                      t->sum, t->sum_squares, t->control, t->logits, t->workspace};
+    void *memory[] = {t->m,           t->v,       t->spans,  t->sum,
+                      t->sum_squares, t->control, t->logits, t->workspace};
+    for (int i = 0; i < DT_BATCH_ARRAYS; i++)
+        dt_free(t->backend, t->arrays[i]);
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         dt_free(t->backend, memory[i]);
     for (int64_t i = 0; t->before && i < t->n_micro; i++)
@@ -167,18 +168,34 @@ static void trainer_close(struct trainer *t)
 
 static void load_batch(struct trainer *t, int step)
 {
-    const struct golden *golden = t->golden;
-    int64_t first = step * t->positions;
-    to_device(t->backend, t->ids, golden->ids + first, t->positions * 4);
-    to_device(t->backend, t->labels, golden->labels + first, t->positions * 4);
-    if (golden->reset)
-        to_device(t->backend, t->reset, golden->reset + first, t->positions);
+    const struct dt_array_list *list = dt_model_arrays(t->model);
+    for (int i = 0; i < list->n; i++) {
+        const struct dt_array_spec *spec = &list->arrays[i];
+        int64_t count, elements = t->positions * spec->width;
+        float *values = golden_tensor(t->golden, &count, "batch.%s", spec->name);
+        if (!values && spec->optional)
+            continue;
+        if (!values || count != t->golden->steps * elements)
+            golden_must(DT_FAIL(DT_USER, "run the family's Python file",
+                                "%s: batch.%s is missing or has another size",
+                                t->golden->file->path, spec->name));
+        if (!t->arrays[i])
+            t->arrays[i] = alloc(t->backend, dt_array_bytes(spec, t->positions));
+        put(t->backend, t->arrays[i], spec->type, values + step * elements, elements);
+        free(values);
+    }
 }
 
-static void set_array(const struct trainer *t, struct dt_model_input *input, const char *name,
-                      const void *data)
+// `sequences` times `length` positions of the batch, from position `first` of its B·T.
+static struct dt_model_input input_rows(const struct trainer *t, int64_t sequences, int64_t length,
+                                        int64_t first)
 {
-    input->arrays[dt_array_list_find(dt_model_arrays(t->model), name)] = data;
+    const struct dt_array_list *list = dt_model_arrays(t->model);
+    struct dt_model_input input = {.sequences = sequences, .length = length};
+    for (int i = 0; i < list->n; i++)
+        if (t->arrays[i])
+            input.arrays[i] = (char *)t->arrays[i] + dt_array_bytes(&list->arrays[i], first);
+    return input;
 }
 
 // Forward, loss, backward of micro-batch `index`; logits of the first step into `logits` where not
@@ -187,12 +204,9 @@ static void micro_step(struct trainer *t, int64_t index, float *logits)
 {
     int64_t micro = t->run->micro, length = t->golden->length, rows = micro * length;
     int64_t at = index * rows, vocab = t->golden->config.vocab_size;
-    struct dt_pass pass = {.input = {.sequences = micro, .length = length},
+    struct dt_pass pass = {.input = input_rows(t, micro, length, at),
                            .before = t->before ? t->before[index] : NULL,
                            .accumulate = index > 0};
-    set_array(t, &pass.input, "input_ids", t->ids + at);
-    set_array(t, &pass.input, "labels", t->labels + at);
-    set_array(t, &pass.input, "reset", t->reset ? t->reset + at : NULL);
     golden_must(dt_model_forward(t->model, &pass));
     if (logits) {
         struct dt_view all = {.data = t->logits};
@@ -262,8 +276,10 @@ void golden_train(const struct golden_run *run, struct golden_trace *trace)
     struct trainer t;
     trainer_open(&t, run);
     *trace = (struct golden_trace){0};
-    trace->logits = malloc((size_t)(t.positions * run->golden->config.vocab_size) * sizeof(float));
-    for (int step = 0; step < GOLDEN_STEPS; step++) {
+    if (dt_safetensors_find(run->golden->file, "golden.logits"))
+        trace->logits =
+            malloc((size_t)(t.positions * run->golden->config.vocab_size) * sizeof(float));
+    for (int step = 0; step < run->golden->steps; step++) {
         load_batch(&t, step);
         golden_must(dt_fill(t.backend, t.sum, 0, sizeof *t.sum, NULL));
         for (int64_t index = 0; index < t.n_micro; index++)
@@ -285,4 +301,90 @@ void golden_trace_free(struct golden_trace *trace)
     free(trace->weights);
     free(trace->logits);
     dt_params_free(&trace->params);
+}
+
+static int64_t state_count(const struct dt_model *model)
+{
+    int64_t count = 0;
+    for (int64_t layer = 0; layer < dt_model_config(model)->n_layer; layer++)
+        for (int i = 0; i < dt_model_state_arrays(model, layer)->n; i++)
+            count += dt_model_state_arrays(model, layer)->arrays[i].width;
+    return count;
+}
+
+static void to_floats(enum dt_dtype type, const void *from, int64_t count, float *to)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] = type == DT_F32    ? ((const float *)from)[i]
+                : type == DT_BF16 ? dt_bf16_to_f32(((const dt_bf16 *)from)[i])
+                                  : (float)((const int32_t *)from)[i];
+}
+
+// Of one sequence.
+static float *state_values(const struct trainer *t, const struct dt_model_state *state)
+{
+    float *values = malloc((size_t)state_count(t->model) * sizeof *values), *at = values;
+    for (int64_t layer = 0; layer < t->golden->config.n_layer; layer++) {
+        const struct dt_array_list *list = dt_model_state_arrays(t->model, layer);
+        for (int i = 0; i < list->n; at += list->arrays[i++].width) {
+            const struct dt_array_spec *spec = &list->arrays[i];
+            if (spec->width == 0)
+                continue;
+            void *raw = host_copy(t->backend, dt_model_state_array(state, layer, i),
+                                  dt_array_bytes(spec, 1));
+            to_floats(spec->type, raw, spec->width, at);
+            free(raw);
+        }
+    }
+    return values;
+}
+
+double golden_windows(const struct golden_run *run, int64_t sequence, int64_t window, float **state)
+{
+    struct trainer t;
+    struct dt_loss_sum sum;
+    struct dt_model_state *states[2];
+    const struct golden *golden = run->golden;
+    trainer_open(&t, run);
+    load_batch(&t, 0);
+    golden_must(dt_fill(t.backend, t.sum, 0, sizeof *t.sum, NULL));
+    golden_must(dt_model_state_create(t.model, 1, &states[1]));
+    if (golden->state)
+        states[0] = load_state(&t, sequence, 1);
+    else
+        golden_must(dt_model_state_create(t.model, 1, &states[0]));
+    for (int64_t at = 0; at < golden->length; at += window) {
+        struct dt_pass pass = {.input = input_rows(&t, 1, window, sequence * golden->length + at),
+                               .before = states[at / window % 2],
+                               .after = states[(at / window + 1) % 2]};
+        golden_must(dt_model_forward(t.model, &pass));
+        golden_must(dt_model_loss(t.model, &pass, 0, t.sum));
+    }
+    *state = state_values(&t, states[golden->length / window % 2]);
+    to_host(t.backend, &sum, t.sum, sizeof sum);
+    dt_model_state_destroy(t.model, states[0]);
+    dt_model_state_destroy(t.model, states[1]);
+    trainer_close(&t);
+    return sum.loss;
+}
+
+float *golden_state(const struct golden_run *run, int64_t sequence, int64_t *count)
+{
+    struct trainer t;
+    trainer_open(&t, run);
+    *count = state_count(t.model);
+    float *state = malloc((size_t)*count * sizeof *state), *at = state;
+    for (int64_t layer = 0; layer < run->golden->config.n_layer; layer++) {
+        const struct dt_array_list *list = dt_model_state_arrays(t.model, layer);
+        for (int i = 0; i < list->n; at += list->arrays[i++].width) {
+            const struct dt_array_spec *spec = &list->arrays[i];
+            if (spec->width == 0)
+                continue;
+            float *values = golden_tensor(run->golden, NULL, "after.%d.%s", (int)layer, spec->name);
+            memcpy(at, values + sequence * spec->width, (size_t)spec->width * sizeof *at);
+            free(values);
+        }
+    }
+    trainer_close(&t);
+    return state;
 }
