@@ -1,0 +1,66 @@
+// Causal attention with grouped heads, rotary positions and a sliding window [Vaswani et al. 2017;
+// Ainslie et al. 2023; Su et al. 2021; Jiang et al. 2023], computed in tiles by online softmax [Dao
+// 2023]: memory is linear in L.
+//   q'_t, k'_t = rotate(q_t, t), rotate(k_t, t)          per head; g = floor(h · G / H) is h's
+//   group s_tj = q'_ht · k'_gj / sqrt(E)                       for the j that position t sees
+//   lse_ht = log Σ_j exp(s_tj)       p_tj = exp(s_tj - lse_ht)       y_ht = Σ_j p_tj v_gj
+// rotate turns the pair (x_i, x_{i + E/2}), i < E/2, by the angle t · rope_base^(-2i / E), as in
+// Hugging Face's Llama. Only differences of positions matter, so the first position of a call is 0
+// and no angle grows from call to call.
+//
+// Position t sees j in (t - W, t], but nothing before the last t' <= t where reset[t'] = 1 (a
+// document starts at t'). Without a reset up to t, it also sees positions -1, -2, … of an earlier
+// call, as far as the window reaches: the last count0 rows of k0 and v0 are valid.
+// k_last, v_last, count_last are the same for the next call: the last W - 1 rows, keys not rotated,
+// rows that are not valid zero. Zeros everywhere mean that nothing was before.
+//
+// Backward, with ds the gradient of s; no gradient flows to k0 and v0:
+//   delta_ht = dy_ht · y_ht                  dp_tj = dy_ht · v_gj        ds_tj = p_tj (dp_tj -
+//   delta_ht) dq'_ht = Σ_j ds_tj k'_gj / sqrt(E)       dk'_gj = Σ_{h of g, t} ds_tj q'_ht / sqrt(E)
+//   dv_gj = Σ_{h of g, t} p_tj dy_ht         dq, dk: dq', dk' turned back
+// p is recomputed from lse. Sums have a fixed order: no atomics, no bit depends on threads.
+//
+// Views are of one dtype, the storage (bf16 or fp32), row b·L + t, a head's E columns beside each
+// other; strides and places are free: q, k and v are usually columns of one matrix.
+// E even, in [2, DT_ATTENTION_HEAD_MAX]; H a multiple of G; W in [1, DT_ATTENTION_WINDOW_MAX].
+#pragma once
+
+#include "base/view.h"
+
+#include <stdint.h>
+
+enum { DT_ATTENTION_HEAD_MAX = 256, DT_ATTENTION_WINDOW_MAX = 1 << 24 };
+
+struct dt_attention_inputs {
+    int64_t batch, length;            // B, L
+    int64_t n_head, n_kv_head, width; // H, G, E
+    int64_t window;                   // W
+    double rope_base;                 // >= 1
+    struct dt_view q;                 // [B·L, H·E]
+    struct dt_view k, v;              // [B·L, G·E]
+    const void *k0, *v0;              // [B, W-1, G·E] storage; NULL: nothing was before, or W = 1
+    const int32_t *count0;            // [B], in [0, W-1]; NULL with k0
+    const uint8_t *reset;             // [B, L], or NULL: none
+};
+
+struct dt_attention_forward_args {
+    struct dt_attention_inputs in;
+    struct dt_view y; // [B·L, H·E], =
+    float *lse;       // [B·L, H], =, or NULL: no backward follows
+    void *k_last,
+        *v_last;         // [B, W-1, G·E] storage, =, not k0 and v0 themselves; NULL: not asked for
+    int32_t *count_last; // [B], =; NULL with k_last
+    void *workspace;     // angles, first visible positions; tiles of the CPU's threads
+    int64_t workspace_bytes;
+};
+
+struct dt_attention_backward_args {
+    struct dt_attention_inputs in; // as in forward
+    struct dt_view y;              // [B·L, H·E], in: from forward
+    const float *lse;              // [B·L, H], in: from forward
+    struct dt_view dy;             // [B·L, H·E], in
+    struct dt_view dq;             // [B·L, H·E], =
+    struct dt_view dk, dv;         // [B·L, G·E], =
+    void *workspace;
+    int64_t workspace_bytes;
+};
