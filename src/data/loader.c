@@ -24,7 +24,7 @@ struct dt_loader {
 
     // Only the thread uses these.
     struct dt_shard_cache cache;
-    struct dt_block *blocks; // [n_slots]; sequential: one, which serves all rows of a batch
+    struct dt_block *blocks; // [block_count]
     char *block_memory;
     pthread_t thread;
     bool started;
@@ -61,16 +61,22 @@ static int64_t batch_bytes(const struct dt_loader_config *config)
     return bytes;
 }
 
+// The rows of a batch follow each other in the list: one block serves them all.
+static bool rows_follow(const struct dt_loader_config *config)
+{
+    return config->sequential && !config->parts;
+}
+
 static int64_t block_count(const struct dt_loader_config *config)
 {
-    return config->sequential ? 1 : share(config);
+    return rows_follow(config) ? 1 : share(config);
 }
 
 // The most that a block needs, of any shard.
 static int64_t block_bytes(const struct dt_loader_config *config)
 {
     const struct dt_dataset *dataset = config->dataset;
-    int64_t most = 0, windows = config->sequential ? share(config) : config->block;
+    int64_t most = 0, windows = rows_follow(config) ? share(config) : config->block;
     for (int64_t i = 0; dataset->kind->block_bytes && i < dataset->n_shards; i++) {
         const struct dt_shard *shard = &dataset->shards[i];
         int64_t bytes = dataset->kind->block_bytes(dataset, &config->rules, shard,
@@ -100,8 +106,8 @@ static dt_status read_block(struct dt_loader *loader, struct dt_block *block, in
     return DT_OK;
 }
 
-// A slot keeps its block as long as it trains windows of it. In a sequential pass one block holds
-// the rows of the batch from this one on, as far as they are in the same shard.
+// A slot keeps its block as long as it trains windows of it. Where the rows of a batch follow each
+// other one block holds those from this one on, as far as they are in the same shard.
 static dt_status fill_row(struct dt_loader *loader, const struct dt_batch *batch, int64_t row)
 {
     const struct dt_loader_config *config = &loader->config;
@@ -116,13 +122,13 @@ static dt_status fill_row(struct dt_loader *loader, const struct dt_batch *batch
         loader->kind->pad(dataset, rows);
         return DT_OK;
     }
-    struct dt_block *block = &loader->blocks[config->sequential ? 0 : row];
+    struct dt_block *block = &loader->blocks[rows_follow(config) ? 0 : row];
     bool held = block->shard == at.shard && at.window >= block->first &&
                 at.window < block->first + block->windows;
     if (loader->kind->read && !held) {
-        int64_t first = config->sequential ? at.window : at.block_first;
+        int64_t first = rows_follow(config) ? at.window : at.block_first;
         int64_t windows =
-            config->sequential
+            rows_follow(config)
                 ? dt_min_i64(loader->n_slots - row, dataset->shards[at.shard].windows - at.window)
                 : at.block_windows;
         DT_TRY(read_block(loader, block, at.shard, first, windows));
@@ -285,6 +291,7 @@ static dt_status open_loader(struct dt_loader *loader)
         .block = config->block,
         .shuffle = config->shuffle,
         .sequential = config->sequential,
+        .parts = config->parts,
     };
     DT_TRY(dt_order_create(&order, &loader->order));
     DT_TRY(check(config, loader->first_step));

@@ -21,6 +21,7 @@ struct dt_loader_config {
     int64_t prefetch; // host batches in the ring, >= 1
     bool sequential;  // validation: file order, every window once, last batch padded with rows that
                       // the loss ignores; ends after ceil(windows / batch) steps
+    bool parts;       // sequential: each slot walks its own part of the list (order.h)
     // Host memory of the ring (pinned by a GPU backend), aligned to 64 bytes. NULL: malloc.
     dt_status (*alloc_host)(void *context, int64_t bytes, void **memory);
     void (*free_host)(void *context, void *memory);

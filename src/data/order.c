@@ -186,8 +186,8 @@ dt_status dt_order_at(struct dt_order *order, int64_t step, int64_t slot,
 {
     bool sequential = order->config.sequential;
     *position = (struct dt_position){.epoch = sequential ? 0 : step / order->steps};
-    position->list =
-        sequential ? step * order->config.batch + slot : slot * order->steps + step % order->steps;
+    position->list = sequential && !order->config.parts ? step * order->config.batch + slot
+                                                        : slot * order->steps + step % order->steps;
     if (position->list >= order->config.dataset->windows) {
         *position = (struct dt_position){.window = -1};
         return DT_OK;

@@ -5,8 +5,8 @@
 // windows inside block b by (seed, e, b + 1). The permuted list has W windows and S = floor(W /
 // batch) steps; at step s slot k trains list position k * S + s mod S, in epoch floor(s / S).
 // Unshuffled: the list is in file order. Sequential (validation): one pass in file order, S =
-// ceil(W / batch), slot k of step s is list position s * batch + k; after the last window
-// there is nothing.
+// ceil(W / batch), slot k of step s is list position s * batch + k or, with `parts`, k * S + s;
+// after the last window there is nothing.
 #pragma once
 
 #include "data/dataset.h"
@@ -16,7 +16,8 @@ struct dt_order_config {
     uint64_t seed;
     int64_t batch, block;
     bool shuffle;
-    bool sequential; // ignores shuffle and block; fewer windows than `batch` are fine
+    bool sequential; // ignores shuffle; fewer windows than `batch` are fine
+    bool parts;      // sequential: each slot walks its own part of the list, as in training
 };
 
 struct dt_order;

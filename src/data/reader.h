@@ -19,6 +19,7 @@ struct dt_read_rules {
                          // start of a segment and of each row of pairs
     bool reset_after;    // … after the token instead of at it
     bool verify;         // check stored checksums of what is read
+    bool carry;          // batches have "reset", 1 where a segment starts at the least
 };
 
 // Consecutive windows of one shard, as a slot of the batch keeps them.

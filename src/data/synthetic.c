@@ -30,8 +30,10 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
         if (t > 0)
             labels[t - 1] = token;
     }
-    if (rows[DT_TOKENS_RESET])
+    if (rows[DT_TOKENS_RESET]) { // all windows are one segment
         memset(rows[DT_TOKENS_RESET], 0, (size_t)T);
+        *(uint8_t *)rows[DT_TOKENS_RESET] = window == 0;
+    }
     return DT_OK;
 }
 

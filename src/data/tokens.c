@@ -6,7 +6,7 @@
 
 bool dt_tokens_have_reset(const struct dt_dataset *dataset, const struct dt_read_rules *rules)
 {
-    return rules->reset_token >= 0 || dataset->doc_starts;
+    return rules->carry || rules->reset_token >= 0 || dataset->doc_starts;
 }
 
 void dt_tokens_arrays(const struct dt_dataset *dataset, const struct dt_read_rules *rules,

@@ -33,7 +33,8 @@ static int wrong_resets(const struct dt_batch *batch, int64_t row, const struct 
 {
     const struct dt_array *array = dt_batch_find(batch, "reset");
     int wrong = 0;
-    bool wanted = config->rules.reset_token >= 0 || config->dataset->shards[0].doc_starts;
+    bool wanted = config->rules.carry || config->rules.reset_token >= 0 ||
+                  config->dataset->shards[0].doc_starts;
     CHECK_INT(array != NULL, wanted);
     for (int64_t t = 0; array && t < T; t++) {
         int got = ((const uint8_t *)array->data)[row * T + t];
@@ -46,7 +47,8 @@ static int wrong_resets(const struct dt_batch *batch, int64_t row, const struct 
 static void check_batches(const struct dt_loader_config *config, int64_t first, int64_t n)
 {
     struct dt_order_config order_config = {config->dataset, config->rules.seed, config->batch,
-                                           config->block,   config->shuffle,    config->sequential};
+                                           config->block,   config->shuffle,    config->sequential,
+                                           config->parts};
     struct dt_order *order;
     CHECK_INT(dt_order_create(&order_config, &order), DT_OK);
     struct dt_loader *loader = open_loader(config, first);
@@ -120,6 +122,14 @@ static void test_resets(void)
         check_batches(&config, 0, 36);
         config.rules.reset_token = RESET_TOKEN + 65536; // no u8 or u16 holds it
         check_batches(&config, 0, 36);
+        config.rules.reset_token = -1; // segments alone
+        config.rules.reset_after = false;
+        config.rules.carry = true;
+        check_batches(&config, 0, 36);
+        config.parts = true;
+        check_batches(&config, 0, 36);
+        config.sequential = config.shuffle = false;
+        check_batches(&config, 3, 70);
         dt_dataset_free(dataset);
     }
 }

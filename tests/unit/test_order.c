@@ -66,7 +66,7 @@ static int64_t number_of(const struct dt_position *at)
 
 static struct dt_order *create(int64_t batch, int64_t block, bool is_shuffled, bool sequential)
 {
-    struct dt_order_config config = {&dataset, 1337, batch, block, is_shuffled, sequential};
+    struct dt_order_config config = {&dataset, 1337, batch, block, is_shuffled, sequential, false};
     struct dt_order *order;
     CHECK_INT(dt_order_create(&config, &order), DT_OK);
     return order;
@@ -167,9 +167,31 @@ static void test_sequential(int64_t batch)
     dt_order_free(order);
 }
 
+// Each slot walks its own part; what lies after the last window is nothing.
+static void test_parts(int64_t batch)
+{
+    struct dt_order_config config = {&dataset, 1, batch, 4, true, true, true};
+    struct dt_order *order;
+    CHECK_INT(dt_order_create(&config, &order), DT_OK);
+    int64_t steps = dt_order_steps_per_epoch(order);
+    CHECK_INT(steps, (90 + batch - 1) / batch);
+    for (int64_t i = 0; i < steps * batch; i++) {
+        struct dt_position at;
+        dt_order_at(order, i % steps, i / steps, &at);
+        if (i >= 90) {
+            CHECK_INT(at.window, -1);
+            continue;
+        }
+        CHECK_INT(number_of(&at), i);
+        CHECK(at.window >= at.block_first && at.window < at.block_first + at.block_windows,
+              "window %ld is not in its block", (long)at.window);
+    }
+    dt_order_free(order);
+}
+
 static void test_refusals(void)
 {
-    struct dt_order_config config = {&dataset, 1, 91, 4, true, false};
+    struct dt_order_config config = {&dataset, 1, 91, 4, true, false, false};
     struct dt_order *order;
     CHECK_FAILS(dt_order_create(&config, &order), DT_USER, "90 windows");
     CHECK(order == NULL, "a refusal gives an order");
@@ -180,7 +202,7 @@ static void test_refusals(void)
     CHECK_INT(dt_order_create(&config, &order), DT_USER);
     static const int64_t none[] = {0, 0};
     make_dataset(none, 2);
-    config = (struct dt_order_config){&dataset, 1, 4, 4, false, true};
+    config = (struct dt_order_config){&dataset, 1, 4, 4, false, true, false};
     CHECK_INT(dt_order_create(&config, &order), DT_USER);
     make_dataset(shard_windows, SHARDS);
 }
@@ -198,6 +220,9 @@ int main(void)
     test_sequential(8);
     test_sequential(90);
     test_sequential(100);
+    test_parts(1);
+    test_parts(7);
+    test_parts(100);
     test_refusals();
     return test_end();
 }
