@@ -141,8 +141,8 @@ dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays
     struct dt_trainer_state saved;
     struct dt_manifest manifest;
     DT_TRY(compare(path, arrays->model, expected, train, &saved));
-    DT_TRY(
-        dt_hf_read_weights(path, arrays->params, arrays->model->tie_embeddings, arrays->weights));
+    DT_TRY(dt_hf_read_weights(path, false, arrays->params, arrays->model->tie_embeddings,
+                              arrays->weights));
     DT_TRY(dt_manifest_read(path, &manifest));
     dt_status status = dt_optimizer_states_read(&manifest, path, arrays->params, &arrays->states);
     dt_manifest_free(&manifest);

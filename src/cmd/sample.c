@@ -147,8 +147,8 @@ static dt_status load_weights(const struct writer *w)
     dt_status status = dt_snapshot_create(&w->backend, w->model, NULL, true, &snapshot);
     const struct dt_checkpoint_arrays *host = &snapshot.host;
     if (status == DT_OK)
-        status =
-            dt_hf_read_weights(w->dir, host->params, host->model->tie_embeddings, host->weights);
+        status = dt_hf_read_weights(w->dir, false, host->params, host->model->tie_embeddings,
+                                    host->weights);
     if (status == DT_OK)
         status = dt_snapshot_share_weights(&snapshot, NULL);
     dt_snapshot_destroy(&snapshot);

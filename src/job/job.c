@@ -249,7 +249,8 @@ dt_status dt_job_load_weights(const struct dt_job *job, const char *dir,
     const struct dt_checkpoint_arrays *host = &snapshot->host;
     dt_status status = DT_OK;
     if (job->comm->info.rank == 0 && dir[0])
-        status = dt_hf_read_weights(dir, host->params, host->model->tie_embeddings, host->weights);
+        status = dt_hf_read_weights(dir, false, host->params, host->model->tie_embeddings,
+                                    host->weights);
     else if (job->comm->info.rank == 0)
         dt_params_init(host->params, (uint64_t)job->settings.run.seed, host->weights);
     DT_TRY(dt_agree(job->comm, status));

@@ -84,15 +84,18 @@ static dt_status open_index(struct weight_files *set, const char *dir)
 }
 
 // The single file goes first, as in transformers.
-static dt_status open_files(struct weight_files *set, const char *dir)
+static dt_status open_files(struct weight_files *set, const char *dir, bool ema)
 {
     set->n = 0;
-    DT_TRY(dt_path(set->path, "%s/model.safetensors", dir));
+    DT_TRY(dt_path(set->path, "%s/%s", dir, ema ? DT_HF_EMA : "model.safetensors"));
     if (dt_file_exists(set->path)) {
         DT_TRY(dt_safetensors_open(set->path, &set->files[0]));
         set->n = 1;
         return DT_OK;
     }
+    if (ema)
+        return DT_FAIL(DT_USER, "use a checkpoint of a run with optim.ema above 0",
+                       "%s has no moving average of the weights: %s is missing", dir, DT_HF_EMA);
     DT_TRY(dt_path(set->path, "%s/model.safetensors.index.json", dir));
     if (dt_file_exists(set->path))
         return open_index(set, dir);
@@ -234,13 +237,13 @@ static dt_status read_rows(const struct weight_files *set, const struct dt_param
     return DT_OK;
 }
 
-dt_status dt_hf_read_weights(const char *dir, const struct dt_params *params, bool tied,
+dt_status dt_hf_read_weights(const char *dir, bool ema, const struct dt_params *params, bool tied,
                              float *weights)
 {
     struct weight_files *set = calloc(1, sizeof *set);
     if (!set)
         return DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", dir);
-    dt_status status = open_files(set, dir);
+    dt_status status = open_files(set, dir, ema);
     if (status == DT_OK)
         status = read_rows(set, params, tied, weights);
     for (int i = 0; i < set->n; i++)

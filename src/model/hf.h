@@ -15,10 +15,12 @@ dt_status dt_hf_config_text(const struct dt_model_config *config, char **text);
 // is one DT_USER error naming file, tensor and both shapes: tensors that are missing, have another
 // shape, or are not in the table. A tied model ignores lm_head.weight but checks its shape. More
 // rows of vocabulary than vocab_size (padded by the file's writer) are an error that says so; so is
-// a value that is not finite.
-dt_status dt_hf_read_weights(const char *dir, const struct dt_params *params, bool tied,
+// a value that is not finite. ema: the moving average of the weights (optim.ema) that a checkpoint
+// has beside them, in DT_HF_EMA.
+#define DT_HF_EMA "ema.safetensors"
+dt_status dt_hf_read_weights(const char *dir, bool ema, const struct dt_params *params, bool tied,
                              float *weights);
-// Writes model.safetensors (fp32, __metadata__ format pt) from flat `weights` (host memory),
+// Writes such a file (fp32, __metadata__ format pt) from flat `weights` (host memory),
 // synced; gives size and xxh64 of the file (each may be NULL). A failure leaves no file.
 dt_status dt_hf_write_weights(const char *path, const struct dt_params *params,
                               const float *weights, int64_t *size, uint64_t *hash);

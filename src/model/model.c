@@ -410,18 +410,23 @@ dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream)
     return dt_cast(&model->backend, &args, stream);
 }
 
+static const struct dt_array_list *state_arrays(const struct parts *parts, int64_t layer)
+{
+    return &parts->all[layer + 1]->states;
+}
+
 const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, int64_t layer)
 {
-    return &model->parts.all[layer + 1]->states;
+    return state_arrays(&model->parts, layer);
 }
 
 // Bytes of the arrays of all layers, in memory at `base` (NULL: measured); their places in `state`
 // unless that is NULL.
-static int64_t place_state(const struct dt_model *model, int64_t sequences, struct dt_arena arena,
+static int64_t place_state(const struct parts *parts, int64_t sequences, struct dt_arena arena,
                            struct dt_model_state *state)
 {
-    for (int64_t layer = 0; layer < model->parts.layers; layer++) {
-        const struct dt_array_list *list = dt_model_state_arrays(model, layer);
+    for (int64_t layer = 0; layer < parts->layers; layer++) {
+        const struct dt_array_list *list = state_arrays(parts, layer);
         for (int i = 0; i < list->n; i++) {
             int64_t bytes = dt_array_bytes(&list->arrays[i], sequences);
             void *array = bytes > 0 ? dt_arena_take(&arena, bytes) : NULL;
@@ -432,10 +437,21 @@ static int64_t place_state(const struct dt_model *model, int64_t sequences, stru
     return arena.used;
 }
 
+dt_status dt_model_state_bytes(const struct dt_model_config *config, int64_t sequences,
+                               int64_t *bytes)
+{
+    struct parts parts;
+    dt_status status = parts_create(config, &parts);
+    if (status == DT_OK)
+        *bytes = place_state(&parts, sequences, dt_arena_measure(), NULL);
+    parts_free(&parts);
+    return status;
+}
+
 dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
                                 struct dt_model_state **out)
 {
-    int64_t bytes = place_state(model, sequences, dt_arena_measure(), NULL);
+    int64_t bytes = place_state(&model->parts, sequences, dt_arena_measure(), NULL);
     struct dt_model_state *state =
         calloc(1, sizeof *state + (size_t)model->parts.layers * sizeof *state->arrays);
     if (!state)
@@ -446,7 +462,7 @@ dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
         return dt_error_push(status, __FILE__, __LINE__, __func__,
                              "carried state of %lld sequences", (long long)sequences);
     }
-    place_state(model, sequences, dt_arena_place(state->memory, bytes), state);
+    place_state(&model->parts, sequences, dt_arena_place(state->memory, bytes), state);
     *out = state;
     return DT_OK;
 }
@@ -457,6 +473,11 @@ void dt_model_state_destroy(struct dt_model *model, struct dt_model_state *state
         return;
     dt_free(&model->backend, state->memory);
     free(state);
+}
+
+void *dt_model_state_memory(const struct dt_model_state *state)
+{
+    return state->memory;
 }
 
 void *dt_model_state_array(const struct dt_model_state *state, int64_t layer, int index)

@@ -74,6 +74,10 @@ struct dt_model_state;
 dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
                                 struct dt_model_state **state); // zero
 void dt_model_state_destroy(struct dt_model *model, struct dt_model_state *state);
+// All arrays of a state are one block of device memory of this size.
+dt_status dt_model_state_bytes(const struct dt_model_config *config, int64_t sequences,
+                               int64_t *bytes);
+void *dt_model_state_memory(const struct dt_model_state *state);
 // Array `index` of a layer; NULL if `state` is NULL, or the array is empty (width 0).
 void *dt_model_state_array(const struct dt_model_state *state, int64_t layer, int index);
 // The arrays of a layer: names, types, widths.

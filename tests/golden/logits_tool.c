@@ -46,7 +46,7 @@ static struct dt_model *load(const struct dt_backend *backend, const char *dir,
                                 &(struct dt_model_shape){shape[0], shape[1], false}, &model));
     const struct dt_params *params = dt_model_params(model);
     float *weights = calloc((size_t)params->elements, sizeof *weights);
-    golden_must(dt_hf_read_weights(dir, params, config.tie_embeddings, weights));
+    golden_must(dt_hf_read_weights(dir, false, params, config.tie_embeddings, weights));
     golden_must(
         dt_to_device(backend, dt_model_weights(model), weights, params->elements * 4, NULL));
     golden_must(dt_stream_sync(backend, NULL));

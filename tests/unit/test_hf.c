@@ -26,7 +26,7 @@ static dt_status read_into_nan(const char *dir, const struct small_model *model,
     *weights = malloc((size_t)model->params.elements * sizeof **weights);
     for (int64_t i = 0; i < model->params.elements; i++)
         (*weights)[i] = NAN;
-    return dt_hf_read_weights(dir, &model->params, model->config.tie_embeddings, *weights);
+    return dt_hf_read_weights(dir, false, &model->params, model->config.tie_embeddings, *weights);
 }
 
 static void check_same_weights(const char *dir, const struct small_model *model)
