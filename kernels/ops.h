@@ -4,10 +4,12 @@
 
 #include "kernels/accumulate.h"
 #include "kernels/adamw.h"
+#include "kernels/bias.h"
 #include "kernels/cast.h"
 #include "kernels/conv1d_silu.h"
 #include "kernels/embed.h"
 #include "kernels/gemm.h"
+#include "kernels/policy_loss.h"
 #include "kernels/rmsnorm_residual.h"
 #include "kernels/scan.h"
 #include "kernels/spin.h"

@@ -9,7 +9,7 @@
 // Gradients come scaled by 1 / expected; `correction` makes up for ignored labels.
 #pragma once
 
-#include "kernels/xent.h"
+#include "kernels/loss_sum.h"
 
 #include <stdint.h>
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "base/dtype.h"
+#include "kernels/loss_sum.h"
 
 #include <stdint.h>
 
@@ -19,12 +20,6 @@ enum { DT_LOGITS_TILE_CPU = 1 << 20 };
 // of 4096 sixteen times as long. Logits and gradients of such a tile are 1.2 GB; twice as many rows
 // would save another 0.3 % of a step.
 enum { DT_LOGITS_TILE_CUDA = 1 << 28 };
-
-// What a head adds up over the tiles of a batch, in device memory; all-reduced as two doubles.
-struct dt_loss_sum {
-    double loss;    // Σ loss_r over counted rows, in nats
-    double counted; // rows counted
-};
 
 struct dt_xent_args {
     int64_t rows, vocab, width;

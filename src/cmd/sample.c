@@ -125,7 +125,7 @@ static dt_status run_tokens(const struct dt_backend *backend, struct dt_model *m
     pass.input.arrays[tokens] = device_ids;
     DT_TRY(dt_to_device(backend, device_ids, ids, n * 4, NULL));
     DT_TRY(dt_model_forward(model, &pass));
-    DT_TRY(dt_model_logits(model, &pass, true, &last));
+    DT_TRY(dt_model_output(model, &pass, 0, &last));
     DT_TRY(dt_to_host(backend, logits, last.data, dt_model_config(model)->vocab_size * 4, NULL));
     return dt_stream_sync(backend, NULL);
 }

@@ -13,11 +13,13 @@ struct dt_part {
 };
 
 // What a part is created from. It appends its rows, in the order in which its backward finishes
-// them, to `params` and the batch arrays that it reads to `arrays`.
+// them, to `params`, the batch arrays that it reads to `arrays`, and a head what it predicts to
+// `outputs`.
 struct dt_build {
     const struct dt_model_config *config;
     struct dt_params *params;
     struct dt_array_list *arrays;
+    struct dt_outputs *outputs;
 };
 // Index of an array that the part reads; a failure shows in params->failed.
 int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype type,
@@ -67,9 +69,10 @@ struct dt_head_kind {
     // The model announces the head's rows.
     dt_status (*loss)(struct dt_part *head, const struct dt_pass *pass, const struct dt_flow *flow,
                       double scale, struct dt_loss_sum *sum);
-    // As dt_model_logits; NULL: it has none.
-    dt_status (*logits)(struct dt_part *head, const struct dt_pass *pass, bool last,
-                        struct dt_view *logits);
+    // As dt_model_logits and dt_model_output; NULL: it has none.
+    dt_status (*logits)(struct dt_part *head, const struct dt_pass *pass, struct dt_view *logits);
+    dt_status (*output)(struct dt_part *head, const struct dt_pass *pass, int k,
+                        struct dt_view *values);
 };
 
 // kinds.c: each a dt_stem_kind, dt_block_kind or dt_head_kind; ends with NULL. The first stem and

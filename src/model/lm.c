@@ -29,6 +29,9 @@ static void create(struct dt_part *part, const struct dt_build *build)
     lm->norm.row = dt_params_add(params, DT_INIT_ONE, 0, d, 1, &d, "backbone.norm_f.weight");
     lm->norm.last = true;
     lm->labels = dt_build_array(build, "labels", DT_I32, 1, false);
+    build->outputs->n = 1;
+    build->outputs->list[0] =
+        (struct dt_output){.name = "tokens", .width = c->vocab_size, .weight = 1};
 }
 
 static int64_t tile_rows(const struct dt_plan *plan, int64_t width)
@@ -109,18 +112,21 @@ static dt_status loss(struct dt_part *part, const struct dt_pass *pass, const st
     return scale > 0 ? dt_norm_backward(pass, &lm->norm, flow, dt_view_rows(lm->dh, 0, M)) : DT_OK;
 }
 
-static dt_status logits(struct dt_part *part, const struct dt_pass *pass, bool last,
-                        struct dt_view *logits)
+static dt_status output(struct dt_part *part, const struct dt_pass *pass, int k,
+                        struct dt_view *values)
+{
+    (void)k;
+    const struct lm *lm = (struct lm *)part;
+    *values = dt_view_rows(lm->logits, 0, pass->input.sequences);
+    DT_TRY(dt_linear_forward(pass, lm->linear, dt_pass_last(pass, lm->h), *values));
+    values->cols = pass->net->config->vocab_size;
+    return DT_OK;
+}
+
+static dt_status logits(struct dt_part *part, const struct dt_pass *pass, struct dt_view *logits)
 {
     const struct lm *lm = (struct lm *)part;
-    int64_t B = pass->input.sequences, L = pass->input.length, M = pass->rows,
-            V = pass->net->config->vocab_size;
-    if (last) { // rows of h that are L·d apart
-        struct dt_view h = dt_view_rows(lm->h, L - 1, L - 1 + B);
-        h.stride = L * lm->h.stride;
-        *logits = dt_view_rows(lm->logits, 0, B);
-        return dt_linear_forward(pass, lm->linear, h, *logits);
-    }
+    int64_t M = pass->rows, V = pass->net->config->vocab_size;
     struct dt_linear unpadded = {.row = lm->linear.row, .in = lm->linear.in, .out = V};
     *logits = dt_view_of(logits->data, M, V, DT_F32);
     for (int64_t row = 0; row < M; row = next_tile(lm, pass, row)) {
@@ -146,4 +152,5 @@ const struct dt_head_kind dt_lm_head = {
     .forward = forward,
     .loss = loss,
     .logits = logits,
+    .output = output,
 };

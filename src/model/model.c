@@ -14,6 +14,7 @@ const char *const dt_memory_name[DT_MEMORY_COUNT] = {
 struct parts {
     struct dt_params params;
     struct dt_array_list arrays;
+    struct dt_outputs outputs;
     int64_t layers;
     struct dt_part **all; // [layers + 2] stem, blocks, head: in the order of a forward pass
     const struct dt_stem_kind *stem;
@@ -56,7 +57,7 @@ static void parts_free(struct parts *parts)
 static dt_status part_create(struct parts *parts, int64_t i, const struct dt_kind *kind,
                              const struct dt_model_config *config)
 {
-    struct dt_build build = {config, &parts->params, &parts->arrays};
+    struct dt_build build = {config, &parts->params, &parts->arrays, &parts->outputs};
     struct dt_part *part = calloc(1, (size_t)kind->size);
     if (!part)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a part of kind %s", kind->name);
@@ -221,7 +222,7 @@ dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *
     return parts->stem->backward(parts->all[0], &pass, &flow);
 }
 
-dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *caller, bool last,
+dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *caller,
                           struct dt_view *logits)
 {
     const struct parts *parts = &model->parts;
@@ -229,7 +230,23 @@ dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *ca
     if (!parts->head->logits)
         return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" has no logits",
                        parts->head->kind.name);
-    return parts->head->logits(parts->head_part, &pass, last, logits);
+    return parts->head->logits(parts->head_part, &pass, logits);
+}
+
+const struct dt_outputs *dt_model_outputs(const struct dt_model *model)
+{
+    return &model->parts.outputs;
+}
+
+dt_status dt_model_output(const struct dt_model *model, const struct dt_pass *caller, int k,
+                          struct dt_view *values)
+{
+    const struct parts *parts = &model->parts;
+    const struct dt_pass pass = complete(model, caller);
+    if (k < 0 || k >= parts->outputs.n)
+        return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" has %d outputs, not number %d",
+                       parts->head->kind.name, parts->outputs.n, k);
+    return parts->head->output(parts->head_part, &pass, k, values);
 }
 
 // The largest workspace that an op of any pass needs.
@@ -238,12 +255,14 @@ static dt_status measure_workspace(const struct dt_model *model, int64_t *bytes)
     const struct dt_model_shape *shape = &model->shape;
     struct dt_pass pass = {.input = {.sequences = shape->sequences, .length = shape->length},
                            .measured = bytes};
-    struct dt_view logits = {0};
+    struct dt_view values = {0};
     *bytes = 0;
     DT_TRY(dt_model_forward(model, &pass));
     DT_TRY(dt_model_loss(model, &pass, 0, NULL));
-    for (int last = 0; model->parts.head->logits && last < 2; last++)
-        DT_TRY(dt_model_logits(model, &pass, last, &logits));
+    if (model->parts.head->logits)
+        DT_TRY(dt_model_logits(model, &pass, &values));
+    for (int k = 0; k < model->parts.outputs.n; k++)
+        DT_TRY(dt_model_output(model, &pass, k, &values));
     for (int add = 0; shape->training && add < 2; add++) { // the first micro-batch, and a later one
         pass.accumulate = add;
         DT_TRY(dt_model_loss(model, &pass, 1, NULL));

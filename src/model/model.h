@@ -108,8 +108,31 @@ dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *p
 dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *pass, double scale,
                         struct dt_loss_sum *sum);
 dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *pass);
-// Logits after a forward, fp32 on the device. last: *logits = those of each sequence's last
-// position, [B, vocab_size], valid until the next call; else those of all positions into
-// logits->data [B·L, vocab_size], the caller's. DT_USER where the head has none.
-dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *pass, bool last,
+// Logits of all positions after a forward, fp32 on the device, into logits->data [B·L, vocab_size],
+// the caller's. DT_USER where the head has none.
+dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *pass,
                           struct dt_view *logits);
+
+// What a model predicts: "tokens" of a language model, else one entry per head of model.heads, in
+// their order.
+enum { DT_OUTPUT_NAME = 32 };
+struct dt_output {
+    char name[DT_OUTPUT_NAME];
+    enum dt_output_kind kind;
+    int64_t width;                // logits, or values of a regression
+    int64_t target, target_width; // columns of the batch array "targets"
+    double weight;                // of its loss
+    const char *measure;          // "accuracy" or "error": struct dt_loss_sum has its metrics; or NULL
+};
+struct dt_outputs {
+    int n;
+    bool autoregressive; // output k is conditioned on the targets of those before it
+    struct dt_output list[DT_OUTPUTS_MAX];
+};
+const struct dt_outputs *dt_model_outputs(const struct dt_model *model);
+// After a forward: *values = output k at each sequence's last position, [B, width] fp32 on the
+// device (logits, values of a regression), valid until the next forward. Where outputs are
+// autoregressive, k is computed from the targets of those before it, which the pass's array
+// "targets" [B, L, …] has at the last position.
+dt_status dt_model_output(const struct dt_model *model, const struct dt_pass *pass, int k,
+                          struct dt_view *values);

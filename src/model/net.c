@@ -45,6 +45,14 @@ enum dt_memory dt_plan_memory(const struct dt_plan *plan, enum dt_recompute leve
     return kept ? DT_MEMORY_ACTIVATIONS : DT_MEMORY_SCRATCH;
 }
 
+struct dt_view dt_pass_last(const struct dt_pass *pass, struct dt_view view)
+{
+    int64_t B = pass->input.sequences, L = pass->input.length;
+    struct dt_view last = dt_view_rows(view, L - 1, L - 1 + B);
+    last.stride = L * view.stride;
+    return last;
+}
+
 dt_status dt_pass_ready(const struct dt_pass *pass, int row)
 {
     return pass->grad_ready ? pass->grad_ready(pass->context, row) : DT_OK;

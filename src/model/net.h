@@ -35,6 +35,8 @@ struct dt_view dt_plan_view(struct dt_plan *plan, enum dt_memory memory, int64_t
 // activations, or scratch.
 enum dt_memory dt_plan_memory(const struct dt_plan *plan, enum dt_recompute level);
 
+// Of an array of a pass's M rows those of each sequence's last position: B rows, L apart.
+struct dt_view dt_pass_last(const struct dt_pass *pass, struct dt_view view);
 // Announces that the gradient of a row is complete.
 dt_status dt_pass_ready(const struct dt_pass *pass, int row);
 dt_status dt_pass_measure(const struct dt_pass *pass, int64_t workspace);

@@ -210,7 +210,7 @@ static void micro_step(struct trainer *t, int64_t index, float *logits)
     golden_must(dt_model_forward(t->model, &pass));
     if (logits) {
         struct dt_view all = {.data = t->logits};
-        golden_must(dt_model_logits(t->model, &pass, false, &all));
+        golden_must(dt_model_logits(t->model, &pass, &all));
         to_host(t->backend, logits + at * vocab, t->logits, rows * vocab * 4);
     }
     golden_must(dt_model_loss(t->model, &pass, 1.0 / (double)t->positions, t->sum));

@@ -85,7 +85,7 @@ int main(int argc, char **argv)
     golden_must(dt_model_token_array(model, &tokens));
     pass.input.arrays[tokens] = device_ids;
     golden_must(dt_model_forward(model, &pass));
-    golden_must(dt_model_logits(model, &pass, false, &(struct dt_view){.data = device_logits}));
+    golden_must(dt_model_logits(model, &pass, &(struct dt_view){.data = device_logits}));
     golden_must(dt_to_host(&backend, logits, device_logits, rows * vocab * 4, NULL));
     golden_must(dt_stream_sync(&backend, NULL));
     write_logits(argv[3], shape, vocab, logits);

@@ -186,7 +186,7 @@ static void test_state(int64_t taps)
     int tokens;
     struct dt_view logits = {0};
     CHECK_INT(dt_model_token_array(model, &tokens), DT_OK);
-    CHECK_FAILS(dt_model_logits(model, &(struct dt_pass){.input = window}, true, &logits), DT_USER,
+    CHECK_FAILS(dt_model_logits(model, &(struct dt_pass){.input = window}, &logits), DT_USER,
                 "head \"squares\" has no logits");
     for (int i = 0; i < 3; i++)
         dt_model_state_destroy(model, state[i]);

@@ -146,7 +146,7 @@ REFERENCE(update_control)
 static void compare_update_control(struct parity *p, double loss, double counted, double squares,
                                    float clip)
 {
-    const struct dt_loss_sum sum = {loss, counted};
+    const struct dt_loss_sum sum = {.loss = loss, .counted = counted};
     const float lr = 1e-3f;
     const struct dt_update_control before = {.updates = 4, .skipped_in_a_row = 2, .bias1 = 0.5f};
     if (!parity_case(p, "update_control: loss %g, counted %g, squares %g, clip %g", loss, counted,

@@ -91,7 +91,7 @@ static void check_gradient(const struct parity *p, const struct dt_xent_args *a)
 static void run(struct parity *p, const struct shape *s)
 {
     int64_t rows = s->rows, stride = s->width + s->gap;
-    const struct dt_loss_sum before = {1.5, 2.0};
+    const struct dt_loss_sum before = {.loss = 1.5, .counted = 2.0};
     struct dt_xent_args a = {.rows = rows,
                              .vocab = s->vocab,
                              .width = s->width,

@@ -303,7 +303,7 @@ static void test_optimizer(void)
 {
     double squares = 1.0;
     float lr = 0.1f;
-    struct dt_loss_sum sum = {1.0, 1.0};
+    struct dt_loss_sum sum = {.loss = 1.0, .counted = 1.0};
     struct dt_update_control control = {0};
     struct dt_adamw_span span = {4, 0.1f};
     {
