@@ -16,6 +16,8 @@ typedef enum dt_dtype {
     DT_U64,
     DT_I32,
     DT_I64,
+    DT_I8,
+    DT_I16,
     DT_DTYPE_COUNT
 } dt_dtype;
 
@@ -23,7 +25,7 @@ typedef uint16_t dt_bf16; // the upper half of an fp32
 
 static inline int64_t dt_dtype_size(dt_dtype type)
 {
-    static const int64_t size[DT_DTYPE_COUNT] = {4, 2, 2, 8, 1, 2, 4, 8, 4, 8};
+    static const int64_t size[DT_DTYPE_COUNT] = {4, 2, 2, 8, 1, 2, 4, 8, 4, 8, 1, 2};
     return size[type];
 }
 
@@ -39,6 +41,8 @@ static inline const char *dt_dtype_name(dt_dtype type)
                                                          "uint64",
                                                          "int32",
                                                          "int64",
+                                                         "int8",
+                                                         "int16",
                                                          "of an unknown type"};
     return name[type];
 }

@@ -112,7 +112,7 @@ static void report(const struct reading *r, int n_sides, bool json)
 
 static dt_status open_reading(struct reading *r)
 {
-    DT_TRY(dt_reader_open(r->path, 0, 0, &r->shard, &r->reader));
+    DT_TRY(dt_reader_open(r->path, &(struct dt_scan_rules){0}, &r->shard, &r->reader));
     if (r->shard.kind != &dt_tokens_reader)
         return DT_FAIL(DT_USER, "give a shard with /tokens", "%s has no /tokens", r->path);
     if (r->shard.count == 0)

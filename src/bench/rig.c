@@ -89,7 +89,10 @@ static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap 
     struct dt_job job;
     DT_TRY(dt_comm_open(DT_COMM_KIND_SELF, &rig->comm));
     DT_TRY(open_backend(options, wrap, rig));
-    DT_TRY(dt_dataset_scan("synthetic:random", rig->length, options->vocab, &rig->dataset));
+    DT_TRY(dt_dataset_scan(
+        "synthetic:random",
+        &(struct dt_scan_rules){.seq_len = rig->length, .vocab_size = options->vocab},
+        &rig->dataset));
     DT_TRY(describe(options, rig, &job));
     struct dt_model_shape shape = dt_job_shape(&job, true);
     struct dt_stepper_config stepper = dt_job_stepper(&job);

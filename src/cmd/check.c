@@ -19,7 +19,7 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
         return;
     printf("%s: %lld shards (%s), %lld tokens, %lld windows of %lld\n", name,
            (long long)data->n_shards, data->kind->name, (long long)data->tokens,
-           (long long)data->windows, (long long)data->seq_len);
+           (long long)data->windows, (long long)data->rules.seq_len);
     for (int64_t i = 0; i < data->n_shards && i < 8; i++)
         printf("  %s  %s x %lld\n", data->shards[i].path, dt_dtype_name(data->shards[i].type),
                (long long)data->shards[i].count);

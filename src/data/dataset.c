@@ -82,11 +82,11 @@ static dt_status find_shards(struct dt_dataset *dataset, const char *globs)
 }
 
 // Shards of one dataset are of one kind and width.
-static dt_status inspect_shard(struct dt_dataset *dataset, int64_t i, int64_t vocab_size)
+static dt_status inspect_shard(struct dt_dataset *dataset, int64_t i)
 {
     struct dt_shard *shard = &dataset->shards[i], *first = &dataset->shards[0];
     struct dt_reader *reader;
-    DT_TRY(dt_reader_open(shard->path, dataset->seq_len, vocab_size, shard, &reader));
+    DT_TRY(dt_reader_open(shard->path, &dataset->rules, shard, &reader));
     dt_status status = dt_reader_fingerprint(reader, shard);
     dt_reader_close(reader);
     DT_TRY(status);
@@ -97,32 +97,39 @@ static dt_status inspect_shard(struct dt_dataset *dataset, int64_t i, int64_t vo
         return DT_FAIL(DT_USER, "use shards of one width",
                        "%s: %" PRId64 " values per position, %s: %" PRId64, shard->path,
                        shard->width, first->path, first->width);
+    if (first->kind && memcmp(&shard->layout, &first->layout, sizeof shard->layout) != 0)
+        return DT_FAIL(DT_USER,
+                       "name the datasets in data.inputs and data.targets, or use shards "
+                       "that hold the same ones",
+                       "%s holds other columns than %s", shard->path, first->path);
     return DT_OK;
 }
 
 static void add_up(struct dt_dataset *dataset)
 {
     dataset->kind = dataset->shards[0].kind;
+    dataset->layout = dataset->shards[0].layout;
     for (int64_t i = 0; i < dataset->n_shards; i++) {
         const struct dt_shard *shard = &dataset->shards[i];
         dataset->windows += shard->windows;
         dataset->tokens += shard->count * shard->row;
+        dataset->episodes += shard->episodes;
         dataset->doc_starts |= shard->doc_starts;
         if (shard->windows == 0)
             dt_warn("%s holds %" PRId64 " %s: too short for a window of data.seq_len = %" PRId64
                     ", skipped",
-                    shard->path, shard->count, shard->kind->unit, dataset->seq_len);
+                    shard->path, shard->count, shard->kind->unit, dataset->rules.seq_len);
     }
 }
 
 // Opens every shard and reports all that cannot be used, with the hint of the first.
-static dt_status open_shards(struct dt_dataset *dataset, int64_t vocab_size)
+static dt_status open_shards(struct dt_dataset *dataset)
 {
     struct dt_problems wrong = {0};
     char hint[DT_ERROR_HINT] = "";
     dt_status worst = DT_OK;
     for (int64_t i = 0; i < dataset->n_shards; i++) {
-        dt_status status = inspect_shard(dataset, i, vocab_size);
+        dt_status status = inspect_shard(dataset, i);
         if (status == DT_OK)
             continue;
         if (wrong.n == 0)
@@ -138,9 +145,10 @@ static dt_status open_shards(struct dt_dataset *dataset, int64_t vocab_size)
     return worst == DT_MACHINE ? dt_error_during_run(DT_USER) : worst;
 }
 
-dt_status dt_dataset_scan(const char *glob, int64_t seq_len, int64_t vocab_size,
+dt_status dt_dataset_scan(const char *glob, const struct dt_scan_rules *rules,
                           struct dt_dataset **dataset)
 {
+    int64_t seq_len = rules->seq_len;
     *dataset = NULL;
     if (seq_len < 1 || seq_len > INT32_MAX)
         return DT_FAIL(DT_USER, "give a data.seq_len from 1 to 2147483647",
@@ -148,10 +156,10 @@ dt_status dt_dataset_scan(const char *glob, int64_t seq_len, int64_t vocab_size,
     struct dt_dataset *d = calloc(1, sizeof *d);
     if (!d)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a dataset");
-    d->seq_len = seq_len;
+    d->rules = *rules;
     dt_status status = find_shards(d, glob);
     if (status == DT_OK)
-        status = open_shards(d, vocab_size);
+        status = open_shards(d);
     if (status != DT_OK) {
         dt_dataset_free(d);
         return dt_error_push(status, __FILE__, __LINE__, __func__, "reading the metadata of %s",

@@ -7,6 +7,49 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum {
+    DT_DATA_TEXT = 1024, // bytes of data.inputs and the like (base/config.h: DT_CONFIG_STRING_MAX)
+    DT_DATA_NAME = 128,
+    DT_IDS_MAX = 16,     // integer columns with a table of their own
+    DT_TARGETS_MAX = 64, // heads
+};
+
+// What one head learns from: `width` columns of the array `targets`, after those of the heads
+// before it.
+struct dt_target {
+    char name[DT_DATA_NAME];
+    int64_t width;
+    int64_t classes; // each value is a whole number in [0, classes); 0: any finite number
+};
+
+// How shards are read, from the configuration. Zeros are the defaults; no pointers, since every
+// rank gets a copy as bytes.
+struct dt_scan_rules {
+    int64_t seq_len;    // 0: any; then no windows are counted
+    int64_t vocab_size; // tokens; 0: any
+    // Of frames:
+    char format[DT_DATA_NAME]; // name of a reader kind; "" or "auto": recognised by the datasets
+    // Datasets of an episode: PATH, PATH[i], PATH[i:j] (columns i to j - 1), each also with :id*N
+    // (integers in [0, N)), separated by blanks. A PATH that is a group means all datasets in it,
+    // sorted by name. "": what the schema has, targets by the names below where it has those.
+    char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT];
+    int64_t stride; // frames from a window's start to the next one's; 0: seq_len
+    // Only the episodes that /mask/NAME lists. "": all. mask_default: "" means train or valid
+    // (mask_default names it) where the shard has that list.
+    char mask[DT_DATA_NAME], mask_default[DT_DATA_NAME];
+    int n_targets; // 0: as many columns as data.targets has, unchecked
+    struct dt_target target[DT_TARGETS_MAX];
+};
+
+// What the frames of a dataset consist of; zeros: it has none.
+struct dt_frame_layout {
+    int64_t frame_width;  // F, of the array `frames`; ids are not among them
+    int64_t target_width; // W
+    int64_t n_ids;
+    int64_t ids[DT_IDS_MAX]; // sizes of the tables
+    uint64_t columns;        // xxh64 of the columns' names and sizes: equal in all shards
+};
+
 // One shard's metadata: read on rank 0 without reading data (except for the fingerprint).
 struct dt_shard {
     char *path;
@@ -15,9 +58,11 @@ struct dt_shard {
     dt_dtype type;                     // as stored
     int64_t count;                     // of the kind's units: tokens, rows
     int64_t windows;                   // of seq_len; 0: skipped
-    int64_t stride;     // units from a window's start to the next one's: T of a stream, 1 of rows
-    int64_t row;        // positions per unit: 1 of tokens, T of rows
-    int64_t width;      // elements per position
+    int64_t stride; // units from a window's start to the next one's: T of a stream, 1 of rows
+    int64_t row;    // positions per unit: 1 of tokens, T of rows
+    int64_t width;  // elements per position
+    struct dt_frame_layout layout;
+    int64_t episodes;   // segments; 0: the kind has none
     int64_t vocab_size; // attribute; 0 where absent
     int64_t hash_block; // bytes that a stored checksum covers, the most of its kinds; 0: none
     // Fingerprint. Tokens: the first and last checksum (xxh64 of 16 KiB, computed, where there are
@@ -29,21 +74,23 @@ struct dt_shard {
 
 struct dt_dataset {
     const struct dt_reader_kind *kind; // of all shards
-    int64_t seq_len;
+    struct dt_scan_rules rules;
+    struct dt_frame_layout layout;
     int64_t n_shards;
     struct dt_shard *shards; // sorted bytewise by path
     int64_t windows;         // of all shards
     int64_t tokens;          // positions of all shards
+    int64_t episodes;        // of all shards
     bool doc_starts;         // some shard has /doc_starts
 };
 
 // Rank 0: expands `glob` (several may be separated by commas; a file that two of them match counts
 // once; a reader kind's source such as "synthetic:random" is a shard by itself), opens and checks
 // every shard (exists, HDF5, not truncated, schema, type, rank, sizes of its datasets, vocab_size
-// attribute against `vocab_size` when that is > 0, hash dataset's size and type). All wrong shards
-// are named in one DT_USER error (the first 20; DT_MACHINE where one could not be read). A shard
-// without a window is skipped with a warning.
-dt_status dt_dataset_scan(const char *glob, int64_t seq_len, int64_t vocab_size,
+// attribute against rules->vocab_size when that is > 0, hash dataset's size and type). All wrong
+// shards are named in one DT_USER error (the first 20; DT_MACHINE where one could not be read). A
+// shard without a window is skipped with a warning.
+dt_status dt_dataset_scan(const char *glob, const struct dt_scan_rules *rules,
                           struct dt_dataset **dataset);
 void dt_dataset_free(struct dt_dataset *dataset); // NULL is fine
 // To and from bytes (malloc), for the broadcast to the other ranks.

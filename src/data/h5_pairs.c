@@ -7,8 +7,10 @@
 
 enum { IDS, LABELS, PAIR };
 
-static dt_status open_pairs(struct dt_reader *reader, int64_t seq_len, struct dt_shard *shard)
+static dt_status open_pairs(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                            struct dt_shard *shard)
 {
+    int64_t seq_len = rules->seq_len;
     const char *path = reader->file.path;
     const int64_t *ids = reader->arrays[IDS].shape, *labels = reader->arrays[LABELS].shape;
     for (int i = 0; i < PAIR; i++) {
@@ -91,7 +93,7 @@ static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_rea
 static dt_status read_pairs(struct dt_reader *reader, const struct dt_dataset *dataset,
                             const struct dt_read_rules *rules, struct dt_block *block)
 {
-    int64_t T = dataset->seq_len, n = block->windows * T;
+    int64_t T = dataset->rules.seq_len, n = block->windows * T;
     bool reset = dt_tokens_have_reset(dataset, rules);
     uint8_t *starts = (uint8_t *)block->memory;
     int32_t *values = (int32_t *)(void *)(block->memory + (reset ? dt_reader_align(n) : 0));
@@ -109,7 +111,7 @@ static dt_status read_pairs(struct dt_reader *reader, const struct dt_dataset *d
 static dt_status write_window(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                               const struct dt_block *block, int64_t window, void *const *rows)
 {
-    int64_t T = dataset->seq_len, at = (window - block->first) * T;
+    int64_t T = dataset->rules.seq_len, at = (window - block->first) * T;
     char where[96];
     for (int which = 0; which < PAIR; which++) {
         const int32_t *values = (const int32_t *)block->data + which * block->windows * T + at;

@@ -78,8 +78,8 @@ static dt_status check_vocab(const struct dt_h5_array *array, int64_t vocab_size
                    shard->vocab_size, vocab_size);
 }
 
-static dt_status open_file(struct dt_reader *reader, const char *path, int64_t seq_len,
-                           int64_t vocab_size, struct dt_shard *shard)
+static dt_status open_file(struct dt_reader *reader, const char *path,
+                           const struct dt_scan_rules *rules, struct dt_shard *shard)
 {
     DT_TRY(dt_h5_open(path, &reader->file));
     DT_TRY(recognise(reader));
@@ -89,11 +89,11 @@ static dt_status open_file(struct dt_reader *reader, const char *path, int64_t s
         DT_TRY(
             dt_h5_array_open(&reader->file, reader->kind->datasets[i], &reader->arrays[i], &found));
     }
-    DT_TRY(reader->kind->open(reader, seq_len, shard));
-    return check_vocab(&reader->arrays[0], vocab_size, shard);
+    DT_TRY(reader->kind->open(reader, rules, shard));
+    return check_vocab(&reader->arrays[0], rules->vocab_size, shard);
 }
 
-dt_status dt_reader_open(const char *path, int64_t seq_len, int64_t vocab_size,
+dt_status dt_reader_open(const char *path, const struct dt_scan_rules *rules,
                          struct dt_shard *shard, struct dt_reader **reader)
 {
     struct dt_reader *r = calloc(1, sizeof *r);
@@ -104,8 +104,7 @@ dt_status dt_reader_open(const char *path, int64_t seq_len, int64_t vocab_size,
     r->file = (struct dt_h5_file){.path = path, .id = -1, .fd = -1};
     *shard = (struct dt_shard){.path = shard->path, .row = 1, .width = 1};
     dt_h5_enter();
-    dt_status status =
-        r->kind ? r->kind->open(r, seq_len, shard) : open_file(r, path, seq_len, vocab_size, shard);
+    dt_status status = r->kind ? r->kind->open(r, rules, shard) : open_file(r, path, rules, shard);
     dt_h5_leave();
     shard->kind = status == DT_OK ? r->kind : NULL;
     if (status != DT_OK) {

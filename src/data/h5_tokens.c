@@ -15,8 +15,10 @@ struct stream {
     struct dt_h5_starts starts;
 };
 
-static dt_status open_tokens(struct dt_reader *reader, int64_t seq_len, struct dt_shard *shard)
+static dt_status open_tokens(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                             struct dt_shard *shard)
 {
+    int64_t seq_len = rules->seq_len;
     const struct dt_h5_array *tokens = &reader->arrays[0];
     DT_TRY(dt_h5_check_vector(tokens));
     if (tokens->type != DT_U8 && tokens->type != DT_U16 && tokens->type != DT_U32)
@@ -138,7 +140,7 @@ static dt_status verify_tokens(struct dt_reader *reader, const struct dt_shard *
 static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                            const struct dt_shard *shard, int64_t windows)
 {
-    int64_t n = windows * dataset->seq_len;
+    int64_t n = windows * dataset->rules.seq_len;
     // A token before (it may end a document), a label after.
     int64_t bytes = dt_tokens_read_bytes(shard, n + 2);
     return bytes + (dt_tokens_have_reset(dataset, rules) ? dt_reader_align(n) : 0);
@@ -149,7 +151,7 @@ static dt_status read_tokens(struct dt_reader *reader, const struct dt_dataset *
 {
     const struct stream *stream = reader->own;
     const struct dt_shard *shard = &dataset->shards[block->shard];
-    int64_t T = dataset->seq_len, from = block->first * T, n = block->windows * T;
+    int64_t T = dataset->rules.seq_len, from = block->first * T, n = block->windows * T;
     int64_t before = from > 0;
     bool reset = dt_tokens_have_reset(dataset, rules);
     uint8_t *starts = (uint8_t *)block->memory;
@@ -172,7 +174,7 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
                               const struct dt_block *block, int64_t window, void *const *rows)
 {
     const struct dt_shard *shard = &dataset->shards[block->shard];
-    int64_t T = dataset->seq_len, at = (window - block->first) * T;
+    int64_t T = dataset->rules.seq_len, at = (window - block->first) * T;
     const void *tokens = dt_tokens_at(shard->type, block->data, at);
     char where[64];
     if (rows[DT_TOKENS_RESET])

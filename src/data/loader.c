@@ -57,7 +57,7 @@ static int64_t batch_bytes(const struct dt_loader_config *config)
     dt_loader_arrays(config, &list);
     for (int i = 0; i < list.n; i++)
         bytes += dt_reader_align(
-            dt_array_bytes(&list.arrays[i], share(config) * config->dataset->seq_len));
+            dt_array_bytes(&list.arrays[i], share(config) * config->dataset->rules.seq_len));
     return bytes;
 }
 
@@ -217,7 +217,7 @@ static dt_status check(const struct dt_loader_config *config, int64_t first_step
         n += dt_array_bytes(&list.arrays[i], 1);
     if (__builtin_mul_overflow(n, config->batch, &n) ||
         __builtin_mul_overflow(n, config->prefetch, &n) ||
-        __builtin_mul_overflow(n, config->dataset->seq_len + DT_READER_ALIGN, &n))
+        __builtin_mul_overflow(n, config->dataset->rules.seq_len + DT_READER_ALIGN, &n))
         return DT_FAIL(DT_USER, "lower data.batch or data.prefetch",
                        "%" PRId64 " batches of %" PRId64 " sequences do not fit in any memory",
                        config->prefetch, config->batch);
@@ -243,8 +243,9 @@ static dt_status allocate_ring(struct dt_loader *loader)
     char *at = loader->memory;
     for (int64_t k = 0; k < config->prefetch; k++) {
         struct dt_batch *batch = &loader->ring[k];
-        *batch = (struct dt_batch){
-            .sequences = loader->n_slots, .length = config->dataset->seq_len, .n_arrays = list.n};
+        *batch = (struct dt_batch){.sequences = loader->n_slots,
+                                   .length = config->dataset->rules.seq_len,
+                                   .n_arrays = list.n};
         for (int i = 0; i < list.n; i++) {
             batch->arrays[i] = (struct dt_array){list.arrays[i], at};
             at +=

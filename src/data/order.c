@@ -116,7 +116,7 @@ static dt_status check(const struct dt_order_config *config)
                        "the shards (%s%s) hold %" PRId64 " windows of data.seq_len = %" PRId64
                        " in %" PRId64 " tokens; a batch needs %" PRId64,
                        config->dataset->shards[0].path, config->dataset->n_shards > 1 ? " …" : "",
-                       windows, config->dataset->seq_len, config->dataset->tokens,
+                       windows, config->dataset->rules.seq_len, config->dataset->tokens,
                        config->sequential ? 1 : config->batch);
     return DT_OK;
 }

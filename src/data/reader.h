@@ -20,6 +20,10 @@ struct dt_read_rules {
     bool reset_after;    // … after the token instead of at it
     bool verify;         // check stored checksums of what is read
     bool carry;          // batches have "reset", 1 where a segment starts at the least
+    // Frames: (x - mean) / deviation, both [F], in fp32, then rounded to frames_type (fp32 or
+    // bf16). NULL: as stored.
+    const float *mean, *deviation;
+    enum dt_dtype frames_type;
 };
 
 // Consecutive windows of one shard, as a slot of the batch keeps them.
@@ -37,10 +41,11 @@ struct dt_reader_kind {
     const char *source; // value of data.train that means data without files; NULL: HDF5 shards, …
     const char *datasets[DT_READER_DATASETS]; // … recognised by these: all must be there
 
-    // Checks all that metadata can tell (seq_len 0: any) and fills shard->type, count, windows,
+    // Checks all that metadata can tell and fills shard->type, count, windows,
     // row, width and stride, and what applies of hash_block and doc_starts. Its own state is a
     // struct from malloc at reader->own, which is freed after `close`.
-    dt_status (*open)(struct dt_reader *reader, int64_t seq_len, struct dt_shard *shard);
+    dt_status (*open)(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                      struct dt_shard *shard);
     void (*close)(struct dt_reader *reader);
     // first_hash and last_hash of a shard that is not empty; reads a little data.
     dt_status (*fingerprint)(struct dt_reader *reader, struct dt_shard *shard);
@@ -71,10 +76,9 @@ extern const struct dt_reader_kind *const dt_reader_kinds[];
 const struct dt_reader_kind *dt_reader_find(const char *name);   // or NULL
 const struct dt_reader_kind *dt_reader_source(const char *text); // whose source it is, or NULL
 
-// Opens a shard (`path` is borrowed) and checks what metadata can tell. seq_len 0: any (then no
-// windows are counted); vocab_size 0: any. Fills *shard except for its path. DT_USER says what is
-// wrong.
-dt_status dt_reader_open(const char *path, int64_t seq_len, int64_t vocab_size,
+// Opens a shard (`path` is borrowed) and checks what metadata can tell. Fills *shard except for its
+// path. DT_USER says what is wrong.
+dt_status dt_reader_open(const char *path, const struct dt_scan_rules *rules,
                          struct dt_shard *shard, struct dt_reader **reader);
 void dt_reader_close(struct dt_reader *reader); // NULL is fine
 dt_status dt_reader_fingerprint(struct dt_reader *reader, struct dt_shard *shard);

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 dt_status dt_shard_cache_open(const struct dt_dataset *dataset, struct dt_shard_cache *cache)
 {
@@ -24,9 +25,10 @@ void dt_shard_cache_close(struct dt_shard_cache *cache)
 static dt_status check_unchanged(const struct dt_shard *then, const struct dt_shard *now)
 {
     if (then->kind == now->kind && then->type == now->type && then->count == now->count &&
-        then->row == now->row && then->width == now->width && then->hash_block == now->hash_block &&
-        then->doc_starts == now->doc_starts && then->first_hash == now->first_hash &&
-        then->last_hash == now->last_hash)
+        then->row == now->row && then->width == now->width && then->windows == now->windows &&
+        memcmp(&then->layout, &now->layout, sizeof then->layout) == 0 &&
+        then->hash_block == now->hash_block && then->doc_starts == now->doc_starts &&
+        then->first_hash == now->first_hash && then->last_hash == now->last_hash)
         return DT_OK;
     return DT_FAIL(DT_USER, "do not change shards during training; start again",
                    "%s has changed since the start (%" PRId64 " bytes then, %" PRId64 " now)",
@@ -56,7 +58,7 @@ dt_status dt_shard_cache_get(struct dt_shard_cache *cache, int64_t shard, bool v
         struct dt_shard now;
         dt_reader_close(place->reader);
         place->reader = NULL;
-        DT_TRY(dt_reader_open(known->path, cache->dataset->seq_len, 0, &now, &place->reader));
+        DT_TRY(dt_reader_open(known->path, &cache->dataset->rules, &now, &place->reader));
         place->shard = shard;
         DT_TRY(dt_reader_fingerprint(place->reader, &now));
         DT_TRY(check_unchanged(known, &now));

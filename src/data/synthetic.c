@@ -5,8 +5,10 @@
 
 enum { WINDOWS = 1 << 20, STREAM = -1 }; // no epoch of the order has that number
 
-static dt_status open_synthetic(struct dt_reader *reader, int64_t seq_len, struct dt_shard *shard)
+static dt_status open_synthetic(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                                struct dt_shard *shard)
 {
+    int64_t seq_len = rules->seq_len;
     (void)reader;
     shard->type = DT_U32;
     shard->windows = WINDOWS;
@@ -21,7 +23,7 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
     (void)block;
     struct dt_philox rng = dt_philox_init(rules->seed, (uint32_t)STREAM, (uint64_t)window);
     int32_t *ids = rows[DT_TOKENS_IDS], *labels = rows[DT_TOKENS_LABELS];
-    int64_t T = dataset->seq_len;
+    int64_t T = dataset->rules.seq_len;
     for (int64_t t = 0; t <= T; t++) {
         uint64_t draw = dt_philox_u32(&rng) * (uint64_t)rules->vocab_size;
         int32_t token = (int32_t)(draw >> 32);

@@ -20,7 +20,7 @@ void dt_tokens_arrays(const struct dt_dataset *dataset, const struct dt_read_rul
 
 void dt_tokens_pad(const struct dt_dataset *dataset, void *const *rows)
 {
-    int64_t T = dataset->seq_len;
+    int64_t T = dataset->rules.seq_len;
     int32_t *labels = rows[DT_TOKENS_LABELS];
     memset(rows[DT_TOKENS_IDS], 0, (size_t)T * sizeof(int32_t));
     for (int64_t t = 0; t < T; t++)

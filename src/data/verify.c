@@ -31,7 +31,7 @@ static dt_status verify_all(struct dt_reader *reader, const struct dt_shard *sha
 dt_status dt_verify_shard(const char *path, bool progress, struct dt_shard *shard)
 {
     struct dt_reader *reader;
-    DT_TRY(dt_reader_open(path, 0, 0, shard, &reader));
+    DT_TRY(dt_reader_open(path, &(struct dt_scan_rules){0}, shard, &reader));
     dt_status status = verify_all(reader, shard, path, progress);
     dt_log_live(NULL);
     dt_reader_close(reader);

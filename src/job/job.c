@@ -106,14 +106,36 @@ static dt_status check_arrays(const struct dt_job *job, const char *key,
                    loader->dataset->kind->name, loader->dataset->shards[0].path);
 }
 
+// How the shards of one side are read.
+static dt_status scan_rules(const struct dt_job *job, const char *mask_key, const char *mask,
+                            const char *mask_default, struct dt_scan_rules *rules)
+{
+    const struct dt_settings *s = &job->settings;
+    bool all = strcmp(mask, "all") == 0, automatic = strcmp(mask, "auto") == 0;
+    *rules = (struct dt_scan_rules){
+        .seq_len = s->data.seq_len, .vocab_size = job->model.vocab_size, .stride = s->data.stride};
+    if (strlen(mask) >= sizeof rules->mask)
+        return dt_config_reject(job->config, mask_key, NULL, "longer than %d bytes",
+                                DT_DATA_NAME - 1);
+    snprintf(rules->format, sizeof rules->format, "%s", dt_config_text(job->config, "data.format"));
+    snprintf(rules->inputs, sizeof rules->inputs, "%s", s->data.inputs);
+    snprintf(rules->targets, sizeof rules->targets, "%s", s->data.targets);
+    snprintf(rules->mask, sizeof rules->mask, "%s", all || automatic ? "" : mask);
+    snprintf(rules->mask_default, sizeof rules->mask_default, "%s", automatic ? mask_default : "");
+    return DT_OK;
+}
+
 static dt_status scan_data(struct dt_job *job)
 {
     const struct dt_settings *s = &job->settings;
-    DT_TRY_NOTE(dt_dataset_scan(s->data.train, s->data.seq_len, job->model.vocab_size, &job->train),
+    struct dt_scan_rules train_rules, val_rules;
+    DT_TRY(scan_rules(job, "data.mask", s->data.mask, "train", &train_rules));
+    DT_TRY(scan_rules(job, "data.val_mask", s->data.val_mask, "valid", &val_rules));
+    DT_TRY_NOTE(dt_dataset_scan(s->data.train, &train_rules, &job->train),
                 "scanning data.train = %s", s->data.train);
     if (s->data.val[0])
-        DT_TRY_NOTE(dt_dataset_scan(s->data.val, s->data.seq_len, job->model.vocab_size, &job->val),
-                    "scanning data.val = %s", s->data.val);
+        DT_TRY_NOTE(dt_dataset_scan(s->data.val, &val_rules, &job->val), "scanning data.val = %s",
+                    s->data.val);
     if (job->train->windows < s->data.batch)
         return dt_config_reject(
             job->config, "data.batch", "give more data, a smaller batch or a smaller seq_len",
@@ -217,7 +239,9 @@ struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
                                                 .vocab_size = job->model.vocab_size,
                                                 .reset_token = s->data.reset_token,
                                                 .reset_after = s->data.reset_after,
-                                                .verify = s->data.verify},
+                                                .verify = s->data.verify,
+                                                .carry = s->data.carry_state,
+                                                .frames_type = job->model.storage},
                                       .batch = s->data.batch,
                                       .block = s->data.block,
                                       .shuffle = s->data.shuffle,

@@ -37,7 +37,18 @@ static const struct dt_config_key data_keys[] = {
     TEXT(data, train, "", "shards to train on: a glob of HDF5 files, or synthetic:random",
          .required = true),
     TEXT(data, val, "", "shards to evaluate on: a glob of HDF5 files"),
-    WHOLE(data, seq_len, "", 1, INT32_LAST, "tokens per sequence", .required = true),
+    CHOICE(data, format, "auto", DT_FORMAT_WORDS, "schema of the shards; auto: by their datasets"),
+    TEXT(data, inputs, "", "datasets of the frames: PATH, PATH[i:j] or PATH:id*N (integers), several "
+         "with blanks; empty: all observations"),
+    TEXT(data, targets, "", "datasets of the targets, in the order of model.heads; empty: the "
+         "schema's actions"),
+    TEXT(data, mask, "auto", "robomimic: episodes to train on, a list in /mask; auto: train, or all "
+         "| all"),
+    TEXT(data, val_mask, "auto", "robomimic: episodes to evaluate on; auto: valid, or all | all"),
+    FLAG(data, normalize, "true", "frames: subtract the mean, divide by the deviation"),
+    WHOLE(data, seq_len, "", 1, INT32_LAST, "tokens or frames per sequence", .required = true),
+    WHOLE(data, stride, "auto", 1, INT32_LAST, "frames between the starts of windows; auto: seq_len",
+          .auto_word = "auto", .auto_value = 0),
     WHOLE(data, batch, "", 1, INT32_LAST, "sequences per step, over all ranks", .required = true),
     WHOLE(data, micro_batch, "0", 0, INT32_LAST, "sequences per pass; 0: a rank's whole share"),
     FLAG(data, shuffle, "true", "permute blocks of windows, and the windows within each"),

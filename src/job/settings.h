@@ -9,7 +9,8 @@
 
 typedef char dt_string[DT_CONFIG_STRING_MAX];
 
-// The words of a choice are in the order of its enum.
+// The words of a choice are in the order of its enum; those of data.format name reader kinds.
+#define DT_FORMAT_WORDS    "auto|tokens|pairs|episodes|robomimic|minari|d4rl"
 #define DT_DEVICE_WORDS    "auto|cuda|cpu"
 #define DT_PRECISION_WORDS "auto|bf16|fp32"
 #define DT_TOGGLE_WORDS    "auto|true|false"
@@ -32,10 +33,12 @@ struct dt_settings {
     } run;
     struct dt_model_config model; // sizes 0 where not given
     struct {
-        dt_string train, val;
+        dt_string train, val, inputs, targets, mask, val_mask;
+        int format;
         int64_t seq_len, batch, micro_batch;  // micro_batch 0: all of a rank's share
         int64_t block, prefetch, reset_token; // reset_token -1: none
-        bool shuffle, carry_state, reset_after, verify;
+        int64_t stride;                       // 0: auto, seq_len
+        bool shuffle, carry_state, reset_after, verify, normalize;
     } data;
     struct {
         double lr, min_lr; // min_lr negative: auto, 0.1 lr

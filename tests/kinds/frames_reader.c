@@ -9,8 +9,10 @@
 enum { FRAMES, TARGETS, ARRAYS };
 static const int width[ARRAYS] = {FRAME_WIDTH, TARGET_WIDTH};
 
-static dt_status open_frames(struct dt_reader *reader, int64_t seq_len, struct dt_shard *shard)
+static dt_status open_frames(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                             struct dt_shard *shard)
 {
+    int64_t seq_len = rules->seq_len;
     for (int i = 0; i < ARRAYS; i++) {
         const struct dt_h5_array *array = &reader->arrays[i];
         if (array->type != DT_F32 || array->n_dims != 2 || array->shape[1] != width[i] ||
@@ -45,7 +47,7 @@ static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_rea
                            const struct dt_shard *shard, int64_t windows)
 {
     (void)rules, (void)shard;
-    return windows * dataset->seq_len * (FRAME_WIDTH + TARGET_WIDTH) * (int64_t)sizeof(float);
+    return windows * dataset->rules.seq_len * (FRAME_WIDTH + TARGET_WIDTH) * (int64_t)sizeof(float);
 }
 
 // A block is its frames, then its targets.
@@ -53,7 +55,7 @@ static dt_status read_block(struct dt_reader *reader, const struct dt_dataset *d
                             const struct dt_read_rules *rules, struct dt_block *block)
 {
     (void)rules;
-    int64_t T = dataset->seq_len, n = block->windows * T;
+    int64_t T = dataset->rules.seq_len, n = block->windows * T;
     float *values = (float *)(void *)block->memory;
     block->data = values;
     DT_TRY(dt_h5_array_read(&reader->arrays[FRAMES], block->first * T, n, values));
@@ -65,7 +67,7 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
                               const struct dt_block *block, int64_t window, void *const *rows)
 {
     (void)rules;
-    int64_t T = dataset->seq_len, at = (window - block->first) * T;
+    int64_t T = dataset->rules.seq_len, at = (window - block->first) * T;
     const float *frames = block->data, *targets = frames + block->windows * T * FRAME_WIDTH;
     memcpy(rows[FRAMES], frames + at * FRAME_WIDTH, (size_t)T * FRAME_WIDTH * sizeof *frames);
     memcpy(rows[TARGETS], targets + at * TARGET_WIDTH, (size_t)T * TARGET_WIDTH * sizeof *targets);
@@ -75,9 +77,9 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
 static void pad(const struct dt_dataset *dataset, void *const *rows)
 {
     float *frames = rows[FRAMES], *targets = rows[TARGETS];
-    for (int64_t i = 0; i < dataset->seq_len * FRAME_WIDTH; i++)
+    for (int64_t i = 0; i < dataset->rules.seq_len * FRAME_WIDTH; i++)
         frames[i] = 0;
-    for (int64_t i = 0; i < dataset->seq_len * TARGET_WIDTH; i++)
+    for (int64_t i = 0; i < dataset->rules.seq_len * TARGET_WIDTH; i++)
         targets[i] = NAN;
 }
 

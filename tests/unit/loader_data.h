@@ -87,7 +87,7 @@ static inline struct dt_dataset *scan(const char *pattern)
     struct dt_dataset *dataset;
     char glob[DT_PATH];
     snprintf(glob, sizeof glob, "%s/%s", scratch, pattern);
-    CHECK_OK(dt_dataset_scan(glob, T, 0, &dataset));
+    CHECK_OK(dt_dataset_scan(glob, &(struct dt_scan_rules){.seq_len = T}, &dataset));
     return dataset;
 }
 

@@ -30,7 +30,7 @@ static void check_tokens(const char *path, int size)
     char got[sizeof u32];
     struct dt_shard shard;
     struct dt_reader *reader;
-    CHECK_OK(dt_reader_open(path, 1, 0, &shard, &reader));
+    CHECK_OK(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader));
     if (!reader)
         return;
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
@@ -124,7 +124,9 @@ static void test_pairs(void)
         write_filtered(file, "labels", H5T_STD_I32LE, 2, dims, NULL,
                        with_filters("f", 2, chunks[c]), pairs);
         H5Fclose(file);
-        CHECK_INT(dt_reader_open(in_scratch("pairs.h5"), WIDTH, 0, &shard, &reader), DT_OK);
+        CHECK_INT(dt_reader_open(in_scratch("pairs.h5"), &(struct dt_scan_rules){.seq_len = WIDTH},
+                                 &shard, &reader),
+                  DT_OK);
         for (int64_t first = 0; first < ROWS; first += 3) {
             int64_t n = ROWS - first < 6 ? ROWS - first : 6;
             CHECK_INT(dt_h5_array_read(&reader->arrays[0], first, n, ids), DT_OK);
@@ -159,7 +161,7 @@ static void expect_bad_chunk(const char *filters, const void *raw, size_t bytes,
     CHECK_SAYS(path);
     CHECK_SAYS("chunk 1 of /tokens");
     CHECK_SAYS(phrase);
-    CHECK_INT(dt_reader_open(path, 1, 0, &shard, &reader), DT_OK);
+    CHECK_INT(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader), DT_OK);
     const struct dt_h5_array *tokens = &reader->arrays[0];
     CHECK_INT(dt_h5_array_read(tokens, 0, CHUNK, buffer), DT_OK); // the one before
     for (int again = 0; again < 2; again++)

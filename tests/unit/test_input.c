@@ -130,7 +130,8 @@ int main(void)
     struct dt_input_config config = {.sequences = SEQUENCES, .length = LENGTH, .micro = MICRO};
     struct dt_dataset *dataset;
     struct dt_input input;
-    CHECK_OK(dt_dataset_scan("synthetic:random", LENGTH, 0, &dataset));
+    CHECK_OK(
+        dt_dataset_scan("synthetic:random", &(struct dt_scan_rules){.seq_len = LENGTH}, &dataset));
     CHECK_OK(dt_input_create(&late, &arrays, &config, &input));
     test_late_copies(&input, dataset);
     test_order_of_calls(&input, dataset);

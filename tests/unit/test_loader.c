@@ -253,7 +253,8 @@ static void test_two_loaders(void)
 static void test_synthetic(void)
 {
     struct dt_dataset *dataset;
-    CHECK_INT(dt_dataset_scan("synthetic:random", T, 0, &dataset), DT_OK);
+    CHECK_INT(dt_dataset_scan("synthetic:random", &(struct dt_scan_rules){.seq_len = T}, &dataset),
+              DT_OK);
     struct dt_loader_config config = config_of(dataset);
     struct dt_loader *a = open_loader(&config, 5), *b;
     config.size = 2;
@@ -286,7 +287,8 @@ static void test_lists(void)
 {
     struct dt_array_list yields, reads = {0};
     struct dt_dataset *dataset;
-    CHECK_INT(dt_dataset_scan("synthetic:random", T, 0, &dataset), DT_OK);
+    CHECK_INT(dt_dataset_scan("synthetic:random", &(struct dt_scan_rules){.seq_len = T}, &dataset),
+              DT_OK);
     struct dt_loader_config config = config_of(dataset);
     dt_loader_arrays(&config, &yields);
     CHECK_INT(yields.n, 2);

@@ -75,7 +75,10 @@ static void open_job(struct dt_job *job, struct small_model *model)
                         .settings.data = {.seq_len = 64, .batch = 12, .block = 4, .prefetch = 2}};
     CHECK_INT(dt_comm_open(DT_COMM_KIND_SELF, &job->comm), DT_OK);
     CHECK_INT(dt_backend_open("cpu", 0, 1, &job->backend), DT_OK);
-    CHECK_INT(dt_dataset_scan("synthetic:random", 64, 37, &job->train), DT_OK);
+    CHECK_INT(dt_dataset_scan("synthetic:random",
+                              &(struct dt_scan_rules){.seq_len = 64, .vocab_size = 37},
+                              &job->train),
+              DT_OK);
     table = *job->backend.table;
     table.unified = false;
     table.info = info;

@@ -16,7 +16,7 @@ static struct dt_dataset dataset;
 
 static void make_dataset(const int64_t *windows, int n)
 {
-    dataset = (struct dt_dataset){.seq_len = 8, .n_shards = n, .shards = shards};
+    dataset = (struct dt_dataset){.rules.seq_len = 8, .n_shards = n, .shards = shards};
     for (int i = 0; i < n; i++) {
         shards[i] = (struct dt_shard){.path = "shard", .count = windows[i] * 8 + 1};
         shards[i].windows = windows[i];

@@ -70,7 +70,8 @@ static char *read_side(const char *output, const char *side, int64_t n_shards)
         struct dt_h5_starts documents;
         snprintf(path, sizeof path, "%s/%s-%05ld.h5", output, side, (long)i);
         CHECK_OK(dt_verify_shard(path, false, &shard));
-        CHECK_INT(dt_reader_open(path, 1, 0, &shard, &reader), DT_OK);
+        CHECK_INT(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader),
+                  DT_OK);
         CHECK_INT(dt_h5_array_read(&reader->arrays[0], 0, shard.count, bytes), DT_OK);
         CHECK_INT(dt_h5_starts_open(&reader->file, &reader->arrays[0], &documents), DT_OK);
         CHECK_INT(dt_h5_starts_mark(&documents, 0, shard.count, starts), DT_OK);
@@ -233,7 +234,8 @@ static void test_raw(enum dt_pack_format format, int64_t size)
         CHECK_INT(shard.hash_block, 16384);
         CHECK(!shard.doc_starts, "raw tokens have no documents");
         struct dt_reader *reader;
-        CHECK_INT(dt_reader_open(path, 1, 0, &shard, &reader), DT_OK);
+        CHECK_INT(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader),
+                  DT_OK);
         CHECK_INT(dt_reader_fingerprint(reader, &shard), DT_OK);
         dt_reader_close(reader);
         int64_t bytes = shard.count * size;

@@ -51,7 +51,7 @@ static void expect_loader(const char *path, bool verify, const char *phrase)
 static void expect_scan(const char *path, const char *phrase)
 {
     struct dt_dataset *dataset;
-    expect(dt_dataset_scan(path, T, 0, &dataset), path, phrase);
+    expect(dt_dataset_scan(path, &(struct dt_scan_rules){.seq_len = T}, &dataset), path, phrase);
 }
 
 static void set_start(const char *path, int64_t index, uint64_t value)

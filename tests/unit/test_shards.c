@@ -12,9 +12,10 @@ static uint16_t numbers[N];
 static const struct put good = {"tokens", 0, 0, 1, {N}, numbers, 0, 0, false, false};
 
 // The readers of this program: dtrain's, and one of rows of floats of any width.
-static dt_status open_wide(struct dt_reader *reader, int64_t seq_len, struct dt_shard *shard)
+static dt_status open_wide(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                           struct dt_shard *shard)
 {
-    (void)seq_len;
+    (void)rules;
     shard->type = reader->arrays[0].type;
     shard->count = shard->windows = reader->arrays[0].shape[0];
     shard->width = reader->arrays[0].shape[1];
@@ -51,7 +52,9 @@ static const char *write_good(const char *name)
 static void expect_bad(const char *glob, const char *phrase)
 {
     struct dt_dataset *dataset;
-    CHECK_INT(dt_dataset_scan(glob, T, 300, &dataset), DT_USER);
+    CHECK_INT(
+        dt_dataset_scan(glob, &(struct dt_scan_rules){.seq_len = T, .vocab_size = 300}, &dataset),
+        DT_USER);
     CHECK_SAYS(glob);
     CHECK_SAYS(phrase);
     CHECK(dt_error_current()->hint[0], "\"%s\" has no hint", dt_error_current()->message);
@@ -61,7 +64,8 @@ static void expect_bad(const char *glob, const char *phrase)
 static struct dt_dataset *expect_good(const char *glob)
 {
     struct dt_dataset *dataset;
-    CHECK_OK(dt_dataset_scan(glob, T, 300, &dataset));
+    CHECK_OK(
+        dt_dataset_scan(glob, &(struct dt_scan_rules){.seq_len = T, .vocab_size = 300}, &dataset));
     return dataset;
 }
 
@@ -235,7 +239,8 @@ static void test_pairs(void)
     write_good("tokens.h5");
     char both[DT_PATH];
     snprintf(both, sizeof both, "%s/pairs.h5,%s/tokens.h5", scratch, scratch);
-    CHECK_FAILS(dt_dataset_scan(both, T, 0, &dataset), DT_USER, "holds pairs");
+    CHECK_FAILS(dt_dataset_scan(both, &(struct dt_scan_rules){.seq_len = T}, &dataset), DT_USER,
+                "holds pairs");
 }
 
 static void test_widths(void)
@@ -253,7 +258,8 @@ static void test_widths(void)
     dt_dataset_free(dataset);
     what.dims[1] = 5;
     write_one("wide-b.h5", what);
-    CHECK_FAILS(dt_dataset_scan(glob, T, 0, &dataset), DT_USER, "wide-b.h5: 5 values per position");
+    CHECK_FAILS(dt_dataset_scan(glob, &(struct dt_scan_rules){.seq_len = T}, &dataset), DT_USER,
+                "wide-b.h5: 5 values per position");
 }
 
 static const char *write_with(const char *name, const char *extra, hid_t type, hsize_t n,
@@ -321,7 +327,7 @@ static void test_many(void)
     }
     write_good("many-good.h5");
     snprintf(glob, sizeof glob, "%s/many-*.h5", scratch);
-    CHECK_INT(dt_dataset_scan(glob, T, 0, &dataset), DT_USER);
+    CHECK_INT(dt_dataset_scan(glob, &(struct dt_scan_rules){.seq_len = T}, &dataset), DT_USER);
     const char *message = dt_error_current()->message, *more = strstr(message, "\nand ");
     CHECK_SAYS("100 of 101 shards");
     CHECK_SAYS("many-019.h5");
@@ -373,7 +379,7 @@ static void test_broadcast(void)
     CHECK_INT(dt_dataset_unpack(bytes, size, &b), DT_OK);
     CHECK_INT(b->n_shards, a->n_shards);
     CHECK_INT(b->windows, a->windows);
-    CHECK_INT(b->seq_len, T);
+    CHECK_INT(b->rules.seq_len, T);
     for (int64_t i = 0; i < b->n_shards; i++) {
         CHECK_STR(b->shards[i].path, a->shards[i].path);
         CHECK_INT(b->shards[i].count, N);
