@@ -1,7 +1,8 @@
 // AdamW on CUDA, one pass. A thread takes four neighbours by accesses of 16 bytes (8 for the bf16
 // copy), one by one at the end and where an array is not aligned. A block finds once which spans
 // its elements lie in, mostly one, and a thread looks no further. Bytes an element: weight, m and v
-// in and out, the gradient in, 28, and 2 for the copy; that over copy bandwidth is the floor.
+// in and out, the gradient in, 28, 2 for the copy and 8 for the average; that over copy bandwidth
+// is the floor.
 #include "kernels/device.cuh"
 
 enum { THREADS = 256, EACH = 4 };
@@ -76,6 +77,13 @@ DT_DEVICE void update_some(const struct dt_adamw_args *a, const struct step *s, 
     dt_store<N>(a->v + i, v);
     if (a->copy)
         dt_store<N>(a->copy + i, w);
+    if (!a->average)
+        return;
+    dt_load<N>(a->average + i, g);
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        g[k] += (1.0f - a->average_decay) * (w[k] - g[k]);
+    dt_store<N>(a->average + i, g);
 }
 
 template <int N>
@@ -111,7 +119,8 @@ dt_status adamw_cuda(struct dt_device *device, const struct dt_adamw_args *args,
         return DT_OK;
     unsigned blocks = dt_blocks(args->n, THREADS * EACH);
     if (dt_aligned<EACH>(args->weight) && dt_aligned<EACH>(args->m) && dt_aligned<EACH>(args->v) &&
-        dt_aligned<EACH>(args->grad) && dt_aligned<EACH>(args->copy))
+        dt_aligned<EACH>(args->grad) && dt_aligned<EACH>(args->copy) &&
+        dt_aligned<EACH>(args->average))
         DT_LAUNCH((adamw_kernel<EACH>), blocks, THREADS, 0, stream, *args);
     else
         DT_LAUNCH((adamw_kernel<1>), blocks, THREADS, 0, stream, *args);

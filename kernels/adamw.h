@@ -6,6 +6,7 @@
 //   w = w - c.lr · decay · w
 //   w = w - c.lr · (m / c.bias1) / (sqrt(v / c.bias2) + eps)
 //   copy = w rounded to storage (where copy is not NULL)
+//   average = average + (1 - average_decay) · (w - average) (where average is not NULL)
 // `decay` belongs to spans of the flat arrays, from the parameter table: ascending, and the last
 // ends at n.
 #pragma once
@@ -26,7 +27,8 @@ struct dt_adamw_args {
     float *m, *v;      // [n] fp32 moments, in and out
     const float *grad; // [n] fp32, in
     dt_bf16 *copy;     // [n] bf16, =, or NULL
-    float beta1, beta2, eps;
+    float *average;    // [n] fp32, in and out, or NULL: moving average of the weights
+    float beta1, beta2, eps, average_decay;
     int64_t n_spans;
     const struct dt_adamw_span *spans;       // [n_spans] on the device, in
     const struct dt_update_control *control; // one on the device, in

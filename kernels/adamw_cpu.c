@@ -46,6 +46,16 @@ DT_CLONES static void update_and_copy(const struct dt_adamw_args *args, struct s
     update(args, s, keep, from, n, true);
 }
 
+// The weights of a piece of a block are still in cache.
+DT_CLONES static void update_average(const struct dt_adamw_args *args, int64_t from, int64_t n)
+{
+    const float *restrict weight = args->weight + from;
+    float *restrict average = args->average + from;
+    const float rate = 1.0f - args->average_decay;
+    for (int64_t i = 0; i < n; i++)
+        average[i] += rate * (weight[i] - average[i]);
+}
+
 // The span of element `i`.
 static const struct dt_adamw_span *span_of(const struct dt_adamw_args *args, int64_t i)
 {
@@ -67,6 +77,8 @@ static void update_block(const struct dt_adamw_args *args, struct step s, int64_
         int64_t stop = dt_min_i64(end, span->end);
         (args->copy ? update_and_copy : update_plain)(args, s, 1.0f - lr * span->decay, from,
                                                       stop - from);
+        if (args->average)
+            update_average(args, from, stop - from);
         from = stop;
     }
 }

@@ -6,6 +6,7 @@
 #include "kernels/adamw.h"
 #include "kernels/bias.h"
 #include "kernels/cast.h"
+#include "kernels/commit.h"
 #include "kernels/conv1d_silu.h"
 #include "kernels/embed.h"
 #include "kernels/gemm.h"
@@ -35,6 +36,7 @@
     X(adamw)                                                                                       \
     X(cast)                                                                                        \
     X(accumulate)                                                                                  \
+    X(commit)                                                                                      \
     X(stamp)                                                                                       \
     X(spin)
 #define DT_OPS(X) DT_OPS_BY_WORKSPACE(X, X)

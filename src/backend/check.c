@@ -358,6 +358,7 @@ CHECK(adamw)
     NUMBER(beta1, 0.0, 1.0);
     NUMBER(beta2, 0.0, 1.0);
     NUMBER(eps, 0.0, 1.0);
+    NUMBER(average_decay, 0.0, 1.0);
     POINTER(control);
     if (args->n == 0)
         return DT_OK;
@@ -391,6 +392,21 @@ CHECK(accumulate)
         POINTER(x);
         POINTER(y);
     }
+    return DT_OK;
+}
+
+CHECK(commit)
+{
+    COUNT(bytes);
+    POINTER(control);
+    if (args->bytes % DT_COMMIT_UNIT != 0)
+        return DT_FAIL(DT_MACHINE, hint, "commit: bytes is %lld, not a multiple of %d",
+                       (long long)args->bytes, DT_COMMIT_UNIT);
+    if (args->bytes == 0)
+        return DT_OK;
+    POINTER(from);
+    POINTER(to);
+    APART(to, from);
     return DT_OK;
 }
 

@@ -195,10 +195,11 @@ COST(update_control)
 COST(adamw)
 {
     double n = (double)a->n; // reads w, m, v and the gradient; writes w, m, v and the copy
-    struct dt_op_cost cost = shaped("%lld%s", (long long)a->n, a->copy ? " with copy" : "");
-    cost.bytes = n * (28 + (a->copy ? 2 : 0));
-    cost.flops = n * 14;
-    cost.lanes = n * ADAMW;
+    struct dt_op_cost cost = shaped("%lld%s%s", (long long)a->n, a->copy ? " with copy" : "",
+                                    a->average ? " and average" : "");
+    cost.bytes = n * (28 + (a->copy ? 2 : 0) + (a->average ? 8 : 0));
+    cost.flops = n * (14 + (a->average ? 3 : 0));
+    cost.lanes = n * (ADAMW + (a->average ? 2 : 0));
     return cost;
 }
 
@@ -215,6 +216,13 @@ COST(accumulate)
     struct dt_op_cost cost = shaped("%lld %s", (long long)a->n, dt_dtype_name(a->x_type));
     cost.bytes = (double)a->n * (8 + size_of(a->x_type));
     cost.flops = cost.lanes = (double)a->n;
+    return cost;
+}
+
+COST(commit)
+{
+    struct dt_op_cost cost = shaped("%lld bytes", (long long)a->bytes);
+    cost.bytes = 2 * (double)a->bytes;
     return cost;
 }
 

@@ -142,6 +142,11 @@ static dt_status call_the_rest(const struct dt_bench_rig *rig)
                                             .y = dt_model_gradients(rig->model)};
     DT_TRY(dt_cast(backend, &cast, NULL));
     DT_TRY(dt_accumulate(backend, &accumulate, NULL));
+    struct dt_commit_args commit = {.bytes = 2 * n, // at most, in the spare memory
+                                    .from = dt_model_weights(rig->model),
+                                    .to = rig->spare,
+                                    .control = dt_stepper_optimizer(rig->stepper)->control};
+    DT_TRY(dt_commit(backend, &commit, NULL));
     struct dt_spin_args spin = {.kind = DT_SPIN_EXP2,
                                 .n = n / 2, // as many floats as there are bf16 elements
                                 .rounds = SPIN_ROUNDS,

@@ -189,13 +189,17 @@ REFERENCE(adamw)
         a->m[i] = (float)m, a->v[i] = (float)v, a->weight[i] = (float)w;
         if (a->copy)
             a->copy[i] = dt_f32_to_bf16((float)w);
+        if (a->average)
+            a->average[i] = (float)((double)a->average[i] +
+                                    (1.0 - (double)a->average_decay) * (w - (double)a->average[i]));
     }
     return DT_OK;
 }
 
 // fp32 rounds about ten times, 2^-24 each, of values near 1; a weight near the middle of two bf16
 // may round to the other. Without spans: they end inside a thread's elements, after one, at blocks.
-static void compare_adamw(struct parity *p, int64_t n, int64_t off, bool copy, bool skip)
+static void compare_adamw(struct parity *p, int64_t n, int64_t off, bool copy, bool average,
+                          bool skip)
 {
     const struct dt_adamw_span spans[] = {
         {n / 3, 0.1f}, {n / 3 + 1, 0.0f}, {n - n / 5, 0.3f}, {n, 0.0f}};
@@ -204,7 +208,11 @@ static void compare_adamw(struct parity *p, int64_t n, int64_t off, bool copy, b
                                               .bias1 = 0.271f,
                                               .bias2 = 0.142625f,
                                               .skip = skip};
-    if (!begin(p, "adamw", n, off, skip ? "skipped" : copy ? "with copy" : "no copy"))
+    if (!begin(p, "adamw", n, off,
+               skip      ? "skipped"
+               : average ? "with average"
+               : copy    ? "with copy"
+                         : "no copy"))
         return;
     struct dt_adamw_args args = {.n = n,
                                  .weight = normal(n + off, 1.0, 5) + off,
@@ -219,12 +227,16 @@ static void compare_adamw(struct parity *p, int64_t n, int64_t off, bool copy, b
                                  .control = guarded_copy(&control, sizeof control)};
     if (copy)
         args.copy = (dt_bf16 *)normal_rows(DT_BF16, 1, n + off, n + off, 1.0, 9) + off;
+    if (average)
+        args.average = normal(n + off, 1.0, 10) + off;
+    args.average_decay = average ? 0.875f : 0.0f;
     for (int64_t i = 0; i < n; i++)
         args.v[i] = fabsf(args.v[i]);
     double each = skip ? 0.0 : 1e-6;
     PARITY(p, adamw, &args, IN(grad), IN(spans), IN(control),
            OUT(weight, DT_F32, 1, n, n, .each = each), OUT(m, DT_F32, 1, n, n, .each = each),
-           OUT(v, DT_F32, 1, n, n, .each = each), OUT(copy, DT_BF16, 1, n, n, .each = each));
+           OUT(v, DT_F32, 1, n, n, .each = each), OUT(copy, DT_BF16, 1, n, n, .each = each),
+           OUT(average, DT_F32, 1, n, n, .each = each));
     for (int64_t i = 0; i < n && copy && !skip; i++)
         CHECK(args.copy[i] == dt_f32_to_bf16(args.weight[i]), "%s: copy %lld is not its weight",
               p->text, (long long)i);
@@ -252,6 +264,25 @@ static void check_short_spans(struct parity *p)
     CHECK_INT(dt_adamw(&p->tested[0], &args, NULL), DT_MACHINE);
     CHECK(strstr(dt_error_current()->message, "9") != NULL, "the message lacks the span's end");
     dt_error_clear();
+}
+
+REFERENCE(commit)
+{
+    if (!a->control->skip)
+        memcpy(a->to, a->from, (size_t)a->bytes);
+    return DT_OK;
+}
+
+static void compare_commit(struct parity *p, int64_t n, bool skip)
+{
+    const struct dt_update_control control = {.skip = skip};
+    if (!begin(p, "commit", n, 0, skip ? "skipped" : "done"))
+        return;
+    struct dt_commit_args args = {.bytes = n * DT_COMMIT_UNIT,
+                                  .from = normal(4 * n, 1.0, 11),
+                                  .to = normal(4 * n, 1.0, 12),
+                                  .control = guarded_copy(&control, sizeof control)};
+    PARITY(p, commit, &args, IN(from), IN(control), OUT(to, DT_F32, 1, 4 * n, 4 * n));
 }
 
 REFERENCE(spin)
@@ -324,8 +355,8 @@ static void compare_arrays(struct parity *p, int64_t n, int64_t off)
         for (int j = 0; j < 2; j++)
             compare_cast(p, n, off, types[i], types[j]);
     }
-    for (int k = 0; k < 3 && n >= 3; k++)
-        compare_adamw(p, n, off, k != 1, k == 2);
+    for (int k = 0; k < 4 && n >= 3; k++)
+        compare_adamw(p, n, off, k != 1, k >= 2, k == 3);
 }
 
 void parity_flat(struct parity *p)
@@ -340,7 +371,11 @@ void parity_flat(struct parity *p)
     for (size_t i = 1; i < sizeof counts / sizeof *counts && !p->model; i++)
         for (int64_t rounds = 0; rounds < 12 && counts[i] <= MOST_ON_SIMT; rounds += 3)
             compare_spin(p, counts[i], rounds);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts && !p->model; i++)
+        for (int skip = 0; skip < 2 && (p->is_cpu || counts[i] <= MOST_ON_SIMT); skip++)
+            compare_commit(p, counts[i], skip);
     if (p->model) {
+        compare_commit(p, model, false);
         compare_arrays(p, model, 0);
         compare_spin(p, model, 5);
     }

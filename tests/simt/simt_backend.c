@@ -22,6 +22,7 @@ const struct dt_op_table simt_op_table = {
     SLOT(adamw),
     SLOT(cast),
     SLOT(accumulate),
+    SLOT(commit),
     SLOT(stamp),
     SLOT(spin),
 };

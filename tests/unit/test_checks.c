@@ -341,6 +341,7 @@ static void test_optimizer(void)
     REFUSE(adamw, beta1, 1.5f, "1.5");
     REFUSE(adamw, beta2, NAN, "nan");
     REFUSE(adamw, eps, -1e-8f, "-1e-08");
+    REFUSE(adamw, average_decay, 1.0f, "1");
     REFUSE(adamw, n_spans, 0, "0");
     REFUSE_NULL(adamw, weight);
     REFUSE_NULL(adamw, m);
@@ -353,6 +354,18 @@ static void test_optimizer(void)
 static void test_flat(void)
 {
     double total = 0.0, workspace = 0.0;
+    struct dt_update_control control = {.skip = 1};
+    {
+        struct dt_commit_args good = {
+            .bytes = 16, .from = memory, .to = memory + 4, .control = &control};
+        CHECK_OK(dt_commit(&backend, &good, NULL));
+        REFUSE(commit, bytes, -16, "-16");
+        REFUSE(commit, bytes, 17, "17");
+        REFUSE(commit, to, memory, "itself");
+        REFUSE_NULL(commit, from);
+        REFUSE_NULL(commit, to);
+        REFUSE_NULL(commit, control);
+    }
     {
         struct dt_sum_squares_args good = {.n = 4,
                                            .x = memory,
