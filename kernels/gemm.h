@@ -4,6 +4,8 @@
 // A linear layer y = x·Wᵀ with W [out, in] has trans_b; its dx = dy·W has neither; its dW = dyᵀ·x
 // has trans_a. Any of m, n, k may be 1; k = 0 is refused. C overlaps neither A nor B. No bit of C
 // depends on the number of threads.
+// A batch is `batch` products of one shape: the operands of each begin a_step, b_step and c_step
+// elements after those of the one before. A step of 0 shares A or B; the Cs do not overlap.
 // dtypes: (a, b, c) = (f32, f32, f32), (bf16, bf16, bf16) or (bf16, bf16, f32).
 #pragma once
 
@@ -12,11 +14,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { DT_GEMM_BATCH_MAX = 65535 };
+
 struct dt_gemm_args {
     struct dt_view a; // [m, k], or [k, m] with trans_a; in
     struct dt_view b; // [k, n], or [n, k] with trans_b; in
     struct dt_view c; // [m, n]; = or, with accumulate, +=
     bool trans_a, trans_b, accumulate;
+    int64_t batch; // products, DT_GEMM_BATCH_MAX at most; 0: one, and steps are not read
+    int64_t a_step, b_step, c_step;
     void *workspace;
     int64_t workspace_bytes;
 };
@@ -25,4 +31,22 @@ struct dt_gemm_args {
 static inline int64_t dt_gemm_k(const struct dt_gemm_args *args)
 {
     return args->trans_a ? args->a.rows : args->a.cols;
+}
+
+static inline int64_t dt_gemm_batch(const struct dt_gemm_args *args)
+{
+    return args->batch > 0 ? args->batch : 1;
+}
+
+// Product i of the batch, on its own.
+static inline struct dt_gemm_args dt_gemm_product(const struct dt_gemm_args *args, int64_t i)
+{
+    struct dt_gemm_args one = *args;
+    one.batch = 0;
+    if (i > 0) {
+        one.a.data = (char *)one.a.data + i * args->a_step * dt_dtype_size(one.a.dtype);
+        one.b.data = (char *)one.b.data + i * args->b_step * dt_dtype_size(one.b.dtype);
+        one.c.data = (char *)one.c.data + i * args->c_step * dt_dtype_size(one.c.dtype);
+    }
+    return one;
 }

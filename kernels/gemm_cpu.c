@@ -333,32 +333,42 @@ static void finish_row(const struct plan *p, const struct dt_gemm_args *g, int64
     put(g, i, 0, row, 1, g->c.cols);
 }
 
+static int multiply(const struct plan *plan, int threads, const struct dt_gemm_args *args)
+{
+    int64_t pieces = plan->tiles_m * plan->tiles_n * plan->parts;
+    int64_t summed_rows = plan->parts > 1 ? args->c.rows : 0;
+    float *sums = (float *)aligned((int64_t)(intptr_t)args->workspace);
+    int code = 0;
+#pragma omp parallel num_threads(threads) reduction(max : code)
+    {
+        char *own =
+            (char *)sums + plan->sums + omp_get_thread_num() * (plan->scratch + plan->staged);
+        // Some of oneDNN's code asks for the thread count when it runs, and a team of one is not a
+        // parallel region to it. This holds inside of the region only.
+        omp_set_num_threads(1);
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < pieces; i++) {
+            int c = run_piece(plan, args, i, sums, own);
+            code = c > code ? c : code;
+        }
+#pragma omp for
+        for (int64_t i = 0; i < summed_rows; i++)
+            finish_row(plan, args, i, sums);
+    }
+    return code;
+}
+
 dt_status gemm_cpu(struct dt_device *device, const struct dt_gemm_args *args,
                    struct dt_stream *stream)
 {
     (void)stream;
     struct plan plan;
     DT_TRY(make_plan(&plan, device, args));
-    int64_t pieces = plan.tiles_m * plan.tiles_n * plan.parts;
-    int64_t summed_rows = plan.parts > 1 ? args->c.rows : 0;
-    float *sums = (float *)aligned((int64_t)(intptr_t)args->workspace);
-    int code = 0;
-#pragma omp parallel num_threads(dt_cpu_threads(device)) reduction(max : code)
-    {
-        char *own = (char *)sums + plan.sums + omp_get_thread_num() * (plan.scratch + plan.staged);
-        // Some of oneDNN's code asks for the thread count when it runs, and a team of one is not a
-        // parallel region to it. This holds inside of the region only.
-        omp_set_num_threads(1);
-#pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < pieces; i++) {
-            int c = run_piece(&plan, args, i, sums, own);
-            code = c > code ? c : code;
-        }
-#pragma omp for
-        for (int64_t i = 0; i < summed_rows; i++)
-            finish_row(&plan, args, i, sums);
+    for (int64_t i = 0; i < dt_gemm_batch(args); i++) {
+        struct dt_gemm_args one = dt_gemm_product(args, i);
+        int code = multiply(&plan, dt_cpu_threads(device), &one);
+        if (code)
+            return DT_FAIL(DT_MACHINE, NULL, "oneDNN's matmul failed with status %d", code);
     }
-    if (code)
-        return DT_FAIL(DT_MACHINE, NULL, "oneDNN's matmul failed with status %d", code);
     return DT_OK;
 }

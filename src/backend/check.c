@@ -146,6 +146,12 @@ CHECK(gemm)
     VIEW(a, args->trans_a ? k : m, args->trans_a ? m : k, args->a.dtype);
     VIEW(b, args->trans_b ? n : k, args->trans_b ? k : n, args->b.dtype);
     VIEW(c, m, n, args->c.dtype);
+    RANGE(batch, 0, DT_GEMM_BATCH_MAX);
+    if (args->batch > 1) {
+        RANGE(a_step, 0, count_limit);
+        RANGE(b_step, 0, count_limit);
+        RANGE(c_step, 1, count_limit);
+    }
     APART(c.data, a.data);
     APART(c.data, b.data);
     WORKSPACE(gemm);

@@ -44,15 +44,16 @@ __attribute__((format(printf, 1, 2))) static struct dt_op_cost shaped(const char
 COST(gemm)
 {
     int64_t m = a->c.rows, n = a->c.cols, k = dt_gemm_k(a);
+    double batch = (double)dt_gemm_batch(a);
     struct dt_op_cost cost =
         shaped("%s %lldx%lldx%lld%s",
                a->trans_a   ? "dW"
                : a->trans_b ? "forward"
                             : "dX",
                (long long)m, (long long)n, (long long)k, a->accumulate ? " +=" : "");
-    cost.bytes =
-        view_bytes(&a->a) + view_bytes(&a->b) + (a->accumulate ? 2 : 1) * view_bytes(&a->c);
-    cost.flops = 2 * (double)m * (double)n * (double)k;
+    cost.bytes = batch * (view_bytes(&a->a) + view_bytes(&a->b) +
+                          (a->accumulate ? 2 : 1) * view_bytes(&a->c));
+    cost.flops = 2 * batch * (double)m * (double)n * (double)k;
     cost.gemm = true;
     cost.type = a->a.dtype;
     return cost;

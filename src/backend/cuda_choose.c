@@ -66,11 +66,13 @@ static struct extent extent_of(const struct dt_gemm_key *key)
 {
     int64_t rows_a = key->trans_a ? key->k : key->m, rows_b = key->trans_b ? key->n : key->k;
     int64_t size = dt_dtype_size(key->type);
-    struct extent extent = {.c_bytes = key->m * key->ldc * dt_dtype_size(key->c_type)};
+    int64_t more = key->batch - 1; // products after the first
+    struct extent extent = {.c_bytes = (key->m * key->ldc + more * key->c_step) *
+                                       dt_dtype_size(key->c_type)};
     struct dt_arena set = dt_arena_measure();
-    dt_arena_take(&set, rows_a * key->lda * size);
+    dt_arena_take(&set, (rows_a * key->lda + more * key->a_step) * size);
     extent.b = set.used;
-    dt_arena_take(&set, rows_b * key->ldb * size);
+    dt_arena_take(&set, (rows_b * key->ldb + more * key->b_step) * size);
     extent.c = set.used;
     dt_arena_take(&set, extent.c_bytes);
     extent.set = set.used;

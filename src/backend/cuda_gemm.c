@@ -133,10 +133,11 @@ void dt_cuda_gemm_close(struct dt_cuda_gemm *gemm)
     free(gemm);
 }
 
-// Where only sizes are known yet (NULL) the pointer will come from an arena.
-static int32_t alignment(const void *pointer)
+// Of all of a batch's operands, `step` bytes apart. Where only sizes are known yet (NULL) the
+// pointer will come from an arena.
+static int32_t alignment(const void *pointer, int64_t step)
 {
-    uintptr_t address = (uintptr_t)pointer | ALIGN_MAX;
+    uintptr_t address = (uintptr_t)pointer | (uintptr_t)step | ALIGN_MAX;
     return (int32_t)(address & -address);
 }
 
@@ -148,9 +149,12 @@ static struct dt_gemm_key key_of(const struct dt_gemm_args *args)
     key.lda = args->a.stride, key.ldb = args->b.stride, key.ldc = args->c.stride;
     key.type = args->a.dtype, key.c_type = args->c.dtype;
     key.trans_a = args->trans_a, key.trans_b = args->trans_b;
-    key.align_a = alignment(args->a.data);
-    key.align_b = alignment(args->b.data);
-    key.align_c = alignment(args->c.data);
+    key.batch = dt_gemm_batch(args);
+    if (key.batch > 1)
+        key.a_step = args->a_step, key.b_step = args->b_step, key.c_step = args->c_step;
+    key.align_a = alignment(args->a.data, key.a_step * dt_dtype_size(key.type));
+    key.align_b = alignment(args->b.data, key.b_step * dt_dtype_size(key.type));
+    key.align_c = alignment(args->c.data, key.c_step * dt_dtype_size(key.c_type));
     key.accumulate = args->accumulate;
     return key;
 }
@@ -176,14 +180,29 @@ static dt_status set_transposed(struct dt_cuda_gemm *gemm, cublasLtMatmulDesc_t 
                  "describing a GEMM");
 }
 
-// A matrix as it is stored, rows of ours being columns of theirs.
-static dt_status make_layout(struct dt_cuda_gemm *gemm, cublasLtMatrixLayout_t *layout,
-                             int32_t type, int64_t rows, int64_t columns, int64_t ld)
+static dt_status set_layout(struct dt_cuda_gemm *gemm, cublasLtMatrixLayout_t layout,
+                            cublasLtMatrixLayoutAttribute_t attribute, const void *value,
+                            size_t size)
 {
-    return DT_LT(
+    return DT_LT(gemm, gemm->lt.MatrixLayoutSetAttribute(layout, attribute, value, size),
+                 "describing a batch of matrices");
+}
+
+// A matrix as it is stored, rows of ours being columns of theirs, and those of a batch after it.
+static dt_status make_layout(struct dt_cuda_gemm *gemm, cublasLtMatrixLayout_t *layout,
+                             int32_t type, int64_t rows, int64_t columns, int64_t ld, int64_t batch,
+                             int64_t step)
+{
+    int32_t count = (int32_t)batch;
+    DT_TRY(DT_LT(
         gemm,
         gemm->lt.MatrixLayoutCreate(layout, cuda_type(type), (uint64_t)columns, (uint64_t)rows, ld),
-        "describing a matrix");
+        "describing a matrix"));
+    if (batch == 1)
+        return DT_OK;
+    DT_TRY(set_layout(gemm, *layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
+    return set_layout(gemm, *layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step,
+                      sizeof step);
 }
 
 static dt_status describe_shape(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
@@ -195,10 +214,11 @@ static dt_status describe_shape(struct dt_cuda_gemm *gemm, struct dt_gemm_shape 
     DT_TRY(set_transposed(gemm, shape->product, CUBLASLT_MATMUL_DESC_TRANSA, key->trans_b));
     DT_TRY(set_transposed(gemm, shape->product, CUBLASLT_MATMUL_DESC_TRANSB, key->trans_a));
     DT_TRY(make_layout(gemm, &shape->first, key->type, key->trans_b ? key->n : key->k,
-                       key->trans_b ? key->k : key->n, key->ldb));
+                       key->trans_b ? key->k : key->n, key->ldb, key->batch, key->b_step));
     DT_TRY(make_layout(gemm, &shape->second, key->type, key->trans_a ? key->k : key->m,
-                       key->trans_a ? key->m : key->k, key->lda));
-    return make_layout(gemm, &shape->out, key->c_type, key->m, key->n, key->ldc);
+                       key->trans_a ? key->m : key->k, key->lda, key->batch, key->a_step));
+    return make_layout(gemm, &shape->out, key->c_type, key->m, key->n, key->ldc, key->batch,
+                       key->c_step);
 }
 
 // Whether all that the algorithm sums across blocks is summed as `reductions` allows.

@@ -31,6 +31,7 @@
     X(MatmulDescSetAttribute)                                                                      \
     X(MatrixLayoutCreate)                                                                          \
     X(MatrixLayoutDestroy)                                                                         \
+    X(MatrixLayoutSetAttribute)                                                                    \
     X(MatmulPreferenceCreate)                                                                      \
     X(MatmulPreferenceDestroy)                                                                     \
     X(MatmulPreferenceSetAttribute)                                                                \
@@ -51,7 +52,8 @@ struct dt_cublaslt {
 struct dt_gemm_key {
     int64_t m, n, k;
     int64_t lda, ldb, ldc;
-    int32_t type, c_type; // of a and b, of c
+    int64_t batch, a_step, b_step, c_step; // steps are 0 where there is one product
+    int32_t type, c_type;                  // of a and b, of c
     int32_t trans_a, trans_b;
     int32_t align_a, align_b, align_c; // bytes that divide the address, 16 at most
     int32_t accumulate;
@@ -71,7 +73,7 @@ struct dt_gemm_shape {
     struct dt_gemm_shape *next; // in its bucket
 };
 
-enum { DT_GEMM_BUCKETS = 256, DT_GEMM_CANDIDATES = 16, DT_GEMM_KEY_TEXT = 160 };
+enum { DT_GEMM_BUCKETS = 256, DT_GEMM_CANDIDATES = 16, DT_GEMM_KEY_TEXT = 256 };
 
 // Any thread may multiply; algorithms are chosen and used (cuda_choose.c) while none does.
 struct dt_cuda_gemm {
@@ -100,7 +102,8 @@ dt_status dt_gemm_candidates(struct dt_cuda_gemm *gemm, const struct dt_gemm_sha
 // algorithm is deterministic. False: *why says what is wrong with it.
 bool dt_gemm_accepts(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
                      const cublasLtMatmulAlgo_t *config, const char **why);
-// One product on the stream; workspace: gemm->workspace bytes, aligned to DT_ARENA_ALIGN.
+// The products of a call on the stream; workspace: gemm->workspace bytes, aligned to
+// DT_ARENA_ALIGN.
 cublasStatus_t dt_gemm_run(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
                            const cublasLtMatmulAlgo_t *config, const void *a, const void *b,
                            void *c, void *workspace, struct dt_stream *stream);
@@ -121,5 +124,5 @@ dt_status dt_gemm_record_write(const struct dt_cuda_gemm *gemm, struct dt_gemm_s
                                char **text);
 
 // The name of a shape: "bf16 -> fp32 tn m768 n1536 k4096 ld 768 1536 1536 align 16 16 16", where C
-// is added to with " accumulate" after it
+// is added to with " accumulate" after it, of a batch with " batch 24 steps 4096 0 1024"
 void dt_gemm_key_text(const struct dt_gemm_key *key, char text[DT_GEMM_KEY_TEXT]);

@@ -70,12 +70,16 @@ static bool from_hex(const char *text, cublasLtMatmulAlgo_t *config)
 
 void dt_gemm_key_text(const struct dt_gemm_key *key, char text[DT_GEMM_KEY_TEXT])
 {
+    char batch[96] = "";
+    if (key->batch > 1)
+        snprintf(batch, sizeof batch, " batch %lld steps %lld %lld %lld", (long long)key->batch,
+                 (long long)key->a_step, (long long)key->b_step, (long long)key->c_step);
     snprintf(text, DT_GEMM_KEY_TEXT,
-             "%s -> %s %c%c m%lld n%lld k%lld ld %lld %lld %lld align %d %d %d%s",
+             "%s -> %s %c%c m%lld n%lld k%lld ld %lld %lld %lld align %d %d %d%s%s",
              dt_dtype_name(key->type), dt_dtype_name(key->c_type), key->trans_a ? 't' : 'n',
              key->trans_b ? 't' : 'n', (long long)key->m, (long long)key->n, (long long)key->k,
              (long long)key->lda, (long long)key->ldb, (long long)key->ldc, key->align_a,
-             key->align_b, key->align_c, key->accumulate ? " accumulate" : "");
+             key->align_b, key->align_c, key->accumulate ? " accumulate" : "", batch);
 }
 
 // ---- what the record was made on

@@ -1,13 +1,16 @@
-// gemm: every transpose, dtype and accumulate at awkward sizes, with strides wider than rows; the
-// products of a linear layer; what is not finite passes through and stays in its row.
+// gemm: every transpose, dtype and accumulate at awkward sizes, with strides wider than rows;
+// batches of products; the products of a linear layer; what is not finite passes through and stays
+// in its row.
 #include "parity.h"
 
 struct product {
     int64_t m, n, k;
     dt_dtype type, c_type;
     bool trans_a, trans_b, accumulate;
-    int64_t gap; // elements between rows beyond their width
-    int shifted; // A, 1, or B, 2, begins one element behind 16 bytes
+    int64_t gap;   // elements between rows beyond their width
+    int shifted;   // A, 1, or B, 2, begins one element behind 16 bytes
+    int64_t batch; // 0: one product, without a batch
+    bool share_b;  // one B for all products of a batch
 };
 
 // The value of an element and Σ |a b| + |c|, which rounding errors are relative to.
@@ -28,13 +31,24 @@ static double element(const struct dt_gemm_args *g, int64_t i, int64_t j, double
 
 static double *magnitudes; // of the case's elements, where they are wanted
 
-REFERENCE(gemm)
+// Product p of a batch: its C where asked for, and magnitudes into theirs, [batch, m, n], or NULL.
+static void multiply(const struct dt_gemm_args *batch, int64_t p, bool write, double *of)
 {
     double unused;
-    for (int64_t i = 0; i < a->c.rows; i++)
-        for (int64_t j = 0; j < a->c.cols; j++)
-            set(a->c.data, a->c.dtype, i * a->c.stride + j,
-                element(a, i, j, magnitudes ? &magnitudes[i * a->c.cols + j] : &unused));
+    struct dt_gemm_args one = dt_gemm_product(batch, p);
+    for (int64_t i = 0; i < one.c.rows; i++)
+        for (int64_t j = 0; j < one.c.cols; j++) {
+            double *magnitude = of ? &of[(p * one.c.rows + i) * one.c.cols + j] : &unused;
+            double value = element(&one, i, j, magnitude);
+            if (write)
+                set(one.c.data, one.c.dtype, i * one.c.stride + j, value);
+        }
+}
+
+REFERENCE(gemm)
+{
+    for (int64_t p = 0; p < dt_gemm_batch(a); p++)
+        multiply(a, p, true, magnitudes);
     return DT_OK;
 }
 
@@ -42,15 +56,20 @@ static struct dt_gemm_args make_args(const struct product *s)
 {
     int64_t a_rows = s->trans_a ? s->k : s->m, a_cols = s->trans_a ? s->m : s->k;
     int64_t b_rows = s->trans_b ? s->n : s->k, b_cols = s->trans_b ? s->k : s->n;
-    int64_t c_stride = s->n + 3 * s->gap;
+    int64_t c_stride = s->n + 3 * s->gap, batch = s->batch > 0 ? s->batch : 1;
     struct dt_gemm_args args = {
-        .a = normal_view(s->type, a_rows, a_cols, a_cols + s->gap, 1.0, 1),
-        .b = normal_view(s->type, b_rows, b_cols, b_cols + 2 * s->gap, 1.0, 2),
-        .c = s->accumulate ? normal_view(s->c_type, s->m, s->n, c_stride, 1.0, 3)
-                           : fresh_view(s->c_type, s->m, s->n, c_stride),
+        .a = normal_view(s->type, batch * a_rows, a_cols, a_cols + s->gap, 1.0, 1),
+        .b = normal_view(s->type, (s->share_b ? 1 : batch) * b_rows, b_cols, b_cols + 2 * s->gap,
+                         1.0, 2),
+        .c = s->accumulate ? normal_view(s->c_type, batch * s->m, s->n, c_stride, 1.0, 3)
+                           : fresh_view(s->c_type, batch * s->m, s->n, c_stride),
         .trans_a = s->trans_a,
         .trans_b = s->trans_b,
-        .accumulate = s->accumulate};
+        .accumulate = s->accumulate,
+        .batch = s->batch};
+    args.a_step = a_rows * args.a.stride, args.b_step = s->share_b ? 0 : b_rows * args.b.stride;
+    args.c_step = s->m * c_stride;
+    args.a.rows = a_rows, args.b.rows = b_rows, args.c.rows = s->m;
     struct dt_view *view = s->shifted == 1 ? &args.a : &args.b;
     if (s->shifted) {
         void *wider = normal_rows(s->type, view->rows, view->stride, view->stride + 8, 1.0, 4);
@@ -84,7 +103,9 @@ static void run(struct parity *p, struct dt_gemm_args *a, double each, const dou
 {
     choose_algorithm(p, a);
     PARITY(p, gemm, a, IN(a.data), IN(b.data),
-           OUT_VIEW(c, .each = each, .floors = floors, .norm = norm), WORKSPACE);
+           OUT(c.data, a->c.dtype, dt_gemm_batch(a) * a->c.rows, a->c.cols, a->c.stride,
+               .each = each, .floors = floors, .norm = norm),
+           WORKSPACE);
 }
 
 // fp32 accumulation: each of k additions rounds by 2^-24 of the partial sum; errors add like a
@@ -92,10 +113,13 @@ static void run(struct parity *p, struct dt_gemm_args *a, double each, const dou
 // as large as the sums, which grow as sqrt(k). Storage rounds twice where C is staged or added to.
 static void compare(struct parity *p, const struct product *s)
 {
-    if (!parity_case(p, "gemm: m %lld n %lld k %lld gap %lld, %s -> %s, trans %d %d%s, shifted %d",
+    if (!parity_case(p,
+                     "gemm: m %lld n %lld k %lld gap %lld, %s -> %s, trans %d %d%s, shifted %d, "
+                     "batch %lld%s",
                      (long long)s->m, (long long)s->n, (long long)s->k, (long long)s->gap,
                      dt_dtype_name(s->type), dt_dtype_name(s->c_type), s->trans_a, s->trans_b,
-                     s->accumulate ? " +=" : "", s->shifted))
+                     s->accumulate ? " +=" : "", s->shifted, (long long)s->batch,
+                     s->share_b ? " of one B" : ""))
         return;
     struct dt_gemm_args a = make_args(s);
     double sums = 0x1p-21 * sqrt((double)s->k);
@@ -103,9 +127,9 @@ static void compare(struct parity *p, const struct product *s)
         run(p, &a, 0.0, NULL, stored(s->c_type, sums));
         return;
     }
-    magnitudes = zeros(s->m * s->n);
-    for (int64_t i = 0; i < s->m * s->n && !p->is_cpu; i++)
-        element(&a, i / s->n, i % s->n, &magnitudes[i]);
+    magnitudes = zeros(dt_gemm_batch(&a) * s->m * s->n);
+    for (int64_t i = 0; i < dt_gemm_batch(&a) && !p->is_cpu; i++)
+        multiply(&a, i, false, magnitudes);
     run(p, &a, (p->is_cpu ? 4.0 : 8.0) * sqrt((double)s->k) * 0x1p-24, magnitudes, 0.0);
     free(magnitudes);
     magnitudes = NULL;
@@ -117,7 +141,15 @@ static void compare_forms(struct parity *p, int64_t m, int64_t n, int64_t k)
     for (int t = 0; t < 3; t++) // even gaps, on a device: vectors fit; odd ones: they do not
         for (int i = 0; i < (p->is_cpu ? 8 : 16); i++)
             compare(p, &(struct product){m, n, k, type[t][0], type[t][1], i & 1, i & 2, i & 4,
-                                         i & 8 ? 8 : 3, 0});
+                                         i & 8 ? 8 : 3, .shifted = 0});
+}
+
+// The products of chunks of a sequence: all operands apart, or B shared.
+static void compare_batches(struct parity *p, dt_dtype type)
+{
+    for (int i = 0; i < 16; i++)
+        compare(p, &(struct product){13, 24, 40, type, i & 8 ? DT_F32 : type, i & 1, i & 2, i & 4,
+                                     i % 3 ? 8 : 3, 0, 1 + i % 7, i % 5 == 1});
 }
 
 // A linear layer: y = x Wᵀ, dx = dy W and dW = dyᵀ x (fp32), both added to what is there too.
@@ -127,16 +159,16 @@ static void compare_layer(struct parity *p, int64_t rows, int64_t out, int64_t i
     int64_t gap = p->model ? 0 : 8;
     for (int add = 0; add < 2; add++) {
         if (!add)
-            compare(p,
-                    &(struct product){rows, out, in, type, head ? DT_F32 : type, 0, 1, 0, gap, 0});
-        compare(p, &(struct product){rows, in, out, type, type, 0, 0, add, gap, 0});
-        compare(p, &(struct product){out, in, rows, type, DT_F32, 1, 0, add, gap, 0});
+            compare(p, &(struct product){rows, out, in, type, head ? DT_F32 : type, 0, 1, 0, gap,
+                                         .shifted = 0});
+        compare(p, &(struct product){rows, in, out, type, type, 0, 0, add, gap, .shifted = 0});
+        compare(p, &(struct product){out, in, rows, type, DT_F32, 1, 0, add, gap, .shifted = 0});
     }
 }
 
 static void check_not_finite(struct parity *p, dt_dtype type, float bad)
 {
-    const struct product s = {70, 40, 33, type, DT_F32, false, true, false, 3, 0};
+    const struct product s = {70, 40, 33, type, DT_F32, false, true, false, 3, .shifted = 0};
     if (!parity_case(p, "gemm: %g in a row of A, %s", (double)bad, dt_dtype_name(type)))
         return;
     struct dt_gemm_args a = make_args(&s);
@@ -191,7 +223,9 @@ void parity_gemm(struct parity *p)
         for (int i = 0; i < 6 && p->model; i++)
             compare_layer(p, model[i][0], model[i][1], model[i][2], i == 5, type);
         for (int which = 1; which <= 2 && !p->model; which++)
-            compare(p, &(struct product){16, 24, 40, type, type, 0, 1, 0, 8, which});
+            compare(p, &(struct product){16, 24, 40, type, type, 0, 1, 0, 8, .shifted = which});
+        if (!p->model)
+            compare_batches(p, type);
         check_not_finite(p, type, NAN);
         check_not_finite(p, type, INFINITY);
     }

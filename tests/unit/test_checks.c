@@ -70,6 +70,12 @@ static void test_gemm(void)
     REFUSE_NULL(gemm, workspace);
     REFUSE(gemm, workspace_bytes, 1, "1");
     REFUSE_AS(gemm, "k", a.cols, 0, "0");
+    REFUSE(gemm, batch, DT_GEMM_BATCH_MAX + 1, "65536");
+    good.batch = 2, good.a_step = 8, good.c_step = 6; // one B for both
+    CHECK_OK(dt_gemm(&backend, &good, NULL));
+    REFUSE(gemm, a_step, -1, "-1");
+    REFUSE(gemm, b_step, -1, "-1");
+    REFUSE(gemm, c_step, 0, "0");
 }
 
 static void test_embed(void)

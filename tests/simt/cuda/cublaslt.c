@@ -92,7 +92,8 @@ struct cublasLtContext {
 struct layout {
     cudaDataType type;
     uint64_t rows, cols;
-    int64_t ld;
+    int64_t ld, step; // between the matrices of a batch
+    int32_t batch;
 };
 
 struct product {
@@ -210,13 +211,26 @@ EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *matLayo
                                                  int64_t ld)
 {
     *matLayout = make(sizeof(struct layout));
-    *CONTENT(struct layout, *matLayout) = (struct layout){type, rows, cols, ld};
+    *CONTENT(struct layout, *matLayout) = (struct layout){type, rows, cols, ld, 0, 1};
     return CUBLAS_STATUS_SUCCESS;
 }
 
 EXPORT cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t matLayout)
 {
     return destroy(matLayout);
+}
+
+EXPORT cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t matLayout,
+                                                       cublasLtMatrixLayoutAttribute_t attr,
+                                                       const void *buf, size_t sizeInBytes)
+{
+    struct layout *layout = CONTENT(struct layout, matLayout);
+    bool counts = attr == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
+    if ((!counts && attr != CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) || !buf ||
+        sizeInBytes != (counts ? sizeof layout->batch : sizeof layout->step))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(counts ? (void *)&layout->batch : (void *)&layout->step, buf, sizeInBytes);
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 EXPORT cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *pref)
@@ -256,12 +270,12 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
 
 struct operand {
     cudaDataType type;
-    int64_t ld;
+    int64_t ld, step;
     bool trans;
 };
 
 struct problem {
-    int64_t m, n, k;
+    int64_t m, n, k, batch;
     struct operand a, b, c;
     bool tf32;
 };
@@ -273,12 +287,13 @@ static int64_t size_of(cudaDataType type)
 
 static struct operand operand_of(const struct layout *layout, int32_t op)
 {
-    return (struct operand){layout->type, layout->ld, op == CUBLAS_OP_T};
+    return (struct operand){layout->type, layout->ld, layout->step, op == CUBLAS_OP_T};
 }
 
 static bool same_layout(const struct layout *x, const struct layout *y)
 {
-    return x->type == y->type && x->rows == y->rows && x->cols == y->cols && x->ld == y->ld;
+    return x->type == y->type && x->rows == y->rows && x->cols == y->cols && x->ld == y->ld &&
+           x->batch == y->batch && x->step == y->step;
 }
 
 // Shapes that fit, strides not shorter than columns, types that there is a form for.
@@ -299,12 +314,15 @@ static cublasStatus_t problem_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout
         return CUBLAS_STATUS_INVALID_VALUE;
     if (a->ld < (int64_t)a->rows || b->ld < (int64_t)b->rows || c->ld < (int64_t)c->rows)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (a->batch != c->batch || b->batch != c->batch || c->batch < 1 || c->batch > 65535)
+        return CUBLAS_STATUS_INVALID_VALUE;
     if (a->type != b->type || (a->type == CUDA_R_32F && c->type != CUDA_R_32F))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     *problem = (struct problem){
         .m = (int64_t)m,
         .n = (int64_t)c->cols,
         .k = (int64_t)k,
+        .batch = c->batch,
         .a = operand_of(a, product->op[0]),
         .b = operand_of(b, product->op[1]),
         .c = operand_of(c, CUBLAS_OP_N),
@@ -321,7 +339,8 @@ static uint64_t types_of(const struct problem *p)
 // Parts of k in place of C, in fp32.
 static size_t workspace_of(const struct algorithm *algorithm, const struct problem *p)
 {
-    return algorithm->parts > 1 ? (size_t)(algorithm->parts * p->m * p->n) * sizeof(float) : 0;
+    int64_t sums = algorithm->parts > 1 ? p->batch * algorithm->parts * p->m * p->n : 0;
+    return (size_t)sums * sizeof(float);
 }
 
 static bool aligned(const struct algorithm *algorithm, uint64_t a, uint64_t b, uint64_t c)
@@ -331,9 +350,9 @@ static bool aligned(const struct algorithm *algorithm, uint64_t a, uint64_t b, u
 
 static bool strides_suit(const struct algorithm *algorithm, const struct problem *p)
 {
-    return aligned(algorithm, (uint64_t)(p->a.ld * size_of(p->a.type)),
-                   (uint64_t)(p->b.ld * size_of(p->b.type)),
-                   (uint64_t)(p->c.ld * size_of(p->c.type)));
+    return aligned(algorithm, (uint64_t)((p->a.ld | p->a.step) * size_of(p->a.type)),
+                   (uint64_t)((p->b.ld | p->b.step) * size_of(p->b.type)),
+                   (uint64_t)((p->c.ld | p->c.step) * size_of(p->c.type)));
 }
 
 static const struct algorithm *algorithm_of(const cublasLtMatmulAlgo_t *algo,
@@ -541,7 +560,13 @@ static bool run(void *context)
 {
     const struct task *task = context;
     simt_cublaslt_watcher *watch = simt_cublaslt_watch;
-    multiply(task);
+    struct task one = *task;
+    for (int64_t i = 0; i < task->p.batch; i++) {
+        multiply(&one);
+        one.a = (const char *)one.a + task->p.a.step * size_of(task->p.a.type);
+        one.b = (const char *)one.b + task->p.b.step * size_of(task->p.b.type);
+        one.c = (char *)one.c + task->p.c.step * size_of(task->p.c.type);
+    }
     if (watch)
         watch(task->algorithm->name, task->a, task->beta);
     simt_put_clock_forward(duration(task->algorithm, task->beta == 1.0f ? "+=" : "="));

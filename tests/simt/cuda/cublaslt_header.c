@@ -24,6 +24,9 @@ IS(CUBLAS_COMPUTE_32F_PEDANTIC, 69);
 IS(CUBLASLT_MATMUL_DESC_TRANSA, 3);
 IS(CUBLASLT_MATMUL_DESC_TRANSB, 4);
 
+IS(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, 5);
+IS(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, 6);
+
 IS(CUBLASLT_REDUCTION_SCHEME_NONE, 0);
 IS(CUBLASLT_REDUCTION_SCHEME_INPLACE, 1);
 IS(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 2);
@@ -71,6 +74,8 @@ struct dt_cublaslt_functions {
     cublasStatus_t (*layout_create)(cublasLtMatrixLayout_t *, cudaDataType, uint64_t, uint64_t,
                                     int64_t);
     cublasStatus_t (*layout_destroy)(cublasLtMatrixLayout_t);
+    cublasStatus_t (*layout_set)(cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t,
+                                 const void *, size_t);
     cublasStatus_t (*preference_create)(cublasLtMatmulPreference_t *);
     cublasStatus_t (*preference_destroy)(cublasLtMatmulPreference_t);
     cublasStatus_t (*preference_set)(cublasLtMatmulPreference_t,
@@ -101,6 +106,7 @@ const struct dt_cublaslt_functions dt_cublaslt_functions = {
     cublasLtMatmulDescSetAttribute,
     cublasLtMatrixLayoutCreate,
     cublasLtMatrixLayoutDestroy,
+    cublasLtMatrixLayoutSetAttribute,
     cublasLtMatmulPreferenceCreate,
     cublasLtMatmulPreferenceDestroy,
     cublasLtMatmulPreferenceSetAttribute,
