@@ -49,6 +49,7 @@ static dt_status evaluate(struct dt_job *job)
 {
     struct dt_model *model = NULL;
     struct dt_input input = {0};
+    struct dt_carry carry = {0};
     struct dt_snapshot snapshot = {0};
     struct dt_loss_sum total;
     struct dt_model_shape shape = dt_job_shape(job, false);
@@ -58,16 +59,20 @@ static dt_status evaluate(struct dt_job *job)
     DT_TRY_GOTO(status, out, dt_model_create(&job->backend, &job->model, &shape, &model));
     DT_TRY_GOTO(status, out,
                 dt_input_create(&job->backend, dt_model_arrays(model), &step.batch, &input));
+    if (job->settings.data.carry_state)
+        DT_TRY_GOTO(status, out, dt_carry_create(&job->backend, model, &step.batch, false, &carry));
     DT_TRY_GOTO(
         status, out,
         dt_snapshot_create(&job->backend, model, NULL, job->comm->info.rank == 0, &snapshot));
     DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), &snapshot));
-    DT_TRY_GOTO(status, out,
-                dt_evaluate(job, model, &input, job->settings.log.eval_batches, NULL, &total));
+    DT_TRY_GOTO(
+        status, out,
+        dt_evaluate(job, model, &input, &carry, job->settings.log.eval_batches, NULL, &total));
     if (job->comm->info.rank == 0)
         status = print(source(job), &total);
 out:
     dt_input_destroy(&input);
+    dt_carry_destroy(&carry);
     dt_snapshot_destroy(&snapshot);
     dt_model_destroy(model);
     return status;

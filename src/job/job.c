@@ -258,6 +258,7 @@ struct dt_loader_config dt_job_val_loader(const struct dt_job *job)
     config.dataset = job->val;
     config.shuffle = false;
     config.sequential = true;
+    config.parts = job->settings.data.carry_state;
     return config;
 }
 

@@ -54,7 +54,7 @@ static const struct dt_config_key data_keys[] = {
     FLAG(data, shuffle, "true", "permute blocks of windows, and the windows within each"),
     WHOLE(data, block, "64", 1, INT32_LAST, "consecutive windows that are read together"),
     WHOLE(data, prefetch, "2", 1, 64, "batches read ahead"),
-    FLAG(data, carry_state, "false", "carry the recurrent state from a window to the next", .unbuilt = "*"),
+    FLAG(data, carry_state, "false", "carry recurrent state from a slot's window to its next; needs shuffle = false"),
     WHOLE(data, reset_token, "-1", -1, INT32_LAST, "token that starts a document; -1: none"),
     FLAG(data, reset_after, "false", "a document starts after the reset token, not at it"),
     FLAG(data, verify, "true", "check the shards' checksums while reading"),
@@ -230,6 +230,10 @@ static void check_data(struct check *check)
         REJECT(check, "data.reset_token", "%lld is not below model.vocab_size = %lld (%s)",
                (long long)s->data.reset_token, (long long)s->model.vocab_size,
                origin(check, "model.vocab_size"));
+    if (s->data.carry_state && s->data.shuffle)
+        REJECT(check, "data.carry_state",
+               "true needs windows in file order: set data.shuffle = false (it is true: %s)",
+               origin(check, "data.shuffle"));
     if (s->data.reset_after && s->data.reset_token < 0)
         REJECT(check, "data.reset_after", "true needs data.reset_token, which is -1: none");
     if (s->log.eval_every > 0 && s->data.val[0] == 0)

@@ -25,7 +25,9 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
                                       .bucket_bytes = (int64_t)(s->comm.bucket_mb * 1e6),
                                       .wire = s->comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32,
                                       .between_devices = dt_job_uses_device_comm(job),
-                                      .graphs = s->run.cuda_graph != DT_TOGGLE_FALSE};
+                                      .graphs = s->run.cuda_graph != DT_TOGGLE_FALSE,
+                                      .carry_steps =
+                                          s->data.carry_state ? job->steps_per_epoch : 0};
 }
 
 dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
@@ -36,9 +38,13 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
     struct dt_stepper_config stepper = dt_job_stepper(job);
     struct dt_params params;
     struct dt_array_list arrays;
+    int64_t carried = 0;
+    if (stepper.carry_steps > 0)
+        DT_TRY(dt_carry_bytes(&job->model, &stepper.batch, &carried));
     DT_TRY(dt_model_plan(backend, &job->model, &shape, plan));
     DT_TRY(dt_model_list(&job->model, &params, &arrays));
     dt_stepper_plan(backend, &params, &arrays, &stepper, plan);
+    dt_memory_plan_add(plan, "carried state", carried, false);
     dt_memory_plan_add(plan, "host batches", dt_loader_bytes(&loader), true);
     dt_memory_plan_add(
         plan, "host snapshot",

@@ -45,6 +45,7 @@ struct dt_stepper {
     struct dt_model *model;
     struct dt_optimizer optimizer;
     struct dt_input input;
+    struct dt_carry carry;
     struct dt_buckets *buckets;
     struct dt_stream *stream;
     struct variant variants[VARIANTS];
@@ -113,6 +114,8 @@ dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *m
                 dt_optimizer_create(backend, model, &config->optimizer, &s->optimizer));
     DT_TRY_GOTO(status, fail,
                 dt_input_create(backend, dt_model_arrays(model), &config->batch, &s->input));
+    if (config->carry_steps > 0)
+        DT_TRY_GOTO(status, fail, dt_carry_create(backend, model, &config->batch, true, &s->carry));
     DT_TRY_GOTO(status, fail, create_buckets(s));
     DT_TRY_GOTO(status, fail, dt_alloc(backend, MARKS * (int64_t)sizeof *s->marks, &s->marks));
     DT_TRY_GOTO(
@@ -150,6 +153,7 @@ void dt_stepper_destroy(struct dt_stepper *s)
             dt_graph_destroy(backend, s->variants[i].graph);
     dt_buckets_destroy(s->buckets);
     dt_input_destroy(&s->input);
+    dt_carry_destroy(&s->carry);
     if (s->optimizer.backend)
         dt_optimizer_destroy(&s->optimizer);
     for (int i = 0; i < DT_STEPS_IN_FLIGHT; i++)
@@ -170,6 +174,11 @@ struct dt_optimizer *dt_stepper_optimizer(struct dt_stepper *s)
 struct dt_input *dt_stepper_input(struct dt_stepper *s)
 {
     return &s->input;
+}
+
+struct dt_carry *dt_stepper_carry(struct dt_stepper *s)
+{
+    return &s->carry;
 }
 
 struct dt_stream *dt_stepper_stream(const struct dt_stepper *s)
@@ -211,6 +220,8 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     const double tokens = (double)s->config.tokens;
     const bool last = variant & VARIANT_LAST;
     const struct dt_pass pass = {.input = *input,
+                                 .before = s->carry.before,
+                                 .after = s->carry.after,
                                  .accumulate = !(variant & VARIANT_FIRST),
                                  .grad_ready = last ? row_ready : NULL,
                                  .context = s->buckets,
@@ -272,6 +283,8 @@ dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int6
     DT_TRY(mark(s, BEGIN));
     DT_TRY(dt_to_device(s->backend, s->optimizer.lr, &report->lr, sizeof report->lr, s->stream));
     DT_TRY(dt_fill(s->backend, s->optimizer.sum, 0, sizeof *s->optimizer.sum, s->stream));
+    if (s->carry.backend && (step - 1) % s->config.carry_steps == 0)
+        DT_TRY(dt_carry_clear(&s->carry, s->carry.kept, s->stream));
 
     for (int64_t i = 0; i < micro_batches; i++) {
         struct dt_model_input input;
@@ -279,8 +292,11 @@ dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int6
         int variant = (i == 0 ? VARIANT_FIRST : 0) | (i == micro_batches - 1 ? VARIANT_LAST : 0);
         for (int array = 0; array < DT_BATCH_ARRAYS; array++)
             variant |= input.arrays[array] ? VARIANT_ARRAYS << array : 0;
+        DT_TRY(dt_carry_load(&s->carry, s->carry.kept, i, s->stream));
         DT_TRY(run_micro_batch(s, &input, variant, &flight->graphs));
+        DT_TRY(dt_carry_store(&s->carry, s->carry.next, i, s->stream));
     }
+    DT_TRY(dt_carry_commit(&s->carry, s->optimizer.control, s->stream));
 
     DT_TRY(mark(s, END));
     DT_TRY(dt_to_host(s->backend, &report->control, s->optimizer.control, sizeof report->control,

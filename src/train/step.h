@@ -7,6 +7,7 @@
 #pragma once
 
 #include "comm/buckets.h"
+#include "train/carry.h"
 #include "train/input.h"
 #include "train/optimizer.h"
 
@@ -23,6 +24,7 @@ struct dt_stepper_config {
     enum dt_dtype wire;   // of gradients between ranks
     bool between_devices; // these are summed by the device communicator
     bool graphs;          // where the device has them
+    int64_t carry_steps;  // carry state, which is zero again after so many steps; 0: carry nothing
 };
 
 // What is known of a step when its work is done.
@@ -50,11 +52,12 @@ dt_status dt_stepper_connect(struct dt_stepper *stepper);
 void dt_stepper_destroy(struct dt_stepper *stepper);
 struct dt_optimizer *dt_stepper_optimizer(struct dt_stepper *stepper);
 struct dt_input *dt_stepper_input(struct dt_stepper *stepper);
+struct dt_carry *dt_stepper_carry(struct dt_stepper *stepper);
 struct dt_stream *dt_stepper_stream(const struct dt_stepper *stepper); // of all its work
 // How many steps may be in flight: DT_STEPS_IN_FLIGHT where the device works by itself, else 1.
 int dt_stepper_depth(const struct dt_stepper *stepper);
 
-// The step of the loader's next batch; `step` is for progress and messages.
+// The step of the loader's next batch; `step` counts from 1.
 dt_status dt_stepper_launch(struct dt_stepper *stepper, struct dt_loader *loader, int64_t step,
                             double lr);
 int dt_stepper_in_flight(const struct dt_stepper *stepper);

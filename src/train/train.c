@@ -187,7 +187,7 @@ static dt_status validate(struct trainer *t)
         return DT_OK;
     struct dt_loss_sum total;
     dt_comm_progress(t->job->comm, t->state.step, "validation");
-    DT_TRY(dt_evaluate(t->job, t->model, dt_stepper_input(t->stepper),
+    DT_TRY(dt_evaluate(t->job, t->model, dt_stepper_input(t->stepper), dt_stepper_carry(t->stepper),
                        t->job->settings.log.eval_batches, dt_stepper_stream(t->stepper), &total));
     struct dt_metric_event event = {.kind = DT_METRIC_EVAL,
                                     .step = t->state.step,

@@ -165,16 +165,14 @@ static void check_refused(const struct refused *list, size_t n)
 static void test_unbuilt(void)
 {
     static const struct refused list[] = {
-        {{{"data.carry_state=true"}}, "data.carry_state: not implemented yet"},
         {{{"optim.shard=true"}}, "optim.shard: not implemented yet"},
         {{{"optim.rollback=1"}}, "optim.rollback: not implemented yet"},
         {{{"comm.reduce=reproducible"}}, "comm.reduce: 'reproducible' is not implemented yet"},
         {{{"log.tensorboard=true"}}, "log.tensorboard: not implemented yet"},
         {{{"log.trace_steps=10:12"}}, "log.trace_steps: not implemented yet"},
     };
-    static const struct words defaults = {.word = {"data.carry_state=false", "optim.shard=false",
-                                                   "optim.rollback=0", "log.tensorboard=false",
-                                                   "log.trace_steps="}};
+    static const struct words defaults = {.word = {"optim.shard=false", "optim.rollback=0",
+                                                   "log.tensorboard=false", "log.trace_steps="}};
     check_refused(list, sizeof list / sizeof list[0]);
     CHECK_INT(parse_and_check(&defaults), DT_OK);
 }
@@ -182,6 +180,7 @@ static void test_unbuilt(void)
 static void test_between_keys(void)
 {
     static const struct refused list[] = {
+        {{{"data.carry_state=true"}}, "data.carry_state: true needs windows in file order"},
         {{{"run.epochs=2"}},
          "c.ini:2: run.steps: give this or run.epochs, not both (run.epochs: "
          "command line)"},
