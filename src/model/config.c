@@ -11,9 +11,15 @@ int64_t dt_model_padded_vocab(const struct dt_model_config *config)
     return dt_round_up(config->vocab_size, config->pad_vocab_multiple);
 }
 
-int64_t dt_model_dt_rank(const struct dt_model_config *config)
+void dt_model_config_resolve(struct dt_model_config *c)
 {
-    return config->dt_rank > 0 ? config->dt_rank : (config->d_model + 15) / 16;
+    int64_t d = c->d_model;
+    if (c->dt_rank == 0)
+        c->dt_rank = dt_ceil_div(d, 16);
+    if (c->d_mlp == 0) // the gate's matrix is paid for by a smaller width [Shazeer 2020]
+        c->d_mlp = c->mlp_gated ? dt_round_up(dt_ceil_div(8 * d, 3), 8) : 4 * d;
+    if (c->d_rnn == 0)
+        c->d_rnn = d;
 }
 
 dt_status dt_model_config_normalize(struct dt_model_config *config)
@@ -34,7 +40,7 @@ dt_status dt_model_config_check(struct dt_model_config *config)
     static const char hint[] = "set it in the [model] section";
     char value[DT_CONFIG_STRING_MAX], allowed[DT_CONFIG_ALLOWED];
     DT_TRY(dt_model_config_normalize(config));
-    config->dt_rank = dt_model_dt_rank(config);
+    dt_model_config_resolve(config);
     for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
         if (dt_config_in_range(key, config))
             continue;

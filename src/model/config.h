@@ -18,7 +18,9 @@ struct dt_model_config {
     char stem[DT_CONFIG_STRING_MAX], heads[DT_CONFIG_STRING_MAX]; // "": model/kinds.c's first kinds
     char layers[DT_CONFIG_STRING_MAX]; // "mamba*24", "a*7 b a*8"; "": n_layer of the first kind
     int64_t d_model, n_layer, vocab_size;
-    int64_t d_state, d_conv, expand, dt_rank; // dt_rank 0: ceil(d_model / 16)
+    int64_t d_state, d_conv, expand, dt_rank;
+    int64_t d_mlp, d_rnn; // 0: dt_model_config_resolve
+    bool mlp_gated;
     double norm_eps;
     bool tie_embeddings;
     int64_t pad_vocab_multiple;
@@ -32,7 +34,9 @@ extern const struct dt_config_key dt_model_keys[];
 
 // Names the kinds in full and layers as runs; fills n_layer from layers or layers from n_layer.
 dt_status dt_model_config_normalize(struct dt_model_config *config);
-// Fills derived values (these, dt_rank) and checks kinds and ranges: DT_USER naming the key of the
+// Fills the fields that are auto (0) from the others.
+void dt_model_config_resolve(struct dt_model_config *config);
+// Fills derived values (both of these) and checks kinds and ranges: DT_USER naming the key of the
 // [model] section.
 dt_status dt_model_config_check(struct dt_model_config *config);
 // Adds a line for each field of the architecture that is not as in the checkpoint.
@@ -42,5 +46,4 @@ static inline int64_t dt_model_inner(const struct dt_model_config *c) // E
 {
     return c->expand * c->d_model;
 }
-int64_t dt_model_dt_rank(const struct dt_model_config *config); // resolves 0
 int64_t dt_model_padded_vocab(const struct dt_model_config *config);

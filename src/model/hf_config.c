@@ -138,7 +138,7 @@ static dt_status read_fields(const struct config_file *file, struct dt_model_con
         snprintf(config->layers, sizeof config->layers, "mamba*%lld", (long long)config->n_layer);
     }
     DT_TRY_NOTE(dt_model_config_normalize(config), "reading %s", file->path);
-    config->dt_rank = dt_model_dt_rank(config);
+    dt_model_config_resolve(config);
     int64_t expected = dt_model_inner(config), inner = expected;
     if (dt_json_has(file->json, "intermediate_size"))
         DT_TRY(
@@ -204,7 +204,7 @@ dt_status dt_hf_config_text(const struct dt_model_config *config, char **text)
 {
     struct dt_model_config full = *config;
     DT_TRY(dt_model_config_normalize(&full));
-    full.dt_rank = dt_model_dt_rank(&full);
+    dt_model_config_resolve(&full);
     cJSON *json = cJSON_CreateObject();
     char *print = json && add_all(json, &full) ? cJSON_Print(json) : NULL;
     int length = print ? asprintf(text, "%s\n", print) : -1;

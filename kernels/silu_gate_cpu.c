@@ -1,0 +1,86 @@
+// The gated activation on the CPU, a row at a time.
+#include "kernels/cpu.h"
+#include "kernels/storage_cpu.h"
+
+DT_INLINE void forward_row(const void *x, const void *u, void *y, int64_t n, bool bf16)
+{
+    if (u)
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            dt_store(y, i, dt_siluf(dt_load(x, i, bf16)) * dt_load(u, i, bf16), bf16);
+    else
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            dt_store(y, i, dt_siluf(dt_load(x, i, bf16)), bf16);
+}
+
+DT_CLONES static void forward(const struct dt_silu_gate_forward_args *a, int64_t row)
+{
+    const void *x = dt_view_at(&a->x, row, 0), *u = dt_view_at(&a->u, row, 0);
+    if (a->x.dtype == DT_BF16)
+        forward_row(x, u, dt_view_at(&a->y, row, 0), a->x.cols, true);
+    else
+        forward_row(x, u, dt_view_at(&a->y, row, 0), a->x.cols, false);
+}
+
+dt_status silu_gate_forward_cpu(struct dt_device *device,
+                                const struct dt_silu_gate_forward_args *args,
+                                struct dt_stream *stream)
+{
+    (void)stream;
+#pragma omp parallel for num_threads(dt_cpu_threads(device))
+    for (int64_t row = 0; row < args->x.rows; row++)
+        forward(args, row);
+    return DT_OK;
+}
+
+// One row's arrays.
+struct row {
+    const void *x, *u, *dy;
+    void *dx, *du;
+};
+
+DT_INLINE void backward_row(const struct row *r, int64_t n, bool gate, bool bf16)
+{
+    const void *px = r->x, *pu = r->u, *pdy = r->dy;
+    void *pdx = r->dx, *pdu = r->du;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float x = dt_load(px, i, bf16), dy = dt_load(pdy, i, bf16), s = dt_sigmoidf(x);
+        float slope = s * (1.0f + x * (1.0f - s));
+        if (gate) {
+            float u = dt_load(pu, i, bf16);
+            dt_store(pdu, i, dy * x * s, bf16);
+            dt_store(pdx, i, dy * u * slope, bf16);
+        } else {
+            dt_store(pdx, i, dy * slope, bf16);
+        }
+    }
+}
+
+DT_CLONES static void backward(const struct dt_silu_gate_backward_args *a, int64_t row)
+{
+    const struct row r = {dt_view_at(&a->x, row, 0), dt_view_at(&a->u, row, 0),
+                          dt_view_at(&a->dy, row, 0), dt_view_at(&a->dx, row, 0),
+                          dt_view_at(&a->du, row, 0)};
+    bool bf16 = a->x.dtype == DT_BF16;
+    if (r.u && bf16)
+        backward_row(&r, a->x.cols, true, true);
+    else if (r.u)
+        backward_row(&r, a->x.cols, true, false);
+    else if (bf16)
+        backward_row(&r, a->x.cols, false, true);
+    else
+        backward_row(&r, a->x.cols, false, false);
+}
+
+dt_status silu_gate_backward_cpu(struct dt_device *device,
+                                 const struct dt_silu_gate_backward_args *args,
+                                 struct dt_stream *stream)
+{
+    (void)stream;
+#pragma omp parallel for num_threads(dt_cpu_threads(device))
+    for (int64_t row = 0; row < args->x.rows; row++)
+        backward(args, row);
+    return DT_OK;
+}
