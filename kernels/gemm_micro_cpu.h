@@ -7,14 +7,15 @@
 //
 // No #pragma once: every inclusion defines other functions.
 
-_Static_assert(ROWS <= MOST_ROWS && VECTORS * LANES <= MOST_COLUMNS, "the edge has room");
+_Static_assert(MOST_ROWS % ROWS == 0 && MOST_COLUMNS % (VECTORS * LANES) == 0,
+               "the edge has room, and dt_gemm_direct gets whole panels");
 
 typedef float NAME(vector)
     __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
-// c[i, j] (+)= Σ_p a[i·row_step + p·k_step] · b[p, j], with `vectors` registers of columns.
+// c[i, j] (+)= Σ_p a[i·row_step + p·k_step] · b[p·b_step + j], with `vectors` registers of columns.
 TARGET static inline __attribute__((always_inline)) void
-NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int vectors)
+NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int64_t b_step, int vectors)
 {
     NAME(vector) sum[ROWS][VECTORS];
     const float *a = x->a, *b = x->b;
@@ -37,7 +38,7 @@ NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int vect
             for (int j = 0; j < vectors; j++)
                 sum[i][j] += a[i * row_step] * row[j];
         a += k_step;
-        b += VECTORS * LANES;
+        b += b_step;
     }
     if (x->accumulate)
         for (int i = 0; i < ROWS; i++)
@@ -53,15 +54,34 @@ NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int vect
 // for the last few columns.
 TARGET static void NAME(multiply)(const struct panels *x, bool trans_a, int64_t columns)
 {
+    const int64_t width = VECTORS * LANES;
     bool half = columns <= LANES;
     if (trans_a && half)
-        NAME(product)(x, 1, ROWS, 1);
+        NAME(product)(x, 1, ROWS, width, 1);
     else if (trans_a)
-        NAME(product)(x, 1, ROWS, VECTORS);
+        NAME(product)(x, 1, ROWS, width, VECTORS);
     else if (half)
-        NAME(product)(x, BLOCK_K, 1, 1);
+        NAME(product)(x, BLOCK_K, 1, width, 1);
     else
-        NAME(product)(x, BLOCK_K, 1, VECTORS);
+        NAME(product)(x, BLOCK_K, 1, width, VECTORS);
+}
+
+// Whole panels of m rows and n columns of the caller's arrays.
+TARGET static void NAME(direct)(const struct dt_gemm_direct *x)
+{
+    for (int64_t j = 0; j < x->n; j += VECTORS * LANES)
+        for (int64_t i = 0; i < x->m; i += ROWS) {
+            struct panels panels = {.k = x->k,
+                                    .a = x->a + i * x->a_row,
+                                    .b = x->b + j,
+                                    .c = x->c + i * x->c_row + j,
+                                    .ldc = x->c_row,
+                                    .accumulate = x->accumulate};
+            if (x->a_row == 1)
+                NAME(product)(&panels, 1, x->a_k, x->b_k, VECTORS);
+            else
+                NAME(product)(&panels, x->a_row, 1, x->b_k, VECTORS);
+        }
 }
 
 // Rows along k, [k, size], into panels [k, width]: STRIP rows at a time, all whole panels of them.
@@ -107,6 +127,7 @@ static const struct dt_gemm_kernel NAME(kernel) = {
     .rows = ROWS,
     .columns = VECTORS * LANES,
     .multiply = NAME(multiply),
+    .direct = NAME(direct),
     .fill_a = NAME(fill_a),
     .fill_b = NAME(fill_b),
 };

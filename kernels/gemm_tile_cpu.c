@@ -10,13 +10,13 @@
 
 enum {
     BLOCK_K = 256,
-    BLOCK_M = 256,     // up to whole panels; with BLOCK_K half of an L2 cache of 512 KB
-    MOST_COLUMNS = 32, // of a panel of B
-    MOST_ROWS = 12,    // of a panel of A
-    LINE = 16,         // floats of a cache line
-    AHEAD = 32,        // elements of a row that are prefetched at a time
-    STRIP = 8,         // rows along k read at a time
-    PAD = 16,          // floats between panels: no power of two, for the caches' sake
+    BLOCK_M = 256, // up to whole panels; with BLOCK_K half of an L2 cache of 512 KB
+    MOST_COLUMNS = DT_DIRECT_COLUMNS, // of a panel of B
+    MOST_ROWS = DT_DIRECT_ROWS,       // of a panel of A
+    LINE = 16,                        // floats of a cache line
+    AHEAD = 32,                       // elements of a row that are prefetched at a time
+    STRIP = 8,                        // rows along k read at a time
+    PAD = 16, // floats between panels: no power of two, for the caches' sake
 };
 
 struct panels {
@@ -30,6 +30,7 @@ struct panels {
 struct dt_gemm_kernel {
     int64_t rows, columns; // of a panel of A, of B
     void (*multiply)(const struct panels *panels, bool trans_a, int64_t columns);
+    void (*direct)(const struct dt_gemm_direct *product);
     // whole panels from rows along k, [k, size]
     void (*fill_a)(float *to, const struct dt_view *from, int64_t k, int64_t size);
     void (*fill_b)(float *to, const struct dt_view *from, int64_t k, int64_t size);
@@ -196,6 +197,15 @@ DT_CLONES static void turn_bf16(float *to, const char *from, int64_t ld, int64_t
     turn_panel(to, from, ld, k, panel, false);
 }
 
+DT_CLONES void dt_gemm_turn(float *to, int64_t to_row, const float *from, int64_t from_row,
+                            int64_t k, int64_t n)
+{
+    for (int64_t p = 0; p < k; p += 4)
+        for (int64_t i = 0; i < n; i += 4)
+            turn_four(to + p * to_row + i, to_row, (const char *)(from + i * from_row + p),
+                      from_row * (int64_t)sizeof(float), true);
+}
+
 // Rows across k, [size, k], into panels [k, panel].
 static void fill_turned(float *to, int64_t pitch, const struct dt_view *from, int64_t k,
                         int64_t size, int64_t panel)
@@ -292,4 +302,9 @@ void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args
             multiply_block(kernel, &block, tile->trans_a, m, tile->c.cols);
         }
     }
+}
+
+void dt_gemm_direct(const struct dt_gemm_kernel *kernel, const struct dt_gemm_direct *product)
+{
+    kernel->direct(product);
 }

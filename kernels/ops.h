@@ -4,6 +4,7 @@
 
 #include "kernels/accumulate.h"
 #include "kernels/adamw.h"
+#include "kernels/attention.h"
 #include "kernels/bias.h"
 #include "kernels/cast.h"
 #include "kernels/commit.h"
@@ -30,6 +31,8 @@
     W(conv1d_silu_backward)                                                                        \
     W(scan_forward)                                                                                \
     W(scan_backward)                                                                               \
+    W(attention_forward)                                                                           \
+    W(attention_backward)                                                                          \
     W(xent)                                                                                        \
     W(sum_squares)                                                                                 \
     X(update_control)                                                                              \

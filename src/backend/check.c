@@ -44,13 +44,12 @@ static dt_status check_storage(const char *op, const char *name, dt_dtype type)
                    (int)type);
 }
 
-static dt_status check_number(const char *op, const char *name, float value, double low,
+static dt_status check_number(const char *op, const char *name, double value, double low,
                               double below)
 {
-    if ((double)value >= low && (double)value < below)
+    if (value >= low && value < below)
         return DT_OK;
-    return DT_FAIL(DT_MACHINE, hint, "%s: %s is %g, not in [%g, %g)", op, name, (double)value, low,
-                   below);
+    return DT_FAIL(DT_MACHINE, hint, "%s: %s is %g, not in [%g, %g)", op, name, value, low, below);
 }
 
 // A view of `rows` rows and `cols` columns of `type`, which the caller has checked themselves.
@@ -102,7 +101,7 @@ static dt_status check_workspace(const char *op, int64_t needed, const void *wor
 #define VIEW(field, rows, cols, type) DT_TRY(check_view(op, #field, &args->field, rows, cols, type))
 #define POINTER(field)                DT_TRY(check_pointer(op, #field, args->field))
 #define STORAGE(field)                DT_TRY(check_storage(op, #field, args->field))
-#define NUMBER(field, low, below)     DT_TRY(check_number(op, #field, args->field, low, below))
+#define NUMBER(field, low, below)     DT_TRY(check_number(op, #field, (double)args->field, low, below))
 #define APART(a, b)                   DT_TRY(check_apart(op, #a, args->a, #b, args->b))
 #define WORKSPACE(name)                                                                            \
     DT_TRY(check_workspace(                                                                        \
@@ -306,6 +305,66 @@ CHECK(scan_backward)
     POINTER(dd_skip);
     POINTER(ddt_bias);
     WORKSPACE(scan_backward);
+    return DT_OK;
+}
+
+static dt_status check_attention_inputs(const char *op,
+                                        const struct dt_attention_forward_args *args)
+{
+    const struct dt_attention_inputs *in = &args->in;
+    int64_t rows = in->batch * in->length, kept = in->window - 1;
+    SIZE(in.batch);
+    SIZE(in.length);
+    RANGE(in.width, 2, DT_ATTENTION_HEAD_MAX);
+    RANGE(in.n_head, 1, size_limit / in->width);
+    RANGE(in.n_kv_head, 1, in->n_head);
+    RANGE(in.window, 1, DT_ATTENTION_WINDOW_MAX);
+    NUMBER(in.rope_base, 1.0, HUGE_VAL);
+    if (in->width % 2 != 0 || in->n_head % in->n_kv_head != 0)
+        return DT_FAIL(DT_MACHINE, hint,
+                       "%s: in.width is %lld, must be even; in.n_head is %lld, must be a multiple "
+                       "of in.n_kv_head %lld",
+                       op, (long long)in->width, (long long)in->n_head, (long long)in->n_kv_head);
+    STORAGE(in.q.dtype);
+    VIEW(in.q, rows, in->n_head * in->width, in->q.dtype);
+    VIEW(in.k, rows, in->n_kv_head * in->width, in->q.dtype);
+    VIEW(in.v, rows, in->n_kv_head * in->width, in->q.dtype);
+    if (kept == 0 && (in->k0 || args->k_last))
+        return DT_FAIL(DT_MACHINE, hint, "%s: in.window is 1: in.k0 and k_last must be NULL", op);
+    if (in->k0) {
+        POINTER(in.v0);
+        POINTER(in.count0);
+    }
+    return DT_OK;
+}
+
+CHECK(attention_forward)
+{
+    const struct dt_view *q = &args->in.q;
+    DT_TRY(check_attention_inputs(op, args));
+    VIEW(y, q->rows, q->cols, q->dtype);
+    if (args->k_last) {
+        POINTER(v_last);
+        POINTER(count_last);
+        APART(k_last, in.k0);
+        APART(v_last, in.v0);
+        APART(count_last, in.count0);
+    }
+    WORKSPACE(attention_forward);
+    return DT_OK;
+}
+
+CHECK(attention_backward)
+{
+    const struct dt_view *q = &args->in.q, *k = &args->in.k;
+    DT_TRY(check_attention_inputs(op, &(struct dt_attention_forward_args){.in = args->in}));
+    VIEW(y, q->rows, q->cols, q->dtype);
+    VIEW(dy, q->rows, q->cols, q->dtype);
+    VIEW(dq, q->rows, q->cols, q->dtype);
+    VIEW(dk, k->rows, k->cols, q->dtype);
+    VIEW(dv, k->rows, k->cols, q->dtype);
+    POINTER(lse);
+    WORKSPACE(attention_backward);
     return DT_OK;
 }
 

@@ -167,6 +167,40 @@ COST(scan_backward)
     return cost;
 }
 
+// Pairs of a query and a key that it sees, of a full window; documents make them fewer.
+static double attention_pairs(const struct dt_attention_inputs *in)
+{
+    double L = (double)in->length, W = (double)dt_min_i64(in->window, in->length);
+    double seen = in->k0 ? L * (double)in->window : W * (W + 1) / 2 + (L - W) * W;
+    return (double)in->batch * (double)in->n_head * seen;
+}
+
+// `wide` views of H·E columns, `narrow` ones of G·E; `products` of E for every pair.
+static struct dt_op_cost attention_cost(const struct dt_attention_inputs *in, double wide,
+                                        double narrow, double products, double other)
+{
+    double pairs = attention_pairs(in);
+    struct dt_op_cost cost =
+        shaped("%lldx%lldx%lld, %lld of %lld heads, window %lld", (long long)in->batch,
+               (long long)in->length, (long long)in->width, (long long)in->n_kv_head,
+               (long long)in->n_head, (long long)in->window);
+    cost.bytes = wide * view_bytes(&in->q) + narrow * view_bytes(&in->k);
+    cost.lanes = pairs * (products * (double)in->width + other);
+    cost.flops = pairs * (2 * products * (double)in->width + other);
+    cost.exps = pairs;
+    return cost;
+}
+
+COST(attention_forward)
+{
+    return attention_cost(&a->in, 2, 2, 2, 3); // maximum, subtract, sum
+}
+
+COST(attention_backward)
+{
+    return attention_cost(&a->in, 4, 4, 5, 3);
+}
+
 COST(xent)
 {
     double n = (double)a->rows * (double)a->width, passes = a->dlogits ? 2 : 1;

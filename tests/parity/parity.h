@@ -127,6 +127,7 @@ void parity_xent(struct parity *p);
 void parity_gemm(struct parity *p);
 void parity_conv(struct parity *p);
 void parity_scan(struct parity *p);
+void parity_attention(struct parity *p);
 
 // ---- what the families share
 

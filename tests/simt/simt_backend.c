@@ -16,6 +16,8 @@ const struct dt_op_table simt_op_table = {
     WORKSPACE_SLOT(conv1d_silu_backward),
     WORKSPACE_SLOT(scan_forward),
     WORKSPACE_SLOT(scan_backward),
+    WORKSPACE_SLOT(attention_forward),
+    WORKSPACE_SLOT(attention_backward),
     WORKSPACE_SLOT(xent),
     WORKSPACE_SLOT(sum_squares),
     SLOT(update_control),

@@ -1,0 +1,401 @@
+// Attention on the CPU: what both passes share (attention_cpu.h), the state for the next call, and
+// the forward pass. A piece of forward is cut further, into chunks of queries; it walks the keys
+// that these see, and keeps maximum, sum and output of each query as they grow.
+//
+// Floor: 4 E products for every pair of a query and a key that it sees, and an exponential.
+#include "kernels/attention_cpu.h"
+
+#include <float.h>
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+enum {
+    CHUNK = 192,  // queries times heads of a group whose outputs stay in cache
+    ANGLES = 256, // positions whose angles follow from one another
+    ALIGN = 64,
+};
+
+// ---- what both passes share
+
+static void *carve(char **at, int64_t bytes)
+{
+    char *memory = *at;
+    *at += dt_round_up(bytes, ALIGN);
+    return memory;
+}
+
+struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *in, void *workspace,
+                                              int64_t *bytes)
+{
+    struct dt_attention_shared shared = {.in = in,
+                                         .kernel = dt_gemm_kernel(dt_onednn_isa()),
+                                         .before = in->k0 ? in->window - 1 : 0,
+                                         .pitch = dt_round_up(in->width, DT_DIRECT_COLUMNS),
+                                         .heads = in->n_head / in->n_kv_head,
+                                         .scale = (float)(1 / sqrt((double)in->width))};
+    char *begin = workspace, *at = begin;
+    shared.angles = carve(&at, (shared.before + in->length) * in->width * (int64_t)sizeof(float));
+    shared.starts = carve(&at, in->batch * in->length * (int64_t)sizeof(int32_t));
+    *bytes = at - begin;
+    return shared;
+}
+
+// From one position to the next an angle's cosine and sine turn by its frequency, in double.
+static void fill_angles(const struct dt_attention_shared *shared, int64_t from, int64_t to)
+{
+    int64_t half = shared->in->width / 2;
+    double turn_cos[DT_ATTENTION_HEAD_MAX / 2], turn_sin[DT_ATTENTION_HEAD_MAX / 2];
+    double c[DT_ATTENTION_HEAD_MAX / 2], s[DT_ATTENTION_HEAD_MAX / 2];
+    double ratio = pow(shared->in->rope_base, -1.0 / (double)half), frequency = 1;
+    for (int64_t i = 0; i < half; i++, frequency *= ratio) {
+        double first = (double)(from - shared->before) * frequency;
+        turn_cos[i] = cos(frequency), turn_sin[i] = sin(frequency);
+        c[i] = cos(first), s[i] = sin(first);
+    }
+    for (int64_t row = from; row < to; row++) {
+        float *cosines = shared->angles + row * 2 * half, *sines = cosines + half;
+#pragma omp simd
+        for (int64_t i = 0; i < half; i++) {
+            double next = c[i] * turn_cos[i] - s[i] * turn_sin[i];
+            cosines[i] = (float)c[i], sines[i] = (float)s[i];
+            s[i] = s[i] * turn_cos[i] + c[i] * turn_sin[i];
+            c[i] = next;
+        }
+    }
+}
+
+// First positions: nothing before a reset, the valid rows of k0, or the window.
+static int64_t fill_starts(const struct dt_attention_inputs *in, int64_t b, int32_t *starts)
+{
+    int64_t first = in->k0 ? -(int64_t)in->count0[b] : 0;
+    for (int64_t t = 0; t < in->length; t++) {
+        if (in->reset && in->reset[b * in->length + t])
+            first = t;
+        if (starts)
+            starts[t] = (int32_t)dt_max_i64(first, t - in->window + 1);
+    }
+    return first;
+}
+
+void dt_attention_prepare(const struct dt_attention_shared *shared)
+{
+    const struct dt_attention_inputs *in = shared->in;
+    int64_t rows = shared->before + in->length;
+#pragma omp for schedule(static) nowait
+    for (int64_t from = 0; from < rows; from += ANGLES)
+        fill_angles(shared, from, dt_min_i64(from + ANGLES, rows));
+#pragma omp for schedule(static)
+    for (int64_t b = 0; b < in->batch; b++)
+        fill_starts(in, b, shared->starts + b * in->length);
+}
+
+// In place, by the angles of position j or, with sign -1, back.
+DT_INLINE void rotate(const struct dt_attention_shared *shared, float *x, int64_t j, float sign,
+                      float scale)
+{
+    int64_t half = shared->in->width / 2;
+    const float *cosines = shared->angles + (shared->before + j) * 2 * half,
+                *sines = cosines + half;
+#pragma omp simd
+    for (int64_t i = 0; i < half; i++) {
+        float c = cosines[i] * scale, s = sines[i] * (sign * scale), a = x[i], b = x[half + i];
+        x[i] = a * c - b * s;
+        x[half + i] = b * c + a * s;
+    }
+}
+
+DT_CLONES void dt_attention_load(const struct dt_attention_shared *shared, const void *row,
+                                 int64_t j, float scale, float *out)
+{
+    dt_load_row(shared->in->q.dtype, row, shared->in->width, shared->pitch, out);
+    rotate(shared, out, j, 1.0f, scale);
+}
+
+DT_CLONES void dt_attention_load_plain(const struct dt_attention_shared *shared, const void *row,
+                                       float *out)
+{
+    dt_load_row(shared->in->q.dtype, row, shared->in->width, shared->pitch, out);
+}
+
+DT_CLONES void dt_attention_store(const struct dt_attention_shared *shared, float *row, int64_t j,
+                                  float scale, void *out)
+{
+    rotate(shared, row, j, -1.0f, scale);
+    dt_store_row(shared->in->q.dtype, row, shared->in->width, out);
+}
+
+const void *dt_attention_row(const struct dt_attention_shared *shared, const struct dt_view *now,
+                             const void *before, int64_t b, int64_t g, int64_t j)
+{
+    const struct dt_attention_inputs *in = shared->in;
+    if (j >= 0)
+        return dt_view_at(now, b * in->length + j, g * in->width);
+    int64_t row = (b + 1) * (in->window - 1) + j;
+    return (const char *)before +
+           (row * in->n_kv_head + g) * in->width * dt_dtype_size(in->q.dtype);
+}
+
+// ---- state
+
+static void store_last(const struct dt_attention_inputs *in, int64_t b, int64_t first,
+                       const struct dt_view *now, const void *before, void *last)
+{
+    int64_t keep = in->window - 1, row = now->cols * dt_dtype_size(now->dtype);
+    char *to = (char *)last + b * keep * row;
+    const char *old = (const char *)before + b * keep * row;
+    int64_t begin = in->length - keep; // position of row 0
+    int64_t empty = dt_min_i64(dt_max_i64(first - begin, 0), keep);
+    int64_t shifted = dt_min_i64(dt_max_i64(-begin, empty), keep);
+    memset(to, 0, (size_t)(empty * row));
+    if (shifted > empty) // positions before 0
+        memcpy(to + empty * row, old + (in->length + empty) * row,
+               (size_t)((shifted - empty) * row));
+    for (int64_t i = shifted; i < keep; i++)
+        memcpy(to + i * row, dt_view_at(now, b * in->length + begin + i, 0), (size_t)row);
+}
+
+static void store_state(const struct dt_attention_forward_args *args, int64_t b)
+{
+    const struct dt_attention_inputs *in = &args->in;
+    int64_t first = fill_starts(in, b, NULL);
+    store_last(in, b, first, &in->k, in->k0, args->k_last);
+    store_last(in, b, first, &in->v, in->v0, args->v_last);
+    args->count_last[b] = (int32_t)dt_min_i64(in->window - 1, in->length - first);
+}
+
+// ---- forward
+
+// A thread's arrays. Rows of queries: head r of the group, query i of the chunk at r · chunk + i.
+struct tiles {
+    int64_t chunk; // queries, a multiple of DT_PANEL
+    float *q;      // [heads · chunk, pitch]
+    float *out;    // likewise, Σ p v
+    float *most;   // [heads · chunk] the largest score yet
+    float *sum;    // likewise, Σ p
+    float *keys;   // [KEYS, pitch]
+    float *turned; // [pitch, KEYS] keys
+    float *values; // [KEYS, pitch]
+    float *scores; // [PANEL, KEYS]
+};
+
+static int64_t chunk_of(const struct dt_attention_shared *shared)
+{
+    int64_t queries = dt_max_i64(CHUNK / shared->heads / DT_PANEL, 1) * DT_PANEL;
+    return dt_min_i64(queries, dt_round_up(shared->in->length, DT_PANEL));
+}
+
+static struct tiles take_tiles(const struct dt_attention_shared *shared, char *memory,
+                               int64_t *bytes)
+{
+    const int64_t f = (int64_t)sizeof(float);
+    struct tiles t = {.chunk = chunk_of(shared)};
+    int64_t rows = shared->heads * t.chunk, pitch = shared->pitch;
+    char *at = memory;
+    t.q = carve(&at, rows * pitch * f);
+    t.out = carve(&at, rows * pitch * f);
+    t.most = carve(&at, rows * f);
+    t.sum = carve(&at, rows * f);
+    t.keys = carve(&at, DT_KEYS * pitch * f);
+    t.turned = carve(&at, DT_KEYS * pitch * f);
+    t.values = carve(&at, DT_KEYS * pitch * f);
+    t.scores = carve(&at, DT_PANEL * DT_KEYS * f);
+    *bytes = at - memory;
+    return t;
+}
+
+int64_t attention_forward_cpu_workspace(struct dt_device *device,
+                                        const struct dt_attention_forward_args *args)
+{
+    int64_t shared_bytes, bytes;
+    struct dt_attention_shared shared = dt_attention_share(&args->in, NULL, &shared_bytes);
+    take_tiles(&shared, NULL, &bytes);
+    return shared_bytes + dt_cpu_threads(device) * bytes;
+}
+
+// A piece: queries [begin, end) of sequence b for the heads of group g.
+struct piece {
+    int64_t b, g, begin, end;
+    const int32_t *starts; // of sequence b
+};
+
+static void load_queries(const struct dt_attention_shared *shared, const struct piece *p,
+                         const struct tiles *t)
+{
+    const struct dt_attention_inputs *in = shared->in;
+    for (int64_t row = 0; row < shared->heads * t->chunk; row++) {
+        int64_t i = p->begin + row % t->chunk, h = p->g * shared->heads + row / t->chunk;
+        float *q = t->q + row * shared->pitch;
+        if (i < p->end)
+            dt_attention_load(shared, dt_view_at(&in->q, p->b * in->length + i, h * in->width), i,
+                              shared->scale, q);
+        else
+            memset(q, 0, (size_t)shared->pitch * sizeof *q);
+        t->most[row] = -FLT_MAX;
+        t->sum[row] = 0;
+    }
+    memset(t->out, 0, (size_t)(shared->heads * t->chunk * shared->pitch) * sizeof *t->out);
+}
+
+// Keys [j, end) of the piece's group; the rest of the panel is zero.
+static void load_keys(const struct dt_attention_shared *shared, const struct piece *p, int64_t j,
+                      int64_t end, const struct tiles *t)
+{
+    const struct dt_attention_inputs *in = shared->in;
+    int64_t n = end - j, padded = dt_round_up(n, DT_PANEL_KEYS), pitch = shared->pitch;
+    for (int64_t i = 0; i < n; i++) {
+        dt_attention_load(shared, dt_attention_row(shared, &in->k, in->k0, p->b, p->g, j + i),
+                          j + i, 1.0f, t->keys + i * pitch);
+        dt_attention_load_plain(shared, dt_attention_row(shared, &in->v, in->v0, p->b, p->g, j + i),
+                                t->values + i * pitch);
+    }
+    size_t rest = (size_t)((padded - n) * pitch) * sizeof(float);
+    memset(t->keys + n * pitch, 0, rest);
+    memset(t->values + n * pitch, 0, rest);
+    dt_gemm_turn(t->turned, DT_KEYS, t->keys, pitch, dt_round_up(in->width, 4), padded);
+}
+
+// One row of scores: columns [low, high) are seen, of [first, last). Exponentials against the
+// largest score so far, zero where nothing is seen; sums and outputs that were made against a
+// smaller one shrink.
+DT_CLONES
+static void soften(float *restrict score, int64_t first, int64_t low, int64_t high, int64_t last,
+                   float *restrict most, float *restrict sum, float *restrict out, int64_t pitch)
+{
+    float largest = *most, total = 0;
+#pragma omp simd reduction(max : largest)
+    for (int64_t j = low; j < high; j++)
+        largest = score[j] > largest ? score[j] : largest;
+    for (int64_t j = first; j < low; j++)
+        score[j] = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t j = low; j < high; j++) {
+        score[j] = dt_expf(score[j] - largest);
+        total += score[j];
+    }
+    for (int64_t j = high; j < last; j++)
+        score[j] = 0;
+    float shrink = dt_expf(*most - largest);
+    *sum = *sum * shrink + total;
+    if (*most != largest)
+#pragma omp simd
+        for (int64_t i = 0; i < pitch; i++)
+            out[i] *= shrink;
+    *most = largest;
+}
+
+// A panel of queries from `i` of the chunk, rows from `row`, on keys [j, end).
+static void attend(const struct dt_attention_shared *shared, const struct piece *p, int64_t i,
+                   int64_t row, int64_t j, int64_t end, const struct tiles *t)
+{
+    int64_t pitch = shared->pitch, t0 = p->begin + i,
+            t1 = dt_min_i64(t0 + DT_PANEL, p->end); // queries
+    int64_t first = dt_max_i64(p->starts[t0] - j, 0) / DT_PANEL_KEYS * DT_PANEL_KEYS,
+            last = dt_min_i64(end, t1) - j;
+    if (last <= first)
+        return;
+    struct dt_gemm_direct product = {.m = DT_PANEL,
+                                     .n = dt_round_up(last - first, DT_PANEL_KEYS),
+                                     .k = dt_round_up(shared->in->width, 4),
+                                     .a = t->q + row * pitch,
+                                     .a_row = pitch,
+                                     .a_k = 1,
+                                     .b = t->turned + first,
+                                     .b_k = DT_KEYS,
+                                     .c = t->scores + first,
+                                     .c_row = DT_KEYS};
+    dt_gemm_direct(shared->kernel, &product);
+    for (int64_t q = 0; q < DT_PANEL; q++) {
+        int64_t at = t0 + q, low = last, high = last;
+        if (at < t1) {
+            low = dt_min_i64(dt_max_i64(p->starts[at] - j, first), last);
+            high = dt_max_i64(dt_min_i64(at + 1 - j, last), low);
+        }
+        soften(t->scores + q * DT_KEYS, first, low, high, last, t->most + row + q, t->sum + row + q,
+               t->out + (row + q) * pitch, pitch);
+    }
+    product = (struct dt_gemm_direct){.m = DT_PANEL,
+                                      .n = pitch,
+                                      .k = last - first,
+                                      .a = t->scores + first,
+                                      .a_row = DT_KEYS,
+                                      .a_k = 1,
+                                      .b = t->values + first * pitch,
+                                      .b_k = pitch,
+                                      .c = t->out + row * pitch,
+                                      .c_row = pitch,
+                                      .accumulate = true};
+    dt_gemm_direct(shared->kernel, &product);
+}
+
+DT_CLONES static void divide(float *restrict row, float sum, int64_t n)
+{
+    float factor = 1 / sum;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        row[i] *= factor;
+}
+
+static void store_outputs(const struct dt_attention_forward_args *args,
+                          const struct dt_attention_shared *shared, const struct piece *p,
+                          const struct tiles *t)
+{
+    const struct dt_attention_inputs *in = &args->in;
+    for (int64_t r = 0; r < shared->heads; r++)
+        for (int64_t i = p->begin; i < p->end; i++) {
+            int64_t row = r * t->chunk + i - p->begin, h = p->g * shared->heads + r;
+            float *out = t->out + row * shared->pitch;
+            divide(out, t->sum[row], in->width);
+            dt_store_row(args->y.dtype, out, in->width,
+                         dt_view_at(&args->y, p->b * in->length + i, h * in->width));
+            if (args->lse)
+                args->lse[(p->b * in->length + i) * in->n_head + h] =
+                    t->most[row] + logf(t->sum[row]);
+        }
+}
+
+static void run_piece(const struct dt_attention_forward_args *args,
+                      const struct dt_attention_shared *shared, const struct piece *p,
+                      const struct tiles *t)
+{
+    load_queries(shared, p, t);
+    for (int64_t j = p->starts[p->begin]; j < p->end; j += DT_KEYS) {
+        int64_t end = dt_min_i64(j + DT_KEYS, p->end);
+        load_keys(shared, p, j, end, t);
+        for (int64_t i = 0; i < p->end - p->begin; i += DT_PANEL)
+            for (int64_t r = 0; r < shared->heads; r++)
+                attend(shared, p, i, r * t->chunk + i, j, end, t);
+    }
+    store_outputs(args, shared, p, t);
+}
+
+dt_status attention_forward_cpu(struct dt_device *device,
+                                const struct dt_attention_forward_args *args,
+                                struct dt_stream *stream)
+{
+    const struct dt_attention_inputs *in = &args->in;
+    int64_t shared_bytes, tile_bytes;
+    struct dt_attention_shared shared = dt_attention_share(in, args->workspace, &shared_bytes);
+    int64_t chunk = chunk_of(&shared), chunks = dt_ceil_div(in->length, chunk);
+    (void)stream;
+#pragma omp parallel num_threads(dt_cpu_threads(device))
+    {
+        take_tiles(&shared, NULL, &tile_bytes);
+        char *memory = (char *)args->workspace + shared_bytes + omp_get_thread_num() * tile_bytes;
+        struct tiles t = take_tiles(&shared, memory, &tile_bytes);
+        dt_attention_prepare(&shared);
+#pragma omp for schedule(dynamic) nowait
+        for (int64_t i = 0; i < in->batch * in->n_kv_head * chunks; i++) {
+            struct piece p = {.b = i / chunks / in->n_kv_head,
+                              .g = i / chunks % in->n_kv_head,
+                              .begin = i % chunks * chunk};
+            p.end = dt_min_i64(p.begin + chunk, in->length);
+            p.starts = shared.starts + p.b * in->length;
+            run_piece(args, &shared, &p, &t);
+        }
+#pragma omp for schedule(static)
+        for (int64_t b = 0; b < (args->k_last ? in->batch : 0); b++)
+            store_state(args, b);
+    }
+    return DT_OK;
+}

@@ -1,0 +1,59 @@
+// What both passes of attention on the CPU share. A piece of work is a sequence and a group of
+// heads; its keys are loaded in tiles of KEYS, its queries in tiles of QUERIES, both as padded fp32
+// rows that are already rotated, so that the products are dt_gemm_direct's on arrays in cache. What
+// is masked costs nothing beyond the edge of a panel. All sizes follow from shapes alone, never
+// from threads.
+#pragma once
+
+#include "kernels/cpu.h"
+#include "kernels/gemm_tile_cpu.h"
+#include "kernels/storage_cpu.h"
+
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    DT_KEYS = 96,                     // of a tile, and the pitch of an array of scores
+    DT_QUERIES = 4 * DT_DIRECT_ROWS,  // of a tile of backward
+    DT_PANEL = DT_DIRECT_ROWS,        // queries, or keys, of a product
+    DT_PANEL_KEYS = DT_DIRECT_COLUMNS // keys across a product
+};
+_Static_assert(DT_KEYS % DT_PANEL == 0 && DT_KEYS % DT_PANEL_KEYS == 0, "whole panels");
+
+// What all pieces read: made first, in the workspace.
+struct dt_attention_shared {
+    const struct dt_attention_inputs *in;
+    const struct dt_gemm_kernel *kernel;
+    int64_t before;  // positions before 0 that k0 has rows for
+    int64_t pitch;   // of a head's padded row: E rounded up to DT_DIRECT_COLUMNS
+    int64_t heads;   // of a group
+    float scale;     // 1 / sqrt(E)
+    float *angles;   // [before + L, E]: cosines, then sines, of position j in row before + j
+    int32_t *starts; // [B, L]: the first position that t sees
+};
+
+// Carves the shared arrays from a workspace, whose other bytes follow at *rest; with workspace
+// NULL it measures them.
+struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *in, void *workspace,
+                                              int64_t *bytes);
+// Fills them: called by every thread of a team, which must meet a barrier after it.
+void dt_attention_prepare(const struct dt_attention_shared *shared);
+
+// A row of E values to fp32, rotated as position j, times scale; zeros to the end of the pitch.
+void dt_attention_load(const struct dt_attention_shared *shared, const void *row, int64_t j,
+                       float scale, float *out);
+// The same without rotation.
+void dt_attention_load_plain(const struct dt_attention_shared *shared, const void *row, float *out);
+// The gradient of a rotated row, turned back in place, times scale, to storage.
+void dt_attention_store(const struct dt_attention_shared *shared, float *row, int64_t j,
+                        float scale, void *out);
+// Position j >= -before of sequence b, group g: of k and k0, or of v and v0.
+const void *dt_attention_row(const struct dt_attention_shared *shared, const struct dt_view *now,
+                             const void *before, int64_t b, int64_t g, int64_t j);
+
+#ifdef __cplusplus
+}
+#endif

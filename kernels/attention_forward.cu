@@ -1,0 +1,169 @@
+// Attention forward on CUDA: see attention.cuh. A block owns TILE queries of a head and walks the
+// keys that they see, tile by tile, with running maximum, sum and output in registers (online
+// softmax). Shared memory holds the queries, a tile of keys that the values then replace, and the
+// probabilities. The keys of a sequence are read once a tile of queries, from the L2 cache.
+// Floor: 4 E operations for every pair of a query and a key that it sees.
+#include "kernels/attention.cuh"
+
+// The largest score of a row that has seen no key yet; finite, so that differences are numbers.
+static const float NOTHING = -3.0e38f;
+
+// A thread's running softmax of its R rows; all 16 threads of a row hold the same.
+template <int E, int R> struct running {
+    float most[R], sum[R], out[R][E / ATTENTION_SIDE];
+};
+
+// Scores become probabilities against the largest so far; [low, high) of each row is seen.
+template <int E, int R>
+DT_DEVICE void soften(float (&score)[R][R], const int64_t (&low)[R], const int64_t (&high)[R],
+                      running<E, R> &row)
+{
+    const int tx = (int)threadIdx.x % ATTENTION_SIDE;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        float most = row.most[r], sum = 0.0f;
+#pragma unroll
+        for (int c = 0; c < R; c++) {
+            const int j = tx + ATTENTION_SIDE * c;
+            if (j >= low[r] && j < high[r])
+                most = fmaxf(most, score[r][c]);
+        }
+#pragma unroll
+        for (int lane = ATTENTION_SIDE / 2; lane > 0; lane /= 2)
+            most = fmaxf(most, __shfl_xor_sync(DT_WHOLE_WARP, most, lane));
+#pragma unroll
+        for (int c = 0; c < R; c++) {
+            const int j = tx + ATTENTION_SIDE * c;
+            const bool seen = j >= low[r] && j < high[r];
+            score[r][c] = seen ? dt_exp2(DT_LOG2_E * (score[r][c] - most)) : 0.0f;
+            sum += score[r][c];
+        }
+#pragma unroll
+        for (int lane = ATTENTION_SIDE / 2; lane > 0; lane /= 2)
+            sum += __shfl_xor_sync(DT_WHOLE_WARP, sum, lane);
+        const float shrink = dt_exp2(DT_LOG2_E * (row.most[r] - most));
+        row.sum[r] = row.sum[r] * shrink + sum;
+        row.most[r] = most;
+#pragma unroll
+        for (int i = 0; i < E / ATTENTION_SIDE; i++)
+            row.out[r][i] *= shrink;
+    }
+}
+
+template <class T, int E, int TILE>
+__global__ static void __launch_bounds__(ATTENTION_THREADS)
+    forward_kernel(dt_attention_forward_args a, attention_shared shared)
+{
+    constexpr int R = TILE / ATTENTION_SIDE, PITCH = E + 4;
+    DT_SHARED_DYN(float, memory);
+    float *q = memory, *keys = q + TILE * PITCH, *pairs = keys + TILE * PITCH;
+    const dt_attention_inputs &in = a.in;
+    const int64_t tiles = dt_div_up(in.length, TILE), block = blockIdx.x;
+    const int64_t b = block / tiles / in.n_head, h = block / tiles % in.n_head,
+                  g = h / (in.n_head / in.n_kv_head), t0 = block % tiles * TILE,
+                  n = dt_least(TILE, in.length - t0);
+    const int32_t *starts = shared.starts + b * in.length;
+    const int ty = (int)threadIdx.x / ATTENTION_SIDE;
+    running<E, R> row;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        row.most[r] = NOTHING, row.sum[r] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < E / ATTENTION_SIDE; i++)
+            row.out[r][i] = 0.0f;
+    }
+    attention_load<T, E, TILE>(in, shared, in.q, nullptr, {b, h, t0, n}, true, shared.scale, q);
+    for (int64_t j = starts[t0]; j < t0 + n; j += TILE) {
+        const attention_tile tile = {b, g, j, dt_least(TILE, t0 + n - j)};
+        float score[R][R];
+        int64_t low[R], high[R];
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            const int64_t t = t0 + ty * R + r;
+            low[r] = t < t0 + n ? starts[t] - j : 0;
+            high[r] = t < t0 + n ? t + 1 - j : 0;
+        }
+        __syncthreads(); // the values before are used, and q is there
+        attention_load<T, E, TILE>(in, shared, in.k, in.k0, tile, true, 1.0f, keys);
+        __syncthreads();
+        attention_scores<E, R>(q, keys, score);
+        soften<E, R>(score, low, high, row);
+        attention_put_pairs<R>(score, pairs);
+        __syncthreads(); // the keys are used
+        attention_load<T, E, TILE>(in, shared, in.v, in.v0, tile, false, 1.0f, keys);
+        __syncthreads();
+        attention_weigh<E, R, false>(pairs, keys, row.out);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int64_t t = t0 + ty * R + r;
+        const float factor = 1.0f / row.sum[r];
+#pragma unroll
+        for (int i = 0; i < E / ATTENTION_SIDE; i++)
+            row.out[r][i] *= factor;
+        if (a.lse && t < t0 + n && threadIdx.x % ATTENTION_SIDE == 0)
+            a.lse[(b * in.length + t) * in.n_head + h] = row.most[r] + logf(row.sum[r]);
+    }
+    attention_put<E, R>(row.out, keys);
+    __syncthreads();
+    attention_store<T, E, TILE>(in, shared, a.y, {b, h, t0, n}, false, 1.0f, keys);
+}
+
+// An element of k_last and v_last a thread.
+template <class T>
+__global__ static void state_kernel(dt_attention_forward_args a, attention_shared shared)
+{
+    const dt_attention_inputs &in = a.in;
+    const int64_t keep = in.window - 1, cols = in.k.cols, index = dt_thread_index();
+    if (index >= in.batch * keep * cols)
+        return;
+    const int64_t b = index / cols / keep, i = index / cols % keep, col = index % cols,
+                  j = in.length - keep + i, first = shared.firsts[b];
+    T k = 0, v = 0;
+    if (j >= first) {
+        k = attention_row<T>(in, in.k, in.k0, b, 0, j)[col];
+        v = attention_row<T>(in, in.v, in.v0, b, 0, j)[col];
+    }
+    ((T *)a.k_last)[index] = k;
+    ((T *)a.v_last)[index] = v;
+    if (i == 0 && col == 0)
+        a.count_last[b] = (int32_t)dt_least(keep, in.length - first);
+}
+
+template <class T, int E, int TILE>
+static void launch(const dt_attention_forward_args *a, const attention_shared &shared,
+                   dt_stream *stream)
+{
+    const int64_t bytes = attention_floats<E, TILE>(2) * (int64_t)sizeof(float),
+                  blocks = a->in.batch * a->in.n_head * dt_div_up(a->in.length, TILE);
+    dt_allow_shared(forward_kernel<T, E, TILE>, bytes);
+    DT_LAUNCH((forward_kernel<T, E, TILE>), dt_blocks(blocks, 1), ATTENTION_THREADS, bytes, stream,
+              *a, shared);
+}
+
+dt_status attention_forward_cuda(struct dt_device *device,
+                                 const struct dt_attention_forward_args *args,
+                                 struct dt_stream *stream)
+{
+    const dt_attention_inputs *in = &args->in;
+    attention_shared shared;
+    (void)device;
+    attention_share(in, false, args->workspace, &shared);
+    attention_prepare(in, shared, stream);
+    ATTENTION_SWITCH(in, T, E, TILE, (launch<T, E, TILE>(args, shared, stream)));
+    if (args->k_last)
+        DT_STORAGE_SWITCH(in->q.dtype, T,
+                          DT_LAUNCH((state_kernel<T>),
+                                    dt_blocks(in->batch * (in->window - 1) * in->k.cols, 256), 256,
+                                    0, stream, *args, shared));
+    return DT_LAUNCHED("attention_forward");
+}
+
+int64_t attention_forward_cuda_workspace(struct dt_device *device,
+                                         const struct dt_attention_forward_args *args)
+{
+    attention_shared shared;
+    (void)device;
+    return attention_share(&args->in, false, nullptr, &shared);
+}

@@ -1,0 +1,408 @@
+// Attention: heads that share keys, widths of heads that are and are not whole vectors, windows
+// shorter and longer than the sequence and its tiles, documents, keys and values of an earlier call
+// (all of them valid, some, none); a sequence in parts against the whole.
+#include "parity.h"
+
+struct shape {
+    int64_t batch, length, heads, groups, width, window;
+    dt_dtype type;
+    bool before, wide; // keys and values of an earlier call; strides larger than rows
+    enum resets resets;
+};
+
+// ---- in double
+
+// A problem in dense doubles: rows of k and v are positions -(W - 1) … L - 1 of each sequence, W of
+// them without a state too. Angles turn q and k before they meet.
+struct values {
+    int64_t B, L, H, G, E, W, rows;
+    const struct dt_attention_inputs *in;
+    double *q, *k, *v;
+};
+
+static double *row_of(const struct values *v, double *x, int64_t b, int64_t j, int64_t g)
+{
+    return x + ((b * v->rows + j + v->W - 1) * v->G + g) * v->E;
+}
+
+static struct values make_values(const struct dt_attention_inputs *in)
+{
+    struct values v = {.B = in->batch,
+                       .L = in->length,
+                       .H = in->n_head,
+                       .G = in->n_kv_head,
+                       .E = in->width,
+                       .W = in->window,
+                       .rows = in->length + in->window - 1,
+                       .in = in};
+    int64_t cols = v.G * v.E, size = dt_dtype_size(in->k.dtype);
+    v.q = dense(in->q.data, in->q.dtype, v.B * v.L, v.H * v.E, in->q.stride);
+    v.k = zeros(v.B * v.rows * cols), v.v = zeros(v.B * v.rows * cols);
+    for (int64_t b = 0; b < v.B; b++)
+        for (int64_t j = in->k0 ? 1 - v.W : 0; j < v.L; j++)
+            for (int64_t i = 0; i < cols; i++) {
+                int64_t at = (b * (v.W - 1) + v.W - 1 + j) * cols * size;
+                row_of(&v, v.k, b, j, 0)[i] = j < 0 ? get((const char *)in->k0 + at, in->k.dtype, i)
+                                                    : get_at(&in->k, b * v.L + j, i);
+                row_of(&v, v.v, b, j, 0)[i] = j < 0 ? get((const char *)in->v0 + at, in->v.dtype, i)
+                                                    : get_at(&in->v, b * v.L + j, i);
+            }
+    return v;
+}
+
+static void free_values(struct values *v)
+{
+    free(v->q);
+    free(v->k);
+    free(v->v);
+}
+
+// The first position that t may see for what was before: a reset, or the valid rows.
+static int64_t first_of(const struct values *v, int64_t b, int64_t t)
+{
+    int64_t first = v->in->k0 ? -v->in->count0[b] : 0;
+    for (int64_t i = 0; i <= t && v->in->reset; i++)
+        first = v->in->reset[b * v->L + i] ? i : first;
+    return first;
+}
+
+static int64_t start_of(const struct values *v, int64_t b, int64_t t)
+{
+    int64_t first = first_of(v, b, t);
+    return t - v->W + 1 > first ? t - v->W + 1 : first;
+}
+
+static void rotate(const struct values *v, const double *x, double angle, double *out)
+{
+    int64_t half = v->E / 2;
+    for (int64_t i = 0; i < half; i++) {
+        double a = angle * pow(v->in->rope_base, -(double)i / (double)half);
+        out[i] = x[i] * cos(a) - x[half + i] * sin(a);
+        out[half + i] = x[half + i] * cos(a) + x[i] * sin(a);
+    }
+}
+
+static double dot(const double *a, const double *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+// Of one query: probabilities p[j - start] of what it sees, and its output; returns lse. The keys
+// are turned by their distance to it.
+static double attend(const struct values *v, int64_t b, int64_t t, int64_t h, double *p, double *y)
+{
+    const double *q = v->q + ((b * v->L + t) * v->H + h) * v->E;
+    int64_t start = start_of(v, b, t), g = h * v->G / v->H;
+    double turned[DT_ATTENTION_HEAD_MAX], most = -HUGE_VAL, sum = 0;
+    for (int64_t j = start; j <= t; j++) {
+        rotate(v, row_of(v, v->k, b, j, g), (double)(j - t), turned);
+        p[j - start] = dot(q, turned, v->E) / sqrt((double)v->E);
+        most = fmax(most, p[j - start]);
+    }
+    for (int64_t j = start; j <= t; j++)
+        sum += exp(p[j - start] - most);
+    memset(y, 0, (size_t)v->E * sizeof *y);
+    for (int64_t j = start; j <= t; j++) {
+        p[j - start] = exp(p[j - start] - most) / sum;
+        for (int64_t i = 0; i < v->E; i++)
+            y[i] += p[j - start] * row_of(v, v->v, b, j, g)[i];
+    }
+    return most + log(sum);
+}
+
+static void store_last(const struct values *v, double *x, dt_dtype type, void *last)
+{
+    int64_t keep = v->W - 1, cols = v->G * v->E;
+    for (int64_t i = 0; i < v->B * keep * cols; i++) {
+        int64_t b = i / cols / keep, j = v->L - keep + i / cols % keep;
+        set(last, type, i, j >= first_of(v, b, v->L - 1) ? row_of(v, x, b, j, 0)[i % cols] : 0.0);
+    }
+}
+
+REFERENCE(attention_forward)
+{
+    struct values v = make_values(&a->in);
+    double *p = zeros(v.rows), y[DT_ATTENTION_HEAD_MAX];
+    for (int64_t i = 0; i < v.B * v.L * v.H; i++) {
+        int64_t row = i / v.H, h = i % v.H;
+        double lse = attend(&v, row / v.L, row % v.L, h, p, y);
+        for (int64_t e = 0; e < v.E; e++)
+            set(a->y.data, a->y.dtype, row * a->y.stride + h * v.E + e, y[e]);
+        if (a->lse)
+            a->lse[i] = (float)lse;
+    }
+    if (a->k_last) {
+        store_last(&v, v.k, a->in.k.dtype, a->k_last);
+        store_last(&v, v.v, a->in.k.dtype, a->v_last);
+        for (int64_t b = 0; b < v.B; b++) {
+            int64_t count = v.L - first_of(&v, b, v.L - 1);
+            a->count_last[b] = (int32_t)(count < v.W - 1 ? count : v.W - 1);
+        }
+    }
+    free(p);
+    free_values(&v);
+    return DT_OK;
+}
+
+static void store_view(const struct dt_view *to, const double *from, bool add)
+{
+    store(to->data, to->dtype, to->rows, to->cols, to->stride, from, add);
+}
+
+REFERENCE(attention_backward)
+{
+    struct values v = make_values(&a->in), g = v;
+    double *p = zeros(v.rows), y[DT_ATTENTION_HEAD_MAX], k[DT_ATTENTION_HEAD_MAX],
+           back[DT_ATTENTION_HEAD_MAX];
+    double *dk = zeros(v.B * v.L * v.G * v.E), *dv = zeros(v.B * v.L * v.G * v.E);
+    int64_t E = v.E;
+    g.q = zeros(v.B * v.L * v.H * E), g.k = zeros(v.B * v.rows * v.G * E),
+    g.v = zeros(v.B * v.rows * v.G * E);
+    for (int64_t i = 0; i < v.B * v.L * v.H; i++) {
+        int64_t row = i / v.H, b = row / v.L, t = row % v.L, h = i % v.H, group = h * v.G / v.H,
+                start = start_of(&v, b, t);
+        double dy[DT_ATTENTION_HEAD_MAX], *dq = g.q + i * E, scale = 1 / sqrt((double)E);
+        attend(&v, b, t, h, p, y);
+        for (int64_t e = 0; e < E; e++)
+            dy[e] = get_at(&a->dy, row, h * E + e);
+        for (int64_t j = start; j <= t; j++) {
+            double *value = row_of(&v, v.v, b, j, group), w = p[j - start],
+                   ds = w * (dot(dy, value, E) - dot(dy, y, E)) * scale;
+            rotate(&v, row_of(&v, v.k, b, j, group), (double)(j - t), k);
+            rotate(&v, v.q + i * E, (double)(t - j), back);
+            for (int64_t e = 0; e < E; e++) {
+                dq[e] += ds * k[e];
+                row_of(&v, g.k, b, j, group)[e] += ds * back[e];
+                row_of(&v, g.v, b, j, group)[e] += w * dy[e];
+            }
+        }
+    }
+    for (int64_t i = 0; i < v.B * v.L * v.G * E; i++) {
+        int64_t row = i / (v.G * E);
+        dk[i] = row_of(&v, g.k, row / v.L, row % v.L, 0)[i % (v.G * E)];
+        dv[i] = row_of(&v, g.v, row / v.L, row % v.L, 0)[i % (v.G * E)];
+    }
+    store_view(&a->dq, g.q, false);
+    store_view(&a->dk, dk, false);
+    store_view(&a->dv, dv, false);
+    free(p);
+    free(dk);
+    free(dv);
+    free_values(&v);
+    free_values(&g);
+    return DT_OK;
+}
+
+struct direction {
+    const struct dt_view *dy;
+    const struct values *values;
+};
+
+static double objective(const void *context) // Σ dy · y
+{
+    const struct direction *c = context;
+    const struct values *v = c->values;
+    double total = 0, *p = zeros(v->rows), y[DT_ATTENTION_HEAD_MAX];
+    for (int64_t i = 0; i < v->B * v->L * v->H; i++) {
+        attend(v, i / v->H / v->L, i / v->H % v->L, i % v->H, p, y);
+        for (int64_t e = 0; e < v->E; e++)
+            total += y[e] * get_at(c->dy, i / v->H, i % v->H * v->E + e);
+    }
+    free(p);
+    return total;
+}
+
+// ---- on the tested backend
+
+struct op {
+    struct dt_attention_forward_args forward;
+    struct dt_attention_backward_args backward;
+};
+
+// q, k and v are columns of one matrix.
+static struct op make_op(const struct shape *s)
+{
+    int64_t rows = s->batch * s->length, Q = s->heads * s->width, K = s->groups * s->width,
+            kept = s->batch * (s->window - 1), gap = s->wide ? 24 : 0;
+    struct dt_view qkv =
+        normal_view(s->type, rows, Q + 2 * K, aligned_stride(s->type, Q + 2 * K + gap), 1.0, 1);
+    struct dt_view dqkv =
+        fresh_view(s->type, rows, Q + 2 * K, aligned_stride(s->type, Q + 2 * K + gap));
+    struct dt_attention_inputs in = {.batch = s->batch,
+                                     .length = s->length,
+                                     .n_head = s->heads,
+                                     .n_kv_head = s->groups,
+                                     .width = s->width,
+                                     .window = s->window,
+                                     .rope_base = 10000,
+                                     .q = dt_view_cols(qkv, 0, Q),
+                                     .k = dt_view_cols(qkv, Q, Q + K),
+                                     .v = dt_view_cols(qkv, Q + K, Q + 2 * K),
+                                     .reset = make_reset(s->batch, s->length, s->resets, 1)};
+    bool state = s->window > 1;
+    int64_t bytes = kept * K * dt_dtype_size(s->type);
+    if (s->before && state) {
+        int32_t *count = guarded(s->batch * 4);
+        in.k0 = normal_rows(s->type, kept, K, K, 1.0, 2);
+        in.v0 = normal_rows(s->type, kept, K, K, 1.0, 3);
+        in.count0 = count;
+        for (int64_t b = 0; b < s->batch; b++) // all, none, some
+            count[b] = (int32_t)(b % 3 == 0 ? s->window - 1 : b % 3 == 1 ? 0 : s->window / 2);
+    }
+    struct dt_view y = fresh_view(s->type, rows, Q, aligned_stride(s->type, Q + gap));
+    float *lse = guarded(rows * s->heads * 4);
+    return (struct op){{.in = in,
+                        .y = y,
+                        .lse = lse,
+                        .k_last = state ? guarded(bytes) : NULL,
+                        .v_last = state ? guarded(bytes) : NULL,
+                        .count_last = state ? guarded(s->batch * 4) : NULL},
+                       {.in = in,
+                        .y = y,
+                        .lse = lse,
+                        .dy = normal_view(s->type, rows, Q, aligned_stride(s->type, Q), 1.0, 4),
+                        .dq = dt_view_cols(dqkv, 0, Q),
+                        .dk = dt_view_cols(dqkv, Q, Q + K),
+                        .dv = dt_view_cols(dqkv, Q + K, Q + 2 * K)}};
+}
+
+// Sums over E products and what is seen, in another order; an angle is off by a rounding of fp32.
+// Each value of bf16 may fall on either side of a rounding.
+static void forward(struct parity *p, struct dt_attention_forward_args *a)
+{
+    const struct dt_attention_inputs *in = &a->in;
+    int64_t kept = in->batch * (in->window - 1), K = in->k.cols;
+    double norm = p->is_cpu ? 2e-6 : 1e-5;
+    PARITY(p, attention_forward, a, IN(in.q.data), IN(in.k.data), IN(in.v.data), IN(in.k0),
+           IN(in.v0), IN(in.count0), IN(in.reset),
+           OUT_VIEW(y, .each = 3e-5, .norm = stored(in->q.dtype, norm)),
+           OUT(lse, DT_F32, in->batch * in->length, in->n_head, in->n_head, .each = 1e-5,
+               .norm = norm),
+           OUT(k_last, in->k.dtype, kept, K, K), OUT(v_last, in->k.dtype, kept, K, K),
+           OUT(count_last, DT_I32, 1, in->batch, in->batch), WORKSPACE);
+}
+
+// delta is made from y as it is stored, which in bf16 is off by half a spacing of each element;
+// where gradients are small beside dp and delta that is what remains. A position that sees itself
+// alone has a ds of 0, apart from roundings: with W = 1 all do.
+static void backward(struct parity *p, struct dt_attention_backward_args *a)
+{
+    dt_dtype type = a->in.q.dtype;
+    double norm = a->in.window == 1 ? 0 : type == DT_BF16 ? 4e-3 : p->is_cpu ? 4e-6 : 1e-5;
+    double each = type == DT_BF16 ? 2e-2 : 5e-5;
+    PARITY(p, attention_backward, a, IN(in.q.data), IN(in.k.data), IN(in.v.data), IN(in.k0),
+           IN(in.v0), IN(in.count0), IN(in.reset), IN(y.data), IN(lse), IN(dy.data),
+           OUT_VIEW(dq, .each = each, .norm = norm), OUT_VIEW(dk, .each = each, .norm = norm),
+           OUT_VIEW(dv, .each = each, .norm = norm), WORKSPACE);
+}
+
+static void check_directions(const struct parity *p, const struct dt_attention_backward_args *a)
+{
+    struct values v = make_values(&a->in);
+    struct direction c = {&a->dy, &v};
+    double tolerance = a->dq.dtype == DT_BF16 ? 2e-2 : 2e-5;
+    int64_t cols = v.G * v.E;
+    double *dq = dense(a->dq.data, a->dq.dtype, v.B * v.L, v.H * v.E, a->dq.stride);
+    check_direction(p, "q", v.q, dq, v.B * v.L * v.H * v.E, objective, &c, tolerance);
+    free(dq);
+    for (int64_t b = 0; b < v.B; b++) {
+        double *dk = dense(dt_view_at(&a->dk, b * v.L, 0), a->dk.dtype, v.L, cols, a->dk.stride);
+        double *dv = dense(dt_view_at(&a->dv, b * v.L, 0), a->dv.dtype, v.L, cols, a->dv.stride);
+        check_direction(p, "k", row_of(&v, v.k, b, 0, 0), dk, v.L * cols, objective, &c, tolerance);
+        check_direction(p, "v", row_of(&v, v.v, b, 0, 0), dv, v.L * cols, objective, &c, tolerance);
+        free(dk);
+        free(dv);
+    }
+    free_values(&v);
+}
+
+static void compare(struct parity *p, const struct shape *s)
+{
+    if (!parity_case(p, "attention: B %d L %d H %d G %d E %d W %d %s%s%s, resets %d", (int)s->batch,
+                     (int)s->length, (int)s->heads, (int)s->groups, (int)s->width, (int)s->window,
+                     dt_dtype_name(s->type), s->before ? " state" : "", s->wide ? " wide" : "",
+                     s->resets))
+        return;
+    struct op op = make_op(s);
+    forward(p, &op.forward);
+    backward(p, &op.backward);
+    if (p->is_cpu && s->length > 1 && s->length < 100) // alone it has a ds of 0
+        check_directions(p, &op.backward);
+}
+
+// Parts of a sequence, one of them a single position, with keys and values carried between them,
+// give what the whole gives, to the rounding of angles and sums; the state that they leave is the
+// same to the bit.
+static void check_carry(struct parity *p, int64_t window, dt_dtype type, enum resets resets)
+{
+    const struct shape s = {1, 70, 2, 1, 8, window, type, .before = true, .resets = resets};
+    const int64_t begin[] = {0, 19, 20, 53, 70};
+    if (!parity_case(p, "attention: a sequence in parts, W %d %s, resets %d", (int)window,
+                     dt_dtype_name(type), resets))
+        return;
+    struct op op = make_op(&s), parts = make_op(&s);
+    p->run_only = true;
+    forward(p, &op.forward);
+    for (int i = 0; i < 4; i++) {
+        struct dt_attention_forward_args f = parts.forward;
+        f.in.length = begin[i + 1] - begin[i];
+        f.in.q = dt_view_rows(f.in.q, begin[i], begin[i + 1]);
+        f.in.k = dt_view_rows(f.in.k, begin[i], begin[i + 1]);
+        f.in.v = dt_view_rows(f.in.v, begin[i], begin[i + 1]);
+        f.y = dt_view_rows(f.y, begin[i], begin[i + 1]);
+        f.lse = f.lse + begin[i] * s.heads;
+        f.in.reset = f.in.reset ? f.in.reset + begin[i] : NULL;
+        f.k_last = guarded(guarded_size(op.forward.k_last));
+        f.v_last = guarded(guarded_size(op.forward.v_last));
+        f.count_last = guarded(4);
+        forward(p, &f);
+        parts.forward.in.k0 = f.k_last, parts.forward.in.v0 = f.v_last;
+        parts.forward.in.count0 = f.count_last;
+    }
+    p->run_only = false;
+    double worst = 0;
+    for (int64_t i = 0; i < s.length * op.forward.y.cols; i++)
+        worst = fmax(worst,
+                     fabs(get_at(&op.forward.y, i / op.forward.y.cols, i % op.forward.y.cols) -
+                          get_at(&parts.forward.y, i / op.forward.y.cols, i % op.forward.y.cols)));
+    CHECK(worst <= (type == DT_BF16 ? 2e-2 : 1e-5), "%s: y differs by %g", p->text, worst);
+    CHECK(same_bits(parts.forward.in.k0, op.forward.k_last), "%s: k_last differs", p->text);
+    CHECK(same_bits(parts.forward.in.v0, op.forward.v_last), "%s: v_last differs", p->text);
+    CHECK(same_bits(parts.forward.in.count0, op.forward.count_last), "%s: count_last differs",
+          p->text);
+}
+
+void parity_attention(struct parity *p)
+{
+    static const struct shape shapes[] = {
+        {1, 1, 1, 1, 2, 1, DT_F32, .resets = NO_RESETS},
+        {3, 1, 4, 2, 16, 9, DT_F32, .before = true},
+        {3, 1, 2, 1, 64, 60, DT_BF16, .before = true},
+        {1, 77, 4, 4, 64, 77, DT_F32, .resets = NO_RESETS},
+        {3, 77, 4, 2, 6, 20, DT_F32, .before = true, .wide = true, .resets = MANY},
+        {3, 50, 3, 1, 34, 200, DT_F32, .before = true, .wide = true},
+        {2, 61, 6, 2, 10, 1, DT_F32, .resets = NO_RESETS},
+        {1, 130, 2, 2, 16, 2, DT_F32, .before = true, .resets = IN_A_ROW},
+        {3, 97, 2, 1, 80, 33, DT_F32, .before = true, .resets = AT_END},
+        {1, 49, 2, 1, 130, 49, DT_F32, .wide = true},
+        {1, 35, 1, 1, 256, 20, DT_BF16, .before = true},
+        {2, 77, 4, 2, 32, 77, DT_BF16, .wide = true, .resets = MANY},
+        {3, 65, 4, 1, 64, 64, DT_BF16, .before = true, .resets = IN_A_ROW},
+        {1, 240, 2, 1, 8, 100, DT_F32, .before = true},
+        {1, 300, 20, 1, 4, 300, DT_F32, .resets = MANY},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
+        compare(p, &shapes[i]);
+    for (int k = 0; k < 2 && p->model; k++)
+        compare(p, &(struct shape){1, MODEL_LENGTH, 12, 4, 64, MODEL_LENGTH / (1 + k),
+                                   k ? DT_F32 : DT_BF16, .before = true, .wide = true,
+                                   .resets = k ? MANY : NO_RESETS});
+    for (int resets = NO_RESETS; resets < RESETS; resets++) {
+        check_carry(p, 24, DT_F32, (enum resets)resets);
+        check_carry(p, 2, DT_BF16, (enum resets)resets);
+        check_carry(p, 100, DT_F32, (enum resets)resets);
+    }
+}
