@@ -43,7 +43,10 @@ void dt_safetensors_close(struct dt_safetensors *file); // NULL is fine
 const struct dt_safetensor *dt_safetensors_find(const struct dt_safetensors *file,
                                                 const char *name);
 const char *dt_safetensors_metadata(const struct dt_safetensors *file, const char *key); // or NULL
-// Elements [first, first + count) as fp32; F32, BF16 and F16 tensors only. Any number of threads.
+// Elements [first, first + count) as they are stored. Any number of threads, as the next one.
+dt_status dt_safetensors_read(const struct dt_safetensors *file, const struct dt_safetensor *tensor,
+                              int64_t first, int64_t count, void *out);
+// Elements [first, first + count) as fp32; F32, BF16 and F16 tensors only.
 dt_status dt_safetensors_read_f32(const struct dt_safetensors *file,
                                   const struct dt_safetensor *tensor, int64_t first, int64_t count,
                                   float *out);

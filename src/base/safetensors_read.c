@@ -79,15 +79,29 @@ static dt_status read_halves(const struct dt_safetensors *file, dt_dtype dtype, 
     return DT_OK;
 }
 
+static dt_status check_range(const struct dt_safetensors *file, const struct dt_safetensor *tensor,
+                             int64_t first, int64_t count)
+{
+    if (first >= 0 && count >= 0 && first <= tensor->count && count <= tensor->count - first)
+        return DT_OK;
+    return DT_FAIL(DT_USER, NULL,
+                   "%s: tensor %s has %" PRId64 " elements, requested %" PRId64 " from %" PRId64,
+                   file->path, tensor->name, tensor->count, count, first);
+}
+
+dt_status dt_safetensors_read(const struct dt_safetensors *file, const struct dt_safetensor *tensor,
+                              int64_t first, int64_t count, void *out)
+{
+    DT_TRY(check_range(file, tensor, first, count));
+    int64_t each = tensor->count > 0 ? tensor->bytes / tensor->count : 0;
+    return dt_pread_all(file->fd, file->path, out, count * each, tensor->begin + first * each);
+}
+
 dt_status dt_safetensors_read_f32(const struct dt_safetensors *file,
                                   const struct dt_safetensor *tensor, int64_t first, int64_t count,
                                   float *out)
 {
-    if (first < 0 || count < 0 || first > tensor->count || count > tensor->count - first)
-        return DT_FAIL(DT_USER, NULL,
-                       "%s: tensor %s has %" PRId64 " elements, requested %" PRId64
-                       " from %" PRId64,
-                       file->path, tensor->name, tensor->count, count, first);
+    DT_TRY(check_range(file, tensor, first, count));
     switch (tensor->dtype) {
     case DT_F32:
         return dt_pread_all(file->fd, file->path, out, 4 * count, tensor->begin + 4 * first);

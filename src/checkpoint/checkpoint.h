@@ -3,6 +3,8 @@
 //   optimizer-00001-of-00001.safetensors   optimizer states: entries "exp_avg.NAME[first:last]",
 //                                          one-dimensional ranges (last exclusive) of a tensor's
 //                                          elements, so that any file split resumes on any
+//   ema.safetensors                        the moving average of the weights, where a run has one
+//   carried.safetensors                    the state that slots carry, where a run carries it
 //   trainer.json                           struct dt_trainer_state and fingerprints of the shards
 //   MANIFEST                               a line for each file: xxh64 (16 hex digits), size, name
 // Written into a temporary folder beside it, every file fsynced, MANIFEST last, then renamed, the
@@ -11,6 +13,7 @@
 
 #include "base/error.h"
 #include "checkpoint/optimizer_states.h"
+#include "checkpoint/slot_states.h"
 #include "data/dataset.h"
 #include "model/model.h"
 
@@ -21,7 +24,7 @@
 // resume.
 struct dt_order_keys {
     int64_t seed, batch, seq_len, block, reset_token;
-    bool shuffle, reset_after;
+    bool shuffle, reset_after, carry_state;
 };
 
 // What training must know besides weights and optimizer states, kept as trainer.json.
@@ -32,6 +35,10 @@ struct dt_trainer_state {
     int64_t skipped_in_a_row;
     int64_t tokens; // trained so far
     struct dt_order_keys order;
+    // The validation with the lowest loss so far; step 0: there was none.
+    int64_t best_step;
+    double best_loss;
+    int64_t evaluations_since_best;
     // A resumed run keeps it unless run.precision says otherwise: enum dt_dtype; -1: not known.
     int storage;
 };
@@ -41,6 +48,7 @@ struct dt_checkpoint_arrays {
     const struct dt_params *params;
     float *weights; // flat, host memory, as the states are: read by save, written by load
     struct dt_optimizer_states states;
+    const struct dt_slot_states *slots; // NULL: nothing is carried
 };
 
 // Saves into dir/step-%08d, replacing one of the same step; `path` (DT_PATH bytes) gets the folder.

@@ -31,6 +31,8 @@ static dt_status write_files(struct dt_manifest *manifest, const char *folder,
     DT_TRY_GOTO(status, out, dt_manifest_add(manifest, "model.safetensors", size, hash));
     DT_TRY_GOTO(status, out,
                 dt_optimizer_states_write(manifest, folder, arrays->params, &arrays->states));
+    if (arrays->slots)
+        DT_TRY_GOTO(status, out, dt_slot_states_write(manifest, folder, arrays->slots));
     DT_TRY_GOTO(status, out, dt_trainer_text(state, train, &trainer));
     DT_TRY_GOTO(status, out, dt_manifest_put(manifest, folder, "trainer.json", trainer));
     DT_TRY_GOTO(status, out, dt_manifest_write(manifest, folder));
@@ -145,6 +147,8 @@ dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays
                               arrays->weights));
     DT_TRY(dt_manifest_read(path, &manifest));
     dt_status status = dt_optimizer_states_read(&manifest, path, arrays->params, &arrays->states);
+    if (status == DT_OK && arrays->slots)
+        status = dt_slot_states_read(&manifest, path, arrays->slots);
     dt_manifest_free(&manifest);
     if (status == DT_OK)
         *state = saved;

@@ -21,6 +21,12 @@ enum { FORMAT = 1, TRAINER_LIMIT = 256 << 20, HASH_DIGITS = 16 }; // bytes: abou
         .name = key, .type = DT_CONFIG_##kind, .fallback = "",                                     \
         .offset = offsetof(struct dt_trainer_state, member), .json = __VA_ARGS__                   \
     }
+// A field that older checkpoints lack: it is written where it is not `standard`.
+#define LATER_ROW(kind, key, member, named, standard, ...)                                         \
+    {                                                                                              \
+        .name = key, .type = DT_CONFIG_##kind, .fallback = standard,                               \
+        .offset = offsetof(struct dt_trainer_state, member), .json = named, __VA_ARGS__            \
+    }
 // clang-format off
 static const struct dt_config_key fields[] = {
     ROW(INT, "", step, "step", .max = DT_JSON_INT_MAX),
@@ -36,6 +42,10 @@ static const struct dt_config_key fields[] = {
     ROW(ENUM, "", storage, "storage", .choices = "fp32|bf16"), // enum dt_dtype
     ROW(BOOL, "data.shuffle", order.shuffle, "shuffle"),
     ROW(BOOL, "data.reset_after", order.reset_after, "reset_after"),
+    LATER_ROW(BOOL, "data.carry_state", order.carry_state, "carry_state", "false"),
+    LATER_ROW(INT, "", best_step, "best_step", "0", .max = DT_JSON_INT_MAX),
+    LATER_ROW(FLOAT, "", best_loss, "best_loss", "0", .min = -1e300, .max = 1e300),
+    LATER_ROW(INT, "", evaluations_since_best, "evaluations_since_best", "0", .max = DT_JSON_INT_MAX),
 };
 // clang-format on
 static const struct dt_config_key *const fields_end = fields + sizeof fields / sizeof *fields;
@@ -44,6 +54,20 @@ static const struct dt_config_key *const fields_end = fields + sizeof fields / s
 static bool is_string(const struct dt_config_key *field)
 {
     return field->type == DT_CONFIG_ENUM || field->max > (double)DT_JSON_INT_MAX;
+}
+
+static bool is_later(const struct dt_config_key *field)
+{
+    return field->fallback[0] != 0;
+}
+
+static struct dt_trainer_state standard_state(void)
+{
+    struct dt_trainer_state state = {.storage = -1}; // checkpoints of older versions have none
+    for (const struct dt_config_key *field = fields; field < fields_end; field++)
+        if (is_later(field))
+            dt_config_set_default(field, &state);
+    return state;
 }
 
 static bool add_hash(cJSON *json, const char *name, uint64_t hash)
@@ -70,8 +94,11 @@ static bool add_shard(cJSON *list, const struct dt_shard *shard)
 static bool add_state(cJSON *json, const struct dt_trainer_state *state)
 {
     bool fine = dt_json_add_int(json, "format", FORMAT);
+    const struct dt_trainer_state standard = standard_state();
     for (const struct dt_config_key *field = fields; field < fields_end && fine; field++) {
         char text[DT_CONFIG_STRING_MAX];
+        if (is_later(field) && dt_config_equal(field, state, &standard))
+            continue;
         const char *value = dt_config_value_text(field, state, text);
         fine = is_string(field) ? cJSON_AddStringToObject(json, field->json, value)
                                 : cJSON_AddRawToObject(json, field->json, value);
@@ -147,6 +174,8 @@ static dt_status read_field(const char *path, const cJSON *json, const struct dt
     const char *text;
     if (field->type == DT_CONFIG_BOOL)
         return dt_json_bool(path, json, field->json, value);
+    if (field->type == DT_CONFIG_FLOAT)
+        return dt_json_double(path, json, field->json, field->min, field->max, value);
     if (!is_string(field))
         return dt_json_int(path, json, field->json, (int64_t)field->min, (int64_t)field->max,
                            value);
@@ -162,9 +191,9 @@ static dt_status read_state(const char *path, const cJSON *json, struct dt_train
     int64_t format;
     DT_TRY_NOTE(dt_json_int(path, json, "format", FORMAT, FORMAT, &format),
                 "a newer dtrain may have written it");
-    state->storage = -1; // checkpoints of older versions have none
+    *state = standard_state();
     for (const struct dt_config_key *field = fields; field < fields_end; field++)
-        if (field->type != DT_CONFIG_ENUM || dt_json_has(json, field->json))
+        if (!(is_later(field) || field->type == DT_CONFIG_ENUM) || dt_json_has(json, field->json))
             DT_TRY(read_field(path, json, field, state));
     return DT_OK;
 }

@@ -60,7 +60,7 @@ static dt_status evaluate(struct dt_job *job)
     DT_TRY_GOTO(status, out,
                 dt_input_create(&job->backend, dt_model_arrays(model), &step.batch, &input));
     if (job->settings.data.carry_state)
-        DT_TRY_GOTO(status, out, dt_carry_create(&job->backend, model, &step.batch, false, &carry));
+        DT_TRY_GOTO(status, out, dt_carry_create(&job->backend, model, &step.batch, NULL, &carry));
     DT_TRY_GOTO(
         status, out,
         dt_snapshot_create(&job->backend, model, NULL, job->comm->info.rank == 0, &snapshot));

@@ -1,31 +1,81 @@
 // Carried state on the device.
 #include "train/carry.h"
 
+#include "base/list.h"
+
+#include <stdlib.h>
+
 static int64_t block_count(const struct dt_input_config *batch)
 {
     return batch->sequences / batch->micro;
 }
 
-dt_status dt_carry_bytes(const struct dt_model_config *config, const struct dt_input_config *batch,
-                         int64_t *bytes)
+// Blocks in host memory. Where it is the device's, the blocks of this rank are there already.
+static int64_t host_blocks(const struct dt_backend *backend, int64_t blocks,
+                           const struct dt_comm_info *ranks)
 {
-    int64_t block;
-    DT_TRY(dt_model_state_bytes(config, batch->micro, &block));
-    *bytes = 2 * (block_count(batch) + 1) * block; // kept and next, before and after
+    bool gathers = ranks->rank == 0 && ranks->size > 1;
+    if (backend->table->unified && !gathers)
+        return 0;
+    return gathers ? blocks * ranks->size : blocks;
+}
+
+dt_status dt_carry_plan(const struct dt_backend *backend, const struct dt_model_config *config,
+                        const struct dt_input_config *batch, const struct dt_comm_info *ranks,
+                        struct dt_memory_plan *plan)
+{
+    int64_t bytes, blocks = block_count(batch);
+    DT_TRY(dt_model_state_bytes(config, batch->micro, &bytes));
+    // kept and next, before and after
+    dt_memory_plan_add(plan, "carried state", 2 * (blocks + 1) * bytes, false);
+    dt_memory_plan_add(plan, "host states", host_blocks(backend, blocks, ranks) * bytes, true);
     return DT_OK;
 }
 
-static dt_status create_all(struct dt_carry *c, int64_t micro, bool training)
+// The arrays of all layers, and where they are in a block.
+static dt_status list_arrays(struct dt_carry *c)
+{
+    struct dt_slot_states *s = &c->slots;
+    const char *base = dt_model_state_memory(c->before);
+    for (int64_t layer = 0; layer < dt_model_config(c->model)->n_layer; layer++) {
+        const struct dt_array_list *list = dt_model_state_arrays(c->model, layer);
+        for (int i = 0; i < list->n; i++) {
+            const char *array = dt_model_state_array(c->before, layer, i);
+            if (!array)
+                continue;
+            DT_TRY(dt_list_grow(&s->arrays, s->n, sizeof *s->arrays));
+            struct dt_slot_array *slot = &s->arrays[s->n++];
+            *slot = (struct dt_slot_array){.type = list->arrays[i].type,
+                                           .width = list->arrays[i].width,
+                                           .offset = array - base};
+            snprintf(slot->name, sizeof slot->name, "layers.%lld.%s", (long long)layer,
+                     list->arrays[i].name);
+        }
+    }
+    return DT_OK;
+}
+
+static dt_status create_all(struct dt_carry *c, int64_t micro, const struct dt_comm_info *ranks)
 {
     DT_TRY(dt_model_state_create(c->model, micro, &c->before));
     DT_TRY(dt_model_state_create(c->model, micro, &c->after));
-    if (training)
-        DT_TRY(dt_alloc(c->backend, c->blocks * c->bytes, &c->kept));
-    return dt_alloc(c->backend, c->blocks * c->bytes, &c->next);
+    DT_TRY(dt_alloc(c->backend, c->blocks * c->bytes, &c->next));
+    if (!ranks)
+        return DT_OK;
+    int64_t host = host_blocks(c->backend, c->blocks, ranks) * c->bytes;
+    DT_TRY(dt_alloc(c->backend, c->blocks * c->bytes, &c->kept));
+    if (host > 0)
+        DT_TRY_NOTE(dt_alloc_host(c->backend, host, &c->host),
+                    "pinning %.1f MiB for carried states", (double)host / 0x1p20);
+    c->slots = (struct dt_slot_states){.slots = ranks->size * c->blocks * micro,
+                                       .each = micro,
+                                       .block_bytes = c->bytes,
+                                       .blocks = c->host ? c->host : c->kept};
+    return list_arrays(c);
 }
 
 dt_status dt_carry_create(const struct dt_backend *backend, struct dt_model *model,
-                          const struct dt_input_config *batch, bool training,
+                          const struct dt_input_config *batch, const struct dt_comm_info *ranks,
                           struct dt_carry *carry)
 {
     int64_t bytes;
@@ -35,7 +85,7 @@ dt_status dt_carry_create(const struct dt_backend *backend, struct dt_model *mod
         return DT_OK;
     *carry = (struct dt_carry){
         .backend = backend, .model = model, .blocks = block_count(batch), .bytes = bytes};
-    dt_status status = create_all(carry, batch->micro, training);
+    dt_status status = create_all(carry, batch->micro, ranks);
     if (status != DT_OK)
         dt_carry_destroy(carry);
     return status;
@@ -49,6 +99,9 @@ void dt_carry_destroy(struct dt_carry *c)
     dt_model_state_destroy(c->model, c->after);
     dt_free(c->backend, c->kept);
     dt_free(c->backend, c->next);
+    if (c->host)
+        dt_free_host(c->backend, c->host);
+    free(c->slots.arrays);
     *c = (struct dt_carry){0};
 }
 
@@ -78,4 +131,43 @@ dt_status dt_carry_commit(struct dt_carry *c, const struct dt_update_control *co
     struct dt_commit_args args = {
         .bytes = c->blocks * c->bytes, .from = c->next, .to = c->kept, .control = control};
     return c->backend ? dt_commit(c->backend, &args, stream) : DT_OK;
+}
+
+// Every rank's blocks to or from their place on rank 0.
+static dt_status exchange(struct dt_carry *c, struct dt_comm *comm, bool gathers)
+{
+    int64_t bytes = c->blocks * c->bytes;
+    for (int rank = 1; rank < comm->info.size; rank++) {
+        bool root = comm->info.rank == 0;
+        struct dt_collective call = {
+            .operation = DT_EXCHANGE, .dtype = DT_U8, .peer = root ? rank : 0, .count = bytes};
+        char *place = c->slots.blocks + (root ? rank * bytes : 0);
+        if (root == gathers)
+            call.data = place;
+        else
+            call.mine = place;
+        if (root || rank == comm->info.rank)
+            DT_TRY(dt_collective(comm, &call));
+    }
+    return DT_OK;
+}
+
+dt_status dt_carry_gather(struct dt_carry *c, struct dt_comm *comm)
+{
+    if (!c->backend)
+        return DT_OK;
+    if (c->host)
+        DT_TRY(dt_to_host(c->backend, c->host, c->kept, c->blocks * c->bytes, NULL));
+    DT_TRY(dt_stream_sync(c->backend, NULL));
+    return exchange(c, comm, true);
+}
+
+dt_status dt_carry_share(struct dt_carry *c, struct dt_comm *comm)
+{
+    if (!c->backend)
+        return DT_OK;
+    DT_TRY(exchange(c, comm, false));
+    if (c->host)
+        DT_TRY(dt_to_device(c->backend, c->kept, c->host, c->blocks * c->bytes, NULL));
+    return dt_stream_sync(c->backend, NULL);
 }

@@ -2,9 +2,12 @@
 // micro-batch. `kept` is what the step before left, `next` what this one leaves, which becomes
 // `kept` on the device unless the step is skipped. A pass reads and writes one pair of states,
 // which stay at one address for captured graphs; blocks are copied in before a micro-batch and out
-// after it. Validation walks its windows with `next` alone, while no step is in flight.
+// after it. Validation walks its windows with `next` alone, while no step is in flight. For
+// checkpoints rank 0 has room for the blocks of all ranks in host memory.
 #pragma once
 
+#include "checkpoint/slot_states.h"
+#include "comm/comm.h"
 #include "model/model.h"
 #include "train/input.h"
 
@@ -14,14 +17,18 @@ struct dt_carry {
     int64_t blocks, bytes;            // micro-batches, and the size of the state of one
     struct dt_model_state *before, *after;
     char *kept, *next; // [blocks] of `bytes`, device memory; kept NULL: validation alone
+    char *host;        // pinned: this rank's blocks, on rank 0 those of all; NULL: `kept` is that
+    struct dt_slot_states slots; // rank 0: what checkpoints hold
 };
 
-// Bytes of device memory for the training of this model. 0: its layers have no state.
-dt_status dt_carry_bytes(const struct dt_model_config *config, const struct dt_input_config *batch,
-                         int64_t *bytes);
-// Carries nothing if the model's layers have no state.
+// Adds the memory that training takes for it.
+dt_status dt_carry_plan(const struct dt_backend *backend, const struct dt_model_config *config,
+                        const struct dt_input_config *batch, const struct dt_comm_info *ranks,
+                        struct dt_memory_plan *plan);
+// `ranks`: that train together; NULL: for validation alone. Carries nothing if the model's layers
+// have no state.
 dt_status dt_carry_create(const struct dt_backend *backend, struct dt_model *model,
-                          const struct dt_input_config *batch, bool training,
+                          const struct dt_input_config *batch, const struct dt_comm_info *ranks,
                           struct dt_carry *carry);
 void dt_carry_destroy(struct dt_carry *carry); // zeros are fine
 // The rest does nothing where nothing is carried. `store` is carry->kept or carry->next.
@@ -35,3 +42,6 @@ dt_status dt_carry_store(struct dt_carry *carry, char *store, int64_t block,
 // After a step whose control struct this is: kept = next unless it was skipped.
 dt_status dt_carry_commit(struct dt_carry *carry, const struct dt_update_control *control,
                           struct dt_stream *stream);
+// All ranks together, with no step in flight: `kept` of all ranks into rank 0's slots, and back.
+dt_status dt_carry_gather(struct dt_carry *carry, struct dt_comm *comm);
+dt_status dt_carry_share(struct dt_carry *carry, struct dt_comm *comm);

@@ -38,13 +38,11 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
     struct dt_stepper_config stepper = dt_job_stepper(job);
     struct dt_params params;
     struct dt_array_list arrays;
-    int64_t carried = 0;
-    if (stepper.carry_steps > 0)
-        DT_TRY(dt_carry_bytes(&job->model, &stepper.batch, &carried));
     DT_TRY(dt_model_plan(backend, &job->model, &shape, plan));
+    if (stepper.carry_steps > 0)
+        DT_TRY(dt_carry_plan(backend, &job->model, &stepper.batch, &job->comm->info, plan));
     DT_TRY(dt_model_list(&job->model, &params, &arrays));
     dt_stepper_plan(backend, &params, &arrays, &stepper, plan);
-    dt_memory_plan_add(plan, "carried state", carried, false);
     dt_memory_plan_add(plan, "host batches", dt_loader_bytes(&loader), true);
     dt_memory_plan_add(
         plan, "host snapshot",

@@ -115,7 +115,9 @@ dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *m
     DT_TRY_GOTO(status, fail,
                 dt_input_create(backend, dt_model_arrays(model), &config->batch, &s->input));
     if (config->carry_steps > 0)
-        DT_TRY_GOTO(status, fail, dt_carry_create(backend, model, &config->batch, true, &s->carry));
+        DT_TRY_GOTO(
+            status, fail,
+            dt_carry_create(backend, model, &config->batch, &config->comm->info, &s->carry));
     DT_TRY_GOTO(status, fail, create_buckets(s));
     DT_TRY_GOTO(status, fail, dt_alloc(backend, MARKS * (int64_t)sizeof *s->marks, &s->marks));
     DT_TRY_GOTO(

@@ -41,7 +41,8 @@ static struct dt_trainer_state fresh_state(const struct dt_job *job)
                                                .block = s->data.block,
                                                .reset_token = s->data.reset_token,
                                                .shuffle = s->data.shuffle,
-                                               .reset_after = s->data.reset_after},
+                                               .reset_after = s->data.reset_after,
+                                               .carry_state = s->data.carry_state},
                                      .storage = (int)job->model.storage};
 }
 
@@ -78,6 +79,7 @@ static dt_status resume(struct trainer *t)
     DT_TRY(dt_agree(comm, t->root ? load_on_root(t) : DT_OK));
     DT_TRY(dt_broadcast(comm, &t->state, sizeof t->state, 0));
     DT_TRY(dt_snapshot_share(&t->snapshot, comm));
+    DT_TRY(dt_carry_share(dt_stepper_carry(t->stepper), comm));
     DT_TRY(dt_optimizer_restore(dt_stepper_optimizer(t->stepper), t->state.updates,
                                 t->state.skipped_in_a_row));
     dt_info("resuming from %s at step %lld", t->job->resume, (long long)t->state.step);
@@ -113,8 +115,11 @@ static dt_status create_local(struct trainer *t)
     DT_TRY(dt_model_create(&job->backend, &job->model, &shape, &t->model));
     struct dt_stepper_config stepper = dt_job_stepper(job);
     DT_TRY(dt_stepper_create(&job->backend, t->model, &stepper, &t->stepper));
-    return dt_snapshot_create(&job->backend, t->model, &dt_stepper_optimizer(t->stepper)->states,
-                              t->root, &t->snapshot);
+    DT_TRY(dt_snapshot_create(&job->backend, t->model, &dt_stepper_optimizer(t->stepper)->states,
+                              t->root, &t->snapshot));
+    const struct dt_carry *carry = dt_stepper_carry(t->stepper);
+    t->snapshot.host.slots = carry->backend ? &carry->slots : NULL;
+    return DT_OK;
 }
 
 // Model and step, weights, the run's files, the loader.
@@ -175,6 +180,7 @@ static dt_status save_on_root(struct trainer *t)
 static dt_status save(struct trainer *t)
 {
     dt_comm_progress(t->job->comm, t->state.step, "saving a checkpoint");
+    DT_TRY(dt_carry_gather(dt_stepper_carry(t->stepper), t->job->comm));
     dt_status status = t->root ? dt_error_during_run(save_on_root(t)) : DT_OK;
     DT_TRY_NOTE(dt_agree(t->job->comm, status), "saving step %lld", (long long)t->state.step);
     t->last_save = dt_seconds();

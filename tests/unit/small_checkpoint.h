@@ -43,7 +43,8 @@ static inline struct dt_checkpoint_arrays arrays_of(const struct small_model *mo
     return (struct dt_checkpoint_arrays){&model->config,
                                          &model->params,
                                          model->weights,
-                                         {2, {{"exp_avg", model->m}, {"exp_avg_sq", model->v}}}};
+                                         {2, {{"exp_avg", model->m}, {"exp_avg_sq", model->v}}},
+                                         NULL};
 }
 
 static inline dt_status save(const char *dir, const struct small_model *model, int64_t step)

@@ -15,7 +15,7 @@ static void test_round_trip(bool tied)
     CHECK_INT(dt_checkpoint_save(in_scratch("trip/sub"), &arrays, &state, &dataset, path), DT_OK);
     CHECK_STR(path, in_scratch("trip/sub/step-00001000"));
     CHECK_INT(dt_checkpoint_verify(path), DT_OK);
-    CHECK_INT(load(path, &blank, &state, &dataset, &got), DT_OK);
+    CHECK_OK(load(path, &blank, &state, &dataset, &got));
     check_same(&model, &blank);
     CHECK_INT(got.step, 1000);
     CHECK_INT(got.updates, 997);
