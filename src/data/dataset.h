@@ -62,9 +62,9 @@ struct dt_shard {
     int64_t row;    // positions per unit: 1 of tokens, T of rows
     int64_t width;  // elements per position
     struct dt_frame_layout layout;
-    int64_t episodes;   // segments; 0: the kind has none
-    int64_t vocab_size; // attribute; 0 where absent
-    int64_t hash_block; // bytes that a stored checksum covers, the most of its kinds; 0: none
+    int64_t episodes, empty; // with frames, and those without any, which are skipped
+    int64_t vocab_size;      // attribute; 0 where absent
+    int64_t hash_block;      // bytes that a stored checksum covers, the most of its kinds; 0: none
     // Fingerprint. Tokens: the first and last checksum (xxh64 of 16 KiB, computed, where there are
     // none), the last one combined by exclusive or with the stored hash of /doc_starts; pairs:
     // xxh64 of the first row of /input_ids and of the last of /labels.

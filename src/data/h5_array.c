@@ -17,13 +17,37 @@ static const char *class_text(H5T_class_t class)
 
 static dt_dtype integer_type(size_t size, bool is_signed)
 {
-    if (is_signed)
-        return size == 4 ? DT_I32 : DT_DTYPE_COUNT;
-    return size == 1   ? DT_U8
-           : size == 2 ? DT_U16
-           : size == 4 ? DT_U32
-           : size == 8 ? DT_U64
-                       : DT_DTYPE_COUNT;
+    switch (size) {
+    case 1:
+        return is_signed ? DT_I8 : DT_U8;
+    case 2:
+        return is_signed ? DT_I16 : DT_U16;
+    case 4:
+        return is_signed ? DT_I32 : DT_U32;
+    case 8:
+        return is_signed ? DT_I64 : DT_U64;
+    default:
+        return DT_DTYPE_COUNT;
+    }
+}
+
+// h5py stores booleans as an enumeration of bytes.
+static bool is_boolean(hid_t type)
+{
+    hid_t base = H5Tget_super(type);
+    bool boolean = H5Tget_size(base) == 1 && H5Tget_nmembers(type) == 2;
+    H5Tclose(base);
+    return boolean;
+}
+
+// IEEE binary16 has no name in the library before 1.14.4.
+static bool is_f16(hid_t type)
+{
+    size_t sign, exponent, exponent_bits, mantissa, mantissa_bits;
+    return H5Tget_size(type) == 2 && H5Tget_order(type) == H5T_ORDER_LE &&
+           H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) >= 0 &&
+           sign == 15 && exponent == 10 && exponent_bits == 5 && mantissa == 0 &&
+           mantissa_bits == 10 && H5Tget_ebias(type) == 15;
 }
 
 static void read_type(hid_t type, struct dt_h5_array *array)
@@ -32,8 +56,13 @@ static void read_type(hid_t type, struct dt_h5_array *array)
     array->type = DT_DTYPE_COUNT;
     if (class != H5T_INTEGER) {
         snprintf(array->type_text, sizeof array->type_text, "%s", class_text(class));
-        if (H5Tequal(type, H5T_IEEE_F32LE) > 0)
-            array->type = DT_F32;
+        if (class == H5T_ENUM && is_boolean(type))
+            array->type = DT_U8;
+        else if (class == H5T_FLOAT)
+            array->type = H5Tequal(type, H5T_IEEE_F32LE) > 0   ? DT_F32
+                          : H5Tequal(type, H5T_IEEE_F64LE) > 0 ? DT_F64
+                          : is_f16(type)                       ? DT_F16
+                                                               : DT_DTYPE_COUNT;
         return;
     }
     size_t size = H5Tget_size(type);
@@ -54,20 +83,23 @@ static dt_status read_space(hid_t space, struct dt_h5_array *array)
     if (array->n_dims < 0)
         return dt_h5_fail(DT_USER, "read the shape in", array->file->path, NULL);
     array->shape[0] = (int64_t)dims[0];
-    array->shape[1] = array->n_dims > 1 ? (int64_t)dims[1] : 1;
+    array->shape[1] = 1;
+    bool large = array->shape[0] < 0;
+    for (int i = 1; i < array->n_dims; i++)
+        large |= __builtin_mul_overflow(array->shape[1], (int64_t)dims[i], &array->shape[1]) ||
+                 array->shape[1] < 0;
     int64_t bytes;
-    if (array->shape[0] < 0 || array->shape[1] < 0 ||
-        __builtin_mul_overflow(array->shape[0], array->shape[1], &bytes) ||
+    if (large || __builtin_mul_overflow(array->shape[0], array->shape[1], &bytes) ||
         __builtin_mul_overflow(bytes, (int64_t)8, &bytes))
         return DT_FAIL(DT_USER, NULL, "%s: %s is impossibly large", array->file->path, array->name);
     return DT_OK;
 }
 
-// Other ranks and types are refused by the reader kind's checks.
+// Other types are refused by the reader kind's checks.
 static dt_status read_filters(hid_t plist, struct dt_h5_array *array)
 {
     array->filtered = H5Pget_nfilters(plist) != 0;
-    if (!array->filtered || array->type == DT_DTYPE_COUNT || array->n_dims < 1 || array->n_dims > 2)
+    if (!array->filtered || array->type == DT_DTYPE_COUNT || array->n_dims < 1)
         return DT_OK;
     return dt_h5_chunks_open(array, plist, &array->chunks);
 }
@@ -97,11 +129,12 @@ static dt_status check_contiguous(struct dt_h5_array *array, hid_t plist, int64_
 // A chunk that was never written reads as zeros without an error.
 static dt_status check_chunks(struct dt_h5_array *array, hid_t plist, hid_t space)
 {
-    hsize_t chunk[2] = {1, 1}, n_chunks = 0, want = 1;
-    if (array->n_dims > 2 || H5Pget_chunk(plist, array->n_dims, chunk) < 0)
-        return DT_OK; // the reader kind's check of dimensions says what is wrong
+    hsize_t chunk[H5S_MAX_RANK], dims[H5S_MAX_RANK], n_chunks = 0, want = 1;
+    if (H5Sget_simple_extent_dims(space, dims, NULL) != array->n_dims ||
+        H5Pget_chunk(plist, H5S_MAX_RANK, chunk) != array->n_dims)
+        return dt_h5_fail(DT_USER, "read the chunks in", array->file->path, NULL);
     for (int i = 0; i < array->n_dims; i++)
-        want *= chunk[i] ? ((hsize_t)array->shape[i] + chunk[i] - 1) / chunk[i] : 0;
+        want *= chunk[i] ? (dims[i] + chunk[i] - 1) / chunk[i] : 0;
     if (H5Dget_num_chunks(array->id, space, &n_chunks) < 0)
         return dt_h5_fail(DT_USER, "read the chunks in", array->file->path, NULL);
     return n_chunks < want ? fail_unwritten(array) : DT_OK;
@@ -151,22 +184,6 @@ static dt_status inspect(struct dt_h5_array *array)
     return status;
 }
 
-// A soft or external link may lead to another file, of which nothing was checked.
-dt_status dt_h5_has(const struct dt_h5_file *file, const char *name, bool *found)
-{
-    H5L_info_t link;
-    htri_t exists = H5Lexists(file->id, name, H5P_DEFAULT);
-    *found = exists > 0;
-    if (exists == 0)
-        return DT_OK;
-    if (exists < 0 || H5Lget_info(file->id, name, &link, H5P_DEFAULT) < 0)
-        return dt_h5_fail(DT_USER, "inspect", file->path, "copy or create the file again");
-    if (link.type != H5L_TYPE_HARD)
-        return DT_FAIL(DT_USER, "store the data in the shard itself",
-                       "%s: %s is a link, not a dataset", file->path, name);
-    return DT_OK;
-}
-
 dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
                            struct dt_h5_array *array, bool *found)
 {
@@ -190,7 +207,12 @@ dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
 void dt_h5_array_close(struct dt_h5_array *array)
 {
     dt_h5_chunks_close(array->chunks);
-    array->chunks = NULL;
+    if (array->file && array->file->id >= 0 && array->id >= 0) {
+        dt_h5_enter();
+        H5Dclose(array->id);
+        dt_h5_leave();
+    }
+    *array = (struct dt_h5_array){.id = -1};
 }
 
 hid_t dt_h5_type(dt_dtype type)
@@ -202,19 +224,23 @@ hid_t dt_h5_type(dt_dtype type)
     return types[type];
 }
 
+// In the stored type: nothing is converted.
 static dt_status read_by_library(const struct dt_h5_array *array, int64_t first, int64_t count,
                                  void *data)
 {
-    hsize_t start[2] = {(hsize_t)first, 0}, size[2] = {(hsize_t)count, (hsize_t)array->shape[1]};
-    hid_t in_file = H5Dget_space(array->id);
+    hsize_t start[H5S_MAX_RANK] = {(hsize_t)first}, size[H5S_MAX_RANK];
+    hid_t in_file = H5Dget_space(array->id), type = H5Dget_type(array->id);
+    H5Sget_simple_extent_dims(in_file, size, NULL);
+    size[0] = (hsize_t)count;
     hid_t in_memory = H5Screate_simple(array->n_dims, size, NULL);
     herr_t failed = H5Sselect_hyperslab(in_file, H5S_SELECT_SET, start, NULL, size, NULL);
     if (failed >= 0)
-        failed = H5Dread(array->id, dt_h5_type(array->type), in_memory, in_file, H5P_DEFAULT, data);
+        failed = H5Dread(array->id, type, in_memory, in_file, H5P_DEFAULT, data);
     dt_status status = DT_OK;
     if (failed < 0)
         status = dt_h5_fail(DT_USER, "read", array->file->path,
                             "the shard is damaged: copy or create it again");
+    H5Tclose(type);
     H5Sclose(in_memory);
     H5Sclose(in_file);
     return status;

@@ -28,15 +28,18 @@ struct band {
 struct dt_h5_chunks {
     struct filter filters[H5Z_MAX_NFILTERS]; // in the order of writing
     int n_filters;
-    bool plain_edges;         // chunks beyond the end of the dataset are stored without filters
-    int64_t shape[2];         // of the dataset, in elements
-    int64_t chunk[2];         // of a chunk
-    int64_t columns;          // chunks side by side
-    int64_t size;             // bytes of an element
-    size_t chunk_bytes;       // decoded
-    size_t room;              // of a buffer: what filters add to incompressible data included
-    unsigned char *from, *to; // [room]
-    size_t used;              // bytes in `from`
+    bool plain_edges; // chunks beyond the end of the dataset are stored without filters
+    int n_dims;
+    int64_t shape[H5S_MAX_RANK]; // of the dataset, in elements
+    int64_t chunk[H5S_MAX_RANK]; // of a chunk
+    int64_t columns;             // chunks side by side: of the same rows
+    bool whole_rows;             // … there is one, which ends where its rows end
+    int64_t row;                 // elements of a row of the dataset
+    int64_t size;                // bytes of an element
+    size_t chunk_bytes;          // decoded
+    size_t room;                 // of a buffer: what filters add to incompressible data included
+    unsigned char *from, *to;    // [room]
+    size_t used;                 // bytes in `from`
     struct band bands[BANDS];
     int64_t clock;
 };
@@ -68,22 +71,33 @@ static dt_status read_filter(const struct dt_h5_array *array, hid_t plist, int i
 static dt_status read_shape(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
                             hid_t plist)
 {
-    hsize_t chunk[2] = {1, 1};
+    hsize_t chunk[H5S_MAX_RANK], shape[H5S_MAX_RANK], elements = 1;
     unsigned options = 0;
-    if (H5Pget_chunk(plist, 2, chunk) != array->n_dims || H5Pget_chunk_opts(plist, &options) < 0)
+    hid_t space = H5Dget_space(array->id);
+    int n = H5Sget_simple_extent_dims(space, shape, NULL);
+    H5Sclose(space);
+    if (n != array->n_dims || H5Pget_chunk(plist, H5S_MAX_RANK, chunk) != n ||
+        H5Pget_chunk_opts(plist, &options) < 0)
         return dt_h5_fail(DT_USER, "read the chunks' shape in", array->file->path, NULL);
+    chunks->n_dims = n;
     chunks->plain_edges = (options & H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS) != 0;
     chunks->size = dt_dtype_size(array->type);
-    if (chunk[0] < 1 || chunk[1] < 1 || chunk[0] > UINT32_MAX || chunk[1] > UINT32_MAX ||
-        chunk[0] * chunk[1] > UINT32_MAX / (hsize_t)chunks->size)
-        return DT_FAIL(DT_USER, damaged, "%s: the chunks of %s are impossibly large",
-                       array->file->path, array->name);
-    for (int i = 0; i < 2; i++) {
-        chunks->shape[i] = array->shape[i];
+    chunks->row = array->shape[1];
+    chunks->columns = 1;
+    chunks->whole_rows = true;
+    for (int i = 0; i < n; i++) {
+        if (chunk[i] < 1 || chunk[i] > UINT32_MAX ||
+            chunk[i] > UINT32_MAX / (hsize_t)chunks->size / elements)
+            return DT_FAIL(DT_USER, damaged, "%s: the chunks of %s are impossibly large",
+                           array->file->path, array->name);
+        elements *= chunk[i];
+        chunks->shape[i] = (int64_t)shape[i];
         chunks->chunk[i] = (int64_t)chunk[i];
+        if (i > 0)
+            chunks->columns *= (chunks->shape[i] + chunks->chunk[i] - 1) / chunks->chunk[i];
+        chunks->whole_rows &= i == 0 || chunks->shape[i] == chunks->chunk[i];
     }
-    chunks->columns = (chunks->shape[1] + chunks->chunk[1] - 1) / chunks->chunk[1];
-    chunks->chunk_bytes = (size_t)(chunk[0] * chunk[1]) * (size_t)chunks->size;
+    chunks->chunk_bytes = (size_t)elements * (size_t)chunks->size;
     chunks->room = chunks->chunk_bytes + chunks->chunk_bytes / 16 + 1024;
     return DT_OK;
 }
@@ -119,7 +133,7 @@ void dt_h5_chunks_close(struct dt_h5_chunks *chunks)
 struct place {
     const struct dt_h5_array *array;
     int64_t number; // in C order
-    hsize_t offset[2];
+    hsize_t offset[H5S_MAX_RANK];
 };
 
 __attribute__((format(printf, 2, 3))) static dt_status fail_chunk(const struct place *place,
@@ -241,7 +255,7 @@ static dt_status undo_filter(struct dt_h5_chunks *chunks, const struct filter *f
 
 static bool reaches_past_end(const struct dt_h5_chunks *chunks, const struct place *place)
 {
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < chunks->n_dims; i++)
         if ((int64_t)place->offset[i] + chunks->chunk[i] > chunks->shape[i])
             return true;
     return false;
@@ -269,26 +283,33 @@ static int64_t rows_of_band(const struct dt_h5_chunks *chunks)
     return chunks->chunk[0] < chunks->shape[0] ? chunks->chunk[0] : chunks->shape[0];
 }
 
-static void place_chunk(const struct dt_h5_chunks *chunks, const struct place *place,
-                        struct band *band)
+// Copies what of the chunk is inside the dataset, from dimension `dim` on; `to` and `from` are
+// offsets in elements.
+static void copy_part(const struct dt_h5_chunks *chunks, const struct place *place,
+                      struct band *band, int dim, int64_t to, int64_t from)
 {
-    int64_t rows = rows_of_band(chunks), left = chunks->shape[0] - (int64_t)place->offset[0];
-    int64_t column = (int64_t)place->offset[1], width = chunks->shape[1] - column;
-    rows = left < rows ? left : rows;
-    width = width < chunks->chunk[1] ? width : chunks->chunk[1];
-    if (chunks->columns == 1 && width == chunks->chunk[1]) {
-        memcpy(band->rows, chunks->from, (size_t)(rows * width * chunks->size));
+    int64_t to_step = 1, from_step = 1, n = chunks->shape[dim] - (int64_t)place->offset[dim];
+    n = n < chunks->chunk[dim] ? n : chunks->chunk[dim];
+    if (dim == chunks->n_dims - 1 || (dim == 0 && chunks->whole_rows)) {
+        memcpy(band->rows + to * chunks->size, chunks->from + from * chunks->size,
+               (size_t)(n * (dim == 0 ? chunks->row : 1) * chunks->size));
         return;
     }
-    for (int64_t i = 0; i < rows; i++)
-        memcpy(band->rows + (i * chunks->shape[1] + column) * chunks->size,
-               chunks->from + i * chunks->chunk[1] * chunks->size, (size_t)(width * chunks->size));
+    for (int i = dim + 1; i < chunks->n_dims; i++) {
+        to_step *= chunks->shape[i];
+        from_step *= chunks->chunk[i];
+    }
+    int64_t at = (int64_t)place->offset[dim + 1];
+    for (int i = dim + 2; i < chunks->n_dims; i++)
+        at *= chunks->shape[i];
+    for (int64_t i = 0; i < n; i++)
+        copy_part(chunks, place, band, dim + 1, to + i * to_step + at, from + i * from_step);
 }
 
 static dt_status make_room(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
                            struct band *band)
 {
-    size_t bytes = (size_t)(rows_of_band(chunks) * chunks->shape[1] * chunks->size);
+    size_t bytes = (size_t)(rows_of_band(chunks) * chunks->row * chunks->size);
     if (!chunks->from)
         chunks->from = malloc(chunks->room);
     if (!chunks->to)
@@ -317,10 +338,15 @@ static dt_status get_band(struct dt_h5_chunks *chunks, const struct dt_h5_array 
     DT_TRY(make_room(chunks, array, band));
     for (int64_t column = 0; column < chunks->columns; column++) {
         struct place place = {array, number * chunks->columns + column, {0}};
+        int64_t index = column;
+        for (int i = chunks->n_dims - 1; i > 0; i--) {
+            int64_t n = (chunks->shape[i] + chunks->chunk[i] - 1) / chunks->chunk[i];
+            place.offset[i] = (hsize_t)(index % n * chunks->chunk[i]);
+            index /= n;
+        }
         place.offset[0] = (hsize_t)(number * chunks->chunk[0]);
-        place.offset[1] = (hsize_t)(column * chunks->chunk[1]);
         DT_TRY(decode(chunks, &place));
-        place_chunk(chunks, &place, band);
+        copy_part(chunks, &place, band, 0, 0, 0);
     }
     band->number = number;
     return DT_OK;
@@ -329,7 +355,7 @@ static dt_status get_band(struct dt_h5_chunks *chunks, const struct dt_h5_array 
 dt_status dt_h5_chunks_read(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
                             int64_t first, int64_t count, void *data)
 {
-    int64_t row = chunks->shape[1] * chunks->size;
+    int64_t row = chunks->row * chunks->size;
     for (char *to = data; count > 0;) {
         const struct band *band;
         int64_t number = first / chunks->chunk[0], skip = first % chunks->chunk[0];

@@ -5,8 +5,8 @@
 
 #include "data/h5_file.h"
 
-// From the creation properties of a chunked dataset of one or two dimensions, of a type that dtrain
-// reads. Supported filters: deflate (gzip), shuffle, fletcher32; any other is DT_USER.
+// From the creation properties of a chunked dataset of a type that dtrain reads. Supported filters:
+// deflate (gzip), shuffle, fletcher32; any other is DT_USER.
 dt_status dt_h5_chunks_open(const struct dt_h5_array *array, hid_t plist,
                             struct dt_h5_chunks **chunks);
 void dt_h5_chunks_close(struct dt_h5_chunks *chunks); // NULL is fine

@@ -39,12 +39,12 @@ struct dt_h5_chunks; // h5_chunks.h
 // One dataset of a file, opened and checked: all its bytes are in this file.
 struct dt_h5_array {
     const struct dt_h5_file *file; // borrowed
-    const char *name;              // "/tokens"; a literal
+    const char *name;              // "/tokens"; borrowed
     hid_t id;
-    dt_dtype type;      // DT_DTYPE_COUNT: one that dtrain does not read
+    dt_dtype type;      // DT_DTYPE_COUNT: one that dtrain does not read; booleans are DT_U8
     char type_text[64]; // "big-endian unsigned 16-bit integers"
     int n_dims;
-    int64_t shape[2]; // [0] is 1 for a scalar; [1] is 1 where n_dims < 2
+    int64_t shape[2]; // [0] is 1 for a scalar; [1] is the product of all other dimensions
     int64_t offset;   // of contiguous bytes in the file; -1: chunked or compact
     bool filtered;
     struct dt_h5_chunks *chunks; // of a filtered dataset
@@ -52,11 +52,24 @@ struct dt_h5_array {
 
 // *found: whether the file has a dataset or group of that name; a link to elsewhere is an error.
 dt_status dt_h5_has(const struct dt_h5_file *file, const char *name, bool *found);
+// What a path of any depth names, "/data/demo_0/obs"; links to elsewhere are errors.
+enum dt_h5_node { DT_H5_NOTHING, DT_H5_GROUP, DT_H5_DATASET };
+dt_status dt_h5_find(const struct dt_h5_file *file, const char *path, enum dt_h5_node *node);
+// A list of texts; free with dt_h5_names_free. One of zeros is empty.
+struct dt_h5_names {
+    int64_t n;
+    char **at;
+};
+// The names in a group, sorted bytewise.
+dt_status dt_h5_list(const struct dt_h5_file *file, const char *group, struct dt_h5_names *names);
+// The strings of a one-dimensional dataset, of fixed or variable length.
+dt_status dt_h5_strings(const struct dt_h5_file *file, const char *path, struct dt_h5_names *names);
+void dt_h5_names_free(struct dt_h5_names *names);
 // *found: whether the file has the dataset; a link to elsewhere, a virtual one, one that was never
 // written, or a filter that dtrain does not support is an error.
 dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
                            struct dt_h5_array *array, bool *found);
-// Frees memory; the file closes the library's ids. An array of zeros is fine.
+// An array of zeros is fine, and one whose file is closed.
 void dt_h5_array_close(struct dt_h5_array *array);
 // Rows [first, first + count) of the first dimension, in the stored type.
 dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64_t count,

@@ -24,32 +24,58 @@ const struct dt_reader_kind *dt_reader_source(const char *text)
     return NULL;
 }
 
-// Appends "/tokens, or /input_ids and /labels", the datasets of all kinds; else the first of each,
-// "/tokens nor /input_ids".
-static void list_datasets(bool whole, char *text, size_t size)
+// The i-th name that recognises a kind; NULL after the last.
+static const char *name_of(const struct dt_reader_kind *kind, int i)
+{
+    if (kind->mark)
+        return i == 0 ? kind->mark : NULL;
+    return i < DT_READER_DATASETS ? kind->datasets[i] : NULL;
+}
+
+// Appends "/tokens, or /input_ids and /labels", the datasets of all kinds, or those of `only`; else
+// the first of each, "/tokens nor /input_ids".
+static void list_datasets(const struct dt_reader_kind *only, bool whole, char *text, size_t size)
 {
     size_t start = strlen(text);
     for (const struct dt_reader_kind *const *k = dt_reader_kinds; *k; k++)
-        for (int i = 0; i < (whole ? DT_READER_DATASETS : 1) && (*k)->datasets[i]; i++) {
+        for (int i = 0; (i == 0 || whole) && name_of(*k, i) && (!only || *k == only); i++) {
             const char *before = i > 0 ? " and " : !text[start] ? "" : whole ? ", or " : " nor ";
-            dt_append(text, size, "%s%s", before, (*k)->datasets[i]);
+            dt_append(text, size, "%s%s", before, name_of(*k, i));
         }
 }
 
-static dt_status recognise(struct dt_reader *reader)
+// The first name of the kind that the file has, and the first that it lacks; NULL: none.
+static dt_status look_for(const struct dt_reader *reader, const struct dt_reader_kind *kind,
+                          const char **has, const char **lacks)
 {
+    *has = *lacks = NULL;
+    for (int i = 0; name_of(kind, i); i++) {
+        bool found;
+        if (kind->has)
+            DT_TRY(kind->has(&reader->file, &found));
+        else
+            DT_TRY(dt_h5_has(&reader->file, name_of(kind, i), &found));
+        const char **which = found ? has : lacks;
+        *which = *which ? *which : name_of(kind, i);
+    }
+    return DT_OK;
+}
+
+static dt_status recognise(struct dt_reader *reader, const struct dt_scan_rules *rules)
+{
+    bool automatic = !rules->format[0] || strcmp(rules->format, "auto") == 0;
+    const struct dt_reader_kind *only = automatic ? NULL : dt_reader_find(rules->format);
     const char *path = reader->file.path, *first = NULL, *missing = NULL;
     char hint[256] = "a shard holds ", instead[256] = "neither ";
+    if (!automatic && !only)
+        return DT_FAIL(DT_USER, NULL, "data.format: there is no reader of %s", rules->format);
     for (const struct dt_reader_kind *const *k = dt_reader_kinds; *k; k++) {
         const char *has = NULL, *lacks = NULL;
-        for (int i = 0; i < DT_READER_DATASETS && (*k)->datasets[i]; i++) {
-            bool found;
-            DT_TRY(dt_h5_has(&reader->file, (*k)->datasets[i], &found));
-            const char **which = found ? &has : &lacks;
-            *which = *which ? *which : (*k)->datasets[i];
-        }
+        if (!only || *k == only)
+            DT_TRY(look_for(reader, *k, &has, &lacks));
         if (has && first)
-            return DT_FAIL(DT_USER, "remove one of the two, or split them into two files",
+            return DT_FAIL(DT_USER,
+                           "name the one to read with data.format, or split them into two files",
                            "%s has both %s and %s", path, first, has);
         if (has) {
             reader->kind = *k;
@@ -59,10 +85,14 @@ static dt_status recognise(struct dt_reader *reader)
     }
     if (first && !missing)
         return DT_OK;
-    list_datasets(true, hint, sizeof hint);
-    list_datasets(false, instead, sizeof instead);
+    list_datasets(only, true, hint, sizeof hint);
+    list_datasets(only, false, instead, sizeof instead);
     if (first)
         snprintf(instead, sizeof instead, "%s without %s", first, missing);
+    if (only)
+        return DT_FAIL(DT_USER, "data.format = auto finds the schema by the datasets",
+                       "%s has no %s: it is not %s, as data.format says", path,
+                       missing ? missing : name_of(only, 0), only->name);
     return DT_FAIL(DT_USER, hint, "%s has %s", path, instead);
 }
 
@@ -82,7 +112,7 @@ static dt_status open_file(struct dt_reader *reader, const char *path,
                            const struct dt_scan_rules *rules, struct dt_shard *shard)
 {
     DT_TRY(dt_h5_open(path, &reader->file));
-    DT_TRY(recognise(reader));
+    DT_TRY(recognise(reader, rules));
     shard->file_bytes = reader->file.bytes;
     for (int i = 0; i < DT_READER_DATASETS && reader->kind->datasets[i]; i++) {
         bool found;
@@ -90,7 +120,8 @@ static dt_status open_file(struct dt_reader *reader, const char *path,
             dt_h5_array_open(&reader->file, reader->kind->datasets[i], &reader->arrays[i], &found));
     }
     DT_TRY(reader->kind->open(reader, rules, shard));
-    return check_vocab(&reader->arrays[0], rules->vocab_size, shard);
+    return reader->kind->datasets[0] ? check_vocab(&reader->arrays[0], rules->vocab_size, shard)
+                                     : DT_OK;
 }
 
 dt_status dt_reader_open(const char *path, const struct dt_scan_rules *rules,

@@ -100,7 +100,8 @@ static dt_status read_block(struct dt_loader *loader, struct dt_block *block, in
     struct dt_reader *reader;
     block->windows = 0; // until they are read
     DT_TRY(dt_shard_cache_get(&loader->cache, shard, config->rules.verify, &reader));
-    struct dt_block read = {shard, first, windows, block->memory, NULL};
+    struct dt_block read = {
+        .shard = shard, .first = first, .windows = windows, .memory = block->memory};
     DT_TRY(loader->kind->read(reader, config->dataset, &config->rules, &read));
     *block = read;
     return DT_OK;
@@ -119,7 +120,7 @@ static dt_status fill_row(struct dt_loader *loader, const struct dt_batch *batch
                   row * dt_array_bytes(&batch->arrays[i].spec, batch->length);
     DT_TRY(dt_order_at(loader->order, batch->step, loader->first_slot + row, &at));
     if (at.window < 0) {
-        loader->kind->pad(dataset, rows);
+        loader->kind->pad(dataset, &config->rules, rows);
         return DT_OK;
     }
     struct dt_block *block = &loader->blocks[rows_follow(config) ? 0 : row];
@@ -198,7 +199,9 @@ dt_status dt_loader_next(struct dt_loader *loader, const struct dt_batch **batch
 static dt_status check(const struct dt_loader_config *config, int64_t first_step)
 {
     const struct dt_read_rules *rules = &config->rules;
-    if (config->prefetch < 1 || rules->vocab_size < 1 || rules->vocab_size > INT32_MAX)
+    bool tokens = config->dataset->layout.target_width == 0;
+    if (config->prefetch < 1 ||
+        (tokens && (rules->vocab_size < 1 || rules->vocab_size > INT32_MAX)))
         return DT_FAIL(DT_USER, "data.prefetch must be 1 or more, model.vocab_size 1 to 2147483647",
                        "data.prefetch is %" PRId64 ", model.vocab_size is %" PRId64,
                        config->prefetch, rules->vocab_size);

@@ -10,6 +10,7 @@
 enum { DT_READER_DATASETS = 4, DT_READER_ALIGN = 64 };
 
 struct dt_reader; // one open shard
+struct dt_h5_file;
 
 // What a loader asks of every window.
 struct dt_read_rules {
@@ -31,6 +32,7 @@ struct dt_block {
     int64_t shard, first, windows; // windows 0: nothing is here
     char *memory;                  // of block_bytes, aligned
     const void *data;              // in it; the kind's own, from `read` to `write`
+    int64_t rows;                  // likewise
 };
 
 // Functions other than open, arrays, write and pad may be NULL: nothing to do. One thread at a time
@@ -40,6 +42,9 @@ struct dt_reader_kind {
     const char *unit;   // what dt_shard.count counts: "tokens", "rows"
     const char *source; // value of data.train that means data without files; NULL: HDF5 shards, …
     const char *datasets[DT_READER_DATASETS]; // … recognised by these: all must be there
+    const char *mark;                         // … or by this group; none of `datasets` then
+    // … or by more than a name; `mark` is an example of it for messages.
+    dt_status (*has)(const struct dt_h5_file *file, bool *found);
 
     // Checks all that metadata can tell and fills shard->type, count, windows,
     // row, width and stride, and what applies of hash_block and doc_starts. Its own state is a
@@ -68,7 +73,13 @@ struct dt_reader_kind {
     dt_status (*write)(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                        const struct dt_block *block, int64_t window, void *const *rows);
     // The same for a row after the last window of a sequential pass: the loss must ignore it.
-    void (*pad)(const struct dt_dataset *dataset, void *const *rows);
+    void (*pad)(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                void *const *rows);
+
+    // Of kinds with frames: frames [first, first + n) of the shard as stored, [n, F] fp32.
+    dt_status (*frames)(struct dt_reader *reader, int64_t first, int64_t n, float *frames);
+    // Where a window starts, for people: "/data/demo_3:60". NULL: at window * stride.
+    void (*place)(struct dt_reader *reader, int64_t window, char *text, size_t size);
 };
 
 // readers.c; ends with NULL. A test program may link a table of its own.

@@ -18,8 +18,10 @@ void dt_tokens_arrays(const struct dt_dataset *dataset, const struct dt_read_rul
         dt_array_list_add(list, "reset", DT_U8, 1, true);
 }
 
-void dt_tokens_pad(const struct dt_dataset *dataset, void *const *rows)
+void dt_tokens_pad(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                   void *const *rows)
 {
+    (void)rules;
     int64_t T = dataset->rules.seq_len;
     int32_t *labels = rows[DT_TOKENS_LABELS];
     memset(rows[DT_TOKENS_IDS], 0, (size_t)T * sizeof(int32_t));

@@ -1,5 +1,5 @@
-// Shards of floats: /frames [n, FRAME_WIDTH] and /targets [n, TARGET_WIDTH], both 32-bit floats, a
-// row a position. Windows follow each other; a target that is NaN is ignored by the loss.
+// Shards of floats: /positions [n, FRAME_WIDTH] and /wanted [n, TARGET_WIDTH], both 32-bit floats,
+// a row a position. Windows follow each other; a target that is NaN is ignored by the loss.
 #include "frames.h"
 
 #include "data/h5_reader.h"
@@ -74,8 +74,10 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
     return DT_OK;
 }
 
-static void pad(const struct dt_dataset *dataset, void *const *rows)
+static void pad(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                void *const *rows)
 {
+    (void)rules;
     float *frames = rows[FRAMES], *targets = rows[TARGETS];
     for (int64_t i = 0; i < dataset->rules.seq_len * FRAME_WIDTH; i++)
         frames[i] = 0;
@@ -86,7 +88,7 @@ static void pad(const struct dt_dataset *dataset, void *const *rows)
 const struct dt_reader_kind frames_reader = {
     .name = "frames",
     .unit = "positions",
-    .datasets = {"/frames", "/targets"},
+    .datasets = {"/positions", "/wanted"},
     .open = open_frames,
     .fingerprint = fingerprint,
     .arrays = list_arrays,

@@ -22,13 +22,13 @@ int main(int argc, char **argv)
                      (t > 0 ? 0.5f * frames[(t - 1) * FRAME_WIDTH + FRAME_WIDTH - 1 - j] : 0);
     }
     hid_t file = new_file(argv[1]);
-    put(file, &(struct put){.name = "/frames",
+    put(file, &(struct put){.name = "/positions",
                             .disk = H5T_IEEE_F32LE,
                             .memory = H5T_NATIVE_FLOAT,
                             .n_dims = 2,
                             .dims = {(hsize_t)n, FRAME_WIDTH},
                             .data = frames});
-    put(file, &(struct put){.name = "/targets",
+    put(file, &(struct put){.name = "/wanted",
                             .disk = H5T_IEEE_F32LE,
                             .memory = H5T_NATIVE_FLOAT,
                             .n_dims = 2,

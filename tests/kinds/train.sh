@@ -73,6 +73,6 @@ refused "data without the arrays" 'reads an array targets of fp32, 3 values per 
     "$dtrain" --check frames.ini data.train=synthetic:random data.val= log.eval_every=0
 refused "dtrain itself knows other layers only" "unknown kind 'dense' \(known: mamba\)" \
     "$plain" --check frames.ini data.train=synthetic:random data.val= log.eval_every=0
-refused "dtrain itself reads no such shard" '/frames|a shard holds' "$plain" --check frames.ini model.layers=mamba*4
+refused "dtrain itself reads no such shard" '/positions|a shard holds' "$plain" --check frames.ini model.layers=mamba*4
 refused "other layers on resume" 'model.layers' "$dtrain" frames.ini run.name=whole-fp32-1 run.steps=30 model.layers='dense*2 mamba*2'
 finish

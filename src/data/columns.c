@@ -1,0 +1,164 @@
+// Reading PATH[i:j]:id*N, and loops over numbers of each stored type.
+#include "data/columns.h"
+
+#include "base/list.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char form[] =
+    "write PATH, PATH[i], PATH[i:j] (columns i to j - 1) or PATH:id*N (integers below N), "
+    "separated by blanks";
+
+// A whole number at *text, which moves past it; -1: there is none.
+static int64_t number(const char **text)
+{
+    int64_t value = -1;
+    for (; **text >= '0' && **text <= '9' && value < INT32_MAX; ++*text)
+        value = (value < 0 ? 0 : 10 * value) + (**text - '0');
+    return value;
+}
+
+static dt_status parse_word(const char *key, const char *word, struct dt_column *column)
+{
+    size_t length = strcspn(word, "[:");
+    const char *text = word + length;
+    bool fine = true;
+    while (*word == '/') // of the file's root, or of the episode
+        word++, length--;
+    if (length == 0 || length >= sizeof column->path)
+        return DT_FAIL(DT_USER, form, "%s: '%.80s' has no path, or one of more than %d bytes", key,
+                       word, DT_COLUMN_PATH - 1);
+    memcpy(column->path, word, length);
+    column->end = -1;
+    if (*text == '[') {
+        text++;
+        column->first = number(&text);
+        column->end = column->first + 1;
+        if (*text == ':') {
+            text++;
+            column->end = number(&text);
+        }
+        fine = column->first >= 0 && column->end > column->first && *text == ']';
+        text += fine;
+    }
+    if (fine && strncmp(text, ":id*", 4) == 0) {
+        text += 4;
+        column->table = number(&text);
+        fine = column->table > 0;
+    }
+    if (fine && !*text && !(column->target && column->table))
+        return DT_OK;
+    return DT_FAIL(DT_USER, form, "%s: '%.80s' is not understood%s", key, word,
+                   fine && !*text ? ": a target has no table of ids" : "");
+}
+
+dt_status dt_columns_add(struct dt_columns *columns, const struct dt_column *column)
+{
+    DT_TRY(dt_list_grow(&columns->at, columns->n, sizeof *columns->at));
+    columns->at[columns->n++] = *column;
+    return DT_OK;
+}
+
+dt_status dt_columns_parse(const char *key, const char *text, bool target,
+                           struct dt_columns *columns)
+{
+    char *words = strdup(text), *rest = words;
+    dt_status status = words ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", key);
+    for (char *word; status == DT_OK && (word = strsep(&rest, " \t\n"));) {
+        struct dt_column column = {.target = target};
+        if (!*word)
+            continue;
+        status = parse_word(key, word, &column);
+        if (status == DT_OK)
+            status = dt_columns_add(columns, &column);
+    }
+    free(words);
+    return status;
+}
+
+void dt_columns_free(struct dt_columns *columns)
+{
+    free(columns->at);
+    *columns = (struct dt_columns){0};
+}
+
+#define AS_FLOAT(x) (float)(x)
+#define FLOATS(type, convert)                                                                      \
+    for (int64_t i = 0; i < rows; i++)                                                             \
+        for (int64_t j = 0; j < n; j++)                                                            \
+            to[i * stride + j] = convert(((const type *)from)[i * width + first + j]);             \
+    break
+
+void dt_columns_to_floats(dt_dtype type, const void *from, int64_t rows, int64_t width,
+                          int64_t first, int64_t n, float *restrict to, int64_t stride)
+{
+    if (n == width && n == stride) { // one long row
+        n = width = stride = rows * n;
+        rows = 1;
+    }
+    switch (type) {
+    case DT_F32:
+        FLOATS(float, AS_FLOAT);
+    case DT_F64:
+        FLOATS(double, AS_FLOAT);
+    case DT_F16:
+        FLOATS(uint16_t, dt_f16_to_f32);
+    case DT_U8:
+        FLOATS(uint8_t, AS_FLOAT);
+    case DT_I8:
+        FLOATS(int8_t, AS_FLOAT);
+    case DT_U16:
+        FLOATS(uint16_t, AS_FLOAT);
+    case DT_I16:
+        FLOATS(int16_t, AS_FLOAT);
+    case DT_U32:
+        FLOATS(uint32_t, AS_FLOAT);
+    case DT_I32:
+        FLOATS(int32_t, AS_FLOAT);
+    case DT_U64:
+        FLOATS(uint64_t, AS_FLOAT);
+    case DT_I64:
+        FLOATS(int64_t, AS_FLOAT);
+    default:
+        break;
+    }
+}
+
+#define INTEGER(TYPE, type)                                                                        \
+    case TYPE:                                                                                     \
+        return (int64_t)((const type *)from)[i]
+
+// Of an integer type; one that int64 cannot hold is negative.
+static int64_t integer_at(dt_dtype type, const void *from, int64_t i)
+{
+    switch (type) {
+        INTEGER(DT_U8, uint8_t);
+        INTEGER(DT_I8, int8_t);
+        INTEGER(DT_U16, uint16_t);
+        INTEGER(DT_I16, int16_t);
+        INTEGER(DT_U32, uint32_t);
+        INTEGER(DT_I32, int32_t);
+        INTEGER(DT_U64, uint64_t);
+        INTEGER(DT_I64, int64_t);
+    default:
+        return -1;
+    }
+}
+
+int64_t dt_columns_to_ids(dt_dtype type, const void *from, int64_t rows, int64_t width,
+                          int64_t first, int64_t n, int64_t table, int32_t *to, int64_t stride,
+                          int64_t *wrong)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < n; j++) {
+            int64_t value = integer_at(type, from, i * width + first + j);
+            if (value < 0 || value >= table) {
+                *wrong = value;
+                return i * n + j;
+            }
+            to[i * stride + j] = (int32_t)value;
+        }
+    return -1;
+}

@@ -1,0 +1,43 @@
+// The columns of frames and targets that data.inputs and data.targets name (dataset.h:
+// dt_scan_rules), and numbers of any stored type as floats and ids.
+#pragma once
+
+#include "data/dataset.h"
+
+enum { DT_COLUMN_PATH = 256 };
+
+// Columns [first, end) of one dataset of an episode.
+struct dt_column {
+    char path[DT_COLUMN_PATH]; // "obs/a", within the episode
+    int64_t first, end;        // end -1: all
+    int64_t table;             // ids: integers in [0, table); 0: floats
+    bool target;
+    // Known with the shard:
+    int64_t width; // of the dataset
+    int64_t at;    // their place in a row of frames, ids or targets
+};
+
+struct dt_columns {
+    int64_t n;
+    struct dt_column *at; // malloc
+};
+
+// Appends the columns that `text`, the value of `key`, names.
+dt_status dt_columns_parse(const char *key, const char *text, bool target,
+                           struct dt_columns *columns);
+dt_status dt_columns_add(struct dt_columns *columns, const struct dt_column *column);
+void dt_columns_free(struct dt_columns *columns);
+
+// Columns [first, first + n) of `rows` rows of `width` numbers, into rows of `stride` floats. An
+// integer beyond 2^24 is rounded.
+void dt_columns_to_floats(dt_dtype type, const void *from, int64_t rows, int64_t width,
+                          int64_t first, int64_t n, float *to, int64_t stride);
+// The same into ids. Returns the number (row * n + column) of the first outside [0, table), whose
+// value is *wrong, or -1.
+int64_t dt_columns_to_ids(dt_dtype type, const void *from, int64_t rows, int64_t width,
+                          int64_t first, int64_t n, int64_t table, int32_t *to, int64_t stride,
+                          int64_t *wrong);
+static inline bool dt_columns_is_integer(dt_dtype type)
+{
+    return type >= DT_U8 && type < DT_DTYPE_COUNT;
+}

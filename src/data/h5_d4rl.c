@@ -1,0 +1,83 @@
+// D4RL [Fu et al. 2020]: /observations and /actions of all episodes, one after another; an episode
+// ends with a row where /terminals or /timeouts is true.
+#include "data/h5_episodes.h"
+
+enum { PIECE = 4096, ENDS = 2 };
+
+// ORs whether rows [first, first + n) of an array are true into `ends`.
+static dt_status mark_ends(const struct dt_h5_array *array, int64_t first, int64_t n, bool *ends)
+{
+    char stored[PIECE * 8];
+    float values[PIECE];
+    DT_TRY(dt_h5_array_read(array, first, n, stored));
+    dt_columns_to_floats(array->type, stored, n, 1, 0, 1, values, 1);
+    for (int64_t i = 0; i < n; i++)
+        ends[i] |= values[i] != 0;
+    return DT_OK;
+}
+
+static dt_status add_episodes(const struct dt_h5_array *arrays, int64_t n,
+                              struct dt_episodes *episodes)
+{
+    bool ended = true;
+    for (int64_t first = 0; first < n; first += PIECE) {
+        bool ends[PIECE] = {false};
+        int64_t some = n - first < PIECE ? n - first : PIECE;
+        for (int i = 0; i < ENDS; i++)
+            if (arrays[i].n_dims > 0)
+                DT_TRY(mark_ends(&arrays[i], first, some, ends));
+        for (int64_t i = 0; i < some; i++) {
+            if (ended)
+                DT_TRY(dt_episodes_add_start(episodes, first + i));
+            ended = ends[i];
+        }
+    }
+    return DT_OK;
+}
+
+static dt_status check_ends(const struct dt_h5_array *array, int64_t n)
+{
+    if (array->type != DT_DTYPE_COUNT && array->shape[1] == 1 && array->shape[0] == n)
+        return DT_OK;
+    return DT_FAIL(DT_USER, "store a boolean for each row of /observations",
+                   "%s: %s holds %lld rows of %lld %s, /observations has %lld rows",
+                   array->file->path, array->name, (long long)array->shape[0],
+                   (long long)array->shape[1], array->type_text, (long long)n);
+}
+
+static dt_status list_ends(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                           struct dt_episodes *episodes)
+{
+    static const char *const names[ENDS] = {"/terminals", "/timeouts"};
+    struct dt_h5_array arrays[ENDS] = {0};
+    int64_t n = reader->arrays[0].shape[0];
+    bool any = false;
+    dt_status status = DT_OK;
+    (void)rules;
+    for (int i = 0; i < ENDS && status == DT_OK; i++) {
+        bool found = false;
+        status = dt_h5_array_open(&reader->file, names[i], &arrays[i], &found);
+        if (status == DT_OK && found)
+            status = check_ends(&arrays[i], n);
+        any |= found;
+    }
+    if (status == DT_OK && !any)
+        status = DT_FAIL(DT_USER, "store where episodes end",
+                         "%s has neither /terminals nor /timeouts", reader->file.path);
+    if (status == DT_OK)
+        status = add_episodes(arrays, n, episodes);
+    for (int i = 0; i < ENDS; i++)
+        dt_h5_array_close(&arrays[i]);
+    return status;
+}
+
+static dt_status open_d4rl(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                           struct dt_shard *shard)
+{
+    static const struct dt_episode_schema schema = {
+        .inputs = "observations", .targets = "actions", .list = list_ends};
+    return dt_episodes_open(reader, rules, &schema, shard);
+}
+
+const struct dt_reader_kind dt_d4rl_reader = {
+    .name = "d4rl", .datasets = {"/observations"}, .open = open_d4rl, DT_EPISODES_FUNCTIONS};

@@ -1,0 +1,61 @@
+// What reader kinds of episodes share: columns, windows, blocks, checks of values. A schema says
+// where its episodes are.
+//
+// The frames of a shard are numbered through all its episodes, in order; a window is up to seq_len
+// frames of one episode. Window k starts at frame k * stride of it, the last is the first that
+// reaches its end or, where stride exceeds seq_len, the last that starts in it; it may be short.
+//
+// Arrays: frames [T, F] of rules->frames_type, ids [T, n_ids] i32 (only with id columns), targets
+// [T, W] f32, mask [T] u8 (0: padding, all else is zero there too), reset [T] u8 (with
+// rules->carry: 1 where an episode starts).
+#pragma once
+
+#include "data/columns.h"
+#include "data/h5_reader.h"
+
+struct dt_episodes;
+
+struct dt_episode_schema {
+    const char *inputs, *targets; // data.inputs and data.targets where they are empty
+    bool by_head;                 // … `targets` is a group of one dataset for each head
+    const char *longer;           // datasets from this path on have one row more than an episode
+    bool masks;                   // /mask/NAME lists episodes
+    // Adds the episodes in order.
+    dt_status (*list)(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                      struct dt_episodes *episodes);
+};
+
+dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                           const struct dt_episode_schema *schema, struct dt_shard *shard);
+// For `list`. An episode with datasets of its own in the group parent/name; or, of datasets that
+// episodes share, one that starts at row `first`, not below that of the one before.
+dt_status dt_episodes_add_group(struct dt_episodes *episodes, const char *parent, const char *name);
+dt_status dt_episodes_add_start(struct dt_episodes *episodes, int64_t first);
+// The members of a group whose names are `prefix` and a number, by number. `names` is empty where
+// the file has none.
+dt_status dt_episodes_numbered(const struct dt_h5_file *file, const char *group, const char *prefix,
+                               struct dt_h5_names *names);
+
+// The functions of a reader kind.
+void dt_episodes_close(struct dt_reader *reader);
+dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *shard);
+dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
+                             int64_t n);
+void dt_episodes_arrays(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                        struct dt_array_list *list);
+int64_t dt_episodes_block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                                const struct dt_shard *shard, int64_t windows);
+dt_status dt_episodes_read(struct dt_reader *reader, const struct dt_dataset *dataset,
+                           const struct dt_read_rules *rules, struct dt_block *block);
+dt_status dt_episodes_write(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                            const struct dt_block *block, int64_t window, void *const *rows);
+void dt_episodes_pad(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                     void *const *rows);
+dt_status dt_episodes_frames(struct dt_reader *reader, int64_t first, int64_t n, float *frames);
+void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, size_t size);
+
+#define DT_EPISODES_FUNCTIONS                                                                      \
+    .unit = "frames", .close = dt_episodes_close, .fingerprint = dt_episodes_fingerprint,          \
+    .verify = dt_episodes_verify, .arrays = dt_episodes_arrays,                                    \
+    .block_bytes = dt_episodes_block_bytes, .read = dt_episodes_read, .write = dt_episodes_write,  \
+    .pad = dt_episodes_pad, .frames = dt_episodes_frames, .place = dt_episodes_place

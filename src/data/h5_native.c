@@ -1,0 +1,46 @@
+// Episodes in dtrain's own schema: /frames [n, F], /targets/NAME [n] or [n, N] for each head, and
+// /episode_starts, rising row numbers from 0; without it the shard is one episode.
+#include "data/h5_episodes.h"
+
+#include <inttypes.h>
+
+static dt_status list_starts(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                             struct dt_episodes *episodes)
+{
+    struct dt_h5_array array;
+    bool found;
+    int64_t before = 0;
+    (void)rules;
+    DT_TRY(dt_h5_array_open(&reader->file, "/episode_starts", &array, &found));
+    if (!found)
+        return dt_episodes_add_start(episodes, 0);
+    dt_status status = dt_h5_check_vector(&array);
+    if (status == DT_OK && array.type != DT_U64 && array.type != DT_I64)
+        status = DT_FAIL(DT_USER, "store row numbers of /frames as uint64", "%s: %s holds %s",
+                         reader->file.path, array.name, array.type_text);
+    for (int64_t i = 0; i < array.shape[0] && status == DT_OK; i++) {
+        int64_t start = 0, n = reader->arrays[0].shape[0];
+        status = dt_h5_array_read(&array, i, 1, &start);
+        if (status == DT_OK && (start < before || start > n || (i == 0 && start != 0)))
+            status = DT_FAIL(DT_USER, "store rising row numbers of /frames, the first of them 0",
+                             "%s: /episode_starts[%" PRId64 "] is %" PRId64 " (%" PRId64
+                             " before it, /frames has %" PRId64 " rows)",
+                             reader->file.path, i, start, before, n);
+        if (status == DT_OK)
+            status = dt_episodes_add_start(episodes, start);
+        before = start;
+    }
+    dt_h5_array_close(&array);
+    return status;
+}
+
+static dt_status open_native(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                             struct dt_shard *shard)
+{
+    static const struct dt_episode_schema schema = {
+        .inputs = "frames", .targets = "targets", .by_head = true, .list = list_starts};
+    return dt_episodes_open(reader, rules, &schema, shard);
+}
+
+const struct dt_reader_kind dt_native_reader = {
+    .name = "episodes", .datasets = {"/frames"}, .open = open_native, DT_EPISODES_FUNCTIONS};
