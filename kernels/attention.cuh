@@ -28,7 +28,9 @@ static inline int64_t attention_share(const dt_attention_inputs *in, bool backwa
                                       attention_shared *shared)
 {
     const int64_t before = in->k0 ? in->window - 1 : 0, tokens = in->batch * in->length;
-    const int64_t angles = (before + in->length) * in->width, heads = backward ? in->n_head : 0;
+    // with room for a state where this call has none: memory is measured without
+    const int64_t angles = (in->window - 1 + in->length) * in->width,
+                  heads = backward ? in->n_head : 0;
     float *at = (float *)workspace;
     shared->before = before;
     shared->scale = (float)(1 / sqrt((double)in->width));
@@ -48,7 +50,7 @@ __global__ static void attention_angles_kernel(attention_shared shared, int64_t 
     int64_t i = threadIdx.x, row = (int64_t)blockIdx.x * ATTENTION_ROWS;
     if (i >= half)
         return;
-    double frequency = pow(rope_base, -(double)i / (double)half);
+    double frequency = rope_base > 0 ? pow(rope_base, -(double)i / (double)half) : 0;
     for (int64_t end = dt_least(row + ATTENTION_ROWS, rows); row < end; row++) {
         double angle = (double)(row - shared.before) * frequency;
         float x = (float)(angle - rint(angle / turn) * turn);

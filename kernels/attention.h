@@ -22,6 +22,7 @@
 //
 // Views are of one dtype, the storage (bf16 or fp32), row b·L + t, a head's E columns beside each
 // other; strides and places are free: q, k and v are usually columns of one matrix.
+// The workspace does not depend on which optional arrays there are.
 // E even, in [2, DT_ATTENTION_HEAD_MAX]; H a multiple of G; W in [1, DT_ATTENTION_WINDOW_MAX].
 #pragma once
 
@@ -35,7 +36,7 @@ struct dt_attention_inputs {
     int64_t batch, length;            // B, L
     int64_t n_head, n_kv_head, width; // H, G, E
     int64_t window;                   // W
-    double rope_base;                 // >= 1
+    double rope_base;                 // 0: no rotation
     struct dt_view q;                 // [B·L, H·E]
     struct dt_view k, v;              // [B·L, G·E]
     const void *k0, *v0;              // [B, W-1, G·E] storage; NULL: nothing was before, or W = 1

@@ -35,7 +35,8 @@ struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *
                                          .heads = in->n_head / in->n_kv_head,
                                          .scale = (float)(1 / sqrt((double)in->width))};
     char *begin = workspace, *at = begin;
-    shared.angles = carve(&at, (shared.before + in->length) * in->width * (int64_t)sizeof(float));
+    // with room for a state where this call has none: memory is measured without
+    shared.angles = carve(&at, (in->window - 1 + in->length) * in->width * (int64_t)sizeof(float));
     shared.starts = carve(&at, in->batch * in->length * (int64_t)sizeof(int32_t));
     *bytes = at - begin;
     return shared;
@@ -47,7 +48,8 @@ static void fill_angles(const struct dt_attention_shared *shared, int64_t from, 
     int64_t half = shared->in->width / 2;
     double turn_cos[DT_ATTENTION_HEAD_MAX / 2], turn_sin[DT_ATTENTION_HEAD_MAX / 2];
     double c[DT_ATTENTION_HEAD_MAX / 2], s[DT_ATTENTION_HEAD_MAX / 2];
-    double ratio = pow(shared->in->rope_base, -1.0 / (double)half), frequency = 1;
+    double base = shared->in->rope_base, frequency = base > 0 ? 1 : 0,
+           ratio = base > 0 ? pow(base, -1.0 / (double)half) : 1;
     for (int64_t i = 0; i < half; i++, frequency *= ratio) {
         double first = (double)(from - shared->before) * frequency;
         turn_cos[i] = cos(frequency), turn_sin[i] = sin(frequency);

@@ -319,7 +319,7 @@ static dt_status check_attention_inputs(const char *op,
     RANGE(in.n_head, 1, size_limit / in->width);
     RANGE(in.n_kv_head, 1, in->n_head);
     RANGE(in.window, 1, DT_ATTENTION_WINDOW_MAX);
-    NUMBER(in.rope_base, 1.0, HUGE_VAL);
+    NUMBER(in.rope_base, 0.0, HUGE_VAL);
     if (in->width % 2 != 0 || in->n_head % in->n_kv_head != 0)
         return DT_FAIL(DT_MACHINE, hint,
                        "%s: in.width is %lld, must be even; in.n_head is %lld, must be a multiple "

@@ -90,6 +90,8 @@ dt_status dt_job_resolve_model(struct dt_job *job)
         DT_TRY(dt_checkpoint_verify_weights(dir));
     if (dir[0])
         DT_TRY(merge_model(job, dir));
+    else if (job->model.attn_window == 0) // a saved model has a number: the size of its state
+        job->model.attn_window = job->settings.data.seq_len;
     DT_TRY(keep_storage(job));
     return dt_model_config_check(&job->model);
 }

@@ -20,6 +20,10 @@ void dt_model_config_resolve(struct dt_model_config *c)
         c->d_mlp = c->mlp_gated ? dt_round_up(dt_ceil_div(8 * d, 3), 8) : 4 * d;
     if (c->d_rnn == 0)
         c->d_rnn = d;
+    if (c->n_head == 0)
+        c->n_head = dt_max_i64(d / 64, 1);
+    if (c->n_kv_head == 0)
+        c->n_kv_head = c->n_head;
 }
 
 dt_status dt_model_config_normalize(struct dt_model_config *config)
@@ -33,6 +37,16 @@ dt_status dt_model_config_normalize(struct dt_model_config *config)
     snprintf(config->stem, sizeof config->stem, "%s", stem->name);
     snprintf(config->heads, sizeof config->heads, "%s", head->name);
     return dt_layers_text(&layers, config->layers, sizeof config->layers);
+}
+
+static dt_status check_kinds(const struct dt_model_config *config)
+{
+    struct dt_layers layers;
+    DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
+    for (int i = 0; i < layers.n; i++)
+        if (layers.runs[i].kind->check)
+            DT_TRY(layers.runs[i].kind->check(config));
+    return DT_OK;
 }
 
 dt_status dt_model_config_check(struct dt_model_config *config)
@@ -51,5 +65,5 @@ dt_status dt_model_config_check(struct dt_model_config *config)
     if (config->dt_rank > dt_model_inner(config))
         return DT_FAIL(DT_USER, hint, "model.dt_rank is %lld, more than expand * d_model = %lld",
                        (long long)config->dt_rank, (long long)dt_model_inner(config));
-    return DT_OK;
+    return check_kinds(config);
 }

@@ -21,6 +21,9 @@ struct dt_model_config {
     int64_t d_state, d_conv, expand, dt_rank;
     int64_t d_mlp, d_rnn; // 0: dt_model_config_resolve
     bool mlp_gated;
+    int64_t n_head, n_kv_head;
+    int64_t attn_window; // 0: the job sets it to data.seq_len
+    double rope_base;
     double norm_eps;
     bool tie_embeddings;
     int64_t pad_vocab_multiple;

@@ -2,6 +2,7 @@
 // limits that the kernels state.
 #include "model/config.h"
 
+#include "kernels/attention.h"
 #include "kernels/conv1d_silu.h"
 #include "kernels/scan.h"
 
@@ -36,6 +37,17 @@ const struct dt_config_key dt_model_keys[] = {
         .json = "mlp_gated"),
     ROW(WHOLE, AT(d_rnn), "auto", 1, 0x1p20, "hidden size of gru and lstm; auto: d_model",
         .auto_word = "auto", .auto_value = 0, .json = "d_rnn"),
+    ROW(WHOLE, AT(n_head), "auto", 1, 65536,
+        "heads of attention; auto: d_model / 64, at least 1", .auto_word = "auto",
+        .auto_value = 0, .json = "num_attention_heads"),
+    ROW(WHOLE, AT(n_kv_head), "auto", 1, 65536,
+        "heads of keys and values, each shared by n_head / n_kv_head; auto: n_head",
+        .auto_word = "auto", .auto_value = 0, .json = "num_key_value_heads"),
+    ROW(WHOLE, AT(attn_window), "auto", 1, DT_ATTENTION_WINDOW_MAX,
+        "positions that one sees, itself included; auto: data.seq_len", .auto_word = "auto",
+        .auto_value = 0, .json = "sliding_window"),
+    ROW(REAL, AT(rope_base), "10000", 0, 1e12, "base of the rotary positions; 0: no positions",
+        .json = "rope_theta"),
     ROW(REAL, AT(norm_eps), "1e-5", 1e-30, 1, "epsilon of RMSNorm", .json = "layer_norm_epsilon"),
     ROW(FLAG, AT(tie_embeddings), "true", "the output layer shares the embedding's weights",
         .json = "tie_word_embeddings"),

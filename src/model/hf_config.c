@@ -167,7 +167,7 @@ static bool add_field(cJSON *json, const struct dt_config_key *key,
 {
     char text[DT_CONFIG_STRING_MAX];
     const char *value = dt_config_value_text(key, config, text);
-    if (key->type == DT_CONFIG_STRING)
+    if (key->type == DT_CONFIG_STRING || (key->auto_word && strcmp(value, key->auto_word) == 0))
         return cJSON_AddStringToObject(json, key->json, value);
     if (key->type == DT_CONFIG_FLOAT)
         return dt_json_add_double(json, key->json, *(const double *)field(key, config));

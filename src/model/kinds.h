@@ -25,10 +25,18 @@ struct dt_build {
 int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype type,
                    int64_t width, bool optional);
 
+// A linear layer "backbone.layers.N.NAME" of a block, with uniform initial weights up to `scale`;
+// the norm that opens a block.
+struct dt_linear dt_build_linear(const struct dt_build *build, const struct dt_part *block,
+                                 const char *name, int64_t in, int64_t out, double scale);
+struct dt_norm dt_build_norm(const struct dt_build *build, const struct dt_part *block);
+
 // What all kinds have. Functions may be NULL where there is nothing to do.
 struct dt_kind {
     const char *name; // as in model.layers
     int64_t size;     // bytes of a part: the model allocates it zeroed, and frees it
+    // Whether fields that are in range fit each other: DT_USER naming the key.
+    dt_status (*check)(const struct dt_model_config *config);
     // Rows, batch arrays, recurrent state. Failures show in params->failed.
     void (*create)(struct dt_part *part, const struct dt_build *build);
     // Memory: kept from forward to backward, or scratch, which all blocks share. The kind decides

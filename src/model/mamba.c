@@ -40,13 +40,6 @@ static int add_row(const struct dt_build *build, const struct mamba *m, enum dt_
                          "backbone.layers.%d.%s", (int)m->part.layer, name);
 }
 
-static struct dt_linear add_linear(const struct dt_build *build, const struct mamba *m,
-                                   const char *name, int64_t in, int64_t out, double scale)
-{
-    int row = add_row(build, m, DT_INIT_UNIFORM, scale, name, 2, (int64_t[]){out, in});
-    return (struct dt_linear){.row = row, .in = in, .out = out};
-}
-
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct mamba *m = (struct mamba *)part;
@@ -54,18 +47,20 @@ static void create(struct dt_part *part, const struct dt_build *build)
     int64_t d = config->d_model, E = m->E = dt_model_inner(config), N = m->N = config->d_state,
             K = m->K = config->d_conv, R = m->R = config->dt_rank;
     double taps = 1 / sqrt((double)K), deep = 1 / sqrt((double)(E * config->n_layer));
-    m->out_proj = add_linear(build, m, "mixer.out_proj.weight", E, d, deep);
+    m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
     m->a_log = add_row(build, m, DT_INIT_A_LOG, 0, "mixer.A_log", 2, (int64_t[]){E, N});
     m->d_skip = add_row(build, m, DT_INIT_ONE, 0, "mixer.D", 1, &E);
     m->dt_bias = add_row(build, m, DT_INIT_DT_BIAS, 0, "mixer.dt_proj.bias", 1, &E);
-    m->dt_proj = add_linear(build, m, "mixer.dt_proj.weight", R, E, 1 / sqrt((double)R));
-    m->x_proj = add_linear(build, m, "mixer.x_proj.weight", E, R + 2 * N, 1 / sqrt((double)E));
+    m->dt_proj = dt_build_linear(build, part, "mixer.dt_proj.weight", R, E, 1 / sqrt((double)R));
+    m->x_proj =
+        dt_build_linear(build, part, "mixer.x_proj.weight", E, R + 2 * N, 1 / sqrt((double)E));
     m->x_proj.adds = true; // to the gradient of u, which the scan gives in part
     m->conv_weight =
         add_row(build, m, DT_INIT_UNIFORM, taps, "mixer.conv1d.weight", 3, (int64_t[]){E, 1, K});
     m->conv_bias = add_row(build, m, DT_INIT_UNIFORM, taps, "mixer.conv1d.bias", 1, &E);
-    m->in_proj = add_linear(build, m, "mixer.in_proj.weight", d, 2 * E, 1 / sqrt((double)d));
-    m->norm.row = add_row(build, m, DT_INIT_ONE, 0, "norm.weight", 1, &d);
+    m->in_proj =
+        dt_build_linear(build, part, "mixer.in_proj.weight", d, 2 * E, 1 / sqrt((double)d));
+    m->norm = dt_build_norm(build, part);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
     m->ssm_state = dt_array_list_add(&part->states, "ssm_state", DT_F32, E * N, false);
     m->conv_state =

@@ -28,6 +28,22 @@ int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype
     return index;
 }
 
+struct dt_linear dt_build_linear(const struct dt_build *build, const struct dt_part *block,
+                                 const char *name, int64_t in, int64_t out, double scale)
+{
+    int row = dt_params_add(build->params, DT_INIT_UNIFORM, scale, out, 2, (int64_t[]){out, in},
+                            "backbone.layers.%d.%s", (int)block->layer, name);
+    return (struct dt_linear){.row = row, .in = in, .out = out};
+}
+
+struct dt_norm dt_build_norm(const struct dt_build *build, const struct dt_part *block)
+{
+    int64_t d = build->config->d_model;
+    int row = dt_params_add(build->params, DT_INIT_ONE, 0, d, 1, &d,
+                            "backbone.layers.%d.norm.weight", (int)block->layer);
+    return (struct dt_norm){.row = row};
+}
+
 struct dt_view dt_plan_view(struct dt_plan *plan, enum dt_memory memory, int64_t rows, int64_t cols,
                             enum dt_dtype type)
 {

@@ -71,7 +71,7 @@ refused "an unknown block" "model.layers: unknown kind 'mambo': did you mean 'ma
 refused "another number of layers" 'model.layers has 4 layers, but model.n_layer is 3' "$dtrain" --check frames.ini model.n_layer=3
 refused "data without the arrays" 'reads an array targets of fp32, 3 values per position; data.train' \
     "$dtrain" --check frames.ini data.train=synthetic:random data.val= log.eval_every=0
-refused "dtrain itself knows other layers only" "unknown kind 'dense' \(known: mamba\)" \
+refused "dtrain itself knows other layers only" "unknown kind 'dense' \(known: mamba, " \
     "$plain" --check frames.ini data.train=synthetic:random data.val= log.eval_every=0
 refused "dtrain itself reads no such shard" '/positions|a shard holds' "$plain" --check frames.ini model.layers=mamba*4
 refused "other layers on resume" 'model.layers' "$dtrain" frames.ini run.name=whole-fp32-1 run.steps=30 model.layers='dense*2 mamba*2'

@@ -76,7 +76,8 @@ static void rotate(const struct values *v, const double *x, double angle, double
 {
     int64_t half = v->E / 2;
     for (int64_t i = 0; i < half; i++) {
-        double a = angle * pow(v->in->rope_base, -(double)i / (double)half);
+        double a =
+            v->in->rope_base == 0 ? 0 : angle * pow(v->in->rope_base, -(double)i / (double)half);
         out[i] = x[i] * cos(a) - x[half + i] * sin(a);
         out[half + i] = x[half + i] * cos(a) + x[i] * sin(a);
     }
@@ -237,7 +238,8 @@ static struct op make_op(const struct shape *s)
                                      .n_kv_head = s->groups,
                                      .width = s->width,
                                      .window = s->window,
-                                     .rope_base = 10000,
+                                     .rope_base =
+                                         s->groups == 3 ? 0 : 10000, // without positions too
                                      .q = dt_view_cols(qkv, 0, Q),
                                      .k = dt_view_cols(qkv, Q, Q + K),
                                      .v = dt_view_cols(qkv, Q + K, Q + 2 * K),
@@ -388,6 +390,7 @@ void parity_attention(struct parity *p)
         {1, 130, 2, 2, 16, 2, DT_F32, .before = true, .resets = IN_A_ROW},
         {3, 97, 2, 1, 80, 33, DT_F32, .before = true, .resets = AT_END},
         {1, 49, 2, 1, 130, 49, DT_F32, .wide = true},
+        {1, 33, 3, 3, 4, 20, DT_F32, .resets = MANY},
         {1, 35, 1, 1, 256, 20, DT_BF16, .before = true},
         {2, 77, 4, 2, 32, 77, DT_BF16, .wide = true, .resets = MANY},
         {3, 65, 4, 1, 64, 64, DT_BF16, .before = true, .resets = IN_A_ROW},

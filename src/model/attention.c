@@ -1,0 +1,207 @@
+// The attention block, with its prenorm: causal, grouped heads, rotary positions, a window
+// (kernels/attention.h).
+//   r = residual + x      h = RMSNorm(r)      q, k, v = in_proj(h)      y = attention(q, k, v)
+//   out = out_proj(y)
+// H = n_head heads of E = d_model / H channels, G = n_kv_head of keys and values, M = B·L rows. q,
+// k and v are columns of one array of (H + 2 G) E, as are the rows of in_proj's weight, which is
+// named as in mamba_ssm's attention layers. State: the last attn_window - 1 keys, before rotation,
+// and values, and how many of them count. model.recompute: `scan` keeps h and q, k, v and
+// recomputes the rest; `block` keeps nothing.
+#include "model/kinds.h"
+
+#include "base/round.h"
+
+#include <math.h>
+
+// The arrays of a pass, M rows of storage type.
+struct arrays {
+    struct dt_view h;            // [M, d]
+    struct dt_view qkv, q, k, v; // [M, (H + 2 G) E], columns of it
+    struct dt_view y;            // [M, H·E]
+};
+
+struct attention {
+    struct dt_part part;
+    int64_t H, G, E, window;
+    int reset;               // batch array
+    int keys, values, count; // states: [B, W - 1, G·E] storage, twice; [B] i32
+    struct dt_norm norm;
+    struct dt_linear in_proj, out_proj;
+    struct arrays forward;   // needed by backward
+    struct arrays gradients; // of them, shared by all layers
+    float *lse;              // [M, H] fp32; NULL: no training
+};
+
+static dt_status check(const struct dt_model_config *c)
+{
+    static const char hint[] = "set model.n_head, model.n_kv_head or model.d_model";
+    int64_t width = c->d_model / c->n_head;
+    if (c->d_model % c->n_head != 0)
+        return DT_FAIL(DT_USER, hint, "model.n_head is %lld, must divide model.d_model = %lld",
+                       (long long)c->n_head, (long long)c->d_model);
+    if (width % 2 != 0 || width > DT_ATTENTION_HEAD_MAX)
+        return DT_FAIL(DT_USER, hint,
+                       "model.n_head is %lld: d_model / n_head = %lld, must be even and at most %d",
+                       (long long)c->n_head, (long long)width, DT_ATTENTION_HEAD_MAX);
+    if (c->n_head % c->n_kv_head != 0)
+        return DT_FAIL(DT_USER, hint, "model.n_kv_head is %lld, must divide model.n_head = %lld",
+                       (long long)c->n_kv_head, (long long)c->n_head);
+    if (c->attn_window == 0)
+        return DT_FAIL(DT_USER, "set it to the number of positions that one sees",
+                       "model.attn_window is auto, and no data.seq_len says what that is");
+    return DT_OK;
+}
+
+static void create(struct dt_part *part, const struct dt_build *build)
+{
+    struct attention *m = (struct attention *)part;
+    const struct dt_model_config *config = build->config;
+    int64_t d = config->d_model, H = m->H = config->n_head, G = m->G = config->n_kv_head,
+            E = m->E = d / H, state;
+    m->window = config->attn_window;
+    state = (m->window - 1) * G * E;
+    m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", H * E, d,
+                                  1 / sqrt((double)(H * E * config->n_layer)));
+    m->in_proj = dt_build_linear(build, part, "mixer.in_proj.weight", d, (H + 2 * G) * E,
+                                 1 / sqrt((double)d));
+    m->norm = dt_build_norm(build, part);
+    m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
+    m->keys = dt_array_list_add(&part->states, "keys", config->storage, state, false);
+    m->values = dt_array_list_add(&part->states, "values", config->storage, state, false);
+    m->count = dt_array_list_add(&part->states, "count", DT_I32, 1, false);
+}
+
+static struct arrays plan_arrays(const struct attention *m, struct dt_plan *plan,
+                                 enum dt_memory block, enum dt_memory scan)
+{
+    enum dt_dtype storage = plan->net->config->storage;
+    int64_t M = plan->rows, Q = m->H * m->E, K = m->G * m->E,
+            cols = dt_round_up(Q + 2 * K, 16 / dt_dtype_size(storage));
+    struct arrays a = {.h = dt_plan_view(plan, block, M, m->in_proj.in, storage),
+                       .qkv = dt_plan_view(plan, block, M, cols, storage),
+                       .y = dt_plan_view(plan, scan, M, Q, storage)};
+    a.qkv.cols = Q + 2 * K; // of rows that are padded to 16 bytes
+    a.q = dt_view_cols(a.qkv, 0, Q), a.k = dt_view_cols(a.qkv, Q, Q + K);
+    a.v = dt_view_cols(a.qkv, Q + K, Q + 2 * K);
+    return a;
+}
+
+static void plan(struct dt_part *part, struct dt_plan *plan)
+{
+    struct attention *m = (struct attention *)part;
+    enum dt_memory block = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK),
+                   scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN);
+    m->forward = plan_arrays(m, plan, block, scan);
+    m->norm.rstd = dt_plan_view(plan, block, plan->rows, 1, DT_F32).data;
+    if (!plan->shape.training)
+        return;
+    m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
+    m->lse = dt_plan_view(plan, scan, plan->rows, m->H, DT_F32).data;
+}
+
+// The first M rows of each.
+static struct arrays first_rows(struct arrays a, int64_t M)
+{
+    a.h.rows = a.qkv.rows = a.q.rows = a.k.rows = a.v.rows = a.y.rows = M;
+    return a;
+}
+
+static struct dt_attention_inputs inputs(const struct attention *m, const struct arrays *a,
+                                         const struct dt_pass *pass)
+{
+    return (struct dt_attention_inputs){
+        .batch = pass->input.sequences,
+        .length = pass->input.length,
+        .n_head = m->H,
+        .n_kv_head = m->G,
+        .width = m->E,
+        .window = m->window,
+        .rope_base = pass->net->config->rope_base,
+        .q = a->q,
+        .k = a->k,
+        .v = a->v,
+        .k0 = dt_model_state_array(pass->before, m->part.layer, m->keys),
+        .v0 = dt_model_state_array(pass->before, m->part.layer, m->values),
+        .count0 = dt_model_state_array(pass->before, m->part.layer, m->count),
+        .reset = pass->input.arrays[m->reset]};
+}
+
+// From q, k and v to y; `after` is NULL when this is made a second time.
+static dt_status attend(const struct attention *m, const struct arrays *a,
+                        const struct dt_pass *pass, const struct dt_model_state *after)
+{
+    struct dt_attention_forward_args args = {
+        .in = inputs(m, a, pass),
+        .y = a->y,
+        .lse = m->lse,
+        .k_last = dt_model_state_array(after, m->part.layer, m->keys),
+        .v_last = dt_model_state_array(after, m->part.layer, m->values),
+        .count_last = dt_model_state_array(after, m->part.layer, m->count),
+        .workspace = pass->net->workspace,
+        .workspace_bytes = pass->net->workspace_bytes};
+    return DT_RUN(pass, attention_forward, &args);
+}
+
+static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
+                         const struct dt_flow *flow)
+{
+    const struct attention *m = (struct attention *)part;
+    const struct arrays a = first_rows(m->forward, pass->rows);
+    DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
+    DT_TRY(dt_linear_forward(pass, m->in_proj, a.h, a.qkv));
+    DT_TRY(attend(m, &a, pass, pass->after));
+    return dt_linear_forward(pass, m->out_proj, a.y, flow->out);
+}
+
+static dt_status recompute(const struct attention *m, const struct arrays *a,
+                           const struct dt_pass *pass, const struct dt_flow *flow)
+{
+    enum dt_recompute level = pass->net->config->recompute;
+    if (level >= DT_RECOMPUTE_BLOCK) {
+        DT_TRY(dt_norm_recompute(pass, &m->norm, flow, a->h));
+        DT_TRY(dt_linear_forward(pass, m->in_proj, a->h, a->qkv));
+    }
+    return level >= DT_RECOMPUTE_SCAN ? attend(m, a, pass, NULL) : DT_OK;
+}
+
+static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
+                          const struct dt_flow *flow)
+{
+    const struct attention *m = (struct attention *)part;
+    const struct arrays a = first_rows(m->forward, pass->rows),
+                        g = first_rows(m->gradients, pass->rows);
+    struct dt_attention_backward_args args = {.in = inputs(m, &a, pass),
+                                              .y = a.y,
+                                              .lse = m->lse,
+                                              .dy = g.y,
+                                              .dq = g.q,
+                                              .dk = g.k,
+                                              .dv = g.v,
+                                              .workspace = pass->net->workspace,
+                                              .workspace_bytes = pass->net->workspace_bytes};
+    DT_TRY(recompute(m, &a, pass, flow));
+    DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, flow->x, g.y));
+    DT_TRY(DT_RUN(pass, attention_backward, &args));
+    DT_TRY(dt_linear_backward(pass, m->in_proj, a.h, g.qkv, g.h));
+    return dt_norm_backward(pass, &m->norm, flow, g.h);
+}
+
+// GEMM: 2 FLOPs a weight forward, 4 backward. Attention: a position sees half a window of keys on
+// average, 4 FLOPs a channel each forward, twice that backward.
+static double flops_per_token(const struct dt_model_config *config)
+{
+    double d = (double)config->d_model, E = d / (double)config->n_head,
+           qkv = (double)(config->n_head + 2 * config->n_kv_head) * E;
+    return 6 * (d * qkv + d * d) + 3 * 4 * d * (double)config->attn_window / 2;
+}
+
+const struct dt_block_kind dt_attention_block = {
+    .kind = {.name = "attention",
+             .size = sizeof(struct attention),
+             .check = check,
+             .create = create,
+             .plan = plan,
+             .flops_per_token = flops_per_token},
+    .forward = forward,
+    .backward = backward,
+};
