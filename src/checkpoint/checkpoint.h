@@ -25,6 +25,9 @@
 struct dt_order_keys {
     int64_t seed, batch, seq_len, block, reset_token;
     bool shuffle, reset_after, carry_state;
+    // Of frames; zeros else.
+    int64_t stride;
+    char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT], mask[DT_DATA_TEXT];
 };
 
 // What training must know besides weights and optimizer states, kept as trainer.json.

@@ -42,6 +42,10 @@ static const struct dt_config_key fields[] = {
     ROW(ENUM, "", storage, "storage", .choices = "fp32|bf16"), // enum dt_dtype
     ROW(BOOL, "data.shuffle", order.shuffle, "shuffle"),
     ROW(BOOL, "data.reset_after", order.reset_after, "reset_after"),
+    LATER_ROW(STRING, "data.inputs", order.inputs, "inputs", ""),
+    LATER_ROW(STRING, "data.targets", order.targets, "targets", ""),
+    LATER_ROW(STRING, "data.mask", order.mask, "mask", ""),
+    LATER_ROW(INT, "data.stride", order.stride, "stride", "0", .max = DT_JSON_INT_MAX),
     LATER_ROW(BOOL, "data.carry_state", order.carry_state, "carry_state", "false"),
     LATER_ROW(INT, "", best_step, "best_step", "0", .max = DT_JSON_INT_MAX),
     LATER_ROW(FLOAT, "", best_loss, "best_loss", "0", .min = -1e300, .max = 1e300),
@@ -53,12 +57,13 @@ static const struct dt_config_key *const fields_end = fields + sizeof fields / s
 // Words, and whole numbers that JSON's doubles do not hold.
 static bool is_string(const struct dt_config_key *field)
 {
-    return field->type == DT_CONFIG_ENUM || field->max > (double)DT_JSON_INT_MAX;
+    return field->type == DT_CONFIG_ENUM || field->type == DT_CONFIG_STRING ||
+           field->max > (double)DT_JSON_INT_MAX;
 }
 
 static bool is_later(const struct dt_config_key *field)
 {
-    return field->fallback[0] != 0;
+    return field->fallback[0] != 0 || field->type == DT_CONFIG_STRING;
 }
 
 static struct dt_trainer_state standard_state(void)

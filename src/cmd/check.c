@@ -13,13 +13,28 @@ static void print_bytes(const char *what, int64_t bytes)
         printf("  %-16s %10.1f MiB\n", what, (double)bytes / 0x1p20);
 }
 
+static void print_layout(const struct dt_dataset *data)
+{
+    const struct dt_frame_layout *layout = &data->layout;
+    if (layout->target_width == 0)
+        return;
+    printf("  %lld episodes, stride %lld; a frame has %lld values and %lld ids",
+           (long long)data->episodes, (long long)data->shards[0].stride,
+           (long long)layout->frame_width, (long long)layout->n_ids);
+    for (int64_t i = 0; i < layout->n_ids; i++)
+        printf("%s%lld", i ? ", " : " (tables of ", (long long)layout->ids[i]);
+    printf("%s, the targets %lld\n", layout->n_ids ? ")" : "", (long long)layout->target_width);
+}
+
 static void print_dataset(const char *name, const struct dt_dataset *data)
 {
     if (!data)
         return;
-    printf("%s: %lld shards (%s), %lld tokens, %lld windows of %lld\n", name,
-           (long long)data->n_shards, data->kind->name, (long long)data->tokens,
-           (long long)data->windows, (long long)data->rules.seq_len);
+    printf("%s: %lld shards (%s), %lld %s, %lld windows of %lld\n", name, (long long)data->n_shards,
+           data->kind->name, (long long)data->tokens,
+           data->layout.target_width > 0 ? "frames" : "tokens", (long long)data->windows,
+           (long long)data->rules.seq_len);
+    print_layout(data);
     for (int64_t i = 0; i < data->n_shards && i < 8; i++)
         printf("  %s  %s x %lld\n", data->shards[i].path, dt_dtype_name(data->shards[i].type),
                (long long)data->shards[i].count);

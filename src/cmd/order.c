@@ -2,6 +2,7 @@
 // window.
 #include "data/order.h"
 #include "cmd/cmd.h"
+#include "data/shard_cache.h"
 #include "job/job.h"
 
 #include <limits.h>
@@ -18,7 +19,22 @@ static const struct dt_option options[] = {
     {.key = {0}},
 };
 
-// The offset is in the reader kind's units: tokens, or rows of pairs.
+// In the reader kind's units, tokens or rows of pairs, or as the kind says: an episode and a row.
+static dt_status print_window(const struct dt_dataset *data, struct dt_shard_cache *cache,
+                              int64_t step, int64_t slot, const struct dt_position *at)
+{
+    const struct dt_shard *shard = &data->shards[at->shard];
+    char place[1024];
+    snprintf(place, sizeof place, "%lld", (long long)(at->window * shard->stride));
+    if (data->kind->place) {
+        struct dt_reader *reader;
+        DT_TRY(dt_shard_cache_get(cache, at->shard, false, &reader));
+        data->kind->place(reader, at->window, place, sizeof place);
+    }
+    printf("%lld %lld %s %s\n", (long long)step, (long long)slot, shard->path, place);
+    return DT_OK;
+}
+
 static dt_status print_order(const struct dt_job *job, int64_t first, int64_t last)
 {
     const struct dt_settings *s = &job->settings;
@@ -28,17 +44,17 @@ static dt_status print_order(const struct dt_job *job, int64_t first, int64_t la
                                      .block = s->data.block,
                                      .shuffle = s->data.shuffle};
     struct dt_order *order;
-    dt_status status = DT_OK;
+    struct dt_shard_cache cache = {0};
     DT_TRY(dt_order_create(&config, &order));
+    dt_status status = dt_shard_cache_open(job->train, &cache);
     for (int64_t step = first; step <= last && status == DT_OK; step++)
         for (int64_t slot = 0; slot < s->data.batch && status == DT_OK; slot++) {
             struct dt_position at;
             status = dt_order_at(order, step - 1, slot, &at);
             if (status == DT_OK)
-                printf("%lld %lld %s %lld\n", (long long)step, (long long)slot,
-                       job->train->shards[at.shard].path,
-                       (long long)(at.window * job->train->shards[at.shard].stride));
+                status = print_window(job->train, &cache, step, slot, &at);
         }
+    dt_shard_cache_close(&cache);
     dt_order_free(order);
     return status;
 }
@@ -68,7 +84,8 @@ const struct dt_command dt_cmd_order = {
     .usage = "CONFIG [section.key=value …] --steps A:B",
     .help = "print which window is trained at which step",
     .about = "Prints a line for each window of the steps: step, slot, file, offset. Offsets are in "
-             "tokens, or in rows for shards of pairs.",
+             "tokens, in rows for shards of pairs, in "
+             "frames of a shard for episodes, or EPISODE:FRAME where each has datasets of its own.",
     .min_words = 1,
     .max_words = INT_MAX,
     .configured = true,

@@ -58,6 +58,9 @@ void dt_job_pin_ring(const struct dt_backend *backend, struct dt_loader_config *
 // The loader of this rank's training slots; memory for the ring comes from the backend.
 struct dt_loader_config dt_job_train_loader(const struct dt_job *job);
 struct dt_loader_config dt_job_val_loader(const struct dt_job *job);
+// Mean and deviation of each column of the training data's frames, [F], the same on every rank and
+// on any number of them; all ranks call it (data/statistics.h).
+dt_status dt_job_statistics(const struct dt_job *job, float *mean, float *deviation);
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
 // The weights of a snapshot's model: from `dir` where not "" (a Hugging Face directory or a
 // checkpoint), else initial ones. Read on rank 0, then on the devices of all ranks.

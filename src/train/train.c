@@ -35,7 +35,7 @@ struct trainer {
 static struct dt_trainer_state fresh_state(const struct dt_job *job)
 {
     const struct dt_settings *s = &job->settings;
-    return (struct dt_trainer_state){.order = {.seed = s->run.seed,
+    struct dt_trainer_state state = {.order = {.seed = s->run.seed,
                                                .batch = s->data.batch,
                                                .seq_len = s->data.seq_len,
                                                .block = s->data.block,
@@ -44,6 +44,14 @@ static struct dt_trainer_state fresh_state(const struct dt_job *job)
                                                .reset_after = s->data.reset_after,
                                                .carry_state = s->data.carry_state},
                                      .storage = (int)job->model.storage};
+    const struct dt_scan_rules *rules = &job->train->rules;
+    if (job->train->layout.target_width > 0) {
+        state.order.stride = job->train->shards[0].stride;
+        snprintf(state.order.inputs, sizeof state.order.inputs, "%s", rules->inputs);
+        snprintf(state.order.targets, sizeof state.order.targets, "%s", rules->targets);
+        snprintf(state.order.mask, sizeof state.order.mask, "%s", s->data.mask);
+    }
+    return state;
 }
 
 // A run that went back would save checkpoints older than those of its first course: the next

@@ -5,6 +5,7 @@
 #include "data/loader.h"
 #include "data/order.h"
 #include "data/pack.h"
+#include "data/statistics.h"
 #include "episode_files.h"
 
 enum { T = 16 };
@@ -172,6 +173,36 @@ static void check_dataset(enum episode_layout layout, const struct dt_dataset *d
     CHECK_INT(dataset->layout.ids[0], B_TABLE);
 }
 
+// Mean and deviation of what was written; the same bits whatever the number of ranks.
+static void check_statistics(const struct dt_dataset *dataset)
+{
+    float some[2 * F], one[2 * F];
+    int64_t n = dt_statistics_size(dataset);
+    for (int size = 1; size <= 5; size++) {
+        double *blocks = calloc((size_t)n, sizeof *blocks);
+        for (int rank = 0; rank < size; rank++)
+            CHECK_OK(dt_statistics_read(dataset, rank, size, blocks, NULL, NULL));
+        dt_statistics_finish(dataset, blocks, size == 1 ? one : some,
+                             size == 1 ? one + F : some + F);
+        CHECK(size == 1 || memcmp(one, some, sizeof one) == 0, "%d ranks differ", size);
+        free(blocks);
+    }
+    for (int64_t c = 0; c < F; c++) {
+        struct dt_read_rules rules = {0};
+        double sum = 0, squares = 0, count = 0;
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t e = 0; e < EPISODES; e++)
+                for (int64_t t = 0; t < episode_frames[e]; t++) {
+                    double x = frame_value(&rules, e, t, c);
+                    sum += pass == 0 ? x : 0;
+                    count += pass == 0;
+                    squares += pass == 0 ? 0 : (x - sum / count) * (x - sum / count);
+                }
+        CHECK_NEAR(one[c], sum / count, 1e-6);
+        CHECK_NEAR(one[F + c], sqrt(squares / count), 1e-6);
+    }
+}
+
 // Two shards of a layout: what is read is what was written, whatever the types.
 static void check_layout(enum episode_layout layout, const struct episode_types *types)
 {
@@ -191,6 +222,8 @@ static void check_layout(enum episode_layout layout, const struct episode_types 
         if (!dataset)
             break;
         check_dataset(layout, dataset, n, frames);
+        if (stride < T)
+            check_statistics(dataset);
         struct dt_read_rules read = {.frames_type = DT_F32};
         check_pass(dataset, &read, want, n, 1);
         check_training(dataset, &read, want, 1);

@@ -1,0 +1,126 @@
+// Sums within a block are of distances from its first frame, blocks are merged as Chan, Golub and
+// LeVeque 1979 merge samples: no digits are lost where the mean is far from zero.
+#include "data/statistics.h"
+
+#include "data/shard_cache.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCKS_MAX = 256, BLOCKS_MIN = 8, VALUES = 1 << 20, PIECE_BYTES = 1 << 22 };
+
+static int64_t block_count(const struct dt_dataset *dataset)
+{
+    int64_t n = VALUES / (dataset->layout.frame_width + 1);
+    n = n < BLOCKS_MIN ? BLOCKS_MIN : n > BLOCKS_MAX ? BLOCKS_MAX : n;
+    return n < dataset->tokens ? n : dataset->tokens;
+}
+
+// Number of the block's first frame in the dataset; of the block after the last: of all frames.
+static int64_t first_of(const struct dt_dataset *dataset, int64_t block)
+{
+    return (int64_t)((__int128)dataset->tokens * block / block_count(dataset));
+}
+
+int64_t dt_statistics_size(const struct dt_dataset *dataset)
+{
+    return block_count(dataset) * 2 * dataset->layout.frame_width;
+}
+
+struct pass {
+    const struct dt_dataset *dataset;
+    struct dt_shard_cache cache;
+    float *frames; // a piece
+    int64_t piece; // frames of it
+    double *origin;
+    void (*report)(void *);
+    void *context;
+};
+
+// Adds n frames to the sums of one block.
+static void add_frames(const struct pass *pass, int64_t n, double *restrict sum,
+                       double *restrict squares)
+{
+    int64_t F = pass->dataset->layout.frame_width;
+    const double *restrict origin = pass->origin;
+    for (int64_t t = 0; t < n; t++)
+        for (int64_t i = 0; i < F; i++) {
+            double x = (double)pass->frames[t * F + i] - origin[i];
+            sum[i] += x;
+            squares[i] += x * x;
+        }
+}
+
+static dt_status read_block(struct pass *pass, int64_t block, double *sum, double *squares)
+{
+    const struct dt_dataset *dataset = pass->dataset;
+    int64_t F = dataset->layout.frame_width, shard = 0, first = first_of(dataset, block);
+    int64_t left = first_of(dataset, block + 1) - first, n = left;
+    bool begun = false;
+    while (first >= dataset->shards[shard].count)
+        first -= dataset->shards[shard++].count;
+    for (int64_t some; left > 0; left -= some, first += some) {
+        struct dt_reader *reader;
+        for (; first == dataset->shards[shard].count; first = 0)
+            shard++;
+        some = dataset->shards[shard].count - first;
+        some = some < left ? some : left;
+        some = some < pass->piece ? some : pass->piece;
+        DT_TRY(dt_shard_cache_get(&pass->cache, shard, false, &reader));
+        DT_TRY(dataset->kind->frames(reader, first, some, pass->frames));
+        for (int64_t i = 0; !begun && i < F; i++)
+            pass->origin[i] = pass->frames[i];
+        begun = true;
+        add_frames(pass, some, sum, squares);
+        if (pass->report)
+            pass->report(pass->context);
+    }
+    for (int64_t i = 0; i < F; i++) {
+        squares[i] -= sum[i] * sum[i] / (double)n;
+        sum[i] = pass->origin[i] + sum[i] / (double)n;
+    }
+    return DT_OK;
+}
+
+dt_status dt_statistics_read(const struct dt_dataset *dataset, int rank, int size, double *blocks,
+                             void (*report)(void *), void *context)
+{
+    struct pass pass = {.dataset = dataset, .report = report, .context = context};
+    int64_t F = dataset->layout.frame_width, n = block_count(dataset);
+    int64_t bytes = F * (int64_t)sizeof(float);
+    if (F == 0)
+        return DT_OK;
+    pass.piece = bytes < PIECE_BYTES ? PIECE_BYTES / bytes : 1;
+    pass.frames = malloc((size_t)(pass.piece * bytes));
+    pass.origin = calloc((size_t)F, sizeof *pass.origin);
+    dt_status status = dt_shard_cache_open(dataset, &pass.cache);
+    if (!pass.frames || !pass.origin)
+        status = DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " frames", pass.piece);
+    for (int64_t b = n * rank / size; b < n * (rank + 1) / size && status == DT_OK; b++)
+        status = read_block(&pass, b, blocks + 2 * b * F, blocks + (2 * b + 1) * F);
+    dt_shard_cache_close(&pass.cache);
+    free(pass.frames);
+    free(pass.origin);
+    return status;
+}
+
+void dt_statistics_finish(const struct dt_dataset *dataset, const double *blocks, float *mean,
+                          float *deviation)
+{
+    int64_t F = dataset->layout.frame_width, n = block_count(dataset);
+    for (int64_t i = 0; i < F; i++) {
+        double all = blocks[i], squares = blocks[F + i], count = (double)first_of(dataset, 1);
+        for (int64_t b = 1; b < n; b++) {
+            double more = (double)(first_of(dataset, b + 1) - first_of(dataset, b));
+            double apart = blocks[2 * b * F + i] - all;
+            all += apart * more / (count + more);
+            squares += blocks[(2 * b + 1) * F + i] + apart * apart * count * more / (count + more);
+            count += more;
+        }
+        double root = sqrt(squares > 0 ? squares / count : 0);
+        mean[i] = (float)all;
+        deviation[i] = root < 1e-6 ? 1 : (float)root;
+    }
+}

@@ -1,0 +1,16 @@
+// Mean and deviation of each column of a dataset's frames, in double over fixed blocks of frames:
+// the same bits on any number of ranks, each of which reads some of the blocks.
+#pragma once
+
+#include "data/dataset.h"
+
+// Doubles that hold what is known of all blocks: for each its columns' means, then the sums of
+// squares of the distances from them.
+int64_t dt_statistics_size(const struct dt_dataset *dataset);
+// Computes this rank's share of the blocks into `blocks`, which is zero at the start and elsewhere
+// remains it. Reads the frames once; calls `report` (may be NULL) after every few MiB.
+dt_status dt_statistics_read(const struct dt_dataset *dataset, int rank, int size, double *blocks,
+                             void (*report)(void *), void *context);
+// From all blocks, [F] each. A deviation below 1e-6 counts as 1: such a column is constant.
+void dt_statistics_finish(const struct dt_dataset *dataset, const double *blocks, float *mean,
+                          float *deviation);
