@@ -320,11 +320,13 @@ static dt_status check_attention_inputs(const char *op,
     RANGE(in.n_kv_head, 1, in->n_head);
     RANGE(in.window, 1, DT_ATTENTION_WINDOW_MAX);
     NUMBER(in.rope_base, 0.0, HUGE_VAL);
-    if (in->width % 2 != 0 || in->n_head % in->n_kv_head != 0)
+    if (in->width % 2 != 0)
+        return DT_FAIL(DT_MACHINE, hint, "%s: in.width is %lld, must be even", op,
+                       (long long)in->width);
+    if (in->n_head % in->n_kv_head != 0)
         return DT_FAIL(DT_MACHINE, hint,
-                       "%s: in.width is %lld, must be even; in.n_head is %lld, must be a multiple "
-                       "of in.n_kv_head %lld",
-                       op, (long long)in->width, (long long)in->n_head, (long long)in->n_kv_head);
+                       "%s: in.n_head is %lld, must be a multiple of in.n_kv_head %lld", op,
+                       (long long)in->n_head, (long long)in->n_kv_head);
     STORAGE(in.q.dtype);
     VIEW(in.q, rows, in->n_head * in->width, in->q.dtype);
     VIEW(in.k, rows, in->n_kv_head * in->width, in->q.dtype);

@@ -2,7 +2,7 @@
 
 A family of kinds is one file FAMILY.py and one folder FAMILY/ of small golden files; nothing else changes. To add one:
 1. A class for each block kind: shapes(c), the tensors within backbone.layers.I. in any order; states(c), its recurrent
-   state; forward(c, w, x, reset, state) -> (y, state), from the normalised input, as plain sequential code. mlp.py is
+   state, and random_state(c, generator) if normal numbers will not do for one; forward(c, w, x, reset, state) -> (y, state), from the normalised input, as plain sequential code. mlp.py is
    the smallest. A family of stems and heads gives a class like Language in the argument `ends` instead.
 2. CASES: name -> model keys of dtrain as in [model] (`layers = "gru*2"`), and what DEFAULTS has otherwise.
 3. FAMILY.py writes FAMILY/NAME.safetensors; commit both. CMake makes them the test golden_FAMILY.
@@ -141,7 +141,8 @@ class Model:
         """The same at every step."""
         if not self.c["state"]:
             return None
-        return [[(0.5 * torch.randn((self.c["B"], *shape), generator=generator)).double()
+        return [block.random_state(self.c, generator) if hasattr(block, "random_state") else
+                [(0.5 * torch.randn((self.c["B"], *shape), generator=generator)).double()
                  for _, shape in block.states(self.c)] for block in self.blocks]
 
     def state_tensors(self, name, state):

@@ -271,6 +271,68 @@ static void test_scan(void)
     REFUSE_NULL(scan_backward, workspace);
 }
 
+static void test_attention(void)
+{
+    static float workspace[1 << 20];
+    struct dt_attention_inputs in = {.batch = 1,
+                                     .length = 2,
+                                     .n_head = 2,
+                                     .n_kv_head = 1,
+                                     .width = 4,
+                                     .window = 2,
+                                     .rope_base = 10000,
+                                     .q = dt_view_of(memory, 2, 8, DT_F32),
+                                     .k = dt_view_of(memory + 16, 2, 4, DT_F32),
+                                     .v = dt_view_of(memory + 24, 2, 4, DT_F32)};
+    {
+        struct dt_attention_forward_args good = {.in = in,
+                                                 .y = dt_view_of(memory + 32, 2, 8, DT_F32),
+                                                 .k_last = memory + 48,
+                                                 .v_last = memory + 52,
+                                                 .count_last = numbers,
+                                                 .workspace = workspace,
+                                                 .workspace_bytes = sizeof workspace};
+        CHECK_OK(dt_attention_forward(&backend, &good, NULL));
+        REFUSE(attention_forward, in.batch, 0, "0");
+        REFUSE(attention_forward, in.length, -1, "-1");
+        REFUSE(attention_forward, in.width, 258, "258");
+        REFUSE(attention_forward, in.width, 3, "3, must be even");
+        REFUSE(attention_forward, in.n_head, 0, "0");
+        REFUSE(attention_forward, in.n_kv_head, 3, "3");
+        REFUSE(attention_forward, in.window, 0, "0");
+        REFUSE(attention_forward, in.window, 1, "1: in.k0 and k_last must be NULL");
+        REFUSE(attention_forward, in.rope_base, -1, "-1");
+        REFUSE(attention_forward, in.rope_base, (double)NAN, "nan");
+        REFUSE_VIEW(attention_forward, in.k);
+        REFUSE_VIEW(attention_forward, in.v);
+        REFUSE_VIEW(attention_forward, y);
+        REFUSE_AS(attention_forward, "in.v0", in.k0, memory, "NULL");
+        REFUSE_NULL(attention_forward, v_last);
+        REFUSE_NULL(attention_forward, count_last);
+        REFUSE_NULL(attention_forward, workspace);
+        REFUSE(attention_forward, workspace_bytes, 1, "1");
+        good.in.n_head = 3;
+        REFUSE(attention_forward, in.n_kv_head, 2, "3, must be a multiple of in.n_kv_head 2");
+    }
+    struct dt_attention_backward_args good = {.in = in,
+                                              .y = dt_view_of(memory + 32, 2, 8, DT_F32),
+                                              .lse = memory + 60,
+                                              .dy = dt_view_of(memory, 2, 8, DT_F32),
+                                              .dq = dt_view_of(memory + 32, 2, 8, DT_F32),
+                                              .dk = dt_view_of(memory + 48, 2, 4, DT_F32),
+                                              .dv = dt_view_of(memory + 52, 2, 4, DT_F32),
+                                              .workspace = workspace,
+                                              .workspace_bytes = sizeof workspace};
+    CHECK_OK(dt_attention_backward(&backend, &good, NULL));
+    REFUSE_VIEW(attention_backward, y);
+    REFUSE_VIEW(attention_backward, dy);
+    REFUSE_VIEW(attention_backward, dq);
+    REFUSE_VIEW(attention_backward, dk);
+    REFUSE_VIEW(attention_backward, dv);
+    REFUSE_NULL(attention_backward, lse);
+    REFUSE_NULL(attention_backward, workspace);
+}
+
 static void test_xent(void)
 {
     static float workspace[8];
@@ -435,6 +497,7 @@ int main(void)
     test_rmsnorm();
     test_conv();
     test_scan();
+    test_attention();
     test_xent();
     test_optimizer();
     test_flat();
