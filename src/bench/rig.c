@@ -63,7 +63,7 @@ static dt_status draw_weights(const struct dt_bench_rig *rig, const struct dt_jo
     struct dt_snapshot snapshot;
     dt_status status = dt_snapshot_create(&rig->backend, rig->model, NULL, true, &snapshot);
     if (status == DT_OK)
-        status = dt_job_load_weights(job, "", &snapshot);
+        status = dt_job_load_weights(job, "", false, &snapshot);
     dt_snapshot_destroy(&snapshot);
     return status;
 }

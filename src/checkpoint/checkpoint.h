@@ -61,8 +61,12 @@ dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_arrays 
                              char *path);
 // Removes all but the `keep` newest and the newest that verifies, and leftover temporary folders.
 // keep 0: all checkpoints stay. The one of step `saved` was hashed as this process wrote it and is
-// not read again; -1: there is none.
-dt_status dt_checkpoint_prune(const char *dir, int64_t keep, int64_t saved);
+// not read again; -1: there is none. The one of step `best` stays, too, uncounted; 0: there is
+// none.
+dt_status dt_checkpoint_prune(const char *dir, int64_t keep, int64_t saved, int64_t best);
+// Makes the link dir/best lead to the checkpoint of that step, or removes it: step 0. It is a help
+// for users: where it cannot be made that is a warning, and nothing in dtrain reads it.
+void dt_checkpoint_mark_best(const char *dir, int64_t step);
 // Checks that every file listed in MANIFEST exists with its size and hash. DT_USER naming each file
 // that does not, and how it differs.
 dt_status dt_checkpoint_verify(const char *path);

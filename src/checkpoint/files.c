@@ -4,6 +4,7 @@
 #include "checkpoint/checkpoint.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/problems.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/trainer_state.h"
@@ -12,25 +13,47 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+// Without those that have a file of their own.
+static struct dt_optimizer_states in_optimizer_files(const struct dt_optimizer_states *states)
+{
+    struct dt_optimizer_states own = {0};
+    for (int i = 0; i < states->n; i++)
+        if (!states->list[i].weights)
+            own.list[own.n++] = states->list[i];
+    return own;
+}
+
+static dt_status write_weights(struct dt_manifest *manifest, const char *folder, const char *name,
+                               const struct dt_params *params, const float *weights)
+{
+    char path[DT_PATH];
+    int64_t size;
+    uint64_t hash;
+    DT_TRY(dt_path(path, "%s/%s", folder, name));
+    DT_TRY(dt_hf_write_weights(path, params, weights, &size, &hash));
+    return dt_manifest_add(manifest, name, size, hash);
+}
 
 static dt_status write_files(struct dt_manifest *manifest, const char *folder,
                              const struct dt_checkpoint_arrays *arrays,
                              const struct dt_trainer_state *state, const struct dt_dataset *train)
 {
-    char path[DT_PATH], *config = NULL, *trainer = NULL;
-    int64_t size;
-    uint64_t hash;
+    const struct dt_optimizer_states states = in_optimizer_files(&arrays->states);
+    const float *ema = dt_optimizer_state(&arrays->states, "ema");
+    char *config = NULL, *trainer = NULL;
     dt_status status;
     DT_TRY_GOTO(status, out, dt_hf_config_text(arrays->model, &config));
     DT_TRY_GOTO(status, out, dt_manifest_put(manifest, folder, "config.json", config));
-    DT_TRY_GOTO(status, out, dt_path(path, "%s/model.safetensors", folder));
-    DT_TRY_GOTO(status, out,
-                dt_hf_write_weights(path, arrays->params, arrays->weights, &size, &hash));
-    DT_TRY_GOTO(status, out, dt_manifest_add(manifest, "model.safetensors", size, hash));
-    DT_TRY_GOTO(status, out,
-                dt_optimizer_states_write(manifest, folder, arrays->params, &arrays->states));
+    DT_TRY_GOTO(
+        status, out,
+        write_weights(manifest, folder, "model.safetensors", arrays->params, arrays->weights));
+    if (ema)
+        DT_TRY_GOTO(status, out, write_weights(manifest, folder, DT_HF_EMA, arrays->params, ema));
+    DT_TRY_GOTO(status, out, dt_optimizer_states_write(manifest, folder, arrays->params, &states));
     if (arrays->slots)
         DT_TRY_GOTO(status, out, dt_slot_states_write(manifest, folder, arrays->slots));
     DT_TRY_GOTO(status, out, dt_trainer_text(state, train, &trainer));
@@ -136,6 +159,20 @@ static dt_status compare(const char *path, const struct dt_model_config *model,
                               path);
 }
 
+// Where the checkpoint's run had none, the average starts from the weights.
+static dt_status read_ema(const struct dt_manifest *manifest, const char *path,
+                          const struct dt_checkpoint_arrays *arrays)
+{
+    float *ema = dt_optimizer_state(&arrays->states, "ema");
+    if (ema && dt_manifest_find(manifest, DT_HF_EMA))
+        return dt_hf_read_weights(path, true, arrays->params, arrays->model->tie_embeddings, ema);
+    if (ema) {
+        dt_info("the moving average of the weights starts from those of %s", path);
+        memcpy(ema, arrays->weights, (size_t)arrays->params->elements * sizeof *ema);
+    }
+    return DT_OK;
+}
+
 dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays *arrays,
                              const struct dt_trainer_state *expected,
                              const struct dt_dataset *train, struct dt_trainer_state *state)
@@ -146,7 +183,10 @@ dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays
     DT_TRY(dt_hf_read_weights(path, false, arrays->params, arrays->model->tie_embeddings,
                               arrays->weights));
     DT_TRY(dt_manifest_read(path, &manifest));
-    dt_status status = dt_optimizer_states_read(&manifest, path, arrays->params, &arrays->states);
+    const struct dt_optimizer_states states = in_optimizer_files(&arrays->states);
+    dt_status status = dt_optimizer_states_read(&manifest, path, arrays->params, &states);
+    if (status == DT_OK)
+        status = read_ema(&manifest, path, arrays);
     if (status == DT_OK && arrays->slots)
         status = dt_slot_states_read(&manifest, path, arrays->slots);
     dt_manifest_free(&manifest);

@@ -164,7 +164,8 @@ static dt_status remove_leftovers(const char *dir)
     return status;
 }
 
-static dt_status prune(const char *dir, const struct entries *steps, int64_t keep, int64_t saved)
+static dt_status prune(const char *dir, const struct entries *steps, int64_t keep, int64_t saved,
+                       int64_t best)
 {
     char path[DT_PATH], hidden[DT_PATH];
     int intact = 0; // the newest that is
@@ -179,7 +180,7 @@ static dt_status prune(const char *dir, const struct entries *steps, int64_t kee
     if (intact == steps->n)
         return DT_OK; // nothing to resume from: leave all to the user
     for (int i = (int)keep; i < steps->n; i++) {
-        if (i == intact)
+        if (i == intact || (best > 0 && parse_step(steps->list[i]->d_name) == best))
             continue;
         // Hidden first, so that a kill in mid-removal leaves no half checkpoint under a real name.
         DT_TRY(dt_path(path, "%s/%s", dir, steps->list[i]->d_name));
@@ -191,13 +192,33 @@ static dt_status prune(const char *dir, const struct entries *steps, int64_t kee
     return DT_OK;
 }
 
-dt_status dt_checkpoint_prune(const char *dir, int64_t keep, int64_t saved)
+dt_status dt_checkpoint_prune(const char *dir, int64_t keep, int64_t saved, int64_t best)
 {
     struct entries steps;
     DT_TRY(remove_leftovers(dir));
     DT_TRY(list(dir, is_step, &steps));
-    dt_status status = prune(dir, &steps, keep, saved);
+    dt_status status = prune(dir, &steps, keep, saved, best);
     free_entries(&steps);
     DT_TRY_NOTE(status, "removing old checkpoints in %s", dir);
     return DT_OK;
+}
+
+// A link under another name is renamed, so that there is one at every instant.
+void dt_checkpoint_mark_best(const char *dir, int64_t step)
+{
+    char path[DT_PATH], target[64], temporary[DT_PATH], now[64] = "";
+    snprintf(target, sizeof target, "step-%08lld", (long long)step);
+    if (dt_path(path, "%s/best", dir) != DT_OK ||
+        dt_path(temporary, "%s/.step-best.tmp-%ld", dir, (long)getpid()) != DT_OK) {
+        dt_error_clear();
+        return;
+    }
+    bool linked = readlink(path, now, sizeof now - 1) > 0;
+    if (step == 0 ? !linked : strcmp(now, target) == 0)
+        return;
+    bool done = step == 0 ? unlink(path) == 0
+                          : symlink(target, temporary) == 0 && rename(temporary, path) == 0;
+    if (!done)
+        dt_warn("cannot make %s lead to %s: %s", path, step == 0 ? "nothing" : target,
+                strerror(errno));
 }

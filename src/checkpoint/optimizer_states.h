@@ -12,6 +12,8 @@ enum { DT_OPTIMIZER_STATES = 8 }; // at most
 struct dt_optimizer_state {
     const char *name; // without a dot
     float *data;      // [elements] fp32, with the offsets of the parameter table
+    bool weights;     // other weights of the model, in a file of their own (DT_HF_EMA), not in the
+                      // optimizer's
 };
 
 struct dt_optimizer_states {

@@ -58,7 +58,7 @@ static const struct dt_config_key *const fields_end = fields + sizeof fields / s
 static bool is_string(const struct dt_config_key *field)
 {
     return field->type == DT_CONFIG_ENUM || field->type == DT_CONFIG_STRING ||
-           field->max > (double)DT_JSON_INT_MAX;
+           (field->type == DT_CONFIG_INT && field->max > (double)DT_JSON_INT_MAX);
 }
 
 static bool is_later(const struct dt_config_key *field)

@@ -11,6 +11,16 @@
 #include <math.h>
 #include <stdio.h>
 
+struct options {
+    bool ema;
+};
+
+static const struct dt_option options[] = {
+    {.key = DT_CONFIG_FLAG(struct options, ema, "ema", "false",
+                           "the moving average of the weights (optim.ema)")},
+    {.key = {0}},
+};
+
 static const char *source(const struct dt_job *job)
 {
     return job->resume[0] ? job->resume : job->settings.run.init_from;
@@ -45,7 +55,7 @@ static dt_status print(const char *from, const struct dt_loss_sum *total)
     return DT_OK;
 }
 
-static dt_status evaluate(struct dt_job *job)
+static dt_status evaluate(struct dt_job *job, bool ema)
 {
     struct dt_model *model = NULL;
     struct dt_input input = {0};
@@ -64,7 +74,7 @@ static dt_status evaluate(struct dt_job *job)
     DT_TRY_GOTO(
         status, out,
         dt_snapshot_create(&job->backend, model, NULL, job->comm->info.rank == 0, &snapshot));
-    DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), &snapshot));
+    DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), ema, &snapshot));
     DT_TRY_GOTO(
         status, out,
         dt_evaluate(job, model, &input, &carry, job->settings.log.eval_batches, NULL, &total));
@@ -86,14 +96,14 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
     if (status == DT_OK)
         status = dt_agree(comm, check(&job));
     if (status == DT_OK)
-        status = evaluate(&job);
+        status = evaluate(&job, ((const struct options *)call->options)->ema);
     dt_job_close(&job);
     return status;
 }
 
 const struct dt_command dt_cmd_eval = {
     .name = "eval",
-    .usage = "CONFIG [section.key=value …]",
+    .usage = "CONFIG [section.key=value …] [--ema]",
     .help = "validation loss of the run's newest checkpoint",
     .about = "Evaluates the checkpoint that training would resume from, or else run.init_from, on "
              "data.val (at most log.eval_batches batches) and prints one JSON line.",
@@ -101,5 +111,7 @@ const struct dt_command dt_cmd_eval = {
     .max_words = INT_MAX,
     .configured = true,
     .communicates = true,
+    .options = options,
+    .options_size = sizeof(struct options),
     .run = run,
 };

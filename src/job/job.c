@@ -268,14 +268,14 @@ struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
         .sequences = job->micro_batch, .length = job->settings.data.seq_len, .training = training};
 }
 
-dt_status dt_job_load_weights(const struct dt_job *job, const char *dir,
+dt_status dt_job_load_weights(const struct dt_job *job, const char *dir, bool ema,
                               struct dt_snapshot *snapshot)
 {
     const struct dt_checkpoint_arrays *host = &snapshot->host;
     dt_status status = DT_OK;
     if (job->comm->info.rank == 0 && dir[0])
-        status = dt_hf_read_weights(dir, false, host->params, host->model->tie_embeddings,
-                                    host->weights);
+        status =
+            dt_hf_read_weights(dir, ema, host->params, host->model->tie_embeddings, host->weights);
     else if (job->comm->info.rank == 0)
         dt_params_init(host->params, (uint64_t)job->settings.run.seed, host->weights);
     DT_TRY(dt_agree(job->comm, status));

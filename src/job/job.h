@@ -63,6 +63,7 @@ struct dt_loader_config dt_job_val_loader(const struct dt_job *job);
 dt_status dt_job_statistics(const struct dt_job *job, float *mean, float *deviation);
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
 // The weights of a snapshot's model: from `dir` where not "" (a Hugging Face directory or a
-// checkpoint), else initial ones. Read on rank 0, then on the devices of all ranks.
-dt_status dt_job_load_weights(const struct dt_job *job, const char *dir,
+// checkpoint; ema: their moving average in a checkpoint), else initial ones. Read on rank 0, then
+// on the devices of all ranks.
+dt_status dt_job_load_weights(const struct dt_job *job, const char *dir, bool ema,
                               struct dt_snapshot *snapshot);

@@ -83,6 +83,15 @@ void dt_run_folder_close(struct dt_run_folder *folder)
     folder->lock = -1;
 }
 
+static _Atomic int64_t best_step;
+static _Atomic double best_loss;
+
+void dt_run_folder_best(int64_t step, double loss)
+{
+    atomic_store(&best_loss, loss);
+    atomic_store(&best_step, step);
+}
+
 // A line of JSON, by malloc; NULL: no memory.
 static char *state_text(const char *state, int64_t step, const char *reason)
 {
@@ -90,6 +99,10 @@ static char *state_text(const char *state, int64_t step, const char *reason)
     cJSON_AddStringToObject(json, "state", state);
     cJSON_AddNumberToObject(json, "step", (double)step);
     cJSON_AddStringToObject(json, "reason", reason);
+    if (atomic_load(&best_step) > 0) {
+        cJSON_AddNumberToObject(json, "best_step", (double)atomic_load(&best_step));
+        cJSON_AddNumberToObject(json, "best_loss", atomic_load(&best_loss));
+    }
     char *text = cJSON_PrintUnformatted(json);
     cJSON_Delete(json);
     return text;

@@ -24,6 +24,8 @@ dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *st
 // something else, each rank keeps the path and the last step that was done.
 void dt_run_folder_watch(const char *path);
 void dt_run_folder_step(int64_t step);
+// What state.json says of the lowest validation loss; step 0: nothing.
+void dt_run_folder_best(int64_t step, double loss);
 // "stopped" with that step and the reason, once; nothing where no run is watched. Overwrites the
 // file in place where no other can be written (a full disk), and says nothing of its own failures.
 void dt_run_folder_note_end(const char *reason);

@@ -22,6 +22,8 @@ static const struct dt_config_key run_keys[] = {
     WHOLE(run, seed, "1337", 0, MANY, "seed for initialisation and data order"),
     WHOLE(run, steps, "", 1, MANY, "total optimizer steps; this or run.epochs is required"),
     WHOLE(run, epochs, "", 1, INT32_LAST, "passes over the training data, instead of run.steps"),
+    WHOLE(run, patience, "0", 0, MANY,
+          "stop after this many evaluations without a lower validation loss; 0: never"),
     CHOICE(run, device, "auto", DT_DEVICE_WORDS, "where to train; auto: on GPUs if every rank has one"),
     FLAG(run, share_device, "false", "allow several ranks on one GPU, for tests; they use MPI"),
     CHOICE(run, precision, "auto", DT_PRECISION_WORDS,
@@ -75,6 +77,8 @@ static const struct dt_config_key optim_keys[] = {
     REAL(optim, eps, "1e-8", 1e-30, 1, "AdamW: epsilon"),
     REAL(optim, weight_decay, "0.1", 0, 1000, "AdamW: decoupled weight decay"),
     REAL(optim, grad_clip, "1.0", 0, 1e9, "largest norm of the gradient; 0: off"),
+    REAL(optim, ema, "0", 0, 0.9999999,
+         "decay of a moving average of the weights, validated too and saved beside them; 0: off"),
     WHOLE(optim, max_skipped, "10", 1, MANY, "stop after this many skipped steps in a row"),
     FLAG(optim, shard, "false", "spread the optimizer state over the ranks", .unbuilt = "*"),
     WHOLE(optim, rollback, "0", 0, MANY, "go back to a checkpoint when the loss explodes",
@@ -98,6 +102,8 @@ static const struct dt_config_key checkpoint_keys[] = {
     WHOLE(checkpoint, every, "0", 0, MANY, "a checkpoint every N steps; 0: off"),
     REAL(checkpoint, minutes, "30", 0, 1e6, "a checkpoint every N minutes; 0: off"),
     WHOLE(checkpoint, keep, "3", 0, MANY, "how many of the newest checkpoints to keep; 0: all"),
+    FLAG(checkpoint, best, "false",
+         "save at each evaluation with the lowest validation loss so far, and keep that checkpoint"),
     FLAG(checkpoint, on_signal, "true", "on SIGUSR1, SIGHUP, SIGTERM, SIGINT: save, then stop"),
     {0},
 };
@@ -238,6 +244,10 @@ static void check_data(struct check *check)
         REJECT(check, "data.reset_after", "true needs data.reset_token, which is -1: none");
     if (s->log.eval_every > 0 && s->data.val[0] == 0)
         REJECT(check, "log.eval_every", "evaluation needs data.val, which is empty");
+    if (s->run.patience > 0 && s->log.eval_every == 0)
+        REJECT(check, "run.patience", "needs evaluations: set log.eval_every and data.val");
+    if (s->checkpoint.best && s->log.eval_every == 0)
+        REJECT(check, "checkpoint.best", "needs evaluations: set log.eval_every and data.val");
     if (__builtin_mul_overflow(s->data.batch, s->data.seq_len, &tokens) || tokens > STEP_TOKENS_MAX)
         REJECT(check, "data.batch", "batch times data.seq_len exceeds 2^40 tokens per step");
     else if (__builtin_mul_overflow(tokens, s->run.steps, &tokens))

@@ -27,6 +27,7 @@ struct dt_settings {
     struct {
         dt_string name, dir, init_from, resume; // dir empty: runs/<name>
         int64_t seed, steps, epochs;            // steps, epochs: 0 where not given; one is required
+        int64_t patience;                       // evaluations; 0: any
         int64_t threads;                        // 0: share the cores among local ranks
         int device, precision, cuda_graph;
         bool share_device;
@@ -44,7 +45,7 @@ struct dt_settings {
         double lr, min_lr; // min_lr negative: auto, 0.1 lr
         int schedule;
         int64_t warmup_steps, decay_steps; // decay_steps -1: auto, 0.2 steps
-        double beta1, beta2, eps, weight_decay, grad_clip;
+        double beta1, beta2, eps, weight_decay, grad_clip, ema;
         int64_t max_skipped, rollback;
         bool shard;
     } optim;
@@ -57,7 +58,7 @@ struct dt_settings {
         int64_t every;
         double minutes;
         int64_t keep;
-        bool on_signal;
+        bool best, on_signal;
     } checkpoint;
     struct {
         int64_t every, eval_every, eval_batches;

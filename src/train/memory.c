@@ -21,7 +21,8 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
                                                     .beta2 = (float)s->optim.beta2,
                                                     .eps = (float)s->optim.eps,
                                                     .weight_decay = (float)s->optim.weight_decay,
-                                                    .grad_clip = (float)s->optim.grad_clip},
+                                                    .grad_clip = (float)s->optim.grad_clip,
+                                                    .ema = (float)s->optim.ema},
                                       .bucket_bytes = (int64_t)(s->comm.bucket_mb * 1e6),
                                       .wire = s->comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32,
                                       .between_devices = dt_job_uses_device_comm(job),
@@ -44,9 +45,11 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
     DT_TRY(dt_model_list(&job->model, &params, &arrays));
     dt_stepper_plan(backend, &params, &arrays, &stepper, plan);
     dt_memory_plan_add(plan, "host batches", dt_loader_bytes(&loader), true);
-    dt_memory_plan_add(
-        plan, "host snapshot",
-        dt_snapshot_bytes(backend, &params, dt_adamw_states.n, job->comm->info.rank == 0), true);
+    dt_memory_plan_add(plan, "host snapshot",
+                       dt_snapshot_bytes(backend, &params,
+                                         dt_optimizer_states(&stepper.optimizer).n,
+                                         job->comm->info.rank == 0),
+                       true);
     dt_params_free(&params);
     return DT_OK;
 }

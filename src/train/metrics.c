@@ -4,10 +4,11 @@
 #include <stdlib.h>
 
 enum { TRAIN = DT_METRIC_TRAIN, EVAL = DT_METRIC_EVAL, CHECKPOINT = DT_METRIC_CHECKPOINT };
-#define FIELD(kinds, type, name)                                                                   \
+#define FIELD_IF(kinds, type, name, flag)                                                          \
     {                                                                                              \
-#name, kinds, DT_VALUE_##type, offsetof(struct dt_metric_event, name)                      \
+#name, kinds, DT_VALUE_##type, offsetof(struct dt_metric_event, name), flag                \
     }
+#define FIELD(kinds, type, name) FIELD_IF(kinds, type, name, 0)
 
 // In the order of metrics.jsonl.
 const struct dt_metric_field dt_metric_fields[] = {
@@ -15,6 +16,7 @@ const struct dt_metric_field dt_metric_fields[] = {
     FIELD(TRAIN, INT, epoch),
     FIELD(TRAIN | EVAL, NUMBER, loss),
     FIELD(EVAL, NUMBER, perplexity),
+    FIELD_IF(EVAL, NUMBER, ema_loss, offsetof(struct dt_metric_event, has_ema)),
     FIELD(TRAIN, NUMBER, grad_norm),
     FIELD(TRAIN, NUMBER, lr),
     FIELD(TRAIN | EVAL, INT, tokens),
@@ -33,6 +35,12 @@ const struct dt_metric_field dt_metric_fields[] = {
 const char *dt_metric_name(enum dt_metric_kind kind)
 {
     return kind == DT_METRIC_TRAIN ? "train" : kind == DT_METRIC_EVAL ? "eval" : "checkpoint";
+}
+
+bool dt_metric_has(const struct dt_metric_event *event, const struct dt_metric_field *field)
+{
+    const bool *flag = (const bool *)((const char *)event + field->only_if);
+    return (field->kinds & event->kind) && (field->only_if == 0 || *flag);
 }
 
 struct dt_metrics {

@@ -17,6 +17,8 @@ struct dt_metric_event {
     int64_t step, epoch;
     int64_t tokens; // train: trained so far; eval: counted
     double loss, perplexity, grad_norm, lr;
+    bool has_ema;
+    double ema_loss; // eval: of the moving average of the weights
     double step_ms, tokens_per_s, data_wait_ms, comm_wait_ms;
     double idle_ms; // the device was idle between the previous step and this one
     double memory_mb;
@@ -29,11 +31,13 @@ struct dt_metric_field {
     const char *name;
     unsigned kinds; // of the events that have it
     enum { DT_VALUE_INT, DT_VALUE_NUMBER, DT_VALUE_FLAG, DT_VALUE_TEXT } type;
-    size_t offset; // in struct dt_metric_event
+    size_t offset;  // in struct dt_metric_event
+    size_t only_if; // of the flag there without which it is left out; 0: never
 };
 
 extern const struct dt_metric_field dt_metric_fields[]; // the last has no name
 const char *dt_metric_name(enum dt_metric_kind kind);
+bool dt_metric_has(const struct dt_metric_event *event, const struct dt_metric_field *field);
 
 struct dt_metrics_config {
     const char *folder;

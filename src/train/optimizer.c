@@ -4,11 +4,16 @@
 #include <math.h>
 #include <stdlib.h>
 
-const struct dt_optimizer_states dt_adamw_states = {2, {{"exp_avg", NULL}, {"exp_avg_sq", NULL}}};
-
-int64_t dt_optimizer_bytes(const struct dt_params *params)
+struct dt_optimizer_states dt_optimizer_states(const struct dt_optimizer_config *config)
 {
-    return dt_adamw_states.n * params->elements * (int64_t)sizeof(float);
+    return (struct dt_optimizer_states){
+        config->ema > 0 ? 3 : 2,
+        {{.name = "exp_avg"}, {.name = "exp_avg_sq"}, {.name = "ema", .weights = true}}};
+}
+
+int64_t dt_optimizer_bytes(const struct dt_params *params, const struct dt_optimizer_config *config)
+{
+    return dt_optimizer_states(config).n * params->elements * (int64_t)sizeof(float);
 }
 
 static struct dt_sum_squares_args norm_args(const struct dt_optimizer *o)
@@ -54,8 +59,10 @@ static dt_status allocate_all(struct dt_optimizer *o)
 dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,
                               const struct dt_optimizer_config *config, struct dt_optimizer *o)
 {
-    *o = (struct dt_optimizer){
-        .backend = backend, .model = model, .states = dt_adamw_states, .config = *config};
+    *o = (struct dt_optimizer){.backend = backend,
+                               .model = model,
+                               .states = dt_optimizer_states(config),
+                               .config = *config};
     dt_status status = allocate_all(o);
     if (status != DT_OK)
         dt_optimizer_destroy(o);
@@ -80,6 +87,28 @@ dt_status dt_optimizer_restore(struct dt_optimizer *o, int64_t updates, int64_t 
     return dt_stream_sync(o->backend, NULL);
 }
 
+dt_status dt_optimizer_start_ema(struct dt_optimizer *o)
+{
+    float *ema = dt_optimizer_state(&o->states, "ema");
+    int64_t bytes = dt_model_params(o->model)->elements * (int64_t)sizeof *ema;
+    if (!ema)
+        return DT_OK;
+    DT_TRY(dt_copy(o->backend, ema, dt_model_weights(o->model), bytes, NULL));
+    return dt_stream_sync(o->backend, NULL);
+}
+
+dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream)
+{
+    float *ema = dt_optimizer_state(&o->states, "ema"), *weights = dt_model_weights(o->model);
+    float *spare = dt_model_gradients(o->model); // of padding it is zero again afterwards
+    int64_t bytes = dt_model_params(o->model)->elements * (int64_t)sizeof *ema;
+    DT_TRY(dt_copy(o->backend, spare, weights, bytes, stream));
+    DT_TRY(dt_copy(o->backend, weights, ema, bytes, stream));
+    DT_TRY(dt_copy(o->backend, ema, spare, bytes, stream));
+    DT_TRY(dt_fill(o->backend, spare, 0, bytes, stream));
+    return dt_model_refresh(o->model, stream);
+}
+
 dt_status dt_optimizer_step(struct dt_optimizer *o, double expected, struct dt_stream *stream)
 {
     struct dt_sum_squares_args norm = norm_args(o);
@@ -99,6 +128,8 @@ dt_status dt_optimizer_step(struct dt_optimizer *o, double expected, struct dt_s
                                   .v = dt_optimizer_state(&o->states, "exp_avg_sq"),
                                   .grad = dt_model_gradients(o->model),
                                   .copy = dt_model_weights_bf16(o->model),
+                                  .average = dt_optimizer_state(&o->states, "ema"),
+                                  .average_decay = o->config.ema,
                                   .beta1 = o->config.beta1,
                                   .beta2 = o->config.beta2,
                                   .eps = o->config.eps,

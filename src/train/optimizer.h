@@ -6,9 +6,10 @@
 #include "checkpoint/optimizer_states.h"
 #include "model/model.h"
 
-// AdamW with decoupled decay; grad_clip: the largest norm of the gradients, 0: any.
+// AdamW with decoupled decay; grad_clip: the largest norm of the gradients, 0: any; ema: decay of
+// the moving average of the weights, 0: there is none.
 struct dt_optimizer_config {
-    float beta1, beta2, eps, weight_decay, grad_clip;
+    float beta1, beta2, eps, weight_decay, grad_clip, ema;
 };
 
 struct dt_optimizer {
@@ -26,10 +27,11 @@ struct dt_optimizer {
     struct dt_optimizer_config config;
 };
 
-// What AdamW keeps for each parameter, without arrays.
-extern const struct dt_optimizer_states dt_adamw_states;
+// What is kept for each parameter, without arrays.
+struct dt_optimizer_states dt_optimizer_states(const struct dt_optimizer_config *config);
 // Bytes of the states, for the memory plan.
-int64_t dt_optimizer_bytes(const struct dt_params *params);
+int64_t dt_optimizer_bytes(const struct dt_params *params,
+                           const struct dt_optimizer_config *config);
 dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,
                               const struct dt_optimizer_config *config,
                               struct dt_optimizer *optimizer);
@@ -37,6 +39,11 @@ void dt_optimizer_destroy(struct dt_optimizer *optimizer);
 // Sets what bias correction and skipping resume from.
 dt_status dt_optimizer_restore(struct dt_optimizer *optimizer, int64_t updates,
                                int64_t skipped_in_a_row);
+// The moving average starts as the weights are now; nothing where there is none.
+dt_status dt_optimizer_start_ema(struct dt_optimizer *optimizer);
+// Weights and moving average change places, the model's bf16 copies included; a second call undoes
+// it. Between steps: the gradients are overwritten.
+dt_status dt_optimizer_swap_ema(struct dt_optimizer *optimizer, struct dt_stream *stream);
 // After the gradients and optimizer->sum are those of the whole global batch, and optimizer->lr is
 // the step's; `expected`: the batch's tokens.
 dt_status dt_optimizer_step(struct dt_optimizer *optimizer, double expected,

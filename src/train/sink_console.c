@@ -63,13 +63,21 @@ static void show_step(struct console *c, const struct dt_metric_event *e)
         dt_info("%s", text);
 }
 
+static void show_evaluation(const struct dt_metric_event *e)
+{
+    char ema[64] = "";
+    if (e->has_ema)
+        snprintf(ema, sizeof ema, "  of the moving average %.4f", e->ema_loss);
+    dt_info("step %lld  validation loss %.4f%s  perplexity %.3f  over %lld tokens",
+            (long long)e->step, e->loss, ema, e->perplexity, (long long)e->tokens);
+}
+
 static dt_status write_event(void *state, const struct dt_metric_event *e)
 {
     if (e->kind == DT_METRIC_TRAIN)
         show_step(state, e);
     else if (e->kind == DT_METRIC_EVAL)
-        dt_info("step %lld  validation loss %.4f  perplexity %.3f  over %lld tokens",
-                (long long)e->step, e->loss, e->perplexity, (long long)e->tokens);
+        show_evaluation(e);
     else
         dt_info("step %lld  checkpoint %s", (long long)e->step, e->path);
     return DT_OK;

@@ -162,7 +162,7 @@ static dt_status write_event(void *state, const struct dt_metric_event *event)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a line of %s", sink->path);
     fprintf(out, "{\"event\":\"%s\"", dt_metric_name(event->kind));
     for (const struct dt_metric_field *field = dt_metric_fields; field->name; field++)
-        if (field->kinds & event->kind) {
+        if (dt_metric_has(event, field)) {
             fprintf(out, ",\"%s\":", field->name);
             put_value(out, field, (const char *)event + field->offset);
         }

@@ -76,7 +76,8 @@ void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *p
 {
     struct dt_buckets_config buckets = buckets_config(params, config);
     int n_ranks = config->comm->info.size;
-    dt_memory_plan_add(plan, "optimizer states", dt_optimizer_bytes(params), false);
+    dt_memory_plan_add(plan, "optimizer states", dt_optimizer_bytes(params, &config->optimizer),
+                       false);
     dt_memory_plan_add(plan, "input", dt_input_bytes(arrays, &config->batch), false);
     dt_memory_plan_add(plan, "bf16 buckets", dt_buckets_bytes(&buckets, n_ranks), false);
     dt_memory_plan_add(plan, "host buckets", dt_buckets_host_bytes(&buckets, backend, n_ranks),

@@ -70,13 +70,31 @@ static dt_status check_branch(const struct trainer *t)
                             (long long)last);
 }
 
+// A best checkpoint that is not there (it was not kept, or not copied) can be improved on by any.
+static dt_status check_best(struct trainer *t)
+{
+    char path[DT_PATH];
+    DT_TRY(
+        dt_path(path, "%s/step-%08lld", t->job->folder.checkpoints, (long long)t->state.best_step));
+    if (t->state.best_step > 0 && t->state.best_step != t->state.step && !dt_is_dir(path)) {
+        dt_warn("%s, the best checkpoint so far, is missing: the next evaluation counts as the "
+                "best",
+                path);
+        t->state.best_step = 0;
+    }
+    return DT_OK;
+}
+
 static dt_status load_on_root(struct trainer *t)
 {
     struct dt_trainer_state expected = t->state;
     DT_TRY(
         dt_checkpoint_load(t->job->resume, &t->snapshot.host, &expected, t->job->train, &t->state));
     t->state.storage = expected.storage;
-    return check_branch(t);
+    DT_TRY(check_branch(t));
+    if (t->job->settings.checkpoint.best)
+        return check_best(t);
+    return DT_OK;
 }
 
 // Rank 0 reads job->resume and sends it to all.
@@ -106,6 +124,7 @@ static dt_status open_metrics(struct trainer *t)
                                        .console = (enum dt_console_choice)s->log.console,
                                        .flops_per_token = dt_model_flops_per_token(&job->model)};
     dt_run_folder_step(t->state.step);
+    dt_run_folder_best(t->state.best_step, t->state.best_loss);
     if (t->root && job->resume[0])
         dt_run_folder_changes(&job->folder, job->config, job->resume);
     if (t->root) {
@@ -146,8 +165,10 @@ static dt_status start(struct trainer *t)
     t->schedule = dt_lr_schedule(&job->settings, job->steps);
     if (job->resume[0])
         DT_TRY(resume(t));
-    else
-        DT_TRY(dt_job_load_weights(job, job->settings.run.init_from, &t->snapshot));
+    else {
+        DT_TRY(dt_job_load_weights(job, job->settings.run.init_from, false, &t->snapshot));
+        DT_TRY(dt_optimizer_start_ema(dt_stepper_optimizer(t->stepper)));
+    }
 
     dt_status status = open_metrics(t);
     struct dt_loader_config loader = dt_job_train_loader(job);
@@ -170,6 +191,8 @@ static dt_status start(struct trainer *t)
 static dt_status save_on_root(struct trainer *t)
 {
     const struct dt_job *job = t->job;
+    const struct dt_settings *settings = &job->settings;
+    int64_t best = settings->checkpoint.best ? t->state.best_step : 0;
     struct dt_metric_event event = {.kind = DT_METRIC_CHECKPOINT, .step = t->state.step};
     char path[DT_PATH];
     double start = dt_seconds();
@@ -178,8 +201,9 @@ static dt_status save_on_root(struct trainer *t)
     DT_TRY(dt_checkpoint_save(job->folder.checkpoints, &t->snapshot.host, &t->state, job->train,
                               path));
     DT_TRY(dt_run_folder_state(&job->folder, "running", t->state.step, ""));
-    DT_TRY(
-        dt_checkpoint_prune(job->folder.checkpoints, job->settings.checkpoint.keep, t->state.step));
+    dt_checkpoint_mark_best(job->folder.checkpoints, best);
+    DT_TRY(dt_checkpoint_prune(job->folder.checkpoints, settings->checkpoint.keep, t->state.step,
+                               best));
     event.path = path;
     event.stall_ms = (dt_seconds() - start) * 1e3;
     return dt_metrics_write(t->metrics, &event);
@@ -195,19 +219,49 @@ static dt_status save(struct trainer *t)
     return DT_OK;
 }
 
-static dt_status validate(struct trainer *t)
+static dt_status evaluate(struct trainer *t, struct dt_loss_sum *total)
 {
+    return dt_evaluate(t->job, t->model, dt_stepper_input(t->stepper), dt_stepper_carry(t->stepper),
+                       t->job->settings.log.eval_batches, dt_stepper_stream(t->stepper), total);
+}
+
+// The loss of the moving average of the weights.
+static dt_status evaluate_ema(struct trainer *t, double *loss)
+{
+    struct dt_optimizer *optimizer = dt_stepper_optimizer(t->stepper);
+    struct dt_loss_sum total;
+    DT_TRY(dt_optimizer_swap_ema(optimizer, dt_stepper_stream(t->stepper)));
+    DT_TRY(evaluate(t, &total));
+    *loss = total.loss / total.counted;
+    return dt_optimizer_swap_ema(optimizer, dt_stepper_stream(t->stepper));
+}
+
+// *improved: the loss is the lowest so far; with a moving average, its loss.
+static dt_status validate(struct trainer *t, bool *improved)
+{
+    struct dt_loss_sum total;
+    *improved = false;
     if (!t->job->val)
         return DT_OK;
-    struct dt_loss_sum total;
     dt_comm_progress(t->job->comm, t->state.step, "validation");
-    DT_TRY(dt_evaluate(t->job, t->model, dt_stepper_input(t->stepper), dt_stepper_carry(t->stepper),
-                       t->job->settings.log.eval_batches, dt_stepper_stream(t->stepper), &total));
+    DT_TRY(evaluate(t, &total));
     struct dt_metric_event event = {.kind = DT_METRIC_EVAL,
                                     .step = t->state.step,
                                     .loss = total.loss / total.counted,
                                     .perplexity = exp(total.loss / total.counted),
+                                    .has_ema = t->job->settings.optim.ema > 0,
                                     .tokens = (int64_t)total.counted};
+    if (event.has_ema)
+        DT_TRY(evaluate_ema(t, &event.ema_loss));
+    double loss = event.has_ema ? event.ema_loss : event.loss;
+    *improved = isfinite(loss) && (t->state.best_step == 0 || loss < t->state.best_loss);
+    t->state.evaluations_since_best++;
+    if (*improved) {
+        t->state.best_step = t->state.step;
+        t->state.best_loss = loss;
+        t->state.evaluations_since_best = 0;
+    }
+    dt_run_folder_best(t->state.best_step, t->state.best_loss);
     return dt_metrics_write(t->metrics, &event);
 }
 
@@ -289,6 +343,12 @@ static dt_status collect(struct trainer *t)
     return dt_agree(job->comm, status);
 }
 
+static bool is_out_of_patience(const struct trainer *t)
+{
+    int64_t patience = t->job->settings.run.patience;
+    return patience > 0 && t->state.evaluations_since_best >= patience;
+}
+
 static bool is_due(int64_t step, int64_t every)
 {
     return every > 0 && step % every == 0;
@@ -325,25 +385,40 @@ static dt_status iterate(struct trainer *t, bool *stopped)
 
     if (verifies)
         DT_TRY(verify_replicas(t));
+    bool improved = false;
     if (validates)
-        DT_TRY(validate(t));
-    if (saves)
+        DT_TRY(validate(t, &improved));
+    bool gives_up = !last && is_out_of_patience(t);
+    if (saves || gives_up || (improved && s->checkpoint.best))
         DT_TRY(save(t));
-    *stopped = stop;
+    *stopped = stop || gives_up;
     return DT_OK;
 }
 
 static dt_status finish(struct trainer *t, bool stopped)
 {
-    const char *reason = stopped ? dt_signals_name(dt_signals_pending()) : "";
+    const struct dt_job *job = t->job;
+    bool gave_up = stopped && is_out_of_patience(t);
+    char reason[256] = "";
+    if (gave_up)
+        snprintf(reason, sizeof reason,
+                 "no lower validation loss than %.6g, of step %lld, in %lld evaluations "
+                 "(run.patience)",
+                 t->state.best_loss, (long long)t->state.best_step,
+                 (long long)t->state.evaluations_since_best);
+    else if (stopped)
+        snprintf(reason, sizeof reason, "%s", dt_signals_name(dt_signals_pending()));
     if (t->root)
-        DT_TRY(dt_run_folder_state(&t->job->folder, stopped ? "stopped" : "complete", t->state.step,
+        DT_TRY(dt_run_folder_state(&job->folder, stopped ? "stopped" : "complete", t->state.step,
                                    reason));
     dt_run_folder_watch(NULL);
-    if (stopped)
+    if (gave_up)
+        dt_info("stopped after step %lld of %lld: %s; increase run.patience to train further",
+                (long long)t->state.step, (long long)job->steps, reason);
+    else if (stopped)
         dt_info("stopped by %s after step %lld of %lld: the same command resumes from %s", reason,
-                (long long)t->state.step, (long long)t->job->steps,
-                t->job->settings.checkpoint.on_signal ? "there" : "its last checkpoint");
+                (long long)t->state.step, (long long)job->steps,
+                job->settings.checkpoint.on_signal ? "there" : "its last checkpoint");
     return DT_OK;
 }
 
@@ -353,6 +428,7 @@ dt_status dt_train(struct dt_job *job)
     bool stopped = false;
     dt_status status;
     DT_TRY_GOTO(status, out, start(&t));
+    stopped = t.state.step < job->steps && is_out_of_patience(&t);
     while (t.state.step < job->steps && !stopped)
         DT_TRY_GOTO(status, out, iterate(&t, &stopped));
     DT_TRY_GOTO(status, out, finish(&t, stopped));

@@ -40,11 +40,12 @@ static inline struct dt_trainer_state state_at(int64_t step)
 
 static inline struct dt_checkpoint_arrays arrays_of(const struct small_model *model)
 {
-    return (struct dt_checkpoint_arrays){&model->config,
-                                         &model->params,
-                                         model->weights,
-                                         {2, {{"exp_avg", model->m}, {"exp_avg_sq", model->v}}},
-                                         NULL};
+    return (struct dt_checkpoint_arrays){
+        &model->config,
+        &model->params,
+        model->weights,
+        {2, {{"exp_avg", model->m, false}, {"exp_avg_sq", model->v, false}}},
+        NULL};
 }
 
 static inline dt_status save(const char *dir, const struct small_model *model, int64_t step)

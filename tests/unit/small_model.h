@@ -26,15 +26,13 @@ static inline float *small_model_array(const struct dt_params *params, uint64_t 
 // d_model 12, vocabulary 37 padded to 40, one layer, K 3, N 5.
 static inline struct small_model small_model_make(bool tied)
 {
-    struct small_model model = {.config = {.d_model = 12,
-                                           .n_layer = 1,
-                                           .vocab_size = 37,
-                                           .d_state = 5,
-                                           .d_conv = 3,
-                                           .expand = 3,
-                                           .norm_eps = 1.25e-6,
-                                           .tie_embeddings = tied,
-                                           .pad_vocab_multiple = 8}};
+    struct small_model model = {0};
+    struct dt_model_config *c = &model.config;
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
+        dt_config_set_default(key, c);
+    c->d_model = 12, c->n_layer = 1, c->vocab_size = 37;
+    c->d_state = 5, c->d_conv = 3, c->expand = 3, c->norm_eps = 1.25e-6;
+    c->tie_embeddings = tied;
     CHECK_INT(dt_model_config_check(&model.config), DT_OK);
     CHECK_INT(dt_model_list(&model.config, &model.params, NULL), DT_OK);
     model.weights = small_model_array(&model.params, 1);

@@ -196,27 +196,68 @@ static void test_prune(void)
     struct small_model model = small_model_make(true);
     char dir[DT_PATH];
     dt_path(dir, "%s", in_scratch("prune"));
-    CHECK_INT(dt_checkpoint_prune(dir, 3, -1), DT_OK); // no folder yet
+    CHECK_INT(dt_checkpoint_prune(dir, 3, -1, 0), DT_OK); // no folder yet
     for (int64_t step = 1; step <= 6; step++)
         CHECK_INT(save(dir, &model, step), DT_OK);
     dt_make_dirs(in_scratch("prune/step-00000006.bak")); // is none, nor counts as one
-    CHECK_INT(dt_checkpoint_prune(dir, 0, -1), DT_OK);
+    CHECK_INT(dt_checkpoint_prune(dir, 0, -1, 0), DT_OK);
     check_steps(dir, 6, "xxxxxx");
-    CHECK_INT(dt_checkpoint_prune(dir, 4, -1), DT_OK);
+    CHECK_INT(dt_checkpoint_prune(dir, 4, -1, 1), DT_OK); // the best is kept besides
+    check_steps(dir, 6, "x.xxxx");
+    CHECK_INT(dt_checkpoint_prune(dir, 4, -1, 5), DT_OK);
     check_steps(dir, 6, "..xxxx");
     // The two newest are damaged: the newest whole one, 4, stays besides them.
     truncate(in_scratch("prune/step-00000006/MANIFEST"), 10);
     flip_bit(in_scratch("prune/step-00000005/config.json"), 5);
-    CHECK_INT(dt_checkpoint_prune(dir, 1, 5), DT_OK); // 5 is trusted unread, for it was just saved
+    CHECK_INT(dt_checkpoint_prune(dir, 1, 5, 0),
+              DT_OK); // 5 is trusted unread, for it was just saved
     check_steps(dir, 6, "....xx");
     CHECK_INT(save(dir, &model, 4), DT_OK);
-    CHECK_INT(dt_checkpoint_prune(dir, 1, -1), DT_OK);
+    CHECK_INT(dt_checkpoint_prune(dir, 1, -1, 0), DT_OK);
     check_steps(dir, 6, "...x.x");
     // No whole one at all: nothing goes.
     flip_bit(in_scratch("prune/step-00000004/config.json"), 5);
-    CHECK_INT(dt_checkpoint_prune(dir, 1, -1), DT_OK);
+    CHECK_INT(dt_checkpoint_prune(dir, 1, -1, 0), DT_OK);
     check_steps(dir, 6, "...x.x");
     CHECK_INT(count_entries(dir), 3);
+    small_model_free(&model);
+}
+
+static void check_best(const char *dir, const char *want)
+{
+    char path[DT_PATH], target[64] = "";
+    dt_path(path, "%s/best", dir);
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    CHECK_STR(n > 0 ? target : "", want);
+}
+
+static void test_best(void)
+{
+    struct small_model model = small_model_make(true);
+    char dir[DT_PATH];
+    dt_path(dir, "%s", in_scratch("best"));
+    for (int64_t step = 1; step <= 3; step++)
+        CHECK_INT(save(dir, &model, step), DT_OK);
+    dt_checkpoint_mark_best(dir, 0);
+    check_best(dir, "");
+    dt_checkpoint_mark_best(dir, 2);
+    dt_checkpoint_mark_best(dir, 3);
+    check_best(dir, "step-00000003");
+    CHECK_INT(dt_checkpoint_verify(in_scratch("best/best")), DT_OK); // as any checkpoint
+    check_newest(dir, in_scratch("best/step-00000003"));
+    // A kill leaves a link under a hidden name: it goes, and not what it leads to.
+    CHECK_INT(symlink("step-00000003", in_scratch("best/.step-best.tmp-1")), 0);
+    CHECK_INT(dt_checkpoint_prune(dir, 1, -1, 2), DT_OK);
+    check_steps(dir, 3, ".xx");
+    CHECK_INT(count_entries(dir), 3);
+    CHECK_INT(dt_checkpoint_verify(in_scratch("best/step-00000003")), DT_OK);
+    // A copy of the folder may have a folder in place of the link: it stays, that is all.
+    unlink(in_scratch("best/best"));
+    dt_make_dirs(in_scratch("best/best"));
+    dt_checkpoint_mark_best(dir, 3);
+    check_best(dir, "");
+    CHECK_INT(dt_checkpoint_prune(dir, 1, -1, 0), DT_OK);
+    CHECK_INT(count_entries(dir), 2);
     small_model_free(&model);
 }
 
@@ -234,7 +275,7 @@ static void test_leftovers(void)
     dt_make_dirs(in_scratch("left/other"));
     check_newest(dir, in_scratch("left/step-00000005"));
     CHECK_INT(save(dir, &model, 6), DT_OK); // over the leftover of this very process
-    CHECK_INT(dt_checkpoint_prune(dir, 0, -1), DT_OK);
+    CHECK_INT(dt_checkpoint_prune(dir, 0, -1, 0), DT_OK);
     CHECK_INT(count_entries(dir), 3); // 5, 6, other
     check_newest(dir, in_scratch("left/step-00000006"));
     small_model_free(&model);
@@ -370,6 +411,7 @@ int main(void)
     test_hostile_manifest();
     test_newest();
     test_prune();
+    test_best();
     test_leftovers();
     test_same_step();
     in_child(without_exchange);

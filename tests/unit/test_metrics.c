@@ -22,7 +22,7 @@ static dt_status write_sink(void *state, const struct dt_metric_event *event)
     char *text = state;
     sprintf(text + strlen(text), "%s", dt_metric_name(event->kind));
     for (const struct dt_metric_field *f = dt_metric_fields; f->name; f++)
-        if (f->kinds & event->kind && f->type == DT_VALUE_NUMBER)
+        if (dt_metric_has(event, f) && f->type == DT_VALUE_NUMBER)
             sprintf(text + strlen(text), " %s=%g", f->name,
                     *(const double *)((const char *)event + f->offset));
     strcat(text, "\n");
@@ -62,6 +62,12 @@ static const struct dt_metric_event events[] = {
     {.kind = DT_METRIC_EVAL, .step = 1, .tokens = 32, .loss = 0, .perplexity = 1},
     {.kind = DT_METRIC_CHECKPOINT, .step = 1, .path = "a \"b\"\\c", .stall_ms = 2},
     {.kind = DT_METRIC_TRAIN, .step = 2, .epoch = 1, .tokens = 128, .loss = NAN},
+    {.kind = DT_METRIC_EVAL,
+     .step = 2,
+     .loss = 1,
+     .perplexity = 2,
+     .has_ema = true,
+     .ema_loss = NAN},
 };
 static const char *const lines[] = {
     "{\"event\":\"train\",\"step\":1,\"epoch\":0,\"loss\":0.333333333,\"grad_norm\":null,\"lr\":"
@@ -72,6 +78,7 @@ static const char *const lines[] = {
     "{\"event\":\"train\",\"step\":2,\"epoch\":1,\"loss\":null,\"grad_norm\":0,\"lr\":0,\"tokens\":"
     "128,\"step_ms\":0,\"tokens_per_s\":0,\"data_wait_ms\":0,\"comm_wait_ms\":0,\"idle_ms\":0,"
     "\"memory_mb\":0,\"skipped\":false}\n",
+    "{\"event\":\"eval\",\"step\":2,\"loss\":1,\"perplexity\":2,\"ema_loss\":null,\"tokens\":0}\n",
 };
 
 // Writes events [from, to) to the sinks, as a run resumed at `resume_step` does.
@@ -105,14 +112,15 @@ int main(void)
 {
     char folder[] = "/tmp/dtrain-metrics.XXXXXX";
     CHECK(mkdtemp(folder) && chdir(folder) == 0, "no scratch folder");
-    write_events(0, 0, 4);
-    check_file(4);
+    write_events(0, 0, 5);
+    check_file(5);
     CHECK_STR(seen, "train loss=0.333333 grad_norm=inf lr=0.001 step_ms=5 tokens_per_s=12800 "
                     "data_wait_ms=0 comm_wait_ms=0 idle_ms=0 memory_mb=1.5\n"
                     "eval loss=0 perplexity=1\n"
                     "checkpoint stall_ms=2\n"
                     "train loss=nan grad_norm=0 lr=0 step_ms=0 tokens_per_s=0 data_wait_ms=0 "
                     "comm_wait_ms=0 idle_ms=0 memory_mb=0\n"
+                    "eval loss=1 perplexity=2 ema_loss=nan\n"
                     "sync\nclose\n");
 
     // Resumed at step 1: the lines of step 2 and a torn line are cut.

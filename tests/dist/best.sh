@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# The moving average of the weights, the best checkpoint, and stopping without improvement: each is what it says, and
+# comes back from a checkpoint to the bit.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+small_run
+evals() { # run, field: of its eval lines
+    sed -n 's/.*"event":"eval","step":\([0-9]*\),.*"'"$2"'":\([^,}]*\).*/\1 \2/p' "runs/$1/metrics.jsonl"
+}
+state() { # run, field of state.json
+    sed -n 's/.*"'"$2"'":"\{0,1\}\([^",}]*\).*/\1/p' "runs/$1/state.json"
+}
+lowest() { # run, field: step and value of the lowest
+    evals "$1" "$2" | sort -g -k2,2 -s | head -n 1
+}
+
+# The average: on one rank, on two, resumed, switched on late.
+run=(small.ini run.steps=20 optim.ema=0.9 checkpoint.every=5 checkpoint.keep=9 log.eval_every=5)
+last=checkpoints/step-00000020
+same() {
+    same_bits "$1" "$2" && cmp "$1/ema.safetensors" "$2/ema.safetensors"
+}
+check "training with an average" "$dtrain" "${run[@]}" run.name=ema >ema.log 2>&1
+check "the weights are those of a run without it" "$dtrain" "${run[@]/optim.ema=0.9/optim.ema=0}" run.name=plain >plain.log 2>&1
+check "… to the bit" same_bits runs/ema/$last runs/plain/$last
+check "… which has none" test ! -e runs/plain/$last/ema.safetensors
+check "… and no loss of it" bash -c "! grep -q ema_loss runs/plain/metrics.jsonl"
+check "the loss of the weights is that of a run without it" cmp <(evals ema loss) <(evals plain loss)
+check "MANIFEST lists the average" grep -q ' ema.safetensors$' runs/ema/$last/MANIFEST
+check "both losses are reported: $(tail -n 2 runs/ema/metrics.jsonl | head -n 1)" test "$(evals ema ema_loss | wc -l)" -eq 4
+check "… and differ" bash -c "! cmp -s <(echo '$(evals ema ema_loss)') <(echo '$(evals ema loss)')"
+check "training on two ranks" ranks 2 "${run[@]}" run.name=two >two.log 2>&1
+check "… gives the same losses of the average" same_losses <(evals two ema_loss |
+    sed 's/\(.*\) \(.*\)/"event":"train","step":\1,"loss":\2,"grad_norm":0,/') <(evals ema ema_loss |
+    sed 's/\(.*\) \(.*\)/"event":"train","step":\1,"loss":\2,"grad_norm":0,/') 1e-5
+mkdir -p runs/resumed/checkpoints
+cp -r runs/two/checkpoints/step-00000010 runs/resumed/checkpoints
+check "resuming" ranks 2 "${run[@]}" run.name=resumed >resumed.log 2>&1
+check "… gives the same bits" same runs/resumed/$last runs/two/$last
+evaluate() {
+    "$dtrain" eval "${run[@]}" run.name=ema "$@" | sed -n 's/.*"loss":\([^,]*\),.*/\1/p'
+}
+near() {
+    awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-6 && -d < 1e-6) }'
+}
+check "dtrain eval --ema has the loss of validation" near "$(evaluate --ema)" "$(evals ema ema_loss | tail -n 1 | cut -d' ' -f2)"
+check "… and without --ema that of the weights" near "$(evaluate)" "$(evals ema loss | tail -n 1 | cut -d' ' -f2)"
+mkdir -p runs/late/checkpoints
+cp -r runs/plain/checkpoints/step-00000010 runs/late/checkpoints
+check "switched on late" "$dtrain" "${run[@]}" run.name=late >late.log 2>&1
+check "… it starts from the weights" grep -q 'moving average of the weights starts from those of .*step-00000010' late.log
+"$dtrain" eval "${run[@]}" run.name=plain --ema >none.log 2>&1
+check "an average that is not there: exit code" test $? -eq 2
+check "… and a message" grep -q 'step-00000020 has no moving average of the weights' none.log
+# Decay 0.5 of three updates, from the weights of four checkpoints: dtrain's own files are the inputs.
+check "the first steps" "$dtrain" small.ini run.name=first run.steps=3 optim.warmup_steps=1 optim.ema=0.5 checkpoint.every=1 \
+    checkpoint.keep=9 data.val= >first.log 2>&1
+if command -v python3 >/dev/null; then
+    check "… average = average + (weights - average) / 2" python3 - <<'P'
+import json, struct, sys
+def tensor(step, name):
+    data = open(f"runs/first/checkpoints/step-{step:08d}/{name}", "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    entry = json.loads(data[8:8 + size])["backbone.norm_f.weight"]
+    begin, end = entry["data_offsets"]
+    return struct.unpack(f"<{(end - begin) // 4}f", data[8 + size + begin:8 + size + end])
+average = [1.0] * len(tensor(1, "model.safetensors")) # the norm's initial weights
+for step in (1, 2, 3):
+    average = [a + 0.5 * (w - a) for a, w in zip(average, tensor(step, "model.safetensors"))]
+    worst = max(abs(a - b) for a, b in zip(average, tensor(step, "ema.safetensors")))
+    if worst > 1e-6: # fp32 rounds values near 1
+        sys.exit(f"step {step}: {worst}")
+P
+fi
+
+# The best checkpoint: whatever is kept, on any ranks, with an average by the average's loss.
+# On random tokens a model of text becomes worse the more it learns.
+worse=(data.val=synthetic:random log.eval_batches=2 log.eval_every=2 checkpoint.best=true)
+best=(small.ini "${worse[@]}" run.steps=30 checkpoint.keep=1)
+for n in 1 2; do
+    name=best-$n
+    check "$n ranks: training" ranks $n "${best[@]}" run.name=$name >$name.log 2>&1
+    read -r step loss <<<"$(lowest $name loss)"
+    folder=$(printf 'step-%08d' "$step")
+    check "$n ranks: the lowest loss, $loss at $step, is not the last" test "$step" -lt 30
+    check "$n ranks: its checkpoint is kept" test -e runs/$name/checkpoints/"$folder"/MANIFEST
+    check "$n ranks: … besides the newest one" test "$(ls -d runs/$name/checkpoints/step-* | wc -l)" -eq 2
+    check "$n ranks: the link leads there" test "$(readlink runs/$name/checkpoints/best)" = "$folder"
+    check "$n ranks: state.json names it" test "$(state $name best_step)" = "$step"
+    check "$n ranks: it evaluates to that loss" near "$loss" "$(ranks $n eval "${best[@]}" \
+        run.resume=runs/$name/checkpoints/best | sed -n 's/.*"loss":\([^,]*\),.*/\1/p')"
+done
+check "with an average" "$dtrain" "${best[@]}" run.name=best-ema optim.ema=0.9 >best-ema.log 2>&1
+check "… the average's loss counts" test "$(readlink runs/best-ema/checkpoints/best)" = \
+    "$(printf 'step-%08d' "$(lowest best-ema ema_loss | cut -d' ' -f1)")"
+
+# Patience: it stops, says why, and a larger one goes on as if it had been there from the start.
+name=patient
+patience=(small.ini "${worse[@]}" run.steps=30 optim.schedule=constant)
+check "a run without an end to its patience" "$dtrain" "${patience[@]}" run.name=endless >endless.log 2>&1
+check "training stops without improvement" "$dtrain" "${patience[@]}" run.name=$name run.patience=3 >$name.log 2>&1
+read -r step loss <<<"$(lowest $name loss)"
+check "… three evaluations after its best, of step $step" test "$(steps_done $name)" -eq $((step + 6))
+check "… before its end" test $((step + 6)) -lt 30
+check "… and says why" grep -q "stopped after step .*: no lower validation loss than .*, of step $step, in 3 evaluations" $name.log
+check "… state.json, too" grep -q '"state":"stopped".*no lower validation loss.*(run.patience)' runs/$name/state.json
+check "… and saves" test -e "$(printf 'runs/%s/checkpoints/step-%08d/MANIFEST' $name $((step + 6)))"
+cp runs/$name/metrics.jsonl before.jsonl
+check "the same command again" "$dtrain" "${patience[@]}" run.name=$name run.patience=3 >again.log 2>&1
+check "… trains no step" cmp runs/$name/metrics.jsonl before.jsonl
+check "… and says why" grep -q 'no lower validation loss' again.log
+check "more patience goes on" ranks 1 "${patience[@]}" run.name=$name run.patience=1000 >more.log 2>&1
+check "… to the end, with the bits of a run that never stopped" same_bits runs/$name/checkpoints/step-00000030 \
+    runs/endless/checkpoints/step-00000030
+check "… and the same best" test "$(readlink runs/$name/checkpoints/best)" = "$(readlink runs/endless/checkpoints/best)"
+
+# Counters come back: a run that is cut off anywhere stops at the same step.
+mkdir -p runs/cut/checkpoints
+check "every step's checkpoint" "$dtrain" "${patience[@]}" run.name=every run.patience=3 checkpoint.every=1 checkpoint.keep=0 \
+    >every.log 2>&1
+for cut in 3 $((step + 1)) $((step + 4)); do
+    rm -rf runs/cut
+    mkdir -p runs/cut/checkpoints
+    for i in $(seq "$cut"); do
+        cp -r "$(printf 'runs/every/checkpoints/step-%08d' "$i")" runs/cut/checkpoints
+    done
+    check "cut after step $cut" "$dtrain" "${patience[@]}" run.name=cut run.patience=3 >cut.log 2>&1
+    check "… it stops at the same step" test "$(steps_done cut)" -eq $((step + 6))
+    check "… with the same best" test "$(readlink runs/cut/checkpoints/best)" = "$(printf 'step-%08d' "$step")"
+done
+rm -rf runs/cut
+mkdir -p runs/cut/checkpoints
+cp -r "$(printf 'runs/every/checkpoints/step-%08d' $((step + 1)))" runs/cut/checkpoints
+check "the best checkpoint is gone" "$dtrain" "${patience[@]/run.steps=30/run.steps=$((step + 3))}" run.name=cut >gone.log 2>&1
+check "… that is said" grep -q "the best checkpoint so far, is missing" gone.log
+check "… and the next one counts" test "$(readlink runs/cut/checkpoints/best)" = "$(printf 'step-%08d' $((step + 2)))"
+finish
