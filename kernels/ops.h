@@ -13,7 +13,9 @@
 #include "kernels/gemm.h"
 #include "kernels/policy_loss.h"
 #include "kernels/rmsnorm_residual.h"
+#include "kernels/rnn.h"
 #include "kernels/scan.h"
+#include "kernels/silu_gate.h"
 #include "kernels/spin.h"
 #include "kernels/stamp.h"
 #include "kernels/sum_squares.h"
@@ -33,6 +35,10 @@
     W(scan_backward)                                                                               \
     W(attention_forward)                                                                           \
     W(attention_backward)                                                                          \
+    W(rnn_forward)                                                                                 \
+    W(rnn_backward)                                                                                \
+    X(silu_gate_forward)                                                                           \
+    X(silu_gate_backward)                                                                          \
     W(xent)                                                                                        \
     W(sum_squares)                                                                                 \
     X(update_control)                                                                              \

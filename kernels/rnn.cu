@@ -1,0 +1,355 @@
+// GRU and LSTM on CUDA: one launch a position, which a graph then holds. A block owns TILE
+// sequences by TILE hidden units, a thread one of each: it sums its gates' products with h_{t-1}
+// (backward: its unit's with dp_{t+1}), both operands TILE_K at a time in shared memory, and then
+// runs the cell, so that the product never leaves registers. What the next position reads of all
+// units (`previous`, dp) goes through global memory, between launches; what it reads of its own
+// unit (h and c in fp32) too, by the same thread. Bytes of a position: W_hh from L2, once for each
+// TILE sequences. At H = 256 that and the launches are its floor; far wider ones want tensor cores.
+// The biases' gradients are sums over all positions at the end.
+#include "kernels/partials.cuh"
+
+enum { TILE = 16, THREADS = TILE * TILE, TILE_K = 64, PITCH = TILE_K + 4, SUM_THREADS = 128 };
+
+// Sums of a part of the positions; the parts are then added (partials.cuh).
+enum { MAX_PARTS = 128 };
+
+static __device__ __forceinline__ bool starts(const struct dt_rnn_inputs &in, int64_t position)
+{
+    return in.reset && in.reset[position];
+}
+
+// A thread's place: sequence b, unit j; the first of its block; inside: it has both.
+struct place {
+    int64_t b, j, b0, j0;
+    bool inside;
+};
+
+DT_DEVICE place place_of(int64_t batch, int64_t H)
+{
+    const int64_t across = dt_div_up(H, TILE);
+    place p;
+    p.b0 = blockIdx.x / across * TILE, p.j0 = blockIdx.x % across * TILE;
+    p.b = p.b0 + threadIdx.x / TILE, p.j = p.j0 + threadIdx.x % TILE;
+    p.inside = p.b < batch && p.j < H;
+    return p;
+}
+
+// Σ_k a[k] · b[k] of two rows in shared memory.
+DT_DEVICE void dot(const float *a, const float *b, float &sum)
+{
+    float x[4], y[4];
+    dt_load<4>(a, x);
+    dt_load<4>(b, y);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        sum += x[i] * y[i];
+}
+
+// ---- forward
+
+// h_{-1} and c_{-1} into the state, and the first operand.
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    start_kernel(struct dt_rnn_forward_args a, float *h, float *c)
+{
+    const int64_t H = a.in.w_hh.cols, i = dt_thread_index(), b = i / H;
+    if (b >= a.in.batch)
+        return;
+    const int64_t position = b * a.in.length;
+    const float first = a.in.h0 && !starts(a.in, position) ? a.in.h0[i] : 0.0f;
+    h[i] = first;
+    c[i] = a.in.c0 && !starts(a.in, position) ? a.in.c0[i] : 0.0f;
+    ((T *)a.previous.data)[position * a.previous.stride + i % H] = dt_from_f32<T>(first);
+}
+
+// The gates' products with h_{t-1}, without bias.
+template <int G, class T>
+DT_DEVICE void recurrent(const struct dt_rnn_forward_args &a, const place &p, int64_t t,
+                         float (&sum)[G])
+{
+    DT_SHARED(float, left, [TILE][PITCH]);
+    DT_SHARED(float, right, [G * TILE][PITCH]);
+    const int64_t H = a.in.w_hh.cols, L = a.in.length;
+    const T *previous = (const T *)a.previous.data, *w = (const T *)a.in.w_hh.data;
+    const int s = (int)threadIdx.x / TILE, u = (int)threadIdx.x % TILE;
+    for (int64_t k0 = 0; k0 < H; k0 += TILE_K) {
+        for (int i = (int)threadIdx.x; i < TILE * TILE_K; i += THREADS) {
+            const int64_t b = p.b0 + i / TILE_K, k = k0 + i % TILE_K;
+            left[i / TILE_K][i % TILE_K] =
+                b < a.in.batch && k < H ? dt_to_f32(previous[(b * L + t) * a.previous.stride + k])
+                                        : 0.0f;
+        }
+        for (int i = (int)threadIdx.x; i < G * TILE * TILE_K; i += THREADS) {
+            const int row = i / TILE_K; // gate · TILE + unit
+            const int64_t j = p.j0 + row % TILE, k = k0 + i % TILE_K;
+            right[row][i % TILE_K] =
+                j < H && k < H ? dt_to_f32(w[(row / TILE * H + j) * a.in.w_hh.stride + k]) : 0.0f;
+        }
+        __syncthreads();
+#pragma unroll 4
+        for (int k = 0; k < TILE_K; k += 4)
+#pragma unroll
+            for (int g = 0; g < G; g++)
+                dot(&left[s][k], &right[g * TILE + u][k], sum[g]);
+        __syncthreads();
+    }
+}
+
+template <class T> DT_DEVICE void put(const struct dt_view &view, int64_t row, int64_t col, float x)
+{
+    ((T *)view.data)[row * view.stride + col] = dt_from_f32<T>(x);
+}
+
+template <class T> DT_DEVICE float at(const struct dt_view &view, int64_t row, int64_t col)
+{
+    return dt_to_f32(((const T *)view.data)[row * view.stride + col]);
+}
+
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    gru_kernel(struct dt_rnn_forward_args a, int64_t t, float *state)
+{
+    const int64_t H = a.in.w_hh.cols;
+    const place p = place_of(a.in.batch, H);
+    float sum[3] = {};
+    recurrent<3, T>(a, p, t, sum);
+    if (!p.inside)
+        return;
+    const int64_t row = p.b * a.in.length + t, j = p.j;
+    const float before = starts(a.in, row) ? 0.0f : state[p.b * H + j];
+    const float r = dt_sigmoid(at<T>(a.x, row, j) + a.b_ih[j] + (sum[0] + a.b_hh[j]));
+    const float z = dt_sigmoid(at<T>(a.x, row, H + j) + a.b_ih[H + j] + (sum[1] + a.b_hh[H + j]));
+    const float q = sum[2] + a.b_hh[2 * H + j];
+    const float n = tanhf(at<T>(a.x, row, 2 * H + j) + a.b_ih[2 * H + j] + r * q);
+    const float h = n + z * (before - n);
+    put<T>(a.y, row, j, h);
+    state[p.b * H + j] = h;
+    if (t + 1 < a.in.length)
+        put<T>(a.previous, row + 1, j, starts(a.in, row + 1) ? 0.0f : h);
+    else if (a.h_last)
+        a.h_last[p.b * H + j] = h;
+    if (a.gates.data) {
+        put<T>(a.gates, row, j, r);
+        put<T>(a.gates, row, H + j, z);
+        put<T>(a.gates, row, 2 * H + j, n);
+        put<T>(a.gates, row, 3 * H + j, q);
+    }
+}
+
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    lstm_kernel(struct dt_rnn_forward_args a, int64_t t, float *state)
+{
+    const int64_t H = a.in.w_hh.cols;
+    const place p = place_of(a.in.batch, H);
+    float sum[4] = {};
+    recurrent<4, T>(a, p, t, sum);
+    if (!p.inside)
+        return;
+    const int64_t row = p.b * a.in.length + t, j = p.j;
+#pragma unroll
+    for (int g = 0; g < 4; g++)
+        sum[g] = at<T>(a.x, row, g * H + j) + a.b_ih[g * H + j] + (sum[g] + a.b_hh[g * H + j]);
+    const float before = starts(a.in, row) ? 0.0f : state[p.b * H + j];
+    const float i = dt_sigmoid(sum[0]), f = dt_sigmoid(sum[1]), g = tanhf(sum[2]),
+                o = dt_sigmoid(sum[3]);
+    const float c = f * before + i * g, h = o * tanhf(c);
+    put<T>(a.y, row, j, h);
+    state[p.b * H + j] = c;
+    if (t + 1 < a.in.length) {
+        put<T>(a.previous, row + 1, j, starts(a.in, row + 1) ? 0.0f : h);
+    } else if (a.h_last) {
+        a.h_last[p.b * H + j] = h;
+        a.c_last[p.b * H + j] = c;
+    }
+    if (a.gates.data) {
+        put<T>(a.gates, row, j, i);
+        put<T>(a.gates, row, H + j, f);
+        put<T>(a.gates, row, 2 * H + j, g);
+        put<T>(a.gates, row, 3 * H + j, o);
+        put<T>(a.cells, row, j, c);
+    }
+}
+
+static unsigned blocks_of(const struct dt_rnn_inputs &in)
+{
+    return (unsigned)(dt_div_up(in.batch, TILE) * dt_div_up(in.w_hh.cols, TILE));
+}
+
+template <class T>
+static void forward_typed(const struct dt_rnn_forward_args *a, struct dt_stream *stream)
+{
+    const int64_t states = a->in.batch * a->in.w_hh.cols;
+    float *h = (float *)a->workspace, *c = h + states;
+    DT_LAUNCH((start_kernel<T>), dt_blocks(states, THREADS), THREADS, 0, stream, *a, h, c);
+    for (int64_t t = 0; t < a->in.length; t++)
+        if (a->in.cell == DT_RNN_GRU)
+            DT_LAUNCH((gru_kernel<T>), blocks_of(a->in), THREADS, 0, stream, *a, t, h);
+        else
+            DT_LAUNCH((lstm_kernel<T>), blocks_of(a->in), THREADS, 0, stream, *a, t, c);
+}
+
+dt_status rnn_forward_cuda(struct dt_device *device, const struct dt_rnn_forward_args *args,
+                           struct dt_stream *stream)
+{
+    (void)device;
+    DT_STORAGE_SWITCH(args->in.w_hh.dtype, T, forward_typed<T>(args, stream));
+    return DT_LAUNCHED("rnn_forward");
+}
+
+int64_t rnn_forward_cuda_workspace(struct dt_device *device, const struct dt_rnn_forward_args *args)
+{
+    (void)device;
+    return 2 * args->in.batch * args->in.w_hh.cols * (int64_t)sizeof(float);
+}
+
+// ---- backward
+
+// Σ over gates and units of dp_{t+1} · W_hh, for the thread's unit.
+template <class T>
+DT_DEVICE float from_next(const struct dt_rnn_inputs &in, const struct dt_view &dp, const place &p,
+                          int64_t t)
+{
+    DT_SHARED(float, left, [TILE][PITCH]);
+    DT_SHARED(float, right, [TILE][PITCH]);
+    const int64_t K = in.w_hh.rows, H = in.w_hh.cols;
+    const int s = (int)threadIdx.x / TILE, u = (int)threadIdx.x % TILE;
+    float sum = 0.0f;
+    for (int64_t k0 = 0; k0 < K; k0 += TILE_K) {
+        for (int i = (int)threadIdx.x; i < TILE * TILE_K; i += THREADS) {
+            const int64_t b = p.b0 + i / TILE_K, k = k0 + i % TILE_K;
+            left[i / TILE_K][i % TILE_K] =
+                b < in.batch && k < K ? at<T>(dp, b * in.length + t + 1, k) : 0.0f;
+        }
+        for (int i = (int)threadIdx.x; i < TILE_K * TILE; i += THREADS) {
+            const int64_t k = k0 + i / TILE, j = p.j0 + i % TILE;
+            right[i % TILE][i / TILE] = k < K && j < H ? at<T>(in.w_hh, k, j) : 0.0f;
+        }
+        __syncthreads();
+#pragma unroll 4
+        for (int k = 0; k < TILE_K; k += 4)
+            dot(&left[s][k], &right[u][k], sum);
+        __syncthreads();
+    }
+    return sum;
+}
+
+template <class T>
+DT_DEVICE void gru_slopes(const struct dt_rnn_backward_args &a, int64_t row, int64_t j, float dh,
+                          float *carry)
+{
+    const int64_t H = a.in.w_hh.cols;
+    const float r = at<T>(a.gates, row, j), z = at<T>(a.gates, row, H + j),
+                n = at<T>(a.gates, row, 2 * H + j), q = at<T>(a.gates, row, 3 * H + j);
+    const float dz = dh * (at<T>(a.previous, row, j) - n) * z * (1.0f - z);
+    const float dn = dh * (1.0f - z) * (1.0f - n * n);
+    const float dr = dn * q * r * (1.0f - r);
+    *carry = dh * z;
+    put<T>(a.dx, row, j, dr);
+    put<T>(a.dx, row, H + j, dz);
+    put<T>(a.dx, row, 2 * H + j, dn);
+    put<T>(a.dp, row, j, dr);
+    put<T>(a.dp, row, H + j, dz);
+    put<T>(a.dp, row, 2 * H + j, dn * r);
+}
+
+template <class T>
+DT_DEVICE void lstm_slopes(const struct dt_rnn_backward_args &a, int64_t row, int64_t t, int64_t b,
+                           int64_t j, float dh, float dc, float *carry)
+{
+    const int64_t H = a.in.w_hh.cols;
+    const float i = at<T>(a.gates, row, j), f = at<T>(a.gates, row, H + j),
+                g = at<T>(a.gates, row, 2 * H + j), o = at<T>(a.gates, row, 3 * H + j);
+    const float c = tanhf(at<T>(a.cells, row, j));
+    float before = 0.0f;
+    if (!starts(a.in, row))
+        before = t > 0 ? at<T>(a.cells, row - 1, j) : a.in.c0 ? a.in.c0[b * H + j] : 0.0f;
+    dc += dh * o * (1.0f - c * c);
+    *carry = dc * f;
+    put<T>(a.dx, row, j, dc * g * i * (1.0f - i));
+    put<T>(a.dx, row, H + j, dc * before * f * (1.0f - f));
+    put<T>(a.dx, row, 2 * H + j, dc * i * (1.0f - g * g));
+    put<T>(a.dx, row, 3 * H + j, dh * c * o * (1.0f - o));
+}
+
+// `carry` [B, H]: the cell's own part of what t + 1 gives to t: of h (GRU), of c (LSTM).
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    backward_kernel(struct dt_rnn_backward_args a, int64_t t, float *carry)
+{
+    const int64_t H = a.in.w_hh.cols, L = a.in.length;
+    const bool gru = a.in.cell == DT_RNN_GRU;
+    const place p = place_of(a.in.batch, H);
+    const float sum = t + 1 < L ? from_next<T>(a.in, gru ? a.dp : a.dx, p, t) : 0.0f;
+    if (!p.inside)
+        return;
+    const int64_t row = p.b * L + t;
+    const bool last = t + 1 == L || starts(a.in, row + 1);
+    float *own = carry + p.b * H + p.j;
+    const float kept = last ? 0.0f : *own;
+    const float dh = at<T>(a.dy, row, p.j) + (last ? 0.0f : gru ? kept + sum : sum);
+    if (gru)
+        gru_slopes<T>(a, row, p.j, dh, own);
+    else
+        lstm_slopes<T>(a, row, t, p.b, p.j, dh, kept, own);
+}
+
+// Columns of dx and dp over `each` rows: [parts, 2, G·H].
+template <class T>
+__global__ static void __launch_bounds__(SUM_THREADS)
+    sums_kernel(struct dt_view dx, struct dt_view dp, int64_t each, float *parts)
+{
+    const int64_t blocks = dt_div_up(dx.cols, SUM_THREADS), part = blockIdx.x / blocks,
+                  column = blockIdx.x % blocks * SUM_THREADS + threadIdx.x;
+    if (column >= dx.cols)
+        return;
+    float x = 0.0f, p = 0.0f;
+    for (int64_t row = part * each; row < dt_least((part + 1) * each, dx.rows); row++) {
+        x += at<T>(dx, row, column);
+        p += at<T>(dp, row, column);
+    }
+    parts[2 * part * dx.cols + column] = x;
+    parts[(2 * part + 1) * dx.cols + column] = p;
+}
+
+static int64_t rows_of_part(int64_t rows)
+{
+    return dt_div_up(rows, MAX_PARTS);
+}
+
+template <class T>
+static void backward_typed(const struct dt_rnn_backward_args *a, struct dt_stream *stream)
+{
+    const int64_t rows = a->dx.rows, width = a->dx.cols, each = rows_of_part(rows),
+                  parts = dt_div_up(rows, each);
+    const struct dt_view dp = a->in.cell == DT_RNN_GRU ? a->dp : a->dx;
+    float *carry = (float *)a->workspace, *sums = carry + a->in.batch * a->in.w_hh.cols;
+    for (int64_t t = a->in.length; t-- > 0;)
+        DT_LAUNCH((backward_kernel<T>), blocks_of(a->in), THREADS, 0, stream, *a, t, carry);
+    DT_LAUNCH((sums_kernel<T>), (unsigned)(parts * dt_div_up(width, SUM_THREADS)), SUM_THREADS, 0,
+              stream, a->dx, dp, each, sums);
+    partial_sums add = {};
+    add.partials = sums;
+    add.rows = parts, add.channels = width, add.width = 0;
+    add.first = a->db_ih, add.second = a->db_hh;
+    add.accumulate = a->accumulate;
+    partials_launch(add, stream);
+}
+
+dt_status rnn_backward_cuda(struct dt_device *device, const struct dt_rnn_backward_args *args,
+                            struct dt_stream *stream)
+{
+    (void)device;
+    DT_STORAGE_SWITCH(args->in.w_hh.dtype, T, backward_typed<T>(args, stream));
+    return DT_LAUNCHED("rnn_backward");
+}
+
+int64_t rnn_backward_cuda_workspace(struct dt_device *device,
+                                    const struct dt_rnn_backward_args *args)
+{
+    const int64_t rows = args->in.batch * args->in.length;
+    (void)device;
+    return (args->in.batch * args->in.w_hh.cols +
+            2 * dt_div_up(rows, rows_of_part(rows)) * args->in.w_hh.rows) *
+           (int64_t)sizeof(float);
+}

@@ -370,6 +370,94 @@ CHECK(attention_backward)
     return DT_OK;
 }
 
+static dt_status check_rnn_inputs(const char *op, const struct dt_rnn_forward_args *args)
+{
+    const struct dt_rnn_inputs *in = &args->in;
+    SIZE(in.batch);
+    SIZE(in.length);
+    RANGE(in.cell, DT_RNN_GRU, DT_RNN_LSTM);
+    STORAGE(in.w_hh.dtype);
+    SIZE(in.w_hh.cols);
+    VIEW(in.w_hh, dt_rnn_gates(in->cell) * in->w_hh.cols, in->w_hh.cols, in->w_hh.dtype);
+    return DT_OK;
+}
+
+CHECK(rnn_forward)
+{
+    const struct dt_rnn_inputs *in = &args->in;
+    int64_t M = in->batch * in->length, H = in->w_hh.cols;
+    enum dt_dtype type = in->w_hh.dtype;
+    bool lstm = in->cell == DT_RNN_LSTM;
+    DT_TRY(check_rnn_inputs(op, args));
+    VIEW(x, M, dt_rnn_gates(in->cell) * H, type);
+    POINTER(b_ih);
+    POINTER(b_hh);
+    VIEW(y, M, H, type);
+    VIEW(previous, M, H, type);
+    APART(y.data, previous.data);
+    APART(h_last, in.h0);
+    APART(c_last, in.c0);
+    if (args->gates.data)
+        VIEW(gates, M, 4 * H, type);
+    if (args->gates.data && lstm)
+        VIEW(cells, M, H, type);
+    if (lstm && !args->h_last != !args->c_last)
+        return DT_FAIL(DT_MACHINE, hint, "%s: h_last and c_last go together", op);
+    WORKSPACE(rnn_forward);
+    return DT_OK;
+}
+
+CHECK(rnn_backward)
+{
+    const struct dt_rnn_inputs *in = &args->in;
+    int64_t M = in->batch * in->length, H = in->w_hh.cols, G = dt_rnn_gates(in->cell);
+    enum dt_dtype type = in->w_hh.dtype;
+    DT_TRY(check_rnn_inputs(op, &(struct dt_rnn_forward_args){.in = args->in}));
+    VIEW(gates, M, 4 * H, type);
+    VIEW(previous, M, H, type);
+    VIEW(dy, M, H, type);
+    VIEW(dx, M, G * H, type);
+    if (in->cell == DT_RNN_LSTM)
+        VIEW(cells, M, H, type);
+    else
+        VIEW(dp, M, G * H, type);
+    POINTER(db_ih);
+    POINTER(db_hh);
+    WORKSPACE(rnn_backward);
+    return DT_OK;
+}
+
+CHECK(silu_gate_forward)
+{
+    int64_t rows = args->x.rows, cols = args->x.cols;
+    SIZE(x.rows);
+    SIZE(x.cols);
+    STORAGE(x.dtype);
+    VIEW(x, rows, cols, args->x.dtype);
+    VIEW(y, rows, cols, args->x.dtype);
+    if (args->u.data)
+        VIEW(u, rows, cols, args->x.dtype);
+    return DT_OK;
+}
+
+CHECK(silu_gate_backward)
+{
+    int64_t rows = args->x.rows, cols = args->x.cols;
+    SIZE(x.rows);
+    SIZE(x.cols);
+    STORAGE(x.dtype);
+    VIEW(x, rows, cols, args->x.dtype);
+    VIEW(dy, rows, cols, args->x.dtype);
+    VIEW(dx, rows, cols, args->x.dtype);
+    APART(dx.data, x.data);
+    APART(dx.data, dy.data);
+    if (args->u.data) {
+        VIEW(u, rows, cols, args->x.dtype);
+        VIEW(du, rows, cols, args->x.dtype);
+    }
+    return DT_OK;
+}
+
 CHECK(xent)
 {
     SIZE(rows);

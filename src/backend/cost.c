@@ -201,6 +201,58 @@ COST(attention_backward)
     return attention_cost(&a->in, 4, 4, 5, 3);
 }
 
+// The recurrent product, at the rate of GEMM, and the cell: four exponentials a unit.
+static struct dt_op_cost rnn_cost(const struct dt_rnn_inputs *in, double arrays)
+{
+    double rows = (double)in->batch * (double)in->length, H = (double)in->w_hh.cols;
+    struct dt_op_cost cost =
+        shaped("%s %lldx%lldx%lld", in->cell == DT_RNN_GRU ? "gru" : "lstm", (long long)in->batch,
+               (long long)in->length, (long long)in->w_hh.cols);
+    cost.bytes = arrays * rows * H * size_of(in->w_hh.dtype);
+    cost.flops = 2 * rows * (double)in->w_hh.rows * H;
+    cost.gemm = true;
+    cost.type = in->w_hh.dtype;
+    return cost;
+}
+
+COST(rnn_forward)
+{
+    double G = (double)dt_rnn_gates(a->in.cell); // x, y, previous, gates, cells
+    struct dt_op_cost cost =
+        rnn_cost(&a->in, G + 2 + (a->gates.data ? 4 : 0) + (a->cells.data ? 1 : 0));
+    cost.exps = 4 * (double)a->y.rows * (double)a->y.cols;
+    return cost;
+}
+
+COST(rnn_backward)
+{
+    bool lstm = a->in.cell == DT_RNN_LSTM; // gates, previous or cells, dy, dx, dp
+    return rnn_cost(&a->in, lstm ? 4 + 1 + 1 + 4 : 4 + 1 + 1 + 3 + 3);
+}
+
+static struct dt_op_cost gate_cost(const struct dt_view *x, bool gate, double arrays, double lanes)
+{
+    double n = (double)x->rows * (double)x->cols;
+    struct dt_op_cost cost =
+        shaped("%lldx%lld%s", (long long)x->rows, (long long)x->cols, gate ? " gated" : "");
+    cost.bytes = arrays * view_bytes(x);
+    cost.flops = cost.lanes = n * lanes;
+    cost.exps = n;
+    return cost;
+}
+
+COST(silu_gate_forward)
+{
+    bool gate = a->u.data;
+    return gate_cost(&a->x, gate, gate ? 3 : 2, SILU + gate);
+}
+
+COST(silu_gate_backward)
+{
+    bool gate = a->u.data;
+    return gate_cost(&a->x, gate, gate ? 5 : 3, SILU_SLOPE + 3 * gate);
+}
+
 COST(xent)
 {
     double n = (double)a->rows * (double)a->width, passes = a->dlogits ? 2 : 1;

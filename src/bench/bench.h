@@ -14,7 +14,8 @@ enum dt_bench_gemm { DT_BENCH_GEMM_TIMED, DT_BENCH_GEMM_FIRST };
 struct dt_bench_options {
     bool step, reader; // what is measured; neither: every op
     bool json, warm;
-    int model; // of --model; 0: none
+    int model;          // of --model; 0: none
+    const char *layers; // NULL: n_layer times mamba
     int64_t d_model, n_layer, vocab, d_state;
     int64_t seq_len, batch;
     int64_t micro_batch; // sequences; 0: the whole batch

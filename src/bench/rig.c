@@ -6,6 +6,7 @@
 #include "job/job.h"
 #include "train/memory.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static dt_status open_backend(const struct dt_bench_options *options, dt_bench_wrap wrap,
@@ -38,7 +39,8 @@ static dt_status describe(const struct dt_bench_options *options, const struct d
     s->data.seq_len = rig->length;
     s->data.batch = rig->batch;
     s->model.d_model = options->d_model;
-    s->model.n_layer = options->n_layer;
+    s->model.n_layer = options->layers ? 0 : options->n_layer;
+    snprintf(s->model.layers, sizeof s->model.layers, "%s", options->layers ? options->layers : "");
     s->model.vocab_size = options->vocab;
     s->model.d_state = options->d_state;
     s->model.recompute = (enum dt_recompute)options->recompute;

@@ -28,6 +28,8 @@ static const struct dt_option options[] = {
      .modes = MODEL},
     {OPTION(WHOLE, d_model, "d-model", "256", 1, 1 << 16, "model width"), .modes = MODEL},
     {OPTION(WHOLE, n_layer, "n-layer", "4", 1, 1 << 12, "layers"), .modes = MODEL},
+    {OPTION(TEXT, layers, "layers", "", "layer kinds, such as mamba*2 gru; instead of --n-layer"),
+     .modes = MODEL},
     {OPTION(WHOLE, seq_len, "seq-len", "512", 1, 1 << 24, "tokens per sequence"), .modes = MODEL},
     {OPTION(WHOLE, batch, "batch", "16", 1, 1 << 16, "sequences per step"), .modes = MODEL},
     {OPTION(WHOLE, micro_batch, "micro-batch", "0", 0, 1 << 16, "sequences per pass; 0: all"),

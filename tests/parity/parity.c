@@ -474,9 +474,9 @@ static const char *missing_device(const char *name)
 static const struct family {
     const char *name;
     void (*run)(struct parity *p);
-} families[] = {{"flat", parity_flat}, {"embed", parity_embed},        {"rmsnorm", parity_rmsnorm},
-                {"xent", parity_xent}, {"gemm", parity_gemm},          {"conv", parity_conv},
-                {"scan", parity_scan}, {"attention", parity_attention}};
+} families[] = {{"flat", parity_flat}, {"embed", parity_embed},         {"rmsnorm", parity_rmsnorm},
+                {"xent", parity_xent}, {"gemm", parity_gemm},           {"conv", parity_conv},
+                {"scan", parity_scan}, {"attention", parity_attention}, {"rnn", parity_rnn}};
 enum { FAMILIES = sizeof families / sizeof *families };
 
 static int usage(void)

@@ -128,6 +128,7 @@ void parity_gemm(struct parity *p);
 void parity_conv(struct parity *p);
 void parity_scan(struct parity *p);
 void parity_attention(struct parity *p);
+void parity_rnn(struct parity *p);
 
 // ---- what the families share
 

@@ -1,0 +1,133 @@
+// The feed-forward block, with its prenorm. Gated (model.mlp_gated), as SwiGLU [Shazeer 2020]:
+//   r = residual + x     h = RMSNorm(r)     g, u = gate_up_proj(h)     out = down_proj(silu(g) ∘ u)
+// or plain:                                 g = up_proj(h)             out = down_proj(silu(g))
+// F = d_mlp channels, M = B·L rows. g and u are halves of one array of 2F columns, the rows of
+// gate_up_proj's weight gate first. It looks at one position alone: no state.
+// model.recompute: `scan` keeps h and g, u; `block` keeps nothing.
+#include "model/kinds.h"
+
+#include <math.h>
+
+struct arrays {
+    struct dt_view h;        // [M, d] storage
+    struct dt_view gu, g, u; // [M, 2F] or [M, F], its halves; u.data NULL: no gate
+    struct dt_view y;        // [M, F]
+};
+
+struct mlp {
+    struct dt_part part;
+    int64_t F;
+    bool gated;
+    struct dt_norm norm;
+    struct dt_linear up, down;
+    struct arrays forward, gradients;
+};
+
+static struct dt_linear add_linear(const struct dt_build *build, const struct mlp *m,
+                                   const char *name, int64_t in, int64_t out, double scale)
+{
+    int row = dt_params_add(build->params, DT_INIT_UNIFORM, scale, out, 2, (int64_t[]){out, in},
+                            "backbone.layers.%d.mixer.%s.weight", (int)m->part.layer, name);
+    return (struct dt_linear){.row = row, .in = in, .out = out};
+}
+
+static void create(struct dt_part *part, const struct dt_build *build)
+{
+    struct mlp *m = (struct mlp *)part;
+    const struct dt_model_config *config = build->config;
+    int64_t d = config->d_model, F = m->F = config->d_mlp;
+    m->gated = config->mlp_gated;
+    m->down = add_linear(build, m, "down_proj", F, d, 1 / sqrt((double)(F * config->n_layer)));
+    m->up = add_linear(build, m, m->gated ? "gate_up_proj" : "up_proj", d, m->gated ? 2 * F : F,
+                       1 / sqrt((double)d));
+    m->norm.row = dt_params_add(build->params, DT_INIT_ONE, 0, d, 1, &d,
+                                "backbone.layers.%d.norm.weight", (int)part->layer);
+}
+
+static struct arrays plan_arrays(const struct mlp *m, struct dt_plan *plan, enum dt_memory block,
+                                 enum dt_memory scan)
+{
+    enum dt_dtype storage = plan->net->config->storage;
+    struct arrays a = {.h = dt_plan_view(plan, block, plan->rows, m->up.in, storage),
+                       .gu = dt_plan_view(plan, block, plan->rows, m->up.out, storage),
+                       .y = dt_plan_view(plan, scan, plan->rows, m->F, storage)};
+    a.g = dt_view_cols(a.gu, 0, m->F);
+    a.u = m->gated ? dt_view_cols(a.gu, m->F, 2 * m->F) : (struct dt_view){0};
+    return a;
+}
+
+static void plan(struct dt_part *part, struct dt_plan *plan)
+{
+    struct mlp *m = (struct mlp *)part;
+    enum dt_memory block = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK),
+                   scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN);
+    m->forward = plan_arrays(m, plan, block, scan);
+    m->norm.rstd = dt_plan_view(plan, block, plan->rows, 1, DT_F32).data;
+    if (plan->shape.training)
+        m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
+}
+
+// The first M rows of each.
+static struct arrays first_rows(struct arrays a, int64_t M)
+{
+    a.h.rows = a.gu.rows = a.g.rows = a.u.rows = a.y.rows = M;
+    return a;
+}
+
+static dt_status activate(const struct dt_pass *pass, const struct arrays *a)
+{
+    struct dt_silu_gate_forward_args args = {.x = a->g, .u = a->u, .y = a->y};
+    return DT_RUN(pass, silu_gate_forward, &args);
+}
+
+static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
+                         const struct dt_flow *flow)
+{
+    const struct mlp *m = (struct mlp *)part;
+    const struct arrays a = first_rows(m->forward, pass->rows);
+    DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
+    DT_TRY(dt_linear_forward(pass, m->up, a.h, a.gu));
+    DT_TRY(activate(pass, &a));
+    return dt_linear_forward(pass, m->down, a.y, flow->out);
+}
+
+static dt_status recompute(const struct mlp *m, const struct arrays *a, const struct dt_pass *pass,
+                           const struct dt_flow *flow)
+{
+    enum dt_recompute level = pass->net->config->recompute;
+    if (level >= DT_RECOMPUTE_BLOCK) {
+        DT_TRY(dt_norm_recompute(pass, &m->norm, flow, a->h));
+        DT_TRY(dt_linear_forward(pass, m->up, a->h, a->gu));
+    }
+    return level >= DT_RECOMPUTE_SCAN ? activate(pass, a) : DT_OK;
+}
+
+static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
+                          const struct dt_flow *flow)
+{
+    const struct mlp *m = (struct mlp *)part;
+    const struct arrays a = first_rows(m->forward, pass->rows),
+                        g = first_rows(m->gradients, pass->rows);
+    struct dt_silu_gate_backward_args args = {.x = a.g, .u = a.u, .dy = g.y, .dx = g.g, .du = g.u};
+    DT_TRY(recompute(m, &a, pass, flow));
+    DT_TRY(dt_linear_backward(pass, m->down, a.y, flow->x, g.y));
+    DT_TRY(DT_RUN(pass, silu_gate_backward, &args));
+    DT_TRY(dt_linear_backward(pass, m->up, a.h, g.gu, g.h));
+    return dt_norm_backward(pass, &m->norm, flow, g.h);
+}
+
+// GEMM: 2 FLOPs a weight forward, 4 backward.
+static double flops_per_token(const struct dt_model_config *config)
+{
+    return 6 * (double)config->d_model * (double)config->d_mlp * (config->mlp_gated ? 3 : 2);
+}
+
+const struct dt_block_kind dt_mlp_block = {
+    .kind = {.name = "mlp",
+             .size = sizeof(struct mlp),
+             .create = create,
+             .plan = plan,
+             .flops_per_token = flops_per_token},
+    .forward = forward,
+    .backward = backward,
+};

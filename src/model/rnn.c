@@ -1,0 +1,240 @@
+// The recurrent blocks `gru` and `lstm`, with their prenorm (kernels/rnn.h has the formulas):
+//   r = residual + x        h = RMSNorm(r)        out = out_proj(rnn(h · W_ihᵀ))
+// H = d_rnn hidden channels, G gates of each, M = B·L rows. Weights and biases have the names, the
+// order of gates and the shapes of PyTorch's nn.GRU and nn.LSTM of one layer. out_proj is there
+// where H is not d_model. The inputs of all gates are one product, and so is the gradient of W_hh.
+// model.recompute: `scan` keeps h and the inputs of the gates and runs the recurrence again;
+// `block` keeps nothing.
+#include "model/kinds.h"
+
+#include <math.h>
+
+struct arrays {
+    struct dt_view h; // [M, d] storage
+    struct dt_view x; // [M, G·H], before the recurrence and without bias
+    struct dt_view p; // [M, G·H], gradients only, GRU: of the recurrent product
+    struct dt_view y; // [M, H]; without out_proj the block's output itself
+    struct dt_view previous, gates, cells; // [M, H], [M, 4H], [M, H]: what backward needs
+};
+
+struct rnn {
+    struct dt_part part;
+    enum dt_rnn_cell cell;
+    int64_t H, G;
+    int reset;                    // batch array
+    int hidden_state, cell_state; // [B, H] fp32; cell_state: LSTM
+    struct dt_norm norm;
+    struct dt_linear input, recurrent, out_proj; // out_proj.out 0: none
+    int bias_ih, bias_hh;                        // rows of the table
+    struct arrays forward, gradients;
+};
+
+static int add_row(const struct dt_build *build, const struct rnn *m, enum dt_init init,
+                   double scale, const char *name, int n_dims, const int64_t *shape)
+{
+    return dt_params_add(build->params, init, scale, shape[0], n_dims, shape,
+                         "backbone.layers.%d.%s", (int)m->part.layer, name);
+}
+
+static struct dt_linear add_linear(const struct dt_build *build, const struct rnn *m,
+                                   const char *name, int64_t in, int64_t out, double scale)
+{
+    int row = add_row(build, m, DT_INIT_UNIFORM, scale, name, 2, (int64_t[]){out, in});
+    return (struct dt_linear){.row = row, .in = in, .out = out};
+}
+
+static void create(struct rnn *m, const struct dt_build *build, enum dt_rnn_cell cell)
+{
+    const struct dt_model_config *config = build->config;
+    int64_t d = config->d_model, H = m->H = config->d_rnn, G = m->G = dt_rnn_gates(cell),
+            gates = G * H;
+    double scale = 1 / sqrt((double)H); // of all, as in PyTorch
+    m->cell = cell;
+    if (H != d)
+        m->out_proj = add_linear(build, m, "mixer.out_proj.weight", H, d,
+                                 1 / sqrt((double)(H * config->n_layer)));
+    m->bias_ih = add_row(build, m, DT_INIT_UNIFORM, scale, "mixer.bias_ih_l0", 1, &gates);
+    m->bias_hh = add_row(build, m, DT_INIT_UNIFORM, scale, "mixer.bias_hh_l0", 1, &gates);
+    m->recurrent = add_linear(build, m, "mixer.weight_hh_l0", H, gates, scale);
+    m->input = add_linear(build, m, "mixer.weight_ih_l0", d, gates, scale);
+    m->norm.row = add_row(build, m, DT_INIT_ONE, 0, "norm.weight", 1, &d);
+    m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
+    m->hidden_state = dt_array_list_add(&m->part.states, "hidden_state", DT_F32, H, false);
+    if (cell == DT_RNN_LSTM)
+        m->cell_state = dt_array_list_add(&m->part.states, "cell_state", DT_F32, H, false);
+}
+
+static void create_gru(struct dt_part *part, const struct dt_build *build)
+{
+    create((struct rnn *)part, build, DT_RNN_GRU);
+}
+
+static void create_lstm(struct dt_part *part, const struct dt_build *build)
+{
+    create((struct rnn *)part, build, DT_RNN_LSTM);
+}
+
+static void plan(struct dt_part *part, struct dt_plan *plan)
+{
+    struct rnn *m = (struct rnn *)part;
+    enum dt_dtype storage = plan->net->config->storage;
+    enum dt_memory block = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK),
+                   scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN), scratch = DT_MEMORY_SCRATCH;
+    bool again = plan->net->config->recompute == DT_RECOMPUTE_SCAN; // from x
+    int64_t M = plan->rows, d = m->input.in, H = m->H;
+    struct arrays *a = &m->forward, *g = &m->gradients;
+    a->h = dt_plan_view(plan, block, M, d, storage);
+    m->norm.rstd = dt_plan_view(plan, block, M, 1, DT_F32).data;
+    a->x = dt_plan_view(plan, again ? block : scratch, M, m->G * H, storage);
+    a->previous = dt_plan_view(plan, scan, M, H, storage);
+    if (m->out_proj.out)
+        a->y = dt_plan_view(plan, scan, M, H, storage);
+    if (!plan->shape.training)
+        return;
+    a->gates = dt_plan_view(plan, scan, M, 4 * H, storage);
+    if (m->cell == DT_RNN_LSTM)
+        a->cells = dt_plan_view(plan, scan, M, H, storage);
+    g->h = dt_plan_view(plan, scratch, M, d, storage);
+    g->x = dt_plan_view(plan, scratch, M, m->G * H, storage);
+    if (m->cell == DT_RNN_GRU)
+        g->p = dt_plan_view(plan, scratch, M, m->G * H, storage);
+    g->y = dt_plan_view(plan, scratch, M, H, storage);
+}
+
+// The first M rows of each.
+static struct arrays first_rows(struct arrays a, int64_t M)
+{
+    a.h.rows = a.x.rows = a.p.rows = a.y.rows = M;
+    a.previous.rows = a.gates.rows = a.cells.rows = M;
+    return a;
+}
+
+static struct dt_rnn_inputs inputs(const struct rnn *m, const struct dt_pass *pass)
+{
+    int64_t layer = m->part.layer;
+    return (struct dt_rnn_inputs){
+        .cell = m->cell,
+        .batch = pass->input.sequences,
+        .length = pass->input.length,
+        .w_hh = dt_view_of(dt_net_stored(pass->net, m->recurrent.row), m->G * m->H, m->H,
+                           pass->net->config->storage),
+        .h0 = dt_model_state_array(pass->before, layer, m->hidden_state),
+        .c0 = m->cell == DT_RNN_LSTM ? dt_model_state_array(pass->before, layer, m->cell_state)
+                                     : NULL,
+        .reset = pass->input.arrays[m->reset]};
+}
+
+// From x to y; `after` is NULL when this is made a second time.
+static dt_status run(const struct rnn *m, const struct arrays *a, const struct dt_pass *pass,
+                     const struct dt_model_state *after, struct dt_view y)
+{
+    struct dt_rnn_forward_args args = {
+        .in = inputs(m, pass),
+        .x = a->x,
+        .b_ih = dt_net_weight(pass->net, m->bias_ih),
+        .b_hh = dt_net_weight(pass->net, m->bias_hh),
+        .y = y,
+        .previous = a->previous,
+        .gates = a->gates,
+        .cells = a->cells,
+        .h_last = dt_model_state_array(after, m->part.layer, m->hidden_state),
+        .workspace = pass->net->workspace,
+        .workspace_bytes = pass->net->workspace_bytes};
+    if (m->cell == DT_RNN_LSTM)
+        args.c_last = dt_model_state_array(after, m->part.layer, m->cell_state);
+    return DT_RUN(pass, rnn_forward, &args);
+}
+
+static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
+                         const struct dt_flow *flow)
+{
+    const struct rnn *m = (struct rnn *)part;
+    const struct arrays a = first_rows(m->forward, pass->rows);
+    bool direct = !m->out_proj.out;
+    DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
+    DT_TRY(dt_linear_forward(pass, m->input, a.h, a.x));
+    DT_TRY(run(m, &a, pass, pass->after, direct ? flow->out : a.y));
+    return direct ? DT_OK : dt_linear_forward(pass, m->out_proj, a.y, flow->out);
+}
+
+// Without out_proj nobody reads y again: it is written into its gradient's place.
+static dt_status recompute(const struct rnn *m, const struct arrays *a, const struct dt_pass *pass,
+                           const struct dt_flow *flow)
+{
+    enum dt_recompute level = pass->net->config->recompute;
+    if (level >= DT_RECOMPUTE_BLOCK) {
+        DT_TRY(dt_norm_recompute(pass, &m->norm, flow, a->h));
+        DT_TRY(dt_linear_forward(pass, m->input, a->h, a->x));
+    }
+    struct dt_view y = dt_view_rows(m->out_proj.out ? a->y : m->gradients.y, 0, pass->rows);
+    return level >= DT_RECOMPUTE_SCAN ? run(m, a, pass, NULL, y) : DT_OK;
+}
+
+static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
+                          const struct dt_flow *flow)
+{
+    const struct rnn *m = (struct rnn *)part;
+    const struct dt_net *net = pass->net;
+    const struct arrays a = first_rows(m->forward, pass->rows),
+                        g = first_rows(m->gradients, pass->rows);
+    bool direct = !m->out_proj.out;
+    struct dt_rnn_backward_args args = {.in = inputs(m, pass),
+                                        .gates = a.gates,
+                                        .cells = a.cells,
+                                        .previous = a.previous,
+                                        .dy = direct ? flow->x : g.y,
+                                        .dx = g.x,
+                                        .dp = g.p,
+                                        .db_ih = dt_net_gradient(net, m->bias_ih),
+                                        .db_hh = dt_net_gradient(net, m->bias_hh),
+                                        .accumulate = pass->accumulate,
+                                        .workspace = net->workspace,
+                                        .workspace_bytes = net->workspace_bytes};
+    DT_TRY(recompute(m, &a, pass, flow));
+    if (!direct)
+        DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, flow->x, g.y));
+    DT_TRY(DT_RUN(pass, rnn_backward, &args));
+    DT_TRY(dt_pass_ready(pass, m->bias_ih));
+    DT_TRY(dt_pass_ready(pass, m->bias_hh));
+    DT_TRY(dt_linear_backward(pass, m->recurrent, a.previous, m->cell == DT_RNN_GRU ? g.p : g.x,
+                              (struct dt_view){0}));
+    DT_TRY(dt_linear_backward(pass, m->input, a.h, g.x, g.h));
+    return dt_norm_backward(pass, &m->norm, flow, g.h);
+}
+
+// GEMM: 2 FLOPs a weight forward, 4 backward.
+static double flops(const struct dt_model_config *config, enum dt_rnn_cell cell)
+{
+    double d = (double)config->d_model, H = (double)config->d_rnn, G = (double)dt_rnn_gates(cell);
+    return 6 * (G * H * (d + H) + (config->d_rnn == config->d_model ? 0 : H * d));
+}
+
+static double gru_flops(const struct dt_model_config *config)
+{
+    return flops(config, DT_RNN_GRU);
+}
+
+static double lstm_flops(const struct dt_model_config *config)
+{
+    return flops(config, DT_RNN_LSTM);
+}
+
+const struct dt_block_kind dt_gru_block = {
+    .kind = {.name = "gru",
+             .size = sizeof(struct rnn),
+             .create = create_gru,
+             .plan = plan,
+             .flops_per_token = gru_flops},
+    .forward = forward,
+    .backward = backward,
+};
+
+const struct dt_block_kind dt_lstm_block = {
+    .kind = {.name = "lstm",
+             .size = sizeof(struct rnn),
+             .create = create_lstm,
+             .plan = plan,
+             .flops_per_token = lstm_flops},
+    .forward = forward,
+    .backward = backward,
+};
