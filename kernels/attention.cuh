@@ -174,7 +174,8 @@ DT_DEVICE void attention_scores(const float *a, const float *b, float (&out)[R][
 #pragma unroll
         for (int c = 0; c < R; c++)
             out[r][c] = 0.0f;
-#pragma unroll 4
+    constexpr int TURNS = 4 / R; // more of them, and sm_90 and sm_100 would spill
+#pragma unroll TURNS
     for (int e = 0; e < E; e += 4) {
         float x[R][4], y[R][4];
 #pragma unroll
