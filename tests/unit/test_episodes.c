@@ -259,8 +259,340 @@ static void test_layouts(void)
     H5Tclose(f16);
 }
 
+static const struct episode_types *plain_types(void)
+{
+    static struct episode_types types;
+    types =
+        (struct episode_types){H5T_IEEE_F32LE, H5T_STD_I64LE, H5T_STD_U8LE, H5T_IEEE_F64LE, false};
+    return &types;
+}
+
+static hid_t change(const char *name)
+{
+    hid_t file = H5Fopen(in_scratch(name), H5F_ACC_RDWR, H5P_DEFAULT);
+    CHECK(file >= 0, "cannot change %s", name);
+    return file;
+}
+
+// Sets column `column` of a row.
+static void put_value(const char *name, const char *dataset, hsize_t row, hsize_t column,
+                      double value)
+{
+    hid_t file = change(name), id = H5Dopen2(file, dataset, H5P_DEFAULT), space = H5Dget_space(id);
+    hsize_t start[3] = {row, column}, count[3] = {1, 1, 1};
+    hid_t one = H5Screate(H5S_SCALAR);
+    H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL);
+    CHECK(H5Dwrite(id, H5T_NATIVE_DOUBLE, one, space, H5P_DEFAULT, &value) >= 0, "cannot write");
+    H5Sclose(one);
+    H5Sclose(space);
+    H5Dclose(id);
+    H5Fclose(file);
+}
+
+static void remove_name(const char *name, const char *path)
+{
+    hid_t file = change(name);
+    CHECK(H5Ldelete(file, path, H5P_DEFAULT) >= 0, "cannot remove %s", path);
+    H5Fclose(file);
+}
+
+// n rows of `width` zeros.
+static void put_zeros(const char *name, const char *path, int n_dims, int64_t n, int64_t width)
+{
+    static const float zeros[LONGEST * 8];
+    hid_t file = change(name), type = H5T_IEEE_F32LE;
+    struct put what = {.name = path, .disk = type, .memory = type, .n_dims = n_dims, .data = zeros};
+    what.dims[0] = (hsize_t)n;
+    what.dims[1] = (hsize_t)width;
+    put(file, &what);
+    H5Fclose(file);
+}
+
+// A fresh a.h5 of the first six episodes.
+static void write_a(enum episode_layout layout)
+{
+    write_episodes(in_scratch("a.h5"), layout, plain_types(), 0, 6);
+}
+
+static void refuse_scan(const struct dt_scan_rules *rules, const char *phrase)
+{
+    struct dt_dataset *dataset = NULL;
+    char glob[DT_PATH];
+    snprintf(glob, sizeof glob, "%s/*.h5", scratch);
+    CHECK_FAILS(dt_dataset_scan(glob, rules, &dataset), DT_USER, phrase);
+    dt_dataset_free(dataset);
+}
+
+static void refuse_inputs(enum episode_layout layout, const char *text, const char *phrase)
+{
+    struct dt_scan_rules rules = rules_of(layout, 0);
+    snprintf(rules.inputs, sizeof rules.inputs, "%s", text);
+    refuse_scan(&rules, phrase);
+}
+
+// The first error of a pass over the data, and of `dtrain verify`'s reading.
+static void refuse_values(const struct dt_scan_rules *rules, const char *phrase)
+{
+    struct dt_dataset *dataset = scan_all(rules);
+    struct dt_loader_config config = {
+        .dataset = dataset, .batch = 4, .block = 3, .size = 1, .prefetch = 2, .sequential = true};
+    struct dt_loader *loader;
+    const struct dt_batch *batch;
+    dt_status status = DT_OK;
+    CHECK_OK(dt_loader_open(&config, 0, &loader));
+    do
+        status = dt_loader_next(loader, &batch, NULL);
+    while (status == DT_OK && batch);
+    CHECK_FAILS(status, DT_USER, phrase);
+    dt_loader_close(loader);
+    dt_dataset_free(dataset);
+}
+
+static void test_columns_refused(void)
+{
+    struct dt_scan_rules rules;
+    write_a(ROBOMIMIC);
+    struct dt_dataset *dataset;
+    rules = rules_of(ROBOMIMIC, 0);
+    strcpy(rules.inputs, "obs/c");
+    CHECK_INT(dt_dataset_scan(in_scratch("a.h5"), &rules, &dataset), DT_USER);
+    CHECK_SAYS("a.h5 has no /data/demo_0/obs/c (data.inputs)");
+    CHECK_STR(dt_error_current()->hint, "it has a, b, img");
+    dt_error_clear();
+    refuse_inputs(ROBOMIMIC, "obs/a[1:4]", "/data/demo_0/obs/a has 3 columns, none of number 3");
+    refuse_inputs(ROBOMIMIC, "obs/a:id*4", "/data/demo_0/obs/a holds floating-point numbers");
+    refuse_inputs(ROBOMIMIC, "obs/a obs/img[2:2]", "data.inputs: 'obs/img[2:2]'");
+    static const char *const words[] = {"obs/a[",    "obs/a[1",     "[1]",
+                                        "obs/a:id",  "obs/b:id*0",  "obs/b:id*3x",
+                                        "obs/a[-1]", "obs/a[1:2]x", "/"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        refuse_inputs(ROBOMIMIC, words[i], "data.inputs: '");
+    rules = rules_of(ROBOMIMIC, 0);
+    strcpy(rules.targets, "actions:id*3");
+    refuse_scan(&rules, "a target has no table");
+    strcpy(rules.targets, "actions[0:2]");
+    refuse_scan(&rules, "the targets have 2 columns, the heads need 3 (buttons 2, stick 1)");
+    strcpy(rules.mask, "expert");
+    refuse_scan(&rules, "a.h5 has no list of episodes /mask/expert");
+    strcpy(rules.format, "minari");
+    refuse_scan(&rules, "a.h5 has no /episode_0: it is not minari, as data.format says");
+    remove_name("a.h5", "/data/demo_4/obs/a");
+    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "a.h5 has no /data/demo_4/obs/a");
+    put_zeros("a.h5", "/data/demo_4/obs/a", 2, episode_frames[4], A + 1);
+    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC],
+                  "/data/demo_4/obs/a has 4 columns, in the first episode 3");
+    remove_name("a.h5", "/data/demo_4/obs/a");
+    put_zeros("a.h5", "/data/demo_4/obs/a", 2, episode_frames[4] - 1, A);
+    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC],
+                  "/data/demo_4/obs/img has 33 rows, /data/demo_4/obs/a has 32");
+    remove_name("a.h5", "/data/demo_2");
+    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "/data/demo_4/obs/img has 33 rows");
+    rules = rules_of(ROBOMIMIC, 0);
+    strcpy(rules.mask_default, "valid");
+    refuse_scan(&rules, "/mask/valid lists 4 episodes, of which /data has 3");
+}
+
+static void test_schemas_refused(void)
+{
+    struct dt_scan_rules rules = rules_of(NATIVE, 0);
+    write_a(NATIVE);
+    put_zeros("a.h5", "/observations", 2, 4, 2);
+    refuse_scan(&rules, "a.h5 has both /frames and /observations");
+    strcpy(rules.format, "episodes");
+    dt_dataset_free(scan_all(&rules));
+    strcpy(rules.mask, "train");
+    refuse_scan(&rules, "is episodes: it has no mask train");
+    uint64_t starts[] = {0, 20, 10}, late[] = {1, 20};
+    remove_name("a.h5", "/observations");
+    remove_name("a.h5", "/episode_starts");
+    hid_t file = change("a.h5");
+    put_vector(file, "/episode_starts", H5T_STD_U64LE, 3, starts);
+    H5Fclose(file);
+    rules = rules_of(NATIVE, 0);
+    refuse_scan(&rules, "/episode_starts[2] is 10 (20 before it");
+    remove_name("a.h5", "/episode_starts");
+    file = change("a.h5");
+    put_vector(file, "/episode_starts", H5T_STD_U64LE, 2, late);
+    H5Fclose(file);
+    refuse_scan(&rules, "/episode_starts[0] is 1");
+    remove_name("a.h5", "/actions");
+    put_zeros("a.h5", "/actions", 2, 7, 3);
+    remove_name("a.h5", "/episode_starts");
+    refuse_scan(&rules, "/actions has 7 rows, /frames has 122");
+
+    write_a(D4RL);
+    rules = rules_of(D4RL, 0);
+    remove_name("a.h5", "/terminals");
+    dt_dataset_free(scan_all(&rules)); // timeouts remain
+    remove_name("a.h5", "/timeouts");
+    refuse_scan(&rules, "a.h5 has neither /terminals nor /timeouts");
+
+    write_a(MINARI);
+    rules = rules_of(MINARI, 0);
+    remove_name("a.h5", "/episode_3/actions");
+    put_zeros("a.h5", "/episode_3/actions", 2, episode_frames[3] + 1, 3);
+    refuse_scan(&rules, "(observations have one more than actions)");
+    write_a(MINARI);
+    write_episodes(in_scratch("b.h5"), MINARI, plain_types(), 6, 8);
+    strcpy(rules.inputs, "observations");
+    dt_dataset_free(scan_all(&rules));
+    remove_name("b.h5", "/episode_6/observations/b");
+    remove_name("b.h5", "/episode_7/observations/b");
+    put_zeros("b.h5", "/episode_6/observations/z", 1, episode_frames[6] + 1, 1);
+    put_zeros("b.h5", "/episode_7/observations/z", 1, episode_frames[7] + 1, 1);
+    refuse_scan(&rules, "b.h5 holds other columns than");
+    CHECK_INT(remove(in_scratch("b.h5")), 0);
+}
+
+static void test_values_refused(void)
+{
+    struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
+    write_a(ROBOMIMIC);
+    put_value("a.h5", "/data/demo_5/obs/a", 33, 2, NAN);
+    refuse_values(&rules, "a.h5: /data/demo_5/obs/a, row 33, column 2: nan is not finite");
+    CHECK_FAILS(dt_verify_shard(in_scratch("a.h5"), false, &(struct dt_shard){0}), DT_USER,
+                "/data/demo_5/obs/a, row 33");
+    write_a(ROBOMIMIC);
+    put_value("a.h5", "/data/demo_2/obs/b", 3, 0, 7);
+    refuse_values(&rules, "a.h5: /data/demo_2/obs/b, row 3: id 7 is not in [0, 7)");
+    put_value("a.h5", "/data/demo_2/obs/b", 3, 0, -1);
+    refuse_values(&rules, "id -1 is not in [0, 7)");
+    write_a(ROBOMIMIC);
+    put_value("a.h5", "/data/demo_1/actions", 0, 2, 5);
+    refuse_values(&rules,
+                  "/data/demo_1/actions, row 0, column 2: 5 is not a whole number in [0, 5) "
+                  "for the head stick");
+    put_value("a.h5", "/data/demo_1/actions", 0, 2, 1);
+    put_value("a.h5", "/data/demo_1/actions", 0, 0, 0.5);
+    refuse_values(&rules, "column 0: 0.5 is not a whole number in [0, 2) for the head buttons");
+    write_a(D4RL);
+    rules = rules_of(D4RL, 0);
+    put_value("a.h5", "/observations", 5 + 1 + 4, 1, INFINITY);
+    refuse_values(&rules,
+                  "/observations, row 10 (row 4 of episode 2), column 1: inf is not finite");
+}
+
+// Episodes without frames are skipped; those of a mask are read in numeric order.
+static void test_some_episodes(void)
+{
+    struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
+    static struct expected want[EPISODES * LONGEST];
+    write_episodes(in_scratch("a.h5"), ROBOMIMIC, plain_types(), 0, EPISODES);
+    for (int valid = 0; valid < 2; valid++) {
+        int64_t n = expect_windows(valid ? 0 : 4, valid ? 4 : EPISODES, T, want);
+        strcpy(rules.mask_default, valid ? "valid" : "train");
+        struct dt_dataset *dataset = scan_all(&rules);
+        CHECK_INT(dataset->windows, n);
+        check_pass(dataset, &(struct dt_read_rules){.carry = true}, want, n, 1);
+        dt_dataset_free(dataset);
+    }
+    strcpy(rules.mask_default, "holdout");
+    struct dt_dataset *dataset = scan_all(&rules);
+    CHECK_INT(dataset->episodes, EPISODES);
+    dt_dataset_free(dataset);
+
+    write_a(MINARI);
+    rules = rules_of(MINARI, 0);
+    static const char *const names[] = {"actions", "observations/a", "observations/b",
+                                        "observations/img"};
+    for (int e = 0; e < 6; e += 5)
+        for (int i = 0; i < 4; i++) {
+            char path[64];
+            snprintf(path, sizeof path, "/episode_%d/%s", e, names[i]);
+            remove_name("a.h5", path);
+            if (i == 2) {
+                hid_t file = change("a.h5");
+                put_vector(file, path, H5T_STD_I64LE, 1, &(int64_t){0});
+                H5Fclose(file);
+            } else {
+                put_zeros("a.h5", path, 2, i > 0, i == 3 ? IMG : A);
+            }
+        }
+    int64_t n = expect_windows(1, 5, T, want);
+    dataset = scan_all(&rules);
+    CHECK_INT(dataset->shards[0].empty, 2);
+    CHECK_INT(dataset->windows, n);
+    check_pass(dataset, &(struct dt_read_rules){0}, want, n, 1);
+    dt_dataset_free(dataset);
+}
+
+// A dataset for each head, as the native schema has them.
+static void test_targets_by_head(void)
+{
+    static struct numbers all;
+    struct dt_scan_rules rules = rules_of(NATIVE, 0);
+    uint8_t buttons[6 * LONGEST * 2], stick[6 * LONGEST];
+    static struct expected want[EPISODES * LONGEST];
+    write_a(NATIVE);
+    all.n = 0;
+    for (int64_t e = 0; e < 6; e++)
+        add_numbers(&all, e, 0);
+    for (int64_t i = 0; i < all.n; i++) {
+        buttons[2 * i] = (uint8_t)all.actions[ACTIONS * i];
+        buttons[2 * i + 1] = (uint8_t)all.actions[ACTIONS * i + 1];
+        stick[i] = (uint8_t)all.actions[ACTIONS * i + 2];
+    }
+    hid_t file = change("a.h5");
+    new_group(file, "/targets");
+    put_numbers(file, "/targets", "buttons", H5T_STD_U8LE, H5T_STD_U8LE, 2, all.n, 2, buttons,
+                false);
+    put_numbers(file, "/targets", "stick", H5T_STD_U8LE, H5T_STD_U8LE, 1, all.n, 1, stick, false);
+    H5Fclose(file);
+    rules.targets[0] = 0;
+    int64_t n = expect_windows(0, 6, T, want);
+    struct dt_dataset *dataset = scan_all(&rules);
+    check_pass(dataset, &(struct dt_read_rules){0}, want, n, 2);
+    dt_dataset_free(dataset);
+    remove_name("a.h5", "/targets/stick");
+    refuse_scan(&rules, "a.h5 has no /targets/stick (the targets of model.heads)");
+}
+
+// A shard that changes while it is trained on is noticed when it is opened again.
+static void test_changed_shard(void)
+{
+    struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
+    write_a(ROBOMIMIC);
+    struct dt_dataset *dataset = scan_all(&rules);
+    struct dt_loader_config config = {
+        .dataset = dataset, .batch = 4, .block = 3, .size = 1, .prefetch = 2, .sequential = true};
+    struct dt_loader *loader;
+    const struct dt_batch *batch;
+    write_episodes(in_scratch("a.h5"), ROBOMIMIC, plain_types(), 1, 7);
+    CHECK_OK(dt_loader_open(&config, 0, &loader));
+    CHECK_FAILS(dt_loader_next(loader, &batch, NULL), DT_USER, "has changed since the start");
+    dt_loader_close(loader);
+    dt_dataset_free(dataset);
+}
+
+// Without rules all observations are inputs, so that `dtrain verify` reads a whole shard.
+static void test_verify(void)
+{
+    for (enum episode_layout layout = 0; layout < LAYOUTS; layout++) {
+        struct dt_shard shard = {0};
+        write_a(layout);
+        if (layout == NATIVE) {
+            hid_t file = change("a.h5");
+            new_group(file, "/targets");
+            H5Fclose(file);
+            put_zeros("a.h5", "/targets/x", 1, 122, 1);
+        }
+        CHECK_OK(dt_verify_shard(in_scratch("a.h5"), false, &shard));
+        CHECK_INT(shard.count, 122);
+        CHECK_INT(shard.width, layout == NATIVE || layout == D4RL ? A : A + 1 + IMG);
+    }
+}
+
 int main(void)
 {
     test_layouts();
+    make_scratch();
+    test_columns_refused();
+    test_schemas_refused();
+    test_values_refused();
+    test_some_episodes();
+    test_targets_by_head();
+    test_changed_shard();
+    test_verify();
+    remove_scratch();
     return test_end();
 }
