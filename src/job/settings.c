@@ -240,6 +240,10 @@ static void check_data(struct check *check)
         REJECT(check, "data.carry_state",
                "true needs windows in file order: set data.shuffle = false (it is true: %s)",
                origin(check, "data.shuffle"));
+    if (s->data.carry_state && s->data.stride > 0 && s->data.stride != s->data.seq_len)
+        REJECT(check, "data.carry_state",
+               "true needs windows that follow each other: leave data.stride (%lld: %s) at auto",
+               (long long)s->data.stride, origin(check, "data.stride"));
     if (s->data.reset_after && s->data.reset_token < 0)
         REJECT(check, "data.reset_after", "true needs data.reset_token, which is -1: none");
     if (s->log.eval_every > 0 && s->data.val[0] == 0)

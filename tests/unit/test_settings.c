@@ -181,6 +181,8 @@ static void test_between_keys(void)
 {
     static const struct refused list[] = {
         {{{"data.carry_state=true"}}, "data.carry_state: true needs windows in file order"},
+        {{{"data.carry_state=true", "data.shuffle=false", "data.stride=3"}},
+         "data.carry_state: true needs windows that follow each other"},
         {{{"run.epochs=2"}},
          "c.ini:2: run.steps: give this or run.epochs, not both (run.epochs: "
          "command line)"},
