@@ -6,7 +6,9 @@
 // depends on the number of threads.
 // A batch is `batch` products of one shape: the operands of each begin a_step, b_step and c_step
 // elements after those of the one before. A step of 0 shares A or B; the Cs do not overlap.
-// dtypes: (a, b, c) = (f32, f32, f32), (bf16, bf16, bf16) or (bf16, bf16, f32).
+// With at most DT_GEMM_FEW_ROWS rows, A as stored and B transposed (a linear layer in play), the
+// CPU gives a row of C the same bits whatever the other rows are. dtypes: (a, b, c) = (f32, f32,
+// f32), (bf16, bf16, bf16) or (bf16, bf16, f32).
 #pragma once
 
 #include "base/view.h"
@@ -14,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DT_GEMM_BATCH_MAX = 65535 };
+enum { DT_GEMM_BATCH_MAX = 65535, DT_GEMM_FEW_ROWS = 8 };
 
 struct dt_gemm_args {
     struct dt_view a; // [m, k], or [k, m] with trans_a; in

@@ -3,12 +3,11 @@
 #include "cmd/cmd.h"
 
 #include "base/file.h"
-#include "base/rng.h"
-#include "checkpoint/snapshot.h"
+#include "checkpoint/checkpoint.h"
 #include "job/device.h"
 #include "model/hf.h"
+#include "play/player.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +19,7 @@ struct options {
     int64_t tokens, seed;
     double temperature;
     int device; // enum dt_device_choice
+    bool ema;
 };
 #define OPTION(kind, field, ...) .key = DT_CONFIG_##kind(struct options, field, #field, __VA_ARGS__)
 
@@ -32,6 +32,7 @@ static const struct dt_option options[] = {
     {OPTION(REAL, temperature, "0.8", 0, 100,
             "0: always the most likely token; 1: the model's own distribution")},
     {OPTION(WHOLE, seed, "1337", 0, 0x1p63, "random seed")},
+    {OPTION(FLAG, ema, "false", "use the moving average of the weights (optim.ema)")},
     {OPTION(CHOICE, device, "auto", DT_DEVICE_WORDS, "as run.device")},
     {.key = {0}},
 };
@@ -75,33 +76,6 @@ static dt_status read_prompt(const char *text, int64_t vocab, int32_t **tokens, 
     return *n > 0 ? DT_OK : DT_FAIL(DT_USER, "give at least one token", "--prompt is empty");
 }
 
-static int64_t argmax(const float *logits, int64_t n)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return best;
-}
-
-// Draws from softmax(logits / temperature).
-static int32_t draw(const float *logits, int64_t n, double temperature, struct dt_philox *rng)
-{
-    int64_t best = argmax(logits, n), i = 0;
-    if (temperature == 0)
-        return (int32_t)best;
-    double total = 0, at = dt_philox_uniform(rng);
-    for (int64_t j = 0; j < n; j++)
-        total += exp((logits[j] - logits[best]) / temperature);
-    at *= total;
-    for (; i < n - 1; i++) {
-        at -= exp((logits[i] - logits[best]) / temperature);
-        if (at < 0)
-            break;
-    }
-    return (int32_t)i;
-}
-
 static void print_token(int32_t token, int64_t vocab)
 {
     if (vocab == BYTES)
@@ -111,83 +85,50 @@ static void print_token(int32_t token, int64_t vocab)
     fflush(stdout);
 }
 
-// One pass over `n` tokens; the next token's logits come to host memory `logits`.
-static dt_status run_tokens(const struct dt_backend *backend, struct dt_model *model,
-                            int32_t *device_ids, const int32_t *ids, int64_t n,
-                            const struct dt_model_state *before, struct dt_model_state *after,
-                            float *logits)
-{
-    struct dt_pass pass = {
-        .input = {.sequences = 1, .length = n}, .before = before, .after = after};
-    struct dt_view last;
-    int tokens;
-    DT_TRY(dt_model_token_array(model, &tokens));
-    pass.input.arrays[tokens] = device_ids;
-    DT_TRY(dt_to_device(backend, device_ids, ids, n * 4, NULL));
-    DT_TRY(dt_model_forward(model, &pass));
-    DT_TRY(dt_model_output(model, &pass, 0, &last));
-    DT_TRY(dt_to_host(backend, logits, last.data, dt_model_config(model)->vocab_size * 4, NULL));
-    return dt_stream_sync(backend, NULL);
-}
-
 struct writer {
     const struct options *options;
     char dir[DT_PATH];
     struct dt_backend backend;
-    struct dt_model *model;
-    struct dt_model_state *state[2]; // read one, write the other
-    int32_t *prompt, *device_ids;
-    int64_t prompt_length;
-    float *logits;
+    struct dt_player *player;
+    int32_t *prompt;
+    int64_t prompt_length, vocab;
 };
-
-static dt_status load_weights(const struct writer *w)
-{
-    struct dt_snapshot snapshot;
-    dt_status status = dt_snapshot_create(&w->backend, w->model, NULL, true, &snapshot);
-    const struct dt_checkpoint_arrays *host = &snapshot.host;
-    if (status == DT_OK)
-        status = dt_hf_read_weights(w->dir, false, host->params, host->model->tie_embeddings,
-                                    host->weights);
-    if (status == DT_OK)
-        status = dt_snapshot_share_weights(&snapshot, NULL);
-    dt_snapshot_destroy(&snapshot);
-    return status;
-}
 
 static dt_status writer_open(struct writer *w)
 {
     struct dt_model_config config = {.pad_vocab_multiple = 8};
+    struct dt_play_info info;
     DT_TRY(dt_hf_read_config(w->dir, &config));
     DT_TRY(read_prompt(w->options->prompt, config.vocab_size, &w->prompt, &w->prompt_length));
     DT_TRY(dt_device_open_alone(w->options->device, 0, &w->backend));
-    config.storage =
-        DT_F32; // a step is bound by reading weights, and bf16 GEMM of one row gains nothing
-    struct dt_model_shape shape = {.sequences = 1, .length = w->prompt_length};
-    DT_TRY(dt_model_create(&w->backend, &config, &shape, &w->model));
-    DT_TRY(load_weights(w));
-    for (int i = 0; i < 2; i++)
-        DT_TRY(dt_model_state_create(w->model, 1, &w->state[i]));
-    DT_TRY(
-        w->backend.table->alloc(w->backend.device, w->prompt_length * 4, (void **)&w->device_ids));
-    w->logits = malloc((size_t)config.vocab_size * sizeof *w->logits);
-    return w->logits ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for the logits");
+    const struct dt_player_config player = {
+        .streams = 1, .length = w->prompt_length, .ema = w->options->ema};
+    DT_TRY(dt_player_open(&w->backend, w->dir, &player, &w->player));
+    dt_player_info(w->player, &info);
+    w->vocab = info.vocab;
+    if (w->vocab == 0)
+        return DT_FAIL(DT_USER, "the library libdtrain_step plays it",
+                       "the model in %s reads frames, not tokens", w->dir);
+    return dt_player_seed(w->player, 0, (uint64_t)w->options->seed);
 }
 
 static dt_status writer_run(struct writer *w)
 {
-    int64_t vocab = dt_model_config(w->model)->vocab_size;
-    struct dt_philox rng = dt_philox_init((uint64_t)w->options->seed, 0, 0);
-    DT_TRY(run_tokens(&w->backend, w->model, w->device_ids, w->prompt, w->prompt_length,
-                      w->state[0], w->state[1], w->logits));
+    int32_t token;
+    float drawn;
+    struct dt_play play = {.n = 1,
+                           .length = w->prompt_length,
+                           .ids = w->prompt,
+                           .temperature = w->options->temperature,
+                           .drawn = &drawn};
     for (int64_t i = 0; i < w->prompt_length; i++)
-        print_token(w->prompt[i], vocab);
+        print_token(w->prompt[i], w->vocab);
     for (int64_t i = 0; i < w->options->tokens; i++) {
-        int32_t token = draw(w->logits, vocab, w->options->temperature, &rng);
-        const struct dt_model_state *before = w->state[(i + 1) % 2];
-        print_token(token, vocab);
-        DT_TRY(run_tokens(&w->backend, w->model, w->device_ids, &token, 1, before, w->state[i % 2],
-                          w->logits));
+        DT_TRY(dt_player_step(w->player, &play));
+        token = (int32_t)drawn;
+        print_token(token, w->vocab);
+        play.length = 1;
+        play.ids = &token;
     }
     putchar('\n');
     return DT_OK;
@@ -195,16 +136,10 @@ static dt_status writer_run(struct writer *w)
 
 static void writer_close(struct writer *w)
 {
-    if (w->device_ids)
-        w->backend.table->free(w->backend.device, w->device_ids);
-    for (int i = 0; i < 2; i++)
-        if (w->state[i])
-            dt_model_state_destroy(w->model, w->state[i]);
-    dt_model_destroy(w->model);
+    dt_player_close(w->player);
     if (w->backend.table)
         dt_backend_close(&w->backend);
     free(w->prompt);
-    free(w->logits);
 }
 
 static dt_status run(struct dt_comm *comm, const struct dt_call *call)

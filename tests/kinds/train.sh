@@ -65,7 +65,7 @@ refused() { # what, pattern, command …
     check "$what: exit code 2" test $? -eq 2
     check "$what: $pattern in: $(cat refused.log)" grep -qE "$pattern" refused.log
 }
-refused "text of a model of frames" '^dtrain: error: the model.s stem "frames" reads no tokens' "$dtrain" sample runs/whole-fp32-1/$last
+refused "text of a model of frames" 'reads frames, not tokens' "$dtrain" sample runs/whole-fp32-1/$last
 refused "an unknown block" "model.layers: unknown kind 'mambo': did you mean 'mamba'\? \(known: dense, mamba\)" \
     "$dtrain" --check frames.ini model.layers='dense mambo'
 refused "another number of layers" 'model.layers has 4 layers, but model.n_layer is 3' "$dtrain" --check frames.ini model.n_layer=3

@@ -1,0 +1,354 @@
+// Opening a player, and its step: inputs are checked and copied to the device, the model runs, and
+// its outputs are copied back one by one, values drawn from each before the next is computed.
+#include "play/player.h"
+
+#include "model/hf.h"
+#include "play/draw.h"
+#include "play/player_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+static int64_t group_of(const struct dt_player_config *config)
+{
+    return config->streams < DT_GEMM_FEW_ROWS ? config->streams : DT_GEMM_FEW_ROWS;
+}
+
+static dt_status alloc_input(struct dt_player *player, int index)
+{
+    const struct dt_array_spec *spec = &dt_model_arrays(player->model)->arrays[index];
+    return dt_alloc(&player->backend, dt_array_bytes(spec, player->group * player->info.length),
+                    &player->device[index]);
+}
+
+static dt_status alloc_host(struct dt_player *player, int64_t floats, float **array)
+{
+    return dt_alloc_host(&player->backend, (floats > 0 ? floats : 1) * (int64_t)sizeof **array,
+                         array);
+}
+
+static int64_t width_of(const struct dt_player *player, int index)
+{
+    return index < 0 ? 0 : dt_model_arrays(player->model)->arrays[index].width;
+}
+
+// Which arrays the model reads, and memory for them.
+static dt_status create_inputs(struct dt_player *player)
+{
+    const struct dt_array_list *arrays = dt_model_arrays(player->model);
+    int64_t rows = player->group * player->info.length, width;
+    player->frames = dt_array_list_find(arrays, "frames");
+    player->ids = dt_array_list_find(arrays, "ids");
+    player->targets = dt_array_list_find(arrays, "targets");
+    player->tokens = -1;
+    if (player->frames < 0) {
+        DT_TRY(dt_model_token_array(player->model, &player->tokens));
+        player->ids = player->tokens;
+        player->info.vocab = dt_model_config(player->model)->vocab_size;
+    }
+    player->info.frame = width_of(player, player->frames);
+    player->info.n_ids = player->tokens < 0 ? width_of(player, player->ids) : 0;
+    const int read[] = {player->frames, player->ids, player->targets};
+    for (int i = 0; i < 3; i++)
+        if (read[i] >= 0)
+            DT_TRY(alloc_input(player, read[i]));
+    width = player->info.frame;
+    DT_TRY(alloc_host(player, rows * width, &player->staged));
+    DT_TRY(alloc_host(player, width, &player->mean));
+    DT_TRY(alloc_host(player, width, &player->deviation));
+    for (int64_t i = 0; i < width; i++)
+        player->deviation[i] = 1;
+    return DT_OK;
+}
+
+static dt_status create_outputs(struct dt_player *player)
+{
+    const struct dt_outputs *outputs = dt_model_outputs(player->model);
+    int64_t widest = 0;
+    for (int k = 0; k < outputs->n; k++) {
+        int64_t width = outputs->list[k].width;
+        player->info.values += width;
+        widest = width > widest ? width : widest;
+    }
+    player->info.targets = player->targets < 0 ? outputs->n : width_of(player, player->targets);
+    DT_TRY(alloc_host(player, player->group * widest, &player->predicted));
+    return alloc_host(player, player->group * player->info.length * player->info.targets,
+                      &player->drawn);
+}
+
+static dt_status hash_kind(struct dt_player *player)
+{
+    const struct dt_model_config *config = dt_model_config(player->model);
+    char *text;
+    DT_TRY(dt_hf_config_text(config, &text));
+    player->kind = XXH64(text, strlen(text), (XXH64_hash_t)config->storage);
+    free(text);
+    return DT_OK;
+}
+
+static dt_status create(struct dt_player *player, const struct dt_model_config *model)
+{
+    struct dt_model_shape shape = {.sequences = player->group, .length = player->info.length};
+    DT_TRY(dt_model_create(&player->backend, model, &shape, &player->model));
+    DT_TRY(create_inputs(player));
+    DT_TRY(create_outputs(player));
+    DT_TRY(hash_kind(player));
+    return dt_streams_create(player);
+}
+
+dt_status dt_player_create(const struct dt_backend *backend, const struct dt_model_config *model,
+                           const struct dt_player_config *config, struct dt_player **out)
+{
+    if (config->streams < 1 || config->length < 1)
+        return DT_FAIL(DT_USER, NULL, "%lld streams of up to %lld positions: both must be positive",
+                       (long long)config->streams, (long long)config->length);
+    struct dt_player *player = calloc(1, sizeof *player);
+    if (!player)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a player");
+    player->backend = *backend;
+    player->group = group_of(config);
+    player->info = (struct dt_play_info){.streams = config->streams, .length = config->length};
+    dt_status status = create(player, model);
+    if (status != DT_OK)
+        dt_player_close(player);
+    else
+        *out = player;
+    return status;
+}
+
+void dt_player_close(struct dt_player *player)
+{
+    if (!player)
+        return;
+    if (player->model)
+        dt_streams_destroy(player);
+    for (int i = 0; i < DT_BATCH_ARRAYS; i++)
+        dt_free(&player->backend, player->device[i]);
+    float *host[] = {player->staged, player->mean, player->deviation, player->predicted,
+                     player->drawn};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        dt_free_host(&player->backend, host[i]);
+    dt_model_destroy(player->model);
+    free(player);
+}
+
+void dt_player_info(const struct dt_player *player, struct dt_play_info *info)
+{
+    *info = player->info;
+}
+
+const struct dt_model *dt_player_model(const struct dt_player *player)
+{
+    return player->model;
+}
+
+static void find_row(const struct dt_player *player, const float *weights, const char *name,
+                     float *row)
+{
+    const struct dt_param *param = dt_params_find(dt_model_params(player->model), name);
+    if (param)
+        memcpy(row, weights + param->offset, (size_t)player->info.frame * sizeof *row);
+}
+
+dt_status dt_player_set_weights(struct dt_player *player, const float *weights)
+{
+    int64_t bytes = dt_model_params(player->model)->elements * (int64_t)sizeof *weights;
+    DT_TRY(dt_to_device(&player->backend, dt_model_weights(player->model), weights, bytes, NULL));
+    DT_TRY(dt_model_refresh(player->model, NULL));
+    find_row(player, weights, "stem.mean", player->mean);
+    find_row(player, weights, "stem.deviation", player->deviation);
+    return dt_stream_sync(&player->backend, NULL);
+}
+
+static dt_status read_weights(struct dt_player *player, const char *dir, bool ema)
+{
+    const struct dt_params *params = dt_model_params(player->model);
+    float *weights = NULL;
+    DT_TRY(dt_alloc_host(&player->backend, params->elements * (int64_t)sizeof *weights, &weights));
+    dt_status status = dt_hf_read_weights(dir, ema, params,
+                                          dt_model_config(player->model)->tie_embeddings, weights);
+    if (status == DT_OK)
+        status = dt_player_set_weights(player, weights);
+    dt_free_host(&player->backend, weights);
+    return status;
+}
+
+dt_status dt_player_open(const struct dt_backend *backend, const char *dir,
+                         const struct dt_player_config *config, struct dt_player **out)
+{
+    struct dt_model_config model = {.pad_vocab_multiple = 8};
+    struct dt_player *player;
+    DT_TRY(dt_hf_read_config(dir, &model));
+    model.storage = config->weights == DT_PLAY_BF16 ? DT_BF16 : DT_F32;
+    DT_TRY(dt_player_create(backend, &model, config, &player));
+    player->info.weights = model.storage == DT_BF16 ? DT_PLAY_BF16 : DT_PLAY_F32;
+    dt_status status = read_weights(player, dir, config->ema);
+    if (status != DT_OK)
+        dt_player_close(player);
+    else
+        *out = player;
+    return status;
+}
+
+static dt_status check_tokens(const struct dt_player *player, const struct dt_play *play)
+{
+    int64_t n = play->n * play->length;
+    if (!play->ids)
+        return DT_FAIL(DT_USER, NULL, "the model reads tokens, and none are given");
+    for (int64_t i = 0; i < n; i++)
+        if (play->ids[i] < 0 || play->ids[i] >= player->info.vocab)
+            return DT_FAIL(DT_USER, NULL, "token %d of stream %lld is not in 0 … %lld",
+                           play->ids[i], (long long)(play->first + i / play->length),
+                           (long long)player->info.vocab - 1);
+    return DT_OK;
+}
+
+static dt_status check_frames(const struct dt_player *player, const struct dt_play *play)
+{
+    int64_t width = player->info.frame, n = play->n * play->length * width;
+    if (!play->frames)
+        return DT_FAIL(DT_USER, NULL, "the model reads frames of %lld numbers, and none are given",
+                       (long long)width);
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(play->frames[i]))
+            return DT_FAIL(DT_USER, NULL, "number %lld of the frame of stream %lld is %g",
+                           (long long)(i % width),
+                           (long long)(play->first + i / width / play->length),
+                           (double)play->frames[i]);
+    return DT_OK;
+}
+
+static dt_status check(const struct dt_player *player, const struct dt_play *play)
+{
+    const struct dt_play_info *info = &player->info;
+    if (play->n < 1 || play->first < 0 || play->first > info->streams - play->n)
+        return DT_FAIL(DT_USER, NULL, "%lld streams from %lld on: there are %lld",
+                       (long long)play->n, (long long)play->first, (long long)info->streams);
+    if (play->length < 1 || play->length > info->length)
+        return DT_FAIL(DT_USER, NULL, "%lld positions at a time, the player allows 1 … %lld",
+                       (long long)play->length, (long long)info->length);
+    if (!(play->temperature >= 0) || !isfinite(play->temperature))
+        return DT_FAIL(DT_USER, NULL, "the temperature is %g; it must be 0 or more",
+                       play->temperature);
+    return info->vocab > 0 ? check_tokens(player, play) : check_frames(player, play);
+}
+
+// The loader's arithmetic: frames of training and of play have the same bits.
+static void normalise(const struct dt_player *player, const float *frames, int64_t rows)
+{
+    int64_t width = player->info.frame;
+    bool bf16 = dt_model_config(player->model)->storage == DT_BF16;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < width; j++) {
+            float x = (frames[i * width + j] - player->mean[j]) / player->deviation[j];
+            if (bf16)
+                ((dt_bf16 *)(void *)player->staged)[i * width + j] = dt_f32_to_bf16(x);
+            else
+                player->staged[i * width + j] = x;
+        }
+}
+
+static dt_status send(struct dt_player *player, int index, const void *from, int64_t rows)
+{
+    const struct dt_array_spec *spec = &dt_model_arrays(player->model)->arrays[index];
+    return dt_to_device(&player->backend, player->device[index], from, dt_array_bytes(spec, rows),
+                        NULL);
+}
+
+static dt_status send_inputs(struct dt_player *player, const struct dt_play *play)
+{
+    int64_t rows = play->n * play->length;
+    if (player->frames >= 0) {
+        normalise(player, play->frames, rows);
+        DT_TRY(send(player, player->frames, player->staged, rows));
+    }
+    return player->ids >= 0 ? send(player, player->ids, play->ids, rows) : DT_OK;
+}
+
+// Draws from output k, and tells the model if it is to condition the next ones.
+static dt_status draw(struct dt_player *player, const struct dt_play *play,
+                      const struct dt_outputs *outputs, int k)
+{
+    const struct dt_output *output = &outputs->list[k];
+    int64_t width = player->info.targets;
+    for (int64_t i = 0; i < play->n; i++)
+        dt_draw(output, player->predicted + i * output->width, play->drawn ? play->temperature : 0,
+                &player->rng[play->first + i],
+                player->drawn + ((i + 1) * play->length - 1) * width + output->target);
+    bool last = k == outputs->n - 1;
+    return outputs->autoregressive && !last
+               ? send(player, player->targets, player->drawn, play->n * play->length)
+               : DT_OK;
+}
+
+static dt_status read_outputs(struct dt_player *player, const struct dt_play *play,
+                              const struct dt_pass *pass)
+{
+    const struct dt_outputs *outputs = dt_model_outputs(player->model);
+    const struct dt_play_info *info = &player->info;
+    for (int64_t k = 0, column = 0; k < outputs->n; column += outputs->list[k++].width) {
+        struct dt_view view;
+        int64_t width = outputs->list[k].width;
+        DT_TRY(dt_model_output(player->model, pass, (int)k, &view));
+        for (int64_t i = 0; i < play->n; i++)
+            DT_TRY(dt_to_host(&player->backend, player->predicted + i * width,
+                              dt_view_at(&view, i, 0), width * (int64_t)sizeof(float), NULL));
+        DT_TRY(dt_stream_sync(&player->backend, NULL));
+        for (int64_t i = 0; i < play->n && play->predicted; i++)
+            memcpy(play->predicted + i * info->values + column, player->predicted + i * width,
+                   (size_t)width * sizeof(float));
+        if (play->drawn || outputs->autoregressive)
+            DT_TRY(draw(player, play, outputs, (int)k));
+    }
+    for (int64_t i = 0; i < play->n && play->drawn; i++)
+        memcpy(play->drawn + i * info->targets,
+               player->drawn + ((i + 1) * play->length - 1) * info->targets,
+               (size_t)info->targets * sizeof(float));
+    return DT_OK;
+}
+
+static dt_status run(struct dt_player *player, const struct dt_play *play)
+{
+    struct dt_pass pass = {.input = {.sequences = play->n, .length = play->length},
+                           .before = player->before,
+                           .after = player->after};
+    for (int i = 0; i < DT_BATCH_ARRAYS; i++)
+        pass.input.arrays[i] = player->device[i];
+    DT_TRY(dt_streams_begin(player, play->first, play->n));
+    DT_TRY(send_inputs(player, play));
+    DT_TRY(dt_model_forward(player->model, &pass));
+    DT_TRY(read_outputs(player, play, &pass));
+    dt_streams_end(player, play->first, play->n);
+    return DT_OK;
+}
+
+// The streams of `play` from `done` on, `n` of them.
+static struct dt_play part_of(const struct dt_player *player, const struct dt_play *play,
+                              int64_t done, int64_t n)
+{
+    const struct dt_play_info *info = &player->info;
+    struct dt_play part = *play;
+    int64_t rows = done * play->length;
+    part.first += done;
+    part.n = n;
+    part.frames += play->frames ? rows * info->frame : 0;
+    part.ids += play->ids ? rows * (info->vocab > 0 ? 1 : info->n_ids) : 0;
+    part.predicted += play->predicted ? done * info->values : 0;
+    part.drawn += play->drawn ? done * info->targets : 0;
+    return part;
+}
+
+dt_status dt_player_step(struct dt_player *player, const struct dt_play *play)
+{
+    DT_TRY(check(player, play));
+    // The few rows of a group have the bits of one; longer runs go one by one for the same reason.
+    int64_t group = play->length == 1 ? player->group : 1;
+    for (int64_t done = 0; done < play->n; done += group) {
+        int64_t n = play->n - done < group ? play->n - done : group;
+        const struct dt_play part = part_of(player, play, done, n);
+        DT_TRY(run(player, &part));
+    }
+    return DT_OK;
+}

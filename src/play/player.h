@@ -1,0 +1,65 @@
+// Plays a model: independent streams, each with a recurrent state of its own, run one position (or
+// a few) at a time. On the CPU a stream's results depend on its own inputs alone, to the bit: not
+// on the other streams, nor on which of them run together. All memory is allocated when a player is
+// created.
+#pragma once
+
+#include "model/model.h"
+
+enum dt_play_weights { DT_PLAY_AS_STORED, DT_PLAY_F32, DT_PLAY_BF16, DT_PLAY_INT8 };
+
+struct dt_player_config {
+    int64_t streams;
+    int64_t length; // the most positions of a stream in one call
+    enum dt_play_weights weights;
+    bool ema; // the moving average of the weights, which a checkpoint may have
+};
+
+struct dt_player;
+
+// The model and weights of a Hugging Face directory or checkpoint.
+dt_status dt_player_open(const struct dt_backend *backend, const char *dir,
+                         const struct dt_player_config *config, struct dt_player **player);
+// A model without weights, until dt_player_set_weights gives them: flat fp32 in host memory, in the
+// layout of the parameter table.
+dt_status dt_player_create(const struct dt_backend *backend, const struct dt_model_config *model,
+                           const struct dt_player_config *config, struct dt_player **player);
+dt_status dt_player_set_weights(struct dt_player *player, const float *weights);
+void dt_player_close(struct dt_player *player); // NULL is fine
+
+struct dt_play_info {
+    int64_t streams, length;
+    int64_t vocab;   // the model reads tokens below it; 0: frames
+    int64_t frame;   // numbers of a frame
+    int64_t n_ids;   // id columns beside it
+    int64_t values;  // floats of all outputs of a position, in their order
+    int64_t targets; // values that are drawn from them: the model's target columns
+    int64_t state;   // bytes of a stream's state
+    enum dt_play_weights weights;
+};
+void dt_player_info(const struct dt_player *player, struct dt_play_info *info);
+const struct dt_model *dt_player_model(const struct dt_player *player);
+
+// What goes into a step and comes out of it, for n streams of `length` positions each.
+struct dt_play {
+    int64_t first, n, length;
+    const float *frames; // [n, length, frame] as recorded: the player normalises them
+    const int32_t *ids;  // [n, length, n_ids], or tokens [n, length]
+    double temperature;  // of drawn values; 0: the most likely ones
+    // Of the last position, each may be NULL. Outputs that are conditioned on those before them see
+    // the drawn values; without `drawn` the most likely ones.
+    float *predicted; // [n, values]: logits, values of regressions
+    float *drawn;     // [n, targets]
+};
+// Advances streams [first, first + n). A wrong input is DT_USER, and no stream has advanced.
+dt_status dt_player_step(struct dt_player *player, const struct dt_play *play);
+
+// The random numbers of a stream start at `seed`; a new player's streams at their own numbers.
+dt_status dt_player_seed(struct dt_player *player, int64_t stream, uint64_t seed);
+// Forgets all that the stream has seen; its random numbers go on.
+dt_status dt_player_reset(struct dt_player *player, int64_t stream);
+// The whole of a stream, random numbers too, as one block of info.state bytes of host memory.
+dt_status dt_player_save(struct dt_player *player, int64_t stream, void *block);
+// Back from such a block, of this or any stream of any player of the same model. DT_USER where it
+// is of another kind; the stream is then as before.
+dt_status dt_player_restore(struct dt_player *player, int64_t stream, const void *block);

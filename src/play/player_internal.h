@@ -1,0 +1,31 @@
+// The player as its two files see it: steps (player.c) and the states of its streams (streams.c).
+#pragma once
+
+#include "base/rng.h"
+#include "play/player.h"
+
+struct dt_player {
+    struct dt_backend backend; // borrowed
+    struct dt_model *model;
+    struct dt_play_info info;
+    int64_t group; // streams that run together
+    // A step reads one of the two and writes the other.
+    struct dt_model_state *state[2];
+    struct dt_model_state *before, *after; // the rows of a step, borrowed
+    unsigned char *side;                   // [streams]: which of the two holds the stream's state
+    struct dt_philox *rng;                 // [streams]
+    uint64_t kind;                         // of state blocks: a hash of the model's architecture
+    // Batch arrays that the model reads, or -1; and their memory: of the device, and of the host.
+    int tokens, frames, ids, targets;
+    void *device[DT_BATCH_ARRAYS];
+    float *staged;           // [group, length, frame] in storage type
+    float *mean, *deviation; // [frame]: frames are normalised by them
+    float *predicted;        // [group, widest output]
+    float *drawn;            // [group, length, targets]: as the model reads them
+};
+
+dt_status dt_streams_create(struct dt_player *player);
+void dt_streams_destroy(struct dt_player *player);
+// Before a step of streams [first, first + n): before and after are its rows.
+dt_status dt_streams_begin(struct dt_player *player, int64_t first, int64_t n);
+void dt_streams_end(struct dt_player *player, int64_t first, int64_t n);
