@@ -8,32 +8,9 @@
 
 #include <dirent.h>
 #include <fnmatch.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static void check_file(const char *folder, const struct dt_manifest_file *file,
-                       struct dt_problems *problems)
-{
-    char path[DT_PATH];
-    uint64_t hash;
-    int64_t size = -1;
-    if (dt_path(path, "%s/%s", folder, file->name) == DT_OK)
-        size = dt_file_size(path);
-    if (size < 0)
-        dt_problems_add(problems, "%s is missing", file->name);
-    else if (size != file->size)
-        dt_problems_add(problems, "%s has %lld bytes, MANIFEST says %lld", file->name,
-                        (long long)size, (long long)file->size);
-    else if (dt_hash_file(path, &hash, NULL) != DT_OK)
-        dt_problems_add(problems, "%s: %.200s", file->name, dt_error_current()->message);
-    else if (hash != file->hash)
-        dt_problems_add(problems,
-                        "%s has hash %016" PRIx64 ", MANIFEST says %016" PRIx64 ": it is damaged",
-                        file->name, hash, file->hash);
-    dt_error_clear();
-}
 
 // Without these no run resumes.
 static void check_names(const struct dt_manifest *manifest, struct dt_problems *problems)
@@ -52,7 +29,7 @@ dt_status dt_checkpoint_verify(const char *path)
     DT_TRY_NOTE(dt_manifest_read(path, &manifest), "verifying the checkpoint %s", path);
     check_names(&manifest, &problems);
     for (int i = 0; i < manifest.n; i++)
-        check_file(path, &manifest.files[i], &problems);
+        dt_manifest_check(path, &manifest.files[i], &problems);
     dt_manifest_free(&manifest);
     return dt_problems_report(&problems, "use another checkpoint",
                               "the checkpoint %s is incomplete or damaged", path);

@@ -1,9 +1,10 @@
 // MANIFEST of a checkpoint: size and xxh64 of each of its files. One line per file, "HASH SIZE
 // NAME" with 16 lower-case hex digits, so that `xxhsum -H64` checks it by hand. Private to the
-// checkpoint room.
+// checkpoint room and to libdtrain_step.
 #pragma once
 
 #include "base/error.h"
+#include "base/problems.h"
 
 #include <stdint.h>
 
@@ -32,3 +33,9 @@ dt_status dt_manifest_put(struct dt_manifest *manifest, const char *folder, cons
 dt_status dt_manifest_write(const struct dt_manifest *manifest, const char *folder);
 // Reads and checks its form (names without folders, no duplicates); not the files.
 dt_status dt_manifest_read(const char *folder, struct dt_manifest *manifest);
+// Adds a problem where the file is missing, or has another size or hash.
+void dt_manifest_check(const char *folder, const struct dt_manifest_file *file,
+                       struct dt_problems *problems);
+// The files of these names, up to NULL, in a folder that has a MANIFEST; others pass. DT_USER
+// naming each that is missing or damaged.
+dt_status dt_manifest_verify(const char *path, const char *const *names);

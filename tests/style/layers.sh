@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../.."
 rank() { # room
     case $1 in
     base) echo 0 ;; kernels) echo 1 ;; backend) echo 2 ;; comm | data) echo 3 ;; model) echo 4 ;;
-    play | checkpoint) echo 5 ;; job) echo 6 ;; train) echo 7 ;; bench) echo 8 ;; cmd) echo 9 ;;
+    play | checkpoint) echo 5 ;; step | job) echo 6 ;; train) echo 7 ;; bench) echo 8 ;; cmd) echo 9 ;;
     *) echo "no rank for the room $1: tests/style/layers.sh" >&2; exit 1 ;;
     esac
 }

@@ -1,0 +1,216 @@
+// libdtrain_step: a player behind a plain C interface, whose callers are not trusted. Uses play,
+// the manifest of a checkpoint, backend, base.
+#include "step/dtrain_step.h"
+
+#include "checkpoint/manifest.h"
+#include "model/hf.h"
+#include "play/player.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STREAMS_MAX = 1 << 20, THREADS_MAX = 4096 };
+
+struct dtrain_step {
+    struct dt_backend backend;
+    struct dt_player *player;
+    struct dtrain_step_info info;
+};
+
+// What every call begins with: the thread's error is about this one.
+static dt_status begin(const dtrain_step *handle)
+{
+    dt_error_clear();
+    return handle ? DT_OK : DT_FAIL(DT_USER, NULL, "the handle is NULL");
+}
+
+static dt_status check_pointer(const void *pointer, const char *name)
+{
+    return pointer ? DT_OK : DT_FAIL(DT_USER, NULL, "%s is NULL", name);
+}
+
+static dt_status check_range(const char *name, int64_t value, int64_t last)
+{
+    if (value >= 0 && value <= last)
+        return DT_OK;
+    return DT_FAIL(DT_USER, NULL, "%s is %lld, not in 0 … %lld", name, (long long)value,
+                   (long long)last);
+}
+
+static dt_status check_options(const struct dtrain_step_options *options)
+{
+    DT_TRY(check_range("options.streams", options->streams, STREAMS_MAX));
+    DT_TRY(check_range("options.threads", options->threads, THREADS_MAX));
+    DT_TRY(check_range("options.weights", options->weights, DTRAIN_STEP_INT8));
+    return check_range("options.ema", options->ema, 1);
+}
+
+static void describe(dtrain_step *handle, const struct dtrain_step_options *options)
+{
+    struct dt_play_info info;
+    dt_player_info(handle->player, &info);
+    handle->info = (struct dtrain_step_info){
+        .streams = (int32_t)info.streams,
+        .threads = options->threads,
+        .weights = (int32_t)info.weights,
+        .n_ids = (int32_t)info.n_ids,
+        .frame_size = info.frame,
+        .vocab_size = info.vocab,
+        .parameters = dt_model_params(dt_player_model(handle->player))->count,
+        .state_bytes = info.state,
+        .n_outputs = dt_model_outputs(dt_player_model(handle->player))->n,
+        .n_values = (int32_t)info.values,
+        .n_targets = (int32_t)info.targets};
+}
+
+static dt_status open_player(dtrain_step *handle, const char *path,
+                             const struct dtrain_step_options *options)
+{
+    const char *const files[] = {"config.json", options->ema ? DT_HF_EMA : "model.safetensors",
+                                 NULL};
+    const struct dt_player_config config = {.streams = options->streams,
+                                            .length = 1,
+                                            .weights = (enum dt_play_weights)options->weights,
+                                            .ema = options->ema};
+    DT_TRY(dt_manifest_verify(path, files));
+    DT_TRY(dt_backend_open("cpu", 0, options->threads, &handle->backend));
+    return dt_player_open(&handle->backend, path, &config, &handle->player);
+}
+
+int dtrain_step_open(const char *path, const struct dtrain_step_options *options,
+                     dtrain_step **handle)
+{
+    struct dtrain_step_options o = {0};
+    dt_error_clear();
+    DT_TRY(check_pointer(handle, "handle"));
+    *handle = NULL;
+    DT_TRY(check_pointer(path, "path"));
+    if (options)
+        o = *options;
+    DT_TRY(check_options(&o));
+    o.streams = o.streams ? o.streams : 1;
+    o.threads = o.threads ? o.threads : 1;
+    dtrain_step *opened = calloc(1, sizeof *opened);
+    if (!opened)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a handle");
+    dt_status status = open_player(opened, path, &o);
+    if (status != DT_OK) {
+        dtrain_step_close(opened);
+        return status;
+    }
+    describe(opened, &o);
+    *handle = opened;
+    return DT_OK;
+}
+
+void dtrain_step_close(dtrain_step *handle)
+{
+    if (!handle)
+        return;
+    dt_player_close(handle->player);
+    if (handle->backend.table)
+        dt_backend_close(&handle->backend);
+    free(handle);
+}
+
+int dtrain_step_describe(const dtrain_step *handle, struct dtrain_step_info *info)
+{
+    DT_TRY(begin(handle));
+    DT_TRY(check_pointer(info, "info"));
+    *info = handle->info;
+    return DT_OK;
+}
+
+int dtrain_step_describe_output(const dtrain_step *handle, int32_t index,
+                                struct dtrain_step_output *output)
+{
+    DT_TRY(begin(handle));
+    DT_TRY(check_pointer(output, "output"));
+    const struct dt_outputs *outputs = dt_model_outputs(dt_player_model(handle->player));
+    DT_TRY(check_range("index", index, outputs->n - 1));
+    const struct dt_output *o = &outputs->list[index];
+    bool regression = o->kind == DT_OUTPUT_REGRESSION || o->kind == DT_OUTPUT_HUBER;
+    *output = (struct dtrain_step_output){
+        .kind = regression ? DTRAIN_STEP_REGRESSION : (int32_t)o->kind,
+        .width = (int32_t)o->width,
+        .target = (int32_t)o->target,
+        .target_width = o->kind == DT_OUTPUT_CATEGORICAL ? 1 : (int32_t)o->width};
+    for (int32_t k = 0; k < index; k++)
+        output->first += (int32_t)outputs->list[k].width;
+    _Static_assert(sizeof output->name == sizeof o->name, "a name fits");
+    memcpy(output->name, o->name, sizeof o->name);
+    return DT_OK;
+}
+
+int dtrain_step_batch(dtrain_step *handle, int32_t first, int32_t n, const float *frames,
+                      const int32_t *ids, double temperature, float *drawn, float *outputs)
+{
+    const struct dt_play play = {.first = first,
+                                 .n = n,
+                                 .length = 1,
+                                 .frames = frames,
+                                 .ids = ids,
+                                 .temperature = temperature,
+                                 .predicted = outputs,
+                                 .drawn = drawn};
+    DT_TRY(begin(handle));
+    return dt_player_step(handle->player, &play);
+}
+
+int dtrain_step_step(dtrain_step *handle, int32_t stream, const float *frame, const int32_t *ids,
+                     float *outputs)
+{
+    return dtrain_step_batch(handle, stream, 1, frame, ids, 0, NULL, outputs);
+}
+
+int dtrain_step_sample(dtrain_step *handle, int32_t stream, const float *frame, const int32_t *ids,
+                       double temperature, float *drawn, float *outputs)
+{
+    DT_TRY(begin(handle));
+    DT_TRY(check_pointer(drawn, "drawn"));
+    return dtrain_step_batch(handle, stream, 1, frame, ids, temperature, drawn, outputs);
+}
+
+int dtrain_step_reset(dtrain_step *handle, int32_t stream)
+{
+    DT_TRY(begin(handle));
+    return dt_player_reset(handle->player, stream);
+}
+
+int dtrain_step_seed(dtrain_step *handle, int32_t stream, uint64_t seed)
+{
+    DT_TRY(begin(handle));
+    return dt_player_seed(handle->player, stream, seed);
+}
+
+static dt_status check_block(const dtrain_step *handle, const void *block, size_t bytes)
+{
+    DT_TRY(begin(handle));
+    DT_TRY(check_pointer(block, "block"));
+    if (bytes == (size_t)handle->info.state_bytes)
+        return DT_OK;
+    return DT_FAIL(DT_USER, NULL, "the block has %zu bytes; a state of this model has %lld", bytes,
+                   (long long)handle->info.state_bytes);
+}
+
+int dtrain_step_save(dtrain_step *handle, int32_t stream, void *block, size_t bytes)
+{
+    DT_TRY(check_block(handle, block, bytes));
+    return dt_player_save(handle->player, stream, block);
+}
+
+int dtrain_step_restore(dtrain_step *handle, int32_t stream, const void *block, size_t bytes)
+{
+    DT_TRY(check_block(handle, block, bytes));
+    return dt_player_restore(handle->player, stream, block);
+}
+
+void dtrain_step_error(char *text, size_t size)
+{
+    const struct dt_error *error = dt_error_current();
+    if (!text || size == 0)
+        return;
+    text[0] = '\0';
+    if (error->code != DT_OK)
+        dt_error_format(error, 0, text, size);
+}

@@ -1,0 +1,117 @@
+// Plays models that dtrain trained: one frame or token in, outputs out. A C library without MPI and
+// HDF5, for the CPU.
+//
+//   dtrain_step *model;
+//   if (dtrain_step_open("runs/walk/checkpoints/step-00001000", NULL, &model) != DTRAIN_STEP_OK)
+//       { char why[1024]; dtrain_step_error(why, sizeof why); … }
+//   dtrain_step_step(model, 0, frame, NULL, outputs);      // stream 0 advances by a position
+//   dtrain_step_close(model);
+//
+// A handle has independent streams, each with its own recurrent state. What a stream gives depends
+// on its own inputs alone, to the bit. Functions return a code and never print, exit or abort; a
+// call that failed has changed nothing, unless the code is DTRAIN_STEP_MACHINE. All memory is
+// allocated by dtrain_step_open. Different handles may be used by different threads at once; a
+// handle by one thread at a time.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DTRAIN_STEP_API __attribute__((visibility("default")))
+
+enum {
+    DTRAIN_STEP_OK = 0,
+    DTRAIN_STEP_USER = 2,    // a wrong argument, input or file
+    DTRAIN_STEP_MACHINE = 3, // out of memory, an I/O error
+};
+
+enum {
+    DTRAIN_STEP_AS_STORED = 0, // as in the model's files
+    DTRAIN_STEP_FP32 = 1,
+    DTRAIN_STEP_BF16 = 2,
+    DTRAIN_STEP_INT8 = 3, // linear layers; the rest is fp32
+};
+
+typedef struct dtrain_step dtrain_step;
+
+// All zero: the defaults.
+struct dtrain_step_options {
+    int32_t streams; // 0: 1
+    int32_t threads; // 0: 1
+    int32_t weights; // DTRAIN_STEP_AS_STORED, …
+    int32_t ema;     // 1: the moving average of the weights, where the checkpoint has one
+};
+
+struct dtrain_step_info {
+    int32_t streams, threads, weights;
+    int32_t n_ids;      // id columns beside a frame
+    int64_t frame_size; // numbers of a frame; 0: the model reads tokens
+    int64_t vocab_size; // tokens are below it; 0: the model reads frames
+    int64_t parameters;
+    int64_t state_bytes; // of a stream's saved state
+    int32_t n_outputs;
+    int32_t n_values;  // floats of all outputs of a position
+    int32_t n_targets; // values that are drawn from them
+};
+
+enum {
+    DTRAIN_STEP_CATEGORICAL = 0, // logits of `width` classes; one value is drawn, the class
+    DTRAIN_STEP_BERNOULLI = 1,   // `width` logits; as many values are drawn, each 0 or 1
+    DTRAIN_STEP_REGRESSION = 2,  // `width` values, drawn without noise
+};
+
+struct dtrain_step_output {
+    char name[32];
+    int32_t kind;
+    int32_t first, width;         // its part of the outputs
+    int32_t target, target_width; // its part of the drawn values
+};
+
+// Opens a checkpoint folder, whose files are verified, or a Hugging Face directory. options may be
+// NULL.
+DTRAIN_STEP_API int dtrain_step_open(const char *path, const struct dtrain_step_options *options,
+                                     dtrain_step **handle);
+DTRAIN_STEP_API void dtrain_step_close(dtrain_step *handle); // NULL is fine
+
+DTRAIN_STEP_API int dtrain_step_describe(const dtrain_step *handle, struct dtrain_step_info *info);
+DTRAIN_STEP_API int dtrain_step_describe_output(const dtrain_step *handle, int32_t index,
+                                                struct dtrain_step_output *output);
+
+// One position of a stream. frame: [frame_size], as recorded (the model's own normalisation is
+// applied), and ids [n_ids]; or NULL and one token in `ids`. outputs: [n_values], or NULL. Outputs
+// that are conditioned on those before them see their most likely values.
+DTRAIN_STEP_API int dtrain_step_step(dtrain_step *handle, int32_t stream, const float *frame,
+                                     const int32_t *ids, float *outputs);
+// The same, and draws values: drawn [n_targets]. temperature 0: the most likely ones; 1: from the
+// model's own distribution. Conditioned outputs see the drawn values. outputs may be NULL.
+DTRAIN_STEP_API int dtrain_step_sample(dtrain_step *handle, int32_t stream, const float *frame,
+                                       const int32_t *ids, double temperature, float *drawn,
+                                       float *outputs);
+// A position of streams [first, first + n) at once, the arrays of one after those of another. drawn
+// and outputs may be NULL.
+DTRAIN_STEP_API int dtrain_step_batch(dtrain_step *handle, int32_t first, int32_t n,
+                                      const float *frames, const int32_t *ids, double temperature,
+                                      float *drawn, float *outputs);
+
+// A stream forgets what it has seen; its random numbers go on.
+DTRAIN_STEP_API int dtrain_step_reset(dtrain_step *handle, int32_t stream);
+// The random numbers of a stream start at `seed`. Without a call each stream has its own.
+DTRAIN_STEP_API int dtrain_step_seed(dtrain_step *handle, int32_t stream, uint64_t seed);
+// A stream, its random numbers included, as one block of state_bytes bytes, which may be copied and
+// stored, and restored into any stream of any handle of the same model.
+DTRAIN_STEP_API int dtrain_step_save(dtrain_step *handle, int32_t stream, void *block,
+                                     size_t bytes);
+DTRAIN_STEP_API int dtrain_step_restore(dtrain_step *handle, int32_t stream, const void *block,
+                                        size_t bytes);
+
+// Why the calling thread's last call failed: into `text`, at most `size` bytes with the final zero.
+// "" where it did not.
+DTRAIN_STEP_API void dtrain_step_error(char *text, size_t size);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,54 @@
+// A Hugging Face directory with a small model of random weights, made for a test, and the outputs
+// of the training forward that a step is compared with.
+#pragma once
+
+#include "base/rng.h"
+#include "model/hf.h"
+#include "model/model.h"
+
+#include "scratch.h"
+
+struct model_folder {
+    struct dt_model_config config;
+    char path[DT_PATH];
+    struct dt_params params;
+    float *weights;
+};
+
+// Widths are awkward: not a multiple of a vector register. `kinds`: of layers. `heads` "": a
+// language model.
+static inline struct dt_model_config small_config(const char *layers, const char *heads)
+{
+    struct dt_model_config config = {0};
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
+        dt_config_set_default(key, &config);
+    config.d_model = 40;
+    config.d_state = 5;
+    config.vocab_size = heads[0] ? 0 : 37;
+    snprintf(config.layers, sizeof config.layers, "%s", layers);
+    snprintf(config.heads, sizeof config.heads, "%s", heads);
+    return config;
+}
+
+static inline void write_model(struct model_folder *folder, const char *name)
+{
+    char path[DT_PATH], *text;
+    CHECK_OK(dt_model_config_check(&folder->config));
+    CHECK_OK(dt_model_list(&folder->config, &folder->params, NULL));
+    folder->weights = calloc((size_t)folder->params.elements, sizeof *folder->weights);
+    dt_params_init(&folder->params, 7, folder->weights);
+    snprintf(folder->path, sizeof folder->path, "%s", in_scratch(name));
+    CHECK_OK(dt_make_dirs(folder->path));
+    CHECK_OK(dt_hf_config_text(&folder->config, &text));
+    CHECK_OK(dt_path(path, "%s/config.json", folder->path));
+    put_text(path, text);
+    free(text);
+    CHECK_OK(dt_path(path, "%s/model.safetensors", folder->path));
+    CHECK_OK(dt_hf_write_weights(path, &folder->params, folder->weights, NULL, NULL));
+}
+
+static inline void free_model(struct model_folder *folder)
+{
+    dt_params_free(&folder->params);
+    free(folder->weights);
+}

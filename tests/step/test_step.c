@@ -1,0 +1,320 @@
+// libdtrain_step through its public header: a step is the training forward at the next position,
+// for every kind of block; states are saved and restored to the bit; streams do not see each other;
+// wrong calls give codes.
+#include "dtrain_step.h"
+
+#include "model/kinds.h"
+
+#include "model_folder.h"
+
+enum { T = 77, M = 9 };
+
+static dtrain_step *open_step(const char *path, int32_t weights, int32_t streams)
+{
+    const struct dtrain_step_options options = {.weights = weights, .streams = streams};
+    dtrain_step *step = NULL;
+    char why[1024];
+    int code = dtrain_step_open(path, &options, &step);
+    dtrain_step_error(why, sizeof why);
+    CHECK(code == DTRAIN_STEP_OK && step, "%s: %s", path, why);
+    return step;
+}
+
+// What a stream is fed: position t of a sequence that `seed` names.
+struct feed {
+    float frame[64];
+    int32_t ids[4];
+};
+
+static struct feed feed_at(const struct dtrain_step_info *info, uint32_t seed, int t)
+{
+    struct feed feed;
+    struct dt_philox rng = dt_philox_init(seed, 1, (uint64_t)t);
+    for (int i = 0; i < 64; i++)
+        feed.frame[i] = dt_philox_normal(&rng);
+    for (int i = 0; i < 4; i++)
+        feed.ids[i] = (int32_t)dt_philox_below(&rng, (uint64_t)info->vocab_size);
+    return feed;
+}
+
+static void step(dtrain_step *handle, const struct dtrain_step_info *info, int32_t stream,
+                 uint32_t seed, int t, float *outputs)
+{
+    struct feed feed = feed_at(info, seed, t);
+    CHECK_INT(dtrain_step_step(handle, stream, feed.frame, feed.ids, outputs), DTRAIN_STEP_OK);
+}
+
+// The largest difference of n numbers, relative to the largest of them.
+static double difference(const float *got, const float *want, int64_t n)
+{
+    double most = 0, size = 1e-30;
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs((double)got[i] - (double)want[i]);
+        most = d > most || d != d ? d : most;
+        size = fmax(size, fabs((double)want[i]));
+    }
+    return most / size;
+}
+
+// Outputs of a training model at the last of t + 1 positions.
+static void forward(const struct dt_backend *cpu, struct dt_model *model,
+                    const struct dtrain_step_info *info, int t, float *outputs)
+{
+    int32_t ids[T];
+    struct dt_pass pass = {.input = {.sequences = 1, .length = t + 1}};
+    int tokens;
+    CHECK_OK(dt_model_token_array(model, &tokens));
+    for (int i = 0; i <= t; i++)
+        ids[i] = feed_at(info, 1, i).ids[0];
+    pass.input.arrays[tokens] = ids;
+    CHECK_OK(dt_model_forward(model, &pass));
+    for (int k = 0; k < dt_model_outputs(model)->n; k++) {
+        struct dt_view view;
+        CHECK_OK(dt_model_output(model, &pass, k, &view));
+        memcpy(outputs, view.data, (size_t)view.cols * sizeof *outputs);
+        outputs += view.cols;
+    }
+    (void)cpu;
+}
+
+// fp32: sums are ordered differently. bf16: activations are rounded to 8 bits, at other places of
+// the sums.
+static void step_equals_pass(const char *layers, int32_t weights, double tolerance)
+{
+    struct model_folder folder = {.config = small_config(layers, "")};
+    struct dt_backend cpu;
+    struct dt_model *model;
+    struct dtrain_step_info info;
+    float *got, *want;
+    double worst = 0;
+    write_model(&folder, layers);
+    folder.config.storage = weights == DTRAIN_STEP_BF16 ? DT_BF16 : DT_F32;
+    CHECK_OK(dt_backend_open("cpu", 0, 1, &cpu));
+    CHECK_OK(dt_model_create(&cpu, &folder.config, &(struct dt_model_shape){1, T, true}, &model));
+    memcpy(dt_model_weights(model), folder.weights,
+           (size_t)folder.params.elements * sizeof *folder.weights);
+    CHECK_OK(dt_model_refresh(model, NULL));
+    dtrain_step *handle = open_step(folder.path, weights, 1);
+    CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
+    got = malloc((size_t)info.n_values * sizeof *got);
+    want = malloc((size_t)info.n_values * sizeof *want);
+    for (int t = 0; t < T; t++) {
+        step(handle, &info, 0, 1, t, got);
+        forward(&cpu, model, &info, t, want);
+        worst = fmax(worst, difference(got, want, info.n_values));
+    }
+    CHECK(worst <= tolerance, "%s: a step is %.2g from the pass, allowed %.2g", layers, worst,
+          tolerance);
+    free(got);
+    free(want);
+    dtrain_step_close(handle);
+    dt_model_destroy(model);
+    dt_backend_close(&cpu);
+    free_model(&folder);
+}
+
+// Three streams with different inputs, one by one in turn, against each alone; and all at once.
+static void streams_are_alone(const char *path, int32_t weights)
+{
+    enum { S = 11 }; // more than run together
+    struct dtrain_step_info info;
+    dtrain_step *alone = open_step(path, weights, 1), *turns = open_step(path, weights, S),
+                *together = open_step(path, weights, S);
+    CHECK_INT(dtrain_step_describe(alone, &info), DTRAIN_STEP_OK);
+    size_t bytes = (size_t)info.n_values * sizeof(float);
+    float *want = malloc(S * M * bytes), *got = malloc(S * bytes);
+    float *frames = malloc(S * sizeof((struct feed *)0)->frame);
+    for (int32_t s = 0; s < S; s++) {
+        CHECK_INT(dtrain_step_reset(alone, 0), DTRAIN_STEP_OK);
+        for (int t = 0; t < M; t++)
+            step(alone, &info, 0, (uint32_t)s, t, want + (t * S + s) * info.n_values);
+    }
+    for (int t = 0; t < M; t++) {
+        int32_t ids[S * 4];
+        for (int32_t s = 0; s < S; s++) {
+            struct feed feed = feed_at(&info, (uint32_t)s, t);
+            step(turns, &info, s, (uint32_t)s, t, got + s * info.n_values);
+            memcpy(frames + s * info.frame_size, feed.frame,
+                   (size_t)info.frame_size * sizeof *frames);
+            ids[s] = feed.ids[0];
+        }
+        CHECK(memcmp(got, want + (int64_t)t * S * info.n_values, S * bytes) == 0,
+              "streams in turn differ from streams alone at position %d", t);
+        // Some on their own, so that neighbours hold their states in different places.
+        int32_t first = t % 3;
+        for (int32_t s = 0; s < first; s++)
+            CHECK_INT(dtrain_step_step(together, s, frames + s * info.frame_size, ids + s,
+                                       got + s * info.n_values),
+                      DTRAIN_STEP_OK);
+        CHECK_INT(dtrain_step_batch(together, first, S - first, frames + first * info.frame_size,
+                                    ids + first, 0, NULL, got + first * info.n_values),
+                  DTRAIN_STEP_OK);
+        CHECK(memcmp(got, want + (int64_t)t * S * info.n_values, S * bytes) == 0,
+              "streams at once differ from streams alone at position %d", t);
+    }
+    free(want);
+    free(got);
+    free(frames);
+    dtrain_step_close(alone);
+    dtrain_step_close(turns);
+    dtrain_step_close(together);
+}
+
+// M steps after a save, again after a restore, and in another stream of another handle.
+static void states_are_restored(const char *path, int32_t weights)
+{
+    struct dtrain_step_info info;
+    dtrain_step *a = open_step(path, weights, 1), *b = open_step(path, weights, 3);
+    CHECK_INT(dtrain_step_describe(a, &info), DTRAIN_STEP_OK);
+    size_t bytes = (size_t)info.n_values * sizeof(float), size = (size_t)info.state_bytes;
+    float *want = malloc(M * bytes), *got = malloc(bytes), drawn[2][M][32];
+    char *block = malloc(size);
+    for (int t = 0; t < M; t++)
+        step(a, &info, 0, 5, t, NULL);
+    CHECK_INT(dtrain_step_save(a, 0, block, size), DTRAIN_STEP_OK);
+    for (int pass = 0; pass < 3; pass++) {
+        dtrain_step *handle = pass < 2 ? a : b;
+        int32_t stream = pass < 2 ? 0 : 2;
+        if (pass > 0)
+            CHECK_INT(dtrain_step_restore(handle, stream, block, size), DTRAIN_STEP_OK);
+        for (int t = 0; t < M; t++) {
+            struct feed feed = feed_at(&info, 5, M + t);
+            float *out = pass == 0 ? want + t * info.n_values : got;
+            CHECK_INT(dtrain_step_sample(handle, stream, feed.frame, feed.ids, 1,
+                                         drawn[pass > 0][t], out),
+                      DTRAIN_STEP_OK);
+            CHECK(memcmp(out, want + t * info.n_values, bytes) == 0, "pass %d, step %d", pass, t);
+            CHECK(memcmp(drawn[pass > 0][t], drawn[0][t], (size_t)info.n_targets * 4) == 0,
+                  "drawn again, %d", t);
+        }
+    }
+    free(want);
+    free(got);
+    free(block);
+    dtrain_step_close(a);
+    dtrain_step_close(b);
+}
+
+// Of the calling thread's last call.
+static void check_says(int code, const char *part, int line)
+{
+    char why[2048];
+    dtrain_step_error(why, sizeof why);
+    CHECK(code == DTRAIN_STEP_USER && strstr(why, part), "line %d: code %d, \"%s\" is not in: %s",
+          line, code, part, why);
+}
+#define REFUSED(call, part) check_says(call, part, __LINE__)
+
+static void wrong_calls(const struct model_folder *folder)
+{
+    struct dtrain_step_info info;
+    struct dtrain_step_output output;
+    struct dtrain_step_options options = {0};
+    dtrain_step *handle = open_step(folder->path, DTRAIN_STEP_FP32, 2), *none = handle;
+    float outputs[64], drawn[4];
+    int32_t token = 36, wrong = 37, negative = -1;
+    char *block, why[8];
+    CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
+    CHECK_INT(info.vocab_size, 37);
+    CHECK_INT(info.n_values, 37);
+    CHECK_INT(info.n_targets, 1);
+    CHECK_INT(info.streams, 2);
+    CHECK_INT(dtrain_step_describe_output(handle, 0, &output), DTRAIN_STEP_OK);
+    CHECK_STR(output.name, "tokens");
+    size_t size = (size_t)info.state_bytes;
+    block = malloc(size);
+
+    REFUSED(dtrain_step_open(NULL, NULL, &none), "path is NULL");
+    CHECK(!none, "a failed open gives no handle");
+    REFUSED(dtrain_step_open(folder->path, NULL, NULL), "handle is NULL");
+    REFUSED(dtrain_step_open("/nowhere/at/all", NULL, &none), "/nowhere/at/all");
+    options.weights = 9;
+    REFUSED(dtrain_step_open(folder->path, &options, &none), "options.weights is 9");
+    options = (struct dtrain_step_options){.streams = -1};
+    REFUSED(dtrain_step_open(folder->path, &options, &none), "options.streams is -1");
+    options = (struct dtrain_step_options){.ema = 1};
+    REFUSED(dtrain_step_open(folder->path, &options, &none), "ema.safetensors");
+
+    CHECK_INT(dtrain_step_step(handle, 0, NULL, &token, outputs), DTRAIN_STEP_OK);
+    CHECK_INT(dtrain_step_save(handle, 0, block, size), DTRAIN_STEP_OK);
+    REFUSED(dtrain_step_step(NULL, 0, NULL, &token, outputs), "handle is NULL");
+    REFUSED(dtrain_step_step(handle, 0, NULL, NULL, outputs), "tokens");
+    REFUSED(dtrain_step_step(handle, 0, NULL, &wrong, outputs), "token 37 of stream 0");
+    REFUSED(dtrain_step_step(handle, 1, NULL, &negative, outputs), "token -1 of stream 1");
+    REFUSED(dtrain_step_step(handle, 2, NULL, &token, outputs), "there are 2");
+    REFUSED(dtrain_step_step(handle, -1, NULL, &token, outputs), "there are 2");
+    REFUSED(dtrain_step_batch(handle, 1, 2, NULL, &token, 0, NULL, outputs), "there are 2");
+    REFUSED(dtrain_step_batch(handle, 0, INT32_MAX, NULL, &token, 0, NULL, outputs), "there are 2");
+    REFUSED(dtrain_step_sample(handle, 0, NULL, &token, 1, NULL, outputs), "drawn is NULL");
+    REFUSED(dtrain_step_sample(handle, 0, NULL, &token, -1, drawn, outputs), "temperature is -1");
+    REFUSED(dtrain_step_sample(handle, 0, NULL, &token, NAN, drawn, outputs), "temperature is");
+    REFUSED(dtrain_step_reset(handle, 2), "stream 2");
+    REFUSED(dtrain_step_seed(handle, -1, 1), "stream -1");
+    REFUSED(dtrain_step_save(handle, 0, NULL, size), "block is NULL");
+    REFUSED(dtrain_step_save(handle, 0, block, size - 1), "bytes");
+    REFUSED(dtrain_step_restore(handle, 0, block, size + 1), "bytes");
+    REFUSED(dtrain_step_describe(handle, NULL), "info is NULL");
+    REFUSED(dtrain_step_describe_output(handle, 1, &output), "index is 1");
+    float after[64], before[64];
+    // A refused step has not advanced the stream.
+    CHECK_INT(dtrain_step_step(handle, 0, NULL, &token, after), DTRAIN_STEP_OK);
+    CHECK_INT(dtrain_step_restore(handle, 0, block, size), DTRAIN_STEP_OK);
+    CHECK_INT(dtrain_step_step(handle, 0, NULL, &token, before), DTRAIN_STEP_OK);
+    CHECK(memcmp(after, before, 37 * sizeof *after) == 0, "a refused call has changed a stream");
+    block[0] ^= 1;
+    REFUSED(dtrain_step_restore(handle, 0, block, size), "not a saved state");
+    dtrain_step_error(why, sizeof why); // cut, and ended
+    CHECK(strlen(why) < sizeof why, "an error's text is cut to its room");
+    CHECK_INT(dtrain_step_reset(handle, 0), DTRAIN_STEP_OK);
+    dtrain_step_error(why, sizeof why);
+    CHECK_STR(why, "");
+    dtrain_step_close(NULL);
+    dtrain_step_close(handle);
+    free(block);
+}
+
+static void wrong_files(const struct model_folder *folder)
+{
+    char path[DT_PATH];
+    dtrain_step *handle;
+    CHECK_OK(dt_path(path, "%s/model.safetensors", folder->path));
+    int64_t size = dt_file_size(path);
+    CHECK_INT(truncate(path, size - 4), 0);
+    REFUSED(dtrain_step_open(folder->path, NULL, &handle), "model.safetensors");
+    CHECK_INT(truncate(path, 3), 0);
+    REFUSED(dtrain_step_open(folder->path, NULL, &handle), "model.safetensors");
+    CHECK_OK(dt_path(path, "%s/MANIFEST", folder->path));
+    put_text(path, "not a manifest\n");
+    REFUSED(dtrain_step_open(folder->path, NULL, &handle), "MANIFEST");
+    CHECK_OK(dt_path(path, "%s/config.json", folder->path));
+    put_text(path, "{\"model_type\": \"gpt2\"}");
+    CHECK_INT(unlink(in_scratch("wrong/MANIFEST")), 0);
+    REFUSED(dtrain_step_open(folder->path, NULL, &handle), "model_type");
+    put_text(path, "{");
+    REFUSED(dtrain_step_open(folder->path, NULL, &handle), "config.json");
+}
+
+int main(void)
+{
+    make_scratch();
+    for (int i = 0; dt_block_kinds[i]; i++) {
+        char layers[2][64];
+        snprintf(layers[0], sizeof layers[0], "%s*2", dt_block_kinds[i]->name);
+        snprintf(layers[1], sizeof layers[1], "mamba %s mamba", dt_block_kinds[i]->name);
+        for (int k = 0; k < 2; k++) {
+            step_equals_pass(layers[k], DTRAIN_STEP_FP32, 1e-5);
+            step_equals_pass(layers[k], DTRAIN_STEP_BF16, 2e-2);
+            for (int32_t weights = DTRAIN_STEP_FP32; weights <= DTRAIN_STEP_BF16; weights++) {
+                streams_are_alone(in_scratch(layers[k]), weights);
+                states_are_restored(in_scratch(layers[k]), weights);
+            }
+        }
+    }
+    struct model_folder folder = {.config = small_config("mamba", "")};
+    write_model(&folder, "wrong");
+    wrong_calls(&folder);
+    wrong_files(&folder);
+    free_model(&folder);
+    remove_scratch();
+    return test_end();
+}
