@@ -6,9 +6,13 @@
 // depends on the number of threads.
 // A batch is `batch` products of one shape: the operands of each begin a_step, b_step and c_step
 // elements after those of the one before. A step of 0 shares A or B; the Cs do not overlap.
+//
 // With at most DT_GEMM_FEW_ROWS rows, A as stored and B transposed (a linear layer in play), the
-// CPU gives a row of C the same bits whatever the other rows are. dtypes: (a, b, c) = (f32, f32,
-// f32), (bf16, bf16, bf16) or (bf16, bf16, f32).
+// CPU gives a row of C the same bits whatever the other rows are.
+//
+// dtypes: (a, b, c) = (f32, f32, f32), (bf16, bf16, bf16) or (bf16, bf16, f32); and, where the
+// backend has them (dt_op_table.int8), (int8, int8, f32 or bf16): C[i, j] = a_scale[i] · b_scale[j]
+// · Σ a b with an exact sum, A as stored, B transposed, =, one product, k up to DT_GEMM_INT8_K.
 #pragma once
 
 #include "base/view.h"
@@ -16,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DT_GEMM_BATCH_MAX = 65535, DT_GEMM_FEW_ROWS = 8 };
+enum { DT_GEMM_BATCH_MAX = 65535, DT_GEMM_FEW_ROWS = 8, DT_GEMM_INT8_K = 1 << 17 };
 
 struct dt_gemm_args {
     struct dt_view a; // [m, k], or [k, m] with trans_a; in
@@ -25,6 +29,7 @@ struct dt_gemm_args {
     bool trans_a, trans_b, accumulate;
     int64_t batch; // products, DT_GEMM_BATCH_MAX at most; 0: one, and steps are not read
     int64_t a_step, b_step, c_step;
+    const float *a_scale, *b_scale; // [m], [n] of int8 (kernels/quantize.h); in
     void *workspace;
     int64_t workspace_bytes;
 };

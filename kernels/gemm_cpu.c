@@ -2,9 +2,11 @@
 // both follow from the shape alone, and each piece is made by one thread: no bit of C depends on
 // how many threads share them. oneDNN multiplies where the CPU has AVX-512 for the operands' type,
 // and few rows; elsewhere dt_gemm_tile does: up to 1.7 times faster in weight gradients with AVX2,
-// and it widens bf16 while it copies. Owns oneDNN's primitives, made once a shape.
+// and it widens bf16 while it copies. A handful of rows, and int8, goes to dt_gemm_rows. Owns
+// oneDNN's primitives, made once a shape.
 #include "base/hash.h"
 #include "kernels/cpu.h"
+#include "kernels/gemm_rows_cpu.h"
 #include "kernels/gemm_tile_cpu.h"
 #include "kernels/storage_cpu.h"
 
@@ -214,7 +216,7 @@ static dt_status find_all(struct plan *p, struct dt_gemm_cpu *gemm, const struct
     return DT_OK;
 }
 
-// A few rows of fp32, as when text is generated, do not pay for copying B.
+// A few rows of fp32 do not pay for copying B.
 static bool suits_onednn(enum dt_cpu_isa isa, const struct dt_gemm_args *g)
 {
     if (g->a.dtype == DT_BF16)
@@ -241,6 +243,8 @@ static dt_status make_plan(struct plan *p, struct dt_device *device, const struc
 int64_t gemm_cpu_workspace(struct dt_device *device, const struct dt_gemm_args *args)
 {
     struct plan plan;
+    if (dt_gemm_rows_suits(args))
+        return dt_gemm_rows_workspace(args);
     if (make_plan(&plan, device, args) != DT_OK)
         return 0; // gemm itself will say why
     // the workspace may start anywhere: ALIGN bytes are for aligning its first area
@@ -333,6 +337,15 @@ static void finish_row(const struct plan *p, const struct dt_gemm_args *g, int64
     put(g, i, 0, row, 1, g->c.cols);
 }
 
+static dt_status multiply_rows(struct dt_device *device, const struct dt_gemm_args *args)
+{
+    for (int64_t i = 0; i < dt_gemm_batch(args); i++) {
+        struct dt_gemm_args one = dt_gemm_product(args, i);
+        dt_gemm_rows(device->gemm->isa, dt_cpu_threads(device), &one);
+    }
+    return DT_OK;
+}
+
 static int multiply(const struct plan *plan, int threads, const struct dt_gemm_args *args)
 {
     int64_t pieces = plan->tiles_m * plan->tiles_n * plan->parts;
@@ -363,6 +376,8 @@ dt_status gemm_cpu(struct dt_device *device, const struct dt_gemm_args *args,
 {
     (void)stream;
     struct plan plan;
+    if (dt_gemm_rows_suits(args))
+        return multiply_rows(device, args);
     DT_TRY(make_plan(&plan, device, args));
     for (int64_t i = 0; i < dt_gemm_batch(args); i++) {
         struct dt_gemm_args one = dt_gemm_product(args, i);

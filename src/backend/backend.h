@@ -113,6 +113,7 @@ struct dt_scan_cost {
 struct dt_op_table {
     const char *name;
     struct dt_scan_cost scan_cost;
+    bool int8;           // gemm multiplies int8
     int64_t scan_chunk;  // steps between saved scan states that suit this backend
     int64_t logits_tile; // logits that a head should compute at a time
 #define DT_OP_SLOT(op)                                                                             \

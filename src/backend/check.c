@@ -66,7 +66,8 @@ static dt_status check_view(const char *op, const char *name, const struct dt_vi
     if (view->stride < cols || view->stride > stride_max)
         return DT_FAIL(DT_MACHINE, hint, "%s: %s.stride is %lld, not in %lld … %lld", op, name,
                        (long long)view->stride, (long long)cols, (long long)stride_max);
-    DT_TRY(check_storage(op, name, view->dtype));
+    if (type != DT_I8)
+        DT_TRY(check_storage(op, name, view->dtype));
     if (view->dtype != type)
         return DT_FAIL(DT_MACHINE, hint, "%s: %s is %s, must be %s", op, name,
                        dt_dtype_name(view->dtype), dt_dtype_name(type));
@@ -122,11 +123,24 @@ static dt_status check_workspace(const char *op, int64_t needed, const void *wor
     static dt_status check_##name(UNUSED const char *op, UNUSED const struct dt_backend *backend,  \
                                   UNUSED const struct dt_##name##_args *args)
 
-static bool gemm_types_fit(const struct dt_gemm_args *args)
+static bool gemm_types_fit(const struct dt_backend *backend, const struct dt_gemm_args *args)
 {
     if (args->a.dtype != args->b.dtype)
         return false;
+    if (args->a.dtype == DT_I8)
+        return backend->op->int8;
     return args->a.dtype == DT_F32 ? args->c.dtype == DT_F32 : true;
+}
+
+static dt_status check_gemm_int8(const char *op, const struct dt_gemm_args *args)
+{
+    POINTER(a_scale);
+    POINTER(b_scale);
+    DT_TRY(check_range(op, "k", dt_gemm_k(args), 1, DT_GEMM_INT8_K));
+    DT_TRY(check_range(op, "trans_a", args->trans_a, 0, 0));
+    DT_TRY(check_range(op, "trans_b", args->trans_b, 1, 1));
+    DT_TRY(check_range(op, "accumulate", args->accumulate, 0, 0));
+    return check_range(op, "batch", args->batch, 0, 1);
 }
 
 CHECK(gemm)
@@ -135,13 +149,17 @@ CHECK(gemm)
     SIZE(c.rows);
     SIZE(c.cols);
     DT_TRY(check_range(op, "k", k, 1, size_limit));
-    STORAGE(a.dtype);
-    STORAGE(b.dtype);
     STORAGE(c.dtype);
-    if (!gemm_types_fit(args))
+    if (args->a.dtype != DT_I8)
+        STORAGE(a.dtype);
+    if (args->b.dtype != DT_I8)
+        STORAGE(b.dtype);
+    if (!gemm_types_fit(backend, args))
         return DT_FAIL(DT_MACHINE, hint, "gemm: unsupported a.dtype %s, b.dtype %s, c.dtype %s",
                        dt_dtype_name(args->a.dtype), dt_dtype_name(args->b.dtype),
                        dt_dtype_name(args->c.dtype));
+    if (args->a.dtype == DT_I8)
+        DT_TRY(check_gemm_int8(op, args));
     VIEW(a, args->trans_a ? k : m, args->trans_a ? m : k, args->a.dtype);
     VIEW(b, args->trans_b ? n : k, args->trans_b ? k : n, args->b.dtype);
     VIEW(c, m, n, args->c.dtype);

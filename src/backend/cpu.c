@@ -194,6 +194,7 @@ const struct dt_device_table dt_cpu_device_table = {
 #define DT_OP_WORKSPACE_LITERAL(op) .op = op##_cpu, .op##_workspace = op##_cpu_workspace,
 const struct dt_op_table dt_cpu_op_table = {
     .name = "cpu",
+    .int8 = true,
     .scan_chunk = DT_SCAN_CHUNK_CPU,
     // kernels/scan_cpu.h, exponentials of states included; softplus, its slope, the gate
     .scan_cost = {.forward_lanes = 9,
