@@ -41,6 +41,7 @@ static dt_status describe(const struct dt_bench_options *options, const struct d
     s->model.d_model = options->d_model;
     s->model.n_layer = options->layers ? 0 : options->n_layer;
     snprintf(s->model.layers, sizeof s->model.layers, "%s", options->layers ? options->layers : "");
+    s->model.attn_window = rig->length; // as a fresh run has it
     s->model.vocab_size = options->vocab;
     s->model.d_state = options->d_state;
     s->model.recompute = (enum dt_recompute)options->recompute;

@@ -38,12 +38,12 @@ for precision in fp32 bf16; do
     done
 done
 
-"$dtrain" bench $size --layers "gru mlp lstm" --json >kinds.json
+"$dtrain" bench $size --layers "gru mlp lstm attention" --json >kinds.json
 check_json kinds.json
-for op in rnn_forward rnn_backward silu_gate_forward silu_gate_backward; do
+for op in rnn_forward rnn_backward silu_gate_forward silu_gate_backward attention_forward attention_backward; do
     grep -q "\"op\":\"$op\"" kinds.json || fail "--layers: no line of JSON for $op"
 done
-"$dtrain" bench --step $size --layers "gru mlp" | grep -q "tokens/s" || fail "--step --layers"
+"$dtrain" bench --step $size --layers "gru mlp attention" | grep -q "tokens/s" || fail "--step --layers"
 
 "$dtrain" bench --step $size --json --recompute scan >step.json
 check_json step.json

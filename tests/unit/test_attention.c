@@ -1,0 +1,123 @@
+// The attention block as a whole: what of its sizes fits together, memory that is linear in the
+// length of a sequence, and a state that does not age.
+#include "op_fixture.h"
+
+#include "model/model.h"
+
+static struct dt_model_config make_config(void)
+{
+    struct dt_model_config config = {0};
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
+        dt_config_set_default(key, &config);
+    strcpy(config.layers, "attention*2");
+    config.d_model = 64;
+    config.vocab_size = 10;
+    config.attn_window = 16;
+    return config;
+}
+
+static void test_sizes(void)
+{
+    struct dt_model_config config = make_config(), other;
+    CHECK_OK(dt_model_config_check(&config));
+    CHECK_INT(config.n_head, 1);
+    CHECK_INT(config.n_kv_head, 1);
+    other = config, other.n_head = 5;
+    CHECK_FAILS(dt_model_config_check(&other), DT_USER,
+                "model.n_head is 5, must divide model.d_model = 64");
+    other = config, other.n_head = 64;
+    CHECK_FAILS(dt_model_config_check(&other), DT_USER,
+                "d_model / n_head = 1, must be even and at most 256");
+    other = config, other.d_model = 514, other.n_head = 1;
+    CHECK_FAILS(dt_model_config_check(&other), DT_USER,
+                "d_model / n_head = 514, must be even and at most 256");
+    other = config, other.n_head = 8, other.n_kv_head = 3;
+    CHECK_FAILS(dt_model_config_check(&other), DT_USER,
+                "model.n_kv_head is 3, must divide model.n_head = 8");
+    other = config, other.attn_window = 0;
+    CHECK_FAILS(dt_model_config_check(&other), DT_USER, "model.attn_window is auto");
+    strcpy(other.layers, "mamba"); // needs none
+    other.n_layer = 1;
+    CHECK_OK(dt_model_config_check(&other));
+}
+
+// Bytes of a training step of one sequence, without those of the weights.
+static double bytes_at(const struct dt_backend *backend, int64_t length, int64_t window)
+{
+    struct dt_model_config config = make_config();
+    const struct dt_model_shape shape = {1, length, true};
+    struct dt_memory_plan plan = {0};
+    config.attn_window = window;
+    CHECK_OK(dt_model_plan(backend, &config, &shape, &plan));
+    double bytes = 0;
+    for (int i = 0; i < plan.n; i++)
+        if (!strstr(plan.rows[i].what, "weights") && !strstr(plan.rows[i].what, "gradients"))
+            bytes += (double)plan.rows[i].bytes;
+    return bytes;
+}
+
+// Ten times the positions take at most ten times the memory, whether the window grows or not; an
+// array of pairs in fp32 alone would take 4 L^2 bytes.
+static void test_memory(const struct dt_backend *backend)
+{
+    const int64_t L = 20000;
+    double small = bytes_at(backend, L, L), large = bytes_at(backend, 10 * L, 10 * L);
+    CHECK(large <= 10 * small, "%g bytes at L %d, %g at ten times that", small, (int)L, large);
+    CHECK(large < 0.1 * 4 * (10.0 * (double)L) * (10.0 * (double)L), "%g bytes", large);
+    CHECK(bytes_at(backend, 10 * L, 100) <= 10 * bytes_at(backend, L, 100), "at a fixed window");
+}
+
+// Single steps on inputs that repeat after PERIOD = W of them: once the window is full, outputs and
+// state repeat to the bit, however many steps came before.
+static void test_age(const struct dt_backend *backend)
+{
+    enum { PERIOD = 3, STEPS = 300000, E = 8, ROW = 3 * E, KEPT = (PERIOD - 1) * E };
+    float *input = normal(PERIOD * ROW, 1.0, 1), *y = normal(E, 1.0, 2), first[PERIOD][E];
+    float *keys[2], *values[2], workspace[1 << 16];
+    int32_t count[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        keys[i] = memset(guarded(KEPT * 4), 0, KEPT * 4);
+        values[i] = memset(guarded(KEPT * 4), 0, KEPT * 4);
+    }
+    int64_t differ = 0;
+    for (int t = 0; t < STEPS; t++) {
+        struct dt_view row = dt_view_of(input + t % PERIOD * ROW, 1, ROW, DT_F32);
+        struct dt_attention_forward_args args = {.in = {.batch = 1,
+                                                        .length = 1,
+                                                        .n_head = 1,
+                                                        .n_kv_head = 1,
+                                                        .width = E,
+                                                        .window = PERIOD,
+                                                        .rope_base = 10000,
+                                                        .q = dt_view_cols(row, 0, E),
+                                                        .k = dt_view_cols(row, E, 2 * E),
+                                                        .v = dt_view_cols(row, 2 * E, ROW),
+                                                        .k0 = keys[t % 2],
+                                                        .v0 = values[t % 2],
+                                                        .count0 = &count[t % 2]},
+                                                 .y = dt_view_of(y, 1, E, DT_F32),
+                                                 .k_last = keys[1 - t % 2],
+                                                 .v_last = values[1 - t % 2],
+                                                 .count_last = &count[1 - t % 2],
+                                                 .workspace = workspace,
+                                                 .workspace_bytes = sizeof workspace};
+        CHECK_OK(dt_attention_forward(backend, &args, NULL));
+        if (t >= PERIOD && t < 2 * PERIOD)
+            memcpy(first[t % PERIOD], y, sizeof first[0]);
+        else if (t >= 2 * PERIOD)
+            differ += memcmp(first[t % PERIOD], y, sizeof first[0]) != 0;
+    }
+    CHECK_INT(differ, 0);
+    CHECK_INT(count[0], PERIOD - 1);
+    release_all();
+}
+
+int main(void)
+{
+    struct dt_backend backend = open_cpu(1);
+    test_sizes();
+    test_memory(&backend);
+    test_age(&backend);
+    dt_backend_close(&backend);
+    return test_end();
+}
