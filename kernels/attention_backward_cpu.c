@@ -185,7 +185,7 @@ static void meet(const struct dt_attention_shared *shared, const struct piece *p
                                         .b_k = pitch,
                                         .c = t->dq + (first + begin) * pitch,
                                         .c_row = pitch,
-                                        .accumulate = true};
+                                        .keep = 1.0f};
             dt_gemm_direct(shared->kernel, &dq);
         }
     }
@@ -203,7 +203,7 @@ static void meet(const struct dt_attention_shared *shared, const struct piece *p
                                      .b_k = pitch,
                                      .c = t->dvalues + i * pitch,
                                      .c_row = pitch,
-                                     .accumulate = true};
+                                     .keep = 1.0f};
         dt_gemm_direct(shared->kernel, &sum);
         sum.a = t->ds + from * DT_KEYS + i, sum.b = q + from * pitch, sum.c = t->dkeys + i * pitch;
         dt_gemm_direct(shared->kernel, &sum);

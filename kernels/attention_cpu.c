@@ -326,7 +326,7 @@ static void attend(const struct dt_attention_shared *shared, const struct piece 
                                       .b_k = pitch,
                                       .c = t->out + row * pitch,
                                       .c_row = pitch,
-                                      .accumulate = true};
+                                      .keep = 1.0f};
     dt_gemm_direct(shared->kernel, &product);
 }
 

@@ -7,23 +7,24 @@
 //
 // No #pragma once: every inclusion defines other functions.
 
-_Static_assert(MOST_ROWS % ROWS == 0 && MOST_COLUMNS % (VECTORS * LANES) == 0,
-               "the edge has room, and dt_gemm_direct gets whole panels");
+_Static_assert(MOST_ROWS % ROWS == 0 && MOST_COLUMNS % (VECTORS * LANES) == 0, "the edge has room");
 
 typedef float NAME(vector)
     __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
-// c[i, j] (+)= Σ_p a[i·row_step + p·k_step] · b[p·b_step + j], with `vectors` registers of columns.
+// c[i, j] (+)= Σ_p a[i·row_step + p·k_step] · b[p·b_step + j], with `rows` rows and `vectors`
+// registers of columns.
 TARGET static inline __attribute__((always_inline)) void
-NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int64_t b_step, int vectors)
+NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int64_t b_step, int rows,
+              int vectors)
 {
     NAME(vector) sum[ROWS][VECTORS];
     const float *a = x->a, *b = x->b;
     float *c = x->c;
-    for (int i = 0; i < ROWS; i++)
+    for (int i = 0; i < rows; i++)
         for (int j = 0; j < vectors; j++)
             sum[i][j] = (NAME(vector)){0};
-    for (int i = 0; i < ROWS; i++) {
+    for (int i = 0; i < rows; i++) {
         __builtin_prefetch(c + i * x->ldc, 1);
         __builtin_prefetch(c + i * x->ldc + vectors * LANES - 1, 1);
     }
@@ -33,7 +34,7 @@ NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int64_t 
         for (int j = 0; j < vectors; j++)
             row[j] = *(const NAME(vector) *)(b + j * LANES);
 #pragma GCC unroll 16
-        for (int i = 0; i < ROWS; i++)
+        for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
             for (int j = 0; j < vectors; j++)
                 sum[i][j] += a[i * row_step] * row[j];
@@ -41,11 +42,13 @@ NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int64_t 
         b += b_step;
     }
     if (x->accumulate)
-        for (int i = 0; i < ROWS; i++)
-            for (int j = 0; j < vectors; j++)
-                *(NAME(vector) *)(c + i * x->ldc + j * LANES) += sum[i][j];
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < vectors; j++) {
+                NAME(vector) *to = (NAME(vector) *)(c + i * x->ldc + j * LANES);
+                *to = x->keep * *to + sum[i][j];
+            }
     else
-        for (int i = 0; i < ROWS; i++)
+        for (int i = 0; i < rows; i++)
             for (int j = 0; j < vectors; j++)
                 *(NAME(vector) *)(c + i * x->ldc + j * LANES) = sum[i][j];
 }
@@ -57,31 +60,45 @@ TARGET static void NAME(multiply)(const struct panels *x, bool trans_a, int64_t 
     const int64_t width = VECTORS * LANES;
     bool half = columns <= LANES;
     if (trans_a && half)
-        NAME(product)(x, 1, ROWS, width, 1);
+        NAME(product)(x, 1, ROWS, width, ROWS, 1);
     else if (trans_a)
-        NAME(product)(x, 1, ROWS, width, VECTORS);
+        NAME(product)(x, 1, ROWS, width, ROWS, VECTORS);
     else if (half)
-        NAME(product)(x, BLOCK_K, 1, width, 1);
+        NAME(product)(x, BLOCK_K, 1, width, ROWS, 1);
     else
-        NAME(product)(x, BLOCK_K, 1, width, VECTORS);
+        NAME(product)(x, BLOCK_K, 1, width, ROWS, VECTORS);
 }
 
-// Whole panels of m rows and n columns of the caller's arrays.
+// The caller's arrays: whole panels of ROWS rows, and fewer for the last ones.
+TARGET static inline __attribute__((always_inline)) void
+NAME(direct_rows)(const struct dt_gemm_direct *x, int64_t i, int64_t j, int rows)
+{
+    struct panels panels = {.k = x->k,
+                            .a = x->a + i * x->a_row,
+                            .b = x->b + j,
+                            .c = x->c + i * x->c_row + j,
+                            .ldc = x->c_row,
+                            .accumulate = x->keep != 0.0f,
+                            .keep = x->keep};
+    if (x->n - j < VECTORS * LANES)
+        NAME(product)(&panels, x->a_row, x->a_k, x->b_k, rows, 1);
+    else if (x->a_row == 1)
+        NAME(product)(&panels, 1, x->a_k, x->b_k, rows, VECTORS);
+    else
+        NAME(product)(&panels, x->a_row, 1, x->b_k, rows, VECTORS);
+}
+
 TARGET static void NAME(direct)(const struct dt_gemm_direct *x)
 {
-    for (int64_t j = 0; j < x->n; j += VECTORS * LANES)
-        for (int64_t i = 0; i < x->m; i += ROWS) {
-            struct panels panels = {.k = x->k,
-                                    .a = x->a + i * x->a_row,
-                                    .b = x->b + j,
-                                    .c = x->c + i * x->c_row + j,
-                                    .ldc = x->c_row,
-                                    .accumulate = x->accumulate};
-            if (x->a_row == 1)
-                NAME(product)(&panels, 1, x->a_k, x->b_k, VECTORS);
-            else
-                NAME(product)(&panels, x->a_row, 1, x->b_k, VECTORS);
-        }
+    for (int64_t j = 0; j < x->n; j += VECTORS * LANES) {
+        int64_t i = 0;
+        for (; i + ROWS <= x->m; i += ROWS)
+            NAME(direct_rows)(x, i, j, ROWS);
+        for (; i + 4 <= x->m; i += 4)
+            NAME(direct_rows)(x, i, j, 4);
+        for (; i < x->m; i++)
+            NAME(direct_rows)(x, i, j, 1);
+    }
 }
 
 // Rows along k, [k, size], into panels [k, width]: STRIP rows at a time, all whole panels of them.

@@ -25,6 +25,7 @@ struct panels {
     float *c;
     int64_t ldc;
     bool accumulate;
+    float keep; // factor of the c that is added to
 };
 
 struct dt_gemm_kernel {
@@ -293,6 +294,7 @@ void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args
                                .a = a,
                                .b = b,
                                .ldc = tile->c.stride,
+                               .keep = 1.0f,
                                .accumulate = tile->accumulate || p > 0};
         fill_b(kernel, tile, b, p, block.k);
         for (int64_t i = 0; i < tile->c.rows; i += rows) {

@@ -19,16 +19,17 @@ int64_t dt_gemm_tile_workspace(const struct dt_gemm_kernel *kernel, int64_t n);
 // As gemm.h; C is fp32, the workspace aligned to 64 bytes. Tiles up to about 512 x 512 are best.
 void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *tile);
 
-// c [m, n] (+)= a · b on fp32 arrays in cache that the caller has padded: m is a multiple of
-// DT_DIRECT_ROWS, n of DT_DIRECT_COLUMNS. a[i, p] is at i·a_row + p·a_k, and one of these steps is
-// 1; b[p, j] is at p·b_k + j, c[i, j] at i·c_row + j.
-enum { DT_DIRECT_ROWS = 12, DT_DIRECT_COLUMNS = 32 };
+// c [m, n] = keep · c + a · b on fp32 arrays in cache; keep 0: c is not read. n is a multiple of
+// DT_DIRECT_LANES; quickest where m is one of DT_DIRECT_ROWS, and n of DT_DIRECT_COLUMNS, and where
+// rows of b are no power of two apart. a[i, p] is at i·a_row + p·a_k, and one of these steps is 1;
+// b[p, j] is at p·b_k + j, c[i, j] at i·c_row + j.
+enum { DT_DIRECT_ROWS = 12, DT_DIRECT_COLUMNS = 32, DT_DIRECT_LANES = 16 };
 struct dt_gemm_direct {
     int64_t m, n, k;
     const float *a, *b;
     float *c;
     int64_t a_row, a_k, b_k, c_row;
-    bool accumulate;
+    float keep;
 };
 void dt_gemm_direct(const struct dt_gemm_kernel *kernel, const struct dt_gemm_direct *product);
 

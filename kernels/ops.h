@@ -10,6 +10,7 @@
 #include "kernels/commit.h"
 #include "kernels/conv1d_silu.h"
 #include "kernels/embed.h"
+#include "kernels/gated_rmsnorm.h"
 #include "kernels/gemm.h"
 #include "kernels/policy_loss.h"
 #include "kernels/rmsnorm_residual.h"
@@ -17,6 +18,7 @@
 #include "kernels/scan.h"
 #include "kernels/silu_gate.h"
 #include "kernels/spin.h"
+#include "kernels/ssd.h"
 #include "kernels/stamp.h"
 #include "kernels/sum_squares.h"
 #include "kernels/update_control.h"
@@ -39,6 +41,10 @@
     W(rnn_backward)                                                                                \
     X(silu_gate_forward)                                                                           \
     X(silu_gate_backward)                                                                          \
+    W(ssd_forward)                                                                                 \
+    W(ssd_backward)                                                                                \
+    X(gated_rmsnorm_forward)                                                                       \
+    W(gated_rmsnorm_backward)                                                                      \
     W(xent)                                                                                        \
     W(sum_squares)                                                                                 \
     X(update_control)                                                                              \

@@ -22,7 +22,8 @@
 //   dlog_t = a_t · Σ_{p,n} dh_t ∘ h_{t-1}                 (0 where reset[t]); the gradient of Δ_t A
 //   dΔ_t = A · dlog_t + x_tᵀ · dh_t · B_t                 (0 where the clamp holds Δ_t)
 //   ddt_t = dΔ_t · σ(dt_t + dt_bias)
-//   da_log = Σ_{b,t} dlog_t · Δ_t · A     dd_skip = Σ_{b,t} dy_tᵀ · x_t     ddt_bias = Σ_{b,t} ddt_t
+//   da_log = Σ_{b,t} dlog_t · Δ_t · A      dd_skip = Σ_{b,t} dy_tᵀ · x_t
+//   ddt_bias = Σ_{b,t} ddt_t
 // In chunks, with dM = dY Xᵀ, W = dM ∘ decay ∘ C Bᵀ, and dh_end the gradient of h_next:
 //   dC = (Σ_{heads} dM ∘ decay) B + Σ_{heads} keep ∘ dY h_before
 //   dB = (Σ_{heads} dM ∘ decay)ᵀ C + Σ_{heads} decay[Q-1, :] ∘ X dh_end

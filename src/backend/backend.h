@@ -115,6 +115,7 @@ struct dt_op_table {
     struct dt_scan_cost scan_cost;
     bool int8;           // gemm multiplies int8
     int64_t scan_chunk;  // steps between saved scan states that suit this backend
+    int64_t ssd_chunk;   // the same for ssd
     int64_t logits_tile; // logits that a head should compute at a time
 #define DT_OP_SLOT(op)                                                                             \
     dt_status (*op)(struct dt_device * device, const struct dt_##op##_args *args,                  \

@@ -273,6 +273,17 @@ CHECK(conv1d_silu_backward)
     return DT_OK;
 }
 
+// Kernels count the bytes of a column in 31 bits.
+static dt_status check_length(const char *op, int64_t length, dt_dtype type)
+{
+    int64_t longest = INT32_MAX / dt_dtype_size(type);
+    if (length <= longest)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE, "train on shorter sequences: data.seq_len",
+                   "%s: in.length is %lld, at most %lld tokens of %s", op, (long long)length,
+                   (long long)longest, dt_dtype_name(type));
+}
+
 static dt_status check_scan_inputs(const char *op, const struct dt_scan_forward_args *args)
 {
     const struct dt_scan_inputs *in = &args->in;
@@ -283,11 +294,8 @@ static dt_status check_scan_inputs(const char *op, const struct dt_scan_forward_
     SIZE(in.u.cols);
     RANGE(in.b.cols, 1, DT_SCAN_STATES_MAX);
     STORAGE(in.u.dtype);
-    int64_t rows = in->batch * in->length, longest = INT32_MAX / dt_dtype_size(in->u.dtype);
-    if (in->length > longest) // kernels count the bytes of a column in 31 bits
-        return DT_FAIL(DT_MACHINE, "train on shorter sequences: data.seq_len",
-                       "%s: in.length is %lld, at most %lld tokens of %s", op,
-                       (long long)in->length, (long long)longest, dt_dtype_name(in->u.dtype));
+    int64_t rows = in->batch * in->length;
+    DT_TRY(check_length(op, in->length, in->u.dtype));
     VIEW(in.u, rows, D, in->u.dtype);
     VIEW(in.delta, rows, D, in->u.dtype);
     VIEW(in.z, rows, D, in->u.dtype);
@@ -473,6 +481,109 @@ CHECK(silu_gate_backward)
         VIEW(u, rows, cols, args->x.dtype);
         VIEW(du, rows, cols, args->x.dtype);
     }
+    return DT_OK;
+}
+
+static dt_status check_ssd_inputs(const char *op, const struct dt_ssd_forward_args *args)
+{
+    const struct dt_ssd_inputs *in = &args->in;
+    const struct dt_view *x = &in->x, *b = &in->b;
+    SIZE(in.batch);
+    SIZE(in.length);
+    SIZE(in.chunk);
+    SIZE(in.heads);
+    RANGE(in.groups, 1, in->heads);
+    SIZE(in.x.cols);
+    SIZE(in.b.cols);
+    STORAGE(in.x.dtype);
+    if (in->heads % in->groups != 0 || x->cols % in->heads != 0 || b->cols % in->groups != 0)
+        return DT_FAIL(DT_MACHINE, hint,
+                       "%s: %lld heads, %lld groups, %lld columns of x and %lld of b do not divide",
+                       op, (long long)in->heads, (long long)in->groups, (long long)x->cols,
+                       (long long)b->cols);
+    DT_TRY(check_range(op, "P", x->cols / in->heads, 1, DT_SSD_HEAD_MAX));
+    DT_TRY(check_range(op, "N", b->cols / in->groups, 1, DT_SSD_STATES_MAX));
+    DT_TRY(check_length(op, in->length, x->dtype));
+    NUMBER(in.dt_min, 0.0, HUGE_VAL);
+    if (!(in->dt_max >= in->dt_min))
+        return DT_FAIL(DT_MACHINE, hint, "%s: in.dt_max is %g, less than in.dt_min = %g", op,
+                       (double)in->dt_max, (double)in->dt_min);
+    int64_t rows = in->batch * in->length;
+    VIEW(in.x, rows, x->cols, x->dtype);
+    VIEW(in.dt, rows, in->heads, x->dtype);
+    VIEW(in.b, rows, b->cols, x->dtype);
+    VIEW(in.c, rows, b->cols, x->dtype);
+    POINTER(in.a_log);
+    POINTER(in.d_skip);
+    POINTER(in.dt_bias);
+    return DT_OK;
+}
+
+CHECK(ssd_forward)
+{
+    const struct dt_view *x = &args->in.x;
+    DT_TRY(check_ssd_inputs(op, args));
+    VIEW(y, x->rows, x->cols, x->dtype);
+    WORKSPACE(ssd_forward);
+    return DT_OK;
+}
+
+CHECK(ssd_backward)
+{
+    const struct dt_view *x = &args->in.x, *b = &args->in.b;
+    DT_TRY(check_ssd_inputs(op, &(struct dt_ssd_forward_args){.in = args->in}));
+    POINTER(states);
+    VIEW(dy, x->rows, x->cols, x->dtype);
+    VIEW(dx, x->rows, x->cols, x->dtype);
+    VIEW(ddt, x->rows, args->in.heads, x->dtype);
+    VIEW(db, b->rows, b->cols, x->dtype);
+    VIEW(dc, b->rows, b->cols, x->dtype);
+    POINTER(da_log);
+    POINTER(dd_skip);
+    POINTER(ddt_bias);
+    APART(dx.data, dy.data);
+    WORKSPACE(ssd_backward);
+    return DT_OK;
+}
+
+static dt_status check_gated_inputs(const char *op,
+                                    const struct dt_gated_rmsnorm_forward_args *args)
+{
+    const struct dt_view *x = &args->x;
+    SIZE(x.rows);
+    SIZE(x.cols);
+    STORAGE(x.dtype);
+    RANGE(groups, 1, x->cols);
+    if (x->cols % args->groups != 0)
+        return DT_FAIL(DT_MACHINE, hint, "%s: groups is %lld, does not divide x.cols = %lld", op,
+                       (long long)args->groups, (long long)x->cols);
+    VIEW(x, x->rows, x->cols, x->dtype);
+    VIEW(z, x->rows, x->cols, x->dtype);
+    POINTER(weight);
+    return DT_OK;
+}
+
+CHECK(gated_rmsnorm_forward)
+{
+    const struct dt_view *x = &args->x;
+    DT_TRY(check_gated_inputs(op, args));
+    NUMBER(eps, 0.0, 1.0);
+    VIEW(y, x->rows, x->cols, x->dtype);
+    return DT_OK;
+}
+
+CHECK(gated_rmsnorm_backward)
+{
+    const struct dt_view *x = &args->x;
+    DT_TRY(check_gated_inputs(
+        op, &(struct dt_gated_rmsnorm_forward_args){
+                .groups = args->groups, .x = args->x, .z = args->z, .weight = args->weight}));
+    POINTER(rstd);
+    VIEW(dy, x->rows, x->cols, x->dtype);
+    VIEW(dx, x->rows, x->cols, x->dtype);
+    VIEW(dz, x->rows, x->cols, x->dtype);
+    POINTER(dweight);
+    WORKSPACE(gated_rmsnorm_backward);
     return DT_OK;
 }
 

@@ -253,6 +253,59 @@ COST(silu_gate_backward)
     return gate_cost(&a->x, gate, gate ? 5 : 3, SILU_SLOPE + 3 * gate);
 }
 
+// The products of the matrix form, with half of each square within a chunk; `wide` views of H P
+// columns, `narrow` ones of G N; products of a head's P x N and of its chunk squares.
+static struct dt_op_cost ssd_cost(const struct dt_ssd_inputs *in, double wide, double narrow,
+                                  double states, double squares, double scores)
+{
+    double rows = (double)in->x.rows, channels = (double)in->x.cols, heads = (double)in->heads,
+           n = (double)in->b.cols / (double)in->groups, half = (double)in->chunk / 2;
+    struct dt_op_cost cost =
+        shaped("%lldx%lld, %lld heads of %lld, %lld states", (long long)in->batch,
+               (long long)in->length, (long long)in->heads, (long long)(in->x.cols / in->heads),
+               (long long)(in->b.cols / in->groups));
+    cost.bytes = wide * view_bytes(&in->x) + narrow * view_bytes(&in->b) + view_bytes(&in->dt) +
+                 (double)(in->batch * dt_ceil_div(in->length, in->chunk)) * channels * n * 4;
+    cost.flops =
+        2 * rows * (channels * (states * n + squares * half) + scores * (double)in->b.cols * half);
+    cost.exps = rows * heads * (half + 3);
+    cost.gemm = true;
+    cost.type = in->x.dtype;
+    return cost;
+}
+
+COST(ssd_forward)
+{
+    return ssd_cost(&a->in, 2, 2, 2, 1, 1); // x and y
+}
+
+COST(ssd_backward)
+{
+    return ssd_cost(&a->in, 3, 4, 4, 2, 3); // x, dy and dx
+}
+
+static struct dt_op_cost gated_cost(const struct dt_view *x, int64_t groups, double arrays,
+                                    double lanes)
+{
+    double n = (double)x->rows * (double)x->cols;
+    struct dt_op_cost cost =
+        shaped("%lldx%lld, %lld groups", (long long)x->rows, (long long)x->cols, (long long)groups);
+    cost.bytes = arrays * view_bytes(x);
+    cost.flops = cost.lanes = n * lanes;
+    cost.exps = n;
+    return cost;
+}
+
+COST(gated_rmsnorm_forward)
+{
+    return gated_cost(&a->x, a->groups, 3, NORM_FORWARD + SILU); // x, z and y
+}
+
+COST(gated_rmsnorm_backward)
+{
+    return gated_cost(&a->x, a->groups, 5, NORM_BACKWARD + SILU_SLOPE + 2); // and dy, dx, dz
+}
+
 COST(xent)
 {
     double n = (double)a->rows * (double)a->width, passes = a->dlogits ? 2 : 1;

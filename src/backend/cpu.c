@@ -196,6 +196,7 @@ const struct dt_op_table dt_cpu_op_table = {
     .name = "cpu",
     .int8 = true,
     .scan_chunk = DT_SCAN_CHUNK_CPU,
+    .ssd_chunk = DT_SSD_CHUNK_CPU,
     // kernels/scan_cpu.h, exponentials of states included; softplus, its slope, the gate
     .scan_cost = {.forward_lanes = 9,
                   .run_lanes = 9,

@@ -476,7 +476,8 @@ static const struct family {
     void (*run)(struct parity *p);
 } families[] = {{"flat", parity_flat}, {"embed", parity_embed},         {"rmsnorm", parity_rmsnorm},
                 {"xent", parity_xent}, {"gemm", parity_gemm},           {"conv", parity_conv},
-                {"scan", parity_scan}, {"attention", parity_attention}, {"rnn", parity_rnn}};
+                {"scan", parity_scan}, {"attention", parity_attention}, {"rnn", parity_rnn},
+                {"ssd", parity_ssd},   {"gated", parity_gated}};
 enum { FAMILIES = sizeof families / sizeof *families };
 
 static int usage(void)
@@ -487,7 +488,7 @@ static int usage(void)
         "                   [--every N] BACKEND [FAMILY...]\n"
         "  BACKEND  cpu: against loops in double precision; cuda: a device, against the CPU;\n"
         "           simt: the CUDA kernels on the host, against the CPU\n"
-        "  FAMILY   flat embed rmsnorm xent gemm conv scan; all when none is named\n"
+        "  FAMILY   flat embed rmsnorm xent gemm conv scan ssd gated; all when none is named\n"
         "  --model  the shapes of the 130M model in place of small, awkward ones\n"
         "  --order  of the simulated device's threads: all, ascending, descending, random, warp\n"
         "  --isa    ONEDNN_MAX_CPU_ISA for the CPU: AVX512_CORE, AVX2, SSE41\n"
@@ -537,7 +538,9 @@ int main(int argc, char **argv)
             families[i].run(&p);
     release_all();
     for (int op = 0; op < PARITY_OPS && all && !p.list && p.only_case == 0; op++)
-        CHECK(p.done[op] || (op == PARITY_gemm && strcmp(p.name, "simt") == 0),
+        CHECK(p.done[op] || (op == PARITY_gemm && strcmp(p.name, "simt") == 0) ||
+                  (!p.is_cpu && strncmp(calls[op].name, "ssd_", 4) == 0) ||
+                  (!p.is_cpu && strncmp(calls[op].name, "gated_", 6) == 0),
               "nothing compares %s", calls[op].name);
     close_backends(&p);
     return p.list ? 0 : test_end();

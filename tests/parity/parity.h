@@ -129,6 +129,8 @@ void parity_conv(struct parity *p);
 void parity_scan(struct parity *p);
 void parity_attention(struct parity *p);
 void parity_rnn(struct parity *p);
+void parity_ssd(struct parity *p);
+void parity_gated(struct parity *p);
 
 // ---- what the families share
 

@@ -1,0 +1,108 @@
+// What the two directions of ssd share on the CPU: how the work is cut, and what a chunk has ready
+// before its heads. Private to ssd_*_cpu.c.
+//
+// A piece of work is one sequence and a slice of up to SSD_SLICE heads of a group; it walks the
+// chunks with the heads' states in fast memory. Inputs are widened to fp32 rows; products are
+// dt_gemm_direct's on those. Tokens, states and columns of a head are padded to DT_LANES by zeros,
+// and rows lie a few floats apart from a power of two, for the caches' sake.
+//
+// Floor: a head's token costs 2 P N multiply-adds forward and 4 P N backward, and P Q / 2 and P Q
+// within the chunk; with AVX-512 a core does 32 a cycle at most.
+#pragma once
+
+#include "base/arena.h"
+#include "kernels/gemm_tile_cpu.h"
+#include "kernels/piece_cpu.h"
+#include "kernels/ssd.h"
+
+enum {
+    SSD_SLICE = 8,       // heads of a piece
+    SSD_SLICE_LEAST = 4, // where there would be fewer pieces than SSD_PIECES, down to this many
+    SSD_PIECES = 16,
+    SSD_ROWS = DT_LANES, // of a strip of a chunk's square; what is not causal of it is left out
+    SSD_SLACK = DT_ARENA_ALIGN, // a workspace need not be aligned
+};
+
+struct ssd_sizes {
+    int64_t slices, each; // of a group; heads of a slice
+    int64_t pieces;
+    int64_t P, N;                      // of a head
+    int64_t q, p, n;                   // tokens of a chunk, columns and states of a head, padded
+    int64_t q_pitch, p_pitch, n_pitch; // floats between rows
+    int64_t chunks;                    // of a sequence
+};
+
+struct ssd_piece {
+    int64_t sequence, group, slice;
+    int64_t head, heads; // first, number
+};
+
+static inline struct ssd_sizes ssd_sizes(const struct dt_ssd_inputs *in)
+{
+    int64_t heads = in->heads / in->groups, groups = in->batch * in->groups;
+    struct ssd_sizes s = {.each = SSD_SLICE};
+    while (s.each > SSD_SLICE_LEAST && groups * dt_ceil_div(heads, s.each) < SSD_PIECES)
+        s.each /= 2;
+    s.slices = dt_ceil_div(heads, s.each);
+    s.pieces = groups * s.slices;
+    s.P = in->x.cols / in->heads, s.N = in->b.cols / in->groups;
+    s.q = dt_round_up(dt_min_i64(in->chunk, in->length), DT_LANES);
+    s.p = dt_round_up(s.P, DT_LANES), s.n = dt_round_up(s.N, DT_LANES);
+    s.q_pitch = s.q + DT_LANES, s.p_pitch = s.p + DT_LANES, s.n_pitch = s.n + DT_LANES;
+    s.chunks = dt_ceil_div(in->length, in->chunk);
+    return s;
+}
+
+static inline struct ssd_piece ssd_piece(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
+                                         int64_t index)
+{
+    int64_t heads = in->heads / in->groups, slice = index % s->slices, rest = index / s->slices;
+    return (struct ssd_piece){.sequence = rest / in->groups,
+                              .group = rest % in->groups,
+                              .slice = slice,
+                              .head = rest % in->groups * heads + slice * s->each,
+                              .heads = dt_min_i64(s->each, heads - slice * s->each)};
+}
+
+// One chunk of a piece.
+struct ssd_chunk {
+    int64_t row, tokens;  // of all B · L; of this chunk
+    int64_t rows;         // tokens, padded
+    const uint8_t *reset; // [tokens], or NULL
+    float *b, *c;         // [rows] rows of n_pitch
+    float *segment;       // [rows]: resets up to t
+};
+
+// A head's steps in a chunk, [rows] each; 0 after the last token.
+struct ssd_steps {
+    float *raw;   // dt + dt_bias
+    float *delta; // Δ
+    float *log;   // l_t
+    float *keep;  // exp(l_t), 0 from the first reset on
+    float *end;   // decay[last, t]
+    float a;      // A
+    float all;    // keep of the last token
+};
+
+static inline float *ssd_take(struct dt_arena *arena, int64_t rows, int64_t pitch)
+{
+    return dt_arena_take(arena, rows * pitch * (int64_t)sizeof(float));
+}
+
+static inline char *ssd_aligned(void *workspace)
+{
+    return (char *)dt_round_up((int64_t)(intptr_t)workspace, DT_ARENA_ALIGN);
+}
+
+struct ssd_chunk ssd_take_chunk(struct dt_arena *arena, const struct ssd_sizes *s);
+struct ssd_steps ssd_take_steps(struct dt_arena *arena, const struct ssd_sizes *s);
+void ssd_load_chunk(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
+                    const struct ssd_piece *piece, int64_t index, struct ssd_chunk *chunk);
+void ssd_load_steps(const struct dt_ssd_inputs *in, const struct ssd_chunk *chunk, int64_t head,
+                    struct ssd_steps *steps);
+// A head's columns of the chunk's rows.
+void ssd_load_head(const struct dt_view *from, const struct ssd_sizes *s,
+                   const struct ssd_chunk *chunk, int64_t head, float *to);
+// to[t, :] = factor[t] · from[t, :]
+void ssd_scale_rows(const struct ssd_sizes *s, const struct ssd_chunk *chunk, const float *factor,
+                    const float *from, float *to);

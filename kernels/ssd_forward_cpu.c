@@ -1,0 +1,389 @@
+// State-space duality forward on the CPU, and what its backward uses too. ssd_cpu.h says how the
+// work is cut; pieces write to disjoint places, so nothing is reduced here.
+#include "kernels/ssd_cpu.h"
+
+#include "kernels/cpu.h"
+
+#include <omp.h>
+
+// Tokens; up to so many the recurrence itself is quicker than products.
+enum { SHORT = 4 };
+
+struct ssd_chunk ssd_take_chunk(struct dt_arena *arena, const struct ssd_sizes *s)
+{
+    struct ssd_chunk chunk = {0};
+    chunk.b = ssd_take(arena, s->q, s->n_pitch);
+    chunk.c = ssd_take(arena, s->q, s->n_pitch);
+    chunk.segment = ssd_take(arena, 1, s->q);
+    return chunk;
+}
+
+struct ssd_steps ssd_take_steps(struct dt_arena *arena, const struct ssd_sizes *s)
+{
+    struct ssd_steps steps = {0};
+    steps.raw = ssd_take(arena, 1, s->q);
+    steps.delta = ssd_take(arena, 1, s->q);
+    steps.log = ssd_take(arena, 1, s->q);
+    steps.keep = ssd_take(arena, 1, s->q);
+    steps.end = ssd_take(arena, 1, s->q);
+    return steps;
+}
+
+// `rows` rows of `pitch` floats: columns [first, first + count) of the chunk's tokens, else zeros.
+DT_CLONES static void load_columns(const struct dt_view *from, const struct ssd_chunk *chunk,
+                                   int64_t first, int64_t count, int64_t padded, int64_t pitch,
+                                   float *to)
+{
+    for (int64_t t = 0; t < chunk->tokens; t++)
+        dt_load_row(from->dtype, dt_view_at(from, chunk->row + t, first), count, padded,
+                    to + t * pitch);
+    for (int64_t t = chunk->tokens; t < chunk->rows; t++)
+        memset(to + t * pitch, 0, (size_t)padded * sizeof *to);
+}
+
+void ssd_load_chunk(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
+                    const struct ssd_piece *piece, int64_t index, struct ssd_chunk *chunk)
+{
+    float resets = 0.0f;
+    chunk->row = piece->sequence * in->length + index * in->chunk;
+    chunk->tokens = dt_min_i64(in->chunk, in->length - index * in->chunk);
+    chunk->rows = dt_round_up(chunk->tokens, DT_LANES);
+    chunk->reset = in->reset ? in->reset + chunk->row : NULL;
+    load_columns(&in->b, chunk, piece->group * s->N, s->N, s->n, s->n_pitch, chunk->b);
+    load_columns(&in->c, chunk, piece->group * s->N, s->N, s->n, s->n_pitch, chunk->c);
+    for (int64_t t = 0; t < chunk->rows; t++) {
+        resets += chunk->reset && t < chunk->tokens && chunk->reset[t] ? 1.0f : 0.0f;
+        chunk->segment[t] = resets;
+    }
+}
+
+// Exponents from the sums, which must end at the last token: padding repeats its sum.
+DT_CLONES static void exponents(const struct ssd_chunk *chunk, const struct ssd_steps *steps)
+{
+    const float *restrict segment = chunk->segment, *restrict log = steps->log;
+    float *restrict keep = steps->keep, *restrict end = steps->end;
+    float last = log[chunk->tokens - 1], last_segment = segment[chunk->tokens - 1];
+#pragma omp simd
+    for (int64_t t = 0; t < chunk->rows; t++) {
+        keep[t] = segment[t] == 0.0f ? dt_expf(log[t]) : 0.0f;
+        end[t] = segment[t] == last_segment ? dt_expf(last - log[t]) : 0.0f;
+    }
+}
+
+DT_CLONES static void step_sizes(const struct dt_ssd_inputs *in, const struct ssd_steps *steps,
+                                 int64_t tokens)
+{
+    float *restrict raw = steps->raw, *restrict delta = steps->delta;
+#pragma omp simd
+    for (int64_t t = 0; t < tokens; t++) {
+        float step = dt_softplusf(raw[t]);
+        step = step < in->dt_min ? in->dt_min : step; // NaN stays
+        delta[t] = step > in->dt_max ? in->dt_max : step;
+    }
+}
+
+void ssd_load_steps(const struct dt_ssd_inputs *in, const struct ssd_chunk *chunk, int64_t head,
+                    struct ssd_steps *steps)
+{
+    const bool bf16 = in->dt.dtype == DT_BF16;
+    double sum = 0.0;
+    steps->a = -dt_expf(in->a_log[head]);
+    for (int64_t t = 0; t < chunk->tokens; t++)
+        steps->raw[t] =
+            dt_load(dt_view_at(&in->dt, chunk->row + t, head), 0, bf16) + in->dt_bias[head];
+    step_sizes(in, steps, chunk->tokens);
+    for (int64_t t = 0; t < chunk->rows; t++) {
+        if (t >= chunk->tokens)
+            steps->raw[t] = steps->delta[t] = 0.0f;
+        sum += (double)(steps->delta[t] * steps->a);
+        steps->log[t] = (float)sum;
+    }
+    exponents(chunk, steps);
+    steps->all = steps->keep[chunk->tokens - 1];
+}
+
+void ssd_load_head(const struct dt_view *from, const struct ssd_sizes *s,
+                   const struct ssd_chunk *chunk, int64_t head, float *to)
+{
+    load_columns(from, chunk, head * s->P, s->P, s->p, s->p_pitch, to);
+}
+
+DT_CLONES void ssd_scale_rows(const struct ssd_sizes *s, const struct ssd_chunk *chunk,
+                              const float *factor, const float *from, float *to)
+{
+    for (int64_t t = 0; t < chunk->rows; t++)
+#pragma omp simd
+        for (int64_t i = 0; i < s->p; i++)
+            to[t * s->p_pitch + i] = factor[t] * from[t * s->p_pitch + i];
+}
+
+// A thread's rows.
+struct scratch {
+    struct ssd_chunk chunk;
+    struct ssd_steps steps;
+    float *b_turned; // [n, q]
+    float *scores;   // [q, q]: C Bᵀ
+    float *m;        // [q, q]: decay ∘ scores
+    float *x, *dx;   // [q, p]: x; X, then end ∘ X
+    float *y;        // [q, p]
+    float *h;        // [each][n, p]: the heads' states
+};
+
+static struct scratch take_scratch(struct dt_arena *arena, const struct ssd_sizes *s)
+{
+    struct scratch scratch;
+    scratch.chunk = ssd_take_chunk(arena, s);
+    scratch.steps = ssd_take_steps(arena, s);
+    scratch.b_turned = ssd_take(arena, s->n, s->q_pitch);
+    scratch.scores = ssd_take(arena, s->q, s->q_pitch);
+    scratch.m = ssd_take(arena, s->q, s->q_pitch);
+    scratch.x = ssd_take(arena, s->q, s->p_pitch);
+    scratch.dx = ssd_take(arena, s->q, s->p_pitch);
+    scratch.y = ssd_take(arena, s->q, s->p_pitch);
+    scratch.h = ssd_take(arena, s->each * s->n, s->p_pitch);
+    return scratch;
+}
+
+struct run {
+    const struct dt_ssd_forward_args *args;
+    struct ssd_sizes s;
+    const struct dt_gemm_kernel *kernel;
+};
+
+// C Bᵀ of the chunk, its lower triangle.
+static void multiply_scores(const struct run *run, const struct scratch *x)
+{
+    const struct ssd_sizes *s = &run->s;
+    dt_gemm_turn(x->b_turned, s->q_pitch, x->chunk.b, s->n_pitch, s->n, x->chunk.rows);
+    for (int64_t t = 0; t < x->chunk.rows; t += SSD_ROWS)
+        dt_gemm_direct(run->kernel, &(struct dt_gemm_direct){.m = SSD_ROWS,
+                                                             .n = t + SSD_ROWS,
+                                                             .k = s->N,
+                                                             .a = x->chunk.c + t * s->n_pitch,
+                                                             .a_row = s->n_pitch,
+                                                             .a_k = 1,
+                                                             .b = x->b_turned,
+                                                             .b_k = s->q_pitch,
+                                                             .c = x->scores + t * s->q_pitch,
+                                                             .c_row = s->q_pitch});
+}
+
+// m = decay ∘ scores.
+DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratch *x)
+{
+    const float *restrict log = x->steps.log, *restrict segment = x->chunk.segment;
+    for (int64_t t = 0; t < x->chunk.rows; t++) {
+        const float *restrict scores = x->scores + t * s->q_pitch;
+        float *restrict m = x->m + t * s->q_pitch;
+        int32_t now = (int32_t)t, end = (int32_t)(t / SSD_ROWS * SSD_ROWS + SSD_ROWS);
+#pragma omp simd
+        for (int32_t i = 0; i < end; i++) {
+            bool causal = i <= now && segment[i] == segment[now];
+            m[i] = causal ? scores[i] * dt_expf(log[now] - log[i]) : 0.0f;
+        }
+    }
+}
+
+DT_CLONES static void keep_state(const struct run *run, const float *h, float *to)
+{
+    for (int64_t n = 0; n < run->s.N; n++)
+        memcpy(to + n * run->s.P, h + n * run->s.p_pitch, (size_t)run->s.P * sizeof *to);
+}
+
+// y = keep ∘ y + d_skip · x, where y has been keep's part, or nothing.
+DT_CLONES static void skip_rows(const struct ssd_sizes *s, const struct scratch *x, float d_skip,
+                                bool empty)
+{
+    for (int64_t t = 0; t < x->chunk.rows; t++) {
+        float *restrict y = x->y + t * s->p_pitch;
+        const float *restrict in = x->x + t * s->p_pitch;
+        float keep = x->steps.keep[t];
+        if (empty || keep == 0.0f)
+#pragma omp simd
+            for (int64_t i = 0; i < s->p; i++)
+                y[i] = d_skip * in[i];
+        else
+#pragma omp simd
+            for (int64_t i = 0; i < s->p; i++)
+                y[i] = keep * y[i] + d_skip * in[i];
+    }
+}
+
+DT_CLONES static void store_head(const struct run *run, const struct scratch *x, int64_t head)
+{
+    for (int64_t t = 0; t < x->chunk.tokens; t++)
+        dt_store_row(run->args->y.dtype, x->y + t * run->s.p_pitch, run->s.P,
+                     dt_view_at(&run->args->y, x->chunk.row + t, head * run->s.P));
+}
+
+// A head's chunk. before: its state is not zero; after: it is needed later.
+static void run_head(const struct run *run, struct scratch *x, int64_t head, float *h, bool before,
+                     bool after)
+{
+    const struct ssd_sizes *s = &run->s;
+    int64_t rows = x->chunk.rows;
+    ssd_load_steps(&run->args->in, &x->chunk, head, &x->steps);
+    ssd_load_head(&run->args->in.x, s, &x->chunk, head, x->x);
+    ssd_scale_rows(s, &x->chunk, x->steps.delta, x->x, x->dx);
+    apply_decay(s, x);
+    if (before)
+        dt_gemm_direct(run->kernel, &(struct dt_gemm_direct){.m = rows,
+                                                             .n = s->p,
+                                                             .k = s->N,
+                                                             .a = x->chunk.c,
+                                                             .a_row = s->n_pitch,
+                                                             .a_k = 1,
+                                                             .b = h,
+                                                             .b_k = s->p_pitch,
+                                                             .c = x->y,
+                                                             .c_row = s->p_pitch});
+    skip_rows(s, x, run->args->in.d_skip[head], !before);
+    for (int64_t t = 0; t < rows; t += SSD_ROWS)
+        dt_gemm_direct(run->kernel, &(struct dt_gemm_direct){.m = SSD_ROWS,
+                                                             .n = s->p,
+                                                             .k = t + SSD_ROWS,
+                                                             .a = x->m + t * s->q_pitch,
+                                                             .a_row = s->q_pitch,
+                                                             .a_k = 1,
+                                                             .b = x->dx,
+                                                             .b_k = s->p_pitch,
+                                                             .c = x->y + t * s->p_pitch,
+                                                             .c_row = s->p_pitch,
+                                                             .keep = 1.0f});
+    store_head(run, x, head);
+    if (!after)
+        return;
+    ssd_scale_rows(s, &x->chunk, x->steps.end, x->dx, x->dx);
+    dt_gemm_direct(run->kernel, &(struct dt_gemm_direct){.m = s->N,
+                                                         .n = s->p,
+                                                         .k = x->chunk.tokens,
+                                                         .a = x->chunk.b,
+                                                         .a_row = 1,
+                                                         .a_k = s->n_pitch,
+                                                         .b = x->dx,
+                                                         .b_k = s->p_pitch,
+                                                         .c = h,
+                                                         .c_row = s->p_pitch,
+                                                         .keep = before ? x->steps.all : 0.0f});
+}
+
+// [P, N] of a file of states and [n, p] here.
+static void load_h0(const struct ssd_sizes *s, const float *h0, float *h)
+{
+    memset(h, 0, (size_t)(s->n * s->p_pitch) * sizeof *h);
+    for (int64_t i = 0; i < s->P && h0; i++)
+        for (int64_t n = 0; n < s->N; n++)
+            h[n * s->p_pitch + i] = h0[i * s->N + n];
+}
+
+static void store_h_last(const struct ssd_sizes *s, const float *h, float *h_last)
+{
+    for (int64_t i = 0; i < s->P; i++)
+        for (int64_t n = 0; n < s->N; n++)
+            h_last[i * s->N + n] = h[n * s->p_pitch + i];
+}
+
+static void run_piece(const struct run *run, const struct ssd_piece *piece, struct scratch *x)
+{
+    const struct dt_ssd_forward_args *a = run->args;
+    const struct ssd_sizes *s = &run->s;
+    int64_t state = s->P * s->N, first = piece->sequence * a->in.heads + piece->head;
+    for (int64_t i = 0; i < piece->heads; i++)
+        load_h0(s, a->in.h0 ? a->in.h0 + (first + i) * state : NULL, x->h + i * s->n * s->p_pitch);
+    for (int64_t k = 0; k < s->chunks; k++) {
+        ssd_load_chunk(&a->in, s, piece, k, &x->chunk);
+        multiply_scores(run, x);
+        for (int64_t i = 0; i < piece->heads; i++) {
+            float *h = x->h + i * s->n * s->p_pitch;
+            int64_t saved = (piece->sequence * s->chunks + k) * a->in.heads + piece->head + i;
+            if (a->states)
+                keep_state(run, h, a->states + saved * state);
+            run_head(run, x, piece->head + i, h, k > 0 || a->in.h0, k < s->chunks - 1 || a->h_last);
+        }
+    }
+    for (int64_t i = 0; i < piece->heads && a->h_last; i++)
+        store_h_last(s, x->h + i * s->n * s->p_pitch, a->h_last + (first + i) * state);
+}
+
+// One token of a head: h [P, N], y += C h. b and c are one row of fp32.
+DT_CLONES static void step_head(const struct ssd_sizes *s, float decay, float delta, float d_skip,
+                                const float *restrict x, const float *restrict b,
+                                const float *restrict c, float *restrict h, float *restrict y)
+{
+    for (int64_t i = 0; i < s->P; i++) {
+        float *restrict row = h + i * s->N, in = delta * x[i], sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t n = 0; n < s->N; n++) {
+            row[n] = decay == 0.0f ? in * b[n] : decay * row[n] + in * b[n];
+            sum += row[n] * c[n];
+        }
+        y[i] = sum + d_skip * x[i];
+    }
+}
+
+// The recurrence as it is written, for a few tokens.
+static void step_piece(const struct run *run, const struct ssd_piece *piece, struct scratch *x)
+{
+    const struct dt_ssd_forward_args *a = run->args;
+    const struct ssd_sizes *s = &run->s;
+    int64_t state = s->P * s->N;
+    for (int64_t head = piece->head; head < piece->head + piece->heads; head++) {
+        int64_t place = (piece->sequence * a->in.heads + head) * state;
+        float *h = a->h_last ? a->h_last + place : x->h;
+        if (!a->in.h0)
+            memset(h, 0, (size_t)state * sizeof *h);
+        else if (h != a->in.h0 + place)
+            memcpy(h, a->in.h0 + place, (size_t)state * sizeof *h);
+        for (int64_t t = 0; t < a->in.length; t++) {
+            // a chunk of this token alone, whose keep is its decay
+            struct dt_ssd_inputs one = a->in;
+            one.chunk = 1;
+            ssd_load_chunk(&one, s, piece, t, &x->chunk);
+            ssd_load_steps(&one, &x->chunk, head, &x->steps);
+            ssd_load_head(&one.x, s, &x->chunk, head, x->x);
+            if (a->states && t % a->in.chunk == 0) {
+                int64_t saved = piece->sequence * s->chunks + t / a->in.chunk;
+                float *to = a->states + (saved * a->in.heads + head) * state;
+                for (int64_t n = 0; n < s->N; n++)
+                    for (int64_t i = 0; i < s->P; i++)
+                        to[n * s->P + i] = h[i * s->N + n];
+            }
+            step_head(s, x->steps.keep[0], x->steps.delta[0], a->in.d_skip[head], x->x, x->chunk.b,
+                      x->chunk.c, h, x->y);
+            store_head(run, x, head);
+        }
+    }
+}
+
+static int64_t scratch_bytes(const struct ssd_sizes *s)
+{
+    struct dt_arena arena = dt_arena_measure();
+    take_scratch(&arena, s);
+    return arena.used;
+}
+
+int64_t ssd_forward_cpu_workspace(struct dt_device *device, const struct dt_ssd_forward_args *args)
+{
+    struct ssd_sizes s = ssd_sizes(&args->in);
+    return dt_cpu_threads(device) * scratch_bytes(&s) + SSD_SLACK;
+}
+
+dt_status ssd_forward_cpu(struct dt_device *device, const struct dt_ssd_forward_args *args,
+                          struct dt_stream *stream)
+{
+    struct run run = {args, ssd_sizes(&args->in), dt_gemm_kernel(dt_onednn_isa())};
+    int64_t bytes = scratch_bytes(&run.s);
+    char *memory = ssd_aligned(args->workspace);
+    (void)stream;
+#pragma omp parallel num_threads(dt_cpu_threads(device)) if (run.s.pieces > 1)
+    {
+        struct dt_arena own = dt_arena_place(memory + omp_get_thread_num() * bytes, bytes);
+        struct scratch scratch = take_scratch(&own, &run.s);
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < run.s.pieces; i++) {
+            struct ssd_piece piece = ssd_piece(&args->in, &run.s, i);
+            (args->in.length <= SHORT ? step_piece : run_piece)(&run, &piece, &scratch);
+        }
+    }
+    return DT_OK;
+}

@@ -1,0 +1,605 @@
+// State-space duality and the gated norm after it: heads that share B and C or not, states, heads
+// and tokens on both sides of a vector's and a strip's width, chunks that meet the sequence's end
+// and not, resets anywhere, up to the 130M model's shapes.
+#include "parity.h"
+
+// ---- ssd in double: one head after another, every state kept
+
+struct shape {
+    int64_t batch, length, heads, groups, P, N, chunk;
+    dt_dtype type;
+    bool h0, wide, accumulate; // wide: strides larger than rows
+    enum resets resets;
+    float dt_min, dt_max; // 0, 0: no clamp
+};
+
+enum { X, DT, B_, C_, A_LOG, D_SKIP, DT_BIAS, INPUTS }; // those with gradients
+static const char *const input_name[] = {"x", "dt", "b", "c", "a_log", "d_skip", "dt_bias"};
+
+// A problem in dense doubles, or the gradients of one.
+struct values {
+    int64_t B, L, H, G, P, N;
+    double dt_min, dt_max;
+    const uint8_t *reset;
+    double *in[INPUTS], *h0;
+};
+
+static int64_t input_size(const struct values *v, int i)
+{
+    int64_t rows = v->B * v->L;
+    return i == X    ? rows * v->H * v->P
+           : i == DT ? rows * v->H
+           : i <= C_ ? rows * v->G * v->N
+                     : v->H;
+}
+
+static double *dense_view(const struct dt_view *x)
+{
+    return dense(x->data, x->dtype, x->rows, x->cols, x->stride);
+}
+
+static struct values make_values(const struct dt_ssd_inputs *in)
+{
+    int64_t H = in->heads, P = in->x.cols / H, N = in->b.cols / in->groups;
+    return (struct values){in->batch,
+                           in->length,
+                           H,
+                           in->groups,
+                           P,
+                           N,
+                           (double)in->dt_min,
+                           (double)in->dt_max,
+                           in->reset,
+                           {dense_view(&in->x), dense_view(&in->dt), dense_view(&in->b),
+                            dense_view(&in->c), dense(in->a_log, DT_F32, 1, H, H),
+                            dense(in->d_skip, DT_F32, 1, H, H),
+                            dense(in->dt_bias, DT_F32, 1, H, H)},
+                           dense(in->h0, DT_F32, in->batch * H, P * N, P * N)};
+}
+
+static void free_values(struct values *v)
+{
+    for (int i = 0; i < INPUTS; i++)
+        free(v->in[i]);
+    free(v->h0);
+}
+
+// A head's token: what the formulas name, and where its rows are.
+struct token {
+    const double *x, *b, *c;
+    double raw, delta, a, decay;
+    bool reset, held; // held: by the clamp
+};
+
+static struct token token_at(const struct values *v, int64_t b, int64_t t, int64_t h)
+{
+    int64_t row = b * v->L + t, group = h / (v->H / v->G);
+    struct token k = {v->in[X] + (row * v->H + h) * v->P,
+                      v->in[B_] + (row * v->G + group) * v->N,
+                      v->in[C_] + (row * v->G + group) * v->N,
+                      v->in[DT][row * v->H + h] + v->in[DT_BIAS][h],
+                      0,
+                      -exp(v->in[A_LOG][h]),
+                      0,
+                      v->reset && v->reset[row],
+                      false};
+    double step = k.raw > 20.0 ? k.raw : log1p(exp(k.raw));
+    k.delta = fmin(fmax(step, v->dt_min), v->dt_max);
+    k.held = step < v->dt_min || step > v->dt_max;
+    k.decay = exp(k.delta * k.a);
+    return k;
+}
+
+// One head: s[(t + 1) P N …] is the state [P, N] after t, s[0 …] that before 0; y [B L, H P].
+static void head_forward(const struct values *v, int64_t b, int64_t h, double *s, double *y)
+{
+    int64_t P = v->P, N = v->N;
+    memcpy(s, v->h0 + (b * v->H + h) * P * N, (size_t)(P * N) * sizeof *s);
+    for (int64_t t = 0; t < v->L; t++) {
+        struct token k = token_at(v, b, t, h);
+        double *out = y + ((b * v->L + t) * v->H + h) * P;
+        for (int64_t p = 0; p < P; p++) {
+            out[p] = v->in[D_SKIP][h] * k.x[p];
+            for (int64_t n = 0; n < N; n++) {
+                double before = k.reset ? 0.0 : s[(t * P + p) * N + n];
+                double now = k.decay * before + k.delta * k.x[p] * k.b[n];
+                s[((t + 1) * P + p) * N + n] = now;
+                out[p] += k.c[n] * now;
+            }
+        }
+    }
+}
+
+// y; h_last and states in the op's layouts, or NULL.
+static void reference_values(const struct values *v, int64_t chunk, double *y, float *h_last,
+                             float *states)
+{
+    int64_t P = v->P, N = v->N, chunks = (v->L - 1) / chunk + 1;
+    double *s = zeros((v->L + 1) * P * N);
+    for (int64_t b = 0; b < v->B; b++)
+        for (int64_t h = 0; h < v->H; h++) {
+            head_forward(v, b, h, s, y);
+            for (int64_t i = 0; i < P * N && h_last; i++)
+                h_last[(b * v->H + h) * P * N + i] = (float)s[v->L * P * N + i];
+            for (int64_t i = 0; i < P * N && states; i++)
+                for (int64_t k = 0; k < chunks; k++)
+                    states[((b * chunks + k) * v->H + h) * P * N + i % N * P + i / N] =
+                        (float)s[k * chunk * P * N + i];
+        }
+    free(s);
+}
+
+REFERENCE(ssd_forward)
+{
+    struct values v = make_values(&a->in);
+    double *y = zeros(v.B * v.L * v.H * v.P);
+    reference_values(&v, a->in.chunk, y, a->h_last, a->states);
+    store(a->y.data, a->y.dtype, a->y.rows, a->y.cols, a->y.stride, y, false);
+    free(y);
+    free_values(&v);
+    return DT_OK;
+}
+
+static void head_backward(const struct values *v, const struct dt_view *dy, int64_t b, int64_t h,
+                          const double *s, double *const *g)
+{
+    int64_t P = v->P, N = v->N, group = h / (v->H / v->G);
+    double *carry = zeros(P * N);
+    for (int64_t t = v->L - 1; t >= 0; t--) {
+        int64_t row = b * v->L + t;
+        struct token k = token_at(v, b, t, h);
+        double dlog = 0.0, ddelta = 0.0, *db = g[B_] + (row * v->G + group) * N,
+               *dc = g[C_] + (row * v->G + group) * N, *dx = g[X] + (row * v->H + h) * P;
+        for (int64_t p = 0; p < P; p++) {
+            double dy_p = get_at(dy, row, h * P + p), through = 0.0;
+            for (int64_t n = 0; n < N; n++) {
+                double dh = dy_p * k.c[n] + carry[p * N + n];
+                double before = k.reset ? 0.0 : s[(t * P + p) * N + n];
+                dc[n] += dy_p * s[((t + 1) * P + p) * N + n];
+                db[n] += k.delta * dh * k.x[p];
+                through += dh * k.b[n];
+                dlog += k.decay * dh * before;
+                carry[p * N + n] = k.reset ? 0.0 : k.decay * dh;
+            }
+            dx[p] = v->in[D_SKIP][h] * dy_p + k.delta * through;
+            ddelta += k.x[p] * through;
+            g[D_SKIP][h] += dy_p * k.x[p];
+        }
+        double draw = (k.held ? 0.0 : k.a * dlog + ddelta) / (1.0 + exp(-k.raw));
+        g[DT][row * v->H + h] = draw;
+        g[DT_BIAS][h] += draw;
+        g[A_LOG][h] += dlog * k.delta * k.a;
+    }
+    free(carry);
+}
+
+// Where each gradient is: views, then dense fp32 arrays.
+static const struct dt_view *gradient_view(const struct dt_ssd_backward_args *a, int i)
+{
+    const struct dt_view *const views[] = {&a->dx, &a->ddt, &a->db, &a->dc};
+    return views[i];
+}
+
+static float *gradient_array(const struct dt_ssd_backward_args *a, int i)
+{
+    float *const arrays[] = {a->da_log, a->dd_skip, a->ddt_bias};
+    return arrays[i - A_LOG];
+}
+
+REFERENCE(ssd_backward)
+{
+    struct values v = make_values(&a->in);
+    double *s = zeros((v.L + 1) * v.P * v.N), *y = zeros(v.B * v.L * v.H * v.P), *g[INPUTS];
+    for (int i = 0; i < INPUTS; i++)
+        g[i] = zeros(input_size(&v, i));
+    for (int64_t b = 0; b < v.B; b++)
+        for (int64_t h = 0; h < v.H; h++) {
+            head_forward(&v, b, h, s, y);
+            head_backward(&v, &a->dy, b, h, s, g);
+        }
+    for (int i = 0; i < INPUTS; i++) {
+        int64_t n = input_size(&v, i);
+        if (i >= A_LOG) {
+            store(gradient_array(a, i), DT_F32, 1, n, n, g[i], a->accumulate);
+        } else {
+            const struct dt_view *to = gradient_view(a, i);
+            store(to->data, to->dtype, to->rows, to->cols, to->stride, g[i], false);
+        }
+        free(g[i]);
+    }
+    free(s);
+    free(y);
+    free_values(&v);
+    return DT_OK;
+}
+
+// ---- on the tested backend
+
+struct op {
+    struct dt_ssd_forward_args forward;
+    struct dt_ssd_backward_args backward;
+};
+
+static struct dt_view input(const struct shape *s, int64_t width, int64_t gap, double scale,
+                            uint32_t seed)
+{
+    return normal_view(s->type, s->batch * s->length, width,
+                       aligned_stride(s->type, width + (s->wide ? gap : 0)), scale, seed);
+}
+
+static struct dt_view output(const struct shape *s, int64_t width, int64_t gap)
+{
+    return fresh_view(s->type, s->batch * s->length, width,
+                      aligned_stride(s->type, width + (s->wide ? gap : 0)));
+}
+
+// Inputs of the size that Mamba-2 has: Δ between about 0.01 and 1, A between -0.4 and -7, and
+// states of about 1 whatever N.
+static struct op make_op(const struct shape *s)
+{
+    int64_t H = s->heads, E = H * s->P, BC = s->groups * s->N, state = s->batch * E * s->N,
+            chunks = (s->length - 1) / s->chunk + 1;
+    double each = 1.0 / sqrt(sqrt((double)s->N));
+    float *dt_bias = normal(H, 0.5, 8);
+    for (int64_t h = 0; h < H; h++)
+        dt_bias[h] -= 2.0f;
+    struct dt_ssd_inputs in = {.batch = s->batch,
+                               .length = s->length,
+                               .heads = H,
+                               .groups = s->groups,
+                               .chunk = s->chunk,
+                               .dt_min = s->dt_min,
+                               .dt_max = s->dt_max > 0 ? s->dt_max : INFINITY,
+                               .x = input(s, E, 9, 1.0, 1),
+                               .dt = input(s, H, 1, 1.0, 2),
+                               .b = input(s, BC, 3, each, 4),
+                               .c = input(s, BC, 8, each, 5),
+                               .a_log = normal(H, 0.7, 6),
+                               .d_skip = normal(H, 1.0, 7),
+                               .dt_bias = dt_bias,
+                               .h0 = s->h0 ? normal(state, 1.0, 9) : NULL,
+                               .reset = make_reset(s->batch, s->length, s->resets, s->chunk)};
+    struct dt_ssd_forward_args f = {.in = in,
+                                    .y = output(s, E, 5),
+                                    .h_last = guarded(state * 4),
+                                    .states = guarded(state * chunks * 4)};
+    return (struct op){f,
+                       {.in = in,
+                        .states = f.states,
+                        .dy = input(s, E, 2, 1.0, 10),
+                        .dx = output(s, E, 7),
+                        .ddt = output(s, H, 3),
+                        .db = output(s, BC, 4),
+                        .dc = output(s, BC, 1),
+                        .da_log = s->accumulate ? normal(H, 1.0, 11) : guarded(H * 4),
+                        .dd_skip = s->accumulate ? normal(H, 1.0, 12) : guarded(H * 4),
+                        .ddt_bias = s->accumulate ? normal(H, 1.0, 13) : guarded(H * 4),
+                        .accumulate = s->accumulate}};
+}
+
+// fp32 arithmetic over sums of up to some thousand terms: within 1e-5 of a double; decays are
+// exponentials of differences of sums, which round by 2^-24 of the sum. CUDA has other exponentials
+// and other orders of sums.
+static double tolerance(const struct parity *p)
+{
+    return p->is_cpu ? 1e-5 : p->model ? 3e-5 : 2e-5;
+}
+
+static void forward(struct parity *p, struct dt_ssd_forward_args *a)
+{
+    const struct dt_ssd_inputs *in = &a->in;
+    int64_t H = in->heads, P = in->x.cols / H, N = in->b.cols / in->groups,
+            chunks = (in->length - 1) / in->chunk + 1;
+    double norm = tolerance(p);
+    PARITY(p, ssd_forward, a, IN(in.x.data), IN(in.dt.data), IN(in.b.data), IN(in.c.data),
+           IN(in.a_log), IN(in.d_skip), IN(in.dt_bias), IN(in.h0), IN(in.reset),
+           OUT_VIEW(y, .norm = stored(in->x.dtype, norm)),
+           OUT(h_last, DT_F32, in->batch * H * P, N, N, .norm = norm),
+           OUT(states, DT_F32, in->batch * chunks * H * N, P, P, .norm = norm), WORKSPACE);
+}
+
+static void backward(struct parity *p, struct dt_ssd_backward_args *a)
+{
+    int64_t H = a->in.heads;
+    double norm = tolerance(p), rounded = stored(a->in.x.dtype, norm);
+    PARITY(p, ssd_backward, a, IN(in.x.data), IN(in.dt.data), IN(in.b.data), IN(in.c.data),
+           IN(in.a_log), IN(in.d_skip), IN(in.dt_bias), IN(in.h0), IN(in.reset), IN(states),
+           IN(dy.data), OUT_VIEW(dx, .norm = rounded), OUT_VIEW(ddt, .norm = rounded),
+           OUT_VIEW(db, .norm = rounded), OUT_VIEW(dc, .norm = rounded),
+           OUT(da_log, DT_F32, 1, H, H, .norm = norm), OUT(dd_skip, DT_F32, 1, H, H, .norm = norm),
+           OUT(ddt_bias, DT_F32, 1, H, H, .norm = norm), WORKSPACE);
+}
+
+static void run(struct parity *p, struct op *op)
+{
+    p->run_only = true;
+    forward(p, &op->forward);
+    backward(p, &op->backward);
+    p->run_only = false;
+}
+
+struct direction {
+    const struct dt_view *dy;
+    const struct values *values;
+};
+
+static double objective(const void *context) // Σ dy · y
+{
+    const struct direction *c = context;
+    const struct values *v = c->values;
+    int64_t E = v->H * v->P;
+    double total = 0.0, *y = zeros(v->B * v->L * E);
+    reference_values(v, v->L, y, NULL, NULL);
+    for (int64_t i = 0; i < v->B * v->L * E; i++)
+        total += get_at(c->dy, i / E, i % E) * y[i];
+    free(y);
+    return total;
+}
+
+static void check_directions(const struct parity *p, const struct dt_ssd_backward_args *a)
+{
+    struct values v = make_values(&a->in);
+    struct direction c = {&a->dy, &v};
+    for (int i = 0; i < INPUTS; i++) {
+        int64_t n = input_size(&v, i);
+        double *g = i < A_LOG ? dense_view(gradient_view(a, i))
+                              : dense(gradient_array(a, i), DT_F32, 1, n, n);
+        check_direction(p, input_name[i], v.in[i], g, n, objective, &c,
+                        5.0 * (i < A_LOG ? stored(a->dy.dtype, 1e-5) : 1e-5));
+        free(g);
+    }
+    free_values(&v);
+}
+
+static void compare(struct parity *p, const struct shape *s)
+{
+    if (!parity_case(
+            p, "ssd: B %d L %d H %d G %d P %d N %d chunk %d %s%s%s%s, resets %d, dt %g to %g",
+            (int)s->batch, (int)s->length, (int)s->heads, (int)s->groups, (int)s->P, (int)s->N,
+            (int)s->chunk, dt_dtype_name(s->type), s->h0 ? " h0" : "", s->wide ? " wide" : "",
+            s->accumulate ? " +=" : "", s->resets, (double)s->dt_min, (double)s->dt_max))
+        return;
+    struct op op = make_op(s);
+    forward(p, &op.forward);
+    backward(p, &op.backward);
+    // a clamp's edge has no derivative
+    if (p->is_cpu && !s->accumulate && s->dt_max == 0 &&
+        s->batch * s->length * s->heads * s->P * s->N < 40000)
+        check_directions(p, &op.backward);
+}
+
+// A sequence in two parts, h_last of the first going in as h0 of the second in place, gives the
+// whole's y and state.
+static void check_carry(struct parity *p, int64_t first)
+{
+    const struct shape s = {2, 50, 3, 1, 20, 5, 32, DT_F32, .h0 = true, .resets = MANY};
+    const int64_t state = s.heads * s.P * s.N;
+    if (!parity_case(p, "ssd: a sequence in two parts, the first of %d", (int)first))
+        return;
+    struct op whole = make_op(&s), parts = make_op(&s);
+    run(p, &whole);
+    float *h = guarded(state * 4);
+    p->run_only = true;
+    for (int64_t b = 0; b < s.batch; b++)
+        for (int part = 0; part < 2; part++) {
+            struct dt_ssd_forward_args f = parts.forward;
+            int64_t from = b * s.length + part * first,
+                    to = part ? (b + 1) * s.length : from + first;
+            struct dt_view *views[] = {&f.in.x, &f.in.dt, &f.in.b, &f.in.c, &f.y};
+            for (int i = 0; i < 5; i++)
+                *views[i] = dt_view_rows(*views[i], from, to);
+            f.in.batch = 1, f.in.length = to - from, f.in.reset += from;
+            f.in.h0 = part ? h : f.in.h0 + b * state;
+            f.h_last = h, f.states = NULL;
+            forward(p, &f);
+            for (int64_t i = 0; i < state && part; i++)
+                CHECK(fabsf(h[i] - whole.forward.h_last[b * state + i]) < 2e-5f,
+                      "h_last %lld of sequence %d is %g", (long long)i, (int)b, (double)h[i]);
+        }
+    p->run_only = false;
+    for (int64_t i = 0; i < s.batch * s.length * s.heads * s.P; i++) {
+        int64_t row = i / (s.heads * s.P), col = i % (s.heads * s.P);
+        double got = get_at(&parts.forward.y, row, col), want = get_at(&whole.forward.y, row, col);
+        CHECK(fabs(got - want) < 5e-5, "y %lld is %g, in one part %g", (long long)i, got, want);
+    }
+}
+
+// Without states forward alone; h_last may be h0 itself.
+static void check_h_last_over_h0(struct parity *p, int64_t length)
+{
+    const struct shape s = {2, length, 2, 2, 8, 16, 32, DT_F32, .h0 = true};
+    if (!parity_case(p, "ssd: h_last over h0, no states, L %d", (int)length))
+        return;
+    struct op whole = make_op(&s), over = make_op(&s);
+    run(p, &whole);
+    over.forward.states = NULL;
+    over.forward.h_last = (float *)(uintptr_t)over.forward.in.h0;
+    forward(p, &over.forward);
+    CHECK(same_bits(over.forward.y.data, whole.forward.y.data), "%s: y differs", p->text);
+    CHECK(same_bits(over.forward.h_last, whole.forward.h_last), "%s: h_last differs", p->text);
+}
+
+// A NaN in any one input reaches y, and some gradient.
+static void check_nan(struct parity *p, dt_dtype type, int which)
+{
+    const struct shape s = {1, 40, 4, 1, 8, 8, 32, type, .h0 = true};
+    if (!parity_case(p, "ssd: a NaN in input %d, %s", which, dt_dtype_name(type)))
+        return;
+    struct op op = make_op(&s);
+    const struct dt_ssd_inputs *in = &op.forward.in;
+    const void *array[] = {in->x.data, in->dt.data, in->b.data,  in->c.data,
+                           in->a_log,  in->d_skip,  in->dt_bias, in->h0};
+    set((void *)(uintptr_t)array[which], which <= C_ ? type : DT_F32, 3, NAN);
+    run(p, &op);
+    const struct dt_ssd_backward_args *g = &op.backward;
+    CHECK(count_nans(op.forward.y.data, type, 0, 40 * 32) > 0, "%s: not in y", p->text);
+    CHECK(count_nans(g->dx.data, type, 0, 40 * 32) + count_nans(g->ddt.data, type, 0, 40 * 4) +
+                  count_nans(g->dc.data, type, 0, 40 * 8) + count_nans(g->dd_skip, DT_F32, 0, 4) >
+              0,
+          "%s: in no gradient", p->text);
+}
+
+void parity_ssd(struct parity *p)
+{
+    static const struct shape shapes[] = {
+        {1, 1, 1, 1, 1, 1, 64, DT_F32, .h0 = false},
+        {3, 1, 4, 2, 8, 16, 64, DT_F32, .h0 = true, .resets = AT_END},
+        {3, 2, 3, 1, 9, 3, 1, DT_BF16, .h0 = true, .wide = true},
+        {1, 77, 1, 1, 64, 128, 64, DT_F32, .h0 = true},
+        {3, 77, 4, 2, 8, 1, 32, DT_F32, .wide = true, .accumulate = true, .resets = MANY},
+        {1, 64, 2, 1, 16, 16, 64, DT_BF16, .resets = IN_A_ROW},
+        {2, 65, 6, 3, 20, 33, 64, DT_F32, .h0 = true, .resets = AT_CHUNKS},
+        {2, 77, 12, 1, 8, 16, 16, DT_BF16, .h0 = true, .wide = true, .resets = IN_A_ROW},
+        {1, 130, 9, 1, 32, 64, 64, DT_F32, .h0 = true, .accumulate = true, .resets = AT_ZERO},
+        {1, 200, 2, 2, 64, 100, 64, DT_BF16, .accumulate = true},
+        {1, 77, 2, 1, 80, 130, 33, DT_F32, .h0 = true, .resets = AT_END},
+        {1, 40, 1, 1, 130, 256, 64, DT_F32, .h0 = true},
+        {2, 77, 3, 1, 8, 5, 32, DT_F32, .h0 = true, .dt_min = 0.1f, .dt_max = 0.2f},
+    };
+    static const int64_t chunks[] = {1, 7, 16, 33, 77, 1000};
+    if (!p->is_cpu) // CUDA has no form of it yet
+        return;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
+        compare(p, &shapes[i]);
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks && !p->model; i++)
+        compare(p, &(struct shape){2, 77, 3, 1, 20, 5, chunks[i], DT_F32, .h0 = true,
+                                   .resets = IN_A_ROW});
+    for (int type = DT_F32; type <= DT_BF16 && p->model; type++)
+        compare(p, &(struct shape){2, MODEL_LENGTH, MODEL_INNER / 64, 1, 64, 128, 64,
+                                   type ? DT_BF16 : DT_F32, .h0 = true});
+    if (p->model)
+        return;
+    check_carry(p, 1);
+    check_carry(p, 19);
+    check_h_last_over_h0(p, 1);
+    check_h_last_over_h0(p, 77);
+    for (int i = 0; i <= INPUTS; i++)
+        check_nan(p, i % 2 ? DT_BF16 : DT_F32, i);
+}
+
+// ---- the gated norm
+
+static const double eps = 1e-5;
+
+struct gated_shape {
+    int64_t rows, width, groups;
+    dt_dtype type;
+    bool wide, accumulate, in_place;
+};
+
+// g = x silu(z) of a row and group; its rstd.
+static double gated_group(const struct dt_view *x, const struct dt_view *z, int64_t row,
+                          int64_t from, int64_t width, double *g)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < width; i++) {
+        double z_i = get_at(z, row, from + i);
+        g[i] = get_at(x, row, from + i) * z_i / (1.0 + exp(-z_i));
+        sum += g[i] * g[i];
+    }
+    return 1.0 / sqrt(sum / (double)width + eps);
+}
+
+REFERENCE(gated_rmsnorm_forward)
+{
+    int64_t width = a->x.cols / a->groups;
+    double *g = zeros(width);
+    for (int64_t i = 0; i < a->x.rows * a->groups; i++) {
+        int64_t row = i / a->groups, from = i % a->groups * width;
+        double rstd = gated_group(&a->x, &a->z, row, from, width, g);
+        for (int64_t k = 0; k < width; k++)
+            set(a->y.data, a->y.dtype, row * a->y.stride + from + k,
+                g[k] * rstd * (double)a->weight[from + k]);
+        if (a->rstd)
+            a->rstd[i] = (float)rstd;
+    }
+    free(g);
+    return DT_OK;
+}
+
+REFERENCE(gated_rmsnorm_backward)
+{
+    int64_t width = a->x.cols / a->groups;
+    double *g = zeros(width), *dweight = zeros(a->x.cols);
+    for (int64_t i = 0; i < a->x.rows * a->groups; i++) {
+        int64_t row = i / a->groups, from = i % a->groups * width;
+        double rstd = gated_group(&a->x, &a->z, row, from, width, g), mean = 0.0;
+        for (int64_t k = 0; k < width; k++) {
+            double dn = get_at(&a->dy, row, from + k) * g[k] * rstd;
+            dweight[from + k] += dn;
+            mean += dn * (double)a->weight[from + k] / (double)width;
+        }
+        for (int64_t k = 0; k < width; k++) {
+            double x = get_at(&a->x, row, from + k), z = get_at(&a->z, row, from + k);
+            double q = get_at(&a->dy, row, from + k) * (double)a->weight[from + k];
+            double dg = rstd * (q - g[k] * rstd * mean), s = 1.0 / (1.0 + exp(-z));
+            set(a->dx.data, a->dx.dtype, row * a->dx.stride + from + k, dg * z * s);
+            set(a->dz.data, a->dz.dtype, row * a->dz.stride + from + k,
+                dg * x * s * (1.0 + z * (1.0 - s)));
+        }
+    }
+    store(a->dweight, DT_F32, 1, a->x.cols, a->x.cols, dweight, a->accumulate);
+    free(g);
+    free(dweight);
+    return DT_OK;
+}
+
+static void compare_gated(struct parity *p, const struct gated_shape *s)
+{
+    int64_t stride = aligned_stride(s->type, s->width) + (s->wide ? 24 : 0), rows = s->rows;
+    if (!parity_case(p, "gated: rows %d, width %d, groups %d, %s%s%s%s", (int)rows, (int)s->width,
+                     (int)s->groups, dt_dtype_name(s->type), s->wide ? " wide" : "",
+                     s->accumulate ? " +=" : "", s->in_place ? " in place" : ""))
+        return;
+    // sums of squares of a few hundred terms and an exponential: a few ulp
+    double norm = tolerance(p), rounded = stored(s->type, norm);
+    struct dt_view x = normal_view(s->type, rows, s->width, stride, 1.0, 1);
+    struct dt_gated_rmsnorm_forward_args f = {
+        .groups = s->groups,
+        .eps = (float)eps,
+        .x = x,
+        .z = normal_view(s->type, rows, s->width, stride, 1.5, 2),
+        .weight = normal(s->width, 1.0, 3),
+        .y = fresh_view(s->type, rows, s->width, stride),
+        .rstd = guarded(rows * s->groups * 4)};
+    PARITY(p, gated_rmsnorm_forward, &f, IN(x.data), IN(z.data), IN(weight),
+           OUT_VIEW(y, .norm = rounded),
+           OUT(rstd, DT_F32, rows, s->groups, s->groups, .norm = norm));
+    struct dt_gated_rmsnorm_backward_args b = {
+        .groups = s->groups,
+        .x = x,
+        .z = f.z,
+        .weight = f.weight,
+        .rstd = f.rstd,
+        .dy = normal_view(s->type, rows, s->width, stride, 1.0, 4),
+        .dx = fresh_view(s->type, rows, s->width, stride),
+        .dz = fresh_view(s->type, rows, s->width, stride),
+        .dweight = s->accumulate ? normal(s->width, 1.0, 5) : guarded(s->width * 4),
+        .accumulate = s->accumulate};
+    if (s->in_place)
+        b.dx = b.dy;
+    PARITY(p, gated_rmsnorm_backward, &b, IN(x.data), IN(z.data), IN(weight), IN(rstd), IN(dy.data),
+           OUT_VIEW(dx, .norm = rounded), OUT_VIEW(dz, .norm = rounded),
+           OUT(dweight, DT_F32, 1, s->width, s->width, .norm = norm), WORKSPACE);
+}
+
+void parity_gated(struct parity *p)
+{
+    static const struct gated_shape shapes[] = {
+        {1, 1, 1, DT_F32, .wide = false},
+        {5, 24, 3, DT_F32, .wide = true, .accumulate = true},
+        {17, 77, 1, DT_BF16, .wide = true},
+        {3, 1536, 1, DT_F32, .accumulate = true},
+        {70, 512, 2, DT_BF16, .in_place = true},
+        {3, 520, 8, DT_F32, .in_place = true},
+        {2, 5000, 1, DT_BF16, .wide = true},
+        {1100, 16, 2, DT_F32, .accumulate = true},
+    };
+    if (!p->is_cpu) // CUDA has no form of it yet
+        return;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
+        compare_gated(p, &shapes[i]);
+    for (int type = DT_F32; type <= DT_BF16 && p->model; type++)
+        compare_gated(p, &(struct gated_shape){MODEL_LENGTH, MODEL_INNER, 1,
+                                               type ? DT_BF16 : DT_F32, .wide = true});
+}
