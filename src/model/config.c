@@ -18,6 +18,10 @@ void dt_model_config_resolve(struct dt_model_config *c)
         c->dt_rank = dt_ceil_div(d, 16);
     if (c->d_mlp == 0) // the gate's matrix is paid for by a smaller width [Shazeer 2020]
         c->d_mlp = c->mlp_gated ? dt_round_up(dt_ceil_div(8 * d, 3), 8) : 4 * d;
+    if (c->head_dim == 0)
+        c->head_dim = dt_min_i64(64, dt_model_inner(c));
+    if (c->n_groups == 0)
+        c->n_groups = 1;
     if (c->d_rnn == 0)
         c->d_rnn = d;
     if (c->n_head == 0)

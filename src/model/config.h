@@ -19,7 +19,9 @@ struct dt_model_config {
     char layers[DT_CONFIG_STRING_MAX]; // "mamba*24", "a*7 b a*8"; "": n_layer of the first kind
     int64_t d_model, n_layer, vocab_size;
     int64_t d_state, d_conv, expand, dt_rank;
-    int64_t d_mlp, d_rnn; // 0: dt_model_config_resolve
+    int64_t head_dim, n_groups; // of mamba2
+    double dt_min, dt_max;      // its step sizes; dt_max 0: no limit
+    int64_t d_mlp, d_rnn;       // 0: dt_model_config_resolve
     bool mlp_gated;
     int64_t n_head, n_kv_head;
     int64_t attn_window; // 0: the job sets it to data.seq_len

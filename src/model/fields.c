@@ -5,6 +5,7 @@
 #include "kernels/attention.h"
 #include "kernels/conv1d_silu.h"
 #include "kernels/scan.h"
+#include "kernels/ssd.h"
 
 #define AT(f)          struct dt_model_config, f, #f
 #define ROW(kind, ...) DT_CONFIG_##kind(__VA_ARGS__)
@@ -30,6 +31,15 @@ const struct dt_config_key dt_model_keys[] = {
     ROW(WHOLE, AT(dt_rank), "auto", 1, 0x1p20,
         "rank of the step-size projection; auto: d_model / 16, rounded up", .auto_word = "auto",
         .auto_value = 0, .json = "time_step_rank"),
+    ROW(WHOLE, AT(head_dim), "auto", 1, DT_SSD_HEAD_MAX,
+        "channels of a head of mamba2; auto: 64, or all inner channels if those are fewer",
+        .auto_word = "auto", .auto_value = 0, .json = "head_dim"),
+    ROW(WHOLE, AT(n_groups), "auto", 1, 0x1p20,
+        "groups of mamba2's heads that share B and C; auto: 1", .auto_word = "auto",
+        .auto_value = 0, .json = "n_groups"),
+    ROW(REAL, AT(dt_min), "0", 0, 1e30, "smallest step size of mamba2", .json = "dt_min"),
+    ROW(REAL, AT(dt_max), "0", 0, 1e30, "largest step size of mamba2; 0: no limit",
+        .json = "dt_max"),
     ROW(WHOLE, AT(d_mlp), "auto", 1, 0x1p20,
         "inner channels of mlp; auto: 4 d_model, gated: 8/3 d_model, rounded up to 8",
         .auto_word = "auto", .auto_value = 0, .json = "d_mlp"),

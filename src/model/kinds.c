@@ -4,11 +4,15 @@
 extern const struct dt_stem_kind dt_tokens_stem;
 const struct dt_kind *const dt_stem_kinds[] = {&dt_tokens_stem.kind, NULL};
 
-extern const struct dt_block_kind dt_mamba_block, dt_attention_block, dt_mlp_block, dt_gru_block,
-    dt_lstm_block;
-const struct dt_kind *const dt_block_kinds[] = {&dt_mamba_block.kind, &dt_attention_block.kind,
-                                                &dt_mlp_block.kind,   &dt_gru_block.kind,
-                                                &dt_lstm_block.kind,  NULL};
+extern const struct dt_block_kind dt_mamba_block, dt_mamba2_block, dt_attention_block, dt_mlp_block,
+    dt_gru_block, dt_lstm_block;
+const struct dt_kind *const dt_block_kinds[] = {&dt_mamba_block.kind,
+                                                &dt_mamba2_block.kind,
+                                                &dt_attention_block.kind,
+                                                &dt_mlp_block.kind,
+                                                &dt_gru_block.kind,
+                                                &dt_lstm_block.kind,
+                                                NULL};
 
 extern const struct dt_head_kind dt_lm_head;
 const struct dt_kind *const dt_head_kinds[] = {&dt_lm_head.kind, NULL};

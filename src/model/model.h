@@ -126,7 +126,7 @@ struct dt_output {
     int64_t width;                // logits, or values of a regression
     int64_t target, target_width; // columns of the batch array "targets"
     double weight;                // of its loss
-    const char *measure;          // "accuracy" or "error": struct dt_loss_sum has its metrics; or NULL
+    const char *measure; // "accuracy" or "error": struct dt_loss_sum has its metrics; or NULL
 };
 struct dt_outputs {
     int n;

@@ -131,6 +131,8 @@ static float initial(const struct dt_param *row, int64_t i, struct dt_philox *rn
         return 1.0f;
     case DT_INIT_A_LOG:
         return (float)log((double)(i % row->shape[row->n_dims - 1] + 1));
+    case DT_INIT_A_LOG_UNIFORM: // [state-spaces/mamba, mamba2.py]
+        return (float)log(1.0 + 15.0 * (double)dt_philox_uniform(rng));
     case DT_INIT_DT_BIAS: // softplus(bias) is log-uniform [state-spaces/mamba, mamba_simple.py]
         step = fmax(exp(low + (high - low) * (double)dt_philox_uniform(rng)), 1e-4);
         return (float)(step + log(-expm1(-step)));

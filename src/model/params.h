@@ -14,8 +14,9 @@ enum dt_init {
     DT_INIT_NORMAL,  // normal, std `scale`
     DT_INIT_UNIFORM, // uniform in ±scale
     DT_INIT_ONE,
-    DT_INIT_A_LOG,   // ln(1 … N) in each row
-    DT_INIT_DT_BIAS, // inverse softplus of exp(uniform(ln 0.001, ln 0.1)), at least 1e-4
+    DT_INIT_A_LOG,         // ln(1 … N) in each row
+    DT_INIT_A_LOG_UNIFORM, // ln(uniform(1, 16))
+    DT_INIT_DT_BIAS,       // inverse softplus of exp(uniform(ln 0.001, ln 0.1)), at least 1e-4
 };
 
 enum { DT_PARAM_NAME = 96, DT_PARAM_DIMS = 3, DT_PARAMS_WANTED = 4 };

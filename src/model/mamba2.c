@@ -1,0 +1,325 @@
+// The Mamba-2 block [Dao & Gu 2024, section 7], with its prenorm:
+//   r             = residual + x                 h = RMSNorm(r)
+//   z, x', dt     = in_proj(h)                   x, B, C = silu(conv1d(x'))
+//   y             = ssd(x, dt, A, B, C, D)       n = RMSNorm(y · silu(z))
+//   out           = out_proj(n)
+// E = expand · d_model channels in H = E / head_dim heads of P, N states, G groups of B and C,
+// K taps, W = E + 2GN channels of the convolution, M = B·L rows. z, x' and dt are columns of one
+// array, and so are x, B and C: none is copied apart.
+// model.recompute: `scan` keeps h and the columns z, x', dt and recomputes the rest; `block` keeps
+// nothing.
+#include "model/kinds.h"
+
+#include "base/round.h"
+
+#include <math.h>
+
+// The arrays of a pass, M rows of storage type.
+struct arrays {
+    struct dt_view h;                 // [M, d]
+    struct dt_view zxdt, z, x_in, dt; // [M, E + W + H], its columns
+    struct dt_view xbc, x, b, c;      // [M, W], its columns
+    struct dt_view y, n;              // [M, E]
+};
+
+struct mamba2 {
+    struct dt_part part;
+    int64_t E, H, P, N, G, K, W, chunk;
+    int reset;                 // batch array
+    int ssm_state, conv_state; // [B, H, P, N] fp32, [B, K-1, W] storage
+    struct dt_norm norm;
+    struct dt_linear in_proj, out_proj;
+    int gated_norm, conv_weight, conv_bias, a_log, d_skip, dt_bias; // rows of the table
+    struct arrays forward;   // needed by backward; shared between layers where they are recomputed
+    struct arrays gradients; // of them, shared by all layers; n's is y's
+    float *states;           // [B, ceil(L / chunk), H, N, P] fp32
+    float *rstd;             // [M, G] of the gated norm
+};
+
+static dt_status check(const struct dt_model_config *config)
+{
+    int64_t E = dt_model_inner(config), heads = E / config->head_dim;
+    if (E % config->head_dim != 0)
+        return DT_FAIL(DT_USER, "set it in the [model] section",
+                       "model.head_dim is %lld, which does not divide expand * d_model = %lld",
+                       (long long)config->head_dim, (long long)E);
+    if (heads % config->n_groups != 0)
+        return DT_FAIL(DT_USER, "set it in the [model] section",
+                       "model.n_groups is %lld, which does not divide the %lld heads",
+                       (long long)config->n_groups, (long long)heads);
+    if (config->dt_max > 0 && config->dt_max < config->dt_min)
+        return DT_FAIL(DT_USER, "set it in the [model] section",
+                       "model.dt_max is %g, less than dt_min = %g", config->dt_max, config->dt_min);
+    return DT_OK;
+}
+
+static int add_row(const struct dt_build *build, const struct mamba2 *m, enum dt_init init,
+                   double scale, const char *name, int n_dims, const int64_t *shape)
+{
+    return dt_params_add(build->params, init, scale, shape[0], n_dims, shape,
+                         "backbone.layers.%d.%s", (int)m->part.layer, name);
+}
+
+static void create(struct dt_part *part, const struct dt_build *build)
+{
+    struct mamba2 *m = (struct mamba2 *)part;
+    const struct dt_model_config *config = build->config;
+    int64_t d = config->d_model, E = m->E = dt_model_inner(config), P = m->P = config->head_dim,
+            N = m->N = config->d_state, G = m->G = config->n_groups, K = m->K = config->d_conv,
+            H = m->H = E / P, W = m->W = E + 2 * G * N;
+    double taps = 1 / sqrt((double)K), deep = 1 / sqrt((double)(E * config->n_layer));
+    m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
+    m->gated_norm = add_row(build, m, DT_INIT_ONE, 0, "mixer.norm.weight", 1, &E);
+    m->a_log = add_row(build, m, DT_INIT_A_LOG_UNIFORM, 0, "mixer.A_log", 1, &H);
+    m->d_skip = add_row(build, m, DT_INIT_ONE, 0, "mixer.D", 1, &H);
+    m->dt_bias = add_row(build, m, DT_INIT_DT_BIAS, 0, "mixer.dt_bias", 1, &H);
+    m->conv_weight =
+        add_row(build, m, DT_INIT_UNIFORM, taps, "mixer.conv1d.weight", 3, (int64_t[]){W, 1, K});
+    m->conv_bias = add_row(build, m, DT_INIT_UNIFORM, taps, "mixer.conv1d.bias", 1, &W);
+    m->in_proj =
+        dt_build_linear(build, part, "mixer.in_proj.weight", d, E + W + H, 1 / sqrt((double)d));
+    m->norm = dt_build_norm(build, part);
+    m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
+    m->ssm_state = dt_array_list_add(&part->states, "ssm_state", DT_F32, E * N, false);
+    m->conv_state =
+        dt_array_list_add(&part->states, "conv_state", config->storage, (K - 1) * W, false);
+}
+
+// [rows, cols] whose rows begin at multiples of 16 bytes.
+static struct dt_view plan_aligned(struct dt_plan *plan, enum dt_memory memory, int64_t cols)
+{
+    enum dt_dtype storage = plan->net->config->storage;
+    int64_t padded = dt_round_up(cols, 16 / dt_dtype_size(storage));
+    struct dt_view view = dt_plan_view(plan, memory, plan->rows, padded, storage);
+    view.cols = cols;
+    return view;
+}
+
+static struct arrays plan_arrays(const struct mamba2 *m, struct dt_plan *plan, enum dt_memory block,
+                                 enum dt_memory scan)
+{
+    int64_t E = m->E, W = m->W, BC = m->G * m->N;
+    struct arrays a = {.h = plan_aligned(plan, block, plan->net->config->d_model),
+                       .zxdt = plan_aligned(plan, block, E + W + m->H),
+                       .xbc = plan_aligned(plan, scan, W),
+                       .y = plan_aligned(plan, scan, E)};
+    a.z = dt_view_cols(a.zxdt, 0, E), a.x_in = dt_view_cols(a.zxdt, E, E + W);
+    a.dt = dt_view_cols(a.zxdt, E + W, E + W + m->H);
+    a.x = dt_view_cols(a.xbc, 0, E), a.b = dt_view_cols(a.xbc, E, E + BC);
+    a.c = dt_view_cols(a.xbc, E + BC, W);
+    return a;
+}
+
+static void plan(struct dt_part *part, struct dt_plan *plan)
+{
+    struct mamba2 *m = (struct mamba2 *)part;
+    enum dt_memory block = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK),
+                   scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN);
+    m->chunk = plan->net->backend->op->ssd_chunk;
+    m->forward = plan_arrays(m, plan, block, scan);
+    m->forward.n = plan_aligned(plan, scan, m->E);
+    m->norm.rstd = dt_plan_view(plan, block, plan->rows, 1, DT_F32).data;
+    m->rstd = dt_plan_view(plan, scan, plan->rows, m->G, DT_F32).data;
+    if (!plan->shape.training)
+        return;
+    int64_t chunks = plan->shape.sequences * dt_ceil_div(plan->shape.length, m->chunk);
+    m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
+    m->gradients.n = m->gradients.y;
+    m->states = dt_plan_view(plan, scan, chunks, m->E * m->N, DT_F32).data;
+}
+
+// The first M rows of each.
+static struct arrays first_rows(struct arrays a, int64_t M)
+{
+    struct dt_view *views[] = {&a.h, &a.zxdt, &a.z, &a.x_in, &a.dt, &a.xbc,
+                               &a.x, &a.b,    &a.c, &a.y,    &a.n};
+    for (size_t i = 0; i < sizeof views / sizeof *views; i++)
+        views[i]->rows = M;
+    return a;
+}
+
+static struct dt_conv1d_silu_inputs conv_inputs(const struct mamba2 *m, const struct arrays *a,
+                                                const struct dt_pass *pass)
+{
+    return (struct dt_conv1d_silu_inputs){
+        .batch = pass->input.sequences,
+        .length = pass->input.length,
+        .taps = m->K,
+        .x = a->x_in,
+        .weight = dt_net_weight(pass->net, m->conv_weight),
+        .bias = dt_net_weight(pass->net, m->conv_bias),
+        .x0 = dt_model_state_array(pass->before, m->part.layer, m->conv_state),
+        .reset = pass->input.arrays[m->reset]};
+}
+
+static struct dt_ssd_inputs ssd_inputs(const struct mamba2 *m, const struct arrays *a,
+                                       const struct dt_pass *pass)
+{
+    const struct dt_model_config *config = pass->net->config;
+    return (struct dt_ssd_inputs){
+        .batch = pass->input.sequences,
+        .length = pass->input.length,
+        .heads = m->H,
+        .groups = m->G,
+        .chunk = m->chunk,
+        .dt_min = (float)config->dt_min,
+        .dt_max = config->dt_max > 0 ? (float)config->dt_max : INFINITY,
+        .x = a->x,
+        .dt = a->dt,
+        .b = a->b,
+        .c = a->c,
+        .a_log = dt_net_weight(pass->net, m->a_log),
+        .d_skip = dt_net_weight(pass->net, m->d_skip),
+        .dt_bias = dt_net_weight(pass->net, m->dt_bias),
+        .h0 = dt_model_state_array(pass->before, m->part.layer, m->ssm_state),
+        .reset = pass->input.arrays[m->reset]};
+}
+
+// From z, x' and dt to n; `after` is NULL when this is made a second time.
+static dt_status convolve_and_scan(const struct mamba2 *m, const struct arrays *a,
+                                   const struct dt_pass *pass, const struct dt_model_state *after)
+{
+    const struct dt_net *net = pass->net;
+    struct dt_conv1d_silu_forward_args conv = {
+        .in = conv_inputs(m, a, pass),
+        .y = a->xbc,
+        .x_last = dt_model_state_array(after, m->part.layer, m->conv_state)};
+    struct dt_ssd_forward_args ssd = {.in = ssd_inputs(m, a, pass),
+                                      .y = a->y,
+                                      .h_last =
+                                          dt_model_state_array(after, m->part.layer, m->ssm_state),
+                                      .states = m->states,
+                                      .workspace = net->workspace,
+                                      .workspace_bytes = net->workspace_bytes};
+    struct dt_gated_rmsnorm_forward_args norm = {.groups = m->G,
+                                                 .eps = (float)net->config->norm_eps,
+                                                 .x = a->y,
+                                                 .z = a->z,
+                                                 .weight = dt_net_weight(net, m->gated_norm),
+                                                 .y = a->n,
+                                                 .rstd = m->rstd};
+    DT_TRY(DT_RUN(pass, conv1d_silu_forward, &conv));
+    DT_TRY(DT_RUN(pass, ssd_forward, &ssd));
+    return DT_RUN(pass, gated_rmsnorm_forward, &norm);
+}
+
+static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
+                         const struct dt_flow *flow)
+{
+    const struct mamba2 *m = (struct mamba2 *)part;
+    const struct arrays a = first_rows(m->forward, pass->rows);
+    DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
+    DT_TRY(dt_linear_forward(pass, m->in_proj, a.h, a.zxdt));
+    DT_TRY(convolve_and_scan(m, &a, pass, pass->after));
+    return dt_linear_forward(pass, m->out_proj, a.n, flow->out);
+}
+
+static dt_status recompute(const struct mamba2 *m, const struct arrays *a,
+                           const struct dt_pass *pass, const struct dt_flow *flow)
+{
+    enum dt_recompute level = pass->net->config->recompute;
+    if (level >= DT_RECOMPUTE_BLOCK) {
+        DT_TRY(dt_norm_recompute(pass, &m->norm, flow, a->h));
+        DT_TRY(dt_linear_forward(pass, m->in_proj, a->h, a->zxdt));
+    }
+    return level >= DT_RECOMPUTE_SCAN ? convolve_and_scan(m, a, pass, NULL) : DT_OK;
+}
+
+// From the gradient of n to those of y, in its place, and z.
+static dt_status norm_backward(const struct mamba2 *m, const struct arrays *a,
+                               const struct arrays *g, const struct dt_pass *pass)
+{
+    const struct dt_net *net = pass->net;
+    struct dt_gated_rmsnorm_backward_args norm = {.groups = m->G,
+                                                  .x = a->y,
+                                                  .z = a->z,
+                                                  .weight = dt_net_weight(net, m->gated_norm),
+                                                  .rstd = m->rstd,
+                                                  .dy = g->n,
+                                                  .dx = g->y,
+                                                  .dz = g->z,
+                                                  .dweight = dt_net_gradient(net, m->gated_norm),
+                                                  .accumulate = pass->accumulate,
+                                                  .workspace = net->workspace,
+                                                  .workspace_bytes = net->workspace_bytes};
+    DT_TRY(DT_RUN(pass, gated_rmsnorm_backward, &norm));
+    return dt_pass_ready(pass, m->gated_norm);
+}
+
+// From the gradient of y to those of x, B, C and dt.
+static dt_status ssd_backward(const struct mamba2 *m, const struct arrays *a,
+                              const struct arrays *g, const struct dt_pass *pass)
+{
+    const struct dt_net *net = pass->net;
+    struct dt_ssd_backward_args ssd = {.in = ssd_inputs(m, a, pass),
+                                       .states = m->states,
+                                       .dy = g->y,
+                                       .dx = g->x,
+                                       .ddt = g->dt,
+                                       .db = g->b,
+                                       .dc = g->c,
+                                       .da_log = dt_net_gradient(net, m->a_log),
+                                       .dd_skip = dt_net_gradient(net, m->d_skip),
+                                       .ddt_bias = dt_net_gradient(net, m->dt_bias),
+                                       .accumulate = pass->accumulate,
+                                       .workspace = net->workspace,
+                                       .workspace_bytes = net->workspace_bytes};
+    DT_TRY(DT_RUN(pass, ssd_backward, &ssd));
+    DT_TRY(dt_pass_ready(pass, m->a_log));
+    DT_TRY(dt_pass_ready(pass, m->d_skip));
+    return dt_pass_ready(pass, m->dt_bias);
+}
+
+// From the gradients of x, B and C to that of x'.
+static dt_status conv_backward(const struct mamba2 *m, const struct arrays *a,
+                               const struct arrays *g, const struct dt_pass *pass)
+{
+    const struct dt_net *net = pass->net;
+    struct dt_conv1d_silu_backward_args conv = {.in = conv_inputs(m, a, pass),
+                                                .dy = g->xbc,
+                                                .dx = g->x_in,
+                                                .dweight = dt_net_gradient(net, m->conv_weight),
+                                                .dbias = dt_net_gradient(net, m->conv_bias),
+                                                .accumulate = pass->accumulate,
+                                                .workspace = net->workspace,
+                                                .workspace_bytes = net->workspace_bytes};
+    DT_TRY(DT_RUN(pass, conv1d_silu_backward, &conv));
+    DT_TRY(dt_pass_ready(pass, m->conv_weight));
+    return dt_pass_ready(pass, m->conv_bias);
+}
+
+static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
+                          const struct dt_flow *flow)
+{
+    const struct mamba2 *m = (struct mamba2 *)part;
+    const struct arrays a = first_rows(m->forward, pass->rows),
+                        g = first_rows(m->gradients, pass->rows);
+    DT_TRY(recompute(m, &a, pass, flow));
+    DT_TRY(dt_linear_backward(pass, m->out_proj, a.n, flow->x, g.n));
+    DT_TRY(norm_backward(m, &a, &g, pass));
+    DT_TRY(ssd_backward(m, &a, &g, pass));
+    DT_TRY(conv_backward(m, &a, &g, pass));
+    DT_TRY(dt_linear_backward(pass, m->in_proj, a.h, g.zxdt, g.h));
+    return dt_norm_backward(pass, &m->norm, flow, g.h);
+}
+
+// GEMM: 2 FLOPs a weight forward, 4 backward. SSD, as the recurrence: 5·E·N forward (a product and
+// a sum for each of decay and output, a product for the input), twice that backward.
+static double flops_per_token(const struct dt_model_config *config)
+{
+    double d = (double)config->d_model, E = (double)dt_model_inner(config),
+           N = (double)config->d_state, G = (double)config->n_groups,
+           H = E / (double)config->head_dim;
+    return 6 * (d * (2 * E + 2 * G * N + H) + E * d) + 3 * 5 * E * N;
+}
+
+const struct dt_block_kind dt_mamba2_block = {
+    .kind = {.name = "mamba2",
+             .size = sizeof(struct mamba2),
+             .check = check,
+             .create = create,
+             .plan = plan,
+             .flops_per_token = flops_per_token},
+    .forward = forward,
+    .backward = backward,
+};
