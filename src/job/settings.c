@@ -67,10 +67,13 @@ static const struct dt_config_key optim_keys[] = {
     REAL(optim, lr, "", 0, 1000, "peak learning rate", .above_min = true, .required = true),
     REAL(optim, min_lr, "auto", 0, 1000, "learning rate at the end; auto: 0.1 lr",
          .auto_word = "auto", .auto_value = -1),
-    CHOICE(optim, schedule, "cosine", "cosine|linear|constant|wsd", "learning rate after warm-up"),
+    CHOICE(optim, schedule, "cosine", DT_SCHEDULE_WORDS, "learning rate after warm-up"),
     WHOLE(optim, warmup_steps, "0", 0, MANY, "steps of linear warm-up"),
     WHOLE(optim, decay_steps, "auto", 0, MANY, "wsd: steps of decay at the end; auto: 0.2 steps",
           .auto_word = "auto", .auto_value = -1),
+    WHOLE(optim, restart_steps, "0", 0, MANY, "cosine_restarts: steps of the first period after warm-up"),
+    WHOLE(optim, restart_mult, "1", 1, 1024,
+          "cosine_restarts: each period is this many times as long as the one before"),
     // fp32 must hold these: the nearest below 1, and what is not 0.
     REAL(optim, beta1, "0.9", 0, 0.9999999, "AdamW: decay of the first moment"),
     REAL(optim, beta2, "0.95", 0, 0.9999999, "AdamW: decay of the second moment"),
@@ -268,6 +271,11 @@ static void check_schedule(struct check *check, int64_t steps)
     if (warmup >= steps)
         REJECT(check, "optim.warmup_steps", "%lld is not below %s %lld (%s)", (long long)warmup,
                what, (long long)steps, origin(check, key));
+    else if (s->optim.schedule == DT_SCHEDULE_RESTARTS && s->optim.restart_steps > steps - warmup)
+        REJECT(check, "optim.restart_steps",
+               "%lld and optim.warmup_steps = %lld (%s) are more than %s %lld (%s)",
+               (long long)s->optim.restart_steps, (long long)warmup,
+               origin(check, "optim.warmup_steps"), what, (long long)steps, origin(check, key));
     else if (s->optim.schedule == DT_SCHEDULE_WSD && decay > steps - warmup)
         REJECT(check, "optim.decay_steps",
                "%lld and optim.warmup_steps = %lld (%s) are more than %s %lld (%s)",
@@ -299,6 +307,11 @@ static void check_optim(struct check *check)
     if (s->optim.min_lr > s->optim.lr)
         REJECT(check, "optim.min_lr", "%g is above optim.lr = %g (%s)", s->optim.min_lr,
                s->optim.lr, origin(check, "optim.lr"));
+    bool restarts = s->optim.schedule == DT_SCHEDULE_RESTARTS;
+    if (restarts != (s->optim.restart_steps > 0))
+        REJECT(check, "optim.restart_steps",
+               restarts ? "required with schedule = cosine_restarts"
+                        : "needs schedule = cosine_restarts");
     if (s->run.steps > 0) // epochs: the steps are known with the data
         check_schedule(check, s->run.steps);
 }

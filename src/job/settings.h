@@ -17,7 +17,14 @@ typedef char dt_string[DT_CONFIG_STRING_MAX];
 enum dt_device_choice { DT_DEVICE_AUTO, DT_DEVICE_CUDA, DT_DEVICE_CPU };
 enum dt_precision_choice { DT_PRECISION_AUTO, DT_PRECISION_BF16, DT_PRECISION_FP32 };
 enum dt_toggle { DT_TOGGLE_AUTO, DT_TOGGLE_TRUE, DT_TOGGLE_FALSE };
-enum dt_schedule { DT_SCHEDULE_COSINE, DT_SCHEDULE_LINEAR, DT_SCHEDULE_CONSTANT, DT_SCHEDULE_WSD };
+#define DT_SCHEDULE_WORDS "cosine|linear|constant|wsd|cosine_restarts"
+enum dt_schedule {
+    DT_SCHEDULE_COSINE,
+    DT_SCHEDULE_LINEAR,
+    DT_SCHEDULE_CONSTANT,
+    DT_SCHEDULE_WSD,
+    DT_SCHEDULE_RESTARTS,
+};
 enum dt_comm_choice { DT_COMM_AUTO, DT_COMM_SELF, DT_COMM_MPI, DT_COMM_NCCL };
 enum dt_wire_choice { DT_WIRE_FP32, DT_WIRE_BF16 };
 enum dt_reduce_choice { DT_REDUCE_FAST, DT_REDUCE_REPRODUCIBLE };
@@ -45,6 +52,7 @@ struct dt_settings {
         double lr, min_lr; // min_lr negative: auto, 0.1 lr
         int schedule;
         int64_t warmup_steps, decay_steps; // decay_steps -1: auto, 0.2 steps
+        int64_t restart_steps, restart_mult;
         double beta1, beta2, eps, weight_decay, grad_clip, ema;
         int64_t max_skipped, rollback;
         bool shard;

@@ -10,10 +10,13 @@
 //   linear    lr + (min_lr - lr) · f
 //   constant  lr
 //   wsd       lr until the last decay_steps, then linear to min_lr
+//   cosine_restarts   as cosine, with f = (t - w - s) / p in a period of p steps after step w + s
+// The first period is restart_steps long, each later one restart_mult times as long as the one
+// before [Loshchilov & Hutter 2017]. It ends at min_lr, and the next one starts near lr.
 struct dt_lr_schedule {
     enum dt_schedule kind;
     double lr, min_lr;
-    int64_t steps, warmup_steps, decay_steps;
+    int64_t steps, warmup_steps, decay_steps, restart_steps, restart_mult;
 };
 
 // For a run of `steps` steps.

@@ -183,6 +183,13 @@ static void test_between_keys(void)
         {{{"data.carry_state=true"}}, "data.carry_state: true needs windows in file order"},
         {{{"data.carry_state=true", "data.shuffle=false", "data.stride=3"}},
          "data.carry_state: true needs windows that follow each other"},
+        {{{"run.patience=3"}}, "run.patience: needs evaluations: set log.eval_every"},
+        {{{"checkpoint.best=true"}}, "checkpoint.best: needs evaluations: set log.eval_every"},
+        {{{"optim.ema=1"}}, "optim.ema: 1 is out of range"},
+        {{{"optim.schedule=cosine_restarts"}}, "optim.restart_steps: required with schedule"},
+        {{{"optim.restart_steps=5"}}, "optim.restart_steps: needs schedule = cosine_restarts"},
+        {{{"optim.schedule=cosine_restarts", "optim.restart_steps=1001"}},
+         "optim.restart_steps: 1001 and optim.warmup_steps = 0 (default) are more than run.steps"},
         {{{"run.epochs=2"}},
          "c.ini:2: run.steps: give this or run.epochs, not both (run.epochs: "
          "command line)"},
