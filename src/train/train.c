@@ -233,7 +233,8 @@ static dt_status evaluate_ema(struct trainer *t, double *loss)
     DT_TRY(dt_optimizer_swap_ema(optimizer, dt_stepper_stream(t->stepper)));
     DT_TRY(evaluate(t, &total));
     *loss = total.loss / total.counted;
-    return dt_optimizer_swap_ema(optimizer, dt_stepper_stream(t->stepper));
+    DT_TRY(dt_optimizer_swap_ema(optimizer, dt_stepper_stream(t->stepper)));
+    return dt_stream_sync(&t->job->backend, dt_stepper_stream(t->stepper)); // a save may follow
 }
 
 // *improved: the loss is the lowest so far; with a moving average, its loss.

@@ -107,6 +107,29 @@ check "bf16 on the CPU" ranks 1 small.ini run.name=bf16-cpu run.steps=$steps run
 train bf16 1 run.precision=bf16
 # bf16 rounds activations at the same places, but sums before it in other orders.
 close bf16 bf16-cpu 2e-3
+# Carried state, the moving average and the best checkpoint: two steps are in flight, steps are graphs.
+carry=(data.shuffle=false data.carry_state=true optim.ema=0.9 log.eval_every=3 checkpoint.best=true)
+states() { # a, b: what only these runs have
+    for file in carried ema; do
+        check "$1 and $2 have the same $file" cmp "runs/$1/$last/$file.safetensors" "runs/$2/$last/$file.safetensors"
+    done
+}
+check "carried state on the CPU" ranks 1 small.ini run.name=carry-cpu run.steps=$steps "${carry[@]}" run.device=cpu \
+    >carry-cpu.log 2>&1
+train carry 1 "${carry[@]}"
+close carry carry-cpu 1e-5
+train carry-plain 1 "${carry[@]}" run.cuda_graph=false checkpoint.every=2 # as many checkpoints as fit
+alike carry-plain carry
+states carry-plain carry
+train carry-micro 1 "${carry[@]}" data.micro_batch=2
+close carry-micro carry 1e-5
+SIMT_DEVICES=2 train carry-two 2 "${carry[@]}"
+close carry-two carry 1e-5
+rm -r "runs/carry-plain/$last"
+train carry-plain 1 "${carry[@]}"
+alike carry-plain carry
+states carry-plain carry
+
 # A step that cannot be captured: the error names the GEMM, and the capture is ended.
 SIMT_CUBLASLT_FAIL=captured ranks 1 small.ini run.name=broken run.steps=$steps run.device=cuda >broken.log 2>&1
 code=$?
