@@ -78,6 +78,8 @@ static void print_batch(const struct dt_job *job)
            "micro-batches x %lld\n",
            (long long)batch, (long long)length, (long long)(batch * length), job->comm->info.size,
            (long long)(job->local_batch / job->micro_batch), (long long)job->micro_batch);
+    printf("order: blocks of %lld windows, %s\n", (long long)dt_job_block(job),
+           job->settings.data.shuffle ? "shuffled" : "as in the files");
     printf("steps: %lld, %lld per epoch, %.3g tokens total\n", (long long)job->steps,
            (long long)job->steps_per_epoch, (double)job->steps * (double)(batch * length));
 }

@@ -172,6 +172,16 @@ dt_status dt_dataset_scan(const char *glob, const struct dt_scan_rules *rules,
     return DT_OK;
 }
 
+int64_t dt_dataset_block(const struct dt_dataset *dataset)
+{
+    enum { MOST = 64, BYTES = 1 << 20 };
+    const struct dt_frame_layout *layout = &dataset->layout;
+    int64_t values = layout->frame_width + layout->target_width + layout->n_ids, n = MOST;
+    if (layout->target_width > 0)
+        n = BYTES / 4 / values / dataset->rules.seq_len;
+    return n < 1 ? 1 : n < MOST ? n : MOST;
+}
+
 void dt_dataset_free(struct dt_dataset *dataset)
 {
     if (!dataset)

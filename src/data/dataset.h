@@ -97,4 +97,8 @@ void dt_dataset_free(struct dt_dataset *dataset); // NULL is fine
 dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_t *size);
 dt_status dt_dataset_unpack(const void *bytes, int64_t size, struct dt_dataset **dataset);
 
+// Windows of a block of the order unless the user says: 64, but of frames no more than fill 1 MiB,
+// since each slot of a batch keeps one.
+int64_t dt_dataset_block(const struct dt_dataset *dataset);
+
 const char *dt_dataset_hdf5_version(void); // of the library at run time, "1.10.8"

@@ -231,6 +231,12 @@ void dt_job_pin_ring(const struct dt_backend *backend, struct dt_loader_config *
     loader->context = (void *)backend;
 }
 
+int64_t dt_job_block(const struct dt_job *job)
+{
+    int64_t block = job->settings.data.block;
+    return block > 0 ? block : dt_dataset_block(job->train);
+}
+
 struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
 {
     const struct dt_settings *s = &job->settings;
@@ -243,7 +249,7 @@ struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
                                                 .carry = s->data.carry_state,
                                                 .frames_type = job->model.storage},
                                       .batch = s->data.batch,
-                                      .block = s->data.block,
+                                      .block = dt_job_block(job),
                                       .shuffle = s->data.shuffle,
                                       .rank = job->comm->info.rank,
                                       .size = job->comm->info.size,

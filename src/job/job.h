@@ -55,6 +55,8 @@ dt_status dt_job_check_nccl(const struct dt_job *job);
 
 // Allocates the loader's host memory with the backend: pinned where copies overlap other work.
 void dt_job_pin_ring(const struct dt_backend *backend, struct dt_loader_config *loader);
+// data.block, or what it is for this data.
+int64_t dt_job_block(const struct dt_job *job);
 // The loader of this rank's training slots; memory for the ring comes from the backend.
 struct dt_loader_config dt_job_train_loader(const struct dt_job *job);
 struct dt_loader_config dt_job_val_loader(const struct dt_job *job);

@@ -45,7 +45,7 @@ struct dt_settings {
         int format;
         int64_t seq_len, batch, micro_batch;  // micro_batch 0: all of a rank's share
         int64_t block, prefetch, reset_token; // reset_token -1: none
-        int64_t stride;                       // 0: auto, seq_len
+        int64_t stride;                       // 0: auto, seq_len; and block: dt_job_block
         bool shuffle, carry_state, reset_after, verify, normalize;
     } data;
     struct {

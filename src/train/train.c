@@ -38,7 +38,7 @@ static struct dt_trainer_state fresh_state(const struct dt_job *job)
     struct dt_trainer_state state = {.order = {.seed = s->run.seed,
                                                .batch = s->data.batch,
                                                .seq_len = s->data.seq_len,
-                                               .block = s->data.block,
+                                               .block = dt_job_block(job),
                                                .reset_token = s->data.reset_token,
                                                .shuffle = s->data.shuffle,
                                                .reset_after = s->data.reset_after,

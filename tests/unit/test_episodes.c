@@ -564,6 +564,20 @@ static void test_changed_shard(void)
     dt_dataset_free(dataset);
 }
 
+// A slot's block of the controller's frames is about 1 MiB; tokens have 64 windows.
+static void test_block(void)
+{
+    struct dt_dataset dataset = {.rules.seq_len = 60,
+                                 .layout = {.frame_width = 287, .target_width = 13}};
+    CHECK_INT(dt_dataset_block(&dataset), 14);
+    dataset.layout.frame_width = 84 * 84 * 4;
+    CHECK_INT(dt_dataset_block(&dataset), 1);
+    dataset.layout.frame_width = 3;
+    CHECK_INT(dt_dataset_block(&dataset), 64);
+    dataset.layout = (struct dt_frame_layout){0};
+    CHECK_INT(dt_dataset_block(&dataset), 64);
+}
+
 // Without rules all observations are inputs, so that `dtrain verify` reads a whole shard.
 static void test_verify(void)
 {
@@ -593,6 +607,7 @@ int main(void)
     test_targets_by_head();
     test_changed_shard();
     test_verify();
+    test_block();
     remove_scratch();
     return test_end();
 }

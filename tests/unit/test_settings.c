@@ -75,7 +75,7 @@ static void test_defaults(void)
     CHECK_INT(s.model.recompute, 0);
     CHECK_STR(s.data.val, "");
     CHECK_INT(s.data.micro_batch, 0);
-    CHECK_INT(s.data.block, 64);
+    CHECK_INT(s.data.block, 0);
     CHECK_INT(s.data.prefetch, 2);
     CHECK_INT(s.data.reset_token, -1);
     CHECK(s.data.shuffle && s.data.verify && !s.data.carry_state && !s.data.reset_after, "data");
