@@ -62,7 +62,8 @@ __global__ static void __launch_bounds__(THREADS)
     ((T *)a.previous.data)[position * a.previous.stride + i % H] = dt_from_f32<T>(first);
 }
 
-// The gates' products with h_{t-1}, without bias.
+// The gates' products with h_{t-1}, without bias. More than one turn at a time, and some
+// architectures would spill.
 template <int G, class T>
 DT_DEVICE void recurrent(const struct dt_rnn_forward_args &a, const place &p, int64_t t,
                          float (&sum)[G])
@@ -86,7 +87,7 @@ DT_DEVICE void recurrent(const struct dt_rnn_forward_args &a, const place &p, in
                 j < H && k < H ? dt_to_f32(w[(row / TILE * H + j) * a.in.w_hh.stride + k]) : 0.0f;
         }
         __syncthreads();
-#pragma unroll 4
+#pragma unroll 1
         for (int k = 0; k < TILE_K; k += 4)
 #pragma unroll
             for (int g = 0; g < G; g++)
