@@ -1,0 +1,279 @@
+// game FOLDER [FRAME_SIZE [EPISODES [SEED]]]: a small simulated game and an expert who plays it, as
+// episodes that dtrain trains on (FOLDER/train-0.h5 to train-3.h5, val.h5). What the expert does
+// mostly depends on what is no longer to be seen, so that a model without memory fails at it:
+//   - a target moves along a line and bounces at its ends, but is shown in one frame in twelve
+//   only;
+//   - one of four cues flashes for a single frame now and then; its button is pressed some frames
+//     later, a time and for as long as the cue says.
+// Frames, F numbers: own place and speed, the opponent's height and speed, whether the target is
+// shown, its place and speed if so, four cue flags, and noise. Actions, as heads of a policy:
+//   buttons:bernoulli*8   0 to 3: the cue's own; 4: jump, when the opponent is high and the last
+//   cue
+//                         was 2 or 3; 5: the opponent is low; 6: four frames of every eight since
+//                         the last cue; 7: the last two cues were alike
+//   main_x, main_y        stick, 17 steps: towards the target; the opponent's height
+//   c_x, c_y              what main_x was eight frames ago; the height at the last cue
+//   shoulder:categorical*5   how many cues there were, modulo 5
+// Uses base and HDF5.
+#include "base/rng.h"
+
+#include <errno.h>
+#include <hdf5.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum {
+    SHORTEST = 150, // frames of an episode
+    LONGEST = 450,
+    SHARDS = 5, // the last is for validation
+    BUTTONS = 8,
+    CUES = 4,
+    STEPS = 17, // of a stick
+    ECHO = 8,   // frames that c_x is late
+    SEEN = 11,  // numbers of a frame that are not noise
+};
+
+struct game {
+    struct dt_philox rng;
+    double x, speed;              // own
+    double target, target_speed;  // hidden but for single frames
+    double height, height_speed;  // the opponent's
+    int64_t t, until_shown;       // frames since the start; until the target is shown
+    int64_t until_cue, since_cue; // since_cue -1: none yet
+    int64_t cues;
+    int cue, before; // the last two; -1: none
+    double cue_height;
+    int stick[ECHO];
+};
+
+struct episodes {
+    int64_t n, frames, frame_size;
+    uint64_t *starts;
+    float *frame;                                    // [frames, F]
+    uint8_t *buttons;                                // [frames, BUTTONS]
+    uint8_t *main_x, *main_y, *c_x, *c_y, *shoulder; // [frames]
+};
+
+static double uniform(struct game *g, double low, double high)
+{
+    return low + (high - low) * (double)dt_philox_uniform(&g->rng);
+}
+
+static int64_t whole(struct game *g, int64_t low, int64_t high) // both included
+{
+    return low + (int64_t)dt_philox_below(&g->rng, (uint64_t)(high - low + 1));
+}
+
+static int step_of(double x) // [-1, 1] to 0 … 16
+{
+    double clamped = fmin(1, fmax(-1, x));
+    return (int)lround((clamped + 1) / 2 * (STEPS - 1));
+}
+
+static void start(struct game *g)
+{
+    g->x = uniform(g, -1, 1), g->speed = 0;
+    g->target = uniform(g, -1, 1);
+    g->target_speed = uniform(g, 0.01, 0.04) * (whole(g, 0, 1) ? 1 : -1);
+    g->height = uniform(g, -1, 1), g->height_speed = 0;
+    g->t = 0, g->until_shown = 0;
+    g->until_cue = whole(g, 5, 30), g->since_cue = -1;
+    g->cues = 0, g->cue = g->before = -1, g->cue_height = 0;
+    for (int i = 0; i < ECHO; i++)
+        g->stick[i] = STEPS / 2;
+}
+
+static void bounce(double *place, double *speed)
+{
+    *place += *speed;
+    if (fabs(*place) > 1) {
+        *place = copysign(2, *place) - *place;
+        *speed = -*speed;
+    }
+}
+
+// What the world does before the frame is shown. True: the target is shown.
+static bool advance(struct game *g, bool *flash)
+{
+    bool shown = g->until_shown-- <= 0;
+    bounce(&g->target, &g->target_speed);
+    g->height_speed = 0.9 * g->height_speed + uniform(g, -0.02, 0.02);
+    bounce(&g->height, &g->height_speed);
+    if (shown)
+        g->until_shown = whole(g, 7, 15);
+    g->since_cue += g->since_cue >= 0;
+    *flash = g->until_cue-- <= 0;
+    if (*flash) {
+        g->before = g->cue;
+        g->cue = (int)whole(g, 0, CUES - 1);
+        g->cues++;
+        g->since_cue = 0;
+        g->until_cue = whole(g, 30, 45);
+        g->cue_height = g->height;
+    }
+    return shown;
+}
+
+static void write_frame(struct game *g, bool shown, bool flash, float *frame, int64_t size)
+{
+    const double seen[SEEN - CUES] = {g->x,
+                                      10 * g->speed,
+                                      g->height,
+                                      10 * g->height_speed,
+                                      shown,
+                                      shown ? g->target : 0,
+                                      shown ? 25 * g->target_speed : 0};
+    for (int i = 0; i < SEEN - CUES; i++)
+        frame[i] = (float)seen[i];
+    for (int i = 0; i < CUES; i++)
+        frame[SEEN - CUES + i] = flash && g->cue == i;
+    for (int64_t i = SEEN; i < size; i++)
+        frame[i] = dt_philox_normal(&g->rng);
+}
+
+// The expert's action, and what it does to its own place.
+static void play(struct game *g, const struct episodes *e, int64_t at)
+{
+    int64_t since = g->since_cue, wait = 6 + 6 * g->cue, hold = 2 + 2 * g->cue;
+    uint8_t *b = e->buttons + at * BUTTONS;
+    int stick = step_of(4 * (g->target - g->x));
+    if (g->cue >= 0)
+        b[g->cue] = since >= wait && since < wait + hold;
+    b[4] = g->cue >= 2 && g->height > 0.3;
+    b[5] = g->height < -0.5;
+    b[6] = since >= 0 && since % 8 < 4;
+    b[7] = g->cue >= 0 && g->cue == g->before;
+    e->main_x[at] = (uint8_t)stick;
+    e->main_y[at] = (uint8_t)step_of(g->height);
+    e->c_x[at] = (uint8_t)g->stick[g->t % ECHO];
+    e->c_y[at] = (uint8_t)step_of(g->cue_height);
+    e->shoulder[at] = (uint8_t)(g->cues % 5);
+    g->stick[g->t % ECHO] = stick;
+    g->speed = 0.8 * g->speed + 0.01 * (stick - STEPS / 2) / (STEPS / 2);
+    g->x = fmin(1, fmax(-1, g->x + g->speed));
+    g->t++;
+}
+
+static void simulate(struct game *g, struct episodes *e)
+{
+    int64_t frames = 0;
+    for (int64_t k = 0; k < e->n; k++) {
+        int64_t end = frames + whole(g, SHORTEST, LONGEST);
+        e->starts[k] = (uint64_t)frames;
+        for (start(g); frames < end; frames++) {
+            bool flash, shown = advance(g, &flash);
+            write_frame(g, shown, flash, e->frame + frames * e->frame_size, e->frame_size);
+            play(g, e, frames);
+        }
+    }
+    e->frames = frames;
+}
+
+static bool put(hid_t file, const char *name, hid_t disk, hid_t memory, int64_t rows, int64_t width,
+                const void *data)
+{
+    hsize_t dims[] = {(hsize_t)rows, (hsize_t)width};
+    hid_t space = H5Screate_simple(width > 0 ? 2 : 1, dims, NULL);
+    hid_t set = H5Dcreate2(file, name, disk, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    bool good = H5Dwrite(set, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0;
+    H5Sclose(space);
+    return H5Dclose(set) >= 0 && good;
+}
+
+static bool write_shard(const char *path, const struct episodes *e)
+{
+    const struct {
+        const char *name;
+        const uint8_t *data;
+    } sticks[] = {{"/targets/main_x", e->main_x},
+                  {"/targets/main_y", e->main_y},
+                  {"/targets/c_x", e->c_x},
+                  {"/targets/c_y", e->c_y},
+                  {"/targets/shoulder", e->shoulder}};
+    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    if (file < 0)
+        return false;
+    H5Gclose(H5Gcreate2(file, "/targets", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    bool good =
+        put(file, "/frames", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, e->frames, e->frame_size,
+            e->frame) &&
+        put(file, "/episode_starts", H5T_STD_U64LE, H5T_NATIVE_UINT64, e->n, 0, e->starts) &&
+        put(file, "/targets/buttons", H5T_STD_U8LE, H5T_NATIVE_UINT8, e->frames, BUTTONS,
+            e->buttons);
+    for (size_t i = 0; i < sizeof sticks / sizeof *sticks && good; i++)
+        good =
+            put(file, sticks[i].name, H5T_STD_U8LE, H5T_NATIVE_UINT8, e->frames, 0, sticks[i].data);
+    return H5Fclose(file) >= 0 && good;
+}
+
+static bool make_shard(const char *path, int64_t frame_size, int64_t n, uint64_t seed, int shard)
+{
+    struct game game = {.rng = dt_philox_init(seed, 0, (uint64_t)shard)};
+    struct episodes e = {.n = n, .frame_size = frame_size};
+    size_t most = (size_t)n * LONGEST;
+    e.starts = calloc((size_t)n, sizeof *e.starts);
+    e.frame = calloc(most * (size_t)frame_size, sizeof *e.frame);
+    e.buttons = calloc(most, BUTTONS + 5);
+    bool good = e.starts && e.frame && e.buttons;
+    if (good) {
+        e.main_x = e.buttons + most * BUTTONS;
+        e.main_y = e.main_x + most, e.c_x = e.main_y + most, e.c_y = e.c_x + most;
+        e.shoulder = e.c_y + most;
+        simulate(&game, &e);
+        good = write_shard(path, &e);
+    }
+    if (good)
+        printf("%s: %lld episodes, %lld frames of %lld numbers\n", path, (long long)e.n,
+               (long long)e.frames, (long long)frame_size);
+    else
+        fprintf(stderr, "game: cannot write %s: %s\n", path, strerror(errno));
+    free(e.starts);
+    free(e.frame);
+    free(e.buttons);
+    return good;
+}
+
+// Word `i` of the command line as a number in [least, most].
+static bool number(int argc, char **argv, int i, int64_t least, int64_t most, int64_t *value)
+{
+    char *end = NULL;
+    if (i >= argc)
+        return true;
+    *value = strtoll(argv[i], &end, 10);
+    if (end != argv[i] && !*end && *value >= least && *value <= most)
+        return true;
+    fprintf(stderr, "game: %s is no whole number from %lld to %lld\n", argv[i], (long long)least,
+            (long long)most);
+    return false;
+}
+
+int main(int argc, char **argv)
+{
+    int64_t frame_size = 16, episodes = 320, seed = 1;
+    char path[4096];
+    if (argc < 2 || argc > 5 || argv[1][0] == '-') {
+        fputs("usage: game FOLDER [FRAME_SIZE [EPISODES [SEED]]]   (default: 16 320 1)\n", stderr);
+        return 2;
+    }
+    if (!number(argc, argv, 2, SEEN, 4096, &frame_size) ||
+        !number(argc, argv, 3, SHARDS, 1000000, &episodes) ||
+        !number(argc, argv, 4, 0, INT64_MAX, &seed))
+        return 2;
+    if (mkdir(argv[1], 0777) != 0 && errno != EEXIST) {
+        fprintf(stderr, "game: cannot create %s: %s\n", argv[1], strerror(errno));
+        return 3;
+    }
+    for (int shard = 0; shard < SHARDS; shard++) {
+        int length = shard + 1 < SHARDS
+                         ? snprintf(path, sizeof path, "%s/train-%d.h5", argv[1], shard)
+                         : snprintf(path, sizeof path, "%s/val.h5", argv[1]);
+        if (length >= (int)sizeof path ||
+            !make_shard(path, frame_size, episodes / SHARDS, (uint64_t)seed, shard))
+            return 3;
+    }
+    return 0;
+}
