@@ -41,11 +41,18 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (row >= a.rows)
         return;
-    const T *from = (const T *)a.table + a.ids[row] * a.width;
+    const T *from = (const T *)a.table + a.ids[row * a.ids_stride] * a.width;
     float *to = a.out + row * a.width;
     for (int64_t i = (int64_t)threadIdx.x * N; i < a.width; i += DT_WARP * N) {
         float v[N];
         dt_load<N>(from + i, v);
+        if (a.accumulate) {
+            float before[N];
+            dt_load<N>(to + i, before);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                v[k] += before[k];
+        }
         dt_store<N>(to + i, v);
     }
 }
@@ -93,14 +100,14 @@ DT_DEVICE uint32_t digit_of(uint32_t token, int shift)
 
 // A warp's own counters: lane l has column l.
 __global__ static void __launch_bounds__(DT_WARP)
-    count_kernel(struct sort s, const uint32_t *token, int shift)
+    count_kernel(struct sort s, const uint32_t *token, int64_t stride, int shift)
 {
     DT_SHARED(uint32_t, count, [DIGITS][DT_WARP]);
     int64_t sorter = dt_thread_index();
     for (int d = 0; d < DIGITS; d++)
         count[d][threadIdx.x] = 0;
     for (int64_t i = sorter * SORT_RUN; i < dt_least((sorter + 1) * SORT_RUN, s.rows); i++)
-        count[digit_of(token[i], shift)][threadIdx.x]++;
+        count[digit_of(token[i * stride], shift)][threadIdx.x]++;
     for (int d = 0; d < DIGITS; d++)
         s.count[d * s.sorters + sorter] = count[d][threadIdx.x];
 }
@@ -155,15 +162,16 @@ __global__ static void __launch_bounds__(DIGITS) place_kernel(struct sort s)
 }
 
 __global__ static void __launch_bounds__(DT_WARP)
-    move_kernel(struct sort s, const uint32_t *token, const uint32_t *row, int shift)
+    move_kernel(struct sort s, const uint32_t *token, int64_t stride, const uint32_t *row,
+                int shift)
 {
     DT_SHARED(uint32_t, place, [DIGITS][DT_WARP]);
     int64_t sorter = dt_thread_index();
     for (int d = 0; d < DIGITS; d++)
         place[d][threadIdx.x] = s.count[d * s.sorters + sorter];
     for (int64_t i = sorter * SORT_RUN; i < dt_least((sorter + 1) * SORT_RUN, s.rows); i++) {
-        uint32_t to = place[digit_of(token[i], shift)][threadIdx.x]++;
-        s.next.token[to] = token[i];
+        uint32_t at = token[i * stride], to = place[digit_of(at, shift)][threadIdx.x]++;
+        s.next.token[to] = at;
         s.next.row[to] = row ? row[i] : (uint32_t)i;
     }
 }
@@ -216,16 +224,18 @@ static struct sort sort_rows(const struct dt_embed_backward_args *args, dt_strea
     struct sort s = sort_in(args);
     unsigned warps = (unsigned)(s.sorters / DT_WARP);
     const uint32_t *token = (const uint32_t *)args->ids, *row = nullptr;
+    int64_t stride = args->ids_stride;
     for (int shift = 0; shift == 0 || (args->vocab - 1) >> shift > 0; shift += DIGIT_BITS) {
-        DT_LAUNCH((count_kernel), warps, DT_WARP, 0, stream, s, token, shift);
+        DT_LAUNCH((count_kernel), warps, DT_WARP, 0, stream, s, token, stride, shift);
         DT_LAUNCH((total_kernel), DIGITS, DT_WARP, 0, stream, s);
         DT_LAUNCH((place_kernel), DIGITS, DIGITS, 0, stream, s);
-        DT_LAUNCH((move_kernel), warps, DT_WARP, 0, stream, s, token, row, shift);
+        DT_LAUNCH((move_kernel), warps, DT_WARP, 0, stream, s, token, stride, row, shift);
         struct order done = s.next;
         s.next = s.now;
         s.now = done;
         token = done.token;
         row = done.row;
+        stride = 1;
     }
     DT_LAUNCH((start_kernel), dt_blocks(args->vocab + 1, THREADS), THREADS, 0, stream, s,
               args->vocab);

@@ -1,5 +1,5 @@
-// Token embedding, the stem.
-//   forward:  out[r, :] = table[ids[r], :]          as fp32: it opens the residual stream
+// Embedding of tokens, or of one column of ids.
+//   forward:  out[r, :] (+)= table[ids[r], :]       as fp32: it opens the residual stream
 //   backward: dtable[v, :] (+)= Σ_{r: ids[r] = v} dout[r, :]
 // A token's rows are added in order of r in runs of DT_EMBED_RUN, then the runs' sums in their
 // order, then, with accumulate, what dtable held: the result for a token depends on that token's
@@ -18,16 +18,19 @@ enum { DT_EMBED_RUN = 128 };
 struct dt_embed_forward_args {
     int64_t rows, width, vocab;
     enum dt_dtype dtype; // of table
-    const int32_t *ids;  // [rows], in
-    const void *table;   // [vocab, width] storage, in
-    float *out;          // [rows, width] fp32, =
+    const int32_t *ids;  // [rows], ids_stride apart, in
+    int64_t ids_stride;
+    const void *table; // [vocab, width] storage, in
+    float *out;        // [rows, width] fp32, = or, with accumulate, +=
+    bool accumulate;
 };
 
 struct dt_embed_backward_args {
     int64_t rows, width, vocab;
-    const int32_t *ids; // [rows], in
-    const float *dout;  // [rows, width] fp32, in
-    float *dtable;      // [vocab, width] fp32, = (0 where no row has the token), accumulate: +=
+    const int32_t *ids; // [rows], ids_stride apart, in
+    int64_t ids_stride;
+    const float *dout; // [rows, width] fp32, in
+    float *dtable;     // [vocab, width] fp32, = (0 where no row has the token), accumulate: +=
     bool accumulate;
     void *workspace; // ids sorted by token, stable; sums of runs
     int64_t workspace_bytes;

@@ -10,8 +10,16 @@ enum { COLUMNS = 64, ROWS = 64 };
 DT_CLONES static void copy_row(const struct dt_embed_forward_args *args, int64_t r)
 {
     struct dt_view table = dt_view_of(args->table, args->vocab, args->width, args->dtype);
-    dt_load_row(args->dtype, dt_view_at(&table, args->ids[r], 0), args->width, args->width,
-                args->out + r * args->width);
+    const void *row = dt_view_at(&table, args->ids[r * args->ids_stride], 0);
+    float *out = args->out + r * args->width;
+    if (!args->accumulate)
+        dt_load_row(args->dtype, row, args->width, args->width, out);
+    else if (args->dtype == DT_BF16)
+        for (int64_t i = 0; i < args->width; i++)
+            out[i] += dt_load(row, i, true);
+    else
+        for (int64_t i = 0; i < args->width; i++)
+            out[i] += dt_load(row, i, false);
 }
 
 dt_status embed_forward_cpu(struct dt_device *device, const struct dt_embed_forward_args *args,
@@ -36,11 +44,11 @@ static struct sorted sort_rows(const struct dt_embed_backward_args *args)
     s.order = s.start + args->vocab + 1;
     memset(s.start, 0, (size_t)(args->vocab + 1) * sizeof *s.start);
     for (int64_t r = 0; r < args->rows; r++)
-        s.start[args->ids[r] + 1]++;
+        s.start[args->ids[r * args->ids_stride] + 1]++;
     for (int64_t v = 0; v < args->vocab; v++)
         s.start[v + 1] += s.start[v];
     for (int64_t r = 0; r < args->rows; r++)
-        s.order[s.start[args->ids[r]]++] = r;
+        s.order[s.start[args->ids[r * args->ids_stride]]++] = r;
     memmove(s.start + 1, s.start,
             (size_t)args->vocab * sizeof *s.start); // each start moved to its end
     s.start[0] = 0;

@@ -29,6 +29,8 @@
     W(gemm)                                                                                        \
     X(embed_forward)                                                                               \
     W(embed_backward)                                                                              \
+    X(bias_forward)                                                                                \
+    W(bias_backward)                                                                               \
     X(rmsnorm_residual_forward)                                                                    \
     W(rmsnorm_residual_backward)                                                                   \
     X(conv1d_silu_forward)                                                                         \
@@ -45,6 +47,7 @@
     W(ssd_backward)                                                                                \
     X(gated_rmsnorm_forward)                                                                       \
     W(gated_rmsnorm_backward)                                                                      \
+    W(policy_loss)                                                                                 \
     W(xent)                                                                                        \
     W(sum_squares)                                                                                 \
     X(update_control)                                                                              \

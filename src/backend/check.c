@@ -180,6 +180,7 @@ CHECK(embed_forward)
     SIZE(rows);
     SIZE(width);
     SIZE(vocab);
+    SIZE(ids_stride);
     STORAGE(dtype);
     POINTER(ids);
     POINTER(table);
@@ -192,6 +193,7 @@ CHECK(embed_backward)
     SIZE(rows);
     SIZE(width);
     SIZE(vocab);
+    SIZE(ids_stride);
     POINTER(ids);
     POINTER(dout);
     POINTER(dtable);
@@ -608,6 +610,64 @@ CHECK(xent)
             dt_dtype_name(args->dtype), (long long)args->dlogits_stride,
             (long long)args->logits_stride);
     WORKSPACE(xent);
+    return DT_OK;
+}
+
+CHECK(bias_forward)
+{
+    SIZE(rows);
+    SIZE(width);
+    POINTER(bias);
+    POINTER(y);
+    STRIDE(y_stride, width);
+    return DT_OK;
+}
+
+CHECK(bias_backward)
+{
+    SIZE(rows);
+    SIZE(width);
+    STORAGE(dtype);
+    POINTER(dy);
+    POINTER(dbias);
+    STRIDE(dy_stride, width);
+    WORKSPACE(bias_backward);
+    return DT_OK;
+}
+
+CHECK(policy_loss)
+{
+    SIZE(rows);
+    SIZE(width);
+    SIZE(target_width);
+    RANGE(n, 1, DT_OUTPUTS_MAX);
+    for (int64_t k = 0, from = 0, end; k < args->n; k++, from = end) {
+        const struct dt_output_slice *o = &args->outputs[k];
+        int64_t targets = o->kind == DT_OUTPUT_CATEGORICAL ? 1 : o->width;
+        DT_TRY(check_range(op, "outputs.kind", (int64_t)o->kind, 0, DT_OUTPUT_HUBER));
+        DT_TRY(check_range(op, "outputs.first", o->first, from, args->width - 1));
+        DT_TRY(check_range(op, "outputs.width", o->width, 1, args->width - o->first));
+        DT_TRY(check_range(op, "outputs.target", o->target, 0, args->target_width - targets));
+        DT_TRY(check_number(op, "outputs.weight", o->weight, 0.0, INFINITY));
+        DT_TRY(check_number(op, "outputs.smoothing", o->smoothing, 0.0, 1.0));
+        end = o->first + o->width;
+    }
+    STORAGE(dtype);
+    POINTER(logits);
+    POINTER(bias);
+    POINTER(targets);
+    POINTER(sum);
+    STRIDE(logits_stride, width);
+    if (args->dlogits)
+        STRIDE(dlogits_stride, width);
+    if (args->dlogits == args->logits &&
+        (args->dtype != DT_F32 || args->dlogits_stride != args->logits_stride))
+        return DT_FAIL(DT_MACHINE, hint,
+                       "policy_loss: dlogits is logits itself, but dtype is %s and the strides are "
+                       "%lld and %lld",
+                       dt_dtype_name(args->dtype), (long long)args->dlogits_stride,
+                       (long long)args->logits_stride);
+    WORKSPACE(policy_loss);
     return DT_OK;
 }
 

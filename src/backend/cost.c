@@ -317,6 +317,37 @@ COST(xent)
     return cost;
 }
 
+COST(bias_forward)
+{
+    double n = (double)a->rows * (double)a->width;
+    struct dt_op_cost cost = shaped("%lldx%lld", (long long)a->rows, (long long)a->width);
+    cost.bytes = n * 8;
+    cost.flops = cost.lanes = n;
+    return cost;
+}
+
+COST(bias_backward)
+{
+    double n = (double)a->rows * (double)a->width;
+    struct dt_op_cost cost = shaped("%lldx%lld", (long long)a->rows, (long long)a->width);
+    cost.bytes = n * size_of(a->dtype);
+    cost.flops = cost.lanes = n;
+    return cost;
+}
+
+COST(policy_loss)
+{
+    double n = (double)a->rows * (double)a->width, passes = a->dlogits ? 2 : 1;
+    struct dt_op_cost cost =
+        shaped("%lldx%lld, %lld outputs%s", (long long)a->rows, (long long)a->width,
+               (long long)a->n, a->dlogits ? " with gradient" : "");
+    cost.bytes = n * (4 + (a->dlogits ? size_of(a->dtype) : 0)) +
+                 (double)a->rows * (double)(a->target_width + 4 * a->n) * 4;
+    cost.flops = cost.lanes = n * (1 + 3 * passes); // of categorical outputs; others have less
+    cost.exps = n * passes;
+    return cost;
+}
+
 COST(sum_squares)
 {
     struct dt_op_cost cost = shaped("%lld", (long long)a->n);

@@ -30,16 +30,41 @@ void dt_model_config_resolve(struct dt_model_config *c)
         c->n_kv_head = c->n_head;
 }
 
+dt_status dt_stem_find(const struct dt_model_config *config, const struct dt_kind **kind)
+{
+    bool frames = dt_model_is_policy(config) && !config->stem[0];
+    return dt_kind_find(dt_stem_kinds, "model.stem", frames ? "frames" : config->stem, kind);
+}
+
+dt_status dt_head_find(const struct dt_model_config *config, const struct dt_kind **kind)
+{
+    const char *name = dt_model_is_policy(config) ? "policy" : config->heads;
+    return dt_kind_find(dt_head_kinds, "model.heads", name, kind);
+}
+
+static void single_spaces(char *text)
+{
+    char *to = text;
+    for (const char *at = text; *at; at++)
+        if (*at != ' ' || (to > text && to[-1] != ' '))
+            *to++ = *at;
+    to -= to > text && to[-1] == ' ';
+    *to = 0;
+}
+
 dt_status dt_model_config_normalize(struct dt_model_config *config)
 {
     struct dt_layers layers;
     const struct dt_kind *stem, *head;
     DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
-    DT_TRY(dt_kind_find(dt_stem_kinds, "model.stem", config->stem, &stem));
-    DT_TRY(dt_kind_find(dt_head_kinds, "model.heads", config->heads, &head));
+    DT_TRY(dt_stem_find(config, &stem));
+    DT_TRY(dt_head_find(config, &head));
     config->n_layer = layers.n_layer;
     snprintf(config->stem, sizeof config->stem, "%s", stem->name);
-    snprintf(config->heads, sizeof config->heads, "%s", head->name);
+    if (!dt_model_is_policy(config))
+        snprintf(config->heads, sizeof config->heads, "%s", head->name);
+    single_spaces(config->heads);
+    single_spaces(config->ids);
     return dt_layers_text(&layers, config->layers, sizeof config->layers);
 }
 
@@ -60,7 +85,7 @@ dt_status dt_model_config_check(struct dt_model_config *config)
     DT_TRY(dt_model_config_normalize(config));
     dt_model_config_resolve(config);
     for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
-        if (dt_config_in_range(key, config))
+        if (dt_config_in_range(key, config) || !dt_model_has_field(config, key))
             continue;
         dt_config_allowed(key, allowed);
         return DT_FAIL(DT_USER, hint, "model.%s is %s (allowed: %s)", key->name,

@@ -16,6 +16,10 @@ enum dt_recompute {
 
 struct dt_model_config {
     char stem[DT_CONFIG_STRING_MAX], heads[DT_CONFIG_STRING_MAX]; // "": model/kinds.c's first kinds
+    char ids[DT_CONFIG_STRING_MAX]; // "33 400": sizes of the tables of the id columns of frames
+    int64_t frame_size;             // F; 0: from the data
+    bool autoregressive;            // outputs are conditioned on those before them
+    double label_smoothing;
     char layers[DT_CONFIG_STRING_MAX]; // "mamba*24", "a*7 b a*8"; "": n_layer of the first kind
     int64_t d_model, n_layer, vocab_size;
     int64_t d_state, d_conv, expand, dt_rank;
@@ -37,6 +41,10 @@ struct dt_model_config {
 // in config.json are the architecture; the others may change when a run is resumed.
 extern const struct dt_config_key dt_model_keys[];
 
+// Whether model.heads lists outputs, "NAME:KIND*N …", and is not a kind of head.
+bool dt_model_is_policy(const struct dt_model_config *config);
+// Whether a model like this has the field: a policy has no vocabulary.
+bool dt_model_has_field(const struct dt_model_config *config, const struct dt_config_key *key);
 // Names the kinds in full and layers as runs; fills n_layer from layers or layers from n_layer.
 dt_status dt_model_config_normalize(struct dt_model_config *config);
 // Fills the fields that are auto (0) from the others.

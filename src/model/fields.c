@@ -7,6 +7,8 @@
 #include "kernels/scan.h"
 #include "kernels/ssd.h"
 
+#include <string.h>
+
 #define AT(f)          struct dt_model_config, f, #f
 #define ROW(kind, ...) DT_CONFIG_##kind(__VA_ARGS__)
 
@@ -16,14 +18,25 @@ const struct dt_config_key dt_model_keys[] = {
         .json = "hidden_size"),
     ROW(WHOLE, AT(n_layer), "", 1, 65536, "layers; required unless run.init_from gives it",
         .json = "num_hidden_layers"),
-    // A token is an int32_t, and so is the padded vocabulary.
-    ROW(WHOLE, AT(vocab_size), "", 1, INT32_MAX - 65536,
-        "vocabulary size; required unless run.init_from gives it", .json = "vocab_size"),
     ROW(WORDS, AT(layers), "", "layer kinds, such as mamba*24; empty: n_layer times mamba",
         .json = "layers"),
     ROW(WORDS, AT(stem), "", "what opens the residual stream; empty: tokens", .json = "stem"),
-    ROW(WORDS, AT(heads), "", "what the model predicts; empty: lm, the next token",
+    ROW(WORDS, AT(heads), "",
+        "what the model predicts; empty: lm, the next token; else NAME:KIND*N[@WEIGHT] …, KIND "
+        "categorical, bernoulli, regression or huber",
         .json = "heads"),
+    // A token is an int32_t, and so is the padded vocabulary.
+    ROW(WHOLE, AT(vocab_size), "", 1, INT32_MAX - 65536,
+        "vocabulary size of a language model; required unless run.init_from gives it",
+        .json = "vocab_size"),
+    ROW(WHOLE, AT(frame_size), "auto", 1, 0x1p20, "numbers in a frame; auto: from the data",
+        .auto_word = "auto", .auto_value = 0, .json = "frame_size"),
+    ROW(WORDS, AT(ids), "", "sizes of the tables of id columns; empty: from data.inputs",
+        .json = "ids"),
+    ROW(FLAG, AT(autoregressive), "false", "condition each head on the targets of those before it",
+        .json = "autoregressive"),
+    ROW(REAL, AT(label_smoothing), "0", 0, 0.999,
+        "of categorical and bernoulli heads: share of the target that is spread evenly"),
     ROW(WHOLE, AT(d_state), "16", 1, DT_SCAN_STATES_MAX, "SSM state size", .json = "state_size"),
     ROW(WHOLE, AT(d_conv), "4", 1, DT_CONV1D_TAPS_MAX, "conv kernel size", .json = "conv_kernel"),
     ROW(WHOLE, AT(expand), "2", 1, 64, "inner channels as a multiple of d_model",
@@ -68,6 +81,17 @@ const struct dt_config_key dt_model_keys[] = {
     {0},
 };
 // clang-format on
+
+bool dt_model_is_policy(const struct dt_model_config *config)
+{
+    return strpbrk(config->heads, ":*@ ") != NULL;
+}
+
+bool dt_model_has_field(const struct dt_model_config *config, const struct dt_config_key *key)
+{
+    return key->offset != offsetof(struct dt_model_config, vocab_size) ||
+           !dt_model_is_policy(config);
+}
 
 void dt_model_config_compare(struct dt_problems *problems, const struct dt_model_config *now,
                              const struct dt_model_config *saved)

@@ -87,7 +87,8 @@ static dt_status read_field(const struct config_file *file, const struct dt_conf
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->json, key->json);
     dt_config_set_default(key, config);
-    if (key->fallback[0] && !dt_json_has(file->json, key->json))
+    if ((key->fallback[0] || !dt_model_has_field(config, key)) &&
+        !dt_json_has(file->json, key->json))
         return DT_OK;
     if (key->auto_word && cJSON_IsString(item) && strcmp(item->valuestring, key->auto_word) == 0)
         return DT_OK;
@@ -181,7 +182,7 @@ static bool add_member(cJSON *json, const struct member *member,
         return cJSON_AddRawToObject(json, member->name, member->value);
     for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
         if (key->json && strcmp(key->json, member->name) == 0)
-            return add_field(json, key, config);
+            return !dt_model_has_field(config, key) || add_field(json, key, config);
     return dt_json_add_int(json, member->name, dt_model_inner(config));
 }
 
@@ -195,7 +196,7 @@ static bool add_all(cJSON *json, const struct dt_model_config *config)
         fine = add_member(json, &members[i], config);
     // A Mamba language model has transformers' members only; the others have every field.
     for (const struct dt_config_key *key = dt_model_keys; key->name && fine && !mamba; key++)
-        if (key->json && !cJSON_HasObjectItem(json, key->json))
+        if (key->json && dt_model_has_field(config, key) && !cJSON_HasObjectItem(json, key->json))
             fine = add_field(json, key, config);
     return fine;
 }

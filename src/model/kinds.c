@@ -1,8 +1,8 @@
 // The kinds of this build, a row each. A program with other kinds links a table of its own.
 #include "model/kinds.h"
 
-extern const struct dt_stem_kind dt_tokens_stem;
-const struct dt_kind *const dt_stem_kinds[] = {&dt_tokens_stem.kind, NULL};
+extern const struct dt_stem_kind dt_tokens_stem, dt_frames_stem;
+const struct dt_kind *const dt_stem_kinds[] = {&dt_tokens_stem.kind, &dt_frames_stem.kind, NULL};
 
 extern const struct dt_block_kind dt_mamba_block, dt_mamba2_block, dt_attention_block, dt_mlp_block,
     dt_gru_block, dt_lstm_block;
@@ -14,5 +14,5 @@ const struct dt_kind *const dt_block_kinds[] = {&dt_mamba_block.kind,
                                                 &dt_lstm_block.kind,
                                                 NULL};
 
-extern const struct dt_head_kind dt_lm_head;
-const struct dt_kind *const dt_head_kinds[] = {&dt_lm_head.kind, NULL};
+extern const struct dt_head_kind dt_lm_head, dt_policy_head;
+const struct dt_kind *const dt_head_kinds[] = {&dt_lm_head.kind, &dt_policy_head.kind, NULL};

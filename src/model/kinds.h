@@ -3,6 +3,7 @@
 // row in kinds.c; nothing else in the program knows it. A part of a model is an object of a kind.
 #pragma once
 
+#include "data/dataset.h"
 #include "model/net.h"
 
 // What every part begins with.
@@ -90,10 +91,21 @@ extern const struct dt_kind *const dt_stem_kinds[];
 extern const struct dt_kind *const dt_block_kinds[];
 extern const struct dt_kind *const dt_head_kinds[];
 
+// The stem and the head of a model: with a list of heads "policy", which reads "frames" where no
+// stem is named.
+dt_status dt_stem_find(const struct dt_model_config *config, const struct dt_kind **kind);
+dt_status dt_head_find(const struct dt_model_config *config, const struct dt_kind **kind);
 // The kind of this name in one of these tables, "" for the first. An unknown name is a DT_USER
 // error that gives `where` it is ("model.layers"), the nearest name and all known ones.
 dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, const char *name,
                        const struct dt_kind **kind);
+
+// The outputs in model.heads ("NAME:KIND*N[@WEIGHT] …"), and how many columns of targets they read.
+dt_status dt_heads_parse(const char *text, struct dt_outputs *outputs);
+int64_t dt_heads_targets(const struct dt_outputs *outputs);
+const char *dt_output_kind_name(enum dt_output_kind kind);
+// The table sizes in model.ids.
+dt_status dt_ids_parse(const char *text, int *n, int64_t sizes[DT_IDS_MAX]);
 
 // The blocks of a model, first to last, as runs of one kind.
 enum { DT_LAYER_RUNS = 64 };

@@ -75,8 +75,8 @@ static dt_status parts_create(const struct dt_model_config *config, struct parts
     const struct dt_kind *stem, *head;
     *parts = (struct parts){0};
     DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
-    DT_TRY(dt_kind_find(dt_stem_kinds, "model.stem", config->stem, &stem));
-    DT_TRY(dt_kind_find(dt_head_kinds, "model.heads", config->heads, &head));
+    DT_TRY(dt_stem_find(config, &stem));
+    DT_TRY(dt_head_find(config, &head));
     int64_t n = parts->layers = layers.n_layer;
     parts->stem = (const struct dt_stem_kind *)stem;
     parts->head = (const struct dt_head_kind *)head;

@@ -98,7 +98,9 @@ static dt_status multiply(const struct dt_pass *pass, struct dt_view a, bool tra
 
 static struct dt_view weight_of(const struct dt_net *net, struct dt_linear linear)
 {
-    return dt_view_of(dt_net_stored(net, linear.row), linear.out, linear.in, net->config->storage);
+    struct dt_view all = dt_view_of(dt_net_stored(net, linear.row), linear.first + linear.out,
+                                    linear.in, net->config->storage);
+    return dt_view_rows(all, linear.first, linear.first + linear.out);
 }
 
 dt_status dt_linear_forward(const struct dt_pass *pass, struct dt_linear linear, struct dt_view x,
@@ -117,6 +119,32 @@ dt_status dt_linear_backward(const struct dt_pass *pass, struct dt_linear linear
     return dx.cols == 0
                ? DT_OK
                : multiply(pass, dy, false, weight_of(pass->net, linear), false, dx, linear.adds);
+}
+
+dt_status dt_add_bias(const struct dt_pass *pass, int row, int64_t first, struct dt_view y)
+{
+    const float *bias = dt_net_weight(pass->net, row);
+    struct dt_bias_forward_args args = {.rows = y.rows,
+                                        .width = y.cols,
+                                        .bias = bias ? bias + first : NULL,
+                                        .y = y.data,
+                                        .y_stride = y.stride};
+    return DT_RUN(pass, bias_forward, &args);
+}
+
+dt_status dt_add_bias_backward(const struct dt_pass *pass, int row, struct dt_view dy)
+{
+    struct dt_bias_backward_args args = {.rows = dy.rows,
+                                         .width = dy.cols,
+                                         .dtype = dy.dtype,
+                                         .dy = dy.data,
+                                         .dy_stride = dy.stride,
+                                         .dbias = dt_net_gradient(pass->net, row),
+                                         .accumulate = pass->accumulate,
+                                         .workspace = pass->net->workspace,
+                                         .workspace_bytes = pass->net->workspace_bytes};
+    DT_TRY(DT_RUN(pass, bias_backward, &args));
+    return dt_pass_ready(pass, row);
 }
 
 dt_status dt_norm_forward(const struct dt_pass *pass, const struct dt_norm *norm,

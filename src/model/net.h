@@ -59,7 +59,8 @@ struct dt_flow {
 struct dt_linear {
     int row;
     int64_t in, out;
-    bool adds; // dx += instead of =
+    int64_t first; // W starts at this row of the tensor
+    bool adds;     // dx += instead of =
 };
 // x [rows, in] storage, y [rows, out] storage or fp32.
 dt_status dt_linear_forward(const struct dt_pass *pass, struct dt_linear linear, struct dt_view x,
@@ -74,6 +75,11 @@ struct dt_norm {
     float *rstd; // [M]
     bool last;   // of the network: its backward starts dresidual
 };
+// y [rows, cols] fp32 += elements `first` … of row `row`.
+dt_status dt_add_bias(const struct dt_pass *pass, int row, int64_t first, struct dt_view y);
+// Its gradient (+)= Σ over the rows of dy [rows, cols] fp32 or storage, which finishes the row.
+dt_status dt_add_bias_backward(const struct dt_pass *pass, int row, struct dt_view dy);
+
 // h [M, d] storage; r into flow->residual.
 dt_status dt_norm_forward(const struct dt_pass *pass, const struct dt_norm *norm,
                           const struct dt_flow *flow, struct dt_view h);

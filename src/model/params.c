@@ -75,6 +75,14 @@ int dt_params_add(struct dt_params *params, enum dt_init init, double init_scale
     return params->n - 1;
 }
 
+void dt_params_freeze(struct dt_params *params, int row)
+{
+    if (row < 0)
+        return; // params->failed
+    params->rows[row].frozen = true;
+    params->rows[row].decay = false;
+}
+
 void dt_params_share(struct dt_params *params, const char *name, int *row)
 {
     int n = params->n_wanted;
@@ -127,6 +135,8 @@ static float initial(const struct dt_param *row, int64_t i, struct dt_philox *rn
         return row->init_scale * dt_philox_normal(rng);
     case DT_INIT_UNIFORM:
         return row->init_scale * (2.0f * dt_philox_uniform(rng) - 1.0f);
+    case DT_INIT_ZERO:
+        return 0.0f;
     case DT_INIT_ONE:
         return 1.0f;
     case DT_INIT_A_LOG:

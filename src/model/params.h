@@ -13,6 +13,7 @@
 enum dt_init {
     DT_INIT_NORMAL,  // normal, std `scale`
     DT_INIT_UNIFORM, // uniform in ±scale
+    DT_INIT_ZERO,
     DT_INIT_ONE,
     DT_INIT_A_LOG,         // ln(1 … N) in each row
     DT_INIT_A_LOG_UNIFORM, // ln(uniform(1, 16))
@@ -31,6 +32,7 @@ struct dt_param {
     enum dt_init init;
     float init_scale;
     bool decay;  // weight decay: two or more dimensions and not A_log
+    bool frozen; // not trained, but part of the model: its gradient stays 0, and nothing decays it
     bool shared; // with a part that writes this gradient before its owner adds to it
 };
 
@@ -53,6 +55,8 @@ struct dt_params {
 int dt_params_add(struct dt_params *params, enum dt_init init, double init_scale,
                   int64_t memory_rows, int n_dims, const int64_t *shape, const char *name, ...)
     __attribute__((format(printf, 7, 8)));
+// The row is not trained.
+void dt_params_freeze(struct dt_params *params, int row);
 // Shares the row `name` (a literal), which another part adds later and owns: *row is its index from
 // then on. The part that shares writes the gradient first, the owner adds to it and announces it.
 void dt_params_share(struct dt_params *params, const char *name, int *row);

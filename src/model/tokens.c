@@ -26,6 +26,7 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
                                          .vocab = dt_model_padded_vocab(net->config),
                                          .dtype = net->config->storage,
                                          .ids = pass->input.arrays[t->ids],
+                                         .ids_stride = 1,
                                          .table = dt_net_stored(net, t->row),
                                          .out = flow->residual.data};
     return DT_RUN(pass, embed_forward, &args);
@@ -40,6 +41,7 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                                           .width = flow->dresidual.cols,
                                           .vocab = dt_model_padded_vocab(net->config),
                                           .ids = pass->input.arrays[t->ids],
+                                          .ids_stride = 1,
                                           .dout = flow->dresidual.data,
                                           .dtable = dt_net_gradient(net, t->row),
                                           .accumulate =

@@ -1,7 +1,7 @@
 // A head of squared error: y = RMSNorm(r) · Wᵀ, a position's loss is ½ Σ (y - target)², or none
 // where the first target is NaN. Reads "targets" [B, L, TARGET_WIDTH] f32. It has no logits. No op
 // squares, so this is a loop of the host: on the CPU only, and not where a pass is measured.
-#include "frames.h"
+#include "samples.h"
 
 #include "model/kinds.h"
 

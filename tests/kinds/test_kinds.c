@@ -1,13 +1,13 @@
 // The seams of stem, block and head: models mixed from dtrain's kinds and those of this folder,
 // their gradients against finite differences, their state, and the pattern of model.layers.
-#include "frames.h"
+#include "samples.h"
 
 #include "base/rng.h"
 #include "model/kinds.h"
 
 #include "test.h"
 
-enum { B = 2, L = 7, WIDEST = FRAME_WIDTH };
+enum { B = 2, L = 7, WIDEST = SAMPLE_WIDTH };
 
 static struct dt_backend backend;
 
@@ -27,6 +27,9 @@ static struct dt_model_config config_of(const char *stem, const char *layers, co
                                      .expand = 2,
                                      .norm_eps = 1e-5,
                                      .pad_vocab_multiple = 8,
+                                     .frame_size = 5,
+                                     .ids = "11 17",
+                                     .label_smoothing = 0.1,
                                      .storage = DT_F32};
     snprintf(config.stem, sizeof config.stem, "%s", stem);
     snprintf(config.layers, sizeof config.layers, "%s", layers);
@@ -41,12 +44,25 @@ static void *device_memory(int64_t bytes)
     return memory;
 }
 
-// Every array that a model may read, by its name: floats are normal, ids below the vocabulary; a
-// document starts at the fifth position.
+// Every array that a model may read, by its name: floats are normal, ids below the vocabulary and
+// the sizes of tables; a document starts at the fifth position, the second is not counted; targets
+// are what their output allows.
 struct data {
     struct dt_model_input input;
     void *arrays[DT_BATCH_ARRAYS];
 };
+
+static void make_targets(const struct dt_outputs *outputs, float *targets, int64_t width)
+{
+    for (int64_t j = 0; j < B * L * outputs->n; j++) {
+        const struct dt_output *output = &outputs->list[j % outputs->n];
+        float *target = targets + j / outputs->n * width + output->target;
+        if (output->kind == DT_OUTPUT_CATEGORICAL)
+            *target = (float)(j * 7 % output->width);
+        for (int64_t i = 0; i < output->width && output->kind == DT_OUTPUT_BERNOULLI; i++)
+            target[i] = target[i] > 0;
+    }
+}
 
 static struct data make_data(const struct dt_model *model)
 {
@@ -62,9 +78,13 @@ static struct data make_data(const struct dt_model *model)
                 ((float *)data.arrays[i])[j] = x;
             else if (spec->type == DT_I32)
                 ((int32_t *)data.arrays[i])[j] = (int32_t)fmodf(fabsf(x) * 1000, 11);
+            else if (strcmp(spec->name, "mask") == 0)
+                ((uint8_t *)data.arrays[i])[j] = j % L != 1;
             else
                 ((uint8_t *)data.arrays[i])[j] = j % L == 4;
         }
+        if (strcmp(spec->name, "targets") == 0)
+            make_targets(dt_model_outputs(model), data.arrays[i], spec->width);
         data.input.arrays[i] = data.arrays[i];
     }
     return data;
@@ -84,7 +104,9 @@ static double loss_of(struct dt_model *model, const struct dt_model_input *input
     must(dt_model_forward(model, &pass));
     must(dt_model_loss(model, &pass, 0, sum));
     double loss = sum->loss;
-    CHECK_INT(sum->counted, input->sequences * input->length);
+    const struct dt_array_list *list = dt_model_arrays(model);
+    bool masked = dt_array_list_find(list, "mask") >= 0;
+    CHECK_INT(sum->counted, input->sequences * (input->length - masked));
     dt_free(&backend, sum);
     return loss;
 }
@@ -129,6 +151,24 @@ static void check_row(struct dt_model *model, const struct data *data, const str
     free(v);
 }
 
+static void check_frozen(const struct dt_param *row, const float *gradient)
+{
+    CHECK(!row->decay, "%s decays", row->name);
+    for (int64_t i = 0; i < row->count; i++)
+        CHECK(gradient[row->offset + i] == 0, "%s has a gradient", row->name);
+}
+
+// Biases are zero at first: others, for their slope to be seen.
+static void fill_biases(struct dt_model *model)
+{
+    const struct dt_params *params = dt_model_params(model);
+    struct dt_philox rng = dt_philox_init(5, 0, 0);
+    for (int i = 0; i < params->n; i++)
+        for (int64_t j = 0; j < params->rows[i].file_count; j++)
+            if (params->rows[i].init == DT_INIT_ZERO)
+                dt_model_weights(model)[params->rows[i].offset + j] = dt_philox_normal(&rng);
+}
+
 static void test_gradients(const char *stem, const char *layers, const char *head, bool tied,
                            enum dt_recompute recompute)
 {
@@ -140,6 +180,7 @@ static void test_gradients(const char *stem, const char *layers, const char *hea
     must(dt_model_create(&backend, &config, &(struct dt_model_shape){B, L, true}, &model));
     const struct dt_params *params = dt_model_params(model);
     dt_params_init(params, 3, dt_model_weights(model));
+    fill_biases(model);
     struct data data = make_data(model);
     struct dt_loss_sum *sum = device_memory(sizeof *sum);
     int64_t rows = 0;
@@ -149,7 +190,10 @@ static void test_gradients(const char *stem, const char *layers, const char *hea
     must(dt_model_backward(model, &pass));
     CHECK_INT(rows, params->n); // each row was announced once, in order
     for (int i = 0; i < params->n; i++)
-        check_row(model, &data, &params->rows[i], dt_model_gradients(model));
+        if (params->rows[i].frozen)
+            check_frozen(&params->rows[i], dt_model_gradients(model));
+        else
+            check_row(model, &data, &params->rows[i], dt_model_gradients(model));
     dt_free(&backend, sum);
     free_data(&data);
     dt_model_destroy(model);
@@ -239,8 +283,8 @@ static void test_wrong_models(void)
     struct dt_params params;
     config.n_layer = 1;
     CHECK_FAILS(dt_model_config_check(&config), DT_USER,
-                "stem: unknown kind 'pixels' (known: frames, tokens)");
-    config = config_of("frames", "dense", "lm");
+                "stem: unknown kind 'pixels' (known: samples, tokens, frames)");
+    config = config_of("samples", "dense", "lm");
     config.tie_embeddings = true;
     CHECK_INT(dt_model_config_check(&config), DT_OK);
     CHECK_FAILS(dt_model_list(&config, &params, NULL), DT_USER,
@@ -254,7 +298,13 @@ int main(void)
         test_gradients("", "dense mamba dense", "", false, (enum dt_recompute)level);
     test_gradients("tokens", "mamba dense", "lm", true, DT_RECOMPUTE_NONE);
     test_gradients("tokens", "dense", "squares", true, DT_RECOMPUTE_NONE);
-    test_gradients("frames", "mamba", "lm", false, DT_RECOMPUTE_NONE);
+    test_gradients("samples", "mamba", "lm", false, DT_RECOMPUTE_NONE);
+    test_gradients("", "dense", "a:categorical*5", false, DT_RECOMPUTE_NONE);
+    for (int level = DT_RECOMPUTE_NONE; level <= DT_RECOMPUTE_BLOCK; level++)
+        test_gradients(
+            "frames", "mamba dense",
+            "a:bernoulli*3@0.5 b:categorical*5 c:regression*2 d:huber*3@2 e:categorical*2", false,
+            (enum dt_recompute)level);
     test_state(4);
     test_state(1);
     test_patterns();

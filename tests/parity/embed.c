@@ -99,12 +99,14 @@ static void compare(struct parity *p, const struct shape *s)
                                             .vocab = V,
                                             .dtype = s->type,
                                             .ids = ids,
+                                            .ids_stride = 1,
                                             .table = normal_rows(s->type, V, d, d, 1.0, 1),
                                             .out = guarded(rows * d * 4)};
     struct dt_embed_backward_args backward = {.rows = rows,
                                               .width = d,
                                               .vocab = V,
                                               .ids = ids,
+                                              .ids_stride = 1,
                                               .dout = normal(rows * d, 1.0, 2),
                                               .dtable = s->accumulate ? normal(V * d, 1.0, 3)
                                                                       : guarded(V * d * 4),

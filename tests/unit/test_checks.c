@@ -82,13 +82,19 @@ static void test_embed(void)
 {
     static int64_t workspace[32];
     {
-        struct dt_embed_forward_args good = {
-            .rows = 2, .width = 4, .vocab = 4, .ids = numbers, .table = memory, .out = memory + 32};
+        struct dt_embed_forward_args good = {.rows = 2,
+                                             .width = 4,
+                                             .vocab = 4,
+                                             .ids = numbers,
+                                             .ids_stride = 1,
+                                             .table = memory,
+                                             .out = memory + 32};
         CHECK_OK(dt_embed_forward(&backend, &good, NULL));
         REFUSE(embed_forward, rows, -2, "-2");
         REFUSE(embed_forward, width, 0, "0");
         REFUSE(embed_forward, vocab, -1, "-1");
         REFUSE(embed_forward, dtype, DT_I32, "int32");
+        REFUSE(embed_forward, ids_stride, 0, "0");
         REFUSE_NULL(embed_forward, ids);
         REFUSE_NULL(embed_forward, table);
         REFUSE_NULL(embed_forward, out);
@@ -97,6 +103,7 @@ static void test_embed(void)
                                           .width = 4,
                                           .vocab = 4,
                                           .ids = numbers,
+                                          .ids_stride = 1,
                                           .dout = memory,
                                           .dtable = memory + 32,
                                           .workspace = workspace,
@@ -105,6 +112,7 @@ static void test_embed(void)
     REFUSE(embed_backward, rows, 0, "0");
     REFUSE(embed_backward, width, -4, "-4");
     REFUSE(embed_backward, vocab, 0, "0");
+    REFUSE(embed_backward, ids_stride, -1, "-1");
     REFUSE_NULL(embed_backward, ids);
     REFUSE_NULL(embed_backward, dout);
     REFUSE_NULL(embed_backward, dtable);

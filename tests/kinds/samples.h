@@ -1,4 +1,4 @@
 // The schema of the test kinds: what a position holds.
 #pragma once
 
-enum { FRAME_WIDTH = 6, TARGET_WIDTH = 3 };
+enum { SAMPLE_WIDTH = 6, TARGET_WIDTH = 3 };

@@ -1,37 +1,37 @@
-// Shards of floats: /positions [n, FRAME_WIDTH] and /wanted [n, TARGET_WIDTH], both 32-bit floats,
+// Shards of floats: /samples [n, SAMPLE_WIDTH] and /wanted [n, TARGET_WIDTH], both 32-bit floats,
 // a row a position. Windows follow each other; a target that is NaN is ignored by the loss.
-#include "frames.h"
+#include "samples.h"
 
 #include "data/h5_reader.h"
 
 #include <math.h>
 
-enum { FRAMES, TARGETS, ARRAYS };
-static const int width[ARRAYS] = {FRAME_WIDTH, TARGET_WIDTH};
+enum { SAMPLES, TARGETS, ARRAYS };
+static const int width[ARRAYS] = {SAMPLE_WIDTH, TARGET_WIDTH};
 
-static dt_status open_frames(struct dt_reader *reader, const struct dt_scan_rules *rules,
-                             struct dt_shard *shard)
+static dt_status open_samples(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                              struct dt_shard *shard)
 {
     int64_t seq_len = rules->seq_len;
     for (int i = 0; i < ARRAYS; i++) {
         const struct dt_h5_array *array = &reader->arrays[i];
         if (array->type != DT_F32 || array->n_dims != 2 || array->shape[1] != width[i] ||
-            array->shape[0] != reader->arrays[FRAMES].shape[0])
+            array->shape[0] != reader->arrays[SAMPLES].shape[0])
             return DT_FAIL(DT_USER, "store 32-bit floats, a row a position",
                            "%s: %s is not [n, %d]", reader->file.path, array->name, width[i]);
     }
     shard->type = DT_F32;
-    shard->count = reader->arrays[FRAMES].shape[0];
+    shard->count = reader->arrays[SAMPLES].shape[0];
     shard->stride = seq_len;
     shard->windows = seq_len > 0 ? shard->count / seq_len : 0;
     shard->row = 1;
-    shard->width = FRAME_WIDTH;
+    shard->width = SAMPLE_WIDTH;
     return DT_OK;
 }
 
 static dt_status fingerprint(struct dt_reader *reader, struct dt_shard *shard)
 {
-    DT_TRY(dt_reader_hash(reader, &reader->arrays[FRAMES], 0, 1, &shard->first_hash));
+    DT_TRY(dt_reader_hash(reader, &reader->arrays[SAMPLES], 0, 1, &shard->first_hash));
     return dt_reader_hash(reader, &reader->arrays[TARGETS], shard->count - 1, 1, &shard->last_hash);
 }
 
@@ -39,7 +39,7 @@ static void list_arrays(const struct dt_dataset *dataset, const struct dt_read_r
                         struct dt_array_list *list)
 {
     (void)dataset, (void)rules;
-    dt_array_list_add(list, "frames", DT_F32, FRAME_WIDTH, false);
+    dt_array_list_add(list, "samples", DT_F32, SAMPLE_WIDTH, false);
     dt_array_list_add(list, "targets", DT_F32, TARGET_WIDTH, false);
 }
 
@@ -47,10 +47,11 @@ static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_rea
                            const struct dt_shard *shard, int64_t windows)
 {
     (void)rules, (void)shard;
-    return windows * dataset->rules.seq_len * (FRAME_WIDTH + TARGET_WIDTH) * (int64_t)sizeof(float);
+    return windows * dataset->rules.seq_len * (SAMPLE_WIDTH + TARGET_WIDTH) *
+           (int64_t)sizeof(float);
 }
 
-// A block is its frames, then its targets.
+// A block is its samples, then its targets.
 static dt_status read_block(struct dt_reader *reader, const struct dt_dataset *dataset,
                             const struct dt_read_rules *rules, struct dt_block *block)
 {
@@ -58,9 +59,9 @@ static dt_status read_block(struct dt_reader *reader, const struct dt_dataset *d
     int64_t T = dataset->rules.seq_len, n = block->windows * T;
     float *values = (float *)(void *)block->memory;
     block->data = values;
-    DT_TRY(dt_h5_array_read(&reader->arrays[FRAMES], block->first * T, n, values));
+    DT_TRY(dt_h5_array_read(&reader->arrays[SAMPLES], block->first * T, n, values));
     return dt_h5_array_read(&reader->arrays[TARGETS], block->first * T, n,
-                            values + n * FRAME_WIDTH);
+                            values + n * SAMPLE_WIDTH);
 }
 
 static dt_status write_window(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
@@ -68,8 +69,8 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
 {
     (void)rules;
     int64_t T = dataset->rules.seq_len, at = (window - block->first) * T;
-    const float *frames = block->data, *targets = frames + block->windows * T * FRAME_WIDTH;
-    memcpy(rows[FRAMES], frames + at * FRAME_WIDTH, (size_t)T * FRAME_WIDTH * sizeof *frames);
+    const float *samples = block->data, *targets = samples + block->windows * T * SAMPLE_WIDTH;
+    memcpy(rows[SAMPLES], samples + at * SAMPLE_WIDTH, (size_t)T * SAMPLE_WIDTH * sizeof *samples);
     memcpy(rows[TARGETS], targets + at * TARGET_WIDTH, (size_t)T * TARGET_WIDTH * sizeof *targets);
     return DT_OK;
 }
@@ -78,18 +79,18 @@ static void pad(const struct dt_dataset *dataset, const struct dt_read_rules *ru
                 void *const *rows)
 {
     (void)rules;
-    float *frames = rows[FRAMES], *targets = rows[TARGETS];
-    for (int64_t i = 0; i < dataset->rules.seq_len * FRAME_WIDTH; i++)
-        frames[i] = 0;
+    float *samples = rows[SAMPLES], *targets = rows[TARGETS];
+    for (int64_t i = 0; i < dataset->rules.seq_len * SAMPLE_WIDTH; i++)
+        samples[i] = 0;
     for (int64_t i = 0; i < dataset->rules.seq_len * TARGET_WIDTH; i++)
         targets[i] = NAN;
 }
 
-const struct dt_reader_kind frames_reader = {
-    .name = "frames",
+const struct dt_reader_kind samples_reader = {
+    .name = "samples",
     .unit = "positions",
-    .datasets = {"/positions", "/wanted"},
-    .open = open_frames,
+    .datasets = {"/samples", "/wanted"},
+    .open = open_samples,
     .fingerprint = fingerprint,
     .arrays = list_arrays,
     .block_bytes = block_bytes,

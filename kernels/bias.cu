@@ -1,0 +1,74 @@
+// A bias on CUDA. Forward: a thread an element. Backward: a block adds ROWS rows of 32 columns, a
+// warp every eighth row, and leaves their sum in the workspace; a second launch adds the blocks'.
+// Bytes: y twice; dy once, plus 4 / ROWS a column and row.
+#include "kernels/partials.cuh"
+
+enum { THREADS = 256, ROWS = 256, WARPS = 8 };
+
+__global__ static void __launch_bounds__(THREADS) forward_kernel(struct dt_bias_forward_args a)
+{
+    const int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x;
+    if (i < a.width)
+        a.y[(int64_t)blockIdx.x * a.y_stride + i] += a.bias[i];
+}
+
+dt_status bias_forward_cuda(struct dt_device *device, const struct dt_bias_forward_args *args,
+                            struct dt_stream *stream)
+{
+    (void)device;
+    DT_LAUNCH((forward_kernel),
+              dim3(dt_blocks(args->rows, 1), (unsigned)dt_div_up(args->width, THREADS)), THREADS, 0,
+              stream, *args);
+    return DT_LAUNCHED("bias_forward");
+}
+
+template <class T>
+__global__ static void __launch_bounds__(DT_WARP *WARPS)
+    backward_kernel(struct dt_bias_backward_args a, float *partials)
+{
+    DT_SHARED(float, warps, [WARPS][DT_WARP]);
+    const int64_t i = (int64_t)blockIdx.y * DT_WARP + threadIdx.x;
+    const int64_t end = dt_least((blockIdx.x + (int64_t)1) * ROWS, a.rows);
+    float sum = 0.0f;
+    for (int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.y; row < end; row += WARPS)
+        sum += i < a.width ? dt_to_f32(((const T *)a.dy)[row * a.dy_stride + i]) : 0.0f;
+    warps[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y > 0 || i >= a.width)
+        return;
+    for (int w = 1; w < WARPS; w++)
+        sum += warps[w][threadIdx.x];
+    partials[(int64_t)blockIdx.x * a.width + i] = sum;
+}
+
+template <class T>
+static void backward_typed(const struct dt_bias_backward_args *a, dt_stream *stream)
+{
+    DT_LAUNCH((backward_kernel<T>),
+              dim3(dt_blocks(a->rows, ROWS), (unsigned)dt_div_up(a->width, DT_WARP)),
+              dim3(DT_WARP, WARPS), 0, stream, *a, (float *)a->workspace);
+}
+
+dt_status bias_backward_cuda(struct dt_device *device, const struct dt_bias_backward_args *args,
+                             struct dt_stream *stream)
+{
+    (void)device;
+    DT_STORAGE_SWITCH(args->dtype, T, backward_typed<T>(args, stream));
+    partial_sums sums = {(const float *)args->workspace,
+                         dt_div_up(args->rows, ROWS),
+                         args->width,
+                         0,
+                         nullptr,
+                         args->dbias,
+                         nullptr,
+                         args->accumulate};
+    partials_launch(sums, stream);
+    return DT_LAUNCHED("bias_backward");
+}
+
+int64_t bias_backward_cuda_workspace(struct dt_device *device,
+                                     const struct dt_bias_backward_args *args)
+{
+    (void)device;
+    return dt_div_up(args->rows, ROWS) * args->width * (int64_t)sizeof(float);
+}

@@ -1,0 +1,162 @@
+// The losses of a policy's outputs on the CPU, rows shared among the threads. A row leaves each
+// output's loss and measure, and its own loss, in the workspace, one array of rows after another;
+// then a thread adds up an array in the order of its rows.
+#include "kernels/cpu.h"
+#include "kernels/storage_cpu.h"
+
+#include <math.h>
+
+enum { ROWS = 8 };
+
+struct score {
+    float loss, measure;
+};
+
+// What a function of one output sees of a row. dx may be x itself: each element is read before it
+// is written.
+struct slice {
+    const float *x, *bias, *targets;
+    int64_t n;
+    float smoothing, scale;
+    void *dx; // from element `first` on; or NULL
+    int64_t first;
+};
+
+DT_INLINE struct score categorical(const struct slice *s, bool bf16)
+{
+    int64_t n = s->n, label = (int64_t)s->targets[0], best = 0;
+    float max = -INFINITY, total = 0.0f, sum = 0.0f;
+    for (int64_t i = 0; i < n; i++) {
+        float z = s->x[i] + s->bias[i];
+        best = z > max ? i : best;
+        max = z > max ? z : max;
+        total += z;
+    }
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += dt_expf(s->x[i] + s->bias[i] - max);
+    float even = s->smoothing / (float)n, kept = 1.0f - s->smoothing;
+    float z = s->x[label] + s->bias[label]; // before it may be overwritten
+    struct score score = {logf(sum) + max - kept * z - even * total, best == label};
+    if (!s->dx)
+        return score;
+    float factor = s->scale / sum;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        dt_store(s->dx, s->first + i,
+                 dt_expf(s->x[i] + s->bias[i] - max) * factor - s->scale * even, bf16);
+    float p = dt_expf(z - max) * factor;
+    dt_store(s->dx, s->first + label, p - s->scale * (kept + even), bf16);
+    return score;
+}
+
+DT_INLINE struct score bernoulli(const struct slice *s, bool bf16)
+{
+    float loss = 0.0f, right = 0.0f, inverse = 1.0f / (float)s->n;
+    for (int64_t i = 0; i < s->n; i++) {
+        float z = s->x[i] + s->bias[i], t = s->targets[i];
+        float q = (1.0f - s->smoothing) * t + 0.5f * s->smoothing;
+        float positive = z < 0.0f ? 0.0f : z; // NaN stays
+        loss += positive - q * z + dt_log1pf_unit(dt_expf(z < 0.0f ? z : -z));
+        right += (z > 0.0f) == (t > 0.5f);
+        if (s->dx)
+            dt_store(s->dx, s->first + i, s->scale * inverse * (dt_sigmoidf(z) - q), bf16);
+    }
+    return (struct score){loss * inverse, right * inverse};
+}
+
+DT_INLINE struct score distance(const struct slice *s, bool huber, bool bf16)
+{
+    float loss = 0.0f, size = 0.0f, inverse = 1.0f / (float)s->n;
+    for (int64_t i = 0; i < s->n; i++) {
+        float e = s->x[i] + s->bias[i] - s->targets[i], a = e < 0.0f ? -e : e;
+        float slope = huber ? (a <= 1.0f ? e : copysignf(1.0f, e)) : 2.0f * e;
+        loss += huber ? (a <= 1.0f ? 0.5f * e * e : a - 0.5f) : e * e;
+        size += a;
+        if (s->dx)
+            dt_store(s->dx, s->first + i, s->scale * inverse * slope, bf16);
+    }
+    return (struct score){loss * inverse, size * inverse};
+}
+
+DT_INLINE struct score score(const struct slice *s, enum dt_output_kind kind, bool bf16)
+{
+    switch (kind) {
+    case DT_OUTPUT_CATEGORICAL:
+        return categorical(s, bf16);
+    case DT_OUTPUT_BERNOULLI:
+        return bernoulli(s, bf16);
+    case DT_OUTPUT_REGRESSION:
+        return distance(s, false, bf16);
+    default:
+        return distance(s, true, bf16);
+    }
+}
+
+DT_INLINE void zero(void *dx, int64_t from, int64_t end, bool bf16)
+{
+    for (int64_t i = from; dx && i < end; i++)
+        dt_store(dx, i, 0.0f, bf16);
+}
+
+DT_INLINE void loss_row(const struct dt_policy_loss_args *a, int64_t row, bool bf16)
+{
+    const float *x = a->logits + row * a->logits_stride;
+    const float *targets = a->targets + row * a->target_width;
+    void *dx = NULL;
+    if (a->dlogits)
+        dx = (char *)a->dlogits + row * a->dlogits_stride * dt_dtype_size(a->dtype);
+    bool counted = !a->mask || a->mask[row];
+    float *scores = (float *)a->workspace + row, loss = 0.0f;
+    int64_t done = 0;
+    for (int64_t k = 0; k < a->n; k++) {
+        const struct dt_output_slice *o = &a->outputs[k];
+        struct slice s = {x + o->first, a->bias + o->first,   targets + o->target, o->width,
+                          o->smoothing, a->scale * o->weight, counted ? dx : NULL, o->first};
+        struct score of = counted ? score(&s, o->kind, bf16) : (struct score){0};
+        scores[2 * k * a->rows] = of.loss;
+        scores[(2 * k + 1) * a->rows] = of.measure;
+        loss += o->weight * of.loss;
+        zero(dx, done, counted ? o->first : o->first + o->width, bf16);
+        done = o->first + o->width;
+    }
+    zero(dx, done, a->width, bf16);
+    scores[2 * a->n * a->rows] = loss;
+}
+
+DT_CLONES static void loss_row_typed(const struct dt_policy_loss_args *a, int64_t row)
+{
+    if (a->dtype == DT_BF16)
+        loss_row(a, row, true);
+    else
+        loss_row(a, row, false);
+}
+
+dt_status policy_loss_cpu(struct dt_device *device, const struct dt_policy_loss_args *args,
+                          struct dt_stream *stream)
+{
+    (void)stream;
+    int threads = dt_cpu_threads(device);
+#pragma omp parallel for schedule(static, ROWS) num_threads(threads) if (args->rows > ROWS)
+    for (int64_t row = 0; row < args->rows; row++)
+        loss_row_typed(args, row);
+#pragma omp parallel for num_threads(threads) if (args->rows > ROWS)
+    for (int64_t i = 0; i <= 2 * args->n; i++) {
+        const float *scores = (const float *)args->workspace + i * args->rows;
+        double sum = 0.0;
+        for (int64_t row = 0; row < args->rows; row++)
+            sum += (double)scores[row];
+        *(i < 2 * args->n ? &args->sum->metrics[i] : &args->sum->loss) += sum;
+    }
+    int64_t counted = args->mask ? 0 : args->rows;
+    for (int64_t row = 0; args->mask && row < args->rows; row++)
+        counted += args->mask[row] != 0;
+    args->sum->counted += (double)counted;
+    return DT_OK;
+}
+
+int64_t policy_loss_cpu_workspace(struct dt_device *device, const struct dt_policy_loss_args *args)
+{
+    (void)device;
+    return (2 * args->n + 1) * args->rows * (int64_t)sizeof(float);
+}

@@ -1,0 +1,120 @@
+// The stem of a policy: frames of numbers, and small integers that have a table each, open the
+// residual stream:
+//   residual = frames · Wᵀ + bias + Σ_n table_n[ids[…, n]]
+// Reads "frames" [B, L, F] of the storage type, normalised by the loader, and with model.ids "ids"
+// [B, L, n] i32. Rows: stem.weight [d, F], stem.bias [d], stem.ids.N.weight [size, d]; stem.mean
+// and stem.deviation [F], which are not trained: what the frames were normalised by.
+#include "model/kinds.h"
+
+#include <math.h>
+
+struct frames {
+    struct dt_part part;
+    struct dt_linear linear;
+    int bias, mean, deviation;
+    int n_ids, tables[DT_IDS_MAX]; // rows
+    int64_t sizes[DT_IDS_MAX];
+    int frames, ids; // arrays
+};
+
+static void create(struct dt_part *part, const struct dt_build *build)
+{
+    struct frames *f = (struct frames *)part;
+    struct dt_params *params = build->params;
+    int64_t d = build->config->d_model, F = build->config->frame_size;
+    if (F < 1) {
+        DT_FAIL(DT_USER, "set model.frame_size", "the size of a frame is not known");
+        params->failed = true;
+        return;
+    }
+    f->linear = (struct dt_linear){.in = F, .out = d};
+    f->linear.row = dt_params_add(params, DT_INIT_UNIFORM, 1 / sqrt((double)F), d, 2,
+                                  (int64_t[]){d, F}, "stem.weight");
+    f->bias = dt_params_add(params, DT_INIT_ZERO, 0, d, 1, &d, "stem.bias");
+    params->failed |= dt_ids_parse(build->config->ids, &f->n_ids, f->sizes) != DT_OK;
+    for (int n = 0; n < f->n_ids; n++)
+        f->tables[n] = dt_params_add(params, DT_INIT_NORMAL, 0.02, f->sizes[n], 2,
+                                     (int64_t[]){f->sizes[n], d}, "stem.ids.%d.weight", n);
+    f->mean = dt_params_add(params, DT_INIT_ZERO, 0, F, 1, &F, "stem.mean");
+    f->deviation = dt_params_add(params, DT_INIT_ONE, 0, F, 1, &F, "stem.deviation");
+    dt_params_freeze(params, f->mean);
+    dt_params_freeze(params, f->deviation);
+    f->frames = dt_build_array(build, "frames", build->config->storage, F, false);
+    if (f->n_ids > 0)
+        f->ids = dt_build_array(build, "ids", DT_I32, f->n_ids, false);
+}
+
+static struct dt_view input_of(const struct frames *f, const struct dt_pass *pass)
+{
+    return dt_view_of(pass->input.arrays[f->frames], pass->rows, f->linear.in,
+                      pass->net->config->storage);
+}
+
+// Column n of the ids.
+static const int32_t *ids_of(const struct frames *f, const struct dt_pass *pass, int n)
+{
+    const int32_t *ids = pass->input.arrays[f->ids];
+    return ids ? ids + n : NULL;
+}
+
+static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
+                         const struct dt_flow *flow)
+{
+    const struct frames *f = (struct frames *)part;
+    const struct dt_net *net = pass->net;
+    DT_TRY(dt_linear_forward(pass, f->linear, input_of(f, pass), flow->residual));
+    DT_TRY(dt_add_bias(pass, f->bias, 0, flow->residual));
+    for (int n = 0; n < f->n_ids; n++) {
+        struct dt_embed_forward_args embed = {.rows = pass->rows,
+                                              .width = f->linear.out,
+                                              .vocab = f->sizes[n],
+                                              .dtype = net->config->storage,
+                                              .ids = ids_of(f, pass, n),
+                                              .ids_stride = f->n_ids,
+                                              .table = dt_net_stored(net, f->tables[n]),
+                                              .out = flow->residual.data,
+                                              .accumulate = true};
+        DT_TRY(DT_RUN(pass, embed_forward, &embed));
+    }
+    return DT_OK;
+}
+
+static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
+                          const struct dt_flow *flow)
+{
+    const struct frames *f = (struct frames *)part;
+    const struct dt_net *net = pass->net;
+    DT_TRY(dt_linear_backward(pass, f->linear, input_of(f, pass), flow->x, (struct dt_view){0}));
+    DT_TRY(dt_add_bias_backward(pass, f->bias, flow->dresidual));
+    for (int n = 0; n < f->n_ids; n++) {
+        struct dt_embed_backward_args embed = {.rows = pass->rows,
+                                               .width = f->linear.out,
+                                               .vocab = f->sizes[n],
+                                               .ids = ids_of(f, pass, n),
+                                               .ids_stride = f->n_ids,
+                                               .dout = flow->dresidual.data,
+                                               .dtable = dt_net_gradient(net, f->tables[n]),
+                                               .accumulate = pass->accumulate,
+                                               .workspace = net->workspace,
+                                               .workspace_bytes = net->workspace_bytes};
+        DT_TRY(DT_RUN(pass, embed_backward, &embed));
+        DT_TRY(dt_pass_ready(pass, f->tables[n]));
+    }
+    DT_TRY(dt_pass_ready(pass, f->mean));
+    return dt_pass_ready(pass, f->deviation);
+}
+
+// GEMM: 2 FLOPs a weight forward, 2 backward.
+static double flops_per_token(const struct dt_model_config *config)
+{
+    return 4 * (double)config->frame_size * (double)config->d_model;
+}
+
+const struct dt_stem_kind dt_frames_stem = {
+    .kind = {.name = "frames",
+             .size = sizeof(struct frames),
+             .create = create,
+             .flops_per_token = flops_per_token},
+    .forward = forward,
+    .backward = backward,
+};

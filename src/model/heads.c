@@ -1,0 +1,140 @@
+// Reads the lists of a policy: its outputs in model.heads, its tables in model.ids.
+#include "model/kinds.h"
+
+#include "base/config_internal.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH_MAX = 65536 };
+
+static const struct {
+    const char *name, *measure;
+} kinds[] = {
+    [DT_OUTPUT_CATEGORICAL] = {"categorical", "accuracy"},
+    [DT_OUTPUT_BERNOULLI] = {"bernoulli", "accuracy"},
+    [DT_OUTPUT_REGRESSION] = {"regression", "error"},
+    [DT_OUTPUT_HUBER] = {"huber", "error"},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+const char *dt_output_kind_name(enum dt_output_kind kind)
+{
+    return kinds[kind].name;
+}
+
+static dt_status malformed(const char *entry)
+{
+    return DT_FAIL(DT_USER, "write such as \"buttons:bernoulli*8 main_x:categorical*17@0.5\"",
+                   "model.heads: expected NAME:KIND*N or NAME:KIND*N@WEIGHT, not \"%s\"", entry);
+}
+
+static dt_status find_kind(const char *entry, const char *name, struct dt_output *output)
+{
+    struct dt_nearest nearest = dt_nearest_to(name);
+    for (int i = 0; i < KINDS; i++) {
+        dt_nearest_offer(&nearest, kinds[i].name);
+        if (strcmp(kinds[i].name, name) == 0) {
+            output->kind = (enum dt_output_kind)i;
+            output->measure = kinds[i].measure;
+            return DT_OK;
+        }
+    }
+    return DT_FAIL(DT_USER, NULL, "model.heads: %s: unknown kind '%s'%s (known: %s)", entry, name,
+                   dt_nearest_suggest(&nearest), nearest.names);
+}
+
+// A name is also that of a dataset and of a metric.
+static bool is_name(const char *name)
+{
+    size_t n = strlen(name);
+    bool fine = n > 0 && n < DT_OUTPUT_NAME;
+    for (size_t i = 0; i < n; i++)
+        fine = fine && (isalnum((unsigned char)name[i]) || name[i] == '_' || name[i] == '-');
+    return fine;
+}
+
+// Cuts `text` at the last `mark`, and gives what follows it, or NULL.
+static char *cut(char *text, char mark)
+{
+    char *at = strrchr(text, mark);
+    if (at)
+        *at++ = 0;
+    return at;
+}
+
+static dt_status parse_entry(const char *entry, struct dt_output *output)
+{
+    char text[DT_CONFIG_STRING_MAX], *end = text;
+    snprintf(text, sizeof text, "%s", entry);
+    char *weight = cut(text, '@'), *width = cut(text, '*'), *kind = cut(text, ':');
+    *output = (struct dt_output){.width = 1, .weight = 1};
+    if (!kind || !is_name(text))
+        return malformed(entry);
+    DT_TRY(find_kind(entry, kind, output));
+    if (width)
+        output->width = strtoll(width, &end, 10);
+    if (width && (!isdigit((unsigned char)width[0]) || *end))
+        return malformed(entry);
+    if (weight)
+        output->weight = strtod(weight, &end);
+    if (weight && (!(isdigit((unsigned char)weight[0]) || weight[0] == '.') || *end))
+        return malformed(entry);
+    int64_t least = output->kind == DT_OUTPUT_CATEGORICAL ? 2 : 1;
+    if (output->width < least || output->width > WIDTH_MAX)
+        return DT_FAIL(DT_USER, NULL, "model.heads: %s: %lld %s (allowed: %lld to %d)", entry,
+                       (long long)output->width,
+                       output->kind == DT_OUTPUT_CATEGORICAL ? "classes" : "values",
+                       (long long)least, WIDTH_MAX);
+    if (!(output->weight <= 1e6))
+        return DT_FAIL(DT_USER, NULL, "model.heads: %s: the weight is above 1e6", entry);
+    memcpy(output->name, text, strlen(text) + 1);
+    output->target_width = output->kind == DT_OUTPUT_CATEGORICAL ? 1 : output->width;
+    return DT_OK;
+}
+
+dt_status dt_heads_parse(const char *text, struct dt_outputs *outputs)
+{
+    char entry[DT_CONFIG_STRING_MAX];
+    *outputs = (struct dt_outputs){0};
+    for (const char *at = text + strspn(text, " "); *at; at += strspn(at, " ")) {
+        size_t length = strcspn(at, " ");
+        if (outputs->n == DT_OUTPUTS_MAX)
+            return DT_FAIL(DT_USER, NULL, "model.heads: more than %d heads", DT_OUTPUTS_MAX);
+        snprintf(entry, sizeof entry, "%.*s", (int)length, at);
+        struct dt_output *output = &outputs->list[outputs->n];
+        DT_TRY(parse_entry(entry, output));
+        for (int i = 0; i < outputs->n; i++)
+            if (strcmp(outputs->list[i].name, output->name) == 0)
+                return DT_FAIL(DT_USER, NULL, "model.heads: duplicate name \"%s\"", output->name);
+        if (outputs->n > 0)
+            output->target = output[-1].target + output[-1].target_width;
+        outputs->n++;
+        at += length;
+    }
+    return DT_OK;
+}
+
+int64_t dt_heads_targets(const struct dt_outputs *outputs)
+{
+    const struct dt_output *last = &outputs->list[outputs->n - 1];
+    return outputs->n > 0 ? last->target + last->target_width : 0;
+}
+
+dt_status dt_ids_parse(const char *text, int *n, int64_t sizes[DT_IDS_MAX])
+{
+    char *end;
+    *n = 0;
+    for (const char *at = text + strspn(text, " "); *at; at = end + strspn(end, " ")) {
+        int64_t size = strtoll(at, &end, 10);
+        if (!isdigit((unsigned char)*at) || (*end && *end != ' ') || size < 1 || size > INT32_MAX)
+            return DT_FAIL(DT_USER, "write such as \"33 400\"",
+                           "model.ids: expected sizes of tables, not \"%s\"", at);
+        if (*n == DT_IDS_MAX)
+            return DT_FAIL(DT_USER, NULL, "model.ids: more than %d id columns", DT_IDS_MAX);
+        sizes[(*n)++] = size;
+    }
+    return DT_OK;
+}

@@ -1,0 +1,262 @@
+// The ops of a policy: the losses of its outputs, each kind alone and all together, and biases.
+// Outputs with columns of no output before, between and after them, a padded stride, one row, rows
+// without a mask, with all and with none counted, label smoothing, and one class more than a warp.
+#include "parity.h"
+
+#include <math.h>
+#include <string.h>
+
+struct shape {
+    int64_t rows, pad;   // columns after the last output
+    const char *outputs; // c, b, r, h: a kind of output; '.': a column of none
+    int64_t width;       // of each
+    dt_dtype type;
+    bool gradient, in_place;
+    int counted; // of four rows; 4: no mask
+    float smoothing, spread;
+};
+
+// One output at one row: the loss, the measure, and the gradient of the loss.
+static void one_output(const struct dt_output_slice *o, const double *z, const double *t,
+                       double *loss, double *measure, double *dz)
+{
+    double n = o->width, smoothing = (double)o->smoothing, max = -INFINITY, sum = 0.0;
+    *loss = *measure = 0.0;
+    if (o->kind == DT_OUTPUT_CATEGORICAL) {
+        int64_t best = 0, label = (int64_t)t[0];
+        for (int64_t i = 0; i < o->width; i++)
+            best = z[i] > max ? i : best, max = fmax(z[i], max);
+        for (int64_t i = 0; i < o->width; i++)
+            sum += exp(z[i] - max);
+        *loss = log(sum) + max;
+        *measure = best == label;
+        for (int64_t i = 0; i < o->width; i++) {
+            double q = (1 - smoothing) * (i == label) + smoothing / n;
+            *loss -= q * z[i];
+            dz[i] = exp(z[i] - max) / sum - q;
+        }
+        return;
+    }
+    for (int64_t i = 0; i < o->width; i++) {
+        double q = (1 - smoothing) * t[i] + smoothing / 2, e = z[i] - t[i], small = fabs(e) <= 1;
+        if (o->kind == DT_OUTPUT_BERNOULLI) {
+            *loss += (fmax(z[i], 0) + log1p(exp(-fabs(z[i]))) - q * z[i]) / n;
+            *measure += ((z[i] > 0) == (t[i] > 0.5)) / n;
+            dz[i] = (1 / (1 + exp(-z[i])) - q) / n;
+        } else if (o->kind == DT_OUTPUT_REGRESSION) {
+            *loss += e * e / n;
+            dz[i] = 2 * e / n;
+        } else {
+            *loss += (small != 0.0 ? e * e / 2 : fabs(e) - 0.5) / n;
+            dz[i] = (small != 0.0 ? e : copysign(1.0, e)) / n;
+        }
+        if (o->kind != DT_OUTPUT_BERNOULLI)
+            *measure += fabs(e) / n;
+    }
+}
+
+REFERENCE(policy_loss)
+{
+    double *dx = zeros(a->width), z[512], t[512], dz[512];
+    float *logits = malloc((size_t)a->width * sizeof *logits); // dlogits may be logits
+    for (int64_t r = 0; r < a->rows; r++) {
+        memcpy(logits, a->logits + r * a->logits_stride, (size_t)a->width * sizeof *logits);
+        memset(dx, 0, (size_t)a->width * sizeof *dx);
+        bool counted = !a->mask || a->mask[r];
+        for (int64_t k = 0; k < a->n && counted; k++) {
+            const struct dt_output_slice *o = &a->outputs[k];
+            double loss, measure;
+            for (int64_t i = 0; i < o->width; i++) {
+                bool has = o->kind != DT_OUTPUT_CATEGORICAL || i == 0;
+                z[i] = (double)(logits[o->first + i] + a->bias[o->first + i]);
+                t[i] = has ? (double)a->targets[r * a->target_width + o->target + i] : 0;
+            }
+            one_output(o, z, t, &loss, &measure, dz);
+            a->sum->loss += (double)o->weight * loss;
+            a->sum->metrics[2 * k] += loss;
+            a->sum->metrics[2 * k + 1] += measure;
+            for (int64_t i = 0; i < o->width; i++)
+                dx[o->first + i] = (double)a->scale * (double)o->weight * dz[i];
+        }
+        a->sum->counted += counted;
+        if (a->dlogits)
+            store((char *)a->dlogits + r * a->dlogits_stride * dt_dtype_size(a->dtype), a->dtype, 1,
+                  a->width, a->width, dx, false);
+    }
+    free(dx);
+    free(logits);
+    return DT_OK;
+}
+
+// Slices of the logits, and targets of each row that its kind allows.
+static float *list_outputs(const struct shape *s, struct dt_policy_loss_args *a)
+{
+    for (const char *kind = s->outputs; *kind; kind++) {
+        if (*kind == '.') {
+            a->width++;
+            continue;
+        }
+        struct dt_output_slice *o = &a->outputs[a->n++];
+        *o = (struct dt_output_slice){.kind = *kind == 'c'   ? DT_OUTPUT_CATEGORICAL
+                                              : *kind == 'b' ? DT_OUTPUT_BERNOULLI
+                                              : *kind == 'r' ? DT_OUTPUT_REGRESSION
+                                                             : DT_OUTPUT_HUBER,
+                                      .first = (int32_t)a->width,
+                                      .width = (int32_t)s->width,
+                                      .target = (int32_t)a->target_width,
+                                      .weight = 0.5f * (float)a->n,
+                                      .smoothing = s->smoothing};
+        a->width += s->width;
+        a->target_width += *kind == 'c' ? 1 : s->width;
+    }
+    a->width += s->pad;
+    float *targets = normal(s->rows * a->target_width, 1.0, 2);
+    for (int64_t r = 0; r < s->rows; r++)
+        for (int64_t k = 0; k < a->n; k++) {
+            float *t = targets + r * a->target_width + a->outputs[k].target;
+            if (a->outputs[k].kind == DT_OUTPUT_CATEGORICAL)
+                *t = (float)((r * 7919 + k) % s->width);
+            for (int64_t i = 0; i < s->width && a->outputs[k].kind == DT_OUTPUT_BERNOULLI; i++)
+                t[i] = t[i] > 0;
+        }
+    return targets;
+}
+
+// As for xent; a sum over the columns of one output adds no more than a few roundings of fp32, of
+// numbers as large as the logits, which are up to 4 `spread`.
+static void compare(struct parity *p, const struct shape *s)
+{
+    if (!parity_case(p, "policy: rows %lld, outputs %s of %lld, pad %lld, %s%s%s, %d/4 counted, %g",
+                     (long long)s->rows, s->outputs, (long long)s->width, (long long)s->pad,
+                     dt_dtype_name(s->type), s->gradient ? " gradient" : "",
+                     s->in_place ? " in place" : "", s->counted, (double)s->spread))
+        return;
+    const struct dt_loss_sum before = {.loss = 1.5, .counted = 2.0, .metrics = {1, 2, 3}};
+    struct dt_policy_loss_args a = {.rows = s->rows, .scale = 0.25f, .dtype = s->type};
+    a.targets = list_outputs(s, &a);
+    int64_t stride = a.width + (s->in_place ? 0 : 5), rows = s->rows, width = a.width;
+    float *logits = normal_rows(DT_F32, rows, width, stride, (double)s->spread, 1);
+    uint8_t *mask = s->counted < 4 ? guarded(rows) : NULL;
+    for (int64_t r = 0; mask && r < rows; r++)
+        mask[r] = r * 3 % 4 < s->counted;
+    a.logits = logits;
+    a.logits_stride = a.dlogits_stride = stride;
+    a.bias = normal(width, 1.0, 3);
+    a.mask = mask;
+    a.sum = guarded_copy(&before, sizeof before);
+    if (s->gradient)
+        a.dlogits = s->in_place ? (void *)logits : guarded(rows * stride * dt_dtype_size(s->type));
+    double loss = 2e-6 * (1.0 + 4.0 * (double)s->spread);
+    int64_t sums = 2 + 2 * a.n;
+    PARITY(p, policy_loss, &a, IN(logits), IN(bias), IN(targets), IN(mask),
+           OUT(dlogits, s->type, rows, width, stride, .each = 1.2e-5, .floor = 0.02),
+           OUT(sum, DT_F64, 1, sums, sums, .each = loss), WORKSPACE);
+}
+
+static void check_not_finite(struct parity *p)
+{
+    static const char kinds[] = "cbrh";
+    if (!parity_case(p, "policy: logits that are not finite"))
+        return;
+    p->run_only = true;
+    for (int kind = 0; kind < 4; kind++)
+        for (int strange = 0; strange < 2; strange++) {
+            const struct shape s = {1, 0, (char[]){kinds[kind], 0}, 40, DT_F32, 0, 0, 4, 0, 1};
+            const struct dt_loss_sum none = {0};
+            struct dt_policy_loss_args a = {.rows = 1, .scale = 1, .dtype = DT_F32};
+            a.targets = list_outputs(&s, &a);
+            float *logits = normal(a.width, 1.0, 1);
+            logits[37] = strange ? INFINITY : NAN;
+            a.logits = logits;
+            a.logits_stride = a.width;
+            a.bias = normal(a.width, 1.0, 3);
+            a.sum = guarded_copy(&none, sizeof none);
+            ((float *)(uintptr_t)a.targets)[37 % a.target_width] = 0;
+            PARITY(p, policy_loss, &a, IN(logits), IN(bias), IN(targets),
+                   OUT(sum, DT_F64, 1, 4, 4, .each = 1), WORKSPACE);
+            CHECK(!isfinite(a.sum->loss), "kind %c: a logit of %g is lost", kinds[kind],
+                  (double)logits[37]);
+        }
+    p->run_only = false;
+}
+
+REFERENCE(bias_forward)
+{
+    for (int64_t i = 0; i < a->rows * a->width; i++)
+        a->y[i / a->width * a->y_stride + i % a->width] += a->bias[i % a->width];
+    return DT_OK;
+}
+
+REFERENCE(bias_backward)
+{
+    double *dy = dense(a->dy, a->dtype, a->rows, a->width, a->dy_stride);
+    for (int64_t i = 0; i < a->width; i++) {
+        double sum = a->accumulate ? (double)a->dbias[i] : 0.0;
+        for (int64_t r = 0; r < a->rows; r++)
+            sum += dy[r * a->width + i];
+        a->dbias[i] = (float)sum;
+    }
+    free(dy);
+    return DT_OK;
+}
+
+// 256 numbers near 1 add up to about 16, each addition with an error of up to 2^-24 of that: 256 of
+// them make about 2^-24 · 16 · 16 = 1.5e-5, a sixteenth of sqrt(256) times 1.5e-5, and more rows as
+// much more as the square root says.
+static void compare_bias(struct parity *p, int64_t rows, int64_t width, int64_t gap, dt_dtype type,
+                         bool accumulate)
+{
+    if (!parity_case(p, "bias: rows %lld, width %lld, gap %lld, %s%s", (long long)rows,
+                     (long long)width, (long long)gap, dt_dtype_name(type),
+                     accumulate ? " +=" : ""))
+        return;
+    int64_t stride = width + gap;
+    struct dt_bias_forward_args forward = {.rows = rows,
+                                           .width = width,
+                                           .bias = normal(width, 1.0, 1),
+                                           .y = normal_rows(DT_F32, rows, width, stride, 1.0, 2),
+                                           .y_stride = stride};
+    struct dt_bias_backward_args backward = {.rows = rows,
+                                             .width = width,
+                                             .dtype = type,
+                                             .dy = normal_rows(type, rows, width, stride, 1.0, 3),
+                                             .dy_stride = stride,
+                                             .dbias = accumulate ? normal(width, 1.0, 4)
+                                                                 : guarded(width * 4),
+                                             .accumulate = accumulate};
+    PARITY(p, bias_forward, &forward, IN(bias), OUT(y, DT_F32, rows, width, stride));
+    PARITY(p, bias_backward, &backward, IN(dy),
+           OUT(dbias, DT_F32, 1, width, width, .each = 4e-6, .floor = sqrt((double)rows)),
+           WORKSPACE);
+}
+
+void parity_policy(struct parity *p)
+{
+    static const struct shape shapes[] = {
+        {1, 0, "c", 2, DT_F32, 1, 0, 4, 0.0f, 1.0f},
+        {7, 3, "b", 1, DT_BF16, 1, 0, 3, 0.0f, 2.0f},
+        {9, 1, ".r", 3, DT_F32, 1, 1, 3, 0.0f, 2.0f},
+        {66, 2, "h.", 5, DT_BF16, 1, 0, 2, 0.0f, 1.0f},
+        {33, 7, "bccc.c", 17, DT_F32, 1, 1, 3, 0.1f, 3.0f},
+        {33, 7, "c.brh", 9, DT_BF16, 1, 0, 3, 0.1f, 3.0f},
+        {5, 0, "ccc", 33, DT_F32, 0, 0, 4, 0.25f, 3.0f},
+        {4, 0, "cb", 257, DT_F32, 1, 0, 4, 0.0f, 10.0f},
+        {8, 1, "cbrh", 4, DT_F32, 1, 0, 0, 0.0f, 1.0f},
+        {1030, 3, "rhbc", 2, DT_F32, 1, 0, 3, 0.0f, 1.0f},
+        {3, 0, "cccccccccccccccccccccccccccccccc", 3, DT_BF16, 1, 0, 4, 0.0f, 1.0f},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
+        compare(p, &shapes[i]);
+    if (!p->model)
+        check_not_finite(p);
+    for (int type = 0; type < 2 && p->model; type++)
+        compare(p, &(struct shape){256 * 60, 0, "bccccc", 17, type ? DT_BF16 : DT_F32, 1, 0, 3,
+                                   0.0f, 3.0f});
+    static const int64_t biases[][3] = {{1, 1, 0},   {2, 33, 3},    {257, 31, 0},
+                                        {700, 5, 1}, {512, 264, 8}, {3, 1000, 24}};
+    for (size_t i = 0; i < sizeof biases / sizeof *biases && !p->model; i++)
+        compare_bias(p, biases[i][0], biases[i][1], biases[i][2], i % 2 ? DT_BF16 : DT_F32,
+                     i % 3 == 1);
+    if (p->model)
+        compare_bias(p, MODEL_LENGTH, MODEL_WIDTH, 0, DT_BF16, true);
+}
