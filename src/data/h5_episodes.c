@@ -60,12 +60,9 @@ dt_status dt_episodes_add_start(struct dt_episodes *episodes, int64_t first)
 
 static int compare_numbers(const void *a, const void *b)
 {
-    const char *x = *(char *const *)a, *y = *(char *const *)b;
+    const char *x = *(char *const *)a, *y = *(char *const *)b; // of the same prefix
     size_t n = strlen(x), m = strlen(y);
-    x += strcspn(x, "0123456789");
-    y += strcspn(y, "0123456789");
-    long long p = strtoll(x, NULL, 10), q = strtoll(y, NULL, 10);
-    return p != q ? (p > q) - (p < q) : n != m ? (n > m) - (n < m) : strcmp(x, y);
+    return n != m ? (n > m) - (n < m) : strcmp(x, y);
 }
 
 dt_status dt_episodes_numbered(const struct dt_h5_file *file, const char *group, const char *prefix,

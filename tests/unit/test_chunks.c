@@ -213,6 +213,35 @@ static void test_unknown_filter(void)
     CHECK_ADVISES("h5repack");
 }
 
+// Images: chunks side by side in every dimension, of which none divides its dataset.
+static void test_dimensions(void)
+{
+    enum { IMAGES = 10, HEIGHT = 5, BREADTH = 7, COLOURS = 3, IMAGE = HEIGHT * BREADTH * COLOURS };
+    static uint8_t values[IMAGES * IMAGE], got[IMAGES * IMAGE];
+    const hsize_t dims[4] = {IMAGES, HEIGHT, BREADTH, COLOURS};
+    static const hsize_t chunks[][4] = {{3, 2, 3, 2}, {4, 5, 7, 3}, {1, 5, 2, 3}, {10, 5, 7, 1}};
+    for (int i = 0; i < IMAGES * IMAGE; i++)
+        values[i] = (uint8_t)(i * 37 % 253);
+    for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
+        hid_t plist = with_filters("sz", 4, chunks[c]), file = new_file(in_scratch("images.h5"));
+        struct dt_h5_file open;
+        struct dt_h5_array array;
+        bool found;
+        write_filtered(file, "images", H5T_STD_U8LE, 4, dims, NULL, plist, values);
+        H5Fclose(file);
+        CHECK_OK(dt_h5_open(in_scratch("images.h5"), &open));
+        CHECK_OK(dt_h5_array_open(&open, "/images", &array, &found));
+        CHECK_INT(array.shape[1], IMAGE);
+        for (int first = 0; first < IMAGES; first++) {
+            CHECK_OK(dt_h5_array_read(&array, first, IMAGES - first, got));
+            CHECK(memcmp(got, values + first * IMAGE, (size_t)(IMAGES - first) * IMAGE) == 0,
+                  "chunks %zu, from %d on", c, first);
+        }
+        dt_h5_array_close(&array);
+        dt_h5_close(&open);
+    }
+}
+
 int main(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
@@ -228,6 +257,7 @@ int main(void)
     test_orders();
     test_edges();
     test_pairs();
+    test_dimensions();
     test_bad_sizes();
     test_unknown_filter();
     remove_scratch();

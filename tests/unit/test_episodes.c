@@ -564,6 +564,22 @@ static void test_changed_shard(void)
     dt_dataset_free(dataset);
 }
 
+// Every binary16 against its definition.
+static void test_f16(void)
+{
+    int wrong = 0;
+    for (int x = 0; x < 1 << 16; x++) {
+        int exponent = x >> 10 & 31, mantissa = x & 1023;
+        double magnitude = exponent == 31 ? (mantissa ? NAN : INFINITY)
+                           : exponent     ? ldexp(1024 + mantissa, exponent - 25)
+                                          : ldexp(mantissa, -24);
+        float got = dt_f16_to_f32((uint16_t)x);
+        wrong += isnan(magnitude) ? !isnan(got) : fabs(got) != magnitude;
+        wrong += (signbit(got) != 0) != (x >> 15);
+    }
+    CHECK_INT(wrong, 0);
+}
+
 // A slot's block of the controller's frames is about 1 MiB; tokens have 64 windows.
 static void test_block(void)
 {
@@ -608,6 +624,7 @@ int main(void)
     test_changed_shard();
     test_verify();
     test_block();
+    test_f16();
     remove_scratch();
     return test_end();
 }
