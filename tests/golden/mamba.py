@@ -97,16 +97,16 @@ def huggingface(c):
     return MambaForCausalLM(config).double()
 
 
-def check():
+def compare_with_transformers(cases, blocks, peer_of):
     """Logits and gradients against transformers' own code. It rounds to fp32 within its norms: hence 1e-5."""
     worst = 0.0
-    for name, case in CASES.items():
+    for name, case in cases.items():
         if case.get("reset") or case.get("state"):
             continue
         generator = torch.Generator().manual_seed(7)
-        model = Model(case, {"mamba": Mamba}, generator)
+        model = Model(case, blocks, generator)
         batch = {key: array[0] for key, array in model.ends.batches(model.c, generator).items()}
-        peer = huggingface(model.c)
+        peer = peer_of(model.c)
         peer.load_state_dict({key: w.detach() for key, w in model.w.items()}, strict=False)
         peer.tie_weights()
         loss, mine, _ = model.forward(batch)
@@ -129,7 +129,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with transformers, write nothing")
     if parser.parse_args().check:
-        check()
+        compare_with_transformers(CASES, {"mamba": Mamba}, huggingface)
     else:
         make_family(__file__, CASES, {"mamba": Mamba})
 

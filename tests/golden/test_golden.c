@@ -10,16 +10,19 @@
 
 struct tolerance {
     double loss, logits, gradient, grad_norm, weights;
+    double floor; // of the norm that a gradient is compared with, as a share of the whole one's
 };
 
 // fp32: the promise is 1e-5 in loss and 1e-4 in gradients; about ten times what was measured is
 // asked for (losses 5e-7, logits 2e-7, gradients 1.4e-6, norms 4e-7, weights 1e-7), so that what
 // breaks is seen early.
-static const struct tolerance fp32 = {5e-6, 2e-6, 2e-5, 5e-6, 1e-6};
+static const struct tolerance fp32 = {5e-6, 2e-6, 2e-5, 5e-6, 1e-6, 0};
 // bf16: every stored activation and matrix is rounded by up to 2^-9 = 0.2 %, a dozen of these stand
 // between input and loss. Gradients of dt_proj are small sums of both signs: theirs is the 4 % that
-// was measured, 2 % elsewhere; losses 0.5 %, logits 0.6 %, norms 0.5 %, weights 0.07 %.
-static const struct tolerance bf16 = {1e-2, 1e-2, 6e-2, 1e-2, 2e-3};
+// was measured, 2 % elsewhere; losses 0.5 %, logits 1.1 %, norms 1.7 %, weights 0.3 %. Those
+// of a few numbers, as mamba2's dt_bias has, cancel more: they may be off by 0.18 % of the whole
+// gradient.
+static const struct tolerance bf16 = {1e-2, 1.5e-2, 6e-2, 2e-2, 5e-3, 0.03};
 
 static const char *case_name; // of the golden file
 static const char *run_name;  // of the run that is being checked
@@ -36,10 +39,10 @@ static double norm(const float *x, const float *y, int64_t n) // |x - y|, of x a
 
 // |got - want| <= tolerance |want|: where the reference is exactly zero, so must be what came.
 static void check_tensor(const char *name, const float *got, const float *want, int64_t n,
-                         double tolerance)
+                         double tolerance, double floor)
 {
     double difference = norm(got, want, n), size = norm(want, NULL, n);
-    CHECK(difference <= tolerance * size,
+    CHECK(difference <= tolerance * fmax(size, floor),
           "%s, %s: %s differs by %.3g of its norm %.3g (tolerance %g)", case_name, run_name, name,
           difference / size, size, tolerance);
 }
@@ -79,7 +82,7 @@ static void check_parameter(const struct golden *golden, const struct golden_tra
     float *final_norm = golden_tensor(golden, NULL, "golden.final_norm.%s", param->name);
     CHECK_INT(count, param->file_count);
     check_tensor(param->name, trace->gradients + param->offset, gradient, count,
-                 tolerance->gradient);
+                 tolerance->gradient, tolerance->floor * trace->grad_norm[0]);
     check_relative(param->name, golden->steps - 1,
                    norm(trace->weights + param->offset, NULL, count), *final_norm,
                    tolerance->weights);
@@ -95,7 +98,7 @@ static void check_reference(const struct golden *golden, const struct golden_tra
     int64_t count;
     float *logits = golden_tensor(golden, &count, "golden.logits");
     if (logits)
-        check_tensor("logits", trace->logits, logits, count, tolerance->logits);
+        check_tensor("logits", trace->logits, logits, count, tolerance->logits, 0);
     free(logits);
     check_curves(golden, trace, tolerance);
     for (int row = 0; row < trace->params.n; row++)
@@ -152,8 +155,8 @@ static void check_windows(struct golden_run run, const struct tolerance *toleran
         float *want = golden_state(&run, b, &count), *whole, *steps;
         double loss = golden_windows(&run, b, golden->length, &whole);
         double sum = golden_windows(&run, b, 1, &steps);
-        check_tensor("state after the window", whole, want, count, tolerance->logits);
-        check_tensor("state after single steps", steps, whole, count, tolerance->logits);
+        check_tensor("state after the window", whole, want, count, tolerance->logits, 0);
+        check_tensor("state after single steps", steps, whole, count, tolerance->logits, 0);
         CHECK(fabs(sum - loss) <= tolerance->loss * loss,
               "%s, %s: losses of single steps are %.9g, of the window %.9g", case_name, run_name,
               sum, loss);
