@@ -12,9 +12,11 @@
 enum dt_bench_gemm { DT_BENCH_GEMM_TIMED, DT_BENCH_GEMM_FIRST };
 
 struct dt_bench_options {
-    bool step, reader; // what is measured; neither: every op
+    bool step, play, reader; // what is measured; none: every op
     bool json, warm;
     int model;          // of --model; 0: none
+    const char *heads;  // NULL: a language model
+    int64_t frame_size; // of a policy
     const char *layers; // NULL: n_layer times mamba
     int64_t d_model, n_layer, vocab, d_state;
     int64_t seq_len, batch;
@@ -31,14 +33,18 @@ struct dt_bench_options {
 
 dt_status dt_bench_ops(const struct dt_bench_options *options);
 dt_status dt_bench_step(const struct dt_bench_options *options);
+dt_status dt_bench_play(const struct dt_bench_options *options);
 dt_status dt_bench_reader(const struct dt_bench_options *options);
 
 // The rate of every step: a run with optim.schedule = constant and optim.lr of this, the other
 // settings being those of the options and of the configuration's defaults, makes the same steps.
 #define DT_BENCH_LEARNING_RATE 1e-3
 
-// A model in training on synthetic tokens, one process. It points into itself and must not be
-// moved.
+// The model that the options describe; its storage is fp32.
+dt_status dt_bench_model(const struct dt_bench_options *options, struct dt_model_config *model);
+
+// A model in training on synthetic tokens or frames, one process. It points into itself and must
+// not be moved.
 struct dt_bench_rig {
     struct dt_comm *comm; // of this process alone
     struct dt_backend backend;

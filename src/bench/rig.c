@@ -4,6 +4,7 @@
 
 #include "job/device.h"
 #include "job/job.h"
+#include "model/kinds.h"
 #include "train/memory.h"
 
 #include <stdio.h>
@@ -22,6 +23,23 @@ static dt_status open_backend(const struct dt_bench_options *options, dt_bench_w
     return DT_OK;
 }
 
+dt_status dt_bench_model(const struct dt_bench_options *options, struct dt_model_config *model)
+{
+    struct dt_settings s;
+    dt_settings_defaults(&s);
+    *model = s.model;
+    model->d_model = options->d_model;
+    model->n_layer = options->layers ? 0 : options->n_layer;
+    snprintf(model->layers, sizeof model->layers, "%s", options->layers ? options->layers : "");
+    snprintf(model->heads, sizeof model->heads, "%s", options->heads ? options->heads : "");
+    model->frame_size = options->heads ? options->frame_size : 0;
+    model->attn_window = options->seq_len; // as a fresh run has it
+    model->vocab_size = options->heads ? 0 : options->vocab;
+    model->d_state = options->d_state;
+    model->recompute = (enum dt_recompute)options->recompute;
+    return dt_model_config_check(model);
+}
+
 // The job of a run whose configuration says no more than the options do. It borrows from the rig.
 static dt_status describe(const struct dt_bench_options *options, const struct dt_bench_rig *rig,
                           struct dt_job *job)
@@ -38,16 +56,10 @@ static dt_status describe(const struct dt_bench_options *options, const struct d
     s->run.cuda_graph = options->cuda_graph;
     s->data.seq_len = rig->length;
     s->data.batch = rig->batch;
-    s->model.d_model = options->d_model;
-    s->model.n_layer = options->layers ? 0 : options->n_layer;
-    snprintf(s->model.layers, sizeof s->model.layers, "%s", options->layers ? options->layers : "");
-    s->model.attn_window = rig->length; // as a fresh run has it
-    s->model.vocab_size = options->vocab;
-    s->model.d_state = options->d_state;
-    s->model.recompute = (enum dt_recompute)options->recompute;
+    DT_TRY(dt_bench_model(options, &s->model));
     job->model = s->model;
     job->model.storage = bf16 ? DT_BF16 : DT_F32;
-    return dt_model_config_check(&job->model);
+    return DT_OK;
 }
 
 static dt_status check_memory(const struct dt_bench_rig *rig, const struct dt_memory_plan *plan)
@@ -83,6 +95,26 @@ dt_status dt_bench_rig_choose(struct dt_bench_rig *rig)
     return DT_OK;
 }
 
+static dt_status scan(const struct dt_bench_options *options, struct dt_bench_rig *rig)
+{
+    struct dt_scan_rules rules = {.seq_len = rig->length, .vocab_size = options->vocab};
+    struct dt_outputs heads = {0};
+    if (options->heads)
+        DT_TRY(dt_heads_parse(options->heads, &heads));
+    rules.frame_width = options->frame_size;
+    for (rules.n_targets = 0; rules.n_targets < heads.n; rules.n_targets++) {
+        const struct dt_output *head = &heads.list[rules.n_targets];
+        struct dt_target *target = &rules.target[rules.n_targets];
+        snprintf(target->name, sizeof target->name, "%s", head->name);
+        target->width = head->target_width;
+        target->classes = head->kind == DT_OUTPUT_CATEGORICAL ? head->width
+                          : head->kind == DT_OUTPUT_BERNOULLI ? 2
+                                                              : 0;
+    }
+    return dt_dataset_scan(options->heads ? "synthetic:frames" : "synthetic:random", &rules,
+                           &rig->dataset);
+}
+
 // As in training: memory is planned and checked, then algorithms are chosen for the shapes of the
 // plan, then all is created.
 static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
@@ -92,10 +124,7 @@ static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap 
     struct dt_job job;
     DT_TRY(dt_comm_open(DT_COMM_KIND_SELF, &rig->comm));
     DT_TRY(open_backend(options, wrap, rig));
-    DT_TRY(dt_dataset_scan(
-        "synthetic:random",
-        &(struct dt_scan_rules){.seq_len = rig->length, .vocab_size = options->vocab},
-        &rig->dataset));
+    DT_TRY(scan(options, rig));
     DT_TRY(describe(options, rig, &job));
     struct dt_model_shape shape = dt_job_shape(&job, true);
     struct dt_stepper_config stepper = dt_job_stepper(&job);

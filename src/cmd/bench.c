@@ -7,7 +7,9 @@
 
 #define OPS   "ops"
 #define STEP  "step"
+#define PLAY  "play"
 #define MODEL OPS "|" STEP
+#define BOTH  MODEL "|" PLAY
 
 // Published sizes [state-spaces/mamba]. Sizes that are given override a model's.
 static const struct model {
@@ -19,6 +21,8 @@ static const struct model {
 
 static const struct dt_option options[] = {
     {OPTION(FLAG, step, "step", "false", "time a whole training step")},
+    {OPTION(FLAG, play, "play", "false",
+            "time a playing step: one position of one stream, on one thread unless --threads")},
     {OPTION(
         FLAG, reader, "reader", "false",
         "time the shard reader against plain read(); FILE is a shard, by default a temporary one")},
@@ -26,22 +30,27 @@ static const struct dt_option options[] = {
             "width, layers and vocabulary of the published Mamba of that size, 2048 tokens per "
             "sequence"),
      .modes = MODEL},
-    {OPTION(WHOLE, d_model, "d-model", "256", 1, 1 << 16, "model width"), .modes = MODEL},
-    {OPTION(WHOLE, n_layer, "n-layer", "4", 1, 1 << 12, "layers"), .modes = MODEL},
+    {OPTION(WHOLE, d_model, "d-model", "256", 1, 1 << 16, "model width"), .modes = BOTH},
+    {OPTION(WHOLE, n_layer, "n-layer", "4", 1, 1 << 12, "layers"), .modes = BOTH},
     {OPTION(TEXT, layers, "layers", "", "layer kinds, such as mamba*2 gru; instead of --n-layer"),
-     .modes = MODEL},
-    {OPTION(WHOLE, seq_len, "seq-len", "512", 1, 1 << 24, "tokens per sequence"), .modes = MODEL},
+     .modes = BOTH},
+    {OPTION(TEXT, heads, "heads", "",
+            "as model.heads, such as buttons:bernoulli*8; default: a language model"),
+     .modes = BOTH},
+    {OPTION(WHOLE, frame_size, "frame-size", "64", 1, 1 << 20, "with --heads: numbers in a frame"),
+     .modes = BOTH},
+    {OPTION(WHOLE, seq_len, "seq-len", "512", 1, 1 << 24, "tokens per sequence"), .modes = BOTH},
     {OPTION(WHOLE, batch, "batch", "16", 1, 1 << 16, "sequences per step"), .modes = MODEL},
     {OPTION(WHOLE, micro_batch, "micro-batch", "0", 0, 1 << 16, "sequences per pass; 0: all"),
      .modes = MODEL},
-    {OPTION(WHOLE, vocab, "vocab", "256", 1, 1 << 24, "vocabulary size"), .modes = MODEL},
+    {OPTION(WHOLE, vocab, "vocab", "256", 1, 1 << 24, "vocabulary size"), .modes = BOTH},
     {OPTION(WHOLE, d_state, "d-state", "16", 1, DT_SCAN_STATES_MAX, "SSM state size"),
-     .modes = MODEL},
+     .modes = BOTH},
     {OPTION(CHOICE, device, "device", "auto", DT_DEVICE_WORDS, "auto: cuda if there is a GPU"),
      .modes = MODEL},
     {OPTION(CHOICE, precision, "precision", "auto", DT_PRECISION_WORDS,
             "auto: the faster one on this machine"),
-     .modes = MODEL},
+     .modes = BOTH},
     {OPTION(CHOICE, recompute, "recompute", "none", DT_RECOMPUTE_WORDS,
             "what the backward pass recomputes"),
      .modes = MODEL},
@@ -51,7 +60,7 @@ static const struct dt_option options[] = {
     {OPTION(CHOICE, gemm, "gemm", "timed", "timed|first",
             "GEMM algorithms on a GPU: timed, or the first deterministic one that cuBLASLt lists"),
      .modes = STEP},
-    {OPTION(WHOLE, threads, "threads", "0", 0, 4096, "CPU threads; 0: all cores"), .modes = MODEL},
+    {OPTION(WHOLE, threads, "threads", "0", 0, 4096, "CPU threads; 0: all cores"), .modes = BOTH},
     {OPTION(REAL, seconds, "seconds", "auto", 1e-3, 3600,
             "how long to measure; auto: 0.2 for each op, 5 for steps, 3 for reading",
             .auto_word = "auto")},
@@ -65,16 +74,18 @@ static const char hint[] = "dtrain bench --help lists the options";
 
 static dt_status check(const struct dt_call *call, const struct dt_bench_options *o)
 {
-    const char *mode = o->step ? STEP : o->reader ? "reader" : OPS;
-    if (o->step && o->reader)
-        return DT_FAIL(DT_USER, hint, "--step and --reader are two benchmarks: give one of them");
+    const char *mode = o->step ? STEP : o->play ? PLAY : o->reader ? "reader" : OPS;
+    int named = o->step + o->play + o->reader;
+    if (named > 1)
+        return DT_FAIL(DT_USER, hint,
+                       "--step, --play and --reader are separate benchmarks: give one of them");
     if (o->file && !o->reader)
         return DT_FAIL(DT_USER, hint, "%s: only --reader reads a file", o->file);
     for (const struct dt_option *row = options; row->key.name; row++)
         if (dt_call_given(call, row->key.name) && row->modes &&
             !dt_config_is_choice(row->modes, mode, NULL))
             return DT_FAIL(DT_USER, hint, "--%s does not apply to dtrain bench%s%s", row->key.name,
-                           o->step || o->reader ? " --" : "", o->step || o->reader ? mode : "");
+                           named ? " --" : "", named ? mode : "");
     if (o->micro_batch > 0 && o->batch % o->micro_batch != 0)
         return DT_FAIL(DT_USER, "give a divisor of the batch",
                        "--micro-batch %lld does not divide --batch %lld", (long long)o->micro_batch,
@@ -105,15 +116,18 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
     DT_TRY(check(call, &o));
     if (o.step)
         return dt_bench_step(&o);
+    if (o.play)
+        return dt_bench_play(&o);
     return o.reader ? dt_bench_reader(&o) : dt_bench_ops(&o);
 }
 
 const struct dt_command dt_cmd_bench = {
     .name = "bench",
-    .usage = "[--step | --reader [FILE]] [options]",
-    .help = "time every op, a training step, or the shard reader",
-    .about = "Without --step and --reader: every op at the shapes of a model's training step, "
-             "compared with the machine's limits.",
+    .usage = "[--step | --play | --reader [FILE]] [options]",
+    .help = "time every op, a training step, a playing step, or the shard reader",
+    .about =
+        "Without --step, --play and --reader: every op at the shapes of a model's training step, "
+        "compared with the machine's limits.",
     .max_words = 1,
     .options = options,
     .options_size = sizeof(struct dt_bench_options),

@@ -37,7 +37,8 @@ struct dt_scan_rules {
     // Only the episodes that /mask/NAME lists. "": all. mask_default: "" means train or valid
     // (mask_default names it) where the shard has that list.
     char mask[DT_DATA_NAME], mask_default[DT_DATA_NAME];
-    int n_targets; // 0: as many columns as data.targets has, unchecked
+    int64_t frame_width; // of synthetic frames
+    int n_targets;       // 0: as many columns as data.targets has, unchecked
     struct dt_target target[DT_TARGETS_MAX];
 };
 

@@ -47,6 +47,14 @@ for op in rnn_forward rnn_backward silu_gate_forward silu_gate_backward attentio
 done
 "$dtrain" bench --step $size --layers "gru mlp attention" | grep -q "tokens/s" || fail "--step --layers"
 
+policy="--heads buttons:bernoulli*3 --frame-size 9"
+"$dtrain" bench --step $size $policy | grep -q "tokens/s" || fail "--step --heads"
+"$dtrain" bench --play --layers "mamba gru" --d-model 24 $policy --json --seconds 0.01 >play.json
+check_json play.json
+for field in step_us model_mb state_bytes; do
+    grep -q "\"$field\":[0-9.]*[1-9]" play.json || fail "--play --json: no $field above 0"
+done
+"$dtrain" bench --play --d-model 24 --vocab 30 --seconds 0.01 | grep -q "a playing step" || fail "--play of a language model"
 "$dtrain" bench --step $size --json --recompute scan >step.json
 check_json step.json
 for field in step_ms tokens_per_s gflops peak_memory_mb last_step loss; do

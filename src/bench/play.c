@@ -1,0 +1,105 @@
+// `dtrain bench --play`: the time of a playing step, one position of one stream, through the player
+// that `dtrain sample` and libdtrain_step have. Weights are random: a step takes as long with any.
+#include "bench/bench.h"
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "job/device.h"
+#include "play/player.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { STEPS = 50, LEAST = 3 }; // of a repeat, which is long enough for the clock
+static const double default_seconds = 1;
+
+struct playing {
+    struct dt_backend backend;
+    struct dt_model_config model;
+    struct dt_player *player;
+    struct dt_play_info info;
+    struct dt_params params;
+    float *weights, *frame, *predicted;
+    struct dt_bench_clock clock;
+};
+
+static dt_status playing_open(const struct dt_bench_options *options, struct playing *p)
+{
+    const struct dt_player_config config = {
+        .streams = 1,
+        .length = 1,
+        .weights = options->precision == DT_PRECISION_BF16 ? DT_PLAY_BF16 : DT_PLAY_F32};
+    struct dt_philox rng = dt_philox_init(1, 0, 0);
+    int threads = options->threads > 0 ? (int)options->threads : 1;
+    DT_TRY(dt_device_open_alone(DT_DEVICE_CPU, threads, &p->backend));
+    DT_TRY(dt_bench_model(options, &p->model));
+    DT_TRY(dt_model_list(&p->model, &p->params, NULL));
+    DT_TRY(dt_player_create(&p->backend, &p->model, &config, &p->player));
+    dt_player_info(p->player, &p->info);
+    p->weights = malloc((size_t)p->params.elements * sizeof *p->weights);
+    p->frame = calloc((size_t)(p->info.frame + 1), sizeof *p->frame);
+    p->predicted = calloc((size_t)(p->info.values + 1), sizeof *p->predicted);
+    if (!p->weights || !p->frame || !p->predicted)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a model of %lld weights",
+                       (long long)p->params.elements);
+    for (int64_t i = 0; i < p->info.frame; i++)
+        p->frame[i] = dt_philox_normal(&rng);
+    dt_params_init(&p->params, 1, p->weights);
+    return dt_player_set_weights(p->player, p->weights);
+}
+
+static dt_status measure(struct playing *p, double seconds)
+{
+    const int32_t token = 0;
+    const struct dt_play play = {.n = 1,
+                                 .length = 1,
+                                 .frames = p->info.vocab > 0 ? NULL : p->frame,
+                                 .ids = p->info.vocab > 0 ? &token : NULL,
+                                 .predicted = p->predicted};
+    dt_bench_start(&p->clock);
+    while (dt_bench_more(&p->clock, LEAST, seconds)) {
+        double start = dt_seconds();
+        for (int i = 0; i < STEPS; i++)
+            DT_TRY(dt_player_step(p->player, &play));
+        dt_bench_note(&p->clock, (dt_seconds() - start) / STEPS);
+    }
+    return DT_OK;
+}
+
+static void print(const struct dt_bench_options *options, const struct playing *p)
+{
+    double median = dt_bench_median(&p->clock) * 1e6, best = dt_bench_best(&p->clock) * 1e6,
+           mb = (double)p->params.count * 4 / 1e6;
+    const char *weights = options->precision == DT_PRECISION_BF16 ? "bf16" : "fp32";
+    if (options->json)
+        printf("{\"bench\":\"play\",\"layers\":\"%s\",\"d_model\":%lld,\"weights\":\"%s\","
+               "\"parameters\":%lld,\"model_mb\":%.3f,\"state_bytes\":%lld,\"step_us\":%.3f,"
+               "\"best_step_us\":%.3f}\n",
+               p->model.layers, (long long)p->model.d_model, weights, (long long)p->params.count,
+               mb, (long long)p->info.state, median, best);
+    else
+        printf("%s, %s weights: %.1f us a playing step (best %.1f), %.2f MB in fp32, state of a "
+               "stream %lld bytes\n",
+               p->model.layers, weights, median, best, mb, (long long)p->info.state);
+}
+
+dt_status dt_bench_play(const struct dt_bench_options *options)
+{
+    struct playing *p = calloc(1, sizeof *p);
+    if (!p)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of times");
+    dt_status status = playing_open(options, p);
+    if (status == DT_OK)
+        status = measure(p, options->seconds > 0 ? options->seconds : default_seconds);
+    if (status == DT_OK)
+        print(options, p);
+    dt_player_close(p->player);
+    dt_params_free(&p->params);
+    if (p->backend.table)
+        dt_backend_close(&p->backend);
+    free(p->weights);
+    free(p->frame);
+    free(p->predicted);
+    free(p);
+    return status;
+}
