@@ -108,11 +108,27 @@ static dt_status check_vocab(const struct dt_h5_array *array, int64_t vocab_size
                    shard->vocab_size, vocab_size);
 }
 
+// Keys of episodes mean nothing to a kind without frames.
+static dt_status check_rules(const struct dt_reader_kind *kind, const char *path,
+                             const struct dt_scan_rules *rules)
+{
+    const char *key = rules->inputs[0]    ? "data.inputs"
+                      : rules->targets[0] ? "data.targets"
+                      : rules->mask[0]    ? "data.mask"
+                      : rules->stride > 0 ? "data.stride"
+                                          : NULL;
+    if (!key || kind->frames)
+        return DT_OK;
+    return DT_FAIL(DT_USER, "remove the key, or use shards of episodes",
+                   "%s holds %s: %s is for episodes of frames", path, kind->name, key);
+}
+
 static dt_status open_file(struct dt_reader *reader, const char *path,
                            const struct dt_scan_rules *rules, struct dt_shard *shard)
 {
     DT_TRY(dt_h5_open(path, &reader->file));
     DT_TRY(recognise(reader, rules));
+    DT_TRY(check_rules(reader->kind, path, rules));
     shard->file_bytes = reader->file.bytes;
     for (int i = 0; i < DT_READER_DATASETS && reader->kind->datasets[i]; i++) {
         bool found;

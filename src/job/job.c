@@ -136,6 +136,10 @@ static dt_status scan_data(struct dt_job *job)
     if (s->data.val[0])
         DT_TRY_NOTE(dt_dataset_scan(s->data.val, &val_rules, &job->val), "scanning data.val = %s",
                     s->data.val);
+    if (job->val && job->val->layout.columns != job->train->layout.columns)
+        return dt_config_reject(
+            job->config, "data.val", "name the datasets in data.inputs and data.targets",
+            "%s holds other columns than %s", job->val->shards[0].path, job->train->shards[0].path);
     if (job->train->windows < s->data.batch)
         return dt_config_reject(
             job->config, "data.batch", "give more data, a smaller batch or a smaller seq_len",

@@ -393,6 +393,16 @@ static void test_broadcast(void)
     dt_dataset_free(a);
 }
 
+static void test_keys_of_episodes(void)
+{
+    struct dt_dataset *dataset;
+    struct dt_scan_rules rules = {.seq_len = T, .stride = 3};
+    const uint8_t tokens[40] = {0};
+    put_alone(in_scratch("few.h5"), "tokens", H5T_STD_U8LE, 40, tokens);
+    CHECK_FAILS(dt_dataset_scan(in_scratch("few.h5"), &rules, &dataset), DT_USER,
+                "few.h5 holds tokens: data.stride is for episodes of frames");
+}
+
 int main(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
@@ -414,6 +424,7 @@ int main(void)
     test_globs();
     test_short();
     test_broadcast();
+    test_keys_of_episodes();
     remove_scratch();
     return test_end();
 }

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# A policy trains on episodes of every layout with three lines of configuration, the same on two ranks as on one; what
+# commands show of such data; what is refused, with exit code 2. $2: the tool that writes the layouts.
+make_episodes=$(realpath "$2")
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+cat >policy.ini <<'EOF'
+[run]
+steps = 60
+precision = fp32
+[model]
+d_model = 24
+n_layer = 2
+heads = buttons:bernoulli*2 stick:categorical*5
+[data]
+val = train.h5
+seq_len = 16
+batch = 8
+block = 4
+[optim]
+lr = 1e-2
+[log]
+every = 1
+eval_every = 30
+EOF
+loss() { # of a run at a step
+    train_lines "runs/$1/metrics.jsonl" | awk "\$1 == $2 { print \$2 }"
+}
+refused() { # what, pattern, command …
+    local what=$1 pattern=$2
+    shift 2
+    "$@" >refused.log 2>&1
+    check "$what: exit code 2" test $? -eq 2
+    check "$what: $pattern in: $(cat refused.log)" grep -qE "$pattern" refused.log
+}
+three_lines() { # layout; sets the array `lines`
+    case $1 in
+    episodes) lines=(data.inputs='frames img[1:3] b:id*7') ;;
+    robomimic) lines=(data.inputs='obs/a obs/img[1:3] obs/b:id*7') ;;
+    minari) lines=(data.inputs='observations/a observations/img[1:3] observations/b:id*7') ;;
+    d4rl) lines=(data.inputs='observations img[1:3] b:id*7') ;;
+    esac
+    lines+=(data.train=train.h5 data.targets=actions)
+}
+
+for layout in episodes robomimic minari d4rl; do
+    "$make_episodes" $layout train.h5 0 13 || exit 1
+    three_lines $layout
+    for n in 1 2; do
+        check "$layout on $n ranks trains" ranks $n policy.ini "${lines[@]}" run.name=$layout-$n >$layout-$n.log 2>&1
+    done
+    check "$layout: the loss falls" awk "BEGIN { exit !($(loss $layout-1 60) < 0.7 * $(loss $layout-1 1)) }"
+    check "$layout: two ranks have the losses of one" \
+        same_losses runs/$layout-1/metrics.jsonl runs/$layout-2/metrics.jsonl 1e-4
+    check "$layout: --check" "$dtrain" --check policy.ini "${lines[@]}" run.name=other >check.log 2>&1
+    frames=$([ $layout = robomimic ] && echo 9 || echo 13)
+    check "$layout: it shows frames: $(cat check.log)" \
+        grep -q "$frames episodes, stride 16; a frame has 5 values and 1 ids (tables of 7), the targets 3" check.log
+    check "$layout: order" "$dtrain" order policy.ini "${lines[@]}" --steps 1:3 >order.log
+    check "$layout: a line a window" test "$(grep -c . order.log)" = 24
+done
+three_lines robomimic
+"$make_episodes" robomimic train.h5 0 13
+check "order names episodes" grep -q ' train.h5 /data/demo_[0-9]*:[0-9]*$' <("$dtrain" order policy.ini "${lines[@]}" --steps 1:3)
+check "verify" grep -q 'good  train.h5: 317 frames, 8 values a frame, 13 episodes of robomimic' <("$dtrain" verify train.h5)
+refused "other inputs on resume" 'data.inputs is obs/a obs/b:id.7, the checkpoint has' \
+    "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70 data.inputs='obs/a obs/b:id*7'
+refused "another stride on resume" 'data.stride is 8, the checkpoint has 16' \
+    "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70 data.stride=8
+"$make_episodes" robomimic train.h5 1 13
+refused "other data on resume" 'train.h5, has ' "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70
+refused "a missing key" 'train.h5 has no /data/demo_[0-9]*/obs/c \(data.inputs\)' \
+    "$dtrain" --check policy.ini "${lines[@]}" data.inputs=obs/c
+refused "heads that do not match" 'the targets have 3 columns, the heads need 4 \(buttons 3, stick 1\)' \
+    "$dtrain" --check policy.ini "${lines[@]}" 'model.heads=buttons:bernoulli*3 stick:categorical*5'
+refused "a class out of range" 'train.h5: /data/demo_[0-9]*/actions, row [0-9]*, column 2: [34] is not a whole number in \[0, 3\)' \
+    "$dtrain" policy.ini "${lines[@]}" run.name=bad 'model.heads=buttons:bernoulli*2 stick:categorical*3'
+refused "an id outside its table" 'obs/b, row [0-9]*: id 6 is not in \[0, 6\)' \
+    "$dtrain" policy.ini "${lines[@]}" run.name=bad data.inputs='obs/a obs/b:id*6'
+refused "an unknown mask" 'train.h5 has no list of episodes /mask/expert' \
+    "$dtrain" --check policy.ini "${lines[@]}" data.mask=expert
+refused "another format" 'train.h5 has no /frames: it is not episodes' "$dtrain" --check policy.ini "${lines[@]}" data.format=episodes
+refused "tokens" 'has neither|it is not tokens' "$dtrain" --check policy.ini "${lines[@]}" data.format=tokens
+finish
