@@ -16,7 +16,7 @@ os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import MambaConfig, MambaForCausalLM
+from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
 
 # Both sides compute in fp32 with sums in another order: 1e-4 of logits of size one, as promised.
 TOLERANCE = 1e-4
@@ -28,6 +28,13 @@ MODELS = {
                    conv_kernel=3, expand=1, time_step_rank=7, layer_norm_epsilon=1e-3),
     "sharded": dict(vocab_size=99, hidden_size=48, num_hidden_layers=3, tie_word_embeddings=True, conv_kernel=2),
     "bf16": dict(vocab_size=40, hidden_size=32, num_hidden_layers=2, tie_word_embeddings=True),
+    # As state-spaces publish theirs (one group, tied), and mistralai (several groups, untied).
+    "mamba2": dict(vocab_size=51, hidden_size=32, num_hidden_layers=2, tie_word_embeddings=True, num_heads=8,
+                   head_dim=8, n_groups=1, state_size=16),
+    "mamba2_groups": dict(vocab_size=64, hidden_size=24, num_hidden_layers=2, tie_word_embeddings=False, num_heads=12,
+                          head_dim=6, expand=3, n_groups=4, conv_kernel=3, chunk_size=8, layer_norm_epsilon=1e-3),
+    "mamba2_limits": dict(vocab_size=40, hidden_size=32, num_hidden_layers=1, tie_word_embeddings=True, num_heads=16,
+                          head_dim=4, n_groups=1, state_size=5, time_step_limit=(0.01, 0.5)),
 }
 
 CONFIG = """
@@ -49,9 +56,12 @@ lr = {lr}
 def make_model(name, overrides):
     """A random model with every tensor away from its initial value, so that a forgotten one would be seen."""
     torch.manual_seed(sum(map(ord, name)))
-    settings = dict(overrides, intermediate_size=overrides.get("expand", 2) * overrides["hidden_size"],
-                    use_bias=False, use_cache=False, pad_token_id=0, bos_token_id=0, eos_token_id=0)
-    model = MambaForCausalLM(MambaConfig(**settings)).float()
+    settings = dict(overrides, use_bias=False, use_cache=False, pad_token_id=0, bos_token_id=0, eos_token_id=0)
+    if name.startswith("mamba2"):
+        model = Mamba2ForCausalLM(Mamba2Config(**settings)).float()
+    else:
+        settings["intermediate_size"] = overrides.get("expand", 2) * overrides["hidden_size"]
+        model = MambaForCausalLM(MambaConfig(**settings)).float()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -89,10 +99,11 @@ def train(dtrain, name):
     return run / "checkpoints" / f"step-{STEPS:08}"
 
 
-def load_checkpoint(directory):
-    model, info = MambaForCausalLM.from_pretrained(directory, output_loading_info=True)
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        assert not info.get(kind), f"{directory}: {kind}: {info[kind]}"
+def load_checkpoint(directory, kind):
+    model, info = kind.from_pretrained(directory, output_loading_info=True)
+    assert model.config.architectures == [kind.__name__], model.config.architectures
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        assert not info.get(problem), f"{directory}: {problem}: {info[problem]}"
     return model.float()
 
 
@@ -111,7 +122,7 @@ def check_model(name, dtrain, tool):
     compare(f"{name}, written by transformers", dtrain_logits(tool, name, ids),
             transformers_logits(model, ids))
     checkpoint = train(dtrain, name)
-    trained = load_checkpoint(checkpoint)
+    trained = load_checkpoint(checkpoint, type(model))
     check_moved(name, model, trained)
     compare(f"{name}, written by dtrain", dtrain_logits(tool, checkpoint, ids), transformers_logits(trained, ids))
 

@@ -187,6 +187,47 @@ static void test_config_kinds(void)
                 "model.heads: unknown kind 'lmm': did you mean 'lm'?");
 }
 
+#define MAMBA2                                                                                     \
+    "{\"model_type\": \"mamba2\", \"hidden_size\": 64, \"vocab_size\": 50, "                       \
+    "\"num_hidden_layers\": 3"
+
+// What a file lacks is as in Mamba2Config; infinity is written in two ways; a model that is written
+// comes back.
+static void test_config_mamba2(void)
+{
+    static const char *const limits[] = {"[0.0, Infinity]", "[0.0, {\"__float__\": \"Infinity\"}]",
+                                         "[0, 0.5]"};
+    struct dt_model_config config = {0}, read = {0};
+    char text[512], *written;
+    for (int i = 0; i < 3; i++) {
+        snprintf(text, sizeof text,
+                 MAMBA2 ", \"head_dim\": 16, \"num_heads\": 8, \"note\": "
+                        "\"to Infinity\", \"time_step_limit\": %s}",
+                 limits[i]);
+        CHECK_INT(parse_config(text, &config), DT_OK);
+        CHECK_STR(config.layers, "mamba2*3");
+        CHECK_INT(config.d_state, 128);
+        CHECK_INT(config.n_groups, 8);
+        CHECK_INT(config.head_dim, 16);
+        CHECK_INT(config.tie_embeddings, false);
+        CHECK(config.dt_max == (i < 2 ? 0.0 : 0.5), "%s: %g", limits[i], config.dt_max);
+        CHECK_INT(dt_hf_config_text(&config, &written), DT_OK);
+        CHECK(strstr(written, "Mamba2ForCausalLM") && strstr(written, "\"num_heads\":\t8"), "%s",
+              written);
+        CHECK_INT(parse_config(written, &read), DT_OK);
+        struct dt_problems problems = {0};
+        dt_model_config_compare(&problems, &read, &config);
+        CHECK(problems.n == 0, "%s", problems.text);
+        free(written);
+    }
+    CHECK_FAILS(parse_config(MAMBA2 ", \"head_dim\": 16, \"num_heads\": 7}", &read), DT_USER,
+                "expand * hidden_size / head_dim = 8");
+    CHECK_FAILS(parse_config(MAMBA2 ", \"time_step_limit\": [0.5, 0.1]}", &read), DT_USER,
+                "[smallest, largest] of step sizes");
+    CHECK_FAILS(parse_config(MAMBA2 ", \"time_step_limit\": 3}", &read), DT_USER,
+                "[smallest, largest] of step sizes");
+}
+
 #define BASE                                                                                       \
     "\"model_type\": \"mamba\", \"hidden_size\": 8, \"num_hidden_layers\": 3, \"vocab_size\": 50"
 
@@ -200,7 +241,7 @@ static void test_config_refused(void)
         {"[1]", "JSON object"},
         {"{} {}", "not JSON"},
         {"{}", "model_type is missing"},
-        {"{\"model_type\": \"mamba2\"}", "model_type is \"mamba2\""},
+        {"{\"model_type\": \"llama\"}", "model_type is \"llama\""},
         {"{\"model_type\": 7}", "model_type is 7"},
         {"{\"model_type\": \"mamba\"}", "hidden_size is missing; it must be a whole number from 1"},
         {"{" BASE ", \"use_bias\": true}", "use_bias is true"},
@@ -495,6 +536,7 @@ int main(void)
     test_config_defaults();
     test_config_bytes();
     test_config_kinds();
+    test_config_mamba2();
     test_config_refused();
     test_config_monsters();
     test_weights_refused();
