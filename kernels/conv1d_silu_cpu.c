@@ -250,9 +250,10 @@ dt_status conv1d_silu_forward_cpu(struct dt_device *device,
                                   const struct dt_conv1d_silu_forward_args *args,
                                   struct dt_stream *stream)
 {
-    struct dt_cut cut = dt_cut(args->in.batch, args->in.x.cols);
+    bool step = args->in.length == 1; // pieces cost more than what they share
+    struct dt_cut cut = dt_cut(step ? DT_PIECES : args->in.batch, args->in.x.cols);
     (void)stream;
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) schedule(dynamic)
+#pragma omp parallel for num_threads(dt_cpu_threads(device)) schedule(dynamic) if (!step)
     for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {
         struct dt_piece piece = dt_piece(&cut, args->in.x.cols, i);
         struct weights weights;

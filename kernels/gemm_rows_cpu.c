@@ -101,14 +101,21 @@ int64_t dt_gemm_rows_workspace(const struct dt_gemm_args *g)
     return g->c.rows * pitch_of(g) * size + ALIGN;
 }
 
-// A row of A; where k is no multiple of the lanes, its last ones are put at the end of a vector
+// A row of A as the dot products read it. Of bf16, vectors in pairs: the even elements, then the
+// odd ones. Where k is no multiple of the lanes, the last elements are put at the end of a vector
 // whose others are zero: B's last vector ends with the row, and repeats elements.
 DT_CLONES static void widen(const struct dt_view *a, int64_t row, int64_t lanes, float *to)
 {
     int64_t k = a->cols, rest = k % lanes, whole = k - rest, skip = k < lanes ? 0 : lanes - rest;
     bool bf16 = a->dtype == DT_BF16;
-    const void *from = dt_view_at(a, row, 0);
-    dt_load_row(a->dtype, from, whole, whole, to);
+    const dt_bf16 *from = dt_view_at(a, row, 0);
+    int64_t pairs = bf16 ? k / (2 * lanes) * (2 * lanes) : 0;
+    for (int64_t p = 0; p < pairs; p += 2 * lanes)
+        for (int64_t l = 0; l < lanes; l++) {
+            to[p + l] = dt_bf16_to_f32(from[p + 2 * l]);
+            to[p + lanes + l] = dt_bf16_to_f32(from[p + 2 * l + 1]);
+        }
+    dt_load_row(a->dtype, dt_view_at(a, row, pairs), whole - pairs, whole - pairs, to + pairs);
     for (int64_t l = 0; l < lanes && rest > 0; l++)
         to[whole + l] = l >= skip && l < skip + rest ? dt_load(from, whole + l - skip, bf16) : 0;
 }

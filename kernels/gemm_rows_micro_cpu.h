@@ -7,7 +7,8 @@
 
 typedef float NAME(floats)
     __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
-typedef uint32_t NAME(bits) __attribute__((vector_size(LANES * sizeof(float)), may_alias));
+typedef uint32_t NAME(bits)
+    __attribute__((vector_size(LANES * sizeof(float)), aligned(2), may_alias));
 typedef uint16_t NAME(halves)
     __attribute__((vector_size(LANES * sizeof(uint16_t)), aligned(2), may_alias));
 typedef int32_t NAME(sums) __attribute__((vector_size(LANES * sizeof(int32_t)), may_alias));
@@ -62,9 +63,22 @@ TARGET DT_INLINE void NAME(dots)(const struct rows *r, int64_t row, int64_t colu
     const float *x = r->wide + row * r->pitch;
     const char *w = r->b + column * r->ldb;
     int64_t size = bf16 ? 2 : 4, whole = r->k / LANES * LANES, p = 0;
+    int64_t pairs = bf16 ? r->k / (2 * LANES) * (2 * LANES) : 0;
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < MOST_COLUMNS; j++)
             sum[i][j] = (NAME(floats)){0};
+    for (; p < pairs; p += 2 * LANES) { // two neighbours a lane: cheaper than widening them
+#pragma GCC unroll 8
+        for (int j = 0; j < columns; j++) {
+            NAME(bits) b = *(const NAME(bits) *)(w + j * r->ldb + p * size);
+            NAME(floats) even = (NAME(floats))(b << 16), odd = (NAME(floats))(b & 0xffff0000u);
+#pragma GCC unroll 4
+            for (int i = 0; i < rows; i++) {
+                sum[i][j] += *(const NAME(floats) *)(x + i * r->pitch + p) * even;
+                sum[i][j] += *(const NAME(floats) *)(x + i * r->pitch + p + LANES) * odd;
+            }
+        }
+    }
     for (; p < whole; p += LANES) {
 #pragma GCC unroll 8
         for (int j = 0; j < columns; j++) {

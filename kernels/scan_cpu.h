@@ -79,6 +79,13 @@ DT_INLINE float scan_exp2(float x)
     return dt_float_of_bits(dt_bits_of_float(p) + (dt_bits_of_float(t) << 23));
 }
 
+// -exp(a_log) · log2(e). A NaN is made the plain one: scan_exp2 keeps that.
+DT_INLINE float scan_a(float a_log)
+{
+    float scaled = dt_expf(a_log) * -0x1.715476p0f;
+    return scaled != scaled ? dt_float_of_bits(0x7fc00000u) : scaled;
+}
+
 // A tile of states or of their gradients: local arrays of constant size, which live in registers.
 DT_INLINE void scan_clear(float tile[SCAN_STATES][DT_LANES])
 {
@@ -88,8 +95,7 @@ DT_INLINE void scan_clear(float tile[SCAN_STATES][DT_LANES])
             tile[n][l] = 0.0f;
 }
 
-// a[n][i] = -exp(a_log[i, n]) · log2(e); padding gets 0. A NaN is made the plain one: scan_exp2
-// keeps that.
+// a[n][i] = scan_a(a_log[i, n]); padding gets 0.
 void scan_load_a(const struct dt_piece *piece, int64_t state, int64_t n_state, const float *a_log,
                  float *a);
 // to[t, n] = rows [row, row + steps) of b or c, padded by zeros.

@@ -7,6 +7,8 @@
 
 #include <omp.h>
 
+enum { ALONE = 1 << 16 }; // states of a step that do not pay for a second thread
+
 // A thread's rows.
 struct forward_scratch {
     float *a, *h;            // [n_state] rows
@@ -40,8 +42,7 @@ void scan_load_a(const struct dt_piece *piece, int64_t state, int64_t n_state, c
         const float *row = a_log + (piece->first + i) * state;
 #pragma omp simd
         for (int64_t n = 0; n < state; n++) {
-            float scaled = dt_expf(row[n]) * -0x1.715476p0f;
-            a[n * DT_PITCH + i] = scaled != scaled ? dt_float_of_bits(0x7fc00000u) : scaled;
+            a[n * DT_PITCH + i] = scan_a(row[n]);
         }
     }
 }
@@ -226,6 +227,55 @@ static void run_piece(const struct dt_scan_forward_args *args, const struct dt_p
     store_h_last(args, piece, scratch->h);
 }
 
+// One position from a state, as in play: states are used in the order in which they are kept, so
+// that nothing is turned, padded or copied.
+DT_CLONES
+static void step_channels(const struct dt_scan_forward_args *args, int64_t b, int64_t first,
+                          int64_t count)
+{
+    const struct dt_scan_inputs *in = &args->in;
+    const struct dt_piece piece = {.first = first, .count = count, .padded = count};
+    int64_t N = in->b.cols, state = (b * in->u.cols + first) * N;
+    const float *h0 = in->h0 && !(in->reset && in->reset[b]) ? in->h0 + state : NULL;
+    float u[DT_GROUP], delta[DT_GROUP], s[DT_GROUP], B[DT_SCAN_STATES_MAX], C[DT_SCAN_STATES_MAX];
+    dt_load_row(in->b.dtype, dt_view_at(&in->b, b, 0), N, N, B);
+    dt_load_row(in->c.dtype, dt_view_at(&in->c, b, 0), N, N, C);
+    dt_load_piece(&piece, &in->u, b, u);
+    dt_load_piece(&piece, &in->delta, b, delta);
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++)
+        delta[i] = dt_softplusf(delta[i] + in->dt_bias[first + i]);
+    for (int64_t i = 0; i < count; i++) {
+        const float *a_log = in->a_log + (first + i) * N;
+        float du = delta[i] * u[i], sum = 0, unused[DT_SCAN_STATES_MAX];
+        float *h = args->h_last ? args->h_last + state + i * N : unused;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t n = 0; n < N; n++) {
+            float before = h0 ? scan_exp2(delta[i] * scan_a(a_log[n])) * h0[i * N + n] : 0;
+            h[n] = before + du * B[n];
+            sum += C[n] * h[n];
+        }
+        s[i] = in->d_skip[first + i] * u[i] + sum;
+    }
+    dt_load_piece(&piece, &in->z, b, u);
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++)
+        s[i] *= dt_siluf(u[i]);
+    dt_store_piece(&piece, &args->y, b, s);
+}
+
+static void step(struct dt_device *device, const struct dt_scan_forward_args *args)
+{
+    int64_t E = args->in.u.cols, groups = dt_ceil_div(E, DT_GROUP),
+            pieces = args->in.batch * groups;
+    int threads = pieces * DT_GROUP * args->in.b.cols < ALONE ? 1 : dt_cpu_threads(device);
+#pragma omp parallel for num_threads(threads)
+    for (int64_t i = 0; i < pieces; i++) {
+        int64_t first = i % groups * DT_GROUP;
+        step_channels(args, i / groups, first, dt_min_i64(E - first, DT_GROUP));
+    }
+}
+
 static int64_t scratch_bytes(int64_t n_state)
 {
     struct dt_arena arena = dt_arena_measure();
@@ -247,6 +297,10 @@ dt_status scan_forward_cpu(struct dt_device *device, const struct dt_scan_forwar
     struct dt_arena arena = scan_arena(args->workspace, args->workspace_bytes);
     char *memory = dt_arena_take(&arena, bytes * dt_cpu_threads(device));
     (void)stream;
+    if (args->in.length == 1 && !args->states) {
+        step(device, args);
+        return DT_OK;
+    }
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
         struct dt_arena own = dt_arena_place(memory + omp_get_thread_num() * bytes, bytes);
