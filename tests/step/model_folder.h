@@ -24,6 +24,7 @@ static inline struct dt_model_config small_config(const char *layers, const char
         dt_config_set_default(key, &config);
     config.d_model = 40;
     config.d_state = 5;
+    config.head_dim = 20;
     config.attn_window = 30; // shorter than the sequences
     config.vocab_size = heads[0] ? 0 : 37;
     snprintf(config.layers, sizeof config.layers, "%s", layers);
