@@ -11,7 +11,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repository=$(dirname "$here")
-tests=(host parity train ranks memcheck racecheck initcheck bench)
+tests=(host parity train kinds ranks memcheck racecheck initcheck bench)
 build="" pack="" arch="" results=$repository/launch/results names=()
 
 usage() {
@@ -61,6 +61,7 @@ run() { # name, in its scratch folder
     host) DTRAIN_RUN__DEVICE=cpu bash "$here/dist/train.sh" "$dtrain" ;; # do the packed parts work together?
     parity) "$parity" --model cuda && "$parity" cuda ;;
     train) bash "$here/gpu/train.sh" "$dtrain" whole ;;
+    kinds) bash "$here/gpu/kinds.sh" "$dtrain" whole ;;
     ranks) bash "$here/gpu/ranks.sh" "$dtrain" ;;
     memcheck | racecheck | initcheck) bash "$here/gpu/sanitizer.sh" "$parity" "$1" ;;
     bench) bash "$here/gpu/bench.sh" "$dtrain" "$results" whole ;;

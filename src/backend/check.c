@@ -493,6 +493,8 @@ static dt_status check_ssd_inputs(const char *op, const struct dt_ssd_forward_ar
     SIZE(in.batch);
     SIZE(in.length);
     SIZE(in.chunk);
+    DT_TRY(check_range(op, "in.chunk", in->chunk < in->length ? in->chunk : in->length, 1,
+                       DT_SSD_CHUNK_MAX));
     SIZE(in.heads);
     RANGE(in.groups, 1, in->heads);
     SIZE(in.x.cols);

@@ -21,7 +21,7 @@ list(TRANSFORM DT_CUDA_KERNELS PREPEND ${PROJECT_SOURCE_DIR}/kernels/ OUTPUT_VAR
 list(TRANSFORM race_kernels APPEND .cu)
 dt_race_kernels(dt_simt_race_kernels SOURCES ${race_kernels})
 get_target_property(race_model dt_simt_model SOURCES)
-add_library(dt_simt_race STATIC ${race_model} race.cpp site.cpp simt_backend.c
+add_library(dt_simt_race STATIC ${race_model} race.cpp site.cpp simt_backend.c simt_gemm.c
                                 $<TARGET_OBJECTS:dt_simt_race_kernels>)
 target_compile_definitions(
   dt_simt_race PRIVATE _GNU_SOURCE SIMT_RACES SIMT_REPOSITORY="${PROJECT_SOURCE_DIR}/")
