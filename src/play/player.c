@@ -48,6 +48,7 @@ static dt_status create_inputs(struct dt_player *player)
         player->ids = player->tokens;
         player->info.vocab = dt_model_config(player->model)->vocab_size;
     }
+    DT_TRY(dt_ids_parse(dt_model_config(player->model)->ids, &player->n_tables, player->tables));
     player->info.frame = width_of(player, player->frames);
     player->info.n_ids = player->tokens < 0 ? width_of(player, player->ids) : 0;
     const int read[] = {player->frames, player->ids, player->targets};
@@ -220,6 +221,21 @@ static dt_status check_frames(const struct dt_player *player, const struct dt_pl
     return DT_OK;
 }
 
+static dt_status check_ids(const struct dt_player *player, const struct dt_play *play)
+{
+    int64_t width = player->info.n_ids, n = play->n * play->length * width;
+    if (n > 0 && !play->ids)
+        return DT_FAIL(DT_USER, NULL, "the model reads %lld ids beside a frame, and none are given",
+                       (long long)width);
+    for (int64_t i = 0; i < n; i++)
+        if (play->ids[i] < 0 || play->ids[i] >= player->tables[i % width])
+            return DT_FAIL(DT_USER, NULL, "id %lld of stream %lld is %d, not in 0 … %lld",
+                           (long long)(i % width),
+                           (long long)(play->first + i / width / play->length), play->ids[i],
+                           (long long)player->tables[i % width] - 1);
+    return DT_OK;
+}
+
 static dt_status check(const struct dt_player *player, const struct dt_play *play)
 {
     const struct dt_play_info *info = &player->info;
@@ -232,7 +248,10 @@ static dt_status check(const struct dt_player *player, const struct dt_play *pla
     if (!(play->temperature >= 0) || !isfinite(play->temperature))
         return DT_FAIL(DT_USER, NULL, "the temperature is %g; it must be 0 or more",
                        play->temperature);
-    return info->vocab > 0 ? check_tokens(player, play) : check_frames(player, play);
+    if (info->vocab > 0)
+        return check_tokens(player, play);
+    DT_TRY(check_frames(player, play));
+    return check_ids(player, play);
 }
 
 // The loader's arithmetic: frames of training and of play have the same bits.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/rng.h"
+#include "model/kinds.h"
 #include "play/player.h"
 
 struct dt_player {
@@ -20,8 +21,10 @@ struct dt_player {
     void *device[DT_BATCH_ARRAYS];
     float *staged;           // [group, length, frame] in storage type
     float *mean, *deviation; // [frame]: frames are normalised by them
-    float *predicted;        // [group, widest output]
-    float *drawn;            // [group, length, targets]: as the model reads them
+    int n_tables;
+    int64_t tables[DT_IDS_MAX]; // ids of a column are below its table's size
+    float *predicted;           // [group, widest output]
+    float *drawn;               // [group, length, targets]: as the model reads them
 };
 
 dt_status dt_streams_create(struct dt_player *player);

@@ -28,6 +28,10 @@ static inline struct dt_model_config small_config(const char *layers, const char
     config.attn_window = 30; // shorter than the sequences
     config.vocab_size = heads[0] ? 0 : 37;
     snprintf(config.layers, sizeof config.layers, "%s", layers);
+    if (heads[0]) {
+        config.frame_size = 19;
+        snprintf(config.ids, sizeof config.ids, "7 9");
+    }
     snprintf(config.heads, sizeof config.heads, "%s", heads);
     return config;
 }
@@ -39,6 +43,12 @@ static inline void write_model(struct model_folder *folder, const char *name)
     CHECK_OK(dt_model_list(&folder->config, &folder->params, NULL));
     folder->weights = calloc((size_t)folder->params.elements, sizeof *folder->weights);
     dt_params_init(&folder->params, 7, folder->weights);
+    const struct dt_param *mean = dt_params_find(&folder->params, "stem.mean"),
+                          *deviation = dt_params_find(&folder->params, "stem.deviation");
+    for (int64_t i = 0; mean && i < mean->count; i++) {
+        folder->weights[mean->offset + i] = 0.01f * (float)i;
+        folder->weights[deviation->offset + i] = 0.5f + 0.1f * (float)i;
+    }
     snprintf(folder->path, sizeof folder->path, "%s", in_scratch(name));
     CHECK_OK(dt_make_dirs(folder->path));
     CHECK_OK(dt_hf_config_text(&folder->config, &text));

@@ -8,6 +8,8 @@
 #include "model_folder.h"
 
 enum { T = 77, M = 9 };
+static const char policy[] =
+    "buttons:bernoulli*3 x:categorical*5 aim:regression*2@0.5 speed:huber*2";
 
 static dtrain_step *open_step(const char *path, int32_t weights, int32_t streams)
 {
@@ -33,7 +35,7 @@ static struct feed feed_at(const struct dtrain_step_info *info, uint32_t seed, i
     for (int i = 0; i < 64; i++)
         feed.frame[i] = dt_philox_normal(&rng);
     for (int i = 0; i < 4; i++)
-        feed.ids[i] = (int32_t)dt_philox_below(&rng, (uint64_t)info->vocab_size);
+        feed.ids[i] = (int32_t)dt_philox_below(&rng, info->vocab_size > 0 ? 37 : 7);
     return feed;
 }
 
@@ -56,17 +58,47 @@ static double difference(const float *got, const float *want, int64_t n)
     return most / size;
 }
 
-// Outputs of a training model at the last of t + 1 positions.
-static void forward(const struct dt_backend *cpu, struct dt_model *model,
-                    const struct dtrain_step_info *info, int t, float *outputs)
+// What the training forward reads, T positions of it.
+struct sequence {
+    int32_t ids[T * 4];
+    float frames[T * 64], targets[T * 64];
+    dt_bf16 narrow[T * 64];
+};
+
+// Position t, as the loader would write it: frames are normalised. `drawn` is what heads that are
+// conditioned on those before them see.
+static void add_position(const struct model_folder *folder, const struct dtrain_step_info *info,
+                         int t, const float *drawn, struct sequence *s)
 {
-    int32_t ids[T];
-    struct dt_pass pass = {.input = {.sequences = 1, .length = t + 1}};
-    int tokens;
-    CHECK_OK(dt_model_token_array(model, &tokens));
-    for (int i = 0; i <= t; i++)
-        ids[i] = feed_at(info, 1, i).ids[0];
-    pass.input.arrays[tokens] = ids;
+    struct feed feed = feed_at(info, 1, t);
+    int64_t F = info->frame_size, width = F > 0 ? info->n_ids : 1;
+    const struct dt_param *mean = dt_params_find(&folder->params, "stem.mean"),
+                          *deviation = dt_params_find(&folder->params, "stem.deviation");
+    for (int64_t i = 0; i < width; i++)
+        s->ids[t * width + i] = feed.ids[i];
+    for (int64_t i = 0; i < F; i++) {
+        s->frames[t * F + i] = (feed.frame[i] - folder->weights[mean->offset + i]) /
+                               folder->weights[deviation->offset + i];
+        s->narrow[t * F + i] = dt_f32_to_bf16(s->frames[t * F + i]);
+    }
+    memcpy(s->targets + t * info->n_targets, drawn, (size_t)info->n_targets * sizeof *drawn);
+}
+
+// Outputs of a training model at the last of n positions.
+static void forward(struct dt_model *model, const struct sequence *s, int64_t n, float *outputs)
+{
+    struct dt_pass pass = {.input = {.sequences = 1, .length = n}};
+    const struct dt_array_list *arrays = dt_model_arrays(model);
+    for (int i = 0; i < arrays->n; i++) {
+        const struct dt_array_spec *spec = &arrays->arrays[i];
+        const void **to = &pass.input.arrays[i];
+        if (strcmp(spec->name, "input_ids") == 0 || strcmp(spec->name, "ids") == 0)
+            *to = s->ids;
+        if (strcmp(spec->name, "frames") == 0)
+            *to = spec->type == DT_BF16 ? (const void *)s->narrow : s->frames;
+        if (strcmp(spec->name, "targets") == 0)
+            *to = s->targets;
+    }
     CHECK_OK(dt_model_forward(model, &pass));
     for (int k = 0; k < dt_model_outputs(model)->n; k++) {
         struct dt_view view;
@@ -74,20 +106,21 @@ static void forward(const struct dt_backend *cpu, struct dt_model *model,
         memcpy(outputs, view.data, (size_t)view.cols * sizeof *outputs);
         outputs += view.cols;
     }
-    (void)cpu;
 }
 
 // fp32: sums are ordered differently. bf16: activations are rounded to 8 bits, at other places of
 // the sums.
-static void step_equals_pass(const char *layers, int32_t weights, double tolerance)
+static void step_equals_pass(const struct dt_model_config *config, const char *name,
+                             int32_t weights, double tolerance)
 {
-    struct model_folder folder = {.config = small_config(layers, "")};
+    struct model_folder folder = {.config = *config};
+    struct sequence *sequence = calloc(1, sizeof *sequence);
     struct dt_backend cpu;
     struct dt_model *model;
     struct dtrain_step_info info;
     float *got, *want;
     double worst = 0;
-    write_model(&folder, layers);
+    write_model(&folder, name);
     folder.config.storage = weights == DTRAIN_STEP_BF16 ? DT_BF16 : DT_F32;
     CHECK_OK(dt_backend_open("cpu", 0, 1, &cpu));
     CHECK_OK(dt_model_create(&cpu, &folder.config, &(struct dt_model_shape){1, T, true}, &model));
@@ -99,14 +132,19 @@ static void step_equals_pass(const char *layers, int32_t weights, double toleran
     got = malloc((size_t)info.n_values * sizeof *got);
     want = malloc((size_t)info.n_values * sizeof *want);
     for (int t = 0; t < T; t++) {
-        step(handle, &info, 0, 1, t, got);
-        forward(&cpu, model, &info, t, want);
+        struct feed feed = feed_at(&info, 1, t);
+        float drawn[64];
+        CHECK_INT(dtrain_step_sample(handle, 0, feed.frame, feed.ids, t % 2, drawn, got),
+                  DTRAIN_STEP_OK);
+        add_position(&folder, &info, t, drawn, sequence);
+        forward(model, sequence, t + 1, want);
         worst = fmax(worst, difference(got, want, info.n_values));
     }
-    CHECK(worst <= tolerance, "%s: a step is %.2g from the pass, allowed %.2g", layers, worst,
+    CHECK(worst <= tolerance, "%s: a step is %.2g from the pass, allowed %.2g", name, worst,
           tolerance);
     free(got);
     free(want);
+    free(sequence);
     dtrain_step_close(handle);
     dt_model_destroy(model);
     dt_backend_close(&cpu);
@@ -130,24 +168,24 @@ static void streams_are_alone(const char *path, int32_t weights)
             step(alone, &info, 0, (uint32_t)s, t, want + (t * S + s) * info.n_values);
     }
     for (int t = 0; t < M; t++) {
-        int32_t ids[S * 4];
+        int32_t ids[S * 4], width = info.frame_size > 0 ? info.n_ids : 1;
         for (int32_t s = 0; s < S; s++) {
             struct feed feed = feed_at(&info, (uint32_t)s, t);
             step(turns, &info, s, (uint32_t)s, t, got + s * info.n_values);
             memcpy(frames + s * info.frame_size, feed.frame,
                    (size_t)info.frame_size * sizeof *frames);
-            ids[s] = feed.ids[0];
+            memcpy(ids + s * width, feed.ids, (size_t)width * sizeof *ids);
         }
         CHECK(memcmp(got, want + (int64_t)t * S * info.n_values, S * bytes) == 0,
               "streams in turn differ from streams alone at position %d", t);
         // Some on their own, so that neighbours hold their states in different places.
         int32_t first = t % 3;
         for (int32_t s = 0; s < first; s++)
-            CHECK_INT(dtrain_step_step(together, s, frames + s * info.frame_size, ids + s,
+            CHECK_INT(dtrain_step_step(together, s, frames + s * info.frame_size, ids + s * width,
                                        got + s * info.n_values),
                       DTRAIN_STEP_OK);
         CHECK_INT(dtrain_step_batch(together, first, S - first, frames + first * info.frame_size,
-                                    ids + first, 0, NULL, got + first * info.n_values),
+                                    ids + first * width, 0, NULL, got + first * info.n_values),
                   DTRAIN_STEP_OK);
         CHECK(memcmp(got, want + (int64_t)t * S * info.n_values, S * bytes) == 0,
               "streams at once differ from streams alone at position %d", t);
@@ -294,22 +332,68 @@ static void wrong_files(const struct model_folder *folder)
     REFUSED(dtrain_step_open(folder->path, NULL, &handle), "config.json");
 }
 
+static void every_promise(const struct dt_model_config *config, const char *name)
+{
+    step_equals_pass(config, name, DTRAIN_STEP_FP32, 1e-5);
+    step_equals_pass(config, name, DTRAIN_STEP_BF16, 2e-2);
+    for (int32_t weights = DTRAIN_STEP_FP32; weights <= DTRAIN_STEP_BF16; weights++) {
+        streams_are_alone(in_scratch(name), weights);
+        states_are_restored(in_scratch(name), weights);
+    }
+}
+
+static void wrong_frames(void)
+{
+    struct model_folder folder = {.config = small_config("mamba", policy)};
+    struct feed feed;
+    struct dtrain_step_info info;
+    struct dtrain_step_output output;
+    float outputs[64];
+    write_model(&folder, "policy");
+    dtrain_step *handle = open_step(folder.path, DTRAIN_STEP_AS_STORED, 1);
+    CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
+    CHECK_INT(info.frame_size, 19);
+    CHECK_INT(info.vocab_size, 0);
+    CHECK_INT(info.n_ids, 2);
+    CHECK_INT(info.n_outputs, 4);
+    CHECK_INT(info.n_values, 3 + 5 + 2 + 2);
+    CHECK_INT(info.n_targets, 3 + 1 + 2 + 2);
+    CHECK_INT(dtrain_step_describe_output(handle, 3, &output), DTRAIN_STEP_OK);
+    CHECK_STR(output.name, "speed");
+    CHECK_INT(output.kind, DTRAIN_STEP_REGRESSION);
+    CHECK_INT(output.first, 10);
+    CHECK_INT(output.target, 6);
+    CHECK_INT(output.target_width, 2);
+    feed = feed_at(&info, 1, 0);
+    CHECK_INT(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs), DTRAIN_STEP_OK);
+    REFUSED(dtrain_step_step(handle, 0, NULL, feed.ids, outputs), "frames of 19 numbers");
+    REFUSED(dtrain_step_step(handle, 0, feed.frame, NULL, outputs), "2 ids");
+    feed.ids[1] = 9;
+    REFUSED(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs), "id 1 of stream 0 is 9");
+    feed.ids[1] = 0;
+    feed.frame[18] = NAN;
+    REFUSED(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs), "number 18 of the frame");
+    dtrain_step_close(handle);
+    free_model(&folder);
+}
+
 int main(void)
 {
     make_scratch();
     for (int i = 0; dt_block_kinds[i]; i++) {
-        char layers[2][64];
-        snprintf(layers[0], sizeof layers[0], "%s*2", dt_block_kinds[i]->name);
-        snprintf(layers[1], sizeof layers[1], "mamba %s mamba", dt_block_kinds[i]->name);
-        for (int k = 0; k < 2; k++) {
-            step_equals_pass(layers[k], DTRAIN_STEP_FP32, 1e-5);
-            step_equals_pass(layers[k], DTRAIN_STEP_BF16, 2e-2);
-            for (int32_t weights = DTRAIN_STEP_FP32; weights <= DTRAIN_STEP_BF16; weights++) {
-                streams_are_alone(in_scratch(layers[k]), weights);
-                states_are_restored(in_scratch(layers[k]), weights);
-            }
-        }
+        char layers[64], mixed[64], name[64];
+        struct dt_model_config config;
+        snprintf(layers, sizeof layers, "%s*2", dt_block_kinds[i]->name);
+        snprintf(mixed, sizeof mixed, "mamba %s mamba", dt_block_kinds[i]->name);
+        config = small_config(layers, "");
+        every_promise(&config, layers);
+        config = small_config(mixed, policy);
+        every_promise(&config, mixed);
+        config.autoregressive = true;
+        snprintf(name, sizeof name, "autoregressive %s", dt_block_kinds[i]->name);
+        every_promise(&config, name);
     }
+    wrong_frames();
     struct model_folder folder = {.config = small_config("mamba", "")};
     write_model(&folder, "wrong");
     wrong_calls(&folder);
