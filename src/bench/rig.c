@@ -73,7 +73,7 @@ static dt_status check_memory(const struct dt_bench_rig *rig, const struct dt_me
                    (double)rig->info.memory_free / 0x1p30);
 }
 
-static dt_status draw_weights(const struct dt_bench_rig *rig, const struct dt_job *job)
+static dt_status draw_weights(const struct dt_bench_rig *rig, struct dt_job *job)
 {
     struct dt_snapshot snapshot;
     dt_status status = dt_snapshot_create(&rig->backend, rig->model, NULL, true, &snapshot);

@@ -6,6 +6,7 @@
 #include "comm/job_control.h"
 #include "job/device.h"
 #include "model/hf.h"
+#include "model/kinds.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -106,6 +107,25 @@ static dt_status check_arrays(const struct dt_job *job, const char *key,
                    loader->dataset->kind->name, loader->dataset->shards[0].path);
 }
 
+// What the heads of a policy learn from: columns of the targets, and which numbers these may be.
+static dt_status list_targets(const struct dt_model_config *model, struct dt_scan_rules *rules)
+{
+    struct dt_outputs outputs;
+    if (!dt_model_is_policy(model))
+        return DT_OK;
+    DT_TRY(dt_heads_parse(model->heads, &outputs));
+    for (int k = 0; k < outputs.n; k++) {
+        const struct dt_output *output = &outputs.list[k];
+        struct dt_target *target = &rules->target[rules->n_targets++];
+        snprintf(target->name, sizeof target->name, "%s", output->name);
+        target->width = output->target_width;
+        target->classes = output->kind == DT_OUTPUT_CATEGORICAL ? output->width
+                          : output->kind == DT_OUTPUT_BERNOULLI ? 2
+                                                                : 0;
+    }
+    return DT_OK;
+}
+
 // How the shards of one side are read.
 static dt_status scan_rules(const struct dt_job *job, const char *mask_key, const char *mask,
                             const char *mask_default, struct dt_scan_rules *rules)
@@ -122,6 +142,35 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
     snprintf(rules->targets, sizeof rules->targets, "%s", s->data.targets);
     snprintf(rules->mask, sizeof rules->mask, "%s", all || automatic ? "" : mask);
     snprintf(rules->mask_default, sizeof rules->mask_default, "%s", automatic ? mask_default : "");
+    return list_targets(&job->model, rules);
+}
+
+// Size and id columns of the frames: what the configuration leaves open the data decides.
+static dt_status fit_frames(struct dt_job *job)
+{
+    const struct dt_frame_layout *train = &job->train->layout;
+    struct dt_model_config *model = &job->model;
+    char ids[DT_CONFIG_STRING_MAX] = "";
+    bool fresh = !job->resume[0] && !job->settings.run.init_from[0];
+    if (!dt_model_is_policy(model))
+        return DT_OK;
+    if (train->frame_width < 1)
+        return dt_config_reject(
+            job->config, "data.train", "a policy (model.heads) learns from episodes of frames",
+            "%s holds %s, and no frames", job->train->shards[0].path, job->train->kind->unit);
+    for (int64_t n = 0, used = 0; n < train->n_ids; n++)
+        used += snprintf(ids + used, sizeof ids - (size_t)used, "%s%lld", n ? " " : "",
+                         (long long)train->ids[n]);
+    if (model->frame_size == 0)
+        model->frame_size = train->frame_width;
+    if (fresh && !model->ids[0])
+        memcpy(model->ids, ids, sizeof ids);
+    if (model->frame_size != train->frame_width || strcmp(model->ids, ids) != 0)
+        return DT_FAIL(DT_USER, "set data.inputs to the columns that the model was made for",
+                       "data.train has frames of %lld numbers and id columns of sizes [%s], the "
+                       "model (model.frame_size, model.ids) has %lld and [%s]",
+                       (long long)train->frame_width, ids, (long long)model->frame_size,
+                       model->ids);
     return DT_OK;
 }
 
@@ -140,11 +189,14 @@ static dt_status scan_data(struct dt_job *job)
         return dt_config_reject(
             job->config, "data.val", "name the datasets in data.inputs and data.targets",
             "%s holds other columns than %s", job->val->shards[0].path, job->train->shards[0].path);
+    DT_TRY(fit_frames(job));
+    DT_TRY(dt_model_config_check(&job->model));
     if (job->train->windows < s->data.batch)
         return dt_config_reject(
             job->config, "data.batch", "give more data, a smaller batch or a smaller seq_len",
-            "data.train has %lld windows of %lld tokens, fewer than data.batch = %lld",
-            (long long)job->train->windows, (long long)s->data.seq_len, (long long)s->data.batch);
+            "data.train has %lld windows of %lld %s, fewer than data.batch = %lld",
+            (long long)job->train->windows, (long long)s->data.seq_len, dt_model_unit(&job->model),
+            (long long)s->data.batch);
     struct dt_loader_config train = dt_job_train_loader(job), val = dt_job_val_loader(job);
     DT_TRY(check_arrays(job, "data.train", &train));
     return job->val ? check_arrays(job, "data.val", &val) : DT_OK;
@@ -213,6 +265,8 @@ void dt_job_close(struct dt_job *job)
     dt_dataset_free(job->val);
     dt_backend_close(&job->backend);
     dt_config_free(job->config);
+    free(job->mean);
+    free(job->deviation);
     *job = (struct dt_job){.folder = {.lock = -1}};
 }
 
@@ -251,6 +305,8 @@ struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
                                                 .reset_after = s->data.reset_after,
                                                 .verify = s->data.verify,
                                                 .carry = s->data.carry_state,
+                                                .mean = job->mean,
+                                                .deviation = job->deviation,
                                                 .frames_type = job->model.storage},
                                       .batch = s->data.batch,
                                       .block = dt_job_block(job),
@@ -278,7 +334,7 @@ struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
         .sequences = job->micro_batch, .length = job->settings.data.seq_len, .training = training};
 }
 
-dt_status dt_job_load_weights(const struct dt_job *job, const char *dir, bool ema,
+dt_status dt_job_load_weights(struct dt_job *job, const char *dir, bool ema,
                               struct dt_snapshot *snapshot)
 {
     const struct dt_checkpoint_arrays *host = &snapshot->host;
@@ -289,5 +345,6 @@ dt_status dt_job_load_weights(const struct dt_job *job, const char *dir, bool em
     else if (job->comm->info.rank == 0)
         dt_params_init(host->params, (uint64_t)job->settings.run.seed, host->weights);
     DT_TRY(dt_agree(job->comm, status));
+    DT_TRY(dt_job_normalize(job, host, !dir[0] && job->settings.data.normalize));
     return dt_snapshot_share_weights(snapshot, job->comm);
 }

@@ -28,6 +28,7 @@ struct dt_job {
     struct dt_dataset *train, *val;   // val NULL: none
     int64_t local_batch, micro_batch; // sequences of this rank's step, and of one forward pass
     int64_t steps_per_epoch, steps;
+    float *mean, *deviation; // [F], by which frames are normalised; or NULL
     char run_path[DT_PATH];
     char resume[DT_PATH]; // the checkpoint to resume from, or ""
 };
@@ -60,12 +61,14 @@ int64_t dt_job_block(const struct dt_job *job);
 // The loader of this rank's training slots; memory for the ring comes from the backend.
 struct dt_loader_config dt_job_train_loader(const struct dt_job *job);
 struct dt_loader_config dt_job_val_loader(const struct dt_job *job);
-// Mean and deviation of each column of the training data's frames, [F], the same on every rank and
-// on any number of them; all ranks call it (data/statistics.h).
-dt_status dt_job_statistics(const struct dt_job *job, float *mean, float *deviation);
+// Fills job->mean and job->deviation on all ranks from the rows of rank 0's weights, of a model
+// that reads frames. computed: first computes them from the training data's frames, with the same
+// bits on any number of ranks, and puts them into these rows.
+dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays *host,
+                           bool computed);
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
 // The weights of a snapshot's model: from `dir` where not "" (a Hugging Face directory or a
 // checkpoint; ema: their moving average in a checkpoint), else initial ones. Read on rank 0, then
 // on the devices of all ranks.
-dt_status dt_job_load_weights(const struct dt_job *job, const char *dir, bool ema,
+dt_status dt_job_load_weights(struct dt_job *job, const char *dir, bool ema,
                               struct dt_snapshot *snapshot);

@@ -93,5 +93,5 @@ dt_status dt_job_resolve_model(struct dt_job *job)
     else if (job->model.attn_window == 0) // a saved model has a number: the size of its state
         job->model.attn_window = job->settings.data.seq_len;
     DT_TRY(keep_storage(job));
-    return dt_model_config_check(&job->model);
+    return dt_model_config_normalize(&job->model); // checked when the data is known
 }

@@ -179,7 +179,7 @@ static void check_model(struct check *check)
     const struct dt_settings *s = check->settings;
     char name[DT_CONFIG_NAME];
     for (const struct dt_config_key *key = dt_model_keys; key->name && !s->run.init_from[0]; key++)
-        if (!dt_config_in_range(key, &s->model) &&
+        if (!dt_config_in_range(key, &s->model) && dt_model_has_field(&s->model, key) &&
             !(strcmp(key->name, "n_layer") == 0 && s->model.layers[0])) {
             snprintf(name, sizeof name, "model.%s", key->name);
             REJECT(check, name, "required unless run.init_from gives it");

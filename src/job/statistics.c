@@ -1,17 +1,19 @@
-// Mean and deviation of the training data's frames: every rank reads a share of the blocks.
+// What frames are normalised by: the mean and deviation of the training data's, of which every rank
+// reads a share of the blocks, and from then on rows of the model.
 #include "data/statistics.h"
 
 #include "comm/job_control.h"
 #include "job/job.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static void report(void *comm)
 {
     dt_comm_busy(comm);
 }
 
-dt_status dt_job_statistics(const struct dt_job *job, float *mean, float *deviation)
+static dt_status compute(const struct dt_job *job, float *mean, float *deviation)
 {
     const struct dt_comm_info *info = &job->comm->info;
     int64_t n = dt_statistics_size(job->train);
@@ -28,4 +30,31 @@ dt_status dt_job_statistics(const struct dt_job *job, float *mean, float *deviat
         dt_statistics_finish(job->train, blocks, mean, deviation);
     free(blocks);
     return status;
+}
+
+dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays *host,
+                           bool computed)
+{
+    const struct dt_param *rows[] = {dt_params_find(host->params, "stem.mean"),
+                                     dt_params_find(host->params, "stem.deviation")};
+    float **mine[] = {&job->mean, &job->deviation};
+    bool root = job->comm->info.rank == 0, there = true;
+    if (!rows[0] || !rows[1])
+        return DT_OK;
+    size_t bytes = (size_t)rows[0]->count * sizeof(float);
+    for (int i = 0; i < 2; i++) {
+        free(*mine[i]);
+        *mine[i] = malloc(bytes);
+        there = there && *mine[i];
+    }
+    DT_TRY(dt_agree(job->comm, there ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for frames")));
+    if (computed)
+        DT_TRY(compute(job, job->mean, job->deviation));
+    for (int i = 0; i < 2; i++) {
+        float *row = root ? host->weights + rows[i]->offset : NULL;
+        if (root)
+            memcpy(computed ? row : *mine[i], computed ? *mine[i] : row, bytes);
+        DT_TRY(dt_broadcast(job->comm, *mine[i], (int64_t)bytes, 0));
+    }
+    return DT_OK;
 }

@@ -78,6 +78,28 @@ static dt_status check_kinds(const struct dt_model_config *config)
     return DT_OK;
 }
 
+// Frames and heads go together, and some fields are theirs alone.
+static dt_status check_policy(const struct dt_model_config *config)
+{
+    static const char hint[] = "list the heads, such as model.heads = buttons:bernoulli*8";
+    if (dt_model_is_policy(config))
+        return strcmp(config->stem, "tokens") != 0
+                   ? DT_OK
+                   : DT_FAIL(
+                         DT_USER, "leave model.stem empty",
+                         "model.stem is tokens, but the heads of model.heads learn from frames");
+    if (strcmp(config->stem, "frames") == 0)
+        return DT_FAIL(DT_USER, hint,
+                       "model.stem is frames, but model.heads is %s, which predicts "
+                       "tokens",
+                       config->heads);
+    if (config->autoregressive || config->label_smoothing > 0)
+        return DT_FAIL(DT_USER, hint, "model.%s needs the heads of a policy, but model.heads is %s",
+                       config->autoregressive ? "autoregressive" : "label_smoothing",
+                       config->heads);
+    return DT_OK;
+}
+
 dt_status dt_model_config_check(struct dt_model_config *config)
 {
     static const char hint[] = "set it in the [model] section";
@@ -94,5 +116,6 @@ dt_status dt_model_config_check(struct dt_model_config *config)
     if (config->dt_rank > dt_model_inner(config))
         return DT_FAIL(DT_USER, hint, "model.dt_rank is %lld, more than expand * d_model = %lld",
                        (long long)config->dt_rank, (long long)dt_model_inner(config));
+    DT_TRY(check_policy(config));
     return check_kinds(config);
 }

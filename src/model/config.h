@@ -43,6 +43,8 @@ extern const struct dt_config_key dt_model_keys[];
 
 // Whether model.heads lists outputs, "NAME:KIND*N …", and is not a kind of head.
 bool dt_model_is_policy(const struct dt_model_config *config);
+// What a position of its data is called: "tokens" or "frames".
+const char *dt_model_unit(const struct dt_model_config *config);
 // Whether a model like this has the field: a policy has no vocabulary.
 bool dt_model_has_field(const struct dt_model_config *config, const struct dt_config_key *key);
 // Names the kinds in full and layers as runs; fills n_layer from layers or layers from n_layer.

@@ -87,6 +87,11 @@ bool dt_model_is_policy(const struct dt_model_config *config)
     return strpbrk(config->heads, ":*@ ") != NULL;
 }
 
+const char *dt_model_unit(const struct dt_model_config *config)
+{
+    return dt_model_is_policy(config) ? "frames" : "tokens";
+}
+
 bool dt_model_has_field(const struct dt_model_config *config, const struct dt_config_key *key)
 {
     return key->offset != offsetof(struct dt_model_config, vocab_size) ||

@@ -104,6 +104,7 @@ static dt_status resume(struct trainer *t)
     dt_comm_progress(comm, 0, "loading a checkpoint");
     DT_TRY(dt_agree(comm, t->root ? load_on_root(t) : DT_OK));
     DT_TRY(dt_broadcast(comm, &t->state, sizeof t->state, 0));
+    DT_TRY(dt_job_normalize(t->job, &t->snapshot.host, false));
     DT_TRY(dt_snapshot_share(&t->snapshot, comm));
     DT_TRY(dt_carry_share(dt_stepper_carry(t->stepper), comm));
     DT_TRY(dt_optimizer_restore(dt_stepper_optimizer(t->stepper), t->state.updates,

@@ -29,7 +29,7 @@ static struct dt_model_config config_of(const char *stem, const char *layers, co
                                      .pad_vocab_multiple = 8,
                                      .frame_size = 5,
                                      .ids = "11 17",
-                                     .label_smoothing = 0.1,
+                                     .label_smoothing = strchr(head, ':') ? 0.1 : 0,
                                      .storage = DT_F32};
     snprintf(config.stem, sizeof config.stem, "%s", stem);
     snprintf(config.layers, sizeof config.layers, "%s", layers);
