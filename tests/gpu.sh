@@ -40,13 +40,13 @@ build_here() {
     "$repository/launch/setup.sh"
     build=$repository/build-cuda
     cmake -S "$repository" --preset cuda-release --log-level=WARNING ${arch:+-DCMAKE_CUDA_ARCHITECTURES="$arch"}
-    cmake --build "$build" --target dtrain test_parity
+    cmake --build "$build" --target dtrain test_parity game
 }
 
 [ -n "$build" ] || build_here
 build=$(realpath "$build")
-dtrain=$build/dtrain parity=$build/tests/parity/test_parity
-for program in "$dtrain" "$parity"; do
+dtrain=$build/dtrain parity=$build/tests/parity/test_parity game=$build/data/game
+for program in "$dtrain" "$parity" "$game"; do
     [ -x "$program" ] || {
         echo "tests/gpu.sh: no $program: build with cmake --preset cuda-release" >&2
         exit 2
@@ -61,7 +61,7 @@ run() { # name, in its scratch folder
     host) DTRAIN_RUN__DEVICE=cpu bash "$here/dist/train.sh" "$dtrain" ;; # do the packed parts work together?
     parity) "$parity" --model cuda && "$parity" cuda ;;
     train) bash "$here/gpu/train.sh" "$dtrain" whole ;;
-    kinds) bash "$here/gpu/kinds.sh" "$dtrain" whole ;;
+    kinds) bash "$here/gpu/kinds.sh" "$dtrain" "$game" whole ;;
     ranks) bash "$here/gpu/ranks.sh" "$dtrain" ;;
     memcheck | racecheck | initcheck) bash "$here/gpu/sanitizer.sh" "$parity" "$1" ;;
     bench) bash "$here/gpu/bench.sh" "$dtrain" "$results" whole ;;

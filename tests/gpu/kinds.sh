@@ -1,45 +1,66 @@
 #!/usr/bin/env bash
-# Every kind of block on a CUDA device: the loss curve of the CPU; the same bits with and without CUDA
-# graphs. Skipped without a device.
-# Arguments: dtrain, and whole (100 steps, each kind by itself) or small (a few steps of all kinds in one model, for
-# simulated devices).
+# Every kind of block on a CUDA device, in language models and in policies over frames: the loss curve of the CPU; the
+# same bits with and without CUDA graphs; int8 weights. Skipped without a device.
+# Arguments: dtrain, the program data/game, and whole (100 steps, each kind by itself) or small (a few steps of all
+# kinds in one model, for simulated devices).
+game=$(realpath "$2")
 # shellcheck source=tests/gpu/lib.sh
 . "$(dirname "$0")/lib.sh"
 small_run
-sed -i "/^n_layer/d" small.ini # the pattern says it
-case $2 in
+sed -i '/^n_layer/d' small.ini # the patterns below say it
+case $3 in
 whole)
-    models=("mamba2*2" "attention mlp" "gru mlp" "lstm mlp" "mamba attention mlp mamba2")
+    languages=("mamba2*2" "attention mlp" "gru mlp" "lstm mlp" "mamba attention mlp mamba2")
+    policies=("mamba*2" "mamba2*2" "attention mlp" "gru" "lstm" "mlp*2")
     steps=100 precisions="fp32 bf16"
-    size=(model.d_model=96 data.seq_len=200 data.batch=8 optim.warmup_steps=20)
+    size=(model.d_model=96 data.batch=8 optim.warmup_steps=20)
+    length=200 frame=287 episodes=64
     ;;
 small)
-    models=("mamba2 attention mlp gru lstm")
+    languages=("mamba2 attention mlp gru lstm")
+    policies=("mamba mamba2 attention mlp gru lstm")
     steps=3 precisions=fp32
-    size=(model.d_model=16 model.d_state=8 model.head_dim=8 data.seq_len=20 data.batch=4 optim.warmup_steps=2)
+    size=(model.d_model=16 model.d_state=8 model.head_dim=8 data.batch=4 optim.warmup_steps=2)
+    length=20 frame=19 episodes=8
     ;;
 *)
-    echo "usage: kinds.sh dtrain whole|small" >&2
+    echo "usage: kinds.sh dtrain game whole|small" >&2
     exit 2
     ;;
 esac
-size+=(data.val= run.steps="$steps" log.every=50 data.reset_token=10)
+size+=(data.val= run.steps="$steps" log.every=50)
 last=checkpoints/step-$(printf %08d "$steps")
+"$game" game $frame $episodes >game.log 2>&1 || { cat game.log >&2; exit 1; }
+heads="buttons:bernoulli*8 main_x:categorical*17 main_y:categorical*17 c_x:categorical*17 c_y:categorical*17"
+heads+=" shoulder:categorical*5"
 
-# As in train.sh; bf16 operands of products are rounded where the CPU keeps fp32.
+# As in train.sh; bf16 operands of some products are rounded where the CPU keeps fp32.
 declare -A first_within=([fp32]=1e-5 [bf16]=2e-3) curve_within=([fp32]=1e-4 [bf16]=1e-2)
-for layers in "${models[@]}"; do
+compare() { # name, key=value …
+    local name=$1 precision
+    shift
     for precision in $precisions; do
-        name=$(tr -cs 'a-z0-9\n' '-' <<<"$layers-$precision")
-        same=("${size[@]}" model.layers="$layers" run.precision="$precision")
-        check "$layers, $precision, on the CPU" train "cpu-$name" "${same[@]}" run.device=cpu
-        check "$layers, $precision" train "cuda-$name" "${same[@]}" run.device=cuda
-        check "$layers, $precision, without graphs" train "plain-$name" "${same[@]}" run.device=cuda run.cuda_graph=false
-        check "$layers, $precision: the first loss is the CPU's" same_losses <(first_step "cuda-$name") \
-            <(first_step "cpu-$name") "${first_within[$precision]}"
-        check "$layers, $precision: the curve is the CPU's" same_losses "$(curve "cuda-$name")" "$(curve "cpu-$name")" \
+        local run=$name-$precision same=("${size[@]}" "$@" run.precision="$precision")
+        check "$run on the CPU" train "cpu-$run" "${same[@]}" run.device=cpu
+        check "$run" train "cuda-$run" "${same[@]}" run.device=cuda
+        check "$run without graphs" train "plain-$run" "${same[@]}" run.device=cuda run.cuda_graph=false
+        check "$run: the first loss is the CPU's" same_losses <(first_step "cuda-$run") <(first_step "cpu-$run") \
+            "${first_within[$precision]}"
+        check "$run: the curve is the CPU's" same_losses "$(curve "cuda-$run")" "$(curve "cpu-$run")" \
             "${curve_within[$precision]}"
-        check "$layers, $precision: graphs keep every bit" same_bits "runs/cuda-$name/$last" "runs/plain-$name/$last"
+        check "$run: graphs keep every bit" same_bits "runs/cuda-$run/$last" "runs/plain-$run/$last"
     done
+}
+
+named() { # text: as a name
+    tr -cs 'a-z0-9\n' '-' <<<"$1"
+}
+
+for layers in "${languages[@]}"; do
+    compare "language-$(named "$layers")" model.layers="$layers" data.seq_len=$length data.reset_token=10
+done
+sed -i '/^vocab_size/d; s|^train = .*|train = game/train-*.h5|' small.ini
+for layers in "${policies[@]}"; do
+    compare "policy-$(named "$layers")" model.layers="$layers" model.heads="$heads" data.seq_len=60
 done
 finish

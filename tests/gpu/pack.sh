@@ -55,18 +55,20 @@ copy_mpi() {
     cp -rL "$(mpi_path sysconfdir)/." "$folder/etc/"
 }
 
-mkdir -p "$folder/build/tests/parity" "$folder/launch/results" "$folder/tests/dist" "$folder/src"
+mkdir -p "$folder/build/tests/parity" "$folder/build/data" "$folder/launch/results" "$folder/tests/dist" "$folder/src"
 cp "$build/dtrain" "$folder/build/"
 cp "$build/tests/parity/test_parity" "$folder/build/tests/parity/"
+cp "$build/data/game" "$folder/build/data/"
+programs=("$folder/build/dtrain" "$folder/build/tests/parity/test_parity" "$folder/build/data/game")
 cp -r "$repository/tests/gpu" "$repository/tests/gpu.sh" "$repository/tests/lib.sh" "$folder/tests/"
 cp "$repository/tests/dist/train.sh" "$folder/tests/dist/"
 cp "$repository/launch/environment.sh" "$repository/launch/results.py" "$folder/launch/"
 cp -r "$repository/src/model" "$repository/src/train" "$folder/src/" # the text to train on
 git -C "$repository" describe --always --dirty --abbrev=12 >"$folder/COMMIT" 2>/dev/null || true
-copy_libraries "$folder/build/dtrain" "$folder/build/tests/parity/test_parity"
+copy_libraries "${programs[@]}"
 copy_mpi
 
-strip "$folder/build/dtrain" "$folder/build/tests/parity/test_parity" "$folder"/bin/*
+strip "${programs[@]}" "$folder"/bin/*
 chmod -R u+w "$libraries"
 find "$libraries" -name '*.so*' -exec strip --strip-unneeded {} +
 tar -C "$libraries" -czf "$folder/libraries.tar.gz" . # a third of their size

@@ -6,8 +6,8 @@ program=$1 tool=$2
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 [ -x "$sanitizer" ] || { echo "skipped: compute-sanitizer was not found" >&2; exit 77; }
 
-# dtrain's own kernels (cuBLASLt's would take minutes), every fifth case: the tool is a hundred times slower.
-kernels=(--every 5 cuda flat embed rmsnorm xent conv scan)
+# dtrain's own kernels (gemm alone is cuBLASLt's), every fifth case: the tool is a hundred times slower.
+kernels=(--every 5 cuda flat embed rmsnorm xent conv scan attention rnn ssd gated policy)
 "$program" "${kernels[@]}" # says why if it is skipped
 refused=9 code=0
 "$sanitizer" --tool "$tool" --error-exitcode $refused "$program" "${kernels[@]}" >sanitizer.txt 2>&1 || code=$?
