@@ -4,7 +4,7 @@
 // of its heads that see them (dk, dv). Both make the scores again from lse. Shared memory holds
 // queries, keys, values, dy and one array of pairs. Floor: 6 E and 8 E operations for every pair of
 // a query and a key that it sees.
-#include "kernels/attention.cuh"
+#include "kernels/attention_mma.cuh"
 
 // delta = dy · y: a warp a head of a token.
 template <class T>
@@ -136,6 +136,122 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     attention_store<T, E, TILE>(in, shared, a.dv, mine, false, 1.0f, values);
 }
 
+// The same on tensor cores.
+template <int E>
+__global__ static void __launch_bounds__(MMA_THREADS)
+    dq_mma_kernel(dt_attention_backward_args a, attention_shared shared)
+{
+    DT_SHARED(mma_rows<E>, rows, [2]); // queries and dy, then keys and values
+    const dt_attention_inputs &in = a.in;
+    const int64_t tiles = dt_div_up(in.length, MMA_TILE), block = blockIdx.x;
+    const int64_t b = block / tiles / in.n_head, h = block / tiles % in.n_head,
+                  g = h / (in.n_head / in.n_kv_head), t0 = block % tiles * MMA_TILE,
+                  n = dt_least(MMA_TILE, in.length - t0);
+    const int warp = (int)threadIdx.x / DT_WARP, lane = (int)threadIdx.x % DT_WARP;
+    const attention_tile mine = {b, h, t0, n};
+    unsigned q[E / 16][4], dy[E / 16][4];
+    float sums[E / 8][4], lse[2], delta[2];
+    int64_t start[2], at[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int64_t i = warp * 16 + lane / 4 + r * 8, row = b * in.length + t0 + (i < n ? i : 0);
+        at[r] = t0 + i;
+        start[r] = i < n ? shared.starts[row] : INT64_MAX;
+        lse[r] = a.lse[row * in.n_head + h];
+        delta[r] = shared.delta[row * in.n_head + h];
+    }
+    mma_clear(sums);
+    mma_load<E>(in, shared, in.q, nullptr, mine, true, shared.scale, rows[0]);
+    mma_load<E>(in, shared, a.dy, nullptr, mine, false, 1.0f, rows[1]);
+    __syncthreads();
+    mma_take<E>(rows[0], q);
+    mma_take<E>(rows[1], dy);
+    for (int64_t j = shared.starts[b * in.length + t0]; j < t0 + n; j += MMA_TILE) {
+        const attention_tile tile = {b, g, j, dt_least(MMA_TILE, t0 + n - j)};
+        float p[MMA_PAIRS][4], ds[MMA_PAIRS][4];
+        __syncthreads(); // the rows before are used
+        mma_load<E>(in, shared, in.k, in.k0, tile, true, 1.0f, rows[0]);
+        mma_load<E>(in, shared, in.v, in.v0, tile, false, 1.0f, rows[1]);
+        __syncthreads();
+        mma_scores<E>(q, rows[0], p);
+        mma_scores<E>(dy, rows[1], ds);
+#pragma unroll
+        for (int i = 0; i < 4 * MMA_PAIRS; i++) {
+            const int r = i % 4 / 2;
+            const int64_t key = j + i / 4 * 8 + lane % 4 * 2 + i % 2;
+            const bool seen = key >= start[r] && key <= at[r];
+            const float weight = seen ? dt_exp2(DT_LOG2_E * (p[i / 4][i % 4] - lse[r])) : 0.0f;
+            ds[i / 4][i % 4] = weight * (ds[i / 4][i % 4] - delta[r]);
+        }
+        mma_weigh<E>(ds, rows[0], sums);
+    }
+    const float factor[2] = {shared.scale, shared.scale};
+    mma_store<E>(in, shared, a.dq, mine, true, factor, sums);
+}
+
+// The numbers of a tile's queries, which are columns here.
+struct mma_columns {
+    float lse[MMA_TILE], delta[MMA_TILE];
+    int32_t start[MMA_TILE];
+};
+
+template <int E>
+__global__ static void __launch_bounds__(MMA_THREADS)
+    dkv_mma_kernel(dt_attention_backward_args a, attention_shared shared)
+{
+    DT_SHARED(mma_rows<E>, rows, [2]); // keys and values, then queries and dy
+    DT_SHARED(mma_columns, column, [1]);
+    const dt_attention_inputs &in = a.in;
+    const int64_t tiles = dt_div_up(in.length, MMA_TILE), block = blockIdx.x,
+                  heads = in.n_head / in.n_kv_head;
+    const int64_t b = block / tiles / in.n_kv_head, g = block / tiles % in.n_kv_head,
+                  j = block % tiles * MMA_TILE, n = dt_least(MMA_TILE, in.length - j);
+    const int32_t *starts = shared.starts + b * in.length;
+    const int warp = (int)threadIdx.x / DT_WARP, lane = (int)threadIdx.x % DT_WARP;
+    const attention_tile mine = {b, g, j, n};
+    unsigned k[E / 16][4], v[E / 16][4];
+    float dk[E / 8][4], dv[E / 8][4];
+    mma_clear(dk);
+    mma_clear(dv);
+    mma_load<E>(in, shared, in.k, nullptr, mine, true, 1.0f, rows[0]);
+    mma_load<E>(in, shared, in.v, nullptr, mine, false, 1.0f, rows[1]);
+    __syncthreads();
+    mma_take<E>(rows[0], k);
+    mma_take<E>(rows[1], v);
+    for (int64_t t0 = j; t0 < in.length && starts[t0] < j + n; t0 += MMA_TILE)
+        for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
+            const attention_tile tile = {b, h, t0, dt_least(MMA_TILE, in.length - t0)};
+            float p[MMA_PAIRS][4], ds[MMA_PAIRS][4];
+            __syncthreads(); // the rows before are used
+            mma_load<E>(in, shared, in.q, nullptr, tile, true, shared.scale, rows[0]);
+            mma_load<E>(in, shared, a.dy, nullptr, tile, false, 1.0f, rows[1]);
+            if (threadIdx.x < MMA_TILE) {
+                const int i = (int)threadIdx.x;
+                const int64_t row = b * in.length + t0 + (i < tile.n ? i : 0);
+                column->lse[i] = a.lse[row * in.n_head + h];
+                column->delta[i] = shared.delta[row * in.n_head + h];
+                column->start[i] = i < tile.n ? shared.starts[row] : INT32_MAX;
+            }
+            __syncthreads();
+            mma_scores<E>(k, rows[0], p);
+            mma_scores<E>(v, rows[1], ds);
+#pragma unroll
+            for (int i = 0; i < 4 * MMA_PAIRS; i++) {
+                const int query = i / 4 * 8 + lane % 4 * 2 + i % 2;
+                const int64_t key = j + warp * 16 + lane / 4 + i % 4 / 2 * 8;
+                const bool seen = key >= column->start[query] && key <= t0 + query;
+                float &weight = p[i / 4][i % 4];
+                weight = seen ? dt_exp2(DT_LOG2_E * (weight - column->lse[query])) : 0.0f;
+                ds[i / 4][i % 4] = weight * (ds[i / 4][i % 4] - column->delta[query]);
+            }
+            mma_weigh<E>(p, rows[1], dv);
+            mma_weigh<E>(ds, rows[0], dk);
+        }
+    const float factor[2] = {1.0f, 1.0f};
+    mma_store<E>(in, shared, a.dk, mine, true, factor, dk);
+    mma_store<E>(in, shared, a.dv, mine, false, factor, dv);
+}
+
 template <class T, int E, int TILE>
 static void launch(const dt_attention_backward_args *a, const attention_shared &shared,
                    dt_stream *stream)
@@ -145,23 +261,45 @@ static void launch(const dt_attention_backward_args *a, const attention_shared &
                   pieces = in->batch * dt_div_up(in->length, TILE);
     dt_allow_shared(dq_kernel<T, E, TILE>, bytes);
     dt_allow_shared(dkv_kernel<T, E, TILE>, bytes);
-    DT_LAUNCH((delta_kernel<T>), dt_blocks(a->y.rows * in->n_head, ATTENTION_THREADS / DT_WARP),
-              ATTENTION_THREADS, 0, stream, *a, shared.delta);
     DT_LAUNCH((dq_kernel<T, E, TILE>), dt_blocks(pieces * in->n_head, 1), ATTENTION_THREADS, bytes,
               stream, *a, shared);
     DT_LAUNCH((dkv_kernel<T, E, TILE>), dt_blocks(pieces * in->n_kv_head, 1), ATTENTION_THREADS,
               bytes, stream, *a, shared);
 }
 
+template <int E>
+static void launch_mma(const dt_attention_backward_args *a, const attention_shared &shared,
+                       dt_stream *stream)
+{
+    const dt_attention_inputs *in = &a->in;
+    const int64_t pieces = in->batch * dt_div_up(in->length, MMA_TILE);
+    DT_LAUNCH((dq_mma_kernel<E>), dt_blocks(pieces * in->n_head, 1), MMA_THREADS, 0, stream, *a,
+              shared);
+    DT_LAUNCH((dkv_mma_kernel<E>), dt_blocks(pieces * in->n_kv_head, 1), MMA_THREADS, 0, stream, *a,
+              shared);
+}
+
 dt_status attention_backward_cuda(struct dt_device *device,
                                   const struct dt_attention_backward_args *args,
                                   struct dt_stream *stream)
 {
+    const dt_attention_inputs *in = &args->in;
     attention_shared shared;
     (void)device;
-    attention_share(&args->in, true, args->workspace, &shared);
-    attention_prepare(&args->in, shared, stream);
-    ATTENTION_SWITCH(&args->in, T, E, TILE, (launch<T, E, TILE>(args, shared, stream)));
+    attention_share(in, true, args->workspace, &shared);
+    attention_prepare(in, shared, stream);
+    DT_STORAGE_SWITCH(in->q.dtype, T,
+                      DT_LAUNCH((delta_kernel<T>),
+                                dt_blocks(args->y.rows * in->n_head, ATTENTION_THREADS / DT_WARP),
+                                ATTENTION_THREADS, 0, stream, *args, shared.delta));
+    const bool mma = mma_fits(in) && dt_aligned<2>(args->dy) && dt_aligned<2>(args->dq) &&
+                     dt_aligned<2>(args->dk) && dt_aligned<2>(args->dv);
+    if (mma && in->width == 64)
+        launch_mma<64>(args, shared, stream);
+    else if (mma)
+        launch_mma<32>(args, shared, stream);
+    else
+        ATTENTION_SWITCH(in, T, E, TILE, (launch<T, E, TILE>(args, shared, stream)));
     return DT_LAUNCHED("attention_backward");
 }
 

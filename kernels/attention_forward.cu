@@ -2,8 +2,9 @@
 // keys that they see, tile by tile, with running maximum, sum and output in registers (online
 // softmax). Shared memory holds the queries, a tile of keys that the values then replace, and the
 // probabilities. The keys of a sequence are read once a tile of queries, from the L2 cache.
-// Floor: 4 E operations for every pair of a query and a key that it sees.
-#include "kernels/attention.cuh"
+// Floor: 4 E operations for every pair of a query and a key that it sees. On tensor cores, where
+// there is a form for them: attention_mma.cuh.
+#include "kernels/attention_mma.cuh"
 
 // The largest score of a row that has seen no key yet; finite, so that differences are numbers.
 static const float NOTHING = -3.0e38f;
@@ -110,6 +111,80 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     attention_store<T, E, TILE>(in, shared, a.y, {b, h, t0, n}, false, 1.0f, keys);
 }
 
+// The same on tensor cores. A thread holds two elements of rows g and g + 8 of its warp's 16 in
+// each of the products across a tile.
+template <int E>
+__global__ static void __launch_bounds__(MMA_THREADS)
+    forward_mma_kernel(dt_attention_forward_args a, attention_shared shared)
+{
+    DT_SHARED(mma_rows<E>, rows, [2]); // queries, then keys; values
+    const dt_attention_inputs &in = a.in;
+    const int64_t tiles = dt_div_up(in.length, MMA_TILE), block = blockIdx.x;
+    const int64_t b = block / tiles / in.n_head, h = block / tiles % in.n_head,
+                  g = h / (in.n_head / in.n_kv_head), t0 = block % tiles * MMA_TILE,
+                  n = dt_least(MMA_TILE, in.length - t0);
+    const int32_t *starts = shared.starts + b * in.length;
+    const int warp = (int)threadIdx.x / DT_WARP, lane = (int)threadIdx.x % DT_WARP;
+    float most[2] = {NOTHING, NOTHING}, sum[2] = {0.0f, 0.0f}, out[E / 8][4];
+    unsigned q[E / 16][4];
+    int64_t start[2], at[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        at[r] = t0 + warp * 16 + lane / 4 + r * 8;
+        start[r] = at[r] < t0 + n ? starts[at[r]] : INT64_MAX;
+    }
+    mma_clear(out);
+    mma_load<E>(in, shared, in.q, nullptr, {b, h, t0, n}, true, shared.scale, rows[0]);
+    __syncthreads();
+    mma_take<E>(rows[0], q);
+    for (int64_t j = starts[t0]; j < t0 + n; j += MMA_TILE) {
+        const attention_tile tile = {b, g, j, dt_least(MMA_TILE, t0 + n - j)};
+        float pairs[MMA_PAIRS][4];
+        __syncthreads(); // the rows before are used
+        mma_load<E>(in, shared, in.k, in.k0, tile, true, 1.0f, rows[0]);
+        mma_load<E>(in, shared, in.v, in.v0, tile, false, 1.0f, rows[1]);
+        __syncthreads();
+        mma_scores<E>(q, rows[0], pairs);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int64_t first = j + lane % 4 * 2;
+            float largest = most[r], total = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 2 * MMA_PAIRS; i++) {
+                const int64_t key = first + i / 2 * 8 + i % 2;
+                if (key >= start[r] && key <= at[r])
+                    largest = fmaxf(largest, pairs[i / 2][2 * r + i % 2]);
+            }
+            largest = fmaxf(largest, __shfl_xor_sync(DT_WHOLE_WARP, largest, 1));
+            largest = fmaxf(largest, __shfl_xor_sync(DT_WHOLE_WARP, largest, 2));
+#pragma unroll
+            for (int i = 0; i < 2 * MMA_PAIRS; i++) {
+                const int64_t key = first + i / 2 * 8 + i % 2;
+                float &p = pairs[i / 2][2 * r + i % 2];
+                p = key >= start[r] && key <= at[r] ? dt_exp2(DT_LOG2_E * (p - largest)) : 0.0f;
+                total += p;
+            }
+            const float shrink = dt_exp2(DT_LOG2_E * (most[r] - largest));
+            sum[r] = sum[r] * shrink + total; // of this thread's columns
+            most[r] = largest;
+#pragma unroll
+            for (int i = 0; i < E / 8; i++)
+                out[i][2 * r] *= shrink, out[i][2 * r + 1] *= shrink;
+        }
+        mma_weigh<E>(pairs, rows[1], out);
+    }
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        sum[r] += __shfl_xor_sync(DT_WHOLE_WARP, sum[r], 1);
+        sum[r] += __shfl_xor_sync(DT_WHOLE_WARP, sum[r], 2);
+        factor[r] = 1.0f / sum[r];
+        if (a.lse && at[r] < t0 + n && lane % 4 == 0)
+            a.lse[(b * in.length + at[r]) * in.n_head + h] = most[r] + logf(sum[r]);
+    }
+    mma_store<E>(in, shared, a.y, {b, h, t0, n}, false, factor, out);
+}
+
 // An element of k_last and v_last a thread.
 template <class T>
 __global__ static void state_kernel(dt_attention_forward_args a, attention_shared shared)
@@ -142,6 +217,14 @@ static void launch(const dt_attention_forward_args *a, const attention_shared &s
               *a, shared);
 }
 
+template <int E>
+static void launch_mma(const dt_attention_forward_args *a, const attention_shared &shared,
+                       dt_stream *stream)
+{
+    const int64_t blocks = a->in.batch * a->in.n_head * dt_div_up(a->in.length, MMA_TILE);
+    DT_LAUNCH((forward_mma_kernel<E>), dt_blocks(blocks, 1), MMA_THREADS, 0, stream, *a, shared);
+}
+
 dt_status attention_forward_cuda(struct dt_device *device,
                                  const struct dt_attention_forward_args *args,
                                  struct dt_stream *stream)
@@ -151,7 +234,12 @@ dt_status attention_forward_cuda(struct dt_device *device,
     (void)device;
     attention_share(in, false, args->workspace, &shared);
     attention_prepare(in, shared, stream);
-    ATTENTION_SWITCH(in, T, E, TILE, (launch<T, E, TILE>(args, shared, stream)));
+    if (mma_fits(in) && dt_aligned<2>(args->y) && in->width == 64)
+        launch_mma<64>(args, shared, stream);
+    else if (mma_fits(in) && dt_aligned<2>(args->y))
+        launch_mma<32>(args, shared, stream);
+    else
+        ATTENTION_SWITCH(in, T, E, TILE, (launch<T, E, TILE>(args, shared, stream)));
     if (args->k_last)
         DT_STORAGE_SWITCH(in->q.dtype, T,
                           DT_LAUNCH((state_kernel<T>),

@@ -382,3 +382,72 @@ template <int N> DT_DEVICE void dt_copy_wait(void)
     __pipeline_wait_prior(N);
     asm volatile("" ::: "memory");
 }
+
+// ---- tensor cores: products of small matrices of bf16 with fp32 sums, by whole warps. Lane 4 g +
+// t holds of A [16, 16] elements (g, 2t…), (g + 8, 2t…), (g, 2t + 8…), (g + 8, 2t + 8…), of B [16,
+// 8] elements (2t…, g), (2t + 8…, g), and of C [16, 8] elements (g, 2t…), (g + 8, 2t…): two
+// neighbours each, along k in A and B. (PTX ISA, mma.m16n8k16.)
+
+// C += A · B.
+DT_DEVICE void dt_mma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+{
+#ifdef __CUDACC__
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    const int lane = (int)threadIdx.x % DT_WARP, g = lane / 4, t = lane % 4;
+    for (int s = 0; s < 4; s++) { // elements 2s, 2s + 1, 2s + 8, 2s + 9 along k
+        unsigned row[4], col[2][2];
+        for (int i = 0; i < 4; i++)
+            row[i] = __shfl_sync(DT_WHOLE_WARP, a[i], 4 * g + s);
+        for (int n = 0; n < 2; n++)
+            for (int i = 0; i < 2; i++)
+                col[n][i] = __shfl_sync(DT_WHOLE_WARP, b[i], 4 * (2 * t + n) + s);
+        for (int i = 0; i < 4; i++) { // c[i] is in row g + 8 (i / 2), column 2t + i % 2
+            float x[4], y[4];
+            dt_unpair(row[i / 2], x), dt_unpair(row[i / 2 + 2], x + 2);
+            dt_unpair(col[i % 2][0], y), dt_unpair(col[i % 2][1], y + 2);
+            c[i] += x[0] * y[0] + x[1] * y[1] + x[2] * y[2] + x[3] * y[3];
+        }
+    }
+#endif
+}
+
+// A of rows in shared memory, k contiguous, `pitch` elements apart.
+DT_DEVICE void dt_mma_load_a(unsigned (&a)[4], const dt_bf16 *rows, int pitch)
+{
+    const int lane = (int)threadIdx.x % DT_WARP, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        a[i] =
+            *reinterpret_cast<const unsigned *>(rows + (g + i % 2 * 8) * pitch + 2 * t + i / 2 * 8);
+}
+
+// B of its transpose: rows are columns of B, k contiguous.
+DT_DEVICE void dt_mma_load_b(unsigned (&b)[2], const dt_bf16 *rows, int pitch)
+{
+    const int lane = (int)threadIdx.x % DT_WARP, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        b[i] = *reinterpret_cast<const unsigned *>(rows + g * pitch + 2 * t + i * 8);
+}
+
+// B as it is: rows along k, each aligned to 16 bytes.
+DT_DEVICE void dt_mma_load_b_rows(unsigned (&b)[2], const dt_bf16 *rows, int pitch)
+{
+    const int lane = (int)threadIdx.x % DT_WARP;
+#ifdef __CUDACC__
+    const dt_bf16 *row = rows + lane % 16 * pitch;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(b[0]), "=r"(b[1])
+                 : "r"((unsigned)__cvta_generic_to_shared(row))
+                 : "memory");
+#else
+    const int g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 2; i++)
+        b[i] = (unsigned)rows[(2 * t + i * 8) * pitch + g] |
+               (unsigned)rows[(2 * t + i * 8 + 1) * pitch + g] << 16;
+#endif
+}
