@@ -33,14 +33,14 @@ refused() { # what, pattern, command …
     check "$what: exit code 2" test $? -eq 2
     check "$what: $pattern in: $(cat refused.log)" grep -qE "$pattern" refused.log
 }
-three_lines() { # layout; sets the array `lines`
+three_lines() { # layout, inputs instead of its own; sets the array `lines`
     case $1 in
-    episodes) lines=(data.inputs='frames img[1:3] b:id*7') ;;
-    robomimic) lines=(data.inputs='obs/a obs/img[1:3] obs/b:id*7') ;;
-    minari) lines=(data.inputs='observations/a observations/img[1:3] observations/b:id*7') ;;
-    d4rl) lines=(data.inputs='observations img[1:3] b:id*7') ;;
+    episodes) inputs='frames img[1:3] b:id*7' ;;
+    robomimic) inputs='obs/a obs/img[1:3] obs/b:id*7' ;;
+    minari) inputs='observations/a observations/img[1:3] observations/b:id*7' ;;
+    d4rl) inputs='observations img[1:3] b:id*7' ;;
     esac
-    lines+=(data.train=train.h5 data.targets=actions)
+    lines=(data.train=train.h5 data.inputs="${2:-$inputs}" data.targets=actions)
 }
 
 for layout in episodes robomimic minari d4rl; do
@@ -59,26 +59,27 @@ for layout in episodes robomimic minari d4rl; do
     check "$layout: order" "$dtrain" order policy.ini "${lines[@]}" --steps 1:3 >order.log
     check "$layout: a line a window" test "$(grep -c . order.log)" = 24
 done
-three_lines robomimic
 "$make_episodes" robomimic train.h5 0 13
+three_lines robomimic 'obs/a obs/img[0:2] obs/b:id*7'
+refused "other inputs on resume" 'data.inputs is obs/a obs/img.0:2. obs/b:id.7, the checkpoint has' \
+    "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70
+three_lines robomimic obs/c
+refused "a missing key" 'train.h5 has no /data/demo_[0-9]*/obs/c \(data.inputs\)' "$dtrain" --check policy.ini "${lines[@]}"
+three_lines robomimic 'obs/a obs/b:id*6'
+refused "an id outside its table" 'obs/b, row [0-9]*: id 6 is not in \[0, 6\)' \
+    "$dtrain" policy.ini "${lines[@]}" run.name=bad
+three_lines robomimic
 check "order names episodes" grep -q ' train.h5 /data/demo_[0-9]*:[0-9]*$' <("$dtrain" order policy.ini "${lines[@]}" --steps 1:3)
-check "verify" grep -q 'good  train.h5: 317 frames, 8 values a frame, 13 episodes of robomimic' <("$dtrain" verify train.h5)
-refused "other inputs on resume" 'data.inputs is obs/a obs/b:id.7, the checkpoint has' \
-    "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70 data.inputs='obs/a obs/b:id*7'
+check "verify" grep -q 'good  train.h5: 317 frames, fp32, 8 values a frame, 13 episodes of robomimic' <("$dtrain" verify train.h5)
 refused "another stride on resume" 'data.stride is 8, the checkpoint has 16' \
     "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70 data.stride=8
-"$make_episodes" robomimic train.h5 1 13
-refused "other data on resume" 'train.h5, has ' "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70
-refused "a missing key" 'train.h5 has no /data/demo_[0-9]*/obs/c \(data.inputs\)' \
-    "$dtrain" --check policy.ini "${lines[@]}" data.inputs=obs/c
 refused "heads that do not match" 'the targets have 3 columns, the heads need 4 \(buttons 3, stick 1\)' \
     "$dtrain" --check policy.ini "${lines[@]}" 'model.heads=buttons:bernoulli*3 stick:categorical*5'
 refused "a class out of range" 'train.h5: /data/demo_[0-9]*/actions, row [0-9]*, column 2: [34] is not a whole number in \[0, 3\)' \
     "$dtrain" policy.ini "${lines[@]}" run.name=bad 'model.heads=buttons:bernoulli*2 stick:categorical*3'
-refused "an id outside its table" 'obs/b, row [0-9]*: id 6 is not in \[0, 6\)' \
-    "$dtrain" policy.ini "${lines[@]}" run.name=bad data.inputs='obs/a obs/b:id*6'
 refused "an unknown mask" 'train.h5 has no list of episodes /mask/expert' \
     "$dtrain" --check policy.ini "${lines[@]}" data.mask=expert
 refused "another format" 'train.h5 has no /frames: it is not episodes' "$dtrain" --check policy.ini "${lines[@]}" data.format=episodes
-refused "tokens" 'has neither|it is not tokens' "$dtrain" --check policy.ini "${lines[@]}" data.format=tokens
+"$make_episodes" robomimic train.h5 1 13
+refused "other data on resume" 'train.h5, has ' "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70
 finish
