@@ -40,14 +40,14 @@ static const struct dt_config_key data_keys[] = {
          .required = true),
     TEXT(data, val, "", "shards to evaluate on: a glob of HDF5 files"),
     CHOICE(data, format, "auto", DT_FORMAT_WORDS, "schema of the shards; auto: by their datasets"),
-    TEXT(data, inputs, "", "datasets of the frames: PATH, PATH[i:j] or PATH:id*N (integers), several "
-         "with blanks; empty: all observations"),
-    TEXT(data, targets, "", "datasets of the targets, in the order of model.heads; empty: the "
-         "schema's actions"),
-    TEXT(data, mask, "auto", "robomimic: episodes to train on, a list in /mask; auto: train, or all "
-         "| all"),
-    TEXT(data, val_mask, "auto", "robomimic: episodes to evaluate on; auto: valid, or all | all"),
-    FLAG(data, normalize, "true", "frames: subtract the mean, divide by the deviation"),
+    TEXT(data, inputs, "", "datasets of the frames, separated by blanks: PATH, PATH[i:j] (columns), "
+         "PATH:id*N (integers below N, with a table); empty: all observations"),
+    TEXT(data, targets, "", "datasets of the targets, in the order of model.heads; empty: actions, or "
+         "/targets/NAME for each head"),
+    TEXT(data, mask, "auto", "robomimic: list in /mask of the episodes to train on; auto: train if it "
+         "exists; all: every episode"),
+    TEXT(data, val_mask, "auto", "the same for evaluation; auto: valid if it exists"),
+    FLAG(data, normalize, "true", "subtract the mean of each column of the frames, divide by its deviation"),
     WHOLE(data, seq_len, "", 1, INT32_LAST, "tokens or frames per sequence", .required = true),
     WHOLE(data, stride, "auto", 1, INT32_LAST, "frames between the starts of windows; auto: seq_len",
           .auto_word = "auto", .auto_value = 0),
