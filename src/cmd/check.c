@@ -74,14 +74,16 @@ static void print_communication(const struct dt_job *job)
 static void print_batch(const struct dt_job *job)
 {
     int64_t batch = job->settings.data.batch, length = job->settings.data.seq_len;
-    printf("batch: %lld sequences of %lld tokens = %lld tokens per step; %d ranks x %lld "
-           "micro-batches x %lld\n",
-           (long long)batch, (long long)length, (long long)(batch * length), job->comm->info.size,
-           (long long)(job->local_batch / job->micro_batch), (long long)job->micro_batch);
+    const char *unit = dt_model_unit(&job->model);
+    printf("batch: %lld sequences of %lld %s = %lld %s per step; %d ranks x %lld micro-batches x "
+           "%lld\n",
+           (long long)batch, (long long)length, unit, (long long)(batch * length), unit,
+           job->comm->info.size, (long long)(job->local_batch / job->micro_batch),
+           (long long)job->micro_batch);
     printf("order: blocks of %lld windows, %s\n", (long long)dt_job_block(job),
            job->settings.data.shuffle ? "shuffled" : "as in the files");
-    printf("steps: %lld, %lld per epoch, %.3g tokens total\n", (long long)job->steps,
-           (long long)job->steps_per_epoch, (double)job->steps * (double)(batch * length));
+    printf("steps: %lld, %lld per epoch, %.3g %s total\n", (long long)job->steps,
+           (long long)job->steps_per_epoch, (double)job->steps * (double)(batch * length), unit);
 }
 
 dt_status dt_cmd_print_plan(const struct dt_job *job)

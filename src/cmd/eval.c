@@ -37,15 +37,33 @@ static dt_status check(const struct dt_job *job)
     return DT_OK;
 }
 
-static dt_status print(const char *from, const struct dt_loss_sum *total)
+// {"buttons":{"loss":0.3,"accuracy":0.9}}
+static cJSON *heads(const struct dt_outputs *outputs, const struct dt_loss_sum *total)
 {
+    cJSON *all = cJSON_CreateObject();
+    for (int k = 0; k < outputs->n; k++) {
+        cJSON *head = cJSON_AddObjectToObject(all, outputs->list[k].name);
+        const double *metrics = &total->metrics[2 * k];
+        cJSON_AddNumberToObject(head, "loss", metrics[0] / total->counted);
+        cJSON_AddNumberToObject(head, outputs->list[k].measure, metrics[1] / total->counted);
+    }
+    return all;
+}
+
+static dt_status print(const char *from, const struct dt_model *model,
+                       const struct dt_loss_sum *total)
+{
+    bool policy = dt_model_is_policy(dt_model_config(model));
     double loss = total->loss / total->counted; // cJSON writes null where it is not finite
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "event", "eval");
     cJSON_AddStringToObject(json, "model", from);
     cJSON_AddNumberToObject(json, "loss", loss);
-    cJSON_AddNumberToObject(json, "perplexity", exp(loss));
+    if (!policy)
+        cJSON_AddNumberToObject(json, "perplexity", exp(loss));
     cJSON_AddNumberToObject(json, "tokens", total->counted);
+    if (policy)
+        cJSON_AddItemToObject(json, "heads", heads(dt_model_outputs(model), total));
     char *text = cJSON_PrintUnformatted(json);
     cJSON_Delete(json);
     if (!text)
@@ -79,7 +97,7 @@ static dt_status evaluate(struct dt_job *job, bool ema)
         status, out,
         dt_evaluate(job, model, &input, &carry, job->settings.log.eval_batches, NULL, &total));
     if (job->comm->info.rank == 0)
-        status = print(source(job), &total);
+        status = print(source(job), model, &total);
 out:
     dt_input_destroy(&input);
     dt_carry_destroy(&carry);

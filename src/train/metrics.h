@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "job/settings.h"
+#include "model/model.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,7 +18,7 @@ struct dt_metric_event {
     int64_t step, epoch;
     int64_t tokens; // train: trained so far; eval: counted
     double loss, perplexity, grad_norm, lr;
-    bool has_ema;
+    bool has_perplexity, has_ema;
     double ema_loss; // eval: of the moving average of the weights
     double step_ms, tokens_per_s, data_wait_ms, comm_wait_ms;
     double idle_ms; // the device was idle between the previous step and this one
@@ -25,7 +26,16 @@ struct dt_metric_event {
     bool skipped;
     const char *path; // of the checkpoint
     double stall_ms;  // training waited for the checkpoint
+    // Train and eval, of a policy: what its heads are called and add up to; else NULL.
+    const struct dt_outputs *heads;
+    const struct dt_loss_sum *sum;
 };
+
+// Of head k the mean loss, or with `measure` its accuracy or error.
+static inline double dt_metric_of_head(const struct dt_metric_event *event, int k, bool measure)
+{
+    return event->sum->metrics[2 * k + measure] / event->sum->counted;
+}
 
 struct dt_metric_field {
     const char *name;
@@ -46,6 +56,7 @@ struct dt_metrics_config {
     int64_t every; // steps between plain console lines
     enum dt_console_choice console;
     double flops_per_token;
+    const char *unit; // what a position is called: "tokens"
 };
 
 struct dt_metric_sink {

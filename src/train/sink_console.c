@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct console {
     struct dt_metrics_config config;
@@ -42,34 +43,56 @@ static void format_eta(double seconds, char *text, size_t size)
         snprintf(text, size, "  ETA %lld:%02lld", s / 60, s % 60);
 }
 
+// "  accuracy 0.812", the mean of the heads that have one; or the mean of their errors.
+static void format_accuracy(const struct dt_metric_event *e, char *text, size_t size)
+{
+    static const char *const measures[] = {"accuracy", "error"};
+    for (int i = 0, n = 0; e->heads && n == 0 && i < 2; i++) {
+        double sum = 0;
+        for (int k = 0; k < e->heads->n; k++)
+            if (strcmp(e->heads->list[k].measure, measures[i]) == 0)
+                sum += dt_metric_of_head(e, k, true), n++;
+        if (n > 0)
+            snprintf(text, size, "  %s %.3f", measures[i], sum / n);
+    }
+}
+
 static void show_step(struct console *c, const struct dt_metric_event *e)
 {
     int64_t done = e->step - c->config.first_step, left = c->config.steps - e->step;
-    char eta[32] = "", text[256];
+    char eta[32] = "", accuracy[32] = "", text[256];
     // ETA from the second step on: the first includes the warm-up of caches and libraries.
     if (done == 0)
         c->start = dt_seconds();
     else
         format_eta((dt_seconds() - c->start) / (double)done * (double)left, eta, sizeof eta);
     c->tokens_per_s = done <= 1 ? e->tokens_per_s : 0.9 * c->tokens_per_s + 0.1 * e->tokens_per_s;
+    format_accuracy(e, accuracy, sizeof accuracy);
     snprintf(text, sizeof text,
-             "step %lld/%lld  loss %.4f  norm %.3g  lr %.3g  %.0f tokens/s  %.1f GFLOP/s%s%s",
-             (long long)e->step, (long long)c->config.steps, e->loss, e->grad_norm, e->lr,
-             c->tokens_per_s, c->tokens_per_s * c->config.flops_per_token * 1e-9, eta,
-             e->skipped ? "  SKIPPED" : "");
+             "step %lld/%lld  loss %.4f%s  norm %.3g  lr %.3g  %.0f %s/s  %.1f GFLOP/s%s%s",
+             (long long)e->step, (long long)c->config.steps, e->loss, accuracy, e->grad_norm, e->lr,
+             c->tokens_per_s, c->config.unit, c->tokens_per_s * c->config.flops_per_token * 1e-9,
+             eta, e->skipped ? "  SKIPPED" : "");
     if (c->live)
         dt_log_live(text);
     else if (e->step % c->config.every == 0 || left == 0 || done == 0)
         dt_info("%s", text);
 }
 
-static void show_evaluation(const struct dt_metric_event *e)
+static void show_evaluation(const struct console *c, const struct dt_metric_event *e)
 {
-    char ema[64] = "";
+    char ema[64] = "", perplexity[64] = "", text[2048] = "";
+    size_t used = 0;
     if (e->has_ema)
         snprintf(ema, sizeof ema, "  of the moving average %.4f", e->ema_loss);
-    dt_info("step %lld  validation loss %.4f%s  perplexity %.3f  over %lld tokens",
-            (long long)e->step, e->loss, ema, e->perplexity, (long long)e->tokens);
+    if (e->has_perplexity)
+        snprintf(perplexity, sizeof perplexity, "  perplexity %.3f", e->perplexity);
+    for (int k = 0; e->heads && k < e->heads->n && used < sizeof text; k++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s %.3f",
+                                 k > 0 ? ", " : "  ", e->heads->list[k].name,
+                                 e->heads->list[k].measure, dt_metric_of_head(e, k, true));
+    dt_info("step %lld  validation loss %.4f%s%s%s  over %lld %s", (long long)e->step, e->loss, ema,
+            perplexity, text, (long long)e->tokens, c->config.unit);
 }
 
 static dt_status write_event(void *state, const struct dt_metric_event *e)
@@ -77,7 +100,7 @@ static dt_status write_event(void *state, const struct dt_metric_event *e)
     if (e->kind == DT_METRIC_TRAIN)
         show_step(state, e);
     else if (e->kind == DT_METRIC_EVAL)
-        show_evaluation(e);
+        show_evaluation(state, e);
     else
         dt_info("step %lld  checkpoint %s", (long long)e->step, e->path);
     return DT_OK;

@@ -152,6 +152,26 @@ static void put_value(FILE *out, const struct dt_metric_field *field, const void
         fputs("null", out);
 }
 
+static void put_number(FILE *out, const char *before, const char *name, double value)
+{
+    const struct dt_metric_field number = {.type = DT_VALUE_NUMBER};
+    fprintf(out, "%s\"%s\":", before, name);
+    put_value(out, &number, &value);
+}
+
+// ,"heads":{"buttons":{"loss":0.3,"accuracy":0.9}}
+static void put_heads(FILE *out, const struct dt_metric_event *event)
+{
+    for (int k = 0; k < event->heads->n; k++) {
+        const struct dt_output *head = &event->heads->list[k];
+        fprintf(out, "%s\"%s\":", k ? "," : ",\"heads\":{", head->name);
+        put_number(out, "{", "loss", dt_metric_of_head(event, k, false));
+        put_number(out, ",", head->measure, dt_metric_of_head(event, k, true));
+        fputs("}", out);
+    }
+    fputs("}", out);
+}
+
 static dt_status write_event(void *state, const struct dt_metric_event *event)
 {
     struct jsonl *sink = state;
@@ -166,6 +186,8 @@ static dt_status write_event(void *state, const struct dt_metric_event *event)
             fprintf(out, ",\"%s\":", field->name);
             put_value(out, field, (const char *)event + field->offset);
         }
+    if (event->heads)
+        put_heads(out, event);
     fputs("}\n", out);
     dt_status status = DT_OK;
     if (fclose(out) != 0)

@@ -14,6 +14,7 @@ enum mark { BEGIN, BACKWARD_DONE, SUMMED, END, MARKS };
 struct report {
     float lr; // to the device; the rest is to the host
     struct dt_update_control control;
+    struct dt_loss_sum sum;
     uint64_t marks[MARKS];
 };
 
@@ -304,6 +305,7 @@ dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int6
     DT_TRY(mark(s, END));
     DT_TRY(dt_to_host(s->backend, &report->control, s->optimizer.control, sizeof report->control,
                       s->stream));
+    DT_TRY(dt_to_host(s->backend, &report->sum, s->optimizer.sum, sizeof report->sum, s->stream));
     DT_TRY(dt_to_host(s->backend, report->marks, s->marks, sizeof report->marks, s->stream));
     DT_TRY(dt_event_record(s->backend, flight->done, s->stream));
     s->launched++;
@@ -327,6 +329,7 @@ dt_status dt_stepper_collect(struct dt_stepper *s, struct dt_step_result *result
     double now = dt_seconds();
     *result = (struct dt_step_result){
         .control = dt_optimizer_readable(&flight->report->control),
+        .sum = flight->report->sum,
         .lr = flight->lr,
         .seconds = now - fmax(flight->start, s->last_collect),
         .data_wait_ms = flight->data_wait_ms,

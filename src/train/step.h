@@ -30,6 +30,7 @@ struct dt_stepper_config {
 // What is known of a step when its work is done.
 struct dt_step_result {
     struct dt_update_control control;
+    struct dt_loss_sum sum;
     double lr;
     double seconds;      // from its launch, or the end of the previous step if that is later
     double data_wait_ms; // the host waited for the loader

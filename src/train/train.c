@@ -123,7 +123,8 @@ static dt_status open_metrics(struct trainer *t)
                                        .steps = job->steps,
                                        .every = s->log.every,
                                        .console = (enum dt_console_choice)s->log.console,
-                                       .flops_per_token = dt_model_flops_per_token(&job->model)};
+                                       .flops_per_token = dt_model_flops_per_token(&job->model),
+                                       .unit = dt_model_unit(&job->model)};
     dt_run_folder_step(t->state.step);
     dt_run_folder_best(t->state.best_step, t->state.best_loss);
     if (t->root && job->resume[0])
@@ -181,10 +182,11 @@ static dt_status start(struct trainer *t)
         dt_info("%s already has its %lld steps: increase run.steps to train further", job->run_path,
                 (long long)job->steps);
     else
-        dt_info("%s: %.2f M parameters, %s, %d %s, %lld steps of %lld tokens", job->run_path,
+        dt_info("%s: %.2f M parameters, %s, %d %s, %lld steps of %lld %s", job->run_path,
                 (double)dt_model_params(t->model)->count * 1e-6, dt_dtype_name(job->model.storage),
                 ranks, ranks == 1 ? "rank" : "ranks", (long long)job->steps,
-                (long long)(job->settings.data.batch * job->settings.data.seq_len));
+                (long long)(job->settings.data.batch * job->settings.data.seq_len),
+                dt_model_unit(&job->model));
     t->last_save = dt_seconds();
     return DT_OK;
 }
@@ -220,6 +222,12 @@ static dt_status save(struct trainer *t)
     return DT_OK;
 }
 
+// Those of a policy, which have metrics of their own; else NULL.
+static const struct dt_outputs *heads_of(const struct trainer *t)
+{
+    return dt_model_is_policy(&t->job->model) ? dt_model_outputs(t->model) : NULL;
+}
+
 static dt_status evaluate(struct trainer *t, struct dt_loss_sum *total)
 {
     return dt_evaluate(t->job, t->model, dt_stepper_input(t->stepper), dt_stepper_carry(t->stepper),
@@ -251,8 +259,11 @@ static dt_status validate(struct trainer *t, bool *improved)
                                     .step = t->state.step,
                                     .loss = total.loss / total.counted,
                                     .perplexity = exp(total.loss / total.counted),
+                                    .has_perplexity = !heads_of(t),
                                     .has_ema = t->job->settings.optim.ema > 0,
-                                    .tokens = (int64_t)total.counted};
+                                    .tokens = (int64_t)total.counted,
+                                    .heads = heads_of(t),
+                                    .sum = &total};
     if (event.has_ema)
         DT_TRY(evaluate_ema(t, &event.ema_loss));
     double loss = event.has_ema ? event.ema_loss : event.loss;
@@ -322,15 +333,18 @@ static dt_status collect(struct trainer *t)
                                     .data_wait_ms = result.data_wait_ms,
                                     .comm_wait_ms = result.comm_wait_ms,
                                     .idle_ms = result.idle_ms,
-                                    .skipped = update->skip};
+                                    .skipped = update->skip,
+                                    .heads = heads_of(t),
+                                    .sum = &result.sum};
     if (t->root)
         event.memory_mb = job->backend.table->unified
                               ? resident_mb()
                               : (double)dt_memory_in_use(&job->backend) / 1e6;
     DT_TRY(dt_metrics_write(t->metrics, &event));
     if (update->skip)
-        dt_warn("step %lld skipped: loss %g, gradient norm %g, %.0f tokens counted",
-                (long long)t->state.step, update->loss, update->grad_norm, update->counted);
+        dt_warn("step %lld skipped: loss %g, gradient norm %g, %.0f %s counted",
+                (long long)t->state.step, update->loss, update->grad_norm, update->counted,
+                dt_model_unit(&job->model));
     if (update->skipped_in_a_row < s->optim.max_skipped)
         return DT_OK;
     dt_status status = DT_OK;

@@ -48,6 +48,10 @@ const struct dt_metric_sink *const dt_metric_sinks[] = {
     NULL,
 };
 
+static const struct dt_outputs heads = {
+    .n = 2,
+    .list = {{.name = "buttons", .measure = "accuracy"}, {.name = "aim", .measure = "error"}}};
+static const struct dt_loss_sum sum = {.counted = 4, .metrics = {2, 1, NAN, 8}};
 static const struct dt_metric_event events[] = {
     {.kind = DT_METRIC_TRAIN,
      .step = 1,
@@ -59,15 +63,21 @@ static const struct dt_metric_event events[] = {
      .tokens_per_s = 12800,
      .memory_mb = 1.5,
      .skipped = true},
-    {.kind = DT_METRIC_EVAL, .step = 1, .tokens = 32, .loss = 0, .perplexity = 1},
+    {.kind = DT_METRIC_EVAL,
+     .step = 1,
+     .tokens = 32,
+     .loss = 0,
+     .has_perplexity = true,
+     .perplexity = 1},
     {.kind = DT_METRIC_CHECKPOINT, .step = 1, .path = "a \"b\"\\c", .stall_ms = 2},
     {.kind = DT_METRIC_TRAIN, .step = 2, .epoch = 1, .tokens = 128, .loss = NAN},
     {.kind = DT_METRIC_EVAL,
      .step = 2,
      .loss = 1,
-     .perplexity = 2,
      .has_ema = true,
-     .ema_loss = NAN},
+     .ema_loss = NAN,
+     .heads = &heads,
+     .sum = &sum},
 };
 static const char *const lines[] = {
     "{\"event\":\"train\",\"step\":1,\"epoch\":0,\"loss\":0.333333333,\"grad_norm\":null,\"lr\":"
@@ -78,7 +88,9 @@ static const char *const lines[] = {
     "{\"event\":\"train\",\"step\":2,\"epoch\":1,\"loss\":null,\"grad_norm\":0,\"lr\":0,\"tokens\":"
     "128,\"step_ms\":0,\"tokens_per_s\":0,\"data_wait_ms\":0,\"comm_wait_ms\":0,\"idle_ms\":0,"
     "\"memory_mb\":0,\"skipped\":false}\n",
-    "{\"event\":\"eval\",\"step\":2,\"loss\":1,\"perplexity\":2,\"ema_loss\":null,\"tokens\":0}\n",
+    "{\"event\":\"eval\",\"step\":2,\"loss\":1,\"ema_loss\":null,\"tokens\":0,\"heads\":{"
+    "\"buttons\":{"
+    "\"loss\":0.5,\"accuracy\":0.25},\"aim\":{\"loss\":null,\"error\":2}}}\n",
 };
 
 // Writes events [from, to) to the sinks, as a run resumed at `resume_step` does.
@@ -88,7 +100,8 @@ static void write_events(int64_t resume_step, int from, int to)
                                        .resume_step = resume_step,
                                        .first_step = resume_step + 1,
                                        .steps = 2,
-                                       .every = 1};
+                                       .every = 1,
+                                       .unit = "frames"};
     struct dt_metrics *metrics = NULL;
     CHECK_INT(dt_metrics_open(&config, &metrics), DT_OK);
     for (int i = from; i < to; i++)
@@ -120,7 +133,7 @@ int main(void)
                     "checkpoint stall_ms=2\n"
                     "train loss=nan grad_norm=0 lr=0 step_ms=0 tokens_per_s=0 data_wait_ms=0 "
                     "comm_wait_ms=0 idle_ms=0 memory_mb=0\n"
-                    "eval loss=1 perplexity=2 ema_loss=nan\n"
+                    "eval loss=1 ema_loss=nan\n"
                     "sync\nclose\n");
 
     // Resumed at step 1: the lines of step 2 and a torn line are cut.
