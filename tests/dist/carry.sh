@@ -4,6 +4,12 @@
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
+shard() { # folder, tokens
+    seq 5000 | head -c "$2" >"$1.txt"
+    "$dtrain" pack --val 0 -o "$1" "$1.txt" >"$1.log" 2>&1 || { cat "$1.log" >&2; exit 1; }
+}
+shard short 12289 # 384 windows of 32
+shard parts 513   # eight windows of 64, two of 256
 carry=(data.shuffle=false data.carry_state=true)
 
 check "a trained model" "$dtrain" small.ini run.name=base run.steps=60 >base.log 2>&1
@@ -44,7 +50,7 @@ check "windows without carried state" frozen apart data.batch=1 data.seq_len=64 
 check "… give another loss" bash -c "! $(declare -f near); ! near $(losses apart | mean) $(losses fp32--1-pass | mean) 1e-5"
 
 # A small shard, so that epochs end: with seven slots each walks a part of it, from zeros at each epoch's start.
-small=(data.train="data/val-*.h5" data.seq_len=32 data.batch=7 data.carry_state=true)
+small=(data.train="short/*.h5" data.seq_len=32 data.batch=7 data.carry_state=true)
 S=$("$dtrain" --check small.ini "${small[@]}" data.shuffle=false data.val= | sed -n 's/^steps: [0-9]*, \([0-9]*\) per.*/\1/p')
 check "steps of an epoch: $S" test "${S:-0}" -gt 20
 check "more than an epoch" frozen epochs "${small[@]}" run.steps=$((S + 2))
@@ -63,12 +69,17 @@ read -r windows n <<<"$(evaluate 1 data.batch=1 data.seq_len=64 log.eval_batches
 read -r pass m <<<"$(evaluate 1 data.batch=1 data.seq_len=512 log.eval_batches=1)"
 check "validation of $n tokens in windows gives $windows, of $m in one pass $pass" near "$windows" "$pass" 1e-5
 check "… the same tokens" test "$n" = 512 -a "$m" = 512
+rows=$(evaluate 1 data.val="parts/*.h5" data.batch=2 data.seq_len=64)
+wide=$(evaluate 1 data.val="parts/*.h5" data.batch=2 data.seq_len=256)
+check "two rows walk two halves: $rows, $wide" near "${rows% *}" "${wide% *}" 1e-5
+check "… the same tokens" test "${rows#* }" = 512 -a "${wide#* }" = 512
 alone=$(evaluate 1) micro=$(evaluate 1 data.micro_batch=2) together=$(evaluate 2)
 check "validation with micro-batches: $alone, $micro" near "${micro% *}" "${alone% *}" 1e-5
 check "validation on two ranks: $alone, $together" near "${together% *}" "${alone% *}" 1e-5
 
 # Training: the same losses on 1, 2 and 4 ranks, with any micro-batch.
-run=(small.ini "${carry[@]}" data.train="data/val-*.h5" data.seq_len=32 run.steps=$((S + 4)) checkpoint.every=9 checkpoint.keep=9
+S=48 # steps of an epoch
+run=(small.ini "${carry[@]}" data.train="short/*.h5" data.seq_len=32 run.steps=$((S + 4)) checkpoint.every=9 checkpoint.keep=0
     log.eval_every=9 log.eval_batches=3)
 last=checkpoints/$(printf 'step-%08d' $((S + 4)))
 for variant in "1" "2" "4" "1 data.micro_batch=2" "2 data.micro_batch=1"; do
