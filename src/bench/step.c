@@ -96,7 +96,6 @@ static dt_status complete(const struct dt_bench_rig *rig, struct figures *f)
 
 static void print_json(const struct dt_bench_rig *rig, const struct figures *f)
 {
-    static const char *const recompute[] = {"none", "scan", "block"};
     const struct dt_model_config *c = dt_model_config(rig->model);
     printf("{\"bench\":\"step\",\"device\":\"%s\",\"name\":\"%s\",\"d_model\":%lld,"
            "\"n_layer\":%lld,\"vocab\":%lld,\"d_state\":%lld,\"seq_len\":%lld,\"batch\":%lld,"
@@ -105,7 +104,7 @@ static void print_json(const struct dt_bench_rig *rig, const struct figures *f)
            "\"gflops\":%.2f,\"mfu\":%.4f,\"peak_memory_mb\":%.1f,",
            rig->backend.table->name, rig->info.name, (long long)c->d_model, (long long)c->n_layer,
            (long long)c->vocab_size, (long long)c->d_state, (long long)rig->length,
-           (long long)rig->batch, (long long)rig->micro, recompute[c->recompute],
+           (long long)rig->batch, (long long)rig->micro, dt_recompute_name[c->recompute],
            dt_dtype_name(c->storage), rig->info.threads, (long long)f->clock.n,
            dt_bench_median(&f->clock) * 1e3, dt_bench_best(&f->clock) * 1e3, f->tokens_per_s,
            f->gflops, f->mfu, f->peak_mb);

@@ -190,7 +190,7 @@ static dt_status scan_data(struct dt_job *job)
             job->config, "data.val", "name the datasets in data.inputs and data.targets",
             "%s holds other columns than %s", job->val->shards[0].path, job->train->shards[0].path);
     DT_TRY(fit_frames(job));
-    DT_TRY(dt_model_config_check(&job->model));
+    DT_TRY(dt_job_name_origin(job, dt_model_config_check(&job->model)));
     if (job->train->windows < s->data.batch)
         return dt_config_reject(
             job->config, "data.batch", "give more data, a smaller batch or a smaller seq_len",

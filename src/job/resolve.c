@@ -33,6 +33,23 @@ dt_status dt_job_resolve_resume(struct dt_job *job, enum dt_purpose purpose)
     return DT_OK;
 }
 
+dt_status dt_job_name_origin(const struct dt_job *job, dt_status status)
+{
+    struct dt_error error;
+    char name[DT_CONFIG_NAME];
+    if (status == DT_OK)
+        return DT_OK;
+    dt_error_take(&error);
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
+        int length = snprintf(name, sizeof name, "model.%s", key->name);
+        if (strncmp(error.message, name, (size_t)length) == 0 &&
+            strchr(": ", error.message[length]) && dt_config_is_set(job->config, name))
+            return DT_FAIL(error.code, error.hint[0] ? error.hint : NULL, "%s: %s",
+                           dt_config_origin(job->config, name), error.message);
+    }
+    return dt_error_restore(&error);
+}
+
 // The model in `dir` decides its architecture; keys of [model] that are set must agree with it.
 static dt_status merge_model(struct dt_job *job, const char *dir)
 {
@@ -40,7 +57,7 @@ static dt_status merge_model(struct dt_job *job, const char *dir)
     char name[DT_CONFIG_NAME], is[DT_CONFIG_STRING_MAX], was[DT_CONFIG_STRING_MAX];
     DT_TRY(dt_hf_read_config(dir, &found));
     if (configured.layers[0])
-        DT_TRY(dt_model_config_normalize(&configured));
+        DT_TRY(dt_job_name_origin(job, dt_model_config_normalize(&configured)));
     for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
         if (!key->json)
             continue;
@@ -93,5 +110,6 @@ dt_status dt_job_resolve_model(struct dt_job *job)
     else if (job->model.attn_window == 0) // a saved model has a number: the size of its state
         job->model.attn_window = job->settings.data.seq_len;
     DT_TRY(keep_storage(job));
-    return dt_model_config_normalize(&job->model); // checked when the data is known
+    // Checked when the data is known.
+    return dt_job_name_origin(job, dt_model_config_normalize(&job->model));
 }

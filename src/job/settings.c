@@ -182,7 +182,8 @@ static void check_model(struct check *check)
         if (!dt_config_in_range(key, &s->model) && dt_model_has_field(&s->model, key) &&
             !(strcmp(key->name, "n_layer") == 0 && s->model.layers[0])) {
             snprintf(name, sizeof name, "model.%s", key->name);
-            REJECT(check, name, "required unless run.init_from gives it");
+            REJECT(check, name, "%srequired unless run.init_from gives it",
+                   strcmp(key->name, "n_layer") == 0 ? "this or model.layers is " : "");
         }
 }
 

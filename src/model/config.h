@@ -13,6 +13,7 @@ enum dt_recompute {
     DT_RECOMPUTE_SCAN,  // recompute what follows from a block's input projection
     DT_RECOMPUTE_BLOCK, // keep the residual stream between blocks only
 };
+extern const char *const dt_recompute_name[]; // these words
 
 struct dt_model_config {
     char stem[DT_CONFIG_STRING_MAX], heads[DT_CONFIG_STRING_MAX]; // "": model/kinds.c's first kinds

@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+const char *const dt_recompute_name[] = {"none", "scan", "block"};
+
 #define AT(f)          struct dt_model_config, f, #f
 #define ROW(kind, ...) DT_CONFIG_##kind(__VA_ARGS__)
 

@@ -7,7 +7,6 @@
 #include <string.h>
 
 enum { RECOMPUTE_KINDS = DT_RECOMPUTE_BLOCK + 1, NAMED_CATEGORIES = 3, BYTES_TEXT = 32 };
-static const char *const recompute_name[RECOMPUTE_KINDS] = {"none", "scan", "block"};
 
 struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
 {
@@ -124,8 +123,8 @@ static void name_fits(const struct dt_fit *fits, int n, char *text, size_t size)
                  "data.seq_len, or a device with more free memory");
     for (int i = 0; i < n; i++)
         dt_append(text, size, "%sdata.micro_batch = %lld with model.recompute = %s needs %s",
-                  i ? "; " : "", (long long)fits[i].micro_batch, recompute_name[fits[i].recompute],
-                  bytes_text(fits[i].bytes, bytes));
+                  i ? "; " : "", (long long)fits[i].micro_batch,
+                  dt_recompute_name[fits[i].recompute], bytes_text(fits[i].bytes, bytes));
 }
 
 static const char *whose_share(const struct dt_job *job)

@@ -11,15 +11,6 @@ static struct dt_backend backend;
 static const int64_t row_ends[ROWS] = {3, 3, 300, 301, 70000, 70017, 90000, 90001, 123457};
 enum { ELEMENTS = 123457 };
 
-static void need(dt_status status)
-{
-    char text[8192];
-    if (status == DT_OK)
-        return;
-    dt_error_format(dt_error_current(), 1, text, sizeof text);
-    CHECK(0, "%s", text);
-}
-
 // Multiples of 1/4 below 16: exact in bf16, and so are their sums over four ranks.
 static float value(int64_t i, int rank, int step)
 {
@@ -81,16 +72,16 @@ static int64_t check_steps(enum dt_dtype wire, int64_t bucket_bytes)
                                        .n_sums = 2};
     struct dt_buckets *buckets = NULL;
     int64_t count;
-    need(dt_buckets_create(comm, &backend, &config, &buckets));
-    need(dt_buckets_connect(buckets));
+    CHECK_OK(dt_buckets_create(comm, &backend, &config, &buckets));
+    CHECK_OK(dt_buckets_connect(buckets));
     CHECK(!dt_buckets_can_be_captured(buckets), "what goes through the host cannot be captured");
     for (int step = 0; step < STEPS; step++) {
         fill(gradients, step);
         fill_sums(sums, step);
-        need(dt_buckets_sums_ready(buckets));
+        CHECK_OK(dt_buckets_sums_ready(buckets));
         for (int k = 0; k < ROWS; k++)
-            need(dt_buckets_ready(buckets, row_at(k, step)));
-        need(dt_buckets_wait(buckets));
+            CHECK_OK(dt_buckets_ready(buckets, row_at(k, step)));
+        CHECK_OK(dt_buckets_wait(buckets));
         check_sums(gradients, step);
         check_sum_pair(sums, step);
     }
@@ -111,15 +102,15 @@ static void check_misuse(void)
                                        .n_rows = 2,
                                        .bucket_bytes = 1024,
                                        .wire = DT_F32};
-    need(dt_buckets_create(comm, &backend, &config, &buckets));
+    CHECK_OK(dt_buckets_create(comm, &backend, &config, &buckets));
     CHECK_INT(dt_buckets_ready(buckets, 2), DT_MACHINE);
     CHECK_INT(dt_buckets_ready(buckets, -1), DT_MACHINE);
-    need(dt_buckets_ready(buckets, 1));
+    CHECK_OK(dt_buckets_ready(buckets, 1));
     CHECK_INT(dt_buckets_ready(buckets, 1), DT_MACHINE);
     CHECK_INT(dt_buckets_wait(buckets), DT_MACHINE);
     CHECK(strstr(dt_error_current()->message, "row 0 ") != NULL, "%s", dt_error_current()->message);
-    need(dt_buckets_ready(buckets, 0));
-    need(dt_buckets_wait(buckets));
+    CHECK_OK(dt_buckets_ready(buckets, 0));
+    CHECK_OK(dt_buckets_wait(buckets));
     dt_buckets_destroy(buckets);
     config.row_ends = falling;
     CHECK_INT(dt_buckets_create(comm, &backend, &config, &buckets), DT_MACHINE);
@@ -147,19 +138,19 @@ static void check_misuse_of_sums(void)
                                        .wire = DT_F32,
                                        .sums = sums,
                                        .n_sums = 1};
-    need(dt_buckets_create(comm, &backend, &config, &buckets));
+    CHECK_OK(dt_buckets_create(comm, &backend, &config, &buckets));
     CHECK_INT(dt_buckets_ready(buckets, 0), DT_MACHINE);
     CHECK(strstr(dt_error_current()->message, "before the step's sums") != NULL, "%s",
           dt_error_current()->message);
     dt_buckets_destroy(buckets);
-    need(dt_buckets_create(comm, &backend, &config, &buckets));
-    need(dt_buckets_sums_ready(buckets));
+    CHECK_OK(dt_buckets_create(comm, &backend, &config, &buckets));
+    CHECK_OK(dt_buckets_sums_ready(buckets));
     CHECK_INT(dt_buckets_sums_ready(buckets), DT_MACHINE);
-    need(dt_buckets_ready(buckets, 0));
-    need(dt_buckets_wait(buckets));
+    CHECK_OK(dt_buckets_ready(buckets, 0));
+    CHECK_OK(dt_buckets_wait(buckets));
     dt_buckets_destroy(buckets);
     config.n_sums = 0;
-    need(dt_buckets_create(comm, &backend, &config, &buckets));
+    CHECK_OK(dt_buckets_create(comm, &backend, &config, &buckets));
     CHECK_INT(dt_buckets_sums_ready(buckets), DT_MACHINE);
     dt_buckets_destroy(buckets);
     dt_error_clear();
@@ -185,10 +176,10 @@ static void check_planned_bytes(void)
 
 int main(void)
 {
-    need(dt_comm_open(DT_COMM_KIND_MPI, &comm));
+    CHECK_OK(dt_comm_open(DT_COMM_KIND_MPI, &comm));
     if (!comm)
         return test_end();
-    need(dt_backend_open("cpu", 0, 1, &backend));
+    CHECK_OK(dt_backend_open("cpu", 0, 1, &backend));
     CHECK_INT(check_steps(DT_F32, 1 << 20), 1);
     // 200 KB: rows 0 to 3, row 4 (larger than a bucket), 5 to 7, 8
     CHECK_INT(check_steps(DT_F32, 200000), 4);

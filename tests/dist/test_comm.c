@@ -8,15 +8,6 @@
 static struct dt_comm *comm;
 static int rank, size;
 
-static void need(dt_status status)
-{
-    char text[8192];
-    if (status == DT_OK)
-        return;
-    dt_error_format(dt_error_current(), 1, text, sizeof text);
-    CHECK(0, "%s", text);
-}
-
 static void check_place(void)
 {
     CHECK_STR(comm->info.backend, "mpi");
@@ -47,7 +38,7 @@ static void check_f32(int64_t n, enum dt_reduce_op op)
     int64_t wrong = 0;
     for (int64_t i = 0; i < n; i++)
         x[i] = value(i, rank);
-    need(dt_allreduce(comm, x, n, DT_F32, op));
+    CHECK_OK(dt_allreduce(comm, x, n, DT_F32, op));
     for (int64_t i = 0; i < n; i++)
         wrong += x[i] != expected(i, op);
     CHECK(wrong == 0, "%lld of %lld elements are wrong (op %d)", (long long)wrong, (long long)n,
@@ -64,8 +55,8 @@ static void check_f64_and_i64(int64_t n)
         x[i] = value(i, rank);
         k[i] = large + i + rank;
     }
-    need(dt_allreduce(comm, x, n, DT_F64, DT_SUM));
-    need(dt_allreduce(comm, k, n, DT_I64, DT_MAX));
+    CHECK_OK(dt_allreduce(comm, x, n, DT_F64, DT_SUM));
+    CHECK_OK(dt_allreduce(comm, k, n, DT_I64, DT_MAX));
     for (int64_t i = 0; i < n; i++)
         wrong += x[i] != expected(i, DT_SUM) || k[i] != large + i + size - 1;
     CHECK_INT(wrong, 0);
@@ -80,12 +71,12 @@ static void check_bf16(int64_t n)
     int64_t wrong = 0;
     for (int64_t i = 0; i < n; i++)
         x[i] = dt_f32_to_bf16(rank == size - 1 ? 1.0f : i % 2 ? 0x1p-8f : 0x1p-7f);
-    need(dt_allreduce(comm, x, n, DT_BF16, DT_SUM));
+    CHECK_OK(dt_allreduce(comm, x, n, DT_BF16, DT_SUM));
     for (int64_t i = 0; i < n && size == 2; i++)
         wrong += dt_bf16_to_f32(x[i]) != (i % 2 ? 1.0f : 1.0f + 0x1p-7f);
     for (int64_t i = 0; i < n; i++)
         x[i] = dt_f32_to_bf16(i % 3 ? (float)rank : -(float)rank);
-    need(dt_allreduce(comm, x, n, DT_BF16, DT_MIN));
+    CHECK_OK(dt_allreduce(comm, x, n, DT_BF16, DT_MIN));
     for (int64_t i = 0; i < n; i++)
         wrong += dt_bf16_to_f32(x[i]) != (i % 3 ? 0.0f : (float)(1 - size));
     CHECK_INT(wrong, 0);
@@ -93,7 +84,7 @@ static void check_bf16(int64_t n)
         for (int op = DT_SUM; op <= DT_MAX; op++) {
             for (int64_t i = 0; i < n; i++)
                 x[i] = rank == r ? 0x7fc0 : 0;
-            need(dt_allreduce(comm, x, n, DT_BF16, (enum dt_reduce_op)op));
+            CHECK_OK(dt_allreduce(comm, x, n, DT_BF16, (enum dt_reduce_op)op));
             for (int64_t i = 0; i < n; i++)
                 wrong += !isnan(dt_bf16_to_f32(x[i]));
             CHECK(wrong == 0, "NaNs of rank %d were lost (op %d)", r, op);
@@ -118,13 +109,13 @@ static void check_same_bits(int64_t n)
     for (int round = 0; round < 2; round++) {
         for (int64_t i = 0; i < n; i++)
             x[i] = sinf((float)(i % 9973) * 0.37f + (float)rank) * expf((float)(i % 17));
-        need(dt_allreduce(comm, x, n, DT_F32, DT_SUM));
+        CHECK_OK(dt_allreduce(comm, x, n, DT_F32, DT_SUM));
         hashes[round] = (int64_t)hash(x, (size_t)n * sizeof *x);
     }
     CHECK(hashes[0] == hashes[1], "two sums of %lld elements differ", (long long)n);
     least = most = hashes[0];
-    need(dt_allreduce(comm, &least, 1, DT_I64, DT_MIN));
-    need(dt_allreduce(comm, &most, 1, DT_I64, DT_MAX));
+    CHECK_OK(dt_allreduce(comm, &least, 1, DT_I64, DT_MIN));
+    CHECK_OK(dt_allreduce(comm, &most, 1, DT_I64, DT_MAX));
     CHECK(least == most, "ranks have different sums of %lld elements", (long long)n);
     free(x);
 }
@@ -140,14 +131,15 @@ static void check_many(void)
         data[k] = malloc((size_t)n * sizeof(float));
         for (int64_t i = 0; i < n; i++)
             data[k][i] = value(i + k, rank);
-        need(dt_begin(comm,
-                      &(struct dt_collective){
-                          .operation = DT_ALLREDUCE, .dtype = DT_F32, .count = n, .data = data[k]},
-                      &requests[k]));
+        CHECK_OK(
+            dt_begin(comm,
+                     &(struct dt_collective){
+                         .operation = DT_ALLREDUCE, .dtype = DT_F32, .count = n, .data = data[k]},
+                     &requests[k]));
     }
     for (int k = N - 1; k >= 0; k--) {
         int64_t n = k % 3 ? 100 + k : 150000 * (k + 1), wrong = 0;
-        need(dt_wait(comm, requests[k]));
+        CHECK_OK(dt_wait(comm, requests[k]));
         for (int64_t i = 0; i < n; i++)
             wrong += data[k][i] != expected(i + k, DT_SUM);
         CHECK(wrong == 0, "all-reduce %d: %lld wrong", k, (long long)wrong);
@@ -203,7 +195,7 @@ static void check_blocks(int64_t n, enum dt_dtype type, enum dt_reduce_op op)
     char *x = malloc((size_t)(whole * dt_dtype_size(type)) + 1);
     for (int64_t i = 0; i < whole; i++)
         put(x, type, i, value(i, rank));
-    need(reduce_scatter(x, n, type, op));
+    CHECK_OK(reduce_scatter(x, n, type, op));
     for (int64_t i = rank * n; i < (rank + 1) * n; i++)
         wrong += get(x, type, i) != expected(i, op);
     CHECK(wrong == 0, "reduce-scatter of %lld %s: %lld wrong (op %d)", (long long)n,
@@ -211,7 +203,7 @@ static void check_blocks(int64_t n, enum dt_dtype type, enum dt_reduce_op op)
     for (int64_t i = 0; i < whole; i++)
         if (i / (n > 0 ? n : 1) != rank)
             put(x, type, i, -77);
-    need(all_gather(x, n, type));
+    CHECK_OK(all_gather(x, n, type));
     for (int64_t i = 0; i < whole; i++)
         wrong += get(x, type, i) != expected(i, op);
     CHECK(wrong == 0, "all-gather of %lld %s: %lld wrong", (long long)n, dt_dtype_name(type),
@@ -228,12 +220,12 @@ static void check_bits_of_blocks(int64_t n)
     for (int round = 0; round < 2; round++) {
         for (int64_t i = 0; i < whole; i++)
             x[i] = y[i] = sinf((float)(i % 9973) * 0.37f + (float)rank) * expf((float)(i % 17));
-        need(reduce_scatter(x, n, DT_F32, DT_SUM));
-        need(all_gather(x, n, DT_F32));
+        CHECK_OK(reduce_scatter(x, n, DT_F32, DT_SUM));
+        CHECK_OK(all_gather(x, n, DT_F32));
         CHECK(round == 0 || hash(x, (size_t)whole * sizeof *x) == first, "two sums differ");
         first = hash(x, (size_t)whole * sizeof *x);
     }
-    need(dt_allreduce(comm, y, whole, DT_F32, DT_SUM));
+    CHECK_OK(dt_allreduce(comm, y, whole, DT_F32, DT_SUM));
     CHECK(size > 2 || memcmp(x, y, (size_t)whole * sizeof *x) == 0,
           "reduce-scatter and all-gather of %lld: not the bits of an all-reduce", (long long)n);
     free(x);
@@ -254,22 +246,22 @@ static void check_exchange(int64_t n)
     int64_t wrong = 0;
     for (int64_t i = 0; i < n; i++)
         x[i] = value(i, rank);
-    need(dt_begin(comm, &in, &receiving));
-    need(dt_begin(comm, &out, &sending));
-    need(dt_wait(comm, receiving));
-    need(dt_wait(comm, sending));
+    CHECK_OK(dt_begin(comm, &in, &receiving));
+    CHECK_OK(dt_begin(comm, &out, &sending));
+    CHECK_OK(dt_wait(comm, receiving));
+    CHECK_OK(dt_wait(comm, sending));
     for (int64_t i = 0; i < n; i++)
         wrong += y[i] != value(i, from);
     if (rank < 2) {
-        need(exchange(x, y, n, DT_F32, 1 - rank));
+        CHECK_OK(exchange(x, y, n, DT_F32, 1 - rank));
         for (int64_t i = 0; i < n; i++)
             wrong += y[i] != value(i, 1 - rank);
     }
     if (rank == 0)
         for (int k = 1; k <= 2; k++)
-            need(exchange(&(float){(float)k}, NULL, 1, DT_F32, 1));
+            CHECK_OK(exchange(&(float){(float)k}, NULL, 1, DT_F32, 1));
     for (int k = 1; k <= 2 && rank == 1; k++) {
-        need(exchange(NULL, &last, 1, DT_F32, 0));
+        CHECK_OK(exchange(NULL, &last, 1, DT_F32, 0));
         wrong += last != (float)k;
     }
     CHECK(wrong == 0, "exchange of %lld: %lld wrong", (long long)n, (long long)wrong);
@@ -283,7 +275,7 @@ static void check_exchange_of_sizes(void)
     float x[4] = {1, 2, 3, 4};
     for (int64_t n = 2; n <= 4; n += 2) {
         if (rank == 0)
-            need(exchange(x, NULL, n, DT_F32, 1));
+            CHECK_OK(exchange(x, NULL, n, DT_F32, 1));
         if (rank == 1) {
             CHECK_INT(exchange(NULL, x, 3, DT_F32, 0), DT_MACHINE);
             CHECK(strstr(dt_error_current()->message,
@@ -302,7 +294,7 @@ static void check_broadcast(int64_t bytes)
     int root = size - 1;
     for (int64_t i = 0; i < bytes; i++)
         data[i] = (unsigned char)(rank == root ? i * 13 : 0);
-    need(dt_broadcast(comm, data, bytes, root));
+    CHECK_OK(dt_broadcast(comm, data, bytes, root));
     for (int64_t i = 0; i < bytes; i++)
         wrong += data[i] != (unsigned char)(i * 13);
     CHECK_INT(wrong, 0);
@@ -317,13 +309,13 @@ static void check_broadcast_buffer(void)
         text = strdup("a text of a length that only one rank knows");
         bytes = (int64_t)strlen(text) + 1;
     }
-    need(dt_broadcast_buffer(comm, (void **)&text, &bytes, 0));
+    CHECK_OK(dt_broadcast_buffer(comm, (void **)&text, &bytes, 0));
     CHECK_INT(bytes, 44);
     CHECK_STR(text, "a text of a length that only one rank knows");
     free(text);
     text = NULL;
     bytes = 0;
-    need(dt_broadcast_buffer(comm, (void **)&text, &bytes, 0));
+    CHECK_OK(dt_broadcast_buffer(comm, (void **)&text, &bytes, 0));
     CHECK_INT(bytes, 0);
     free(text);
 }
@@ -433,7 +425,7 @@ static void check_all(void)
 
 int main(void)
 {
-    need(dt_comm_open(DT_COMM_KIND_AUTO, &comm));
+    CHECK_OK(dt_comm_open(DT_COMM_KIND_AUTO, &comm));
     if (!comm)
         return test_end();
     rank = comm->info.rank;
@@ -448,7 +440,7 @@ int main(void)
     for (int first = 0; first < size; first++)
         check_agreement(first);
     check_refusals();
-    need(dt_barrier(comm));
+    CHECK_OK(dt_barrier(comm));
     check_last_words();
     dt_comm_close(comm);
     return test_end();

@@ -9,15 +9,6 @@ static struct dt_comm *comm;
 static struct dt_backend backend;
 static int64_t pinned; // bytes allocated on the host so far
 
-static void need(dt_status status)
-{
-    char text[8192];
-    if (status == DT_OK)
-        return;
-    dt_error_format(dt_error_current(), 1, text, sizeof text);
-    CHECK(0, "%s", text);
-}
-
 static dt_status count_host(struct dt_device *device, int64_t bytes, void **memory)
 {
     pinned += bytes;
@@ -52,7 +43,7 @@ static void check_moves(struct dt_model *model, struct dt_optimizer_states *stat
     bool root = comm->info.rank == 0;
     float *device[] = {dt_model_weights(model), states->list[0].data, states->list[1].data};
     pinned = 0;
-    need(dt_snapshot_create(&backend, model, states, root, &s));
+    CHECK_OK(dt_snapshot_create(&backend, model, states, root, &s));
     CHECK_INT(pinned, dt_snapshot_bytes(&backend, params, 2, root));
     CHECK(unified ? pinned == 0
           : root  ? pinned == 3 * n * 4
@@ -63,21 +54,21 @@ static void check_moves(struct dt_model *model, struct dt_optimizer_states *stat
     // Each rank has arrays of its own, and the hash is that of its weights.
     for (int i = 0; i < 3; i++)
         fill(device[i], n, i, comm->info.rank);
-    need(dt_snapshot_hash_weights(&s, &hash));
+    CHECK_OK(dt_snapshot_hash_weights(&s, &hash));
     CHECK(hash == XXH64(device[0], (size_t)n * 4, 0), "the hash of the weights");
     before = hash;
     if (root)
-        need(dt_snapshot_fill(&s));
+        CHECK_OK(dt_snapshot_fill(&s));
     for (int i = 0; i < 3 && root; i++)
         check_array(i == 0 ? s.host.weights : s.host.states.list[i - 1].data, n, i, 0, "filled");
 
-    need(dt_snapshot_share_weights(&s, comm));
+    CHECK_OK(dt_snapshot_share_weights(&s, comm));
     check_array(device[0], n, 0, 0, "shared weights");
     check_array(device[1], n, 1, comm->info.rank, "a state that was not shared");
-    need(dt_snapshot_share(&s, comm));
+    CHECK_OK(dt_snapshot_share(&s, comm));
     for (int i = 0; i < 3; i++)
         check_array(device[i], n, i, 0, "shared");
-    need(dt_snapshot_hash_weights(&s, &hash));
+    CHECK_OK(dt_snapshot_hash_weights(&s, &hash));
     CHECK((hash == before) == root, "the hash after sharing");
     CHECK_INT(pinned, 0);
     dt_snapshot_destroy(&s);
@@ -98,16 +89,16 @@ int main(void)
     struct dt_model_shape shape = {.sequences = 1, .length = 1};
     struct dt_optimizer_states states = {2, {{.name = "exp_avg"}, {.name = "exp_avg_sq"}}};
     struct dt_model *model = NULL;
-    need(dt_comm_open(DT_COMM_KIND_MPI, &comm));
+    CHECK_OK(dt_comm_open(DT_COMM_KIND_MPI, &comm));
     if (!comm)
         return test_end();
-    need(dt_backend_open("cpu", 0, 1, &backend));
+    CHECK_OK(dt_backend_open("cpu", 0, 1, &backend));
     table.alloc_host = count_host;
     backend.table = &table;
-    need(dt_model_create(&backend, &config, &shape, &model));
+    CHECK_OK(dt_model_create(&backend, &config, &shape, &model));
     int64_t bytes = dt_model_params(model)->elements * 4;
     for (int i = 0; i < 2; i++)
-        need(dt_alloc(&backend, bytes, &states.list[i].data));
+        CHECK_OK(dt_alloc(&backend, bytes, &states.list[i].data));
     check_moves(model, &states, true);
     table.unified = false;
     check_moves(model, &states, false);

@@ -66,9 +66,9 @@ refused() { # what, pattern, command …
     check "$what: $pattern in: $(cat refused.log)" grep -qE "$pattern" refused.log
 }
 refused "text of a model of samples" 'the model.s stem "samples" reads no tokens' "$dtrain" sample runs/whole-fp32-1/$last
-refused "an unknown block" "model.layers: unknown kind 'mambo': did you mean 'mamba'\? \(known: dense, mamba\)" \
+refused "an unknown block" "command line: model.layers: unknown kind 'mambo': did you mean 'mamba'\? \(known: dense, mamba\)" \
     "$dtrain" --check samples.ini model.layers='dense mambo'
-refused "another number of layers" 'model.layers has 4 layers, but model.n_layer is 3' "$dtrain" --check samples.ini model.n_layer=3
+refused "another number of layers" 'samples.ini:[0-9]+: model.layers has 4 layers, but model.n_layer is 3' "$dtrain" --check samples.ini model.n_layer=3
 refused "data without the arrays" 'reads an array targets of fp32, 3 values per position; data.train' \
     "$dtrain" --check samples.ini data.train=synthetic:random data.val= log.eval_every=0
 refused "dtrain itself knows other layers only" "unknown kind 'dense' \(known: mamba, " \
