@@ -21,7 +21,7 @@ static void print_shard(const char *path, const struct dt_shard *shard)
 {
     printf("good  %s: %" PRId64 " %s, %s", path, shard->count, shard->kind->unit,
            dt_dtype_name(shard->type));
-    if (shard->layout.target_width > 0)
+    if (shard->episodes > 0)
         printf(", %" PRId64 " values a frame, %" PRId64 " episodes of %s, targets of %" PRId64,
                shard->layout.frame_width, shard->episodes, shard->kind->name,
                shard->layout.target_width);

@@ -174,15 +174,29 @@ static dt_status add_named_targets(const struct dt_reader *reader, struct dt_epi
     return DT_OK;
 }
 
+static dt_status has_targets(const struct dt_reader *reader, const struct dt_episodes *episodes,
+                             bool *found)
+{
+    char full[PATH_BYTES];
+    enum dt_h5_node node;
+    DT_TRY(path_of(reader, episodes->at[0].group, episodes->schema->targets, full));
+    DT_TRY(dt_h5_find(&reader->file, full, &node));
+    *found = node != DT_H5_NOTHING;
+    return DT_OK;
+}
+
 static dt_status list_columns(const struct dt_reader *reader, struct dt_episodes *episodes)
 {
     const struct dt_episode_schema *schema = episodes->schema;
     const struct dt_scan_rules *rules = &episodes->rules;
     DT_TRY(add_columns(reader, episodes, "data.inputs",
                        rules->inputs[0] ? rules->inputs : schema->inputs, false));
+    bool any = true;
+    if (rules->seq_len == 0 && !rules->targets[0]) // to verify a shard; targets may be anywhere
+        DT_TRY(has_targets(reader, episodes, &any));
     if (!rules->targets[0] && schema->by_head && rules->n_targets > 0)
         DT_TRY(add_named_targets(reader, episodes));
-    else
+    else if (any)
         DT_TRY(add_columns(reader, episodes, "data.targets",
                            rules->targets[0] ? rules->targets : schema->targets, true));
     int64_t n = episodes->columns.n;

@@ -4,12 +4,33 @@
 
 #include <inttypes.h>
 
+enum { PIECE = 1024 };
+
+static dt_status add_starts(const struct dt_h5_array *array, int64_t rows,
+                            struct dt_episodes *episodes)
+{
+    int64_t before = 0, starts[PIECE];
+    for (int64_t i = 0; i < array->shape[0]; i++) {
+        int64_t left = array->shape[0] - i, start;
+        if (i % PIECE == 0)
+            DT_TRY(dt_h5_array_read(array, i, left < PIECE ? left : PIECE, starts));
+        start = starts[i % PIECE];
+        if (start < before || start > rows || (i == 0 && start != 0))
+            return DT_FAIL(DT_USER, "store rising row numbers of /frames, the first of them 0",
+                           "%s: /episode_starts[%" PRId64 "] is %" PRId64 " (%" PRId64
+                           " before it, /frames has %" PRId64 " rows)",
+                           array->file->path, i, start, before, rows);
+        DT_TRY(dt_episodes_add_start(episodes, start));
+        before = start;
+    }
+    return DT_OK;
+}
+
 static dt_status list_starts(struct dt_reader *reader, const struct dt_scan_rules *rules,
                              struct dt_episodes *episodes)
 {
     struct dt_h5_array array;
     bool found;
-    int64_t before = 0;
     (void)rules;
     DT_TRY(dt_h5_array_open(&reader->file, "/episode_starts", &array, &found));
     if (!found)
@@ -18,18 +39,8 @@ static dt_status list_starts(struct dt_reader *reader, const struct dt_scan_rule
     if (status == DT_OK && array.type != DT_U64 && array.type != DT_I64)
         status = DT_FAIL(DT_USER, "store row numbers of /frames as uint64", "%s: %s holds %s",
                          reader->file.path, array.name, array.type_text);
-    for (int64_t i = 0; i < array.shape[0] && status == DT_OK; i++) {
-        int64_t start = 0, n = reader->arrays[0].shape[0];
-        status = dt_h5_array_read(&array, i, 1, &start);
-        if (status == DT_OK && (start < before || start > n || (i == 0 && start != 0)))
-            status = DT_FAIL(DT_USER, "store rising row numbers of /frames, the first of them 0",
-                             "%s: /episode_starts[%" PRId64 "] is %" PRId64 " (%" PRId64
-                             " before it, /frames has %" PRId64 " rows)",
-                             reader->file.path, i, start, before, n);
-        if (status == DT_OK)
-            status = dt_episodes_add_start(episodes, start);
-        before = start;
-    }
+    if (status == DT_OK)
+        status = add_starts(&array, reader->arrays[0].shape[0], episodes);
     dt_h5_array_close(&array);
     return status;
 }

@@ -61,6 +61,11 @@ for layout in episodes robomimic minari d4rl; do
 done
 "$make_episodes" robomimic train.h5 0 13
 three_lines robomimic 'obs/a obs/img[0:2] obs/b:id*7'
+for n in 1 2 4; do # at no learning rate the weights are the initial ones, with the statistics of the frames
+    check "$n ranks start" ranks $n policy.ini "${lines[@]}" run.name=start-$n run.steps=1 optim.lr=1e-60 >start.log 2>&1
+    check "$n ranks normalise with the bits of one" \
+        cmp runs/start-{1,$n}/checkpoints/step-00000001/model.safetensors
+done
 refused "other inputs on resume" 'data.inputs is obs/a obs/img.0:2. obs/b:id.7, the checkpoint has' \
     "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70
 three_lines robomimic obs/c

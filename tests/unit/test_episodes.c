@@ -600,12 +600,6 @@ static void test_verify(void)
     for (enum episode_layout layout = 0; layout < LAYOUTS; layout++) {
         struct dt_shard shard = {0};
         write_a(layout);
-        if (layout == NATIVE) {
-            hid_t file = change("a.h5");
-            new_group(file, "/targets");
-            H5Fclose(file);
-            put_zeros("a.h5", "/targets/x", 1, 122, 1);
-        }
         CHECK_OK(dt_verify_shard(in_scratch("a.h5"), false, &shard));
         CHECK_INT(shard.count, 122);
         CHECK_INT(shard.width, layout == NATIVE || layout == D4RL ? A : A + 1 + IMG);
