@@ -121,6 +121,29 @@ check "… gives the same bits" same_state runs/bf16-resumed/$last runs/bf16/$la
 check "resuming in fp32" resume bf16-to-fp32 9 1 run.precision=fp32
 check "… reads the states, too" grep -q 'step-00000009 was trained in bf16' bf16-to-fp32.log
 
+# Every kind of block, each with states of its own.
+sed 's/^n_layer.*/layers = mamba mamba2 attention gru lstm mlp\nattn_window = 40\nhead_dim = 16/' small.ini >kinds.ini
+check "a model of all kinds" "$dtrain" kinds.ini run.name=kinds run.steps=30 >kinds.log 2>&1
+for precision in fp32 bf16; do
+    tolerance=1e-5
+    [ $precision = fp32 ] || tolerance=2e-3
+    for length in 64 512; do
+        check "$precision, all kinds: windows of $length" "$dtrain" kinds.ini run.name=kinds-$precision-$length \
+            run.init_from=runs/kinds/checkpoints/step-00000030 optim.lr=1e-30 optim.warmup_steps=0 data.val= "${carry[@]}" \
+            run.precision=$precision data.batch=1 data.seq_len=$length run.steps=$((512 / length)) >$precision-$length.log 2>&1
+    done
+    check "$precision, all kinds: windows are as one pass" near "$(losses kinds-$precision-64 | mean)" \
+        "$(losses kinds-$precision-512 | mean)" $tolerance
+done
+run[0]=kinds.ini
+check "all kinds on one rank" ranks 1 "${run[@]}" run.name=kinds-1 >kinds-1.log 2>&1
+check "all kinds on two" ranks 2 "${run[@]}" run.name=kinds-2 data.micro_batch=2 >kinds-2.log 2>&1
+check "… have the losses of one" same_losses runs/kinds-2/metrics.jsonl runs/kinds-1/metrics.jsonl 1e-4 # twice 50 steps
+source=kinds-2
+check "resuming all kinds" resume kinds-resumed 18 2 data.micro_batch=2
+check "… gives the same bits" same_state runs/kinds-resumed/$last runs/kinds-2/$last
+run[0]=small.ini
+
 name=killed
 start 2 "${run[@]}" run.name=$name model.d_model=96
 check "training is under way" wait_for_step $name 13
