@@ -17,8 +17,8 @@ struct dt_episodes;
 
 struct dt_episode_schema {
     const char *inputs, *targets; // data.inputs and data.targets where they are empty
-    bool by_head;                 // … `targets` is a group of one dataset for each head
-    const char *longer;           // datasets from this path on have one row more than an episode
+    bool by_head;                 // `targets` is a group with a dataset for each head
+    const char *longer;           // datasets whose path begins so have one row more than the others
     bool masks;                   // /mask/NAME lists episodes
     // Adds the episodes in order.
     dt_status (*list)(struct dt_reader *reader, const struct dt_scan_rules *rules,
@@ -35,6 +35,49 @@ dt_status dt_episodes_add_start(struct dt_episodes *episodes, int64_t first);
 // the file has none.
 dt_status dt_episodes_numbered(const struct dt_h5_file *file, const char *group, const char *prefix,
                                struct dt_h5_names *names);
+
+// What the files h5_episode*.c share.
+
+enum { DT_H5_PATH = 512 };
+
+struct dt_episode {
+    char *group;    // "/data/demo_3"; NULL: episodes share datasets
+    int64_t first;  // number of its first frame in the shard
+    int64_t window; // number of its first window
+};
+
+struct dt_episodes {
+    const struct dt_episode_schema *schema;
+    struct dt_scan_rules rules;
+    struct dt_frame_layout layout;
+    struct dt_columns columns;
+    int64_t n, empty;
+    struct dt_episode *at; // [n + 1]; the last says where all end
+    struct dt_h5_array
+        *arrays;               // [columns.n] of the episode `open`, or of all where they share them
+    char (*paths)[DT_H5_PATH]; // [columns.n] of the arrays
+    int64_t open;              // -1: none
+};
+
+// Opens the datasets of an episode, unless they are open.
+dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number);
+// The episode that frame `number` of the shard, or window `number`, is in.
+int64_t dt_episodes_find(const struct dt_episodes *episodes, int64_t number, bool window);
+
+// Where values of rows go: [n, F], [n, W], [n, n_ids]; NULL: not wanted.
+struct dt_episode_rows {
+    float *frames, *targets;
+    int32_t *ids;
+    bool check; // every value
+};
+
+// Frames [first, first + n) of the shard.
+dt_status dt_episode_rows_read(struct dt_reader *reader, int64_t first, int64_t n,
+                               struct dt_episode_rows to);
+// Bytes of n rows of all columns, and where each goes in such memory.
+int64_t dt_episode_rows_bytes(const struct dt_frame_layout *layout, int64_t rows);
+struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout, int64_t rows,
+                                          char *memory);
 
 // The functions of a reader kind.
 void dt_episodes_close(struct dt_reader *reader);

@@ -1,0 +1,257 @@
+// Rows of all columns of a shard's episodes as floats and ids, with checks of every value.
+#include "data/h5_episodes.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { PIECE_BYTES = 1 << 22, SAMPLES = 16 };
+
+int64_t dt_episodes_find(const struct dt_episodes *episodes, int64_t number, bool window)
+{
+    int64_t low = 0, high = episodes->n;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        const struct dt_episode *at = &episodes->at[middle];
+        if ((window ? at->window : at->first) <= number)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// "/data/demo_3/obs/a, row 17" or "/frames, row 2017 (row 17 of episode 3)".
+static const char *name_row(const struct dt_episodes *episodes, int64_t column, int64_t number,
+                            int64_t row, char *text, size_t size)
+{
+    const struct dt_episode *at = &episodes->at[number];
+    const char *name = episodes->arrays[column].name;
+    if (at->group)
+        snprintf(text, size, "%s, row %" PRId64, name, row);
+    else
+        snprintf(text, size, "%s, row %" PRId64 " (row %" PRId64 " of episode %" PRId64 ")", name,
+                 at->first + row, row, number);
+    return text;
+}
+
+static dt_status fail_id(const struct dt_reader *reader, int64_t column, int64_t number,
+                         int64_t row, int64_t wrong)
+{
+    const struct dt_episodes *episodes = reader->own;
+    char where[DT_H5_PATH + 128];
+    return DT_FAIL(DT_USER, "raise the N of :id*N in data.inputs, or correct the data",
+                   "%s: %s: id %" PRId64 " is not in [0, %" PRId64 ")", reader->file.path,
+                   name_row(episodes, column, number, row, where, sizeof where), wrong,
+                   episodes->columns.at[column].table);
+}
+
+static bool all_finite(const float *values, int64_t n)
+{
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        bits &= 0x7fffffffu;
+        largest = bits > largest ? bits : largest;
+    }
+    return largest < 0x7f800000u;
+}
+
+// Of `rows` rows from row `row` of an episode on.
+static dt_status check_finite(const struct dt_reader *reader, int64_t column, int64_t number,
+                              int64_t row, int64_t rows, const float *values, int64_t stride)
+{
+    const struct dt_episodes *episodes = reader->own;
+    const struct dt_column *c = &episodes->columns.at[column];
+    char where[DT_H5_PATH + 128];
+    for (int64_t r = 0, j = 0; r < rows; r++, values += stride) {
+        if (all_finite(values, c->end - c->first))
+            continue;
+        while (isfinite(values[j]))
+            j++;
+        return DT_FAIL(DT_USER, "repair or remove the episode",
+                       "%s: %s, column %" PRId64 ": %g is not finite", reader->file.path,
+                       name_row(episodes, column, number, row + r, where, sizeof where),
+                       c->first + j, values[j]);
+    }
+    return DT_OK;
+}
+
+// Reads a column of the open episode's rows [row, row + n).
+static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t number, int64_t row,
+                             int64_t n, const struct dt_episode_rows *to)
+{
+    struct dt_episodes *episodes = reader->own;
+    const struct dt_column *c = &episodes->columns.at[column];
+    const struct dt_frame_layout *layout = &episodes->layout;
+    const struct dt_h5_array *array = &episodes->arrays[column];
+    int64_t width = array->shape[1], bytes = width * dt_dtype_size(array->type);
+    int64_t at_once = bytes < PIECE_BYTES ? PIECE_BYTES / bytes : 1, wrong, bad;
+    int64_t stride = c->target ? layout->target_width : layout->frame_width;
+    int64_t base = episodes->at[number].group ? 0 : episodes->at[number].first;
+    void *stored;
+    if (at_once > n)
+        at_once = n;
+    DT_TRY(dt_reader_scratch(reader, at_once * bytes, &stored));
+    for (int64_t done = 0; done < n; done += at_once) {
+        int64_t some = n - done < at_once ? n - done : at_once;
+        DT_TRY(dt_h5_array_read(array, base + row + done, some, stored));
+        if (c->table > 0) {
+            bad = dt_columns_to_ids(array->type, stored, some, width, c->first, c->end - c->first,
+                                    c->table, to->ids + done * layout->n_ids + c->at, layout->n_ids,
+                                    &wrong);
+            if (bad >= 0 && to->check)
+                return fail_id(reader, column, number, row + done + bad / (c->end - c->first),
+                               wrong);
+            continue;
+        }
+        float *floats = (c->target ? to->targets : to->frames) + done * stride + c->at;
+        dt_columns_to_floats(array->type, stored, some, width, c->first, c->end - c->first, floats,
+                             stride);
+        if (to->check)
+            DT_TRY(check_finite(reader, column, number, row + done, some, floats, stride));
+    }
+    return DT_OK;
+}
+
+// The head that column `at` of the targets belongs to; NULL: not known.
+static const struct dt_target *target_of(const struct dt_scan_rules *rules, int64_t at)
+{
+    for (int i = 0; i < rules->n_targets; i++) {
+        if (at < rules->target[i].width)
+            return &rules->target[i];
+        at -= rules->target[i].width;
+    }
+    return NULL;
+}
+
+static dt_status check_classes(struct dt_reader *reader, int64_t number, int64_t row, int64_t n,
+                               const float *targets)
+{
+    struct dt_episodes *episodes = reader->own;
+    int64_t W = episodes->layout.target_width;
+    for (int64_t i = 0; i < episodes->columns.n; i++) {
+        const struct dt_column *c = &episodes->columns.at[i];
+        for (int64_t j = c->at; c->target && j < c->at + c->end - c->first; j++) {
+            const struct dt_target *target = target_of(&episodes->rules, j);
+            if (!target || target->classes == 0)
+                continue;
+            for (int64_t r = 0; r < n; r++) {
+                float value = targets[r * W + j];
+                char where[DT_H5_PATH + 128];
+                if (value >= 0 && value < (float)target->classes && value == floorf(value))
+                    continue;
+                return DT_FAIL(DT_USER, "correct the data, or the head in model.heads",
+                               "%s: %s, column %" PRId64
+                               ": %g is not a whole number in [0, %" PRId64 ") for the head %s",
+                               reader->file.path,
+                               name_row(episodes, i, number, row + r, where, sizeof where),
+                               c->first + j - c->at, value, target->classes, target->name);
+            }
+        }
+    }
+    return DT_OK;
+}
+
+dt_status dt_episode_rows_read(struct dt_reader *reader, int64_t first, int64_t n,
+                               struct dt_episode_rows to)
+{
+    struct dt_episodes *episodes = reader->own;
+    const struct dt_frame_layout *layout = &episodes->layout;
+    for (int64_t e = dt_episodes_find(episodes, first, false), some; n > 0; e++, n -= some) {
+        const struct dt_episode *at = &episodes->at[e];
+        int64_t row = first - at->first, left = at[1].first - first;
+        some = left < n ? left : n;
+        DT_TRY(dt_episodes_switch(reader, e));
+        for (int64_t i = 0; i < episodes->columns.n; i++) {
+            const struct dt_column *c = &episodes->columns.at[i];
+            if (c->target ? to.targets != NULL : c->table > 0 ? to.ids != NULL : to.frames != NULL)
+                DT_TRY(read_column(reader, i, e, row, some, &to));
+        }
+        if (to.check && to.targets)
+            DT_TRY(check_classes(reader, e, row, some, to.targets));
+        to.frames = to.frames ? to.frames + some * layout->frame_width : NULL;
+        to.targets = to.targets ? to.targets + some * layout->target_width : NULL;
+        to.ids = to.ids ? to.ids + some * layout->n_ids : NULL;
+        first += some;
+    }
+    return DT_OK;
+}
+
+dt_status dt_episodes_frames(struct dt_reader *reader, int64_t first, int64_t n, float *frames)
+{
+    return dt_episode_rows_read(reader, first, n,
+                                (struct dt_episode_rows){.frames = frames, .check = true});
+}
+
+int64_t dt_episode_rows_bytes(const struct dt_frame_layout *layout, int64_t rows)
+{
+    return dt_reader_align(rows * layout->frame_width * (int64_t)sizeof(float)) +
+           dt_reader_align(rows * layout->target_width * (int64_t)sizeof(float)) +
+           dt_reader_align(rows * layout->n_ids * (int64_t)sizeof(int32_t));
+}
+
+struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout, int64_t rows,
+                                          char *memory)
+{
+    char *targets = memory + dt_reader_align(rows * layout->frame_width * (int64_t)sizeof(float));
+    char *ids = targets + dt_reader_align(rows * layout->target_width * (int64_t)sizeof(float));
+    return (struct dt_episode_rows){.frames = (float *)(void *)memory,
+                                    .targets = (float *)(void *)targets,
+                                    .ids = (int32_t *)(void *)ids,
+                                    .check = true};
+}
+
+dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
+                             int64_t n)
+{
+    char *memory = malloc((size_t)dt_episode_rows_bytes(&shard->layout, n) + 1);
+    if (!memory)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " frames", n);
+    dt_status status =
+        dt_episode_rows_read(reader, first, n, dt_episode_rows_in(&shard->layout, n, memory));
+    free(memory);
+    return status;
+}
+
+// The list of episodes, and rows spread over the shard.
+dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *shard)
+{
+    struct dt_episodes *episodes = reader->own;
+    int64_t bytes = dt_episode_rows_bytes(&shard->layout, SAMPLES);
+    char *memory = calloc(1, (size_t)bytes + 1);
+    dt_status status = memory ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for a checksum");
+    shard->first_hash = shard->layout.columns;
+    for (int64_t i = 0; i < episodes->n; i++) {
+        const struct dt_episode *at = &episodes->at[i];
+        shard->first_hash = XXH64(&at[1].first, sizeof at[1].first, shard->first_hash);
+        if (at->group)
+            shard->first_hash = XXH64(at->group, strlen(at->group), shard->first_hash);
+    }
+    struct dt_episode_rows all =
+        memory ? dt_episode_rows_in(&shard->layout, SAMPLES, memory) : (struct dt_episode_rows){0};
+    for (int64_t i = 0; i < SAMPLES && status == DT_OK; i++)
+        status = dt_episode_rows_read(
+            reader, (shard->count - 1) * i / (SAMPLES - 1), 1,
+            (struct dt_episode_rows){all.frames + i * shard->layout.frame_width,
+                                     all.targets + i * shard->layout.target_width,
+                                     all.ids + i * shard->layout.n_ids, false});
+    if (memory)
+        shard->last_hash = XXH64(memory, (size_t)bytes, 0);
+    free(memory);
+    return status;
+}
+
+void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, size_t size)
+{
+    const struct dt_episodes *episodes = reader->own;
+    const struct dt_episode *at = &episodes->at[dt_episodes_find(episodes, window, true)];
+    int64_t row = (window - at->window) * episodes->rules.stride;
+    if (at->group)
+        snprintf(text, size, "%s:%" PRId64, at->group, row);
+    else
+        snprintf(text, size, "%" PRId64, at->first + row);
+}
