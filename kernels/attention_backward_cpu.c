@@ -1,7 +1,7 @@
 // The backward pass of attention on the CPU. A piece is a sequence and a group of heads: it holds
-// the group's queries, the gradients of its outputs and those of its queries, and walks the keys
-// tile by tile, so that every pair of a query and a key is looked at once and each gradient has
-// one owner.
+// the gradients of the group's keys and values, and takes one head after another, of which it holds
+// the queries, the gradients of its outputs and those of its queries. A head walks the keys tile by
+// tile, so that every pair of a query and a key is looked at once and each gradient has one owner.
 //
 // Floor: 10 E products for every pair that is seen (scores and gradients of probabilities, then
 // the gradients of values, keys and queries), and an exponential.
@@ -10,14 +10,15 @@
 #include <omp.h>
 #include <string.h>
 
-// A thread's arrays. Query t of head r of the group is in row r · length + t.
+// A thread's arrays.
 struct tiles {
-    int64_t length;                         // L rounded up to QUERIES
-    float *q, *dy, *dq;                     // [heads · length, pitch]
-    float *lse, *delta;                     // [heads · length]
-    float *keys, *values, *dkeys, *dvalues; // [KEYS, pitch]
-    float *turned_keys, *turned_values;     // [pitch, KEYS]
-    float *p, *ds;                          // [QUERIES, KEYS]
+    int64_t length, keys_length;        // L rounded up to QUERIES, and to KEYS
+    float *q, *dy, *dq;                 // [length, pitch] of one head
+    float *lse, *delta;                 // [length]
+    float *dkeys, *dvalues;             // [keys_length, pitch] of the group
+    float *keys, *values;               // [KEYS, pitch]
+    float *turned_keys, *turned_values; // [pitch, KEYS]
+    float *p, *ds;                      // [QUERIES, KEYS]
 };
 
 static float *carve(float **at, int64_t floats)
@@ -30,22 +31,28 @@ static float *carve(float **at, int64_t floats)
 static struct tiles take_tiles(const struct dt_attention_shared *shared, float *memory,
                                int64_t *floats)
 {
-    struct tiles t = {.length = dt_round_up(shared->in->length, DT_QUERIES)};
-    int64_t rows = shared->heads * t.length, wide = rows * shared->pitch,
-            tile = DT_KEYS * shared->pitch;
+    struct tiles t = {.length = dt_round_up(shared->in->length, DT_QUERIES),
+                      .keys_length = dt_round_up(shared->in->length, DT_KEYS)};
+    int64_t pitch = shared->pitch;
+    const struct {
+        float **array;
+        int64_t floats;
+    } arrays[] = {{&t.q, t.length * pitch},
+                  {&t.dy, t.length * pitch},
+                  {&t.dq, t.length * pitch},
+                  {&t.lse, t.length},
+                  {&t.delta, t.length},
+                  {&t.dkeys, t.keys_length * pitch},
+                  {&t.dvalues, t.keys_length * pitch},
+                  {&t.keys, DT_KEYS * pitch},
+                  {&t.values, DT_KEYS * pitch},
+                  {&t.turned_keys, DT_KEYS * pitch},
+                  {&t.turned_values, DT_KEYS * pitch},
+                  {&t.p, DT_QUERIES * DT_KEYS},
+                  {&t.ds, DT_QUERIES * DT_KEYS}};
     float *at = memory;
-    float **const wides[] = {&t.q, &t.dy, &t.dq}, **const numbers[] = {&t.lse, &t.delta},
-                  **const tiles[] = {&t.keys,    &t.values,      &t.dkeys,
-                                     &t.dvalues, &t.turned_keys, &t.turned_values},
-                  **const pairs[] = {&t.p, &t.ds};
-    for (size_t i = 0; i < sizeof wides / sizeof *wides; i++)
-        *wides[i] = carve(&at, wide);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        *numbers[i] = carve(&at, rows);
-    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
-        *tiles[i] = carve(&at, tile);
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
-        *pairs[i] = carve(&at, DT_QUERIES * DT_KEYS);
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        *arrays[i].array = carve(&at, arrays[i].floats);
     *floats = at - memory;
     return t;
 }
@@ -74,28 +81,25 @@ DT_CLONES static float dot_row(const float *restrict dy, const void *y, dt_dtype
     return sum;
 }
 
-static void load_queries(const struct dt_attention_backward_args *args,
-                         const struct dt_attention_shared *shared, const struct piece *p,
-                         const struct tiles *t)
+static void load_head(const struct dt_attention_backward_args *args,
+                      const struct dt_attention_shared *shared, const struct piece *p, int64_t h,
+                      const struct tiles *t)
 {
     const struct dt_attention_inputs *in = &args->in;
     int64_t L = in->length, E = in->width, pitch = shared->pitch;
-    for (int64_t r = 0; r < shared->heads; r++) {
-        int64_t h = p->g * shared->heads + r, first = r * t->length;
-        for (int64_t i = 0; i < L; i++) {
-            int64_t token = p->b * L + i, row = first + i;
-            float *dy = t->dy + row * pitch;
-            dt_attention_load(shared, dt_view_at(&in->q, token, h * E), i, shared->scale,
-                              t->q + row * pitch);
-            dt_attention_load_plain(shared, dt_view_at(&args->dy, token, h * E), dy);
-            t->delta[row] = dot_row(dy, dt_view_at(&args->y, token, h * E), args->y.dtype, E);
-            t->lse[row] = args->lse[token * in->n_head + h];
-        }
-        size_t rest = (size_t)((t->length - L) * pitch) * sizeof(float);
-        memset(t->q + (first + L) * pitch, 0, rest);
-        memset(t->dy + (first + L) * pitch, 0, rest);
+    for (int64_t i = 0; i < L; i++) {
+        int64_t token = p->b * L + i;
+        float *dy = t->dy + i * pitch;
+        dt_attention_load(shared, dt_view_at(&in->q, token, h * E), i, shared->scale,
+                          t->q + i * pitch);
+        dt_attention_load_plain(shared, dt_view_at(&args->dy, token, h * E), dy);
+        t->delta[i] = dot_row(dy, dt_view_at(&args->y, token, h * E), args->y.dtype, E);
+        t->lse[i] = args->lse[token * in->n_head + h];
     }
-    memset(t->dq, 0, (size_t)(shared->heads * t->length * pitch) * sizeof(float));
+    size_t rest = (size_t)((t->length - L) * pitch) * sizeof(float);
+    memset(t->q + L * pitch, 0, rest);
+    memset(t->dy + L * pitch, 0, rest);
+    memset(t->dq, 0, (size_t)(t->length * pitch) * sizeof(float));
 }
 
 // Keys [j, j + n); the rest of the panel is zero.
@@ -116,8 +120,6 @@ static void load_keys(const struct dt_attention_shared *shared, const struct pie
     memset(t->values + n * pitch, 0, rest);
     dt_gemm_turn(t->turned_keys, DT_KEYS, t->keys, pitch, k, padded);
     dt_gemm_turn(t->turned_values, DT_KEYS, t->values, pitch, k, padded);
-    memset(t->dkeys, 0, (size_t)(DT_KEYS * pitch) * sizeof(float));
-    memset(t->dvalues, 0, (size_t)(DT_KEYS * pitch) * sizeof(float));
 }
 
 // One row: scores become probabilities, dp becomes ds, where columns [low, high) of `last` are
@@ -137,13 +139,13 @@ static void slope(float *restrict p, float *restrict ds, int64_t low, int64_t hi
     memset(ds + high, 0, (size_t)(last - high) * sizeof *ds);
 }
 
-// Queries [t0, t0 + QUERIES) of the head whose rows begin at `first`, on keys [j, j + n).
+// Queries [t0, t0 + QUERIES) on keys [j, j + n). Keys before position 0 have no gradient.
 static void meet(const struct dt_attention_shared *shared, const struct piece *piece, int64_t t0,
-                 int64_t first, int64_t j, int64_t n, const struct tiles *t)
+                 int64_t j, int64_t n, const struct tiles *t)
 {
     int64_t L = shared->in->length, pitch = shared->pitch, k = dt_round_up(shared->in->width, 4),
             width = dt_round_up(n, DT_PANEL_KEYS), queries = dt_min_i64(DT_QUERIES, L - t0);
-    const float *q = t->q + (first + t0) * pitch, *dy = t->dy + (first + t0) * pitch;
+    const float *q = t->q + t0 * pitch, *dy = t->dy + t0 * pitch;
     for (int64_t i = 0; i < queries; i += DT_PANEL) {
         int64_t begin = t0 + i, end = dt_min_i64(begin + DT_PANEL, L);
         // columns that some query of the panel sees
@@ -171,8 +173,8 @@ static void meet(const struct dt_attention_shared *shared, const struct piece *p
                 low = dt_min_i64(dt_max_i64(piece->starts[at] - j, 0), n);
                 high = dt_max_i64(dt_min_i64(at + 1 - j, n), low);
             }
-            slope(p + row * DT_KEYS, ds + row * DT_KEYS, low, high, width,
-                  at < L ? t->lse[first + at] : 0, at < L ? t->delta[first + at] : 0);
+            slope(p + row * DT_KEYS, ds + row * DT_KEYS, low, high, width, at < L ? t->lse[at] : 0,
+                  at < L ? t->delta[at] : 0);
         }
         if (right > left) {
             struct dt_gemm_direct dq = {.m = DT_PANEL,
@@ -183,13 +185,13 @@ static void meet(const struct dt_attention_shared *shared, const struct piece *p
                                         .a_k = 1,
                                         .b = t->keys + left * pitch,
                                         .b_k = pitch,
-                                        .c = t->dq + (first + begin) * pitch,
+                                        .c = t->dq + begin * pitch,
                                         .c_row = pitch,
                                         .keep = 1.0f};
             dt_gemm_direct(shared->kernel, &dq);
         }
     }
-    for (int64_t i = 0; i < n; i += DT_PANEL) { // keys: queries from the first that sees one
+    for (int64_t i = 0; j >= 0 && i < n; i += DT_PANEL) { // queries from the first that sees one
         int64_t from = dt_max_i64(j + i - t0, 0);
         if (from >= queries)
             break;
@@ -201,59 +203,52 @@ static void meet(const struct dt_attention_shared *shared, const struct piece *p
                                      .a_k = DT_KEYS,
                                      .b = dy + from * pitch,
                                      .b_k = pitch,
-                                     .c = t->dvalues + i * pitch,
+                                     .c = t->dvalues + (j + i) * pitch,
                                      .c_row = pitch,
                                      .keep = 1.0f};
         dt_gemm_direct(shared->kernel, &sum);
-        sum.a = t->ds + from * DT_KEYS + i, sum.b = q + from * pitch, sum.c = t->dkeys + i * pitch;
+        sum.a = t->ds + from * DT_KEYS + i, sum.b = q + from * pitch,
+        sum.c = t->dkeys + (j + i) * pitch;
         dt_gemm_direct(shared->kernel, &sum);
     }
 }
 
-static void store_keys(const struct dt_attention_backward_args *args,
-                       const struct dt_attention_shared *shared, const struct piece *p, int64_t j,
-                       int64_t n, const struct tiles *t)
-{
-    int64_t E = args->in.width, pitch = shared->pitch;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t row = p->b * args->in.length + j + i;
-        dt_attention_store(shared, t->dkeys + i * pitch, j + i, 1.0f,
-                           dt_view_at(&args->dk, row, p->g * E));
-        dt_store_row(args->dv.dtype, t->dvalues + i * pitch, E,
-                     dt_view_at(&args->dv, row, p->g * E));
-    }
-}
-
-static void store_queries(const struct dt_attention_backward_args *args,
-                          const struct dt_attention_shared *shared, const struct piece *p,
-                          const struct tiles *t)
-{
-    int64_t L = args->in.length, E = args->in.width;
-    for (int64_t r = 0; r < shared->heads; r++)
-        for (int64_t i = 0; i < L; i++)
-            dt_attention_store(shared, t->dq + (r * t->length + i) * shared->pitch, i,
-                               shared->scale,
-                               dt_view_at(&args->dq, p->b * L + i, (p->g * shared->heads + r) * E));
-}
-
-// Tiles of keys do not cross position 0: what is before it has no gradient.
-static void run_piece(const struct dt_attention_backward_args *args,
-                      const struct dt_attention_shared *shared, const struct piece *p,
-                      const struct tiles *t)
+// Tiles of keys do not cross position 0.
+static void run_head(const struct dt_attention_backward_args *args,
+                     const struct dt_attention_shared *shared, const struct piece *p, int64_t h,
+                     const struct tiles *t)
 {
     int64_t L = args->in.length, n;
-    load_queries(args, shared, p, t);
+    load_head(args, shared, p, h, t);
     for (int64_t j = dt_min_i64(p->starts[0], 0); j < L; j += n) {
         n = dt_min_i64(DT_KEYS, (j < 0 ? 0 : L) - j);
         load_keys(shared, p, j, n, t);
         int64_t t0 = dt_max_i64(j, 0) / DT_QUERIES * DT_QUERIES;
         for (; t0 < L && p->starts[t0] < j + n; t0 += DT_QUERIES)
-            for (int64_t r = 0; r < shared->heads; r++)
-                meet(shared, p, t0, r * t->length, j, n, t);
-        if (j >= 0)
-            store_keys(args, shared, p, j, n, t);
+            meet(shared, p, t0, j, n, t);
     }
-    store_queries(args, shared, p, t);
+    for (int64_t i = 0; i < L; i++)
+        dt_attention_store(shared, t->dq + i * shared->pitch, i, shared->scale,
+                           dt_view_at(&args->dq, p->b * L + i, h * args->in.width));
+}
+
+static void run_piece(const struct dt_attention_backward_args *args,
+                      const struct dt_attention_shared *shared, const struct piece *p,
+                      const struct tiles *t)
+{
+    int64_t L = args->in.length, E = args->in.width, pitch = shared->pitch;
+    size_t bytes = (size_t)(t->keys_length * pitch) * sizeof(float);
+    memset(t->dkeys, 0, bytes);
+    memset(t->dvalues, 0, bytes);
+    for (int64_t r = 0; r < shared->heads; r++)
+        run_head(args, shared, p, p->g * shared->heads + r, t);
+    for (int64_t j = 0; j < L; j++) {
+        int64_t row = p->b * L + j;
+        dt_attention_store(shared, t->dkeys + j * pitch, j, 1.0f,
+                           dt_view_at(&args->dk, row, p->g * E));
+        dt_store_row(args->dv.dtype, t->dvalues + j * pitch, E,
+                     dt_view_at(&args->dv, row, p->g * E));
+    }
 }
 
 dt_status attention_backward_cpu(struct dt_device *device,

@@ -42,12 +42,14 @@ static void test_sizes(void)
 }
 
 // Bytes of a training step of one sequence, without those of the weights.
-static double bytes_at(const struct dt_backend *backend, int64_t length, int64_t window)
+static double bytes_at(const struct dt_backend *backend, int64_t length, int64_t window,
+                       int64_t heads, int64_t groups)
 {
     struct dt_model_config config = make_config();
     const struct dt_model_shape shape = {1, length, true};
     struct dt_memory_plan plan = {0};
     config.attn_window = window;
+    config.n_head = heads, config.n_kv_head = groups;
     CHECK_OK(dt_model_plan(backend, &config, &shape, &plan));
     double bytes = 0;
     for (int i = 0; i < plan.n; i++)
@@ -56,15 +58,18 @@ static double bytes_at(const struct dt_backend *backend, int64_t length, int64_t
     return bytes;
 }
 
-// Ten times the positions take at most ten times the memory, whether the window grows or not; an
-// array of pairs in fp32 alone would take 4 L^2 bytes.
+// Sharing keys costs none. Ten times the positions take at most ten times the memory, whether the
+// window grows or not; an array of pairs in fp32 alone would take 4 L^2 bytes.
 static void test_memory(const struct dt_backend *backend)
 {
     const int64_t L = 20000;
-    double small = bytes_at(backend, L, L), large = bytes_at(backend, 10 * L, 10 * L);
+    double small = bytes_at(backend, L, L, 1, 1), large = bytes_at(backend, 10 * L, 10 * L, 1, 1);
     CHECK(large <= 10 * small, "%g bytes at L %d, %g at ten times that", small, (int)L, large);
     CHECK(large < 0.1 * 4 * (10.0 * (double)L) * (10.0 * (double)L), "%g bytes", large);
-    CHECK(bytes_at(backend, 10 * L, 100) <= 10 * bytes_at(backend, L, 100), "at a fixed window");
+    CHECK(bytes_at(backend, 10 * L, 100, 1, 1) <= 10 * bytes_at(backend, L, 100, 1, 1),
+          "at a fixed window");
+    double shared = bytes_at(backend, L, L, 8, 1), apart = bytes_at(backend, L, L, 8, 8);
+    CHECK(shared < apart, "%g bytes where eight heads share keys, %g where none do", shared, apart);
 }
 
 // Single steps on inputs that repeat after PERIOD = W of them: once the window is full, outputs and
