@@ -92,8 +92,12 @@ TARGET static void NAME(direct)(const struct dt_gemm_direct *x)
 {
     for (int64_t j = 0; j < x->n; j += VECTORS * LANES) {
         int64_t i = 0;
-        for (; i + ROWS <= x->m; i += ROWS)
-            NAME(direct_rows)(x, i, j, ROWS);
+        if (ROWS <= 8 || x->m % ROWS == 0)
+            for (; i + ROWS <= x->m; i += ROWS)
+                NAME(direct_rows)(x, i, j, ROWS);
+        else // as quick, and leaves less over
+            for (; i + 8 <= x->m; i += 8)
+                NAME(direct_rows)(x, i, j, 8);
         for (; i + 4 <= x->m; i += 4)
             NAME(direct_rows)(x, i, j, 4);
         for (; i < x->m; i++)

@@ -118,10 +118,12 @@ DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratc
     for (int32_t i = 0; i < rows; i++) {
         const float *restrict scores = x->scores + i * s->q_pitch;
         const float *restrict dm = x->dm + i * s->q_pitch;
+        const float *restrict strip = x->steps.strip + i / SSD_ROWS * s->q;
         float *restrict m = x->m + i * s->q_pitch, *restrict dscores = x->dscores + i * s->q_pitch;
-        float sum = 0.0f;
+        int32_t diagonal = i / SSD_ROWS * SSD_ROWS, next = diagonal + SSD_ROWS;
+        float sum = 0.0f, column = x->steps.column[i];
 #pragma omp simd reduction(+ : sum)
-        for (int32_t t = i / SSD_ROWS * SSD_ROWS; t < rows; t++) {
+        for (int32_t t = diagonal; t < next; t++) {
             bool causal = t >= i && segment[t] == segment[i];
             float decay = causal ? dt_expf(log[t] - log[i]) : 0.0f;
             float slope = causal ? dm[t] * decay : 0.0f;
@@ -129,6 +131,14 @@ DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratc
             dscores[t] += slope;
             columns[t] += slope * scores[t];
             sum += t > i ? columns[t] : 0.0f;
+        }
+#pragma omp simd reduction(+ : sum)
+        for (int32_t t = next; t < rows; t++) {
+            float decay = strip[t] * column, slope = dm[t] * decay;
+            m[t] = decay * scores[t];
+            dscores[t] += slope;
+            columns[t] += slope * scores[t];
+            sum += columns[t];
         }
         if (i + 1 < rows)
             x->square[i + 1] = sum;
@@ -199,11 +209,18 @@ DT_CLONES static void add_dc(const struct ssd_sizes *s, const struct scratch *x)
 DT_CLONES static float multiply_states(const struct ssd_sizes *s, const float *restrict dh,
                                        const float *restrict h)
 {
-    float sum = 0.0f;
-    for (int64_t n = 0; n < s->N; n++)
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < s->P; i++)
-            sum += dh[n * s->p_pitch + i] * h[n * s->P + i];
+    float lanes[DT_LANES] = {0}, sum = 0.0f;
+    for (int64_t n = 0; n < s->N; n++, dh += s->p_pitch, h += s->P) {
+        int64_t i = 0;
+        for (; i + DT_LANES <= s->P; i += DT_LANES)
+#pragma omp simd
+            for (int l = 0; l < DT_LANES; l++)
+                lanes[l] += dh[i + l] * h[i + l];
+        for (; i < s->P; i++)
+            sum += dh[i] * h[i];
+    }
+    for (int l = 0; l < DT_LANES; l++)
+        sum += lanes[l];
     return sum;
 }
 
@@ -343,7 +360,7 @@ static void run_head(const struct run *run, struct scratch *x, const struct ssd_
     const float *h =
         a->states + ((piece->sequence * s->chunks + k) * a->in.heads + head) * s->P * s->N;
     float *sums = run->heads + (piece->sequence * a->in.heads + head) * 3;
-    ssd_load_steps(&a->in, &x->chunk, head, &x->steps);
+    ssd_load_steps(&a->in, s, &x->chunk, head, &x->steps);
     ssd_load_head(&a->in.x, s, &x->chunk, head, x->x);
     ssd_load_head(&a->dy, s, &x->chunk, head, x->dy);
     ssd_scale_rows(s, &x->chunk, x->steps.delta, x->x, x->in);

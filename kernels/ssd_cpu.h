@@ -18,7 +18,7 @@
 enum {
     SSD_SLICE = 8,       // heads of a piece
     SSD_SLICE_LEAST = 4, // where there would be fewer pieces than SSD_PIECES, down to this many
-    SSD_PIECES = 16,
+    SSD_PIECES = 6,
     SSD_ROWS = DT_LANES, // of a strip of a chunk's square; what is not causal of it is left out
     SSD_SLACK = DT_ARENA_ALIGN, // a workspace need not be aligned
 };
@@ -80,8 +80,12 @@ struct ssd_steps {
     float *log;   // l_t
     float *keep;  // exp(l_t), 0 from the first reset on
     float *end;   // decay[last, t]
-    float a;      // A
-    float all;    // keep of the last token
+    // decay[t, s] between strips is strip[k][t] · column[s], k being the strip of s and e its last
+    // token: decay[t, e] and decay[e, s], which both are at most 1
+    float *column; // [rows]
+    float *strip;  // [rows / SSD_ROWS, q]
+    float a;       // A
+    float all;     // keep of the last token
 };
 
 static inline float *ssd_take(struct dt_arena *arena, int64_t rows, int64_t pitch)
@@ -98,8 +102,8 @@ struct ssd_chunk ssd_take_chunk(struct dt_arena *arena, const struct ssd_sizes *
 struct ssd_steps ssd_take_steps(struct dt_arena *arena, const struct ssd_sizes *s);
 void ssd_load_chunk(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
                     const struct ssd_piece *piece, int64_t index, struct ssd_chunk *chunk);
-void ssd_load_steps(const struct dt_ssd_inputs *in, const struct ssd_chunk *chunk, int64_t head,
-                    struct ssd_steps *steps);
+void ssd_load_steps(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
+                    const struct ssd_chunk *chunk, int64_t head, struct ssd_steps *steps);
 // A head's columns of the chunk's rows.
 void ssd_load_head(const struct dt_view *from, const struct ssd_sizes *s,
                    const struct ssd_chunk *chunk, int64_t head, float *to);

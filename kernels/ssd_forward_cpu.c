@@ -26,6 +26,8 @@ struct ssd_steps ssd_take_steps(struct dt_arena *arena, const struct ssd_sizes *
     steps.log = ssd_take(arena, 1, s->q);
     steps.keep = ssd_take(arena, 1, s->q);
     steps.end = ssd_take(arena, 1, s->q);
+    steps.column = ssd_take(arena, 1, s->q);
+    steps.strip = ssd_take(arena, s->q / SSD_ROWS, s->q);
     return steps;
 }
 
@@ -57,8 +59,9 @@ void ssd_load_chunk(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
     }
 }
 
-// Exponents from the sums, which must end at the last token: padding repeats its sum.
-DT_CLONES static void exponents(const struct ssd_chunk *chunk, const struct ssd_steps *steps)
+// Exponentials of differences of the sums, which padding repeats.
+DT_CLONES static void exponents(const struct ssd_sizes *s, const struct ssd_chunk *chunk,
+                                const struct ssd_steps *steps)
 {
     const float *restrict segment = chunk->segment, *restrict log = steps->log;
     float *restrict keep = steps->keep, *restrict end = steps->end;
@@ -67,6 +70,17 @@ DT_CLONES static void exponents(const struct ssd_chunk *chunk, const struct ssd_
     for (int64_t t = 0; t < chunk->rows; t++) {
         keep[t] = segment[t] == 0.0f ? dt_expf(log[t]) : 0.0f;
         end[t] = segment[t] == last_segment ? dt_expf(last - log[t]) : 0.0f;
+    }
+    for (int64_t k = 0; k < chunk->rows; k += SSD_ROWS) {
+        float *restrict column = steps->column + k, *restrict strip =
+                                                        steps->strip + k / SSD_ROWS * s->q;
+        float edge = log[k + SSD_ROWS - 1], edge_segment = segment[k + SSD_ROWS - 1];
+#pragma omp simd
+        for (int64_t t = 0; t < SSD_ROWS; t++)
+            column[t] = segment[k + t] == edge_segment ? dt_expf(edge - log[k + t]) : 0.0f;
+#pragma omp simd
+        for (int64_t t = k + SSD_ROWS; t < chunk->rows; t++)
+            strip[t] = segment[t] == edge_segment ? dt_expf(log[t] - edge) : 0.0f;
     }
 }
 
@@ -82,8 +96,8 @@ DT_CLONES static void step_sizes(const struct dt_ssd_inputs *in, const struct ss
     }
 }
 
-void ssd_load_steps(const struct dt_ssd_inputs *in, const struct ssd_chunk *chunk, int64_t head,
-                    struct ssd_steps *steps)
+void ssd_load_steps(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
+                    const struct ssd_chunk *chunk, int64_t head, struct ssd_steps *steps)
 {
     const bool bf16 = in->dt.dtype == DT_BF16;
     double sum = 0.0;
@@ -98,7 +112,7 @@ void ssd_load_steps(const struct dt_ssd_inputs *in, const struct ssd_chunk *chun
         sum += (double)(steps->delta[t] * steps->a);
         steps->log[t] = (float)sum;
     }
-    exponents(chunk, steps);
+    exponents(s, chunk, steps);
     steps->all = steps->keep[chunk->tokens - 1];
 }
 
@@ -171,15 +185,22 @@ static void multiply_scores(const struct run *run, const struct scratch *x)
 // m = decay ∘ scores.
 DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratch *x)
 {
-    const float *restrict log = x->steps.log, *restrict segment = x->chunk.segment;
-    for (int64_t t = 0; t < x->chunk.rows; t++) {
+    const float *restrict log = x->steps.log, *restrict segment = x->chunk.segment,
+                          *restrict column = x->steps.column;
+    for (int32_t t = 0; t < x->chunk.rows; t++) {
         const float *restrict scores = x->scores + t * s->q_pitch;
         float *restrict m = x->m + t * s->q_pitch;
-        int32_t now = (int32_t)t, end = (int32_t)(t / SSD_ROWS * SSD_ROWS + SSD_ROWS);
+        int32_t diagonal = t / SSD_ROWS * SSD_ROWS;
+        for (int32_t k = 0; k < diagonal; k += SSD_ROWS) {
+            float strip = x->steps.strip[k / SSD_ROWS * s->q + t];
 #pragma omp simd
-        for (int32_t i = 0; i < end; i++) {
-            bool causal = i <= now && segment[i] == segment[now];
-            m[i] = causal ? scores[i] * dt_expf(log[now] - log[i]) : 0.0f;
+            for (int32_t i = k; i < k + SSD_ROWS; i++)
+                m[i] = scores[i] * (strip * column[i]);
+        }
+#pragma omp simd
+        for (int32_t i = diagonal; i < diagonal + SSD_ROWS; i++) {
+            bool causal = i <= t && segment[i] == segment[t];
+            m[i] = causal ? scores[i] * dt_expf(log[t] - log[i]) : 0.0f;
         }
     }
 }
@@ -222,7 +243,7 @@ static void run_head(const struct run *run, struct scratch *x, int64_t head, flo
 {
     const struct ssd_sizes *s = &run->s;
     int64_t rows = x->chunk.rows;
-    ssd_load_steps(&run->args->in, &x->chunk, head, &x->steps);
+    ssd_load_steps(&run->args->in, s, &x->chunk, head, &x->steps);
     ssd_load_head(&run->args->in.x, s, &x->chunk, head, x->x);
     ssd_scale_rows(s, &x->chunk, x->steps.delta, x->x, x->dx);
     apply_decay(s, x);
@@ -339,7 +360,7 @@ static void step_piece(const struct run *run, const struct ssd_piece *piece, str
             struct dt_ssd_inputs one = a->in;
             one.chunk = 1;
             ssd_load_chunk(&one, s, piece, t, &x->chunk);
-            ssd_load_steps(&one, &x->chunk, head, &x->steps);
+            ssd_load_steps(&one, s, &x->chunk, head, &x->steps);
             ssd_load_head(&one.x, s, &x->chunk, head, x->x);
             if (a->states && t % a->in.chunk == 0) {
                 int64_t saved = piece->sequence * s->chunks + t / a->in.chunk;
