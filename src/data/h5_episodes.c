@@ -75,26 +75,13 @@ static dt_status path_of(const struct dt_reader *reader, const char *group, cons
                    group ? group : "", path);
 }
 
-// Appends the names in a group that does hold something else than what was looked for.
-static void name_members(const struct dt_h5_file *file, const char *group, char *text, size_t size)
-{
-    struct dt_h5_names names = {0};
-    enum dt_h5_node node;
-    if (dt_h5_find(file, group, &node) == DT_OK && node == DT_H5_GROUP)
-        dt_h5_list(file, group, &names);
-    dt_error_clear();
-    for (int64_t i = 0; i < names.n && i < 20; i++)
-        dt_append(text, size, "%s%s", i ? ", " : "it has ", names.at[i]);
-    dt_h5_names_free(&names);
-}
-
 static dt_status fail_missing(const struct dt_reader *reader, const char *key, const char *full)
 {
     char hint[DT_ERROR_HINT] = "", parent[DT_H5_PATH];
     snprintf(parent, sizeof parent, "%s", full);
     char *slash = strrchr(parent, '/');
     slash[slash == parent] = 0;
-    name_members(&reader->file, parent, hint, sizeof hint);
+    dt_h5_name_members(&reader->file, parent, hint, sizeof hint);
     return DT_FAIL(DT_USER, hint[0] ? hint : "name datasets that every episode has",
                    "%s has no %s (%s)", reader->file.path, full, key);
 }

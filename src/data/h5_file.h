@@ -62,6 +62,8 @@ struct dt_h5_names {
 };
 // The names in a group, sorted bytewise.
 dt_status dt_h5_list(const struct dt_h5_file *file, const char *group, struct dt_h5_names *names);
+// Appends "it has a, b, c", for hints; nothing where there is no such group.
+void dt_h5_name_members(const struct dt_h5_file *file, const char *group, char *text, size_t size);
 // The strings of a one-dimensional dataset, of fixed or variable length.
 dt_status dt_h5_strings(const struct dt_h5_file *file, const char *path, struct dt_h5_names *names);
 void dt_h5_names_free(struct dt_h5_names *names);

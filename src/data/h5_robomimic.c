@@ -13,16 +13,17 @@ static int compare(const void *a, const void *b)
 static dt_status read_mask(const struct dt_h5_file *file, const struct dt_scan_rules *rules,
                            struct dt_h5_names *mask, bool *found)
 {
-    char path[DT_DATA_NAME + 8];
+    char path[DT_DATA_NAME + 8], hint[DT_ERROR_HINT] = "";
     enum dt_h5_node node = DT_H5_NOTHING;
     const char *name = rules->mask[0] ? rules->mask : rules->mask_default;
     snprintf(path, sizeof path, "/mask/%s", name);
     if (name[0])
         DT_TRY(dt_h5_find(file, path, &node));
     *found = node == DT_H5_DATASET;
-    if (!*found && rules->mask[0])
-        return DT_FAIL(DT_USER, "name one of the lists in /mask, or all",
-                       "%s has no list of episodes %s", file->path, path);
+    if (!*found && rules->mask[0]) {
+        dt_h5_name_members(file, "/mask", hint, sizeof hint);
+        return DT_FAIL(DT_USER, hint, "%s has no list of episodes %s", file->path, path);
+    }
     if (*found) {
         DT_TRY(dt_h5_strings(file, path, mask));
         qsort(mask->at, (size_t)mask->n, sizeof *mask->at, compare);

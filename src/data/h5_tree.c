@@ -1,5 +1,6 @@
 // What a file holds: what a path names, the names in a group, lists of strings.
 #include "base/list.h"
+#include "base/text.h"
 #include "data/h5_file.h"
 
 #include <stdlib.h>
@@ -102,6 +103,19 @@ void dt_h5_names_free(struct dt_h5_names *names)
         free(names->at[i]);
     free(names->at);
     *names = (struct dt_h5_names){0};
+}
+
+void dt_h5_name_members(const struct dt_h5_file *file, const char *group, char *text, size_t size)
+{
+    enum { MOST = 20 };
+    struct dt_h5_names names = {0};
+    enum dt_h5_node node;
+    if (dt_h5_find(file, group, &node) == DT_OK && node == DT_H5_GROUP)
+        dt_h5_list(file, group, &names);
+    dt_error_clear();
+    for (int64_t i = 0; i < names.n && i < MOST; i++)
+        dt_append(text, size, "%s%s", i ? ", " : "it has ", names.at[i]);
+    dt_h5_names_free(&names);
 }
 
 // `memory`: the strings' type, as stored. Fixed strings may fill their whole size, without a zero.

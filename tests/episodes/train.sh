@@ -56,6 +56,7 @@ for layout in episodes robomimic minari d4rl; do
     frames=$([ $layout = robomimic ] && echo 9 || echo 13)
     check "$layout: it shows frames: $(cat check.log)" \
         grep -q "$frames episodes, stride 16; a frame has 5 values and 1 ids (tables of 7), the targets 3" check.log
+    check "$layout: by its name" "$dtrain" --check policy.ini "${lines[@]}" run.name=other data.format=$layout >check.log 2>&1
     check "$layout: order" "$dtrain" order policy.ini "${lines[@]}" --steps 1:3 >order.log
     check "$layout: a line a window" test "$(grep -c . order.log)" = 24
 done
