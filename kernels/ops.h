@@ -11,6 +11,7 @@
 #include "kernels/conv1d_silu.h"
 #include "kernels/embed.h"
 #include "kernels/gated_rmsnorm.h"
+#include "kernels/encode_targets.h"
 #include "kernels/gemm.h"
 #include "kernels/policy_loss.h"
 #include "kernels/rmsnorm_residual.h"
@@ -47,6 +48,7 @@
     W(ssd_backward)                                                                                \
     X(gated_rmsnorm_forward)                                                                       \
     W(gated_rmsnorm_backward)                                                                      \
+    X(encode_targets)                                                                              \
     W(policy_loss)                                                                                 \
     W(xent)                                                                                        \
     W(sum_squares)                                                                                 \

@@ -637,23 +637,43 @@ CHECK(bias_backward)
     return DT_OK;
 }
 
+// Slices of `width` columns and of `target_width` targets.
+static dt_status check_outputs(const char *op, const struct dt_output_slice *outputs, int64_t n,
+                               int64_t width, int64_t target_width)
+{
+    DT_TRY(check_range(op, "n", n, 1, DT_OUTPUTS_MAX));
+    for (int64_t k = 0, from = 0; k < n; k++) {
+        const struct dt_output_slice *o = &outputs[k];
+        int64_t targets = o->kind == DT_OUTPUT_CATEGORICAL ? 1 : o->width;
+        DT_TRY(check_range(op, "outputs.kind", (int64_t)o->kind, 0, DT_OUTPUT_HUBER));
+        DT_TRY(check_range(op, "outputs.first", o->first, from, width - 1));
+        DT_TRY(check_range(op, "outputs.width", o->width, 1, width - o->first));
+        DT_TRY(check_range(op, "outputs.target", o->target, 0, target_width - targets));
+        DT_TRY(check_number(op, "outputs.weight", o->weight, 0.0, INFINITY));
+        DT_TRY(check_number(op, "outputs.smoothing", o->smoothing, 0.0, 1.0));
+        from = o->first + o->width;
+    }
+    return DT_OK;
+}
+
+CHECK(encode_targets)
+{
+    int64_t rows = args->out.rows;
+    SIZE(out.rows);
+    SIZE(out.cols);
+    SIZE(targets.cols);
+    STORAGE(out.dtype);
+    VIEW(out, rows, args->out.cols, args->out.dtype);
+    VIEW(targets, rows, args->targets.cols, DT_F32);
+    return check_outputs(op, args->outputs, args->n, args->out.cols, args->targets.cols);
+}
+
 CHECK(policy_loss)
 {
     SIZE(rows);
     SIZE(width);
     SIZE(target_width);
-    RANGE(n, 1, DT_OUTPUTS_MAX);
-    for (int64_t k = 0, from = 0, end; k < args->n; k++, from = end) {
-        const struct dt_output_slice *o = &args->outputs[k];
-        int64_t targets = o->kind == DT_OUTPUT_CATEGORICAL ? 1 : o->width;
-        DT_TRY(check_range(op, "outputs.kind", (int64_t)o->kind, 0, DT_OUTPUT_HUBER));
-        DT_TRY(check_range(op, "outputs.first", o->first, from, args->width - 1));
-        DT_TRY(check_range(op, "outputs.width", o->width, 1, args->width - o->first));
-        DT_TRY(check_range(op, "outputs.target", o->target, 0, args->target_width - targets));
-        DT_TRY(check_number(op, "outputs.weight", o->weight, 0.0, INFINITY));
-        DT_TRY(check_number(op, "outputs.smoothing", o->smoothing, 0.0, 1.0));
-        end = o->first + o->width;
-    }
+    DT_TRY(check_outputs(op, args->outputs, args->n, args->width, args->target_width));
     STORAGE(dtype);
     POINTER(logits);
     POINTER(bias);

@@ -335,6 +335,14 @@ COST(bias_backward)
     return cost;
 }
 
+COST(encode_targets)
+{
+    struct dt_op_cost cost = shaped("%lldx%lld, %lld outputs", (long long)a->out.rows,
+                                    (long long)a->out.cols, (long long)a->n);
+    cost.bytes = view_bytes(&a->targets) + view_bytes(&a->out);
+    return cost;
+}
+
 COST(policy_loss)
 {
     double n = (double)a->rows * (double)a->width, passes = a->dlogits ? 2 : 1;

@@ -1,30 +1,69 @@
-// The head of a policy: final RMSNorm, the logits of all outputs of model.heads in one product, and
-// their losses (kernels/policy_loss.h).
-//   logits = RMSNorm(r) · Wᵀ + bias
+// The head of a policy: final RMSNorm, the logits of the outputs of model.heads, and their losses
+// (kernels/policy_loss.h). All outputs at once:
+//   z = RMSNorm(r) · Wᵀ + bias
+// With model.autoregressive, output k is conditioned on the targets of those before it, one hot or
+// as values: x_j = targets of output j as kernels/encode_targets.h has them, and of width r
+//   u_k = silu(P_k · [h, x_0, …, x_{k-1}])         z_k = W_k · u_k + bias_k,      h = RMSNorm(r)
+// so that a class of one head can rule out classes of the next: training feeds the data's targets,
+// a player those that it has just drawn.
 // Reads "targets" [B, L, W] f32, whose columns are in the order of the heads, and "mask" [B, L] u8.
-// Rows: heads.weight [V, d] and heads.bias [V], V logits of all outputs together;
-// backbone.norm_f.weight.
+// Rows: heads.weight [V, d], V logits of all outputs together, or for each output
+// heads.NAME.up.weight [r, d + Σ_{j<k} width_j] and heads.NAME.weight [width_k, r]; heads.bias [V];
+// backbone.norm_f.weight. Losses and gradients are made in one go: model.recompute changes nothing.
 #include "model/kinds.h"
 
 #include "base/round.h"
 
 #include <math.h>
 
-enum { PAD = 8 }; // logits of a row are padded to a multiple of this, for aligned products
+enum { PAD = 8 }; // rows are padded to a multiple of this many elements, for aligned products
 
 struct policy {
     struct dt_part part;
     struct dt_outputs outputs;
-    int64_t first[DT_OUTPUTS_MAX]; // an output's column of the logits
+    int64_t first[DT_OUTPUTS_MAX]; // an output's column of the logits, and of x
     struct dt_norm norm;           // backbone.norm_f.weight
-    struct dt_linear linear;       // heads.weight
+    struct dt_linear all;          // heads.weight
+    struct dt_linear up[DT_OUTPUTS_MAX], down[DT_OUTPUTS_MAX]; // where autoregressive
     int bias;
     int targets, mask;
     int64_t target_width;
-    struct dt_view h, dh;   // [M, d] storage
-    struct dt_view logits;  // [M, V padded] fp32
-    struct dt_view dlogits; // [M, V padded] storage; the logits themselves in fp32
+    struct dt_view h, dh;          // [M, d] storage; where autoregressive columns of:
+    struct dt_view inputs, dinput; // [M, d + V padded] storage: h, x_0, x_1, …; their gradient
+    struct dt_view pre;            // [M, n · r] storage: of silu
+    struct dt_view u, du, dpre;    // [M, r] storage, of one output at a time
+    struct dt_view logits;         // [M, V padded] fp32
+    struct dt_view dlogits;        // [M, V padded] storage; the logits themselves in fp32
 };
+
+static int64_t hidden_of(const struct dt_model_config *config)
+{
+    return dt_round_up(dt_ceil_div(config->d_model, 2), PAD);
+}
+
+// One product for all, or two for each.
+static void create_products(struct policy *p, const struct dt_build *build, int64_t V)
+{
+    struct dt_params *params = build->params;
+    int64_t d = build->config->d_model, r = hidden_of(build->config), padded = dt_round_up(V, PAD);
+    if (!p->outputs.autoregressive) {
+        p->all = (struct dt_linear){.in = d, .out = padded};
+        p->all.row = dt_params_add(params, DT_INIT_UNIFORM, 1 / sqrt((double)d), padded, 2,
+                                   (int64_t[]){V, d}, "heads.weight");
+    }
+    for (int k = p->outputs.n - 1; p->outputs.autoregressive && k >= 0; k--) {
+        const struct dt_output *output = &p->outputs.list[k];
+        int64_t in = d + p->first[k];
+        p->down[k] = (struct dt_linear){.in = r, .out = output->width};
+        p->down[k].row =
+            dt_params_add(params, DT_INIT_UNIFORM, 1 / sqrt((double)r), output->width, 2,
+                          (int64_t[]){output->width, r}, "heads.%s.weight", output->name);
+        p->up[k] = (struct dt_linear){.in = in, .out = r, .adds = k < p->outputs.n - 1};
+        p->up[k].row = dt_params_add(params, DT_INIT_UNIFORM, 1 / sqrt((double)in), r, 2,
+                                     (int64_t[]){r, in}, "heads.%s.up.weight", output->name);
+    }
+    p->bias = dt_params_add(params, DT_INIT_ZERO, 0, padded, 1, &V, "heads.bias");
+}
 
 static void create(struct dt_part *part, const struct dt_build *build)
 {
@@ -35,15 +74,12 @@ static void create(struct dt_part *part, const struct dt_build *build)
         params->failed = true;
         return;
     }
+    p->outputs.autoregressive = build->config->autoregressive;
     for (int k = 0; k < p->outputs.n; k++) {
         p->first[k] = V;
         V += p->outputs.list[k].width;
     }
-    int64_t padded = dt_round_up(V, PAD);
-    p->linear = (struct dt_linear){.in = d, .out = padded};
-    p->linear.row = dt_params_add(params, DT_INIT_UNIFORM, 1 / sqrt((double)d), padded, 2,
-                                  (int64_t[]){V, d}, "heads.weight");
-    p->bias = dt_params_add(params, DT_INIT_ZERO, 0, padded, 1, &V, "heads.bias");
+    create_products(p, build, V);
     p->norm.row = dt_params_add(params, DT_INIT_ONE, 0, d, 1, &d, "backbone.norm_f.weight");
     p->norm.last = true;
     p->target_width = dt_heads_targets(&p->outputs);
@@ -55,16 +91,33 @@ static void create(struct dt_part *part, const struct dt_build *build)
 static void plan(struct dt_part *part, struct dt_plan *plan)
 {
     struct policy *p = (struct policy *)part;
-    int64_t M = plan->rows, d = p->linear.in, V = p->linear.out;
-    enum dt_dtype storage = plan->net->config->storage;
-    p->h = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, d, storage);
+    const struct dt_model_config *config = plan->net->config;
+    enum dt_dtype storage = config->storage;
+    enum dt_memory logits = DT_MEMORY_LOGITS;
+    bool training = plan->shape.training, chained = p->outputs.autoregressive;
+    const struct dt_output *last = &p->outputs.list[p->outputs.n - 1];
+    int64_t M = plan->rows, d = config->d_model, r = hidden_of(config),
+            V = dt_round_up(p->first[p->outputs.n - 1] + last->width, PAD);
     p->norm.rstd = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, 1, DT_F32).data;
-    p->logits = dt_plan_view(plan, DT_MEMORY_LOGITS, M, V, DT_F32);
-    if (!plan->shape.training)
+    p->logits = dt_plan_view(plan, logits, M, V, DT_F32);
+    if (training)
+        p->dlogits = storage == DT_F32 ? p->logits : dt_plan_view(plan, logits, M, V, storage);
+    if (!chained) {
+        p->h = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, d, storage);
+        p->dh = training ? dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, storage) : p->dh;
         return;
-    p->dlogits =
-        storage == DT_F32 ? p->logits : dt_plan_view(plan, DT_MEMORY_LOGITS, M, V, storage);
-    p->dh = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, storage);
+    }
+    int64_t inputs = dt_round_up(d + V, PAD);
+    p->inputs = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, inputs, storage);
+    p->h = dt_view_cols(p->inputs, 0, d);
+    p->pre = dt_plan_view(plan, logits, M, p->outputs.n * r, storage);
+    p->u = dt_plan_view(plan, logits, M, r, storage);
+    if (!training)
+        return;
+    p->dinput = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, inputs, storage);
+    p->dh = dt_view_cols(p->dinput, 0, d);
+    p->du = dt_plan_view(plan, logits, M, r, storage);
+    p->dpre = dt_plan_view(plan, logits, M, r, storage);
 }
 
 static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
@@ -72,6 +125,83 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
 {
     const struct policy *p = (struct policy *)part;
     return dt_norm_forward(pass, &p->norm, flow, dt_view_rows(p->h, 0, pass->rows));
+}
+
+static struct dt_output_slice slice_of(const struct policy *p, int k,
+                                       const struct dt_model_config *config)
+{
+    const struct dt_output *output = &p->outputs.list[k];
+    return (struct dt_output_slice){.kind = output->kind,
+                                    .first = (int32_t)p->first[k],
+                                    .width = (int32_t)output->width,
+                                    .target = (int32_t)output->target,
+                                    .weight = (float)output->weight,
+                                    .smoothing = (float)config->label_smoothing};
+}
+
+// x_0 … x_{n-1} of some rows of the targets into the same of the inputs, [rows, d + …].
+static dt_status encode(const struct policy *p, const struct dt_pass *pass, int n,
+                        struct dt_view targets, struct dt_view inputs)
+{
+    int64_t d = p->h.cols;
+    struct dt_encode_targets_args args = {
+        .n = n, .targets = targets, .out = dt_view_cols(inputs, d, inputs.cols)};
+    for (int k = 0; k < n; k++)
+        args.outputs[k] = slice_of(p, k, pass->net->config);
+    return n > 0 ? DT_RUN(pass, encode_targets, &args) : DT_OK;
+}
+
+static struct dt_view targets_of(const struct policy *p, const struct dt_pass *pass)
+{
+    return dt_view_of(pass->input.arrays[p->targets], pass->rows, p->target_width, DT_F32);
+}
+
+// The logits of output k, without bias, of `inputs` [rows, d + …].
+static dt_status chained_output(const struct policy *p, const struct dt_pass *pass, int k,
+                                struct dt_view inputs)
+{
+    int64_t rows = inputs.rows, r = p->u.cols, first = p->first[k];
+    struct dt_view pre = dt_view_block(p->pre, 0, k * r, rows, r), u = dt_view_rows(p->u, 0, rows);
+    struct dt_silu_gate_forward_args silu = {.x = pre, .u = {.dtype = u.dtype}, .y = u};
+    DT_TRY(dt_linear_forward(pass, p->up[k], dt_view_cols(inputs, 0, p->up[k].in), pre));
+    DT_TRY(DT_RUN(pass, silu_gate_forward, &silu));
+    return dt_linear_forward(pass, p->down[k], u,
+                             dt_view_block(p->logits, 0, first, rows, p->down[k].out));
+}
+
+static dt_status all_outputs(const struct policy *p, const struct dt_pass *pass)
+{
+    int64_t M = pass->rows;
+    struct dt_view inputs = dt_view_rows(p->inputs, 0, M);
+    if (!p->outputs.autoregressive)
+        return dt_linear_forward(pass, p->all, dt_view_rows(p->h, 0, M),
+                                 dt_view_rows(p->logits, 0, M));
+    DT_TRY(encode(p, pass, p->outputs.n - 1, targets_of(p, pass), inputs));
+    for (int k = 0; k < p->outputs.n; k++)
+        DT_TRY(chained_output(p, pass, k, inputs));
+    return DT_OK;
+}
+
+// The gradient of the inputs is added up from the last output, whose inputs are the widest.
+static dt_status chained_backward(const struct policy *p, const struct dt_pass *pass)
+{
+    int64_t M = pass->rows, r = p->u.cols;
+    struct dt_view u = dt_view_rows(p->u, 0, M), du = dt_view_rows(p->du, 0, M),
+                   dpre = dt_view_rows(p->dpre, 0, M);
+    for (int k = p->outputs.n - 1; k >= 0; k--) {
+        int64_t in = p->up[k].in;
+        struct dt_view pre = dt_view_block(p->pre, 0, k * r, M, r),
+                       dz = dt_view_block(p->dlogits, 0, p->first[k], M, p->down[k].out);
+        struct dt_silu_gate_forward_args silu = {.x = pre, .u = {.dtype = u.dtype}, .y = u};
+        struct dt_silu_gate_backward_args back = {
+            .x = pre, .u = silu.u, .dy = du, .dx = dpre, .du = silu.u};
+        DT_TRY(DT_RUN(pass, silu_gate_forward, &silu));
+        DT_TRY(dt_linear_backward(pass, p->down[k], u, dz, du));
+        DT_TRY(DT_RUN(pass, silu_gate_backward, &back));
+        DT_TRY(dt_linear_backward(pass, p->up[k], dt_view_block(p->inputs, 0, 0, M, in), dpre,
+                                  dt_view_block(p->dinput, 0, 0, M, in)));
+    }
+    return DT_OK;
 }
 
 static dt_status losses(const struct policy *p, const struct dt_pass *pass, double scale,
@@ -93,16 +223,8 @@ static dt_status losses(const struct policy *p, const struct dt_pass *pass, doub
                                        .sum = sum,
                                        .workspace = pass->net->workspace,
                                        .workspace_bytes = pass->net->workspace_bytes};
-    for (int k = 0; k < p->outputs.n; k++) {
-        const struct dt_output *output = &p->outputs.list[k];
-        args.outputs[k] =
-            (struct dt_output_slice){.kind = output->kind,
-                                     .first = (int32_t)p->first[k],
-                                     .width = (int32_t)output->width,
-                                     .target = (int32_t)output->target,
-                                     .weight = (float)output->weight,
-                                     .smoothing = (float)pass->net->config->label_smoothing};
-    }
+    for (int k = 0; k < p->outputs.n; k++)
+        args.outputs[k] = slice_of(p, k, pass->net->config);
     return DT_RUN(pass, policy_loss, &args);
 }
 
@@ -111,13 +233,14 @@ static dt_status loss(struct dt_part *part, const struct dt_pass *pass, const st
 {
     const struct policy *p = (struct policy *)part;
     int64_t M = pass->rows;
-    struct dt_view h = dt_view_rows(p->h, 0, M), dh = dt_view_rows(p->dh, 0, M);
-    DT_TRY(dt_linear_forward(pass, p->linear, h, dt_view_rows(p->logits, 0, M)));
+    struct dt_view dlogits = dt_view_rows(p->dlogits, 0, M), dh = dt_view_rows(p->dh, 0, M);
+    DT_TRY(all_outputs(p, pass));
     DT_TRY(losses(p, pass, scale, sum));
     if (!(scale > 0))
         return DT_OK;
-    struct dt_view dlogits = dt_view_rows(p->dlogits, 0, M);
-    DT_TRY(dt_linear_backward(pass, p->linear, h, dlogits, dh));
+    DT_TRY(p->outputs.autoregressive
+               ? chained_backward(p, pass)
+               : dt_linear_backward(pass, p->all, dt_view_rows(p->h, 0, M), dlogits, dh));
     DT_TRY(dt_add_bias_backward(pass, p->bias, dlogits));
     return dt_norm_backward(pass, &p->norm, flow, dh);
 }
@@ -126,23 +249,32 @@ static dt_status output(struct dt_part *part, const struct dt_pass *pass, int k,
                         struct dt_view *values)
 {
     const struct policy *p = (struct policy *)part;
-    int64_t first = p->first[k], width = p->outputs.list[k].width;
-    struct dt_linear linear = p->linear;
+    int64_t first = p->first[k];
+    struct dt_view inputs = dt_pass_last(pass, p->inputs), h = dt_pass_last(pass, p->h);
+    struct dt_linear linear = p->all;
+    *values = dt_view_block(p->logits, 0, first, h.rows, p->outputs.list[k].width);
     linear.first = first;
-    linear.out = width;
-    *values = dt_view_block(p->logits, 0, first, pass->input.sequences, width);
-    DT_TRY(dt_linear_forward(pass, linear, dt_pass_last(pass, p->h), *values));
+    linear.out = values->cols;
+    if (p->outputs.autoregressive) {
+        DT_TRY(encode(p, pass, k, dt_pass_last(pass, targets_of(p, pass)), inputs));
+        DT_TRY(chained_output(p, pass, k, inputs));
+    } else {
+        DT_TRY(dt_linear_forward(pass, linear, h, *values));
+    }
     return dt_add_bias(pass, p->bias, first, *values);
 }
 
+// GEMM: 2 FLOPs a weight forward, 4 backward.
 static double flops_per_token(const struct dt_model_config *config)
 {
     struct dt_outputs outputs;
-    double logits = 0;
-    if (dt_heads_parse(config->heads, &outputs) == DT_OK)
-        for (int k = 0; k < outputs.n; k++)
-            logits += (double)outputs.list[k].width;
-    return 6 * logits * (double)config->d_model;
+    double weights = 0, V = 0, d = (double)config->d_model, r = (double)hidden_of(config);
+    if (dt_heads_parse(config->heads, &outputs) != DT_OK)
+        return 0;
+    for (int k = 0; k < outputs.n; V += (double)outputs.list[k++].width)
+        weights += config->autoregressive ? r * (d + V + (double)outputs.list[k].width)
+                                          : d * (double)outputs.list[k].width;
+    return 6 * weights;
 }
 
 const struct dt_head_kind dt_policy_head = {

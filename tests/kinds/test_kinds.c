@@ -172,8 +172,10 @@ static void fill_biases(struct dt_model *model)
 static void test_gradients(const char *stem, const char *layers, const char *head, bool tied,
                            enum dt_recompute recompute)
 {
-    struct dt_model_config config = config_of(stem, layers, head);
+    bool chained = strcmp(stem, "chained") == 0; // frames, autoregressive
+    struct dt_model_config config = config_of(chained ? "frames" : stem, layers, head);
     struct dt_model *model;
+    config.autoregressive = chained;
     config.tie_embeddings = tied;
     config.recompute = recompute;
     must(dt_model_config_check(&config));
@@ -305,6 +307,10 @@ int main(void)
             "frames", "mamba dense",
             "a:bernoulli*3@0.5 b:categorical*5 c:regression*2 d:huber*3@2 e:categorical*2", false,
             (enum dt_recompute)level);
+    for (int level = DT_RECOMPUTE_NONE; level <= DT_RECOMPUTE_BLOCK; level++)
+        test_gradients("chained", "dense mamba",
+                       "b:categorical*5 a:bernoulli*3@0.5 c:regression*2 e:categorical*2", false,
+                       (enum dt_recompute)level);
     test_state(4);
     test_state(1);
     test_patterns();

@@ -153,6 +153,39 @@ static void compare(struct parity *p, const struct shape *s)
            OUT(sum, DT_F64, 1, sums, sums, .each = loss), WORKSPACE);
 }
 
+REFERENCE(encode_targets)
+{
+    for (int64_t i = 0; i < a->out.rows * a->n; i++) {
+        const struct dt_output_slice *o = &a->outputs[i % a->n];
+        const float *t = dt_view_at(&a->targets, i / a->n, o->target);
+        double x[512];
+        for (int64_t j = 0; j < o->width; j++)
+            x[j] = o->kind == DT_OUTPUT_CATEGORICAL ? j == (int64_t)t[0] : (double)t[j];
+        store(dt_view_at(&a->out, i / a->n, o->first), a->out.dtype, 1, o->width, o->width, x,
+              false);
+    }
+    return DT_OK;
+}
+
+// The same outputs; columns of none stay as they are.
+static void compare_encoding(struct parity *p, const struct shape *s)
+{
+    if (!parity_case(p, "encode: rows %lld, outputs %s of %lld, pad %lld, %s", (long long)s->rows,
+                     s->outputs, (long long)s->width, (long long)s->pad, dt_dtype_name(s->type)))
+        return;
+    struct dt_policy_loss_args loss = {.rows = s->rows};
+    const float *targets = list_outputs(s, &loss);
+    int64_t stride = loss.width + 3;
+    struct dt_encode_targets_args a = {
+        .n = loss.n,
+        .targets = dt_view_of(targets, s->rows, loss.target_width, DT_F32),
+        .out = dt_view_of(normal_rows(s->type, s->rows, loss.width, stride, 1.0, 5), s->rows,
+                          loss.width, s->type)};
+    memcpy(a.outputs, loss.outputs, sizeof a.outputs);
+    a.out.stride = stride;
+    PARITY(p, encode_targets, &a, IN(targets.data), OUT_VIEW(out));
+}
+
 static void check_not_finite(struct parity *p)
 {
     static const char kinds[] = "cbrh";
@@ -245,8 +278,10 @@ void parity_policy(struct parity *p)
         {1030, 3, "rhbc", 2, DT_F32, 1, 0, 3, 0.0f, 1.0f},
         {3, 0, "cccccccccccccccccccccccccccccccc", 3, DT_BF16, 1, 0, 4, 0.0f, 1.0f},
     };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++) {
         compare(p, &shapes[i]);
+        compare_encoding(p, &shapes[i]);
+    }
     if (!p->model)
         check_not_finite(p);
     for (int type = 0; type < 2 && p->model; type++)

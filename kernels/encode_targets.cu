@@ -1,0 +1,38 @@
+// Targets as inputs on CUDA: a warp a row, whose lanes share the columns of one output after
+// another. Bytes: 4 a target in, 2 or 4 a column out.
+#include "kernels/device.cuh"
+
+enum { WARPS = 4 };
+
+template <class T>
+__global__ static void __launch_bounds__(DT_WARP *WARPS)
+    encode_kernel(const struct dt_encode_targets_args a)
+{
+    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
+    if (row >= a.out.rows)
+        return;
+    T *out = (T *)a.out.data + row * a.out.stride;
+    for (int k = 0; k < (int)a.n; k++) {
+        const struct dt_output_slice &o = a.outputs[k];
+        const float *t = (const float *)a.targets.data + row * a.targets.stride + o.target;
+        for (int i = (int)threadIdx.x; i < o.width; i += DT_WARP)
+            out[o.first + i] = dt_from_f32<T>(o.kind != DT_OUTPUT_CATEGORICAL ? t[i]
+                                              : i == (int)t[0]                ? 1.0f
+                                                                              : 0.0f);
+    }
+}
+
+template <class T>
+static void encode_typed(const struct dt_encode_targets_args *a, dt_stream *stream)
+{
+    DT_LAUNCH((encode_kernel<T>), dt_blocks(a->out.rows, WARPS), dim3(DT_WARP, WARPS), 0, stream,
+              *a);
+}
+
+dt_status encode_targets_cuda(struct dt_device *device, const struct dt_encode_targets_args *args,
+                              struct dt_stream *stream)
+{
+    (void)device;
+    DT_STORAGE_SWITCH(args->out.dtype, T, encode_typed<T>(args, stream));
+    return DT_LAUNCHED("encode_targets");
+}
