@@ -13,7 +13,7 @@
 //                         the last cue; 7: the last two cues were alike
 //   main_x, main_y        stick, 17 steps: towards the target; the opponent's height
 //   c_x, c_y              what main_x was eight frames ago; the height at the last cue
-//   shoulder:categorical*5   how many cues there were, modulo 5
+//   shoulder:categorical*5   how long the last cue is ago, in steps of eight frames
 // Uses base and HDF5.
 #include "base/rng.h"
 
@@ -32,9 +32,10 @@ enum {
     SHARDS = 5, // the last is for validation
     BUTTONS = 8,
     CUES = 4,
-    STEPS = 17, // of a stick
-    ECHO = 8,   // frames that c_x is late
-    SEEN = 11,  // numbers of a frame that are not noise
+    STEPS = 17,  // of a stick
+    TRIGGER = 5, // of the shoulder
+    ECHO = 8,    // frames that c_x is late
+    SEEN = 11,   // numbers of a frame that are not noise
 };
 
 struct game {
@@ -44,8 +45,7 @@ struct game {
     double height, height_speed;  // the opponent's
     int64_t t, until_shown;       // frames since the start; until the target is shown
     int64_t until_cue, since_cue; // since_cue -1: none yet
-    int64_t cues;
-    int cue, before; // the last two; -1: none
+    int cue, before;              // the last two; -1: none
     double cue_height;
     int stick[ECHO];
 };
@@ -82,7 +82,7 @@ static void start(struct game *g)
     g->height = uniform(g, -1, 1), g->height_speed = 0;
     g->t = 0, g->until_shown = 0;
     g->until_cue = whole(g, 5, 30), g->since_cue = -1;
-    g->cues = 0, g->cue = g->before = -1, g->cue_height = 0;
+    g->cue = g->before = -1, g->cue_height = 0;
     for (int i = 0; i < ECHO; i++)
         g->stick[i] = STEPS / 2;
 }
@@ -110,7 +110,6 @@ static bool advance(struct game *g, bool *flash)
     if (*flash) {
         g->before = g->cue;
         g->cue = (int)whole(g, 0, CUES - 1);
-        g->cues++;
         g->since_cue = 0;
         g->until_cue = whole(g, 30, 45);
         g->cue_height = g->height;
@@ -151,7 +150,7 @@ static void play(struct game *g, const struct episodes *e, int64_t at)
     e->main_y[at] = (uint8_t)step_of(g->height);
     e->c_x[at] = (uint8_t)g->stick[g->t % ECHO];
     e->c_y[at] = (uint8_t)step_of(g->cue_height);
-    e->shoulder[at] = (uint8_t)(g->cues % 5);
+    e->shoulder[at] = (uint8_t)(since < 0 ? 0 : since < 8 * TRIGGER ? since / 8 : TRIGGER - 1);
     g->stick[g->t % ECHO] = stick;
     g->speed = 0.8 * g->speed + 0.01 * (stick - STEPS / 2) / (STEPS / 2);
     g->x = fmin(1, fmax(-1, g->x + g->speed));
@@ -246,17 +245,17 @@ static bool number(int argc, char **argv, int i, int64_t least, int64_t most, in
     *value = strtoll(argv[i], &end, 10);
     if (end != argv[i] && !*end && *value >= least && *value <= most)
         return true;
-    fprintf(stderr, "game: %s is no whole number from %lld to %lld\n", argv[i], (long long)least,
+    fprintf(stderr, "game: %s: not a whole number from %lld to %lld\n", argv[i], (long long)least,
             (long long)most);
     return false;
 }
 
 int main(int argc, char **argv)
 {
-    int64_t frame_size = 16, episodes = 320, seed = 1;
+    int64_t frame_size = 16, episodes = 1600, seed = 1;
     char path[4096];
     if (argc < 2 || argc > 5 || argv[1][0] == '-') {
-        fputs("usage: game FOLDER [FRAME_SIZE [EPISODES [SEED]]]   (default: 16 320 1)\n", stderr);
+        fputs("usage: game FOLDER [FRAME_SIZE [EPISODES [SEED]]]   (default: 16 1600 1)\n", stderr);
         return 2;
     }
     if (!number(argc, argv, 2, SEEN, 4096, &frame_size) ||

@@ -4,7 +4,6 @@
 
 #include "job/device.h"
 #include "job/job.h"
-#include "model/kinds.h"
 #include "train/memory.h"
 
 #include <stdio.h>
@@ -56,6 +55,7 @@ static dt_status describe(const struct dt_bench_options *options, const struct d
     s->run.cuda_graph = options->cuda_graph;
     s->data.seq_len = rig->length;
     s->data.batch = rig->batch;
+    s->data.normalize = false; // synthetic frames are as they should be
     DT_TRY(dt_bench_model(options, &s->model));
     job->model = s->model;
     job->model.storage = bf16 ? DT_BF16 : DT_F32;
@@ -98,19 +98,10 @@ dt_status dt_bench_rig_choose(struct dt_bench_rig *rig)
 static dt_status scan(const struct dt_bench_options *options, struct dt_bench_rig *rig)
 {
     struct dt_scan_rules rules = {.seq_len = rig->length, .vocab_size = options->vocab};
-    struct dt_outputs heads = {0};
-    if (options->heads)
-        DT_TRY(dt_heads_parse(options->heads, &heads));
+    struct dt_model_config model;
+    DT_TRY(dt_bench_model(options, &model));
+    DT_TRY(dt_job_targets(&model, &rules));
     rules.frame_width = options->frame_size;
-    for (rules.n_targets = 0; rules.n_targets < heads.n; rules.n_targets++) {
-        const struct dt_output *head = &heads.list[rules.n_targets];
-        struct dt_target *target = &rules.target[rules.n_targets];
-        snprintf(target->name, sizeof target->name, "%s", head->name);
-        target->width = head->target_width;
-        target->classes = head->kind == DT_OUTPUT_CATEGORICAL ? head->width
-                          : head->kind == DT_OUTPUT_BERNOULLI ? 2
-                                                              : 0;
-    }
     return dt_dataset_scan(options->heads ? "synthetic:frames" : "synthetic:random", &rules,
                            &rig->dataset);
 }

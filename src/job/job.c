@@ -107,8 +107,7 @@ static dt_status check_arrays(const struct dt_job *job, const char *key,
                    loader->dataset->kind->name, loader->dataset->shards[0].path);
 }
 
-// What the heads of a policy learn from: columns of the targets, and which numbers these may be.
-static dt_status list_targets(const struct dt_model_config *model, struct dt_scan_rules *rules)
+dt_status dt_job_targets(const struct dt_model_config *model, struct dt_scan_rules *rules)
 {
     struct dt_outputs outputs;
     if (!dt_model_is_policy(model))
@@ -142,7 +141,7 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
     snprintf(rules->targets, sizeof rules->targets, "%s", s->data.targets);
     snprintf(rules->mask, sizeof rules->mask, "%s", all || automatic ? "" : mask);
     snprintf(rules->mask_default, sizeof rules->mask_default, "%s", automatic ? mask_default : "");
-    return list_targets(&job->model, rules);
+    return dt_job_targets(&job->model, rules);
 }
 
 // Size and id columns of the frames: what the configuration leaves open the data decides.

@@ -69,6 +69,9 @@ struct dt_loader_config dt_job_val_loader(const struct dt_job *job);
 dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays *host,
                            bool computed);
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
+// What the heads of a policy learn from: adds columns of the targets, and which numbers these may
+// be.
+dt_status dt_job_targets(const struct dt_model_config *model, struct dt_scan_rules *rules);
 // The weights of a snapshot's model: from `dir` where not "" (a Hugging Face directory or a
 // checkpoint; ema: their moving average in a checkpoint), else initial ones. Read on rank 0, then
 // on the devices of all ranks.

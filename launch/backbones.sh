@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Compares backbones on one task: simulates a small game in which an expert needs memory (data/game.c),
+# trains a small controller policy of each kind of launch/policies/ on it, all with the same steps on
+# the same frames, and prints a table. A few minutes a kind on two cores.
+#
+#   launch/backbones.sh [--steps N] [--width D] [--kinds "gru lstm"] [--out DIR]
+#
+#   --steps N     training steps of each (default 3000)
+#   --width D     width of the models (default 64)
+#   --kinds LIST  which of launch/policies/ (default: all of them)
+#   --out DIR     data, runs and table.txt (default runs/backbones); data and finished runs are kept
+#
+# A model without memory stops where what is still to be seen ends: mlp is the floor of the table.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+steps=3000 width=64 kinds="mamba mamba2 attention gru lstm mlp" out=runs/backbones
+usage() {
+    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' launch/backbones.sh
+}
+while [ $# -gt 0 ]; do
+    case $1 in
+    --steps | --width | --kinds | --out)
+        [ $# -ge 2 ] || { echo "backbones.sh: $1 needs a value" >&2; exit 2; }
+        declare "${1#--}=$2"
+        shift 2
+        ;;
+    -h | --help) usage; exit 0 ;;
+    *) { echo "backbones.sh: unknown option $1"; usage; } >&2; exit 2 ;;
+    esac
+done
+for kind in $kinds; do
+    [ -f "launch/policies/$kind.ini" ] || { echo "backbones.sh: no launch/policies/$kind.ini" >&2; exit 2; }
+done
+dtrain=${DTRAIN:-build/dtrain} game=${GAME:-build/data/game}
+if ! [ -x "$dtrain" ] || ! [ -x "$game" ]; then
+    { cmake --preset cpu-release && cmake --build --preset cpu-release --target dtrain game; } >&2
+fi
+
+mkdir -p "$out"
+[ -f "$out/data/val.h5" ] || "$game" "$out/data"
+
+# Value of a key in a kind's configuration.
+key() { sed -n "s/^$2 = \([^;]*[^; ]\).*/\1/p" "launch/policies/$1.ini"; }
+
+train() { # kind
+    local narrow=()
+    # The feed-forward width of the configurations is for a width of 256.
+    [ -z "$(key "$1" d_mlp)" ] || narrow=(model.d_mlp=$((2 * width)))
+    "$dtrain" "launch/policies/$1.ini" run.dir="$out/$1" run.steps="$steps" run.patience=0 model.d_model="$width" \
+        data.train="$out/data/train-*.h5" data.val="$out/data/val.h5" optim.lr=3e-3 optim.warmup_steps=$((steps / 50)) optim.ema=0 \
+        checkpoint.every=0 log.every=500 log.eval_every=$(((steps + 3) / 4)) log.eval_batches=100 "${narrow[@]}"
+}
+
+# The field of the last line of an event, and the mean of all fields of that name in it.
+last() { grep "\"event\":\"$2\"" "$1" | tail -n 1; }
+field() { grep -o "\"$1\":[0-9.e+-]*" | cut -d: -f2; }
+mean() { awk '{ sum += $1 } END { if (NR) printf "%.4f", sum / NR }'; }
+median() { sort -g | awk '{ at[NR] = $1 } END { if (NR) printf "%.1f", at[int((NR + 1) / 2)] }'; }
+
+row() { # kind
+    local metrics=$out/$1/metrics.jsonl play
+    play=$("$dtrain" bench --play --json --layers "$(key "$1" layers)" --d-model "$width" --heads "$(key "$1" heads)" \
+        --frame-size 16 --seq-len "$(key "$1" seq_len)" --precision fp32)
+    printf '%-10s %10.4f %9.4f %14s %14.4f %8.2f\n' "$1" \
+        "$(last "$metrics" eval | field loss | head -n 1)" \
+        "$(last "$metrics" eval | field accuracy | mean)" \
+        "$(grep '"event":"train"' "$metrics" | field step_ms | median)" \
+        "$(echo "$play" | field step_us | awk '{ print $1 / 1000 }')" \
+        "$(echo "$play" | field model_mb)"
+}
+
+for kind in $kinds; do
+    printf '\n== %s\n' "$kind"
+    train "$kind"
+done
+{
+    printf '%-10s %10s %9s %14s %14s %8s\n' backbone "val loss" accuracy "ms/train step" "ms/play step" MB
+    for kind in $kinds; do
+        row "$kind"
+    done
+} | tee "$out/table.txt"
