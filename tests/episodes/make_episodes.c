@@ -1,13 +1,16 @@
-// make_episodes LAYOUT PATH FIRST END: episodes [FIRST, END) of episode_files.h.
+// make_episodes LAYOUT PATH FIRST END [DATASET ROW]: episodes [FIRST, END) of episode_files.h; NaN
+// instead of the first number of a dataset's row.
 #include "episode_files.h"
 
 int main(int argc, char **argv)
 {
     struct episode_types types = {H5T_IEEE_F32LE, H5T_STD_I64LE, H5T_STD_U8LE, H5T_IEEE_F64LE,
                                   true};
-    for (int layout = 0; argc == 5 && layout < LAYOUTS; layout++)
+    for (int layout = 0; argc >= 5 && layout < LAYOUTS; layout++)
         if (strcmp(argv[1], layout_name[layout]) == 0)
             write_episodes(argv[2], (enum episode_layout)layout, &types, atoi(argv[3]),
                            atoi(argv[4]));
+    if (argc == 7)
+        put_value(argv[2], argv[5], (hsize_t)atoi(argv[6]), 0, NAN);
     return test_checks == 0 || test_failures > 0;
 }

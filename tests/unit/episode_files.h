@@ -206,3 +206,20 @@ static inline void write_episodes(const char *path, enum episode_layout layout,
         write_groups(file, layout, types, from, to);
     H5Fclose(file);
 }
+
+// Sets column `column` of a row.
+static inline void put_value(const char *path, const char *dataset, hsize_t row, hsize_t column,
+                             double value)
+{
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT),
+          id = H5Dopen2(file, dataset, H5P_DEFAULT);
+    hid_t space = H5Dget_space(id), one = H5Screate(H5S_SCALAR);
+    hsize_t start[3] = {row, column}, count[3] = {1, 1, 1};
+    H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL);
+    CHECK(H5Dwrite(id, H5T_NATIVE_DOUBLE, one, space, H5P_DEFAULT, &value) >= 0,
+          "cannot change %s of %s", dataset, path);
+    H5Sclose(one);
+    H5Sclose(space);
+    H5Dclose(id);
+    H5Fclose(file);
+}

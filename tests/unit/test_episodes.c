@@ -274,21 +274,6 @@ static hid_t change(const char *name)
     return file;
 }
 
-// Sets column `column` of a row.
-static void put_value(const char *name, const char *dataset, hsize_t row, hsize_t column,
-                      double value)
-{
-    hid_t file = change(name), id = H5Dopen2(file, dataset, H5P_DEFAULT), space = H5Dget_space(id);
-    hsize_t start[3] = {row, column}, count[3] = {1, 1, 1};
-    hid_t one = H5Screate(H5S_SCALAR);
-    H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL);
-    CHECK(H5Dwrite(id, H5T_NATIVE_DOUBLE, one, space, H5P_DEFAULT, &value) >= 0, "cannot write");
-    H5Sclose(one);
-    H5Sclose(space);
-    H5Dclose(id);
-    H5Fclose(file);
-}
-
 static void remove_name(const char *name, const char *path)
 {
     hid_t file = change(name);
@@ -448,26 +433,26 @@ static void test_values_refused(void)
 {
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
     write_a(ROBOMIMIC);
-    put_value("a.h5", "/data/demo_5/obs/a", 33, 2, NAN);
+    put_value(in_scratch("a.h5"), "/data/demo_5/obs/a", 33, 2, NAN);
     refuse_values(&rules, "a.h5: /data/demo_5/obs/a, row 33, column 2: nan is not finite");
     CHECK_FAILS(dt_verify_shard(in_scratch("a.h5"), false, &(struct dt_shard){0}), DT_USER,
                 "/data/demo_5/obs/a, row 33");
     write_a(ROBOMIMIC);
-    put_value("a.h5", "/data/demo_2/obs/b", 3, 0, 7);
+    put_value(in_scratch("a.h5"), "/data/demo_2/obs/b", 3, 0, 7);
     refuse_values(&rules, "a.h5: /data/demo_2/obs/b, row 3: id 7 is not in [0, 7)");
-    put_value("a.h5", "/data/demo_2/obs/b", 3, 0, -1);
+    put_value(in_scratch("a.h5"), "/data/demo_2/obs/b", 3, 0, -1);
     refuse_values(&rules, "id -1 is not in [0, 7)");
     write_a(ROBOMIMIC);
-    put_value("a.h5", "/data/demo_1/actions", 0, 2, 5);
+    put_value(in_scratch("a.h5"), "/data/demo_1/actions", 0, 2, 5);
     refuse_values(&rules,
                   "/data/demo_1/actions, row 0, column 2: 5 is not a whole number in [0, 5) "
                   "for the head stick");
-    put_value("a.h5", "/data/demo_1/actions", 0, 2, 1);
-    put_value("a.h5", "/data/demo_1/actions", 0, 0, 0.5);
+    put_value(in_scratch("a.h5"), "/data/demo_1/actions", 0, 2, 1);
+    put_value(in_scratch("a.h5"), "/data/demo_1/actions", 0, 0, 0.5);
     refuse_values(&rules, "column 0: 0.5 is not a whole number in [0, 2) for the head buttons");
     write_a(D4RL);
     rules = rules_of(D4RL, 0);
-    put_value("a.h5", "/observations", 5 + 1 + 4, 1, INFINITY);
+    put_value(in_scratch("a.h5"), "/observations", 5 + 1 + 4, 1, INFINITY);
     refuse_values(&rules,
                   "/observations, row 10 (row 4 of episode 2), column 1: inf is not finite");
 }
