@@ -126,7 +126,13 @@ static dt_status add_columns(const struct dt_reader *reader, struct dt_episodes 
     return status;
 }
 
-// The heads' own datasets where there is no data.targets, which a schema may have.
+static bool by_head(const struct dt_episodes *episodes)
+{
+    const struct dt_scan_rules *rules = &episodes->rules;
+    return episodes->schema->by_head && !rules->targets[0] && rules->n_targets > 0;
+}
+
+// The heads' own datasets where there is no data.targets.
 static dt_status add_named_targets(const struct dt_reader *reader, struct dt_episodes *episodes)
 {
     const struct dt_scan_rules *rules = &episodes->rules;
@@ -158,7 +164,7 @@ static dt_status list_columns(const struct dt_reader *reader, struct dt_episodes
     bool any = true;
     if (rules->seq_len == 0 && !rules->targets[0]) // to verify a shard; targets may be anywhere
         DT_TRY(has_targets(reader, episodes, &any));
-    if (!rules->targets[0] && schema->by_head && rules->n_targets > 0)
+    if (by_head(episodes))
         DT_TRY(add_named_targets(reader, episodes));
     else if (any)
         DT_TRY(add_columns(reader, episodes, "data.targets",
@@ -234,6 +240,25 @@ dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number)
 
 // What the shard's columns add up to, from the open episode.
 
+// A dataset for each head has the head's columns.
+static dt_status check_named_targets(const struct dt_reader *reader,
+                                     const struct dt_episodes *episodes)
+{
+    const struct dt_target *target = episodes->rules.target;
+    for (int64_t i = 0; i < episodes->columns.n; i++) {
+        const struct dt_column *column = &episodes->columns.at[i];
+        if (!column->target)
+            continue;
+        if (column->width != target->width)
+            return DT_FAIL(DT_USER, "correct the data, or the head in model.heads",
+                           "%s: %s has %" PRId64 " columns, the head %s needs %" PRId64,
+                           reader->file.path, episodes->arrays[i].name, column->width, target->name,
+                           target->width);
+        target++;
+    }
+    return DT_OK;
+}
+
 static dt_status check_targets(const struct dt_reader *reader, const struct dt_episodes *episodes)
 {
     const struct dt_scan_rules *rules = &episodes->rules;
@@ -283,7 +308,8 @@ static dt_status place_columns(struct dt_reader *reader)
         return DT_FAIL(DT_USER, "name fewer columns with :id*N",
                        "%s: data.inputs has %" PRId64 " columns of ids, the most are %d",
                        reader->file.path, layout->n_ids, DT_IDS_MAX);
-    return check_targets(reader, episodes);
+    DT_TRY(check_targets(reader, episodes));
+    return by_head(episodes) ? check_named_targets(reader, episodes) : DT_OK;
 }
 
 // Rows of the open episode's datasets that are frames; all must agree, also in their widths.

@@ -528,6 +528,9 @@ static void test_targets_by_head(void)
     struct dt_dataset *dataset = scan_all(&rules);
     check_pass(dataset, &(struct dt_read_rules){0}, want, n, 2);
     dt_dataset_free(dataset);
+    rules.target[0].width = 1;
+    rules.target[1].width = 2;
+    refuse_scan(&rules, "a.h5: /targets/buttons has 2 columns, the head buttons needs 1");
     remove_name("a.h5", "/targets/stick");
     refuse_scan(&rules, "a.h5 has no /targets/stick (the targets of model.heads)");
 }
