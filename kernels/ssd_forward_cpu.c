@@ -36,9 +36,14 @@ DT_CLONES static void load_columns(const struct dt_view *from, const struct ssd_
                                    int64_t first, int64_t count, int64_t padded, int64_t pitch,
                                    float *to)
 {
-    for (int64_t t = 0; t < chunk->tokens; t++)
-        dt_load_row(from->dtype, dt_view_at(from, chunk->row + t, first), count, padded,
-                    to + t * pitch);
+    // of the next head's columns, which are read soon
+    const int64_t bytes = count * dt_dtype_size(from->dtype);
+    for (int64_t t = 0; t < chunk->tokens; t++) {
+        const char *row = dt_view_at(from, chunk->row + t, first);
+        for (int64_t ahead = bytes; ahead < 2 * bytes; ahead += 64)
+            __builtin_prefetch(row + ahead, 0, 2);
+        dt_load_row(from->dtype, row, count, padded, to + t * pitch);
+    }
     for (int64_t t = chunk->tokens; t < chunk->rows; t++)
         memset(to + t * pitch, 0, (size_t)padded * sizeof *to);
 }
@@ -342,35 +347,40 @@ DT_CLONES static void step_head(const struct ssd_sizes *s, float decay, float de
     }
 }
 
-// The recurrence as it is written, for a few tokens.
+// h [P, N] as it is carried, to [N, P] as it is saved.
+static void save_state(const struct ssd_sizes *s, const float *h, float *to)
+{
+    for (int64_t n = 0; n < s->N; n++)
+        for (int64_t i = 0; i < s->P; i++)
+            to[n * s->P + i] = h[i * s->N + n];
+}
+
+// The recurrence as it is written, for a few tokens: each is a chunk of its own, whose keep is the
+// token's decay.
 static void step_piece(const struct run *run, const struct ssd_piece *piece, struct scratch *x)
 {
     const struct dt_ssd_forward_args *a = run->args;
     const struct ssd_sizes *s = &run->s;
-    int64_t state = s->P * s->N;
-    for (int64_t head = piece->head; head < piece->head + piece->heads; head++) {
-        int64_t place = (piece->sequence * a->in.heads + head) * state;
-        float *h = a->h_last ? a->h_last + place : x->h;
-        if (!a->in.h0)
-            memset(h, 0, (size_t)state * sizeof *h);
-        else if (h != a->in.h0 + place)
-            memcpy(h, a->in.h0 + place, (size_t)state * sizeof *h);
-        for (int64_t t = 0; t < a->in.length; t++) {
-            // a chunk of this token alone, whose keep is its decay
-            struct dt_ssd_inputs one = a->in;
-            one.chunk = 1;
-            ssd_load_chunk(&one, s, piece, t, &x->chunk);
+    int64_t state = s->P * s->N, first = piece->sequence * a->in.heads + piece->head;
+    int64_t all = piece->heads * state * (int64_t)sizeof(float);
+    const float *h0 = a->in.h0 ? a->in.h0 + first * state : NULL;
+    float *h = a->h_last ? a->h_last + first * state : x->h;
+    struct dt_ssd_inputs one = a->in;
+    one.chunk = 1;
+    if (!h0)
+        memset(h, 0, (size_t)all);
+    else if (h != h0)
+        memcpy(h, h0, (size_t)all);
+    for (int64_t t = 0; t < a->in.length; t++) {
+        ssd_load_chunk(&one, s, piece, t, &x->chunk);
+        for (int64_t i = 0; i < piece->heads; i++) {
+            int64_t head = piece->head + i, saved = piece->sequence * s->chunks + t / a->in.chunk;
+            if (a->states && t % a->in.chunk == 0)
+                save_state(s, h + i * state, a->states + (saved * a->in.heads + head) * state);
             ssd_load_steps(&one, s, &x->chunk, head, &x->steps);
             ssd_load_head(&one.x, s, &x->chunk, head, x->x);
-            if (a->states && t % a->in.chunk == 0) {
-                int64_t saved = piece->sequence * s->chunks + t / a->in.chunk;
-                float *to = a->states + (saved * a->in.heads + head) * state;
-                for (int64_t n = 0; n < s->N; n++)
-                    for (int64_t i = 0; i < s->P; i++)
-                        to[n * s->P + i] = h[i * s->N + n];
-            }
             step_head(s, x->steps.keep[0], x->steps.delta[0], a->in.d_skip[head], x->x, x->chunk.b,
-                      x->chunk.c, h, x->y);
+                      x->chunk.c, h + i * state, x->y);
             store_head(run, x, head);
         }
     }

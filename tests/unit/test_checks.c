@@ -279,6 +279,98 @@ static void test_scan(void)
     REFUSE_NULL(scan_backward, workspace);
 }
 
+static void test_ssd(void)
+{
+    struct dt_view wide = dt_view_of(memory, 2, 12, DT_F32),
+                   steps = dt_view_of(memory, 2, 2, DT_F32),
+                   narrow = dt_view_of(memory, 2, 6, DT_F32);
+    struct dt_ssd_inputs in = {.batch = 1,
+                               .length = 2,
+                               .heads = 2,
+                               .groups = 2,
+                               .chunk = 2,
+                               .dt_max = INFINITY,
+                               .x = wide,
+                               .dt = steps,
+                               .b = narrow,
+                               .c = narrow,
+                               .a_log = memory,
+                               .d_skip = memory,
+                               .dt_bias = memory};
+    {
+        struct dt_ssd_forward_args good = {.in = in, .y = dt_view_of(memory + 32, 2, 12, DT_F32)};
+        REFUSE(ssd_forward, in.batch, 0, "0");
+        REFUSE(ssd_forward, in.chunk, 0, "0");
+        REFUSE(ssd_forward, in.length, INT64_C(1) << 29, "at most 536870911 tokens of fp32");
+        REFUSE(ssd_forward, in.groups, 3, "3");
+        REFUSE_AS(ssd_forward, "5 heads", in.heads, 5, "do not divide");
+        REFUSE_AS(ssd_forward, "P", in.x.cols, 2 * (DT_SSD_HEAD_MAX + 1), "257");
+        REFUSE_AS(ssd_forward, "N", in.b.cols, 2 * (DT_SSD_STATES_MAX + 1), "257");
+        REFUSE(ssd_forward, in.dt_min, -1.0f, "-1");
+        REFUSE(ssd_forward, in.dt_max, -1.0f, "less than in.dt_min");
+        REFUSE(ssd_forward, in.x.dtype, DT_F16, "fp16");
+        REFUSE_AS(ssd_forward, "in.x", in.x.data, NULL, "NULL");
+        REFUSE_VIEW(ssd_forward, in.dt);
+        REFUSE_VIEW(ssd_forward, in.c);
+        REFUSE_VIEW(ssd_forward, y);
+        REFUSE_NULL(ssd_forward, in.a_log);
+        REFUSE_NULL(ssd_forward, in.d_skip);
+        REFUSE_NULL(ssd_forward, in.dt_bias);
+        REFUSE_NULL(ssd_forward, workspace);
+    }
+    struct dt_ssd_backward_args good = {.in = in,
+                                        .states = memory,
+                                        .dy = wide,
+                                        .dx = dt_view_of(memory + 32, 2, 12, DT_F32),
+                                        .ddt = steps,
+                                        .db = narrow,
+                                        .dc = narrow,
+                                        .da_log = memory,
+                                        .dd_skip = memory,
+                                        .ddt_bias = memory};
+    REFUSE_NULL(ssd_backward, states);
+    REFUSE_VIEW(ssd_backward, dy);
+    REFUSE_VIEW(ssd_backward, dx);
+    REFUSE(ssd_backward, dx.data, memory, "itself");
+    REFUSE_VIEW(ssd_backward, ddt);
+    REFUSE_VIEW(ssd_backward, db);
+    REFUSE_VIEW(ssd_backward, dc);
+    REFUSE_NULL(ssd_backward, da_log);
+    REFUSE_NULL(ssd_backward, dd_skip);
+    REFUSE_NULL(ssd_backward, ddt_bias);
+    REFUSE_NULL(ssd_backward, workspace);
+}
+
+static void test_gated_rmsnorm(void)
+{
+    struct dt_view view = dt_view_of(memory, 2, 4, DT_F32);
+    {
+        struct dt_gated_rmsnorm_forward_args good = {
+            .groups = 2, .eps = 1e-5f, .x = view, .z = view, .weight = memory, .y = view};
+        REFUSE(gated_rmsnorm_forward, groups, 0, "0");
+        REFUSE(gated_rmsnorm_forward, groups, 3, "does not divide");
+        REFUSE(gated_rmsnorm_forward, eps, -1.0f, "-1");
+        REFUSE_VIEW(gated_rmsnorm_forward, z);
+        REFUSE_VIEW(gated_rmsnorm_forward, y);
+        REFUSE_NULL(gated_rmsnorm_forward, weight);
+    }
+    struct dt_gated_rmsnorm_backward_args good = {.groups = 2,
+                                                  .x = view,
+                                                  .z = view,
+                                                  .weight = memory,
+                                                  .rstd = memory,
+                                                  .dy = view,
+                                                  .dx = view,
+                                                  .dz = view,
+                                                  .dweight = memory};
+    REFUSE_NULL(gated_rmsnorm_backward, rstd);
+    REFUSE_VIEW(gated_rmsnorm_backward, dy);
+    REFUSE_VIEW(gated_rmsnorm_backward, dx);
+    REFUSE_VIEW(gated_rmsnorm_backward, dz);
+    REFUSE_NULL(gated_rmsnorm_backward, dweight);
+    REFUSE_NULL(gated_rmsnorm_backward, workspace);
+}
+
 static void test_attention(void)
 {
     static float workspace[1 << 20];
@@ -505,6 +597,8 @@ int main(void)
     test_rmsnorm();
     test_conv();
     test_scan();
+    test_ssd();
+    test_gated_rmsnorm();
     test_attention();
     test_xent();
     test_optimizer();
