@@ -20,7 +20,6 @@
 #pragma once
 
 #include "kernels/device.cuh"
-#include "kernels/partials.cuh"
 #include "kernels/ssd.h"
 
 enum {

@@ -11,6 +11,7 @@
 // less column sums, which cancel. Here a warp owns a row u and each lane four of its columns: a
 // prefix sum over the row is Σ_{s < t} W[u, s] at every t, and a lane adds those of its warp's rows
 // in its own columns, in shared memory that no other lane touches.
+#include "kernels/partials.cuh"
 #include "kernels/ssd.cuh"
 
 enum { DRIGHT, DLEFT, DWEIGHTED, DB_STATES, DB_TOKENS, DC, CB, PRODUCTS };

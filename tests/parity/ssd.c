@@ -470,8 +470,9 @@ void parity_ssd(struct parity *p)
         compare(p, &(struct shape){2, 77, 3, 1, 20, 5, chunks[i], DT_F32, .h0 = true,
                                    .resets = IN_A_ROW});
     for (int type = DT_F32; type <= DT_BF16 && p->model; type++)
-        compare(p, &(struct shape){2, MODEL_LENGTH, MODEL_INNER / 64, 1, 64, 128, 64,
-                                   type ? DT_BF16 : DT_F32, .h0 = true});
+        compare(p,
+                &(struct shape){2, MODEL_LENGTH, MODEL_INNER / 64, 1, 64, 128,
+                                p->tested[0].op->ssd_chunk, type ? DT_BF16 : DT_F32, .h0 = true});
     if (p->model)
         return;
     check_carry(p, 1);
