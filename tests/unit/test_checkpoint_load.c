@@ -12,6 +12,8 @@ static void test_round_trip(bool tied)
     struct dt_checkpoint_arrays arrays = arrays_of(&model);
     struct dt_trainer_state state = state_at(1000), got;
     char path[DT_PATH];
+    strcpy(state.order.inputs, "obs/a[0:2] \"quoted\"");
+    state.order.stride = 5;
     CHECK_INT(dt_checkpoint_save(in_scratch("trip/sub"), &arrays, &state, &dataset, path), DT_OK);
     CHECK_STR(path, in_scratch("trip/sub/step-00001000"));
     CHECK_INT(dt_checkpoint_verify(path), DT_OK);
@@ -30,6 +32,9 @@ static void test_round_trip(bool tied)
     CHECK_INT(got.order.reset_token, 4000000000);
     CHECK_INT(got.order.reset_after, true);
     CHECK_INT(got.storage, DT_BF16);
+    CHECK_STR(got.order.inputs, "obs/a[0:2] \"quoted\"");
+    CHECK_STR(got.order.targets, "");
+    CHECK_INT(got.order.stride, 5);
     small_model_free(&model);
     small_model_free(&blank);
 }
@@ -56,6 +61,10 @@ static void test_load_refuses(void)
     other.order.shuffle = false;
     other.order.reset_token = -1;
     other.order.reset_after = false;
+    other.order.stride = 3;
+    strcpy(other.order.inputs, "obs/a");
+    strcpy(other.order.targets, "actions");
+    strcpy(other.order.mask, "expert");
     model.config.norm_eps = 1e-5;
     moved[0].count++;
     moved[1].last_hash--;
@@ -68,6 +77,10 @@ static void test_load_refuses(void)
     CHECK_SAYS("data.shuffle is false, the checkpoint has true");
     CHECK_SAYS("data.reset_token is -1, the checkpoint has 4000000000");
     CHECK_SAYS("data.reset_after is false");
+    CHECK_SAYS("data.stride is 3, the checkpoint has 0");
+    CHECK_SAYS("data.inputs is obs/a, the checkpoint has ");
+    CHECK_SAYS("data.targets is actions, ");
+    CHECK_SAYS("data.mask is expert, ");
     CHECK_SAYS("model.norm_eps is 1e-05, the checkpoint has 1.25e-06");
     CHECK_SAYS("shard 1, a.h5, has 600001 elements, had 600000");
     CHECK_SAYS("shard 2, b \"quoted\".h5, has other data");
