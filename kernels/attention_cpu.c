@@ -13,20 +13,12 @@
 enum {
     CHUNK = 192,  // queries times heads of a group whose outputs stay in cache
     ANGLES = 256, // positions whose angles follow from one another
-    ALIGN = 64,
 };
 
 // ---- what both passes share
 
-static void *carve(char **at, int64_t bytes)
-{
-    char *memory = *at;
-    *at += dt_round_up(bytes, ALIGN);
-    return memory;
-}
-
 struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *in, void *workspace,
-                                              int64_t *bytes)
+                                              int64_t *floats)
 {
     struct dt_attention_shared shared = {.in = in,
                                          .kernel = dt_gemm_kernel(dt_onednn_isa()),
@@ -34,11 +26,11 @@ struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *
                                          .pitch = dt_round_up(in->width, DT_DIRECT_COLUMNS),
                                          .heads = in->n_head / in->n_kv_head,
                                          .scale = (float)(1 / sqrt((double)in->width))};
-    char *begin = workspace, *at = begin;
+    float *at = workspace;
     // with room for a state where this call has none: memory is measured without
-    shared.angles = carve(&at, (in->window - 1 + in->length) * in->width * (int64_t)sizeof(float));
-    shared.starts = carve(&at, in->batch * in->length * (int64_t)sizeof(int32_t));
-    *bytes = at - begin;
+    shared.angles = dt_attention_carve(&at, (in->window - 1 + in->length) * in->width);
+    shared.starts = (int32_t *)(void *)dt_attention_carve(&at, in->batch * in->length);
+    *floats = at - (float *)workspace;
     return shared;
 }
 
@@ -127,15 +119,37 @@ DT_CLONES void dt_attention_store(const struct dt_attention_shared *shared, floa
     dt_store_row(shared->in->q.dtype, row, shared->in->width, out);
 }
 
-const void *dt_attention_row(const struct dt_attention_shared *shared, const struct dt_view *now,
-                             const void *before, int64_t b, int64_t g, int64_t j)
+// Position j >= -before of sequence b, group g: of k and k0, or of v and v0.
+static const void *row_of(const struct dt_attention_inputs *in, const struct dt_view *now,
+                          const void *before, int64_t b, int64_t g, int64_t j)
 {
-    const struct dt_attention_inputs *in = shared->in;
     if (j >= 0)
         return dt_view_at(now, b * in->length + j, g * in->width);
     int64_t row = (b + 1) * (in->window - 1) + j;
     return (const char *)before +
            (row * in->n_kv_head + g) * in->width * dt_dtype_size(in->q.dtype);
+}
+
+void dt_attention_load_keys(const struct dt_attention_shared *shared, int64_t b, int64_t g,
+                            int64_t j, int64_t n, const struct dt_attention_keys *tile)
+{
+    const struct dt_attention_inputs *in = shared->in;
+    int64_t padded = dt_round_up(n, DT_PANEL_KEYS), pitch = shared->pitch,
+            k = dt_round_up(in->width, 4);
+    for (int64_t i = 0; i < n; i++) {
+        dt_attention_prefetch(&in->k, b * in->length + j + i, g * in->width, in->width);
+        dt_attention_prefetch(&in->v, b * in->length + j + i, g * in->width, in->width);
+        dt_attention_load(shared, row_of(in, &in->k, in->k0, b, g, j + i), j + i, 1.0f,
+                          tile->keys + i * pitch);
+        dt_attention_load_plain(shared, row_of(in, &in->v, in->v0, b, g, j + i),
+                                tile->values + i * pitch);
+    }
+    size_t rest = (size_t)((padded - n) * pitch) * sizeof(float);
+    memset(tile->keys + n * pitch, 0, rest);
+    memset(tile->values + n * pitch, 0, rest);
+    dt_gemm_turn(tile->turned_keys, DT_KEYS, tile->keys, pitch, k, padded);
+    if (tile->turned_values)
+        dt_gemm_turn(tile->turned_values, DT_KEYS, tile->values, pitch, k, padded);
 }
 
 // ---- state
@@ -175,10 +189,8 @@ struct tiles {
     float *out;    // likewise, Σ p v
     float *most;   // [heads · chunk] the largest score yet
     float *sum;    // likewise, Σ p
-    float *keys;   // [KEYS, pitch]
-    float *turned; // [pitch, KEYS] keys
-    float *values; // [KEYS, pitch]
     float *scores; // [PANEL, KEYS]
+    struct dt_attention_keys tile;
 };
 
 static int64_t chunk_of(const struct dt_attention_shared *shared)
@@ -187,32 +199,31 @@ static int64_t chunk_of(const struct dt_attention_shared *shared)
     return dt_min_i64(queries, dt_round_up(shared->in->length, DT_PANEL));
 }
 
-static struct tiles take_tiles(const struct dt_attention_shared *shared, char *memory,
-                               int64_t *bytes)
+static struct tiles take_tiles(const struct dt_attention_shared *shared, float *memory,
+                               int64_t *floats)
 {
-    const int64_t f = (int64_t)sizeof(float);
     struct tiles t = {.chunk = chunk_of(shared)};
     int64_t rows = shared->heads * t.chunk, pitch = shared->pitch;
-    char *at = memory;
-    t.q = carve(&at, rows * pitch * f);
-    t.out = carve(&at, rows * pitch * f);
-    t.most = carve(&at, rows * f);
-    t.sum = carve(&at, rows * f);
-    t.keys = carve(&at, DT_KEYS * pitch * f);
-    t.turned = carve(&at, DT_KEYS * pitch * f);
-    t.values = carve(&at, DT_KEYS * pitch * f);
-    t.scores = carve(&at, DT_PANEL * DT_KEYS * f);
-    *bytes = at - memory;
+    float *at = memory;
+    t.q = dt_attention_carve(&at, rows * pitch);
+    t.out = dt_attention_carve(&at, rows * pitch);
+    t.most = dt_attention_carve(&at, rows);
+    t.sum = dt_attention_carve(&at, rows);
+    t.scores = dt_attention_carve(&at, DT_PANEL * DT_KEYS);
+    t.tile.keys = dt_attention_carve(&at, DT_KEYS * pitch);
+    t.tile.values = dt_attention_carve(&at, DT_KEYS * pitch);
+    t.tile.turned_keys = dt_attention_carve(&at, DT_KEYS * pitch);
+    *floats = at - memory;
     return t;
 }
 
 int64_t attention_forward_cpu_workspace(struct dt_device *device,
                                         const struct dt_attention_forward_args *args)
 {
-    int64_t shared_bytes, bytes;
-    struct dt_attention_shared shared = dt_attention_share(&args->in, NULL, &shared_bytes);
-    take_tiles(&shared, NULL, &bytes);
-    return shared_bytes + dt_cpu_threads(device) * bytes;
+    int64_t shared_floats, floats;
+    struct dt_attention_shared shared = dt_attention_share(&args->in, NULL, &shared_floats);
+    take_tiles(&shared, NULL, &floats);
+    return (shared_floats + dt_cpu_threads(device) * floats) * (int64_t)sizeof(float);
 }
 
 // A piece: queries [begin, end) of sequence b for the heads of group g.
@@ -225,36 +236,17 @@ static void load_queries(const struct dt_attention_shared *shared, const struct 
                          const struct tiles *t)
 {
     const struct dt_attention_inputs *in = shared->in;
-    for (int64_t row = 0; row < shared->heads * t->chunk; row++) {
-        int64_t i = p->begin + row % t->chunk, h = p->g * shared->heads + row / t->chunk;
-        float *q = t->q + row * shared->pitch;
-        if (i < p->end)
-            dt_attention_load(shared, dt_view_at(&in->q, p->b * in->length + i, h * in->width), i,
-                              shared->scale, q);
-        else
-            memset(q, 0, (size_t)shared->pitch * sizeof *q);
-        t->most[row] = -FLT_MAX;
-        t->sum[row] = 0;
-    }
-    memset(t->out, 0, (size_t)(shared->heads * t->chunk * shared->pitch) * sizeof *t->out);
-}
-
-// Keys [j, end) of the piece's group; the rest of the panel is zero.
-static void load_keys(const struct dt_attention_shared *shared, const struct piece *p, int64_t j,
-                      int64_t end, const struct tiles *t)
-{
-    const struct dt_attention_inputs *in = shared->in;
-    int64_t n = end - j, padded = dt_round_up(n, DT_PANEL_KEYS), pitch = shared->pitch;
-    for (int64_t i = 0; i < n; i++) {
-        dt_attention_load(shared, dt_attention_row(shared, &in->k, in->k0, p->b, p->g, j + i),
-                          j + i, 1.0f, t->keys + i * pitch);
-        dt_attention_load_plain(shared, dt_attention_row(shared, &in->v, in->v0, p->b, p->g, j + i),
-                                t->values + i * pitch);
-    }
-    size_t rest = (size_t)((padded - n) * pitch) * sizeof(float);
-    memset(t->keys + n * pitch, 0, rest);
-    memset(t->values + n * pitch, 0, rest);
-    dt_gemm_turn(t->turned, DT_KEYS, t->keys, pitch, dt_round_up(in->width, 4), padded);
+    int64_t rows = shared->heads * t->chunk, E = in->width;
+    for (int64_t r = 0; r < shared->heads; r++)
+        for (int64_t i = p->begin; i < p->end; i++) {
+            int64_t token = p->b * in->length + i, col = (p->g * shared->heads + r) * E;
+            dt_attention_prefetch(&in->q, token, col, E);
+            dt_attention_load(shared, dt_view_at(&in->q, token, col), i, shared->scale,
+                              t->q + (r * t->chunk + i - p->begin) * shared->pitch);
+        }
+    for (int64_t row = 0; row < rows; row++)
+        t->most[row] = -FLT_MAX, t->sum[row] = 0;
+    memset(t->out, 0, (size_t)(rows * shared->pitch) * sizeof *t->out);
 }
 
 // One row of scores: columns [low, high) are seen, of [first, last). Exponentials against the
@@ -290,39 +282,36 @@ static void soften(float *restrict score, int64_t first, int64_t low, int64_t hi
 static void attend(const struct dt_attention_shared *shared, const struct piece *p, int64_t i,
                    int64_t row, int64_t j, int64_t end, const struct tiles *t)
 {
-    int64_t pitch = shared->pitch, t0 = p->begin + i,
-            t1 = dt_min_i64(t0 + DT_PANEL, p->end); // queries
+    int64_t pitch = shared->pitch, t0 = p->begin + i, t1 = dt_min_i64(t0 + DT_PANEL, p->end),
+            rows = t1 - t0; // queries
     int64_t first = dt_max_i64(p->starts[t0] - j, 0) / DT_PANEL_KEYS * DT_PANEL_KEYS,
             last = dt_min_i64(end, t1) - j;
     if (last <= first)
         return;
-    struct dt_gemm_direct product = {.m = DT_PANEL,
+    struct dt_gemm_direct product = {.m = rows,
                                      .n = dt_round_up(last - first, DT_PANEL_KEYS),
                                      .k = dt_round_up(shared->in->width, 4),
                                      .a = t->q + row * pitch,
                                      .a_row = pitch,
                                      .a_k = 1,
-                                     .b = t->turned + first,
+                                     .b = t->tile.turned_keys + first,
                                      .b_k = DT_KEYS,
                                      .c = t->scores + first,
                                      .c_row = DT_KEYS};
     dt_gemm_direct(shared->kernel, &product);
-    for (int64_t q = 0; q < DT_PANEL; q++) {
-        int64_t at = t0 + q, low = last, high = last;
-        if (at < t1) {
-            low = dt_min_i64(dt_max_i64(p->starts[at] - j, first), last);
-            high = dt_max_i64(dt_min_i64(at + 1 - j, last), low);
-        }
+    for (int64_t q = 0; q < rows; q++) {
+        int64_t low = dt_min_i64(dt_max_i64(p->starts[t0 + q] - j, first), last),
+                high = dt_max_i64(dt_min_i64(t0 + q + 1 - j, last), low);
         soften(t->scores + q * DT_KEYS, first, low, high, last, t->most + row + q, t->sum + row + q,
                t->out + (row + q) * pitch, pitch);
     }
-    product = (struct dt_gemm_direct){.m = DT_PANEL,
+    product = (struct dt_gemm_direct){.m = rows,
                                       .n = pitch,
                                       .k = last - first,
                                       .a = t->scores + first,
                                       .a_row = DT_KEYS,
                                       .a_k = 1,
-                                      .b = t->values + first * pitch,
+                                      .b = t->tile.values + first * pitch,
                                       .b_k = pitch,
                                       .c = t->out + row * pitch,
                                       .c_row = pitch,
@@ -363,7 +352,7 @@ static void run_piece(const struct dt_attention_forward_args *args,
     load_queries(shared, p, t);
     for (int64_t j = p->starts[p->begin]; j < p->end; j += DT_KEYS) {
         int64_t end = dt_min_i64(j + DT_KEYS, p->end);
-        load_keys(shared, p, j, end, t);
+        dt_attention_load_keys(shared, p->b, p->g, j, end - j, &t->tile);
         for (int64_t i = 0; i < p->end - p->begin; i += DT_PANEL)
             for (int64_t r = 0; r < shared->heads; r++)
                 attend(shared, p, i, r * t->chunk + i, j, end, t);
@@ -376,15 +365,16 @@ dt_status attention_forward_cpu(struct dt_device *device,
                                 struct dt_stream *stream)
 {
     const struct dt_attention_inputs *in = &args->in;
-    int64_t shared_bytes, tile_bytes;
-    struct dt_attention_shared shared = dt_attention_share(in, args->workspace, &shared_bytes);
+    int64_t shared_floats;
+    struct dt_attention_shared shared = dt_attention_share(in, args->workspace, &shared_floats);
     int64_t chunk = chunk_of(&shared), chunks = dt_ceil_div(in->length, chunk);
     (void)stream;
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
-        take_tiles(&shared, NULL, &tile_bytes);
-        char *memory = (char *)args->workspace + shared_bytes + omp_get_thread_num() * tile_bytes;
-        struct tiles t = take_tiles(&shared, memory, &tile_bytes);
+        int64_t floats;
+        take_tiles(&shared, NULL, &floats);
+        float *memory = (float *)args->workspace + shared_floats + omp_get_thread_num() * floats;
+        struct tiles t = take_tiles(&shared, memory, &floats);
         dt_attention_prepare(&shared);
 #pragma omp for schedule(dynamic) nowait
         for (int64_t i = 0; i < in->batch * in->n_kv_head * chunks; i++) {
