@@ -14,6 +14,7 @@
 #include "kernels/encode_targets.h"
 #include "kernels/gemm.h"
 #include "kernels/policy_loss.h"
+#include "kernels/quantize.h"
 #include "kernels/rmsnorm_residual.h"
 #include "kernels/rnn.h"
 #include "kernels/scan.h"
@@ -55,6 +56,7 @@
     X(update_control)                                                                              \
     X(adamw)                                                                                       \
     X(cast)                                                                                        \
+    X(quantize)                                                                                    \
     X(accumulate)                                                                                  \
     X(commit)                                                                                      \
     X(stamp)                                                                                       \

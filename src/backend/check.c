@@ -737,6 +737,19 @@ CHECK(adamw)
     return DT_OK;
 }
 
+CHECK(quantize)
+{
+    SIZE(x.rows);
+    SIZE(x.cols);
+    STORAGE(x.dtype);
+    VIEW(x, args->x.rows, args->x.cols, args->x.dtype);
+    VIEW(y, args->x.rows, args->x.cols, args->y.dtype == DT_I8 ? DT_I8 : args->x.dtype);
+    if (args->y.dtype == DT_I8)
+        POINTER(scale);
+    APART(y.data, x.data);
+    return DT_OK;
+}
+
 CHECK(cast)
 {
     COUNT(n);

@@ -390,6 +390,17 @@ COST(cast)
     return cost;
 }
 
+COST(quantize)
+{
+    struct dt_op_cost cost =
+        shaped("%lld x %lld %s to %s", (long long)a->x.rows, (long long)a->x.cols,
+               dt_dtype_name(a->x.dtype), dt_dtype_name(a->y.dtype));
+    double n = (double)a->x.rows * (double)a->x.cols;
+    cost.bytes = n * (size_of(a->x.dtype) + size_of(a->y.dtype));
+    cost.lanes = n * 5;
+    return cost;
+}
+
 COST(accumulate)
 {
     struct dt_op_cost cost = shaped("%lld %s", (long long)a->n, dt_dtype_name(a->x_type));

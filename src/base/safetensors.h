@@ -3,7 +3,7 @@
 // Everything in a file is hostile until checked: length of the header (at most 100 MB and inside
 // the file), JSON (at most 4 million values), dtypes, shapes (overflow), offsets (inside the file,
 // no overlap, no hole, size = shape). Element types that the format knows and dtrain does not
-// (BOOL, I8, F8_E4M3, …) are indexed and checked like the others, so that a tensor which nobody
+// (BOOL, I16, F8_E4M3, …) are indexed and checked like the others, so that a tensor which nobody
 // needs does no harm; reading one is an error.
 #pragma once
 
@@ -46,7 +46,7 @@ const char *dt_safetensors_metadata(const struct dt_safetensors *file, const cha
 // Elements [first, first + count) as they are stored. Any number of threads, as the next one.
 dt_status dt_safetensors_read(const struct dt_safetensors *file, const struct dt_safetensor *tensor,
                               int64_t first, int64_t count, void *out);
-// Elements [first, first + count) as fp32; F32, BF16 and F16 tensors only.
+// Elements [first, first + count) as fp32; F32, BF16, F16 and I8 tensors only.
 dt_status dt_safetensors_read_f32(const struct dt_safetensors *file,
                                   const struct dt_safetensor *tensor, int64_t first, int64_t count,
                                   float *out);

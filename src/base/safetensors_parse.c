@@ -27,7 +27,7 @@ static const struct dt_safetensors_type types[] = {
     {"I32", 32, DT_I32},
     {"I64", 64, DT_I64},
     {"BOOL", 8, DT_DTYPE_COUNT},
-    {"I8", 8, DT_DTYPE_COUNT},
+    {"I8", 8, DT_I8},
     {"I16", 16, DT_DTYPE_COUNT},
     {"C64", 64, DT_DTYPE_COUNT},
     {"F8_E4M3", 8, DT_DTYPE_COUNT},

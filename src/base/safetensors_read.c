@@ -97,6 +97,19 @@ dt_status dt_safetensors_read(const struct dt_safetensors *file, const struct dt
     return dt_pread_all(file->fd, file->path, out, count * each, tensor->begin + first * each);
 }
 
+static dt_status read_bytes(const struct dt_safetensors *file, int64_t offset, int64_t count,
+                            float *out)
+{
+    int8_t chunk[CHUNK];
+    for (int64_t done = 0; done < count; done += CHUNK) {
+        int64_t n = count - done < CHUNK ? count - done : CHUNK;
+        DT_TRY(dt_pread_all(file->fd, file->path, chunk, n, offset + done));
+        for (int64_t i = 0; i < n; i++)
+            out[done + i] = chunk[i];
+    }
+    return DT_OK;
+}
+
 dt_status dt_safetensors_read_f32(const struct dt_safetensors *file,
                                   const struct dt_safetensor *tensor, int64_t first, int64_t count,
                                   float *out)
@@ -108,6 +121,8 @@ dt_status dt_safetensors_read_f32(const struct dt_safetensors *file,
     case DT_BF16:
     case DT_F16:
         return read_halves(file, tensor->dtype, tensor->begin + 2 * first, count, out);
+    case DT_I8:
+        return read_bytes(file, tensor->begin + first, count, out);
     default:
         return DT_FAIL(DT_USER, "convert it to F32, BF16 or F16",
                        "%s: tensor %s is %s, which cannot be read as weights", file->path,

@@ -140,6 +140,10 @@ static dt_status call_the_rest(const struct dt_bench_rig *rig)
                                             .x = dt_model_weights(rig->model),
                                             .x_type = DT_F32,
                                             .y = dt_model_gradients(rig->model)};
+    struct dt_quantize_args quantize = {
+        .x = dt_view_of(dt_model_weights(rig->model), n / 64, 64, DT_F32),
+        .y = dt_view_of(dt_model_gradients(rig->model), n / 64, 64, DT_F32)};
+    DT_TRY(dt_quantize(backend, &quantize, NULL));
     DT_TRY(dt_cast(backend, &cast, NULL));
     DT_TRY(dt_accumulate(backend, &accumulate, NULL));
     struct dt_commit_args commit = {.bytes = 2 * n, // at most, in the spare memory

@@ -7,6 +7,9 @@
 #include "base/dtype.h"
 
 #define DT_RECOMPUTE_WORDS "none|scan|block"
+// Of linear layers, in training and in play (kernels/quantize.h).
+#define DT_QUANTIZE_WORDS  "none|int8"
+enum dt_quantize { DT_QUANTIZE_NONE, DT_QUANTIZE_INT8 };
 // Each kind of block says what a level means for it.
 enum dt_recompute {
     DT_RECOMPUTE_NONE,  // keep all that backward needs
@@ -34,6 +37,7 @@ struct dt_model_config {
     double norm_eps;
     bool tie_embeddings;
     int64_t pad_vocab_multiple;
+    enum dt_quantize quantize;
     enum dt_recompute recompute;
     enum dt_dtype storage; // DT_F32 or DT_BF16; no key, the job decides
 };

@@ -13,12 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { INDEX_LIMIT = 16 << 20, SHAPE_TEXT = 96 }; // bytes
-enum { FILES_MAX = 256 };                         // of a directory
+enum { INDEX_LIMIT = 16 << 20, SHAPE_TEXT = 96, SCALE_NAME = DT_PARAM_NAME + 8 }; // bytes
+enum { FILES_MAX = 256 };                                                         // of a directory
 
 static const char embeddings[] = "backbone.embeddings.weight";
 static const char embeddings_official[] = "backbone.embedding.weight"; // state-spaces/mamba
 static const char lm_head[] = "lm_head.weight";
+static const char scale_suffix[] = "_scale"; // of an int8 tensor's scales
 
 struct weight_files {
     char path[DT_PATH]; // of the one file or the index, for messages
@@ -153,6 +154,26 @@ static bool is_padded(const struct dt_param *row, const struct dt_safetensor *te
            tensor->shape[0] > row->shape[0];
 }
 
+// The scales of an int8 tensor, one a row.
+static struct found find_scale(const struct weight_files *set, const struct dt_safetensor *tensor)
+{
+    char name[SCALE_NAME];
+    snprintf(name, sizeof name, "%s%s", tensor->name, scale_suffix);
+    return find_name(set, name);
+}
+
+static void check_scale(struct dt_problems *problems, const struct dt_param *row,
+                        const struct dt_safetensor *tensor, const struct found *scale)
+{
+    if (scale->times != 1)
+        dt_problems_add(problems, "%s is int8, and %s%s is %s", tensor->name, tensor->name,
+                        scale_suffix, scale->times ? "in several files" : "missing");
+    else if (scale->tensor->dtype != DT_F32 || scale->tensor->n_dims != 1 ||
+             scale->tensor->shape[0] != row->shape[0])
+        dt_problems_add(problems, "%s must be fp32 [%lld]", scale->tensor->name,
+                        (long long)row->shape[0]);
+}
+
 static void check_found(struct dt_problems *problems, const struct dt_param *row,
                         const struct found *found)
 {
@@ -164,8 +185,9 @@ static void check_found(struct dt_problems *problems, const struct dt_param *row
     }
     if (found->times > 1)
         dt_problems_add(problems, "%s is in %d files", tensor->name, found->times);
-    if (tensor->dtype != DT_F32 && tensor->dtype != DT_BF16 && tensor->dtype != DT_F16)
-        dt_problems_add(problems, "%s is %s; it must be fp32, bf16 or fp16", tensor->name,
+    if (tensor->dtype != DT_F32 && tensor->dtype != DT_BF16 && tensor->dtype != DT_F16 &&
+        tensor->dtype != DT_I8)
+        dt_problems_add(problems, "%s is %s; it must be fp32, bf16, fp16 or int8", tensor->name,
                         dt_dtype_name(tensor->dtype));
     if (!same_shape(row, tensor))
         dt_problems_add(problems, "%s is %s, the model's is %s%s", tensor->name,
@@ -175,6 +197,19 @@ static void check_found(struct dt_problems *problems, const struct dt_param *row
                             ? ": the file's vocabulary is padded; set vocab_size to its number of "
                               "rows, or remove the last ones"
                             : "");
+}
+
+// NAME_scale beside an int8 NAME of the table.
+static bool is_scale(const struct weight_files *set, const struct dt_params *params,
+                     const char *name)
+{
+    char owner[DT_PARAM_NAME];
+    size_t n = strlen(name), suffix = strlen(scale_suffix);
+    if (n <= suffix || n - suffix >= sizeof owner || strcmp(name + n - suffix, scale_suffix) != 0)
+        return false;
+    snprintf(owner, sizeof owner, "%.*s", (int)(n - suffix), name);
+    struct found found = find_name(set, owner);
+    return dt_params_find(params, owner) && found.tensor && found.tensor->dtype == DT_I8;
 }
 
 static bool is_known(const struct dt_params *params, bool tied, const char *name)
@@ -190,7 +225,7 @@ static void check_unknown(struct dt_problems *problems, const struct weight_file
     for (int i = 0; i < set->n; i++)
         for (int j = 0; j < set->files[i]->n_tensors; j++) {
             const char *name = set->files[i]->tensors[j].name;
-            if (!is_known(params, tied, name))
+            if (!is_known(params, tied, name) && !is_scale(set, params, name))
                 dt_problems_add(problems, "%.120s is not a tensor of this model", name);
         }
     if (find_name(set, embeddings).tensor && find_name(set, embeddings_official).tensor)
@@ -204,6 +239,10 @@ static dt_status check_all(const struct weight_files *set, const struct dt_param
     for (int i = 0; i < params->n; i++) {
         struct found found = find_row(set, &params->rows[i]);
         check_found(&problems, &params->rows[i], &found);
+        if (found.tensor && found.tensor->dtype == DT_I8) {
+            struct found scale = find_scale(set, found.tensor);
+            check_scale(&problems, &params->rows[i], found.tensor, &scale);
+        }
     }
     const struct dt_param *row = dt_params_find(params, embeddings);
     struct found head = find_name(set, lm_head); // of a tied model: a copy, not read
@@ -215,10 +254,26 @@ static dt_status check_all(const struct weight_files *set, const struct dt_param
                               "%s does not fit the model", set->path);
 }
 
+static dt_status apply_scale(const struct weight_files *set, const struct dt_param *row,
+                             const struct dt_safetensor *tensor, float *weight)
+{
+    struct found found = find_scale(set, tensor);
+    int64_t width = row->file_count / row->shape[0];
+    for (int64_t i = 0; i < row->shape[0]; i++) {
+        float scale;
+        DT_TRY(dt_safetensors_read_f32(found.file, found.tensor, i, 1, &scale));
+        for (int64_t j = 0; j < width; j++)
+            weight[i * width + j] *= scale;
+    }
+    return DT_OK;
+}
+
 static dt_status read_row(const struct weight_files *set, const struct dt_param *row, float *weight)
 {
     struct found found = find_row(set, row);
     DT_TRY(dt_safetensors_read_f32(found.file, found.tensor, 0, row->file_count, weight));
+    if (found.tensor->dtype == DT_I8)
+        DT_TRY(apply_scale(set, row, found.tensor, weight));
     for (int64_t i = 0; i < row->file_count; i++)
         if (!isfinite(weight[i]))
             return DT_FAIL(DT_USER, "the model diverged, or the file is damaged",
@@ -252,38 +307,110 @@ dt_status dt_hf_read_weights(const char *dir, bool ema, const struct dt_params *
     return status;
 }
 
-static dt_status create_file(const char *path, const struct dt_params *params,
-                             struct dt_safetensors_writer **writer)
+dt_status dt_hf_weights_type(const char *dir, bool ema, enum dt_dtype *type)
 {
-    static const char *const metadata[] = {"format", "pt"};
-    struct dt_safetensors_entry *entries = calloc((size_t)params->n + 1, sizeof *entries);
-    if (!entries)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory to write %s", path);
+    struct weight_files *set = calloc(1, sizeof *set);
+    if (!set)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", dir);
+    dt_status status = open_files(set, dir, ema);
+    bool bytes = false, wide = false;
+    for (int i = 0; i < set->n; i++) {
+        for (int j = 0; j < set->files[i]->n_tensors; j++) {
+            bytes = bytes || set->files[i]->tensors[j].dtype == DT_I8;
+            wide = wide || set->files[i]->tensors[j].dtype == DT_F32;
+        }
+        dt_safetensors_close(set->files[i]);
+    }
+    free(set);
+    *type = bytes ? DT_I8 : wide ? DT_F32 : DT_BF16;
+    return status;
+}
+
+// Whether a file holds the row in int8: all of it is a linear layer's, and no other part needs it.
+static bool is_int8(const struct dt_param *row, const struct dt_int8 *int8)
+{
+    return int8 && int8->out >= row->shape[0] && int8->in * row->shape[0] == row->file_count &&
+           !row->shared;
+}
+
+// Wider elements first: fp32 rows and the scales of others, then int8.
+static int list_entries(const struct dt_params *params, const struct dt_int8 *int8,
+                        struct dt_safetensors_entry *entries, char (*names)[SCALE_NAME])
+{
+    int n = 0;
     for (int i = 0; i < params->n; i++) {
         const struct dt_param *row = &params->rows[i];
-        entries[i] = (struct dt_safetensors_entry){
-            .name = row->name, .dtype = DT_F32, .n_dims = row->n_dims};
-        memcpy(entries[i].shape, row->shape, sizeof row->shape);
+        bool bytes = is_int8(row, int8 ? &int8[i] : NULL);
+        entries[n] = (struct dt_safetensors_entry){
+            .name = names[n], .dtype = DT_F32, .n_dims = bytes ? 1 : row->n_dims};
+        memcpy(entries[n].shape, row->shape, sizeof row->shape);
+        snprintf(names[n], sizeof names[n], "%s%s", row->name, bytes ? scale_suffix : "");
+        n++;
     }
-    dt_status status = dt_safetensors_create(path, entries, params->n, metadata, 1, writer);
+    for (int i = 0; i < params->n; i++) {
+        const struct dt_param *row = &params->rows[i];
+        if (!is_int8(row, int8 ? &int8[i] : NULL))
+            continue;
+        entries[n] =
+            (struct dt_safetensors_entry){.name = row->name, .dtype = DT_I8, .n_dims = row->n_dims};
+        memcpy(entries[n].shape, row->shape, sizeof row->shape);
+        n++;
+    }
+    return n;
+}
+
+static dt_status create_file(const char *path, const struct dt_params *params,
+                             const struct dt_int8 *int8, struct dt_safetensors_writer **writer)
+{
+    static const char *const metadata[] = {"format", "pt"};
+    struct dt_safetensors_entry *entries = calloc(2 * (size_t)params->n + 1, sizeof *entries);
+    char(*names)[SCALE_NAME] = calloc((size_t)params->n + 1, sizeof *names);
+    dt_status status =
+        entries && names ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to write %s", path);
+    if (status == DT_OK)
+        status = dt_safetensors_create(path, entries, list_entries(params, int8, entries, names),
+                                       metadata, 1, writer);
     free(entries);
+    free(names);
+    return status;
+}
+
+static dt_status write_rows(struct dt_safetensors_writer *writer, const struct dt_params *params,
+                            const float *weights, const struct dt_int8 *int8)
+{
+    for (int i = 0; i < params->n; i++) {
+        const struct dt_param *row = &params->rows[i];
+        bool bytes = is_int8(row, int8 ? &int8[i] : NULL);
+        const float *data = bytes ? int8[i].scale : weights + row->offset;
+        int64_t count = bytes ? row->shape[0] : row->file_count;
+        DT_TRY(dt_safetensors_write(writer, data, count * (int64_t)sizeof *data));
+    }
+    for (int i = 0; i < params->n; i++)
+        if (is_int8(&params->rows[i], int8 ? &int8[i] : NULL))
+            DT_TRY(dt_safetensors_write(writer, int8[i].data, params->rows[i].file_count));
+    return DT_OK;
+}
+
+static dt_status write_file(const char *path, const struct dt_params *params, const float *weights,
+                            const struct dt_int8 *int8, int64_t *size, uint64_t *hash)
+{
+    struct dt_safetensors_writer *writer = NULL;
+    DT_TRY(create_file(path, params, int8, &writer));
+    dt_status status = write_rows(writer, params, weights, int8);
+    if (status == DT_OK)
+        return dt_safetensors_finish(writer, size, hash);
+    dt_safetensors_discard(writer);
     return status;
 }
 
 dt_status dt_hf_write_weights(const char *path, const struct dt_params *params,
                               const float *weights, int64_t *size, uint64_t *hash)
 {
-    struct dt_safetensors_writer *writer = NULL;
-    dt_status status;
-    DT_TRY(create_file(path, params, &writer));
-    for (int i = 0; i < params->n; i++) {
-        const struct dt_param *row = &params->rows[i];
-        DT_TRY_GOTO(status, discard,
-                    dt_safetensors_write(writer, weights + row->offset,
-                                         row->file_count * (int64_t)sizeof *weights));
-    }
-    return dt_safetensors_finish(writer, size, hash);
-discard:
-    dt_safetensors_discard(writer);
-    return status;
+    return write_file(path, params, weights, NULL, size, hash);
+}
+
+dt_status dt_hf_write_int8(const char *path, const struct dt_params *params, const float *weights,
+                           const struct dt_int8 *int8)
+{
+    return write_file(path, params, weights, int8, NULL, NULL);
 }

@@ -20,7 +20,14 @@ dt_status dt_hf_config_text(const struct dt_model_config *config, char **text);
 #define DT_HF_EMA "ema.safetensors"
 dt_status dt_hf_read_weights(const char *dir, bool ema, const struct dt_params *params, bool tied,
                              float *weights);
+// The widest type of the tensors that dt_hf_read_weights would read: fp32, bf16 or int8 (fp16 is
+// given as bf16).
+dt_status dt_hf_weights_type(const char *dir, bool ema, enum dt_dtype *type);
 // Writes such a file (fp32, __metadata__ format pt) from flat `weights` (host memory),
 // synced; gives size and xxh64 of the file (each may be NULL). A failure leaves no file.
 dt_status dt_hf_write_weights(const char *path, const struct dt_params *params,
                               const float *weights, int64_t *size, uint64_t *hash);
+// The same with the rows of linear layers in int8, where `int8` [rows] has them: tensors of I8, and
+// their scales [out] as NAME_scale.
+dt_status dt_hf_write_int8(const char *path, const struct dt_params *params, const float *weights,
+                           const struct dt_int8 *int8);

@@ -118,7 +118,7 @@ static dt_status read_field(const struct config_file *file, const struct dt_conf
         return DT_OK;
     if (key->auto_word && cJSON_IsString(item) && strcmp(item->valuestring, key->auto_word) == 0)
         return DT_OK;
-    if (key->type == DT_CONFIG_STRING)
+    if (key->type == DT_CONFIG_STRING || key->type == DT_CONFIG_ENUM)
         return read_text(file, key, config);
     if (key->type == DT_CONFIG_BOOL)
         return dt_json_bool(file->path, file->json, key->json, field(key, config));
@@ -253,7 +253,8 @@ static bool add_field(cJSON *json, const struct dt_config_key *key,
 {
     char text[DT_CONFIG_STRING_MAX];
     const char *value = dt_config_value_text(key, config, text);
-    if (key->type == DT_CONFIG_STRING || (key->auto_word && strcmp(value, key->auto_word) == 0))
+    if (key->type == DT_CONFIG_STRING || key->type == DT_CONFIG_ENUM ||
+        (key->auto_word && strcmp(value, key->auto_word) == 0))
         return cJSON_AddStringToObject(json, key->json, value);
     if (key->type == DT_CONFIG_FLOAT)
         return dt_json_add_double(json, key->json, *(const double *)field(key, config));
@@ -292,9 +293,11 @@ static bool add_all(cJSON *json, const struct dt_model_config *config)
         if (members[i].of == ALL || (members[i].of == MAMBA2) == (type == HF_MAMBA2))
             fine = add_member(json, &members[i], config);
     // A model of transformers has its members only; the others have every field.
-    for (const struct dt_config_key *key = dt_model_keys; key->name && fine && type == HF_DTRAIN;
-         key++)
-        if (key->json && dt_model_has_field(config, key) && !cJSON_HasObjectItem(json, key->json))
+    // Choices that it does not know are there where they are not the default.
+    for (const struct dt_config_key *key = dt_model_keys; key->name && fine; key++)
+        if (key->json && dt_model_has_field(config, key) && !cJSON_HasObjectItem(json, key->json) &&
+            (type == HF_DTRAIN ||
+             (key->type == DT_CONFIG_ENUM && *(const int *)field(key, config) != 0)))
             fine = add_field(json, key, config);
     return fine;
 }

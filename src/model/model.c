@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const dt_memory_name[DT_MEMORY_COUNT] = {
-    "weights", "bf16 weights", "gradients", "activations", "scratch", "logits", "workspace"};
+const char *const dt_memory_name[DT_MEMORY_COUNT] = {"weights",   "bf16 weights", "int8 weights",
+                                                     "gradients", "activations",  "scratch",
+                                                     "logits",    "workspace"};
 
 // A model before it has memory: what the parameter table and the plan are made from.
 struct parts {
@@ -271,6 +272,18 @@ static dt_status measure_workspace(const struct dt_model *model, int64_t *bytes)
     return DT_OK;
 }
 
+// Places the int8 weights of linear layers, which a measured pass has found, and gives their bytes.
+static int64_t place_int8(const struct dt_model *model, struct dt_arena arena)
+{
+    for (int i = 0; model->net.int8 && i < model->parts.params.n; i++) {
+        struct dt_int8 *row = &model->net.int8[i];
+        row->data = row->out > 0 ? dt_arena_take(&arena, row->out * row->in) : NULL;
+        row->scale =
+            row->out > 0 ? dt_arena_take(&arena, row->out * (int64_t)sizeof *row->scale) : NULL;
+    }
+    return arena.used;
+}
+
 static dt_status measure(struct dt_model *model, int64_t bytes[DT_MEMORY_COUNT])
 {
     const struct dt_model_shape *shape = &model->shape;
@@ -286,7 +299,9 @@ static dt_status measure(struct dt_model *model, int64_t bytes[DT_MEMORY_COUNT])
                        (long long)model->parts.layers, (long long)model->config.d_model);
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
         bytes[i] = plan.arenas[i].peak;
-    return measure_workspace(model, &bytes[DT_MEMORY_WORKSPACE]);
+    DT_TRY(measure_workspace(model, &bytes[DT_MEMORY_WORKSPACE]));
+    bytes[DT_MEMORY_WEIGHTS_INT8] = place_int8(model, dt_arena_measure());
+    return DT_OK;
 }
 
 static void place(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
@@ -297,6 +312,8 @@ static void place(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
         plan.arenas[i] = dt_arena_place(model->memory[i], bytes[i]);
     arrange(model, &plan);
+    place_int8(model, dt_arena_place(model->memory[DT_MEMORY_WEIGHTS_INT8],
+                                     bytes[DT_MEMORY_WEIGHTS_INT8]));
     model->net.workspace = model->memory[DT_MEMORY_WORKSPACE];
     model->net.workspace_bytes = bytes[DT_MEMORY_WORKSPACE];
 }
@@ -320,6 +337,12 @@ static dt_status model_new(const struct dt_backend *backend, const struct dt_mod
     }
     model->net = (struct dt_net){
         .backend = &model->backend, .config = &model->config, .params = &model->parts.params};
+    if (shape->int8)
+        model->net.int8 = calloc((size_t)model->parts.params.n, sizeof *model->net.int8);
+    if (shape->int8 && !model->net.int8) {
+        status = DT_FAIL(DT_MACHINE, NULL, "no memory for a model");
+        goto fail;
+    }
     DT_TRY_GOTO(status, fail, measure(model, bytes));
     *out = model;
     return DT_OK;
@@ -374,6 +397,7 @@ void dt_model_destroy(struct dt_model *model)
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
         dt_free(&model->backend, model->memory[i]);
     parts_free(&model->parts);
+    free(model->net.int8);
     free(model->residual);
     free(model);
 }
@@ -417,16 +441,35 @@ float *dt_model_gradients(struct dt_model *model)
     return model->net.gradients;
 }
 
+const struct dt_int8 *dt_model_int8(const struct dt_model *model)
+{
+    return model->net.int8;
+}
+
+static dt_status refresh_int8(struct dt_model *model, struct dt_stream *stream)
+{
+    for (int i = 0; model->net.int8 && i < model->parts.params.n; i++) {
+        const struct dt_int8 *row = &model->net.int8[i];
+        struct dt_quantize_args args = {.x = dt_view_of(dt_net_stored(&model->net, i), row->out,
+                                                        row->in, model->config.storage),
+                                        .y = dt_view_of(row->data, row->out, row->in, DT_I8),
+                                        .scale = row->scale};
+        if (row->out > 0)
+            DT_TRY(dt_quantize(&model->backend, &args, stream));
+    }
+    return DT_OK;
+}
+
 dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream)
 {
-    if (model->config.storage == DT_F32)
-        return DT_OK;
     struct dt_cast_args args = {.n = model->parts.params.elements,
                                 .x = model->net.weights,
                                 .x_type = DT_F32,
                                 .y = model->net.stored,
                                 .y_type = DT_BF16};
-    return dt_cast(&model->backend, &args, stream);
+    if (model->config.storage == DT_BF16)
+        DT_TRY(dt_cast(&model->backend, &args, stream));
+    return refresh_int8(model, stream);
 }
 
 static const struct dt_array_list *state_arrays(const struct parts *parts, int64_t layer)

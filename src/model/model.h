@@ -24,6 +24,7 @@ double dt_model_flops_per_token(const struct dt_model_config *config);
 enum dt_memory {
     DT_MEMORY_WEIGHTS,      // fp32 masters
     DT_MEMORY_WEIGHTS_BF16, // rounded to bf16
+    DT_MEMORY_WEIGHTS_INT8, // of linear layers, rounded to int8
     DT_MEMORY_GRADIENTS,    // fp32
     DT_MEMORY_ACTIVATIONS,  // kept from forward to backward
     DT_MEMORY_SCRATCH,      // shared by all layers: gradients of activations, what is recomputed
@@ -36,6 +37,7 @@ extern const char *const dt_memory_name[DT_MEMORY_COUNT];
 struct dt_model_shape {
     int64_t sequences, length; // the largest micro-batch
     bool training;             // false: no gradients, nothing kept for backward
+    bool int8;                 // linear layers multiply int8: not in training, and see gemm.h
 };
 // Adds what this model at this shape allocates on the device, by category; keeps no memory
 // itself.
@@ -44,6 +46,13 @@ dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_
 
 struct dt_model;
 struct dt_net; // net.h
+
+// A row of the table that is the weight of a linear layer, in int8 (kernels/quantize.h).
+struct dt_int8 {
+    int64_t out, in; // 0: no linear layer
+    int8_t *data;    // [out, in]
+    float *scale;    // [out]
+};
 
 dt_status dt_model_create(const struct dt_backend *backend, const struct dt_model_config *config,
                           const struct dt_model_shape *shape, struct dt_model **model);
@@ -57,7 +66,9 @@ float *dt_model_weights(struct dt_model *model); // [elements] fp32 masters, dev
 // [elements] bf16, or NULL where storage is fp32
 dt_bf16 *dt_model_weights_bf16(struct dt_model *model);
 float *dt_model_gradients(struct dt_model *model); // [elements] fp32, or NULL
-// Rounds the masters to bf16 again, after something other than adamw has changed them.
+// The rows of linear layers, which are in int8: [rows of the table]; or NULL.
+const struct dt_int8 *dt_model_int8(const struct dt_model *model);
+// Rounds the masters to bf16 and int8 again, after something other than adamw has changed them.
 dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream);
 
 // One micro-batch, device memory.
@@ -81,7 +92,8 @@ void *dt_model_state_memory(const struct dt_model_state *state);
 // Array `index` of a layer; NULL if `state` is NULL, or the array is empty (width 0).
 void *dt_model_state_array(const struct dt_model_state *state, int64_t layer, int index);
 // A state without memory, which borrows the rows of another from `first` on.
-dt_status dt_model_state_create_window(const struct dt_model *model, struct dt_model_state **window);
+dt_status dt_model_state_create_window(const struct dt_model *model,
+                                       struct dt_model_state **window);
 void dt_model_state_move_window(const struct dt_model *model, struct dt_model_state *window,
                                 const struct dt_model_state *of, int64_t first);
 // The arrays of a layer: names, types, widths.

@@ -1,6 +1,8 @@
 // Rows of the flat weight arrays, planned memory, linear layers and norms.
 #include "model/kinds.h"
 
+#include "base/round.h"
+
 // Far more than any machine has, and products of sizes still fit 64 bits.
 static const int64_t bytes_max = INT64_C(1) << 52;
 
@@ -81,19 +83,16 @@ dt_status dt_pass_measure(const struct dt_pass *pass, int64_t workspace)
     return DT_OK;
 }
 
-// c [m, n] (+)= a · b, each of them as stored or, with its flag, transposed.
-static dt_status multiply(const struct dt_pass *pass, struct dt_view a, bool trans_a,
-                          struct dt_view b, bool trans_b, struct dt_view c, bool accumulate)
+// c [m, n] (+)= a · b, each of them as stored or, with its flag, transposed. The workspace's first
+// `used` bytes are operands.
+static dt_status multiply(const struct dt_pass *pass, struct dt_gemm_args args, int64_t used)
 {
-    struct dt_gemm_args args = {.a = a,
-                                .b = b,
-                                .c = c,
-                                .trans_a = trans_a,
-                                .trans_b = trans_b,
-                                .accumulate = accumulate,
-                                .workspace = pass->net->workspace,
-                                .workspace_bytes = pass->net->workspace_bytes};
-    return DT_RUN(pass, gemm, &args);
+    const struct dt_net *net = pass->net;
+    args.workspace = net->workspace ? (char *)net->workspace + used : NULL;
+    args.workspace_bytes = net->workspace_bytes - used;
+    if (pass->measured)
+        return dt_pass_measure(pass, used + dt_gemm_workspace(net->backend, &args));
+    return dt_gemm(net->backend, &args, pass->stream);
 }
 
 static struct dt_view weight_of(const struct dt_net *net, struct dt_linear linear)
@@ -103,22 +102,84 @@ static struct dt_view weight_of(const struct dt_net *net, struct dt_linear linea
     return dt_view_rows(all, linear.first, linear.first + linear.out);
 }
 
+// The next bytes of the workspace.
+static void *take(const struct dt_net *net, int64_t bytes, int64_t *used)
+{
+    char *at = net->workspace ? (char *)net->workspace + *used : NULL;
+    *used += dt_round_up(bytes, DT_ARENA_ALIGN);
+    return at;
+}
+
+// Rounds an operand to int8, into the workspace; `type`: int8, or storage for the same values.
+static dt_status quantize(const struct dt_pass *pass, struct dt_view *view, enum dt_dtype type,
+                          float **scale, int64_t *used)
+{
+    struct dt_quantize_args args = {.x = *view, .y = *view};
+    args.y.dtype = type;
+    args.y.stride = dt_round_up(view->cols, 16 / dt_dtype_size(type));
+    args.y.data = take(pass->net, args.y.rows * args.y.stride * dt_dtype_size(type), used);
+    if (scale)
+        args.scale = *scale = take(pass->net, view->rows * (int64_t)sizeof **scale, used);
+    *view = args.y;
+    return DT_RUN(pass, quantize, &args);
+}
+
+// What a linear layer multiplies, in training and where int8 is not played.
+static dt_status operands(const struct dt_pass *pass, struct dt_linear linear, struct dt_view *x,
+                          struct dt_view *w, int64_t *used)
+{
+    *w = weight_of(pass->net, linear);
+    if (pass->net->config->quantize == DT_QUANTIZE_NONE || linear.exact)
+        return DT_OK;
+    DT_TRY(quantize(pass, x, x->dtype, NULL, used));
+    return quantize(pass, w, w->dtype, NULL, used);
+}
+
+static dt_status forward_int8(const struct dt_pass *pass, struct dt_linear linear, struct dt_view x,
+                              struct dt_view y)
+{
+    struct dt_int8 *row = &pass->net->int8[linear.row];
+    int64_t used = 0, end = linear.first + linear.out;
+    float *scale;
+    if (pass->measured) { // how much of the row is a linear layer's
+        row->in = linear.in;
+        row->out = end > row->out ? end : row->out;
+    }
+    DT_TRY(quantize(pass, &x, DT_I8, &scale, &used));
+    struct dt_view w = dt_view_of(row->data, end, linear.in, DT_I8);
+    struct dt_gemm_args args = {.a = x,
+                                .b = dt_view_rows(w, linear.first, end),
+                                .c = y,
+                                .trans_b = true,
+                                .a_scale = scale,
+                                .b_scale = row->scale ? row->scale + linear.first : NULL};
+    return multiply(pass, args, used);
+}
+
 dt_status dt_linear_forward(const struct dt_pass *pass, struct dt_linear linear, struct dt_view x,
                             struct dt_view y)
 {
-    return multiply(pass, x, false, weight_of(pass->net, linear), true, y, false);
+    struct dt_view w;
+    int64_t used = 0;
+    if (pass->net->int8)
+        return forward_int8(pass, linear, x, y);
+    DT_TRY(operands(pass, linear, &x, &w, &used));
+    return multiply(pass, (struct dt_gemm_args){.a = x, .b = w, .c = y, .trans_b = true}, used);
 }
 
 dt_status dt_linear_backward(const struct dt_pass *pass, struct dt_linear linear, struct dt_view x,
                              struct dt_view dy, struct dt_view dx)
 {
-    struct dt_view dw =
-        dt_view_of(dt_net_gradient(pass->net, linear.row), linear.out, linear.in, DT_F32);
-    DT_TRY(multiply(pass, dy, true, x, false, dw, pass->accumulate));
+    struct dt_view w,
+        dw = dt_view_of(dt_net_gradient(pass->net, linear.row), linear.out, linear.in, DT_F32);
+    struct dt_gemm_args of_w = {.a = dy, .c = dw, .trans_a = true, .accumulate = pass->accumulate},
+                        of_x = {.a = dy, .c = dx, .accumulate = linear.adds};
+    int64_t used = 0;
+    DT_TRY(operands(pass, linear, &x, &w, &used));
+    of_w.b = x, of_x.b = w;
+    DT_TRY(multiply(pass, of_w, used));
     DT_TRY(dt_pass_ready(pass, linear.row));
-    return dx.cols == 0
-               ? DT_OK
-               : multiply(pass, dy, false, weight_of(pass->net, linear), false, dx, linear.adds);
+    return dx.cols == 0 ? DT_OK : multiply(pass, of_x, used);
 }
 
 dt_status dt_add_bias(const struct dt_pass *pass, int row, int64_t first, struct dt_view y)

@@ -6,6 +6,7 @@
 
 // Weights and gradients as the parts see them. Pointers are NULL while memory is being measured.
 struct dt_net {
+    struct dt_int8 *int8; // [rows of the table] of linear layers; NULL: they are not played in int8
     const struct dt_backend *backend;
     const struct dt_model_config *config;
     const struct dt_params *params;
@@ -61,6 +62,7 @@ struct dt_linear {
     int64_t in, out;
     int64_t first; // W starts at this row of the tensor
     bool adds;     // dx += instead of =
+    bool exact;    // forward is part of another op: never rounded to int8
 };
 // x [rows, in] storage, y [rows, out] storage or fp32.
 dt_status dt_linear_forward(const struct dt_pass *pass, struct dt_linear linear, struct dt_view x,

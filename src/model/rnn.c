@@ -56,6 +56,7 @@ static void create(struct rnn *m, const struct dt_build *build, enum dt_rnn_cell
     m->bias_ih = add_row(build, m, DT_INIT_UNIFORM, scale, "mixer.bias_ih_l0", 1, &gates);
     m->bias_hh = add_row(build, m, DT_INIT_UNIFORM, scale, "mixer.bias_hh_l0", 1, &gates);
     m->recurrent = add_linear(build, m, "mixer.weight_hh_l0", H, gates, scale);
+    m->recurrent.exact = true;
     m->input = add_linear(build, m, "mixer.weight_ih_l0", d, gates, scale);
     m->norm.row = add_row(build, m, DT_INIT_ONE, 0, "norm.weight", 1, &d);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);

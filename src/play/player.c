@@ -89,10 +89,17 @@ static dt_status hash_kind(struct dt_player *player)
     return DT_OK;
 }
 
+// A backend without products of int8 rounds the operands, as training does.
 static dt_status create(struct dt_player *player, const struct dt_model_config *model)
 {
-    struct dt_model_shape shape = {.sequences = player->group, .length = player->info.length};
-    DT_TRY(dt_model_create(&player->backend, model, &shape, &player->model));
+    struct dt_model_config config = *model;
+    enum dt_play_weights weights = player->info.weights;
+    struct dt_model_shape shape = {.sequences = player->group,
+                                   .length = player->info.length,
+                                   .int8 = weights == DT_PLAY_INT8 && player->backend.op->int8};
+    config.storage = weights == DT_PLAY_BF16 ? DT_BF16 : DT_F32;
+    config.quantize = weights == DT_PLAY_INT8 ? DT_QUANTIZE_INT8 : DT_QUANTIZE_NONE;
+    DT_TRY(dt_model_create(&player->backend, &config, &shape, &player->model));
     DT_TRY(create_inputs(player));
     DT_TRY(create_outputs(player));
     DT_TRY(hash_kind(player));
@@ -110,7 +117,10 @@ dt_status dt_player_create(const struct dt_backend *backend, const struct dt_mod
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a player");
     player->backend = *backend;
     player->group = group_of(config);
-    player->info = (struct dt_play_info){.streams = config->streams, .length = config->length};
+    player->info = (struct dt_play_info){
+        .streams = config->streams,
+        .length = config->length,
+        .weights = config->weights == DT_PLAY_AS_STORED ? DT_PLAY_F32 : config->weights};
     dt_status status = create(player, model);
     if (status != DT_OK)
         dt_player_close(player);
@@ -176,15 +186,29 @@ static dt_status read_weights(struct dt_player *player, const char *dir, bool em
     return status;
 }
 
+// As stored: int8 where the model was trained for it, else bf16 if the files have nothing wider.
+static dt_status resolve_weights(const char *dir, const struct dt_model_config *model,
+                                 struct dt_player_config *config)
+{
+    enum dt_dtype type;
+    if (config->weights != DT_PLAY_AS_STORED)
+        return DT_OK;
+    DT_TRY(dt_hf_weights_type(dir, config->ema, &type));
+    config->weights = model->quantize == DT_QUANTIZE_INT8 ? DT_PLAY_INT8
+                      : type == DT_F32                    ? DT_PLAY_F32
+                                                          : DT_PLAY_BF16;
+    return DT_OK;
+}
+
 dt_status dt_player_open(const struct dt_backend *backend, const char *dir,
                          const struct dt_player_config *config, struct dt_player **out)
 {
     struct dt_model_config model = {.pad_vocab_multiple = 8};
     struct dt_player *player;
     DT_TRY(dt_hf_read_config(dir, &model));
-    model.storage = config->weights == DT_PLAY_BF16 ? DT_BF16 : DT_F32;
-    DT_TRY(dt_player_create(backend, &model, config, &player));
-    player->info.weights = model.storage == DT_BF16 ? DT_PLAY_BF16 : DT_PLAY_F32;
+    struct dt_player_config resolved = *config;
+    DT_TRY(resolve_weights(dir, &model, &resolved));
+    DT_TRY(dt_player_create(backend, &model, &resolved, &player));
     dt_status status = read_weights(player, dir, config->ema);
     if (status != DT_OK)
         dt_player_close(player);

@@ -359,6 +359,62 @@ static void compare_arrays(struct parity *p, int64_t n, int64_t off)
         compare_adamw(p, n, off, k != 1, k >= 2, k == 3);
 }
 
+// In fp32, as the formula says, so that values on the border of two integers are the same.
+REFERENCE(quantize)
+{
+    for (int64_t i = 0; i < a->x.rows; i++) {
+        float most = 0;
+        bool finite = true;
+        for (int64_t j = 0; j < a->x.cols; j++) {
+            most = fmaxf(most, fabsf((float)get_at(&a->x, i, j)));
+            finite = finite && isfinite(get_at(&a->x, i, j));
+        }
+        most = finite ? most : NAN;
+        volatile float scale = most / 127.0f, inverse = most > 0 ? 127.0f / most : most;
+        for (int64_t j = 0; j < a->x.cols; j++) {
+            volatile float scaled = (float)get_at(&a->x, i, j) * inverse;
+            float q = rintf(scaled);
+            volatile float back = q * scale;
+            double value = a->y.dtype == DT_I8 ? (finite ? (double)q + 0.0 : 0) : (double)back;
+            set(a->y.data, a->y.dtype, i * a->y.stride + j, value);
+        }
+        if (a->scale)
+            a->scale[i] = scale;
+    }
+    return DT_OK;
+}
+
+static void compare_quantize(struct parity *p, int64_t rows, int64_t cols, dt_dtype from,
+                             dt_dtype to, double special)
+{
+    if (!parity_case(p, "quantize: %lld x %lld %s to %s, a value of %g", (long long)rows,
+                     (long long)cols, dt_dtype_name(from), dt_dtype_name(to), special))
+        return;
+    struct dt_quantize_args a = {.x = normal_view(from, rows, cols, cols + 3, 5.0, 1),
+                                 .y = fresh_view(to, rows, cols, cols + 5),
+                                 .scale = guarded(rows * (int64_t)sizeof(float))};
+    for (int64_t j = 0; j < cols; j++) // a row of zeros; halves, which round to even
+        set(a.x.data, from, (rows / 2) * a.x.stride + j, 0);
+    for (int64_t j = 0; j < cols && rows > 3; j++)
+        set(a.x.data, from, 3 * a.x.stride + j, j == 0 ? 127 : (double)(j % 120) + 0.5);
+    set(a.x.data, from, (rows - 1) * a.x.stride + cols / 2, special);
+    PARITY(p, quantize, &a, IN(x.data), OUT_VIEW(y), OUT(scale, DT_F32, 1, rows, rows));
+}
+
+static void compare_quantizes(struct parity *p)
+{
+    static const int64_t sizes[][2] = {{1, 1}, {5, 7}, {4, 128}, {9, 131}, {3, 1000}, {70, 300}};
+    static const double specials[] = {1.0, -90.0, 0.0, (double)INFINITY, (double)NAN};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int bf16 = 0; bf16 < 2; bf16++)
+            for (int bytes = 0; bytes < 2; bytes++)
+                compare_quantize(p, sizes[i][0], sizes[i][1], bf16 ? DT_BF16 : DT_F32,
+                                 bytes  ? DT_I8
+                                 : bf16 ? DT_BF16
+                                        : DT_F32,
+                                 specials[i % 5]);
+}
+
 void parity_flat(struct parity *p)
 {
     static const int64_t counts[] = {0,     1,     3,     4,     7,     8,    9,
@@ -380,6 +436,7 @@ void parity_flat(struct parity *p)
         compare_spin(p, model, 5);
     }
     compare_sums(p);
+    compare_quantizes(p);
     compare_update_control(p, 250.0, 90.0, 16.0, 1.0f);
     compare_update_control(p, 160.0, 80.0, 0.01, 1.0f); // below the clip
     compare_update_control(p, 250.0, 100.0, 16.0, 0.0f);

@@ -26,7 +26,11 @@ static double element(const struct dt_gemm_args *g, int64_t i, int64_t j, double
         sum += a * b;
         *magnitude += fabs(a * b);
     }
-    return sum;
+    if (g->a.dtype != DT_I8)
+        return sum;
+    double scale = (double)(g->a_scale[i] * g->b_scale[j]);
+    *magnitude *= scale;
+    return sum * scale;
 }
 
 static double *magnitudes; // of the case's elements, where they are wanted
@@ -144,6 +148,23 @@ static void compare_forms(struct parity *p, int64_t m, int64_t n, int64_t k)
                                          i & 8 ? 8 : 3, .shifted = 0});
 }
 
+// Integer sums are exact: only the scales round, and storage.
+static void compare_int8(struct parity *p, int64_t m, int64_t n, int64_t k, dt_dtype c_type)
+{
+    if (!p->is_cpu || !parity_case(p, "gemm: m %lld n %lld k %lld, int8 -> %s", (long long)m,
+                                   (long long)n, (long long)k, dt_dtype_name(c_type)))
+        return;
+    struct dt_gemm_args a = {.a = normal_view(DT_I8, m, k, k + 3, 50.0, 1),
+                             .b = normal_view(DT_I8, n, k, k + 5, 50.0, 2),
+                             .c = fresh_view(c_type, m, n, n + 7),
+                             .trans_b = true,
+                             .a_scale = normal_rows(DT_F32, 1, m, m, 1.0, 3),
+                             .b_scale = normal_rows(DT_F32, 1, n, n, 1.0, 4)};
+    set(a.a.data, DT_I8, 0, -127);
+    PARITY(p, gemm, &a, IN(a.data), IN(b.data), IN(a_scale), IN(b_scale),
+           OUT(c.data, c_type, m, n, a.c.stride, .each = 0x1p-21), WORKSPACE);
+}
+
 // The products of chunks of a sequence: all operands apart, or B shared.
 static void compare_batches(struct parity *p, dt_dtype type)
 {
@@ -231,5 +252,8 @@ void parity_gemm(struct parity *p)
     }
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !p->model; i++)
         compare_forms(p, sizes[i][0], sizes[i][1], sizes[i][2]);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !p->model; i++)
+        for (int bf16 = 0; bf16 < 2; bf16++)
+            compare_int8(p, sizes[i][0], sizes[i][1], sizes[i][2], bf16 ? DT_BF16 : DT_F32);
     check_features(p);
 }

@@ -1,0 +1,56 @@
+// Rounding to int8 on CUDA. A block takes a row: its threads find the largest value, then walk the
+// row again, which is in the caches. Bytes: x and y once, and that over copy bandwidth is the
+// floor.
+#include "kernels/device.cuh"
+
+enum { THREADS = 128 };
+
+DT_DEVICE int8_t as_stored(float q, float, int8_t *)
+{
+    return (int8_t)(q == q ? q : 0.0f);
+}
+
+template <class T> DT_DEVICE T as_stored(float q, float scale, T *)
+{
+    return dt_from_f32<T>(q * scale);
+}
+
+// Values that are not finite have the largest bits: they become infinity, and its inverse NaN.
+template <class X, class Y>
+__global__ static void __launch_bounds__(THREADS)
+    quantize_kernel(int64_t cols, const X *x, int64_t x_stride, Y *y, int64_t y_stride,
+                    float *scale_out)
+{
+    const X *from = x + blockIdx.x * x_stride;
+    Y *to = y + blockIdx.x * y_stride;
+    float most = 0.0f;
+    for (int64_t j = threadIdx.x; j < cols; j += THREADS) {
+        float size = fabsf(dt_to_f32(from[j]));
+        most = size <= 3.4028234e38f ? fmaxf(most, size) : INFINITY;
+    }
+    most = dt_block_max<THREADS>(most);
+    most = most <= 3.4028234e38f ? most : NAN;
+    float scale = most / 127.0f, inverse = most > 0.0f ? 127.0f / most : most;
+    for (int64_t j = threadIdx.x; j < cols; j += THREADS)
+        to[j] = as_stored(rintf(dt_to_f32(from[j]) * inverse), scale, to);
+    if (threadIdx.x == 0 && scale_out)
+        scale_out[blockIdx.x] = scale;
+}
+
+template <class X, class Y>
+static void quantize_typed(const dt_quantize_args *args, dt_stream *stream)
+{
+    DT_LAUNCH((quantize_kernel<X, Y>), (unsigned)args->x.rows, THREADS, 0, stream, args->x.cols,
+              (const X *)args->x.data, args->x.stride, (Y *)args->y.data, args->y.stride,
+              args->scale);
+}
+
+dt_status quantize_cuda(struct dt_device *device, const struct dt_quantize_args *args,
+                        struct dt_stream *stream)
+{
+    (void)device;
+    DT_STORAGE_SWITCH(args->x.dtype, X,
+                      if (args->y.dtype == DT_I8) quantize_typed<X, int8_t>(args, stream);
+                      else quantize_typed<X, X>(args, stream));
+    return DT_LAUNCHED("quantize");
+}

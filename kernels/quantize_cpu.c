@@ -1,0 +1,58 @@
+// Rounding to int8 on the CPU: a row belongs to one thread.
+#include "kernels/cpu.h"
+#include "kernels/storage_cpu.h"
+
+#include <math.h>
+
+enum { ALONE = 1 << 14 }; // elements that do not pay for a second thread
+
+// The largest |x|; NaN where a value is not finite. Bits of non-negative floats order as the
+// numbers do, and those of infinity and NaN are above all others.
+DT_INLINE float largest(const void *x, int64_t n, bool bf16)
+{
+    uint32_t most = 0;
+#pragma omp simd reduction(max : most)
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = dt_bits_of_float(dt_load(x, i, bf16)) & 0x7fffffffu;
+        most = bits > most ? bits : most;
+    }
+    return most < 0x7f800000u ? dt_float_of_bits(most) : NAN;
+}
+
+DT_INLINE float quantize_typed(const void *x, int64_t n, void *y, bool bytes, bool bf16)
+{
+    float most = largest(x, n, bf16), scale = most / 127.0f;
+    float inverse = most > 0 ? 127.0f / most : most; // 0 and NaN stay
+    int8_t *q = y;
+    if (bytes)
+        for (int64_t i = 0; i < n; i++)
+            q[i] = inverse == inverse ? (int8_t)__builtin_rintf(dt_load(x, i, bf16) * inverse) : 0;
+    else
+        for (int64_t i = 0; i < n; i++)
+            dt_store(y, i, __builtin_rintf(dt_load(x, i, bf16) * inverse) * scale, bf16);
+    return scale;
+}
+
+DT_CLONES static float quantize_row(const struct dt_quantize_args *args, int64_t i)
+{
+    const void *x = dt_view_at(&args->x, i, 0);
+    void *y = dt_view_at(&args->y, i, 0);
+    bool bytes = args->y.dtype == DT_I8;
+    if (args->x.dtype == DT_BF16)
+        return quantize_typed(x, args->x.cols, y, bytes, true);
+    return quantize_typed(x, args->x.cols, y, bytes, false);
+}
+
+dt_status quantize_cpu(struct dt_device *device, const struct dt_quantize_args *args,
+                       struct dt_stream *stream)
+{
+    (void)stream;
+    int64_t rows = args->x.rows;
+#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (rows * args->x.cols > ALONE)
+    for (int64_t i = 0; i < rows; i++) {
+        float scale = quantize_row(args, i);
+        if (args->scale)
+            args->scale[i] = scale;
+    }
+    return DT_OK;
+}

@@ -1,0 +1,93 @@
+// `dtrain export`: a checkpoint's model as a Hugging Face directory of its own, for use elsewhere:
+// in fp32, or with linear layers in int8 as libdtrain_step plays them.
+#include "cmd/cmd.h"
+
+#include "base/file.h"
+#include "checkpoint/checkpoint.h"
+#include "job/device.h"
+#include "model/hf.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct options {
+    bool int8, ema;
+};
+#define OPTION(kind, field, ...) .key = DT_CONFIG_##kind(struct options, field, #field, __VA_ARGS__)
+
+static const struct dt_option options[] = {
+    {OPTION(FLAG, int8, "false", "linear layers in int8, with a scale per output channel")},
+    {OPTION(FLAG, ema, "false", "use the moving average of the weights (optim.ema)")},
+    {.key = {0}},
+};
+
+static dt_status write_files(const char *dir, struct dt_model *model)
+{
+    const struct dt_params *params = dt_model_params(model);
+    char path[DT_PATH], *text;
+    DT_TRY(dt_path(path, "%s/model.safetensors", dir));
+    if (dt_model_int8(model))
+        DT_TRY(dt_hf_write_int8(path, params, dt_model_weights(model), dt_model_int8(model)));
+    else
+        DT_TRY(dt_hf_write_weights(path, params, dt_model_weights(model), NULL, NULL));
+    DT_TRY(dt_path(path, "%s/config.json", dir));
+    DT_TRY(dt_hf_config_text(dt_model_config(model), &text));
+    dt_status status = dt_write_synced(path, false, text, (int64_t)strlen(text));
+    free(text);
+    return status;
+}
+
+// Through a model, whose linear layers say which rows become int8.
+static dt_status export_model(const struct dt_backend *cpu, const char *from, const char *to,
+                              const struct options *chosen)
+{
+    struct dt_model_config config = {.pad_vocab_multiple = 8};
+    const struct dt_model_shape shape = {.sequences = 1, .length = 1, .int8 = chosen->int8};
+    struct dt_model *model = NULL;
+    dt_status status;
+    DT_TRY(dt_checkpoint_verify_weights(from));
+    DT_TRY(dt_hf_read_config(from, &config));
+    config.storage = DT_F32;
+    if (chosen->int8)
+        config.quantize = DT_QUANTIZE_INT8;
+    DT_TRY(dt_model_create(cpu, &config, &shape, &model));
+    DT_TRY_GOTO(status, out,
+                dt_hf_read_weights(from, chosen->ema, dt_model_params(model),
+                                   config.tie_embeddings, dt_model_weights(model)));
+    DT_TRY_GOTO(status, out, dt_model_refresh(model, NULL));
+    if (mkdir(to, 0777) != 0) {
+        status = errno == EEXIST ? DT_FAIL(DT_USER, "give a new folder", "%s exists", to)
+                                 : DT_FAIL_ERRNO("create", to);
+        goto out;
+    }
+    status = write_files(to, model);
+    if (status != DT_OK)
+        dt_remove_tree(to);
+out:
+    dt_model_destroy(model);
+    return status;
+}
+
+static dt_status run(struct dt_comm *comm, const struct dt_call *call)
+{
+    struct dt_backend cpu;
+    (void)comm;
+    DT_TRY(dt_device_open_alone(DT_DEVICE_CPU, 1, &cpu));
+    dt_status status = export_model(&cpu, call->words[0], call->words[1], call->options);
+    dt_backend_close(&cpu);
+    return status;
+}
+
+const struct dt_command dt_cmd_export = {
+    .name = "export",
+    .usage = "CHECKPOINT DIR [options]",
+    .help = "write a checkpoint's model as a Hugging Face directory, in fp32 or int8",
+    .about = "CHECKPOINT may be any Hugging Face directory; DIR is created. A model that is to run "
+             "in int8 is best trained with model.quantize = int8.",
+    .min_words = 2,
+    .max_words = 2,
+    .options = options,
+    .options_size = sizeof(struct options),
+    .run = run,
+};
