@@ -56,6 +56,17 @@ if [ "$size" != short ]; then
     done
 fi
 
+# A model of every other kind of block.
+kinds=(model.layers="mamba2 attention gru mlp lstm" model.n_layer=5 model.head_dim=8 model.n_head=2 data.reset_token=10)
+check "every kind of block on the CPU" ranks 1 small.ini run.name=kinds-cpu run.steps=$steps run.device=cpu "${kinds[@]}" \
+    >kinds-cpu.log 2>&1
+train kinds 1 "${kinds[@]}"
+close kinds kinds-cpu 1e-5
+if [ "$size" != short ]; then
+    SIMT_ORDER=random train kinds-plain 1 "${kinds[@]}" run.cuda_graph=false
+    alike kinds-plain kinds
+fi
+
 # Several ranks. The order of two summands does not matter: MPI and NCCL give the same bits.
 export SIMT_DEVICES=4
 train nccl 2
