@@ -587,6 +587,59 @@ static void test_dispatch(void)
     dt_error_clear();
 }
 
+static void test_rnn(void)
+{
+    const struct dt_view one = dt_view_of(memory, 2, 3, DT_F32),
+                         three = dt_view_of(memory, 2, 9, DT_F32),
+                         four = dt_view_of(memory, 2, 12, DT_F32);
+    const struct dt_rnn_inputs in = {
+        .cell = DT_RNN_GRU, .batch = 1, .length = 2, .w_hh = dt_view_of(memory, 9, 3, DT_F32)};
+    {
+        struct dt_rnn_forward_args good = {.in = in,
+                                           .x = three,
+                                           .b_ih = memory,
+                                           .b_hh = memory,
+                                           .y = one,
+                                           .previous = dt_view_of(memory + 8, 2, 3, DT_F32),
+                                           .gates = four};
+        REFUSE(rnn_forward, in.batch, 0, "0");
+        REFUSE(rnn_forward, in.length, -1, "-1");
+        REFUSE(rnn_forward, in.w_hh.dtype, DT_F16, "fp16");
+        REFUSE_AS(rnn_forward, "in.w_hh", in.w_hh.rows, 12, "[12, 3], must be [9, 3]");
+        REFUSE_AS(rnn_forward, "x", x.cols, 12, "[2, 12], must be [2, 9]");
+        REFUSE_AS(rnn_forward, "gates", gates.cols, 9, "[2, 9], must be [2, 12]");
+        REFUSE(rnn_forward, y.data, memory + 8, "itself");
+        REFUSE_NULL(rnn_forward, b_ih);
+        REFUSE_NULL(rnn_forward, b_hh);
+        REFUSE_NULL(rnn_forward, workspace);
+    }
+    {
+        struct dt_rnn_backward_args good = {.in = in,
+                                            .gates = four,
+                                            .previous = one,
+                                            .dy = one,
+                                            .dx = three,
+                                            .dp = three,
+                                            .db_ih = memory,
+                                            .db_hh = memory};
+        REFUSE_AS(rnn_backward, "dp", dp.data, NULL, "NULL");
+        REFUSE_AS(rnn_backward, "dx", dx.cols, 12, "[2, 12], must be [2, 9]");
+        REFUSE_NULL(rnn_backward, db_ih);
+        REFUSE_NULL(rnn_backward, db_hh);
+        REFUSE_NULL(rnn_backward, workspace);
+    }
+}
+
+static void test_silu_gate(void)
+{
+    const struct dt_view x = dt_view_of(memory, 2, 4, DT_F32),
+                         y = dt_view_of(memory + 8, 2, 4, DT_F32);
+    struct dt_silu_gate_backward_args good = {.x = x, .u = x, .dy = x, .dx = y, .du = y};
+    REFUSE(silu_gate_backward, dx.data, memory, "itself");
+    REFUSE_AS(silu_gate_backward, "du", du.data, NULL, "NULL");
+    REFUSE_AS(silu_gate_backward, "u", u.dtype, DT_BF16, "bf16, must be fp32");
+}
+
 int main(void)
 {
     for (int i = 0; i < 64; i++)
@@ -596,6 +649,8 @@ int main(void)
     test_embed();
     test_rmsnorm();
     test_conv();
+    test_rnn();
+    test_silu_gate();
     test_scan();
     test_ssd();
     test_gated_rmsnorm();
