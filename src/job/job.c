@@ -150,6 +150,8 @@ static dt_status fit_frames(struct dt_job *job)
     const struct dt_frame_layout *train = &job->train->layout;
     struct dt_model_config *model = &job->model;
     char ids[DT_CONFIG_STRING_MAX] = "";
+    int n_ids;
+    int64_t sizes[DT_IDS_MAX];
     bool fresh = !job->resume[0] && !job->settings.run.init_from[0];
     if (!dt_model_is_policy(model))
         return DT_OK;
@@ -160,6 +162,7 @@ static dt_status fit_frames(struct dt_job *job)
     for (int64_t n = 0, used = 0; n < train->n_ids; n++)
         used += snprintf(ids + used, sizeof ids - (size_t)used, "%s%lld", n ? " " : "",
                          (long long)train->ids[n]);
+    DT_TRY(dt_ids_parse(model->ids, &n_ids, sizes));
     if (model->frame_size == 0)
         model->frame_size = train->frame_width;
     if (fresh && !model->ids[0])

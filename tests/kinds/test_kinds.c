@@ -240,6 +240,70 @@ static void test_state(int64_t taps)
     dt_model_destroy(model);
 }
 
+// The loss of one output at one position, without smoothing.
+static double loss_of_output(const struct dt_output *output, const float *z, const float *target)
+{
+    double loss = 0, n = (double)output->width;
+    for (int64_t i = 0; i < output->width; i++)
+        if (output->kind == DT_OUTPUT_CATEGORICAL)
+            loss += exp((double)(z[i] - z[(int64_t)*target]));
+        else if (output->kind == DT_OUTPUT_BERNOULLI)
+            loss += log1p(exp((double)(target[i] > 0.5f ? -z[i] : z[i]))) / n;
+        else
+            loss += pow((double)(z[i] - target[i]), 2) / n;
+    return output->weight * (output->kind == DT_OUTPUT_CATEGORICAL ? log(loss) : loss);
+}
+
+// What a player reads at a position is what training has its loss from: that of the first t + 1
+// positions is that of the first t and of the outputs at the last.
+static void test_outputs(bool autoregressive)
+{
+    const char *heads = "b:categorical*5 a:bernoulli*3@0.5 c:regression*2 e:categorical*2";
+    struct dt_model_config config = config_of("frames", "dense mamba", heads);
+    config.autoregressive = autoregressive;
+    config.label_smoothing = 0;
+    struct dt_model *model;
+    must(dt_model_config_check(&config));
+    must(dt_model_create(&backend, &config, &(struct dt_model_shape){B, L, false}, &model));
+    dt_params_init(dt_model_params(model), 3, dt_model_weights(model));
+    fill_biases(model);
+    struct data data = make_data(model);
+    const struct dt_outputs *outputs = dt_model_outputs(model);
+    int targets = dt_array_list_find(dt_model_arrays(model), "targets"),
+        mask = dt_array_list_find(dt_model_arrays(model), "mask");
+    int64_t width = dt_model_arrays(model)->arrays[targets].width;
+    memset(data.arrays[mask], 1, B * L);
+    CHECK_INT(outputs->n, 4);
+    CHECK_INT(outputs->autoregressive, autoregressive);
+    for (int64_t t = 1; t < L; t++) {
+        struct dt_loss_sum *sum = device_memory(2 * (int64_t)sizeof *sum);
+        struct dt_pass pass = {.input = data.input};
+        double last = 0;
+        pass.input.sequences = 1;
+        for (int more = 0; more < 2; more++) {
+            pass.input.length = t + more;
+            must(dt_model_forward(model, &pass));
+            must(dt_model_loss(model, &pass, 0, &sum[more]));
+        }
+        for (int k = 0; k < outputs->n; k++) {
+            struct dt_view z;
+            must(dt_model_output(model, &pass, k, &z));
+            CHECK_INT(z.rows, 1);
+            CHECK_INT(z.cols, outputs->list[k].width);
+            last += loss_of_output(&outputs->list[k], z.data,
+                                   (const float *)data.arrays[targets] + t * width +
+                                       outputs->list[k].target);
+        }
+        CHECK_NEAR(sum[1].loss - sum[0].loss, last, 1e-5);
+        dt_free(&backend, sum);
+    }
+    struct dt_view z;
+    CHECK_FAILS(dt_model_output(model, &(struct dt_pass){.input = data.input}, 4, &z), DT_USER,
+                "has 4 outputs, not number 4");
+    free_data(&data);
+    dt_model_destroy(model);
+}
+
 static dt_status parse(const char *text, int64_t n_layer, char names[64])
 {
     struct dt_layers layers;
@@ -311,6 +375,8 @@ int main(void)
         test_gradients("chained", "dense mamba",
                        "b:categorical*5 a:bernoulli*3@0.5 c:regression*2 e:categorical*2", false,
                        (enum dt_recompute)level);
+    test_outputs(false);
+    test_outputs(true);
     test_state(4);
     test_state(1);
     test_patterns();

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# heads.sh DTRAIN GAME: a policy's heads, conditioned on each other or not: the same losses and metrics on any ranks and
+# in any micro-batches; eval and a resumed run continue from what the checkpoint has, its normalisation too; and what
+# does not fit (heads, targets, frames) is a clear error.
+game=$(realpath "$2")
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+"$game" data 24 40 3 >game.log || { cat game.log >&2; exit 1; }
+cat >heads.ini <<'EOF'
+[run]
+steps = 8
+precision = fp32
+[model]
+d_model = 32
+n_layer = 1
+heads = buttons:bernoulli*8@2 main_x:categorical*17 main_y:categorical*17 c_x:huber c_y:regression@0.1 shoulder:categorical*5
+label_smoothing = 0.05
+[data]
+train = data/train-*.h5
+val = data/val.h5
+seq_len = 40
+batch = 8
+block = 4
+[optim]
+lr = 3e-3
+[log]
+every = 1
+eval_every = 4
+EOF
+heads_of() { # metrics.jsonl: numbers of the heads of each line, to five digits
+    sed -n 's/.*"heads"://p' "$1" | grep -oE '[0-9.e+-]+[,}]' | tr -d ',}' | xargs printf '%.5g\n'
+}
+first_loss() { # run
+    train_lines "runs/$1/metrics.jsonl" | head -n 1 | cut -d' ' -f2
+}
+last=checkpoints/step-00000008
+
+for chained in false true; do
+    common=(heads.ini model.autoregressive=$chained)
+    for variant in "1" "1 data.micro_batch=3 data.batch=12" "1 data.batch=12" "2 data.micro_batch=2" "4"; do
+        read -ra words <<<"$variant"
+        name=$chained-${variant//[^a-z0-9]/-}
+        check "$name: trains" ranks "${words[0]}" "${common[@]}" "${words[@]:1}" run.name="$name" >"$name.log" 2>&1
+    done
+    one=runs/$chained-1
+    for other in 2-data-micro-batch-2 4; do
+        check "$chained: losses of $other" same_losses "$one/metrics.jsonl" "runs/$chained-$other/metrics.jsonl" 1e-6
+        check "$chained: heads of $other" cmp <(heads_of "$one/metrics.jsonl") <(heads_of "runs/$chained-$other/metrics.jsonl")
+    done
+    check "$chained: losses of micro-batches" same_losses "runs/$chained-1-data-batch-12/metrics.jsonl" \
+        "runs/$chained-1-data-micro-batch-3-data-batch-12/metrics.jsonl" 1e-6
+    check "$chained: the loss falls" test "$(train_lines "$one/metrics.jsonl" |
+        awk 'NR == 1 { first = $2 } END { print $2 < 0.97 * first }')" = 1
+    line='"heads":\{"buttons":\{"loss":[0-9.e-]+,"accuracy":[0-9.e-]+\},"main_x".*"c_x":\{"loss":[0-9.e-]+,"error":[0-9.e-]+\},"c_y".*"shoulder"'
+    check "$chained: every line has every head" test "$(grep -cE "$line" "$one/metrics.jsonl")" = 10
+    check "$chained: eval" "$dtrain" eval "${common[@]}" run.name=$chained-1 >eval.json 2>eval.log
+    check "$chained: eval has the metrics of training" cmp <(heads_of eval.json) \
+        <(grep '"event":"eval"' "$one/metrics.jsonl" | tail -n 1 | heads_of /dev/stdin)
+    # As it was when it had been killed after step 4.
+    check "$chained: saves" "$dtrain" "${common[@]}" run.name=cut-$chained checkpoint.every=4 >cut.log 2>&1
+    rm -r runs/cut-$chained/$last
+    check "$chained: resumes" "$dtrain" "${common[@]}" run.name=cut-$chained >cut.log 2>&1
+    check "$chained: from step 4" grep -q 'resuming from .*step-00000004' cut.log
+    check "$chained: the bits are those of the whole run" same_bits runs/cut-$chained/$last "$one/$last"
+done
+check "a policy has no perplexity" test "$(cat runs/true-1/metrics.jsonl eval.json true-1.log | grep -c perplexity)" = 0
+check "its positions are frames" grep -q '8 steps of 320 frames' true-1.log
+check "verify" "$dtrain" verify runs/true-1/$last >verify.log 2>&1
+check "weights of another run" "$dtrain" heads.ini run.name=tuned run.steps=1 run.init_from=runs/false-1/$last \
+    >tuned.log 2>&1
+check "… are used, with what their frames were normalised by" \
+    test "$(awk "BEGIN { print $(first_loss tuned) < 0.97 * $(first_loss false-1) }")" = 1
+check "frames as they are" "$dtrain" heads.ini run.name=raw run.steps=1 data.normalize=false >raw.log 2>&1
+check "… have another loss" test "$(first_loss raw)" != "$(first_loss false-1)"
+
+refused() { # pattern, override …
+    local pattern=$1
+    shift
+    "$dtrain" heads.ini run.name=refused "$@" >refused.log 2>&1
+    check "$*: exit code 2" test $? -eq 2
+    check "$*: $pattern in: $(cat refused.log)" grep -qE "$pattern" refused.log
+}
+tokens=(model.heads=lm model.vocab_size=9 data.train=synthetic:random data.val= log.eval_every=0)
+refused "buttons:bernouli\*8: unknown kind 'bernouli': did you mean 'bernoulli'" 'model.heads=buttons:bernouli*8'
+refused 'expected NAME:KIND\*N or NAME:KIND\*N@WEIGHT, not "buttons\*8"' 'model.heads=buttons*8'
+refused 'not "a"' 'model.heads=a b:huber*2'
+refused 'not "a:huber\*2@-1"' 'model.heads=a:huber*2@-1'
+refused 'not "a:huber\*2x"' 'model.heads=a:huber*2x'
+refused 'not "a/b:huber"' 'model.heads=a/b:huber'
+refused 'shoulder:categorical: 1 classes \(allowed: 2 to 65536\)' model.heads=shoulder:categorical
+refused 'duplicate name "shoulder"' 'model.heads=shoulder:categorical*5 shoulder:categorical*5'
+refused 'more than 32 heads' "model.heads=$(printf 'h%d:huber ' $(seq 33))"
+refused 'buttons' 'model.heads=buttons:bernoulli*9'
+refused 'jump' 'model.heads=jump:bernoulli*8'
+refused 'is not a whole number in \[0, 4\)' 'model.heads=shoulder:categorical*4'
+refused 'model.stem is tokens, but the heads of model.heads learn from frames' model.stem=tokens
+refused 'model.stem is frames, but model.heads is lm' model.stem=frames model.heads=lm model.vocab_size=9
+refused 'model.vocab_size: required unless' model.heads=lm
+refused 'model.label_smoothing needs the heads of a policy' "${tokens[@]}"
+refused 'model.autoregressive needs the heads of a policy' "${tokens[@]}" model.autoregressive=true model.label_smoothing=0
+refused 'synthetic:random holds tokens, and no frames' data.train=synthetic:random data.val= log.eval_every=0
+refused 'frames of 24 numbers .*\(model.frame_size, model.ids\) has 25' model.frame_size=25
+refused 'id columns of sizes \[\], .* has 24 and \[7\]' model.ids=7
+refused 'model.ids: expected sizes of tables, not "x"' 'model.ids=7 x'
+refused 'model.heads: shoulder:categorical\*5, but the model in runs/false-1/.* has buttons' \
+    run.init_from=runs/false-1/$last 'model.heads=shoulder:categorical*5'
+refused 'model.autoregressive: true, but the model in runs/false-1/.* has false' \
+    run.init_from=runs/false-1/$last model.autoregressive=true
+finish
