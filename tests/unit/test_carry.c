@@ -74,6 +74,24 @@ static bool is_kept(const struct dt_carry *carry, const char *copy)
     return memcmp(carry->kept, copy, (size_t)(carry->blocks * carry->bytes)) == 0;
 }
 
+// What is planned is what is allocated, and it is freed.
+static void test_memory(void)
+{
+    struct run run;
+    struct dt_carry carry;
+    struct dt_memory_plan plan = {0};
+    const struct dt_input_config batch = {SLOTS, LENGTH, 2};
+    run_open(&run, 2);
+    int64_t before = dt_memory_in_use(&run.backend);
+    CHECK_OK(dt_carry_create(&run.backend, run.model, &batch, &run.comm->info, &carry));
+    CHECK_OK(
+        dt_carry_plan(&run.backend, dt_model_config(run.model), &batch, &run.comm->info, &plan));
+    CHECK_INT(dt_memory_in_use(&run.backend) - before, dt_memory_plan_bytes(&plan, true));
+    dt_carry_destroy(&carry);
+    CHECK_INT(dt_memory_in_use(&run.backend), before);
+    run_close(&run);
+}
+
 static void test_skipped(void)
 {
     struct run run;
@@ -152,6 +170,7 @@ int main(void)
                              &(struct dt_scan_rules){.seq_len = LENGTH, .vocab_size = VOCAB},
                              &scanned));
     dataset = scanned;
+    test_memory();
     test_skipped();
     test_epoch();
     test_micro_batches();

@@ -144,6 +144,19 @@ static void test_job(void)
     CHECK_INT(row_bytes(&staged, "optimizer states"), 2 * 4 * model.params.elements);
     CHECK_INT(row_bytes(&staged, "host snapshot"), 3 * 4 * model.params.elements);
     CHECK(half < whole, "a smaller micro-batch takes less");
+    struct dt_job other = job;
+    struct dt_memory_plan more = {0};
+    int64_t state;
+    other.settings.optim.ema = 0.9;
+    other.settings.data.carry_state = true;
+    other.steps_per_epoch = 1;
+    other.micro_batch = 4;
+    CHECK_INT(dt_model_state_bytes(&job.model, 4, &state), DT_OK);
+    CHECK_INT(dt_job_memory(&other, &more), DT_OK);
+    CHECK_INT(row_bytes(&more, "optimizer states"), 3 * 4 * model.params.elements);
+    CHECK_INT(row_bytes(&more, "host snapshot"), 4 * 4 * model.params.elements);
+    CHECK_INT(row_bytes(&more, "carried state"), 8 * state); // two of each, and two in a pass
+    CHECK_INT(row_bytes(&more, "host states"), 3 * state);
 
     memory_free = whole;
     CHECK_INT(dt_job_check_memory(&job), DT_OK);
