@@ -55,7 +55,7 @@ const struct dt_config_key dt_model_keys[] = {
     ROW(REAL, AT(dt_min), "0", 0, 1e30, "smallest step size of mamba2", .json = "dt_min"),
     ROW(REAL, AT(dt_max), "0", 0, 1e30, "largest step size of mamba2; 0: no limit",
         .json = "dt_max"),
-    ROW(WHOLE, AT(d_mlp), "auto", 1, 0x1p20,
+    ROW(WHOLE, AT(d_mlp), "auto", 1, 0x1p22,
         "inner channels of mlp; auto: 4 d_model, gated: 8/3 d_model, rounded up to 8",
         .auto_word = "auto", .auto_value = 0, .json = "d_mlp"),
     ROW(FLAG, AT(mlp_gated), "true", "mlp is down(silu(gate(x)) * up(x)); false: down(silu(up(x)))",

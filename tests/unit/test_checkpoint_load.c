@@ -11,6 +11,10 @@ static void test_round_trip(bool tied)
     struct small_model model = small_model_make(tied), blank = make_blank(tied);
     struct dt_checkpoint_arrays arrays = arrays_of(&model);
     struct dt_trainer_state state = state_at(1000), got;
+    state.order.carry_state = true;
+    state.best_step = 900;
+    state.best_loss = 2.7182818284590451; // a double's seventeen digits
+    state.evaluations_since_best = 2;
     char path[DT_PATH];
     strcpy(state.order.inputs, "obs/a[0:2] \"quoted\"");
     state.order.stride = 5;
@@ -35,6 +39,10 @@ static void test_round_trip(bool tied)
     CHECK_STR(got.order.inputs, "obs/a[0:2] \"quoted\"");
     CHECK_STR(got.order.targets, "");
     CHECK_INT(got.order.stride, 5);
+    CHECK_INT(got.order.carry_state, true);
+    CHECK_INT(got.best_step, 900);
+    CHECK(got.best_loss == state.best_loss, "best loss %.17g", got.best_loss);
+    CHECK_INT(got.evaluations_since_best, 2);
     small_model_free(&model);
     small_model_free(&blank);
 }
@@ -176,6 +184,8 @@ static void test_no_storage(void)
     CHECK_INT(storage, DT_BF16);
     char *text = get_text(in_one("trainer.json")), *field = strstr(text, "\"storage\"");
     CHECK(field, "trainer.json has no storage");
+    CHECK(!strstr(text, "carry_state") && !strstr(text, "best"),
+          "fields that say nothing are written");
     memcpy(field, "\"garbage\"", 9);
     put_text(in_one("trainer.json"), text);
     CHECK_INT(load(in_scratch("one/step-00000007"), &model, &state, &dataset, &got), DT_OK);
