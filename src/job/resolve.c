@@ -2,6 +2,8 @@
 #include "job/job.h"
 
 #include "base/log.h"
+#include "base/round.h"
+#include "kernels/attention.h"
 #include "model/hf.h"
 
 #include <string.h>
@@ -108,7 +110,7 @@ dt_status dt_job_resolve_model(struct dt_job *job)
     if (dir[0])
         DT_TRY(merge_model(job, dir));
     else if (job->model.attn_window == 0) // a saved model has a number: the size of its state
-        job->model.attn_window = job->settings.data.seq_len;
+        job->model.attn_window = dt_min_i64(job->settings.data.seq_len, DT_ATTENTION_WINDOW_MAX);
     DT_TRY(keep_storage(job));
     // Checked when the data is known.
     return dt_job_name_origin(job, dt_model_config_normalize(&job->model));

@@ -79,7 +79,7 @@ completes '--micro-batch' dtrain bench --mi
 completes 'auto cuda cpu' dtrain bench --device ''
 completes 'cuda cpu' dtrain bench --device = c
 completes '--steps' dtrain order c.ini --s
-completes 'data.seq_len= data.shuffle=' dtrain c.ini data.s
+completes 'data.seq_len= data.stride= data.shuffle=' dtrain c.ini data.s
 completes 'optim.beta1= optim.beta2=' dtrain --check c.ini optim.b
 completes 'linear' dtrain c.ini optim.schedule = l
 completes 'true false' dtrain eval c.ini data.shuffle =
