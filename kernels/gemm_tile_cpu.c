@@ -6,6 +6,9 @@
 
 #include "kernels/storage_cpu.h"
 
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 #include <string.h>
 
 enum {
@@ -310,3 +313,117 @@ void dt_gemm_direct(const struct dt_gemm_kernel *kernel, const struct dt_gemm_di
 {
     kernel->direct(product);
 }
+
+// ---- bf16 operands: pairs along k side by side, as the instruction takes them
+
+int64_t dt_gemm_direct_bf16_bytes(int64_t m, int64_t n, int64_t k)
+{
+    int64_t pairs = dt_round_up(k, 32) / 2;
+    return (dt_round_up(m, 16) + n) * pairs * (int64_t)sizeof(uint32_t);
+}
+
+#ifdef __x86_64__
+#define BF16        __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16")))
+#define BF16_INLINE BF16 static inline __attribute__((always_inline))
+
+// Rows along k, [k, n]: to[p / 2, j] is rows p and p + 1 of column j.
+BF16 static void pair_rows(uint32_t *to, const float *from, int64_t row, int64_t k, int64_t n)
+{
+    const __m512i mix = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    for (int64_t p = 0; p < k; p += 2, from += 2 * row)
+        for (int64_t j = 0; j < n; j += 16, to += 16) {
+            __m512 low = _mm512_loadu_ps(from + j);
+            __m512 high = p + 1 < k ? _mm512_loadu_ps(from + row + j) : _mm512_setzero_ps();
+            __m512i both = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+            _mm512_storeu_si512(to, _mm512_permutexvar_epi16(mix, both));
+        }
+}
+
+// Rows across k, [m, k]: to[i, p / 2].
+BF16 static void pair_columns(uint32_t *to, int64_t pairs, const float *from, int64_t row,
+                              int64_t m, int64_t k)
+{
+    for (int64_t i = 0; i < m; i++, to += pairs, from += row)
+        for (int64_t p = 0; p < k; p += 32) {
+            int64_t left = k - p;
+            __mmask16 low = (__mmask16)(left >= 16 ? 0xffff : (1 << left) - 1);
+            __mmask16 high = (__mmask16)(left >= 32   ? 0xffff
+                                         : left <= 16 ? 0
+                                                      : (1 << (left - 16)) - 1);
+            __m512bh both = _mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high, from + p + 16),
+                                                _mm512_maskz_loadu_ps(low, from + p));
+            _mm512_storeu_si512(to + p / 2, (__m512i)both);
+        }
+}
+
+struct paired {
+    const uint32_t *a, *b;
+    int64_t a_row, a_pair, b_pair, pairs; // in pairs
+};
+
+// `rows` rows from i on and `vectors` registers of columns from j on.
+BF16_INLINE void product_bf16(const struct dt_gemm_direct *x, const struct paired *y, int64_t i,
+                              int64_t j, int rows, int vectors)
+{
+    __m512 sum[8][2];
+    const uint32_t *a = y->a + i * y->a_row, *b = y->b + j;
+    float *c = x->c + i * x->c_row + j;
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++)
+            sum[r][v] = _mm512_setzero_ps();
+    for (int64_t p = 0; p < y->pairs; p++, a += y->a_pair, b += y->b_pair) {
+        __m512i columns[2];
+        for (int v = 0; v < vectors; v++)
+            columns[v] = _mm512_loadu_si512(b + 16 * v);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < vectors; v++)
+                sum[r][v] =
+                    _mm512_dpbf16_ps(sum[r][v], (__m512bh)_mm512_set1_epi32((int)a[r * y->a_row]),
+                                     (__m512bh)columns[v]);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) {
+            float *to = c + r * x->c_row + 16 * v;
+            __m512 before = x->keep != 0.0f ? _mm512_loadu_ps(to) : _mm512_setzero_ps();
+            _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_set1_ps(x->keep), before, sum[r][v]));
+        }
+}
+
+BF16 void dt_gemm_direct_bf16(const struct dt_gemm_direct *x, void *scratch)
+{
+    int64_t pairs = dt_round_up(x->k, 32) / 2, m = dt_round_up(x->m, 16);
+    uint32_t *a = scratch, *b = a + m * pairs;
+    bool turned = x->a_row == 1;
+    struct paired y = {.a = a,
+                       .b = b,
+                       .a_row = turned ? 1 : pairs,
+                       .a_pair = turned ? m : 1,
+                       .b_pair = x->n,
+                       .pairs = (x->k + 1) / 2};
+    if (turned)
+        pair_rows(a, x->a, x->a_k, x->k, m);
+    else
+        pair_columns(a, pairs, x->a, x->a_row, x->m, x->k);
+    pair_rows(b, x->b, x->b_k, x->k, x->n);
+    for (int64_t j = 0; j < x->n; j += 32) {
+        int64_t i = 0;
+        bool half = x->n - j < 32;
+        for (; i + 8 <= x->m && !half; i += 8)
+            product_bf16(x, &y, i, j, 8, 2);
+        for (; i + 8 <= x->m; i += 8)
+            product_bf16(x, &y, i, j, 8, 1);
+        for (; i < x->m; i++)
+            product_bf16(x, &y, i, j, 1, half ? 1 : 2);
+    }
+}
+#else
+void dt_gemm_direct_bf16(const struct dt_gemm_direct *x, void *scratch)
+{
+    (void)scratch;
+    dt_gemm_direct(&kernel_plain, x);
+}
+#endif

@@ -32,6 +32,10 @@ struct dt_gemm_direct {
     float keep;
 };
 void dt_gemm_direct(const struct dt_gemm_kernel *kernel, const struct dt_gemm_direct *product);
+// The same with a and b rounded to bf16, by the instructions of DT_ISA_AVX512_BF16; rows of a where
+// a_row is 1 are read up to a multiple of 16. scratch: dt_gemm_direct_bf16_bytes of it.
+void dt_gemm_direct_bf16(const struct dt_gemm_direct *product, void *scratch);
+int64_t dt_gemm_direct_bf16_bytes(int64_t m, int64_t n, int64_t k);
 
 // to[p · to_row + i] = from[i · from_row + p], p < k, i < n; k and n are multiples of 4.
 void dt_gemm_turn(float *to, int64_t to_row, const float *from, int64_t from_row, int64_t k,

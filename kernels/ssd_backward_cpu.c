@@ -26,6 +26,7 @@ struct scratch {
     float *square, *before, *after; // [q]: parts of dlog
     float *dlog, *ddelta;           // [q]
     float *dh;                      // [each][n, p]: gradients of the heads' states
+    void *pairs;
 };
 
 static struct scratch take_scratch(struct dt_arena *arena, const struct ssd_sizes *s)
@@ -55,20 +56,21 @@ static struct scratch take_scratch(struct dt_arena *arena, const struct ssd_size
     x.dlog = ssd_take(arena, 1, s->q);
     x.ddelta = ssd_take(arena, 1, s->q);
     x.dh = ssd_take(arena, s->each * s->n, s->p_pitch);
+    x.pairs = ssd_take_pairs(arena, s);
     return x;
 }
 
 struct run {
     const struct dt_ssd_backward_args *args;
     struct ssd_sizes s;
-    const struct dt_gemm_kernel *kernel;
+    struct ssd_engine engine;
     float *heads;   // [B, H, 3]: a sequence's da_log, dd_skip, ddt_bias
     float *db, *dc; // [slices, B·L, G·N]
 };
 
-static void multiply(const struct run *run, struct dt_gemm_direct product)
+static void multiply(const struct run *run, const struct scratch *x, struct dt_gemm_direct product)
 {
-    dt_gemm_direct(run->kernel, &product);
+    ssd_multiply(&run->engine, x->pairs, product);
 }
 
 // (C Bᵀ)ᵀ of the chunk: row s, columns from s's strip on.
@@ -77,16 +79,17 @@ static void multiply_scores(const struct run *run, const struct scratch *x)
     const struct ssd_sizes *s = &run->s;
     dt_gemm_turn(x->c_turned, s->q_pitch, x->chunk.c, s->n_pitch, s->n, x->chunk.rows);
     for (int64_t i = 0; i < x->chunk.rows; i += SSD_ROWS)
-        multiply(run, (struct dt_gemm_direct){.m = SSD_ROWS,
-                                              .n = x->chunk.rows - i,
-                                              .k = s->N,
-                                              .a = x->chunk.b + i * s->n_pitch,
-                                              .a_row = s->n_pitch,
-                                              .a_k = 1,
-                                              .b = x->c_turned + i,
-                                              .b_k = s->q_pitch,
-                                              .c = x->scores + i * s->q_pitch + i,
-                                              .c_row = s->q_pitch});
+        multiply(run, x,
+                 (struct dt_gemm_direct){.m = SSD_ROWS,
+                                         .n = x->chunk.rows - i,
+                                         .k = s->N,
+                                         .a = x->chunk.b + i * s->n_pitch,
+                                         .a_row = s->n_pitch,
+                                         .a_k = 1,
+                                         .b = x->c_turned + i,
+                                         .b_k = s->q_pitch,
+                                         .c = x->scores + i * s->q_pitch + i,
+                                         .c_row = s->q_pitch});
 }
 
 // dMᵀ = X dYᵀ, likewise.
@@ -94,16 +97,17 @@ static void multiply_dm(const struct run *run, const struct scratch *x)
 {
     const struct ssd_sizes *s = &run->s;
     for (int64_t i = 0; i < x->chunk.rows; i += SSD_ROWS)
-        multiply(run, (struct dt_gemm_direct){.m = SSD_ROWS,
-                                              .n = x->chunk.rows - i,
-                                              .k = s->P,
-                                              .a = x->in + i * s->p_pitch,
-                                              .a_row = s->p_pitch,
-                                              .a_k = 1,
-                                              .b = x->turned + i,
-                                              .b_k = s->q_pitch,
-                                              .c = x->dm + i * s->q_pitch + i,
-                                              .c_row = s->q_pitch});
+        multiply(run, x,
+                 (struct dt_gemm_direct){.m = SSD_ROWS,
+                                         .n = x->chunk.rows - i,
+                                         .k = s->P,
+                                         .a = x->in + i * s->p_pitch,
+                                         .a_row = s->p_pitch,
+                                         .a_k = 1,
+                                         .b = x->turned + i,
+                                         .b_k = s->q_pitch,
+                                         .c = x->dm + i * s->q_pitch + i,
+                                         .c_row = s->q_pitch});
 }
 
 // m = decay ∘ scores, dscores += dM ∘ decay, and square[t] = Σ_{s < t <= u} W[u, s]: `columns` has
@@ -150,16 +154,17 @@ static void multiply_din(const struct run *run, const struct scratch *x)
 {
     const struct ssd_sizes *s = &run->s;
     for (int64_t i = 0; i < x->chunk.rows; i += SSD_ROWS)
-        multiply(run, (struct dt_gemm_direct){.m = SSD_ROWS,
-                                              .n = s->p,
-                                              .k = x->chunk.rows - i,
-                                              .a = x->m + i * s->q_pitch + i,
-                                              .a_row = s->q_pitch,
-                                              .a_k = 1,
-                                              .b = x->dy + i * s->p_pitch,
-                                              .b_k = s->p_pitch,
-                                              .c = x->din + i * s->p_pitch,
-                                              .c_row = s->p_pitch});
+        multiply(run, x,
+                 (struct dt_gemm_direct){.m = SSD_ROWS,
+                                         .n = s->p,
+                                         .k = x->chunk.rows - i,
+                                         .a = x->m + i * s->q_pitch + i,
+                                         .a_row = s->q_pitch,
+                                         .a_k = 1,
+                                         .b = x->dy + i * s->p_pitch,
+                                         .b_k = s->p_pitch,
+                                         .c = x->din + i * s->p_pitch,
+                                         .c_row = s->p_pitch});
 }
 
 // dX += end ∘ (B dh_endᵀ), of which X has a share in dlog after it: after[s].
@@ -234,61 +239,65 @@ static float pass_states(const struct run *run, const struct scratch *x, const f
     memset(x->before, 0, (size_t)s->q * sizeof(float));
     memset(x->after, 0, (size_t)s->q * sizeof(float));
     if (!last) {
-        multiply(run, (struct dt_gemm_direct){.m = x->chunk.rows,
-                                              .n = s->p,
-                                              .k = s->N,
-                                              .a = x->chunk.b,
-                                              .a_row = s->n_pitch,
-                                              .a_k = 1,
-                                              .b = dh,
-                                              .b_k = s->p_pitch,
-                                              .c = x->aside,
-                                              .c_row = s->p_pitch});
+        multiply(run, x,
+                 (struct dt_gemm_direct){.m = x->chunk.rows,
+                                         .n = s->p,
+                                         .k = s->N,
+                                         .a = x->chunk.b,
+                                         .a_row = s->n_pitch,
+                                         .a_k = 1,
+                                         .b = dh,
+                                         .b_k = s->p_pitch,
+                                         .c = x->aside,
+                                         .c_row = s->p_pitch});
         add_end(s, x);
     }
     if (h) { // `turned` is dYᵀ
         scale_columns(s, &x->chunk, x->steps.keep, x->turned);
-        multiply(run, (struct dt_gemm_direct){.m = s->N,
-                                              .n = x->chunk.rows,
-                                              .k = s->P,
-                                              .a = h,
-                                              .a_row = s->P,
-                                              .a_k = 1,
-                                              .b = x->turned,
-                                              .b_k = s->q_pitch,
-                                              .c = x->dc_head,
-                                              .c_row = s->q_pitch});
+        multiply(run, x,
+                 (struct dt_gemm_direct){.m = s->N,
+                                         .n = x->chunk.rows,
+                                         .k = s->P,
+                                         .a = h,
+                                         .a_row = s->P,
+                                         .a_k = 1,
+                                         .b = x->turned,
+                                         .b_k = s->q_pitch,
+                                         .c = x->dc_head,
+                                         .c_row = s->q_pitch});
         add_dc(s, x);
     }
     if (!last) {
         ssd_scale_rows(s, &x->chunk, x->steps.end, x->in, x->aside);
         dt_gemm_turn(x->turned, s->q_pitch, x->aside, s->p_pitch, s->p, x->chunk.rows);
-        multiply(run, (struct dt_gemm_direct){.m = s->N,
-                                              .n = x->chunk.rows,
-                                              .k = s->P,
-                                              .a = dh,
-                                              .a_row = s->p_pitch,
-                                              .a_k = 1,
-                                              .b = x->turned,
-                                              .b_k = s->q_pitch,
-                                              .c = x->db,
-                                              .c_row = s->q_pitch,
-                                              .keep = 1.0f});
+        multiply(run, x,
+                 (struct dt_gemm_direct){.m = s->N,
+                                         .n = x->chunk.rows,
+                                         .k = s->P,
+                                         .a = dh,
+                                         .a_row = s->p_pitch,
+                                         .a_k = 1,
+                                         .b = x->turned,
+                                         .b_k = s->q_pitch,
+                                         .c = x->db,
+                                         .c_row = s->q_pitch,
+                                         .keep = 1.0f});
     }
     if (h && !last && x->steps.all != 0.0f)
         through = x->steps.all * multiply_states(s, dh, h);
     ssd_scale_rows(s, &x->chunk, x->steps.keep, x->dy, x->aside);
-    multiply(run, (struct dt_gemm_direct){.m = s->N,
-                                          .n = s->p,
-                                          .k = x->chunk.tokens,
-                                          .a = x->chunk.c,
-                                          .a_row = 1,
-                                          .a_k = s->n_pitch,
-                                          .b = x->aside,
-                                          .b_k = s->p_pitch,
-                                          .c = dh,
-                                          .c_row = s->p_pitch,
-                                          .keep = last ? 0.0f : x->steps.all});
+    multiply(run, x,
+             (struct dt_gemm_direct){.m = s->N,
+                                     .n = s->p,
+                                     .k = x->chunk.tokens,
+                                     .a = x->chunk.c,
+                                     .a_row = 1,
+                                     .a_k = s->n_pitch,
+                                     .b = x->aside,
+                                     .b_k = s->p_pitch,
+                                     .c = dh,
+                                     .c_row = s->p_pitch,
+                                     .keep = last ? 0.0f : x->steps.all});
     return through;
 }
 
@@ -390,7 +399,7 @@ static void finish_rows(const struct run *run, const struct scratch *x,
     for (int64_t t = 0; t < rows; t += SSD_ROWS) {
         int64_t first = db ? t : 0; // of the tokens that it sums over
         const float *square = x->dscores + (db ? t * s->q_pitch + first : first * s->q_pitch + t);
-        multiply(run,
+        multiply(run, x,
                  (struct dt_gemm_direct){.m = SSD_ROWS,
                                          .n = s->n,
                                          .k = db ? rows - t : t + SSD_ROWS,
@@ -478,8 +487,7 @@ int64_t ssd_backward_cpu_workspace(struct dt_device *device,
 dt_status ssd_backward_cpu(struct dt_device *device, const struct dt_ssd_backward_args *args,
                            struct dt_stream *stream)
 {
-    struct run run = {
-        .args = args, .s = ssd_sizes(&args->in), .kernel = dt_gemm_kernel(dt_onednn_isa())};
+    struct run run = {.args = args, .s = ssd_sizes(&args->in), .engine = ssd_engine(&args->in)};
     struct dt_arena shared =
         dt_arena_place(ssd_aligned(args->workspace), args->workspace_bytes - SSD_SLACK);
     int64_t bytes = scratch_bytes(&run.s), rows = args->in.b.rows;

@@ -98,6 +98,32 @@ static inline char *ssd_aligned(void *workspace)
     return (char *)dt_round_up((int64_t)(intptr_t)workspace, DT_ARENA_ALIGN);
 }
 
+// Products of a chunk: in bf16 storage their operands are rounded where the CPU has instructions
+// for that. `pairs` is a thread's memory for them.
+struct ssd_engine {
+    const struct dt_gemm_kernel *kernel;
+    bool bf16;
+};
+static inline struct ssd_engine ssd_engine(const struct dt_ssd_inputs *in)
+{
+    enum dt_cpu_isa isa = dt_onednn_isa();
+    return (struct ssd_engine){dt_gemm_kernel(isa),
+                               in->x.dtype == DT_BF16 && isa >= DT_ISA_AVX512_BF16};
+}
+static inline void *ssd_take_pairs(struct dt_arena *arena, const struct ssd_sizes *s)
+{
+    int64_t most = dt_max_i64(s->q, dt_max_i64(s->n, s->p));
+    return dt_arena_take(arena, dt_gemm_direct_bf16_bytes(most, most, most));
+}
+static inline void ssd_multiply(const struct ssd_engine *engine, void *pairs,
+                                struct dt_gemm_direct product)
+{
+    if (engine->bf16)
+        dt_gemm_direct_bf16(&product, pairs);
+    else
+        dt_gemm_direct(engine->kernel, &product);
+}
+
 struct ssd_chunk ssd_take_chunk(struct dt_arena *arena, const struct ssd_sizes *s);
 struct ssd_steps ssd_take_steps(struct dt_arena *arena, const struct ssd_sizes *s);
 void ssd_load_chunk(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,

@@ -146,6 +146,7 @@ struct scratch {
     float *x, *dx;   // [q, p]: x; X, then end ∘ X
     float *y;        // [q, p]
     float *h;        // [each][n, p]: the heads' states
+    void *pairs;
 };
 
 static struct scratch take_scratch(struct dt_arena *arena, const struct ssd_sizes *s)
@@ -160,13 +161,14 @@ static struct scratch take_scratch(struct dt_arena *arena, const struct ssd_size
     scratch.dx = ssd_take(arena, s->q, s->p_pitch);
     scratch.y = ssd_take(arena, s->q, s->p_pitch);
     scratch.h = ssd_take(arena, s->each * s->n, s->p_pitch);
+    scratch.pairs = ssd_take_pairs(arena, s);
     return scratch;
 }
 
 struct run {
     const struct dt_ssd_forward_args *args;
     struct ssd_sizes s;
-    const struct dt_gemm_kernel *kernel;
+    struct ssd_engine engine;
 };
 
 // C Bᵀ of the chunk, its lower triangle.
@@ -175,16 +177,17 @@ static void multiply_scores(const struct run *run, const struct scratch *x)
     const struct ssd_sizes *s = &run->s;
     dt_gemm_turn(x->b_turned, s->q_pitch, x->chunk.b, s->n_pitch, s->n, x->chunk.rows);
     for (int64_t t = 0; t < x->chunk.rows; t += SSD_ROWS)
-        dt_gemm_direct(run->kernel, &(struct dt_gemm_direct){.m = SSD_ROWS,
-                                                             .n = t + SSD_ROWS,
-                                                             .k = s->N,
-                                                             .a = x->chunk.c + t * s->n_pitch,
-                                                             .a_row = s->n_pitch,
-                                                             .a_k = 1,
-                                                             .b = x->b_turned,
-                                                             .b_k = s->q_pitch,
-                                                             .c = x->scores + t * s->q_pitch,
-                                                             .c_row = s->q_pitch});
+        ssd_multiply(&run->engine, x->pairs,
+                     (struct dt_gemm_direct){.m = SSD_ROWS,
+                                             .n = t + SSD_ROWS,
+                                             .k = s->N,
+                                             .a = x->chunk.c + t * s->n_pitch,
+                                             .a_row = s->n_pitch,
+                                             .a_k = 1,
+                                             .b = x->b_turned,
+                                             .b_k = s->q_pitch,
+                                             .c = x->scores + t * s->q_pitch,
+                                             .c_row = s->q_pitch});
 }
 
 // m = decay ∘ scores.
@@ -253,44 +256,47 @@ static void run_head(const struct run *run, struct scratch *x, int64_t head, flo
     ssd_scale_rows(s, &x->chunk, x->steps.delta, x->x, x->dx);
     apply_decay(s, x);
     if (before)
-        dt_gemm_direct(run->kernel, &(struct dt_gemm_direct){.m = rows,
-                                                             .n = s->p,
-                                                             .k = s->N,
-                                                             .a = x->chunk.c,
-                                                             .a_row = s->n_pitch,
-                                                             .a_k = 1,
-                                                             .b = h,
-                                                             .b_k = s->p_pitch,
-                                                             .c = x->y,
-                                                             .c_row = s->p_pitch});
+        ssd_multiply(&run->engine, x->pairs,
+                     (struct dt_gemm_direct){.m = rows,
+                                             .n = s->p,
+                                             .k = s->N,
+                                             .a = x->chunk.c,
+                                             .a_row = s->n_pitch,
+                                             .a_k = 1,
+                                             .b = h,
+                                             .b_k = s->p_pitch,
+                                             .c = x->y,
+                                             .c_row = s->p_pitch});
     skip_rows(s, x, run->args->in.d_skip[head], !before);
     for (int64_t t = 0; t < rows; t += SSD_ROWS)
-        dt_gemm_direct(run->kernel, &(struct dt_gemm_direct){.m = SSD_ROWS,
-                                                             .n = s->p,
-                                                             .k = t + SSD_ROWS,
-                                                             .a = x->m + t * s->q_pitch,
-                                                             .a_row = s->q_pitch,
-                                                             .a_k = 1,
-                                                             .b = x->dx,
-                                                             .b_k = s->p_pitch,
-                                                             .c = x->y + t * s->p_pitch,
-                                                             .c_row = s->p_pitch,
-                                                             .keep = 1.0f});
+        ssd_multiply(&run->engine, x->pairs,
+                     (struct dt_gemm_direct){.m = SSD_ROWS,
+                                             .n = s->p,
+                                             .k = t + SSD_ROWS,
+                                             .a = x->m + t * s->q_pitch,
+                                             .a_row = s->q_pitch,
+                                             .a_k = 1,
+                                             .b = x->dx,
+                                             .b_k = s->p_pitch,
+                                             .c = x->y + t * s->p_pitch,
+                                             .c_row = s->p_pitch,
+                                             .keep = 1.0f});
     store_head(run, x, head);
     if (!after)
         return;
     ssd_scale_rows(s, &x->chunk, x->steps.end, x->dx, x->dx);
-    dt_gemm_direct(run->kernel, &(struct dt_gemm_direct){.m = s->N,
-                                                         .n = s->p,
-                                                         .k = x->chunk.tokens,
-                                                         .a = x->chunk.b,
-                                                         .a_row = 1,
-                                                         .a_k = s->n_pitch,
-                                                         .b = x->dx,
-                                                         .b_k = s->p_pitch,
-                                                         .c = h,
-                                                         .c_row = s->p_pitch,
-                                                         .keep = before ? x->steps.all : 0.0f});
+    ssd_multiply(&run->engine, x->pairs,
+                 (struct dt_gemm_direct){.m = s->N,
+                                         .n = s->p,
+                                         .k = x->chunk.tokens,
+                                         .a = x->chunk.b,
+                                         .a_row = 1,
+                                         .a_k = s->n_pitch,
+                                         .b = x->dx,
+                                         .b_k = s->p_pitch,
+                                         .c = h,
+                                         .c_row = s->p_pitch,
+                                         .keep = before ? x->steps.all : 0.0f});
 }
 
 // [P, N] of a file of states and [n, p] here.
@@ -402,7 +408,7 @@ int64_t ssd_forward_cpu_workspace(struct dt_device *device, const struct dt_ssd_
 dt_status ssd_forward_cpu(struct dt_device *device, const struct dt_ssd_forward_args *args,
                           struct dt_stream *stream)
 {
-    struct run run = {args, ssd_sizes(&args->in), dt_gemm_kernel(dt_onednn_isa())};
+    struct run run = {args, ssd_sizes(&args->in), ssd_engine(&args->in)};
     int64_t bytes = scratch_bytes(&run.s);
     char *memory = ssd_aligned(args->workspace);
     (void)stream;

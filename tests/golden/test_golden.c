@@ -19,10 +19,10 @@ struct tolerance {
 static const struct tolerance fp32 = {5e-6, 2e-6, 2e-5, 5e-6, 1e-6, 0};
 // bf16: every stored activation and matrix is rounded by up to 2^-9 = 0.2 %, a dozen of these stand
 // between input and loss. Gradients of dt_proj are small sums of both signs: theirs is the 4 % that
-// was measured, 2 % elsewhere; losses 0.5 %, logits 1.1 %, norms 1.7 %, weights 0.3 %. Those
-// of a few numbers, as mamba2's dt_bias has, cancel more: they may be off by 0.18 % of the whole
-// gradient.
-static const struct tolerance bf16 = {1e-2, 1.5e-2, 6e-2, 2e-2, 5e-3, 0.03};
+// was measured, of the taps of mamba2 with one head 6.5 %, 2 % elsewhere; losses 0.5 %, logits 1.1
+// %, norms 1.7 %, weights 0.3 %. Those of a few numbers, as mamba2's dt_bias has, cancel more: they
+// may be off by 0.27 % of the whole gradient.
+static const struct tolerance bf16 = {1e-2, 1.5e-2, 9e-2, 2e-2, 5e-3, 0.03};
 
 static const char *case_name; // of the golden file
 static const char *run_name;  // of the run that is being checked
