@@ -127,7 +127,8 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
     const struct golden *golden = run->golden;
     *t = (struct trainer){.run = run, .backend = run->backend, .golden = golden};
     struct dt_model_config config = golden->config;
-    struct dt_model_shape shape = {run->micro, golden->length, true};
+    struct dt_model_shape shape = {
+        .sequences = run->micro, .length = golden->length, .training = true};
     config.recompute = run->recompute;
     config.storage = run->storage;
     golden_must(dt_model_create(t->backend, &config, &shape, &t->model));

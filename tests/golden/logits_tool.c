@@ -43,7 +43,8 @@ static struct dt_model *load(const struct dt_backend *backend, const char *dir,
     golden_must(dt_hf_read_config(dir, &config));
     golden_must(dt_model_config_check(&config));
     golden_must(dt_model_create(backend, &config,
-                                &(struct dt_model_shape){shape[0], shape[1], false}, &model));
+                                &(struct dt_model_shape){.sequences = shape[0], .length = shape[1]},
+                                &model));
     const struct dt_params *params = dt_model_params(model);
     float *weights = calloc((size_t)params->elements, sizeof *weights);
     golden_must(dt_hf_read_weights(dir, false, params, config.tie_embeddings, weights));

@@ -179,7 +179,9 @@ static void test_gradients(const char *stem, const char *layers, const char *hea
     config.tie_embeddings = tied;
     config.recompute = recompute;
     must(dt_model_config_check(&config));
-    must(dt_model_create(&backend, &config, &(struct dt_model_shape){B, L, true}, &model));
+    must(dt_model_create(&backend, &config,
+                         &(struct dt_model_shape){.sequences = B, .length = L, .training = true},
+                         &model));
     const struct dt_params *params = dt_model_params(model);
     dt_params_init(params, 3, dt_model_weights(model));
     fill_biases(model);
@@ -210,7 +212,8 @@ static void test_state(int64_t taps)
     struct dt_model *model;
     struct dt_model_state *state[3];
     must(dt_model_config_check(&config));
-    must(dt_model_create(&backend, &config, &(struct dt_model_shape){B, L, false}, &model));
+    must(dt_model_create(&backend, &config, &(struct dt_model_shape){.sequences = B, .length = L},
+                         &model));
     dt_params_init(dt_model_params(model), 3, dt_model_weights(model));
     CHECK_INT(dt_model_state_arrays(model, 0)->n, 0);
     CHECK_INT(dt_array_list_find(dt_model_state_arrays(model, 3), "ssm_state"), 0);
@@ -264,7 +267,8 @@ static void test_outputs(bool autoregressive)
     config.label_smoothing = 0;
     struct dt_model *model;
     must(dt_model_config_check(&config));
-    must(dt_model_create(&backend, &config, &(struct dt_model_shape){B, L, false}, &model));
+    must(dt_model_create(&backend, &config, &(struct dt_model_shape){.sequences = B, .length = L},
+                         &model));
     dt_params_init(dt_model_params(model), 3, dt_model_weights(model));
     fill_biases(model);
     struct data data = make_data(model);
