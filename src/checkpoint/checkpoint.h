@@ -64,8 +64,8 @@ dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_arrays 
 // not read again; -1: there is none. The one of step `best` stays, too, uncounted; 0: there is
 // none.
 dt_status dt_checkpoint_prune(const char *dir, int64_t keep, int64_t saved, int64_t best);
-// Makes the link dir/best lead to the checkpoint of that step, or removes it: step 0. It is a help
-// for users: where it cannot be made that is a warning, and nothing in dtrain reads it.
+// Links dir/best to the checkpoint of that step; step 0: removes the link. The link is for users:
+// nothing in dtrain reads it, and failing to update it is a warning.
 void dt_checkpoint_mark_best(const char *dir, int64_t step);
 // Checks that every file listed in MANIFEST exists with its size and hash. DT_USER naming each file
 // that does not, and how it differs.

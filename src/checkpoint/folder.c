@@ -196,6 +196,5 @@ void dt_checkpoint_mark_best(const char *dir, int64_t step)
     bool done = step == 0 ? unlink(path) == 0
                           : symlink(target, temporary) == 0 && rename(temporary, path) == 0;
     if (!done)
-        dt_warn("cannot make %s lead to %s: %s", path, step == 0 ? "nothing" : target,
-                strerror(errno));
+        dt_warn("cannot update the link %s: %s", path, strerror(errno));
 }

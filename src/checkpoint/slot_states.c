@@ -150,8 +150,8 @@ static dt_status read_entry(const struct dt_safetensors *file, const struct dt_s
     const struct dt_slot_array *array = parse_name(states, entry->name, &first, &last);
     if (!array)
         return DT_FAIL(DT_USER, other_model,
-                       "%s: %.100s is no carried state of this model's %lld "
-                       "slots",
+                       "%s: %.100s is not a carried state of this model (%lld "
+                       "slots)",
                        file->path, entry->name, (long long)states->slots);
     if ((entry->dtype != array->type && !(is_float(entry->dtype) && is_float(array->type))) ||
         entry->n_dims != 2 || entry->shape[0] != last - first || entry->shape[1] != array->width)
@@ -161,7 +161,7 @@ static dt_status read_entry(const struct dt_safetensors *file, const struct dt_s
     bool *done = seen + (array - states->arrays) * states->slots;
     for (int64_t slot = first; slot < last; slot++) {
         if (done[slot])
-            return DT_FAIL(DT_USER, other_model, "%s: slot %lld of %s is duplicate", file->path,
+            return DT_FAIL(DT_USER, other_model, "%s: duplicate slot %lld of %s", file->path,
                            (long long)slot, array->name);
         done[slot] = true;
         DT_TRY(read_row(file, entry, array, slot - first, widened, row_at(states, array, slot)));

@@ -83,7 +83,7 @@ static const struct dt_config_key optim_keys[] = {
     REAL(optim, weight_decay, "0.1", 0, 1000, "AdamW: decoupled weight decay"),
     REAL(optim, grad_clip, "1.0", 0, 1e9, "largest norm of the gradient; 0: off"),
     REAL(optim, ema, "0", 0, 0.9999999,
-         "decay of a moving average of the weights, validated too and saved beside them; 0: off"),
+         "decay of the moving average of the weights, validated and saved beside them; 0: off"),
     WHOLE(optim, max_skipped, "10", 1, MANY, "stop after this many skipped steps in a row"),
     FLAG(optim, shard, "false", "spread the optimizer state over the ranks", .unbuilt = "*"),
     WHOLE(optim, rollback, "0", 0, MANY, "go back to a checkpoint when the loss explodes",

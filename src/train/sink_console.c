@@ -84,7 +84,7 @@ static void show_evaluation(const struct console *c, const struct dt_metric_even
     char ema[64] = "", perplexity[64] = "", text[2048] = "";
     size_t used = 0;
     if (e->has_ema)
-        snprintf(ema, sizeof ema, "  of the moving average %.4f", e->ema_loss);
+        snprintf(ema, sizeof ema, " (moving average %.4f)", e->ema_loss);
     if (e->has_perplexity)
         snprintf(perplexity, sizeof perplexity, "  perplexity %.3f", e->perplexity);
     for (int k = 0; e->heads && k < e->heads->n && used < sizeof text; k++)

@@ -418,7 +418,7 @@ static dt_status finish(struct trainer *t, bool stopped)
     char reason[256] = "";
     if (gave_up)
         snprintf(reason, sizeof reason,
-                 "no lower validation loss than %.6g, of step %lld, in %lld evaluations "
+                 "the validation loss has not improved on %.6g (step %lld) in %lld evaluations "
                  "(run.patience)",
                  t->state.best_loss, (long long)t->state.best_step,
                  (long long)t->state.evaluations_since_best);

@@ -102,13 +102,13 @@ check "training stops without improvement" "$dtrain" "${patience[@]}" run.name=$
 read -r step loss <<<"$(lowest $name loss)"
 check "… three evaluations after its best, of step $step" test "$(steps_done $name)" -eq $((step + 6))
 check "… before its end" test $((step + 6)) -lt 30
-check "… and says why" grep -q "stopped after step .*: no lower validation loss than .*, of step $step, in 3 evaluations" $name.log
-check "… state.json, too" grep -q '"state":"stopped".*no lower validation loss.*(run.patience)' runs/$name/state.json
+check "… and says why" grep -q "stopped after step .*: the validation loss has not improved on .* (step $step) in 3 evaluations" $name.log
+check "… state.json, too" grep -q '"state":"stopped".*has not improved on .*(run.patience)' runs/$name/state.json
 check "… and saves" test -e "$(printf 'runs/%s/checkpoints/step-%08d/MANIFEST' $name $((step + 6)))"
 cp runs/$name/metrics.jsonl before.jsonl
 check "the same command again" "$dtrain" "${patience[@]}" run.name=$name run.patience=3 >again.log 2>&1
 check "… trains no step" cmp runs/$name/metrics.jsonl before.jsonl
-check "… and says why" grep -q 'no lower validation loss' again.log
+check "… and says why" grep -q 'has not improved on' again.log
 check "more patience goes on" ranks 1 "${patience[@]}" run.name=$name run.patience=1000 >more.log 2>&1
 check "… to the end, with the bits of a run that never stopped" same_bits runs/$name/checkpoints/step-00000030 \
     runs/endless/checkpoints/step-00000030
