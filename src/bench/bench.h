@@ -13,7 +13,7 @@ enum dt_bench_gemm { DT_BENCH_GEMM_TIMED, DT_BENCH_GEMM_FIRST };
 
 struct dt_bench_options {
     bool step, play, reader; // what is measured; none: every op
-    bool json, warm;
+    bool json, warm, int8;
     int model;          // of --model; 0: none
     const char *heads;  // NULL: a language model
     int64_t frame_size; // of a policy

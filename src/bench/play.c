@@ -25,10 +25,12 @@ struct playing {
 
 static dt_status playing_open(const struct dt_bench_options *options, struct playing *p)
 {
-    const struct dt_player_config config = {
-        .streams = 1,
-        .length = 1,
-        .weights = options->precision == DT_PRECISION_BF16 ? DT_PLAY_BF16 : DT_PLAY_F32};
+    const struct dt_player_config config = {.streams = 1,
+                                            .length = 1,
+                                            .weights = options->int8 ? DT_PLAY_INT8
+                                                       : options->precision == DT_PRECISION_BF16
+                                                           ? DT_PLAY_BF16
+                                                           : DT_PLAY_F32};
     struct dt_philox rng = dt_philox_init(1, 0, 0);
     int threads = options->threads > 0 ? (int)options->threads : 1;
     DT_TRY(dt_device_open_alone(DT_DEVICE_CPU, threads, &p->backend));
@@ -70,7 +72,9 @@ static void print(const struct dt_bench_options *options, const struct playing *
 {
     double median = dt_bench_median(&p->clock) * 1e6, best = dt_bench_best(&p->clock) * 1e6,
            mb = (double)p->params.count * 4 / 1e6;
-    const char *weights = options->precision == DT_PRECISION_BF16 ? "bf16" : "fp32";
+    const char *weights = p->info.weights == DT_PLAY_INT8   ? "int8"
+                          : p->info.weights == DT_PLAY_BF16 ? "bf16"
+                                                            : "fp32";
     if (options->json)
         printf("{\"bench\":\"play\",\"layers\":\"%s\",\"d_model\":%lld,\"weights\":\"%s\","
                "\"parameters\":%lld,\"model_mb\":%.3f,\"state_bytes\":%lld,\"step_us\":%.3f,"

@@ -64,6 +64,7 @@ static const struct dt_option options[] = {
     {OPTION(REAL, seconds, "seconds", "auto", 1e-3, 3600,
             "how long to measure; auto: 0.2 for each op, 5 for steps, 3 for reading",
             .auto_word = "auto")},
+    {OPTION(FLAG, int8, "int8", "false", "play linear layers in int8"), .modes = PLAY},
     {OPTION(FLAG, warm, "warm", "false", "keep an op's arrays in the caches between repeats"),
      .modes = OPS},
     {OPTION(FLAG, json, "json", "false", "print one JSON line per row")},

@@ -394,7 +394,8 @@ int64_t count_nans(const void *x, dt_dtype type, int64_t first, int64_t n)
 
 // ---- backends
 
-static const struct dt_op_table reference_table = {.name = "reference", .int8 = true,
+static const struct dt_op_table reference_table = {.name = "reference",
+                                                   .int8 = true,
 #define REFERENCE_SLOT(op) .op = reference_##op,
                                                    DT_OPS(REFERENCE_SLOT)
 #undef REFERENCE_SLOT

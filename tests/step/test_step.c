@@ -238,6 +238,75 @@ static void states_are_restored(const char *path, int32_t weights)
     dtrain_step_close(b);
 }
 
+static int32_t token_at(int64_t t)
+{
+    return (int32_t)((uint64_t)t * t % 36 + (uint64_t)(t / 36) % 2);
+}
+
+// The training forward in windows, its state carried: the outputs at the end of `steps` positions.
+static void carried(const struct model_folder *folder, enum dt_dtype storage, int64_t steps,
+                    float *outputs)
+{
+    enum { WINDOW = 500 };
+    struct dt_model_config config = folder->config;
+    struct dt_model_state *state[2];
+    struct dt_backend cpu;
+    struct dt_model *model;
+    struct dt_view view;
+    int32_t ids[WINDOW];
+    int tokens;
+    config.storage = storage;
+    CHECK_OK(dt_backend_open("cpu", 0, 1, &cpu));
+    CHECK_OK(dt_model_create(&cpu, &config,
+                             &(struct dt_model_shape){.sequences = 1, .length = WINDOW}, &model));
+    memcpy(dt_model_weights(model), folder->weights,
+           (size_t)folder->params.elements * sizeof *folder->weights);
+    CHECK_OK(dt_model_refresh(model, NULL));
+    CHECK_OK(dt_model_token_array(model, &tokens));
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(dt_model_state_create(model, 1, &state[i]));
+    struct dt_pass pass = {.input = {.sequences = 1, .length = WINDOW}};
+    pass.input.arrays[tokens] = ids;
+    for (int64_t t = 0; t < steps; t += WINDOW) {
+        for (int64_t i = 0; i < WINDOW; i++)
+            ids[i] = token_at(t + i);
+        pass.before = state[t / WINDOW % 2];
+        pass.after = state[(t / WINDOW + 1) % 2];
+        CHECK_OK(dt_model_forward(model, &pass));
+    }
+    CHECK_OK(dt_model_output(model, &pass, 0, &view));
+    memcpy(outputs, view.data, (size_t)view.cols * sizeof *outputs);
+    for (int i = 0; i < 2; i++)
+        dt_model_state_destroy(model, state[i]);
+    dt_model_destroy(model);
+    dt_backend_close(&cpu);
+}
+
+// Errors of single steps must fade as their inputs do, however many steps there are.
+static void no_drift(const char *kind, int64_t steps)
+{
+    struct model_folder folder = {.config = small_config(kind, "")};
+    float got[37], want[37];
+    char name[64];
+    snprintf(name, sizeof name, "drift of %s", kind);
+    write_model(&folder, name);
+    for (int32_t weights = DTRAIN_STEP_FP32; weights <= DTRAIN_STEP_BF16; weights++) {
+        dtrain_step *handle = open_step(folder.path, weights, 1);
+        for (int64_t t = 0; t < steps; t++) {
+            int32_t token = token_at(t);
+            int code = dtrain_step_step(handle, 0, NULL, &token, got);
+            if (code)
+                CHECK_INT(code, DTRAIN_STEP_OK);
+        }
+        carried(&folder, weights == DTRAIN_STEP_BF16 ? DT_BF16 : DT_F32, steps, want);
+        double off = difference(got, want, 37);
+        CHECK(off <= 2e-2, "%s, weights %d: %lld steps are %.2g from the pass", kind, weights,
+              (long long)steps, off);
+        dtrain_step_close(handle);
+    }
+    free_model(&folder);
+}
+
 // Of the calling thread's last call.
 static void check_says(int code, const char *part, int line)
 {
@@ -383,10 +452,13 @@ static void wrong_frames(void)
     free_model(&folder);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    int64_t steps = argc > 1 ? atoll(argv[1]) : 20000;
     make_scratch();
-    for (int i = 0; dt_block_kinds[i]; i++) {
+    for (int i = 0; dt_block_kinds[i]; i++)
+        no_drift(dt_block_kinds[i]->name, steps);
+    for (int i = 0; argc == 1 && dt_block_kinds[i]; i++) {
         char layers[64], mixed[64], name[64];
         struct dt_model_config config;
         snprintf(layers, sizeof layers, "%s*2", dt_block_kinds[i]->name);

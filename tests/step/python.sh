@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# launch/dtrain_step.py plays a model as dtrain sample does; skipped where there is no Python.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh" "$1"
+command -v python3 >/dev/null || { echo "no python3 here"; exit 77; }
+export DTRAIN_STEP_LIBRARY=$2 PYTHONPATH=$repository/launch PYTHONDONTWRITEBYTECODE=1
+small_run
+"$dtrain" small.ini run.dir=run run.device=cpu run.threads=1 >train.log 2>&1 || cat train.log
+model=$(echo run/checkpoints/step-*)
+"$dtrain" sample "$model" --prompt "int" --tokens 40 --temperature 0 --device cpu >text.txt
+cat >play.py <<'P'
+import sys
+import dtrain_step
+
+with dtrain_step.Model(sys.argv[1], streams=2) as model:
+    assert model.frame_size == 0 and model.vocab_size == 256 and list(model.outputs) == ["tokens"]
+    text = list(b"int")
+    for token in text[:-1]:
+        model.step(token)
+    state = model.save()
+    for _ in range(40):
+        text.append(int(model.sample(text[-1], temperature=0)["tokens"][0]))
+    model.restore(state, stream=1)
+    assert int(model.sample(text[2], stream=1, temperature=0)["tokens"][0]) == text[3]
+    try:
+        model.step(256)
+        raise SystemExit("token 256 was accepted")
+    except dtrain_step.Error as error:
+        assert "token 256" in str(error), error
+sys.stdout.buffer.write(bytes(text) + b"\n")
+P
+check "Python plays the model" python3 play.py "$model" >python.txt
+check "the text of Python is that of dtrain sample" cmp text.txt python.txt
+finish
