@@ -285,6 +285,65 @@ static void test_published_size(void)
     dt_params_free(&params);
 }
 
+// 128,989,632 parameters: what state-spaces/mamba2-130m has. A is between 1 and 16.
+static void test_published_mamba2(void)
+{
+    struct dt_model_config config = {.d_model = 768,
+                                     .layers = "mamba2*24",
+                                     .vocab_size = 50288,
+                                     .d_state = 128,
+                                     .d_conv = 4,
+                                     .expand = 2,
+                                     .norm_eps = 1e-5,
+                                     .tie_embeddings = true,
+                                     .pad_vocab_multiple = 16};
+    struct dt_params params = {0};
+    float least = INFINITY, most = 0;
+    CHECK_INT(dt_model_config_check(&config), DT_OK);
+    CHECK_INT(dt_model_list(&config, &params, NULL), DT_OK);
+    CHECK_INT(params.count, 128989632);
+    float *weights = malloc((size_t)params.elements * sizeof *weights);
+    dt_params_init(&params, 1, weights);
+    for (int r = 0; r < params.n; r++)
+        for (int64_t i = 0; i < params.rows[r].count && strstr(params.rows[r].name, "A_log"); i++) {
+            float a = expf(weights[params.rows[r].offset + i]);
+            CHECK(!params.rows[r].decay && a > 0.999f && a < 16.001f, "%s: A is %g",
+                  params.rows[r].name, (double)a);
+            least = fminf(least, a), most = fmaxf(most, a);
+        }
+    CHECK(least < 1.2f && most > 15.8f, "A from %g to %g", (double)least, (double)most);
+    free(weights);
+    dt_params_free(&params);
+}
+
+// Heads of mamba2: 64 channels each unless there are fewer; sizes that do not divide are refused.
+static void test_mamba2(void)
+{
+    struct dt_model_config config = {.d_model = 96,
+                                     .vocab_size = 19,
+                                     .pad_vocab_multiple = 8,
+                                     .d_state = 16,
+                                     .d_conv = 4,
+                                     .expand = 2,
+                                     .norm_eps = 1e-5,
+                                     .layers = "mamba2*2"},
+                           other;
+    CHECK_INT(dt_model_config_check(&config), DT_OK);
+    CHECK_INT(config.head_dim, 64);
+    CHECK_INT(config.n_groups, 1);
+    other = config, other.d_model = 24, other.head_dim = 0;
+    CHECK_INT(dt_model_config_check(&other), DT_OK);
+    CHECK_INT(other.head_dim, 48);
+    other = config, other.head_dim = 50;
+    CHECK_FAILS(dt_model_config_check(&other), DT_USER,
+                "model.head_dim is 50, which does not divide expand * d_model = 192");
+    other = config, other.n_groups = 2;
+    CHECK_FAILS(dt_model_config_check(&other), DT_USER,
+                "model.n_groups is 2, which does not divide the 3 heads");
+    other = config, other.dt_min = 1, other.dt_max = 0.5;
+    CHECK_FAILS(dt_model_config_check(&other), DT_USER, "model.dt_max is 0.5, less than dt_min");
+}
+
 int main(void)
 {
     test_normal();
@@ -298,5 +357,7 @@ int main(void)
     test_overflow();
     test_spans();
     test_published_size();
+    test_published_mamba2();
+    test_mamba2();
     return test_end();
 }
