@@ -13,7 +13,7 @@ whole)
     languages=("mamba2*2" "attention mlp" "gru mlp" "lstm mlp" "mamba attention mlp mamba2")
     policies=("mamba*2" "mamba2*2" "attention mlp" "gru" "lstm" "mlp*2")
     steps=100 precisions="fp32 bf16"
-    size=(model.d_model=96 data.batch=8 optim.warmup_steps=20)
+    size=(model.d_model=96 model.n_head=3 data.batch=8 optim.warmup_steps=20)
     length=200 frame=287 episodes=64
     ;;
 small)
@@ -63,4 +63,5 @@ sed -i '/^vocab_size/d; s|^train = .*|train = game/train-*.h5|' small.ini
 for layers in "${policies[@]}"; do
     compare "policy-$(named "$layers")" model.layers="$layers" model.heads="$heads" data.seq_len=60
 done
+compare conditioned model.layers="${policies[0]}" model.heads="$heads" model.autoregressive=true data.seq_len=60
 finish
