@@ -30,7 +30,7 @@ __global__ static void __launch_bounds__(THREADS)
     }
     most = dt_block_max<THREADS>(most);
     most = most <= 3.4028234e38f ? most : NAN;
-    float scale = most / 127.0f, inverse = most > 0.0f ? 127.0f / most : most;
+    float scale = most / 127.0f, inverse = most >= DT_QUANTIZE_LEAST ? 127.0f / most : most * 0.0f;
     for (int64_t j = threadIdx.x; j < cols; j += THREADS)
         to[j] = as_stored(rintf(dt_to_f32(from[j]) * inverse), scale, to);
     if (threadIdx.x == 0 && scale_out)

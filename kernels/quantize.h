@@ -2,12 +2,15 @@
 // an output channel) alike:
 //   scale_i = max_j |x_ij| / 127      q_ij = round(x_ij · 127 / max_j |x_ij|), ties to even
 // y is q itself, int8, or scale_i · q_ij rounded to storage: what the product of int8 computes, in
-// training. A row of zeros has q = 0. A row with a value that is not finite has NaN everywhere in
-// storage, so that the loss shows it; its int8 is 0, and its scale NaN.
+// training. A row of zeros has q = 0, and so has one whose largest value is below
+// DT_QUANTIZE_LEAST, whose inverse would overflow. A row with a value that is not finite has NaN
+// everywhere in storage, so that the loss shows it; its int8 is 0, and its scale NaN.
 // The gradient goes straight through: that of x is that of y.
 #pragma once
 
 #include "base/view.h"
+
+#define DT_QUANTIZE_LEAST 1e-36f
 
 struct dt_quantize_args {
     struct dt_view x; // [rows, cols] storage, in

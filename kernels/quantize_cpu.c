@@ -22,7 +22,7 @@ DT_INLINE float largest(const void *x, int64_t n, bool bf16)
 DT_INLINE float quantize_typed(const void *x, int64_t n, void *y, bool bytes, bool bf16)
 {
     float most = largest(x, n, bf16), scale = most / 127.0f;
-    float inverse = most > 0 ? 127.0f / most : most; // 0 and NaN stay
+    float inverse = most >= DT_QUANTIZE_LEAST ? 127.0f / most : most * 0.0f; // NaN stays
     int8_t *q = y;
     if (bytes)
         for (int64_t i = 0; i < n; i++)

@@ -53,8 +53,8 @@ static dt_status export_model(const struct dt_backend *cpu, const char *from, co
         config.quantize = DT_QUANTIZE_INT8;
     DT_TRY(dt_model_create(cpu, &config, &shape, &model));
     DT_TRY_GOTO(status, out,
-                dt_hf_read_weights(from, chosen->ema, dt_model_params(model),
-                                   config.tie_embeddings, dt_model_weights(model)));
+                dt_hf_read_weights(from, chosen->ema, dt_model_params(model), config.tie_embeddings,
+                                   dt_model_weights(model)));
     DT_TRY_GOTO(status, out, dt_model_refresh(model, NULL));
     if (mkdir(to, 0777) != 0) {
         status = errno == EEXIST ? DT_FAIL(DT_USER, "give a new folder", "%s exists", to)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every kind of block on a CUDA device, in language models and in policies over frames: the loss curve of the CPU; the
-# same bits with and without CUDA graphs; int8 weights. Skipped without a device.
+# same bits with and without CUDA graphs. Skipped without a device.
 # Arguments: dtrain, the program data/game, and whole (100 steps, each kind by itself) or small (a few steps of all
 # kinds in one model, for simulated devices).
 game=$(realpath "$2")

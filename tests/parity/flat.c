@@ -370,7 +370,8 @@ REFERENCE(quantize)
             finite = finite && isfinite(get_at(&a->x, i, j));
         }
         most = finite ? most : NAN;
-        volatile float scale = most / 127.0f, inverse = most > 0 ? 127.0f / most : most;
+        volatile float scale = most / 127.0f,
+                       inverse = most >= DT_QUANTIZE_LEAST ? 127.0f / most : most * 0.0f;
         for (int64_t j = 0; j < a->x.cols; j++) {
             volatile float scaled = (float)get_at(&a->x, i, j) * inverse;
             float q = rintf(scaled);
@@ -405,6 +406,8 @@ static void compare_quantizes(struct parity *p)
 {
     static const int64_t sizes[][2] = {{1, 1}, {5, 7}, {4, 128}, {9, 131}, {3, 1000}, {70, 300}};
     static const double specials[] = {1.0, -90.0, 0.0, (double)INFINITY, (double)NAN};
+    compare_quantize(p, 1, 1, DT_F32, DT_F32, 1e-37); // its inverse overflows
+    compare_quantize(p, 1, 1, DT_F32, DT_I8, 1e-37);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int bf16 = 0; bf16 < 2; bf16++)
             for (int bytes = 0; bytes < 2; bytes++)
