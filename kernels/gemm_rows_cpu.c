@@ -28,6 +28,7 @@ struct rows {
 };
 
 typedef float four_floats __attribute__((vector_size(16)));
+typedef int8_t eight_bytes __attribute__((vector_size(8), aligned(1), may_alias));
 typedef int32_t four_ints __attribute__((vector_size(16)));
 
 // n elements of C from row i and column j on.
@@ -48,6 +49,7 @@ DT_INLINE void put(const struct rows *r, int64_t i, int64_t j, int n, four_float
 #define TARGET
 #define LANES         4
 #define ROWS          2
+#define WIDEN(w)      __builtin_convertvector(*(const eight_bytes *)(w), shorts_plain)
 #define PAIR(x, w, i) (x)[2 * (i)] * (w)[2 * (i)] + (x)[2 * (i) + 1] * (w)[2 * (i) + 1]
 #define MADD(x, w)    ((sums_plain){PAIR(x, w, 0), PAIR(x, w, 1), PAIR(x, w, 2), PAIR(x, w, 3)})
 #include "kernels/gemm_rows_micro_cpu.h"
@@ -57,6 +59,7 @@ DT_INLINE void put(const struct rows *r, int64_t i, int64_t j, int n, four_float
 #define TARGET     __attribute__((target("avx2,fma")))
 #define LANES      8
 #define ROWS       2
+#define WIDEN(w)   ((shorts_avx2)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i_u *)(w))))
 #define MADD(x, w) ((sums_avx2)_mm256_madd_epi16((__m256i)(x), (__m256i)(w)))
 #include "kernels/gemm_rows_micro_cpu.h"
 
@@ -64,6 +67,7 @@ DT_INLINE void put(const struct rows *r, int64_t i, int64_t j, int n, four_float
 #define TARGET     __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512")))
 #define LANES      16
 #define ROWS       4
+#define WIDEN(w)   ((shorts_avx512)_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i_u *)(w))))
 #define MADD(x, w) ((sums_avx512)_mm512_madd_epi16((__m512i)(x), (__m512i)(w)))
 #include "kernels/gemm_rows_micro_cpu.h"
 #endif

@@ -1,6 +1,7 @@
 // The dot products of gemm_rows_cpu.c for one instruction set. Included once for each, after
 //   NAME(x)     x with the set's suffix       TARGET    the attribute that enables the set
 //   LANES       floats of a register          ROWS      rows of A that are multiplied at a time
+//   WIDEN(w)    2 LANES int8 in memory, as int16
 //   MADD(x, w)  of vectors of 2 LANES int16 each: LANES sums of two products, int32
 //
 // No #pragma once: every inclusion defines other functions.
@@ -14,19 +15,12 @@ typedef uint16_t NAME(halves)
 typedef int32_t NAME(sums) __attribute__((vector_size(LANES * sizeof(int32_t)), may_alias));
 typedef int16_t NAME(shorts)
     __attribute__((vector_size(2 * LANES * sizeof(int16_t)), aligned(2), may_alias));
-typedef int8_t NAME(bytes)
-    __attribute__((vector_size(2 * LANES * sizeof(int8_t)), aligned(1), may_alias));
 
 TARGET DT_INLINE NAME(floats) NAME(load)(const char *w, bool bf16)
 {
     if (!bf16)
         return *(const NAME(floats) *)w;
     return (NAME(floats))(__builtin_convertvector(*(const NAME(halves) *)w, NAME(bits)) << 16);
-}
-
-TARGET DT_INLINE NAME(shorts) NAME(load_bytes)(const char *w)
-{
-    return __builtin_convertvector(*(const NAME(bytes) *)w, NAME(shorts));
 }
 
 // The sums over the lanes of four vectors, in one order for each.
@@ -116,7 +110,7 @@ TARGET DT_INLINE void NAME(int_dots)(const struct rows *r, int64_t row, int64_t 
     for (; p < whole; p += 2 * LANES) {
 #pragma GCC unroll 8
         for (int j = 0; j < columns; j++) {
-            NAME(shorts) b = NAME(load_bytes)(w + j * r->ldb + p);
+            NAME(shorts) b = WIDEN(w + j * r->ldb + p);
 #pragma GCC unroll 4
             for (int i = 0; i < rows; i++)
                 sum[i][j] += MADD(*(const NAME(shorts) *)(x + i * r->pitch + p), b);
@@ -167,3 +161,4 @@ TARGET static void NAME(columns)(const struct rows *r, int64_t first, int64_t la
 #undef LANES
 #undef ROWS
 #undef MADD
+#undef WIDEN
