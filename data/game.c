@@ -1,19 +1,17 @@
 // game FOLDER [FRAME_SIZE [EPISODES [SEED]]]: a small simulated game and an expert who plays it, as
 // episodes that dtrain trains on (FOLDER/train-0.h5 to train-3.h5, val.h5). What the expert does
 // mostly depends on what is no longer to be seen, so that a model without memory fails at it:
-//   - a target moves along a line and bounces at its ends, but is shown in one frame in twelve
-//   only;
-//   - one of four cues flashes for a single frame now and then; its button is pressed some frames
-//     later, a time and for as long as the cue says.
+//   - a target moves along a line and bounces at its ends, but is shown in one frame of twelve;
+//   - one of four cues flashes for a single frame now and then; its button is pressed after a
+//     delay and for a time that depend on the cue.
 // Frames, F numbers: own place and speed, the opponent's height and speed, whether the target is
 // shown, its place and speed if so, four cue flags, and noise. Actions, as heads of a policy:
-//   buttons:bernoulli*8   0 to 3: the cue's own; 4: jump, when the opponent is high and the last
-//   cue
-//                         was 2 or 3; 5: the opponent is low; 6: four frames of every eight since
-//                         the last cue; 7: the last two cues were alike
+//   buttons:bernoulli*8   0 to 3: the cue's own; 4: jump, when the opponent is high and the
+//                         last cue was 2 or 3; 5: the opponent is low; 6: four frames of every
+//                         eight since the last cue; 7: the last two cues were alike
 //   main_x, main_y        stick, 17 steps: towards the target; the opponent's height
 //   c_x, c_y              what main_x was eight frames ago; the height at the last cue
-//   shoulder:categorical*5   how long the last cue is ago, in steps of eight frames
+//   shoulder:categorical*5   time since the last cue, in steps of eight frames
 // Uses base and HDF5.
 #include "base/rng.h"
 

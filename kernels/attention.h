@@ -1,8 +1,8 @@
 // Causal attention with grouped heads, rotary positions and a sliding window [Vaswani et al. 2017;
 // Ainslie et al. 2023; Su et al. 2021; Jiang et al. 2023], computed in tiles by online softmax [Dao
 // 2023]: memory is linear in L.
-//   q'_t, k'_t = rotate(q_t, t), rotate(k_t, t)          per head; g = floor(h · G / H) is h's
-//   group s_tj = q'_ht · k'_gj / sqrt(E)                       for the j that position t sees
+//   q'_t = rotate(q_t, t)      k'_t = rotate(k_t, t)      per head; head h has group g = ⌊h·G/H⌋
+//   s_tj = q'_ht · k'_gj / sqrt(E)                        for the j that position t sees
 //   lse_ht = log Σ_j exp(s_tj)       p_tj = exp(s_tj - lse_ht)       y_ht = Σ_j p_tj v_gj
 // rotate turns the pair (x_i, x_{i + E/2}), i < E/2, by the angle t · rope_base^(-2i / E), as in
 // Hugging Face's Llama. Only differences of positions matter, so the first position of a call is 0
@@ -15,9 +15,9 @@
 // rows that are not valid zero. Zeros everywhere mean that nothing was before.
 //
 // Backward, with ds the gradient of s; no gradient flows to k0 and v0:
-//   delta_ht = dy_ht · y_ht                  dp_tj = dy_ht · v_gj        ds_tj = p_tj (dp_tj -
-//   delta_ht) dq'_ht = Σ_j ds_tj k'_gj / sqrt(E)       dk'_gj = Σ_{h of g, t} ds_tj q'_ht / sqrt(E)
-//   dv_gj = Σ_{h of g, t} p_tj dy_ht         dq, dk: dq', dk' turned back
+//   delta_ht = dy_ht · y_ht        dp_tj = dy_ht · v_gj        ds_tj = p_tj (dp_tj - delta_ht)
+//   dq'_ht = Σ_j ds_tj k'_gj / sqrt(E)       dk'_gj = Σ_{h of g, t} ds_tj q'_ht / sqrt(E)
+//   dv_gj = Σ_{h of g, t} p_tj dy_ht         dq, dk: dq', dk' rotated back
 // p is recomputed from lse. Sums have a fixed order: no atomics, no bit depends on threads.
 //
 // Views are of one dtype, the storage (bf16 or fp32), row b·L + t, a head's E columns beside each
