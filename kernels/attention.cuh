@@ -34,10 +34,12 @@ static inline int64_t attention_share(const dt_attention_inputs *in, bool backwa
     float *at = (float *)workspace;
     shared->before = before;
     shared->scale = (float)(1 / sqrt((double)in->width));
-    shared->angles = at;
-    shared->delta = at + angles;
-    shared->starts = (int32_t *)(at + angles + tokens * heads);
-    shared->firsts = shared->starts + tokens;
+    if (workspace) {
+        shared->angles = at;
+        shared->delta = at + angles;
+        shared->starts = (int32_t *)(at + angles + tokens * heads);
+        shared->firsts = shared->starts + tokens;
+    }
     return (angles + tokens * (heads + 1) + in->batch) * (int64_t)sizeof(float);
 }
 

@@ -284,7 +284,7 @@ dt_status attention_backward_cuda(struct dt_device *device,
                                   struct dt_stream *stream)
 {
     const dt_attention_inputs *in = &args->in;
-    attention_shared shared;
+    attention_shared shared = {};
     (void)device;
     attention_share(in, true, args->workspace, &shared);
     attention_prepare(in, shared, stream);
@@ -306,7 +306,7 @@ dt_status attention_backward_cuda(struct dt_device *device,
 int64_t attention_backward_cuda_workspace(struct dt_device *device,
                                           const struct dt_attention_backward_args *args)
 {
-    attention_shared shared;
+    attention_shared shared = {};
     (void)device;
     return attention_share(&args->in, true, nullptr, &shared);
 }

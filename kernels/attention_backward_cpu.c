@@ -40,10 +40,9 @@ static struct tiles take_tiles(const struct dt_attention_shared *shared, float *
                   {&t.tile.values, DT_KEYS * pitch},
                   {&t.tile.turned_keys, DT_KEYS * pitch},
                   {&t.tile.turned_values, DT_KEYS * pitch}};
-    float *at = memory;
+    *floats = 0;
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        *arrays[i].array = dt_attention_carve(&at, arrays[i].floats);
-    *floats = at - memory;
+        *arrays[i].array = dt_attention_carve(memory, floats, arrays[i].floats);
     return t;
 }
 

@@ -26,11 +26,12 @@ struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *
                                          .pitch = dt_round_up(in->width, DT_DIRECT_COLUMNS),
                                          .heads = in->n_head / in->n_kv_head,
                                          .scale = (float)(1 / sqrt((double)in->width))};
-    float *at = workspace;
+    *floats = 0;
     // with room for a state where this call has none: memory is measured without
-    shared.angles = dt_attention_carve(&at, (in->window - 1 + in->length) * in->width);
-    shared.starts = (int32_t *)(void *)dt_attention_carve(&at, in->batch * in->length);
-    *floats = at - (float *)workspace;
+    shared.angles =
+        dt_attention_carve(workspace, floats, (in->window - 1 + in->length) * in->width);
+    shared.starts =
+        (int32_t *)(void *)dt_attention_carve(workspace, floats, in->batch * in->length);
     return shared;
 }
 
@@ -159,13 +160,12 @@ static void store_last(const struct dt_attention_inputs *in, int64_t b, int64_t 
 {
     int64_t keep = in->window - 1, row = now->cols * dt_dtype_size(now->dtype);
     char *to = (char *)last + b * keep * row;
-    const char *old = (const char *)before + b * keep * row;
     int64_t begin = in->length - keep; // position of row 0
     int64_t empty = dt_min_i64(dt_max_i64(first - begin, 0), keep);
     int64_t shifted = dt_min_i64(dt_max_i64(-begin, empty), keep);
     memset(to, 0, (size_t)(empty * row));
     if (shifted > empty) // positions before 0
-        memcpy(to + empty * row, old + (in->length + empty) * row,
+        memcpy(to + empty * row, (const char *)before + (b * keep + in->length + empty) * row,
                (size_t)((shifted - empty) * row));
     for (int64_t i = shifted; i < keep; i++)
         memcpy(to + i * row, dt_view_at(now, b * in->length + begin + i, 0), (size_t)row);
@@ -204,16 +204,15 @@ static struct tiles take_tiles(const struct dt_attention_shared *shared, float *
 {
     struct tiles t = {.chunk = chunk_of(shared)};
     int64_t rows = shared->heads * t.chunk, pitch = shared->pitch;
-    float *at = memory;
-    t.q = dt_attention_carve(&at, rows * pitch);
-    t.out = dt_attention_carve(&at, rows * pitch);
-    t.most = dt_attention_carve(&at, rows);
-    t.sum = dt_attention_carve(&at, rows);
-    t.scores = dt_attention_carve(&at, DT_PANEL * DT_KEYS);
-    t.tile.keys = dt_attention_carve(&at, DT_KEYS * pitch);
-    t.tile.values = dt_attention_carve(&at, DT_KEYS * pitch);
-    t.tile.turned_keys = dt_attention_carve(&at, DT_KEYS * pitch);
-    *floats = at - memory;
+    *floats = 0;
+    t.q = dt_attention_carve(memory, floats, rows * pitch);
+    t.out = dt_attention_carve(memory, floats, rows * pitch);
+    t.most = dt_attention_carve(memory, floats, rows);
+    t.sum = dt_attention_carve(memory, floats, rows);
+    t.scores = dt_attention_carve(memory, floats, DT_PANEL * DT_KEYS);
+    t.tile.keys = dt_attention_carve(memory, floats, DT_KEYS * pitch);
+    t.tile.values = dt_attention_carve(memory, floats, DT_KEYS * pitch);
+    t.tile.turned_keys = dt_attention_carve(memory, floats, DT_KEYS * pitch);
     return t;
 }
 

@@ -71,12 +71,12 @@ struct dt_attention_keys {
 void dt_attention_load_keys(const struct dt_attention_shared *shared, int64_t b, int64_t g,
                             int64_t j, int64_t n, const struct dt_attention_keys *tile);
 
-// The next `floats` of the memory at *at, which goes on after them, aligned.
-static inline float *dt_attention_carve(float **at, int64_t floats)
+// The next `floats` of `memory` after *used, aligned; NULL where memory is measured.
+static inline float *dt_attention_carve(float *memory, int64_t *used, int64_t floats)
 {
-    float *memory = *at;
-    *at += dt_round_up(floats, 16);
-    return memory;
+    float *at = memory ? memory + *used : NULL;
+    *used += dt_round_up(floats, 16);
+    return at;
 }
 
 #ifdef __cplusplus

@@ -230,7 +230,7 @@ dt_status attention_forward_cuda(struct dt_device *device,
                                  struct dt_stream *stream)
 {
     const dt_attention_inputs *in = &args->in;
-    attention_shared shared;
+    attention_shared shared = {};
     (void)device;
     attention_share(in, false, args->workspace, &shared);
     attention_prepare(in, shared, stream);
@@ -251,7 +251,7 @@ dt_status attention_forward_cuda(struct dt_device *device,
 int64_t attention_forward_cuda_workspace(struct dt_device *device,
                                          const struct dt_attention_forward_args *args)
 {
-    attention_shared shared;
+    attention_shared shared = {};
     (void)device;
     return attention_share(&args->in, false, nullptr, &shared);
 }

@@ -46,7 +46,7 @@ static double bytes_at(const struct dt_backend *backend, int64_t length, int64_t
                        int64_t heads, int64_t groups)
 {
     struct dt_model_config config = make_config();
-    const struct dt_model_shape shape = {1, length, true};
+    const struct dt_model_shape shape = {.sequences = 1, .length = length, .training = true};
     struct dt_memory_plan plan = {0};
     config.attn_window = window;
     config.n_head = heads, config.n_kv_head = groups;
