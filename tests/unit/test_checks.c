@@ -467,6 +467,77 @@ static void test_xent(void)
     REFUSE(xent, dlogits, memory, "bf16");
 }
 
+static void test_policy(void)
+{
+    static float workspace[64];
+    struct dt_loss_sum sum = {0};
+    struct dt_policy_loss_args good = {
+        .rows = 2,
+        .width = 4,
+        .target_width = 3,
+        .n = 2,
+        .outputs = {{DT_OUTPUT_CATEGORICAL, 0, 2, 0, 1, 0}, {DT_OUTPUT_BERNOULLI, 2, 2, 1, 1, 0}},
+        .logits = memory,
+        .logits_stride = 4,
+        .bias = memory,
+        .targets = memory + 8,
+        .scale = 1,
+        .sum = &sum,
+        .workspace = workspace,
+        .workspace_bytes = sizeof workspace};
+    CHECK_OK(dt_policy_loss(&backend, &good, NULL));
+    REFUSE(policy_loss, rows, 0, "0");
+    REFUSE(policy_loss, n, 0, "0");
+    REFUSE(policy_loss, n, DT_OUTPUTS_MAX + 1, "33");
+    REFUSE_AS(policy_loss, "outputs.kind", outputs[0].kind, (enum dt_output_kind)7, "7");
+    REFUSE_AS(policy_loss, "outputs.first", outputs[1].first, 1, "1"); // within the first one
+    REFUSE_AS(policy_loss, "outputs.width", outputs[1].width, 3, "3");
+    REFUSE_AS(policy_loss, "outputs.target", outputs[1].target, 2, "2");
+    REFUSE_AS(policy_loss, "outputs.weight", outputs[0].weight, -1.0f, "-1");
+    REFUSE_AS(policy_loss, "outputs.smoothing", outputs[0].smoothing, 1.0f, "1");
+    REFUSE(policy_loss, logits_stride, 3, "3");
+    REFUSE(policy_loss, workspace_bytes, 39, "39"); // 2 rows of 5 numbers
+    REFUSE_NULL(policy_loss, logits);
+    REFUSE_NULL(policy_loss, bias);
+    REFUSE_NULL(policy_loss, targets);
+    REFUSE_NULL(policy_loss, sum);
+}
+
+static void test_encode_and_bias(void)
+{
+    static float workspace[64];
+    {
+        struct dt_encode_targets_args good = {.n = 1,
+                                              .outputs = {{DT_OUTPUT_REGRESSION, 1, 2, 0, 0, 0}},
+                                              .targets = dt_view_of(memory, 2, 2, DT_F32),
+                                              .out = dt_view_of(memory + 16, 2, 3, DT_F32)};
+        CHECK_OK(dt_encode_targets(&backend, &good, NULL));
+        REFUSE_AS(encode_targets, "targets", targets.rows, 1, "[1, 2], must be [2, 2]");
+        REFUSE_AS(encode_targets, "outputs.width", outputs[0].width, 3, "3");
+        REFUSE_AS(encode_targets, "out", out.data, NULL, "NULL");
+    }
+    {
+        struct dt_bias_forward_args good = {
+            .rows = 2, .width = 4, .bias = memory, .y = memory + 8, .y_stride = 4};
+        CHECK_OK(dt_bias_forward(&backend, &good, NULL));
+        REFUSE(bias_forward, rows, 0, "0");
+        REFUSE(bias_forward, y_stride, 3, "3");
+        REFUSE_NULL(bias_forward, bias);
+    }
+    struct dt_bias_backward_args good = {.rows = 2,
+                                         .width = 4,
+                                         .dy = memory,
+                                         .dy_stride = 4,
+                                         .dbias = memory + 16,
+                                         .workspace = workspace,
+                                         .workspace_bytes = sizeof workspace};
+    CHECK_OK(dt_bias_backward(&backend, &good, NULL));
+    REFUSE(bias_backward, dtype, DT_I32, "int32");
+    REFUSE(bias_backward, dy_stride, 3, "3");
+    REFUSE(bias_backward, workspace_bytes, 15, "15");
+    REFUSE_NULL(bias_backward, dbias);
+}
+
 static void test_optimizer(void)
 {
     double squares = 1.0;
@@ -656,6 +727,8 @@ int main(void)
     test_gated_rmsnorm();
     test_attention();
     test_xent();
+    test_policy();
+    test_encode_and_bias();
     test_optimizer();
     test_flat();
     test_dispatch();
