@@ -19,10 +19,13 @@ struct tolerance {
 static const struct tolerance fp32 = {5e-6, 2e-6, 2e-5, 5e-6, 1e-6, 0};
 // bf16: every stored activation and matrix is rounded by up to 2^-9 = 0.2 %, a dozen of these stand
 // between input and loss. Gradients of dt_proj are small sums of both signs: theirs is the 4 % that
-// was measured, of the taps of mamba2 with one head 6.5 %, 2 % elsewhere; losses 0.5 %, logits 1.1
-// %, norms 1.7 %, weights 0.3 %. Those of a few numbers, as mamba2's dt_bias has, cancel more: they
-// may be off by 0.27 % of the whole gradient.
-static const struct tolerance bf16 = {1e-2, 1.5e-2, 9e-2, 2e-2, 5e-3, 0.03};
+// was measured, 2 % elsewhere; losses 0.5 %, logits 0.6 %, norms 0.5 %, weights 0.07 %.
+static const struct tolerance bf16 = {1e-2, 1e-2, 6e-2, 1e-2, 2e-3, 0};
+// The same with mamba2 blocks, whose parameters of one number per head are shared by more channels:
+// 6.5 % was measured in taps of the convolution with one head, logits 1.1 %, norms 1.7 %, weights
+// 0.4 %. Gradients of a few numbers, as dt_bias has, cancel more: they may be off by 0.27 % of the
+// whole gradient.
+static const struct tolerance bf16_mamba2 = {1e-2, 1.5e-2, 9e-2, 2e-2, 5e-3, 0.03};
 
 static const char *case_name; // of the golden file
 static const char *run_name;  // of the run that is being checked
@@ -179,10 +182,12 @@ static void check_file(const char *path, const struct dt_backend *backend,
     run.micro = 1;
     check_run(run, "fp32, micro-batches of 1", &fp32, threaded);
     run.storage = DT_BF16;
-    check_run(run, "bf16, micro-batches of 1", &bf16, threaded);
+    bool mamba2 = strstr(golden.config.layers, "mamba2") != NULL;
+    const struct tolerance *rounded = mamba2 ? &bf16_mamba2 : &bf16;
+    check_run(run, "bf16, micro-batches of 1", rounded, threaded);
     run.micro = golden.batch;
-    check_run(run, "bf16", &bf16, threaded);
-    check_windows(run, &bf16);
+    check_run(run, "bf16", rounded, threaded);
+    check_windows(run, rounded);
     golden_close(&golden);
 }
 
