@@ -77,7 +77,7 @@ struct ssd_space {
 
 template <class P> static inline void ssd_place(ssd_space *space, P *&array, int64_t bytes)
 {
-    array = (P *)(space->at + space->used);
+    array = space->at ? (P *)(space->at + space->used) : nullptr;
     space->used += dt_div_up(bytes, SSD_ALIGN) * SSD_ALIGN;
 }
 
