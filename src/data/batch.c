@@ -17,7 +17,8 @@ int dt_array_list_add(struct dt_array_list *list, const char *name, enum dt_dtyp
 {
     int i = dt_array_list_find(list, name);
     if (i < 0 && list->n < DT_BATCH_ARRAYS) {
-        list->arrays[list->n] = (struct dt_array_spec){name, type, width, optional};
+        list->arrays[list->n] = (struct dt_array_spec){
+            .name = name, .type = type, .width = width, .optional = optional};
         return list->n++;
     }
     if (i < 0) {

@@ -19,6 +19,7 @@ struct dt_array_spec {
     enum dt_dtype type;
     int64_t width; // elements per position: 1 of token ids, a frame's size of frames
     bool optional; // yielded: only by some datasets; read: not needed
+    int32_t last;  // of an i32 array of a recurrent state: its numbers are in [0, last]
 };
 
 struct dt_array_list {

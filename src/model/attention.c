@@ -69,6 +69,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->keys = dt_array_list_add(&part->states, "keys", config->storage, state, false);
     m->values = dt_array_list_add(&part->states, "values", config->storage, state, false);
     m->count = dt_array_list_add(&part->states, "count", DT_I32, 1, false);
+    part->states.arrays[m->count].last = (int32_t)(m->window - 1);
 }
 
 static struct arrays plan_arrays(const struct attention *m, struct dt_plan *plan,

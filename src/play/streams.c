@@ -17,6 +17,7 @@ struct walk {
     const struct dt_model_state *state;
     int64_t stream, layer;
     int array;
+    const struct dt_array_spec *spec;
     char *at;
     int64_t bytes;
 };
@@ -28,7 +29,8 @@ static bool next_array(struct walk *w)
         const struct dt_array_list *list = dt_model_state_arrays(model, w->layer);
         for (; w->array < list->n; w->array++) {
             w->at = dt_model_state_array(w->state, w->layer, w->array);
-            w->bytes = dt_array_bytes(&list->arrays[w->array], 1);
+            w->spec = &list->arrays[w->array];
+            w->bytes = dt_array_bytes(w->spec, 1);
             if (w->at && w->bytes > 0) {
                 w->at += w->stream * w->bytes;
                 w->array++;
@@ -134,12 +136,26 @@ dt_status dt_player_save(struct dt_player *player, int64_t stream, void *block)
     return dt_stream_sync(&player->backend, NULL);
 }
 
+// A block may come from a file: its counts are places in memory, unlike its other numbers.
+static bool has_counts(const struct dt_player *player, const char *from)
+{
+    for (struct walk w = walk_of(player, 0, 0); next_array(&w); from += w.bytes)
+        for (int64_t i = 0; w.spec->type == DT_I32 && i < w.spec->width; i++) {
+            int32_t value;
+            memcpy(&value, from + i * (int64_t)sizeof value, sizeof value);
+            if (value < 0 || value > w.spec->last)
+                return false;
+        }
+    return true;
+}
+
 dt_status dt_player_restore(struct dt_player *player, int64_t stream, const void *block)
 {
     DT_TRY(check_stream(player, stream));
     struct header header;
     memcpy(&header, block, sizeof header);
-    if (header.kind != player->kind || header.rng.left < 0 || header.rng.left > 4)
+    if (header.kind != player->kind || header.rng.left < 0 || header.rng.left > 4 ||
+        !has_counts(player, (const char *)block + sizeof header))
         return DT_FAIL(DT_USER,
                        "restore what was saved from the same model with the same weights' "
                        "type",

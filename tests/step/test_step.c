@@ -418,6 +418,37 @@ static void every_promise(const struct dt_model_config *config, const char *name
     }
 }
 
+// A saved block whose last number, the count of attention's keys, was changed.
+static void wrong_counts(void)
+{
+    static const int32_t wrong[] = {-1, 30, INT32_MAX, INT32_MIN}; // of a window of 30
+    struct model_folder folder = {.config = small_config("attention", policy)};
+    struct dtrain_step_info info;
+    write_model(&folder, "counts");
+    dtrain_step *handle = open_step(folder.path, DTRAIN_STEP_AS_STORED, 1);
+    CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
+    size_t size = (size_t)info.state_bytes;
+    char *block = calloc(1, size), *now = calloc(1, size);
+    step(handle, &info, 0, 5, 0, NULL);
+    CHECK_INT(dtrain_step_save(handle, 0, block, size), DTRAIN_STEP_OK);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char *count = block + size - sizeof *wrong;
+        int32_t right;
+        memcpy(&right, count, sizeof right);
+        CHECK_INT(right, 1);
+        memcpy(count, &wrong[i], sizeof *wrong);
+        REFUSED(dtrain_step_restore(handle, 0, block, size), "not a saved state");
+        memcpy(count, &right, sizeof right);
+        CHECK_INT(dtrain_step_save(handle, 0, now, size), DTRAIN_STEP_OK);
+        CHECK(memcmp(now, block, size) == 0, "a refused block has changed a stream");
+    }
+    CHECK_INT(dtrain_step_restore(handle, 0, block, size), DTRAIN_STEP_OK);
+    dtrain_step_close(handle);
+    free(block);
+    free(now);
+    free_model(&folder);
+}
+
 static void wrong_frames(void)
 {
     struct model_folder folder = {.config = small_config("mamba", policy)};
@@ -473,6 +504,7 @@ int main(int argc, char **argv)
         every_promise(&config, name);
     }
     wrong_frames();
+    wrong_counts();
     struct model_folder folder = {.config = small_config("mamba", "")};
     write_model(&folder, "wrong");
     wrong_calls(&folder);
