@@ -21,7 +21,7 @@ struct run {
 static void run_open(struct run *run, int64_t micro)
 {
     struct small_model small = small_model_make(true);
-    struct dt_model_shape shape = {micro, LENGTH, true};
+    struct dt_model_shape shape = {.sequences = micro, .length = LENGTH, .training = true};
     struct dt_loader_config loader = {
         .dataset = dataset,
         .rules = {.seed = 3, .vocab_size = VOCAB, .reset_token = -1, .carry = true},
