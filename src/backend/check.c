@@ -206,7 +206,7 @@ CHECK(rmsnorm_residual_forward)
     SIZE(rows);
     SIZE(width);
     STORAGE(dtype);
-    NUMBER(eps, 0.0, 1.0);
+    NUMBER(eps, 0.0, 2.0);
     POINTER(residual);
     POINTER(weight);
     POINTER(y);
@@ -571,7 +571,7 @@ CHECK(gated_rmsnorm_forward)
 {
     const struct dt_view *x = &args->x;
     DT_TRY(check_gated_inputs(op, args));
-    NUMBER(eps, 0.0, 1.0);
+    NUMBER(eps, 0.0, 2.0);
     VIEW(y, x->rows, x->cols, x->dtype);
     return DT_OK;
 }
@@ -723,7 +723,7 @@ CHECK(adamw)
     COUNT(n);
     NUMBER(beta1, 0.0, 1.0);
     NUMBER(beta2, 0.0, 1.0);
-    NUMBER(eps, 0.0, 1.0);
+    NUMBER(eps, 0.0, 2.0);
     NUMBER(average_decay, 0.0, 1.0);
     POINTER(control);
     if (args->n == 0)

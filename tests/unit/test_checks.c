@@ -138,6 +138,9 @@ static void test_rmsnorm(void)
         REFUSE(rmsnorm_residual_forward, width, -4, "-4");
         REFUSE(rmsnorm_residual_forward, dtype, DT_U8, "uint8");
         REFUSE(rmsnorm_residual_forward, eps, -1.0f, "-1");
+        REFUSE(rmsnorm_residual_forward, eps, 2.0f, "2");
+        good.eps = 1.0f; // the largest that the keys allow
+        CHECK_OK(dt_rmsnorm_residual_forward(&backend, &good, NULL));
         REFUSE(rmsnorm_residual_forward, eps, NAN, "nan");
         REFUSE(rmsnorm_residual_forward, x_stride, 3, "3");
         REFUSE(rmsnorm_residual_forward, y_stride, 0, "0");
@@ -350,6 +353,9 @@ static void test_gated_rmsnorm(void)
         REFUSE(gated_rmsnorm_forward, groups, 0, "0");
         REFUSE(gated_rmsnorm_forward, groups, 3, "does not divide");
         REFUSE(gated_rmsnorm_forward, eps, -1.0f, "-1");
+        REFUSE(gated_rmsnorm_forward, eps, 2.0f, "2");
+        good.eps = 1.0f; // the largest that the keys allow
+        CHECK_OK(dt_gated_rmsnorm_forward(&backend, &good, NULL));
         REFUSE_VIEW(gated_rmsnorm_forward, z);
         REFUSE_VIEW(gated_rmsnorm_forward, y);
         REFUSE_NULL(gated_rmsnorm_forward, weight);
@@ -580,6 +586,9 @@ static void test_optimizer(void)
     REFUSE(adamw, beta1, 1.5f, "1.5");
     REFUSE(adamw, beta2, NAN, "nan");
     REFUSE(adamw, eps, -1e-8f, "-1e-08");
+    REFUSE(adamw, eps, 2.0f, "2");
+    good.eps = 1.0f;
+    CHECK_OK(dt_adamw(&backend, &good, NULL));
     REFUSE(adamw, average_decay, 1.0f, "1");
     REFUSE(adamw, n_spans, 0, "0");
     REFUSE_NULL(adamw, weight);
