@@ -195,7 +195,10 @@ static dt_status check_array(const struct dt_h5_array *array, const struct dt_co
                        "a frame, or name other datasets",
                        "%s: %s %s%s", array->file->path, array->name,
                        array->n_dims < 1 ? "is a single value of " : "holds ", array->type_text);
-    if (end > width || width < 1)
+    if (width < 1)
+        return DT_FAIL(DT_USER, "store at least one number a frame", "%s: %s has no columns",
+                       array->file->path, array->name);
+    if (end > width)
         return DT_FAIL(DT_USER, NULL, "%s: %s has %" PRId64 " columns, none of number %" PRId64,
                        array->file->path, array->name, width, end - 1);
     if (column->table > 0 && !dt_columns_is_integer(array->type))

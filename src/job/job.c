@@ -155,6 +155,13 @@ static dt_status fit_frames(struct dt_job *job)
     bool fresh = !job->resume[0] && !job->settings.run.init_from[0];
     if (!dt_model_is_policy(model))
         return DT_OK;
+    if (job->settings.data.reset_token >= 0)
+        return dt_config_reject(job->config, "data.reset_token", "remove the key",
+                                "documents of tokens have it; frames (model.heads) have episodes");
+    if (train->n_ids > 0 && train->frame_width < 1)
+        return dt_config_reject(job->config, "data.inputs",
+                                "name a dataset without :id*N too, of any number of columns",
+                                "ids alone, and no numbers of a frame");
     if (train->frame_width < 1)
         return dt_config_reject(
             job->config, "data.train", "a policy (model.heads) learns from episodes of frames",

@@ -99,6 +99,7 @@ refused 'model.vocab_size: required unless' model.heads=lm
 refused 'model.label_smoothing needs the heads of a policy' "${tokens[@]}"
 refused 'model.autoregressive needs the heads of a policy' "${tokens[@]}" model.autoregressive=true model.label_smoothing=0
 refused 'synthetic:random holds tokens, and no frames' data.train=synthetic:random data.val= log.eval_every=0
+refused 'data.reset_token: documents of tokens have it' data.reset_token=3
 refused 'frames of 24 numbers .*\(model.frame_size, model.ids\) has 25' model.frame_size=25
 refused 'id columns of sizes \[\], .* has 24 and \[7\]' model.ids=7
 refused 'model.ids: expected sizes of tables, not "x"' 'model.ids=7 x'

@@ -71,6 +71,8 @@ refused "other inputs on resume" 'data.inputs is obs/a obs/img.0:2. obs/b:id.7, 
     "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70
 three_lines robomimic obs/c
 refused "a missing key" 'train.h5 has no /data/demo_[0-9]*/obs/c \(data.inputs\)' "$dtrain" --check policy.ini "${lines[@]}"
+three_lines robomimic 'obs/b:id*7'
+refused "no frames beside ids" 'data.inputs: ids alone' "$dtrain" --check policy.ini "${lines[@]}"
 three_lines robomimic 'obs/a obs/b:id*6'
 refused "an id outside its table" 'obs/b, row [0-9]*: id 6 is not in \[0, 6\)' \
     "$dtrain" policy.ini "${lines[@]}" run.name=bad

@@ -361,6 +361,8 @@ static void test_columns_refused(void)
     refuse_scan(&rules, "a.h5 has no list of episodes /mask/expert");
     strcpy(rules.format, "minari");
     refuse_scan(&rules, "a.h5 has no /episode_0: it is not minari, as data.format says");
+    put_zeros("a.h5", "/data/demo_0/obs/none", 2, episode_frames[0], 0);
+    refuse_inputs(ROBOMIMIC, "obs/none", "/data/demo_0/obs/none has no columns");
     remove_name("a.h5", "/data/demo_4/obs/a");
     refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "a.h5 has no /data/demo_4/obs/a");
     put_zeros("a.h5", "/data/demo_4/obs/a", 2, episode_frames[4], A + 1);
