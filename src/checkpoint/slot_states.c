@@ -126,13 +126,29 @@ static bool is_float(enum dt_dtype type)
     return type == DT_F32 || type == DT_BF16;
 }
 
+// Counts are places in memory, unlike other numbers.
+static dt_status check_counts(const struct dt_safetensors *file, const struct dt_safetensor *entry,
+                              const struct dt_slot_array *array, int64_t row, const char *at)
+{
+    for (int64_t i = 0; array->type == DT_I32 && i < array->width; i++) {
+        int32_t value;
+        memcpy(&value, at + i * (int64_t)sizeof value, sizeof value);
+        if (value < 0 || value > array->last)
+            return DT_FAIL(DT_USER, other_model, "%s: %.100s: row %lld has %d, not in 0 … %d",
+                           file->path, entry->name, (long long)row, value, array->last);
+    }
+    return DT_OK;
+}
+
 // One slot's row.
 static dt_status read_row(const struct dt_safetensors *file, const struct dt_safetensor *entry,
                           const struct dt_slot_array *array, int64_t row, float *widened, char *to)
 {
     int64_t first = row * array->width;
-    if (entry->dtype == array->type)
-        return dt_safetensors_read(file, entry, first, array->width, to);
+    if (entry->dtype == array->type) {
+        DT_TRY(dt_safetensors_read(file, entry, first, array->width, to));
+        return check_counts(file, entry, array, row, to);
+    }
     DT_TRY(dt_safetensors_read_f32(file, entry, first, array->width, widened));
     for (int64_t i = 0; i < array->width; i++)
         if (array->type == DT_BF16)

@@ -14,6 +14,7 @@ struct dt_slot_array {
     enum dt_dtype type;
     int64_t width;  // elements of a slot
     int64_t offset; // bytes in a block
+    int32_t last;   // of i32: the numbers are in [0, last]
 };
 
 // Blocks of `each` slots; an array in a block is [each, width].

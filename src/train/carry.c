@@ -47,6 +47,7 @@ static dt_status list_arrays(struct dt_carry *c)
             struct dt_slot_array *slot = &s->arrays[s->n++];
             *slot = (struct dt_slot_array){.type = list->arrays[i].type,
                                            .width = list->arrays[i].width,
+                                           .last = list->arrays[i].last,
                                            .offset = array - base};
             snprintf(slot->name, sizeof slot->name, "layers.%lld.%s", (long long)layer,
                      list->arrays[i].name);

@@ -17,6 +17,12 @@ static const struct {
                    {"layers.1.keys", DT_BF16, 1},
                    {"layers.1.position", DT_I32, 1}};
 
+// bf16 holds these, and int32.
+static float value(int array, int64_t slot, int64_t i)
+{
+    return (float)(array * 64 - 96 + slot * 4 + i);
+}
+
 static struct dt_slot_states make(int64_t slots, int64_t each, bool bf16)
 {
     struct dt_slot_states s = {.slots = slots, .each = each, .n = ARRAYS};
@@ -26,6 +32,7 @@ static struct dt_slot_states make(int64_t slots, int64_t each, bool bf16)
         snprintf(a->name, sizeof a->name, "%s", kinds[i].name);
         a->type = !bf16 && kinds[i].type == DT_BF16 ? DT_F32 : kinds[i].type;
         a->width = kinds[i].width;
+        a->last = (int32_t)value(i, SLOTS - 1, 0);
         a->offset = s.block_bytes;
         s.block_bytes += (each * a->width * dt_dtype_size(a->type) + 63) / 64 * 64;
     }
@@ -44,12 +51,6 @@ static void *at(const struct dt_slot_states *s, int array, int64_t slot, int64_t
     const struct dt_slot_array *a = &s->arrays[array];
     return s->blocks + slot / s->each * s->block_bytes + a->offset +
            (slot % s->each * a->width + i) * dt_dtype_size(a->type);
-}
-
-// bf16 holds these, and int32.
-static float value(int array, int64_t slot, int64_t i)
-{
-    return (float)(array * 64 - 96 + slot * 4 + i);
 }
 
 static void put(const struct dt_slot_states *s)
@@ -156,6 +157,9 @@ static void test_refusals(void)
     s = make(SLOTS, 4, true);
     snprintf(s.arrays[2].name, sizeof s.arrays[2].name, "layers.1.values");
     refuse(&manifest, s, "layers.1.keys[");
+    s = make(SLOTS, 4, true);
+    s.arrays[3].last--;
+    refuse(&manifest, s, "layers.1.position[8:12]: row 3 has 140, not in 0 … 139");
     static const struct {
         const char *names[3];
         const char *part;
