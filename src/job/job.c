@@ -131,8 +131,10 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
 {
     const struct dt_settings *s = &job->settings;
     bool all = strcmp(mask, "all") == 0, automatic = strcmp(mask, "auto") == 0;
-    *rules = (struct dt_scan_rules){
-        .seq_len = s->data.seq_len, .vocab_size = job->model.vocab_size, .stride = s->data.stride};
+    *rules = (struct dt_scan_rules){.seq_len = s->data.seq_len,
+                                    .vocab_size = job->model.vocab_size,
+                                    .stride = s->data.stride,
+                                    .frame_width = job->model.frame_size}; // of synthetic:frames
     if (strlen(mask) >= sizeof rules->mask)
         return dt_config_reject(job->config, mask_key, NULL, "longer than %d bytes",
                                 DT_DATA_NAME - 1);

@@ -73,6 +73,10 @@ check "… are used, with what their frames were normalised by" \
 check "frames as they are" "$dtrain" heads.ini run.name=raw run.steps=1 data.normalize=false >raw.log 2>&1
 check "… have another loss" test "$(first_loss raw)" != "$(first_loss false-1)"
 
+synthetic=(data.train=synthetic:frames data.val= log.eval_every=0)
+check "synthetic frames" "$dtrain" heads.ini run.name=synthetic run.steps=2 "${synthetic[@]}" model.frame_size=7 \
+    data.normalize=false >synthetic.log 2>&1
+
 refused() { # pattern, override …
     local pattern=$1
     shift
@@ -99,6 +103,8 @@ refused 'model.vocab_size: required unless' model.heads=lm
 refused 'model.label_smoothing needs the heads of a policy' "${tokens[@]}"
 refused 'model.autoregressive needs the heads of a policy' "${tokens[@]}" model.autoregressive=true model.label_smoothing=0
 refused 'synthetic:random holds tokens, and no frames' data.train=synthetic:random data.val= log.eval_every=0
+refused 'synthetic:frames needs a policy and the size' "${synthetic[@]}"
+refused 'synthetic frames have no statistics' "${synthetic[@]}" model.frame_size=7
 refused 'data.reset_token: documents of tokens have it' data.reset_token=3
 refused 'frames of 24 numbers .*\(model.frame_size, model.ids\) has 25' model.frame_size=25
 refused 'id columns of sizes \[\], .* has 24 and \[7\]' model.ids=7
