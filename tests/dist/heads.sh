@@ -113,4 +113,6 @@ refused 'model.heads: shoulder:categorical\*5, but the model in runs/false-1/.* 
     run.init_from=runs/false-1/$last 'model.heads=shoulder:categorical*5'
 refused 'model.autoregressive: true, but the model in runs/false-1/.* has false' \
     run.init_from=runs/false-1/$last model.autoregressive=true
+refused 'data.normalize: false, but these weights were trained on normalised frames' \
+    run.init_from=runs/false-1/$last data.normalize=false
 finish
