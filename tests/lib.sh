@@ -6,7 +6,10 @@ repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 failures=0 checks=0
 # shellcheck source=launch/environment.sh
 . "$repository/launch/environment.sh"
-rm -rf ./*
+case $PWD in # by hand: in an empty folder of such a name, whose contents are removed
+*.d) rm -rf ./* ;;
+*) { echo "$0: empties its working folder: run it in a scratch folder named *.d, as ctest does" >&2; exit 2; } ;;
+esac
 export XDG_CACHE_HOME=$PWD/cache # of GEMM algorithms: not the user's
 exec 3>&2 # where failures are reported, wherever a checked command's output goes
 
