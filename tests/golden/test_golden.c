@@ -26,6 +26,9 @@ static const struct tolerance bf16 = {1e-2, 1e-2, 6e-2, 1e-2, 2e-3, 0};
 // 0.4 %. Gradients of a few numbers, as dt_bias has, cancel more: they may be off by 0.27 % of the
 // whole gradient.
 static const struct tolerance bf16_mamba2 = {1e-2, 1.5e-2, 9e-2, 2e-2, 5e-3, 0.03};
+// Values that bf16 moves by a little may be rounded to the next of 127 steps, which moves them by
+// up to 0.4 % of their row's largest: logits 1.6 %, norms 1.4 % were measured.
+static const struct tolerance bf16_int8 = {1e-2, 3e-2, 6e-2, 2e-2, 2e-3, 0};
 
 static const char *case_name; // of the golden file
 static const char *run_name;  // of the run that is being checked
@@ -182,8 +185,9 @@ static void check_file(const char *path, const struct dt_backend *backend,
     run.micro = 1;
     check_run(run, "fp32, micro-batches of 1", &fp32, threaded);
     run.storage = DT_BF16;
-    bool mamba2 = strstr(golden.config.layers, "mamba2") != NULL;
-    const struct tolerance *rounded = mamba2 ? &bf16_mamba2 : &bf16;
+    const struct tolerance *rounded = strstr(golden.config.layers, "mamba2") ? &bf16_mamba2
+                                      : golden.config.quantize               ? &bf16_int8
+                                                                             : &bf16;
     check_run(run, "bf16, micro-batches of 1", rounded, threaded);
     run.micro = golden.batch;
     check_run(run, "bf16", rounded, threaded);
