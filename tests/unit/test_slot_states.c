@@ -117,7 +117,7 @@ static void put_ranges(const char *const *names, int n)
 {
     struct dt_safetensors_entry entries[8];
     struct dt_safetensors_writer *writer;
-    static const int32_t zeros[SLOTS];
+    static const int32_t zeros[SLOTS + 1]; // one too many is written too
     int64_t counts[8];
     for (int i = 0; i < n; i++) {
         long first = 0, last = 0;
