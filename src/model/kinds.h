@@ -26,8 +26,11 @@ struct dt_build {
 int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype type,
                    int64_t width, bool optional);
 
-// A linear layer "backbone.layers.N.NAME" of a block, with uniform initial weights up to `scale`;
-// the norm that opens a block.
+// A row "backbone.layers.N.NAME" of a block.
+int dt_build_row(const struct dt_build *build, const struct dt_part *block, const char *name,
+                 enum dt_init init, double scale, int n_dims, const int64_t *shape);
+// A linear layer of that name, with uniform initial weights up to `scale`; the norm that opens a
+// block.
 struct dt_linear dt_build_linear(const struct dt_build *build, const struct dt_part *block,
                                  const char *name, int64_t in, int64_t out, double scale);
 struct dt_norm dt_build_norm(const struct dt_build *build, const struct dt_part *block);

@@ -33,13 +33,6 @@ struct mamba {
     float *states;           // [B, ceil(L / chunk), N, E] fp32
 };
 
-static int add_row(const struct dt_build *build, const struct mamba *m, enum dt_init init,
-                   double scale, const char *name, int n_dims, const int64_t *shape)
-{
-    return dt_params_add(build->params, init, scale, shape[0], n_dims, shape,
-                         "backbone.layers.%d.%s", (int)m->part.layer, name);
-}
-
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct mamba *m = (struct mamba *)part;
@@ -48,16 +41,16 @@ static void create(struct dt_part *part, const struct dt_build *build)
             K = m->K = config->d_conv, R = m->R = config->dt_rank;
     double taps = 1 / sqrt((double)K), deep = 1 / sqrt((double)(E * config->n_layer));
     m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
-    m->a_log = add_row(build, m, DT_INIT_A_LOG, 0, "mixer.A_log", 2, (int64_t[]){E, N});
-    m->d_skip = add_row(build, m, DT_INIT_ONE, 0, "mixer.D", 1, &E);
-    m->dt_bias = add_row(build, m, DT_INIT_DT_BIAS, 0, "mixer.dt_proj.bias", 1, &E);
+    m->a_log = dt_build_row(build, part, "mixer.A_log", DT_INIT_A_LOG, 0, 2, (int64_t[]){E, N});
+    m->d_skip = dt_build_row(build, part, "mixer.D", DT_INIT_ONE, 0, 1, &E);
+    m->dt_bias = dt_build_row(build, part, "mixer.dt_proj.bias", DT_INIT_DT_BIAS, 0, 1, &E);
     m->dt_proj = dt_build_linear(build, part, "mixer.dt_proj.weight", R, E, 1 / sqrt((double)R));
     m->x_proj =
         dt_build_linear(build, part, "mixer.x_proj.weight", E, R + 2 * N, 1 / sqrt((double)E));
     m->x_proj.adds = true; // to the gradient of u, which the scan gives in part
-    m->conv_weight =
-        add_row(build, m, DT_INIT_UNIFORM, taps, "mixer.conv1d.weight", 3, (int64_t[]){E, 1, K});
-    m->conv_bias = add_row(build, m, DT_INIT_UNIFORM, taps, "mixer.conv1d.bias", 1, &E);
+    m->conv_weight = dt_build_row(build, part, "mixer.conv1d.weight", DT_INIT_UNIFORM, taps, 3,
+                                  (int64_t[]){E, 1, K});
+    m->conv_bias = dt_build_row(build, part, "mixer.conv1d.bias", DT_INIT_UNIFORM, taps, 1, &E);
     m->in_proj =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, 2 * E, 1 / sqrt((double)d));
     m->norm = dt_build_norm(build, part);

@@ -53,13 +53,6 @@ static dt_status check(const struct dt_model_config *config)
     return DT_OK;
 }
 
-static int add_row(const struct dt_build *build, const struct mamba2 *m, enum dt_init init,
-                   double scale, const char *name, int n_dims, const int64_t *shape)
-{
-    return dt_params_add(build->params, init, scale, shape[0], n_dims, shape,
-                         "backbone.layers.%d.%s", (int)m->part.layer, name);
-}
-
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct mamba2 *m = (struct mamba2 *)part;
@@ -69,13 +62,13 @@ static void create(struct dt_part *part, const struct dt_build *build)
             H = m->H = E / P, W = m->W = E + 2 * G * N;
     double taps = 1 / sqrt((double)K), deep = 1 / sqrt((double)(E * config->n_layer));
     m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
-    m->gated_norm = add_row(build, m, DT_INIT_ONE, 0, "mixer.norm.weight", 1, &E);
-    m->a_log = add_row(build, m, DT_INIT_A_LOG_UNIFORM, 0, "mixer.A_log", 1, &H);
-    m->d_skip = add_row(build, m, DT_INIT_ONE, 0, "mixer.D", 1, &H);
-    m->dt_bias = add_row(build, m, DT_INIT_DT_BIAS, 0, "mixer.dt_bias", 1, &H);
-    m->conv_weight =
-        add_row(build, m, DT_INIT_UNIFORM, taps, "mixer.conv1d.weight", 3, (int64_t[]){W, 1, K});
-    m->conv_bias = add_row(build, m, DT_INIT_UNIFORM, taps, "mixer.conv1d.bias", 1, &W);
+    m->gated_norm = dt_build_row(build, part, "mixer.norm.weight", DT_INIT_ONE, 0, 1, &E);
+    m->a_log = dt_build_row(build, part, "mixer.A_log", DT_INIT_A_LOG_UNIFORM, 0, 1, &H);
+    m->d_skip = dt_build_row(build, part, "mixer.D", DT_INIT_ONE, 0, 1, &H);
+    m->dt_bias = dt_build_row(build, part, "mixer.dt_bias", DT_INIT_DT_BIAS, 0, 1, &H);
+    m->conv_weight = dt_build_row(build, part, "mixer.conv1d.weight", DT_INIT_UNIFORM, taps, 3,
+                                  (int64_t[]){W, 1, K});
+    m->conv_bias = dt_build_row(build, part, "mixer.conv1d.bias", DT_INIT_UNIFORM, taps, 1, &W);
     m->in_proj =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, E + W + H, 1 / sqrt((double)d));
     m->norm = dt_build_norm(build, part);

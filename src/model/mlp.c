@@ -23,25 +23,18 @@ struct mlp {
     struct arrays forward, gradients;
 };
 
-static struct dt_linear add_linear(const struct dt_build *build, const struct mlp *m,
-                                   const char *name, int64_t in, int64_t out, double scale)
-{
-    int row = dt_params_add(build->params, DT_INIT_UNIFORM, scale, out, 2, (int64_t[]){out, in},
-                            "backbone.layers.%d.mixer.%s.weight", (int)m->part.layer, name);
-    return (struct dt_linear){.row = row, .in = in, .out = out};
-}
-
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct mlp *m = (struct mlp *)part;
     const struct dt_model_config *config = build->config;
     int64_t d = config->d_model, F = m->F = config->d_mlp;
     m->gated = config->mlp_gated;
-    m->down = add_linear(build, m, "down_proj", F, d, 1 / sqrt((double)(F * config->n_layer)));
-    m->up = add_linear(build, m, m->gated ? "gate_up_proj" : "up_proj", d, m->gated ? 2 * F : F,
-                       1 / sqrt((double)d));
-    m->norm.row = dt_params_add(build->params, DT_INIT_ONE, 0, d, 1, &d,
-                                "backbone.layers.%d.norm.weight", (int)part->layer);
+    m->down = dt_build_linear(build, part, "mixer.down_proj.weight", F, d,
+                              1 / sqrt((double)(F * config->n_layer)));
+    m->up = dt_build_linear(build, part,
+                            m->gated ? "mixer.gate_up_proj.weight" : "mixer.up_proj.weight", d,
+                            m->gated ? 2 * F : F, 1 / sqrt((double)d));
+    m->norm = dt_build_norm(build, part);
 }
 
 static struct arrays plan_arrays(const struct mlp *m, struct dt_plan *plan, enum dt_memory block,

@@ -30,19 +30,23 @@ int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype
     return index;
 }
 
+int dt_build_row(const struct dt_build *build, const struct dt_part *block, const char *name,
+                 enum dt_init init, double scale, int n_dims, const int64_t *shape)
+{
+    return dt_params_add(build->params, init, scale, shape[0], n_dims, shape,
+                         "backbone.layers.%d.%s", (int)block->layer, name);
+}
+
 struct dt_linear dt_build_linear(const struct dt_build *build, const struct dt_part *block,
                                  const char *name, int64_t in, int64_t out, double scale)
 {
-    int row = dt_params_add(build->params, DT_INIT_UNIFORM, scale, out, 2, (int64_t[]){out, in},
-                            "backbone.layers.%d.%s", (int)block->layer, name);
+    int row = dt_build_row(build, block, name, DT_INIT_UNIFORM, scale, 2, (int64_t[]){out, in});
     return (struct dt_linear){.row = row, .in = in, .out = out};
 }
 
 struct dt_norm dt_build_norm(const struct dt_build *build, const struct dt_part *block)
 {
-    int64_t d = build->config->d_model;
-    int row = dt_params_add(build->params, DT_INIT_ONE, 0, d, 1, &d,
-                            "backbone.layers.%d.norm.weight", (int)block->layer);
+    int row = dt_build_row(build, block, "norm.weight", DT_INIT_ONE, 0, 1, &build->config->d_model);
     return (struct dt_norm){.row = row};
 }
 

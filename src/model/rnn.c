@@ -29,20 +29,6 @@ struct rnn {
     struct arrays forward, gradients;
 };
 
-static int add_row(const struct dt_build *build, const struct rnn *m, enum dt_init init,
-                   double scale, const char *name, int n_dims, const int64_t *shape)
-{
-    return dt_params_add(build->params, init, scale, shape[0], n_dims, shape,
-                         "backbone.layers.%d.%s", (int)m->part.layer, name);
-}
-
-static struct dt_linear add_linear(const struct dt_build *build, const struct rnn *m,
-                                   const char *name, int64_t in, int64_t out, double scale)
-{
-    int row = add_row(build, m, DT_INIT_UNIFORM, scale, name, 2, (int64_t[]){out, in});
-    return (struct dt_linear){.row = row, .in = in, .out = out};
-}
-
 static void create(struct rnn *m, const struct dt_build *build, enum dt_rnn_cell cell)
 {
     const struct dt_model_config *config = build->config;
@@ -51,14 +37,16 @@ static void create(struct rnn *m, const struct dt_build *build, enum dt_rnn_cell
     double scale = 1 / sqrt((double)H); // of all, as in PyTorch
     m->cell = cell;
     if (H != d)
-        m->out_proj = add_linear(build, m, "mixer.out_proj.weight", H, d,
-                                 1 / sqrt((double)(H * config->n_layer)));
-    m->bias_ih = add_row(build, m, DT_INIT_UNIFORM, scale, "mixer.bias_ih_l0", 1, &gates);
-    m->bias_hh = add_row(build, m, DT_INIT_UNIFORM, scale, "mixer.bias_hh_l0", 1, &gates);
-    m->recurrent = add_linear(build, m, "mixer.weight_hh_l0", H, gates, scale);
+        m->out_proj = dt_build_linear(build, &m->part, "mixer.out_proj.weight", H, d,
+                                      1 / sqrt((double)(H * config->n_layer)));
+    m->bias_ih =
+        dt_build_row(build, &m->part, "mixer.bias_ih_l0", DT_INIT_UNIFORM, scale, 1, &gates);
+    m->bias_hh =
+        dt_build_row(build, &m->part, "mixer.bias_hh_l0", DT_INIT_UNIFORM, scale, 1, &gates);
+    m->recurrent = dt_build_linear(build, &m->part, "mixer.weight_hh_l0", H, gates, scale);
     m->recurrent.exact = true;
-    m->input = add_linear(build, m, "mixer.weight_ih_l0", d, gates, scale);
-    m->norm.row = add_row(build, m, DT_INIT_ONE, 0, "norm.weight", 1, &d);
+    m->input = dt_build_linear(build, &m->part, "mixer.weight_ih_l0", d, gates, scale);
+    m->norm = dt_build_norm(build, &m->part);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
     m->hidden_state = dt_array_list_add(&m->part.states, "hidden_state", DT_F32, H, false);
     if (cell == DT_RNN_LSTM)

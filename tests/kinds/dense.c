@@ -14,12 +14,9 @@ struct dense {
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct dense *b = (struct dense *)part;
-    int64_t d = build->config->d_model, shape[] = {d, d};
-    b->linear = (struct dt_linear){.in = d, .out = d};
-    b->linear.row = dt_params_add(build->params, DT_INIT_UNIFORM, 1 / sqrt((double)d), d, 2, shape,
-                                  "backbone.layers.%d.mixer.weight", (int)part->layer);
-    b->norm.row = dt_params_add(build->params, DT_INIT_ONE, 0, d, 1, &d,
-                                "backbone.layers.%d.norm.weight", (int)part->layer);
+    int64_t d = build->config->d_model;
+    b->linear = dt_build_linear(build, part, "mixer.weight", d, d, 1 / sqrt((double)d));
+    b->norm = dt_build_norm(build, part);
 }
 
 static void plan(struct dt_part *part, struct dt_plan *plan)
