@@ -30,10 +30,11 @@ int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype
 int dt_build_row(const struct dt_build *build, const struct dt_part *block, const char *name,
                  enum dt_init init, double scale, int n_dims, const int64_t *shape);
 // A linear layer of that name, with uniform initial weights up to `scale`; the norm that opens a
-// block.
+// block; a convolution "mixer.conv1d", which adds "conv_state" to the block's states.
 struct dt_linear dt_build_linear(const struct dt_build *build, const struct dt_part *block,
                                  const char *name, int64_t in, int64_t out, double scale);
 struct dt_norm dt_build_norm(const struct dt_build *build, const struct dt_part *block);
+struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block, int64_t channels);
 
 // What all kinds have. Functions may be NULL where there is nothing to do.
 struct dt_kind {

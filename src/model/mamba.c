@@ -22,12 +22,13 @@ struct arrays {
 
 struct mamba {
     struct dt_part part;
-    int64_t E, N, K, R, chunk;
-    int reset;                 // batch array
-    int ssm_state, conv_state; // [B, E, N] fp32, [B, K-1, E] storage
+    int64_t E, N, R, chunk;
+    int reset;     // batch array
+    int ssm_state; // [B, E, N] fp32
     struct dt_norm norm;
     struct dt_linear in_proj, x_proj, dt_proj, out_proj;
-    int conv_weight, conv_bias, a_log, d_skip, dt_bias; // rows of the table
+    struct dt_conv conv;
+    int a_log, d_skip, dt_bias; // rows of the table
     struct arrays forward;   // needed by backward; shared between layers where they are recomputed
     struct arrays gradients; // of them, shared by all layers
     float *states;           // [B, ceil(L / chunk), N, E] fp32
@@ -38,8 +39,8 @@ static void create(struct dt_part *part, const struct dt_build *build)
     struct mamba *m = (struct mamba *)part;
     const struct dt_model_config *config = build->config;
     int64_t d = config->d_model, E = m->E = dt_model_inner(config), N = m->N = config->d_state,
-            K = m->K = config->d_conv, R = m->R = config->dt_rank;
-    double taps = 1 / sqrt((double)K), deep = 1 / sqrt((double)(E * config->n_layer));
+            R = m->R = config->dt_rank;
+    double deep = 1 / sqrt((double)(E * config->n_layer));
     m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
     m->a_log = dt_build_row(build, part, "mixer.A_log", DT_INIT_A_LOG, 0, 2, (int64_t[]){E, N});
     m->d_skip = dt_build_row(build, part, "mixer.D", DT_INIT_ONE, 0, 1, &E);
@@ -48,16 +49,12 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->x_proj =
         dt_build_linear(build, part, "mixer.x_proj.weight", E, R + 2 * N, 1 / sqrt((double)E));
     m->x_proj.adds = true; // to the gradient of u, which the scan gives in part
-    m->conv_weight = dt_build_row(build, part, "mixer.conv1d.weight", DT_INIT_UNIFORM, taps, 3,
-                                  (int64_t[]){E, 1, K});
-    m->conv_bias = dt_build_row(build, part, "mixer.conv1d.bias", DT_INIT_UNIFORM, taps, 1, &E);
+    m->ssm_state = dt_array_list_add(&part->states, "ssm_state", DT_F32, E * N, false);
+    m->conv = dt_build_conv(build, part, E); // its state after ssm_state, as saved
     m->in_proj =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, 2 * E, 1 / sqrt((double)d));
     m->norm = dt_build_norm(build, part);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
-    m->ssm_state = dt_array_list_add(&part->states, "ssm_state", DT_F32, E * N, false);
-    m->conv_state =
-        dt_array_list_add(&part->states, "conv_state", config->storage, (K - 1) * E, false);
 }
 
 static struct arrays plan_arrays(const struct mamba *m, struct dt_plan *plan, enum dt_memory block,
@@ -104,20 +101,6 @@ static struct arrays first_rows(struct arrays a, int64_t M)
     return a;
 }
 
-static struct dt_conv1d_silu_inputs conv_inputs(const struct mamba *m, const struct arrays *a,
-                                                const struct dt_pass *pass)
-{
-    return (struct dt_conv1d_silu_inputs){
-        .batch = pass->input.sequences,
-        .length = pass->input.length,
-        .taps = m->K,
-        .x = a->x,
-        .weight = dt_net_weight(pass->net, m->conv_weight),
-        .bias = dt_net_weight(pass->net, m->conv_bias),
-        .x0 = dt_model_state_array(pass->before, m->part.layer, m->conv_state),
-        .reset = pass->input.arrays[m->reset]};
-}
-
 static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct arrays *a,
                                          const struct dt_pass *pass)
 {
@@ -141,10 +124,6 @@ static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct arr
 static dt_status convolve_and_scan(const struct mamba *m, const struct arrays *a,
                                    const struct dt_pass *pass, const struct dt_model_state *after)
 {
-    struct dt_conv1d_silu_forward_args conv = {
-        .in = conv_inputs(m, a, pass),
-        .y = a->u,
-        .x_last = dt_model_state_array(after, m->part.layer, m->conv_state)};
     struct dt_scan_forward_args scan = {
         .in = scan_inputs(m, a, pass),
         .y = a->y,
@@ -152,7 +131,7 @@ static dt_status convolve_and_scan(const struct mamba *m, const struct arrays *a
         .states = m->states,
         .workspace = pass->net->workspace,
         .workspace_bytes = pass->net->workspace_bytes};
-    DT_TRY(DT_RUN(pass, conv1d_silu_forward, &conv));
+    DT_TRY(dt_conv_forward(pass, &m->conv, a->x, a->u, after));
     DT_TRY(dt_linear_forward(pass, m->x_proj, a->u, a->dbc));
     DT_TRY(dt_linear_forward(pass, m->dt_proj, a->dt, a->delta));
     return DT_RUN(pass, scan_forward, &scan);
@@ -205,24 +184,6 @@ static dt_status scan_backward(const struct mamba *m, const struct arrays *a,
     return dt_pass_ready(pass, m->dt_bias);
 }
 
-// From the gradient of u to that of x.
-static dt_status conv_backward(const struct mamba *m, const struct arrays *a,
-                               const struct arrays *g, const struct dt_pass *pass)
-{
-    const struct dt_net *net = pass->net;
-    struct dt_conv1d_silu_backward_args conv = {.in = conv_inputs(m, a, pass),
-                                                .dy = g->u,
-                                                .dx = g->x,
-                                                .dweight = dt_net_gradient(net, m->conv_weight),
-                                                .dbias = dt_net_gradient(net, m->conv_bias),
-                                                .accumulate = pass->accumulate,
-                                                .workspace = net->workspace,
-                                                .workspace_bytes = net->workspace_bytes};
-    DT_TRY(DT_RUN(pass, conv1d_silu_backward, &conv));
-    DT_TRY(dt_pass_ready(pass, m->conv_weight));
-    return dt_pass_ready(pass, m->conv_bias);
-}
-
 static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                           const struct dt_flow *flow)
 {
@@ -234,7 +195,7 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
     DT_TRY(scan_backward(m, &a, &g, pass));
     DT_TRY(dt_linear_backward(pass, m->dt_proj, a.dt, g.delta, g.dt));
     DT_TRY(dt_linear_backward(pass, m->x_proj, a.u, g.dbc, g.u)); // adds to the scan's part
-    DT_TRY(conv_backward(m, &a, &g, pass));
+    DT_TRY(dt_conv_backward(pass, &m->conv, a.x, g.u, g.x));
     DT_TRY(dt_linear_backward(pass, m->in_proj, a.h, g.xz, g.h));
     return dt_norm_backward(pass, &m->norm, flow, g.h);
 }

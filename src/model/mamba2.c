@@ -24,12 +24,13 @@ struct arrays {
 
 struct mamba2 {
     struct dt_part part;
-    int64_t E, H, P, N, G, K, W, chunk;
-    int reset;                 // batch array
-    int ssm_state, conv_state; // [B, H, P, N] fp32, [B, K-1, W] storage
+    int64_t E, H, P, N, G, W, chunk;
+    int reset;     // batch array
+    int ssm_state; // [B, H, P, N] fp32
     struct dt_norm norm;
     struct dt_linear in_proj, out_proj;
-    int gated_norm, conv_weight, conv_bias, a_log, d_skip, dt_bias; // rows of the table
+    struct dt_conv conv;
+    int gated_norm, a_log, d_skip, dt_bias; // rows of the table
     struct arrays forward;   // needed by backward; shared between layers where they are recomputed
     struct arrays gradients; // of them, shared by all layers; n's is y's
     float *states;           // [B, ceil(L / chunk), H, N, P] fp32
@@ -58,24 +59,20 @@ static void create(struct dt_part *part, const struct dt_build *build)
     struct mamba2 *m = (struct mamba2 *)part;
     const struct dt_model_config *config = build->config;
     int64_t d = config->d_model, E = m->E = dt_model_inner(config), P = m->P = config->head_dim,
-            N = m->N = config->d_state, G = m->G = config->n_groups, K = m->K = config->d_conv,
-            H = m->H = E / P, W = m->W = E + 2 * G * N;
-    double taps = 1 / sqrt((double)K), deep = 1 / sqrt((double)(E * config->n_layer));
+            N = m->N = config->d_state, G = m->G = config->n_groups, H = m->H = E / P,
+            W = m->W = E + 2 * G * N;
+    double deep = 1 / sqrt((double)(E * config->n_layer));
     m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
     m->gated_norm = dt_build_row(build, part, "mixer.norm.weight", DT_INIT_ONE, 0, 1, &E);
     m->a_log = dt_build_row(build, part, "mixer.A_log", DT_INIT_A_LOG_UNIFORM, 0, 1, &H);
     m->d_skip = dt_build_row(build, part, "mixer.D", DT_INIT_ONE, 0, 1, &H);
     m->dt_bias = dt_build_row(build, part, "mixer.dt_bias", DT_INIT_DT_BIAS, 0, 1, &H);
-    m->conv_weight = dt_build_row(build, part, "mixer.conv1d.weight", DT_INIT_UNIFORM, taps, 3,
-                                  (int64_t[]){W, 1, K});
-    m->conv_bias = dt_build_row(build, part, "mixer.conv1d.bias", DT_INIT_UNIFORM, taps, 1, &W);
+    m->ssm_state = dt_array_list_add(&part->states, "ssm_state", DT_F32, E * N, false);
+    m->conv = dt_build_conv(build, part, W); // its state after ssm_state, as saved
     m->in_proj =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, E + W + H, 1 / sqrt((double)d));
     m->norm = dt_build_norm(build, part);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
-    m->ssm_state = dt_array_list_add(&part->states, "ssm_state", DT_F32, E * N, false);
-    m->conv_state =
-        dt_array_list_add(&part->states, "conv_state", config->storage, (K - 1) * W, false);
 }
 
 // [rows, cols] whose rows begin at multiples of 64 bytes, a cache line: in_proj's are no such.
@@ -131,20 +128,6 @@ static struct arrays first_rows(struct arrays a, int64_t M)
     return a;
 }
 
-static struct dt_conv1d_silu_inputs conv_inputs(const struct mamba2 *m, const struct arrays *a,
-                                                const struct dt_pass *pass)
-{
-    return (struct dt_conv1d_silu_inputs){
-        .batch = pass->input.sequences,
-        .length = pass->input.length,
-        .taps = m->K,
-        .x = a->x_in,
-        .weight = dt_net_weight(pass->net, m->conv_weight),
-        .bias = dt_net_weight(pass->net, m->conv_bias),
-        .x0 = dt_model_state_array(pass->before, m->part.layer, m->conv_state),
-        .reset = pass->input.arrays[m->reset]};
-}
-
 static struct dt_ssd_inputs ssd_inputs(const struct mamba2 *m, const struct arrays *a,
                                        const struct dt_pass *pass)
 {
@@ -173,10 +156,6 @@ static dt_status convolve_and_scan(const struct mamba2 *m, const struct arrays *
                                    const struct dt_pass *pass, const struct dt_model_state *after)
 {
     const struct dt_net *net = pass->net;
-    struct dt_conv1d_silu_forward_args conv = {
-        .in = conv_inputs(m, a, pass),
-        .y = a->xbc,
-        .x_last = dt_model_state_array(after, m->part.layer, m->conv_state)};
     struct dt_ssd_forward_args ssd = {.in = ssd_inputs(m, a, pass),
                                       .y = a->y,
                                       .h_last =
@@ -191,7 +170,7 @@ static dt_status convolve_and_scan(const struct mamba2 *m, const struct arrays *
                                                  .weight = dt_net_weight(net, m->gated_norm),
                                                  .y = a->n,
                                                  .rstd = m->rstd};
-    DT_TRY(DT_RUN(pass, conv1d_silu_forward, &conv));
+    DT_TRY(dt_conv_forward(pass, &m->conv, a->x_in, a->xbc, after));
     DT_TRY(DT_RUN(pass, ssd_forward, &ssd));
     return DT_RUN(pass, gated_rmsnorm_forward, &norm);
 }
@@ -263,24 +242,6 @@ static dt_status ssd_backward(const struct mamba2 *m, const struct arrays *a,
     return dt_pass_ready(pass, m->dt_bias);
 }
 
-// From the gradients of x, B and C to that of x'.
-static dt_status conv_backward(const struct mamba2 *m, const struct arrays *a,
-                               const struct arrays *g, const struct dt_pass *pass)
-{
-    const struct dt_net *net = pass->net;
-    struct dt_conv1d_silu_backward_args conv = {.in = conv_inputs(m, a, pass),
-                                                .dy = g->xbc,
-                                                .dx = g->x_in,
-                                                .dweight = dt_net_gradient(net, m->conv_weight),
-                                                .dbias = dt_net_gradient(net, m->conv_bias),
-                                                .accumulate = pass->accumulate,
-                                                .workspace = net->workspace,
-                                                .workspace_bytes = net->workspace_bytes};
-    DT_TRY(DT_RUN(pass, conv1d_silu_backward, &conv));
-    DT_TRY(dt_pass_ready(pass, m->conv_weight));
-    return dt_pass_ready(pass, m->conv_bias);
-}
-
 static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                           const struct dt_flow *flow)
 {
@@ -291,7 +252,7 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
     DT_TRY(dt_linear_backward(pass, m->out_proj, a.n, flow->x, g.n));
     DT_TRY(norm_backward(m, &a, &g, pass));
     DT_TRY(ssd_backward(m, &a, &g, pass));
-    DT_TRY(conv_backward(m, &a, &g, pass));
+    DT_TRY(dt_conv_backward(pass, &m->conv, a.x_in, g.xbc, g.x_in));
     DT_TRY(dt_linear_backward(pass, m->in_proj, a.h, g.zxdt, g.h));
     return dt_norm_backward(pass, &m->norm, flow, g.h);
 }

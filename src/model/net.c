@@ -1,7 +1,9 @@
-// Rows of the flat weight arrays, planned memory, linear layers and norms.
+// Rows of the flat weight arrays, planned memory, linear layers, norms and convolutions.
 #include "model/kinds.h"
 
 #include "base/round.h"
+
+#include <math.h>
 
 // Far more than any machine has, and products of sizes still fit 64 bits.
 static const int64_t bytes_max = INT64_C(1) << 52;
@@ -48,6 +50,21 @@ struct dt_norm dt_build_norm(const struct dt_build *build, const struct dt_part 
 {
     int row = dt_build_row(build, block, "norm.weight", DT_INIT_ONE, 0, 1, &build->config->d_model);
     return (struct dt_norm){.row = row};
+}
+
+struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block, int64_t channels)
+{
+    int64_t K = build->config->d_conv;
+    double scale = 1 / sqrt((double)K);
+    struct dt_conv conv = {.layer = block->layer, .taps = K};
+    conv.weight = dt_build_row(build, block, "mixer.conv1d.weight", DT_INIT_UNIFORM, scale, 3,
+                               (int64_t[]){channels, 1, K});
+    conv.bias =
+        dt_build_row(build, block, "mixer.conv1d.bias", DT_INIT_UNIFORM, scale, 1, &channels);
+    conv.state = dt_array_list_add(&block->states, "conv_state", build->config->storage,
+                                   (K - 1) * channels, false);
+    conv.reset = dt_build_array(build, "reset", DT_U8, 1, true);
+    return conv;
 }
 
 struct dt_view dt_plan_view(struct dt_plan *plan, enum dt_memory memory, int64_t rows, int64_t cols,
@@ -259,4 +276,45 @@ dt_status dt_norm_backward(const struct dt_pass *pass, const struct dt_norm *nor
                                                      .workspace_bytes = pass->net->workspace_bytes};
     DT_TRY(DT_RUN(pass, rmsnorm_residual_backward, &args));
     return dt_pass_ready(pass, norm->row);
+}
+
+static struct dt_conv1d_silu_inputs conv_inputs(const struct dt_pass *pass,
+                                                const struct dt_conv *conv, struct dt_view x)
+{
+    return (struct dt_conv1d_silu_inputs){
+        .batch = pass->input.sequences,
+        .length = pass->input.length,
+        .taps = conv->taps,
+        .x = x,
+        .weight = dt_net_weight(pass->net, conv->weight),
+        .bias = dt_net_weight(pass->net, conv->bias),
+        .x0 = dt_model_state_array(pass->before, conv->layer, conv->state),
+        .reset = pass->input.arrays[conv->reset]};
+}
+
+dt_status dt_conv_forward(const struct dt_pass *pass, const struct dt_conv *conv, struct dt_view x,
+                          struct dt_view y, const struct dt_model_state *after)
+{
+    struct dt_conv1d_silu_forward_args args = {
+        .in = conv_inputs(pass, conv, x),
+        .y = y,
+        .x_last = dt_model_state_array(after, conv->layer, conv->state)};
+    return DT_RUN(pass, conv1d_silu_forward, &args);
+}
+
+dt_status dt_conv_backward(const struct dt_pass *pass, const struct dt_conv *conv, struct dt_view x,
+                           struct dt_view dy, struct dt_view dx)
+{
+    const struct dt_net *net = pass->net;
+    struct dt_conv1d_silu_backward_args args = {.in = conv_inputs(pass, conv, x),
+                                                .dy = dy,
+                                                .dx = dx,
+                                                .dweight = dt_net_gradient(net, conv->weight),
+                                                .dbias = dt_net_gradient(net, conv->bias),
+                                                .accumulate = pass->accumulate,
+                                                .workspace = net->workspace,
+                                                .workspace_bytes = net->workspace_bytes};
+    DT_TRY(DT_RUN(pass, conv1d_silu_backward, &args));
+    DT_TRY(dt_pass_ready(pass, conv->weight));
+    return dt_pass_ready(pass, conv->bias);
 }

@@ -1,5 +1,5 @@
 // What the parts of a model work with: the net (weights, gradients, workspace), the memory plan,
-// the pass, and the layers that many of them have (linear, norm).
+// the pass, and the layers that many of them have (linear, norm, convolution).
 #pragma once
 
 #include "model/model.h"
@@ -71,17 +71,17 @@ dt_status dt_linear_forward(const struct dt_pass *pass, struct dt_linear linear,
 dt_status dt_linear_backward(const struct dt_pass *pass, struct dt_linear linear, struct dt_view x,
                              struct dt_view dy, struct dt_view dx);
 
+// y [rows, cols] fp32 += elements `first` … of row `row`.
+dt_status dt_add_bias(const struct dt_pass *pass, int row, int64_t first, struct dt_view y);
+// Its gradient (+)= Σ over the rows of dy [rows, cols] fp32 or storage, which finishes the row.
+dt_status dt_add_bias_backward(const struct dt_pass *pass, int row, struct dt_view dy);
+
 // The RMSNorm that opens a block and a head: r = residual + x, h = r / rms(r) · w.
 struct dt_norm {
     int row;
     float *rstd; // [M]
     bool last;   // of the network: its backward starts dresidual
 };
-// y [rows, cols] fp32 += elements `first` … of row `row`.
-dt_status dt_add_bias(const struct dt_pass *pass, int row, int64_t first, struct dt_view y);
-// Its gradient (+)= Σ over the rows of dy [rows, cols] fp32 or storage, which finishes the row.
-dt_status dt_add_bias_backward(const struct dt_pass *pass, int row, struct dt_view dy);
-
 // h [M, d] storage; r into flow->residual.
 dt_status dt_norm_forward(const struct dt_pass *pass, const struct dt_norm *norm,
                           const struct dt_flow *flow, struct dt_view h);
@@ -91,3 +91,17 @@ dt_status dt_norm_recompute(const struct dt_pass *pass, const struct dt_norm *no
 // From dh [M, d] storage: flow->dresidual += (last: =), and flow->x = it in storage.
 dt_status dt_norm_backward(const struct dt_pass *pass, const struct dt_norm *norm,
                            const struct dt_flow *flow, struct dt_view dh);
+
+// A causal convolution along the positions of each channel, then SiLU: y = silu(conv1d(x)).
+struct dt_conv {
+    int64_t layer, taps;
+    int weight, bias; // rows of the table
+    int state;        // of the block: [B, K-1, channels] storage
+    int reset;        // batch array
+};
+// x, y [M, channels] storage; the last inputs into `after`, unless that is NULL.
+dt_status dt_conv_forward(const struct dt_pass *pass, const struct dt_conv *conv, struct dt_view x,
+                          struct dt_view y, const struct dt_model_state *after);
+// dx =, from dy; the gradients of weight and bias (+)=, which finishes the rows.
+dt_status dt_conv_backward(const struct dt_pass *pass, const struct dt_conv *conv, struct dt_view x,
+                           struct dt_view dy, struct dt_view dx);
