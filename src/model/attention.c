@@ -76,12 +76,10 @@ static struct arrays plan_arrays(const struct attention *m, struct dt_plan *plan
                                  enum dt_memory block, enum dt_memory scan)
 {
     enum dt_dtype storage = plan->net->config->storage;
-    int64_t M = plan->rows, Q = m->H * m->E, K = m->G * m->E,
-            cols = dt_round_up(Q + 2 * K, 16 / dt_dtype_size(storage));
+    int64_t M = plan->rows, Q = m->H * m->E, K = m->G * m->E;
     struct arrays a = {.h = dt_plan_view(plan, block, M, m->in_proj.in, storage),
-                       .qkv = dt_plan_view(plan, block, M, cols, storage),
+                       .qkv = dt_plan_aligned(plan, block, Q + 2 * K, 16),
                        .y = dt_plan_view(plan, scan, M, Q, storage)};
-    a.qkv.cols = Q + 2 * K; // of rows that are padded to 16 bytes
     a.q = dt_view_cols(a.qkv, 0, Q), a.k = dt_view_cols(a.qkv, Q, Q + K);
     a.v = dt_view_cols(a.qkv, Q + K, Q + 2 * K);
     return a;
@@ -98,13 +96,6 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
         return;
     m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
     m->lse = dt_plan_view(plan, scan, plan->rows, m->H, DT_F32).data;
-}
-
-// The first M rows of each.
-static struct arrays first_rows(struct arrays a, int64_t M)
-{
-    a.h.rows = a.qkv.rows = a.q.rows = a.k.rows = a.v.rows = a.y.rows = M;
-    return a;
 }
 
 static struct dt_attention_inputs inputs(const struct attention *m, const struct arrays *a,
@@ -147,30 +138,21 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
                          const struct dt_flow *flow)
 {
     const struct attention *m = (struct attention *)part;
-    const struct arrays a = first_rows(m->forward, pass->rows);
+    struct arrays a = m->forward;
+    dt_pass_rows(pass, &a, sizeof a);
     DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
     DT_TRY(dt_linear_forward(pass, m->in_proj, a.h, a.qkv));
     DT_TRY(attend(m, &a, pass, pass->after));
     return dt_linear_forward(pass, m->out_proj, a.y, flow->out);
 }
 
-static dt_status recompute(const struct attention *m, const struct arrays *a,
-                           const struct dt_pass *pass, const struct dt_flow *flow)
-{
-    enum dt_recompute level = pass->net->config->recompute;
-    if (level >= DT_RECOMPUTE_BLOCK) {
-        DT_TRY(dt_norm_recompute(pass, &m->norm, flow, a->h));
-        DT_TRY(dt_linear_forward(pass, m->in_proj, a->h, a->qkv));
-    }
-    return level >= DT_RECOMPUTE_SCAN ? attend(m, a, pass, NULL) : DT_OK;
-}
-
 static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                           const struct dt_flow *flow)
 {
     const struct attention *m = (struct attention *)part;
-    const struct arrays a = first_rows(m->forward, pass->rows),
-                        g = first_rows(m->gradients, pass->rows);
+    struct arrays a = m->forward, g = m->gradients;
+    dt_pass_rows(pass, &a, sizeof a);
+    dt_pass_rows(pass, &g, sizeof g);
     struct dt_attention_backward_args args = {.in = inputs(m, &a, pass),
                                               .y = a.y,
                                               .lse = m->lse,
@@ -180,7 +162,9 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                                               .dv = g.v,
                                               .workspace = pass->net->workspace,
                                               .workspace_bytes = pass->net->workspace_bytes};
-    DT_TRY(recompute(m, &a, pass, flow));
+    DT_TRY(dt_opening_recompute(pass, &m->norm, m->in_proj, flow, a.h, a.qkv));
+    if (pass->net->config->recompute >= DT_RECOMPUTE_SCAN)
+        DT_TRY(attend(m, &a, pass, NULL));
     DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, flow->x, g.y));
     DT_TRY(DT_RUN(pass, attention_backward, &args));
     DT_TRY(dt_linear_backward(pass, m->in_proj, a.h, g.qkv, g.h));

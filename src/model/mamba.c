@@ -50,7 +50,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
         dt_build_linear(build, part, "mixer.x_proj.weight", E, R + 2 * N, 1 / sqrt((double)E));
     m->x_proj.adds = true; // to the gradient of u, which the scan gives in part
     m->ssm_state = dt_array_list_add(&part->states, "ssm_state", DT_F32, E * N, false);
-    m->conv = dt_build_conv(build, part, E); // its state after ssm_state, as saved
+    m->conv = dt_build_conv(build, part, E); // after ssm_state: the order in memory
     m->in_proj =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, 2 * E, 1 / sqrt((double)d));
     m->norm = dt_build_norm(build, part);
@@ -61,15 +61,13 @@ static struct arrays plan_arrays(const struct mamba *m, struct dt_plan *plan, en
                                  enum dt_memory scan)
 {
     enum dt_dtype storage = plan->net->config->storage;
-    int64_t M = plan->rows, d = plan->net->config->d_model, E = m->E, N = m->N, R = m->R,
-            slices = dt_round_up(R + 2 * N, 16 / dt_dtype_size(storage));
+    int64_t M = plan->rows, d = plan->net->config->d_model, E = m->E, N = m->N, R = m->R;
     struct arrays a = {.h = dt_plan_view(plan, block, M, d, storage),
                        .xz = dt_plan_view(plan, block, M, 2 * E, storage),
                        .u = dt_plan_view(plan, scan, M, E, storage),
                        .delta = dt_plan_view(plan, scan, M, E, storage),
                        .y = dt_plan_view(plan, scan, M, E, storage),
-                       .dbc = dt_plan_view(plan, scan, M, slices, storage)};
-    a.dbc.cols = R + 2 * N; // of rows that are padded to 16 bytes
+                       .dbc = dt_plan_aligned(plan, scan, R + 2 * N, 16)};
     a.x = dt_view_cols(a.xz, 0, E), a.z = dt_view_cols(a.xz, E, 2 * E);
     a.dt = dt_view_cols(a.dbc, 0, R), a.b = dt_view_cols(a.dbc, R, R + N);
     a.c = dt_view_cols(a.dbc, R + N, R + 2 * N);
@@ -86,19 +84,9 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     m->norm.rstd = dt_plan_view(plan, block, plan->rows, 1, DT_F32).data;
     if (!plan->shape.training)
         return;
-    int64_t chunks = plan->shape.sequences * ((plan->shape.length + m->chunk - 1) / m->chunk);
+    int64_t chunks = plan->shape.sequences * dt_ceil_div(plan->shape.length, m->chunk);
     m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
     m->states = dt_plan_view(plan, scan, chunks, m->N * m->E, DT_F32).data;
-}
-
-// The first M rows of each.
-static struct arrays first_rows(struct arrays a, int64_t M)
-{
-    struct dt_view *views[] = {&a.h, &a.xz,  &a.x,  &a.z, &a.u, &a.delta,
-                               &a.y, &a.dbc, &a.dt, &a.b, &a.c};
-    for (size_t i = 0; i < sizeof views / sizeof *views; i++)
-        views[i]->rows = M;
-    return a;
 }
 
 static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct arrays *a,
@@ -141,22 +129,12 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
                          const struct dt_flow *flow)
 {
     const struct mamba *m = (struct mamba *)part;
-    const struct arrays a = first_rows(m->forward, pass->rows);
+    struct arrays a = m->forward;
+    dt_pass_rows(pass, &a, sizeof a);
     DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
     DT_TRY(dt_linear_forward(pass, m->in_proj, a.h, a.xz));
     DT_TRY(convolve_and_scan(m, &a, pass, pass->after));
     return dt_linear_forward(pass, m->out_proj, a.y, flow->out);
-}
-
-static dt_status recompute(const struct mamba *m, const struct arrays *a,
-                           const struct dt_pass *pass, const struct dt_flow *flow)
-{
-    enum dt_recompute level = pass->net->config->recompute;
-    if (level >= DT_RECOMPUTE_BLOCK) {
-        DT_TRY(dt_norm_recompute(pass, &m->norm, flow, a->h));
-        DT_TRY(dt_linear_forward(pass, m->in_proj, a->h, a->xz));
-    }
-    return level >= DT_RECOMPUTE_SCAN ? convolve_and_scan(m, a, pass, NULL) : DT_OK;
 }
 
 // From the gradient of y to those of u, delta, z, B and C.
@@ -188,9 +166,12 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                           const struct dt_flow *flow)
 {
     const struct mamba *m = (struct mamba *)part;
-    const struct arrays a = first_rows(m->forward, pass->rows),
-                        g = first_rows(m->gradients, pass->rows);
-    DT_TRY(recompute(m, &a, pass, flow));
+    struct arrays a = m->forward, g = m->gradients;
+    dt_pass_rows(pass, &a, sizeof a);
+    dt_pass_rows(pass, &g, sizeof g);
+    DT_TRY(dt_opening_recompute(pass, &m->norm, m->in_proj, flow, a.h, a.xz));
+    if (pass->net->config->recompute >= DT_RECOMPUTE_SCAN)
+        DT_TRY(convolve_and_scan(m, &a, pass, NULL));
     DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, flow->x, g.y));
     DT_TRY(scan_backward(m, &a, &g, pass));
     DT_TRY(dt_linear_backward(pass, m->dt_proj, a.dt, g.delta, g.dt));

@@ -14,6 +14,9 @@
 
 #include <math.h>
 
+// Bytes of a cache line, where rows begin: in_proj gives widths that are no multiple of it.
+enum { LINE = 64 };
+
 // The arrays of a pass, M rows of storage type.
 struct arrays {
     struct dt_view h;                 // [M, d]
@@ -68,31 +71,21 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->d_skip = dt_build_row(build, part, "mixer.D", DT_INIT_ONE, 0, 1, &H);
     m->dt_bias = dt_build_row(build, part, "mixer.dt_bias", DT_INIT_DT_BIAS, 0, 1, &H);
     m->ssm_state = dt_array_list_add(&part->states, "ssm_state", DT_F32, E * N, false);
-    m->conv = dt_build_conv(build, part, W); // its state after ssm_state, as saved
+    m->conv = dt_build_conv(build, part, W); // after ssm_state: the order in memory
     m->in_proj =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, E + W + H, 1 / sqrt((double)d));
     m->norm = dt_build_norm(build, part);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
 }
 
-// [rows, cols] whose rows begin at multiples of 64 bytes, a cache line: in_proj's are no such.
-static struct dt_view plan_aligned(struct dt_plan *plan, enum dt_memory memory, int64_t cols)
-{
-    enum dt_dtype storage = plan->net->config->storage;
-    int64_t padded = dt_round_up(cols, 64 / dt_dtype_size(storage));
-    struct dt_view view = dt_plan_view(plan, memory, plan->rows, padded, storage);
-    view.cols = cols;
-    return view;
-}
-
 static struct arrays plan_arrays(const struct mamba2 *m, struct dt_plan *plan, enum dt_memory block,
                                  enum dt_memory scan)
 {
     int64_t E = m->E, W = m->W, BC = m->G * m->N;
-    struct arrays a = {.h = plan_aligned(plan, block, plan->net->config->d_model),
-                       .zxdt = plan_aligned(plan, block, E + W + m->H),
-                       .xbc = plan_aligned(plan, scan, W),
-                       .y = plan_aligned(plan, scan, E)};
+    struct arrays a = {.h = dt_plan_aligned(plan, block, plan->net->config->d_model, LINE),
+                       .zxdt = dt_plan_aligned(plan, block, E + W + m->H, LINE),
+                       .xbc = dt_plan_aligned(plan, scan, W, LINE),
+                       .y = dt_plan_aligned(plan, scan, E, LINE)};
     a.z = dt_view_cols(a.zxdt, 0, E), a.x_in = dt_view_cols(a.zxdt, E, E + W);
     a.dt = dt_view_cols(a.zxdt, E + W, E + W + m->H);
     a.x = dt_view_cols(a.xbc, 0, E), a.b = dt_view_cols(a.xbc, E, E + BC);
@@ -107,7 +100,7 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
                    scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN);
     m->chunk = plan->net->backend->op->ssd_chunk;
     m->forward = plan_arrays(m, plan, block, scan);
-    m->forward.n = plan_aligned(plan, scan, m->E);
+    m->forward.n = dt_plan_aligned(plan, scan, m->E, LINE);
     m->norm.rstd = dt_plan_view(plan, block, plan->rows, 1, DT_F32).data;
     m->rstd = dt_plan_view(plan, scan, plan->rows, m->G, DT_F32).data;
     if (!plan->shape.training)
@@ -116,16 +109,6 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
     m->gradients.n = m->gradients.y;
     m->states = dt_plan_view(plan, scan, chunks, m->E * m->N, DT_F32).data;
-}
-
-// The first M rows of each.
-static struct arrays first_rows(struct arrays a, int64_t M)
-{
-    struct dt_view *views[] = {&a.h, &a.zxdt, &a.z, &a.x_in, &a.dt, &a.xbc,
-                               &a.x, &a.b,    &a.c, &a.y,    &a.n};
-    for (size_t i = 0; i < sizeof views / sizeof *views; i++)
-        views[i]->rows = M;
-    return a;
 }
 
 static struct dt_ssd_inputs ssd_inputs(const struct mamba2 *m, const struct arrays *a,
@@ -179,22 +162,12 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
                          const struct dt_flow *flow)
 {
     const struct mamba2 *m = (struct mamba2 *)part;
-    const struct arrays a = first_rows(m->forward, pass->rows);
+    struct arrays a = m->forward;
+    dt_pass_rows(pass, &a, sizeof a);
     DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
     DT_TRY(dt_linear_forward(pass, m->in_proj, a.h, a.zxdt));
     DT_TRY(convolve_and_scan(m, &a, pass, pass->after));
     return dt_linear_forward(pass, m->out_proj, a.n, flow->out);
-}
-
-static dt_status recompute(const struct mamba2 *m, const struct arrays *a,
-                           const struct dt_pass *pass, const struct dt_flow *flow)
-{
-    enum dt_recompute level = pass->net->config->recompute;
-    if (level >= DT_RECOMPUTE_BLOCK) {
-        DT_TRY(dt_norm_recompute(pass, &m->norm, flow, a->h));
-        DT_TRY(dt_linear_forward(pass, m->in_proj, a->h, a->zxdt));
-    }
-    return level >= DT_RECOMPUTE_SCAN ? convolve_and_scan(m, a, pass, NULL) : DT_OK;
 }
 
 // From the gradient of n to those of y, in its place, and z.
@@ -246,9 +219,12 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                           const struct dt_flow *flow)
 {
     const struct mamba2 *m = (struct mamba2 *)part;
-    const struct arrays a = first_rows(m->forward, pass->rows),
-                        g = first_rows(m->gradients, pass->rows);
-    DT_TRY(recompute(m, &a, pass, flow));
+    struct arrays a = m->forward, g = m->gradients;
+    dt_pass_rows(pass, &a, sizeof a);
+    dt_pass_rows(pass, &g, sizeof g);
+    DT_TRY(dt_opening_recompute(pass, &m->norm, m->in_proj, flow, a.h, a.zxdt));
+    if (pass->net->config->recompute >= DT_RECOMPUTE_SCAN)
+        DT_TRY(convolve_and_scan(m, &a, pass, NULL));
     DT_TRY(dt_linear_backward(pass, m->out_proj, a.n, flow->x, g.n));
     DT_TRY(norm_backward(m, &a, &g, pass));
     DT_TRY(ssd_backward(m, &a, &g, pass));

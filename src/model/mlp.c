@@ -60,13 +60,6 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
         m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
 }
 
-// The first M rows of each.
-static struct arrays first_rows(struct arrays a, int64_t M)
-{
-    a.h.rows = a.gu.rows = a.g.rows = a.u.rows = a.y.rows = M;
-    return a;
-}
-
 static dt_status activate(const struct dt_pass *pass, const struct arrays *a)
 {
     struct dt_silu_gate_forward_args args = {.x = a->g, .u = a->u, .y = a->y};
@@ -77,32 +70,25 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
                          const struct dt_flow *flow)
 {
     const struct mlp *m = (struct mlp *)part;
-    const struct arrays a = first_rows(m->forward, pass->rows);
+    struct arrays a = m->forward;
+    dt_pass_rows(pass, &a, sizeof a);
     DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
     DT_TRY(dt_linear_forward(pass, m->up, a.h, a.gu));
     DT_TRY(activate(pass, &a));
     return dt_linear_forward(pass, m->down, a.y, flow->out);
 }
 
-static dt_status recompute(const struct mlp *m, const struct arrays *a, const struct dt_pass *pass,
-                           const struct dt_flow *flow)
-{
-    enum dt_recompute level = pass->net->config->recompute;
-    if (level >= DT_RECOMPUTE_BLOCK) {
-        DT_TRY(dt_norm_recompute(pass, &m->norm, flow, a->h));
-        DT_TRY(dt_linear_forward(pass, m->up, a->h, a->gu));
-    }
-    return level >= DT_RECOMPUTE_SCAN ? activate(pass, a) : DT_OK;
-}
-
 static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                           const struct dt_flow *flow)
 {
     const struct mlp *m = (struct mlp *)part;
-    const struct arrays a = first_rows(m->forward, pass->rows),
-                        g = first_rows(m->gradients, pass->rows);
+    struct arrays a = m->forward, g = m->gradients;
+    dt_pass_rows(pass, &a, sizeof a);
+    dt_pass_rows(pass, &g, sizeof g);
     struct dt_silu_gate_backward_args args = {.x = a.g, .u = a.u, .dy = g.y, .dx = g.g, .du = g.u};
-    DT_TRY(recompute(m, &a, pass, flow));
+    DT_TRY(dt_opening_recompute(pass, &m->norm, m->up, flow, a.h, a.gu));
+    if (pass->net->config->recompute >= DT_RECOMPUTE_SCAN)
+        DT_TRY(activate(pass, &a));
     DT_TRY(dt_linear_backward(pass, m->down, a.y, flow->x, g.y));
     DT_TRY(DT_RUN(pass, silu_gate_backward, &args));
     DT_TRY(dt_linear_backward(pass, m->up, a.h, g.gu, g.h));

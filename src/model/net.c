@@ -78,10 +78,27 @@ struct dt_view dt_plan_view(struct dt_plan *plan, enum dt_memory memory, int64_t
     return dt_view_of(dt_arena_take(arena, plan->too_large ? 0 : bytes), rows, cols, type);
 }
 
+struct dt_view dt_plan_aligned(struct dt_plan *plan, enum dt_memory memory, int64_t cols,
+                               int64_t bytes)
+{
+    enum dt_dtype storage = plan->net->config->storage;
+    int64_t padded = dt_round_up(cols, bytes / dt_dtype_size(storage));
+    struct dt_view view = dt_plan_view(plan, memory, plan->rows, padded, storage);
+    view.cols = cols;
+    return view;
+}
+
 enum dt_memory dt_plan_memory(const struct dt_plan *plan, enum dt_recompute level)
 {
     bool kept = plan->shape.training && plan->net->config->recompute < level;
     return kept ? DT_MEMORY_ACTIVATIONS : DT_MEMORY_SCRATCH;
+}
+
+void dt_pass_rows(const struct dt_pass *pass, void *arrays, size_t size)
+{
+    struct dt_view *views = arrays;
+    for (size_t i = 0; i < size / sizeof *views; i++)
+        views[i].rows = pass->rows;
 }
 
 struct dt_view dt_pass_last(const struct dt_pass *pass, struct dt_view view)
@@ -252,6 +269,16 @@ dt_status dt_norm_recompute(const struct dt_pass *pass, const struct dt_norm *no
 {
     const struct dt_flow again = {.residual_in = flow->residual};
     return dt_norm_forward(pass, norm, &again, h);
+}
+
+dt_status dt_opening_recompute(const struct dt_pass *pass, const struct dt_norm *norm,
+                               struct dt_linear linear, const struct dt_flow *flow,
+                               struct dt_view h, struct dt_view y)
+{
+    if (pass->net->config->recompute < DT_RECOMPUTE_BLOCK)
+        return DT_OK;
+    DT_TRY(dt_norm_recompute(pass, norm, flow, h));
+    return dt_linear_forward(pass, linear, h, y);
 }
 
 dt_status dt_norm_backward(const struct dt_pass *pass, const struct dt_norm *norm,

@@ -32,10 +32,15 @@ struct dt_plan {
 // [rows, cols] of `type`.
 struct dt_view dt_plan_view(struct dt_plan *plan, enum dt_memory memory, int64_t rows, int64_t cols,
                             enum dt_dtype type);
+// [M, cols] in storage type, whose rows begin at multiples of `bytes`.
+struct dt_view dt_plan_aligned(struct dt_plan *plan, enum dt_memory memory, int64_t cols,
+                               int64_t bytes);
 // For an array that backward needs, and that model.recompute = `level` or above recomputes:
 // activations, or scratch.
 enum dt_memory dt_plan_memory(const struct dt_plan *plan, enum dt_recompute level);
 
+// Keeps the first M rows, the pass's, of each array of a struct that has only views.
+void dt_pass_rows(const struct dt_pass *pass, void *arrays, size_t size);
 // Of an array of a pass's M rows those of each sequence's last position: B rows, L apart.
 struct dt_view dt_pass_last(const struct dt_pass *pass, struct dt_view view);
 // Announces that the gradient of a row is complete.
@@ -88,6 +93,11 @@ dt_status dt_norm_forward(const struct dt_pass *pass, const struct dt_norm *norm
 // The same h again from r, in backward.
 dt_status dt_norm_recompute(const struct dt_pass *pass, const struct dt_norm *norm,
                             const struct dt_flow *flow, struct dt_view h);
+// In backward, where model.recompute is `block`: h and the block's first product y = linear(h)
+// again.
+dt_status dt_opening_recompute(const struct dt_pass *pass, const struct dt_norm *norm,
+                               struct dt_linear linear, const struct dt_flow *flow,
+                               struct dt_view h, struct dt_view y);
 // From dh [M, d] storage: flow->dresidual += (last: =), and flow->x = it in storage.
 dt_status dt_norm_backward(const struct dt_pass *pass, const struct dt_norm *norm,
                            const struct dt_flow *flow, struct dt_view dh);

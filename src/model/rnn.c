@@ -90,14 +90,6 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     g->y = dt_plan_view(plan, scratch, M, H, storage);
 }
 
-// The first M rows of each.
-static struct arrays first_rows(struct arrays a, int64_t M)
-{
-    a.h.rows = a.x.rows = a.p.rows = a.y.rows = M;
-    a.previous.rows = a.gates.rows = a.cells.rows = M;
-    return a;
-}
-
 static struct dt_rnn_inputs inputs(const struct rnn *m, const struct dt_pass *pass)
 {
     int64_t layer = m->part.layer;
@@ -138,25 +130,13 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
                          const struct dt_flow *flow)
 {
     const struct rnn *m = (struct rnn *)part;
-    const struct arrays a = first_rows(m->forward, pass->rows);
+    struct arrays a = m->forward;
     bool direct = !m->out_proj.out;
+    dt_pass_rows(pass, &a, sizeof a);
     DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
     DT_TRY(dt_linear_forward(pass, m->input, a.h, a.x));
     DT_TRY(run(m, &a, pass, pass->after, direct ? flow->out : a.y));
     return direct ? DT_OK : dt_linear_forward(pass, m->out_proj, a.y, flow->out);
-}
-
-// Without out_proj nobody reads y again: it is written into its gradient's place.
-static dt_status recompute(const struct rnn *m, const struct arrays *a, const struct dt_pass *pass,
-                           const struct dt_flow *flow)
-{
-    enum dt_recompute level = pass->net->config->recompute;
-    if (level >= DT_RECOMPUTE_BLOCK) {
-        DT_TRY(dt_norm_recompute(pass, &m->norm, flow, a->h));
-        DT_TRY(dt_linear_forward(pass, m->input, a->h, a->x));
-    }
-    struct dt_view y = dt_view_rows(m->out_proj.out ? a->y : m->gradients.y, 0, pass->rows);
-    return level >= DT_RECOMPUTE_SCAN ? run(m, a, pass, NULL, y) : DT_OK;
 }
 
 static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
@@ -164,8 +144,9 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
 {
     const struct rnn *m = (struct rnn *)part;
     const struct dt_net *net = pass->net;
-    const struct arrays a = first_rows(m->forward, pass->rows),
-                        g = first_rows(m->gradients, pass->rows);
+    struct arrays a = m->forward, g = m->gradients;
+    dt_pass_rows(pass, &a, sizeof a);
+    dt_pass_rows(pass, &g, sizeof g);
     bool direct = !m->out_proj.out;
     struct dt_rnn_backward_args args = {.in = inputs(m, pass),
                                         .gates = a.gates,
@@ -179,7 +160,10 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                                         .accumulate = pass->accumulate,
                                         .workspace = net->workspace,
                                         .workspace_bytes = net->workspace_bytes};
-    DT_TRY(recompute(m, &a, pass, flow));
+    DT_TRY(dt_opening_recompute(pass, &m->norm, m->input, flow, a.h, a.x));
+    // without out_proj nobody reads y again: it is written into its gradient's place
+    if (net->config->recompute >= DT_RECOMPUTE_SCAN)
+        DT_TRY(run(m, &a, pass, NULL, direct ? g.y : a.y));
     if (!direct)
         DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, flow->x, g.y));
     DT_TRY(DT_RUN(pass, rnn_backward, &args));
