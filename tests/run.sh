@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Set-up, build and every test: with sanitizers first (addresses and undefined behaviour, then threads), then
-# the optimised build. Arguments go to the last ctest alone (-R name, -L label). What each label proves:
-# tests/README.md.
+# the optimised build. --long adds the tests of label `long`. Other arguments go to the last ctest alone (-R name,
+# -L label). What each label proves: tests/README.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+without=(-LE '^long$')
+[ "${1:-}" != --long ] || { without=() && shift; }
 ./launch/setup.sh
 times=$(mktemp)
 trap 'print_times; rm -f "$times"' EXIT
@@ -45,4 +47,4 @@ if [ $# -eq 0 ]; then
     build cpu-tsan test_loader test_loader_faults
     run_tests threads build-tsan -R '^test_loader(_faults)?$'
 fi
-run_tests optimised build "$@"
+run_tests optimised build "${without[@]}" "$@"
