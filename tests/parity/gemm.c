@@ -8,7 +8,7 @@ struct product {
     dt_dtype type, c_type;
     bool trans_a, trans_b, accumulate;
     int64_t gap;   // elements between rows beyond their width
-    int shifted;   // A, 1, or B, 2, begins one element behind 16 bytes
+    int shifted;   // A, 1, or B, 2, begins one element after 16 bytes
     int64_t batch; // 0: one product, without a batch
     bool share_b;  // one B for all products of a batch
 };
