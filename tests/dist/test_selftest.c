@@ -1,0 +1,79 @@
+// The communication self-test over 2 and 4 ranks: silent on a sound communicator; on one that loses
+// or changes a rank's values it names the operation and that rank, on every rank alike.
+#include "test.h"
+#include "comm/selftest.h"
+
+static struct dt_comm *comm;
+static struct dt_comm_table broken;
+static const struct dt_comm_table *sound;
+static enum dt_operation hit; // what is broken …
+static int culprit;           // … by this rank …
+static bool late;             // … in what it receives, not in what it sends
+
+static void change(const struct dt_collective *c, bool mine)
+{
+    bool in_blocks = c->operation == DT_REDUCE_SCATTER || c->operation == DT_ALL_GATHER;
+    int64_t first = in_blocks ? comm->info.rank * c->count : 0;
+    if (comm->info.rank != culprit || c->operation != hit || c->count < 100)
+        return;
+    char *data = (char *)(mine ? (void *)(uintptr_t)c->mine : c->data);
+    memset(data + first * dt_dtype_size(c->dtype), 0, (size_t)(90 * dt_dtype_size(c->dtype)));
+}
+
+static dt_status begin(struct dt_comm *c, const struct dt_collective *collective,
+                       struct dt_request **request)
+{
+    if (!late)
+        change(collective, collective->operation == DT_EXCHANGE);
+    DT_TRY(sound->begin(c, collective, request));
+    if (late && collective->operation == hit) { // its wait is ours
+        DT_TRY(sound->wait(c, *request));
+        *request = NULL;
+        change(collective, false);
+    }
+    return DT_OK;
+}
+
+static dt_status wait_done(struct dt_comm *c, struct dt_request *request)
+{
+    return request ? sound->wait(c, request) : DT_OK;
+}
+
+static void check_found(enum dt_operation operation, const char *name, int rank, bool receives)
+{
+    char want[128];
+    hit = operation;
+    culprit = rank;
+    late = receives;
+    comm->table = &broken;
+    CHECK_INT(dt_comm_selftest(comm), DT_MACHINE);
+    comm->table = sound;
+    CHECK(comm->agreed, "not every rank has the error");
+    snprintf(want, sizeof want, "communication self-test: %s of fp32 by mpi", name);
+    CHECK(strstr(dt_error_current()->message, want) != NULL, "no '%s' in: %s", want,
+          dt_error_current()->message);
+    snprintf(want, sizeof want, "rank %d on %s", rank, comm->info.host);
+    CHECK(strstr(dt_error_current()->message, want) != NULL, "no '%s' in: %s", want,
+          dt_error_current()->message);
+    dt_error_clear();
+}
+
+int main(void)
+{
+    CHECK_OK(dt_comm_open(DT_COMM_KIND_AUTO, &comm));
+    sound = comm->table;
+    broken = *sound;
+    broken.begin = begin;
+    broken.wait = wait_done;
+    int last = comm->info.size - 1;
+    CHECK_OK(dt_comm_selftest(comm));
+    check_found(DT_ALLREDUCE, "all-reduce", last, false);
+    check_found(DT_ALLREDUCE, "all-reduce", 1, true);
+    check_found(DT_REDUCE_SCATTER, "reduce-scatter", last, true);
+    check_found(DT_ALL_GATHER, "all-gather", 1, false);
+    check_found(DT_BROADCAST, "broadcast", last, false);
+    check_found(DT_EXCHANGE, "exchange", 1, false);
+    CHECK_OK(dt_comm_selftest(comm));
+    dt_comm_close(comm);
+    return test_end();
+}
