@@ -1,7 +1,15 @@
 // Monotonic time: to measure, to sleep, to wait until.
 #pragma once
 
+#include <stdint.h>
 #include <time.h>
+
+static inline uint64_t dt_nanoseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
 
 static inline double dt_seconds(void)
 {

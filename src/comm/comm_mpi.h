@@ -24,7 +24,8 @@ struct dt_request {
     int64_t element_bytes;
     int64_t sequence; // counts the collectives of the job, from 1; an exchange: 0
     // the thread's own
-    double since; // on the watch's clock
+    double since;    // on the watch's clock
+    uint64_t posted; // dt_trace_begin
     bool ring;
     int64_t given;       // ring: elements (of a block) handed to rings so far
     int rings;           // ring: how many are under way

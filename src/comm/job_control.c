@@ -2,6 +2,7 @@
 // ranks know of each other is the backend's (watch.h).
 #include "comm/job_control.h"
 
+#include "base/trace.h"
 #include "comm/backends.h"
 
 #include <math.h>
@@ -26,6 +27,7 @@ void dt_comm_progress(struct dt_comm *comm, int64_t step, const char *phase)
 {
     atomic_store(&comm->control->step, step);
     atomic_store(&comm->control->phase, phase);
+    dt_trace_phase(phase);
 }
 
 void dt_comm_last_progress(const struct dt_comm *comm, int64_t *step, const char **phase)

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/round.h"
+#include "base/trace.h"
 #include "data/order.h"
 #include "data/shard_cache.h"
 
@@ -102,7 +103,12 @@ static dt_status read_block(struct dt_loader *loader, struct dt_block *block, in
     DT_TRY(dt_shard_cache_get(&loader->cache, shard, config->rules.verify, &reader));
     struct dt_block read = {
         .shard = shard, .first = first, .windows = windows, .memory = block->memory};
+    uint64_t begin = dt_trace_begin();
     DT_TRY(loader->kind->read(reader, config->dataset, &config->rules, &read));
+    if (begin > 0)
+        dt_trace_end(DT_LANE_INPUT, "reading a block", begin,
+                     loader->kind->block_bytes(config->dataset, &config->rules,
+                                               &config->dataset->shards[shard], windows));
     *block = read;
     return DT_OK;
 }
@@ -144,16 +150,20 @@ static void *read_all(void *context)
     dt_status status = DT_OK;
     for (int64_t i = 0; status == DT_OK && loader->first_step + i < loader->end; i++) {
         struct dt_batch *batch = &loader->ring[i % prefetch];
+        uint64_t waiting = dt_trace_begin();
         pthread_mutex_lock(&loader->lock);
         while (!loader->stop && loader->filled - loader->released == prefetch)
             pthread_cond_wait(&loader->changed, &loader->lock);
         pthread_mutex_unlock(&loader->lock);
+        dt_trace_end(DT_LANE_INPUT, "waiting for a free batch", waiting, 0);
 
+        uint64_t filling = dt_trace_begin();
         batch->step = loader->first_step + i;
         for (int64_t row = 0; status == DT_OK && row < loader->n_slots && !loader->stop; row++)
             status = fill_row(loader, batch, row);
         if (loader->stop)
             break;
+        dt_trace_end(DT_LANE_INPUT, "filling a batch", filling, batch_bytes(&loader->config));
 
         pthread_mutex_lock(&loader->lock);
         if (status == DT_OK) {

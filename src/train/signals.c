@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 static atomic_int pending;
+static atomic_bool report_wanted;
 static struct dt_comm *_Atomic communicator;
 
 static void request_stop(int signal)
@@ -35,6 +36,12 @@ static void *wait_for_signals(void *nothing)
     return nothing;
 }
 
+static void request_report(int signal)
+{
+    (void)signal;
+    report_wanted = true;
+}
+
 // Threads that are created later block the signals too.
 static dt_status create_thread(void)
 {
@@ -47,6 +54,7 @@ static dt_status create_thread(void)
     pthread_detach(thread);
     sigemptyset(&signals);
     sigaddset(&signals, SIGUSR1);
+    sigaddset(&signals, SIGUSR2);
     sigaddset(&signals, SIGHUP);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
@@ -62,7 +70,9 @@ dt_status dt_signals_install(struct dt_comm *comm)
     struct sigaction end = {.sa_handler = request_end, .sa_flags = SA_RESTART};
     struct sigaction interrupt = {.sa_handler = request_end,
                                   .sa_flags = SA_RESTART | (int)SA_RESETHAND};
+    struct sigaction report = {.sa_handler = request_report, .sa_flags = SA_RESTART};
     sigaction(SIGUSR1, &stop, NULL);
+    sigaction(SIGUSR2, &report, NULL);
     struct sigaction hangup; // the terminal was closed; nohup(1) has it ignored
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
         sigaction(SIGHUP, &stop, NULL);
@@ -75,6 +85,11 @@ dt_status dt_signals_install(struct dt_comm *comm)
 int dt_signals_pending(void)
 {
     return pending;
+}
+
+bool dt_signals_report_wanted(void)
+{
+    return atomic_exchange(&report_wanted, false);
 }
 
 const char *dt_signals_name(int signal)

@@ -1,0 +1,129 @@
+// Counters and spans, under one lock: a few hundred spans a step do not contend for it.
+#include "base/trace.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+atomic_int dt_trace_mode;
+
+static struct {
+    pthread_mutex_t lock;
+    struct dt_trace_counter counters[DT_TRACE_COUNTERS];
+    int n_counters;
+    struct dt_trace_span *spans; // [capacity]
+    int64_t n_spans, capacity, lost;
+    const char *phase; // NULL: none yet
+    uint64_t phase_begin;
+} trace = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+dt_status dt_trace_open(int64_t spans)
+{
+    struct dt_trace_span *memory = spans > 0 ? calloc((size_t)spans, sizeof *memory) : NULL;
+    if (spans > 0 && !memory)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a trace of %lld spans", (long long)spans);
+    dt_trace_close();
+    pthread_mutex_lock(&trace.lock);
+    trace.spans = memory;
+    trace.capacity = spans;
+    trace.n_counters = 0;
+    pthread_mutex_unlock(&trace.lock);
+    atomic_store(&dt_trace_mode, DT_TRACE_COUNTS);
+    return DT_OK;
+}
+
+void dt_trace_close(void)
+{
+    atomic_store(&dt_trace_mode, 0);
+    pthread_mutex_lock(&trace.lock);
+    free(trace.spans);
+    trace.spans = NULL;
+    trace.n_spans = trace.capacity = trace.lost = 0;
+    trace.phase = NULL;
+    pthread_mutex_unlock(&trace.lock);
+}
+
+void dt_trace_keep(bool keep)
+{
+    pthread_mutex_lock(&trace.lock);
+    if (keep)
+        trace.n_spans = trace.lost = 0;
+    atomic_store(&dt_trace_mode, DT_TRACE_COUNTS | (keep ? DT_TRACE_KEEPS : 0));
+    pthread_mutex_unlock(&trace.lock);
+}
+
+// NULL: there are too many names.
+static struct dt_trace_counter *counter_of(enum dt_lane lane, const char *name)
+{
+    struct dt_trace_counter *counter = trace.counters;
+    for (int i = 0; i < trace.n_counters; i++, counter++)
+        if (counter->lane == (int64_t)lane && strcmp(counter->name, name) == 0)
+            return counter;
+    if (trace.n_counters == DT_TRACE_COUNTERS)
+        return NULL;
+    trace.n_counters++;
+    *counter = (struct dt_trace_counter){.lane = lane};
+    snprintf(counter->name, sizeof counter->name, "%s", name);
+    return counter;
+}
+
+static void add(enum dt_lane lane, const char *name, uint64_t begin, uint64_t end,
+                const struct dt_trace_work *work)
+{
+    struct dt_trace_counter *counter = counter_of(lane, name);
+    if (counter) {
+        counter->count++;
+        counter->seconds += end > begin ? (double)(end - begin) * 1e-9 : 0;
+        counter->work.bytes += work->bytes;
+        counter->work.flops += work->flops;
+        counter->work.floor += work->floor;
+    }
+    if (!(atomic_load(&dt_trace_mode) & DT_TRACE_KEEPS))
+        return;
+    if (trace.n_spans == trace.capacity)
+        trace.lost++;
+    else
+        trace.spans[trace.n_spans++] =
+            (struct dt_trace_span){name, lane, begin, end > begin ? end : begin, work->bytes};
+}
+
+void dt_trace_add(enum dt_lane lane, const char *name, uint64_t begin, uint64_t end,
+                  const struct dt_trace_work *work)
+{
+    pthread_mutex_lock(&trace.lock);
+    add(lane, name, begin, end, work);
+    pthread_mutex_unlock(&trace.lock);
+}
+
+void dt_trace_phase(const char *name)
+{
+    if (!dt_trace_is_on())
+        return;
+    uint64_t now = dt_nanoseconds();
+    pthread_mutex_lock(&trace.lock);
+    if (trace.phase)
+        add(DT_LANE_PHASE, trace.phase, trace.phase_begin, now, &(struct dt_trace_work){0});
+    trace.phase = name;
+    trace.phase_begin = now;
+    pthread_mutex_unlock(&trace.lock);
+}
+
+int dt_trace_counters(struct dt_trace_counter *counters)
+{
+    pthread_mutex_lock(&trace.lock);
+    int n = trace.n_counters;
+    memcpy(counters, trace.counters, (size_t)n * sizeof *counters);
+    pthread_mutex_unlock(&trace.lock);
+    return n;
+}
+
+int64_t dt_trace_spans(const struct dt_trace_span **spans, int64_t *lost)
+{
+    pthread_mutex_lock(&trace.lock);
+    int64_t n = trace.n_spans;
+    *spans = trace.spans;
+    *lost = trace.lost;
+    pthread_mutex_unlock(&trace.lock);
+    return n;
+}
