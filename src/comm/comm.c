@@ -76,6 +76,20 @@ bool dt_can_reduce(enum dt_dtype dtype)
     return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F64 || dtype == DT_I64;
 }
 
+// Of what the order DT_SUM_TREE asks for.
+static dt_status check_tree(const struct dt_comm *comm, const struct dt_collective *c)
+{
+    const char *name = dt_collective_name(c);
+    if (!operations[c->operation].reduces || c->reduce != DT_SUM ||
+        (c->dtype != DT_F32 && c->dtype != DT_F64))
+        return DT_FAIL(DT_MACHINE, NULL, "%s of %s by a tree: only sums of fp32 and fp64", name,
+                       dt_dtype_name(c->dtype));
+    if (comm->info.size & (comm->info.size - 1))
+        return DT_FAIL(DT_MACHINE, NULL, "%s by a tree among %d ranks, which is no power of two",
+                       name, comm->info.size);
+    return DT_OK;
+}
+
 dt_status dt_collective_check(const struct dt_comm *comm, const struct dt_collective *c)
 {
     const struct operation *operation = &operations[c->operation];
@@ -93,7 +107,7 @@ dt_status dt_collective_check(const struct dt_comm *comm, const struct dt_collec
         return DT_FAIL(DT_MACHINE, NULL, "%s with rank %d of %d", name, c->peer, info->size);
     if (c->operation == DT_EXCHANGE && c->peer == info->rank)
         return DT_FAIL(DT_MACHINE, NULL, "%s of rank %d with itself", name, c->peer);
-    return DT_OK;
+    return c->order == DT_SUM_TREE ? check_tree(comm, c) : DT_OK;
 }
 
 dt_status dt_begin(struct dt_comm *comm, const struct dt_collective *collective,
@@ -121,19 +135,19 @@ dt_status dt_collective(struct dt_comm *comm, const struct dt_collective *collec
 dt_status dt_allreduce(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
                        enum dt_reduce_op reduce)
 {
-    struct dt_collective c = {DT_ALLREDUCE, reduce, dtype, 0, count, data, NULL};
+    struct dt_collective c = {DT_ALLREDUCE, reduce, dtype, 0, count, data, NULL, DT_SUM_FAST};
     return dt_collective(comm, &c);
 }
 
 dt_status dt_broadcast(struct dt_comm *comm, void *data, int64_t bytes, int root)
 {
-    struct dt_collective c = {DT_BROADCAST, DT_SUM, DT_U8, root, bytes, data, NULL};
+    struct dt_collective c = {DT_BROADCAST, DT_SUM, DT_U8, root, bytes, data, NULL, DT_SUM_FAST};
     return dt_collective(comm, &c);
 }
 
 dt_status dt_all_gather(struct dt_comm *comm, void *data, int64_t bytes)
 {
-    struct dt_collective c = {DT_ALL_GATHER, DT_SUM, DT_U8, 0, bytes, data, NULL};
+    struct dt_collective c = {DT_ALL_GATHER, DT_SUM, DT_U8, 0, bytes, data, NULL, DT_SUM_FAST};
     return dt_collective(comm, &c);
 }
 

@@ -13,6 +13,12 @@
 
 enum dt_reduce_op { DT_SUM, DT_MIN, DT_MAX };
 
+// FAST: whichever order moves the bytes best; it depends on sizes and on the number of ranks.
+// TREE: ranks 0 + 1, 2 + 3, …, then (0 + 1) + (2 + 3), …: one binary tree that continues a tree
+// within each rank, so that the sum of leaves does not depend on how many ranks share them. Sums of
+// fp32 and fp64 on a power of two of ranks.
+enum dt_sum_order { DT_SUM_FAST, DT_SUM_TREE };
+
 enum { DT_HOST_NAME = 64 };
 
 struct dt_comm;        // state of one backend
@@ -43,8 +49,8 @@ enum dt_operation {
 //
 // Reductions are deterministic for a given size and number of ranks, and those of an all-reduce the
 // same on every rank. Reduce-scatter, then all-gather gives the bits of an all-reduce where sums
-// are exact (int64, DT_MIN, DT_MAX) and on two ranks. On more, rounding differs: the sum of a chunk
-// of an all-reduce starts at another rank than the sum of its block.
+// are exact (int64, DT_MIN, DT_MAX), on two ranks, and in the order DT_SUM_TREE. Else rounding
+// differs: the sum of a chunk of an all-reduce starts at another rank than the sum of its block.
 struct dt_collective {
     enum dt_operation operation;
     enum dt_reduce_op reduce;
@@ -53,6 +59,7 @@ struct dt_collective {
     int64_t count;
     void *data;       // in place
     const void *mine; // exchange
+    enum dt_sum_order order;
 };
 
 struct dt_comm_table {

@@ -14,6 +14,7 @@ enum {
     DT_MPI_RINGS = 4,                  // ring pieces under way at a time
     DT_MPI_RING_CHUNK = 256 * 1024,    // bytes that a rank sends in one step of a ring
     DT_MPI_RING_CHUNK_MIN = 32 * 1024, // below this the library's all-reduce has less latency
+    DT_MPI_TREE_WHOLE = 8 * 1024,      // up to this a tree sends whole pieces, not halves
     DT_MPI_DTYPES = 4,
     DT_MPI_REDUCE_OPS = 3,
 };
@@ -24,9 +25,9 @@ struct dt_request {
     int64_t element_bytes;
     int64_t sequence; // counts the collectives of the job, from 1; an exchange: 0
     // the thread's own
-    double since;    // on the watch's clock
-    uint64_t posted; // dt_trace_begin
-    bool ring;
+    double since;        // on the watch's clock
+    uint64_t posted;     // dt_trace_begin
+    bool ring;           // it travels in rings, or by a tree
     int64_t given;       // ring: elements (of a block) handed to rings so far
     int rings;           // ring: how many are under way
     MPI_Request *pieces; // library: [n_pieces, 2]
@@ -39,7 +40,7 @@ struct dt_request {
 
 // One piece of a collective that travels in a ring: `size - 1` steps in which partial sums go
 // round, each rank adding its own (all-reduce, reduce-scatter), and as many in which whole chunks
-// do (all-reduce, all-gather).
+// do (all-reduce, all-gather). In the order DT_SUM_TREE its steps are those of comm_mpi_tree.c.
 struct mpi_ring {
     struct dt_request *owner; // NULL: free
     int64_t first, count;     // elements of the owner (all-reduce), or of each of its blocks
@@ -98,5 +99,14 @@ dt_status dt_mpi_reductions(struct mpi_comm *mpi);
 void dt_mpi_free_reductions(struct mpi_comm *mpi);
 int dt_mpi_post(struct mpi_comm *mpi, struct dt_request *request);
 int dt_mpi_advance_rings(struct mpi_comm *mpi, bool *moved); // *moved: set where anything moved
+int dt_mpi_add(struct mpi_comm *mpi, const struct mpi_ring *ring, const void *x, void *y,
+               int64_t bytes); // y = reduction of x and y
 // Where a message was shorter than what was to be received, request->failure says so.
 int dt_mpi_test(struct dt_request *request, bool *done);
+
+// comm_mpi_tree.c: the steps of a ring whose order is DT_SUM_TREE
+// The most elements (of a block) that one ring carries.
+int64_t dt_mpi_tree_most(const struct mpi_comm *mpi, const struct dt_request *request);
+int dt_mpi_tree_steps(const struct mpi_comm *mpi, const struct mpi_ring *ring);
+int dt_mpi_tree_post(struct mpi_comm *mpi, struct mpi_ring *ring);   // messages of ring->step
+int dt_mpi_tree_finish(struct mpi_comm *mpi, struct mpi_ring *ring); // they have arrived

@@ -112,8 +112,8 @@ int dt_mpi_post(struct mpi_comm *mpi, struct dt_request *request)
     const struct dt_collective *call = &request->call;
     int64_t size = mpi->base.info.size;
     bool is_large = call->count * request->element_bytes / size >= DT_MPI_RING_CHUNK_MIN;
-    request->ring =
-        !posts[call->operation] || (call->operation == DT_ALLREDUCE && size > 1 && is_large);
+    request->ring = !posts[call->operation] || call->order == DT_SUM_TREE ||
+                    (call->operation == DT_ALLREDUCE && size > 1 && is_large);
     if (request->ring) {
         request->given = size > 1 ? 0 : call->count; // alone there is nothing to do
         return MPI_SUCCESS;
@@ -214,23 +214,35 @@ static int ring_step(struct mpi_comm *mpi, struct mpi_ring *ring)
                      &ring->mpi[1]);
 }
 
-static int ring_reduce(struct mpi_comm *mpi, struct mpi_ring *ring)
+int dt_mpi_add(struct mpi_comm *mpi, const struct mpi_ring *ring, const void *x, void *y,
+               int64_t bytes)
 {
     const struct dt_request *request = ring->owner;
-    int t = index_of(request->call.dtype), bytes;
-    char *sum = chunk(mpi, ring, incoming(mpi, ring), &bytes);
-    return MPI_Reduce_local(mpi->scratch[ring - mpi->rings], sum,
-                            bytes / (int)request->element_bytes, mpi->types[t],
+    int t = index_of(request->call.dtype);
+    return MPI_Reduce_local(x, y, (int)(bytes / request->element_bytes), mpi->types[t],
                             mpi->ops[t][request->call.reduce]);
+}
+
+// What has arrived in this step.
+static int ring_finish(struct mpi_comm *mpi, struct mpi_ring *ring)
+{
+    int bytes;
+    if (!is_reducing(mpi, ring))
+        return MPI_SUCCESS;
+    char *sum = chunk(mpi, ring, incoming(mpi, ring), &bytes);
+    return dt_mpi_add(mpi, ring, mpi->scratch[ring - mpi->rings], sum, bytes);
 }
 
 static int ring_start(struct mpi_comm *mpi, struct mpi_ring *ring, struct dt_request *request)
 {
     enum dt_operation operation = request->call.operation;
+    bool tree = request->call.order == DT_SUM_TREE;
     int size = mpi->base.info.size;
     int64_t most = DT_MPI_RING_CHUNK / request->element_bytes;
     if (operation == DT_ALLREDUCE)
         most *= size;
+    if (tree)
+        most = dt_mpi_tree_most(mpi, request);
     *ring = (struct mpi_ring){.owner = request,
                               .first = request->given,
                               .count = dt_min_i64(request->call.count - request->given, most),
@@ -238,9 +250,11 @@ static int ring_start(struct mpi_comm *mpi, struct mpi_ring *ring, struct dt_req
                               .end = operation == DT_REDUCE_SCATTER ? size - 1 : 2 * (size - 1),
                               // every rank starts rings in the same order, so the tags agree
                               .tag = (int)(mpi->rings_started++ % 32768)};
+    if (tree)
+        ring->end = dt_mpi_tree_steps(mpi, ring);
     request->given += ring->count;
     request->rings++;
-    return ring_step(mpi, ring);
+    return tree ? dt_mpi_tree_post(mpi, ring) : ring_step(mpi, ring);
 }
 
 static int ring_progress(struct mpi_comm *mpi, struct mpi_ring *ring, bool *moved)
@@ -249,10 +263,12 @@ static int ring_progress(struct mpi_comm *mpi, struct mpi_ring *ring, bool *move
     if (code != MPI_SUCCESS || !arrived)
         return code;
     *moved = true;
-    if (is_reducing(mpi, ring) && (code = ring_reduce(mpi, ring)) != MPI_SUCCESS)
+    bool tree = ring->owner->call.order == DT_SUM_TREE;
+    code = tree ? dt_mpi_tree_finish(mpi, ring) : ring_finish(mpi, ring);
+    if (code != MPI_SUCCESS)
         return code;
     if (++ring->step < ring->end)
-        return ring_step(mpi, ring);
+        return tree ? dt_mpi_tree_post(mpi, ring) : ring_step(mpi, ring);
     ring->owner->rings--;
     ring->owner = NULL;
     return MPI_SUCCESS;

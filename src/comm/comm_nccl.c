@@ -263,6 +263,8 @@ static dt_status check_call(const struct nccl_comm *nccl, int index, const struc
         return DT_FAIL(DT_MACHINE, NULL,
                        "%s of %s between devices: only sums, of fp32, bf16, fp64 and int64",
                        dt_collective_name(c), dt_dtype_name(c->dtype));
+    if (c->order == DT_SUM_TREE)
+        return DT_FAIL(DT_MACHINE, NULL, "%s by a tree between devices", dt_collective_name(c));
     return DT_OK;
 }
 

@@ -171,19 +171,21 @@ static float get(const void *data, enum dt_dtype type, int64_t at)
 
 static dt_status reduce_scatter(void *data, int64_t n, enum dt_dtype type, enum dt_reduce_op op)
 {
-    struct dt_collective c = {DT_REDUCE_SCATTER, op, type, 0, n, data, NULL};
+    struct dt_collective c = {
+        .operation = DT_REDUCE_SCATTER, .reduce = op, .dtype = type, .count = n, .data = data};
     return dt_collective(comm, &c);
 }
 
 static dt_status all_gather(void *data, int64_t n, enum dt_dtype type)
 {
-    struct dt_collective c = {DT_ALL_GATHER, DT_SUM, type, 0, n, data, NULL};
+    struct dt_collective c = {.operation = DT_ALL_GATHER, .dtype = type, .count = n, .data = data};
     return dt_collective(comm, &c);
 }
 
 static dt_status exchange(const void *out, void *in, int64_t n, enum dt_dtype type, int peer)
 {
-    struct dt_collective c = {DT_EXCHANGE, DT_SUM, type, peer, n, in, out};
+    struct dt_collective c = {
+        .operation = DT_EXCHANGE, .dtype = type, .peer = peer, .count = n, .data = in, .mine = out};
     return dt_collective(comm, &c);
 }
 
@@ -230,6 +232,24 @@ static void check_bits_of_blocks(int64_t n)
           "reduce-scatter and all-gather of %lld: not the bits of an all-reduce", (long long)n);
     free(x);
     free(y);
+}
+
+// What has no tree.
+static void check_no_trees(void)
+{
+    double x[4] = {0};
+    struct dt_collective c = {
+        .operation = DT_ALLREDUCE, .dtype = DT_F64, .count = 1, .data = x, .order = DT_SUM_TREE};
+    CHECK_INT(dt_collective(comm, &c), size == 3 ? DT_MACHINE : DT_OK);
+    c.dtype = DT_BF16;
+    CHECK_INT(dt_collective(comm, &c), DT_MACHINE);
+    c.dtype = DT_F64;
+    c.reduce = DT_MAX;
+    CHECK_INT(dt_collective(comm, &c), DT_MACHINE);
+    c.reduce = DT_SUM;
+    c.operation = DT_ALL_GATHER;
+    CHECK_INT(dt_collective(comm, &c), DT_MACHINE);
+    dt_error_clear();
 }
 
 // Every rank sends to the next and receives from the one before, both under way at once; two ranks
@@ -431,6 +451,7 @@ int main(void)
     rank = comm->info.rank;
     size = comm->info.size;
     check_place();
+    check_no_trees();
     check_all();
     dt_mpi_set_piece(1000); // what messages beyond INT_MAX go through
     check_all();

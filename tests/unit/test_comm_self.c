@@ -16,8 +16,9 @@ static void check_collectives(struct dt_comm *comm)
     CHECK_INT(dt_barrier(comm), DT_OK);
     CHECK_INT(dt_broadcast_buffer(comm, &buffer, &bytes, 0), DT_OK);
     CHECK(buffer == x && bytes == 3, "the root's buffer was replaced");
-    struct dt_collective c = {DT_REDUCE_SCATTER, DT_SUM, DT_F32, 0, 3, x, NULL};
+    struct dt_collective c = {DT_REDUCE_SCATTER, DT_SUM, DT_F32, 0, 3, x, NULL, DT_SUM_TREE};
     CHECK_INT(dt_collective(comm, &c), DT_OK);
+    c.order = DT_SUM_FAST;
     c.operation = DT_ALL_GATHER;
     CHECK_INT(dt_collective(comm, &c), DT_OK);
     CHECK(x[0] == 1 && x[1] == 2 && x[2] == 3, "the block of one rank is not itself");
