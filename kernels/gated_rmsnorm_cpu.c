@@ -9,6 +9,7 @@
 enum {
     ROWS = 16,       // of a block at least
     MAX_BLOCKS = 64, // bounds the partial sums
+    STRIP = 4096,    // columns of a group whose gates are kept from the first pass to the second
 };
 
 static int64_t block_rows(int64_t rows)
@@ -17,28 +18,54 @@ static int64_t block_rows(int64_t rows)
     return n > ROWS ? n : ROWS;
 }
 
-// One group of a row; the gate is computed again where the row is scaled, which costs less than
-// keeping it.
+// The next row's arrays come into the cache while this one is finished.
+DT_INLINE void prefetch(const struct dt_view *view, int64_t row, int64_t from, int64_t n)
+{
+    if (row >= view->rows)
+        return;
+    const char *next = dt_view_at(view, row, from);
+    for (int64_t i = 0; i < n * dt_dtype_size(view->dtype); i += 64)
+        __builtin_prefetch(next + i);
+}
+
+// g = x · silu(z) of n columns.
+DT_INLINE void gate(const struct dt_gated_rmsnorm_forward_args *a, int64_t row, int64_t from,
+                    int64_t n, float *restrict g, bool bf16)
+{
+    const void *x = dt_view_at(&a->x, row, from), *z = dt_view_at(&a->z, row, from);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        g[i] = dt_load(x, i, bf16) * dt_siluf(dt_load(z, i, bf16));
+}
+
+// One group of a row, a strip of its columns at a time. Where there are several strips, the second
+// pass computes the gate again.
 DT_INLINE void forward_group(const struct dt_gated_rmsnorm_forward_args *a, int64_t row,
                              int64_t group, bool bf16)
 {
-    int64_t width = a->x.cols / a->groups, from = group * width;
-    const void *x = dt_view_at(&a->x, row, from), *z = dt_view_at(&a->z, row, from);
-    const float *weight = a->weight + from;
-    void *y = dt_view_at(&a->y, row, from);
-    float sum = 0.0f;
+    int64_t width = a->x.cols / a->groups, begin = group * width, end = begin + width;
+    float g[STRIP], sum = 0.0f;
+    for (int64_t from = begin; from < end; from += STRIP) {
+        int64_t n = dt_min_i64(STRIP, end - from);
+        gate(a, row, from, n, g, bf16);
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < width; i++) {
-        float g = dt_load(x, i, bf16) * dt_siluf(dt_load(z, i, bf16));
-        sum += g * g;
+        for (int64_t i = 0; i < n; i++)
+            sum += g[i] * g[i];
     }
     float rstd = 1.0f / sqrtf(sum / (float)width + a->eps);
     if (a->rstd)
         a->rstd[row * a->groups + group] = rstd;
+    for (int64_t from = begin; from < end; from += STRIP) {
+        int64_t n = dt_min_i64(STRIP, end - from);
+        const float *restrict weight = a->weight + from;
+        void *y = dt_view_at(&a->y, row, from);
+        if (width > STRIP)
+            gate(a, row, from, n, g, bf16);
+        prefetch(&a->x, row + 1, from, n);
+        prefetch(&a->z, row + 1, from, n);
 #pragma omp simd
-    for (int64_t i = 0; i < width; i++) {
-        float g = dt_load(x, i, bf16) * dt_siluf(dt_load(z, i, bf16));
-        dt_store(y, i, g * rstd * weight[i], bf16);
+        for (int64_t i = 0; i < n; i++)
+            dt_store(y, i, g[i] * rstd * weight[i], bf16);
     }
 }
 
@@ -65,30 +92,55 @@ dt_status gated_rmsnorm_forward_cpu(struct dt_device *device,
     return DT_OK;
 }
 
+// σ(z) of n columns.
+DT_INLINE void sigmoid(const struct dt_gated_rmsnorm_backward_args *a, int64_t row, int64_t from,
+                       int64_t n, float *restrict s, bool bf16)
+{
+    const void *z = dt_view_at(&a->z, row, from);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        s[i] = dt_sigmoidf(dt_load(z, i, bf16));
+}
+
 DT_INLINE void backward_group(const struct dt_gated_rmsnorm_backward_args *a, int64_t row,
                               int64_t group, float *restrict partial, bool bf16)
 {
-    int64_t width = a->x.cols / a->groups, from = group * width;
-    const void *x = dt_view_at(&a->x, row, from), *z = dt_view_at(&a->z, row, from),
-               *dy = dt_view_at(&a->dy, row, from);
-    const float *restrict weight = a->weight + from;
-    void *dx = dt_view_at(&a->dx, row, from), *dz = dt_view_at(&a->dz, row, from);
-    float rstd = a->rstd[row * a->groups + group], sum = 0.0f;
-    partial += from;
+    int64_t width = a->x.cols / a->groups, begin = group * width, end = begin + width;
+    float rstd = a->rstd[row * a->groups + group], s[STRIP], sum = 0.0f;
+    for (int64_t from = begin; from < end; from += STRIP) {
+        int64_t n = dt_min_i64(STRIP, end - from);
+        const void *x = dt_view_at(&a->x, row, from), *z = dt_view_at(&a->z, row, from),
+                   *dy = dt_view_at(&a->dy, row, from);
+        const float *restrict weight = a->weight + from;
+        float *restrict part = partial + from;
+        sigmoid(a, row, from, n, s, bf16);
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < width; i++) {
-        float n = dt_load(x, i, bf16) * dt_siluf(dt_load(z, i, bf16)) * rstd;
-        float dn = dt_load(dy, i, bf16) * n;
-        partial[i] += dn;
-        sum += dn * weight[i];
+        for (int64_t i = 0; i < n; i++) {
+            float g = dt_load(x, i, bf16) * dt_load(z, i, bf16) * s[i];
+            float dn = dt_load(dy, i, bf16) * g * rstd;
+            part[i] += dn;
+            sum += dn * weight[i];
+        }
     }
     float mean = sum / (float)width;
+    for (int64_t from = begin; from < end; from += STRIP) {
+        int64_t n = dt_min_i64(STRIP, end - from);
+        const void *x = dt_view_at(&a->x, row, from), *z = dt_view_at(&a->z, row, from),
+                   *dy = dt_view_at(&a->dy, row, from);
+        const float *restrict weight = a->weight + from;
+        void *dx = dt_view_at(&a->dx, row, from), *dz = dt_view_at(&a->dz, row, from);
+        if (width > STRIP)
+            sigmoid(a, row, from, n, s, bf16);
+        prefetch(&a->x, row + 1, from, n);
+        prefetch(&a->z, row + 1, from, n);
+        prefetch(&a->dy, row + 1, from, n);
 #pragma omp simd
-    for (int64_t i = 0; i < width; i++) {
-        float x_i = dt_load(x, i, bf16), z_i = dt_load(z, i, bf16), s = dt_sigmoidf(z_i);
-        float dg = rstd * (dt_load(dy, i, bf16) * weight[i] - x_i * z_i * s * rstd * mean);
-        dt_store(dx, i, dg * z_i * s, bf16);
-        dt_store(dz, i, dg * x_i * s * (1.0f + z_i * (1.0f - s)), bf16);
+        for (int64_t i = 0; i < n; i++) {
+            float x_i = dt_load(x, i, bf16), z_i = dt_load(z, i, bf16), silu = z_i * s[i];
+            float dg = rstd * (dt_load(dy, i, bf16) * weight[i] - x_i * silu * rstd * mean);
+            dt_store(dx, i, dg * silu, bf16);
+            dt_store(dz, i, dg * x_i * s[i] * (1.0f + z_i * (1.0f - s[i])), bf16);
+        }
     }
 }
 

@@ -112,7 +112,9 @@ static void multiply_dm(const struct run *run, const struct scratch *x)
 
 // m = decay ∘ scores, dscores += dM ∘ decay, and square[t] = Σ_{s < t <= u} W[u, s]: `columns` has
 // the sums of W's rows up to s, of which those from s + 1 on belong to square[s + 1].
-DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratch *x)
+// Meanwhile the next head's x and dy come into the cache.
+DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratch *x,
+                                  const struct dt_view ahead[2])
 {
     const float *restrict log = x->steps.log, *restrict segment = x->chunk.segment;
     int32_t rows = (int32_t)x->chunk.rows;
@@ -126,6 +128,8 @@ DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratc
         float *restrict m = x->m + i * s->q_pitch, *restrict dscores = x->dscores + i * s->q_pitch;
         int32_t diagonal = i / SSD_ROWS * SSD_ROWS, next = diagonal + SSD_ROWS;
         float sum = 0.0f, column = x->steps.column[i];
+        ssd_prefetch(&ahead[0], i);
+        ssd_prefetch(&ahead[1], i);
 #pragma omp simd reduction(+ : sum)
         for (int32_t t = diagonal; t < next; t++) {
             bool causal = t >= i && segment[t] == segment[i];
@@ -375,7 +379,9 @@ static void run_head(const struct run *run, struct scratch *x, const struct ssd_
     ssd_scale_rows(s, &x->chunk, x->steps.delta, x->x, x->in);
     dt_gemm_turn(x->turned, s->q_pitch, x->dy, s->p_pitch, s->p, x->chunk.rows);
     multiply_dm(run, x);
-    apply_decay(s, x);
+    struct dt_view ahead[2] = {ssd_next(&a->in.x, s, &x->chunk, head),
+                               ssd_next(&a->dy, s, &x->chunk, head)};
+    apply_decay(s, x, ahead);
     multiply_din(run, x);
     float through = pass_states(run, x, k > 0 || a->in.h0 ? h : NULL,
                                 x->dh + index * s->n * s->p_pitch, k == s->chunks - 1);

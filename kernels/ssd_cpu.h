@@ -133,6 +133,24 @@ void ssd_load_steps(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
 // A head's columns of the chunk's rows.
 void ssd_load_head(const struct dt_view *from, const struct ssd_sizes *s,
                    const struct ssd_chunk *chunk, int64_t head, float *to);
+// The next head's columns of the chunk's rows; no rows after the last head.
+static inline struct dt_view ssd_next(const struct dt_view *from, const struct ssd_sizes *s,
+                                      const struct ssd_chunk *chunk, int64_t head)
+{
+    int64_t first = (head + 1) * s->P;
+    if (first >= from->cols)
+        return (struct dt_view){0};
+    return dt_view_block(*from, chunk->row, first, chunk->tokens, s->P);
+}
+// Row t of it, which is read soon: rows are too far apart for hardware to prefetch them by itself.
+static inline void ssd_prefetch(const struct dt_view *next, int64_t t)
+{
+    if (t >= next->rows)
+        return;
+    const char *row = dt_view_at(next, t, 0);
+    for (int64_t i = 0; i < next->cols * dt_dtype_size(next->dtype); i += 64)
+        __builtin_prefetch(row + i, 0, 2);
+}
 // to[t, :] = factor[t] · from[t, :]
 void ssd_scale_rows(const struct ssd_sizes *s, const struct ssd_chunk *chunk, const float *factor,
                     const float *from, float *to);

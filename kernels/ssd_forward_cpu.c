@@ -36,14 +36,9 @@ DT_CLONES static void load_columns(const struct dt_view *from, const struct ssd_
                                    int64_t first, int64_t count, int64_t padded, int64_t pitch,
                                    float *to)
 {
-    // of the next head's columns, which are read soon
-    const int64_t bytes = count * dt_dtype_size(from->dtype);
-    for (int64_t t = 0; t < chunk->tokens; t++) {
-        const char *row = dt_view_at(from, chunk->row + t, first);
-        for (int64_t ahead = bytes; ahead < 2 * bytes; ahead += 64)
-            __builtin_prefetch(row + ahead, 0, 2);
-        dt_load_row(from->dtype, row, count, padded, to + t * pitch);
-    }
+    for (int64_t t = 0; t < chunk->tokens; t++)
+        dt_load_row(from->dtype, dt_view_at(from, chunk->row + t, first), count, padded,
+                    to + t * pitch);
     for (int64_t t = chunk->tokens; t < chunk->rows; t++)
         memset(to + t * pitch, 0, (size_t)padded * sizeof *to);
 }
@@ -190,8 +185,9 @@ static void multiply_scores(const struct run *run, const struct scratch *x)
                                              .c_row = s->q_pitch});
 }
 
-// m = decay ∘ scores.
-DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratch *x)
+// m = decay ∘ scores. Meanwhile the next head's x comes into the cache.
+DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratch *x,
+                                  const struct dt_view *ahead)
 {
     const float *restrict log = x->steps.log, *restrict segment = x->chunk.segment,
                           *restrict column = x->steps.column;
@@ -199,6 +195,7 @@ DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratc
         const float *restrict scores = x->scores + t * s->q_pitch;
         float *restrict m = x->m + t * s->q_pitch;
         int32_t diagonal = t / SSD_ROWS * SSD_ROWS;
+        ssd_prefetch(ahead, t);
         for (int32_t k = 0; k < diagonal; k += SSD_ROWS) {
             float strip = x->steps.strip[k / SSD_ROWS * s->q + t];
 #pragma omp simd
@@ -254,7 +251,8 @@ static void run_head(const struct run *run, struct scratch *x, int64_t head, flo
     ssd_load_steps(&run->args->in, s, &x->chunk, head, &x->steps);
     ssd_load_head(&run->args->in.x, s, &x->chunk, head, x->x);
     ssd_scale_rows(s, &x->chunk, x->steps.delta, x->x, x->dx);
-    apply_decay(s, x);
+    struct dt_view ahead = ssd_next(&run->args->in.x, s, &x->chunk, head);
+    apply_decay(s, x, &ahead);
     if (before)
         ssd_multiply(&run->engine, x->pairs,
                      (struct dt_gemm_direct){.m = rows,
