@@ -69,7 +69,7 @@ static dt_status run(const struct dt_call *call)
     else if (train->version)
         printf("dtrain %s\n", DT_VERSION);
     else
-        return call->command->communicates ? run_together(call) : run_alone(call);
+        return dt_call_communicates(call) ? run_together(call) : run_alone(call);
     return DT_OK;
 }
 

@@ -12,7 +12,7 @@
 enum dt_bench_gemm { DT_BENCH_GEMM_TIMED, DT_BENCH_GEMM_FIRST };
 
 struct dt_bench_options {
-    bool step, play, reader; // what is measured; none: every op
+    bool step, play, reader, comm; // what is measured; none: every op
     bool json, warm, int8;
     int model;          // of --model; 0: none
     const char *heads;  // NULL: a language model
@@ -29,12 +29,20 @@ struct dt_bench_options {
     int gemm;            // enum dt_bench_gemm
     double seconds;      // to measure for; 0: the default
     const char *file;    // --reader: an existing shard, or NULL
+    // --comm
+    const char *first, *last; // sizes: "8", "1G"
+    int64_t factor;           // between sizes
+    int collective;           // enum dt_operation + 1; 0: all
+    int type;                 // of "fp32|bf16|fp64|int64"
+    int64_t max_memory;       // MiB on each rank; 0: half of what is free
 };
 
 dt_status dt_bench_ops(const struct dt_bench_options *options);
 dt_status dt_bench_step(const struct dt_bench_options *options);
 dt_status dt_bench_play(const struct dt_bench_options *options);
 dt_status dt_bench_reader(const struct dt_bench_options *options);
+// Collective; DT_MACHINE where a result was wrong.
+dt_status dt_bench_comm(struct dt_comm *comm, const struct dt_bench_options *options);
 
 // The rate of every step: a run with optim.schedule = constant and optim.lr of this, the other
 // settings being those of the options and of the configuration's defaults, makes the same steps.

@@ -8,6 +8,7 @@
 #define OPS   "ops"
 #define STEP  "step"
 #define PLAY  "play"
+#define COMM  "comm"
 #define MODEL OPS "|" STEP
 #define BOTH  MODEL "|" PLAY
 
@@ -26,6 +27,9 @@ static const struct dt_option options[] = {
     {OPTION(
         FLAG, reader, "reader", "false",
         "time the shard reader against plain read(); FILE is a shard, by default a temporary one")},
+    {OPTION(FLAG, comm, "comm", "false",
+            "time and check every collective over all ranks: start it by mpirun or srun, as a run"),
+     .communicates = true},
     {OPTION(CHOICE, model, "model", "custom", "custom|130m|370m",
             "width, layers and vocabulary of the published Mamba of that size, 2048 tokens per "
             "sequence"),
@@ -47,7 +51,7 @@ static const struct dt_option options[] = {
     {OPTION(WHOLE, d_state, "d-state", "16", 1, DT_SCAN_STATES_MAX, "SSM state size"),
      .modes = BOTH},
     {OPTION(CHOICE, device, "device", "auto", DT_DEVICE_WORDS, "auto: cuda if there is a GPU"),
-     .modes = MODEL},
+     .modes = MODEL "|" COMM},
     {OPTION(CHOICE, precision, "precision", "auto", DT_PRECISION_WORDS,
             "auto: the faster one on this machine"),
      .modes = BOTH},
@@ -62,11 +66,27 @@ static const struct dt_option options[] = {
      .modes = STEP},
     {OPTION(WHOLE, threads, "threads", "0", 0, 4096, "CPU threads; 0: all cores"), .modes = BOTH},
     {OPTION(REAL, seconds, "seconds", "auto", 1e-3, 3600,
-            "how long to measure; auto: 0.2 for each op, 5 for steps, 3 for reading",
+            "how long to measure; auto: 0.2 for each op, 5 for steps, 3 for reading, 0.1 for each "
+            "size of a collective",
             .auto_word = "auto")},
     {OPTION(FLAG, int8, "int8", "false", "play linear layers in int8"), .modes = PLAY},
     {OPTION(FLAG, warm, "warm", "false", "keep an op's arrays in the caches between repeats"),
      .modes = OPS},
+    {OPTION(TEXT, first, "first", "8", "smallest array of a collective in bytes, such as 64K"),
+     .modes = COMM, .letter = 'b', .argument = "SIZE"},
+    {OPTION(TEXT, last, "last", "1G", "largest array"), .modes = COMM, .letter = 'e',
+     .argument = "SIZE"},
+    {OPTION(WHOLE, factor, "factor", "2", 2, 1 << 20, "each size is so many times the one before"),
+     .modes = COMM, .letter = 'f'},
+    {OPTION(CHOICE, collective, "collective", "all",
+            "all|all-reduce|reduce-scatter|all-gather|broadcast|exchange", "which to measure"),
+     .modes = COMM},
+    {OPTION(CHOICE, type, "type", "fp32", "fp32|bf16|fp64|int64", "of the elements"),
+     .modes = COMM},
+    {OPTION(WHOLE, max_memory, "max-memory", "0", 0, 1 << 24,
+            "MiB that each rank may use for arrays; what needs more is skipped; 0: half of what is "
+            "free"),
+     .modes = COMM},
     {OPTION(FLAG, json, "json", "false", "print one JSON line per row")},
     {.key = {0}},
 };
@@ -75,11 +95,16 @@ static const char hint[] = "dtrain bench --help lists the options";
 
 static dt_status check(const struct dt_call *call, const struct dt_bench_options *o)
 {
-    const char *mode = o->step ? STEP : o->play ? PLAY : o->reader ? "reader" : OPS;
-    int named = o->step + o->play + o->reader;
+    const char *mode = o->step     ? STEP
+                       : o->play   ? PLAY
+                       : o->reader ? "reader"
+                       : o->comm   ? COMM
+                                   : OPS;
+    int named = o->step + o->play + o->reader + o->comm;
     if (named > 1)
-        return DT_FAIL(DT_USER, hint,
-                       "--step, --play and --reader are separate benchmarks: give one of them");
+        return DT_FAIL(
+            DT_USER, hint,
+            "--step, --play, --reader and --comm are separate benchmarks: give one of them");
     if (o->file && !o->reader)
         return DT_FAIL(DT_USER, hint, "%s: only --reader reads a file", o->file);
     for (const struct dt_option *row = options; row->key.name; row++)
@@ -110,7 +135,6 @@ static void use_model(const struct dt_call *call, struct dt_bench_options *o)
 static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     struct dt_bench_options o = *(const struct dt_bench_options *)call->options;
-    (void)comm;
     o.file = call->n_words > 0 ? call->words[0] : NULL;
     if (o.model > 0)
         use_model(call, &o);
@@ -119,16 +143,18 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
         return dt_bench_step(&o);
     if (o.play)
         return dt_bench_play(&o);
+    if (o.comm)
+        return dt_bench_comm(comm, &o);
     return o.reader ? dt_bench_reader(&o) : dt_bench_ops(&o);
 }
 
 const struct dt_command dt_cmd_bench = {
     .name = "bench",
-    .usage = "[--step | --play | --reader [FILE]] [options]",
-    .help = "time every op, a training step, a playing step, or the shard reader",
+    .usage = "[--step | --play | --reader [FILE] | --comm] [options]",
+    .help = "time every op, a training step, a playing step, the shard reader, or collectives",
     .about =
-        "Without --step, --play and --reader: every op at the shapes of a model's training step, "
-        "compared with the machine's limits.",
+        "Without --step, --play, --reader and --comm: every op at the shapes of a model's training "
+        "step, compared with the machine's limits.",
     .max_words = 1,
     .options = options,
     .options_size = sizeof(struct dt_bench_options),

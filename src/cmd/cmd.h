@@ -12,6 +12,7 @@ struct dt_option {
     char letter;              // a short form: 'o' for -o; or 0
     const char *argument;     // what help calls the value; NULL: by the type
     const char *modes;        // of `dtrain bench`: those it belongs to ("ops|step"); NULL: all
+    bool communicates;        // with it the command is collective
 };
 
 // A command line, parsed.
@@ -43,6 +44,8 @@ extern const struct dt_command *const dt_commands[]; // training first; ends wit
 dt_status dt_call_parse(int argc, char **argv, struct dt_call *call);
 void dt_call_free(struct dt_call *call);
 bool dt_call_given(const struct dt_call *call, const char *option);
+// Whether all ranks run it together: as the command or one of the options given says.
+bool dt_call_communicates(const struct dt_call *call);
 
 // The table as text: the list of commands, and the help of one; of training, all there is.
 void dt_print_commands(FILE *out);

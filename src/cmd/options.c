@@ -130,3 +130,11 @@ bool dt_call_given(const struct dt_call *call, const char *option)
         o++;
     return call->given >> (o - call->command->options) & 1;
 }
+
+bool dt_call_communicates(const struct dt_call *call)
+{
+    bool together = call->command->communicates;
+    for (const struct dt_option *o = call->command->options; o && o->key.name; o++)
+        together |= o->communicates && dt_call_given(call, o->key.name);
+    return together;
+}

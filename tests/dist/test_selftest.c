@@ -1,6 +1,8 @@
-// The communication self-test over 2 and 4 ranks: silent on a sound communicator; on one that loses
-// or changes a rank's values it names the operation and that rank, on every rank alike.
+// Collectives on known values over 2 and 4 ranks: silent on a sound communicator; where a rank's
+// values are lost, the self-test names the operation and that rank, on every rank alike, and the
+// benchmark counts them.
 #include "test.h"
+#include "bench/bench.h"
 #include "comm/selftest.h"
 
 static struct dt_comm *comm;
@@ -39,13 +41,27 @@ static dt_status wait_done(struct dt_comm *c, struct dt_request *request)
     return request ? sound->wait(c, request) : DT_OK;
 }
 
+static dt_status bench(enum dt_operation operation)
+{
+    return dt_bench_comm(comm, &(struct dt_bench_options){.device = DT_DEVICE_CPU,
+                                                          .json = true,
+                                                          .seconds = 1e-4,
+                                                          .first = "8",
+                                                          .last = "300K",
+                                                          .factor = 37,
+                                                          .collective = (int)operation + 1,
+                                                          .type = (int)operation % 4});
+}
+
 static void check_found(enum dt_operation operation, const char *name, int rank, bool receives)
 {
     char want[128];
     hit = operation;
     culprit = rank;
     late = receives;
+    CHECK_OK(bench(operation));
     comm->table = &broken;
+    CHECK_FAILS(bench(operation), DT_MACHINE, " wrong values");
     CHECK_INT(dt_comm_selftest(comm), DT_MACHINE);
     comm->table = sound;
     CHECK(comm->agreed, "not every rank has the error");

@@ -85,7 +85,7 @@ completes 'linear' dtrain c.ini optim.schedule = l
 completes 'true false' dtrain eval c.ini data.shuffle =
 completes '' dtrain verify shards/x
 _dtrain_options=$(COMP_WORDS=(dtrain bench --) COMP_CWORD=2 && _dtrain && echo "${COMPREPLY[*]}")
-"$dtrain" bench --help | sed -nE 's/^  (--[a-z0-9-]+).*/\1/p' >options.txt
+"$dtrain" bench --help | sed -nE 's/^  (-[a-z], )?(--[a-z0-9-]+).*/\2/p' >options.txt
 check "all of bench's options complete: $_dtrain_options" \
     [ "$_dtrain_options" = "$(tr '\n' ' ' <options.txt)--help" ]
 

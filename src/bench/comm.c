@@ -1,0 +1,393 @@
+// `dtrain bench --comm`: every collective of every backend over all ranks of the job, from small to
+// large arrays, in the manner of nccl-tests. Results are checked on known values (comm/selftest.h).
+#include "bench/bench.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/round.h"
+#include "comm/selftest.h"
+#include "job/device.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LEAST = 5, BATCH = 32, STAGE = 16 << 20 }; // repeats; bytes of a copy to check
+static const double default_seconds = 0.1, batch_seconds = 2e-3;
+
+static const enum dt_dtype types[] = {DT_F32, DT_BF16, DT_F64, DT_I64}; // as --type lists them
+static const char *const names[DT_OPERATIONS] = {"all-reduce", "reduce-scatter", "all-gather",
+                                                 "broadcast", "exchange"};
+
+// One backend's memory, and what is measured in it now.
+struct bench {
+    const struct dt_bench_options *options;
+    struct dt_comm *comm;
+    struct dt_backend backend;
+    struct dt_stream *stream;
+    struct dt_device_comm *device; // NULL: the communicator, in host memory
+    const char *name;              // "mpi"
+    int64_t first, last, limit;    // bytes; the limit is that of one array
+    int64_t hosts, most_per_host;  // most ranks on one
+    char *data, *mine, *stage;     // stage: host memory, where data is the device's
+    int64_t skipped, wrong;
+};
+
+struct row {
+    enum dt_operation operation;
+    int64_t bytes, count; // of the whole array
+    struct dt_bench_clock clock;
+    int64_t wrong; // values, of all ranks
+};
+
+// ---- one row
+
+static bool is_in_blocks(enum dt_operation operation)
+{
+    return operation == DT_REDUCE_SCATTER || operation == DT_ALL_GATHER;
+}
+
+static struct dt_collective collective_of(const struct bench *b, const struct row *row)
+{
+    const struct dt_comm_info *info = &b->comm->info;
+    bool exchange = row->operation == DT_EXCHANGE;
+    return (struct dt_collective){.operation = row->operation,
+                                  .dtype = types[b->options->type],
+                                  .peer = exchange ? dt_known_partner(info) : info->size - 1,
+                                  .count =
+                                      row->count / (is_in_blocks(row->operation) ? info->size : 1),
+                                  .data = b->data,
+                                  .mine = exchange ? b->mine : NULL};
+}
+
+static dt_status run(const struct bench *b, const struct dt_collective *c, int repeats)
+{
+    if (c->operation == DT_EXCHANGE && c->peer < 0)
+        return DT_OK;
+    for (int i = 0; i < repeats; i++)
+        if (b->device)
+            DT_TRY(b->device->table->enqueue(b->device, 0, c, b->stream));
+        else
+            DT_TRY(dt_collective(b->comm, c));
+    return b->device ? dt_stream_sync(&b->backend, b->stream) : DT_OK;
+}
+
+// The mean time of a batch of repeats on this rank, from when all ranks are there.
+static dt_status time_batch(const struct bench *b, const struct dt_collective *c, int repeats,
+                            double *seconds)
+{
+    DT_TRY(dt_barrier(b->comm));
+    double start = dt_seconds();
+    DT_TRY(run(b, c, repeats));
+    *seconds = (dt_seconds() - start) / repeats;
+    return DT_OK;
+}
+
+// On a device a batch is long enough that waiting for its end is not in the figure.
+static dt_status time_row(const struct bench *b, const struct dt_collective *c,
+                          struct dt_bench_clock *clock)
+{
+    double once = 0;
+    double wanted = b->options->seconds > 0 ? b->options->seconds : default_seconds;
+    for (int i = 0; i < 2; i++) // the first connects
+        DT_TRY(time_batch(b, c, 1, &once));
+    DT_TRY(dt_allreduce(b->comm, &once, 1, DT_F64, DT_MAX));
+    int repeats = b->device ? (int)fmin(fmax(batch_seconds / once, 1), BATCH) : 1;
+    int64_t rounds = (int64_t)fmin(fmax(wanted / (once * repeats), LEAST), DT_BENCH_REPEATS);
+    for (clock->n = 0; clock->n < rounds; clock->n++)
+        DT_TRY(time_batch(b, c, repeats, &clock->seconds[clock->n]));
+    return dt_allreduce(b->comm, clock->seconds, rounds, DT_F64, DT_MAX); // the slowest rank's
+}
+
+// Copies between host values and the array, a piece at a time where the host cannot reach it.
+static dt_status fill(const struct bench *b, const struct dt_known_values *known, char *to)
+{
+    int64_t n = dt_known_elements(known), size = dt_dtype_size(known->collective.dtype);
+    int64_t piece = b->stage ? STAGE / size : n;
+    for (int64_t at = 0; at < n; at += piece) {
+        int64_t length = dt_min_i64(piece, n - at);
+        dt_known_fill(known, at, length, b->stage ? b->stage : to);
+        if (b->stage) {
+            DT_TRY(dt_to_device(&b->backend, to + at * size, b->stage, length * size, b->stream));
+            DT_TRY(dt_stream_sync(&b->backend, b->stream));
+        }
+    }
+    return DT_OK;
+}
+
+static dt_status count_wrong(const struct bench *b, const struct dt_known_values *known,
+                             int64_t *wrong_from, int64_t *wrong)
+{
+    int64_t n = dt_known_elements(known), size = dt_dtype_size(known->collective.dtype);
+    int64_t piece = b->stage ? STAGE / size : n;
+    for (int64_t at = 0; at < n; at += piece) {
+        int64_t length = dt_min_i64(piece, n - at);
+        if (b->stage) {
+            DT_TRY(
+                dt_to_host(&b->backend, b->stage, b->data + at * size, length * size, b->stream));
+            DT_TRY(dt_stream_sync(&b->backend, b->stream));
+        }
+        *wrong += dt_known_check(known, at, length, b->stage ? b->stage : b->data, wrong_from);
+    }
+    return DT_OK;
+}
+
+static dt_status check_once(const struct bench *b, const struct dt_collective *c, int64_t bytes,
+                            const struct dt_known_values *known, int64_t *wrong)
+{
+    int64_t *wrong_from = calloc((size_t)b->comm->info.size + 1, sizeof *wrong_from);
+    dt_status status =
+        wrong_from ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to count wrong values");
+    if (status == DT_OK) // what an exchange does not bring is wrong
+        status = dt_fill(&b->backend, b->data, 0, bytes, b->stream);
+    if (status == DT_OK)
+        status = fill(b, known, c->mine ? b->mine : b->data);
+    if (status == DT_OK)
+        status = run(b, c, 1);
+    if (status == DT_OK)
+        status = count_wrong(b, known, wrong_from, wrong);
+    free(wrong_from);
+    return status;
+}
+
+// After the timing, so that what only shows after many rounds is found, too.
+static dt_status check_row(const struct bench *b, const struct dt_collective *c, struct row *row)
+{
+    struct dt_known_values known;
+    row->wrong = 0;
+    if (c->operation != DT_EXCHANGE || c->peer >= 0) {
+        DT_TRY(dt_known_open(&b->comm->info, c, &known));
+        dt_status status = check_once(b, c, row->bytes, &known, &row->wrong);
+        dt_known_close(&known);
+        DT_TRY(status);
+    }
+    return dt_allreduce(b->comm, &row->wrong, 1, DT_I64, DT_SUM);
+}
+
+// ---- printing
+
+static double bus_factor(const struct bench *b, enum dt_operation operation)
+{
+    double n = b->comm->info.size;
+    if (operation == DT_ALLREDUCE)
+        return 2 * (n - 1) / n;
+    return is_in_blocks(operation) ? (n - 1) / n : 1;
+}
+
+static bool is_oversubscribed(const struct bench *b)
+{
+    return b->most_per_host > sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+static void print_header(const struct bench *b)
+{
+    const struct dt_comm_info *info = &b->comm->info;
+    if (b->options->json || info->rank != 0)
+        return;
+    printf("# %d rank%s on %lld host%s, %s%s\n", info->size, info->size == 1 ? "" : "s",
+           (long long)b->hosts, b->hosts == 1 ? "" : "s", dt_comm_mpi_version(),
+           is_oversubscribed(b) ? "; more ranks than cores: they take turns, and times say "
+                                  "nothing of a machine with enough"
+                                : "");
+    printf("# size: of the array in bytes; of reduce-scatter and all-gather, the blocks of all "
+           "ranks.\n"
+           "# time: from a barrier until the slowest rank is done, in place. algbw: size / median "
+           "time, 1e9 bytes/s.\n"
+           "# busbw: algbw x 2 (n - 1) / n of an all-reduce, (n - 1) / n of reduce-scatter and "
+           "all-gather, 1 of the\n"
+           "# others: what a link carries, comparable between numbers of ranks. broadcast: from "
+           "the last rank;\n"
+           "# exchange: both ways at once, by ranks half the job apart. wrong: values, over all "
+           "ranks.\n"
+           "# %-7s %-14s %11s %10s %5s %10s %10s %10s %8s %8s %6s\n",
+           "backend", "collective", "size", "count", "type", "min us", "median us", "max us",
+           "algbw", "busbw", "wrong");
+}
+
+static void print_row(const struct bench *b, const struct row *row)
+{
+    const struct dt_bench_clock *clock = &row->clock;
+    double median = dt_bench_median(clock), most = 0;
+    double algbw = (double)row->bytes / median / 1e9;
+    double busbw = algbw * bus_factor(b, row->operation);
+    for (int64_t i = 0; i < clock->n; i++)
+        most = fmax(most, clock->seconds[i]);
+    if (b->options->json)
+        printf("{\"bench\":\"comm\",\"backend\":\"%s\",\"collective\":\"%s\",\"ranks\":%d,"
+               "\"hosts\":%lld,\"oversubscribed\":%d,\"bytes\":%lld,\"count\":%lld,\"type\":\"%s\","
+               "\"min_us\":%.2f,\"median_us\":%.2f,\"max_us\":%.2f,\"algbw_gb_per_s\":%.5f,"
+               "\"busbw_gb_per_s\":%.5f,\"wrong\":%lld,\"iterations\":%lld}\n",
+               b->name, names[row->operation], b->comm->info.size, (long long)b->hosts,
+               is_oversubscribed(b), (long long)row->bytes, (long long)row->count,
+               dt_dtype_name(types[b->options->type]), dt_bench_best(clock) * 1e6, median * 1e6,
+               most * 1e6, algbw, busbw, (long long)row->wrong, (long long)clock->n);
+    else
+        printf("  %-7s %-14s %11lld %10lld %5s %10.2f %10.2f %10.2f %8.3f %8.3f %6lld\n", b->name,
+               names[row->operation], (long long)row->bytes, (long long)row->count,
+               dt_dtype_name(types[b->options->type]), dt_bench_best(clock) * 1e6, median * 1e6,
+               most * 1e6, algbw, busbw, (long long)row->wrong);
+}
+
+// ---- all rows of a backend
+
+static dt_status measure_row(struct bench *b, struct row *row)
+{
+    struct dt_collective c = collective_of(b, row);
+    // Zeros: what sums of sums grow to is no matter of speed.
+    DT_TRY(dt_fill(&b->backend, b->data, 0, row->bytes, b->stream));
+    DT_TRY(time_row(b, &c, &row->clock));
+    DT_TRY(check_row(b, &c, row));
+    b->wrong += row->wrong;
+    if (b->comm->info.rank == 0)
+        print_row(b, row);
+    return DT_OK;
+}
+
+static dt_status measure_operation(struct bench *b, enum dt_operation operation, struct row *row)
+{
+    int64_t unit = dt_dtype_size(types[b->options->type]), before = 0;
+    unit *= is_in_blocks(operation) ? b->comm->info.size : 1;
+    for (int64_t bytes = b->first; bytes <= b->last; bytes *= b->options->factor) {
+        int64_t whole = dt_max_i64(bytes / unit, 1) * unit;
+        if (whole > b->limit)
+            b->skipped = b->skipped ? dt_min_i64(b->skipped, whole) : whole;
+        if (whole == before || whole > b->limit)
+            continue;
+        row->operation = operation;
+        row->bytes = before = whole;
+        row->count = whole / dt_dtype_size(types[b->options->type]);
+        DT_TRY(measure_row(b, row));
+    }
+    return DT_OK;
+}
+
+static dt_status allocate(struct bench *b, int64_t bytes)
+{
+    bool is_device = b->device != NULL;
+    DT_TRY(dt_stream_create(&b->backend, &b->stream));
+    DT_TRY((is_device ? dt_alloc : dt_alloc_host)(&b->backend, bytes, &b->data));
+    DT_TRY((is_device ? dt_alloc : dt_alloc_host)(&b->backend, bytes, &b->mine));
+    return is_device ? dt_alloc_host(&b->backend, STAGE, &b->stage) : DT_OK;
+}
+
+static void release(struct bench *b)
+{
+    void (*give)(const struct dt_backend *, void *) = b->device ? dt_free : dt_free_host;
+    dt_free_host(&b->backend, b->stage);
+    give(&b->backend, b->mine);
+    give(&b->backend, b->data);
+    dt_stream_destroy(&b->backend, b->stream);
+    if (b->device)
+        b->device->table->close(b->device);
+    b->device = NULL;
+    b->data = b->mine = b->stage = NULL;
+    b->stream = NULL;
+}
+
+// The largest array that every rank can have twice, within --max-memory or a half of what is free.
+static dt_status choose_limit(struct bench *b)
+{
+    char text[64];
+    struct dt_device_info info;
+    DT_TRY(dt_backend_info(&b->backend, &info));
+    dt_proc_value("/proc/meminfo", "MemAvailable", text, sizeof text);
+    int64_t free_bytes =
+        b->device ? info.memory_free : strtoll(text, NULL, 10) * 1024 / b->comm->info.local_size;
+    int64_t most = b->options->max_memory > 0 ? b->options->max_memory << 20 : free_bytes / 2;
+    b->limit = most / 2;
+    return dt_allreduce(b->comm, &b->limit, 1, DT_I64, DT_MIN);
+}
+
+static void say_what_was_skipped(const struct bench *b)
+{
+    if (b->skipped && b->comm->info.rank == 0)
+        fprintf(stderr,
+                "dtrain: %s: arrays from %lld bytes up are skipped: two of them on each rank need "
+                "more than %lld MiB (%s)\n",
+                b->name, (long long)b->skipped, (long long)(2 * b->limit >> 20),
+                b->options->max_memory > 0 ? "--max-memory"
+                                           : "half of the free memory; --max-memory changes it");
+}
+
+static dt_status measure_backend(struct bench *b)
+{
+    struct row *row = malloc(sizeof *row);
+    DT_TRY(choose_limit(b));
+    b->skipped = 0;
+    int64_t unit = dt_dtype_size(types[b->options->type]) * b->comm->info.size;
+    dt_status status = allocate(b, dt_max_i64(dt_min_i64(b->limit, b->last), unit));
+    if (!row)
+        status = DT_FAIL(DT_MACHINE, NULL, "no memory for the times of a row");
+    status = dt_agree(b->comm, status);
+    for (int i = 0; i < DT_OPERATIONS && status == DT_OK; i++) {
+        bool chosen = b->options->collective == 0 || b->options->collective == i + 1;
+        bool offered =
+            (!b->device || i != DT_BROADCAST) && (b->comm->info.size > 1 || i != DT_EXCHANGE);
+        if (chosen && offered)
+            status = measure_operation(b, (enum dt_operation)i, row);
+    }
+    if (status == DT_OK)
+        say_what_was_skipped(b);
+    free(row);
+    release(b);
+    return status;
+}
+
+// ---- all backends
+
+static dt_status look_around(struct bench *b)
+{
+    b->hosts = b->comm->info.local_rank == 0;
+    b->most_per_host = b->comm->info.local_size;
+    DT_TRY(dt_allreduce(b->comm, &b->hosts, 1, DT_I64, DT_SUM));
+    return dt_allreduce(b->comm, &b->most_per_host, 1, DT_I64, DT_MAX);
+}
+
+static dt_status measure_all(struct bench *b)
+{
+    DT_TRY(look_around(b));
+    print_header(b);
+    b->name = b->comm->info.backend;
+    DT_TRY(measure_backend(b));
+    if (!b->backend.table->device_comm || !dt_device_comm_known || b->comm->info.size == 1)
+        return DT_OK;
+    struct dt_device_comm_config config = {
+        .comm = b->comm, .backend = &b->backend, .n_collectives = 1};
+    b->name = dt_device_comm_known->name;
+    DT_TRY(dt_device_comm_known->open(&config, &b->device));
+    return measure_backend(b);
+}
+
+// "64", "16K", "25M", "1G"
+static dt_status parse_bytes(const char *option, const char *text, int64_t *bytes)
+{
+    static const char units[] = "KMG";
+    char *end;
+    double number = strtod(text, &end);
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    double value = unit ? ldexp(number, 10 * (int)(unit - units + 1)) : number;
+    if (end == text || (*end && (!unit || end[1])) || !(value >= 1 && value <= 0x1p40))
+        return DT_FAIL(DT_USER, "such as 8, 64K or 1G", "--%s: '%s' is not a size in bytes", option,
+                       text);
+    *bytes = (int64_t)value;
+    return DT_OK;
+}
+
+dt_status dt_bench_comm(struct dt_comm *comm, const struct dt_bench_options *options)
+{
+    struct bench b = {.options = options, .comm = comm};
+    struct dt_device_choice_config device = {.comm = comm, .choice = options->device, .threads = 1};
+    int sharing;
+    DT_TRY(parse_bytes("first", options->first, &b.first));
+    DT_TRY(parse_bytes("last", options->last, &b.last));
+    DT_TRY(dt_device_open(&device, &b.backend, &sharing));
+    dt_status status = measure_all(&b);
+    dt_backend_close(&b.backend);
+    DT_TRY(status);
+    if (b.wrong > 0 && comm->info.rank == 0)
+        status = DT_FAIL(DT_MACHINE, "the column `wrong` says where", "%lld wrong values",
+                         (long long)b.wrong);
+    return dt_agree(comm, status);
+}
