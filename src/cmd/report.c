@@ -7,10 +7,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 static struct dt_comm *communicator;
 static volatile sig_atomic_t exit_code;
+
+enum { PATIENCE_S = 5 }; // with a file system, at the end
 
 static void report_busy(void)
 {
@@ -30,39 +33,73 @@ static bool wants_debug(void)
     return getenv("DTRAIN_DEBUG") != NULL;
 }
 
-static void give_up(int signal)
+static char words[2 * (DT_ERROR_MESSAGE + DT_ERROR_HINT)]; // the last ones of this rank
+static volatile sig_atomic_t n_words;                      // not written yet
+
+static void write_words(void)
 {
-    (void)signal;
-    _exit(exit_code);
+    ssize_t n = write(STDERR_FILENO, words, (size_t)n_words); // maybe nobody listens:
+    (void)n;                                                  // state.json has it
+    n_words = 0;
 }
 
-// Leaves the reason in state.json. A file system that hangs must not keep the job from ending.
+// A file system that hangs must not keep the words from coming out, nor the job from ending.
+static void lose_patience(int signal)
+{
+    (void)signal;
+    if (n_words == 0)
+        _exit(exit_code);
+    write_words();
+    alarm(PATIENCE_S);
+}
+
+// `delay_us`: microseconds until this process loses patience.
+static void begin_end(dt_status code, suseconds_t delay_us)
+{
+    struct itimerval delay = {
+        .it_value = {.tv_sec = delay_us / 1000000, .tv_usec = delay_us % 1000000}};
+    exit_code = (int)code;
+    signal(SIGALRM, lose_patience);
+    setitimer(ITIMER_REAL, &delay, NULL);
+}
+
+// Leaves the reason in state.json.
 static void note_end(const char *reason, dt_status code)
 {
-    enum { PATIENCE_S = 5 };
     char line[DT_ERROR_MESSAGE];
     snprintf(line, sizeof line, "%.*s", (int)strcspn(reason, "\n"), reason);
-    exit_code = (int)code;
-    signal(SIGALRM, give_up);
-    alarm(PATIENCE_S);
+    begin_end(code, PATIENCE_S * 1000000);
     dt_run_folder_note_end(line);
     alarm(0);
 }
 
+// Two ranks that the watch could not bring together (all links between them led over the dead, or
+// one was suspended) meet in the run's folder: the first one speaks. A launcher leaves little time.
+static void speak(dt_status code)
+{
+    begin_end(code, 300000);
+    if (!dt_run_folder_claim_end()) {
+        n_words = 0;
+        alarm(0);
+        sleep(1); // for the other to finish
+        return;
+    }
+    if (n_words > 0)
+        write_words();
+    note_end(words + strlen(DT_LAST_WORDS_BEGIN), code);
+}
+
 void dt_report_die(const struct dt_error *error)
 {
-    static char text[2 * (DT_ERROR_MESSAGE + DT_ERROR_HINT)];
     dt_log_live(NULL);
     if (!communicator) {
         dt_error_print(error, wants_debug());
         _exit((int)error->code);
     }
-    size_t length = dt_comm_last_words(communicator, error, wants_debug(), text, sizeof text);
-    if (length > 0) {
-        ssize_t n = write(STDERR_FILENO, text, length); // maybe nobody listens: state.json has it
-        (void)n;
-        note_end(text + strlen(DT_LAST_WORDS_BEGIN), error->code);
-    }
+    n_words =
+        (sig_atomic_t)dt_comm_last_words(communicator, error, wants_debug(), words, sizeof words);
+    if (n_words > 0)
+        speak(error->code);
     dt_comm_abort(communicator, (int)error->code);
 }
 

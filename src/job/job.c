@@ -233,6 +233,8 @@ static dt_status look(struct dt_job *job, enum dt_purpose purpose)
     if (purpose == DT_PURPOSE_TRAIN)
         DT_TRY(dt_run_folder_open(job->run_path, 30, &job->folder));
     DT_TRY(dt_job_resolve_resume(job, purpose));
+    if (purpose == DT_PURPOSE_TRAIN)
+        dt_run_folder_explain(&job->folder);
     DT_TRY(dt_job_resolve_model(job));
     return scan_data(job);
 }

@@ -16,7 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CONFIG_MAX_BYTES = 1 << 20 };
+enum { CONFIG_MAX_BYTES = 1 << 20, STATE_MAX_BYTES = 1 << 16, TAIL_BYTES = 1 << 14 };
+
+static const char claim_name[] = ".ended"; // created by the rank that has the last words
 
 static void read_holder(int fd, char *text, size_t size)
 {
@@ -34,7 +36,7 @@ static void write_holder(int fd)
         dt_warn("cannot write the holder into the run's lock: %s", strerror(errno));
 }
 
-static dt_status take_lock(const char *path, double wait_s, int *lock)
+static dt_status take_lock(const char *path, double wait_s, struct dt_run_folder *folder)
 {
     char file[DT_PATH], holder[160];
     DT_TRY(dt_path(file, "%s/.lock", path));
@@ -62,18 +64,23 @@ static dt_status take_lock(const char *path, double wait_s, int *lock)
         waiting = true;
         dt_sleep(0.2);
     }
+    read_holder(fd, folder->previous, sizeof folder->previous);
     write_holder(fd);
-    *lock = fd;
+    folder->lock = fd;
     return DT_OK;
 }
 
 dt_status dt_run_folder_open(const char *path, double wait_s, struct dt_run_folder *folder)
 {
+    char file[DT_PATH];
     *folder = (struct dt_run_folder){.lock = -1};
     DT_TRY(dt_path(folder->path, "%s", path));
     DT_TRY(dt_path(folder->checkpoints, "%s/checkpoints", path));
     DT_TRY_NOTE(dt_make_dirs(folder->checkpoints), "creating the run's folder (run.dir)");
-    return take_lock(path, wait_s, &folder->lock);
+    DT_TRY(take_lock(path, wait_s, folder));
+    DT_TRY(dt_path(file, "%s/%s", path, claim_name));
+    unlink(file);
+    return DT_OK;
 }
 
 void dt_run_folder_close(struct dt_run_folder *folder)
@@ -81,6 +88,57 @@ void dt_run_folder_close(struct dt_run_folder *folder)
     if (folder->lock >= 0)
         close(folder->lock);
     folder->lock = -1;
+}
+
+// The step of the last train line in metrics.jsonl, or -1: state.json's is that of the last save.
+static int64_t last_logged_step(const struct dt_run_folder *folder)
+{
+    static const char key[] = "{\"event\":\"train\",\"step\":";
+    char path[DT_PATH], text[TAIL_BYTES + 1];
+    int64_t size, step = -1;
+    int fd;
+    if (dt_path(path, "%s/metrics.jsonl", folder->path) != DT_OK ||
+        dt_open_read(path, &fd, &size) != DT_OK) {
+        dt_error_clear();
+        return -1;
+    }
+    ssize_t n = pread(fd, text, TAIL_BYTES, size > TAIL_BYTES ? (off_t)(size - TAIL_BYTES) : 0);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    for (const char *at = text; (at = strstr(at, key)); at++)
+        step = strtoll(at + strlen(key), NULL, 10);
+    return step;
+}
+
+static void explain(const struct dt_run_folder *folder, const cJSON *json)
+{
+    const char *state = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "state"));
+    const char *reason = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "reason"));
+    const cJSON *saved = cJSON_GetObjectItemCaseSensitive(json, "step");
+    int64_t logged = last_logged_step(folder);
+    double step = cJSON_IsNumber(saved) ? saved->valuedouble : 0;
+    step = (double)logged > step ? (double)logged : step;
+    if (state && strcmp(state, "running") == 0)
+        dt_warn("the previous job (%s) ended without a word at step %.0f: it was killed from "
+                "outside, or its machine was lost",
+                folder->previous[0] ? folder->previous : "unknown", step);
+    else if (state && reason && strcmp(state, "failed") == 0)
+        dt_info("the previous job failed at step %.0f: %s", step, reason);
+}
+
+void dt_run_folder_explain(const struct dt_run_folder *folder)
+{
+    char path[DT_PATH], *text;
+    int64_t size;
+    if (dt_path(path, "%s/state.json", folder->path) != DT_OK || !dt_file_exists(path) ||
+        dt_read_file(path, STATE_MAX_BYTES, &text, &size) != DT_OK) {
+        dt_error_clear();
+        return;
+    }
+    cJSON *json = cJSON_Parse(text);
+    explain(folder, json);
+    cJSON_Delete(json);
+    free(text);
 }
 
 static _Atomic int64_t best_step;
@@ -121,7 +179,7 @@ dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *st
     return status;
 }
 
-static char watched[DT_PATH]; // written before `watching` is set
+static char watched[DT_PATH], claimed[DT_PATH]; // written before `watching` is set
 static atomic_bool watching;
 static _Atomic int64_t last_step;
 
@@ -131,6 +189,7 @@ void dt_run_folder_watch(const char *path)
     if (!path)
         return;
     snprintf(watched, sizeof watched, "%s/state.json", path);
+    snprintf(claimed, sizeof claimed, "%s/%s", path, claim_name);
     atomic_store(&watching, true);
 }
 
@@ -151,11 +210,20 @@ static void overwrite(const char *path, const char *text)
     close(fd);
 }
 
+bool dt_run_folder_claim_end(void)
+{
+    int fd =
+        atomic_load(&watching) ? open(claimed, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : -1;
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0 || !atomic_load(&watching) || errno != EEXIST;
+}
+
 void dt_run_folder_note_end(const char *reason)
 {
     if (!atomic_exchange(&watching, false) || !dt_file_exists(watched))
         return;
-    char *text = state_text("stopped", atomic_load(&last_step), reason);
+    char *text = state_text("failed", atomic_load(&last_step), reason);
     if (!text)
         return;
     struct dt_error error;

@@ -9,13 +9,16 @@ struct dt_run_folder {
     char path[DT_PATH];
     char checkpoints[DT_PATH]; // path/checkpoints
     int lock;                  // descriptor of path/.lock, -1 where not held
+    char previous[160];        // the process that held it before, "": none
 };
 
 // Creates the folder, locks it (waits `wait_s` seconds for another job's, then DT_USER naming
 // the holder) and checks that files can be written there.
 dt_status dt_run_folder_open(const char *path, double wait_s, struct dt_run_folder *folder);
 void dt_run_folder_close(struct dt_run_folder *folder);
-// state: "running", "stopped", "complete".
+// Says how the previous job in this folder ended, where that was no clean end.
+void dt_run_folder_explain(const struct dt_run_folder *folder);
+// state: "running", "stopped", "complete"; "failed" is written by dt_run_folder_note_end.
 dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *state, int64_t step,
                               const char *reason);
 
@@ -26,7 +29,10 @@ void dt_run_folder_watch(const char *path);
 void dt_run_folder_step(int64_t step);
 // What state.json says of the lowest validation loss; step 0: nothing.
 void dt_run_folder_best(int64_t step, double loss);
-// "stopped" with that step and the reason, once; nothing where no run is watched. Overwrites the
+// Of the ranks that would have the last words, only the first gets true, on any host that sees the
+// folder.
+bool dt_run_folder_claim_end(void);
+// "failed" with that step and the reason, once; nothing where no run is watched. Overwrites the
 // file in place where no other can be written (a full disk), and says nothing of its own failures.
 void dt_run_folder_note_end(const char *reason);
 

@@ -34,7 +34,7 @@ fails() { # run (of 20 steps so far), pattern of the message, command …
     check "$run: only whole checkpoints: $(ls -A "$run/checkpoints")" test "$(ls -A "$run/checkpoints")" = \
         "$(printf 'step-00000010\nstep-00000020')"
     check "$run: state.json holds the reason: $(cat "$run/state.json")" grep -Eq \
-        '^\{"state":"stopped","step":[1-9][0-9]*,"reason":".*cannot ' "$run/state.json"
+        '^\{"state":"failed","step":[1-9][0-9]*,"reason":".*cannot ' "$run/state.json"
     check "$run: nothing temporary is left" test -z "$(find "$run" -name '*.tmp*')"
 }
 resumes() { # run, n, arguments: the same command, with space again

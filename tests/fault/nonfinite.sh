@@ -25,7 +25,7 @@ for n in 1 2; do
     check "$n ranks: $(grep -c '^dtrain: error' $name.log) errors" test "$(grep -c '^dtrain: error' $name.log)" -eq 1
     check "$n ranks: the error says how many, and where: $(grep '^dtrain: error' $name.log)" grep -q \
         "^dtrain: error: 7 steps in a row were skipped (optim.max_skipped = 7), the last at step $last: loss" $name.log
-    check "$n ranks: state.json says so, too" grep -q '"state":"stopped",.*"reason":"7 steps in a row' runs/$name/state.json
+    check "$n ranks: state.json says so, too" grep -q '"state":"failed",.*"reason":"7 steps in a row' runs/$name/state.json
     check "$n ranks: the hint" grep -q 'hint: lower optim.lr' $name.log
     check "$n ranks: the last seven steps are logged as skipped: $skipped" grep -q \
         "$(seq -s ' ' $((last - 6)) "$last") \$" <<<"$skipped"

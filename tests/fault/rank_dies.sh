@@ -70,7 +70,7 @@ ends() { # exit code, seconds, pattern of the last line, pattern of the last wor
     check "$name: words '$(last_words)' lack '$4'" grep -qE "$4" <<<"$(last_words)"
     check "$name: $(grep -ac '^dtrain: error' $name.log) ranks spoke" test "$(grep -ac '^dtrain: error' $name.log)" -eq 1
     check "$name: state.json has not step and reason: $(cat runs/$name/state.json)" grep -qE \
-        "^\{\"state\":\"stopped\",\"step\":[1-9][0-9]*,\"reason\":\".*$3" runs/$name/state.json
+        "^\{\"state\":\"failed\",\"step\":[1-9][0-9]*,\"reason\":\".*$3" runs/$name/state.json
     for _ in 1 2 3 4 5 6 7 8 9 10; do
         alive "${pids[@]}" || break
         sleep 0.2
@@ -83,6 +83,7 @@ resumes() { # arguments: the same command, with good data again
     from=$(basename "$(newest)")
     check "$name: the same command completes" ranks 4 job.ini run.name="$name" "$@" >$name.again 2>&1
     check "$name: … from $from" grep -q "resuming from runs/$name/checkpoints/$from" $name.again
+    check "$name: … says how the previous job failed" grep -qE "the previous job failed at step [1-9][0-9]*: .*rank" $name.again
     check "$name: … and says complete" grep -q '"state":"complete","step":200' runs/$name/state.json
     check "$name: one step has one line" test "$(train_lines runs/$name/metrics.jsonl | cut -d' ' -f1 | sort -nu | wc -l) \
 $(train_lines runs/$name/metrics.jsonl | wc -l)" = "200 200"
@@ -112,6 +113,15 @@ for rank in 2 0; do
     ends 137 10 "rank $rank on host $host \(pid [0-9]+\) died $when" "$resume"
     resumes data.train=raw/plain.h5
 done
+
+begin all-killed data.train=raw/plain.h5
+check "$name: training is under way" wait_for_step $name 11
+kill -KILL "$job" "${pids[@]}"
+wait "$job" 2>/dev/null
+step=$(steps_done $name)
+check "$name: the same command completes" ranks 4 job.ini run.name=$name data.train=raw/plain.h5 >$name.again 2>&1
+check "$name: … and says how the previous job ended: $(head -n 3 $name.again)" grep -qE \
+    "warning: the previous job \(process [0-9]+ on host $host\) ended without a word at step $step: it was killed" $name.again
 
 begin stopped data.train=raw/plain.h5 comm.timeout_s=3
 signal_rank STOP 1
