@@ -3,6 +3,7 @@
 #include "cmd/cmd.h"
 #include "comm/device_comm.h"
 #include "comm/job_control.h"
+#include "train/signals.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -52,9 +53,11 @@ static dt_status run_together(const struct dt_call *call)
     struct dt_comm *comm = NULL;
     DT_TRY(dt_comm_open(DT_COMM_KIND_AUTO, &comm));
     dt_report_set_comm(comm);
+    dt_signals_set_comm(comm);
     dt_log_quiet(comm->info.rank != 0);
     dt_status status = dt_comm_end_if_alone(comm, call->command->run(comm, call));
     dt_report(status);
+    dt_signals_set_comm(NULL);
     dt_comm_close(comm);
     dt_report_set_comm(NULL);
     return status;
@@ -64,6 +67,10 @@ static dt_status run(const struct dt_call *call)
 {
     const struct dt_train_options *train =
         call->command == dt_commands[0] ? call->options : &(struct dt_train_options){0};
+    if (call->command == dt_commands[0] && !call->help && !train->version && !train->check)
+        DT_TRY(dt_signals_receive()); // before MPI starts: a run stops by them, it never dies
+    else
+        dt_signals_release();
     if (call->help)
         dt_print_help(call->command, stdout);
     else if (train->version)
@@ -76,6 +83,7 @@ static dt_status run(const struct dt_call *call)
 int main(int argc, char **argv)
 {
     struct dt_call call;
+    dt_signals_hold();
     open_standard_streams();
     choose_waiting(argv);
     if (dt_device_comm_known)

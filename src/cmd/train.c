@@ -2,7 +2,6 @@
 #include "train/train.h"
 #include "cmd/cmd.h"
 #include "comm/job_control.h"
-#include "train/signals.h"
 
 #include <limits.h>
 
@@ -23,8 +22,6 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
     if (call->n_words == 0)
         return DT_FAIL(DT_USER, "dtrain --help lists commands and keys",
                        "no configuration file given");
-    if (!check) // before anything that a signal must not end
-        DT_TRY(dt_agree(comm, dt_signals_install(comm)));
     dt_status status =
         dt_job_open(comm, purpose, call->words[0], call->words + 1, call->n_words - 1, &job);
     if (status == DT_OK && !check)

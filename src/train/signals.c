@@ -1,7 +1,8 @@
-// Signals are handled on a thread of their own, and are blocked where GEMM runs: oneDNN's generated
-// code uses the stack pointer for other things (seen in 2.6.3: it points into the heap about one
-// time in fifteen), where a handler's frame would overwrite the heap. The handlers do only what is
-// async-signal-safe.
+// Signals are received on a thread of their own, by sigwait, and are blocked on all others: a
+// handler could not run where GEMM does (oneDNN's generated code uses the stack pointer for other
+// things, seen in 2.6.3: a frame would overwrite the heap one time in fifteen). A blocked signal
+// stays pending, also through execv: none is lost, and none ends the process, from the first line
+// of main on.
 #include "train/signals.h"
 
 #include "comm/job_control.h"
@@ -11,75 +12,86 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
-#include <unistd.h>
 
 static atomic_int pending;
 static atomic_bool report_wanted;
 static struct dt_comm *_Atomic communicator;
 
-static void request_stop(int signal)
+// SIGHUP, sent when a terminal is closed, is not among them where nohup(1) has it ignored.
+static sigset_t all_received(void)
 {
-    pending = signal;
+    sigset_t signals;
+    struct sigaction hangup;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    sigaddset(&signals, SIGUSR2);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaddset(&signals, SIGHUP);
+    return signals;
 }
 
-static void request_end(int signal)
+void dt_signals_hold(void)
 {
-    pending = signal;
-    if (communicator)
-        dt_comm_terminated(communicator);
+    sigset_t signals = all_received();
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
 }
 
-static void *wait_for_signals(void *nothing)
+void dt_signals_release(void)
 {
-    for (;;)
-        pause();
+    sigset_t signals = all_received();
+    pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
+}
+
+static void report_termination(int signal)
+{
+    struct dt_comm *comm = atomic_load(&communicator);
+    if (comm && (signal == SIGTERM || signal == SIGINT))
+        dt_comm_terminated(comm);
+}
+
+static void count(int signal)
+{
+    if (signal == SIGUSR2) {
+        atomic_store(&report_wanted, true);
+        return;
+    }
+    atomic_store(&pending, signal);
+    report_termination(signal);
+}
+
+static void *receive(void *nothing)
+{
+    sigset_t signals = all_received();
+    int received, interrupts = 0;
+    while (sigwait(&signals, &received) == 0) {
+        count(received);
+        if (received == SIGINT && ++interrupts > 1) {
+            signal(SIGINT, SIG_DFL);
+            dt_signals_release();
+            raise(SIGINT);
+        }
+    }
     return nothing;
 }
 
-static void request_report(int signal)
-{
-    (void)signal;
-    report_wanted = true;
-}
-
-// Threads that are created later block the signals too.
-static dt_status create_thread(void)
+dt_status dt_signals_receive(void)
 {
     pthread_t thread;
-    sigset_t signals;
-    int code = pthread_create(&thread, NULL, wait_for_signals, NULL);
+    int code = pthread_create(&thread, NULL, receive, NULL);
     if (code != 0)
         return DT_FAIL(DT_MACHINE, NULL, "pthread_create failed for the signal thread: %s",
                        strerror(code));
     pthread_detach(thread);
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGUSR1);
-    sigaddset(&signals, SIGUSR2);
-    sigaddset(&signals, SIGHUP);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    signal(SIGPIPE, SIG_IGN); // a closed log pipe is an error of write, not a silent end
     return DT_OK;
 }
 
-dt_status dt_signals_install(struct dt_comm *comm)
+void dt_signals_set_comm(struct dt_comm *comm)
 {
-    communicator = comm;
-    DT_TRY(create_thread());
-    struct sigaction stop = {.sa_handler = request_stop, .sa_flags = SA_RESTART};
-    struct sigaction end = {.sa_handler = request_end, .sa_flags = SA_RESTART};
-    struct sigaction interrupt = {.sa_handler = request_end,
-                                  .sa_flags = SA_RESTART | (int)SA_RESETHAND};
-    struct sigaction report = {.sa_handler = request_report, .sa_flags = SA_RESTART};
-    sigaction(SIGUSR1, &stop, NULL);
-    sigaction(SIGUSR2, &report, NULL);
-    struct sigaction hangup; // the terminal was closed; nohup(1) has it ignored
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
-        sigaction(SIGHUP, &stop, NULL);
-    sigaction(SIGTERM, &end, NULL); // launchers send it more than once
-    sigaction(SIGINT, &interrupt, NULL);
-    signal(SIGPIPE, SIG_IGN); // a closed log pipe is an error of write, not a silent end
-    return DT_OK;
+    atomic_store(&communicator, comm);
+    report_termination(atomic_load(&pending));
 }
 
 int dt_signals_pending(void)

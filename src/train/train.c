@@ -411,6 +411,15 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     return DT_OK;
 }
 
+// Whether a signal came before the first step, to any rank.
+static dt_status stops_early(struct trainer *t, bool *stops)
+{
+    int64_t asked = dt_signals_pending() != 0;
+    DT_TRY(dt_allreduce(t->job->comm, &asked, 1, DT_I64, DT_MAX));
+    *stops = asked != 0;
+    return DT_OK;
+}
+
 static dt_status finish(struct trainer *t, bool stopped)
 {
     const struct dt_job *job = t->job;
@@ -432,9 +441,11 @@ static dt_status finish(struct trainer *t, bool stopped)
         dt_info("stopped after step %lld of %lld: %s; increase run.patience to train further",
                 (long long)t->state.step, (long long)job->steps, reason);
     else if (stopped)
-        dt_info("stopped by %s after step %lld of %lld: the same command resumes from %s", reason,
+        dt_info("stopped by %s after step %lld of %lld: the same command %s", reason,
                 (long long)t->state.step, (long long)job->steps,
-                job->settings.checkpoint.on_signal ? "there" : "its last checkpoint");
+                t->state.step == 0                   ? "starts it"
+                : job->settings.checkpoint.on_signal ? "resumes from there"
+                                                     : "resumes from its last checkpoint");
     return DT_OK;
 }
 
@@ -444,7 +455,9 @@ dt_status dt_train(struct dt_job *job)
     bool stopped = false;
     dt_status status;
     DT_TRY_GOTO(status, out, start(&t));
-    stopped = t.state.step < job->steps && is_out_of_patience(&t);
+    if (t.state.step < job->steps)
+        DT_TRY_GOTO(status, out, stops_early(&t, &stopped));
+    stopped |= t.state.step < job->steps && is_out_of_patience(&t);
     while (t.state.step < job->steps && !stopped)
         DT_TRY_GOTO(status, out, iterate(&t, &stopped));
     DT_TRY_GOTO(status, out, finish(&t, stopped));
