@@ -37,6 +37,7 @@ struct bench {
 
 struct row {
     enum dt_operation operation;
+    enum dt_sum_order order;
     int64_t bytes, count; // of the whole array
     struct dt_bench_clock clock;
     int64_t wrong; // values, of all ranks
@@ -59,7 +60,8 @@ static struct dt_collective collective_of(const struct bench *b, const struct ro
                                   .count =
                                       row->count / (is_in_blocks(row->operation) ? info->size : 1),
                                   .data = b->data,
-                                  .mine = exchange ? b->mine : NULL};
+                                  .mine = exchange ? b->mine : NULL,
+                                  .order = row->order};
 }
 
 static dt_status run(const struct bench *b, const struct dt_collective *c, int repeats)
@@ -188,9 +190,10 @@ static void print_header(const struct bench *b)
         return;
     printf("# %d rank%s on %lld host%s, %s%s\n", info->size, info->size == 1 ? "" : "s",
            (long long)b->hosts, b->hosts == 1 ? "" : "s", dt_comm_mpi_version(),
-           is_oversubscribed(b) ? "; more ranks than cores: they take turns, and times say "
-                                  "nothing of a machine with enough"
-                                : "");
+           info->size == 1        ? "; one rank sends nothing: start several by mpirun or srun"
+           : is_oversubscribed(b) ? "; more ranks than cores: they take turns, and times say "
+                                    "nothing of a machine with enough"
+                                  : "");
     printf("# size: of the array in bytes; of reduce-scatter and all-gather, the blocks of all "
            "ranks.\n"
            "# time: from a barrier until the slowest rank is done, in place. algbw: size / median "
@@ -201,9 +204,16 @@ static void print_header(const struct bench *b)
            "the last rank;\n"
            "# exchange: both ways at once, by ranks half the job apart. wrong: values, over all "
            "ranks.\n"
-           "# %-7s %-14s %11s %10s %5s %10s %10s %10s %8s %8s %6s\n",
-           "backend", "collective", "size", "count", "type", "min us", "median us", "max us",
+           "# %-7s %-14s %-4s %11s %10s %5s %10s %10s %10s %8s %8s %6s\n",
+           "backend", "collective", "sum", "size", "count", "type", "min us", "median us", "max us",
            "algbw", "busbw", "wrong");
+}
+
+static const char *order_name(const struct row *row)
+{
+    if (row->operation != DT_ALLREDUCE && row->operation != DT_REDUCE_SCATTER)
+        return "-";
+    return row->order == DT_SUM_TREE ? "tree" : "fast";
 }
 
 static void print_row(const struct bench *b, const struct row *row)
@@ -215,19 +225,22 @@ static void print_row(const struct bench *b, const struct row *row)
     for (int64_t i = 0; i < clock->n; i++)
         most = fmax(most, clock->seconds[i]);
     if (b->options->json)
-        printf("{\"bench\":\"comm\",\"backend\":\"%s\",\"collective\":\"%s\",\"ranks\":%d,"
+        printf("{\"bench\":\"comm\",\"backend\":\"%s\",\"collective\":\"%s\",\"sum\":\"%s\","
+               "\"ranks\":%d,"
                "\"hosts\":%lld,\"oversubscribed\":%d,\"bytes\":%lld,\"count\":%lld,\"type\":\"%s\","
                "\"min_us\":%.2f,\"median_us\":%.2f,\"max_us\":%.2f,\"algbw_gb_per_s\":%.5f,"
                "\"busbw_gb_per_s\":%.5f,\"wrong\":%lld,\"iterations\":%lld}\n",
-               b->name, names[row->operation], b->comm->info.size, (long long)b->hosts,
-               is_oversubscribed(b), (long long)row->bytes, (long long)row->count,
-               dt_dtype_name(types[b->options->type]), dt_bench_best(clock) * 1e6, median * 1e6,
-               most * 1e6, algbw, busbw, (long long)row->wrong, (long long)clock->n);
+               b->name, names[row->operation], order_name(row), b->comm->info.size,
+               (long long)b->hosts, is_oversubscribed(b), (long long)row->bytes,
+               (long long)row->count, dt_dtype_name(types[b->options->type]),
+               dt_bench_best(clock) * 1e6, median * 1e6, most * 1e6, algbw, busbw,
+               (long long)row->wrong, (long long)clock->n);
     else
-        printf("  %-7s %-14s %11lld %10lld %5s %10.2f %10.2f %10.2f %8.3f %8.3f %6lld\n", b->name,
-               names[row->operation], (long long)row->bytes, (long long)row->count,
-               dt_dtype_name(types[b->options->type]), dt_bench_best(clock) * 1e6, median * 1e6,
-               most * 1e6, algbw, busbw, (long long)row->wrong);
+        printf("  %-7s %-14s %-4s %11lld %10lld %5s %10.2f %10.2f %10.2f %8.3f %8.3f %6lld\n",
+               b->name, names[row->operation], order_name(row), (long long)row->bytes,
+               (long long)row->count, dt_dtype_name(types[b->options->type]),
+               dt_bench_best(clock) * 1e6, median * 1e6, most * 1e6, algbw, busbw,
+               (long long)row->wrong);
 }
 
 // ---- all rows of a backend
@@ -245,21 +258,35 @@ static dt_status measure_row(struct bench *b, struct row *row)
     return DT_OK;
 }
 
-static dt_status measure_operation(struct bench *b, enum dt_operation operation, struct row *row)
+// `row` says which operation, in which order.
+static dt_status measure_sizes(struct bench *b, struct row *row)
 {
     int64_t unit = dt_dtype_size(types[b->options->type]), before = 0;
-    unit *= is_in_blocks(operation) ? b->comm->info.size : 1;
+    unit *= is_in_blocks(row->operation) ? b->comm->info.size : 1;
     for (int64_t bytes = b->first; bytes <= b->last; bytes *= b->options->factor) {
         int64_t whole = dt_max_i64(bytes / unit, 1) * unit;
         if (whole > b->limit)
             b->skipped = b->skipped ? dt_min_i64(b->skipped, whole) : whole;
         if (whole == before || whole > b->limit)
             continue;
-        row->operation = operation;
         row->bytes = before = whole;
         row->count = whole / dt_dtype_size(types[b->options->type]);
         DT_TRY(measure_row(b, row));
     }
+    return DT_OK;
+}
+
+static dt_status measure_operation(struct bench *b, enum dt_operation operation, struct row *row)
+{
+    const struct dt_comm_info *info = &b->comm->info;
+    bool chosen = b->options->collective == 0 || b->options->collective == (int)operation + 1;
+    if (!chosen || (b->device && operation == DT_BROADCAST) ||
+        (info->size == 1 && operation == DT_EXCHANGE))
+        return DT_OK;
+    row->operation = operation;
+    for (int i = 0; dt_known_order(info, operation, types[b->options->type], i, &row->order); i++)
+        if (!b->device || row->order == DT_SUM_FAST)
+            DT_TRY(measure_sizes(b, row));
     return DT_OK;
 }
 
@@ -321,13 +348,8 @@ static dt_status measure_backend(struct bench *b)
     if (!row)
         status = DT_FAIL(DT_MACHINE, NULL, "no memory for the times of a row");
     status = dt_agree(b->comm, status);
-    for (int i = 0; i < DT_OPERATIONS && status == DT_OK; i++) {
-        bool chosen = b->options->collective == 0 || b->options->collective == i + 1;
-        bool offered =
-            (!b->device || i != DT_BROADCAST) && (b->comm->info.size > 1 || i != DT_EXCHANGE);
-        if (chosen && offered)
-            status = measure_operation(b, (enum dt_operation)i, row);
-    }
+    for (int i = 0; i < DT_OPERATIONS && status == DT_OK; i++)
+        status = measure_operation(b, (enum dt_operation)i, row);
     if (status == DT_OK)
         say_what_was_skipped(b);
     free(row);

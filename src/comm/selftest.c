@@ -154,6 +154,16 @@ int dt_known_partner(const struct dt_comm_info *info)
     return rank < half ? rank + half : rank < 2 * half ? rank - half : -1;
 }
 
+bool dt_known_order(const struct dt_comm_info *info, enum dt_operation operation,
+                    enum dt_dtype dtype, int at, enum dt_sum_order *order)
+{
+    bool sum = operation == DT_ALLREDUCE || operation == DT_REDUCE_SCATTER;
+    bool has_tree =
+        sum && (dtype == DT_F32 || dtype == DT_F64) && (info->size & (info->size - 1)) == 0;
+    *order = at == 0 ? DT_SUM_FAST : DT_SUM_TREE;
+    return at <= has_tree;
+}
+
 // ---- the self-test
 
 // Where collectives are tried, and what came of it.
@@ -169,13 +179,14 @@ struct trial {
 
 static const int64_t totals[] = {211, 1 << 18}; // elements: by the MPI library, and by rings
 static const enum dt_dtype types[] = {DT_F32, DT_BF16};
-enum { TOTALS = 2, TYPES = 2, CASES = DT_OPERATIONS * TOTALS * TYPES };
+enum { TOTALS = 2, TYPES = 2, ORDERS = 2, CASES = DT_OPERATIONS * TOTALS * TYPES * ORDERS };
 
 static struct dt_collective nth_case(const struct dt_comm_info *info, int k)
 {
     struct dt_collective c = {.operation = (enum dt_operation)(k % DT_OPERATIONS),
                               .dtype = types[k / DT_OPERATIONS % TYPES],
-                              .count = totals[k / DT_OPERATIONS / TYPES]};
+                              .count = totals[k / DT_OPERATIONS / TYPES % TOTALS],
+                              .order = (enum dt_sum_order)(k / DT_OPERATIONS / TYPES / TOTALS)};
     if (is_in_blocks(&c))
         c.count = dt_ceil_div(c.count, info->size);
     c.peer = c.operation == DT_EXCHANGE ? dt_known_partner(info) : info->size - 1;
@@ -264,11 +275,19 @@ static dt_status judge(struct trial *t)
     return dt_agree(comm, status);
 }
 
+static bool is_offered(const struct trial *t, int k)
+{
+    struct dt_collective c = nth_case(&t->comm->info, k);
+    enum dt_sum_order order;
+    bool exists = dt_known_order(&t->comm->info, c.operation, c.dtype, c.order, &order);
+    return exists && (!t->device || (c.operation != DT_BROADCAST && c.order == DT_SUM_FAST));
+}
+
 static dt_status try_all(struct trial *t, int n_collectives)
 {
     int n = 0;
     for (int k = 0; k < CASES; k++)
-        if (!t->device || nth_case(&t->comm->info, k).operation != DT_BROADCAST)
+        if (is_offered(t, k))
             DT_TRY(try_case(t, k, n++ % n_collectives));
     for (; t->device && n % n_collectives != 0; n++) // the rest of a step
         DT_TRY(try_case(t, DT_ALLREDUCE, n % n_collectives));

@@ -32,6 +32,11 @@ int64_t dt_known_check(const struct dt_known_values *known, int64_t first, int64
 // there are several. -1: nobody (the last rank of an odd number).
 int dt_known_partner(const struct dt_comm_info *info);
 
+// The order of sums number `at` of this operation and type here: the fast one, then the tree where
+// it can be. False after the last.
+bool dt_known_order(const struct dt_comm_info *info, enum dt_operation operation,
+                    enum dt_dtype dtype, int at, enum dt_sum_order *order);
+
 // Every collective in host memory on a few sizes, in well under a second. Collective; where a value
 // is wrong on any rank, every rank has the same error, which names the operation and the rank that
 // most wrong values came from or arrived at.
