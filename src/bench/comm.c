@@ -103,6 +103,14 @@ static dt_status time_row(const struct bench *b, const struct dt_collective *c,
     return dt_allreduce(b->comm, clock->seconds, rounds, DT_F64, DT_MAX); // the slowest rank's
 }
 
+static dt_status clear(const struct bench *b, int64_t bytes)
+{
+    if (b->device)
+        return dt_fill(&b->backend, b->data, 0, bytes, b->stream);
+    memset(b->data, 0, (size_t)bytes);
+    return DT_OK;
+}
+
 // Copies between host values and the array, a piece at a time where the host cannot reach it.
 static dt_status fill(const struct bench *b, const struct dt_known_values *known, char *to)
 {
@@ -143,7 +151,7 @@ static dt_status check_once(const struct bench *b, const struct dt_collective *c
     dt_status status =
         wrong_from ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to count wrong values");
     if (status == DT_OK) // what an exchange does not bring is wrong
-        status = dt_fill(&b->backend, b->data, 0, bytes, b->stream);
+        status = clear(b, bytes);
     if (status == DT_OK)
         status = fill(b, known, c->mine ? b->mine : b->data);
     if (status == DT_OK)
@@ -249,7 +257,7 @@ static dt_status measure_row(struct bench *b, struct row *row)
 {
     struct dt_collective c = collective_of(b, row);
     // Zeros: what sums of sums grow to is no matter of speed.
-    DT_TRY(dt_fill(&b->backend, b->data, 0, row->bytes, b->stream));
+    DT_TRY(clear(b, row->bytes));
     DT_TRY(time_row(b, &c, &row->clock));
     DT_TRY(check_row(b, &c, row));
     b->wrong += row->wrong;

@@ -3,6 +3,7 @@
 #include "comm/comm_nccl.h"
 
 #include "base/rng.h"
+#include "comm/selftest.h"
 #include "test.h"
 
 enum { COLLECTIVES = 3, LAUNCHES = 5, MOST = 200003 }; // elements: in several pieces
@@ -286,6 +287,25 @@ static void check_refusals(struct dt_device_comm *nccl, const struct buffers *bu
     dt_error_clear();
 }
 
+// An all-reduce that this rank's device does not take part in.
+static dt_status no_allreduce(struct dt_device_comm *nccl, int index,
+                              const struct dt_collective *collective, struct dt_stream *on)
+{
+    return collective->operation == DT_ALLREDUCE
+               ? DT_OK
+               : dt_nccl_table.enqueue(nccl, index, collective, on);
+}
+
+static void check_broken(struct dt_device_comm *nccl)
+{
+    struct dt_device_comm_table broken = dt_nccl_table;
+    broken.enqueue = no_allreduce;
+    nccl->table = &broken;
+    CHECK_FAILS(dt_device_comm_selftest(comm, nccl, COLLECTIVES, &backend), DT_MACHINE,
+                "self-test: all-reduce of fp32 by nccl gives wrong values");
+    nccl->table = &dt_nccl_table;
+}
+
 static void check_sums_of_all(void)
 {
     static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F64, DT_I64};
@@ -305,6 +325,8 @@ static void check_sums_of_all(void)
             check_bits(nccl, &buffers, types[t]);
     }
     check_refusals(nccl, &buffers);
+    CHECK_OK(dt_device_comm_selftest(comm, nccl, COLLECTIVES, &backend));
+    check_broken(nccl);
     dt_nccl_table.close(nccl);
     give(&buffers);
 }

@@ -100,6 +100,9 @@ if [ "$size" != short ]; then
     SIMT_NCCL_NVLS=1 NCCL_ALGO=NVLS train asked 4
     check "one warning about NVLS" test "$(grep -c 'dtrain: warning: NCCL_ALGO .* NVLS' asked.log)" -eq 1
 fi
+check "collectives by MPI and by NCCL" ranks 2 bench --comm --device cuda --last 16K --factor 64 --seconds 0.001 --json \
+    >comm.json 2>comm.log
+check "… without a wrong value" test "$(grep '"backend":"nccl"' comm.json | grep -c '"wrong":0,')" -ge 8
 unset SIMT_DEVICES
 
 # Work between steps, and resuming from a checkpoint.
