@@ -3,11 +3,20 @@
 # them it lists the packages and stops, unless dtrain can be built anyway (modules, conda, a system
 # without apt). Silent if there is nothing to do. Does not install CUDA: a GPU build
 # (-DDTRAIN_CUDA=ON) uses the installed toolkit, a CPU build needs none.
+#
+#   launch/setup.sh [--tests]
+#
+#   --tests  also what only tests/run.sh needs: a Slurm to test launch/train.sbatch on
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libdnnl-dev
     libcjson-dev libxxhash-dev zlib1g-dev)
+case ${1:-} in
+'') ;;
+--tests) packages+=(slurmctld slurmd slurm-client munge iproute2 procps) ;;
+*) { echo "setup.sh: unknown option $1"; sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' launch/setup.sh; } >&2; exit 2 ;;
+esac
 
 missing() {
     local package
@@ -71,5 +80,5 @@ install() {
 install || { "${as_root[@]}" apt-get update -q >"$log" 2>&1 && install; } || {
     cat "$log" >&2
     echo "installation failed: see above" >&2
-    exit 1
+    can_build
 }

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 without=(-LE '^long$')
 [ "${1:-}" != --long ] || { without=() && shift; }
-./launch/setup.sh
+./launch/setup.sh --tests
 times=$(mktemp)
 trap 'print_times; rm -f "$times"' EXIT
 

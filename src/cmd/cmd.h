@@ -13,6 +13,7 @@ struct dt_option {
     const char *argument;     // what help calls the value; NULL: by the type
     const char *modes;        // of `dtrain bench`: those it belongs to ("ops|step"); NULL: all
     bool communicates;        // with it the command is collective
+    bool alone;               // with it rank 0 alone runs the command
 };
 
 // A command line, parsed.
@@ -58,7 +59,7 @@ void dt_report_die(const struct dt_error *error);
 void dt_report_set_comm(struct dt_comm *comm); // of the whole process; NULL: none, or closed
 
 struct dt_train_options {
-    bool check, version;
+    bool check, version, run_folder;
 };
 // `dtrain --check`: the resolved configuration, data, memory plan and batch arithmetic, on stdout.
 dt_status dt_cmd_print_plan(const struct dt_job *job);

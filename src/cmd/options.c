@@ -135,6 +135,7 @@ bool dt_call_communicates(const struct dt_call *call)
 {
     bool together = call->command->communicates;
     for (const struct dt_option *o = call->command->options; o && o->key.name; o++)
-        together |= o->communicates && dt_call_given(call, o->key.name);
+        if (dt_call_given(call, o->key.name) && (o->communicates || o->alone))
+            together = o->communicates;
     return together;
 }

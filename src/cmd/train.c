@@ -9,19 +9,42 @@ static const struct dt_option options[] = {
     {.key =
          DT_CONFIG_FLAG(struct dt_train_options, check, "check", "false",
                         "print the resolved configuration, data and memory plan; train nothing")},
+    {.key = DT_CONFIG_FLAG(struct dt_train_options, run_folder, "run-folder", "false",
+                           "print the folder of the run, for scripts; train nothing"),
+     .alone = true},
     {.key =
          DT_CONFIG_FLAG(struct dt_train_options, version, "version", "false", "print the version")},
     {.key = {0}},
 };
 
+// One process, without a communicator.
+static dt_status print_run_folder(const struct dt_call *call)
+{
+    struct dt_settings settings;
+    struct dt_config *config;
+    char path[DT_PATH];
+    DT_TRY(dt_config_load(&dt_settings_table, call->words[0], (const char *const *)call->words + 1,
+                          call->n_words - 1, &settings, &config));
+    dt_status status = dt_settings_check(&settings, config);
+    if (status == DT_OK)
+        status = dt_run_folder_path(&settings, path);
+    if (status == DT_OK)
+        puts(path);
+    dt_config_free(config);
+    return status;
+}
+
 static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
-    bool check = ((const struct dt_train_options *)call->options)->check;
+    const struct dt_train_options *given = call->options;
+    bool check = given->check;
     enum dt_purpose purpose = check ? DT_PURPOSE_CHECK : DT_PURPOSE_TRAIN;
     struct dt_job job;
     if (call->n_words == 0)
         return DT_FAIL(DT_USER, "dtrain --help lists commands and keys",
                        "no configuration file given");
+    if (given->run_folder)
+        return print_run_folder(call);
     dt_status status =
         dt_job_open(comm, purpose, call->words[0], call->words + 1, call->n_words - 1, &job);
     if (status == DT_OK && !check)

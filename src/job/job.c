@@ -250,8 +250,7 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char 
     DT_TRY(dt_agree(comm, root ? dt_job_check_launch(job) : DT_OK));
     job->local_batch = s->data.batch / comm->info.size;
     job->micro_batch = s->data.micro_batch > 0 ? s->data.micro_batch : job->local_batch;
-    DT_TRY(dt_path(job->run_path, "%s%s", s->run.dir[0] ? "" : "runs/",
-                   s->run.dir[0] ? s->run.dir : s->run.name));
+    DT_TRY(dt_run_folder_path(s, job->run_path));
 
     dt_comm_progress(comm, 0, "opening the device");
     DT_TRY(open_backend(job, purpose));

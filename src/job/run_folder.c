@@ -70,6 +70,12 @@ static dt_status take_lock(const char *path, double wait_s, struct dt_run_folder
     return DT_OK;
 }
 
+dt_status dt_run_folder_path(const struct dt_settings *settings, char path[DT_PATH])
+{
+    const char *dir = settings->run.dir;
+    return dt_path(path, "%s%s", dir[0] ? "" : "runs/", dir[0] ? dir : settings->run.name);
+}
+
 dt_status dt_run_folder_open(const char *path, double wait_s, struct dt_run_folder *folder)
 {
     char file[DT_PATH];

@@ -12,6 +12,9 @@ struct dt_run_folder {
     char previous[160];        // the process that held it before, "": none
 };
 
+struct dt_settings;
+// run.dir, or runs/ and run.name.
+dt_status dt_run_folder_path(const struct dt_settings *settings, char path[DT_PATH]);
 // Creates the folder, locks it (waits `wait_s` seconds for another job's, then DT_USER naming
 // the holder) and checks that files can be written there.
 dt_status dt_run_folder_open(const char *path, double wait_s, struct dt_run_folder *folder);

@@ -1,0 +1,159 @@
+# A real Slurm on this machine, sourced by the tests of label `slurm` in place of lib.sh: a controller with munge,
+# and nodes n1, n2, …, each in its own network, host name, process, mount and IPC namespaces with its own /dev/shm
+# and two made-up GPUs. The test itself runs inside namespaces: its end, by SIGKILL too, ends and removes everything.
+# Logs are left in the test's folder. Exit code 77 with the reason where this machine cannot do that.
+# shellcheck shell=bash
+skip() {
+    echo "SKIPPED: $*" >&2
+    exit 77
+}
+
+namespaces=(unshare --mount --uts --ipc --net --pid --fork --kill-child --mount-proc)
+if [ -z "${DTRAIN_TEST_CLUSTER:-}" ]; then
+    [ "$(id -u)" -eq 0 ] || skip "a Slurm of one's own needs root"
+    for program in munged slurmctld slurmd sbatch srun mpirun unshare nsenter ip; do
+        command -v $program >/dev/null || skip "$program is not installed: launch/setup.sh --tests installs it"
+    done
+    "${namespaces[@]}" ip link add dt0 type veth peer name dt1 2>/dev/null ||
+        skip "this machine does not allow namespaces with a network of their own"
+    DTRAIN_TEST_CLUSTER=1 exec "${namespaces[@]}" bash "$0" "$@"
+fi
+# shellcheck source=tests/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+# Jobs inherit the environment: that of one machine's mpirun is not theirs, and what they leave goes with the node.
+unset OMPI_MCA_plm_rsh_agent OMPI_MCA_btl_vader_single_copy_mechanism
+export TMPDIR=/dev/shm
+state=/run/slurm
+export SLURM_CONF=$PWD/slurm.conf
+
+configure() { # number of nodes
+    local n=$1 i
+    # The delay before a requeued job starts again is cred_expire + 1 s; 120 s as Slurm comes.
+    cat >slurm.conf <<END
+ClusterName=dtrain
+SlurmctldHost=login(10.77.0.254)
+SlurmUser=root
+SlurmdUser=root
+AuthInfo=cred_expire=5
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/affinity
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=batch_sched_delay=1,sched_interval=2,bf_interval=2,sched_min_interval=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+ReturnToService=2
+SlurmdTimeout=20
+GresTypes=gpu
+StateSaveLocation=$state/state
+SlurmdSpoolDir=$state/spool.%n
+TmpFS=/dev/shm
+SlurmctldPidFile=$state/slurmctld.pid
+SlurmdPidFile=$state/slurmd.%n.pid
+SlurmctldLogFile=$PWD/slurmctld.log
+SlurmdLogFile=$PWD/slurmd.%n.log
+NodeName=n[1-$n] NodeAddr=10.77.0.[1-$n] CPUs=2 Gres=gpu:2
+PartitionName=plain Nodes=ALL Default=YES PriorityTier=5 PreemptMode=OFF
+PartitionName=spare Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=40
+PartitionName=urgent Nodes=ALL PriorityTier=9 PreemptMode=OFF
+END
+    echo "NodeName=n[1-$n] Name=gpu File=$state/gpu[0-1]" >gres.conf
+    for i in 0 1; do mknod $state/gpu$i c 1 3; done
+    {
+        echo "127.0.0.1 localhost"
+        echo "10.77.0.254 login"
+        for i in $(seq "$n"); do echo "10.77.0.$i n$i"; done
+    } >hosts
+    mount --bind hosts /etc/hosts
+}
+
+# Whoever reads a failure has the output of the jobs, and what Slurm says of them.
+explain() {
+    [ "$failures" -gt 0 ] || return
+    scontrol show jobs
+    tail -n 25 -- *.log
+} >&2
+trap explain EXIT
+
+# The node's namespaces live as long as ${node[i]}, as seen from here.
+declare -A node
+start_node() { # i
+    local i=$1
+    # shellcheck disable=SC2016
+    "${namespaces[@]}" bash -c '
+        hostname "n$1"
+        mount -t tmpfs tmpfs /dev/shm
+        ip link set lo up
+        until ip link set eth0 up 2>/dev/null; do sleep 0.02; done
+        ip address add "10.77.0.$1/24" dev eth0
+        slurmd -D -N "n$1" &
+        wait' node "$i" >"n$i.log" 2>&1 &
+    local unshare=$!
+    until node[i]=$(pgrep -P $unshare); do sleep 0.02; done
+    ip link add "n$i" type veth peer name eth0 netns "${node[i]}"
+    ip link set "n$i" master nodes up
+}
+
+# A job of launch/train.sbatch on both nodes, by $launcher; prints its number. Its output goes to NAME.log.
+submit() { # options of sbatch --job-name=NAME, arguments of dtrain …
+    local options=()
+    while [[ $1 == -* ]]; do
+        options+=("$1")
+        shift
+    done
+    DTRAIN=$dtrain DTRAIN_LAUNCHER=${launcher:-srun} sbatch --parsable --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --output=%x.log \
+        "${options[@]}" "$repository/launch/train.sbatch" "$@"
+}
+
+job_state() { # job
+    squeue --noheader --states=all --jobs="$1" --format=%T
+}
+
+# Until the job has ended for good, up to two minutes; its state is left in $ended.
+wait_job() { # job
+    for _ in $(seq 1200); do
+        ended=$(job_state "$1")
+        case $ended in
+        PENDING | CONFIGURING | RUNNING | COMPLETING | REQUEUED | PREEMPTED) ;;
+        *) return ;;
+        esac
+        sleep 0.1
+    done
+    return 1
+}
+
+completes() { # job
+    wait_job "$1" && [ "$ended" = COMPLETED ]
+}
+
+on_node() { # i, command …: in the node's namespaces
+    local i=$1
+    shift
+    nsenter --all --target "${node[$i]}" "$@"
+}
+
+start_cluster() { # number of nodes
+    local n=$1 i
+    mount -t tmpfs tmpfs /run
+    mount -t tmpfs tmpfs /dev/shm
+    mkdir -p /run/munge $state/{state,spool}
+    configure "$n"
+    hostname login
+    ip link set lo up
+    ip link add nodes type bridge
+    ip address add 10.77.0.254/24 dev nodes
+    ip link set nodes up
+    (umask 077 && head -c 128 /dev/urandom >$state/munge.key)
+    munged --force --key-file=$state/munge.key --log-file="$PWD/munged.log" --pid-file=$state/munged.pid \
+        --seed-file=$state/munge.seed
+    for i in $(seq "$n"); do start_node "$i"; done
+    slurmctld -D >>slurmctld.log 2>&1 &
+    for _ in $(seq 300); do
+        [ "$(sinfo -h -N -p plain -t idle 2>/dev/null | wc -l)" -eq "$n" ] && return
+        sleep 0.1
+    done
+    sinfo -N
+    failures=1
+    echo "FAILED: the cluster of $n nodes did not start" >&2
+    exit 1
+}
