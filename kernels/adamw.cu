@@ -66,7 +66,7 @@ DT_DEVICE void update_some(const struct dt_adamw_args *a, const struct step *s, 
     dt_load<N>(a->grad + i, g);
 #pragma unroll
     for (int k = 0; k < N; k++) {
-        while (span + 1 < a->n_spans && a->spans[span].end <= i + k)
+        while (span + 1 < a->n_spans && a->spans[span].end <= a->first + i + k)
             span++;
         struct element e = {w[k], m[k], v[k]};
         e = update(e, g[k], a->spans[span].decay, s);
@@ -95,14 +95,14 @@ __global__ static void __launch_bounds__(THREADS, 4) adamw_kernel(struct dt_adam
     int64_t first = (int64_t)blockIdx.x * THREADS * EACH;
     int64_t last = dt_least(first + THREADS * EACH, args.n) - 1;
     if (threadIdx.x % DT_WARP == 0 && threadIdx.x < 2 * DT_WARP)
-        spans[threadIdx.x / DT_WARP] =
-            find_span(args.spans, 0, args.n_spans - 1, threadIdx.x == 0 ? first : last);
+        spans[threadIdx.x / DT_WARP] = find_span(args.spans, 0, args.n_spans - 1,
+                                                 args.first + (threadIdx.x == 0 ? first : last));
     __syncthreads();
     int64_t i = first + threadIdx.x * EACH;
     if (i > last)
         return;
     struct step s = load_step(&args);
-    int64_t span = find_span(args.spans, spans[0], spans[1], i);
+    int64_t span = find_span(args.spans, spans[0], spans[1], args.first + i);
     if (N == EACH && i + EACH - 1 <= last) {
         update_some<N>(&args, &s, span, i);
         return;

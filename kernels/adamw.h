@@ -7,8 +7,8 @@
 //   w = w - c.lr · (m / c.bias1) / (sqrt(v / c.bias2) + eps)
 //   copy = w rounded to storage (where copy is not NULL)
 //   average = average + (1 - average_decay) · (w - average) (where average is not NULL)
-// `decay` belongs to spans of the flat arrays, from the parameter table: ascending, and the last
-// ends at n.
+// `decay` belongs to spans of the flat arrays, from the parameter table: ascending. The arrays
+// given here may be a piece of those, of which the last span ends at first + n or later.
 #pragma once
 
 #include "base/dtype.h"
@@ -22,7 +22,7 @@ struct dt_adamw_span {
 };
 
 struct dt_adamw_args {
-    int64_t n;
+    int64_t n, first;  // element 0 of these arrays is element `first` of those that spans divide
     float *weight;     // [n] fp32 masters, in and out
     float *m, *v;      // [n] fp32 moments, in and out
     const float *grad; // [n] fp32, in

@@ -56,7 +56,7 @@ DT_CLONES static void update_average(const struct dt_adamw_args *args, int64_t f
         average[i] += rate * (weight[i] - average[i]);
 }
 
-// The span of element `i`.
+// The span of element `i` of the arrays that spans divide.
 static const struct dt_adamw_span *span_of(const struct dt_adamw_args *args, int64_t i)
 {
     int64_t low = 0, high = args->n_spans - 1;
@@ -73,8 +73,9 @@ static const struct dt_adamw_span *span_of(const struct dt_adamw_args *args, int
 static void update_block(const struct dt_adamw_args *args, struct step s, int64_t from, int64_t end)
 {
     float lr = args->control->lr;
-    for (const struct dt_adamw_span *span = span_of(args, from); from < end; span++) {
-        int64_t stop = dt_min_i64(end, span->end);
+    const struct dt_adamw_span *span = span_of(args, args->first + from);
+    for (; from < end; span++) {
+        int64_t stop = dt_min_i64(end, span->end - args->first);
         (args->copy ? update_and_copy : update_plain)(args, s, 1.0f - lr * span->decay, from,
                                                       stop - from);
         if (args->average)
@@ -90,10 +91,11 @@ dt_status adamw_cpu(struct dt_device *device, const struct dt_adamw_args *args,
     const struct dt_update_control *c = args->control;
     if (c->skip || args->n == 0)
         return DT_OK;
-    if (args->spans[args->n_spans - 1].end < args->n)
+    if (args->spans[args->n_spans - 1].end < args->first + args->n)
         return DT_FAIL(DT_MACHINE, "the spans come from the parameter table",
                        "adamw: the last span ends at %lld, before n = %lld",
-                       (long long)args->spans[args->n_spans - 1].end, (long long)args->n);
+                       (long long)args->spans[args->n_spans - 1].end,
+                       (long long)(args->first + args->n));
     struct step s = {.beta1 = args->beta1,
                      .beta2 = args->beta2,
                      .eps = args->eps,

@@ -54,13 +54,15 @@ dt_status sum_squares_cuda(struct dt_device *device, const struct dt_sum_squares
     (void)device;
     int64_t blocks = dt_div_up(args->n, DT_NORM_BLOCK);
     double *partial = (double *)args->workspace;
-    if (blocks > 0 && dt_aligned<EACH>(args->x))
+    bool forms = blocks > 0 && args->part != DT_SQUARES_TOTAL;
+    if (forms && dt_aligned<EACH>(args->x))
         DT_LAUNCH((sum_squares_kernel<EACH>), (unsigned)blocks, THREADS, 0, stream, args->n,
                   args->x, partial);
-    else if (blocks > 0)
+    else if (forms)
         DT_LAUNCH((sum_squares_kernel<1>), (unsigned)blocks, THREADS, 0, stream, args->n, args->x,
                   partial);
-    DT_LAUNCH((sum_partial_kernel), 1, THREADS, 0, stream, blocks, partial, args->sum);
+    if (args->part != DT_SQUARES_BLOCKS)
+        DT_LAUNCH((sum_partial_kernel), 1, THREADS, 0, stream, blocks, partial, args->sum);
     return DT_LAUNCHED("sum_squares");
 }
 

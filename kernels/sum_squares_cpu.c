@@ -18,14 +18,16 @@ dt_status sum_squares_cpu(struct dt_device *device, const struct dt_sum_squares_
     (void)stream;
     double *partial = args->workspace, sum = 0.0;
     int64_t blocks = dt_ceil_div(args->n, DT_NORM_BLOCK);
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
-    for (int64_t b = 0; b < blocks; b++) {
+    int64_t unknown = args->part == DT_SQUARES_TOTAL ? 0 : blocks;
+#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (unknown > 1)
+    for (int64_t b = 0; b < unknown; b++) {
         int64_t from = b * DT_NORM_BLOCK;
         partial[b] = block_sum(args->x + from, dt_min_i64(DT_NORM_BLOCK, args->n - from));
     }
     for (int64_t b = 0; b < blocks; b++)
         sum += partial[b];
-    *args->sum = sum;
+    if (args->part != DT_SQUARES_BLOCKS)
+        *args->sum = sum;
     return DT_OK;
 }
 

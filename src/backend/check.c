@@ -696,9 +696,10 @@ CHECK(policy_loss)
 CHECK(sum_squares)
 {
     COUNT(n);
-    if (args->n > 0)
+    if (args->n > 0 && args->part != DT_SQUARES_TOTAL)
         POINTER(x);
-    POINTER(sum);
+    if (args->part != DT_SQUARES_BLOCKS)
+        POINTER(sum);
     WORKSPACE(sum_squares);
     return DT_OK;
 }

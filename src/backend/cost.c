@@ -359,8 +359,9 @@ COST(policy_loss)
 COST(sum_squares)
 {
     struct dt_op_cost cost = shaped("%lld", (long long)a->n);
-    cost.bytes = (double)a->n * 4;
-    cost.flops = cost.lanes = (double)a->n * 2; // in double: half as many at once
+    double n = a->part == DT_SQUARES_TOTAL ? 0 : (double)a->n;
+    cost.bytes = n * 4;
+    cost.flops = cost.lanes = n * 2; // in double: half as many at once
     return cost;
 }
 

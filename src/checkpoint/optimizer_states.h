@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/problems.h"
+#include "base/span.h"
 #include "checkpoint/manifest.h"
 #include "model/params.h"
 
@@ -11,7 +12,7 @@ enum { DT_OPTIMIZER_STATES = 8 }; // at most
 
 struct dt_optimizer_state {
     const char *name; // without a dot
-    float *data;      // [elements] fp32, with the offsets of the parameter table
+    float *data;      // [pieces.elements] fp32
     bool weights;     // other weights of the model, in a file of their own (DT_HF_EMA), not in the
                       // optimizer's
 };
@@ -19,6 +20,7 @@ struct dt_optimizer_state {
 struct dt_optimizer_states {
     int n;
     struct dt_optimizer_state list[DT_OPTIMIZER_STATES];
+    struct dt_pieces pieces; // of the parameter table's flat arrays: what each of these holds
 };
 
 // The array of that name, or NULL.

@@ -17,6 +17,7 @@
 #include "comm/bucket_plan.h"
 
 #include "base/round.h"
+#include "kernels/sum_squares.h"
 
 #include <stdlib.h>
 
@@ -26,17 +27,27 @@ static const int64_t least_piece_bytes = 1 << 12; // however small buckets are a
 
 struct plan {
     const struct dt_bucket_plan_config *config;
-    struct dt_bucket_span *spans; // NULL: they are only counted
-    int64_t n;
+    int64_t sharded;       // elements
+    struct dt_span *spans; // NULL: they are only counted
+    int64_t n, end;        // of the last one
 };
 
-static void add(struct plan *plan, int64_t start, int64_t end)
+static void add(struct plan *plan, int64_t end)
 {
-    if (end == start)
+    if (end <= plan->end)
         return;
     if (plan->spans)
-        plan->spans[plan->n] = (struct dt_bucket_span){start, end};
+        plan->spans[plan->n] = (struct dt_span){plan->end, end};
     plan->n++;
+    plan->end = end;
+}
+
+// The bucket that is open ends here, or a little earlier.
+static void close_bucket(struct plan *plan, int64_t end)
+{
+    add(plan, dt_bucket_sharded(dt_min_i64(end, plan->sharded), plan->config->n_ranks));
+    if (end > plan->sharded)
+        add(plan, end);
 }
 
 // Bytes of the bucket that begins where `left` elements are not cut yet.
@@ -46,14 +57,14 @@ static int64_t limit(const struct plan *plan, int64_t left)
     return dt_min_i64(most, dt_max_i64(half, least_bytes));
 }
 
-static void add_row(struct plan *plan, int64_t start, int64_t end)
+static void close_row(struct plan *plan, int64_t start, int64_t end)
 {
     int64_t piece =
         dt_max_i64(plan->config->bucket_bytes, least_piece_bytes) / (int64_t)sizeof(float);
     int64_t elements = end - start, n = plan->config->staged ? dt_ceil_div(elements, piece) : 1;
     int64_t each = n > 1 ? dt_round_up(dt_ceil_div(elements, n), ALIGN) : elements;
     for (; start < end; start += each)
-        add(plan, start, dt_min_i64(start + each, end));
+        close_bucket(plan, dt_min_i64(start + each, end));
 }
 
 static void cut(struct plan *plan)
@@ -64,27 +75,55 @@ static void cut(struct plan *plan)
         int64_t most = limit(plan, all - start) / (int64_t)sizeof(float);
         if (ends[row] - start <= most)
             continue;
-        add(plan, start, begin);
+        close_bucket(plan, begin);
         start = begin;
         if (ends[row] - start <= limit(plan, all - start) / (int64_t)sizeof(float))
             continue;
-        add_row(plan, start, ends[row]);
+        close_row(plan, start, ends[row]);
         start = ends[row];
     }
-    add(plan, start, all);
+    close_bucket(plan, all);
 }
 
-dt_status dt_bucket_plan(const struct dt_bucket_plan_config *config, struct dt_bucket_span **spans,
+int64_t dt_bucket_sharded(int64_t elements, int n_ranks)
+{
+    return n_ranks > 1 ? elements - elements % (n_ranks * (int64_t)DT_NORM_BLOCK) : 0;
+}
+
+dt_status dt_bucket_plan(const struct dt_bucket_plan_config *config, struct dt_span **spans,
                          int64_t *n)
 {
-    struct plan plan = {.config = config};
+    int64_t all = config->n_rows > 0 ? config->row_ends[config->n_rows - 1] : 0;
+    struct plan plan = {.config = config, .sharded = dt_bucket_sharded(all, config->n_ranks)};
     cut(&plan);
     plan.spans = calloc((size_t)plan.n + 1, sizeof *plan.spans);
     if (!plan.spans)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld buckets", (long long)plan.n);
-    plan.n = 0;
+    plan.n = plan.end = 0;
     cut(&plan);
     *spans = plan.spans;
     *n = plan.n;
+    return DT_OK;
+}
+
+dt_status dt_bucket_pieces(const struct dt_bucket_plan_config *config, int rank,
+                           struct dt_pieces *pieces)
+{
+    struct dt_span *spans;
+    int64_t n, n_ranks = config->n_ranks > 1 ? config->n_ranks : 1;
+    DT_TRY(dt_bucket_plan(config, &spans, &n));
+    int64_t all = n > 0 ? spans[n - 1].end : 0, sharded = dt_bucket_sharded(all, config->n_ranks);
+    *pieces = (struct dt_pieces){.spans = spans};
+    for (; pieces->n < n && spans[pieces->n].first < sharded; pieces->n++) {
+        struct dt_span *span = &spans[pieces->n];
+        int64_t count = (span->end - span->first) / n_ranks;
+        *span = (struct dt_span){span->first + rank * count, span->first + (rank + 1) * count};
+    }
+    pieces->n_own = pieces->n;
+    if (sharded < all)
+        spans[pieces->n++] = (struct dt_span){sharded, all};
+    if (rank == 0)
+        pieces->n_own = pieces->n;
+    pieces->elements = sharded / n_ranks + all - sharded;
     return DT_OK;
 }

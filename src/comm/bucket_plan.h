@@ -3,23 +3,30 @@
 #pragma once
 
 #include "base/error.h"
+#include "base/span.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 struct dt_bucket_plan_config {
     const int64_t *row_ends; // [n_rows], ascending, in the order in which backward finishes them
     int64_t n_rows;
     int64_t bucket_bytes; // of fp32 gradient
     bool staged;          // buckets travel by copies on the host
-};
-
-struct dt_bucket_span {
-    int64_t start, end; // elements
+    int n_ranks;          // over which buckets are sharded; 0 or 1: they are not
 };
 
 // *spans, malloc'ed: n of them, one after the other, none empty; those of a row that is larger than
 // a bucket hold nothing else. Where staged, such a row is cut into equal pieces of at most a bucket
 // or 4 KiB, whichever is larger, rounded up to 64 elements.
-dt_status dt_bucket_plan(const struct dt_bucket_plan_config *config, struct dt_bucket_span **spans,
+//
+// Sharded buckets are of as many norm blocks (kernels/sum_squares.h) for each rank: each of the
+// cuts above moves to the next lower multiple of n_ranks blocks, and what is left after the last
+// multiple, less than n_ranks blocks, is a bucket that is not sharded.
+dt_status dt_bucket_plan(const struct dt_bucket_plan_config *config, struct dt_span **spans,
                          int64_t *n);
+// What a rank holds of the buckets: block `rank` of each one that is sharded, then all of one that
+// is not. pieces->spans is malloc'ed.
+dt_status dt_bucket_pieces(const struct dt_bucket_plan_config *config, int rank,
+                           struct dt_pieces *pieces);
+// How many of the arena's elements are sharded over n_ranks; the rest is held by all.
+int64_t dt_bucket_sharded(int64_t elements, int n_ranks);

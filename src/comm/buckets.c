@@ -1,7 +1,7 @@
 // Gradient buckets, as a step walks through them: a row is ready; the bucket that it completes is
 // sent (and, through the host, posted to the communicator as soon as its copy is there); wait
 // brings the sums back. Each bucket is one part of a step's traffic; the fp64 sums are another, the
-// first.
+// first. Sharded there are two more phases: the norms, one part, and the buckets of weights.
 #include "comm/buckets.h"
 
 #include "comm/bucket_plan.h"
@@ -10,17 +10,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What is summed by one all-reduce.
+// What travels by one collective.
 struct part {
+    enum dt_operation operation; // with blocks (DT_REDUCE_SCATTER, DT_ALL_GATHER): one a rank
     int64_t n_rows, missing; // rows that lie in it (the sums: 1), and those not ready in this step
-    int64_t count;           // elements
+    int64_t elements;        // of all blocks
     enum dt_dtype wire_type;
-    void *data;             // what is summed, device memory
+    void *data;             // what is summed or gathered, device memory
     void *wire;             // `data` itself, or its copy in the type of the wire; device memory
     void *host;             // `wire` itself, or its copy in pinned memory; host path only
+    dt_bf16 *copy;          // of what was gathered, or NULL; device memory
     struct dt_event *ready; // on the caller's stream: `data` is final
     struct dt_event *sent;  // on the own stream: `host` holds it
     struct dt_request *request;
+};
+
+// Parts [first, end), sent in this order.
+struct phase {
+    int64_t first, end;
+    int64_t sent;   // parts before this one are sent in this step
+    int64_t posted; // host path: … and their collectives have begun
 };
 
 struct row {
@@ -39,10 +48,9 @@ struct dt_buckets {
     dt_bf16 *wire; // [elements], device memory; NULL where fp32 travels
     char *host;    // pinned copies of all parts; NULL where none are needed
     struct row *rows;
-    struct part *parts; // the sums, where there are any, then the buckets: the order of sending
-    int64_t n_parts, n_sums_parts;
-    int64_t sent;   // parts sent in this step
-    int64_t posted; // host path: parts whose all-reduce has begun
+    struct part *parts; // of all phases
+    struct phase gradients, norms, weights;
+    int64_t n_sums_parts; // first of the gradients' phase: the sums, where there are any
 };
 
 static dt_status send_complete(struct dt_buckets *b);
@@ -65,7 +73,7 @@ dt_status dt_buckets_ready(struct dt_buckets *b, int64_t row)
         return DT_FAIL(DT_MACHINE, NULL, "gradient row %lld of %lld %s", (long long)row,
                        (long long)b->config.n_rows,
                        exists ? "was announced twice in a step" : "does not exist");
-    if (b->sent < b->n_sums_parts)
+    if (b->gradients.sent < b->n_sums_parts)
         return DT_FAIL(DT_MACHINE, NULL, "gradient row %lld was announced before the step's sums",
                        (long long)row);
     b->rows[row].ready = true;
@@ -76,56 +84,107 @@ dt_status dt_buckets_ready(struct dt_buckets *b, int64_t row)
 
 // ---- … sent …
 
-// Between `data` (fp32) and what travels, on the buckets' stream.
-static dt_status cast(struct dt_buckets *b, const struct part *part, bool to_wire)
+static bool is_sharded(const struct dt_buckets_config *config, int n_ranks)
 {
-    if (part->wire == part->data)
-        return DT_OK;
-    struct dt_cast_args args = {.n = part->count,
-                                .x = to_wire ? part->data : part->wire,
-                                .x_type = to_wire ? DT_F32 : part->wire_type,
-                                .y = to_wire ? part->wire : part->data,
-                                .y_type = to_wire ? part->wire_type : DT_F32};
+    return config->shard && n_ranks > 1;
+}
+
+static bool has_blocks(const struct part *part)
+{
+    return part->operation != DT_ALLREDUCE;
+}
+
+// What of a part is this rank's: all of it, or its block.
+static struct dt_span own_block(const struct dt_buckets *b, const struct part *part)
+{
+    int64_t count = part->elements / b->comm->info.size, rank = b->comm->info.rank;
+    return has_blocks(part) ? (struct dt_span){rank * count, (rank + 1) * count}
+                            : (struct dt_span){0, part->elements};
+}
+
+// What a collective reads and what it gives.
+static struct dt_span sent_span(const struct dt_buckets *b, const struct part *part)
+{
+    return part->operation == DT_ALL_GATHER ? own_block(b, part)
+                                            : (struct dt_span){0, part->elements};
+}
+
+static struct dt_span received_span(const struct dt_buckets *b, const struct part *part)
+{
+    return part->operation == DT_REDUCE_SCATTER ? own_block(b, part)
+                                                : (struct dt_span){0, part->elements};
+}
+
+static char *at(const struct part *part, void *array, struct dt_span span)
+{
+    return (char *)array + span.first * dt_dtype_size(part->wire_type);
+}
+
+static int64_t bytes_of(const struct part *part, struct dt_span span)
+{
+    return (span.end - span.first) * dt_dtype_size(part->wire_type);
+}
+
+// Between fp32 and bf16, on the buckets' stream.
+static dt_status cast(struct dt_buckets *b, struct dt_span span, void *x, enum dt_dtype x_type,
+                      void *y, enum dt_dtype y_type)
+{
+    struct dt_cast_args args = {.n = span.end - span.first,
+                                .x = (char *)x + span.first * dt_dtype_size(x_type),
+                                .x_type = x_type,
+                                .y = (char *)y + span.first * dt_dtype_size(y_type),
+                                .y_type = y_type};
     return dt_cast(&b->backend, &args, b->stream);
 }
 
-static int64_t wire_bytes(const struct part *part)
+// After the collective.
+static dt_status unpack(struct dt_buckets *b, const struct part *part)
 {
-    return part->count * dt_dtype_size(part->wire_type);
+    struct dt_span span = received_span(b, part);
+    if (part->wire != part->data)
+        DT_TRY(cast(b, span, part->wire, part->wire_type, part->data, DT_F32));
+    return part->copy ? cast(b, span, part->data, DT_F32, part->copy, DT_BF16) : DT_OK;
 }
 
-static struct dt_collective all_reduce(const struct part *part, void *data)
+static struct dt_collective collective(const struct dt_buckets *b, const struct part *part,
+                                       void *data)
 {
-    return (struct dt_collective){.operation = DT_ALLREDUCE,
+    return (struct dt_collective){.operation = part->operation,
                                   .reduce = DT_SUM,
                                   .dtype = part->wire_type,
-                                  .count = part->count,
-                                  .data = data};
+                                  .count =
+                                      part->elements / (has_blocks(part) ? b->comm->info.size : 1),
+                                  .data = data,
+                                  .order = b->config.order};
 }
 
-static dt_status send(struct dt_buckets *b, const struct part *part)
+static dt_status send(struct dt_buckets *b, int64_t i)
 {
+    const struct part *part = &b->parts[i];
+    struct dt_span span = sent_span(b, part);
     if (b->config.between_devices && !b->device_comm)
         return DT_FAIL(DT_MACHINE, NULL, "buckets were never connected");
     DT_TRY(dt_event_record(&b->backend, part->ready, b->config.stream));
     DT_TRY(dt_stream_wait(&b->backend, b->stream, part->ready));
-    DT_TRY(cast(b, part, true));
+    if (part->wire != part->data)
+        DT_TRY(cast(b, span, part->data, DT_F32, part->wire, part->wire_type));
     if (b->device_comm) {
-        struct dt_collective sum = all_reduce(part, part->wire);
-        DT_TRY(b->device_comm->table->enqueue(b->device_comm, (int)b->sent, &sum, b->stream));
-        return cast(b, part, false);
+        struct dt_collective call = collective(b, part, part->wire);
+        DT_TRY(b->device_comm->table->enqueue(b->device_comm, (int)i, &call, b->stream));
+        return unpack(b, part);
     }
     if (part->host != part->wire)
-        DT_TRY(dt_to_host(&b->backend, part->host, part->wire, wire_bytes(part), b->stream));
+        DT_TRY(dt_to_host(&b->backend, at(part, part->host, span), at(part, part->wire, span),
+                          bytes_of(part, span), b->stream));
     return dt_event_record(&b->backend, part->sent, b->stream);
 }
 
 // Posts the parts whose copies have arrived on the host, in the order in which they were sent. With
 // `wait`, all that were sent.
-static dt_status post(struct dt_buckets *b, bool wait)
+static dt_status post(struct dt_buckets *b, struct phase *phase, bool wait)
 {
-    for (; b->posted < b->sent; b->posted++) {
-        struct part *part = &b->parts[b->posted];
+    for (; phase->posted < phase->sent; phase->posted++) {
+        struct part *part = &b->parts[phase->posted];
         bool arrived = true;
         if (wait)
             DT_TRY(dt_event_sync(&b->backend, part->sent));
@@ -133,19 +192,32 @@ static dt_status post(struct dt_buckets *b, bool wait)
             DT_TRY(dt_event_done(&b->backend, part->sent, &arrived));
         if (!arrived)
             return DT_OK;
-        struct dt_collective sum = all_reduce(part, part->host);
-        DT_TRY(dt_begin(b->comm, &sum, &part->request));
+        struct dt_collective call = collective(b, part, part->host);
+        DT_TRY(dt_begin(b->comm, &call, &part->request));
     }
     return DT_OK;
 }
 
-// In table order even where rows come otherwise: every rank must begin its all-reduces alike.
+static dt_status send_next(struct dt_buckets *b, struct phase *phase)
+{
+    if (!b->alone)
+        DT_TRY(send(b, phase->sent));
+    phase->sent++;
+    return DT_OK;
+}
+
+static dt_status post_some(struct dt_buckets *b, struct phase *phase)
+{
+    return b->alone || b->device_comm ? DT_OK : post(b, phase, false);
+}
+
+// In table order even where rows come otherwise: every rank must begin its collectives alike.
 static dt_status send_complete(struct dt_buckets *b)
 {
-    for (; b->sent < b->n_parts && b->parts[b->sent].missing == 0; b->sent++)
-        if (!b->alone)
-            DT_TRY(send(b, &b->parts[b->sent]));
-    return b->alone || b->device_comm ? DT_OK : post(b, false);
+    struct phase *phase = &b->gradients;
+    while (phase->sent < phase->end && b->parts[phase->sent].missing == 0)
+        DT_TRY(send_next(b, phase));
+    return post_some(b, phase);
 }
 
 // ---- … and summed
@@ -156,7 +228,7 @@ static dt_status check_all_sent(const struct dt_buckets *b)
         if (!b->rows[row].ready)
             return DT_FAIL(DT_MACHINE, NULL, "the gradient of row %lld was never announced",
                            (long long)row);
-    if (b->sent < b->n_parts)
+    if (b->gradients.sent < b->gradients.end)
         return DT_FAIL(DT_MACHINE, NULL, "the sums of a step were never announced");
     return DT_OK;
 }
@@ -164,20 +236,24 @@ static dt_status check_all_sent(const struct dt_buckets *b)
 static dt_status return_from_host(struct dt_buckets *b, struct part *part)
 {
     struct dt_request *request = part->request;
+    struct dt_span span = received_span(b, part);
     part->request = NULL;
     DT_TRY(dt_wait(b->comm, request));
     if (part->host != part->wire)
-        DT_TRY(dt_to_device(&b->backend, part->wire, part->host, wire_bytes(part), b->stream));
-    return cast(b, part, false);
+        DT_TRY(dt_to_device(&b->backend, at(part, part->wire, span), at(part, part->host, span),
+                            bytes_of(part, span), b->stream));
+    return unpack(b, part);
 }
 
-static dt_status collect(struct dt_buckets *b)
+// Makes the caller's stream wait for a phase that was sent, and is ready for the next.
+static dt_status collect(struct dt_buckets *b, struct phase *phase)
 {
     if (!b->device_comm) {
-        DT_TRY(post(b, true));
-        for (int64_t i = 0; i < b->n_parts; i++)
+        DT_TRY(post(b, phase, true));
+        for (int64_t i = phase->first; i < phase->end; i++)
             DT_TRY(return_from_host(b, &b->parts[i]));
     }
+    phase->sent = phase->posted = phase->first;
     DT_TRY(dt_event_record(&b->backend, b->arrived, b->stream));
     return dt_stream_wait(&b->backend, b->config.stream, b->arrived);
 }
@@ -186,13 +262,36 @@ dt_status dt_buckets_wait(struct dt_buckets *b)
 {
     DT_TRY(check_all_sent(b));
     if (!b->alone)
-        DT_TRY(collect(b));
-    for (int64_t i = 0; i < b->n_parts; i++)
+        DT_TRY(collect(b, &b->gradients));
+    for (int64_t i = b->gradients.first; i < b->gradients.end; i++)
         b->parts[i].missing = b->parts[i].n_rows;
     for (int64_t row = 0; row < b->config.n_rows; row++)
         b->rows[row].ready = false;
-    b->sent = b->posted = 0;
+    b->gradients.sent = b->gradients.first;
     return DT_OK;
+}
+
+dt_status dt_buckets_sum_norms(struct dt_buckets *b)
+{
+    if (b->norms.sent < b->norms.end)
+        DT_TRY(send_next(b, &b->norms));
+    return collect(b, &b->norms);
+}
+
+dt_status dt_buckets_updated(struct dt_buckets *b)
+{
+    if (b->weights.sent == b->weights.end) // a piece that every rank holds
+        return DT_OK;
+    DT_TRY(send_next(b, &b->weights));
+    return post_some(b, &b->weights);
+}
+
+dt_status dt_buckets_gather(struct dt_buckets *b)
+{
+    if (b->weights.sent < b->weights.end)
+        return DT_FAIL(DT_MACHINE, NULL, "%lld pieces of weights were never announced",
+                       (long long)(b->weights.end - b->weights.sent));
+    return collect(b, &b->weights);
 }
 
 // ---- creation
@@ -215,31 +314,59 @@ static dt_status check_config(const struct dt_buckets_config *config)
     return DT_OK;
 }
 
-// The parts in the order in which they are sent.
-static void list_parts(struct dt_buckets *b, const struct dt_bucket_span *spans, int64_t n)
+static struct phase add_phase(int64_t first, int64_t end)
+{
+    return (struct phase){.first = first, .end = end, .sent = first, .posted = first};
+}
+
+// The parts in the order in which they are sent, at most 2 n + 2.
+static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_t n)
 {
     const struct dt_buckets_config *config = &b->config;
-    if (config->n_sums > 0)
-        b->parts[b->n_parts++] = (struct part){.n_rows = 1,
-                                               .missing = 1,
-                                               .count = config->n_sums,
-                                               .wire_type = DT_F64,
-                                               .data = config->sums,
-                                               .wire = config->sums};
-    b->n_sums_parts = b->n_parts;
+    int n_ranks = b->comm->info.size;
+    bool sharded = is_sharded(config, n_ranks);
+    int64_t end = sharded ? dt_bucket_sharded(config->elements, n_ranks) : 0, k = 0;
+    struct part fixed = {.operation = DT_ALLREDUCE, .wire_type = DT_F64};
+    if (config->n_sums > 0) {
+        b->parts[k] = fixed;
+        b->parts[k].n_rows = b->parts[k].missing = 1;
+        b->parts[k].elements = config->n_sums;
+        b->parts[k].data = b->parts[k].wire = config->sums;
+        k++;
+    }
+    b->n_sums_parts = k;
     for (int64_t i = 0; i < n; i++) {
-        float *data = config->gradients + spans[i].start;
-        b->parts[b->n_parts++] =
-            (struct part){.count = spans[i].end - spans[i].start,
+        float *data = config->gradients + spans[i].first;
+        b->parts[k++] =
+            (struct part){.operation = spans[i].first < end ? DT_REDUCE_SCATTER : DT_ALLREDUCE,
+                          .elements = spans[i].end - spans[i].first,
                           .wire_type = config->wire,
                           .data = data,
-                          .wire = b->wire ? (void *)(b->wire + spans[i].start) : data};
+                          .wire = b->wire ? (void *)(b->wire + spans[i].first) : data};
     }
+    b->gradients = add_phase(0, k);
+    if (sharded) {
+        b->parts[k] = fixed;
+        b->parts[k].elements = config->n_norms;
+        b->parts[k].data = b->parts[k].wire = config->norms;
+        k++;
+    }
+    b->norms = add_phase(b->gradients.end, k);
+    for (int64_t i = 0; i < n && spans[i].first < end; i++) {
+        float *data = config->weights + spans[i].first;
+        b->parts[k++] =
+            (struct part){.operation = DT_ALL_GATHER,
+                          .elements = spans[i].end - spans[i].first,
+                          .wire_type = DT_F32,
+                          .data = data,
+                          .wire = data,
+                          .copy = config->copies ? config->copies + spans[i].first : NULL};
+    }
+    b->weights = add_phase(b->norms.end, k);
 }
 
 // Which parts each row lies in. Both are in the order of the arena.
-static void place_rows(struct dt_buckets *b, const int64_t *row_ends,
-                       const struct dt_bucket_span *spans)
+static void place_rows(struct dt_buckets *b, const int64_t *row_ends, const struct dt_span *spans)
 {
     int64_t k = b->n_sums_parts, sums = k;
     for (int64_t row = 0, begin = 0; row < b->config.n_rows; begin = row_ends[row++]) {
@@ -249,7 +376,7 @@ static void place_rows(struct dt_buckets *b, const int64_t *row_ends,
         while (spans[k - sums].end <= begin)
             k++;
         b->rows[row] = (struct row){.first = k, .end = k};
-        for (int64_t i = k; i < b->n_parts && spans[i - sums].start < end; i++) {
+        for (int64_t i = k; i < b->gradients.end && spans[i - sums].first < end; i++) {
             b->rows[row].end = i + 1;
             b->parts[i].missing = ++b->parts[i].n_rows;
         }
@@ -268,8 +395,12 @@ int64_t dt_buckets_host_bytes(const struct dt_buckets_config *config,
 {
     if (n_ranks == 1 || config->between_devices || backend->table->unified)
         return 0;
-    return config->n_sums * (int64_t)sizeof *config->sums +
-           config->elements * dt_dtype_size(config->wire);
+    int64_t bytes = config->n_sums * (int64_t)sizeof *config->sums +
+                    config->elements * dt_dtype_size(config->wire);
+    if (is_sharded(config, n_ranks))
+        bytes += config->n_norms * (int64_t)sizeof *config->norms +
+                 dt_bucket_sharded(config->elements, n_ranks) * (int64_t)sizeof *config->weights;
+    return bytes;
 }
 
 // Memory and events of the parts that travel.
@@ -281,21 +412,21 @@ static dt_status equip_parts(struct dt_buckets *b)
                     "pinning %.1f MiB for gradient buckets", (double)bytes / 0x1p20);
     DT_TRY(dt_stream_create(&b->backend, &b->stream));
     DT_TRY(dt_event_create(&b->backend, &b->arrived));
-    for (int64_t i = 0; i < b->n_parts; i++) {
+    for (int64_t i = 0; i < b->weights.end; i++) {
         struct part *part = &b->parts[i];
         part->host = b->host ? b->host + used : part->wire;
-        used += wire_bytes(part);
+        used += part->elements * dt_dtype_size(part->wire_type);
         DT_TRY(dt_event_create(&b->backend, &part->ready));
         DT_TRY(dt_event_create(&b->backend, &part->sent));
     }
     return DT_OK;
 }
 
-static dt_status build(struct dt_buckets *b, const int64_t *row_ends,
-                       const struct dt_bucket_span *spans, int64_t n)
+static dt_status build(struct dt_buckets *b, const int64_t *row_ends, const struct dt_span *spans,
+                       int64_t n)
 {
     int64_t bytes = dt_buckets_bytes(&b->config, b->comm->info.size);
-    b->parts = calloc((size_t)n + 1, sizeof *b->parts); // 1: the sums
+    b->parts = calloc((size_t)(2 * n + 2), sizeof *b->parts);
     b->rows = calloc((size_t)b->config.n_rows + 1, sizeof *b->rows);
     if (!b->parts || !b->rows)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld buckets", (long long)n);
@@ -307,15 +438,37 @@ static dt_status build(struct dt_buckets *b, const int64_t *row_ends,
     return b->alone ? DT_OK : equip_parts(b);
 }
 
+static struct dt_bucket_plan_config plan_config(const struct dt_buckets_config *config,
+                                                const struct dt_backend *backend, int n_ranks)
+{
+    return (struct dt_bucket_plan_config){.row_ends = config->row_ends,
+                                          .n_rows = config->n_rows,
+                                          .bucket_bytes = config->bucket_bytes,
+                                          .staged =
+                                              !config->between_devices && !backend->table->unified,
+                                          .n_ranks = is_sharded(config, n_ranks) ? n_ranks : 1};
+}
+
+int64_t dt_buckets_held(const struct dt_buckets_config *config, int n_ranks)
+{
+    int64_t sharded =
+        is_sharded(config, n_ranks) ? dt_bucket_sharded(config->elements, n_ranks) : 0;
+    return config->elements - sharded + sharded / n_ranks;
+}
+
+dt_status dt_buckets_pieces(const struct dt_buckets_config *config,
+                            const struct dt_backend *backend, const struct dt_comm_info *info,
+                            struct dt_pieces *pieces)
+{
+    struct dt_bucket_plan_config plan = plan_config(config, backend, info->size);
+    return dt_bucket_pieces(&plan, info->rank, pieces);
+}
+
 dt_status dt_buckets_create(struct dt_comm *comm, const struct dt_backend *backend,
                             const struct dt_buckets_config *config, struct dt_buckets **result)
 {
-    struct dt_bucket_plan_config plan = {.row_ends = config->row_ends,
-                                         .n_rows = config->n_rows,
-                                         .bucket_bytes = config->bucket_bytes,
-                                         .staged =
-                                             !config->between_devices && !backend->table->unified};
-    struct dt_bucket_span *spans = NULL;
+    struct dt_bucket_plan_config plan = plan_config(config, backend, comm->info.size);
+    struct dt_span *spans = NULL;
     int64_t n;
     *result = NULL;
     DT_TRY(check_config(config));
@@ -341,7 +494,7 @@ dt_status dt_buckets_connect(struct dt_buckets *b)
     if (!b->config.between_devices || b->alone)
         return DT_OK;
     struct dt_device_comm_config config = {
-        .comm = b->comm, .backend = &b->backend, .n_collectives = (int)b->n_parts};
+        .comm = b->comm, .backend = &b->backend, .n_collectives = (int)b->weights.end};
     return dt_device_comm_known->open(&config, &b->device_comm);
 }
 
@@ -351,7 +504,7 @@ void dt_buckets_destroy(struct dt_buckets *b)
         return;
     if (b->device_comm)
         b->device_comm->table->close(b->device_comm);
-    for (int64_t i = 0; i < b->n_parts; i++) {
+    for (int64_t i = 0; i < b->weights.end; i++) {
         dt_event_destroy(&b->backend, b->parts[i].ready);
         dt_event_destroy(&b->backend, b->parts[i].sent);
     }
@@ -366,7 +519,7 @@ void dt_buckets_destroy(struct dt_buckets *b)
 
 int64_t dt_buckets_count(const struct dt_buckets *b)
 {
-    return b->n_parts - b->n_sums_parts;
+    return b->gradients.end - b->n_sums_parts;
 }
 
 bool dt_buckets_can_be_captured(const struct dt_buckets *b)

@@ -4,9 +4,13 @@
 // buckets fill and are sent in table order. Buckets travel from device to device (device_comm.h) or
 // through the host: in place where the host reads the device's memory, else by pinned copies. A
 // lone rank sends nothing.
+//
+// Sharded, a bucket is reduce-scattered: a rank has the sums of its own pieces only, updates the
+// weights of these, and each bucket of weights is gathered as soon as its piece is updated.
 #pragma once
 
 #include "backend/backend.h"
+#include "base/span.h"
 #include "comm/comm.h"
 
 struct dt_buckets;
@@ -18,10 +22,16 @@ struct dt_buckets_config {
     int64_t n_rows;
     int64_t bucket_bytes; // of fp32 gradient; a row larger than this shares no bucket
     enum dt_dtype wire;   // DT_F32 or DT_BF16
-    double *sums;         // [n_sums] fp64 (device memory), summed over ranks beside the gradients
+    enum dt_sum_order order;
+    double *sums; // [n_sums] fp64 (device memory), summed over ranks beside the gradients
     int64_t n_sums;
     struct dt_stream *stream; // on which rows become ready and, after a wait, sums are used
     bool between_devices;     // by the device communicator of this build
+    bool shard;               // where there are several ranks; then these are needed:
+    float *weights;           // [elements] fp32 (device memory)
+    dt_bf16 *copies;          // [elements] bf16, or NULL: follow gathered weights
+    double *norms;            // [a norm block's sum each] fp64: zero but for this rank's own
+    int64_t n_norms;
 };
 
 dt_status dt_buckets_create(struct dt_comm *comm, const struct dt_backend *backend,
@@ -35,6 +45,13 @@ int64_t dt_buckets_count(const struct dt_buckets *buckets);
 int64_t dt_buckets_bytes(const struct dt_buckets_config *config, int n_ranks);
 int64_t dt_buckets_host_bytes(const struct dt_buckets_config *config,
                               const struct dt_backend *backend, int n_ranks);
+// Elements of the arena that a rank holds, of the numbers of the configuration only.
+int64_t dt_buckets_held(const struct dt_buckets_config *config, int n_ranks);
+// Which these are; reads the numbers of the configuration and row_ends only.
+// pieces->spans is malloc'ed.
+dt_status dt_buckets_pieces(const struct dt_buckets_config *config,
+                            const struct dt_backend *backend, const struct dt_comm_info *info,
+                            struct dt_pieces *pieces);
 // Whether a step's calls do no more than put work on streams, so that they can be captured.
 bool dt_buckets_can_be_captured(const struct dt_buckets *buckets);
 
@@ -42,7 +59,15 @@ bool dt_buckets_can_be_captured(const struct dt_buckets *buckets);
 dt_status dt_buckets_sums_ready(struct dt_buckets *buckets);
 // The gradient of `row` is final on the stream. Rows may come in any order, each once a step.
 dt_status dt_buckets_ready(struct dt_buckets *buckets, int64_t row);
-// Makes the stream wait until every bucket and the sums are those of all ranks, and is ready for
-// the next step. The host waits only for buckets that travel through it. Rows never announced are
-// an error.
+// Makes the stream wait until every bucket (sharded: this rank's pieces of them) and the sums are
+// those of all ranks, and is ready for the next step. The host waits only for buckets that travel
+// through it. Rows never announced are an error.
 dt_status dt_buckets_wait(struct dt_buckets *buckets);
+
+// Sharded, after that wait. Makes the stream wait until the norms are those of all ranks.
+dt_status dt_buckets_sum_norms(struct dt_buckets *buckets);
+// The weights of the next piece, in their order, are final on the stream.
+dt_status dt_buckets_updated(struct dt_buckets *buckets);
+// After all pieces. Makes the stream wait until every rank's weights, and their bf16 copies, are
+// here.
+dt_status dt_buckets_gather(struct dt_buckets *buckets);

@@ -85,7 +85,7 @@ static const struct dt_config_key optim_keys[] = {
     REAL(optim, ema, "0", 0, 0.9999999,
          "decay of the moving average of the weights, validated and saved beside them; 0: off"),
     WHOLE(optim, max_skipped, "10", 1, MANY, "stop after this many skipped steps in a row"),
-    FLAG(optim, shard, "false", "spread the optimizer state over the ranks", .unbuilt = "*"),
+    FLAG(optim, shard, "false", "spread the optimizer states over the ranks: less memory on each", .unbuilt = "*"),
     WHOLE(optim, rollback, "0", 0, MANY, "go back to a checkpoint when the loss explodes",
           .unbuilt = "*"),
     {0},

@@ -25,6 +25,7 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
                                       .bucket_bytes = (int64_t)(s->comm.bucket_mb * 1e6),
                                       .wire = s->comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32,
                                       .between_devices = dt_job_uses_device_comm(job),
+                                      .shard = s->optim.shard,
                                       .graphs = s->run.cuda_graph != DT_TOGGLE_FALSE,
                                       .carry_steps =
                                           s->data.carry_state ? job->steps_per_epoch : 0};

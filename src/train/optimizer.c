@@ -1,5 +1,8 @@
-// AdamW over the flat arrays of the model, driven by the device's control struct.
+// AdamW over the flat arrays of the model, piece by piece, driven by the device's control struct.
 #include "train/optimizer.h"
+
+#include "base/round.h"
+#include "kernels/sum_squares.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -7,22 +10,13 @@
 struct dt_optimizer_states dt_optimizer_states(const struct dt_optimizer_config *config)
 {
     return (struct dt_optimizer_states){
-        config->ema > 0 ? 3 : 2,
-        {{.name = "exp_avg"}, {.name = "exp_avg_sq"}, {.name = "ema", .weights = true}}};
+        .n = config->ema > 0 ? 3 : 2,
+        .list = {{.name = "exp_avg"}, {.name = "exp_avg_sq"}, {.name = "ema", .weights = true}}};
 }
 
-int64_t dt_optimizer_bytes(const struct dt_params *params, const struct dt_optimizer_config *config)
+int64_t dt_optimizer_bytes(int64_t elements, const struct dt_optimizer_config *config)
 {
-    return dt_optimizer_states(config).n * params->elements * (int64_t)sizeof(float);
-}
-
-static struct dt_sum_squares_args norm_args(const struct dt_optimizer *o)
-{
-    return (struct dt_sum_squares_args){.n = dt_model_params(o->model)->elements,
-                                        .x = dt_model_gradients(o->model),
-                                        .sum = o->sum_squares,
-                                        .workspace = o->workspace,
-                                        .workspace_bytes = o->workspace_bytes};
+    return dt_optimizer_states(config).n * elements * (int64_t)sizeof(float);
 }
 
 static dt_status allocate(struct dt_optimizer *o, int64_t bytes, void *pointer, const char *what)
@@ -35,16 +29,16 @@ static dt_status allocate(struct dt_optimizer *o, int64_t bytes, void *pointer, 
 static dt_status allocate_all(struct dt_optimizer *o)
 {
     const struct dt_params *params = dt_model_params(o->model);
-    struct dt_sum_squares_args norm = norm_args(o);
     struct dt_adamw_span *spans;
-    o->workspace_bytes = dt_sum_squares_workspace(o->backend, &norm);
+    o->n_norms = dt_ceil_div(params->elements, DT_NORM_BLOCK);
     for (struct dt_optimizer_state *s = o->states.list; s < o->states.list + o->states.n; s++)
-        DT_TRY(allocate(o, params->elements * (int64_t)sizeof *s->data, &s->data, s->name));
+        DT_TRY(
+            allocate(o, o->states.pieces.elements * (int64_t)sizeof *s->data, &s->data, s->name));
     DT_TRY(allocate(o, sizeof *o->lr, &o->lr, "the learning rate"));
     DT_TRY(allocate(o, sizeof *o->sum, &o->sum, "the loss"));
     DT_TRY(allocate(o, sizeof *o->control, &o->control, "the update control"));
     DT_TRY(allocate(o, sizeof *o->sum_squares, &o->sum_squares, "the norm"));
-    DT_TRY(allocate(o, o->workspace_bytes, &o->workspace, "the norm's workspace"));
+    DT_TRY(allocate(o, o->n_norms * (int64_t)sizeof *o->norms, &o->norms, "the norm's blocks"));
     DT_TRY(dt_params_spans(params, o->config.weight_decay, &spans, &o->n_spans));
     int64_t bytes = o->n_spans * (int64_t)sizeof *spans;
     dt_status status = allocate(o, bytes, &o->spans, "the decay spans");
@@ -57,12 +51,14 @@ static dt_status allocate_all(struct dt_optimizer *o)
 }
 
 dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,
-                              const struct dt_optimizer_config *config, struct dt_optimizer *o)
+                              const struct dt_optimizer_config *config,
+                              const struct dt_pieces *pieces, struct dt_optimizer *o)
 {
     *o = (struct dt_optimizer){.backend = backend,
                                .model = model,
                                .states = dt_optimizer_states(config),
                                .config = *config};
+    o->states.pieces = *pieces;
     dt_status status = allocate_all(o);
     if (status != DT_OK)
         dt_optimizer_destroy(o);
@@ -71,7 +67,7 @@ dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model 
 
 void dt_optimizer_destroy(struct dt_optimizer *o)
 {
-    void *memory[] = {o->lr, o->sum, o->control, o->sum_squares, o->spans, o->workspace};
+    void *memory[] = {o->lr, o->sum, o->control, o->sum_squares, o->spans, o->norms};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         dt_free(o->backend, memory[i]);
     for (int i = 0; i < o->states.n; i++)
@@ -87,32 +83,84 @@ dt_status dt_optimizer_restore(struct dt_optimizer *o, int64_t updates, int64_t 
     return dt_stream_sync(o->backend, NULL);
 }
 
+// The pieces, with where each lies in the compact arrays.
+struct piece {
+    int64_t first, n, at;
+};
+
+static struct piece next_piece(const struct dt_pieces *pieces, int64_t i, struct piece before)
+{
+    const struct dt_span *span = &pieces->spans[i];
+    return (struct piece){span->first, span->end - span->first, before.at + before.n};
+}
+
 dt_status dt_optimizer_start_ema(struct dt_optimizer *o)
 {
-    float *ema = dt_optimizer_state(&o->states, "ema");
-    int64_t bytes = dt_model_params(o->model)->elements * (int64_t)sizeof *ema;
-    if (!ema)
-        return DT_OK;
-    DT_TRY(dt_copy(o->backend, ema, dt_model_weights(o->model), bytes, NULL));
+    const struct dt_pieces *pieces = &o->states.pieces;
+    float *ema = dt_optimizer_state(&o->states, "ema"), *weights = dt_model_weights(o->model);
+    struct piece p = {0};
+    for (int64_t i = 0; ema && i < pieces->n; i++) {
+        p = next_piece(pieces, i, p);
+        DT_TRY(
+            dt_copy(o->backend, ema + p.at, weights + p.first, p.n * (int64_t)sizeof *ema, NULL));
+    }
     return dt_stream_sync(o->backend, NULL);
 }
 
 dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream)
 {
+    const struct dt_pieces *pieces = &o->states.pieces;
     float *ema = dt_optimizer_state(&o->states, "ema"), *weights = dt_model_weights(o->model);
     float *spare = dt_model_gradients(o->model); // of padding it is zero again afterwards
-    int64_t bytes = dt_model_params(o->model)->elements * (int64_t)sizeof *ema;
-    DT_TRY(dt_copy(o->backend, spare, weights, bytes, stream));
-    DT_TRY(dt_copy(o->backend, weights, ema, bytes, stream));
-    DT_TRY(dt_copy(o->backend, ema, spare, bytes, stream));
-    DT_TRY(dt_fill(o->backend, spare, 0, bytes, stream));
+    struct piece p = {0};
+    for (int64_t i = 0; i < pieces->n; i++) {
+        p = next_piece(pieces, i, p);
+        int64_t bytes = p.n * (int64_t)sizeof *ema;
+        DT_TRY(dt_copy(o->backend, spare + p.first, weights + p.first, bytes, stream));
+        DT_TRY(dt_copy(o->backend, weights + p.first, ema + p.at, bytes, stream));
+        DT_TRY(dt_copy(o->backend, ema + p.at, spare + p.first, bytes, stream));
+        if (o->buckets)
+            DT_TRY(dt_buckets_updated(o->buckets));
+    }
+    DT_TRY(dt_fill(o->backend, spare, 0,
+                   dt_model_params(o->model)->elements * (int64_t)sizeof *spare, stream));
+    if (o->buckets)
+        DT_TRY(dt_buckets_gather(o->buckets));
     return dt_model_refresh(o->model, stream);
 }
 
-dt_status dt_optimizer_step(struct dt_optimizer *o, double expected, struct dt_stream *stream)
+// *sum_squares of the gradients: of each norm block on the rank that owns it, of all in order. So
+// it has the same bits sharded or not.
+static dt_status sum_squares(struct dt_optimizer *o, struct dt_stream *stream)
 {
-    struct dt_sum_squares_args norm = norm_args(o);
-    DT_TRY(dt_sum_squares(o->backend, &norm, stream));
+    const struct dt_pieces *pieces = &o->states.pieces;
+    int64_t counted = o->buckets ? pieces->n_own : pieces->n;
+    int64_t bytes = o->n_norms * (int64_t)sizeof *o->norms;
+    struct dt_sum_squares_args total = {.n = dt_model_params(o->model)->elements,
+                                        .part = DT_SQUARES_TOTAL,
+                                        .sum = o->sum_squares,
+                                        .workspace = o->norms,
+                                        .workspace_bytes = bytes};
+    if (o->buckets)
+        DT_TRY(dt_fill(o->backend, o->norms, 0, bytes, stream));
+    for (int64_t i = 0; i < counted; i++) {
+        const struct dt_span *span = &pieces->spans[i];
+        int64_t block = span->first / DT_NORM_BLOCK;
+        struct dt_sum_squares_args blocks = {.n = span->end - span->first,
+                                             .part = DT_SQUARES_BLOCKS,
+                                             .x = dt_model_gradients(o->model) + span->first,
+                                             .workspace = o->norms + block,
+                                             .workspace_bytes =
+                                                 bytes - block * (int64_t)sizeof *o->norms};
+        DT_TRY(dt_sum_squares(o->backend, &blocks, stream));
+    }
+    if (o->buckets)
+        DT_TRY(dt_buckets_sum_norms(o->buckets));
+    return dt_sum_squares(o->backend, &total, stream);
+}
+
+dt_status dt_optimizer_control(struct dt_optimizer *o, double expected, struct dt_stream *stream)
+{
     struct dt_update_control_args control = {.sum = o->sum,
                                              .sum_squares = o->sum_squares,
                                              .expected = expected,
@@ -121,22 +169,44 @@ dt_status dt_optimizer_step(struct dt_optimizer *o, double expected, struct dt_s
                                              .beta2 = o->config.beta2,
                                              .grad_clip = o->config.grad_clip,
                                              .control = o->control};
-    DT_TRY(dt_update_control(o->backend, &control, stream));
-    struct dt_adamw_args adamw = {.n = dt_model_params(o->model)->elements,
-                                  .weight = dt_model_weights(o->model),
-                                  .m = dt_optimizer_state(&o->states, "exp_avg"),
-                                  .v = dt_optimizer_state(&o->states, "exp_avg_sq"),
-                                  .grad = dt_model_gradients(o->model),
-                                  .copy = dt_model_weights_bf16(o->model),
-                                  .average = dt_optimizer_state(&o->states, "ema"),
-                                  .average_decay = o->config.ema,
-                                  .beta1 = o->config.beta1,
-                                  .beta2 = o->config.beta2,
-                                  .eps = o->config.eps,
-                                  .n_spans = o->n_spans,
-                                  .spans = o->spans,
-                                  .control = o->control};
-    return dt_adamw(o->backend, &adamw, stream);
+    DT_TRY(sum_squares(o, stream));
+    return dt_update_control(o->backend, &control, stream);
+}
+
+// Where the compact array of a state holds a piece; NULL where there is no such state.
+static float *state_at(const struct dt_optimizer *o, const char *name, int64_t at)
+{
+    float *data = dt_optimizer_state(&o->states, name);
+    return data ? data + at : NULL;
+}
+
+dt_status dt_optimizer_update(struct dt_optimizer *o, struct dt_stream *stream)
+{
+    const struct dt_pieces *pieces = &o->states.pieces;
+    dt_bf16 *copies = dt_model_weights_bf16(o->model);
+    struct piece p = {0};
+    for (int64_t i = 0; i < pieces->n; i++) {
+        p = next_piece(pieces, i, p);
+        struct dt_adamw_args adamw = {.n = p.n,
+                                      .first = p.first,
+                                      .weight = dt_model_weights(o->model) + p.first,
+                                      .m = state_at(o, "exp_avg", p.at),
+                                      .v = state_at(o, "exp_avg_sq", p.at),
+                                      .grad = dt_model_gradients(o->model) + p.first,
+                                      .copy = copies ? copies + p.first : NULL,
+                                      .average = state_at(o, "ema", p.at),
+                                      .average_decay = o->config.ema,
+                                      .beta1 = o->config.beta1,
+                                      .beta2 = o->config.beta2,
+                                      .eps = o->config.eps,
+                                      .n_spans = o->n_spans,
+                                      .spans = o->spans,
+                                      .control = o->control};
+        DT_TRY(dt_adamw(o->backend, &adamw, stream));
+        if (o->buckets)
+            DT_TRY(dt_buckets_updated(o->buckets));
+    }
+    return DT_OK;
 }
 
 struct dt_update_control dt_optimizer_readable(const struct dt_update_control *control)

@@ -1,9 +1,11 @@
 // The optimizer's state and its step: gradient norm, what varies (update_control), one fused AdamW
 // pass. Everything is on the device; the host sends the learning rate and later reads the control
-// struct.
+// struct. Sharded, the states are those of this rank's pieces of the flat arrays, and the buckets
+// bring it the gradients of these, and every rank the weights of all.
 #pragma once
 
 #include "checkpoint/optimizer_states.h"
+#include "comm/buckets.h"
 #include "model/model.h"
 
 // AdamW with decoupled decay; grad_clip: the largest norm of the gradients, 0: any; ema: decay of
@@ -16,25 +18,26 @@ struct dt_optimizer {
     const struct dt_backend *backend;
     struct dt_model *model;
     struct dt_optimizer_states states; // device memory
+    struct dt_buckets *buckets;        // borrowed; NULL: the states are not sharded
     float *lr;                         // one: the caller writes it before a step
     struct dt_loss_sum *sum;           // one: the global batch's loss
     struct dt_update_control *control; // one
     double *sum_squares;               // one
+    double *norms;                     // [n_norms] the sum of each norm block
+    int64_t n_norms;
     struct dt_adamw_span *spans;
     int64_t n_spans;
-    void *workspace;
-    int64_t workspace_bytes;
     struct dt_optimizer_config config;
 };
 
 // What is kept for each parameter, without arrays.
 struct dt_optimizer_states dt_optimizer_states(const struct dt_optimizer_config *config);
-// Bytes of the states, for the memory plan.
-int64_t dt_optimizer_bytes(const struct dt_params *params,
-                           const struct dt_optimizer_config *config);
+// Bytes of the states of so many elements, for the memory plan.
+int64_t dt_optimizer_bytes(int64_t elements, const struct dt_optimizer_config *config);
+// `pieces` of the flat arrays, which are borrowed: those that this rank updates.
 dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,
                               const struct dt_optimizer_config *config,
-                              struct dt_optimizer *optimizer);
+                              const struct dt_pieces *pieces, struct dt_optimizer *optimizer);
 void dt_optimizer_destroy(struct dt_optimizer *optimizer);
 // Sets what bias correction and skipping resume from.
 dt_status dt_optimizer_restore(struct dt_optimizer *optimizer, int64_t updates,
@@ -42,11 +45,14 @@ dt_status dt_optimizer_restore(struct dt_optimizer *optimizer, int64_t updates,
 // The moving average starts as the weights are now; nothing where there is none.
 dt_status dt_optimizer_start_ema(struct dt_optimizer *optimizer);
 // Weights and moving average change places, the model's bf16 copies included; a second call undoes
-// it. Between steps: the gradients are overwritten.
+// it. Between steps: the gradients are overwritten. Sharded: all ranks together.
 dt_status dt_optimizer_swap_ema(struct dt_optimizer *optimizer, struct dt_stream *stream);
-// After the gradients and optimizer->sum are those of the whole global batch, and optimizer->lr is
-// the step's; `expected`: the batch's tokens.
-dt_status dt_optimizer_step(struct dt_optimizer *optimizer, double expected,
-                            struct dt_stream *stream);
+// After the gradients (sharded: of these pieces) and optimizer->sum are those of the whole global
+// batch, and optimizer->lr is the step's: norm and control. `expected`: the batch's tokens.
+dt_status dt_optimizer_control(struct dt_optimizer *optimizer, double expected,
+                               struct dt_stream *stream);
+// Then the update. Sharded, each piece leaves for the other ranks at once, and dt_buckets_gather
+// must follow.
+dt_status dt_optimizer_update(struct dt_optimizer *optimizer, struct dt_stream *stream);
 // For printing: loss and norm are never negative, but a NaN may have its sign set.
 struct dt_update_control dt_optimizer_readable(const struct dt_update_control *control);

@@ -2,13 +2,15 @@
 #include "train/step.h"
 
 #include "base/clock.h"
+#include "base/round.h"
 #include "comm/job_control.h"
+#include "kernels/sum_squares.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 // Where on the stream the device's clock is read.
-enum mark { BEGIN, BACKWARD_DONE, SUMMED, END, MARKS };
+enum mark { BEGIN, BACKWARD_DONE, SUMMED, UPDATED, GATHERED, END, MARKS };
 
 // What host and device send each other in a step, pinned.
 struct report {
@@ -47,6 +49,7 @@ struct dt_stepper {
     struct dt_optimizer optimizer;
     struct dt_input input;
     struct dt_carry carry;
+    struct dt_pieces pieces; // that this rank updates
     struct dt_buckets *buckets;
     struct dt_stream *stream;
     struct variant variants[VARIANTS];
@@ -68,7 +71,9 @@ static struct dt_buckets_config buckets_config(const struct dt_params *params,
                                       .bucket_bytes = config->bucket_bytes,
                                       .wire = config->wire,
                                       .n_sums = sizeof(struct dt_loss_sum) / sizeof(double),
-                                      .between_devices = config->between_devices};
+                                      .between_devices = config->between_devices,
+                                      .shard = config->shard,
+                                      .n_norms = dt_ceil_div(params->elements, DT_NORM_BLOCK)};
 }
 
 void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *params,
@@ -77,7 +82,8 @@ void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *p
 {
     struct dt_buckets_config buckets = buckets_config(params, config);
     int n_ranks = config->comm->info.size;
-    dt_memory_plan_add(plan, "optimizer states", dt_optimizer_bytes(params, &config->optimizer),
+    int64_t held = dt_buckets_held(&buckets, n_ranks);
+    dt_memory_plan_add(plan, "optimizer states", dt_optimizer_bytes(held, &config->optimizer),
                        false);
     dt_memory_plan_add(plan, "input", dt_input_bytes(arrays, &config->batch), false);
     dt_memory_plan_add(plan, "bf16 buckets", dt_buckets_bytes(&buckets, n_ranks), false);
@@ -85,7 +91,27 @@ void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *p
                        true);
 }
 
-static dt_status create_buckets(struct dt_stepper *s)
+static dt_status create_with_rows(struct dt_stepper *s, const int64_t *row_ends)
+{
+    struct dt_buckets_config config = buckets_config(dt_model_params(s->model), &s->config);
+    struct dt_comm *comm = s->config.comm;
+    config.row_ends = row_ends;
+    DT_TRY(dt_buckets_pieces(&config, s->backend, &comm->info, &s->pieces));
+    DT_TRY(
+        dt_optimizer_create(s->backend, s->model, &s->config.optimizer, &s->pieces, &s->optimizer));
+    config.gradients = dt_model_gradients(s->model);
+    config.weights = dt_model_weights(s->model);
+    config.copies = dt_model_weights_bf16(s->model);
+    config.sums = (double *)s->optimizer.sum;
+    config.norms = s->optimizer.norms;
+    config.stream = s->stream;
+    DT_TRY(dt_buckets_create(comm, s->backend, &config, &s->buckets));
+    if (s->config.shard && comm->info.size > 1)
+        s->optimizer.buckets = s->buckets;
+    return DT_OK;
+}
+
+static dt_status create_optimizer_and_buckets(struct dt_stepper *s)
 {
     const struct dt_params *params = dt_model_params(s->model);
     int64_t *ends = malloc((size_t)params->n * sizeof *ends);
@@ -93,12 +119,7 @@ static dt_status create_buckets(struct dt_stepper *s)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %d rows", params->n);
     for (int i = 0; i < params->n; i++)
         ends[i] = i + 1 < params->n ? params->rows[i + 1].offset : params->elements;
-    struct dt_buckets_config config = buckets_config(params, &s->config);
-    config.gradients = dt_model_gradients(s->model);
-    config.row_ends = ends;
-    config.sums = (double *)s->optimizer.sum;
-    config.stream = s->stream;
-    dt_status status = dt_buckets_create(s->config.comm, s->backend, &config, &s->buckets);
+    dt_status status = create_with_rows(s, ends);
     free(ends);
     return status;
 }
@@ -112,15 +133,13 @@ dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *m
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a training step");
     *s = (struct dt_stepper){.config = *config, .backend = backend, .model = model};
     DT_TRY_GOTO(status, fail, dt_stream_create(backend, &s->stream));
-    DT_TRY_GOTO(status, fail,
-                dt_optimizer_create(backend, model, &config->optimizer, &s->optimizer));
+    DT_TRY_GOTO(status, fail, create_optimizer_and_buckets(s));
     DT_TRY_GOTO(status, fail,
                 dt_input_create(backend, dt_model_arrays(model), &config->batch, &s->input));
     if (config->carry_steps > 0)
         DT_TRY_GOTO(
             status, fail,
             dt_carry_create(backend, model, &config->batch, &config->comm->info, &s->carry));
-    DT_TRY_GOTO(status, fail, create_buckets(s));
     DT_TRY_GOTO(status, fail, dt_alloc(backend, MARKS * (int64_t)sizeof *s->marks, &s->marks));
     DT_TRY_GOTO(
         status, fail,
@@ -160,6 +179,7 @@ void dt_stepper_destroy(struct dt_stepper *s)
     dt_carry_destroy(&s->carry);
     if (s->optimizer.backend)
         dt_optimizer_destroy(&s->optimizer);
+    free(s->pieces.spans);
     for (int i = 0; i < DT_STEPS_IN_FLIGHT; i++)
         if (s->flights[i].done)
             dt_event_destroy(backend, s->flights[i].done);
@@ -243,7 +263,14 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     DT_TRY(mark(s, BACKWARD_DONE));
     DT_TRY(dt_buckets_wait(s->buckets));
     DT_TRY(mark(s, SUMMED));
-    return dt_optimizer_step(&s->optimizer, tokens, s->stream);
+    DT_TRY(dt_optimizer_control(&s->optimizer, tokens, s->stream));
+    DT_TRY(dt_optimizer_update(&s->optimizer, s->stream));
+    if (!s->optimizer.buckets)
+        return DT_OK;
+    say(s, "gathering weights");
+    DT_TRY(mark(s, UPDATED));
+    DT_TRY(dt_buckets_gather(s->buckets));
+    return mark(s, GATHERED);
 }
 
 // The same work as a graph, if the device has graphs: captured when a variant comes the second time
@@ -334,7 +361,8 @@ dt_status dt_stepper_collect(struct dt_stepper *s, struct dt_step_result *result
         .seconds = now - fmax(flight->start, s->last_collect),
         .data_wait_ms = flight->data_wait_ms,
         .host_wait_ms = (now - waiting) * 1e3,
-        .comm_wait_ms = milliseconds(marks[BACKWARD_DONE], marks[SUMMED]),
+        .comm_wait_ms = milliseconds(marks[BACKWARD_DONE], marks[SUMMED]) +
+                        (s->optimizer.buckets ? milliseconds(marks[UPDATED], marks[GATHERED]) : 0),
         .idle_ms = s->last_end ? milliseconds(s->last_end, marks[BEGIN]) : 0,
         .graphs = flight->graphs};
     s->last_end = marks[END];

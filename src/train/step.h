@@ -23,6 +23,7 @@ struct dt_stepper_config {
     int64_t bucket_bytes; // of fp32 gradient
     enum dt_dtype wire;   // of gradients between ranks
     bool between_devices; // these are summed by the device communicator
+    bool shard;           // optimizer states, where there are several ranks
     bool graphs;          // where the device has them
     int64_t carry_steps;  // carry state, which is zero again after so many steps; 0: carry nothing
 };
@@ -35,7 +36,8 @@ struct dt_step_result {
     double seconds;      // from its launch, or the end of the previous step if that is later
     double data_wait_ms; // the host waited for the loader
     double host_wait_ms; // the host waited for the device
-    double comm_wait_ms; // the device was idle until gradients were summed over ranks
+    double comm_wait_ms; // the device was idle until gradients were summed over ranks, and sharded
+                         // weights gathered
     double idle_ms;      // … between the end of the previous step and this one's first work
     int graphs;          // launched, of at most one for each micro-batch
 };

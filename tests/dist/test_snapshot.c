@@ -87,7 +87,8 @@ int main(void)
                                      .tie_embeddings = true,
                                      .pad_vocab_multiple = 8};
     struct dt_model_shape shape = {.sequences = 1, .length = 1};
-    struct dt_optimizer_states states = {2, {{.name = "exp_avg"}, {.name = "exp_avg_sq"}}};
+    struct dt_optimizer_states states = {.n = 2,
+                                         .list = {{.name = "exp_avg"}, {.name = "exp_avg_sq"}}};
     struct dt_model *model = NULL;
     CHECK_OK(dt_comm_open(DT_COMM_KIND_MPI, &comm));
     if (!comm)

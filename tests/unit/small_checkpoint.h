@@ -44,7 +44,7 @@ static inline struct dt_checkpoint_arrays arrays_of(const struct small_model *mo
         &model->config,
         &model->params,
         model->weights,
-        {2, {{"exp_avg", model->m, false}, {"exp_avg_sq", model->v, false}}},
+        {.n = 2, .list = {{"exp_avg", model->m, false}, {"exp_avg_sq", model->v, false}}},
         NULL};
 }
 

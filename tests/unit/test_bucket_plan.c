@@ -12,7 +12,7 @@ struct planned {
     int64_t *row_ends;
     int64_t n_rows, bucket_bytes, elements;
     bool staged;
-    struct dt_bucket_span *spans;
+    struct dt_span *spans;
     int64_t n;
 };
 
@@ -39,7 +39,7 @@ static void release(struct planned *p)
 
 static int64_t bytes(const struct planned *p, int64_t bucket)
 {
-    return (p->spans[bucket].end - p->spans[bucket].start) * 4;
+    return (p->spans[bucket].end - p->spans[bucket].first) * 4;
 }
 
 static bool is_row_end(const struct planned *p, int64_t element)
@@ -54,7 +54,7 @@ static bool is_row_end(const struct planned *p, int64_t element)
 static bool is_of_one_row(const struct planned *p, int64_t bucket)
 {
     for (int64_t row = 0; row < p->n_rows; row++)
-        if (p->row_ends[row] > p->spans[bucket].start && p->row_ends[row] < p->spans[bucket].end)
+        if (p->row_ends[row] > p->spans[bucket].first && p->row_ends[row] < p->spans[bucket].end)
             return false;
     return true;
 }
@@ -63,7 +63,7 @@ static void check_plan(const struct planned *p)
 {
     int64_t at = 0;
     for (int64_t i = 0; i < p->n; i++) {
-        CHECK_INT(p->spans[i].start, at);
+        CHECK_INT(p->spans[i].first, at);
         CHECK(p->spans[i].end > at, "bucket %lld is empty", (long long)i);
         at = p->spans[i].end;
         CHECK(is_of_one_row(p, i) || bytes(p, i) <= p->bucket_bytes, "bucket %lld has %lld bytes",

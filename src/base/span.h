@@ -1,0 +1,18 @@
+// Ranges of a flat array, and what a rank holds of one that is spread over ranks.
+#pragma once
+
+#include <stdint.h>
+
+struct dt_span {
+    int64_t first, end; // elements [first, end)
+};
+
+// What one rank holds of a flat array: ascending ranges, none empty, kept one after the other in a
+// compact array. The first n_own are this rank's to write: those of all ranks are every element
+// once. Those after them are held by every rank alike, and are rank 0's to write; where nothing is
+// spread that is the whole array.
+struct dt_pieces {
+    struct dt_span *spans; // [n]
+    int64_t n, n_own;
+    int64_t elements; // of the compact array: the spans' sum
+};
