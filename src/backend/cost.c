@@ -41,6 +41,22 @@ __attribute__((format(printf, 1, 2))) static struct dt_op_cost shaped(const char
     return cost;
 }
 
+static void raise(struct dt_op_floor *floor, double seconds, const char *bound)
+{
+    if (seconds > floor->seconds)
+        *floor = (struct dt_op_floor){seconds, bound};
+}
+
+struct dt_op_floor dt_op_floor(const struct dt_op_cost *cost, const struct dt_machine_limits *m)
+{
+    struct dt_op_floor floor = {cost->bytes / m->copy, "copy"};
+    raise(&floor, cost->exps / m->exps + cost->exp2s / m->exp2s, "exp");
+    raise(&floor, cost->lanes / m->lanes, "issue");
+    if (cost->gemm)
+        raise(&floor, cost->flops / (cost->type == DT_BF16 ? m->gemm_bf16 : m->gemm_f32), "gemm");
+    return floor;
+}
+
 COST(gemm)
 {
     int64_t m = a->c.rows, n = a->c.cols, k = dt_gemm_k(a);
@@ -56,6 +72,7 @@ COST(gemm)
     cost.flops = 2 * batch * (double)m * (double)n * (double)k;
     cost.gemm = true;
     cost.type = a->a.dtype;
+    cost.name = a->trans_a ? "gemm dW" : a->trans_b ? "gemm forward" : "gemm dX";
     return cost;
 }
 

@@ -1,8 +1,9 @@
 // Opens a backend by its name and dispatches the ops: each entry checks its arguments (check.c),
-// then calls the backend's slot. All of it is made from DT_OPS.
+// then calls the backend's slot, and times it where asked. All of it is made from DT_OPS.
 #include "backend/backend.h"
 
 #include "backend/check.h"
+#include "backend/op_times.h"
 
 #include <string.h>
 
@@ -45,8 +46,15 @@ static dt_status no_slot(const char *op, const char *backend)
         if (!backend->op->slot)                                                                    \
             return no_slot(#slot, backend->table->name);                                           \
         DT_TRY(dt_check_##slot(backend, args));                                                    \
+        struct dt_op_times *times = dt_op_times_now;                                               \
+        if (!times) {                                                                              \
+            DT_TRY(backend->op->slot(backend->device, args, stream));                              \
+            return DT_OK;                                                                          \
+        }                                                                                          \
+        struct dt_op_cost cost = dt_##slot##_cost(backend, args);                                  \
+        DT_TRY(dt_op_times_begin(times, stream));                                                  \
         DT_TRY(backend->op->slot(backend->device, args, stream));                                  \
-        return DT_OK;                                                                              \
+        return dt_op_times_end(times, #slot, &cost, stream);                                       \
     }                                                                                              \
     int64_t dt_##slot##_workspace(const struct dt_backend *backend,                                \
                                   const struct dt_##slot##_args *args)                             \

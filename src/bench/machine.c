@@ -78,11 +78,11 @@ dt_status dt_bench_machine_open(struct dt_bench_rig *rig, double seconds,
                            ? dt_bench_machine_measure_cpu(rig, seconds, m)
                            : dt_bench_machine_measure_device(rig, seconds, m);
     if (status == DT_OK)
-        status = gemm_rate(rig, m, DT_F32, seconds, &m->gemm_f32);
+        status = gemm_rate(rig, m, DT_F32, seconds, &m->limits.gemm_f32);
     if (status == DT_OK)
-        status = gemm_rate(rig, m, DT_BF16, seconds, &m->gemm_bf16);
+        status = gemm_rate(rig, m, DT_BF16, seconds, &m->limits.gemm_bf16);
     if (m->backend->table->unified)
-        m->lanes = m->gemm_f32 / 2; // a lane's multiply-add is two FLOPs
+        m->limits.lanes = m->limits.gemm_f32 / 2; // a lane's multiply-add is two FLOPs
     if (status != DT_OK)
         dt_bench_machine_close(m);
     return status;

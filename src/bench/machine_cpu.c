@@ -130,9 +130,9 @@ dt_status dt_bench_machine_measure_cpu(struct dt_bench_rig *rig, double seconds,
                                        struct dt_bench_machine *m)
 {
     DT_TRY(take_arrays(rig, m));
-    m->copy = copy_rate(m, seconds);
-    m->exps = exp_rate(m, exp_row, seconds);
-    m->exp2s = exp_rate(m, exp2_row, seconds);
+    m->limits.copy = copy_rate(m, seconds);
+    m->limits.exps = exp_rate(m, exp_row, seconds);
+    m->limits.exp2s = exp_rate(m, exp2_row, seconds);
     m->sweep = (struct dt_bench_work){run_sweep, m};
     return DT_OK;
 }

@@ -35,7 +35,7 @@ static dt_status copy_rate(struct dt_bench_machine *m, double seconds)
     struct dt_bench_work work = {run_copy, m};
     struct dt_bench_clock clock;
     DT_TRY(dt_bench_time(&m->timer, NULL, &work, seconds, &clock));
-    m->copy = 2 * (double)m->array_bytes / dt_bench_best(&clock);
+    m->limits.copy = 2 * (double)m->array_bytes / dt_bench_best(&clock);
     return DT_OK;
 }
 
@@ -82,9 +82,9 @@ dt_status dt_bench_machine_measure_device(struct dt_bench_rig *rig, double secon
 {
     DT_TRY(take_arrays(rig, m));
     DT_TRY(copy_rate(m, seconds));
-    DT_TRY(spin_rate(m, DT_SPIN_EXP, seconds, &m->exps));
-    DT_TRY(spin_rate(m, DT_SPIN_EXP2, seconds, &m->exp2s));
-    DT_TRY(spin_rate(m, DT_SPIN_FMA, seconds, &m->lanes));
+    DT_TRY(spin_rate(m, DT_SPIN_EXP, seconds, &m->limits.exps));
+    DT_TRY(spin_rate(m, DT_SPIN_EXP2, seconds, &m->limits.exp2s));
+    DT_TRY(spin_rate(m, DT_SPIN_FMA, seconds, &m->limits.lanes));
     prepare_sweep(m);
     return DT_OK;
 }

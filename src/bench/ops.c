@@ -1,7 +1,5 @@
 // `dtrain bench`: every op at the shapes of a model's training step, against the machine's limits.
-// The floor of a call is the largest of its bytes over copy bandwidth, its exponentials over the
-// exponential rate, and its arithmetic over the rate of GEMM (for other ops: its vector operations
-// over the rate at which they are issued).
+// The floor of a call is that of backend/cost.h.
 #include "bench/ops.h"
 
 #include <stdio.h>
@@ -15,25 +13,11 @@ struct times {
     const char *bound;          // what the floor of a call comes from
 };
 
-static void raise(struct times *times, double seconds, const char *bound)
-{
-    if (seconds <= times->floor)
-        return;
-    times->floor = seconds;
-    times->bound = bound;
-}
-
 static struct times times_of(const struct dt_op_cost *cost, const struct dt_bench_machine *m,
                              const struct dt_bench_clock *clock)
 {
-    struct times times = {.median = dt_bench_median(clock), .best = dt_bench_best(clock)};
-    times.floor = cost->bytes / m->copy;
-    times.bound = "copy";
-    raise(&times, cost->exps / m->exps + cost->exp2s / m->exp2s, "exp");
-    raise(&times, cost->lanes / m->lanes, "issue");
-    if (cost->gemm)
-        raise(&times, cost->flops / (cost->type == DT_BF16 ? m->gemm_bf16 : m->gemm_f32), "gemm");
-    return times;
+    struct dt_op_floor floor = dt_op_floor(cost, &m->limits);
+    return (struct times){dt_bench_median(clock), dt_bench_best(clock), floor.seconds, floor.bound};
 }
 
 static dt_status time_call(const struct dt_bench_call *call, const struct dt_bench_machine *machine,
@@ -52,14 +36,15 @@ static void print_machine(const struct dt_bench_rig *rig, const struct dt_bench_
                "\"threads\":%d,\"copy_gb_per_s\":%.3f,\"gemm_fp32_gflops\":%.2f,"
                "\"gemm_bf16_gflops\":%.2f,\"gexp_per_s\":%.3f,\"gexp2_per_s\":%.3f,"
                "\"glane_per_s\":%.3f}\n",
-               rig->backend.table->name, rig->info.name, precision, m->threads, m->copy / 1e9,
-               m->gemm_f32 / 1e9, m->gemm_bf16 / 1e9, m->exps / 1e9, m->exp2s / 1e9,
-               m->lanes / 1e9);
+               rig->backend.table->name, rig->info.name, precision, m->threads,
+               m->limits.copy / 1e9, m->limits.gemm_f32 / 1e9, m->limits.gemm_bf16 / 1e9,
+               m->limits.exps / 1e9, m->limits.exp2s / 1e9, m->limits.lanes / 1e9);
     else
         printf("%s\n%s, %d threads; copy %.1f GB/s; GEMM fp32 %.0f, bf16 %.0f GFLOP/s; "
                "exponentials %.2f G/s (the scan's %.2f)\n\n",
-               rig->info.name, precision, m->threads, m->copy / 1e9, m->gemm_f32 / 1e9,
-               m->gemm_bf16 / 1e9, m->exps / 1e9, m->exp2s / 1e9);
+               rig->info.name, precision, m->threads, m->limits.copy / 1e9,
+               m->limits.gemm_f32 / 1e9, m->limits.gemm_bf16 / 1e9, m->limits.exps / 1e9,
+               m->limits.exp2s / 1e9);
 }
 
 static void print_header(void)

@@ -69,10 +69,7 @@ dt_status dt_bench_time(const struct dt_bench_timer *timer, const struct dt_benc
 
 // Points into itself: must not be moved.
 struct dt_bench_machine {
-    double copy;                // bytes read and written a second
-    double gemm_f32, gemm_bf16; // FLOPs a second
-    double exps, exp2s;         // a second
-    double lanes;               // fp32 vector operations a second
+    struct dt_machine_limits limits;
     int threads;
     const struct dt_backend *backend;
     struct dt_bench_timer timer;

@@ -1,0 +1,157 @@
+// Of an op on a device two stamps are kept until its step is done; on the CPU one time is enough.
+#include "backend/op_times.h"
+
+#include "base/trace.h"
+
+#include <stdlib.h>
+
+enum {
+    CALLS = 16384, // of a step; the rest is not timed
+    TRIES = 8,     // to read both clocks at once
+};
+
+struct call {
+    const char *op;
+    struct dt_trace_work work;
+};
+
+struct dt_op_times {
+    const struct dt_backend *backend;
+    const struct dt_machine_limits *limits;
+    uint64_t begin; // on the CPU: of the op under way
+    // devices only
+    uint64_t *stamps, *read; // [2, CALLS] on the device; pinned
+    struct call *calls;      // [CALLS]
+    int64_t n;
+    uint64_t host_minus_device; // of the clocks, modulo 2^64
+    uint64_t nothing;           // ns between two stamps with nothing between them
+};
+
+_Thread_local struct dt_op_times *dt_op_times_now;
+
+static dt_status stamp(struct dt_op_times *t, int64_t at, struct dt_stream *stream)
+{
+    struct dt_stamp_args args = {.time = &t->stamps[at]};
+    return t->backend->op->stamp(t->backend->device, &args, stream);
+}
+
+static dt_status read_stamps(struct dt_op_times *t, int64_t n, struct dt_stream *stream)
+{
+    return dt_to_host(t->backend, t->read, t->stamps, n * (int64_t)sizeof *t->read, stream);
+}
+
+// The offset of the clocks is known within half the time that the host needs for stamp and copy.
+static dt_status compare_clocks(struct dt_op_times *t, struct dt_stream *stream)
+{
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < TRIES; i++) {
+        uint64_t before = dt_nanoseconds();
+        DT_TRY(stamp(t, 0, stream));
+        DT_TRY(stamp(t, 1, stream));
+        DT_TRY(read_stamps(t, 2, stream));
+        DT_TRY(dt_stream_sync(t->backend, stream));
+        uint64_t after = dt_nanoseconds();
+        if (after - before >= least)
+            continue;
+        least = after - before;
+        t->host_minus_device = before + least / 2 - t->read[0];
+        t->nothing = t->read[1] - t->read[0];
+    }
+    return DT_OK;
+}
+
+static dt_status create_on_device(struct dt_op_times *t)
+{
+    int64_t bytes = 2 * CALLS * (int64_t)sizeof *t->stamps;
+    struct dt_stream *stream;
+    if (!(t->calls = calloc(CALLS, sizeof *t->calls)))
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the times of %d calls", CALLS);
+    DT_TRY(dt_alloc(t->backend, bytes, &t->stamps));
+    DT_TRY(dt_alloc_host(t->backend, bytes, &t->read));
+    DT_TRY(dt_stream_create(t->backend, &stream));
+    dt_status status = compare_clocks(t, stream);
+    dt_stream_destroy(t->backend, stream);
+    return status;
+}
+
+dt_status dt_op_times_create(const struct dt_backend *backend,
+                             const struct dt_machine_limits *limits, struct dt_op_times **times)
+{
+    struct dt_op_times *t = calloc(1, sizeof *t);
+    if (!t)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the times of ops");
+    t->backend = backend;
+    t->limits = limits;
+    dt_status status = backend->table->unified ? DT_OK : create_on_device(t);
+    if (status != DT_OK)
+        dt_op_times_destroy(t);
+    else
+        *times = t;
+    return status;
+}
+
+void dt_op_times_destroy(struct dt_op_times *t)
+{
+    if (!t)
+        return;
+    if (dt_op_times_now == t)
+        dt_op_times_now = NULL;
+    dt_free_host(t->backend, t->read);
+    dt_free(t->backend, t->stamps);
+    free(t->calls);
+    free(t);
+}
+
+void dt_op_times_start(struct dt_op_times *t)
+{
+    t->n = 0;
+    dt_op_times_now = t;
+}
+
+dt_status dt_op_times_stop(struct dt_op_times *t, struct dt_stream *stream)
+{
+    dt_op_times_now = NULL;
+    return t->calls ? read_stamps(t, 2 * t->n, stream) : DT_OK;
+}
+
+uint64_t dt_op_times_host(const struct dt_op_times *t, uint64_t stamp)
+{
+    return stamp + t->host_minus_device;
+}
+
+void dt_op_times_collect(struct dt_op_times *t)
+{
+    for (int64_t i = 0; i < t->n; i++) {
+        uint64_t begin = t->read[2 * i], end = t->read[2 * i + 1];
+        end = end - begin > t->nothing ? end - t->nothing : begin;
+        dt_trace_add(DT_LANE_OP, t->calls[i].op, dt_op_times_host(t, begin),
+                     dt_op_times_host(t, end), &t->calls[i].work);
+    }
+    t->n = 0;
+}
+
+dt_status dt_op_times_begin(struct dt_op_times *t, struct dt_stream *stream)
+{
+    if (t->calls)
+        return t->n < CALLS ? stamp(t, 2 * t->n, stream) : DT_OK;
+    t->begin = dt_nanoseconds();
+    return DT_OK;
+}
+
+dt_status dt_op_times_end(struct dt_op_times *t, const char *op, const struct dt_op_cost *cost,
+                          struct dt_stream *stream)
+{
+    uint64_t now = t->calls ? 0 : dt_nanoseconds();
+    struct dt_trace_work work = {.bytes = cost->bytes, .flops = cost->flops};
+    if (t->limits)
+        work.floor = dt_op_floor(cost, t->limits).seconds;
+    if (cost->name)
+        op = cost->name;
+    if (!t->calls)
+        dt_trace_add(DT_LANE_OP, op, t->begin, now, &work);
+    else if (t->n < CALLS) {
+        DT_TRY(stamp(t, 2 * t->n + 1, stream));
+        t->calls[t->n++] = (struct call){op, work};
+    }
+    return DT_OK;
+}

@@ -1,0 +1,27 @@
+// How long ops take, for the counters of base/trace.h (DT_LANE_OP). Ops that the thread starts
+// between start and stop are timed at the dispatch (ops.c): on the CPU by the clock, on a device by
+// stamps around each, which are read when the stream has done the work. Stamps do not work in a
+// graph: such steps are few (train/step.c).
+#pragma once
+
+#include "backend/cost.h"
+
+struct dt_op_times;
+
+// limits (borrowed): NULL where they are not known, then ops have no floor.
+dt_status dt_op_times_create(const struct dt_backend *backend,
+                             const struct dt_machine_limits *limits, struct dt_op_times **times);
+void dt_op_times_destroy(struct dt_op_times *times); // NULL is fine
+void dt_op_times_start(struct dt_op_times *times);
+// Sends the stamps to the host on `stream`, on which all timed work has been joined.
+dt_status dt_op_times_stop(struct dt_op_times *times, struct dt_stream *stream);
+// Counts the ops between the last start and stop, whose work is done.
+void dt_op_times_collect(struct dt_op_times *times);
+// On the host's clock (dt_nanoseconds) what the device's clock calls `stamp`.
+uint64_t dt_op_times_host(const struct dt_op_times *times, uint64_t stamp);
+
+// For ops.c: those of the calling thread, NULL between stop and start.
+extern _Thread_local struct dt_op_times *dt_op_times_now;
+dt_status dt_op_times_begin(struct dt_op_times *times, struct dt_stream *stream);
+dt_status dt_op_times_end(struct dt_op_times *times, const char *op, const struct dt_op_cost *cost,
+                          struct dt_stream *stream);
