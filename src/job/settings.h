@@ -72,7 +72,8 @@ struct dt_settings {
         int64_t every, eval_every, eval_batches;
         bool tensorboard;
         int console;
-        dt_string trace_steps;
+        bool profile;
+        dt_string limits, trace_steps;
     } log;
 };
 

@@ -3,14 +3,29 @@
 
 #include "base/clock.h"
 #include "base/round.h"
+#include "base/trace.h"
 #include "comm/job_control.h"
 #include "kernels/sum_squares.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-// Where on the stream the device's clock is read.
-enum mark { BEGIN, BACKWARD_DONE, SUMMED, UPDATED, GATHERED, END, MARKS };
+// Where on the stream the device's clock is read. LAST: of the last micro-batch. GATHERED: of
+// sharded weights only.
+enum mark {
+    BEGIN,
+    LAST_BEGIN,
+    LAST_FORWARD_DONE,
+    BACKWARD_DONE,
+    SUMMED,
+    UPDATED,
+    GATHERED,
+    END,
+    MARKS
+};
+
+// Where the device works by itself, the ops of the second step are timed, and of one in so many.
+enum { STEPS_PER_TIMED = 128 };
 
 // What host and device send each other in a step, pinned.
 struct report {
@@ -26,6 +41,7 @@ struct flight { // a step in flight
     double start;          // dt_seconds
     double lr, data_wait_ms;
     int graphs;
+    bool timed;
 };
 
 // The variants of the work on a micro-batch, which differ in more than data: its place in the step,
@@ -58,6 +74,7 @@ struct dt_stepper {
     struct flight flights[DT_STEPS_IN_FLIGHT];
     int64_t launched, collected;
     int64_t step;        // launched last, for progress and messages
+    bool timing;         // the ops of the step that is being launched
     uint64_t last_end;   // mark END of the step collected last; 0: none
     double last_collect; // dt_seconds
 };
@@ -251,9 +268,11 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
                                  .context = s->buckets,
                                  .stream = s->stream};
     say(s, "forward");
+    DT_TRY(mark(s, LAST_BEGIN));
     DT_TRY(dt_model_forward(s->model, &pass));
     DT_TRY(dt_model_loss(s->model, &pass, 1 / tokens, s->optimizer.sum));
     say(s, "backward");
+    DT_TRY(mark(s, LAST_FORWARD_DONE));
     if (last)
         DT_TRY(dt_buckets_sums_ready(s->buckets));
     DT_TRY(dt_model_backward(s->model, &pass));
@@ -263,12 +282,13 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     DT_TRY(mark(s, BACKWARD_DONE));
     DT_TRY(dt_buckets_wait(s->buckets));
     DT_TRY(mark(s, SUMMED));
+    dt_trace_phase("optimizer");
     DT_TRY(dt_optimizer_control(&s->optimizer, tokens, s->stream));
     DT_TRY(dt_optimizer_update(&s->optimizer, s->stream));
+    DT_TRY(mark(s, UPDATED));
     if (!s->optimizer.buckets)
         return DT_OK;
     say(s, "gathering weights");
-    DT_TRY(mark(s, UPDATED));
     DT_TRY(dt_buckets_gather(s->buckets));
     return mark(s, GATHERED);
 }
@@ -280,7 +300,7 @@ static dt_status run_micro_batch(struct dt_stepper *s, const struct dt_model_inp
                                  int variant, int *graphs)
 {
     struct variant *known = &s->variants[variant];
-    bool captures = s->config.graphs && s->backend->table->graphs &&
+    bool captures = s->config.graphs && !s->timing && s->backend->table->graphs &&
                     (!(variant & VARIANT_LAST) || dt_buckets_can_be_captured(s->buckets));
     if (!captures || !known->has_run) {
         known->has_run = true;
@@ -298,7 +318,7 @@ static dt_status run_micro_batch(struct dt_stepper *s, const struct dt_model_inp
     return dt_graph_launch(s->backend, known->graph, s->stream);
 }
 
-dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int64_t step, double lr)
+static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t step, double lr)
 {
     struct flight *flight = &s->flights[s->launched % DT_STEPS_IN_FLIGHT];
     struct report *report = flight->report;
@@ -334,9 +354,49 @@ dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int6
                       s->stream));
     DT_TRY(dt_to_host(s->backend, &report->sum, s->optimizer.sum, sizeof report->sum, s->stream));
     DT_TRY(dt_to_host(s->backend, report->marks, s->marks, sizeof report->marks, s->stream));
-    DT_TRY(dt_event_record(s->backend, flight->done, s->stream));
+    if (s->timing)
+        DT_TRY(dt_op_times_stop(s->config.times, s->stream));
+    return dt_event_record(s->backend, flight->done, s->stream);
+}
+
+// Whether to time the ops of the next step: only one such step may be in flight.
+static bool times_next(const struct dt_stepper *s)
+{
+    bool traced = dt_trace_is_on() & DT_TRACE_KEEPS, busy = false;
+    for (int64_t i = s->collected; i < s->launched; i++)
+        busy |= s->flights[i % DT_STEPS_IN_FLIGHT].timed;
+    return s->config.times && !busy &&
+           (traced || s->backend->table->unified || s->launched % STEPS_PER_TIMED == 1);
+}
+
+dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int64_t step, double lr)
+{
+    s->timing = times_next(s);
+    s->flights[s->launched % DT_STEPS_IN_FLIGHT].timed = s->timing;
+    if (s->timing)
+        dt_op_times_start(s->config.times);
+    DT_TRY(launch(s, loader, step, lr));
     s->launched++;
     return DT_OK;
+}
+
+// What the device did, by its marks.
+static void trace_device(const struct dt_stepper *s, const uint64_t *marks)
+{
+    static const char *const phases[MARKS] = {
+        [BEGIN] = "between steps",        [LAST_BEGIN] = "earlier micro-batches",
+        [LAST_FORWARD_DONE] = "forward",  [BACKWARD_DONE] = "backward",
+        [SUMMED] = "summing gradients",   [UPDATED] = "optimizer",
+        [GATHERED] = "gathering weights", [END] = "end of step",
+    };
+    uint64_t last = s->last_end ? s->last_end : marks[BEGIN];
+    for (int i = 0; i < MARKS; i++) {
+        if (marks[i] <= last) // not set, or of the first step
+            continue;
+        dt_trace_add(DT_LANE_DEVICE, phases[i], dt_op_times_host(s->config.times, last),
+                     dt_op_times_host(s->config.times, marks[i]), &(struct dt_trace_work){0});
+        last = marks[i];
+    }
 }
 
 static double milliseconds(uint64_t from, uint64_t to)
@@ -364,7 +424,12 @@ dt_status dt_stepper_collect(struct dt_stepper *s, struct dt_step_result *result
         .comm_wait_ms = milliseconds(marks[BACKWARD_DONE], marks[SUMMED]) +
                         (s->optimizer.buckets ? milliseconds(marks[UPDATED], marks[GATHERED]) : 0),
         .idle_ms = s->last_end ? milliseconds(s->last_end, marks[BEGIN]) : 0,
-        .graphs = flight->graphs};
+        .graphs = flight->graphs,
+        .timed = flight->timed};
+    if (flight->timed)
+        dt_op_times_collect(s->config.times);
+    if (s->config.times && !s->backend->table->unified && dt_trace_is_on())
+        trace_device(s, marks);
     s->last_end = marks[END];
     s->last_collect = now;
     s->collected++;

@@ -6,6 +6,7 @@
 // `dtrain bench` run the same steps.
 #pragma once
 
+#include "backend/op_times.h"
 #include "comm/buckets.h"
 #include "train/carry.h"
 #include "train/input.h"
@@ -20,12 +21,13 @@ struct dt_stepper_config {
     struct dt_input_config batch; // this rank's share
     int64_t tokens;               // of the global batch
     struct dt_optimizer_config optimizer;
-    int64_t bucket_bytes; // of fp32 gradient
-    enum dt_dtype wire;   // of gradients between ranks
-    bool between_devices; // these are summed by the device communicator
-    bool shard;           // optimizer states, where there are several ranks
-    bool graphs;          // where the device has them
-    int64_t carry_steps;  // carry state, which is zero again after so many steps; 0: carry nothing
+    int64_t bucket_bytes;      // of fp32 gradient
+    enum dt_dtype wire;        // of gradients between ranks
+    bool between_devices;      // these are summed by the device communicator
+    bool shard;                // optimizer states, where there are several ranks
+    bool graphs;               // where the device has them
+    struct dt_op_times *times; // borrowed; NULL: ops are not timed
+    int64_t carry_steps; // carry state, which is zero again after so many steps; 0: carry nothing
 };
 
 // What is known of a step when its work is done.
@@ -40,6 +42,7 @@ struct dt_step_result {
                          // weights gathered
     double idle_ms;      // … between the end of the previous step and this one's first work
     int graphs;          // launched, of at most one for each micro-batch
+    bool timed;          // its ops were: all steps on the CPU, some elsewhere, which use no graphs
 };
 
 // Adds what dt_stepper_create allocates for a model of these parameters.

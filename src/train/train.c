@@ -5,12 +5,14 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "checkpoint/snapshot.h"
 #include "comm/job_control.h"
 #include "job/gemm_algos.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/metrics.h"
+#include "train/profile.h"
 #include "train/schedule.h"
 #include "train/signals.h"
 #include "train/step.h"
@@ -24,6 +26,7 @@ struct trainer {
     bool root;
     struct dt_model *model;
     struct dt_stepper *stepper;
+    struct dt_profile profile;
     struct dt_snapshot snapshot;
     struct dt_loader *loader;
     struct dt_metrics *metrics; // root only
@@ -143,6 +146,7 @@ static dt_status create_local(struct trainer *t)
     struct dt_model_shape shape = dt_job_shape(job, true);
     DT_TRY(dt_model_create(&job->backend, &job->model, &shape, &t->model));
     struct dt_stepper_config stepper = dt_job_stepper(job);
+    stepper.times = t->profile.times;
     DT_TRY(dt_stepper_create(&job->backend, t->model, &stepper, &t->stepper));
     DT_TRY(dt_snapshot_create(&job->backend, t->model, &dt_stepper_optimizer(t->stepper)->states,
                               t->root, &t->snapshot));
@@ -157,6 +161,7 @@ static dt_status start(struct trainer *t)
     struct dt_job *job = t->job;
     int ranks = job->comm->info.size;
     DT_TRY(dt_agree(job->comm, dt_train_check_resources(job)));
+    DT_TRY(dt_agree(job->comm, dt_profile_open(job, &t->profile)));
     dt_comm_progress(job->comm, 0, "choosing GEMM algorithms");
     DT_TRY(dt_gemm_algos_apply(job));
     dt_comm_progress(job->comm, 0, "building the model");
@@ -313,7 +318,10 @@ static dt_status collect(struct trainer *t)
     const int64_t tokens = s->data.batch * s->data.seq_len;
     struct dt_step_result result;
     DT_TRY(dt_stepper_collect(t->stepper, &result));
+    dt_trace_phase("logging");
     const struct dt_update_control *update = &result.control;
+    t->profile.steps++;
+    t->profile.timed_steps += result.timed;
     t->state.step++;
     t->state.tokens += tokens;
     t->state.updates = update->updates;
@@ -383,9 +391,10 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     bool overdue = t->root && s->checkpoint.minutes > 0 &&
                    dt_seconds() - t->last_save >= 60 * s->checkpoint.minutes;
     struct {
-        double stop, save;
-    } votes = {dt_signals_pending() != 0, overdue};
-    DT_TRY(dt_allreduce(job->comm, &votes, 2, DT_F64, DT_SUM));
+        double stop, save, report;
+    } votes = {dt_signals_pending() != 0, overdue, dt_signals_report_wanted()};
+    dt_trace_phase("voting");
+    DT_TRY(dt_allreduce(job->comm, &votes, 3, DT_F64, DT_SUM));
 
     // What this step ends with. Whoever asks to stop may leave little time: no validation then.
     bool last = step == job->steps, stop = votes.stop > 0 && !last;
@@ -407,6 +416,8 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     bool gives_up = !last && is_out_of_patience(t);
     if (saves || gives_up || (improved && s->checkpoint.best))
         DT_TRY(save(t));
+    if (votes.report > 0)
+        DT_TRY(dt_profile_write(&t->profile));
     *stopped = stop || gives_up;
     return DT_OK;
 }
@@ -437,6 +448,7 @@ static dt_status finish(struct trainer *t, bool stopped)
         DT_TRY(dt_run_folder_state(&job->folder, stopped ? "stopped" : "complete", t->state.step,
                                    reason));
     dt_run_folder_watch(NULL);
+    DT_TRY(dt_profile_write(&t->profile));
     if (gave_up)
         dt_info("stopped after step %lld of %lld: %s; increase run.patience to train further",
                 (long long)t->state.step, (long long)job->steps, reason);
@@ -468,5 +480,6 @@ out:
     dt_metrics_close(t.metrics);
     dt_snapshot_destroy(&t.snapshot);
     dt_model_destroy(t.model);
+    dt_profile_close(&t.profile);
     return status;
 }

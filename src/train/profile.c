@@ -1,0 +1,271 @@
+// Every rank sends its counters to all; rank 0 makes rows of those with the same name.
+#include "train/profile.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/trace.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LIMITS_MAX_BYTES = 1 << 20, SPANS = 1 << 17, TOP = 5 };
+
+// ---- opening
+
+static dt_status parse_limits(const char *path, const char *line, struct dt_machine_limits *limits,
+                              char *device, size_t size, int64_t *threads)
+{
+    const struct {
+        const char *field;
+        double *value;
+    } fields[] = {{"copy_gb_per_s", &limits->copy},         {"gemm_fp32_gflops", &limits->gemm_f32},
+                  {"gemm_bf16_gflops", &limits->gemm_bf16}, {"gexp_per_s", &limits->exps},
+                  {"gexp2_per_s", &limits->exp2s},          {"glane_per_s", &limits->lanes}};
+    cJSON *json;
+    const char *name;
+    DT_TRY(dt_json_parse(path, line, (int64_t)strlen(line), &json));
+    dt_status status = dt_json_string(path, json, "name", &name);
+    if (status == DT_OK)
+        status = dt_json_int(path, json, "threads", 1, INT32_MAX, threads);
+    for (size_t i = 0; status == DT_OK && i < sizeof fields / sizeof *fields; i++) {
+        status = dt_json_double(path, json, fields[i].field, 1e-6, 1e12, fields[i].value);
+        *fields[i].value *= 1e9;
+    }
+    if (status == DT_OK)
+        snprintf(device, size, "%s", name);
+    cJSON_Delete(json);
+    return status;
+}
+
+// The line {"bench":"machine", …} of `dtrain bench --json`.
+static dt_status read_limits(const struct dt_job *job, struct dt_machine_limits *limits)
+{
+    const char *path = job->settings.log.limits;
+    struct dt_device_info info;
+    char *text, device[sizeof info.name];
+    int64_t size, threads;
+    DT_TRY_NOTE(dt_read_file(path, LIMITS_MAX_BYTES, &text, &size), "reading log.limits");
+    char *line = strtok(text, "\n");
+    while (line && !strstr(line, "\"bench\":\"machine\""))
+        line = strtok(NULL, "\n");
+    dt_status status =
+        line ? parse_limits(path, line, limits, device, sizeof device, &threads)
+             : DT_FAIL(DT_USER, "dtrain bench --json >FILE, then log.limits = FILE",
+                       "%s (log.limits) has no line {\"bench\":\"machine\", …}", path);
+    free(text);
+    DT_TRY(status);
+    DT_TRY(dt_backend_info(&job->backend, &info));
+    if (strcmp(device, info.name) != 0)
+        return DT_FAIL(DT_USER,
+                       "measure again: dtrain bench --json --threads N, N being this run's threads",
+                       "%s (log.limits) is of %s, but this run uses %s", path, device, info.name);
+    return DT_OK;
+}
+
+dt_status dt_profile_open(const struct dt_job *job, struct dt_profile *profile)
+{
+    const struct dt_settings *s = &job->settings;
+    bool traces = s->log.trace_steps[0], has_limits = s->log.limits[0];
+    *profile = (struct dt_profile){.job = job};
+    if (!s->log.profile && !traces)
+        return DT_OK;
+    if (has_limits)
+        DT_TRY(read_limits(job, &profile->limits));
+    DT_TRY(dt_trace_open(traces ? SPANS : 0));
+    profile->start = dt_seconds();
+    dt_trace_phase("start-up");
+    return dt_op_times_create(&job->backend, has_limits ? &profile->limits : NULL, &profile->times);
+}
+
+void dt_profile_close(struct dt_profile *profile)
+{
+    dt_trace_close();
+    dt_op_times_destroy(profile->times);
+    profile->times = NULL;
+}
+
+// ---- the table
+
+struct rank { // as it is sent
+    double seconds;
+    int64_t n;
+    struct dt_trace_counter counters[DT_TRACE_COUNTERS];
+};
+
+struct row {
+    const char *name;
+    int64_t lane;
+    double count, seconds; // of the mean rank
+    double most;           // seconds of the slowest rank
+    int slowest;
+    struct dt_trace_work work; // of the mean rank
+};
+
+struct table {
+    const struct dt_profile *profile;
+    int ranks;
+    double seconds; // of the mean rank
+    struct row rows[2 * DT_TRACE_COUNTERS];
+    int n;
+};
+
+static void add(struct table *table, const struct dt_trace_counter *counter, int rank, double scale)
+{
+    struct row *row = table->rows, *end = row + table->n;
+    double share = scale / table->ranks;
+    while (row < end && (row->lane != counter->lane || strcmp(row->name, counter->name) != 0))
+        row++;
+    if (row == table->rows + 2 * DT_TRACE_COUNTERS)
+        return;
+    if (row == end) {
+        table->n++;
+        *row = (struct row){.name = counter->name, .lane = counter->lane, .slowest = rank};
+    }
+    if (scale * counter->seconds > row->most) {
+        row->most = scale * counter->seconds;
+        row->slowest = rank;
+    }
+    row->count += share * (double)counter->count;
+    row->seconds += share * counter->seconds;
+    row->work.bytes += share * counter->work.bytes;
+    row->work.flops += share * counter->work.flops;
+    row->work.floor += share * counter->work.floor;
+}
+
+static int by_lane_and_time(const void *x, const void *y)
+{
+    const struct row *a = x, *b = y;
+    if (a->lane != b->lane)
+        return a->lane < b->lane ? -1 : 1;
+    return a->seconds > b->seconds ? -1 : a->seconds < b->seconds;
+}
+
+// Ops were timed in some steps only: scaled to all.
+static void fill(struct table *table, const struct rank *all)
+{
+    const struct dt_profile *p = table->profile;
+    double scale = p->timed_steps > 0 ? (double)p->steps / (double)p->timed_steps : 1;
+    for (int r = 0; r < table->ranks; r++) {
+        table->seconds += all[r].seconds / table->ranks;
+        for (int64_t i = 0; i < all[r].n; i++)
+            add(table, &all[r].counters[i], r, all[r].counters[i].lane == DT_LANE_OP ? scale : 1);
+    }
+    qsort(table->rows, (size_t)table->n, sizeof *table->rows, by_lane_and_time);
+}
+
+// A figure, or a dash for what does not apply.
+static void print_figure(FILE *f, int decimals, double value)
+{
+    char text[32] = "-";
+    if (value > 0 && isfinite(value))
+        snprintf(text, sizeof text, "%.*f", decimals, value);
+    fprintf(f, " %9s", text);
+}
+
+static void print_row(FILE *f, const struct table *table, const struct row *row)
+{
+    double seconds = row->seconds;
+    fprintf(f, "  %-28s %9.0f %9.3f %6.1f%% %9.3f %5d %8.2f", row->name, row->count, seconds,
+            100 * seconds / table->seconds, row->most, row->slowest,
+            seconds > 0 ? row->most / seconds : 1);
+    fprintf(f, " %9.3f", 1e3 * seconds / row->count);
+    print_figure(f, 1, row->work.flops / seconds / 1e9);
+    print_figure(f, 2, row->work.bytes / seconds / 1e9);
+    if (table->profile->limits.copy > 0)
+        print_figure(f, 2, row->work.floor / seconds);
+    fputc('\n', f);
+}
+
+static void print_table(FILE *f, const struct table *table)
+{
+    static const char *const titles[DT_LANES] = {
+        [DT_LANE_PHASE] = "phases of the training thread: all of the time",
+        [DT_LANE_DEVICE] = "the same on the device, by its clock",
+        [DT_LANE_OP] = "ops of training steps",
+        [DT_LANE_COMM] = "collectives, from begin to end, also while training goes on",
+        [DT_LANE_INPUT] = "reader thread (reading is part of filling)",
+        [DT_LANE_CHECKPOINT] = "checkpoints"};
+    const struct dt_profile *p = table->profile;
+    fprintf(f, "%s: %lld steps on %d rank%s, %.3f s; times and counts are those of the mean rank\n",
+            p->job->run_path, (long long)p->steps, table->ranks, table->ranks == 1 ? "" : "s",
+            table->seconds);
+    for (int i = 0; i < table->n; i++) {
+        const struct row *row = &table->rows[i];
+        if (i == 0 || row->lane != row[-1].lane) {
+            fprintf(f, "\n%s", titles[row->lane]);
+            if (row->lane == DT_LANE_OP && p->timed_steps < p->steps)
+                fprintf(f, " (timed in %lld of them, scaled)", (long long)p->timed_steps);
+            fprintf(f, "\n  %-28s %9s %9s %7s %9s %5s %8s %9s %9s %9s%s\n", "", "count", "s",
+                    "share", "max s", "rank", "max/mean", "ms each", "GFLOP/s", "GB/s",
+                    p->limits.copy > 0 ? "  of floor" : "");
+        }
+        print_row(f, table, row);
+    }
+}
+
+// "where the time went: backward 51.2 %, forward 27.3 %, …"
+static void show_top(const struct table *table, enum dt_lane lane, const char *title)
+{
+    char text[512] = "";
+    size_t used = 0;
+    int n = 0;
+    for (int i = 0; i < table->n && n < TOP; i++) {
+        const struct row *row = &table->rows[i];
+        if (row->lane == (int64_t)lane)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %.1f %%",
+                                     n++ > 0 ? ", " : "", row->name,
+                                     100 * row->seconds / table->seconds);
+    }
+    if (n > 0)
+        dt_info("%s: %s", title, text);
+}
+
+static dt_status write_table(const struct dt_profile *profile, const struct rank *all)
+{
+    struct table table = {.profile = profile, .ranks = profile->job->comm->info.size};
+    char path[DT_PATH], *text = NULL;
+    size_t size;
+    DT_TRY(dt_path(path, "%s/profile.txt", profile->job->run_path));
+    FILE *f = open_memstream(&text, &size);
+    if (!f)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %s", path);
+    fill(&table, all);
+    print_table(f, &table);
+    fclose(f);
+    dt_status status = dt_write_file_atomic(path, text, (int64_t)size);
+    free(text);
+    DT_TRY(status);
+    bool device = !profile->job->backend.table->unified;
+    show_top(&table, device ? DT_LANE_DEVICE : DT_LANE_PHASE, "where the time went");
+    show_top(&table, DT_LANE_OP, "ops");
+    dt_info("all of it: %s", path);
+    return DT_OK;
+}
+
+dt_status dt_profile_write(const struct dt_profile *profile)
+{
+    struct dt_comm *comm = profile->job->comm;
+    dt_status status = DT_OK;
+    if (!profile->job->settings.log.profile || profile->steps == 0)
+        return DT_OK;
+    dt_trace_phase("profile");
+    struct rank *all = calloc((size_t)comm->info.size, sizeof *all), *mine;
+    if (!all)
+        status =
+            DT_FAIL(DT_MACHINE, NULL, "no memory for the profile of %d ranks", comm->info.size);
+    DT_TRY(dt_agree(comm, status));
+    mine = &all[comm->info.rank];
+    mine->seconds = dt_seconds() - profile->start;
+    mine->n = dt_trace_counters(mine->counters);
+    DT_TRY_GOTO(status, out, dt_all_gather(comm, all, (int64_t)sizeof *all));
+    if (comm->info.rank == 0 && write_table(profile, all) != DT_OK) { // a run does not fail for it
+        dt_warn("no profile: %s", dt_error_current()->message);
+        dt_error_clear();
+    }
+out:
+    free(all);
+    return status;
+}

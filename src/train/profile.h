@@ -1,0 +1,21 @@
+// Where the time of a run went: a table by phase, op, collective and thread, over all ranks, in the
+// manner of PETSc's -log_view. It is written to profile.txt in the run's folder at the end and on
+// SIGUSR2, its largest rows to the console. The counters are those of base/trace.h.
+#pragma once
+
+#include "backend/op_times.h"
+#include "job/job.h"
+
+struct dt_profile {
+    const struct dt_job *job;
+    struct dt_machine_limits limits; // of log.limits
+    struct dt_op_times *times;       // NULL: nothing is counted (log.profile, log.trace_steps)
+    double start;                    // dt_seconds
+    int64_t steps, timed_steps;      // since then; those whose ops were timed
+};
+
+// Starts to count.
+dt_status dt_profile_open(const struct dt_job *job, struct dt_profile *profile);
+void dt_profile_close(struct dt_profile *profile);
+// Writes the table of the run so far. All ranks together; does nothing with log.profile = false.
+dt_status dt_profile_write(const struct dt_profile *profile);
