@@ -23,6 +23,15 @@ __global__ static void __launch_bounds__(THREADS) accumulate_kernel(int64_t n, c
         y[i] += dt_to_f32(x[i]);
 }
 
+// Few: one by one.
+__global__ static void __launch_bounds__(THREADS)
+    accumulate_f64_kernel(int64_t n, const double *x, double *y)
+{
+    int64_t i = dt_thread_index();
+    if (i < n)
+        y[i] += x[i];
+}
+
 template <class X> static void accumulate_typed(int64_t n, const X *x, float *y, dt_stream *stream)
 {
     unsigned blocks = dt_blocks(n, THREADS * EACH);
@@ -36,7 +45,11 @@ dt_status accumulate_cuda(struct dt_device *device, const struct dt_accumulate_a
                           struct dt_stream *stream)
 {
     (void)device;
-    DT_STORAGE_SWITCH(args->x_type, X,
-                      accumulate_typed(args->n, (const X *)args->x, args->y, stream));
+    if (args->x_type == DT_F64)
+        DT_LAUNCH(accumulate_f64_kernel, dt_blocks(args->n, THREADS), THREADS, 0, stream, args->n,
+                  (const double *)args->x, (double *)args->y);
+    else
+        DT_STORAGE_SWITCH(args->x_type, X,
+                          accumulate_typed(args->n, (const X *)args->x, (float *)args->y, stream));
     return DT_LAUNCHED("accumulate");
 }

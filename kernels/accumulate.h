@@ -1,4 +1,5 @@
-// y_i += x_i, fp32 sums: one arena of gradients onto another, or a bf16 array onto an fp32 one.
+// y_i += x_i, one rounding an element: one arena of gradients onto another, or a bf16 array onto an
+// fp32 one; in fp64 the sums of a loss.
 #pragma once
 
 #include "base/dtype.h"
@@ -7,7 +8,7 @@
 
 struct dt_accumulate_args {
     int64_t n;
-    const void *x; // [n] fp32 or bf16, in
+    const void *x; // [n] fp32, bf16 or fp64, in
     enum dt_dtype x_type;
-    float *y; // [n] fp32, +=
+    void *y; // [n] fp32, or fp64 where x is, +=
 };

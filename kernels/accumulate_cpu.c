@@ -12,16 +12,27 @@ DT_INLINE void add(float *restrict y, const void *restrict x, int64_t n, bool bf
 
 DT_CLONES static void add_block(const struct dt_accumulate_args *args, int64_t from, int64_t n)
 {
+    float *y = args->y;
     if (args->x_type == DT_BF16)
-        add(args->y + from, (const dt_bf16 *)args->x + from, n, true);
+        add(y + from, (const dt_bf16 *)args->x + from, n, true);
     else
-        add(args->y + from, (const float *)args->x + from, n, false);
+        add(y + from, (const float *)args->x + from, n, false);
+}
+
+static void add_f64(double *restrict y, const double *restrict x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] += x[i];
 }
 
 dt_status accumulate_cpu(struct dt_device *device, const struct dt_accumulate_args *args,
                          struct dt_stream *stream)
 {
     (void)stream;
+    if (args->x_type == DT_F64) { // few
+        add_f64(args->y, args->x, args->n);
+        return DT_OK;
+    }
     int64_t blocks = dt_ceil_div(args->n, BLOCK);
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++)

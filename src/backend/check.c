@@ -767,7 +767,8 @@ CHECK(cast)
 CHECK(accumulate)
 {
     COUNT(n);
-    STORAGE(x_type);
+    if (args->x_type != DT_F64)
+        STORAGE(x_type);
     if (args->n > 0) {
         POINTER(x);
         POINTER(y);

@@ -422,7 +422,8 @@ COST(quantize)
 COST(accumulate)
 {
     struct dt_op_cost cost = shaped("%lld %s", (long long)a->n, dt_dtype_name(a->x_type));
-    cost.bytes = (double)a->n * (8 + size_of(a->x_type));
+    double y_size = a->x_type == DT_F64 ? 8 : 4;
+    cost.bytes = (double)a->n * (2 * y_size + size_of(a->x_type));
     cost.flops = cost.lanes = (double)a->n;
     return cost;
 }

@@ -43,6 +43,11 @@ bool dt_job_resume_is_named(const struct dt_job *job);
 // Whether gradients are summed by the device communicator (NCCL) and not by job->comm: several
 // ranks on CUDA devices of their own, comm.backend = nccl or auto.
 bool dt_job_uses_device_comm(const struct dt_job *job);
+// Of gradients, losses and metrics, over micro-batches and ranks: comm.reduce.
+static inline enum dt_sum_order dt_job_sum_order(const struct dt_job *job)
+{
+    return job->settings.comm.reduce == DT_REDUCE_REPRODUCIBLE ? DT_SUM_TREE : DT_SUM_FAST;
+}
 // For dt_job_open. What to resume from: job->resume, a verified checkpoint or "".
 dt_status dt_job_resolve_resume(struct dt_job *job, enum dt_purpose purpose);
 // job->model: from the checkpoint to resume, else from run.init_from, else from [model].

@@ -2,6 +2,8 @@
 // of the model.
 #include "job/settings.h"
 
+#include "base/text.h"
+
 #include <stddef.h>
 #include <string.h>
 
@@ -96,8 +98,8 @@ static const struct dt_config_key comm_keys[] = {
            "how ranks communicate; auto: NCCL between GPUs, else MPI"),
     REAL(comm, bucket_mb, "25", 0.001, 65536, "MB of gradients sent together"),
     CHOICE(comm, dtype, "fp32", "fp32|bf16", "type in which gradients are sent"),
-    CHOICE(comm, reduce, "fast", "fast|reproducible", "reproducible: same bits on any number of ranks",
-           .unbuilt = "reproducible"),
+    CHOICE(comm, reduce, "fast", "fast|reproducible",
+           "reproducible: the same bits on 1, 2, 4, … ranks, for one data.micro_batch"),
     REAL(comm, timeout_s, "600", 1, 1e6, "seconds until a stalled rank ends the job"),
     WHOLE(comm, verify_replicas, "0", 0, MANY, "compare the ranks' weights every N steps; 0: off"),
     {0},
@@ -208,6 +210,11 @@ static void nearest_divisors(int64_t n, int64_t x, int64_t *below, int64_t *abov
     }
 }
 
+static bool is_power_of_two(int64_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
 // How the batch is split over `ranks`, and each share into micro-batches.
 static void check_batch(struct check *check, int64_t ranks)
 {
@@ -235,11 +242,71 @@ static void check_batch(struct check *check, int64_t ranks)
     }
 }
 
+// comm.reduce = reproducible sums the micro-batches of a step by one binary tree, whichever rank
+// has them.
+static void check_tree(struct check *check)
+{
+    const struct dt_settings *s = check->settings;
+    int64_t batch = s->data.batch, micro = s->data.micro_batch, least = batch;
+    char allowed[256] = "";
+    if (s->comm.reduce != DT_REDUCE_REPRODUCIBLE)
+        return;
+    if (s->comm.dtype == DT_WIRE_BF16)
+        REJECT(check, "comm.dtype",
+               "bf16 rounds what ranks send, and not what a rank adds by itself: comm.reduce = "
+               "reproducible (%s) needs fp32",
+               origin(check, "comm.reduce"));
+    while (least % 2 == 0 && least > 0)
+        least /= 2;
+    for (int64_t fits = least; fits <= batch && fits > 0; fits *= 2)
+        dt_append(allowed, sizeof allowed, "%s%lld", fits > least ? ", " : "", (long long)fits);
+    if (micro == 0)
+        REJECT(check, "data.micro_batch",
+               "required with comm.reduce = reproducible (%s), whose bits depend on it; for "
+               "data.batch = %lld (%s) allowed are %s",
+               origin(check, "comm.reduce"), (long long)batch, origin(check, "data.batch"),
+               allowed);
+    else if (batch % micro == 0 && !is_power_of_two(batch / micro))
+        REJECT(check, "data.micro_batch",
+               "%lld cuts data.batch = %lld (%s) into %lld micro-batches, and comm.reduce = "
+               "reproducible (%s) needs a power of two of them; allowed are %s",
+               (long long)micro, (long long)batch, origin(check, "data.batch"),
+               (long long)(batch / micro), origin(check, "comm.reduce"), allowed);
+}
+
+// The same for the ranks of this job; `false`: rejected.
+static bool check_tree_ranks(struct check *check, int64_t ranks)
+{
+    const struct dt_settings *s = check->settings;
+    int64_t leaves = s->data.micro_batch > 0 ? s->data.batch / s->data.micro_batch : 0, below = 1;
+    char above[32] = "";
+    if (s->comm.reduce != DT_REDUCE_REPRODUCIBLE || (is_power_of_two(ranks) && ranks <= leaves))
+        return true;
+    while (2 * below <= ranks && 2 * below <= leaves)
+        below *= 2;
+    if (2 * below <= leaves)
+        snprintf(above, sizeof above, " or %lld", (long long)(2 * below));
+    if (ranks > leaves)
+        REJECT(check, "comm.reduce",
+               "reproducible: %lld ranks cannot share the %lld micro-batches of a step (data.batch "
+               "= %lld, data.micro_batch = %lld: %s); start at most %lld ranks or lower "
+               "data.micro_batch",
+               (long long)ranks, (long long)leaves, (long long)s->data.batch,
+               (long long)s->data.micro_batch, origin(check, "data.micro_batch"),
+               (long long)leaves);
+    else
+        REJECT(check, "comm.reduce",
+               "reproducible needs a power of two of ranks, not %lld: start %lld%s",
+               (long long)ranks, (long long)below, above);
+    return false;
+}
+
 static void check_data(struct check *check)
 {
     const struct dt_settings *s = check->settings;
     int64_t tokens;
     check_batch(check, 1);
+    check_tree(check);
     if (s->model.vocab_size > 0 && s->data.reset_token >= s->model.vocab_size)
         REJECT(check, "data.reset_token", "%lld is not below model.vocab_size = %lld (%s)",
                (long long)s->data.reset_token, (long long)s->model.vocab_size,
@@ -336,7 +403,8 @@ dt_status dt_settings_check_batch(const struct dt_settings *settings,
                                   const struct dt_config *config, int64_t ranks)
 {
     struct check check = {.settings = settings, .config = config};
-    check_batch(&check, ranks);
+    if (check_tree_ranks(&check, ranks))
+        check_batch(&check, ranks);
     return dt_problems_raise(&check.problems, NULL);
 }
 

@@ -66,6 +66,7 @@ struct dt_stepper {
     struct dt_input input;
     struct dt_carry carry;
     struct dt_pieces pieces; // that this rank updates
+    struct dt_micro_tree tree;
     struct dt_buckets *buckets;
     struct dt_stream *stream;
     struct variant variants[VARIANTS];
@@ -87,10 +88,17 @@ static struct dt_buckets_config buckets_config(const struct dt_params *params,
                                       .n_rows = params->n,
                                       .bucket_bytes = config->bucket_bytes,
                                       .wire = config->wire,
+                                      .order = config->order,
                                       .n_sums = sizeof(struct dt_loss_sum) / sizeof(double),
                                       .between_devices = config->between_devices,
                                       .shard = config->shard,
                                       .n_norms = dt_ceil_div(params->elements, DT_NORM_BLOCK)};
+}
+
+// Micro-batches that a tree sums; 1 where the model accumulates them.
+static int64_t leaves(const struct dt_stepper_config *config)
+{
+    return config->order == DT_SUM_TREE ? config->batch.sequences / config->batch.micro : 1;
 }
 
 void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *params,
@@ -106,6 +114,21 @@ void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *p
     dt_memory_plan_add(plan, "bf16 buckets", dt_buckets_bytes(&buckets, n_ranks), false);
     dt_memory_plan_add(plan, "host buckets", dt_buckets_host_bytes(&buckets, backend, n_ranks),
                        true);
+    dt_memory_plan_add(plan, "gradient sums", dt_micro_tree_bytes(params->elements, leaves(config)),
+                       false);
+}
+
+static dt_status create_tree(struct dt_stepper *s)
+{
+    struct dt_tree_sum own = {dt_model_gradients(s->model), s->optimizer.sum};
+    return dt_micro_tree_create(s->backend, &own, dt_model_params(s->model)->elements,
+                                leaves(&s->config), &s->tree);
+}
+
+// Padding after a row belongs to it.
+static int64_t row_end(const struct dt_params *params, int64_t row)
+{
+    return row + 1 < params->n ? params->rows[row + 1].offset : params->elements;
 }
 
 static dt_status create_with_rows(struct dt_stepper *s, const int64_t *row_ends)
@@ -135,7 +158,7 @@ static dt_status create_optimizer_and_buckets(struct dt_stepper *s)
     if (!ends)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %d rows", params->n);
     for (int i = 0; i < params->n; i++)
-        ends[i] = i + 1 < params->n ? params->rows[i + 1].offset : params->elements;
+        ends[i] = row_end(params, i);
     dt_status status = create_with_rows(s, ends);
     free(ends);
     return status;
@@ -157,6 +180,7 @@ dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *m
         DT_TRY_GOTO(
             status, fail,
             dt_carry_create(backend, model, &config->batch, &config->comm->info, &s->carry));
+    DT_TRY_GOTO(status, fail, create_tree(s));
     DT_TRY_GOTO(status, fail, dt_alloc(backend, MARKS * (int64_t)sizeof *s->marks, &s->marks));
     DT_TRY_GOTO(
         status, fail,
@@ -192,6 +216,7 @@ void dt_stepper_destroy(struct dt_stepper *s)
         if (s->variants[i].graph)
             dt_graph_destroy(backend, s->variants[i].graph);
     dt_buckets_destroy(s->buckets);
+    dt_micro_tree_destroy(&s->tree);
     dt_input_destroy(&s->input);
     dt_carry_destroy(&s->carry);
     if (s->optimizer.backend)
@@ -248,13 +273,18 @@ static dt_status mark(struct dt_stepper *s, enum mark mark)
     return dt_stamp(s->backend, &args, s->stream);
 }
 
-static dt_status row_ready(void *buckets, int64_t row)
+// The last micro-batch's gradient of a row is final: so becomes this rank's, which leaves.
+static dt_status row_ready(void *stepper, int64_t row)
 {
-    return dt_buckets_ready(buckets, row);
+    struct dt_stepper *s = stepper;
+    const struct dt_params *params = dt_model_params(s->model);
+    DT_TRY(
+        dt_micro_tree_finish(&s->tree, params->rows[row].offset, row_end(params, row), s->stream));
+    return dt_buckets_ready(s->buckets, row);
 }
 
-// Gradients are accumulated over micro-batches; the last one sends them as they become ready, and
-// updates the weights.
+// Gradients are accumulated over micro-batches, by the model itself or by a tree; the last one
+// sends them as they become ready, and updates the weights.
 static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_input *input,
                                   int variant)
 {
@@ -265,7 +295,7 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
                                  .after = s->carry.after,
                                  .accumulate = !(variant & VARIANT_FIRST),
                                  .grad_ready = last ? row_ready : NULL,
-                                 .context = s->buckets,
+                                 .context = s,
                                  .stream = s->stream};
     say(s, "forward");
     DT_TRY(mark(s, LAST_BEGIN));
@@ -273,8 +303,10 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     DT_TRY(dt_model_loss(s->model, &pass, 1 / tokens, s->optimizer.sum));
     say(s, "backward");
     DT_TRY(mark(s, LAST_FORWARD_DONE));
-    if (last)
+    if (last) {
+        DT_TRY(dt_micro_tree_finish_sums(&s->tree, s->stream));
         DT_TRY(dt_buckets_sums_ready(s->buckets));
+    }
     DT_TRY(dt_model_backward(s->model, &pass));
     if (!last)
         return DT_OK;
@@ -322,7 +354,8 @@ static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t 
 {
     struct flight *flight = &s->flights[s->launched % DT_STEPS_IN_FLIGHT];
     struct report *report = flight->report;
-    int64_t micro_batches;
+    const bool tree = s->config.order == DT_SUM_TREE;
+    int64_t n;
     s->step = step;
     flight->start = dt_seconds();
     flight->graphs = 0;
@@ -330,21 +363,25 @@ static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t 
     report->lr = (float)lr;
 
     say(s, "reading data");
-    DT_TRY(dt_input_next(&s->input, loader, s->stream, &micro_batches, &flight->data_wait_ms));
+    DT_TRY(dt_input_next(&s->input, loader, s->stream, &n, &flight->data_wait_ms));
     DT_TRY(mark(s, BEGIN));
     DT_TRY(dt_to_device(s->backend, s->optimizer.lr, &report->lr, sizeof report->lr, s->stream));
-    DT_TRY(dt_fill(s->backend, s->optimizer.sum, 0, sizeof *s->optimizer.sum, s->stream));
     if (s->carry.backend && (step - 1) % s->config.carry_steps == 0)
         DT_TRY(dt_carry_clear(&s->carry, s->carry.kept, s->stream));
 
-    for (int64_t i = 0; i < micro_batches; i++) {
+    for (int64_t i = 0; i < n; i++) {
         struct dt_model_input input;
+        const bool first = i == 0 || tree, last = i == n - 1; // the model overwrites, or adds
         DT_TRY(dt_input_micro_batch(&s->input, s->stream, &input));
-        int variant = (i == 0 ? VARIANT_FIRST : 0) | (i == micro_batches - 1 ? VARIANT_LAST : 0);
+        if (first)
+            DT_TRY(dt_fill(s->backend, s->optimizer.sum, 0, sizeof *s->optimizer.sum, s->stream));
+        int variant = (first ? VARIANT_FIRST : 0) | (last ? VARIANT_LAST : 0);
         for (int array = 0; array < DT_BATCH_ARRAYS; array++)
             variant |= input.arrays[array] ? VARIANT_ARRAYS << array : 0;
         DT_TRY(dt_carry_load(&s->carry, s->carry.kept, i, s->stream));
         DT_TRY(run_micro_batch(s, &input, variant, &flight->graphs));
+        if (tree && !last)
+            DT_TRY(dt_micro_tree_carry(&s->tree, i, s->stream));
         DT_TRY(dt_carry_store(&s->carry, s->carry.next, i, s->stream));
     }
     DT_TRY(dt_carry_commit(&s->carry, s->optimizer.control, s->stream));

@@ -10,6 +10,7 @@
 #include "comm/buckets.h"
 #include "train/carry.h"
 #include "train/input.h"
+#include "train/micro_tree.h"
 #include "train/optimizer.h"
 
 enum { DT_STEPS_IN_FLIGHT = 2 }; // at most
@@ -23,6 +24,7 @@ struct dt_stepper_config {
     struct dt_optimizer_config optimizer;
     int64_t bucket_bytes;      // of fp32 gradient
     enum dt_dtype wire;        // of gradients between ranks
+    enum dt_sum_order order;   // of gradients and losses, over micro-batches and ranks
     bool between_devices;      // these are summed by the device communicator
     bool shard;                // optimizer states, where there are several ranks
     bool graphs;               // where the device has them

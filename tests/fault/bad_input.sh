@@ -52,7 +52,7 @@ refused "one underscore in the environment" 'DTRAIN_RUN_STEPS is not a known key
     "$dtrain" small.ini run.name=bad
 refused "a name that is not UTF-8" 'run.name: .*not UTF-8 at byte 3 \(0xe4\)' "$dtrain" small.ini run.name=$'bad\xe4'
 override "more threads than cores" 'run.threads: 4096, but this job may use [0-9]+ core' run.threads=4096
-override "not implemented yet" 'comm.reduce.*not implemented' comm.reduce=reproducible
+override "reproducible without a micro-batch" 'data.micro_batch: required' comm.reduce=reproducible
 override "MPI without a launcher" 'comm.backend: mpi, but no launcher' comm.backend=mpi
 refused "two processes with comm.backend = self" 'comm.backend: self, but 2 ranks' env "${local_mpirun[0]}" \
     "${local_mpirun[@]:1}" -np 2 "$dtrain" small.ini run.name=bad comm.backend=self

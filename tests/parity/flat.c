@@ -60,8 +60,9 @@ static void compare_cast(struct parity *p, int64_t n, int64_t off, dt_dtype from
 
 REFERENCE(accumulate)
 {
+    dt_dtype type = a->x_type == DT_F64 ? DT_F64 : DT_F32;
     for (int64_t i = 0; i < a->n; i++)
-        a->y[i] = (float)((double)a->y[i] + get(a->x, a->x_type, i));
+        set(a->y, type, i, get(a->y, type, i) + get(a->x, a->x_type, i));
     return DT_OK;
 }
 
@@ -69,12 +70,14 @@ static void compare_accumulate(struct parity *p, int64_t n, int64_t off, dt_dtyp
 {
     if (!begin(p, "accumulate", n, off, dt_dtype_name(type)))
         return;
+    dt_dtype sum = type == DT_F64 ? DT_F64 : DT_F32;
     char *x = normal_rows(type, 1, n + off, n + off, 1.0, 2);
+    char *y = normal_rows(sum, 1, n + off, n + off, 1.0, 3);
     struct dt_accumulate_args args = {.n = n,
                                       .x = x + off * dt_dtype_size(type),
                                       .x_type = type,
-                                      .y = normal(n + off, 1.0, 3) + off};
-    PARITY(p, accumulate, &args, IN(x), OUT(y, DT_F32, 1, n, n));
+                                      .y = y + off * dt_dtype_size(sum)};
+    PARITY(p, accumulate, &args, IN(x), OUT(y, sum, 1, n, n));
 }
 
 REFERENCE(sum_squares)
@@ -350,6 +353,7 @@ static void check_stamp(struct parity *p)
 static void compare_arrays(struct parity *p, int64_t n, int64_t off)
 {
     static const dt_dtype types[] = {DT_F32, DT_BF16};
+    compare_accumulate(p, n, off, DT_F64);
     for (int i = 0; i < 2; i++) {
         compare_accumulate(p, n, off, types[i]);
         for (int j = 0; j < 2; j++)

@@ -648,7 +648,7 @@ static void test_flat(void)
     struct dt_accumulate_args good = {4, memory, DT_F32, memory + 8};
     CHECK_OK(dt_accumulate(&backend, &good, NULL));
     REFUSE(accumulate, n, -1, "-1");
-    REFUSE(accumulate, x_type, DT_F64, "fp64");
+    REFUSE(accumulate, x_type, DT_I64, "int64");
     REFUSE_NULL(accumulate, x);
     REFUSE_NULL(accumulate, y);
 }

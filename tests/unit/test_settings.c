@@ -167,7 +167,6 @@ static void test_unbuilt(void)
     static const struct refused list[] = {
         {{{"optim.shard=true"}}, "optim.shard: not implemented yet"},
         {{{"optim.rollback=1"}}, "optim.rollback: not implemented yet"},
-        {{{"comm.reduce=reproducible"}}, "comm.reduce: 'reproducible' is not implemented yet"},
         {{{"log.tensorboard=true"}}, "log.tensorboard: not implemented yet"},
         {{{"log.trace_steps=10:12"}}, "log.trace_steps: not implemented yet"},
     };
@@ -208,6 +207,16 @@ static void test_between_keys(void)
          "data.micro_batch: 5 does not divide data.batch = 12 "
          "(c.ini:10); the nearest that do are 4 and 6"},
         {{{"data.micro_batch=1000000007", "data.batch=2147483647"}}, "are 1 and 2147483647"},
+        {{{"comm.reduce=reproducible"}},
+         "data.micro_batch: required with comm.reduce = reproducible (command line), whose bits "
+         "depend on it; for data.batch = 12 (c.ini:10) allowed are 3, 6, 12"},
+        {{{"comm.reduce=reproducible", "data.micro_batch=2"}},
+         "data.micro_batch: 2 cuts data.batch = 12 (c.ini:10) into 6 micro-batches, and "
+         "comm.reduce = reproducible (command line) needs a power of two of them; allowed are 3, "
+         "6, 12"},
+        {{{"comm.reduce=reproducible", "data.micro_batch=5"}}, "5 does not divide data.batch"},
+        {{{"comm.reduce=reproducible", "data.micro_batch=3", "comm.dtype=bf16"}},
+         "comm.dtype: bf16 rounds what ranks send"},
         {{{"data.micro_batch=24"}}, "data.micro_batch: 24 is more than data.batch = 12"},
         {{{"data.reset_token=259"}},
          "data.reset_token: 259 is not below model.vocab_size = 259 "
@@ -241,6 +250,8 @@ static void test_between_keys(void)
     static const struct words fine[] = {
         {{"data.micro_batch=12"}},
         {{"data.micro_batch=1"}},
+        {{"data.micro_batch=3", "comm.reduce=reproducible"}},
+        {{"data.micro_batch=12", "comm.reduce=reproducible"}},
         {{"data.reset_token=258", "data.reset_after=true"}},
         {{"log.eval_every=5", "data.val=v.h5"}},
         {{"optim.min_lr=3e-3", "optim.warmup_steps=99"}},
@@ -253,6 +264,44 @@ static void test_between_keys(void)
     for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++)
         CHECK(parse_and_check(&fine[i]) == DT_OK, "%s: %s", fine[i].word[0],
               dt_error_current()->message);
+}
+
+// What a job of so many ranks can share.
+static void test_ranks(void)
+{
+    static const struct {
+        struct words words;
+        int64_t ranks;
+        const char *said; // NULL: fine
+    } cases[] = {
+        {{{"data.batch=12"}}, 4, NULL},
+        {{{"data.batch=12"}}, 5, "the nearest that can are 10 and 15"},
+        {{{"data.batch=12", "data.micro_batch=3", "comm.reduce=reproducible"}}, 1, NULL},
+        {{{"data.batch=12", "data.micro_batch=3", "comm.reduce=reproducible"}}, 4, NULL},
+        {{{"data.batch=12", "data.micro_batch=3", "comm.reduce=reproducible"}},
+         3,
+         "comm.reduce: reproducible needs a power of two of ranks, not 3: start 2 or 4"},
+        {{{"data.batch=12", "data.micro_batch=3", "comm.reduce=reproducible"}},
+         8,
+         "comm.reduce: reproducible: 8 ranks cannot share the 4 micro-batches of a step "
+         "(data.batch "
+         "= 12, data.micro_batch = 3: command line); start at most 4 ranks"},
+        {{{"data.batch=12", "data.micro_batch=3", "comm.reduce=reproducible"}},
+         6,
+         "start at most 4"},
+    };
+    static struct dt_settings settings;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dt_config *config;
+        CHECK_OK(parse(base_text, &cases[i].words, &settings, &config));
+        dt_status status = dt_settings_check_batch(&settings, config, cases[i].ranks);
+        CHECK_INT(status, cases[i].said ? DT_USER : DT_OK);
+        if (cases[i].said)
+            CHECK(strstr(dt_error_current()->message, cases[i].said), "case %zu: %s", i,
+                  dt_error_current()->message);
+        dt_config_free(config);
+    }
+    dt_error_clear();
 }
 
 static void test_required(void)
@@ -346,6 +395,7 @@ int main(void)
     test_choices();
     test_unbuilt();
     test_between_keys();
+    test_ranks();
     test_required();
     test_steps_of_epochs();
     test_echo();

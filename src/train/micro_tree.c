@@ -1,0 +1,110 @@
+// A binary counter whose digits are arenas of gradients.
+#include "train/micro_tree.h"
+
+static int levels_of(int64_t micro_batches)
+{
+    int levels = 0;
+    while (INT64_C(1) << levels < micro_batches)
+        levels++;
+    return levels;
+}
+
+int64_t dt_micro_tree_bytes(int64_t elements, int64_t micro_batches)
+{
+    return levels_of(micro_batches) * elements * (int64_t)sizeof(float);
+}
+
+// Levels in the order of their memory: every step adds in the same places, as graphs do.
+static void reset(struct dt_micro_tree *tree)
+{
+    for (int l = 0; l < tree->levels; l++)
+        tree->level[l] = (struct dt_tree_sum){tree->gradients + l * tree->elements, tree->sums + l};
+}
+
+dt_status dt_micro_tree_create(const struct dt_backend *backend, const struct dt_tree_sum *own,
+                               int64_t elements, int64_t micro_batches, struct dt_micro_tree *tree)
+{
+    int64_t bytes = dt_micro_tree_bytes(elements, micro_batches);
+    *tree = (struct dt_micro_tree){
+        .backend = backend, .elements = elements, .levels = levels_of(micro_batches), .own = *own};
+    if (tree->levels == 0)
+        return DT_OK;
+    DT_TRY_NOTE(dt_alloc(backend, bytes, &tree->gradients), "allocating %.1f MiB for gradient sums",
+                (double)bytes / 0x1p20);
+    DT_TRY(dt_alloc(backend, tree->levels * (int64_t)sizeof *tree->sums, &tree->sums));
+    reset(tree);
+    return DT_OK;
+}
+
+void dt_micro_tree_destroy(struct dt_micro_tree *tree)
+{
+    if (!tree->backend)
+        return;
+    dt_free(tree->backend, tree->gradients);
+    dt_free(tree->backend, tree->sums);
+    *tree = (struct dt_micro_tree){0};
+}
+
+// y[first, end) += x[first, end)
+static dt_status add(const struct dt_micro_tree *tree, const struct dt_tree_sum *x,
+                     const struct dt_tree_sum *y, int64_t first, int64_t end,
+                     struct dt_stream *stream)
+{
+    struct dt_accumulate_args args = {
+        .n = end - first, .x = x->gradients + first, .x_type = DT_F32, .y = y->gradients + first};
+    return dt_accumulate(tree->backend, &args, stream);
+}
+
+static dt_status add_sums(const struct dt_micro_tree *tree, const struct dt_tree_sum *x,
+                          const struct dt_tree_sum *y, struct dt_stream *stream)
+{
+    struct dt_accumulate_args args = {
+        .n = sizeof *x->sum / sizeof(double), .x = x->sum, .x_type = DT_F64, .y = y->sum};
+    return dt_accumulate(tree->backend, &args, stream);
+}
+
+// level 0 = own. A cast to the same type is a copy that threads share.
+static dt_status keep(const struct dt_micro_tree *tree, struct dt_stream *stream)
+{
+    struct dt_cast_args args = {.n = tree->elements,
+                                .x = tree->own.gradients,
+                                .x_type = DT_F32,
+                                .y = tree->level[0].gradients,
+                                .y_type = DT_F32};
+    DT_TRY(dt_cast(tree->backend, &args, stream));
+    return dt_copy(tree->backend, tree->level[0].sum, tree->own.sum, sizeof *tree->own.sum, stream);
+}
+
+dt_status dt_micro_tree_carry(struct dt_micro_tree *tree, int64_t i, struct dt_stream *stream)
+{
+    const struct dt_tree_sum *carried = &tree->own;
+    int l = 0;
+    if (i == 0)
+        reset(tree);
+    for (; i >> l & 1; l++) { // onto the sum that waits
+        DT_TRY(add(tree, carried, &tree->level[l], 0, tree->elements, stream));
+        DT_TRY(add_sums(tree, carried, &tree->level[l], stream));
+        carried = &tree->level[l];
+    }
+    if (l == 0)
+        return keep(tree, stream);
+    struct dt_tree_sum unused = tree->level[l]; // memory goes up, not numbers
+    tree->level[l] = *carried;
+    tree->level[l - 1] = unused;
+    return DT_OK;
+}
+
+dt_status dt_micro_tree_finish(struct dt_micro_tree *tree, int64_t first, int64_t end,
+                               struct dt_stream *stream)
+{
+    for (int l = 0; l < tree->levels; l++)
+        DT_TRY(add(tree, &tree->level[l], &tree->own, first, end, stream));
+    return DT_OK;
+}
+
+dt_status dt_micro_tree_finish_sums(struct dt_micro_tree *tree, struct dt_stream *stream)
+{
+    for (int l = 0; l < tree->levels; l++)
+        DT_TRY(add_sums(tree, &tree->level[l], &tree->own, stream));
+    return DT_OK;
+}
