@@ -27,7 +27,7 @@ static const int64_t least_piece_bytes = 1 << 12; // however small buckets are a
 
 struct plan {
     const struct dt_bucket_plan_config *config;
-    int64_t sharded;       // elements
+    int64_t all, sharded;  // elements
     struct dt_span *spans; // NULL: they are only counted
     int64_t n, end;        // of the last one
 };
@@ -42,11 +42,12 @@ static void add(struct plan *plan, int64_t end)
     plan->end = end;
 }
 
-// The bucket that is open ends here, or a little earlier.
+// The bucket that is open ends here; sharded, a little earlier.
 static void close_bucket(struct plan *plan, int64_t end)
 {
-    add(plan, dt_bucket_sharded(dt_min_i64(end, plan->sharded), plan->config->n_ranks));
-    if (end > plan->sharded)
+    if (plan->sharded > 0)
+        add(plan, dt_bucket_sharded(dt_min_i64(end, plan->sharded), plan->config->n_ranks));
+    if (plan->config->n_ranks <= 1 || end == plan->all)
         add(plan, end);
 }
 
@@ -70,7 +71,7 @@ static void close_row(struct plan *plan, int64_t start, int64_t end)
 static void cut(struct plan *plan)
 {
     const int64_t *ends = plan->config->row_ends, rows = plan->config->n_rows;
-    int64_t all = rows > 0 ? ends[rows - 1] : 0, start = 0; // of the bucket that is open
+    int64_t all = plan->all, start = 0; // of the bucket that is open
     for (int64_t row = 0, begin = 0; row < rows; begin = ends[row++]) {
         int64_t most = limit(plan, all - start) / (int64_t)sizeof(float);
         if (ends[row] - start <= most)
@@ -94,7 +95,8 @@ dt_status dt_bucket_plan(const struct dt_bucket_plan_config *config, struct dt_s
                          int64_t *n)
 {
     int64_t all = config->n_rows > 0 ? config->row_ends[config->n_rows - 1] : 0;
-    struct plan plan = {.config = config, .sharded = dt_bucket_sharded(all, config->n_ranks)};
+    struct plan plan = {
+        .config = config, .all = all, .sharded = dt_bucket_sharded(all, config->n_ranks)};
     cut(&plan);
     plan.spans = calloc((size_t)plan.n + 1, sizeof *plan.spans);
     if (!plan.spans)

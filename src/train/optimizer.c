@@ -107,11 +107,20 @@ dt_status dt_optimizer_start_ema(struct dt_optimizer *o)
     return dt_stream_sync(o->backend, NULL);
 }
 
+// The gradients' memory is spare between steps. Of padding and of what is not trained it must be
+// zero again afterwards.
+static dt_status clear_spare(struct dt_optimizer *o, struct dt_stream *stream)
+{
+    float *spare = dt_model_gradients(o->model);
+    int64_t bytes = dt_model_params(o->model)->elements * (int64_t)sizeof *spare;
+    return dt_fill(o->backend, spare, 0, bytes, stream);
+}
+
 dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream)
 {
     const struct dt_pieces *pieces = &o->states.pieces;
     float *ema = dt_optimizer_state(&o->states, "ema"), *weights = dt_model_weights(o->model);
-    float *spare = dt_model_gradients(o->model); // of padding it is zero again afterwards
+    float *spare = dt_model_gradients(o->model);
     struct piece p = {0};
     for (int64_t i = 0; i < pieces->n; i++) {
         p = next_piece(pieces, i, p);
@@ -122,11 +131,29 @@ dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream
         if (o->buckets)
             DT_TRY(dt_buckets_updated(o->buckets));
     }
-    DT_TRY(dt_fill(o->backend, spare, 0,
-                   dt_model_params(o->model)->elements * (int64_t)sizeof *spare, stream));
+    DT_TRY(clear_spare(o, stream));
     if (o->buckets)
         DT_TRY(dt_buckets_gather(o->buckets));
     return dt_model_refresh(o->model, stream);
+}
+
+dt_status dt_optimizer_copy_ema(struct dt_optimizer *o, float *host, struct dt_stream *stream)
+{
+    const struct dt_pieces *pieces = &o->states.pieces;
+    float *ema = dt_optimizer_state(&o->states, "ema"), *spare = dt_model_gradients(o->model);
+    int64_t bytes = dt_model_params(o->model)->elements * (int64_t)sizeof *ema;
+    struct piece p = {0};
+    for (int64_t i = 0; i < pieces->n; i++) {
+        p = next_piece(pieces, i, p);
+        DT_TRY(
+            dt_copy(o->backend, spare + p.first, ema + p.at, p.n * (int64_t)sizeof *ema, stream));
+    }
+    if (o->buckets)
+        DT_TRY(dt_buckets_gather_array(o->buckets, spare));
+    if (host)
+        DT_TRY(dt_to_host(o->backend, host, spare, bytes, stream));
+    DT_TRY(clear_spare(o, stream));
+    return dt_stream_sync(o->backend, stream);
 }
 
 // *sum_squares of the gradients: of each norm block on the rank that owns it, of all in order. So

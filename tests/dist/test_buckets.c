@@ -1,6 +1,9 @@
 // Gradient buckets over several ranks: the sums are right for both wires, whatever the order in
-// which rows come, step after step; misuse is refused.
+// which rows come, step after step; sharded, every element has one owner, and its sums and its
+// weights reach whom they should; misuse is refused.
+#include "base/round.h"
 #include "comm/buckets.h"
+#include "kernels/sum_squares.h"
 #include "test.h"
 
 enum { ROWS = 9, STEPS = 3 };
@@ -91,6 +94,152 @@ static int64_t check_steps(enum dt_dtype wire, int64_t bucket_bytes)
     return count;
 }
 
+// ---- sharded
+
+enum { SHARDED_ROWS = 6, NORMS_MAX = 16 };
+
+// Rows that end anywhere in norm blocks; divided by `smaller` not one block is left for each rank.
+static const int64_t sharded_ends[SHARDED_ROWS] = {70, 70, 299000, 300001, 700123, 933333};
+
+struct sharded {
+    struct dt_buckets *buckets;
+    struct dt_buckets_config config;
+    struct dt_pieces pieces;
+    int64_t ends[SHARDED_ROWS];
+    double norms[NORMS_MAX];
+};
+
+static void open_sharded(struct sharded *s, enum dt_dtype wire, int64_t bucket_bytes, int smaller)
+{
+    *s = (struct sharded){0};
+    for (int i = 0; i < SHARDED_ROWS; i++)
+        s->ends[i] = sharded_ends[i] / smaller;
+    int64_t n = s->ends[SHARDED_ROWS - 1];
+    s->config = (struct dt_buckets_config){.gradients = calloc((size_t)n, sizeof(float)),
+                                           .elements = n,
+                                           .row_ends = s->ends,
+                                           .n_rows = SHARDED_ROWS,
+                                           .bucket_bytes = bucket_bytes,
+                                           .wire = wire,
+                                           .shard = true,
+                                           .weights = calloc((size_t)n, sizeof(float)),
+                                           .copies = calloc((size_t)n, sizeof(dt_bf16)),
+                                           .norms = s->norms,
+                                           .n_norms = dt_ceil_div(n, DT_NORM_BLOCK)};
+    CHECK_OK(dt_buckets_pieces(&s->config, &backend, &comm->info, &s->pieces));
+    CHECK_OK(dt_buckets_create(comm, &backend, &s->config, &s->buckets));
+}
+
+static void close_sharded(struct sharded *s)
+{
+    dt_buckets_destroy(s->buckets);
+    free(s->config.gradients);
+    free(s->config.weights);
+    free(s->config.copies);
+    free(s->pieces.spans);
+}
+
+// Every element is one rank's own; what is held besides is held by all; both are as planned.
+static void check_pieces(const struct sharded *s)
+{
+    int64_t n = s->config.elements, held = 0, wrong = 0, size = comm->info.size;
+    float *holders = calloc((size_t)n, sizeof *holders); // an owner counts as 1000
+    for (int64_t k = 0; k < s->pieces.n; k++)
+        for (int64_t i = s->pieces.spans[k].first; i < s->pieces.spans[k].end; i++, held++)
+            holders[i] = k < s->pieces.n_own ? 1000 : 1;
+    CHECK_INT(held, s->pieces.elements);
+    CHECK_INT(held, dt_buckets_held(&s->config, comm->info.size));
+    CHECK_OK(dt_allreduce(comm, holders, n, DT_F32, DT_SUM));
+    for (int64_t i = 0; i < n; i++)
+        wrong += holders[i] != 1000 && holders[i] != (float)(1000 + size - 1);
+    CHECK(wrong == 0, "%lld elements have no owner or two", (long long)wrong);
+    free(holders);
+}
+
+// What this rank does to its pieces, with `shift` to tell steps from each other.
+static void update_pieces(const struct sharded *s, float *array, int shift)
+{
+    for (int64_t k = 0; k < s->pieces.n; k++)
+        for (int64_t i = s->pieces.spans[k].first; i < s->pieces.spans[k].end; i++)
+            array[i] = (float)((i + shift) % 251);
+}
+
+static int64_t count_wrong(const struct sharded *s, const float *array, int shift)
+{
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < s->config.elements; i++)
+        wrong += array[i] != (float)((i + shift) % 251);
+    return wrong;
+}
+
+static void check_sharded_sums(const struct sharded *s, int step)
+{
+    int64_t wrong = 0;
+    for (int64_t k = 0; k < s->pieces.n; k++)
+        for (int64_t i = s->pieces.spans[k].first; i < s->pieces.spans[k].end; i++) {
+            float sum = 0;
+            for (int r = 0; r < comm->info.size; r++)
+                sum += value(i, r, step);
+            wrong += s->config.gradients[i] != sum;
+        }
+    CHECK(wrong == 0, "step %d: %lld sums of this rank's are wrong", step, (long long)wrong);
+}
+
+static void check_norms(struct sharded *s)
+{
+    memset(s->norms, 0, sizeof s->norms);
+    for (int64_t k = 0; k < s->pieces.n_own; k++)
+        for (int64_t i = s->pieces.spans[k].first; i < s->pieces.spans[k].end; i++)
+            s->norms[i / DT_NORM_BLOCK]++;
+    CHECK_OK(dt_buckets_sum_norms(s->buckets));
+    for (int64_t b = 0; b < s->config.n_norms; b++)
+        CHECK_INT((int64_t)s->norms[b],
+                  dt_min_i64(DT_NORM_BLOCK, s->config.elements - b * DT_NORM_BLOCK));
+}
+
+static void check_sharded(enum dt_dtype wire, int64_t bucket_bytes, int smaller)
+{
+    struct sharded s;
+    open_sharded(&s, wire, bucket_bytes, smaller);
+    check_pieces(&s);
+    for (int step = 0; step < STEPS; step++) {
+        for (int64_t i = 0; i < s.config.elements; i++)
+            s.config.gradients[i] = value(i, comm->info.rank, step);
+        for (int row = SHARDED_ROWS - 1; row >= 0; row--)
+            CHECK_OK(dt_buckets_ready(s.buckets, row));
+        CHECK_OK(dt_buckets_wait(s.buckets));
+        check_sharded_sums(&s, step);
+        check_norms(&s);
+        update_pieces(&s, s.config.weights, step);
+        for (int64_t k = 0; k < s.pieces.n; k++)
+            CHECK_OK(dt_buckets_updated(s.buckets));
+        CHECK_OK(dt_buckets_gather(s.buckets));
+        CHECK_INT(count_wrong(&s, s.config.weights, step), 0);
+    }
+    int64_t sharded = s.pieces.spans[s.pieces.n - 1].first, wrong = 0;
+    for (int64_t i = 0; i < sharded; i++)
+        wrong += s.config.copies[i] != dt_f32_to_bf16(s.config.weights[i]);
+    CHECK(wrong == 0, "%lld bf16 copies do not follow", (long long)wrong);
+    update_pieces(&s, s.config.gradients, 17);
+    CHECK_OK(dt_buckets_gather_array(s.buckets, s.config.gradients));
+    CHECK_INT(count_wrong(&s, s.config.gradients, 17), 0);
+    CHECK_INT(count_wrong(&s, s.config.weights, STEPS - 1), 0);
+    if (smaller > 1)
+        CHECK_INT(s.pieces.elements, s.config.elements); // too small to be sharded
+    else
+        CHECK(s.pieces.elements < s.config.elements, "nothing is sharded");
+    close_sharded(&s);
+}
+
+static void check_sharded_misuse(void)
+{
+    struct sharded s;
+    open_sharded(&s, DT_F32, 1 << 20, 1);
+    CHECK_INT(dt_buckets_gather(s.buckets), DT_MACHINE);
+    dt_error_clear();
+    close_sharded(&s);
+}
+
 static void check_misuse(void)
 {
     float gradients[10] = {0};
@@ -170,6 +319,14 @@ static void check_planned_bytes(void)
     config.wire = DT_F32;
     CHECK_INT(dt_buckets_bytes(&config, 2), 0);
     CHECK_INT(dt_buckets_host_bytes(&config, &staged, 2), 56);
+    config.shard = true;
+    config.n_norms = 3;
+    config.elements = 5 * DT_NORM_BLOCK; // four of them sharded over two or four ranks
+    CHECK_INT(dt_buckets_held(&config, 1), 5 * DT_NORM_BLOCK);
+    CHECK_INT(dt_buckets_held(&config, 2), 3 * DT_NORM_BLOCK);
+    CHECK_INT(dt_buckets_held(&config, 4), 2 * DT_NORM_BLOCK);
+    CHECK_INT(dt_buckets_held(&config, 8), 5 * DT_NORM_BLOCK);
+    CHECK_INT(dt_buckets_host_bytes(&config, &staged, 2), 16 + 24 + (5 + 4) * DT_NORM_BLOCK * 4);
     config.between_devices = true;
     CHECK_INT(dt_buckets_host_bytes(&config, &staged, 2), 0);
 }
@@ -185,6 +342,11 @@ int main(void)
     CHECK_INT(check_steps(DT_F32, 200000), 4);
     CHECK_INT(check_steps(DT_BF16, 200000), 4);
     CHECK_INT(check_steps(DT_F32, 1), ROWS - 1); // the empty row travels in none
+    check_sharded(DT_F32, 1 << 20, 1);
+    check_sharded(DT_F32, 1 << 30, 1);
+    check_sharded(DT_BF16, 1 << 20, 1);
+    check_sharded(DT_F32, 1 << 20, 10);
+    check_sharded_misuse();
     check_misuse();
     check_misuse_of_sums();
     check_planned_bytes();

@@ -3,6 +3,7 @@
 #include "comm/bucket_plan.h"
 
 #include "base/rng.h"
+#include "kernels/sum_squares.h"
 #include "model/model.h"
 #include "test.h"
 
@@ -12,6 +13,7 @@ struct planned {
     int64_t *row_ends;
     int64_t n_rows, bucket_bytes, elements;
     bool staged;
+    int n_ranks;
     struct dt_span *spans;
     int64_t n;
 };
@@ -21,7 +23,8 @@ static void plan(struct planned *p, int64_t bucket_bytes, bool staged)
     struct dt_bucket_plan_config config = {.row_ends = p->row_ends,
                                            .n_rows = p->n_rows,
                                            .bucket_bytes = bucket_bytes,
-                                           .staged = staged};
+                                           .staged = staged,
+                                           .n_ranks = p->n_ranks};
     p->bucket_bytes = bucket_bytes;
     p->staged = staged;
     p->elements = p->n_rows > 0 ? p->row_ends[p->n_rows - 1] : 0;
@@ -170,10 +173,34 @@ static void test_small_vocabulary(void)
     release(&p);
 }
 
+// Sharded: the cuts move to multiples of a norm block for each rank; what is left is one bucket.
+static void test_sharded(void)
+{
+    static const int64_t sizes[] = {1, MIB, 25 * MB};
+    for (uint64_t seed = 0; seed < 40; seed++)
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+            struct planned p = random_rows(seed);
+            int64_t at = 0, last = p.row_ends[p.n_rows - 1];
+            p.n_ranks = 1 + (int)(seed % 4);
+            plan(&p, sizes[i], seed % 2);
+            int64_t unit = p.n_ranks * (int64_t)DT_NORM_BLOCK;
+            for (int64_t k = 0; k < p.n; k++) {
+                CHECK_INT(p.spans[k].first, at);
+                at = p.spans[k].end;
+                CHECK(p.n_ranks == 1 || at % unit == 0 ||
+                          (at == last && last - p.spans[k].first < unit),
+                      "bucket %lld ends at %lld", (long long)k, (long long)at);
+            }
+            CHECK_INT(at, last);
+            release(&p);
+        }
+}
+
 int main(void)
 {
     test_any_rows();
     test_large_vocabulary();
     test_small_vocabulary();
+    test_sharded();
     return test_end();
 }
