@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# launch/scaling.sh on a tiny model: table, JSON and picture of 1 and 2 ranks; what failed is named and the rest
+# goes on; a second call measures nothing again; more ranks than cores are marked and never fitted; the model
+# recovers the parameters of made-up measurements. `dtrain bench --comm` as a command. No timing is looked at.
+# Skipped where there is no python3.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh" "$1"
+command -v python3 >/dev/null || { echo "skipped: no python3" >&2; exit 77; }
+export DTRAIN=$dtrain
+small_run
+scaling() { # out, arguments …
+    local out=$1
+    shift
+    "$repository/launch/scaling.sh" small.ini --out "$out" --steps 4 --warmup 1 --repeats 1 "$@" >"$out.txt" 2>"$out.log"
+}
+python() { # a script that asserts, with its arguments
+    PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$repository/launch/scaling python3 - "$@" 2>&3
+}
+
+# ---- collectives
+check "bench --comm on two ranks" ranks 2 bench --comm --last 64K --factor 32 --seconds 0.001 --type bf16 --json >comm.json
+check "… every collective, without a wrong value" test "$(grep -c '"wrong":0,' comm.json)" -eq 15
+ranks 2 bench --comm --last 2M --factor 512 --collective all-gather --seconds 0.001 --max-memory 1 >comm.txt 2>comm.log
+check "what needs too much memory is skipped" test "$(grep -c '^  mpi  *all-gather' comm.txt)" -eq 2
+check "… with a word" grep -q 'mpi: arrays from 2097152 bytes up are skipped: .*(--max-memory)' comm.log
+for wrong in "--first 8Q" "--last x" "--batch 4" "--step" "--collective gossip"; do
+    # shellcheck disable=SC2086
+    "$dtrain" bench --comm $wrong >/dev/null 2>refused.txt
+    code=$?
+    check "bench --comm $wrong is refused: exit code $code" test $code -eq 2
+    check "… once" test "$(grep -c 'dtrain: error: ' refused.txt)" -eq 1
+done
+
+# ---- a table
+check "1 and 2 ranks, and 3, which do not divide the batch" test "$(scaling out --ranks 3,2,1; echo $?)" -eq 1
+check "… is named" grep -q '^failed: strong-data-3-1: dtrain: error: .*data.batch: 8 sequences cannot be split' out.txt
+check "… the others are in the table" test "$(grep -cE '^ +strong +(data|synthetic) +[12] +1 +8 ' out.txt)" -eq 4
+check "JSON, SVG and a plausible table" python out <<'PY'
+import json, sys
+import xml.etree.ElementTree as tree
+result = json.load(open(sys.argv[1] + "/scaling.json"))
+rows = {(r["data"], r["ranks"]): r for r in result["rows"]}
+assert sorted(rows) == [("data", 1), ("data", 2), ("synthetic", 1), ("synthetic", 2)], sorted(rows)
+for row in rows.values():
+    assert row["tokens"] == 8 * 48 and row["steps"] == 4 and row["step_ms"] > 0 and row["memory_mb"] > 1, row
+    assert abs(row["tokens_per_s"] * row["step_ms"] / 1e3 - 384) < 1e-6, row
+    assert row["exposed_ms"] >= 0 and row["data_ms"] >= 0, row
+assert rows["data", 1]["efficiency"] == 1
+assert [f["run"] for f in result["failed"]] == ["strong-synthetic-3-1", "strong-data-3-1"], result["failed"]
+assert {c["ranks"] for c in result["collectives"]} == {1, 2, 3} and all(c["wrong"] == 0 for c in result["collectives"])
+picture = tree.parse(sys.argv[1] + "/scaling.svg").getroot()
+words = " ".join(t.text for t in picture.iter("{http://www.w3.org/2000/svg}text"))
+assert "tokens/s" in words and "waiting for other ranks" in words and "real data" in words, words
+assert len(list(picture.iter("{http://www.w3.org/2000/svg}circle"))) >= 4
+PY
+scaling out --ranks 1,2
+check "again: nothing is measured" test "$(grep -c ' run 1 of 1\|collectives on' out.log)" -eq 0
+check "… without what failed it succeeds" grep -q 'scaling.svg are in out' out.log
+
+# ---- more ranks than cores, in a folder whose runs are of another kind
+core=$(taskset -cp $$ | grep -oE '[0-9]+' | tail -n 1)
+check "two ranks on one core, weak" eval 'taskset -c "$core" "$repository/launch/scaling.sh" small.ini --out one --steps 3 \
+    --warmup 0 --repeats 1 --ranks 1,2 --weak --data synthetic >one.txt 2>one.log'
+check "… are marked" grep -qE '^ +weak +synthetic +2 +1 +16 .* more ranks than cores$' one.txt
+check "… and not fitted" python one <<'PY'
+import json, sys
+result = json.load(open(sys.argv[1] + "/scaling.json"))
+assert [(r["ranks"], r["oversubscribed"]) for r in result["rows"]] == [(1, False), (2, True)]
+assert result["model"] is None, result["model"]
+PY
+check "… in the picture too" grep -q 'more ranks than cores' one/scaling.svg
+
+# ---- inside a Slurm allocation: srun, on as few nodes as hold the ranks
+mkdir bin
+cat >bin/srun <<EOF
+#!/usr/bin/env bash
+echo "\$*" >>"$PWD/srun.log"
+unset SLURM_JOB_ID SLURM_NTASKS_PER_NODE
+while [ "\$1" != "$dtrain" ]; do [ "\$1" != -n ] || n=\$2; shift; done
+exec ${local_mpirun[@]} -np "\$n" "\$@"
+EOF
+chmod +x bin/srun
+check "by srun" env PATH="$PWD/bin:$PATH" SLURM_JOB_ID=7 SLURM_NTASKS_PER_NODE=1 "$repository/launch/scaling.sh" small.ini \
+    --out slurm --steps 2 --warmup 0 --repeats 1 --ranks 2 --data synthetic >slurm.txt 2>slurm.log
+check "… on two nodes" test "$(grep -c '^--mpi=pmix .*-n 2 -N 2 ' srun.log)" -eq 3
+
+# ---- the model
+check "the model recovers what made-up measurements were made of" python <<'PY'
+import random
+import model
+random.seed(1)
+true = {"within": [12.0, 2e-4], "between": None, "jitter_ms": 1.5, "contention": 1.8, "data_ms": 0.01,
+        "ms_per_sequence": 6.0, "fixed_ms": 4.0, "beside_ms": 3.0}
+job = {"gradient_bytes": 120e6, "bucket_bytes": 25e6, "ranks_per_host": 8}
+points, collectives = [], []
+for ranks in (1, 2, 4, 8, 16):
+    p = model.predict(true, job, ranks, 64 / ranks, turns=max(1, ranks / 8))
+    points.append({"mode": "strong", "ranks": ranks, "hosts": 1, "sequences": 64 / ranks, "micro_batches": 1,
+                   "compute_ms": p["compute_ms"], "exposed_ms": p["exposed_ms"] + p["straggler_ms"], "data_ms": 0.01,
+                   "step_ms": p["step_ms"], "jitter_ms": 1.5, "turns": max(1, ranks / 8), "oversubscribed": ranks > 8})
+    collectives += [{"ranks": ranks, "hosts": 1, "bytes": 4 ** k, "median_us": random.uniform(0.97, 1.03) *
+                     1e3 * model.collective_ms(true, job, ranks, 4 ** k)} for k in range(6, 14) if ranks <= 8]
+found = model.fit([p for p in points if not p["oversubscribed"]], collectives, job)
+for name in ("ms_per_sequence", "fixed_ms", "beside_ms", "contention"):
+    assert abs(found[name] / true[name] - 1) < 0.03, (name, found)
+for got, want in zip(found["within"], true["within"]):
+    assert abs(got / want - 1) < 0.03, found
+held_out = model.held_out(points, collectives, job)
+assert [h["fitted_on"] for h in held_out][-1] == [1, 2, 4, 8], held_out
+assert max(abs(h["error"]) for h in held_out) < 0.03, held_out
+for ranks in (64, 4096):
+    got, want = (model.predict(p, job, ranks, 8)["step_ms"] for p in (found, true))
+    assert abs(got / want - 1) < 0.02, (ranks, got, want)
+slow = model.fit(points[:4], collectives, job, network=[50, 1])
+assert model.collective_ms(slow, job, 16, 1e9) > 1800 and model.collective_ms(slow, job, 8, 1e9) < 400
+PY
+finish
