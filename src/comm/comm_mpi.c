@@ -35,35 +35,14 @@ static dt_status begin(struct dt_comm *comm, const struct dt_collective *call,
     return DT_OK;
 }
 
-// A second passes at a time: when the thread makes no round for the whole time-out it hangs inside
-// MPI, and its own watch with it. Seconds are counted, not clocks compared: a suspended job
-// resumes.
-static void wait_a_second(struct mpi_comm *mpi, uint64_t *pulse, double *stuck)
-{
-    struct timespec until = dt_time_in(1);
-    uint64_t now;
-    if (pthread_cond_clockwait(&mpi->changed, &mpi->lock, CLOCK_MONOTONIC, &until) == 0)
-        return;
-    now = atomic_load(&mpi->pulse);
-    *stuck = now == *pulse ? *stuck + 1 : 0;
-    *pulse = now;
-    if (*stuck > 5 + atomic_load(&mpi->control.timeout_s)) {
-        DT_FAIL(DT_MACHINE, "look for network faults in the launcher's output",
-                "an MPI call did not return for %.0f s", *stuck);
-        dt_die();
-    }
-}
-
 static dt_status wait_for(struct dt_comm *comm, struct dt_request *request)
 {
     struct mpi_comm *mpi = mpi_of(comm);
-    uint64_t pulse = 0;
-    double stuck = 0;
     dt_status status = DT_OK;
     atomic_fetch_add(&mpi->waiting, 1);
     pthread_mutex_lock(&mpi->lock);
     while (!request->done)
-        wait_a_second(mpi, &pulse, &stuck);
+        pthread_cond_wait(&mpi->changed, &mpi->lock);
     pthread_mutex_unlock(&mpi->lock);
     atomic_fetch_sub(&mpi->waiting, 1);
     if (request->failure[0]) {
@@ -81,7 +60,15 @@ static void release(struct mpi_comm *mpi)
     pthread_cond_destroy(&mpi->changed);
     pthread_mutex_destroy(&mpi->lock);
     sem_destroy(&mpi->wake);
+    sem_destroy(&mpi->guard_wake);
     free(mpi);
+}
+
+static void end_guard(struct mpi_comm *mpi)
+{
+    atomic_store(&mpi->guard_ends, true);
+    sem_post(&mpi->guard_wake);
+    pthread_join(mpi->guard, NULL);
 }
 
 static void close_mpi(struct dt_comm *comm)
@@ -90,6 +77,7 @@ static void close_mpi(struct dt_comm *comm)
     // Nobody leaves before all have come: a rank that is gone is then a dead one.
     if (dt_barrier(comm) != DT_OK)
         dt_die();
+    end_guard(mpi);
     pthread_mutex_lock(&mpi->lock);
     mpi->closing = true;
     pthread_mutex_unlock(&mpi->lock);
@@ -109,6 +97,8 @@ static void abort_mpi(struct dt_comm *comm, int code)
     struct mpi_comm *mpi = mpi_of(comm);
     if (dt_mpi_is_thread(mpi))
         dt_mpi_end(mpi, code);
+    if (dt_mpi_is_guard(mpi)) // MPI cannot be called: the launcher sees a process that failed
+        _exit(code);
     if (!atomic_load(&mpi->speaks))
         sleep(5);
     atomic_store(&mpi->abort_code, code);
@@ -122,12 +112,14 @@ static void terminated(struct dt_comm *comm)
     struct mpi_comm *mpi = mpi_of(comm);
     atomic_store(&mpi->terminated, true);
     sem_post(&mpi->wake);
+    sem_post(&mpi->guard_wake);
 }
 
 static enum dt_voice claim(struct dt_comm *comm)
 {
     struct mpi_comm *mpi = mpi_of(comm);
-    bool is_watch = dt_mpi_is_thread(mpi); // the only errors of that thread are the watch's
+    // The only errors of these two threads are about other ranks.
+    bool is_watch = dt_mpi_is_thread(mpi) || dt_mpi_is_guard(mpi);
     if (is_watch ? mpi->watch.spoken : atomic_load(&mpi->doomed))
         return DT_VOICE_NONE;
     atomic_store(&mpi->speaks, true);
@@ -140,8 +132,12 @@ static const struct dt_job_control_table job_table = {abort_mpi, terminated, cla
 
 static dt_status start(struct mpi_comm *mpi)
 {
-    if (pthread_create(&mpi->thread, NULL, dt_mpi_thread, mpi) != 0)
+    if (pthread_create(&mpi->guard, NULL, dt_mpi_guard, mpi) != 0)
+        return DT_FAIL(DT_MACHINE, NULL, "cannot start the thread that guards MPI");
+    if (pthread_create(&mpi->thread, NULL, dt_mpi_thread, mpi) != 0) {
+        end_guard(mpi);
         return DT_FAIL(DT_MACHINE, NULL, "cannot start the communication thread");
+    }
     pthread_mutex_lock(&mpi->lock);
     while (!mpi->started)
         pthread_cond_wait(&mpi->changed, &mpi->lock);
@@ -149,6 +145,7 @@ static dt_status start(struct mpi_comm *mpi)
     if (mpi->start_error.code == DT_OK)
         return DT_OK;
     pthread_join(mpi->thread, NULL);
+    end_guard(mpi);
     return dt_error_restore(&mpi->start_error);
 }
 
@@ -162,6 +159,7 @@ dt_status dt_comm_open_mpi(struct dt_comm **comm)
     atomic_init(&mpi->abort_code, -1);
     mpi->queue_end = &mpi->queue;
     sem_init(&mpi->wake, 0, 0);
+    sem_init(&mpi->guard_wake, 0, 0);
     pthread_mutex_init(&mpi->lock, NULL);
     pthread_cond_init(&mpi->changed, NULL);
     DT_TRY_GOTO(status, fail, start(mpi));

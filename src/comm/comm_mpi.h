@@ -53,7 +53,8 @@ struct mpi_comm {
     struct dt_job_control control;
     pthread_t thread; // the creator's
     pthread_t self;   // the same, the thread's own
-    sem_t wake;
+    pthread_t guard;
+    sem_t wake, guard_wake; // of the thread; of the guard: SIGTERM came, or `guard_ends`
     pthread_mutex_t lock;
     pthread_cond_t changed; // `started`, or a request's `done`
     bool started;
@@ -64,9 +65,10 @@ struct mpi_comm {
     _Atomic(int) waiting;     // threads inside wait
     _Atomic(uint64_t) pulse;  // counts the thread's rounds: it moves
     _Atomic(bool) terminated; // SIGTERM came
-    _Atomic(bool) doomed;     // the end is certain by another rank's doing
-    _Atomic(bool) speaks;     // this rank has claimed the last words
-    _Atomic(int) abort_code;  // -1: none asked for
+    _Atomic(bool) guard_ends;
+    _Atomic(bool) doomed;    // the end is certain by another rank's doing
+    _Atomic(bool) speaks;    // this rank has claimed the last words
+    _Atomic(int) abort_code; // -1: none asked for
 
     // the thread's own
     MPI_Comm world, ring_world;
@@ -91,6 +93,11 @@ void *dt_mpi_thread(void *mpi_comm);
 // Elsewhere it is the last resort, where the thread itself hangs.
 _Noreturn void dt_mpi_end(struct mpi_comm *mpi, int code);
 bool dt_mpi_is_thread(const struct mpi_comm *mpi); // is the caller the communication thread?
+
+// comm_mpi_guard.c: a thread that never calls MPI, and ends the process where the communication
+// thread hangs inside it.
+void *dt_mpi_guard(void *mpi_comm);
+bool dt_mpi_is_guard(const struct mpi_comm *mpi);
 
 // comm_mpi_collective.c: posting and progress. Codes are MPI's.
 // Elements that one call of the library may carry; tests lower it.

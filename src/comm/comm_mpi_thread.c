@@ -3,11 +3,14 @@
 #include "comm/comm_mpi.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/trace.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +32,36 @@ static dt_status check_size(int size)
                    "Slurm started %s tasks, but MPI sees only this one", getenv("SLURM_NTASKS"));
 }
 
+// Open MPI 4 hands a warning of a lost TCP connection to mpirun and waits until that has read it,
+// which it does not while it ends a job: the thread would hang in the moment in which the watch
+// must find who is lost. So dtrain logs such warnings itself, in one line.
+static int log_warning(const char *file, const char *topic, bool header, ...)
+{
+    char *(*format)(const char *, const char *, bool, va_list) =
+        (char *(*)(const char *, const char *, bool, va_list))dlsym(RTLD_DEFAULT,
+                                                                    "opal_show_help_vstring");
+    va_list arguments;
+    va_start(arguments, header);
+    char *text = format ? format(file, topic, false, arguments) : NULL;
+    va_end(arguments);
+    for (char *end = text; end && (end = strchr(end, '\n'));)
+        *end = ' ';
+    dt_warn("Open MPI says: %s", text ? text : topic);
+    free(text);
+    return 0;
+}
+
+// `opal_show_help` is a variable there; in other versions, a function.
+static void log_warnings_here(void)
+{
+    if (strncmp(dt_comm_mpi_version(), "Open MPI v4.", 12) != 0)
+        return;
+    int (**show)(const char *, const char *, bool, ...) =
+        (int (**)(const char *, const char *, bool, ...))dlsym(RTLD_DEFAULT, "opal_show_help");
+    if (show)
+        *show = log_warning;
+}
+
 static dt_status start(struct mpi_comm *mpi)
 {
     struct dt_comm_info *info = &mpi->base.info;
@@ -45,6 +78,7 @@ static dt_status start(struct mpi_comm *mpi)
     if (provided < MPI_THREAD_SERIALIZED)
         return DT_FAIL(DT_MACHINE, "use an MPI library with MPI_THREAD_SERIALIZED",
                        "this MPI library supports thread level %d only", provided);
+    log_warnings_here();
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); // inherited by duplicates
     DT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->world));
     DT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->ring_world));

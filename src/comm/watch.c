@@ -231,10 +231,58 @@ static _Noreturn void report_dead(const struct dt_watch *watch, int first)
         n += watch->peers[r].dead;
     describe_rank(peer, n, who, sizeof who);
     describe_time(peer, when, sizeof when);
+    dt_log_quiet(true);
     DT_FAIL(DT_MACHINE, NULL,
             "%s died %s%s; the job ends. Resume with the same command: it continues from the last "
             "checkpoint.",
             who, when, is_neighbour(watch, peer) ? "" : ", or its host cannot be reached");
+    dt_die();
+}
+
+// "rank 1 on host n1 (pid 4711), rank 2 on host n2 (pid 4712), …", those that are not on this host;
+// *first is the lowest. Returns their number.
+static int describe_distant(const struct dt_watch *watch, char *text, size_t size, int *first)
+{
+    enum { LISTED = 4 };
+    int n = 0;
+    *text = '\0';
+    for (int r = 0; r < watch->size; r++) {
+        char who[256];
+        if (r == watch->rank || is_neighbour(watch, &watch->peers[r]))
+            continue;
+        describe_rank(&watch->peers[r], 1, who, sizeof who);
+        *first = n == 0 ? r : *first;
+        if (n++ < LISTED)
+            dt_append(text, size, "%s%s", n > 1 ? ", " : "", who);
+    }
+    if (n > LISTED)
+        dt_append(text, size, ", …");
+    return n;
+}
+
+void dt_watch_report_lost(struct dt_watch *watch, bool anyway)
+{
+    char who[1280], when[128];
+    int first = -1;
+    for (int r = watch->size - 1; r >= 0; r--) {
+        struct dt_peer *peer = &watch->peers[r];
+        peer->dead = r != watch->rank && is_neighbour(watch, peer) &&
+                     dt_process_look(&peer->process) == DT_PROCESS_GONE;
+        first = peer->dead ? r : first;
+    }
+    if (first >= 0)
+        report_dead(watch, first);
+    int n = anyway ? describe_distant(watch, who, sizeof who, &first) : 0;
+    if (n == 0)
+        return;
+    if (n == 1)
+        report_dead(watch, first);
+    describe_time(&watch->peers[watch->rank], when, sizeof when);
+    DT_FAIL(DT_MACHINE, NULL,
+            "one of %d ranks on other hosts died %s, or its host cannot be reached; the job ends. "
+            "It is one of %s: see the launcher's output. Resume with the same command: it "
+            "continues from the last checkpoint.",
+            n, when, who);
     dt_die();
 }
 

@@ -103,6 +103,9 @@ dt_status dt_mpi_status(int code, const char *call);
 // Listens, beats and judges where that is due. Ends the process by dt_die where a rank is dead, or
 // a collective has timed out, and this rank is the one to report it.
 void dt_watch_tick(struct dt_watch *watch, struct dt_watch_self *self);
+// Ends the process by dt_die, blaming a dead rank of this host; where there is none and `anyway`, a
+// rank on another. On another thread, while the communication thread hangs inside MPI.
+void dt_watch_report_lost(struct dt_watch *watch, bool anyway);
 // Seconds in which a beat of this rank reaches all others.
 double dt_watch_spread(const struct dt_watch *watch);
 // Seconds since a rank that this one waits for reported that it is busy: waits count from there.
