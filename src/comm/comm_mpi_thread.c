@@ -272,6 +272,7 @@ _Noreturn void dt_mpi_end(struct mpi_comm *mpi, int code)
     sigset_t alarms;
     if (dt_mpi_is_thread(mpi) && atomic_load(&mpi->speaks))
         inform_peers(mpi);
+    dt_log_quiet(true); // Open MPI reports its abort, too
     sigemptyset(&alarms);
     sigaddset(&alarms, SIGALRM);
     signal(SIGALRM, give_up); // MPI_Abort waits for the launcher, which may be gone
