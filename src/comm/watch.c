@@ -23,13 +23,15 @@ static const double linger_s = 2;   // for the launcher to end this process
 
 // ---- time
 
-static void advance_clock(struct dt_watch *watch)
+static void advance_clock(struct dt_watch *watch, double timeout)
 {
     double now = dt_seconds(), passed = now - watch->last_time;
     watch->last_time = now;
     watch->clock += passed < gap_s ? passed : gap_s;
     if (passed > gap_s)
         watch->woken_at = watch->clock;
+    if (passed > timeout / 2)
+        watch->overslept_at = watch->clock;
 }
 
 // Seconds since SIGTERM, as long as ranks beat fast because of it; else -1.
@@ -321,6 +323,8 @@ static void end(struct dt_watch *watch, const struct dt_watch_self *self, int de
         dt_log_quiet(true);
     if (watch->spoken ? doomed < linger_s : !is_speaker(watch, expired))
         return;
+    if (watch->overslept_at > 0 && watch->clock - watch->overslept_at < linger_s)
+        return; // the others may have ended because of this rank
     if (self->has_record && doomed < dt_watch_spread(watch) + hear_words_s)
         return; // all hear of it and write their records first
     if (dead >= 0)
@@ -372,7 +376,7 @@ static enum dt_peer_state state(const struct dt_watch_self *self, bool expired)
 void dt_watch_tick(struct dt_watch *watch, struct dt_watch_self *self)
 {
     struct dt_beat *mine = &watch->peers[watch->rank].beat;
-    advance_clock(watch);
+    advance_clock(watch, self->timeout);
     note_termination(watch, self->terminated);
     if (!is_due(watch, self))
         return;

@@ -66,6 +66,7 @@ struct dt_watch {
     // On the clock; 0: never.
     double terminated_at; // when SIGTERM came
     double woken_at;      // when this process ran again, after a while in which it did not
+    double overslept_at;  // the same, after so long that others may have timed out
     double excused_at;    // when a rank that this one waited for last reported that it is busy
     double doomed_at;     // since when a death or time-out is known here
     // What the thread passes on.
