@@ -1,8 +1,6 @@
 // Of an op on a device two stamps are kept until its step is done; on the CPU one time is enough.
 #include "backend/op_times.h"
 
-#include "base/trace.h"
-
 #include <stdlib.h>
 
 enum {
@@ -11,7 +9,8 @@ enum {
 };
 
 struct call {
-    const char *op;
+    enum dt_lane lane;
+    const char *name;
     struct dt_trace_work work;
 };
 
@@ -124,7 +123,7 @@ void dt_op_times_collect(struct dt_op_times *t)
     for (int64_t i = 0; i < t->n; i++) {
         uint64_t begin = t->read[2 * i], end = t->read[2 * i + 1];
         end = end - begin > t->nothing ? end - t->nothing : begin;
-        dt_trace_add(DT_LANE_OP, t->calls[i].op, dt_op_times_host(t, begin),
+        dt_trace_add(t->calls[i].lane, t->calls[i].name, dt_op_times_host(t, begin),
                      dt_op_times_host(t, end), &t->calls[i].work);
     }
     t->n = 0;
@@ -138,20 +137,20 @@ dt_status dt_op_times_begin(struct dt_op_times *t, struct dt_stream *stream)
     return DT_OK;
 }
 
-dt_status dt_op_times_end(struct dt_op_times *t, const char *op, const struct dt_op_cost *cost,
-                          struct dt_stream *stream)
+dt_status dt_op_times_end(struct dt_op_times *t, enum dt_lane lane, const char *name,
+                          const struct dt_op_cost *cost, struct dt_stream *stream)
 {
     uint64_t now = t->calls ? 0 : dt_nanoseconds();
     struct dt_trace_work work = {.bytes = cost->bytes, .flops = cost->flops};
     if (t->limits)
         work.floor = dt_op_floor(cost, t->limits).seconds;
     if (cost->name)
-        op = cost->name;
+        name = cost->name;
     if (!t->calls)
-        dt_trace_add(DT_LANE_OP, op, t->begin, now, &work);
+        dt_trace_add(lane, name, t->begin, now, &work);
     else if (t->n < CALLS) {
         DT_TRY(stamp(t, 2 * t->n + 1, stream));
-        t->calls[t->n++] = (struct call){op, work};
+        t->calls[t->n++] = (struct call){lane, name, work};
     }
     return DT_OK;
 }

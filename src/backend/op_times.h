@@ -5,6 +5,7 @@
 #pragma once
 
 #include "backend/cost.h"
+#include "base/trace.h"
 
 struct dt_op_times;
 
@@ -20,8 +21,9 @@ void dt_op_times_collect(struct dt_op_times *times);
 // On the host's clock (dt_nanoseconds) what the device's clock calls `stamp`.
 uint64_t dt_op_times_host(const struct dt_op_times *times, uint64_t stamp);
 
-// For ops.c: those of the calling thread, NULL between stop and start.
+// For ops.c, and for work on a stream that is no op: those of the calling thread, NULL between stop
+// and start.
 extern _Thread_local struct dt_op_times *dt_op_times_now;
 dt_status dt_op_times_begin(struct dt_op_times *times, struct dt_stream *stream);
-dt_status dt_op_times_end(struct dt_op_times *times, const char *op, const struct dt_op_cost *cost,
-                          struct dt_stream *stream);
+dt_status dt_op_times_end(struct dt_op_times *times, enum dt_lane lane, const char *name,
+                          const struct dt_op_cost *cost, struct dt_stream *stream);

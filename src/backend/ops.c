@@ -54,7 +54,7 @@ static dt_status no_slot(const char *op, const char *backend)
         struct dt_op_cost cost = dt_##slot##_cost(backend, args);                                  \
         DT_TRY(dt_op_times_begin(times, stream));                                                  \
         DT_TRY(backend->op->slot(backend->device, args, stream));                                  \
-        return dt_op_times_end(times, #slot, &cost, stream);                                       \
+        return dt_op_times_end(times, DT_LANE_OP, #slot, &cost, stream);                           \
     }                                                                                              \
     int64_t dt_##slot##_workspace(const struct dt_backend *backend,                                \
                                   const struct dt_##slot##_args *args)                             \

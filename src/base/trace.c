@@ -14,6 +14,7 @@ static struct {
     int n_counters;
     struct dt_trace_span *spans; // [capacity]
     int64_t n_spans, capacity, lost;
+    uint64_t kept_from;
     const char *phase; // NULL: none yet
     uint64_t phase_begin;
 } trace = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -47,8 +48,10 @@ void dt_trace_close(void)
 void dt_trace_keep(bool keep)
 {
     pthread_mutex_lock(&trace.lock);
-    if (keep)
+    if (keep) {
         trace.n_spans = trace.lost = 0;
+        trace.kept_from = dt_nanoseconds();
+    }
     atomic_store(&dt_trace_mode, DT_TRACE_COUNTS | (keep ? DT_TRACE_KEEPS : 0));
     pthread_mutex_unlock(&trace.lock);
 }
@@ -81,11 +84,12 @@ static void add(enum dt_lane lane, const char *name, uint64_t begin, uint64_t en
     }
     if (!(atomic_load(&dt_trace_mode) & DT_TRACE_KEEPS))
         return;
+    begin = begin > trace.kept_from ? begin : trace.kept_from;
+    end = end > begin ? end : begin;
     if (trace.n_spans == trace.capacity)
         trace.lost++;
     else
-        trace.spans[trace.n_spans++] =
-            (struct dt_trace_span){name, lane, begin, end > begin ? end : begin, work->bytes};
+        trace.spans[trace.n_spans++] = (struct dt_trace_span){name, lane, begin, end, work->bytes};
 }
 
 void dt_trace_add(enum dt_lane lane, const char *name, uint64_t begin, uint64_t end,

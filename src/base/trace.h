@@ -17,13 +17,14 @@
 
 // Lanes of one rank, in the order of the table and of the timeline.
 enum dt_lane {
-    DT_LANE_PHASE,      // what the training thread does: one phase after another, without gaps
-    DT_LANE_DEVICE,     // the same, on a device that has a clock of its own
-    DT_LANE_OP,         // calls of ops (backend/backend.h)
-    DT_LANE_COMM,       // collectives under way
-    DT_LANE_INPUT,      // the reader thread
-    DT_LANE_CHECKPOINT, // snapshot and files
-    DT_LANES
+    DT_LANE_PHASE,       // what the training thread does: one phase after another, without gaps
+    DT_LANE_DEVICE,      // the same, on a device that has a clock of its own
+    DT_LANE_OP,          // calls of ops (backend/backend.h)
+    DT_LANE_COMM,        // collectives under way between hosts …
+    DT_LANE_DEVICE_COMM, // … and between devices
+    DT_LANE_INPUT,       // the reader thread
+    DT_LANE_CHECKPOINT,  // snapshot and files
+    DT_LANE_COUNT
 };
 
 struct dt_trace_work {
@@ -54,7 +55,8 @@ extern atomic_int dt_trace_mode;
 // Starts to count, with all counters at 0; room for this many spans to keep.
 dt_status dt_trace_open(int64_t spans);
 void dt_trace_close(void);
-// Whether spans are kept from now on; those kept before are forgotten when it begins again.
+// Whether spans are kept from now on, cut to begin now; those kept before are forgotten when it
+// begins again.
 void dt_trace_keep(bool keep);
 
 // `name` is a string literal. Spans of one lane may nest or overlap.

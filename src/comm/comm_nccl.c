@@ -10,6 +10,7 @@
 
 #include "backend/cuda.h"
 #include "backend/cuda_library.h"
+#include "backend/op_times.h"
 #include "base/clock.h"
 
 #include <math.h>
@@ -317,12 +318,19 @@ static dt_status enqueue(struct dt_device_comm *comm, int index, const struct dt
     atomic_store(&record->peer, c->operation == DT_EXCHANGE ? c->peer : -1);
     atomic_store(&record->name, dt_collective_name(c));
     DT_TRY(stamp(nccl, &nccl->counts[index].begun, stream));
+    struct dt_op_times *times = dt_op_times_now;
+    if (times)
+        DT_TRY(dt_op_times_begin(times, stream));
     enter(nccl);
     ncclResult_t result = call(nccl, c, dt_cuda_stream(stream));
     result = settle(nccl, result, INFINITY, NULL); // the watchdog ends it
     leave(nccl);
     if (result != ncclSuccess)
         return dt_nccl_failed(nccl, result, functions[c->operation]);
+    if (times)
+        DT_TRY(dt_op_times_end(times, DT_LANE_DEVICE_COMM, dt_collective_name(c),
+                               &(struct dt_op_cost){.bytes = (double)atomic_load(&record->bytes)},
+                               stream));
     DT_TRY(stamp(nccl, &nccl->counts[index].done, stream));
     return DT_OK;
 }

@@ -5,6 +5,7 @@
 #include "base/text.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 // 2^53: JSON readers keep whole numbers exactly up to here, and trainer.json holds some of these.
@@ -123,7 +124,7 @@ static const struct dt_config_key log_keys[] = {
     CHOICE(log, console, "auto", "auto|progress|plain", "one live line, or plain lines"),
     FLAG(log, profile, "true", "write profile.txt, a table of where the time went, at the end and on SIGUSR2"),
     TEXT(log, limits, "", "output of dtrain bench --json on this machine: adds shares of the floor to profile.txt"),
-    TEXT(log, trace_steps, "", "steps to trace, such as 10:12, for ui.perfetto.dev", .unbuilt = "*"),
+    TEXT(log, trace_steps, "", "steps to trace, such as 10:12, for ui.perfetto.dev"),
     {0},
 };
 // clang-format on
@@ -388,6 +389,32 @@ static void check_optim(struct check *check)
         check_schedule(check, s->run.steps);
 }
 
+bool dt_settings_trace_steps(const struct dt_settings *settings, int64_t *first, int64_t *last)
+{
+    long long a, b;
+    char extra;
+    if (sscanf(settings->log.trace_steps, "%lld:%lld%c", &a, &b, &extra) != 2 || a < 1 || b < a)
+        return false;
+    *first = a;
+    *last = b;
+    return true;
+}
+
+static void check_log(struct check *check)
+{
+    const struct dt_settings *s = check->settings;
+    int64_t first, last;
+    if (!s->log.trace_steps[0])
+        return;
+    if (!dt_settings_trace_steps(s, &first, &last))
+        REJECT(check, "log.trace_steps",
+               "'%.64s' is not a range of steps (allowed: A:B with 1 <= A <= B)",
+               s->log.trace_steps);
+    else if (s->run.steps > 0 && first > s->run.steps)
+        REJECT(check, "log.trace_steps", "%lld is after the last step, run.steps = %lld (%s)",
+               (long long)first, (long long)s->run.steps, origin(check, "run.steps"));
+}
+
 dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_config *config)
 {
     struct check check = {.settings = settings, .config = config};
@@ -396,6 +423,7 @@ dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_
     check_model(&check);
     check_data(&check);
     check_optim(&check);
+    check_log(&check);
     return dt_problems_raise(&check.problems, NULL);
 }
 

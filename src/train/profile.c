@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "train/timeline.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -70,6 +71,7 @@ dt_status dt_profile_open(const struct dt_job *job, struct dt_profile *profile)
     const struct dt_settings *s = &job->settings;
     bool traces = s->log.trace_steps[0], has_limits = s->log.limits[0];
     *profile = (struct dt_profile){.job = job};
+    dt_settings_trace_steps(s, &profile->first, &profile->last);
     if (!s->log.profile && !traces)
         return DT_OK;
     if (has_limits)
@@ -85,6 +87,34 @@ void dt_profile_close(struct dt_profile *profile)
     dt_trace_close();
     dt_op_times_destroy(profile->times);
     profile->times = NULL;
+}
+
+// ---- the timeline
+
+bool dt_profile_traces(const struct dt_profile *p, int64_t step)
+{
+    return step >= p->first && step <= p->last;
+}
+
+void dt_profile_begin_step(struct dt_profile *p, int64_t step)
+{
+    if (p->keeps || !dt_profile_traces(p, step))
+        return;
+    p->keeps = true;
+    dt_trace_keep(true);
+}
+
+dt_status dt_profile_end_step(struct dt_profile *p, int64_t step, bool run_ends)
+{
+    char path[DT_PATH];
+    if (!p->keeps || (step < p->last && !run_ends))
+        return DT_OK;
+    p->keeps = false;
+    dt_trace_phase("writing the trace");
+    dt_trace_keep(false);
+    DT_TRY(dt_path(path, "%s/trace-%lld-%lld.json", p->job->run_path, (long long)p->first,
+                   (long long)p->last));
+    return dt_timeline_write(p->job->comm, path);
 }
 
 // ---- the table
@@ -143,7 +173,12 @@ static int by_lane_and_time(const void *x, const void *y)
     return a->seconds > b->seconds ? -1 : a->seconds < b->seconds;
 }
 
-// Ops were timed in some steps only: scaled to all.
+static bool is_sampled(int64_t lane)
+{
+    return lane == DT_LANE_OP || lane == DT_LANE_DEVICE_COMM;
+}
+
+// What was timed in some steps only is scaled to all.
 static void fill(struct table *table, const struct rank *all)
 {
     const struct dt_profile *p = table->profile;
@@ -151,7 +186,7 @@ static void fill(struct table *table, const struct rank *all)
     for (int r = 0; r < table->ranks; r++) {
         table->seconds += all[r].seconds / table->ranks;
         for (int64_t i = 0; i < all[r].n; i++)
-            add(table, &all[r].counters[i], r, all[r].counters[i].lane == DT_LANE_OP ? scale : 1);
+            add(table, &all[r].counters[i], r, is_sampled(all[r].counters[i].lane) ? scale : 1);
     }
     qsort(table->rows, (size_t)table->n, sizeof *table->rows, by_lane_and_time);
 }
@@ -181,11 +216,12 @@ static void print_row(FILE *f, const struct table *table, const struct row *row)
 
 static void print_table(FILE *f, const struct table *table)
 {
-    static const char *const titles[DT_LANES] = {
+    static const char *const titles[DT_LANE_COUNT] = {
         [DT_LANE_PHASE] = "phases of the training thread: all of the time",
         [DT_LANE_DEVICE] = "the same on the device, by its clock",
         [DT_LANE_OP] = "ops of training steps",
         [DT_LANE_COMM] = "collectives, from begin to end, also while training goes on",
+        [DT_LANE_DEVICE_COMM] = "collectives between devices, by their clock",
         [DT_LANE_INPUT] = "reader thread (reading is part of filling)",
         [DT_LANE_CHECKPOINT] = "checkpoints"};
     const struct dt_profile *p = table->profile;
@@ -196,7 +232,7 @@ static void print_table(FILE *f, const struct table *table)
         const struct row *row = &table->rows[i];
         if (i == 0 || row->lane != row[-1].lane) {
             fprintf(f, "\n%s", titles[row->lane]);
-            if (row->lane == DT_LANE_OP && p->timed_steps < p->steps)
+            if (is_sampled(row->lane) && p->timed_steps < p->steps)
                 fprintf(f, " (timed in %lld of them, scaled)", (long long)p->timed_steps);
             fprintf(f, "\n  %-28s %9s %9s %7s %9s %5s %8s %9s %9s %9s%s\n", "", "count", "s",
                     "share", "max s", "rank", "max/mean", "ms each", "GFLOP/s", "GB/s",
@@ -251,14 +287,15 @@ dt_status dt_profile_write(const struct dt_profile *profile)
     dt_status status = DT_OK;
     if (!profile->job->settings.log.profile || profile->steps == 0)
         return DT_OK;
-    dt_trace_phase("profile");
+    dt_trace_phase("profile"); // those before are complete
+    double seconds = dt_seconds() - profile->start;
     struct rank *all = calloc((size_t)comm->info.size, sizeof *all), *mine;
     if (!all)
         status =
             DT_FAIL(DT_MACHINE, NULL, "no memory for the profile of %d ranks", comm->info.size);
     DT_TRY(dt_agree(comm, status));
     mine = &all[comm->info.rank];
-    mine->seconds = dt_seconds() - profile->start;
+    mine->seconds = seconds;
     mine->n = dt_trace_counters(mine->counters);
     DT_TRY_GOTO(status, out, dt_all_gather(comm, all, (int64_t)sizeof *all));
     if (comm->info.rank == 0 && write_table(profile, all) != DT_OK) { // a run does not fail for it

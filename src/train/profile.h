@@ -12,10 +12,17 @@ struct dt_profile {
     struct dt_op_times *times;       // NULL: nothing is counted (log.profile, log.trace_steps)
     double start;                    // dt_seconds
     int64_t steps, timed_steps;      // since then; those whose ops were timed
+    int64_t first, last;             // log.trace_steps; 0: none
+    bool keeps;                      // spans for the timeline
 };
 
 // Starts to count.
 dt_status dt_profile_open(const struct dt_job *job, struct dt_profile *profile);
 void dt_profile_close(struct dt_profile *profile);
+// Around each step. Of steps that are traced none is in flight while another one is.
+void dt_profile_begin_step(struct dt_profile *profile, int64_t step);
+bool dt_profile_traces(const struct dt_profile *profile, int64_t step);
+// Writes the timeline after the last traced step, or if the run ends. All ranks together.
+dt_status dt_profile_end_step(struct dt_profile *profile, int64_t step, bool run_ends);
 // Writes the table of the run so far. All ranks together; does nothing with log.profile = false.
 dt_status dt_profile_write(const struct dt_profile *profile);

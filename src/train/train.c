@@ -385,6 +385,7 @@ static dt_status iterate(struct trainer *t, bool *stopped)
 
     // Launch the next step. A GPU may still be busy with the step before: it never waits for this.
     int64_t step = t->state.step + dt_stepper_in_flight(t->stepper) + 1;
+    dt_profile_begin_step(&t->profile, step);
     DT_TRY(dt_stepper_launch(t->stepper, t->loader, step, dt_lr_at(&t->schedule, step)));
 
     // Vote, while the device works: was any rank asked to stop, does rank 0 want a checkpoint?
@@ -404,7 +405,8 @@ static dt_status iterate(struct trainer *t, bool *stopped)
                  (stop && s->checkpoint.on_signal);
 
     // Collect the oldest step, and those after it where something needs the end of this one.
-    bool ends = verifies || validates || saves || stop;
+    bool traces = dt_profile_traces(&t->profile, step) || dt_profile_traces(&t->profile, step + 1);
+    bool ends = verifies || validates || saves || stop || traces;
     while (dt_stepper_in_flight(t->stepper) > (ends ? 0 : dt_stepper_depth(t->stepper) - 1))
         DT_TRY(collect(t));
 
@@ -419,7 +421,7 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     if (votes.report > 0)
         DT_TRY(dt_profile_write(&t->profile));
     *stopped = stop || gives_up;
-    return DT_OK;
+    return dt_profile_end_step(&t->profile, step, last || *stopped);
 }
 
 // Whether a signal came before the first step, to any rank.

@@ -103,6 +103,8 @@ static void test_defaults(void)
     CHECK_INT(s.log.tensorboard, false);
     CHECK_INT(s.log.console, DT_CONSOLE_AUTO);
     CHECK_STR(s.log.trace_steps, "");
+    CHECK_STR(s.log.limits, "");
+    CHECK_INT(s.log.profile, true);
     dt_config_free(config);
 }
 
@@ -168,10 +170,9 @@ static void test_unbuilt(void)
         {{{"optim.shard=true"}}, "optim.shard: not implemented yet"},
         {{{"optim.rollback=1"}}, "optim.rollback: not implemented yet"},
         {{{"log.tensorboard=true"}}, "log.tensorboard: not implemented yet"},
-        {{{"log.trace_steps=10:12"}}, "log.trace_steps: not implemented yet"},
     };
-    static const struct words defaults = {.word = {"optim.shard=false", "optim.rollback=0",
-                                                   "log.tensorboard=false", "log.trace_steps="}};
+    static const struct words defaults = {
+        .word = {"optim.shard=false", "optim.rollback=0", "log.tensorboard=false"}};
     check_refused(list, sizeof list / sizeof list[0]);
     CHECK_INT(parse_and_check(&defaults), DT_OK);
 }
@@ -228,6 +229,11 @@ static void test_between_keys(void)
         {{{"data.batch=1048577", "data.seq_len=1048576"}},
          "data.batch: batch times data.seq_len exceeds 2^40 tokens per step"},
         {{{"data.batch=2147483647", "data.seq_len=2147483647"}}, "exceeds 2^40 tokens per step"},
+        {{{"log.trace_steps=5"}}, "log.trace_steps: '5' is not a range of steps"},
+        {{{"log.trace_steps=0:5"}}, "log.trace_steps: '0:5' is not a range of steps"},
+        {{{"log.trace_steps=5:4"}}, "log.trace_steps: '5:4' is not a range of steps"},
+        {{{"log.trace_steps=101:102"}},
+         "log.trace_steps: 101 is after the last step, run.steps = 100 (c.ini:2)"},
         {{{"optim.min_lr=4e-3"}},
          "command line: optim.min_lr: 0.004 is above optim.lr = 0.003 "
          "(c.ini:12)"},
@@ -254,6 +260,7 @@ static void test_between_keys(void)
         {{"data.micro_batch=12", "comm.reduce=reproducible"}},
         {{"data.reset_token=258", "data.reset_after=true"}},
         {{"log.eval_every=5", "data.val=v.h5"}},
+        {{"log.trace_steps=100:101"}},
         {{"optim.min_lr=3e-3", "optim.warmup_steps=99"}},
         {{"optim.schedule=wsd", "optim.decay_steps=90", "optim.warmup_steps=10"}},
         {{"optim.beta1=0", "optim.beta2=0.9999", "optim.grad_clip=0", "optim.weight_decay=0"}},

@@ -1,0 +1,277 @@
+// Every rank writes its own events as text, and sends that to rank 0.
+#include "train/timeline.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum track { COMPUTE, HOST, COMMUNICATION, INPUT, CHECKPOINT, TRACKS };
+enum { LEVELS = 64, PARALLEL = 32, PINGS = 8 };
+
+// ---- the events of a rank
+
+struct placed {
+    const struct dt_trace_span *span;
+    enum track track;
+};
+
+// Ops lie in the phases of whatever runs them.
+static enum track track_of(const struct dt_trace_span *span, bool has_device)
+{
+    switch (span->lane) {
+    case DT_LANE_PHASE:
+        return has_device ? HOST : COMPUTE;
+    case DT_LANE_COMM:
+    case DT_LANE_DEVICE_COMM:
+        return COMMUNICATION;
+    case DT_LANE_INPUT:
+        return INPUT;
+    case DT_LANE_CHECKPOINT:
+        return CHECKPOINT;
+    default:
+        return COMPUTE;
+    }
+}
+
+// An outer span comes before those in it.
+static int by_track_and_begin(const void *x, const void *y)
+{
+    const struct placed *a = x, *b = y;
+    if (a->track != b->track)
+        return a->track < b->track ? -1 : 1;
+    if (a->span->begin != b->span->begin)
+        return a->span->begin < b->span->begin ? -1 : 1;
+    if (a->span->end != b->span->end)
+        return a->span->end > b->span->end ? -1 : 1;
+    return a->span->lane < b->span->lane ? -1 : a->span->lane > b->span->lane;
+}
+
+struct stack { // the ends of spans that are open, the innermost last
+    uint64_t ends[LEVELS];
+    int n;
+};
+
+// The first of the parallel tracks on which the span nests; the last one if there is none.
+static int place(struct stack stacks[PARALLEL], const struct dt_trace_span *span)
+{
+    int i = 0;
+    for (; i < PARALLEL; i++) {
+        struct stack *stack = &stacks[i];
+        while (stack->n > 0 && stack->ends[stack->n - 1] <= span->begin)
+            stack->n--;
+        if (stack->n < LEVELS && (stack->n == 0 || stack->ends[stack->n - 1] >= span->end)) {
+            stack->ends[stack->n++] = span->end;
+            break;
+        }
+    }
+    return i < PARALLEL ? i : PARALLEL - 1;
+}
+
+static void print_track(FILE *f, int rank, enum track track, int parallel)
+{
+    static const char *const names[TRACKS] = {"compute", "host", "communication", "input",
+                                              "checkpoint"};
+    char number[16] = "";
+    int tid = track * PARALLEL + parallel;
+    if (parallel > 0)
+        snprintf(number, sizeof number, " %d", parallel + 1);
+    fprintf(f,
+            "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":"
+            "\"%s%s\"}},\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,"
+            "\"args\":{\"sort_index\":%d}},\n",
+            rank, tid, names[track], number, rank, tid, tid);
+}
+
+// Microseconds, exactly.
+static void print_time(FILE *f, const char *field, uint64_t ns)
+{
+    fprintf(f, ",\"%s\":%llu.%03llu", field, (unsigned long long)(ns / 1000),
+            (unsigned long long)(ns % 1000));
+}
+
+static void print_spans(FILE *f, struct placed *all, int64_t n, int64_t shift, int rank)
+{
+    struct stack stacks[PARALLEL];
+    int used = 0; // parallel tracks, of this track
+    for (int64_t i = 0; i < n; i++) {
+        const struct dt_trace_span *span = all[i].span;
+        if (i == 0 || all[i].track != all[i - 1].track) {
+            memset(stacks, 0, sizeof stacks);
+            used = 1;
+        }
+        int parallel = place(stacks, span);
+        for (; used <= parallel; used++)
+            print_track(f, rank, all[i].track, used);
+        fprintf(f, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\"", rank,
+                all[i].track * PARALLEL + parallel, span->name);
+        print_time(f, "ts", span->begin + (uint64_t)shift);
+        print_time(f, "dur", span->end - span->begin);
+        if (span->bytes > 0)
+            fprintf(f, ",\"args\":{\"bytes\":%.0f}", span->bytes);
+        fprintf(f, "},\n");
+    }
+}
+
+dt_status dt_timeline_text(const struct dt_trace_span *spans, int64_t n, int64_t shift, int rank,
+                           char **text)
+{
+    size_t size;
+    bool has_device = false;
+    struct placed *all = malloc((size_t)(n + 1) * sizeof *all);
+    FILE *f = all ? open_memstream(text, &size) : NULL;
+    if (!f) {
+        free(all);
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a trace of %lld spans", (long long)n);
+    }
+    for (int64_t i = 0; i < n; i++)
+        has_device |= spans[i].lane == DT_LANE_DEVICE;
+    for (int64_t i = 0; i < n; i++)
+        all[i] = (struct placed){&spans[i], track_of(&spans[i], has_device)};
+    qsort(all, (size_t)n, sizeof *all, by_track_and_begin);
+    for (int track = 0; track < TRACKS; track++)
+        if (track != HOST || has_device)
+            print_track(f, rank, (enum track)track, 0);
+    print_spans(f, all, n, shift, rank);
+    fprintf(
+        f, "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
+        rank, rank);
+    fclose(f);
+    free(all);
+    return DT_OK;
+}
+
+// ---- all ranks
+
+static dt_status send(struct dt_comm *comm, int peer, const void *data, int64_t bytes)
+{
+    struct dt_collective c = {
+        .operation = DT_EXCHANGE, .dtype = DT_U8, .peer = peer, .count = bytes, .mine = data};
+    return dt_collective(comm, &c);
+}
+
+static dt_status receive(struct dt_comm *comm, int peer, void *data, int64_t bytes)
+{
+    struct dt_collective c = {
+        .operation = DT_EXCHANGE, .dtype = DT_U8, .peer = peer, .count = bytes, .data = data};
+    return dt_collective(comm, &c);
+}
+
+// What is added to the clock of `peer` for that of rank 0: from the fastest of several answers to
+// rank 0, known within half the time that it took.
+static dt_status compare_clocks(struct dt_comm *comm, int peer, int64_t *shift)
+{
+    uint64_t least = UINT64_MAX, now = 0;
+    bool asks = comm->info.rank == 0;
+    for (int i = 0; i < PINGS; i++) {
+        uint64_t before = dt_nanoseconds();
+        if (!asks) {
+            DT_TRY(receive(comm, 0, &now, sizeof now));
+            now = dt_nanoseconds();
+            DT_TRY(send(comm, 0, &now, sizeof now));
+            continue;
+        }
+        DT_TRY(send(comm, peer, &before, sizeof before));
+        DT_TRY(receive(comm, peer, &now, sizeof now));
+        uint64_t took = dt_nanoseconds() - before;
+        if (took >= least)
+            continue;
+        least = took;
+        *shift = (int64_t)(before + took / 2 - now);
+    }
+    return asks ? send(comm, peer, shift, sizeof *shift) : receive(comm, 0, shift, sizeof *shift);
+}
+
+static dt_status align_clocks(struct dt_comm *comm, int64_t *shift)
+{
+    int64_t peers = 0;
+    *shift = 0;
+    if (comm->info.rank > 0)
+        return compare_clocks(comm, comm->info.rank, shift);
+    for (int peer = 1; peer < comm->info.size; peer++)
+        DT_TRY(compare_clocks(comm, peer, &peers));
+    return DT_OK;
+}
+
+// The text of each rank after the other; those are many megabytes at most, of one rank at a time.
+static dt_status gather(struct dt_comm *comm, const char *mine, FILE *file)
+{
+    int rank = comm->info.rank, size = comm->info.size;
+    int64_t *sizes = calloc((size_t)size, sizeof *sizes);
+    dt_status status = DT_OK;
+    if (!sizes)
+        status = DT_FAIL(DT_MACHINE, NULL, "no memory for the traces of %d ranks", size);
+    DT_TRY(dt_agree(comm, status));
+    sizes[rank] = (int64_t)strlen(mine);
+    DT_TRY_GOTO(status, out, dt_all_gather(comm, sizes, sizeof *sizes));
+    if (rank > 0)
+        status = send(comm, 0, mine, sizes[rank]);
+    for (int peer = 1; rank == 0 && peer < size && status == DT_OK; peer++) {
+        char *text = malloc((size_t)sizes[peer]);
+        if (!text) {
+            status = DT_FAIL(DT_MACHINE, NULL, "no memory for the trace of rank %d", peer);
+            break;
+        }
+        status = receive(comm, peer, text, sizes[peer]);
+        if (file) {
+            fputs(",\n", file);
+            fwrite(text, 1, (size_t)sizes[peer], file);
+        }
+        free(text);
+    }
+out:
+    free(sizes);
+    return status;
+}
+
+static dt_status describe(struct dt_comm *comm, int64_t shift, char **text)
+{
+    const struct dt_trace_span *spans;
+    int64_t lost, n = dt_trace_spans(&spans, &lost);
+    int64_t first = INT64_MAX; // on rank 0's clock
+    char *events;
+    if (lost > 0)
+        dt_warn("the trace of rank %d lacks its last %lld spans: trace fewer steps",
+                comm->info.rank, (long long)lost);
+    for (int64_t i = 0; i < n; i++)
+        if ((int64_t)spans[i].begin + shift < first)
+            first = (int64_t)spans[i].begin + shift;
+    DT_TRY(dt_allreduce(comm, &first, 1, DT_I64, DT_MIN));
+    DT_TRY(dt_agree(comm, dt_timeline_text(spans, n, shift - first, comm->info.rank, &events)));
+    int length = asprintf(text,
+                          "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":"
+                          "\"rank %d on %s\"}},\n%s",
+                          comm->info.rank, comm->info.rank, comm->info.host, events);
+    free(events);
+    dt_status status = DT_OK;
+    if (length < 0)
+        status = DT_FAIL(DT_MACHINE, NULL, "no memory for a trace");
+    return dt_agree(comm, status);
+}
+
+dt_status dt_timeline_write(struct dt_comm *comm, const char *path)
+{
+    int64_t shift;
+    char *text;
+    bool root = comm->info.rank == 0;
+    DT_TRY(align_clocks(comm, &shift));
+    DT_TRY(describe(comm, shift, &text));
+    FILE *file = root ? fopen(path, "w") : NULL;
+    bool failed = root && !file;
+    if (file)
+        fprintf(file, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n%s", text);
+    dt_status status = gather(comm, text, file);
+    free(text);
+    if (file) {
+        fputs("\n]}\n", file);
+        failed = ferror(file);
+        failed |= fclose(file) != 0;
+    }
+    if (failed)
+        dt_warn("cannot write the trace %s: %s", path, strerror(errno));
+    else if (root)
+        dt_info("trace: %s (open it in ui.perfetto.dev)", path);
+    return status;
+}

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Where the time goes: on two ranks the table adds up, and the trace has every track; the table on SIGUSR2.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+tool=$2
+small_run
+
+# Seconds of the mean rank: of the run, and the sum over the rows of the phases.
+adds_up() { # profile.txt
+    awk 'NR == 1 { for (i = 1; i < NF; i++) if ($(i + 1) == "s;") total = $i }
+        /^phases/ { phases = 1; next }
+        /^$/ { phases = 0 }
+        phases && match($0, /^  [a-zA-Z][^0-9]*[a-z] +/) { $0 = substr($0, RLENGTH); sum += $2; rows++ }
+        END { d = total - sum
+              if (d < 0) d = -d
+              # each figure is rounded to a millisecond
+              if (!(rows >= 8 && total > 0 && d <= 0.002 * total + 0.001 * rows)) {
+                  print rows " phases add up to " sum " of " total; exit 1 } }' "$1"
+}
+
+count_of() { # profile.txt, row
+    sed -n "s/^  $2  *\([0-9][0-9]*\) .*/\1/p" "$1"
+}
+
+check "two ranks" ranks 2 small.ini run.name=two log.trace_steps=5:6 checkpoint.every=5 >two.log 2>&1
+table=runs/two/profile.txt
+check "the phases add up to the run" adds_up $table
+check "twelve forward passes" test "$(count_of $table forward)" = 12
+check "twelve updates" test "$(count_of $table adamw)" = 12
+check "scans of two layers" test "$(count_of $table scan_forward)" = 24
+check "no floor without limits" bash -c "! grep -q floor $table"
+check "the largest phases are on the console" grep -qE 'where the time went: [a-z ]+ [0-9.]+ %, .* %$' two.log
+check "the trace is whole" "$tool" runs/two/trace-5-6.json 2 compute:forward compute:scan_backward compute:optimizer \
+    communication:all-reduce "input:filling a batch" checkpoint:
+check "the same losses as without" ranks 2 small.ini run.name=off log.profile=false >off.log 2>&1
+check "… they are" same_bits runs/two/checkpoints/step-00000012 runs/off/checkpoints/step-00000012
+check "no table is written when off" test ! -e runs/off/profile.txt
+
+# Limits as dtrain bench writes them.
+"$dtrain" info >info.txt 2>&1
+device=$(sed -n 's/^device .*: \(.*\) (.*/\1/p' info.txt | head -n 1)
+limits='"copy_gb_per_s":10,"gemm_fp32_gflops":100,"gemm_bf16_gflops":100,"gexp_per_s":1,"gexp2_per_s":2,"glane_per_s":50}'
+echo "{\"bench\":\"machine\",\"name\":\"another\",\"threads\":1,$limits" >other.jsonl
+check "limits of another machine are refused" bash -c "! '$dtrain' small.ini run.name=limits log.limits=other.jsonl 2>limits.log"
+check "… by name" grep -q 'is of another, but this run uses' limits.log
+sed "s/\"another\"/\"$(sed -n 's/.*this run uses \(.*\)/\1/p' limits.log | head -n 1)\"/" other.jsonl >limits.jsonl
+check "limits of this one" "$dtrain" small.ini run.name=limits log.limits=limits.jsonl >limits.log 2>&1
+check "… give shares of the floor" grep -q 'of floor' runs/limits/profile.txt
+
+# SIGUSR2, to one rank: the table is there while the run goes on.
+name=asked
+start 2 small.ini run.name=asked run.steps=100000 optim.warmup_steps=0 log.every=1000
+wait_for_step asked 3
+check "no table before it is asked for" test ! -e runs/asked/profile.txt
+kill -USR2 "$(rank_pid 1)"
+for _ in $(seq 600); do [ -e runs/asked/profile.txt ] && break; sleep 0.05; done
+check "the table of a run that goes on" adds_up runs/asked/profile.txt
+kill -USR1 "$job"
+wait "$job"
+check "SIGUSR2 does not stop it" grep -q 'stopped by SIGUSR1' asked.log
+finish

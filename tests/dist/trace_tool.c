@@ -1,0 +1,62 @@
+// trace_tool FILE RANKS TRACK:SPAN …: the trace is JSON, its spans nest, and every rank has a span
+// of each name on a track of that name (TRACK: alone: the track).
+#include "trace_events.h"
+
+static cJSON *read_document(const char *path)
+{
+    char *text = NULL;
+    size_t room = 0;
+    FILE *file = fopen(path, "r");
+    if (!file || getdelim(&text, &room, 0, file) < 0) {
+        perror(path);
+        exit(2);
+    }
+    fclose(file);
+    cJSON *document = cJSON_ParseWithOpts(text, NULL, 1);
+    CHECK(document, "%s is not JSON", path);
+    free(text);
+    return document;
+}
+
+// Whether a track of the rank whose name begins so has a span of that name.
+static int has(const cJSON *document, const struct trace_event *spans, int n, int rank,
+               const char *track, size_t length, const char *name)
+{
+    const cJSON *event;
+    cJSON_ArrayForEach(event, cJSON_GetObjectItem(document, "traceEvents"))
+    {
+        const char *what = cJSON_GetStringValue(cJSON_GetObjectItem(event, "name"));
+        const cJSON *args = cJSON_GetObjectItem(event, "args");
+        const char *called = cJSON_GetStringValue(cJSON_GetObjectItem(args, "name"));
+        if (strcmp(what, "thread_name") != 0 || strncmp(called, track, length) != 0 ||
+            (int)trace_number(event, "pid") != rank)
+            continue;
+        if (!name[0])
+            return 1;
+        for (int i = 0; i < n; i++)
+            if (spans[i].rank == rank && spans[i].track == (int)trace_number(event, "tid") &&
+                strcmp(spans[i].name, name) == 0)
+                return 1;
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3)
+        return 2;
+    cJSON *document = read_document(argv[1]);
+    int n, ranks = atoi(argv[2]);
+    struct trace_event *spans = trace_spans(document, &n);
+    trace_check_nesting(spans, n);
+    for (int i = 3; i < argc; i++) {
+        size_t length = strcspn(argv[i], ":");
+        for (int rank = 0; rank < ranks; rank++)
+            CHECK(has(document, spans, n, rank, argv[i], length, argv[i] + length + 1),
+                  "rank %d has no %s", rank, argv[i]);
+    }
+    CHECK(n > 0 && spans[n - 1].rank == ranks - 1, "%d spans, not of %d ranks", n, ranks);
+    free(spans);
+    cJSON_Delete(document);
+    return test_end();
+}
