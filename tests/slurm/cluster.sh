@@ -44,16 +44,15 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
 SlurmdTimeout=20
+KillWait=15
 GresTypes=gpu
 StateSaveLocation=$state/state
 SlurmdSpoolDir=$state/spool.%n
 TmpFS=/dev/shm
 SlurmctldPidFile=$state/slurmctld.pid
 SlurmdPidFile=$state/slurmd.%n.pid
-SlurmctldLogFile=$PWD/slurmctld.log
-SlurmdLogFile=$PWD/slurmd.%n.log
 NodeName=n[1-$n] NodeAddr=10.77.0.[1-$n] CPUs=2 Gres=gpu:2
-PartitionName=plain Nodes=ALL Default=YES PriorityTier=5 PreemptMode=OFF
+PartitionName=plain Nodes=ALL Default=YES PriorityTier=1 PreemptMode=OFF
 PartitionName=spare Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=40
 PartitionName=urgent Nodes=ALL PriorityTier=9 PreemptMode=OFF
 END
@@ -70,13 +69,16 @@ END
 # Whoever reads a failure has the output of the jobs, and what Slurm says of them.
 explain() {
     [ "$failures" -gt 0 ] || return
-    scontrol show jobs
-    tail -n 25 -- *.log
+    squeue --states=all --format='%i %P %j %T %r %N'
+    for log in *.log; do
+        printf '\n== %s\n' "$log"
+        grep -v '^dtrain: step [0-9]*/' "$log" | tail -n 25
+    done
 } >&2
 trap explain EXIT
 
 # The node's namespaces live as long as ${node[i]}, as seen from here.
-declare -A node
+node=()
 start_node() { # i
     local i=$1
     # shellcheck disable=SC2016
@@ -94,36 +96,48 @@ start_node() { # i
     ip link set "n$i" master nodes up
 }
 
-# A job of launch/train.sbatch on both nodes, by $launcher; prints its number. Its output goes to NAME.log.
-submit() { # options of sbatch --job-name=NAME, arguments of dtrain …
-    local options=()
+# Submits launch/train.sbatch for both nodes; its number is left in ${job[NAME]}, its output goes to NAME.log.
+declare -A job
+submit() { # NAME, options of sbatch …, arguments of dtrain …; run.name is NAME
+    local name=$1 options=()
+    shift
     while [[ $1 == -* ]]; do
         options+=("$1")
         shift
     done
-    DTRAIN=$dtrain DTRAIN_LAUNCHER=${launcher:-srun} sbatch --parsable --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --output=%x.log \
-        "${options[@]}" "$repository/launch/train.sbatch" "$@"
+    job[$name]=$(DTRAIN=$dtrain sbatch --parsable --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --job-name="$name" \
+        --output=%x.log "${options[@]}" "$repository/launch/train.sbatch" "$@" run.name="$name")
 }
 
-job_state() { # job
-    squeue --noheader --states=all --jobs="$1" --format=%T
+job_is() { # name, states …
+    local state
+    state=$(squeue --noheader --states=all --jobs="${job[$1]}" --format=%T)
+    [[ " ${*:2} " == *" $state "* ]]
 }
 
-# Until the job has ended for good, up to two minutes; its state is left in $ended.
-wait_job() { # job
+restarts() { # name
+    scontrol show job "${job[$1]}" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p'
+}
+
+# Until a command succeeds, up to two minutes.
+wait_until() { # command …
     for _ in $(seq 1200); do
-        ended=$(job_state "$1")
-        case $ended in
-        PENDING | CONFIGURING | RUNNING | COMPLETING | REQUEUED | PREEMPTED) ;;
-        *) return ;;
-        esac
+        "$@" && return
         sleep 0.1
     done
     return 1
 }
 
-completes() { # job
-    wait_job "$1" && [ "$ended" = COMPLETED ]
+has_ended() { # name: for good
+    ! job_is "$1" PENDING CONFIGURING RUNNING COMPLETING REQUEUED PREEMPTED
+}
+
+ends_as() { # name, state
+    wait_until has_ended "$1" && job_is "$1" "$2"
+}
+
+says() { # name, pattern: in the job's output
+    grep -Eq -- "$2" "$1.log" 2>/dev/null
 }
 
 on_node() { # i, command …: in the node's namespaces

@@ -1,14 +1,129 @@
 #!/usr/bin/env bash
-# launch/train.sbatch on a real Slurm of two nodes, as a user submits it.
+# launch/train.sbatch and launch/array.sbatch on a real Slurm of two nodes, as a user submits them. Whatever ends a
+# job early, it saves, is requeued unless it was cancelled, and ends with the bits of a run that was left alone.
+# shellcheck disable=SC2317 # functions given to check
 # shellcheck source=tests/slurm/cluster.sh
 . "$(dirname "$0")/cluster.sh"
 start_cluster 2
 small_run
+long=(small.ini run.steps=150 model.d_model=96 data.seq_len=96)
+endless=(small.ini run.steps=1000000)
+last=checkpoints/step-00000150
+ranks 2 "${long[@]}" run.name=alone >alone.log 2>&1 || { cat alone.log >&2; exit 1; }
 
-for launcher in srun mpirun; do
-    check "two nodes by $launcher" completes "$(submit --job-name=$launcher small.ini run.name=$launcher)"
+whole_run() { # name: of the steps of `long`
+    same_bits "runs/$1/$last" "runs/alone/$last" && cmp <(train_lines "runs/$1/metrics.jsonl") <(train_lines runs/alone/metrics.jsonl)
+}
+
+saved() { # name: a checkpoint of the last step that it did, and it says why it stopped
+    grep -q '"state":"stopped"' "runs/$1/state.json" &&
+        "$dtrain" verify "runs/$1/checkpoints/step-$(printf %08d "$(steps_done "$1")")" >/dev/null
+}
+
+# ---- pre-emption with a grace time: the ranks get SIGTERM, the batch script nothing
+export DTRAIN_LAUNCHER
+for DTRAIN_LAUNCHER in srun mpirun; do submit spare-$DTRAIN_LAUNCHER --partition=spare "${long[@]}"; done
+for name in spare-{srun,mpirun}; do check "$name: under way" wait_for_step "$name" 5; done
+check "an urgent job takes their nodes" srun --partition=urgent --nodes=2 --cpus-per-task=2 true
+check "… before they are done" test "$(steps_done spare-srun)" -lt 150 -a "$(steps_done spare-mpirun)" -lt 150
+for name in spare-{srun,mpirun}; do
+    check "$name: saves" saved "$name"
+    check "$name: is requeued" test "$(restarts "$name")" -eq 1
 done
-ranks 2 small.ini run.name=alone >alone.log 2>&1
-check "the two launchers: the same bits" same_bits runs/{srun,mpirun}/checkpoints/step-00000012
-check "… those of one machine" same_bits runs/{srun,alone}/checkpoints/step-00000012
+
+# ---- meanwhile: a time limit, at which Slurm looks twice a minute
+submit limit --nodes=1 --nodelist=n1 --time=1 --signal=B:USR1@50 "${endless[@]}"
+
+# ---- two nodes by either launcher; what is refused
+for DTRAIN_LAUNCHER in srun mpirun; do
+    submit $DTRAIN_LAUNCHER small.ini
+    check "two nodes by $DTRAIN_LAUNCHER" ends_as $DTRAIN_LAUNCHER COMPLETED
+done
+ranks 2 small.ini run.name=here >here.log 2>&1
+check "two nodes: the bits of one machine" same_bits runs/{srun,here}/checkpoints/step-00000012
+check "… by either launcher" same_bits runs/{srun,mpirun}/checkpoints/step-00000012
+dtrain=absent submit absent small.ini
+submit mistake small.ini data.batch=7
+for name in absent mistake; do check "$name: the job fails" ends_as "$name" FAILED; done
+check "an absent program is named" says absent 'absent is not in .* set DTRAIN'
+check "exit code 2 is not requeued" test "$(restarts mistake)" -eq 0
+
+for name in spare-{srun,mpirun}; do
+    check "$name: continues and completes" ends_as "$name" COMPLETED
+    check "$name: the bits and the curve of a run left alone" whole_run "$name"
+    check "$name: one log" test "$(grep -c "^dtrain: runs/$name: " "$name.log")" -eq 2
+done
+
+# ---- scancel: everything is saved, nothing requeued; so without checkpoint.on_signal, where nothing is saved
+for DTRAIN_LAUNCHER in srun mpirun; do submit cancel-$DTRAIN_LAUNCHER "${endless[@]}"; done
+for name in cancel-{srun,mpirun}; do check "$name: under way" wait_for_step "$name" 5; done
+scancel "${job[cancel-srun]}" "${job[cancel-mpirun]}"
+for name in cancel-{srun,mpirun}; do
+    check "$name: ends" ends_as "$name" CANCELLED
+    check "$name: saves" saved "$name"
+    check "$name: is not requeued" says "$name" 'not requeued: it was cancelled'
+done
+submit careless --nodes=1 "${endless[@]}" checkpoint.on_signal=false
+check "careless: under way" wait_for_step careless 5
+scancel --batch --signal=USR1 "${job[careless]}"
+check "careless: ends" ends_as careless COMPLETED
+check "checkpoint.on_signal = false: not requeued" says careless 'not requeued: checkpoint.on_signal'
+
+# ---- a signal while the job starts is not lost, and does not kill a rank that is not yet dtrain
+for delay in 0.1 0.4; do
+    for DTRAIN_LAUNCHER in srun mpirun; do submit early-$DTRAIN_LAUNCHER-$delay "${endless[@]}"; done
+    for name in early-{srun,mpirun}-$delay; do
+        check "$name: starts" wait_until job_is "$name" RUNNING
+        sleep $delay
+        scancel --batch --signal=USR1 "${job[$name]}"
+    done
+    for name in early-{srun,mpirun}-$delay; do
+        check "$name: is requeued" wait_until says "$name" 'requeued: continues'
+        check "$name: without a fault" eval "! says $name 'exit code'"
+        scancel "${job[$name]}"
+    done
+done
+
+check "limit: is requeued" wait_until says limit 'requeued: continues'
+check "limit: saves" wait_until says limit 'resuming from runs/limit/checkpoints/step'
+scancel "${job[limit]}"
+
+# ---- a lost node
+DTRAIN_LAUNCHER=mpirun submit lost "${long[@]}" checkpoint.every=20
+check "lost: under way" wait_for_step lost 25
+kill -KILL "${node[2]}"
+check "a lost node: the job is requeued" wait_until says lost 'requeued: continues'
+start_node 2
+check "lost: completes" ends_as lost COMPLETED
+check "lost: the bits and the curve of a run left alone" whole_run lost
+
+# ---- a fault at each start, a full disk: exit code 3, with a bound on restarts
+mkdir -p runs/full
+on_node 1 mount -t tmpfs -o size=200k tmpfs "$PWD/runs/full"
+DTRAIN_MAX_RESTARTS=1 submit full --nodes=1 --nodelist=n1 small.ini
+check "full: fails" ends_as full FAILED
+check "full: with code 3" says full 'ended with exit code 3; runs/full/state.json: .*"failed"'
+check "full: restarts once" test "$(restarts full)" -eq 1
+check "full: says so" says full 'not requeued: 1 restarts'
+
+# ---- a sweep
+cat >sweep.txt <<'END'
+# learning rates
+optim.lr=1e-3
+
+optim.lr=2e-3 run.name=fast
+END
+mkdir launch
+ln -s "$repository/launch/train.sbatch" launch/
+array() { # NAME, sweep
+    job[$1]=$(DTRAIN=$dtrain sbatch --parsable --wait --ntasks=1 --array=1-2 --cpus-per-task=1 --output="$1-%a.log" \
+        "$repository/launch/array.sbatch" small.ini "$2")
+}
+check "a sweep" array sweep sweep.txt
+check "the first line has a name by file and number" grep -q '^lr = 0\?.*1e-3\|^lr = 0.001' runs/sweep-1/config.resolved.ini
+check "the second its own" grep -q '^lr = 2e-3\|^lr = 0.002' runs/fast/config.resolved.ini
+for name in sweep-1 fast; do check "$name: is complete" grep -q '"complete"' runs/$name/state.json; done
+sed -i 's/fast/sweep-1/' sweep.txt
+check "a sweep whose runs share a name is refused" eval '! array shared sweep.txt'
+check "… with the lines" says shared-1 'lines 1 and 2 would both train in runs/sweep-1'
 finish
