@@ -1,10 +1,15 @@
 // Validation on the training model: forward passes only.
 #include "train/evaluate.h"
 
+#include <stdlib.h>
+
+enum { SUMS = sizeof(struct dt_loss_sum) / sizeof(double) };
+
+// Adds to sums[0], or to the sum of its place in the batch where there are `n_sums` of them.
 static dt_status evaluate_batches(struct dt_model *model, struct dt_input *input,
                                   struct dt_carry *carry, struct dt_loader *loader,
                                   int64_t max_batches, struct dt_stream *stream,
-                                  struct dt_loss_sum *sum)
+                                  struct dt_loss_sum *sums, int64_t n_sums)
 {
     DT_TRY(dt_carry_clear(carry, carry->next, stream));
     for (int64_t i = 0; max_batches == 0 || i < max_batches; i++) {
@@ -18,32 +23,59 @@ static dt_status evaluate_batches(struct dt_model *model, struct dt_input *input
             DT_TRY(dt_carry_load(carry, carry->next, k, stream));
             DT_TRY(dt_input_micro_batch(input, stream, &pass.input));
             DT_TRY(dt_model_forward(model, &pass));
-            DT_TRY(dt_model_loss(model, &pass, 0, sum));
+            DT_TRY(dt_model_loss(model, &pass, 0, sums + k % n_sums));
             DT_TRY(dt_carry_store(carry, carry->next, k, stream));
         }
     }
     return DT_OK;
 }
 
+// sums[0] = that of n, a power of two, by a binary tree.
+static void add_up(struct dt_loss_sum *sums, int64_t n)
+{
+    double(*x)[SUMS] = (double(*)[SUMS])sums;
+    for (int64_t step = 1; step < n; step *= 2)
+        for (int64_t i = 0; i < n; i += 2 * step)
+            for (int k = 0; k < SUMS; k++)
+                x[i][k] += x[i + step][k];
+}
+
+static dt_status sum_on_all(const struct dt_job *job, struct dt_loss_sum *total)
+{
+    struct dt_collective sum = {.operation = DT_ALLREDUCE,
+                                .dtype = DT_F64,
+                                .count = SUMS,
+                                .data = total,
+                                .order = dt_job_sum_order(job)};
+    return dt_collective(job->comm, &sum);
+}
+
+// In the order DT_SUM_TREE each place in the global batch has a sum over all batches, and a tree
+// adds up these: of a rank here, of all ranks by the communicator.
 dt_status dt_evaluate(const struct dt_job *job, struct dt_model *model, struct dt_input *input,
                       struct dt_carry *carry, int64_t max_batches, struct dt_stream *stream,
                       struct dt_loss_sum *total)
 {
     struct dt_loader_config config = dt_job_val_loader(job);
     struct dt_loader *loader = NULL;
-    struct dt_loss_sum *sum = NULL;
+    struct dt_loss_sum *sums = NULL, *host = NULL;
+    bool tree = dt_job_sum_order(job) == DT_SUM_TREE;
+    int64_t n = tree ? job->local_batch / job->micro_batch : 1, bytes = n * (int64_t)sizeof *sums;
     dt_status status;
-    DT_TRY_GOTO(status, out, dt_alloc(&job->backend, sizeof *sum, &sum));
+    DT_TRY_GOTO(status, out, dt_alloc(&job->backend, bytes, &sums));
+    if (!(host = malloc((size_t)bytes)))
+        DT_TRY_GOTO(status, out, DT_FAIL(DT_MACHINE, NULL, "no memory for validation sums"));
     DT_TRY_GOTO(status, out, dt_loader_open(&config, 0, &loader));
     DT_TRY_GOTO(status, out,
-                evaluate_batches(model, input, carry, loader, max_batches, stream, sum));
-    DT_TRY_GOTO(status, out, dt_to_host(&job->backend, total, sum, sizeof *total, stream));
+                evaluate_batches(model, input, carry, loader, max_batches, stream, sums, n));
+    DT_TRY_GOTO(status, out, dt_to_host(&job->backend, host, sums, bytes, stream));
     DT_TRY_GOTO(status, out, dt_stream_sync(&job->backend, stream));
+    add_up(host, n);
+    *total = host[0];
 out:
     dt_input_settle(input);
     dt_loader_close(loader);
-    dt_free(&job->backend, sum);
-    if (status != DT_OK)
-        return status;
-    return dt_allreduce(job->comm, total, sizeof *total / sizeof(double), DT_F64, DT_SUM);
+    free(host);
+    dt_free(&job->backend, sums);
+    return status == DT_OK ? sum_on_all(job, total) : status;
 }
