@@ -6,7 +6,7 @@
 #
 #   launch/setup.sh [--tests]
 #
-#   --tests  also what only tests/run.sh needs: a Slurm to test launch/train.sbatch on
+#   --tests  also what only tests/run.sh needs: a Slurm to test launch/train.sbatch on, and zsh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,7 @@ packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf
     libcjson-dev libxxhash-dev zlib1g-dev)
 case ${1:-} in
 '') ;;
---tests) packages+=(slurmctld slurmd slurm-client munge iproute2 procps) ;;
+--tests) packages+=(slurmctld slurmd slurm-client munge iproute2 procps zsh) ;;
 *) { echo "setup.sh: unknown option $1"; sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' launch/setup.sh; } >&2; exit 2 ;;
 esac
 

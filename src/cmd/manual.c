@@ -1,5 +1,5 @@
-// What the tables of subcommands, options and configuration keys look like as help, as a man page
-// and as shell completion.
+// What the tables of subcommands, options and configuration keys look like as help and as a man
+// page.
 #include "base/text.h"
 #include "cmd/cmd.h"
 
@@ -201,80 +201,3 @@ const struct dt_command dt_cmd_man = {.name = "man",
                                       .usage = "",
                                       .help = "print the man page: dtrain man | man -l -",
                                       .run = print_man};
-
-// ---- completion
-
-const struct dt_command dt_cmd_completion;
-
-// A case of the shell's: the words, separated by blanks, that `pattern` may be followed by.
-static void print_case(const char *pattern, const struct dt_config_key *key)
-{
-    if (key->type != DT_CONFIG_BOOL && key->type != DT_CONFIG_ENUM)
-        return;
-    printf("    %s) words=\"", pattern);
-    for (const char *c = key->choices ? key->choices : "true|false"; *c; c++)
-        putchar(*c == '|' ? ' ' : *c);
-    printf("\" ;;\n");
-}
-
-static void print_options(const struct dt_command *command)
-{
-    for (const struct dt_option *o = command->options; o && o->key.name; o++)
-        printf("--%s ", o->key.name);
-    printf("--help ");
-}
-
-static dt_status print_completion(struct dt_comm *comm, const struct dt_call *call)
-{
-    char pattern[TEXT];
-    (void)comm;
-    if (strcmp(call->words[0], "bash") != 0)
-        return DT_FAIL(DT_USER, "dtrain completion bash", "no completion for %s", call->words[0]);
-    // bash makes "=" a word of its own: `name` is what comes before the value.
-    printf("# bash completion of dtrain: source <(dtrain completion bash)\n"
-           "_dtrain() {\n"
-           "    local cur=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n"
-           "    local command=${COMP_WORDS[1]} name= words= keys=\n"
-           "    [[ $cur == = ]] && name=$before cur=\n"
-           "    [[ $before == = ]] && name=${COMP_WORDS[COMP_CWORD-2]}\n"
-           "    [[ $before == -* ]] && name=$before\n"
-           "    [[ $name == -* ]] && name=\"$command $name\"\n"
-           "    case $name in\n");
-    for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);)
-        print_case(row.name, row.key);
-    for (int i = 1; dt_commands[i]; i++)
-        for (const struct dt_option *o = dt_commands[i]->options; o && o->key.name; o++)
-            if (o->key.type == DT_CONFIG_ENUM) {
-                snprintf(pattern, sizeof pattern, "\"%s --%s\"", dt_commands[i]->name, o->key.name);
-                print_case(pattern, &o->key);
-            }
-    printf("    esac\n    keys=\"");
-    for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);)
-        printf("%s= ", row.name);
-    printf("\"\n    [[ -n $words ]] || case $command in\n");
-    for (int i = 1; dt_commands[i]; i++) {
-        printf("    %s) words=\"", dt_commands[i]->name);
-        print_options(dt_commands[i]);
-        printf("%s%s\" ;;\n", dt_commands[i]->configured ? "$keys" : "",
-               dt_commands[i] == &dt_cmd_completion ? "bash" : "");
-    }
-    printf("    *) words=$keys ;;\n    esac\n    ((COMP_CWORD > 1)) || words=\"");
-    for (int i = 1; dt_commands[i]; i++)
-        printf("%s ", dt_commands[i]->name);
-    print_options(dt_commands[0]);
-    printf("$(compgen -f -X '!*.ini' -- \"$cur\")\"\n"
-           "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
-           "    [[ ${COMPREPLY[0]-} != *= ]] || compopt -o nospace 2>/dev/null\n"
-           "}\n"
-           "complete -o default -F _dtrain dtrain\n");
-    return DT_OK;
-}
-
-const struct dt_command dt_cmd_completion = {
-    .name = "completion",
-    .usage = "bash",
-    .help = "print shell completion: source <(dtrain completion bash)",
-    .min_words = 1,
-    .max_words = 1,
-    .run = print_completion,
-};

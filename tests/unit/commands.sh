@@ -92,6 +92,39 @@ check "all of bench's options complete: $_dtrain_options" \
 (COMP_WORDS=(dtrain c.ini '') COMP_CWORD=2; _dtrain; printf '%s\n' "${COMPREPLY[@]}") >completed.txt
 check "as many keys complete as --help lists, $keys" [ "$(wc -l <completed.txt)" -eq "$keys" ]
 
+# zsh: its syntax, and what a terminal shows after a tab.
+run 0 completion zsh
+cp out.txt _dtrain
+if command -v zsh >/dev/null && command -v python3 >/dev/null; then
+    check "zsh reads it" zsh -n _dtrain
+    cat >terminal.py <<'EOF'
+import os, pty, re, select, sys, time
+
+def read_until(fd, pattern, limit=20):
+    text, end = "", time.time() + limit
+    while time.time() < end and not re.search(pattern, text):
+        if select.select([fd], [], [], 0.1)[0]:
+            text += os.read(fd, 65536).decode(errors="replace")
+    return text
+
+pid, fd = pty.fork()
+if pid == 0:
+    os.environ["TERM"] = "dumb"
+    os.execvp("zsh", ["zsh", "-f", "-i"])
+os.write(fd, b"PS1='%# '; stty cols 100; autoload -U compinit; compinit -D -u; source ./_dtrain; echo LOA''DED\n")
+read_until(fd, "LOADED[^']*# ")
+os.write(fd, sys.argv[1].encode() + b"\t")
+text = read_until(fd, sys.argv[2])
+os.close(fd)
+os.waitpid(pid, 0)
+sys.exit(0 if re.search(sys.argv[2], text) else f"after a tab: {text!r}")
+EOF
+    check "zsh completes an option" python3 terminal.py 'dtrain bench --comm --colle' 'collective='
+    check "zsh completes a value" python3 terminal.py 'dtrain c.ini optim.schedule=lin' 'linear'
+fi
+run 2 completion fish
+says 'no completion for fish' error.txt
+
 # The man page: requests that man knows, every command, option and key in it.
 run 0 man
 cp out.txt dtrain.1
