@@ -51,7 +51,10 @@ static dt_status run_alone(const struct dt_call *call)
 static dt_status run_together(const struct dt_call *call)
 {
     struct dt_comm *comm = NULL;
-    DT_TRY(dt_comm_open(DT_COMM_KIND_AUTO, &comm));
+    bool configured = call->command->configured && call->n_words > 0;
+    double timeout_s =
+        dt_settings_timeout(configured ? call->words[0] : NULL, call->words + 1, call->n_words - 1);
+    DT_TRY(dt_comm_open_within(DT_COMM_KIND_AUTO, timeout_s, &comm));
     dt_report_set_comm(comm);
     dt_signals_set_comm(comm);
     dt_log_quiet(comm->info.rank != 0);
@@ -96,10 +99,10 @@ int main(int argc, char **argv)
         return DT_USER;
     }
     dt_status status = dt_call_parse(argc - 1, argv + 1, &call);
-    bool silent = status != DT_OK && dt_comm_launched_rank() > 0; // rank 0 reports the same
     if (status == DT_OK)
         status = run(&call);
-    if (!silent)
+    // What the user can fix is the same on all ranks, and rank 0 reports it: arguments, the launch.
+    if (status != DT_USER || dt_comm_launched_rank() == 0)
         dt_report(status);
     dt_call_free(&call);
     return (int)status;

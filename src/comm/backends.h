@@ -48,7 +48,7 @@ struct dt_job_control {
 };
 
 dt_status dt_comm_open_self(struct dt_comm **comm);
-dt_status dt_comm_open_mpi(struct dt_comm **comm);
+dt_status dt_comm_open_mpi(double timeout_s, struct dt_comm **comm);
 
 // Fills what all backends share, except `info`.
 void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table,
@@ -59,5 +59,5 @@ const char *dt_collective_name(const struct dt_collective *collective);
 bool dt_can_reduce(enum dt_dtype dtype);
 dt_status dt_collective_check(const struct dt_comm *comm, const struct dt_collective *collective);
 
-bool dt_launched_by_mpi(void);       // a launcher that MPI_Init can talk to started this process
-bool dt_is_one_of_slurm_tasks(void); // of a step or batch job with more than one
+bool dt_launched_by_mpi(void); // a launcher that MPI_Init can talk to started this process
+bool dt_launched_by_pmi(void); // one that offers PMI-1 or PMI-2, and not PMIx

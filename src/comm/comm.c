@@ -23,11 +23,17 @@ bool dt_launched_by_mpi(void)
         (const char *const[]){"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_FD", NULL});
 }
 
-bool dt_is_one_of_slurm_tasks(void)
+bool dt_launched_by_pmi(void)
 {
-    const char *tasks = getenv("SLURM_NTASKS");
-    return environment((const char *const[]){"SLURM_PROCID", NULL}) && tasks &&
-           strtol(tasks, NULL, 10) > 1;
+    return environment((const char *const[]){"PMI_RANK", "PMI_FD", NULL}) &&
+           !environment((const char *const[]){"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", NULL});
+}
+
+int dt_comm_launched_size(void)
+{
+    const char *size = environment(
+        (const char *const[]){"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL});
+    return size && strtol(size, NULL, 10) > 1 ? (int)strtol(size, NULL, 10) : 1;
 }
 
 int dt_comm_launched_rank(void)
@@ -37,13 +43,26 @@ int dt_comm_launched_rank(void)
     return rank ? (int)strtol(rank, NULL, 10) : 0;
 }
 
+int dt_comm_batch_tasks(void)
+{
+    const char *tasks = environment((const char *const[]){"SLURM_NTASKS", NULL});
+    bool launched =
+        dt_launched_by_mpi() || environment((const char *const[]){"SLURM_STEP_NUM_TASKS", NULL});
+    return tasks && !launched ? (int)strtol(tasks, NULL, 10) : 1;
+}
+
 dt_status dt_comm_open(enum dt_comm_kind kind, struct dt_comm **comm)
+{
+    return dt_comm_open_within(kind, DT_COMM_TIMEOUT_S, comm);
+}
+
+dt_status dt_comm_open_within(enum dt_comm_kind kind, double timeout_s, struct dt_comm **comm)
 {
     *comm = NULL;
     if (kind == DT_COMM_KIND_AUTO)
-        kind = dt_launched_by_mpi() || dt_is_one_of_slurm_tasks() ? DT_COMM_KIND_MPI
-                                                                  : DT_COMM_KIND_SELF;
-    return kind == DT_COMM_KIND_SELF ? dt_comm_open_self(comm) : dt_comm_open_mpi(comm);
+        kind = dt_launched_by_mpi() || dt_comm_launched_size() > 1 ? DT_COMM_KIND_MPI
+                                                                   : DT_COMM_KIND_SELF;
+    return kind == DT_COMM_KIND_SELF ? dt_comm_open_self(comm) : dt_comm_open_mpi(timeout_s, comm);
 }
 
 void dt_comm_close(struct dt_comm *comm)

@@ -82,12 +82,22 @@ struct dt_comm {
 
 enum dt_comm_kind { DT_COMM_KIND_AUTO, DT_COMM_KIND_SELF, DT_COMM_KIND_MPI };
 
-// The rank that the launcher gave this process, without opening anything; 0 where none did.
+// What the launcher says, before anything is opened: the rank of this process (0 where nothing
+// launched it) and how many were started with it (a step of srun, not a batch job: its script is
+// one process).
 int dt_comm_launched_rank(void);
+int dt_comm_launched_size(void);
+// The tasks of the Slurm job whose batch script started this process without srun or mpirun;
+// else 1.
+int dt_comm_batch_tasks(void);
 // AUTO: MPI where a launcher started this process (Open MPI, PMIx, Slurm environment), else self: a
-// lone process never touches MPI. SLURM_NTASKS > 1 with an MPI size of 1 is an error that says
-// srun --mpi=pmix. MPI can be opened once in a process.
+// lone process never touches MPI. Several processes of which each sees itself alone are an error on
+// each that says how to launch them. MPI can be opened once in a process.
 dt_status dt_comm_open(enum dt_comm_kind kind, struct dt_comm **comm);
+// The same with a limit for the start, in which ranks wait for each other: where it is exceeded the
+// process ends by dt_die, saying what it waited for.
+enum { DT_COMM_TIMEOUT_S = 600 };
+dt_status dt_comm_open_within(enum dt_comm_kind kind, double timeout_s, struct dt_comm **comm);
 // Orderly end: all ranks call it, after success or after an error that all share. NULL is fine.
 void dt_comm_close(struct dt_comm *comm);
 

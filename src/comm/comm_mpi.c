@@ -149,14 +149,17 @@ static dt_status start(struct mpi_comm *mpi)
     return dt_error_restore(&mpi->start_error);
 }
 
-dt_status dt_comm_open_mpi(struct dt_comm **comm)
+dt_status dt_comm_open_mpi(double timeout_s, struct dt_comm **comm)
 {
     struct mpi_comm *mpi = calloc(1, sizeof *mpi);
     dt_status status;
     if (!mpi)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a communicator");
     dt_comm_prepare(&mpi->base, &table, &mpi->control, &job_table);
+    dt_comm_set_timeout(&mpi->base, timeout_s);
     atomic_init(&mpi->abort_code, -1);
+    atomic_init(&mpi->start_phase, "starting MPI");
+    atomic_init(&mpi->start_peer, -1);
     mpi->queue_end = &mpi->queue;
     sem_init(&mpi->wake, 0, 0);
     sem_init(&mpi->guard_wake, 0, 0);

@@ -8,6 +8,8 @@
 
 #include <math.h>
 #include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
 
 static const double patrol_s = 1, nap_s = 0.01;
 static const double termination_s = 1; // after SIGTERM; mpirun kills then
@@ -37,6 +39,38 @@ static void look_for_the_lost(struct mpi_comm *mpi)
     }
 }
 
+// Until the first round nothing else limits the wait: ranks hang in MPI_Init or MPI_Comm_dup where
+// one never starts, or hosts cannot reach each other. The lowest rank that waits speaks; its end
+// makes the launcher end the others, which takes mpirun a few seconds between hosts.
+static void check_start(struct mpi_comm *mpi, double waited)
+{
+    double limit = atomic_load(&mpi->control.timeout_s);
+    char host[DT_HOST_NAME] = "", peer[32] = "";
+    int rank = dt_comm_launched_rank();
+    if (waited < limit + (rank == 0 ? 0 : rank < 50 ? 5 + 0.1 * rank : 10))
+        return;
+    gethostname(host, sizeof host - 1);
+    if (atomic_load(&mpi->start_peer) >= 0)
+        snprintf(peer, sizeof peer, " %d", atomic_load(&mpi->start_peer));
+    DT_FAIL(DT_MACHINE,
+            "check that every rank is running, and that the hosts reach each other over TCP (a "
+            "firewall?); where hosts have several networks, name one that all share: "
+            "OMPI_MCA_btl_tcp_if_include=eth0 OMPI_MCA_oob_tcp_if_include=eth0 (or 10.0.0.0/8); or "
+            "raise comm.timeout_s",
+            "rank %d on %s, start-up: %s%s timed out after comm.timeout_s = %g s", rank, host,
+            atomic_load(&mpi->start_phase), peer, limit);
+    dt_die();
+}
+
+static void check_round(struct mpi_comm *mpi, double waited)
+{
+    if (waited <= 5 + atomic_load(&mpi->control.timeout_s))
+        return;
+    DT_FAIL(DT_MACHINE, "look for network faults in the launcher's output",
+            "an MPI call did not return for %.0f s", waited);
+    dt_die();
+}
+
 // Seconds are counted, not clocks compared: a suspended job resumes.
 void *dt_mpi_guard(void *mpi_comm)
 {
@@ -49,17 +83,17 @@ void *dt_mpi_guard(void *mpi_comm)
     while (!atomic_load(&mpi->guard_ends)) {
         struct timespec until = dt_time_in(patrol_s);
         if (sem_clockwait(&mpi->guard_wake, CLOCK_MONOTONIC, &until) == 0) {
-            look_for_the_lost(mpi);
+            if (atomic_load(&mpi->pulse) > 0)
+                look_for_the_lost(mpi);
             continue;
         }
         uint64_t newest = atomic_load(&mpi->pulse);
         stuck = newest == pulse ? stuck + patrol_s : 0;
         pulse = newest;
-        if (stuck > 5 + atomic_load(&mpi->control.timeout_s)) {
-            DT_FAIL(DT_MACHINE, "look for network faults in the launcher's output",
-                    "an MPI call did not return for %.0f s", stuck);
-            dt_die();
-        }
+        if (newest == 0)
+            check_start(mpi, stuck);
+        else
+            check_round(mpi, stuck);
     }
     return NULL;
 }

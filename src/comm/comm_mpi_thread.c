@@ -7,6 +7,8 @@
 #include "base/trace.h"
 
 #include <dlfcn.h>
+#include <glob.h>
+#include <limits.h>
 #include <math.h>
 #include <sched.h>
 #include <signal.h>
@@ -21,15 +23,87 @@ enum {
     SPIN_ROUNDS = 200,          // fruitless rounds before the thread sleeps between them
     SPIN_ROUNDS_WAITED = 20000, // the same while a caller waits, whose core is idle anyway
 };
+#define HOW_TO_LAUNCH                                                                              \
+    "start it with `srun --mpi=pmix`, or with the mpirun of the MPI library that dtrain was "      \
+    "built "                                                                                       \
+    "with"
 static const double pause_s = 20e-6, pause_max_s = 100e-6;
 static const double busy_s = 2e-6; // a test that took longer moved data
 
-static dt_status check_size(int size)
+static dt_status refuse_singletons(void)
 {
-    if (size > 1 || !dt_is_one_of_slurm_tasks() || getenv("OMPI_COMM_WORLD_SIZE"))
+    return DT_FAIL(DT_USER, HOW_TO_LAUNCH, "%d processes were started, but %s sees only this one",
+                   dt_comm_launched_size(), dt_comm_mpi_version());
+}
+
+// Whether this Open MPI surely lacks PMI-1 and PMI-2: its folder of components has some of PMIx,
+// and none of theirs. MPI_Init would then end the process with words of its own.
+static bool lacks_pmi(void)
+{
+    static const char *const folders[] = {"openmpi*", "openmpi/lib/openmpi*"};
+    void *init = dlsym(RTLD_DEFAULT, "MPI_Init_thread");
+    Dl_info library;
+    bool has_pmix = false, has_pmi = dlsym(RTLD_DEFAULT, "mca_pmix_s2_component") != NULL;
+    if (!init || dladdr(init, &library) == 0)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        char pattern[PATH_MAX];
+        glob_t found;
+        snprintf(pattern, sizeof pattern, "%.*s/%s/mca_pmix_*.so",
+                 (int)(strrchr(library.dli_fname, '/') - library.dli_fname), library.dli_fname,
+                 folders[i]);
+        if (glob(pattern, 0, NULL, &found) != 0)
+            continue;
+        for (size_t k = 0; k < found.gl_pathc; k++)
+            has_pmi |= strstr(found.gl_pathv[k], "/mca_pmix_s1.so") != NULL ||
+                       strstr(found.gl_pathv[k], "/mca_pmix_s2.so") != NULL;
+        has_pmix = true;
+        globfree(&found);
+    }
+    return has_pmix && !has_pmi;
+}
+
+static dt_status check_launcher(void)
+{
+    if (dt_comm_launched_size() > 1 && !dt_launched_by_mpi())
+        return refuse_singletons();
+    if (dt_launched_by_pmi() && lacks_pmi())
+        return DT_FAIL(DT_USER, HOW_TO_LAUNCH,
+                       "the launcher offers PMI-1 or PMI-2 (srun --mpi=pmi2), but %s here only "
+                       "supports PMIx",
+                       dt_comm_mpi_version());
+    return DT_OK;
+}
+
+static void start_phase(struct mpi_comm *mpi, const char *phase, int peer)
+{
+    atomic_store(&mpi->start_phase, phase);
+    atomic_store(&mpi->start_peer, peer);
+}
+
+// A message from and to each neighbour of the ring of ranks, so that a rank which cannot be reached
+// is found, and named, before anything waits for it inside the library.
+static dt_status greet_neighbours(struct mpi_comm *mpi)
+{
+    int rank, size, done = 0;
+    char mine = 0, theirs[2];
+    MPI_Request messages[4];
+    DT_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+    DT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
+    if (size == 1)
         return DT_OK;
-    return DT_FAIL(DT_USER, "start it with `srun --mpi=pmix` or mpirun",
-                   "Slurm started %s tasks, but MPI sees only this one", getenv("SLURM_NTASKS"));
+    int peers[2] = {(rank + 1) % size, (rank + size - 1) % size};
+    for (int i = 0; i < 2; i++) {
+        DT_MPI(MPI_Irecv(&theirs[i], 1, MPI_CHAR, peers[i], 1 - i, MPI_COMM_WORLD, &messages[i]));
+        DT_MPI(MPI_Isend(&mine, 1, MPI_CHAR, peers[i], i, MPI_COMM_WORLD, &messages[2 + i]));
+    }
+    for (int i = 0; i < 4; i += done) {
+        start_phase(mpi, "the first message from rank", peers[i % 2]);
+        DT_MPI(MPI_Test(&messages[i], &done, MPI_STATUS_IGNORE));
+        if (!done)
+            dt_sleep(pause_max_s);
+    }
+    return DT_OK;
 }
 
 // Open MPI 4 hands a warning of a lost TCP connection to mpirun and waits until that has read it,
@@ -71,22 +145,26 @@ static dt_status start(struct mpi_comm *mpi)
     MPI_Initialized(&is_open);
     if (is_open)
         return DT_FAIL(DT_MACHINE, NULL, "MPI was already initialized in this process");
-    if (dt_is_one_of_slurm_tasks() && !dt_launched_by_mpi()) // MPI_Init would end the process
-        return check_size(1);
+    DT_TRY(check_launcher());
     // Serialized, not funneled: an abort may have to come from another thread.
+    start_phase(mpi, "MPI_Init_thread", -1);
     DT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided));
     if (provided < MPI_THREAD_SERIALIZED)
         return DT_FAIL(DT_MACHINE, "use an MPI library with MPI_THREAD_SERIALIZED",
                        "this MPI library supports thread level %d only", provided);
     log_warnings_here();
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); // inherited by duplicates
+    DT_TRY(greet_neighbours(mpi));
+    start_phase(mpi, "MPI_Comm_dup", -1);
     DT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->world));
     DT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->ring_world));
     DT_MPI(MPI_Comm_rank(mpi->world, &info->rank));
     DT_MPI(MPI_Comm_size(mpi->world, &info->size));
-    DT_TRY(check_size(info->size));
+    if (info->size == 1 && dt_comm_launched_size() > 1)
+        return refuse_singletons();
     DT_MPI(MPI_Get_processor_name(host, &length));
     snprintf(info->host, sizeof info->host, "%.*s", DT_HOST_NAME - 1, host);
+    start_phase(mpi, "MPI_Comm_split_type", -1);
     DT_MPI(MPI_Comm_split_type(mpi->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local));
     DT_MPI(MPI_Comm_rank(local, &info->local_rank));
     DT_MPI(MPI_Comm_size(local, &info->local_size));

@@ -17,7 +17,7 @@ void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table,
     control->table = job_table;
     atomic_init(&control->step, -1);
     atomic_init(&control->phase, "start-up");
-    atomic_init(&control->timeout_s, 600.0);
+    atomic_init(&control->timeout_s, DT_COMM_TIMEOUT_S);
     atomic_init(&control->devices.peer, -1);
     atomic_init(&control->devices.quiet, INFINITY);
     pthread_mutex_init(&control->record_lock, NULL);

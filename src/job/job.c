@@ -247,7 +247,7 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char 
     *job = (struct dt_job){.comm = comm, .folder = {.lock = -1}};
     dt_comm_progress(comm, 0, "reading the configuration");
     DT_TRY(share_config(job, path, overrides, n_overrides));
-    DT_TRY(dt_agree(comm, root ? dt_job_check_launch(job) : DT_OK));
+    DT_TRY(dt_agree(comm, root ? dt_job_check_launch(job, purpose) : DT_OK));
     job->local_batch = s->data.batch / comm->info.size;
     job->micro_batch = s->data.micro_batch > 0 ? s->data.micro_batch : job->local_batch;
     DT_TRY(dt_run_folder_path(s, job->run_path));

@@ -55,7 +55,7 @@ dt_status dt_job_resolve_model(struct dt_job *job);
 // An error that begins with a key of the model: where the key was set comes before it.
 dt_status dt_job_name_origin(const struct dt_job *job, dt_status status);
 // Settings that do not fit the way the job was launched: the communicator was chosen by that.
-dt_status dt_job_check_launch(const struct dt_job *job);
+dt_status dt_job_check_launch(const struct dt_job *job, enum dt_purpose purpose);
 // Settings that the device does not allow in training.
 dt_status dt_job_check_device(const struct dt_job *job);
 // That NCCL is available if training would use it.

@@ -14,10 +14,16 @@ bool dt_job_uses_device_comm(const struct dt_job *job)
            !job->settings.run.share_device && dt_device_comm_known;
 }
 
-dt_status dt_job_check_launch(const struct dt_job *job)
+dt_status dt_job_check_launch(const struct dt_job *job, enum dt_purpose purpose)
 {
     const struct dt_comm_info *info = &job->comm->info;
     int asked = job->settings.comm.backend;
+    if (purpose == DT_PURPOSE_TRAIN && dt_comm_batch_tasks() > 1)
+        return DT_FAIL(DT_USER,
+                       "start it with `srun --mpi=pmix dtrain …` or `mpirun dtrain …`; to train on "
+                       "one process: srun -n 1",
+                       "this Slurm job has %d tasks, but training was started as one process",
+                       dt_comm_batch_tasks());
     if (asked == DT_COMM_SELF && info->size > 1)
         return dt_config_reject(job->config, "comm.backend",
                                 "leave it at auto, or start one process",

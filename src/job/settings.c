@@ -148,6 +148,19 @@ void dt_settings_defaults(struct dt_settings *settings)
         dt_config_set_default(row.key, (char *)settings + row.section->offset);
 }
 
+double dt_settings_timeout(const char *path, char *const *overrides, int n_overrides)
+{
+    struct dt_settings settings;
+    struct dt_config *config = NULL;
+    if (!path || dt_config_load(&dt_settings_table, path, (const char *const *)overrides,
+                                n_overrides, &settings, &config) != DT_OK) {
+        dt_error_clear();
+        dt_settings_defaults(&settings);
+    }
+    dt_config_free(config);
+    return settings.comm.timeout_s;
+}
+
 struct check {
     const struct dt_settings *settings;
     const struct dt_config *config; // NULL: messages name no origins

@@ -94,6 +94,10 @@ bool dt_settings_trace_steps(const struct dt_settings *settings, int64_t *first,
 
 // Every key's default; 0 or empty where it has none.
 void dt_settings_defaults(struct dt_settings *settings);
+// comm.timeout_s before the communicator is open, which shares the settings among the ranks: from
+// this rank's view of the file, environment and command line. Where they have errors, or path is
+// NULL, its default; errors are reported when the configuration is read for good.
+double dt_settings_timeout(const char *path, char *const *overrides, int n_overrides);
 // Checks between keys that need nothing but the configuration (warmup < steps, steps or epochs …);
 // all that are wrong at once. Those that need data, ranks or a model are where these are known.
 dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_config *config);

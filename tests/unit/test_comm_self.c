@@ -53,6 +53,14 @@ static void check_slurm_alone(void)
     struct dt_comm *comm;
     setenv("SLURM_PROCID", "0", 1);
     setenv("SLURM_NTASKS", "4", 1);
+    CHECK_INT(dt_comm_launched_size(), 1); // the script of a batch job
+    CHECK_INT(dt_comm_batch_tasks(), 4);
+    CHECK_INT(dt_comm_open(DT_COMM_KIND_AUTO, &comm), DT_OK);
+    CHECK_STR(comm->info.backend, "self");
+    dt_comm_close(comm);
+    setenv("SLURM_STEP_NUM_TASKS", "4", 1); // a task of srun
+    CHECK_INT(dt_comm_launched_size(), 4);
+    CHECK_INT(dt_comm_batch_tasks(), 1);
     CHECK_INT(dt_comm_open(DT_COMM_KIND_AUTO, &comm), DT_USER);
     CHECK(strstr(dt_error_current()->hint, "srun --mpi=pmix") != NULL, "hint: %s",
           dt_error_current()->hint);

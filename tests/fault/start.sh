@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# The first second of a job: signals, ranks that do not find each other, launchers that do not fit, and names that two
+# runs share.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+export OMPI_MCA_odls_base_sigkill_timeout=1
+small_run
+train=("$dtrain" small.ini log.every=1000)
+
+# Signals. The program starts itself again, with OMP_WAIT_POLICY set: from then on its environment says that main was
+# reached, long before MPI is open.
+reached_main() { # pattern of its command line: its processes that have
+    local pid
+    for pid in $(pgrep -f "$1"); do
+        tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx OMP_WAIT_POLICY=passive && echo "$pid"
+    done
+}
+stopped_at_once() { # name, ranks, signal
+    local name=$1 n=$2 signal=$3 pids="" run=(timeout 60) status
+    [ "$n" -eq 1 ] || run+=("${local_mpirun[@]}" -np "$n")
+    env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT "${run[@]}" "${train[@]}" run.name="$name" run.steps=100000 >"$name.log" 2>&1 &
+    local job=$!
+    for _ in $(seq 2000); do
+        pids=$(reached_main "^[^ ]*dtrain small.ini .*run.name=$name run" )
+        [ "$(wc -w <<<"$pids")" -ge "$n" ] && break
+    done
+    kill -"$signal" "${pids%%$'\n'*}"
+    wait $job
+    status=$?
+    check "$name: exit code $status of a run that SIG$signal stopped: $(tail -n 3 "$name.log")" test $status -eq 0
+    check "$name: its state" grep -q "\"state\":\"stopped\",.*\"reason\":\"SIG$signal\"" "runs/$name/state.json"
+}
+for signal in USR1 TERM HUP INT; do
+    stopped_at_once "early-$signal" 1 $signal
+done
+stopped_at_once early-2 2 USR1
+check "stopped before its first step" grep -q 'after step 0 of .*: the same command starts it' early-2.log
+check "… without a checkpoint" test -z "$(ls runs/early-2/checkpoints)"
+check "an early SIGINT ends other commands" bash -c "env --block-signal=INT bash -c 'kill -INT \$\$; exec \"$dtrain\" --check small.ini' \
+    >check.log 2>&1; test \$? -eq 130"
+
+# Ranks that never meet: in time, one speaker, who names rank, host, what it waited for and what to do.
+no_start() { # what, pattern, command …
+    local what=$1 pattern=$2 status
+    shift 2
+    date >begun
+    timeout 60 "$@" >out 2>err
+    status=$?
+    check "$what: exit code $status" test $status -eq 3
+    check "$what: $(seconds_since begun) s until the end" test "$(seconds_since begun)" -le 12
+    check "$what: the last words: $(grep -a '^dtrain: error' err)" grep -qE "^dtrain: error: $pattern timed out after comm.timeout_s = 2 s" err
+    check "$what: $(grep -ac '^dtrain: error' err) ranks spoke" test "$(grep -ac '^dtrain: error' err)" -eq 1
+    check "$what: what to do" grep -q 'btl_tcp_if_include' err
+}
+no_start "a rank that never starts" "rank 0 on $(uname -n), start-up: MPI_Init_thread" \
+    "${local_mpirun[@]}" -np 1 "${train[@]}" run.name=alone comm.timeout_s=2 : -np 1 sleep 60
+
+# Two hosts that reach each other through the launcher's network and not through that of MPI: each has a network
+# namespace of its own, and the interface "data" leads nowhere.
+space=dt$$
+two_hosts() {
+    ip netns add ${space}a && ip netns add ${space}b &&
+        ip link add ctl netns ${space}a type veth peer name ctl netns ${space}b || return 1
+    local n here=1 there=2
+    for n in ${space}a ${space}b; do
+        # shellcheck disable=SC2086 # words without blanks
+        ip -n $n link set lo up && ip -n $n addr add 10.9.1.$here/24 dev ctl && ip -n $n link set ctl up &&
+            ip -n $n link add data type veth peer name nowhere && ip -n $n link set nowhere up &&
+            ip -n $n addr add 10.9.2.$here/24 dev data && ip -n $n link set data up &&
+            ip -n $n neigh add 10.9.2.$there lladdr 02:00:00:00:00:01 dev data nud permanent || return 1
+        here=2 there=1
+    done
+    printf '#!/bin/bash\nshift\nexec ip netns exec %s unshare --uts bash -c "hostname hostb; $*"\n' ${space}b >agent
+    chmod +x agent
+}
+if [ "$(id -u)" -eq 0 ] && command -v ip unshare hostname >/dev/null && two_hosts 2>netns.log; then
+    no_start "hosts that do not reach each other" 'rank 0 on hosta, start-up: the first message from rank 1' \
+        ip netns exec ${space}a unshare --uts bash -c 'hostname hosta; exec "$@"' bash \
+        env OMPI_MCA_plm_rsh_agent="$PWD/agent" OMPI_MCA_plm=rsh mpirun --mca btl self,tcp --mca btl_tcp_if_include 10.9.2.0/24 \
+        --mca oob_tcp_if_include 10.9.1.0/24 -H 10.9.1.1,10.9.1.2 -np 2 "$dtrain" "$PWD/small.ini" comm.timeout_s=2
+else
+    echo "two hosts: not tried: $(head -n 1 netns.log 2>/dev/null || echo 'needs root, ip, unshare and hostname')" >&2
+fi
+ip netns del ${space}a 2>/dev/null
+ip netns del ${space}b 2>/dev/null
+
+# Launchers that do not fit: refused once, however many processes there are.
+step_of_two() { # pattern, NAME=value … of both processes
+    local pattern=$1 i
+    shift
+    rm -f err
+    for i in 0 1; do
+        env SLURM_PROCID=$i SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 "$@" "${train[@]}" run.name=step >out 2>>err
+        check "$pattern: exit code of process $i" test $? -eq 2
+    done
+    check "$pattern: $(cat err)" grep -qE "^dtrain: error: $pattern" err
+    check "$pattern: said $(grep -c '^dtrain: error' err) times" test "$(grep -c '^dtrain: error' err)" -eq 1
+    check "$pattern: nothing but that and its hint" test "$(wc -l <err)" -eq 2
+    check "$pattern: what to do" grep -q 'srun --mpi=pmix' err
+}
+step_of_two '2 processes were started, but .* sees only this one'
+if ompi_info 2>/dev/null | grep -q 'MCA pmix: s[12]'; then
+    echo "srun --mpi=pmi2: not tried: this Open MPI supports it" >&2
+else
+    step_of_two 'the launcher offers PMI-1 or PMI-2' PMI_FD=9
+fi
+# In the script of a batch job of several tasks, without srun.
+export SLURM_PROCID=0 SLURM_NTASKS=4
+check "--check in a batch script of four tasks" "$dtrain" --check small.ini >out
+check "order in a batch script of four tasks" "$dtrain" order small.ini --steps 1:2 >out
+check "training as one process of four tasks is refused" bash -c '"$@" 2>err; test $? -eq 2' bash "${train[@]}" run.name=batch
+check "… saying why" grep -q 'this Slurm job has 4 tasks, but training was started as one process' err
+check "… while one launched alone trains" env SLURM_STEP_NUM_TASKS=1 "${train[@]}" run.name=batch run.steps=4 2>err
+unset SLURM_PROCID SLURM_NTASKS
+finish
