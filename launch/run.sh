@@ -17,6 +17,7 @@ set -m
 child=$!
 # A closed terminal (SIGHUP) also asks for a stop. Kernel and shell may both send it, so it is not counted.
 trap 'kill -USR1 $child 2>/dev/null' USR1 HUP
+trap 'kill -USR2 $child 2>/dev/null' USR2 # asks for the profile so far
 asked=0
 # shellcheck disable=SC2317
 end() { # the second time at once

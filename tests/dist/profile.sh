@@ -47,12 +47,15 @@ sed "s/\"another\"/\"$(sed -n 's/.*this run uses \(.*\)/\1/p' limits.log | head 
 check "limits of this one" "$dtrain" small.ini run.name=limits log.limits=limits.jsonl >limits.log 2>&1
 check "… give shares of the floor" grep -q 'of floor' runs/limits/profile.txt
 
-# SIGUSR2, to one rank: the table is there while the run goes on.
-name=asked
-start 2 small.ini run.name=asked run.steps=100000 optim.warmup_steps=0 log.every=1000
+# SIGUSR2, by launch/run.sh: the table is there while the run goes on.
+set -m
+"$repository/launch/run.sh" -np 2 "$dtrain" small.ini run.name=asked run.steps=100000 optim.warmup_steps=0 log.every=1000 \
+    >asked.log 2>&1 &
+job=$!
+set +m
 wait_for_step asked 3
 check "no table before it is asked for" test ! -e runs/asked/profile.txt
-kill -USR2 "$(rank_pid 1)"
+kill -USR2 "$job"
 for _ in $(seq 600); do [ -e runs/asked/profile.txt ] && break; sleep 0.05; done
 check "the table of a run that goes on" adds_up runs/asked/profile.txt
 kill -USR1 "$job"
