@@ -128,11 +128,12 @@ static int64_t cpu_memory_in_use(const struct dt_device *device)
 static dt_status cpu_copy(struct dt_device *device, void *to, const void *from, int64_t bytes,
                           struct dt_stream *stream)
 {
-    (void)device, (void)stream;
+    (void)stream;
     if (bytes < 0)
         return DT_FAIL(DT_MACHINE, NULL, "cannot copy %lld bytes", (long long)bytes);
-    if (bytes > 0)
-        memmove(to, from, (size_t)bytes);
+#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (bytes > HUGE_PAGE)
+    for (int64_t at = 0; at < bytes; at += HUGE_PAGE)
+        memcpy((char *)to + at, (const char *)from + at, (size_t)dt_min_i64(bytes - at, HUGE_PAGE));
     return DT_OK;
 }
 

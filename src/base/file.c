@@ -17,16 +17,28 @@
 enum { CALL_MAX = 1 << 26, HASH_CHUNK = 1 << 20 }; // bytes
 
 static void (*_Atomic on_progress)(void);
+static _Thread_local struct {
+    void (*report)(void *context);
+    void *context;
+} here; // of this thread
 
 void dt_file_on_progress(void (*report)(void))
 {
     on_progress = report;
 }
 
+void dt_file_on_progress_here(void (*report)(void *context), void *context)
+{
+    here.report = report;
+    here.context = context;
+}
+
 static void report_progress(void)
 {
     void (*report)(void) = on_progress;
-    if (report)
+    if (here.report)
+        here.report(here.context);
+    else if (report)
         report();
 }
 

@@ -19,6 +19,8 @@ enum { DT_PATH = 4096 };
 // removal) on the thread that does it: so a rank busy with files for a long time is not taken for
 // stalled. NULL: none.
 void dt_file_on_progress(void (*report)(void));
+// The same for the work of the calling thread alone, in place of that.
+void dt_file_on_progress_here(void (*report)(void *context), void *context);
 
 // Whether errno is the fault of the user or of the machine, and a hint (or NULL).
 dt_status dt_errno_status(int error);

@@ -8,10 +8,11 @@
 //   trainer.json                           struct dt_trainer_state and fingerprints of the shards
 //   MANIFEST                               a line for each file: xxh64 (16 hex digits), size, name
 // Written into a temporary folder beside it, every file fsynced, MANIFEST last, then renamed, the
-// parent fsynced. Only one process writes (rank 0). All arrays are in host memory.
+// parent fsynced. All arrays are in host memory.
 #pragma once
 
 #include "base/error.h"
+#include "base/file.h"
 #include "checkpoint/optimizer_states.h"
 #include "checkpoint/slot_states.h"
 #include "data/dataset.h"
@@ -54,11 +55,28 @@ struct dt_checkpoint_arrays {
     const struct dt_slot_states *slots; // NULL: nothing is carried
 };
 
-// Saves into dir/step-%08d, replacing one of the same step; `path` (DT_PATH bytes) gets the folder.
-// A failure (a full disk) removes the temporary folder and leaves older checkpoints as they are.
-dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_arrays *arrays,
-                             const struct dt_trainer_state *state, const struct dt_dataset *train,
-                             char *path);
+// A checkpoint in the making: ranks write their parts into one hidden folder, at once; when all are
+// complete, rank 0 gives it its name.
+struct dt_checkpoint_draft {
+    char path[DT_PATH];   // dir/step-%08d, once it is complete
+    char folder[DT_PATH]; // until then
+    int part, parts;      // this rank's, from 0, and how many ranks write one
+};
+
+// `id`: of the folder, the same on all ranks and in no other draft of this step.
+dt_status dt_checkpoint_draft(const char *dir, int64_t step, uint64_t id, int part, int parts,
+                              struct dt_checkpoint_draft *draft);
+// Writes this rank's part, synced, and lists its files: the optimizer's; part 0 the rest, too.
+dt_status dt_checkpoint_write(const struct dt_checkpoint_draft *draft,
+                              const struct dt_checkpoint_arrays *arrays,
+                              const struct dt_trainer_state *state, const struct dt_dataset *train,
+                              struct dt_manifest *manifest);
+// Of rank 0, whose manifest lists the files of all parts: MANIFEST, then the name; a checkpoint of
+// the same step is replaced.
+dt_status dt_checkpoint_publish(const struct dt_checkpoint_draft *draft,
+                                const struct dt_manifest *manifest);
+// Removes the folder; the current error stays.
+void dt_checkpoint_discard(const struct dt_checkpoint_draft *draft);
 // Removes all but the `keep` newest and the newest that verifies, and leftover temporary folders.
 // keep 0: all checkpoints stay. The one of step `saved` was hashed as this process wrote it and is
 // not read again; -1: there is none. The one of step `best` stays, too, uncounted; 0: there is

@@ -38,14 +38,27 @@ static dt_status write_weights(struct dt_manifest *manifest, const char *folder,
     return dt_manifest_add(manifest, name, size, hash);
 }
 
-static dt_status write_files(struct dt_manifest *manifest, const char *folder,
-                             const struct dt_checkpoint_arrays *arrays,
-                             const struct dt_trainer_state *state, const struct dt_dataset *train)
+dt_status dt_checkpoint_draft(const char *dir, int64_t step, uint64_t id, int part, int parts,
+                              struct dt_checkpoint_draft *draft)
+{
+    draft->part = part;
+    draft->parts = parts;
+    DT_TRY(dt_path(draft->path, "%s/step-%08lld", dir, (long long)step));
+    return dt_path(draft->folder, "%s/.step-%08lld.tmp-%016llx", dir, (long long)step,
+                   (unsigned long long)id);
+}
+
+dt_status dt_checkpoint_write(const struct dt_checkpoint_draft *draft,
+                              const struct dt_checkpoint_arrays *arrays,
+                              const struct dt_trainer_state *state, const struct dt_dataset *train,
+                              struct dt_manifest *manifest)
 {
     const struct dt_optimizer_states states = in_optimizer_files(&arrays->states);
     const float *ema = dt_optimizer_state(&arrays->states, "ema");
+    const char *folder = draft->folder;
     char *config = NULL, *trainer = NULL;
     dt_status status;
+    DT_TRY_GOTO(status, out, dt_make_dirs(folder)); // whichever rank comes first
     DT_TRY_GOTO(status, out, dt_hf_config_text(arrays->model, &config));
     DT_TRY_GOTO(status, out, dt_manifest_put(manifest, folder, "config.json", config));
     DT_TRY_GOTO(
@@ -58,8 +71,6 @@ static dt_status write_files(struct dt_manifest *manifest, const char *folder,
         DT_TRY_GOTO(status, out, dt_slot_states_write(manifest, folder, arrays->slots));
     DT_TRY_GOTO(status, out, dt_trainer_text(state, train, &trainer));
     DT_TRY_GOTO(status, out, dt_manifest_put(manifest, folder, "trainer.json", trainer));
-    DT_TRY_GOTO(status, out, dt_manifest_write(manifest, folder));
-    DT_TRY_GOTO(status, out, dt_fsync_dir(folder));
 out:
     free(config);
     free(trainer);
@@ -69,7 +80,7 @@ out:
 // Gives the folder its name. One of the same step is replaced: at every instant one of the two has
 // that name. Where the file system cannot exchange names, the old one is first moved aside; a kill
 // between the two renames leaves both, hidden.
-static dt_status publish(const char *temporary, const char *path)
+static dt_status rename_to(const char *temporary, const char *path)
 {
     char old[DT_PATH];
     DT_TRY(dt_path(old, "%s", temporary)); // after an exchange
@@ -93,31 +104,20 @@ static dt_status publish(const char *temporary, const char *path)
     return dt_remove_tree(old);
 }
 
-dt_status dt_checkpoint_save(const char *dir, const struct dt_checkpoint_arrays *arrays,
-                             const struct dt_trainer_state *state, const struct dt_dataset *train,
-                             char *path)
+dt_status dt_checkpoint_publish(const struct dt_checkpoint_draft *draft,
+                                const struct dt_manifest *manifest)
 {
-    char temporary[DT_PATH];
-    struct dt_manifest manifest = {0};
-    long long step = (long long)state->step;
-    DT_TRY(dt_path(path, "%s/step-%08lld", dir, step));
-    DT_TRY(dt_path(temporary, "%s/.step-%08lld.tmp-%ld", dir, step, (long)getpid()));
-    DT_TRY(dt_make_dirs(dir));
-    DT_TRY(dt_remove_tree(temporary));
-    dt_status status = mkdir(temporary, 0777) == 0 ? DT_OK : DT_FAIL_ERRNO("create", temporary);
-    if (status == DT_OK)
-        status = write_files(&manifest, temporary, arrays, state, train);
-    if (status == DT_OK)
-        status = publish(temporary, path);
-    dt_manifest_free(&manifest);
-    if (status != DT_OK) { // should the removal fail too, the next prune tries again
-        struct dt_error first;
-        dt_error_take(&first);
-        dt_remove_tree(temporary);
-        dt_error_restore(&first);
-    }
-    DT_TRY_NOTE(status, "saving the checkpoint of step %lld", step);
-    return DT_OK;
+    DT_TRY(dt_manifest_write(manifest, draft->folder));
+    DT_TRY(dt_fsync_dir(draft->folder));
+    return rename_to(draft->folder, draft->path);
+}
+
+void dt_checkpoint_discard(const struct dt_checkpoint_draft *draft)
+{
+    struct dt_error first;
+    dt_error_take(&first);
+    dt_remove_tree(draft->folder); // should that fail too, the next prune tries again
+    dt_error_restore(&first);
 }
 
 static dt_status read_trainer(const char *path, struct dt_trainer_state *state,

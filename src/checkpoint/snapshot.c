@@ -5,46 +5,81 @@
 
 #include <xxhash.h>
 
-enum { PIECE = 4 << 20 }; // elements that ranks other than 0 have room for: 16 MiB
+static int64_t piece_elements(const struct dt_backend *backend, const struct dt_params *params)
+{
+    return backend->table->unified ? 0 : dt_min_i64(DT_SNAPSHOT_PIECE, params->elements);
+}
+
+// The elements of arrays of the host's own.
+static int64_t array_elements(const struct dt_backend *backend, const struct dt_params *params,
+                              int n_states, bool root)
+{
+    bool owns = root && (n_states > 0 || !backend->table->unified);
+    return owns ? (1 + n_states) * params->elements : 0;
+}
 
 int64_t dt_snapshot_bytes(const struct dt_backend *backend, const struct dt_params *params,
                           int n_states, bool root)
 {
-    int64_t arrays = 1 + n_states;
-    if (backend->table->unified)
-        return 0;
-    return (root ? arrays * params->elements : dt_min_i64(PIECE, params->elements)) *
+    return (array_elements(backend, params, n_states, root) + piece_elements(backend, params)) *
            (int64_t)sizeof(float);
+}
+
+static dt_status pin(const struct dt_backend *backend, int64_t elements, float **memory)
+{
+    int64_t bytes = elements * (int64_t)sizeof **memory;
+    if (elements > 0)
+        DT_TRY_NOTE(dt_alloc_host(backend, bytes, memory),
+                    "pinning %.1f MiB for the snapshot of weights and optimizer states",
+                    (double)bytes / 0x1p20);
+    return DT_OK;
+}
+
+static dt_status create_all(struct dt_snapshot *s, bool root)
+{
+    const struct dt_params *params = s->host.params;
+    int n = s->device.n;
+    DT_TRY(pin(s->backend, array_elements(s->backend, params, n, root), &s->memory));
+    DT_TRY(pin(s->backend, piece_elements(s->backend, params), &s->piece));
+    s->host.weights =
+        s->memory || !s->backend->table->unified ? s->memory : dt_model_weights(s->model);
+    for (int i = 0; i < n; i++)
+        s->host.states.list[i].data = s->memory ? s->memory + (i + 1) * params->elements : NULL;
+    DT_TRY(dt_stream_create(s->backend, &s->stream));
+    return dt_event_create(s->backend, &s->filled);
 }
 
 dt_status dt_snapshot_create(const struct dt_backend *backend, struct dt_model *model,
                              const struct dt_optimizer_states *states, bool root,
                              struct dt_snapshot *s)
 {
-    const struct dt_params *params = dt_model_params(model);
-    *s = (struct dt_snapshot){.backend = backend,
-                              .model = model,
-                              .host = {.model = dt_model_config(model), .params = params}};
+    *s = (struct dt_snapshot){
+        .backend = backend,
+        .model = model,
+        .host = {.model = dt_model_config(model), .params = dt_model_params(model)}};
     if (states)
         s->device = s->host.states = *states;
-    if (backend->table->unified) {
-        s->host.weights = dt_model_weights(model);
-        return DT_OK;
-    }
-    int64_t bytes = dt_snapshot_bytes(backend, params, s->device.n, root);
-    DT_TRY_NOTE(dt_alloc_host(backend, bytes, &s->memory),
-                "pinning %.1f MiB for the snapshot of weights and optimizer states",
-                (double)bytes / 0x1p20);
-    s->host.weights = root ? s->memory : NULL;
-    for (int i = 0; i < s->device.n; i++)
-        s->host.states.list[i].data = root ? s->memory + (i + 1) * params->elements : NULL;
-    return DT_OK;
+    dt_status status = create_all(s, root);
+    if (status != DT_OK)
+        dt_snapshot_destroy(s);
+    return status;
 }
 
 void dt_snapshot_destroy(struct dt_snapshot *s)
 {
+    if (s->stream) { // a fill may be under way where the run ends on an error, which stays
+        struct dt_error error;
+        dt_error_take(&error);
+        dt_stream_sync(s->backend, s->stream);
+        dt_error_restore(&error);
+        dt_stream_destroy(s->backend, s->stream);
+    }
+    if (s->filled)
+        dt_event_destroy(s->backend, s->filled);
     if (s->memory)
         dt_free_host(s->backend, s->memory);
+    if (s->piece)
+        dt_free_host(s->backend, s->piece);
     *s = (struct dt_snapshot){0};
 }
 
@@ -54,31 +89,44 @@ static float *device_array(const struct dt_snapshot *s, int i)
     return i == 0 ? dt_model_weights(s->model) : s->device.list[i - 1].data;
 }
 
-// Where the host keeps elements of it from `first` on: in their place, or in the one piece.
+static float *host_array(const struct dt_snapshot *s, int i)
+{
+    return i == 0 ? s->host.weights : s->host.states.list[i - 1].data;
+}
+
+// Where the host reads or writes elements of it from `first` on: in its own array, on the device,
+// or in the one piece.
 static float *host_place(const struct dt_snapshot *s, int i, int64_t first)
 {
-    float *array = i == 0 ? s->host.weights : s->host.states.list[i - 1].data;
-    return array ? array + first : s->memory;
+    if (host_array(s, i))
+        return host_array(s, i) + first;
+    return s->piece ? s->piece : device_array(s, i) + first;
 }
 
 dt_status dt_snapshot_fill(struct dt_snapshot *s)
 {
     int64_t bytes = s->host.params->elements * (int64_t)sizeof(float);
     for (int i = 0; i <= s->device.n && s->memory; i++)
-        DT_TRY(dt_to_host(s->backend, host_place(s, i, 0), device_array(s, i), bytes, NULL));
-    return dt_stream_sync(s->backend, NULL);
+        DT_TRY(dt_to_host(s->backend, host_array(s, i), device_array(s, i), bytes, s->stream));
+    return dt_event_record(s->backend, s->filled, s->stream);
+}
+
+dt_status dt_snapshot_wait(const struct dt_snapshot *s)
+{
+    return dt_event_sync(s->backend, s->filled);
 }
 
 static dt_status share_array(struct dt_snapshot *s, struct dt_comm *comm, int i)
 {
-    for (int64_t first = 0, elements = s->host.params->elements; first < elements; first += PIECE) {
-        int64_t bytes = dt_min_i64(PIECE, elements - first) * (int64_t)sizeof(float);
-        float *host = host_place(s, i, first);
+    int64_t elements = s->host.params->elements;
+    for (int64_t first = 0; first < elements; first += DT_SNAPSHOT_PIECE) {
+        int64_t bytes = dt_min_i64(DT_SNAPSHOT_PIECE, elements - first) * (int64_t)sizeof(float);
+        float *host = host_place(s, i, first), *device = device_array(s, i) + first;
         if (comm)
             DT_TRY(dt_broadcast(comm, host, bytes, 0));
-        if (!s->memory)
+        if (host == device)
             continue;
-        DT_TRY(dt_to_device(s->backend, device_array(s, i) + first, host, bytes, NULL));
+        DT_TRY(dt_to_device(s->backend, device, host, bytes, NULL));
         DT_TRY(dt_stream_sync(s->backend, NULL)); // the next piece may overwrite this one
     }
     return DT_OK;
@@ -106,14 +154,16 @@ dt_status dt_snapshot_hash_weights(struct dt_snapshot *s, uint64_t *hash)
     if (!state)
         return DT_FAIL(DT_MACHINE, NULL, "no memory to hash weights");
     XXH64_reset(state, 0);
-    for (int64_t first = 0, elements = s->host.params->elements; first < elements; first += PIECE) {
-        int64_t bytes = dt_min_i64(PIECE, elements - first) * (int64_t)sizeof(float);
-        float *host = host_place(s, 0, first);
-        if (s->memory)
-            DT_TRY_GOTO(status, out,
-                        dt_to_host(s->backend, host, device_array(s, 0) + first, bytes, NULL));
-        DT_TRY_GOTO(status, out, dt_stream_sync(s->backend, NULL));
-        XXH64_update(state, host, (size_t)bytes);
+    int64_t elements = s->host.params->elements;
+    for (int64_t first = 0; first < elements; first += DT_SNAPSHOT_PIECE) {
+        int64_t bytes = dt_min_i64(DT_SNAPSHOT_PIECE, elements - first) * (int64_t)sizeof(float);
+        const float *weights = device_array(s, 0) + first;
+        if (s->piece) {
+            DT_TRY_GOTO(status, out, dt_to_host(s->backend, s->piece, weights, bytes, NULL));
+            DT_TRY_GOTO(status, out, dt_stream_sync(s->backend, NULL));
+            weights = s->piece;
+        }
+        XXH64_update(state, weights, (size_t)bytes);
     }
     *hash = XXH64_digest(state);
 out:

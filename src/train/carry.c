@@ -10,14 +10,13 @@ static int64_t block_count(const struct dt_input_config *batch)
     return batch->sequences / batch->micro;
 }
 
-// Blocks in host memory. Where it is the device's, the blocks of this rank are there already.
+// Blocks in host memory: rank 0's are those of all ranks, which a checkpoint is written from.
 static int64_t host_blocks(const struct dt_backend *backend, int64_t blocks,
                            const struct dt_comm_info *ranks)
 {
-    bool gathers = ranks->rank == 0 && ranks->size > 1;
-    if (backend->table->unified && !gathers)
-        return 0;
-    return gathers ? blocks * ranks->size : blocks;
+    if (ranks->rank == 0)
+        return blocks * ranks->size;
+    return backend->table->unified ? 0 : blocks;
 }
 
 dt_status dt_carry_plan(const struct dt_backend *backend, const struct dt_model_config *config,

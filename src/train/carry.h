@@ -17,7 +17,8 @@ struct dt_carry {
     int64_t blocks, bytes;            // micro-batches, and the size of the state of one
     struct dt_model_state *before, *after;
     char *kept, *next; // [blocks] of `bytes`, device memory; kept NULL: validation alone
-    char *host;        // pinned: this rank's blocks, on rank 0 those of all; NULL: `kept` is that
+    char *host;        // pinned: this rank's blocks, on rank 0 those of all; NULL: `kept` is that,
+                       // on ranks other than 0 where memory is unified
     struct dt_slot_states slots; // rank 0: what checkpoints hold
 };
 

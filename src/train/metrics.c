@@ -29,6 +29,7 @@ const struct dt_metric_field dt_metric_fields[] = {
     FIELD(TRAIN, FLAG, skipped),
     FIELD(CHECKPOINT, TEXT, path),
     FIELD(CHECKPOINT, NUMBER, stall_ms),
+    FIELD(CHECKPOINT, NUMBER, write_ms),
     {0},
 };
 

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/round.h"
 #include "train/metrics.h"
 
 #include <fcntl.h>
@@ -15,7 +16,7 @@
 struct jsonl {
     char path[DT_PATH];
     int fd;
-    double last_check; // dt_seconds of the last check that the file is in place
+    _Atomic double last_check; // dt_seconds of the last check that the file is in place
 };
 
 enum { CHECK_S = 1 }; // seconds between two of these
@@ -33,7 +34,7 @@ static int64_t step_of(const char *line, int64_t length)
 }
 
 // Adds the bytes of the whole lines of steps up to `last` that a metrics file begins with, and
-// gives the last step among them.
+// gives the last step among them. A checkpoint's line may come after lines of later steps.
 static dt_status measure_lines(const char *path, int64_t last, int64_t *end, int64_t *newest)
 {
     char *line = NULL;
@@ -52,7 +53,7 @@ static dt_status measure_lines(const char *path, int64_t last, int64_t *end, int
         if (step < 0 || step > last)
             break;
         *end += n;
-        *newest = step;
+        *newest = dt_max_i64(*newest, step);
     }
     bool failed = ferror(file);
     free(line);

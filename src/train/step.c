@@ -70,6 +70,7 @@ struct dt_stepper {
     struct dt_buckets *buckets;
     struct dt_stream *stream;
     struct variant variants[VARIANTS];
+    struct dt_event *hold;  // what the next update waits for; NULL: nothing
     uint64_t *marks;        // [MARKS], device memory
     struct report *reports; // [DT_STEPS_IN_FLIGHT], pinned
     struct flight flights[DT_STEPS_IN_FLIGHT];
@@ -262,6 +263,11 @@ int dt_stepper_in_flight(const struct dt_stepper *s)
     return (int)(s->launched - s->collected);
 }
 
+void dt_stepper_hold(struct dt_stepper *s, struct dt_event *event)
+{
+    s->hold = event;
+}
+
 static void say(const struct dt_stepper *s, const char *phase)
 {
     dt_comm_progress(s->config.comm, s->step, phase);
@@ -316,6 +322,9 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     DT_TRY(mark(s, SUMMED));
     dt_trace_phase("optimizer");
     DT_TRY(dt_optimizer_control(&s->optimizer, tokens, s->stream));
+    if (s->hold)
+        DT_TRY(dt_stream_wait(s->backend, s->stream, s->hold));
+    s->hold = NULL;
     DT_TRY(dt_optimizer_update(&s->optimizer, s->stream));
     DT_TRY(mark(s, UPDATED));
     if (!s->optimizer.buckets)
@@ -333,6 +342,7 @@ static dt_status run_micro_batch(struct dt_stepper *s, const struct dt_model_inp
 {
     struct variant *known = &s->variants[variant];
     bool captures = s->config.graphs && !s->timing && s->backend->table->graphs &&
+                    !(s->hold && (variant & VARIANT_LAST)) &&
                     (!(variant & VARIANT_LAST) || dt_buckets_can_be_captured(s->buckets));
     if (!captures || !known->has_run) {
         known->has_run = true;

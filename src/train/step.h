@@ -68,6 +68,9 @@ int dt_stepper_depth(const struct dt_stepper *stepper);
 // The step of the loader's next batch; `step` counts from 1.
 dt_status dt_stepper_launch(struct dt_stepper *stepper, struct dt_loader *loader, int64_t step,
                             double lr);
+// The update of the next step waits for this event, which is recorded: the weights and states are
+// being copied until then.
+void dt_stepper_hold(struct dt_stepper *stepper, struct dt_event *event);
 int dt_stepper_in_flight(const struct dt_stepper *stepper);
 // Waits for the oldest step in flight.
 dt_status dt_stepper_collect(struct dt_stepper *stepper, struct dt_step_result *result);

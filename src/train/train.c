@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/trace.h"
-#include "checkpoint/snapshot.h"
+#include "checkpoint/saver.h"
 #include "comm/job_control.h"
 #include "job/gemm_algos.h"
 #include "train/evaluate.h"
@@ -32,7 +32,8 @@ struct trainer {
     struct dt_metrics *metrics; // root only
     struct dt_lr_schedule schedule;
     struct dt_trainer_state state; // after the last step that was collected
-    double last_save;              // dt_seconds of the last checkpoint
+    struct dt_saver *saver;
+    bool save_owed; // one became due while another was being written
 };
 
 static struct dt_trainer_state fresh_state(const struct dt_job *job)
@@ -155,6 +156,44 @@ static dt_status create_local(struct trainer *t)
     return DT_OK;
 }
 
+static dt_status sync_metrics(void *trainer)
+{
+    return dt_metrics_sync(((struct trainer *)trainer)->metrics);
+}
+
+static dt_status note_saved(void *trainer, int64_t step)
+{
+    return dt_run_folder_state(&((struct trainer *)trainer)->job->folder, "running", step, "");
+}
+
+static dt_status log_saved(void *trainer, const struct dt_saved *saved)
+{
+    const struct dt_metric_event event = {.kind = DT_METRIC_CHECKPOINT,
+                                          .step = saved->step,
+                                          .path = saved->path,
+                                          .stall_ms = saved->stall_ms,
+                                          .write_ms = saved->write_ms};
+    return dt_metrics_write(((struct trainer *)trainer)->metrics, &event);
+}
+
+static dt_status create_saver(struct trainer *t)
+{
+    const struct dt_settings *s = &t->job->settings;
+    const struct dt_saver_config config = {.comm = t->job->comm,
+                                           .snapshot = &t->snapshot,
+                                           .train = t->job->train,
+                                           .dir = t->job->folder.checkpoints,
+                                           .keep = s->checkpoint.keep,
+                                           .best = s->checkpoint.best,
+                                           .timeout_s = s->comm.timeout_s,
+                                           .state = &t->state,
+                                           .sync = sync_metrics,
+                                           .published = note_saved,
+                                           .log = log_saved,
+                                           .context = t};
+    return dt_saver_create(&config, &t->saver);
+}
+
 // Model and step, weights, the run's files, the loader.
 static dt_status start(struct trainer *t)
 {
@@ -192,39 +231,21 @@ static dt_status start(struct trainer *t)
                 ranks, ranks == 1 ? "rank" : "ranks", (long long)job->steps,
                 (long long)(job->settings.data.batch * job->settings.data.seq_len),
                 dt_model_unit(&job->model));
-    t->last_save = dt_seconds();
-    return DT_OK;
+    return create_saver(t);
 }
 
-static dt_status save_on_root(struct trainer *t)
+// Begins to save the state after the last step, with none in flight; `waits`: until it is saved,
+// which must succeed.
+static dt_status save(struct trainer *t, bool waits)
 {
-    const struct dt_job *job = t->job;
-    const struct dt_settings *settings = &job->settings;
-    int64_t best = settings->checkpoint.best ? t->state.best_step : 0;
-    struct dt_metric_event event = {.kind = DT_METRIC_CHECKPOINT, .step = t->state.step};
-    char path[DT_PATH];
     double start = dt_seconds();
-    DT_TRY(dt_metrics_sync(t->metrics)); // the curve must not end before the checkpoint
-    DT_TRY(dt_snapshot_fill(&t->snapshot));
-    DT_TRY(dt_checkpoint_save(job->folder.checkpoints, &t->snapshot.host, &t->state, job->train,
-                              path));
-    DT_TRY(dt_run_folder_state(&job->folder, "running", t->state.step, ""));
-    dt_checkpoint_mark_best(job->folder.checkpoints, best);
-    DT_TRY(dt_checkpoint_prune(job->folder.checkpoints, settings->checkpoint.keep, t->state.step,
-                               best));
-    event.path = path;
-    event.stall_ms = (dt_seconds() - start) * 1e3;
-    return dt_metrics_write(t->metrics, &event);
-}
-
-static dt_status save(struct trainer *t)
-{
     dt_comm_progress(t->job->comm, t->state.step, "saving a checkpoint");
+    DT_TRY(dt_saver_settle(t->saver, DT_WAIT));
     DT_TRY(dt_carry_gather(dt_stepper_carry(t->stepper), t->job->comm));
-    dt_status status = t->root ? dt_error_during_run(save_on_root(t)) : DT_OK;
-    DT_TRY_NOTE(dt_agree(t->job->comm, status), "saving step %lld", (long long)t->state.step);
-    t->last_save = dt_seconds();
-    return DT_OK;
+    DT_TRY(dt_snapshot_fill(&t->snapshot));
+    dt_stepper_hold(t->stepper, t->snapshot.filled);
+    DT_TRY(dt_saver_begin(t->saver, start));
+    return waits ? dt_saver_settle(t->saver, DT_WAIT_AND_FAIL) : DT_OK;
 }
 
 // Those of a policy, which have metrics of their own; else NULL.
@@ -388,21 +409,28 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     dt_profile_begin_step(&t->profile, step);
     DT_TRY(dt_stepper_launch(t->stepper, t->loader, step, dt_lr_at(&t->schedule, step)));
 
-    // Vote, while the device works: was any rank asked to stop, does rank 0 want a checkpoint?
-    bool overdue = t->root && s->checkpoint.minutes > 0 &&
-                   dt_seconds() - t->last_save >= 60 * s->checkpoint.minutes;
+    // Vote, while the device works: was any rank asked to stop, does rank 0 want a checkpoint, is
+    // the one before complete?
     struct {
         double stop, save, report;
-    } votes = {dt_signals_pending() != 0, overdue, dt_signals_report_wanted()};
+        struct dt_save_votes saver;
+    } votes = {dt_signals_pending() != 0,
+               t->root && dt_saver_is_overdue(t->saver, 60 * s->checkpoint.minutes),
+               dt_signals_report_wanted(), dt_saver_vote(t->saver)};
     dt_trace_phase("voting");
-    DT_TRY(dt_allreduce(job->comm, &votes, 3, DT_F64, DT_SUM));
+    DT_TRY(dt_allreduce(job->comm, &votes, sizeof votes / sizeof(double), DT_F64, DT_SUM));
+    DT_TRY(dt_saver_advance(t->saver, &votes.saver));
+    dt_run_folder_best(t->state.best_step, t->state.best_loss);
 
     // What this step ends with. Whoever asks to stop may leave little time: no validation then.
     bool last = step == job->steps, stop = votes.stop > 0 && !last;
     bool verifies = is_due(step, s->comm.verify_replicas);
     bool validates = last || (is_due(step, s->log.eval_every) && !stop);
-    bool saves = last || is_due(step, s->checkpoint.every) || votes.save > 0 ||
-                 (stop && s->checkpoint.on_signal);
+    bool must_save = last || (stop && s->checkpoint.on_signal);
+    t->save_owed |= is_due(step, s->checkpoint.every) || votes.save > 0;
+    if (t->save_owed)
+        DT_TRY(dt_saver_settle(t->saver, DT_WAIT_BRIEFLY));
+    bool saves = must_save || (t->save_owed && dt_saver_is_free(t->saver));
 
     // Collect the oldest step, and those after it where something needs the end of this one.
     bool traces = dt_profile_traces(&t->profile, step) || dt_profile_traces(&t->profile, step + 1);
@@ -416,8 +444,10 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     if (validates)
         DT_TRY(validate(t, &improved));
     bool gives_up = !last && is_out_of_patience(t);
-    if (saves || gives_up || (improved && s->checkpoint.best))
-        DT_TRY(save(t));
+    if (saves || gives_up || (improved && s->checkpoint.best)) {
+        t->save_owed = false;
+        DT_TRY(save(t, must_save || gives_up));
+    }
     if (votes.report > 0)
         DT_TRY(dt_profile_write(&t->profile));
     *stopped = stop || gives_up;
@@ -474,9 +504,11 @@ dt_status dt_train(struct dt_job *job)
     stopped |= t.state.step < job->steps && is_out_of_patience(&t);
     while (t.state.step < job->steps && !stopped)
         DT_TRY_GOTO(status, out, iterate(&t, &stopped));
+    DT_TRY_GOTO(status, out, dt_saver_settle(t.saver, DT_WAIT_AND_FAIL));
     DT_TRY_GOTO(status, out, finish(&t, stopped));
 out:
     dt_comm_end_if_alone(job->comm, status);
+    dt_saver_destroy(t.saver);
     dt_stepper_destroy(t.stepper); // first: a step in flight may read the loader's memory
     dt_loader_close(t.loader);
     dt_metrics_close(t.metrics);

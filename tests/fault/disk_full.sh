@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The disk fills up or becomes read-only during a run: exit code 3, one message with path and reason, the last
-# checkpoint whole, nothing half-written; with space again the same command resumes and ends with the bits of a run
-# without the fault. A limit on file sizes (ulimit -f) needs no privilege; a small tmpfs is used where mounting is
+# The disk fills up or becomes read-only during a run: a checkpoint that cannot be written is a warning with path and
+# reason, and is tried again; at the end of the run, or where the curve cannot be written, it is exit code 3 and one
+# message. The last checkpoint is whole, nothing half-written; with space again the same command resumes and ends with
+# the bits of a run without the fault. A limit on file sizes (ulimit -f) needs no privilege; a small tmpfs is used where mounting is
 # allowed.
 if [ -z "${DTRAIN_TEST_MOUNTS+set}" ]; then
     unshare -m mount -t tmpfs none /mnt 2>/dev/null && DTRAIN_TEST_MOUNTS=yes exec unshare -m bash "$0" "$@"
@@ -82,8 +83,38 @@ prepare disk/weights 2
 fill 200 # of the 350 KiB of a checkpoint
 fails disk/weights 'cannot write disk/weights/checkpoints/.*: No space left on device' \
     ranks 2 "${common[@]}" run.dir=disk/weights "${weights[@]}"
+check "disk/weights: earlier saves were warnings: $(grep -c warning err.log)" test "$(grep -c \
+    '^dtrain: warning: the checkpoint of step [0-9]* is not saved: cannot write .*: No space left' err.log)" -gt 5
 rm disk/ballast
 resumes disk/weights 2 "${weights[@]}"
+
+# Space comes back while the run goes on: the next save succeeds.
+prepare disk/again 2
+newest() { # checkpoint of disk/again
+    basename "$(ls -d disk/again/checkpoints/step-* | tail -n 1)"
+}
+before=$(newest)
+fill 300
+name=disk/again
+start 2 "${common[@]}" run.dir=$name run.steps=20000 checkpoint.every=5
+wait_until() { # command …: up to half a minute
+    for _ in $(seq 600); do
+        "$@" && return 0
+        sleep 0.05
+    done
+    return 1
+}
+check "$name: a save fails" wait_until grep -q 'warning: the checkpoint of step .* No space left' $name.log
+check "$name: the last checkpoint is whole" "$dtrain" verify $name/checkpoints/"$before" >verify.log 2>&1
+rm disk/ballast
+is_newer() { [ "$(newest)" != "$before" ]; }
+check "$name: a later one succeeds" wait_until is_newer
+check "$name: … without a restart" kill -USR1 $job
+wait $job
+check "$name: exit code $?, not 0" test $? -eq 0
+check "$name: every checkpoint is whole" "$dtrain" verify $name/checkpoints/step-* >verify.log 2>&1
+check "$name: nothing temporary is left" test -z "$(find $name -name '*.tmp*')"
+rm -r $name
 
 prepare disk/curve 2
 fill 12 # three pages
@@ -107,6 +138,6 @@ read_only() {
     return $status
 }
 prepare disk/readonly 1
-fails disk/readonly 'cannot create disk/readonly/checkpoints/.*: Read-only file system' read_only
+fails disk/readonly 'cannot create folder disk/readonly/checkpoints/.*: Read-only file system' read_only
 umount disk
 finish

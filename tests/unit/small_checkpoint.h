@@ -6,6 +6,8 @@
 
 #include "small_model.h"
 
+#include <string.h>
+
 static const char optimizer[] = "optimizer-00001-of-00001.safetensors";
 static struct dt_shard shards[] = {
     {.path = (char *)"/data/one/a.h5",
@@ -48,12 +50,31 @@ static inline struct dt_checkpoint_arrays arrays_of(const struct small_model *mo
         NULL};
 }
 
+// One rank's save, at once. `path` (DT_PATH bytes) gets the folder.
+static inline dt_status save_arrays(const char *dir, const struct dt_checkpoint_arrays *arrays,
+                                    const struct dt_trainer_state *state, char *path)
+{
+    static uint64_t id;
+    struct dt_checkpoint_draft draft;
+    struct dt_manifest manifest = {0};
+    dt_status status = dt_checkpoint_draft(dir, state->step, ++id, 0, 1, &draft);
+    if (status == DT_OK)
+        status = dt_checkpoint_write(&draft, arrays, state, &dataset, &manifest);
+    if (status == DT_OK)
+        status = dt_checkpoint_publish(&draft, &manifest);
+    if (status != DT_OK)
+        dt_checkpoint_discard(&draft);
+    dt_manifest_free(&manifest);
+    memcpy(path, draft.path, DT_PATH);
+    return status;
+}
+
 static inline dt_status save(const char *dir, const struct small_model *model, int64_t step)
 {
     char path[DT_PATH];
     struct dt_checkpoint_arrays arrays = arrays_of(model);
     struct dt_trainer_state state = state_at(step);
-    return dt_checkpoint_save(dir, &arrays, &state, &dataset, path);
+    return save_arrays(dir, &arrays, &state, path);
 }
 
 static inline dt_status load(const char *path, struct small_model *model,

@@ -18,7 +18,7 @@ static void test_round_trip(bool tied)
     char path[DT_PATH];
     strcpy(state.order.inputs, "obs/a[0:2] \"quoted\"");
     state.order.stride = 5;
-    CHECK_INT(dt_checkpoint_save(in_scratch("trip/sub"), &arrays, &state, &dataset, path), DT_OK);
+    CHECK_INT(save_arrays(in_scratch("trip/sub"), &arrays, &state, path), DT_OK);
     CHECK_STR(path, in_scratch("trip/sub/step-00001000"));
     CHECK_INT(dt_checkpoint_verify(path), DT_OK);
     CHECK_OK(load(path, &blank, &state, &dataset, &got));

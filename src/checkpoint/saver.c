@@ -1,0 +1,247 @@
+// The phases of a save, which all ranks go through together, and the work of their threads.
+#include "checkpoint/saver.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/trace.h"
+#include "base/worker.h"
+#include "comm/job_control.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static const double brief_s = 2;    // of a write that training waits for when the next save is due
+static const double retry_s = 60;   // after a failed save
+static const double report_s = 0.1; // a rank that waits for its thread looks at it so often
+static const double margin_s = 2;   // for the ranks that wait for this one to name it first
+
+enum phase { FREE, WRITING };
+
+struct dt_saver {
+    struct dt_saver_config config;
+    struct dt_worker *worker;
+    uint64_t id; // of the next draft
+    enum phase phase;
+    double begun;    // dt_seconds of the last begin
+    double retry_at; // dt_seconds; infinite: the last save has not failed
+    // The save under way.
+    struct dt_trainer_state state;
+    struct dt_checkpoint_draft draft;
+    struct dt_manifest manifest;
+    double stall_s, write_s;
+    // The best checkpoint that was saved.
+    int64_t best_step;
+    double best_loss;
+};
+
+dt_status dt_saver_create(const struct dt_saver_config *config, struct dt_saver **saver)
+{
+    struct dt_saver *s = calloc(1, sizeof *s);
+    *saver = NULL;
+    dt_status status = s ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to save checkpoints");
+    if (s)
+        status = dt_worker_start(&s->worker);
+    status = dt_agree(config->comm, status);
+    if (status != DT_OK) {
+        dt_saver_destroy(s);
+        return status;
+    }
+    s->config = *config;
+    s->begun = dt_seconds();
+    s->retry_at = INFINITY;
+    s->best_step = config->state->best_step;
+    s->best_loss = config->state->best_loss;
+    // No two processes ever write to a folder of one name, whatever a killed one has left.
+    s->id = dt_nanoseconds() ^ (uint64_t)getpid() << 40;
+    *saver = s;
+    return dt_broadcast(config->comm, &s->id, sizeof s->id, 0);
+}
+
+bool dt_saver_is_free(const struct dt_saver *s)
+{
+    return s->phase == FREE;
+}
+
+bool dt_saver_is_overdue(const struct dt_saver *s, double seconds)
+{
+    double now = dt_seconds();
+    return now >= s->retry_at || (seconds > 0 && now - s->begun >= seconds);
+}
+
+// ---- on the writing thread
+
+static dt_status publish(struct dt_saver *s)
+{
+    const struct dt_saver_config *c = &s->config;
+    DT_TRY(c->sync(c->context)); // the curve must not end before the checkpoint
+    return dt_checkpoint_publish(&s->draft, &s->manifest);
+}
+
+// What fails here has not lost the checkpoint.
+static void tidy(const struct dt_saver *s)
+{
+    const struct dt_saver_config *c = &s->config;
+    int64_t best = c->best ? s->state.best_step : 0;
+    dt_checkpoint_mark_best(c->dir, best);
+    dt_status status = c->published(c->context, s->state.step);
+    if (status == DT_OK)
+        status = dt_checkpoint_prune(c->dir, c->keep, s->state.step, best);
+    if (status != DT_OK)
+        dt_warn("after the checkpoint of step %lld: %s", (long long)s->state.step,
+                dt_error_current()->message);
+    dt_error_clear();
+}
+
+static dt_status write_part(void *saver)
+{
+    struct dt_saver *s = saver;
+    const struct dt_saver_config *c = &s->config;
+    uint64_t begin = dt_trace_begin();
+    dt_status status = dt_snapshot_wait(c->snapshot);
+    if (status == DT_OK)
+        status =
+            dt_checkpoint_write(&s->draft, &c->snapshot->host, &s->state, c->train, &s->manifest);
+    if (status == DT_OK)
+        status = publish(s);
+    s->write_s = dt_seconds() - s->begun;
+    if (status == DT_OK)
+        tidy(s);
+    else
+        dt_checkpoint_discard(&s->draft);
+    dt_trace_end(DT_LANE_CHECKPOINT, "write", begin, 0);
+    return dt_error_during_run(status);
+}
+
+// ---- on the training thread
+
+dt_status dt_saver_begin(struct dt_saver *s, double start)
+{
+    const struct dt_saver_config *c = &s->config;
+    s->begun = dt_seconds();
+    s->retry_at = INFINITY;
+    s->state = *c->state;
+    dt_manifest_free(&s->manifest);
+    DT_TRY(dt_checkpoint_draft(c->dir, s->state.step, s->id++, c->comm->info.rank, 1, &s->draft));
+    if (s->draft.part < s->draft.parts)
+        dt_worker_begin(s->worker, write_part, s);
+    s->phase = WRITING;
+    s->stall_s = dt_seconds() - start;
+    return DT_OK;
+}
+
+// Where others wait for this rank they name it; here it ends where nobody does.
+static void check_progress(struct dt_saver *s, double patience)
+{
+    if (dt_worker_silence(s->worker) <= patience)
+        return;
+    DT_FAIL(DT_MACHINE, "look at that file system, then resume with the same command",
+            "writing the checkpoint %s: no progress for comm.timeout_s = %g s", s->draft.path,
+            s->config.timeout_s);
+    dt_die();
+}
+
+struct dt_save_votes dt_saver_vote(struct dt_saver *s)
+{
+    check_progress(s, s->config.timeout_s);
+    bool writing = dt_worker_is_busy(s->worker);
+    return (struct dt_save_votes){writing, !writing && dt_worker_has_failed(s->worker)};
+}
+
+// The best checkpoint is the last one that was saved.
+static void restore_best(struct dt_saver *s)
+{
+    if (!s->config.best || s->config.state->best_step != s->state.step)
+        return;
+    s->config.state->best_step = s->best_step;
+    s->config.state->best_loss = s->best_loss;
+}
+
+static dt_status fail(struct dt_saver *s, enum dt_patience patience)
+{
+    struct dt_comm *comm = s->config.comm;
+    dt_status status = dt_agree(comm, dt_worker_outcome(s->worker));
+    s->phase = FREE;
+    s->retry_at = dt_seconds() + retry_s;
+    restore_best(s);
+    if (!comm->agreed || patience == DT_WAIT_AND_FAIL)
+        DT_TRY_NOTE(status, "saving the checkpoint of step %lld", (long long)s->state.step);
+    const struct dt_error *error = dt_error_current();
+    dt_warn("the checkpoint of step %lld is not saved: %s%s%s%s; training goes on, and tries again "
+            "when the next one is due, in %.0f s at the latest",
+            (long long)s->state.step, error->message, error->hint[0] ? " (" : "", error->hint,
+            error->hint[0] ? ")" : "", retry_s);
+    dt_error_clear();
+    comm->agreed = false;
+    return DT_OK;
+}
+
+static dt_status complete(struct dt_saver *s, double waiting_since)
+{
+    const struct dt_saver_config *c = &s->config;
+    struct dt_saved saved = {.step = s->state.step,
+                             .path = s->draft.path,
+                             .stall_ms = (s->stall_s + dt_seconds() - waiting_since) * 1e3,
+                             .write_ms = s->write_s * 1e3};
+    s->phase = FREE;
+    s->best_step = s->state.best_step;
+    s->best_loss = s->state.best_loss;
+    return c->comm->info.rank == 0 ? c->log(c->context, &saved) : DT_OK;
+}
+
+static dt_status advance(struct dt_saver *s, const struct dt_save_votes *sum,
+                         enum dt_patience patience, double waiting_since)
+{
+    if (s->phase == FREE || sum->writing > 0)
+        return DT_OK;
+    return sum->failed > 0 ? fail(s, patience) : complete(s, waiting_since);
+}
+
+dt_status dt_saver_advance(struct dt_saver *s, const struct dt_save_votes *sum)
+{
+    return advance(s, sum, DT_WAIT, dt_seconds());
+}
+
+// Reports to the ranks that wait for this one as long as its thread gets on.
+static void wait_for_worker(struct dt_saver *s, double until)
+{
+    while (dt_seconds() < until && !dt_worker_wait(s->worker, report_s)) {
+        if (dt_worker_silence(s->worker) < 2 * report_s)
+            dt_comm_busy(s->config.comm);
+        check_progress(s, s->config.timeout_s + margin_s);
+    }
+}
+
+dt_status dt_saver_settle(struct dt_saver *s, enum dt_patience patience)
+{
+    double start = dt_seconds();
+    double until = patience == DT_WAIT_BRIEFLY ? s->begun + brief_s : INFINITY;
+    while (s->phase != FREE) {
+        wait_for_worker(s, until);
+        struct dt_save_votes votes = dt_saver_vote(s);
+        DT_TRY(dt_allreduce(s->config.comm, &votes, 2, DT_F64, DT_SUM));
+        DT_TRY(advance(s, &votes, patience, start));
+        if (votes.writing > 0 && patience == DT_WAIT_BRIEFLY)
+            break;
+    }
+    if (s->phase != FREE)
+        s->stall_s += dt_seconds() - start;
+    return DT_OK;
+}
+
+void dt_saver_destroy(struct dt_saver *s)
+{
+    if (!s)
+        return;
+    if (s->phase != FREE) {
+        struct dt_error error;
+        bool agreed = s->config.comm->agreed;
+        dt_error_take(&error);
+        dt_saver_settle(s, DT_WAIT);
+        dt_error_restore(&error);
+        s->config.comm->agreed = agreed;
+    }
+    dt_worker_stop(s->worker);
+    dt_manifest_free(&s->manifest);
+    free(s);
+}
