@@ -30,6 +30,7 @@ struct dt_bench_options {
     double seconds;      // to measure for; 0: the default
     const char *file;    // --reader: an existing shard, or NULL
     // --comm
+    bool pairs;               // every two ranks instead
     const char *first, *last; // sizes: "8", "1G"
     int64_t factor;           // between sizes
     int collective;           // enum dt_operation + 1; 0: all

@@ -1,6 +1,6 @@
 // `dtrain bench --comm`: every collective of every backend over all ranks of the job, from small to
 // large arrays, in the manner of nccl-tests. Results are checked on known values (comm/selftest.h).
-#include "bench/bench.h"
+#include "bench/comm.h"
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -23,24 +23,23 @@ static const char *const names[DT_OPERATIONS] = {"all-reduce", "reduce-scatter",
 
 // One backend's memory, and what is measured in it now.
 struct bench {
-    const struct dt_bench_options *options;
-    struct dt_comm *comm;
-    struct dt_backend backend;
-    struct dt_stream *stream;
-    struct dt_device_comm *device; // NULL: the communicator, in host memory
-    const char *name;              // "mpi"
-    int64_t first, last, limit;    // bytes; the limit is that of one array
-    int64_t hosts, most_per_host;  // most ranks on one
-    char *data, *mine, *stage;     // stage: host memory, where data is the device's
+    struct dt_bench_route route;
+    int64_t first, last, limit;   // bytes; the limit is that of one array
+    int64_t hosts, most_per_host; // most ranks on one
+    char *stage;                  // host memory, where the arrays are the device's; else NULL
     int64_t skipped, wrong;
 };
 
+// One operation in one order.
 struct row {
     enum dt_operation operation;
     enum dt_sum_order order;
     int64_t bytes, count; // of the whole array
     struct dt_bench_clock clock;
     int64_t wrong; // values, of all ranks
+    // over all sizes so far
+    double connecting, latency, best_bus; // seconds: of the first call, at the first size; bytes/s
+    int64_t first_bytes, best_bytes;
 };
 
 // ---- one row
@@ -52,62 +51,65 @@ static bool is_in_blocks(enum dt_operation operation)
 
 static struct dt_collective collective_of(const struct bench *b, const struct row *row)
 {
-    const struct dt_comm_info *info = &b->comm->info;
+    const struct dt_comm_info *info = &b->route.comm->info;
     bool exchange = row->operation == DT_EXCHANGE;
     return (struct dt_collective){.operation = row->operation,
-                                  .dtype = types[b->options->type],
+                                  .dtype = types[b->route.options->type],
                                   .peer = exchange ? dt_known_partner(info) : info->size - 1,
                                   .count =
                                       row->count / (is_in_blocks(row->operation) ? info->size : 1),
-                                  .data = b->data,
-                                  .mine = exchange ? b->mine : NULL,
+                                  .data = b->route.data,
+                                  .mine = exchange ? b->route.mine : NULL,
                                   .order = row->order};
 }
 
-static dt_status run(const struct bench *b, const struct dt_collective *c, int repeats)
+dt_status dt_bench_run_collective(const struct dt_bench_route *route, const struct dt_collective *c,
+                                  int repeats)
 {
     if (c->operation == DT_EXCHANGE && c->peer < 0)
         return DT_OK;
     for (int i = 0; i < repeats; i++)
-        if (b->device)
-            DT_TRY(b->device->table->enqueue(b->device, 0, c, b->stream));
+        if (route->device)
+            DT_TRY(route->device->table->enqueue(route->device, 0, c, route->stream));
         else
-            DT_TRY(dt_collective(b->comm, c));
-    return b->device ? dt_stream_sync(&b->backend, b->stream) : DT_OK;
+            DT_TRY(dt_collective(route->comm, c));
+    return route->device ? dt_stream_sync(&route->backend, route->stream) : DT_OK;
 }
 
 // The mean time of a batch of repeats on this rank, from when all ranks are there.
 static dt_status time_batch(const struct bench *b, const struct dt_collective *c, int repeats,
                             double *seconds)
 {
-    DT_TRY(dt_barrier(b->comm));
+    DT_TRY(dt_barrier(b->route.comm));
     double start = dt_seconds();
-    DT_TRY(run(b, c, repeats));
+    DT_TRY(dt_bench_run_collective(&b->route, c, repeats));
     *seconds = (dt_seconds() - start) / repeats;
     return DT_OK;
 }
 
 // On a device a batch is long enough that waiting for its end is not in the figure.
-static dt_status time_row(const struct bench *b, const struct dt_collective *c,
-                          struct dt_bench_clock *clock)
+static dt_status time_row(const struct bench *b, const struct dt_collective *c, struct row *row)
 {
-    double once = 0;
-    double wanted = b->options->seconds > 0 ? b->options->seconds : default_seconds;
-    for (int i = 0; i < 2; i++) // the first connects
-        DT_TRY(time_batch(b, c, 1, &once));
-    DT_TRY(dt_allreduce(b->comm, &once, 1, DT_F64, DT_MAX));
-    int repeats = b->device ? (int)fmin(fmax(batch_seconds / once, 1), BATCH) : 1;
-    int64_t rounds = (int64_t)fmin(fmax(wanted / (once * repeats), LEAST), DT_BENCH_REPEATS);
+    struct dt_bench_clock *clock = &row->clock;
+    double once[2] = {0}; // the first connects
+    double wanted = b->route.options->seconds > 0 ? b->route.options->seconds : default_seconds;
+    for (int i = 0; i < 2; i++)
+        DT_TRY(time_batch(b, c, 1, &once[i]));
+    DT_TRY(dt_allreduce(b->route.comm, once, 2, DT_F64, DT_MAX));
+    row->connecting = row->connecting > 0 ? row->connecting : once[0];
+    int repeats = b->route.device ? (int)fmin(fmax(batch_seconds / once[1], 1), BATCH) : 1;
+    int64_t rounds = (int64_t)fmin(fmax(wanted / (once[1] * repeats), LEAST), DT_BENCH_REPEATS);
     for (clock->n = 0; clock->n < rounds; clock->n++)
         DT_TRY(time_batch(b, c, repeats, &clock->seconds[clock->n]));
-    return dt_allreduce(b->comm, clock->seconds, rounds, DT_F64, DT_MAX); // the slowest rank's
+    return dt_allreduce(b->route.comm, clock->seconds, rounds, DT_F64,
+                        DT_MAX); // the slowest rank's
 }
 
 static dt_status clear(const struct bench *b, int64_t bytes)
 {
-    if (b->device)
-        return dt_fill(&b->backend, b->data, 0, bytes, b->stream);
-    memset(b->data, 0, (size_t)bytes);
+    if (b->route.device)
+        return dt_fill(&b->route.backend, b->route.data, 0, bytes, b->route.stream);
+    memset(b->route.data, 0, (size_t)bytes);
     return DT_OK;
 }
 
@@ -120,8 +122,9 @@ static dt_status fill(const struct bench *b, const struct dt_known_values *known
         int64_t length = dt_min_i64(piece, n - at);
         dt_known_fill(known, at, length, b->stage ? b->stage : to);
         if (b->stage) {
-            DT_TRY(dt_to_device(&b->backend, to + at * size, b->stage, length * size, b->stream));
-            DT_TRY(dt_stream_sync(&b->backend, b->stream));
+            DT_TRY(dt_to_device(&b->route.backend, to + at * size, b->stage, length * size,
+                                b->route.stream));
+            DT_TRY(dt_stream_sync(&b->route.backend, b->route.stream));
         }
     }
     return DT_OK;
@@ -135,11 +138,12 @@ static dt_status count_wrong(const struct bench *b, const struct dt_known_values
     for (int64_t at = 0; at < n; at += piece) {
         int64_t length = dt_min_i64(piece, n - at);
         if (b->stage) {
-            DT_TRY(
-                dt_to_host(&b->backend, b->stage, b->data + at * size, length * size, b->stream));
-            DT_TRY(dt_stream_sync(&b->backend, b->stream));
+            DT_TRY(dt_to_host(&b->route.backend, b->stage, b->route.data + at * size, length * size,
+                              b->route.stream));
+            DT_TRY(dt_stream_sync(&b->route.backend, b->route.stream));
         }
-        *wrong += dt_known_check(known, at, length, b->stage ? b->stage : b->data, wrong_from);
+        *wrong +=
+            dt_known_check(known, at, length, b->stage ? b->stage : b->route.data, wrong_from);
     }
     return DT_OK;
 }
@@ -147,15 +151,15 @@ static dt_status count_wrong(const struct bench *b, const struct dt_known_values
 static dt_status check_once(const struct bench *b, const struct dt_collective *c, int64_t bytes,
                             const struct dt_known_values *known, int64_t *wrong)
 {
-    int64_t *wrong_from = calloc((size_t)b->comm->info.size + 1, sizeof *wrong_from);
+    int64_t *wrong_from = calloc((size_t)b->route.comm->info.size + 1, sizeof *wrong_from);
     dt_status status =
         wrong_from ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to count wrong values");
     if (status == DT_OK) // what an exchange does not bring is wrong
         status = clear(b, bytes);
     if (status == DT_OK)
-        status = fill(b, known, c->mine ? b->mine : b->data);
+        status = fill(b, known, c->mine ? b->route.mine : b->route.data);
     if (status == DT_OK)
-        status = run(b, c, 1);
+        status = dt_bench_run_collective(&b->route, c, 1);
     if (status == DT_OK)
         status = count_wrong(b, known, wrong_from, wrong);
     free(wrong_from);
@@ -168,19 +172,19 @@ static dt_status check_row(const struct bench *b, const struct dt_collective *c,
     struct dt_known_values known;
     row->wrong = 0;
     if (c->operation != DT_EXCHANGE || c->peer >= 0) {
-        DT_TRY(dt_known_open(&b->comm->info, c, &known));
+        DT_TRY(dt_known_open(&b->route.comm->info, c, &known));
         dt_status status = check_once(b, c, row->bytes, &known, &row->wrong);
         dt_known_close(&known);
         DT_TRY(status);
     }
-    return dt_allreduce(b->comm, &row->wrong, 1, DT_I64, DT_SUM);
+    return dt_allreduce(b->route.comm, &row->wrong, 1, DT_I64, DT_SUM);
 }
 
 // ---- printing
 
 static double bus_factor(const struct bench *b, enum dt_operation operation)
 {
-    double n = b->comm->info.size;
+    double n = b->route.comm->info.size;
     if (operation == DT_ALLREDUCE)
         return 2 * (n - 1) / n;
     return is_in_blocks(operation) ? (n - 1) / n : 1;
@@ -193,8 +197,8 @@ static bool is_oversubscribed(const struct bench *b)
 
 static void print_header(const struct bench *b)
 {
-    const struct dt_comm_info *info = &b->comm->info;
-    if (b->options->json || info->rank != 0)
+    const struct dt_comm_info *info = &b->route.comm->info;
+    if (b->route.options->json || info->rank != 0)
         return;
     printf("# %d rank%s on %lld host%s, %s%s\n", info->size, info->size == 1 ? "" : "s",
            (long long)b->hosts, b->hosts == 1 ? "" : "s", dt_comm_mpi_version(),
@@ -202,6 +206,8 @@ static void print_header(const struct bench *b)
            : is_oversubscribed(b) ? "; more ranks than cores: they take turns, and times say "
                                     "nothing of a machine with enough"
                                   : "");
+    if (b->route.options->pairs)
+        return;
     printf("# size: of the array in bytes; of reduce-scatter and all-gather, the blocks of all "
            "ranks.\n"
            "# time: from a barrier until the slowest rank is done, in place. algbw: size / median "
@@ -224,7 +230,7 @@ static const char *order_name(const struct row *row)
     return row->order == DT_SUM_TREE ? "tree" : "fast";
 }
 
-static void print_row(const struct bench *b, const struct row *row)
+static void print_row(const struct bench *b, struct row *row)
 {
     const struct dt_bench_clock *clock = &row->clock;
     double median = dt_bench_median(clock), most = 0;
@@ -232,23 +238,43 @@ static void print_row(const struct bench *b, const struct row *row)
     double busbw = algbw * bus_factor(b, row->operation);
     for (int64_t i = 0; i < clock->n; i++)
         most = fmax(most, clock->seconds[i]);
-    if (b->options->json)
+    if (row->first_bytes == 0) {
+        row->first_bytes = row->bytes;
+        row->latency = median;
+    }
+    if (busbw > row->best_bus) {
+        row->best_bus = busbw;
+        row->best_bytes = row->bytes;
+    }
+    if (b->route.options->json)
         printf("{\"bench\":\"comm\",\"backend\":\"%s\",\"collective\":\"%s\",\"sum\":\"%s\","
                "\"ranks\":%d,"
                "\"hosts\":%lld,\"oversubscribed\":%d,\"bytes\":%lld,\"count\":%lld,\"type\":\"%s\","
                "\"min_us\":%.2f,\"median_us\":%.2f,\"max_us\":%.2f,\"algbw_gb_per_s\":%.5f,"
                "\"busbw_gb_per_s\":%.5f,\"wrong\":%lld,\"iterations\":%lld}\n",
-               b->name, names[row->operation], order_name(row), b->comm->info.size,
+               b->route.name, names[row->operation], order_name(row), b->route.comm->info.size,
                (long long)b->hosts, is_oversubscribed(b), (long long)row->bytes,
-               (long long)row->count, dt_dtype_name(types[b->options->type]),
+               (long long)row->count, dt_dtype_name(types[b->route.options->type]),
                dt_bench_best(clock) * 1e6, median * 1e6, most * 1e6, algbw, busbw,
                (long long)row->wrong, (long long)clock->n);
     else
         printf("  %-7s %-14s %-4s %11lld %10lld %5s %10.2f %10.2f %10.2f %8.3f %8.3f %6lld\n",
-               b->name, names[row->operation], order_name(row), (long long)row->bytes,
-               (long long)row->count, dt_dtype_name(types[b->options->type]),
+               b->route.name, names[row->operation], order_name(row), (long long)row->bytes,
+               (long long)row->count, dt_dtype_name(types[b->route.options->type]),
                dt_bench_best(clock) * 1e6, median * 1e6, most * 1e6, algbw, busbw,
                (long long)row->wrong);
+}
+
+static void print_summary(const struct bench *b, const struct row *row)
+{
+    if (b->route.options->json || b->route.comm->info.rank != 0 || row->first_bytes == 0)
+        return;
+    printf("# %s %s%s: %.1f us at %lld bytes (the first call %.1f us)", b->route.name,
+           names[row->operation], row->order == DT_SUM_TREE ? " by a tree" : "", row->latency * 1e6,
+           (long long)row->first_bytes, row->connecting * 1e6);
+    if (row->best_bus > 0)
+        printf("; best busbw %.3f GB/s at %lld bytes", row->best_bus, (long long)row->best_bytes);
+    putchar('\n');
 }
 
 // ---- all rows of a backend
@@ -258,10 +284,10 @@ static dt_status measure_row(struct bench *b, struct row *row)
     struct dt_collective c = collective_of(b, row);
     // Zeros: what sums of sums grow to is no matter of speed.
     DT_TRY(clear(b, row->bytes));
-    DT_TRY(time_row(b, &c, &row->clock));
+    DT_TRY(time_row(b, &c, row));
     DT_TRY(check_row(b, &c, row));
     b->wrong += row->wrong;
-    if (b->comm->info.rank == 0)
+    if (b->route.comm->info.rank == 0)
         print_row(b, row);
     return DT_OK;
 }
@@ -269,16 +295,16 @@ static dt_status measure_row(struct bench *b, struct row *row)
 // `row` says which operation, in which order.
 static dt_status measure_sizes(struct bench *b, struct row *row)
 {
-    int64_t unit = dt_dtype_size(types[b->options->type]), before = 0;
-    unit *= is_in_blocks(row->operation) ? b->comm->info.size : 1;
-    for (int64_t bytes = b->first; bytes <= b->last; bytes *= b->options->factor) {
+    int64_t unit = dt_dtype_size(types[b->route.options->type]), before = 0;
+    unit *= is_in_blocks(row->operation) ? b->route.comm->info.size : 1;
+    for (int64_t bytes = b->first; bytes <= b->last; bytes *= b->route.options->factor) {
         int64_t whole = dt_max_i64(bytes / unit, 1) * unit;
         if (whole > b->limit)
             b->skipped = b->skipped ? dt_min_i64(b->skipped, whole) : whole;
         if (whole == before || whole > b->limit)
             continue;
         row->bytes = before = whole;
-        row->count = whole / dt_dtype_size(types[b->options->type]);
+        row->count = whole / dt_dtype_size(types[b->route.options->type]);
         DT_TRY(measure_row(b, row));
     }
     return DT_OK;
@@ -286,39 +312,45 @@ static dt_status measure_sizes(struct bench *b, struct row *row)
 
 static dt_status measure_operation(struct bench *b, enum dt_operation operation, struct row *row)
 {
-    const struct dt_comm_info *info = &b->comm->info;
-    bool chosen = b->options->collective == 0 || b->options->collective == (int)operation + 1;
-    if (!chosen || (b->device && operation == DT_BROADCAST) ||
+    const struct dt_comm_info *info = &b->route.comm->info;
+    bool chosen =
+        b->route.options->collective == 0 || b->route.options->collective == (int)operation + 1;
+    if (!chosen || (b->route.device && operation == DT_BROADCAST) ||
         (info->size == 1 && operation == DT_EXCHANGE))
         return DT_OK;
-    row->operation = operation;
-    for (int i = 0; dt_known_order(info, operation, types[b->options->type], i, &row->order); i++)
-        if (!b->device || row->order == DT_SUM_FAST)
+    *row = (struct row){.operation = operation};
+    for (int i = 0; dt_known_order(info, operation, types[b->route.options->type], i, &row->order);
+         i++)
+        if (!b->route.device || row->order == DT_SUM_FAST) {
+            row->connecting = row->best_bus = 0;
+            row->first_bytes = 0;
             DT_TRY(measure_sizes(b, row));
+            print_summary(b, row);
+        }
     return DT_OK;
 }
 
 static dt_status allocate(struct bench *b, int64_t bytes)
 {
-    bool is_device = b->device != NULL;
-    DT_TRY(dt_stream_create(&b->backend, &b->stream));
-    DT_TRY((is_device ? dt_alloc : dt_alloc_host)(&b->backend, bytes, &b->data));
-    DT_TRY((is_device ? dt_alloc : dt_alloc_host)(&b->backend, bytes, &b->mine));
-    return is_device ? dt_alloc_host(&b->backend, STAGE, &b->stage) : DT_OK;
+    bool is_device = b->route.device != NULL;
+    DT_TRY(dt_stream_create(&b->route.backend, &b->route.stream));
+    DT_TRY((is_device ? dt_alloc : dt_alloc_host)(&b->route.backend, bytes, &b->route.data));
+    DT_TRY((is_device ? dt_alloc : dt_alloc_host)(&b->route.backend, bytes, &b->route.mine));
+    return is_device ? dt_alloc_host(&b->route.backend, STAGE, &b->stage) : DT_OK;
 }
 
 static void release(struct bench *b)
 {
-    void (*give)(const struct dt_backend *, void *) = b->device ? dt_free : dt_free_host;
-    dt_free_host(&b->backend, b->stage);
-    give(&b->backend, b->mine);
-    give(&b->backend, b->data);
-    dt_stream_destroy(&b->backend, b->stream);
-    if (b->device)
-        b->device->table->close(b->device);
-    b->device = NULL;
-    b->data = b->mine = b->stage = NULL;
-    b->stream = NULL;
+    void (*give)(const struct dt_backend *, void *) = b->route.device ? dt_free : dt_free_host;
+    dt_free_host(&b->route.backend, b->stage);
+    give(&b->route.backend, b->route.mine);
+    give(&b->route.backend, b->route.data);
+    dt_stream_destroy(&b->route.backend, b->route.stream);
+    if (b->route.device)
+        b->route.device->table->close(b->route.device);
+    b->route.device = NULL;
+    b->route.data = b->route.mine = b->stage = NULL;
+    b->route.stream = NULL;
 }
 
 // The largest array that every rank can have twice, within --max-memory or a half of what is free.
@@ -326,37 +358,42 @@ static dt_status choose_limit(struct bench *b)
 {
     char text[64];
     struct dt_device_info info;
-    DT_TRY(dt_backend_info(&b->backend, &info));
+    DT_TRY(dt_backend_info(&b->route.backend, &info));
     dt_proc_value("/proc/meminfo", "MemAvailable", text, sizeof text);
-    int64_t free_bytes =
-        b->device ? info.memory_free : strtoll(text, NULL, 10) * 1024 / b->comm->info.local_size;
-    int64_t most = b->options->max_memory > 0 ? b->options->max_memory << 20 : free_bytes / 2;
+    int64_t free_bytes = b->route.device
+                             ? info.memory_free
+                             : strtoll(text, NULL, 10) * 1024 / b->route.comm->info.local_size;
+    int64_t most =
+        b->route.options->max_memory > 0 ? b->route.options->max_memory << 20 : free_bytes / 2;
     b->limit = most / 2;
-    return dt_allreduce(b->comm, &b->limit, 1, DT_I64, DT_MIN);
+    return dt_allreduce(b->route.comm, &b->limit, 1, DT_I64, DT_MIN);
 }
 
 static void say_what_was_skipped(const struct bench *b)
 {
-    if (b->skipped && b->comm->info.rank == 0)
+    if (b->skipped && b->route.comm->info.rank == 0)
         fprintf(stderr,
                 "dtrain: %s: arrays from %lld bytes up are skipped: two of them on each rank need "
                 "more than %lld MiB (%s)\n",
-                b->name, (long long)b->skipped, (long long)(2 * b->limit >> 20),
-                b->options->max_memory > 0 ? "--max-memory"
-                                           : "half of the free memory; --max-memory changes it");
+                b->route.name, (long long)b->skipped, (long long)(2 * b->limit >> 20),
+                b->route.options->max_memory > 0
+                    ? "--max-memory"
+                    : "half of the free memory; --max-memory changes it");
 }
 
 static dt_status measure_backend(struct bench *b)
 {
-    struct row *row = malloc(sizeof *row);
     DT_TRY(choose_limit(b));
+    struct row *row = malloc(sizeof *row);
     b->skipped = 0;
-    int64_t unit = dt_dtype_size(types[b->options->type]) * b->comm->info.size;
+    int64_t unit = dt_dtype_size(types[b->route.options->type]) * b->route.comm->info.size;
     dt_status status = allocate(b, dt_max_i64(dt_min_i64(b->limit, b->last), unit));
     if (!row)
         status = DT_FAIL(DT_MACHINE, NULL, "no memory for the times of a row");
-    status = dt_agree(b->comm, status);
-    for (int i = 0; i < DT_OPERATIONS && status == DT_OK; i++)
+    status = dt_agree(b->route.comm, status);
+    if (status == DT_OK && b->route.options->pairs)
+        status = dt_bench_pairs(&b->route, dt_min_i64(b->limit, b->last));
+    for (int i = 0; i < DT_OPERATIONS && status == DT_OK && !b->route.options->pairs; i++)
         status = measure_operation(b, (enum dt_operation)i, row);
     if (status == DT_OK)
         say_what_was_skipped(b);
@@ -369,24 +406,25 @@ static dt_status measure_backend(struct bench *b)
 
 static dt_status look_around(struct bench *b)
 {
-    b->hosts = b->comm->info.local_rank == 0;
-    b->most_per_host = b->comm->info.local_size;
-    DT_TRY(dt_allreduce(b->comm, &b->hosts, 1, DT_I64, DT_SUM));
-    return dt_allreduce(b->comm, &b->most_per_host, 1, DT_I64, DT_MAX);
+    b->hosts = b->route.comm->info.local_rank == 0;
+    b->most_per_host = b->route.comm->info.local_size;
+    DT_TRY(dt_allreduce(b->route.comm, &b->hosts, 1, DT_I64, DT_SUM));
+    return dt_allreduce(b->route.comm, &b->most_per_host, 1, DT_I64, DT_MAX);
 }
 
 static dt_status measure_all(struct bench *b)
 {
     DT_TRY(look_around(b));
     print_header(b);
-    b->name = b->comm->info.backend;
+    b->route.name = b->route.comm->info.backend;
     DT_TRY(measure_backend(b));
-    if (!b->backend.table->device_comm || !dt_device_comm_known || b->comm->info.size == 1)
+    if (!b->route.backend.table->device_comm || !dt_device_comm_known ||
+        b->route.comm->info.size == 1)
         return DT_OK;
     struct dt_device_comm_config config = {
-        .comm = b->comm, .backend = &b->backend, .n_collectives = 1};
-    b->name = dt_device_comm_known->name;
-    DT_TRY(dt_device_comm_known->open(&config, &b->device));
+        .comm = b->route.comm, .backend = &b->route.backend, .n_collectives = 1};
+    b->route.name = dt_device_comm_known->name;
+    DT_TRY(dt_device_comm_known->open(&config, &b->route.device));
     return measure_backend(b);
 }
 
@@ -407,14 +445,14 @@ static dt_status parse_bytes(const char *option, const char *text, int64_t *byte
 
 dt_status dt_bench_comm(struct dt_comm *comm, const struct dt_bench_options *options)
 {
-    struct bench b = {.options = options, .comm = comm};
+    struct bench b = {.route = {.options = options, .comm = comm}};
     struct dt_device_choice_config device = {.comm = comm, .choice = options->device, .threads = 1};
     int sharing;
     DT_TRY(parse_bytes("first", options->first, &b.first));
     DT_TRY(parse_bytes("last", options->last, &b.last));
-    DT_TRY(dt_device_open(&device, &b.backend, &sharing));
+    DT_TRY(dt_device_open(&device, &b.route.backend, &sharing));
     dt_status status = measure_all(&b);
-    dt_backend_close(&b.backend);
+    dt_backend_close(&b.route.backend);
     DT_TRY(status);
     if (b.wrong > 0 && comm->info.rank == 0)
         status = DT_FAIL(DT_MACHINE, "the column `wrong` says where", "%lld wrong values",

@@ -83,6 +83,10 @@ static const struct dt_option options[] = {
      .modes = COMM},
     {OPTION(CHOICE, type, "type", "fp32", "fp32|bf16|fp64|int64", "of the elements"),
      .modes = COMM},
+    {OPTION(FLAG, pairs, "pairs", "false",
+            "exchange an array of --last (4M unless given) between every two ranks instead, and "
+            "name slow ranks"),
+     .modes = COMM},
     {OPTION(WHOLE, max_memory, "max-memory", "0", 0, 1 << 24,
             "MiB that each rank may use for arrays; what needs more is skipped; 0: half of what is "
             "free"),
@@ -143,6 +147,8 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
         return dt_bench_step(&o);
     if (o.play)
         return dt_bench_play(&o);
+    if (o.pairs && !dt_call_given(call, "last"))
+        o.last = "4M";
     if (o.comm)
         return dt_bench_comm(comm, &o);
     return o.reader ? dt_bench_reader(&o) : dt_bench_ops(&o);

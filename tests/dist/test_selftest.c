@@ -2,8 +2,11 @@
 // values are lost, the self-test names the operation and that rank, on every rank alike, and the
 // benchmark counts them.
 #include "test.h"
+#include "base/clock.h"
+
 #include "bench/bench.h"
 #include "comm/selftest.h"
+#include <unistd.h>
 
 static struct dt_comm *comm;
 static struct dt_comm_table broken;
@@ -11,6 +14,7 @@ static const struct dt_comm_table *sound;
 static enum dt_operation hit; // what is broken …
 static int culprit;           // … by this rank …
 static bool late;             // … in what it receives, not in what it sends
+static double delay;          // seconds, of its exchanges
 
 static void change(const struct dt_collective *c, bool mine)
 {
@@ -25,6 +29,8 @@ static void change(const struct dt_collective *c, bool mine)
 static dt_status begin(struct dt_comm *c, const struct dt_collective *collective,
                        struct dt_request **request)
 {
+    if (c->info.rank == culprit && collective->operation == DT_EXCHANGE)
+        dt_sleep(delay);
     if (!late)
         change(collective, collective->operation == DT_EXCHANGE);
     DT_TRY(sound->begin(c, collective, request));
@@ -74,6 +80,34 @@ static void check_found(enum dt_operation operation, const char *name, int rank,
     dt_error_clear();
 }
 
+// What rank 0 writes to stderr when every two ranks exchange and one is slow.
+static void check_slow_rank(int rank)
+{
+    char text[4096] = "", want[128];
+    FILE *file = tmpfile();
+    int kept = dup(STDERR_FILENO);
+    hit = DT_OPERATIONS;
+    culprit = rank;
+    delay = 0.02;
+    comm->table = &broken;
+    dup2(fileno(file), STDERR_FILENO);
+    dt_status status = dt_bench_comm(
+        comm,
+        &(struct dt_bench_options){
+            .device = DT_DEVICE_CPU, .pairs = true, .first = "8", .last = "64K", .factor = 2});
+    dup2(kept, STDERR_FILENO);
+    comm->table = sound;
+    delay = 0;
+    CHECK_OK(status);
+    rewind(file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    snprintf(want, sizeof want, "mpi: rank %d on %s exchanges at 0.", rank, comm->info.host);
+    CHECK(comm->info.rank > 0 || strstr(text, want), "no '%s' in: %s", want, text);
+    CHECK(!strchr(text, '\n') || !strchr(strchr(text, '\n') + 1, '\n'), "others, too: %s", text);
+    fclose(file);
+    close(kept);
+}
+
 int main(void)
 {
     CHECK_OK(dt_comm_open(DT_COMM_KIND_AUTO, &comm));
@@ -89,6 +123,8 @@ int main(void)
     check_found(DT_ALL_GATHER, "all-gather", 1, false);
     check_found(DT_BROADCAST, "broadcast", last, false);
     check_found(DT_EXCHANGE, "exchange", 1, false);
+    if (last > 1) // of two ranks none is the slower
+        check_slow_rank(2);
     CHECK_OK(dt_comm_selftest(comm));
     dt_comm_close(comm);
     return test_end();

@@ -1,0 +1,176 @@
+// `dtrain bench --comm --pairs`: every two ranks exchange, as many pairs at a time as there are,
+// and the ranks whose pairs are slow are named.
+#include "bench/comm.h"
+
+#include "base/clock.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { REPEATS = 5, SHOWN = 16 }; // ranks up to which the whole matrix is printed
+static const double slow = 0.7;   // of the median
+
+// With whom a rank plays in round k of a tournament in which each of n meets each once; -1: nobody.
+static int opponent(int rank, int k, int n)
+{
+    int last = n + n % 2 - 1; // the others go round it
+    int other = rank == last ? k : rank == k ? last : ((2 * k - rank) % last + last) % last;
+    return other < n ? other : -1;
+}
+
+// seconds[other] of this rank with every other.
+static dt_status play(const struct dt_bench_route *route, int64_t bytes, double *seconds)
+{
+    const struct dt_comm_info *info = &route->comm->info;
+    int rounds = info->size + info->size % 2 - 1;
+    for (int k = 0; k < rounds; k++) {
+        struct dt_collective c = {.operation = DT_EXCHANGE,
+                                  .dtype = DT_F32,
+                                  .peer = opponent(info->rank, k, info->size),
+                                  .count = bytes / (int64_t)sizeof(float),
+                                  .data = route->data,
+                                  .mine = route->mine};
+        double best = INFINITY;
+        for (int i = 0; i <= REPEATS; i++) {
+            DT_TRY(dt_barrier(route->comm));
+            double start = dt_seconds();
+            DT_TRY(dt_bench_run_collective(route, &c, 1));
+            best = i > 0 ? fmin(best, dt_seconds() - start) : best; // the first connects
+        }
+        if (c.peer >= 0)
+            seconds[c.peer] = best;
+    }
+    return DT_OK;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *list, int64_t n)
+{
+    qsort(list, (size_t)n, sizeof *list, ascending);
+    return n > 0 ? (list[(n - 1) / 2] + list[n / 2]) / 2 : 0;
+}
+
+struct pairs {
+    const struct dt_bench_route *route;
+    int n;
+    int64_t bytes;
+    double *rates;               // [n, n] bytes/s, the slower of both directions
+    double *list;                // [n, n]
+    char (*hosts)[DT_HOST_NAME]; // [n]
+    double typical[2];           // median of the pairs on one host, and between two
+};
+
+static bool is_between(const struct pairs *p, int a, int b)
+{
+    return strcmp(p->hosts[a], p->hosts[b]) != 0;
+}
+
+// The pairs of one kind: their median, printed with the slowest.
+static void judge_kind(struct pairs *p, bool between)
+{
+    int64_t n = 0;
+    int a = 0, b = 0;
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < i; k++)
+            if (is_between(p, i, k) == between) {
+                double rate = p->rates[i * p->n + k];
+                if (n == 0 || rate < p->rates[a * p->n + b])
+                    a = i, b = k;
+                p->list[n++] = rate;
+            }
+    p->typical[between] = median(p->list, n);
+    if (n > 0 && !p->route->options->json)
+        printf("# %s %lld pairs %s: median %.3f GB/s; slowest %.3f GB/s: ranks %d on %s and %d on "
+               "%s\n",
+               p->route->name, (long long)n, between ? "between hosts" : "within hosts",
+               p->typical[between] / 1e9, p->rates[a * p->n + b] / 1e9, b, p->hosts[b], a,
+               p->hosts[a]);
+}
+
+// A rank is slow where half its pairs are, compared with others of their kind.
+static void name_slow_ranks(const struct pairs *p)
+{
+    for (int i = 0; i < p->n && p->n > 2; i++) {
+        int64_t n = 0;
+        for (int k = 0; k < p->n; k++)
+            if (k != i)
+                p->list[n++] = p->rates[i * p->n + k] / p->typical[is_between(p, i, k)];
+        double share = median(p->list, n);
+        if (share < slow)
+            fprintf(stderr,
+                    "dtrain: warning: %s: rank %d on %s exchanges at %.2f of the median: look at "
+                    "its host, and at how its cores are bound\n",
+                    p->route->name, i, p->hosts[i], share);
+    }
+}
+
+static void print_matrix(const struct pairs *p)
+{
+    bool json = p->route->options->json;
+    for (int i = 0; i < p->n && (json || p->n <= SHOWN); i++) {
+        if (!json)
+            printf("  rank %2d, %-20.20s", i, p->hosts[i]);
+        for (int k = 0; k < i; k++)
+            if (json)
+                printf("{\"bench\":\"pairs\",\"backend\":\"%s\",\"rank\":%d,\"host\":\"%s\","
+                       "\"with\":%d,\"with_host\":\"%s\",\"bytes\":%lld,\"gb_per_s\":%.5f}\n",
+                       p->route->name, i, p->hosts[i], k, p->hosts[k], (long long)p->bytes,
+                       p->rates[i * p->n + k] / 1e9);
+            else
+                printf(" %7.3f", p->rates[i * p->n + k] / 1e9);
+        if (!json)
+            putchar('\n');
+    }
+}
+
+static void report(struct pairs *p)
+{
+    if (!p->route->options->json)
+        printf("# %s: GB/s each way while every two ranks exchange %lld bytes, best of %d; as many "
+               "pairs at a time as there are\n",
+               p->route->name, (long long)p->bytes, REPEATS);
+    print_matrix(p);
+    for (int between = 0; between < 2; between++)
+        judge_kind(p, between);
+    name_slow_ranks(p);
+}
+
+dt_status dt_bench_pairs(const struct dt_bench_route *route, int64_t bytes)
+{
+    const struct dt_comm_info *info = &route->comm->info;
+    int n = info->size;
+    size_t cells = (size_t)n * (size_t)n;
+    struct pairs p = {.route = route,
+                      .n = n,
+                      .bytes = bytes,
+                      .rates = calloc(cells, sizeof *p.rates),
+                      .list = calloc(cells, sizeof *p.list),
+                      .hosts = calloc((size_t)n, sizeof *p.hosts)};
+    dt_status status = p.rates && p.list && p.hosts
+                           ? DT_OK
+                           : DT_FAIL(DT_MACHINE, NULL, "no memory for the pairs of %d ranks", n);
+    DT_TRY_GOTO(status, out, dt_agree(route->comm, status));
+    DT_TRY_GOTO(status, out, play(route, bytes, p.rates + (size_t)info->rank * (size_t)n));
+    snprintf(p.hosts[info->rank], sizeof *p.hosts, "%s", info->host);
+    DT_TRY_GOTO(status, out, dt_all_gather(route->comm, p.rates, n * (int64_t)sizeof *p.rates));
+    DT_TRY_GOTO(status, out, dt_all_gather(route->comm, p.hosts, sizeof *p.hosts));
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < i; k++) {
+            double rate = (double)bytes / fmax(p.rates[i * n + k], p.rates[k * n + i]);
+            p.rates[i * n + k] = p.rates[k * n + i] = rate;
+        }
+    if (info->rank == 0)
+        report(&p);
+out:
+    free(p.rates);
+    free(p.list);
+    free(p.hosts);
+    return status;
+}
