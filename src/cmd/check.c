@@ -42,6 +42,19 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
         printf("  … and %lld more\n", (long long)(data->n_shards - 8));
 }
 
+// What the same job would need without optim.shard.
+static dt_status print_shard(const struct dt_job *job, int64_t total)
+{
+    struct dt_job whole = *job;
+    struct dt_memory_plan plan = {0};
+    whole.settings.optim.shard = false;
+    DT_TRY(dt_job_memory(&whole, &plan));
+    printf("optim.shard saves %.1f MiB on each of %d ranks%s\n",
+           (double)(dt_memory_plan_bytes(&plan, true) - total) / 0x1p20, job->comm->info.size,
+           job->comm->info.size == 1 ? ": start more" : "");
+    return DT_OK;
+}
+
 static dt_status print_memory(const struct dt_job *job, const struct dt_device_info *device)
 {
     struct dt_memory_plan plan = {0};
@@ -56,7 +69,7 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
         print_bytes("on the device", on_device);
     print_bytes("free now", device->memory_free);
     print_bytes("reserved", dt_job_reserved_memory(job, device));
-    return DT_OK;
+    return job->settings.optim.shard ? print_shard(job, total) : DT_OK;
 }
 
 // Of the trainer's gradients.

@@ -149,13 +149,13 @@ static dt_status unpack(struct dt_buckets *b, const struct part *part)
 static struct dt_collective collective(const struct dt_buckets *b, const struct part *part,
                                        void *data)
 {
-    return (struct dt_collective){.operation = part->operation,
-                                  .reduce = DT_SUM,
-                                  .dtype = part->wire_type,
-                                  .count =
-                                      part->elements / (has_blocks(part) ? b->comm->info.size : 1),
-                                  .data = data,
-                                  .order = b->config.order};
+    return (struct dt_collective){
+        .operation = part->operation,
+        .reduce = DT_SUM,
+        .dtype = part->wire_type,
+        .count = part->elements / (has_blocks(part) ? b->comm->info.size : 1),
+        .data = data,
+        .order = part->operation == DT_ALL_GATHER ? DT_SUM_FAST : b->config.order};
 }
 
 static dt_status send(struct dt_buckets *b, int64_t i)

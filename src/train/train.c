@@ -231,6 +231,8 @@ static dt_status start(struct trainer *t)
                 ranks, ranks == 1 ? "rank" : "ranks", (long long)job->steps,
                 (long long)(job->settings.data.batch * job->settings.data.seq_len),
                 dt_model_unit(&job->model));
+    if (job->settings.optim.shard && ranks == 1)
+        dt_info("optim.shard = true changes nothing on one rank");
     return create_saver(t);
 }
 

@@ -82,9 +82,20 @@ static void compare_accumulate(struct parity *p, int64_t n, int64_t off, dt_dtyp
 
 REFERENCE(sum_squares)
 {
-    *a->sum = 0.0;
-    for (int64_t i = 0; i < a->n; i++)
-        *a->sum += (double)a->x[i] * (double)a->x[i];
+    double *blocks = a->workspace, sum = 0.0;
+    for (int64_t i = 0; i < a->n && a->part == DT_SQUARES; i++)
+        sum += (double)a->x[i] * (double)a->x[i];
+    for (int64_t first = 0; first < a->n && a->part != DT_SQUARES; first += DT_NORM_BLOCK) {
+        double *block = &blocks[first / DT_NORM_BLOCK];
+        int64_t end = first + DT_NORM_BLOCK < a->n ? first + DT_NORM_BLOCK : a->n;
+        if (a->part == DT_SQUARES_BLOCKS)
+            *block = 0.0;
+        for (int64_t i = first; i < end && a->part == DT_SQUARES_BLOCKS; i++)
+            *block += (double)a->x[i] * (double)a->x[i];
+        sum += *block;
+    }
+    if (a->part != DT_SQUARES_BLOCKS)
+        *a->sum = sum;
     return DT_OK;
 }
 
@@ -106,6 +117,32 @@ static double compare_sum_squares(struct parity *p, int64_t n, int64_t off, floa
     return *args.sum;
 }
 
+// The blocks' sums, then their total: the bits of both at once.
+static void compare_halves_of_sum(struct parity *p, int64_t n)
+{
+    int64_t blocks = (n + DT_NORM_BLOCK - 1) / DT_NORM_BLOCK;
+    double whole = compare_sum_squares(p, n, 0, 0.0f);
+    if (!parity_case(p, "sum_squares: blocks and total, n %lld", (long long)n))
+        return;
+    float *x = normal(n, 1.0, 4);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(i % 97) / 97.0f;
+    struct dt_sum_squares_args args = {.n = n,
+                                       .part = DT_SQUARES_BLOCKS,
+                                       .x = x,
+                                       .workspace = guarded((size_t)blocks * sizeof(double)),
+                                       .workspace_bytes = blocks * (int64_t)sizeof(double)};
+    PARITY(p, sum_squares, &args, IN(x),
+           OUT(workspace, DT_F64, 1, blocks, blocks, .each = DT_NORM_BLOCK * 0x1p-53));
+    args.part = DT_SQUARES_TOTAL;
+    args.x = NULL;
+    args.sum = guarded(sizeof(double));
+    PARITY(p, sum_squares, &args, IN(workspace),
+           OUT(sum, DT_F64, 1, 1, 1, .each = (double)blocks * 0x1p-53));
+    CHECK(*args.sum == whole || p->only_case || p->every > 1, "%s: %.17g, not %.17g", p->text,
+          *args.sum, whole);
+}
+
 static void compare_sums(struct parity *p)
 {
     const int64_t squares[] = {0, 1, 5, 2047, DT_NORM_BLOCK, DT_NORM_BLOCK + 3};
@@ -118,6 +155,7 @@ static void compare_sums(struct parity *p)
     }
     for (int i = 0; i < 4; i++)
         compare_sum_squares(p, 2047, 0, bad[i]);
+    compare_halves_of_sum(p, 3 * DT_NORM_BLOCK + 5);
     p->one_run = true; // more blocks than CUDA's second launch has threads
     if (!p->is_cpu)
         compare_sum_squares(p, 513 * (int64_t)DT_NORM_BLOCK + 1, 0, 0.0f);
@@ -182,7 +220,7 @@ REFERENCE(adamw)
     const struct dt_adamw_span *span = a->spans;
     double b1 = (double)a->beta1, b2 = (double)a->beta2, lr = (double)c->lr;
     for (int64_t i = 0; i < a->n && !c->skip; i++) {
-        while (i >= span->end)
+        while (a->first + i >= span->end)
             span++;
         double g = (double)a->grad[i] * (double)c->grad_scale, w = (double)a->weight[i];
         double m = b1 * (double)a->m[i] + (1.0 - b1) * g;
@@ -204,8 +242,11 @@ REFERENCE(adamw)
 static void compare_adamw(struct parity *p, int64_t n, int64_t off, bool copy, bool average,
                           bool skip)
 {
-    const struct dt_adamw_span spans[] = {
-        {n / 3, 0.1f}, {n / 3 + 1, 0.0f}, {n - n / 5, 0.3f}, {n, 0.0f}};
+    const int64_t first = average ? 3 * off : 0; // these arrays may be a piece of those divided
+    const struct dt_adamw_span spans[] = {{first + n / 3, 0.1f},
+                                          {first + n / 3 + 1, 0.0f},
+                                          {first + n - n / 5, 0.3f},
+                                          {first + n + off, 0.0f}};
     const struct dt_update_control control = {.lr = 0.02f,
                                               .grad_scale = skip ? (float)NAN : 0.7f,
                                               .bias1 = 0.271f,
@@ -218,6 +259,7 @@ static void compare_adamw(struct parity *p, int64_t n, int64_t off, bool copy, b
                          : "no copy"))
         return;
     struct dt_adamw_args args = {.n = n,
+                                 .first = first,
                                  .weight = normal(n + off, 1.0, 5) + off,
                                  .m = normal(n + off, 0.1, 6) + off,
                                  .v = normal(n + off, 0.1, 7) + off,
