@@ -6,6 +6,7 @@
 
 #include "comm/bucket_plan.h"
 #include "comm/device_comm.h"
+#include "kernels/sum_squares.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -403,6 +404,23 @@ static void place_rows(struct dt_buckets *b, const int64_t *row_ends, const stru
     }
 }
 
+// What devices sum at once by a tree: a bucket, which a cut at norm blocks may make longer.
+static int64_t tree_bytes(const struct dt_buckets_config *config, int n_ranks)
+{
+    if (config->order != DT_SUM_TREE || !config->between_devices || n_ranks == 1)
+        return 0;
+    int64_t row = config->largest_row * (int64_t)sizeof(float);
+    int64_t moved = n_ranks * DT_NORM_BLOCK * (int64_t)sizeof(float);
+    return dt_max_i64(config->n_sums * (int64_t)sizeof(double),
+                      dt_max_i64(config->bucket_bytes, row) +
+                          (is_sharded(config, n_ranks) ? moved : 0));
+}
+
+int64_t dt_buckets_tree_bytes(const struct dt_buckets_config *config, int n_ranks)
+{
+    return dt_device_comm_scratch(tree_bytes(config, n_ranks));
+}
+
 int64_t dt_buckets_bytes(const struct dt_buckets_config *config, int n_ranks)
 {
     if (config->wire == DT_F32 || n_ranks == 1) // a lone rank sends nothing
@@ -513,8 +531,11 @@ dt_status dt_buckets_connect(struct dt_buckets *b)
 {
     if (!b->config.between_devices || b->alone)
         return DT_OK;
-    struct dt_device_comm_config config = {
-        .comm = b->comm, .backend = &b->backend, .n_collectives = (int)b->weights.end};
+    struct dt_device_comm_config config = {.comm = b->comm,
+                                           .backend = &b->backend,
+                                           .n_collectives = (int)b->weights.end,
+                                           .tree_bytes =
+                                               tree_bytes(&b->config, b->comm->info.size)};
     return dt_device_comm_known->open(&config, &b->device_comm);
 }
 

@@ -20,6 +20,7 @@ struct dt_buckets_config {
     int64_t elements;
     const int64_t *row_ends; // [n_rows] ascending: row r is elements [row_ends[r-1], row_ends[r])
     int64_t n_rows;
+    int64_t largest_row;  // elements
     int64_t bucket_bytes; // of fp32 gradient; a row larger than this shares no bucket
     enum dt_dtype wire;   // DT_F32 or DT_BF16
     enum dt_sum_order order;
@@ -45,6 +46,8 @@ int64_t dt_buckets_count(const struct dt_buckets *buckets);
 int64_t dt_buckets_bytes(const struct dt_buckets_config *config, int n_ranks);
 int64_t dt_buckets_host_bytes(const struct dt_buckets_config *config,
                               const struct dt_backend *backend, int n_ranks);
+// … and what connect allocates on the device for sums in the order DT_SUM_TREE.
+int64_t dt_buckets_tree_bytes(const struct dt_buckets_config *config, int n_ranks);
 // Elements of the arena that a rank holds, of the numbers of the configuration only.
 int64_t dt_buckets_held(const struct dt_buckets_config *config, int n_ranks);
 // Which these are; reads the numbers of the configuration and row_ends only.

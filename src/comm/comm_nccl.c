@@ -132,6 +132,9 @@ static dt_status create(const struct dt_device_comm_config *config, struct nccl_
     sem_init(&nccl->stop, 0, 0);
     DT_TRY(load(&nccl->library));
     DT_TRY(dt_alloc_host(config->backend, (int64_t)(n * sizeof *nccl->counts), &nccl->counts));
+    nccl->tree_bytes = config->tree_bytes;
+    if (nccl->tree_bytes > 0)
+        DT_TRY(dt_alloc(config->backend, dt_device_comm_scratch(nccl->tree_bytes), &nccl->scratch));
     memset(nccl->counts, 0, n * sizeof *nccl->counts);
     return DT_OK;
 }
@@ -139,6 +142,7 @@ static dt_status create(const struct dt_device_comm_config *config, struct nccl_
 static void release(struct nccl_comm *nccl)
 {
     dt_free_host(nccl->backend, nccl->counts);
+    dt_free(nccl->backend, nccl->scratch);
     sem_destroy(&nccl->stop);
     pthread_mutex_destroy(&nccl->lock);
     free(nccl->calls);
@@ -255,6 +259,13 @@ static ncclDataType_t type_of(enum dt_dtype dtype)
     return types[dtype];
 }
 
+// Of all blocks, where there are some.
+static int64_t whole_bytes(const struct nccl_comm *nccl, const struct dt_collective *c)
+{
+    bool in_blocks = c->operation == DT_REDUCE_SCATTER || c->operation == DT_ALL_GATHER;
+    return c->count * dt_dtype_size(c->dtype) * (in_blocks ? nccl->comm->info.size : 1);
+}
+
 static dt_status check_call(const struct nccl_comm *nccl, int index, const struct dt_collective *c)
 {
     if (index < 0 || index >= nccl->n)
@@ -264,8 +275,10 @@ static dt_status check_call(const struct nccl_comm *nccl, int index, const struc
         return DT_FAIL(DT_MACHINE, NULL,
                        "%s of %s between devices: only sums, of fp32, bf16, fp64 and int64",
                        dt_collective_name(c), dt_dtype_name(c->dtype));
-    if (c->order == DT_SUM_TREE)
-        return DT_FAIL(DT_MACHINE, NULL, "%s by a tree between devices", dt_collective_name(c));
+    int64_t bytes = whole_bytes(nccl, c);
+    if (c->order == DT_SUM_TREE && bytes > nccl->tree_bytes)
+        return DT_FAIL(DT_MACHINE, NULL, "%s of %lld bytes by a tree between devices, above %lld",
+                       dt_collective_name(c), (long long)bytes, (long long)nccl->tree_bytes);
     return DT_OK;
 }
 
@@ -274,17 +287,16 @@ static dt_status stamp(const struct nccl_comm *nccl, int64_t *count, struct dt_s
     return dt_stamp(nccl->backend, &(struct dt_stamp_args){.count = count}, stream);
 }
 
-// In one group, so that neither rank of an exchange waits for the other's receive.
-static ncclResult_t exchange(const struct nccl_comm *nccl, const struct dt_collective *c,
-                             ncclDataType_t type, cudaStream_t stream)
+static ncclResult_t exchange(const struct nccl_comm *nccl, const struct nccl_messages *m,
+                             cudaStream_t stream)
 {
     const struct dt_nccl_library *library = &nccl->library;
-    size_t count = (size_t)c->count;
+    ncclDataType_t type = type_of(m->dtype);
     ncclResult_t result = library->GroupStart();
-    if (result == ncclSuccess && c->mine)
-        result = library->Send(c->mine, count, type, c->peer, nccl->nccl, stream);
-    if ((result == ncclSuccess || result == ncclInProgress) && c->data)
-        result = library->Recv(c->data, count, type, c->peer, nccl->nccl, stream);
+    if (result == ncclSuccess && m->out)
+        result = library->Send(m->out, (size_t)m->n_out, type, m->peer, nccl->nccl, stream);
+    if ((result == ncclSuccess || result == ncclInProgress) && m->in)
+        result = library->Recv(m->in, (size_t)m->n_in, type, m->peer, nccl->nccl, stream);
     ncclResult_t ended = library->GroupEnd();
     return result == ncclSuccess || result == ncclInProgress ? ended : result;
 }
@@ -302,7 +314,37 @@ static ncclResult_t call(const struct nccl_comm *nccl, const struct dt_collectiv
         return library->ReduceScatter(c->data, block, count, type, ncclSum, nccl->nccl, stream);
     if (c->operation == DT_ALL_GATHER)
         return library->AllGather(block, c->data, count, type, nccl->nccl, stream);
-    return exchange(nccl, c, type, stream);
+    const struct nccl_messages messages = {c->peer, c->dtype, c->mine, c->count, c->data, c->count};
+    return exchange(nccl, &messages, stream);
+}
+
+// What NCCL was asked for since `enter` is on its way.
+static dt_status end_call(struct nccl_comm *nccl, ncclResult_t result, const char *function)
+{
+    result = settle(nccl, result, INFINITY, NULL); // the watchdog ends it
+    leave(nccl);
+    return result == ncclSuccess ? DT_OK : dt_nccl_failed(nccl, result, function);
+}
+
+dt_status dt_nccl_exchange(struct nccl_comm *nccl, const struct nccl_messages *messages,
+                           struct dt_stream *stream)
+{
+    struct nccl_messages m = *messages;
+    m.out = m.n_out > 0 ? m.out : NULL;
+    m.in = m.n_in > 0 ? m.in : NULL;
+    if (!m.out && !m.in)
+        return DT_OK;
+    enter(nccl);
+    return end_call(nccl, exchange(nccl, &m, dt_cuda_stream(stream)), functions[DT_EXCHANGE]);
+}
+
+static dt_status enqueue_call(struct nccl_comm *nccl, const struct dt_collective *c,
+                              struct dt_stream *stream)
+{
+    if (c->order == DT_SUM_TREE)
+        return dt_nccl_sum_by_tree(nccl, c, stream);
+    enter(nccl);
+    return end_call(nccl, call(nccl, c, dt_cuda_stream(stream)), functions[c->operation]);
 }
 
 static dt_status enqueue(struct dt_device_comm *comm, int index, const struct dt_collective *c,
@@ -310,23 +352,16 @@ static dt_status enqueue(struct dt_device_comm *comm, int index, const struct dt
 {
     struct nccl_comm *nccl = nccl_of(comm);
     DT_TRY(check_call(nccl, index, c));
-    bool in_blocks = c->operation == DT_REDUCE_SCATTER || c->operation == DT_ALL_GATHER;
     struct nccl_call *record = &nccl->calls[index];
     atomic_store(&record->dtype, (int)c->dtype);
-    atomic_store(&record->bytes,
-                 c->count * dt_dtype_size(c->dtype) * (in_blocks ? nccl->comm->info.size : 1));
+    atomic_store(&record->bytes, whole_bytes(nccl, c));
     atomic_store(&record->peer, c->operation == DT_EXCHANGE ? c->peer : -1);
     atomic_store(&record->name, dt_collective_name(c));
     DT_TRY(stamp(nccl, &nccl->counts[index].begun, stream));
     struct dt_op_times *times = dt_op_times_now;
     if (times)
         DT_TRY(dt_op_times_begin(times, stream));
-    enter(nccl);
-    ncclResult_t result = call(nccl, c, dt_cuda_stream(stream));
-    result = settle(nccl, result, INFINITY, NULL); // the watchdog ends it
-    leave(nccl);
-    if (result != ncclSuccess)
-        return dt_nccl_failed(nccl, result, functions[c->operation]);
+    DT_TRY(enqueue_call(nccl, c, stream));
     if (times)
         DT_TRY(dt_op_times_end(times, DT_LANE_DEVICE_COMM, dt_collective_name(c),
                                &(struct dt_op_cost){.bytes = (double)atomic_load(&record->bytes)},

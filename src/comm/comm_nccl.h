@@ -60,6 +60,8 @@ struct nccl_comm {
     ncclComm_t nccl;
     int n;                      // collectives of a step
     struct nccl_call *calls;    // [n]
+    int64_t tree_bytes;         // dt_device_comm_config
+    void *scratch;              // dt_device_comm_scratch(tree_bytes), device memory
     struct nccl_counts *counts; // [n], pinned
     pthread_mutex_t lock;       // around calls to NCCL with `nccl`
     _Atomic(int64_t) entered;   // how often a thread has called NCCL …
@@ -88,6 +90,23 @@ void dt_nccl_exclude_nvls(void); // by the environment, where the user does not 
 bool dt_nccl_may_use_nvls(void); // as the environment of this process is
 // Rank 0 warns where the environment of any rank allows NVLS. Collective.
 dt_status dt_nccl_warn_of_nvls(struct dt_comm *comm);
+
+// A message to `peer` and one from it, in one group, so that neither rank waits for the other's
+// receive; each unless its count, of elements, is 0.
+struct nccl_messages {
+    int peer;
+    enum dt_dtype dtype;
+    const void *out;
+    int64_t n_out;
+    void *in;
+    int64_t n_in;
+};
+dt_status dt_nccl_exchange(struct nccl_comm *nccl, const struct nccl_messages *messages,
+                           struct dt_stream *stream);
+
+// comm_nccl_tree.c: a sum in the order DT_SUM_TREE
+dt_status dt_nccl_sum_by_tree(struct nccl_comm *nccl, const struct dt_collective *collective,
+                              struct dt_stream *stream);
 
 // comm_nccl_watch.c
 dt_status dt_nccl_watch_start(struct nccl_comm *nccl);

@@ -8,13 +8,24 @@
 #pragma once
 
 #include "backend/backend.h"
+#include "base/round.h"
 #include "comm/comm.h"
+
+enum { DT_DEVICE_TREE_WHOLE = 1 << 16 }; // bytes up to which sums are not halved: fewer messages
 
 struct dt_device_comm_config {
     struct dt_comm *comm; // all its ranks open the device communicator together
     const struct dt_backend *backend;
-    int n_collectives; // of a step, numbered from 0; every step has the same
+    int n_collectives;  // of a step, numbered from 0; every step has the same
+    int64_t tree_bytes; // the most that is summed at once in the order DT_SUM_TREE; 0: nothing
 };
+
+// Bytes of device memory for so many tree_bytes.
+static inline int64_t dt_device_comm_scratch(int64_t tree_bytes)
+{
+    int64_t half = tree_bytes / 2 + (int64_t)sizeof(double);
+    return tree_bytes <= DT_DEVICE_TREE_WHOLE ? tree_bytes : dt_max_i64(half, DT_DEVICE_TREE_WHOLE);
+}
 
 // The struct that every device communicator embeds first.
 struct dt_device_comm {
@@ -35,7 +46,8 @@ struct dt_device_comm_table {
     // exchange; sums of fp32, bf16, fp64 or int64) in device memory, after what `stream` holds.
     // Also while `stream` is captured: settles (non-blocking NCCL: polled to success) before it
     // returns. An all-reduce is the same on every rank. Two ranks that exchange both ways do so in
-    // one collective: of a send and then a receive each, neither would end.
+    // one collective: of a send and then a receive each, neither would end. Sums in the order
+    // DT_SUM_TREE share memory of the communicator: all of them are put on one stream.
     dt_status (*enqueue)(struct dt_device_comm *comm, int index,
                          const struct dt_collective *collective, struct dt_stream *stream);
     // After graphs that hold its collectives are destroyed.

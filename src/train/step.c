@@ -81,12 +81,27 @@ struct dt_stepper {
     double last_collect; // dt_seconds
 };
 
+// Padding after a row belongs to it.
+static int64_t row_end(const struct dt_params *params, int64_t row)
+{
+    return row + 1 < params->n ? params->rows[row + 1].offset : params->elements;
+}
+
+static int64_t largest_row(const struct dt_params *params)
+{
+    int64_t most = 0;
+    for (int row = 0; row < params->n; row++)
+        most = dt_max_i64(most, row_end(params, row) - params->rows[row].offset);
+    return most;
+}
+
 // Without the pointers, as the memory plan needs it.
 static struct dt_buckets_config buckets_config(const struct dt_params *params,
                                                const struct dt_stepper_config *config)
 {
     return (struct dt_buckets_config){.elements = params->elements,
                                       .n_rows = params->n,
+                                      .largest_row = largest_row(params),
                                       .bucket_bytes = config->bucket_bytes,
                                       .wire = config->wire,
                                       .order = config->order,
@@ -115,7 +130,9 @@ void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *p
     dt_memory_plan_add(plan, "bf16 buckets", dt_buckets_bytes(&buckets, n_ranks), false);
     dt_memory_plan_add(plan, "host buckets", dt_buckets_host_bytes(&buckets, backend, n_ranks),
                        true);
-    dt_memory_plan_add(plan, "gradient sums", dt_micro_tree_bytes(params->elements, leaves(config)),
+    dt_memory_plan_add(plan, "gradient sums",
+                       dt_micro_tree_bytes(params->elements, leaves(config)) +
+                           dt_buckets_tree_bytes(&buckets, n_ranks),
                        false);
 }
 
@@ -124,12 +141,6 @@ static dt_status create_tree(struct dt_stepper *s)
     struct dt_tree_sum own = {dt_model_gradients(s->model), s->optimizer.sum};
     return dt_micro_tree_create(s->backend, &own, dt_model_params(s->model)->elements,
                                 leaves(&s->config), &s->tree);
-}
-
-// Padding after a row belongs to it.
-static int64_t row_end(const struct dt_params *params, int64_t row)
-{
-    return row + 1 < params->n ? params->rows[row + 1].offset : params->elements;
 }
 
 static dt_status create_with_rows(struct dt_stepper *s, const int64_t *row_ends)

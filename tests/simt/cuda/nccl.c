@@ -78,9 +78,10 @@ struct call {
     const char *from; // what this rank gives: an exchange's send, or NULL
     char *to;         // where what it gets goes: an exchange's receive, or NULL
     int peer;
-    uint64_t count; // elements, of the whole: of all blocks where there are some
-    uint64_t at;    // done so far (exchange: received)
-    uint64_t sent;  // exchange: sent so far
+    uint64_t count; // elements, of the whole: of all blocks where there are some; received ones
+    uint64_t at;    // … done so far
+    uint64_t out;   // exchange: elements that are sent
+    uint64_t sent;  // … so far
     ncclDataType_t type;
     bool begun, posted;
 };
@@ -408,11 +409,12 @@ static void send_piece(struct call *op)
 {
     struct box *box = &op->comm->meeting->boxes[op->comm->rank][op->peer];
     size_t bytes = size_of(op->type);
-    uint64_t n = smaller(op->count - op->sent, PIECE / bytes), sent = atomic_load(&box->sent);
+    uint64_t n = smaller(op->out - op->sent, PIECE / bytes), sent = atomic_load(&box->sent);
     if (n == 0 || sent > atomic_load(&box->received))
         return;
     memcpy(box->piece, op->from + op->sent * bytes, n * bytes);
     box->signature = sign(op, op->sent);
+    box->signature.count = op->out;
     atomic_store(&box->sent, sent + 1);
     op->sent += n;
 }
@@ -441,8 +443,8 @@ static bool run_exchange(struct call *op)
         send_piece(op);
     if (op->to)
         receive_piece(op);
-    bool is_sent = !op->from || (op->sent == op->count &&
-                                 atomic_load(&box->received) == atomic_load(&box->sent));
+    bool is_sent = !op->from ||
+                   (op->sent == op->out && atomic_load(&box->received) == atomic_load(&box->sent));
     return is_sent && (!op->to || op->at == op->count);
 }
 
@@ -716,14 +718,16 @@ static ncclResult_t join_group(struct ncclComm *comm, const struct call *half, c
         return result;
     if (!group.open || (half->from && call->from) || (half->to && call->to))
         return fail(ncclInvalidUsage, "only a send and a receive in one group here");
-    if (call->comm && (call->comm != comm || call->peer != half->peer ||
-                       call->count != half->count || call->type != half->type))
-        return fail(ncclInvalidUsage, "only with one peer and of one size here");
+    if (call->comm && (call->comm != comm || call->peer != half->peer || call->type != half->type))
+        return fail(ncclInvalidUsage, "only with one peer and of one type here");
     call->comm = comm;
     call->kind = EXCHANGE;
     call->peer = half->peer;
-    call->count = half->count;
     call->type = half->type;
+    if (half->from)
+        call->out = half->count;
+    else
+        call->count = half->count;
     call->from = half->from ? half->from : call->from;
     call->to = half->to ? half->to : call->to;
     group.stream = stream;

@@ -27,7 +27,8 @@ static struct dt_device_comm *open_nccl(void)
     struct dt_device_comm *device_comm = NULL;
     need(dt_nccl_table.open(&(struct dt_device_comm_config){.comm = comm,
                                                             .backend = &backend,
-                                                            .n_collectives = COLLECTIVES},
+                                                            .n_collectives = COLLECTIVES,
+                                                            .tree_bytes = 4 * MOST * 8},
                             &device_comm));
     return device_comm;
 }
@@ -264,6 +265,70 @@ static void check_exchange(struct dt_device_comm *nccl, const struct buffers *bu
           (long long)wrong);
 }
 
+// Sums that round differently in any other order: of ranks 0 + 1, 2 + 3, …, then of those sums.
+static double leaf(int64_t i, int rank, dt_dtype type)
+{
+    double x = sin((double)(i % 9973) * 0.37 + rank) * exp((double)((i + 5 * rank) % 17));
+    return type == DT_F32 ? (double)(float)x : x;
+}
+
+static double tree(int64_t i, int first, int n, dt_dtype type)
+{
+    if (n == 1)
+        return leaf(i, first, type);
+    double sum = tree(i, first, n / 2, type) + tree(i, first + n / 2, n / 2, type);
+    return type == DT_F32 ? (double)(float)sum : sum; // exact in double but for this
+}
+
+static void check_tree(struct dt_device_comm *nccl, const struct buffers *buffers,
+                       enum dt_operation operation, dt_dtype type, int64_t n)
+{
+    int size = comm->info.size;
+    bool in_blocks = operation == DT_REDUCE_SCATTER;
+    int64_t whole = in_blocks ? size * n : n, first = in_blocks ? comm->info.rank * n : 0;
+    int64_t bytes = whole * dt_dtype_size(type), wrong = 0;
+    struct dt_graph *graph = NULL;
+    struct dt_collective c = {.operation = operation,
+                              .dtype = type,
+                              .count = n,
+                              .data = buffers->device,
+                              .order = DT_SUM_TREE};
+    need(dt_capture_begin(&backend, stream));
+    need(dt_nccl_table.enqueue(nccl, 1, &c, stream));
+    need(dt_capture_end(&backend, stream, &graph));
+    for (int64_t i = 0; i < whole; i++)
+        put(buffers->host, type, i, leaf(i, comm->info.rank, type));
+    to_device(buffers, bytes);
+    need(dt_graph_launch(&backend, graph, stream));
+    to_host(buffers, bytes);
+    need(dt_stream_sync(&backend, stream));
+    dt_graph_destroy(&backend, graph);
+    for (int64_t i = first; i < first + n; i++)
+        wrong += get(buffers->host, type, i) != tree(i, 0, size, type);
+    CHECK(wrong == 0, "%s of %lld %s by a tree: %lld are wrong", dt_collective_name(&c),
+          (long long)n, dt_dtype_name(type), (long long)wrong);
+}
+
+// Wholes and halves, of odd counts; on three ranks there is no tree.
+static void check_trees(struct dt_device_comm *nccl, const struct buffers *buffers)
+{
+    static const int64_t counts[] = {0, 1, 7, 16385, MOST};
+    struct dt_collective c = {
+        .dtype = DT_F32, .count = 1, .data = buffers->device, .order = DT_SUM_TREE};
+    if (comm->info.size == 3) {
+        CHECK_INT(dt_nccl_table.enqueue(nccl, 1, &c, stream), DT_MACHINE);
+        dt_error_clear();
+        return;
+    }
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        check_tree(nccl, buffers, DT_ALLREDUCE, DT_F32, counts[i]);
+        check_tree(nccl, buffers, DT_REDUCE_SCATTER, DT_F32, counts[i]);
+        check_tree(nccl, buffers, DT_ALLREDUCE, DT_F64, dt_min_i64(counts[i], 16385));
+    }
+    c.count = 4 * MOST * 2 + 1;
+    CHECK_FAILS(dt_nccl_table.enqueue(nccl, 1, &c, stream), DT_MACHINE, "by a tree");
+}
+
 static void check_refusals(struct dt_device_comm *nccl, const struct buffers *buffers)
 {
     static const struct {
@@ -324,6 +389,7 @@ static void check_sums_of_all(void)
         if (types[t] != DT_I64)
             check_bits(nccl, &buffers, types[t]);
     }
+    check_trees(nccl, &buffers);
     check_refusals(nccl, &buffers);
     CHECK_OK(dt_device_comm_selftest(comm, nccl, COLLECTIVES, &backend));
     check_broken(nccl);

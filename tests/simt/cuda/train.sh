@@ -86,7 +86,16 @@ alike shared nccl
 train wire 2 comm.dtype=bf16 comm.bucket_mb=0.005
 # bf16 keeps 8 bits of a gradient.
 close wire plain 5e-3
+# The same bits on any number of ranks, by NCCL and MPI, in graphs or not.
+tree=(comm.reduce=reproducible data.micro_batch=1)
+train tree-2 2 "${tree[@]}"
+SIMT_DEVICES=1 train tree-1 1 "${tree[@]}" run.cuda_graph=false
+alike tree-2 tree-1
 if [ "$size" != short ]; then
+    train tree-4 4 "${tree[@]}" comm.bucket_mb=0.005 comm.verify_replicas=2
+    alike tree-4 tree-1
+    train tree-mpi 2 "${tree[@]}" comm.backend=mpi
+    alike tree-mpi tree-1
     train mpi-micro 2 comm.backend=mpi data.micro_batch=1 comm.verify_replicas=2
     close mpi-micro plain 1e-5
     train wire-mpi 2 comm.dtype=bf16 comm.backend=mpi
