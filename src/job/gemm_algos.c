@@ -211,7 +211,8 @@ dt_status dt_gemm_algos_apply(struct dt_job *job)
 {
     struct dt_memory_plan plan = {0};
     struct dt_model_shape shape = dt_job_shape(job, true);
-    if (!job->backend.table->choose)
+    // What is fastest here and now may differ in the next run: the library's first choice does not.
+    if (!job->backend.table->choose || dt_job_sum_order(job) == DT_SUM_TREE)
         return DT_OK;
     // The device learns its shapes while the model is planned.
     DT_TRY(dt_agree(job->comm, dt_model_plan(&job->backend, &job->model, &shape, &plan)));

@@ -8,7 +8,8 @@
 #include "job/job.h"
 
 // Collective; for a training job, before its model is allocated. Nothing on devices that have
-// nothing to choose.
+// nothing to choose, and with comm.reduce = reproducible, whose runs must not depend on timing: the
+// library's first choice is used.
 dt_status dt_gemm_algos_apply(struct dt_job *job);
 // Collective; for other jobs: uses what the run chose, if it did. Times and writes nothing.
 dt_status dt_gemm_algos_recall(struct dt_job *job);
