@@ -1,27 +1,25 @@
 #!/usr/bin/env bash
 # The folder of a run is kept consistent: the curve is on disk before the checkpoint of its last step is published, a
 # gap in it is reported, a folder that vanishes ends the run, a closed terminal stops it, closed streams do no harm.
-#   run_folder.sh DTRAIN SYNC_LOG_LIBRARY
+#   run_folder.sh DTRAIN INTERPOSE
 library=$2
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
 last=checkpoints/step-00000012
 
-SYNC_LOG=$PWD/sync.log LD_PRELOAD=$library "$dtrain" small.ini run.name=synced checkpoint.every=4 >synced.log 2>&1
+FAULT="call=fsync,rename" FAULT_LOG=$PWD/sync.log LD_PRELOAD=$library "$dtrain" small.ini run.name=synced checkpoint.every=4 >synced.log 2>&1
 check "a run with logged syncs" test $? -eq 0
-check "three checkpoints were published" test "$(grep -c '^rename .*/checkpoints/step-' sync.log)" -eq 3
+check "three checkpoints were published" test "$(grep -c ' rename .*/checkpoints/step-' sync.log)" -eq 3
 check "the curve was synced before each of them" awk '
-    /^fsync .*\/metrics.jsonl$/ { synced = 1 }
-    /^rename .*\/checkpoints\/step-/ { bad += !synced; synced = 0 }
+    / fsync .*\/metrics.jsonl$/ { synced = 1 }
+    / rename .*\/checkpoints\/step-/ { bad += !synced; synced = 0 }
     END { exit bad > 0 }' sync.log
 
 # A disk so slow that rank 1 waits for a save longer than comm.timeout_s: rank 0 is at work, not stalled.
-export SYNC_LOG=$PWD/slow.log
-check "a save longer than comm.timeout_s" env SYNC_MS=600 LD_PRELOAD="$library" \
-    "${local_mpirun[@]}" -np 2 "$dtrain" small.ini run.name=slow run.steps=4 comm.timeout_s=3 >slow.txt 2>&1
-check "… its syncs alone last longer" test "$(sed '1,/metrics.jsonl/d' slow.log | grep -c '^fsync')" -gt 5
-unset SYNC_LOG
+check "a save longer than comm.timeout_s" env FAULT="call=fsync at=1 times=0 do=600" \
+    FAULT_LOG="$PWD/slow.log" LD_PRELOAD="$library" "${local_mpirun[@]}" -np 2 "$dtrain" small.ini run.name=slow run.steps=4 comm.timeout_s=3 >slow.txt 2>&1
+check "… its syncs alone last longer" test "$(sed '1,/metrics.jsonl/d' slow.log | grep -c ' fsync')" -gt 5
 
 # As after a power loss without those syncs.
 cp -r runs/synced runs/gap

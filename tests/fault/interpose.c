@@ -1,0 +1,196 @@
+// For LD_PRELOAD: faults of the machine, at the n-th call of a kind. FAULT holds blank-separated
+// settings; a setting that is absent leaves all calls alone:
+//   call=write,fsync,rename,read,open,mpi   which calls count ("mpi": MPI_Test and MPI_Testall)
+//   path=TEXT                               those whose path contains TEXT
+//   rank=N                                  on this rank alone
+//   at=N                                    the N-th such call of the process, and, with `times=M`,
+//                                           the M - 1 after it (times=0: all after it)
+//   do=kill | job | eio | enospc | erofs | short | flip | MILLISECONDS
+// kill: SIGKILL to the process; job: SIGKILL to its process group; an error; short: half of a
+// write, and ENOSPC for the rest; flip: a bit of what a read gave; a number: the call comes that
+// much later. FAULT_LOG=FILE: a line "N CALL PATH" of every call that counts, before it happens.
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+int fsync(int fd);
+int rename(const char *from, const char *to);
+int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags);
+int MPI_Test(void *request, int *done, void *status);
+int MPI_Testall(int n, void *requests, int *done, void *statuses);
+
+static _Atomic long calls;
+static _Thread_local bool met_short; // the last call that was asked about
+static atomic_int full = -1;         // the file of which half a write went to the disk
+
+// The real function of a wrapper's name.
+#define NEXT(name) ((__typeof__(&(name)))dlsym(RTLD_NEXT, #name))
+
+// The value of "key=value" in FAULT, or NULL.
+static const char *setting(const char *key, char *value, size_t size)
+{
+    const char *at = getenv("FAULT");
+    size_t length = strlen(key);
+    while (at && *at) {
+        size_t n = strcspn(at, " ");
+        if (n > length && strncmp(at, key, length) == 0 && at[length] == '=') {
+            snprintf(value, size, "%.*s", (int)(n - length - 1), at + length + 1);
+            return value;
+        }
+        at += n + strspn(at + n, " ");
+    }
+    return NULL;
+}
+
+static long number(const char *key, long otherwise)
+{
+    char value[64];
+    return setting(key, value, sizeof value) ? strtol(value, NULL, 10) : otherwise;
+}
+
+static bool is_meant(const char *call, const char *path)
+{
+    char value[1024];
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (!setting("call", value, sizeof value) || !strstr(value, call))
+        return false;
+    if (setting("path", value, sizeof value) && !strstr(path, value))
+        return false;
+    return number("rank", -1) < 0 || number("rank", -1) == (rank ? strtol(rank, NULL, 10) : 0);
+}
+
+static void note(long n, const char *call, const char *path)
+{
+    char line[4200];
+    const char *log = getenv("FAULT_LOG");
+    if (!log)
+        return;
+    int out = NEXT(open)(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int size = snprintf(line, sizeof line, "%ld %s %s\n", n, call, path);
+    if (out < 0 || NEXT(write)(out, line, (size_t)size) != size)
+        _exit(99);
+    close(out);
+}
+
+// What is to happen to this call, in `fate`; false: nothing.
+static bool meets(const char *call, const char *path, char *fate, size_t size)
+{
+    if (!is_meant(call, path))
+        return false;
+    long n = atomic_fetch_add(&calls, 1) + 1, at = number("at", 0), times = number("times", 1);
+    note(n, call, path);
+    if (at == 0 || n < at || (times > 0 && n >= at + times) || !setting("do", fate, size))
+        return false;
+    if (strcmp(fate, "kill") == 0)
+        kill(getpid(), SIGKILL);
+    if (strcmp(fate, "job") == 0)
+        kill(0, SIGKILL);
+    if (atol(fate) > 0)
+        usleep((useconds_t)(1000 * atol(fate)));
+    return true;
+}
+
+// The call fails: errno says how.
+static bool fails(const char *call, const char *path)
+{
+    static const struct {
+        const char *name;
+        int error;
+    } errors[] = {{"eio", EIO}, {"enospc", ENOSPC}, {"erofs", EROFS}};
+    char fate[64];
+    met_short = false;
+    if (!meets(call, path, fate, sizeof fate))
+        return false;
+    met_short = strcmp(fate, "short") == 0;
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        if (strcmp(fate, errors[i].name) == 0) {
+            errno = errors[i].error;
+            return true;
+        }
+    return false;
+}
+
+static const char *path_of(int fd, char *path, size_t size)
+{
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, size - 1);
+    path[n > 0 ? n : 0] = '\0';
+    return path;
+}
+
+ssize_t write(int fd, const void *data, size_t size)
+{
+    char path[4096];
+    path_of(fd, path, sizeof path);
+    bool is_full = atomic_exchange(&full, -1) == fd;
+    if (is_full || fails("write", path)) {
+        errno = is_full ? ENOSPC : errno;
+        return -1;
+    }
+    if (!met_short || size < 2)
+        return NEXT(write)(fd, data, size);
+    atomic_store(&full, fd);
+    return NEXT(write)(fd, data, size / 2);
+}
+
+int fsync(int fd)
+{
+    char path[4096];
+    return fails("fsync", path_of(fd, path, sizeof path)) ? -1 : NEXT(fsync)(fd);
+}
+
+int rename(const char *from, const char *to)
+{
+    return fails("rename", to) ? -1 : NEXT(rename)(from, to);
+}
+
+int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags)
+{
+    return fails("rename", to) ? -1 : NEXT(renameat2)(from_folder, from, to_folder, to, flags);
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list more;
+    va_start(more, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;
+    va_end(more);
+    return fails("open", path) ? -1 : NEXT(open)(path, flags, mode);
+}
+
+ssize_t pread(int fd, void *data, size_t size, off_t offset)
+{
+    char path[4096], fate[64];
+    path_of(fd, path, sizeof path);
+    bool met = meets("read", path, fate, sizeof fate);
+    if (met && strcmp(fate, "eio") == 0) {
+        errno = EIO;
+        return -1;
+    }
+    ssize_t n = NEXT(pread)(fd, data, size, offset);
+    if (met && strcmp(fate, "flip") == 0 && n > 0)
+        ((unsigned char *)data)[n / 2] ^= 1;
+    return n;
+}
+
+int MPI_Test(void *request, int *done, void *status)
+{
+    fails("mpi", "");
+    return NEXT(MPI_Test)(request, done, status);
+}
+
+int MPI_Testall(int n, void *requests, int *done, void *statuses)
+{
+    fails("mpi", "");
+    return NEXT(MPI_Testall)(n, requests, done, statuses);
+}
