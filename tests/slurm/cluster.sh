@@ -52,9 +52,10 @@ TmpFS=/dev/shm
 SlurmctldPidFile=$state/slurmctld.pid
 SlurmdPidFile=$state/slurmd.%n.pid
 NodeName=n[1-$n] NodeAddr=10.77.0.[1-$n] CPUs=2 Gres=gpu:2
-PartitionName=plain Nodes=ALL Default=YES PriorityTier=1 PreemptMode=OFF
-PartitionName=spare Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=40
-PartitionName=urgent Nodes=ALL PriorityTier=9 PreemptMode=OFF
+PartitionName=plain Nodes=n[1-2] Default=YES PriorityTier=1 PreemptMode=OFF OverSubscribe=FORCE:4
+PartitionName=spare Nodes=n[1-2] PriorityTier=1 PreemptMode=REQUEUE GraceTime=40 OverSubscribe=FORCE:4
+PartitionName=urgent Nodes=n[1-2] PriorityTier=9 PreemptMode=OFF
+PartitionName=far Nodes=n[3-$n] PreemptMode=OFF
 END
     echo "NodeName=n[1-$n] Name=gpu File=$state/gpu[0-1]" >gres.conf
     for i in 0 1; do mknod $state/gpu$i c 1 3; done
@@ -128,6 +129,17 @@ wait_until() { # command …
     return 1
 }
 
+pids() { # name: the processes of dtrain that run it, on any node
+    pgrep -f "^$dtrain .*run.name=$1( |\$)"
+}
+
+pid_on() { # node, name: that of the rank there
+    local pid
+    for pid in $(pids "$2"); do
+        tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "SLURMD_NODENAME=$1" && echo "$pid"
+    done
+}
+
 has_ended() { # name: for good
     ! job_is "$1" PENDING CONFIGURING RUNNING COMPLETING REQUEUED PREEMPTED
 }
@@ -163,7 +175,7 @@ start_cluster() { # number of nodes
     for i in $(seq "$n"); do start_node "$i"; done
     slurmctld -D >>slurmctld.log 2>&1 &
     for _ in $(seq 300); do
-        [ "$(sinfo -h -N -p plain -t idle 2>/dev/null | wc -l)" -eq "$n" ] && return
+        [ "$(sinfo --noheader --Node --states=idle --format=%N 2>/dev/null | sort -u | wc -l)" -eq "$n" ] && return
         sleep 0.1
     done
     sinfo -N

@@ -4,7 +4,7 @@
 # shellcheck disable=SC2317 # functions given to check
 # shellcheck source=tests/slurm/cluster.sh
 . "$(dirname "$0")/cluster.sh"
-start_cluster 2
+start_cluster 4
 small_run
 long=(small.ini run.steps=150 model.d_model=96 data.seq_len=96)
 endless=(small.ini run.steps=1000000)
@@ -33,6 +33,12 @@ done
 
 # ---- meanwhile: a time limit, at which Slurm looks twice a minute
 submit limit --nodes=1 --nodelist=n1 --time=1 --signal=B:USR1@50 "${endless[@]}"
+
+# ---- meanwhile: the link between two nodes is cut: the ranks end, but mpirun never would
+DTRAIN_LAUNCHER=mpirun DTRAIN_MAX_RESTARTS=0 submit cut --partition=far "${endless[@]}" comm.timeout_s=10
+check "cut: under way" wait_for_step cut 5
+on_node 3 ip route add unreachable 10.77.0.4
+on_node 4 ip route add unreachable 10.77.0.3
 
 # ---- two nodes by either launcher; what is refused
 for DTRAIN_LAUNCHER in srun mpirun; do
@@ -69,11 +75,11 @@ scancel --batch --signal=USR1 "${job[careless]}"
 check "careless: ends" ends_as careless COMPLETED
 check "checkpoint.on_signal = false: not requeued" says careless 'not requeued: checkpoint.on_signal'
 
-# ---- a signal while the job starts is not lost, and does not kill a rank that is not yet dtrain
-for delay in 0.1 0.4; do
+# ---- a signal while the job starts is not lost, and does not kill a process that is not yet dtrain
+for delay in 0 0.3; do
     for DTRAIN_LAUNCHER in srun mpirun; do submit early-$DTRAIN_LAUNCHER-$delay "${endless[@]}"; done
     for name in early-{srun,mpirun}-$delay; do
-        check "$name: starts" wait_until job_is "$name" RUNNING
+        check "$name: starts" wait_until pids "$name" >/dev/null
         sleep $delay
         scancel --batch --signal=USR1 "${job[$name]}"
     done
@@ -88,16 +94,19 @@ check "limit: is requeued" wait_until says limit 'requeued: continues'
 check "limit: saves" wait_until says limit 'resuming from runs/limit/checkpoints/step'
 scancel "${job[limit]}"
 
-# ---- a lost node
+# ---- a lost node, by mpirun
 DTRAIN_LAUNCHER=mpirun submit lost "${long[@]}" checkpoint.every=20
 check "lost: under way" wait_for_step lost 25
 kill -KILL "${node[2]}"
 check "a lost node: the job is requeued" wait_until says lost 'requeued: continues'
 start_node 2
-check "lost: completes" ends_as lost COMPLETED
-check "lost: the bits and the curve of a run left alone" whole_run lost
 
-# ---- a fault at each start, a full disk: exit code 3, with a bound on restarts
+# ---- a lost rank, by srun, which leaves the others time for last words
+DTRAIN_LAUNCHER=srun submit killed "${long[@]}" checkpoint.every=20 comm.timeout_s=10
+check "killed: under way" wait_for_step killed 25
+kill -KILL "$(pid_on n2 killed)"
+
+# ---- meanwhile a fault at each start, a full disk: exit code 3, with a bound on restarts
 mkdir -p runs/full
 on_node 1 mount -t tmpfs -o size=200k tmpfs "$PWD/runs/full"
 DTRAIN_MAX_RESTARTS=1 submit full --nodes=1 --nodelist=n1 small.ini
@@ -105,6 +114,17 @@ check "full: fails" ends_as full FAILED
 check "full: with code 3" says full 'ended with exit code 3; runs/full/state.json: .*"failed"'
 check "full: restarts once" test "$(restarts full)" -eq 1
 check "full: says so" says full 'not requeued: 1 restarts'
+
+check "killed: the job is requeued" wait_until says killed 'requeued: continues'
+check "killed: the reason is in its log" says killed 'ended with exit code [0-9]*; .*"failed".*reason":".*rank'
+for name in lost killed; do
+    check "$name: completes" ends_as $name COMPLETED
+    check "$name: the bits and the curve of a run left alone" whole_run $name
+done
+
+check "cut: the allocation is given back" ends_as cut FAILED
+check "cut: by the script" says cut 'the run has ended, mpirun has not'
+check "cut: the reason is in its log" says cut 'ended with exit code 137; .*"failed".*rank [01]'
 
 # ---- a sweep
 cat >sweep.txt <<'END'
