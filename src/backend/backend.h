@@ -100,6 +100,10 @@ struct dt_device_table {
     // a shape that it lacks gets the library's first choice. NULL: nothing to choose.
     dt_status (*choose)(struct dt_device *device, const char *known, char **text);
     dt_status (*use)(struct dt_device *device, const char *text);
+
+    // Names what the calling thread does, for profilers; ranges nest. NULL: nobody listens.
+    void (*range_begin)(const char *name);
+    void (*range_end)(void);
 };
 
 // What the scan's algorithm costs: fp32 vector operations (a multiply-add is one) per state, and

@@ -392,6 +392,8 @@ const struct dt_device_table dt_cuda_device_table = {
     .graph_destroy = cuda_graph_destroy,
     .choose = dt_cuda_choose,
     .use = dt_cuda_use,
+    .range_begin = dt_cuda_range_begin,
+    .range_end = dt_cuda_range_end,
 };
 
 #define DT_OP_LITERAL(op)           .op = op##_cuda,

@@ -69,3 +69,7 @@ dt_status dt_cuda_info(struct dt_device *device, struct dt_device_info *info);
 // cuda_choose.c: likewise.
 dt_status dt_cuda_choose(struct dt_device *device, const char *known, char **text);
 dt_status dt_cuda_use(struct dt_device *device, const char *text);
+
+// cuda_ranges.c: likewise.
+void dt_cuda_range_begin(const char *name);
+void dt_cuda_range_end(void);

@@ -17,6 +17,8 @@ static struct {
     uint64_t kept_from;
     const char *phase; // NULL: none yet
     uint64_t phase_begin;
+    void (*range_begin)(const char *name); // both or none; the training thread's
+    void (*range_end)(void);
 } trace = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 dt_status dt_trace_open(int64_t spans)
@@ -34,9 +36,18 @@ dt_status dt_trace_open(int64_t spans)
     return DT_OK;
 }
 
+void dt_trace_ranges(void (*begin)(const char *name), void (*end)(void))
+{
+    trace.range_begin = begin;
+    trace.range_end = end;
+}
+
 void dt_trace_close(void)
 {
     atomic_store(&dt_trace_mode, 0);
+    if (trace.range_end && trace.phase)
+        trace.range_end();
+    dt_trace_ranges(NULL, NULL);
     pthread_mutex_lock(&trace.lock);
     free(trace.spans);
     trace.spans = NULL;
@@ -105,6 +116,10 @@ void dt_trace_phase(const char *name)
     if (!dt_trace_is_on())
         return;
     uint64_t now = dt_nanoseconds();
+    if (trace.range_end && trace.phase)
+        trace.range_end();
+    if (trace.range_begin)
+        trace.range_begin(name);
     pthread_mutex_lock(&trace.lock);
     if (trace.phase)
         add(DT_LANE_PHASE, trace.phase, trace.phase_begin, now, &(struct dt_trace_work){0});

@@ -64,6 +64,8 @@ void dt_trace_add(enum dt_lane lane, const char *name, uint64_t begin, uint64_t 
                   const struct dt_trace_work *work);
 // The training thread enters this phase, and leaves the one before.
 void dt_trace_phase(const char *name);
+// Also called for each phase, on that thread; NULL: nothing.
+void dt_trace_ranges(void (*begin)(const char *name), void (*end)(void));
 
 static inline int dt_trace_is_on(void)
 {

@@ -78,6 +78,7 @@ dt_status dt_profile_open(const struct dt_job *job, struct dt_profile *profile)
         DT_TRY(read_limits(job, &profile->limits));
     DT_TRY(dt_trace_open(traces ? SPANS : 0));
     profile->start = dt_seconds();
+    dt_trace_ranges(job->backend.table->range_begin, job->backend.table->range_end);
     dt_trace_phase("start-up");
     return dt_op_times_create(&job->backend, has_limits ? &profile->limits : NULL, &profile->times);
 }

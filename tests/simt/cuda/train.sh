@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Training through the whole CUDA path on the simulated device: the losses of the CPU, with graphs and without, in
 # every order of threads and streams; on one rank and several, with simulated NCCL and with MPI; resume; validation
-# and checkpoints between steps. With `short` as the second argument each part of the path once.
+# and checkpoints between steps. With `short` as the third argument each part of the path once.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../../lib.sh"
-size=${2:-whole}
+tool=$2 size=${3:-whole}
 export SIMT_COUNT=1 # of allocations
 small_run
 sed -i 's/^d_model = .*/d_model = 16/; s/^seq_len = .*/seq_len = 24/; s/^batch = .*/batch = 4/' small.ini
@@ -73,6 +73,13 @@ train nccl 2
 close nccl plain 1e-5
 SIMT_ORDER=random train nccl-random 2 run.cuda_graph=false comm.bucket_mb=0.005
 alike nccl-random nccl
+# Steps that are traced use no graphs; there are tracks of the device and of the host.
+train traced 2 log.trace_steps=4:5
+alike traced nccl
+check "the trace" "$tool" runs/traced/trace-4-5.json 2 host:forward compute:forward compute:scan_backward \
+    "compute:between steps" communication:all-reduce "input:filling a batch" checkpoint:
+check "ops were timed in the second step and the traced ones" grep -q 'timed in 3 of' runs/traced/profile.txt
+check "every range that was begun has ended" test "$(grep -cx 'simt: [1-9][0-9]* ranges, 0 open' traced.log)" -eq 2
 # Checkpoints and replica checks at every step allocate and pin nothing.
 train often 2 checkpoint.every=1 comm.verify_replicas=1
 alike often nccl
