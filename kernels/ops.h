@@ -7,6 +7,7 @@
 #include "kernels/attention.h"
 #include "kernels/bias.h"
 #include "kernels/cast.h"
+#include "kernels/checksum.h"
 #include "kernels/commit.h"
 #include "kernels/conv1d_silu.h"
 #include "kernels/embed.h"
@@ -53,6 +54,7 @@
     W(policy_loss)                                                                                 \
     W(xent)                                                                                        \
     W(sum_squares)                                                                                 \
+    W(checksum)                                                                                    \
     X(update_control)                                                                              \
     X(adamw)                                                                                       \
     X(cast)                                                                                        \

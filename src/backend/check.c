@@ -704,6 +704,16 @@ CHECK(sum_squares)
     return DT_OK;
 }
 
+CHECK(checksum)
+{
+    COUNT(n);
+    if (args->n > 0)
+        POINTER(x);
+    POINTER(sum);
+    WORKSPACE(checksum);
+    return DT_OK;
+}
+
 CHECK(update_control)
 {
     POINTER(sum);

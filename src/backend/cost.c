@@ -385,6 +385,13 @@ COST(sum_squares)
     return cost;
 }
 
+COST(checksum)
+{
+    struct dt_op_cost cost = shaped("%lld", (long long)a->n);
+    cost.bytes = (double)a->n * 4;
+    return cost;
+}
+
 COST(update_control)
 {
     struct dt_op_cost cost = shaped("one");

@@ -16,6 +16,7 @@
 #include "checkpoint/optimizer_states.h"
 #include "checkpoint/slot_states.h"
 #include "data/dataset.h"
+#include "data/skips.h"
 #include "model/model.h"
 
 #include <stdbool.h>
@@ -31,6 +32,12 @@ struct dt_order_keys {
     char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT], mask[DT_DATA_TEXT];
 };
 
+// Of the losses so far (train/spikes.h).
+struct dt_loss_statistics {
+    double mean, variance;
+    int64_t count;
+};
+
 // What training must know besides weights and optimizer states, kept as trainer.json.
 struct dt_trainer_state {
     int64_t step;    // optimizer steps done, applied or skipped: the next is step + 1
@@ -43,6 +50,10 @@ struct dt_trainer_state {
     int64_t best_step;
     double best_loss;
     int64_t evaluations_since_best;
+    struct dt_loss_statistics losses;
+    int64_t bad_in_a_row;         // steps that were skipped or spiked
+    int64_t rollbacks;            // so far (optim.rollback)
+    char left_out[DT_SKIPS_TEXT]; // batches that these left out: dt_skips_text
     // A resumed run keeps it unless run.precision says otherwise: enum dt_dtype; -1: not known.
     int storage;
 };
@@ -93,6 +104,8 @@ dt_status dt_checkpoint_verify(const char *path);
 dt_status dt_checkpoint_verify_weights(const char *path);
 // The step of the newest checkpoint of `dir` by name, intact or not; -1 where there is none.
 dt_status dt_checkpoint_last_step(const char *dir, int64_t *step);
+// Removes the checkpoints after `step`, unless there is none up to it: DT_USER.
+dt_status dt_checkpoint_cut(const char *dir, int64_t step);
 // The newest checkpoint of `dir` that verifies into `path` (DT_PATH bytes); "" where the folder
 // holds none, or does not exist. Warns of each that it skips and why. Where there are some and none
 // verifies: DT_USER, so that no run starts over its damaged checkpoints unless it is told to.

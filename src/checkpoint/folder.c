@@ -141,10 +141,38 @@ static dt_status remove_leftovers(const char *dir)
     return status;
 }
 
+// Hidden first, so that a kill in mid-removal leaves no half checkpoint under a real name.
+static dt_status remove_step(const char *dir, const char *name)
+{
+    char path[DT_PATH], hidden[DT_PATH];
+    DT_TRY(dt_path(path, "%s/%s", dir, name));
+    DT_TRY(dt_path(hidden, "%s/.%s.tmp-%ld", dir, name, (long)getpid()));
+    if (rename(path, hidden) != 0)
+        return DT_FAIL_ERRNO("remove", path);
+    return dt_remove_tree(hidden);
+}
+
+dt_status dt_checkpoint_cut(const char *dir, int64_t step)
+{
+    struct entries steps;
+    int after = 0;
+    DT_TRY(list(dir, is_step, &steps));
+    while (after < steps.n && parse_step(steps.list[after]->d_name) > step)
+        after++;
+    dt_status status = DT_OK;
+    if (after == steps.n)
+        status = DT_FAIL(DT_USER, "set checkpoint.every so that there is one",
+                         "%s has no checkpoint up to step %lld", dir, (long long)step);
+    for (int i = 0; i < after && status == DT_OK; i++)
+        status = remove_step(dir, steps.list[i]->d_name);
+    free_entries(&steps);
+    return status;
+}
+
 static dt_status prune(const char *dir, const struct entries *steps, int64_t keep, int64_t saved,
                        int64_t best)
 {
-    char path[DT_PATH], hidden[DT_PATH];
+    char path[DT_PATH];
     int intact = 0; // the newest that is
     if (keep <= 0 || steps->n <= keep)
         return DT_OK;
@@ -159,12 +187,7 @@ static dt_status prune(const char *dir, const struct entries *steps, int64_t kee
     for (int i = (int)keep; i < steps->n; i++) {
         if (i == intact || (best > 0 && parse_step(steps->list[i]->d_name) == best))
             continue;
-        // Hidden first, so that a kill in mid-removal leaves no half checkpoint under a real name.
-        DT_TRY(dt_path(path, "%s/%s", dir, steps->list[i]->d_name));
-        DT_TRY(dt_path(hidden, "%s/.%s.tmp-%ld", dir, steps->list[i]->d_name, (long)getpid()));
-        if (rename(path, hidden) != 0)
-            return DT_FAIL_ERRNO("remove", path);
-        DT_TRY(dt_remove_tree(hidden));
+        DT_TRY(remove_step(dir, steps->list[i]->d_name));
     }
     return DT_OK;
 }

@@ -50,6 +50,12 @@ static const struct dt_config_key fields[] = {
     LATER_ROW(INT, "", best_step, "best_step", "0", .max = DT_JSON_INT_MAX),
     LATER_ROW(FLOAT, "", best_loss, "best_loss", "0", .min = -1e300, .max = 1e300),
     LATER_ROW(INT, "", evaluations_since_best, "evaluations_since_best", "0", .max = DT_JSON_INT_MAX),
+    LATER_ROW(FLOAT, "", losses.mean, "loss_mean", "0", .min = -1e300, .max = 1e300),
+    LATER_ROW(FLOAT, "", losses.variance, "loss_variance", "0", .max = 1e300),
+    LATER_ROW(INT, "", losses.count, "loss_count", "0", .max = DT_JSON_INT_MAX),
+    LATER_ROW(INT, "", bad_in_a_row, "bad_in_a_row", "0", .max = DT_JSON_INT_MAX),
+    LATER_ROW(INT, "", rollbacks, "rollbacks", "0", .max = DT_JSON_INT_MAX),
+    LATER_ROW(STRING, "", left_out, "left_out", ""),
 };
 // clang-format on
 static const struct dt_config_key *const fields_end = fields + sizeof fields / sizeof *fields;

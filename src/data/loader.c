@@ -124,7 +124,8 @@ static dt_status fill_row(struct dt_loader *loader, const struct dt_batch *batch
     for (int i = 0; i < batch->n_arrays; i++)
         rows[i] = (char *)batch->arrays[i].data +
                   row * dt_array_bytes(&batch->arrays[i].spec, batch->length);
-    DT_TRY(dt_order_at(loader->order, batch->step, loader->first_slot + row, &at));
+    DT_TRY(dt_order_at(loader->order, dt_skips_batch(&loader->config.skips, batch->step),
+                       loader->first_slot + row, &at));
     if (at.window < 0) {
         loader->kind->pad(dataset, &config->rules, rows);
         return DT_OK;

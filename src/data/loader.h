@@ -9,6 +9,7 @@
 
 #include "data/batch.h"
 #include "data/reader.h"
+#include "data/skips.h"
 
 struct dt_loader;
 
@@ -22,6 +23,7 @@ struct dt_loader_config {
     bool sequential;  // validation: file order, every window once, last batch padded with rows that
                       // the loss ignores; ends after ceil(windows / batch) steps
     bool parts;       // sequential: each slot walks its own part of the list (order.h)
+    struct dt_skips skips; // batches that are left out; not sequential
     // Host memory of the ring (pinned by a GPU backend), aligned to 64 bytes. NULL: malloc.
     dt_status (*alloc_host)(void *context, int64_t bytes, void **memory);
     void (*free_host)(void *context, void *memory);

@@ -109,7 +109,8 @@ dt_status dt_job_resolve_model(struct dt_job *job)
         DT_TRY(dt_checkpoint_verify_weights(dir));
     if (dir[0])
         DT_TRY(merge_model(job, dir));
-    else if (job->model.attn_window == 0) // a saved model has a number: the size of its state
+    else if (job->model.attn_window == 0 && strstr(job->model.layers, "attention"))
+        // a saved model that has attention has a number: the size of its state
         job->model.attn_window = dt_min_i64(job->settings.data.seq_len, DT_ATTENTION_WINDOW_MAX);
     DT_TRY(keep_storage(job));
     // Checked when the data is known.

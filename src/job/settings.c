@@ -89,8 +89,11 @@ static const struct dt_config_key optim_keys[] = {
          "decay of the moving average of the weights, validated and saved beside them; 0: off"),
     WHOLE(optim, max_skipped, "10", 1, MANY, "stop after this many skipped steps in a row"),
     FLAG(optim, shard, "false", "spread the optimizer states over the ranks: less memory on each", .unbuilt = "*"),
-    WHOLE(optim, rollback, "0", 0, MANY, "go back to a checkpoint when the loss explodes",
-          .unbuilt = "*"),
+    WHOLE(optim, rollback, "0", 0, MANY,
+          "after this many skipped or spiking steps in a row return to the checkpoint before them, "
+          "and leave out their batches; 0: off"),
+    REAL(optim, spike, "6", 1, 1000,
+         "rollback: a loss this many standard deviations above the recent ones is a spike"),
     {0},
 };
 
@@ -387,6 +390,21 @@ static void check_device(struct check *check)
                origin(check, "run.device"));
 }
 
+static void check_rollback(struct check *check)
+{
+    const struct dt_settings *s = check->settings;
+    if (s->optim.rollback == 0)
+        return;
+    if (s->optim.rollback > s->optim.max_skipped)
+        REJECT(check, "optim.rollback", "%lld, but optim.max_skipped = %lld ends the run before",
+               (long long)s->optim.rollback, (long long)s->optim.max_skipped);
+    if (s->checkpoint.every == 0 && s->checkpoint.minutes == 0)
+        REJECT(check, "optim.rollback", "needs checkpoints to return to: set checkpoint.every");
+    if (s->data.carry_state)
+        REJECT(check, "optim.rollback",
+               "leaves out batches, but with data.carry_state each continues the one before");
+}
+
 static void check_optim(struct check *check)
 {
     const struct dt_settings *s = check->settings;
@@ -436,6 +454,7 @@ dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_
     check_model(&check);
     check_data(&check);
     check_optim(&check);
+    check_rollback(&check);
     check_log(&check);
     return dt_problems_raise(&check.problems, NULL);
 }

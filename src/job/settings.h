@@ -55,6 +55,7 @@ struct dt_settings {
         int64_t restart_steps, restart_mult;
         double beta1, beta2, eps, weight_decay, grad_clip, ema;
         int64_t max_skipped, rollback;
+        double spike;
         bool shard;
     } optim;
     struct {

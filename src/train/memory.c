@@ -2,6 +2,7 @@
 #include "train/memory.h"
 
 #include "base/text.h"
+#include "train/replicas.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -51,6 +52,8 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
                                          dt_optimizer_states(&stepper.optimizer).n,
                                          job->comm->info.rank == 0),
                        true);
+    if (job->settings.comm.verify_replicas > 0)
+        dt_replicas_plan(backend, &params, plan);
     dt_params_free(&params);
     return DT_OK;
 }

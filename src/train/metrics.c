@@ -3,7 +3,12 @@
 
 #include <stdlib.h>
 
-enum { TRAIN = DT_METRIC_TRAIN, EVAL = DT_METRIC_EVAL, CHECKPOINT = DT_METRIC_CHECKPOINT };
+enum {
+    TRAIN = DT_METRIC_TRAIN,
+    EVAL = DT_METRIC_EVAL,
+    CHECKPOINT = DT_METRIC_CHECKPOINT,
+    ROLLBACK = DT_METRIC_ROLLBACK
+};
 #define FIELD_IF(kinds, type, name, flag)                                                          \
     {                                                                                              \
 #name, kinds, DT_VALUE_##type, offsetof(struct dt_metric_event, name), flag                \
@@ -12,7 +17,7 @@ enum { TRAIN = DT_METRIC_TRAIN, EVAL = DT_METRIC_EVAL, CHECKPOINT = DT_METRIC_CH
 
 // In the order of metrics.jsonl.
 const struct dt_metric_field dt_metric_fields[] = {
-    FIELD(TRAIN | EVAL | CHECKPOINT, INT, step),
+    FIELD(TRAIN | EVAL | CHECKPOINT | ROLLBACK, INT, step),
     FIELD(TRAIN, INT, epoch),
     FIELD(TRAIN | EVAL, NUMBER, loss),
     FIELD_IF(EVAL, NUMBER, perplexity, offsetof(struct dt_metric_event, has_perplexity)),
@@ -26,7 +31,10 @@ const struct dt_metric_field dt_metric_fields[] = {
     FIELD(TRAIN, NUMBER, comm_wait_ms),
     FIELD(TRAIN, NUMBER, idle_ms),
     FIELD(TRAIN, NUMBER, memory_mb),
+    FIELD(TRAIN, NUMBER, loss_z),
     FIELD(TRAIN, FLAG, skipped),
+    FIELD(ROLLBACK, INT, from),
+    FIELD(ROLLBACK, TEXT, left_out),
     FIELD(CHECKPOINT, TEXT, path),
     FIELD(CHECKPOINT, NUMBER, stall_ms),
     FIELD(CHECKPOINT, NUMBER, write_ms),
@@ -35,7 +43,17 @@ const struct dt_metric_field dt_metric_fields[] = {
 
 const char *dt_metric_name(enum dt_metric_kind kind)
 {
-    return kind == DT_METRIC_TRAIN ? "train" : kind == DT_METRIC_EVAL ? "eval" : "checkpoint";
+    switch (kind) {
+    case DT_METRIC_TRAIN:
+        return "train";
+    case DT_METRIC_EVAL:
+        return "eval";
+    case DT_METRIC_CHECKPOINT:
+        return "checkpoint";
+    case DT_METRIC_ROLLBACK:
+        return "rollback";
+    }
+    return "";
 }
 
 bool dt_metric_has(const struct dt_metric_event *event, const struct dt_metric_field *field)

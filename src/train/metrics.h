@@ -10,7 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum dt_metric_kind { DT_METRIC_TRAIN = 1, DT_METRIC_EVAL = 2, DT_METRIC_CHECKPOINT = 4 };
+enum dt_metric_kind {
+    DT_METRIC_TRAIN = 1,
+    DT_METRIC_EVAL = 2,
+    DT_METRIC_CHECKPOINT = 4,
+    DT_METRIC_ROLLBACK = 8
+};
 
 // Fields are named as in metrics.jsonl; metrics.c lists which kind of event has which.
 struct dt_metric_event {
@@ -23,10 +28,13 @@ struct dt_metric_event {
     double step_ms, tokens_per_s, data_wait_ms, comm_wait_ms;
     double idle_ms; // the device was idle between the previous step and this one
     double memory_mb;
+    double loss_z; // train: standard deviations above the losses before it (spikes.h)
     bool skipped;
-    const char *path; // of the checkpoint
-    double stall_ms;  // training waited for the checkpoint
-    double write_ms;  // from its snapshot until it was complete
+    int64_t from;         // rollback: the step that it returned from, to `step`
+    const char *left_out; // rollback: all batches that are left out: "12:15 40:41"
+    const char *path;     // of the checkpoint
+    double stall_ms;      // training waited for the checkpoint
+    double write_ms;      // from its snapshot until it was complete
     // Train and eval, of a policy: what its heads are called and add up to; else NULL.
     const struct dt_outputs *heads;
     const struct dt_loss_sum *sum;

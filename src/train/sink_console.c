@@ -101,7 +101,7 @@ static dt_status write_event(void *state, const struct dt_metric_event *e)
         show_step(state, e);
     else if (e->kind == DT_METRIC_EVAL)
         show_evaluation(state, e);
-    else
+    else if (e->kind == DT_METRIC_CHECKPOINT)
         dt_info("step %lld  checkpoint %s", (long long)e->step, e->path);
     return DT_OK;
 }

@@ -13,8 +13,10 @@
 #include "train/memory.h"
 #include "train/metrics.h"
 #include "train/profile.h"
+#include "train/replicas.h"
 #include "train/schedule.h"
 #include "train/signals.h"
+#include "train/spikes.h"
 #include "train/step.h"
 
 #include <math.h>
@@ -31,9 +33,11 @@ struct trainer {
     struct dt_loader *loader;
     struct dt_metrics *metrics; // root only
     struct dt_lr_schedule schedule;
+    struct dt_replicas replicas;   // with comm.verify_replicas
+    struct dt_skips left_out;      // state.left_out
     struct dt_trainer_state state; // after the last step that was collected
     struct dt_saver *saver;
-    bool save_owed; // one became due while another was being written
+    bool save_owed; // one became due while another was being written, or after a bad step
 };
 
 static struct dt_trainer_state fresh_state(const struct dt_job *job)
@@ -113,13 +117,14 @@ static dt_status resume(struct trainer *t)
     DT_TRY(dt_carry_share(dt_stepper_carry(t->stepper), comm));
     DT_TRY(dt_optimizer_restore(dt_stepper_optimizer(t->stepper), t->state.updates,
                                 t->state.skipped_in_a_row));
+    DT_TRY(dt_skips_parse(t->state.left_out, &t->left_out));
     dt_info("resuming from %s at step %lld", t->job->resume, (long long)t->state.step);
     return DT_OK;
 }
 
-static dt_status open_metrics(struct trainer *t)
+static dt_status open_sinks(struct trainer *t)
 {
-    struct dt_job *job = t->job;
+    const struct dt_job *job = t->job;
     const struct dt_settings *s = &job->settings;
     struct dt_metrics_config config = {.folder = job->run_path,
                                        .resume_step = t->state.step,
@@ -129,6 +134,20 @@ static dt_status open_metrics(struct trainer *t)
                                        .console = (enum dt_console_choice)s->log.console,
                                        .flops_per_token = dt_model_flops_per_token(&job->model),
                                        .unit = dt_model_unit(&job->model)};
+    return t->root ? dt_metrics_open(&config, &t->metrics) : DT_OK;
+}
+
+static dt_status open_loader(struct trainer *t)
+{
+    struct dt_loader_config config = dt_job_train_loader(t->job);
+    config.skips = t->left_out;
+    return t->state.step < t->job->steps ? dt_loader_open(&config, t->state.step, &t->loader)
+                                         : DT_OK;
+}
+
+static dt_status open_metrics(struct trainer *t)
+{
+    struct dt_job *job = t->job;
     dt_run_folder_step(t->state.step);
     dt_run_folder_best(t->state.best_step, t->state.best_loss);
     if (t->root && job->resume[0])
@@ -138,7 +157,7 @@ static dt_status open_metrics(struct trainer *t)
         DT_TRY(dt_run_folder_state(&job->folder, "running", t->state.step, ""));
     }
     dt_run_folder_watch(job->run_path);
-    return t->root ? dt_metrics_open(&config, &t->metrics) : DT_OK;
+    return open_sinks(t);
 }
 
 static dt_status create_local(struct trainer *t)
@@ -151,6 +170,10 @@ static dt_status create_local(struct trainer *t)
     DT_TRY(dt_stepper_create(&job->backend, t->model, &stepper, &t->stepper));
     DT_TRY(dt_snapshot_create(&job->backend, t->model, &dt_stepper_optimizer(t->stepper)->states,
                               t->root, &t->snapshot));
+    if (job->settings.comm.verify_replicas > 0)
+        DT_TRY(dt_replicas_create(&job->backend, t->model,
+                                  &dt_stepper_optimizer(t->stepper)->states, job->comm->info.size,
+                                  &t->replicas));
     const struct dt_carry *carry = dt_stepper_carry(t->stepper);
     t->snapshot.host.slots = carry->backend ? &carry->slots : NULL;
     return DT_OK;
@@ -217,10 +240,7 @@ static dt_status start(struct trainer *t)
     }
 
     dt_status status = open_metrics(t);
-    struct dt_loader_config loader = dt_job_train_loader(job);
-    if (status == DT_OK && t->state.step < job->steps)
-        status = dt_loader_open(&loader, t->state.step, &t->loader);
-    DT_TRY(dt_agree(job->comm, status));
+    DT_TRY(dt_agree(job->comm, status == DT_OK ? open_loader(t) : status));
 
     if (t->state.step >= job->steps)
         dt_info("%s already has its %lld steps: increase run.steps to train further", job->run_path,
@@ -306,31 +326,17 @@ static dt_status validate(struct trainer *t, bool *improved)
     return dt_metrics_write(t->metrics, &event);
 }
 
-// The weights of every rank must have the same bits; a rank that differs is named.
-static dt_status verify_replicas(struct trainer *t)
-{
-    struct dt_comm *comm = t->job->comm;
-    uint64_t hash, first;
-    dt_comm_progress(comm, t->state.step, "comparing replicas");
-    DT_TRY(dt_snapshot_hash_weights(&t->snapshot, &hash));
-    first = hash;
-    DT_TRY(dt_broadcast(comm, &first, sizeof first, 0));
-    dt_status mine = DT_OK;
-    if (hash != first)
-        mine =
-            DT_FAIL(DT_MACHINE,
-                    "the memory or libraries of this host may be faulty: exclude it and resume "
-                    "from the last checkpoint",
-                    "the weights differ from rank 0's after step %lld (%016llx, not %016llx)",
-                    (long long)t->state.step, (unsigned long long)hash, (unsigned long long)first);
-    return dt_agree(comm, mine);
-}
-
 static double resident_mb(void)
 {
     char kilobytes[64];
     dt_proc_value("/proc/self/status", "VmRSS", kilobytes, sizeof kilobytes);
     return strtod(kilobytes, NULL) * 1024 / 1e6;
+}
+
+static bool must_roll_back(const struct trainer *t)
+{
+    int64_t most = t->job->settings.optim.rollback;
+    return most > 0 && t->state.bad_in_a_row >= most;
 }
 
 // Waits for the oldest step in flight, counts and logs it. Its outcome is the same on every rank.
@@ -351,10 +357,15 @@ static dt_status collect(struct trainer *t)
     t->state.skips += update->skip;
     t->state.skipped_in_a_row = update->skipped_in_a_row;
     dt_run_folder_step(t->state.step);
+    double z = dt_loss_z(&t->state.losses, update->loss);
+    dt_loss_count(&t->state.losses, update->loss, s->optim.spike);
+    bool spike = z > s->optim.spike;
+    t->state.bad_in_a_row = update->skip || spike ? t->state.bad_in_a_row + 1 : 0;
 
     struct dt_metric_event event = {.kind = DT_METRIC_TRAIN,
                                     .step = t->state.step,
-                                    .epoch = (t->state.step - 1) / job->steps_per_epoch,
+                                    .epoch = dt_skips_batch(&t->left_out, t->state.step - 1) /
+                                             job->steps_per_epoch,
                                     .tokens = t->state.tokens,
                                     .loss = update->loss,
                                     .grad_norm = update->grad_norm,
@@ -364,6 +375,7 @@ static dt_status collect(struct trainer *t)
                                     .data_wait_ms = result.data_wait_ms,
                                     .comm_wait_ms = result.comm_wait_ms,
                                     .idle_ms = result.idle_ms,
+                                    .loss_z = z,
                                     .skipped = update->skip,
                                     .heads = heads_of(t),
                                     .sum = &result.sum};
@@ -376,7 +388,10 @@ static dt_status collect(struct trainer *t)
         dt_warn("step %lld skipped: loss %g, gradient norm %g, %.0f %s counted",
                 (long long)t->state.step, update->loss, update->grad_norm, update->counted,
                 dt_model_unit(&job->model));
-    if (update->skipped_in_a_row < s->optim.max_skipped)
+    if (spike && s->optim.rollback > 0)
+        dt_warn("step %lld spiked: its loss %g is %.1f standard deviations above the recent ones",
+                (long long)t->state.step, update->loss, z);
+    if (update->skipped_in_a_row < s->optim.max_skipped || must_roll_back(t))
         return DT_OK;
     dt_status status = DT_OK;
     if (t->root)
@@ -388,6 +403,58 @@ static dt_status collect(struct trainer *t)
             update->skipped_in_a_row, (long long)s->optim.max_skipped, (long long)t->state.step,
             update->loss, update->grad_norm);
     return dt_agree(job->comm, status);
+}
+
+// What a rollback does to the run's files: no checkpoint after those that it may return to, no line
+// of the steps after it. t->job->resume gets the checkpoint's path.
+static dt_status return_on_root(struct trainer *t, int64_t first_bad)
+{
+    const char *dir = t->job->folder.checkpoints;
+    DT_TRY(dt_checkpoint_cut(dir, first_bad - 1));
+    return dt_checkpoint_newest(dir, t->job->resume);
+}
+
+// After optim.rollback bad steps in a row: on from the checkpoint before them with the batches that
+// follow theirs. The checkpoint is saved again with a record of that, so a resumed run agrees.
+static dt_status roll_back(struct trainer *t)
+{
+    struct dt_job *job = t->job;
+    struct dt_skips left_out = t->left_out;
+    int64_t last = t->state.step, first_bad = last - t->state.bad_in_a_row + 1;
+    int64_t rollbacks = t->state.rollbacks + 1;
+    struct dt_step_result dropped;
+    DT_TRY(dt_saver_settle(t->saver, DT_WAIT));
+    while (dt_stepper_in_flight(t->stepper) > 0)
+        DT_TRY(dt_stepper_collect(t->stepper, &dropped));
+    dt_comm_progress(job->comm, last, "returning to a checkpoint");
+    dt_status status = dt_skips_add(&left_out, dt_skips_batch(&t->left_out, first_bad - 1),
+                                    dt_skips_batch(&t->left_out, last - 1) + 1);
+    if (status == DT_OK && t->root)
+        status = return_on_root(t, first_bad);
+    DT_TRY_NOTE(dt_agree(job->comm, status),
+                "rollback %lld, to before step %lld, the first of %lld bad ones in a row",
+                (long long)rollbacks, (long long)first_bad, (long long)(last - first_bad + 1));
+
+    dt_loader_close(t->loader);
+    t->loader = NULL;
+    dt_metrics_close(t->metrics);
+    t->metrics = NULL;
+    DT_TRY(resume(t));
+    t->left_out = left_out;
+    t->state.rollbacks = rollbacks;
+    t->save_owed = false;
+    dt_skips_text(&left_out, t->state.left_out);
+    dt_run_folder_step(t->state.step);
+    status = open_sinks(t);
+    DT_TRY(dt_agree(job->comm, status == DT_OK ? open_loader(t) : status));
+    DT_TRY(save(t, true));
+    dt_warn("steps %lld to %lld were bad: training goes on from step %lld without their batches",
+            (long long)first_bad, (long long)last, (long long)t->state.step);
+    struct dt_metric_event event = {.kind = DT_METRIC_ROLLBACK,
+                                    .step = t->state.step,
+                                    .from = last,
+                                    .left_out = t->state.left_out};
+    return dt_metrics_write(t->metrics, &event);
 }
 
 static bool is_out_of_patience(const struct trainer *t)
@@ -437,11 +504,19 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     // Collect the oldest step, and those after it where something needs the end of this one.
     bool traces = dt_profile_traces(&t->profile, step) || dt_profile_traces(&t->profile, step + 1);
     bool ends = verifies || validates || saves || stop || traces;
-    while (dt_stepper_in_flight(t->stepper) > (ends ? 0 : dt_stepper_depth(t->stepper) - 1))
+    while (dt_stepper_in_flight(t->stepper) > (ends ? 0 : dt_stepper_depth(t->stepper) - 1) &&
+           !must_roll_back(t))
         DT_TRY(collect(t));
+    if (must_roll_back(t)) {
+        DT_TRY(roll_back(t));
+        *stopped = stop;
+        return dt_profile_end_step(&t->profile, step, *stopped);
+    }
+    if (s->optim.rollback > 0 && t->state.bad_in_a_row > 0) // no place to return to
+        saves = must_save;
 
     if (verifies)
-        DT_TRY(verify_replicas(t));
+        DT_TRY(dt_replicas_compare(&t->replicas, job->comm, t->state.step));
     bool improved = false;
     if (validates)
         DT_TRY(validate(t, &improved));
@@ -515,6 +590,7 @@ out:
     dt_loader_close(t.loader);
     dt_metrics_close(t.metrics);
     dt_snapshot_destroy(&t.snapshot);
+    dt_replicas_destroy(&t.replicas);
     dt_model_destroy(t.model);
     dt_profile_close(&t.profile);
     return status;

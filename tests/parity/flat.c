@@ -1,6 +1,6 @@
-// The ops over flat arrays (cast, accumulate, sum_squares, update_control, adamw), spin and stamp:
-// at counts on both sides of a thread's and a block's share, aligned to 16 bytes and one element
-// off.
+// The ops over flat arrays (cast, accumulate, sum_squares, checksum, update_control, adamw), spin
+// and stamp: at counts on both sides of a thread's and a block's share, aligned to 16 bytes and one
+// element off.
 #include "parity.h"
 
 #include <float.h>
@@ -160,6 +160,49 @@ static void compare_sums(struct parity *p)
     if (!p->is_cpu)
         compare_sum_squares(p, 513 * (int64_t)DT_NORM_BLOCK + 1, 0, 0.0f);
     p->one_run = false;
+}
+
+REFERENCE(checksum)
+{
+    *a->sum = 0;
+    for (int64_t i = a->n - 1; i >= 0; i--) {
+        uint32_t bits;
+        memcpy(&bits, a->x + i, sizeof bits);
+        *a->sum += bits * (2 * (uint64_t)i + 1);
+    }
+    return DT_OK;
+}
+
+enum change { AS_IT_IS, SIGN, ORDER };
+
+static uint64_t compare_checksum(struct parity *p, int64_t n, int64_t off, enum change change)
+{
+    if (!parity_case(p, "checksum: n %lld at %lld, change %d", (long long)n, (long long)off,
+                     (int)change))
+        return 0;
+    float *x = normal(n + off, 1.0, 4) + off;
+    if (n > 7)
+        x[7] = change == SIGN ? -0.0f : 0.0f;
+    if (change == ORDER) {
+        float first = x[0];
+        x[0] = x[n - 1], x[n - 1] = first;
+    }
+    struct dt_checksum_args args = {.n = n, .x = x, .sum = guarded(sizeof(uint64_t))};
+    PARITY(p, checksum, &args, IN(x), OUT(sum, DT_I64, 1, 1, 1), WORKSPACE);
+    return *args.sum;
+}
+
+static void compare_checksums(struct parity *p)
+{
+    const int64_t sizes[] = {0, 1, 5, 2047, DT_NORM_BLOCK, DT_NORM_BLOCK + 3};
+    for (int i = 0; i < 6; i++) {
+        uint64_t sum = compare_checksum(p, sizes[i], 0, AS_IT_IS);
+        bool all = !p->only_case && p->every <= 1 && sizes[i] > 7;
+        for (enum change change = SIGN; change <= ORDER && sizes[i] > 7; change++)
+            CHECK(compare_checksum(p, sizes[i], 0, change) != sum || !all, "%s: the same sum",
+                  p->text);
+        compare_checksum(p, sizes[i], 1, AS_IT_IS);
+    }
 }
 
 REFERENCE(update_control)
@@ -485,6 +528,7 @@ void parity_flat(struct parity *p)
         compare_spin(p, model, 5);
     }
     compare_sums(p);
+    compare_checksums(p);
     compare_quantizes(p);
     compare_update_control(p, 250.0, 90.0, 16.0, 1.0f);
     compare_update_control(p, 160.0, 80.0, 0.01, 1.0f); // below the clip

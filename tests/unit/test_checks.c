@@ -628,6 +628,20 @@ static void test_flat(void)
         REFUSE_NULL(sum_squares, workspace);
     }
     {
+        uint64_t sum, partial;
+        struct dt_checksum_args good = {.n = 4,
+                                        .x = memory,
+                                        .sum = &sum,
+                                        .workspace = &partial,
+                                        .workspace_bytes = sizeof partial};
+        CHECK_OK(dt_checksum(&backend, &good, NULL));
+        REFUSE(checksum, n, -1, "-1");
+        REFUSE(checksum, workspace_bytes, 7, "7");
+        REFUSE_NULL(checksum, x);
+        REFUSE_NULL(checksum, sum);
+        REFUSE_NULL(checksum, workspace);
+    }
+    {
         struct dt_cast_args good = {4, memory, DT_F32, memory + 8, DT_BF16};
         CHECK_OK(dt_cast(&backend, &good, NULL));
         REFUSE(cast, n, -1, "-1");

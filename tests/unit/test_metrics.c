@@ -62,6 +62,7 @@ static const struct dt_metric_event events[] = {
      .step_ms = 5,
      .tokens_per_s = 12800,
      .memory_mb = 1.5,
+     .loss_z = -1.5,
      .skipped = true},
     {.kind = DT_METRIC_EVAL,
      .step = 1,
@@ -82,13 +83,13 @@ static const struct dt_metric_event events[] = {
 static const char *const lines[] = {
     "{\"event\":\"train\",\"step\":1,\"epoch\":0,\"loss\":0.333333333,\"grad_norm\":null,\"lr\":"
     "0.001,\"tokens\":64,\"step_ms\":5,\"tokens_per_s\":12800,\"data_wait_ms\":0,\"comm_wait_ms\":"
-    "0,\"idle_ms\":0,\"memory_mb\":1.5,\"skipped\":true}\n",
+    "0,\"idle_ms\":0,\"memory_mb\":1.5,\"loss_z\":-1.5,\"skipped\":true}\n",
     "{\"event\":\"eval\",\"step\":1,\"loss\":0,\"perplexity\":1,\"tokens\":32}\n",
     "{\"event\":\"checkpoint\",\"step\":1,\"path\":\"a "
     "\\\"b\\\"\\\\c\",\"stall_ms\":2,\"write_ms\":30}\n",
     "{\"event\":\"train\",\"step\":2,\"epoch\":1,\"loss\":null,\"grad_norm\":0,\"lr\":0,\"tokens\":"
     "128,\"step_ms\":0,\"tokens_per_s\":0,\"data_wait_ms\":0,\"comm_wait_ms\":0,\"idle_ms\":0,"
-    "\"memory_mb\":0,\"skipped\":false}\n",
+    "\"memory_mb\":0,\"loss_z\":0,\"skipped\":false}\n",
     "{\"event\":\"eval\",\"step\":2,\"loss\":1,\"ema_loss\":null,\"tokens\":0,\"heads\":{"
     "\"buttons\":{"
     "\"loss\":0.5,\"accuracy\":0.25},\"aim\":{\"loss\":null,\"error\":2}}}\n",
@@ -129,11 +130,11 @@ int main(void)
     write_events(0, 0, 5);
     check_file(5);
     CHECK_STR(seen, "train loss=0.333333 grad_norm=inf lr=0.001 step_ms=5 tokens_per_s=12800 "
-                    "data_wait_ms=0 comm_wait_ms=0 idle_ms=0 memory_mb=1.5\n"
+                    "data_wait_ms=0 comm_wait_ms=0 idle_ms=0 memory_mb=1.5 loss_z=-1.5\n"
                     "eval loss=0 perplexity=1\n"
                     "checkpoint stall_ms=2 write_ms=30\n"
                     "train loss=nan grad_norm=0 lr=0 step_ms=0 tokens_per_s=0 data_wait_ms=0 "
-                    "comm_wait_ms=0 idle_ms=0 memory_mb=0\n"
+                    "comm_wait_ms=0 idle_ms=0 memory_mb=0 loss_z=0\n"
                     "eval loss=1 ema_loss=nan\n"
                     "sync\nclose\n");
 

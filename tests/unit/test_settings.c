@@ -168,11 +168,9 @@ static void test_unbuilt(void)
 {
     static const struct refused list[] = {
         {{{"optim.shard=true"}}, "optim.shard: not implemented yet"},
-        {{{"optim.rollback=1"}}, "optim.rollback: not implemented yet"},
         {{{"log.tensorboard=true"}}, "log.tensorboard: not implemented yet"},
     };
-    static const struct words defaults = {
-        .word = {"optim.shard=false", "optim.rollback=0", "log.tensorboard=false"}};
+    static const struct words defaults = {.word = {"optim.shard=false", "log.tensorboard=false"}};
     check_refused(list, sizeof list / sizeof list[0]);
     CHECK_INT(parse_and_check(&defaults), DT_OK);
 }
@@ -183,6 +181,12 @@ static void test_between_keys(void)
         {{{"data.carry_state=true"}}, "data.carry_state: true needs windows in file order"},
         {{{"data.carry_state=true", "data.shuffle=false", "data.stride=3"}},
          "data.carry_state: true needs windows that follow each other"},
+        {{{"optim.rollback=11"}},
+         "optim.rollback: 11, but optim.max_skipped = 10 ends the run before"},
+        {{{"optim.rollback=3", "checkpoint.minutes=0"}},
+         "optim.rollback: needs checkpoints to return to"},
+        {{{"optim.rollback=3", "data.carry_state=true", "data.shuffle=false"}},
+         "optim.rollback: leaves out batches"},
         {{{"run.patience=3"}}, "run.patience: needs evaluations: set log.eval_every"},
         {{{"checkpoint.best=true"}}, "checkpoint.best: needs evaluations: set log.eval_every"},
         {{{"optim.ema=1"}}, "optim.ema: 1 is out of range"},

@@ -1,0 +1,34 @@
+// A checksum of an array on the CPU: a thread sums whole blocks of DT_NORM_BLOCK elements.
+#include "kernels/cpu.h"
+#include "kernels/storage_cpu.h"
+
+DT_CLONES static uint64_t block_sum(const float *x, int64_t from, int64_t end)
+{
+    uint64_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = from; i < end; i++)
+        sum += dt_bits_of_float(x[i]) * (2 * (uint64_t)i + 1);
+    return sum;
+}
+
+dt_status checksum_cpu(struct dt_device *device, const struct dt_checksum_args *args,
+                       struct dt_stream *stream)
+{
+    (void)stream;
+    int64_t blocks = dt_ceil_div(args->n, DT_NORM_BLOCK);
+    uint64_t *partial = args->workspace, sum = 0;
+#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
+    for (int64_t b = 0; b < blocks; b++)
+        partial[b] =
+            block_sum(args->x, b * DT_NORM_BLOCK, dt_min_i64(args->n, (b + 1) * DT_NORM_BLOCK));
+    for (int64_t b = 0; b < blocks; b++)
+        sum += partial[b];
+    *args->sum = sum;
+    return DT_OK;
+}
+
+int64_t checksum_cpu_workspace(struct dt_device *device, const struct dt_checksum_args *args)
+{
+    (void)device;
+    return dt_ceil_div(args->n, DT_NORM_BLOCK) * (int64_t)sizeof(uint64_t);
+}

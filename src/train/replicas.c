@@ -1,0 +1,117 @@
+#include "train/replicas.h"
+
+#include "comm/job_control.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+void dt_replicas_plan(const struct dt_backend *backend, const struct dt_params *params,
+                      struct dt_memory_plan *plan)
+{
+    struct dt_checksum_args args = {.n = params->elements};
+    int64_t sums = (1 + DT_OPTIMIZER_STATES) * (int64_t)sizeof(uint64_t);
+    dt_memory_plan_add(plan, "checksums", sums + dt_checksum_workspace(backend, &args), false);
+}
+
+static int64_t elements(const struct dt_replicas *r)
+{
+    return dt_model_params(r->model)->elements;
+}
+
+// The arrays by number: the weights, then each state.
+static const char *name_of(const struct dt_replicas *r, int i)
+{
+    return i == 0 ? "weights" : r->states.list[i - 1].name;
+}
+
+static struct dt_checksum_args checksum(const struct dt_replicas *r, int i)
+{
+    return (struct dt_checksum_args){.n = elements(r),
+                                     .x = i == 0 ? dt_model_weights(r->model)
+                                                 : r->states.list[i - 1].data,
+                                     .sum = r->sums + i,
+                                     .workspace = r->workspace,
+                                     .workspace_bytes = r->workspace_bytes};
+}
+
+dt_status dt_replicas_create(const struct dt_backend *backend, struct dt_model *model,
+                             const struct dt_optimizer_states *states, int ranks,
+                             struct dt_replicas *r)
+{
+    *r = (struct dt_replicas){.backend = backend, .model = model};
+    if (states->pieces.elements == dt_model_params(model)->elements)
+        r->states = *states;
+    struct dt_checksum_args args = checksum(r, 0);
+    r->workspace_bytes = dt_checksum_workspace(backend, &args);
+    r->gathered = malloc((size_t)(ranks * (1 + r->states.n)) * sizeof *r->gathered);
+    if (!r->gathered)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to compare %d ranks", ranks);
+    DT_TRY(dt_alloc(backend, (1 + DT_OPTIMIZER_STATES) * (int64_t)sizeof *r->sums, &r->sums));
+    return dt_alloc(backend, r->workspace_bytes, &r->workspace);
+}
+
+void dt_replicas_destroy(struct dt_replicas *r)
+{
+    if (!r->backend)
+        return;
+    dt_free(r->backend, r->sums);
+    dt_free(r->backend, r->workspace);
+    free(r->gathered);
+    *r = (struct dt_replicas){0};
+}
+
+// How many ranks have the sums of rank `rank`.
+static int count_alike(const struct dt_replicas *r, int ranks, int rank)
+{
+    const int n = 1 + r->states.n;
+    int alike = 0;
+    for (int i = 0; i < ranks; i++)
+        alike += memcmp(r->gathered + i * n, r->gathered + rank * n, (size_t)n * 8) == 0;
+    return alike;
+}
+
+// The rank whose sums most ranks have: the lowest of them, where several have as many.
+static int find_most_common(const struct dt_replicas *r, int ranks)
+{
+    int best = 0;
+    for (int rank = 1; rank < ranks; rank++)
+        if (count_alike(r, ranks, rank) > count_alike(r, ranks, best))
+            best = rank;
+    return best;
+}
+
+static dt_status check_mine(const struct dt_replicas *r, const struct dt_comm_info *info,
+                            int64_t step)
+{
+    const int n = 1 + r->states.n, common = find_most_common(r, info->size);
+    const int alike = count_alike(r, info->size, common);
+    const uint64_t *mine = r->gathered + info->rank * n, *theirs = r->gathered + common * n;
+    for (int i = 0; i < n; i++)
+        if (mine[i] != theirs[i])
+            return DT_FAIL(
+                DT_MACHINE,
+                "the memory or libraries of a host may be faulty: exclude it and resume from a "
+                "checkpoint before",
+                "the replicas drifted apart: %s after step %lld differ from those of rank %d%s "
+                "(checksum %016" PRIx64 ", not %016" PRIx64 ")",
+                name_of(r, i), (long long)step, common,
+                2 * alike > info->size ? " and of most ranks" : "; either may be the wrong one",
+                mine[i], theirs[i]);
+    return DT_OK;
+}
+
+dt_status dt_replicas_compare(struct dt_replicas *r, struct dt_comm *comm, int64_t step)
+{
+    const int n = 1 + r->states.n;
+    dt_comm_progress(comm, step, "comparing replicas");
+    for (int i = 0; i < n; i++) {
+        struct dt_checksum_args args = checksum(r, i);
+        DT_TRY(dt_checksum(r->backend, &args, NULL));
+    }
+    DT_TRY(dt_to_host(r->backend, r->gathered + comm->info.rank * n, r->sums,
+                      n * (int64_t)sizeof *r->sums, NULL));
+    DT_TRY(dt_stream_sync(r->backend, NULL));
+    DT_TRY(dt_all_gather(comm, r->gathered, n * (int64_t)sizeof *r->gathered));
+    return dt_agree(comm, check_mine(r, &comm->info, step));
+}

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# optim.rollback: after bad steps in a row, skipped or spiking, the run returns to the checkpoint before them and ends
+# with the bits of one that never saw their batches; also when it is killed on the way.
+#   rollback.sh DTRAIN SHARD_TOOL
+shard_tool=$(realpath "$2")
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+small_run
+T=48 S=120
+
+# Slot k trains row k*S + s at step s + 1. Batches 60 to 62 have other labels, or none that count.
+"$shard_tool" rows odd.h5 8 $T $S 60 63 odd || exit 1
+"$shard_tool" rows ignored.h5 8 $T $S 60 63 ignored || exit 1
+"$shard_tool" rows without.h5 8 $T $S 60 63 absent || exit 1
+cat >>small.ini <<'EOF'
+[checkpoint]
+every = 25
+keep = 0
+EOF
+sed -i 's/^steps = .*/steps = 110/' small.ini
+common=(small.ini data.val= data.shuffle=false model.vocab_size=128 optim.rollback=3 optim.spike=2.5 optim.lr=1e-2
+    optim.schedule=constant)
+last=checkpoints/step-00000110
+
+check "a run without these batches" ranks 1 "${common[@]}" data.train=without.h5 run.name=without >without.log 2>&1
+check "… has no spike" test "$(grep -c spiked without.log)" -eq 0
+without=$(train_lines runs/without/metrics.jsonl)
+
+for kind in odd ignored; do
+    check "$kind labels" ranks 1 "${common[@]}" data.train=$kind.h5 run.name=$kind >$kind.log 2>&1
+    check "$kind: three bad steps are reported" test "$(grep -Ec 'warning: step 6[123] (spiked|skipped)' $kind.log)" -eq 3
+    check "$kind: the rollback is reported: $(grep 'were bad' $kind.log)" grep -q \
+        'steps 61 to 63 were bad: training goes on from step 50 without their batches' $kind.log
+    check "$kind: … and logged" grep -q '{"event":"rollback","step":50,"from":63,"left_out":"60:63"}' runs/$kind/metrics.jsonl
+    check "$kind: one step has one line, with the losses of the run without them" test \
+        "$(train_lines runs/$kind/metrics.jsonl)" = "$without"
+    check "$kind: the bits are those of the run without them" same_bits runs/$kind/$last runs/without/$last
+    check "$kind: checkpoints record what is left out" grep -Eq '"left_out":\s*"60:63"' runs/$kind/checkpoints/step-00000050/trainer.json \
+        runs/$kind/$last/trainer.json
+done
+check "loss_z is logged from the 21st step on" test "$(grep -c '"loss_z":null' runs/without/metrics.jsonl)" -eq 20
+
+# Killed after the rollback, and resumed from it on two ranks; and stopped in the middle of the bad steps.
+name=killed
+start 1 "${common[@]}" data.train=odd.h5 run.name=$name
+check "the rollback happened" bash -c "for _ in \$(seq 600); do grep -q rollback runs/$name/metrics.jsonl && exit; sleep 0.02; done; exit 1"
+kill -KILL "$job" "$(rank_pid 0)"
+wait $job 2>/dev/null
+check "killed: the same command" ranks 1 "${common[@]}" data.train=odd.h5 run.name=$name >$name-2.log 2>&1
+check "killed: one step has one line" test "$(train_lines runs/$name/metrics.jsonl)" = "$without"
+check "killed: the bits are those of the run without the batches" same_bits runs/$name/$last runs/without/$last
+check "killed: there is one rollback" test "$(grep -c '"event":"rollback"' runs/$name/metrics.jsonl)" -eq 1
+
+name=in-the-middle # after the second bad step, two ranks
+check "$name: a run that ends there" ranks 2 "${common[@]}" data.train=odd.h5 run.name=$name run.steps=62 >$name.log 2>&1
+check "$name: it is continued" ranks 2 "${common[@]}" data.train=odd.h5 run.name=$name >$name-2.log 2>&1
+check "$name: the third bad step returns to step 50" grep -q 'steps 61 to 63 were bad: .* from step 50' $name-2.log
+check "$name: the checkpoint of a bad step is gone" test ! -e runs/$name/checkpoints/step-00000062
+check "$name: a whole run" ranks 2 "${common[@]}" data.train=odd.h5 run.name=$name-whole >$name-3.log 2>&1
+check "$name: the same bits" same_bits runs/$name/$last runs/$name-whole/$last
+
+# Nowhere to return to.
+name=nowhere
+ranks 2 "${common[@]}" data.train=odd.h5 run.name=$name checkpoint.every=100 >$name.log 2>&1
+check "no checkpoint before: exit code 2" test $? -eq 2
+check "no checkpoint before: the error says so: $(grep 'dtrain: error' $name.log)" grep -q \
+    'dtrain: error: .*checkpoints has no checkpoint up to step 60' $name.log
+check "no checkpoint before: one error" test "$(grep -c '^dtrain: error' $name.log)" -eq 1
+finish
