@@ -3,8 +3,6 @@
 
 #include "base/round.h"
 
-#include <xxhash.h>
-
 static int64_t piece_elements(const struct dt_backend *backend, const struct dt_params *params)
 {
     return backend->table->unified ? 0 : dt_min_i64(DT_SNAPSHOT_PIECE, params->elements);
@@ -145,28 +143,4 @@ dt_status dt_snapshot_share(struct dt_snapshot *s, struct dt_comm *comm)
     for (int i = 1; i <= s->device.n; i++)
         DT_TRY(share_array(s, comm, i));
     return DT_OK;
-}
-
-dt_status dt_snapshot_hash_weights(struct dt_snapshot *s, uint64_t *hash)
-{
-    XXH64_state_t *state = XXH64_createState();
-    dt_status status = DT_OK;
-    if (!state)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory to hash weights");
-    XXH64_reset(state, 0);
-    int64_t elements = s->host.params->elements;
-    for (int64_t first = 0; first < elements; first += DT_SNAPSHOT_PIECE) {
-        int64_t bytes = dt_min_i64(DT_SNAPSHOT_PIECE, elements - first) * (int64_t)sizeof(float);
-        const float *weights = device_array(s, 0) + first;
-        if (s->piece) {
-            DT_TRY_GOTO(status, out, dt_to_host(s->backend, s->piece, weights, bytes, NULL));
-            DT_TRY_GOTO(status, out, dt_stream_sync(s->backend, NULL));
-            weights = s->piece;
-        }
-        XXH64_update(state, weights, (size_t)bytes);
-    }
-    *hash = XXH64_digest(state);
-out:
-    XXH64_freeState(state);
-    return status;
 }

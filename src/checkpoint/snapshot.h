@@ -40,5 +40,3 @@ dt_status dt_snapshot_wait(const struct dt_snapshot *snapshot);
 // together, or comm NULL: this process alone.
 dt_status dt_snapshot_share(struct dt_snapshot *snapshot, struct dt_comm *comm);
 dt_status dt_snapshot_share_weights(struct dt_snapshot *snapshot, struct dt_comm *comm);
-// xxh64 of the weights on this rank's device, any rank.
-dt_status dt_snapshot_hash_weights(struct dt_snapshot *snapshot, uint64_t *hash);

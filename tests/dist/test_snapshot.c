@@ -3,8 +3,6 @@
 #include "checkpoint/snapshot.h"
 #include "test.h"
 
-#include <xxhash.h>
-
 static struct dt_comm *comm;
 static struct dt_backend backend;
 static int64_t pinned; // bytes allocated on the host so far
@@ -38,7 +36,6 @@ static void check_moves(struct dt_model *model, struct dt_optimizer_states *stat
 {
     const struct dt_params *params = dt_model_params(model);
     struct dt_snapshot s;
-    uint64_t hash, before = 0;
     int64_t n = params->elements;
     bool root = comm->info.rank == 0;
     float *device[] = {dt_model_weights(model), states->list[0].data, states->list[1].data};
@@ -48,20 +45,15 @@ static void check_moves(struct dt_model *model, struct dt_optimizer_states *stat
     CHECK_INT(pinned, ((root ? 3 * n : 0) + (unified ? 0 : DT_SNAPSHOT_PIECE)) * 4);
     pinned = 0;
 
-    // Each rank has arrays of its own, and the hash is that of its weights.
+    // Each rank has arrays of its own.
     for (int i = 0; i < 3; i++)
         fill(device[i], n, i, comm->info.rank);
-    CHECK_OK(dt_snapshot_hash_weights(&s, &hash));
-    CHECK(hash == XXH64(device[0], (size_t)n * 4, 0), "the hash of the weights");
-    before = hash;
     CHECK_OK(dt_snapshot_fill(&s));
     CHECK_OK(dt_snapshot_wait(&s));
     for (int i = 0; i < 3 && root; i++) {
         const float *host = i == 0 ? s.host.weights : s.host.states.list[i - 1].data;
         fill(device[i], n, 3, 0); // what changes later is not in it
         check_array(host, n, i, 0, "filled");
-        CHECK_OK(dt_snapshot_hash_weights(&s, &hash));
-        check_array(host, n, i, 0, "after hashing the device's");
         fill(device[i], n, i, 0);
     }
 
@@ -71,8 +63,6 @@ static void check_moves(struct dt_model *model, struct dt_optimizer_states *stat
     CHECK_OK(dt_snapshot_share(&s, comm));
     for (int i = 0; i < 3; i++)
         check_array(device[i], n, i, 0, "shared");
-    CHECK_OK(dt_snapshot_hash_weights(&s, &hash));
-    CHECK((hash == before) == root, "the hash after sharing");
     CHECK_INT(pinned, 0);
     dt_snapshot_destroy(&s);
 }
