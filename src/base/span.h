@@ -8,9 +8,8 @@ struct dt_span {
 };
 
 // What one rank holds of a flat array: ascending ranges, none empty, kept one after the other in a
-// compact array. The first n_own are this rank's to write: those of all ranks are every element
-// once. Those after them are held by every rank alike, and are rank 0's to write; where nothing is
-// spread that is the whole array.
+// compact array. The first n_own are held by this rank alone, those after them by every rank alike:
+// where nothing is spread that is the whole array. Every element is one rank's own, or all hold it.
 struct dt_pieces {
     struct dt_span *spans; // [n]
     int64_t n, n_own;

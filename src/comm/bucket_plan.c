@@ -124,8 +124,6 @@ dt_status dt_bucket_pieces(const struct dt_bucket_plan_config *config, int rank,
     pieces->n_own = pieces->n;
     if (sharded < all)
         spans[pieces->n++] = (struct dt_span){sharded, all};
-    if (rank == 0)
-        pieces->n_own = pieces->n;
     pieces->elements = sharded / n_ranks + all - sharded;
     return DT_OK;
 }

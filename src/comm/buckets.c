@@ -295,30 +295,6 @@ dt_status dt_buckets_gather(struct dt_buckets *b)
     return collect(b, &b->weights);
 }
 
-// Has the weights' phase gather this array, whose bf16 copies follow it unless NULL.
-static void gather_from(struct dt_buckets *b, float *array, dt_bf16 *copies)
-{
-    int64_t first = 0;
-    for (int64_t i = b->weights.first; i < b->weights.end; first += b->parts[i++].elements) {
-        struct part *part = &b->parts[i];
-        part->data = part->wire = array + first;
-        part->host = b->host ? part->host : part->wire;
-        part->copy = copies ? copies + first : NULL;
-    }
-}
-
-dt_status dt_buckets_gather_array(struct dt_buckets *b, float *array)
-{
-    dt_status status = DT_OK;
-    gather_from(b, array, NULL);
-    for (int64_t i = b->weights.first; i < b->weights.end && status == DT_OK; i++)
-        status = dt_buckets_updated(b);
-    if (status == DT_OK)
-        status = dt_buckets_gather(b);
-    gather_from(b, b->config.weights, b->config.copies);
-    return status;
-}
-
 // ---- creation
 
 static dt_status check_config(const struct dt_buckets_config *config)
@@ -378,12 +354,15 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
     }
     b->norms = add_phase(b->gradients.end, k);
     for (int64_t i = 0; i < n && spans[i].first < end; i++) {
-        b->parts[k++] = (struct part){.operation = DT_ALL_GATHER,
-                                      .elements = spans[i].end - spans[i].first,
-                                      .wire_type = DT_F32};
+        float *data = config->weights + spans[i].first;
+        b->parts[k] = (struct part){.operation = DT_ALL_GATHER,
+                                    .elements = spans[i].end - spans[i].first,
+                                    .wire_type = DT_F32,
+                                    .data = data,
+                                    .wire = data};
+        b->parts[k++].copy = config->copies ? config->copies + spans[i].first : NULL;
     }
     b->weights = add_phase(b->norms.end, k);
-    gather_from(b, config->weights, config->copies);
 }
 
 // Which parts each row lies in. Both are in the order of the arena.

@@ -74,6 +74,3 @@ dt_status dt_buckets_updated(struct dt_buckets *buckets);
 // After all pieces. Makes the stream wait until every rank's weights, and their bf16 copies, are
 // here.
 dt_status dt_buckets_gather(struct dt_buckets *buckets);
-// The same for another array [elements] of fp32 in device memory, between steps: this rank's pieces
-// of it are final on the stream.
-dt_status dt_buckets_gather_array(struct dt_buckets *buckets, float *array);

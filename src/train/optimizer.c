@@ -107,20 +107,11 @@ dt_status dt_optimizer_start_ema(struct dt_optimizer *o)
     return dt_stream_sync(o->backend, NULL);
 }
 
-// The gradients' memory is spare between steps. Of padding and of what is not trained it must be
-// zero again afterwards.
-static dt_status clear_spare(struct dt_optimizer *o, struct dt_stream *stream)
-{
-    float *spare = dt_model_gradients(o->model);
-    int64_t bytes = dt_model_params(o->model)->elements * (int64_t)sizeof *spare;
-    return dt_fill(o->backend, spare, 0, bytes, stream);
-}
-
 dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream)
 {
     const struct dt_pieces *pieces = &o->states.pieces;
     float *ema = dt_optimizer_state(&o->states, "ema"), *weights = dt_model_weights(o->model);
-    float *spare = dt_model_gradients(o->model);
+    float *spare = dt_model_gradients(o->model); // of padding it is zero again afterwards
     struct piece p = {0};
     for (int64_t i = 0; i < pieces->n; i++) {
         p = next_piece(pieces, i, p);
@@ -131,58 +122,48 @@ dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream
         if (o->buckets)
             DT_TRY(dt_buckets_updated(o->buckets));
     }
-    DT_TRY(clear_spare(o, stream));
+    DT_TRY(dt_fill(o->backend, spare, 0,
+                   dt_model_params(o->model)->elements * (int64_t)sizeof *spare, stream));
     if (o->buckets)
         DT_TRY(dt_buckets_gather(o->buckets));
     return dt_model_refresh(o->model, stream);
 }
 
-dt_status dt_optimizer_copy_ema(struct dt_optimizer *o, float *host, struct dt_stream *stream)
+// The sums of the gradients' norm blocks in pieces [first, end).
+static dt_status sum_blocks(struct dt_optimizer *o, int64_t first, int64_t end,
+                            struct dt_stream *stream)
 {
-    const struct dt_pieces *pieces = &o->states.pieces;
-    float *ema = dt_optimizer_state(&o->states, "ema"), *spare = dt_model_gradients(o->model);
-    int64_t bytes = dt_model_params(o->model)->elements * (int64_t)sizeof *ema;
-    struct piece p = {0};
-    for (int64_t i = 0; i < pieces->n; i++) {
-        p = next_piece(pieces, i, p);
-        DT_TRY(
-            dt_copy(o->backend, spare + p.first, ema + p.at, p.n * (int64_t)sizeof *ema, stream));
+    for (int64_t i = first; i < end; i++) {
+        const struct dt_span *span = &o->states.pieces.spans[i];
+        int64_t block = span->first / DT_NORM_BLOCK;
+        struct dt_sum_squares_args args = {.n = span->end - span->first,
+                                           .part = DT_SQUARES_BLOCKS,
+                                           .x = dt_model_gradients(o->model) + span->first,
+                                           .workspace = o->norms + block,
+                                           .workspace_bytes =
+                                               (o->n_norms - block) * (int64_t)sizeof *o->norms};
+        DT_TRY(dt_sum_squares(o->backend, &args, stream));
     }
-    if (o->buckets)
-        DT_TRY(dt_buckets_gather_array(o->buckets, spare));
-    if (host)
-        DT_TRY(dt_to_host(o->backend, host, spare, bytes, stream));
-    DT_TRY(clear_spare(o, stream));
-    return dt_stream_sync(o->backend, stream);
+    return DT_OK;
 }
 
-// *sum_squares of the gradients: of each norm block on the rank that owns it, of all in order. So
-// it has the same bits sharded or not.
+// *sum_squares of the gradients: of each norm block where it is held, of all in order. So it has
+// the same bits sharded or not.
 static dt_status sum_squares(struct dt_optimizer *o, struct dt_stream *stream)
 {
     const struct dt_pieces *pieces = &o->states.pieces;
-    int64_t counted = o->buckets ? pieces->n_own : pieces->n;
     int64_t bytes = o->n_norms * (int64_t)sizeof *o->norms;
     struct dt_sum_squares_args total = {.n = dt_model_params(o->model)->elements,
                                         .part = DT_SQUARES_TOTAL,
                                         .sum = o->sum_squares,
                                         .workspace = o->norms,
                                         .workspace_bytes = bytes};
-    if (o->buckets)
+    if (o->buckets) {
         DT_TRY(dt_fill(o->backend, o->norms, 0, bytes, stream));
-    for (int64_t i = 0; i < counted; i++) {
-        const struct dt_span *span = &pieces->spans[i];
-        int64_t block = span->first / DT_NORM_BLOCK;
-        struct dt_sum_squares_args blocks = {.n = span->end - span->first,
-                                             .part = DT_SQUARES_BLOCKS,
-                                             .x = dt_model_gradients(o->model) + span->first,
-                                             .workspace = o->norms + block,
-                                             .workspace_bytes =
-                                                 bytes - block * (int64_t)sizeof *o->norms};
-        DT_TRY(dt_sum_squares(o->backend, &blocks, stream));
-    }
-    if (o->buckets)
+        DT_TRY(sum_blocks(o, 0, pieces->n_own, stream));
         DT_TRY(dt_buckets_sum_norms(o->buckets));
+    }
+    DT_TRY(sum_blocks(o, pieces->n_own, pieces->n, stream));
     return dt_sum_squares(o->backend, &total, stream);
 }
 

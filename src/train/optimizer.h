@@ -47,10 +47,6 @@ dt_status dt_optimizer_start_ema(struct dt_optimizer *optimizer);
 // Weights and moving average change places, the model's bf16 copies included; a second call undoes
 // it. Between steps: the gradients are overwritten. Sharded: all ranks together.
 dt_status dt_optimizer_swap_ema(struct dt_optimizer *optimizer, struct dt_stream *stream);
-// The moving average of all weights to `host` [elements], or NULL where this rank needs no copy.
-// Between steps, as a swap; done when it returns.
-dt_status dt_optimizer_copy_ema(struct dt_optimizer *optimizer, float *host,
-                                struct dt_stream *stream);
 // After the gradients (sharded: of these pieces) and optimizer->sum are those of the whole global
 // batch, and optimizer->lr is the step's: norm and control. `expected`: the batch's tokens.
 dt_status dt_optimizer_control(struct dt_optimizer *optimizer, double expected,
