@@ -174,6 +174,7 @@ class Job:
         wire = 2 if self.resolved.get("comm.dtype") == "bf16" else 4
         self.job = {"gradient_bytes": wire * self.parameters,
                     "bucket_bytes": wire / 4 * 2 ** 20 * float(self.resolved.get("comm.bucket_mb", 25))}
+        self.job["sharded"] = self.resolved.get("optim.shard") == "true"
         self.job["bucket_bytes"] = min(self.job["bucket_bytes"], self.job["gradient_bytes"])
 
     def sorts(self):
@@ -206,8 +207,8 @@ class Job:
     def collectives(self, ranks):
         kind = "bf16" if self.resolved.get("comm.dtype") == "bf16" else "fp32"
         words = ["bench", "--comm", "--collective", "all-reduce", "--type", kind, "--first", "4K", "--factor", "4",
-                 "--last", str(int(max(1 << 20, 2 * self.job["bucket_bytes"]))), "--json", "--device",
-                 "cpu" if self.on_cpu else "cuda"]
+                 "--last", str(int(max(1 << 20, 2 * self.job["bucket_bytes"]))), "--seconds", "0.05", "--json",
+                 "--device", "cpu" if self.on_cpu else "cuda"]
         order = "tree" if self.resolved.get("comm.reduce") == "reproducible" else "fast"
 
         def make():
@@ -216,7 +217,9 @@ class Job:
             rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
             backends = {r["backend"] for r in rows}
             used = "nccl" if "nccl" in backends and self.resolved.get("comm.backend") != "mpi" else rows[0]["backend"]
-            return [r for r in rows if r["backend"] == used and (r["sum"] == order or ranks == 1)]
+            return [r for r in rows if r["backend"] == used and r["sum"] == order]
+        if ranks == 1:
+            return []
         return self.kept(f"collectives-{ranks}", words, make) or []
 
     def run(self, mode, data, ranks, repeat):
@@ -303,7 +306,7 @@ def fit_and_predict(job, rows, collectives):
     points = [r for r in rows if r["data"] == data]
     fitted = [p for p in points if not p["oversubscribed"]]
     usable = [c for c in collectives if not c["oversubscribed"]]
-    several = any(p["ranks"] > 1 for p in fitted) and any(c["ranks"] > 1 for c in usable)
+    several = any(p["ranks"] > 1 for p in fitted) and usable
     if not several and not (fitted and job.arguments.network):
         return None
     job.job["ranks_per_host"] = max([p["ranks"] for p in points if p["hosts"] == 1] or [0])
@@ -386,8 +389,8 @@ def report(job, rows, fitted, failed):
                  f"collectives x{p['contention']:.2f} beside a step"]
         for where in ("within", "between"):
             if p[where]:
-                text += [f"All-reduce {where} hosts: {p[where][0]:.1f} us per doubling of ranks, "
-                         f"{1e-3 / p[where][1] if p[where][1] else math.inf:.2f} GB/s"]
+                speed = f"{1e-3 / p[where][1]:.2f} GB/s" if p[where][1] else "bytes are free beside it"
+                text += [f"All-reduce {where} hosts: {p[where][0]:.1f} us per doubling of ranks, {speed}"]
         text += ["", "Each number of ranks predicted without it:", held_out_table(fitted["held_out"])]
         text += ["", "Assumptions:"] + [f"  - {line}" for line in fitted["assumptions"]]
         text += ["", "Predicted:", prediction_table([q for q in fitted["predictions"] if q["ranks"] in PREDICTED])]

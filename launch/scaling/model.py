@@ -3,7 +3,7 @@
 A point is a number of ranks that was measured: mode (strong or weak), ranks, hosts, sequences (of one rank), micro_batches,
 compute_ms, exposed_ms, data_ms, step_ms, jitter_ms (the spread of steps), oversubscribed, turns (threads per core).
 A collective is a row of `dtrain bench --comm --json`. The job: gradient_bytes (as they are sent),
-bucket_bytes, ranks_per_host (most ranks measured on one host).
+bucket_bytes, sharded (optim.shard), ranks_per_host (most ranks measured on one host).
 """
 import itertools
 import math
@@ -14,7 +14,8 @@ BACKWARD = 2 / 3  # of the compute time of a pass: two products for each one of 
 ASSUMPTIONS = [
     "compute: a fixed time, a time per sequence of a rank, and a time that is there as soon as ranks communicate",
     "an all-reduce of n bytes on R ranks: latency * log2 R + n / bandwidth * 2 (R - 1) / R, fitted to dtrain bench --comm",
-    "gradients leave in equal buckets, evenly over the last micro-batch's backward pass (2/3 of its time), one at a time",
+    "gradients leave in equal buckets, evenly over the last micro-batch's backward pass (2/3 of its time), one at a time;"
+    " with optim.shard half of an all-reduce, the other half after the update",
     "beside a step a collective is slower than alone by one factor, the same on every number of ranks",
     "stragglers: the step times of ranks vary independently, as those of the smallest job did; all wait for the slowest",
     "a flat network: as fast between any two hosts, however many there are; no congestion, no failures",
@@ -65,7 +66,6 @@ def volume(ranks):
 
 def fit_collective(rows):
     """Latency in us per doubling of ranks, us per byte; None where nothing was measured."""
-    rows = [r for r in rows if r["ranks"] > 1]
     if not rows:
         return None
     return fit_positive([[math.log2(r["ranks"]) for r in rows], [r["bytes"] * volume(r["ranks"]) for r in rows]],
@@ -89,11 +89,12 @@ def exposed_ms(parameters, job, ranks, last_pass_ms):
         return 0.0
     buckets = max(1, math.ceil(job["gradient_bytes"] / job["bucket_bytes"]))
     each = collective_ms(parameters, job, ranks, job["gradient_bytes"] / buckets) * parameters["contention"]
+    each /= 2 if job["sharded"] else 1  # a reduce-scatter; the weights are gathered after the update
     backward = BACKWARD * last_pass_ms
     done = 0.0
     for i in range(1, buckets + 1):
         done = max(done, backward * i / buckets) + each
-    return done - backward
+    return done - backward + (buckets * each if job["sharded"] else 0)
 
 
 def predict(parameters, job, ranks, sequences, micro_batches=1, turns=1.0):
@@ -153,7 +154,8 @@ def held_out(points, collectives, job):
     rows = []
     for point in points:
         rest = [p for p in fitted if p["ranks"] != point["ranks"]]
-        known = [c for c in collectives if 1 < c["ranks"] != point["ranks"]]
+        known = [c for c in collectives
+                 if c["ranks"] != point["ranks"] and (c["hosts"] > 1) == (point["hosts"] > 1)]
         row = {"mode": point["mode"], "ranks": point["ranks"], "fitted_on": sorted({p["ranks"] for p in rest}),
                "own_collectives": not known and point["ranks"] > 1, "measured_ms": point["step_ms"],
                "oversubscribed": point["oversubscribed"], "predicted_ms": None, "error": None}

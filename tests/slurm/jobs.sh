@@ -126,6 +126,10 @@ check "cut: the allocation is given back" ends_as cut FAILED
 check "cut: by the script" says cut 'the run has ended, mpirun has not'
 check "cut: the reason is in its log" says cut 'ended with exit code 137; .*"failed".*rank [01]'
 
+# ---- how it scales over two nodes, measured inside an allocation
+job[scaling]=$(DTRAIN=$dtrain sbatch --parsable --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --output=scaling.log \
+    --wrap="$repository/launch/scaling.sh small.ini --out scaling --ranks 1,2 --data synthetic --steps 2 --warmup 0 --repeats 1")
+
 # ---- a sweep
 cat >sweep.txt <<'END'
 # learning rates
@@ -146,4 +150,8 @@ for name in sweep-1 fast; do check "$name: is complete" grep -q '"complete"' run
 sed -i 's/fast/sweep-1/' sweep.txt
 check "a sweep whose runs share a name is refused" eval '! array shared sweep.txt'
 check "… with the lines" says shared-1 'lines 1 and 2 would both train in runs/sweep-1'
+
+check "scaling over two nodes" ends_as scaling COMPLETED
+check "… is in the table" says scaling '^ +strong +synthetic +2 +2 +8 '
+check "… without a wrong value" test "$(grep -o '"wrong": 0' scaling/scaling.json | wc -l)" -ge 5
 finish
