@@ -320,13 +320,12 @@ static dt_status measure_operation(struct bench *b, enum dt_operation operation,
         return DT_OK;
     *row = (struct row){.operation = operation};
     for (int i = 0; dt_known_order(info, operation, types[b->route.options->type], i, &row->order);
-         i++)
-        if (!b->route.device || row->order == DT_SUM_FAST) {
-            row->connecting = row->best_bus = 0;
-            row->first_bytes = 0;
-            DT_TRY(measure_sizes(b, row));
-            print_summary(b, row);
-        }
+         i++) {
+        row->connecting = row->best_bus = 0;
+        row->first_bytes = 0;
+        DT_TRY(measure_sizes(b, row));
+        print_summary(b, row);
+    }
     return DT_OK;
 }
 
@@ -353,37 +352,37 @@ static void release(struct bench *b)
     b->route.stream = NULL;
 }
 
-// The largest array that every rank can have twice, within --max-memory or a half of what is free.
-static dt_status choose_limit(struct bench *b)
+// The largest array that every rank can have twice, on a device with what a tree needs besides,
+// within --max-memory or a half of what is free.
+static dt_status choose_limit(struct bench *b, bool on_device)
 {
     char text[64];
     struct dt_device_info info;
     DT_TRY(dt_backend_info(&b->route.backend, &info));
     dt_proc_value("/proc/meminfo", "MemAvailable", text, sizeof text);
-    int64_t free_bytes = b->route.device
+    int64_t free_bytes = on_device
                              ? info.memory_free
                              : strtoll(text, NULL, 10) * 1024 / b->route.comm->info.local_size;
     int64_t most =
         b->route.options->max_memory > 0 ? b->route.options->max_memory << 20 : free_bytes / 2;
-    b->limit = most / 2;
+    b->limit = on_device ? most * 2 / 5 : most / 2;
     return dt_allreduce(b->route.comm, &b->limit, 1, DT_I64, DT_MIN);
 }
 
 static void say_what_was_skipped(const struct bench *b)
 {
     if (b->skipped && b->route.comm->info.rank == 0)
-        fprintf(stderr,
-                "dtrain: %s: arrays from %lld bytes up are skipped: two of them on each rank need "
-                "more than %lld MiB (%s)\n",
-                b->route.name, (long long)b->skipped, (long long)(2 * b->limit >> 20),
-                b->route.options->max_memory > 0
-                    ? "--max-memory"
-                    : "half of the free memory; --max-memory changes it");
+        fprintf(
+            stderr,
+            "dtrain: %s: arrays from %lld bytes up are skipped: each rank needs two of them, and "
+            "%lld MiB is the most for one (%s)\n",
+            b->route.name, (long long)b->skipped, (long long)(b->limit >> 20),
+            b->route.options->max_memory > 0 ? "--max-memory"
+                                             : "half of the free memory; --max-memory changes it");
 }
 
 static dt_status measure_backend(struct bench *b)
 {
-    DT_TRY(choose_limit(b));
     struct row *row = malloc(sizeof *row);
     b->skipped = 0;
     int64_t unit = dt_dtype_size(types[b->route.options->type]) * b->route.comm->info.size;
@@ -417,12 +416,16 @@ static dt_status measure_all(struct bench *b)
     DT_TRY(look_around(b));
     print_header(b);
     b->route.name = b->route.comm->info.backend;
+    DT_TRY(choose_limit(b, false));
     DT_TRY(measure_backend(b));
     if (!b->route.backend.table->device_comm || !dt_device_comm_known ||
         b->route.comm->info.size == 1)
         return DT_OK;
-    struct dt_device_comm_config config = {
-        .comm = b->route.comm, .backend = &b->route.backend, .n_collectives = 1};
+    DT_TRY(choose_limit(b, true));
+    struct dt_device_comm_config config = {.comm = b->route.comm,
+                                           .backend = &b->route.backend,
+                                           .n_collectives = 1,
+                                           .tree_bytes = dt_min_i64(b->limit, b->last)};
     b->route.name = dt_device_comm_known->name;
     DT_TRY(dt_device_comm_known->open(&config, &b->route.device));
     return measure_backend(b);

@@ -172,6 +172,7 @@ struct trial {
     struct dt_device_comm *device; // NULL: in host memory
     const struct dt_backend *backend;
     struct dt_stream *stream;
+    int64_t tree_bytes;         // device: the most that it sums by a tree
     char *host, *memory, *mine; // [bytes]; device: host is a copy, else memory itself
     int64_t first_wrong;        // case; INT64_MAX: none
     int64_t *wrong;             // [2 * size + 1]: by the rank they come from, or are found on
@@ -277,10 +278,13 @@ static dt_status judge(struct trial *t)
 
 static bool is_offered(const struct trial *t, int k)
 {
-    struct dt_collective c = nth_case(&t->comm->info, k);
+    const struct dt_comm_info *info = &t->comm->info;
+    struct dt_collective c = nth_case(info, k);
     enum dt_sum_order order;
-    bool exists = dt_known_order(&t->comm->info, c.operation, c.dtype, c.order, &order);
-    return exists && (!t->device || (c.operation != DT_BROADCAST && c.order == DT_SUM_FAST));
+    bool exists = dt_known_order(info, c.operation, c.dtype, (int)c.order, &order);
+    int64_t bytes = c.count * dt_dtype_size(c.dtype) * (is_in_blocks(&c) ? info->size : 1);
+    bool fits = c.order == DT_SUM_FAST || bytes <= t->tree_bytes;
+    return exists && (!t->device || (c.operation != DT_BROADCAST && fits));
 }
 
 static dt_status try_all(struct trial *t, int n_collectives)
@@ -344,9 +348,12 @@ dt_status dt_comm_selftest(struct dt_comm *comm)
     return selftest(&(struct trial){.comm = comm}, 1);
 }
 
-dt_status dt_device_comm_selftest(struct dt_comm *comm, struct dt_device_comm *device,
-                                  int n_collectives, const struct dt_backend *backend)
+dt_status dt_device_comm_selftest(const struct dt_device_comm_config *config,
+                                  struct dt_device_comm *device)
 {
-    struct trial trial = {.comm = comm, .device = device, .backend = backend};
-    return selftest(&trial, n_collectives);
+    struct trial trial = {.comm = config->comm,
+                          .device = device,
+                          .backend = config->backend,
+                          .tree_bytes = config->tree_bytes};
+    return selftest(&trial, config->n_collectives);
 }

@@ -41,7 +41,7 @@ bool dt_known_order(const struct dt_comm_info *info, enum dt_operation operation
 // is wrong on any rank, every rank has the same error, which names the operation and the rank that
 // most wrong values came from or arrived at.
 dt_status dt_comm_selftest(struct dt_comm *comm);
-// The same in device memory: every one of the communicator's n_collectives equally often, so that
-// its watchdog counts the steps that follow as before.
-dt_status dt_device_comm_selftest(struct dt_comm *comm, struct dt_device_comm *device,
-                                  int n_collectives, const struct dt_backend *backend);
+// The same in device memory, on a communicator opened with this configuration: every one of its
+// collectives equally often, so that its watchdog counts the steps that follow as before.
+dt_status dt_device_comm_selftest(const struct dt_device_comm_config *config,
+                                  struct dt_device_comm *device);

@@ -22,14 +22,16 @@ static void need(dt_status status)
     dt_die();
 }
 
+static struct dt_device_comm_config nccl_config;
+
 static struct dt_device_comm *open_nccl(void)
 {
     struct dt_device_comm *device_comm = NULL;
-    need(dt_nccl_table.open(&(struct dt_device_comm_config){.comm = comm,
-                                                            .backend = &backend,
-                                                            .n_collectives = COLLECTIVES,
-                                                            .tree_bytes = 4 * MOST * 8},
-                            &device_comm));
+    nccl_config = (struct dt_device_comm_config){.comm = comm,
+                                                 .backend = &backend,
+                                                 .n_collectives = COLLECTIVES,
+                                                 .tree_bytes = 4 * MOST * 8};
+    need(dt_nccl_table.open(&nccl_config, &device_comm));
     return device_comm;
 }
 
@@ -366,7 +368,7 @@ static void check_broken(struct dt_device_comm *nccl)
     struct dt_device_comm_table broken = dt_nccl_table;
     broken.enqueue = no_allreduce;
     nccl->table = &broken;
-    CHECK_FAILS(dt_device_comm_selftest(comm, nccl, COLLECTIVES, &backend), DT_MACHINE,
+    CHECK_FAILS(dt_device_comm_selftest(&nccl_config, nccl), DT_MACHINE,
                 "self-test: all-reduce of fp32 by nccl gives wrong values");
     nccl->table = &dt_nccl_table;
 }
@@ -391,7 +393,7 @@ static void check_sums_of_all(void)
     }
     check_trees(nccl, &buffers);
     check_refusals(nccl, &buffers);
-    CHECK_OK(dt_device_comm_selftest(comm, nccl, COLLECTIVES, &backend));
+    CHECK_OK(dt_device_comm_selftest(&nccl_config, nccl));
     check_broken(nccl);
     dt_nccl_table.close(nccl);
     give(&buffers);
