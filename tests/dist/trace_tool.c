@@ -1,5 +1,6 @@
-// trace_tool FILE RANKS TRACK:SPAN …: the trace is JSON, its spans nest, and every rank has a span
-// of each name on a track of that name (TRACK: alone: the track).
+// trace_tool FILE RANKS TRACK:SPAN …: the trace is JSON, its spans nest, the ranks' clocks agree,
+// and every rank has a span of each name on a track of that name (TRACK: alone: the track;
+// 0/TRACK:SPAN: rank 0 has it).
 #include "trace_events.h"
 
 static cJSON *read_document(const char *path)
@@ -50,12 +51,18 @@ int main(int argc, char **argv)
     struct trace_event *spans = trace_spans(document, &n);
     trace_check_nesting(spans, n);
     for (int i = 3; i < argc; i++) {
-        size_t length = strcspn(argv[i], ":");
-        for (int rank = 0; rank < ranks; rank++)
-            CHECK(has(document, spans, n, rank, argv[i], length, argv[i] + length + 1),
+        int root = strncmp(argv[i], "0/", 2) == 0;
+        const char *track = argv[i] + 2 * root;
+        size_t length = strcspn(track, ":");
+        for (int rank = 0; rank < (root ? 1 : ranks); rank++)
+            CHECK(has(document, spans, n, rank, track, length, track + length + 1),
                   "rank %d has no %s", rank, argv[i]);
     }
     CHECK(n > 0 && spans[n - 1].rank == ranks - 1, "%d spans, not of %d ranks", n, ranks);
+    for (int i = 0; i < n; i++) // ranks enter a step together, within a second on a busy machine
+        if (i == 0 || spans[i].rank != spans[i - 1].rank)
+            CHECK(spans[i].begin < 1e6, "the clock of rank %lld is %.0f s ahead", spans[i].rank,
+                  spans[i].begin / 1e6);
     free(spans);
     cJSON_Delete(document);
     return test_end();
