@@ -26,8 +26,9 @@ export TMPDIR=/dev/shm
 state=/run/slurm
 export SLURM_CONF=$PWD/slurm.conf
 
-configure() { # number of nodes
-    local n=$1 i
+nodes=4
+configure() {
+    local i
     # The delay before a requeued job starts again is cred_expire + 1 s; 120 s as Slurm comes.
     cat >slurm.conf <<END
 ClusterName=dtrain
@@ -51,18 +52,18 @@ SlurmdSpoolDir=$state/spool.%n
 TmpFS=/dev/shm
 SlurmctldPidFile=$state/slurmctld.pid
 SlurmdPidFile=$state/slurmd.%n.pid
-NodeName=n[1-$n] NodeAddr=10.77.0.[1-$n] CPUs=2 Gres=gpu:2
+NodeName=n[1-$nodes] NodeAddr=10.77.0.[1-$nodes] CPUs=2 Gres=gpu:2
 PartitionName=plain Nodes=n[1-2] Default=YES PriorityTier=1 PreemptMode=OFF OverSubscribe=FORCE:4
 PartitionName=spare Nodes=n[1-2] PriorityTier=1 PreemptMode=REQUEUE GraceTime=40 OverSubscribe=FORCE:4
 PartitionName=urgent Nodes=n[1-2] PriorityTier=9 PreemptMode=OFF
-PartitionName=far Nodes=n[3-$n] PreemptMode=OFF
+PartitionName=far Nodes=n[3-$nodes] PreemptMode=OFF
 END
-    echo "NodeName=n[1-$n] Name=gpu File=$state/gpu[0-1]" >gres.conf
+    echo "NodeName=n[1-$nodes] Name=gpu File=$state/gpu[0-1]" >gres.conf
     for i in 0 1; do mknod $state/gpu$i c 1 3; done
     {
         echo "127.0.0.1 localhost"
         echo "10.77.0.254 login"
-        for i in $(seq "$n"); do echo "10.77.0.$i n$i"; done
+        for i in $(seq $nodes); do echo "10.77.0.$i n$i"; done
     } >hosts
     mount --bind hosts /etc/hosts
 }
@@ -158,12 +159,12 @@ on_node() { # i, command …: in the node's namespaces
     nsenter --all --target "${node[$i]}" "$@"
 }
 
-start_cluster() { # number of nodes
-    local n=$1 i
+start_cluster() {
+    local i
     mount -t tmpfs tmpfs /run
     mount -t tmpfs tmpfs /dev/shm
     mkdir -p /run/munge $state/{state,spool}
-    configure "$n"
+    configure
     hostname login
     ip link set lo up
     ip link add nodes type bridge
@@ -172,14 +173,13 @@ start_cluster() { # number of nodes
     (umask 077 && head -c 128 /dev/urandom >$state/munge.key)
     munged --force --key-file=$state/munge.key --log-file="$PWD/munged.log" --pid-file=$state/munged.pid \
         --seed-file=$state/munge.seed
-    for i in $(seq "$n"); do start_node "$i"; done
+    for i in $(seq $nodes); do start_node "$i"; done
     slurmctld -D >>slurmctld.log 2>&1 &
-    for _ in $(seq 300); do
-        [ "$(sinfo --noheader --Node --states=idle --format=%N 2>/dev/null | sort -u | wc -l)" -eq "$n" ] && return
+    for ((SECONDS = 0; SECONDS < 30;)); do
+        [ "$(sinfo --noheader --Node --states=idle --format=%N 2>/dev/null | sort -u | wc -l)" -eq $nodes ] && return
         sleep 0.1
     done
-    sinfo -N
     failures=1
-    echo "FAILED: the cluster of $n nodes did not start" >&2
+    echo "FAILED: the cluster did not start" >&2
     exit 1
 }

@@ -4,7 +4,7 @@
 # shellcheck disable=SC2317 # functions given to check
 # shellcheck source=tests/slurm/cluster.sh
 . "$(dirname "$0")/cluster.sh"
-start_cluster 4
+start_cluster
 small_run
 long=(small.ini run.steps=150 model.d_model=96 data.seq_len=96)
 endless=(small.ini run.steps=1000000)
@@ -48,6 +48,14 @@ done
 ranks 2 small.ini run.name=here >here.log 2>&1
 check "two nodes: the bits of one machine" same_bits runs/{srun,here}/checkpoints/step-00000012
 check "… by either launcher" same_bits runs/{srun,mpirun}/checkpoints/step-00000012
+for kind in pmi2 none; do
+    srun --mpi=$kind --nodes=2 --ntasks-per-node=2 "$dtrain" small.ini run.name=$kind >$kind.log 2>&1
+    check "srun --mpi=$kind: exit code 2" test $? -eq 2
+    check "srun --mpi=$kind is refused once, with what to do" test "$(grep -c '^dtrain: error: ' $kind.log) $(grep -c 'srun --mpi=pmix' $kind.log)" = "1 1"
+    check "srun --mpi=$kind: nothing of Open MPI's own" eval "! grep -q 'OPAL\|MPI_INIT' $kind.log"
+done
+check "one command in a batch script of two tasks" sbatch --wait --nodes=2 --ntasks=2 --output=commands.log \
+    --wrap="'$dtrain' --check small.ini && '$dtrain' order small.ini --steps 1:2 && '$dtrain' eval small.ini run.name=srun" >/dev/null
 dtrain=absent submit absent small.ini
 submit mistake small.ini data.batch=7
 for name in absent mistake; do check "$name: the job fails" ends_as "$name" FAILED; done
