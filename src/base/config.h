@@ -42,6 +42,7 @@ struct dt_config_key {
     // value but the default. NULL: all is built.
     const char *unbuilt;
     bool required;    // must be set by some source, and not to an empty text
+    bool neutral;     // does not change what is computed, only how, where or what is reported
     const char *help; // one line
     const char *json; // name of the same value in config.json (model/config.h), or NULL
 };
@@ -80,6 +81,7 @@ struct dt_config_section {
     const char *name; // NULL ends a table's list
     size_t offset;    // added to its keys'
     const struct dt_config_key *keys;
+    bool neutral; // all of its keys are
 };
 
 struct dt_config_table {

@@ -6,6 +6,7 @@
 
 #include "comm/bucket_plan.h"
 #include "comm/device_comm.h"
+#include "comm/selftest.h"
 #include "kernels/sum_squares.h"
 
 #include <stdlib.h>
@@ -508,6 +509,9 @@ dt_status dt_buckets_create(struct dt_comm *comm, const struct dt_backend *backe
 
 dt_status dt_buckets_connect(struct dt_buckets *b)
 {
+    bool test = b->config.selftest && !b->alone;
+    if (test)
+        DT_TRY(dt_comm_selftest(b->comm));
     if (!b->config.between_devices || b->alone)
         return DT_OK;
     struct dt_device_comm_config config = {.comm = b->comm,
@@ -515,7 +519,10 @@ dt_status dt_buckets_connect(struct dt_buckets *b)
                                            .n_collectives = (int)b->weights.end,
                                            .tree_bytes =
                                                tree_bytes(&b->config, b->comm->info.size)};
-    return dt_device_comm_known->open(&config, &b->device_comm);
+    DT_TRY(dt_device_comm_known->open(&config, &b->device_comm));
+    if (test)
+        DT_TRY(dt_device_comm_selftest(b->comm, b->device_comm, config.n_collectives, &b->backend));
+    return DT_OK;
 }
 
 void dt_buckets_destroy(struct dt_buckets *b)

@@ -28,6 +28,7 @@ struct dt_buckets_config {
     int64_t n_sums;
     struct dt_stream *stream; // on which rows become ready and, after a wait, sums are used
     bool between_devices;     // by the device communicator of this build
+    bool selftest;            // connecting checks all communicators on known values
     bool shard;               // where there are several ranks; then these are needed:
     float *weights;           // [elements] fp32 (device memory)
     dt_bf16 *copies;          // [elements] bf16, or NULL: follow gathered weights

@@ -48,6 +48,8 @@ static inline enum dt_sum_order dt_job_sum_order(const struct dt_job *job)
 {
     return job->settings.comm.reduce == DT_REDUCE_REPRODUCIBLE ? DT_SUM_TREE : DT_SUM_FAST;
 }
+// Whether collectives are checked on known values before training (comm.selftest).
+bool dt_job_wants_selftest(const struct dt_job *job);
 // For dt_job_open. What to resume from: job->resume, a verified checkpoint or "".
 dt_status dt_job_resolve_resume(struct dt_job *job, enum dt_purpose purpose);
 // job->model: from the checkpoint to resume, else from run.init_from, else from [model].

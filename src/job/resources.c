@@ -14,6 +14,15 @@ bool dt_job_uses_device_comm(const struct dt_job *job)
            !job->settings.run.share_device && dt_device_comm_known;
 }
 
+bool dt_job_wants_selftest(const struct dt_job *job)
+{
+    const struct dt_comm_info *info = &job->comm->info;
+    int asked = job->settings.comm.selftest;
+    return info->size > 1 &&
+           (asked == DT_TOGGLE_TRUE || (asked == DT_TOGGLE_AUTO && (info->local_size < info->size ||
+                                                                    dt_job_uses_device_comm(job))));
+}
+
 dt_status dt_job_check_launch(const struct dt_job *job, enum dt_purpose purpose)
 {
     const struct dt_comm_info *info = &job->comm->info;

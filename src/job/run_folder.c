@@ -264,8 +264,24 @@ static dt_status read_config(const struct dt_run_folder *folder, struct dt_confi
     return status;
 }
 
-void dt_run_folder_changes(const struct dt_run_folder *folder, const struct dt_config *config,
-                           const char *resume)
+// 3e-3 and 0.003 are the same.
+static bool is_same(const struct dt_config_row *row, const char *was, const char *is)
+{
+    struct dt_settings a = {0}, b = {0};
+    char problem[DT_CONFIG_PROBLEM];
+    void *in_a = (char *)&a + row->section->offset, *in_b = (char *)&b + row->section->offset;
+    if (strcmp(was, is) == 0)
+        return true;
+    return dt_config_convert(row->key, was, in_a, problem) &&
+           dt_config_convert(row->key, is, in_b, problem) && dt_config_equal(row->key, in_a, in_b);
+}
+
+// Calls `each` for the keys that have changed since the configuration in the folder was written.
+static void compare_configs(const struct dt_run_folder *folder, const struct dt_config *config,
+                            const char *resume,
+                            void (*each)(void *context, const struct dt_config_row *row,
+                                         const char *was, const char *is, const char *origin),
+                            void *context)
 {
     struct dt_config *before;
     if (read_config(folder, &before) != DT_OK) { // not there, or another version's
@@ -275,8 +291,39 @@ void dt_run_folder_changes(const struct dt_run_folder *folder, const struct dt_c
     for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
         const char *was = dt_config_text(before, row.name), *is = dt_config_text(config, row.name);
         const char *origin = dt_config_origin(config, row.name);
-        if (strcmp(was, is) != 0 && strcmp(origin, resume) != 0)
-            dt_info("%s was '%s', now it is '%s' (%s)", row.name, was, is, origin);
+        if (!is_same(&row, was, is) && strcmp(origin, resume) != 0)
+            each(context, &row, was, is, origin);
     }
     dt_config_free(before);
+}
+
+static void log_change(void *context, const struct dt_config_row *row, const char *was,
+                       const char *is, const char *origin)
+{
+    (void)context;
+    dt_info("%s was '%s', now it is '%s' (%s)", row->name, was, is, origin);
+}
+
+void dt_run_folder_changes(const struct dt_run_folder *folder, const struct dt_config *config,
+                           const char *resume)
+{
+    compare_configs(folder, config, resume, log_change, NULL);
+}
+
+static void add_change(void *problems, const struct dt_config_row *row, const char *was,
+                       const char *is, const char *origin)
+{
+    if (!row->key->neutral && !row->section->neutral)
+        dt_problems_add(problems, "%s was '%s', now it is '%s' (%s)", row->name, was, is, origin);
+}
+
+dt_status dt_run_folder_check_trained(const struct dt_run_folder *folder,
+                                      const struct dt_config *config, const char *resume)
+{
+    struct dt_problems problems = {0};
+    compare_configs(folder, config, resume, add_change, &problems);
+    return dt_problems_report(&problems,
+                              "give the run with these settings a run.name of its own, or increase "
+                              "run.steps to train this one further",
+                              "%s is already trained, with other settings", folder->path);
 }

@@ -44,3 +44,7 @@ dt_status dt_run_folder_config(const struct dt_run_folder *folder, const struct 
 // checkpoint `resume` decides cannot.
 void dt_run_folder_changes(const struct dt_run_folder *folder, const struct dt_config *config,
                            const char *resume);
+// For a run that has nothing left to train: DT_USER where a key that decides what is trained has
+// changed since, naming all that have.
+dt_status dt_run_folder_check_trained(const struct dt_run_folder *folder,
+                                      const struct dt_config *config, const char *resume);

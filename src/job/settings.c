@@ -16,32 +16,34 @@
 #define REAL(s, f, ...)   DT_CONFIG_REAL(struct dt_settings, s.f, #f, __VA_ARGS__)
 #define FLAG(s, f, ...)   DT_CONFIG_FLAG(struct dt_settings, s.f, #f, __VA_ARGS__)
 #define TEXT(s, f, ...)   DT_CONFIG_WORDS(struct dt_settings, s.f, #f, __VA_ARGS__)
+#define NEUTRAL           .neutral = true
 #define CHOICE(s, f, ...) DT_CONFIG_CHOICE(struct dt_settings, s.f, #f, __VA_ARGS__)
 
 // clang-format off
 static const struct dt_config_key run_keys[] = {
-    TEXT(run, name, "dtrain", "name of the run"),
-    TEXT(run, dir, "", "folder of the run; empty: runs/<name>"),
+    TEXT(run, name, "dtrain", "name of the run", NEUTRAL),
+    TEXT(run, dir, "", "folder of the run; empty: runs/<name>", NEUTRAL),
     WHOLE(run, seed, "1337", 0, MANY, "seed for initialisation and data order"),
     WHOLE(run, steps, "", 1, MANY, "total optimizer steps; this or run.epochs is required"),
     WHOLE(run, epochs, "", 1, INT32_LAST, "passes over the training data, instead of run.steps"),
     WHOLE(run, patience, "0", 0, MANY,
-          "stop after this many evaluations without a lower validation loss; 0: never"),
-    CHOICE(run, device, "auto", DT_DEVICE_WORDS, "where to train; auto: on GPUs if every rank has one"),
-    FLAG(run, share_device, "false", "allow several ranks on one GPU, for tests; they use MPI"),
+          "stop after this many evaluations without a lower validation loss; 0: never", NEUTRAL),
+    CHOICE(run, device, "auto", DT_DEVICE_WORDS, "where to train; auto: on GPUs if every rank has one",
+         NEUTRAL),
+    FLAG(run, share_device, "false", "allow several ranks on one GPU, for tests; they use MPI", NEUTRAL),
     CHOICE(run, precision, "auto", DT_PRECISION_WORDS,
            "storage type; auto: that of the checkpoint, else the faster one"),
     TEXT(run, init_from, "", "start from these weights: a Hugging Face directory or a checkpoint"),
-    TEXT(run, resume, "auto", "auto: from the newest checkpoint | never | a checkpoint's folder"),
-    WHOLE(run, threads, "0", 0, 4096, "CPU threads per rank; 0: its share of the cores"),
-    CHOICE(run, cuda_graph, "auto", DT_TOGGLE_WORDS, "capture a step as a CUDA graph"),
+    TEXT(run, resume, "auto", "auto: from the newest checkpoint | never | a checkpoint's folder", NEUTRAL),
+    WHOLE(run, threads, "0", 0, 4096, "CPU threads per rank; 0: its share of the cores", NEUTRAL),
+    CHOICE(run, cuda_graph, "auto", DT_TOGGLE_WORDS, "capture a step as a CUDA graph", NEUTRAL),
     {0},
 };
 
 static const struct dt_config_key data_keys[] = {
     TEXT(data, train, "", "shards to train on: a glob of HDF5 files, or synthetic:random",
-         .required = true),
-    TEXT(data, val, "", "shards to evaluate on: a glob of HDF5 files"),
+         .required = true, NEUTRAL),
+    TEXT(data, val, "", "shards to evaluate on: a glob of HDF5 files", NEUTRAL),
     CHOICE(data, format, "auto", DT_FORMAT_WORDS, "schema of the shards; auto: by their datasets"),
     TEXT(data, inputs, "", "datasets of the frames, separated by blanks: PATH, PATH[i:j] (columns), "
          "PATH:id*N (integers below N, with a table); empty: all observations"),
@@ -49,22 +51,22 @@ static const struct dt_config_key data_keys[] = {
          "/targets/NAME for each head"),
     TEXT(data, mask, "auto", "robomimic: list in /mask of the episodes to train on; auto: train if it "
          "exists; all: every episode"),
-    TEXT(data, val_mask, "auto", "the same for evaluation; auto: valid if it exists"),
+    TEXT(data, val_mask, "auto", "the same for evaluation; auto: valid if it exists", NEUTRAL),
     FLAG(data, normalize, "true", "subtract the mean of each column of the frames, divide by its deviation"),
     WHOLE(data, seq_len, "", 1, INT32_LAST, "tokens or frames per sequence", .required = true),
     WHOLE(data, stride, "auto", 1, INT32_LAST, "frames between the starts of windows; auto: seq_len",
           .auto_word = "auto", .auto_value = 0),
     WHOLE(data, batch, "", 1, INT32_LAST, "sequences per step, over all ranks", .required = true),
-    WHOLE(data, micro_batch, "0", 0, INT32_LAST, "sequences per pass; 0: a rank's whole share"),
+    WHOLE(data, micro_batch, "0", 0, INT32_LAST, "sequences per pass; 0: a rank's whole share", NEUTRAL),
     FLAG(data, shuffle, "true", "permute blocks of windows, and the windows within each"),
     WHOLE(data, block, "auto", 1, INT32_LAST,
           "consecutive windows that are read together; auto: 64, of frames as many as fill 1 MiB",
           .auto_word = "auto", .auto_value = 0),
-    WHOLE(data, prefetch, "2", 1, 64, "batches read ahead"),
+    WHOLE(data, prefetch, "2", 1, 64, "batches read ahead", NEUTRAL),
     FLAG(data, carry_state, "false", "carry recurrent state from a slot's window to its next; needs shuffle = false"),
     WHOLE(data, reset_token, "-1", -1, INT32_LAST, "token that starts a document; -1: none"),
     FLAG(data, reset_after, "false", "a document starts after the reset token, not at it"),
-    FLAG(data, verify, "true", "check the shards' checksums while reading"),
+    FLAG(data, verify, "true", "check the shards' checksums while reading", NEUTRAL),
     {0},
 };
 
@@ -87,8 +89,9 @@ static const struct dt_config_key optim_keys[] = {
     REAL(optim, grad_clip, "1.0", 0, 1e9, "largest norm of the gradient; 0: off"),
     REAL(optim, ema, "0", 0, 0.9999999,
          "decay of the moving average of the weights, validated and saved beside them; 0: off"),
-    WHOLE(optim, max_skipped, "10", 1, MANY, "stop after this many skipped steps in a row"),
-    FLAG(optim, shard, "false", "spread the optimizer states over the ranks: less memory on each", .unbuilt = "*"),
+    WHOLE(optim, max_skipped, "10", 1, MANY, "stop after this many skipped steps in a row", NEUTRAL),
+    FLAG(optim, shard, "false", "spread the optimizer states over the ranks: less memory on each", .unbuilt = "*",
+         NEUTRAL),
     WHOLE(optim, rollback, "0", 0, MANY,
           "after this many skipped or spiking steps in a row return to the checkpoint before them, "
           "and leave out their batches; 0: off"),
@@ -105,6 +108,8 @@ static const struct dt_config_key comm_keys[] = {
     CHOICE(comm, reduce, "fast", "fast|reproducible",
            "reproducible: the same bits on 1, 2, 4, … ranks, for one data.micro_batch"),
     REAL(comm, timeout_s, "600", 1, 1e6, "seconds until a stalled rank ends the job"),
+    CHOICE(comm, selftest, "auto", DT_TOGGLE_WORDS,
+           "check collectives on known values at the start; auto: between hosts or GPUs"),
     WHOLE(comm, verify_replicas, "0", 0, MANY, "compare the ranks' weights every N steps; 0: off"),
     {0},
 };
@@ -133,10 +138,14 @@ static const struct dt_config_key log_keys[] = {
 // clang-format on
 
 static const struct dt_config_section sections[] = {
-    {"run", 0, run_keys},   {"model", offsetof(struct dt_settings, model), dt_model_keys},
-    {"data", 0, data_keys}, {"optim", 0, optim_keys},
-    {"comm", 0, comm_keys}, {"checkpoint", 0, checkpoint_keys},
-    {"log", 0, log_keys},   {0},
+    {.name = "run", .keys = run_keys},
+    {.name = "model", .keys = dt_model_keys, .offset = offsetof(struct dt_settings, model)},
+    {.name = "data", .keys = data_keys},
+    {.name = "optim", .keys = optim_keys},
+    {.name = "comm", .keys = comm_keys, .neutral = true},
+    {.name = "checkpoint", .keys = checkpoint_keys, .neutral = true},
+    {.name = "log", .keys = log_keys, .neutral = true},
+    {0},
 };
 
 const struct dt_config_table dt_settings_table = {

@@ -59,7 +59,7 @@ struct dt_settings {
         bool shard;
     } optim;
     struct {
-        int backend, dtype, reduce;
+        int backend, dtype, reduce, selftest;
         double bucket_mb, timeout_s;
         int64_t verify_replicas;
     } comm;

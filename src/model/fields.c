@@ -77,12 +77,12 @@ const struct dt_config_key dt_model_keys[] = {
     ROW(FLAG, AT(tie_embeddings), "true", "the output layer shares the embedding's weights",
         .json = "tie_word_embeddings"),
     ROW(WHOLE, AT(pad_vocab_multiple), "8", 1, 65536,
-        "in memory, pad the vocabulary to a multiple of this"),
+        "in memory, pad the vocabulary to a multiple of this", .neutral = true),
     ROW(CHOICE, AT(quantize), "none", DT_QUANTIZE_WORDS,
         "round weights and inputs of linear layers to int8, as dtrain export --int8 needs it",
         .json = "quantize"),
     ROW(CHOICE, AT(recompute), "none", DT_RECOMPUTE_WORDS,
-        "what the backward pass recomputes to save memory"),
+        "what the backward pass recomputes to save memory", .neutral = true),
     {0},
 };
 // clang-format on

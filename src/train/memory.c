@@ -27,6 +27,7 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
                                       .wire = s->comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32,
                                       .order = dt_job_sum_order(job),
                                       .between_devices = dt_job_uses_device_comm(job),
+                                      .selftest = dt_job_wants_selftest(job),
                                       .shard = s->optim.shard,
                                       .graphs = s->run.cuda_graph != DT_TOGGLE_FALSE,
                                       .carry_steps =

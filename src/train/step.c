@@ -107,6 +107,7 @@ static struct dt_buckets_config buckets_config(const struct dt_params *params,
                                       .order = config->order,
                                       .n_sums = sizeof(struct dt_loss_sum) / sizeof(double),
                                       .between_devices = config->between_devices,
+                                      .selftest = config->selftest,
                                       .shard = config->shard,
                                       .n_norms = dt_ceil_div(params->elements, DT_NORM_BLOCK)};
 }

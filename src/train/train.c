@@ -37,7 +37,8 @@ struct trainer {
     struct dt_skips left_out;      // state.left_out
     struct dt_trainer_state state; // after the last step that was collected
     struct dt_saver *saver;
-    bool save_owed; // one became due while another was being written, or after a bad step
+    bool save_owed;      // one became due while another was being written, or after a bad step
+    bool config_changes; // root: config.resolved.ini is written with the first step
 };
 
 static struct dt_trainer_state fresh_state(const struct dt_job *job)
@@ -122,6 +123,17 @@ static dt_status resume(struct trainer *t)
     return DT_OK;
 }
 
+static bool is_out_of_patience(const struct trainer *t)
+{
+    int64_t patience = t->job->settings.run.patience;
+    return patience > 0 && t->state.evaluations_since_best >= patience;
+}
+
+static bool is_trained(const struct trainer *t)
+{
+    return t->state.step >= t->job->steps || is_out_of_patience(t);
+}
+
 static dt_status open_sinks(struct trainer *t)
 {
     const struct dt_job *job = t->job;
@@ -150,10 +162,14 @@ static dt_status open_metrics(struct trainer *t)
     struct dt_job *job = t->job;
     dt_run_folder_step(t->state.step);
     dt_run_folder_best(t->state.best_step, t->state.best_loss);
-    if (t->root && job->resume[0])
+    if (t->root && is_trained(t))
+        DT_TRY(dt_run_folder_check_trained(&job->folder, job->config, job->resume));
+    else if (t->root && job->resume[0])
         dt_run_folder_changes(&job->folder, job->config, job->resume);
+    t->config_changes = t->root && job->resume[0];
     if (t->root) {
-        DT_TRY(dt_run_folder_config(&job->folder, job->config));
+        if (!t->config_changes)
+            DT_TRY(dt_run_folder_config(&job->folder, job->config));
         DT_TRY(dt_run_folder_state(&job->folder, "running", t->state.step, ""));
     }
     dt_run_folder_watch(job->run_path);
@@ -229,6 +245,8 @@ static dt_status start(struct trainer *t)
     dt_comm_progress(job->comm, 0, "building the model");
     DT_TRY(dt_agree(job->comm, create_local(t)));
     DT_TRY(dt_stepper_connect(t->stepper));
+    if (dt_job_wants_selftest(job))
+        dt_info("collectives give right results on known values (comm.selftest)");
 
     t->state = fresh_state(job);
     t->schedule = dt_lr_schedule(&job->settings, job->steps);
@@ -361,6 +379,9 @@ static dt_status collect(struct trainer *t)
     dt_loss_count(&t->state.losses, update->loss, s->optim.spike);
     bool spike = z > s->optim.spike;
     t->state.bad_in_a_row = update->skip || spike ? t->state.bad_in_a_row + 1 : 0;
+    if (t->config_changes)
+        DT_TRY(dt_run_folder_config(&job->folder, job->config));
+    t->config_changes = false;
 
     struct dt_metric_event event = {.kind = DT_METRIC_TRAIN,
                                     .step = t->state.step,
@@ -455,12 +476,6 @@ static dt_status roll_back(struct trainer *t)
                                     .from = last,
                                     .left_out = t->state.left_out};
     return dt_metrics_write(t->metrics, &event);
-}
-
-static bool is_out_of_patience(const struct trainer *t)
-{
-    int64_t patience = t->job->settings.run.patience;
-    return patience > 0 && t->state.evaluations_since_best >= patience;
 }
 
 static bool is_due(int64_t step, int64_t every)

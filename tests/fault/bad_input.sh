@@ -170,11 +170,27 @@ refused "resuming from a checkpoint that does not verify" 'trainer.json' "$dtrai
 
 # Keys that fix the order or the model must not change on resume; every difference is reported.
 refused "another order on resume" 'seq_len' "$dtrain" small.ini run.name=good data.seq_len=24 run.steps=20
+refused "another batch on resume" 'data.batch is 4, the checkpoint has 8' "$dtrain" small.ini run.name=good data.batch=4 run.steps=20
 refused "another seed on resume" 'seed' "$dtrain" small.ini run.name=good run.seed=5 run.steps=20
 refused "another model on resume" 'model.n_layer' "$dtrain" small.ini run.name=good model.n_layer=3 run.steps=20
 refused "another epsilon on resume" 'model.norm_eps.*0.001.*1e-05' "$dtrain" small.ini run.name=good model.norm_eps=1e-3 \
     run.steps=20
 refused "other data on resume" 'val-00000.h5|shard' "$dtrain" small.ini run.name=good data.train='data/val-*.h5' run.steps=20
+
+mkdir changed && cp data/val-00000.h5 "changed/$(basename "$shard")" # of the same name, with other tokens
+refused "shards changed since the checkpoint" 'data.train: shard 1, train-00000.h5, has' "$dtrain" small.ini run.name=good \
+    data.train='changed/train-*.h5' run.steps=20
+
+# A name that two runs share: what is trained is not said to be what was asked for, nor written down.
+cp runs/good/config.resolved.ini trained.ini
+refused "other settings of a run that is trained" "runs/good is already trained, with other settings" "$dtrain" small.ini \
+    run.name=good optim.lr=1e-3 run.steps=4
+check "… naming each" grep -q "optim.lr was '3e-3', now it is '1e-3'" err.log
+check "… and the steps" grep -q "run.steps was '5', now it is '4'" err.log
+check "… what was trained stays written" cmp trained.ini runs/good/config.resolved.ini
+check "what changes nothing in it is none" "$dtrain" small.ini run.name=good run.steps=5 optim.lr=0.003 run.threads=1 checkpoint.keep=2 \
+    log.every=3 data.train="$PWD/data/train-*.h5"
+check "… and is not written either" cmp trained.ini runs/good/config.resolved.ini
 "$dtrain" small.ini run.name=branch run.steps=6 checkpoint.every=3 >branch.log 2>&1
 refused "resuming a run from other than its newest checkpoint" 'run.resume: .*step 3, .* step 6' "$dtrain" small.ini \
     run.name=branch run.resume=runs/branch/checkpoints/step-00000003

@@ -112,4 +112,16 @@ check "training as one process of four tasks is refused" bash -c '"$@" 2>err; te
 check "… saying why" grep -q 'this Slurm job has 4 tasks, but training was started as one process' err
 check "… while one launched alone trains" env SLURM_STEP_NUM_TASKS=1 "${train[@]}" run.name=batch run.steps=4 2>err
 unset SLURM_PROCID SLURM_NTASKS
+
+# A run that goes on with other settings has them written down with its first step, not before.
+check "a run to continue" "${train[@]}" run.name=goes-on run.steps=4 2>goes-on.log
+cp runs/goes-on/config.resolved.ini before.ini
+env --block-signal=USR1 bash -c 'kill -USR1 $$; exec "$@"' bash "${train[@]}" run.name=goes-on run.steps=9 optim.lr=1e-3 2>goes-on.log
+check "stopped before it went on" grep -q 'stopped by SIGUSR1 after step 4 of 9: .* resumes from there' goes-on.log
+check "… it has trained nothing with these" cmp before.ini runs/goes-on/config.resolved.ini
+check "then it goes on" "${train[@]}" run.name=goes-on run.steps=9 optim.lr=1e-3 2>goes-on.log
+check "… and has" grep -q '^lr = 1e-3' runs/goes-on/config.resolved.ini
+
+check "collectives are tested" "${local_mpirun[@]}" -np 2 "${train[@]}" run.name=tested run.steps=4 comm.selftest=true 2>tested.log
+check "… and said to be" grep -q 'comm.selftest' tested.log
 finish

@@ -34,7 +34,8 @@ static const struct dt_config_key two[] = {
     {AT(two, later), .type = DT_CONFIG_BOOL, .fallback = "false", .unbuilt = "*", .help = "later"},
     {0},
 };
-static const struct dt_config_section sections[] = {{"one", 0, one}, {"two", 0, two}, {0}};
+static const struct dt_config_section sections[] = {
+    {.name = "one", .keys = one}, {.name = "two", .keys = two}, {0}};
 static const struct dt_config_table table = {
     .sections = sections,
     .settings_size = sizeof(struct values),
