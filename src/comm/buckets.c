@@ -521,7 +521,7 @@ dt_status dt_buckets_connect(struct dt_buckets *b)
                                                tree_bytes(&b->config, b->comm->info.size)};
     DT_TRY(dt_device_comm_known->open(&config, &b->device_comm));
     if (test)
-        DT_TRY(dt_device_comm_selftest(b->comm, b->device_comm, config.n_collectives, &b->backend));
+        DT_TRY(dt_device_comm_selftest(&config, b->device_comm));
     return DT_OK;
 }
 
