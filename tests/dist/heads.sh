@@ -115,4 +115,12 @@ refused 'model.autoregressive: true, but the model in runs/false-1/.* has false'
     run.init_from=runs/false-1/$last model.autoregressive=true
 refused 'data.normalize: false, but these weights were trained on normalised frames' \
     run.init_from=runs/false-1/$last data.normalize=false
+# A fixed tree over micro-batches and ranks: every digit of every head's metrics.
+for n in 1 4; do
+    check "reproducible on $n ranks" ranks $n heads.ini model.autoregressive=true comm.reduce=reproducible data.micro_batch=2 \
+        run.name=tree-$n >tree-$n.log 2>&1
+done
+check "reproducible: the same metrics" cmp <(sed -n 's/.*"heads"://p' runs/tree-1/metrics.jsonl) \
+    <(sed -n 's/.*"heads"://p' runs/tree-4/metrics.jsonl)
+check "reproducible: the same bits" same_bits runs/tree-1/$last runs/tree-4/$last
 finish
