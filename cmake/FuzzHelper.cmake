@@ -54,7 +54,7 @@ function(dt_fuzz_program name program)
     add_custom_command(
       OUTPUT ${object}
       COMMAND ${DT_FUZZ_CLANG} ${DT_FUZZ_FLAGS} -std=gnu17 -D_GNU_SOURCE -I${PROJECT_SOURCE_DIR}
-              -I${PROJECT_SOURCE_DIR}/src ${CJSON_CFLAGS} ${XXHASH_CFLAGS} -MMD -MF ${object}.d
+              -I${PROJECT_SOURCE_DIR}/src ${CJSON_CFLAGS} ${XXHASH_CFLAGS} ${HWLOC_CFLAGS} -MMD -MF ${object}.d
               -c ${source} -o ${object}
       DEPENDS ${source}
       DEPFILE ${object}.d
@@ -63,7 +63,7 @@ function(dt_fuzz_program name program)
   endforeach()
   add_custom_command(
     OUTPUT ${program}
-    COMMAND ${DT_FUZZ_CLANG} ${DT_FUZZ_FLAGS} ${objects} ${CJSON_LDFLAGS} ${XXHASH_LDFLAGS}
+    COMMAND ${DT_FUZZ_CLANG} ${DT_FUZZ_FLAGS} ${objects} ${CJSON_LDFLAGS} ${XXHASH_LDFLAGS} ${HWLOC_LDFLAGS}
             -lpthread -lm -o ${program}
     DEPENDS ${objects}
     VERBATIM)

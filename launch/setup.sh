@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libdnnl-dev
-    libcjson-dev libxxhash-dev zlib1g-dev)
+    libcjson-dev libxxhash-dev libhwloc-dev zlib1g-dev)
 case ${1:-} in
 '') ;;
 --tests) packages+=(slurmctld slurmd slurm-client munge iproute2 procps zsh) ;;
@@ -42,7 +42,7 @@ if ! command -v apt-get >/dev/null; then
     can_build && exit 0
     cat >&2 <<'EOF'
 launch/setup.sh needs apt (Debian, Ubuntu), which was not found. Install by hand: a C17 compiler,
-CMake 3.25, Ninja, pkg-config, Open MPI, HDF5 1.10.5 or later (serial), oneDNN 2.x or 3.x, cJSON, xxHash 0.8, zlib;
+CMake 3.25, Ninja, pkg-config, Open MPI, HDF5 1.10.5 or later (serial), oneDNN 2.x or 3.x, cJSON, xxHash 0.8, hwloc 2, zlib;
 for GPUs the CUDA toolkit 12.0 or newer with the headers of cuBLAS and NCCL.
 EOF
     exit 1

@@ -1,126 +1,148 @@
-// CPU affinity by sched_setaffinity(2). A cpuset (container, Slurm) cuts the mask that is asked
-// for: what remains are the cores of this job.
+// CPU affinity and topology by hwloc. What Slurm says by its environment is a number of CPUs, not
+// which: it limits the threads only.
 #include "base/cores.h"
 
 #include <ctype.h>
-#include <dirent.h>
-#include <errno.h>
-#include <sched.h>
+#include <hwloc.h>
+#include <hwloc/linux.h>
+#include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_CPUS = 4096 };
+static hwloc_topology_t topology; // what this process may not use is not in it; kept to the end
 
-struct mask {
-    cpu_set_t sets[MAX_CPUS / CPU_SETSIZE];
-};
-enum { SIZE = sizeof(struct mask) };
-
-static int count(const struct mask *mask)
+static void load(void)
 {
-    return CPU_COUNT_S(SIZE, mask->sets);
+    if (hwloc_topology_init(&topology) == 0 && hwloc_topology_load(topology) == 0)
+        return;
+    fprintf(stderr, "dtrain: hwloc cannot read the topology of this machine\n");
+    abort();
 }
 
-// The cores that this thread is bound to, and all that the job may use: the same where the system
-// refuses to widen the mask.
-static void read_masks(struct mask *mine, struct mask *all)
+static hwloc_const_cpuset_t all_cpus(void)
 {
-    CPU_ZERO_S(SIZE, mine->sets);
-    if (sched_getaffinity(0, SIZE, mine->sets) != 0)
-        CPU_SET_S(0, SIZE, mine->sets);
-    memset(all, 0xff, sizeof *all);
-    if (sched_setaffinity(0, SIZE, all->sets) == 0 && sched_getaffinity(0, SIZE, all->sets) == 0)
-        sched_setaffinity(0, SIZE, mine->sets);
-    else
-        *all = *mine;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, load);
+    return hwloc_topology_get_allowed_cpuset(topology);
 }
 
-// Binds every thread of the process: a communicator's was started before.
-static bool bind_threads(const struct mask *cores)
+// Those of the calling thread; to be freed.
+static hwloc_cpuset_t my_cpus(void)
 {
-    DIR *tasks = opendir("/proc/self/task");
-    const struct dirent *entry;
-    if (!tasks)
-        return sched_setaffinity(0, SIZE, cores->sets) == 0;
-    bool bound = true;
-    while ((entry = readdir(tasks)))
-        if (entry->d_name[0] != '.' &&
-            sched_setaffinity((pid_t)strtol(entry->d_name, NULL, 10), SIZE, cores->sets) != 0)
-            bound = bound && errno == ESRCH; // it has ended
-    closedir(tasks);
-    return bound;
+    hwloc_cpuset_t mine = hwloc_bitmap_dup(all_cpus());
+    if (hwloc_get_cpubind(topology, mine, HWLOC_CPUBIND_THREAD) != 0)
+        hwloc_bitmap_copy(mine, all_cpus());
+    return mine;
+}
+
+static int count_mine(void)
+{
+    hwloc_cpuset_t mine = my_cpus();
+    int n = hwloc_bitmap_weight(mine);
+    hwloc_bitmap_free(mine);
+    return n > 1 ? n : 1;
+}
+
+static bool is_rank_of_mpirun(void)
+{
+    return getenv("OMPI_COMM_WORLD_SIZE") != NULL;
+}
+
+static int number_of(const char *variable)
+{
+    const char *text = getenv(variable);
+    return text ? (int)strtol(text, NULL, 10) : 0;
+}
+
+// The smallest number in a list of CPUs per node, "72(x2),36"; 0: no list.
+static int least_of_list(const char *list)
+{
+    int least = 0;
+    while (list && *list) {
+        int n = (int)strtol(list, NULL, 10);
+        least = least == 0 || n < least ? n : least;
+        list = strchr(list, ',');
+        list += list != NULL;
+    }
+    return least;
+}
+
+// CPUs that Slurm allotted to this rank; 0: it says nothing.
+static int allotted(int local_size)
+{
+    int on_node = least_of_list(getenv("SLURM_JOB_CPUS_PER_NODE"));
+    if (!is_rank_of_mpirun() && getenv("SLURM_STEP_NUM_TASKS")) { // of srun
+        if (number_of("SLURM_CPUS_PER_TASK") > 0)
+            return number_of("SLURM_CPUS_PER_TASK");
+        on_node = number_of("SLURM_CPUS_ON_NODE");
+    }
+    return on_node > 0 && on_node < local_size ? 1 : on_node / local_size;
 }
 
 int dt_cores_of_job(void)
 {
-    struct mask mine, all;
-    read_masks(&mine, &all);
-    return count(&all);
+    return is_rank_of_mpirun() ? hwloc_bitmap_weight(all_cpus()) : count_mine();
+}
+
+// Binds all threads of the process to a part of the machine as near together as can be; to all of
+// it where the rank may use fewer than the part has: which ones is not known.
+static bool widen(int local_rank, int local_size, int limit)
+{
+    hwloc_obj_t root = hwloc_get_root_obj(topology);
+    hwloc_cpuset_t *parts = calloc((size_t)local_size, sizeof *parts);
+    bool wide =
+        parts && hwloc_distrib(topology, &root, 1, parts, (unsigned)local_size, INT_MAX, 0) == 0;
+    if (wide) {
+        hwloc_const_cpuset_t part =
+            hwloc_bitmap_weight(parts[local_rank]) > limit ? all_cpus() : parts[local_rank];
+        wide = hwloc_set_cpubind(topology, part, HWLOC_CPUBIND_PROCESS) == 0;
+        for (int i = 0; i < local_size; i++)
+            hwloc_bitmap_free(parts[i]);
+    }
+    free(parts);
+    return wide;
 }
 
 int dt_cores_share(int local_rank, int local_size, bool *widened)
 {
-    struct mask mine, all, slice = {0};
-    read_masks(&mine, &all);
-    int bound = count(&mine), share = count(&all) / local_size > 1 ? count(&all) / local_size : 1;
-    for (int i = 0, seen = 0; i < MAX_CPUS; i++)
-        if (CPU_ISSET_S(i, SIZE, all.sets) && seen++ / share == local_rank)
-            CPU_SET_S(i, SIZE, slice.sets);
-    *widened = bound == 1 && share > 1 && bind_threads(&slice);
+    int all = hwloc_bitmap_weight(all_cpus()), bound = count_mine(), limit = allotted(local_size);
+    int share = all / local_size > 1 ? all / local_size : 1;
+    if (limit > 0 && limit < share)
+        share = limit;
+    *widened = is_rank_of_mpirun() && bound == 1 && share > 1 &&
+               widen(local_rank, local_size, limit > 0 ? limit : INT_MAX);
     return *widened || share < bound ? share : bound;
 }
 
-// The first line of a file of sysfs; false where there is none.
-static bool sysfs_line(char *line, int size, const char *path)
+void dt_cores_free_thread(void)
 {
-    FILE *file = fopen(path, "r");
-    bool read = file && fgets(line, size, file);
-    if (file)
-        fclose(file);
-    return read;
-}
-
-// The NUMA node of a PCI device, or -1, of which sysfs has no folder. CUDA writes bus ids in
-// capitals, sysfs does not.
-static int numa_node(const char *sysfs, const char *bus_id)
-{
-    char path[512], line[32], id[32];
-    size_t n = 0;
-    for (; bus_id[n] && n + 1 < sizeof id; n++)
-        id[n] = (char)tolower((unsigned char)bus_id[n]);
-    id[n] = '\0';
-    snprintf(path, sizeof path, "%s/bus/pci/devices/%s/numa_node", sysfs, id);
-    return sysfs_line(line, sizeof line, path) ? (int)strtol(line, NULL, 10) : -1;
-}
-
-// The cores of a list as sysfs writes it, "0-15,32-47". False where it is not one.
-static bool read_list(const char *list, struct mask *cores)
-{
-    CPU_ZERO_S(SIZE, cores->sets);
-    for (const char *at = list; isdigit((unsigned char)*at);) {
-        char *end;
-        long first = strtol(at, &end, 10), last = first;
-        if (*end == '-')
-            last = strtol(end + 1, &end, 10);
-        for (long i = first; i <= last && i < MAX_CPUS; i++)
-            CPU_SET_S((size_t)i, SIZE, cores->sets);
-        at = *end == ',' ? end + 1 : end;
-        if (*at == '\0' || *at == '\n')
-            return true;
-    }
-    return false;
+    hwloc_const_cpuset_t all = all_cpus();
+    if (is_rank_of_mpirun() && count_mine() == 1)
+        hwloc_set_cpubind(topology, all, HWLOC_CPUBIND_THREAD);
 }
 
 bool dt_cores_bind_near(const char *sysfs, const char *bus_id)
 {
-    char path[512], list[4096];
-    struct mask near, mine;
-    snprintf(path, sizeof path, "%s/devices/system/node/node%d/cpulist", sysfs,
-             numa_node(sysfs, bus_id));
-    if (!sysfs_line(list, sizeof list, path) || !read_list(list, &near) ||
-        sched_getaffinity(0, SIZE, mine.sets) != 0)
-        return false;
-    CPU_AND_S(SIZE, near.sets, near.sets, mine.sets);
-    return count(&near) > 0 && bind_threads(&near);
+    char path[512];
+    int used = snprintf(path, sizeof path, "%s/bus/pci/devices/%s/local_cpus", sysfs, bus_id);
+    for (int i = (int)strlen(sysfs); i < used && i < (int)sizeof path; i++)
+        path[i] = (char)tolower((unsigned char)path[i]); // CUDA writes capitals, sysfs does not
+    hwloc_cpuset_t mine = my_cpus(), near = hwloc_bitmap_alloc();
+    bool known = hwloc_linux_read_path_as_cpumask(path, near) == 0;
+    hwloc_bitmap_and(near, near, mine);
+    int n = hwloc_bitmap_weight(near);
+    bool bound = known && n > 0 && (n > 1 || hwloc_bitmap_weight(mine) == 1) &&
+                 hwloc_set_cpubind(topology, near, HWLOC_CPUBIND_PROCESS) == 0;
+    hwloc_bitmap_free(near);
+    hwloc_bitmap_free(mine);
+    return bound;
+}
+
+void dt_cores_list(char *text, size_t size)
+{
+    hwloc_cpuset_t mine = my_cpus();
+    hwloc_bitmap_list_snprintf(text, size, mine);
+    hwloc_bitmap_free(mine);
 }

@@ -3,6 +3,7 @@
 #include "comm/comm_mpi.h"
 
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/log.h"
 #include "base/trace.h"
 
@@ -380,23 +381,13 @@ static void serve(struct mpi_comm *mpi)
     }
 }
 
-// mpirun binds a rank to a single core where there are two or fewer. There this thread would only
-// ever run in place of a compute thread, also when the program has widened its own binding.
-static void leave_single_core(void)
-{
-    cpu_set_t cores;
-    if (sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) > 1)
-        return;
-    memset(&cores, 0xff, sizeof cores); // those that exist and are allowed remain
-    sched_setaffinity(0, sizeof cores, &cores);
-}
-
 void *dt_mpi_thread(void *mpi_comm)
 {
     struct mpi_comm *mpi = mpi_comm;
     sigset_t all;
     mpi->self = pthread_self();
-    leave_single_core();
+    // On the core of the rank it would only ever run in place of a compute thread.
+    dt_cores_free_thread();
     sigfillset(&all); // handlers run on the program's own threads
     pthread_sigmask(SIG_BLOCK, &all, NULL);
     dt_status status = start(mpi);

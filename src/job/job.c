@@ -52,6 +52,10 @@ static dt_status check_threads(const struct dt_job *job)
                             threads, cores, job->comm->info.host);
 }
 
+// From so many cores on a rank leaves one to the threads that read data and communicate: a
+// parallel loop waits for its slowest thread.
+enum { SPARE_CORE_FROM = 8 };
+
 static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
 {
     DT_TRY(dt_agree(job->comm, check_threads(job)));
@@ -60,6 +64,8 @@ static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
     int threads = dt_cores_share(info->local_rank, info->local_size, &widened);
     if (job->settings.run.threads > 0)
         threads = (int)job->settings.run.threads;
+    else if (threads >= SPARE_CORE_FROM)
+        threads--;
     if (widened)
         dt_info("ranks were bound to one core each: each now uses its share of the host, %d cores",
                 threads);

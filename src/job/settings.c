@@ -35,7 +35,7 @@ static const struct dt_config_key run_keys[] = {
            "storage type; auto: that of the checkpoint, else the faster one"),
     TEXT(run, init_from, "", "start from these weights: a Hugging Face directory or a checkpoint"),
     TEXT(run, resume, "auto", "auto: from the newest checkpoint | never | a checkpoint's folder", NEUTRAL),
-    WHOLE(run, threads, "0", 0, 4096, "CPU threads per rank; 0: its share of the cores", NEUTRAL),
+    WHOLE(run, threads, "0", 0, 4096, "CPU threads per rank; 0: its share of the cores, of 8 or more all but one", NEUTRAL),
     CHOICE(run, cuda_graph, "auto", DT_TOGGLE_WORDS, "capture a step as a CUDA graph", NEUTRAL),
     {0},
 };

@@ -47,9 +47,23 @@ static void bind_to_one(pthread_t thread)
     CHECK_INT(pthread_setaffinity_np(thread, sizeof one, &one), 0);
 }
 
+// What Slurm and mpirun leave in the environment; NULL: nothing.
+static void launch(const char *ranks_of_mpirun, const char *tasks_of_srun, const char *per_task,
+                   const char *per_node)
+{
+    const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS",
+                                 "SLURM_CPUS_PER_TASK", "SLURM_JOB_CPUS_PER_NODE"};
+    const char *const values[] = {ranks_of_mpirun, tasks_of_srun, per_task, per_node};
+    for (int i = 0; i < 4; i++)
+        values[i] ? setenv(names[i], values[i], 1) : unsetenv(names[i]);
+    cpu_set_t every = all;
+    CHECK_INT(sched_setaffinity(0, sizeof every, &every), 0);
+}
+
 static void test_unbound(void)
 {
     bool widened;
+    launch(NULL, NULL, NULL, NULL);
     CHECK_INT(dt_cores_share(0, 1, &widened), n_cores);
     CHECK(!widened, "nothing was to be widened");
     CHECK_INT(dt_cores_share(0, 2 * n_cores, &widened), 1); // more ranks than cores
@@ -58,36 +72,80 @@ static void test_unbound(void)
 
 static void test_cores_of_job(void)
 {
-    refused = true;
+    char list[64], first[16];
+    int core = 0;
+    while (!CPU_ISSET(core, &all))
+        core++;
     CHECK_INT(dt_cores_of_job(), n_cores);
-    refused = false;
+    launch("2", NULL, NULL, NULL);
     bind_to_one(pthread_self());
-    CHECK_INT(dt_cores_of_job(), n_cores);
+    CHECK_INT(dt_cores_of_job(), n_cores); // it may widen itself
     CHECK_INT(bound_of(pthread_self()), 1);
+    dt_cores_list(list, sizeof list);
+    snprintf(first, sizeof first, "%d", core);
+    CHECK_STR(list, first);
+    launch(NULL, "2", NULL, NULL);
+    bind_to_one(pthread_self());
+    CHECK_INT(dt_cores_of_job(), 1);
 }
 
 // Bound to one core, as mpirun does it, with a thread that was started before.
 static void test_widened(pthread_t other)
 {
     bool widened;
+    launch("2", NULL, NULL, NULL);
     bind_to_one(pthread_self());
     bind_to_one(other);
     CHECK_INT(dt_cores_share(0, n_cores, &widened), 1); // one core is the share
     CHECK(!widened, "one core is the share");
     CHECK_INT(bound_of(pthread_self()), 1);
+    refused = true;
+    CHECK_INT(dt_cores_share(0, 1, &widened), 1);
+    CHECK(!widened, "the system refused");
+    refused = false;
     CHECK_INT(dt_cores_share(0, 1, &widened), n_cores);
     CHECK(widened, "the share is larger than what it is bound to");
     CHECK_INT(bound_of(pthread_self()), n_cores);
     CHECK_INT(bound_of(other), n_cores);
+    bind_to_one(pthread_self());
+    dt_cores_free_thread();
+    CHECK_INT(bound_of(pthread_self()), n_cores);
+}
+
+// What Slurm allotted is never exceeded, and tasks of srun keep their binding.
+static void test_allotted(void)
+{
+    bool widened;
+    launch(NULL, "2", NULL, NULL);
+    bind_to_one(pthread_self());
+    CHECK_INT(dt_cores_share(0, 1, &widened), 1);
+    CHECK(!widened, "a task of srun widened itself");
+    dt_cores_free_thread();
+    CHECK_INT(bound_of(pthread_self()), 1);
+    launch(NULL, "2", "1", NULL); // without task affinity
+    CHECK_INT(dt_cores_share(0, 1, &widened), 1);
+    launch(NULL, "2", NULL, "64"); // of the node: not of the step
+    setenv("SLURM_CPUS_ON_NODE", "1", 1);
+    CHECK_INT(dt_cores_share(0, 1, &widened), 1);
+    unsetenv("SLURM_CPUS_ON_NODE");
+    launch("2", NULL, "1", "72(x3),1"); // the least of the nodes
+    bind_to_one(pthread_self());
+    CHECK_INT(dt_cores_share(0, 1, &widened), 1);
+    CHECK(!widened, "it widened itself past its job");
+    launch("2", NULL, "1", "72(x3)");
+    CHECK_INT(dt_cores_share(0, 1, &widened), n_cores);
+    launch(NULL, NULL, NULL, "1"); // in a batch script
+    CHECK_INT(dt_cores_share(0, 1, &widened), 1);
+    launch(NULL, NULL, NULL, NULL);
 }
 
 // ---- near a device: sysfs as it would be, in a folder of our own
 
-static const char sysfs[] = "./test_cores.sysfs";
+static char sysfs[512]; // absolute
 
 static void make_folders(const char *path)
 {
-    char part[256];
+    char part[768];
     for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         snprintf(part, sizeof part, "%.*s", (int)(slash - path), path);
         mkdir(part, 0700);
@@ -97,7 +155,7 @@ static void make_folders(const char *path)
 // A file of sysfs, `text` in it; NULL: none.
 static void write_sysfs(const char *name, const char *text)
 {
-    char path[256];
+    char path[768];
     snprintf(path, sizeof path, "%s/%s", sysfs, name);
     make_folders(path);
     unlink(path);
@@ -109,41 +167,48 @@ static void write_sysfs(const char *name, const char *text)
     fclose(file);
 }
 
-// The device 0000:3b:00.0 on node 1, that node's cores as listed.
-static void expect_near(const char *node, const char *list, bool bound, int cores)
+// The device 0000:3b:00.0 near these cores, a mask of sysfs.
+static void expect_near(const char *mask, bool bound, int cores)
 {
     cpu_set_t before = all;
     CHECK_INT(sched_setaffinity(0, sizeof before, &before), 0);
-    write_sysfs("bus/pci/devices/0000:3b:00.0/numa_node", node);
-    write_sysfs("devices/system/node/node1/cpulist", list);
-    CHECK(dt_cores_bind_near(sysfs, "0000:3B:00.0") == bound, "node %s of cores %s", node, list);
+    write_sysfs("bus/pci/devices/0000:3b:00.0/local_cpus", mask);
+    CHECK(dt_cores_bind_near(sysfs, "0000:3B:00.0") == bound, "cores %s", mask);
     CHECK_INT(bound_of(pthread_self()), cores);
+}
+
+// A mask of two cores, or one where they are the same, as sysfs writes it: words of 32 bits.
+static const char *mask_of(int a, int b, char *text, size_t size)
+{
+    size_t used = 0;
+    for (int word = CPU_SETSIZE / 32 - 1; word >= 0; word--) {
+        unsigned bits = (a / 32 == word ? 1u << a % 32 : 0) | (b / 32 == word ? 1u << b % 32 : 0);
+        used += (size_t)snprintf(text + used, size - used, "%08x%s", bits, word ? "," : "\n");
+    }
+    return text;
 }
 
 static void test_near(pthread_t other)
 {
-    char last[64], both[64], absent[64], far[64];
+    char mask[512], folder[256];
+    CHECK(getcwd(folder, sizeof folder), "no working folder");
+    snprintf(sysfs, sizeof sysfs, "%s/test_cores.sysfs", folder);
     int first_core = 0, last_core = CPU_SETSIZE - 1;
     while (!CPU_ISSET(first_core, &all))
         first_core++;
     while (!CPU_ISSET(last_core, &all))
         last_core--;
-    snprintf(last, sizeof last, "%d\n", last_core);
-    snprintf(both, sizeof both, "%d,%d-%d\n", first_core, last_core, last_core + 4);
-    snprintf(absent, sizeof absent, "%d-%d\n", last_core + 1, last_core + 8);
-    snprintf(far, sizeof far, "%d-9999999\n", last_core + 1);
-    expect_near("1\n", last, true, 1);
-    CHECK_INT(bound_of(other), 1); // every thread of the process
-    expect_near("1\n", both, true, 2);
-    expect_near("1\n", absent, false, n_cores); // cores of another job
-    expect_near("1\n", far, false, n_cores);
-    expect_near("1\n", "\n", false, n_cores); // a node of memory alone
-    expect_near("1\n", "0-x\n", false, n_cores);
-    expect_near("1\n", NULL, false, n_cores);
-    expect_near("-1\n", last, false, n_cores); // the machine does not tell
-    expect_near(NULL, last, false, n_cores);
+    expect_near(mask_of(first_core, last_core, mask, sizeof mask), true, 2);
+    CHECK_INT(bound_of(other), 2); // every thread of the process
+    expect_near(mask_of(last_core, last_core, mask, sizeof mask), false, n_cores); // one is too few
+    expect_near(mask_of(CPU_SETSIZE - 1, CPU_SETSIZE - 2, mask, sizeof mask), false,
+                n_cores);              // cores of another job
+    expect_near("\n", false, n_cores); // a node of memory alone
+    expect_near("x\n", false, n_cores);
+    expect_near(NULL, false, n_cores);
 
-    write_sysfs("bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
+    write_sysfs("bus/pci/devices/0000:3b:00.0/local_cpus",
+                mask_of(last_core, last_core, mask, sizeof mask));
     bind_to_one(pthread_self()); // to the first: the last is near, and another rank's
     CHECK(!dt_cores_bind_near(sysfs, "0000:3b:00.0"), "it may not leave its core");
     CHECK_INT(bound_of(pthread_self()), 1);
@@ -161,6 +226,7 @@ int main(void)
     test_unbound();
     test_cores_of_job();
     test_widened(other);
+    test_allotted();
     test_near(other);
     return test_end();
 }
