@@ -16,54 +16,49 @@ enum { LIMITS_MAX_BYTES = 1 << 20, SPANS = 1 << 17, TOP = 5 };
 
 // ---- opening
 
-static dt_status parse_limits(const char *path, const char *line, struct dt_machine_limits *limits,
-                              char *device, size_t size, int64_t *threads)
+// The line {"bench":"machine", …}, of this machine with as many threads: both are in its name.
+static dt_status parse_limits(const struct dt_job *job, const char *line,
+                              struct dt_machine_limits *limits)
 {
+    const char *path = job->settings.log.limits, *name;
     const struct {
         const char *field;
         double *value;
     } fields[] = {{"copy_gb_per_s", &limits->copy},         {"gemm_fp32_gflops", &limits->gemm_f32},
                   {"gemm_bf16_gflops", &limits->gemm_bf16}, {"gexp_per_s", &limits->exps},
                   {"gexp2_per_s", &limits->exp2s},          {"glane_per_s", &limits->lanes}};
+    struct dt_device_info info;
     cJSON *json;
-    const char *name;
+    DT_TRY(dt_backend_info(&job->backend, &info));
     DT_TRY(dt_json_parse(path, line, (int64_t)strlen(line), &json));
     dt_status status = dt_json_string(path, json, "name", &name);
-    if (status == DT_OK)
-        status = dt_json_int(path, json, "threads", 1, INT32_MAX, threads);
+    if (status == DT_OK && strcmp(name, info.name) != 0)
+        status = DT_FAIL(
+            DT_USER, "measure again: dtrain bench --json --threads N, N being this run's threads",
+            "%s (log.limits) is of %s, but this run uses %s", path, name, info.name);
     for (size_t i = 0; status == DT_OK && i < sizeof fields / sizeof *fields; i++) {
         status = dt_json_double(path, json, fields[i].field, 1e-6, 1e12, fields[i].value);
         *fields[i].value *= 1e9;
     }
-    if (status == DT_OK)
-        snprintf(device, size, "%s", name);
     cJSON_Delete(json);
     return status;
 }
 
-// The line {"bench":"machine", …} of `dtrain bench --json`.
 static dt_status read_limits(const struct dt_job *job, struct dt_machine_limits *limits)
 {
     const char *path = job->settings.log.limits;
-    struct dt_device_info info;
-    char *text, device[sizeof info.name];
-    int64_t size, threads;
+    char *text;
+    int64_t size;
     DT_TRY_NOTE(dt_read_file(path, LIMITS_MAX_BYTES, &text, &size), "reading log.limits");
     char *line = strtok(text, "\n");
     while (line && !strstr(line, "\"bench\":\"machine\""))
         line = strtok(NULL, "\n");
     dt_status status =
-        line ? parse_limits(path, line, limits, device, sizeof device, &threads)
+        line ? parse_limits(job, line, limits)
              : DT_FAIL(DT_USER, "dtrain bench --json >FILE, then log.limits = FILE",
                        "%s (log.limits) has no line {\"bench\":\"machine\", …}", path);
     free(text);
-    DT_TRY(status);
-    DT_TRY(dt_backend_info(&job->backend, &info));
-    if (strcmp(device, info.name) != 0)
-        return DT_FAIL(DT_USER,
-                       "measure again: dtrain bench --json --threads N, N being this run's threads",
-                       "%s (log.limits) is of %s, but this run uses %s", path, device, info.name);
-    return DT_OK;
+    return status;
 }
 
 dt_status dt_profile_open(const struct dt_job *job, struct dt_profile *profile)
@@ -204,10 +199,10 @@ static void print_figure(FILE *f, int decimals, double value)
 static void print_row(FILE *f, const struct table *table, const struct row *row)
 {
     double seconds = row->seconds;
-    fprintf(f, "  %-28s %9.0f %9.3f %6.1f%% %9.3f %5d %8.2f", row->name, row->count, seconds,
-            100 * seconds / table->seconds, row->most, row->slowest,
-            seconds > 0 ? row->most / seconds : 1);
-    fprintf(f, " %9.3f", 1e3 * seconds / row->count);
+    fprintf(f, "  %-28s %9.12g %10.4f %6.1f%% %10.4f %5d %8.2f", row->name,
+            round(10 * row->count) / 10, seconds, 100 * seconds / table->seconds, row->most,
+            row->slowest, seconds > 0 ? row->most / seconds : 1);
+    fprintf(f, " %9.4f", 1e3 * seconds / row->count);
     print_figure(f, 1, row->work.flops / seconds / 1e9);
     print_figure(f, 2, row->work.bytes / seconds / 1e9);
     if (table->profile->limits.copy > 0)
@@ -235,7 +230,7 @@ static void print_table(FILE *f, const struct table *table)
             fprintf(f, "\n%s", titles[row->lane]);
             if (is_sampled(row->lane) && p->timed_steps < p->steps)
                 fprintf(f, " (timed in %lld of them, scaled)", (long long)p->timed_steps);
-            fprintf(f, "\n  %-28s %9s %9s %7s %9s %5s %8s %9s %9s %9s%s\n", "", "count", "s",
+            fprintf(f, "\n  %-28s %9s %10s %7s %10s %5s %8s %9s %9s %9s%s\n", "", "count", "s",
                     "share", "max s", "rank", "max/mean", "ms each", "GFLOP/s", "GB/s",
                     p->limits.copy > 0 ? "  of floor" : "");
         }
@@ -278,7 +273,7 @@ static dt_status write_table(const struct dt_profile *profile, const struct rank
     bool device = !profile->job->backend.table->unified;
     show_top(&table, device ? DT_LANE_DEVICE : DT_LANE_PHASE, "where the time went");
     show_top(&table, DT_LANE_OP, "ops");
-    dt_info("all of it: %s", path);
+    dt_info("profile: %s", path);
     return DT_OK;
 }
 
