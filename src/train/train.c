@@ -282,7 +282,9 @@ static dt_status save(struct trainer *t, bool waits)
     dt_comm_progress(t->job->comm, t->state.step, "saving a checkpoint");
     DT_TRY(dt_saver_settle(t->saver, DT_WAIT));
     DT_TRY(dt_carry_gather(dt_stepper_carry(t->stepper), t->job->comm));
+    uint64_t filling = dt_trace_begin();
     DT_TRY(dt_snapshot_fill(&t->snapshot));
+    dt_trace_end(DT_LANE_CHECKPOINT, "snapshot", filling, 0);
     dt_stepper_hold(t->stepper, t->snapshot.filled);
     DT_TRY(dt_saver_begin(t->saver, start));
     return waits ? dt_saver_settle(t->saver, DT_WAIT_AND_FAIL) : DT_OK;

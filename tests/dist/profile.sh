@@ -39,7 +39,7 @@ check "no floor without limits" bash -c "! grep -q floor $table"
 check "the largest phases are on the console" grep -qE 'where the time went: [a-z ]+ [0-9.]+ %, .* %$' two.log
 # The checkpoint of step 5 is complete before the one of step 10 begins.
 check "the trace is whole" "$tool" runs/two/trace-5-11.json 2 compute:forward compute:scan_backward compute:optimizer \
-    communication:all-reduce "input:filling a batch" checkpoint: 0/checkpoint:write
+    communication:all-reduce "input:filling a batch" checkpoint:snapshot 0/checkpoint:write
 check "the same losses as without" ranks 2 small.ini run.name=off log.profile=false >off.log 2>&1
 check "… they are" same_bits runs/two/checkpoints/step-00000012 runs/off/checkpoints/step-00000012
 check "no table is written when off" test ! -e runs/off/profile.txt
