@@ -385,7 +385,7 @@ def report(job, rows, fitted, failed):
     if fitted:
         p = fitted["parameters"]
         text += ["", f"A step, fitted to the runs on {fitted['data']}: {p['fixed_ms']:.2f} ms + {p['ms_per_sequence']:.3f} "
-                 f"ms per sequence + {p['beside_ms']:.2f} ms beside communication; stragglers {p['jitter_ms']:.2f} ms; "
+                 f"ms per sequence + {p['beside_ms']:.2f} ms beside communication; ranks {p['straggler_ms']:.2f} ms apart; "
                  f"collectives x{p['contention']:.2f} beside a step"]
         for where in ("within", "between"):
             if p[where]:

@@ -17,7 +17,8 @@ ASSUMPTIONS = [
     "gradients leave in equal buckets, evenly over the last micro-batch's backward pass (2/3 of its time), one at a time;"
     " with optim.shard half of an all-reduce, the other half after the update",
     "beside a step a collective is slower than alone by one factor, the same on every number of ranks",
-    "stragglers: the step times of ranks vary independently, as those of the smallest job did; all wait for the slowest",
+    "stragglers: the step times of ranks vary independently and normally, and all wait for the slowest; the spread is "
+    "fitted to the time exposed (to the steps of one rank where only that was measured)",
     "a flat network: as fast between any two hosts, however many there are; no congestion, no failures",
     "input keeps up: waiting for data stays as measured",
 ]
@@ -102,24 +103,26 @@ def predict(parameters, job, ranks, sequences, micro_batches=1, turns=1.0):
     compute = turns * (parameters["fixed_ms"] + parameters["ms_per_sequence"] * sequences
                        + (parameters["beside_ms"] if ranks > 1 else 0))
     exposed = exposed_ms(parameters, job, ranks, compute / turns / micro_batches) * turns
-    straggler = parameters["jitter_ms"] * slowest(ranks) * turns
+    straggler = parameters["straggler_ms"] * slowest(ranks) * turns
     return {"ranks": ranks, "sequences": sequences, "compute_ms": compute, "exposed_ms": exposed,
             "straggler_ms": straggler, "data_ms": parameters["data_ms"],
             "step_ms": compute + exposed + straggler + parameters["data_ms"]}
 
 
-def fit_contention(parameters, job, points):
-    """The factor that explains what was exposed; 1 where all that is measured was hidden."""
-    def error(factor):
+def fit_waits(parameters, job, points):
+    """What explains the time exposed: how much slower a collective is than alone, and how far ranks are apart. The
+    first counts only where several numbers of ranks show it: a wait that one number shows is put down to stragglers."""
+    best = math.inf
+    for factor in (2 ** (k / 64) for k in range(-64, 321)):
         trial = dict(parameters, contention=factor)
-        total = 1e-6 * math.log(factor) ** 2
-        for p in points:
-            left = exposed_ms(trial, job, p["ranks"], p["compute_ms"] / p["micro_batches"])
-            left += parameters["jitter_ms"] * slowest(p["ranks"])
-            total += ((left - p["exposed_ms"]) / p["step_ms"]) ** 2
-        return total
-    best = min((2 ** (k / 8) for k in range(-24, 65)), key=error)
-    return min((best * 2 ** (k / 256) for k in range(-32, 33)), key=error)
+        left = [(p["exposed_ms"] - exposed_ms(trial, job, p["ranks"], p["compute_ms"] / p["micro_batches"]))
+                / p["step_ms"] for p in points]
+        spread = [slowest(p["ranks"]) / p["step_ms"] for p in points]
+        straggler = max(0.0, sum(a * b for a, b in zip(left, spread)) / sum(b * b for b in spread))
+        error = sum((a - straggler * b) ** 2 for a, b in zip(left, spread)) + 1e-6 * math.log(factor) ** 2
+        if error < best:
+            best, found = error, (factor, straggler)
+    return found
 
 
 def fit(points, collectives, job, network=None):
@@ -129,11 +132,11 @@ def fit(points, collectives, job, network=None):
     if network:
         between = [network[0], 1 / (network[1] * 1e3)]
     parameters = {"within": fit_collective([c for c in collectives if c["hosts"] == 1]), "between": between,
-                  "jitter_ms": points[0]["jitter_ms"], "contention": 1.0,
+                  "straggler_ms": points[0]["jitter_ms"], "contention": 1.0,
                   "data_ms": statistics.median(p["data_ms"] for p in points)}
     together = [p for p in points if p["ranks"] > 1]
     if together and (parameters["within"] or parameters["between"]):
-        parameters["contention"] = fit_contention(parameters, job, together)
+        parameters["contention"], parameters["straggler_ms"] = fit_waits(parameters, job, together)
     columns = [[p["sequences"] for p in points], [1.0] * len(points), [float(p["ranks"] > 1) for p in points]]
     if len({p["sequences"] for p in points}) == 1:
         columns[1] = [0.0] * len(points)  # cannot be told from the time per sequence

@@ -77,7 +77,7 @@ check "the model recovers what made-up measurements were made of" python <<'PY'
 import random
 import model
 random.seed(1)
-true = {"within": [12.0, 2e-4], "between": None, "jitter_ms": 1.5, "contention": 1.8, "data_ms": 0.01,
+true = {"within": [12.0, 2e-4], "between": None, "straggler_ms": 1.5, "contention": 1.8, "data_ms": 0.01,
         "ms_per_sequence": 6.0, "fixed_ms": 4.0, "beside_ms": 3.0}
 job = {"gradient_bytes": 120e6, "bucket_bytes": 25e6, "ranks_per_host": 8, "sharded": False}
 points, collectives = [], []
@@ -89,8 +89,10 @@ for ranks in (1, 2, 4, 8, 16):
     collectives += [{"ranks": ranks, "hosts": 1, "bytes": 4 ** k, "median_us": random.uniform(0.97, 1.03) *
                      1e3 * model.collective_ms(true, job, ranks, 4 ** k)} for k in range(6, 14) if 1 < ranks <= 8]
 found = model.fit([p for p in points if not p["oversubscribed"]], collectives, job)
-for name in ("ms_per_sequence", "fixed_ms", "beside_ms", "contention"):
-    assert abs(found[name] / true[name] - 1) < 0.03, (name, found)
+# Times of collectives are right to 3 %; a straggler's wait is a tenth of what they leave exposed.
+for name, tolerance in (("ms_per_sequence", 0.03), ("fixed_ms", 0.03), ("beside_ms", 0.03), ("contention", 0.03),
+                        ("straggler_ms", 0.2)):
+    assert abs(found[name] / true[name] - 1) < tolerance, (name, found)
 for got, want in zip(found["within"], true["within"]):
     assert abs(got / want - 1) < 0.03, found
 held_out = model.held_out(points, collectives, job)
