@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# One run under comm.reduce = reproducible that is killed N times at random (one rank, all ranks, or mpirun; at any
+# instant from its start-up on) and resumed each time on another random number of ranks, with and without optim.shard:
+# no checkpoint is lost, and it ends with the curve and the bits of a run that was left alone.
+#   kills.sh DTRAIN INTERPOSE N [SEED [RANKS …]]     a seed of 0: a random one
+library=$2 kills=$3 seed=${4:-0}
+[ "$seed" != 0 ] || seed=$(od -An -N2 -tu2 /dev/urandom | tr -d ' ')
+ranks=("${@:5}")
+[ ${#ranks[@]} -gt 0 ] || ranks=(1 2 4)
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+export OMPI_MCA_odls_base_sigkill_timeout=1
+echo "seed $seed"
+RANDOM=$seed
+small_run
+every=5 steps=$((kills * 25 + 50))
+cat >>small.ini <<END
+[checkpoint]
+every = $every
+keep = 3
+END
+sed -i -e "s/^steps = .*/&0/;s/^precision = .*/&\nthreads = 1/" -e "s/^batch = .*/&\nmicro_batch = 2/" -e "s/^every = 1$/every = 1\neval_every = 50\neval_batches = 1/" small.ini
+settings=(small.ini run.steps=$steps comm.reduce=reproducible)
+"$dtrain" "${settings[@]}" run.name=whole >whole.log 2>&1 || { tail -n 5 whole.log >&2; exit 1; }
+name=killed
+# Every write takes a while, so that the run goes at a human pace, and many kills come in the middle of a save.
+slowly=(env FAULT="call=write path=runs/killed/ at=1 times=0 do=8" LD_PRELOAD="$library")
+local_mpirun=("${slowly[@]}" "${local_mpirun[@]}")
+"$dtrain" --check "${settings[@]}" optim.shard=true >shard.log 2>&1 && can_shard=1 || can_shard=0
+
+newest() { # step of the newest checkpoint, 0: none
+    local last
+    last=$(ls -d runs/killed/checkpoints/step-* 2>/dev/null | tail -n 1)
+    echo "$((10#0${last##*-}))"
+}
+begin() { # sets n and the command's arguments at random
+    n=${ranks[RANDOM % ${#ranks[@]}]}
+    shard=$((RANDOM % 2 * can_shard))
+    start "$n" "${settings[@]}" run.name=killed "optim.shard=$([ $shard = 1 ] && echo true || echo false)"
+}
+reaches() { # step, by its own console lines: the curve still holds steps that it will train again
+    for _ in $(seq 600); do
+        local line
+        line=$(grep -a 'step [0-9]*/' killed.log | tail -n 1)
+        line=${line#*step }
+        [ "${line%%/*}" ] && [ "${line%%/*}" -ge "$1" ] && return
+        sleep 0.05
+    done
+}
+kill_at_random() { # $job: prints who was killed
+    local pids what=$((RANDOM % 3))
+    mapfile -t pids < <(pgrep -P "$job")
+    if [ $what = 0 ] || [ ${#pids[@]} -eq 0 ]; then
+        echo "mpirun" && kill -KILL "$job"
+    elif [ $what = 1 ]; then
+        echo "all ranks" && kill -KILL "${pids[@]}"
+    else
+        echo "one rank" && kill -KILL "${pids[RANDOM % ${#pids[@]}]}"
+    fi
+}
+
+saved=0
+for i in $(seq "$kills"); do
+    from=$(newest)
+    begin
+    if [ $((RANDOM % 5)) = 0 ]; then # during start-up, mostly
+        sleep 0.$((RANDOM % 10))
+    else
+        reaches $((from + 1 + RANDOM % (4 * every))) && sleep 0.0$((RANDOM % 10))
+    fi
+    mapfile -t pids < <(pgrep -P "$job")
+    who=$(kill_at_random 2>/dev/null)
+    wait "$job"
+    for _ in $(seq 100); do # without mpirun the ranks end by themselves
+        ps -o stat= -p "$(tr ' ' , <<<"${pids[*]:-1}")" | grep -qv '^Z' || break
+        [ ${#pids[@]} -gt 0 ] || break
+        sleep 0.1
+    done
+    now=$(newest)
+    echo "kill $i: $who of $n$([ $shard = 1 ] && echo ', sharded') at step $(steps_done killed), newest checkpoint $now"
+    check "kill $i ($who of $n): the checkpoint of step $from was lost, the newest is $now" test "$now" -ge "$from"
+    check "kill $i: the start before it resumed from step $from: $(grep -a resuming killed.log)" \
+        eval '[ "$from" = 0 ] || ! grep -aq "step [0-9]*/" killed.log || grep -q "resuming from .*at step $from$" killed.log'
+    check "kill $i: the run ended before its time" test "$now" -lt "$steps"
+    saved=$((saved + (now > from)))
+done 2>/dev/null
+check "the run got on between kills: $saved times" test $saved -ge $((kills / 4))
+begin
+wait "$job"
+check "the same command completes" test $? -eq 0
+last=checkpoints/step-$(printf %08d "$steps")/model.safetensors
+check "the final weights have the bits of a run that was left alone" cmp "runs/killed/$last" "runs/whole/$last"
+check "so has the curve" cmp <(train_lines runs/killed/metrics.jsonl) <(train_lines runs/whole/metrics.jsonl)
+for checkpoint in runs/killed/checkpoints/step-*; do
+    check "$checkpoint is whole" "$dtrain" verify "$checkpoint" >verify.log 2>&1
+done
+finish
