@@ -224,6 +224,9 @@ static void print_table(FILE *f, const struct table *table)
     fprintf(f, "%s: %lld steps on %d rank%s, %.3f s; times and counts are those of the mean rank\n",
             p->job->run_path, (long long)p->steps, table->ranks, table->ranks == 1 ? "" : "s",
             table->seconds);
+    if (p->limits.copy > 0)
+        fprintf(f, "of floor: the least time that the machine needs (log.limits) over the time "
+                   "taken; above 1 where caches hold the data\n");
     for (int i = 0; i < table->n; i++) {
         const struct row *row = &table->rows[i];
         if (i == 0 || row->lane != row[-1].lane) {
