@@ -1,6 +1,7 @@
 // Ranges of a flat array, and what a rank holds of one that is spread over ranks.
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct dt_span {
@@ -15,3 +16,9 @@ struct dt_pieces {
     int64_t n, n_own;
     int64_t elements; // of the compact array: the spans' sum
 };
+
+// Whether the array is spread over ranks: the same on every rank of it.
+static inline bool dt_pieces_are_spread(const struct dt_pieces *pieces, int64_t elements)
+{
+    return pieces->n_own > 0 || pieces->elements < elements;
+}

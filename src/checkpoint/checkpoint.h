@@ -2,7 +2,8 @@
 //   config.json, model.safetensors         a Hugging Face directory (fp32 masters)
 //   optimizer-00001-of-00001.safetensors   optimizer states: entries "exp_avg.NAME[first:last]",
 //                                          one-dimensional ranges (last exclusive) of a tensor's
-//                                          elements, so that any file split resumes on any
+//                                          elements, so that any file split resumes on any; a file
+//                                          of each rank where the states are spread over them
 //   ema.safetensors                        the moving average of the weights, where a run has one
 //   carried.safetensors                    the state that slots carry, where a run carries it
 //   trainer.json                           struct dt_trainer_state and fingerprints of the shards
@@ -61,7 +62,8 @@ struct dt_trainer_state {
 struct dt_checkpoint_arrays {
     const struct dt_model_config *model;
     const struct dt_params *params;
-    float *weights; // flat, host memory, as the states are: read by save, written by load
+    float *weights; // flat, host memory, as the states are: read by save, written by load; NULL on
+                    // ranks other than 0
     struct dt_optimizer_states states;
     const struct dt_slot_states *slots; // NULL: nothing is carried
 };
@@ -83,9 +85,10 @@ dt_status dt_checkpoint_write(const struct dt_checkpoint_draft *draft,
                               const struct dt_trainer_state *state, const struct dt_dataset *train,
                               struct dt_manifest *manifest);
 // Of rank 0, whose manifest lists the files of all parts: MANIFEST, then the name; a checkpoint of
-// the same step is replaced.
+// the same step is replaced. arrays->weights are overwritten where the states are spread.
 dt_status dt_checkpoint_publish(const struct dt_checkpoint_draft *draft,
-                                const struct dt_manifest *manifest);
+                                const struct dt_checkpoint_arrays *arrays,
+                                struct dt_manifest *manifest);
 // Removes the folder; the current error stays.
 void dt_checkpoint_discard(const struct dt_checkpoint_draft *draft);
 // Removes all but the `keep` newest and the newest that verifies, and leftover temporary folders.
@@ -118,3 +121,6 @@ dt_status dt_checkpoint_storage(const char *path, int *storage);
 dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays *arrays,
                              const struct dt_trainer_state *expected,
                              const struct dt_dataset *train, struct dt_trainer_state *state);
+// Of another rank, where the states are spread: its pieces of them, from one that rank 0 has
+// loaded.
+dt_status dt_checkpoint_load_states(const char *path, const struct dt_checkpoint_arrays *arrays);

@@ -48,25 +48,56 @@ dt_status dt_checkpoint_draft(const char *dir, int64_t step, uint64_t id, int pa
                    (unsigned long long)id);
 }
 
+static bool is_spread(const struct dt_checkpoint_arrays *arrays)
+{
+    return dt_pieces_are_spread(&arrays->states.pieces, arrays->params->elements);
+}
+
+// The state of that name alone, in `data`.
+static struct dt_optimizer_states alone(const char *name, float *data, struct dt_pieces pieces)
+{
+    return (struct dt_optimizer_states){
+        .n = 1, .list = {{.name = name, .data = data}}, .pieces = pieces};
+}
+
+// What every rank has pieces of: the states, and its part of the moving average.
+static dt_status write_pieces(const struct dt_checkpoint_draft *draft,
+                              const struct dt_checkpoint_arrays *arrays,
+                              struct dt_manifest *manifest)
+{
+    const struct dt_optimizer_states states = in_optimizer_files(&arrays->states);
+    const struct dt_optimizer_states average =
+        alone("ema", dt_optimizer_state(&arrays->states, "ema"), states.pieces);
+    struct dt_manifest_file file;
+    DT_TRY(dt_optimizer_states_write(draft->folder, DT_OPTIMIZER_FILES, draft->part, draft->parts,
+                                     arrays->params, &states, &file));
+    DT_TRY(dt_manifest_add(manifest, file.name, file.size, file.hash));
+    if (average.list[0].data && is_spread(arrays))
+        DT_TRY(dt_optimizer_states_write(draft->folder, DT_EMA_FILES, draft->part, draft->parts,
+                                         arrays->params, &average, &file));
+    return DT_OK;
+}
+
 dt_status dt_checkpoint_write(const struct dt_checkpoint_draft *draft,
                               const struct dt_checkpoint_arrays *arrays,
                               const struct dt_trainer_state *state, const struct dt_dataset *train,
                               struct dt_manifest *manifest)
 {
-    const struct dt_optimizer_states states = in_optimizer_files(&arrays->states);
     const float *ema = dt_optimizer_state(&arrays->states, "ema");
     const char *folder = draft->folder;
     char *config = NULL, *trainer = NULL;
     dt_status status;
-    DT_TRY_GOTO(status, out, dt_make_dirs(folder)); // whichever rank comes first
+    DT_TRY(dt_make_dirs(folder)); // whichever rank comes first
+    if (draft->part > 0)
+        return write_pieces(draft, arrays, manifest);
     DT_TRY_GOTO(status, out, dt_hf_config_text(arrays->model, &config));
     DT_TRY_GOTO(status, out, dt_manifest_put(manifest, folder, "config.json", config));
     DT_TRY_GOTO(
         status, out,
         write_weights(manifest, folder, "model.safetensors", arrays->params, arrays->weights));
-    if (ema)
+    if (ema && !is_spread(arrays))
         DT_TRY_GOTO(status, out, write_weights(manifest, folder, DT_HF_EMA, arrays->params, ema));
-    DT_TRY_GOTO(status, out, dt_optimizer_states_write(manifest, folder, arrays->params, &states));
+    DT_TRY_GOTO(status, out, write_pieces(draft, arrays, manifest));
     if (arrays->slots)
         DT_TRY_GOTO(status, out, dt_slot_states_write(manifest, folder, arrays->slots));
     DT_TRY_GOTO(status, out, dt_trainer_text(state, train, &trainer));
@@ -75,6 +106,45 @@ out:
     free(config);
     free(trainer);
     return status;
+}
+
+// The moving average as one file, of the parts; in the place of the weights, which are written.
+static dt_status join_average(const struct dt_checkpoint_draft *draft,
+                              const struct dt_checkpoint_arrays *arrays,
+                              struct dt_manifest *manifest)
+{
+    char path[DT_PATH];
+    struct dt_span all = {0, arrays->params->elements};
+    const struct dt_optimizer_states whole =
+        alone("ema", arrays->weights, (struct dt_pieces){&all, 1, 0, all.end});
+    if (!is_spread(arrays) || !dt_optimizer_state(&arrays->states, "ema"))
+        return DT_OK;
+    DT_TRY(dt_optimizer_states_read(draft->folder, DT_EMA_FILES, draft->parts, arrays->params,
+                                    &whole));
+    DT_TRY(write_weights(manifest, draft->folder, DT_HF_EMA, arrays->params, arrays->weights));
+    for (int part = 0; part < draft->parts; part++) {
+        DT_TRY(dt_states_file(path, draft->folder, DT_EMA_FILES, part, draft->parts));
+        if (unlink(path) != 0)
+            return DT_FAIL_ERRNO("remove", path);
+    }
+    return DT_OK;
+}
+
+// What other ranks have written must be here, too.
+static dt_status check_parts(const struct dt_checkpoint_draft *draft,
+                             const struct dt_manifest *manifest)
+{
+    char path[DT_PATH];
+    for (int i = 0; i < manifest->n; i++) {
+        const struct dt_manifest_file *file = &manifest->files[i];
+        DT_TRY(dt_path(path, "%s/%s", draft->folder, file->name));
+        if (dt_file_size(path) != file->size)
+            return DT_FAIL(DT_USER,
+                           "with optim.shard every rank writes a part of a checkpoint: set run.dir "
+                           "to a folder that all hosts share",
+                           "%s, which another rank has written, is not there", path);
+    }
+    return DT_OK;
 }
 
 // Gives the folder its name. One of the same step is replaced: at every instant one of the two has
@@ -105,8 +175,11 @@ static dt_status rename_to(const char *temporary, const char *path)
 }
 
 dt_status dt_checkpoint_publish(const struct dt_checkpoint_draft *draft,
-                                const struct dt_manifest *manifest)
+                                const struct dt_checkpoint_arrays *arrays,
+                                struct dt_manifest *manifest)
 {
+    DT_TRY(check_parts(draft, manifest));
+    DT_TRY(join_average(draft, arrays, manifest));
     DT_TRY(dt_manifest_write(manifest, draft->folder));
     DT_TRY(dt_fsync_dir(draft->folder));
     return rename_to(draft->folder, draft->path);
@@ -159,18 +232,44 @@ static dt_status compare(const char *path, const struct dt_model_config *model,
                               path);
 }
 
-// Where the checkpoint's run had none, the average starts from the weights.
+// The moving average, by way of the array `whole`. Where the checkpoint's run had none, it starts
+// from the weights.
 static dt_status read_ema(const struct dt_manifest *manifest, const char *path,
-                          const struct dt_checkpoint_arrays *arrays)
+                          const struct dt_checkpoint_arrays *arrays, float *whole)
 {
     float *ema = dt_optimizer_state(&arrays->states, "ema");
-    if (ema && dt_manifest_find(manifest, DT_HF_EMA))
-        return dt_hf_read_weights(path, true, arrays->params, arrays->model->tie_embeddings, ema);
-    if (ema) {
+    bool has = dt_manifest_find(manifest, DT_HF_EMA);
+    if (!has)
         dt_info("the moving average of the weights starts from those of %s", path);
-        memcpy(ema, arrays->weights, (size_t)arrays->params->elements * sizeof *ema);
-    }
+    DT_TRY(dt_hf_read_weights(path, has, arrays->params, arrays->model->tie_embeddings, whole));
+    dt_pieces_pick(&arrays->states.pieces, whole, ema);
     return DT_OK;
+}
+
+static dt_status read_states(const struct dt_manifest *manifest, const char *path,
+                             const struct dt_checkpoint_arrays *arrays)
+{
+    const struct dt_optimizer_states states = in_optimizer_files(&arrays->states);
+    int64_t elements = arrays->params->elements;
+    DT_TRY(dt_optimizer_states_read(path, DT_OPTIMIZER_FILES, dt_optimizer_states_files(manifest),
+                                    arrays->params, &states));
+    if (!dt_optimizer_state(&arrays->states, "ema"))
+        return DT_OK;
+    float *whole = arrays->weights ? arrays->weights : malloc((size_t)elements * sizeof *whole);
+    dt_status status = whole ? read_ema(manifest, path, arrays, whole)
+                             : DT_FAIL(DT_MACHINE, NULL, "no memory for the moving average");
+    if (!arrays->weights)
+        free(whole);
+    return status;
+}
+
+dt_status dt_checkpoint_load_states(const char *path, const struct dt_checkpoint_arrays *arrays)
+{
+    struct dt_manifest manifest;
+    DT_TRY(dt_manifest_read(path, &manifest));
+    dt_status status = read_states(&manifest, path, arrays);
+    dt_manifest_free(&manifest);
+    return status;
 }
 
 dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays *arrays,
@@ -180,13 +279,11 @@ dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays
     struct dt_trainer_state saved;
     struct dt_manifest manifest;
     DT_TRY(compare(path, arrays->model, expected, train, &saved));
-    DT_TRY(dt_hf_read_weights(path, false, arrays->params, arrays->model->tie_embeddings,
-                              arrays->weights));
     DT_TRY(dt_manifest_read(path, &manifest));
-    const struct dt_optimizer_states states = in_optimizer_files(&arrays->states);
-    dt_status status = dt_optimizer_states_read(&manifest, path, arrays->params, &states);
+    dt_status status = read_states(&manifest, path, arrays);
     if (status == DT_OK)
-        status = read_ema(&manifest, path, arrays);
+        status = dt_hf_read_weights(path, false, arrays->params, arrays->model->tie_embeddings,
+                                    arrays->weights);
     if (status == DT_OK && arrays->slots)
         status = dt_slot_states_read(&manifest, path, arrays->slots);
     dt_manifest_free(&manifest);

@@ -1,8 +1,9 @@
-// Optimizer files: written as one, read from any split.
+// Optimizer files: written and read in pieces, in any split.
 #include "checkpoint/optimizer_states.h"
 
 #include "base/file.h"
 #include "base/list.h"
+#include "base/round.h"
 #include "base/safetensors.h"
 
 #include <stdlib.h>
@@ -18,14 +19,23 @@ float *dt_optimizer_state(const struct dt_optimizer_states *states, const char *
     return NULL;
 }
 
-static void file_name(char name[DT_MANIFEST_NAME], int index, int n)
+static void file_name(char name[DT_MANIFEST_NAME], const char *prefix, int part, int parts)
 {
-    snprintf(name, DT_MANIFEST_NAME, "optimizer-%05d-of-%05d.safetensors", index, n);
+    snprintf(name, DT_MANIFEST_NAME, "%s-%05d-of-%05d.safetensors", prefix, part + 1, parts);
+}
+
+dt_status dt_states_file(char path[DT_PATH], const char *folder, const char *prefix, int part,
+                         int parts)
+{
+    char name[DT_MANIFEST_NAME];
+    file_name(name, prefix, part, parts);
+    return dt_path(path, "%s/%s", folder, name);
 }
 
 struct range { // elements [first, last) of a tensor's state
     int state, row;
     int64_t first, last;
+    int64_t at; // in the compact array
 };
 
 static void range_name(char name[ENTRY_NAME], const struct range *range,
@@ -35,24 +45,68 @@ static void range_name(char name[ENTRY_NAME], const struct range *range,
              params->rows[range->row].name, (long long)range->first, (long long)range->last);
 }
 
-// Writing: for each state all rows of the table, whole.
+// Calls `visit` for each part of [first, end) of the flat array that the pieces up to n hold, at
+// its place in the compact array.
+typedef dt_status part_visit(void *context, int64_t first, int64_t end, int64_t at);
+static dt_status visit_parts(const struct dt_pieces *pieces, int64_t n, int64_t first, int64_t end,
+                             part_visit *visit, void *context)
+{
+    int64_t at = 0; // of the piece
+    for (int64_t i = 0; i < n; i++) {
+        const struct dt_span *span = &pieces->spans[i];
+        int64_t from = dt_max_i64(first, span->first), to = dt_min_i64(end, span->end);
+        if (from < to)
+            DT_TRY(visit(context, from, to, at + from - span->first));
+        at += span->end - span->first;
+    }
+    return DT_OK;
+}
 
-static dt_status create_file(const char *path, const struct dt_params *params,
+// Writing: for each state, in the order of the table, the ranges of all rows.
+
+struct ranges {
+    const struct dt_params *params;
+    int state, row;
+    int64_t n;
+    struct range *list;
+};
+
+static dt_status add_range(void *context, int64_t first, int64_t end, int64_t at)
+{
+    struct ranges *r = context;
+    int64_t offset = r->params->rows[r->row].offset;
+    DT_TRY(dt_list_grow(&r->list, r->n, sizeof *r->list));
+    r->list[r->n++] = (struct range){r->state, r->row, first - offset, end - offset, at};
+    return DT_OK;
+}
+
+static dt_status list_ranges(struct ranges *r, const struct dt_optimizer_states *states, int part)
+{
+    const struct dt_pieces *pieces = &states->pieces;
+    for (r->state = 0; r->state < states->n; r->state++)
+        for (r->row = 0; r->row < r->params->n; r->row++) {
+            const struct dt_param *row = &r->params->rows[r->row];
+            DT_TRY(visit_parts(pieces, part == 0 ? pieces->n : pieces->n_own, row->offset,
+                               row->offset + row->file_count, add_range, r));
+        }
+    return DT_OK;
+}
+
+static dt_status create_file(const char *path, const struct ranges *ranges,
                              const struct dt_optimizer_states *states,
                              struct dt_safetensors_writer **writer)
 {
-    int n = states->n * params->n;
+    int n = (int)ranges->n;
     char(*names)[ENTRY_NAME] = calloc((size_t)n + 1, sizeof *names);
     struct dt_safetensors_entry *entries = calloc((size_t)n + 1, sizeof *entries);
     dt_status status = DT_OK;
     if (!names || !entries)
         status = DT_FAIL(DT_MACHINE, NULL, "no memory for the names of %d optimizer states", n);
     for (int i = 0; i < n && status == DT_OK; i++) {
-        struct range range = {.state = i / params->n, .row = i % params->n};
-        range.last = params->rows[range.row].file_count;
-        range_name(names[i], &range, params, states);
+        const struct range *range = &ranges->list[i];
+        range_name(names[i], range, ranges->params, states);
         entries[i] = (struct dt_safetensors_entry){
-            .name = names[i], .dtype = DT_F32, .n_dims = 1, .shape = {range.last}};
+            .name = names[i], .dtype = DT_F32, .n_dims = 1, .shape = {range->last - range->first}};
     }
     if (status == DT_OK)
         status = dt_safetensors_create(path, entries, n, NULL, 0, writer);
@@ -61,33 +115,43 @@ static dt_status create_file(const char *path, const struct dt_params *params,
     return status;
 }
 
-dt_status dt_optimizer_states_write(struct dt_manifest *manifest, const char *folder,
-                                    const struct dt_params *params,
-                                    const struct dt_optimizer_states *states)
+static dt_status write_ranges(const char *path, const struct ranges *ranges,
+                              const struct dt_optimizer_states *states,
+                              struct dt_manifest_file *file)
 {
-    char path[DT_PATH];
-    struct dt_manifest_file file;
     struct dt_safetensors_writer *writer;
     dt_status status;
-    file_name(file.name, 1, 1);
-    DT_TRY(dt_path(path, "%s/%s", folder, file.name));
-    DT_TRY(create_file(path, params, states, &writer));
-    for (int i = 0; i < states->n; i++)
-        for (const struct dt_param *row = params->rows; row < params->rows + params->n; row++)
-            DT_TRY_GOTO(status, discard,
-                        dt_safetensors_write(writer, states->list[i].data + row->offset,
-                                             row->file_count * (int64_t)sizeof(float)));
-    DT_TRY(dt_safetensors_finish(writer, &file.size, &file.hash));
-    return dt_manifest_add(manifest, file.name, file.size, file.hash);
+    DT_TRY(create_file(path, ranges, states, &writer));
+    for (const struct range *r = ranges->list; r < ranges->list + ranges->n; r++)
+        DT_TRY_GOTO(status, discard,
+                    dt_safetensors_write(writer, states->list[r->state].data + r->at,
+                                         (r->last - r->first) * (int64_t)sizeof(float)));
+    return dt_safetensors_finish(writer, &file->size, &file->hash);
 discard:
     dt_safetensors_discard(writer);
     return status;
 }
 
-// How many files the set has, as its first listed one says; 0 where none is listed.
-static int set_size(const struct dt_manifest *manifest)
+dt_status dt_optimizer_states_write(const char *folder, const char *prefix, int part, int parts,
+                                    const struct dt_params *params,
+                                    const struct dt_optimizer_states *states,
+                                    struct dt_manifest_file *file)
 {
-    const char *prefix = "optimizer-00001-of-";
+    char path[DT_PATH];
+    struct ranges ranges = {.params = params};
+    file_name(file->name, prefix, part, parts);
+    DT_TRY(dt_states_file(path, folder, prefix, part, parts));
+    dt_status status = list_ranges(&ranges, states, part);
+    if (status == DT_OK)
+        status = write_ranges(path, &ranges, states, file);
+    free(ranges.list);
+    return status;
+}
+
+// As the first listed one says.
+int dt_optimizer_states_files(const struct dt_manifest *manifest)
+{
+    const char *prefix = DT_OPTIMIZER_FILES "-00001-of-";
     for (int i = 0; i < manifest->n; i++) {
         const char *name = manifest->files[i].name;
         int n = strncmp(name, prefix, strlen(prefix)) == 0 ? atoi(name + strlen(prefix)) : 0;
@@ -100,12 +164,12 @@ static int set_size(const struct dt_manifest *manifest)
 void dt_optimizer_states_check_names(const struct dt_manifest *manifest,
                                      struct dt_problems *problems)
 {
-    int n = set_size(manifest);
+    int n = dt_optimizer_states_files(manifest);
     char name[DT_MANIFEST_NAME];
     if (n == 0)
         dt_problems_add(problems, "MANIFEST lists no optimizer-00001-of-….safetensors");
-    for (int i = 1; i <= n; i++) {
-        file_name(name, i, n);
+    for (int i = 0; i < n; i++) {
+        file_name(name, DT_OPTIMIZER_FILES, i, n);
         if (!dt_manifest_find(manifest, name))
             dt_problems_add(problems, "MANIFEST lacks %s", name);
     }
@@ -117,8 +181,19 @@ struct reader {
     const struct dt_params *params;
     const struct dt_optimizer_states *states;
     int64_t n;
-    struct range *ranges; // read so far
+    struct range *ranges; // seen so far
+    // The entry that is being read.
+    const struct dt_safetensors *file;
+    const struct dt_safetensor *entry;
+    float *data;   // of its state
+    int64_t start; // of the entry in the flat array
 };
+
+static dt_status read_part(void *reader, int64_t first, int64_t end, int64_t at)
+{
+    const struct reader *r = reader;
+    return dt_safetensors_read_f32(r->file, r->entry, first - r->start, end - first, r->data + at);
+}
 
 // A name that does not come out the same again is none of dtrain's.
 static bool parse_name(const struct reader *r, const char *name, struct range *range)
@@ -173,9 +248,13 @@ static dt_status read_file(struct reader *r, const char *path)
         DT_TRY_GOTO(status, out, check_entry(r, path, entry, &range));
         DT_TRY_GOTO(status, out, dt_list_grow(&r->ranges, r->n, sizeof range));
         r->ranges[r->n++] = range;
-        float *to = r->states->list[range.state].data + r->params->rows[range.row].offset;
+        r->file = file;
+        r->entry = entry;
+        r->data = r->states->list[range.state].data;
+        r->start = r->params->rows[range.row].offset + range.first;
         DT_TRY_GOTO(status, out,
-                    dt_safetensors_read_f32(file, entry, 0, entry->count, to + range.first));
+                    visit_parts(&r->states->pieces, r->states->pieces.n, r->start,
+                                r->start + entry->count, read_part, r));
     }
     status = DT_OK;
 out:
@@ -223,19 +302,17 @@ static dt_status check_cover(const struct reader *r, const char *folder)
 }
 
 // One file open at a time: a set may have more than a process may open.
-dt_status dt_optimizer_states_read(const struct dt_manifest *manifest, const char *folder,
+dt_status dt_optimizer_states_read(const char *folder, const char *prefix, int n,
                                    const struct dt_params *params,
                                    const struct dt_optimizer_states *states)
 {
     struct reader reader = {.params = params, .states = states};
-    char path[DT_PATH], name[DT_MANIFEST_NAME];
-    int n = set_size(manifest);
+    char path[DT_PATH];
     dt_status status = DT_OK;
     for (int i = 0; i < states->n; i++)
-        memset(states->list[i].data, 0, (size_t)params->elements * sizeof(float));
-    for (int i = 1; i <= n && status == DT_OK; i++) {
-        file_name(name, i, n);
-        status = dt_path(path, "%s/%s", folder, name);
+        memset(states->list[i].data, 0, (size_t)states->pieces.elements * sizeof(float));
+    for (int i = 0; i < n && status == DT_OK; i++) {
+        status = dt_states_file(path, folder, prefix, i, n);
         if (status == DT_OK)
             status = read_file(&reader, path);
     }
@@ -243,4 +320,22 @@ dt_status dt_optimizer_states_read(const struct dt_manifest *manifest, const cha
         status = check_cover(&reader, folder);
     free(reader.ranges);
     return status;
+}
+
+struct pick {
+    const float *whole;
+    float *compact;
+};
+
+static dt_status pick_part(void *arrays, int64_t first, int64_t end, int64_t at)
+{
+    const struct pick *p = arrays;
+    memcpy(p->compact + at, p->whole + first, (size_t)(end - first) * sizeof *p->whole);
+    return DT_OK;
+}
+
+void dt_pieces_pick(const struct dt_pieces *pieces, const float *whole, float *compact)
+{
+    struct pick arrays = {whole, compact};
+    visit_parts(pieces, pieces->n, 0, INT64_MAX, pick_part, &arrays);
 }

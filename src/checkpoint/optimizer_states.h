@@ -3,6 +3,7 @@
 // file holds any ranges of any tensors' states; together they must cover every element once.
 #pragma once
 
+#include "base/file.h"
 #include "base/problems.h"
 #include "base/span.h"
 #include "checkpoint/manifest.h"
@@ -27,14 +28,26 @@ struct dt_optimizer_states {
 float *dt_optimizer_state(const struct dt_optimizer_states *states, const char *name);
 
 // For the checkpoint room; arrays are host memory.
-// Writes all states as file 1 of 1 and lists it.
-dt_status dt_optimizer_states_write(struct dt_manifest *manifest, const char *folder,
+// A set of files PREFIX-00001-of-0000N.safetensors.
+#define DT_OPTIMIZER_FILES "optimizer"
+#define DT_EMA_FILES       "ema" // of a draft only
+dt_status dt_states_file(char path[DT_PATH], const char *folder, const char *prefix, int part,
+                         int parts);
+// Writes the pieces that are this rank's to write as file `part` (from 0), and gives its row of the
+// manifest.
+dt_status dt_optimizer_states_write(const char *folder, const char *prefix, int part, int parts,
                                     const struct dt_params *params,
-                                    const struct dt_optimizer_states *states);
+                                    const struct dt_optimizer_states *states,
+                                    struct dt_manifest_file *file);
 // Adds what is wrong with the set of optimizer files listed: none, or not all of one set.
 void dt_optimizer_states_check_names(const struct dt_manifest *manifest,
                                      struct dt_problems *problems);
-// Reads all states from a folder's files; padding becomes 0.
-dt_status dt_optimizer_states_read(const struct dt_manifest *manifest, const char *folder,
+// How many optimizer files the set listed has; 0: none is listed.
+int dt_optimizer_states_files(const struct dt_manifest *manifest);
+// Reads the pieces of all states from a folder's set of n files, which must hold every element
+// once; padding becomes 0.
+dt_status dt_optimizer_states_read(const char *folder, const char *prefix, int n,
                                    const struct dt_params *params,
                                    const struct dt_optimizer_states *states);
+// compact = the pieces of `whole`.
+void dt_pieces_pick(const struct dt_pieces *pieces, const float *whole, float *compact);

@@ -16,12 +16,15 @@ static const double retry_s = 60;   // after a failed save
 static const double report_s = 0.1; // a rank that waits for its thread looks at it so often
 static const double margin_s = 2;   // for the ranks that wait for this one to name it first
 
-enum phase { FREE, WRITING };
+// A lone part is published by the thread that wrote it; of several, rank 0 publishes them when all
+// are complete, or removes them.
+enum phase { FREE, WRITING, PUBLISHING, DISCARDING };
 
 struct dt_saver {
     struct dt_saver_config config;
     struct dt_worker *worker;
     uint64_t id; // of the next draft
+    int parts;   // of each
     enum phase phase;
     double begun;    // dt_seconds of the last begin
     double retry_at; // dt_seconds; infinite: the last save has not failed
@@ -54,6 +57,9 @@ dt_status dt_saver_create(const struct dt_saver_config *config, struct dt_saver 
     s->best_loss = config->state->best_loss;
     // No two processes ever write to a folder of one name, whatever a killed one has left.
     s->id = dt_nanoseconds() ^ (uint64_t)getpid() << 40;
+    const struct dt_checkpoint_arrays *arrays = &config->snapshot->host;
+    bool spread = dt_pieces_are_spread(&arrays->states.pieces, arrays->params->elements);
+    s->parts = spread ? config->comm->info.size : 1;
     *saver = s;
     return dt_broadcast(config->comm, &s->id, sizeof s->id, 0);
 }
@@ -71,13 +77,6 @@ bool dt_saver_is_overdue(const struct dt_saver *s, double seconds)
 
 // ---- on the writing thread
 
-static dt_status publish(struct dt_saver *s)
-{
-    const struct dt_saver_config *c = &s->config;
-    DT_TRY(c->sync(c->context)); // the curve must not end before the checkpoint
-    return dt_checkpoint_publish(&s->draft, &s->manifest);
-}
-
 // What fails here has not lost the checkpoint.
 static void tidy(const struct dt_saver *s)
 {
@@ -93,6 +92,16 @@ static void tidy(const struct dt_saver *s)
     dt_error_clear();
 }
 
+static dt_status publish(struct dt_saver *s)
+{
+    const struct dt_saver_config *c = &s->config;
+    DT_TRY(c->sync(c->context)); // the curve must not end before the checkpoint
+    DT_TRY(dt_checkpoint_publish(&s->draft, &c->snapshot->host, &s->manifest));
+    s->write_s = dt_seconds() - s->begun;
+    tidy(s);
+    return DT_OK;
+}
+
 static dt_status write_part(void *saver)
 {
     struct dt_saver *s = saver;
@@ -102,15 +111,23 @@ static dt_status write_part(void *saver)
     if (status == DT_OK)
         status =
             dt_checkpoint_write(&s->draft, &c->snapshot->host, &s->state, c->train, &s->manifest);
-    if (status == DT_OK)
+    if (status == DT_OK && s->parts == 1)
         status = publish(s);
-    s->write_s = dt_seconds() - s->begun;
-    if (status == DT_OK)
-        tidy(s);
-    else
+    if (status != DT_OK && s->parts == 1)
         dt_checkpoint_discard(&s->draft);
     dt_trace_end(DT_LANE_CHECKPOINT, "write", begin, 0);
     return dt_error_during_run(status);
+}
+
+static dt_status publish_parts(void *saver)
+{
+    return dt_error_during_run(publish(saver));
+}
+
+static dt_status discard_parts(void *saver)
+{
+    dt_checkpoint_discard(&((struct dt_saver *)saver)->draft);
+    return DT_OK;
 }
 
 // ---- on the training thread
@@ -122,7 +139,8 @@ dt_status dt_saver_begin(struct dt_saver *s, double start)
     s->retry_at = INFINITY;
     s->state = *c->state;
     dt_manifest_free(&s->manifest);
-    DT_TRY(dt_checkpoint_draft(c->dir, s->state.step, s->id++, c->comm->info.rank, 1, &s->draft));
+    DT_TRY(dt_checkpoint_draft(c->dir, s->state.step, s->id++, c->comm->info.rank, s->parts,
+                               &s->draft));
     if (s->draft.part < s->draft.parts)
         dt_worker_begin(s->worker, write_part, s);
     s->phase = WRITING;
@@ -157,11 +175,18 @@ static void restore_best(struct dt_saver *s)
     s->config.state->best_loss = s->best_loss;
 }
 
+static void enter(struct dt_saver *s, enum phase phase, dt_work *work_of_root)
+{
+    s->phase = phase;
+    if (phase != FREE && s->config.comm->info.rank == 0)
+        dt_worker_begin(s->worker, work_of_root, s);
+}
+
 static dt_status fail(struct dt_saver *s, enum dt_patience patience)
 {
     struct dt_comm *comm = s->config.comm;
     dt_status status = dt_agree(comm, dt_worker_outcome(s->worker));
-    s->phase = FREE;
+    enter(s, s->parts > 1 ? DISCARDING : FREE, discard_parts);
     s->retry_at = dt_seconds() + retry_s;
     restore_best(s);
     if (!comm->agreed || patience == DT_WAIT_AND_FAIL)
@@ -174,6 +199,26 @@ static dt_status fail(struct dt_saver *s, enum dt_patience patience)
     dt_error_clear();
     comm->agreed = false;
     return DT_OK;
+}
+
+// All parts are written: rank 0 lists their files.
+static dt_status join_parts(struct dt_saver *s)
+{
+    struct dt_comm *comm = s->config.comm;
+    struct dt_manifest_file *files = calloc((size_t)s->parts, sizeof *files);
+    dt_status status = DT_OK;
+    if (!files)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the files of %d ranks", s->parts);
+    files[comm->info.rank] = s->manifest.files[0];
+    DT_TRY_GOTO(status, out, dt_all_gather(comm, files, sizeof *files));
+    for (int part = 1; part < s->parts && comm->info.rank == 0; part++)
+        DT_TRY_GOTO(
+            status, out,
+            dt_manifest_add(&s->manifest, files[part].name, files[part].size, files[part].hash));
+    enter(s, PUBLISHING, publish_parts);
+out:
+    free(files);
+    return status;
 }
 
 static dt_status complete(struct dt_saver *s, double waiting_since)
@@ -194,7 +239,15 @@ static dt_status advance(struct dt_saver *s, const struct dt_save_votes *sum,
 {
     if (s->phase == FREE || sum->writing > 0)
         return DT_OK;
-    return sum->failed > 0 ? fail(s, patience) : complete(s, waiting_since);
+    if (s->phase == DISCARDING) {
+        s->phase = FREE;
+        return DT_OK;
+    }
+    if (sum->failed > 0)
+        return fail(s, patience);
+    if (s->phase == WRITING && s->parts > 1)
+        return join_parts(s);
+    return complete(s, waiting_since);
 }
 
 dt_status dt_saver_advance(struct dt_saver *s, const struct dt_save_votes *sum)

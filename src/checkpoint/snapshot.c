@@ -8,18 +8,24 @@ static int64_t piece_elements(const struct dt_backend *backend, const struct dt_
     return backend->table->unified ? 0 : dt_min_i64(DT_SNAPSHOT_PIECE, params->elements);
 }
 
-// The elements of arrays of the host's own.
+// The elements of arrays of the host's own: the weights on rank 0, and `held` of each state there
+// or where they are spread.
 static int64_t array_elements(const struct dt_backend *backend, const struct dt_params *params,
-                              int n_states, bool root)
+                              int n_states, int64_t held, bool root)
 {
-    bool owns = root && (n_states > 0 || !backend->table->unified);
-    return owns ? (1 + n_states) * params->elements : 0;
+    int64_t elements = 0;
+    if (root && (n_states > 0 || !backend->table->unified))
+        elements += params->elements;
+    if (root || held < params->elements)
+        elements += n_states * held;
+    return elements;
 }
 
 int64_t dt_snapshot_bytes(const struct dt_backend *backend, const struct dt_params *params,
-                          int n_states, bool root)
+                          int n_states, int64_t held, bool root)
 {
-    return (array_elements(backend, params, n_states, root) + piece_elements(backend, params)) *
+    return (array_elements(backend, params, n_states, held, root) +
+            piece_elements(backend, params)) *
            (int64_t)sizeof(float);
 }
 
@@ -37,12 +43,17 @@ static dt_status create_all(struct dt_snapshot *s, bool root)
 {
     const struct dt_params *params = s->host.params;
     int n = s->device.n;
-    DT_TRY(pin(s->backend, array_elements(s->backend, params, n, root), &s->memory));
+    int64_t held = s->device.pieces.elements;
+    DT_TRY(pin(s->backend, array_elements(s->backend, params, n, held, root), &s->memory));
     DT_TRY(pin(s->backend, piece_elements(s->backend, params), &s->piece));
-    s->host.weights =
-        s->memory || !s->backend->table->unified ? s->memory : dt_model_weights(s->model);
+    float *next = s->memory;
+    if (root && next) {
+        s->host.weights = next;
+        next += params->elements;
+    } else if (n == 0 && s->backend->table->unified)
+        s->host.weights = dt_model_weights(s->model);
     for (int i = 0; i < n; i++)
-        s->host.states.list[i].data = s->memory ? s->memory + (i + 1) * params->elements : NULL;
+        s->host.states.list[i].data = next ? next + i * held : NULL;
     DT_TRY(dt_stream_create(s->backend, &s->stream));
     return dt_event_create(s->backend, &s->filled);
 }
@@ -101,11 +112,17 @@ static float *host_place(const struct dt_snapshot *s, int i, int64_t first)
     return s->piece ? s->piece : device_array(s, i) + first;
 }
 
+static int64_t array_size(const struct dt_snapshot *s, int i)
+{
+    return i == 0 ? s->host.params->elements : s->device.pieces.elements;
+}
+
 dt_status dt_snapshot_fill(struct dt_snapshot *s)
 {
-    int64_t bytes = s->host.params->elements * (int64_t)sizeof(float);
-    for (int i = 0; i <= s->device.n && s->memory; i++)
-        DT_TRY(dt_to_host(s->backend, host_array(s, i), device_array(s, i), bytes, s->stream));
+    for (int i = 0; i <= s->device.n; i++)
+        if (host_array(s, i))
+            DT_TRY(dt_to_host(s->backend, host_array(s, i), device_array(s, i),
+                              array_size(s, i) * (int64_t)sizeof(float), s->stream));
     return dt_event_record(s->backend, s->filled, s->stream);
 }
 
@@ -116,7 +133,7 @@ dt_status dt_snapshot_wait(const struct dt_snapshot *s)
 
 static dt_status share_array(struct dt_snapshot *s, struct dt_comm *comm, int i)
 {
-    int64_t elements = s->host.params->elements;
+    int64_t elements = array_size(s, i);
     for (int64_t first = 0; first < elements; first += DT_SNAPSHOT_PIECE) {
         int64_t bytes = dt_min_i64(DT_SNAPSHOT_PIECE, elements - first) * (int64_t)sizeof(float);
         float *host = host_place(s, i, first), *device = device_array(s, i) + first;
@@ -139,8 +156,9 @@ dt_status dt_snapshot_share_weights(struct dt_snapshot *s, struct dt_comm *comm)
 
 dt_status dt_snapshot_share(struct dt_snapshot *s, struct dt_comm *comm)
 {
+    bool spread = dt_pieces_are_spread(&s->device.pieces, s->host.params->elements);
     DT_TRY(dt_snapshot_share_weights(s, comm));
     for (int i = 1; i <= s->device.n; i++)
-        DT_TRY(share_array(s, comm, i));
+        DT_TRY(share_array(s, spread ? NULL : comm, i));
     return DT_OK;
 }

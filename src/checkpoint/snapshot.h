@@ -1,6 +1,7 @@
 // The host's snapshot of what training changes: weights and optimizer states. Rank 0 has room for
 // all of it, which checkpoints are written from and read into; the other ranks for a piece, through
-// which rank 0's arrays come to their devices. Allocated once, pinned, before the first step, and
+// which rank 0's arrays come to their devices. Where the states are spread over ranks, each has
+// room for its own. Allocated once, pinned, before the first step, and
 // counted by the memory plan: using it allocates nothing. It is filled while the device goes on: by
 // a stream of its own, or, where memory is unified, by all threads at once.
 #pragma once
@@ -12,7 +13,7 @@ struct dt_snapshot {
     const struct dt_backend *backend;  // borrowed; NULL: not created
     struct dt_model *model;            // borrowed
     struct dt_optimizer_states device; // those of the optimizer
-    struct dt_checkpoint_arrays host;  // on rank 0, else without arrays
+    struct dt_checkpoint_arrays host;  // without the arrays that this rank has no room for
     float *memory;                     // of those, pinned
     float *piece;                      // [DT_SNAPSHOT_PIECE] at most, pinned; NULL where unified
     struct dt_stream *stream;          // of the copies
@@ -21,22 +22,22 @@ struct dt_snapshot {
 
 enum { DT_SNAPSHOT_PIECE = 4 << 20 }; // elements: 16 MiB
 
-// Bytes of host memory that create allocates, for the memory plan. n_states 0: of weights alone.
+// Bytes of host memory that create allocates, for the memory plan. n_states 0: of weights alone;
+// held: the elements that this rank holds of each.
 int64_t dt_snapshot_bytes(const struct dt_backend *backend, const struct dt_params *params,
-                          int n_states, bool root);
+                          int n_states, int64_t held, bool root);
 // `states`: on the device; NULL for a snapshot of weights alone, which cannot be filled, and is the
 // device's own array where memory is unified.
 dt_status dt_snapshot_create(const struct dt_backend *backend, struct dt_model *model,
                              const struct dt_optimizer_states *states, bool root,
                              struct dt_snapshot *snapshot);
 void dt_snapshot_destroy(struct dt_snapshot *snapshot); // fine where it was not created
-// Begins to copy what the device holds now; nothing on ranks without arrays. Until snapshot->filled
-// weights and states must not change, and until the next fill nothing but this writes to the
-// arrays.
+// Begins to copy what the device holds now into the arrays. Until snapshot->filled
+// weights and states must not change.
 dt_status dt_snapshot_fill(struct dt_snapshot *snapshot);
 // Waits for the last fill; any thread.
 dt_status dt_snapshot_wait(const struct dt_snapshot *snapshot);
 // Rank 0's snapshot to the devices of all ranks, the model's bf16 copies included; all ranks
-// together, or comm NULL: this process alone.
+// together, or comm NULL: this process alone. States that are spread stay on their ranks.
 dt_status dt_snapshot_share(struct dt_snapshot *snapshot, struct dt_comm *comm);
 dt_status dt_snapshot_share_weights(struct dt_snapshot *snapshot, struct dt_comm *comm);

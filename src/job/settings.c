@@ -90,7 +90,7 @@ static const struct dt_config_key optim_keys[] = {
     REAL(optim, ema, "0", 0, 0.9999999,
          "decay of the moving average of the weights, validated and saved beside them; 0: off"),
     WHOLE(optim, max_skipped, "10", 1, MANY, "stop after this many skipped steps in a row", NEUTRAL),
-    FLAG(optim, shard, "false", "spread the optimizer states over the ranks: less memory on each", .unbuilt = "*",
+    FLAG(optim, shard, "false", "spread the optimizer states over the ranks: less memory on each",
          NEUTRAL),
     WHOLE(optim, rollback, "0", 0, MANY,
           "after this many skipped or spiking steps in a row return to the checkpoint before them, "

@@ -48,11 +48,11 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
     DT_TRY(dt_model_list(&job->model, &params, &arrays));
     dt_stepper_plan(backend, &params, &arrays, &stepper, plan);
     dt_memory_plan_add(plan, "host batches", dt_loader_bytes(&loader), true);
-    dt_memory_plan_add(plan, "host snapshot",
-                       dt_snapshot_bytes(backend, &params,
-                                         dt_optimizer_states(&stepper.optimizer).n,
-                                         job->comm->info.rank == 0),
-                       true);
+    dt_memory_plan_add(
+        plan, "host snapshot",
+        dt_snapshot_bytes(backend, &params, dt_optimizer_states(&stepper.optimizer).n,
+                          dt_stepper_held(&params, &stepper), job->comm->info.rank == 0),
+        true);
     if (job->settings.comm.verify_replicas > 0)
         dt_replicas_plan(backend, &params, plan);
     dt_params_free(&params);

@@ -118,13 +118,19 @@ static int64_t leaves(const struct dt_stepper_config *config)
     return config->order == DT_SUM_TREE ? config->batch.sequences / config->batch.micro : 1;
 }
 
+int64_t dt_stepper_held(const struct dt_params *params, const struct dt_stepper_config *config)
+{
+    struct dt_buckets_config buckets = buckets_config(params, config);
+    return dt_buckets_held(&buckets, config->comm->info.size);
+}
+
 void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *params,
                      const struct dt_array_list *arrays, const struct dt_stepper_config *config,
                      struct dt_memory_plan *plan)
 {
     struct dt_buckets_config buckets = buckets_config(params, config);
     int n_ranks = config->comm->info.size;
-    int64_t held = dt_buckets_held(&buckets, n_ranks);
+    int64_t held = dt_stepper_held(params, config);
     dt_memory_plan_add(plan, "optimizer states", dt_optimizer_bytes(held, &config->optimizer),
                        false);
     dt_memory_plan_add(plan, "input", dt_input_bytes(arrays, &config->batch), false);

@@ -37,6 +37,7 @@ struct trainer {
     struct dt_skips left_out;      // state.left_out
     struct dt_trainer_state state; // after the last step that was collected
     struct dt_saver *saver;
+    char checkpoints[DT_PATH]; // where it saves them
     bool save_owed;      // one became due while another was being written, or after a bad step
     bool config_changes; // root: config.resolved.ini is written with the first step
 };
@@ -106,12 +107,23 @@ static dt_status load_on_root(struct trainer *t)
     return DT_OK;
 }
 
+// What rank 0 cannot send: the states that are this rank's alone.
+static dt_status load_pieces(struct trainer *t)
+{
+    const struct dt_checkpoint_arrays *host = &t->snapshot.host;
+    if (!dt_pieces_are_spread(&host->states.pieces, host->params->elements))
+        return DT_OK;
+    return dt_checkpoint_load_states(t->job->resume, host);
+}
+
 // Rank 0 reads job->resume and sends it to all.
 static dt_status resume(struct trainer *t)
 {
     struct dt_comm *comm = t->job->comm;
     dt_comm_progress(comm, 0, "loading a checkpoint");
     DT_TRY(dt_agree(comm, t->root ? load_on_root(t) : DT_OK));
+    DT_TRY(dt_broadcast(comm, t->job->resume, sizeof t->job->resume, 0)); // after a rollback
+    DT_TRY(dt_agree(comm, t->root ? DT_OK : load_pieces(t)));
     DT_TRY(dt_broadcast(comm, &t->state, sizeof t->state, 0));
     DT_TRY(dt_job_normalize(t->job, &t->snapshot.host, false));
     DT_TRY(dt_snapshot_share(&t->snapshot, comm));
@@ -218,10 +230,11 @@ static dt_status log_saved(void *trainer, const struct dt_saved *saved)
 static dt_status create_saver(struct trainer *t)
 {
     const struct dt_settings *s = &t->job->settings;
+    DT_TRY(dt_path(t->checkpoints, "%s/checkpoints", t->job->run_path)); // any rank writes there
     const struct dt_saver_config config = {.comm = t->job->comm,
                                            .snapshot = &t->snapshot,
                                            .train = t->job->train,
-                                           .dir = t->job->folder.checkpoints,
+                                           .dir = t->checkpoints,
                                            .keep = s->checkpoint.keep,
                                            .best = s->checkpoint.best,
                                            .timeout_s = s->comm.timeout_s,

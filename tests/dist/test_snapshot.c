@@ -41,7 +41,7 @@ static void check_moves(struct dt_model *model, struct dt_optimizer_states *stat
     float *device[] = {dt_model_weights(model), states->list[0].data, states->list[1].data};
     pinned = 0;
     CHECK_OK(dt_snapshot_create(&backend, model, states, root, &s));
-    CHECK_INT(pinned, dt_snapshot_bytes(&backend, params, 2, root));
+    CHECK_INT(pinned, dt_snapshot_bytes(&backend, params, 2, n, root));
     CHECK_INT(pinned, ((root ? 3 * n : 0) + (unified ? 0 : DT_SNAPSHOT_PIECE)) * 4);
     pinned = 0;
 
@@ -91,6 +91,8 @@ int main(void)
     backend.table = &table;
     CHECK_OK(dt_model_create(&backend, &config, &shape, &model));
     int64_t bytes = dt_model_params(model)->elements * 4;
+    struct dt_span all = {0, dt_model_params(model)->elements};
+    states.pieces = (struct dt_pieces){&all, 1, 0, all.end};
     for (int i = 0; i < 2; i++)
         CHECK_OK(dt_alloc(&backend, bytes, &states.list[i].data));
     check_moves(model, &states, true);

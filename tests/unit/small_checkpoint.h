@@ -46,7 +46,9 @@ static inline struct dt_checkpoint_arrays arrays_of(const struct small_model *mo
         &model->config,
         &model->params,
         model->weights,
-        {.n = 2, .list = {{"exp_avg", model->m, false}, {"exp_avg_sq", model->v, false}}},
+        {.n = 2,
+         .list = {{"exp_avg", model->m, false}, {"exp_avg_sq", model->v, false}},
+         .pieces = {model->all, 1, 0, model->params.elements}},
         NULL};
 }
 
@@ -61,7 +63,7 @@ static inline dt_status save_arrays(const char *dir, const struct dt_checkpoint_
     if (status == DT_OK)
         status = dt_checkpoint_write(&draft, arrays, state, &dataset, &manifest);
     if (status == DT_OK)
-        status = dt_checkpoint_publish(&draft, &manifest);
+        status = dt_checkpoint_publish(&draft, arrays, &manifest);
     if (status != DT_OK)
         dt_checkpoint_discard(&draft);
     dt_manifest_free(&manifest);

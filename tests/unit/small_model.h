@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/rng.h"
+#include "base/span.h"
 #include "model/model.h"
 
 #include "scratch.h"
@@ -11,6 +12,7 @@ struct small_model {
     struct dt_model_config config;
     struct dt_params params;
     float *weights, *m, *v;
+    struct dt_span *all; // of their elements
 };
 
 static inline float *small_model_array(const struct dt_params *params, uint64_t seed)
@@ -38,6 +40,8 @@ static inline struct small_model small_model_make(bool tied)
     model.weights = small_model_array(&model.params, 1);
     model.m = small_model_array(&model.params, 2);
     model.v = small_model_array(&model.params, 3);
+    model.all = malloc(sizeof *model.all);
+    *model.all = (struct dt_span){0, model.params.elements};
     return model;
 }
 
@@ -46,5 +50,6 @@ static inline void small_model_free(struct small_model *model)
     free(model->weights);
     free(model->m);
     free(model->v);
+    free(model->all);
     dt_params_free(&model->params);
 }

@@ -167,10 +167,9 @@ static void check_refused(const struct refused *list, size_t n)
 static void test_unbuilt(void)
 {
     static const struct refused list[] = {
-        {{{"optim.shard=true"}}, "optim.shard: not implemented yet"},
         {{{"log.tensorboard=true"}}, "log.tensorboard: not implemented yet"},
     };
-    static const struct words defaults = {.word = {"optim.shard=false", "log.tensorboard=false"}};
+    static const struct words defaults = {.word = {"log.tensorboard=false"}};
     check_refused(list, sizeof list / sizeof list[0]);
     CHECK_INT(parse_and_check(&defaults), DT_OK);
 }
