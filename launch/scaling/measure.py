@@ -55,7 +55,7 @@ def parse():
     parser.add_argument("--out", metavar="DIR", help="default: scaling/NAME-OF-CONFIG")
     parser.add_argument("--network", metavar="US,GB/S",
                         help="predict for hosts linked by this latency and bandwidth instead of what was measured")
-    parser.add_argument("--launcher", help="what starts N ranks when N is appended "
+    parser.add_argument("--launcher", default="mpirun -np", help="what starts N ranks when N is appended "
                                            "(default: mpirun here, srun --mpi=pmix inside a Slurm allocation)")
     arguments = parser.parse_intermixed_args()
     launchers = [a for a in sys.argv[1:] if a == "--launcher" or a.startswith("--launcher=")]
@@ -244,7 +244,7 @@ def summary(steps, warmup):
     """The figures of one run."""
     steps = steps[warmup:]
     tokens = (steps[-1]["tokens"] - steps[0]["tokens"]) / max(len(steps) - 1, 1) or steps[0]["tokens"]
-    figures = {name: statistics.median(s[key] or 0 for s in steps) for name, key in
+    figures = {name: statistics.median(s[key] for s in steps) for name, key in
                (("step_ms", "step_ms"), ("exposed_ms", "comm_wait_ms"), ("data_ms", "data_wait_ms"))}
     alone = [s["step_ms"] - s["comm_wait_ms"] - s["data_wait_ms"] for s in steps]
     figures["compute_ms"] = statistics.median(alone)
@@ -323,8 +323,8 @@ def fit_and_predict(job, rows, collectives):
             p.update(mode=mode, data=data, tokens_per_s=tokens * sequences * ranks / p["step_ms"] * 1e3,
                      efficiency=one["step_ms"] / one["sequences"] * sequences / p["step_ms"])
             predictions.append(p)
-    return {"data": data, "parameters": parameters, "job": job.job, "assumptions": assumptions(job, fitted, collectives),
-            "held_out": model.held_out(points, usable, job.job), "predictions": predictions}
+    return {"data": data, "parameters": parameters, "job": job.job,
+            "assumptions": assumptions(job, fitted, collectives), "held_out": model.held_out(points, usable, job.job), "predictions": predictions}
 
 
 def assumptions(job, fitted, collectives):
@@ -336,7 +336,7 @@ def assumptions(job, fitted, collectives):
         said.append("measured on one host: the prediction takes the network to be as fast as this host's memory; "
                     "measure on two hosts or more, or describe the network by --network")
     most = max(p["ranks"] for p in fitted)
-    said.append(f"fitted on up to {most} ranks: 64 ranks are {64 / most:g} times, 4,096 ranks {4096 / most:g} times that")
+    said.append(f"fitted on up to {most} ranks: 64 ranks are {64 / most:g} times that, 4,096 ranks {4096 / most:g} times")
     return said
 
 
@@ -380,13 +380,13 @@ def report(job, rows, fitted, failed):
     a = job.arguments
     threads = f", {times(job.given_threads, 'thread')} per rank" if job.given_threads else ""
     text = [f"{a.config}: {job.parameters / 1e6:.3g} M parameters, {job.resolved['data.seq_len']} tokens per sequence; "
-            f"{job.device}, {times(job.cores, 'core')} here{threads}; medians of {times(a.repeats, 'run')} of {a.steps} steps "
-            f"after {a.warmup}; waits and memory are those of rank 0{busy(job)}", "", measured_table(rows)]
+            f"{job.device}, {times(job.cores, 'core')} here{threads}; medians of {times(a.repeats, 'run')} of {a.steps} "
+            f"steps after {a.warmup}; waits and memory are those of rank 0{busy(job)}", "", measured_table(rows)]
     if fitted:
         p = fitted["parameters"]
-        text += ["", f"A step, fitted to the runs on {fitted['data']}: {p['fixed_ms']:.2f} ms + {p['ms_per_sequence']:.3f} "
-                 f"ms per sequence + {p['beside_ms']:.2f} ms beside communication; ranks {p['straggler_ms']:.2f} ms apart; "
-                 f"collectives x{p['contention']:.2f} beside a step"]
+        text += ["", f"A step, fitted to the runs on {fitted['data']}: {p['fixed_ms']:.2f} ms + "
+                 f"{p['ms_per_sequence']:.3f} ms per sequence + {p['beside_ms']:.2f} ms beside communication; ranks "
+                 f"{p['straggler_ms']:.2f} ms apart; collectives x{p['contention']:.2f} beside a step"]
         for where in ("within", "between"):
             if p[where]:
                 speed = f"{1e-3 / p[where][1]:.2f} GB/s" if p[where][1] else "bytes are free beside it"
@@ -436,8 +436,9 @@ def main():
         sys.exit("scaling.sh: every run failed")
     fitted = fit_and_predict(job, rows, collectives)
     text = report(job, rows, fitted, job.failed)
-    results = {"config": arguments.config, "settings": arguments.settings, "date": datetime.date.today().isoformat(),
-               "device": job.device, "cores": job.cores, "load": job.load, "threads_per_rank": job.given_threads,
+    results = {"command": shlex.join(["launch/scaling.sh"] + sys.argv[3:]), "config": arguments.config,
+               "settings": arguments.settings, "date": datetime.date.today().isoformat(), "device": job.device,
+               "cores": job.cores, "load": job.load, "threads_per_rank": job.given_threads,
                "parameters": job.parameters, "seq_len": int(job.resolved["data.seq_len"]), "steps": arguments.steps,
                "warmup": arguments.warmup, "repeats": arguments.repeats, "rows": rows, "collectives": collectives,
                "model": fitted, "failed": job.failed}
@@ -450,4 +451,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("scaling.sh: stopped; the same command continues with the runs that are missing")

@@ -1,7 +1,7 @@
 """A model of a training step on R ranks, fitted to measurements, that predicts other numbers of ranks.
 
-A point is a number of ranks that was measured: mode (strong or weak), ranks, hosts, sequences (of one rank), micro_batches,
-compute_ms, exposed_ms, data_ms, step_ms, jitter_ms (the spread of steps), oversubscribed, turns (threads per core).
+A point is a number of ranks that was measured: mode (strong or weak), ranks, hosts, sequences (of one rank),
+micro_batches, compute_ms, exposed_ms, data_ms, step_ms, jitter_ms (the spread of steps), oversubscribed, turns (threads per core).
 A collective is a row of `dtrain bench --comm --json`. The job: gradient_bytes (as they are sent),
 bucket_bytes, sharded (optim.shard), ranks_per_host (most ranks measured on one host).
 """
@@ -13,9 +13,10 @@ BACKWARD = 2 / 3  # of the compute time of a pass: two products for each one of 
 
 ASSUMPTIONS = [
     "compute: a fixed time, a time per sequence of a rank, and a time that is there as soon as ranks communicate",
-    "an all-reduce of n bytes on R ranks: latency * log2 R + n / bandwidth * 2 (R - 1) / R, fitted to dtrain bench --comm",
-    "gradients leave in equal buckets, evenly over the last micro-batch's backward pass (2/3 of its time), one at a time;"
-    " with optim.shard half of an all-reduce, the other half after the update",
+    "an all-reduce of n bytes on R ranks: latency * log2 R + n / bandwidth * 2 (R - 1) / R, fitted to dtrain bench "
+    "--comm",
+    "gradients leave in equal buckets, evenly over the last micro-batch's backward pass (2/3 of its time), one at a "
+    "time; with optim.shard half of an all-reduce, the other half after the update",
     "beside a step a collective is slower than alone by one factor, the same on every number of ranks",
     "stragglers: the step times of ranks vary independently and normally, and all wait for the slowest; the spread is "
     "fitted to the time exposed (to the steps of one rank where only that was measured)",
