@@ -11,6 +11,7 @@ skip() {
 namespaces=(unshare --mount --uts --ipc --net --pid --fork --kill-child --mount-proc)
 if [ -z "${DTRAIN_TEST_CLUSTER:-}" ]; then
     [ "$(id -u)" -eq 0 ] || skip "a Slurm of one's own needs root"
+    [ "$(nproc)" -ge 2 ] || skip "its nodes have two CPUs, this machine one"
     for program in munged slurmctld slurmd sbatch srun mpirun unshare nsenter ip; do
         command -v $program >/dev/null || skip "$program is not installed: launch/setup.sh --tests installs it"
     done

@@ -69,8 +69,12 @@ for name in spare-{srun,mpirun}; do
 done
 
 # ---- scancel: everything is saved, nothing requeued; so without checkpoint.on_signal, where nothing is saved
-for DTRAIN_LAUNCHER in srun mpirun; do submit cancel-$DTRAIN_LAUNCHER "${endless[@]}"; done
-for name in cancel-{srun,mpirun}; do check "$name: under way" wait_for_step "$name" 5; done
+# A step takes longer than the second that mpirun leaves its ranks when it gets SIGTERM itself.
+for DTRAIN_LAUNCHER in srun mpirun; do submit cancel-$DTRAIN_LAUNCHER "${endless[@]}" model.d_model=96 data.batch=768; done
+for name in cancel-{srun,mpirun}; do check "$name: under way" wait_for_step "$name" 1; done
+check "a task of one CPU keeps to it, with all its threads" test \
+    "$(cat /proc/"$(pid_on n1 cancel-srun)"/task/*/status | grep Cpus_allowed_list | sort -u | grep -c '[0-9]')" -eq 1
+check "… one" eval "! grep -q 'Cpus_allowed_list:.*[-,]' /proc/$(pid_on n1 cancel-srun)/status"
 scancel "${job[cancel-srun]}" "${job[cancel-mpirun]}"
 for name in cancel-{srun,mpirun}; do
     check "$name: ends" ends_as "$name" CANCELLED
@@ -124,7 +128,8 @@ check "full: restarts once" test "$(restarts full)" -eq 1
 check "full: says so" says full 'not requeued: 1 restarts'
 
 check "killed: the job is requeued" wait_until says killed 'requeued: continues'
-check "killed: the reason is in its log" says killed 'ended with exit code [0-9]*; .*"failed".*reason":".*rank'
+check "killed: its log names the rank" says killed 'task 1: Killed'
+check "killed: the others had time for the reason" says killed 'ended with exit code [0-9]*; .*"failed".*reason":"[^"]'
 for name in lost killed; do
     check "$name: completes" ends_as $name COMPLETED
     check "$name: the bits and the curve of a run left alone" whole_run $name
