@@ -59,9 +59,29 @@ dt_status dt_device_decide(const struct dt_device_seen *seen, int n, bool *cuda)
                    with, seen[with].host, without, seen[without].host, seen[without].reason);
 }
 
-// In a build for CPUs this is worth mentioning only on a machine that has an NVIDIA driver.
+// The variable by which a launcher gave this job GPUs, or NULL.
+static const char *variable_of_gpus(void)
+{
+    static const char *const names[] = {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS",
+                                        "CUDA_VISIBLE_DEVICES"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *value = getenv(names[i]);
+        if (value && value[0] && strcmp(value, "-1") != 0 && strcmp(value, "NoDevFiles") != 0)
+            return names[i];
+    }
+    return NULL;
+}
+
+// In a build for CPUs this is worth mentioning only in a job that has GPUs, or on a machine that
+// has an NVIDIA driver.
 static void mention_fallback(const struct dt_device_seen *seen)
 {
+    const char *variable = variable_of_gpus();
+    if (variable && !dt_backend_find("cuda")) {
+        dt_warn("this job has GPUs (%s=%s), but trains on CPUs: %s; %s", variable, getenv(variable),
+                seen->reason, how_to_build);
+        return;
+    }
     if (dt_backend_find("cuda") || access("/proc/driver/nvidia/version", F_OK) == 0)
         dt_info("run.device = auto uses the CPU: %s", seen->reason);
 }

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "comm/job_control.h"
 #include "job/device.h"
+#include "job/places.h"
 #include "model/hf.h"
 #include "model/kinds.h"
 
@@ -79,6 +80,18 @@ static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
     DT_TRY_NOTE(dt_device_open(&config, &job->backend, &job->ranks_on_device), "run.device = %s",
                 dt_config_text(job->config, "run.device"));
     return DT_OK;
+}
+
+static dt_status print_places(const struct dt_job *job)
+{
+    struct dt_device_info info;
+    struct dt_place mine = {0};
+    DT_TRY(job->backend.table->info(job->backend.device, &info));
+    snprintf(mine.device, sizeof mine.device, "%.*s", (int)strcspn(info.name, ","), info.name);
+    snprintf(mine.id, sizeof mine.id, "%s", info.id);
+    dt_cores_list(mine.cpus, sizeof mine.cpus);
+    mine.threads = info.threads;
+    return dt_places_print(job->comm, &mine);
 }
 
 static dt_status choose_storage(struct dt_job *job)
@@ -251,6 +264,7 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char 
     const struct dt_settings *s = &job->settings;
     bool root = comm->info.rank == 0;
     *job = (struct dt_job){.comm = comm, .folder = {.lock = -1}};
+    DT_TRY(dt_places_check_program(comm));
     dt_comm_progress(comm, 0, "reading the configuration");
     DT_TRY(share_config(job, path, overrides, n_overrides));
     DT_TRY(dt_agree(comm, root ? dt_job_check_launch(job, purpose) : DT_OK));
@@ -262,6 +276,8 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char 
     DT_TRY(open_backend(job, purpose));
     if (purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK)
         DT_TRY(dt_agree(comm, root ? dt_job_check_device(job) : DT_OK));
+    if (purpose == DT_PURPOSE_TRAIN)
+        DT_TRY(print_places(job));
     DT_TRY(choose_storage(job));
 
     dt_comm_progress(comm, 0, "scanning the data");

@@ -22,6 +22,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct trainer {
     struct dt_job *job;
@@ -273,13 +274,16 @@ static dt_status start(struct trainer *t)
     dt_status status = open_metrics(t);
     DT_TRY(dt_agree(job->comm, status == DT_OK ? open_loader(t) : status));
 
+    struct dt_device_info device;
+    DT_TRY(dt_backend_info(&job->backend, &device));
     if (t->state.step >= job->steps)
         dt_info("%s already has its %lld steps: increase run.steps to train further", job->run_path,
                 (long long)job->steps);
     else
-        dt_info("%s: %.2f M parameters, %s, %d %s, %lld steps of %lld %s", job->run_path,
+        dt_info("%s: %.2f M parameters, %s, %d %s on %.*s, %lld steps of %lld %s", job->run_path,
                 (double)dt_model_params(t->model)->count * 1e-6, dt_dtype_name(job->model.storage),
-                ranks, ranks == 1 ? "rank" : "ranks", (long long)job->steps,
+                ranks, ranks == 1 ? "rank" : "ranks", (int)strcspn(device.name, ","), device.name,
+                (long long)job->steps,
                 (long long)(job->settings.data.batch * job->settings.data.seq_len),
                 dt_model_unit(&job->model));
     if (job->settings.optim.shard && ranks == 1)

@@ -122,6 +122,21 @@ check "… it has trained nothing with these" cmp before.ini runs/goes-on/config
 check "then it goes on" "${train[@]}" run.name=goes-on run.steps=9 optim.lr=1e-3 2>goes-on.log
 check "… and has" grep -q '^lr = 1e-3' runs/goes-on/config.resolved.ini
 
+# The map, once; a build for CPUs in a job with GPUs; two builds in one job.
+check "two ranks" env SLURM_JOB_ID=77 SLURM_RESTART_COUNT=1 SLURM_JOB_GPUS=0,1 "${local_mpirun[@]}" -np 2 "${train[@]}" \
+    run.name=map run.steps=4 2>map.log
+check "the map names the job once" test "$(grep -c 'Slurm job 77, restart 1$' map.log)" -eq 1
+check "… and host, ranks, device and CPUs" test "$(grep -cE ": ranks 0-1 on .+, CPUs [0-9]" map.log)" -eq 1
+check "the start names the device" grep -qE 'map: .*, 2 ranks on .+, 4 steps' map.log
+if ! "$dtrain" info | grep -q 'device *cuda'; then
+    check "GPUs without use" grep -q 'warning: this job has GPUs (SLURM_JOB_GPUS=0,1), but trains on CPUs: .*has no CUDA' map.log
+fi
+if objcopy --remove-section .note.gnu.build-id "$dtrain" other-build 2>/dev/null; then
+    "${local_mpirun[@]}" -np 1 "${train[@]}" run.name=mixed : -np 1 ./other-build small.ini run.name=mixed 2>mixed.log
+    check "two builds in one job: exit code" test $? -eq 2
+    check "… which rank" grep -q 'rank 1 on .* runs another build of dtrain' mixed.log
+fi
+
 check "collectives are tested" "${local_mpirun[@]}" -np 2 "${train[@]}" run.name=tested run.steps=4 comm.selftest=true 2>tested.log
 check "… and said to be" grep -q 'comm.selftest' tested.log
 finish

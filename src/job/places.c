@@ -1,0 +1,189 @@
+// Lines are short however many ranks a host has: equal entries once, long lists cut.
+#include "job/places.h"
+
+#include "base/log.h"
+#include "base/text.h"
+
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LISTED = 16, ID_SHOWN = 12 }; // entries of a line; of "GPU-5f1c2b3a-…"
+
+// ---- the program: the build id that the linker wrote into it, in hex
+
+static int find_build_id(struct dl_phdr_info *program, size_t size, void *text)
+{
+    (void)size;
+    for (int i = 0; i < program->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &program->dlpi_phdr[i];
+        const char *at = (const char *)(program->dlpi_addr + segment->p_vaddr);
+        const char *end = at + segment->p_memsz;
+        while (segment->p_type == PT_NOTE && at + sizeof(ElfW(Nhdr)) < end) {
+            const ElfW(Nhdr) *note = (const ElfW(Nhdr) *)at;
+            const char *name = at + sizeof *note, *bytes = name + (note->n_namesz + 3) / 4 * 4;
+            if (note->n_type == NT_GNU_BUILD_ID && strcmp(name, "GNU") == 0)
+                for (unsigned k = 0; k < note->n_descsz && k < 20; k++)
+                    dt_append(text, sizeof((struct dt_place *)0)->id, "%02x",
+                              (unsigned char)bytes[k]);
+            at = bytes + (note->n_descsz + 3) / 4 * 4;
+        }
+    }
+    return 1; // the program itself comes first
+}
+
+dt_status dt_places_compare_programs(const struct dt_place *places, int n)
+{
+    for (int i = 1; i < n; i++)
+        if (strcmp(places[i].id, places[0].id) != 0)
+            return DT_FAIL(DT_USER,
+                           "start all ranks from one file that all hosts see, or copy it to "
+                           "every host again",
+                           "rank %d on %s runs another build of dtrain (%.12s) than rank 0 on %s "
+                           "(%.12s)",
+                           i, places[i].host, places[i].id, places[0].host, places[0].id);
+    return DT_OK;
+}
+
+static dt_status gather(struct dt_comm *comm, const struct dt_place *mine, struct dt_place **all)
+{
+    *all = calloc((size_t)comm->info.size, sizeof **all);
+    DT_TRY(dt_agree(comm, *all ? DT_OK
+                               : DT_FAIL(DT_MACHINE, NULL, "no memory for the places of %d ranks",
+                                         comm->info.size)));
+    (*all)[comm->info.rank] = *mine;
+    snprintf((*all)[comm->info.rank].host, sizeof mine->host, "%s", comm->info.host);
+    return dt_all_gather(comm, *all, sizeof **all);
+}
+
+dt_status dt_places_check_program(struct dt_comm *comm)
+{
+    struct dt_place mine = {0}, *all;
+    dl_iterate_phdr(find_build_id, mine.id);
+    dt_status status = gather(comm, &mine, &all);
+    if (status == DT_OK)
+        status = dt_agree(
+            comm, comm->info.rank == 0 ? dt_places_compare_programs(all, comm->info.size) : DT_OK);
+    free(all);
+    return status;
+}
+
+// ---- the map
+
+static bool on_host(const struct dt_place *place, const struct dt_place *first)
+{
+    return strcmp(place->host, first->host) == 0;
+}
+
+// "0-3,6", those of the host of `first`. Returns their number.
+static int list_ranks(const struct dt_place *places, int n, int first, char *text, size_t size)
+{
+    int ranks = 0;
+    for (int i = first; i < n; i++) {
+        int last = i;
+        if (!on_host(&places[i], &places[first]))
+            continue;
+        while (last + 1 < n && on_host(&places[last + 1], &places[first]))
+            last++;
+        dt_append(text, size, last > i ? "%s%d-%d" : "%s%d", ranks ? "," : "", i, last);
+        ranks += last - i + 1;
+        i = last;
+    }
+    return ranks;
+}
+
+// Their ids or CPUs, "0-7 | 8-15"; once where all are equal.
+static void list_fields(const struct dt_place *places, int n, int first, size_t field, int shown,
+                        char *text, size_t size)
+{
+    const char *of_first = (const char *)&places[first] + field;
+    bool equal = true;
+    int listed = 0;
+    for (int i = first; i < n; i++)
+        if (on_host(&places[i], &places[first]))
+            equal = equal && strcmp((const char *)&places[i] + field, of_first) == 0;
+    for (int i = first; i < n && listed <= LISTED; i++) {
+        if (!on_host(&places[i], &places[first]) || (equal && listed > 0))
+            continue;
+        if (listed++ < LISTED)
+            dt_append(text, size, "%s%.*s", listed > 1 ? " | " : "", shown,
+                      (const char *)&places[i] + field);
+        else
+            dt_append(text, size, " | …");
+    }
+}
+
+static void log_host(const struct dt_place *places, int n, int first)
+{
+    const struct dt_place *one = &places[first];
+    char ranks[256] = "", ids[512] = "", cpus[1024] = "";
+    int count = list_ranks(places, n, first, ranks, sizeof ranks);
+    list_fields(places, n, first, offsetof(struct dt_place, id), ID_SHOWN, ids, sizeof ids);
+    list_fields(places, n, first, offsetof(struct dt_place, cpus), (int)sizeof one->cpus, cpus,
+                sizeof cpus);
+    dt_info("%s: rank%s %s on %s%s%s, CPUs %s, %d thread%s%s", one->host, count > 1 ? "s" : "",
+            ranks, one->device, ids[0] ? " " : "", ids, cpus, one->threads,
+            one->threads > 1 ? "s" : "", count > 1 ? " each" : "");
+}
+
+static const char *variable(const char *name)
+{
+    const char *text = getenv(name);
+    return text && text[0] ? text : NULL;
+}
+
+static void log_job(void)
+{
+    const char *job = variable("SLURM_JOB_ID"), *array = variable("SLURM_ARRAY_JOB_ID");
+    const char *task = variable("SLURM_ARRAY_TASK_ID"), *restarts = variable("SLURM_RESTART_COUNT");
+    char member[64] = "";
+    if (array && task)
+        snprintf(member, sizeof member, " (%.20s_%.20s of the array)", array, task);
+    if (job)
+        dt_info("Slurm job %s%s, restart %s", job, member, restarts ? restarts : "0");
+}
+
+static int ranks_beside(const struct dt_place *places, int n, int first)
+{
+    int ranks = 0;
+    for (int i = 0; i < n; i++)
+        ranks += on_host(&places[i], &places[first]);
+    return ranks;
+}
+
+void dt_places_log(const struct dt_place *places, int n)
+{
+    int unequal = 0, mixed = 0;
+    log_job();
+    for (int i = 0; i < n; i++) {
+        bool seen = false;
+        for (int k = 0; k < i && !seen; k++)
+            seen = on_host(&places[k], &places[i]);
+        if (seen)
+            continue;
+        log_host(places, n, i);
+        if (!unequal && ranks_beside(places, n, i) != ranks_beside(places, n, 0))
+            unequal = i;
+    }
+    for (int i = n - 1; i > 0; i--)
+        mixed = strcmp(places[i].device, places[0].device) != 0 ? i : mixed;
+    if (unequal)
+        dt_warn("host %s has %d ranks, %s has %d: all ranks have equal shares of the batch, so the "
+                "slowest sets the pace",
+                places[0].host, ranks_beside(places, n, 0), places[unequal].host,
+                ranks_beside(places, n, unequal));
+    if (mixed)
+        dt_warn("rank 0 on %s runs on %s, rank %d on %s on %s: the slowest sets the pace, and "
+                "losses differ in their last bits from those of a job on one kind",
+                places[0].host, places[0].device, mixed, places[mixed].host, places[mixed].device);
+}
+
+dt_status dt_places_print(struct dt_comm *comm, const struct dt_place *mine)
+{
+    struct dt_place *all;
+    dt_status status = gather(comm, mine, &all);
+    if (status == DT_OK && comm->info.rank == 0)
+        dt_places_log(all, comm->info.size);
+    free(all);
+    return status;
+}
