@@ -89,11 +89,13 @@ check "checkpoint.on_signal = false: not requeued" says careless 'not requeued: 
 
 # ---- a signal while the job starts is not lost, and does not kill a process that is not yet dtrain
 for delay in 0 0.3; do
+    signal=USR1
+    [ $delay = 0 ] || signal=TERM # as some clusters pre-empt: the batch script alone gets it
     for DTRAIN_LAUNCHER in srun mpirun; do submit early-$DTRAIN_LAUNCHER-$delay "${endless[@]}"; done
     for name in early-{srun,mpirun}-$delay; do
         check "$name: starts" wait_until pids "$name" >/dev/null
         sleep $delay
-        scancel --batch --signal=USR1 "${job[$name]}"
+        scancel --batch --signal=$signal "${job[$name]}"
     done
     for name in early-{srun,mpirun}-$delay; do
         check "$name: is requeued" wait_until says "$name" 'requeued: continues'
@@ -152,16 +154,28 @@ optim.lr=2e-3 run.name=fast
 END
 mkdir launch
 ln -s "$repository/launch/train.sbatch" launch/
-array() { # NAME, sweep
-    job[$1]=$(DTRAIN=$dtrain sbatch --parsable --wait --ntasks=1 --array=1-2 --cpus-per-task=1 --output="$1-%a.log" \
-        "$repository/launch/array.sbatch" small.ini "$2")
+array() { # NAME, arguments …: task N is the job NAME-N
+    local number
+    number=$(DTRAIN=$dtrain sbatch --parsable --ntasks=1 --array=1-2 --cpus-per-task=1 --output="$1-%a.log" \
+        "$repository/launch/array.sbatch" small.ini "${@:2}")
+    job[$1-1]=${number}_1 job[$1-2]=${number}_2
 }
-check "a sweep" array sweep sweep.txt
+array sweep sweep.txt
+for task in 1 2; do check "sweep: task $task" ends_as sweep-$task COMPLETED; done
 check "the first line has a name by file and number" grep -q '^lr = 0\?.*1e-3\|^lr = 0.001' runs/sweep-1/config.resolved.ini
 check "the second its own" grep -q '^lr = 2e-3\|^lr = 0.002' runs/fast/config.resolved.ini
 for name in sweep-1 fast; do check "$name: is complete" grep -q '"complete"' runs/$name/state.json; done
+array tasks sweep.txt run.steps=1000000
+for task in 1 2; do check "tasks-$task: under way" wait_until says tasks-$task 'dtrain: step 20/'; done
+scancel --batch --signal=USR1 "${job[tasks-1]}"
+check "a task of a sweep is requeued" wait_until says tasks-1 'requeued: continues'
+check "… and starts again" wait_until says tasks-1 'resuming from'
+check "… alone" job_is tasks-2 RUNNING
+check "… the other was not restarted" test "$(restarts tasks-2)" -eq 0
+scancel "${job[tasks-1]}" "${job[tasks-2]}"
 sed -i 's/fast/sweep-1/' sweep.txt
-check "a sweep whose runs share a name is refused" eval '! array shared sweep.txt'
+array shared sweep.txt
+check "a sweep whose runs share a name is refused" ends_as shared-1 FAILED
 check "… with the lines" says shared-1 'lines 1 and 2 would both train in runs/sweep-1'
 
 check "scaling over two nodes" ends_as scaling COMPLETED
