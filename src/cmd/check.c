@@ -93,6 +93,9 @@ static void print_batch(const struct dt_job *job)
            (long long)batch, (long long)length, unit, (long long)(batch * length), unit,
            job->comm->info.size, (long long)(job->local_batch / job->micro_batch),
            (long long)job->micro_batch);
+    if (dt_job_sum_order(job) == DT_SUM_TREE)
+        printf("sums: one binary tree over %lld micro-batches, the same on up to as many ranks\n",
+               (long long)(batch / job->micro_batch));
     printf("order: blocks of %lld windows, %s\n", (long long)dt_job_block(job),
            job->settings.data.shuffle ? "shuffled" : "as in the files");
     printf("steps: %lld, %lld per epoch, %.3g %s total\n", (long long)job->steps,

@@ -60,6 +60,9 @@ dt_status dt_job_name_origin(const struct dt_job *job, dt_status status);
 dt_status dt_job_check_launch(const struct dt_job *job, enum dt_purpose purpose);
 // Settings that the device does not allow in training.
 dt_status dt_job_check_device(const struct dt_job *job);
+// Collective. Warns where comm.reduce = reproducible cannot be kept on other machines: the ranks'
+// devices are of different models or use different instructions.
+dt_status dt_job_compare_devices(const struct dt_job *job);
 // That NCCL is available if training would use it.
 dt_status dt_job_check_nccl(const struct dt_job *job);
 

@@ -253,6 +253,7 @@ static dt_status start(struct trainer *t)
     struct dt_job *job = t->job;
     int ranks = job->comm->info.size;
     DT_TRY(dt_agree(job->comm, dt_train_check_resources(job)));
+    DT_TRY(dt_job_compare_devices(job));
     DT_TRY(dt_agree(job->comm, dt_profile_open(job, &t->profile)));
     dt_comm_progress(job->comm, 0, "choosing GEMM algorithms");
     DT_TRY(dt_gemm_algos_apply(job));
