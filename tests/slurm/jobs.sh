@@ -42,8 +42,11 @@ on_node 4 ip route add unreachable 10.77.0.3
 
 # ---- two nodes by either launcher; what is refused
 for DTRAIN_LAUNCHER in srun mpirun; do
-    submit $DTRAIN_LAUNCHER small.ini
+    submit $DTRAIN_LAUNCHER --gres=gpu:1 small.ini
     check "two nodes by $DTRAIN_LAUNCHER" ends_as $DTRAIN_LAUNCHER COMPLETED
+    ! "$dtrain" info | grep -q 'NCCL  not in this build' || check "$DTRAIN_LAUNCHER: a build for CPUs warns of idle GPUs" \
+        says $DTRAIN_LAUNCHER 'this job has GPUs .* trains on CPUs'
+    check "$DTRAIN_LAUNCHER: the map of hosts" says $DTRAIN_LAUNCHER '^dtrain: n2: rank 1 on '
 done
 ranks 2 small.ini run.name=here >here.log 2>&1
 check "two nodes: the bits of one machine" same_bits runs/{srun,here}/checkpoints/step-00000012
@@ -65,6 +68,7 @@ check "exit code 2 is not requeued" test "$(restarts mistake)" -eq 0
 for name in spare-{srun,mpirun}; do
     check "$name: continues and completes" ends_as "$name" COMPLETED
     check "$name: the bits and the curve of a run left alone" whole_run "$name"
+    check "$name: says which start it is" says "$name" "Slurm job ${job[$name]}, restart 1"
     check "$name: one log" test "$(grep -c "^dtrain: runs/$name: " "$name.log")" -eq 2
 done
 
