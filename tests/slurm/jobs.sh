@@ -62,7 +62,7 @@ check "one command in a batch script of two tasks" sbatch --wait --nodes=2 --nta
 dtrain=absent submit absent small.ini
 submit mistake small.ini data.batch=7
 for name in absent mistake; do check "$name: the job fails" ends_as "$name" FAILED; done
-check "an absent program is named" says absent 'absent is not in .* set DTRAIN'
+check "an absent program is named" says absent 'no absent in .* set DTRAIN'
 check "exit code 2 is not requeued" test "$(restarts mistake)" -eq 0
 
 for name in spare-{srun,mpirun}; do
@@ -138,6 +138,7 @@ check "killed: its log names the rank" says killed 'task 1: Killed'
 check "killed: the others had time for the reason" says killed 'ended with exit code [0-9]*; .*"failed".*reason":"[^"]'
 for name in lost killed; do
     check "$name: completes" ends_as $name COMPLETED
+    check "$name: the next start says how the one before ended" says $name '^dtrain: .*the previous job'
     check "$name: the bits and the curve of a run left alone" whole_run $name
 done
 
