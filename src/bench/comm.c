@@ -154,7 +154,7 @@ static dt_status check_once(const struct bench *b, const struct dt_collective *c
     int64_t *wrong_from = calloc((size_t)b->route.comm->info.size + 1, sizeof *wrong_from);
     dt_status status =
         wrong_from ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to count wrong values");
-    if (status == DT_OK) // what an exchange does not bring is wrong
+    if (status == DT_OK) // what an exchange does not deliver is wrong
         status = clear(b, bytes);
     if (status == DT_OK)
         status = fill(b, known, c->mine ? b->route.mine : b->route.data);
@@ -203,8 +203,8 @@ static void print_header(const struct bench *b)
     printf("# %d rank%s on %lld host%s, %s%s\n", info->size, info->size == 1 ? "" : "s",
            (long long)b->hosts, b->hosts == 1 ? "" : "s", dt_comm_mpi_version(),
            info->size == 1        ? "; one rank sends nothing: start several by mpirun or srun"
-           : is_oversubscribed(b) ? "; more ranks than cores: they take turns, and times say "
-                                    "nothing of a machine with enough"
+           : is_oversubscribed(b) ? "; more ranks than cores: they take turns, so these times "
+                                    "do not hold where there are cores enough"
                                   : "");
     if (b->route.options->pairs)
         return;
@@ -282,7 +282,7 @@ static void print_summary(const struct bench *b, const struct row *row)
 static dt_status measure_row(struct bench *b, struct row *row)
 {
     struct dt_collective c = collective_of(b, row);
-    // Zeros: what sums of sums grow to is no matter of speed.
+    // Zeros, so that repeated sums do not overflow.
     DT_TRY(clear(b, row->bytes));
     DT_TRY(time_row(b, &c, row));
     DT_TRY(check_row(b, &c, row));
@@ -372,13 +372,13 @@ static dt_status choose_limit(struct bench *b, bool on_device)
 static void say_what_was_skipped(const struct bench *b)
 {
     if (b->skipped && b->route.comm->info.rank == 0)
-        fprintf(
-            stderr,
-            "dtrain: %s: arrays from %lld bytes up are skipped: each rank needs two of them, and "
-            "%lld MiB is the most for one (%s)\n",
-            b->route.name, (long long)b->skipped, (long long)(b->limit >> 20),
-            b->route.options->max_memory > 0 ? "--max-memory"
-                                             : "half of the free memory; --max-memory changes it");
+        fprintf(stderr,
+                "dtrain: %s: skipping arrays of %lld bytes and more: each rank needs two, and the "
+                "limit for one is %lld MiB (%s)\n",
+                b->route.name, (long long)b->skipped, (long long)(b->limit >> 20),
+                b->route.options->max_memory > 0
+                    ? "--max-memory"
+                    : "half of the free memory; --max-memory changes it");
 }
 
 static dt_status measure_backend(struct bench *b)

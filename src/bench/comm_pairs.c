@@ -97,7 +97,7 @@ static void judge_kind(struct pairs *p, bool between)
 // A rank is slow where half its pairs are, compared with others of their kind.
 static void name_slow_ranks(const struct pairs *p)
 {
-    for (int i = 0; i < p->n && p->n > 2; i++) {
+    for (int i = 0; i < p->n && p->n > 3; i++) { // of three, two pairs have the slow one
         int64_t n = 0;
         for (int k = 0; k < p->n; k++)
             if (k != i)

@@ -221,7 +221,7 @@ static dt_status try_case(struct trial *t, int k, int index)
     c.data = t->memory;
     c.mine = c.operation == DT_EXCHANGE ? t->mine : NULL;
     char *to = c.mine ? t->mine : t->memory;
-    memset(t->host, 0, (size_t)bytes); // what an exchange does not bring is wrong
+    memset(t->host, 0, (size_t)bytes); // what an exchange does not deliver is wrong
     dt_known_fill(&known, 0, n, t->device ? t->host : to);
     dt_status status =
         t->device ? run_on_device(t, index, &c, to, bytes) : dt_collective(t->comm, &c);
@@ -266,13 +266,13 @@ static dt_status judge(struct trial *t)
     c.mine = c.data = t->memory; // an exchange both ways
     if (comm->info.rank == 0)
         status = DT_FAIL(DT_MACHINE,
-                         "run `dtrain bench --comm` on these hosts; leave out a host whose memory "
-                         "or network is faulty",
-                         "communication self-test: %s of %s by %s gives wrong values, %lld in all "
-                         "tests; most of them %s rank %d on %s",
+                         "run `dtrain bench --comm` on these hosts, and exclude a host with "
+                         "faulty memory or network",
+                         "communication self-test: %s of %s by %s gave wrong values (%lld in "
+                         "total), most of them %s rank %d on %s",
                          dt_collective_name(&c), dt_dtype_name(c.dtype),
                          t->device ? t->device->table->name : comm->info.backend, (long long)wrong,
-                         is_source ? "come from" : "are found on", culprit, host);
+                         is_source ? "from" : "on", culprit, host);
     return dt_agree(comm, status);
 }
 

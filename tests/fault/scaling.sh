@@ -22,7 +22,7 @@ check "bench --comm on two ranks" ranks 2 bench --comm --last 64K --factor 32 --
 check "… every collective, without a wrong value" test "$(grep -c '"wrong":0,' comm.json)" -eq 15
 ranks 2 bench --comm --last 2M --factor 512 --collective all-gather --seconds 0.001 --max-memory 1 >comm.txt 2>comm.log
 check "what needs too much memory is skipped" test "$(grep -c '^  mpi  *all-gather' comm.txt)" -eq 2
-check "… with a word" grep -q 'mpi: arrays from 2097152 bytes up are skipped: .*(--max-memory)' comm.log
+check "… with a word" grep -q 'mpi: skipping arrays of 2097152 bytes and more: .*(--max-memory)' comm.log
 check "every two of three ranks" ranks 3 bench --comm --pairs --last 64K --json >pairs.json
 check "… are in the table once" test "$(grep -oE '"rank":[0-9]+|"with":[0-9]+' pairs.json | cut -d: -f2 | paste -sd' ')" = "1 0 2 0 2 1"
 for wrong in "--first 8Q" "--last x" "--batch 4" "--step" "--collective gossip"; do

@@ -369,7 +369,7 @@ static void check_broken(struct dt_device_comm *nccl)
     broken.enqueue = no_allreduce;
     nccl->table = &broken;
     CHECK_FAILS(dt_device_comm_selftest(&nccl_config, nccl), DT_MACHINE,
-                "self-test: all-reduce of fp32 by nccl gives wrong values");
+                "self-test: all-reduce of fp32 by nccl gave wrong values");
     nccl->table = &dt_nccl_table;
 }
 
