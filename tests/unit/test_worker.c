@@ -1,0 +1,79 @@
+// The worker: work goes on beside its owner, its errors come to the owner, and files that it writes
+// are progress.
+#include "base/worker.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+
+#include "scratch.h"
+
+#include <stdatomic.h>
+
+struct job {
+    atomic_bool go_on;
+    int64_t plain;    // the worker's while it is busy, else its owner's
+    const char *path; // that it writes; NULL: it is silent
+};
+
+static dt_status wait_for_owner(void *context)
+{
+    struct job *job = context;
+    for (int i = 0; !atomic_load(&job->go_on); i++) {
+        if (job->path)
+            DT_TRY(dt_write_synced(job->path, true, "text", 4));
+        dt_sleep(0.01);
+    }
+    job->plain++;
+    return DT_OK;
+}
+
+static dt_status fail(void *context)
+{
+    return DT_FAIL(DT_MACHINE, "a hint", "work %d failed", *(int *)context);
+}
+
+static void test_work(struct dt_worker *worker, bool writes)
+{
+    struct job job = {.path = writes ? in_scratch("file") : NULL};
+    for (int i = 0; i < 3; i++) {
+        atomic_store(&job.go_on, false);
+        job.plain++;
+        dt_worker_begin(worker, wait_for_owner, &job);
+        CHECK(!dt_worker_wait(worker, 0.3), "it waits for its owner");
+        CHECK(dt_worker_is_busy(worker) && !dt_worker_has_failed(worker), "busy");
+        double silence = dt_worker_silence(worker);
+        CHECK(writes ? silence < 0.25 : silence > 0.25, "silent for %g s", silence);
+        atomic_store(&job.go_on, true);
+        CHECK_INT(dt_worker_outcome(worker), DT_OK);
+        CHECK(!dt_worker_is_busy(worker), "not busy");
+        CHECK(dt_worker_silence(worker) <= 0, "nothing is silent");
+        CHECK_INT(job.plain, 2 * i + 2);
+    }
+}
+
+static void test_failure(struct dt_worker *worker)
+{
+    int seven = 7;
+    dt_worker_begin(worker, fail, &seven);
+    CHECK(dt_worker_wait(worker, 60), "it ends");
+    CHECK(dt_worker_has_failed(worker), "it has failed");
+    CHECK_INT(dt_error_current()->code, DT_OK); // until it is asked for
+    CHECK_FAILS(dt_worker_outcome(worker), DT_MACHINE, "work 7 failed");
+    CHECK(!dt_worker_has_failed(worker), "the error was taken");
+    CHECK_INT(dt_worker_outcome(worker), DT_OK);
+    dt_error_clear();
+}
+
+int main(void)
+{
+    struct dt_worker *worker;
+    make_scratch();
+    CHECK_INT(dt_worker_start(&worker), DT_OK);
+    test_work(worker, false);
+    test_work(worker, true);
+    test_failure(worker);
+    dt_worker_stop(worker);
+    dt_worker_stop(NULL);
+    remove_scratch();
+    return test_end();
+}
