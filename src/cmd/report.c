@@ -74,7 +74,8 @@ static void note_end(const char *reason, dt_status code)
 }
 
 // Two ranks that the watch could not bring together (all links between them led over the dead, or
-// one was suspended) meet in the run's folder: the first one speaks. A launcher leaves little time.
+// one was suspended) meet in the run's folder: the first one of a host speaks. A launcher leaves
+// little time.
 static void speak(dt_status code)
 {
     begin_end(code, 300000);

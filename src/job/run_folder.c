@@ -13,12 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { CONFIG_MAX_BYTES = 1 << 20, STATE_MAX_BYTES = 1 << 16, TAIL_BYTES = 1 << 14 };
 
-static const char claim_name[] = ".ended"; // created by the rank that has the last words
+static const char claims[] = ".ended"; // a file a host, created by the rank that speaks there
 
 static void read_holder(int fd, char *text, size_t size)
 {
@@ -84,8 +85,11 @@ dt_status dt_run_folder_open(const char *path, double wait_s, struct dt_run_fold
     DT_TRY(dt_path(folder->checkpoints, "%s/checkpoints", path));
     DT_TRY_NOTE(dt_make_dirs(folder->checkpoints), "creating the run's folder (run.dir)");
     DT_TRY(take_lock(path, wait_s, folder));
-    DT_TRY(dt_path(file, "%s/%s", path, claim_name));
-    unlink(file);
+    DT_TRY(dt_path(file, "%s/%s", path, claims));
+    DT_TRY(dt_remove_tree(file));
+    if (mkdir(file, 0777) != 0)
+        dt_warn("cannot create %s: %s; if the job fails, several ranks may say so", file,
+                strerror(errno));
     return DT_OK;
 }
 
@@ -195,7 +199,9 @@ void dt_run_folder_watch(const char *path)
     if (!path)
         return;
     snprintf(watched, sizeof watched, "%s/state.json", path);
-    snprintf(claimed, sizeof claimed, "%s/%s", path, claim_name);
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    snprintf(claimed, sizeof claimed, "%s/%s/%s", path, claims, host);
     atomic_store(&watching, true);
 }
 

@@ -3,6 +3,7 @@
 //   call=write,fsync,rename,read,open,mpi   which calls count ("mpi": MPI_Test and MPI_Testall)
 //   path=TEXT                               those whose path contains TEXT
 //   rank=N                                  on this rank alone
+//   when=FILE                               once this file exists
 //   at=N                                    the N-th such call of the process, and, with `times=M`,
 //                                           the M - 1 after it (times=0: all after it)
 //   do=kill | job | eio | enospc | erofs | short | flip | MILLISECONDS
@@ -64,6 +65,8 @@ static bool is_meant(const char *call, const char *path)
     if (!setting("call", value, sizeof value) || !strstr(value, call))
         return false;
     if (setting("path", value, sizeof value) && !strstr(path, value))
+        return false;
+    if (setting("when", value, sizeof value) && access(value, F_OK) != 0)
         return false;
     return number("rank", -1) < 0 || number("rank", -1) == (rank ? strtol(rank, NULL, 10) : 0);
 }

@@ -114,6 +114,12 @@ for rank in 2 0; do
     resumes data.train=raw/plain.h5
 done
 
+# All of rank 3's heartbeats come and go over these two.
+begin pair data.train=raw/plain.h5
+check "$name: training is under way" wait_for_step $name 11
+kill -KILL "$(rank_pid 1)" "$(rank_pid 2)"
+ends 137 10 "rank [12] on host $host \(pid [0-9]+\)( \(and 1 other\))? died $when" "$resume"
+
 begin all-killed data.train=raw/plain.h5
 check "$name: training is under way" wait_for_step $name 11
 kill -KILL "$job" "${pids[@]}"
