@@ -69,7 +69,7 @@ fi
 
 # Several ranks. The order of two summands does not matter: MPI and NCCL give the same bits.
 export SIMT_DEVICES=4
-train nccl 2
+train nccl 2 comm.verify_replicas=6
 close nccl plain 1e-5
 SIMT_ORDER=random train nccl-random 2 run.cuda_graph=false comm.bucket_mb=0.005
 alike nccl-random nccl
@@ -84,7 +84,7 @@ check "every range that was begun has ended" test "$(grep -cx 'simt: [1-9][0-9]*
 train often 2 checkpoint.every=1 comm.verify_replicas=1
 alike often nccl
 allocations() { grep ' pinned allocations$' "$1" | sort; }
-check "as many allocations with six checkpoints as with one" cmp <(allocations often.log) <(allocations nccl.log)
+check "as many allocations with six checkpoints and comparisons as with one" cmp <(allocations often.log) <(allocations nccl.log)
 check "… of both ranks" test "$(allocations often.log | wc -l)" -eq 2
 train mpi 2 comm.backend=mpi
 alike mpi nccl
