@@ -95,27 +95,39 @@ static void tidy(const struct dt_saver *s)
 static dt_status publish(struct dt_saver *s)
 {
     const struct dt_saver_config *c = &s->config;
+    uint64_t begin = dt_trace_begin();
     DT_TRY(c->sync(c->context)); // the curve must not end before the checkpoint
     DT_TRY(dt_checkpoint_publish(&s->draft, &c->snapshot->host, &s->manifest));
+    dt_trace_end(DT_LANE_CHECKPOINT, "publish", begin, 0);
     s->write_s = dt_seconds() - s->begun;
     tidy(s);
     return DT_OK;
+}
+
+static int64_t bytes_written(const struct dt_saver *s)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < s->manifest.n; i++)
+        bytes += s->manifest.files[i].size;
+    return bytes;
 }
 
 static dt_status write_part(void *saver)
 {
     struct dt_saver *s = saver;
     const struct dt_saver_config *c = &s->config;
-    uint64_t begin = dt_trace_begin();
+    uint64_t waiting = dt_trace_begin();
     dt_status status = dt_snapshot_wait(c->snapshot);
+    dt_trace_end(DT_LANE_CHECKPOINT, "waiting for the snapshot", waiting, 0);
+    uint64_t writing = dt_trace_begin();
     if (status == DT_OK)
         status =
             dt_checkpoint_write(&s->draft, &c->snapshot->host, &s->state, c->train, &s->manifest);
+    dt_trace_end(DT_LANE_CHECKPOINT, "write", writing, bytes_written(s));
     if (status == DT_OK && s->parts == 1)
         status = publish(s);
     if (status != DT_OK && s->parts == 1)
         dt_checkpoint_discard(&s->draft);
-    dt_trace_end(DT_LANE_CHECKPOINT, "write", begin, 0);
     return dt_error_during_run(status);
 }
 
