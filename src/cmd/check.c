@@ -42,17 +42,14 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
         printf("  … and %lld more\n", (long long)(data->n_shards - 8));
 }
 
-// What the same job would need without optim.shard.
-static dt_status print_shard(const struct dt_job *job, int64_t total)
+static void print_shard(const struct dt_job *job, const struct dt_params *params)
 {
-    struct dt_job whole = *job;
-    struct dt_memory_plan plan = {0};
-    whole.settings.optim.shard = false;
-    DT_TRY(dt_job_memory(&whole, &plan));
-    printf("optim.shard saves %.1f MiB on each of %d ranks%s\n",
-           (double)(dt_memory_plan_bytes(&plan, true) - total) / 0x1p20, job->comm->info.size,
-           job->comm->info.size == 1 ? ": start more" : "");
-    return DT_OK;
+    const struct dt_stepper_config stepper = dt_job_stepper(job);
+    int64_t spread = params->elements - dt_stepper_held(params, &stepper);
+    if (stepper.shard)
+        printf("optim.shard saves %.1f MiB of optimizer states on each of %d ranks\n",
+               (double)dt_optimizer_bytes(spread, &stepper.optimizer) / 0x1p20,
+               job->comm->info.size);
 }
 
 static dt_status print_memory(const struct dt_job *job, const struct dt_device_info *device)
@@ -69,7 +66,7 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
         print_bytes("on the device", on_device);
     print_bytes("free now", device->memory_free);
     print_bytes("reserved", dt_job_reserved_memory(job, device));
-    return job->settings.optim.shard ? print_shard(job, total) : DT_OK;
+    return DT_OK;
 }
 
 // Of the trainer's gradients.
@@ -121,6 +118,8 @@ dt_status dt_cmd_print_plan(const struct dt_job *job)
         if (job->resume[0])
             printf("would resume from %s\n", job->resume);
         status = print_memory(job, &device);
+        if (status == DT_OK)
+            print_shard(job, &params);
     }
     dt_params_free(&params);
     return status == DT_OK ? dt_train_check_resources(job) : status;

@@ -93,6 +93,26 @@ alike shared nccl
 train wire 2 comm.dtype=bf16 comm.bucket_mb=0.005
 # bf16 keeps 8 bits of a gradient.
 close wire plain 5e-3
+# Sharded optimizer states: in graphs, by NCCL and by MPI. A block of the norm for each rank, and a rest.
+wide=(model.d_model=128 model.n_layer=1 data.seq_len=8 data.val= checkpoint.every=2)
+wide_alike() {
+    check "$1 and wide end in the same weights" cmp "runs/$1/$last/model.safetensors" "runs/wide/$last/model.safetensors"
+    check "$1 and wide have the same losses" same_losses "runs/$1/metrics.jsonl" runs/wide/metrics.jsonl 0
+}
+train wide 2 "${wide[@]}"
+train shard 2 "${wide[@]}" optim.shard=true comm.verify_replicas=2
+wide_alike shard
+check "each rank writes its states" test -e "runs/shard/$last/optimizer-00002-of-00002.safetensors"
+rm -r "runs/shard/$last"
+SIMT_ORDER=random train shard 2 "${wide[@]}" optim.shard=true comm.backend=mpi
+wide_alike shard
+if [ "$size" != short ]; then
+    rm -r "runs/shard/$last"
+    train shard 2 "${wide[@]}" run.cuda_graph=false
+    wide_alike shard
+    train shard-average 2 "${wide[@]/data.val=/data.val=data/val-*.h5}" optim.shard=true optim.ema=0.9 log.eval_every=3
+    wide_alike shard-average
+fi
 # The same bits on any number of ranks, by NCCL and MPI, in graphs or not.
 tree=(comm.reduce=reproducible data.micro_batch=1)
 train tree-2 2 "${tree[@]}"
