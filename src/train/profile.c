@@ -35,7 +35,7 @@ static dt_status parse_limits(const struct dt_job *job, const char *line,
     if (status == DT_OK && strcmp(name, info.name) != 0)
         status = DT_FAIL(
             DT_USER, "measure again: dtrain bench --json --threads N, N being this run's threads",
-            "%s (log.limits) is of %s, but this run uses %s", path, name, info.name);
+            "%s (log.limits) was measured on %s, but this run uses %s", path, name, info.name);
     for (size_t i = 0; status == DT_OK && i < sizeof fields / sizeof *fields; i++) {
         status = dt_json_double(path, json, fields[i].field, 1e-6, 1e12, fields[i].value);
         *fields[i].value *= 1e9;
@@ -213,12 +213,12 @@ static void print_row(FILE *f, const struct table *table, const struct row *row)
 static void print_table(FILE *f, const struct table *table)
 {
     static const char *const titles[DT_LANE_COUNT] = {
-        [DT_LANE_PHASE] = "phases of the training thread: all of the time",
+        [DT_LANE_PHASE] = "phases of the training thread: they add up to the run",
         [DT_LANE_DEVICE] = "the same on the device, by its clock",
         [DT_LANE_OP] = "ops of training steps",
         [DT_LANE_COMM] = "collectives, from begin to end, also while training goes on",
         [DT_LANE_DEVICE_COMM] = "collectives between devices, by their clock",
-        [DT_LANE_INPUT] = "reader thread (reading is part of filling)",
+        [DT_LANE_INPUT] = "reader thread (reading a block is part of filling a batch)",
         [DT_LANE_CHECKPOINT] = "checkpoints"};
     const struct dt_profile *p = table->profile;
     fprintf(f, "%s: %lld steps on %d rank%s, %.3f s; times and counts are those of the mean rank\n",

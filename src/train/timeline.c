@@ -233,7 +233,7 @@ static dt_status describe(struct dt_comm *comm, int64_t shift, char **text)
     int64_t first = INT64_MAX; // on rank 0's clock
     char *events;
     if (lost > 0)
-        dt_warn("the trace of rank %d lacks its last %lld spans: trace fewer steps",
+        dt_warn("the trace of rank %d is missing its last %lld spans: trace fewer steps",
                 comm->info.rank, (long long)lost);
     for (int64_t i = 0; i < n; i++)
         if ((int64_t)spans[i].begin + shift < first)

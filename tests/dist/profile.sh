@@ -50,7 +50,7 @@ device=$(sed -n 's/^device .*: \(.*\) (.*/\1/p' info.txt | head -n 1)
 limits='"copy_gb_per_s":10,"gemm_fp32_gflops":100,"gemm_bf16_gflops":100,"gexp_per_s":1,"gexp2_per_s":2,"glane_per_s":50}'
 echo "{\"bench\":\"machine\",\"name\":\"another\",\"threads\":1,$limits" >other.jsonl
 check "limits of another machine are refused" bash -c "! '$dtrain' small.ini run.name=limits log.limits=other.jsonl 2>limits.log"
-check "… by name" grep -q 'is of another, but this run uses' limits.log
+check "… by name" grep -q 'was measured on another, but this run uses' limits.log
 sed "s/\"another\"/\"$(sed -n 's/.*this run uses \(.*\)/\1/p' limits.log | head -n 1)\"/" other.jsonl >limits.jsonl
 check "limits of this one" "$dtrain" small.ini run.name=limits log.limits=limits.jsonl >limits.log 2>&1
 check "… give shares of the floor" grep -q 'of floor' runs/limits/profile.txt
