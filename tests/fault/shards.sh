@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# A shard fails in mid-run, on one rank of two: a read fails, or gives a flipped bit, or the file is gone when it is
+# opened. The job ends with an error that names rank, file and cause, state.json too; with the shard back the same
+# command resumes, and ends with the bits of a run without faults.
+#   shards.sh DTRAIN SHARD_TOOL INTERPOSE
+shard_tool=$(realpath "$2") library=$3
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+small_run
+sed -i 's/^steps = .*/steps = 600/;s/^every = 1$/every = 100/;s/^block = .*/block = 1/' small.ini
+common=(small.ini checkpoint.every=10 run.threads=1 data.val=)
+ranks 2 "${common[@]}" run.name=whole >whole.log 2>&1 || { cat whole.log >&2; exit 1; }
+
+resumes() { # arguments …
+    check "$name: the same command completes" ranks 2 "$@" run.name="$name" >again.log 2>&1
+    check "$name: … from a checkpoint" grep -q "resuming from runs/$name" again.log
+}
+ends() { # pattern of the last words
+    wait "$job"
+    status=$?
+    check "$name: exit code $status" test $status -eq 2 -o $status -eq 3
+    check "$name: '$(grep -a '^dtrain: error' $name.log)' is not '$1'" grep -qE "^dtrain: error: $1" $name.log
+    check "$name: one rank spoke" test "$(grep -ac '^dtrain: error' $name.log)" -eq 1
+    check "$name: $(cat runs/$name/state.json)" grep -qE '"state":"failed","step":[1-9][0-9]*,"reason":"rank 1 on ' runs/$name/state.json
+}
+for what in eio flip; do
+    name=$what
+    export FAULT="call=read path=data/train rank=1 when=$PWD/go at=1 times=0 do=$what" LD_PRELOAD=$library
+    start 2 "${common[@]}" run.name=$name
+    unset FAULT LD_PRELOAD
+    check "$name: training is under way" wait_for_step $name 25
+    touch go
+    ends "rank 1 on $(uname -n), step [0-9]+, reading data: .*data/train-00000.h5"
+    rm go
+    resumes "${common[@]}"
+    check "$name: … with the right bits" same_bits runs/{$name,whole}/checkpoints/step-00000600
+done
+check "an I/O error says so" grep -qi 'input/output error' eio.log
+check "a flipped bit is found by its checksum" grep -qi 'checksum' flip.log
+
+mkdir -p many
+for i in $(seq 10 89); do "$shard_tool" tokens many/$i.h5 1000; done # more than dtrain keeps open
+several=("${common[@]}" "data.train=many/*.h5" data.shuffle=false run.steps=150)
+ranks 2 "${several[@]}" run.name=eighty >eighty.log 2>&1 || { cat eighty.log >&2; exit 1; }
+name=gone
+export FAULT="call=write path=runs/gone/metrics at=1 times=0 do=20" LD_PRELOAD=$library # time to remove it
+start 2 "${several[@]}" run.name=$name
+unset FAULT LD_PRELOAD
+check "$name: training is under way" wait_for_step $name 15
+mv many/85.h5 away.h5
+wait "$job"
+status=$?
+check "$name: exit code $status" test $status -eq 2 -o $status -eq 3
+check "$name: '$(grep -a '^dtrain: error' $name.log)'" grep -qE '^dtrain: error: .*rank [01] on .*many/85.h5.*No such file' $name.log
+mv away.h5 many/85.h5
+resumes "${several[@]}"
+check "$name: … with the right bits" same_bits runs/{gone,eighty}/checkpoints/step-00000150
+finish
