@@ -23,10 +23,11 @@ saved() { # name: a checkpoint of the last step that it did, and it says why it 
 # ---- pre-emption with a grace time: the ranks get SIGTERM, the batch script nothing
 export DTRAIN_LAUNCHER
 for DTRAIN_LAUNCHER in srun mpirun; do submit spare-$DTRAIN_LAUNCHER --partition=spare "${long[@]}"; done
-for name in spare-{srun,mpirun}; do check "$name: under way" wait_for_step "$name" 5; done
+submit spare-local --partition=spare --nodes=1 --ntasks-per-node=2 "${long[@]}"
+for name in spare-{srun,mpirun,local}; do check "$name: under way" wait_for_step "$name" 5; done
 check "an urgent job takes their nodes" srun --partition=urgent --nodes=2 --cpus-per-task=2 true
-check "… before they are done" test "$(steps_done spare-srun)" -lt 150 -a "$(steps_done spare-mpirun)" -lt 150
-for name in spare-{srun,mpirun}; do
+check "… before they are done" eval '! grep -q complete runs/spare-*/state.json'
+for name in spare-{srun,mpirun,local}; do
     check "$name: saves" saved "$name"
     check "$name: is requeued" test "$(restarts "$name")" -eq 1
 done
@@ -65,7 +66,7 @@ for name in absent mistake; do check "$name: the job fails" ends_as "$name" FAIL
 check "an absent program is named" says absent 'no absent in .* set DTRAIN'
 check "exit code 2 is not requeued" test "$(restarts mistake)" -eq 0
 
-for name in spare-{srun,mpirun}; do
+for name in spare-{srun,mpirun,local}; do
     check "$name: continues and completes" ends_as "$name" COMPLETED
     check "$name: the bits and the curve of a run left alone" whole_run "$name"
     check "$name: says which start it is" says "$name" "Slurm job ${job[$name]}, restart 1"
