@@ -109,6 +109,6 @@ start() { # n, arguments …: $job is mpirun, in the background, in its own proc
 rank_pid() { # rank: its process, of $job
     local pid
     for pid in $(pgrep -P "$job"); do
-        tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && echo "$pid"
+        grep -zqx "OMPI_COMM_WORLD_RANK=$1" "/proc/$pid/environ" 2>/dev/null && echo "$pid"
     done
 }

@@ -138,7 +138,7 @@ pids() { # name: the processes of dtrain that run it, on any node
 pid_on() { # node, name: that of the rank there
     local pid
     for pid in $(pids "$2"); do
-        tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "SLURMD_NODENAME=$1" && echo "$pid"
+        grep -zqx "SLURMD_NODENAME=$1" "/proc/$pid/environ" 2>/dev/null && echo "$pid"
     done
 }
 
