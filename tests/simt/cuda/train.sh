@@ -81,8 +81,13 @@ check "the trace" "$tool" runs/traced/trace-4-5.json 2 host:forward compute:forw
 check "ops were timed in the second step and the traced ones" grep -q 'timed in 3 of' runs/traced/profile.txt
 check "every range that was begun has ended" test "$(grep -cx 'simt: [1-9][0-9]* ranges, 0 open' traced.log)" -eq 2
 # Checkpoints and replica checks at every step allocate and pin nothing.
-train often 2 checkpoint.every=1 comm.verify_replicas=1
+SIMT_ORDER=random train often 2 checkpoint.every=1 comm.verify_replicas=1
 alike often nccl
+cp -r runs/often runs/cut # what was saved in mid-run was not changed by the step after it
+rm -r runs/cut/checkpoints/step-0000000{5,6}
+train cut 2
+check "from step 4" grep -q 'resuming from .*step-00000004' cut.log
+alike cut nccl
 allocations() { grep ' pinned allocations$' "$1" | sort; }
 check "as many allocations with six checkpoints and comparisons as with one" cmp <(allocations often.log) <(allocations nccl.log)
 check "… of both ranks" test "$(allocations often.log | wc -l)" -eq 2
