@@ -25,7 +25,8 @@ settings=(small.ini run.steps=$steps comm.reduce=reproducible)
 name=killed
 # Every write takes a while, so that the run goes at a human pace, and many kills come in the middle of a save.
 slowly=(env FAULT="call=write path=runs/killed/ at=1 times=0 do=8" LD_PRELOAD="$library")
-local_mpirun=("${slowly[@]}" "${local_mpirun[@]}")
+fast_mpirun=("${local_mpirun[@]}")
+local_mpirun=("${slowly[@]}" "${fast_mpirun[@]}")
 "$dtrain" --check "${settings[@]}" optim.shard=true >shard.log 2>&1 && can_shard=1 || can_shard=0
 
 newest() { # step of the newest checkpoint, 0: none
@@ -85,6 +86,7 @@ for i in $(seq "$kills"); do
     saved=$((saved + (now > from)))
 done 2>/dev/null
 check "the run got on between kills: $saved times" test $saved -ge $((kills / 4))
+local_mpirun=("${fast_mpirun[@]}")
 begin
 wait "$job"
 check "the same command completes" test $? -eq 0
