@@ -15,7 +15,9 @@
 
 static atomic_int pending;
 static atomic_bool report_wanted;
-static struct dt_comm *_Atomic communicator;
+// Closed by the training thread while the signal thread may report to it.
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct dt_comm *communicator; // under the lock
 
 // SIGHUP, sent when a terminal is closed, is not among them where nohup(1) has it ignored.
 static sigset_t all_received(void)
@@ -46,9 +48,10 @@ void dt_signals_release(void)
 
 static void report_termination(int signal)
 {
-    struct dt_comm *comm = atomic_load(&communicator);
-    if (comm && (signal == SIGTERM || signal == SIGINT))
-        dt_comm_terminated(comm);
+    pthread_mutex_lock(&lock);
+    if (communicator && (signal == SIGTERM || signal == SIGINT))
+        dt_comm_terminated(communicator);
+    pthread_mutex_unlock(&lock);
 }
 
 static void count(int signal)
@@ -90,7 +93,9 @@ dt_status dt_signals_receive(void)
 
 void dt_signals_set_comm(struct dt_comm *comm)
 {
-    atomic_store(&communicator, comm);
+    pthread_mutex_lock(&lock);
+    communicator = comm;
+    pthread_mutex_unlock(&lock);
     report_termination(atomic_load(&pending));
 }
 
