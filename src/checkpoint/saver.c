@@ -84,7 +84,8 @@ static void tidy(const struct dt_saver *s)
     int64_t best = c->best ? s->state.best_step : 0;
     dt_checkpoint_mark_best(c->dir, best);
     dt_status status = c->published(c->context, s->state.step);
-    if (status == DT_OK)
+    // Of bad steps: the checkpoint before them may be the only good one (optim.rollback).
+    if (status == DT_OK && s->state.bad_in_a_row == 0)
         status = dt_checkpoint_prune(c->dir, c->keep, s->state.step, best);
     if (status != DT_OK)
         dt_warn("after the checkpoint of step %lld: %s", (long long)s->state.step,
