@@ -89,7 +89,7 @@ static const struct dt_config_key optim_keys[] = {
     REAL(optim, grad_clip, "1.0", 0, 1e9, "largest norm of the gradient; 0: off"),
     REAL(optim, ema, "0", 0, 0.9999999,
          "decay of the moving average of the weights, validated and saved beside them; 0: off"),
-    WHOLE(optim, max_skipped, "10", 1, MANY, "stop after this many skipped steps in a row", NEUTRAL),
+    WHOLE(optim, max_skipped, "10", 1, MANY, "stop after this many steps in a row that were skipped, or that optim.rollback left out", NEUTRAL),
     FLAG(optim, shard, "false", "spread the optimizer states over the ranks: less memory on each",
          NEUTRAL),
     WHOLE(optim, rollback, "0", 0, MANY,

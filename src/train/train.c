@@ -446,6 +446,24 @@ static dt_status collect(struct trainer *t)
     return dt_agree(job->comm, status);
 }
 
+// A model that stays bad whatever it is given would return again and again. `batch` is among those
+// that are left out.
+static dt_status check_left_out(const struct trainer *t, const struct dt_skips *left_out,
+                                int64_t batch)
+{
+    int64_t most = t->job->settings.optim.max_skipped, i = 0;
+    while (left_out->ranges[i].end <= batch)
+        i++;
+    const struct dt_span *range = &left_out->ranges[i];
+    if (range->end - range->first <= most)
+        return DT_OK;
+    return DT_FAIL(
+        DT_USER, "lower optim.lr, increase optim.warmup_steps, or check the data of these batches",
+        "%lld bad batches in a row, %lld to %lld, are more than optim.max_skipped = %lld",
+        (long long)(range->end - range->first), (long long)range->first,
+        (long long)(range->end - 1), (long long)most);
+}
+
 // What a rollback does to the run's files: no checkpoint after those that it may return to, no line
 // of the steps after it. t->job->resume gets the checkpoint's path.
 static dt_status return_on_root(struct trainer *t, int64_t first_bad)
@@ -468,8 +486,10 @@ static dt_status roll_back(struct trainer *t)
     while (dt_stepper_in_flight(t->stepper) > 0)
         DT_TRY(dt_stepper_collect(t->stepper, &dropped));
     dt_comm_progress(job->comm, last, "returning to a checkpoint");
-    dt_status status = dt_skips_add(&left_out, dt_skips_batch(&t->left_out, first_bad - 1),
-                                    dt_skips_batch(&t->left_out, last - 1) + 1);
+    int64_t batch = dt_skips_batch(&t->left_out, first_bad - 1);
+    dt_status status = dt_skips_add(&left_out, batch, dt_skips_batch(&t->left_out, last - 1) + 1);
+    if (status == DT_OK && t->root)
+        status = check_left_out(t, &left_out, batch);
     if (status == DT_OK && t->root)
         status = return_on_root(t, first_bad);
     DT_TRY_NOTE(dt_agree(job->comm, status),

@@ -52,12 +52,21 @@ check "killed: the bits are those of the run without the batches" same_bits runs
 check "killed: there is one rollback" test "$(grep -c '"event":"rollback"' runs/$name/metrics.jsonl)" -eq 1
 
 name=in-the-middle # after the second bad step, two ranks
-check "$name: a run that ends there" ranks 2 "${common[@]}" data.train=odd.h5 run.name=$name run.steps=62 >$name.log 2>&1
+check "$name: a run that ends there" ranks 2 "${common[@]}" data.train=odd.h5 run.name=$name run.steps=62 checkpoint.keep=1 >$name.log 2>&1
 check "$name: it is continued" ranks 2 "${common[@]}" data.train=odd.h5 run.name=$name >$name-2.log 2>&1
 check "$name: the third bad step returns to step 50" grep -q 'steps 61 to 63 were bad: .* from step 50' $name-2.log
 check "$name: the checkpoint of a bad step is gone" test ! -e runs/$name/checkpoints/step-00000062
 check "$name: a whole run" ranks 2 "${common[@]}" data.train=odd.h5 run.name=$name-whole >$name-3.log 2>&1
 check "$name: the same bits" same_bits runs/$name/$last runs/$name-whole/$last
+
+# A model that stays bad.
+"$shard_tool" rows bad.h5 8 $T $S 60 100 ignored || exit 1
+name=bad
+ranks 2 "${common[@]}" data.train=bad.h5 run.name=$name optim.max_skipped=5 >$name.log 2>&1
+check "bad batches without end: exit code 2" test $? -eq 2
+check "bad batches without end: the error says how many: $(grep 'dtrain: error' $name.log)" grep -q \
+    'dtrain: error: .*6 bad batches in a row, 60 to 65, are more than optim.max_skipped = 5' $name.log
+check "bad batches without end: one rollback before" test "$(grep -c 'were bad' $name.log)" -eq 1
 
 # Nowhere to return to.
 name=nowhere
