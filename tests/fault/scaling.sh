@@ -8,6 +8,7 @@
 command -v python3 >/dev/null || { echo "skipped: no python3" >&2; exit 77; }
 export DTRAIN=$dtrain
 small_run
+sed -i -e '/^\[optim\]/a rollback = 3' -e '/^\[log\]/a trace_steps = 90:91' small.ini # not of a step that is measured
 scaling() { # out, arguments …
     local out=$1
     shift
