@@ -45,7 +45,7 @@ check "one rank and two skip the same steps" test "$(skipped_steps explodes-1)" 
 
 # Pairs, in file order: slot k trains row k*S + s at step s + 1, so step 4 of each epoch counts no token.
 S=9
-"$shard_tool" pairs pairs.h5 $((8 * S)) 48 $S || exit 1
+"$shard_tool" pairs pairs.h5 8 48 $S 3 4 ignored || exit 1
 pairs=(small.ini data.train=pairs.h5 data.val= data.shuffle=false model.vocab_size=128 run.steps=24 optim.max_skipped=2)
 for n in 1 2; do
     name=ignored-$n

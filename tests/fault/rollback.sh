@@ -9,9 +9,9 @@ small_run
 T=48 S=120
 
 # Slot k trains row k*S + s at step s + 1. Batches 60 to 62 have other labels, or none that count.
-"$shard_tool" rows odd.h5 8 $T $S 60 63 odd || exit 1
-"$shard_tool" rows ignored.h5 8 $T $S 60 63 ignored || exit 1
-"$shard_tool" rows without.h5 8 $T $S 60 63 absent || exit 1
+"$shard_tool" pairs odd.h5 8 $T $S 60 63 odd || exit 1
+"$shard_tool" pairs ignored.h5 8 $T $S 60 63 ignored || exit 1
+"$shard_tool" pairs without.h5 8 $T $S 60 63 absent || exit 1
 cat >>small.ini <<'EOF'
 [checkpoint]
 every = 25

@@ -3,10 +3,8 @@
 //   shard_tool poke PATH INDEX VALUE    changes one token of a shard of u8, and no checksum
 //   shard_tool drop PATH NAME           removes a dataset
 //   shard_tool wrong PATH KIND          a shard that is wrong in one way
-//   shard_tool pairs PATH ROWS T S      pairs; the labels of the rows with row % S = 3 are ignored
-//   shard_tool rows PATH B T S FROM TO KIND   B * S pairs; of those with FROM <= row % S < TO
-//   labels
-//                                       are odd or ignored, or the rows absent
+//   shard_tool pairs PATH B T S FROM TO KIND   B * S pairs; of those with FROM <= row % S < TO the
+//                                       labels are odd or ignored, or they are absent
 #include <hdf5.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VOCABULARY = 128, IGNORED = -100, IGNORED_REMAINDER = 3 };
+enum { VOCABULARY = 128, IGNORED = -100 };
 
 // Learnable: each token follows from the two before it, most of the time.
 static int32_t next_token(int64_t i)
@@ -49,25 +47,8 @@ static int write_tokens(const char *path, int64_t n)
     return H5Fclose(file) < 0 || failed;
 }
 
-static int write_pairs(const char *path, int64_t rows, int64_t T, int64_t S)
-{
-    int32_t *ids = malloc((size_t)(2 * rows * T) * sizeof *ids), *labels = ids + rows * T;
-    if (!ids)
-        return 1;
-    for (int64_t i = 0; i < rows * T; i++) {
-        ids[i] = next_token(i);
-        labels[i] = i / T % S == IGNORED_REMAINDER ? IGNORED : (ids[i] + 7) % VOCABULARY;
-    }
-    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
-    hsize_t dims[] = {(hsize_t)rows, (hsize_t)T};
-    int failed = write_dataset(file, "input_ids", H5T_STD_I32LE, H5T_NATIVE_INT32, 2, dims, ids) ||
-                 write_dataset(file, "labels", H5T_STD_I32LE, H5T_NATIVE_INT32, 2, dims, labels);
-    free(ids);
-    return H5Fclose(file) < 0 || failed;
-}
-
-static int write_rows(const char *path, int64_t count, int64_t T, int64_t S, int64_t from,
-                      int64_t to, const char *kind)
+static int write_pairs(const char *path, int64_t count, int64_t T, int64_t S, int64_t from,
+                       int64_t to, const char *kind)
 {
     int32_t *ids = malloc((size_t)(2 * count * S * T) * sizeof *ids), *labels = ids + count * S * T;
     bool absent = strcmp(kind, "absent") == 0, odd = strcmp(kind, "odd") == 0;
@@ -162,12 +143,10 @@ int main(int argc, char **argv)
         return poke(argv[2], atoll(argv[3]), atoi(argv[4]));
     if (argc == 4 && strcmp(argv[1], "drop") == 0)
         return drop(argv[2], argv[3]);
-    if (argc == 6 && strcmp(argv[1], "pairs") == 0)
-        return write_pairs(argv[2], atoll(argv[3]), atoll(argv[4]), atoll(argv[5]));
-    if (argc == 9 && strcmp(argv[1], "rows") == 0)
-        return write_rows(argv[2], atoll(argv[3]), atoll(argv[4]), atoll(argv[5]), atoll(argv[6]),
-                          atoll(argv[7]), argv[8]);
+    if (argc == 9 && strcmp(argv[1], "pairs") == 0)
+        return write_pairs(argv[2], atoll(argv[3]), atoll(argv[4]), atoll(argv[5]), atoll(argv[6]),
+                           atoll(argv[7]), argv[8]);
     fprintf(stderr, "usage: shard_tool tokens PATH N | poke PATH INDEX VALUE | drop PATH NAME | "
-                    "wrong PATH KIND | pairs PATH ROWS T S | rows PATH B T S FROM TO KIND\n");
+                    "wrong PATH KIND | pairs PATH B T S FROM TO KIND\n");
     return 2;
 }

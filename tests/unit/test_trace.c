@@ -51,7 +51,7 @@ static void test_counters(void)
     CHECK_INT(find(counters, n, DT_LANE_PHASE, "forward")->count, 1); // the second is not over
     CHECK_INT(find(counters, n, DT_LANE_PHASE, "backward")->count, 1);
     // More names than there is room for are left out.
-    static char names[2 * DT_TRACE_COUNTERS][8];
+    static char names[2 * DT_TRACE_COUNTERS][16];
     for (int i = 0; i < 2 * DT_TRACE_COUNTERS; i++) {
         snprintf(names[i], sizeof names[i], "n%d", i);
         dt_trace_add(DT_LANE_OP, names[i], 1, 2, &work);
