@@ -142,7 +142,7 @@ static dt_status check_parts(const struct dt_checkpoint_draft *draft,
             return DT_FAIL(DT_USER,
                            "with optim.shard every rank writes a part of a checkpoint: set run.dir "
                            "to a folder that all hosts share",
-                           "%s, which another rank has written, is not there", path);
+                           "%s, which another rank wrote, is missing or incomplete here", path);
     }
     return DT_OK;
 }

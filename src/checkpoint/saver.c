@@ -205,8 +205,8 @@ static dt_status fail(struct dt_saver *s, enum dt_patience patience)
     if (!comm->agreed || patience == DT_WAIT_AND_FAIL)
         DT_TRY_NOTE(status, "saving the checkpoint of step %lld", (long long)s->state.step);
     const struct dt_error *error = dt_error_current();
-    dt_warn("the checkpoint of step %lld is not saved: %s%s%s%s; training goes on, and tries again "
-            "when the next one is due, in %.0f s at the latest",
+    dt_warn("the checkpoint of step %lld is not saved: %s%s%s%s; training continues, and tries "
+            "again when the next one is due, or after %.0f s",
             (long long)s->state.step, error->message, error->hint[0] ? " (" : "", error->hint,
             error->hint[0] ? ")" : "", retry_s);
     dt_error_clear();

@@ -31,7 +31,7 @@ struct dt_saver_config {
     void *context;
 };
 
-// What ranks tell each other, to be summed over all.
+// A rank's report to the others, to be summed over all.
 struct dt_save_votes {
     double writing, failed;
 };

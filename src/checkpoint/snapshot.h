@@ -1,9 +1,9 @@
 // The host's snapshot of what training changes: weights and optimizer states. Rank 0 has room for
 // all of it, which checkpoints are written from and read into; the other ranks for a piece, through
-// which rank 0's arrays come to their devices. Where the states are spread over ranks, each has
-// room for its own. Allocated once, pinned, before the first step, and
-// counted by the memory plan: using it allocates nothing. It is filled while the device goes on: by
-// a stream of its own, or, where memory is unified, by all threads at once.
+// which rank 0's arrays come to their devices. Where the states are spread over ranks, each has room
+// for its own. Allocated once, pinned, before the first step, and counted by the memory plan: using
+// it allocates nothing. On a device with memory of its own it is filled by a stream beside the
+// training; where memory is unified, by all threads, before training continues.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -32,8 +32,8 @@ dt_status dt_snapshot_create(const struct dt_backend *backend, struct dt_model *
                              const struct dt_optimizer_states *states, bool root,
                              struct dt_snapshot *snapshot);
 void dt_snapshot_destroy(struct dt_snapshot *snapshot); // fine where it was not created
-// Begins to copy what the device holds now into the arrays. Until snapshot->filled
-// weights and states must not change.
+// Begins to copy what the device holds now into the arrays. Until snapshot->filled weights and
+// states must not change.
 dt_status dt_snapshot_fill(struct dt_snapshot *snapshot);
 // Waits for the last fill; any thread.
 dt_status dt_snapshot_wait(const struct dt_snapshot *snapshot);

@@ -298,7 +298,7 @@ dt_status dt_profile_write(const struct dt_profile *profile)
     mine->n = dt_trace_counters(mine->counters);
     DT_TRY_GOTO(status, out, dt_all_gather(comm, all, (int64_t)sizeof *all));
     if (comm->info.rank == 0 && write_table(profile, all) != DT_OK) { // a run does not fail for it
-        dt_warn("no profile: %s", dt_error_current()->message);
+        dt_warn("cannot write the profile: %s", dt_error_current()->message);
         dt_error_clear();
     }
 out:

@@ -181,7 +181,7 @@ static void test_between_keys(void)
         {{{"data.carry_state=true", "data.shuffle=false", "data.stride=3"}},
          "data.carry_state: true needs windows that follow each other"},
         {{{"optim.rollback=11"}},
-         "optim.rollback: 11, but optim.max_skipped = 10 ends the run before"},
+         "optim.rollback: 11, but optim.max_skipped = 10 would end the run first"},
         {{{"optim.rollback=3", "checkpoint.minutes=0"}},
          "optim.rollback: needs checkpoints to return to"},
         {{{"optim.rollback=3", "data.carry_state=true", "data.shuffle=false"}},
