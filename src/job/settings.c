@@ -405,7 +405,8 @@ static void check_rollback(struct check *check)
     if (s->optim.rollback == 0)
         return;
     if (s->optim.rollback > s->optim.max_skipped)
-        REJECT(check, "optim.rollback", "%lld, but optim.max_skipped = %lld would end the run first",
+        REJECT(check, "optim.rollback",
+               "%lld, but optim.max_skipped = %lld would end the run first",
                (long long)s->optim.rollback, (long long)s->optim.max_skipped);
     if (s->checkpoint.every == 0 && s->checkpoint.minutes == 0)
         REJECT(check, "optim.rollback", "needs checkpoints to return to: set checkpoint.every");
