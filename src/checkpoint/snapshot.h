@@ -1,9 +1,9 @@
 // The host's snapshot of what training changes: weights and optimizer states. Rank 0 has room for
 // all of it, which checkpoints are written from and read into; the other ranks for a piece, through
-// which rank 0's arrays come to their devices. Where the states are spread over ranks, each has room
-// for its own. Allocated once, pinned, before the first step, and counted by the memory plan: using
-// it allocates nothing. On a device with memory of its own it is filled by a stream beside the
-// training; where memory is unified, by all threads, before training continues.
+// which rank 0's arrays come to their devices. Where the states are spread over ranks, each has
+// room for its own. Allocated once, pinned, before the first step, and counted by the memory plan:
+// using it allocates nothing. On a device with memory of its own it is filled by a stream beside
+// the training; where memory is unified, by all threads, before training continues.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
