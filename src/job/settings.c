@@ -102,15 +102,15 @@ static const struct dt_config_key optim_keys[] = {
 
 static const struct dt_config_key comm_keys[] = {
     CHOICE(comm, backend, "auto", "auto|self|mpi|nccl",
-           "how ranks communicate; auto: NCCL between GPUs, else MPI"),
-    REAL(comm, bucket_mb, "25", 0.001, 65536, "MB of gradients sent together"),
+           "how ranks communicate; auto: NCCL between GPUs, else MPI", NEUTRAL),
+    REAL(comm, bucket_mb, "25", 0.001, 65536, "MB of gradients sent together", NEUTRAL),
     CHOICE(comm, dtype, "fp32", "fp32|bf16", "type in which gradients are sent"),
     CHOICE(comm, reduce, "fast", "fast|reproducible",
-           "reproducible: the same bits on 1, 2, 4, … ranks, for one data.micro_batch"),
-    REAL(comm, timeout_s, "600", 1, 1e6, "seconds until a stalled rank ends the job"),
+           "reproducible: the same bits on 1, 2, 4, … ranks, for one data.micro_batch", NEUTRAL),
+    REAL(comm, timeout_s, "600", 1, 1e6, "seconds until a stalled rank ends the job", NEUTRAL),
     CHOICE(comm, selftest, "auto", DT_TOGGLE_WORDS,
-           "check collectives on known values at the start; auto: between hosts or GPUs"),
-    WHOLE(comm, verify_replicas, "0", 0, MANY, "compare the ranks' weights every N steps; 0: off"),
+           "check collectives on known values at the start; auto: between hosts or GPUs", NEUTRAL),
+    WHOLE(comm, verify_replicas, "0", 0, MANY, "compare the ranks' weights every N steps; 0: off", NEUTRAL),
     {0},
 };
 
@@ -142,7 +142,7 @@ static const struct dt_config_section sections[] = {
     {.name = "model", .keys = dt_model_keys, .offset = offsetof(struct dt_settings, model)},
     {.name = "data", .keys = data_keys},
     {.name = "optim", .keys = optim_keys},
-    {.name = "comm", .keys = comm_keys, .neutral = true},
+    {.name = "comm", .keys = comm_keys},
     {.name = "checkpoint", .keys = checkpoint_keys, .neutral = true},
     {.name = "log", .keys = log_keys, .neutral = true},
     {0},

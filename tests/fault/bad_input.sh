@@ -184,8 +184,10 @@ refused "shards changed since the checkpoint" 'data.train: shard 1, train-00000.
 # A name that two runs share: what is trained is not said to be what was asked for, nor written down.
 cp runs/good/config.resolved.ini trained.ini
 refused "other settings of a run that is trained" "runs/good is already trained, with other settings" "$dtrain" small.ini \
-    run.name=good optim.lr=1e-3 run.steps=4
+    run.name=good optim.lr=1e-3 run.steps=4 comm.dtype=bf16 comm.timeout_s=99
 check "… naming each" grep -q "optim.lr was '3e-3', now it is '1e-3'" err.log
+check "… the rounding of gradients" grep -q "comm.dtype was 'fp32', now it is 'bf16'" err.log
+check "… no setting that changes nothing" bash -c '! grep -q timeout_s err.log'
 check "… and the steps" grep -q "run.steps was '5', now it is '4'" err.log
 check "… what was trained stays written" cmp trained.ini runs/good/config.resolved.ini
 check "what changes nothing in it is none" "$dtrain" small.ini run.name=good run.steps=5 optim.lr=0.003 run.threads=1 checkpoint.keep=2 \
