@@ -545,6 +545,8 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     DT_TRY(dt_allreduce(job->comm, &votes, sizeof votes / sizeof(double), DT_F64, DT_SUM));
     DT_TRY(dt_saver_advance(t->saver, &votes.saver));
     dt_run_folder_best(t->state.best_step, t->state.best_loss);
+    if (votes.report > 0)
+        DT_TRY(dt_profile_write(&t->profile));
 
     // What this step ends with. Whoever asks to stop may leave little time: no validation then.
     bool last = step == job->steps, stop = votes.stop > 0 && !last;
@@ -580,8 +582,6 @@ static dt_status iterate(struct trainer *t, bool *stopped)
         t->save_owed = false;
         DT_TRY(save(t, must_save || gives_up));
     }
-    if (votes.report > 0)
-        DT_TRY(dt_profile_write(&t->profile));
     *stopped = stop || gives_up;
     return dt_profile_end_step(&t->profile, step, last || *stopped);
 }
