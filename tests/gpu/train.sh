@@ -37,9 +37,11 @@ check "fp32: the first loss is the CPU's" same_losses <(first_step cuda-fp32) <(
 check "bf16: the first loss is the CPU's" same_losses <(first_step cuda-bf16) <(first_step cpu-bf16) 2e-3
 check "fp32: the curve is the CPU's" same_losses "$(curve cuda-fp32)" "$(curve cpu-fp32)" 1e-4
 check "bf16: the curve is the CPU's" same_losses "$(curve cuda-bf16)" "$(curve cpu-bf16)" 5e-3
-# shellcheck disable=SC2016
-check "the loss falls" awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(last < first) }' \
-    <(train_lines "$(curve cuda-bf16)")
+if [ "$2" = whole ]; then # six steps of 64 tokens may rise as well
+    # shellcheck disable=SC2016
+    check "the loss falls" awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(last < first) }' \
+        <(train_lines "$(curve cuda-bf16)")
+fi
 
 for precision in fp32 bf16; do
     same=("${size[@]}" run.device=cuda run.precision="$precision")
