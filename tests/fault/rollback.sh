@@ -43,7 +43,7 @@ check "loss_z is logged from the 21st step on" test "$(grep -c '"loss_z":null' r
 # Killed after the rollback, and resumed from it on two ranks; and stopped in the middle of the bad steps.
 name=killed
 start 1 "${common[@]}" data.train=odd.h5 run.name=$name
-check "the rollback happened" bash -c "for _ in \$(seq 600); do grep -q rollback runs/$name/metrics.jsonl && exit; sleep 0.02; done; exit 1"
+check "the rollback happened" bash -c "for _ in \$(seq 600); do grep -qs rollback runs/$name/metrics.jsonl && exit; sleep 0.02; done; exit 1"
 kill -KILL "$job" "$(rank_pid 0)"
 wait $job 2>/dev/null
 check "killed: the same command" ranks 1 "${common[@]}" data.train=odd.h5 run.name=$name >$name-2.log 2>&1
@@ -60,7 +60,7 @@ check "$name: a whole run" ranks 2 "${common[@]}" data.train=odd.h5 run.name=$na
 check "$name: the same bits" same_bits runs/$name/$last runs/$name-whole/$last
 
 # A model that stays bad.
-"$shard_tool" rows bad.h5 8 $T $S 60 100 ignored || exit 1
+"$shard_tool" pairs bad.h5 8 $T $S 60 100 ignored || exit 1
 name=bad
 ranks 2 "${common[@]}" data.train=bad.h5 run.name=$name optim.max_skipped=5 >$name.log 2>&1
 check "bad batches without end: exit code 2" test $? -eq 2
