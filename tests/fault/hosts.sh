@@ -31,7 +31,7 @@ nsenter -t "$other" -n ip link set dt1 up
 cat >agent <<END
 #!/usr/bin/env bash
 shift # the host: there is one
-exec nsenter -t $other -a --wd="$PWD" sh -c "\$*"
+exec nsenter -t $other -a -r sh -c "cd '$PWD' && \$*"
 END
 chmod +x agent
 export OMPI_MCA_odls_base_sigkill_timeout=1 OMPI_MCA_btl=self,tcp
