@@ -157,7 +157,7 @@ says() { # name, pattern: in the job's output
 on_node() { # i, command …: in the node's namespaces
     local i=$1
     shift
-    nsenter --all --target "${node[$i]}" "$@"
+    nsenter --all --root --target "${node[$i]}" "$@"
 }
 
 start_cluster() {
