@@ -33,7 +33,7 @@ SETTINGS = {  # a training run without what is not a step; its learning rate can
     "run.resume": "never", "run.patience": "0", "optim.schedule": "constant", "optim.warmup_steps": "0",
     "optim.lr": "1e-6", "optim.min_lr": "auto", "data.val": "", "checkpoint.every": "0", "checkpoint.minutes": "0",
     "checkpoint.best": "false", "log.eval_every": "0", "log.console": "plain", "log.every": "1000000", "log.trace_steps": "",
-    "optim.rollback": "0"}
+    "optim.rollback": "0", "run.allow_unequal_nodes": "true"}  # 3 ranks on nodes of 2
 PREDICTED = [64, 128, 256, 512, 1024, 2048, 4096]
 
 

@@ -57,6 +57,8 @@ struct dt_trainer_state {
     char left_out[DT_SKIPS_TEXT]; // batches that these left out: dt_skips_text
     // A resumed run keeps it unless run.precision says otherwise: enum dt_dtype; -1: not known.
     int storage;
+    // What it was trained on, rank 0's; a resume on another does not continue with the same bits.
+    char device[DT_CONFIG_STRING_MAX]; // "": not known
 };
 
 struct dt_checkpoint_arrays {

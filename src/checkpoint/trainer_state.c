@@ -56,6 +56,7 @@ static const struct dt_config_key fields[] = {
     LATER_ROW(INT, "", bad_in_a_row, "bad_in_a_row", "0", .max = DT_JSON_INT_MAX),
     LATER_ROW(INT, "", rollbacks, "rollbacks", "0", .max = DT_JSON_INT_MAX),
     LATER_ROW(STRING, "", left_out, "left_out", ""),
+    LATER_ROW(STRING, "", device, "device", ""),
 };
 // clang-format on
 static const struct dt_config_key *const fields_end = fields + sizeof fields / sizeof *fields;

@@ -82,7 +82,7 @@ static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
     return DT_OK;
 }
 
-static dt_status print_places(const struct dt_job *job)
+static dt_status check_places(const struct dt_job *job, bool print)
 {
     struct dt_device_info info;
     struct dt_place mine = {0};
@@ -91,7 +91,8 @@ static dt_status print_places(const struct dt_job *job)
     snprintf(mine.id, sizeof mine.id, "%s", info.id);
     dt_cores_list(mine.cpus, sizeof mine.cpus);
     mine.threads = info.threads;
-    return dt_places_print(job->comm, &mine);
+    DT_TRY(dt_job_describe_device(job, mine.kind));
+    return dt_places_check(job->comm, &mine, print, job->settings.run.allow_unequal_nodes);
 }
 
 static dt_status choose_storage(struct dt_job *job)
@@ -274,10 +275,10 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char 
 
     dt_comm_progress(comm, 0, "opening the device");
     DT_TRY(open_backend(job, purpose));
-    if (purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK)
+    if (purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK) {
         DT_TRY(dt_agree(comm, root ? dt_job_check_device(job) : DT_OK));
-    if (purpose == DT_PURPOSE_TRAIN)
-        DT_TRY(print_places(job));
+        DT_TRY(check_places(job, purpose == DT_PURPOSE_TRAIN));
+    }
     DT_TRY(choose_storage(job));
 
     dt_comm_progress(comm, 0, "scanning the data");

@@ -6,6 +6,7 @@
 #include "checkpoint/snapshot.h"
 #include "comm/comm.h"
 #include "data/loader.h"
+#include "job/places.h"
 #include "job/run_folder.h"
 #include "job/settings.h"
 #include "model/model.h"
@@ -60,9 +61,9 @@ dt_status dt_job_name_origin(const struct dt_job *job, dt_status status);
 dt_status dt_job_check_launch(const struct dt_job *job, enum dt_purpose purpose);
 // Settings that the device does not allow in training.
 dt_status dt_job_check_device(const struct dt_job *job);
-// Collective. Warns where comm.reduce = reproducible cannot be kept on other machines: the ranks'
-// devices are of different models or use different instructions.
-dt_status dt_job_compare_devices(const struct dt_job *job);
+// "AMD EPYC 9575F (avx512 bf16, oneDNN 2.6.3)": the model of this rank's device, without its
+// threads, on which no bit depends, and what it can do.
+dt_status dt_job_describe_device(const struct dt_job *job, char text[DT_DEVICE_TEXT]);
 // That NCCL is available if training would use it.
 dt_status dt_job_check_nccl(const struct dt_job *job);
 

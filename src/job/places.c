@@ -2,13 +2,19 @@
 #include "job/places.h"
 
 #include "base/log.h"
+#include "base/problems.h"
 #include "base/text.h"
 
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LISTED = 16, ID_SHOWN = 12 }; // entries of a line; of "GPU-5f1c2b3a-…"
+enum {
+    LISTED = 16,
+    ID_SHOWN = 12,
+    ODD_LISTED = 4,
+    NAME = DT_HOST_NAME + 32
+}; // entries of a line; of "GPU-5f1c2b3a-…"
 
 // ---- the program: the build id that the linker wrote into it, in hex
 
@@ -143,47 +149,145 @@ static void log_job(void)
         dt_info("Slurm job %s%s, restart %s", job, member, restarts ? restarts : "0");
 }
 
-static int ranks_beside(const struct dt_place *places, int n, int first)
-{
-    int ranks = 0;
-    for (int i = 0; i < n; i++)
-        ranks += on_host(&places[i], &places[first]);
-    return ranks;
-}
-
 void dt_places_log(const struct dt_place *places, int n)
 {
-    int unequal = 0, mixed = 0;
     log_job();
     for (int i = 0; i < n; i++) {
         bool seen = false;
         for (int k = 0; k < i && !seen; k++)
             seen = on_host(&places[k], &places[i]);
-        if (seen)
-            continue;
-        log_host(places, n, i);
-        if (!unequal && ranks_beside(places, n, i) != ranks_beside(places, n, 0))
-            unequal = i;
+        if (!seen)
+            log_host(places, n, i);
     }
-    for (int i = n - 1; i > 0; i--)
-        mixed = strcmp(places[i].device, places[0].device) != 0 ? i : mixed;
-    if (unequal)
-        dt_warn("host %s has %d ranks, %s has %d: all ranks have equal shares of the batch, so the "
-                "slowest sets the pace",
-                places[0].host, ranks_beside(places, n, 0), places[unequal].host,
-                ranks_beside(places, n, unequal));
-    if (mixed)
-        dt_warn("rank 0 on %s runs on %s, rank %d on %s on %s: the slowest sets the pace, and "
-                "losses differ in their last bits from those of a job on one kind",
-                places[0].host, places[0].device, mixed, places[mixed].host, places[mixed].device);
 }
 
-dt_status dt_places_print(struct dt_comm *comm, const struct dt_place *mine)
+// ---- unequal nodes
+
+// What nodes should have in common, as text for each rank.
+struct trait {
+    char text[DT_DEVICE_TEXT];
+};
+
+static void describe_size(const struct dt_place *places, int n, int rank, struct trait *trait)
+{
+    int ranks = 0;
+    for (int i = 0; i < n; i++)
+        ranks += on_host(&places[i], &places[rank]);
+    snprintf(trait->text, sizeof trait->text, "%d rank%s", ranks, ranks == 1 ? "" : "s");
+}
+
+static void describe_device(const struct dt_place *places, int n, int rank, struct trait *trait)
+{
+    (void)n;
+    snprintf(trait->text, sizeof trait->text, "%s", places[rank].kind);
+}
+
+static const struct trait_kind {
+    void (*describe)(const struct dt_place *places, int n, int rank, struct trait *trait);
+    bool of_rank; // else of its host
+} trait_kinds[] = {{describe_size, false}, {describe_device, true}};
+
+// The first rank that has what most ranks have.
+static int find_common(const struct trait *traits, int n)
+{
+    int common = 0, most = 0;
+    for (int i = 0; i < n && most < n - i; i++) {
+        int equal = 0;
+        for (int k = i; k < n; k++)
+            equal += strcmp(traits[i].text, traits[k].text) == 0;
+        common = equal > most ? i : common;
+        most = equal > most ? equal : most;
+    }
+    return common;
+}
+
+static const char *name(const struct dt_place *places, int rank, bool of_rank, char who[NAME])
+{
+    snprintf(who, NAME, of_rank ? "%s (rank %d)" : "%s", places[rank].host, rank);
+    return who;
+}
+
+static bool is_first_on_host(const struct dt_place *places, const struct trait *traits, int rank)
+{
+    for (int i = 0; i < rank; i++)
+        if (on_host(&places[i], &places[rank]) && strcmp(traits[i].text, traits[rank].text) == 0)
+            return false;
+    return true;
+}
+
+// "n3 has 3 ranks, the others have 4 ranks": each host that has something else than most have.
+static void add_differences(const struct dt_place *places, const struct trait *traits, int n,
+                            bool of_rank, struct dt_problems *problems)
+{
+    char text[DT_PROBLEM_LINE] = "", who[NAME];
+    int common = find_common(traits, n), odd = 0, equal = 0;
+    for (int i = 0; i < n; i++) {
+        if (!is_first_on_host(places, traits, i))
+            continue;
+        if (strcmp(traits[i].text, traits[common].text) == 0)
+            equal++;
+        else if (odd++ < ODD_LISTED)
+            dt_append(text, sizeof text, "%s has %s, ", name(places, i, of_rank, who),
+                      traits[i].text);
+    }
+    if (odd == 0)
+        return;
+    if (odd > ODD_LISTED)
+        dt_append(text, sizeof text, "%d more differ, ", odd - ODD_LISTED);
+    if (equal > 1)
+        dt_append(text, sizeof text, "the others have %s", traits[common].text);
+    else
+        dt_append(text, sizeof text, "%s has %s", name(places, common, of_rank, who),
+                  traits[common].text);
+    dt_problems_add(problems, "%s", text);
+}
+
+static dt_status compare_nodes(const struct dt_place *places, int n, struct dt_problems *problems)
+{
+    struct trait *traits = calloc((size_t)n, sizeof *traits);
+    if (!traits)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the places of %d ranks", n);
+    for (const struct trait_kind *kind = trait_kinds; kind < trait_kinds + 2; kind++) {
+        for (int i = 0; i < n; i++)
+            kind->describe(places, n, i, &traits[i]);
+        add_differences(places, traits, n, kind->of_rank, problems);
+    }
+    free(traits);
+    return DT_OK;
+}
+
+dt_status dt_places_compare_nodes(const struct dt_place *places, int n)
+{
+    struct dt_problems problems = {0};
+    DT_TRY(compare_nodes(places, n, &problems));
+    return dt_problems_report(
+        &problems,
+        "start as many ranks on each node (mpirun --map-by ppr:4:node, Slurm: --ntasks-per-node=4) "
+        "of one kind (Slurm: --constraint); with run.allow_unequal_nodes = true the slowest rank "
+        "sets the pace, and results differ in their last bits from those on equal devices",
+        "the nodes of this job are unequal");
+}
+
+static dt_status judge(const struct dt_place *places, int n, bool allow_unequal)
+{
+    dt_status status = dt_places_compare_nodes(places, n);
+    if (status != DT_USER || !allow_unequal)
+        return status;
+    dt_warn("%s", dt_error_current()->message);
+    dt_error_clear();
+    return DT_OK;
+}
+
+dt_status dt_places_check(struct dt_comm *comm, const struct dt_place *mine, bool print,
+                          bool allow_unequal)
 {
     struct dt_place *all;
+    bool root = comm->info.rank == 0;
     dt_status status = gather(comm, mine, &all);
-    if (status == DT_OK && comm->info.rank == 0)
+    if (status == DT_OK && root && print)
         dt_places_log(all, comm->info.size);
+    if (status == DT_OK)
+        status = dt_agree(comm, root ? judge(all, comm->info.size, allow_unequal) : DT_OK);
     free(all);
     return status;
 }

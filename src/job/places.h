@@ -1,25 +1,33 @@
-// Where the ranks of a job run: host, device, CPUs. Gathered, compared, and printed once at a
-// start.
+// Where the ranks of a job run: host, device, CPUs. Gathered, printed once at a start, and
+// compared: nodes that are not equal are refused.
 #pragma once
 
 #include "comm/comm.h"
 
 #include <stdio.h>
 
+enum { DT_DEVICE_TEXT = 320 };
+
 struct dt_place {
     char host[DT_HOST_NAME];
-    char device[128]; // "NVIDIA H200", "AMD EPYC 9575F"
-    char id[64];      // "GPU-5f1c…"; "" where ranks may share it
-    char cpus[64];    // "0-7"
+    char device[128];          // "NVIDIA H200", "AMD EPYC 9575F"
+    char kind[DT_DEVICE_TEXT]; // the same and what it can do: the bits of results depend on it
+    char id[64];               // "GPU-5f1c…"; "" where ranks may share it
+    char cpus[64];             // "0-7"
     int threads;
 };
 
 // Collective: refuses ranks of different builds of dtrain, before they exchange any structs.
 dt_status dt_places_check_program(struct dt_comm *comm);
-// Collective: rank 0 prints the map and warns of ranks that differ in what sets their pace.
-dt_status dt_places_print(struct dt_comm *comm, const struct dt_place *mine);
+// Collective: rank 0 prints the map if `print`. DT_USER where nodes are unequal; a warning if they
+// are allowed to be.
+dt_status dt_places_check(struct dt_comm *comm, const struct dt_place *mine, bool print,
+                          bool allow_unequal);
 
 // Its parts, apart from communication.
 dt_status dt_places_compare_programs(const struct dt_place *places, int n);
-// Of n ranks: one line a host, then one for each warning, by dt_info and dt_warn.
+// DT_USER naming the hosts whose number of ranks differs from that of most ranks' hosts, and those
+// with another device: one of another name or other features, whose results have other bits.
+dt_status dt_places_compare_nodes(const struct dt_place *places, int n);
+// One line a host by dt_info, short however many ranks it has: equal entries once, long lists cut.
 void dt_places_log(const struct dt_place *places, int n);

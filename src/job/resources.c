@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DEVICE_TEXT = 320 };
-
 bool dt_job_uses_device_comm(const struct dt_job *job)
 {
     int asked = job->settings.comm.backend;
@@ -81,35 +79,11 @@ dt_status dt_job_check_nccl(const struct dt_job *job)
                    error.message);
 }
 
-// The model of this rank's device without its threads, on which no bit depends, and what it can do.
-static dt_status describe_device(const struct dt_job *job, char text[DEVICE_TEXT])
+dt_status dt_job_describe_device(const struct dt_job *job, char text[DT_DEVICE_TEXT])
 {
     struct dt_device_info info;
     DT_TRY(dt_backend_info(&job->backend, &info));
-    snprintf(text, DEVICE_TEXT, "%.*s (%s)", (int)strcspn(info.name, ","), info.name,
+    snprintf(text, DT_DEVICE_TEXT, "%.*s (%s)", (int)strcspn(info.name, ","), info.name,
              info.features);
-    return DT_OK;
-}
-
-dt_status dt_job_compare_devices(const struct dt_job *job)
-{
-    struct dt_comm *comm = job->comm;
-    char mine[DEVICE_TEXT] = "", first[DEVICE_TEXT], other[DEVICE_TEXT];
-    int64_t differs = comm->info.size;
-    if (dt_job_sum_order(job) != DT_SUM_TREE || comm->info.size == 1)
-        return DT_OK;
-    DT_TRY(dt_agree(comm, describe_device(job, mine)));
-    memcpy(first, mine, sizeof first);
-    DT_TRY(dt_broadcast(comm, first, sizeof first, 0));
-    if (strcmp(mine, first) != 0)
-        differs = comm->info.rank;
-    DT_TRY(dt_allreduce(comm, &differs, 1, DT_I64, DT_MIN));
-    if (differs == comm->info.size)
-        return DT_OK;
-    memcpy(other, mine, sizeof other);
-    DT_TRY(dt_broadcast(comm, other, sizeof other, (int)differs));
-    dt_warn("comm.reduce = reproducible gives the same bits on devices of one model only, but rank "
-            "0 has %s and rank %lld has %s",
-            first, (long long)differs, other);
     return DT_OK;
 }

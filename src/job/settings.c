@@ -31,6 +31,8 @@ static const struct dt_config_key run_keys[] = {
     CHOICE(run, device, "auto", DT_DEVICE_WORDS, "where to train; auto: on GPUs if every rank has one",
          NEUTRAL),
     FLAG(run, share_device, "false", "allow several ranks on one GPU, for tests; they use MPI", NEUTRAL),
+    FLAG(run, allow_unequal_nodes, "false",
+         "allow nodes with different numbers of ranks, or other GPUs or CPUs than the rest", NEUTRAL),
     CHOICE(run, precision, "auto", DT_PRECISION_WORDS,
            "storage type; auto: that of the checkpoint, else the faster one"),
     TEXT(run, init_from, "", "start from these weights: a Hugging Face directory or a checkpoint"),

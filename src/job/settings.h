@@ -37,7 +37,7 @@ struct dt_settings {
         int64_t patience;                       // evaluations; 0: any
         int64_t threads;                        // 0: share the cores among local ranks
         int device, precision, cuda_graph;
-        bool share_device;
+        bool share_device, allow_unequal_nodes;
     } run;
     struct dt_model_config model; // sizes 0 where not given
     struct {

@@ -102,6 +102,12 @@ static dt_status load_on_root(struct trainer *t)
     DT_TRY(
         dt_checkpoint_load(t->job->resume, &t->snapshot.host, &expected, t->job->train, &t->state));
     t->state.storage = expected.storage;
+    if (t->state.device[0] && strcmp(t->state.device, expected.device) != 0)
+        dt_warn(
+            "the checkpoint was trained on %s, this job runs on %s: it resumes, but not with the "
+            "bits of a run without the change",
+            t->state.device, expected.device);
+    memcpy(t->state.device, expected.device, sizeof t->state.device);
     DT_TRY(check_branch(t));
     if (t->job->settings.checkpoint.best)
         return check_best(t);
@@ -253,7 +259,6 @@ static dt_status start(struct trainer *t)
     struct dt_job *job = t->job;
     int ranks = job->comm->info.size;
     DT_TRY(dt_agree(job->comm, dt_train_check_resources(job)));
-    DT_TRY(dt_job_compare_devices(job));
     DT_TRY(dt_agree(job->comm, dt_profile_open(job, &t->profile)));
     dt_comm_progress(job->comm, 0, "choosing GEMM algorithms");
     DT_TRY(dt_gemm_algos_apply(job));
@@ -264,6 +269,7 @@ static dt_status start(struct trainer *t)
         dt_info("collectives give right results on known values (comm.selftest)");
 
     t->state = fresh_state(job);
+    DT_TRY(dt_agree(job->comm, dt_job_describe_device(job, t->state.device)));
     t->schedule = dt_lr_schedule(&job->settings, job->steps);
     if (job->resume[0])
         DT_TRY(resume(t));

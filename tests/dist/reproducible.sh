@@ -71,14 +71,6 @@ if [ "$size" = whole ]; then
     check "dtrain eval on one rank" ranks 1 eval "${carry[@]}" run.name=carry-1 >eval-1.txt 2>eval-1.log
     check "… and on four" ranks 4 eval "${carry[@]}" run.name=carry-1 >eval-4.txt 2>eval-4.log
     check "… the same line" cmp eval-1.txt eval-4.txt
-
-    # Ranks whose instructions differ.
-    mixed=("$dtrain" small.ini run.name=mixed)
-    check "ranks of two kinds of CPU" "${local_mpirun[@]}" -np 1 "${mixed[@]}" : \
-        -np 1 env ONEDNN_MAX_CPU_ISA=SSE41 "${mixed[@]}" >mixed.log 2>&1
-    check "… are warned of: $(grep warning mixed.log)" \
-        grep -q 'warning: .*the same bits on devices of one model only.* and rank 1 has' mixed.log
-    check "… and others are not" eval '! grep -q "one model only" fp32-4.log'
 fi
 
 # What cannot be honoured.

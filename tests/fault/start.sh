@@ -137,6 +137,38 @@ if objcopy --remove-section .note.gnu.build-id "$dtrain" other-build 2>/dev/null
     check "… which rank" grep -q 'rank 1 on .* runs another build of dtrain' mixed.log
 fi
 
+# Unequal nodes: refused with what differs, unless allowed.
+unequal() { # what, pattern, mpirun's words for the ranks …
+    check "$1: --check refuses them" bash -c '"$@" >out 2>err; test $? -eq 2' bash "${local_mpirun[@]}" "${@:3}"
+    check "$1: what differs: $(cat err)" grep -qE "^  $2\$" err
+    check "$1: said once, with the key" test "$(grep -c '^dtrain: error: the nodes of this job are unequal:$' err) \
+$(grep -c 'run.allow_unequal_nodes = true' err)" = "1 1"
+}
+ranks_here=("$dtrain" --check small.ini data.batch=12)
+other_isa=(env ONEDNN_MAX_CPU_ISA=SSE41)
+unequal "two kinds of CPU" "$(uname -n) \(rank 1\) has .*\(plain x86-64, .*\), $(uname -n) \(rank 0\) has .*" \
+    -np 1 "${ranks_here[@]}" : -np 1 "${other_isa[@]}" "${ranks_here[@]}"
+if unshare --uts true 2>/dev/null; then
+    other_host=(unshare --uts bash -c 'hostname other && exec "$@"' bash)
+    unequal "three ranks on two hosts" "other has 1 rank, $(uname -n) has 2 ranks" \
+        -np 2 "${ranks_here[@]}" : -np 1 "${other_host[@]}" "${ranks_here[@]}"
+    check "as many on each host are fine" "${local_mpirun[@]}" -np 1 "${ranks_here[@]}" : -np 1 "${other_host[@]}" "${ranks_here[@]}" >out
+else
+    echo "three ranks on two hosts: not tried: needs root" >&2
+fi
+allowed=("${train[@]}" run.name=unequal run.steps=4 run.allow_unequal_nodes=true)
+"${local_mpirun[@]}" -np 1 "${train[@]}" run.name=refused : -np 1 "${other_isa[@]}" "${train[@]}" run.name=refused 2>err
+check "training refuses them: exit code $?" grep -q 'error: the nodes of this job are unequal' err
+check "… before it touches the run's folder" test ! -e runs/refused
+check "allowed" "${local_mpirun[@]}" -np 1 "${other_isa[@]}" "${allowed[@]}" : -np 1 "${allowed[@]}" 2>allowed.log
+check "… with a warning" grep -q 'warning: the nodes of this job are unequal' allowed.log
+
+# A resume on another CPU, once.
+for check in 1 0; do
+    check "resuming on another CPU" "${train[@]}" run.name=unequal run.steps=$((8 - 2 * check)) 2>other.log
+    check "… the first resume says so: $(cat other.log)" test "$(grep -cE 'warning: .*trained on .*\(plain x86-64, .*\), this job runs on ' other.log)" -eq $check
+done
+
 check "collectives are tested" "${local_mpirun[@]}" -np 2 "${train[@]}" run.name=tested run.steps=4 comm.selftest=true 2>tested.log
 check "… and said to be" grep -q 'comm.selftest' tested.log
 finish

@@ -58,6 +58,9 @@ for kind in pmi2 none; do
     check "srun --mpi=$kind is refused once, with what to do" test "$(grep -c '^dtrain: error: ' $kind.log) $(grep -c 'srun --mpi=pmix' $kind.log)" = "1 1"
     check "srun --mpi=$kind: nothing of Open MPI's own" eval "! grep -q 'OPAL\|MPI_INIT' $kind.log"
 done
+srun --mpi=pmix --nodes=2 --ntasks=3 "$dtrain" small.ini run.name=unequal data.batch=6 >unequal.log 2>&1
+check "three ranks on two nodes: exit code 2" test $? -eq 2
+check "… are refused: $(cat unequal.log)" grep -qE '^  n[12] has 1 rank, n[12] has 2 ranks$' unequal.log
 check "one command in a batch script of two tasks" sbatch --wait --nodes=2 --ntasks=2 --output=commands.log \
     --wrap="'$dtrain' --check small.ini && '$dtrain' order small.ini --steps 1:2 && '$dtrain' eval small.ini run.name=srun" >/dev/null
 dtrain=absent submit absent small.ini

@@ -11,6 +11,7 @@ static struct dt_place place(const char *host, const char *device, const char *i
     struct dt_place p = {.threads = 4};
     snprintf(p.host, sizeof p.host, "%s", host);
     snprintf(p.device, sizeof p.device, "%s", device);
+    snprintf(p.kind, sizeof p.kind, "%s (avx2)", device);
     if (id[0])
         snprintf(p.id, sizeof p.id, "%s%d-5678-9abc", id, rank);
     snprintf(p.cpus, sizeof p.cpus, "%d-%d", 4 * rank, 4 * rank + 3);
@@ -58,6 +59,19 @@ static void test_job(void)
     unsetenv("SLURM_JOB_ID");
 }
 
+// "" where the nodes of n ranks are equal, else what differs.
+static const char *refused(const struct dt_place *places, int n)
+{
+    static struct dt_error error;
+    dt_status status = dt_places_compare_nodes(places, n);
+    if (status == DT_OK)
+        return "";
+    CHECK_INT(status, DT_USER);
+    dt_error_take(&error);
+    CHECK(strstr(error.hint, "run.allow_unequal_nodes"), "%s", error.hint);
+    return error.message;
+}
+
 // Ranks that alternate between hosts, one of which has more; of two kinds.
 static void test_unequal(void)
 {
@@ -67,8 +81,36 @@ static void test_unequal(void)
     const char *text = logged(places, 5);
     CHECK(strstr(text, "n1: ranks 0,2,4 on AMD, CPUs 0-3, 4 threads each\n"), "%s", text);
     CHECK(strstr(text, "n2: ranks 1,3 on AMD, CPUs 0-3, 4 threads each\n"), "%s", text);
-    CHECK(strstr(text, "warning: host n1 has 3 ranks, n2 has 2: "), "%s", text);
-    CHECK(strstr(text, "warning: rank 0 on n1 runs on AMD, rank 3 on n2 on Intel: "), "%s", text);
+    CHECK_STR(refused(places, 5), "the nodes of this job are unequal:\n"
+                                  "  n2 has 2 ranks, n1 has 3 ranks\n"
+                                  "  n2 (rank 3) has Intel (avx2), the others have AMD (avx2)");
+    CHECK_STR(refused(places, 1), "");
+    CHECK_STR(refused(places, 2), "");
+    CHECK_STR(refused(places + 2, 2), // one rank each
+              "the nodes of this job are unequal:\n"
+              "  n2 (rank 1) has Intel (avx2), n1 (rank 0) has AMD (avx2)");
+}
+
+// The same CPUs with other instructions; many hosts, of which the first differs, or six do.
+static void test_unequal_hosts(void)
+{
+    struct dt_place places[80];
+    char host[16];
+    for (int i = 0; i < 80; i++) {
+        snprintf(host, sizeof host, "n%d", (i + 1) / 4);
+        places[i] = place(host, "AMD", "", i);
+    }
+    CHECK_STR(refused(places, 79), "the nodes of this job are unequal:\n"
+                                   "  n0 has 3 ranks, the others have 4 ranks");
+    CHECK_STR(refused(places + 3, 76), "");
+    snprintf(places[7].kind, sizeof places[7].kind, "AMD (sse41)");
+    CHECK_STR(refused(places + 3, 76), "the nodes of this job are unequal:\n"
+                                       "  n2 (rank 4) has AMD (sse41), the others have AMD (avx2)");
+    for (int i = 20; i < 26; i++)
+        snprintf(places[i].host, sizeof places[i].host, "m%d", i);
+    const char *text = refused(places + 3, 76);
+    CHECK(strstr(text, ", m20 has 1 rank, "), "%s", text);
+    CHECK(strstr(text, " more differ, the others have 4 ranks\n"), "%s", text);
 }
 
 static void test_many(void)
@@ -100,6 +142,7 @@ int main(void)
     test_gpus();
     test_job();
     test_unequal();
+    test_unequal_hosts();
     test_many();
     test_programs();
     return test_end();
