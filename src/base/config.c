@@ -84,6 +84,11 @@ dt_status dt_config_reject(const struct dt_config *config, const char *key, cons
     return dt_problems_raise(&problems, hint);
 }
 
+void dt_config_hide(struct dt_config *config, const char *key)
+{
+    find_value(config, key)->hidden = true;
+}
+
 void dt_config_free(struct dt_config *config)
 {
     if (!config)
@@ -100,6 +105,11 @@ void dt_config_free(struct dt_config *config)
 bool dt_config_is_set(const struct dt_config *config, const char *key)
 {
     return find_value(config, key)->source != DT_SOURCE_DEFAULT;
+}
+
+bool dt_config_is_commanded(const struct dt_config *config, const char *key)
+{
+    return find_value(config, key)->source == DT_SOURCE_COMMAND;
 }
 
 const char *dt_config_text(const struct dt_config *config, const char *key)
@@ -152,7 +162,8 @@ void dt_config_echo(const struct dt_config *config, FILE *out)
     for (struct dt_config_row row = {0}; dt_config_next(config->table, &row);) {
         if (row.key == row.section->keys)
             fprintf(out, "\n[%s]\n", row.section->name);
-        echo_key(row.key, &config->values[row.index], out);
+        if (!config->values[row.index].hidden)
+            echo_key(row.key, &config->values[row.index], out);
     }
 }
 

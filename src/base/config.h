@@ -129,8 +129,9 @@ dt_status dt_config_parse(const struct dt_config_table *table, const char *name,
                           struct dt_config **config);
 void dt_config_free(struct dt_config *config); // NULL is fine
 
-// The three know the keys of the table and abort on others.
+// These know the keys of the table and abort on others.
 bool dt_config_is_set(const struct dt_config *config, const char *key); // "run.steps"; else default
+bool dt_config_is_commanded(const struct dt_config *config, const char *key); // by the command line
 const char *dt_config_text(const struct dt_config *config, const char *key);
 const char *dt_config_origin(const struct dt_config *config, const char *key); // "config.ini:12"
 
@@ -147,6 +148,9 @@ void dt_config_problem(struct dt_problems *problems, const struct dt_config *con
 // starts from), so that the echo shows it. Settings stay as they are.
 dt_status dt_config_note(struct dt_config *config, const char *key, const char *text,
                          const char *origin);
+
+// Leaves the key out of the echo: nothing reads it.
+void dt_config_hide(struct dt_config *config, const char *key);
 
 // The resolved configuration, every key with its value and origin as a comment; a valid input
 // again, of the same settings, in which every key counts as set.

@@ -32,10 +32,10 @@ dt_status dt_bench_model(const struct dt_bench_options *options, struct dt_model
     snprintf(model->layers, sizeof model->layers, "%s", options->layers ? options->layers : "");
     snprintf(model->heads, sizeof model->heads, "%s", options->heads ? options->heads : "");
     model->frame_size = options->heads ? options->frame_size : 0;
-    model->attn_window = options->seq_len; // as a fresh run has it
     model->vocab_size = options->heads ? 0 : options->vocab;
     model->d_state = options->d_state;
     model->recompute = (enum dt_recompute)options->recompute;
+    DT_TRY(dt_model_config_resolve(model, options->seq_len)); // as a fresh run has it
     return dt_model_config_check(model);
 }
 

@@ -70,14 +70,14 @@ static const char *option_name(const struct dt_option *o, char text[TEXT])
     return text;
 }
 
-// "what it is (auto | cuda | cpu; default: auto)"
-static const char *key_text(const struct dt_config_key *key, char text[TEXT])
+// "mamba: what it is (auto | cuda | cpu; default: auto)"
+static const char *key_text(const struct dt_config_key *key, const char *kinds, char text[TEXT])
 {
     char allowed[DT_CONFIG_ALLOWED] = "";
     bool standard = key->fallback[0] > ' ' && !key->unbuilt;
     if ((key->type != DT_CONFIG_ANY && key->type != DT_CONFIG_STRING) || key->unbuilt)
         dt_config_allowed(key, allowed);
-    snprintf(text, TEXT, "%s", key->help);
+    snprintf(text, TEXT, "%s%s%s", kinds, kinds[0] ? ": " : "", key->help);
     if (allowed[0] || standard || key->required)
         dt_append(text, TEXT, " (%s%s%s%s%s)", allowed,
                   allowed[0] && (standard || key->required) ? "; " : "",
@@ -86,9 +86,17 @@ static const char *key_text(const struct dt_config_key *key, char text[TEXT])
     return text;
 }
 
+static const char *row_text(const struct dt_config_row *row, char text[TEXT])
+{
+    char kinds[DT_CONFIG_ALLOWED] = "";
+    if (row->section->keys == dt_model_keys)
+        dt_model_field_kinds(row->key, kinds);
+    return key_text(row->key, kinds, text);
+}
+
 static const char *option_text(const struct dt_option *o, char text[TEXT])
 {
-    return o->key.type == DT_CONFIG_BOOL ? o->key.help : key_text(&o->key, text);
+    return o->key.type == DT_CONFIG_BOOL ? o->key.help : key_text(&o->key, "", text);
 }
 
 static const char *usage_of(const struct dt_command *command, char text[TEXT])
@@ -127,7 +135,7 @@ void dt_print_help(const struct dt_command *command, FILE *out)
         for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
             if (row.key == row.section->keys)
                 fprintf(out, "%s[%s]\n", row.index > 0 ? "\n" : "", row.section->name);
-            print_item(out, OPTION_COLUMN, row.key->name, key_text(row.key, text));
+            print_item(out, OPTION_COLUMN, row.key->name, row_text(&row, text));
         }
         return;
     }
@@ -190,7 +198,7 @@ static dt_status print_man(struct dt_comm *comm, const struct dt_call *call)
     for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
         if (row.key == row.section->keys)
             printf(".SS [%s]\n", row.section->name);
-        roff_item(row.name, key_text(row.key, text));
+        roff_item(row.name, row_text(&row, text));
     }
     printf(".SH EXIT STATUS\n");
     roff(exit_codes);

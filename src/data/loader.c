@@ -210,10 +210,9 @@ dt_status dt_loader_next(struct dt_loader *loader, const struct dt_batch **batch
 static dt_status check(const struct dt_loader_config *config, int64_t first_step)
 {
     const struct dt_read_rules *rules = &config->rules;
-    bool tokens = config->dataset->layout.target_width == 0;
-    if (config->prefetch < 1 ||
-        (tokens && (rules->vocab_size < 1 || rules->vocab_size > INT32_MAX)))
-        return DT_FAIL(DT_USER, "data.prefetch must be 1 or more, model.vocab_size 1 to 2147483647",
+    if (config->prefetch < 1 || rules->vocab_size < 0 || rules->vocab_size > INT32_MAX)
+        return DT_FAIL(DT_USER,
+                       "data.prefetch must be 1 or more, model.vocab_size at most 2147483647",
                        "data.prefetch is %" PRId64 ", model.vocab_size is %" PRId64,
                        config->prefetch, rules->vocab_size);
     if (config->size < 1 || config->rank < 0 || config->rank >= config->size ||

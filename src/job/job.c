@@ -27,6 +27,8 @@ static dt_status share_config(struct dt_job *job, const char *path, char *const 
         if (status == DT_OK)
             status = dt_settings_check(&job->settings, job->config);
         if (status == DT_OK)
+            status = dt_job_check_model(&job->settings, job->config);
+        if (status == DT_OK)
             status = dt_config_echo_text(job->config, &text, &size);
     }
     status = dt_agree(job->comm, status);

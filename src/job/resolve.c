@@ -2,8 +2,7 @@
 #include "job/job.h"
 
 #include "base/log.h"
-#include "base/round.h"
-#include "kernels/attention.h"
+#include "base/text.h"
 #include "model/hf.h"
 
 #include <string.h>
@@ -61,7 +60,7 @@ static dt_status merge_model(struct dt_job *job, const char *dir)
     if (configured.layers[0])
         DT_TRY(dt_job_name_origin(job, dt_model_config_normalize(&configured)));
     for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
-        if (!key->json)
+        if (!key->json || !dt_model_has_field(&found, key))
             continue;
         snprintf(name, sizeof name, "model.%s", key->name);
         const char *text = dt_config_value_text(key, &configured, was);
@@ -76,6 +75,61 @@ static dt_status merge_model(struct dt_job *job, const char *dir)
     }
     job->model = found;
     return DT_OK;
+}
+
+dt_status dt_job_check_model(const struct dt_settings *settings, const struct dt_config *config)
+{
+    struct dt_problems problems = {0};
+    struct dt_model_config named = settings->model;
+    const struct dt_model_config *model = &settings->model;
+    char name[DT_CONFIG_NAME];
+    if (settings->run.init_from[0])
+        return DT_OK;
+    if (dt_model_config_normalize(&named) != DT_OK) { // dt_job_resolve_model reports that
+        dt_error_clear();
+        return DT_OK;
+    }
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
+        bool is_count = strcmp(key->name, "n_layer") == 0;
+        if (dt_config_in_range(key, model) || !dt_model_has_field(model, key) ||
+            (is_count && model->layers[0]))
+            continue;
+        snprintf(name, sizeof name, "model.%s", key->name);
+        dt_config_problem(&problems, config, name, "%srequired unless run.init_from gives it",
+                          is_count ? "this or model.layers is " : "");
+    }
+    return dt_problems_raise(&problems, NULL);
+}
+
+// Keys that no part of the model reads are not echoed. A value that was given for this run alone
+// is a mistake; a file may serve several models.
+static dt_status report_unused(struct dt_job *job)
+{
+    struct dt_settings standard;
+    struct dt_problems problems = {0};
+    const struct dt_model_config *model = &job->model, *given = &job->settings.model;
+    char name[DT_CONFIG_NAME], kinds[DT_CONFIG_ALLOWED], unused[DT_PROBLEM_LINE] = "";
+    dt_settings_defaults(&standard);
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
+        if (dt_model_has_field(model, key))
+            continue;
+        snprintf(name, sizeof name, "model.%s", key->name);
+        dt_config_hide(job->config, name);
+        if (dt_config_equal(key, given, &standard.model))
+            continue;
+        dt_model_field_kinds(key, kinds);
+        if (dt_config_is_commanded(job->config, name))
+            dt_config_problem(&problems, job->config, name,
+                              "read by %s only, and the model is %s, %s, %s", kinds, model->stem,
+                              model->layers, model->heads);
+        else
+            dt_append(unused, sizeof unused, "%s%s (%s; read by %s)", unused[0] ? ", " : "", name,
+                      dt_config_origin(job->config, name), kinds);
+    }
+    if (unused[0] && problems.n == 0)
+        dt_warn("the model (%s, %s, %s) does not read %s", model->stem, model->layers, model->heads,
+                unused);
+    return dt_problems_raise(&problems, "remove the key, or use a kind that reads it");
 }
 
 // A resumed run keeps its storage type, on whatever machine, unless run.precision names another.
@@ -109,10 +163,10 @@ dt_status dt_job_resolve_model(struct dt_job *job)
         DT_TRY(dt_checkpoint_verify_weights(dir));
     if (dir[0])
         DT_TRY(merge_model(job, dir));
-    else if (job->model.attn_window == 0 && strstr(job->model.layers, "attention"))
-        // a saved model that has attention has a number: the size of its state
-        job->model.attn_window = dt_min_i64(job->settings.data.seq_len, DT_ATTENTION_WINDOW_MAX);
     DT_TRY(keep_storage(job));
     // Checked when the data is known.
-    return dt_job_name_origin(job, dt_model_config_normalize(&job->model));
+    DT_TRY(dt_job_name_origin(job, dt_model_config_normalize(&job->model)));
+    if (!dir[0])
+        DT_TRY(dt_model_config_resolve(&job->model, job->settings.data.seq_len));
+    return report_unused(job);
 }

@@ -205,20 +205,6 @@ static void check_run(struct check *check)
         REJECT(check, "run.resume", "missing value (allowed: auto | never | a folder)");
 }
 
-// Sizes without a default come from the configuration or from the model in run.init_from.
-static void check_model(struct check *check)
-{
-    const struct dt_settings *s = check->settings;
-    char name[DT_CONFIG_NAME];
-    for (const struct dt_config_key *key = dt_model_keys; key->name && !s->run.init_from[0]; key++)
-        if (!dt_config_in_range(key, &s->model) && dt_model_has_field(&s->model, key) &&
-            !(strcmp(key->name, "n_layer") == 0 && s->model.layers[0])) {
-            snprintf(name, sizeof name, "model.%s", key->name);
-            REJECT(check, name, "%srequired unless run.init_from gives it",
-                   strcmp(key->name, "n_layer") == 0 ? "this or model.layers is " : "");
-        }
-}
-
 // Of a step: products of it fit into 64 bits.
 static const int64_t STEP_TOKENS_MAX = INT64_C(1) << 40;
 
@@ -463,7 +449,6 @@ dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_
     struct check check = {.settings = settings, .config = config};
     check_run(&check);
     check_device(&check);
-    check_model(&check);
     check_data(&check);
     check_optim(&check);
     check_rollback(&check);

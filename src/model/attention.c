@@ -32,6 +32,18 @@ struct attention {
     float *lse;              // [M, H] fp32; NULL: no training
 };
 
+// A fresh model sees as far as a training window reaches; a saved one has a number: the size of its
+// state.
+static void resolve(struct dt_model_config *config, int64_t length)
+{
+    if (config->n_head == 0)
+        config->n_head = dt_max_i64(config->d_model / 64, 1);
+    if (config->n_kv_head == 0)
+        config->n_kv_head = config->n_head;
+    if (config->attn_window == 0)
+        config->attn_window = dt_min_i64(length, DT_ATTENTION_WINDOW_MAX);
+}
+
 static dt_status check(const struct dt_model_config *c)
 {
     static const char hint[] = "set model.n_head, model.n_kv_head or model.d_model";
@@ -183,6 +195,8 @@ static double flops_per_token(const struct dt_model_config *config)
 const struct dt_block_kind dt_attention_block = {
     .kind = {.name = "attention",
              .size = sizeof(struct attention),
+             .fields = "n_head n_kv_head attn_window rope_base",
+             .resolve = resolve,
              .check = check,
              .create = create,
              .plan = plan,

@@ -2,6 +2,7 @@
 #include "model/config.h"
 
 #include "base/round.h"
+#include "base/text.h"
 #include "model/kinds.h"
 
 #include <string.h>
@@ -9,25 +10,6 @@
 int64_t dt_model_padded_vocab(const struct dt_model_config *config)
 {
     return dt_round_up(config->vocab_size, config->pad_vocab_multiple);
-}
-
-void dt_model_config_resolve(struct dt_model_config *c)
-{
-    int64_t d = c->d_model;
-    if (c->dt_rank == 0)
-        c->dt_rank = dt_ceil_div(d, 16);
-    if (c->d_mlp == 0) // the gate's matrix is paid for by a smaller width [Shazeer 2020]
-        c->d_mlp = c->mlp_gated ? dt_round_up(dt_ceil_div(8 * d, 3), 8) : 4 * d;
-    if (c->head_dim == 0)
-        c->head_dim = dt_min_i64(64, dt_model_inner(c));
-    if (c->n_groups == 0)
-        c->n_groups = 1;
-    if (c->d_rnn == 0)
-        c->d_rnn = d;
-    if (c->n_head == 0)
-        c->n_head = dt_max_i64(d / 64, 1);
-    if (c->n_kv_head == 0)
-        c->n_kv_head = c->n_head;
 }
 
 dt_status dt_stem_find(const struct dt_model_config *config, const struct dt_kind **kind)
@@ -40,6 +22,84 @@ dt_status dt_head_find(const struct dt_model_config *config, const struct dt_kin
 {
     const char *name = dt_model_is_policy(config) ? "policy" : config->heads;
     return dt_kind_find(dt_head_kinds, "model.heads", name, kind);
+}
+
+// A model's stem, head and blocks; the same block may come twice.
+struct kinds_used {
+    int n;
+    const struct dt_kind *list[2 + DT_LAYER_RUNS];
+};
+
+static dt_status find_kinds(const struct dt_model_config *config, struct kinds_used *used)
+{
+    struct dt_layers layers;
+    used->n = 2;
+    DT_TRY(dt_stem_find(config, &used->list[0]));
+    DT_TRY(dt_head_find(config, &used->list[1]));
+    DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
+    for (int i = 0; i < layers.n; i++)
+        used->list[used->n++] = layers.runs[i].kind;
+    return DT_OK;
+}
+
+static bool reads(const struct dt_kind *kind, const struct dt_config_key *key)
+{
+    size_t length = strlen(key->name);
+    for (const char *at = kind->fields ? kind->fields : ""; *at; at += strspn(at, " ")) {
+        size_t n = strcspn(at, " ");
+        if (n == length && memcmp(at, key->name, n) == 0)
+            return true;
+        at += n;
+    }
+    return false;
+}
+
+const char *dt_model_field_kinds(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED])
+{
+    const struct dt_kind *const *const tables[] = {dt_stem_kinds, dt_block_kinds, dt_head_kinds};
+    out[0] = 0;
+    for (int i = 0; i < 3; i++)
+        for (const struct dt_kind *const *kind = tables[i]; *kind; kind++)
+            if (reads(*kind, key))
+                dt_append(out, DT_CONFIG_ALLOWED, "%s%s", out[0] ? ", " : "", (*kind)->name);
+    return out;
+}
+
+bool dt_model_has_field(const struct dt_model_config *config, const struct dt_config_key *key)
+{
+    struct kinds_used used;
+    char kinds[DT_CONFIG_ALLOWED];
+    if (!dt_model_field_kinds(key, kinds)[0])
+        return true;
+    if (find_kinds(config, &used) != DT_OK) {
+        dt_error_clear();
+        return true;
+    }
+    for (int i = 0; i < used.n; i++)
+        if (reads(used.list[i], key))
+            return true;
+    return false;
+}
+
+void dt_model_config_compare(struct dt_problems *problems, const struct dt_model_config *now,
+                             const struct dt_model_config *saved)
+{
+    char is[DT_CONFIG_STRING_MAX], was[DT_CONFIG_STRING_MAX];
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
+        if (key->json && dt_model_has_field(now, key) && !dt_config_equal(key, now, saved))
+            dt_problems_add(problems, "model.%s is %s, the checkpoint has %s", key->name,
+                            dt_config_value_text(key, now, is),
+                            dt_config_value_text(key, saved, was));
+}
+
+dt_status dt_model_config_resolve(struct dt_model_config *config, int64_t length)
+{
+    struct kinds_used used;
+    DT_TRY(find_kinds(config, &used));
+    for (int i = 0; i < used.n; i++)
+        if (used.list[i]->resolve)
+            used.list[i]->resolve(config, length);
+    return DT_OK;
 }
 
 static void single_spaces(char *text)
@@ -68,44 +128,14 @@ dt_status dt_model_config_normalize(struct dt_model_config *config)
     return dt_layers_text(&layers, config->layers, sizeof config->layers);
 }
 
-static dt_status check_kinds(const struct dt_model_config *config)
-{
-    struct dt_layers layers;
-    DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
-    for (int i = 0; i < layers.n; i++)
-        if (layers.runs[i].kind->check)
-            DT_TRY(layers.runs[i].kind->check(config));
-    return DT_OK;
-}
-
-// Frames and heads go together, and some fields are theirs alone.
-static dt_status check_policy(const struct dt_model_config *config)
-{
-    static const char hint[] = "list the heads, such as model.heads = buttons:bernoulli*8";
-    if (dt_model_is_policy(config))
-        return strcmp(config->stem, "tokens") != 0
-                   ? DT_OK
-                   : DT_FAIL(
-                         DT_USER, "leave model.stem empty",
-                         "model.stem is tokens, but the heads of model.heads learn from frames");
-    if (strcmp(config->stem, "frames") == 0)
-        return DT_FAIL(DT_USER, hint,
-                       "model.stem is frames, but model.heads is %s, which predicts "
-                       "tokens",
-                       config->heads);
-    if (config->autoregressive || config->label_smoothing > 0)
-        return DT_FAIL(DT_USER, hint, "model.%s needs the heads of a policy, but model.heads is %s",
-                       config->autoregressive ? "autoregressive" : "label_smoothing",
-                       config->heads);
-    return DT_OK;
-}
-
 dt_status dt_model_config_check(struct dt_model_config *config)
 {
     static const char hint[] = "set it in the [model] section";
+    struct kinds_used used;
     char value[DT_CONFIG_STRING_MAX], allowed[DT_CONFIG_ALLOWED];
     DT_TRY(dt_model_config_normalize(config));
-    dt_model_config_resolve(config);
+    DT_TRY(dt_model_config_resolve(config, 0));
+    DT_TRY(find_kinds(config, &used));
     for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
         if (dt_config_in_range(key, config) || !dt_model_has_field(config, key))
             continue;
@@ -113,9 +143,8 @@ dt_status dt_model_config_check(struct dt_model_config *config)
         return DT_FAIL(DT_USER, hint, "model.%s is %s (allowed: %s)", key->name,
                        dt_config_value_text(key, config, value), allowed);
     }
-    if (config->dt_rank > dt_model_inner(config))
-        return DT_FAIL(DT_USER, hint, "model.dt_rank is %lld, more than expand * d_model = %lld",
-                       (long long)config->dt_rank, (long long)dt_model_inner(config));
-    DT_TRY(check_policy(config));
-    return check_kinds(config);
+    for (int i = 0; i < used.n; i++)
+        if (used.list[i]->check)
+            DT_TRY(used.list[i]->check(config));
+    return DT_OK;
 }

@@ -27,12 +27,11 @@ struct dt_model_config {
     char layers[DT_CONFIG_STRING_MAX]; // "mamba*24", "a*7 b a*8"; "": n_layer of the first kind
     int64_t d_model, n_layer, vocab_size;
     int64_t d_state, d_conv, expand, dt_rank;
-    int64_t head_dim, n_groups; // of mamba2
-    double dt_min, dt_max;      // its step sizes; dt_max 0: no limit
-    int64_t d_mlp, d_rnn;       // 0: dt_model_config_resolve
+    int64_t head_dim, n_groups;
+    double dt_min, dt_max; // step sizes; dt_max 0: no limit
+    int64_t d_mlp, d_rnn;
     bool mlp_gated;
-    int64_t n_head, n_kv_head;
-    int64_t attn_window; // 0: the job sets it to data.seq_len
+    int64_t n_head, n_kv_head, attn_window;
     double rope_base;
     double norm_eps;
     bool tie_embeddings;
@@ -50,12 +49,16 @@ extern const struct dt_config_key dt_model_keys[];
 bool dt_model_is_policy(const struct dt_model_config *config);
 // What a position of its data is called: "tokens" or "frames".
 const char *dt_model_unit(const struct dt_model_config *config);
-// Whether a model like this has the field: a policy has no vocabulary.
+// Whether a part of this model reads the field, as its kind says (model/kinds.h: dt_kind.fields).
+// True where the names of the kinds are wrong, which dt_model_config_normalize reports.
 bool dt_model_has_field(const struct dt_model_config *config, const struct dt_config_key *key);
+// The kinds that read it: "mamba, mamba2"; "" where every model does.
+const char *dt_model_field_kinds(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED]);
 // Names the kinds in full and layers as runs; fills n_layer from layers or layers from n_layer.
 dt_status dt_model_config_normalize(struct dt_model_config *config);
-// Fills the fields that are auto (0) from the others.
-void dt_model_config_resolve(struct dt_model_config *config);
+// Fills the fields of its kinds that are auto (0) from the others; length: of a training window, 0:
+// not known.
+dt_status dt_model_config_resolve(struct dt_model_config *config, int64_t length);
 // Fills derived values (both of these) and checks kinds and ranges: DT_USER naming the key of the
 // [model] section.
 dt_status dt_model_config_check(struct dt_model_config *config);

@@ -29,7 +29,7 @@ const struct dt_config_key dt_model_keys[] = {
         .json = "heads"),
     // A token is an int32_t, and so is the padded vocabulary.
     ROW(WHOLE, AT(vocab_size), "", 1, INT32_MAX - 65536,
-        "vocabulary size of a language model; required unless run.init_from gives it",
+        "vocabulary size; required unless run.init_from gives it",
         .json = "vocab_size"),
     ROW(WHOLE, AT(frame_size), "auto", 1, 0x1p20, "numbers in a frame; auto: from the data",
         .auto_word = "auto", .auto_value = 0, .json = "frame_size"),
@@ -47,23 +47,23 @@ const struct dt_config_key dt_model_keys[] = {
         "rank of the step-size projection; auto: d_model / 16, rounded up", .auto_word = "auto",
         .auto_value = 0, .json = "time_step_rank"),
     ROW(WHOLE, AT(head_dim), "auto", 1, DT_SSD_HEAD_MAX,
-        "channels of a head of mamba2; auto: 64, or all inner channels if those are fewer",
+        "channels of a head; auto: 64, or all inner channels if those are fewer",
         .auto_word = "auto", .auto_value = 0, .json = "head_dim"),
     ROW(WHOLE, AT(n_groups), "auto", 1, 0x1p20,
-        "groups of mamba2's heads that share B and C; auto: 1", .auto_word = "auto",
+        "groups of heads that share B and C; auto: 1", .auto_word = "auto",
         .auto_value = 0, .json = "n_groups"),
-    ROW(REAL, AT(dt_min), "0", 0, 1e30, "smallest step size of mamba2", .json = "dt_min"),
-    ROW(REAL, AT(dt_max), "0", 0, 1e30, "largest step size of mamba2; 0: no limit",
+    ROW(REAL, AT(dt_min), "0", 0, 1e30, "smallest step size", .json = "dt_min"),
+    ROW(REAL, AT(dt_max), "0", 0, 1e30, "largest step size; 0: no limit",
         .json = "dt_max"),
     ROW(WHOLE, AT(d_mlp), "auto", 1, 0x1p22,
-        "inner channels of mlp; auto: 4 d_model, gated: 8/3 d_model, rounded up to 8",
+        "inner channels; auto: 4 d_model, gated: 8/3 d_model, rounded up to 8",
         .auto_word = "auto", .auto_value = 0, .json = "d_mlp"),
-    ROW(FLAG, AT(mlp_gated), "true", "mlp is down(silu(gate(x)) * up(x)); false: down(silu(up(x)))",
+    ROW(FLAG, AT(mlp_gated), "true", "down(silu(gate(x)) * up(x)); false: down(silu(up(x)))",
         .json = "mlp_gated"),
-    ROW(WHOLE, AT(d_rnn), "auto", 1, 0x1p20, "hidden size of gru and lstm; auto: d_model",
+    ROW(WHOLE, AT(d_rnn), "auto", 1, 0x1p20, "hidden size; auto: d_model",
         .auto_word = "auto", .auto_value = 0, .json = "d_rnn"),
     ROW(WHOLE, AT(n_head), "auto", 1, 65536,
-        "heads of attention; auto: d_model / 64, at least 1", .auto_word = "auto",
+        "heads; auto: d_model / 64, at least 1", .auto_word = "auto",
         .auto_value = 0, .json = "num_attention_heads"),
     ROW(WHOLE, AT(n_kv_head), "auto", 1, 65536,
         "heads of keys and values, each shared by n_head / n_kv_head; auto: n_head",
@@ -95,21 +95,4 @@ bool dt_model_is_policy(const struct dt_model_config *config)
 const char *dt_model_unit(const struct dt_model_config *config)
 {
     return dt_model_is_policy(config) ? "frames" : "tokens";
-}
-
-bool dt_model_has_field(const struct dt_model_config *config, const struct dt_config_key *key)
-{
-    return key->offset != offsetof(struct dt_model_config, vocab_size) ||
-           !dt_model_is_policy(config);
-}
-
-void dt_model_config_compare(struct dt_problems *problems, const struct dt_model_config *now,
-                             const struct dt_model_config *saved)
-{
-    char is[DT_CONFIG_STRING_MAX], was[DT_CONFIG_STRING_MAX];
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
-        if (key->json && !dt_config_equal(key, now, saved))
-            dt_problems_add(problems, "model.%s is %s, the checkpoint has %s", key->name,
-                            dt_config_value_text(key, now, is),
-                            dt_config_value_text(key, saved, was));
 }

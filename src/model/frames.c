@@ -17,6 +17,15 @@ struct frames {
     int frames, ids; // arrays
 };
 
+static dt_status check(const struct dt_model_config *config)
+{
+    return dt_model_is_policy(config)
+               ? DT_OK
+               : DT_FAIL(DT_USER, "list the heads, such as model.heads = buttons:bernoulli*8",
+                         "model.stem is frames, but model.heads is %s, which predicts tokens",
+                         config->heads);
+}
+
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct frames *f = (struct frames *)part;
@@ -113,6 +122,8 @@ static double flops_per_token(const struct dt_model_config *config)
 const struct dt_stem_kind dt_frames_stem = {
     .kind = {.name = "frames",
              .size = sizeof(struct frames),
+             .fields = "frame_size ids",
+             .check = check,
              .create = create,
              .flops_per_token = flops_per_token},
     .forward = forward,

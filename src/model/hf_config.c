@@ -28,40 +28,40 @@ static const struct {
 static const struct member {
     const char *name, *value; // value NULL: a field of dt_model_keys, or derived from some
     bool built;
-    enum { ALL, NOT_MAMBA2, MAMBA2 } of;
+    enum hf_type of;    // HF_DTRAIN: of all
     const char *mamba2; // what Mamba2Config has where a file lacks it; NULL: the field's default
 } members[] = {
-    {"torch_dtype", "\"float32\"", false, ALL, NULL},
-    {"vocab_size", NULL, false, ALL, NULL},
-    {"hidden_size", NULL, false, ALL, NULL},
-    {"num_hidden_layers", NULL, false, ALL, NULL},
-    {"intermediate_size", NULL, false, NOT_MAMBA2, NULL}, // expand * hidden_size
-    {"num_heads", NULL, false, MAMBA2, NULL},             // of that, of head_dim each
-    {"head_dim", NULL, false, MAMBA2, "64"},
-    {"n_groups", NULL, false, MAMBA2, "8"},
-    {"state_size", NULL, false, ALL, "128"},
-    {"conv_kernel", NULL, false, ALL, NULL},
-    {"expand", NULL, false, ALL, NULL},
-    {"time_step_rank", NULL, false, NOT_MAMBA2, NULL},
-    {"bos_token_id", "0", false, ALL, NULL},
-    {"eos_token_id", "0", false, ALL, NULL},
-    {"pad_token_id", "0", false, ALL, NULL},
-    {"layer_norm_epsilon", NULL, false, ALL, NULL},
-    {"initializer_range", "0.1", false, ALL, NULL},
-    {"time_step_min", "0.001", false, ALL, NULL},
-    {"time_step_max", "0.1", false, ALL, NULL},
-    {"time_step_floor", "0.0001", false, ALL, NULL},
-    {"time_step_limit", NULL, false, MAMBA2, NULL}, // dt_min, dt_max
-    {"time_step_scale", "1.0", false, NOT_MAMBA2, NULL},
-    {"hidden_act", "\"silu\"", true, ALL, NULL},
-    {"time_step_init_scheme", "\"random\"", false, NOT_MAMBA2, NULL},
-    {"use_bias", "false", true, ALL, NULL},
-    {"use_conv_bias", "true", true, ALL, NULL},
-    {"residual_in_fp32", "true", false, ALL, NULL},
-    {"rescale_prenorm_residual", "false", false, ALL, NULL},
-    {"use_cache", "true", false, ALL, NULL},
-    {"chunk_size", "256", false, MAMBA2, NULL},
-    {"tie_word_embeddings", NULL, false, ALL, "false"},
+    {"torch_dtype", "\"float32\"", false, HF_DTRAIN, NULL},
+    {"vocab_size", NULL, false, HF_DTRAIN, NULL},
+    {"hidden_size", NULL, false, HF_DTRAIN, NULL},
+    {"num_hidden_layers", NULL, false, HF_DTRAIN, NULL},
+    {"intermediate_size", NULL, false, HF_MAMBA, NULL}, // expand * hidden_size
+    {"num_heads", NULL, false, HF_MAMBA2, NULL},        // of that, of head_dim each
+    {"head_dim", NULL, false, HF_MAMBA2, "64"},
+    {"n_groups", NULL, false, HF_MAMBA2, "8"},
+    {"state_size", NULL, false, HF_DTRAIN, "128"},
+    {"conv_kernel", NULL, false, HF_DTRAIN, NULL},
+    {"expand", NULL, false, HF_DTRAIN, NULL},
+    {"time_step_rank", NULL, false, HF_MAMBA, NULL},
+    {"bos_token_id", "0", false, HF_DTRAIN, NULL},
+    {"eos_token_id", "0", false, HF_DTRAIN, NULL},
+    {"pad_token_id", "0", false, HF_DTRAIN, NULL},
+    {"layer_norm_epsilon", NULL, false, HF_DTRAIN, NULL},
+    {"initializer_range", "0.1", false, HF_DTRAIN, NULL},
+    {"time_step_min", "0.001", false, HF_DTRAIN, NULL},
+    {"time_step_max", "0.1", false, HF_DTRAIN, NULL},
+    {"time_step_floor", "0.0001", false, HF_DTRAIN, NULL},
+    {"time_step_limit", NULL, false, HF_MAMBA2, NULL}, // dt_min, dt_max
+    {"time_step_scale", "1.0", false, HF_MAMBA, NULL},
+    {"hidden_act", "\"silu\"", true, HF_DTRAIN, NULL},
+    {"time_step_init_scheme", "\"random\"", false, HF_MAMBA, NULL},
+    {"use_bias", "false", true, HF_DTRAIN, NULL},
+    {"use_conv_bias", "true", true, HF_DTRAIN, NULL},
+    {"residual_in_fp32", "true", false, HF_DTRAIN, NULL},
+    {"rescale_prenorm_residual", "false", false, HF_DTRAIN, NULL},
+    {"use_cache", "true", false, HF_DTRAIN, NULL},
+    {"chunk_size", "256", false, HF_MAMBA2, NULL},
+    {"tie_word_embeddings", NULL, false, HF_DTRAIN, "false"},
 };
 enum { N_MEMBERS = sizeof members / sizeof *members };
 
@@ -204,7 +204,7 @@ static dt_status read_fields(const struct config_file *file, struct dt_model_con
                  (long long)config->n_layer);
     }
     DT_TRY_NOTE(dt_model_config_normalize(config), "reading %s", file->path);
-    dt_model_config_resolve(config);
+    DT_TRY(dt_model_config_resolve(config, 0));
     DT_TRY(
         check_derived(file, "intermediate_size", dt_model_inner(config), "expand * hidden_size"));
     if (type != HF_MAMBA2)
@@ -290,9 +290,9 @@ static bool add_all(cJSON *json, const struct dt_model_config *config)
     bool fine = cJSON_AddRawToObject(json, "architectures", types[type].architectures) &&
                 cJSON_AddStringToObject(json, "model_type", types[type].model_type);
     for (int i = 0; i < N_MEMBERS && fine; i++)
-        if (members[i].of == ALL || (members[i].of == MAMBA2) == (type == HF_MAMBA2))
+        if (members[i].of == HF_DTRAIN || members[i].of == type)
             fine = add_member(json, &members[i], config);
-    // A model of transformers has its members only; the others have every field.
+    // A model of transformers has its members only; the others have the fields of their kinds.
     // Choices that it does not know are there where they are not the default.
     for (const struct dt_config_key *key = dt_model_keys; key->name && fine; key++)
         if (key->json && dt_model_has_field(config, key) && !cJSON_HasObjectItem(json, key->json) &&
@@ -306,7 +306,7 @@ dt_status dt_hf_config_text(const struct dt_model_config *config, char **text)
 {
     struct dt_model_config full = *config;
     DT_TRY(dt_model_config_normalize(&full));
-    dt_model_config_resolve(&full);
+    DT_TRY(dt_model_config_resolve(&full, 0));
     cJSON *json = cJSON_CreateObject();
     char *print = json && add_all(json, &full) ? cJSON_Print(json) : NULL;
     int length = print ? asprintf(text, "%s\n", print) : -1;

@@ -40,6 +40,11 @@ struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block
 struct dt_kind {
     const char *name; // as in model.layers
     int64_t size;     // bytes of a part: the model allocates it zeroed, and frees it
+    // The model fields (model/fields.c) that only such parts read, separated by spaces; NULL: none.
+    // A field that no kind names is every model's.
+    const char *fields;
+    // Fills those that are auto (0); length: of a training window, 0: not known.
+    void (*resolve)(struct dt_model_config *config, int64_t length);
     // Whether fields that are in range fit each other: DT_USER naming the key.
     dt_status (*check)(const struct dt_model_config *config);
     // Rows, batch arrays, recurrent state. Failures show in params->failed.

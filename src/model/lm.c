@@ -146,6 +146,7 @@ static double flops_per_token(const struct dt_model_config *config)
 const struct dt_head_kind dt_lm_head = {
     .kind = {.name = "lm",
              .size = sizeof(struct lm),
+             .fields = "vocab_size pad_vocab_multiple tie_embeddings",
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},

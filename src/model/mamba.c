@@ -34,6 +34,22 @@ struct mamba {
     float *states;           // [B, ceil(L / chunk), N, E] fp32
 };
 
+static void resolve(struct dt_model_config *config, int64_t length)
+{
+    (void)length;
+    if (config->dt_rank == 0)
+        config->dt_rank = dt_ceil_div(config->d_model, 16);
+}
+
+static dt_status check(const struct dt_model_config *config)
+{
+    return config->dt_rank <= dt_model_inner(config)
+               ? DT_OK
+               : DT_FAIL(DT_USER, "set it in the [model] section",
+                         "model.dt_rank is %lld, more than expand * d_model = %lld",
+                         (long long)config->dt_rank, (long long)dt_model_inner(config));
+}
+
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct mamba *m = (struct mamba *)part;
@@ -193,6 +209,9 @@ static double flops_per_token(const struct dt_model_config *config)
 const struct dt_block_kind dt_mamba_block = {
     .kind = {.name = "mamba",
              .size = sizeof(struct mamba),
+             .fields = "d_state d_conv expand dt_rank",
+             .resolve = resolve,
+             .check = check,
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},

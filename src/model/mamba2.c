@@ -40,6 +40,15 @@ struct mamba2 {
     float *rstd;             // [M, G] of the gated norm
 };
 
+static void resolve(struct dt_model_config *config, int64_t length)
+{
+    (void)length;
+    if (config->head_dim == 0)
+        config->head_dim = dt_min_i64(64, dt_model_inner(config));
+    if (config->n_groups == 0)
+        config->n_groups = 1;
+}
+
 static dt_status check(const struct dt_model_config *config)
 {
     int64_t E = dt_model_inner(config), heads = E / config->head_dim;
@@ -246,6 +255,8 @@ static double flops_per_token(const struct dt_model_config *config)
 const struct dt_block_kind dt_mamba2_block = {
     .kind = {.name = "mamba2",
              .size = sizeof(struct mamba2),
+             .fields = "d_state d_conv expand head_dim n_groups dt_min dt_max",
+             .resolve = resolve,
              .check = check,
              .create = create,
              .plan = plan,

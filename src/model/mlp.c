@@ -6,6 +6,8 @@
 // model.recompute: `scan` keeps h and g, u; `block` keeps nothing.
 #include "model/kinds.h"
 
+#include "base/round.h"
+
 #include <math.h>
 
 struct arrays {
@@ -22,6 +24,14 @@ struct mlp {
     struct dt_linear up, down;
     struct arrays forward, gradients;
 };
+
+static void resolve(struct dt_model_config *config, int64_t length)
+{
+    int64_t d = config->d_model;
+    (void)length;
+    if (config->d_mlp == 0) // the gate's matrix is paid for by a smaller width [Shazeer 2020]
+        config->d_mlp = config->mlp_gated ? dt_round_up(dt_ceil_div(8 * d, 3), 8) : 4 * d;
+}
 
 static void create(struct dt_part *part, const struct dt_build *build)
 {
@@ -104,6 +114,8 @@ static double flops_per_token(const struct dt_model_config *config)
 const struct dt_block_kind dt_mlp_block = {
     .kind = {.name = "mlp",
              .size = sizeof(struct mlp),
+             .fields = "d_mlp mlp_gated",
+             .resolve = resolve,
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},

@@ -280,6 +280,7 @@ static double flops_per_token(const struct dt_model_config *config)
 const struct dt_head_kind dt_policy_head = {
     .kind = {.name = "policy",
              .size = sizeof(struct policy),
+             .fields = "autoregressive label_smoothing",
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},

@@ -29,6 +29,13 @@ struct rnn {
     struct arrays forward, gradients;
 };
 
+static void resolve(struct dt_model_config *config, int64_t length)
+{
+    (void)length;
+    if (config->d_rnn == 0)
+        config->d_rnn = config->d_model;
+}
+
 static void create(struct rnn *m, const struct dt_build *build, enum dt_rnn_cell cell)
 {
     const struct dt_model_config *config = build->config;
@@ -195,6 +202,8 @@ static double lstm_flops(const struct dt_model_config *config)
 const struct dt_block_kind dt_gru_block = {
     .kind = {.name = "gru",
              .size = sizeof(struct rnn),
+             .fields = "d_rnn",
+             .resolve = resolve,
              .create = create_gru,
              .plan = plan,
              .flops_per_token = gru_flops},
@@ -205,6 +214,8 @@ const struct dt_block_kind dt_gru_block = {
 const struct dt_block_kind dt_lstm_block = {
     .kind = {.name = "lstm",
              .size = sizeof(struct rnn),
+             .fields = "d_rnn",
+             .resolve = resolve,
              .create = create_lstm,
              .plan = plan,
              .flops_per_token = lstm_flops},

@@ -7,6 +7,14 @@ struct tokens {
     int row, ids;
 };
 
+static dt_status check(const struct dt_model_config *config)
+{
+    return dt_model_is_policy(config)
+               ? DT_FAIL(DT_USER, "leave model.stem empty",
+                         "model.stem is tokens, but the heads of model.heads learn from frames")
+               : DT_OK;
+}
+
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct tokens *t = (struct tokens *)part;
@@ -53,7 +61,11 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
 }
 
 const struct dt_stem_kind dt_tokens_stem = {
-    .kind = {.name = "tokens", .size = sizeof(struct tokens), .create = create},
+    .kind = {.name = "tokens",
+             .size = sizeof(struct tokens),
+             .fields = "vocab_size pad_vocab_multiple",
+             .check = check,
+             .create = create},
     .tokens = "input_ids",
     .forward = forward,
     .backward = backward,

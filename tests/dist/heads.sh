@@ -97,11 +97,10 @@ refused 'more than 32 heads' "model.heads=$(printf 'h%d:huber ' $(seq 33))"
 refused 'buttons' 'model.heads=buttons:bernoulli*9'
 refused 'jump' 'model.heads=jump:bernoulli*8'
 refused 'is not a whole number in \[0, 4\)' 'model.heads=shoulder:categorical*4'
-refused 'model.stem is tokens, but the heads of model.heads learn from frames' model.stem=tokens
+refused 'model.stem is tokens, but the heads of model.heads learn from frames' model.stem=tokens model.vocab_size=9
 refused 'model.stem is frames, but model.heads is lm' model.stem=frames model.heads=lm model.vocab_size=9
 refused 'model.vocab_size: required unless' model.heads=lm
-refused 'model.label_smoothing needs the heads of a policy' "${tokens[@]}"
-refused 'model.autoregressive needs the heads of a policy' "${tokens[@]}" model.autoregressive=true model.label_smoothing=0
+refused 'model.autoregressive: read by policy only, and the model is tokens, mamba' "${tokens[@]}" model.autoregressive=true
 refused 'synthetic:random holds tokens, and no frames' data.train=synthetic:random data.val= log.eval_every=0
 refused 'synthetic:frames needs a policy and the size' "${synthetic[@]}"
 refused 'synthetic frames have no statistics' "${synthetic[@]}" model.frame_size=7

@@ -13,8 +13,9 @@ whole)
     languages=("mamba2*2" "attention mlp" "gru mlp" "lstm mlp" "mamba attention mlp mamba2")
     policies=("mamba*2" "mamba2*2" "attention mlp" "gru" "lstm" "mlp*2")
     steps=100 precisions="fp32 bf16"
-    size=(model.d_model=96 model.n_head=3 data.batch=8 optim.warmup_steps=20)
+    size=(model.d_model=96 data.batch=8 optim.warmup_steps=20)
     length=200 frame=287 episodes=64
+    sed -i '/^d_model/a n_head = 3' small.ini # where there is attention
     ;;
 small)
     languages=("mamba2 attention mlp gru lstm")

@@ -16,7 +16,6 @@ steps = 24
 [model]
 d_model = 16
 layers = dense mamba*2 dense
-vocab_size = 1
 [data]
 train = data/train-*.h5
 val = data/val-*.h5
@@ -73,6 +72,7 @@ refused "data without the arrays" 'reads an array targets of fp32, 3 values per 
     "$dtrain" --check samples.ini data.train=synthetic:random data.val= log.eval_every=0
 refused "dtrain itself knows other layers only" "unknown kind 'dense' \(known: mamba, " \
     "$plain" --check samples.ini data.train=synthetic:random data.val= log.eval_every=0
-refused "dtrain itself reads no such shard" '/samples|a shard holds' "$plain" --check samples.ini model.layers=mamba*4
+refused "dtrain itself reads no such shard" '/samples|a shard holds' "$plain" --check samples.ini \
+    model.layers=mamba*4 model.vocab_size=9
 refused "other layers on resume" 'model.layers' "$dtrain" samples.ini run.name=whole-fp32-1 run.steps=30 model.layers='dense*2 mamba*2'
 finish

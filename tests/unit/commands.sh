@@ -19,6 +19,8 @@ says 'section.key=value' out.txt
 says '  micro_batch ' out.txt
 says 'where to train; auto: on GPUs if every rank has one (auto | cuda | cpu; default: auto)' \
     <(tr '\n' ' ' <out.txt | tr -s ' ')
+says 'n_head attention: heads; auto: d_model / 64' <(tr '\n' ' ' <out.txt | tr -s ' ')
+says 'd_state mamba, mamba2: SSM state size' <(tr '\n' ' ' <out.txt | tr -s ' ')
 check "--help: at most 100 columns" [ "$(wc -L <out.txt)" -le 100 ]
 keys=$(sed -nE 's/^  ([a-z0-9_]+) .*/\1/p' out.txt | grep -cv '^dtrain$')
 for command in $commands; do
@@ -58,6 +60,47 @@ run 2 pack - -o x
 says 'cannot read -: No such file' error.txt
 run 2 order c.ini --steps 5:3
 says "--steps: '5:3' is not a range of steps" error.txt
+
+# Keys of kinds that the model does not have: warned of in a file, refused on the command line.
+cat >mamba.ini <<'EOF'
+[run]
+steps = 2
+device = cpu
+[model]
+d_model = 32
+layers = mamba*2
+vocab_size = 256
+n_head = 4
+rope_base = 10000
+d_mlp = auto
+[data]
+train = synthetic:random
+seq_len = 16
+batch = 2
+[optim]
+lr = 1e-3
+EOF
+run 0 --check mamba.ini
+says 'the model (tokens, mamba*2, lm) does not read model.n_head (mamba.ini:8; read by attention)' error.txt
+check "a default value is no mistake" [ "$(grep -cE 'rope_base|d_mlp' error.txt)" -eq 0 ]
+check "--check prints what the model reads" [ "$(grep -cE '^(n_head|rope_base|d_mlp|d_rnn|frame_size) ' out.txt)" -eq 0 ]
+says 'd_state = 16' out.txt
+run 2 --check mamba.ini model.d_rnn=16 model.n_kv_head=1
+says 'command line: model.d_rnn: read by gru, lstm only, and the model is tokens, mamba*2, lm' error.txt
+says 'command line: model.n_kv_head: read by attention only' error.txt
+run 0 --check mamba.ini model.layers='mamba attention gru' model.d_rnn=16
+check "of these kinds all are read: $(cat error.txt)" [ ! -s error.txt ]
+says 'd_rnn = 16' out.txt
+run 2 --check mamba.ini model.heads=a:huber
+says 'a policy (model.heads) learns from episodes of frames' error.txt
+run 0 mamba.ini run.dir=r model.layers=gru
+check "config.json has what applies: $(cat r/checkpoints/*/config.json)" \
+    [ "$(grep -cE 'state_size|n_head|attention_heads|d_mlp|frame_size|expand|intermediate' r/checkpoints/step-00000002/config.json)" -eq 0 ]
+run 0 mamba.ini run.dir=r model.layers=gru run.steps=3
+says 'does not read model.n_head' error.txt
+run 0 --check r/config.resolved.ini
+check "what a run resolved is read without a warning: $(cat error.txt)" [ "$(grep -c 'does not read' error.txt)" -eq 0 ]
+rm -r r mamba.ini # c.ini is to be the only file
 
 # Completion: the function as bash calls it.
 run 0 completion bash

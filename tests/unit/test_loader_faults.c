@@ -192,7 +192,7 @@ static void test_refusals(void)
     config[0].prefetch = 0;
     config[1].size = 3;
     config[2].batch = dataset->windows + 1;
-    config[3].rules.vocab_size = 0;
+    config[3].rules.vocab_size = -1;
     config[4].block = 0;
     config[5].prefetch = INT64_MAX / 2;
     for (int i = 0; i < WRONG; i++)

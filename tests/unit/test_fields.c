@@ -1,0 +1,146 @@
+// Which fields of a model belong to which kinds: what a kind names are fields, what it does not
+// name changes nothing about a model of it, and those without a default are asked for where a kind
+// reads them.
+#include "base/text.h"
+#include "job/job.h"
+#include "model/kinds.h"
+#include "test.h"
+
+static const char heads[] = "buttons:bernoulli*8 stick:categorical*5";
+
+static struct dt_model_config config_of(const char *stem, const char *layers, const char *head)
+{
+    struct dt_settings s;
+    dt_settings_defaults(&s);
+    s.model.d_model = 64, s.model.vocab_size = 10, s.model.frame_size = 7;
+    snprintf(s.model.stem, sizeof s.model.stem, "%s", stem);
+    snprintf(s.model.layers, sizeof s.model.layers, "%s", layers);
+    snprintf(s.model.heads, sizeof s.model.heads, "%s", head);
+    CHECK_OK(dt_model_config_resolve(&s.model, 32));
+    CHECK_OK(dt_model_config_check(&s.model));
+    return s.model;
+}
+
+static void test_names(void)
+{
+    static const struct dt_kind *const *const tables[] = {dt_stem_kinds, dt_block_kinds,
+                                                          dt_head_kinds};
+    for (int i = 0; i < 3; i++)
+        for (const struct dt_kind *const *kind = tables[i]; *kind; kind++) {
+            char word[64];
+            int length;
+            for (const char *at = (*kind)->fields; at && sscanf(at, " %63s%n", word, &length) == 1;
+                 at += length) {
+                const struct dt_config_key *key = dt_model_keys;
+                while (key->name && strcmp(key->name, word) != 0)
+                    key++;
+                CHECK(key->name, "%s names %s, which is no field", (*kind)->name, word);
+            }
+        }
+}
+
+static bool same_rows(const struct dt_params *a, const struct dt_params *b)
+{
+    bool same = a->count == b->count && a->n == b->n;
+    for (int i = 0; same && i < a->n; i++)
+        same =
+            strcmp(a->rows[i].name, b->rows[i].name) == 0 && a->rows[i].count == b->rows[i].count;
+    return same;
+}
+
+// Another value in its range.
+static void change(const struct dt_config_key *key, struct dt_model_config *config)
+{
+    void *value = (char *)config + key->offset;
+    if (key->type == DT_CONFIG_INT)
+        *(int64_t *)value = *(int64_t *)value == 2 ? 4 : 2;
+    else if (key->type == DT_CONFIG_FLOAT)
+        *(double *)value += 0.25;
+    else if (key->type == DT_CONFIG_BOOL)
+        *(bool *)value = !*(bool *)value;
+    else
+        strcpy(value, "13 14");
+}
+
+static void test_unnamed(const char *stem, const char *layers, const char *head)
+{
+    struct dt_model_config config = config_of(stem, layers, head);
+    struct dt_params params, others;
+    struct dt_array_list arrays, reads;
+    CHECK_OK(dt_model_list(&config, &params, &arrays));
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
+        struct dt_model_config other = config;
+        if (dt_model_has_field(&config, key))
+            continue;
+        change(key, &other);
+        CHECK(!dt_config_equal(key, &config, &other), "%s did not change", key->name);
+        CHECK_OK(dt_model_config_check(&other));
+        CHECK_OK(dt_model_list(&other, &others, &reads));
+        CHECK(same_rows(&params, &others) && memcmp(&arrays, &reads, sizeof arrays) == 0 &&
+                  dt_model_flops_per_token(&config) == dt_model_flops_per_token(&other),
+              "%s, %s, %s: %s changes it, and no kind names that", stem, layers, head, key->name);
+        dt_params_free(&others);
+    }
+    dt_params_free(&params);
+}
+
+// The checks of an absent kind do not concern a model, and neither do its defaults.
+static void test_absent(void)
+{
+    struct dt_model_config config = config_of("tokens", "gru", "lm");
+    char kinds[DT_CONFIG_ALLOWED], common[DT_CONFIG_ALLOWED] = "";
+    CHECK_INT(config.d_rnn, 64);
+    CHECK_INT(config.n_head, 0);
+    CHECK_INT(config.dt_rank, 0);
+    config.n_head = 5, config.dt_rank = 1000;
+    CHECK_OK(dt_model_config_check(&config));
+    strcpy(config.layers, "gru attention"), config.n_layer = 0;
+    CHECK_FAILS(dt_model_config_check(&config), DT_USER, "model.n_head is 5");
+    strcpy(config.layers, "gru mamba"), config.n_layer = 0;
+    CHECK_FAILS(dt_model_config_check(&config), DT_USER, "model.dt_rank is 1000");
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
+        if (strcmp(key->name, "d_rnn") == 0)
+            CHECK_STR(dt_model_field_kinds(key, kinds), "gru, lstm");
+        else if (!dt_model_field_kinds(key, kinds)[0])
+            dt_append(common, sizeof common, " %s", key->name);
+    CHECK_STR(common, " d_model n_layer layers stem heads norm_eps quantize recompute");
+}
+
+static dt_status required(const char *const *words, int n)
+{
+    static const char bare[] = "[data]\ntrain = t.h5\nseq_len = 8\nbatch = 2\n[optim]\nlr = 1\n";
+    static struct dt_settings s;
+    struct dt_config *config;
+    CHECK_OK(dt_config_parse(&dt_settings_table, "c.ini", bare, sizeof bare - 1, NULL, words, n, &s,
+                             &config));
+    dt_status status = dt_job_check_model(&s, config);
+    dt_config_free(config);
+    return status;
+}
+
+static void test_required(void)
+{
+    const char *policy[] = {"model.d_model=8", "model.layers=mamba*3", "model.heads=a:huber"};
+    CHECK_INT(required(NULL, 0), DT_USER);
+    CHECK_STR(dt_error_current()->message,
+              "c.ini: model.d_model: required unless run.init_from gives it\n"
+              "c.ini: model.n_layer: this or model.layers is required unless run.init_from gives "
+              "it\n"
+              "c.ini: model.vocab_size: required unless run.init_from gives it");
+    CHECK_OK(required(&(const char *){"run.init_from=m"}, 1));
+    CHECK_OK(required(policy, 3)); // frames and heads have no vocabulary
+    CHECK_FAILS(required(policy, 2), DT_USER, "model.vocab_size: required");
+    dt_error_clear();
+}
+
+int main(void)
+{
+    test_names();
+    for (int i = 0; dt_block_kinds[i]; i++) {
+        test_unnamed("tokens", dt_block_kinds[i]->name, "lm");
+        test_unnamed("frames", dt_block_kinds[i]->name, heads);
+    }
+    test_absent();
+    test_required();
+    return test_end();
+}
