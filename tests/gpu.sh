@@ -3,16 +3,19 @@
 #   tests/gpu.sh [NAME…]               builds, then runs all tests, or those named
 #   tests/gpu.sh --build DIR [NAME…]   uses an existing build folder
 #   tests/gpu.sh --list                the names
-#   tests/gpu.sh --pack FOLDER [--arch 90] [--build DIR]
+#   tests/gpu.sh --pack FOLDER [--arch 90 | --build DIR]
 #                                      fills FOLDER with programs, libraries and scripts for a machine with
-#                                      only a driver and a CUDA toolkit: there run FOLDER/run.sh [NAME…]
+#                                      a driver and cuBLASLt, and no compiler: there run FOLDER/run.sh [NAME…]
 # Measurements go to launch/results (or --results DIR), logs to gpu-logs in the build folder.
+#   --out DIR         also the measurements, what is printed (summary.txt) and logs.tar.gz, after each test
+#   --limit SECONDS   of each test (600)
+#   --budget SECONDS  of all: a test gets no more than what is left, and none begins where nothing is
 # Exit code 0: all passed; 1: some failed; 77: every one was skipped.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repository=$(dirname "$here")
-tests=(host parity train kinds ranks memcheck racecheck initcheck bench)
-build="" pack="" arch="" results=$repository/launch/results names=()
+tests=(device host parity train ranks nccl bench kinds memcheck racecheck)
+build="" pack="" arch="" results=$repository/launch/results out="" limit=600 budget=86400 names=()
 
 usage() {
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d'
@@ -22,7 +25,7 @@ while [ $# -gt 0 ]; do
     case $1 in
     --list) printf '%s\n' "${tests[@]}"; exit ;;
     --help) usage; exit ;;
-    --build | --pack | --arch | --results)
+    --build | --pack | --arch | --results | --out | --limit | --budget)
         [ $# -gt 1 ] || { echo "tests/gpu.sh: $1 needs a value" >&2; exit 2; }
         declare "${1#--}=$2"
         shift
@@ -35,6 +38,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ ${#names[@]} -gt 0 ] || names=("${tests[@]}")
+[ -z "$arch" ] || [ -z "$build" ] || { echo "tests/gpu.sh: --arch is for a build of its own, not for --build" >&2; exit 2; }
 
 build_here() {
     "$repository/launch/setup.sh"
@@ -56,34 +60,60 @@ if [ -n "$pack" ]; then
     exec "$here/gpu/pack.sh" "$build" "$pack"
 fi
 
-run() { # name, in its scratch folder
+command_of() { # name: $command, to run in its scratch folder
     case $1 in
-    host) DTRAIN_RUN__DEVICE=cpu bash "$here/dist/train.sh" "$dtrain" ;; # do the packed parts work together?
-    parity) "$parity" --model cuda && "$parity" cuda ;;
-    train) bash "$here/gpu/train.sh" "$dtrain" whole ;;
-    kinds) bash "$here/gpu/kinds.sh" "$dtrain" "$game" whole ;;
-    ranks) bash "$here/gpu/ranks.sh" "$dtrain" ;;
-    memcheck | racecheck | initcheck) bash "$here/gpu/sanitizer.sh" "$parity" "$1" ;;
-    bench) bash "$here/gpu/bench.sh" "$dtrain" "$results" whole ;;
+    device) command=(bash "$here/gpu/device.sh" "$dtrain") ;;
+    host) command=(env DTRAIN_RUN__DEVICE=cpu bash "$here/dist/train.sh" "$dtrain") ;; # do the packed parts work together?
+    parity) command=(bash "$here/gpu/parity.sh" "$parity") ;;
+    train) command=(bash "$here/gpu/train.sh" "$dtrain" whole) ;;
+    kinds) command=(bash "$here/gpu/kinds.sh" "$dtrain" "$game" whole) ;;
+    ranks | nccl) command=(bash "$here/gpu/$1.sh" "$dtrain") ;;
+    memcheck | racecheck) command=(bash "$here/gpu/sanitizer.sh" "$parity" "$1") ;;
+    bench) command=(bash "$here/gpu/bench.sh" "$dtrain" "$results" whole) ;;
     esac
 }
 
 logs=$build/gpu-logs
+export RUN_SECONDS=120 # of one run of dtrain in a test
+[ -z "$out" ] || results=$out
 mkdir -p "$logs" "$results"
 results=$(realpath "$results")
+
+say() {
+    echo "$*"
+    [ -z "$out" ] || echo "$*" >>"$results/summary.txt"
+}
+
+keep_logs() { # replaced as a whole: the machine may be taken at any time
+    [ -n "$out" ] || return 0
+    find "$logs" -type f \( -name '*.log' -o -name '*.txt' -o -name '*.jsonl' \) -size -4M -printf '%P\0' |
+        tar -C "$logs" --null -T - -czf "$results/logs.part" && mv "$results/logs.part" "$results/logs.tar.gz"
+}
+
 passed=0 failed=0
+[ -z "$out" ] || : >"$results/summary.txt"
 for name in "${names[@]}"; do
-    scratch=$logs/$name.d code=0 begun=$SECONDS
+    scratch=$logs/$name.d code=0 begun=$SECONDS left=$((budget - SECONDS))
+    if [ $left -lt 10 ]; then
+        say "$name: NOT RUN: no time is left"
+        failed=$((failed + 1))
+        continue
+    fi
+    most=$((left < limit ? left : limit))
     mkdir -p "$scratch"
-    (cd "$scratch" && run "$name") >"$logs/$name.log" 2>&1 || code=$?
+    command_of "$name"
+    echo "$name: for up to $most s …"
+    (cd "$scratch" && timeout --kill-after=10 $most "${command[@]}") >"$logs/$name.log" 2>&1 || code=$?
     case $code in
     0) word=passed passed=$((passed + 1)) ;;
     77) word=skipped ;;
+    124 | 137) word="FAILED (timed out)" failed=$((failed + 1)) ;;
     *) word=FAILED failed=$((failed + 1)) ;;
     esac
-    echo "$name: $word, $((SECONDS - begun)) s: $(grep -v '^$' "$logs/$name.log" | tail -n 1)"
+    say "$name: $word, $((SECONDS - begun)) s: $(grep -v '^$' "$logs/$name.log" | tail -n 1)"
     grep '^GEMM timing:' "$logs/$name.log" || true
-    [ "$word" != FAILED ] || tail -n 40 "$logs/$name.log"
+    [ "${word%% *}" != FAILED ] || tail -n 40 "$logs/$name.log"
+    keep_logs
 done
 [ $failed -eq 0 ] || { echo "$failed failed; logs: $logs" >&2; exit 1; }
 [ $passed -gt 0 ] || exit 77

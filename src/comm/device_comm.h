@@ -37,7 +37,7 @@ struct dt_device_comm_table {
     // Sets what the library reads from the environment later. Call it once at the start of main:
     // setenv is safe only while no other thread runs.
     void (*prepare)(void);
-    // "2.28.9", of the library on this machine. Where there is none: an error that names the
+    // "2.30.7", of the library on this machine. Where there is none: an error that names the
     // library and what to install.
     dt_status (*version)(char *text, size_t size);
     // Collective; gives the same error on every rank.

@@ -10,9 +10,10 @@
 bool dt_job_uses_device_comm(const struct dt_job *job)
 {
     int asked = job->settings.comm.backend;
-    bool wanted = asked == DT_COMM_NCCL || asked == DT_COMM_AUTO;
+    bool wanted =
+        asked == DT_COMM_NCCL || (asked == DT_COMM_AUTO && !job->settings.run.share_device);
     return wanted && job->backend.table->device_comm && job->comm->info.size > 1 &&
-           !job->settings.run.share_device && dt_device_comm_known;
+           dt_device_comm_known;
 }
 
 bool dt_job_wants_selftest(const struct dt_job *job)

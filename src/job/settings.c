@@ -6,6 +6,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 // 2^53: JSON readers keep whole numbers exactly up to here, and trainer.json holds some of these.
@@ -30,7 +31,7 @@ static const struct dt_config_key run_keys[] = {
           "stop after this many evaluations without a lower validation loss; 0: never", NEUTRAL),
     CHOICE(run, device, "auto", DT_DEVICE_WORDS, "where to train; auto: on GPUs if every rank has one",
          NEUTRAL),
-    FLAG(run, share_device, "false", "allow several ranks on one GPU, for tests; they use MPI", NEUTRAL),
+    FLAG(run, share_device, "false", "allow several ranks on one GPU, for tests; auto uses MPI", NEUTRAL),
     FLAG(run, allow_unequal_nodes, "false",
          "allow nodes with different numbers of ranks, or other GPUs or CPUs than the rest", NEUTRAL),
     CHOICE(run, precision, "auto", DT_PRECISION_WORDS,
@@ -373,9 +374,11 @@ static void check_device(struct check *check)
 {
     const struct dt_settings *s = check->settings;
     bool nccl = s->comm.backend == DT_COMM_NCCL;
-    if (nccl && s->run.share_device)
+    const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE"); // NCCL 2.30 and newer
+    if (nccl && s->run.share_device && !(shared && atoi(shared)))
         REJECT(check, "comm.backend",
-               "NCCL does not support ranks that share a GPU (run.share_device: %s): use mpi",
+               "NCCL does not support ranks that share a GPU (run.share_device: %s): use mpi, or "
+               "NCCL 2.30 with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment",
                origin(check, "run.share_device"));
     if (s->run.device != DT_DEVICE_CPU)
         return;

@@ -49,7 +49,7 @@ about() {
 fitting() { # options …: with the first batch that fits into the device's memory
     local batch
     for batch in "${batches[@]}"; do
-        "$dtrain" bench --device cuda --json "$@" --batch $batch && return
+        limited "$dtrain" bench --device cuda --json "$@" --batch $batch && return
     done
     return 1
 }
@@ -70,7 +70,7 @@ measure_gemm() { # the first model's step, with timed algorithms and with cuBLAS
     batch=$(grep -m 1 '"bench":"step"' rows.jsonl | value batch)
     for _ in $(seq $rounds); do
         for gemm in timed first; do
-            "$dtrain" bench --step --device cuda --json ${models[0]} ${more#--warm} --batch "$batch" --gemm $gemm || return 1
+            limited "$dtrain" bench --step --device cuda --json ${models[0]} ${more#--warm} --batch "$batch" --gemm $gemm || return 1
         done
     done
 }
@@ -97,7 +97,7 @@ value() { # key: in lines of JSON
 # The run times GEMM algorithms itself and may choose others, which sum in another order: a few ulp per step in fp32.
 # shellcheck disable=SC2317
 trains() { # cuda_graph: does a run end with the loss of the benchmark's last step?
-    "$dtrain" bench --step --device cuda --cuda-graph "$1" --d-model 16 --n-layer 1 --seq-len 4 --vocab 16 --d-state 4 \
+    limited "$dtrain" bench --step --device cuda --cuda-graph "$1" --d-model 16 --n-layer 1 --seq-len 4 --vocab 16 --d-state 4 \
         --batch 2 --micro-batch 1 --precision fp32 --seconds 0.001 --json >step.json || return 1
     train synthetic-"$1" run.cuda_graph="$1" run.steps="$(value last_step <step.json)" || return 1
     train_lines "$(curve synthetic-"$1")" | awk -v step="$(value last_step <step.json)" -v loss="$(value loss <step.json)" '

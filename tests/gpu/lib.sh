@@ -11,17 +11,21 @@ fi
 # A cache of GEMM algorithms of their own.
 export XDG_CACHE_HOME=$PWD/cache
 
+limited() { # command …: a hang must not take the time of what follows. In the group of gpu.sh, which ends it too
+    timeout --foreground --kill-after=5 "${RUN_SECONDS:-1000}" "$@"
+}
+
 # A run on one rank; its log is shown if it fails.
 train() { # name, key=value …
     local name=$1
     shift
-    "$dtrain" small.ini run.name="$name" "$@" >"$name.log" 2>&1 || { cat "$name.log" >&3; return 1; }
+    limited "$dtrain" small.ini run.name="$name" "$@" >"$name.log" 2>&1 || { cat "$name.log" >&3; return 1; }
 }
 
 on_ranks() { # n, name, key=value …
     local n=$1 name=$2
     shift 2
-    ranks "$n" small.ini run.name="$name" "$@" >"$name.log" 2>&1 || { cat "$name.log" >&3; return 1; }
+    limited "${local_mpirun[@]}" -np "$n" "$dtrain" small.ini run.name="$name" "$@" >"$name.log" 2>&1 || { cat "$name.log" >&3; return 1; }
 }
 
 curve() { # name: its metrics

@@ -61,6 +61,7 @@ cp "$build/tests/parity/test_parity" "$folder/build/tests/parity/"
 cp "$build/data/game" "$folder/build/data/"
 programs=("$folder/build/dtrain" "$folder/build/tests/parity/test_parity" "$folder/build/data/game")
 cp -r "$repository/tests/gpu" "$repository/tests/gpu.sh" "$repository/tests/lib.sh" "$folder/tests/"
+cp -r "$repository/tests/peers" "$folder/tests/"
 cp "$repository/tests/dist/train.sh" "$folder/tests/dist/"
 cp "$repository/launch/environment.sh" "$repository/launch/results.py" "$folder/launch/"
 cp -r "$repository/src/model" "$repository/src/train" "$folder/src/" # the text to train on
@@ -73,21 +74,42 @@ chmod -R u+w "$libraries"
 find "$libraries" -name '*.so*' -exec strip --strip-unneeded {} +
 tar -C "$libraries" -czf "$folder/libraries.tar.gz" . # a third of their size
 
-cat >"$folder/run.sh" <<'RUN'
-#!/usr/bin/env bash
-# tests/gpu.sh with the programs and libraries of this folder. Arguments: see tests/gpu.sh.
-set -euo pipefail
+cat >"$folder/environment.sh" <<'SOURCED'
+# Sourced by the scripts of this folder: its libraries, and where the CUDA libraries of this machine may be.
+# shellcheck shell=bash
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if [ ! -e "$here/lib/.whole" ]; then
     mkdir -p "$here/lib"
     tar -C "$here/lib" -xzf "$here/libraries.tar.gz" && touch "$here/lib/.whole"
 fi
+# The toolkit's folders, then those of Python's packages, which PyTorch brings.
+cuda_folders() {
+    local python
+    compgen -G '/usr/local/cuda*/lib64' || true
+    compgen -G '/usr/local/cuda*/targets/*/lib' || true
+    python=$(python3 -c 'import sysconfig; print(sysconfig.get_path("platlib"))' 2>/dev/null) || return 0
+    compgen -G "$python/nvidia/*/lib" || true
+}
+cuda=$(cuda_folders | paste -sd:)
 export PATH=$here/bin:$PATH:/usr/local/cuda/bin
-export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}:/usr/local/cuda/lib64
+export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}${cuda:+:$cuda}
 export OPAL_PREFIX=$here OPAL_PKGLIBDIR=$here/lib/openmpi OPAL_PKGDATADIR=$here/share/openmpi OPAL_SYSCONFDIR=$here/etc
 export PMIX_PREFIX=$here PMIX_PKGLIBDIR=$here/lib/pmix PMIX_PKGDATADIR=$here/share/pmix
 export OMPI_MCA_ess_singleton_isolated=1 # a lone process starts no daemon
+SOURCED
+cat >"$folder/run.sh" <<'RUN'
+#!/usr/bin/env bash
+# tests/gpu.sh with the programs and libraries of this folder. Arguments: see tests/gpu.sh.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 exec "$here/tests/gpu.sh" --build "$here/build" "$@"
 RUN
-chmod +x "$folder/run.sh"
+cat >"$folder/dtrain" <<'RUN'
+#!/usr/bin/env bash
+# dtrain with the libraries of this folder, which programs beside it (tests/peers/gpu.sh) do without.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+exec "$here/build/dtrain" "$@"
+RUN
+chmod +x "$folder/run.sh" "$folder/dtrain"
 du -sh "$folder" | sed "s|\t.*| in $folder|"

@@ -489,6 +489,7 @@ static int usage(void)
         stderr,
         "usage: test_parity [--model] [--order ORDER] [--isa ISA] [--list] [--case N]\n"
         "                   [--every N] BACKEND [FAMILY...]\n"
+        "       test_parity --families\n"
         "  BACKEND  cpu: against loops in double precision; cuda: a device, against the CPU;\n"
         "           simt: the CUDA kernels on the host, against the CPU\n"
         "  FAMILY   such as scan or policy; all when none is named\n"
@@ -497,6 +498,13 @@ static int usage(void)
         "  --isa    ONEDNN_MAX_CPU_ISA for the CPU: AVX512_CORE, AVX2, SSE41\n"
         "  --list   the cases with their numbers; --case runs one of them, --every each Nth\n");
     return 2;
+}
+
+static int list_families(void)
+{
+    for (int i = 0; i < FAMILIES; i++)
+        printf("%s\n", families[i].name);
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -514,6 +522,8 @@ int main(int argc, char **argv)
             p.model = true;
         else if (strcmp(argv[i], "--list") == 0)
             p.list = true;
+        else if (strcmp(argv[i], "--families") == 0)
+            return list_families();
         else if (strcmp(argv[i], "--order") == 0 && i + 1 < argc)
             order = argv[++i];
         else if (strcmp(argv[i], "--case") == 0 && i + 1 < argc)

@@ -10,7 +10,7 @@
 #define NCCL_MAJOR        2
 #define NCCL_MINOR        28
 #define NCCL_PATCH        9
-#define NCCL_VERSION_CODE 22809
+#define NCCL_VERSION_CODE 23007
 
 #ifdef __cplusplus
 extern "C" {

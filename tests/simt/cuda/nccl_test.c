@@ -509,7 +509,7 @@ int main(void)
     need(dt_backend_open("cuda", comm->info.local_rank, 1, &backend));
     need(dt_stream_create(&backend, &stream));
     need(dt_nccl_table.version(version, sizeof version));
-    CHECK_STR(version, "2.28.9");
+    CHECK_STR(version, "2.30.7");
     check_sums_of_all();
     check_nvls();
     // The stall first: heartbeats of a failed opening can still be heard in the next one, whose

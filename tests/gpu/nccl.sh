@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Two ranks whose gradients travel by NCCL: a CUDA device each, or both on one, which NCCL 2.30 and newer allow. The
+# losses of one rank; the same bits twice, and with and without graphs; the sums of every form. Skipped where there is
+# no device, or one and an older NCCL. Argument: dtrain.
+# shellcheck source=tests/gpu/lib.sh
+. "$(dirname "$0")/lib.sh"
+small_run
+two=(comm.backend=nccl)
+if [ "$(grep -cE '^device +cuda [0-9]+:' info.txt)" -lt 2 ]; then
+    read -r major minor < <(sed -nE 's/^NCCL +([0-9]+)\.([0-9]+).*/\1 \2/p' info.txt)
+    if [ "${major:-0}" -lt 2 ] || { [ "$major" -eq 2 ] && [ "$minor" -lt 30 ]; }; then
+        echo "skipped: one GPU, and two ranks on it need NCCL 2.30: $(grep '^NCCL' info.txt)" >&2
+        exit 77
+    fi
+    export NCCL_MULTI_RANK_GPU_ENABLE=1
+    two+=(run.share_device=true)
+fi
+export NCCL_DEBUG=WARN
+size=(run.device=cuda data.val= model.d_model=16 model.n_layer=1 data.seq_len=16 data.batch=4 data.micro_batch=1
+    run.steps=6 optim.warmup_steps=2 comm.verify_replicas=2 comm.timeout_s=60)
+last=checkpoints/step-00000006
+
+check "one rank" train one "${size[@]}"
+check "two ranks" on_ranks 2 two "${size[@]}" "${two[@]}" comm.selftest=true
+# fp32 sums in another order: 1e-5 relative is what the project promises.
+check "the losses are those of one rank" same_losses "$(curve two)" "$(curve one)" 1e-5
+check "two ranks without graphs" on_ranks 2 plain "${size[@]}" "${two[@]}" run.cuda_graph=false
+check "graphs keep every bit" same_bits runs/plain/$last runs/two/$last
+check "two ranks with sharded states" on_ranks 2 shard "${size[@]}" "${two[@]}" optim.shard=true
+check "… have the losses of one rank" same_losses "$(curve shard)" "$(curve one)" 1e-5
+check "one rank, reproducible sums" train tree-one "${size[@]}" comm.reduce=reproducible
+check "two ranks, reproducible sums" on_ranks 2 tree-two "${size[@]}" "${two[@]}" comm.reduce=reproducible
+check "… have every bit of one rank" same_bits runs/tree-two/$last runs/tree-one/$last
+if [ ${#two[@]} -eq 1 ]; then # a device each
+    check "every collective gives the right values" limited "${local_mpirun[@]}" -np 2 "$dtrain" bench --comm \
+        --device cuda --last 1M --seconds 0.02 >bench.log 2>&1
+    check "… and goes by NCCL" grep -q nccl bench.log
+fi
+finish
