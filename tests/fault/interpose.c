@@ -1,6 +1,7 @@
 // For LD_PRELOAD: faults of the machine, at the n-th call of a kind. FAULT holds blank-separated
 // settings; a setting that is absent leaves all calls alone:
-//   call=write,fsync,rename,read,open,mpi   which calls count ("mpi": MPI_Test and MPI_Testall)
+//   call=write,fsync,rename,read,open,mpi,sum   which calls count ("mpi": MPI_Test and MPI_Testall;
+//                                           "sum": MPI_Iallreduce, whose path is "N elements")
 //   path=TEXT                               those whose path contains TEXT
 //   rank=N                                  on this rank alone
 //   when=FILE                               once this file exists
@@ -8,8 +9,9 @@
 //                                           the M - 1 after it (times=0: all after it)
 //   do=kill | job | eio | enospc | erofs | short | flip | MILLISECONDS
 // kill: SIGKILL to the process; job: SIGKILL to its process group; an error; short: half of a
-// write, and ENOSPC for the rest; flip: a bit of what a read gave; a number: the call comes that
-// much later. FAULT_LOG=FILE: a line "N CALL PATH" of every call that counts, before it happens.
+// write, and ENOSPC for the rest; flip: a bit of what a read gave or of what is summed; a number:
+// the call comes that much later. FAULT_LOG=FILE: a line "N CALL PATH" of every call that counts,
+// before it happens.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,6 +30,8 @@ int rename(const char *from, const char *to);
 int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags);
 int MPI_Test(void *request, int *done, void *status);
 int MPI_Testall(int n, void *requests, int *done, void *statuses);
+int MPI_Iallreduce(const void *from, void *to, int n, void *type, void *op, void *comm,
+                   void *request);
 
 static _Atomic long calls;
 static _Thread_local bool met_short; // the last call that was asked about
@@ -196,4 +200,15 @@ int MPI_Testall(int n, void *requests, int *done, void *statuses)
 {
     fails("mpi", "");
     return NEXT(MPI_Testall)(n, requests, done, statuses);
+}
+
+// dtrain sums in place.
+int MPI_Iallreduce(const void *from, void *to, int n, void *type, void *op, void *comm,
+                   void *request)
+{
+    char what[64], fate[64];
+    snprintf(what, sizeof what, "%d elements", n);
+    if (meets("sum", what, fate, sizeof fate) && strcmp(fate, "flip") == 0)
+        ((unsigned char *)to)[7] ^= 0x40; // in the exponent of the second fp32
+    return NEXT(MPI_Iallreduce)(from, to, n, type, op, comm, request);
 }

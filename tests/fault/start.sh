@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # The first second of a job: signals, ranks that do not find each other, launchers that do not fit, and names that two
 # runs share.
+#   start.sh DTRAIN INTERPOSE
+library=$2
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 export OMPI_MCA_odls_base_sigkill_timeout=1
@@ -169,6 +171,14 @@ for check in 1 0; do
     check "… the first resume says so: $(cat other.log)" test "$(grep -cE 'warning: .*trained on .*\(plain x86-64, .*\), this job runs on ' other.log)" -eq $check
 done
 
+# A bit of what rank 1 puts into one of the self-test's sums is wrong: it is found where the test is asked for.
 check "collectives are tested" "${local_mpirun[@]}" -np 2 "${train[@]}" run.name=tested run.steps=4 comm.selftest=true 2>tested.log
 check "… and said to be" grep -q 'comm.selftest' tested.log
+faulty=(env FAULT="call=sum path=211 rank=1 at=1 do=flip" LD_PRELOAD="$library" "${local_mpirun[@]}" -np 2 "${train[@]}" run.steps=4)
+"${faulty[@]}" run.name=wrong comm.selftest=true 2>wrong.log
+check "a wrong value: exit code $?" test $? -eq 3
+check "… is found before training: $(grep -a '^dtrain: error' wrong.log)" grep -qa \
+    '^dtrain: error: .*communication self-test: all-reduce of fp32 by mpi.* rank 1 on ' wrong.log
+check "… and training does not begin" eval '! grep -qa "step 1/" wrong.log'
+check "without the self-test nothing is looked at" "${faulty[@]}" run.name=untested comm.selftest=false 2>untested.log
 finish
