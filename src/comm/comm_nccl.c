@@ -282,9 +282,10 @@ static dt_status check_call(const struct nccl_comm *nccl, int index, const struc
     return DT_OK;
 }
 
-static dt_status stamp(const struct nccl_comm *nccl, int64_t *count, struct dt_stream *stream)
+static dt_status stamp(const struct nccl_comm *nccl, int64_t *count, uint64_t *time,
+                       struct dt_stream *stream)
 {
-    return dt_stamp(nccl->backend, &(struct dt_stamp_args){.count = count}, stream);
+    return dt_stamp(nccl->backend, &(struct dt_stamp_args){.count = count, .time = time}, stream);
 }
 
 static ncclResult_t exchange(const struct nccl_comm *nccl, const struct nccl_messages *m,
@@ -357,7 +358,7 @@ static dt_status enqueue(struct dt_device_comm *comm, int index, const struct dt
     atomic_store(&record->bytes, whole_bytes(nccl, c));
     atomic_store(&record->peer, c->operation == DT_EXCHANGE ? c->peer : -1);
     atomic_store(&record->name, dt_collective_name(c));
-    DT_TRY(stamp(nccl, &nccl->counts[index].begun, stream));
+    DT_TRY(stamp(nccl, &nccl->counts[index].begun, &nccl->counts[index].since, stream));
     struct dt_op_times *times = dt_op_times_now;
     if (times)
         DT_TRY(dt_op_times_begin(times, stream));
@@ -366,7 +367,7 @@ static dt_status enqueue(struct dt_device_comm *comm, int index, const struct dt
         DT_TRY(dt_op_times_end(times, DT_LANE_DEVICE_COMM, dt_collective_name(c),
                                &(struct dt_op_cost){.bytes = (double)atomic_load(&record->bytes)},
                                stream));
-    DT_TRY(stamp(nccl, &nccl->counts[index].done, stream));
+    DT_TRY(stamp(nccl, &nccl->counts[index].done, NULL, stream));
     return DT_OK;
 }
 

@@ -41,6 +41,7 @@ struct dt_nccl_library {
 // the stream, so that graphs are followed without knowing how often they were launched.
 struct nccl_counts {
     int64_t begun, done;
+    uint64_t since; // the device's clock as it last began
 };
 
 // One collective of the step, as the caller last put it on a stream.

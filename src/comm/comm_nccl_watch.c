@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { SHOWN_DONE = 4, SHOWN = 12 }; // collectives in a record: before the oldest under way; total
+enum { SHOWN = 10, SHOWN_DONE = 4, SHOWN_NEXT = 2 }; // collectives in a record
 static const double period_s = 0.1;
 static const double judge_s = 4;   // for the communicator's watch to report who is stalled …
 static const double find_s = 7;    // … or who is dead
@@ -43,36 +43,37 @@ static struct nccl_counts read_counts(const struct nccl_comm *nccl, int index)
     struct nccl_counts now;
     now.done = __atomic_load_n(&counts->done, __ATOMIC_ACQUIRE); // first: never more than begun
     now.begun = __atomic_load_n(&counts->begun, __ATOMIC_ACQUIRE);
+    now.since = __atomic_load_n(&counts->since, __ATOMIC_RELAXED);
     return now;
 }
 
-// The collectives of the job are numbered as they are called: number `index` of step k (from 0) is
-// the k * n + index-th. *oldest: the first that is under way, or the one after *newest.
-static void find_span(const struct nccl_comm *nccl, int64_t *oldest, int64_t *newest)
+// Which collective began last, and before `than`, another one; -1: the last of all. Those that are
+// not in every step's order (weights gathered for a validation) make their calls uneven: when each
+// began is known, not by how many calls.
+static int began_before(const struct nccl_comm *nccl, int than)
 {
-    *newest = -1;
-    *oldest = INT64_MAX;
+    struct nccl_counts limit = than >= 0 ? read_counts(nccl, than) : (struct nccl_counts){0};
+    uint64_t latest = 0;
+    int found = -1;
     for (int i = 0; i < nccl->n; i++) {
         struct nccl_counts counts = read_counts(nccl, i);
-        int64_t last = (counts.begun - 1) * nccl->n + i;
-        if (counts.begun > 0 && last > *newest)
-            *newest = last;
-        if (counts.begun > counts.done && counts.done * nccl->n + i < *oldest)
-            *oldest = counts.done * nccl->n + i;
+        bool is_before =
+            than < 0 || counts.since < limit.since || (counts.since == limit.since && i < than);
+        if (counts.begun > 0 && is_before && counts.since >= latest) {
+            latest = counts.since;
+            found = i;
+        }
     }
-    if (*oldest == INT64_MAX)
-        *oldest = *newest + 1;
+    return found;
 }
 
-static void describe(const struct nccl_comm *nccl, int64_t number, struct text *text)
+static void describe(const struct nccl_comm *nccl, int index, int64_t round, struct text *text)
 {
-    int index = (int)(number % nccl->n);
     const struct nccl_call *call = &nccl->calls[index];
     struct nccl_counts counts = read_counts(nccl, index);
-    int64_t round = number / nccl->n;
     const char *name = atomic_load(&call->name);
-    add(text, "  %lld: %s %d of %d", (long long)number + 1, name ? name : "collective", index + 1,
-        nccl->n);
+    add(text, "  %s %d of %d, call %lld", name ? name : "collective", index + 1, nccl->n,
+        (long long)round + 1);
     if (name)
         add(text, ", %lld bytes of %s", (long long)atomic_load(&call->bytes),
             dt_dtype_name((dt_dtype)atomic_load(&call->dtype)));
@@ -84,6 +85,28 @@ static void describe(const struct nccl_comm *nccl, int64_t number, struct text *
         add(text, ": not started\n");
 }
 
+// A line each: those that began last, up to a few that are done, and what follows them in a step.
+// Returns whether any is under way.
+static bool describe_last(const struct nccl_comm *nccl, struct text *text)
+{
+    int shown[SHOWN], n = 0, done = 0, last = began_before(nccl, -1);
+    bool runs = false;
+    for (int i = last; i >= 0 && n < SHOWN && done < SHOWN_DONE; i = began_before(nccl, i)) {
+        struct nccl_counts counts = read_counts(nccl, i);
+        bool is_done = counts.done == counts.begun;
+        shown[n++] = i;
+        done += is_done;
+        runs |= !is_done;
+    }
+    while (n-- > 0)
+        describe(nccl, shown[n], read_counts(nccl, shown[n]).begun - 1, text);
+    for (int k = 1; k <= SHOWN_NEXT && k <= nccl->n; k++) {
+        int next = (last + k) % nccl->n;
+        describe(nccl, next, read_counts(nccl, next).begun, text);
+    }
+    return runs;
+}
+
 // The registered dt_comm_record: a collective a line, those that were begun and the few after them.
 // It opens unlike a message: mpirun reads nothing from the moment it sees a death until it has
 // killed all, and then reads the ranks in any order; the last "dtrain: " still is the last words.
@@ -92,20 +115,18 @@ static void write_record(void *context, bool always)
     struct nccl_comm *nccl = context;
     const struct dt_comm_info *info = &nccl->comm->info;
     struct text text = {.used = 0};
-    int64_t oldest, newest, step;
+    int64_t step;
     const char *phase;
-    find_span(nccl, &oldest, &newest);
-    if (nccl->recorded || (!always && oldest > newest))
+    if (nccl->recorded)
         return;
-    nccl->recorded = true;
     dt_comm_last_progress(nccl->comm, &step, &phase);
     add(&text, "nccl: rank %d on %s, ", info->rank, info->host);
     if (step >= 0)
         add(&text, "step %lld, ", (long long)step);
     add(&text, "%s: the last collectives\n", phase);
-    int64_t first = oldest > SHOWN_DONE ? oldest - SHOWN_DONE : 0;
-    for (int64_t number = first; number < first + SHOWN && number <= newest + 2; number++)
-        describe(nccl, number, &text);
+    if (!describe_last(nccl, &text) && !always)
+        return;
+    nccl->recorded = true;
     if (write(STDERR_FILENO, text.bytes, text.used) < 0) // there is nobody left to inform
         return;
 }

@@ -37,7 +37,7 @@ no_record() {
     check "$name: rank $1 has no record" eval "! grep -q '^nccl: rank $1 on' $name.log"
 }
 # Two sums a step, of 3000 fp32: step 11 begins with the 21st.
-sum='21: all-reduce 1 of 2, 12000 bytes of fp32:'
+sum='all-reduce 1 of 2, call 11, 12000 bytes of fp32:'
 when='at step 11 during backward'
 dies="died $when; the job ends\. Resume with the same command"
 
@@ -54,9 +54,20 @@ check "late: says nothing" test ! -s late.log
 SIMT_NCCL_STALL=21@1 run stall 2 none 0 2
 ends 3 12 "a collective of all ranks, $when, timed out after comm.timeout_s = 2 s" 'network between the hosts'
 for rank in 0 1; do
-    record $rank '20: all-reduce 2 of 2, 12000 bytes of fp32: done'
+    record $rank 'all-reduce 2 of 2, call 10, 12000 bytes of fp32: done'
     record $rank "$sum running for [12]\.[0-9] s"
-    record $rank '22: all-reduce 2 of 2, 12000 bytes of fp32: not started'
+    record $rank 'all-reduce 2 of 2, call 11, 12000 bytes of fp32: not started'
+done
+
+# The second sum was called twice more than the first.
+SIMT_NCCL_STALL=23@1 run uneven 2 uneven 0 2
+ends 3 12 "a collective of all ranks, $when, timed out after comm.timeout_s = 2 s" 'network between the hosts'
+for rank in 0 1; do
+    check "uneven: the record of rank $rank has each sum in its order" test "$(sed -n "/^nccl: rank $rank /,/^[^ ]/s/^  \(all-reduce [12] of 2, call [0-9]*\),.*: \([a-z]*\).*/\1 \2/p" uneven.log)" = \
+        "all-reduce 2 of 2, call 12 done
+all-reduce 1 of 2, call 11 running
+all-reduce 2 of 2, call 13 not
+all-reduce 1 of 2, call 12 not"
 done
 
 for deaf in "" 1; do
@@ -85,7 +96,7 @@ record 1 "$sum running"
 
 run mute 3 mute 1 2
 ends 3 12 "rank 1 on host $host \(pid [0-9]+\) is stalled $when: .*timeout_s = 2 s" 'resume with the same command'
-record 0 '3: receive 3 of 3, 4 bytes of fp32: running'
+record 0 'receive 3 of 3, call 1, 4 bytes of fp32: running'
 
 run fails 2 fail 1
 ends 3 10 "rank 1 on $host, step 11, backward: the disk is full" 'hint: free some space'

@@ -24,6 +24,15 @@ static void on_signal(int number)
     dt_comm_terminated(comm);
 }
 
+static dt_status sum(int index)
+{
+    struct dt_collective c = {.operation = DT_ALLREDUCE,
+                              .dtype = DT_F32,
+                              .count = ELEMENTS,
+                              .data = (float *)memory + ELEMENTS * index};
+    return dt_nccl_table.enqueue(nccl, index, &c, stream);
+}
+
 static dt_status launch(struct dt_graph *graph)
 {
     DT_TRY(dt_graph_launch(&backend, graph, stream));
@@ -39,6 +48,14 @@ static dt_status receive_from_victim(bool mine)
     if (comm->info.rank == 0)
         DT_TRY(dt_nccl_table.enqueue(nccl, COLLECTIVES, &c, stream));
     return DT_OK;
+}
+
+// The second sum without the first, as weights are gathered for a validation between steps.
+static dt_status sum_twice(void)
+{
+    for (int i = 0; i < 2; i++)
+        DT_TRY(sum(1));
+    return dt_stream_sync(&backend, stream);
 }
 
 // Before its sums, except in "kill-within".
@@ -63,6 +80,8 @@ static dt_status meet(const char *fate, bool mine, struct dt_graph *graph)
         dt_sleep(60);
     if (mine && strcmp(fate, "late") == 0)
         dt_sleep(1.5);
+    if (strcmp(fate, "uneven") == 0)
+        DT_TRY(sum_twice());
     if (strcmp(fate, "mute") == 0)
         DT_TRY(receive_from_victim(mine));
     if (mine && strcmp(fate, "fail") == 0)
@@ -82,13 +101,7 @@ static dt_status capture(struct dt_graph **graph)
 {
     DT_TRY(dt_capture_begin(&backend, stream));
     for (int i = 0; i < COLLECTIVES; i++)
-        DT_TRY(
-            dt_nccl_table.enqueue(nccl, i,
-                                  &(struct dt_collective){.operation = DT_ALLREDUCE,
-                                                          .dtype = DT_F32,
-                                                          .count = ELEMENTS,
-                                                          .data = (float *)memory + ELEMENTS * i},
-                                  stream));
+        DT_TRY(sum(i));
     DT_TRY(dt_capture_end(&backend, stream, graph));
     return DT_OK;
 }
