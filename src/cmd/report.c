@@ -1,19 +1,23 @@
 // What a process reports: to its peers that it is at work, to the user how it ends on an error.
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "cmd/cmd.h"
 #include "comm/job_control.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 static struct dt_comm *communicator;
-static volatile sig_atomic_t exit_code;
+static atomic_int exit_code;
 
-enum { PATIENCE_S = 5 }; // with a file system, at the end
+enum { PATIENCE_S = 5 };            // with a file system, at the end
+static const double claim_s = 0.3;  // the same, until the last words come out
+static const double early_s = 0.05; // that an alarm may come before its time
 
 static void report_busy(void)
 {
@@ -34,33 +38,43 @@ static bool wants_debug(void)
 }
 
 static char words[2 * (DT_ERROR_MESSAGE + DT_ERROR_HINT)]; // the last ones of this rank
-static volatile sig_atomic_t n_words;                      // not written yet
+static atomic_int n_words;                                 // not written yet
+static _Atomic double patient_until;                       // of dt_seconds
 
-static void write_words(void)
+// Once: whoever comes first, the handler or the thread that it interrupts, writes them.
+static bool write_words(void)
 {
-    ssize_t n = write(STDERR_FILENO, words, (size_t)n_words); // maybe nobody listens:
-    (void)n;                                                  // state.json has it
-    n_words = 0;
+    int bytes = atomic_exchange(&n_words, 0);
+    ssize_t n = bytes > 0 ? write(STDERR_FILENO, words, (size_t)bytes) : 0;
+    (void)n; // maybe nobody listens: state.json has it
+    return bytes > 0;
 }
 
-// A file system that hangs must not keep the words from coming out, nor the job from ending.
+static void wait_patiently(double seconds)
+{
+    struct itimerval delay = {
+        .it_value = {.tv_sec = (time_t)seconds,
+                     .tv_usec = (suseconds_t)(1e6 * (seconds - (double)(time_t)seconds))}};
+    atomic_store(&patient_until, dt_seconds() + seconds - early_s);
+    setitimer(ITIMER_REAL, &delay, NULL);
+}
+
+// A file system that hangs must not keep the words from coming out, nor the job from ending. An
+// alarm that comes as what it was set for is done does nothing: there is patience again.
 static void lose_patience(int signal)
 {
     (void)signal;
-    if (n_words == 0)
-        _exit(exit_code);
-    write_words();
-    alarm(PATIENCE_S);
+    if (write_words())
+        wait_patiently(PATIENCE_S);
+    else if (dt_seconds() > atomic_load(&patient_until))
+        _exit(atomic_load(&exit_code));
 }
 
-// `delay_us`: microseconds until this process loses patience.
-static void begin_end(dt_status code, suseconds_t delay_us)
+static void begin_end(dt_status code, double patience_s)
 {
-    struct itimerval delay = {
-        .it_value = {.tv_sec = delay_us / 1000000, .tv_usec = delay_us % 1000000}};
-    exit_code = (int)code;
+    atomic_store(&exit_code, (int)code);
     signal(SIGALRM, lose_patience);
-    setitimer(ITIMER_REAL, &delay, NULL);
+    wait_patiently(patience_s);
 }
 
 // Leaves the reason in state.json.
@@ -68,7 +82,7 @@ static void note_end(const char *reason, dt_status code)
 {
     char line[DT_ERROR_MESSAGE];
     snprintf(line, sizeof line, "%.*s", (int)strcspn(reason, "\n"), reason);
-    begin_end(code, PATIENCE_S * 1000000);
+    begin_end(code, PATIENCE_S);
     dt_run_folder_note_end(line);
     alarm(0);
 }
@@ -78,28 +92,30 @@ static void note_end(const char *reason, dt_status code)
 // little time.
 static void speak(dt_status code)
 {
-    begin_end(code, 300000);
-    if (!dt_run_folder_claim_end()) {
-        n_words = 0;
+    begin_end(code, claim_s);
+    bool claimed = dt_run_folder_claim_end();
+    wait_patiently(PATIENCE_S);
+    if (!claimed) {
+        atomic_store(&n_words, 0);
         alarm(0);
         sleep(1); // for the other to finish
         return;
     }
-    if (n_words > 0)
-        write_words();
+    write_words();
     note_end(words + strlen(DT_LAST_WORDS_BEGIN), code);
 }
 
 void dt_report_die(const struct dt_error *error)
 {
     dt_log_live(NULL);
+    dt_log_quiet(true); // nothing may follow the last words
     if (!communicator) {
         dt_error_print(error, wants_debug());
         _exit((int)error->code);
     }
-    n_words =
-        (sig_atomic_t)dt_comm_last_words(communicator, error, wants_debug(), words, sizeof words);
-    if (n_words > 0)
+    int bytes = (int)dt_comm_last_words(communicator, error, wants_debug(), words, sizeof words);
+    atomic_store(&n_words, bytes);
+    if (bytes > 0)
         speak(error->code);
     dt_comm_abort(communicator, (int)error->code);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 enum { finalize_s = 60 };
+static const double quiet_most_s = 1; // for news of the last words to reach all ranks
 
 // Queues a request, which from now on belongs to the thread until it is done.
 static dt_status begin(struct dt_comm *comm, const struct dt_collective *call,
@@ -115,6 +116,14 @@ static void terminated(struct dt_comm *comm)
     sem_post(&mpi->guard_wake);
 }
 
+// Rank 0 logs until it hears that this rank speaks, and nothing may follow the last words.
+static void wait_until_quiet(const struct mpi_comm *mpi)
+{
+    double until = dt_seconds() + quiet_most_s;
+    while (!atomic_load(&mpi->heard) && dt_seconds() < until)
+        dt_sleep(2e-3);
+}
+
 static enum dt_voice claim(struct dt_comm *comm)
 {
     struct mpi_comm *mpi = mpi_of(comm);
@@ -124,7 +133,11 @@ static enum dt_voice claim(struct dt_comm *comm)
         return DT_VOICE_NONE;
     atomic_store(&mpi->speaks, true);
     sem_post(&mpi->wake);
-    return is_watch ? DT_VOICE_JOB : DT_VOICE_RANK;
+    if (is_watch)
+        return DT_VOICE_JOB;
+    if (comm->info.rank > 0)
+        wait_until_quiet(mpi);
+    return DT_VOICE_RANK;
 }
 
 static const struct dt_comm_table table = {"mpi", begin, wait_for, close_mpi};

@@ -70,6 +70,7 @@ struct mpi_comm {
     _Atomic(bool) guard_ends;
     _Atomic(bool) doomed;    // the end is certain by another rank's doing
     _Atomic(bool) speaks;    // this rank has claimed the last words
+    _Atomic(bool) heard;     // … so long ago that all ranks know
     _Atomic(int) abort_code; // -1: none asked for
 
     // the thread's own

@@ -316,6 +316,7 @@ static void watch(struct mpi_comm *mpi)
     snprintf(self.beat.phase, sizeof self.beat.phase, "%s", phase);
     dt_watch_tick(&mpi->watch, &self);
     atomic_store(&mpi->doomed, mpi->watch.spoken || mpi->watch.doomed_at > 0);
+    atomic_store(&mpi->heard, dt_watch_is_heard(&mpi->watch));
     atomic_store(&mpi->control.spoken, mpi->watch.spoken);
     atomic_store(&devices->quiet, dt_watch_quiet(&mpi->watch));
     atomic_store(&devices->peer_failed, mpi->watch.hears_failed);
@@ -338,11 +339,10 @@ static void give_up(int signal)
 // launcher ends those that would pass it on.
 static void inform_peers(struct mpi_comm *mpi)
 {
-    double until = dt_seconds() + dt_watch_spread(&mpi->watch);
     do {
         watch(mpi);
         dt_sleep(2e-3);
-    } while (dt_seconds() < until);
+    } while (!dt_watch_is_heard(&mpi->watch));
     dt_watch_flush(&mpi->watch);
 }
 

@@ -51,6 +51,11 @@ double dt_watch_spread(const struct dt_watch *watch)
     return (watch->n_links + 0.5) * period_now(watch);
 }
 
+bool dt_watch_is_heard(const struct dt_watch *watch)
+{
+    return watch->spoke_at > 0 && watch->clock - watch->spoke_at > dt_watch_spread(watch);
+}
+
 // ---- the dead
 
 static bool is_neighbour(const struct dt_watch *watch, const struct dt_peer *peer)
@@ -224,13 +229,19 @@ static void describe_rank(const struct dt_peer *peer, int n, char *text, size_t 
         dt_append(text, size, " (and %d other%s)", n - 1, n > 2 ? "s" : "");
 }
 
-static _Noreturn void report_dead(const struct dt_watch *watch, int first)
+static int count_dead(const struct dt_watch *watch)
 {
-    const struct dt_peer *peer = &watch->peers[first];
-    char who[256], when[128];
     int n = 0;
     for (int r = 0; r < watch->size; r++)
         n += watch->peers[r].dead;
+    return n;
+}
+
+// Of n dead ranks the first.
+static _Noreturn void report_dead(const struct dt_watch *watch, int first, int n)
+{
+    const struct dt_peer *peer = &watch->peers[first];
+    char who[256], when[128];
     describe_rank(peer, n, who, sizeof who);
     describe_time(peer, when, sizeof when);
     dt_log_quiet(true);
@@ -262,23 +273,24 @@ static int describe_distant(const struct dt_watch *watch, char *text, size_t siz
     return n;
 }
 
-void dt_watch_report_lost(struct dt_watch *watch, bool anyway)
+void dt_watch_report_lost(const struct dt_watch *watch, bool anyway)
 {
     char who[1280], when[128];
-    int first = -1;
+    int first = -1, n = 0;
     for (int r = watch->size - 1; r >= 0; r--) {
-        struct dt_peer *peer = &watch->peers[r];
-        peer->dead = r != watch->rank && is_neighbour(watch, peer) &&
-                     dt_process_look(&peer->process) == DT_PROCESS_GONE;
-        first = peer->dead ? r : first;
+        const struct dt_peer *peer = &watch->peers[r];
+        bool dead = r != watch->rank && is_neighbour(watch, peer) &&
+                    dt_process_look(&peer->process) == DT_PROCESS_GONE;
+        n += dead;
+        first = dead ? r : first;
     }
-    if (first >= 0)
-        report_dead(watch, first);
-    int n = anyway ? describe_distant(watch, who, sizeof who, &first) : 0;
+    if (n > 0)
+        report_dead(watch, first, n);
+    n = anyway ? describe_distant(watch, who, sizeof who, &first) : 0;
     if (n == 0)
         return;
     if (n == 1)
-        report_dead(watch, first);
+        report_dead(watch, first, 1);
     describe_time(&watch->peers[watch->rank], when, sizeof when);
     DT_FAIL(DT_MACHINE, NULL,
             "one of %d ranks on other hosts died %s, or its host cannot be reached; the job ends. "
@@ -328,7 +340,7 @@ static void end(struct dt_watch *watch, const struct dt_watch_self *self, int de
     if (self->has_record && doomed < dt_watch_spread(watch) + hear_words_s)
         return; // all hear of it and write their records first
     if (dead >= 0)
-        report_dead(watch, dead);
+        report_dead(watch, dead, count_dead(watch));
     report_stalled(watch, self->timeout, n_blamed);
 }
 
@@ -388,6 +400,8 @@ void dt_watch_tick(struct dt_watch *watch, struct dt_watch_self *self)
     bool expired = is_expired(watch, self);
     dt_watch_send(watch, state(self, expired));
     watch->next_beat = watch->clock + period_now(watch);
+    if (self->speaks && watch->spoke_at <= 0)
+        watch->spoke_at = watch->clock;
     if (self->speaks) // it ends already
         return;
     int dead = find_dead(watch);

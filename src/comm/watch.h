@@ -69,6 +69,7 @@ struct dt_watch {
     double overslept_at;  // the same, after so long that others may have timed out
     double excused_at;    // when a rank that this one waited for last reported that it is busy
     double doomed_at;     // since when a death or time-out is known here
+    double spoke_at;      // when this rank first sent that it has claimed the last words
     // What the thread passes on.
     bool spoken;       // some rank has written the last words
     bool hears_failed; // a device's collectives have failed on another rank
@@ -105,9 +106,12 @@ dt_status dt_mpi_status(int code, const char *call);
 // a collective has timed out, and this rank is the one to report it.
 void dt_watch_tick(struct dt_watch *watch, struct dt_watch_self *self);
 // Ends the process by dt_die, blaming a dead rank of this host; where there is none and `anyway`, a
-// rank on another. On another thread, while the communication thread hangs inside MPI.
-void dt_watch_report_lost(struct dt_watch *watch, bool anyway);
+// rank on another. On another thread, while the communication thread hangs inside MPI: that one may
+// return at any moment, so the watch is only read.
+void dt_watch_report_lost(const struct dt_watch *watch, bool anyway);
 // Seconds in which a beat of this rank reaches all others.
 double dt_watch_spread(const struct dt_watch *watch);
+// Whether all ranks know that this one has claimed the last words.
+bool dt_watch_is_heard(const struct dt_watch *watch);
 // Seconds since a rank that this one waits for reported that it is busy: waits count from there.
 double dt_watch_quiet(const struct dt_watch *watch);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A rank dies, stalls or meets bad data during a run: the job ends in time, dtrain's last words say who, where, when
 # and what to do, no process is left, the last checkpoint is whole, and the same command resumes.
-#   rank_dies.sh DTRAIN SHARD_TOOL
-shard_tool=$(realpath "$2")
+#   rank_dies.sh DTRAIN SHARD_TOOL INTERPOSE
+shard_tool=$(realpath "$2") library=$3
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -114,6 +114,15 @@ for rank in 2 0; do
     resumes data.train=raw/plain.h5
 done
 
+# The rank that speaks is as slow at it as the file system may be: its patience ends meanwhile.
+export FAULT="call=write path=pipe: rank=0 when=$PWD/slow at=1 do=500" LD_PRELOAD=$library
+begin slow-words data.train=raw/plain.h5 log.every=100
+unset FAULT LD_PRELOAD
+check "$name: training is under way" wait_for_step $name 11
+touch slow
+kill -KILL "$(rank_pid 2)"
+ends 137 10 "rank 2 on host $host \(pid [0-9]+\) died $when" "$resume"
+
 # All of rank 3's heartbeats come and go over these two.
 begin pair data.train=raw/plain.h5
 check "$name: training is under way" wait_for_step $name 11
@@ -147,6 +156,13 @@ for verify in true false; do
     cp raw/$kind.h5 data/$kind.h5
     resumes data.train=data/$kind.h5 data.verify=$verify
 done
+
+# What rank 0 is about to log comes before the words of rank 2.
+"$shard_tool" poke data/plain.h5 $bad_token 200 || exit 1
+export FAULT="call=write path=pipe: rank=0 at=1 times=0 do=60" LD_PRELOAD=$library
+begin slow-log data.train=data/plain.h5 log.every=1
+unset FAULT LD_PRELOAD
+ends 2 20 "$outside" 'hint: set model.vocab_size'
 
 "$shard_tool" poke data/hashed.h5 $bad_token 100 || exit 1
 begin checksum data.train=data/hashed.h5
