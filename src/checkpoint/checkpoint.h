@@ -51,6 +51,7 @@ struct dt_trainer_state {
     int64_t best_step;
     double best_loss;
     int64_t evaluations_since_best;
+    int64_t evaluations; // by this process; not in trainer.json
     struct dt_loss_statistics losses;
     int64_t bad_in_a_row;         // steps that were skipped or spiked
     int64_t rollbacks;            // so far (optim.rollback)

@@ -36,7 +36,15 @@ struct dt_saver {
     // The best checkpoint that was saved.
     int64_t best_step;
     double best_loss;
+    int64_t best_evaluation; // its number, by state.evaluations
 };
+
+static void note_best(struct dt_saver *s, const struct dt_trainer_state *state)
+{
+    s->best_step = state->best_step;
+    s->best_loss = state->best_loss;
+    s->best_evaluation = state->evaluations - state->evaluations_since_best;
+}
 
 dt_status dt_saver_create(const struct dt_saver_config *config, struct dt_saver **saver)
 {
@@ -53,8 +61,7 @@ dt_status dt_saver_create(const struct dt_saver_config *config, struct dt_saver 
     s->config = *config;
     s->begun = dt_seconds();
     s->retry_at = INFINITY;
-    s->best_step = config->state->best_step;
-    s->best_loss = config->state->best_loss;
+    note_best(s, config->state);
     // No two processes ever write to a folder of one name, whatever a killed one has left.
     s->id = dt_nanoseconds() ^ (uint64_t)getpid() << 40;
     const struct dt_checkpoint_arrays *arrays = &config->snapshot->host;
@@ -186,6 +193,7 @@ static void restore_best(struct dt_saver *s)
         return;
     s->config.state->best_step = s->best_step;
     s->config.state->best_loss = s->best_loss;
+    s->config.state->evaluations_since_best = s->config.state->evaluations - s->best_evaluation;
 }
 
 static void enter(struct dt_saver *s, enum phase phase, dt_work *work_of_root)
@@ -242,8 +250,7 @@ static dt_status complete(struct dt_saver *s, double waiting_since)
                              .stall_ms = (s->stall_s + dt_seconds() - waiting_since) * 1e3,
                              .write_ms = s->write_s * 1e3};
     s->phase = FREE;
-    s->best_step = s->state.best_step;
-    s->best_loss = s->state.best_loss;
+    note_best(s, &s->state);
     return c->comm->info.rank == 0 ? c->log(c->context, &saved) : DT_OK;
 }
 

@@ -360,6 +360,7 @@ static dt_status validate(struct trainer *t, bool *improved)
         DT_TRY(evaluate_ema(t, &event.ema_loss));
     double loss = event.has_ema ? event.ema_loss : event.loss;
     *improved = isfinite(loss) && (t->state.best_step == 0 || loss < t->state.best_loss);
+    t->state.evaluations++;
     t->state.evaluations_since_best++;
     if (*improved) {
         t->state.best_step = t->state.step;
