@@ -1,4 +1,5 @@
 // dtrain: from arguments to a subcommand to an exit code. The only place that ends the process.
+#include "base/file.h"
 #include "base/log.h"
 #include "cmd/cmd.h"
 #include "comm/device_comm.h"
@@ -101,6 +102,8 @@ int main(int argc, char **argv)
     dt_status status = dt_call_parse(argc - 1, argv + 1, &call);
     if (status == DT_OK)
         status = run(&call);
+    if (status == DT_OK && (fflush(stdout) != 0 || ferror(stdout)))
+        status = DT_FAIL_ERRNO("write to", "standard output");
     // What the user can fix is the same on all ranks, and rank 0 reports it: arguments, the launch.
     if (status != DT_USER || dt_comm_launched_rank() == 0)
         dt_report(status);

@@ -98,10 +98,11 @@ static dt_status cpu_alloc(struct dt_device *device, int64_t bytes, void **memor
     bool large = bytes >= HUGE_PAGE;
     if (bytes > limit || posix_memalign(&base, large ? HUGE_PAGE : DT_ARENA_ALIGN,
                                         (size_t)bytes + DT_ARENA_ALIGN) != 0)
-        return DT_FAIL(DT_MACHINE, "lower data.micro_batch, or set model.recompute = block",
-                       "out of memory: %.1f MB requested, %.1f MB in use, the machine has %.1f MB",
-                       (double)bytes / 1e6, (double)device->memory_in_use / 1e6,
-                       (double)limit / 1e6);
+        return DT_FAIL(
+            DT_MACHINE,
+            "lower data.micro_batch, set model.recompute = block, or use a smaller model",
+            "out of memory: %.1f MiB requested, %.1f MiB in use, the machine has %.1f MiB",
+            (double)bytes / 0x1p20, (double)device->memory_in_use / 0x1p20, (double)limit / 0x1p20);
     if (large) // fewer page faults and TLB misses; a refusal is harmless
         madvise(base, (size_t)bytes + DT_ARENA_ALIGN, MADV_HUGEPAGE);
     zero(device, base, bytes + DT_ARENA_ALIGN);

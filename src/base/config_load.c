@@ -163,6 +163,10 @@ static size_t count_sections(const struct dt_config_table *table)
 
 static dt_status load_text(struct loader *loader, const char *path, const char *text, int64_t size)
 {
+    const char *zero = size > 0 ? memchr(text, 0, (size_t)size) : NULL;
+    if (zero) // one message, not one for each line
+        return DT_FAIL(DT_USER, "save it as plain text in UTF-8",
+                       "%s is not a text file: byte 0x00 at offset %td", path, zero - text);
     struct dt_ini *ini = malloc(sizeof *ini);
     int *opened = calloc(count_sections(loader->table), sizeof *opened);
     size_t length = strlen(path);
@@ -263,9 +267,11 @@ static void check_required(struct loader *loader)
     char allowed[DT_CONFIG_ALLOWED];
     for (struct dt_config_row row = {0}; dt_config_next(loader->table, &row);)
         if (row.key->required && loader->config->values[row.index].source == DT_SOURCE_DEFAULT) {
+            bool text = row.key->type == DT_CONFIG_STRING; // its help says what is allowed
             dt_config_allowed(row.key, allowed);
-            dt_problems_add(&loader->problems, "%s%s%s is required: %s (allowed: %s)", file,
-                            file[0] ? ": " : "", row.name, row.key->help, allowed);
+            dt_problems_add(&loader->problems, "%s%s%s is required: %s%s%s%s", file,
+                            file[0] ? ": " : "", row.name, row.key->help,
+                            text ? "" : " (allowed: ", text ? "" : allowed, text ? "" : ")");
         }
 }
 

@@ -295,8 +295,9 @@ bool dt_config_is_choice(const char *choices, const char *word, int *at)
 static const char *number_text(double x, char out[32])
 {
     if (x == 0x1p53 || x == 0x1p63)
-        return x == 0x1p53 ? "2^53" : "2^63";
-    snprintf(out, 32, fabs(x) < 0x1p63 && x == floor(x) ? "%.0f" : "%g", x);
+        snprintf(out, 32, x == 0x1p53 ? "2^53" : "2^63");
+    else
+        snprintf(out, 32, fabs(x) < 0x1p63 && x == floor(x) ? "%.0f" : "%g", x);
     return out;
 }
 
@@ -304,10 +305,11 @@ static void allowed_number(const struct dt_config_key *key, char *out, size_t si
 {
     const char *kind = key->type == DT_CONFIG_INT ? "a whole number" : "a number";
     char low[32], high[32];
+    bool below = strcmp(number_text(key->max, high), "1") == 0 && key->max < 1; // 0.9999999
     number_text(key->min, low);
-    snprintf(out, size, "%s%s%s %s %s%s%s", key->auto_word ? key->auto_word : "",
+    snprintf(out, size, "%s%s%s %s %s%s%s%s", key->auto_word ? key->auto_word : "",
              key->auto_word ? " or " : "", kind, key->above_min ? "above" : "from", low,
-             key->above_min ? " up to " : " to ", number_text(key->max, high));
+             key->above_min ? " up to " : " to ", below ? "below " : "", high);
 }
 
 // Appends the choices, built or not.

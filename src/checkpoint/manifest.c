@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/list.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -115,6 +116,10 @@ dt_status dt_manifest_read(const char *folder, struct dt_manifest *manifest)
     int64_t size;
     *manifest = (struct dt_manifest){0};
     DT_TRY(dt_path(path, "%s/MANIFEST", folder));
+    if (!dt_file_exists(path))
+        return DT_FAIL(
+            DT_USER, "give the folder of a checkpoint, such as runs/NAME/checkpoints/step-00001000",
+            "cannot open %s: %s", path, strerror(errno));
     DT_TRY(dt_read_file(path, MANIFEST_LIMIT, &text, &size));
     dt_status status = parse(path, text, text + size, manifest);
     free(text);

@@ -30,8 +30,8 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
 {
     if (!data)
         return;
-    printf("%s: %lld shards (%s), %lld %s, %lld windows of %lld\n", name, (long long)data->n_shards,
-           data->kind->name, (long long)data->tokens,
+    printf("%s: %lld %s (%s), %lld %s, %lld windows of %lld\n", name, (long long)data->n_shards,
+           data->n_shards == 1 ? "shard" : "shards", data->kind->name, (long long)data->tokens,
            data->layout.target_width > 0 ? "frames" : "tokens", (long long)data->windows,
            (long long)data->rules.seq_len);
     print_layout(data);
@@ -74,9 +74,9 @@ static void print_communication(const struct dt_job *job)
 {
     char version[64] = "";
     if (!dt_job_uses_device_comm(job))
-        printf("ranks use: %s\n", job->comm->info.backend);
+        printf("communication: %s\n", job->comm->info.backend);
     else if (dt_device_comm_known->version(version, sizeof version) == DT_OK)
-        printf("ranks use: NCCL %s\n", version);
+        printf("communication: NCCL %s\n", version);
     else
         dt_error_clear(); // raised again below, by dt_train_check_resources
 }
@@ -85,8 +85,8 @@ static void print_batch(const struct dt_job *job)
 {
     int64_t batch = job->settings.data.batch, length = job->settings.data.seq_len;
     const char *unit = dt_model_unit(&job->model);
-    printf("batch: %lld sequences of %lld %s = %lld %s per step; %d ranks x %lld micro-batches x "
-           "%lld\n",
+    printf("batch: %lld sequences of %lld %s = %lld %s per step: ranks %d x micro-batches %lld x "
+           "sequences %lld\n",
            (long long)batch, (long long)length, unit, (long long)(batch * length), unit,
            job->comm->info.size, (long long)(job->local_batch / job->micro_batch),
            (long long)job->micro_batch);

@@ -46,7 +46,6 @@ static dt_status export_model(const struct dt_backend *cpu, const char *from, co
     const struct dt_model_shape shape = {.sequences = 1, .length = 1, .int8 = chosen->int8};
     struct dt_model *model = NULL;
     dt_status status;
-    DT_TRY(dt_checkpoint_verify_weights(from));
     DT_TRY(dt_hf_read_config(from, &config));
     config.storage = DT_F32;
     if (chosen->int8)
@@ -72,19 +71,22 @@ out:
 static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     struct dt_backend cpu;
+    char from[DT_PATH];
     (void)comm;
+    DT_TRY(dt_cmd_find_model(call->words[0], from));
     DT_TRY(dt_device_open_alone(DT_DEVICE_CPU, 1, &cpu));
-    dt_status status = export_model(&cpu, call->words[0], call->words[1], call->options);
+    dt_status status = export_model(&cpu, from, call->words[1], call->options);
     dt_backend_close(&cpu);
     return status;
 }
 
 const struct dt_command dt_cmd_export = {
     .name = "export",
-    .usage = "CHECKPOINT DIR [options]",
-    .help = "write a checkpoint's model as a Hugging Face directory, in fp32 or int8",
-    .about = "CHECKPOINT may be any Hugging Face directory; DIR is created. A model that is to run "
-             "in int8 is best trained with model.quantize = int8.",
+    .usage = "RUN DIR [options]",
+    .help = "write a trained model as a Hugging Face directory, in fp32 or int8",
+    .about = "RUN is a run's folder (its newest checkpoint), a checkpoint, or a Hugging Face "
+             "directory. DIR is created. For int8, train with model.quantize = int8: export then "
+             "loses nothing more.",
     .min_words = 2,
     .max_words = 2,
     .options = options,

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { COLUMNS = 100, OPTION_COLUMN = 26, COMMAND_COLUMN = 38, TEXT = 1024 };
+enum { COLUMNS = 100, OPTION_COLUMN = 26, COMMAND_COLUMN = 40, TEXT = 1024 };
 
 static const char exit_codes[] = "0: success, or a clean stop on a signal; 2: arguments, "
                                  "configuration or data are wrong; 3: the "
@@ -48,7 +48,7 @@ static void print_wrapped(FILE *out, int column, int indent, const char *text)
 static void print_item(FILE *out, int column, const char *name, const char *text)
 {
     int at = fprintf(out, "  %s", name) - (int)strlen(name) + width(name);
-    if (at >= column) {
+    if (at + 2 > column) {
         fputc('\n', out);
         at = 0;
     }
@@ -101,8 +101,8 @@ static const char *option_text(const struct dt_option *o, char text[TEXT])
 
 static const char *usage_of(const struct dt_command *command, char text[TEXT])
 {
-    snprintf(text, TEXT, "dtrain%s%s %s", command->name[0] ? " " : "", command->name,
-             command->usage);
+    snprintf(text, TEXT, "dtrain%s%s%s%s", command->name[0] ? " " : "", command->name,
+             command->usage[0] ? " " : "", command->usage);
     return text;
 }
 

@@ -1,5 +1,6 @@
 // From a command line to a command with its options and words.
 #include "base/config_internal.h"
+#include "base/file.h"
 #include "cmd/cmd.h"
 
 #include <stdlib.h>
@@ -77,9 +78,24 @@ static dt_status parse_option(struct dt_call *call, int argc, char **argv, int *
     return REJECT(command, "--%s: %s (allowed: %s)", o->key.name, problem, allowed);
 }
 
+// A first word that is neither a command nor a file, and does not look like a file's name.
+static dt_status unknown_command(const char *word)
+{
+    struct dt_nearest nearest = dt_nearest_to(word);
+    for (int i = 1; dt_commands[i]; i++)
+        dt_nearest_offer(&nearest, dt_commands[i]->name);
+    return DT_FAIL(DT_USER, "dtrain CONFIG trains; dtrain --help lists the commands",
+                   "%s is neither a command nor a configuration file%s", word,
+                   dt_nearest_suggest(&nearest));
+}
+
 static dt_status check_complete(const struct dt_call *call)
 {
     const struct dt_command *command = call->command;
+    if (command == dt_commands[0] && call->n_words > 0 &&
+        (strchr(call->words[0], '=') || !strpbrk(call->words[0], "./")) &&
+        !dt_file_exists(call->words[0]))
+        return unknown_command(call->words[0]);
     for (const struct dt_option *o = command->options; o && o->key.name; o++)
         if (o->key.required && !dt_call_given(call, o->key.name))
             return REJECT(command, "--%s is required: %s", o->key.name, o->key.help);

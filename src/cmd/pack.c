@@ -23,7 +23,7 @@ static const struct dt_option options[] = {
         "text: bytes as tokens, one document per file; u8, u16, u32: raw little-endian tokens")},
     {.key = DT_CONFIG_WHOLE(struct options, shard_mb, "shard-mb", "64", 1, 0x1p40,
                             "largest shard, in 2^20 bytes of tokens")},
-    {OPTION(REAL, val, "0.05", 0, 0.999999,
+    {OPTION(REAL, val, "0.05", 0, 0.9999999,
             "validation fraction: of the text files, or the tail of the tokens if there is only "
             "one file or the tokens are raw; 0: none"),
      .argument = "FRACTION"},

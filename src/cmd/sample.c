@@ -37,8 +37,7 @@ static const struct dt_option options[] = {
     {.key = {0}},
 };
 
-// Of a run's folder: its newest checkpoint.
-static dt_status find_model(const char *path, char *dir)
+dt_status dt_cmd_find_model(const char *path, char dir[DT_PATH])
 {
     char checkpoints[DT_PATH];
     DT_TRY(dt_path(checkpoints, "%s/checkpoints", path));
@@ -146,7 +145,7 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     (void)comm;
     struct writer w = {.options = call->options};
-    DT_TRY(find_model(call->words[0], w.dir));
+    DT_TRY(dt_cmd_find_model(call->words[0], w.dir));
     dt_status status = writer_open(&w);
     if (status == DT_OK)
         status = writer_run(&w);

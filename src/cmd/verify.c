@@ -22,8 +22,8 @@ static void print_shard(const char *path, const struct dt_shard *shard)
     printf("good  %s: %" PRId64 " %s, %s", path, shard->count, shard->kind->unit,
            dt_dtype_name(shard->type));
     if (shard->episodes > 0)
-        printf(", %" PRId64 " values a frame, %" PRId64 " episodes of %s, targets of %" PRId64,
-               shard->layout.frame_width, shard->episodes, shard->kind->name,
+        printf(" (%s), values per frame: %" PRId64 ", episodes: %" PRId64 ", targets: %" PRId64,
+               shard->kind->name, shard->layout.frame_width, shard->episodes,
                shard->layout.target_width);
     if (shard->vocab_size > 0)
         printf(", vocabulary %" PRId64, shard->vocab_size);
@@ -36,7 +36,10 @@ static void count(struct tally *tally, const char *path, dt_status status)
         tally->good++;
         return;
     }
-    printf("bad   %s: %s\n", path, dt_error_current()->message);
+    const char *message = dt_error_current()->message;
+    size_t length = strlen(path);
+    bool named = strncmp(message, path, length) == 0 && message[length] == ':'; // not twice
+    printf("bad   %s%s%s\n", named ? "" : path, named ? "" : ": ", message);
     dt_error_clear();
     tally->bad++;
     if (status > tally->worst)
@@ -135,7 +138,7 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
     }
     if (tally.bad == 0)
         return DT_OK;
-    return DT_FAIL(tally.worst, "see the lines above", "%" PRId64 " of %" PRId64 " are bad",
+    return DT_FAIL(tally.worst, "see the lines above", "%" PRId64 " of %" PRId64 " failed",
                    tally.bad, tally.good + tally.bad);
 }
 

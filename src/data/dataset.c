@@ -116,7 +116,7 @@ static void add_up(struct dt_dataset *dataset)
         dataset->episodes += shard->episodes;
         dataset->doc_starts |= shard->doc_starts;
         if (shard->empty > 0)
-            dt_warn("%s: skipped %" PRId64 " empty episodes", shard->path, shard->empty);
+            dt_warn("%s: skipped empty episodes: %" PRId64, shard->path, shard->empty);
         if (shard->windows == 0)
             dt_warn("%s holds %" PRId64 " %s: too short for a window of data.seq_len = %" PRId64
                     ", skipped",

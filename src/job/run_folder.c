@@ -349,5 +349,5 @@ dt_status dt_run_folder_check_trained(const struct dt_run_folder *folder,
     return dt_problems_report(&problems,
                               "give the run with these settings a run.name of its own, or increase "
                               "run.steps to train this one further",
-                              "%s is already trained, with other settings", folder->path);
+                              "%s is already trained this far, with other settings", folder->path);
 }

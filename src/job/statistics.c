@@ -18,7 +18,7 @@ static dt_status compute(const struct dt_job *job, float *mean, float *deviation
     const struct dt_comm_info *info = &job->comm->info;
     int64_t n = dt_statistics_size(job->train);
     double *blocks = calloc((size_t)n + 1, sizeof *blocks);
-    dt_comm_progress(job->comm, 0, "computing the mean and deviation of the frames");
+    dt_comm_progress(job->comm, 0, "mean and deviation of the frames");
     dt_status status =
         blocks ? dt_statistics_read(job->train, info->rank, info->size, blocks, report, job->comm)
                : DT_FAIL(DT_MACHINE, NULL, "no memory for %lld numbers", (long long)n);

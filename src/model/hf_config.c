@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -236,6 +237,12 @@ dt_status dt_hf_read_config(const char *dir, struct dt_model_config *config)
     char *text;
     int64_t size;
     DT_TRY(dt_path(file.path, "%s/config.json", dir));
+    if (!dt_file_exists(file.path))
+        return DT_FAIL(
+            DT_USER,
+            "give a checkpoint, such as runs/NAME/checkpoints/step-00001000, or a Hugging "
+            "Face directory",
+            "cannot open %s: %s", file.path, strerror(errno));
     DT_TRY_NOTE(dt_read_file(file.path, CONFIG_LIMIT, &text, &size), "reading the model %s", dir);
     replace_infinity(text);
     dt_status status = dt_json_parse(file.path, text, size, &file.json);

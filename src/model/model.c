@@ -367,10 +367,8 @@ static dt_status allocate_memory(struct dt_model *model, const int64_t bytes[DT_
 {
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
         if (bytes[i] > 0)
-            DT_TRY_NOTE(
-                dt_alloc(&model->backend, bytes[i], &model->memory[i]),
-                "allocating %.1f MiB for %s (data.micro_batch and model.recompute reduce it)",
-                (double)bytes[i] / 0x1p20, dt_memory_name[i]);
+            DT_TRY_NOTE(dt_alloc(&model->backend, bytes[i], &model->memory[i]),
+                        "allocating the model's %s", dt_memory_name[i]);
     return DT_OK;
 }
 

@@ -60,6 +60,7 @@ static void format_accuracy(const struct dt_metric_event *e, char *text, size_t 
 static void show_step(struct console *c, const struct dt_metric_event *e)
 {
     int64_t done = e->step - c->config.first_step, left = c->config.steps - e->step;
+    bool live = c->live && left > 0; // the last one stays: it is a plain line
     char eta[32] = "", accuracy[32] = "", text[256];
     // ETA from the second step on: the first includes the warm-up of caches and libraries.
     if (done == 0)
@@ -69,13 +70,16 @@ static void show_step(struct console *c, const struct dt_metric_event *e)
     c->tokens_per_s = done <= 1 ? e->tokens_per_s : 0.9 * c->tokens_per_s + 0.1 * e->tokens_per_s;
     format_accuracy(e, accuracy, sizeof accuracy);
     snprintf(text, sizeof text,
-             "step %lld/%lld  loss %.4f%s  norm %.3g  lr %.3g  %.0f %s/s  %.1f GFLOP/s%s%s",
-             (long long)e->step, (long long)c->config.steps, e->loss, accuracy, e->grad_norm, e->lr,
-             c->tokens_per_s, c->config.unit, c->tokens_per_s * c->config.flops_per_token * 1e-9,
-             eta, e->skipped ? "  SKIPPED" : "");
+             "step %lld/%lld%s  loss %.4f%s  norm %.3g  lr %.3g  %.0f %s/s  %.1f GFLOP/s%s%s",
+             (long long)e->step, (long long)c->config.steps, live ? eta : "", e->loss, accuracy,
+             e->grad_norm, e->lr, c->tokens_per_s, c->config.unit,
+             c->tokens_per_s * c->config.flops_per_token * 1e-9, live ? "" : eta,
+             e->skipped ? "  SKIPPED" : "");
     if (c->live)
-        dt_log_live(text);
-    else if (e->step % c->config.every == 0 || left == 0 || done == 0)
+        dt_log_live(live ? text : NULL);
+    if (live)
+        return;
+    if (e->step % c->config.every == 0 || left == 0 || done == 0)
         dt_info("%s", text);
 }
 

@@ -432,7 +432,10 @@ static dt_status collect(struct trainer *t)
                               ? resident_mb()
                               : (double)dt_memory_in_use(&job->backend) / 1e6;
     DT_TRY(dt_metrics_write(t->metrics, &event));
-    if (update->skip)
+    if (update->skip && update->counted == 0)
+        dt_warn("step %lld skipped: none of its %s counts in the loss (each label is -100)",
+                (long long)t->state.step, dt_model_unit(&job->model));
+    else if (update->skip)
         dt_warn("step %lld skipped: loss %g, gradient norm %g, %.0f %s counted",
                 (long long)t->state.step, update->loss, update->grad_norm, update->counted,
                 dt_model_unit(&job->model));
@@ -548,7 +551,7 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     } votes = {dt_signals_pending() != 0,
                t->root && dt_saver_is_overdue(t->saver, 60 * s->checkpoint.minutes),
                dt_signals_report_wanted(), dt_saver_vote(t->saver)};
-    dt_trace_phase("voting");
+    dt_trace_phase("agreeing on stops and saves");
     DT_TRY(dt_allreduce(job->comm, &votes, sizeof votes / sizeof(double), DT_F64, DT_SUM));
     DT_TRY(dt_saver_advance(t->saver, &votes.saver));
     dt_run_folder_best(t->state.best_step, t->state.best_loss);

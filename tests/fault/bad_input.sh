@@ -38,6 +38,8 @@ config "duplicate key" 'bad.ini:[0-9]+: .*every' 'every = 3\n'
 config "malformed line" 'bad.ini:[0-9]+: ' 'what is this\n'
 config "unclosed section" 'bad.ini:[0-9]+: ' '[run\n'
 config "control character" 'bad.ini:[0-9]+: ' 'console = pl\001ain\n'
+printf '\377\376[\0r\0' >utf16.ini
+refused "UTF-16" 'utf16.ini is not a text file: byte 0x00 at offset 3' "$dtrain" utf16.ini
 override "number out of range" 'data.seq_len' data.seq_len=0
 override "trailing text" 'data.batch.*8x' data.batch=8x
 override "NaN" 'optim.lr' optim.lr=nan
@@ -101,11 +103,11 @@ done
 
 "$shard_tool" wrong shards/short-chunk.h5 short-chunk || exit 1
 data "a chunk that decodes to too few bytes" 'shards/short-chunk.h5: chunk 1 of /tokens' shards/short-chunk.h5
-refused "dtrain verify of that chunk" '1 of 1 are bad' "$dtrain" verify shards/short-chunk.h5
+refused "dtrain verify of that chunk" '1 of 1 failed' "$dtrain" verify shards/short-chunk.h5
 cp "$shard" shards/no-starts.h5
 "$shard_tool" drop shards/no-starts.h5 doc_starts || exit 1
 data "missing document starts" 'shards/no-starts.h5: /doc_starts is missing' shards/no-starts.h5
-refused "dtrain verify of that shard" '1 of 1 are bad' "$dtrain" verify shards/no-starts.h5
+refused "dtrain verify of that shard" '1 of 1 failed' "$dtrain" verify shards/no-starts.h5
 
 # Model directories and checkpoints.
 damaged() { # name: a copy of the good checkpoint to damage
@@ -183,7 +185,7 @@ refused "shards changed since the checkpoint" 'data.train: shard 1, train-00000.
 
 # A name that two runs share: what is trained is not said to be what was asked for, nor written down.
 cp runs/good/config.resolved.ini trained.ini
-refused "other settings of a run that is trained" "runs/good is already trained, with other settings" "$dtrain" small.ini \
+refused "other settings of a run that is trained" "runs/good is already trained this far, with other settings" "$dtrain" small.ini \
     run.name=good optim.lr=1e-3 run.steps=4 comm.dtype=bf16 comm.timeout_s=99
 check "… naming each" grep -q "optim.lr was '3e-3', now it is '1e-3'" err.log
 check "… the rounding of gradients" grep -q "comm.dtype was 'fp32', now it is 'bf16'" err.log
@@ -209,6 +211,10 @@ else
     refused "an output folder without write permission" '/proc' "$dtrain" small.ini run.dir=/proc/dtrain-run
 fi
 refused "dtrain sample of a missing model" 'models/absent' "$dtrain" sample models/absent
+refused "a folder of runs in place of a run" 'hint: give a checkpoint' "$dtrain" sample runs
+refused "no checkpoint to resume from" 'hint: give the folder of a checkpoint' "$dtrain" small.ini run.resume=runs/good
+check "dtrain export of a run's newest checkpoint" "$dtrain" export runs/good exported
+check "… its weights" cmp exported/model.safetensors $good/model.safetensors
 refused "a fraction of a token" '--tokens: .1.5. is not a whole number' "$dtrain" sample $good --tokens 1.5
 refused "a temperature that is not a number" '--temperature: .nan. is not a plain decimal number .allowed: a number from 0 to 100' "$dtrain" sample $good --temperature nan
 refused "all data for validation" '--val: 1 is out of range' "$dtrain" pack -o packed --val 1 "$repository/src/model"

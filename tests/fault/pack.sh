@@ -77,7 +77,7 @@ says "the truncated one" '^bad   mixed/b.h5: .*(truncated|HDF5)' out.log
 says "the one that is text" '^bad   mixed/c.hdf5: .*not an HDF5 file' out.log
 says "a pattern without a match" '^bad   nothing\*: nothing matches' out.log
 says "those after it" '^good  out/train-00000.h5' out.log
-says "the count" '3 of 5 are bad' err.log
+says "the count" '3 of 5 failed' err.log
 mkdir hollow
 run 2 "$dtrain" verify hollow
 says "an empty folder" 'no shards or checkpoints in' out.log

@@ -37,6 +37,16 @@ run 2
 says 'dtrain CONFIG' error.txt
 run 2 --chek c.ini
 says "unknown option --chek: did you mean '--check'?" error.txt
+run 2 sampel runs/x
+says "sampel is neither a command nor a configuration file: did you mean 'sample'?" error.txt
+run 2 run.steps=5
+says 'run.steps=5 is neither a command nor a configuration file' error.txt
+run 2 pack -o x --val 1 y
+says '(allowed: a number from 0 to below 1)' error.txt
+code=0
+"$dtrain" --help >/dev/full 2>error.txt || code=$?
+check "output that cannot be written: exit code $code, not 3" [ $code -eq 3 ]
+says 'cannot write to standard output: No space left' error.txt
 run 2 bench --bach=3
 says "unknown option --bach: did you mean '--batch'?" error.txt
 says 'dtrain bench --help' error.txt

@@ -282,7 +282,7 @@ static void test_all_at_once(void)
         "a number above 0 up to 10)\n"
         "command line: one.many: -1 is out of range (allowed: a whole number from 1 to "
         "4611686018427387904)\n"
-        "t.ini: one.need is required: needed (allowed: text of at most 1023 bytes)");
+        "t.ini: one.need is required: needed");
     CHECK(strstr(dt_error_current()->hint, "--help"), "no way to more: %s",
           dt_error_current()->hint);
 }
@@ -340,8 +340,8 @@ static void test_zero_byte(void)
     struct dt_config *config;
     CHECK_INT(dt_config_parse(&table, "t.ini", text, sizeof text - 1, NULL, NULL, 0, &v, &config),
               DT_USER);
-    CHECK(strstr(dt_error_current()->message, "t.ini:2: control character 0x00 at column 9"), "%s",
-          dt_error_current()->message);
+    CHECK(strstr(dt_error_current()->message, "t.ini is not a text file: byte 0x00 at offset 14"),
+          "%s", dt_error_current()->message);
 }
 
 static char *echo(const struct dt_config *config)
