@@ -2,6 +2,8 @@
 // clearing and drawing again of the live line around it, is one write(2).
 #include "base/log.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -108,6 +110,15 @@ void dt_warn(const char *format, ...)
     va_start(args, format);
     log_message("dtrain: warning: ", format, args);
     va_end(args);
+}
+
+bool dt_log_due(double *next)
+{
+    double now = dt_seconds();
+    bool due = *next > 0 && now >= *next;
+    if (due || *next == 0)
+        *next = now + 2;
+    return due;
 }
 
 // Copies `line` into live[], whole UTF-8 characters only, a column each, and one column fewer than

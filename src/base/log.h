@@ -9,6 +9,9 @@ void dt_log_quiet(bool quiet); // true on ranks other than 0
 void dt_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void dt_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+// Whether a line on how far some long work has come is due: every 2 s. *next is 0 at its beginning.
+bool dt_log_due(double *next);
+
 // Sets the live line (no newline in it) on stderr, cut to the terminal's width; NULL removes it.
 // Nothing is written where dt_log_is_terminal says no.
 void dt_log_live(const char *line);

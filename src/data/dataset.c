@@ -130,7 +130,11 @@ static dt_status open_shards(struct dt_dataset *dataset)
     struct dt_problems wrong = {0};
     char hint[DT_ERROR_HINT] = "";
     dt_status worst = DT_OK;
+    double next = 0;
     for (int64_t i = 0; i < dataset->n_shards; i++) {
+        if (dt_log_due(&next))
+            dt_info("reading the metadata of the shards: %" PRId64 " of %" PRId64, i,
+                    dataset->n_shards);
         dt_status status = inspect_shard(dataset, i);
         if (status == DT_OK)
             continue;

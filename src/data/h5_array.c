@@ -187,16 +187,20 @@ static dt_status inspect(struct dt_h5_array *array)
 dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
                            struct dt_h5_array *array, bool *found)
 {
+    static hid_t access = -1; // under the lock
+    hid_t group;
+    const char *last;
     *array = (struct dt_h5_array){.file = file, .name = name, .id = -1, .offset = -1};
-    DT_TRY(dt_h5_has(file, name, found));
+    DT_TRY(dt_h5_locate(file, name, &group, &last, found));
     if (!*found)
         return DT_OK;
     // Without the library's chunk cache plain chunks are read straight into our memory; h5_chunks.c
     // keeps filtered ones.
-    hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
-    H5Pset_chunk_cache(access, H5D_CHUNK_CACHE_NSLOTS_DEFAULT, 0, H5D_CHUNK_CACHE_W0_DEFAULT);
-    array->id = H5Dopen2(file->id, name, access);
-    H5Pclose(access);
+    if (access < 0) {
+        access = H5Pcreate(H5P_DATASET_ACCESS);
+        H5Pset_chunk_cache(access, H5D_CHUNK_CACHE_NSLOTS_DEFAULT, 0, H5D_CHUNK_CACHE_W0_DEFAULT);
+    }
+    array->id = H5Dopen2(group, last, access);
     if (array->id < 0) {
         H5Eclear2(H5E_DEFAULT);
         return DT_FAIL(DT_USER, "make it a dataset", "%s: %s is not a dataset", file->path, name);

@@ -3,6 +3,7 @@
 #include "data/h5_episodes.h"
 
 #include "base/list.h"
+#include "base/log.h"
 #include "base/text.h"
 
 #include <inttypes.h>
@@ -214,31 +215,53 @@ static dt_status open_array(struct dt_reader *reader, int64_t i, const char *gro
     const struct dt_column *column = &episodes->columns.at[i];
     struct dt_h5_array *array = &episodes->arrays[i];
     char *full = episodes->paths[i];
-    enum dt_h5_node node;
     bool found;
     DT_TRY(path_of(reader, group, column->path, full));
-    DT_TRY(dt_h5_find(&reader->file, full, &node));
-    if (node != DT_H5_DATASET)
-        return fail_missing(reader, column->target ? "data.targets" : "data.inputs", full);
     DT_TRY(dt_h5_array_open(&reader->file, full, array, &found));
-    return check_array(array, column);
+    return found ? check_array(array, column)
+                 : fail_missing(reader, column->target ? "data.targets" : "data.inputs", full);
+}
+
+// Column i of an episode that was open before.
+static dt_status place_array(struct dt_reader *reader, int64_t i, int64_t number)
+{
+    struct dt_episodes *episodes = reader->own;
+    const struct dt_episode *at = &episodes->at[number];
+    const struct dt_column *column = &episodes->columns.at[i];
+    const struct dt_episode_place *place = &episodes->places[number * episodes->columns.n + i];
+    episodes->arrays[i] = (struct dt_h5_array){.file = &reader->file,
+                                               .name = episodes->paths[i],
+                                               .id = -1,
+                                               .type = place->type,
+                                               .shape = {at[1].first - at->first, column->width},
+                                               .offset = place->offset};
+    return path_of(reader, at->group, column->path, episodes->paths[i]);
+}
+
+static dt_status open_arrays(struct dt_reader *reader, int64_t number)
+{
+    struct dt_episodes *episodes = reader->own;
+    const char *group = episodes->at[number].group;
+    dt_status status = DT_OK;
+    dt_h5_enter();
+    for (int64_t i = 0; i < episodes->columns.n && status == DT_OK; i++)
+        if (episodes->places && episodes->places[number * episodes->columns.n + i].offset > 0)
+            status = place_array(reader, i, number);
+        else
+            status = open_array(reader, i, group);
+    dt_h5_leave();
+    return status;
 }
 
 dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number)
 {
     struct dt_episodes *episodes = reader->own;
-    const char *group = episodes->at[number].group;
-    if (episodes->open == number || (episodes->open >= 0 && !group))
+    if (episodes->open == number || (episodes->open >= 0 && !episodes->at[number].group))
         return DT_OK;
     close_arrays(episodes);
-    dt_h5_enter();
-    dt_status status = DT_OK;
-    for (int64_t i = 0; i < episodes->columns.n && status == DT_OK; i++)
-        status = open_array(reader, i, group);
-    dt_h5_leave();
-    if (status == DT_OK)
-        episodes->open = number;
-    return status;
+    DT_TRY(open_arrays(reader, number));
+    episodes->open = number;
+    return DT_OK;
 }
 
 // What the shard's columns add up to, from the open episode.
@@ -354,14 +377,30 @@ static dt_status check_shared_rows(const struct dt_reader *reader, int64_t rows)
                    episodes->arrays[0].name, rows, known->name, known->shape[0]);
 }
 
+// Of the open episode, which is the shard's `number`th with frames.
+static void note_places(struct dt_episodes *episodes, int64_t number)
+{
+    int64_t n = episodes->columns.n;
+    for (int64_t i = 0; i < n; i++) {
+        const struct dt_h5_array *array = &episodes->arrays[i];
+        episodes->places[number * n + i] = (struct dt_episode_place){
+            .offset = array->offset > 0 ? array->offset : 0, .type = array->type};
+    }
+}
+
 // Frames of all episodes, from rows counted in each or from starts; drops those without frames.
 static dt_status count_frames(struct dt_reader *reader)
 {
     struct dt_episodes *episodes = reader->own;
     bool shared = !episodes->at[0].group;
-    int64_t total = 0, rows = 0, kept = 0, n = episodes->n;
+    int64_t total = 0, rows = 0, kept = 0, n = episodes->n, columns = episodes->columns.n;
+    double next = 0;
+    if (!shared && !(episodes->places = calloc((size_t)(n * columns), sizeof *episodes->places)))
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of episodes");
     for (int64_t i = 0; i < n; i++) {
         struct dt_episode at = episodes->at[i];
+        if (dt_log_due(&next))
+            dt_info("opening %s: %" PRId64 " of %" PRId64 " episodes", reader->file.path, i, n);
         DT_TRY(dt_episodes_switch(reader, i));
         if (i == 0)
             DT_TRY(place_columns(reader));
@@ -377,6 +416,8 @@ static dt_status count_frames(struct dt_reader *reader)
         }
         episodes->at[i].group = NULL;
         if (rows > 0) {
+            if (!shared)
+                note_places(episodes, kept);
             episodes->at[kept++] = at;
             continue;
         }
@@ -451,6 +492,7 @@ void dt_episodes_close(struct dt_reader *reader)
     for (int64_t i = 0; i < episodes->n; i++)
         free(episodes->at[i].group);
     free(episodes->at);
+    free(episodes->places);
     free(episodes->arrays);
     free(episodes->paths);
     dt_columns_free(&episodes->columns);

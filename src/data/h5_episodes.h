@@ -46,13 +46,21 @@ struct dt_episode {
     int64_t window; // number of its first window
 };
 
+// A dataset of an episode once it was opened and checked: contiguous bytes are read without opening
+// it again.
+struct dt_episode_place {
+    int64_t offset; // 0: it is to be opened
+    dt_dtype type;
+};
+
 struct dt_episodes {
     const struct dt_episode_schema *schema;
     struct dt_scan_rules rules;
     struct dt_frame_layout layout;
     struct dt_columns columns;
     int64_t n, empty;
-    struct dt_episode *at; // [n + 1]; the last says where all end
+    struct dt_episode *at;           // [n + 1]; the last says where all end
+    struct dt_episode_place *places; // [n, columns.n]; NULL: episodes share datasets
     struct dt_h5_array
         *arrays;               // [columns.n] of the episode `open`, or of all where they share them
     char (*paths)[DT_H5_PATH]; // [columns.n] of the arrays

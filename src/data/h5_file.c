@@ -111,6 +111,8 @@ static dt_status open_file(struct dt_h5_file *file)
                             "the file is truncated or damaged: copy or create it again");
     else if (H5Fget_vfd_handle(file->id, access, &handle) < 0)
         status = dt_h5_fail(DT_MACHINE, "open", path, NULL);
+    else if (!(file->trail = dt_h5_trail_new()))
+        status = DT_FAIL(DT_MACHINE, NULL, "no memory to open %s", path);
     else
         memcpy(&file->fd, handle, sizeof file->fd);
     H5Pclose(access);
@@ -130,5 +132,7 @@ void dt_h5_close(struct dt_h5_file *file)
 {
     if (file->id >= 0)
         H5Fclose(file->id);
+    free(file->trail);
+    file->trail = NULL;
     file->id = file->fd = -1;
 }

@@ -23,11 +23,15 @@ dt_status dt_h5_fail(dt_status code, const char *action, const char *path, const
 // it.
 hid_t dt_h5_access(void);
 
+struct dt_h5_trail;                        // h5_tree.c
+struct dt_h5_trail *dt_h5_trail_new(void); // NULL: no memory; free() it with the file closed
+
 struct dt_h5_file {
     const char *path; // borrowed
     hid_t id;         // -1: not open
     int fd;           // the library's, which closes it; for pread
     int64_t bytes;
+    struct dt_h5_trail *trail; // the groups of the path that was looked up last
 };
 
 // Opens a shard for reading. Empty, not HDF5, truncated: each is a DT_USER error of its own.
@@ -50,6 +54,10 @@ struct dt_h5_array {
     struct dt_h5_chunks *chunks; // of a filtered dataset
 };
 
+// The group that holds what `path` names, open until the next path is looked up, and its name there
+// (in `path`). *found: whether the group has it; a link to elsewhere is an error.
+dt_status dt_h5_locate(const struct dt_h5_file *file, const char *path, hid_t *group,
+                       const char **name, bool *found);
 // *found: whether the file has a dataset or group of that name; a link to elsewhere is an error.
 dt_status dt_h5_has(const struct dt_h5_file *file, const char *name, bool *found);
 // What a path of any depth names, "/data/demo_0/obs"; links to elsewhere are errors.

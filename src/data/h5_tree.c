@@ -6,55 +6,127 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A soft or external link may lead to another file, of which nothing was checked.
-dt_status dt_h5_has(const struct dt_h5_file *file, const char *name, bool *found)
+// The datasets of episodes are many, and most of a path is that of the one before. Each of these
+// groups was checked to be no link.
+enum { DEPTH = 32, PATH_BYTES = 1024 };
+struct dt_h5_trail {
+    char path[PATH_BYTES];
+    int n;
+    struct {
+        size_t end; // path[0, end) names the group
+        hid_t id;
+    } at[DEPTH];
+};
+
+struct dt_h5_trail *dt_h5_trail_new(void)
+{
+    return calloc(1, sizeof(struct dt_h5_trail));
+}
+
+// A soft or external link may lead to another file, of which nothing was checked. `end` of `path`.
+static dt_status check_link(const struct dt_h5_file *file, hid_t group, const char *name,
+                            const char *path, size_t end, bool *found)
 {
     H5L_info_t link;
-    htri_t exists = H5Lexists(file->id, name, H5P_DEFAULT);
-    *found = exists > 0;
-    if (exists == 0)
-        return DT_OK;
-    if (exists < 0 || H5Lget_info(file->id, name, &link, H5P_DEFAULT) < 0)
+    *found = H5Lget_info(group, name, &link, H5P_DEFAULT) >= 0;
+    if (!*found) {
+        H5Eclear2(H5E_DEFAULT);
+        if (H5Lexists(group, name, H5P_DEFAULT) == 0)
+            return DT_OK;
         return dt_h5_fail(DT_USER, "inspect", file->path, "copy or create the file again");
+    }
     if (link.type != H5L_TYPE_HARD)
         return DT_FAIL(DT_USER, "store the data in the shard itself",
-                       "%s: %s is a link, not a dataset", file->path, name);
+                       "%s: %.*s is a link, not a dataset", file->path, (int)end, path);
     return DT_OK;
 }
 
-static dt_status node_type(const struct dt_h5_file *file, const char *path, enum dt_h5_node *node)
+static dt_status node_type(const struct dt_h5_file *file, hid_t group, const char *name, hid_t *id,
+                           enum dt_h5_node *node)
 {
-    hid_t id = H5Oopen(file->id, path, H5P_DEFAULT);
-    if (id < 0)
+    *id = H5Oopen(group, name, H5P_DEFAULT);
+    if (*id < 0)
         return dt_h5_fail(DT_USER, "inspect", file->path, "copy or create the file again");
-    H5I_type_t type = H5Iget_type(id);
+    H5I_type_t type = H5Iget_type(*id);
     *node = type == H5I_GROUP ? DT_H5_GROUP : type == H5I_DATASET ? DT_H5_DATASET : DT_H5_NOTHING;
-    H5Oclose(id);
     return DT_OK;
+}
+
+// Appends the group path[start, end) to the trail. *found: whether it is one.
+static dt_status follow(const struct dt_h5_file *file, const char *path, size_t start, size_t end,
+                        bool *found)
+{
+    struct dt_h5_trail *trail = file->trail;
+    hid_t parent = trail->n > 0 ? trail->at[trail->n - 1].id : file->id, id;
+    enum dt_h5_node node;
+    if (trail->n == DEPTH)
+        return DT_FAIL(DT_USER, NULL, "%s: %s has more than %d levels", file->path, path, DEPTH);
+    memcpy(trail->path + start, path + start, end - start);
+    trail->path[end] = 0;
+    DT_TRY(check_link(file, parent, trail->path + start, path, end, found));
+    if (!*found)
+        return DT_OK;
+    DT_TRY(node_type(file, parent, trail->path + start, &id, &node));
+    *found = node == DT_H5_GROUP;
+    if (!*found) {
+        H5Oclose(id);
+        return DT_OK;
+    }
+    trail->path[end] = '/';
+    trail->at[trail->n].end = end;
+    trail->at[trail->n++].id = id;
+    return DT_OK;
+}
+
+dt_status dt_h5_locate(const struct dt_h5_file *file, const char *path, hid_t *group,
+                       const char **name, bool *found)
+{
+    struct dt_h5_trail *trail = file->trail;
+    size_t length = strlen(path), last = length;
+    if (length >= PATH_BYTES)
+        return DT_FAIL(DT_USER, NULL, "%s: a path of %zu bytes is too long: %.64s…", file->path,
+                       length, path);
+    while (last > 0 && path[last - 1] != '/')
+        last--;
+    *name = path + last;
+    int shared = 0;
+    while (shared < trail->n && trail->at[shared].end < last &&
+           memcmp(trail->path, path, trail->at[shared].end + 1) == 0)
+        shared++;
+    while (trail->n > shared)
+        H5Oclose(trail->at[--trail->n].id);
+    size_t start = shared > 0 ? trail->at[shared - 1].end + 1 : 1;
+    memcpy(trail->path, path, start < last ? start : last);
+    *found = true;
+    for (size_t end; *found && start < last; start = end + 1) {
+        end = start + strcspn(path + start, "/");
+        DT_TRY(follow(file, path, start, end, found));
+    }
+    *group = trail->n > 0 ? trail->at[trail->n - 1].id : file->id;
+    return *found ? check_link(file, *group, *name, path, length, found) : DT_OK;
+}
+
+dt_status dt_h5_has(const struct dt_h5_file *file, const char *path, bool *found)
+{
+    hid_t group;
+    const char *name;
+    return dt_h5_locate(file, path, &group, &name, found);
 }
 
 dt_status dt_h5_find(const struct dt_h5_file *file, const char *path, enum dt_h5_node *node)
 {
-    char prefix[1024];
+    hid_t group, id;
+    const char *name;
+    bool found;
     *node = DT_H5_GROUP;
-    if (strlen(path) >= sizeof prefix)
-        return DT_FAIL(DT_USER, NULL, "%s: a path of %zu bytes is too long: %.64s…", file->path,
-                       strlen(path), path);
-    for (const char *end = path + 1; *node == DT_H5_GROUP && end[-1]; end++) {
-        bool found;
-        end += strcspn(end, "/");
-        snprintf(prefix, sizeof prefix, "%.*s", (int)(end - path), path);
-        DT_TRY(dt_h5_has(file, prefix, &found));
-        if (!found) {
-            *node = DT_H5_NOTHING;
-            return DT_OK;
-        }
-        DT_TRY(node_type(file, prefix, node));
-        if (*end && *node == DT_H5_DATASET)
-            *node = DT_H5_NOTHING; // nothing is inside a dataset
-        if (!*end)
-            break;
-    }
+    if (strcmp(path, "/") == 0)
+        return DT_OK;
+    *node = DT_H5_NOTHING;
+    DT_TRY(dt_h5_locate(file, path, &group, &name, &found));
+    if (!found)
+        return DT_OK;
+    DT_TRY(node_type(file, group, name, &id, node));
+    H5Oclose(id);
     return DT_OK;
 }
 

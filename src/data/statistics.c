@@ -35,7 +35,8 @@ struct pass {
     float *frames; // a piece
     int64_t piece; // frames of it
     double *origin;
-    void (*report)(void *);
+    int64_t done, total; // frames of this rank
+    void (*report)(void *, double);
     void *context;
 };
 
@@ -74,8 +75,9 @@ static dt_status read_block(struct pass *pass, int64_t block, double *sum, doubl
             pass->origin[i] = pass->frames[i];
         begun = true;
         add_frames(pass, some, sum, squares);
+        pass->done += some;
         if (pass->report)
-            pass->report(pass->context);
+            pass->report(pass->context, (double)pass->done / (double)pass->total);
     }
     for (int64_t i = 0; i < F; i++) {
         squares[i] -= sum[i] * sum[i] / (double)n;
@@ -85,10 +87,11 @@ static dt_status read_block(struct pass *pass, int64_t block, double *sum, doubl
 }
 
 dt_status dt_statistics_read(const struct dt_dataset *dataset, int rank, int size, double *blocks,
-                             void (*report)(void *), void *context)
+                             void (*report)(void *, double), void *context)
 {
     struct pass pass = {.dataset = dataset, .report = report, .context = context};
-    int64_t F = dataset->layout.frame_width, n = block_count(dataset);
+    int64_t F = dataset->layout.frame_width, n = block_count(dataset), from = n * rank / size,
+            end = n * (rank + 1) / size;
     int64_t bytes = F * (int64_t)sizeof(float);
     if (F == 0)
         return DT_OK;
@@ -98,7 +101,8 @@ dt_status dt_statistics_read(const struct dt_dataset *dataset, int rank, int siz
     dt_status status = dt_shard_cache_open(dataset, &pass.cache);
     if (!pass.frames || !pass.origin)
         status = DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " frames", pass.piece);
-    for (int64_t b = n * rank / size; b < n * (rank + 1) / size && status == DT_OK; b++)
+    pass.total = first_of(dataset, end) - first_of(dataset, from);
+    for (int64_t b = from; b < end && status == DT_OK; b++)
         status = read_block(&pass, b, blocks + 2 * b * F, blocks + (2 * b + 1) * F);
     dt_shard_cache_close(&pass.cache);
     free(pass.frames);

@@ -8,9 +8,10 @@
 // squares of the distances from them.
 int64_t dt_statistics_size(const struct dt_dataset *dataset);
 // Computes this rank's share of the blocks into `blocks`, which is zero at the start and elsewhere
-// remains it. Reads the frames once; calls `report` (may be NULL) after every few MiB.
+// remains it. Reads the frames once; calls `report` (may be NULL) after every few MiB, with the
+// share that is done.
 dt_status dt_statistics_read(const struct dt_dataset *dataset, int rank, int size, double *blocks,
-                             void (*report)(void *), void *context);
+                             void (*report)(void *, double), void *context);
 // From all blocks, [F] each. A deviation below 1e-6 counts as 1: such a column is constant.
 void dt_statistics_finish(const struct dt_dataset *dataset, const double *blocks, float *mean,
                           float *deviation);

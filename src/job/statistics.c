@@ -2,25 +2,35 @@
 // reads a share of the blocks, and from then on rows of the model.
 #include "data/statistics.h"
 
+#include "base/log.h"
 #include "comm/job_control.h"
 #include "job/job.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static void report(void *comm)
+struct progress {
+    struct dt_comm *comm;
+    double next; // line
+};
+
+static void report(void *context, double share)
 {
-    dt_comm_busy(comm);
+    struct progress *progress = context;
+    dt_comm_busy(progress->comm);
+    if (dt_log_due(&progress->next))
+        dt_info("computing the mean and deviation of the frames: %.0f %%", 100 * share);
 }
 
 static dt_status compute(const struct dt_job *job, float *mean, float *deviation)
 {
     const struct dt_comm_info *info = &job->comm->info;
     int64_t n = dt_statistics_size(job->train);
+    struct progress progress = {.comm = job->comm};
     double *blocks = calloc((size_t)n + 1, sizeof *blocks);
     dt_comm_progress(job->comm, 0, "mean and deviation of the frames");
     dt_status status =
-        blocks ? dt_statistics_read(job->train, info->rank, info->size, blocks, report, job->comm)
+        blocks ? dt_statistics_read(job->train, info->rank, info->size, blocks, report, &progress)
                : DT_FAIL(DT_MACHINE, NULL, "no memory for %lld numbers", (long long)n);
     status = dt_agree(job->comm, status);
     // Only one rank's bits of each number are not zero: as integers their sum is exact.

@@ -379,6 +379,23 @@ static void test_columns_refused(void)
     refuse_scan(&rules, "/mask/valid lists 4 episodes, of which /data has 3");
 }
 
+// A group on the way may be a link to elsewhere, or no group.
+static void test_paths_refused(void)
+{
+    write_a(ROBOMIMIC);
+    hid_t file = change("a.h5");
+    H5Ldelete(file, "/data/demo_4/obs", H5P_DEFAULT);
+    H5Lcreate_soft("/data/demo_0/obs", file, "/data/demo_4/obs", H5P_DEFAULT, H5P_DEFAULT);
+    H5Fclose(file);
+    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "/data/demo_4/obs is a link");
+    remove_name("a.h5", "/data/demo_4/obs");
+    put_zeros("a.h5", "/data/demo_4/obs", 2, episode_frames[4], A);
+    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "a.h5 has no /data/demo_4/obs/a");
+    remove_name("a.h5", "/data/demo_4");
+    put_zeros("a.h5", "/data/demo_4", 2, episode_frames[4], A);
+    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "a.h5 has no /data/demo_4/obs/a");
+}
+
 static void test_schemas_refused(void)
 {
     struct dt_scan_rules rules = rules_of(NATIVE, 0);
@@ -601,6 +618,7 @@ int main(void)
     test_layouts();
     make_scratch();
     test_columns_refused();
+    test_paths_refused();
     test_schemas_refused();
     test_values_refused();
     test_some_episodes();

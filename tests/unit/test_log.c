@@ -171,10 +171,21 @@ static void test_threads(void)
     close(ends[1]);
 }
 
+static void test_due(void)
+{
+    double next = 0;
+    CHECK(!dt_log_due(&next), "a line at the beginning");
+    CHECK(!dt_log_due(&next), "a line before 2 s");
+    next -= 2;
+    CHECK(dt_log_due(&next), "no line after 2 s");
+    CHECK(!dt_log_due(&next), "a second line at once");
+}
+
 int main(void)
 {
     test_pipe();
     test_long_message();
+    test_due();
     if (!test_terminal())
         fprintf(stderr, "no pseudo-terminal here: the live line was not tested\n");
     test_threads();
