@@ -10,7 +10,7 @@
 #   --kinds LIST  which of launch/policies/ (default: all of them)
 #   --out DIR     data, runs and table.txt (default runs/backbones); data and finished runs are kept
 #
-# A model without memory stops where what is still to be seen ends: mlp is the floor of the table.
+# mlp has no memory: it can use only what the current frame shows, and is the floor of the table.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,6 +28,9 @@ while [ $# -gt 0 ]; do
     -h | --help) usage; exit 0 ;;
     *) { echo "backbones.sh: unknown option $1"; usage; } >&2; exit 2 ;;
     esac
+done
+for number in "--steps $steps" "--width $width"; do
+    [[ ${number#* } =~ ^[1-9][0-9]{0,8}$ ]] || { echo "backbones.sh: $number: must be a positive whole number" >&2; exit 2; }
 done
 for kind in $kinds; do
     [ -f "launch/policies/$kind.ini" ] || { echo "backbones.sh: no launch/policies/$kind.ini" >&2; exit 2; }

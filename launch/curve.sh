@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Draws the training loss of a metrics.jsonl in the terminal: launch/curve.sh runs/NAME/metrics.jsonl
+# Draws a run's training loss in the terminal.
+#
+#   launch/curve.sh runs/NAME      or its metrics.jsonl
 set -euo pipefail
-if [ $# -ne 1 ] || [ ! -r "$1" ]; then
-    echo "usage: launch/curve.sh runs/NAME/metrics.jsonl" >&2
-    exit 2
-fi
-sed -n 's/.*"event":"train","step":\([0-9]*\),.*"loss":\([0-9.e+-]*\),.*/\1 \2/p' "$1" | awk '
+[ $# -eq 1 ] || { echo "usage: launch/curve.sh runs/NAME" >&2; exit 2; }
+metrics=$1
+[ ! -d "$1" ] || metrics=$1/metrics.jsonl
+[ -r "$metrics" ] || { echo "curve.sh: cannot read $metrics: give the folder of a run" >&2; exit 2; }
+grep -q '"event":"train"' "$metrics" || { echo "curve.sh: $metrics has no training step yet" >&2; exit 2; }
+sed -n 's/.*"event":"train","step":\([0-9]*\),[^{]*"loss":\([0-9.e+-]*\),.*/\1 \2/p' "$metrics" | awk '
 { step[NR] = $1; loss[NR] = $2 }
 END {
-    if (NR == 0) { print "no training step in the file"; exit 1 }
     width = NR < 72 ? NR : 72; height = 16
     for (c = 0; c < width; c++) { # the mean of each column of steps
         first = int(c * NR / width) + 1; last = int((c + 1) * NR / width)

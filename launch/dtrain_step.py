@@ -39,7 +39,12 @@ class Model:
     """A model in play. Streams are numbered from 0, each with a state of its own."""
 
     def __init__(self, path, streams=1, threads=1, weights="as stored", ema=False):
-        self._library = ctypes.CDLL(os.environ.get("DTRAIN_STEP_LIBRARY", "libdtrain_step.so.1"))
+        library = os.environ.get("DTRAIN_STEP_LIBRARY", "libdtrain_step.so.1")
+        try:
+            self._library = ctypes.CDLL(library)
+        except OSError as error:
+            raise Error("cannot load %s: set DTRAIN_STEP_LIBRARY to its path, such as "
+                        "build/src/step/libdtrain_step.so.1" % library) from error
         self._library.dtrain_step_close.restype = None
         self._library.dtrain_step_error.restype = None
         self._handle = ctypes.c_void_p()

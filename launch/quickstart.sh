@@ -45,7 +45,7 @@ say "setup and build (a few minutes the first time)"
 ./launch/setup.sh
 log=$(mktemp)
 build() {
-    cmake --preset cpu-release && cmake --build --preset cpu-release --target dtrain ready_data
+    cmake --preset cpu-release && cmake --build --preset cpu-release --target dtrain dtrain_step ready_data
 }
 build >"$log" 2>&1 || { tail -n 40 "$log" >&2; echo "the build failed; full log: $log" >&2; exit 1; }
 rm -f "$log"
@@ -70,7 +70,7 @@ launch/run.sh -np "$ranks" $dtrain launch/quickstart.ini run.dir=$run run.steps=
     data.train="$data/train-*.h5" data.val="$data/val-*.h5"
 
 say "loss, in nats per byte"
-launch/curve.sh $run/metrics.jsonl
+launch/curve.sh $run
 
 say "text generated after \"#include <\""
 $dtrain sample $run --prompt "#include <" --tokens 400
@@ -78,7 +78,7 @@ $dtrain sample $run --prompt "#include <" --tokens 400
 cat <<EOF
 
 The run is in $run:
-  metrics.jsonl             one line per step
+  metrics.jsonl             one line per step; launch/curve.sh $run draws it
   checkpoints/              each loads in transformers: MambaForCausalLM.from_pretrained(...)
   config.resolved.ini       every setting and where it came from
 The shards are in $data. To train further, run the same command with more steps:

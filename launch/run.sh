@@ -22,6 +22,7 @@ asked=0
 # shellcheck disable=SC2317
 end() { # the second time at once
     asked=$((asked + 1))
+    [ "$asked" -gt 1 ] || echo "run.sh: the ranks finish their step, save and stop; again: end them at once" >&2
     if [ "$asked" -eq 1 ]; then kill -USR1 "$child"; else kill -TERM "$child"; fi 2>/dev/null
 }
 trap end TERM INT

@@ -96,8 +96,8 @@ class Job:
         self.failed = []
         self.load = os.getloadavg()[0]
         if not os.access(self.dtrain, os.X_OK):
-            sys.exit(f"scaling.sh: {self.dtrain} is not there: build it (cmake --preset cpu-release && cmake --build "
-                     "--preset cpu-release), or name it by DTRAIN=PATH")
+            raise Failed(f"{self.dtrain} does not exist: build it (cmake --preset cpu-release && cmake --build "
+                         "--preset cpu-release), or set DTRAIN to its path")
 
     def launcher(self, ranks):
         """By mpirun, or by srun on as few nodes of the allocation as hold the ranks."""
@@ -426,12 +426,13 @@ def write(path, text):
 
 def main():
     arguments = parse()
-    os.makedirs(os.path.join(arguments.out, "runs"), exist_ok=True)
-    job = Job(arguments)
     try:
+        os.makedirs(os.path.join(arguments.out, "runs"), exist_ok=True)
+        job = Job(arguments)
         job.look()
-    except Failed as error:
-        sys.exit(f"scaling.sh: {error}")
+    except (Failed, OSError) as error:
+        print(f"scaling.sh: {error}", file=sys.stderr)
+        return 2
     rows, collectives = measure(job)
     if not rows:
         sys.exit("scaling.sh: every run failed")

@@ -43,6 +43,9 @@ for chained in false true; do
         check "$name: trains" ranks "${words[0]}" "${common[@]}" "${words[@]:1}" run.name="$name" >"$name.log" 2>&1
     done
     one=runs/$chained-1
+    "$repository/launch/curve.sh" "$one" >curve.txt
+    check "$chained: the curve is of the loss, not of a head's" \
+        test "$(awk 'NR == 1 { print $1 }' curve.txt)" = "$(train_lines "$one/metrics.jsonl" | cut -d' ' -f2 | sort -g | tail -n 1 | xargs printf %.3f)"
     for other in 2-data-micro-batch-2 4; do
         check "$chained: losses of $other" same_losses "$one/metrics.jsonl" "runs/$chained-$other/metrics.jsonl" 1e-6
         check "$chained: heads of $other" cmp <(heads_of "$one/metrics.jsonl") <(heads_of "runs/$chained-$other/metrics.jsonl")
