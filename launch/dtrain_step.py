@@ -68,10 +68,10 @@ class Model:
             raise Error(why.value.decode(errors="replace").rstrip())
 
     def _inputs(self, frame, ids):
-        if self.frame_size and len(frame) != self.frame_size:
-            raise Error("a frame of %d numbers, the model reads %d" % (len(frame), self.frame_size))
-        if not self.frame_size:  # a token
+        if self.vocab_size:  # a token
             frame, ids = None, [frame]
+        elif len(frame) != self.frame_size:
+            raise Error("a frame of %d numbers, the model reads %d" % (len(frame), self.frame_size))
         elif len(ids) != self.n_ids:
             raise Error("%d ids, the model reads %d" % (len(ids), self.n_ids))
         return (frame if frame is None else (ctypes.c_float * len(frame))(*frame),

@@ -182,11 +182,7 @@ static dt_status fit_frames(struct dt_job *job)
     if (job->settings.data.reset_token >= 0)
         return dt_config_reject(job->config, "data.reset_token", "remove the key",
                                 "documents of tokens have it; frames (model.heads) have episodes");
-    if (train->n_ids > 0 && train->frame_width < 1)
-        return dt_config_reject(job->config, "data.inputs",
-                                "name a dataset without :id*N too, of any number of columns",
-                                "ids alone, and no numbers of a frame");
-    if (train->frame_width < 1)
+    if (train->frame_width + train->n_ids < 1)
         return dt_config_reject(
             job->config, "data.train", "a policy (model.heads) learns from episodes of frames",
             "%s holds %s, and no frames", job->train->shards[0].path, job->train->kind->unit);
@@ -194,7 +190,7 @@ static dt_status fit_frames(struct dt_job *job)
         used += snprintf(ids + used, sizeof ids - (size_t)used, "%s%lld", n ? " " : "",
                          (long long)train->ids[n]);
     DT_TRY(dt_ids_parse(model->ids, &n_ids, sizes));
-    if (model->frame_size == 0)
+    if (fresh && model->frame_size == 0)
         model->frame_size = train->frame_width;
     if (fresh && !model->ids[0])
         memcpy(model->ids, ids, sizeof ids);

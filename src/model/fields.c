@@ -31,7 +31,7 @@ const struct dt_config_key dt_model_keys[] = {
     ROW(WHOLE, AT(vocab_size), "", 1, INT32_MAX - 65536,
         "vocabulary size; required unless run.init_from gives it",
         .json = "vocab_size"),
-    ROW(WHOLE, AT(frame_size), "auto", 1, 0x1p20, "numbers in a frame; auto: from the data",
+    ROW(WHOLE, AT(frame_size), "auto", 1, 0x1p20, "numbers in a frame; auto: from the data, none where all columns are ids",
         .auto_word = "auto", .auto_value = 0, .json = "frame_size"),
     ROW(WORDS, AT(ids), "", "sizes of the tables of id columns; empty: from data.inputs",
         .json = "ids"),

@@ -2,8 +2,9 @@
 // residual stream:
 //   residual = frames · Wᵀ + bias + Σ_n table_n[ids[…, n]]
 // Reads "frames" [B, L, F] of the storage type, normalised by the loader, and with model.ids "ids"
-// [B, L, n] i32. Rows: stem.weight [d, F], stem.bias [d], stem.ids.N.weight [size, d]; stem.mean
-// and stem.deviation [F], which are not trained: what the frames were normalised by.
+// [B, L, n] i32; without numbers (F = 0) ids alone. Rows: stem.weight [d, F], stem.bias [d],
+// stem.ids.N.weight [size, d]; stem.mean and stem.deviation [F], which are not trained: what the
+// frames were normalised by.
 #include "model/kinds.h"
 
 #include <math.h>
@@ -31,26 +32,29 @@ static void create(struct dt_part *part, const struct dt_build *build)
     struct frames *f = (struct frames *)part;
     struct dt_params *params = build->params;
     int64_t d = build->config->d_model, F = build->config->frame_size;
-    if (F < 1) {
+    params->failed |= dt_ids_parse(build->config->ids, &f->n_ids, f->sizes) != DT_OK;
+    if (F + f->n_ids < 1) {
         DT_FAIL(DT_USER, "set model.frame_size", "the size of a frame is not known");
         params->failed = true;
         return;
     }
     f->linear = (struct dt_linear){.in = F, .out = d};
-    f->linear.row = dt_params_add(params, DT_INIT_UNIFORM, 1 / sqrt((double)F), d, 2,
-                                  (int64_t[]){d, F}, "stem.weight");
+    if (F > 0)
+        f->linear.row = dt_params_add(params, DT_INIT_UNIFORM, 1 / sqrt((double)F), d, 2,
+                                      (int64_t[]){d, F}, "stem.weight");
     f->bias = dt_params_add(params, DT_INIT_ZERO, 0, d, 1, &d, "stem.bias");
-    params->failed |= dt_ids_parse(build->config->ids, &f->n_ids, f->sizes) != DT_OK;
     for (int n = 0; n < f->n_ids; n++)
         f->tables[n] = dt_params_add(params, DT_INIT_NORMAL, 0.02, f->sizes[n], 2,
                                      (int64_t[]){f->sizes[n], d}, "stem.ids.%d.weight", n);
+    if (f->n_ids > 0)
+        f->ids = dt_build_array(build, "ids", DT_I32, f->n_ids, false);
+    if (F == 0)
+        return;
     f->mean = dt_params_add(params, DT_INIT_ZERO, 0, F, 1, &F, "stem.mean");
     f->deviation = dt_params_add(params, DT_INIT_ONE, 0, F, 1, &F, "stem.deviation");
     dt_params_freeze(params, f->mean);
     dt_params_freeze(params, f->deviation);
     f->frames = dt_build_array(build, "frames", build->config->storage, F, false);
-    if (f->n_ids > 0)
-        f->ids = dt_build_array(build, "ids", DT_I32, f->n_ids, false);
 }
 
 static struct dt_view input_of(const struct frames *f, const struct dt_pass *pass)
@@ -71,8 +75,11 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
 {
     const struct frames *f = (struct frames *)part;
     const struct dt_net *net = pass->net;
-    DT_TRY(dt_linear_forward(pass, f->linear, input_of(f, pass), flow->residual));
-    DT_TRY(dt_add_bias(pass, f->bias, 0, flow->residual));
+    bool numbers = f->linear.in > 0;
+    if (numbers) {
+        DT_TRY(dt_linear_forward(pass, f->linear, input_of(f, pass), flow->residual));
+        DT_TRY(dt_add_bias(pass, f->bias, 0, flow->residual));
+    }
     for (int n = 0; n < f->n_ids; n++) {
         struct dt_embed_forward_args embed = {.rows = pass->rows,
                                               .width = f->linear.out,
@@ -82,10 +89,10 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
                                               .ids_stride = f->n_ids,
                                               .table = dt_net_stored(net, f->tables[n]),
                                               .out = flow->residual.data,
-                                              .accumulate = true};
+                                              .accumulate = numbers || n > 0};
         DT_TRY(DT_RUN(pass, embed_forward, &embed));
     }
-    return DT_OK;
+    return numbers ? DT_OK : dt_add_bias(pass, f->bias, 0, flow->residual);
 }
 
 static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
@@ -93,7 +100,10 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
 {
     const struct frames *f = (struct frames *)part;
     const struct dt_net *net = pass->net;
-    DT_TRY(dt_linear_backward(pass, f->linear, input_of(f, pass), flow->x, (struct dt_view){0}));
+    bool numbers = f->linear.in > 0;
+    if (numbers)
+        DT_TRY(
+            dt_linear_backward(pass, f->linear, input_of(f, pass), flow->x, (struct dt_view){0}));
     DT_TRY(dt_add_bias_backward(pass, f->bias, flow->dresidual));
     for (int n = 0; n < f->n_ids; n++) {
         struct dt_embed_backward_args embed = {.rows = pass->rows,
@@ -109,8 +119,9 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
         DT_TRY(DT_RUN(pass, embed_backward, &embed));
         DT_TRY(dt_pass_ready(pass, f->tables[n]));
     }
-    DT_TRY(dt_pass_ready(pass, f->mean));
-    return dt_pass_ready(pass, f->deviation);
+    if (numbers)
+        DT_TRY(dt_pass_ready(pass, f->mean));
+    return numbers ? dt_pass_ready(pass, f->deviation) : DT_OK;
 }
 
 // GEMM: 2 FLOPs a weight forward, 2 backward.

@@ -43,7 +43,7 @@ static dt_status create_inputs(struct dt_player *player)
     player->ids = dt_array_list_find(arrays, "ids");
     player->targets = dt_array_list_find(arrays, "targets");
     player->tokens = -1;
-    if (player->frames < 0) {
+    if (player->frames < 0 && player->ids < 0) {
         DT_TRY(dt_model_token_array(player->model, &player->tokens));
         player->ids = player->tokens;
         player->info.vocab = dt_model_config(player->model)->vocab_size;
@@ -233,7 +233,7 @@ static dt_status check_tokens(const struct dt_player *player, const struct dt_pl
 static dt_status check_frames(const struct dt_player *player, const struct dt_play *play)
 {
     int64_t width = player->info.frame, n = play->n * play->length * width;
-    if (!play->frames)
+    if (width > 0 && !play->frames)
         return DT_FAIL(DT_USER, NULL, "the model reads frames of %lld numbers, and none are given",
                        (long long)width);
     for (int64_t i = 0; i < n; i++)
@@ -249,7 +249,7 @@ static dt_status check_ids(const struct dt_player *player, const struct dt_play 
 {
     int64_t width = player->info.n_ids, n = play->n * play->length * width;
     if (n > 0 && !play->ids)
-        return DT_FAIL(DT_USER, NULL, "the model reads %lld ids beside a frame, and none are given",
+        return DT_FAIL(DT_USER, NULL, "the model reads %lld ids, and none are given",
                        (long long)width);
     for (int64_t i = 0; i < n; i++)
         if (play->ids[i] < 0 || play->ids[i] >= player->tables[i % width])

@@ -48,8 +48,8 @@ struct dtrain_step_options {
 
 struct dtrain_step_info {
     int32_t streams, threads, weights;
-    int32_t n_ids;      // id columns beside a frame
-    int64_t frame_size; // numbers of a frame; 0: the model reads tokens
+    int32_t n_ids;      // id columns of a frame
+    int64_t frame_size; // numbers of a frame; 0: none, as where the model reads tokens
     int64_t vocab_size; // tokens are below it; 0: the model reads frames
     int64_t parameters;
     int64_t state_bytes; // of a stream's saved state

@@ -72,7 +72,16 @@ refused "other inputs on resume" 'data.inputs is obs/a obs/img.0:2. obs/b:id.7, 
 three_lines robomimic obs/c
 refused "a missing key" 'train.h5 has no /data/demo_[0-9]*/obs/c \(data.inputs\)' "$dtrain" --check policy.ini "${lines[@]}"
 three_lines robomimic 'obs/b:id*7'
-refused "no frames beside ids" 'data.inputs: ids alone' "$dtrain" --check policy.ini "${lines[@]}"
+check "ids alone" "$dtrain" policy.ini "${lines[@]}" run.name=ids checkpoint.every=30 >ids.log 2>&1
+check "ids alone: the loss falls" test "$(awk "BEGIN { print $(loss ids 60) < 0.97 * $(loss ids 1) }")" = 1
+cp -r runs/ids runs/cut
+rm -r runs/cut/checkpoints/step-00000060
+check "ids alone: resumes" "$dtrain" policy.ini "${lines[@]}" run.name=cut checkpoint.every=30 >cut.log 2>&1
+check "ids alone: with the bits of the whole run" same_bits runs/{cut,ids}/checkpoints/step-00000060
+check "ids alone: eval" "$dtrain" eval policy.ini "${lines[@]}" run.name=ids >eval.json 2>eval.log
+three_lines robomimic 'obs/a obs/b:id*7'
+refused "numbers for a model of ids" 'frames of 3 numbers .*\(model.frame_size, model.ids\) has 0 and \[7\]' \
+    "$dtrain" policy.ini "${lines[@]}" run.init_from=runs/ids/checkpoints/step-00000060 run.name=other
 three_lines robomimic 'obs/a obs/b:id*6'
 refused "an id outside its table" 'obs/b, row [0-9]*: id 6 is not in \[0, 6\)' \
     "$dtrain" policy.ini "${lines[@]}" run.name=bad

@@ -173,9 +173,11 @@ static void test_gradients(const char *stem, const char *layers, const char *hea
                            enum dt_recompute recompute)
 {
     bool chained = strcmp(stem, "chained") == 0; // frames, autoregressive
-    struct dt_model_config config = config_of(chained ? "frames" : stem, layers, head);
+    bool ids = strcmp(stem, "ids") == 0;         // frames without numbers
+    struct dt_model_config config = config_of(chained || ids ? "frames" : stem, layers, head);
     struct dt_model *model;
     config.autoregressive = chained;
+    config.frame_size = ids ? 0 : config.frame_size;
     config.tie_embeddings = tied;
     config.recompute = recompute;
     must(dt_model_config_check(&config));
@@ -370,6 +372,7 @@ int main(void)
     test_gradients("tokens", "dense", "squares", true, DT_RECOMPUTE_NONE);
     test_gradients("samples", "mamba", "lm", false, DT_RECOMPUTE_NONE);
     test_gradients("", "dense", "a:categorical*5", false, DT_RECOMPUTE_NONE);
+    test_gradients("ids", "dense", "a:categorical*5", false, DT_RECOMPUTE_NONE);
     for (int level = DT_RECOMPUTE_NONE; level <= DT_RECOMPUTE_BLOCK; level++)
         test_gradients(
             "frames", "mamba dense",

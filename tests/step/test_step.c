@@ -71,7 +71,7 @@ static void add_position(const struct model_folder *folder, const struct dtrain_
                          int t, const float *drawn, struct sequence *s)
 {
     struct feed feed = feed_at(info, 1, t);
-    int64_t F = info->frame_size, width = F > 0 ? info->n_ids : 1;
+    int64_t F = info->frame_size, width = info->vocab_size > 0 ? 1 : info->n_ids;
     const struct dt_param *mean = dt_params_find(&folder->params, "stem.mean"),
                           *deviation = dt_params_find(&folder->params, "stem.deviation");
     for (int64_t i = 0; i < width; i++)
@@ -175,7 +175,7 @@ static void streams_are_alone(const char *path, int32_t weights)
             step(alone, &info, 0, (uint32_t)s, t, want + (t * S + s) * info.n_values);
     }
     for (int t = 0; t < M; t++) {
-        int32_t ids[S * 4], width = info.frame_size > 0 ? info.n_ids : 1;
+        int32_t ids[S * 4], width = info.vocab_size > 0 ? 1 : info.n_ids;
         for (int32_t s = 0; s < S; s++) {
             struct feed feed = feed_at(&info, (uint32_t)s, t);
             step(turns, &info, s, (uint32_t)s, t, got + s * info.n_values);
@@ -503,6 +503,10 @@ int main(int argc, char **argv)
         snprintf(name, sizeof name, "autoregressive %s", dt_block_kinds[i]->name);
         every_promise(&config, name);
     }
+    struct dt_model_config ids = small_config("mamba gru", policy);
+    ids.frame_size = 0;
+    if (argc == 1)
+        every_promise(&ids, "ids alone");
     wrong_frames();
     wrong_counts();
     struct model_folder folder = {.config = small_config("mamba", "")};
