@@ -87,7 +87,7 @@ refused "an id outside its table" 'obs/b, row [0-9]*: id 6 is not in \[0, 6\)' \
     "$dtrain" policy.ini "${lines[@]}" run.name=bad
 three_lines robomimic
 check "order names episodes" grep -q ' train.h5 /data/demo_[0-9]*:[0-9]*$' <("$dtrain" order policy.ini "${lines[@]}" --steps 1:3)
-check "verify" grep -q 'good  train.h5: 317 frames, fp32, 8 values a frame, 13 episodes of robomimic' <("$dtrain" verify train.h5)
+check "verify" grep -q 'good  train.h5: 317 frames, fp32 (robomimic), values per frame: 8, episodes: 13, targets: 3' <("$dtrain" verify train.h5)
 refused "another stride on resume" 'data.stride is 8, the checkpoint has 16' \
     "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70 data.stride=8
 refused "heads that do not match" 'the targets have 3 columns, the heads need 4 \(buttons 3, stick 1\)' \
