@@ -3,21 +3,8 @@
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-# The same text on every machine, so that the result is a property of the program alone: words of random syllables,
-# rarer ones less often, in sentences that end with their first word again.
 mkdir text
-awk 'function draw(n) { x = x * 16807 % 2147483647; return x % n }
-    BEGIN {
-        x = 1
-        split("ka lo mi ne ru sa te vi do pe an or is et un", syllable, " ")
-        for (w = 0; w < 300; w++)
-            for (i = draw(3); i >= 0; i--) word[w] = word[w] syllable[1 + draw(15)]
-        for (bytes = 0; bytes < 1100000; bytes += length(line) + 1) {
-            line = first = word[draw(1 + draw(300))]
-            for (n = 3 + draw(9); n > 0; n--) line = line (draw(8) ? " " : ", ") word[draw(1 + draw(300))]
-            print line = line " " first "."
-        }
-    }' >text/words.txt
+words 1100000 >text/words.txt
 "$dtrain" pack --val 0 -o data text >pack.log 2>&1 || { cat pack.log >&2; exit 1; }
 for precision in fp32 bf16; do
     check "200 steps in $precision" ranks 2 "$repository/launch/quickstart.ini" run.dir=$precision run.steps=200 \

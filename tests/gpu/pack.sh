@@ -55,7 +55,7 @@ copy_mpi() {
     cp -rL "$(mpi_path sysconfdir)/." "$folder/etc/"
 }
 
-mkdir -p "$folder/build/tests/parity" "$folder/build/data" "$folder/launch/results" "$folder/tests/dist" "$folder/src"
+mkdir -p "$folder/build/tests/parity" "$folder/build/data" "$folder/launch/results" "$folder/tests/dist"
 cp "$build/dtrain" "$folder/build/"
 cp "$build/tests/parity/test_parity" "$folder/build/tests/parity/"
 cp "$build/data/game" "$folder/build/data/"
@@ -64,7 +64,6 @@ cp -r "$repository/tests/gpu" "$repository/tests/gpu.sh" "$repository/tests/lib.
 cp -r "$repository/tests/peers" "$folder/tests/"
 cp "$repository/tests/dist/train.sh" "$folder/tests/dist/"
 cp "$repository/launch/environment.sh" "$repository/launch/results.py" "$folder/launch/"
-cp -r "$repository/src/model" "$repository/src/train" "$folder/src/" # the text to train on
 git -C "$repository" describe --always --dirty --abbrev=12 >"$folder/COMMIT" 2>/dev/null || true
 copy_libraries "${programs[@]}"
 copy_mpi
