@@ -27,7 +27,6 @@ function(dt_simt_script_test name)
   add_test(NAME ${name} COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/${TEST_SCRIPT}
                                 $<TARGET_FILE:dtrain_simt> ${TEST_ARGS}
            WORKING_DIRECTORY ${scratch})
-  set_tests_properties(${name} PROPERTIES PROCESSORS 2)
   dt_test_properties(${name} simt)
   set_tests_properties(
     ${name} PROPERTIES ENVIRONMENT_MODIFICATION

@@ -1,7 +1,7 @@
 # dt_test(NAME LABEL … SOURCES … USES … [RANKS n] [ARGS …])
 # A plain main program over tests/test.h. RANKS runs it under mpirun. Exit code 77 is reported as
-# skipped, never as passed. Tests with ranks, and scripts, take two cores of `ctest -j2`, so that
-# they have the machine alone.
+# skipped, never as passed. Most tests with ranks, and most scripts, wait more than they compute, so that
+# tests/run.sh runs two tests a core.
 set(DT_MPIRUN ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none)
 function(dt_test name)
   cmake_parse_arguments(TEST "" "LABEL;RANKS" "SOURCES;USES;ARGS" ${ARGN})
@@ -11,7 +11,6 @@ function(dt_test name)
   target_link_libraries(${name} PRIVATE ${TEST_USES} dt_warnings)
   if(TEST_RANKS)
     add_test(NAME ${name} COMMAND ${DT_MPIRUN} -np ${TEST_RANKS} $<TARGET_FILE:${name}> ${TEST_ARGS})
-    set_tests_properties(${name} PROPERTIES PROCESSORS 2)
   else()
     add_test(NAME ${name} COMMAND ${name} ${TEST_ARGS})
   endif()
@@ -27,16 +26,21 @@ function(dt_script_test name)
   add_test(NAME ${name} COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/${TEST_SCRIPT}
                                 $<TARGET_FILE:dtrain> ${TEST_ARGS}
            WORKING_DIRECTORY ${scratch})
-  set_tests_properties(${name} PROPERTIES PROCESSORS 2)
   dt_test_properties(${name} ${TEST_LABEL})
 endfunction()
 
 # A test that hangs is a failure. The limit is for a hang alone: the slowest test takes less than a
 # sixth of it on two busy cores without AVX-512.
 set(DT_TEST_TIMEOUT 1200)
+# Tests that last longest start first, so that none runs alone at the end.
+set(DT_LONG_TESTS fault_comm fault_kills fault_rank_dies fault_run_lock golden_bf16 simt_faults
+                  simt_nccl_faults simt_train slurm_jobs)
 function(dt_test_properties name label)
   set_tests_properties(
     ${name}
     PROPERTIES LABELS ${label} TIMEOUT ${DT_TEST_TIMEOUT} SKIP_RETURN_CODE 77 ENVIRONMENT
                "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_btl_vader_single_copy_mechanism=none;OMPI_MCA_plm_rsh_agent=/bin/false;OMP_WAIT_POLICY=passive;LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
+  if(name IN_LIST DT_LONG_TESTS)
+    set_tests_properties(${name} PROPERTIES COST 100)
+  endif()
 endfunction()

@@ -11,9 +11,9 @@ if(DTRAIN_WERROR)
 endif()
 if(DTRAIN_SANITIZE)
   # Optimised a little where nothing else is asked for: the tests run every thread of every kernel, and every
-  # matrix product, on one core.
+  # matrix product, on one core. Of debug information the lines alone: variables take a third of the time to build.
   set(DT_SANITIZE -fsanitize=${DTRAIN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer
-                  $<$<CONFIG:Debug>:-O1>)
+                  $<$<CONFIG:Debug>:-O1$<SEMICOLON>-g1>)
   target_compile_options(dt_warnings INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${DT_SANITIZE}>")
   target_link_options(dt_warnings INTERFACE -fsanitize=${DTRAIN_SANITIZE})
 endif()

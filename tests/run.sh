@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 without=(-LE '^long$') sanitized=(-E '^dist_(carry|best|blocks|policies|heads)$')
 [ "${1:-}" != --long ] || { without=() sanitized=() && shift; }
 ./launch/setup.sh --tests
+jobs=$(($(nproc) < 8 ? 2 * $(nproc) : 16)) # tests wait about as long as they compute
 times=$(mktemp)
 trap 'print_times; rm -f "$times"' EXIT
 
@@ -20,7 +21,7 @@ build() { # preset [target …]
 run_tests() { # part, build folder, arguments of ctest …
     local part=$1 folder=$2 status=0 log=$2/ctest.log begun=$SECONDS
     shift 2
-    ctest --test-dir "$folder" -j2 --output-on-failure "$@" | tee "$log" || status=$?
+    ctest --test-dir "$folder" -j "$jobs" --output-on-failure "$@" | tee "$log" || status=$?
     echo "The slowest tests of $folder, seconds:"
     awk '/ Test +#[0-9]+: / && $NF == "sec" { name = $0; sub(/.*Test +#[0-9]+: /, "", name); sub(/ .*/, "", name)
             printf "%8.1f  %s\n", $(NF - 1), name }' "$log" | sort -nr | head -n 10
@@ -29,7 +30,7 @@ run_tests() { # part, build folder, arguments of ctest …
     return $status
 }
 
-# A label's seconds are those of its tests, twice those of tests that have both cores; the total is by the clock.
+# A label's seconds are those of its tests, several of which run at a time; the total is by the clock.
 print_times() {
     awk '{ seconds[$1, $2] = $3; if (!($1 in seen)) { seen[$1] = 1; label[n++] = $1 } }
         END {

@@ -4,7 +4,7 @@
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
-sed -i 's/^d_model = .*/d_model = 16/; s/^seq_len = .*/seq_len = 24/; s/^batch = .*/batch = 4/; s/^steps = .*/steps = 2/; s/^warmup_steps = .*/warmup_steps = 1/
+sed -i 's/^d_model = .*/d_model = 16/; s/^seq_len = .*/seq_len = 11/; s/^batch = .*/batch = 4/; s/^steps = .*/steps = 2/; s/^warmup_steps = .*/warmup_steps = 1/
     /^val = /d' small.ini
 host=$(uname -n)
 id='GPU-[0-9a-f-]{36}'

@@ -7,7 +7,7 @@
 tool=$2 size=${3:-whole}
 export SIMT_COUNT=1 # of allocations
 small_run
-sed -i 's/^d_model = .*/d_model = 16/; s/^seq_len = .*/seq_len = 24/; s/^batch = .*/batch = 4/' small.ini
+sed -i 's/^d_model = .*/d_model = 16/; s/^seq_len = .*/seq_len = 11/; s/^batch = .*/batch = 4/' small.ini
 sed -i 's/^every = 1/every = 1\neval_batches = 1/' small.ini
 steps=6
 last=checkpoints/step-0000000$steps
