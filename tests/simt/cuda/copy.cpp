@@ -3,6 +3,8 @@
 
 namespace simt
 {
+enum { LARGE = 4096 }; // bytes
+
 struct move {
     void *to;
     const void *from;
@@ -20,6 +22,11 @@ static bool do_move(void *context)
     const move *m = static_cast<const move *>(context);
     memmove(m->to, m->from, m->bytes);
     return true;
+}
+
+static bool do_move_late(void *context)
+{
+    return is_quiet() && do_move(context);
 }
 
 // The bytes lie behind the struct.
@@ -72,10 +79,12 @@ static cudaError_t copy(guard &hold, CUstream_st *stream, const move &m, ends e)
 {
     bool stage = !e.from_device && !in_pinned_memory(m.from, m.bytes);
     bool settle = !e.to_device && !in_pinned_memory(m.to, m.bytes);
+    bool late = environment().late_copies && !e.to_device && m.bytes >= LARGE && !stream->capture;
     if (stream->capture && (stage || settle))
         return spoil(stream->capture, cudaErrorStreamCaptureUnsupported);
-    work_ref what = stage ? make_work("a copy", do_staged, &m, sizeof m, m.from, m.bytes)
-                          : make_work("a copy", do_move, &m, sizeof m, NULL, 0);
+    work_ref what = stage
+                        ? make_work("a copy", do_staged, &m, sizeof m, m.from, m.bytes)
+                        : make_work("a copy", late ? do_move_late : do_move, &m, sizeof m, NULL, 0);
     cudaError_t error = append(stream, what);
     return error || !settle ? error : wait_for(hold, task_ref(stream->last));
 }

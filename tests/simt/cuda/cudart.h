@@ -26,7 +26,8 @@ struct settings {
     size_t memory;
     bool same_uuid;
     const char *name;
-    bool code; // false: the kernels were compiled for other architectures
+    bool code;        // false: the kernels were compiled for other architectures
+    bool late_copies; // large ones to the host
 };
 // Of the environment, read once; sets the order of threads too.
 const settings &environment(void);
@@ -62,6 +63,8 @@ using work_ref = std::shared_ptr<const work>;
 work_ref make_work(const char *name, bool (*run)(void *context), const void *head,
                    size_t head_bytes, const void *tail, size_t tail_bytes);
 size_t behind(size_t head_bytes);
+// Whether nothing was put or done for a while: all that could overtake a task has.
+bool is_quiet(void);
 
 struct task {
     work_ref what; // NULL: only a point that others wait for

@@ -16,8 +16,10 @@ using namespace std::chrono_literals;
 using moment = std::chrono::steady_clock::time_point;
 
 static const std::chrono::microseconds HOST_SILENT = 1ms, // then it says no more
-    AT_MOST = 20ms,       // behind a host that goes on saying something
-    BETWEEN_TRIES = 50us; // of tasks that all wait for something outside
+    AT_MOST = 20ms, // behind a host that goes on saying something
+    QUIET = 50ms,
+                                       BETWEEN_TRIES =
+                                           50us; // of tasks that all wait for something outside
 
 // Never destroyed: the process may end while the device is at work.
 struct device {
@@ -28,6 +30,7 @@ struct device {
     int waiting = 0; // host threads that wait for one
     bool stopping = false;
     moment newest_put, oldest_put; // the latter since there was nothing to do
+    moment newest_done;
     std::thread thread;
 };
 static device &the = *new device;
@@ -42,6 +45,7 @@ static moment now(void)
 static void finish(const task_ref &task)
 {
     task->done = true;
+    the.newest_done = now();
     the.pending--;
     the.ready.erase(std::remove(the.ready.begin(), the.ready.end(), task), the.ready.end());
     for (const task_ref &next : task->followers)
@@ -220,6 +224,12 @@ cudaError_t wait_for(guard &hold, const task_ref &task)
 cudaError_t wait_for_all(guard &hold)
 {
     return wait_until(hold, [] { return the.pending == 0; });
+}
+
+bool is_quiet(void)
+{
+    guard hold(lock());
+    return now() > std::max(the.newest_put, the.newest_done) + QUIET;
 }
 
 bool is_done(const task_ref &task)

@@ -150,6 +150,9 @@ unset SIMT_DEVICES
 train pauses 1 log.eval_every=2 checkpoint.every=3 comm.verify_replicas=4
 alike pauses plain
 check "validation during the run" grep -q '"event":"eval","step":2,' runs/pauses/metrics.jsonl
+# Copies of a save that are done as late as can be: the next update waits for them, and what is saved is this step's.
+SIMT_COPIES=late train late 1 checkpoint.every=3
+check "what was saved in mid-run is the state after its step" same_bits runs/{late,pauses}/checkpoints/step-00000003
 rm -r "runs/pauses/$last"
 train pauses 1
 alike pauses plain
