@@ -116,7 +116,7 @@ done
 
 # The rank that speaks is as slow at it as the file system may be: its patience ends meanwhile.
 export FAULT="call=write path=pipe: rank=0 when=$PWD/slow at=1 do=500" LD_PRELOAD=$library
-begin slow-words data.train=raw/plain.h5 log.every=100
+begin slow-words data.train=raw/plain.h5 log.every=100 run.steps=20000
 unset FAULT LD_PRELOAD
 check "$name: training is under way" wait_for_step $name 11
 touch slow
@@ -124,7 +124,7 @@ kill -KILL "$(rank_pid 2)"
 ends 137 10 "rank 2 on host $host \(pid [0-9]+\) died $when" "$resume"
 
 # All of rank 3's heartbeats come and go over these two.
-begin pair data.train=raw/plain.h5
+begin pair data.train=raw/plain.h5 run.steps=20000
 check "$name: training is under way" wait_for_step $name 11
 kill -KILL "$(rank_pid 1)" "$(rank_pid 2)"
 ends 137 10 "rank [12] on host $host \(pid [0-9]+\)( \(and 1 other\))? died $when" "$resume"
