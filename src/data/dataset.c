@@ -44,6 +44,9 @@ static void sort_and_drop_duplicates(struct dt_dataset *dataset)
 static dt_status expand_pattern(struct dt_dataset *dataset, const char *pattern)
 {
     glob_t found;
+    if (dt_is_dir(pattern))
+        return DT_FAIL(DT_USER, "name the shards in it, such as data/train-*.h5", "%s is a folder",
+                       pattern);
     if (dt_reader_source(pattern) || dt_file_exists(pattern))
         return add_shard(dataset, pattern);
     int failed = glob(pattern, GLOB_NOSORT | GLOB_TILDE, NULL, &found);

@@ -197,10 +197,10 @@ static dt_status check_array(const struct dt_h5_array *array, const struct dt_co
                        "%s: %s %s%s", array->file->path, array->name,
                        array->n_dims < 1 ? "is a single value of " : "holds ", array->type_text);
     if (width < 1)
-        return DT_FAIL(DT_USER, "store at least one number a frame", "%s: %s has no columns",
+        return DT_FAIL(DT_USER, "store at least one number per frame", "%s: %s has no columns",
                        array->file->path, array->name);
     if (end > width)
-        return DT_FAIL(DT_USER, NULL, "%s: %s has %" PRId64 " columns, none of number %" PRId64,
+        return DT_FAIL(DT_USER, NULL, "%s: %s has %" PRId64 " columns; there is no column %" PRId64,
                        array->file->path, array->name, width, end - 1);
     if (column->table > 0 && !dt_columns_is_integer(array->type))
         return DT_FAIL(DT_USER, "only integers can be ids",

@@ -130,7 +130,7 @@ static void explain(const struct dt_run_folder *folder, const cJSON *json)
     double step = cJSON_IsNumber(saved) ? saved->valuedouble : 0;
     step = (double)logged > step ? (double)logged : step;
     if (state && strcmp(state, "running") == 0)
-        dt_warn("the previous job (%s) ended without a word at step %.0f: it was killed from "
+        dt_warn("the previous job (%s) ended without a message at step %.0f: it was killed from "
                 "outside, or its machine was lost",
                 folder->previous[0] ? folder->previous : "unknown", step);
     else if (state && reason && strcmp(state, "failed") == 0)

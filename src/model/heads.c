@@ -27,7 +27,7 @@ const char *dt_output_kind_name(enum dt_output_kind kind)
 
 static dt_status malformed(const char *entry)
 {
-    return DT_FAIL(DT_USER, "write such as \"buttons:bernoulli*8 main_x:categorical*17@0.5\"",
+    return DT_FAIL(DT_USER, "for example \"buttons:bernoulli*8 main_x:categorical*17@0.5\"",
                    "model.heads: expected NAME:KIND*N or NAME:KIND*N@WEIGHT, not \"%s\"", entry);
 }
 
@@ -130,7 +130,7 @@ dt_status dt_ids_parse(const char *text, int *n, int64_t sizes[DT_IDS_MAX])
     for (const char *at = text + strspn(text, " "); *at; at = end + strspn(end, " ")) {
         int64_t size = strtoll(at, &end, 10);
         if (!isdigit((unsigned char)*at) || (*end && *end != ' ') || size < 1 || size > INT32_MAX)
-            return DT_FAIL(DT_USER, "write such as \"33 400\"",
+            return DT_FAIL(DT_USER, "for example \"33 400\"",
                            "model.ids: expected sizes of tables, not \"%s\"", at);
         if (*n == DT_IDS_MAX)
             return DT_FAIL(DT_USER, NULL, "model.ids: more than %d id columns", DT_IDS_MAX);

@@ -221,7 +221,7 @@ static dt_status check_tokens(const struct dt_player *player, const struct dt_pl
 {
     int64_t n = play->n * play->length;
     if (!play->ids)
-        return DT_FAIL(DT_USER, NULL, "the model reads tokens, and none are given");
+        return DT_FAIL(DT_USER, NULL, "the model reads tokens; none was given");
     for (int64_t i = 0; i < n; i++)
         if (play->ids[i] < 0 || play->ids[i] >= player->info.vocab)
             return DT_FAIL(DT_USER, NULL, "token %d of stream %lld is not in 0 … %lld",
@@ -234,7 +234,7 @@ static dt_status check_frames(const struct dt_player *player, const struct dt_pl
 {
     int64_t width = player->info.frame, n = play->n * play->length * width;
     if (width > 0 && !play->frames)
-        return DT_FAIL(DT_USER, NULL, "the model reads frames of %lld numbers, and none are given",
+        return DT_FAIL(DT_USER, NULL, "the model reads frames of %lld numbers; no frame was given",
                        (long long)width);
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(play->frames[i]))
@@ -249,7 +249,7 @@ static dt_status check_ids(const struct dt_player *player, const struct dt_play 
 {
     int64_t width = player->info.n_ids, n = play->n * play->length * width;
     if (n > 0 && !play->ids)
-        return DT_FAIL(DT_USER, NULL, "the model reads %lld ids, and none are given",
+        return DT_FAIL(DT_USER, NULL, "the model reads %lld ids; no ids were given",
                        (long long)width);
     for (int64_t i = 0; i < n; i++)
         if (play->ids[i] < 0 || play->ids[i] >= player->tables[i % width])

@@ -502,9 +502,11 @@ static dt_status roll_back(struct trainer *t)
         status = check_left_out(t, &left_out, batch);
     if (status == DT_OK && t->root)
         status = return_on_root(t, first_bad);
-    DT_TRY_NOTE(dt_agree(job->comm, status),
-                "rollback %lld, to before step %lld, the first of %lld bad ones in a row",
-                (long long)rollbacks, (long long)first_bad, (long long)(last - first_bad + 1));
+    DT_TRY_NOTE(
+        dt_agree(job->comm, status),
+        "returning to the checkpoint before step %lld, the first of %lld bad steps in a row "
+        "(rollback %lld)",
+        (long long)first_bad, (long long)(last - first_bad + 1), (long long)rollbacks);
 
     dt_loader_close(t->loader);
     t->loader = NULL;
@@ -519,7 +521,7 @@ static dt_status roll_back(struct trainer *t)
     status = open_sinks(t);
     DT_TRY(dt_agree(job->comm, status == DT_OK ? open_loader(t) : status));
     DT_TRY(save(t, true));
-    dt_warn("steps %lld to %lld were bad: training goes on from step %lld without their batches",
+    dt_warn("steps %lld to %lld were bad: training continues from step %lld without their batches",
             (long long)first_bad, (long long)last, (long long)t->state.step);
     struct dt_metric_event event = {.kind = DT_METRIC_ROLLBACK,
                                     .step = t->state.step,

@@ -136,7 +136,7 @@ wait "$job" 2>/dev/null
 step=$(steps_done $name)
 check "$name: the same command completes" ranks 4 job.ini run.name=$name data.train=raw/plain.h5 >$name.again 2>&1
 check "$name: … and says how the previous job ended: $(head -n 3 $name.again)" grep -qE \
-    "warning: the previous job \(process [0-9]+ on host $host\) ended without a word at step $step: it was killed" $name.again
+    "warning: the previous job \(process [0-9]+ on host $host\) ended without a message at step $step: it was killed" $name.again
 
 begin stopped data.train=raw/plain.h5 comm.timeout_s=3
 signal_rank STOP 1

@@ -30,7 +30,7 @@ for kind in odd ignored; do
     check "$kind labels" ranks 1 "${common[@]}" data.train=$kind.h5 run.name=$kind >$kind.log 2>&1
     check "$kind: three bad steps are reported" test "$(grep -Ec 'warning: step 6[123] (spiked|skipped)' $kind.log)" -eq 3
     check "$kind: the rollback is reported: $(grep 'were bad' $kind.log)" grep -q \
-        'steps 61 to 63 were bad: training goes on from step 50 without their batches' $kind.log
+        'steps 61 to 63 were bad: training continues from step 50 without their batches' $kind.log
     check "$kind: … and logged" grep -q '{"event":"rollback","step":50,"from":63,"left_out":"60:63"}' runs/$kind/metrics.jsonl
     check "$kind: one step has one line, with the losses of the run without them" test \
         "$(train_lines runs/$kind/metrics.jsonl)" = "$without"

@@ -44,7 +44,7 @@ for at in $(seq "$points"); do
     check "killed at $at: from the last checkpoint" grep -q "resuming from $newest at" killed.log
     check "killed at $at: the newest checkpoint is whole" same_bits "$(newest killed)" "whole/${newest#killed/}"
 done 2>/dev/null # the shell's "Killed"
-check "the next start says so: $(grep previous killed.log)" grep -qE 'ended without a word at step [0-9]+: it was killed' killed.log
+check "the next start says so: $(grep previous killed.log)" grep -qE 'ended without a message at step [0-9]+: it was killed' killed.log
 completes killed "${run[@]}" run.dir=killed
 
 # A call that fails once: the save is tried again, or the job ends with the reason, and resumes.

@@ -344,7 +344,8 @@ static void test_columns_refused(void)
     CHECK_SAYS("a.h5 has no /data/demo_0/obs/c (data.inputs)");
     CHECK_STR(dt_error_current()->hint, "it has a, b, img");
     dt_error_clear();
-    refuse_inputs(ROBOMIMIC, "obs/a[1:4]", "/data/demo_0/obs/a has 3 columns, none of number 3");
+    refuse_inputs(ROBOMIMIC, "obs/a[1:4]",
+                  "/data/demo_0/obs/a has 3 columns; there is no column 3");
     refuse_inputs(ROBOMIMIC, "obs/a:id*4", "/data/demo_0/obs/a holds floating-point numbers");
     refuse_inputs(ROBOMIMIC, "obs/a obs/img[2:2]", "data.inputs: 'obs/img[2:2]'");
     static const char *const words[] = {"obs/a[",    "obs/a[1",     "[1]",
