@@ -10,6 +10,7 @@ enum {
     ROWS = 16,       // of a block at least
     MAX_BLOCKS = 64, // bounds the partial sums
     STRIP = 4096,    // columns of a group whose gates are kept from the first pass to the second
+    AHEAD = 128,     // columns prefetched at a time: a whole row at once waits for memory
 };
 
 static int64_t block_rows(int64_t rows)
@@ -18,14 +19,14 @@ static int64_t block_rows(int64_t rows)
     return n > ROWS ? n : ROWS;
 }
 
-// The next row's arrays come into the cache while this one is finished.
+// While the gates are computed, what is written and the next row's inputs come into the cache.
 DT_INLINE void prefetch(const struct dt_view *view, int64_t row, int64_t from, int64_t n)
 {
     if (row >= view->rows)
         return;
-    const char *next = dt_view_at(view, row, from);
+    const char *columns = dt_view_at(view, row, from);
     for (int64_t i = 0; i < n * dt_dtype_size(view->dtype); i += 64)
-        __builtin_prefetch(next + i);
+        __builtin_prefetch(columns + i);
 }
 
 // g = x · silu(z) of n columns.
@@ -33,9 +34,15 @@ DT_INLINE void gate(const struct dt_gated_rmsnorm_forward_args *a, int64_t row, 
                     int64_t n, float *restrict g, bool bf16)
 {
     const void *x = dt_view_at(&a->x, row, from), *z = dt_view_at(&a->z, row, from);
+    for (int64_t begin = 0; begin < n; begin += AHEAD) {
+        int64_t end = dt_min_i64(begin + AHEAD, n);
+        prefetch(&a->y, row, from + begin, end - begin);
+        prefetch(&a->x, row + 1, from + begin, end - begin);
+        prefetch(&a->z, row + 1, from + begin, end - begin);
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        g[i] = dt_load(x, i, bf16) * dt_siluf(dt_load(z, i, bf16));
+        for (int64_t i = begin; i < end; i++)
+            g[i] = dt_load(x, i, bf16) * dt_siluf(dt_load(z, i, bf16));
+    }
 }
 
 // One group of a row, a strip of its columns at a time. Where there are several strips, the second
@@ -61,8 +68,6 @@ DT_INLINE void forward_group(const struct dt_gated_rmsnorm_forward_args *a, int6
         void *y = dt_view_at(&a->y, row, from);
         if (width > STRIP)
             gate(a, row, from, n, g, bf16);
-        prefetch(&a->x, row + 1, from, n);
-        prefetch(&a->z, row + 1, from, n);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
             dt_store(y, i, g[i] * rstd * weight[i], bf16);
@@ -97,9 +102,16 @@ DT_INLINE void sigmoid(const struct dt_gated_rmsnorm_backward_args *a, int64_t r
                        int64_t n, float *restrict s, bool bf16)
 {
     const void *z = dt_view_at(&a->z, row, from);
+    for (int64_t begin = 0; begin < n; begin += AHEAD) {
+        int64_t end = dt_min_i64(begin + AHEAD, n);
+        prefetch(&a->dz, row, from + begin, end - begin);
+        prefetch(&a->x, row + 1, from + begin, end - begin);
+        prefetch(&a->z, row + 1, from + begin, end - begin);
+        prefetch(&a->dy, row + 1, from + begin, end - begin);
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        s[i] = dt_sigmoidf(dt_load(z, i, bf16));
+        for (int64_t i = begin; i < end; i++)
+            s[i] = dt_sigmoidf(dt_load(z, i, bf16));
+    }
 }
 
 DT_INLINE void backward_group(const struct dt_gated_rmsnorm_backward_args *a, int64_t row,
@@ -131,9 +143,6 @@ DT_INLINE void backward_group(const struct dt_gated_rmsnorm_backward_args *a, in
         void *dx = dt_view_at(&a->dx, row, from), *dz = dt_view_at(&a->dz, row, from);
         if (width > STRIP)
             sigmoid(a, row, from, n, s, bf16);
-        prefetch(&a->x, row + 1, from, n);
-        prefetch(&a->z, row + 1, from, n);
-        prefetch(&a->dy, row + 1, from, n);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
             float x_i = dt_load(x, i, bf16), z_i = dt_load(z, i, bf16), silu = z_i * s[i];
