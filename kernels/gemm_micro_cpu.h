@@ -80,6 +80,8 @@ NAME(direct_rows)(const struct dt_gemm_direct *x, int64_t i, int64_t j, int rows
                             .ldc = x->c_row,
                             .accumulate = x->keep != 0.0f,
                             .keep = x->keep};
+    if (x->soon)
+        prefetch(x->soon);
     if (x->n - j < VECTORS * LANES)
         NAME(product)(&panels, x->a_row, x->a_k, x->b_k, rows, 1);
     else if (x->a_row == 1)

@@ -40,6 +40,21 @@ struct dt_gemm_kernel {
     void (*fill_b)(float *to, const struct dt_view *from, int64_t k, int64_t size);
 };
 
+static inline void prefetch(struct dt_soon *soon)
+{
+    for (int rows = 0; rows < DT_SOON_ROWS && soon->view < DT_SOON_VIEWS;) {
+        const struct dt_view *view = &soon->views[soon->view];
+        if (soon->row == view->rows) {
+            soon->view++, soon->row = 0;
+            continue;
+        }
+        const char *row = dt_view_at(view, soon->row++, 0);
+        for (int64_t at = 0; at < view->cols * dt_dtype_size(view->dtype); at += 64)
+            __builtin_prefetch(row + at, 0, 2);
+        rows++;
+    }
+}
+
 #define NAME(x) x##_plain
 #define TARGET
 #define LANES   4
@@ -369,6 +384,8 @@ BF16_INLINE void product_bf16(const struct dt_gemm_direct *x, const struct paire
     __m512 sum[8][2];
     const uint32_t *a = y->a + i * y->a_row, *b = y->b + j;
     float *c = x->c + i * x->c_row + j;
+    if (x->soon)
+        prefetch(x->soon);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++)

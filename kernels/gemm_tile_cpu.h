@@ -24,12 +24,20 @@ void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args
 // rows of b are no power of two apart. a[i, p] is at i·a_row + p·a_k, and one of these steps is 1;
 // b[p, j] is at p·b_k + j, c[i, j] at i·c_row + j.
 enum { DT_DIRECT_ROWS = 12, DT_DIRECT_COLUMNS = 32, DT_DIRECT_LANES = 16 };
+// What is used after the product: each panel prefetches a few of its rows. Hardware does not
+// prefetch rows that are far apart, and a loop that asks for all of them waits for memory.
+enum { DT_SOON_VIEWS = 6, DT_SOON_ROWS = 4 };
+struct dt_soon {
+    struct dt_view views[DT_SOON_VIEWS];
+    int64_t view, row; // the next one
+};
 struct dt_gemm_direct {
     int64_t m, n, k;
     const float *a, *b;
     float *c;
     int64_t a_row, a_k, b_k, c_row;
     float keep;
+    struct dt_soon *soon; // or NULL
 };
 void dt_gemm_direct(const struct dt_gemm_kernel *kernel, const struct dt_gemm_direct *product);
 // The same with a and b rounded to bf16, by the instructions of DT_ISA_AVX512_BF16; rows of a where

@@ -11,25 +11,26 @@
 struct scratch {
     struct ssd_chunk chunk;
     struct ssd_steps steps;
+    struct ssd_engine engine;
     float *c_turned;                // [n, q]
     float *scores;                  // [q, q]: B Cᵀ
     float *dscores;                 // [q, q]: Σ_heads (dM ∘ decay)ᵀ
     float *m, *dm;                  // [q, q] of a head: (decay ∘ scores)ᵀ; dMᵀ
-    float *x, *in, *dy;             // [q, p]: x, X, dY
-    float *din;                     // [q, p]: dX
-    float *aside;                   // [q, p]: B dh_endᵀ; end ∘ X; keep ∘ dY
-    float *turned;                  // [p, q]: dYᵀ and others
-    float *dc_head;                 // [n, q]: a head's part of dc
+    float *x, *dy;                  // [q, p]: x, dY; then end ∘ X, keep ∘ dY
+    float *din;                     // [q, p]: dX within the chunk
+    float *dx;                      // [q, p]: B dh_endᵀ, then dx
+    float *turned;                  // [p, q]: dYᵀ, then (end ∘ X)ᵀ
+    float *dc_head;                 // [n, q]: dY h_before
     float *db, *dc;                 // [n, q]: Σ_heads of what comes through states
     float *rows;                    // [q, n]
     float *columns;                 // [q]: sums over s of a square's columns
-    float *square, *before, *after; // [q]: parts of dlog
+    float *square, *before, *after; // [q]: parts of dlog; square has one more
     float *dlog, *ddelta;           // [q]
     float *dh;                      // [each][n, p]: gradients of the heads' states
-    void *pairs;
 };
 
-static struct scratch take_scratch(struct dt_arena *arena, const struct ssd_sizes *s)
+static struct scratch take_scratch(struct dt_arena *arena, const struct dt_ssd_inputs *in,
+                                   const struct ssd_sizes *s)
 {
     struct scratch x;
     x.chunk = ssd_take_chunk(arena, s);
@@ -40,167 +41,144 @@ static struct scratch take_scratch(struct dt_arena *arena, const struct ssd_size
     x.m = ssd_take(arena, s->q, s->q_pitch);
     x.dm = ssd_take(arena, s->q, s->q_pitch);
     x.x = ssd_take(arena, s->q, s->p_pitch);
-    x.in = ssd_take(arena, s->q, s->p_pitch);
     x.dy = ssd_take(arena, s->q, s->p_pitch);
     x.din = ssd_take(arena, s->q, s->p_pitch);
-    x.aside = ssd_take(arena, s->q, s->p_pitch);
+    x.dx = ssd_take(arena, s->q, s->p_pitch);
     x.turned = ssd_take(arena, s->p, s->q_pitch);
     x.dc_head = ssd_take(arena, s->n, s->q_pitch);
     x.db = ssd_take(arena, s->n, s->q_pitch);
     x.dc = ssd_take(arena, s->n, s->q_pitch);
     x.rows = ssd_take(arena, s->q, s->n_pitch);
     x.columns = ssd_take(arena, 1, s->q);
-    x.square = ssd_take(arena, 1, s->q);
+    x.square = ssd_take(arena, 1, s->q + 1);
     x.before = ssd_take(arena, 1, s->q);
     x.after = ssd_take(arena, 1, s->q);
     x.dlog = ssd_take(arena, 1, s->q);
     x.ddelta = ssd_take(arena, 1, s->q);
     x.dh = ssd_take(arena, s->each * s->n, s->p_pitch);
-    x.pairs = ssd_take_pairs(arena, s);
+    x.engine = ssd_take_engine(arena, in, s);
     return x;
 }
 
 struct run {
     const struct dt_ssd_backward_args *args;
     struct ssd_sizes s;
-    struct ssd_engine engine;
     float *heads;   // [B, H, 3]: a sequence's da_log, dd_skip, ddt_bias
     float *db, *dc; // [slices, B·L, G·N]
 };
 
-static void multiply(const struct run *run, const struct scratch *x, struct dt_gemm_direct product)
-{
-    ssd_multiply(&run->engine, x->pairs, product);
-}
-
 // (C Bᵀ)ᵀ of the chunk: row s, columns from s's strip on.
-static void multiply_scores(const struct run *run, const struct scratch *x)
+static void multiply_scores(const struct run *run, struct scratch *x)
 {
     const struct ssd_sizes *s = &run->s;
     dt_gemm_turn(x->c_turned, s->q_pitch, x->chunk.c, s->n_pitch, s->n, x->chunk.rows);
     for (int64_t i = 0; i < x->chunk.rows; i += SSD_ROWS)
-        multiply(run, x,
-                 (struct dt_gemm_direct){.m = SSD_ROWS,
-                                         .n = x->chunk.rows - i,
-                                         .k = s->N,
-                                         .a = x->chunk.b + i * s->n_pitch,
-                                         .a_row = s->n_pitch,
-                                         .a_k = 1,
-                                         .b = x->c_turned + i,
-                                         .b_k = s->q_pitch,
-                                         .c = x->scores + i * s->q_pitch + i,
-                                         .c_row = s->q_pitch});
+        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = SSD_ROWS,
+                                                         .n = x->chunk.rows - i,
+                                                         .k = s->N,
+                                                         .a = x->chunk.b + i * s->n_pitch,
+                                                         .a_row = s->n_pitch,
+                                                         .a_k = 1,
+                                                         .b = x->c_turned + i,
+                                                         .b_k = s->q_pitch,
+                                                         .c = x->scores + i * s->q_pitch + i,
+                                                         .c_row = s->q_pitch});
 }
 
-// dMᵀ = X dYᵀ, likewise.
-static void multiply_dm(const struct run *run, const struct scratch *x)
+// dMᵀ of x dYᵀ, likewise: rows lack Δ.
+static void multiply_dm(const struct run *run, struct scratch *x)
 {
     const struct ssd_sizes *s = &run->s;
     for (int64_t i = 0; i < x->chunk.rows; i += SSD_ROWS)
-        multiply(run, x,
-                 (struct dt_gemm_direct){.m = SSD_ROWS,
-                                         .n = x->chunk.rows - i,
-                                         .k = s->P,
-                                         .a = x->in + i * s->p_pitch,
-                                         .a_row = s->p_pitch,
-                                         .a_k = 1,
-                                         .b = x->turned + i,
-                                         .b_k = s->q_pitch,
-                                         .c = x->dm + i * s->q_pitch + i,
-                                         .c_row = s->q_pitch});
+        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = SSD_ROWS,
+                                                         .n = x->chunk.rows - i,
+                                                         .k = s->P,
+                                                         .a = x->x + i * s->p_pitch,
+                                                         .a_row = s->p_pitch,
+                                                         .a_k = 1,
+                                                         .b = x->turned + i,
+                                                         .b_k = s->q_pitch,
+                                                         .c = x->dm + i * s->q_pitch + i,
+                                                         .c_row = s->q_pitch});
 }
 
 // m = decay ∘ scores, dscores += dM ∘ decay, and square[t] = Σ_{s < t <= u} W[u, s]: `columns` has
 // the sums of W's rows up to s, of which those from s + 1 on belong to square[s + 1].
-// Meanwhile the next head's x and dy come into the cache.
-DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratch *x,
-                                  const struct dt_view ahead[2])
+DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratch *x)
 {
     const float *restrict log = x->steps.log, *restrict segment = x->chunk.segment;
     int32_t rows = (int32_t)x->chunk.rows;
-    float *restrict columns = x->columns;
-    memset(columns, 0, (size_t)rows * sizeof *columns);
+    memset(x->columns, 0, (size_t)rows * sizeof(float));
     x->square[0] = 0.0f;
-    for (int32_t i = 0; i < rows; i++) {
-        const float *restrict scores = x->scores + i * s->q_pitch;
-        const float *restrict dm = x->dm + i * s->q_pitch;
-        const float *restrict strip = x->steps.strip + i / SSD_ROWS * s->q;
-        float *restrict m = x->m + i * s->q_pitch, *restrict dscores = x->dscores + i * s->q_pitch;
-        int32_t diagonal = i / SSD_ROWS * SSD_ROWS, next = diagonal + SSD_ROWS;
-        float sum = 0.0f, column = x->steps.column[i];
-        ssd_prefetch(&ahead[0], i);
-        ssd_prefetch(&ahead[1], i);
-#pragma omp simd reduction(+ : sum)
-        for (int32_t t = diagonal; t < next; t++) {
-            bool causal = t >= i && segment[t] == segment[i];
-            float decay = causal ? dt_expf(log[t] - log[i]) : 0.0f;
-            float slope = causal ? dm[t] * decay : 0.0f;
-            m[t] = decay * scores[t];
-            dscores[t] += slope;
-            columns[t] += slope * scores[t];
-            sum += t > i ? columns[t] : 0.0f;
+    for (int32_t k = 0; k < rows; k += SSD_ROWS) {
+        const float *restrict strip = x->steps.strip + k / SSD_ROWS * s->q;
+        float after[SSD_ROWS][SSD_ROWS] = {0}; // of `columns`, Σ over strips
+        for (int32_t t = k; t < rows; t += SSD_ROWS) {
+            float columns[SSD_ROWS], edge[SSD_ROWS];
+            dt_load_lanes(x->columns + t, columns);
+            dt_load_lanes(strip + t, edge);
+            for (int32_t i = 0; i < SSD_ROWS; i++) {
+                int64_t at = (k + i) * s->q_pitch + t;
+                const float *restrict scores = x->scores + at, *restrict dm = x->dm + at;
+                float *restrict m = x->m + at, *restrict dscores = x->dscores + at;
+                float column = x->steps.column[k + i], delta = x->steps.delta[k + i];
+                if (t > k) {
+#pragma omp simd
+                    for (int32_t l = 0; l < SSD_ROWS; l++) {
+                        float decay = edge[l] * column, slope = dm[l] * (decay * delta);
+                        m[l] = decay * scores[l];
+                        dscores[l] += slope;
+                        columns[l] += slope * scores[l];
+                        after[i][l] += columns[l];
+                    }
+                } else {
+#pragma omp simd
+                    for (int32_t l = 0; l < SSD_ROWS; l++) {
+                        bool causal = (l >= i) & (segment[t + l] == segment[k + i]);
+                        float decay = dt_expf(log[t + l] - log[k + i]);
+                        decay = causal ? decay : 0.0f;
+                        float slope = dm[l] * delta;
+                        slope = causal ? slope * decay : 0.0f;
+                        m[l] = decay * scores[l];
+                        dscores[l] += slope;
+                        columns[l] += slope * scores[l];
+                        after[i][l] = l > i ? columns[l] : 0.0f;
+                    }
+                }
+            }
+            dt_store_lanes(columns, x->columns + t);
         }
-#pragma omp simd reduction(+ : sum)
-        for (int32_t t = next; t < rows; t++) {
-            float decay = strip[t] * column, slope = dm[t] * decay;
-            m[t] = decay * scores[t];
-            dscores[t] += slope;
-            columns[t] += slope * scores[t];
-            sum += columns[t];
-        }
-        if (i + 1 < rows)
-            x->square[i + 1] = sum;
+        float turned[SSD_ROWS][SSD_ROWS], sum[SSD_ROWS] = {0};
+        dt_gemm_turn(turned[0], SSD_ROWS, after[0], SSD_ROWS, SSD_ROWS, SSD_ROWS);
+        for (int32_t l = 0; l < SSD_ROWS; l++)
+#pragma omp simd
+            for (int32_t i = 0; i < SSD_ROWS; i++)
+                sum[i] += turned[l][i];
+        dt_store_lanes(sum, x->square + k + 1);
     }
 }
 
 // dX = mᵀ dY, whose k begins at the strip's first token.
-static void multiply_din(const struct run *run, const struct scratch *x)
+static void multiply_din(const struct run *run, struct scratch *x)
 {
     const struct ssd_sizes *s = &run->s;
     for (int64_t i = 0; i < x->chunk.rows; i += SSD_ROWS)
-        multiply(run, x,
-                 (struct dt_gemm_direct){.m = SSD_ROWS,
-                                         .n = s->p,
-                                         .k = x->chunk.rows - i,
-                                         .a = x->m + i * s->q_pitch + i,
-                                         .a_row = s->q_pitch,
-                                         .a_k = 1,
-                                         .b = x->dy + i * s->p_pitch,
-                                         .b_k = s->p_pitch,
-                                         .c = x->din + i * s->p_pitch,
-                                         .c_row = s->p_pitch});
+        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = SSD_ROWS,
+                                                         .n = s->p,
+                                                         .k = x->chunk.rows - i,
+                                                         .a = x->m + i * s->q_pitch + i,
+                                                         .a_row = s->q_pitch,
+                                                         .a_k = 1,
+                                                         .b = x->dy + i * s->p_pitch,
+                                                         .b_k = s->p_pitch,
+                                                         .c = x->din + i * s->p_pitch,
+                                                         .c_row = s->p_pitch});
 }
 
-// dX += end ∘ (B dh_endᵀ), of which X has a share in dlog after it: after[s].
-DT_CLONES static void add_end(const struct ssd_sizes *s, const struct scratch *x)
-{
-    for (int64_t t = 0; t < x->chunk.rows; t++) {
-        const float *restrict in = x->in + t * s->p_pitch, *restrict add =
-                                                               x->aside + t * s->p_pitch;
-        float *restrict din = x->din + t * s->p_pitch, sum = 0.0f, end = x->steps.end[t];
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < s->p; i++) {
-            float d = end * add[i];
-            din[i] += d;
-            sum += in[i] * d;
-        }
-        x->after[t] = sum;
-    }
-}
-
-// to[j, t] = factor[t] · to[j, t]
-DT_CLONES static void scale_columns(const struct ssd_sizes *s, const struct ssd_chunk *chunk,
-                                    const float *restrict factor, float *restrict to)
-{
-    for (int64_t j = 0; j < s->p; j++)
-#pragma omp simd
-        for (int64_t t = 0; t < chunk->rows; t++)
-            to[j * s->q_pitch + t] *= factor[t];
-}
-
-// dc += the head's part, whose product with C is before[t].
+// dc += keep ∘ dY h_before, whose product with C is before[t].
 DT_CLONES static void add_dc(const struct ssd_sizes *s, const struct scratch *x)
 {
+    const float *restrict keep = x->steps.keep;
     float *restrict before = x->before;
     for (int64_t n = 0; n < s->N; n++) {
         const float *restrict part = x->dc_head + n * s->q_pitch, *restrict c =
@@ -208,8 +186,9 @@ DT_CLONES static void add_dc(const struct ssd_sizes *s, const struct scratch *x)
         float *restrict dc = x->dc + n * s->q_pitch;
 #pragma omp simd
         for (int64_t t = 0; t < x->chunk.rows; t++) {
-            dc[t] += part[t];
-            before[t] += part[t] * c[t];
+            float kept = keep[t] * part[t];
+            dc[t] += kept;
+            before[t] += kept * c[t];
         }
     }
 }
@@ -233,95 +212,35 @@ DT_CLONES static float multiply_states(const struct ssd_sizes *s, const float *r
     return sum;
 }
 
-// What reaches the head through the states at the chunk's ends. h: the state before it, or NULL;
-// dh: the gradient of the one after it, with `last` none.
-static float pass_states(const struct run *run, const struct scratch *x, const float *h, float *dh,
-                         bool last)
+// dX += d with d = end ∘ (B dh_endᵀ); after[t] = Σ X d, its share in the dlog after t;
+// dx = d_skip · dy + Δ · dX; ddelta[t] = Σ x dX. Returns Σ dy x. What the products with states need
+// is left: end ∘ X in x, keep ∘ dY in dy.
+DT_CLONES static float finish_dx(const struct run *run, const struct scratch *x, int64_t head)
 {
     const struct ssd_sizes *s = &run->s;
-    float through = 0.0f;
-    memset(x->before, 0, (size_t)s->q * sizeof(float));
-    memset(x->after, 0, (size_t)s->q * sizeof(float));
-    if (!last) {
-        multiply(run, x,
-                 (struct dt_gemm_direct){.m = x->chunk.rows,
-                                         .n = s->p,
-                                         .k = s->N,
-                                         .a = x->chunk.b,
-                                         .a_row = s->n_pitch,
-                                         .a_k = 1,
-                                         .b = dh,
-                                         .b_k = s->p_pitch,
-                                         .c = x->aside,
-                                         .c_row = s->p_pitch});
-        add_end(s, x);
-    }
-    if (h) { // `turned` is dYᵀ
-        scale_columns(s, &x->chunk, x->steps.keep, x->turned);
-        multiply(run, x,
-                 (struct dt_gemm_direct){.m = s->N,
-                                         .n = x->chunk.rows,
-                                         .k = s->P,
-                                         .a = h,
-                                         .a_row = s->P,
-                                         .a_k = 1,
-                                         .b = x->turned,
-                                         .b_k = s->q_pitch,
-                                         .c = x->dc_head,
-                                         .c_row = s->q_pitch});
-        add_dc(s, x);
-    }
-    if (!last) {
-        ssd_scale_rows(s, &x->chunk, x->steps.end, x->in, x->aside);
-        dt_gemm_turn(x->turned, s->q_pitch, x->aside, s->p_pitch, s->p, x->chunk.rows);
-        multiply(run, x,
-                 (struct dt_gemm_direct){.m = s->N,
-                                         .n = x->chunk.rows,
-                                         .k = s->P,
-                                         .a = dh,
-                                         .a_row = s->p_pitch,
-                                         .a_k = 1,
-                                         .b = x->turned,
-                                         .b_k = s->q_pitch,
-                                         .c = x->db,
-                                         .c_row = s->q_pitch,
-                                         .keep = 1.0f});
-    }
-    if (h && !last && x->steps.all != 0.0f)
-        through = x->steps.all * multiply_states(s, dh, h);
-    ssd_scale_rows(s, &x->chunk, x->steps.keep, x->dy, x->aside);
-    multiply(run, x,
-             (struct dt_gemm_direct){.m = s->N,
-                                     .n = s->p,
-                                     .k = x->chunk.tokens,
-                                     .a = x->chunk.c,
-                                     .a_row = 1,
-                                     .a_k = s->n_pitch,
-                                     .b = x->aside,
-                                     .b_k = s->p_pitch,
-                                     .c = dh,
-                                     .c_row = s->p_pitch,
-                                     .keep = last ? 0.0f : x->steps.all});
-    return through;
-}
-
-// dx = d_skip · dy + Δ · dX into `aside`; ddelta[t] = Σ x dX; returns Σ dy x.
-DT_CLONES static float finish_dx(const struct ssd_sizes *s, const struct scratch *x, float d_skip)
-{
-    float total = 0.0f;
+    const struct dt_view *to = &run->args->dx;
+    float d_skip = run->args->in.d_skip[head], total = 0.0f;
     for (int64_t t = 0; t < x->chunk.rows; t++) {
-        const float *restrict in = x->x + t * s->p_pitch, *restrict dy = x->dy + t * s->p_pitch;
+        float *restrict in = x->x + t * s->p_pitch, *restrict dy = x->dy + t * s->p_pitch;
+        float *restrict dx = x->dx + t * s->p_pitch;
         const float *restrict din = x->din + t * s->p_pitch;
-        float *restrict dx = x->aside + t * s->p_pitch, delta = x->steps.delta[t];
-        float sum = 0.0f, skip = 0.0f;
-#pragma omp simd reduction(+ : sum, skip)
+        float delta = x->steps.delta[t], end = x->steps.end[t], keep = x->steps.keep[t];
+        float inside = 0.0f, after = 0.0f, skip = 0.0f;
+#pragma omp simd reduction(+ : inside, after, skip)
         for (int64_t i = 0; i < s->p; i++) {
-            dx[i] = d_skip * dy[i] + delta * din[i];
-            sum += in[i] * din[i];
+            float d = end * dx[i];
+            inside += in[i] * din[i];
+            after += in[i] * d;
             skip += in[i] * dy[i];
+            dx[i] = d_skip * dy[i] + delta * (din[i] + d);
+            in[i] *= end * delta;
+            dy[i] *= keep;
         }
-        x->ddelta[t] = sum;
+        x->after[t] = delta * after;
+        x->ddelta[t] = inside + after;
         total += skip;
+        if (t < x->chunk.tokens)
+            dt_store_row(to->dtype, dx, s->P, dt_view_at(to, x->chunk.row + t, head * s->P));
     }
     return total;
 }
@@ -341,60 +260,130 @@ static void finish_dlog(const struct scratch *x, float through)
     }
 }
 
-DT_CLONES static void store_dx(const struct run *run, const struct scratch *x, int64_t head)
-{
-    for (int64_t t = 0; t < x->chunk.tokens; t++)
-        dt_store_row(run->args->dx.dtype, x->aside + t * run->s.p_pitch, run->s.P,
-                     dt_view_at(&run->args->dx, x->chunk.row + t, head * run->s.P));
-}
-
 // ddt and the head's sums.
-static void finish_steps(const struct run *run, const struct scratch *x, int64_t head, float *sums)
+DT_CLONES static void finish_steps(const struct run *run, const struct scratch *x, int64_t head,
+                                   float *sums)
 {
     const struct dt_ssd_inputs *in = &run->args->in;
+    const struct dt_view *to = &run->args->ddt;
+    const float *restrict raw = x->steps.raw, *restrict delta = x->steps.delta;
+    const float *restrict dlog = x->dlog;
+    float *restrict ddt = x->ddelta, a = x->steps.a, da_log = 0.0f, ddt_bias = 0.0f;
+#pragma omp simd reduction(+ : da_log, ddt_bias)
     for (int64_t t = 0; t < x->chunk.tokens; t++) {
-        float raw = x->steps.raw[t], delta = x->steps.delta[t], step = dt_softplusf(raw);
+        float step = dt_softplusf(raw[t]);
         bool held = step < in->dt_min || step > in->dt_max;
-        float ddelta = held ? 0.0f : x->steps.a * x->dlog[t] + x->ddelta[t];
-        float ddt = ddelta * dt_sigmoidf(raw);
-        sums[0] += x->dlog[t] * delta * x->steps.a;
-        sums[2] += ddt;
-        dt_store(dt_view_at(&run->args->ddt, x->chunk.row + t, head), 0, ddt,
-                 run->args->ddt.dtype == DT_BF16);
+        ddt[t] = held ? 0.0f : (a * dlog[t] + ddt[t]) * dt_sigmoidf(raw[t]);
+        da_log += dlog[t] * delta[t] * a;
+        ddt_bias += ddt[t];
     }
+    sums[0] += da_log;
+    sums[2] += ddt_bias;
+    for (int64_t t = 0; t < x->chunk.tokens; t++)
+        dt_store(dt_view_at(to, x->chunk.row + t, head), 0, ddt[t], to->dtype == DT_BF16);
 }
 
+// What the head reads and writes later, and what is loaded after it.
+static struct dt_soon find_soon(const struct run *run, const struct scratch *x,
+                                const struct ssd_piece *piece, int64_t index, const float *h)
+{
+    const struct dt_ssd_backward_args *a = run->args;
+    const struct ssd_sizes *s = &run->s;
+    return (struct dt_soon){
+        .views = {
+            dt_view_of(h, h ? s->N : 0, s->P, DT_F32),
+            dt_view_block(a->dx, x->chunk.row, (piece->head + index) * s->P, x->chunk.tokens, s->P),
+            ssd_next_head(&a->in.x, s, piece, &x->chunk, index),
+            ssd_next_head(&a->dy, s, piece, &x->chunk, index),
+            ssd_next_group(&a->in.b, s, piece, &x->chunk, index),
+            ssd_next_group(&a->in.c, s, piece, &x->chunk, index)}};
+}
+
+// A head's chunk, the last one where no gradient comes from a state after it.
 static void run_head(const struct run *run, struct scratch *x, const struct ssd_piece *piece,
                      int64_t index, int64_t k)
 {
     const struct dt_ssd_backward_args *a = run->args;
     const struct ssd_sizes *s = &run->s;
+    bool last = k == s->chunks - 1;
     int64_t head = piece->head + index;
-    const float *h =
-        a->states + ((piece->sequence * s->chunks + k) * a->in.heads + head) * s->P * s->N;
-    float *sums = run->heads + (piece->sequence * a->in.heads + head) * 3;
+    const float *h = // the state before the chunk
+        k > 0 || a->in.h0
+            ? a->states + ((piece->sequence * s->chunks + k) * a->in.heads + head) * s->P * s->N
+            : NULL;
+    float *dh = x->dh + index * s->n * s->p_pitch; // the gradient of the state after it
+    float *sums = run->heads + (piece->sequence * a->in.heads + head) * 3, through = 0.0f;
     ssd_load_steps(&a->in, s, &x->chunk, head, &x->steps);
     ssd_load_head(&a->in.x, s, &x->chunk, head, x->x);
     ssd_load_head(&a->dy, s, &x->chunk, head, x->dy);
-    ssd_scale_rows(s, &x->chunk, x->steps.delta, x->x, x->in);
     dt_gemm_turn(x->turned, s->q_pitch, x->dy, s->p_pitch, s->p, x->chunk.rows);
+    x->engine.soon = find_soon(run, x, piece, index, h);
     multiply_dm(run, x);
-    struct dt_view ahead[2] = {ssd_next(&a->in.x, s, &x->chunk, head),
-                               ssd_next(&a->dy, s, &x->chunk, head)};
-    apply_decay(s, x, ahead);
+    apply_decay(s, x);
     multiply_din(run, x);
-    float through = pass_states(run, x, k > 0 || a->in.h0 ? h : NULL,
-                                x->dh + index * s->n * s->p_pitch, k == s->chunks - 1);
-    sums[1] += finish_dx(s, x, a->in.d_skip[head]);
-    store_dx(run, x, head);
+    memset(x->before, 0, (size_t)s->q * sizeof(float));
+    if (h) {
+        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = s->N,
+                                                         .n = x->chunk.rows,
+                                                         .k = s->P,
+                                                         .a = h,
+                                                         .a_row = s->P,
+                                                         .a_k = 1,
+                                                         .b = x->turned,
+                                                         .b_k = s->q_pitch,
+                                                         .c = x->dc_head,
+                                                         .c_row = s->q_pitch});
+        add_dc(s, x);
+    }
+    if (last)
+        memset(x->dx, 0, (size_t)(s->q * s->p_pitch) * sizeof(float));
+    else
+        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = x->chunk.rows,
+                                                         .n = s->p,
+                                                         .k = s->N,
+                                                         .a = x->chunk.b,
+                                                         .a_row = s->n_pitch,
+                                                         .a_k = 1,
+                                                         .b = dh,
+                                                         .b_k = s->p_pitch,
+                                                         .c = x->dx,
+                                                         .c_row = s->p_pitch});
+    sums[1] += finish_dx(run, x, head);
+    if (!last) {
+        dt_gemm_turn(x->turned, s->q_pitch, x->x, s->p_pitch, s->p, x->chunk.rows);
+        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = s->N,
+                                                         .n = x->chunk.rows,
+                                                         .k = s->P,
+                                                         .a = dh,
+                                                         .a_row = s->p_pitch,
+                                                         .a_k = 1,
+                                                         .b = x->turned,
+                                                         .b_k = s->q_pitch,
+                                                         .c = x->db,
+                                                         .c_row = s->q_pitch,
+                                                         .keep = 1.0f});
+    }
+    if (h && !last && x->steps.all != 0.0f)
+        through = x->steps.all * multiply_states(s, dh, h);
+    ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = s->N,
+                                                     .n = s->p,
+                                                     .k = x->chunk.tokens,
+                                                     .a = x->chunk.c,
+                                                     .a_row = 1,
+                                                     .a_k = s->n_pitch,
+                                                     .b = x->dy,
+                                                     .b_k = s->p_pitch,
+                                                     .c = dh,
+                                                     .c_row = s->p_pitch,
+                                                     .keep = last ? 0.0f : x->steps.all});
     finish_dlog(x, through);
     finish_steps(run, x, head, sums);
 }
 
 // The slice's rows of dB, or of dC, of a chunk: what came through states, [n, q], and the product
 // of dscores, or of its transpose, with the other one of B and C.
-static void finish_rows(const struct run *run, const struct scratch *x,
-                        const struct ssd_piece *piece, bool db)
+static void finish_rows(const struct run *run, struct scratch *x, const struct ssd_piece *piece,
+                        bool db)
 {
     const struct ssd_sizes *s = &run->s;
     int64_t columns = run->args->in.b.cols, rows = x->chunk.rows;
@@ -405,18 +394,18 @@ static void finish_rows(const struct run *run, const struct scratch *x,
     for (int64_t t = 0; t < rows; t += SSD_ROWS) {
         int64_t first = db ? t : 0; // of the tokens that it sums over
         const float *square = x->dscores + (db ? t * s->q_pitch + first : first * s->q_pitch + t);
-        multiply(run, x,
-                 (struct dt_gemm_direct){.m = SSD_ROWS,
-                                         .n = s->n,
-                                         .k = db ? rows - t : t + SSD_ROWS,
-                                         .a = square,
-                                         .a_row = db ? s->q_pitch : 1,
-                                         .a_k = db ? 1 : s->q_pitch,
-                                         .b = (db ? x->chunk.c : x->chunk.b) + first * s->n_pitch,
-                                         .b_k = s->n_pitch,
-                                         .c = x->rows + t * s->n_pitch,
-                                         .c_row = s->n_pitch,
-                                         .keep = 1.0f});
+        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = SSD_ROWS,
+                                                         .n = s->n,
+                                                         .k = db ? rows - t : t + SSD_ROWS,
+                                                         .a = square,
+                                                         .a_row = db ? s->q_pitch : 1,
+                                                         .a_k = db ? 1 : s->q_pitch,
+                                                         .b = (db ? x->chunk.c : x->chunk.b) +
+                                                              first * s->n_pitch,
+                                                         .b_k = s->n_pitch,
+                                                         .c = x->rows + t * s->n_pitch,
+                                                         .c_row = s->n_pitch,
+                                                         .keep = 1.0f});
     }
     for (int64_t t = 0; t < x->chunk.tokens; t++)
         memcpy(to + t * columns, x->rows + t * s->n_pitch, (size_t)s->N * sizeof *to);
@@ -426,7 +415,7 @@ static void run_piece(const struct run *run, const struct ssd_piece *piece, stru
 {
     const struct ssd_sizes *s = &run->s;
     for (int64_t k = s->chunks - 1; k >= 0; k--) {
-        ssd_load_chunk(&run->args->in, s, piece, k, &x->chunk);
+        ssd_load_chunk(&run->args->in, s, piece, k, k - 1, &x->chunk);
         multiply_scores(run, x);
         memset(x->dscores, 0, (size_t)(s->q * s->q_pitch) * sizeof(float));
         memset(x->db, 0, (size_t)(s->n * s->q_pitch) * sizeof(float));
@@ -465,10 +454,10 @@ static void add_heads(const struct dt_ssd_backward_args *a, const float *heads)
         }
 }
 
-static int64_t scratch_bytes(const struct ssd_sizes *s)
+static int64_t scratch_bytes(const struct dt_ssd_inputs *in, const struct ssd_sizes *s)
 {
     struct dt_arena arena = dt_arena_measure();
-    take_scratch(&arena, s);
+    take_scratch(&arena, in, s);
     return arena.used;
 }
 
@@ -487,16 +476,16 @@ int64_t ssd_backward_cpu_workspace(struct dt_device *device,
     struct run run = {.args = args, .s = ssd_sizes(&args->in)};
     struct dt_arena arena = dt_arena_measure();
     take_shared(&arena, &run);
-    return arena.used + dt_cpu_threads(device) * scratch_bytes(&run.s) + SSD_SLACK;
+    return arena.used + dt_cpu_threads(device) * scratch_bytes(&args->in, &run.s) + SSD_SLACK;
 }
 
 dt_status ssd_backward_cpu(struct dt_device *device, const struct dt_ssd_backward_args *args,
                            struct dt_stream *stream)
 {
-    struct run run = {.args = args, .s = ssd_sizes(&args->in), .engine = ssd_engine(&args->in)};
+    struct run run = {.args = args, .s = ssd_sizes(&args->in)};
     struct dt_arena shared =
         dt_arena_place(ssd_aligned(args->workspace), args->workspace_bytes - SSD_SLACK);
-    int64_t bytes = scratch_bytes(&run.s), rows = args->in.b.rows;
+    int64_t bytes = scratch_bytes(&args->in, &run.s), rows = args->in.b.rows;
     (void)stream;
     take_shared(&shared, &run);
     char *memory = shared.base + shared.used;
@@ -504,7 +493,7 @@ dt_status ssd_backward_cpu(struct dt_device *device, const struct dt_ssd_backwar
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
         struct dt_arena own = dt_arena_place(memory + omp_get_thread_num() * bytes, bytes);
-        struct scratch scratch = take_scratch(&own, &run.s);
+        struct scratch scratch = take_scratch(&own, &args->in, &run.s);
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < run.s.pieces; i++) {
             struct ssd_piece piece = ssd_piece(&args->in, &run.s, i);

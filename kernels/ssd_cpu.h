@@ -67,6 +67,7 @@ static inline struct ssd_piece ssd_piece(const struct dt_ssd_inputs *in, const s
 // One chunk of a piece.
 struct ssd_chunk {
     int64_t row, tokens;  // of all B · L; of this chunk
+    int64_t next, coming; // the same of the chunk that comes after it here; 0 tokens: none
     int64_t rows;         // tokens, padded
     const uint8_t *reset; // [tokens], or NULL
     float *b, *c;         // [rows] rows of n_pitch
@@ -98,28 +99,30 @@ static inline char *ssd_aligned(void *workspace)
     return (char *)dt_round_up((int64_t)(intptr_t)workspace, DT_ARENA_ALIGN);
 }
 
-// Products of a chunk: in bf16 storage their operands are rounded where the CPU has instructions
-// for that. `pairs` is a thread's memory for them.
+// A thread's products: in bf16 storage their operands are rounded where the CPU has instructions
+// for that.
 struct ssd_engine {
     const struct dt_gemm_kernel *kernel;
     bool bf16;
+    void *pairs; // memory of the rounded operands
+    struct dt_soon soon;
 };
-static inline struct ssd_engine ssd_engine(const struct dt_ssd_inputs *in)
+static inline struct ssd_engine
+ssd_take_engine(struct dt_arena *arena, const struct dt_ssd_inputs *in, const struct ssd_sizes *s)
 {
     enum dt_cpu_isa isa = dt_onednn_isa();
-    return (struct ssd_engine){dt_gemm_kernel(isa),
-                               in->x.dtype == DT_BF16 && isa >= DT_ISA_AVX512_BF16};
-}
-static inline void *ssd_take_pairs(struct dt_arena *arena, const struct ssd_sizes *s)
-{
     int64_t most = dt_max_i64(s->q, dt_max_i64(s->n, s->p));
-    return dt_arena_take(arena, dt_gemm_direct_bf16_bytes(most, most, most));
+    return (struct ssd_engine){
+        .kernel = dt_gemm_kernel(isa),
+        .bf16 = in->x.dtype == DT_BF16 && isa >= DT_ISA_AVX512_BF16,
+        .pairs = dt_arena_take(arena, dt_gemm_direct_bf16_bytes(most, most, most)),
+        .soon.view = DT_SOON_VIEWS};
 }
-static inline void ssd_multiply(const struct ssd_engine *engine, void *pairs,
-                                struct dt_gemm_direct product)
+static inline void ssd_multiply(struct ssd_engine *engine, struct dt_gemm_direct product)
 {
+    product.soon = &engine->soon;
     if (engine->bf16)
-        dt_gemm_direct_bf16(&product, pairs);
+        dt_gemm_direct_bf16(&product, engine->pairs);
     else
         dt_gemm_direct(engine->kernel, &product);
 }
@@ -127,30 +130,28 @@ static inline void ssd_multiply(const struct ssd_engine *engine, void *pairs,
 struct ssd_chunk ssd_take_chunk(struct dt_arena *arena, const struct ssd_sizes *s);
 struct ssd_steps ssd_take_steps(struct dt_arena *arena, const struct ssd_sizes *s);
 void ssd_load_chunk(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
-                    const struct ssd_piece *piece, int64_t index, struct ssd_chunk *chunk);
+                    const struct ssd_piece *piece, int64_t index, int64_t next,
+                    struct ssd_chunk *chunk);
 void ssd_load_steps(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
                     const struct ssd_chunk *chunk, int64_t head, struct ssd_steps *steps);
 // A head's columns of the chunk's rows.
 void ssd_load_head(const struct dt_view *from, const struct ssd_sizes *s,
                    const struct ssd_chunk *chunk, int64_t head, float *to);
-// The next head's columns of the chunk's rows; no rows after the last head.
-static inline struct dt_view ssd_next(const struct dt_view *from, const struct ssd_sizes *s,
-                                      const struct ssd_chunk *chunk, int64_t head)
+// What is loaded after head `index` of the piece: the next head's columns and, after the last head,
+// the next chunk's B or C.
+static inline struct dt_view ssd_next_head(const struct dt_view *from, const struct ssd_sizes *s,
+                                           const struct ssd_piece *piece,
+                                           const struct ssd_chunk *chunk, int64_t index)
 {
-    int64_t first = (head + 1) * s->P;
-    if (first >= from->cols)
-        return (struct dt_view){0};
-    return dt_view_block(*from, chunk->row, first, chunk->tokens, s->P);
+    if (index + 1 < piece->heads)
+        return dt_view_block(*from, chunk->row, (piece->head + index + 1) * s->P, chunk->tokens,
+                             s->P);
+    return dt_view_block(*from, chunk->next, piece->head * s->P, chunk->coming, s->P);
 }
-// Row t of it, which is read soon: rows are too far apart for hardware to prefetch them by itself.
-static inline void ssd_prefetch(const struct dt_view *next, int64_t t)
+static inline struct dt_view ssd_next_group(const struct dt_view *from, const struct ssd_sizes *s,
+                                            const struct ssd_piece *piece,
+                                            const struct ssd_chunk *chunk, int64_t index)
 {
-    if (t >= next->rows)
-        return;
-    const char *row = dt_view_at(next, t, 0);
-    for (int64_t i = 0; i < next->cols * dt_dtype_size(next->dtype); i += 64)
-        __builtin_prefetch(row + i, 0, 2);
+    int64_t rows = index + 1 < piece->heads ? 0 : chunk->coming;
+    return dt_view_block(*from, chunk->next, piece->group * s->N, rows, s->N);
 }
-// to[t, :] = factor[t] · from[t, :]
-void ssd_scale_rows(const struct ssd_sizes *s, const struct ssd_chunk *chunk, const float *factor,
-                    const float *from, float *to);

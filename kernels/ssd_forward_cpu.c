@@ -44,11 +44,15 @@ DT_CLONES static void load_columns(const struct dt_view *from, const struct ssd_
 }
 
 void ssd_load_chunk(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
-                    const struct ssd_piece *piece, int64_t index, struct ssd_chunk *chunk)
+                    const struct ssd_piece *piece, int64_t index, int64_t next,
+                    struct ssd_chunk *chunk)
 {
     float resets = 0.0f;
     chunk->row = piece->sequence * in->length + index * in->chunk;
     chunk->tokens = dt_min_i64(in->chunk, in->length - index * in->chunk);
+    bool more = next >= 0 && next < s->chunks;
+    chunk->next = more ? piece->sequence * in->length + next * in->chunk : chunk->row;
+    chunk->coming = more ? dt_min_i64(in->chunk, in->length - next * in->chunk) : 0;
     chunk->rows = dt_round_up(chunk->tokens, DT_LANES);
     chunk->reset = in->reset ? in->reset + chunk->row : NULL;
     load_columns(&in->b, chunk, piece->group * s->N, s->N, s->n, s->n_pitch, chunk->b);
@@ -122,29 +126,21 @@ void ssd_load_head(const struct dt_view *from, const struct ssd_sizes *s,
     load_columns(from, chunk, head * s->P, s->P, s->p, s->p_pitch, to);
 }
 
-DT_CLONES void ssd_scale_rows(const struct ssd_sizes *s, const struct ssd_chunk *chunk,
-                              const float *factor, const float *from, float *to)
-{
-    for (int64_t t = 0; t < chunk->rows; t++)
-#pragma omp simd
-        for (int64_t i = 0; i < s->p; i++)
-            to[t * s->p_pitch + i] = factor[t] * from[t * s->p_pitch + i];
-}
-
 // A thread's rows.
 struct scratch {
     struct ssd_chunk chunk;
     struct ssd_steps steps;
+    struct ssd_engine engine;
     float *b_turned; // [n, q]
     float *scores;   // [q, q]: C Bᵀ
-    float *m;        // [q, q]: decay ∘ scores
-    float *x, *dx;   // [q, p]: x; X, then end ∘ X
+    float *m;        // [q, q]: decay ∘ scores, columns times Δ
+    float *x;        // [q, p]: x, then end ∘ X
     float *y;        // [q, p]
     float *h;        // [each][n, p]: the heads' states
-    void *pairs;
 };
 
-static struct scratch take_scratch(struct dt_arena *arena, const struct ssd_sizes *s)
+static struct scratch take_scratch(struct dt_arena *arena, const struct dt_ssd_inputs *in,
+                                   const struct ssd_sizes *s)
 {
     struct scratch scratch;
     scratch.chunk = ssd_take_chunk(arena, s);
@@ -153,59 +149,60 @@ static struct scratch take_scratch(struct dt_arena *arena, const struct ssd_size
     scratch.scores = ssd_take(arena, s->q, s->q_pitch);
     scratch.m = ssd_take(arena, s->q, s->q_pitch);
     scratch.x = ssd_take(arena, s->q, s->p_pitch);
-    scratch.dx = ssd_take(arena, s->q, s->p_pitch);
     scratch.y = ssd_take(arena, s->q, s->p_pitch);
     scratch.h = ssd_take(arena, s->each * s->n, s->p_pitch);
-    scratch.pairs = ssd_take_pairs(arena, s);
+    scratch.engine = ssd_take_engine(arena, in, s);
     return scratch;
 }
 
 struct run {
     const struct dt_ssd_forward_args *args;
     struct ssd_sizes s;
-    struct ssd_engine engine;
 };
 
 // C Bᵀ of the chunk, its lower triangle.
-static void multiply_scores(const struct run *run, const struct scratch *x)
+static void multiply_scores(const struct run *run, struct scratch *x)
 {
     const struct ssd_sizes *s = &run->s;
     dt_gemm_turn(x->b_turned, s->q_pitch, x->chunk.b, s->n_pitch, s->n, x->chunk.rows);
     for (int64_t t = 0; t < x->chunk.rows; t += SSD_ROWS)
-        ssd_multiply(&run->engine, x->pairs,
-                     (struct dt_gemm_direct){.m = SSD_ROWS,
-                                             .n = t + SSD_ROWS,
-                                             .k = s->N,
-                                             .a = x->chunk.c + t * s->n_pitch,
-                                             .a_row = s->n_pitch,
-                                             .a_k = 1,
-                                             .b = x->b_turned,
-                                             .b_k = s->q_pitch,
-                                             .c = x->scores + t * s->q_pitch,
-                                             .c_row = s->q_pitch});
+        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = SSD_ROWS,
+                                                         .n = t + SSD_ROWS,
+                                                         .k = s->N,
+                                                         .a = x->chunk.c + t * s->n_pitch,
+                                                         .a_row = s->n_pitch,
+                                                         .a_k = 1,
+                                                         .b = x->b_turned,
+                                                         .b_k = s->q_pitch,
+                                                         .c = x->scores + t * s->q_pitch,
+                                                         .c_row = s->q_pitch});
 }
 
-// m = decay ∘ scores. Meanwhile the next head's x comes into the cache.
-DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratch *x,
-                                  const struct dt_view *ahead)
+// m = decay ∘ scores, column s times Δ_s: m x is (decay ∘ scores) X.
+DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratch *x)
 {
-    const float *restrict log = x->steps.log, *restrict segment = x->chunk.segment,
-                          *restrict column = x->steps.column;
-    for (int32_t t = 0; t < x->chunk.rows; t++) {
-        const float *restrict scores = x->scores + t * s->q_pitch;
-        float *restrict m = x->m + t * s->q_pitch;
-        int32_t diagonal = t / SSD_ROWS * SSD_ROWS;
-        ssd_prefetch(ahead, t);
-        for (int32_t k = 0; k < diagonal; k += SSD_ROWS) {
-            float strip = x->steps.strip[k / SSD_ROWS * s->q + t];
-#pragma omp simd
-            for (int32_t i = k; i < k + SSD_ROWS; i++)
-                m[i] = scores[i] * (strip * column[i]);
+    const float *restrict log = x->steps.log, *restrict segment = x->chunk.segment;
+    int32_t rows = (int32_t)x->chunk.rows;
+    for (int32_t k = 0; k < rows; k += SSD_ROWS) {
+        const float *restrict strip = x->steps.strip + k / SSD_ROWS * s->q;
+        float delta[SSD_ROWS], column[SSD_ROWS];
+        for (int32_t i = 0; i < SSD_ROWS; i++) {
+            delta[i] = x->steps.delta[k + i];
+            column[i] = x->steps.column[k + i] * delta[i];
         }
+        for (int32_t t = k; t < rows; t++) {
+            const float *restrict scores = x->scores + t * s->q_pitch + k;
+            float *restrict m = x->m + t * s->q_pitch + k;
+            if (t < k + SSD_ROWS)
 #pragma omp simd
-        for (int32_t i = diagonal; i < diagonal + SSD_ROWS; i++) {
-            bool causal = i <= t && segment[i] == segment[t];
-            m[i] = causal ? scores[i] * dt_expf(log[t] - log[i]) : 0.0f;
+                for (int32_t i = 0; i < SSD_ROWS; i++) {
+                    float part = scores[i] * delta[i] * dt_expf(log[t] - log[k + i]);
+                    m[i] = (k + i <= t) & (segment[k + i] == segment[t]) ? part : 0.0f;
+                }
+            else
+#pragma omp simd
+                for (int32_t i = 0; i < SSD_ROWS; i++)
+                    m[i] = scores[i] * (strip[t] * column[i]);
         }
     }
 }
@@ -235,6 +232,17 @@ DT_CLONES static void skip_rows(const struct ssd_sizes *s, const struct scratch 
     }
 }
 
+// x = end ∘ X
+DT_CLONES static void weigh_rows(const struct ssd_sizes *s, const struct scratch *x)
+{
+    for (int64_t t = 0; t < x->chunk.rows; t++) {
+        float *restrict row = x->x + t * s->p_pitch, weight = x->steps.end[t] * x->steps.delta[t];
+#pragma omp simd
+        for (int64_t i = 0; i < s->p; i++)
+            row[i] *= weight;
+    }
+}
+
 DT_CLONES static void store_head(const struct run *run, const struct scratch *x, int64_t head)
 {
     for (int64_t t = 0; t < x->chunk.tokens; t++)
@@ -242,59 +250,70 @@ DT_CLONES static void store_head(const struct run *run, const struct scratch *x,
                      dt_view_at(&run->args->y, x->chunk.row + t, head * run->s.P));
 }
 
+// What the head writes, and what is loaded after it.
+static struct dt_soon find_soon(const struct run *run, const struct scratch *x,
+                                const struct ssd_piece *piece, int64_t index)
+{
+    const struct dt_ssd_forward_args *a = run->args;
+    const struct ssd_sizes *s = &run->s;
+    return (struct dt_soon){
+        .views = {
+            dt_view_block(a->y, x->chunk.row, (piece->head + index) * s->P, x->chunk.tokens, s->P),
+            ssd_next_head(&a->in.x, s, piece, &x->chunk, index),
+            ssd_next_group(&a->in.b, s, piece, &x->chunk, index),
+            ssd_next_group(&a->in.c, s, piece, &x->chunk, index)}};
+}
+
 // A head's chunk. before: its state is not zero; after: it is needed later.
-static void run_head(const struct run *run, struct scratch *x, int64_t head, float *h, bool before,
-                     bool after)
+static void run_head(const struct run *run, struct scratch *x, const struct ssd_piece *piece,
+                     int64_t index, bool before, bool after)
 {
     const struct ssd_sizes *s = &run->s;
-    int64_t rows = x->chunk.rows;
+    int64_t rows = x->chunk.rows, head = piece->head + index;
+    float *h = x->h + index * s->n * s->p_pitch;
     ssd_load_steps(&run->args->in, s, &x->chunk, head, &x->steps);
     ssd_load_head(&run->args->in.x, s, &x->chunk, head, x->x);
-    ssd_scale_rows(s, &x->chunk, x->steps.delta, x->x, x->dx);
-    struct dt_view ahead = ssd_next(&run->args->in.x, s, &x->chunk, head);
-    apply_decay(s, x, &ahead);
+    x->engine.soon = find_soon(run, x, piece, index);
+    apply_decay(s, x);
     if (before)
-        ssd_multiply(&run->engine, x->pairs,
-                     (struct dt_gemm_direct){.m = rows,
-                                             .n = s->p,
-                                             .k = s->N,
-                                             .a = x->chunk.c,
-                                             .a_row = s->n_pitch,
-                                             .a_k = 1,
-                                             .b = h,
-                                             .b_k = s->p_pitch,
-                                             .c = x->y,
-                                             .c_row = s->p_pitch});
+        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = rows,
+                                                         .n = s->p,
+                                                         .k = s->N,
+                                                         .a = x->chunk.c,
+                                                         .a_row = s->n_pitch,
+                                                         .a_k = 1,
+                                                         .b = h,
+                                                         .b_k = s->p_pitch,
+                                                         .c = x->y,
+                                                         .c_row = s->p_pitch});
     skip_rows(s, x, run->args->in.d_skip[head], !before);
     for (int64_t t = 0; t < rows; t += SSD_ROWS)
-        ssd_multiply(&run->engine, x->pairs,
-                     (struct dt_gemm_direct){.m = SSD_ROWS,
-                                             .n = s->p,
-                                             .k = t + SSD_ROWS,
-                                             .a = x->m + t * s->q_pitch,
-                                             .a_row = s->q_pitch,
-                                             .a_k = 1,
-                                             .b = x->dx,
-                                             .b_k = s->p_pitch,
-                                             .c = x->y + t * s->p_pitch,
-                                             .c_row = s->p_pitch,
-                                             .keep = 1.0f});
+        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = SSD_ROWS,
+                                                         .n = s->p,
+                                                         .k = t + SSD_ROWS,
+                                                         .a = x->m + t * s->q_pitch,
+                                                         .a_row = s->q_pitch,
+                                                         .a_k = 1,
+                                                         .b = x->x,
+                                                         .b_k = s->p_pitch,
+                                                         .c = x->y + t * s->p_pitch,
+                                                         .c_row = s->p_pitch,
+                                                         .keep = 1.0f});
     store_head(run, x, head);
     if (!after)
         return;
-    ssd_scale_rows(s, &x->chunk, x->steps.end, x->dx, x->dx);
-    ssd_multiply(&run->engine, x->pairs,
-                 (struct dt_gemm_direct){.m = s->N,
-                                         .n = s->p,
-                                         .k = x->chunk.tokens,
-                                         .a = x->chunk.b,
-                                         .a_row = 1,
-                                         .a_k = s->n_pitch,
-                                         .b = x->dx,
-                                         .b_k = s->p_pitch,
-                                         .c = h,
-                                         .c_row = s->p_pitch,
-                                         .keep = before ? x->steps.all : 0.0f});
+    weigh_rows(s, x);
+    ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = s->N,
+                                                     .n = s->p,
+                                                     .k = x->chunk.tokens,
+                                                     .a = x->chunk.b,
+                                                     .a_row = 1,
+                                                     .a_k = s->n_pitch,
+                                                     .b = x->x,
+                                                     .b_k = s->p_pitch,
+                                                     .c = h,
+                                                     .c_row = s->p_pitch,
+                                                     .keep = before ? x->steps.all : 0.0f});
 }
 
 // [P, N] of a file of states and [n, p] here.
@@ -321,14 +340,14 @@ static void run_piece(const struct run *run, const struct ssd_piece *piece, stru
     for (int64_t i = 0; i < piece->heads; i++)
         load_h0(s, a->in.h0 ? a->in.h0 + (first + i) * state : NULL, x->h + i * s->n * s->p_pitch);
     for (int64_t k = 0; k < s->chunks; k++) {
-        ssd_load_chunk(&a->in, s, piece, k, &x->chunk);
+        ssd_load_chunk(&a->in, s, piece, k, k + 1, &x->chunk);
         multiply_scores(run, x);
         for (int64_t i = 0; i < piece->heads; i++) {
             float *h = x->h + i * s->n * s->p_pitch;
             int64_t saved = (piece->sequence * s->chunks + k) * a->in.heads + piece->head + i;
             if (a->states)
                 keep_state(run, h, a->states + saved * state);
-            run_head(run, x, piece->head + i, h, k > 0 || a->in.h0, k < s->chunks - 1 || a->h_last);
+            run_head(run, x, piece, i, k > 0 || a->in.h0, k < s->chunks - 1 || a->h_last);
         }
     }
     for (int64_t i = 0; i < piece->heads && a->h_last; i++)
@@ -376,7 +395,7 @@ static void step_piece(const struct run *run, const struct ssd_piece *piece, str
     else if (h != h0)
         memcpy(h, h0, (size_t)all);
     for (int64_t t = 0; t < a->in.length; t++) {
-        ssd_load_chunk(&one, s, piece, t, &x->chunk);
+        ssd_load_chunk(&one, s, piece, t, t + 1, &x->chunk);
         for (int64_t i = 0; i < piece->heads; i++) {
             int64_t head = piece->head + i, saved = piece->sequence * s->chunks + t / a->in.chunk;
             if (a->states && t % a->in.chunk == 0)
@@ -390,30 +409,30 @@ static void step_piece(const struct run *run, const struct ssd_piece *piece, str
     }
 }
 
-static int64_t scratch_bytes(const struct ssd_sizes *s)
+static int64_t scratch_bytes(const struct dt_ssd_inputs *in, const struct ssd_sizes *s)
 {
     struct dt_arena arena = dt_arena_measure();
-    take_scratch(&arena, s);
+    take_scratch(&arena, in, s);
     return arena.used;
 }
 
 int64_t ssd_forward_cpu_workspace(struct dt_device *device, const struct dt_ssd_forward_args *args)
 {
     struct ssd_sizes s = ssd_sizes(&args->in);
-    return dt_cpu_threads(device) * scratch_bytes(&s) + SSD_SLACK;
+    return dt_cpu_threads(device) * scratch_bytes(&args->in, &s) + SSD_SLACK;
 }
 
 dt_status ssd_forward_cpu(struct dt_device *device, const struct dt_ssd_forward_args *args,
                           struct dt_stream *stream)
 {
-    struct run run = {args, ssd_sizes(&args->in), ssd_engine(&args->in)};
-    int64_t bytes = scratch_bytes(&run.s);
+    struct run run = {args, ssd_sizes(&args->in)};
+    int64_t bytes = scratch_bytes(&args->in, &run.s);
     char *memory = ssd_aligned(args->workspace);
     (void)stream;
 #pragma omp parallel num_threads(dt_cpu_threads(device)) if (run.s.pieces > 1)
     {
         struct dt_arena own = dt_arena_place(memory + omp_get_thread_num() * bytes, bytes);
-        struct scratch scratch = take_scratch(&own, &run.s);
+        struct scratch scratch = take_scratch(&own, &args->in, &run.s);
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < run.s.pieces; i++) {
             struct ssd_piece piece = ssd_piece(&args->in, &run.s, i);
