@@ -51,7 +51,7 @@
 enum { DT_SSD_STATES_MAX = 256, DT_SSD_HEAD_MAX = 256 }; // N, P
 
 // The chunks that suit each backend.
-enum { DT_SSD_CHUNK_CPU = 128, DT_SSD_CHUNK_CUDA = 128 };
+enum { DT_SSD_CHUNK_CPU = 64, DT_SSD_CHUNK_CUDA = 128 };
 // Tokens that a chunk really has, min(Q, L), at most: matrices [Q, Q] are made.
 enum { DT_SSD_CHUNK_MAX = 1024 };
 
