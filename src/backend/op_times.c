@@ -17,7 +17,8 @@ struct call {
 struct dt_op_times {
     const struct dt_backend *backend;
     const struct dt_machine_limits *limits;
-    uint64_t begin; // on the CPU: of the op under way
+    enum dt_lane lane; // of ops
+    uint64_t begin;    // on the CPU: of the op under way
     // devices only
     uint64_t *stamps, *read; // [2, CALLS] on the device; pinned
     struct call *calls;      // [CALLS]
@@ -59,14 +60,21 @@ static dt_status compare_clocks(struct dt_op_times *t, struct dt_stream *stream)
     return DT_OK;
 }
 
+static const int64_t stamps_bytes = 2 * CALLS * (int64_t)sizeof(uint64_t);
+
+int64_t dt_op_times_bytes(const struct dt_backend *backend, bool host)
+{
+    int64_t calls = host ? CALLS * (int64_t)sizeof(struct call) : 0;
+    return backend->table->unified ? 0 : stamps_bytes + calls;
+}
+
 static dt_status create_on_device(struct dt_op_times *t)
 {
-    int64_t bytes = 2 * CALLS * (int64_t)sizeof *t->stamps;
     struct dt_stream *stream;
     if (!(t->calls = calloc(CALLS, sizeof *t->calls)))
         return DT_FAIL(DT_MACHINE, NULL, "no memory for the times of %d calls", CALLS);
-    DT_TRY(dt_alloc(t->backend, bytes, &t->stamps));
-    DT_TRY(dt_alloc_host(t->backend, bytes, &t->read));
+    DT_TRY(dt_alloc(t->backend, stamps_bytes, &t->stamps));
+    DT_TRY(dt_alloc_host(t->backend, stamps_bytes, &t->read));
     DT_TRY(dt_stream_create(t->backend, &stream));
     dt_status status = compare_clocks(t, stream);
     dt_stream_destroy(t->backend, stream);
@@ -101,9 +109,10 @@ void dt_op_times_destroy(struct dt_op_times *t)
     free(t);
 }
 
-void dt_op_times_start(struct dt_op_times *t)
+void dt_op_times_start(struct dt_op_times *t, enum dt_lane lane)
 {
     t->n = 0;
+    t->lane = lane;
     dt_op_times_now = t;
 }
 
@@ -144,6 +153,8 @@ dt_status dt_op_times_end(struct dt_op_times *t, enum dt_lane lane, const char *
     struct dt_trace_work work = {.bytes = cost->bytes, .flops = cost->flops};
     if (t->limits)
         work.floor = dt_op_floor(cost, t->limits).seconds;
+    if (lane == DT_LANE_OP)
+        lane = t->lane;
     if (cost->name)
         name = cost->name;
     if (!t->calls)

@@ -1,4 +1,4 @@
-// How long ops take, for the counters of base/trace.h (DT_LANE_OP). Ops that the thread starts
+// How long ops take, for the counters of base/trace.h. Ops that the thread starts
 // between start and stop are timed at the dispatch (ops.c): on the CPU by the clock, on a device by
 // stamps around each, which are read when the stream has done the work. Stamps do not work in a
 // graph: such steps are few (train/step.c).
@@ -13,7 +13,10 @@ struct dt_op_times;
 dt_status dt_op_times_create(const struct dt_backend *backend,
                              const struct dt_machine_limits *limits, struct dt_op_times **times);
 void dt_op_times_destroy(struct dt_op_times *times); // NULL is fine
-void dt_op_times_start(struct dt_op_times *times);
+// Bytes on the device (host: pinned, and of the host) that one of these allocates.
+int64_t dt_op_times_bytes(const struct dt_backend *backend, bool host);
+// Ops are counted in `lane`.
+void dt_op_times_start(struct dt_op_times *times, enum dt_lane lane);
 // Sends the stamps to the host on `stream`, on which all timed work has been joined.
 dt_status dt_op_times_stop(struct dt_op_times *times, struct dt_stream *stream);
 // Counts the ops between the last start and stop, whose work is done.
@@ -25,5 +28,6 @@ uint64_t dt_op_times_host(const struct dt_op_times *times, uint64_t stamp);
 // and start.
 extern _Thread_local struct dt_op_times *dt_op_times_now;
 dt_status dt_op_times_begin(struct dt_op_times *times, struct dt_stream *stream);
+// `lane`: DT_LANE_OP for that of dt_op_times_start.
 dt_status dt_op_times_end(struct dt_op_times *times, enum dt_lane lane, const char *name,
                           const struct dt_op_cost *cost, struct dt_stream *stream);

@@ -19,7 +19,8 @@
 enum dt_lane {
     DT_LANE_PHASE,       // what the training thread does: one phase after another, without gaps
     DT_LANE_DEVICE,      // the same, on a device that has a clock of its own
-    DT_LANE_OP,          // calls of ops (backend/backend.h)
+    DT_LANE_OP,          // calls of ops (backend/backend.h) in training steps …
+    DT_LANE_VALIDATION,  // … and in validation
     DT_LANE_COMM,        // collectives under way between hosts …
     DT_LANE_DEVICE_COMM, // … and between devices
     DT_LANE_INPUT,       // the reader thread
@@ -32,7 +33,7 @@ struct dt_trace_work {
     double floor; // seconds: the least that the machine needs; 0: unknown
 };
 
-enum { DT_TRACE_NAME = 40, DT_TRACE_COUNTERS = 128 };
+enum { DT_TRACE_NAME = 40, DT_TRACE_COUNTERS = 192 };
 
 struct dt_trace_counter { // all spans of a name
     char name[DT_TRACE_NAME];
@@ -52,8 +53,12 @@ struct dt_trace_span {
 enum { DT_TRACE_COUNTS = 1, DT_TRACE_KEEPS = 2 };
 extern atomic_int dt_trace_mode;
 
-// Starts to count, with all counters at 0; room for this many spans to keep.
+// Starts to count, with all counters at 0; room for this many spans to keep, of so many bytes.
 dt_status dt_trace_open(int64_t spans);
+static inline int64_t dt_trace_bytes(int64_t spans)
+{
+    return spans * (int64_t)sizeof(struct dt_trace_span);
+}
 void dt_trace_close(void);
 // Whether spans are kept from now on, cut to begin now; those kept before are forgotten when it
 // begins again.

@@ -151,6 +151,11 @@ static dt_status call_the_rest(const struct dt_bench_rig *rig)
                                     .to = rig->spare,
                                     .control = dt_stepper_optimizer(rig->stepper)->control};
     DT_TRY(dt_commit(backend, &commit, NULL));
+    struct dt_checksum_args checksum = {
+        .n = n, .x = dt_model_weights(rig->model), .sum = (uint64_t *)(void *)rig->spare};
+    checksum.workspace_bytes = dt_checksum_workspace(backend, &checksum);
+    checksum.workspace = checksum.sum + 1;
+    DT_TRY(dt_checksum(backend, &checksum, NULL));
     struct dt_spin_args spin = {.kind = DT_SPIN_EXP2,
                                 .n = n / 2, // as many floats as there are bf16 elements
                                 .rounds = SPIN_ROUNDS,

@@ -79,7 +79,6 @@ static dt_status evaluate(struct dt_job *job, bool ema)
     struct dt_input input = {0};
     struct dt_carry carry = {0};
     struct dt_snapshot snapshot = {0};
-    struct dt_loss_sum total;
     struct dt_model_shape shape = dt_job_shape(job, false);
     struct dt_stepper_config step = dt_job_stepper(job);
     dt_status status;
@@ -93,11 +92,14 @@ static dt_status evaluate(struct dt_job *job, bool ema)
         status, out,
         dt_snapshot_create(&job->backend, model, NULL, job->comm->info.rank == 0, &snapshot));
     DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), ema, &snapshot));
-    DT_TRY_GOTO(
-        status, out,
-        dt_evaluate(job, model, &input, &carry, job->settings.log.eval_batches, NULL, &total));
+    struct dt_evaluation e = {.job = job,
+                              .model = model,
+                              .input = &input,
+                              .carry = &carry,
+                              .max_batches = job->settings.log.eval_batches};
+    DT_TRY_GOTO(status, out, dt_evaluate(&e));
     if (job->comm->info.rank == 0)
-        status = print(source(job), model, &total);
+        status = print(source(job), model, &e.total);
 out:
     dt_input_destroy(&input);
     dt_carry_destroy(&carry);

@@ -133,7 +133,7 @@ static const struct dt_config_key log_keys[] = {
     WHOLE(log, eval_batches, "0", 0, MANY, "batches per evaluation; 0: all of data.val"),
     FLAG(log, tensorboard, "false", "write TensorBoard event files", .unbuilt = "*"),
     CHOICE(log, console, "auto", "auto|progress|plain", "one live line, or plain lines"),
-    FLAG(log, profile, "true", "write profile.txt, a table of where the time went, at the end and on SIGUSR2"),
+    FLAG(log, profile, "true", "write profile.txt and profile.json, tables of where the time went, at the end and on SIGUSR2"),
     TEXT(log, limits, "", "output of dtrain bench --json on this machine: adds shares of the floor to profile.txt"),
     TEXT(log, trace_steps, "", "steps to trace, such as 10:12, for ui.perfetto.dev"),
     {0},

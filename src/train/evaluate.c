@@ -5,27 +5,43 @@
 
 enum { SUMS = sizeof(struct dt_loss_sum) / sizeof(double) };
 
-// Adds to sums[0], or to the sum of its place in the batch where there are `n_sums` of them.
-static dt_status evaluate_batches(struct dt_model *model, struct dt_input *input,
-                                  struct dt_carry *carry, struct dt_loader *loader,
-                                  int64_t max_batches, struct dt_stream *stream,
+static dt_status evaluate_batch(const struct dt_evaluation *e, int64_t micro_batches,
+                                struct dt_loss_sum *sums, int64_t n_sums)
+{
+    for (int64_t k = 0; k < micro_batches; k++) {
+        struct dt_pass pass = {
+            .before = e->carry->before, .after = e->carry->after, .stream = e->stream};
+        DT_TRY(dt_carry_load(e->carry, e->carry->next, k, e->stream));
+        DT_TRY(dt_input_micro_batch(e->input, e->stream, &pass.input));
+        DT_TRY(dt_model_forward(e->model, &pass));
+        DT_TRY(dt_model_loss(e->model, &pass, 0, sums + k % n_sums));
+        DT_TRY(dt_carry_store(e->carry, e->carry->next, k, e->stream));
+    }
+    return DT_OK;
+}
+
+// Adds to sums[0], or to the sum of its place in the batch where there are `n_sums` of them. Times
+// the ops of the first batch, and of all where no stamps are to be waited for.
+static dt_status evaluate_batches(struct dt_evaluation *e, struct dt_loader *loader,
                                   struct dt_loss_sum *sums, int64_t n_sums)
 {
-    DT_TRY(dt_carry_clear(carry, carry->next, stream));
-    for (int64_t i = 0; max_batches == 0 || i < max_batches; i++) {
+    DT_TRY(dt_carry_clear(e->carry, e->carry->next, e->stream));
+    for (int64_t i = 0; e->max_batches == 0 || i < e->max_batches; i++) {
         int64_t micro_batches;
-        DT_TRY(dt_input_next(input, loader, stream, &micro_batches, NULL));
+        bool timed = e->times && (i == 0 || e->job->backend.table->unified);
+        DT_TRY(dt_input_next(e->input, loader, e->stream, &micro_batches, NULL));
         if (micro_batches == 0)
             break;
-        for (int64_t k = 0; k < micro_batches; k++) {
-            struct dt_pass pass = {
-                .before = carry->before, .after = carry->after, .stream = stream};
-            DT_TRY(dt_carry_load(carry, carry->next, k, stream));
-            DT_TRY(dt_input_micro_batch(input, stream, &pass.input));
-            DT_TRY(dt_model_forward(model, &pass));
-            DT_TRY(dt_model_loss(model, &pass, 0, sums + k % n_sums));
-            DT_TRY(dt_carry_store(carry, carry->next, k, stream));
-        }
+        if (timed)
+            dt_op_times_start(e->times, DT_LANE_VALIDATION);
+        DT_TRY(evaluate_batch(e, micro_batches, sums, n_sums));
+        e->batches++;
+        if (!timed)
+            continue;
+        e->timed++;
+        DT_TRY(dt_op_times_stop(e->times, e->stream));
+        DT_TRY(dt_stream_sync(&e->job->backend, e->stream));
+        dt_op_times_collect(e->times);
     }
     return DT_OK;
 }
@@ -52,10 +68,9 @@ static dt_status sum_on_all(const struct dt_job *job, struct dt_loss_sum *total)
 
 // In the order DT_SUM_TREE each place in the global batch has a sum over all batches, and a tree
 // adds up these: of a rank here, of all ranks by the communicator.
-dt_status dt_evaluate(const struct dt_job *job, struct dt_model *model, struct dt_input *input,
-                      struct dt_carry *carry, int64_t max_batches, struct dt_stream *stream,
-                      struct dt_loss_sum *total)
+dt_status dt_evaluate(struct dt_evaluation *e)
 {
+    const struct dt_job *job = e->job;
     struct dt_loader_config config = dt_job_val_loader(job);
     struct dt_loader *loader = NULL;
     struct dt_loss_sum *sums = NULL, *host = NULL;
@@ -66,16 +81,15 @@ dt_status dt_evaluate(const struct dt_job *job, struct dt_model *model, struct d
     if (!(host = malloc((size_t)bytes)))
         DT_TRY_GOTO(status, out, DT_FAIL(DT_MACHINE, NULL, "no memory for validation sums"));
     DT_TRY_GOTO(status, out, dt_loader_open(&config, 0, &loader));
-    DT_TRY_GOTO(status, out,
-                evaluate_batches(model, input, carry, loader, max_batches, stream, sums, n));
-    DT_TRY_GOTO(status, out, dt_to_host(&job->backend, host, sums, bytes, stream));
-    DT_TRY_GOTO(status, out, dt_stream_sync(&job->backend, stream));
+    DT_TRY_GOTO(status, out, evaluate_batches(e, loader, sums, n));
+    DT_TRY_GOTO(status, out, dt_to_host(&job->backend, host, sums, bytes, e->stream));
+    DT_TRY_GOTO(status, out, dt_stream_sync(&job->backend, e->stream));
     add_up(host, n);
-    *total = host[0];
+    e->total = host[0];
 out:
-    dt_input_settle(input);
+    dt_input_settle(e->input);
     dt_loader_close(loader);
     free(host);
     dt_free(&job->backend, sums);
-    return status == DT_OK ? sum_on_all(job, total) : status;
+    return status == DT_OK ? sum_on_all(job, &e->total) : status;
 }

@@ -14,6 +14,12 @@
 
 enum { LIMITS_MAX_BYTES = 1 << 20, SPANS = 1 << 17, TOP = 5 };
 
+struct rank { // as it is sent
+    double seconds;
+    int64_t n;
+    struct dt_trace_counter counters[DT_TRACE_COUNTERS];
+};
+
 // ---- opening
 
 // The line {"bench":"machine", …}, of this machine with as many threads: both are in its name.
@@ -78,6 +84,20 @@ dt_status dt_profile_open(const struct dt_job *job, struct dt_profile *profile)
     return dt_op_times_create(&job->backend, has_limits ? &profile->limits : NULL, &profile->times);
 }
 
+void dt_profile_plan(const struct dt_job *job, struct dt_memory_plan *plan)
+{
+    const struct dt_settings *s = &job->settings;
+    bool traces = s->log.trace_steps[0];
+    int64_t gathered = job->comm->info.rank == 0 ? job->comm->info.size : 1;
+    if (!s->log.profile && !traces)
+        return;
+    dt_memory_plan_add(plan, "stamps", dt_op_times_bytes(&job->backend, false), false);
+    dt_memory_plan_add(plan, "host profile",
+                       dt_op_times_bytes(&job->backend, true) + dt_trace_bytes(traces ? SPANS : 0) +
+                           (s->log.profile ? gathered * (int64_t)sizeof(struct rank) : 0),
+                       true);
+}
+
 void dt_profile_close(struct dt_profile *profile)
 {
     dt_trace_close();
@@ -114,12 +134,6 @@ dt_status dt_profile_end_step(struct dt_profile *p, int64_t step, bool run_ends)
 }
 
 // ---- the table
-
-struct rank { // as it is sent
-    double seconds;
-    int64_t n;
-    struct dt_trace_counter counters[DT_TRACE_COUNTERS];
-};
 
 struct row {
     const char *name;
@@ -169,20 +183,26 @@ static int by_lane_and_time(const void *x, const void *y)
     return a->seconds > b->seconds ? -1 : a->seconds < b->seconds;
 }
 
-static bool is_sampled(int64_t lane)
+// How much of a lane's work there was, and of how much the ops were timed; 0: of all.
+static int64_t timed_of(const struct dt_profile *p, int64_t lane, int64_t *all)
 {
-    return lane == DT_LANE_OP || lane == DT_LANE_DEVICE_COMM;
+    bool validation = lane == DT_LANE_VALIDATION;
+    *all = validation ? p->batches : p->steps;
+    if (lane != DT_LANE_OP && lane != DT_LANE_DEVICE_COMM && !validation)
+        return 0;
+    return validation ? p->timed_batches : p->timed_steps;
 }
 
-// What was timed in some steps only is scaled to all.
+// What was timed in some steps or batches only is scaled to all.
 static void fill(struct table *table, const struct rank *all)
 {
     const struct dt_profile *p = table->profile;
-    double scale = p->timed_steps > 0 ? (double)p->steps / (double)p->timed_steps : 1;
     for (int r = 0; r < table->ranks; r++) {
         table->seconds += all[r].seconds / table->ranks;
-        for (int64_t i = 0; i < all[r].n; i++)
-            add(table, &all[r].counters[i], r, is_sampled(all[r].counters[i].lane) ? scale : 1);
+        for (int64_t i = 0; i < all[r].n; i++) {
+            int64_t n, timed = timed_of(p, all[r].counters[i].lane, &n);
+            add(table, &all[r].counters[i], r, timed > 0 ? (double)n / (double)timed : 1);
+        }
     }
     qsort(table->rows, (size_t)table->n, sizeof *table->rows, by_lane_and_time);
 }
@@ -216,6 +236,7 @@ static void print_table(FILE *f, const struct table *table)
         [DT_LANE_PHASE] = "phases of the training thread: they add up to the run",
         [DT_LANE_DEVICE] = "the same on the device, by its clock",
         [DT_LANE_OP] = "ops of training steps",
+        [DT_LANE_VALIDATION] = "ops of validation batches",
         [DT_LANE_COMM] = "collectives, from begin to end, also while training goes on",
         [DT_LANE_DEVICE_COMM] = "collectives between devices, by their clock",
         [DT_LANE_INPUT] = "reader thread (reading a block is part of filling a batch)",
@@ -231,14 +252,56 @@ static void print_table(FILE *f, const struct table *table)
         const struct row *row = &table->rows[i];
         if (i == 0 || row->lane != row[-1].lane) {
             fprintf(f, "\n%s", titles[row->lane]);
-            if (is_sampled(row->lane) && p->timed_steps < p->steps)
-                fprintf(f, " (timed in %lld of them, scaled)", (long long)p->timed_steps);
+            int64_t n, timed = timed_of(p, row->lane, &n);
+            if (timed > 0 && timed < n)
+                fprintf(f, " (timed in %lld of %lld, scaled)", (long long)timed, (long long)n);
             fprintf(f, "\n  %-28s %9s %10s %7s %10s %5s %8s %9s %9s %9s%s\n", "", "count", "s",
                     "share", "max s", "rank", "max/mean", "ms each", "GFLOP/s", "GB/s",
                     p->limits.copy > 0 ? "  of floor" : "");
         }
         print_row(f, table, row);
     }
+}
+
+// The same for programs, a row an object; seconds, bytes and FLOPs are those of the mean rank.
+static char *json_text(const struct table *table)
+{
+    static const char *const lanes[DT_LANE_COUNT] = {
+        "phase", "device", "op", "validation op", "comm", "device comm", "input", "checkpoint"};
+    const struct dt_profile *p = table->profile;
+    cJSON *json = cJSON_CreateObject(), *rows = cJSON_AddArrayToObject(json, "rows");
+    bool fine = rows && dt_json_add_int(json, "steps", p->steps) &&
+                dt_json_add_int(json, "timed_steps", p->timed_steps) &&
+                dt_json_add_int(json, "ranks", table->ranks) &&
+                dt_json_add_double(json, "seconds", table->seconds);
+    for (int i = 0; i < table->n && fine; i++) {
+        const struct row *row = &table->rows[i];
+        cJSON *object = cJSON_CreateObject();
+        fine = cJSON_AddItemToArray(rows, object) &&
+               cJSON_AddStringToObject(object, "lane", lanes[row->lane]) &&
+               cJSON_AddStringToObject(object, "name", row->name) &&
+               dt_json_add_double(object, "count", row->count) &&
+               dt_json_add_double(object, "seconds", row->seconds) &&
+               dt_json_add_double(object, "max_seconds", row->most) &&
+               dt_json_add_int(object, "slowest_rank", row->slowest) &&
+               dt_json_add_double(object, "bytes", row->work.bytes) &&
+               dt_json_add_double(object, "flops", row->work.flops) &&
+               dt_json_add_double(object, "floor_seconds", row->work.floor);
+    }
+    char *text = fine ? cJSON_Print(json) : NULL;
+    cJSON_Delete(json);
+    return text;
+}
+
+static dt_status write_json(const struct table *table)
+{
+    char path[DT_PATH], *text;
+    DT_TRY(dt_path(path, "%s/profile.json", table->profile->job->run_path));
+    if (!(text = json_text(table)))
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %s", path);
+    dt_status status = dt_write_file_atomic(path, text, (int64_t)strlen(text));
+    cJSON_free(text);
+    return status;
 }
 
 // "where the time went: backward 51.2 %, forward 27.3 %, …"
@@ -273,6 +336,7 @@ static dt_status write_table(const struct dt_profile *profile, const struct rank
     dt_status status = dt_write_file_atomic(path, text, (int64_t)size);
     free(text);
     DT_TRY(status);
+    DT_TRY(write_json(&table));
     bool device = !profile->job->backend.table->unified;
     show_top(&table, device ? DT_LANE_DEVICE : DT_LANE_PHASE, "where the time went");
     show_top(&table, DT_LANE_OP, "ops");

@@ -1,6 +1,7 @@
 // Where the time of a run went: a table by phase, op, collective and thread, over all ranks, in the
-// manner of PETSc's -log_view. It is written to profile.txt in the run's folder at the end and on
-// SIGUSR2, its largest rows to the console. The counters are those of base/trace.h.
+// manner of PETSc's -log_view. It is written to profile.txt and, for programs, profile.json in the
+// run's folder at the end and on SIGUSR2, its largest rows to the console. The counters are those
+// of base/trace.h.
 #pragma once
 
 #include "backend/op_times.h"
@@ -12,10 +13,13 @@ struct dt_profile {
     struct dt_op_times *times;       // NULL: nothing is counted (log.profile, log.trace_steps)
     double start;                    // dt_seconds
     int64_t steps, timed_steps;      // since then; those whose ops were timed
+    int64_t batches, timed_batches;  // of validation
     int64_t first, last;             // log.trace_steps; 0: none
     bool keeps;                      // spans for the timeline
 };
 
+// What is allocated by dt_profile_open, and by rank 0 to write the table.
+void dt_profile_plan(const struct dt_job *job, struct dt_memory_plan *plan);
 // Starts to count.
 dt_status dt_profile_open(const struct dt_job *job, struct dt_profile *profile);
 void dt_profile_close(struct dt_profile *profile);

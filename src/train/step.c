@@ -439,7 +439,7 @@ dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int6
     s->timing = times_next(s);
     s->flights[s->launched % DT_STEPS_IN_FLIGHT].timed = s->timing;
     if (s->timing)
-        dt_op_times_start(s->config.times);
+        dt_op_times_start(s->config.times, DT_LANE_OP);
     DT_TRY(launch(s, loader, step, lr));
     s->launched++;
     return DT_OK;

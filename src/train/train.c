@@ -322,8 +322,18 @@ static const struct dt_outputs *heads_of(const struct trainer *t)
 
 static dt_status evaluate(struct trainer *t, struct dt_loss_sum *total)
 {
-    return dt_evaluate(t->job, t->model, dt_stepper_input(t->stepper), dt_stepper_carry(t->stepper),
-                       t->job->settings.log.eval_batches, dt_stepper_stream(t->stepper), total);
+    struct dt_evaluation e = {.job = t->job,
+                              .model = t->model,
+                              .input = dt_stepper_input(t->stepper),
+                              .carry = dt_stepper_carry(t->stepper),
+                              .max_batches = t->job->settings.log.eval_batches,
+                              .stream = dt_stepper_stream(t->stepper),
+                              .times = t->profile.times};
+    DT_TRY(dt_evaluate(&e));
+    t->profile.batches += e.batches;
+    t->profile.timed_batches += e.timed;
+    *total = e.total;
+    return DT_OK;
 }
 
 // The loss of the moving average of the weights.

@@ -19,7 +19,7 @@ adds_up() { # profile.txt
 }
 
 count_of() { # profile.txt, row
-    sed -n "s/^  $2  *\([0-9][0-9]*\) .*/\1/p" "$1"
+    sed -n "s/^  $2  *\([0-9][0-9]*\) .*/\1/p" "$1" | head -n 1
 }
 
 # Where this may be done, the clock of rank 1 is a day ahead.
@@ -29,20 +29,25 @@ cat >skew.sh <<'EOF'
     exec unshare --fork --time --monotonic 86400 "$@"
 exec "$@"
 EOF
-check "two ranks" "${local_mpirun[@]}" -np 2 bash skew.sh "$dtrain" small.ini run.name=two log.trace_steps=5:11 checkpoint.every=5 >two.log 2>&1
+check "two ranks" "${local_mpirun[@]}" -np 2 bash skew.sh "$dtrain" small.ini run.name=two log.trace_steps=5:11 checkpoint.every=5 log.eval_every=6 log.eval_batches=2 >two.log 2>&1
 table=runs/two/profile.txt
 check "the phases add up to the run" adds_up $table
 check "twelve forward passes" test "$(count_of $table forward)" = 12
 check "twelve updates" test "$(count_of $table adamw)" = 12
 check "scans of two layers" test "$(count_of $table scan_forward)" = 24
+check "ops of validation" bash -c "sed -n '/^ops of validation/,/^$/p' $table | grep -q '^  scan_forward '"
+check "the same rows for programs" test "$(awk '/^$/ { rows = 0 } /^  +count/ { rows = 1; next } rows { n++ } END { print n }' $table)" = \
+    "$(grep -c '"slowest_rank"' runs/two/profile.json)"
 check "no floor without limits" bash -c "! grep -q floor $table"
 check "the largest phases are on the console" grep -qE 'where the time went: [a-z ]+ [0-9.]+ %, .* %$' two.log
 # The checkpoint of step 5 is complete before the one of step 10 begins.
 check "the trace is whole" "$tool" runs/two/trace-5-11.json 2 compute:forward compute:scan_backward compute:optimizer \
     communication:all-reduce "input:filling a batch" checkpoint:snapshot 0/checkpoint:write
-check "the same losses as without" ranks 2 small.ini run.name=off log.profile=false >off.log 2>&1
+check "the same losses as without" ranks 2 small.ini run.name=off log.profile=false log.eval_every=6 log.eval_batches=2 >off.log 2>&1
 check "… they are" same_bits runs/two/checkpoints/step-00000012 runs/off/checkpoints/step-00000012
-check "no table is written when off" test ! -e runs/off/profile.txt
+check "no table is written when off" test ! -e runs/off/profile.txt -a ! -e runs/off/profile.json
+check "--check plans its memory" grep -q '^  host profile ' <("$dtrain" --check small.ini log.trace_steps=1:2)
+check "… where there is one" test "$("$dtrain" --check small.ini log.profile=false | grep -c 'profile  ')" = 0
 
 # Limits as dtrain bench writes them.
 "$dtrain" info >info.txt 2>&1
