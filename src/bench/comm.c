@@ -440,8 +440,8 @@ static dt_status parse_bytes(const char *option, const char *text, int64_t *byte
     const char *unit = *end ? strchr(units, *end) : NULL;
     double value = unit ? ldexp(number, 10 * (int)(unit - units + 1)) : number;
     if (end == text || (*end && (!unit || end[1])) || !(value >= 1 && value <= 0x1p40))
-        return DT_FAIL(DT_USER, "for example 8, 64K or 1G", "--%s: '%s' is not a size in bytes", option,
-                       text);
+        return DT_FAIL(DT_USER, "for example 8, 64K or 1G", "--%s: '%s' is not a size in bytes",
+                       option, text);
     *bytes = (int64_t)value;
     return DT_OK;
 }
