@@ -18,7 +18,7 @@
 enum {
     TILE = 512,     // rows and columns of a tile at most
     TILE_MIN = 128, // a tile is not halved below this
-    PARTS = 16,     // k is cut until there are so many pieces
+    PARTS = 16,     // k is cut until there are this many pieces
     PIECES = 8,     // fewer pieces than this are made smaller, for the threads' sake
     PART_K = 512,   // k of a part at least
     FEW_ROWS = 16,  // of fp32 A: fewer than these go to oneDNN

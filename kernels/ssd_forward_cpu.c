@@ -6,7 +6,7 @@
 
 #include <omp.h>
 
-// Tokens; up to so many the recurrence itself is quicker than products.
+// Tokens; up to this many, the recurrence itself is quicker than products.
 enum { SHORT = 4 };
 
 struct ssd_chunk ssd_take_chunk(struct dt_arena *arena, const struct ssd_sizes *s)

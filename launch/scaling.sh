@@ -2,7 +2,7 @@
 # Measures how a training job scales: short runs of one configuration on several numbers of ranks, by
 # mpirun on this machine or by srun inside a Slurm allocation. Prints a table and writes scaling.svg and
 # scaling.json with a model fitted to the measurements, which predicts 64 to 4,096 ranks.
-# Needs python3, nothing beside it.
+# Needs only python3.
 #
 #   launch/scaling.sh CONFIG --ranks 1,2,4,8 [--weak] [--strong] [options] [section.key=value …]
 #   launch/scaling.sh --help

@@ -4,13 +4,13 @@
   launch/scaling.sh CONFIG --ranks 1,2,4,8 [--weak] [--strong] [options] [section.key=value ...]
 
 For each number of ranks: the collectives (dtrain bench --comm), then short runs of CONFIG without evaluations and
-checkpoints, on synthetic data and on the configuration's own. Of a run the first steps are left out; a figure is the
-median of its steps, and of its repeats. Then a model of the step is fitted, checked on numbers of ranks held out of
+checkpoints, on synthetic data and on the configuration's own. The first steps of a run are not counted; a figure is
+the median over its steps and over its repeats. Then a model of the step is fitted, checked on numbers of ranks held out of
 the fit, and used to predict larger jobs (launch/scaling/model.py).
 
 Strong scaling (default) keeps data.batch; weak scaling keeps the sequences per rank: data.batch is for the smallest
-number of ranks. On CPUs of one machine every rank gets as many threads (run.threads, unless given), so that more
-ranks are more cores; more ranks than cores are marked and never fitted.
+number of ranks. On the CPUs of one machine every rank gets the same number of threads (run.threads, unless given), so
+that more ranks use more cores; more ranks than cores are marked and never fitted.
 
 Runs that are in the folder --out are not repeated: the same command again completes what failed or was stopped.
 """

@@ -12,12 +12,12 @@ import statistics
 BACKWARD = 2 / 3  # of the compute time of a pass: two products for each one of forward
 
 ASSUMPTIONS = [
-    "compute: a fixed time, a time per sequence of a rank, and a time that is there as soon as ranks communicate",
+    "compute: a fixed time, a time per sequence of a rank, and a time added as soon as ranks communicate",
     "an all-reduce of n bytes on R ranks: latency * log2 R + n / bandwidth * 2 (R - 1) / R, fitted to dtrain bench "
     "--comm",
     "gradients leave in equal buckets, evenly over the last micro-batch's backward pass (2/3 of its time), one at a "
     "time; with optim.shard half of an all-reduce, the other half after the update",
-    "beside a step a collective is slower than alone by one factor, the same on every number of ranks",
+    "during a step a collective is slower than alone by one factor, the same on every number of ranks",
     "stragglers: the step times of ranks vary independently and normally, and all wait for the slowest; the spread is "
     "fitted to the time exposed (to the steps of one rank where only that was measured)",
     "a flat network: as fast between any two hosts, however many there are; no congestion, no failures",
@@ -81,7 +81,7 @@ def collective_ms(parameters, job, ranks, size):
 
 
 def slowest(ranks):
-    """How many standard deviations the slowest of so many lies above the mean."""
+    """How many standard deviations the slowest of `ranks` is above the mean."""
     return max(0.0, statistics.NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))) if ranks > 1 else 0.0
 
 
@@ -140,7 +140,7 @@ def fit(points, collectives, job, network=None):
         parameters["contention"], parameters["straggler_ms"] = fit_waits(parameters, job, together)
     columns = [[p["sequences"] for p in points], [1.0] * len(points), [float(p["ranks"] > 1) for p in points]]
     if len({p["sequences"] for p in points}) == 1:
-        columns[1] = [0.0] * len(points)  # cannot be told from the time per sequence
+        columns[1] = [0.0] * len(points)  # cannot be distinguished from the time per sequence
     found = fit_positive(columns, [p["compute_ms"] for p in points])
     parameters.update(ms_per_sequence=found[0], fixed_ms=found[1], beside_ms=found[2])
     return parameters

@@ -131,7 +131,7 @@ void dt_error_print(const struct dt_error *error, int debug)
     size_t size = sizeof prefix - 1;
     memcpy(text, prefix, size);
     size += dt_error_format(error, debug, text + size, sizeof text - size);
-    if (write(STDERR_FILENO, text, size) < 0) // nobody is left to tell
+    if (write(STDERR_FILENO, text, size) < 0) // nobody is left to report to
         return;
 }
 

@@ -1,5 +1,5 @@
 // Files as a checkpoint needs them: every byte written and synced or an error that says why not.
-// POSIX calls only; interrupted calls go on, a partial write or read goes on.
+// POSIX calls only; interrupted calls are repeated, partial reads and writes continued.
 #include "base/file.h"
 
 #include <errno.h>

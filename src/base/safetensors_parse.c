@@ -75,7 +75,7 @@ bool dt_safetensors_measure(const struct dt_safetensors_type *type, const int64_
     DT_FAIL(DT_USER, "the file is damaged or not a safetensors file; copy or create it again",     \
             __VA_ARGS__)
 
-// What cJSON would take without a word, and how many values it would have to hold.
+// What cJSON would accept silently, and how many values it would have to hold.
 static dt_status check_text(const char *path, const char *text, int64_t size)
 {
     bool in_string = false;

@@ -1,4 +1,4 @@
-// A thread that does one piece of work at a time while its owner goes on, and keeps the error of
+// A thread that does one piece of work at a time while its owner continues, and keeps the error of
 // work that failed. The file functions that the work calls report its progress (base/file.h), so
 // that its owner knows slow work from work that hangs.
 #pragma once

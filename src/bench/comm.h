@@ -14,7 +14,7 @@ struct dt_bench_route {
     char *data, *mine;
 };
 
-// So many times one after the other; waits for the device.
+// Repeats it, one after the other, and waits for the device.
 dt_status dt_bench_run_collective(const struct dt_bench_route *route, const struct dt_collective *c,
                                   int repeats);
 // --pairs: `bytes` exchanged by every two ranks, to find hosts and links that are slow.

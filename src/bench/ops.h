@@ -61,7 +61,7 @@ struct dt_bench_timer {
 };
 dt_status dt_bench_timer_open(const struct dt_backend *backend, struct dt_bench_timer *timer);
 void dt_bench_timer_close(struct dt_bench_timer *timer);
-// Repeats `work` for so many seconds, each repeat after `before` (NULL: nothing), whose time is
+// Repeats `work` for `seconds`, each repeat after `before` (NULL: nothing), whose time is
 // not counted; records seconds per repeat, one figure per round.
 dt_status dt_bench_time(const struct dt_bench_timer *timer, const struct dt_bench_work *before,
                         const struct dt_bench_work *work, double seconds,

@@ -1,4 +1,4 @@
-// Saves checkpoints while training goes on. The training thread fills the snapshot and begins a
+// Saves checkpoints while training continues. The training thread fills the snapshot and begins a
 // save; a thread of each rank that writes a part writes, syncs and hashes it. In the vote that
 // training takes at every step the ranks learn that all parts are complete, or that one failed.
 // Then rank 0's thread publishes the checkpoint and removes old ones. Whatever fails before leaves
@@ -49,7 +49,8 @@ dt_status dt_saver_create(const struct dt_saver_config *config, struct dt_saver 
 // is under way. NULL is fine.
 void dt_saver_destroy(struct dt_saver *saver);
 bool dt_saver_is_free(const struct dt_saver *saver);
-// Whether a failed save should be tried again, or none has begun for so many seconds (0: any time).
+// Whether a failed save should be tried again, or none has begun for this many seconds (0: any
+// time).
 bool dt_saver_is_overdue(const struct dt_saver *saver, double seconds);
 // Begins to save the state and what the snapshot was filled with. The saver must be free.
 // start: dt_seconds when training began to wait for this.

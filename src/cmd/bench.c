@@ -28,7 +28,8 @@ static const struct dt_option options[] = {
         FLAG, reader, "reader", "false",
         "time the shard reader against plain read(); FILE is a shard, by default a temporary one")},
     {OPTION(FLAG, comm, "comm", "false",
-            "time and check every collective over all ranks: start it by mpirun or srun, as a run"),
+            "time and check every collective over all ranks: start it with mpirun or srun, like a "
+            "run"),
      .communicates = true},
     {OPTION(CHOICE, model, "model", "custom", "custom|130m|370m",
             "width, layers and vocabulary of the published Mamba of that size, 2048 tokens per "
@@ -76,7 +77,8 @@ static const struct dt_option options[] = {
      .modes = COMM, .letter = 'b', .argument = "SIZE"},
     {OPTION(TEXT, last, "last", "1G", "largest array"), .modes = COMM, .letter = 'e',
      .argument = "SIZE"},
-    {OPTION(WHOLE, factor, "factor", "2", 2, 1 << 20, "each size is so many times the one before"),
+    {OPTION(WHOLE, factor, "factor", "2", 2, 1 << 20,
+            "each size is this many times the one before"),
      .modes = COMM, .letter = 'f'},
     {OPTION(CHOICE, collective, "collective", "all",
             "all|all-reduce|reduce-scatter|all-gather|broadcast|exchange", "which to measure"),

@@ -89,4 +89,4 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 }
 
 const struct dt_command dt_cmd_info = {
-    .name = "info", .usage = "", .help = "devices, versions, features", .run = run};
+    .name = "info", .usage = "", .help = "print devices, versions and features", .run = run};

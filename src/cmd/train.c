@@ -60,7 +60,7 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 const struct dt_command dt_cmd_train = {
     .name = "",
     .usage = "CONFIG [section.key=value …]",
-    .help = "train (on four ranks: mpirun -np 4 dtrain CONFIG)",
+    .help = "train; on four ranks: mpirun -np 4 dtrain CONFIG",
     .max_words = INT_MAX,
     .configured = true,
     .communicates = true,

@@ -20,7 +20,7 @@ struct dt_device_comm_config {
     int64_t tree_bytes; // the most that is summed at once in the order DT_SUM_TREE; 0: nothing
 };
 
-// Bytes of device memory for so many tree_bytes.
+// Bytes of device memory that `tree_bytes` need.
 static inline int64_t dt_device_comm_scratch(int64_t tree_bytes)
 {
     int64_t half = tree_bytes / 2 + (int64_t)sizeof(double);

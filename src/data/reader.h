@@ -46,7 +46,7 @@ struct dt_reader_kind {
     // … or by more than a name; `mark` is an example of it for messages.
     dt_status (*has)(const struct dt_h5_file *file, bool *found);
 
-    // Checks all that metadata can tell and fills shard->type, count, windows,
+    // Checks all that metadata can show and fills shard->type, count, windows,
     // row, width and stride, and what applies of hash_block and doc_starts. Its own state is a
     // struct from malloc at reader->own, which is freed after `close`.
     dt_status (*open)(struct dt_reader *reader, const struct dt_scan_rules *rules,
@@ -87,7 +87,7 @@ extern const struct dt_reader_kind *const dt_reader_kinds[];
 const struct dt_reader_kind *dt_reader_find(const char *name);   // or NULL
 const struct dt_reader_kind *dt_reader_source(const char *text); // whose source it is, or NULL
 
-// Opens a shard (`path` is borrowed) and checks what metadata can tell. Fills *shard except for its
+// Opens a shard (`path` is borrowed) and checks what metadata can show. Fills *shard except for its
 // path. DT_USER says what is wrong.
 dt_status dt_reader_open(const char *path, const struct dt_scan_rules *rules,
                          struct dt_shard *shard, struct dt_reader **reader);

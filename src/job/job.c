@@ -55,7 +55,7 @@ static dt_status check_threads(const struct dt_job *job)
                             threads, cores, job->comm->info.host);
 }
 
-// From so many cores on a rank leaves one to the threads that read data and communicate: a
+// From this many cores on, a rank leaves one to the threads that read data and communicate: a
 // parallel loop waits for its slowest thread.
 enum { SPARE_CORE_FROM = 8 };
 
@@ -245,7 +245,7 @@ static dt_status broadcast_dataset(struct dt_comm *comm, struct dt_dataset **dat
     return status;
 }
 
-// What needs files: rank 0 looks, and the others hear of it.
+// What needs files: rank 0 looks, and reports to the others.
 static dt_status look(struct dt_job *job, enum dt_purpose purpose)
 {
     if (purpose == DT_PURPOSE_TRAIN)

@@ -310,7 +310,7 @@ static dt_status send_inputs(struct dt_player *player, const struct dt_play *pla
     return player->ids >= 0 ? send(player, player->ids, play->ids, rows) : DT_OK;
 }
 
-// Draws from output k, and tells the model if it is to condition the next ones.
+// Draws from output k, and passes it to the model where it conditions the next ones.
 static dt_status draw(struct dt_player *player, const struct dt_play *play,
                       const struct dt_outputs *outputs, int k)
 {

@@ -56,7 +56,7 @@ dt_status dt_player_step(struct dt_player *player, const struct dt_play *play);
 
 // The random numbers of a stream start at `seed`; a new player's streams at their own numbers.
 dt_status dt_player_seed(struct dt_player *player, int64_t stream, uint64_t seed);
-// Forgets all that the stream has seen; its random numbers go on.
+// Forgets all that the stream has seen; its random numbers continue.
 dt_status dt_player_reset(struct dt_player *player, int64_t stream);
 // The whole of a stream, random numbers too, as one block of info.state bytes of host memory.
 dt_status dt_player_save(struct dt_player *player, int64_t stream, void *block);

@@ -97,7 +97,7 @@ DTRAIN_STEP_API int dtrain_step_batch(dtrain_step *handle, int32_t first, int32_
                                       const float *frames, const int32_t *ids, double temperature,
                                       float *drawn, float *outputs);
 
-// A stream forgets what it has seen; its random numbers go on.
+// A stream forgets what it has seen; its random numbers continue.
 DTRAIN_STEP_API int dtrain_step_reset(dtrain_step *handle, int32_t stream);
 // The random numbers of a stream start at `seed`. Without a call each stream has its own.
 DTRAIN_STEP_API int dtrain_step_seed(dtrain_step *handle, int32_t stream, uint64_t seed);

@@ -4,7 +4,7 @@
 // writes its gradients and loss sums into the same two places. Sums of 2^l micro-batches wait in
 // level l, as the digits of a binary counter of the micro-batches do, and are carried as its digits
 // are. The last micro-batch carries through all levels, row by row, as its gradients become final:
-// so rows leave in buckets while backward goes on.
+// so rows leave in buckets while backward runs.
 #pragma once
 
 #include "backend/backend.h"

@@ -32,7 +32,7 @@ struct dt_optimizer {
 
 // What is kept for each parameter, without arrays.
 struct dt_optimizer_states dt_optimizer_states(const struct dt_optimizer_config *config);
-// Bytes of the states of so many elements, for the memory plan.
+// Bytes of the states of `elements`, for the memory plan.
 int64_t dt_optimizer_bytes(int64_t elements, const struct dt_optimizer_config *config);
 // `pieces` of the flat arrays, which are borrowed: those that this rank updates.
 dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,

@@ -237,7 +237,7 @@ static void print_table(FILE *f, const struct table *table)
         [DT_LANE_DEVICE] = "the same on the device, by its clock",
         [DT_LANE_OP] = "ops of training steps",
         [DT_LANE_VALIDATION] = "ops of validation batches",
-        [DT_LANE_COMM] = "collectives, from begin to end, also while training goes on",
+        [DT_LANE_COMM] = "collectives, from start to end, also while training continues",
         [DT_LANE_DEVICE_COMM] = "collectives between devices, by their clock",
         [DT_LANE_INPUT] = "reader thread (reading a block is part of filling a batch)",
         [DT_LANE_CHECKPOINT] = "checkpoints"};

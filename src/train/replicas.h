@@ -1,5 +1,5 @@
 // Whether the ranks still agree: checksums of what every rank has alike, compared every
-// comm.verify_replicas steps. Memory and libraries that fail without a word show here.
+// comm.verify_replicas steps. Memory and libraries that fail silently show here.
 #pragma once
 
 #include "base/memory_plan.h"

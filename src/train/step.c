@@ -24,7 +24,8 @@ enum mark {
     MARKS
 };
 
-// Where the device works by itself, the ops of the second step are timed, and of one in so many.
+// Where the device works by itself, the ops are timed in the second step and in every 128th after
+// it.
 enum { STEPS_PER_TIMED = 128 };
 
 // What host and device send each other in a step, pinned.

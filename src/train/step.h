@@ -30,7 +30,7 @@ struct dt_stepper_config {
     bool shard;                // optimizer states, where there are several ranks
     bool graphs;               // where the device has them
     struct dt_op_times *times; // borrowed; NULL: ops are not timed
-    int64_t carry_steps; // carry state, which is zero again after so many steps; 0: carry nothing
+    int64_t carry_steps; // carry state, which is zero again after this many steps; 0: carry nothing
 };
 
 // What is known of a step when its work is done.

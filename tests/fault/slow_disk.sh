@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checkpoints are written while training goes on: what is saved is the state after its step, whatever the disk does. A
+# Checkpoints are written while training continues: what is saved is the state after its step, whatever the disk does. A
 # part that fails on one rank is a warning that names it; a save that is due while the disk is busy comes later; a write
 # that hangs ends the job.
 #   slow_disk.sh DTRAIN INTERPOSE
