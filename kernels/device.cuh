@@ -446,6 +446,7 @@ DT_DEVICE void dt_mma_load_b_rows(unsigned (&b)[2], const dt_bf16 *rows, int pit
                  : "memory");
 #else
     const int g = lane / 4, t = lane % 4;
+    simt::matrix_row(rows + lane % 16 * pitch);
     for (int i = 0; i < 2; i++)
         b[i] = (unsigned)rows[(2 * t + i * 8) * pitch + g] |
                (unsigned)rows[(2 * t + i * 8 + 1) * pitch + g] << 16;

@@ -276,13 +276,13 @@ static dt_status cuda_event_record(struct dt_device *device, struct dt_event *ev
 
 static dt_status cuda_event_sync(struct dt_device *device, struct dt_event *event)
 {
-    (void)device;
+    DT_TRY(dt_cuda_make_current(device)); // the thread that saves makes no other call
     return DT_CUDA(cudaEventSynchronize(dt_cuda_event(event)), "waiting for an event");
 }
 
 static dt_status cuda_event_done(struct dt_device *device, struct dt_event *event, bool *done)
 {
-    (void)device;
+    DT_TRY(dt_cuda_make_current(device));
     cudaError_t error = cudaEventQuery(dt_cuda_event(event));
     *done = error == cudaSuccess;
     if (error == cudaErrorNotReady) {

@@ -173,6 +173,12 @@ void copy_async(void *to, const void *from, size_t bytes)
         begin({to, from, bytes, false, copies_are_lazy()}, __builtin_return_address(0));
 }
 
+void matrix_row(const void *at)
+{
+    if (!memory_is_shared(at) || (uintptr_t)at % 16 != 0)
+        fault("a matrix row at %p: in shared memory, and aligned to 16 bytes", at);
+}
+
 // A group without copies is a group too: it stands as a copy of nothing.
 void copy_commit(void)
 {

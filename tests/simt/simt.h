@@ -132,6 +132,8 @@ dt_status launched(const char *op, const char *file, int line, const char *funct
 uint64_t clock(void);
 void copy_async(void *shared, const void *global, size_t bytes);
 void copy_commit(void);
+void matrix_row(
+    const void *shared); // that tensor cores load: in shared memory, aligned to 16 bytes
 void copy_wait(int newest);
 
 template <class T> struct exactly {

@@ -6,12 +6,12 @@
 // The simulated device differs from a real one in what it forbids: it runs streams one task at a
 // time in the order least kind to them (SIMT_ORDER), the NULL stream is one more stream that waits
 // for no other (on a GPU it waits for streams that were not made non-blocking, so a program that
-// relies on that fails here), memory is NaN until written, and a copy must lie inside one
-// allocation and go the way it says. Environment: SIMT_DEVICES (1), SIMT_DRIVER (13000; 0: none),
-// SIMT_SM (90), SIMT_MEMORY (bytes a device, 1 GiB), SIMT_L2 (bytes of cache, 2 KiB),
-// SIMT_UUID=same (all devices have one), SIMT_NAME (Simulated GPU), SIMT_CODE=none (the kernels are
-// not for it), SIMT_ORDER (ascending, descending, random, warp), SIMT_SEED and
-// SIMT_COUNT (allocations are counted and printed at the end).
+// relies on that fails here), memory is NaN until written, a copy must lie inside one allocation
+// and go the way it says, and a thread chooses among several devices before it uses one.
+// Environment: SIMT_DEVICES (1), SIMT_DRIVER (13000; 0: none), SIMT_SM (90), SIMT_MEMORY (bytes a
+// device, 1 GiB), SIMT_L2 (bytes of cache, 2 KiB), SIMT_UUID=same (all devices have one), SIMT_NAME
+// (Simulated GPU), SIMT_CODE=none (the kernels are not for it), SIMT_ORDER (ascending, descending,
+// random, warp), SIMT_SEED and SIMT_COUNT (allocations are counted and printed at the end).
 #pragma once
 
 #include <stddef.h>

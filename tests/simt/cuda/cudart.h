@@ -42,12 +42,22 @@ void break_device(cudaError_t error);
 cudaError_t usable(void);
 cudaError_t remember(cudaError_t error); // for cudaGetLastError; returns it
 
-// The frame of every call that needs a device.
-template <class F> cudaError_t call(F body)
+// The frame of every call that asks about devices …
+template <class F> cudaError_t ask(F body)
 {
     guard hold(lock());
     cudaError_t error = usable();
     return remember(error == cudaSuccess ? body(hold) : error);
+}
+
+// … and of every one that uses the thread's device.
+cudaError_t may_use_device(void);
+template <class F> cudaError_t call(F body)
+{
+    return ask([&](guard &hold) {
+        cudaError_t error = may_use_device();
+        return error == cudaSuccess ? body(hold) : error;
+    });
 }
 
 // ---- queue.cpp: the device's thread

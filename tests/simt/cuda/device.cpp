@@ -2,14 +2,25 @@
 #include "cudart.h"
 
 #include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace simt
 {
 static thread_local int current;
+static thread_local bool chosen; // by cudaSetDevice
 
 int current_device(void)
 {
     return current;
+}
+
+// Of several devices a thread of the program's must choose one: a GPU that it did not mean would
+// get a context, which takes some 500 MB of its memory.
+cudaError_t may_use_device(void)
+{
+    const bool first = syscall(SYS_gettid) == getpid();
+    return first || chosen || environment().devices == 1 ? cudaSuccess : cudaErrorInvalidDevice;
 }
 
 static bool exists(int device)
@@ -42,7 +53,7 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 cudaError_t cudaGetDeviceCount(int *count)
 {
     *count = 0;
-    return call([&](guard &) {
+    return ask([&](guard &) {
         *count = environment().devices;
         return cudaSuccess;
     });
@@ -50,17 +61,18 @@ cudaError_t cudaGetDeviceCount(int *count)
 
 cudaError_t cudaSetDevice(int device)
 {
-    return call([&](guard &) {
+    return ask([&](guard &) {
         if (!exists(device))
             return cudaErrorInvalidDevice;
         current = device;
+        chosen = true;
         return cudaSuccess;
     });
 }
 
 cudaError_t cudaGetDevice(int *device)
 {
-    return call([&](guard &) {
+    return ask([&](guard &) {
         *device = current;
         return cudaSuccess;
     });
@@ -68,7 +80,7 @@ cudaError_t cudaGetDevice(int *device)
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
 {
-    return call([&](guard &) {
+    return ask([&](guard &) {
         if (!exists(device))
             return cudaErrorInvalidDevice;
         *properties = {};
@@ -85,7 +97,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 
 cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device)
 {
-    return call([&](guard &) {
+    return ask([&](guard &) {
         if (!exists(device))
             return cudaErrorInvalidDevice;
         int length = snprintf(id, (size_t)size, "0000:%02X:00.0", (unsigned)device + 1);
