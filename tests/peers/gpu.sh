@@ -1,11 +1,12 @@
 #!/bin/bash
 # gpu.sh DTRAIN [RESULTS.jsonl]: the same training step in dtrain, PyTorch and JAX on a CUDA device, one after another,
 # and all of that again; then tables of tokens/s and peak device memory against the best peer. $PYTHON (or python3)
-# needs torch; with mamba_ssm and causal_conv1d the official kernels take part, with jax[cuda] JAX. What is missing is
-# said in the table. $SIZES: other sizes than `--model 130m;--model 370m` of `dtrain bench`, 16 sequences a step.
-# $ROUNDS (2), $LIMIT seconds for each variant (300), $DEVICE (cuda; cpu to try the script). Give it an idle device.
+# needs torch; with mamba_ssm and causal_conv1d (official.py builds them) the official kernels take part, with jax[cuda]
+# JAX. What is missing is said in the table. $SIZES: other sizes than `--model 130m;--model 370m` of `dtrain bench`, 16
+# sequences a step. $ROUNDS (2), $LIMIT seconds for each variant (300), $BUDGET seconds for all, $DEVICE (cuda; cpu to
+# try the script). Give it an idle device.
 set -u
-[ $# -ge 1 ] || { sed -n 2,6p "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n 2,7p "$0" >&2; exit 2; }
 dtrain=$(realpath "$1")
 results=${2:-gpu-peers.jsonl}
 here=$(dirname "$(realpath "$0")")

@@ -1,12 +1,18 @@
 # shellcheck shell=bash disable=SC2154
-# What run.sh and gpu.sh share. $results, $limit, $here and $python are the caller's.
+# What run.sh and gpu.sh share. $results, $limit, $here and $python are the caller's; $BUDGET, where it is set, is the
+# seconds of all: a variant gets no more than what is left, and none begins where nothing is.
 
 # one NAME VARIANT COMMAND…: appends the command's last line of output to the results; where it gave none, why.
 one() {
-    local name=$1 variant=$2 line rc why
+    local name=$1 variant=$2 line rc why most=$((${BUDGET:-86400} - SECONDS))
     shift 2
-    echo "$name $variant" >&2
-    line=$(timeout "$limit" "$@" 2>"$results.log" | tail -n 1; exit "${PIPESTATUS[0]}")
+    most=$((most < limit ? most : limit))
+    echo "$name $variant, for up to $most s" >&2
+    if [ $most -lt 10 ]; then
+        echo "{\"peer\": \"$name\", \"variant\": \"$variant\", \"error\": \"no time is left\"}" >>"$results"
+        return
+    fi
+    line=$(timeout --kill-after=5 $most "$@" 2>"$results.log" | tail -n 1; exit "${PIPESTATUS[0]}")
     rc=$?
     if [ $rc -eq 0 ]; then
         echo "$line" >>"$results"
@@ -17,7 +23,7 @@ one() {
         tr -d '\\"' | tr -c '[:print:]\n' ' ' | cut -c1-160)
     case $rc in
     77) why="skipped: $why" ;;
-    124) why="none within $limit s" ;;
+    124 | 137) why="none within $most s" ;;
     *) why="failed, code $rc: $why" ;;
     esac
     echo "{\"peer\": \"$name\", \"variant\": \"$variant\", \"error\": \"$why\"}" >>"$results"
