@@ -45,8 +45,8 @@ dt_status dt_bench_reader(const struct dt_bench_options *options);
 // Collective; DT_MACHINE where a result was wrong.
 dt_status dt_bench_comm(struct dt_comm *comm, const struct dt_bench_options *options);
 
-// The rate of every step: a run with optim.schedule = constant and optim.lr of this, the other
-// settings being those of the options and of the configuration's defaults, makes the same steps.
+// The learning rate of every step. A run with optim.schedule = constant and this optim.lr makes the
+// same steps, if its other settings are those of the options and the configuration's defaults.
 #define DT_BENCH_LEARNING_RATE 1e-3
 
 // The model that the options describe; its storage is fp32.

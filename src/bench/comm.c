@@ -76,7 +76,7 @@ dt_status dt_bench_run_collective(const struct dt_bench_route *route, const stru
     return route->device ? dt_stream_sync(&route->backend, route->stream) : DT_OK;
 }
 
-// The mean time of a batch of repeats on this rank, from when all ranks are there.
+// The mean time of a batch of repeats on this rank, after a barrier.
 static dt_status time_batch(const struct bench *b, const struct dt_collective *c, int repeats,
                             double *seconds)
 {
@@ -91,7 +91,7 @@ static dt_status time_batch(const struct bench *b, const struct dt_collective *c
 static dt_status time_row(const struct bench *b, const struct dt_collective *c, struct row *row)
 {
     struct dt_bench_clock *clock = &row->clock;
-    double once[2] = {0}; // the first connects
+    double once[2] = {0}; // the first call connects
     double wanted = b->route.options->seconds > 0 ? b->route.options->seconds : default_seconds;
     for (int i = 0; i < 2; i++)
         DT_TRY(time_batch(b, c, 1, &once[i]));
@@ -166,7 +166,7 @@ static dt_status check_once(const struct bench *b, const struct dt_collective *c
     return status;
 }
 
-// After the timing, so that what only shows after many rounds is found, too.
+// After the timing, to find also what shows only after many rounds.
 static dt_status check_row(const struct bench *b, const struct dt_collective *c, struct row *row)
 {
     struct dt_known_values known;
@@ -202,9 +202,9 @@ static void print_header(const struct bench *b)
         return;
     printf("# %d rank%s on %lld host%s, %s%s\n", info->size, info->size == 1 ? "" : "s",
            (long long)b->hosts, b->hosts == 1 ? "" : "s", dt_comm_mpi_version(),
-           info->size == 1        ? "; one rank sends nothing: start several by mpirun or srun"
+           info->size == 1        ? "; one rank sends nothing: start several with mpirun or srun"
            : is_oversubscribed(b) ? "; more ranks than cores: they take turns, so these times "
-                                    "do not hold where there are cores enough"
+                                    "are longer than with enough cores"
                                   : "");
     if (b->route.options->pairs)
         return;
@@ -352,8 +352,8 @@ static void release(struct bench *b)
     b->route.stream = NULL;
 }
 
-// The largest array that every rank can have twice, on a device with what a tree needs besides,
-// within --max-memory or a half of what is free.
+// The largest array that every rank can hold twice (on a device, plus what a tree needs), within
+// --max-memory or half of the free memory.
 static dt_status choose_limit(struct bench *b, bool on_device)
 {
     char text[64];

@@ -12,7 +12,7 @@
 enum { REPEATS = 5, SHOWN = 16 }; // ranks up to which the whole matrix is printed
 static const double slow = 0.7;   // of the median
 
-// With whom a rank plays in round k of a tournament in which each of n meets each once; -1: nobody.
+// The partner of a rank in round k of a round-robin tournament of n; -1: none.
 static int opponent(int rank, int k, int n)
 {
     int last = n + n % 2 - 1; // the others go round it
@@ -37,7 +37,7 @@ static dt_status play(const struct dt_bench_route *route, int64_t bytes, double 
             DT_TRY(dt_barrier(route->comm));
             double start = dt_seconds();
             DT_TRY(dt_bench_run_collective(route, &c, 1));
-            best = i > 0 ? fmin(best, dt_seconds() - start) : best; // the first connects
+            best = i > 0 ? fmin(best, dt_seconds() - start) : best; // the first call connects
         }
         if (c.peer >= 0)
             seconds[c.peer] = best;

@@ -55,7 +55,7 @@ static dt_status describe(const struct dt_bench_options *options, const struct d
     s->run.cuda_graph = options->cuda_graph;
     s->data.seq_len = rig->length;
     s->data.batch = rig->batch;
-    s->data.normalize = false; // synthetic frames are as they should be
+    s->data.normalize = false; // synthetic frames are already normalised
     DT_TRY(dt_bench_model(options, &s->model));
     job->model = s->model;
     job->model.storage = bf16 ? DT_BF16 : DT_F32;

@@ -13,7 +13,7 @@
 enum { WARM_UP = 3, LEAST = 3 };
 static const double default_seconds = 5;
 
-// The kernel's own mark of the most that this process had resident, in MiB.
+// The peak resident memory of this process, as the kernel records it, in MiB.
 static dt_status peak_resident(double *mb)
 {
     static const char path[] = "/proc/self/status", field[] = "VmHWM";

@@ -69,7 +69,7 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
     return DT_OK;
 }
 
-// Of the trainer's gradients.
+// How the ranks will sum gradients.
 static void print_communication(const struct dt_job *job)
 {
     char version[64] = "";

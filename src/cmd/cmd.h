@@ -45,10 +45,10 @@ extern const struct dt_command *const dt_commands[]; // training first; ends wit
 dt_status dt_call_parse(int argc, char **argv, struct dt_call *call);
 void dt_call_free(struct dt_call *call);
 bool dt_call_given(const struct dt_call *call, const char *option);
-// Whether all ranks run it together: as the command or one of the options given says.
+// Whether all ranks run it together, as the command or a given option requires.
 bool dt_call_communicates(const struct dt_call *call);
 
-// The table as text: the list of commands, and the help of one; of training, all there is.
+// The table as text: the list of commands, and the help of one (of training: of all keys, too).
 void dt_print_commands(FILE *out);
 void dt_print_help(const struct dt_command *command, FILE *out);
 

@@ -9,7 +9,7 @@ enum { TEXT = 1024 };
 
 const struct dt_command dt_cmd_completion;
 
-// A case of the shell's: the words, separated by blanks, that `pattern` may be followed by.
+// One case of the shell function: the words, separated by blanks, that may follow `pattern`.
 static void print_case(const char *pattern, const struct dt_config_key *key)
 {
     if (key->type != DT_CONFIG_BOOL && key->type != DT_CONFIG_ENUM)

@@ -35,7 +35,7 @@ static dt_status describe(const struct dt_known_backend *known, int index, int t
     return status;
 }
 
-// What is not there is a line, too.
+// What is missing has a line, too.
 static void print_absent(const char *what)
 {
     printf("%s: %s\n", what, dt_error_current()->message);

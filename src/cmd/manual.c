@@ -1,5 +1,4 @@
-// What the tables of subcommands, options and configuration keys look like as help and as a man
-// page.
+// Help and the man page, from the tables of subcommands, options and configuration keys.
 #include "base/text.h"
 #include "cmd/cmd.h"
 

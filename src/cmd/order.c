@@ -1,5 +1,4 @@
-// `dtrain order`: the data order made auditable, a line "step slot file offset" for each trained
-// window.
+// `dtrain order`: prints the data order, a line "step slot file offset" for each trained window.
 #include "data/order.h"
 #include "cmd/cmd.h"
 #include "data/shard_cache.h"
@@ -19,7 +18,7 @@ static const struct dt_option options[] = {
     {.key = {0}},
 };
 
-// In the reader kind's units, tokens or rows of pairs, or as the kind says: an episode and a row.
+// In the reader kind's units (tokens, rows of pairs), or as the kind writes it: episode and row.
 static dt_status print_window(const struct dt_dataset *data, struct dt_shard_cache *cache,
                               int64_t step, int64_t slot, const struct dt_position *at)
 {

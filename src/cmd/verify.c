@@ -68,7 +68,7 @@ static bool is_checkpoint(const char *folder)
     char manifest[DT_PATH];
     if (dt_path(manifest, "%s/MANIFEST", folder) == DT_OK)
         return dt_file_exists(manifest);
-    dt_error_clear(); // too long a path holds nothing
+    dt_error_clear(); // a path that is too long contains nothing
     return false;
 }
 
@@ -112,7 +112,7 @@ static dt_status verify_path(struct tally *tally, const char *path)
     return DT_OK;
 }
 
-// A name that exists is no pattern.
+// A name that exists is not a pattern.
 static dt_status verify_pattern(struct tally *tally, const char *pattern)
 {
     glob_t found;
