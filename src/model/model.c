@@ -128,8 +128,10 @@ static void arrange(struct dt_model *model, struct dt_plan *plan)
     int64_t d = model->config.d_model, M = plan->rows, elements = parts->params.elements, mark = 0;
     bool training = plan->shape.training;
     enum dt_memory border = training ? DT_MEMORY_ACTIVATIONS : DT_MEMORY_SCRATCH;
-    net->stored = net->weights = dt_plan_view(plan, DT_MEMORY_WEIGHTS, elements, 1, DT_F32).data;
-    if (model->config.storage == DT_BF16)
+    if (!net->rows)
+        net->stored = net->weights =
+            dt_plan_view(plan, DT_MEMORY_WEIGHTS, elements, 1, DT_F32).data;
+    if (!net->rows && model->config.storage == DT_BF16)
         net->stored = dt_plan_view(plan, DT_MEMORY_WEIGHTS_BF16, elements, 1, DT_BF16).data;
     if (training)
         net->gradients = dt_plan_view(plan, DT_MEMORY_GRADIENTS, elements, 1, DT_F32).data;
@@ -272,6 +274,20 @@ static dt_status measure_workspace(const struct dt_model *model, int64_t *bytes)
     return DT_OK;
 }
 
+// Places the weights that are kept row by row.
+static void place_rows(const struct dt_model *model, struct dt_arena *weights,
+                       struct dt_arena *stored)
+{
+    for (int i = 0; model->net.rows && i < model->parts.params.n; i++) {
+        struct dt_net_row *row = &model->net.rows[i];
+        int64_t n = model->parts.params.rows[i].count;
+        row->weight =
+            row->reads_weight ? dt_arena_take(weights, n * (int64_t)sizeof *row->weight) : NULL;
+        row->stored =
+            row->reads_stored ? dt_arena_take(stored, n * (int64_t)sizeof(dt_bf16)) : NULL;
+    }
+}
+
 // Places the int8 weights of linear layers, which a measured pass has found, and gives their bytes.
 static int64_t place_int8(const struct dt_model *model, struct dt_arena arena)
 {
@@ -301,6 +317,10 @@ static dt_status measure(struct dt_model *model, int64_t bytes[DT_MEMORY_COUNT])
         bytes[i] = plan.arenas[i].peak;
     DT_TRY(measure_workspace(model, &bytes[DT_MEMORY_WORKSPACE]));
     bytes[DT_MEMORY_WEIGHTS_INT8] = place_int8(model, dt_arena_measure());
+    struct dt_arena weights = dt_arena_measure(), stored = dt_arena_measure();
+    place_rows(model, &weights, &stored);
+    bytes[DT_MEMORY_WEIGHTS] += weights.used;
+    bytes[DT_MEMORY_WEIGHTS_BF16] += stored.used;
     return DT_OK;
 }
 
@@ -312,6 +332,7 @@ static void place(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
         plan.arenas[i] = dt_arena_place(model->memory[i], bytes[i]);
     arrange(model, &plan);
+    place_rows(model, &plan.arenas[DT_MEMORY_WEIGHTS], &plan.arenas[DT_MEMORY_WEIGHTS_BF16]);
     place_int8(model, dt_arena_place(model->memory[DT_MEMORY_WEIGHTS_INT8],
                                      bytes[DT_MEMORY_WEIGHTS_INT8]));
     model->net.workspace = model->memory[DT_MEMORY_WORKSPACE];
@@ -339,7 +360,9 @@ static dt_status model_new(const struct dt_backend *backend, const struct dt_mod
         .backend = &model->backend, .config = &model->config, .params = &model->parts.params};
     if (shape->int8)
         model->net.int8 = calloc((size_t)model->parts.params.n, sizeof *model->net.int8);
-    if (shape->int8 && !model->net.int8) {
+    if (shape->play)
+        model->net.rows = calloc((size_t)model->parts.params.n, sizeof *model->net.rows);
+    if ((shape->int8 && !model->net.int8) || (shape->play && !model->net.rows)) {
         status = DT_FAIL(DT_MACHINE, NULL, "no memory for a model");
         goto fail;
     }
@@ -396,6 +419,7 @@ void dt_model_destroy(struct dt_model *model)
         dt_free(&model->backend, model->memory[i]);
     parts_free(&model->parts);
     free(model->net.int8);
+    free(model->net.rows);
     free(model->residual);
     free(model);
 }
@@ -444,18 +468,17 @@ const struct dt_int8 *dt_model_int8(const struct dt_model *model)
     return model->net.int8;
 }
 
-static dt_status refresh_int8(struct dt_model *model, struct dt_stream *stream)
+// Row i in int8, from `weights` of that type; nothing where it is not played so.
+static dt_status quantize_row(struct dt_model *model, int i, const void *weights,
+                              enum dt_dtype type, struct dt_stream *stream)
 {
-    for (int i = 0; model->net.int8 && i < model->parts.params.n; i++) {
-        const struct dt_int8 *row = &model->net.int8[i];
-        struct dt_quantize_args args = {.x = dt_view_of(dt_net_stored(&model->net, i), row->out,
-                                                        row->in, model->config.storage),
-                                        .y = dt_view_of(row->data, row->out, row->in, DT_I8),
-                                        .scale = row->scale};
-        if (row->out > 0)
-            DT_TRY(dt_quantize(&model->backend, &args, stream));
-    }
-    return DT_OK;
+    const struct dt_int8 *row = model->net.int8 ? &model->net.int8[i] : NULL;
+    if (!row || row->out == 0)
+        return DT_OK;
+    struct dt_quantize_args args = {.x = dt_view_of((void *)weights, row->out, row->in, type),
+                                    .y = dt_view_of(row->data, row->out, row->in, DT_I8),
+                                    .scale = row->scale};
+    return dt_quantize(&model->backend, &args, stream);
 }
 
 dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream)
@@ -467,7 +490,58 @@ dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream)
                                 .y_type = DT_BF16};
     if (model->config.storage == DT_BF16)
         DT_TRY(dt_cast(&model->backend, &args, stream));
-    return refresh_int8(model, stream);
+    for (int i = 0; i < model->parts.params.n; i++)
+        DT_TRY(
+            quantize_row(model, i, dt_net_stored(&model->net, i), model->config.storage, stream));
+    return DT_OK;
+}
+
+// Row i from `staged`, where it is on the device.
+static dt_status set_row(struct dt_model *model, int i, const float *staged)
+{
+    const struct dt_net_row *row = &model->net.rows[i];
+    int64_t n = model->parts.params.rows[i].count;
+    struct dt_cast_args cast = {
+        .n = n, .x = staged, .x_type = DT_F32, .y = row->weight, .y_type = DT_F32};
+    if (row->weight)
+        DT_TRY(dt_cast(&model->backend, &cast, NULL));
+    cast.y = row->stored;
+    cast.y_type = DT_BF16;
+    if (row->stored)
+        DT_TRY(dt_cast(&model->backend, &cast, NULL));
+    return quantize_row(model, i, staged, DT_F32, NULL);
+}
+
+static dt_status set_rows(struct dt_model *model, const float *weights)
+{
+    const struct dt_params *params = &model->parts.params;
+    int64_t largest = 0;
+    float *staged;
+    for (int i = 0; i < params->n; i++)
+        largest = params->rows[i].count > largest ? params->rows[i].count : largest;
+    DT_TRY(dt_alloc(&model->backend, largest * (int64_t)sizeof *staged, &staged));
+    dt_status status = DT_OK;
+    for (int i = 0; i < params->n && status == DT_OK; i++) {
+        const struct dt_param *row = &params->rows[i];
+        status = dt_to_device(&model->backend, staged, weights + row->offset,
+                              row->count * (int64_t)sizeof *staged, NULL);
+        if (status == DT_OK)
+            status = set_row(model, i, staged);
+        if (status == DT_OK) // before `staged` is overwritten or freed
+            status = dt_stream_sync(&model->backend, NULL);
+    }
+    dt_free(&model->backend, staged);
+    return status;
+}
+
+dt_status dt_model_set_weights(struct dt_model *model, const float *weights)
+{
+    int64_t bytes = model->parts.params.elements * (int64_t)sizeof *weights;
+    if (model->net.rows)
+        return set_rows(model, weights);
+    DT_TRY(dt_to_device(&model->backend, model->net.weights, weights, bytes, NULL));
+    DT_TRY(dt_model_refresh(model, NULL));
+    return dt_stream_sync(&model->backend, NULL);
 }
 
 static const struct dt_array_list *state_arrays(const struct parts *parts, int64_t layer)

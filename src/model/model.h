@@ -38,6 +38,7 @@ struct dt_model_shape {
     int64_t sequences, length; // the largest micro-batch
     bool training;             // false: no gradients, nothing kept for backward
     bool int8;                 // linear layers multiply int8: not in training, and see gemm.h
+    bool play;                 // a weight is kept in the types alone in which forward reads it
 };
 // Adds what this model at this shape allocates on the device, by category; keeps no memory
 // itself.
@@ -62,7 +63,10 @@ const struct dt_params *dt_model_params(const struct dt_model *model);
 const struct dt_array_list *dt_model_arrays(const struct dt_model *model); // that it reads
 // Index of the array of token ids, where a model can run on tokens alone; else DT_USER.
 dt_status dt_model_token_array(const struct dt_model *model, int *index);
-float *dt_model_weights(struct dt_model *model); // [elements] fp32 masters, device memory
+// [elements] fp32 masters, device memory; NULL with shape.play
+float *dt_model_weights(struct dt_model *model);
+// Sets all weights from the host's [elements] fp32. Waits for the device.
+dt_status dt_model_set_weights(struct dt_model *model, const float *weights);
 // [elements] bf16, or NULL where storage is fp32
 dt_bf16 *dt_model_weights_bf16(struct dt_model *model);
 float *dt_model_gradients(struct dt_model *model); // [elements] fp32, or NULL

@@ -10,11 +10,21 @@ static const int64_t bytes_max = INT64_C(1) << 52;
 
 const float *dt_net_weight(const struct dt_net *net, int row)
 {
+    if (net->rows) {
+        net->rows[row].reads_weight = true;
+        return net->rows[row].weight;
+    }
     return net->weights ? net->weights + net->params->rows[row].offset : NULL;
 }
 
 const void *dt_net_stored(const struct dt_net *net, int row)
 {
+    if (net->rows && net->config->storage == DT_F32)
+        return dt_net_weight(net, row);
+    if (net->rows) {
+        net->rows[row].reads_stored = true;
+        return net->rows[row].stored;
+    }
     int64_t bytes = net->params->rows[row].offset * dt_dtype_size(net->config->storage);
     return net->stored ? (const char *)net->stored + bytes : NULL;
 }

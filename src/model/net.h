@@ -4,13 +4,21 @@
 
 #include "model/model.h"
 
+// A row of the table where each is kept by itself: as a measured pass has found that it is read.
+struct dt_net_row {
+    bool reads_weight, reads_stored;
+    float *weight;
+    void *stored; // bf16
+};
+
 // Weights and gradients as the parts see them. Pointers are NULL while memory is being measured.
 struct dt_net {
     struct dt_int8 *int8; // [rows of the table] of linear layers; NULL: they are not played in int8
     const struct dt_backend *backend;
     const struct dt_model_config *config;
     const struct dt_params *params;
-    float *weights;   // masters
+    struct dt_net_row *rows; // of shape.play; NULL: the arrays that follow
+    float *weights;          // masters
     void *stored;     // in storage type, for GEMM and embedding: rounded to bf16, or the masters
     float *gradients; // NULL: no training
     void *workspace;

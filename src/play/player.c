@@ -96,7 +96,8 @@ static dt_status create(struct dt_player *player, const struct dt_model_config *
     enum dt_play_weights weights = player->info.weights;
     struct dt_model_shape shape = {.sequences = player->group,
                                    .length = player->info.length,
-                                   .int8 = weights == DT_PLAY_INT8 && player->backend.op->int8};
+                                   .int8 = weights == DT_PLAY_INT8 && player->backend.op->int8,
+                                   .play = true};
     config.storage = weights == DT_PLAY_BF16 ? DT_BF16 : DT_F32;
     config.quantize = weights == DT_PLAY_INT8 ? DT_QUANTIZE_INT8 : DT_QUANTIZE_NONE;
     DT_TRY(dt_model_create(&player->backend, &config, &shape, &player->model));
@@ -165,12 +166,9 @@ static void find_row(const struct dt_player *player, const float *weights, const
 
 dt_status dt_player_set_weights(struct dt_player *player, const float *weights)
 {
-    int64_t bytes = dt_model_params(player->model)->elements * (int64_t)sizeof *weights;
-    DT_TRY(dt_to_device(&player->backend, dt_model_weights(player->model), weights, bytes, NULL));
-    DT_TRY(dt_model_refresh(player->model, NULL));
     find_row(player, weights, "stem.mean", player->mean);
     find_row(player, weights, "stem.deviation", player->deviation);
-    return dt_stream_sync(&player->backend, NULL);
+    return dt_model_set_weights(player->model, weights);
 }
 
 static dt_status read_weights(struct dt_player *player, const char *dir, bool ema)
