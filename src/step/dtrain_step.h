@@ -1,11 +1,28 @@
 // Plays models that dtrain trained: one frame or token in, outputs out. A C library without MPI and
-// HDF5, for the CPU.
+// HDF5, for the CPU. A program, built by cc play.c $(pkg-config --cflags --libs dtrain_step):
 //
-//   dtrain_step *model;
-//   if (dtrain_step_open("runs/walk/checkpoints/step-00001000", NULL, &model) != DTRAIN_STEP_OK)
-//       { char why[1024]; dtrain_step_error(why, sizeof why); … }
-//   dtrain_step_step(model, 0, frame, NULL, outputs);      // stream 0 advances by a position
-//   dtrain_step_close(model);
+//   #include <dtrain_step.h>
+//   #include <stdio.h>
+//   #include <stdlib.h>
+//
+//   int main(int argc, char **argv) // play runs/walk/checkpoints/step-00001000
+//   {
+//       dtrain_step *model;
+//       struct dtrain_step_info info;
+//       char why[1024];
+//       if (argc < 2 || dtrain_step_open(argv[1], NULL, &model) != DTRAIN_STEP_OK)
+//           return dtrain_step_error(why, sizeof why), fprintf(stderr, "%s\n", why), 1;
+//       dtrain_step_describe(model, &info);
+//       float *frame = calloc((size_t)info.frame_size + 1, sizeof *frame);
+//       float *action = calloc((size_t)info.n_targets, sizeof *action);
+//       int32_t *ids = calloc((size_t)info.n_ids + 1, sizeof *ids); // or the token
+//       for (int t = 0; t < 10; t++) { // stream 0 advances by ten positions
+//           dtrain_step_sample(model, 0, frame, ids, 1, action, NULL);
+//           printf("%g\n", action[0]);
+//       }
+//       dtrain_step_close(model);
+//       return 0;
+//   }
 //
 // A handle has independent streams, each with its own recurrent state. What a stream gives depends
 // on its own inputs alone, to the bit. Functions return a code and never print, exit or abort; a
