@@ -1,4 +1,4 @@
-// Opens a backend by its name and dispatches the ops: each entry checks its arguments (check.c),
+// Opens a backend by its name and dispatches the ops: each entry checks its arguments (check.h),
 // then calls the backend's slot, and times it where asked. All of it is made from DT_OPS.
 #include "backend/backend.h"
 
