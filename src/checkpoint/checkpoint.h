@@ -112,9 +112,10 @@ dt_status dt_checkpoint_verify_weights(const char *path);
 dt_status dt_checkpoint_last_step(const char *dir, int64_t *step);
 // Removes the checkpoints after `step`, unless there is none up to it: DT_USER.
 dt_status dt_checkpoint_cut(const char *dir, int64_t step);
-// The newest checkpoint of `dir` that verifies into `path` (DT_PATH bytes); "" where the folder
-// holds none, or does not exist. Warns of each that it skips and why. Where there are some and none
-// verifies: DT_USER, so that no run starts over its damaged checkpoints unless it is asked to.
+// The newest checkpoint of `dir` that verifies, and is of the step in its name, into `path`
+// (DT_PATH bytes); "" where the folder holds none, or does not exist. Warns of each that it skips
+// and why. Where there are some and none verifies: DT_USER, so that no run starts over its damaged
+// checkpoints unless it is asked to.
 dt_status dt_checkpoint_newest(const char *dir, char *path);
 // The storage type that a verified checkpoint was trained with, -1 where it does not say.
 dt_status dt_checkpoint_storage(const char *path, int *storage);

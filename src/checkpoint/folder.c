@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/problems.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/trainer_state.h"
 
 #include <dirent.h>
 #include <fnmatch.h>
@@ -94,6 +95,21 @@ static void free_entries(struct entries *entries)
     free(entries->list);
 }
 
+// A copy under the name of a later step would be resumed from again and again.
+static dt_status check_step(const char *path, const char *name)
+{
+    char file[DT_PATH];
+    struct dt_trainer_state state;
+    struct dt_dataset *train;
+    DT_TRY(dt_path(file, "%s/trainer.json", path));
+    DT_TRY(dt_trainer_read(file, &state, &train));
+    dt_dataset_free(train);
+    if (state.step == parse_step(name))
+        return DT_OK;
+    return DT_FAIL(DT_USER, NULL, "%s is a checkpoint of step %lld under another name", path,
+                   (long long)state.step);
+}
+
 dt_status dt_checkpoint_newest(const char *dir, char *path)
 {
     struct entries steps;
@@ -102,7 +118,8 @@ dt_status dt_checkpoint_newest(const char *dir, char *path)
     DT_TRY(list(dir, is_step, &steps));
     for (int i = 0; i < steps.n && !intact; i++) {
         intact = dt_path(path, "%s/%s", dir, steps.list[i]->d_name) == DT_OK &&
-                 dt_checkpoint_verify(path) == DT_OK;
+                 dt_checkpoint_verify(path) == DT_OK &&
+                 check_step(path, steps.list[i]->d_name) == DT_OK;
         if (!intact)
             dt_warn("skipping a checkpoint: %s", dt_error_current()->message);
         dt_error_clear();

@@ -97,7 +97,7 @@ static dt_status open_jsonl(const struct dt_metrics_config *config, void **state
     int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC);
     sink->fd = open(sink->path, flags, 0666);
     if (sink->fd < 0) {
-        status = DT_FAIL(DT_MACHINE, NULL, "cannot write %s: %s", sink->path, strerror(errno));
+        status = DT_FAIL_ERRNO("write", sink->path);
         goto fail;
     }
     DT_TRY_GOTO(status, fail, dt_fsync_parent(sink->path));

@@ -199,6 +199,10 @@ check "… and is not written either" cmp trained.ini runs/good/config.resolved.
 refused "resuming a run from other than its newest checkpoint" 'run.resume: .*step 3, .* step 6' "$dtrain" small.ini \
     run.name=branch run.resume=runs/branch/checkpoints/step-00000003
 check "… which stay" "$dtrain" verify runs/branch/checkpoints/step-0000000{3,6} >/dev/null
+cp -r runs/branch/checkpoints/step-0000000{3,9}
+check "a copy under another name is not resumed from" "$dtrain" small.ini run.name=branch run.steps=8 >branch.log 2>&1
+check "… but from the newest" grep -q 'resuming from runs/branch/checkpoints/step-00000006' branch.log
+check "… which says so" grep -q 'skipping .*step-00000009 is a checkpoint of step 3 under another name' branch.log
 refused "run.resume = never over old checkpoints" 'run.resume' "$dtrain" small.ini run.name=good run.resume=never
 
 # Output.
@@ -210,6 +214,8 @@ if [ "$(id -u)" -ne 0 ]; then
 else
     refused "an output folder without write permission" '/proc' "$dtrain" small.ini run.dir=/proc/dtrain-run
 fi
+mkdir -p runs/blocked/metrics.jsonl
+refused "a folder in place of metrics.jsonl" 'cannot write .*metrics.jsonl: Is a directory' "$dtrain" small.ini run.name=blocked
 refused "dtrain sample of a missing model" 'models/absent' "$dtrain" sample models/absent
 refused "a folder of runs in place of a run" 'hint: give a checkpoint' "$dtrain" sample runs
 refused "no checkpoint to resume from" 'hint: give the folder of a checkpoint' "$dtrain" small.ini run.resume=runs/good
