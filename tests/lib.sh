@@ -23,6 +23,14 @@ check() { # description, command …: the command must succeed
     fi
 }
 
+refused() { # what, pattern of the message, command …: it must end with exit code 2
+    local what=$1 pattern=$2
+    shift 2
+    "$@" >refused.log 2>&1
+    check "$what: exit code 2" test $? -eq 2
+    check "$what: $pattern in: $(cat refused.log)" grep -qE "$pattern" refused.log
+}
+
 finish() {
     echo "$checks checks, $failures failed" >&2
     [ "$checks" -gt 0 ] && [ "$failures" -eq 0 ]

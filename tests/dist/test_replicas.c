@@ -1,4 +1,5 @@
 // Replicas that drifted: one changed bit of one array of one rank is found, and the rank named.
+#include "one_layer.h"
 #include "test.h"
 #include "train/replicas.h"
 
@@ -33,25 +34,15 @@ static void check_flip(struct dt_replicas *r, float *x, int rank, const char *me
 
 int main(void)
 {
-    struct dt_model_config config = {.d_model = 16,
-                                     .n_layer = 1,
-                                     .vocab_size = 5000,
-                                     .d_state = 2,
-                                     .d_conv = 2,
-                                     .expand = 1,
-                                     .norm_eps = 1e-5,
-                                     .tie_embeddings = true,
-                                     .pad_vocab_multiple = 8};
-    struct dt_model_shape shape = {.sequences = 1, .length = 1};
     struct dt_optimizer_states states = {.n = 1, .list = {{.name = "exp_avg"}}};
     struct dt_replicas r;
-    struct dt_model *model = NULL;
+    struct dt_model *model;
     char named[256];
     CHECK_OK(dt_comm_open(DT_COMM_KIND_MPI, &comm));
     if (!comm)
         return test_end();
     CHECK_OK(dt_backend_open("cpu", 0, 1, &backend));
-    CHECK_OK(dt_model_create(&backend, &config, &shape, &model));
+    model = one_layer(&backend, 16, 5000);
     int64_t n = dt_model_params(model)->elements, ranks = comm->info.size;
     float *weights = dt_model_weights(model);
     CHECK_OK(dt_alloc(&backend, n * 4, &states.list[0].data));

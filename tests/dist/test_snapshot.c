@@ -1,6 +1,7 @@
 // The snapshot on a device that the host does not read: rank 0's weights and states reach every
 // rank's device, in more than one piece, and come back; nothing is allocated after the start.
 #include "checkpoint/snapshot.h"
+#include "one_layer.h"
 #include "test.h"
 
 static struct dt_comm *comm;
@@ -70,26 +71,16 @@ static void check_moves(struct dt_model *model, struct dt_optimizer_states *stat
 int main(void)
 {
     struct dt_device_table table = dt_cpu_device_table;
-    struct dt_model_config config = {.d_model = 64, // 5 M elements: two pieces
-                                     .n_layer = 1,
-                                     .vocab_size = 80000,
-                                     .d_state = 2,
-                                     .d_conv = 2,
-                                     .expand = 1,
-                                     .norm_eps = 1e-5,
-                                     .tie_embeddings = true,
-                                     .pad_vocab_multiple = 8};
-    struct dt_model_shape shape = {.sequences = 1, .length = 1};
     struct dt_optimizer_states states = {.n = 2,
                                          .list = {{.name = "exp_avg"}, {.name = "exp_avg_sq"}}};
-    struct dt_model *model = NULL;
+    struct dt_model *model;
     CHECK_OK(dt_comm_open(DT_COMM_KIND_MPI, &comm));
     if (!comm)
         return test_end();
     CHECK_OK(dt_backend_open("cpu", 0, 1, &backend));
     table.alloc_host = count_host;
     backend.table = &table;
-    CHECK_OK(dt_model_create(&backend, &config, &shape, &model));
+    model = one_layer(&backend, 64, 80000); // 5 M elements: two pieces
     int64_t bytes = dt_model_params(model)->elements * 4;
     struct dt_span all = {0, dt_model_params(model)->elements};
     states.pieces = (struct dt_pieces){&all, 1, 0, all.end};

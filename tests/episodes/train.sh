@@ -26,13 +26,6 @@ EOF
 loss() { # of a run at a step
     train_lines "runs/$1/metrics.jsonl" | awk "\$1 == $2 { print \$2 }"
 }
-refused() { # what, pattern, command …
-    local what=$1 pattern=$2
-    shift 2
-    "$@" >refused.log 2>&1
-    check "$what: exit code 2" test $? -eq 2
-    check "$what: $pattern in: $(cat refused.log)" grep -qE "$pattern" refused.log
-}
 three_lines() { # layout, inputs instead of its own; sets the array `lines`
     case $1 in
     episodes) inputs='frames img[1:3] b:id*7' ;;

@@ -57,13 +57,6 @@ check "eval" "$dtrain" eval samples.ini run.init_from=runs/whole-fp32-1/$last >e
 check "verify" "$dtrain" verify runs/whole-fp32-1/$last >verify.log 2>&1
 check "--check lists the arrays' shards" "$dtrain" --check samples.ini >check.log 2>&1
 
-refused() { # what, pattern, command …
-    local what=$1 pattern=$2
-    shift 2
-    "$@" >refused.log 2>&1
-    check "$what: exit code 2" test $? -eq 2
-    check "$what: $pattern in: $(cat refused.log)" grep -qE "$pattern" refused.log
-}
 refused "text of a model of samples" 'the model.s stem "samples" reads no tokens' "$dtrain" sample runs/whole-fp32-1/$last
 refused "an unknown block" "command line: model.layers: unknown kind 'mambo': did you mean 'mamba'\? \(known: dense, mamba\)" \
     "$dtrain" --check samples.ini model.layers='dense mambo'
