@@ -345,7 +345,7 @@ def assumptions(job, fitted, collectives):
 
 def aligned(titles, rows):
     widths = [max(len(line[i]) for line in [titles] + rows) for i in range(len(titles))]
-    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths)) for line in [titles] + rows)
+    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths)).rstrip() for line in [titles] + rows)
 
 
 def measured_table(rows):
@@ -386,11 +386,11 @@ def report(job, rows, fitted, failed):
     if fitted:
         p = fitted["parameters"]
         text += ["", f"A step, fitted to the runs on {fitted['data']}: {p['fixed_ms']:.2f} ms + "
-                 f"{p['ms_per_sequence']:.3f} ms per sequence + {p['beside_ms']:.2f} ms beside communication; ranks "
-                 f"{p['straggler_ms']:.2f} ms apart; collectives x{p['contention']:.2f} beside a step"]
+                 f"{p['ms_per_sequence']:.3f} ms per sequence + {p['beside_ms']:.2f} ms with communication; ranks "
+                 f"{p['straggler_ms']:.2f} ms apart; collectives x{p['contention']:.2f} during a step"]
         for where in ("within", "between"):
             if p[where]:
-                speed = f"{1e-3 / p[where][1]:.2f} GB/s" if p[where][1] else "bytes are free beside it"
+                speed = f"{1e-3 / p[where][1]:.2f} GB/s" if p[where][1] else "a time that does not depend on the size"
                 text += [f"All-reduce {where} hosts: {p[where][0]:.1f} us per doubling of ranks, {speed}"]
         text += ["", "Each number of ranks predicted without it:", held_out_table(fitted["held_out"])]
         text += ["", "Assumptions:"] + [f"  - {line}" for line in fitted["assumptions"]]
