@@ -24,6 +24,15 @@ dt_status dt_head_find(const struct dt_model_config *config, const struct dt_kin
     return dt_kind_find(dt_head_kinds, "model.heads", name, kind);
 }
 
+const char *dt_model_unit(const struct dt_model_config *config)
+{
+    const struct dt_kind *stem;
+    if (dt_stem_find(config, &stem) == DT_OK)
+        return ((const struct dt_stem_kind *)stem)->unit;
+    dt_error_clear();
+    return "positions";
+}
+
 // A model's stem, head and blocks; the same block may come twice.
 struct kinds_used {
     int n;

@@ -47,7 +47,7 @@ extern const struct dt_config_key dt_model_keys[];
 
 // Whether model.heads lists outputs, "NAME:KIND*N …", and is not a kind of head.
 bool dt_model_is_policy(const struct dt_model_config *config);
-// What a position of its data is called: "tokens" or "frames".
+// What a position of its data is called, as its stem says: "tokens", "frames".
 const char *dt_model_unit(const struct dt_model_config *config);
 // Whether a part of this model reads the field, as its kind says (model/kinds.h: dt_kind.fields).
 // True where the names of the kinds are wrong, which dt_model_config_normalize reports.

@@ -91,8 +91,3 @@ bool dt_model_is_policy(const struct dt_model_config *config)
 {
     return strpbrk(config->heads, ":*@ ") != NULL;
 }
-
-const char *dt_model_unit(const struct dt_model_config *config)
-{
-    return dt_model_is_policy(config) ? "frames" : "tokens";
-}

@@ -137,6 +137,7 @@ const struct dt_stem_kind dt_frames_stem = {
              .check = check,
              .create = create,
              .flops_per_token = flops_per_token},
+    .unit = "frames",
     .forward = forward,
     .backward = backward,
 };

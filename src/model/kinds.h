@@ -57,6 +57,7 @@ struct dt_kind {
 
 struct dt_stem_kind {
     struct dt_kind kind;
+    const char *unit;   // what a position of its data is called: "tokens"
     const char *tokens; // name of the array of token ids, if it reads nothing else; or NULL
     // Writes flow->residual.
     dt_status (*forward)(struct dt_part *stem, const struct dt_pass *pass,

@@ -66,6 +66,7 @@ const struct dt_stem_kind dt_tokens_stem = {
              .fields = "vocab_size pad_vocab_multiple",
              .check = check,
              .create = create},
+    .unit = "tokens",
     .tokens = "input_ids",
     .forward = forward,
     .backward = backward,

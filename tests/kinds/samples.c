@@ -68,6 +68,7 @@ const struct dt_stem_kind samples_stem = {
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},
+    .unit = "samples",
     .forward = forward,
     .backward = backward,
 };

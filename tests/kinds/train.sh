@@ -50,6 +50,7 @@ for n in 1 2; do
 done
 check "two ranks have the losses of one" same_losses runs/whole-fp32-1/metrics.jsonl runs/whole-fp32-2/metrics.jsonl 1e-5
 config=runs/whole-fp32-1/$last/config.json
+check "its positions are samples" grep -q '24 steps of 160 samples' whole-fp32-1.log
 check "config.json names the kinds" grep -q '"layers":.*"dense\*1 mamba\*2 dense\*1"' "$config"
 check "… the stem" grep -q '"stem":.*"samples"' "$config"
 check "… the head" grep -q '"heads":.*"squares"' "$config"
