@@ -22,6 +22,9 @@ static dt_status read_header(int fd, const char *path, int64_t file_size, char *
         return DT_FAIL(DT_USER, "the file is truncated; copy or create it again",
                        "%s has %" PRId64 " bytes, too few for a safetensors file", path, file_size);
     DT_TRY(dt_pread_all(fd, path, &length, sizeof length, 0));
+    if (memcmp(&length, "version ", sizeof length) == 0) // how a pointer begins
+        return DT_FAIL(DT_USER, "run git lfs pull where it was cloned",
+                       "%s is a Git LFS pointer, not the file itself", path);
     if (length > DT_SAFETENSORS_HEADER_MAX)
         return DT_FAIL(DT_USER, "the file is damaged or not a safetensors file",
                        "%s: a header of %" PRIu64 " bytes, at most %d are allowed", path, length,

@@ -44,7 +44,7 @@ static const struct dt_config_key run_keys[] = {
 };
 
 static const struct dt_config_key data_keys[] = {
-    TEXT(data, train, "", "shards to train on: a glob of HDF5 files, or synthetic:random",
+    TEXT(data, train, "", "shards to train on: a glob of HDF5 files, or synthetic:random, synthetic:frames",
          .required = true, NEUTRAL),
     TEXT(data, val, "", "shards to evaluate on: a glob of HDF5 files", NEUTRAL),
     CHOICE(data, format, "auto", DT_FORMAT_WORDS, "layout of the shards; auto: recognised by their datasets"),

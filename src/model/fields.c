@@ -38,7 +38,7 @@ const struct dt_config_key dt_model_keys[] = {
     ROW(FLAG, AT(autoregressive), "false", "condition each head on the targets of those before it",
         .json = "autoregressive"),
     ROW(REAL, AT(label_smoothing), "0", 0, 0.999,
-        "categorical and bernoulli heads: share of the target that is spread evenly"),
+        "share of categorical and bernoulli targets that is spread evenly"),
     ROW(WHOLE, AT(d_state), "16", 1, DT_SCAN_STATES_MAX, "SSM state size", .json = "state_size"),
     ROW(WHOLE, AT(d_conv), "4", 1, DT_CONV1D_TAPS_MAX, "conv kernel size", .json = "conv_kernel"),
     ROW(WHOLE, AT(expand), "2", 1, 64, "inner channels as a multiple of d_model",

@@ -133,6 +133,8 @@ rm models/long-header/MANIFEST # as in any Hugging Face directory
 printf '\377\377\377\377\377\377\377\177' | dd of=models/long-header/model.safetensors bs=1 conv=notrunc status=none
 refused "a header longer than the file" 'models/long-header/model.safetensors' "$dtrain" small.ini run.name=bad \
     run.init_from=models/long-header
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n' >models/long-header/model.safetensors
+refused "a Git LFS pointer" 'model.safetensors is a Git LFS pointer' "$dtrain" small.ini run.name=bad run.init_from=models/long-header
 hostile() { # name, header: a safetensors file of this header and 8 bytes of data
     damaged "$1"
     rm "models/$1/MANIFEST"
