@@ -250,30 +250,35 @@ DT_CLONES static void store_head(const struct run *run, const struct scratch *x,
                      dt_view_at(&run->args->y, x->chunk.row + t, head * run->s.P));
 }
 
-// What the head writes, and what is loaded after it.
+// What the head writes, and what is read and written after it. saved: of its state, or NULL.
 static struct dt_soon find_soon(const struct run *run, const struct scratch *x,
-                                const struct ssd_piece *piece, int64_t index)
+                                const struct ssd_piece *piece, int64_t index, const float *saved)
 {
     const struct dt_ssd_forward_args *a = run->args;
     const struct ssd_sizes *s = &run->s;
+    int64_t states = saved && index + 1 < piece->heads ? s->N : 0;
     return (struct dt_soon){
         .views = {
             dt_view_block(a->y, x->chunk.row, (piece->head + index) * s->P, x->chunk.tokens, s->P),
             ssd_next_head(&a->in.x, s, piece, &x->chunk, index),
             ssd_next_group(&a->in.b, s, piece, &x->chunk, index),
-            ssd_next_group(&a->in.c, s, piece, &x->chunk, index)}};
+            ssd_next_group(&a->in.c, s, piece, &x->chunk, index),
+            dt_view_of(states ? saved + s->P * s->N : NULL, states, s->P, DT_F32)}};
 }
 
-// A head's chunk. before: its state is not zero; after: it is needed later.
+// A head's chunk. saved: gets the state before it, or NULL; before: that is not zero; after: the
+// next state is needed.
 static void run_head(const struct run *run, struct scratch *x, const struct ssd_piece *piece,
-                     int64_t index, bool before, bool after)
+                     int64_t index, float *saved, bool before, bool after)
 {
     const struct ssd_sizes *s = &run->s;
     int64_t rows = x->chunk.rows, head = piece->head + index;
     float *h = x->h + index * s->n * s->p_pitch;
+    if (saved)
+        keep_state(run, h, saved);
     ssd_load_steps(&run->args->in, s, &x->chunk, head, &x->steps);
     ssd_load_head(&run->args->in.x, s, &x->chunk, head, x->x);
-    x->engine.soon = find_soon(run, x, piece, index);
+    x->engine.soon = find_soon(run, x, piece, index, saved);
     apply_decay(s, x);
     if (before)
         ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = rows,
@@ -343,11 +348,9 @@ static void run_piece(const struct run *run, const struct ssd_piece *piece, stru
         ssd_load_chunk(&a->in, s, piece, k, k + 1, &x->chunk);
         multiply_scores(run, x);
         for (int64_t i = 0; i < piece->heads; i++) {
-            float *h = x->h + i * s->n * s->p_pitch;
             int64_t saved = (piece->sequence * s->chunks + k) * a->in.heads + piece->head + i;
-            if (a->states)
-                keep_state(run, h, a->states + saved * state);
-            run_head(run, x, piece, i, k > 0 || a->in.h0, k < s->chunks - 1 || a->h_last);
+            run_head(run, x, piece, i, a->states ? a->states + saved * state : NULL,
+                     k > 0 || a->in.h0, k < s->chunks - 1 || a->h_last);
         }
     }
     for (int64_t i = 0; i < piece->heads && a->h_last; i++)
