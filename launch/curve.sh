@@ -3,7 +3,9 @@
 #
 #   launch/curve.sh runs/NAME      or its metrics.jsonl
 set -euo pipefail
-[ $# -eq 1 ] || { echo "usage: launch/curve.sh runs/NAME" >&2; exit 2; }
+usage="usage: launch/curve.sh runs/NAME"
+[ $# -eq 1 ] || { echo "$usage" >&2; exit 2; }
+case $1 in -h | --help) echo "$usage"; exit 0 ;; esac
 metrics=$1
 [ ! -d "$1" ] || metrics=$1/metrics.jsonl
 [ -r "$metrics" ] || { echo "curve.sh: cannot read $metrics: give the folder of a run" >&2; exit 2; }

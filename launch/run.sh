@@ -5,7 +5,9 @@
 #
 #   launch/run.sh -np 4 build/dtrain config.ini [section.key=value …]
 set -euo pipefail
-[ $# -ge 1 ] || { echo "usage: launch/run.sh -np RANKS build/dtrain config.ini [section.key=value …]" >&2; exit 2; }
+usage="usage: launch/run.sh -np RANKS build/dtrain config.ini [section.key=value …]"
+[ $# -ge 1 ] || { echo "$usage" >&2; exit 2; }
+case $1 in -h | --help) echo "$usage"; exit 0 ;; esac
 # shellcheck source=launch/environment.sh
 . "$(dirname "$0")/environment.sh"
 

@@ -12,10 +12,14 @@ cd "$(dirname "$0")/.."
 
 packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libdnnl-dev
     libcjson-dev libxxhash-dev libhwloc-dev zlib1g-dev)
+usage() {
+    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' launch/setup.sh
+}
 case ${1:-} in
 '') ;;
+-h | --help) usage; exit 0 ;;
 --tests) packages+=(slurmctld slurmd slurm-client munge iproute2 procps zsh) ;;
-*) { echo "setup.sh: unknown option $1"; sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' launch/setup.sh; } >&2; exit 2 ;;
+*) { echo "setup.sh: unknown option $1"; usage; } >&2; exit 2 ;;
 esac
 
 missing() {
