@@ -91,9 +91,10 @@ for place in local distant; do
     [ $place = distant ] || { many=("${host_mpirun[@]}") && host_mpirun=(mpirun --oversubscribe --bind-to none); }
     begin hung-$place env FAULT="$hangs" LD_PRELOAD="$library"
     [ $place = distant ] || host_mpirun=("${many[@]}")
+    victim=$(rank_on 1)
     touch hang
     sleep 0.5
-    kill -KILL "$(rank_on 1)"
+    kill -KILL "$victim"
     rm hang
     ends "rank 1 on host $([ $place = local ] && echo a || echo b) \(pid [0-9]+\) died at step [1-9]" 8
 done
