@@ -123,8 +123,8 @@ touch slow
 kill -KILL "$(rank_pid 2)"
 ends 137 10 "rank 2 on host $host \(pid [0-9]+\) died $when" "$resume"
 
-# All of rank 3's heartbeats come and go over these two.
-begin pair data.train=raw/plain.h5 run.steps=20000
+# All of rank 3's heartbeats come and go over these two: it would speak too, and has the time.
+OMPI_MCA_odls_base_sigkill_timeout=3 begin pair data.train=raw/plain.h5 run.steps=20000
 check "$name: training is under way" wait_for_step $name 11
 kill -KILL "$(rank_pid 1)" "$(rank_pid 2)"
 ends 137 10 "rank [12] on host $host \(pid [0-9]+\)( \(and 1 other\))? died $when" "$resume"
