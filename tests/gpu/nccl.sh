@@ -12,7 +12,7 @@ if [ "$(grep -cE '^device +cuda [0-9]+:' info.txt)" -lt 2 ]; then
         echo "skipped: one GPU, and two ranks on it need NCCL 2.30: $(grep '^NCCL' info.txt)" >&2
         exit 77
     fi
-    export NCCL_MULTI_RANK_GPU_ENABLE=1
+    export NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 # few blocks, so that both ranks find room
     two+=(run.share_device=true)
 fi
 export NCCL_DEBUG=WARN

@@ -77,10 +77,22 @@ cat >"$folder/environment.sh" <<'SOURCED'
 # Sourced by the scripts of this folder: its libraries, and where the CUDA libraries of this machine may be.
 # shellcheck shell=bash
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-if [ ! -e "$here/lib/.whole" ]; then
+newest_symbols() { # of a C++ library
+    grep -ao 'GLIBCXX_3\.4\.[0-9]*' "$1" | sort -V | tail -n 1
+}
+unpack() {
+    local own=$here/lib/libstdc++.so.6 theirs
     mkdir -p "$here/lib"
-    tar -C "$here/lib" -xzf "$here/libraries.tar.gz" && touch "$here/lib/.whole"
-fi
+    tar -C "$here/lib" -xzf "$here/libraries.tar.gz" || return
+    theirs=$(PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null | awk '/libstdc\+\+\.so\.6 .*x86-64/ { print $NF; exit }' || true)
+    # compute-sanitizer and Python, started from here, may need the newer one.
+    if [ -n "$theirs" ] &&
+        [ "$( (newest_symbols "$theirs" && newest_symbols "$own") | sort -V | tail -n 1)" = "$(newest_symbols "$theirs")" ]; then
+        rm "$own" "$here/lib/libgcc_s.so.1"
+    fi
+    touch "$here/lib/.whole"
+}
+[ -e "$here/lib/.whole" ] || unpack
 # The toolkit's folders, then those of Python's packages, which PyTorch brings.
 cuda_folders() {
     local python
