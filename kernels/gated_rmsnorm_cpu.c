@@ -19,7 +19,7 @@ static int64_t block_rows(int64_t rows)
     return n > ROWS ? n : ROWS;
 }
 
-// While the gates are computed, what is written and the next row's inputs come into the cache.
+// The next row's arrays come into the cache, some in each pass over this one.
 DT_INLINE void prefetch(const struct dt_view *view, int64_t row, int64_t from, int64_t n)
 {
     if (row >= view->rows)
@@ -36,7 +36,6 @@ DT_INLINE void gate(const struct dt_gated_rmsnorm_forward_args *a, int64_t row, 
     const void *x = dt_view_at(&a->x, row, from), *z = dt_view_at(&a->z, row, from);
     for (int64_t begin = 0; begin < n; begin += AHEAD) {
         int64_t end = dt_min_i64(begin + AHEAD, n);
-        prefetch(&a->y, row, from + begin, end - begin);
         prefetch(&a->x, row + 1, from + begin, end - begin);
         prefetch(&a->z, row + 1, from + begin, end - begin);
 #pragma omp simd
@@ -68,9 +67,13 @@ DT_INLINE void forward_group(const struct dt_gated_rmsnorm_forward_args *a, int6
         void *y = dt_view_at(&a->y, row, from);
         if (width > STRIP)
             gate(a, row, from, n, g, bf16);
+        for (int64_t start = 0; start < n; start += AHEAD) {
+            int64_t stop = dt_min_i64(start + AHEAD, n);
+            prefetch(&a->y, row + 1, from + start, stop - start);
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            dt_store(y, i, g[i] * rstd * weight[i], bf16);
+            for (int64_t i = start; i < stop; i++)
+                dt_store(y, i, g[i] * rstd * weight[i], bf16);
+        }
     }
 }
 
@@ -104,10 +107,8 @@ DT_INLINE void sigmoid(const struct dt_gated_rmsnorm_backward_args *a, int64_t r
     const void *z = dt_view_at(&a->z, row, from);
     for (int64_t begin = 0; begin < n; begin += AHEAD) {
         int64_t end = dt_min_i64(begin + AHEAD, n);
-        prefetch(&a->dz, row, from + begin, end - begin);
         prefetch(&a->x, row + 1, from + begin, end - begin);
         prefetch(&a->z, row + 1, from + begin, end - begin);
-        prefetch(&a->dy, row + 1, from + begin, end - begin);
 #pragma omp simd
         for (int64_t i = begin; i < end; i++)
             s[i] = dt_sigmoidf(dt_load(z, i, bf16));
@@ -143,12 +144,17 @@ DT_INLINE void backward_group(const struct dt_gated_rmsnorm_backward_args *a, in
         void *dx = dt_view_at(&a->dx, row, from), *dz = dt_view_at(&a->dz, row, from);
         if (width > STRIP)
             sigmoid(a, row, from, n, s, bf16);
+        for (int64_t start = 0; start < n; start += AHEAD) {
+            int64_t stop = dt_min_i64(start + AHEAD, n);
+            prefetch(&a->dy, row + 1, from + start, stop - start);
+            prefetch(&a->dz, row + 1, from + start, stop - start);
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) {
-            float x_i = dt_load(x, i, bf16), z_i = dt_load(z, i, bf16), silu = z_i * s[i];
-            float dg = rstd * (dt_load(dy, i, bf16) * weight[i] - x_i * silu * rstd * mean);
-            dt_store(dx, i, dg * silu, bf16);
-            dt_store(dz, i, dg * x_i * s[i] * (1.0f + z_i * (1.0f - s[i])), bf16);
+            for (int64_t i = start; i < stop; i++) {
+                float x_i = dt_load(x, i, bf16), z_i = dt_load(z, i, bf16), silu = z_i * s[i];
+                float dg = rstd * (dt_load(dy, i, bf16) * weight[i] - x_i * silu * rstd * mean);
+                dt_store(dx, i, dg * silu, bf16);
+                dt_store(dz, i, dg * x_i * s[i] * (1.0f + z_i * (1.0f - s[i])), bf16);
+            }
         }
     }
 }
