@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Nothing lost: a killed job resumes from its last checkpoint and ends with the bits of one that was not killed; on
-# another number of ranks with the same losses; signals save and exit 0.
+# another number of ranks with the same losses; signals save and exit 0. With `short` as the second argument the model
+# is a smaller one.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
 # A larger model, so that the run is long enough to be interrupted.
-common=(small.ini run.steps=40 model.d_model=96 data.seq_len=96 checkpoint.every=5)
+common=(small.ini run.steps=40 model.d_model=$([ "${2:-}" = short ] && echo 40 || echo 96) data.seq_len=96 checkpoint.every=5)
 last=checkpoints/step-00000040
 
 ranks 2 "${common[@]}" run.name=whole >whole.log 2>&1 || { cat whole.log >&2; exit 1; }
