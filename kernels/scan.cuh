@@ -5,7 +5,7 @@
 // A warp owns 8 CC channels and a tile of TILE tokens at a time, and its lanes have two duties. To
 // carry: a lane brings V neighbouring channels of one token (16 bytes of bf16 forward), computes
 // what needs no state (softplus, gate), and puts it into shared memory; nothing of that is done
-// twice. To scan: lane 4 g + j holds the states [j S, j S + S) of channels g CC … g CC + CC - 1 in
+// twice. To scan: lane 8 j + g holds the states [j S, j S + S) of channels g CC … g CC + CC - 1 in
 // registers (S = NP / 4; N is padded to NP by columns of B and C that are zero), so that a value of
 // B or C that is read serves CC channels, sums over n take 3 shuffles for 4 values (or a store of
 // each lane, added up by the carrier), and a device is full at a small batch. Warps need each other
@@ -42,7 +42,6 @@ template <int NP_, int CC_, int TILE_> struct scan_form {
     static const int V = TILE * WIDTH / DT_WARP;    // channels that a lane carries, of one token
     static const int CARRIERS = DT_WARP / TILE;     // of a token
     static const int COLUMNS = TILE * NP / DT_WARP; // values of B and as many of C that it carries
-    static const int TOGETHER = SCAN_PARTS / CC;    // tokens whose sums over n are made together
 };
 
 // The device that sequences are cut for.
@@ -95,13 +94,38 @@ DT_DEVICE scan_place scan_find_place(const scan_cut &cut, int firsts = 0, int fr
     place.lane = (int)(threadIdx.x % DT_WARP);
     place.row = place.lane / F::CARRIERS;
     place.column = place.lane % F::CARRIERS * F::V;
-    place.group = place.lane / SCAN_PARTS;
-    place.part = place.lane % SCAN_PARTS;
+    place.group = place.lane % SCAN_GROUPS;
+    place.part = place.lane / SCAN_GROUPS;
     place.n = place.part * F::S;
     const int first = (place.block * SCAN_WARPS + place.warp) * F::WIDTH;
     place.carry = first + place.column;
     place.d = first + place.group * F::CC;
     return place;
+}
+
+// p + row · bytes in global memory, by one instruction: where the compiler sees that a factor is
+// the same for a whole warp it adds a zero to the upper half of the product.
+template <class T> DT_DEVICE T *scan_row(T *p, unsigned row, unsigned bytes)
+{
+#ifdef __CUDACC__
+    asm("" : "+r"(row));
+    asm("" : "+r"(bytes));
+#endif
+    T *const at = reinterpret_cast<T *>((uint64_t)(uintptr_t)p + (uint64_t)row * bytes);
+#ifdef __CUDACC__
+    __builtin_assume(__isGlobal(at));
+#endif
+    return at;
+}
+
+// x, of which the compiler knows nothing: what follows from it is computed where it stands, and
+// does not take a register all through a loop.
+DT_DEVICE int scan_opaque(int x)
+{
+#ifdef __CUDACC__
+    asm volatile("" : "+r"(x));
+#endif
+    return x;
 }
 
 // log(1 + e) for e in [0, 1] by a polynomial; relative error below 2e-7 with its roundings, also
@@ -369,17 +393,7 @@ template <int LANES, int STEP, int LEFT, int W> DT_DEVICE void scan_scatter_sum(
     }
 }
 
-// Sums over n of CC channels and TOGETHER tokens from i on, each lane its share of the states, into
-// a tile of sums.
-template <class F>
-DT_DEVICE void scan_put_sums(float (&v)[SCAN_PARTS], int i, const scan_place &place,
-                             float (&sums)[F::TILE][F::WIDTH])
-{
-    scan_scatter_sum<SCAN_PARTS, 1, SCAN_PARTS>(v);
-    sums[i + place.part / F::CC][place.group * F::CC + place.part % F::CC] = v[0];
-}
-
-// The other way to sum over n: each lane leaves its part, and the carriers add them.
+// Sums over n: each lane leaves its part, and the carriers add them.
 template <class F> struct scan_parts {
     float of[F::TILE][SCAN_PARTS * F::WIDTH + 4]; // 4 more: rows meet different banks
 };
@@ -492,6 +506,26 @@ DT_DEVICE void scan_pass_through(const scan_passing &passing, int64_t state, con
         }
     }
 }
+
+#ifdef __CUDACC__
+// For a launcher: does a multiprocessor hold as many blocks of `kernel` with `bytes` of dynamic
+// shared memory, which it then may have, as of `other` with `other_bytes`?
+template <class... P>
+static inline bool scan_held_as_often(void (*kernel)(P...), int64_t bytes, void (*other)(P...),
+                                      int64_t other_bytes, int threads)
+{
+    int held = 0, others = 0;
+    if (!dt_allow_shared(kernel, bytes))
+        return false;
+    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&held, kernel, threads, (size_t)bytes) ==
+            cudaSuccess &&
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&others, other, threads,
+                                                      (size_t)other_bytes) == cudaSuccess)
+        return held >= others;
+    (void)cudaGetLastError();
+    return false;
+}
+#endif
 
 // Takes arrays of floats, aligned to 16 bytes as the workspace is, in order; without one it only
 // counts.

@@ -15,13 +15,15 @@
 //   ddelta_t = dΔ_t · σ(delta_t + dt_bias)
 //   da_log = Σ_{b,t} dh_t · h_{t-1} · exp(Δ_t A) · Δ_t · A
 //   dd_skip = Σ_{b,t} ds_t · u_t            ddt_bias = Σ_{b,t} ddelta_t
-// It recomputes h from `states`, the h before t = 0, chunk, 2 chunk, … that forward kept. Sums over
+// It recomputes h from `states`, the h before t = 0, chunk, 2 chunk, … that forward kept; s_t is
+// what forward kept too, or is made again. Sums over
 // channels, batch and time have a fixed order: no atomics, no bit depends on threads.
 //
 // A view's rows are the tokens of B sequences one after another, row b·L + t; views of D columns
 // are per channel, views of N columns per state. Strides and places are free: u, z, B and C are
 // usually columns of wider matrices. All views are of one dtype, the storage (bf16 or fp32). N in
-// [1, DT_SCAN_STATES_MAX]; D, L, B >= 1; L elements take less than 2^31 bytes.
+// [1, DT_SCAN_STATES_MAX]; D in [1, DT_SCAN_CHANNELS_MAX]; L, B >= 1; L elements take less than
+// 2^31 bytes, and B·L is less than 2^32.
 #pragma once
 
 #include "base/view.h"
@@ -29,7 +31,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DT_SCAN_STATES_MAX = 256 }; // N
+enum { DT_SCAN_STATES_MAX = 256, DT_SCAN_CHANNELS_MAX = 1 << 24 }; // N, D
 
 // The chunk that suits the CPU: one block of its backward. Longer chunks cost one more forward run
 // of the recurrence, shorter ones memory (states take N / chunk floats per channel and token).
@@ -60,6 +62,9 @@ struct dt_scan_forward_args {
     // [B, ceil(L / chunk), N, D], = h before the chunk's first t, or NULL: no backward follows.
     // Where a chunk starts with a reset its state is still the h that the reset drops.
     float *states;
+    // [B·L, D], = s_t, or NULL. CUDA's backward reads it (scan_keeps_s of an op table says so), and
+    // saves a fifteenth of its time; the CPU's makes it again.
+    float *s;
     void *workspace;
     int64_t workspace_bytes;
 };
@@ -67,6 +72,7 @@ struct dt_scan_forward_args {
 struct dt_scan_backward_args {
     struct dt_scan_inputs in; // as in forward
     const float *states;      // in: from forward
+    const float *s;           // in: likewise; NULL where the backend does not read it
     struct dt_view dy;        // [B·L, D], in
     struct dt_view du;        // [B·L, D], =
     struct dt_view ddelta;    // [B·L, D], =

@@ -6,22 +6,25 @@
 // state that forward kept, so nothing is run twice: it is run forward with every h_t kept in
 // registers, then swept backwards. Where forward kept states at other tokens, a launch makes those
 // that are missing. What a tile needs is copied into shared memory while the one after it is swept,
-// by pieces of 16 bytes; whole tiles of whole warps take a way without a look at single tokens. dB
-// and dC are sums over channels: a lane adds its own two, then stores them; after a phase of 4
-// tokens the block adds the parts of all its lanes, 8 of them a thread, by loads of 16 bytes. Sums
-// over n go through shuffles. With segments a first launch makes what each one hands back to the
-// one before it, as if nothing came from after it.
+// by pieces of 16 bytes; whole tiles without a document's start take a way without a look at single
+// tokens. s is what forward kept, so dz is stored before the sweep. dB and dC are sums over
+// channels: a lane adds its own two, then stores them; after a phase of 4 tokens the block adds the
+// parts of all its lanes, 8 of them a thread, by loads of 16 bytes. Sums over n go through shared
+// memory, and so do half of the exponentials, where a multiprocessor has 77 KB for each of its
+// blocks (backward_room); elsewhere through shuffles, and exponentials are made twice. With
+// segments a first launch makes what each one hands back to the one before it, as if nothing came
+// from after it.
 //
 // Per channel and token, with S bytes of storage: reads u, delta, z, dy, writes du, ddelta, dz: 7
-// S; 4 N / 8 of states; partials of dB and dC written and read, 2 * 4 * 2 N / 64 (two channels a
-// lane) or / 32 (one): 40 KB a token in a layer of the 130M model (D = 1536, N = 16, bf16), 9.3 ns
-// on an H200 at 4.3 TB/s. Exponentials: 2 N with two channels a lane, N with one; four more special
-// functions: 14.9 ns at 16 a clock and SM. The bound is instructions, 4 a clock and SM,
-// for a token and 16 channels (tests/sass):
-// scan_backward_registers<16,2,8,bf16>: 220 slots, 22.8 ns, 168 registers and 3 blocks, of them
-// about 163 for running, sweeping and the sums over n and channels, 19 for softplus, slope and
-// gate, 16 for what is stored, 11 for the tile's way in. A block has 48 KB of shared memory, what
-// every GPU gives; two fit where an SM has 100 KB.
+// S; 4 of s, 4 N / 8 of states; partials of dB and dC written and read, 2 * 4 * 2 N / 64 (two
+// channels a lane) or / 32 (one): 46 KB a token in a layer of the 130M model (D = 1536, N = 16,
+// bf16), 10.7 ns on an H200 at 4.3 TB/s. Exponentials: 3 N / 2 with two channels a lane, N with
+// one; four more special functions: 11.6 ns at 16 a clock and SM. The bound is instructions, 4 a
+// clock and SM, for a token and 16 channels (tests/sass):
+// scan_backward_registers<16,2,8,bf16,true>: 179 slots, 18.5 ns, 168 registers and 3 blocks, of
+// them about 133 for running, sweeping and the sums over channels, 21 for softplus, slope and gate,
+// 14 for the sums over n and what is stored, 5 for the tile's way in. The other form has 48 KB of
+// shared memory, what every GPU gives; two blocks fit where an SM has 100 KB.
 #include "kernels/partials.cuh"
 #include "kernels/scan_backward_fast.cuh"
 
@@ -107,7 +110,6 @@ static backward_space take_space(scan_taker *taker, const dt_scan_backward_args 
     space.parameters = scan_take(taker, rows * (N + 2) * D);
     if (is_plain(args)) {
         space.history = scan_take(taker, B * chunk * D);
-        space.s = scan_take(taker, B * chunk * D);
         space.dh_b = scan_take(taker, B * chunk * D);
         space.dh_a = scan_take(taker, B * chunk * D);
         return space;
@@ -135,13 +137,36 @@ static backward_wide find_wide(const dt_scan_backward_args *args, const backward
     wide.channels = args->in.u.cols % EACH == 0 && dt_aligned<EACH>(args->in.u) &&
                     dt_aligned<EACH>(args->in.delta) && dt_aligned<EACH>(args->in.z) &&
                     dt_aligned<EACH>(args->dy) && dt_aligned<EACH>(args->du) &&
-                    dt_aligned<EACH>(args->ddelta) && dt_aligned<EACH>(args->dz);
+                    dt_aligned<EACH>(args->ddelta) && dt_aligned<EACH>(args->dz) &&
+                    dt_aligned<4>(args->s, args->in.u.cols);
     wide.columns =
         args->in.b.cols == F::NP && dt_aligned<EACH>(args->in.b) && dt_aligned<EACH>(args->in.c);
     wide.states = args->in.b.cols == F::NP && dt_aligned<4>(starts, args->in.u.cols);
     wide.all = wide.channels && wide.columns && wide.states;
     wide.slots = scan_states_wide<F>(space.passing.slots, args->in.b.cols, args->in.u.cols);
     return wide;
+}
+
+// The roomy form where a multiprocessor holds as many blocks of it; the bits are the same.
+template <class F, class T>
+static void launch_runs(const dt_scan_backward_args *args, const scan_cut &cut,
+                        const backward_wide &wide, const backward_space &space,
+                        struct dt_stream *stream)
+{
+    static_assert(sizeof(backward_block<F, T, false>) <= 48 * 1024, "what every GPU gives");
+    const unsigned blocks = dt_blocks(scan_runs(&cut, args->in.batch) * cut.channel_blocks, 1);
+    const int64_t room = (int64_t)sizeof(backward_block<F, T, false>);
+    if constexpr (sizeof(T) == 2) {
+        const int64_t more = (int64_t)sizeof(backward_block<F, T, true>);
+        if (scan_held_as_often(scan_backward_registers<F, T, true>, more,
+                               scan_backward_registers<F, T, false>, room, SCAN_THREADS)) {
+            DT_LAUNCH((scan_backward_registers<F, T, true>), blocks, SCAN_THREADS, more, stream,
+                      *args, cut, wide, space);
+            return;
+        }
+    }
+    DT_LAUNCH((scan_backward_registers<F, T, false>), blocks, SCAN_THREADS, room, stream, *args,
+              cut, wide, space);
 }
 
 template <class F, class T>
@@ -158,9 +183,7 @@ static void launch_fast(const dt_scan_backward_args *args, const scan_cut &cut,
     if (firsts > 0)
         DT_LAUNCH((scan_backward_ends<F, T>), dt_blocks(firsts * cut.channel_blocks, 1),
                   SCAN_THREADS, 0, stream, *args, cut, wide, space.passing);
-    DT_LAUNCH((scan_backward_registers<F, T>),
-              dt_blocks(scan_runs(&cut, args->in.batch) * cut.channel_blocks, 1), SCAN_THREADS, 0,
-              stream, *args, cut, wide, space);
+    launch_runs<F, T>(args, cut, wide, space, stream);
 }
 
 template <class T>

@@ -9,12 +9,12 @@ enum { PLAIN_CHANNELS = 128 };
 
 // Partial sums and passing values in the workspace.
 struct backward_space {
-    float *columns;         // [B, L, blocks, 2 N]: dB, then dC, of a block's channels
-    float *parameters;      // [runs, N + 2, D]: da_log, dd_skip, ddt_bias of a run
-    scan_passing passing;   // of dh from the segments after one
-    float *starts;          // fast: [B, ceil(L / TILE), N, D]; NULL: forward kept them so
-    float *history;         // plain: [B, chunk, D] of h_{t-1}
-    float *s, *dh_b, *dh_a; // plain: [B, chunk, D] of sums over n
+    float *columns;       // [B, L, blocks, 2 N]: dB, then dC, of a block's channels
+    float *parameters;    // [runs, N + 2, D]: da_log, dd_skip, ddt_bias of a run
+    scan_passing passing; // of dh from the segments after one
+    float *starts;        // fast: [B, ceil(L / TILE), N, D]; NULL: forward kept them so
+    float *history;       // plain: [B, chunk, D] of h_{t-1}
+    float *dh_b, *dh_a;   // plain: [B, chunk, D] of sums over n
 };
 
 DT_DEVICE void store_parameters(const backward_space &space, const dt_scan_backward_args &args,
@@ -70,10 +70,10 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
     for (int64_t chunk = chunks - 1; chunk >= 0; chunk--) {
         const int64_t begin = chunk * args.in.chunk, steps = dt_least(args.in.chunk, L - begin);
         const int64_t first = b * L + begin;
-        float *history = space.history + b * most * D + d, *s = space.s + b * most * D + d;
+        float *history = space.history + b * most * D + d;
         float *dh_b = space.dh_b + b * most * D + d, *dh_a = space.dh_a + b * most * D + d;
         for (int64_t t = 0; t < steps && active; t++)
-            s[t * D] = dh_b[t * D] = dh_a[t * D] = 0.0f;
+            dh_b[t * D] = dh_a[t * D] = 0.0f;
         for (int64_t n = 0; n < N; n++) {
             const float a = active ? scan_scaled_a(args.in.a_log[d * N + n]) : 0.0f;
             float h = active ? args.states[((b * chunks + chunk) * N + n) * D + d] : 0.0f;
@@ -81,11 +81,9 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
                 const int64_t row = first + t;
                 const token k = read_token<T>(args, row, d);
                 const T *B = static_cast<const T *>(args.in.b.data) + row * args.in.b.stride;
-                const T *C = static_cast<const T *>(args.in.c.data) + row * args.in.c.stride;
                 h = args.in.reset && args.in.reset[row] ? 0.0f : h;
                 history[t * D] = h;
                 h = dt_exp2(k.delta * a) * h + k.delta * k.u * dt_to_f32(B[n]);
-                s[t * D] += dt_to_f32(C[n]) * h;
             }
             for (int64_t t = steps - 1; t >= 0; t--) {
                 const int64_t row = first + t;
@@ -124,7 +122,7 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
             static_cast<T *>(args.ddelta.data)[row * args.ddelta.stride + d] =
                 dt_from_f32<T>(ddelta);
             static_cast<T *>(args.dz.data)[row * args.dz.stride + d] =
-                dt_from_f32<T>(k.gate * (s[t * D] + args.in.d_skip[d] * k.u));
+                dt_from_f32<T>(k.gate * args.s[row * D + d]);
             dd_skip += k.ds * k.u;
             ddt_bias += ddelta;
         }

@@ -14,6 +14,7 @@ struct backward_wide {
 
 template <class F, class T> struct alignas(16) backward_fetched { // of a warp, as in memory
     T u[F::TILE][F::WIDTH], delta[F::TILE][F::WIDTH], z[F::TILE][F::WIDTH], dy[F::TILE][F::WIDTH];
+    float s[F::TILE][F::WIDTH];
     float states[F::NP][F::WIDTH];
 };
 
@@ -24,11 +25,28 @@ template <class F, class T> struct alignas(16) backward_columns {
 
 template <class F, class T> struct backward_tile { // of a warp
     T u[DT_WARP][F::V];                            // a carrier's
-    float steps[F::TILE][2 * F::WIDTH]; // Δ and Δ u of a token's channels, side by side
-    float ds[F::TILE][F::WIDTH], gate[F::TILE][F::WIDTH], slope[F::TILE][F::WIDTH];
-    float sums[2][F::TILE][F::WIDTH], dh_a[F::TILE][F::WIDTH]; // over n: s and dh_b; dh_a
-    float dd_skip[DT_WARP][F::V], ddt_bias[DT_WARP][F::V];     // over a carrier's tokens
+    float steps[F::TILE][2 * F::WIDTH]; // of a token and group Δ of its channels, then Δ u
+    float ds[F::TILE][F::WIDTH], slope[F::TILE][F::WIDTH];
+    float dd_skip[DT_WARP][F::V], ddt_bias[DT_WARP][F::V]; // over a carrier's tokens
     float bias[F::WIDTH], skip[F::WIDTH];
+};
+
+// What a warp has the more of where a multiprocessor's shared memory has room for it (ROOMY).
+// The sums over n of a tile, dh_b = Σ dh B and dh_a = Σ dh exp(Δ A) h A, are of four lanes' parts:
+// either those swap parts by shuffles, or each stores its own and who carries the token adds them,
+// in the same order: fewer instructions, but four times the memory. And where registers have no
+// room for exp(Δ A) between the way forward and the way back, those of KEPT tokens are kept here.
+template <class F, bool ROOMY> struct backward_room {
+    static const int KEPT = 0;
+    float sums[2][F::TILE][F::WIDTH]; // dh_b, dh_a
+    float decays[1][4];
+};
+
+template <class F> struct backward_room<F, true> {
+    static const int KEPT = F::CC * F::S > 4 ? 4 : 0, QUADS = F::CC * F::S / 4; // of a lane
+    static const int MORE = F::CC == 1 ? 16 : 4; // carriers of several rows meet different banks
+    float sums[F::TILE][2 * F::CC * DT_WARP + MORE]; // of a lane dh_b of its channels, then dh_a
+    float decays[KEPT * QUADS * DT_WARP + 1][4];
 };
 
 // ---- a tile's way in, in pieces of 16 bytes. Piece p of the warp's u, delta, z and dy goes to
@@ -36,8 +54,8 @@ template <class F, class T> struct backward_tile { // of a warp
 // the pieces of a row come from is kept in shared memory: registers are for states.
 
 struct alignas(16) piece_source {
-    const char *at; // of row 0: a token of the sequence, or n of one of its states
-    unsigned step;  // bytes from row to row
+    uint64_t at;   // address of row 0: a token of the sequence, or n of one of its states
+    uint64_t step; // bytes from row to row
 };
 
 template <class F, class T> struct backward_sources {                 // of a warp
@@ -47,7 +65,8 @@ template <class F, class T> struct backward_sources {                 // of a wa
     static const int COLUMN_ROW = F::NP / EACH;                       // pieces of a token of B
     static const int COLUMNS = F::TILE / SCAN_WARPS * 2 * COLUMN_ROW; // of a warp
     static const int STATE_ROW = F::WIDTH / 4, STATES = F::NP * STATE_ROW;
-    piece_source u[4 * ROW], b[2 * COLUMN_ROW], states[STATE_ROW]; // u, delta, z, dy; b, c
+    piece_source u[4 * ROW], b[2 * COLUMN_ROW]; // u, delta, z, dy; b, c
+    piece_source s[STATE_ROW], states[STATE_ROW];
 };
 
 template <class F> DT_DEVICE int first_channel(const scan_place &place) // of the warp
@@ -59,7 +78,7 @@ template <class T>
 DT_DEVICE piece_source find_source(const void *x, int64_t stride, int64_t row, int64_t at)
 {
     piece_source source;
-    source.at = reinterpret_cast<const char *>(static_cast<const T *>(x) + row * stride + at);
+    source.at = (uint64_t)(uintptr_t)(static_cast<const T *>(x) + row * stride + at);
     source.step = (unsigned)stride * (unsigned)sizeof(T);
     return source;
 }
@@ -86,15 +105,19 @@ DT_DEVICE void find_sources(const dt_scan_backward_args &args, const float *star
         sources->b[to::COLUMN_ROW + lane] =
             find_source<T>(args.in.c.data, args.in.c.stride, row, n);
     }
-    if (lane < to::STATE_ROW)
+    if (lane < to::STATE_ROW) {
+        sources->s[lane] = find_source<float>(args.s, cut.channels, row, first + lane * 4);
         sources->states[lane] =
             find_source<float>(starts, cut.channels, state * args.in.b.cols, first + lane * 4);
+    }
     __syncwarp();
 }
 
 DT_DEVICE const char *find_piece(const piece_source &source, int row)
 {
-    return source.at + (uint64_t)(unsigned)row * source.step;
+    const uint4 words = *reinterpret_cast<const uint4 *>(&source); // one load
+    const uint64_t at = (uint64_t)words.y << 32 | words.x;
+    return scan_row(reinterpret_cast<const char *>((uintptr_t)at), (unsigned)row, words.z);
 }
 
 // A piece. WHOLE: it is there. Else zeros where not `there` or beyond `count` values.
@@ -119,41 +142,61 @@ DT_DEVICE void copy_tile(const dt_scan_backward_args &args, const scan_cut &cut,
     using from = backward_sources<F, T>;
     const int left = place.end - first, lane = place.lane, N = (int)args.in.b.cols;
     const int channels = (int)cut.channels - first_channel<F>(place);
-    char *to = reinterpret_cast<char *>(fetched) + lane * 16;
+    const int channel = lane % from::ROW * from::EACH, token = lane % from::ARRAY / from::ROW;
+    const int column_token = (place.warp * from::COLUMNS + lane) / (2 * from::COLUMN_ROW);
+    const int s_token = lane / from::STATE_ROW, quad = lane % from::STATE_ROW;
+    const bool brings_columns = lane < from::COLUMNS;
+    const bool brings_s = !ends && s_token < F::TILE;
+    constexpr int STATES = (from::STATES + DT_WARP - 1) / DT_WARP;
+    // All addresses first: between copies the compiler would put three instructions that wait for
+    // loads from shared memory.
+    const char *u[from::CHANNELS], *b = NULL, *s = NULL, *states[STATES];
 #pragma unroll
-    for (int k = 0; k < from::CHANNELS; k++, to += DT_WARP * 16) {
-        const int array = (k * DT_WARP + lane) / from::ARRAY,
-                  token = lane % from::ARRAY / from::ROW;
-        const int at = lane % from::ROW, channel = at * from::EACH;
-        copy_piece<T, WHOLE>(to, find_piece(sources.u[array * from::ROW + at], first + token),
+    for (int k = 0; k < from::CHANNELS; k++) {
+        const int array = (k * DT_WARP + lane) / from::ARRAY;
+        u[k] = find_piece(sources.u[array * from::ROW + lane % from::ROW], first + token);
+    }
+    if (brings_columns)
+        b = find_piece(sources.b[lane % (2 * from::COLUMN_ROW)], first + column_token);
+    if (brings_s)
+        s = find_piece(sources.s[quad], first + s_token);
+#pragma unroll
+    for (int k = 0; k < STATES; k++)
+        if (!ends)
+            states[k] =
+                find_piece(sources.states[quad], (int)((unsigned)first / F::TILE) * N +
+                                                     k * (DT_WARP / from::STATE_ROW) + s_token);
+#pragma unroll
+    for (int k = 0; k < from::CHANNELS; k++)
+        copy_piece<T, WHOLE>(reinterpret_cast<char *>(fetched) + (k * DT_WARP + lane) * 16, u[k],
                              token < left && channel < channels, wide.channels, channels - channel);
-    }
-    if (lane < from::COLUMNS) {
-        const int token = (place.warp * from::COLUMNS + lane) / (2 * from::COLUMN_ROW);
-        to = reinterpret_cast<char *>(columns) + (place.warp * from::COLUMNS + lane) * 16;
-        copy_piece<T, WHOLE>(to,
-                             find_piece(sources.b[lane % (2 * from::COLUMN_ROW)], first + token),
-                             token < left, wide.columns, N - lane % from::COLUMN_ROW * from::EACH);
-    }
+    if (brings_columns)
+        copy_piece<T, WHOLE>(
+            reinterpret_cast<char *>(columns) + (place.warp * from::COLUMNS + lane) * 16, b,
+            column_token < left, wide.columns, N - lane % from::COLUMN_ROW * from::EACH);
+    if (brings_s)
+        copy_piece<float, WHOLE>(reinterpret_cast<char *>(fetched->s) + lane * 16, s,
+                                 s_token < left && quad * 4 < channels, wide.channels,
+                                 channels - quad * 4);
     if (ends)
         return;
-    to = reinterpret_cast<char *>(fetched->states) + lane * 16;
 #pragma unroll
-    for (int k = 0; k < from::STATES; k += DT_WARP, to += DT_WARP * 16) {
-        const int n = (k + lane) / from::STATE_ROW, at = lane % from::STATE_ROW;
+    for (int k = 0; k < STATES; k++) {
+        const int n = k * (DT_WARP / from::STATE_ROW) + s_token;
         if (n < F::NP)
-            copy_piece<float, WHOLE>(to, find_piece(sources.states[at], first / F::TILE * N + n),
-                                     at * 4 < channels && n < N, wide.states, channels - at * 4);
+            copy_piece<float, WHOLE>(
+                reinterpret_cast<char *>(fetched->states) + (k * DT_WARP + lane) * 16, states[k],
+                quad * 4 < channels && n < N, wide.states, channels - quad * 4);
     }
 }
 
-// Does the tile from `first` on lie wholly within the run and the channels, and may it be accessed
-// by 16 bytes? Most do: then no single piece or token is looked at.
+// Does the block's tile from `first` on lie wholly within the run and the channels, and may it be
+// accessed by 16 bytes? Most do: then no single piece or token is looked at.
 template <class F>
 DT_DEVICE bool is_whole(const scan_cut &cut, const scan_place &place, int first, backward_wide wide)
 {
     return wide.all && place.end - first >= F::TILE &&
-           (int)cut.channels - first_channel<F>(place) >= F::WIDTH;
+           (int)cut.channels >= (place.block + 1) * SCAN_WARPS * F::WIDTH;
 }
 
 // The tile from token `first` on, but its state for the ends of segments.
@@ -170,13 +213,24 @@ DT_DEVICE void fetch(const dt_scan_backward_args &args, const scan_cut &cut,
     dt_copy_commit();
 }
 
-// Does a document start at the lane's token of the tile from `first` on?
-DT_DEVICE int fetch_reset(const dt_scan_backward_args &args, const scan_place &place, int first)
+// Where documents start among the 32 tokens that the tile from `first` on lies in, a bit each: for
+// four tiles. Lanes may read it after a __syncwarp.
+DT_DEVICE void fetch_resets(const dt_scan_backward_args &args, const scan_place &place, int first,
+                            unsigned *resets)
 {
-    if (!args.in.reset || place.lane >= TILE || first < place.begin ||
-        first + place.lane >= place.end)
-        return 0;
-    return args.in.reset[place.b * args.in.length + first + place.lane];
+    const int t = (int)((unsigned)first / DT_WARP * DT_WARP) + place.lane;
+    bool starts = false;
+    if (args.in.reset && t >= place.begin && t < place.end)
+        starts = args.in.reset[place.b * args.in.length + t] != 0;
+    const unsigned all = __ballot_sync(DT_WHOLE_WARP, starts);
+    if (place.lane == 0)
+        *resets = all;
+}
+
+// Of the tile from `first` on, bit i for token i.
+DT_DEVICE unsigned find_resets(unsigned resets, int first)
+{
+    return resets >> (unsigned)first % DT_WARP & ((1u << TILE) - 1);
 }
 
 // The parameters of a warp's channels, and their gradients so far: none.
@@ -196,14 +250,21 @@ DT_DEVICE void open_tile(const dt_scan_backward_args &args, const scan_cut &cut,
     __syncwarp();
 }
 
-// Δ, and into the tile its slope, dΔ / ddelta = σ(delta + bias): one exponential for both. ds and
-// gate = dz / s. Beyond the run's end Δ is 0.
-template <class F, class T>
-DT_DEVICE void put_channels(const backward_fetched<F, T> &fetched, const scan_place &place,
-                            int first, backward_tile<F, T> *tile, float (&delta)[F::V])
+// Where Δ of the v-th of channels lies; CC after it Δ u.
+template <class F> DT_DEVICE constexpr int at_step(int v)
 {
-    float u[F::V], steps[2 * F::V], z[F::V], dy[F::V], bias[F::V], slope[F::V], ds[F::V],
-        gate[F::V];
+    return v / F::CC * 2 * F::CC + v % F::CC;
+}
+
+// Δ, and into the tile its slope, dΔ / ddelta = σ(delta + bias): one exponential for both. ds and
+// gate = dz / s. Beyond the run's end Δ and slope
+// are 0. FAST: nothing lies there.
+template <class F, class T, bool FAST>
+DT_DEVICE void put_channels(const backward_fetched<F, T> &fetched, const scan_place &place,
+                            int first, backward_tile<F, T> *tile, float (&delta)[F::V],
+                            float (&gate)[F::V])
+{
+    float u[F::V], steps[2 * F::V], z[F::V], dy[F::V], bias[F::V], slope[F::V], ds[F::V];
     const int row = place.row, column = place.column;
     dt_load(&fetched.delta[row][column], delta);
     dt_load(&tile->bias[column], bias);
@@ -213,7 +274,10 @@ DT_DEVICE void put_channels(const backward_fetched<F, T> &fetched, const scan_pl
         slope[v] = (x < 0.0f ? e : 1.0f) * dt_reciprocal(1.0f + e);
         delta[v] = fmaxf(x, 0.0f) + scan_log1p(e);
     }
-    scan_blank_beyond<F>(place, first, delta);
+    if (!FAST) {
+        scan_blank_beyond<F>(place, first, delta);
+        scan_blank_beyond<F>(place, first, slope);
+    }
     dt_store(&tile->slope[row][column], slope);
     using raw = scan_raw<T, F::V>;
     dt_load(&fetched.u[row][column], u);
@@ -221,7 +285,7 @@ DT_DEVICE void put_channels(const backward_fetched<F, T> &fetched, const scan_pl
         *reinterpret_cast<const raw *>(&fetched.u[row][column]);
 #pragma unroll
     for (int v = 0; v < F::V; v++)
-        steps[2 * v] = delta[v], steps[2 * v + 1] = delta[v] * u[v];
+        steps[at_step<F>(v)] = delta[v], steps[at_step<F>(v) + F::CC] = delta[v] * u[v];
     dt_store(&tile->steps[row][2 * column], steps);
     dt_load(&fetched.z[row][column], z);
     dt_load(&fetched.dy[row][column], dy);
@@ -229,10 +293,9 @@ DT_DEVICE void put_channels(const backward_fetched<F, T> &fetched, const scan_pl
     for (int v = 0; v < F::V; v++) {
         const float open = dt_sigmoid(z[v]), part = dy[v] * open;
         ds[v] = part * z[v];
-        gate[v] = part * (1.0f + z[v] * (1.0f - open));
+        gate[v] = part + ds[v] * (1.0f - open);
     }
     dt_store(&tile->ds[row][column], ds);
-    dt_store(&tile->gate[row][column], gate);
 }
 
 template <class F, class T>

@@ -43,8 +43,8 @@ typedef struct scan_costs {
 // in proportion. The blocks are what the kernels' launch bounds ask for there, and so what the
 // compiler gives registers for.
 enum { SCAN_FORWARD_RESIDENT = 4, SCAN_BACKWARD_RESIDENT = 3 };
-static const scan_costs SCAN_FORWARD_COSTS = {SCAN_FORWARD_RESIDENT, {47, 76}, {34, 68}};
-static const scan_costs SCAN_BACKWARD_COSTS = {SCAN_BACKWARD_RESIDENT, {119, 221}, {47, 80}};
+static const scan_costs SCAN_FORWARD_COSTS = {SCAN_FORWARD_RESIDENT, {49, 76}, {34, 68}};
+static const scan_costs SCAN_BACKWARD_COSTS = {SCAN_BACKWARD_RESIDENT, {98, 179}, {47, 80}};
 
 typedef struct scan_cut {
     int64_t length, channels;

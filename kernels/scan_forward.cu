@@ -3,15 +3,15 @@
 // channels a warp, states in registers, tiles of up to 16 tokens that are fetched one tile ahead;
 // warps are independent.
 //
-// Per channel and token, with S bytes of storage: reads u, delta, z, writes y: 4 S, and 4 N / chunk
-// of states; B and C come from the caches. N exponentials of states, three more special functions
-// for softplus and gate. With segments the first launch adds N + 1 of them and 2 S bytes to all but
-// the last segment of the sequences that are cut. Floor of a token in a layer of the 130M model (D
-// = 1536, N = 16, bf16, chunk 8) on an H200: 24,576 exponentials at 16 a clock and SM, 132 SMs,
-// 1.755 GHz: 6.6 ns, 7.9 with the three others, and that is the bound; 24.6 KB at 4.3 TB/s: 5.7 ns.
-// Instructions, 4 a clock and SM, for a token and 16 channels (tests/sass):
-// scan_forward_registers<16,2,16,bf16>: 74 slots, 9.5 special, 123 registers and 4 blocks;
-// scan_forward_registers<16,1,16,bf16>: 94 slots. Two thirds of them are the recurrence itself.
+// Per channel and token, with S bytes of storage: reads u, delta, z, writes y: 4 S, 4 of s and 4 N
+// / chunk of states; B and C come from the caches. N exponentials of states, three more special
+// functions for softplus and gate. With segments the first launch adds N + 1 of them and 2 S bytes
+// to all but the last segment of the sequences that are cut. Floor of a token in a layer of the
+// 130M model (D = 1536, N = 16, bf16, chunk 8) on an H200: 24,576 exponentials at 16 a clock and
+// SM, 132 SMs, 1.755 GHz: 6.6 ns, 7.9 with the three others, and that is the bound; 30.7 KB at 4.3
+// TB/s: 7.1 ns. Instructions, 4 a clock and SM, for a token and 16 channels (tests/sass):
+// scan_forward_registers<16,2,16,bf16>: 76 slots, 9.5 special, 116 registers and 4 blocks;
+// scan_forward_registers<16,1,16,bf16>: 98 slots. Two thirds of them are the recurrence itself.
 #include "kernels/scan.cuh"
 
 enum {
@@ -53,6 +53,8 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
             h[n] = dt_exp2(delta * scan_scaled_a(a_log[n])) * before + delta * u * dt_to_f32(B[n]);
             s += dt_to_f32(C[n]) * h[n];
         }
+        if (args.s)
+            args.s[row * D + d] = s;
         static_cast<T *>(args.y.data)[row * args.y.stride + d] =
             dt_from_f32<T>(s * z * dt_sigmoid(z));
     }
@@ -387,12 +389,11 @@ DT_DEVICE void run_tile(const dt_scan_forward_args &args, const scan_cut &cut,
     }
 }
 
-// y of the token that the lane carries, which lies at `y` from token 0 on.
+// y and s of the token that the lane carries.
 template <class F, class T>
 DT_DEVICE void store_y(const dt_scan_forward_args &args, const scan_cut &cut,
-                       const scan_place &place, int first, bool wide, T *y,
-                       const forward_tile<F> &tile, const scan_raw<T, F::V> &raw_u,
-                       const scan_raw<T, F::V> &raw_z)
+                       const scan_place &place, int first, bool wide, const forward_tile<F> &tile,
+                       const scan_raw<T, F::V> &raw_u, const scan_raw<T, F::V> &raw_z)
 {
     float s[F::V], u[F::V], z[F::V], skip[F::V];
     scan_add_parts<F>(tile.s, place, s);
@@ -401,12 +402,27 @@ DT_DEVICE void store_y(const dt_scan_forward_args &args, const scan_cut &cut,
     dt_load(&tile.skip[place.column], skip);
 #pragma unroll
     for (int v = 0; v < F::V; v++)
-        s[v] = (s[v] + skip[v] * u[v]) * z[v] * dt_sigmoid(z[v]);
-    y = const_cast<T *>(scan_token<T>(y, first, args.y.stride));
-    if (wide && is_full<F>(cut, place, first))
-        dt_store(y, s);
-    else if (first + place.row < place.end)
-        scan_store_token<F>(y, wide, (int)cut.channels - place.carry, s);
+        s[v] += skip[v] * u[v];
+    const bool full = wide && is_full<F>(cut, place, first), here = first + place.row < place.end;
+    const int left = (int)cut.channels - place.carry;
+    const unsigned row = (unsigned)(place.b * cut.length) + (unsigned)(first + place.row);
+    if (args.s) {
+        float *to = scan_row(args.s, row, (unsigned)cut.channels * (unsigned)sizeof(float));
+        to = scan_row(to, (unsigned)place.carry, sizeof(float));
+        if (full)
+            dt_store(to, s);
+        else if (here)
+            scan_store_token<F>(to, wide, left, s);
+    }
+#pragma unroll
+    for (int v = 0; v < F::V; v++)
+        s[v] *= z[v] * dt_sigmoid(z[v]);
+    T *to = scan_row(static_cast<T *>(args.y.data), row, (unsigned)(args.y.stride * sizeof(T)));
+    to = scan_row(to, (unsigned)place.carry, sizeof(T));
+    if (full)
+        dt_store(to, s);
+    else if (here)
+        scan_store_token<F>(to, wide, left, s);
 }
 
 // The state before the lane's run.
@@ -441,8 +457,6 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     fetched &next = nexts[place.warp];
     float a[F::CC][F::S], h[F::CC][F::S];
     const forward_source<T> from = find_source<F, T>(args, cut, place);
-    T *const y = static_cast<T *>(args.y.data) +
-                 (place.b * cut.length + place.row) * args.y.stride + place.carry;
     forward_keeping<F> keeping = find_keeping<F>(args, cut, place);
     int reset = fetch(args, cut, place, from, place.begin, wide, false, &next);
     open_tile<F>(args, cut, place, &tile);
@@ -458,7 +472,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         __syncwarp();
         run_tile<F>(args, cut, place, t, wide.states, resets, a, &keeping, &tile, h);
         __syncwarp();
-        store_y<F, T>(args, cut, place, t, wide.channels, y, tile, u, z);
+        store_y<F, T>(args, cut, place, t, wide.channels, tile, u, z);
     }
     if (args.h_last && place.end == cut.length)
         store_last<F>(args, cut, place, h);
@@ -489,7 +503,7 @@ template <class F, class T> static forward_wide find_wide(const dt_scan_forward_
     forward_wide wide;
     wide.channels = args->in.u.cols % V == 0 && dt_aligned<V>(args->in.u) &&
                     dt_aligned<V>(args->in.delta) && dt_aligned<V>(args->in.z) &&
-                    dt_aligned<V>(args->y);
+                    dt_aligned<V>(args->y) && dt_aligned<4>(args->s, args->in.u.cols);
     wide.columns = args->in.b.cols == F::NP && dt_aligned<COLUMNS>(args->in.b) &&
                    dt_aligned<COLUMNS>(args->in.c);
     wide.states = scan_states_wide<F>(args->states, args->in.b.cols, args->in.u.cols) &&

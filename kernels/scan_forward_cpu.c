@@ -133,6 +133,9 @@ static void gate(const struct dt_scan_forward_args *args, const struct dt_piece 
     for (int64_t t = 0; t < steps; t++) {
         const float *restrict s = s_rows + t * DT_PITCH;
         dt_load_piece(piece, &args->in.z, row + t, z);
+        if (args->s)
+            memcpy(args->s + (row + t) * args->in.u.cols + piece->first, s,
+                   (size_t)piece->count * sizeof *s);
 #pragma omp simd
         for (int64_t i = 0; i < piece->padded; i++)
             y[i] = s[i] * dt_siluf(z[i]);

@@ -119,6 +119,7 @@ struct dt_op_table {
     struct dt_scan_cost scan_cost;
     bool int8;           // gemm multiplies int8
     int64_t scan_chunk;  // steps between saved scan states that suit this backend
+    bool scan_keeps_s;   // the scan's backward reads the s_t that forward kept
     int64_t ssd_chunk;   // the same for ssd
     int64_t logits_tile; // logits that a head should compute at a time
 #define DT_OP_SLOT(op)                                                                             \

@@ -21,11 +21,12 @@ static dt_status check_scan_inputs(const char *op, const struct dt_scan_forward_
     SIZE(in.batch);
     SIZE(in.length);
     SIZE(in.chunk);
-    SIZE(in.u.cols);
+    RANGE(in.u.cols, 1, DT_SCAN_CHANNELS_MAX);
     RANGE(in.b.cols, 1, DT_SCAN_STATES_MAX);
     STORAGE(in.u.dtype);
     int64_t rows = in->batch * in->length;
     DT_TRY(check_length(op, in->length, in->u.dtype));
+    DT_TRY(dt_check_range(op, "in.batch * in.length", rows, 1, UINT32_MAX));
     VIEW(in.u, rows, D, in->u.dtype);
     VIEW(in.delta, rows, D, in->u.dtype);
     VIEW(in.z, rows, D, in->u.dtype);
@@ -42,6 +43,8 @@ CHECK(scan_forward)
     const struct dt_view *u = &args->in.u;
     DT_TRY(check_scan_inputs(op, args));
     VIEW(y, u->rows, u->cols, u->dtype);
+    if (args->states && backend->op->scan_keeps_s)
+        POINTER(s);
     WORKSPACE(scan_forward);
     return DT_OK;
 }
@@ -51,6 +54,8 @@ CHECK(scan_backward)
     const struct dt_view *u = &args->in.u, *b = &args->in.b;
     DT_TRY(check_scan_inputs(op, &(struct dt_scan_forward_args){.in = args->in}));
     POINTER(states);
+    if (backend->op->scan_keeps_s)
+        POINTER(s);
     VIEW(dy, u->rows, u->cols, u->dtype);
     VIEW(du, u->rows, u->cols, u->dtype);
     VIEW(ddelta, u->rows, u->cols, u->dtype);

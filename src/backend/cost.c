@@ -165,6 +165,8 @@ COST(scan_forward)
     double channels = (double)a->in.u.rows * (double)a->in.u.cols;
     double n = channels * (double)a->in.b.cols;
     struct dt_op_cost cost = scan_cost(&a->in, 4, 2, a->states);
+    if (a->states && backend->op->scan_keeps_s)
+        cost.bytes += channels * 4;
     cost.flops = n * SCAN_FORWARD_FLOPS;
     cost.lanes = n * scan->forward_lanes;
     cost.exps = channels * scan->forward_exps;
@@ -180,6 +182,8 @@ COST(scan_backward)
     double n = channels * (double)a->in.b.cols, tile = (double)backend->op->scan_chunk;
     double runs = (double)a->in.chunk > tile ? 2 - tile / (double)a->in.chunk : 1;
     struct dt_op_cost cost = scan_cost(&a->in, 7, 4, true);
+    if (backend->op->scan_keeps_s)
+        cost.bytes += channels * 4;
     cost.flops = n * SCAN_BACKWARD_FLOPS;
     cost.lanes = n * (scan->run_lanes * runs + scan->sweep_lanes);
     cost.exps = channels * (scan->run_exps * runs + scan->gate_exps);

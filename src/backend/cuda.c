@@ -401,6 +401,7 @@ const struct dt_device_table dt_cuda_device_table = {
 const struct dt_op_table dt_cuda_op_table = {
     .name = "cuda",
     .scan_chunk = DT_SCAN_CHUNK_CUDA,
+    .scan_keeps_s = true,
     .ssd_chunk = DT_SSD_CHUNK_CUDA,
     // kernels/scan_*.cu. An exponential is one instruction of the special function unit, as is a
     // reciprocal, which counts as one. Run: Δ a, the decay, B; forward also C; sweep: a state's

@@ -32,6 +32,7 @@ struct mamba {
     struct arrays forward;   // needed by backward; shared between layers where they are recomputed
     struct arrays gradients; // of them, shared by all layers
     float *states;           // [B, ceil(L / chunk), N, E] fp32
+    float *s;                // [M, E] fp32, or NULL: the backend's backward makes it again
 };
 
 static void resolve(struct dt_model_config *config, int64_t length)
@@ -103,6 +104,8 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     int64_t chunks = plan->shape.sequences * dt_ceil_div(plan->shape.length, m->chunk);
     m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
     m->states = dt_plan_view(plan, scan, chunks, m->N * m->E, DT_F32).data;
+    if (plan->net->backend->op->scan_keeps_s)
+        m->s = dt_plan_view(plan, scan, plan->rows, m->E, DT_F32).data;
 }
 
 static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct arrays *a,
@@ -133,6 +136,7 @@ static dt_status convolve_and_scan(const struct mamba *m, const struct arrays *a
         .y = a->y,
         .h_last = dt_model_state_array(after, m->part.layer, m->ssm_state),
         .states = m->states,
+        .s = m->s,
         .workspace = pass->net->workspace,
         .workspace_bytes = pass->net->workspace_bytes};
     DT_TRY(dt_conv_forward(pass, &m->conv, a->x, a->u, after));
@@ -160,6 +164,7 @@ static dt_status scan_backward(const struct mamba *m, const struct arrays *a,
     const struct dt_net *net = pass->net;
     struct dt_scan_backward_args scan = {.in = scan_inputs(m, a, pass),
                                          .states = m->states,
+                                         .s = m->s,
                                          .dy = g->y,
                                          .du = g->u,
                                          .ddelta = g->delta,

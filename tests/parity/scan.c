@@ -91,9 +91,9 @@ static void channel_forward(const struct values *v, int64_t b, int64_t d, double
     }
 }
 
-// y [B L, D]; h_last and states in the op's layouts, or NULL.
+// y [B L, D]; h_last, states and kept_s in the op's layouts, or NULL.
 static void reference_values(const struct values *v, int64_t chunk, double *y, float *h_last,
-                             float *states)
+                             float *states, float *kept_s)
 {
     int64_t L = v->L, D = v->D, N = v->N, chunks = (L - 1) / chunk + 1;
     double *h = zeros((L + 1) * N), *s = zeros(L);
@@ -103,6 +103,8 @@ static void reference_values(const struct values *v, int64_t chunk, double *y, f
             for (int64_t t = 0; t < L; t++) {
                 int64_t i = (b * L + t) * D + d;
                 y[i] = s[t] * v->in[Z][i] * sigmoid(v->in[Z][i]);
+                if (kept_s)
+                    kept_s[i] = (float)s[t];
             }
             for (int64_t n = 0; n < N && h_last; n++)
                 h_last[(b * D + d) * N + n] = (float)h[L * N + n];
@@ -118,7 +120,7 @@ REFERENCE(scan_forward)
 {
     struct values v = make_values(&a->in);
     double *y = zeros(v.B * v.L * v.D);
-    reference_values(&v, a->in.chunk, y, a->h_last, a->states);
+    reference_values(&v, a->in.chunk, y, a->h_last, a->states, a->s);
     store(a->y.data, a->y.dtype, a->y.rows, v.D, a->y.stride, y, false);
     free(y);
     free_values(&v);
@@ -219,7 +221,7 @@ static struct dt_view output(const struct shape *s, int64_t width, int64_t gap)
 }
 
 // Inputs of the size that Mamba has: Δ between about 0.01 and 1, A between -0.4 and -7.
-static struct op make_op(const struct shape *s)
+static struct op make_op(const struct parity *p, const struct shape *s)
 {
     int64_t D = s->channels, N = s->state, chunks = (s->length - 1) / s->chunk + 1;
     float *dt_bias = normal(D, 0.5, 8);
@@ -242,9 +244,12 @@ static struct op make_op(const struct shape *s)
                                      .y = output(s, D, 5),
                                      .h_last = guarded(s->batch * D * N * 4),
                                      .states = guarded(s->batch * chunks * N * D * 4)};
+    if (p->tested[0].op->scan_keeps_s)
+        f.s = guarded(s->batch * s->length * D * 4);
     return (struct op){f,
                        {.in = in,
                         .states = f.states,
+                        .s = f.s,
                         .dy = input(s, D, 2, 1.0, 10),
                         .du = output(s, D, 7),
                         .ddelta = output(s, D, 3),
@@ -276,7 +281,8 @@ static void forward(struct parity *p, struct dt_scan_forward_args *a)
            IN(in.c.data), IN(in.a_log), IN(in.d_skip), IN(in.dt_bias), IN(in.h0), IN(in.reset),
            OUT_VIEW(y, .norm = stored(in->u.dtype, norm)),
            OUT(h_last, DT_F32, B * D, N, N, .norm = norm),
-           OUT(states, DT_F32, B * chunks * N, D, D, .norm = norm), WORKSPACE);
+           OUT(states, DT_F32, B * chunks * N, D, D, .norm = norm),
+           OUT(s, DT_F32, in->u.rows, D, D, .norm = norm), WORKSPACE);
 }
 
 static void backward(struct parity *p, struct dt_scan_backward_args *a)
@@ -285,7 +291,7 @@ static void backward(struct parity *p, struct dt_scan_backward_args *a)
     double norm = tolerance(p), rounded = stored(a->in.u.dtype, norm);
     PARITY(p, scan_backward, a, IN(in.u.data), IN(in.delta.data), IN(in.z.data), IN(in.b.data),
            IN(in.c.data), IN(in.a_log), IN(in.d_skip), IN(in.dt_bias), IN(in.h0), IN(in.reset),
-           IN(states), IN(dy.data), OUT_VIEW(du, .norm = rounded),
+           IN(states), IN(s), IN(dy.data), OUT_VIEW(du, .norm = rounded),
            OUT_VIEW(ddelta, .norm = rounded), OUT_VIEW(dz, .norm = rounded),
            OUT_VIEW(db, .norm = rounded), OUT_VIEW(dc, .norm = rounded),
            OUT(da_log, DT_F32, D, N, N, .norm = norm), OUT(dd_skip, DT_F32, 1, D, D, .norm = norm),
@@ -310,7 +316,7 @@ static double objective(const void *context) // Σ dy · y
     const struct direction *c = context;
     const struct values *v = c->values;
     double total = 0.0, *y = zeros(v->B * v->L * v->D);
-    reference_values(v, v->L, y, NULL, NULL);
+    reference_values(v, v->L, y, NULL, NULL, NULL);
     for (int64_t i = 0; i < v->B * v->L * v->D; i++)
         total += get_at(c->dy, i / v->D, i % v->D) * y[i];
     free(y);
@@ -339,7 +345,7 @@ static void compare(struct parity *p, const struct shape *s)
                      dt_dtype_name(s->type), s->h0 ? " h0" : "", s->wide ? " wide" : "",
                      s->accumulate ? " +=" : "", s->resets))
         return;
-    struct op op = make_op(s);
+    struct op op = make_op(p, s);
     forward(p, &op.forward);
     backward(p, &op.backward);
     if (p->is_cpu && !s->accumulate && s->batch * s->length * s->channels < 20000)
@@ -354,11 +360,11 @@ static void check_chunks(struct parity *p)
     compare(p, &s);
     if (!p->is_cpu || !parity_case(p, "scan: y with any chunk"))
         return;
-    struct op whole = make_op(&s);
+    struct op whole = make_op(p, &s);
     run(p, &whole);
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
         s.chunk = chunks[i];
-        struct op op = make_op(&s);
+        struct op op = make_op(p, &s);
         run(p, &op);
         CHECK(same_bits(op.forward.y.data, whole.forward.y.data), "chunk %d: y differs",
               (int)s.chunk);
@@ -377,7 +383,7 @@ static void check_carry(struct parity *p)
     const int64_t first = 19, D = s.channels, N = s.state;
     if (!p->is_cpu || !parity_case(p, "scan: a sequence in two parts"))
         return;
-    struct op whole = make_op(&s), parts = make_op(&s);
+    struct op whole = make_op(p, &s), parts = make_op(p, &s);
     run(p, &whole);
     float *h = guarded(D * N * 4);
     p->run_only = true;
@@ -391,7 +397,7 @@ static void check_carry(struct parity *p)
                 *views[i] = dt_view_rows(*views[i], from, to);
             f.in.batch = 1, f.in.length = to - from, f.in.reset += from;
             f.in.h0 = part ? h : f.in.h0 + b * D * N;
-            f.h_last = h, f.states = NULL;
+            f.h_last = h, f.states = f.s = NULL;
             forward(p, &f);
             CHECK(!part || memcmp(h, whole.forward.h_last + b * D * N, (size_t)(D * N) * 4) == 0,
                   "h_last of sequence %d in two parts differs", (int)b);
@@ -406,9 +412,9 @@ static void check_h_last_over_h0(struct parity *p)
     const struct shape s = {2, 77, 21, 16, 32, DT_F32, .h0 = true, .resets = NO_RESETS};
     if (!parity_case(p, "scan: h_last over h0, no states"))
         return;
-    struct op whole = make_op(&s), over = make_op(&s);
+    struct op whole = make_op(p, &s), over = make_op(p, &s);
     run(p, &whole);
-    over.forward.states = NULL;
+    over.forward.states = over.forward.s = NULL;
     over.forward.h_last = (float *)(uintptr_t)over.forward.in.h0;
     forward(p, &over.forward);
     CHECK(same_bits(over.forward.y.data, whole.forward.y.data), "%s: y differs", p->text);
@@ -421,7 +427,7 @@ static void check_nan(struct parity *p, dt_dtype type, int which)
     const struct shape s = {1, 40, 16, 8, 32, type, .h0 = true};
     if (!parity_case(p, "scan: a NaN in input %d, %s", which, dt_dtype_name(type)))
         return;
-    struct op op = make_op(&s);
+    struct op op = make_op(p, &s);
     const struct dt_scan_inputs *in = &op.forward.in;
     const void *array[] = {in->u.data, in->delta.data, in->z.data,  in->b.data, in->c.data,
                            in->a_log,  in->d_skip,     in->dt_bias, in->h0};
@@ -448,7 +454,7 @@ static void check_nan_and_reset(struct parity *p, int64_t state, enum resets res
     bool passes = resets == NO_RESETS;
     if (!parity_case(p, "scan: a NaN in u, N %d, resets %d", (int)state, resets))
         return;
-    struct op op = make_op(&s);
+    struct op op = make_op(p, &s);
     ((float *)op.forward.in.u.data)[5] = NAN;
     run(p, &op);
     const float *y = op.forward.y.data;

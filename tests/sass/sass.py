@@ -53,6 +53,8 @@ class Kernel:
         self.name, self.architecture, self.threads = function.name, architecture, threads
         self.count = cost.Count(function, sources, unruled)
         self.registers, self.shared = used
+        if int(architecture) >= 90:  # cuobjdump counts the system's share from there on
+            self.shared = max(0, self.shared - cost.SHARED_OF_SYSTEM)
         if self.count.kernel:
             self.shared += self.count.kernel.dynamic
         self.blocks = cost.resident_blocks(self.registers, self.shared, threads, architecture)
