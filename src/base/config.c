@@ -89,6 +89,11 @@ void dt_config_hide(struct dt_config *config, const char *key)
     find_value(config, key)->hidden = true;
 }
 
+bool dt_config_is_hidden(const struct dt_config *config, const char *key)
+{
+    return find_value(config, key)->hidden;
+}
+
 void dt_config_free(struct dt_config *config)
 {
     if (!config)

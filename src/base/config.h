@@ -151,6 +151,7 @@ dt_status dt_config_note(struct dt_config *config, const char *key, const char *
 
 // Leaves the key out of the echo: nothing reads it.
 void dt_config_hide(struct dt_config *config, const char *key);
+bool dt_config_is_hidden(const struct dt_config *config, const char *key);
 
 // The resolved configuration, every key with its value and origin as a comment; a valid input
 // again, of the same settings, in which every key counts as set.

@@ -301,6 +301,7 @@ static bool is_same(const struct dt_config_row *row, const char *was, const char
 }
 
 // Calls `each` for the keys that have changed since the configuration in the folder was written.
+// Not for those that nothing reads: earlier versions wrote them, too.
 static void compare_configs(const struct dt_run_folder *folder, const struct dt_config *config,
                             const char *resume,
                             void (*each)(void *context, const struct dt_config_row *row,
@@ -315,7 +316,8 @@ static void compare_configs(const struct dt_run_folder *folder, const struct dt_
     for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
         const char *was = dt_config_text(before, row.name), *is = dt_config_text(config, row.name);
         const char *origin = dt_config_origin(config, row.name);
-        if (!is_same(&row, was, is) && strcmp(origin, resume) != 0)
+        if (!dt_config_is_hidden(config, row.name) && !is_same(&row, was, is) &&
+            strcmp(origin, resume) != 0)
             each(context, &row, was, is, origin);
     }
     dt_config_free(before);

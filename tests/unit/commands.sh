@@ -108,8 +108,12 @@ check "config.json has what applies: $(cat r/checkpoints/*/config.json)" \
     [ "$(grep -cE 'state_size|n_head|attention_heads|d_mlp|frame_size|expand|intermediate' r/checkpoints/step-00000002/config.json)" -eq 0 ]
 run 0 mamba.ini run.dir=r model.layers=gru run.steps=3
 says 'does not read model.n_head' error.txt
+check "a key that nothing reads does not change: $(cat error.txt)" [ "$(grep -c 'n_head was' error.txt)" -eq 0 ]
 run 0 --check r/config.resolved.ini
 check "what a run resolved is read without a warning: $(cat error.txt)" [ "$(grep -c 'does not read' error.txt)" -eq 0 ]
+sed -i 's/^\[model\]/&\ndt_rank = 2/' r/config.resolved.ini # as earlier versions wrote it
+run 0 mamba.ini run.dir=r model.layers=gru run.steps=3
+says 'already has its 3 steps' error.txt
 rm -r r mamba.ini # c.ini is to be the only file
 
 # Completion: the function as bash calls it.
