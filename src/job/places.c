@@ -10,11 +10,11 @@
 #include <string.h>
 
 enum {
-    LISTED = 16,
-    ID_SHOWN = 12,
-    ODD_LISTED = 4,
-    NAME = DT_HOST_NAME + 32
-}; // entries of a line; of "GPU-5f1c2b3a-…"
+    LISTED = 16,              // entries of a line
+    ID_SHOWN = 12,            // of "GPU-5f1c2b3a-…"
+    ODD_LISTED = 4,           // hosts that differ
+    NAME = DT_HOST_NAME + 32, // "n3 (rank 12)"
+};
 
 // ---- the program: the build id that the linker wrote into it, in hex
 
@@ -262,9 +262,10 @@ dt_status dt_places_compare_nodes(const struct dt_place *places, int n)
     DT_TRY(compare_nodes(places, n, &problems));
     return dt_problems_report(
         &problems,
-        "start as many ranks on each node (mpirun --map-by ppr:4:node, Slurm: --ntasks-per-node=4) "
-        "of one kind (Slurm: --constraint); with run.allow_unequal_nodes = true the slowest rank "
-        "sets the pace, and results differ in their last bits from those on equal devices",
+        "start the same number of ranks on each node (mpirun --map-by ppr:4:node, Slurm: "
+        "--ntasks-per-node=4), on devices of one kind (Slurm: --constraint), or set "
+        "run.allow_unequal_nodes = true: the slowest rank then sets the pace, and on other devices "
+        "results differ in their last bits",
         "the nodes of this job are unequal");
 }
 

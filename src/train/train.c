@@ -104,8 +104,8 @@ static dt_status load_on_root(struct trainer *t)
     t->state.storage = expected.storage;
     if (t->state.device[0] && strcmp(t->state.device, expected.device) != 0)
         dt_warn(
-            "the checkpoint was trained on %s, this job runs on %s: it resumes, but not with the "
-            "bits of a run without the change",
+            "the checkpoint was trained on %s, this job runs on %s: training continues, but its "
+            "results may differ in their last bits from those on the same device",
             t->state.device, expected.device);
     memcpy(t->state.device, expected.device, sizeof t->state.device);
     DT_TRY(check_branch(t));
