@@ -49,8 +49,8 @@ END
 last_words() { # of $name: the error and its hint, which is on the lines below it
     sed -n '/^dtrain: error/,/^[^ ]/{/^dtrain: error/p;/^  /p}' $name.log
 }
-last_line() { # but progress: rank 0 may report a checkpoint while the others end
-    grep -a '^dtrain: ' $name.log | grep -av '^dtrain: step ' | tail -n 1
+last_line() {
+    grep -a '^dtrain: ' $name.log | tail -n 1
 }
 newest() {
     ls -d runs/$name/checkpoints/step-* | tail -n 1
