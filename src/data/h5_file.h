@@ -55,7 +55,8 @@ struct dt_h5_array {
 };
 
 // The group that holds what `path` names, open until the next path is looked up, and its name there
-// (in `path`). *found: whether the group has it; a link to elsewhere is an error.
+// (in `path`; "." if that ends in a slash). *found: whether the group has it; a link to elsewhere
+// is an error.
 dt_status dt_h5_locate(const struct dt_h5_file *file, const char *path, hid_t *group,
                        const char **name, bool *found);
 // *found: whether the file has a dataset or group of that name; a link to elsewhere is an error.

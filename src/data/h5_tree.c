@@ -100,10 +100,17 @@ dt_status dt_h5_locate(const struct dt_h5_file *file, const char *path, hid_t *g
     *found = true;
     for (size_t end; *found && start < last; start = end + 1) {
         end = start + strcspn(path + start, "/");
-        DT_TRY(follow(file, path, start, end, found));
+        if (end == start) // "//" is "/"
+            trail->path[start] = '/';
+        else
+            DT_TRY(follow(file, path, start, end, found));
     }
     *group = trail->n > 0 ? trail->at[trail->n - 1].id : file->id;
-    return *found ? check_link(file, *group, *name, path, length, found) : DT_OK;
+    if (*found && !**name) // "obs/" is "obs"
+        *name = ".";
+    else if (*found)
+        return check_link(file, *group, *name, path, length, found);
+    return DT_OK;
 }
 
 dt_status dt_h5_has(const struct dt_h5_file *file, const char *path, bool *found)
@@ -118,9 +125,6 @@ dt_status dt_h5_find(const struct dt_h5_file *file, const char *path, enum dt_h5
     hid_t group, id;
     const char *name;
     bool found;
-    *node = DT_H5_GROUP;
-    if (strcmp(path, "/") == 0)
-        return DT_OK;
     *node = DT_H5_NOTHING;
     DT_TRY(dt_h5_locate(file, path, &group, &name, &found));
     if (!found)
