@@ -247,7 +247,8 @@ static dt_status compare_nodes(const struct dt_place *places, int n, struct dt_p
     struct trait *traits = calloc((size_t)n, sizeof *traits);
     if (!traits)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for the places of %d ranks", n);
-    for (const struct trait_kind *kind = trait_kinds; kind < trait_kinds + 2; kind++) {
+    const size_t kinds = sizeof trait_kinds / sizeof *trait_kinds;
+    for (const struct trait_kind *kind = trait_kinds; kind < trait_kinds + kinds; kind++) {
         for (int i = 0; i < n; i++)
             kind->describe(places, n, i, &traits[i]);
         add_differences(places, traits, n, kind->of_rank, problems);
