@@ -138,14 +138,22 @@ static bool is_awaited(const struct dt_watch *watch, int rank)
            (rank == end && waiter->oldest == 0 && waiter->device_oldest == 0);
 }
 
+// For so long that the others, whose wait has ended, need not look further: half of that wait, but
+// several beats.
+static bool is_silent(const struct dt_watch *watch, const struct dt_peer *peer, double timeout)
+{
+    double most = fmax(timeout / 2, (3 + watch->n_links) * watch->period);
+    return watch->clock - peer->heard > fmin(most, dt_watch_silence(watch));
+}
+
 // How surely it is this rank that the others wait for. Most of all where it is suspended or silent,
 // even if it has begun what they wait in; then where it is awaited and waits for nobody itself.
-static int blame(const struct dt_watch *watch, int rank)
+static int blame(const struct dt_watch *watch, int rank, double timeout)
 {
     const struct dt_peer *peer = &watch->peers[rank];
     if (rank == watch->rank)
         return 0;
-    if (is_suspended(watch, peer) || watch->clock - peer->heard > dt_watch_silence(watch))
+    if (is_suspended(watch, peer) || is_silent(watch, peer, timeout))
         return 3;
     if (!is_awaited(watch, rank))
         return 0;
@@ -153,11 +161,11 @@ static int blame(const struct dt_watch *watch, int rank)
 }
 
 // Marks the ranks with the most blame; returns their number.
-static int find_blamed(struct dt_watch *watch)
+static int find_blamed(struct dt_watch *watch, double timeout)
 {
     int most = 1, n = 0;
     for (int r = 0; r < watch->size; r++) {
-        watch->peers[r].blame = blame(watch, r);
+        watch->peers[r].blame = blame(watch, r, timeout);
         most = watch->peers[r].blame > most ? watch->peers[r].blame : most;
     }
     for (int r = 0; r < watch->size; r++)
@@ -327,7 +335,7 @@ static _Noreturn void report_stalled(const struct dt_watch *watch, double timeou
 // should, its launcher ends this process soon, and if not, it ends itself.
 static void end(struct dt_watch *watch, const struct dt_watch_self *self, int dead, bool expired)
 {
-    int n_blamed = expired ? find_blamed(watch) : 0;
+    int n_blamed = expired ? find_blamed(watch, self->timeout) : 0;
     if (watch->doomed_at <= 0)
         watch->doomed_at = watch->clock;
     double doomed = watch->clock - watch->doomed_at;
