@@ -189,7 +189,8 @@ static void check_cover(const scan_cut *cut, int64_t batch, int64_t unit)
 static const int64_t WIDTHS[2] = {WIDTH, 2 * WIDTH};
 static bool show; // each cut
 
-// fill: the time of the cheapest form, spread evenly over the SMs, against the time it takes.
+// fill: the time of every token once, spread evenly over the SMs, against the time it takes: first
+// runs and starts are no work. Whether one or two channels per lane are better, `share` tells.
 static void check_shape(const char *op, struct shape shape, int64_t unit, const scan_costs *costs,
                         double fill_least)
 {
@@ -200,9 +201,9 @@ static void check_shape(const char *op, struct shape shape, int64_t unit, const 
                                        costs, &SCAN_LARGE_DEVICE);
         double time = cut_time(&cut, batch, costs);
         double share = best_time(batch, shape, unit, costs, time) / time;
-        double fill = (double)(batch * scan_div_up(shape.channels, 2 * WIDTH) * shape.length *
-                               costs->token[1]) /
-                      (double)SCAN_LARGE_DEVICE.sms / time;
+        double fill =
+            (double)(batch * cut.channel_blocks * shape.length * costs->token[cut.width > WIDTH]) /
+            (double)SCAN_LARGE_DEVICE.sms / time;
         check_cover(&cut, batch, unit);
         CHECK(share >= 0.9,
               "%s B %d L %d D %d: %d whole, %d segments of %d, width %d: %.2f of best", op,
