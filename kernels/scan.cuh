@@ -73,6 +73,23 @@ struct scan_place {
     int warp, lane, row, column, group, part, n; // column: carry, counted from the warp's first
 };
 
+// The block's place with the lane's part.
+template <class F> DT_DEVICE scan_place scan_lane_place(const scan_place &block)
+{
+    scan_place place = block;
+    place.warp = (int)(threadIdx.x / DT_WARP); // unsigned: no code for negative ones
+    place.lane = (int)(threadIdx.x % DT_WARP);
+    place.row = place.lane / F::CARRIERS;
+    place.column = place.lane % F::CARRIERS * F::V;
+    place.group = place.lane % SCAN_GROUPS;
+    place.part = place.lane / SCAN_GROUPS;
+    place.n = place.part * F::S;
+    const int first = (place.block * SCAN_WARPS + place.warp) * F::WIDTH;
+    place.carry = first + place.column;
+    place.d = first + place.group * F::CC;
+    return place;
+}
+
 // firsts: the launch goes over as many segments of each sequence that is cut, from segment `from`
 // on, and over nothing else. 0: over all runs.
 template <class F>
@@ -90,17 +107,7 @@ DT_DEVICE scan_place scan_find_place(const scan_cut &cut, int firsts = 0, int fr
                     : (int)whole + (place.b - (int)whole) * (int)cut.segments + place.segment;
     place.begin = place.segment * (int)cut.steps;
     place.end = (int)(run < whole ? cut.length : dt_least(place.begin + cut.steps, cut.length));
-    place.warp = (int)(threadIdx.x / DT_WARP); // unsigned: no code for negative ones
-    place.lane = (int)(threadIdx.x % DT_WARP);
-    place.row = place.lane / F::CARRIERS;
-    place.column = place.lane % F::CARRIERS * F::V;
-    place.group = place.lane % SCAN_GROUPS;
-    place.part = place.lane / SCAN_GROUPS;
-    place.n = place.part * F::S;
-    const int first = (place.block * SCAN_WARPS + place.warp) * F::WIDTH;
-    place.carry = first + place.column;
-    place.d = first + place.group * F::CC;
-    return place;
+    return scan_lane_place<F>(place);
 }
 
 // p + row · bytes in global memory, by one instruction: where the compiler sees that a factor is
@@ -322,12 +329,12 @@ DT_DEVICE void scan_write_states_at(float *to, int64_t state, const scan_cut &cu
     if (F::CC > 1 && wide) {
         if (place.d < cut.channels)
 #pragma unroll
-            for (int n = 0; n < F::S; n++, to += cut.channels) {
+            for (int n = 0; n < F::S; n++) {
                 float neighbours[F::CC];
 #pragma unroll
                 for (int c = 0; c < F::CC; c++)
                     neighbours[c] = h[c][n];
-                dt_store(to, neighbours);
+                dt_store(scan_row(to, (unsigned)n, (unsigned)cut.channels * 4), neighbours);
             }
         return;
     }

@@ -10,7 +10,7 @@
 // tokens. s is what forward kept, so dz is stored before the sweep. dB and dC are sums over
 // channels: a lane adds its own two, then stores them; after a phase of 4 tokens the block adds the
 // parts of all its lanes, 8 of them a thread, by loads of 16 bytes. Sums over n go through shared
-// memory, and so do half of the exponentials, where a multiprocessor has 77 KB for each of its
+// memory, and so do half of the exponentials, where a multiprocessor has 62 KB for each of its
 // blocks (backward_room); elsewhere through shuffles, and exponentials are made twice. With
 // segments a first launch makes what each one hands back to the one before it, as if nothing came
 // from after it.
@@ -21,9 +21,9 @@
 // bf16), 10.7 ns on an H200 at 4.3 TB/s. Exponentials: 3 N / 2 with two channels a lane, N with
 // one; four more special functions: 11.6 ns at 16 a clock and SM. The bound is instructions, 4 a
 // clock and SM, for a token and 16 channels (tests/sass):
-// scan_backward_registers<16,2,8,bf16,true>: 179 slots, 18.5 ns, 168 registers and 3 blocks, of
-// them about 133 for running, sweeping and the sums over channels, 21 for softplus, slope and gate,
-// 14 for the sums over n and what is stored, 5 for the tile's way in. The other form has 48 KB of
+// scan_backward_registers<16,2,8,bf16,true>: 172 slots, 17.9 ns, 168 registers and 3 blocks, of
+// them about 132 for running, sweeping and the sums over channels, 19 for softplus, slope and gate,
+// 13 for the sums over n and what is stored, 5 for the tile's way in. The other form has 48 KB of
 // shared memory, what every GPU gives; two blocks fit where an SM has 100 KB.
 #include "kernels/partials.cuh"
 #include "kernels/scan_backward_fast.cuh"

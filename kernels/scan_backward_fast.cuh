@@ -3,14 +3,15 @@
 
 #include "kernels/scan_backward_tile.cuh"
 
-// Blocks a multiprocessor holds at least, and so registers: 12 warps on an H200. Elsewhere the
-// compiler would spill.
-template <class F, class T> constexpr int resident(void)
+// Blocks a multiprocessor holds at least, and so registers: 12 warps on an H200. Elsewhere, and in
+// the form for bf16 that an H200 does not launch, the compiler would spill.
+template <class F, class T, bool ROOMY = true> constexpr int resident(void)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
     return F::NP * F::CC > 16 ? 2 : 3;
 #else
-    return F::NP > 16 ? 2 : SCAN_BACKWARD_RESIDENT;
+    const bool launched = ROOMY || sizeof(T) > 2;
+    return F::NP * (launched ? 1 : F::CC) > 16 ? 2 : SCAN_BACKWARD_RESIDENT;
 #endif
 }
 
@@ -22,14 +23,12 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
                        scan_passing passing)
 {
     using fetched = backward_fetched<F, T>;
-    using fetched_columns = backward_columns<F, T>;
-    using columns_f32 = backward_columns<F, float>;
+    using columns_f32 = backward_columns<F>;
     using tile_t = backward_tile<F, T>;
     DT_SHARED(tile_t, tiles, [SCAN_WARPS]);
     DT_SHARED(fetched, nexts, [SCAN_WARPS]);
     using sources_t = backward_sources<F, T>;
     DT_SHARED(sources_t, sources_of, [SCAN_WARPS]);
-    DT_SHARED(fetched_columns, next_columns, [1]);
     DT_SHARED(columns_f32, columns, [1]);
     const scan_place place = scan_find_place<F>(cut, (int)cut.segments - 1, 1);
     backward_tile<F, T> &tile = tiles[place.warp];
@@ -39,7 +38,8 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     backward_sources<F, T> &sources = sources_of[place.warp];
     int first = place.begin + (place.end - 1 - place.begin) / F::TILE * F::TILE;
     find_sources<F, T>(args, NULL, cut, place, &sources);
-    fetch(args, cut, place, sources, first, wide, true, next_columns, &next);
+    const int last_whole = find_last_whole<F>(cut, place, wide);
+    fetch(args, cut, place, sources, first, wide, first <= last_whole, true, &next);
     DT_SHARED(unsigned, starts, [SCAN_WARPS]);
     fetch_resets(args, place, first, &starts[place.warp]);
     open_tile<F, T>(args, cut, place, &tile);
@@ -50,13 +50,14 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         dt_copy_wait<0>();
         __syncwarp();
         put_channels<F, T, false>(next, place, first, &tile, delta, gate);
-        put_columns<F, T>(next_columns[0], place, columns);
+        put_columns<F, T>(next, place, columns);
         const unsigned resets = find_resets(starts[place.warp], first);
         if (resets != 0)
             passes = false;
         __syncthreads(); // the tile is there, what was fetched was read
         if (first > place.begin)
-            fetch(args, cut, place, sources, first - F::TILE, wide, true, next_columns, &next);
+            fetch(args, cut, place, sources, first - F::TILE, wide, first - F::TILE <= last_whole,
+                  true, &next);
 #pragma unroll
         for (int v = 0; v < F::V; v++)
             sum[v] += delta[v];
@@ -95,43 +96,55 @@ template <class F, class T> struct column_parts {
     float of[PHASE][QUADS][SCAN_THREADS][4];
 };
 
-// What a thread adds of a phase: every SHARES-th part of a quad of a token.
-struct column_duty {
-    unsigned token, quad, part, share;
+// What a thread adds of a phase, every SHARES-th part of a quad of a token, and where the sum that
+// it is left with goes.
+struct alignas(16) column_duty {
+    float *to;      // for the phase from the sequence's token 0 on; NULL: nowhere
+    unsigned first; // part: bytes
+    unsigned token; // of the phase
 };
 
-template <class F, class T> DT_DEVICE column_duty find_duty(void)
+DT_DEVICE unsigned column_bytes(const scan_cut &cut, unsigned state) // of a token's partials
+{
+    return (unsigned)cut.channel_blocks * 2 * state * (unsigned)sizeof(float);
+}
+
+template <class F, class T>
+DT_DEVICE column_duty find_duty(const dt_scan_backward_args &args, const scan_cut &cut,
+                                const scan_place &place, float *columns)
 {
     using parts = column_parts<F, T>;
-    const unsigned at = (unsigned)scan_opaque((int)threadIdx.x);
+    const unsigned at = (unsigned)scan_opaque((int)threadIdx.x), N = (unsigned)args.in.b.cols;
+    const unsigned share = at % parts::SHARES, part = at / parts::SHARES % SCAN_PARTS;
+    const unsigned quad = at / (parts::SHARES * SCAN_PARTS) % parts::QUADS;
+    const unsigned k = quad * 4 + share * 4 / parts::SHARES, n = part * F::S + k % F::S;
     column_duty duty;
-    duty.share = at % parts::SHARES;
-    duty.part = at / parts::SHARES % SCAN_PARTS;
-    duty.quad = at / (parts::SHARES * SCAN_PARTS) % parts::QUADS;
     duty.token = at / (parts::SHARES * SCAN_PARTS * parts::QUADS);
+    // odd and even parts in turns: they lie in the same banks
+    duty.first = (duty.token * parts::QUADS + quad) * SCAN_THREADS + part * SCAN_GROUPS +
+                 (share ^ part % 2 * 4);
+    duty.first *= 16;
+    duty.to = columns +
+              ((place.b * cut.length + duty.token) * cut.channel_blocks + place.block) * 2 * N +
+              k / F::S * N + n; // dB, then dC
+    if (n >= N || share * 4 % parts::SHARES != 0)
+        duty.to = NULL;
     return duty;
 }
 
-// To the partials of token t of the sequence, where the sum that the thread is left with goes.
+// To the partials of token t of the sequence and those after it.
 template <class F, class T, bool FAST>
 DT_DEVICE void store_column(const dt_scan_backward_args &args, const scan_cut &cut,
-                            const scan_place &place, const column_duty &duty, int t, float sum,
-                            float *columns)
+                            const scan_place &place, const column_duty &duty, int t, float sum)
 {
-    constexpr unsigned SHARES = column_parts<F, T>::SHARES;
     const unsigned N = FAST ? F::NP : (unsigned)args.in.b.cols;
-    const unsigned k = duty.quad * 4 + duty.share * 4 / SHARES; // dB, then dC
-    const unsigned n = duty.part * F::S + k % F::S;
-    const unsigned at = (unsigned)place.block * 2 * N + k / F::S * N + n;
-    const unsigned row = (unsigned)(place.b * cut.length) + (unsigned)t + duty.token;
-    const unsigned width = (unsigned)cut.channel_blocks * 2 * N * (unsigned)sizeof(float);
-    const bool there = FAST || (n < N && t + (int)duty.token < place.end);
-    if (there && duty.share * 4 % SHARES == 0)
-        *scan_row(scan_row(columns, row, width), at, sizeof(float)) = sum;
+    constexpr bool ALL = FAST && column_parts<F, T>::SHARES <= 4;
+    if (ALL || (duty.to && t + (int)duty.token < place.end))
+        *scan_row(duty.to, (unsigned)t, column_bytes(cut, N)) = sum;
 }
 
-// The block's sums over its channels of the phase from token `first` on: of each column a thread
-// adds every SHARES-th part, and SHARES threads then swap sums.
+// The block's sums over its channels of a phase: of each column a thread adds every SHARES-th part,
+// and SHARES threads then swap sums.
 template <class F, class T>
 DT_DEVICE float add_columns(const column_parts<F, T> &parts, const column_duty &duty)
 {
@@ -139,12 +152,11 @@ DT_DEVICE float add_columns(const column_parts<F, T> &parts, const column_duty &
     float sum[4];
 #pragma unroll
     for (unsigned r = 0; r < SCAN_THREADS / SCAN_PARTS / SHARES; r++) {
-        // odd and even parts in turns: they lie in the same banks
-        const unsigned group = (duty.share + r * SHARES % SCAN_GROUPS) ^ duty.part % 2 * 4;
-        const unsigned warp = r * SHARES / SCAN_GROUPS;
+        const unsigned at = duty.first ^ r * SHARES % SCAN_GROUPS * 16;
+        const unsigned warp = r * SHARES / SCAN_GROUPS * DT_WARP * 16;
+        const char *quad = reinterpret_cast<const char *>(&parts) + at + warp;
         float part[4];
-        dt_load(parts.of[duty.token][duty.quad][warp * DT_WARP + duty.part * SCAN_GROUPS + group],
-                part);
+        dt_load(reinterpret_cast<const float *>(quad), part);
 #pragma unroll
         for (int e = 0; e < 4; e++)
             sum[e] = r == 0 ? part[e] : sum[e] + part[e];
@@ -209,26 +221,35 @@ DT_DEVICE void read_sums(const backward_room<F, true> &room, const scan_place &p
     }
 }
 
-// exp(Δ A) of a lane at a token, the k-th of those that are kept in shared memory.
+// Quad q of the exp(Δ A) of a lane that are kept in shared memory of token i.
 template <class F>
-DT_DEVICE void keep_decays(const float (&decay)[F::CC][F::S], int k, const scan_place &place,
+DT_DEVICE float *find_decays(backward_room<F, true> *room, int i, int q, const scan_place &place)
+{
+    using room_t = backward_room<F, true>;
+    if constexpr (room_t::INSTEAD)
+        return &room->sums[i - q * room_t::KEPT][place.lane * 4];
+    return room->decays[((F::TILE - 1 - i) * room_t::QUADS + q) * DT_WARP + place.lane];
+}
+
+template <class F>
+DT_DEVICE void keep_decays(const float (&decay)[F::CC][F::S], int i, const scan_place &place,
                            backward_room<F, true> *room)
 {
 #pragma unroll
     for (int q = 0; q < F::CC * F::S; q += 4) {
         const float *of = &decay[0][0] + q, quad[4] = {of[0], of[1], of[2], of[3]};
-        dt_store(room->decays[(k * F::CC * F::S / 4 + q / 4) * DT_WARP + place.lane], quad);
+        dt_store(find_decays<F>(room, i, q / 4, place), quad);
     }
 }
 
 template <class F>
-DT_DEVICE void read_decays(const backward_room<F, true> &room, int k, const scan_place &place,
+DT_DEVICE void read_decays(backward_room<F, true> *room, int i, const scan_place &place,
                            float (&decay)[F::CC][F::S])
 {
 #pragma unroll
     for (int q = 0; q < F::CC * F::S; q += 4) {
         float quad[4];
-        dt_load(room.decays[(k * F::CC * F::S / 4 + q / 4) * DT_WARP + place.lane], quad);
+        dt_load(find_decays<F>(room, i, q / 4, place), quad);
 #pragma unroll
         for (int e = 0; e < 4; e++)
             (&decay[0][0])[q + e] = quad[e];
@@ -241,12 +262,13 @@ DT_DEVICE void read_decays(const backward_room<F, true> &room, int k, const scan
 template <class F, class T, bool ROOMY, bool FAST>
 DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut,
                           const scan_place &place, int first, unsigned resets, float *sums,
-                          const backward_columns<F, float> &columns,
+                          const column_duty *kept_duty, const backward_columns<F> &columns,
                           const backward_tile<F, T> &tile, float (&h)[F::TILE + 1][F::CC][F::S],
                           scanner<F> *own, column_parts<F, T> *parts, backward_room<F, ROOMY> *room)
 {
     constexpr bool keeps = F::CC * F::S <= 4;
     constexpr int PHASE = column_parts<F, T>::PHASE, KEPT = backward_room<F, ROOMY>::KEPT;
+    constexpr int AGAIN = F::TILE - KEPT; // tokens whose exp(Δ A) is made again
     float decays[keeps ? F::TILE : 1][F::CC][F::S];
 #pragma unroll
     for (int i = 0; i < F::TILE; i++) {
@@ -262,7 +284,7 @@ DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut
                 decays[keeps ? i : 0][m][n] = decay[m][n];
             }
         if constexpr (KEPT > 0)
-            if (i < KEPT)
+            if (i >= AGAIN)
                 keep_decays<F>(decay, i, place, room);
         if (!FAST && resets >> i & 1)
 #pragma unroll
@@ -305,12 +327,12 @@ DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut
         for (int m = 0; m < F::CC; m++)
 #pragma unroll
             for (int n = 0; n < F::S; n++)
-                if (i >= KEPT)
+                if (i < AGAIN)
                     decay[m][n] =
                         keeps ? decays[keeps ? i : 0][m][n] : dt_exp2(step[m] * own->a[m][n]);
         if constexpr (KEPT > 0)
-            if (i < KEPT)
-                read_decays<F>(*room, i, place, decay);
+            if (i >= AGAIN)
+                read_decays<F>(room, i, place, decay);
 #pragma unroll
         for (int m = 0; m < F::CC; m++)
 #pragma unroll
@@ -327,22 +349,20 @@ DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut
         put_sums<F>(dh_b, dh_a, i, place, pending, room);
         if (i % PHASE == 0) {
             __syncthreads();
-            const column_duty duty = find_duty<F, T>();
+            const column_duty duty = ROOMY ? *kept_duty : find_duty<F, T>(args, cut, place, sums);
             const float sum = add_columns<F, T>(*parts, duty);
-            store_column<F, T, FAST>(args, cut, place, duty, first + i, sum, sums);
+            store_column<F, T, FAST>(args, cut, place, duty, first + i, sum);
         }
     }
 }
 
-// V neighbours of the token that the lane carries, as storage.
+// V neighbours of the token that the lane carries, as storage. to: see backward_sources.
 template <class F, class T, bool FAST>
-DT_DEVICE void store_channels(const dt_view &x, const scan_cut &cut, const scan_place &place,
-                              int first, const float (&values)[F::V])
+DT_DEVICE void store_channels(const dt_view &x, const piece_source *to, const scan_cut &cut,
+                              const scan_place &place, int first, const float (&values)[F::V])
 {
-    const unsigned row = (unsigned)(place.b * cut.length) + (unsigned)(first + place.row);
-    T *const to = scan_row(static_cast<T *>(x.data), row, (unsigned)(x.stride * sizeof(T)));
     if (FAST)
-        dt_store(scan_row(to, (unsigned)scan_opaque(place.carry), sizeof(T)), values);
+        dt_store(find_piece<T>(to[place.lane % F::CARRIERS], first + place.row), values);
     else
         scan_store_channels<F, T>(x.data, x.stride, cut, place, first, false, values);
 }
@@ -350,33 +370,33 @@ DT_DEVICE void store_channels(const dt_view &x, const scan_cut &cut, const scan_
 // dz of the token that the lane carries.
 template <class F, class T, bool FAST>
 DT_DEVICE void store_dz(const dt_scan_backward_args &args, const scan_cut &cut,
-                        const scan_place &place, int first, const backward_fetched<F, T> &fetched,
-                        const float (&gate)[F::V])
+                        const scan_place &place, const backward_sources<F, T> &sources, int first,
+                        backward_fetched<F, T> &fetched, const float (&gate)[F::V])
 {
     float dz[F::V];
-    dt_load(&fetched.s[place.row][place.column], dz);
+    dt_load(find_carried<F>(fetched.s, place), dz);
 #pragma unroll
     for (int v = 0; v < F::V; v++)
         dz[v] *= gate[v];
-    store_channels<F, T, FAST>(args.dz, cut, place, first, dz);
+    store_channels<F, T, FAST>(args.dz, sources.dz, cut, place, first, dz);
 }
 
 // du and ddelta of the token that the lane carries, and its share of the channels' sums.
 template <class F, class T, bool ROOMY, bool FAST>
 DT_DEVICE void store_tokens(const dt_scan_backward_args &args, const scan_cut &cut,
-                            const scan_place &place, int first, const backward_room<F, ROOMY> &room,
+                            const scan_place &place, const backward_sources<F, T> &sources,
+                            int first, const backward_room<F, ROOMY> &room,
                             backward_tile<F, T> *tile)
 {
     float u[F::V], steps[2 * F::V], ds[F::V], dh_b[F::V], dh_a[F::V];
     float skip[F::V], slope[F::V], dd_skip[F::V], ddt_bias[F::V];
-    const int row = place.row, column = place.column;
     dt_load(tile->u[place.lane], u);
-    dt_load(&tile->skip[column], skip);
-    dt_load(&tile->slope[row][column], slope);
+    dt_load(&tile->skip[place.column], skip);
+    dt_load(find_carried<F>(tile->slope, place), slope);
     dt_load(tile->dd_skip[place.lane], dd_skip);
     dt_load(tile->ddt_bias[place.lane], ddt_bias);
-    dt_load(&tile->steps[row][2 * column], steps);
-    dt_load(&tile->ds[row][column], ds);
+    dt_load(&tile->steps[0][0] + place.lane * 2 * F::V, steps);
+    dt_load(find_carried<F>(tile->ds, place), ds);
     read_sums<F>(room, place, dh_b, dh_a);
 #pragma unroll
     for (int v = 0; v < F::V; v++) {
@@ -387,8 +407,8 @@ DT_DEVICE void store_tokens(const dt_scan_backward_args &args, const scan_cut &c
     }
     dt_store(tile->dd_skip[place.lane], dd_skip);
     dt_store(tile->ddt_bias[place.lane], ddt_bias);
-    store_channels<F, T, FAST>(args.ddelta, cut, place, first, dh_a);
-    store_channels<F, T, FAST>(args.du, cut, place, first, dh_b);
+    store_channels<F, T, FAST>(args.ddelta, sources.ddelta, cut, place, first, dh_a);
+    store_channels<F, T, FAST>(args.du, sources.du, cut, place, first, dh_b);
 }
 
 // A run's sums over time.
@@ -419,6 +439,19 @@ DT_DEVICE void store_sums(const dt_scan_backward_args &args, const scan_cut &cut
             to[v] = dd_skip[v], to[D + v] = ddt_bias[v];
 }
 
+// What a warp looks at once a tile: in registers it would be all through the loop.
+struct alignas(16) backward_run {
+    unsigned starts; // see fetch_resets
+    int last_whole, begin;
+};
+
+// The place, for what runs rarely. WHOLE: else the lane's part of it alone.
+template <class F, bool WHOLE, class Block>
+DT_DEVICE scan_place find_place_again(const Block &block)
+{
+    return scan_lane_place<F>(WHOLE ? block.place : scan_place{});
+}
+
 // All of a block's shared memory.
 template <class F, class T, bool ROOMY> struct backward_block {
     struct warp {
@@ -426,25 +459,27 @@ template <class F, class T, bool ROOMY> struct backward_block {
         backward_fetched<F, T> next;
         backward_sources<F, T> sources;
         backward_room<F, ROOMY> room;
-        unsigned starts; // see fetch_resets
+        backward_run run;
     } warps[SCAN_WARPS];
-    backward_columns<F, T> next_columns;
-    backward_columns<F, float> columns;
+    backward_columns<F> columns;
     column_parts<F, T> parts;
+    scan_place place;
+    column_duty duties[ROOMY ? SCAN_THREADS : 1];
 };
 
 // What was fetched of the tile from `first` on; meanwhile the one before it is fetched. FAST: the
 // tile is whole, and no document starts in it.
 template <class F, class T, bool ROOMY, bool FAST>
 DT_DEVICE void run_tile(const dt_scan_backward_args &args, const scan_cut &cut,
-                        const scan_place &place, backward_wide wide, int first, unsigned resets,
-                        float *columns, backward_block<F, T, ROOMY> *block, scanner<F> *own)
+                        const scan_place &place, backward_wide wide, int last_whole, bool more,
+                        int first, unsigned resets, float *columns,
+                        backward_block<F, T, ROOMY> *block, scanner<F> *own)
 {
     auto &warp = block->warps[place.warp];
     float delta[F::V], gate[F::V], h[F::TILE + 1][F::CC][F::S];
     put_channels<F, T, FAST>(warp.next, place, first, &warp.tile, delta, gate);
-    store_dz<F, T, FAST>(args, cut, place, first, warp.next, gate);
-    put_columns<F, T>(block->next_columns, place, &block->columns);
+    store_dz<F, T, FAST>(args, cut, place, warp.sources, first, warp.next, gate);
+    put_columns<F, T>(warp.next, place, &block->columns);
 #pragma unroll
     for (int n = 0; n < F::S; n++) {
         float neighbours[F::CC];
@@ -454,29 +489,38 @@ DT_DEVICE void run_tile(const dt_scan_backward_args &args, const scan_cut &cut,
             h[0][m][n] = neighbours[m];
     }
     __syncthreads(); // the tile is there, what was fetched was read, the parts were added
-    if (first > place.begin)
-        fetch(args, cut, place, warp.sources, first - F::TILE, wide, false, &block->next_columns,
-              &warp.next);
-    sweep_tile<F, T, ROOMY, FAST>(args, cut, place, first, resets, columns, block->columns,
+    if (more)
+        fetch(args, cut, place, warp.sources, first - F::TILE, wide,
+              FAST || first - F::TILE <= last_whole, false, &warp.next);
+    sweep_tile<F, T, ROOMY, FAST>(args, cut, place, first, resets, columns,
+                                  &block->duties[ROOMY ? threadIdx.x : 0], block->columns,
                                   warp.tile, h, own, &block->parts, &warp.room);
-    store_tokens<F, T, ROOMY, FAST>(args, cut, place, first, warp.room, &warp.tile);
+    store_tokens<F, T, ROOMY, FAST>(args, cut, place, warp.sources, first, warp.room, &warp.tile);
 }
 
 template <class F, class T, bool ROOMY>
-static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
+static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T, ROOMY>()))
     scan_backward_registers(const dt_scan_backward_args args, scan_cut cut, backward_wide wide,
                             backward_space space)
 {
     using block_t = backward_block<F, T, ROOMY>;
     DT_SHARED_DYN(block_t, block);
-    const scan_place place = scan_find_place<F>(cut);
+    scan_place place = scan_find_place<F>(cut);
+    if (threadIdx.x == 0)
+        block->place = place;
+    __syncthreads();
     auto &warp = block->warps[place.warp];
     scanner<F> own;
     int first = place.begin + (place.end - 1 - place.begin) / F::TILE * F::TILE;
     find_sources<F, T>(args, space.starts ? space.starts : args.states, cut, place, &warp.sources);
-    fetch(args, cut, place, warp.sources, first, wide, false, &block->next_columns, &warp.next);
-    fetch_resets(args, place, first, &warp.starts);
+    const int last_whole = find_last_whole<F>(cut, place, wide);
+    fetch(args, cut, place, warp.sources, first, wide, first <= last_whole, false, &warp.next);
+    fetch_resets(args, place, first, &warp.run.starts);
+    if (place.lane == 0)
+        warp.run.last_whole = last_whole, warp.run.begin = place.begin;
     open_tile<F, T>(args, cut, place, &warp.tile);
+    if (ROOMY)
+        block->duties[threadIdx.x] = find_duty<F, T>(args, cut, place, space.columns);
     scan_load_a<F>(args.in.a_log, args.in.b.cols, cut, place, own.a);
     scan_clear(own.da);
     scan_clear(own.carry);
@@ -485,20 +529,25 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         scan_pass_through<F>(space.passing, args.in.b.cols, cut, place, wide.slots,
                              scan_passing_row(cut, place) + after, -1, after, own.a, own.carry);
     }
-    for (; first >= place.begin; first -= F::TILE) {
+    for (bool more = true; more; first -= F::TILE) {
         dt_copy_wait<0>();
         __syncwarp();
-        const unsigned resets = find_resets(warp.starts, first);
+        const backward_run run = warp.run;
+        more = first > run.begin;
+        const unsigned resets = find_resets(run.starts, first);
         // fp32 with two channels a lane has no registers for a second way
         constexpr bool fast = sizeof(T) == 2 || F::CC == 1;
-        if (fast && resets == 0 && is_whole<F>(cut, place, first, wide))
-            run_tile<F, T, ROOMY, fast>(args, cut, place, wide, first, 0, space.columns, block,
-                                        &own);
+        if (fast && resets == 0 && first <= run.last_whole)
+            run_tile<F, T, ROOMY, fast>(args, cut, find_place_again<F, !ROOMY>(*block), wide,
+                                        run.last_whole, more, first, 0, space.columns, block, &own);
         else
-            run_tile<F, T, ROOMY, false>(args, cut, place, wide, first, resets, space.columns,
-                                         block, &own);
+            run_tile<F, T, ROOMY, false>(args, cut, find_place_again<F, true>(*block), wide,
+                                         run.last_whole, more, first, resets, space.columns, block,
+                                         &own);
         if (first % DT_WARP == 0)
-            fetch_resets(args, place, first - F::TILE, &warp.starts);
+            fetch_resets(args, find_place_again<F, true>(*block), first - F::TILE,
+                         &warp.run.starts);
     }
+    place = find_place_again<F, true>(*block);
     store_sums<F, T>(args, cut, place, own, warp.tile, space);
 }

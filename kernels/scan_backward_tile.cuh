@@ -16,11 +16,12 @@ template <class F, class T> struct alignas(16) backward_fetched { // of a warp, 
     T u[F::TILE][F::WIDTH], delta[F::TILE][F::WIDTH], z[F::TILE][F::WIDTH], dy[F::TILE][F::WIDTH];
     float s[F::TILE][F::WIDTH];
     float states[F::NP][F::WIDTH];
+    T columns[F::TILE / SCAN_WARPS][2][F::NP]; // B and C of a quarter of the block's tokens
 };
 
-// B and C of a block, a quarter of the tokens brought by each warp.
-template <class F, class T> struct alignas(16) backward_columns {
-    T of[F::TILE][2][F::NP];
+// B and C of a block.
+template <class F> struct alignas(16) backward_columns {
+    float of[F::TILE][2][F::NP];
 };
 
 template <class F, class T> struct backward_tile { // of a warp
@@ -35,7 +36,9 @@ template <class F, class T> struct backward_tile { // of a warp
 // The sums over n of a tile, dh_b = Σ dh B and dh_a = Σ dh exp(Δ A) h A, are of four lanes' parts:
 // either those swap parts by shuffles, or each stores its own and who carries the token adds them,
 // in the same order: fewer instructions, but four times the memory. And where registers have no
-// room for exp(Δ A) between the way forward and the way back, those of KEPT tokens are kept here.
+// room for exp(Δ A) between the way forward and the way back, those of the last KEPT tokens are
+// kept here, with two channels a lane in the sums' place: on the way back a lane has read its own
+// before its sums go there.
 template <class F, bool ROOMY> struct backward_room {
     static const int KEPT = 0;
     float sums[2][F::TILE][F::WIDTH]; // dh_b, dh_a
@@ -44,10 +47,19 @@ template <class F, bool ROOMY> struct backward_room {
 
 template <class F> struct backward_room<F, true> {
     static const int KEPT = F::CC * F::S > 4 ? 4 : 0, QUADS = F::CC * F::S / 4; // of a lane
+    static const bool INSTEAD = F::CC == 2;      // of sums: QUADS rows a token
     static const int MORE = F::CC == 1 ? 16 : 4; // carriers of several rows meet different banks
     float sums[F::TILE][2 * F::CC * DT_WARP + MORE]; // of a lane dh_b of its channels, then dh_a
-    float decays[KEPT * QUADS * DT_WARP + 1][4];
+    float decays[INSTEAD ? 1 : KEPT * QUADS * DT_WARP + 1][4];
 };
+
+// What a lane carries of an array of a tile: rows are as long as what the carriers of a token have.
+template <class F, class X>
+DT_DEVICE X *find_carried(X (&array)[F::TILE][F::WIDTH], const scan_place &place)
+{
+    static_assert(F::CARRIERS * F::V == F::WIDTH, "one row after another");
+    return &array[0][0] + place.lane * F::V;
+}
 
 // ---- a tile's way in, in pieces of 16 bytes. Piece p of the warp's u, delta, z and dy goes to
 // lane p % 32, so does that of its states; of B and C a warp has its quarter of the tokens. Where
@@ -67,6 +79,7 @@ template <class F, class T> struct backward_sources {                 // of a wa
     static const int STATE_ROW = F::WIDTH / 4, STATES = F::NP * STATE_ROW;
     piece_source u[4 * ROW], b[2 * COLUMN_ROW]; // u, delta, z, dy; b, c
     piece_source s[STATE_ROW], states[STATE_ROW];
+    piece_source dz[F::CARRIERS], ddelta[F::CARRIERS], du[F::CARRIERS]; // where V values go
 };
 
 template <class F> DT_DEVICE int first_channel(const scan_place &place) // of the warp
@@ -110,14 +123,20 @@ DT_DEVICE void find_sources(const dt_scan_backward_args &args, const float *star
         sources->states[lane] =
             find_source<float>(starts, cut.channels, state * args.in.b.cols, first + lane * 4);
     }
+    if (lane < F::CARRIERS) {
+        const int at = place.carry;
+        sources->dz[lane] = find_source<T>(args.dz.data, args.dz.stride, row, at);
+        sources->ddelta[lane] = find_source<T>(args.ddelta.data, args.ddelta.stride, row, at);
+        sources->du[lane] = find_source<T>(args.du.data, args.du.stride, row, at);
+    }
     __syncwarp();
 }
 
-DT_DEVICE const char *find_piece(const piece_source &source, int row)
+template <class T> DT_DEVICE T *find_piece(const piece_source &source, int row)
 {
     const uint4 words = *reinterpret_cast<const uint4 *>(&source); // one load
     const uint64_t at = (uint64_t)words.y << 32 | words.x;
-    return scan_row(reinterpret_cast<const char *>((uintptr_t)at), (unsigned)row, words.z);
+    return scan_row(reinterpret_cast<T *>((uintptr_t)at), (unsigned)row, words.z);
 }
 
 // A piece. WHOLE: it is there. Else zeros where not `there` or beyond `count` values.
@@ -136,44 +155,44 @@ DT_DEVICE void copy_piece(char *to, const char *from, bool there, bool wide, int
 template <class F, class T, bool WHOLE>
 DT_DEVICE void copy_tile(const dt_scan_backward_args &args, const scan_cut &cut,
                          const scan_place &place, const backward_sources<F, T> &sources, int first,
-                         backward_wide wide, bool ends, backward_columns<F, T> *columns,
-                         backward_fetched<F, T> *fetched)
+                         backward_wide wide, bool ends, backward_fetched<F, T> *fetched)
 {
     using from = backward_sources<F, T>;
     const int left = place.end - first, lane = place.lane, N = (int)args.in.b.cols;
     const int channels = (int)cut.channels - first_channel<F>(place);
     const int channel = lane % from::ROW * from::EACH, token = lane % from::ARRAY / from::ROW;
     const int column_token = (place.warp * from::COLUMNS + lane) / (2 * from::COLUMN_ROW);
+    const int source = lane / from::ARRAY * from::ROW + lane % from::ROW;
     const int s_token = lane / from::STATE_ROW, quad = lane % from::STATE_ROW;
     const bool brings_columns = lane < from::COLUMNS;
     const bool brings_s = !ends && s_token < F::TILE;
     constexpr int STATES = (from::STATES + DT_WARP - 1) / DT_WARP;
     // All addresses first: between copies the compiler would put three instructions that wait for
     // loads from shared memory.
-    const char *u[from::CHANNELS], *b = NULL, *s = NULL, *states[STATES];
+    const char *u[from::CHANNELS], *b = NULL, *s = NULL, *states[STATES] = {NULL};
 #pragma unroll
     for (int k = 0; k < from::CHANNELS; k++) {
-        const int array = (k * DT_WARP + lane) / from::ARRAY;
-        u[k] = find_piece(sources.u[array * from::ROW + lane % from::ROW], first + token);
+        const int arrays = k * DT_WARP / from::ARRAY; // before the lane's
+        u[k] = find_piece<const char>(sources.u[arrays * from::ROW + source], first + token);
     }
     if (brings_columns)
-        b = find_piece(sources.b[lane % (2 * from::COLUMN_ROW)], first + column_token);
+        b = find_piece<const char>(sources.b[lane % (2 * from::COLUMN_ROW)], first + column_token);
     if (brings_s)
-        s = find_piece(sources.s[quad], first + s_token);
+        s = find_piece<const char>(sources.s[quad], first + s_token);
 #pragma unroll
     for (int k = 0; k < STATES; k++)
         if (!ends)
-            states[k] =
-                find_piece(sources.states[quad], (int)((unsigned)first / F::TILE) * N +
-                                                     k * (DT_WARP / from::STATE_ROW) + s_token);
+            states[k] = find_piece<const char>(sources.states[quad],
+                                               (int)((unsigned)first / F::TILE) * N +
+                                                   k * (DT_WARP / from::STATE_ROW) + s_token);
 #pragma unroll
     for (int k = 0; k < from::CHANNELS; k++)
         copy_piece<T, WHOLE>(reinterpret_cast<char *>(fetched) + (k * DT_WARP + lane) * 16, u[k],
                              token < left && channel < channels, wide.channels, channels - channel);
     if (brings_columns)
-        copy_piece<T, WHOLE>(
-            reinterpret_cast<char *>(columns) + (place.warp * from::COLUMNS + lane) * 16, b,
-            column_token < left, wide.columns, N - lane % from::COLUMN_ROW * from::EACH);
+        copy_piece<T, WHOLE>(reinterpret_cast<char *>(fetched->columns) + lane * 16, b,
+                             column_token < left, wide.columns,
+                             N - lane % from::COLUMN_ROW * from::EACH);
     if (brings_s)
         copy_piece<float, WHOLE>(reinterpret_cast<char *>(fetched->s) + lane * 16, s,
                                  s_token < left && quad * 4 < channels, wide.channels,
@@ -190,26 +209,25 @@ DT_DEVICE void copy_tile(const dt_scan_backward_args &args, const scan_cut &cut,
     }
 }
 
-// Does the block's tile from `first` on lie wholly within the run and the channels, and may it be
-// accessed by 16 bytes? Most do: then no single piece or token is looked at.
+// The last tile that lies wholly within the run and the channels, if it may be accessed by 16
+// bytes, else -1. Most do: then no single piece or token is looked at.
 template <class F>
-DT_DEVICE bool is_whole(const scan_cut &cut, const scan_place &place, int first, backward_wide wide)
+DT_DEVICE int find_last_whole(const scan_cut &cut, const scan_place &place, backward_wide wide)
 {
-    return wide.all && place.end - first >= F::TILE &&
-           (int)cut.channels >= (place.block + 1) * SCAN_WARPS * F::WIDTH;
+    const bool whole = wide.all && (int)cut.channels >= (place.block + 1) * SCAN_WARPS * F::WIDTH;
+    return whole ? place.end - F::TILE : -1;
 }
 
 // The tile from token `first` on, but its state for the ends of segments.
 template <class F, class T>
 DT_DEVICE void fetch(const dt_scan_backward_args &args, const scan_cut &cut,
                      const scan_place &place, const backward_sources<F, T> &sources, int first,
-                     backward_wide wide, bool ends, backward_columns<F, T> *columns,
-                     backward_fetched<F, T> *fetched)
+                     backward_wide wide, bool whole, bool ends, backward_fetched<F, T> *fetched)
 {
-    if (is_whole<F>(cut, place, first, wide))
-        copy_tile<F, T, true>(args, cut, place, sources, first, wide, ends, columns, fetched);
+    if (whole)
+        copy_tile<F, T, true>(args, cut, place, sources, first, wide, ends, fetched);
     else
-        copy_tile<F, T, false>(args, cut, place, sources, first, wide, ends, columns, fetched);
+        copy_tile<F, T, false>(args, cut, place, sources, first, wide, ends, fetched);
     dt_copy_commit();
 }
 
@@ -220,7 +238,7 @@ DT_DEVICE void fetch_resets(const dt_scan_backward_args &args, const scan_place 
 {
     const int t = (int)((unsigned)first / DT_WARP * DT_WARP) + place.lane;
     bool starts = false;
-    if (args.in.reset && t >= place.begin && t < place.end)
+    if (args.in.reset && t >= 0 && t < args.in.length)
         starts = args.in.reset[place.b * args.in.length + t] != 0;
     const unsigned all = __ballot_sync(DT_WHOLE_WARP, starts);
     if (place.lane == 0)
@@ -257,17 +275,14 @@ template <class F> DT_DEVICE constexpr int at_step(int v)
 }
 
 // Δ, and into the tile its slope, dΔ / ddelta = σ(delta + bias): one exponential for both. ds and
-// gate = dz / s. Beyond the run's end Δ and slope
-// are 0. FAST: nothing lies there.
+// gate = dz / s. Beyond the run's end Δ and slope are 0. FAST: nothing lies there.
 template <class F, class T, bool FAST>
-DT_DEVICE void put_channels(const backward_fetched<F, T> &fetched, const scan_place &place,
-                            int first, backward_tile<F, T> *tile, float (&delta)[F::V],
-                            float (&gate)[F::V])
+DT_DEVICE void put_channels(backward_fetched<F, T> &fetched, const scan_place &place, int first,
+                            backward_tile<F, T> *tile, float (&delta)[F::V], float (&gate)[F::V])
 {
     float u[F::V], steps[2 * F::V], z[F::V], dy[F::V], bias[F::V], slope[F::V], ds[F::V];
-    const int row = place.row, column = place.column;
-    dt_load(&fetched.delta[row][column], delta);
-    dt_load(&tile->bias[column], bias);
+    dt_load(find_carried<F>(fetched.delta, place), delta);
+    dt_load(&tile->bias[place.column], bias);
 #pragma unroll
     for (int v = 0; v < F::V; v++) {
         const float x = delta[v] + bias[v], e = dt_exp2(-DT_LOG2_E * fabsf(x));
@@ -278,33 +293,32 @@ DT_DEVICE void put_channels(const backward_fetched<F, T> &fetched, const scan_pl
         scan_blank_beyond<F>(place, first, delta);
         scan_blank_beyond<F>(place, first, slope);
     }
-    dt_store(&tile->slope[row][column], slope);
+    dt_store(find_carried<F>(tile->slope, place), slope);
     using raw = scan_raw<T, F::V>;
-    dt_load(&fetched.u[row][column], u);
+    dt_load(find_carried<F>(fetched.u, place), u);
     *reinterpret_cast<raw *>(tile->u[place.lane]) =
-        *reinterpret_cast<const raw *>(&fetched.u[row][column]);
+        *reinterpret_cast<const raw *>(find_carried<F>(fetched.u, place));
 #pragma unroll
     for (int v = 0; v < F::V; v++)
         steps[at_step<F>(v)] = delta[v], steps[at_step<F>(v) + F::CC] = delta[v] * u[v];
-    dt_store(&tile->steps[row][2 * column], steps);
-    dt_load(&fetched.z[row][column], z);
-    dt_load(&fetched.dy[row][column], dy);
+    dt_store(&tile->steps[0][0] + place.lane * 2 * F::V, steps);
+    dt_load(find_carried<F>(fetched.z, place), z);
+    dt_load(find_carried<F>(fetched.dy, place), dy);
 #pragma unroll
     for (int v = 0; v < F::V; v++) {
         const float open = dt_sigmoid(z[v]), part = dy[v] * open;
         ds[v] = part * z[v];
         gate[v] = part + ds[v] * (1.0f - open);
     }
-    dt_store(&tile->ds[row][column], ds);
+    dt_store(find_carried<F>(tile->ds, place), ds);
 }
 
 template <class F, class T>
-DT_DEVICE void put_columns(const backward_columns<F, T> &fetched, const scan_place &place,
-                           backward_columns<F, float> *columns)
+DT_DEVICE void put_columns(const backward_fetched<F, T> &fetched, const scan_place &place,
+                           backward_columns<F> *columns)
 {
     const int EACH = F::NP / 8; // of 2 NP columns of a warp's two tokens
     float values[EACH];
-    const int at = place.warp * DT_WARP * EACH + place.lane * EACH;
-    dt_load(reinterpret_cast<const T *>(&fetched) + at, values);
-    dt_store(reinterpret_cast<float *>(columns) + at, values);
+    dt_load(&fetched.columns[0][0][0] + place.lane * EACH, values);
+    dt_store(&columns->of[0][0][0] + threadIdx.x * EACH, values);
 }
