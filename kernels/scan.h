@@ -15,9 +15,9 @@
 //   ddelta_t = dΔ_t · σ(delta_t + dt_bias)
 //   da_log = Σ_{b,t} dh_t · h_{t-1} · exp(Δ_t A) · Δ_t · A
 //   dd_skip = Σ_{b,t} ds_t · u_t            ddt_bias = Σ_{b,t} ddelta_t
-// It recomputes h from `states`, the h before t = 0, chunk, 2 chunk, … that forward kept; s_t is
-// what forward kept too, or is made again. Sums over
-// channels, batch and time have a fixed order: no atomics, no bit depends on threads.
+// It recomputes h from `states`, the h before t = 0, chunk, 2 chunk, … that forward kept; s_t was
+// kept too, or is recomputed. Sums over channels, batch and time have a fixed order: no atomics, no
+// bit depends on threads.
 //
 // A view's rows are the tokens of B sequences one after another, row b·L + t; views of D columns
 // are per channel, views of N columns per state. Strides and places are free: u, z, B and C are
