@@ -62,10 +62,12 @@ static void check_start(struct mpi_comm *mpi, double waited)
     dt_die();
 }
 
+// Where no launcher says so: most likely the call waits for a rank that died.
 static void check_round(struct mpi_comm *mpi, double waited)
 {
     if (waited <= 5 + atomic_load(&mpi->control.timeout_s))
         return;
+    dt_watch_report_lost(&mpi->watch, true);
     DT_FAIL(DT_MACHINE, "look for network faults in the launcher's output",
             "an MPI call did not return for %.0f s", waited);
     dt_die();

@@ -99,6 +99,21 @@ for place in local distant; do
     ends "rank 1 on host $([ $place = local ] && echo a || echo b) \(pid [0-9]+\) died at step [1-9]" 8
 done
 
+# The same, and the launcher says nothing, as srun does with --kill-on-bad-exit=0: the guard speaks at the time-out.
+begin hung-unheard env FAULT="$hangs" LD_PRELOAD="$library"
+victim=$(rank_on 1)
+kill -STOP "$job"
+touch hang
+sleep 0.5
+kill -KILL "$victim"
+for _ in $(seq 150); do # mpirun would pass its words on: they are in the run's folder, too
+    grep -q '"failed"' runs/$name/state.json && break
+    sleep 0.1
+done
+rm hang
+kill -CONT "$job"
+ends "rank 1 on host b \(pid [0-9]+\) died at step [1-9]" 8
+
 begin cut
 ip link set dt0 down
 ends "rank 1 on host b \(pid [0-9]+\) (is stalled|died) at step [1-9]" 16
