@@ -3,6 +3,18 @@
 
 #include <math.h>
 
+// Gradients in the place of logits, which are fp32.
+static dt_status check_in_place(const char *op, dt_dtype type, int64_t dlogits_stride,
+                                int64_t logits_stride)
+{
+    if (type == DT_F32 && dlogits_stride == logits_stride)
+        return DT_OK;
+    return DT_FAIL(
+        DT_MACHINE, dt_check_hint,
+        "%s: dlogits is logits itself, but dtype is %s and the strides are %lld and %lld", op,
+        dt_dtype_name(type), (long long)dlogits_stride, (long long)logits_stride);
+}
+
 CHECK(xent)
 {
     SIZE(rows);
@@ -16,13 +28,8 @@ CHECK(xent)
     STRIDE(logits_stride, width);
     if (args->dlogits)
         STRIDE(dlogits_stride, width);
-    if (args->dlogits == args->logits &&
-        (args->dtype != DT_F32 || args->dlogits_stride != args->logits_stride))
-        return DT_FAIL(
-            DT_MACHINE, dt_check_hint,
-            "xent: dlogits is logits itself, but dtype is %s and the strides are %lld and %lld",
-            dt_dtype_name(args->dtype), (long long)args->dlogits_stride,
-            (long long)args->logits_stride);
+    if (args->dlogits == args->logits)
+        DT_TRY(check_in_place(op, args->dtype, args->dlogits_stride, args->logits_stride));
     WORKSPACE(xent);
     return DT_OK;
 }
@@ -72,13 +79,8 @@ CHECK(policy_loss)
     STRIDE(logits_stride, width);
     if (args->dlogits)
         STRIDE(dlogits_stride, width);
-    if (args->dlogits == args->logits &&
-        (args->dtype != DT_F32 || args->dlogits_stride != args->logits_stride))
-        return DT_FAIL(DT_MACHINE, dt_check_hint,
-                       "policy_loss: dlogits is logits itself, but dtype is %s and the strides are "
-                       "%lld and %lld",
-                       dt_dtype_name(args->dtype), (long long)args->dlogits_stride,
-                       (long long)args->logits_stride);
+    if (args->dlogits == args->logits)
+        DT_TRY(check_in_place(op, args->dtype, args->dlogits_stride, args->logits_stride));
     WORKSPACE(policy_loss);
     return DT_OK;
 }
