@@ -95,7 +95,10 @@ start_node() { # i
         wait' node "$i" >"n$i.log" 2>&1 &
     local unshare=$!
     until node[i]=$(pgrep -P $unshare); do sleep 0.02; done
-    ip link add "n$i" type veth peer name eth0 netns "${node[i]}"
+    # A node that starts again keeps its hardware address: the others remember it. Its old link may still be going.
+    until ip link add "n$i" type veth peer name eth0 address "02:00:0a:4d:00:0$i" netns "${node[i]}" 2>/dev/null; do
+        sleep 0.02
+    done
     ip link set "n$i" master nodes up
 }
 

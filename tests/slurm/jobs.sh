@@ -122,6 +122,7 @@ check "lost: under way" wait_for_step lost 25
 kill -KILL "${node[2]}"
 check "a lost node: the job is requeued" wait_until says lost 'requeued: continues'
 start_node 2
+check "a lost node: it comes back" wait_until srun --quiet --nodes=1 --nodelist=n2 true 2>/dev/null
 
 # ---- a lost rank, by srun, which leaves the others time for last words
 DTRAIN_LAUNCHER=srun submit killed "${long[@]}" checkpoint.every=20 comm.timeout_s=10
@@ -139,6 +140,8 @@ check "full: says so" says full 'not requeued: 1 restarts'
 
 check "killed: the job is requeued" wait_until says killed 'requeued: continues'
 check "killed: its log names the rank" says killed 'task 1: Killed'
+check "killed: the last words come before srun ends the step" eval \
+    'sed -n "/^dtrain: step 25\//,/Terminating StepId\|Job step aborted/p" killed.log | grep -q "^dtrain: error: rank 1 on host n2"'
 check "killed: the others had time for the reason" says killed 'ended with exit code [0-9]*; .*"failed".*reason":"[^"]'
 for name in lost killed; do
     check "$name: completes" ends_as $name COMPLETED
