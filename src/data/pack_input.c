@@ -126,13 +126,17 @@ void dt_pack_files_free(struct dt_pack_files *files)
     free(files->at);
 }
 
-// Draws n_val files without replacement.
+// Draws n_val files without replacement, and moves them, in the order drawn, after the others.
 dt_status dt_pack_split(struct dt_pack_files *files, double fraction, uint64_t seed)
 {
-    int64_t n = files->n, n_val = (int64_t)llround(fraction * (double)n);
+    int64_t n = files->n, n_val = (int64_t)llround(fraction * (double)n), n_train = 0;
     int64_t *order = malloc((size_t)n * sizeof *order);
-    if (!order)
+    struct dt_pack_file *sorted = malloc((size_t)n * sizeof *sorted);
+    if (!order || !sorted) {
+        free(order);
+        free(sorted);
         return DT_FAIL(DT_MACHINE, NULL, "no memory to split %" PRId64 " files", n);
+    }
     struct dt_philox rng = dt_philox_init(seed, 0, 0);
     n_val = n_val < 1 ? 1 : n_val > n - 1 ? n - 1 : n_val;
     for (int64_t i = 0; i < n; i++) {
@@ -144,7 +148,13 @@ dt_status dt_pack_split(struct dt_pack_files *files, double fraction, uint64_t s
         order[j] = order[i];
         order[i] = chosen;
         files->at[chosen].train_bytes = 0;
+        sorted[n - n_val + i] = files->at[chosen];
     }
+    for (int64_t i = 0; i < n; i++)
+        if (files->at[i].train_bytes > 0)
+            sorted[n_train++] = files->at[i];
     free(order);
+    free(files->at);
+    files->at = sorted;
     return DT_OK;
 }

@@ -20,5 +20,7 @@ struct dt_pack_files {
 dt_status dt_pack_find(const struct dt_pack_config *config, struct dt_pack_files *files);
 void dt_pack_files_free(struct dt_pack_files *files);
 // Divides by file: round(fraction * n) of n >= 2 files, chosen at random, are for validation, at
-// least one on each side.
+// least one on each side. Files for training keep their order, those for validation get the random
+// order in which they were drawn: the first ones, which short evaluations read, are then like the
+// rest.
 dt_status dt_pack_split(struct dt_pack_files *files, double fraction, uint64_t seed);

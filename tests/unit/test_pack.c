@@ -160,7 +160,7 @@ static void test_split(void)
     char name[32], expect[2][64], first[64] = "";
     struct dt_pack_result result;
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("split"));
-    int differ = 0;
+    int differ = 0, unsorted = 0;
     mkdir(in_scratch("many"), 0777);
     for (char c = 'a'; c < 'u'; c++) {
         char text[2] = {c, 0};
@@ -182,10 +182,13 @@ static void test_split(void)
             CHECK(p[2] == 0 || p[2] > p[0], "out of order: %s", train);
         if (i % 2)
             CHECK_STR(expect[1], expect[0]);
+        for (char *p = expect[i % 2] + 1; p[0] && p[1]; p += 2)
+            unsorted += p[2] != 0 && p[2] < p[0];
         differ += i > 0 && strcmp(expect[i % 2], first) != 0;
         strcpy(first, expect[i % 2]);
     }
     CHECK(differ > 0, "no seed changes the split");
+    CHECK(unsorted > 0, "validation files are in the order of their names");
 
     config.val_fraction = 0.001; // at least a file on each side
     CHECK_INT(pack_one(config, in_scratch("many"), &result), DT_OK);
