@@ -3,7 +3,7 @@
 // Everything in a file is hostile until checked: length of the header (at most 100 MB and inside
 // the file), JSON (at most 4 million values), dtypes, shapes (overflow), offsets (inside the file,
 // no overlap, no hole, size = shape). Element types that the format knows and dtrain does not
-// (BOOL, I16, F8_E4M3, …) are indexed and checked like the others, so that a tensor which nobody
+// (BOOL, F8_E4M3, …) are indexed and checked like the others, so that a tensor which nobody
 // needs does no harm; reading one is an error.
 #pragma once
 

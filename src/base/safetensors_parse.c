@@ -28,7 +28,7 @@ static const struct dt_safetensors_type types[] = {
     {"I64", 64, DT_I64},
     {"BOOL", 8, DT_DTYPE_COUNT},
     {"I8", 8, DT_I8},
-    {"I16", 16, DT_DTYPE_COUNT},
+    {"I16", 16, DT_I16},
     {"C64", 64, DT_DTYPE_COUNT},
     {"F8_E4M3", 8, DT_DTYPE_COUNT},
     {"F8_E5M2", 8, DT_DTYPE_COUNT},

@@ -370,6 +370,22 @@ static void test_offsets_are_plain_digits(void) // past 10^15, where %g turns to
     dt_safetensors_discard(writer);
 }
 
+static void test_every_type_can_be_written(void)
+{
+    for (int type = 0; type < DT_DTYPE_COUNT; type++) {
+        struct dt_safetensors_entry entry = {"x", (dt_dtype)type, 1, {2}};
+        struct dt_safetensors_writer *writer;
+        struct dt_safetensors *file;
+        const char *path = in_scratch("typed.safetensors");
+        CHECK_OK(dt_safetensors_create(path, &entry, 1, NULL, 0, &writer));
+        CHECK_OK(dt_safetensors_write(writer, "12345678ABCDEFGH", 2 * dt_dtype_size(entry.dtype)));
+        CHECK_OK(dt_safetensors_finish(writer, NULL, NULL));
+        CHECK_OK(dt_safetensors_open(path, &file));
+        CHECK_INT(file->tensors[0].dtype, type);
+        dt_safetensors_close(file);
+    }
+}
+
 static void test_writer_failures(void)
 {
     const struct dt_safetensors_entry entry = {"t", DT_F32, 1, {4}}, twice[] = {entry, entry},
@@ -444,6 +460,7 @@ int main(void)
     test_round_trip();
     test_exact_bytes();
     test_offsets_are_plain_digits();
+    test_every_type_can_be_written();
     test_writer_failures();
     test_full_disk();
     test_cut_under_way();
