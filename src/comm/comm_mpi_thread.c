@@ -24,16 +24,14 @@ enum {
     SPIN_ROUNDS = 200,          // fruitless rounds before the thread sleeps between them
     SPIN_ROUNDS_WAITED = 20000, // the same while a caller waits, whose core is idle anyway
 };
-#define HOW_TO_LAUNCH                                                                              \
-    "start it with `srun --mpi=pmix`, or with the mpirun of the MPI library that dtrain was "      \
-    "built "                                                                                       \
-    "with"
+static const char how_to_launch[] = "start it with `srun --mpi=pmix`, or with the mpirun of the "
+                                    "MPI library that dtrain was built with";
 static const double pause_s = 20e-6, pause_max_s = 100e-6;
 static const double busy_s = 2e-6; // a test that took longer moved data
 
 static dt_status refuse_singletons(void)
 {
-    return DT_FAIL(DT_USER, HOW_TO_LAUNCH, "%d processes were started, but %s sees only this one",
+    return DT_FAIL(DT_USER, how_to_launch, "%d processes were started, but %s sees only this one",
                    dt_comm_launched_size(), dt_comm_mpi_version());
 }
 
@@ -45,13 +43,15 @@ static bool lacks_pmi(void)
     void *init = dlsym(RTLD_DEFAULT, "MPI_Init_thread");
     Dl_info library;
     bool has_pmix = false, has_pmi = dlsym(RTLD_DEFAULT, "mca_pmix_s2_component") != NULL;
-    if (!init || dladdr(init, &library) == 0)
+    const char *slash =
+        init && dladdr(init, &library) != 0 ? strrchr(library.dli_fname, '/') : NULL;
+    if (!slash) // MPI is part of the program, which was found by PATH
         return false;
+    int length = (int)(slash - library.dli_fname);
     for (int i = 0; i < 2; i++) {
         char pattern[PATH_MAX];
         glob_t found;
-        snprintf(pattern, sizeof pattern, "%.*s/%s/mca_pmix_*.so",
-                 (int)(strrchr(library.dli_fname, '/') - library.dli_fname), library.dli_fname,
+        snprintf(pattern, sizeof pattern, "%.*s/%s/mca_pmix_*.so", length, library.dli_fname,
                  folders[i]);
         if (glob(pattern, 0, NULL, &found) != 0)
             continue;
@@ -69,7 +69,7 @@ static dt_status check_launcher(void)
     if (dt_comm_launched_size() > 1 && !dt_launched_by_mpi())
         return refuse_singletons();
     if (dt_launched_by_pmi() && lacks_pmi())
-        return DT_FAIL(DT_USER, HOW_TO_LAUNCH,
+        return DT_FAIL(DT_USER, how_to_launch,
                        "the launcher offers PMI-1 or PMI-2 (srun --mpi=pmi2), but %s here only "
                        "supports PMIx",
                        dt_comm_mpi_version());
@@ -252,6 +252,8 @@ static bool advance(struct mpi_comm *mpi)
     bool moved = false, done;
     double before = dt_seconds();
     int tests = 1, ring_code = dt_mpi_advance_rings(mpi, &moved);
+    if (ring_code != MPI_SUCCESS)
+        memset(mpi->rings, 0, sizeof mpi->rings); // their requests fail now, and are freed
     struct dt_request **link = &mpi->active;
     while (*link) {
         struct dt_request *request = *link;
