@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { finalize_s = 60 };
+enum { FINALIZE_S = 60 };
 static const double quiet_most_s = 1; // for news of the last words to reach all ranks
 
 // Queues a request, which from now on belongs to the thread until it is done.
@@ -83,9 +83,9 @@ static void close_mpi(struct dt_comm *comm)
     mpi->closing = true;
     pthread_mutex_unlock(&mpi->lock);
     sem_post(&mpi->wake);
-    struct timespec until = dt_time_in(finalize_s);
+    struct timespec until = dt_time_in(FINALIZE_S);
     if (pthread_clockjoin_np(mpi->thread, NULL, CLOCK_MONOTONIC, &until) != 0) {
-        DT_FAIL(DT_MACHINE, NULL, "MPI_Finalize did not return within %d s", finalize_s);
+        DT_FAIL(DT_MACHINE, NULL, "MPI_Finalize did not return within %d s", FINALIZE_S);
         dt_die();
     }
     release(mpi);

@@ -2,6 +2,7 @@
 #include "comm/process.h"
 
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,31 +10,31 @@
 #include <unistd.h>
 
 // A whole small file into text[0, size), zero-terminated; false where it cannot be read.
-static int read_small(const char *path, char *text, size_t size)
+static bool read_small(const char *path, char *text, size_t size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n;
     if (fd < 0)
-        return 0;
+        return false;
     n = read(fd, text, size - 1);
     close(fd);
     text[n > 0 ? n : 0] = 0;
     return n > 0;
 }
 
-static int read_stat(int pid, char *state, uint64_t *started)
+static bool read_stat(int pid, char *state, uint64_t *started)
 {
     char path[64], text[1024], *p;
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     if (!read_small(path, text, sizeof text) || !(p = strrchr(text, ')')))
-        return 0; // the name in field 2 may hold blanks and parentheses
+        return false; // the name in field 2 may hold blanks and parentheses
     *state = p[1] ? p[2] : 0;
     for (int field = 2; p && field < 22; field++)
         p = strchr(p + 1, ' ');
     if (!p)
-        return 0;
+        return false;
     *started = strtoull(p + 1, NULL, 10);
-    return 1;
+    return true;
 }
 
 struct dt_process dt_process_self(void)
