@@ -314,6 +314,17 @@ static dt_status save(struct trainer *t, bool waits)
     return waits ? dt_saver_settle(t->saver, DT_WAIT_AND_FAIL) : DT_OK;
 }
 
+// With optim.rollback a run can return to where it started. The bad steps that a named checkpoint
+// counted are of another course, which this one cannot return to.
+static dt_status save_start(struct trainer *t)
+{
+    bool is_saved = t->job->resume[0] && !dt_job_resume_is_named(t->job);
+    if (t->job->settings.optim.rollback == 0 || is_saved)
+        return DT_OK;
+    t->state.bad_in_a_row = 0;
+    return save(t, false);
+}
+
 // Those of a policy, which have metrics of their own; else NULL.
 static const struct dt_outputs *heads_of(const struct trainer *t)
 {
@@ -656,6 +667,8 @@ dt_status dt_train(struct dt_job *job)
     if (t.state.step < job->steps)
         DT_TRY_GOTO(status, out, stops_early(&t, &stopped));
     stopped |= t.state.step < job->steps && is_out_of_patience(&t);
+    if (t.state.step < job->steps && !stopped)
+        DT_TRY_GOTO(status, out, save_start(&t));
     while (t.state.step < job->steps && !stopped)
         DT_TRY_GOTO(status, out, iterate(&t, &stopped));
     DT_TRY_GOTO(status, out, dt_saver_settle(t.saver, DT_WAIT_AND_FAIL));

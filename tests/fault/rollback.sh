@@ -68,11 +68,28 @@ check "bad batches without end: the error says how many: $(grep 'dtrain: error' 
     'dtrain: error: .*6 bad batches in a row, 60 to 65, are more than optim.max_skipped = 5' $name.log
 check "bad batches without end: one rollback before" test "$(grep -c 'were bad' $name.log)" -eq 1
 
-# Nowhere to return to.
-name=nowhere
-ranks 2 "${common[@]}" data.train=odd.h5 run.name=$name checkpoint.every=100 >$name.log 2>&1
-check "no checkpoint before: exit code 2" test $? -eq 2
-check "no checkpoint before: the error says so: $(grep 'dtrain: error' $name.log)" grep -q \
-    'dtrain: error: .*checkpoints has no checkpoint up to step 60' $name.log
-check "no checkpoint before: one error" test "$(grep -c '^dtrain: error' $name.log)" -eq 1
+# Before the first checkpoint that is due, and from the very first step: to the start.
+check "bad steps before any checkpoint" ranks 1 "${common[@]}" data.train=odd.h5 run.name=early checkpoint.every=100 >early.log 2>&1
+check "early: the run returns to its start" grep -q 'steps 61 to 63 were bad: training continues from step 0 ' early.log
+check "early: the bits are those of the run without them" same_bits runs/early/$last runs/without/$last
+"$shard_tool" pairs first.h5 8 $T $S 0 3 ignored || exit 1
+"$shard_tool" pairs without-first.h5 8 $T $S 0 3 absent || exit 1
+check "a run without the first batches" ranks 1 "${common[@]}" data.train=without-first.h5 run.name=without-first >without-first.log 2>&1
+name=first
+start 1 "${common[@]}" data.train=first.h5 run.name=$name checkpoint.every=100
+wait_for_step $name 4
+kill -KILL "$job" "$(rank_pid 0)"
+wait $job 2>/dev/null
+check "$name: the run returned to its start: $(grep 'were bad' $name.log)" grep -q \
+    'steps 1 to 3 were bad: training continues from step 0 ' $name.log
+check "$name: killed: the same command" ranks 1 "${common[@]}" data.train=first.h5 run.name=$name checkpoint.every=100 >$name-2.log 2>&1
+check "$name: it resumes from the start: $(grep resuming $name-2.log)" grep -q 'resuming from .*/step-00000000 at step 0' $name-2.log
+check "$name: the bits are those of the run without the first batches" same_bits runs/$name/$last runs/without-first/$last
+
+# A branch counts the bad steps that it can return from.
+check "a run that ends in bad steps" ranks 1 "${common[@]}" data.train=odd.h5 run.name=trunk run.steps=62 >trunk.log 2>&1
+check "a branch from there" ranks 1 "${common[@]/rollback=3/rollback=1}" data.train=odd.h5 run.name=branch \
+    run.resume=runs/trunk/checkpoints/step-00000062 >branch.log 2>&1
+check "branch: it returns to its start: $(grep 'were bad' branch.log)" grep -q \
+    'steps 63 to 63 were bad: training continues from step 62 ' branch.log
 finish
