@@ -46,7 +46,7 @@ if [ $# -eq 0 ]; then
     build cpu-debug
     # Half of the scripts of whole runs take paths that the others take too: they wait for --long.
     run_tests sanitized build-debug -L 'unit|parity|dist|simt' "${sanitized[@]}"
-    build cpu-tsan test_loader test_loader_faults
-    run_tests threads build-tsan -R '^test_loader(_faults)?$'
+    build cpu-tsan test_loader test_loader_faults test_worker
+    run_tests threads build-tsan -R '^test_(loader|loader_faults|worker)$'
 fi
 run_tests optimised build "${without[@]}" "$@"

@@ -1,8 +1,8 @@
-// In sanitized builds only, in each program: what keeps Open MPI's own leaks apart from dtrain's.
-// Its plug-ins stay mapped, so that a leak's stack names the library to suppress
-// (tests/lsan.supp): dlclose does nothing. What starting and ending MPI allocates is not looked
-// at, since the stack of a block from vasprintf stops in the C library, which keeps no frame
-// pointers. MPI's profiling interface (MPI-3.1, chapter 14) gives each function a second name.
+// In builds with AddressSanitizer only, in each program: what keeps Open MPI's own leaks apart from
+// dtrain's. Its plug-ins stay mapped, so that a leak's stack names the library to suppress
+// (tests/lsan.supp): dlclose does nothing. What starting and ending MPI allocates is not looked at,
+// since the stack of a block from vasprintf stops in the C library, which keeps no frame pointers.
+// MPI's profiling interface (MPI-3.1, chapter 14) gives each function a second name.
 #include <dlfcn.h>
 #include <mpi.h>
 #include <sanitizer/lsan_interface.h>
