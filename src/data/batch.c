@@ -22,7 +22,7 @@ int dt_array_list_add(struct dt_array_list *list, const char *name, enum dt_dtyp
         return list->n++;
     }
     if (i < 0) {
-        DT_FAIL(DT_USER, NULL, "array %s: a batch has at most %d arrays", name, DT_BATCH_ARRAYS);
+        DT_FAIL(DT_USER, NULL, "array %s: at most %d arrays are allowed", name, DT_BATCH_ARRAYS);
         return -1;
     }
     struct dt_array_spec *known = &list->arrays[i];

@@ -78,10 +78,11 @@ static void create(struct dt_part *part, const struct dt_build *build)
                                  1 / sqrt((double)d));
     m->norm = dt_build_norm(build, part);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
-    m->keys = dt_array_list_add(&part->states, "keys", config->storage, state, false);
-    m->values = dt_array_list_add(&part->states, "values", config->storage, state, false);
-    m->count = dt_array_list_add(&part->states, "count", DT_I32, 1, false);
-    part->states.arrays[m->count].last = (int32_t)(m->window - 1);
+    m->keys = dt_build_state(build, part, "keys", config->storage, state);
+    m->values = dt_build_state(build, part, "values", config->storage, state);
+    m->count = dt_build_state(build, part, "count", DT_I32, 1);
+    if (m->count >= 0)
+        part->states.arrays[m->count].last = (int32_t)(m->window - 1);
 }
 
 static struct arrays plan_arrays(const struct attention *m, struct dt_plan *plan,

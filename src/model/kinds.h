@@ -25,6 +25,9 @@ struct dt_build {
 // Index of an array that the part reads; a failure shows in params->failed.
 int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype type,
                    int64_t width, bool optional);
+// Index of a new array of a block's recurrent state, likewise.
+int dt_build_state(const struct dt_build *build, struct dt_part *block, const char *name,
+                   enum dt_dtype type, int64_t width);
 
 // A row "backbone.layers.N.NAME" of a block.
 int dt_build_row(const struct dt_build *build, const struct dt_part *block, const char *name,

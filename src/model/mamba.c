@@ -66,7 +66,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->x_proj =
         dt_build_linear(build, part, "mixer.x_proj.weight", E, R + 2 * N, 1 / sqrt((double)E));
     m->x_proj.adds = true; // to the gradient of u, which the scan gives in part
-    m->ssm_state = dt_array_list_add(&part->states, "ssm_state", DT_F32, E * N, false);
+    m->ssm_state = dt_build_state(build, part, "ssm_state", DT_F32, E * N);
     m->conv = dt_build_conv(build, part, E); // after ssm_state: the order in memory
     m->in_proj =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, 2 * E, 1 / sqrt((double)d));

@@ -79,7 +79,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->a_log = dt_build_row(build, part, "mixer.A_log", DT_INIT_A_LOG_UNIFORM, 0, 1, &H);
     m->d_skip = dt_build_row(build, part, "mixer.D", DT_INIT_ONE, 0, 1, &H);
     m->dt_bias = dt_build_row(build, part, "mixer.dt_bias", DT_INIT_DT_BIAS, 0, 1, &H);
-    m->ssm_state = dt_array_list_add(&part->states, "ssm_state", DT_F32, E * N, false);
+    m->ssm_state = dt_build_state(build, part, "ssm_state", DT_F32, E * N);
     m->conv = dt_build_conv(build, part, W); // after ssm_state: the order in memory
     m->in_proj =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, E + W + H, 1 / sqrt((double)d));

@@ -34,12 +34,24 @@ float *dt_net_gradient(const struct dt_net *net, int row)
     return net->gradients ? net->gradients + net->params->rows[row].offset : NULL;
 }
 
+static int add_array(const struct dt_build *build, struct dt_array_list *list, const char *name,
+                     enum dt_dtype type, int64_t width, bool optional)
+{
+    int index = dt_array_list_add(list, name, type, width, optional);
+    build->params->failed = build->params->failed || index < 0;
+    return index;
+}
+
 int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype type,
                    int64_t width, bool optional)
 {
-    int index = dt_array_list_add(build->arrays, name, type, width, optional);
-    build->params->failed = build->params->failed || index < 0;
-    return index;
+    return add_array(build, build->arrays, name, type, width, optional);
+}
+
+int dt_build_state(const struct dt_build *build, struct dt_part *block, const char *name,
+                   enum dt_dtype type, int64_t width)
+{
+    return add_array(build, &block->states, name, type, width, false);
 }
 
 int dt_build_row(const struct dt_build *build, const struct dt_part *block, const char *name,
@@ -71,8 +83,8 @@ struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block
                                (int64_t[]){channels, 1, K});
     conv.bias =
         dt_build_row(build, block, "mixer.conv1d.bias", DT_INIT_UNIFORM, scale, 1, &channels);
-    conv.state = dt_array_list_add(&block->states, "conv_state", build->config->storage,
-                                   (K - 1) * channels, false);
+    conv.state =
+        dt_build_state(build, block, "conv_state", build->config->storage, (K - 1) * channels);
     conv.reset = dt_build_array(build, "reset", DT_U8, 1, true);
     return conv;
 }

@@ -55,9 +55,9 @@ static void create(struct rnn *m, const struct dt_build *build, enum dt_rnn_cell
     m->input = dt_build_linear(build, &m->part, "mixer.weight_ih_l0", d, gates, scale);
     m->norm = dt_build_norm(build, &m->part);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
-    m->hidden_state = dt_array_list_add(&m->part.states, "hidden_state", DT_F32, H, false);
+    m->hidden_state = dt_build_state(build, &m->part, "hidden_state", DT_F32, H);
     if (cell == DT_RNN_LSTM)
-        m->cell_state = dt_array_list_add(&m->part.states, "cell_state", DT_F32, H, false);
+        m->cell_state = dt_build_state(build, &m->part, "cell_state", DT_F32, H);
 }
 
 static void create_gru(struct dt_part *part, const struct dt_build *build)

@@ -363,6 +363,22 @@ static void test_wrong_models(void)
                 "shares the tensor backbone.embeddings.weight, but no part of it has one");
 }
 
+// A block with more states than a list holds fails when its rows are complete.
+static void test_too_many_states(void)
+{
+    struct dt_params params = {0};
+    struct dt_part block = {0};
+    const struct dt_build build = {.params = &params};
+    char names[DT_BATCH_ARRAYS + 1][8];
+    for (int i = 0; i <= DT_BATCH_ARRAYS; i++) {
+        snprintf(names[i], sizeof names[i], "s%d", i);
+        CHECK_INT(dt_build_state(&build, &block, names[i], DT_F32, 1),
+                  i < DT_BATCH_ARRAYS ? i : -1);
+        CHECK_INT(params.failed, i == DT_BATCH_ARRAYS);
+    }
+    CHECK_FAILS(dt_params_complete(&params), DT_USER, "array s8: at most 8 arrays");
+}
+
 int main(void)
 {
     must(dt_backend_open("cpu", 0, 1, &backend));
@@ -387,6 +403,7 @@ int main(void)
     test_state(4);
     test_state(1);
     test_patterns();
+    test_too_many_states();
     test_wrong_models();
     dt_backend_close(&backend);
     return test_end();
