@@ -1,5 +1,5 @@
-// What the files of the configuration reader share: the lines of an INI text, words of a list, the
-// name that was meant. For src/base/config*.c, and for the options of the command line.
+// What the files of the configuration reader share: the lines of an INI text, and a user's text in
+// messages. For src/base/config*.c alone.
 #pragma once
 
 #include "base/config.h"
@@ -44,21 +44,5 @@ bool dt_ini_next(struct dt_ini *ini); // false at the end
 // Whether a value must be quoted to be read back as it is.
 bool dt_ini_needs_quotes(const char *value);
 
-// config_value.c
-// Whether `word` is one of the words of "a|b|c"; at: which (may be NULL).
-bool dt_config_is_choice(const char *choices, const char *word, int *at);
-
-// config_names.c: the search for the name that was meant. Offer candidates, then read `best`.
-struct dt_nearest {
-    const char *word;
-    int distance; // of best
-    char best[DT_CONFIG_NAME];
-    char names[512]; // all that were offered: "a, b, c"
-    char question[DT_CONFIG_NAME + 32];
-};
-struct dt_nearest dt_nearest_to(const char *word);
-void dt_nearest_offer(struct dt_nearest *nearest, const char *candidate);
-// ": did you mean 'X'?", or "" where nothing is near.
-const char *dt_nearest_suggest(struct dt_nearest *nearest);
 // A user's text fit for a message: one line, no control characters, not too long.
 const char *dt_config_shown(const char *text, char out[DT_CONFIG_SHOWN]);

@@ -4,6 +4,7 @@
 
 #include "base/config_internal.h"
 #include "base/file.h"
+#include "base/nearest.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -71,7 +72,7 @@ static void reject_key(struct loader *loader, const char *origin, const char *se
         int before = nearest->distance;
         dt_nearest_offer(nearest, row.key->name);
         if (nearest->distance < before)
-            memcpy(nearest->best, row.name, sizeof row.name);
+            snprintf(nearest->best, sizeof nearest->best, "%s", row.name);
     }
     struct dt_nearest *nearest = there.distance == 0 || !here.best[0] ? &there : &here;
     dt_problems_add(&loader->problems, "%s: unknown key '%s' in section '%s'%s (keys: %s)", origin,

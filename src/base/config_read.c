@@ -1,5 +1,5 @@
 // The strict INI reader: text to lines `[section]` and `name = value`, and what is wrong with
-// others. Knows nothing of tables or types.
+// others; a user's text made fit for a message. Knows nothing of tables or types.
 #include "base/config_internal.h"
 
 #include <stdarg.h>
@@ -187,4 +187,22 @@ bool dt_ini_needs_quotes(const char *value)
         if (is_blank(*p) && is_comment(p[1]))
             return true;
     return false;
+}
+
+const char *dt_config_shown(const char *text, char out[DT_CONFIG_SHOWN])
+{
+    static const char dots[] = "...";
+    size_t n = strlen(text);
+    bool cut = n >= DT_CONFIG_SHOWN;
+    if (cut) {
+        n = DT_CONFIG_SHOWN - sizeof dots;
+        while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80) // whole UTF-8 characters
+            n--;
+    }
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        out[i] = c < 0x20 || c == 0x7f ? '?' : text[i];
+    }
+    snprintf(out + n, DT_CONFIG_SHOWN - n, "%s", cut ? dots : "");
+    return out;
 }

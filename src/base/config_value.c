@@ -1,6 +1,7 @@
 // One value, by the key's row of the table: from text into its field and back, its checks, and the
 // wording of what is allowed.
 #include "base/config_internal.h"
+#include "base/nearest.h"
 #include "base/text.h"
 
 #include <errno.h>

@@ -1,7 +1,6 @@
 // `dtrain bench`: options and choice of what is measured.
 #include "bench/bench.h"
 
-#include "base/config_internal.h"
 #include "cmd/cmd.h"
 #include "kernels/scan.h"
 

@@ -1,7 +1,8 @@
 // From a command line to a command with its options and words.
-#include "base/config_internal.h"
-#include "base/file.h"
 #include "cmd/cmd.h"
+
+#include "base/file.h"
+#include "base/nearest.h"
 
 #include <stdlib.h>
 #include <string.h>

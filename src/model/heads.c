@@ -1,7 +1,7 @@
 // Reads the lists of a policy: its outputs in model.heads, its tables in model.ids.
 #include "model/kinds.h"
 
-#include "base/config_internal.h"
+#include "base/nearest.h"
 
 #include <ctype.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 // Finds kinds by name and reads the pattern of model.layers.
 #include "model/kinds.h"
 
-#include "base/config_internal.h"
+#include "base/nearest.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static dt_status parse_run(const char *text, size_t length, struct dt_layer_run 
         return DT_FAIL(DT_USER, "write a pattern such as \"mamba*24\"",
                        "model.layers: expected KIND or KIND*COUNT, not \"%.*s\"", (int)length,
                        text);
-    memcpy(mempcpy(name, text, n), "", 1);
+    snprintf(name, sizeof name, "%.*s", (int)n, text);
     return dt_kind_find(dt_block_kinds, "model.layers", name, &run->kind);
 }
 

@@ -1,8 +1,10 @@
-// Which known name was meant, and a user's text made fit for a message.
-#include "base/config_internal.h"
+// The nearest of the offered names by edit distance.
+#include "base/nearest.h"
+
 #include "base/text.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { LONGEST = 63 }; // bytes of a word that a near name is looked for
@@ -66,22 +68,4 @@ const char *dt_nearest_suggest(struct dt_nearest *nearest)
         snprintf(nearest->question, sizeof nearest->question, ": did you mean '%s'?",
                  nearest->best);
     return nearest->question;
-}
-
-const char *dt_config_shown(const char *text, char out[DT_CONFIG_SHOWN])
-{
-    static const char dots[] = "...";
-    size_t n = strlen(text);
-    bool cut = n >= DT_CONFIG_SHOWN;
-    if (cut) {
-        n = DT_CONFIG_SHOWN - sizeof dots;
-        while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80) // whole UTF-8 characters
-            n--;
-    }
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)text[i];
-        out[i] = c < 0x20 || c == 0x7f ? '?' : text[i];
-    }
-    snprintf(out + n, DT_CONFIG_SHOWN - n, "%s", cut ? dots : "");
-    return out;
 }
