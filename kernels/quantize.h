@@ -15,5 +15,5 @@
 struct dt_quantize_args {
     struct dt_view x; // [rows, cols] storage, in
     struct dt_view y; // [rows, cols] x's type or int8, =
-    float *scale;     // [rows], =; NULL: not wanted
+    float *scale;     // [rows], =; NULL: not wanted (y of x's type only)
 };

@@ -1,11 +1,11 @@
-// Messages to the user, on stderr, one line each: "dtrain: warning: …". Only the rank that
-// dt_log_quiet was not called on prints (rank 0). A live status line, where there is one, is
-// cleared before a message and drawn again after it, so that the two never mix.
+// Messages to the user, on stderr, one line each: "dtrain: warning: …". Ranks other than 0 are
+// quiet from the start, and all once some rank has written the last words. A live status line,
+// where there is one, is cleared before a message and drawn again after it: the two never mix.
 #pragma once
 
 #include <stdbool.h>
 
-void dt_log_quiet(bool quiet); // true on ranks other than 0
+void dt_log_quiet(bool quiet); // true: nothing is printed
 void dt_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void dt_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -49,7 +49,7 @@ struct entries {
     struct dirent **list;
 };
 
-// The step in a checkpoint's name as dt_checkpoint_save spells it, or -1.
+// The step in a checkpoint's name as dt_checkpoint_draft spells it, or -1.
 static int64_t parse_step(const char *name)
 {
     char again[64];

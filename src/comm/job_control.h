@@ -11,9 +11,10 @@
 
 struct dt_comm;
 
-// Says what this rank is doing, for heartbeats and last words: cheap, any thread. `phase` is a
-// string literal ("forward", "reading data", "validation").
+// Says what this rank's training thread is doing, for heartbeats, last words and the trace: cheap,
+// that thread alone. `phase` is a string literal ("forward", "reading data", "validation").
 void dt_comm_progress(struct dt_comm *comm, int64_t step, const char *phase);
+// What it said last: any thread.
 void dt_comm_last_progress(const struct dt_comm *comm, int64_t *step, const char **phase);
 
 // Seconds that a collective may wait for a rank, after which the job ends; until set,

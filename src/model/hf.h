@@ -20,8 +20,8 @@ dt_status dt_hf_config_text(const struct dt_model_config *config, char **text);
 #define DT_HF_EMA "ema.safetensors"
 dt_status dt_hf_read_weights(const char *dir, bool ema, const struct dt_params *params, bool tied,
                              float *weights);
-// The widest type of the tensors that dt_hf_read_weights would read: fp32, bf16 or int8 (fp16 is
-// given as bf16).
+// What type the weights that dt_hf_read_weights would read were stored for: int8 where any tensor
+// is, else fp32 where any is, else bf16 (fp16 counts as bf16).
 dt_status dt_hf_weights_type(const char *dir, bool ema, enum dt_dtype *type);
 // Writes such a file (fp32, __metadata__ format pt) from flat `weights` (host memory),
 // synced; gives size and xxh64 of the file (each may be NULL). A failure leaves no file.

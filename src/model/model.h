@@ -121,7 +121,7 @@ struct dt_pass {
     int64_t *measured; // not NULL: no op runs, the largest workspace that one needs is noted here
 };
 
-// Stem and blocks.
+// Stem, blocks, and the head as far as no targets are needed.
 dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *pass);
 // Head: *sum += the losses; with `scale` > 0 also the head's gradients, of scale · Σ loss, and the
 // gradient that backward starts from.

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/trace.h"
 #include "train/timeline.h"
 
@@ -308,14 +309,12 @@ static dt_status write_json(const struct table *table)
 static void show_top(const struct table *table, enum dt_lane lane, const char *title)
 {
     char text[512] = "";
-    size_t used = 0;
     int n = 0;
     for (int i = 0; i < table->n && n < TOP; i++) {
         const struct row *row = &table->rows[i];
         if (row->lane == (int64_t)lane)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %.1f %%",
-                                     n++ > 0 ? ", " : "", row->name,
-                                     100 * row->seconds / table->seconds);
+            dt_append(text, sizeof text, "%s%s %.1f %%", n++ > 0 ? ", " : "", row->name,
+                      100 * row->seconds / table->seconds);
     }
     if (n > 0)
         dt_info("%s: %s", title, text);

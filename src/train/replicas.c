@@ -1,3 +1,4 @@
+// Checksums on the device, gathered and compared on the host. Uses comm for both.
 #include "train/replicas.h"
 
 #include "comm/job_control.h"

@@ -20,11 +20,12 @@ struct dt_replicas {
 // Adds the memory of create.
 void dt_replicas_plan(const struct dt_backend *backend, const struct dt_params *params,
                       struct dt_memory_plan *plan);
-// `states`: those that every rank has alike, in device memory.
+// `states`: the optimizer's, in device memory; compared where every rank has all of them (not with
+// optim.shard).
 dt_status dt_replicas_create(const struct dt_backend *backend, struct dt_model *model,
                              const struct dt_optimizer_states *states, int ranks,
                              struct dt_replicas *replicas);
 void dt_replicas_destroy(struct dt_replicas *replicas); // zeros are fine
 // All ranks together, with no step in flight. DT_MACHINE on all where one differs from most of
-// them; it is named, with what of it differs.
+// them, naming the lowest such rank and the array that differs.
 dt_status dt_replicas_compare(struct dt_replicas *replicas, struct dt_comm *comm, int64_t step);

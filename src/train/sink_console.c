@@ -1,6 +1,7 @@
 // Metrics on stderr: one live line on a terminal, elsewhere a plain line every `every` steps.
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "train/metrics.h"
 
 #include <stdio.h>
@@ -85,18 +86,16 @@ static void show_step(struct console *c, const struct dt_metric_event *e)
 
 static void show_evaluation(const struct console *c, const struct dt_metric_event *e)
 {
-    char ema[64] = "", perplexity[64] = "", text[2048] = "";
-    size_t used = 0;
+    char ema[64] = "", perplexity[64] = "", heads[2048] = "";
     if (e->has_ema)
         snprintf(ema, sizeof ema, " (moving average %.4f)", e->ema_loss);
     if (e->has_perplexity)
         snprintf(perplexity, sizeof perplexity, "  perplexity %.3f", e->perplexity);
-    for (int k = 0; e->heads && k < e->heads->n && used < sizeof text; k++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s %.3f",
-                                 k > 0 ? ", " : "  ", e->heads->list[k].name,
-                                 e->heads->list[k].measure, dt_metric_of_head(e, k, true));
+    for (int k = 0; e->heads && k < e->heads->n; k++)
+        dt_append(heads, sizeof heads, "%s%s %s %.3f", k > 0 ? ", " : "  ", e->heads->list[k].name,
+                  e->heads->list[k].measure, dt_metric_of_head(e, k, true));
     dt_info("step %lld  validation loss %.4f%s%s%s  over %lld %s", (long long)e->step, e->loss, ema,
-            perplexity, text, (long long)e->tokens, c->config.unit);
+            perplexity, heads, (long long)e->tokens, c->config.unit);
 }
 
 static dt_status write_event(void *state, const struct dt_metric_event *e)

@@ -1,3 +1,4 @@
+// Running mean and variance of the losses, and the distance of a loss from them.
 #include "train/spikes.h"
 
 #include <math.h>

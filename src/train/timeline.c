@@ -259,18 +259,21 @@ dt_status dt_timeline_write(struct dt_comm *comm, const char *path)
     DT_TRY(align_clocks(comm, &shift));
     DT_TRY(describe(comm, shift, &text));
     FILE *file = root ? fopen(path, "w") : NULL;
-    bool failed = root && !file;
+    int problem = root && !file ? errno : 0;
     if (file)
         fprintf(file, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n%s", text);
     dt_status status = gather(comm, text, file);
     free(text);
     if (file) {
         fputs("\n]}\n", file);
-        failed = ferror(file);
-        failed |= fclose(file) != 0;
+        bool failed = ferror(file);
+        if (fclose(file) != 0)
+            problem = errno;
+        else if (failed) // by an earlier write, whose errno is gone
+            problem = EIO;
     }
-    if (failed)
-        dt_warn("cannot write the trace %s: %s", path, strerror(errno));
+    if (problem != 0)
+        dt_warn("cannot write the trace %s: %s", path, strerror(problem));
     else if (root)
         dt_info("trace: %s (open it in ui.perfetto.dev)", path);
     return status;
