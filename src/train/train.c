@@ -405,32 +405,37 @@ static bool must_roll_back(const struct trainer *t)
     return most > 0 && t->state.bad_in_a_row >= most;
 }
 
-// Waits for the oldest step in flight, counts and logs it. Its outcome is the same on every rank.
-static dt_status collect(struct trainer *t)
+static int64_t tokens_of_step(const struct trainer *t)
+{
+    return t->job->settings.data.batch * t->job->settings.data.seq_len;
+}
+
+// z: standard deviations of the step's loss above the recent ones (spikes.h).
+static bool is_spike(const struct trainer *t, double z)
+{
+    return z > t->job->settings.optim.spike;
+}
+
+static void count_step(struct trainer *t, const struct dt_step_result *result, double z)
+{
+    const struct dt_update_control *update = &result->control;
+    struct dt_trainer_state *state = &t->state;
+    t->profile.steps++;
+    t->profile.timed_steps += result->timed;
+    state->step++;
+    state->tokens += tokens_of_step(t);
+    state->updates = update->updates;
+    state->skips += update->skip;
+    state->skipped_in_a_row = update->skipped_in_a_row;
+    state->bad_in_a_row = update->skip || is_spike(t, z) ? state->bad_in_a_row + 1 : 0;
+    dt_loss_count(&state->losses, update->loss, t->job->settings.optim.spike);
+    dt_run_folder_step(state->step);
+}
+
+static dt_status log_step(struct trainer *t, const struct dt_step_result *result, double z)
 {
     const struct dt_job *job = t->job;
-    const struct dt_settings *s = &job->settings;
-    const int64_t tokens = s->data.batch * s->data.seq_len;
-    struct dt_step_result result;
-    DT_TRY(dt_stepper_collect(t->stepper, &result));
-    dt_trace_phase("logging");
-    const struct dt_update_control *update = &result.control;
-    t->profile.steps++;
-    t->profile.timed_steps += result.timed;
-    t->state.step++;
-    t->state.tokens += tokens;
-    t->state.updates = update->updates;
-    t->state.skips += update->skip;
-    t->state.skipped_in_a_row = update->skipped_in_a_row;
-    dt_run_folder_step(t->state.step);
-    double z = dt_loss_z(&t->state.losses, update->loss);
-    dt_loss_count(&t->state.losses, update->loss, s->optim.spike);
-    bool spike = z > s->optim.spike;
-    t->state.bad_in_a_row = update->skip || spike ? t->state.bad_in_a_row + 1 : 0;
-    if (t->config_changes)
-        DT_TRY(dt_run_folder_config(&job->folder, job->config));
-    t->config_changes = false;
-
+    const struct dt_update_control *update = &result->control;
     struct dt_metric_event event = {.kind = DT_METRIC_TRAIN,
                                     .step = t->state.step,
                                     .epoch = dt_skips_batch(&t->left_out, t->state.step - 1) /
@@ -438,43 +443,69 @@ static dt_status collect(struct trainer *t)
                                     .tokens = t->state.tokens,
                                     .loss = update->loss,
                                     .grad_norm = update->grad_norm,
-                                    .lr = result.lr,
-                                    .step_ms = result.seconds * 1e3,
-                                    .tokens_per_s = (double)tokens / result.seconds,
-                                    .data_wait_ms = result.data_wait_ms,
-                                    .comm_wait_ms = result.comm_wait_ms,
-                                    .idle_ms = result.idle_ms,
+                                    .lr = result->lr,
+                                    .step_ms = result->seconds * 1e3,
+                                    .tokens_per_s = (double)tokens_of_step(t) / result->seconds,
+                                    .data_wait_ms = result->data_wait_ms,
+                                    .comm_wait_ms = result->comm_wait_ms,
+                                    .idle_ms = result->idle_ms,
                                     .loss_z = z,
                                     .skipped = update->skip,
                                     .heads = heads_of(t),
-                                    .sum = &result.sum};
+                                    .sum = &result->sum};
     if (t->root)
         event.memory_mb = job->backend.table->unified
                               ? resident_mb()
                               : (double)dt_memory_in_use(&job->backend) / 1e6;
-    DT_TRY(dt_metrics_write(t->metrics, &event));
+    return dt_metrics_write(t->metrics, &event);
+}
+
+static void warn_of_bad_step(const struct trainer *t, const struct dt_update_control *update,
+                             double z)
+{
+    const char *unit = dt_model_unit(&t->job->model);
     if (update->skip && update->counted == 0)
         dt_warn("step %lld skipped: none of its %s counts in the loss (each label is -100)",
-                (long long)t->state.step, dt_model_unit(&job->model));
+                (long long)t->state.step, unit);
     else if (update->skip)
         dt_warn("step %lld skipped: loss %g, gradient norm %g, %.0f %s counted",
-                (long long)t->state.step, update->loss, update->grad_norm, update->counted,
-                dt_model_unit(&job->model));
-    if (spike && s->optim.rollback > 0)
+                (long long)t->state.step, update->loss, update->grad_norm, update->counted, unit);
+    if (is_spike(t, z) && t->job->settings.optim.rollback > 0)
         dt_warn("step %lld spiked: its loss %g is %.1f standard deviations above the recent ones",
                 (long long)t->state.step, update->loss, z);
-    if (update->skipped_in_a_row < s->optim.max_skipped || must_roll_back(t))
-        return DT_OK;
+}
+
+static dt_status check_skipped(const struct trainer *t, const struct dt_update_control *update)
+{
+    int64_t most = t->job->settings.optim.max_skipped;
     dt_status status = DT_OK;
+    if (update->skipped_in_a_row < most || must_roll_back(t))
+        return DT_OK;
     if (t->root)
         status = DT_FAIL(
             DT_USER,
             "lower optim.lr, increase optim.warmup_steps, or check the data of these steps",
             "%d steps in a row were skipped (optim.max_skipped = %lld), the last at step %lld: "
             "loss %g, gradient norm %g",
-            update->skipped_in_a_row, (long long)s->optim.max_skipped, (long long)t->state.step,
-            update->loss, update->grad_norm);
-    return dt_agree(job->comm, status);
+            update->skipped_in_a_row, (long long)most, (long long)t->state.step, update->loss,
+            update->grad_norm);
+    return dt_agree(t->job->comm, status);
+}
+
+// Waits for the oldest step in flight, counts and logs it. Its outcome is the same on every rank.
+static dt_status collect(struct trainer *t)
+{
+    struct dt_step_result result;
+    DT_TRY(dt_stepper_collect(t->stepper, &result));
+    dt_trace_phase("logging");
+    double z = dt_loss_z(&t->state.losses, result.control.loss);
+    count_step(t, &result, z);
+    if (t->config_changes)
+        DT_TRY(dt_run_folder_config(&t->job->folder, t->job->config));
+    t->config_changes = false;
+    DT_TRY(log_step(t, &result, z));
+    warn_of_bad_step(t, &result.control, z);
+    return check_skipped(t, &result.control);
 }
 
 // A model that stays bad whatever it is given would return again and again. `batch` is among those
