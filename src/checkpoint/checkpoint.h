@@ -102,8 +102,8 @@ dt_status dt_checkpoint_prune(const char *dir, int64_t keep, int64_t saved, int6
 // Links dir/best to the checkpoint of that step; step 0: removes the link. The link is for users:
 // nothing in dtrain reads it, and failing to update it is a warning.
 void dt_checkpoint_mark_best(const char *dir, int64_t step);
-// Checks that MANIFEST lists all that a run resumes from, and that every file listed exists with its
-// size and hash. DT_USER naming each file that does not, and how it differs.
+// Checks that MANIFEST lists all that a run resumes from, and that every file listed exists with
+// its size and hash. DT_USER naming each file that does not, and how it differs.
 dt_status dt_checkpoint_verify(const char *path);
 // A folder to read weights from: a checkpoint (it has a MANIFEST) must verify, any other Hugging
 // Face directory is accepted as it is.
