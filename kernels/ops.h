@@ -14,6 +14,7 @@
 #include "kernels/encode_targets.h"
 #include "kernels/gated_rmsnorm.h"
 #include "kernels/gemm.h"
+#include "kernels/normalize.h"
 #include "kernels/policy_loss.h"
 #include "kernels/quantize.h"
 #include "kernels/rmsnorm_residual.h"
@@ -30,6 +31,7 @@
 // W: an op whose args have a workspace; X: one that needs none.
 #define DT_OPS_BY_WORKSPACE(W, X)                                                                  \
     W(gemm)                                                                                        \
+    X(normalize)                                                                                   \
     X(embed_forward)                                                                               \
     W(embed_backward)                                                                              \
     X(bias_forward)                                                                                \

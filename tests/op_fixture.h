@@ -105,6 +105,8 @@ static inline double get(const void *x, dt_dtype type, int64_t i)
 {
     if (type == DT_I8)
         return ((const int8_t *)x)[i];
+    if (type == DT_U8)
+        return ((const uint8_t *)x)[i];
     if (type == DT_F64)
         return ((const double *)x)[i];
     return type == DT_BF16 ? (double)dt_bf16_to_f32(((const dt_bf16 *)x)[i])
@@ -119,6 +121,8 @@ static inline void set(void *x, dt_dtype type, int64_t i, double value)
         ((double *)x)[i] = value;
     else if (type == DT_I8)
         ((int8_t *)x)[i] = (int8_t)fmax(-127, fmin(127, rint(value)));
+    else if (type == DT_U8)
+        ((uint8_t *)x)[i] = (uint8_t)fmax(0, fmin(255, rint(value)));
     else
         ((float *)x)[i] = (float)value;
 }

@@ -59,7 +59,7 @@ dt_status dt_check_view(const char *op, const char *name, const struct dt_view *
     if (view->stride < cols || view->stride > stride_max)
         return DT_FAIL(DT_MACHINE, dt_check_hint, "%s: %s.stride is %lld, not in %lld … %lld", op,
                        name, (long long)view->stride, (long long)cols, (long long)stride_max);
-    if (type != DT_I8)
+    if (type != DT_I8 && type != DT_U8)
         DT_TRY(dt_check_storage(op, name, view->dtype));
     if (view->dtype != type)
         return DT_FAIL(DT_MACHINE, dt_check_hint, "%s: %s is %s, must be %s", op, name,

@@ -1,4 +1,6 @@
-// The demands of kernels/NAME.h for products, embeddings, norms, gates, biases and the convolution.
+// The demands of kernels/NAME.h for products, frames, embeddings, norms, gates, biases and the
+// convolution.
+// convolution.
 #include "backend/check_argument.h"
 
 static bool gemm_types_fit(const struct dt_backend *backend, const struct dt_gemm_args *args)
@@ -51,6 +53,20 @@ CHECK(gemm)
     APART(c.data, a.data);
     APART(c.data, b.data);
     WORKSPACE(gemm);
+    return DT_OK;
+}
+
+CHECK(normalize)
+{
+    dt_dtype stored = args->x.dtype == DT_U8 ? DT_U8 : DT_F32;
+    SIZE(x.rows);
+    SIZE(x.cols);
+    STORAGE(y.dtype);
+    VIEW(x, args->x.rows, args->x.cols, stored);
+    VIEW(y, args->x.rows, args->x.cols, args->y.dtype);
+    POINTER(mean);
+    POINTER(deviation);
+    APART(y.data, x.data);
     return DT_OK;
 }
 

@@ -79,6 +79,16 @@ COST(gemm)
     return cost;
 }
 
+COST(normalize)
+{
+    struct dt_op_cost cost = shaped("%lldx%lld %s", (long long)a->x.rows, (long long)a->x.cols,
+                                    dt_dtype_name(a->x.dtype));
+    cost.bytes = view_bytes(&a->x) + view_bytes(&a->y);
+    cost.flops = 2 * (double)a->x.rows * (double)a->x.cols;
+    cost.lanes = cost.flops;
+    return cost;
+}
+
 COST(embed_forward)
 {
     double read = (double)(a->rows < a->vocab ? a->rows : a->vocab), width = (double)a->width;

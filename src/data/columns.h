@@ -15,6 +15,7 @@ struct dt_column {
     // Known with the shard:
     int64_t width; // of the dataset
     int64_t at;    // their place in a row of frames, ids or targets
+    bool bytes;    // uint8 in every episode
 };
 
 struct dt_columns {

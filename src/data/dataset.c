@@ -112,12 +112,15 @@ static void add_up(struct dt_dataset *dataset)
 {
     dataset->kind = dataset->shards[0].kind;
     dataset->layout = dataset->shards[0].layout;
+    bool same_bytes = true;
     for (int64_t i = 0; i < dataset->n_shards; i++) {
         const struct dt_shard *shard = &dataset->shards[i];
         dataset->windows += shard->windows;
         dataset->tokens += shard->count * shard->row;
         dataset->episodes += shard->episodes;
         dataset->doc_starts |= shard->doc_starts;
+        if (memcmp(&shard->bytes, &dataset->shards[0].bytes, sizeof shard->bytes) != 0)
+            same_bytes = false;
         if (shard->empty > 0)
             dt_warn("%s: skipped empty episodes: %" PRId64, shard->path, shard->empty);
         if (shard->windows == 0)
@@ -125,6 +128,8 @@ static void add_up(struct dt_dataset *dataset)
                     ", skipped",
                     shard->path, shard->count, shard->kind->unit, dataset->rules.seq_len);
     }
+    if (same_bytes)
+        dataset->bytes = dataset->shards[0].bytes;
 }
 
 // Opens every shard and reports all that cannot be used, with the hint of the first.

@@ -12,7 +12,24 @@ enum {
     DT_DATA_NAME = 128,
     DT_IDS_MAX = 16,     // integer columns with a table of their own
     DT_TARGETS_MAX = 64, // heads
+    DT_BYTE_RANGES = 8,
 };
+
+// Columns of frames that stay bytes until the model reads them: ranges [first, end), rising.
+struct dt_byte_columns {
+    int64_t n;
+    struct {
+        int64_t first, end;
+    } at[DT_BYTE_RANGES];
+};
+// How many columns before `column` are among them; NULL: none are.
+static inline int64_t dt_bytes_before(const struct dt_byte_columns *bytes, int64_t column)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; bytes && i < bytes->n && bytes->at[i].first < column; i++)
+        n += (column < bytes->at[i].end ? column : bytes->at[i].end) - bytes->at[i].first;
+    return n;
+}
 
 // What one head learns from: `width` columns of the array `targets`, after those of the heads
 // before it.
@@ -63,9 +80,10 @@ struct dt_shard {
     int64_t row;    // positions per unit: 1 of tokens, T of rows
     int64_t width;  // elements per position
     struct dt_frame_layout layout;
-    int64_t episodes, empty; // with frames, and those without any, which are skipped
-    int64_t vocab_size;      // attribute; 0 where absent
-    int64_t hash_block;      // bytes that a stored checksum covers, the most of its kinds; 0: none
+    struct dt_byte_columns bytes; // of frames, uint8 in every episode
+    int64_t episodes, empty;      // with frames, and those without any, which are skipped
+    int64_t vocab_size;           // attribute; 0 where absent
+    int64_t hash_block; // bytes that a stored checksum covers, the most of its kinds; 0: none
     // Fingerprint. Tokens: the first and last checksum (xxh64 of 16 KiB, computed, where there are
     // none), the last one combined by exclusive or with the stored hash of /doc_starts; pairs:
     // xxh64 of the first row of /input_ids and of the last of /labels.
@@ -77,6 +95,7 @@ struct dt_dataset {
     const struct dt_reader_kind *kind; // of all shards
     struct dt_scan_rules rules;
     struct dt_frame_layout layout;
+    struct dt_byte_columns bytes; // those of all shards; none where they differ
     int64_t n_shards;
     struct dt_shard *shards; // sorted bytewise by path
     int64_t windows;         // of all shards

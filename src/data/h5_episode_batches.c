@@ -14,8 +14,11 @@ void dt_episodes_arrays(const struct dt_dataset *dataset, const struct dt_read_r
                         struct dt_array_list *list)
 {
     const struct dt_frame_layout *layout = &dataset->layout;
-    if (layout->frame_width > 0)
-        dt_array_list_add(list, "frames", rules->frames_type, layout->frame_width, false);
+    int64_t bytes = dt_bytes_before(&rules->bytes, layout->frame_width);
+    if (layout->frame_width > bytes)
+        dt_array_list_add(list, "frames", rules->frames_type, layout->frame_width - bytes, false);
+    if (bytes > 0)
+        dt_array_list_add(list, "bytes", DT_U8, bytes, false);
     if (layout->n_ids > 0)
         dt_array_list_add(list, "ids", DT_I32, layout->n_ids, false);
     dt_array_list_add(list, "targets", DT_F32, layout->target_width, false);
@@ -37,9 +40,8 @@ static int64_t span(const struct dt_dataset *dataset, const struct dt_shard *sha
 int64_t dt_episodes_block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                                 const struct dt_shard *shard, int64_t windows)
 {
-    (void)rules;
     return dt_reader_align(windows * (int64_t)sizeof(struct window)) +
-           dt_episode_rows_bytes(&dataset->layout, span(dataset, shard, windows));
+           dt_episode_rows_bytes(&dataset->layout, &rules->bytes, span(dataset, shard, windows));
 }
 
 dt_status dt_episodes_read(struct dt_reader *reader, const struct dt_dataset *dataset,
@@ -49,7 +51,6 @@ dt_status dt_episodes_read(struct dt_reader *reader, const struct dt_dataset *da
     struct window *windows = (struct window *)(void *)block->memory;
     int64_t T = dataset->rules.seq_len, first = -1, end = 0;
     int64_t e = dt_episodes_find(episodes, block->first, true);
-    (void)rules;
     for (int64_t i = 0; i < block->windows; i++) {
         int64_t window = block->first + i;
         while (window >= episodes->at[e + 1].window)
@@ -65,8 +66,9 @@ dt_status dt_episodes_read(struct dt_reader *reader, const struct dt_dataset *da
     char *values = block->memory + dt_reader_align(block->windows * (int64_t)sizeof(struct window));
     block->data = windows;
     block->rows = end - first;
-    return dt_episode_rows_read(reader, first, end - first,
-                                dt_episode_rows_in(&dataset->layout, end - first, values));
+    return dt_episode_rows_read(
+        reader, first, end - first,
+        dt_episode_rows_in(&dataset->layout, &rules->bytes, end - first, values));
 }
 
 // n rows of frames, normalised, as `type`.
@@ -103,16 +105,22 @@ dt_status dt_episodes_write(const struct dt_dataset *dataset, const struct dt_re
     const struct dt_frame_layout *layout = &dataset->layout;
     const struct window *w = (const struct window *)block->data + (window - block->first);
     struct dt_array_list list = {0};
-    struct dt_episode_rows from = dt_episode_rows_in(
-        layout, block->rows, block->memory + dt_reader_align(block->windows * (int64_t)sizeof *w));
-    int64_t F = layout->frame_width, W = layout->target_width, K = layout->n_ids, n = w->n;
+    struct dt_episode_rows from =
+        dt_episode_rows_in(layout, &rules->bytes, block->rows,
+                           block->memory + dt_reader_align(block->windows * (int64_t)sizeof *w));
+    int64_t bytes_width = dt_bytes_before(&rules->bytes, layout->frame_width);
+    int64_t F = layout->frame_width - bytes_width, W = layout->target_width, K = layout->n_ids;
+    int64_t n = w->n;
     dt_episodes_arrays(dataset, rules, &list);
-    void *frames = row_of(&list, rows, "frames"), *ids = row_of(&list, rows, "ids");
+    void *frames = row_of(&list, rows, "frames"), *bytes = row_of(&list, rows, "bytes"),
+         *ids = row_of(&list, rows, "ids");
     uint8_t *reset = row_of(&list, rows, "reset");
     if (n < dataset->rules.seq_len)
         dt_episodes_pad(dataset, rules, rows);
     if (frames)
         write_frames(rules, F, n, from.frames + w->row * F, frames);
+    if (bytes)
+        memcpy(bytes, from.bytes + w->row * bytes_width, (size_t)(n * bytes_width));
     if (ids)
         memcpy(ids, from.ids + w->row * K, (size_t)(n * K) * sizeof *from.ids);
     memcpy(row_of(&list, rows, "targets"), from.targets + w->row * W,

@@ -80,6 +80,42 @@ static dt_status check_finite(const struct dt_reader *reader, int64_t column, in
     return DT_OK;
 }
 
+// Columns of a row of frames that are bytes, and the others.
+static int64_t bytes_of(const struct dt_frame_layout *layout, const struct dt_byte_columns *split)
+{
+    return dt_bytes_before(split, layout->frame_width);
+}
+
+static int64_t floats_of(const struct dt_frame_layout *layout, const struct dt_byte_columns *split)
+{
+    return layout->frame_width - bytes_of(layout, split);
+}
+
+// A dataset's columns are all among those of `split`, or none.
+static bool is_split(const struct dt_column *c, const struct dt_byte_columns *split)
+{
+    return !c->target && c->table == 0 &&
+           dt_bytes_before(split, c->at + 1) > dt_bytes_before(split, c->at);
+}
+
+// Rows of bytes, `stride` apart, straight from the file if nothing is left out between them.
+static dt_status read_bytes(const struct dt_h5_array *array, const struct dt_column *c,
+                            int64_t first, int64_t rows, uint8_t *stored, uint8_t *to,
+                            int64_t stride)
+{
+    int64_t width = array->shape[1], n = c->end - c->first;
+    if (array->type != DT_U8)
+        return DT_FAIL(DT_USER, "do not change shards during training; start again",
+                       "%s: %s holds %s where it held bytes", array->file->path, array->name,
+                       array->type_text);
+    if (n == width && n == stride)
+        return dt_h5_array_read(array, first, rows, to);
+    DT_TRY(dt_h5_array_read(array, first, rows, stored));
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(to + r * stride, stored + r * width + c->first, (size_t)n);
+    return DT_OK;
+}
+
 // Reads a column of the open episode's rows [row, row + n).
 static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t number, int64_t row,
                              int64_t n, const struct dt_episode_rows *to)
@@ -90,7 +126,9 @@ static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t n
     const struct dt_h5_array *array = &episodes->arrays[column];
     int64_t width = array->shape[1], bytes = width * dt_dtype_size(array->type);
     int64_t at_once = bytes < PIECE_BYTES ? PIECE_BYTES / bytes : 1, wrong, bad;
-    int64_t stride = c->target ? layout->target_width : layout->frame_width;
+    int64_t before = c->target ? 0 : dt_bytes_before(to->split, c->at);
+    int64_t packed = bytes_of(layout, to->split);
+    int64_t stride = c->target ? layout->target_width : layout->frame_width - packed;
     int64_t base = episodes->at[number].group ? 0 : episodes->at[number].first;
     void *stored;
     if (at_once > n)
@@ -98,6 +136,11 @@ static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t n
     DT_TRY(dt_reader_scratch(reader, at_once * bytes, &stored));
     for (int64_t done = 0; done < n; done += at_once) {
         int64_t some = n - done < at_once ? n - done : at_once;
+        if (is_split(c, to->split)) {
+            DT_TRY(read_bytes(array, c, base + row + done, some, stored,
+                              to->bytes + done * packed + before, packed));
+            continue;
+        }
         DT_TRY(dt_h5_array_read(array, base + row + done, some, stored));
         if (c->table > 0) {
             bad = dt_columns_to_ids(array->type, stored, some, width, c->first, c->end - c->first,
@@ -108,7 +151,7 @@ static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t n
                                wrong);
             continue;
         }
-        float *floats = (c->target ? to->targets : to->frames) + done * stride + c->at;
+        float *floats = (c->target ? to->targets : to->frames) + done * stride + c->at - before;
         dt_columns_to_floats(array->type, stored, some, width, c->first, c->end - c->first, floats,
                              stride);
         if (to->check)
@@ -173,7 +216,8 @@ dt_status dt_episode_rows_read(struct dt_reader *reader, int64_t first, int64_t 
         }
         if (to.check && to.targets)
             DT_TRY(check_classes(reader, e, row, some, to.targets));
-        to.frames = to.frames ? to.frames + some * layout->frame_width : NULL;
+        to.frames = to.frames ? to.frames + some * floats_of(layout, to.split) : NULL;
+        to.bytes = to.bytes ? to.bytes + some * bytes_of(layout, to.split) : NULL;
         to.targets = to.targets ? to.targets + some * layout->target_width : NULL;
         to.ids = to.ids ? to.ids + some * layout->n_ids : NULL;
         first += some;
@@ -187,32 +231,39 @@ dt_status dt_episodes_frames(struct dt_reader *reader, int64_t first, int64_t n,
                                 (struct dt_episode_rows){.frames = frames, .check = true});
 }
 
-int64_t dt_episode_rows_bytes(const struct dt_frame_layout *layout, int64_t rows)
+int64_t dt_episode_rows_bytes(const struct dt_frame_layout *layout,
+                              const struct dt_byte_columns *split, int64_t rows)
 {
-    return dt_reader_align(rows * layout->frame_width * (int64_t)sizeof(float)) +
+    return dt_reader_align(rows * floats_of(layout, split) * (int64_t)sizeof(float)) +
            dt_reader_align(rows * layout->target_width * (int64_t)sizeof(float)) +
-           dt_reader_align(rows * layout->n_ids * (int64_t)sizeof(int32_t));
+           dt_reader_align(rows * layout->n_ids * (int64_t)sizeof(int32_t)) +
+           dt_reader_align(rows * bytes_of(layout, split));
 }
 
-struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout, int64_t rows,
+struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout,
+                                          const struct dt_byte_columns *split, int64_t rows,
                                           char *memory)
 {
-    char *targets = memory + dt_reader_align(rows * layout->frame_width * (int64_t)sizeof(float));
+    char *targets =
+        memory + dt_reader_align(rows * floats_of(layout, split) * (int64_t)sizeof(float));
     char *ids = targets + dt_reader_align(rows * layout->target_width * (int64_t)sizeof(float));
+    char *bytes = ids + dt_reader_align(rows * layout->n_ids * (int64_t)sizeof(int32_t));
     return (struct dt_episode_rows){.frames = (float *)(void *)memory,
                                     .targets = (float *)(void *)targets,
                                     .ids = (int32_t *)(void *)ids,
+                                    .bytes = (uint8_t *)bytes,
+                                    .split = split,
                                     .check = true};
 }
 
 dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
                              int64_t n)
 {
-    char *memory = malloc((size_t)dt_episode_rows_bytes(&shard->layout, n) + 1);
+    char *memory = malloc((size_t)dt_episode_rows_bytes(&shard->layout, NULL, n) + 1);
     if (!memory)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " frames", n);
     dt_status status =
-        dt_episode_rows_read(reader, first, n, dt_episode_rows_in(&shard->layout, n, memory));
+        dt_episode_rows_read(reader, first, n, dt_episode_rows_in(&shard->layout, NULL, n, memory));
     free(memory);
     return status;
 }
@@ -221,7 +272,7 @@ dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *sh
 dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *shard)
 {
     struct dt_episodes *episodes = reader->own;
-    int64_t bytes = dt_episode_rows_bytes(&shard->layout, SAMPLES);
+    int64_t bytes = dt_episode_rows_bytes(&shard->layout, NULL, SAMPLES);
     char *memory = calloc(1, (size_t)bytes + 1);
     dt_status status = memory ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for a checksum");
     shard->first_hash = shard->layout.columns;
@@ -231,14 +282,14 @@ dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *sha
         if (at->group)
             shard->first_hash = XXH64(at->group, strlen(at->group), shard->first_hash);
     }
-    struct dt_episode_rows all =
-        memory ? dt_episode_rows_in(&shard->layout, SAMPLES, memory) : (struct dt_episode_rows){0};
+    struct dt_episode_rows all = memory ? dt_episode_rows_in(&shard->layout, NULL, SAMPLES, memory)
+                                        : (struct dt_episode_rows){0};
     for (int64_t i = 0; i < SAMPLES && status == DT_OK; i++)
         status = dt_episode_rows_read(
             reader, (shard->count - 1) * i / (SAMPLES - 1), 1,
-            (struct dt_episode_rows){all.frames + i * shard->layout.frame_width,
-                                     all.targets + i * shard->layout.target_width,
-                                     all.ids + i * shard->layout.n_ids, false});
+            (struct dt_episode_rows){.frames = all.frames + i * shard->layout.frame_width,
+                                     .targets = all.targets + i * shard->layout.target_width,
+                                     .ids = all.ids + i * shard->layout.n_ids});
     if (memory)
         shard->last_hash = XXH64(memory, (size_t)bytes, 0);
     free(memory);

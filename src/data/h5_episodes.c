@@ -11,6 +11,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+enum { BYTES_LEAST = 64 };
+
 // Adding episodes.
 
 static dt_status add_episode(struct dt_episodes *episodes, const struct dt_episode *episode)
@@ -365,6 +367,39 @@ static dt_status count_rows(const struct dt_reader *reader, int64_t *rows)
     return DT_OK;
 }
 
+// A column stays bytes only if no episode stores it otherwise.
+static void note_types(struct dt_episodes *episodes, int64_t number)
+{
+    for (int64_t i = 0; i < episodes->columns.n; i++) {
+        struct dt_column *column = &episodes->columns.at[i];
+        column->bytes = (number == 0 || column->bytes) && episodes->arrays[i].type == DT_U8;
+    }
+}
+
+// A few columns are not worth an array of their own.
+static void add_bytes(struct dt_byte_columns *bytes, int64_t first, int64_t end)
+{
+    if (end - first >= BYTES_LEAST && bytes->n < DT_BYTE_RANGES) {
+        bytes->at[bytes->n].first = first;
+        bytes->at[bytes->n++].end = end;
+    }
+}
+
+static struct dt_byte_columns list_bytes(const struct dt_episodes *episodes)
+{
+    struct dt_byte_columns bytes = {0};
+    int64_t first = 0; // after the last column that is not bytes
+    for (int64_t i = 0; i < episodes->columns.n; i++) {
+        const struct dt_column *column = &episodes->columns.at[i];
+        if (column->target || column->table > 0 || column->bytes)
+            continue;
+        add_bytes(&bytes, first, column->at);
+        first = column->at + column->end - column->first;
+    }
+    add_bytes(&bytes, first, episodes->layout.frame_width);
+    return bytes;
+}
+
 // Starts are rows of the dataset that recognised the kind.
 static dt_status check_shared_rows(const struct dt_reader *reader, int64_t rows)
 {
@@ -406,6 +441,8 @@ static dt_status count_frames(struct dt_reader *reader)
             DT_TRY(place_columns(reader));
         if (i == 0 || !shared)
             DT_TRY(count_rows(reader, &rows));
+        if (i == 0 || !shared)
+            note_types(episodes, i);
         if (i == 0 && shared)
             DT_TRY(check_shared_rows(reader, total = rows));
         if (shared) {
@@ -461,6 +498,7 @@ static dt_status open_all(struct dt_reader *reader, const struct dt_scan_rules *
     DT_TRY(count_frames(reader));
     count_windows(episodes);
     shard->layout = episodes->layout;
+    shard->bytes = list_bytes(episodes);
     shard->type = DT_F32;
     shard->count = episodes->at[episodes->n].first;
     shard->windows = episodes->at[episodes->n].window;

@@ -5,7 +5,8 @@
 // frames of one episode. Window k starts at frame k * stride of it, the last is the first that
 // reaches its end or, where stride exceeds seq_len, the last that starts in it; it may be short.
 //
-// Arrays: frames [T, F] of rules->frames_type, ids [T, n_ids] i32 (only with id columns), targets
+// Arrays: frames [T, F] of rules->frames_type, without the columns rules->bytes, which are bytes
+// [T, …] u8 (each only where it has columns), ids [T, n_ids] i32 (only with id columns), targets
 // [T, W] f32, mask [T] u8 (0: padding, all else is zero there too), reset [T] u8 (with
 // rules->carry: 1 where an episode starts).
 #pragma once
@@ -72,19 +73,24 @@ dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number);
 // The episode that frame `number` of the shard, or window `number`, is in.
 int64_t dt_episodes_find(const struct dt_episodes *episodes, int64_t number, bool window);
 
-// Where values of rows go: [n, F], [n, W], [n, n_ids]; NULL: not wanted.
+// Where values of rows go: [n, F] without the columns `split`, which go to `bytes`, [n, W],
+// [n, n_ids]; NULL: not wanted.
 struct dt_episode_rows {
     float *frames, *targets;
+    uint8_t *bytes;
     int32_t *ids;
-    bool check; // every value
+    const struct dt_byte_columns *split; // NULL: none
+    bool check;                          // every value
 };
 
 // Frames [first, first + n) of the shard.
 dt_status dt_episode_rows_read(struct dt_reader *reader, int64_t first, int64_t n,
                                struct dt_episode_rows to);
 // Bytes of n rows of all columns, and where each goes in such memory.
-int64_t dt_episode_rows_bytes(const struct dt_frame_layout *layout, int64_t rows);
-struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout, int64_t rows,
+int64_t dt_episode_rows_bytes(const struct dt_frame_layout *layout,
+                              const struct dt_byte_columns *split, int64_t rows);
+struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout,
+                                          const struct dt_byte_columns *split, int64_t rows,
                                           char *memory);
 
 // The functions of a reader kind.

@@ -22,9 +22,11 @@ struct dt_read_rules {
     bool verify;         // check stored checksums of what is read
     bool carry;          // batches have "reset", 1 where a segment starts at the least
     // Frames: (x - mean) / deviation, both [F], in fp32, then rounded to frames_type (fp32 or
-    // bf16). NULL: as stored.
+    // bf16). NULL: as stored; then the columns `bytes`, of dt_dataset.bytes, are an array of their
+    // own.
     const float *mean, *deviation;
     enum dt_dtype frames_type;
+    struct dt_byte_columns bytes;
 };
 
 // Consecutive windows of one shard, as a slot of the batch keeps them.

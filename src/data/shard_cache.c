@@ -27,6 +27,7 @@ static dt_status check_unchanged(const struct dt_shard *then, const struct dt_sh
     if (then->kind == now->kind && then->type == now->type && then->count == now->count &&
         then->row == now->row && then->width == now->width && then->windows == now->windows &&
         memcmp(&then->layout, &now->layout, sizeof then->layout) == 0 &&
+        memcmp(&then->bytes, &now->bytes, sizeof then->bytes) == 0 &&
         then->hash_block == now->hash_block && then->doc_starts == now->doc_starts &&
         then->first_hash == now->first_hash && then->last_hash == now->last_hash)
         return DT_OK;

@@ -200,6 +200,9 @@ static dt_status fit_frames(struct dt_job *job)
                        "model (model.frame_size, model.ids) has %lld and [%s]",
                        (long long)train->frame_width, ids, (long long)model->frame_size,
                        model->ids);
+    model->bytes = job->train->bytes;
+    if (job->val && memcmp(&job->val->bytes, &model->bytes, sizeof model->bytes) != 0)
+        model->bytes = (struct dt_byte_columns){0};
     return DT_OK;
 }
 
@@ -331,6 +334,7 @@ int64_t dt_job_block(const struct dt_job *job)
 struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
 {
     const struct dt_settings *s = &job->settings;
+    bool as_stored = job->model.bytes.n > 0; // the model normalises
     struct dt_loader_config config = {.dataset = job->train,
                                       .rules = {.seed = (uint64_t)s->run.seed,
                                                 .vocab_size = job->model.vocab_size,
@@ -338,9 +342,10 @@ struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
                                                 .reset_after = s->data.reset_after,
                                                 .verify = s->data.verify,
                                                 .carry = s->data.carry_state,
-                                                .mean = job->mean,
-                                                .deviation = job->deviation,
-                                                .frames_type = job->model.storage},
+                                                .mean = as_stored ? NULL : job->mean,
+                                                .deviation = as_stored ? NULL : job->deviation,
+                                                .frames_type = dt_model_frames_type(&job->model),
+                                                .bytes = job->model.bytes},
                                       .batch = s->data.batch,
                                       .block = dt_job_block(job),
                                       .shuffle = s->data.shuffle,

@@ -5,6 +5,7 @@
 
 #include "base/config.h"
 #include "base/dtype.h"
+#include "data/dataset.h"
 
 #define DT_RECOMPUTE_WORDS "none|scan|block"
 // Of linear layers, in training and in play (kernels/quantize.h).
@@ -38,7 +39,9 @@ struct dt_model_config {
     int64_t pad_vocab_multiple;
     enum dt_quantize quantize;
     enum dt_recompute recompute;
-    enum dt_dtype storage; // DT_F32 or DT_BF16; no key, the job decides
+    // No keys, the job decides:
+    enum dt_dtype storage;        // DT_F32 or DT_BF16
+    struct dt_byte_columns bytes; // of frames: then frames come as stored, else normalised
 };
 
 // The fields, relative to struct dt_model_config, which are the keys of [model]. Those with a name
@@ -65,6 +68,10 @@ dt_status dt_model_config_check(struct dt_model_config *config);
 // Adds a line for each field of the architecture that is not as in the checkpoint.
 void dt_model_config_compare(struct dt_problems *problems, const struct dt_model_config *now,
                              const struct dt_model_config *saved);
+static inline enum dt_dtype dt_model_frames_type(const struct dt_model_config *c) // of the array
+{
+    return c->bytes.n > 0 ? DT_F32 : c->storage;
+}
 static inline int64_t dt_model_inner(const struct dt_model_config *c) // E
 {
     return c->expand * c->d_model;

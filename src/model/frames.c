@@ -1,10 +1,11 @@
 // The stem of a policy: frames of numbers, and small integers that have a table each, open the
 // residual stream:
 //   residual = frames · Wᵀ + bias + Σ_n table_n[ids[…, n]]
-// Reads "frames" [B, L, F] of the storage type, normalised by the loader, and with model.ids "ids"
-// [B, L, n] i32; without numbers (F = 0) ids alone. Rows: stem.weight [d, F], stem.bias [d],
-// stem.ids.N.weight [size, d]; stem.mean and stem.deviation [F], which are not trained: what the
-// frames were normalised by.
+// Reads "frames" [B, L, F] of the storage type, normalised by the loader; or, where some columns
+// are bytes, "bytes" u8 and "frames" fp32, the other columns, both as stored, and "mask", and
+// normalises them here. With model.ids "ids" [B, L, n] i32; without numbers (F = 0) ids alone.
+// Rows: stem.weight [d, F], stem.bias [d], stem.ids.N.weight [size, d]; stem.mean and
+// stem.deviation [F], which are not trained: what the frames were normalised by.
 #include "model/kinds.h"
 
 #include <math.h>
@@ -15,7 +16,8 @@ struct frames {
     int bias, mean, deviation;
     int n_ids, tables[DT_IDS_MAX]; // rows
     int64_t sizes[DT_IDS_MAX];
-    int frames, ids; // arrays
+    int frames, bytes, mask, ids; // arrays
+    struct dt_view normalized;    // [M, F] storage, where some columns are bytes
 };
 
 static dt_status check(const struct dt_model_config *config)
@@ -54,13 +56,65 @@ static void create(struct dt_part *part, const struct dt_build *build)
     f->deviation = dt_params_add(params, DT_INIT_ONE, 0, F, 1, &F, "stem.deviation");
     dt_params_freeze(params, f->mean);
     dt_params_freeze(params, f->deviation);
-    f->frames = dt_build_array(build, "frames", build->config->storage, F, false);
+    int64_t bytes = dt_bytes_before(&build->config->bytes, F);
+    if (F > bytes)
+        f->frames =
+            dt_build_array(build, "frames", dt_model_frames_type(build->config), F - bytes, false);
+    if (bytes == 0)
+        return;
+    f->bytes = dt_build_array(build, "bytes", DT_U8, bytes, false);
+    f->mask = dt_build_array(build, "mask", DT_U8, 1, true);
+}
+
+static void plan(struct dt_part *part, struct dt_plan *plan)
+{
+    struct frames *f = (struct frames *)part;
+    const struct dt_model_config *config = plan->net->config;
+    if (config->bytes.n > 0)
+        f->normalized =
+            dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, plan->rows, f->linear.in, config->storage);
 }
 
 static struct dt_view input_of(const struct frames *f, const struct dt_pass *pass)
 {
+    if (pass->net->config->bytes.n > 0)
+        return dt_view_rows(f->normalized, 0, pass->rows);
     return dt_view_of(pass->input.arrays[f->frames], pass->rows, f->linear.in,
                       pass->net->config->storage);
+}
+
+// Columns [first, end) of the frames, which are the next ones of `from`.
+static dt_status normalize_columns(const struct frames *f, const struct dt_pass *pass,
+                                   int64_t first, int64_t end, struct dt_view *from)
+{
+    const struct dt_net *net = pass->net;
+    int64_t F = f->linear.in, n = end - first;
+    struct dt_view mean = dt_view_of(dt_net_weight(net, f->mean), 1, F, DT_F32),
+                   deviation = dt_view_of(dt_net_weight(net, f->deviation), 1, F, DT_F32);
+    struct dt_normalize_args args = {.x = dt_view_cols(*from, 0, n),
+                                     .mean = dt_view_at(&mean, 0, first),
+                                     .deviation = dt_view_at(&deviation, 0, first),
+                                     .keep = pass->input.arrays[f->mask],
+                                     .y = dt_view_cols(input_of(f, pass), first, end)};
+    *from = dt_view_cols(*from, n, from->cols);
+    return n > 0 ? DT_RUN(pass, normalize, &args) : DT_OK;
+}
+
+// Frames as stored, whose columns are in two arrays.
+static dt_status normalize(const struct frames *f, const struct dt_pass *pass)
+{
+    const struct dt_byte_columns *columns = &pass->net->config->bytes;
+    int64_t F = f->linear.in, n_bytes = dt_bytes_before(columns, F), at = 0;
+    struct dt_view bytes = dt_view_of(pass->input.arrays[f->bytes], pass->rows, n_bytes, DT_U8),
+                   floats = {.cols = 0};
+    if (F > n_bytes)
+        floats = dt_view_of(pass->input.arrays[f->frames], pass->rows, F - n_bytes, DT_F32);
+    for (int64_t i = 0; i < columns->n; i++) {
+        DT_TRY(normalize_columns(f, pass, at, columns->at[i].first, &floats));
+        at = columns->at[i].end;
+        DT_TRY(normalize_columns(f, pass, columns->at[i].first, at, &bytes));
+    }
+    return normalize_columns(f, pass, at, F, &floats);
 }
 
 // Column n of the ids.
@@ -76,6 +130,8 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
     const struct frames *f = (struct frames *)part;
     const struct dt_net *net = pass->net;
     bool numbers = f->linear.in > 0;
+    if (numbers && net->config->bytes.n > 0)
+        DT_TRY(normalize(f, pass));
     if (numbers) {
         DT_TRY(dt_linear_forward(pass, f->linear, input_of(f, pass), flow->residual));
         DT_TRY(dt_add_bias(pass, f->bias, 0, flow->residual));
@@ -136,6 +192,7 @@ const struct dt_stem_kind dt_frames_stem = {
              .fields = "frame_size ids",
              .check = check,
              .create = create,
+             .plan = plan,
              .flops_per_token = flops_per_token},
     .unit = "frames",
     .forward = forward,

@@ -1,6 +1,6 @@
-// The ops over flat arrays (cast, accumulate, sum_squares, checksum, update_control, adamw), spin
-// and stamp: at counts on both sides of a thread's and a block's share, aligned to 16 bytes and one
-// element off.
+// The ops over flat arrays (cast, accumulate, sum_squares, checksum, update_control, adamw),
+// normalize, spin and stamp: at counts on both sides of a thread's and a block's share, aligned to
+// 16 bytes and one element off.
 #include "parity.h"
 
 #include <float.h>
@@ -507,6 +507,51 @@ static void compare_quantizes(struct parity *p)
                                  specials[i % 5]);
 }
 
+REFERENCE(normalize)
+{
+    for (int64_t r = 0; r < a->x.rows; r++)
+        for (int64_t i = 0; i < a->x.cols; i++) {
+            double x = get_at(&a->x, r, i) - (double)a->mean[i];
+            set(a->y.data, a->y.dtype, r * a->y.stride + i,
+                a->keep && !a->keep[r] ? 0.0 : x / (double)a->deviation[i]);
+        }
+    return DT_OK;
+}
+
+// Both backends round in the same places: after the difference, the quotient, and to storage.
+static void compare_normalize(struct parity *p, int64_t rows, int64_t cols, int64_t gap,
+                              dt_dtype from, dt_dtype to, bool masked)
+{
+    if (!parity_case(p, "normalize: %lld x %lld, gap %lld, %s to %s%s", (long long)rows,
+                     (long long)cols, (long long)gap, dt_dtype_name(from), dt_dtype_name(to),
+                     masked ? ", masked" : ""))
+        return;
+    float *deviation = normal(cols, 30.0, 2);
+    for (int64_t i = 0; i < cols; i++)
+        deviation[i] = fabsf(deviation[i]) + 0x1p-7f;
+    uint8_t *keep = masked ? guarded(rows) : NULL;
+    for (int64_t r = 0; masked && r < rows; r++)
+        keep[r] = r % 3 != 1;
+    struct dt_normalize_args a = {.x = normal_view(from, rows, cols, cols + gap, 100.0, 1),
+                                  .mean = normal(cols, 60.0, 3),
+                                  .deviation = deviation,
+                                  .keep = keep,
+                                  .y = fresh_view(to, rows, cols, cols + gap)};
+    PARITY(p, normalize, &a, IN(x.data), IN(mean), IN(deviation), IN(keep),
+           OUT_VIEW(y, .each = p->is_cpu ? 0x1p-22 : 0, .floor = 1e-6));
+}
+
+// Columns around a thread's eight and a block's 1,024; rows around a thread's eight.
+static void compare_normalizes(struct parity *p)
+{
+    static const int64_t sizes[][3] = {{1, 1, 0},   {3, 8, 0},    {9, 24, 16},
+                                       {17, 21, 3}, {2, 1032, 0}, {11, 1025, 7}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int form = 0; form < 4; form++)
+            compare_normalize(p, sizes[i][0], sizes[i][1], sizes[i][2], form & 1 ? DT_F32 : DT_U8,
+                              form & 2 ? DT_BF16 : DT_F32, (i + (size_t)form) % 2);
+}
+
 void parity_flat(struct parity *p)
 {
     static const int64_t counts[] = {0,     1,     3,     4,     7,     8,    9,
@@ -530,6 +575,7 @@ void parity_flat(struct parity *p)
     compare_sums(p);
     compare_checksums(p);
     compare_quantizes(p);
+    compare_normalizes(p);
     compare_update_control(p, 250.0, 90.0, 16.0, 1.0f);
     compare_update_control(p, 160.0, 80.0, 0.01, 1.0f); // below the clip
     compare_update_control(p, 250.0, 100.0, 16.0, 0.0f);

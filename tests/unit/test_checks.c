@@ -512,6 +512,19 @@ static void test_policy(void)
 static void test_encode_and_bias(void)
 {
     static float workspace[64];
+    static const uint8_t bytes[8];
+    {
+        struct dt_normalize_args good = {.x = dt_view_of(bytes, 2, 4, DT_U8),
+                                         .mean = memory,
+                                         .deviation = memory + 4,
+                                         .y = dt_view_of(memory + 8, 2, 4, DT_F32)};
+        CHECK_OK(dt_normalize(&backend, &good, NULL));
+        REFUSE_AS(normalize, "x", x.dtype, DT_BF16, "bf16");
+        REFUSE_AS(normalize, "y.dtype", y.dtype, DT_U8, "uint8");
+        REFUSE_AS(normalize, "y", y.rows, 1, "[1, 4], must be [2, 4]");
+        REFUSE_NULL(normalize, mean);
+        REFUSE_NULL(normalize, deviation);
+    }
     {
         struct dt_encode_targets_args good = {.n = 1,
                                               .outputs = {{DT_OUTPUT_REGRESSION, 1, 2, 0, 0, 0}},

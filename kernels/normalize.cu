@@ -1,0 +1,71 @@
+// Normalising on CUDA. A thread takes eight neighbouring columns of ROWS rows, whose mean and
+// deviation it reads once; where rows are not aligned for that, one column. Bytes: x and y once,
+// and 8 / ROWS a number; that over copy bandwidth is the floor.
+#include "kernels/device.cuh"
+
+enum { THREADS = 128, EACH = 8, ROWS = 8 };
+
+template <int N> DT_DEVICE void load_stored(const float *p, float (&out)[N])
+{
+    dt_load<N>(p, out);
+}
+
+template <int N> DT_DEVICE void load_stored(const uint8_t *p, float (&out)[N])
+{
+    if constexpr (N == EACH) {
+        const uint2 v = *reinterpret_cast<const uint2 *>(p);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            out[i] = (float)((i < 4 ? v.x : v.y) >> i % 4 * 8 & 0xffu);
+    } else {
+        static_assert(N == 1, "1 or 8 bytes at a time");
+        out[0] = (float)p[0];
+    }
+}
+
+template <int N, class Y, class X>
+__global__ static void __launch_bounds__(THREADS) normalize_kernel(struct dt_normalize_args a)
+{
+    const int64_t i = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * N;
+    const int64_t first = (int64_t)blockIdx.x * ROWS, end = dt_least(first + ROWS, a.x.rows);
+    float mean[N], deviation[N], v[N];
+    if (i >= a.x.cols)
+        return;
+    dt_load<N>(a.mean + i, mean);
+    dt_load<N>(a.deviation + i, deviation);
+    for (int64_t row = first; row < end; row++) {
+        const bool keep = !a.keep || a.keep[row];
+        load_stored<N>((const X *)a.x.data + row * a.x.stride + i, v);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[k] = keep ? (v[k] - mean[k]) / deviation[k] : 0.0f;
+        dt_store<N>((Y *)a.y.data + row * a.y.stride + i, v);
+    }
+}
+
+template <int N, class Y, class X>
+static void launch(const struct dt_normalize_args *a, dt_stream *stream)
+{
+    const dim3 grid(dt_blocks(a->x.rows, ROWS), (unsigned)dt_div_up(a->x.cols, THREADS * N));
+    DT_LAUNCH((normalize_kernel<N, Y, X>), grid, THREADS, 0, stream, *a);
+}
+
+template <class Y, class X>
+static void normalize_typed(const struct dt_normalize_args *a, dt_stream *stream)
+{
+    if (a->x.cols % EACH == 0 && dt_aligned<EACH>(a->x) && dt_aligned<EACH>(a->y) &&
+        dt_aligned<EACH>(a->mean) && dt_aligned<EACH>(a->deviation))
+        launch<EACH, Y, X>(a, stream);
+    else
+        launch<1, Y, X>(a, stream);
+}
+
+dt_status normalize_cuda(struct dt_device *device, const struct dt_normalize_args *args,
+                         struct dt_stream *stream)
+{
+    (void)device;
+    DT_STORAGE_SWITCH(args->y.dtype, Y,
+                      if (args->x.dtype == DT_U8) normalize_typed<Y, uint8_t>(args, stream);
+                      else normalize_typed<Y, float>(args, stream));
+    return DT_LAUNCHED("normalize");
+}

@@ -1,0 +1,46 @@
+// Normalising on the CPU: a row belongs to one thread.
+#include "kernels/cpu.h"
+#include "kernels/storage_cpu.h"
+
+#include <string.h>
+
+enum { ALONE = 1 << 14 }; // elements that do not pay for a second thread
+
+DT_INLINE void normalize_typed(const struct dt_normalize_args *a, const void *x, void *y,
+                               bool bytes, bool bf16)
+{
+    const float *restrict mean = a->mean, *restrict deviation = a->deviation;
+#pragma omp simd
+    for (int64_t i = 0; i < a->x.cols; i++) {
+        float value = bytes ? (float)((const uint8_t *)x)[i] : ((const float *)x)[i];
+        dt_store(y, i, (value - mean[i]) / deviation[i], bf16);
+    }
+}
+
+DT_CLONES static void normalize_row(const struct dt_normalize_args *a, int64_t row)
+{
+    const void *x = dt_view_at(&a->x, row, 0);
+    void *y = dt_view_at(&a->y, row, 0);
+    bool bytes = a->x.dtype == DT_U8, bf16 = a->y.dtype == DT_BF16;
+    if (a->keep && !a->keep[row])
+        memset(y, 0, (size_t)(a->y.cols * dt_dtype_size(a->y.dtype)));
+    else if (bytes && bf16)
+        normalize_typed(a, x, y, true, true);
+    else if (bytes)
+        normalize_typed(a, x, y, true, false);
+    else if (bf16)
+        normalize_typed(a, x, y, false, true);
+    else
+        normalize_typed(a, x, y, false, false);
+}
+
+dt_status normalize_cpu(struct dt_device *device, const struct dt_normalize_args *args,
+                        struct dt_stream *stream)
+{
+    (void)stream;
+    int64_t rows = args->x.rows;
+#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (rows * args->x.cols > ALONE)
+    for (int64_t row = 0; row < rows; row++)
+        normalize_row(args, row);
+    return DT_OK;
+}
