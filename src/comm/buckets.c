@@ -15,7 +15,7 @@
 // What travels by one collective.
 struct part {
     enum dt_operation operation; // with blocks (DT_REDUCE_SCATTER, DT_ALL_GATHER): one a rank
-    int64_t n_rows, missing; // rows that lie in it (the sums: 1), and those not ready in this step
+    int64_t n_rows, missing; // rows that it holds (the sums: 1), and those not ready in this step
     int64_t elements;        // of all blocks
     enum dt_dtype wire_type;
     void *data;             // what is summed or gathered, device memory
@@ -316,9 +316,44 @@ static dt_status check_config(const struct dt_buckets_config *config)
     return DT_OK;
 }
 
-static struct phase add_phase(int64_t first, int64_t end)
+static struct phase phase_from(int64_t first)
 {
-    return (struct phase){.first = first, .end = end, .sent = first, .posted = first};
+    return (struct phase){.first = first, .end = first, .sent = first, .posted = first};
+}
+
+static struct part *append(struct dt_buckets *b, struct phase *phase, struct part part)
+{
+    b->parts[phase->end] = part;
+    return &b->parts[phase->end++];
+}
+
+// A few fp64 sums, which are never rounded and stay where they are.
+static struct part doubles(double *data, int64_t n)
+{
+    return (struct part){
+        .operation = DT_ALLREDUCE, .elements = n, .wire_type = DT_F64, .data = data, .wire = data};
+}
+
+static struct part gradients_of(const struct dt_buckets *b, const struct dt_span *span,
+                                bool sharded)
+{
+    float *data = b->config.gradients + span->first;
+    return (struct part){.operation = sharded ? DT_REDUCE_SCATTER : DT_ALLREDUCE,
+                         .elements = span->end - span->first,
+                         .wire_type = b->config.wire,
+                         .data = data,
+                         .wire = b->wire ? (void *)(b->wire + span->first) : data};
+}
+
+static struct part weights_of(const struct dt_buckets *b, const struct dt_span *span)
+{
+    float *data = b->config.weights + span->first;
+    return (struct part){.operation = DT_ALL_GATHER,
+                         .elements = span->end - span->first,
+                         .wire_type = DT_F32,
+                         .data = data,
+                         .wire = data,
+                         .copy = b->config.copies ? b->config.copies + span->first : NULL};
 }
 
 // The parts in the order in which they are sent, at most 2 n + 2.
@@ -326,47 +361,25 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
 {
     const struct dt_buckets_config *config = &b->config;
     int n_ranks = b->comm->info.size;
-    bool sharded = is_sharded(config, n_ranks);
-    int64_t end = sharded ? dt_bucket_sharded(config->elements, n_ranks) : 0, k = 0;
-    struct part fixed = {.operation = DT_ALLREDUCE, .wire_type = DT_F64};
+    int64_t sharded =
+        is_sharded(config, n_ranks) ? dt_bucket_sharded(config->elements, n_ranks) : 0;
+    b->gradients = phase_from(0);
     if (config->n_sums > 0) {
-        b->parts[k] = fixed;
-        b->parts[k].n_rows = b->parts[k].missing = 1;
-        b->parts[k].elements = config->n_sums;
-        b->parts[k].data = b->parts[k].wire = config->sums;
-        k++;
+        struct part *sums = append(b, &b->gradients, doubles(config->sums, config->n_sums));
+        sums->n_rows = sums->missing = 1;
     }
-    b->n_sums_parts = k;
-    for (int64_t i = 0; i < n; i++) {
-        float *data = config->gradients + spans[i].first;
-        b->parts[k++] =
-            (struct part){.operation = spans[i].first < end ? DT_REDUCE_SCATTER : DT_ALLREDUCE,
-                          .elements = spans[i].end - spans[i].first,
-                          .wire_type = config->wire,
-                          .data = data,
-                          .wire = b->wire ? (void *)(b->wire + spans[i].first) : data};
-    }
-    b->gradients = add_phase(0, k);
-    if (sharded) {
-        b->parts[k] = fixed;
-        b->parts[k].elements = config->n_norms;
-        b->parts[k].data = b->parts[k].wire = config->norms;
-        k++;
-    }
-    b->norms = add_phase(b->gradients.end, k);
-    for (int64_t i = 0; i < n && spans[i].first < end; i++) {
-        float *data = config->weights + spans[i].first;
-        b->parts[k] = (struct part){.operation = DT_ALL_GATHER,
-                                    .elements = spans[i].end - spans[i].first,
-                                    .wire_type = DT_F32,
-                                    .data = data,
-                                    .wire = data};
-        b->parts[k++].copy = config->copies ? config->copies + spans[i].first : NULL;
-    }
-    b->weights = add_phase(b->norms.end, k);
+    b->n_sums_parts = b->gradients.end;
+    for (int64_t i = 0; i < n; i++)
+        append(b, &b->gradients, gradients_of(b, &spans[i], spans[i].first < sharded));
+    b->norms = phase_from(b->gradients.end);
+    if (is_sharded(config, n_ranks))
+        append(b, &b->norms, doubles(config->norms, config->n_norms));
+    b->weights = phase_from(b->norms.end);
+    for (int64_t i = 0; i < n && spans[i].first < sharded; i++)
+        append(b, &b->weights, weights_of(b, &spans[i]));
 }
 
-// Which parts each row lies in. Both are in the order of the arena.
+// Which parts hold each row. Both are in the order of the arena.
 static void place_rows(struct dt_buckets *b, const int64_t *row_ends, const struct dt_span *spans)
 {
     int64_t k = b->n_sums_parts, sums = k;

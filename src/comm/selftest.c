@@ -244,36 +244,42 @@ static int largest(const int64_t *list, int n)
     return best;
 }
 
+// Rank 0's error about the first case that went wrong, and the rank to look at.
+static dt_status blame(const struct trial *t, int culprit, const char *host, bool is_source)
+{
+    const struct dt_comm_info *info = &t->comm->info;
+    struct dt_collective c = nth_case(info, (int)t->first_wrong);
+    int64_t wrong = 0;
+    c.mine = c.data = t->memory; // so that an exchange is called that, not send or receive
+    for (int rank = 0; rank < info->size; rank++)
+        wrong += t->wrong[info->size + 1 + rank];
+    return DT_FAIL(DT_MACHINE,
+                   "run `dtrain bench --comm` on these hosts, and exclude a host with faulty "
+                   "memory or network",
+                   "communication self-test: %s of %s by %s gave wrong values (%lld in total), "
+                   "most of them %s rank %d on %s",
+                   dt_collective_name(&c), dt_dtype_name(c.dtype),
+                   t->device ? t->device->table->name : info->backend, (long long)wrong,
+                   is_source ? "from" : "on", culprit, host);
+}
+
+// The culprit is the rank that most wrong values come from, unless more are found on one rank.
 static dt_status judge(struct trial *t)
 {
     struct dt_comm *comm = t->comm;
     int size = comm->info.size;
+    const int64_t *by_source = t->wrong, *by_place = t->wrong + size + 1;
     char host[DT_HOST_NAME];
     DT_TRY(dt_allreduce(comm, &t->first_wrong, 1, DT_I64, DT_MIN));
     if (t->first_wrong == INT64_MAX)
         return DT_OK;
     DT_TRY(dt_allreduce(comm, t->wrong, 2 * size + 1, DT_I64, DT_SUM));
-    int source = largest(t->wrong, size), place = largest(t->wrong + size + 1, size);
-    bool is_source = t->wrong[source] >= t->wrong[size + 1 + place];
+    int source = largest(by_source, size), place = largest(by_place, size);
+    bool is_source = by_source[source] >= by_place[place];
     int culprit = is_source ? source : place;
     memcpy(host, comm->info.host, sizeof host);
     DT_TRY(dt_broadcast(comm, host, (int64_t)sizeof host, culprit));
-    struct dt_collective c = nth_case(&comm->info, (int)t->first_wrong);
-    int64_t wrong = 0;
-    for (int rank = 0; rank < size; rank++)
-        wrong += t->wrong[size + 1 + rank];
-    dt_status status = DT_OK;
-    c.mine = c.data = t->memory; // an exchange both ways
-    if (comm->info.rank == 0)
-        status = DT_FAIL(DT_MACHINE,
-                         "run `dtrain bench --comm` on these hosts, and exclude a host with "
-                         "faulty memory or network",
-                         "communication self-test: %s of %s by %s gave wrong values (%lld in "
-                         "total), most of them %s rank %d on %s",
-                         dt_collective_name(&c), dt_dtype_name(c.dtype),
-                         t->device ? t->device->table->name : comm->info.backend, (long long)wrong,
-                         is_source ? "from" : "on", culprit, host);
-    return dt_agree(comm, status);
+    return dt_agree(comm, comm->info.rank == 0 ? blame(t, culprit, host, is_source) : DT_OK);
 }
 
 static bool is_offered(const struct trial *t, int k)

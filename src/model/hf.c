@@ -326,10 +326,11 @@ dt_status dt_hf_weights_type(const char *dir, bool ema, enum dt_dtype *type)
     return status;
 }
 
-// Whether a file holds the row in int8: all of it is a linear layer's, and no other part needs it.
-static bool is_int8(const struct dt_param *row, const struct dt_int8 *int8)
+// Whether a file holds row i in int8: all of it is a linear layer's, and no other part needs it.
+static bool is_int8(const struct dt_params *params, const struct dt_int8 *int8, int i)
 {
-    return int8 && int8->out >= row->shape[0] && int8->in * row->shape[0] == row->file_count &&
+    const struct dt_param *row = &params->rows[i];
+    return int8 && int8[i].out >= row->shape[0] && int8[i].in * row->shape[0] == row->file_count &&
            !row->shared;
 }
 
@@ -340,7 +341,7 @@ static int list_entries(const struct dt_params *params, const struct dt_int8 *in
     int n = 0;
     for (int i = 0; i < params->n; i++) {
         const struct dt_param *row = &params->rows[i];
-        bool bytes = is_int8(row, int8 ? &int8[i] : NULL);
+        bool bytes = is_int8(params, int8, i);
         entries[n] = (struct dt_safetensors_entry){
             .name = names[n], .dtype = DT_F32, .n_dims = bytes ? 1 : row->n_dims};
         memcpy(entries[n].shape, row->shape, sizeof row->shape);
@@ -349,7 +350,7 @@ static int list_entries(const struct dt_params *params, const struct dt_int8 *in
     }
     for (int i = 0; i < params->n; i++) {
         const struct dt_param *row = &params->rows[i];
-        if (!is_int8(row, int8 ? &int8[i] : NULL))
+        if (!is_int8(params, int8, i))
             continue;
         entries[n] =
             (struct dt_safetensors_entry){.name = row->name, .dtype = DT_I8, .n_dims = row->n_dims};
@@ -380,13 +381,13 @@ static dt_status write_rows(struct dt_safetensors_writer *writer, const struct d
 {
     for (int i = 0; i < params->n; i++) {
         const struct dt_param *row = &params->rows[i];
-        bool bytes = is_int8(row, int8 ? &int8[i] : NULL);
+        bool bytes = is_int8(params, int8, i);
         const float *data = bytes ? int8[i].scale : weights + row->offset;
         int64_t count = bytes ? row->shape[0] : row->file_count;
         DT_TRY(dt_safetensors_write(writer, data, count * (int64_t)sizeof *data));
     }
     for (int i = 0; i < params->n; i++)
-        if (is_int8(&params->rows[i], int8 ? &int8[i] : NULL))
+        if (is_int8(params, int8, i))
             DT_TRY(dt_safetensors_write(writer, int8[i].data, params->rows[i].file_count));
     return DT_OK;
 }
