@@ -45,7 +45,6 @@ dt_status dt_check_number(const char *op, const char *name, double value, double
                    below);
 }
 
-// A view of `rows` rows and `cols` columns of `type`, which the caller has checked themselves.
 // Kernels count the bytes between rows in 32 bits.
 dt_status dt_check_view(const char *op, const char *name, const struct dt_view *view, int64_t rows,
                         int64_t cols, dt_dtype type)

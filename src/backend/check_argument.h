@@ -17,7 +17,7 @@ dt_status dt_check_stride(const char *op, const char *name, int64_t stride, cons
 dt_status dt_check_pointer(const char *op, const char *name, const void *pointer);
 dt_status dt_check_storage(const char *op, const char *name, dt_dtype type);
 dt_status dt_check_number(const char *op, const char *name, double value, double low, double below);
-// A view of `rows` rows and `cols` columns of `type`, which the caller has checked themselves.
+// A view of `rows` rows and `cols` columns of `type`, all of which the caller has checked.
 dt_status dt_check_view(const char *op, const char *name, const struct dt_view *view, int64_t rows,
                         int64_t cols, dt_dtype type);
 dt_status dt_check_apart(const char *op, const char *a_name, const void *a, const char *b_name,

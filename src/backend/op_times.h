@@ -1,7 +1,7 @@
-// How long ops take, for the counters of base/trace.h. Ops that the thread starts
-// between start and stop are timed at the dispatch (ops.c): on the CPU by the clock, on a device by
-// stamps around each, which are read when the stream has done the work. Stamps do not work in a
-// graph: such steps are few (train/step.c).
+// How long ops take, for the counters of base/trace.h. Ops that the thread launches between start
+// and stop are timed at the dispatch (ops.c): on the CPU by the clock, on a device by stamps around
+// each, which are read when the stream has done the work. Stamps do not work in a graph, so steps
+// that are timed run without one, and are few (train/step.c).
 #pragma once
 
 #include "backend/cost.h"

@@ -150,6 +150,6 @@ _Noreturn void dt_die(void)
         die(&current);
     else
         dt_error_print(&current, 0);
-    // Not exit(): its handlers would run beside the other threads, which are still at work.
+    // Not exit(): its handlers would run while the other threads still work.
     _exit((int)current.code);
 }

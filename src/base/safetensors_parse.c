@@ -255,7 +255,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct dt_safetensor *)a)->name, ((const struct dt_safetensor *)b)->name);
 }
 
-// Empty tensors come before the one that begins where they lie.
+// Empty tensors come before the one that begins at the same byte.
 static int by_begin(const void *a, const void *b)
 {
     const struct dt_safetensor *x = a, *y = b;

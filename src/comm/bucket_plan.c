@@ -1,17 +1,20 @@
 // Cuts greedily: a row joins the bucket as long as it fits. But a bucket holds at most half of what
-// is not cut yet, so that buckets become smaller to the end: all that a bucket holds waits for the
-// last of its rows, and what leaves when backward is over has no work left to travel beside. A
-// model smaller than a bucket sends while it computes, too.
+// is not cut yet, so buckets become smaller towards the end. The reason: a bucket waits for the
+// last of its rows, and what is sent after backward has nothing to overlap with. For the same
+// reason a model smaller than one bucket is cut, too.
 //
-// The embedding is the last row. Where its vocabulary is small it so leaves with few others. Where
-// it is larger than a bucket it leaves last and alone (130M: 154 of 516 MB, about 0.7 ms at the 230
-// GB/s that 8 H100 should sum, in a step of about 35). From device to device that stays so:
-// - Tied, the head's part of it is there when backward begins. But to send that early leaves the
-//   embedding's part to be sent, which is as large: more bytes, and none fewer at the end.
+// The embedding is the last row. If its vocabulary is small, it is sent with few others. If it is
+// larger than a bucket, it is sent last and alone (130M: 154 of 516 MB, about 0.7 ms at the 230
+// GB/s that 8 H100 should reach, in a step of about 35 ms). Between devices nothing better was
+// found:
+// - With tied weights the head's part of it is ready when backward begins. Sending that early
+// leaves
+//   the embedding's part, which is as large: more bytes, and no fewer at the end.
 // - Rows that are complete before it must not join it: they would wait, and it would be no faster.
-// - Layer 0's weight gradients could be made after it. The GEMM of in_proj would cover about 0.13
-//   ms of it, but its own 9 MB would then leave last: 0.09 ms are won at 230 GB/s, none at 70.
-// - In pieces it would take longer: they follow each other on links that one message fills.
+// - Layer 0's weight gradients could be computed after it. The GEMM of in_proj would hide about
+// 0.13
+//   ms of it, but then its own 9 MB would be sent last: a gain of 0.09 ms at 230 GB/s, none at 70.
+// - Pieces would be slower: they follow each other on links that one message fills.
 // comm.dtype = bf16 halves it. Through pinned copies (staged) pieces are better: one is copied from
 // the device while the one before it is summed and the one before that is copied back.
 #include "comm/bucket_plan.h"
@@ -21,8 +24,8 @@
 
 #include <stdlib.h>
 
-enum { ALIGN = 64 };                              // elements, of pieces
-static const int64_t least_bytes = 1 << 20;       // of a bucket that is small to leave early
+enum { ALIGN = 64 };                        // elements, of pieces
+static const int64_t least_bytes = 1 << 20; // a smaller bucket gains nothing by being sent early
 static const int64_t least_piece_bytes = 1 << 12; // however small buckets are asked for
 
 struct plan {

@@ -19,9 +19,9 @@ struct dt_bucket_plan_config {
 // a bucket hold nothing else. Where staged, such a row is cut into equal pieces of at most a bucket
 // or 4 KiB, whichever is larger, rounded up to 64 elements.
 //
-// Sharded buckets are of as many norm blocks (kernels/sum_squares.h) for each rank: each of the
-// cuts above moves to the next lower multiple of n_ranks blocks, and what is left after the last
-// multiple, less than n_ranks blocks, is a bucket that is not sharded.
+// A sharded bucket holds the same number of norm blocks (kernels/sum_squares.h) for each rank: each
+// cut above moves down to a multiple of n_ranks blocks. What is left after the last multiple, less
+// than n_ranks blocks, is a bucket that is not sharded.
 dt_status dt_bucket_plan(const struct dt_bucket_plan_config *config, struct dt_span **spans,
                          int64_t *n);
 // What a rank holds of the buckets: block `rank` of each one that is sharded, then all of one that

@@ -1,6 +1,6 @@
 // Gradient buckets: the flat gradient arena, cut into runs of parameter rows of at most bucket_mb,
 // smaller ones at the end (bucket_plan.h), each all-reduced as soon as all its rows are ready,
-// while backward runs. Rows lie in the arena in the order in which backward finishes them, so
+// while backward runs. The arena holds rows in the order in which backward finishes them, so
 // buckets fill and are sent in table order. Buckets travel from device to device (device_comm.h) or
 // through the host: in place where the host reads the device's memory, else by pinned copies. A
 // lone rank sends nothing.

@@ -107,9 +107,9 @@ static dt_status greet_neighbours(struct mpi_comm *mpi)
     return DT_OK;
 }
 
-// Open MPI 4 hands a warning of a lost TCP connection to mpirun and waits until that has read it,
-// which it does not while it ends a job: the thread would hang in the moment in which the watch
-// must find who is lost. So dtrain logs such warnings itself, in one line.
+// Open MPI 4 passes a warning about a lost TCP connection to mpirun and waits until mpirun has read
+// it. But mpirun reads nothing while it ends a job, so the thread would hang just when the watch
+// must find the lost rank. Therefore dtrain logs such warnings itself, in one line.
 static int log_warning(const char *file, const char *topic, bool header, ...)
 {
     char *(*format)(const char *, const char *, bool, va_list) =

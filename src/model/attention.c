@@ -131,7 +131,7 @@ static struct dt_attention_inputs inputs(const struct attention *m, const struct
         .reset = pass->input.arrays[m->reset]};
 }
 
-// From q, k and v to y; `after` is NULL when this is made a second time.
+// From q, k and v to y; `after` is NULL when backward recomputes it.
 static dt_status attend(const struct attention *m, const struct arrays *a,
                         const struct dt_pass *pass, const struct dt_model_state *after)
 {

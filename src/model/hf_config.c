@@ -130,7 +130,7 @@ static dt_status read_field(const struct config_file *file, const struct dt_conf
                        field(key, config));
 }
 
-// What would be a model other than those built here.
+// Rejects what this program cannot build. *type: the model_type.
 static dt_status check_built(const struct config_file *file, enum hf_type *type)
 {
     const char *name;

@@ -127,7 +127,7 @@ static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct arr
         .reset = pass->input.arrays[m->reset]};
 }
 
-// From x and z to y; `after` is NULL when this is made a second time.
+// From x and z to y; `after` is NULL when backward recomputes it.
 static dt_status convolve_and_scan(const struct mamba *m, const struct arrays *a,
                                    const struct dt_pass *pass, const struct dt_model_state *after)
 {

@@ -143,7 +143,7 @@ static struct dt_ssd_inputs ssd_inputs(const struct mamba2 *m, const struct arra
         .reset = pass->input.arrays[m->reset]};
 }
 
-// From z, x' and dt to n; `after` is NULL when this is made a second time.
+// From z, x' and dt to n; `after` is NULL when backward recomputes it.
 static dt_status convolve_and_scan(const struct mamba2 *m, const struct arrays *a,
                                    const struct dt_pass *pass, const struct dt_model_state *after)
 {

@@ -468,7 +468,7 @@ const struct dt_int8 *dt_model_int8(const struct dt_model *model)
     return model->net.int8;
 }
 
-// Row i in int8, from `weights` of that type; nothing where it is not played so.
+// Rounds row i to int8 from `weights` of that type, if the model multiplies it in int8.
 static dt_status quantize_row(struct dt_model *model, int i, const void *weights,
                               enum dt_dtype type, struct dt_stream *stream)
 {

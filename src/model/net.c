@@ -184,7 +184,7 @@ static dt_status quantize(const struct dt_pass *pass, struct dt_view *view, enum
     return DT_RUN(pass, quantize, &args);
 }
 
-// What a linear layer multiplies, in training and where int8 is not played.
+// The operands of a linear layer in fp32 or bf16. With model.quantize both are rounded first.
 static dt_status operands(const struct dt_pass *pass, struct dt_linear linear, struct dt_view *x,
                           struct dt_view *w, int64_t *used)
 {

@@ -13,7 +13,7 @@ struct dt_net_row {
 
 // Weights and gradients as the parts see them. Pointers are NULL while memory is being measured.
 struct dt_net {
-    struct dt_int8 *int8; // [rows of the table] of linear layers; NULL: they are not played in int8
+    struct dt_int8 *int8; // [rows of the table] of linear layers; NULL: none multiplies int8
     const struct dt_backend *backend;
     const struct dt_model_config *config;
     const struct dt_params *params;

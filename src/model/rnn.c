@@ -112,7 +112,7 @@ static struct dt_rnn_inputs inputs(const struct rnn *m, const struct dt_pass *pa
         .reset = pass->input.arrays[m->reset]};
 }
 
-// From x to y; `after` is NULL when this is made a second time.
+// From x to y; `after` is NULL when backward recomputes it.
 static dt_status run(const struct rnn *m, const struct arrays *a, const struct dt_pass *pass,
                      const struct dt_model_state *after, struct dt_view y)
 {
@@ -168,7 +168,7 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                                         .workspace = net->workspace,
                                         .workspace_bytes = net->workspace_bytes};
     DT_TRY(dt_opening_recompute(pass, &m->norm, m->input, flow, a.h, a.x));
-    // without out_proj nobody reads y again: it is written into its gradient's place
+    // without out_proj y is not needed again: it goes where its gradient would
     if (net->config->recompute >= DT_RECOMPUTE_SCAN)
         DT_TRY(run(m, &a, pass, NULL, direct ? g.y : a.y));
     if (!direct)

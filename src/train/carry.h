@@ -22,7 +22,7 @@ struct dt_carry {
     struct dt_slot_states slots; // rank 0: what checkpoints hold
 };
 
-// Adds the memory that training takes for it.
+// Adds the memory that training needs for it.
 dt_status dt_carry_plan(const struct dt_backend *backend, const struct dt_model_config *config,
                         const struct dt_input_config *batch, const struct dt_comm_info *ranks,
                         struct dt_memory_plan *plan);

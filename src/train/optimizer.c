@@ -83,7 +83,7 @@ dt_status dt_optimizer_restore(struct dt_optimizer *o, int64_t updates, int64_t 
     return dt_stream_sync(o->backend, NULL);
 }
 
-// The pieces, with where each lies in the compact arrays.
+// The pieces, and their places in the compact arrays.
 struct piece {
     int64_t first, n, at;
 };

@@ -298,7 +298,8 @@ static dt_status mark(struct dt_stepper *s, enum mark mark)
     return dt_stamp(s->backend, &args, s->stream);
 }
 
-// The last micro-batch's gradient of a row is final: so becomes this rank's, which leaves.
+// The last micro-batch has finished the gradient of a row: adds those of the others, and hands the
+// row to its bucket.
 static dt_status row_ready(void *stepper, int64_t row)
 {
     struct dt_stepper *s = stepper;

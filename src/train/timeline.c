@@ -18,7 +18,7 @@ struct placed {
     enum track track;
 };
 
-// Ops lie in the phases of whatever runs them.
+// Ops are nested in the phases of the track that runs them.
 static enum track track_of(const struct dt_trace_span *span, bool has_device)
 {
     switch (span->lane) {
