@@ -85,13 +85,13 @@ DT_DEVICE float dt_to_f32(dt_bf16 x)
     return __uint_as_float((unsigned)x << 16);
 }
 
-// Round to nearest, ties to even; a NaN stays one, which one is the hardware's choice.
+// Round to nearest, ties to even; every NaN becomes the hardware's own.
 DT_DEVICE dt_bf16 dt_round_bf16(float x)
 {
 #ifdef __CUDACC__
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 #else
-    return dt_f32_to_bf16(x);
+    return x == x ? dt_f32_to_bf16(x) : 0x7fff;
 #endif
 }
 
