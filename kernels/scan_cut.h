@@ -44,7 +44,7 @@ typedef struct scan_costs {
 // compiler gives registers for.
 enum { SCAN_FORWARD_RESIDENT = 4, SCAN_BACKWARD_RESIDENT = 3 };
 static const scan_costs SCAN_FORWARD_COSTS = {SCAN_FORWARD_RESIDENT, {49, 76}, {34, 68}};
-static const scan_costs SCAN_BACKWARD_COSTS = {SCAN_BACKWARD_RESIDENT, {98, 179}, {47, 80}};
+static const scan_costs SCAN_BACKWARD_COSTS = {SCAN_BACKWARD_RESIDENT, {97, 172}, {47, 80}};
 
 typedef struct scan_cut {
     int64_t length, channels;

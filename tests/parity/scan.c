@@ -468,27 +468,56 @@ static void check_nan_and_reset(struct parity *p, int64_t state, enum resets res
 enum { WHOLE, SEGMENTS, BOTH, CUTS };
 
 static void note_cut(const struct shape *s, int64_t unit, const scan_costs *costs,
-                     bool (*seen)[CUTS])
+                     const scan_device *device, bool (*seen)[CUTS])
 {
     const int64_t widths[2] = {32, 64};
-    scan_cut cut = scan_choose_cut(s->batch, s->length, s->channels, widths, s->chunk, unit, costs,
-                                   &SCAN_SMALL_DEVICE);
+    scan_cut cut =
+        scan_choose_cut(s->batch, s->length, s->channels, widths, s->chunk, unit, costs, device);
     seen[cut.width > 32][cut.segments == 1 ? WHOLE : cut.whole == 0 ? SEGMENTS : BOTH] = true;
 }
 
-// The shapes meet every kind of cut, with one channel a lane and with two.
-static void check_cuts(const struct shape *shapes, size_t count)
+// The shapes meet every kind of cut for a device, with one channel a lane and with two.
+static void check_cuts(const struct shape *shapes, size_t count, const scan_device *device)
 {
+    enum { BACKWARD_TILE = 8, FORWARD_TILE = 16 };
     bool seen[2][2][CUTS] = {{{false}}};
     for (size_t i = 0; i < count; i++)
         if (shapes[i].state <= 16 && shapes[i].type == DT_BF16) {
-            note_cut(&shapes[i], 16, &SCAN_FORWARD_COSTS, seen[0]);
-            note_cut(&shapes[i], shapes[i].chunk, &SCAN_BACKWARD_COSTS, seen[1]);
+            note_cut(&shapes[i], FORWARD_TILE, &SCAN_FORWARD_COSTS, device, seen[0]);
+            note_cut(&shapes[i], BACKWARD_TILE, &SCAN_BACKWARD_COSTS, device, seen[1]);
         }
     for (int i = 0; i < 2 * 2 * CUTS; i++)
         CHECK(seen[i / CUTS / 2][i / CUTS % 2][i % CUTS],
-              "no %s with %d channels a lane and cut %d", i < 2 * CUTS ? "forward" : "backward",
-              i / CUTS % 2 + 1, i % CUTS);
+              "no %s with %d channels a lane and cut %d for %d SMs",
+              i < 2 * CUTS ? "forward" : "backward", i / CUTS % 2 + 1, i % CUTS, (int)device->sms);
+}
+
+// Sequences are cut for a GPU of 132 SMs where they are not for the simulated one: with the shapes
+// for that one a GPU runs one channel a lane alone.
+static void compare_on_gpu(struct parity *p)
+{
+    static const struct shape shapes[] = {
+        {31, 33, 392, 16, 8, DT_BF16, .h0 = true, .resets = MANY},
+        {31, 43, 384, 16, 8, DT_BF16, .accumulate = true},
+        {31, 36, 389, 16, 8, DT_BF16, .h0 = true, .wide = true, .resets = AT_ZERO},
+        {31, 35, 392, 8, 8, DT_BF16, .h0 = true, .resets = IN_A_ROW},
+        {31, 35, 392, 11, 16, DT_BF16, .resets = AT_CHUNKS},
+        {31, 33, 392, 16, 8, DT_F32, .h0 = true, .resets = MANY},
+        {31, 33, 390, 7, 32, DT_F32, .h0 = true, .accumulate = true},
+        {23, 228, 104, 16, 8, DT_BF16, .h0 = true, .resets = IN_A_ROW},
+        {23, 228, 104, 16, 8, DT_F32, .resets = AT_END},
+        {30, 255, 264, 16, 8, DT_BF16, .h0 = true, .resets = MANY},
+        {19, 252, 872, 16, 8, DT_BF16, .h0 = true},
+        {1, 141, 88, 16, 8, DT_BF16, .resets = AT_ZERO},
+        {1, 35, 88, 16, 8, DT_BF16, .h0 = true},
+    };
+    check_cuts(shapes, sizeof shapes / sizeof *shapes, &SCAN_LARGE_DEVICE);
+#ifdef PARITY_SIMT // too much for it
+    (void)p;
+#else
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        compare(p, &shapes[i]);
+#endif
 }
 
 void parity_scan(struct parity *p)
@@ -539,7 +568,9 @@ void parity_scan(struct parity *p)
                                    p->tested[0].op->scan_chunk, k / 2 ? DT_BF16 : DT_F32, true,
                                    true, true, MANY});
     if (!p->is_cpu)
-        check_cuts(shapes, sizeof shapes / sizeof *shapes);
+        check_cuts(shapes, sizeof shapes / sizeof *shapes, &SCAN_SMALL_DEVICE);
+    if (!p->is_cpu && !p->model)
+        compare_on_gpu(p);
     check_chunks(p);
     check_carry(p);
     check_h_last_over_h0(p);
