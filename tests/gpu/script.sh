@@ -15,12 +15,26 @@ cat >fake/tests/parity/test_parity <<'EOF'
 echo $$ >pid
 exec sleep 1000
 EOF
+cat >lost <<'EOF' # a device that is lost in case 2 of one family
+#!/bin/sh
+[ "$1" != --families ] || { echo cast; echo scan; exit; }
+case "$*" in
+*"--from 1 cuda scan") echo "the device is lost in case 2"; exit 3 ;;
+esac
+echo "$*"
+EOF
+chmod +x lost
+bash "$(dirname "$0")/parity.sh" ./lost >lost.log 2>&1 && code=0 || code=$?
+check "a lost device is a failure: exit code $code" test "$code" -eq 1
+check "… after which the family goes on" grep -qx -e '--from 3 cuda scan' lost.log
+check "… and the others run" test "$(grep -c 'cuda cast' lost.log)" -eq 2
+check "… with and without the model's shapes" grep -q '^FAILED: scan --model, code 3' lost.log
 cp fake/dtrain fake/data/game
 chmod +x fake/dtrain fake/data/game fake/tests/parity/test_parity
 
 SECONDS=0 code=0
 bash "$gpu" --build fake --out out --limit 5 parity train device >one.log 2>&1 || code=$?
-check "a hang and a failure are failures: exit code $code" test $code -eq 1
+check "a hang and a failure are failures: exit code $code" test "$code" -eq 1
 check "the hang ends in time: $SECONDS s" test "$SECONDS" -lt 60
 check "… and is called one" grep -qE '^parity: FAILED \(timed out\), ' out/summary.txt
 check "… and has ended" bash -c '! kill -0 "$(cat fake/gpu-logs/parity.d/pid)" 2>/dev/null'

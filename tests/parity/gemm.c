@@ -83,18 +83,19 @@ static struct dt_gemm_args make_args(const struct product *s)
     return args;
 }
 
-// As training does: the device is told the shape and chooses. A simulated one, which is slow at it,
-// for some shapes; for the others the library recommends an algorithm.
+// As training does: the device is told the shape and chooses. That takes time, so of the awkward
+// shapes for some only; for the others the library recommends an algorithm.
 static void choose_algorithm(const struct parity *p, const struct dt_gemm_args *args)
 {
     static char *algorithms; // of all shapes so far
     const struct dt_backend *backend = &p->tested[0];
     char *chosen = NULL;
 #ifdef PARITY_SIMT
-    if (p->cases % 16 != 0)
-        return;
+    const int every = 16;
+#else
+    const int every = p->model ? 1 : 4;
 #endif
-    if (!backend->table->choose)
+    if (!backend->table->choose || p->cases % every != 0)
         return;
     dt_gemm_workspace(backend, args);
     check_ok(backend->table->choose(backend->device, algorithms, &chosen), "choose");

@@ -8,11 +8,25 @@
 #include "simt/simt_backend.h"
 #endif
 
+enum { DEVICE_LOST = 3 }; // exit code
+
 // ---- cases
+
+// After an error of a kernel nothing else works in this process: the next one begins after its
+// case.
+static void check_device(const struct parity *p)
+{
+    if (!p->stream || dt_stream_sync(&p->tested[0], p->stream) == DT_OK)
+        return;
+    fprintf(stderr, "%s: %s\nthe device is lost in case %d\n", p->text, dt_error_current()->message,
+            p->cases);
+    exit(DEVICE_LOST);
+}
 
 bool parity_case(struct parity *p, const char *format, ...)
 {
     va_list values;
+    check_device(p);
     release_all();
     va_start(values, format);
     vsnprintf(p->text, sizeof p->text, format, values);
@@ -20,7 +34,8 @@ bool parity_case(struct parity *p, const char *format, ...)
     p->cases++;
     if (p->list)
         printf("%4d  %s\n", p->cases, p->text);
-    return !p->list && (p->only_case == 0 || p->only_case == p->cases) && p->cases % p->every == 0;
+    return !p->list && (p->only_case == 0 || p->only_case == p->cases) &&
+           p->cases >= p->first_case && p->cases % p->every == 0;
 }
 
 // ---- the arrays of one args struct
@@ -179,6 +194,7 @@ static void run_tested(const struct call *call, int run, char **got)
     struct parity *p = call->p;
     const struct dt_backend *backend = &p->tested[run];
     char args[ARGS_MOST], *device[MOST_FIELDS];
+    check_device(p);
     int64_t workspace = call->workspace_field ? call->workspace(backend, call->args) : 0;
 #ifdef PARITY_SIMT
     simt_set_order((enum simt_order)p->order[run], 77);
@@ -239,32 +255,52 @@ static bool near(const struct parity_field *f, double slack, double got, double 
     return fabs(got - want) <= slack * f->each * fmax(floor, fabs(want)) + storage * fabs(want);
 }
 
+// An element of what is compared, for a message.
+struct element {
+    int64_t row, column;
+    double got, want;
+};
+
+static const char *element_text(const struct element *e, char text[128])
+{
+    snprintf(text, 128, "[%lld, %lld] is %.9g, not %.9g", (long long)e->row, (long long)e->column,
+             e->got, e->want);
+    return text;
+}
+
 static void compare(const struct call *call, const struct parity_field *f, const char *got,
                     const char *want)
 {
-    double error = 0.0, size = 0.0, worst = 0.0, first_got = 0.0, first_want = 0.0;
+    double error = 0.0, size = 0.0, worst = 0.0, far = -1.0;
+    struct element first = {0}, furthest = {0};
     int64_t wrong = 0, n = f->rows * f->width;
+    bool each = f->each > 0.0 || !(f->norm > 0.0);
     for (int64_t r = 0; r < f->rows; r++)
         for (int64_t i = 0; i < f->width; i++) {
             double g = value_of(got + f->from, f->type, r * f->stride + i);
             double w = value_of(want + f->from, f->type, r * f->stride + i), d = fabs(g - w);
+            const struct element here = {r, i, g, w};
             error += d * d, size += w * w;
             worst = fmax(worst, d - (f->type == DT_BF16 ? 0x1.02p-8 * fabs(w) : 0.0));
-            if ((f->each > 0.0 || !(f->norm > 0.0)) &&
-                !near(f, call->p->slack, g, w, r * f->width + i)) {
-                if (wrong++ == 0)
-                    first_got = g, first_want = w;
-            }
+            if (g != w && !(isnan(g) && isnan(w)) && !(d <= far))
+                far = isnan(d) ? INFINITY : d, furthest = here;
+            if (each && !near(f, call->p->slack, g, w, r * f->width + i) && wrong++ == 0)
+                first = here;
         }
-    CHECK(wrong == 0, "%s, %s: %lld of %lld elements of %s are wrong, the first is %.9g, not %.9g",
-          call->name, call->p->text, (long long)wrong, (long long)n, f->name, first_got,
-          first_want);
+    char at[2][128];
+    element_text(&first, at[0]), element_text(&furthest, at[1]);
+    CHECK(wrong == 0,
+          "%s, %s: %lld of %lld x %lld elements of %s are wrong; the first, %s; the furthest, %s",
+          call->name, call->p->text, (long long)wrong, (long long)f->rows, (long long)f->width,
+          f->name, at[0], at[1]);
     double root_mean = sqrt(size / (double)n) + 1e-30, norm = sqrt(error / (size + 1e-30));
     double distance = fmax(norm, worst / root_mean / 30.0);
     double most = f->norm * (call->p->model ? 1.0 : call->p->slack);
     CHECK(!(f->norm > 0.0) || (distance <= most && !isnan(norm)),
-          "%s, %s: %s is off by %.3g, more than %.3g", call->name, call->p->text, f->name,
-          isnan(norm) ? norm : distance, f->norm);
+          "%s, %s: %s, %lld x %lld, is off by %.3g in the norm and %.3g in an element, more than "
+          "%.3g; the furthest, %s",
+          call->name, call->p->text, f->name, (long long)f->rows, (long long)f->width, norm,
+          worst / root_mean / 30.0, most, at[1]);
 }
 
 static void run_right(const struct call *call)
@@ -289,6 +325,14 @@ static void compare_all(const struct call *call, char **got)
     }
 }
 
+static int64_t first_difference(const char *a, const char *b)
+{
+    int64_t at = 0;
+    while (at < guarded_size(a) && a[at] == b[at])
+        at++;
+    return at;
+}
+
 void parity_compare(struct parity *p, enum parity_op op, const struct parity_field *fields,
                     void *args)
 {
@@ -301,8 +345,10 @@ void parity_compare(struct parity *p, enum parity_op op, const struct parity_fie
     for (int run = first + 1; run < p->runs && !p->one_run && !p->run_only; run++) {
         run_tested(&call, run, again);
         for (int i = 0; i < call.n_arrays; i++) {
-            CHECK(same_bits(got[i], again[i]), "%s, %s: %s has other bits in run %d", call.name,
-                  p->text, call.arrays[i].out ? call.arrays[i].out->name : "an input", run + 1);
+            CHECK(same_bits(got[i], again[i]),
+                  "%s, %s: %s has other bits in run %d, from byte %lld of %lld on", call.name,
+                  p->text, call.arrays[i].out ? call.arrays[i].out->name : "an input", run + 1,
+                  (long long)first_difference(got[i], again[i]), (long long)guarded_size(got[i]));
             release(again[i], "an array");
         }
     }
@@ -487,7 +533,7 @@ static int usage(void)
 {
     fprintf(
         stderr,
-        "usage: test_parity [--model] [--order ORDER] [--isa ISA] [--list] [--case N]\n"
+        "usage: test_parity [--model] [--order ORDER] [--isa ISA] [--list] [--case N] [--from N]\n"
         "                   [--every N] BACKEND [FAMILY...]\n"
         "       test_parity --families\n"
         "  BACKEND  cpu: against loops in double precision; cuda: a device, against the CPU;\n"
@@ -496,7 +542,9 @@ static int usage(void)
         "  --model  the shapes of the 130M model in place of small, awkward ones\n"
         "  --order  of the simulated device's threads: all, ascending, descending, random, warp\n"
         "  --isa    ONEDNN_MAX_CPU_ISA for the CPU: AVX512_CORE, AVX2, SSE41\n"
-        "  --list   the cases with their numbers; --case runs one of them, --every each Nth\n");
+        "  --list   the cases with their numbers; --case runs one of them, --from\n"
+        "           it and those after it, --every each Nth\n"
+        "Exit code 3: \"the device is lost in case N\", and later cases did not run.\n");
     return 2;
 }
 
@@ -528,6 +576,8 @@ int main(int argc, char **argv)
             order = argv[++i];
         else if (strcmp(argv[i], "--case") == 0 && i + 1 < argc)
             p.only_case = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--from") == 0 && i + 1 < argc)
+            p.first_case = atoi(argv[++i]);
         else if (strcmp(argv[i], "--every") == 0 && i + 1 < argc && atoi(argv[i + 1]) > 0)
             p.every = atoi(argv[++i]);
         else if (strcmp(argv[i], "--isa") == 0 && i + 1 < argc)
@@ -550,7 +600,8 @@ int main(int argc, char **argv)
         if (all || chosen[i])
             families[i].run(&p);
     release_all();
-    for (int op = 0; op < PARITY_OPS && all && !p.list && p.only_case == 0; op++)
+    check_device(&p);
+    for (int op = 0; op < PARITY_OPS && all && runs_all(&p); op++)
         CHECK(p.done[op] || (op == PARITY_gemm && strcmp(p.name, "simt") == 0),
               "nothing compares %s", calls[op].name);
     close_backends(&p);

@@ -36,6 +36,7 @@ struct parity {
     bool one_run;         // of `runs`, another one each case: where all would take long
     bool run_only;        // PARITY(…) runs once on the tested backend and compares nothing
     int only_case, cases; // 0: all; counted so far
+    int first_case;       // those before it are left out
     int every;            // only each such case: 1 for all
     char text[160];       // what the case is
     bool done[PARITY_OPS];
@@ -104,6 +105,12 @@ struct parity_field {
         .role = PARITY_WORKSPACE, .name = "workspace", .at = offsetof(args_of, workspace),         \
         .bytes_at = offsetof(args_of, workspace_bytes)                                             \
     }
+
+// Whether every case runs: else what two of them give cannot be compared.
+static inline bool runs_all(const struct parity *p)
+{
+    return p->only_case == 0 && p->first_case <= 1 && p->every == 1 && !p->list;
+}
 
 void parity_compare(struct parity *p, enum parity_op op, const struct parity_field *fields,
                     void *args);
