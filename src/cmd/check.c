@@ -81,6 +81,21 @@ static void print_communication(const struct dt_job *job)
         dt_error_clear(); // raised again below, by dt_train_check_resources
 }
 
+static void print_arrays(const struct dt_job *job)
+{
+    const struct dt_loader_config loader = dt_job_train_loader(job);
+    struct dt_array_list list;
+    int64_t bytes = 0;
+    dt_loader_arrays(&loader, &list);
+    for (int i = 0; i < list.n; i++) {
+        const struct dt_array_spec *spec = &list.arrays[i];
+        printf("%s%s %s x %lld", i ? ", " : "arrays: ", spec->name, dt_dtype_name(spec->type),
+               (long long)spec->width);
+        bytes += dt_array_bytes(spec, job->local_batch * job->settings.data.seq_len);
+    }
+    printf("; a batch has %.1f KiB per rank\n", (double)bytes / 0x1p10);
+}
+
 static void print_batch(const struct dt_job *job)
 {
     int64_t batch = job->settings.data.batch, length = job->settings.data.seq_len;
@@ -90,6 +105,7 @@ static void print_batch(const struct dt_job *job)
            (long long)batch, (long long)length, unit, (long long)(batch * length), unit,
            job->comm->info.size, (long long)(job->local_batch / job->micro_batch),
            (long long)job->micro_batch);
+    print_arrays(job);
     if (dt_job_sum_order(job) == DT_SUM_TREE)
         printf("sums: one binary tree over %lld micro-batches, the same on up to as many ranks\n",
                (long long)(batch / job->micro_batch));

@@ -107,7 +107,7 @@ static dt_status read_bytes(const struct dt_h5_array *array, const struct dt_col
     if (array->type != DT_U8)
         return DT_FAIL(DT_USER, "do not change shards during training; start again",
                        "%s: %s holds %s where it held bytes", array->file->path, array->name,
-                       array->type_text);
+                       dt_dtype_name(array->type));
     if (n == width && n == stride)
         return dt_h5_array_read(array, first, rows, to);
     DT_TRY(dt_h5_array_read(array, first, rows, stored));

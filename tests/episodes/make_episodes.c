@@ -1,11 +1,13 @@
-// make_episodes LAYOUT PATH FIRST END [DATASET ROW]: episodes [FIRST, END) of episode_files.h; NaN
-// instead of the first number of a dataset's row.
+// make_episodes LAYOUT PATH FIRST END [DATASET ROW | floats]: episodes [FIRST, END) of
+// episode_files.h; NaN instead of the first number of a dataset's row; images as floats.
 #include "episode_files.h"
 
 int main(int argc, char **argv)
 {
     struct episode_types types = {H5T_IEEE_F32LE, H5T_STD_I64LE, H5T_STD_U8LE, H5T_IEEE_F64LE,
                                   true};
+    if (argc == 6 && strcmp(argv[5], "floats") == 0)
+        types.img = H5T_IEEE_F32LE;
     for (int layout = 0; argc >= 5 && layout < LAYOUTS; layout++)
         if (strcmp(argv[1], layout_name[layout]) == 0)
             write_episodes(argv[2], (enum episode_layout)layout, &types, atoi(argv[3]),

@@ -53,6 +53,41 @@ for layout in episodes robomimic minari d4rl; do
     check "$layout: order" "$dtrain" order policy.ini "${lines[@]}" --steps 1:3 >order.log
     check "$layout: a line a window" test "$(grep -c . order.log)" = 24
 done
+
+# Images of bytes stay bytes until the device, with the bits of the same numbers stored as floats; so do those of a
+# run that validates on floats or is resumed.
+image="obs/a $(printf 'obs/img %.0s' {1..20}) obs/b:id*7 obs/a[0] obs/img[1]"
+for type in bytes floats; do
+    "$make_episodes" robomimic $type.h5 0 13 $([ $type = bytes ] || echo floats)
+    lines=(data.train=$type.h5 data.val=$type.h5 data.inputs="$image" data.targets=actions run.steps=6 log.eval_every=3)
+    for variant in 1 "1 data.carry_state=true data.shuffle=false" "2 run.precision=bf16 model.quantize=int8" \
+        "1 run.precision=bf16 data.micro_batch=2 data.stride=9 optim.ema=0.9 model.recompute=block data.normalize=false"; do
+        read -r n overrides <<<"$variant"
+        name=$type-${variant//[^a-z0-9]/}
+        # shellcheck disable=SC2086
+        check "$name trains" ranks "$n" policy.ini "${lines[@]}" run.name="$name" checkpoint.every=3 $overrides >"$name.log" 2>&1
+    done
+    "$dtrain" --check policy.ini "${lines[@]}" run.name=other >$type.txt 2>&1
+done
+for name in runs/bytes-*; do
+    floats=${name/bytes/floats}
+    check "${name#runs/} has the losses of floats" same_losses "$name"/metrics.jsonl "$floats"/metrics.jsonl 0
+    check "${name#runs/} has the bits of floats" same_bits {"$name","$floats"}/checkpoints/step-00000006
+done
+check "carried states have the bits of floats" \
+    cmp runs/{bytes,floats}-1datacarrystatetruedatashufflefalse/checkpoints/step-00000006/carried.safetensors
+check "--check names the bytes: $(cat bytes.txt)" grep -q \
+    'arrays: frames fp32 x 5, bytes uint8 x 80, ids int32 x 1, targets fp32 x 3, mask uint8 x 1; a batch has 14.6 KiB per rank' bytes.txt
+check "--check names the floats: $(cat floats.txt)" grep -q 'arrays: frames fp32 x 85, ids .* a batch has 44.6 KiB' floats.txt
+lines[0]=data.train=bytes.h5
+check "validation on floats" "$dtrain" policy.ini "${lines[@]}" run.name=floats-val >val.log 2>&1
+check "validation on floats: the same losses" same_losses runs/{floats-val,bytes-1}/metrics.jsonl 0
+lines[1]=data.val=bytes.h5
+cp -r runs/bytes-1 runs/again
+rm -r runs/again/checkpoints/step-00000006
+check "bytes: resumes" "$dtrain" policy.ini "${lines[@]}" run.name=again checkpoint.every=3 >again.log 2>&1
+check "bytes: with the bits of the whole run" same_bits runs/{again,bytes-1}/checkpoints/step-00000006
+
 "$make_episodes" robomimic train.h5 0 13
 three_lines robomimic 'obs/a obs/img[0:2] obs/b:id*7'
 for n in 1 2 4; do # at no learning rate the weights are the initial ones, with the statistics of the frames

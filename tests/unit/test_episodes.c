@@ -55,6 +55,8 @@ static int64_t expect_windows(int64_t from, int64_t to, int64_t stride, struct e
 
 static const float mean[F] = {0.5f, -1, 2, 100, 7}, deviation[F] = {2, 0.3f, 1, 60, 9};
 
+static const struct dt_byte_columns img_bytes = {.n = 1, .at = {{A, F}}};
+
 static float frame_value(const struct dt_read_rules *rules, int64_t e, int64_t t, int64_t c)
 {
     float x = c < A ? value_a(e, t, c) : (float)value_img(e, t, c - A + 1);
@@ -67,19 +69,27 @@ static void check_row(const struct dt_batch *batch, int64_t row, const struct dt
 {
     const float *frames = dt_batch_find(batch, "frames")->data;
     const dt_bf16 *halves = dt_batch_find(batch, "frames")->data;
+    const struct dt_array *bytes = dt_batch_find(batch, "bytes");
+    int64_t n_bytes = dt_bytes_before(&rules->bytes, F);
     const int32_t *ids = dt_batch_find(batch, "ids")->data;
     const float *targets = dt_batch_find(batch, "targets")->data;
     const uint8_t *mask = dt_batch_find(batch, "mask")->data;
     const struct dt_array *reset = dt_batch_find(batch, "reset");
     int64_t wrong = 0;
     CHECK(rules->carry == (reset != NULL), "reset");
+    CHECK(n_bytes > 0 ? bytes && bytes->spec.type == DT_U8 && bytes->spec.width == n_bytes : !bytes,
+          "bytes stay bytes");
     for (int64_t t = 0; t < T; t++) {
         int64_t at = row * T + t, frame = want ? want->first + t : 0, e = want ? want->episode : 0;
         bool there = want && t < want->n;
         for (int64_t c = 0; c < F; c++) {
             float x = there ? frame_value(rules, e, frame, c) : 0;
-            wrong += rules->frames_type == DT_F32 ? frames[at * F + c] != x
-                                                  : halves[at * F + c] != dt_f32_to_bf16(x);
+            int64_t before = dt_bytes_before(&rules->bytes, c), i = at * (F - n_bytes) + c - before;
+            if (dt_bytes_before(&rules->bytes, c + 1) > before)
+                wrong += !bytes || ((const uint8_t *)bytes->data)[at * n_bytes + before] != x;
+            else
+                wrong +=
+                    rules->frames_type == DT_F32 ? frames[i] != x : halves[i] != dt_f32_to_bf16(x);
         }
         wrong += ids[at] != (there ? value_b(e, frame) : 0);
         for (int64_t c = 0; c < W; c++)
@@ -235,6 +245,11 @@ static void check_layout(enum episode_layout layout, const struct episode_types 
         check_training(copy, &read, want, 4);
         read.frames_type = DT_F32;
         check_training(copy, &read, want, 2);
+        read = (struct dt_read_rules){.bytes = img_bytes, .carry = true};
+        if (types->img == H5T_STD_U8LE) {
+            check_pass(copy, &read, want, n, 2);
+            check_training(copy, &read, want, 1);
+        }
         free(bytes);
         dt_dataset_free(copy);
         dt_dataset_free(dataset);
@@ -316,11 +331,17 @@ static void refuse_inputs(enum episode_layout layout, const char *text, const ch
 }
 
 // The first error of a pass over the data, and of `dtrain verify`'s reading.
-static void refuse_values(const struct dt_scan_rules *rules, const char *phrase)
+static void refuse_reading(const struct dt_scan_rules *rules, const struct dt_read_rules *read,
+                           const char *phrase)
 {
     struct dt_dataset *dataset = scan_all(rules);
-    struct dt_loader_config config = {
-        .dataset = dataset, .batch = 4, .block = 3, .size = 1, .prefetch = 2, .sequential = true};
+    struct dt_loader_config config = {.dataset = dataset,
+                                      .rules = *read,
+                                      .batch = 4,
+                                      .block = 3,
+                                      .size = 1,
+                                      .prefetch = 2,
+                                      .sequential = true};
     struct dt_loader *loader;
     const struct dt_batch *batch;
     dt_status status = DT_OK;
@@ -331,6 +352,11 @@ static void refuse_values(const struct dt_scan_rules *rules, const char *phrase)
     CHECK_FAILS(status, DT_USER, phrase);
     dt_loader_close(loader);
     dt_dataset_free(dataset);
+}
+
+static void refuse_values(const struct dt_scan_rules *rules, const char *phrase)
+{
+    refuse_reading(rules, &(struct dt_read_rules){0}, phrase);
 }
 
 static void test_columns_refused(void)
@@ -470,11 +496,67 @@ static void test_values_refused(void)
     put_value(in_scratch("a.h5"), "/data/demo_1/actions", 0, 2, 1);
     put_value(in_scratch("a.h5"), "/data/demo_1/actions", 0, 0, 0.5);
     refuse_values(&rules, "column 0: 0.5 is not a whole number in [0, 2) for the head buttons");
+    struct episode_types types = *plain_types();
+    types.img = H5T_STD_U16LE;
+    write_episodes(in_scratch("a.h5"), ROBOMIMIC, &types, 0, 6);
+    refuse_reading(&rules, &(struct dt_read_rules){.bytes = img_bytes},
+                   "/obs/img holds uint16 where it held bytes");
     write_a(D4RL);
     rules = rules_of(D4RL, 0);
     put_value(in_scratch("a.h5"), "/observations", 5 + 1 + 4, 1, INFINITY);
     refuse_values(&rules,
                   "/observations, row 10 (row 4 of episode 2), column 1: inf is not finite");
+}
+
+// "wide" in each of the first six episodes of robomimic, 70 columns.
+static void put_wide(const char *name, hid_t type, int64_t from)
+{
+    static const uint8_t zeros[LONGEST * 70];
+    for (int64_t e = from; e < 6; e++) {
+        char path[64];
+        snprintf(path, sizeof path, "/data/demo_%d/obs/wide", (int)e);
+        struct put what = {
+            .name = path, .disk = type, .memory = H5T_STD_U8LE, .n_dims = 2, .data = zeros};
+        what.dims[0] = (hsize_t)episode_frames[e];
+        what.dims[1] = 70;
+        hid_t file = change(name);
+        put(file, &what);
+        H5Fclose(file);
+    }
+}
+
+// Which columns travel as bytes: neighbours together, none where there are few, or where an episode
+// or a shard has another type.
+static void test_bytes(void)
+{
+    struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
+    strcpy(rules.inputs, "obs/a obs/wide obs/img obs/b:id*7 obs/wide[0:60] obs/a obs/wide[0:63] "
+                         "obs/a[0] obs/wide[3:67]");
+    write_a(ROBOMIMIC);
+    put_wide("a.h5", H5T_STD_U8LE, 0);
+    struct dt_dataset *dataset = scan_all(&rules);
+    CHECK_INT(dataset->layout.frame_width, 268);
+    CHECK_INT(dataset->bytes.n, 2);
+    CHECK_INT(dataset->bytes.at[0].first, 3);
+    CHECK_INT(dataset->bytes.at[0].end, 137);
+    CHECK_INT(dataset->bytes.at[1].first, 204);
+    CHECK_INT(dataset->bytes.at[1].end, 268);
+    CHECK_INT(dt_bytes_before(&dataset->bytes, 268), 134 + 64);
+    dt_dataset_free(dataset);
+
+    write_episodes(in_scratch("b.h5"), ROBOMIMIC, plain_types(), 0, 6);
+    put_wide("b.h5", H5T_STD_U16LE, 0);
+    dataset = scan_all(&rules);
+    CHECK_INT(dataset->shards[0].bytes.n, 2);
+    CHECK_INT(dataset->bytes.n, 0);
+    dt_dataset_free(dataset);
+    CHECK_INT(remove(in_scratch("b.h5")), 0);
+
+    remove_name("a.h5", "/data/demo_5/obs/wide");
+    put_wide("a.h5", H5T_STD_U16LE, 5);
+    dataset = scan_all(&rules);
+    CHECK_INT(dataset->bytes.n, 0);
+    dt_dataset_free(dataset);
 }
 
 // Episodes without frames are skipped; those of a mask are read in numeric order.
@@ -622,6 +704,7 @@ int main(void)
     test_paths_refused();
     test_schemas_refused();
     test_values_refused();
+    test_bytes();
     test_some_episodes();
     test_targets_by_head();
     test_changed_shard();
