@@ -3,14 +3,15 @@
 # into HDF5 shards, trains a byte-level Mamba on two ranks for about two minutes, draws the loss curve
 # and generates text.
 #
-#   launch/quickstart.sh [--text DIR] [--minutes M] [--ranks N]
+#   launch/quickstart.sh [--text PATH] [--minutes M] [--ranks N]
 #
 # Each run replaces the folder quickstart/.
 #
-#   --text DIR    text to train on (default: the C headers of this machine, /usr/include)
+#   --text PATH   a file or folder of text to train on (default: the C headers of this machine, /usr/include)
 #   --minutes M   how long to train (default 2)
 #   --ranks N     MPI ranks (default 2)
 set -euo pipefail
+start=$PWD
 cd "$(dirname "$0")/.."
 
 text=/usr/include minutes=2 ranks=2
@@ -22,7 +23,7 @@ while [ $# -gt 0 ]; do
     --text | --minutes | --ranks)
         [ $# -ge 2 ] || { echo "quickstart.sh: $1 needs a value" >&2; exit 2; }
         case $1 in
-        --text) text=$2 ;;
+        --text) [[ $2 = /* ]] && text=$2 || text=$start/$2 ;;
         --minutes) minutes=$2 ;;
         --ranks) ranks=$2 ;;
         esac
@@ -32,8 +33,12 @@ while [ $# -gt 0 ]; do
     *) { echo "quickstart.sh: unknown option $1"; usage; } >&2; exit 2 ;;
     esac
 done
-[ "$text" = /usr/include ] || [ -d "$text" ] || # setup.sh installs /usr/include
-    { echo "quickstart.sh: --text $text: no such folder" >&2; exit 2; }
+[ "$text" = /usr/include ] || [ -e "$text" ] || # setup.sh installs /usr/include
+    { echo "quickstart.sh: --text $text: no such file or folder" >&2; exit 2; }
+if [ "$text" != /usr/include ]; then
+    bytes=$(find -L "$text" -type f -exec cat {} + 2>/dev/null | head -c 10000 | wc -c) || true
+    [ "$bytes" -ge 10000 ] || { echo "quickstart.sh: --text $text: $bytes bytes; give at least 10000" >&2; exit 2; }
+fi
 [[ $ranks =~ ^(1|2|4|8|16)$ ]] ||
     { echo "quickstart.sh: --ranks $ranks: must be 1, 2, 4, 8 or 16, which divide the 16 windows of a step" >&2; exit 2; }
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ && $minutes =~ [1-9] ]] ||
@@ -67,13 +72,13 @@ printf '%.0f ms per step: %d steps\n' "$rate" "$steps"
 
 say "training on $ranks ranks"
 launch/run.sh -np "$ranks" $dtrain launch/quickstart.ini run.dir=$run run.steps="$steps" \
-    data.train="$data/train-*.h5" data.val="$data/val-*.h5"
+    data.train="$data/train-*.h5" data.val="$data/val-*.h5" log.every=$((steps / 20))
 
 say "loss, in nats per byte"
 launch/curve.sh $run
 
 say "text generated after \"#include <\""
-$dtrain sample $run --prompt "#include <" --tokens 400
+$dtrain sample $run --prompt "#include <" --tokens 400 --temperature 0.7
 
 cat <<EOF
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs missing packages that dtrain needs to build and run, with apt. Needs root or sudo; without
-# them it lists the packages and stops, unless dtrain can be built anyway (modules, conda, a system
-# without apt). Silent if there is nothing to do. Does not install CUDA: a GPU build
-# (-DDTRAIN_CUDA=ON) uses the installed toolkit, a CPU build needs none.
+# Installs missing packages that dtrain needs to build and run, with apt. Needs root or sudo. Without
+# them, or without apt, it lists what is missing and stops, unless dtrain can be built anyway (libraries
+# of your own prefix in CMAKE_PREFIX_PATH, modules). Silent if there is nothing to do. Does not install
+# CUDA: a GPU build (-DDTRAIN_CUDA=ON) uses the installed toolkit, a CPU build needs none.
 #
 #   launch/setup.sh [--tests]
 #
@@ -30,24 +30,36 @@ missing() {
     done
 }
 
-# Whether dtrain can be configured with what is installed.
+# Whether dtrain can be configured with what is installed; if not, says what is missing.
 can_build() {
-    local tool folder status=0
+    local tool folder log status=0
     for tool in cmake ninja mpirun; do
-        command -v $tool >/dev/null || return 1
+        command -v $tool >/dev/null || { echo "not found: $tool" >&2; status=1; }
     done
+    [ $status -eq 0 ] || return 1
     folder=$(mktemp -d)
-    cmake -S . -B "$folder" -G Ninja >/dev/null 2>&1 || status=1
+    log=$(cmake -S . -B "$folder" -G Ninja 2>&1) || status=1
     rm -rf "$folder"
+    [ $status -eq 0 ] || grep -iE "could not find|no package '|or higher is required|^ +- " >&2 <<<"$log" ||
+        tail -n 20 >&2 <<<"$log"
     return $status
 }
 
+own_prefix='Libraries under your own prefix are found through CMAKE_PREFIX_PATH, programs through PATH.'
+if [ "$(uname -s)" != Linux ]; then
+    echo "launch/setup.sh: dtrain needs Linux, this is $(uname -s). In a container (not tested on a Mac):
+  docker run -it -v \"\$PWD\":/dtrain -w /dtrain debian:12 launch/quickstart.sh" >&2
+    exit 1
+fi
 if ! command -v apt-get >/dev/null; then
     can_build && exit 0
-    cat >&2 <<'EOF'
-launch/setup.sh needs apt (Debian, Ubuntu), which was not found. Install by hand: a C17 compiler,
+    cat >&2 <<EOF
+launch/setup.sh installs with apt (Debian, Ubuntu), which was not found. Install by hand: a C17 compiler,
 CMake 3.25, Ninja, pkg-config, Open MPI, HDF5 1.10.5 or later (serial), oneDNN 2.x or 3.x, cJSON, xxHash 0.8, hwloc 2, zlib;
-for GPUs the CUDA toolkit 12.0 or newer with the headers of cuBLAS and NCCL.
+for GPUs the CUDA toolkit 12.0 or newer with the headers of cuBLAS and NCCL. On Fedora (not tested):
+  dnf install gcc gcc-c++ cmake ninja-build pkgconf openmpi-devel hdf5-devel onednn-devel cjson-devel xxhash-devel hwloc-devel zlib-devel
+  module load mpi/openmpi-x86_64
+$own_prefix
 EOF
     exit 1
 fi
@@ -67,21 +79,21 @@ else
     cat >&2 <<EOF
 Some packages that dtrain needs are missing, and installing them needs root or sudo. As root, run:
   apt-get install --no-install-recommends ${wanted[*]}
-Then run this again.
+Then run this again. $own_prefix
 EOF
     exit 1
 fi
 
 echo "installing: ${wanted[*]}"
-export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-install() {
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q \
-        --no-install-recommends "${wanted[@]}" >"$log" 2>&1
+apt() { # sudo would drop the proxy from the environment; another apt may be busy after boot
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive ${http_proxy:+"http_proxy=$http_proxy"} \
+        ${https_proxy:+"https_proxy=$https_proxy"} apt-get -q -o DPkg::Lock::Timeout=300 "$@" >"$log" 2>&1
 }
+install() { apt install -y --no-install-recommends "${wanted[@]}"; }
 # The package lists may be missing or old: update them if the first attempt fails.
-install || { "${as_root[@]}" apt-get update -q >"$log" 2>&1 && install; } || {
+install || { apt update && install; } || {
     cat "$log" >&2
     echo "installation failed: see above" >&2
     can_build
