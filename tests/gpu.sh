@@ -112,7 +112,10 @@ for name in "${names[@]}"; do
     esac
     say "$name: $word, $((SECONDS - begun)) s: $(grep -v '^$' "$logs/$name.log" | tail -n 1)"
     grep '^GEMM timing:' "$logs/$name.log" || true
-    [ "${word%% *}" != FAILED ] || tail -n 40 "$logs/$name.log"
+    if [ "${word%% *}" = FAILED ]; then # the first failure, and the end
+        grep -m 15 -E 'FAILED|CHECK|ERROR|rror:' "$logs/$name.log" | cut -c 1-400 || true
+        tail -n 25 "$logs/$name.log" | cut -c 1-400
+    fi
     keep_logs
 done
 [ $failed -eq 0 ] || { echo "$failed failed; logs: $logs" >&2; exit 1; }

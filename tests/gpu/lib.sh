@@ -5,7 +5,7 @@
 
 "$dtrain" info >info.txt 2>&1 || { cat info.txt >&2; exit 1; }
 if ! grep -qE '^device +cuda [0-9]+:' info.txt; then
-    echo "skipped: $(sed -nE 's/^device +cuda: //p' info.txt | grep . || echo 'this build has no CUDA')" >&2
+    echo "skipped: $(sed -nE 's/^device +cuda( 0 cannot be opened)?: //p' info.txt | grep . || echo 'this build has no CUDA')" >&2
     exit 77
 fi
 # A cache of GEMM algorithms of their own.
