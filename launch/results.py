@@ -95,9 +95,10 @@ def limits(result):
 
 def page(results):
     parts = [steps_table(results)]
-    for result in results:
+    with_ops = [result for result in results if rows_of(result, "machine")]
+    for result in with_ops:
         parts += [limits(result), ops_table(result)]
-    if not results:
+    if not with_ops:
         parts += [ops_table(None)]
     return "\n\n".join(parts) + "\n"
 
