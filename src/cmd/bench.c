@@ -2,6 +2,7 @@
 #include "bench/bench.h"
 
 #include "cmd/cmd.h"
+#include "job/device.h"
 #include "kernels/scan.h"
 
 #define OPS   "ops"
@@ -121,7 +122,7 @@ static dt_status check(const struct dt_call *call, const struct dt_bench_options
         return DT_FAIL(DT_USER, "give a divisor of the batch",
                        "--micro-batch %lld does not divide --batch %lld", (long long)o->micro_batch,
                        (long long)o->batch);
-    return DT_OK;
+    return dt_device_check_threads("--threads", o->threads);
 }
 
 static void use_model(const struct dt_call *call, struct dt_bench_options *o)

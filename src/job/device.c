@@ -231,14 +231,20 @@ dt_status dt_device_open(const struct dt_device_choice_config *config, struct dt
     return status;
 }
 
+dt_status dt_device_check_threads(const char *name, int64_t threads)
+{
+    long long cores = threads > 1 ? dt_cores_of_job() : 1;
+    if (threads <= cores)
+        return DT_OK;
+    return DT_FAIL(DT_USER, "0 uses all cores, or a rank's share of them",
+                   "%s: %lld, but only %lld core%s may be used here", name, (long long)threads,
+                   cores, cores == 1 ? "" : "s");
+}
+
 dt_status dt_device_open_alone(int choice, int threads, struct dt_backend *backend)
 {
     bool widened;
     int ranks_on_device;
-    int cores = threads > 1 ? dt_cores_of_job() : 1;
-    if (threads > cores)
-        return DT_FAIL(DT_USER, "0 uses all cores", "--threads %d: there are %d cores here",
-                       threads, cores);
     struct dt_device_choice_config config = {
         .choice = choice, .threads = threads > 0 ? threads : dt_cores_share(0, 1, &widened)};
     DT_TRY(dt_comm_open(DT_COMM_KIND_SELF, &config.comm));

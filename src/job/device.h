@@ -16,8 +16,9 @@ struct dt_device_choice_config {
 // device sees none, or ranks would share one and may not; nothing is open then.
 dt_status dt_device_open(const struct dt_device_choice_config *config, struct dt_backend *backend,
                          int *ranks_on_device);
-// The same for a single process; threads 0: its share of the cores. DT_USER where there are fewer
-// cores than threads.
+// More threads than cores would only take turns: DT_USER with the name of the key or option.
+dt_status dt_device_check_threads(const char *name, int64_t threads);
+// dt_device_open for a single process; threads 0: its share of the cores.
 dt_status dt_device_open_alone(int choice, int threads, struct dt_backend *backend);
 
 // Its decisions, apart from devices.

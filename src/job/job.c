@@ -9,7 +9,6 @@
 #include "model/hf.h"
 #include "model/kinds.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,27 +42,17 @@ static dt_status share_config(struct dt_job *job, const char *path, char *const 
     return status;
 }
 
-// More threads than cores only take turns.
-static dt_status check_threads(const struct dt_job *job)
-{
-    int64_t threads = job->settings.run.threads, cores = threads > 0 ? dt_cores_of_job() : 0;
-    if (threads <= cores)
-        return DT_OK;
-    return dt_config_reject(job->config, "run.threads",
-                            "0 gives each rank its share of the host's cores",
-                            "%" PRId64 ", but this job may use %" PRId64 " cores of host %s",
-                            threads, cores, job->comm->info.host);
-}
-
 // From this many cores on, a rank leaves one to the threads that read data and communicate: a
 // parallel loop waits for its slowest thread.
 enum { SPARE_CORE_FROM = 8 };
 
 static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
 {
-    DT_TRY(dt_agree(job->comm, check_threads(job)));
     const struct dt_comm_info *info = &job->comm->info;
     bool widened;
+    char name[DT_CONFIG_STRING_MAX];
+    snprintf(name, sizeof name, "%s: run.threads", dt_config_origin(job->config, "run.threads"));
+    DT_TRY(dt_agree(job->comm, dt_device_check_threads(name, job->settings.run.threads)));
     int threads = dt_cores_share(info->local_rank, info->local_size, &widened);
     if (job->settings.run.threads > 0)
         threads = (int)job->settings.run.threads;

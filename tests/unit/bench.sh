@@ -131,4 +131,5 @@ refuse some.h5
 refuse --reader nosuch.h5
 refuse --reader error.txt
 refuse --batch 6 --micro-batch 4
+refuse --threads 4096
 "$dtrain" bench --help | grep -q -- --micro-batch

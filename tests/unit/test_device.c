@@ -81,8 +81,9 @@ static void test_open_alone(void)
     CHECK_INT(dt_device_open_alone(DT_DEVICE_AUTO, 0, &backend), DT_OK);
     CHECK_STR(backend.table->name, "cpu");
     dt_backend_close(&backend);
-    CHECK_INT(dt_device_open_alone(DT_DEVICE_CPU, 4096, &backend), DT_USER);
-    CHECK_SAYS("--threads 4096: there are");
+    CHECK_INT(dt_device_check_threads("--threads", 4096), DT_USER);
+    CHECK_SAYS("--threads: 4096, but only ");
+    CHECK_INT(dt_device_check_threads("--threads", 1), DT_OK);
     CHECK_INT(dt_device_open_alone(DT_DEVICE_CUDA, 1, &backend), DT_USER);
     CHECK_SAYS("this build of dtrain has no CUDA");
     CHECK_ADVISES("-DDTRAIN_CUDA=ON");
