@@ -117,12 +117,15 @@ const char *dt_config_value_text(const struct dt_config_key *key, const void *ob
 
 struct dt_config; // values, texts and provenance of one configuration
 
+// Adds what is missing, given the other values; some of these may have been refused.
+typedef void dt_config_require(struct dt_problems *problems, const void *settings,
+                               const struct dt_config *config);
 // Reads everything and fills `settings` (settings_size bytes). `path` may be NULL (no file) and
 // `overrides` are n words `section.key=value`. Unknown DTRAIN_X__Y variables are errors too. Where
-// it fails *config is NULL and nothing in `settings` is to be used.
-dt_status dt_config_load(const struct dt_config_table *table, const char *path,
-                         const char *const *overrides, int n_overrides, void *settings,
-                         struct dt_config **config);
+// it fails *config is NULL and nothing in `settings` is to be used. `require` may be NULL.
+dt_status dt_config_load(const struct dt_config_table *table, dt_config_require *require,
+                         const char *path, const char *const *overrides, int n_overrides,
+                         void *settings, struct dt_config **config);
 // The same from text in memory, for broadcasts, tests and the fuzz target. `name` is the
 // path in messages. `environment`: NULL-terminated NAME=value list, or NULL for none.
 dt_status dt_config_parse(const struct dt_config_table *table, const char *name, const char *text,

@@ -295,10 +295,10 @@ static dt_status create(const struct dt_config_table *table, const char *name,
     return DT_FAIL(DT_MACHINE, NULL, "no memory for a configuration");
 }
 
-dt_status dt_config_parse(const struct dt_config_table *table, const char *name, const char *text,
-                          int64_t size, const char *const *environment,
-                          const char *const *overrides, int n_overrides, void *settings,
-                          struct dt_config **config)
+static dt_status parse(const struct dt_config_table *table, dt_config_require *require,
+                       const char *name, const char *text, int64_t size,
+                       const char *const *environment, const char *const *overrides,
+                       int n_overrides, void *settings, struct dt_config **config)
 {
     struct loader loader = {.table = table, .settings = settings};
     dt_status status;
@@ -312,6 +312,8 @@ dt_status dt_config_parse(const struct dt_config_table *table, const char *name,
     for (int i = 0; i < n_overrides; i++)
         DT_TRY_GOTO(status, out, read_override(&loader, overrides[i]));
     check_required(&loader);
+    if (require)
+        require(&loader.problems, settings, loader.config);
     DT_TRY_GOTO(
         status, out,
         dt_problems_raise(&loader.problems,
@@ -323,9 +325,18 @@ out:
     return status;
 }
 
-dt_status dt_config_load(const struct dt_config_table *table, const char *path,
-                         const char *const *overrides, int n_overrides, void *settings,
-                         struct dt_config **config)
+dt_status dt_config_parse(const struct dt_config_table *table, const char *name, const char *text,
+                          int64_t size, const char *const *environment,
+                          const char *const *overrides, int n_overrides, void *settings,
+                          struct dt_config **config)
+{
+    return parse(table, NULL, name, text, size, environment, overrides, n_overrides, settings,
+                 config);
+}
+
+dt_status dt_config_load(const struct dt_config_table *table, dt_config_require *require,
+                         const char *path, const char *const *overrides, int n_overrides,
+                         void *settings, struct dt_config **config)
 {
     char *text = NULL;
     int64_t size = 0;
@@ -333,8 +344,8 @@ dt_status dt_config_load(const struct dt_config_table *table, const char *path,
     *config = NULL;
     if (path)
         DT_TRY_NOTE(dt_read_file(path, FILE_MAX, &text, &size), "reading the configuration");
-    status = dt_config_parse(table, path, text, size, (const char *const *)environ, overrides,
-                             n_overrides, settings, config);
+    status = parse(table, require, path, text, size, (const char *const *)environ, overrides,
+                   n_overrides, settings, config);
     free(text);
     DT_TRY(status);
     return DT_OK;

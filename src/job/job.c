@@ -21,12 +21,11 @@ static dt_status share_config(struct dt_job *job, const char *path, char *const 
     size_t size = 0;
     dt_status status = DT_OK;
     if (root) {
-        status = dt_config_load(&dt_settings_table, path, (const char *const *)overrides,
-                                n_overrides, &job->settings, &job->config);
+        status = dt_config_load(&dt_settings_table, dt_job_require_model, path,
+                                (const char *const *)overrides, n_overrides, &job->settings,
+                                &job->config);
         if (status == DT_OK)
             status = dt_settings_check(&job->settings, job->config);
-        if (status == DT_OK)
-            status = dt_job_check_model(&job->settings, job->config);
         if (status == DT_OK)
             status = dt_config_echo_text(job->config, &text, &size);
     }
@@ -211,7 +210,7 @@ static dt_status scan_data(struct dt_job *job)
             job->config, "data.val", "name the datasets in data.inputs and data.targets",
             "%s holds other columns than %s", job->val->shards[0].path, job->train->shards[0].path);
     DT_TRY(fit_frames(job));
-    DT_TRY(dt_job_name_origin(job, dt_model_config_check(&job->model)));
+    DT_TRY(dt_job_name_origin(job->config, dt_model_config_check(&job->model)));
     if (job->train->windows < s->data.batch)
         return dt_config_reject(
             job->config, "data.batch", "give more data, a smaller batch or a smaller seq_len",

@@ -53,12 +53,13 @@ static inline enum dt_sum_order dt_job_sum_order(const struct dt_job *job)
 bool dt_job_wants_selftest(const struct dt_job *job);
 // For dt_job_open. What to resume from: job->resume, a verified checkpoint or "".
 dt_status dt_job_resolve_resume(struct dt_job *job, enum dt_purpose purpose);
-// That the fields without a default are there: those that the kinds of the model read.
-dt_status dt_job_check_model(const struct dt_settings *settings, const struct dt_config *config);
+// A dt_config_require: the fields without a default, of those that the kinds of the model read.
+void dt_job_require_model(struct dt_problems *problems, const void *settings,
+                          const struct dt_config *config);
 // job->model: from the checkpoint to resume, else from run.init_from, else from [model].
 dt_status dt_job_resolve_model(struct dt_job *job);
 // An error that begins with a key of the model: where the key was set comes before it.
-dt_status dt_job_name_origin(const struct dt_job *job, dt_status status);
+dt_status dt_job_name_origin(const struct dt_config *config, dt_status status);
 // Settings that do not fit the way the job was launched: the communicator was chosen by that.
 dt_status dt_job_check_launch(const struct dt_job *job, enum dt_purpose purpose);
 // Settings that the device does not allow in training.

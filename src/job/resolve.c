@@ -34,7 +34,7 @@ dt_status dt_job_resolve_resume(struct dt_job *job, enum dt_purpose purpose)
     return DT_OK;
 }
 
-dt_status dt_job_name_origin(const struct dt_job *job, dt_status status)
+dt_status dt_job_name_origin(const struct dt_config *config, dt_status status)
 {
     struct dt_error error;
     char name[DT_CONFIG_NAME];
@@ -44,9 +44,9 @@ dt_status dt_job_name_origin(const struct dt_job *job, dt_status status)
     for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
         int length = snprintf(name, sizeof name, "model.%s", key->name);
         if (strncmp(error.message, name, (size_t)length) == 0 &&
-            strchr(": ", error.message[length]) && dt_config_is_set(job->config, name))
+            strchr(": ", error.message[length]) && dt_config_is_set(config, name))
             return DT_FAIL(error.code, error.hint[0] ? error.hint : NULL, "%s: %s",
-                           dt_config_origin(job->config, name), error.message);
+                           dt_config_origin(config, name), error.message);
     }
     return dt_error_restore(&error);
 }
@@ -58,7 +58,7 @@ static dt_status merge_model(struct dt_job *job, const char *dir)
     char name[DT_CONFIG_NAME], is[DT_CONFIG_STRING_MAX], was[DT_CONFIG_STRING_MAX];
     DT_TRY(dt_hf_read_config(dir, &found));
     if (configured.layers[0])
-        DT_TRY(dt_job_name_origin(job, dt_model_config_normalize(&configured)));
+        DT_TRY(dt_job_name_origin(job->config, dt_model_config_normalize(&configured)));
     for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
         if (!key->json || !dt_model_has_field(&found, key))
             continue;
@@ -77,28 +77,29 @@ static dt_status merge_model(struct dt_job *job, const char *dir)
     return DT_OK;
 }
 
-dt_status dt_job_check_model(const struct dt_settings *settings, const struct dt_config *config)
+void dt_job_require_model(struct dt_problems *problems, const void *settings,
+                          const struct dt_config *config)
 {
-    struct dt_problems problems = {0};
-    struct dt_model_config named = settings->model;
-    const struct dt_model_config *model = &settings->model;
-    char name[DT_CONFIG_NAME];
-    if (settings->run.init_from[0])
-        return DT_OK;
-    if (dt_model_config_normalize(&named) != DT_OK) { // dt_job_resolve_model reports that
-        dt_error_clear();
-        return DT_OK;
-    }
+    const struct dt_settings *s = settings;
+    struct dt_model_config named = s->model;
+    char name[DT_CONFIG_NAME], kinds[DT_CONFIG_ALLOWED];
+    if (s->run.init_from[0])
+        return;
+    bool known = dt_job_name_origin(config, dt_model_config_normalize(&named)) == DT_OK;
+    if (!known)
+        dt_problems_add(problems, "%s", dt_error_current()->message);
+    dt_error_clear();
     for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
+        bool is_read = known ? dt_model_has_field(&s->model, key)
+                             : !dt_model_field_kinds(key, kinds)[0]; // every model's
         bool is_count = strcmp(key->name, "n_layer") == 0;
-        if (dt_config_in_range(key, model) || !dt_model_has_field(model, key) ||
-            (is_count && model->layers[0]))
-            continue;
         snprintf(name, sizeof name, "model.%s", key->name);
-        dt_config_problem(&problems, config, name, "%srequired unless run.init_from gives it",
+        if (dt_config_in_range(key, &s->model) || dt_config_is_set(config, name) || !is_read ||
+            (is_count && s->model.layers[0]))
+            continue;
+        dt_config_problem(problems, config, name, "%srequired unless run.init_from gives it",
                           is_count ? "this or model.layers is " : "");
     }
-    return dt_problems_raise(&problems, NULL);
 }
 
 // Keys that no part of the model reads are not echoed. A value that was given for this run alone
@@ -165,7 +166,7 @@ dt_status dt_job_resolve_model(struct dt_job *job)
         DT_TRY(merge_model(job, dir));
     DT_TRY(keep_storage(job));
     // Checked when the data is known.
-    DT_TRY(dt_job_name_origin(job, dt_model_config_normalize(&job->model)));
+    DT_TRY(dt_job_name_origin(job->config, dt_model_config_normalize(&job->model)));
     if (!dir[0])
         DT_TRY(dt_model_config_resolve(&job->model, job->settings.data.seq_len));
     return report_unused(job);

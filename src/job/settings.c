@@ -167,7 +167,7 @@ double dt_settings_timeout(const char *path, char *const *overrides, int n_overr
 {
     struct dt_settings settings;
     struct dt_config *config = NULL;
-    if (!path || dt_config_load(&dt_settings_table, path, (const char *const *)overrides,
+    if (!path || dt_config_load(&dt_settings_table, NULL, path, (const char *const *)overrides,
                                 n_overrides, &settings, &config) != DT_OK) {
         dt_error_clear();
         dt_settings_defaults(&settings);

@@ -409,15 +409,17 @@ static void test_load(void)
     CHECK(fd >= 0 && write(fd, "[one]\nneed = x\n", 15) == 15, "no scratch file");
     close(fd);
     setenv("TRY_TWO__MODE", "slow", 1);
-    CHECK_INT(dt_config_load(&table, path, (const char *[]){"one.count=7"}, 1, &v, &config), DT_OK);
+    CHECK_INT(dt_config_load(&table, NULL, path, (const char *[]){"one.count=7"}, 1, &v, &config),
+              DT_OK);
     CHECK_INT(v.mode, 1);
     CHECK_INT(v.count, 7);
     CHECK_STR(v.need, "x");
     dt_config_free(config);
     unlink(path);
-    CHECK_INT(dt_config_load(&table, path, NULL, 0, &v, &config), DT_USER);
+    CHECK_INT(dt_config_load(&table, NULL, path, NULL, 0, &v, &config), DT_USER);
     CHECK(strstr(dt_error_current()->message, path), "%s", dt_error_current()->message);
-    CHECK_INT(dt_config_load(&table, NULL, (const char *[]){"one.need=y"}, 1, &v, &config), DT_OK);
+    CHECK_INT(dt_config_load(&table, NULL, NULL, (const char *[]){"one.need=y"}, 1, &v, &config),
+              DT_OK);
     CHECK_STR(v.need, "y");
     dt_config_free(config);
 }

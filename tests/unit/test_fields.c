@@ -115,30 +115,47 @@ static void test_absent(void)
     CHECK_STR(common, " d_model n_layer layers stem heads norm_eps quantize recompute");
 }
 
-static dt_status required(const char *const *words, int n)
+enum { WORDS = 8 };
+
+// Of a run with these words, up to NULL, on the command line.
+static dt_status required(const char *const words[WORDS])
 {
-    static const char bare[] = "[data]\ntrain = t.h5\nseq_len = 8\nbatch = 2\n[optim]\nlr = 1\n";
     static struct dt_settings s;
     struct dt_config *config;
-    CHECK_OK(dt_config_parse(&dt_settings_table, "c.ini", bare, sizeof bare - 1, NULL, words, n, &s,
-                             &config));
-    dt_status status = dt_job_check_model(&s, config);
+    const char *all[3 + WORDS] = {"data.train=t.h5", "data.batch=2", "optim.lr=1"};
+    int n = 3;
+    for (int i = 0; i < WORDS && words[i]; i++)
+        all[n++] = words[i];
+    dt_status status =
+        dt_config_load(&dt_settings_table, dt_job_require_model, NULL, all, n, &s, &config);
     dt_config_free(config);
     return status;
 }
 
+#define REQUIRED(...) required((const char *const[WORDS]){__VA_ARGS__})
+#define NO_SIZE                                                                                    \
+    "model.d_model: required unless run.init_from gives it\n"                                      \
+    "model.n_layer: this or model.layers is required unless run.init_from gives it"
+#define NO_VOCABULARY "model.vocab_size: required unless run.init_from gives it"
+
 static void test_required(void)
 {
-    const char *policy[] = {"model.d_model=8", "model.layers=mamba*3", "model.heads=a:huber"};
-    CHECK_INT(required(NULL, 0), DT_USER);
-    CHECK_STR(dt_error_current()->message,
-              "c.ini: model.d_model: required unless run.init_from gives it\n"
-              "c.ini: model.n_layer: this or model.layers is required unless run.init_from gives "
-              "it\n"
-              "c.ini: model.vocab_size: required unless run.init_from gives it");
-    CHECK_OK(required(&(const char *){"run.init_from=m"}, 1));
-    CHECK_OK(required(policy, 3)); // frames and heads have no vocabulary
-    CHECK_FAILS(required(policy, 2), DT_USER, "model.vocab_size: required");
+    CHECK_INT(REQUIRED("data.seq_len=8"), DT_USER);
+    CHECK_STR(dt_error_current()->message, NO_SIZE "\n" NO_VOCABULARY);
+    CHECK_OK(REQUIRED("data.seq_len=8", "run.init_from=m"));
+    CHECK_FAILS(REQUIRED("data.seq_len=8", "model.d_model=8", "model.layers=mamba*3"), DT_USER,
+                NO_VOCABULARY);
+    CHECK_OK(REQUIRED("data.seq_len=8", "model.d_model=8", "model.layers=mamba*3",
+                      "model.heads=a:huber")); // frames and heads have no vocabulary
+    // Together with all else that is wrong; what was given and refused is not missing.
+    CHECK_INT(REQUIRED("model.vocab_size=x"), DT_USER);
+    CHECK_SAYS("data.seq_len is required");
+    CHECK_SAYS("model.vocab_size: 'x' is not a whole number");
+    CHECK_SAYS(NO_SIZE);
+    CHECK(!strstr(dt_error_current()->message, NO_VOCABULARY), "it was given");
+    CHECK_INT(REQUIRED("data.seq_len=8", "model.layers=mamba*2 tree"), DT_USER);
+    CHECK_SAYS("command line: model.layers: unknown kind 'tree'");
+    CHECK_SAYS("\nmodel.d_model: required");
     dt_error_clear();
 }
 
