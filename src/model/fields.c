@@ -18,7 +18,7 @@ const char *const dt_recompute_name[] = {"none", "scan", "block"};
 const struct dt_config_key dt_model_keys[] = {
     ROW(WHOLE, AT(d_model), "", 1, 0x1p20, "model width; required unless run.init_from gives it",
         .json = "hidden_size"),
-    ROW(WHOLE, AT(n_layer), "", 1, 65536, "number of layers; required unless run.init_from gives it",
+    ROW(WHOLE, AT(n_layer), "", 1, 4096, "number of layers; required unless run.init_from gives it",
         .json = "num_hidden_layers"),
     ROW(WORDS, AT(layers), "", "layer kinds, such as mamba*24; empty: n_layer times mamba",
         .json = "layers"),

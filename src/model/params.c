@@ -30,7 +30,7 @@ static dt_status count_elements(const struct dt_params *params, struct dt_param 
         fits = row->shape[i] > 0 && !__builtin_mul_overflow(inner, row->shape[i], &inner);
     fits = fits && !__builtin_mul_overflow(inner, memory_rows, &row->count) &&
            !__builtin_add_overflow(params->elements, row->count, &end) &&
-           end <= INT64_MAX / 8 - ROW_ALIGN; // bytes of it too
+           end <= INT64_MAX / 64 - ROW_ALIGN; // bytes of it and of all that training adds, too
     if (!fits)
         return DT_FAIL(DT_USER, "choose a smaller model",
                        "%s is larger than any memory: first dimension %lld (%lld in memory)",

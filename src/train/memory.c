@@ -135,29 +135,50 @@ static void name_fits(const struct dt_fit *fits, int n, char *text, size_t size)
                   dt_recompute_name[fits[i].recompute], bytes_text(fits[i].bytes, bytes));
 }
 
-static const char *whose_share(const struct dt_job *job)
+// What the rank may use of which memory.
+struct budget {
+    const char *memory, *owner; // "device memory", the device
+    int64_t bytes;
+    char note[64]; // after them
+};
+
+static struct budget of_device(const struct dt_job *job, const struct dt_device_info *info)
 {
-    if (job->ranks_on_device > 1)
-        return " for each rank that shares it";
-    return dt_job_uses_device_comm(job) ? " after what is reserved for NCCL"
-                                        : " after what is reserved for code loaded later";
+    int64_t share = info->memory_free / job->ranks_on_device;
+    struct budget budget = {"device memory", info->name, share - dt_job_reserved_memory(job, info),
+                            ""};
+    const char *note = job->ranks_on_device > 1 ? " free for each rank that shares it"
+                       : dt_job_uses_device_comm(job)
+                           ? " free after what is reserved for NCCL"
+                           : " free after what is reserved for code loaded later";
+    snprintf(budget.note, sizeof budget.note, "%s", note);
+    return budget;
+}
+
+// Of CPUs: all that the host has, since what others use now may be free in a moment.
+static struct budget of_host(const struct dt_job *job, const struct dt_device_info *info)
+{
+    int ranks = job->comm->info.local_size;
+    struct budget budget = {"memory", "the machine", info->memory / ranks, ""};
+    if (ranks > 1)
+        snprintf(budget.note, sizeof budget.note, " for each of the %d ranks on it", ranks);
+    return budget;
 }
 
 static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *plan, int64_t needed,
-                        int64_t free, const char *device)
+                        const struct budget *budget)
 {
     char largest[256], hint[DT_ERROR_HINT], needed_text[BYTES_TEXT], free_text[BYTES_TEXT];
     struct dt_fit fits[RECOMPUTE_KINDS];
     int n;
     // What is proposed leaves room for the little that is not planned.
-    DT_TRY(dt_fit_search(plan_of_job, (void *)job, job->local_batch, free - free / 64, fits, &n));
+    DT_TRY(dt_fit_search(plan_of_job, (void *)job, job->local_batch,
+                         budget->bytes - budget->bytes / 64, fits, &n));
     name_largest(plan, largest, sizeof largest);
     name_fits(fits, n, hint, sizeof hint);
-    return DT_FAIL(DT_MACHINE, hint,
-                   "training needs %s of device memory, and %s has %s free%s; most of it for "
-                   "%s",
-                   bytes_text(needed, needed_text), device, bytes_text(free, free_text),
-                   whose_share(job), largest);
+    return DT_FAIL(DT_MACHINE, hint, "training needs %s of %s, and %s has %s%s; most of it for %s",
+                   bytes_text(needed, needed_text), budget->memory, budget->owner,
+                   bytes_text(budget->bytes, free_text), budget->note, largest);
 }
 
 // Kernels are loaded at their first launch (CUDA_MODULE_LOADING=LAZY is the default since 12.2) and
@@ -177,13 +198,12 @@ dt_status dt_job_check_memory(const struct dt_job *job)
 {
     struct dt_memory_plan plan = {0};
     struct dt_device_info info;
-    if (job->backend.table->unified)
-        return DT_OK;
+    bool unified = job->backend.table->unified;
     DT_TRY(job->backend.table->info(job->backend.device, &info));
     DT_TRY(dt_job_memory(job, &plan));
-    int64_t needed = dt_memory_plan_bytes(&plan, false);
-    int64_t free = info.memory_free / job->ranks_on_device - dt_job_reserved_memory(job, &info);
-    return needed <= free ? DT_OK : refuse(job, &plan, needed, free, info.name);
+    int64_t needed = dt_memory_plan_bytes(&plan, unified);
+    struct budget budget = unified ? of_host(job, &info) : of_device(job, &info);
+    return needed <= budget.bytes ? DT_OK : refuse(job, &plan, needed, &budget);
 }
 
 dt_status dt_train_check_resources(const struct dt_job *job)

@@ -14,9 +14,9 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan);
 // Bytes of the device's memory that are reserved for what no plan counts: code that is loaded in
 // the first steps, graphs, NCCL. 0 for unified memory.
 int64_t dt_job_reserved_memory(const struct dt_job *job, const struct dt_device_info *info);
-// DT_MACHINE where the plan is more than the device has free after that, naming the largest
-// categories and the settings that would fit. Unified memory is not checked. Before the job
-// allocates.
+// DT_MACHINE where the plan is more than the device has free after that, or of CPUs more than the
+// host has for its ranks; names the largest categories and the settings that would fit. Before the
+// job allocates.
 dt_status dt_job_check_memory(const struct dt_job *job);
 // What training needs of this rank's host and device: NCCL where it is used, memory.
 dt_status dt_train_check_resources(const struct dt_job *job);

@@ -63,9 +63,14 @@ override "warm-up as long as the run" 'optim.warmup_steps' optim.warmup_steps=12
 sed 's/^steps = .*/epochs = 1/' small.ini >epochs.ini
 refused "a decay longer than the epochs" 'optim.decay_steps: 100000 .* run.epochs' "$dtrain" epochs.ini run.name=bad \
     optim.schedule=wsd optim.decay_steps=100000
-override "a model too large for any machine" 'choose a smaller model' model.d_model=1048576 model.expand=64 model.n_layer=65536
+override "a model too large for any machine" 'choose a smaller model' model.d_model=1048576 model.expand=64 model.n_layer=4096
 refused "activations too large for any machine" 'more memory than any machine has' "$dtrain" --check small.ini data.train=synthetic:random data.val= \
     data.seq_len=2147483647 model.d_model=1048576 model.expand=64
+"$dtrain" small.ini run.name=bad model.d_model=65536 model.n_layer=64 >large.log 2>&1
+check "a model too large for this machine: exit code 3" test $? -eq 3
+check "a model too large for this machine: $(cat large.log)" grep -qE \
+    'training needs [0-9.]+ GiB of memory, and the machine has [0-9.]+ GiB; most of it for optimizer states' large.log
+override "more layers than any model" 'model.n_layer: 65536 is out of range .*from 1 to 4096' model.n_layer=65536
 override "steps and epochs missing" 'run.steps' run.steps=0
 refused "a misspelt environment variable" 'DTRAIN_RUN__STEPP.*' env DTRAIN_RUN__STEPP=3 "$dtrain" small.ini run.name=bad
 refused "a bad value in the environment" 'DTRAIN_OPTIM__LR' env DTRAIN_OPTIM__LR=fast "$dtrain" small.ini run.name=bad

@@ -189,13 +189,17 @@ static void test_job(void)
     memory_free = 1000;
     CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
     CHECK_ADVISES("no data.micro_batch or model.recompute would fit");
-    table.unified = true; // the operating system decides
+    table.unified = true;
     struct dt_memory_plan plan = {0};
     CHECK_INT(dt_job_memory(&job, &plan), DT_OK);
     CHECK(dt_memory_plan_bytes(&plan, true) > whole,
           "batches on the host count where that is the device's memory");
     CHECK_INT(row_bytes(&plan, "host snapshot"), 3 * 4 * model.params.elements); // no piece
-    CHECK_INT(dt_job_check_memory(&job), DT_OK);
+    memory = 2 * dt_memory_plan_bytes(&plan, true);
+    job.comm->info.local_size = 2;
+    CHECK_INT(dt_job_check_memory(&job), DT_OK); // what is free now does not matter
+    memory--;
+    CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "for each of the 2 ranks on it");
     close_job(&job, &model);
 }
 
