@@ -114,14 +114,21 @@ steps_done() { # run: the last step in its metrics; the end alone is read, since
     train_lines <(tail -n 8 "runs/$1/metrics.jsonl" 2>/dev/null) | tail -n 1 | cut -d' ' -f1
 }
 
-wait_for_step() { # run, step: up to two minutes
+wait_until() { # command …: up to two minutes for it to succeed
     for _ in $(seq 2400); do
-        local at
-        at=$(steps_done "$1")
-        [ "${at:-0}" -ge "$2" ] && return 0
+        "$@" && return 0
         sleep 0.05
     done
     return 1
+}
+
+is_at_step() { # run, step
+    local at
+    at=$(steps_done "$1")
+    [ "${at:-0}" -ge "$2" ]
+}
+wait_for_step() { # run, step
+    wait_until is_at_step "$@"
 }
 
 start() { # n, arguments …: $job is mpirun, in the background, in its own process group; output in $name.log
@@ -131,6 +138,13 @@ start() { # n, arguments …: $job is mpirun, in the background, in its own proc
     "${local_mpirun[@]}" -np "$n" "$dtrain" "$@" >"$name.log" 2>&1 &
     job=$!
     set +m
+}
+
+slow_start() { # the interposer, run, step, n, arguments …: as `start`; from that step on each takes 0.1 s more
+    ldd "$dtrain" | grep -q libasan || # whose steps are slow, and which must be loaded first
+        export FAULT="call=write path=runs/$2/metrics at=$3 times=0 do=100" LD_PRELOAD=$1
+    start "${@:4}"
+    unset FAULT LD_PRELOAD
 }
 
 rank_pid() { # rank: its process, of $job

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/clock.h"
-#include "comm/comm.h"
+#include "comm/comm_mpi.h"
 #include "comm/job_control.h"
 
 #include <fcntl.h>
@@ -18,6 +18,15 @@ static void die(const struct dt_error *error)
     if (length > 0 && write(STDERR_FILENO, text, length) < 0)
         _exit(1);
     dt_comm_abort(comm, (int)error->code);
+}
+
+// Waits until this rank's heartbeats say where it is, and have reached all.
+static void wait_for_beats(void)
+{
+    const volatile int64_t *number =
+        &mpi_of(comm)->watch.peers[comm->info.rank].beat.number; // of the communication thread
+    for (int64_t last = *number + 4; *number < last;)
+        dt_sleep(0.01);
 }
 
 // The time at which the rank meets its fate, for the script that waits for the end of the job: the

@@ -69,7 +69,7 @@ set +m
 wait_for_step asked 3
 check "no table before it is asked for" test ! -e runs/asked/profile.txt
 kill -USR2 "$job"
-for _ in $(seq 600); do [ -e runs/asked/profile.txt ] && break; sleep 0.05; done
+wait_until test -e runs/asked/profile.txt
 check "the table of a run that goes on" adds_up runs/asked/profile.txt
 kill -USR1 "$job"
 wait "$job"

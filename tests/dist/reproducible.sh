@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # comm.reduce = reproducible: the same bits of losses, norms, validation, weights and optimizer states on 1, 2, 4 and 8
 # ranks, with any number of threads, in fp32 and bf16, and through kills and resumes on other numbers of ranks. With
-# `short` as the second argument fp32 on one rank and four, and what is refused.
+# `short` as the third argument fp32 on one rank and four, and what is refused.
+#   reproducible.sh DTRAIN INTERPOSE [short]
+library=$2
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
-size=${2:-whole}
+size=${3:-whole}
 small_run
 precisions=(fp32 bf16) counts=(1 2 4 8)
 [ "$size" = whole ] || precisions=(fp32) counts=(1 4)
@@ -51,7 +53,7 @@ if [ "$size" = whole ]; then
     check "a whole run" ranks 2 "${common[@]}" run.name=whole >whole.log 2>&1
     name=killed
     for n in 1 4; do
-        start $n "${common[@]}" run.name=$name
+        slow_start "$library" $name $((n == 1 ? 6 : 10)) $n "${common[@]}" run.name=$name
         check "training on $n ranks is under way" wait_for_step $name $((n == 1 ? 5 : 20))
         mapfile -t pids < <(for rank in 0 1 2 3; do rank_pid $rank; done)
         kill -KILL "$job" "${pids[@]}" # at once

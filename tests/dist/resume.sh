@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # Nothing lost: a killed job resumes from its last checkpoint and ends with the bits of one that was not killed; on
-# another number of ranks with the same losses; signals save and exit 0. With `short` as the second argument the model
+# another number of ranks with the same losses; signals save and exit 0. With `short` as the third argument the model
 # is a smaller one.
+#   resume.sh DTRAIN INTERPOSE [short]
+library=$2
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
 # A larger model, so that the run is long enough to be interrupted.
-common=(small.ini run.steps=40 model.d_model=$([ "${2:-}" = short ] && echo 40 || echo 96) data.seq_len=96 checkpoint.every=5)
+common=(small.ini run.steps=40 model.d_model=$([ "${3:-}" = short ] && echo 40 || echo 96) data.seq_len=96 checkpoint.every=5)
 last=checkpoints/step-00000040
 
 ranks 2 "${common[@]}" run.name=whole >whole.log 2>&1 || { cat whole.log >&2; exit 1; }
 
 name=killed
-start 2 "${common[@]}" run.name=$name
+slow_start "$library" $name 14 2 "${common[@]}" run.name=$name
 check "training is under way" wait_for_step $name 13
 kill -KILL "$job" "$(rank_pid 0)" "$(rank_pid 1)" # at once
 wait $job 2>/dev/null
@@ -25,12 +27,12 @@ check "one step has one line" test "$(train_lines runs/$name/metrics.jsonl | wc 
 check "curves are the same" cmp <(train_lines runs/$name/metrics.jsonl) <(train_lines runs/whole/metrics.jsonl)
 
 name=signalled
-start 2 "${common[@]}" run.name=$name
+slow_start "$library" $name 8 2 "${common[@]}" run.name=$name
 check "training is under way" wait_for_step $name 7
 # A handler's frame on a thread inside oneDNN's generated code would overwrite the heap.
 blocked=$(sed -n 's/^SigBlk:\s*/0x/p' "/proc/$(rank_pid 0)/status")
 check "the thread that trains blocks SIGUSR1, SIGINT and SIGTERM, not only $blocked" test $((blocked & 0x4202)) -eq $((0x4202))
-kill -USR1 $job
+kill -USR1 "$(rank_pid 1)" # this rank alone
 wait $job
 check "SIGUSR1: exit code 0" test $? -eq 0
 check "SIGUSR1: state.json says stopped" grep -q '"state":"stopped"' runs/$name/state.json
@@ -51,12 +53,12 @@ check "a longer run" ranks 1 "${common[@]/run.steps=40/run.steps=42}" run.name=c
 check "… reports the new learning rate" grep -q "optim.lr was '3e-3', now it is '1e-3' (command line)" changed.log
 check "… and every change, nothing else: $(grep ' was ' changed.log)" test "$(grep -c ' was ' changed.log)" -eq 3
 
+alone=("${local_mpirun[@]}")
 for signal in TERM INT; do
     name=script-$signal
-    set -m
-    "$repository/launch/run.sh" -np 2 "$dtrain" "${common[@]}" run.name=$name >$name.log 2>&1 &
-    job=$!
-    set +m
+    local_mpirun=("$repository/launch/run.sh")
+    slow_start "$library" $name 8 2 "${common[@]}" run.name=$name
+    local_mpirun=("${alone[@]}")
     check "training is under way" wait_for_step $name 7
     kill -$signal $job
     wait $job

@@ -54,7 +54,6 @@ check "… is written" grep -qF "$live 11/12" progress.log
 "$dtrain" order small.ini --steps 1:5 >order.txt
 check "order prints steps x batch lines" test "$(wc -l <order.txt)" -eq 40
 check "order names each window once" test "$(cut -d' ' -f3,4 order.txt | sort -u | wc -l)" -eq 40
-ranks 2 small.ini run.name=ignored run.steps=12 >/dev/null 2>&1
 check "the order is the same on two ranks" cmp order.txt <(ranks 2 order small.ini --steps 1:5)
 
 # Validation: the whole of it, once, on one rank and on two.

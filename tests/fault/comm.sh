@@ -21,15 +21,11 @@ fate() { # expected exit code, expected last line (a pattern of grep -E), argume
     code=$?
     took=$(seconds_since fate)
     check "$*: exit code $code, not $want" test "$code" -eq "$want"
-    [ "$want" = 0 ] || check "$*: took $took s from the fault to the end" test "$took" -le 10
+    check "$*: took $took s from its fate to the end" test "$took" -le $((10 + ${lasts:-0}))
     check "$*: last line '$(last_line)' is not '$pattern'" grep -qE "$pattern" <<<"$(last_line)"
     check "$*: $(grep -ac '^dtrain: error' err) ranks spoke" test \
         "$(grep -ac '^dtrain: error' err)" -eq "$([ -n "$pattern" ] && [ "$pattern" != '^$' ] && echo 1 || echo 0)"
-    for _ in 1 2 3 4 5 6 7 8 9 10; do
-        alive || break
-        sleep 0.3
-    done
-    check "$*: a process is left" eval '! alive'
+    check "$*: a process is left" wait_until eval '! alive'
 }
 
 # As launched by hand, where mpirun kills one second after SIGTERM; it would sleep through a longer delay.
@@ -40,7 +36,7 @@ at='at step 41 during backward'
 fate 0 '^$' none 0
 fate 0 '^$' late 1
 fate 0 '^$' term 0
-fate 0 '^$' busy 0 2 # longer than the time-out, and says that it is at work
+lasts=6 fate 0 '^$' busy 0 2 # longer than the time-out, and says that it is at work
 fate 2 "rank 1 on $host: the shard is broken" agree 1
 fate 3 "rank 2 on $host, step 41, backward: the disk is full" fail 2
 fate 3 "rank 0 on $host, step 41, backward: the disk is full" fail 0

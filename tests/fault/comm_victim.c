@@ -22,7 +22,7 @@ static void on_signal(int number)
 
 static dt_status meet(const char *fate)
 {
-    dt_sleep(0.3); // for its heartbeat to say where it is
+    wait_for_beats();
     mark_fate();
     if (strcmp(fate, "kill") == 0)
         raise(SIGKILL);
@@ -57,7 +57,7 @@ static dt_status stop_within(float *x, bool mine)
                         .operation = DT_ALLREDUCE, .dtype = DT_F32, .count = ELEMENTS, .data = x},
                     &request));
     if (mine) {
-        dt_sleep(0.3); // for its heartbeat
+        wait_for_beats();
         mark_fate();
         raise(SIGSTOP);
     }
@@ -70,7 +70,7 @@ static dt_status pass_on(float *x, int victim)
 {
     int rank = comm->info.rank;
     if (rank == victim) {
-        dt_sleep(0.3); // for its heartbeat
+        wait_for_beats();
         mark_fate();
         dt_sleep(60);
     }

@@ -97,13 +97,6 @@ before=$(newest)
 fill 300
 name=disk/again
 start 2 "${common[@]}" run.dir=$name run.steps=20000 checkpoint.every=5
-wait_until() { # command …: up to half a minute
-    for _ in $(seq 600); do
-        "$@" && return 0
-        sleep 0.05
-    done
-    return 1
-}
 check "$name: a save fails" wait_until grep -q 'warning: the checkpoint of step .* No space left' $name.log
 check "$name: the last checkpoint is whole" "$dtrain" verify $name/checkpoints/"$before" >verify.log 2>&1
 rm disk/ballast
@@ -129,9 +122,10 @@ resumes disk/curve 2 "${curve[@]}"
 # The file system becomes read-only: a mount over the folder of checkpoints.
 read_only() {
     local status
-    "$dtrain" "${common[@]}" run.dir=disk/readonly run.steps=1500 checkpoint.every=500 &
-    until [ "$(train_lines disk/readonly/metrics.jsonl | wc -l)" -gt 25 ]; do sleep 0.05; done
+    "$dtrain" "${common[@]}" run.dir=disk/readonly run.steps=20000 checkpoint.every=0 &
+    wait_until eval '[ "$(train_lines disk/readonly/metrics.jsonl | wc -l)" -gt 25 ]'
     mount -t tmpfs -o ro none disk/readonly/checkpoints
+    kill -USR1 $! # which saves
     wait $!
     status=$?
     umount disk/readonly/checkpoints

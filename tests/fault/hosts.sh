@@ -18,10 +18,7 @@ library=$2
 hostname a
 mount -t tmpfs tmpfs /dev/shm
 "${namespaces[@]}" bash -c 'hostname b && mount -t tmpfs tmpfs /dev/shm && ip link set lo up && exec sleep 3600' &
-for _ in $(seq 50); do
-    other=$(pgrep -x sleep) && break
-    sleep 0.1
-done
+wait_until eval 'other=$(pgrep -x sleep)' || exit 1
 ip link add dt0 type veth peer name dt1 netns "$other" || exit 1
 ip addr add 10.77.0.1/24 dev dt0
 ip link set lo up
@@ -86,30 +83,30 @@ done
     '^dtrain: warning: Open MPI says: .*peer' killed-1.log
 
 # The communication thread of one rank hangs inside MPI, and the other rank dies: the guard speaks.
-hangs="call=mpi rank=0 when=$PWD/hang at=1 do=60000"
+hangs=(env FAULT="call=mpi rank=0 when=$PWD/hang at=1 do=60000" FAULT_LOG="$PWD/hung.log" LD_PRELOAD="$library")
+hang() { # until it does
+    rm -f hung.log
+    touch hang
+    check "$name: rank 0 hangs inside MPI" wait_until test -s hung.log
+}
 for place in local distant; do
     [ $place = distant ] || { many=("${host_mpirun[@]}") && host_mpirun=(mpirun --oversubscribe --bind-to none); }
-    begin hung-$place env FAULT="$hangs" LD_PRELOAD="$library"
+    begin hung-$place "${hangs[@]}"
     [ $place = distant ] || host_mpirun=("${many[@]}")
     victim=$(rank_on 1)
-    touch hang
-    sleep 0.5
+    hang
     kill -KILL "$victim"
     rm hang
     ends "rank 1 on host $([ $place = local ] && echo a || echo b) \(pid [0-9]+\) died at step [1-9]" 8
 done
 
 # The same, and the launcher says nothing, as srun does with --kill-on-bad-exit=0: the guard speaks at the time-out.
-begin hung-unheard env FAULT="$hangs" LD_PRELOAD="$library"
+begin hung-unheard "${hangs[@]}"
 victim=$(rank_on 1)
 kill -STOP "$job"
-touch hang
-sleep 0.5
+hang
 kill -KILL "$victim"
-for _ in $(seq 150); do # mpirun would pass its words on: they are in the run's folder, too
-    grep -q '"failed"' runs/$name/state.json && break
-    sleep 0.1
-done
+wait_until grep -q '"failed"' runs/$name/state.json # mpirun would pass its words on: they are in the run's folder, too
 rm hang
 kill -CONT "$job"
 ends "rank 1 on host b \(pid [0-9]+\) died at step [1-9]" 8

@@ -71,11 +71,7 @@ ends() { # exit code, seconds, pattern of the last line, pattern of the last wor
     check "$name: $(grep -ac '^dtrain: error' $name.log) ranks spoke" test "$(grep -ac '^dtrain: error' $name.log)" -eq 1
     check "$name: state.json has not step and reason: $(cat runs/$name/state.json)" grep -qE \
         "^\{\"state\":\"failed\",\"step\":[1-9][0-9]*,\"reason\":\".*$3" runs/$name/state.json
-    for _ in 1 2 3 4 5 6 7 8 9 10; do
-        alive "${pids[@]}" || break
-        sleep 0.2
-    done
-    check "$name: a process is left" eval '! alive "${pids[@]}"'
+    check "$name: a process is left" wait_until eval '! alive "${pids[@]}"'
     check "$name: the newest checkpoint is whole" "$dtrain" verify "$(newest)" >$name.verify 2>&1
 }
 resumes() { # arguments: the same command, with good data again
@@ -92,12 +88,7 @@ begin() { # name, arguments …
     name=$1
     shift
     start 4 job.ini run.name="$name" "$@"
-    for _ in $(seq 100); do
-        mapfile -t pids < <(pgrep -P "$job")
-        [ ${#pids[@]} -eq 4 ] && return
-        sleep 0.05
-    done
-    check "$name: four ranks" false
+    check "$name: four ranks" wait_until eval 'mapfile -t pids < <(pgrep -P "$job") && [ ${#pids[@]} -eq 4 ]'
 }
 signal_rank() { # signal, rank: when the run is at step 11
     check "$name: training is under way" wait_for_step $name 11
@@ -151,7 +142,8 @@ for verify in true false; do
     cp raw/$kind.h5 data/$kind.h5
     "$shard_tool" poke data/$kind.h5 $bad_token 200 || exit 1
     begin token-$kind data.train=data/$kind.h5 data.verify=$verify
-    ends 2 20 "$outside" 'hint: set model.vocab_size'
+    check "$name: training is under way" wait_for_step $name 20
+    ends 2 10 "$outside" 'hint: set model.vocab_size'
     check "$name: the steps before it were trained" test "$(steps_done $name)" -eq $((bad_step - 1))
     cp raw/$kind.h5 data/$kind.h5
     resumes data.train=data/$kind.h5 data.verify=$verify
@@ -162,11 +154,13 @@ done
 export FAULT="call=write path=pipe: rank=0 at=1 times=0 do=60" LD_PRELOAD=$library
 begin slow-log data.train=data/plain.h5 log.every=1
 unset FAULT LD_PRELOAD
-ends 2 20 "$outside" 'hint: set model.vocab_size'
+check "$name: training is under way" wait_for_step $name 20
+ends 2 10 "$outside" 'hint: set model.vocab_size'
 
 "$shard_tool" poke data/hashed.h5 $bad_token 100 || exit 1
 begin checksum data.train=data/hashed.h5
-ends 2 20 "rank 2 on $host, step 2[0-9], reading data: .*data/hashed.h5.*$bad_hash" 'hint: .*'
+check "$name: training is under way" wait_for_step $name 15
+ends 2 10 "rank 2 on $host, step 2[0-9], reading data: .*data/hashed.h5.*$bad_hash" 'hint: .*'
 check "$name: the steps before it were trained" test "$(steps_done $name)" -ge 20
 cp raw/hashed.h5 data/hashed.h5
 resumes data.train=data/hashed.h5

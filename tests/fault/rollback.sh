@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # optim.rollback: after bad steps in a row, skipped or spiking, the run returns to the checkpoint before them and ends
 # with the bits of one that never saw their batches; also when it is killed on the way.
-#   rollback.sh DTRAIN SHARD_TOOL
-shard_tool=$(realpath "$2")
+#   rollback.sh DTRAIN SHARD_TOOL INTERPOSE
+shard_tool=$(realpath "$2") library=$3
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
@@ -42,10 +42,11 @@ check "loss_z is logged from the 21st step on" test "$(grep -c '"loss_z":null' r
 
 # Killed after the rollback, and resumed from it on two ranks; and stopped in the middle of the bad steps.
 name=killed
-start 1 "${common[@]}" data.train=odd.h5 run.name=$name
-check "the rollback happened" bash -c "for _ in \$(seq 600); do grep -qs rollback runs/$name/metrics.jsonl && exit; sleep 0.02; done; exit 1"
+slow_start "$library" $name 64 1 "${common[@]}" data.train=odd.h5 run.name=$name
+check "the rollback happened" wait_until grep -qs rollback runs/$name/metrics.jsonl
 kill -KILL "$job" "$(rank_pid 0)"
 wait $job 2>/dev/null
+check "it was killed before its end" test "$(steps_done $name)" -lt 110
 check "killed: the same command" ranks 1 "${common[@]}" data.train=odd.h5 run.name=$name >$name-2.log 2>&1
 check "killed: one step has one line" test "$(train_lines runs/$name/metrics.jsonl)" = "$without"
 check "killed: the bits are those of the run without the batches" same_bits runs/$name/$last runs/without/$last
@@ -76,7 +77,7 @@ check "early: the bits are those of the run without them" same_bits runs/early/$
 "$shard_tool" pairs without-first.h5 8 $T $S 0 3 absent || exit 1
 check "a run without the first batches" ranks 1 "${common[@]}" data.train=without-first.h5 run.name=without-first >without-first.log 2>&1
 name=first
-start 1 "${common[@]}" data.train=first.h5 run.name=$name checkpoint.every=100
+slow_start "$library" $name 5 1 "${common[@]}" data.train=first.h5 run.name=$name checkpoint.every=100
 wait_for_step $name 4
 kill -KILL "$job" "$(rank_pid 0)"
 wait $job 2>/dev/null

@@ -30,7 +30,7 @@ check "… and says so: $(grep warning gap.log)" grep -q \
     'runs/gap/metrics.jsonl ends at step 6, but the checkpoint is at step 8' gap.log
 rm runs/gap/metrics.jsonl runs/gap/$last -r
 mkfifo runs/gap/metrics.jsonl
-timeout 20 "$dtrain" small.ini run.name=gap >fifo.log 2>&1
+timeout 60 "$dtrain" small.ini run.name=gap >fifo.log 2>&1
 check "a FIFO as metrics.jsonl: exit code" test $? -eq 2
 check "… and the error names it" grep -q 'runs/gap/metrics.jsonl is not a regular file' fifo.log
 check "the resolved configuration of a run resumes it" \
@@ -75,19 +75,12 @@ if script -qec true /dev/null >/dev/null 2>&1; then
         check "$name: training is under way" wait_for_step $name 5
         kill -KILL $terminal
         wait $terminal 2>/dev/null
-        for _ in $(seq 300); do
-            grep -q '"state":"running"' runs/$name/state.json || break
-            sleep 0.1
-        done
+        wait_until eval '! grep -q "\"state\":\"running\"" runs/$name/state.json'
         check "$name: stopped: $(cat runs/$name/state.json)" grep -qE '"state":"stopped",.*"reason":"SIG(HUP|USR1)"' \
             runs/$name/state.json
         stopped=$(printf 'step-%08d' "$(steps_done $name)")
         check "$name: saved its last step, $stopped" "$dtrain" verify "runs/$name/checkpoints/$stopped" >$name.log 2>&1
-        for _ in $(seq 100); do
-            pgrep -f "run.name=$name " >/dev/null || break
-            sleep 0.1
-        done
-        check "$name: no process is left" eval '! pgrep -f "run.name=$name " >/dev/null'
+        check "$name: no process is left" wait_until eval '! pgrep -f "run.name=$name " >/dev/null'
     done
 fi
 nohup "$dtrain" small.ini run.name=nohup run.steps=20000 >nohup.log 2>&1 </dev/null &

@@ -15,8 +15,7 @@ newest=$(ls -d runs/shared/checkpoints/step-* | tail -n 1)
 start=$SECONDS
 "$dtrain" "${job[@]}" run.resume=never >second.log 2>&1 &
 second=$!
-sleep 1
-check "the second says what it waits for" grep -q \
+check "the second says what it waits for" wait_until grep -q \
     "dtrain: runs/shared is in use by process $first on host $(uname -n): waiting up to 30 s" second.log
 check "--check of its folder" "$dtrain" --check "${job[@]}" >check.log 2>&1
 check "… and says where it would resume from" grep -q "would resume from $newest" check.log
@@ -36,7 +35,7 @@ check "none of this changed the folder" cmp before.txt <(find runs/shared -type 
 # A job that is requeued while its predecessor still saves: it waits, then resumes.
 "$dtrain" small.ini run.name=shared run.steps=4000 checkpoint.every=5 >third.log 2>&1 &
 third=$!
-sleep 0.5
+check "the third waits" wait_until grep -q 'is in use' third.log
 kill -USR1 $first
 kill -CONT $first
 wait $first
@@ -48,7 +47,7 @@ check "… from its checkpoint" grep -q "resuming from runs/shared/checkpoints/s
 # A killed job releases the lock.
 kill -KILL $third
 wait $third 2>/dev/null
-check "after a kill the folder is free at once" timeout 20 "$dtrain" small.ini run.name=shared \
+check "after a kill the folder is free at once" "$dtrain" small.ini run.name=shared \
     run.steps=$(($(steps_done shared) + 5)) >fourth.log 2>&1
 check "… without waiting" eval '! grep -q "is in use" fourth.log'
 finish

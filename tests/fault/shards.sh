@@ -7,33 +7,32 @@ shard_tool=$(realpath "$2") library=$3
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
-sed -i 's/^steps = .*/steps = 600/;s/^every = 1$/every = 100/;s/^block = .*/block = 1/' small.ini
+sed -i 's/^steps = .*/steps = 60/;s/^every = 1$/every = 100/;s/^block = .*/block = 1/' small.ini
+"$dtrain" pack --format u8 --val 0 -o flat words.txt >pack.log 2>&1 || { cat pack.log >&2; exit 1; } # without documents
 common=(small.ini checkpoint.every=10 run.threads=1 data.val=)
-ranks 2 "${common[@]}" run.name=whole >whole.log 2>&1 || { cat whole.log >&2; exit 1; }
+flat=("${common[@]}" data.train=flat/train-00000.h5)
+ranks 2 "${flat[@]}" run.name=whole >whole.log 2>&1 || { cat whole.log >&2; exit 1; }
 
 resumes() { # arguments …
     check "$name: the same command completes" ranks 2 "$@" run.name="$name" >again.log 2>&1
     check "$name: … from a checkpoint" grep -q "resuming from runs/$name" again.log
 }
-ends() { # pattern of the last words
+ends() { # exit code, pattern of the last words
     wait "$job"
     status=$?
-    check "$name: exit code $status" test $status -eq 2 -o $status -eq 3
-    check "$name: '$(grep -a '^dtrain: error' $name.log)' is not '$1'" grep -qE "^dtrain: error: $1" $name.log
+    check "$name: exit code $status, not $1" test $status -eq "$1"
+    check "$name: '$(grep -a '^dtrain: error' $name.log)' is not '$2'" grep -qE "^dtrain: error: $2" $name.log
     check "$name: one rank spoke" test "$(grep -ac '^dtrain: error' $name.log)" -eq 1
     check "$name: $(cat runs/$name/state.json)" grep -qE '"state":"failed","step":[1-9][0-9]*,"reason":"rank 1 on ' runs/$name/state.json
 }
 for what in eio flip; do
-    name=$what
-    export FAULT="call=read path=data/train rank=1 when=$PWD/go at=1 times=0 do=$what" LD_PRELOAD=$library
-    start 2 "${common[@]}" run.name=$name
+    name=$what code=$([ $what = eio ] && echo 3 || echo 2)
+    export FAULT="call=read path=flat/train rank=1 at=150 times=0 do=$what" LD_PRELOAD=$library # four reads a step
+    start 2 "${flat[@]}" run.name=$name
     unset FAULT LD_PRELOAD
-    check "$name: training is under way" wait_for_step $name 25
-    touch go
-    ends "rank 1 on $(uname -n), step [0-9]+, reading data: .*data/train-00000.h5"
-    rm go
-    resumes "${common[@]}"
-    check "$name: … with the right bits" same_bits runs/{$name,whole}/checkpoints/step-00000600
+    ends $code "rank 1 on $(uname -n), step [0-9]+, reading data: .*flat/train-00000.h5"
+    resumes "${flat[@]}"
+    check "$name: … with the right bits" same_bits runs/{$name,whole}/checkpoints/step-00000060
 done
 check "an I/O error says so" grep -qi 'input/output error' eio.log
 check "a flipped bit is found by its checksum" grep -qi 'checksum' flip.log

@@ -52,10 +52,7 @@ check "$name: … with the right bits" same_files "$(checkpoint $name 40)" "$(ch
 name=busy
 FAULT="call=fsync path=/.step-000000 times=0 at=1 do=500" LD_PRELOAD=$library "$dtrain" "${common[@]}" run.steps=20000 run.name=$name >$name.log 2>&1 &
 job=$!
-for _ in $(seq 600); do
-    [ "$(grep -c checkpoint $name.log)" -ge 2 ] && break
-    sleep 0.05
-done
+check "$name: two saves" wait_until eval '[ "$(grep -c checkpoint $name.log)" -ge 2 ]'
 kill -USR1 $job
 wait $job
 check "$name: exit code $?, not 0" test $? -eq 0

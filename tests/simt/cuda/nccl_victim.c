@@ -63,14 +63,15 @@ static dt_status meet(const char *fate, bool mine, struct dt_graph *graph)
 {
     if (strcmp(fate, "kill-within") == 0) {
         DT_TRY(launch(graph));
-        dt_sleep(0.5); // for its heartbeat, and for the devices to come there
+        dt_sleep(0.3); // for the devices to come there
+        wait_for_beats();
         mark_fate();
         if (mine)
             raise(SIGKILL);
         return DT_OK;
     }
     if (mine)
-        dt_sleep(0.5);
+        wait_for_beats();
     mark_fate();
     if (mine && strcmp(fate, "kill") == 0)
         raise(SIGKILL);
