@@ -117,8 +117,8 @@ dt_status dt_checkpoint_cut(const char *dir, int64_t step);
 // and why. Where there are some and none verifies: DT_USER, so that no run starts over its damaged
 // checkpoints unless it is asked to.
 dt_status dt_checkpoint_newest(const char *dir, char *path);
-// The storage type that a verified checkpoint was trained with, -1 where it does not say.
-dt_status dt_checkpoint_storage(const char *path, int *storage);
+// The state of training in a verified checkpoint.
+dt_status dt_checkpoint_state(const char *path, struct dt_trainer_state *state);
 // Reads a checkpoint that was verified into `arrays` and `state`. Where the model, the order keys
 // or the shards differ from arrays->model, expected->order and `train`, one DT_USER error lists all
 // differences and nothing is written.

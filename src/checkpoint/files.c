@@ -201,13 +201,11 @@ static dt_status read_trainer(const char *path, struct dt_trainer_state *state,
     return dt_trainer_read(file, state, train);
 }
 
-dt_status dt_checkpoint_storage(const char *path, int *storage)
+dt_status dt_checkpoint_state(const char *path, struct dt_trainer_state *state)
 {
-    struct dt_trainer_state state;
     struct dt_dataset *train;
-    DT_TRY(read_trainer(path, &state, &train));
+    DT_TRY(read_trainer(path, state, &train));
     dt_dataset_free(train);
-    *storage = state.storage;
     return DT_OK;
 }
 

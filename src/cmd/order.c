@@ -34,6 +34,17 @@ static dt_status print_window(const struct dt_dataset *data, struct dt_shard_cac
     return DT_OK;
 }
 
+// The batches that the run has left out so far (optim.rollback).
+static dt_status find_skips(const struct dt_job *job, struct dt_skips *skips)
+{
+    struct dt_trainer_state state;
+    *skips = (struct dt_skips){0};
+    if (!job->resume[0])
+        return DT_OK;
+    DT_TRY(dt_checkpoint_state(job->resume, &state));
+    return dt_skips_parse(state.left_out, skips);
+}
+
 static dt_status print_order(const struct dt_job *job, int64_t first, int64_t last)
 {
     const struct dt_settings *s = &job->settings;
@@ -44,12 +55,14 @@ static dt_status print_order(const struct dt_job *job, int64_t first, int64_t la
                                      .shuffle = s->data.shuffle};
     struct dt_order *order;
     struct dt_shard_cache cache = {0};
+    struct dt_skips skips;
+    DT_TRY(find_skips(job, &skips));
     DT_TRY(dt_order_create(&config, &order));
     dt_status status = dt_shard_cache_open(job->train, &cache);
     for (int64_t step = first; step <= last && status == DT_OK; step++)
         for (int64_t slot = 0; slot < s->data.batch && status == DT_OK; slot++) {
             struct dt_position at;
-            status = dt_order_at(order, step - 1, slot, &at);
+            status = dt_order_at(order, dt_skips_batch(&skips, step - 1), slot, &at);
             if (status == DT_OK)
                 status = print_window(job->train, &cache, step, slot, &at);
         }
@@ -83,8 +96,9 @@ const struct dt_command dt_cmd_order = {
     .usage = "CONFIG [section.key=value …] --steps A:B",
     .help = "print which window is trained at which step",
     .about = "Prints a line for each window of the steps: step, slot, file, offset. Offsets are in "
-             "tokens, in rows for shards of pairs, in "
-             "frames of a shard for episodes, or EPISODE:FRAME where each has datasets of its own.",
+             "tokens, in rows for shards of pairs, in frames of a shard for episodes, or "
+             "EPISODE:FRAME where each has datasets of its own. Batches that the run has left out "
+             "(optim.rollback) are missing.",
     .min_words = 1,
     .max_words = INT_MAX,
     .configured = true,

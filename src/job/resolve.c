@@ -136,18 +136,18 @@ static dt_status report_unused(struct dt_job *job)
 // A resumed run keeps its storage type, on whatever machine, unless run.precision names another.
 static dt_status keep_storage(struct dt_job *job)
 {
-    int saved;
+    struct dt_trainer_state saved;
     if (!job->resume[0])
         return DT_OK;
-    DT_TRY(dt_checkpoint_storage(job->resume, &saved));
-    if (saved < 0 || saved == (int)job->model.storage)
+    DT_TRY(dt_checkpoint_state(job->resume, &saved));
+    if (saved.storage < 0 || saved.storage == (int)job->model.storage)
         return DT_OK;
     const char *here = dt_dtype_name(job->model.storage);
-    const char *there = dt_dtype_name((enum dt_dtype)saved);
+    const char *there = dt_dtype_name((enum dt_dtype)saved.storage);
     if (job->settings.run.precision == DT_PRECISION_AUTO) {
         dt_info("run.precision = auto keeps %s, as in %s; a new run here would use %s", there,
                 job->resume, here);
-        job->model.storage = (enum dt_dtype)saved;
+        job->model.storage = (enum dt_dtype)saved.storage;
     } else {
         dt_info("run.precision = %s: %s was trained in %s", here, job->resume, there);
     }

@@ -37,6 +37,8 @@ for kind in odd ignored; do
     check "$kind: the bits are those of the run without them" same_bits runs/$kind/$last runs/without/$last
     check "$kind: checkpoints record what is left out" grep -Eq '"left_out":\s*"60:63"' runs/$kind/checkpoints/step-00000050/trainer.json \
         runs/$kind/$last/trainer.json
+    check "$kind: the order of the steps has batch 63 after 59" test "$("$dtrain" order "${common[@]}" data.train=$kind.h5 \
+        run.name=$kind --steps 60:61 | awk '$2 == 3 { print $4 - 3 * S }' S=$S | xargs)" = "59 63"
 done
 check "loss_z is logged from the 21st step on" test "$(grep -c '"loss_z":null' runs/without/metrics.jsonl)" -eq 20
 
