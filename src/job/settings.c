@@ -159,6 +159,7 @@ const struct dt_config_table dt_settings_table = {
 
 void dt_settings_defaults(struct dt_settings *settings)
 {
+    *settings = (struct dt_settings){0}; // the model also has fields that no key sets
     for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);)
         dt_config_set_default(row.key, (char *)settings + row.section->offset);
 }
