@@ -37,14 +37,16 @@ mkdir -p runs/resumed/checkpoints
 cp -r runs/two/checkpoints/step-00000010 runs/resumed/checkpoints
 check "resuming" ranks 2 "${run[@]}" run.name=resumed >resumed.log 2>&1
 check "… gives the same bits" same runs/resumed/$last runs/two/$last
-evaluate() {
-    "$dtrain" eval "${run[@]}" run.name=ema "$@" | sed -n 's/.*"loss":\([^,]*\),.*/\1/p'
+evaluate() { # run, arguments …
+    "$dtrain" eval "${run[@]}" run.name="$@" | sed -n 's/.*"loss":\([^,]*\),.*/\1/p'
 }
 near() {
     awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-6 && -d < 1e-6) }'
 }
-check "dtrain eval --ema has the loss of validation" near "$(evaluate --ema)" "$(evals ema ema_loss | tail -n 1 | cut -d' ' -f2)"
-check "… and without --ema that of the weights" near "$(evaluate)" "$(evals ema loss | tail -n 1 | cut -d' ' -f2)"
+check "dtrain eval --ema has the loss of validation" near "$(evaluate ema --ema)" "$(evals ema ema_loss | tail -n 1 | cut -d' ' -f2)"
+check "… and without --ema that of the weights" near "$(evaluate ema)" "$(evals ema loss | tail -n 1 | cut -d' ' -f2)"
+check "in bf16" "$dtrain" "${run[@]}" run.name=bf16 run.precision=bf16 >bf16.log 2>&1
+check "… the average is rounded like the weights" near "$(evaluate bf16 run.precision=bf16 --ema)" "$(evals bf16 ema_loss | tail -n 1 | cut -d' ' -f2)"
 mkdir -p runs/late/checkpoints
 cp -r runs/plain/checkpoints/step-00000010 runs/late/checkpoints
 check "switched on late" "$dtrain" "${run[@]}" run.name=late >late.log 2>&1

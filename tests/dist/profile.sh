@@ -29,11 +29,12 @@ cat >skew.sh <<'EOF'
     exec unshare --fork --time --monotonic 86400 "$@"
 exec "$@"
 EOF
-check "two ranks" "${local_mpirun[@]}" -np 2 bash skew.sh "$dtrain" small.ini run.name=two log.trace_steps=5:11 checkpoint.every=5 log.eval_every=6 log.eval_batches=2 >two.log 2>&1
+check "two ranks" "${local_mpirun[@]}" -np 2 bash skew.sh "$dtrain" small.ini run.name=two log.trace_steps=5:11 checkpoint.every=5 comm.verify_replicas=5 log.eval_every=6 log.eval_batches=2 >two.log 2>&1
 table=runs/two/profile.txt
 check "the phases add up to the run" adds_up $table
 check "twelve forward passes" test "$(count_of $table forward)" = 12
 check "twelve updates" test "$(count_of $table adamw)" = 12
+check "replicas are compared twice" test "$(count_of $table 'comparing replicas')" = 2
 check "scans of two layers" test "$(count_of $table scan_forward)" = 24
 check "ops of validation" bash -c "sed -n '/^ops of validation/,/^$/p' $table | grep -q '^  scan_forward '"
 check "the same rows for programs" test "$(awk '/^$/ { rows = 0 } /^  +count/ { rows = 1; next } rows { n++ } END { print n }' $table)" = \

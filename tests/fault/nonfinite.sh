@@ -14,10 +14,11 @@ skipped_steps() {
 }
 
 # A learning rate that makes the weights explode: from then on no step is finite.
+explodes=(small.ini run.steps=200 optim.lr=1000 optim.warmup_steps=0 optim.schedule=constant optim.grad_clip=0
+    optim.max_skipped=7 checkpoint.every=1)
 for n in 1 2; do
     name=explodes-$n
-    ranks $n small.ini run.name=$name run.steps=200 optim.lr=1000 optim.warmup_steps=0 optim.schedule=constant \
-        optim.grad_clip=0 optim.max_skipped=7 checkpoint.every=1 >$name.log 2>&1
+    ranks $n "${explodes[@]}" run.name=$name >$name.log 2>&1
     status=$?
     skipped=$(skipped_steps $name)
     last=$(steps_done $name)
@@ -41,6 +42,8 @@ for n in 1 2; do
         "$(ls -d runs/$name/checkpoints/step-* | tail -n 2 | head -n 1)"
     check "$n ranks: trainer.json counts the skips" grep -Eq '"skipped_in_a_row":\s*6,' "$newest/trainer.json"
 done
+ranks 1 "${explodes[@]}" run.name=explodes-1 >again.log 2>&1
+check "resumed after six, it fails at the next step: $(grep 'in a row' again.log)" grep -q "^dtrain: error: 7 steps in a row .* the last at step $last:" again.log
 check "one rank and two skip the same steps" test "$(skipped_steps explodes-1)" = "$(skipped_steps explodes-2)"
 
 # Pairs, in file order: slot k trains row k*S + s at step s + 1, so step 4 of each epoch counts no token.
@@ -56,6 +59,8 @@ for n in 1 2; do
     check "$n ranks: training continued: the loss falls" awk 'NR == 1 { first = $1 } END { exit !($1 < first - 0.3) }' \
         <(values $name loss)
 done
+check "epochs are logged" test "$(values ignored-1 epoch | uniq -c | xargs)" = "9 0 9 1 6 2"
+check "trainer.json counts the three skips" grep -q '"skips":\s*3,' runs/ignored-1/checkpoints/step-00000024/trainer.json
 check "one rank and two train alike" same_losses <(grep -v '"skipped":true' runs/ignored-2/metrics.jsonl) \
     <(grep -v '"skipped":true' runs/ignored-1/metrics.jsonl) 1e-5
 

@@ -39,6 +39,7 @@ for kind in odd ignored; do
         runs/$kind/$last/trainer.json
     check "$kind: the order of the steps has batch 63 after 59" test "$("$dtrain" order "${common[@]}" data.train=$kind.h5 \
         run.name=$kind --steps 60:61 | awk '$2 == 3 { print $4 - 3 * S }' S=$S | xargs)" = "59 63"
+    check "$kind: … and that there was one" grep -Eq '"rollbacks":\s*1,' runs/$kind/$last/trainer.json
 done
 check "loss_z is logged from the 21st step on" test "$(grep -c '"loss_z":null' runs/without/metrics.jsonl)" -eq 20
 
@@ -65,11 +66,11 @@ check "$name: the same bits" same_bits runs/$name/$last runs/$name-whole/$last
 # A model that stays bad.
 "$shard_tool" pairs bad.h5 8 $T $S 60 100 ignored || exit 1
 name=bad
-ranks 2 "${common[@]}" data.train=bad.h5 run.name=$name optim.max_skipped=5 >$name.log 2>&1
+ranks 2 "${common[@]}" data.train=bad.h5 run.name=$name optim.max_skipped=6 >$name.log 2>&1
 check "bad batches without end: exit code 2" test $? -eq 2
 check "bad batches without end: the error says how many: $(grep 'dtrain: error' $name.log)" grep -q \
-    'dtrain: error: .*6 bad batches in a row, 60 to 65, are more than optim.max_skipped = 5' $name.log
-check "bad batches without end: one rollback before" test "$(grep -c 'were bad' $name.log)" -eq 1
+    'dtrain: error: .*9 bad batches in a row, 60 to 68, are more than optim.max_skipped = 6' $name.log
+check "bad batches without end: two rollbacks before" test "$(grep -c 'were bad' $name.log)" -eq 2
 
 # Before the first checkpoint that is due, and from the very first step: to the start.
 check "bad steps before any checkpoint" ranks 1 "${common[@]}" data.train=odd.h5 run.name=early checkpoint.every=100 >early.log 2>&1

@@ -11,6 +11,12 @@ last=checkpoints/step-00000012
 FAULT="call=fsync,rename" FAULT_LOG=$PWD/sync.log LD_PRELOAD=$library "$dtrain" small.ini run.name=synced checkpoint.every=4 >synced.log 2>&1
 check "a run with logged syncs" test $? -eq 0
 check "three checkpoints were published" test "$(grep -c ' rename .*/checkpoints/step-' sync.log)" -eq 3
+check "a checkpoint's folder is synced after its MANIFEST and before it gets its name, then the folder of checkpoints" awk '
+    / fsync .*\.tmp-[0-9a-f]*\/MANIFEST$/ { whole = 1 }
+    / fsync .*\.tmp-[0-9a-f]*$/ { synced = whole }
+    / rename .*\/checkpoints\/step-/ { bad += !synced || named; named = 1; whole = synced = 0 }
+    / fsync .*\/checkpoints$/ { named = 0 }
+    END { exit bad > 0 || named }' sync.log
 check "the curve was synced before each of them" awk '
     / fsync .*\/metrics.jsonl$/ { synced = 1 }
     / rename .*\/checkpoints\/step-/ { bad += !synced; synced = 0 }
@@ -55,15 +61,31 @@ for what in "rm -rf" "mv -t moved"; do
 done
 
 # If standard streams are closed at the start, no file that is opened later may take their place.
-"$dtrain" small.ini run.name=closed run.steps=20000 <&- >&- 2>&- &
+"$dtrain" small.ini run.name=closed run.steps=20000 checkpoint.every=0 checkpoint.minutes=0.001 <&- >&- 2>&- &
 job=$!
 check "closed streams: training is under way" wait_for_step closed 5
 for fd in 0 1 2; do
     check "closed streams: $fd is $(readlink /proc/$job/fd/$fd)" test "$(readlink /proc/$job/fd/$fd)" = /dev/null
 done
+check "closed streams: a checkpoint every checkpoint.minutes" wait_until grep -q '"event":"checkpoint"' runs/closed/metrics.jsonl
 kill -USR1 $job
 wait $job
 check "closed streams: exit code" test $? -eq 0
+
+# Ctrl-C asks for a save and a stop; the second time it ends the process, whatever that waits for.
+FAULT="call=fsync path=step- at=1 do=600000" FAULT_LOG=$PWD/hung.log LD_PRELOAD=$library "$dtrain" small.ini run.name=twice \
+    run.steps=20000 checkpoint.every=0 comm.timeout_s=600 >twice.log 2>&1 &
+job=$!
+check "Ctrl-C: training is under way" wait_for_step twice 5
+kill -INT $job
+check "Ctrl-C: a save hangs" wait_until test -s hung.log
+kill -INT $job
+wait $job
+check "Ctrl-C twice: exit code $?, not 130" test $? -eq 130
+
+# Nobody reads the log any more: it is lost, the run is not.
+"$dtrain" small.ini run.name=unread log.every=1 2> >(:)
+check "an unread log: exit code $?" grep -q '"state":"complete"' runs/unread/state.json
 
 # A closed terminal: the kernel sends SIGHUP to the script, and every write to the terminal fails.
 if script -qec true /dev/null >/dev/null 2>&1; then
@@ -83,7 +105,7 @@ if script -qec true /dev/null >/dev/null 2>&1; then
         check "$name: no process is left" wait_until eval '! pgrep -f "run.name=$name " >/dev/null'
     done
 fi
-nohup "$dtrain" small.ini run.name=nohup run.steps=20000 >nohup.log 2>&1 </dev/null &
+nohup "$dtrain" small.ini run.name=nohup run.steps=20000 checkpoint.every=0 checkpoint.on_signal=false >nohup.log 2>&1 </dev/null &
 job=$!
 check "nohup: training is under way" wait_for_step nohup 5
 kill -HUP $job
@@ -91,4 +113,5 @@ check "nohup: SIGHUP is ignored" wait_for_step nohup $(($(steps_done nohup) + 20
 kill -USR1 $job
 wait $job
 check "nohup: SIGUSR1 stops it" grep -q '"reason":"SIGUSR1"' runs/nohup/state.json
+check "nohup: checkpoint.on_signal = false: nothing is saved" test -z "$(ls runs/nohup/checkpoints)"
 finish

@@ -72,6 +72,9 @@ static void check_plan(const struct planned *p)
         CHECK(is_of_one_row(p, i) || bytes(p, i) <= p->bucket_bytes, "bucket %lld has %lld bytes",
               (long long)i, (long long)bytes(p, i));
         CHECK(p->staged || is_row_end(p, at), "bucket %lld cuts a row", (long long)i);
+        // Copies between host and device, and casts of vectors, begin at 128 bytes.
+        CHECK(is_row_end(p, at) || (at - p->spans[i].first) % 64 == 0,
+              "bucket %lld has %lld elements", (long long)i, (long long)(at - p->spans[i].first));
         CHECK(is_row_end(p, at) || is_of_one_row(p, i), "bucket %lld ends in a row of others",
               (long long)i);
     }

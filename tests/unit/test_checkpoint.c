@@ -391,6 +391,24 @@ static void with_small_disk(void)
     small_model_free(&model);
 }
 
+// What another rank wrote is not seen here, or not all of it.
+static void test_missing_part(void)
+{
+    struct small_model model = small_model_make(true);
+    struct dt_checkpoint_arrays arrays = arrays_of(&model);
+    struct dt_trainer_state state = state_at(9);
+    struct dt_checkpoint_draft draft;
+    struct dt_manifest manifest = {0};
+    CHECK_OK(dt_checkpoint_draft(in_scratch("parts"), 9, 1, 0, 2, &draft));
+    CHECK_OK(dt_checkpoint_write(&draft, &arrays, &state, &dataset, &manifest));
+    CHECK_OK(dt_manifest_add(&manifest, "optimizer-00002-of-00002.safetensors", 10, 0));
+    CHECK_FAILS(dt_checkpoint_publish(&draft, &arrays, &manifest), DT_USER,
+                "optimizer-00002-of-00002.safetensors, which another rank wrote, is missing");
+    dt_checkpoint_discard(&draft);
+    dt_manifest_free(&manifest);
+    small_model_free(&model);
+}
+
 static void test_no_right(void)
 {
     struct small_model model = small_model_make(true);
@@ -415,6 +433,7 @@ int main(void)
     in_child(without_exchange);
     in_child(with_size_limit);
     in_child(with_small_disk);
+    test_missing_part();
     test_no_right();
     remove_scratch();
     return test_end();

@@ -15,6 +15,11 @@ static void test_round_trip(bool tied)
     state.best_step = 900;
     state.best_loss = 2.7182818284590451; // a double's seventeen digits
     state.evaluations_since_best = 2;
+    state.losses = (struct dt_loss_statistics){.count = 997, .mean = 3.1, .variance = 0.01};
+    state.bad_in_a_row = 2;
+    state.rollbacks = 4;
+    strcpy(state.left_out, "60:63");
+    strcpy(state.order.mask, "train");
     char path[DT_PATH];
     strcpy(state.order.inputs, "obs/a[0:2] \"quoted\"");
     state.order.stride = 5;
@@ -43,6 +48,13 @@ static void test_round_trip(bool tied)
     CHECK_INT(got.best_step, 900);
     CHECK(got.best_loss == state.best_loss, "best loss %.17g", got.best_loss);
     CHECK_INT(got.evaluations_since_best, 2);
+    CHECK_INT(got.losses.count, 997);
+    CHECK(got.losses.mean == 3.1 && got.losses.variance == 0.01, "%g ± %g", got.losses.mean,
+          got.losses.variance);
+    CHECK_INT(got.bad_in_a_row, 2);
+    CHECK_INT(got.rollbacks, 4);
+    CHECK_STR(got.left_out, "60:63");
+    CHECK_STR(got.order.mask, "train");
     small_model_free(&model);
     small_model_free(&blank);
 }

@@ -142,6 +142,41 @@ static void test_changed_shards(void)
     dt_dataset_free(dataset);
 }
 
+// Of the same length and the same first tokens: another one at the end, then document starts.
+static void test_changed_end(void)
+{
+    static uint32_t tokens[LONG];
+    const uint64_t starts[] = {0, 77};
+    const struct put what[] = {
+        {.name = "tokens",
+         .disk = H5T_STD_U32LE,
+         .memory = H5T_STD_U32LE,
+         .n_dims = 1,
+         .dims = {LONG},
+         .data = tokens},
+        {.name = "doc_starts",
+         .disk = H5T_STD_U64LE,
+         .memory = H5T_STD_U64LE,
+         .n_dims = 1,
+         .dims = {2},
+         .data = starts},
+    };
+    const char *path = in_scratch("end.h5");
+    put_alone(path, "tokens", H5T_STD_U32LE, LONG, tokens);
+    struct dt_dataset *dataset = scan("end.h5");
+    struct dt_loader_config config = config_of(dataset);
+    tokens[LONG - 1] = 1;
+    put_alone(path, "tokens", H5T_STD_U32LE, LONG, tokens);
+    expect_some_error(&config, "end.h5 has changed");
+    tokens[LONG - 1] = 0;
+    hid_t file = new_file(path);
+    put(file, &what[0]);
+    put(file, &what[1]);
+    H5Fclose(file);
+    expect_some_error(&config, "end.h5 has changed");
+    dt_dataset_free(dataset);
+}
+
 static int64_t hooked_bytes;
 
 static dt_status hooked_alloc(void *context, int64_t bytes, void **memory)
@@ -208,11 +243,13 @@ int main(void)
     test_bad_pairs();
     for (int64_t size = 1; size <= 4; size *= 2) {
         test_vocabulary(size, 200);
+        test_vocabulary(size, 244); // first as a label: token 32, which begins the next window
         test_vocabulary(size, 250); // the largest token of all
     }
     test_bit_flips();
     test_filter_flip();
     test_changed_shards();
+    test_changed_end();
     test_memory();
     test_refusals();
     remove_scratch();
