@@ -175,6 +175,14 @@ dt_status dt_remove_tree(const char *path)
     return dt_walk_tree(path, 0, "remove", remove_entry, NULL);
 }
 
+void dt_discard_tree(const char *path)
+{
+    struct dt_error first;
+    dt_error_take(&first);
+    dt_remove_tree(path);
+    dt_error_restore(&first);
+}
+
 bool dt_file_exists(const char *path)
 {
     struct stat info;

@@ -36,6 +36,8 @@ dt_status dt_path(char *path, const char *format, ...) __attribute__((format(pri
 dt_status dt_make_dirs(const char *path);
 // Removes a file, or a folder with all in it. A missing path is no error.
 dt_status dt_remove_tree(const char *path);
+// The same after a failure, whose error stays the current one.
+void dt_discard_tree(const char *path);
 // Calls `visit` for `path` and all in it, in bytewise order of names, as fts(3) does with
 // FTS_PHYSICAL | FTS_NOCHDIR | `options`. `action` is what messages say: "read".
 typedef dt_status dt_visit(void *context, FTS *tree, FTSENT *entry);

@@ -190,8 +190,10 @@ static dt_status read_made(const struct dt_bench_options *options)
         status = make_shard(path);
     if (status == DT_OK)
         status = read_file(options, path);
-    dt_status removed = dt_remove_tree(folder);
-    return status == DT_OK ? removed : status;
+    if (status == DT_OK)
+        return dt_remove_tree(folder);
+    dt_discard_tree(folder);
+    return status;
 }
 
 dt_status dt_bench_reader(const struct dt_bench_options *options)

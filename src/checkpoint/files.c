@@ -187,10 +187,7 @@ dt_status dt_checkpoint_publish(const struct dt_checkpoint_draft *draft,
 
 void dt_checkpoint_discard(const struct dt_checkpoint_draft *draft)
 {
-    struct dt_error first;
-    dt_error_take(&first);
-    dt_remove_tree(draft->folder); // should that fail too, the next prune tries again
-    dt_error_restore(&first);
+    dt_discard_tree(draft->folder); // should that fail too, the next prune tries again
 }
 
 static dt_status read_trainer(const char *path, struct dt_trainer_state *state,

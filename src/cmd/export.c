@@ -62,7 +62,7 @@ static dt_status export_model(const struct dt_backend *cpu, const char *from, co
     }
     status = write_files(to, model);
     if (status != DT_OK)
-        dt_remove_tree(to);
+        dt_discard_tree(to);
 out:
     dt_model_destroy(model);
     return status;

@@ -222,6 +222,18 @@ static void test_remove_tree(void)
     CHECK(!dt_file_exists(in_scratch("outside/stays")), "the file stayed");
 }
 
+// What cannot be removed (a path through a file) does not hide why it was to be removed.
+static void test_discard_tree(void)
+{
+    put("file", "x");
+    CHECK_FAILS(dt_remove_tree(in_scratch("file/leftover")), DT_USER, "Not a directory");
+    DT_FAIL(DT_USER, NULL, "the first error");
+    dt_discard_tree(in_scratch("file/leftover"));
+    CHECK_STR(dt_error_current()->message, "the first error");
+    CHECK_INT(dt_error_current()->code, DT_USER);
+    dt_error_clear();
+}
+
 static void test_hash(void)
 {
     uint64_t hash;
@@ -273,6 +285,7 @@ int main(void)
     test_make_dirs();
     test_no_rights();
     test_remove_tree();
+    test_discard_tree();
     test_hash();
     test_sync();
     remove_scratch();
