@@ -9,7 +9,8 @@
 # Measurements go to launch/results (or --results DIR), logs to gpu-logs in the build folder.
 #   --out DIR         also the measurements, what is printed (summary.txt) and logs.tar.gz, after each test
 #   --limit SECONDS   of each test (600)
-#   --budget SECONDS  of all: a test gets no more than what is left, and none begins where nothing is
+#   --budget SECONDS  of all: a test gets no more than what is left, and half of it where others
+#                     follow; none begins where nothing is left
 # Exit code 0: all passed; 1: some failed; 77: every one was skipped.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -90,7 +91,7 @@ keep_logs() { # replaced as a whole: the machine may be taken at any time
         tar -C "$logs" --null -T - -czf "$results/logs.part" && mv "$results/logs.part" "$results/logs.tar.gz"
 }
 
-passed=0 failed=0
+passed=0 failed=0 last=${names[-1]}
 [ -z "$out" ] || : >"$results/summary.txt"
 for name in "${names[@]}"; do
     scratch=$logs/$name.d code=0 begun=$SECONDS left=$((budget - SECONDS))
@@ -100,6 +101,7 @@ for name in "${names[@]}"; do
         continue
     fi
     most=$((left < limit ? left : limit))
+    [ "$name" = "$last" ] || most=$((most < budget / 2 ? most : budget / 2))
     mkdir -p "$scratch"
     command_of "$name"
     echo "$name: for up to $most s …"

@@ -493,21 +493,22 @@ static void check_cuts(const struct shape *shapes, size_t count, const scan_devi
 }
 
 // Sequences are cut for a GPU of 132 SMs where they are not for the simulated one: with the shapes
-// for that one a GPU runs one channel a lane alone.
+// for that one a GPU runs one channel a lane alone. Every fifth case of all is what
+// compute-sanitizer runs: those of the 130M model's kernels among these.
 static void compare_on_gpu(struct parity *p)
 {
     static const struct shape shapes[] = {
         {31, 33, 392, 16, 8, DT_BF16, .h0 = true, .resets = MANY},
-        {31, 43, 384, 16, 8, DT_BF16, .accumulate = true},
         {31, 36, 389, 16, 8, DT_BF16, .h0 = true, .wide = true, .resets = AT_ZERO},
         {31, 35, 392, 8, 8, DT_BF16, .h0 = true, .resets = IN_A_ROW},
         {31, 35, 392, 11, 16, DT_BF16, .resets = AT_CHUNKS},
+        {31, 43, 384, 16, 8, DT_BF16, .accumulate = true},
         {31, 33, 392, 16, 8, DT_F32, .h0 = true, .resets = MANY},
         {31, 33, 390, 7, 32, DT_F32, .h0 = true, .accumulate = true},
         {23, 228, 104, 16, 8, DT_BF16, .h0 = true, .resets = IN_A_ROW},
         {23, 228, 104, 16, 8, DT_F32, .resets = AT_END},
-        {30, 255, 264, 16, 8, DT_BF16, .h0 = true, .resets = MANY},
         {19, 252, 872, 16, 8, DT_BF16, .h0 = true},
+        {30, 255, 264, 16, 8, DT_BF16, .h0 = true, .resets = MANY},
         {1, 141, 88, 16, 8, DT_BF16, .resets = AT_ZERO},
         {1, 35, 88, 16, 8, DT_BF16, .h0 = true},
     };

@@ -5,5 +5,8 @@
 
 #define SLOT(op)           .op = op##_cuda,
 #define WORKSPACE_SLOT(op) .op = op##_cuda, .op##_workspace = op##_cuda_workspace,
-const struct dt_op_table simt_op_table = {
-    .name = "simt", .scan_keeps_s = true, DT_OPS_BY_WORKSPACE(WORKSPACE_SLOT, SLOT)};
+const struct dt_op_table simt_op_table = {.name = "simt",
+                                          .scan_chunk = DT_SCAN_CHUNK_CUDA,
+                                          .scan_keeps_s = true,
+                                          .ssd_chunk = DT_SSD_CHUNK_CUDA,
+                                          DT_OPS_BY_WORKSPACE(WORKSPACE_SLOT, SLOT)};
