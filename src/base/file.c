@@ -186,7 +186,7 @@ void dt_discard_tree(const char *path)
 bool dt_file_exists(const char *path)
 {
     struct stat info;
-    return stat(path, &info) == 0;
+    return stat(path, &info) == 0 || (errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG);
 }
 
 bool dt_is_dir(const char *path)

@@ -43,6 +43,7 @@ void dt_discard_tree(const char *path);
 typedef dt_status dt_visit(void *context, FTS *tree, FTSENT *entry);
 dt_status dt_walk_tree(const char *path, int options, const char *action, dt_visit *visit,
                        void *context);
+// Also where that cannot be found out (an I/O error, permissions): opening it will say why.
 bool dt_file_exists(const char *path);
 bool dt_is_dir(const char *path);
 int64_t dt_file_size(const char *path); // -1 if unknown or not a regular file

@@ -103,7 +103,8 @@ dt_status dt_checkpoint_prune(const char *dir, int64_t keep, int64_t saved, int6
 // nothing in dtrain reads it, and failing to update it is a warning.
 void dt_checkpoint_mark_best(const char *dir, int64_t step);
 // Checks that MANIFEST lists all that a run resumes from, and that every file listed exists with
-// its size and hash. DT_USER naming each file that does not, and how it differs.
+// its size and hash. DT_USER naming each file that does not, and how it differs; DT_MACHINE where
+// one cannot be read.
 dt_status dt_checkpoint_verify(const char *path);
 // A folder to read weights from: a checkpoint (it has a MANIFEST) must verify, any other Hugging
 // Face directory is accepted as it is.
@@ -114,8 +115,8 @@ dt_status dt_checkpoint_last_step(const char *dir, int64_t *step);
 dt_status dt_checkpoint_cut(const char *dir, int64_t step);
 // The newest checkpoint of `dir` that verifies, and is of the step in its name, into `path`
 // (DT_PATH bytes); "" where the folder holds none, or does not exist. Warns of each that it skips
-// and why. Where there are some and none verifies: DT_USER, so that no run starts over its damaged
-// checkpoints unless it is asked to.
+// and why. Where there are some and none verifies: DT_USER (DT_MACHINE where one could not be read),
+// so that no run starts over its damaged checkpoints unless it is asked to.
 dt_status dt_checkpoint_newest(const char *dir, char *path);
 // The state of training in a verified checkpoint.
 dt_status dt_checkpoint_state(const char *path, struct dt_trainer_state *state);

@@ -27,11 +27,13 @@ dt_status dt_checkpoint_verify(const char *path)
 {
     struct dt_manifest manifest;
     struct dt_problems problems = {0};
+    dt_status status = DT_OK;
     DT_TRY_NOTE(dt_manifest_read(path, &manifest), "verifying the checkpoint %s", path);
     check_names(&manifest, &problems);
-    for (int i = 0; i < manifest.n; i++)
-        dt_manifest_check(path, &manifest.files[i], &problems);
+    for (int i = 0; i < manifest.n && status == DT_OK; i++)
+        status = dt_manifest_check(path, &manifest.files[i], &problems);
     dt_manifest_free(&manifest);
+    DT_TRY_NOTE(status, "verifying the checkpoint %s", path);
     return dt_problems_report(&problems, "use another checkpoint",
                               "the checkpoint %s is incomplete or damaged", path);
 }
@@ -114,6 +116,7 @@ dt_status dt_checkpoint_newest(const char *dir, char *path)
 {
     struct entries steps;
     bool intact = false;
+    dt_status worst = DT_USER;
     *path = '\0';
     DT_TRY(list(dir, is_step, &steps));
     for (int i = 0; i < steps.n && !intact; i++) {
@@ -122,13 +125,15 @@ dt_status dt_checkpoint_newest(const char *dir, char *path)
                  check_step(path, steps.list[i]->d_name) == DT_OK;
         if (!intact)
             dt_warn("skipping a checkpoint: %s", dt_error_current()->message);
+        if (dt_error_current()->code == DT_MACHINE)
+            worst = DT_MACHINE;
         dt_error_clear();
     }
     free_entries(&steps);
     if (intact || steps.n == 0)
         return DT_OK;
     *path = '\0';
-    return DT_FAIL(DT_USER,
+    return DT_FAIL(worst,
                    "restore one of them, set run.resume = PATH of another, or start a new run with "
                    "another run.name",
                    "none of the %d checkpoints in %s is intact", steps.n, dir);

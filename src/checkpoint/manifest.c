@@ -128,41 +128,50 @@ dt_status dt_manifest_read(const char *folder, struct dt_manifest *manifest)
     return status;
 }
 
-void dt_manifest_check(const char *folder, const struct dt_manifest_file *file,
-                       struct dt_problems *problems)
+dt_status dt_manifest_check(const char *folder, const struct dt_manifest_file *file,
+                            struct dt_problems *problems)
 {
     char path[DT_PATH];
     uint64_t hash;
-    int64_t size = -1;
-    if (dt_path(path, "%s/%s", folder, file->name) == DT_OK)
-        size = dt_file_size(path);
-    if (size < 0)
+    DT_TRY(dt_path(path, "%s/%s", folder, file->name));
+    int64_t size = dt_file_size(path);
+    if (!dt_file_exists(path)) {
         dt_problems_add(problems, "%s is missing", file->name);
-    else if (size != file->size)
+        return DT_OK;
+    }
+    if (size >= 0 && size != file->size) {
         dt_problems_add(problems, "%s has %lld bytes, MANIFEST says %lld", file->name,
                         (long long)size, (long long)file->size);
-    else if (dt_hash_file(path, &hash, NULL) != DT_OK)
+        return DT_OK;
+    }
+    dt_status status = dt_hash_file(path, &hash, NULL);
+    if (status == DT_MACHINE)
+        return status;
+    if (status != DT_OK)
         dt_problems_add(problems, "%s: %.200s", file->name, dt_error_current()->message);
     else if (hash != file->hash)
         dt_problems_add(problems,
                         "%s has hash %016" PRIx64 ", MANIFEST says %016" PRIx64 ": it is damaged",
                         file->name, hash, file->hash);
     dt_error_clear();
+    return DT_OK;
 }
 
 static dt_status check_listed(const char *path, const char *const *names)
 {
     struct dt_manifest manifest;
     struct dt_problems problems = {0};
+    dt_status status = DT_OK;
     DT_TRY(dt_manifest_read(path, &manifest));
-    for (; *names; names++) {
+    for (; *names && status == DT_OK; names++) {
         const struct dt_manifest_file *file = dt_manifest_find(&manifest, *names);
         if (file)
-            dt_manifest_check(path, file, &problems);
+            status = dt_manifest_check(path, file, &problems);
         else
             dt_problems_add(&problems, "MANIFEST lacks %s", *names);
     }
     dt_manifest_free(&manifest);
+    DT_TRY(status);
     return dt_problems_report(&problems, "use another checkpoint",
                               "the checkpoint %s is incomplete or damaged", path);
 }

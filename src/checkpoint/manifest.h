@@ -33,8 +33,9 @@ dt_status dt_manifest_put(struct dt_manifest *manifest, const char *folder, cons
 dt_status dt_manifest_write(const struct dt_manifest *manifest, const char *folder);
 // Reads and checks its form (names without folders, no duplicates); not the files.
 dt_status dt_manifest_read(const char *folder, struct dt_manifest *manifest);
-// Adds a problem where the file is missing, or has another size or hash.
-void dt_manifest_check(const char *folder, const struct dt_manifest_file *file,
+// Adds a problem where the file is missing, or has another size or hash. DT_MACHINE where it cannot
+// be read.
+dt_status dt_manifest_check(const char *folder, const struct dt_manifest_file *file,
                        struct dt_problems *problems);
 // The files of these names, up to NULL, in a folder that has a MANIFEST; others pass. DT_USER
 // naming each that is missing or damaged.

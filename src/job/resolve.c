@@ -22,8 +22,7 @@ dt_status dt_job_resolve_resume(struct dt_job *job, enum dt_purpose purpose)
         DT_TRY(dt_checkpoint_verify(resume));
         return dt_path(job->resume, "%s", resume);
     }
-    if (dt_is_dir(checkpoints))
-        DT_TRY(dt_checkpoint_newest(checkpoints, newest));
+    DT_TRY(dt_checkpoint_newest(checkpoints, newest));
     if (strcmp(resume, "never") == 0 && newest[0] && purpose == DT_PURPOSE_TRAIN)
         return dt_config_reject(
             job->config, "run.resume",

@@ -1,6 +1,7 @@
 // For LD_PRELOAD: faults of the machine, at the n-th call of a kind. FAULT holds blank-separated
 // settings; a setting that is absent leaves all calls alone:
-//   call=write,fsync,rename,read,open,mpi,sum   which calls count ("mpi": MPI_Test and MPI_Testall;
+//   call=write,fsync,rename,read,open,stat,mpi,sum   which calls count ("mpi": MPI_Test and
+//   MPI_Testall;
 //                                           "sum": MPI_Iallreduce, whose path is "N elements")
 //   path=TEXT                               those whose path contains TEXT
 //   rank=N                                  on this rank alone
@@ -22,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -173,6 +175,11 @@ int open(const char *path, int flags, ...)
     mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;
     va_end(more);
     return fails("open", path) ? -1 : NEXT(open)(path, flags, mode);
+}
+
+int stat(const char *path, struct stat *info)
+{
+    return fails("stat", path) ? -1 : NEXT(stat)(path, info);
 }
 
 ssize_t pread(int fd, void *data, size_t size, off_t offset)

@@ -27,6 +27,21 @@ check "a save longer than comm.timeout_s" env FAULT="call=fsync at=1 times=0 do=
     FAULT_LOG="$PWD/slow.log" LD_PRELOAD="$library" "${local_mpirun[@]}" -np 2 "$dtrain" small.ini run.name=slow run.steps=4 comm.timeout_s=3 >slow.txt 2>&1
 check "… its syncs alone last longer" test "$(sed '1,/metrics.jsonl/d' slow.log | grep -c ' fsync')" -gt 5
 
+# Files of a checkpoint that cannot be read are the machine's failure (exit 3), and are not missing ones.
+unreadable() { # call, path, command …
+    local fault=$1 path=$2
+    shift 2
+    FAULT="call=$fault path=$path at=1 times=0 do=eio" LD_PRELOAD=$library "$@" >unreadable.log 2>&1
+    check "$fault of $path fails: exit code 3 of $*" test $? -eq 3
+    check "$fault of $path fails: $(cat unreadable.log)" grep -q "Input/output error" unreadable.log
+}
+for call in stat,open open; do
+    unreadable $call MANIFEST "$dtrain" small.ini run.name=other run.resume=runs/synced/$last
+    unreadable $call config.json "$dtrain" small.ini run.name=other run.init_from=runs/synced/$last
+    unreadable $call config.json "$dtrain" verify runs/synced/$last
+    unreadable $call checkpoints/step "$dtrain" small.ini run.name=synced run.steps=13
+done
+
 # As after a power loss without those syncs.
 cp -r runs/synced runs/gap
 rm -r runs/gap/$last
