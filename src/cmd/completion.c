@@ -9,14 +9,27 @@ enum { TEXT = 1024 };
 
 const struct dt_command dt_cmd_completion;
 
-// One case of the shell function: the words, separated by blanks, that may follow `pattern`.
+// The words that a value may be, "auto|cuda|cpu"; NULL: any text, or a number.
+static const char *words_of(const struct dt_config_key *key)
+{
+    return key->type == DT_CONFIG_BOOL ? "true|false" : key->choices;
+}
+
+// Both shells separate them by blanks.
+static void print_words(const char *words)
+{
+    for (; *words; words++)
+        putchar(*words == '|' ? ' ' : *words);
+}
+
+// One case of the shell function: the words that may follow `pattern`.
 static void print_case(const char *pattern, const struct dt_config_key *key)
 {
-    if (key->type != DT_CONFIG_BOOL && key->type != DT_CONFIG_ENUM)
+    const char *words = words_of(key);
+    if (!words)
         return;
     printf("    %s) words=\"", pattern);
-    for (const char *c = key->choices ? key->choices : "true|false"; *c; c++)
-        putchar(*c == '|' ? ' ' : *c);
+    print_words(words);
     printf("\" ;;\n");
 }
 
@@ -44,7 +57,7 @@ static void print_bash(void)
         print_case(row.name, row.key);
     for (int i = 1; dt_commands[i]; i++)
         for (const struct dt_option *o = dt_commands[i]->options; o && o->key.name; o++)
-            if (o->key.type == DT_CONFIG_ENUM) {
+            if (o->key.type == DT_CONFIG_ENUM) { // a flag has no value
                 snprintf(pattern, sizeof pattern, "\"%s --%s\"", dt_commands[i]->name, o->key.name);
                 print_case(pattern, &o->key);
             }
@@ -85,14 +98,13 @@ static void print_quoted(const char *text, const char *special)
 static void print_values(const struct dt_config_key *key)
 {
     bool number = key->type == DT_CONFIG_INT || key->type == DT_CONFIG_FLOAT;
-    const char *choices = key->type == DT_CONFIG_BOOL ? "true|false" : key->choices;
-    if (!choices) {
+    const char *words = words_of(key);
+    if (!words) {
         fputs(number ? " " : "_files", stdout);
         return;
     }
     putchar('(');
-    for (; *choices; choices++)
-        putchar(*choices == '|' ? ' ' : *choices);
+    print_words(words);
     putchar(')');
 }
 
@@ -121,13 +133,14 @@ static void print_keys(void)
     struct dt_config_row row = {0};
     printf("_dtrain_setting() {\n    local key=${PREFIX%%%%=*}\n    local -a keys\n"
            "    if compset -P '*='; then\n        case $key in\n");
-    while (dt_config_next(&dt_settings_table, &row))
-        if (row.key->choices || row.key->type == DT_CONFIG_BOOL) {
-            printf("        %s) _values value ", row.name);
-            for (const char *c = row.key->choices ? row.key->choices : "true|false"; *c; c++)
-                putchar(*c == '|' ? ' ' : *c);
-            printf(" ;;\n");
-        }
+    while (dt_config_next(&dt_settings_table, &row)) {
+        const char *words = words_of(row.key);
+        if (!words)
+            continue;
+        printf("        %s) _values value ", row.name);
+        print_words(words);
+        printf(" ;;\n");
+    }
     printf("        *) _files ;;\n        esac\n        return\n    fi\n    keys=(\n");
     row = (struct dt_config_row){0};
     while (dt_config_next(&dt_settings_table, &row)) {
