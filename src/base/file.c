@@ -346,11 +346,14 @@ void dt_proc_value(const char *path, const char *key, char *value, size_t size)
     FILE *file = fopen(path, "r");
     value[0] = '\0';
     while (file && !value[0] && fgets(line, sizeof line, file)) {
-        char *found = strncmp(line, key, strlen(key)) == 0 ? strchr(line, ':') : NULL;
-        if (found) {
-            found += 1 + strspn(found + 1, " \t");
-            snprintf(value, size, "%.*s", (int)strcspn(found, "\n"), found);
-        }
+        if (strncmp(line, key, strlen(key)) != 0)
+            continue;
+        const char *at = line + strlen(key);
+        at += strspn(at, " \t");
+        if (*at != ':')
+            continue; // a longer key
+        at += 1 + strspn(at + 1, " \t");
+        snprintf(value, size, "%.*s", (int)strcspn(at, "\n"), at);
     }
     if (file)
         fclose(file);

@@ -222,6 +222,20 @@ static void test_remove_tree(void)
     CHECK(!dt_file_exists(in_scratch("outside/stays")), "the file stayed");
 }
 
+static void test_proc_value(void)
+{
+    char value[16];
+    put("proc", "Mem\nMemTotal:  2 kB\nmodel name\t: A B\nMem: 1 kB\nMem: 3 kB\n");
+    dt_proc_value(in_scratch("proc"), "Mem", value, sizeof value);
+    CHECK_STR(value, "1 kB"); // of no longer key, and the first
+    dt_proc_value(in_scratch("proc"), "model name", value, sizeof value);
+    CHECK_STR(value, "A B");
+    dt_proc_value(in_scratch("proc"), "Swap", value, sizeof value);
+    CHECK_STR(value, "");
+    dt_proc_value(in_scratch("missing"), "Mem", value, sizeof value);
+    CHECK_STR(value, "");
+}
+
 // What cannot be removed (a path through a file) does not hide why it was to be removed.
 static void test_discard_tree(void)
 {
@@ -286,6 +300,7 @@ int main(void)
     test_no_rights();
     test_remove_tree();
     test_discard_tree();
+    test_proc_value();
     test_hash();
     test_sync();
     remove_scratch();
