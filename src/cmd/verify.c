@@ -149,7 +149,7 @@ const struct dt_command dt_cmd_verify = {
     .about =
         "Reads shards and checkpoints completely and reports for each whether it is good. PATH is "
         "a shard, a checkpoint (a folder with MANIFEST), a glob, or a folder: all *.h5, *.hdf5 "
-        "and checkpoints in it. The exit code is 2 if one is bad.",
+        "and checkpoints in it. The exit code is 2 if one is bad, 3 if the machine failed.",
     .min_words = 1,
     .max_words = INT_MAX,
     .run = run,
