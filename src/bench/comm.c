@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/round.h"
 #include "comm/selftest.h"
 #include "job/device.h"
@@ -372,9 +373,8 @@ static dt_status choose_limit(struct bench *b, bool on_device)
 static void say_what_was_skipped(const struct bench *b)
 {
     if (b->skipped && b->route.comm->info.rank == 0)
-        fprintf(stderr,
-                "dtrain: %s: skipping arrays of %lld bytes and more: each rank needs two, and the "
-                "limit for one is %lld MiB (%s)\n",
+        dt_info("%s: skipping arrays of %lld bytes and more: each rank needs two, and the "
+                "limit for one is %lld MiB (%s)",
                 b->route.name, (long long)b->skipped, (long long)(b->limit >> 20),
                 b->route.options->max_memory > 0
                     ? "--max-memory"

@@ -3,6 +3,7 @@
 #include "bench/comm.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -104,9 +105,8 @@ static void name_slow_ranks(const struct pairs *p)
                 p->list[n++] = p->rates[i * p->n + k] / p->typical[is_between(p, i, k)];
         double share = median(p->list, n);
         if (share < slow)
-            fprintf(stderr,
-                    "dtrain: warning: %s: rank %d on %s exchanges at %.2f of the median: look at "
-                    "its host, and at how its cores are bound\n",
+            dt_warn("%s: rank %d on %s exchanges at %.2f of the median: look at its host, and at "
+                    "how its cores are bound",
                     p->route->name, i, p->hosts[i], share);
     }
 }
