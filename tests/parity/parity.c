@@ -34,6 +34,8 @@ bool parity_case(struct parity *p, const char *format, ...)
     p->cases++;
     if (p->list)
         printf("%4d  %s\n", p->cases, p->text);
+    size_t used = strlen(p->text);
+    snprintf(p->text + used, sizeof p->text - used, " (case %d)", p->cases);
     return !p->list && (p->only_case == 0 || p->only_case == p->cases) &&
            p->cases >= p->first_case && p->cases % p->every == 0;
 }

@@ -38,7 +38,7 @@ struct parity {
     int only_case, cases; // 0: all; counted so far
     int first_case;       // those before it are left out
     int every;            // only each such case: 1 for all
-    char text[160];       // what the case is
+    char text[192];       // what the case is, and its number
     bool done[PARITY_OPS];
 };
 
