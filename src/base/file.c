@@ -33,7 +33,7 @@ void dt_file_on_progress_here(void (*report)(void *context), void *context)
     here.context = context;
 }
 
-static void report_progress(void)
+void dt_file_progress(void)
 {
     void (*report)(void) = on_progress;
     if (here.report)
@@ -153,7 +153,7 @@ static dt_status remove_entry(void *context, FTS *tree, FTSENT *entry)
 {
     (void)context;
     (void)tree;
-    report_progress();
+    dt_file_progress();
     switch (entry->fts_info) {
     case FTS_D: // before its contents; it comes again after them
         return DT_OK;
@@ -252,7 +252,7 @@ static dt_status read_some(int fd, const char *path, char *data, int64_t size, i
         if (n == 0)
             break;
         *got += n;
-        report_progress();
+        dt_file_progress();
     }
     return DT_OK;
 }
@@ -304,7 +304,7 @@ static dt_status close_synced(int fd, const char *action, const char *path, int 
     int error = fsync(fd) == 0 ? 0 : errno;
     if (close(fd) != 0 && !error) // NFS reports a full quota here
         error = errno;
-    report_progress();
+    dt_file_progress();
     if (error == 0 || error == harmless)
         return DT_OK;
     errno = error;
@@ -393,7 +393,7 @@ dt_status dt_write_all(int fd, const char *path, const void *data, int64_t size)
             return DT_FAIL_ERRNO("write", path);
         at += n;
         size -= n;
-        report_progress();
+        dt_file_progress();
     }
     return DT_OK;
 }
@@ -415,7 +415,7 @@ dt_status dt_pread_all(int fd, const char *path, void *data, int64_t size, int64
                            end);
         at += n;
         offset += n;
-        report_progress();
+        dt_file_progress();
     }
     return DT_OK;
 }

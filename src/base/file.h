@@ -21,6 +21,8 @@ enum { DT_PATH = 4096 };
 void dt_file_on_progress(void (*report)(void));
 // The same for the work of the calling thread alone, in place of that.
 void dt_file_on_progress_here(void (*report)(void *context), void *context);
+// Calls it: for file work that a library has done.
+void dt_file_progress(void);
 
 // Whether errno is the fault of the user or of the machine, and a hint (or NULL).
 dt_status dt_errno_status(int error);

@@ -26,6 +26,7 @@ void dt_h5_enter(void)
 void dt_h5_leave(void)
 {
     pthread_mutex_unlock(&lock);
+    dt_file_progress(); // opening 100,000 episodes takes minutes, in which the other ranks wait
 }
 
 const char *dt_dataset_hdf5_version(void)

@@ -1,5 +1,6 @@
 // Readers of episodes: every number of every window, in each layout and type; windows and padding;
 // order on any number of ranks; what is refused.
+#include "base/file.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "data/loader.h"
@@ -637,6 +638,34 @@ static void test_targets_by_head(void)
     refuse_scan(&rules, "a.h5 has no /targets/stick (the targets of model.heads)");
 }
 
+static int64_t reports;
+
+static void count_report(void)
+{
+    reports++;
+}
+
+// Opening a shard of many episodes, and computing the statistics, reports that the rank is at work.
+static void test_progress(void)
+{
+    struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
+    struct dt_shard shard;
+    struct dt_reader *reader;
+    write_a(ROBOMIMIC);
+    dt_file_on_progress(count_report);
+    CHECK_OK(dt_reader_open(in_scratch("a.h5"), &rules, &shard, &reader));
+    CHECK(reports >= shard.episodes, "%ld reports", (long)reports);
+    dt_reader_close(reader);
+    struct dt_dataset *dataset = scan_all(&rules);
+    double *blocks = calloc((size_t)dt_statistics_size(dataset), sizeof *blocks);
+    reports = 0;
+    CHECK_OK(dt_statistics_read(dataset, 0, 1, blocks, NULL, NULL));
+    CHECK(reports >= dataset->episodes, "%ld reports", (long)reports);
+    dt_file_on_progress(NULL);
+    free(blocks);
+    dt_dataset_free(dataset);
+}
+
 // A shard that changes while it is trained on is noticed when it is opened again.
 static void test_changed_shard(void)
 {
@@ -708,6 +737,7 @@ int main(void)
     test_some_episodes();
     test_targets_by_head();
     test_changed_shard();
+    test_progress();
     test_verify();
     test_block();
     test_f16();

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Training through the whole CUDA path on the simulated device: the losses of the CPU, with graphs and without, in
 # every order of threads and streams; on one rank and several, with simulated NCCL and with MPI; resume; validation
-# and checkpoints between steps. With `short` as the third argument each part of the path once.
+# and checkpoints between steps. With `short` as the last argument each part of the path once.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../../lib.sh"
-tool=$2 size=${3:-whole}
+tool=$2 make_episodes=$(realpath "$3") size=${4:-whole}
 export SIMT_COUNT=1 # of allocations
 small_run
 sed -i 's/^d_model = .*/d_model = 16/; s/^seq_len = .*/seq_len = 11/; s/^batch = .*/batch = 4/' small.ini
@@ -66,6 +66,15 @@ if [ "$size" != short ]; then
     SIMT_ORDER=random train kinds-plain 1 "${kinds[@]}" run.cuda_graph=false
     alike kinds-plain kinds
 fi
+
+# Images stay bytes until the device, which has the numbers that the loader makes of floats.
+image=(model.layers=gru model.n_layer=1 'model.heads=buttons:bernoulli*2 stick:categorical*5' data.targets=actions
+    data.inputs="obs/a $(printf 'obs/img %.0s' {1..16}) obs/a[1]" run.precision=bf16)
+for type in bytes floats; do
+    "$make_episodes" robomimic $type.h5 0 13 $([ $type = bytes ] || echo floats)
+    train image-$type 1 "${image[@]}" data.train=$type.h5 data.val=$type.h5
+done
+alike image-bytes image-floats
 
 # Several ranks. The order of two summands does not matter: MPI and NCCL give the same bits.
 export SIMT_DEVICES=4
