@@ -46,7 +46,7 @@ static dt_status parse_word(const char *key, const char *word, struct dt_column 
     if (fine && strncmp(text, ":id*", 4) == 0) {
         text += 4;
         column->table = number(&text);
-        fine = column->table > 0;
+        fine = column->table > 0 && column->table <= INT32_MAX;
     }
     if (fine && !*text && !(column->target && column->table))
         return DT_OK;

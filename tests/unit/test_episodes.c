@@ -375,6 +375,7 @@ static void test_columns_refused(void)
                   "/data/demo_0/obs/a has 3 columns; there is no column 3");
     refuse_inputs(ROBOMIMIC, "obs/a:id*4", "/data/demo_0/obs/a holds floating-point numbers");
     refuse_inputs(ROBOMIMIC, "obs/a obs/img[2:2]", "data.inputs: 'obs/img[2:2]'");
+    refuse_inputs(ROBOMIMIC, "obs/b:id*2147483648", "data.inputs: 'obs/b:id*2147483648'");
     static const char *const words[] = {"obs/a[",    "obs/a[1",     "[1]",
                                         "obs/a:id",  "obs/b:id*0",  "obs/b:id*3x",
                                         "obs/a[-1]", "obs/a[1:2]x", "/"};
