@@ -1,6 +1,5 @@
 // The demands of kernels/NAME.h for products, frames, embeddings, norms, gates, biases and the
 // convolution.
-// convolution.
 #include "backend/check_argument.h"
 
 static bool gemm_types_fit(const struct dt_backend *backend, const struct dt_gemm_args *args)
