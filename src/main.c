@@ -84,6 +84,17 @@ static dt_status run(const struct dt_call *call)
     return DT_OK;
 }
 
+// Why a line could not be written is not known any more when all are.
+static dt_status flush_output(void)
+{
+    if (fflush(stdout) != 0)
+        return DT_FAIL_ERRNO("write to", "standard output");
+    if (ferror(stdout))
+        return DT_FAIL(DT_MACHINE, "free some space where it goes, or write it elsewhere",
+                       "cannot write all of the output");
+    return DT_OK;
+}
+
 int main(int argc, char **argv)
 {
     struct dt_call call;
@@ -102,8 +113,8 @@ int main(int argc, char **argv)
     dt_status status = dt_call_parse(argc - 1, argv + 1, &call);
     if (status == DT_OK)
         status = run(&call);
-    if (status == DT_OK && (fflush(stdout) != 0 || ferror(stdout)))
-        status = DT_FAIL_ERRNO("write to", "standard output");
+    if (status == DT_OK)
+        status = flush_output();
     // What the user can fix is the same on all ranks, and rank 0 reports it: arguments, the launch.
     if (status != DT_USER || dt_comm_launched_rank() == 0)
         dt_report(status);

@@ -46,7 +46,7 @@ says '(allowed: a number from 0 to below 1)' error.txt
 code=0
 "$dtrain" --help >/dev/full 2>error.txt || code=$?
 check "output that cannot be written: exit code $code, not 3" [ $code -eq 3 ]
-says 'cannot write to standard output: No space left' error.txt
+says 'cannot write all of the output' error.txt
 run 2 bench --bach=3
 says "unknown option --bach: did you mean '--batch'?" error.txt
 says 'dtrain bench --help' error.txt
