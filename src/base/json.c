@@ -111,6 +111,15 @@ dt_status dt_json_string(const char *path, const cJSON *object, const char *fiel
     return DT_OK;
 }
 
+char *dt_json_text(const cJSON *json)
+{
+    char *print = json ? cJSON_Print(json) : NULL, *text = NULL;
+    if (print && asprintf(&text, "%s\n", print) < 0)
+        text = NULL;
+    cJSON_free(print);
+    return text;
+}
+
 bool dt_json_add_int(cJSON *object, const char *field, int64_t value)
 {
     char text[24];

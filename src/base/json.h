@@ -29,6 +29,9 @@ dt_status dt_json_string(const char *path, const cJSON *object, const char *fiel
 dt_status dt_json_reject(const char *path, const cJSON *object, const char *field,
                          const char *allowed, ...) __attribute__((format(printf, 4, 5)));
 
+// The text of a file: indented, with a newline at its end, by malloc. NULL: no memory, or no json.
+char *dt_json_text(const cJSON *json);
+
 // Numbers written exactly (cJSON itself drops digits after the fifteenth where the difference is
 // within an epsilon); a float always has a point or an exponent. False if out of memory.
 bool dt_json_add_int(cJSON *object, const char *field, int64_t value);

@@ -132,12 +132,9 @@ dt_status dt_trainer_text(const struct dt_trainer_state *state, const struct dt_
 {
     cJSON *json = cJSON_CreateObject();
     bool fine = json && add_state(json, state) && add_shards(json, train);
-    char *print = fine ? cJSON_Print(json) : NULL;
-    int length = print ? asprintf(text, "%s\n", print) : -1;
-    cJSON_free(print);
+    *text = fine ? dt_json_text(json) : NULL;
     cJSON_Delete(json);
-    return length >= 0 ? DT_OK
-                       : DT_FAIL(DT_MACHINE, NULL, "no memory for the text of trainer.json");
+    return *text ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for the text of trainer.json");
 }
 
 static dt_status read_hash(const char *path, const cJSON *json, const char *field, uint64_t *hash)

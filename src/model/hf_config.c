@@ -315,9 +315,7 @@ dt_status dt_hf_config_text(const struct dt_model_config *config, char **text)
     DT_TRY(dt_model_config_normalize(&full));
     DT_TRY(dt_model_config_resolve(&full, 0));
     cJSON *json = cJSON_CreateObject();
-    char *print = json && add_all(json, &full) ? cJSON_Print(json) : NULL;
-    int length = print ? asprintf(text, "%s\n", print) : -1;
-    cJSON_free(print);
+    *text = json && add_all(json, &full) ? dt_json_text(json) : NULL;
     cJSON_Delete(json);
-    return length >= 0 ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for the text of config.json");
+    return *text ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for the text of config.json");
 }

@@ -289,7 +289,7 @@ static char *json_text(const struct table *table)
                dt_json_add_double(object, "flops", row->work.flops) &&
                dt_json_add_double(object, "floor_seconds", row->work.floor);
     }
-    char *text = fine ? cJSON_Print(json) : NULL;
+    char *text = fine ? dt_json_text(json) : NULL;
     cJSON_Delete(json);
     return text;
 }
@@ -301,7 +301,7 @@ static dt_status write_json(const struct table *table)
     if (!(text = json_text(table)))
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %s", path);
     dt_status status = dt_write_file_atomic(path, text, (int64_t)strlen(text));
-    cJSON_free(text);
+    free(text);
     return status;
 }
 

@@ -46,6 +46,7 @@ check "the trace is whole" "$tool" runs/two/trace-5-11.json 2 compute:forward co
     communication:all-reduce "input:filling a batch" checkpoint:snapshot 0/checkpoint:write
 check "the same losses as without" ranks 2 small.ini run.name=off log.profile=false log.eval_every=6 log.eval_batches=2 >off.log 2>&1
 check "… they are" same_bits runs/two/checkpoints/step-00000012 runs/off/checkpoints/step-00000012
+check "profile.json ends with a newline" test -z "$(tail -c 1 runs/two/profile.json)"
 check "no table is written when off" test ! -e runs/off/profile.txt -a ! -e runs/off/profile.json
 check "--check plans its memory" grep -q '^  host profile ' <("$dtrain" --check small.ini log.trace_steps=1:2)
 check "… where there is one" test "$("$dtrain" --check small.ini log.profile=false | grep -c 'profile  ')" = 0
