@@ -72,7 +72,7 @@ static dt_status measure(struct playing *p, double seconds)
 static void print(const struct dt_bench_options *options, const struct playing *p)
 {
     double median = dt_bench_median(&p->clock) * 1e6, best = dt_bench_best(&p->clock) * 1e6,
-           mb = (double)p->params.count * 4 / 1e6;
+           mb = (double)dt_model_weight_bytes(dt_player_model(p->player)) / 1e6;
     const char *weights = p->info.weights == DT_PLAY_INT8   ? "int8"
                           : p->info.weights == DT_PLAY_BF16 ? "bf16"
                                                             : "fp32";
@@ -83,7 +83,7 @@ static void print(const struct dt_bench_options *options, const struct playing *
                p->model.layers, (long long)p->model.d_model, weights, (long long)p->params.count,
                mb, (long long)p->info.state, median, best);
     else
-        printf("%s, %s weights: %.1f us a playing step (best %.1f), %.2f MB in fp32, state of a "
+        printf("%s, %s weights: %.1f us a playing step (best %.1f), %.2f MB of weights, state of a "
                "stream %lld bytes\n",
                p->model.layers, weights, median, best, mb, (long long)p->info.state);
 }

@@ -30,6 +30,7 @@ struct dt_model {
     struct parts parts;
     struct dt_backend backend;
     struct dt_net net;
+    int64_t bytes[DT_MEMORY_COUNT]; // of memory
     void *memory[DT_MEMORY_COUNT];
     struct dt_view *residual; // [n_layer + 1] of [M, d] fp32: the stream at block i's norm, and at
                               // the head's; one array in inference
@@ -300,8 +301,9 @@ static int64_t place_int8(const struct dt_model *model, struct dt_arena arena)
     return arena.used;
 }
 
-static dt_status measure(struct dt_model *model, int64_t bytes[DT_MEMORY_COUNT])
+static dt_status measure(struct dt_model *model)
 {
+    int64_t *bytes = model->bytes;
     const struct dt_model_shape *shape = &model->shape;
     struct dt_plan plan = {.net = &model->net, .shape = *shape};
     plan.too_large = __builtin_mul_overflow(shape->sequences, shape->length, &plan.rows);
@@ -324,8 +326,9 @@ static dt_status measure(struct dt_model *model, int64_t bytes[DT_MEMORY_COUNT])
     return DT_OK;
 }
 
-static void place(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
+static void place(struct dt_model *model)
 {
+    const int64_t *bytes = model->bytes;
     struct dt_plan plan = {.net = &model->net,
                            .shape = model->shape,
                            .rows = model->shape.sequences * model->shape.length};
@@ -339,10 +342,9 @@ static void place(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
     model->net.workspace_bytes = bytes[DT_MEMORY_WORKSPACE];
 }
 
-// A model without memory, and how much of each kind it needs.
+// A model without memory, which knows how much of each kind it needs.
 static dt_status model_new(const struct dt_backend *backend, const struct dt_model_config *config,
-                           const struct dt_model_shape *shape, int64_t bytes[DT_MEMORY_COUNT],
-                           struct dt_model **out)
+                           const struct dt_model_shape *shape, struct dt_model **out)
 {
     struct dt_model *model = calloc(1, sizeof *model);
     if (!model)
@@ -366,7 +368,7 @@ static dt_status model_new(const struct dt_backend *backend, const struct dt_mod
         status = DT_FAIL(DT_MACHINE, NULL, "no memory for a model");
         goto fail;
     }
-    DT_TRY_GOTO(status, fail, measure(model, bytes));
+    DT_TRY_GOTO(status, fail, measure(model));
     *out = model;
     return DT_OK;
 fail:
@@ -378,19 +380,18 @@ dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_
                         const struct dt_model_shape *shape, struct dt_memory_plan *plan)
 {
     struct dt_model *model = NULL;
-    int64_t bytes[DT_MEMORY_COUNT];
-    DT_TRY(model_new(backend, config, shape, bytes, &model));
+    DT_TRY(model_new(backend, config, shape, &model));
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
-        dt_memory_plan_add(plan, dt_memory_name[i], bytes[i], false);
+        dt_memory_plan_add(plan, dt_memory_name[i], model->bytes[i], false);
     dt_model_destroy(model);
     return DT_OK;
 }
 
-static dt_status allocate_memory(struct dt_model *model, const int64_t bytes[DT_MEMORY_COUNT])
+static dt_status allocate_memory(struct dt_model *model)
 {
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
-        if (bytes[i] > 0)
-            DT_TRY_NOTE(dt_alloc(&model->backend, bytes[i], &model->memory[i]),
+        if (model->bytes[i] > 0)
+            DT_TRY_NOTE(dt_alloc(&model->backend, model->bytes[i], &model->memory[i]),
                         "allocating the model's %s", dt_memory_name[i]);
     return DT_OK;
 }
@@ -399,14 +400,13 @@ dt_status dt_model_create(const struct dt_backend *backend, const struct dt_mode
                           const struct dt_model_shape *shape, struct dt_model **out)
 {
     struct dt_model *model = NULL;
-    int64_t bytes[DT_MEMORY_COUNT];
-    DT_TRY(model_new(backend, config, shape, bytes, &model));
-    dt_status status = allocate_memory(model, bytes);
+    DT_TRY(model_new(backend, config, shape, &model));
+    dt_status status = allocate_memory(model);
     if (status != DT_OK) {
         dt_model_destroy(model);
         return status;
     }
-    place(model, bytes);
+    place(model);
     *out = model;
     return DT_OK;
 }
@@ -456,6 +456,12 @@ float *dt_model_weights(struct dt_model *model)
 dt_bf16 *dt_model_weights_bf16(struct dt_model *model)
 {
     return model->memory[DT_MEMORY_WEIGHTS_BF16];
+}
+
+int64_t dt_model_weight_bytes(const struct dt_model *model)
+{
+    const int64_t *bytes = model->bytes;
+    return bytes[DT_MEMORY_WEIGHTS] + bytes[DT_MEMORY_WEIGHTS_BF16] + bytes[DT_MEMORY_WEIGHTS_INT8];
 }
 
 float *dt_model_gradients(struct dt_model *model)
