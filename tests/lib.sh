@@ -88,8 +88,9 @@ every = 1
 EOF
 }
 
-train_lines() { # metrics.jsonl: "step loss grad_norm" of each train line
-    sed -n 's/.*"event":"train","step":\([0-9]*\),.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1"
+train_lines() { # metrics.jsonl: "step loss grad_norm" of each train line; none of two files are not alike
+    sed -n 's/.*"event":"train","step":\([0-9]*\),.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1" | grep . ||
+        echo "no train line in $1"
 }
 
 # Same steps, and losses that agree within a relative tolerance.
@@ -111,7 +112,7 @@ seconds_since() { # file: since it was last written
 
 # A job that a test meddles with.
 steps_done() { # run: the last step in its metrics; the end alone is read, since the file grows meanwhile
-    train_lines <(tail -n 8 "runs/$1/metrics.jsonl" 2>/dev/null) | tail -n 1 | cut -d' ' -f1
+    tail -n 8 "runs/$1/metrics.jsonl" 2>/dev/null | sed -n 's/.*"event":"train","step":\([0-9]*\),.*}$/\1/p' | tail -n 1
 }
 
 wait_until() { # command …: up to two minutes for it to succeed

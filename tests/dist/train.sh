@@ -7,9 +7,9 @@ small_run
 
 ranks 1 small.ini run.name=one >one.log 2>&1 || { cat one.log >&2; exit 1; }
 check "twelve steps are logged" test "$(train_lines runs/one/metrics.jsonl | wc -l)" -eq 12
-# By 1.6 at this rate; at the rate of the other runs by 0.48 to 0.6, depending on the sources, which are the data.
+# By 2.4 at this rate; at the rate of the other runs by 0.9.
 check "training at a higher learning rate" ranks 1 small.ini run.name=fast optim.lr=1e-2 >fast.log 2>&1
-check "the loss falls" awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(last < first - 0.5) }' \
+check "the loss falls" awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(last < first - 1.5) }' \
     <(train_lines runs/fast/metrics.jsonl)
 
 # fp32 sums in another order: 1e-5 relative is what the project promises.

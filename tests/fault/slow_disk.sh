@@ -61,7 +61,7 @@ check "$name: the save that was due at step 40 waited for the disk, not training
 check "$name: all are whole" "$dtrain" verify runs/$name/checkpoints/* >verify.log 2>&1
 
 # Rising rates: the loss falls until step 2, whose checkpoint is lost, then jumps. The best is that of step 1 again, two
-# evaluations before step 3. The text is no source code of today, with which the losses would change.
+# evaluations before step 3. Of numbers as text this is so.
 mkdir numbers
 seq 60000 >numbers/text
 "$dtrain" pack -o counted --val 0.1 numbers >pack.log 2>&1 || { cat pack.log >&2; exit 1; }
