@@ -49,6 +49,7 @@ check "… they are" same_bits runs/two/checkpoints/step-00000012 runs/off/check
 check "profile.json ends with a newline" test -z "$(tail -c 1 runs/two/profile.json)"
 check "no table is written when off" test ! -e runs/off/profile.txt -a ! -e runs/off/profile.json
 check "--check plans its memory" grep -q '^  host profile ' <("$dtrain" --check small.ini log.trace_steps=1:2)
+check "… and that of comparisons" grep -q '^  checksums ' <("$dtrain" --check small.ini comm.verify_replicas=1)
 check "… where there is one" test "$("$dtrain" --check small.ini log.profile=false | grep -c 'profile  ')" = 0
 
 # Limits as dtrain bench writes them.

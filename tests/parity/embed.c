@@ -18,6 +18,12 @@ struct shape {
     enum tokens tokens;
 };
 
+// Of ids, which may be a column of several.
+static int64_t stride_of(const struct shape *s)
+{
+    return 1 + s->rows % 3;
+}
+
 // Rows of tokens 1, 2, …: the lists begin at, just before and within a slot of the device's, and
 // are runs of every fullness.
 static const int64_t uneven[] = {
@@ -37,24 +43,29 @@ static int32_t uneven_token(int64_t row)
 static int32_t *make_tokens(const struct shape *s)
 {
     struct dt_philox rng = dt_philox_init(21, 7, 0);
-    int32_t *ids = guarded(s->rows * 4);
+    int64_t stride = stride_of(s);
+    int32_t *ids = guarded(s->rows * stride * 4);
+    for (int64_t i = 0; i < s->rows * stride; i++)
+        ids[i] = (int32_t)(i % s->vocab); // of other columns
     for (int64_t r = 0; r < s->rows; r++) {
         double u = (double)dt_philox_u32(&rng) * 0x1p-32;
-        ids[r] = s->tokens == ONE   ? (int32_t)(s->vocab / 2)
-                 : s->tokens == TWO ? (int32_t)(r % 3 == 2 ? s->vocab - 1 : 0)
-                 : s->tokens == UNEVEN
-                     ? uneven_token(r * 7 % s->rows) // rows is no multiple of 7: each row once
-                     : (int32_t)(u * u * u * (double)s->vocab);
+        ids[r * stride] =
+            s->tokens == ONE   ? (int32_t)(s->vocab / 2)
+            : s->tokens == TWO ? (int32_t)(r % 3 == 2 ? s->vocab - 1 : 0)
+            : s->tokens == UNEVEN
+                ? uneven_token(r * 7 % s->rows) // rows is no multiple of 7: each row once
+                : (int32_t)(u * u * u * (double)s->vocab);
     }
     if (s->tokens == TEXT || s->tokens == UNEVEN)
-        ids[s->rows - 1] = (int32_t)(s->vocab - 1);
+        ids[(s->rows - 1) * stride] = (int32_t)(s->vocab - 1);
     return ids;
 }
 
 REFERENCE(embed_forward)
 {
     for (int64_t i = 0; i < a->rows * a->width; i++)
-        a->out[i] = (float)get(a->table, a->dtype, a->ids[i / a->width] * a->width + i % a->width);
+        a->out[i] = (float)get(a->table, a->dtype,
+                               a->ids[i / a->width * a->ids_stride] * a->width + i % a->width);
     return DT_OK;
 }
 
@@ -66,7 +77,7 @@ REFERENCE(embed_backward)
             float sum = 0.0f, run = 0.0f;
             int64_t n = 0;
             for (int64_t r = 0; r < a->rows; r++) {
-                if (a->ids[r] != v)
+                if (a->ids[r * a->ids_stride] != v)
                     continue;
                 run += a->dout[r * a->width + i];
                 if (++n % DT_EMBED_RUN == 0)
@@ -99,14 +110,14 @@ static void compare(struct parity *p, const struct shape *s)
                                             .vocab = V,
                                             .dtype = s->type,
                                             .ids = ids,
-                                            .ids_stride = 1,
+                                            .ids_stride = stride_of(s),
                                             .table = normal_rows(s->type, V, d, d, 1.0, 1),
                                             .out = guarded(rows * d * 4)};
     struct dt_embed_backward_args backward = {.rows = rows,
                                               .width = d,
                                               .vocab = V,
                                               .ids = ids,
-                                              .ids_stride = 1,
+                                              .ids_stride = forward.ids_stride,
                                               .dout = normal(rows * d, 1.0, 2),
                                               .dtable = s->accumulate ? normal(V * d, 1.0, 3)
                                                                       : guarded(V * d * 4),

@@ -283,34 +283,35 @@ REFERENCE(adamw)
 static void compare_adamw(struct parity *p, int64_t n, int64_t off, bool copy, bool average,
                           bool skip)
 {
-    const int64_t first = average ? 3 * off : 0; // these arrays may be a piece of those divided
-    const struct dt_adamw_span spans[] = {{first + n / 3, 0.1f},
-                                          {first + n / 3 + 1, 0.0f},
-                                          {first + n - n / 5, 0.3f},
-                                          {first + n + off, 0.0f}};
+    const int64_t first = average ? n + 3 * off : 0; // these arrays may be a piece of those divided
+    const struct dt_adamw_span spans[] = {{first / 2, 0.9f},         {first, 0.8f},
+                                          {first + n / 3, 0.1f},     {first + n / 3 + 1, 0.0f},
+                                          {first + n - n / 5, 0.3f}, {first + n + off, 0.0f}};
     const struct dt_update_control control = {.lr = 0.02f,
                                               .grad_scale = skip ? (float)NAN : 0.7f,
                                               .bias1 = 0.271f,
                                               .bias2 = 0.142625f,
                                               .skip = skip};
+    const size_t before = average && n > 1 ? 0 : 2; // the first two are of what is before a piece
     if (!begin(p, "adamw", n, off,
                skip      ? "skipped"
                : average ? "with average"
                : copy    ? "with copy"
                          : "no copy"))
         return;
-    struct dt_adamw_args args = {.n = n,
-                                 .first = first,
-                                 .weight = normal(n + off, 1.0, 5) + off,
-                                 .m = normal(n + off, 0.1, 6) + off,
-                                 .v = normal(n + off, 0.1, 7) + off,
-                                 .grad = normal(n + off, 1.0, 8) + off,
-                                 .beta1 = 0.9f,
-                                 .beta2 = 0.95f,
-                                 .eps = 1e-8f,
-                                 .n_spans = 4,
-                                 .spans = guarded_copy(spans, sizeof spans),
-                                 .control = guarded_copy(&control, sizeof control)};
+    struct dt_adamw_args args = {
+        .n = n,
+        .first = first,
+        .weight = normal(n + off, 1.0, 5) + off,
+        .m = normal(n + off, 0.1, 6) + off,
+        .v = normal(n + off, 0.1, 7) + off,
+        .grad = normal(n + off, 1.0, 8) + off,
+        .beta1 = 0.9f,
+        .beta2 = 0.95f,
+        .eps = 1e-8f,
+        .n_spans = 6 - before,
+        .spans = guarded_copy(spans + before, sizeof spans - before * sizeof *spans),
+        .control = guarded_copy(&control, sizeof control)};
     if (copy)
         args.copy = (dt_bf16 *)normal_rows(DT_BF16, 1, n + off, n + off, 1.0, 9) + off;
     if (average)

@@ -213,6 +213,24 @@ static void check_not_finite(struct parity *p)
     p->run_only = false;
 }
 
+// Of equal maxima the first counts.
+static void check_ties(struct parity *p)
+{
+    const struct shape s = {13, 0, "c", 5, DT_F32, 0, 0, 4, 0, 1};
+    const struct dt_loss_sum none = {0};
+    struct dt_policy_loss_args a = {.rows = s.rows, .scale = 1, .dtype = DT_F32};
+    if (!parity_case(p, "policy: equal logits"))
+        return;
+    a.targets = list_outputs(&s, &a);
+    a.logits = normal(s.rows * a.width, 0.0, 1);
+    a.logits_stride = a.width;
+    a.bias = normal(a.width, 0.0, 3);
+    a.sum = guarded_copy(&none, sizeof none);
+    PARITY(p, policy_loss, &a, IN(logits), IN(bias), IN(targets),
+           OUT(sum, DT_F64, 1, 4, 4, .each = 1e-6), WORKSPACE);
+    CHECK(a.sum->metrics[1] == 3, "%g of 13 targets are 0, not 3", a.sum->metrics[1]);
+}
+
 REFERENCE(bias_forward)
 {
     for (int64_t i = 0; i < a->rows * a->width; i++)
@@ -282,8 +300,10 @@ void parity_policy(struct parity *p)
         compare(p, &shapes[i]);
         compare_encoding(p, &shapes[i]);
     }
-    if (!p->model)
+    if (!p->model) {
         check_not_finite(p);
+        check_ties(p);
+    }
     for (int type = 0; type < 2 && p->model; type++)
         compare(p, &(struct shape){256 * 60, 0, "bccccc", 17, type ? DT_BF16 : DT_F32, 1, 0, 3,
                                    0.0f, 3.0f});

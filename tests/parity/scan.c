@@ -421,6 +421,25 @@ static void check_h_last_over_h0(struct parity *p)
     CHECK(same_bits(over.forward.h_last, whole.forward.h_last), "%s: h_last differs", p->text);
 }
 
+// One position from a state, as in play.
+static void check_step(struct parity *p)
+{
+    static const struct shape shapes[] = {
+        {3, 1, 37, 16, 32, DT_F32, .h0 = true, .resets = AT_ZERO},
+        {5, 1, 20, 7, 32, DT_BF16, .h0 = true, .wide = true},
+        {2, 1, 300, 64, 32, DT_F32, .resets = AT_ZERO},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const struct shape *s = &shapes[i];
+        if (!parity_case(p, "scan: one position, D %d N %d, no states, resets %d", (int)s->channels,
+                         (int)s->state, s->resets))
+            continue;
+        struct op op = make_op(p, s);
+        op.forward.states = op.forward.s = NULL;
+        forward(p, &op.forward);
+    }
+}
+
 // A NaN in any one input, with any payload, reaches y and some gradient.
 static void check_nan(struct parity *p, dt_dtype type, int which)
 {
@@ -575,6 +594,7 @@ void parity_scan(struct parity *p)
     check_chunks(p);
     check_carry(p);
     check_h_last_over_h0(p);
+    check_step(p);
     for (int which = 0; which <= INPUTS; which++) {
         check_nan(p, DT_F32, which);
         check_nan(p, DT_BF16, which);

@@ -376,6 +376,10 @@ static void wrong_calls(const struct model_folder *folder)
     CHECK(memcmp(after, before, 37 * sizeof *after) == 0, "a refused call has changed a stream");
     block[0] ^= 1;
     REFUSED(dtrain_step_restore(handle, 0, block, size), "not a saved state");
+    block[0] ^= 1;
+    const int left = 5; // drawn words, of four
+    memcpy(block + sizeof(uint64_t) + offsetof(struct dt_philox, left), &left, sizeof left);
+    REFUSED(dtrain_step_restore(handle, 0, block, size), "not a saved state");
     dtrain_step_error(why, sizeof why); // cut, and ended
     CHECK(strlen(why) < sizeof why, "an error's text is cut to its room");
     CHECK_INT(dtrain_step_reset(handle, 0), DTRAIN_STEP_OK);
@@ -475,11 +479,16 @@ static void wrong_frames(void)
     CHECK_INT(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs), DTRAIN_STEP_OK);
     REFUSED(dtrain_step_step(handle, 0, NULL, feed.ids, outputs), "frames of 19 numbers");
     REFUSED(dtrain_step_step(handle, 0, feed.frame, NULL, outputs), "2 ids");
+    feed.ids[1] = 8; // the last of its table
+    CHECK_INT(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs), DTRAIN_STEP_OK);
     feed.ids[1] = 9;
     REFUSED(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs), "id 1 of stream 0 is 9");
     feed.ids[1] = 0;
-    feed.frame[18] = NAN;
-    REFUSED(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs), "number 18 of the frame");
+    for (int strange = 0; strange < 2; strange++) {
+        feed.frame[18] = strange ? INFINITY : NAN;
+        REFUSED(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs),
+                "number 18 of the frame");
+    }
     dtrain_step_close(handle);
     free_model(&folder);
 }

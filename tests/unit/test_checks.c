@@ -67,6 +67,7 @@ static void test_gemm(void)
     REFUSE_AS(gemm, "b", b.data, NULL, "NULL");
     REFUSE_AS(gemm, "c", c.data, NULL, "NULL");
     REFUSE(gemm, c.data, memory, "itself");
+    REFUSE(gemm, c.data, memory + 16, "itself");
     REFUSE_NULL(gemm, workspace);
     REFUSE(gemm, workspace_bytes, 1, "1");
     REFUSE_AS(gemm, "k", a.cols, 0, "0");
@@ -469,6 +470,7 @@ static void test_xent(void)
     REFUSE_NULL(xent, workspace);
     good.dlogits = memory;
     CHECK_OK(dt_xent(&backend, &good, NULL));
+    REFUSE_AS(xent, "dlogits", dlogits_stride, 5, "the strides are 5 and 4");
     good.dtype = DT_BF16;
     REFUSE(xent, dlogits, memory, "bf16");
 }

@@ -224,6 +224,8 @@ static void test_config_mamba2(void)
                 "expand * hidden_size / head_dim = 8");
     CHECK_FAILS(parse_config(MAMBA2 ", \"time_step_limit\": [0.5, 0.1]}", &read), DT_USER,
                 "[smallest, largest] of step sizes");
+    CHECK_FAILS(parse_config(MAMBA2 ", \"time_step_limit\": [0.1, 0.5, 1]}", &read), DT_USER,
+                "[smallest, largest] of step sizes");
     CHECK_FAILS(parse_config(MAMBA2 ", \"time_step_limit\": 3}", &read), DT_USER,
                 "[smallest, largest] of step sizes");
 }
@@ -499,6 +501,10 @@ static void test_split(void)
     strcpy(bad, good);
     replace_text(bad, sizeof bad, "model-00002", "model-00001");
     check_index(&model, bad, "should be in model-00001-of-00002.safetensors but is not");
+    CHECK_INT(dt_hf_write_weights(in_scratch("split/model-00001-of-00002.safetensors"),
+                                  &model.params, model.weights, NULL, NULL),
+              DT_OK); // the whole table
+    check_index(&model, good, "is in 2 files");
     check_index(&model, "{\"weight_map\": []}", "weight_map is []");
     check_index(&model, "{\"weight_map\": {\"a\": 3}}", "a is 3");
     check_index(&model, "{\"weight_map\": {}}", "is missing");

@@ -233,6 +233,23 @@ static void check_refused(int64_t memory_rows, int n_dims, const int64_t *shape)
     dt_params_free(&params);
 }
 
+// A frozen row keeps its values: no decay. A tensor has one owner of its gradient beside its own
+// part.
+static void test_frozen_and_shared(void)
+{
+    struct dt_params params = mixed_table();
+    int row = -1;
+    dt_params_freeze(&params, 0);
+    CHECK(params.rows[0].frozen && !params.rows[0].decay, "a frozen row decays");
+    dt_params_share(&params, "later", &row);
+    CHECK_INT(params.failed, false);
+    dt_params_share(&params, "later", &row);
+    CHECK_INT(params.failed, true);
+    CHECK_SAYS("later is shared by two parts");
+    dt_error_clear();
+    dt_params_free(&params);
+}
+
 static void test_overflow(void)
 {
     int64_t big = INT64_C(1) << 31;
@@ -354,6 +371,7 @@ int main(void)
     test_other_table();
     test_table();
     test_padding();
+    test_frozen_and_shared();
     test_overflow();
     test_spans();
     test_published_size();
