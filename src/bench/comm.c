@@ -209,8 +209,7 @@ static void print_header(const struct bench *b)
                                   : "");
     if (b->route.options->pairs)
         return;
-    printf("# size: of the array in bytes; of reduce-scatter and all-gather, the blocks of all "
-           "ranks.\n"
+    printf("# size: bytes of the array (reduce-scatter, all-gather: the blocks of all ranks).\n"
            "# time: from a barrier until the slowest rank is done, in place. algbw: size / median "
            "time, 1e9 bytes/s.\n"
            "# busbw: algbw x 2 (n - 1) / n of an all-reduce, (n - 1) / n of reduce-scatter and "

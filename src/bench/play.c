@@ -83,9 +83,10 @@ static void print(const struct dt_bench_options *options, const struct playing *
                p->model.layers, (long long)p->model.d_model, weights, (long long)p->params.count,
                mb, (long long)p->info.state, median, best);
     else
-        printf("%s, %s weights: %.1f us a playing step (best %.1f), %.2f MB of weights, state of a "
-               "stream %lld bytes\n",
-               p->model.layers, weights, median, best, mb, (long long)p->info.state);
+        printf(
+            "%s, %s weights: %.1f us per playing step (best %.1f), %.2f MB of weights, state of a "
+            "stream %lld bytes\n",
+            p->model.layers, weights, median, best, mb, (long long)p->info.state);
 }
 
 dt_status dt_bench_play(const struct dt_bench_options *options)

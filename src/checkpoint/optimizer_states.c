@@ -225,7 +225,7 @@ static dt_status check_entry(const struct reader *r, const char *path,
 {
     const char *hint = "the checkpoint was written by another program, or for another model";
     if (!parse_name(r, entry->name, range))
-        return DT_FAIL(DT_USER, hint, "%s: %.200s is no range of this model's optimizer states",
+        return DT_FAIL(DT_USER, hint, "%s: %.200s is not a range of this model's optimizer states",
                        path, entry->name);
     if (entry->dtype != DT_F32 || entry->n_dims != 1 ||
         entry->shape[0] != range->last - range->first)
@@ -298,7 +298,7 @@ static dt_status check_cover(const struct reader *r, const char *folder)
                             param->name, (long long)param->file_count);
     }
     return dt_problems_report(&problems, "use another checkpoint",
-                              "the optimizer files of %s are not whole", folder);
+                              "the optimizer files of %s are incomplete", folder);
 }
 
 // One file open at a time: a set may have more than a process may open.

@@ -253,7 +253,8 @@ static void compare_shard(struct dt_problems *problems, const struct dt_shard *n
         dt_problems_add(problems, "data.train: shard %lld, %.100s, has %lld bytes, had %lld",
                         number, name, (long long)now->file_bytes, (long long)saved->file_bytes);
     else if (now->first_hash != saved->first_hash || now->last_hash != saved->last_hash)
-        dt_problems_add(problems, "data.train: shard %lld, %.100s, has other data", number, name);
+        dt_problems_add(problems, "data.train: shard %lld, %.100s, has different data", number,
+                        name);
 }
 
 void dt_trainer_compare_shards(struct dt_problems *problems, const struct dt_dataset *now,

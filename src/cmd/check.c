@@ -107,7 +107,7 @@ static void print_batch(const struct dt_job *job)
            (long long)job->micro_batch);
     print_arrays(job);
     if (dt_job_sum_order(job) == DT_SUM_TREE)
-        printf("sums: one binary tree over %lld micro-batches, the same on up to as many ranks\n",
+        printf("sums: one binary tree over %lld micro-batches, the same on up to that many ranks\n",
                (long long)(batch / job->micro_batch));
     printf("order: blocks of %lld windows, %s\n", (long long)dt_job_block(job),
            job->settings.data.shuffle ? "shuffled" : "as in the files");

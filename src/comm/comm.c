@@ -104,7 +104,7 @@ static dt_status check_tree(const struct dt_comm *comm, const struct dt_collecti
         return DT_FAIL(DT_MACHINE, NULL, "%s of %s by a tree: only sums of fp32 and fp64", name,
                        dt_dtype_name(c->dtype));
     if (comm->info.size & (comm->info.size - 1))
-        return DT_FAIL(DT_MACHINE, NULL, "%s by a tree among %d ranks, which is no power of two",
+        return DT_FAIL(DT_MACHINE, NULL, "%s by a tree among %d ranks, which is not a power of two",
                        name, comm->info.size);
     return DT_OK;
 }

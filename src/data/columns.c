@@ -9,7 +9,7 @@
 
 static const char form[] =
     "write PATH, PATH[i], PATH[i:j] (columns i to j - 1) or PATH:id*N (integers below N), "
-    "separated by blanks";
+    "separated by spaces";
 
 // A whole number at *text, which moves past it; -1: there is none.
 static int64_t number(const char **text)

@@ -104,7 +104,7 @@ static dt_status inspect_shard(struct dt_dataset *dataset, int64_t i)
         return DT_FAIL(DT_USER,
                        "name the datasets in data.inputs and data.targets, or use shards "
                        "that hold the same ones",
-                       "%s holds other columns than %s", shard->path, first->path);
+                       "%s has different columns from %s", shard->path, first->path);
     return DT_OK;
 }
 

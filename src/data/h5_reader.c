@@ -68,7 +68,7 @@ static dt_status recognise(struct dt_reader *reader, const struct dt_scan_rules 
     const char *path = reader->file.path, *first = NULL, *missing = NULL;
     char hint[256] = "a shard holds ", instead[256] = "neither ";
     if (!automatic && !only)
-        return DT_FAIL(DT_USER, NULL, "data.format: there is no reader of %s", rules->format);
+        return DT_FAIL(DT_USER, NULL, "data.format: no reader for %s", rules->format);
     for (const struct dt_reader_kind *const *k = dt_reader_kinds; *k; k++) {
         const char *has = NULL, *lacks = NULL;
         if (!only || *k == only)

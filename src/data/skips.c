@@ -31,7 +31,7 @@ dt_status dt_skips_add(struct dt_skips *skips, int64_t first, int64_t end)
     }
     if (n == DT_SKIPS)
         return DT_FAIL(DT_USER, "lower optim.lr, or check the data of these batches",
-                       "batches are left out in %d places already", DT_SKIPS);
+                       "batches are already skipped in %d places", DT_SKIPS);
     memmove(list + at + 1, list + at, (size_t)(n - at) * sizeof *list);
     list[at] = added;
     *skips = (struct dt_skips){.n = n + 1};

@@ -168,12 +168,13 @@ static dt_status fit_frames(struct dt_job *job)
     if (!dt_model_is_policy(model))
         return DT_OK;
     if (job->settings.data.reset_token >= 0)
-        return dt_config_reject(job->config, "data.reset_token", "remove the key",
-                                "documents of tokens have it; frames (model.heads) have episodes");
+        return dt_config_reject(
+            job->config, "data.reset_token", "remove the key",
+            "it is for documents of tokens; frames (model.heads) have episodes");
     if (train->frame_width + train->n_ids < 1)
         return dt_config_reject(
             job->config, "data.train", "a policy (model.heads) learns from episodes of frames",
-            "%s holds %s, and no frames", job->train->shards[0].path, job->train->kind->unit);
+            "%s holds %s, not frames", job->train->shards[0].path, job->train->kind->unit);
     for (int64_t n = 0, used = 0; n < train->n_ids; n++)
         used += snprintf(ids + used, sizeof ids - (size_t)used, "%s%lld", n ? " " : "",
                          (long long)train->ids[n]);
@@ -206,9 +207,10 @@ static dt_status scan_data(struct dt_job *job)
         DT_TRY_NOTE(dt_dataset_scan(s->data.val, &val_rules, &job->val), "scanning data.val = %s",
                     s->data.val);
     if (job->val && job->val->layout.columns != job->train->layout.columns)
-        return dt_config_reject(
-            job->config, "data.val", "name the datasets in data.inputs and data.targets",
-            "%s holds other columns than %s", job->val->shards[0].path, job->train->shards[0].path);
+        return dt_config_reject(job->config, "data.val",
+                                "name the datasets in data.inputs and data.targets",
+                                "%s has different columns from %s", job->val->shards[0].path,
+                                job->train->shards[0].path);
     DT_TRY(fit_frames(job));
     DT_TRY(dt_job_name_origin(job->config, dt_model_config_check(&job->model)));
     if (job->train->windows < s->data.batch)

@@ -31,7 +31,7 @@ static const struct dt_config_key run_keys[] = {
           "stop after this many evaluations without a lower validation loss; 0: never", NEUTRAL),
     CHOICE(run, device, "auto", DT_DEVICE_WORDS, "where to train; auto: on GPUs if every rank has one",
          NEUTRAL),
-    FLAG(run, share_device, "false", "allow several ranks on one GPU, for tests; auto uses MPI", NEUTRAL),
+    FLAG(run, share_device, "false", "allow several ranks on one GPU, for tests; comm.backend = auto is then MPI", NEUTRAL),
     FLAG(run, allow_unequal_nodes, "false",
          "allow nodes with different numbers of ranks, or other GPUs or CPUs than the rest", NEUTRAL),
     CHOICE(run, precision, "auto", DT_PRECISION_WORDS,
@@ -48,8 +48,8 @@ static const struct dt_config_key data_keys[] = {
          .required = true, NEUTRAL),
     TEXT(data, val, "", "shards to evaluate on: a glob of HDF5 files", NEUTRAL),
     CHOICE(data, format, "auto", DT_FORMAT_WORDS, "layout of the shards; auto: recognised by their datasets"),
-    TEXT(data, inputs, "", "datasets of the frames, separated by blanks: PATH, PATH[i:j] (columns), "
-         "PATH:id*N (integers below N, with a table); empty: all observations"),
+    TEXT(data, inputs, "", "datasets of the frames, separated by spaces: PATH, PATH[i:j] (columns), "
+         "PATH:id*N (integers below N, embedded); empty: all observations"),
     TEXT(data, targets, "", "datasets of the targets, in the order of model.heads; empty: actions, or "
          "/targets/NAME for each head"),
     TEXT(data, mask, "auto", "robomimic: list in /mask of the episodes to train on; auto: train if it "
@@ -92,12 +92,11 @@ static const struct dt_config_key optim_keys[] = {
     REAL(optim, grad_clip, "1.0", 0, 1e9, "largest norm of the gradient; 0: off"),
     REAL(optim, ema, "0", 0, 0.9999999,
          "decay of a moving average of the weights, validated and saved as well; 0: off"),
-    WHOLE(optim, max_skipped, "10", 1, MANY, "stop after this many steps in a row that were skipped, or that optim.rollback left out", NEUTRAL),
+    WHOLE(optim, max_skipped, "10", 1, MANY, "stop after this many steps in a row that were skipped, by themselves or by optim.rollback", NEUTRAL),
     FLAG(optim, shard, "false", "spread the optimizer states over the ranks: less memory on each",
          NEUTRAL),
     WHOLE(optim, rollback, "0", 0, MANY,
-          "after this many skipped or spiking steps in a row return to the checkpoint before them, "
-          "and leave out their batches; 0: off"),
+          "after this many skipped or spiking steps in a row return to the checkpoint before them and skip their batches; 0: off"),
     REAL(optim, spike, "6", 1, 1000,
          "rollback: a loss this many standard deviations above the recent ones is a spike"),
     {0},
@@ -106,10 +105,10 @@ static const struct dt_config_key optim_keys[] = {
 static const struct dt_config_key comm_keys[] = {
     CHOICE(comm, backend, "auto", "auto|self|mpi|nccl",
            "how ranks communicate; auto: NCCL between GPUs, else MPI", NEUTRAL),
-    REAL(comm, bucket_mb, "25", 0.001, 65536, "MB of gradients sent together", NEUTRAL),
+    REAL(comm, bucket_mb, "25", 0.001, 65536, "size of a bucket of gradients, in MB; each is sent when full", NEUTRAL),
     CHOICE(comm, dtype, "fp32", "fp32|bf16", "type in which gradients are sent"),
     CHOICE(comm, reduce, "fast", "fast|reproducible",
-           "reproducible: the same bits on 1, 2, 4, … ranks, for one data.micro_batch", NEUTRAL),
+           "reproducible: the same bits on 1, 2, 4, … ranks, for a given data.micro_batch", NEUTRAL),
     REAL(comm, timeout_s, "600", 1, 1e6, "seconds until a stalled rank ends the job", NEUTRAL),
     CHOICE(comm, selftest, "auto", DT_TOGGLE_WORDS,
            "check collectives on known values at the start; auto: between hosts or GPUs", NEUTRAL),
@@ -129,7 +128,7 @@ static const struct dt_config_key checkpoint_keys[] = {
 
 static const struct dt_config_key log_keys[] = {
     WHOLE(log, every, "10", 1, MANY, "steps between plain console lines"),
-    WHOLE(log, eval_every, "0", 0, MANY, "evaluate every N steps; 0: off"),
+    WHOLE(log, eval_every, "0", 0, MANY, "evaluate data.val every N steps, and at the end; 0: only at the end"),
     WHOLE(log, eval_batches, "0", 0, MANY, "batches per evaluation; 0: all of data.val"),
     FLAG(log, tensorboard, "false", "write TensorBoard event files", .unbuilt = "*"),
     CHOICE(log, console, "auto", "auto|progress|plain", "one live line, or plain lines"),
@@ -278,14 +277,14 @@ static void check_tree(struct check *check)
         dt_append(allowed, sizeof allowed, "%s%lld", fits > least ? ", " : "", (long long)fits);
     if (micro == 0)
         REJECT(check, "data.micro_batch",
-               "required with comm.reduce = reproducible (%s), whose bits depend on it; for "
-               "data.batch = %lld (%s) allowed are %s",
+               "required with comm.reduce = reproducible (%s), whose bits depend on it; allowed "
+               "for data.batch = %lld (%s): %s",
                origin(check, "comm.reduce"), (long long)batch, origin(check, "data.batch"),
                allowed);
     else if (batch % micro == 0 && !is_power_of_two(batch / micro))
         REJECT(check, "data.micro_batch",
                "%lld cuts data.batch = %lld (%s) into %lld micro-batches, and comm.reduce = "
-               "reproducible (%s) needs a power of two of them; allowed are %s",
+               "reproducible (%s) needs a power of two of them; allowed: %s",
                (long long)micro, (long long)batch, origin(check, "data.batch"),
                (long long)(batch / micro), origin(check, "comm.reduce"), allowed);
 }
@@ -404,7 +403,7 @@ static void check_rollback(struct check *check)
         REJECT(check, "optim.rollback", "needs checkpoints to return to: set checkpoint.every");
     if (s->data.carry_state)
         REJECT(check, "optim.rollback",
-               "leaves out batches, but with data.carry_state each continues the one before");
+               "skips batches, but with data.carry_state each continues the one before");
 }
 
 static void check_optim(struct check *check)

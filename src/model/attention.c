@@ -49,18 +49,19 @@ static dt_status check(const struct dt_model_config *c)
     static const char hint[] = "set model.n_head, model.n_kv_head or model.d_model";
     int64_t width = c->d_model / c->n_head;
     if (c->d_model % c->n_head != 0)
-        return DT_FAIL(DT_USER, hint, "model.n_head is %lld, must divide model.d_model = %lld",
+        return DT_FAIL(DT_USER, hint, "model.n_head is %lld; it must divide model.d_model = %lld",
                        (long long)c->n_head, (long long)c->d_model);
     if (width % 2 != 0 || width > DT_ATTENTION_HEAD_MAX)
-        return DT_FAIL(DT_USER, hint,
-                       "model.n_head is %lld: d_model / n_head = %lld, must be even and at most %d",
-                       (long long)c->n_head, (long long)width, DT_ATTENTION_HEAD_MAX);
+        return DT_FAIL(
+            DT_USER, hint,
+            "model.n_head is %lld: d_model / n_head = %lld; it must be even and at most %d",
+            (long long)c->n_head, (long long)width, DT_ATTENTION_HEAD_MAX);
     if (c->n_head % c->n_kv_head != 0)
-        return DT_FAIL(DT_USER, hint, "model.n_kv_head is %lld, must divide model.n_head = %lld",
+        return DT_FAIL(DT_USER, hint, "model.n_kv_head is %lld; it must divide model.n_head = %lld",
                        (long long)c->n_kv_head, (long long)c->n_head);
     if (c->attn_window == 0)
-        return DT_FAIL(DT_USER, "set it to the number of positions that one sees",
-                       "model.attn_window is auto, and no data.seq_len says what that is");
+        return DT_FAIL(DT_USER, "set it to the number of positions that each one attends to",
+                       "model.attn_window is auto, but no data.seq_len gives its value");
     return DT_OK;
 }
 

@@ -284,8 +284,8 @@ static dt_status start(struct trainer *t)
     struct dt_device_info device;
     DT_TRY(dt_backend_info(&job->backend, &device));
     if (t->state.step >= job->steps)
-        dt_info("%s already has its %lld steps: increase run.steps to train further", job->run_path,
-                (long long)job->steps);
+        dt_info("%s has already trained its %lld steps: increase run.steps to train further",
+                job->run_path, (long long)job->steps);
     else
         dt_info("%s: %.2f M parameters, %s, %d %s on %.*s, %lld steps of %lld %s", job->run_path,
                 (double)dt_model_params(t->model)->count * 1e-6, dt_dtype_name(job->model.storage),

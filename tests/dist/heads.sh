@@ -104,10 +104,10 @@ refused 'model.stem is tokens, but the heads of model.heads learn from frames' m
 refused 'model.stem is frames, but model.heads is lm' model.stem=frames model.heads=lm model.vocab_size=9
 refused 'model.vocab_size: required unless' model.heads=lm
 refused 'model.autoregressive: read by policy only, and the model is tokens, mamba' "${tokens[@]}" model.autoregressive=true
-refused 'synthetic:random holds tokens, and no frames' data.train=synthetic:random data.val= log.eval_every=0
+refused 'synthetic:random holds tokens, not frames' data.train=synthetic:random data.val= log.eval_every=0
 refused 'synthetic:frames needs a policy and the size' "${synthetic[@]}"
 refused 'synthetic frames have no statistics' "${synthetic[@]}" model.frame_size=7
-refused 'data.reset_token: documents of tokens have it' data.reset_token=3
+refused 'data.reset_token: it is for documents of tokens' data.reset_token=3
 refused 'frames of 24 numbers .*\(model.frame_size, model.ids\) has 25' model.frame_size=25
 refused 'id columns of sizes \[\], .* has 24 and \[7\]' model.ids=7
 refused 'model.ids: expected sizes of tables, not "x"' 'model.ids=7 x'

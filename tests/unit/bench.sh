@@ -57,7 +57,7 @@ done
 megabytes() { "$dtrain" bench --play --layers mamba --d-model 64 --json --seconds 0.01 "$@" | sed -n 's/.*"model_mb":\([0-9.]*\).*/\1/p'; }
 awk -v fp32="$(megabytes --precision fp32)" -v bf16="$(megabytes --precision bf16)" -v int8="$(megabytes --int8)" \
     'BEGIN { exit !(fp32 > 1.6 * bf16 && bf16 > 0 && fp32 > 1.4 * int8 && int8 > 0) }' || fail "--play: megabytes of fp32, bf16, int8 weights"
-"$dtrain" bench --play --d-model 24 --vocab 30 --seconds 0.01 | grep -q "a playing step" || fail "--play of a language model"
+"$dtrain" bench --play --d-model 24 --vocab 30 --seconds 0.01 | grep -q "per playing step" || fail "--play of a language model"
 "$dtrain" bench --step $size --json --recompute scan >step.json
 check_json step.json
 for field in step_ms tokens_per_s gflops peak_memory_mb last_step loss; do

@@ -113,7 +113,7 @@ run 0 --check r/config.resolved.ini
 check "what a run resolved is read without a warning: $(cat error.txt)" [ "$(grep -c 'does not read' error.txt)" -eq 0 ]
 sed -i 's/^\[model\]/&\ndt_rank = 2/' r/config.resolved.ini # as earlier versions wrote it
 run 0 mamba.ini run.dir=r model.layers=gru run.steps=3
-says 'already has its 3 steps' error.txt
+says 'has already trained its 3 steps' error.txt
 rm -r r mamba.ini # c.ini is to be the only file
 
 # Completion: the function as bash calls it.

@@ -24,16 +24,16 @@ static void test_sizes(void)
     CHECK_INT(config.n_kv_head, 1);
     other = config, other.n_head = 5;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER,
-                "model.n_head is 5, must divide model.d_model = 64");
+                "model.n_head is 5; it must divide model.d_model = 64");
     other = config, other.n_head = 64;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER,
-                "d_model / n_head = 1, must be even and at most 256");
+                "d_model / n_head = 1; it must be even and at most 256");
     other = config, other.d_model = 514, other.n_head = 1;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER,
-                "d_model / n_head = 514, must be even and at most 256");
+                "d_model / n_head = 514; it must be even and at most 256");
     other = config, other.n_head = 8, other.n_kv_head = 3;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER,
-                "model.n_kv_head is 3, must divide model.n_head = 8");
+                "model.n_kv_head is 3; it must divide model.n_head = 8");
     other = config, other.attn_window = 0;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER, "model.attn_window is auto");
     strcpy(other.layers, "mamba"); // needs none

@@ -103,7 +103,7 @@ static void test_load_refuses(void)
     CHECK_SAYS("data.mask is expert, ");
     CHECK_SAYS("model.norm_eps is 1e-05, the checkpoint has 1.25e-06");
     CHECK_SAYS("shard 1, a.h5, has 600001 elements, had 600000");
-    CHECK_SAYS("shard 2, b \"quoted\".h5, has other data");
+    CHECK_SAYS("shard 2, b \"quoted\".h5, has different data");
     dt_error_clear();
     CHECK(model.weights[0] == 77.0f && first != 77.0f, "a refused load wrote weights");
 
@@ -117,7 +117,7 @@ static void test_load_refuses(void)
     train.n_shards = 2;
     moved[0] = shards[0];
     moved[0].first_hash--;
-    CHECK_FAILS(load(path, &model, &state, &train, &got), DT_USER, "shard 1, a.h5, has other");
+    CHECK_FAILS(load(path, &model, &state, &train, &got), DT_USER, "shard 1, a.h5, has different");
     moved[0].file_bytes--;
     CHECK_FAILS(load(path, &model, &state, &train, &got), DT_USER, "has 1234566 bytes");
     small_model_free(&model);

@@ -473,7 +473,7 @@ static void test_schemas_refused(void)
     remove_name("b.h5", "/episode_7/observations/b");
     put_zeros("b.h5", "/episode_6/observations/z", 1, episode_frames[6] + 1, 1);
     put_zeros("b.h5", "/episode_7/observations/z", 1, episode_frames[7] + 1, 1);
-    refuse_scan(&rules, "b.h5 holds other columns than");
+    refuse_scan(&rules, "b.h5 has different columns from");
     CHECK_INT(remove(in_scratch("b.h5")), 0);
 }
 

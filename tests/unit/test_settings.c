@@ -185,7 +185,7 @@ static void test_between_keys(void)
         {{{"optim.rollback=3", "checkpoint.minutes=0"}},
          "optim.rollback: needs checkpoints to return to"},
         {{{"optim.rollback=3", "data.carry_state=true", "data.shuffle=false"}},
-         "optim.rollback: leaves out batches"},
+         "optim.rollback: skips batches"},
         {{{"run.patience=3"}}, "run.patience: needs evaluations: set log.eval_every"},
         {{{"checkpoint.best=true"}}, "checkpoint.best: needs evaluations: set log.eval_every"},
         {{{"optim.ema=1"}}, "optim.ema: 1 is out of range"},
@@ -213,11 +213,11 @@ static void test_between_keys(void)
         {{{"data.micro_batch=1000000007", "data.batch=2147483647"}}, "are 1 and 2147483647"},
         {{{"comm.reduce=reproducible"}},
          "data.micro_batch: required with comm.reduce = reproducible (command line), whose bits "
-         "depend on it; for data.batch = 12 (c.ini:10) allowed are 3, 6, 12"},
+         "depend on it; allowed for data.batch = 12 (c.ini:10): 3, 6, 12"},
         {{{"comm.reduce=reproducible", "data.micro_batch=2"}},
          "data.micro_batch: 2 cuts data.batch = 12 (c.ini:10) into 6 micro-batches, and "
-         "comm.reduce = reproducible (command line) needs a power of two of them; allowed are 3, "
-         "6, 12"},
+         "comm.reduce = reproducible (command line) needs a power of two of them; allowed: 3, 6, "
+         "12"},
         {{{"comm.reduce=reproducible", "data.micro_batch=5"}}, "5 does not divide data.batch"},
         {{{"comm.reduce=reproducible", "data.micro_batch=3", "comm.dtype=bf16"}},
          "comm.dtype: bf16 rounds what ranks send"},
