@@ -78,7 +78,7 @@ say "loss, in nats per byte"
 launch/curve.sh $run
 
 say "text generated after \"#include <\""
-$dtrain sample $run --prompt "#include <" --tokens 400 --temperature 0.7
+$dtrain sample $run --prompt "#include <" --tokens 400
 
 cat <<EOF
 

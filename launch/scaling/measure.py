@@ -3,16 +3,20 @@
 
   launch/scaling.sh CONFIG --ranks 1,2,4,8 [--weak] [--strong] [options] [section.key=value ...]
 
-For each number of ranks: the collectives (dtrain bench --comm), then short runs of CONFIG without evaluations and
+For each number of ranks it measures the collectives (dtrain bench --comm), then short runs of CONFIG without evaluations and
 checkpoints, on synthetic data and on the configuration's own. The first steps of a run are not counted; a figure is
 the median over its steps and over its repeats. Then a model of the step is fitted, checked on numbers of ranks held out of
 the fit, and used to predict larger jobs (launch/scaling/model.py).
 
-Strong scaling (default) keeps data.batch; weak scaling keeps the sequences per rank: data.batch is for the smallest
+The table: step ms is the median step, (from-to) the fastest and slowest repeat. efficiency is tokens/s per rank, relative
+to the smallest number of ranks. exposed comm and data wait are the parts of a step in which rank 0 waits for gradients
+and for data. stragglers, in the prediction, is the part in which ranks wait for the slowest.
+
+Strong scaling (default) keeps data.batch. Weak scaling keeps the sequences per rank: data.batch is that of the smallest
 number of ranks. On the CPUs of one machine every rank gets the same number of threads (run.threads, unless given), so
 that more ranks use more cores; more ranks than cores are marked and never fitted.
 
-Runs that are in the folder --out are not repeated: the same command again completes what failed or was stopped.
+Finished runs in the folder --out are not repeated: run the same command again after a failure or a stop.
 """
 import argparse
 import datetime
@@ -152,7 +156,8 @@ class Job:
         first = self.arguments.ranks[0]
         self.resolved, self.threads = {}, 0
         self.config = self.without_epochs()
-        steps = {"run.steps": "1", "run.dir": os.path.join(self.arguments.out, "runs", "check")}
+        steps = {"run.steps": str(self.arguments.warmup + self.arguments.steps),
+                 "run.dir": os.path.join(self.arguments.out, "runs", "check")}
         text = self.start(first, ["--check", self.config] + self.pairs(first, "strong", "config", steps),
                           os.path.join(self.arguments.out, "check.log"))
         section = ""
@@ -231,7 +236,7 @@ class Job:
         words = [self.config] + self.pairs(ranks, mode, data, more)
 
         def make():
-            say(f"{mode} scaling, {data}, {ranks} ranks, run {repeat} of {a.repeats}")
+            say(f"{mode} scaling, {data}, {ranks} rank{'s' * (ranks > 1)}, run {repeat} of {a.repeats}")
             shutil.rmtree(folder, ignore_errors=True)
             self.start(ranks, words, folder + ".log")
             with open(os.path.join(folder, "metrics.jsonl")) as file:
