@@ -115,8 +115,8 @@ dt_status dt_checkpoint_last_step(const char *dir, int64_t *step);
 dt_status dt_checkpoint_cut(const char *dir, int64_t step);
 // The newest checkpoint of `dir` that verifies, and is of the step in its name, into `path`
 // (DT_PATH bytes); "" where the folder holds none, or does not exist. Warns of each that it skips
-// and why. Where there are some and none verifies: DT_USER (DT_MACHINE where one could not be read),
-// so that no run starts over its damaged checkpoints unless it is asked to.
+// and why. Where there are some and none verifies: DT_USER (DT_MACHINE where one could not be
+// read), so that no run starts over its damaged checkpoints unless it is asked to.
 dt_status dt_checkpoint_newest(const char *dir, char *path);
 // The state of training in a verified checkpoint.
 dt_status dt_checkpoint_state(const char *path, struct dt_trainer_state *state);

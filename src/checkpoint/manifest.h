@@ -36,7 +36,7 @@ dt_status dt_manifest_read(const char *folder, struct dt_manifest *manifest);
 // Adds a problem where the file is missing, or has another size or hash. DT_MACHINE where it cannot
 // be read.
 dt_status dt_manifest_check(const char *folder, const struct dt_manifest_file *file,
-                       struct dt_problems *problems);
+                            struct dt_problems *problems);
 // The files of these names, up to NULL, in a folder that has a MANIFEST; others pass. DT_USER
 // naming each that is missing or damaged.
 dt_status dt_manifest_verify(const char *path, const char *const *names);
