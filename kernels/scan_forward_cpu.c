@@ -300,7 +300,7 @@ dt_status scan_forward_cpu(struct dt_device *device, const struct dt_scan_forwar
     struct dt_arena arena = scan_arena(args->workspace, args->workspace_bytes);
     char *memory = dt_arena_take(&arena, bytes * dt_cpu_threads(device));
     (void)stream;
-    if (args->in.length == 1 && !args->states) {
+    if (args->in.length == 1 && !args->states && !args->s) {
         step(device, args);
         return DT_OK;
     }
