@@ -1,4 +1,4 @@
-// Appending, and UTF-8.
+// Appending, comparing, and UTF-8.
 #include "base/text.h"
 
 #include <stdarg.h>
@@ -13,6 +13,41 @@ void dt_append(char *text, size_t size, const char *format, ...)
     va_start(args, format);
     vsnprintf(text + used, size - used, format, args);
     va_end(args);
+}
+
+// The next part at *text, without blanks around it; *text moves after it. NULL: there is none.
+static const char *next_part(const char **text, size_t *length)
+{
+    const char *part = *text + strspn(*text, ",() ");
+    size_t n = strcspn(part, ",()");
+    *text = part + n;
+    while (n > 0 && part[n - 1] == ' ')
+        n--;
+    *length = n;
+    return n > 0 ? part : NULL;
+}
+
+static bool has_part(const char *text, const char *part, size_t length)
+{
+    const char *found;
+    size_t n;
+    while ((found = next_part(&text, &n)))
+        if (n == length && memcmp(found, part, n) == 0)
+            return true;
+    return false;
+}
+
+void dt_append_difference(char *out, size_t size, const char *text, const char *other)
+{
+    const char *rest = text, *part, *separator = "";
+    size_t length;
+    while ((part = next_part(&rest, &length)))
+        if (!has_part(other, part, length)) {
+            dt_append(out, size, "%s%.*s", separator, (int)length, part);
+            separator = ", ";
+        }
+    if (!separator[0])
+        dt_append(out, size, "%s", text);
 }
 
 // Table 3-7 of the Unicode standard: no overlong forms, no surrogates, nothing above U+10FFFF.

@@ -8,5 +8,9 @@
 // Appends to the string in text[0, size), size >= 1; what does not fit is cut.
 void dt_append(char *text, size_t size, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+// Appends, of the parts of `text` that commas and parentheses separate, those that `other` lacks:
+// "avx2" where it is "AMD (avx2, oneDNN 3.1)" and the other "AMD (avx512, oneDNN 3.1)". The whole
+// text where it lacks none.
+void dt_append_difference(char *out, size_t size, const char *text, const char *other);
 // Bytes (1 to 4) of the character at bytes[0, size), size >= 1; 0 where no valid one begins there.
 int64_t dt_utf8_length(const char *bytes, int64_t size);

@@ -215,30 +215,35 @@ static bool is_first_on_host(const struct dt_place *places, const struct trait *
     return true;
 }
 
-// "n3 has 3 ranks, the others have 4 ranks": each host that has something else than most have.
+// "n3 has 3 ranks, the others have 4 ranks": each host that has something else than most have, and
+// what that is.
 static void add_differences(const struct dt_place *places, const struct trait *traits, int n,
                             bool of_rank, struct dt_problems *problems)
 {
     char text[DT_PROBLEM_LINE] = "", who[NAME];
+    const char *others = ""; // what the common trait is compared with
     int common = find_common(traits, n), odd = 0, equal = 0;
     for (int i = 0; i < n; i++) {
         if (!is_first_on_host(places, traits, i))
             continue;
         if (strcmp(traits[i].text, traits[common].text) == 0)
             equal++;
-        else if (odd++ < ODD_LISTED)
-            dt_append(text, sizeof text, "%s has %s, ", name(places, i, of_rank, who),
-                      traits[i].text);
+        else if (odd++ < ODD_LISTED) {
+            dt_append(text, sizeof text, "%s has ", name(places, i, of_rank, who));
+            dt_append_difference(text, sizeof text, traits[i].text, traits[common].text);
+            dt_append(text, sizeof text, ", ");
+            others = odd == 1 ? traits[i].text : "";
+        }
     }
     if (odd == 0)
         return;
     if (odd > ODD_LISTED)
         dt_append(text, sizeof text, "%d more differ, ", odd - ODD_LISTED);
     if (equal > 1)
-        dt_append(text, sizeof text, "the others have %s", traits[common].text);
+        dt_append(text, sizeof text, "the others have ");
     else
-        dt_append(text, sizeof text, "%s has %s", name(places, common, of_rank, who),
-                  traits[common].text);
+        dt_append(text, sizeof text, "%s has ", name(places, common, of_rank, who));
+    dt_append_difference(text, sizeof text, traits[common].text, others);
     dt_problems_add(problems, "%s", text);
 }
 

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/trace.h"
 #include "checkpoint/saver.h"
 #include "comm/job_control.h"
@@ -102,11 +103,15 @@ static dt_status load_on_root(struct trainer *t)
     DT_TRY(
         dt_checkpoint_load(t->job->resume, &t->snapshot.host, &expected, t->job->train, &t->state));
     t->state.storage = expected.storage;
-    if (t->state.device[0] && strcmp(t->state.device, expected.device) != 0)
-        dt_warn(
-            "the checkpoint was trained on %s, this job runs on %s: training continues, but its "
-            "results may differ in their last bits from those on the same device",
-            t->state.device, expected.device);
+    if (t->state.device[0] && strcmp(t->state.device, expected.device) != 0) {
+        char was[DT_DEVICE_TEXT] = "", is[DT_DEVICE_TEXT] = "";
+        dt_append_difference(was, sizeof was, t->state.device, expected.device);
+        dt_append_difference(is, sizeof is, expected.device, t->state.device);
+        dt_warn("the checkpoint was trained with %s, this job runs with %s: training continues, "
+                "but its results may differ in their last bits from those of the same device and "
+                "libraries",
+                was, is);
+    }
     memcpy(t->state.device, expected.device, sizeof t->state.device);
     DT_TRY(check_branch(t));
     if (t->job->settings.checkpoint.best)

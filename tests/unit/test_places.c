@@ -83,12 +83,12 @@ static void test_unequal(void)
     CHECK(strstr(text, "n2: ranks 1,3 on AMD, CPUs 0-3, 4 threads each\n"), "%s", text);
     CHECK_STR(refused(places, 5), "the nodes of this job are unequal:\n"
                                   "  n2 has 2 ranks, n1 has 3 ranks\n"
-                                  "  n2 (rank 3) has Intel (avx2), the others have AMD (avx2)");
+                                  "  n2 (rank 3) has Intel, the others have AMD");
     CHECK_STR(refused(places, 1), "");
     CHECK_STR(refused(places, 2), "");
     CHECK_STR(refused(places + 2, 2), // one rank each
               "the nodes of this job are unequal:\n"
-              "  n2 (rank 1) has Intel (avx2), n1 (rank 0) has AMD (avx2)");
+              "  n2 (rank 1) has Intel, n1 (rank 0) has AMD");
 }
 
 // The same CPUs with other instructions; many hosts, of which the first differs, or six do.
@@ -105,7 +105,10 @@ static void test_unequal_hosts(void)
     CHECK_STR(refused(places + 3, 76), "");
     snprintf(places[7].kind, sizeof places[7].kind, "AMD (sse41)");
     CHECK_STR(refused(places + 3, 76), "the nodes of this job are unequal:\n"
-                                       "  n2 (rank 4) has AMD (sse41), the others have AMD (avx2)");
+                                       "  n2 (rank 4) has sse41, the others have avx2");
+    snprintf(places[7].kind, sizeof places[7].kind, "AMD (avx2, more)");
+    CHECK(strstr(refused(places + 3, 76), "n2 (rank 4) has more, the others have AMD (avx2)"), "%s",
+          dt_error_current()->message);
     for (int i = 20; i < 26; i++)
         snprintf(places[i].host, sizeof places[i].host, "m%d", i);
     const char *text = refused(places + 3, 76);
