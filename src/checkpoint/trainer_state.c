@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+// FORMAT grows when an older dtrain would misread or ignore something that matters in a checkpoint
+// of this one: it then refuses it. A field that older checkpoints lack does not need that
+// (LATER_ROW).
 enum { FORMAT = 1, TRAINER_LIMIT = 256 << 20, HASH_DIGITS = 16 }; // bytes: about a million shards
 
 // The fields of the state, in the order of trainer.json. Those with the name of a configuration's
@@ -198,8 +201,12 @@ static dt_status read_field(const char *path, const cJSON *json, const struct dt
 static dt_status read_state(const char *path, const cJSON *json, struct dt_trainer_state *state)
 {
     int64_t format;
-    DT_TRY_NOTE(dt_json_int(path, json, "format", FORMAT, FORMAT, &format),
-                "a newer dtrain may have written it");
+    DT_TRY(dt_json_int(path, json, "format", 1, DT_JSON_INT_MAX, &format));
+    if (format > FORMAT)
+        return DT_FAIL(DT_USER, "use the dtrain that wrote it, or a newer one",
+                       "%s: a newer dtrain wrote this checkpoint, in format %lld; this one reads "
+                       "formats up to %d",
+                       path, (long long)format, FORMAT);
     *state = standard_state();
     for (const struct dt_config_key *field = fields; field < fields_end; field++)
         if (!(is_later(field) || field->type == DT_CONFIG_ENUM) || dt_json_has(json, field->json))
