@@ -106,6 +106,8 @@ if ompi_info 2>/dev/null | grep -q 'MCA pmix: s[12]'; then
 else
     step_of_two 'the launcher offers PMI-1 or PMI-2' PMI_FD=9
 fi
+refused "the mpirun of another MPI" '2 processes were started, but .* sees only this one' env OMPI_COMM_WORLD_SIZE=2 \
+    OMPI_COMM_WORLD_RANK=0 "${train[@]}" run.name=step
 # In the script of a batch job of several tasks, without srun.
 export SLURM_PROCID=0 SLURM_NTASKS=4
 check "--check in a batch script of four tasks" "$dtrain" --check small.ini >out
