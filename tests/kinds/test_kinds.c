@@ -195,6 +195,10 @@ static void test_gradients(const char *stem, const char *layers, const char *hea
     must(dt_model_loss(model, &pass, 1, sum));
     must(dt_model_backward(model, &pass));
     CHECK_INT(rows, params->n); // each row was announced once, in order
+    struct dt_pass wide = pass; // as many positions, in more sequences
+    wide.input.sequences = 2 * B;
+    wide.input.length = L / 2;
+    CHECK_FAILS(dt_model_forward(model, &wide), DT_MACHINE, "does not fit the model's");
     for (int i = 0; i < params->n; i++)
         if (params->rows[i].frozen)
             check_frozen(&params->rows[i], dt_model_gradients(model));

@@ -8,7 +8,7 @@ int8="model.quantize=int8 run.steps=40 log.every=1 run.device=cpu run.threads=1"
 last_loss() { sed -nE 's/.*"event":"train".*"loss":([0-9.]+).*/\1/p' "$1/metrics.jsonl" | tail -n 1; }
 for micro in 1 4; do
     # shellcheck disable=SC2086
-    "$dtrain" small.ini $int8 run.dir=run-$micro data.micro_batch=$micro >train.log 2>&1 || cat train.log
+    check "int8 training, micro-batch $micro" "$dtrain" small.ini $int8 run.dir=run-$micro data.micro_batch=$micro >train.log 2>&1
 done
 first=$(sed -nE 's/.*"event":"train".*"loss":([0-9.]+).*/\1/p' run-4/metrics.jsonl | head -n 1)
 check "int8 training learns: $first to $(last_loss run-4)" awk "BEGIN { exit !($(last_loss run-4) < $first - 0.5) }"
@@ -22,7 +22,7 @@ check "export to fp32" "$dtrain" export "$checkpoint" fp32
 check "int8 tensors and scales" grep -qa 'in_proj.weight_scale' int8/model.safetensors
 check "int8 is smaller" [ $((3 * $(wc -c <int8/model.safetensors))) -lt $((2 * $(wc -c <fp32/model.safetensors))) ]
 for model in "$checkpoint" int8 fp32; do
-    "$dtrain" sample "$model" --tokens 50 --seed 3 --device cpu >"text-$(basename "$model")" 2>sample.log || cat sample.log
+    check "$model plays" "$dtrain" sample "$model" --tokens 50 --seed 3 --device cpu >"text-$(basename "$model")" 2>sample.log
 done
 check "the export plays as the checkpoint does" cmp "text-$(basename "$checkpoint")" text-int8
 check "and so does an fp32 export" cmp text-fp32 text-int8
