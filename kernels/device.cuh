@@ -240,7 +240,7 @@ DT_DEVICE float dt_exp2(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 #else
-    return exp2f(x);
+    return x == 0.0f ? 1.0f : simt::approximate(exp2f(x), 0x1p-22f);
 #endif
 }
 
@@ -252,7 +252,7 @@ DT_DEVICE float dt_reciprocal(float x)
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 #else
-    return 1.0f / x;
+    return simt::approximate(1.0f / x, 0x1p-23f);
 #endif
 }
 

@@ -131,6 +131,16 @@ uint64_t exchange(kind kind, unsigned mask, uint64_t value, int source, site at)
 int lane(void);
 dt_status launched(const char *op, const char *file, int line, const char *function);
 uint64_t clock(void);
+
+// What the special function unit may give for y: off by up to `error`, relative, how much says y
+// itself; 0 in place of a subnormal number.
+static inline float approximate(float y, float error)
+{
+    uint32_t bits;
+    memcpy(&bits, &y, sizeof bits);
+    const float part = (float)(int32_t)(bits * 2654435761u) * 0x1p-31f; // from -1 to 1
+    return fabsf(y) < 0x1p-126f ? 0.0f : y * (1.0f + error * part);
+}
 void copy_async(void *shared, const void *global, size_t bytes);
 void copy_commit(void);
 void matrix_row(
