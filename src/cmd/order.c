@@ -54,19 +54,17 @@ static dt_status print_order(const struct dt_job *job, int64_t first, int64_t la
                                      .block = dt_job_block(job),
                                      .shuffle = s->data.shuffle};
     struct dt_order *order;
-    struct dt_shard_cache cache = {0};
     struct dt_skips skips;
     DT_TRY(find_skips(job, &skips));
     DT_TRY(dt_order_create(&config, &order));
-    dt_status status = dt_shard_cache_open(job->train, &cache);
+    dt_status status = DT_OK;
     for (int64_t step = first; step <= last && status == DT_OK; step++)
         for (int64_t slot = 0; slot < s->data.batch && status == DT_OK; slot++) {
             struct dt_position at;
             status = dt_order_at(order, dt_skips_batch(&skips, step - 1), slot, &at);
             if (status == DT_OK)
-                status = print_window(job->train, &cache, step, slot, &at);
+                status = print_window(job->train, job->train_shards, step, slot, &at);
         }
-    dt_shard_cache_close(&cache);
     dt_order_free(order);
     return status;
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { PIECE_BYTES = 1 << 22, SAMPLES = 16 };
+enum { PIECE_BYTES = 1 << 18, SAMPLES = 16 };
 
 int64_t dt_episodes_find(const struct dt_episodes *episodes, int64_t number, bool window)
 {

@@ -24,8 +24,8 @@ struct dt_loader {
     void *memory;                // of the ring's arrays
 
     // Only the thread uses these.
-    struct dt_shard_cache cache;
-    struct dt_block *blocks; // [block_count]
+    struct dt_shard_cache *shards, *own; // own: to close, or NULL
+    struct dt_block *blocks;             // [block_count]
     char *block_memory;
     pthread_t thread;
     bool started;
@@ -100,7 +100,7 @@ static dt_status read_block(struct dt_loader *loader, struct dt_block *block, in
     const struct dt_loader_config *config = &loader->config;
     struct dt_reader *reader;
     block->windows = 0; // until they are read
-    DT_TRY(dt_shard_cache_get(&loader->cache, shard, config->rules.verify, &reader));
+    DT_TRY(dt_shard_cache_get(loader->shards, shard, config->rules.verify, &reader));
     struct dt_block read = {
         .shard = shard, .first = first, .windows = windows, .memory = block->memory};
     uint64_t begin = dt_trace_begin();
@@ -313,7 +313,9 @@ static dt_status open_loader(struct dt_loader *loader)
     loader->n_slots = share(config);
     loader->first_slot = config->rank * loader->n_slots;
     loader->end = config->sequential ? dt_order_steps_per_epoch(loader->order) : INT64_MAX;
-    DT_TRY(dt_shard_cache_open(config->dataset, &loader->cache));
+    if (!config->shards)
+        DT_TRY(dt_shard_cache_open(config->dataset, &loader->own));
+    loader->shards = config->shards ? config->shards : loader->own;
     DT_TRY(allocate_ring(loader));
     DT_TRY(allocate_blocks(loader));
     return start_thread(loader);
@@ -350,7 +352,7 @@ void dt_loader_close(struct dt_loader *loader)
         pthread_mutex_unlock(&loader->lock);
         pthread_join(loader->thread, NULL);
     }
-    dt_shard_cache_close(&loader->cache);
+    dt_shard_cache_close(loader->own);
     if (loader->config.free_host && loader->memory)
         loader->config.free_host(loader->config.context, loader->memory);
     else

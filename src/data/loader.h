@@ -12,9 +12,11 @@
 #include "data/skips.h"
 
 struct dt_loader;
+struct dt_shard_cache;
 
 struct dt_loader_config {
     const struct dt_dataset *dataset; // borrowed
+    struct dt_shard_cache *shards;    // of the dataset, borrowed; NULL: the loader has its own
     struct dt_read_rules rules;       // its seed also fixes the order
     int64_t batch, block;             // global batch; order block
     bool shuffle;

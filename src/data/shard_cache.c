@@ -5,20 +5,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-dt_status dt_shard_cache_open(const struct dt_dataset *dataset, struct dt_shard_cache *cache)
+dt_status dt_shard_cache_open(const struct dt_dataset *dataset, struct dt_shard_cache **out)
 {
-    cache->dataset = dataset;
-    cache->checked = calloc((size_t)dataset->n_shards, sizeof *cache->checked);
-    if (!cache->checked)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " shards", dataset->n_shards);
-    return DT_OK;
+    struct dt_shard_cache *cache = *out = calloc(1, sizeof *cache);
+    bool *checked = calloc((size_t)dataset->n_shards, sizeof *checked);
+    if (cache && checked) {
+        cache->dataset = dataset;
+        cache->checked = checked;
+        return DT_OK;
+    }
+    free(cache);
+    free(checked);
+    *out = NULL;
+    return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " shards", dataset->n_shards);
 }
 
 void dt_shard_cache_close(struct dt_shard_cache *cache)
 {
-    free(cache->checked);
-    for (int i = 0; i < DT_OPEN_SHARDS; i++)
+    for (int i = 0; cache && i < DT_OPEN_SHARDS; i++)
         dt_reader_close(cache->place[i].reader);
+    if (cache)
+        free(cache->checked);
+    free(cache);
 }
 
 // A shard may have been replaced since its metadata was read: the order would silently change.

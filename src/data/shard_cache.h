@@ -1,4 +1,6 @@
-// Shards open for reading, the least recently used closed first. Used by a loader's thread only.
+// Shards open for reading, the least recently used closed first. One thread at a time uses it: who
+// opens a dataset twice in a row (statistics, then a loader; one evaluation after another) keeps it
+// between, so that no shard's episodes are listed again.
 #pragma once
 
 #include "data/reader.h"
@@ -16,9 +18,8 @@ struct dt_shard_cache {
     bool *checked; // [n_shards] as a whole, at the shard's first reading; owned
 };
 
-dt_status dt_shard_cache_open(const struct dt_dataset *dataset,
-                              struct dt_shard_cache *cache); // from zeros
-void dt_shard_cache_close(struct dt_shard_cache *cache);
+dt_status dt_shard_cache_open(const struct dt_dataset *dataset, struct dt_shard_cache **cache);
+void dt_shard_cache_close(struct dt_shard_cache *cache); // NULL is fine
 // The shard's reader, valid until the next call. A shard that is not what the dataset knows is
 // DT_USER.
 dt_status dt_shard_cache_get(struct dt_shard_cache *cache, int64_t shard, bool verify,

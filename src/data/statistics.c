@@ -2,8 +2,6 @@
 // LeVeque 1979 merge samples: no digits are lost where the mean is far from zero.
 #include "data/statistics.h"
 
-#include "data/shard_cache.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -31,7 +29,7 @@ int64_t dt_statistics_size(const struct dt_dataset *dataset)
 
 struct pass {
     const struct dt_dataset *dataset;
-    struct dt_shard_cache cache;
+    struct dt_shard_cache *shards;
     float *frames; // a piece
     int64_t piece; // frames of it
     double *origin;
@@ -69,7 +67,7 @@ static dt_status read_block(struct pass *pass, int64_t block, double *sum, doubl
         some = dataset->shards[shard].count - first;
         some = some < left ? some : left;
         some = some < pass->piece ? some : pass->piece;
-        DT_TRY(dt_shard_cache_get(&pass->cache, shard, false, &reader));
+        DT_TRY(dt_shard_cache_get(pass->shards, shard, false, &reader));
         DT_TRY(dataset->kind->frames(reader, first, some, pass->frames));
         for (int64_t i = 0; !begun && i < F; i++)
             pass->origin[i] = pass->frames[i];
@@ -86,10 +84,11 @@ static dt_status read_block(struct pass *pass, int64_t block, double *sum, doubl
     return DT_OK;
 }
 
-dt_status dt_statistics_read(const struct dt_dataset *dataset, int rank, int size, double *blocks,
+dt_status dt_statistics_read(struct dt_shard_cache *shards, int rank, int size, double *blocks,
                              void (*report)(void *, double), void *context)
 {
-    struct pass pass = {.dataset = dataset, .report = report, .context = context};
+    const struct dt_dataset *dataset = shards->dataset;
+    struct pass pass = {.dataset = dataset, .shards = shards, .report = report, .context = context};
     int64_t F = dataset->layout.frame_width, n = block_count(dataset), from = n * rank / size,
             end = n * (rank + 1) / size;
     int64_t bytes = F * (int64_t)sizeof(float);
@@ -98,13 +97,12 @@ dt_status dt_statistics_read(const struct dt_dataset *dataset, int rank, int siz
     pass.piece = bytes < PIECE_BYTES ? PIECE_BYTES / bytes : 1;
     pass.frames = malloc((size_t)(pass.piece * bytes));
     pass.origin = calloc((size_t)F, sizeof *pass.origin);
-    dt_status status = dt_shard_cache_open(dataset, &pass.cache);
+    dt_status status = DT_OK;
     if (!pass.frames || !pass.origin)
         status = DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " frames", pass.piece);
     pass.total = first_of(dataset, end) - first_of(dataset, from);
     for (int64_t b = from; b < end && status == DT_OK; b++)
         status = read_block(&pass, b, blocks + 2 * b * F, blocks + (2 * b + 1) * F);
-    dt_shard_cache_close(&pass.cache);
     free(pass.frames);
     free(pass.origin);
     return status;

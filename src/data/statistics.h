@@ -2,7 +2,7 @@
 // the same bits on any number of ranks, each of which reads some of the blocks.
 #pragma once
 
-#include "data/dataset.h"
+#include "data/shard_cache.h"
 
 // Doubles that hold what is known of all blocks: for each its columns' means, then the sums of
 // squares of the distances from them.
@@ -10,7 +10,7 @@ int64_t dt_statistics_size(const struct dt_dataset *dataset);
 // Computes this rank's share of the blocks into `blocks`, which is zero at the start and elsewhere
 // remains it. Reads the frames once; calls `report` (may be NULL) after every few MiB, with the
 // share that is done.
-dt_status dt_statistics_read(const struct dt_dataset *dataset, int rank, int size, double *blocks,
+dt_status dt_statistics_read(struct dt_shard_cache *shards, int rank, int size, double *blocks,
                              void (*report)(void *, double), void *context);
 // From all blocks, [F] each. A deviation below 1e-6 counts as 1: such a column is constant.
 void dt_statistics_finish(const struct dt_dataset *dataset, const double *blocks, float *mean,

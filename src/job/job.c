@@ -4,6 +4,7 @@
 #include "base/cores.h"
 #include "base/log.h"
 #include "comm/job_control.h"
+#include "data/shard_cache.h"
 #include "job/device.h"
 #include "job/places.h"
 #include "model/hf.h"
@@ -278,6 +279,10 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char 
     DT_TRY(dt_broadcast(comm, job->resume, sizeof job->resume, 0));
     DT_TRY(broadcast_dataset(comm, &job->train));
     DT_TRY(broadcast_dataset(comm, &job->val));
+    dt_status status = dt_shard_cache_open(job->train, &job->train_shards);
+    if (status == DT_OK && job->val)
+        status = dt_shard_cache_open(job->val, &job->val_shards);
+    DT_TRY(dt_agree(comm, status));
 
     job->steps_per_epoch = job->train->windows / s->data.batch;
     job->steps = s->run.steps > 0 ? s->run.steps : s->run.epochs * job->steps_per_epoch;
@@ -287,6 +292,8 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char 
 void dt_job_close(struct dt_job *job)
 {
     dt_run_folder_close(&job->folder);
+    dt_shard_cache_close(job->train_shards);
+    dt_shard_cache_close(job->val_shards);
     dt_dataset_free(job->train);
     dt_dataset_free(job->val);
     dt_backend_close(&job->backend);
@@ -326,6 +333,7 @@ struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
     const struct dt_settings *s = &job->settings;
     bool as_stored = job->model.bytes.n > 0; // the model normalises
     struct dt_loader_config config = {.dataset = job->train,
+                                      .shards = job->train_shards,
                                       .rules = {.seed = (uint64_t)s->run.seed,
                                                 .vocab_size = job->model.vocab_size,
                                                 .reset_token = s->data.reset_token,
@@ -350,6 +358,7 @@ struct dt_loader_config dt_job_val_loader(const struct dt_job *job)
 {
     struct dt_loader_config config = dt_job_train_loader(job);
     config.dataset = job->val;
+    config.shards = job->val_shards;
     config.shuffle = false;
     config.sequential = true;
     config.parts = job->settings.data.carry_state;

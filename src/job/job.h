@@ -26,7 +26,8 @@ struct dt_job {
     int ranks_on_device;         // ranks on this rank's device, itself among them
     struct dt_run_folder folder; // rank 0 of a training job
     struct dt_model_config model;
-    struct dt_dataset *train, *val;   // val NULL: none
+    struct dt_dataset *train, *val;                   // val NULL: none
+    struct dt_shard_cache *train_shards, *val_shards; // theirs, open
     int64_t local_batch, micro_batch; // sequences of this rank's step, and of one forward pass
     int64_t steps_per_epoch, steps;
     float *mean, *deviation; // [F], by which frames are normalised; or NULL

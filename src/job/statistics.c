@@ -29,9 +29,10 @@ static dt_status compute(const struct dt_job *job, float *mean, float *deviation
     struct progress progress = {.comm = job->comm};
     double *blocks = calloc((size_t)n + 1, sizeof *blocks);
     dt_comm_progress(job->comm, 0, "mean and deviation of the frames");
-    dt_status status =
-        blocks ? dt_statistics_read(job->train, info->rank, info->size, blocks, report, &progress)
-               : DT_FAIL(DT_MACHINE, NULL, "no memory for %lld numbers", (long long)n);
+    dt_status status = blocks
+                           ? dt_statistics_read(job->train_shards, info->rank, info->size, blocks,
+                                                report, &progress)
+                           : DT_FAIL(DT_MACHINE, NULL, "no memory for %lld numbers", (long long)n);
     status = dt_agree(job->comm, status);
     // Only one rank's bits of each number are not zero: as integers their sum is exact.
     if (status == DT_OK)

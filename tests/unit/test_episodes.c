@@ -191,8 +191,12 @@ static void check_statistics(const struct dt_dataset *dataset)
     int64_t n = dt_statistics_size(dataset);
     for (int size = 1; size <= 5; size++) {
         double *blocks = calloc((size_t)n, sizeof *blocks);
-        for (int rank = 0; rank < size; rank++)
-            CHECK_OK(dt_statistics_read(dataset, rank, size, blocks, NULL, NULL));
+        for (int rank = 0; rank < size; rank++) {
+            struct dt_shard_cache *shards;
+            CHECK_OK(dt_shard_cache_open(dataset, &shards));
+            CHECK_OK(dt_statistics_read(shards, rank, size, blocks, NULL, NULL));
+            dt_shard_cache_close(shards);
+        }
         dt_statistics_finish(dataset, blocks, size == 1 ? one : some,
                              size == 1 ? one + F : some + F);
         CHECK(size == 1 || memcmp(one, some, sizeof one) == 0, "%d ranks differ", size);
@@ -652,6 +656,7 @@ static void test_progress(void)
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
     struct dt_shard shard;
     struct dt_reader *reader;
+    struct dt_shard_cache *shards;
     write_a(ROBOMIMIC);
     dt_file_on_progress(count_report);
     CHECK_OK(dt_reader_open(in_scratch("a.h5"), &rules, &shard, &reader));
@@ -660,9 +665,46 @@ static void test_progress(void)
     struct dt_dataset *dataset = scan_all(&rules);
     double *blocks = calloc((size_t)dt_statistics_size(dataset), sizeof *blocks);
     reports = 0;
-    CHECK_OK(dt_statistics_read(dataset, 0, 1, blocks, NULL, NULL));
+    CHECK_OK(dt_shard_cache_open(dataset, &shards));
+    CHECK_OK(dt_statistics_read(shards, 0, 1, blocks, NULL, NULL));
+    dt_shard_cache_close(shards);
     CHECK(reports >= dataset->episodes, "%ld reports", (long)reports);
     dt_file_on_progress(NULL);
+    free(blocks);
+    dt_dataset_free(dataset);
+}
+
+// Statistics and the loaders after them use the readers that are open.
+static void test_shared_readers(void)
+{
+    struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
+    static struct expected want[EPISODES * LONGEST];
+    struct dt_shard_cache *shards;
+    write_a(ROBOMIMIC);
+    struct dt_dataset *dataset = scan_all(&rules);
+    double *blocks = calloc((size_t)dt_statistics_size(dataset), sizeof *blocks);
+    CHECK_OK(dt_shard_cache_open(dataset, &shards));
+    CHECK_OK(dt_statistics_read(shards, 0, 1, blocks, NULL, NULL));
+    const struct dt_reader *reader = shards->place[0].reader;
+    for (int pass = 0; pass < 2; pass++) {
+        int64_t clock = shards->clock;
+        struct dt_loader_config config = {.dataset = dataset,
+                                          .shards = shards,
+                                          .batch = 4,
+                                          .block = 3,
+                                          .size = 1,
+                                          .prefetch = 2,
+                                          .sequential = true};
+        struct dt_loader *loader;
+        const struct dt_batch *batch;
+        CHECK_OK(dt_loader_open(&config, 0, &loader));
+        CHECK_OK(dt_loader_next(loader, &batch, NULL));
+        expect_windows(0, 6, T, want);
+        check_row(batch, 0, &config.rules, want);
+        dt_loader_close(loader);
+        CHECK(reader && shards->place[0].reader == reader && shards->clock > clock, "opened again");
+    }
+    dt_shard_cache_close(shards);
     free(blocks);
     dt_dataset_free(dataset);
 }
@@ -739,6 +781,7 @@ int main(void)
     test_targets_by_head();
     test_changed_shard();
     test_progress();
+    test_shared_readers();
     test_verify();
     test_block();
     test_f16();
