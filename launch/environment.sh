@@ -6,8 +6,8 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # Local ranks need no ssh.
 command -v ssh >/dev/null || export OMPI_MCA_plm_rsh_agent=/bin/false
 
-# Without it mpirun hangs for ever in its own end where a rank was killed while it held a lock in the memory that it
-# shares with PMIx's server, as all do for a moment at the start.
+# Without it mpirun may hang at its end: a rank that was killed may have held a lock in the memory that it shares with
+# PMIx's server, as every rank does for a moment at the start.
 export PMIX_MCA_gds=hash
 
 # Allows more ranks than cores; dtrain binds its threads itself.

@@ -22,9 +22,9 @@ trap 'kill -USR1 $child 2>/dev/null' USR1 HUP
 trap 'kill -USR2 $child 2>/dev/null' USR2 # asks for the profile so far
 asked=0
 # shellcheck disable=SC2317
-end() { # the second time at once
+end() {
     asked=$((asked + 1))
-    [ "$asked" -gt 1 ] || echo "run.sh: the ranks finish their step, save and stop; again: end them at once" >&2
+    [ "$asked" -gt 1 ] || echo "run.sh: the ranks finish their step, save and stop; a second signal ends them at once" >&2
     if [ "$asked" -eq 1 ]; then kill -USR1 "$child"; else kill -TERM "$child"; fi 2>/dev/null
 }
 trap end TERM INT
