@@ -107,6 +107,21 @@ static void check_slow_rank(int rank)
     close(kept);
 }
 
+// Each has a partner whose partner it is; of an odd number the last has none.
+static void test_partners(void)
+{
+    for (int size = 1; size <= 7; size++)
+        for (int rank = 0; rank < size; rank++) {
+            struct dt_comm_info info = {.rank = rank, .size = size};
+            int partner = info.rank = dt_known_partner(&info);
+            if (size % 2 && rank == size - 1)
+                CHECK_INT(partner, -1);
+            else
+                CHECK(partner != rank && dt_known_partner(&info) == rank, "%d of %d: %d", rank,
+                      size, partner);
+        }
+}
+
 int main(void)
 {
     CHECK_OK(dt_comm_open(DT_COMM_KIND_AUTO, &comm));
@@ -126,5 +141,6 @@ int main(void)
         check_slow_rank(2);
     CHECK_OK(dt_comm_selftest(comm));
     dt_comm_close(comm);
+    test_partners();
     return test_end();
 }

@@ -284,10 +284,22 @@ static void test_sync(void)
     CHECK_INT(chdir(here), 0);
 }
 
+// Who can fix it: exit code 2 or 3.
+static void test_errno(void)
+{
+    static const int user[] = {ENOENT, EISDIR, EACCES, EROFS};
+    static const int machine[] = {ENOSPC, EDQUOT, EFBIG, EMFILE, EIO};
+    for (size_t i = 0; i < sizeof user / sizeof *user; i++)
+        CHECK_INT(dt_errno_status(user[i]), DT_USER);
+    for (size_t i = 0; i < sizeof machine / sizeof *machine; i++)
+        CHECK_INT(dt_errno_status(machine[i]), DT_MACHINE);
+}
+
 int main(void)
 {
     signal(SIGXFSZ, SIG_IGN); // past the size limit write gives EFBIG instead
     make_scratch();
+    test_errno();
     test_path();
     test_write_and_read();
     test_read_limits();
