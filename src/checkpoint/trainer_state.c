@@ -201,6 +201,7 @@ static dt_status read_field(const char *path, const cJSON *json, const struct dt
 static dt_status read_state(const char *path, const cJSON *json, struct dt_trainer_state *state)
 {
     int64_t format;
+    struct dt_skips left_out;
     DT_TRY(dt_json_int(path, json, "format", 1, DT_JSON_INT_MAX, &format));
     if (format > FORMAT)
         return DT_FAIL(DT_USER, "use the dtrain that wrote it, or a newer one",
@@ -211,6 +212,7 @@ static dt_status read_state(const char *path, const cJSON *json, struct dt_train
     for (const struct dt_config_key *field = fields; field < fields_end; field++)
         if (!(is_later(field) || field->type == DT_CONFIG_ENUM) || dt_json_has(json, field->json))
             DT_TRY(read_field(path, json, field, state));
+    DT_TRY_NOTE(dt_skips_parse(state->left_out, &left_out), "reading left_out of %s", path);
     return DT_OK;
 }
 

@@ -56,7 +56,8 @@ dt_status dt_skips_parse(const char *text, struct dt_skips *skips)
         int64_t first = strtoll(at, &colon, 10);
         int64_t end = *colon == ':' ? strtoll(colon + 1, &stop, 10) : -1;
         int64_t least = skips->n ? skips->ranges[skips->n - 1].end : -1;
-        if (first <= least || end <= first || (*stop && *stop != ' ') || skips->n == DT_SKIPS)
+        if (first <= least || end <= first || end > DT_SKIPS_BATCH || (*stop && *stop != ' ') ||
+            skips->n == DT_SKIPS)
             return DT_FAIL(DT_USER, NULL, "'%s' is not a list of batches such as '12:15 40:41'",
                            text);
         skips->ranges[skips->n++] = (struct dt_span){first, end};

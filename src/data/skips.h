@@ -6,6 +6,7 @@
 #include "base/span.h"
 
 enum { DT_SKIPS = 16, DT_SKIPS_TEXT = DT_CONFIG_STRING_MAX }; // ranges; bytes as text
+#define DT_SKIPS_BATCH (INT64_C(1) << 53) // none is above it: steps can be added
 
 // Ascending, apart from each other. Zeros: none.
 struct dt_skips {

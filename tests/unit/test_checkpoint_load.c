@@ -169,6 +169,8 @@ static void test_hostile_trainer(void)
     char *good = get_text(in_one("trainer.json"));
     check_trainer(&model, good, "\"step\":\t7", "\"step\": -7", "step is -7");
     check_trainer(&model, good, "\"step\":\t7", "\"step\": 7.5", "step is 7.5");
+    check_trainer(&model, good, "\"step\":\t7", "\"step\": 7, \"left_out\": \"0:9007199254740993\"",
+                  "is not a list of batches");
     check_trainer(&model, good, "\"step\":\t7", "\"step\": 1e300", "step is 1e+300");
     check_trainer(&model, good, "\"step\":\t7", "\"stop\": 7", "step is missing");
     check_trainer(&model, good, "\"format\":\t1", "\"format\": 2",
