@@ -1,9 +1,9 @@
-// Appending, comparing, and UTF-8.
+// Appending, comparing, steps, and UTF-8.
 #include "base/text.h"
 
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void dt_append(char *text, size_t size, const char *format, ...)
@@ -48,6 +48,18 @@ void dt_append_difference(char *out, size_t size, const char *text, const char *
         }
     if (!separator[0])
         dt_append(out, size, "%s", text);
+}
+
+bool dt_parse_steps(const char *text, int64_t *first, int64_t *last)
+{
+    enum { DIGITS = 15 };
+    static const char digits[] = "0123456789";
+    size_t n = strspn(text, digits), m = text[n] == ':' ? strspn(text + n + 1, digits) : 0;
+    if (n < 1 || n > DIGITS || m < 1 || m > DIGITS || text[n + 1 + m] != 0)
+        return false;
+    *first = strtoll(text, NULL, 10);
+    *last = strtoll(text + n + 1, NULL, 10);
+    return *first >= 1 && *last >= *first;
 }
 
 // Table 3-7 of the Unicode standard: no overlong forms, no surrogates, nothing above U+10FFFF.

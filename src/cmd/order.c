@@ -1,5 +1,6 @@
 // `dtrain order`: prints the data order, a line "step slot file offset" for each trained window.
 #include "data/order.h"
+#include "base/text.h"
 #include "cmd/cmd.h"
 #include "data/shard_cache.h"
 #include "job/job.h"
@@ -72,10 +73,9 @@ static dt_status print_order(const struct dt_job *job, int64_t first, int64_t la
 static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     const struct options *o = call->options;
-    long long first, last;
-    char extra;
+    int64_t first, last;
     struct dt_job job;
-    if (sscanf(o->steps, "%lld:%lld%c", &first, &last, &extra) != 2 || first < 1 || last < first)
+    if (!dt_parse_steps(o->steps, &first, &last))
         return DT_FAIL(DT_USER, "for example --steps 1:10", "--steps: '%s' is not a range of steps",
                        o->steps);
     setvbuf(stdout, NULL, _IOFBF, 1 << 16);

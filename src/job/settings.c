@@ -421,24 +421,13 @@ static void check_optim(struct check *check)
         check_schedule(check, s->run.steps);
 }
 
-bool dt_settings_trace_steps(const struct dt_settings *settings, int64_t *first, int64_t *last)
-{
-    long long a, b;
-    char extra;
-    if (sscanf(settings->log.trace_steps, "%lld:%lld%c", &a, &b, &extra) != 2 || a < 1 || b < a)
-        return false;
-    *first = a;
-    *last = b;
-    return true;
-}
-
 static void check_log(struct check *check)
 {
     const struct dt_settings *s = check->settings;
     int64_t first, last;
     if (!s->log.trace_steps[0])
         return;
-    if (!dt_settings_trace_steps(s, &first, &last))
+    if (!dt_parse_steps(s->log.trace_steps, &first, &last))
         REJECT(check, "log.trace_steps",
                "'%.64s' is not a range of steps (allowed: A:B with 1 <= A <= B)",
                s->log.trace_steps);

@@ -90,9 +90,6 @@ static inline int64_t dt_settings_decay_steps(const struct dt_settings *s, int64
     return s->optim.decay_steps < 0 ? (steps + 2) / 5 : s->optim.decay_steps; // rounded
 }
 
-// The ends of log.trace_steps, from 1; false where it is empty or no range.
-bool dt_settings_trace_steps(const struct dt_settings *settings, int64_t *first, int64_t *last);
-
 // Every key's default; 0 or empty where it has none.
 void dt_settings_defaults(struct dt_settings *settings);
 // comm.timeout_s before the communicator is open, which shares the settings among the ranks: from

@@ -73,7 +73,7 @@ dt_status dt_profile_open(const struct dt_job *job, struct dt_profile *profile)
     const struct dt_settings *s = &job->settings;
     bool traces = s->log.trace_steps[0], has_limits = s->log.limits[0];
     *profile = (struct dt_profile){.job = job};
-    dt_settings_trace_steps(s, &profile->first, &profile->last);
+    dt_parse_steps(s->log.trace_steps, &profile->first, &profile->last);
     if (!s->log.profile && !traces)
         return DT_OK;
     if (has_limits)

@@ -237,6 +237,7 @@ static void test_between_keys(void)
         {{{"log.trace_steps=5"}}, "log.trace_steps: '5' is not a range of steps"},
         {{{"log.trace_steps=0:5"}}, "log.trace_steps: '0:5' is not a range of steps"},
         {{{"log.trace_steps=5:4"}}, "log.trace_steps: '5:4' is not a range of steps"},
+        {{{"log.trace_steps=1:99999999999999999999"}}, "is not a range of steps"},
         {{{"log.trace_steps=101:102"}},
          "log.trace_steps: 101 is after the last step, run.steps = 100 (c.ini:2)"},
         {{{"optim.min_lr=4e-3"}},
