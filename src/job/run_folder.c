@@ -44,8 +44,10 @@ static dt_status take_lock(const char *path, double wait_s, struct dt_run_folder
     DT_TRY(dt_path(file, "%s/.lock", path));
     int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
-        return DT_FAIL(DT_USER, "set run.dir to a folder that this job can write to",
-                       "cannot write %s: %s", file, strerror(errno));
+        return dt_errno_status(errno) == DT_MACHINE
+                   ? DT_FAIL_ERRNO("write", file)
+                   : DT_FAIL(DT_USER, "set run.dir to a folder that this job can write to",
+                             "cannot write %s: %s", file, strerror(errno));
     double until = dt_seconds() + wait_s;
     bool waiting = false;
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {

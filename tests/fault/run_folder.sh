@@ -41,6 +41,7 @@ for call in stat,open open; do
     unreadable $call config.json "$dtrain" verify runs/synced/$last
     unreadable $call checkpoints/step "$dtrain" small.ini run.name=synced run.steps=13
 done
+unreadable open synced/.lock "$dtrain" small.ini run.name=synced run.steps=13
 
 # As after a power loss without those syncs.
 cp -r runs/synced runs/gap
