@@ -452,6 +452,9 @@ dt_status dt_bench_comm(struct dt_comm *comm, const struct dt_bench_options *opt
     int sharing;
     DT_TRY(parse_bytes("first", options->first, &b.first));
     DT_TRY(parse_bytes("last", options->last, &b.last));
+    if (b.first > b.last && !options->pairs)
+        return DT_FAIL(DT_USER, "give a larger --last", "--first %s is above --last %s",
+                       options->first, options->last);
     DT_TRY(dt_device_open(&device, &b.route.backend, &sharing));
     dt_status status = measure_all(&b);
     dt_backend_close(&b.route.backend);

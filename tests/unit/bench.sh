@@ -135,4 +135,5 @@ refuse --reader nosuch.h5
 refuse --reader error.txt
 refuse --batch 6 --micro-batch 4
 refuse --threads 4096
+refuse --comm --first 1G --last 1
 "$dtrain" bench --help | grep -q -- --micro-batch
