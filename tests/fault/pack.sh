@@ -58,7 +58,7 @@ refused 'absent: No such file' pack -o new absent
 refused '3 bytes, not a multiple of 2' pack --format u16 -o new in/1.txt
 mkdir binary
 cp in/3.bin binary
-refused 'nothing to pack in binary' pack -o new binary
+refused 'nothing to pack in binary \(1 binary or unreadable files skipped' pack -o new binary
 refused 'in/1.txt' pack -o in/1.txt/new in
 refused 'an argument is missing: dtrain verify PATH' verify
 refused 'unknown option --all' verify --all

@@ -216,6 +216,12 @@ static void check_statistics(const struct dt_dataset *dataset)
         CHECK_NEAR(one[c], sum / count, 1e-6);
         CHECK_NEAR(one[F + c], sqrt(squares / count), 1e-6);
     }
+    double *same = calloc((size_t)n, sizeof *same);
+    for (int64_t i = 0; i < n; i++)
+        same[i] = i / F % 2 ? 0 : 5; // the mean of each block, and no squares
+    dt_statistics_finish(dataset, same, some, some + F);
+    CHECK(some[0] == 5 && some[F] == 1, "a constant is divided by %g", some[F]);
+    free(same);
 }
 
 // Two shards of a layout: what is read is what was written, whatever the types.

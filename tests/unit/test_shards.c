@@ -142,6 +142,10 @@ static void test_types(void)
         what.data = reals;
         expect_bad(write_one(wrong[i].name, what), wrong[i].phrase);
     }
+    what.disk = H5Tcopy(H5T_STD_U16LE);
+    H5Tset_precision(what.disk, 12);
+    expect_bad(write_one("padded.h5", what), "padded unsigned 16-bit");
+    H5Tclose(what.disk);
 }
 
 static void test_storage(void)
