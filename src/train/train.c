@@ -97,21 +97,25 @@ static dt_status check_best(struct trainer *t)
     return DT_OK;
 }
 
+static void warn_of_device(const char *saved, const char *now)
+{
+    char was[DT_DEVICE_TEXT] = "", is[DT_DEVICE_TEXT] = "";
+    if (!saved[0] || strcmp(saved, now) == 0)
+        return;
+    dt_append_difference(was, sizeof was, saved, now);
+    dt_append_difference(is, sizeof is, now, saved);
+    dt_warn("the checkpoint was trained with %s, this job runs with %s: training continues, but "
+            "its results may differ in their last bits from those of the same device and libraries",
+            was, is);
+}
+
 static dt_status load_on_root(struct trainer *t)
 {
     struct dt_trainer_state expected = t->state;
     DT_TRY(
         dt_checkpoint_load(t->job->resume, &t->snapshot.host, &expected, t->job->train, &t->state));
     t->state.storage = expected.storage;
-    if (t->state.device[0] && strcmp(t->state.device, expected.device) != 0) {
-        char was[DT_DEVICE_TEXT] = "", is[DT_DEVICE_TEXT] = "";
-        dt_append_difference(was, sizeof was, t->state.device, expected.device);
-        dt_append_difference(is, sizeof is, expected.device, t->state.device);
-        dt_warn("the checkpoint was trained with %s, this job runs with %s: training continues, "
-                "but its results may differ in their last bits from those of the same device and "
-                "libraries",
-                was, is);
-    }
+    warn_of_device(t->state.device, expected.device);
     memcpy(t->state.device, expected.device, sizeof t->state.device);
     DT_TRY(check_branch(t));
     if (t->job->settings.checkpoint.best)
