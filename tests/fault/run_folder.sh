@@ -77,7 +77,7 @@ for what in "rm -rf" "mv -t moved"; do
 done
 
 # If standard streams are closed at the start, no file that is opened later may take their place.
-"$dtrain" small.ini run.name=closed run.steps=20000 checkpoint.every=0 checkpoint.minutes=0.001 <&- >&- 2>&- &
+"$dtrain" small.ini run.name=closed run.steps=1000000 checkpoint.every=0 checkpoint.minutes=0.001 <&- >&- 2>&- &
 job=$!
 check "closed streams: training is under way" wait_for_step closed 5
 for fd in 0 1 2; do
