@@ -89,7 +89,7 @@ wait $job
 check "closed streams: exit code" test $? -eq 0
 
 # Ctrl-C asks for a save and a stop; the second time it ends the process, whatever that waits for.
-FAULT="call=fsync path=step- at=1 do=600000" FAULT_LOG=$PWD/hung.log LD_PRELOAD=$library "$dtrain" small.ini run.name=twice \
+FAULT="call=fsync path=step- at=1 do=60000" FAULT_LOG=$PWD/hung.log LD_PRELOAD=$library "$dtrain" small.ini run.name=twice \
     run.steps=20000 checkpoint.every=0 comm.timeout_s=600 >twice.log 2>&1 &
 job=$!
 check "Ctrl-C: training is under way" wait_for_step twice 5
