@@ -127,10 +127,10 @@ static const struct dt_config_key checkpoint_keys[] = {
 };
 
 static const struct dt_config_key log_keys[] = {
-    WHOLE(log, every, "10", 1, MANY, "steps between plain console lines"),
+    WHOLE(log, every, "10", 1, MANY, "steps between plain console lines, and between points of TensorBoard's curves"),
     WHOLE(log, eval_every, "0", 0, MANY, "evaluate data.val every N steps, and at the end; 0: only at the end"),
     WHOLE(log, eval_batches, "0", 0, MANY, "batches per evaluation; 0: all of data.val"),
-    FLAG(log, tensorboard, "false", "write TensorBoard event files", .unbuilt = "*"),
+    FLAG(log, tensorboard, "true", "write curves for TensorBoard into the run's folder"),
     CHOICE(log, console, "auto", "auto|progress|plain", "one live line, or plain lines"),
     FLAG(log, profile, "true", "write profile.txt and profile.json, tables of where the time went, at the end and on SIGUSR2"),
     TEXT(log, limits, "", "output of dtrain bench --json on this machine: adds each op's share of its floor to profile.txt"),

@@ -63,8 +63,8 @@ bool dt_metric_has(const struct dt_metric_event *event, const struct dt_metric_f
 }
 
 struct dt_metrics {
-    int n;          // sinks that are open
-    void *states[]; // theirs, in the order of the table
+    int n;          // sinks that were opened
+    void *states[]; // theirs, in the order of the table; NULL: not wanted
 };
 
 dt_status dt_metrics_open(const struct dt_metrics_config *config, struct dt_metrics **out)
@@ -88,14 +88,15 @@ fail:
 dt_status dt_metrics_write(struct dt_metrics *m, const struct dt_metric_event *event)
 {
     for (int i = 0; m && i < m->n; i++)
-        DT_TRY(dt_error_during_run(dt_metric_sinks[i]->write(m->states[i], event)));
+        if (m->states[i])
+            DT_TRY(dt_error_during_run(dt_metric_sinks[i]->write(m->states[i], event)));
     return DT_OK;
 }
 
 dt_status dt_metrics_sync(struct dt_metrics *m)
 {
     for (int i = 0; m && i < m->n; i++)
-        if (dt_metric_sinks[i]->sync)
+        if (m->states[i] && dt_metric_sinks[i]->sync)
             DT_TRY(dt_metric_sinks[i]->sync(m->states[i]));
     return DT_OK;
 }
@@ -103,6 +104,7 @@ dt_status dt_metrics_sync(struct dt_metrics *m)
 void dt_metrics_close(struct dt_metrics *m)
 {
     for (int i = 0; m && i < m->n; i++)
-        dt_metric_sinks[i]->close(m->states[i]);
+        if (m->states[i])
+            dt_metric_sinks[i]->close(m->states[i]);
     free(m);
 }

@@ -1,5 +1,5 @@
-// What a run reports: events, written by every sink (metrics.jsonl, the console). A sink is one
-// file, sink_NAME.c, and one row of sinks.c. Rank 0 only.
+// What a run reports: events, written by every sink (metrics.jsonl, TensorBoard, the console). A
+// sink is one file, sink_NAME.c, and one row of sinks.c. Rank 0 only.
 #pragma once
 
 #include "base/error.h"
@@ -62,12 +62,14 @@ struct dt_metrics_config {
     const char *folder;
     int64_t resume_step; // what was written of later steps is cut; 0: a new file
     int64_t first_step, steps;
-    int64_t every; // steps between plain console lines
+    int64_t every; // steps between plain console lines, and between TensorBoard's points
+    bool tensorboard;
     enum dt_console_choice console;
     double flops_per_token;
     const char *unit; // what a position is called: "tokens"
 };
 
+// A sink that this run does not want leaves *state NULL; then no other function is called.
 struct dt_metric_sink {
     dt_status (*open)(const struct dt_metrics_config *config, void **state);
     dt_status (*write)(void *state, const struct dt_metric_event *event);

@@ -171,6 +171,7 @@ static dt_status open_sinks(struct trainer *t)
                                        .first_step = t->state.step + 1,
                                        .steps = job->steps,
                                        .every = s->log.every,
+                                       .tensorboard = s->log.tensorboard,
                                        .console = (enum dt_console_choice)s->log.console,
                                        .flops_per_token = dt_model_flops_per_token(&job->model),
                                        .unit = dt_model_unit(&job->model)};

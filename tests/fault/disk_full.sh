@@ -14,7 +14,7 @@ small_run
 # A constant learning rate: 20 steps resumed to 120 equal 120 steps.
 common=(small.ini optim.schedule=constant checkpoint.keep=2)
 first=(run.steps=20 checkpoint.every=10)
-curve=(run.steps=120)                     # no checkpoint before the end: only the curve grows
+curve=(run.steps=120 log.tensorboard=false) # no checkpoint before the end: only metrics.jsonl grows
 weights=(run.steps=120 checkpoint.every=30) # checkpoints come while there is room for the curve
 last=checkpoints/step-00000120
 

@@ -100,7 +100,7 @@ static void test_defaults(void)
     CHECK_INT(s.log.every, 10);
     CHECK_INT(s.log.eval_every, 0);
     CHECK_INT(s.log.eval_batches, 0);
-    CHECK_INT(s.log.tensorboard, false);
+    CHECK_INT(s.log.tensorboard, true);
     CHECK_INT(s.log.console, DT_CONSOLE_AUTO);
     CHECK_STR(s.log.trace_steps, "");
     CHECK_STR(s.log.limits, "");
@@ -162,16 +162,6 @@ static void check_refused(const struct refused *list, size_t n)
         CHECK(strstr(message, list[i].said), "%s gave: %s", list[i].words.word[0], message);
         CHECK(!strchr(message, '\n'), "one fault, but: %s", message);
     }
-}
-
-static void test_unbuilt(void)
-{
-    static const struct refused list[] = {
-        {{{"log.tensorboard=true"}}, "log.tensorboard: not implemented yet"},
-    };
-    static const struct words defaults = {.word = {"log.tensorboard=false"}};
-    check_refused(list, sizeof list / sizeof list[0]);
-    CHECK_INT(parse_and_check(&defaults), DT_OK);
 }
 
 static void test_between_keys(void)
@@ -395,7 +385,6 @@ int main(void)
 {
     test_defaults();
     test_choices();
-    test_unbuilt();
     test_between_keys();
     test_ranks();
     test_required();

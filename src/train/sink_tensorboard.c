@@ -1,0 +1,245 @@
+// events.out.tfevents.*, scalars for TensorBoard: "train/loss", "eval/loss", "train/HEAD/accuracy".
+// Train events are written every log.every steps, all others always. Each start writes a new file,
+// which begins with the step from which TensorBoard drops what earlier files hold: steps that a
+// killed run had trained after its last checkpoint.
+//
+// The format is that of TensorFlow's record_writer.h, event.proto and summary.proto. A record is
+// the length of an Event (8 bytes), the length's checksum (4), the Event as a protocol buffer, its
+// checksum (4); all little-endian.
+#include "base/file.h"
+#include "train/metrics.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { VARINT = 0, DOUBLE = 1, BYTES = 2, FLOAT = 5 }; // wire types
+enum {
+    EVENT_WALL_TIME = 1,
+    EVENT_STEP = 2,
+    EVENT_FILE_VERSION = 3,
+    EVENT_SUMMARY = 5,
+    EVENT_SESSION_LOG = 7,
+    SESSION_LOG_STATUS = 1,
+    SESSION_START = 1, // a value of it
+    SUMMARY_VALUE = 1,
+    VALUE_TAG = 1,
+    VALUE_SIMPLE = 2,
+};
+static const char file_version[] = "brain.Event:2";
+
+enum {
+    HEAD = 12, // bytes of a record before its Event
+    TAG_ROOM = 192,
+    ROOM = 32 << 10,
+    FIELDS_MAX = 32, // numbers of an event, besides those of its heads
+};
+_Static_assert((DT_METRICS_MAX + FIELDS_MAX) * (TAG_ROOM + 32) < ROOM,
+               "the largest event must fit");
+
+struct message {
+    int64_t size;
+    uint8_t at[ROOM];
+};
+
+struct tensorboard {
+    struct dt_metrics_config config;
+    char path[DT_PATH];
+    int fd;
+    struct message record, summary, value;
+};
+
+static void put(struct message *m, const void *bytes, size_t size)
+{
+    memcpy(m->at + m->size, bytes, size);
+    m->size += (int64_t)size;
+}
+
+static void put_varint(struct message *m, uint64_t value)
+{
+    for (; value > 127; value >>= 7)
+        m->at[m->size++] = (uint8_t)(value | 128);
+    m->at[m->size++] = (uint8_t)value;
+}
+
+static void put_key(struct message *m, int field, int wire_type)
+{
+    put_varint(m, (uint64_t)(field << 3 | wire_type));
+}
+
+static void put_bytes(struct message *m, int field, const void *bytes, size_t size)
+{
+    put_key(m, field, BYTES);
+    put_varint(m, size);
+    put(m, bytes, size);
+}
+
+static void put_message(struct message *m, int field, const struct message *inner)
+{
+    put_bytes(m, field, inner->at, (size_t)inner->size);
+}
+
+static void put_scalar(struct tensorboard *sink, const char *tag, double number)
+{
+    struct message *value = &sink->value;
+    float simple = (float)number;
+    value->size = 0;
+    put_bytes(value, VALUE_TAG, tag, strlen(tag));
+    put_key(value, VALUE_SIMPLE, FLOAT);
+    put(value, &simple, sizeof simple);
+    put_message(&sink->summary, SUMMARY_VALUE, value);
+}
+
+// CRC-32C (RFC 3720, appendix B.4), rotated and offset, so that checksums of data that hold
+// checksums are sound.
+static uint32_t checksum(const uint8_t *bytes, int64_t size)
+{
+    uint32_t crc = ~0u;
+    for (int64_t i = 0; i < size; i++) {
+        crc ^= bytes[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
+    }
+    crc = ~crc;
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+static void begin_event(struct tensorboard *sink, int64_t step)
+{
+    struct message *record = &sink->record;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    double wall_time = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    record->size = HEAD;
+    put_key(record, EVENT_WALL_TIME, DOUBLE);
+    put(record, &wall_time, sizeof wall_time);
+    put_key(record, EVENT_STEP, VARINT);
+    put_varint(record, (uint64_t)step);
+}
+
+// By one write(2): a killed job leaves at most one torn record, the last one of its file.
+static dt_status end_event(struct tensorboard *sink)
+{
+    struct message *record = &sink->record;
+    uint64_t length = (uint64_t)(record->size - HEAD);
+    memcpy(record->at, &length, sizeof length);
+    uint32_t sum = checksum(record->at, sizeof length);
+    memcpy(record->at + sizeof length, &sum, sizeof sum);
+    sum = checksum(record->at + HEAD, (int64_t)length);
+    put(record, &sum, sizeof sum);
+    return dt_write_all(sink->fd, sink->path, record->at, record->size);
+}
+
+// What was recorded of `step` and later steps is dropped.
+static dt_status start_session(struct tensorboard *sink, int64_t step)
+{
+    sink->value.size = 0;
+    put_key(&sink->value, SESSION_LOG_STATUS, VARINT);
+    put_varint(&sink->value, SESSION_START);
+    begin_event(sink, step);
+    put_message(&sink->record, EVENT_SESSION_LOG, &sink->value);
+    return end_event(sink);
+}
+
+static void close_tensorboard(void *state)
+{
+    struct tensorboard *sink = state;
+    if (sink->fd >= 0)
+        close(sink->fd);
+    free(sink);
+}
+
+static dt_status open_tensorboard(const struct dt_metrics_config *config, void **state)
+{
+    struct tensorboard *sink;
+    char host[256] = "";
+    dt_status status;
+    if (!config->tensorboard)
+        return DT_OK;
+    sink = malloc(sizeof *sink);
+    if (!sink)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for TensorBoard's events");
+    sink->config = *config;
+    sink->fd = -1;
+    gethostname(host, sizeof host - 1);
+    DT_TRY_GOTO(status, fail,
+                dt_path(sink->path, "%s/events.out.tfevents.%010lld.%s.%d", config->folder,
+                        (long long)time(NULL), host, (int)getpid()));
+    sink->fd = open(sink->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (sink->fd < 0) {
+        status = DT_FAIL_ERRNO("write", sink->path);
+        goto fail;
+    }
+    DT_TRY_GOTO(status, fail, dt_fsync_parent(sink->path));
+    begin_event(sink, 0);
+    put_bytes(&sink->record, EVENT_FILE_VERSION, file_version, sizeof file_version - 1);
+    DT_TRY_GOTO(status, fail, end_event(sink));
+    DT_TRY_GOTO(status, fail, start_session(sink, config->first_step));
+    *state = sink;
+    return DT_OK;
+fail:
+    close_tensorboard(sink);
+    return status;
+}
+
+static dt_status sync_tensorboard(void *state)
+{
+    struct tensorboard *sink = state;
+    return fsync(sink->fd) == 0 ? DT_OK : DT_FAIL_ERRNO("write", sink->path);
+}
+
+static double number_of(const struct dt_metric_event *event, const struct dt_metric_field *field)
+{
+    const void *value = (const char *)event + field->offset;
+    switch (field->type) {
+    case DT_VALUE_INT:
+        return (double)*(const int64_t *)value;
+    case DT_VALUE_FLAG:
+        return *(const bool *)value;
+    default:
+        return *(const double *)value;
+    }
+}
+
+// The same steps whether the run was resumed or not.
+static bool is_due(const struct dt_metrics_config *config, const struct dt_metric_event *event)
+{
+    return event->kind != DT_METRIC_TRAIN || event->step % config->every == 0 || event->step == 1 ||
+           event->step == config->steps;
+}
+
+static dt_status write_tensorboard(void *state, const struct dt_metric_event *event)
+{
+    struct tensorboard *sink = state;
+    const char *kind = dt_metric_name(event->kind);
+    char tag[TAG_ROOM];
+    if (!is_due(&sink->config, event))
+        return DT_OK;
+    if (event->kind == DT_METRIC_ROLLBACK)
+        DT_TRY(start_session(sink, event->step + 1));
+    sink->summary.size = 0;
+    for (const struct dt_metric_field *field = dt_metric_fields; field->name; field++) {
+        bool is_step = field->offset == offsetof(struct dt_metric_event, step);
+        if (is_step || field->type == DT_VALUE_TEXT || !dt_metric_has(event, field))
+            continue;
+        snprintf(tag, sizeof tag, "%s/%s", kind, field->name);
+        put_scalar(sink, tag, number_of(event, field));
+    }
+    for (int k = 0; event->heads && k < event->heads->n; k++) {
+        const struct dt_output *head = &event->heads->list[k];
+        for (int measure = 0; measure < 2; measure++) {
+            snprintf(tag, sizeof tag, "%s/%s/%s", kind, head->name,
+                     measure ? head->measure : "loss");
+            put_scalar(sink, tag, dt_metric_of_head(event, k, measure));
+        }
+    }
+    begin_event(sink, event->step);
+    put_message(&sink->record, EVENT_SUMMARY, &sink->summary);
+    return end_event(sink);
+}
+
+const struct dt_metric_sink dt_sink_tensorboard = {.open = open_tensorboard,
+                                                   .write = write_tensorboard,
+                                                   .sync = sync_tensorboard,
+                                                   .close = close_tensorboard};
