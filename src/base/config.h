@@ -38,13 +38,10 @@ struct dt_config_key {
     double min, max;     // INT and FLOAT; inclusive
     bool above_min;      // FLOAT: min itself is not allowed
     const char *choices; // ENUM: "auto|cpu|cuda", the index is the value
-    // What is refused as not implemented yet: choices ("nccl|ucc") or, for other types, "*": any
-    // value but the default. NULL: all is built.
-    const char *unbuilt;
-    bool required;    // must be set by some source, and not to an empty text
-    bool neutral;     // does not change what is computed, only how, where or what is reported
-    const char *help; // one line
-    const char *json; // name of the same value in config.json (model/config.h), or NULL
+    bool required;       // must be set by some source, and not to an empty text
+    bool neutral;        // does not change what is computed, only how, where or what is reported
+    const char *help;    // one line
+    const char *json;    // name of the same value in config.json (model/config.h), or NULL
 };
 
 // Rows for a field of a struct. A field of another type than the row says does not compile.

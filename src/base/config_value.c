@@ -107,12 +107,6 @@ static bool next_choice(const char **choices, char word[DT_CONFIG_NAME])
     return true;
 }
 
-// "*": every value but the default.
-static bool is_unbuilt(const struct dt_config_key *key, const char *word)
-{
-    return key->unbuilt && dt_config_is_choice(key->unbuilt, word, NULL);
-}
-
 static bool is_auto(const struct dt_config_key *key, const union value *value)
 {
     return key->auto_word && (key->type == DT_CONFIG_INT
@@ -171,8 +165,6 @@ static bool parse_choice(const struct dt_config_key *key, const char *text, int 
 {
     struct dt_nearest nearest = dt_nearest_to(text);
     char shown[DT_CONFIG_SHOWN], word[DT_CONFIG_NAME];
-    if (is_unbuilt(key, text))
-        return refuse(problem, "'%s' is not implemented yet", text);
     if (dt_config_is_choice(key->choices, text, choice))
         return true;
     for (const char *choices = key->choices; next_choice(&choices, word);)
@@ -221,15 +213,11 @@ bool dt_config_in_range(const struct dt_config_key *key, const void *object)
     return in_range(key, &value) || is_auto(key, &value);
 }
 
-static bool equal(const struct dt_config_key *key, union value a, union value b)
-{
-    return key->type == DT_CONFIG_STRING ? strcmp(a.text, b.text) == 0
-                                         : memcmp(&a, &b, sizeof a) == 0;
-}
-
 bool dt_config_equal(const struct dt_config_key *key, const void *a, const void *b)
 {
-    return equal(key, load(key, a), load(key, b));
+    union value x = load(key, a), y = load(key, b);
+    return key->type == DT_CONFIG_STRING ? strcmp(x.text, y.text) == 0
+                                         : memcmp(&x, &y, sizeof x) == 0;
 }
 
 const char *dt_config_value_text(const struct dt_config_key *key, const void *object,
@@ -264,18 +252,12 @@ const char *dt_config_value_text(const struct dt_config_key *key, const void *ob
 bool dt_config_convert(const struct dt_config_key *key, const char *text, void *object,
                        char problem[DT_CONFIG_PROBLEM])
 {
-    char shown[DT_CONFIG_SHOWN], unused[DT_CONFIG_PROBLEM];
-    union value value, standard = {.text = key->type == DT_CONFIG_STRING ? "" : NULL};
+    union value value;
     if (text[0] == 0 &&
         ((key->type != DT_CONFIG_STRING && key->type != DT_CONFIG_ANY) || key->required))
         return refuse(problem, "missing value");
     if (!parse(key, text, &value, problem))
         return false;
-    if (key->fallback && key->fallback[0]) // a field that is no key has none
-        parse(key, key->fallback, &standard, unused);
-    if (is_unbuilt(key, "*") && !equal(key, value, standard))
-        return refuse(problem, "not implemented yet, so '%s' is refused",
-                      dt_config_shown(text, shown));
     store(key, &value, object);
     return true;
 }
@@ -313,14 +295,11 @@ static void allowed_number(const struct dt_config_key *key, char *out, size_t si
              key->above_min ? " up to " : " to ", below ? "below " : "", high);
 }
 
-// Appends the choices, built or not.
-static void list_choices(const struct dt_config_key *key, bool unbuilt, char out[DT_CONFIG_ALLOWED])
+static void list_choices(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED])
 {
     const char *choices = key->choices, *between = "";
     char word[DT_CONFIG_NAME];
     while (next_choice(&choices, word)) {
-        if (is_unbuilt(key, word) != unbuilt)
-            continue;
         dt_append(out, DT_CONFIG_ALLOWED, "%s%s", between, word);
         between = " | ";
     }
@@ -328,11 +307,6 @@ static void list_choices(const struct dt_config_key *key, bool unbuilt, char out
 
 void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED])
 {
-    if (is_unbuilt(key, "*")) {
-        snprintf(out, DT_CONFIG_ALLOWED, "only %s in this version",
-                 key->fallback[0] ? key->fallback : "empty");
-        return;
-    }
     switch (key->type) {
     case DT_CONFIG_BOOL:
         snprintf(out, DT_CONFIG_ALLOWED, "true | false");
@@ -349,11 +323,7 @@ void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOW
         break;
     case DT_CONFIG_ENUM:
         out[0] = 0;
-        list_choices(key, false, out);
-        if (key->unbuilt) {
-            dt_append(out, DT_CONFIG_ALLOWED, "; not implemented yet: ");
-            list_choices(key, true, out);
-        }
+        list_choices(key, out);
         break;
     }
 }

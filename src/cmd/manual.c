@@ -73,8 +73,8 @@ static const char *option_name(const struct dt_option *o, char text[TEXT])
 static const char *key_text(const struct dt_config_key *key, const char *kinds, char text[TEXT])
 {
     char allowed[DT_CONFIG_ALLOWED] = "";
-    bool standard = key->fallback[0] > ' ' && !key->unbuilt;
-    if ((key->type != DT_CONFIG_ANY && key->type != DT_CONFIG_STRING) || key->unbuilt)
+    bool standard = key->fallback[0] > ' ';
+    if (key->type != DT_CONFIG_ANY && key->type != DT_CONFIG_STRING)
         dt_config_allowed(key, allowed);
     snprintf(text, TEXT, "%s%s%s", kinds, kinds[0] ? ": " : "", key->help);
     if (allowed[0] || standard || key->required)

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 struct values {
-    bool flag, later;
+    bool flag;
     int64_t count, many, county;
     double rate, share;
     char word[DT_CONFIG_STRING_MAX], need[DT_CONFIG_STRING_MAX];
@@ -30,8 +30,7 @@ static const struct dt_config_key two[] = {
      .auto_value = -1, .min = 0, .max = 1, .help = "a share"},
     {AT(two, county), .type = DT_CONFIG_INT, .fallback = "0", .max = 0x1p63, .help = "all"},
     {AT(two, mode), .type = DT_CONFIG_ENUM, .fallback = "fast", .choices = "fast|slow|exact",
-     .unbuilt = "exact", .help = "how"},
-    {AT(two, later), .type = DT_CONFIG_BOOL, .fallback = "false", .unbuilt = "*", .help = "later"},
+     .help = "how"},
     {0},
 };
 static const struct dt_config_section sections[] = {
@@ -189,11 +188,7 @@ static const struct bad bad_lines[] = {
     {"[two]\nmode = fsat",
      "two.mode: 'fsat' is not one of the choices: did you mean 'fast'? (allowed: fast |"},
     {"[two]\nmode = FAST", "did you mean 'fast'?"},
-    {"[two]\nmode = exact",
-     "two.mode: 'exact' is not implemented yet (allowed: fast | slow; not implemented yet: exact)"},
     {"[two]\nmode = fast|slow", "is not one of the choices"},
-    {"[two]\nlater = true", "two.later: not implemented yet, so 'true' is "
-                            "refused (allowed: only false in this version)"},
 };
 
 static void check_refused(dt_status status, const struct dt_config *config, const char *line,
@@ -270,19 +265,18 @@ static void test_all_at_once(void)
     CHECK_INT(parse("stray = 1\n[one]\ncount = x\n[tow]\nrate = y\n[two]\nmode = z\n", environment,
                     overrides, &v, &config),
               DT_USER);
-    CHECK_STR(
-        dt_error_current()->message,
-        "t.ini:1: 'stray' comes before any '[section]'\n"
-        "t.ini:3: one.count: 'x' is not a whole number in plain decimal digits (allowed: a "
-        "whole number from -2 to 10)\n"
-        "t.ini:4: unknown section 'tow': did you mean 'two'? (sections: one, two)\n"
-        "t.ini:7: two.mode: 'z' is not one of the choices (allowed: fast | slow; not implemented "
-        "yet: exact)\n"
-        "environment TRY_TWO__RATE: two.rate: 'fast' is not a plain decimal number (allowed: "
-        "a number above 0 up to 10)\n"
-        "command line: one.many: -1 is out of range (allowed: a whole number from 1 to "
-        "4611686018427387904)\n"
-        "t.ini: one.need is required: needed");
+    CHECK_STR(dt_error_current()->message,
+              "t.ini:1: 'stray' comes before any '[section]'\n"
+              "t.ini:3: one.count: 'x' is not a whole number in plain decimal digits (allowed: a "
+              "whole number from -2 to 10)\n"
+              "t.ini:4: unknown section 'tow': did you mean 'two'? (sections: one, two)\n"
+              "t.ini:7: two.mode: 'z' is not one of the choices (allowed: fast | slow | "
+              "exact)\n"
+              "environment TRY_TWO__RATE: two.rate: 'fast' is not a plain decimal number (allowed: "
+              "a number above 0 up to 10)\n"
+              "command line: one.many: -1 is out of range (allowed: a whole number from 1 to "
+              "4611686018427387904)\n"
+              "t.ini: one.need is required: needed");
     CHECK(strstr(dt_error_current()->hint, "--help"), "no way to more: %s",
           dt_error_current()->hint);
 }
