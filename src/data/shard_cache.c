@@ -8,7 +8,7 @@
 dt_status dt_shard_cache_open(const struct dt_dataset *dataset, struct dt_shard_cache **out)
 {
     struct dt_shard_cache *cache = *out = calloc(1, sizeof *cache);
-    bool *checked = calloc((size_t)dataset->n_shards, sizeof *checked);
+    uint8_t *checked = calloc((size_t)dataset->n_shards, sizeof *checked);
     if (cache && checked) {
         cache->dataset = dataset;
         cache->checked = checked;
@@ -73,8 +73,9 @@ dt_status dt_shard_cache_get(struct dt_shard_cache *cache, int64_t shard, bool v
         DT_TRY(check_unchanged(known, &now));
     }
     *reader = place->reader;
-    if (known->kind->check && !cache->checked[shard])
+    uint8_t *checked = &cache->checked[shard], wanted = verify ? 2 : 1;
+    if (known->kind->check && *checked < wanted)
         DT_TRY(known->kind->check(*reader, verify));
-    cache->checked[shard] = true;
+    *checked = *checked > wanted ? *checked : wanted;
     return DT_OK;
 }

@@ -15,12 +15,13 @@ struct dt_shard_cache {
         struct dt_reader *reader;
     } place[DT_OPEN_SHARDS];
     int64_t clock;
-    bool *checked; // [n_shards] as a whole, at the shard's first reading; owned
+    // [n_shards] how each was checked as a whole: 0 not yet, 1, or 2 with its checksums; owned
+    uint8_t *checked;
 };
 
 dt_status dt_shard_cache_open(const struct dt_dataset *dataset, struct dt_shard_cache **cache);
 void dt_shard_cache_close(struct dt_shard_cache *cache); // NULL is fine
-// The shard's reader, valid until the next call. A shard that is not what the dataset knows is
-// DT_USER.
+// The shard's reader, valid until the next call. It is checked as a whole before its first use,
+// with `verify` against its checksums too. A shard that is not what the dataset knows is DT_USER.
 dt_status dt_shard_cache_get(struct dt_shard_cache *cache, int64_t shard, bool verify,
                              struct dt_reader **reader);

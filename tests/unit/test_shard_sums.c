@@ -1,6 +1,7 @@
 // What protects a shard's own data: the checksums of /tokens, of either kind, and the number and
 // hash of /doc_starts. Each is broken alone, and verify and the loader have to notice.
 #include "data/pack.h"
+#include "data/shard_cache.h"
 #include "data/xxh3.h"
 #include "loader_data.h"
 
@@ -48,6 +49,20 @@ static void expect_loader(const char *path, bool verify, const char *phrase)
     dt_dataset_free(dataset);
 }
 
+// Shards that stay open: one that was read unverified is still verified for who asks for it.
+static void expect_later(const char *path, const char *phrase)
+{
+    struct dt_dataset *dataset = scan(strrchr(path, '/') + 1);
+    struct dt_shard_cache *shards;
+    struct dt_reader *reader;
+    CHECK_OK(dt_shard_cache_open(dataset, &shards));
+    CHECK_OK(dt_shard_cache_get(shards, 0, false, &reader));
+    for (int time = 0; time < 2; time++)
+        expect(dt_shard_cache_get(shards, 0, true, &reader), path, phrase);
+    dt_shard_cache_close(shards);
+    dt_dataset_free(dataset);
+}
+
 static void expect_scan(const char *path, const char *phrase)
 {
     struct dt_dataset *dataset;
@@ -72,6 +87,7 @@ static void test_changed_start(void)
     expect_verify(path, "checksum mismatch in /doc_starts");
     expect_loader(path, true, "checksum mismatch in /doc_starts");
     expect_loader(path, false, NULL);
+    expect_later(path, "checksum mismatch in /doc_starts");
     // Order is looked at whether or not hashes are.
     set_start(path, 70, 2880);
     expect_verify(path, "/doc_starts[71] is 2840");
