@@ -238,6 +238,20 @@ dt_status dt_open_read(const char *path, int *fd, int64_t *size)
     return DT_OK;
 }
 
+dt_status dt_open_append(const char *path, bool truncate, int *fd)
+{
+    int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (truncate ? O_TRUNC : 0);
+    *fd = open(path, flags, 0666);
+    if (*fd < 0)
+        return DT_FAIL_ERRNO("write", path);
+    dt_status status = dt_fsync_parent(path);
+    if (status == DT_OK)
+        return DT_OK;
+    close(*fd);
+    *fd = -1;
+    return status;
+}
+
 // Up to `size` bytes from the position of fd; less only at the end of the file.
 static dt_status read_some(int fd, const char *path, char *data, int64_t size, int64_t *got)
 {

@@ -51,6 +51,9 @@ bool dt_is_dir(const char *path);
 int64_t dt_file_size(const char *path); // -1 if unknown or not a regular file
 // Opens a regular file; anything else (folder, FIFO, device) is DT_USER. The caller closes.
 dt_status dt_open_read(const char *path, int *fd, int64_t *size);
+// Opens a file for appending, empty if `truncate`; creates it, and syncs its name. The caller
+// closes; *fd is -1 after a failure.
+dt_status dt_open_append(const char *path, bool truncate, int *fd);
 
 // The whole file with a final zero added, by malloc; at most `limit` bytes (more is an error).
 // A regular file (/proc is fine) or a shell's pipe (/dev/fd/63); a FIFO or a device is DT_USER, and

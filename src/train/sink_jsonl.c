@@ -7,7 +7,6 @@
 #include "base/round.h"
 #include "train/metrics.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -94,13 +93,7 @@ static dt_status open_jsonl(const struct dt_metrics_config *config, void **state
     bool resumed = config->resume_step > 0 && dt_file_exists(sink->path);
     if (resumed)
         DT_TRY_GOTO(status, fail, cut_back(sink->path, config->resume_step));
-    int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC);
-    sink->fd = open(sink->path, flags, 0666);
-    if (sink->fd < 0) {
-        status = DT_FAIL_ERRNO("write", sink->path);
-        goto fail;
-    }
-    DT_TRY_GOTO(status, fail, dt_fsync_parent(sink->path));
+    DT_TRY_GOTO(status, fail, dt_open_append(sink->path, !resumed, &sink->fd));
     *state = sink;
     return DT_OK;
 fail:

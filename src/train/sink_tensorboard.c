@@ -9,7 +9,6 @@
 #include "base/file.h"
 #include "train/metrics.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -166,12 +165,7 @@ static dt_status open_tensorboard(const struct dt_metrics_config *config, void *
     DT_TRY_GOTO(status, fail,
                 dt_path(sink->path, "%s/events.out.tfevents.%010lld.%s.%d", config->folder,
                         (long long)time(NULL), host, (int)getpid()));
-    sink->fd = open(sink->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (sink->fd < 0) {
-        status = DT_FAIL_ERRNO("write", sink->path);
-        goto fail;
-    }
-    DT_TRY_GOTO(status, fail, dt_fsync_parent(sink->path));
+    DT_TRY_GOTO(status, fail, dt_open_append(sink->path, false, &sink->fd));
     begin_event(sink, 0);
     put_bytes(&sink->record, EVENT_FILE_VERSION, file_version, sizeof file_version - 1);
     DT_TRY_GOTO(status, fail, end_event(sink));

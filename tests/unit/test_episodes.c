@@ -103,19 +103,21 @@ static void check_row(const struct dt_batch *batch, int64_t row, const struct dt
           (long)(want ? want->episode : -1), (long)(want ? want->first : -1));
 }
 
+static struct dt_loader_config one_pass(const struct dt_dataset *dataset)
+{
+    return (struct dt_loader_config){
+        .dataset = dataset, .batch = 4, .block = 3, .size = 1, .prefetch = 2, .sequential = true};
+}
+
 // One sequential pass over the data on `size` ranks.
 static void check_pass(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                        const struct expected *want, int64_t n, int size)
 {
     for (int rank = 0; rank < size; rank++) {
-        struct dt_loader_config config = {.dataset = dataset,
-                                          .rules = *rules,
-                                          .batch = 4,
-                                          .block = 3,
-                                          .rank = rank,
-                                          .size = size,
-                                          .prefetch = 2,
-                                          .sequential = true};
+        struct dt_loader_config config = one_pass(dataset);
+        config.rules = *rules;
+        config.rank = rank;
+        config.size = size;
         struct dt_loader *loader;
         const struct dt_batch *batch;
         CHECK_OK(dt_loader_open(&config, 0, &loader));
@@ -346,13 +348,8 @@ static void refuse_reading(const struct dt_scan_rules *rules, const struct dt_re
                            const char *phrase)
 {
     struct dt_dataset *dataset = scan_all(rules);
-    struct dt_loader_config config = {.dataset = dataset,
-                                      .rules = *read,
-                                      .batch = 4,
-                                      .block = 3,
-                                      .size = 1,
-                                      .prefetch = 2,
-                                      .sequential = true};
+    struct dt_loader_config config = one_pass(dataset);
+    config.rules = *read;
     struct dt_loader *loader;
     const struct dt_batch *batch;
     dt_status status = DT_OK;
@@ -694,13 +691,8 @@ static void test_shared_readers(void)
     const struct dt_reader *reader = shards->place[0].reader;
     for (int pass = 0; pass < 2; pass++) {
         int64_t clock = shards->clock;
-        struct dt_loader_config config = {.dataset = dataset,
-                                          .shards = shards,
-                                          .batch = 4,
-                                          .block = 3,
-                                          .size = 1,
-                                          .prefetch = 2,
-                                          .sequential = true};
+        struct dt_loader_config config = one_pass(dataset);
+        config.shards = shards;
         struct dt_loader *loader;
         const struct dt_batch *batch;
         CHECK_OK(dt_loader_open(&config, 0, &loader));
@@ -721,8 +713,7 @@ static void test_changed_shard(void)
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
     write_a(ROBOMIMIC);
     struct dt_dataset *dataset = scan_all(&rules);
-    struct dt_loader_config config = {
-        .dataset = dataset, .batch = 4, .block = 3, .size = 1, .prefetch = 2, .sequential = true};
+    struct dt_loader_config config = one_pass(dataset);
     struct dt_loader *loader;
     const struct dt_batch *batch;
     write_episodes(in_scratch("a.h5"), ROBOMIMIC, plain_types(), 1, 7);

@@ -1,9 +1,8 @@
 // Metric sinks: a third sink is its code and one row of the table, which stands here in the place
 // of src/train/sinks.c. It sees every event, fields by the table. And the lines of metrics.jsonl.
-#include "base/file.h"
 #include "train/metrics.h"
 
-#include "test.h"
+#include "scratch.h"
 
 #include <unistd.h>
 
@@ -125,8 +124,8 @@ static void check_file(int n)
 
 int main(void)
 {
-    char folder[] = "/tmp/dtrain-metrics.XXXXXX";
-    CHECK(mkdtemp(folder) && chdir(folder) == 0, "no scratch folder");
+    make_scratch();
+    CHECK(chdir(scratch) == 0, "no scratch folder");
     write_events(0, 0, 5);
     check_file(5);
     CHECK_STR(seen, "train loss=0.333333 grad_norm=inf lr=0.001 step_ms=5 tokens_per_s=12800 "
@@ -154,7 +153,6 @@ int main(void)
     CHECK_INT(dt_metrics_open(&(struct dt_metrics_config){.folder = "."}, &metrics), DT_USER);
     CHECK(!metrics, "metrics without a sink");
     CHECK_INT(dt_metrics_write(NULL, &events[0]), DT_OK); // the other ranks
-    unlink("metrics.jsonl");
-    rmdir(folder);
+    remove_scratch();
     return test_end();
 }

@@ -1,10 +1,9 @@
 // TensorBoard's event files, read back by a reader that shares no code with the sink: framing and
 // checksums of each record, which steps are written, their tags and values, and the start of a
 // session where a run starts, resumes or rolls back.
-#include "base/file.h"
 #include "train/metrics.h"
 
-#include "test.h"
+#include "scratch.h"
 
 #include <glob.h>
 #include <unistd.h>
@@ -223,11 +222,11 @@ static void test_switched_off(void)
 
 int main(void)
 {
-    char folder[] = "/tmp/dtrain-tensorboard.XXXXXX";
-    CHECK(mkdtemp(folder) && chdir(folder) == 0, "no scratch folder");
+    make_scratch();
+    CHECK(chdir(scratch) == 0, "no scratch folder");
     CHECK_INT(crc32c((const uint8_t *)"123456789", 9), 0xe3069283); // its published check value
     test_events();
     test_switched_off();
-    dt_remove_tree(folder);
+    remove_scratch();
     return test_end();
 }
