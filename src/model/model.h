@@ -69,8 +69,9 @@ float *dt_model_weights(struct dt_model *model);
 dt_status dt_model_set_weights(struct dt_model *model, const float *weights);
 // [elements] bf16, or NULL where storage is fp32
 dt_bf16 *dt_model_weights_bf16(struct dt_model *model);
-int64_t dt_model_weight_bytes(const struct dt_model *model); // in all types that it keeps
-float *dt_model_gradients(struct dt_model *model);           // [elements] fp32, or NULL
+// Bytes of device memory for its weights: fp32, bf16 and int8, as far as it has them.
+int64_t dt_model_weight_bytes(const struct dt_model *model);
+float *dt_model_gradients(struct dt_model *model); // [elements] fp32, or NULL
 // The rows of linear layers, which are in int8: [rows of the table]; or NULL.
 const struct dt_int8 *dt_model_int8(const struct dt_model *model);
 // Rounds the masters to bf16 and int8 again, after something other than adamw has changed them.
