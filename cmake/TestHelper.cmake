@@ -23,7 +23,11 @@ function(dt_script_test name)
   cmake_parse_arguments(TEST "" "LABEL;SCRIPT" "ARGS" ${ARGN})
   set(scratch ${CMAKE_CURRENT_BINARY_DIR}/${name}.d)
   file(MAKE_DIRECTORY ${scratch})
-  add_test(NAME ${name} COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/${TEST_SCRIPT}
+  set(timed)
+  if(name IN_LIST DT_TIMED_TESTS)
+    set(timed ${PROJECT_SOURCE_DIR}/tests/timed.sh)
+  endif()
+  add_test(NAME ${name} COMMAND ${timed} bash ${CMAKE_CURRENT_SOURCE_DIR}/${TEST_SCRIPT}
                                 $<TARGET_FILE:dtrain> ${TEST_ARGS}
            WORKING_DIRECTORY ${scratch})
   dt_test_properties(${name} ${TEST_LABEL})
@@ -33,9 +37,9 @@ endfunction()
 # sixth of it on two busy cores without AVX-512.
 set(DT_TEST_TIMEOUT 1200)
 # Tests that last longest start first, so that none runs alone at the end. Some of them check how soon a job ends
-# after a fault, and take two places of the four on two cores.
+# after a fault: they take two places of the four on two cores, and run again where the machine stalled (timed.sh).
 set(DT_LONG_TESTS fault_kills fault_run_lock golden_bf16 simt_faults simt_train)
-set(DT_TIMED_TESTS fault_comm fault_hosts fault_rank_dies fault_slow_disk simt_nccl_faults slurm_jobs)
+set(DT_TIMED_TESTS fault_comm fault_hosts fault_rank_dies fault_slow_disk fault_start simt_nccl_faults slurm_jobs)
 function(dt_test_properties name label)
   set_tests_properties(
     ${name}
