@@ -8,8 +8,9 @@
 static const char *class_text(H5T_class_t class)
 {
     static const char *const text[H5T_NCLASSES] = {
-        [H5T_FLOAT] = "floating-point numbers",   [H5T_STRING] = "strings",
-        [H5T_COMPOUND] = "compound records",      [H5T_ENUM] = "an enumeration",
+        [H5T_STRING] = "strings",
+        [H5T_COMPOUND] = "compound records",
+        [H5T_ENUM] = "an enumeration",
         [H5T_VLEN] = "variable-length sequences",
     };
     return class >= 0 && class < H5T_NCLASSES && text[class] ? text[class] : "other data";
@@ -54,20 +55,24 @@ static void read_type(hid_t type, struct dt_h5_array *array)
 {
     H5T_class_t class = H5Tget_class(type);
     array->type = DT_DTYPE_COUNT;
-    if (class != H5T_INTEGER) {
+    if (class != H5T_INTEGER && class != H5T_FLOAT) {
         snprintf(array->type_text, sizeof array->type_text, "%s", class_text(class));
         if (class == H5T_ENUM && is_boolean(type))
             array->type = DT_U8;
-        else if (class == H5T_FLOAT)
-            array->type = H5Tequal(type, H5T_IEEE_F32LE) > 0   ? DT_F32
-                          : H5Tequal(type, H5T_IEEE_F64LE) > 0 ? DT_F64
-                          : is_f16(type)                       ? DT_F16
-                                                               : DT_DTYPE_COUNT;
         return;
     }
     size_t size = H5Tget_size(type);
-    bool is_signed = H5Tget_sign(type) != H5T_SGN_NONE;
     bool swapped = size > 1 && H5Tget_order(type) != H5T_ORDER_LE;
+    if (class == H5T_FLOAT) {
+        snprintf(array->type_text, sizeof array->type_text, "%s%zu-bit floating-point numbers",
+                 swapped ? "big-endian " : "", 8 * size);
+        array->type = H5Tequal(type, H5T_IEEE_F32LE) > 0   ? DT_F32
+                      : H5Tequal(type, H5T_IEEE_F64LE) > 0 ? DT_F64
+                      : is_f16(type)                       ? DT_F16
+                                                           : DT_DTYPE_COUNT;
+        return;
+    }
+    bool is_signed = H5Tget_sign(type) != H5T_SGN_NONE;
     bool padded = H5Tget_precision(type) != 8 * size;
     snprintf(array->type_text, sizeof array->type_text, "%s%s%s %zu-bit integers",
              swapped ? "big-endian " : "", padded ? "padded " : "",

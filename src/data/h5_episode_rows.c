@@ -73,7 +73,7 @@ static dt_status check_finite(const struct dt_reader *reader, int64_t column, in
         while (isfinite(values[j]))
             j++;
         return DT_FAIL(DT_USER, "repair or remove the episode",
-                       "%s: %s, column %" PRId64 ": %g is not finite", reader->file.path,
+                       "%s: %s, column %" PRId64 ": %g is not a finite float32", reader->file.path,
                        name_row(episodes, column, number, row + r, where, sizeof where),
                        c->first + j, values[j]);
     }

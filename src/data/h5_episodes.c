@@ -194,8 +194,8 @@ static dt_status check_array(const struct dt_h5_array *array, const struct dt_co
     int64_t width = array->shape[1], end = column->end < 0 ? width : column->end;
     if (array->n_dims < 1 || array->type == DT_DTYPE_COUNT)
         return DT_FAIL(DT_USER,
-                       "store little-endian integers, booleans or floats of 16 to 64 bits, a row "
-                       "a frame, or name other datasets",
+                       "store little-endian integers, booleans or floats of 16 to 64 bits, one "
+                       "row per frame, or name other datasets",
                        "%s: %s %s%s", array->file->path, array->name,
                        array->n_dims < 1 ? "is a single value of " : "holds ", array->type_text);
     if (width < 1)
@@ -300,7 +300,7 @@ static dt_status check_targets(const struct dt_reader *reader, const struct dt_e
     if (rules->n_targets == 0 || need == episodes->layout.target_width)
         return DT_OK;
     return DT_FAIL(DT_USER,
-                   "let data.targets name a column for each value that model.heads predict",
+                   "make data.targets name one column for each value that model.heads predicts",
                    "%s: the targets have %" PRId64 " columns, the heads need %" PRId64 " (%s)",
                    reader->file.path, episodes->layout.target_width, need, what);
 }

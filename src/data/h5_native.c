@@ -16,10 +16,10 @@ static dt_status add_starts(const struct dt_h5_array *array, int64_t rows,
             DT_TRY(dt_h5_array_read(array, i, left < PIECE ? left : PIECE, starts));
         start = starts[i % PIECE];
         if (start < before || start > rows || (i == 0 && start != 0))
-            return DT_FAIL(DT_USER, "store rising row numbers of /frames, the first of them 0",
-                           "%s: /episode_starts[%" PRId64 "] is %" PRId64 " (%" PRId64
-                           " before it, /frames has %" PRId64 " rows)",
-                           array->file->path, i, start, before, rows);
+            return DT_FAIL(DT_USER, "store ascending row numbers of /frames, the first of them 0",
+                           "%s: /episode_starts[%" PRId64 "] is %" PRId64 ", not in [%" PRId64
+                           ", %" PRId64 "]",
+                           array->file->path, i, start, before, i == 0 ? 0 : rows);
         DT_TRY(dt_episodes_add_start(episodes, start));
         before = start;
     }

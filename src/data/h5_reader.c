@@ -103,9 +103,10 @@ static dt_status check_vocab(const struct dt_h5_array *array, int64_t vocab_size
     DT_TRY(dt_h5_attribute(array, "vocab_size", &shard->vocab_size, &found));
     if (!found || vocab_size == 0 || shard->vocab_size <= vocab_size)
         return DT_OK;
-    return DT_FAIL(DT_USER, "set model.vocab_size to the shards' vocab_size or more",
-                   "%s: its vocab_size is %" PRId64 ", the model's is %" PRId64, array->file->path,
-                   shard->vocab_size, vocab_size);
+    return DT_FAIL(
+        DT_USER, "set model.vocab_size, or choose a run.init_from, to cover the shards' vocab_size",
+        "%s: its vocab_size is %" PRId64 ", the model's is %" PRId64, array->file->path,
+        shard->vocab_size, vocab_size);
 }
 
 // Keys of episodes mean nothing to a kind without frames.

@@ -128,10 +128,10 @@ refused "an unknown mask" 'train.h5 has no list of episodes /mask/expert' \
     "$dtrain" --check policy.ini "${lines[@]}" data.mask=expert
 refused "another format" 'train.h5 has no /frames: it is not episodes' "$dtrain" --check policy.ini "${lines[@]}" data.format=episodes
 "$make_episodes" robomimic train.h5 0 13 /data/demo_8/obs/a 41
-refused "a frame that is not finite" 'train.h5: /data/demo_8/obs/a, row 41, column 0: nan is not finite' \
+refused "a frame that is not finite" 'train.h5: /data/demo_8/obs/a, row 41, column 0: nan is not a finite float32' \
     "$dtrain" policy.ini "${lines[@]}" run.name=bad
 check "nothing is left of it" test ! -e runs/bad/checkpoints/step-00000060
-refused "verify finds it" 'row 41, column 0: nan is not finite' "$dtrain" verify train.h5
+refused "verify finds it" 'row 41, column 0: nan is not a finite float32' "$dtrain" verify train.h5
 "$make_episodes" robomimic train.h5 1 13
 refused "other data on resume" 'train.h5, has ' "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70
 finish

@@ -129,11 +129,12 @@ static void test_types(void)
         hid_t type;
         const char *phrase;
     } wrong[] = {
-        {"float.h5", H5T_IEEE_F32LE, "floating-point"},
+        {"float.h5", H5T_IEEE_F32LE, "32-bit floating-point"},
         {"signed.h5", H5T_STD_I16LE, "signed 16-bit"},
         {"i32.h5", H5T_STD_I32LE, "signed 32-bit"},
         {"u64.h5", H5T_STD_U64LE, "unsigned 64-bit"},
         {"big.h5", H5T_STD_U16BE, "big-endian unsigned 16-bit"},
+        {"float-big.h5", H5T_IEEE_F64BE, "big-endian 64-bit floating-point"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         what = u16(good);
