@@ -41,13 +41,14 @@ static void look_for_the_lost(struct mpi_comm *mpi)
 
 // Until the first round nothing else limits the wait: ranks hang in MPI_Init or MPI_Comm_dup where
 // one never starts, or hosts cannot reach each other. The lowest rank that waits speaks; its end
-// makes the launcher end the others, which takes mpirun a few seconds between hosts.
+// makes the launcher end the others, which takes mpirun a few seconds between hosts, and more where
+// they are busy.
 static void check_start(struct mpi_comm *mpi, double waited)
 {
     double limit = atomic_load(&mpi->control.timeout_s);
     char host[DT_HOST_NAME] = "", peer[32] = "";
     int rank = dt_comm_launched_rank();
-    if (waited < limit + (rank == 0 ? 0 : rank < 50 ? 5 + 0.1 * rank : 10))
+    if (waited < limit + (rank == 0 ? 0 : rank < 50 ? 10 + 0.1 * rank : 15))
         return;
     gethostname(host, sizeof host - 1);
     if (atomic_load(&mpi->start_peer) >= 0)
