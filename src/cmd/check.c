@@ -35,9 +35,11 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
            data->layout.target_width > 0 ? "frames" : "tokens", (long long)data->windows,
            (long long)data->rules.seq_len);
     print_layout(data);
-    for (int64_t i = 0; i < data->n_shards && i < 8; i++)
-        printf("  %s  %s x %lld\n", data->shards[i].path, dt_dtype_name(data->shards[i].type),
+    for (int64_t i = 0; i < data->n_shards && i < 8; i++) {
+        char types[DT_SHARD_TYPES];
+        printf("  %s  %s x %lld\n", data->shards[i].path, dt_shard_types(&data->shards[i], types),
                (long long)data->shards[i].count);
+    }
     if (data->n_shards > 8)
         printf("  … and %lld more\n", (long long)(data->n_shards - 8));
 }

@@ -19,8 +19,9 @@ struct tally {
 
 static void print_shard(const char *path, const struct dt_shard *shard)
 {
+    char types[DT_SHARD_TYPES];
     printf("good  %s: %" PRId64 " %s, %s", path, shard->count, shard->kind->unit,
-           dt_dtype_name(shard->type));
+           dt_shard_types(shard, types));
     if (shard->episodes > 0)
         printf(" (%s), values per frame: %" PRId64 ", episodes: %" PRId64 ", targets: %" PRId64,
                shard->kind->name, shard->layout.frame_width, shard->episodes,

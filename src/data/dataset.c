@@ -5,12 +5,24 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "base/problems.h"
+#include "base/text.h"
 #include "data/reader.h"
 
 #include <glob.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+const char *dt_shard_types(const struct dt_shard *shard, char text[DT_SHARD_TYPES])
+{
+    unsigned types = shard->types ? shard->types : 1u << shard->type;
+    text[0] = 0;
+    for (int type = 0; type < DT_DTYPE_COUNT; type++)
+        if (types >> type & 1)
+            dt_append(text, DT_SHARD_TYPES, "%s%s", text[0] ? ", " : "",
+                      dt_dtype_name((dt_dtype)type));
+    return text;
+}
 
 static dt_status add_shard(struct dt_dataset *dataset, const char *path)
 {

@@ -73,7 +73,8 @@ struct dt_shard {
     char *path;
     int64_t file_bytes;
     const struct dt_reader_kind *kind; // reader.h
-    dt_dtype type;                     // as stored
+    dt_dtype type;                     // as read: of frames fp32, else as stored
+    unsigned types;                    // of frames: a bit for each dt_dtype that is stored
     int64_t count;                     // of the kind's units: tokens, rows
     int64_t windows;                   // of seq_len; 0: skipped
     int64_t stride; // units from a window's start to the next one's: T of a stream, 1 of rows
@@ -90,6 +91,10 @@ struct dt_shard {
     uint64_t first_hash, last_hash;
     bool doc_starts; // has /doc_starts
 };
+
+// The types of the stored numbers, "fp32, uint8".
+enum { DT_SHARD_TYPES = 128 };
+const char *dt_shard_types(const struct dt_shard *shard, char text[DT_SHARD_TYPES]);
 
 struct dt_dataset {
     const struct dt_reader_kind *kind; // of all shards

@@ -373,6 +373,7 @@ static void note_types(struct dt_episodes *episodes, int64_t number)
     for (int64_t i = 0; i < episodes->columns.n; i++) {
         struct dt_column *column = &episodes->columns.at[i];
         column->bytes = (number == 0 || column->bytes) && episodes->arrays[i].type == DT_U8;
+        episodes->types |= 1u << episodes->arrays[i].type;
     }
 }
 
@@ -500,6 +501,7 @@ static dt_status open_all(struct dt_reader *reader, const struct dt_scan_rules *
     shard->layout = episodes->layout;
     shard->bytes = list_bytes(episodes);
     shard->type = DT_F32;
+    shard->types = episodes->types;
     shard->count = episodes->at[episodes->n].first;
     shard->windows = episodes->at[episodes->n].window;
     shard->width = episodes->layout.frame_width;

@@ -59,6 +59,7 @@ struct dt_episodes {
     struct dt_scan_rules rules;
     struct dt_frame_layout layout;
     struct dt_columns columns;
+    unsigned types; // a bit for each one that is stored
     int64_t n, empty;
     struct dt_episode *at;           // [n + 1]; the last says where all end
     struct dt_episode_place *places; // [n, columns.n]; NULL: episodes share datasets

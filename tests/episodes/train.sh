@@ -78,6 +78,7 @@ check "carried states have the bits of floats" \
     cmp runs/{bytes,floats}-1datacarrystatetruedatashufflefalse/checkpoints/step-00000006/carried.safetensors
 check "--check names the bytes: $(cat bytes.txt)" grep -q \
     'arrays: frames fp32 x 5, bytes uint8 x 80, ids int32 x 1, targets fp32 x 3, mask uint8 x 1; a batch has 14.6 KiB per rank' bytes.txt
+check "--check names the stored types" grep -q '  bytes.h5  fp32, fp64, uint8, int64 x ' bytes.txt
 check "--check names the floats: $(cat floats.txt)" grep -q 'arrays: frames fp32 x 85, ids .* a batch has 44.6 KiB' floats.txt
 lines[0]=data.train=bytes.h5
 check "validation on floats" "$dtrain" policy.ini "${lines[@]}" run.name=floats-val >val.log 2>&1
@@ -117,7 +118,7 @@ refused "an id outside its table" 'obs/b, row [0-9]*: id 6 is not in \[0, 6\)' \
     "$dtrain" policy.ini "${lines[@]}" run.name=bad
 three_lines robomimic
 check "order names episodes" grep -q ' train.h5 /data/demo_[0-9]*:[0-9]*$' <("$dtrain" order policy.ini "${lines[@]}" --steps 1:3)
-check "verify" grep -q 'good  train.h5: 317 frames, fp32 (robomimic), values per frame: 8, episodes: 13, targets: 3' <("$dtrain" verify train.h5)
+check "verify" grep -q 'good  train.h5: 317 frames, fp32, fp64, uint8, int64 (robomimic), values per frame: 8, episodes: 13, targets: 3' <("$dtrain" verify train.h5)
 refused "another stride on resume" 'data.stride is 8, the checkpoint has 16' \
     "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70 data.stride=8
 refused "heads that do not match" 'the targets have 3 columns, the heads need 4 \(buttons 3, stick 1\)' \
