@@ -29,7 +29,6 @@ enum {
     SCAN_WARPS = 4,  // of a block
     SCAN_THREADS = SCAN_WARPS * DT_WARP,
     SCAN_PAIRED_STATES_MOST = 16, // a lane has registers for two channels of these
-    SCAN_STATES_MAX = 256,
 };
 
 // In place of a segment's Σ Δ, which is never negative: a reset lies in it and nothing passes.

@@ -112,6 +112,7 @@ static backward_space take_space(scan_taker *taker, const dt_scan_backward_args 
         space.history = scan_take(taker, B * chunk * D);
         space.dh_b = scan_take(taker, B * chunk * D);
         space.dh_a = scan_take(taker, B * chunk * D);
+        space.carry = scan_take(taker, B * N * D);
         return space;
     }
     if (args->in.chunk != TILE)

@@ -1,6 +1,7 @@
-// The scan backward as the formulas have it, for any N: a thread a channel, one state at a time,
-// sums over a block's 128 channels by dt_block_sum. And what it shares with the fast kernel: the
-// workspace and a token's derived values. Private to scan_backward.cu.
+// The scan backward as the formulas have it, for any N: a thread a channel, one state at a time
+// (all of them would take local memory, as in scan_forward.cu), sums over a block's 128 channels by
+// dt_block_sum. And what it shares with the fast kernel: the workspace and a token's derived
+// values. Private to scan_backward.cu.
 #pragma once
 
 #include "kernels/scan.cuh"
@@ -15,6 +16,7 @@ struct backward_space {
     float *starts;        // fast: [B, ceil(L / TILE), N, D]; NULL: forward kept them so
     float *history;       // plain: [B, chunk, D] of h_{t-1}
     float *dh_b, *dh_a;   // plain: [B, chunk, D] of sums over n
+    float *carry;         // plain: [B, N, D] of dh at the chunk after
 };
 
 DT_DEVICE void store_parameters(const backward_space &space, const dt_scan_backward_args &args,
@@ -64,9 +66,10 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
     const int64_t L = args.in.length, D = args.in.u.cols, N = args.in.b.cols;
     const int64_t chunks = (L - 1) / args.in.chunk + 1, most = dt_least(args.in.chunk, L);
     const bool active = d < D;
-    float carry[SCAN_STATES_MAX], da[SCAN_STATES_MAX], dd_skip = 0.0f, ddt_bias = 0.0f;
-    for (int64_t n = 0; n < N; n++)
-        carry[n] = da[n] = 0.0f;
+    float *da_of = space.parameters + b * (N + 2) * D + d, *carry_of = space.carry + b * N * D + d;
+    float dd_skip = 0.0f, ddt_bias = 0.0f;
+    for (int64_t n = 0; n < N && active; n++)
+        da_of[n * D] = carry_of[n * D] = 0.0f;
     for (int64_t chunk = chunks - 1; chunk >= 0; chunk--) {
         const int64_t begin = chunk * args.in.chunk, steps = dt_least(args.in.chunk, L - begin);
         const int64_t first = b * L + begin;
@@ -77,6 +80,7 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
         for (int64_t n = 0; n < N; n++) {
             const float a = active ? scan_scaled_a(args.in.a_log[d * N + n]) : 0.0f;
             float h = active ? args.states[((b * chunks + chunk) * N + n) * D + d] : 0.0f;
+            float da = active ? da_of[n * D] : 0.0f, carry = active ? carry_of[n * D] : 0.0f;
             for (int64_t t = 0; t < steps && active; t++) {
                 const int64_t row = first + t;
                 const token k = read_token<T>(args, row, d);
@@ -96,14 +100,14 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
                     const float C = dt_to_f32(
                         static_cast<const T *>(args.in.c.data)[row * args.in.c.stride + n]);
                     const float before = history[t * D], decay = dt_exp2(k.delta * a);
-                    const float dh = k.ds * C + carry[n], back = dh * decay;
+                    const float dh = k.ds * C + carry, back = dh * decay;
                     const float q = cut ? 0.0f : back * before;
                     db = dh * k.delta * k.u;
                     dc = k.ds * (decay * before + k.delta * k.u * B);
                     dh_b[t * D] += dh * B;
                     dh_a[t * D] += q * a;
-                    da[n] += q * k.delta * a * DT_LN_2;
-                    carry[n] = cut ? 0.0f : back;
+                    da += q * k.delta * a * DT_LN_2;
+                    carry = cut ? 0.0f : back;
                 }
                 db = dt_block_sum<PLAIN_CHANNELS>(db);
                 dc = dt_block_sum<PLAIN_CHANNELS>(dc);
@@ -111,6 +115,10 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
                     space.columns[(row * blocks + block) * 2 * N + n] = db;
                     space.columns[(row * blocks + block) * 2 * N + N + n] = dc;
                 }
+            }
+            if (active) {
+                da_of[n * D] = da;
+                carry_of[n * D] = carry;
             }
         }
         for (int64_t t = 0; t < steps && active; t++) {
@@ -127,9 +135,6 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
             ddt_bias += ddelta;
         }
     }
-    if (!active)
-        return;
-    for (int64_t n = 0; n < N; n++)
-        space.parameters[(b * (N + 2) + n) * D + d] = da[n];
-    store_parameters(space, args, b, d, dd_skip, ddt_bias);
+    if (active)
+        store_parameters(space, args, b, d, dd_skip, ddt_bias);
 }

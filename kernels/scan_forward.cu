@@ -1,5 +1,7 @@
 // The selective scan forward on CUDA. The plain kernel is the recurrence as scan.h has it, one
-// thread a channel, any N. The fast one (N up to 64) is described in scan.cuh: eight or sixteen
+// thread a channel, any N, states in the workspace. (In an array of the thread they would be local
+// memory, which CUDA keeps for every thread that the device can hold: 0.3 GB for 256 states.) The
+// fast one (N up to 64) is described in scan.cuh: eight or sixteen
 // channels a warp, states in registers, tiles of up to 16 tokens that are fetched one tile ahead;
 // warps are independent.
 //
@@ -32,9 +34,9 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
         return;
     const int64_t b = index / D, d = index % D, chunks = (L - 1) / in.chunk + 1;
     const float *a_log = in.a_log + d * N;
-    float h[SCAN_STATES_MAX];
+    float *h = static_cast<float *>(args.workspace) + b * N * D + d; // [B, N, D]
     for (int64_t n = 0; n < N; n++)
-        h[n] = in.h0 ? in.h0[index * N + n] : 0.0f;
+        h[n * D] = in.h0 ? in.h0[index * N + n] : 0.0f;
     for (int64_t t = 0; t < L; t++) {
         const int64_t row = b * L + t;
         const T *B = static_cast<const T *>(in.b.data) + row * in.b.stride;
@@ -47,11 +49,13 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
         const bool keep = args.states && t % in.chunk == 0, cut = in.reset && in.reset[row];
         float s = in.d_skip[d] * u;
         for (int64_t n = 0; n < N; n++) {
+            const float last = h[n * D], before = cut ? 0.0f : last;
+            const float now =
+                dt_exp2(delta * scan_scaled_a(a_log[n])) * before + delta * u * dt_to_f32(B[n]);
             if (keep)
-                args.states[((b * chunks + t / in.chunk) * N + n) * D + d] = h[n];
-            float before = cut ? 0.0f : h[n];
-            h[n] = dt_exp2(delta * scan_scaled_a(a_log[n])) * before + delta * u * dt_to_f32(B[n]);
-            s += dt_to_f32(C[n]) * h[n];
+                args.states[((b * chunks + t / in.chunk) * N + n) * D + d] = last;
+            h[n * D] = now;
+            s += dt_to_f32(C[n]) * now;
         }
         if (args.s)
             args.s[row * D + d] = s;
@@ -59,7 +63,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
             dt_from_f32<T>(s * z * dt_sigmoid(z));
     }
     for (int64_t n = 0; n < N && args.h_last; n++)
-        args.h_last[index * N + n] = h[n];
+        args.h_last[index * N + n] = h[n * D];
 }
 
 // ---- fast
@@ -556,7 +560,10 @@ int64_t scan_forward_cuda_workspace(struct dt_device *device,
 {
     scan_taker taker = {NULL, 0};
     (void)device;
-    scan_take_passing(&taker, args->in.batch, args->in.b.cols, forward_cut(args));
+    if (is_plain(args))
+        scan_take(&taker, args->in.batch * args->in.b.cols * args->in.u.cols);
+    else
+        scan_take_passing(&taker, args->in.batch, args->in.b.cols, forward_cut(args));
     return taker.used * (int64_t)sizeof(float);
 }
 

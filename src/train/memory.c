@@ -182,9 +182,10 @@ static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *p
 }
 
 // Kernels are loaded at their first launch (CUDA_MODULE_LOADING=LAZY is the default since 12.2) and
-// stay: dtrain's, and cuBLASLt's of every algorithm that is timed. With them come the local memory
-// of the kernel that spills most, for every thread that the device can hold (27 MB for each 100
-// bytes on 132 SMs), and the graphs. NCCL's buffers and kernels are about twice as much again.
+// stay: dtrain's, and cuBLASLt's of every algorithm that is timed. With them come the graphs, and
+// the local memory of the kernel that uses most, for every thread that the device can hold:
+// tests/sass allows 128 bytes, 35 MB on 132 SMs of 2048 threads. NCCL's buffers and kernels are
+// about twice as much again.
 int64_t dt_job_reserved_memory(const struct dt_job *job, const struct dt_device_info *info)
 {
     int64_t share = info->memory / 128, most = INT64_C(1) << 29;

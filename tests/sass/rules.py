@@ -6,6 +6,8 @@ document's start in the tile, states kept each 8 tokens. A kernel's name begins 
 
 import collections
 
+LOCAL_MOST = 128  # bytes of local memory of a thread that src/train/memory.c counts with
+
 KEPT = 1  # of forward's pieces of 8 tokens start a chunk
 
 # A branch: kernels, statements that only one of its ways holds, that way's share of runs, why.

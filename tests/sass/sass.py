@@ -22,6 +22,7 @@ sys.dont_write_bytecode = True
 
 import cost
 import listing
+import rules
 import step
 import table
 import tools
@@ -52,7 +53,7 @@ class Kernel:
     def __init__(self, function, sources, architecture, used, threads, unruled):
         self.name, self.architecture, self.threads = function.name, architecture, threads
         self.count = cost.Count(function, sources, unruled)
-        self.registers, self.shared = used
+        self.registers, self.shared, self.stack = used
         if int(architecture) >= 90:  # cuobjdump counts the system's share from there on
             self.shared = max(0, self.shared - cost.SHARED_OF_SYSTEM)
         if self.count.kernel:
@@ -95,7 +96,7 @@ def report(args):
             count.kernel.unit if count.kernel else "run of the largest loop",
             ", ".join("%.2f %s" % (value, kind) for kind, value in count.cost.of.items())))
         if count.local:
-            print("  %d accesses to local memory" % count.local)
+            print("  %d accesses to %d bytes of local memory" % (count.local, kernel.stack))
         if count.kernel and count.kernel.units_token:
             print("  floors for a token of a layer of the 130M model: %s" % ", ".join(
                 "%s %.1f" % item for item in table.floors(
@@ -111,9 +112,12 @@ def report(args):
 
 
 def tabled(args):
-    """{name: row}, {name: unit}, what no rule decides."""
+    """{name: row}, {name: unit}, what no rule decides and who takes too much local memory."""
     rows, units, undecided = {}, {}, []
     for kernel in kernels(args):
+        if kernel.stack > rules.LOCAL_MOST:
+            undecided.append("%s takes %d bytes of local memory a thread, and %d are reserved "
+                             "(src/train/memory.c)" % (kernel.name, kernel.stack, rules.LOCAL_MOST))
         if kernel.name in rows:
             continue
         rows[kernel.name] = table.row_of(kernel)

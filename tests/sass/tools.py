@@ -68,12 +68,12 @@ def extract(cuobjdump, path, folder):
 
 
 def resources(cuobjdump, cubin):
-    """{symbol: (registers, static shared memory)}"""
+    """{symbol: (registers, static shared memory, bytes of local memory of a thread)}"""
     text = run([cuobjdump, "-res-usage", cubin])
     found = {}
-    for symbol, registers, shared in re.findall(
-            r"Function (\S+):\s+REG:(\d+) STACK:\d+ SHARED:(\d+)", text):
-        found[symbol] = (int(registers), int(shared))
+    for symbol, registers, stack, shared in re.findall(
+            r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", text):
+        found[symbol] = (int(registers), int(shared), int(stack))
     return found
 
 
