@@ -269,27 +269,23 @@ EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
     return finish(comm, ncclInProgress);
 }
 
-static void free_comm(struct ncclComm *comm)
-{
-    close_meeting(comm);
-    free(comm);
-}
-
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     if (comm->stage != FINALIZED)
         return fail(ncclInvalidUsage, "destroyed before it was finalized");
-    free_comm(comm);
+    leave_files(comm);
+    close_meeting(comm);
+    free(comm);
     return ncclSuccess;
 }
 
-// What is left on streams ends with the next look of the device's thread, which needs `comm` for
-// it.
+// Calls on streams and in graphs still point at an aborted communicator, and end when the device's
+// thread comes to them: so it stays until the process ends.
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    bool idle = !atomic_load(&comm->busy);
+    static struct ncclComm *_Atomic kept;
     atomic_store(&comm->aborted, true);
-    if (idle)
-        free_comm(comm);
+    leave_files(comm);
+    comm->kept = atomic_exchange(&kept, comm);
     return ncclSuccess;
 }

@@ -75,6 +75,7 @@ struct ncclComm {
     _Atomic(bool) busy, aborted;
     int64_t begun;
     uint64_t piece;
+    struct ncclComm *kept; // aborted before this one
 };
 
 struct id {
@@ -93,6 +94,7 @@ ncclResult_t enter_meeting(struct ncclComm *comm, const struct id *id);
 ncclResult_t join(struct ncclComm *comm);
 ncclResult_t leave_meeting(struct ncclComm *comm);
 bool is_gone(const struct ncclComm *comm, int rank);
+void leave_files(struct ncclComm *comm);
 void close_meeting(struct ncclComm *comm);
 
 // nccl_collective.c: a task on a stream (enqueue.h); `context` is a struct call.

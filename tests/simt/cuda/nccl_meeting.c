@@ -116,12 +116,18 @@ ncclResult_t leave_meeting(struct ncclComm *comm)
     return ncclSuccess;
 }
 
-void close_meeting(struct ncclComm *comm)
+// Peers see it gone.
+void leave_files(struct ncclComm *comm)
 {
-    if (comm->meeting)
-        munmap(comm->meeting, sizeof *comm->meeting);
     if (comm->fd >= 0)
         close(comm->fd);
     if (comm->id_fd >= 0)
         close(comm->id_fd);
+    comm->fd = comm->id_fd = -1;
+}
+
+void close_meeting(struct ncclComm *comm)
+{
+    if (comm->meeting)
+        munmap(comm->meeting, sizeof *comm->meeting);
 }

@@ -5,6 +5,9 @@
 #include "base/rng.h"
 #include "comm/selftest.h"
 #include "test.h"
+#include "tests/simt/cuda/enqueue.h"
+
+#include <dlfcn.h>
 
 enum { COLLECTIVES = 3, LAUNCHES = 5, MOST = 200003 }; // elements: in several pieces
 
@@ -501,6 +504,46 @@ static void check_start(const char *fault, double timeout_s, const char *words)
     dt_error_clear();
 }
 
+static void *function(void *library, const char *name)
+{
+    void *address = dlsym(library, name);
+    CHECK(address, "%s", dlerror());
+    return address;
+}
+
+static _Atomic(bool) gate_open;
+
+static bool pass_gate(void *context)
+{
+    (void)context;
+    return atomic_load(&gate_open);
+}
+
+// The stand-in itself: a call whose communicator is aborted before the stream comes to it ends, and
+// touches nothing that was freed, which AddressSanitizer sees.
+static void check_abort(void)
+{
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    __typeof__(ncclGetUniqueId) *make_id = function(library, "ncclGetUniqueId");
+    __typeof__(ncclCommInitRankConfig) *init = function(library, "ncclCommInitRankConfig");
+    __typeof__(ncclAllReduce) *all_reduce = function(library, "ncclAllReduce");
+    __typeof__(ncclCommAbort) *stop = function(library, "ncclCommAbort");
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER; // blocking
+    ncclUniqueId id;
+    ncclComm_t nccl;
+    float *data;
+    need(dt_alloc(&backend, sizeof *data, &data));
+    CHECK_INT(make_id(&id), ncclSuccess);
+    CHECK_INT(init(&nccl, 1, id, 0, &config), ncclSuccess);
+    simt_enqueue("gate", stream, pass_gate, NULL, 0);
+    CHECK_INT(all_reduce(data, data, 1, ncclFloat32, ncclSum, nccl, (cudaStream_t)stream),
+              ncclSuccess);
+    CHECK_INT(stop(nccl), ncclSuccess);
+    atomic_store(&gate_open, true);
+    need(dt_stream_sync(&backend, stream));
+    dt_free(&backend, data);
+}
+
 int main(void)
 {
     char version[64];
@@ -511,6 +554,7 @@ int main(void)
     need(dt_nccl_table.version(version, sizeof version));
     CHECK_STR(version, "2.30.7");
     check_sums_of_all();
+    check_abort();
     check_nvls();
     // The stall first: heartbeats of a failed opening can still be heard in the next one, whose
     // ranks then wait for each other, which must not meet a short time-out.
