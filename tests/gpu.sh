@@ -45,13 +45,14 @@ build_here() {
     "$repository/launch/setup.sh"
     build=$repository/build-cuda
     cmake -S "$repository" --preset cuda-release --log-level=WARNING ${arch:+-DCMAKE_CUDA_ARCHITECTURES="$arch"}
-    cmake --build "$build" --target dtrain test_parity game
+    cmake --build "$build" --target dtrain test_parity game make_episodes
 }
 
 [ -n "$build" ] || build_here
 build=$(realpath "$build")
 dtrain=$build/dtrain parity=$build/tests/parity/test_parity game=$build/data/game
-for program in "$dtrain" "$parity" "$game"; do
+episodes=$build/tests/episodes/make_episodes
+for program in "$dtrain" "$parity" "$game" "$episodes"; do
     [ -x "$program" ] || {
         echo "tests/gpu.sh: no $program: build with cmake --preset cuda-release" >&2
         exit 2
@@ -67,7 +68,7 @@ command_of() { # name: $command, to run in its scratch folder
     host) command=(env DTRAIN_RUN__DEVICE=cpu bash "$here/dist/train.sh" "$dtrain") ;; # do the packed parts work together?
     parity) command=(bash "$here/gpu/parity.sh" "$parity") ;;
     train) command=(bash "$here/gpu/train.sh" "$dtrain" whole) ;;
-    kinds) command=(bash "$here/gpu/kinds.sh" "$dtrain" "$game" whole) ;;
+    kinds) command=(bash "$here/gpu/kinds.sh" "$dtrain" "$game" "$episodes" whole) ;;
     ranks | nccl) command=(bash "$here/gpu/$1.sh" "$dtrain") ;;
     memcheck | racecheck) command=(bash "$here/gpu/sanitizer.sh" "$parity" "$1") ;;
     bench) command=(bash "$here/gpu/bench.sh" "$dtrain" "$results" whole) ;;

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Every kind of block on a CUDA device, in language models and in policies over frames: the loss curve of the CPU; the
-# same bits with and without CUDA graphs. Skipped without a device.
-# Arguments: dtrain, the program data/game, and whole (100 steps, each kind by itself) or small (a few steps of all
-# kinds in one model, for simulated devices).
-game=$(realpath "$2")
+# same bits with and without CUDA graphs, and with images as bytes and as floats. Skipped without a device.
+# Arguments: dtrain, the programs data/game and tests/episodes/make_episodes, and whole (100 steps, each kind by
+# itself) or small (a few steps of all kinds in one model, for simulated devices).
+game=$(realpath "$2") make_episodes=$(realpath "$3")
 # shellcheck source=tests/gpu/lib.sh
 . "$(dirname "$0")/lib.sh"
 small_run
 sed -i '/^n_layer/d' small.ini # the patterns below say it
-case $3 in
+case $4 in
 whole)
     languages=("mamba2*2" "attention mlp" "gru mlp" "lstm mlp" "mamba attention mlp mamba2")
     policies=("mamba*2" "mamba2*2" "attention mlp" "gru" "lstm" "mlp*2")
@@ -25,7 +25,7 @@ small)
     length=20 frame=19 episodes=8
     ;;
 *)
-    echo "usage: kinds.sh dtrain game whole|small" >&2
+    echo "usage: kinds.sh dtrain game make_episodes whole|small" >&2
     exit 2
     ;;
 esac
@@ -65,4 +65,21 @@ for layers in "${policies[@]}"; do
     compare "policy-$(named "$layers")" model.layers="$layers" model.heads="$heads" data.seq_len=60
 done
 compare conditioned model.layers="${policies[0]}" model.heads="$heads" model.autoregressive=true data.seq_len=60
+
+# Bytes stay bytes until the device, which normalises them: 64 by wide accesses, and 64 that come after 3 floats one by
+# one. The numbers are those that the loader makes of floats.
+images=$(printf 'obs/img %.0s' {1..16})
+image=(model.layers="${policies[0]}" 'model.heads=buttons:bernoulli*2 stick:categorical*5' data.targets=actions
+    data.inputs="$images obs/a $images obs/a[1]" data.seq_len=16)
+for type in bytes floats; do
+    "$make_episodes" robomimic $type.h5 0 13 $([ $type = bytes ] || echo floats) || exit 1
+done
+compare bytes "${image[@]}" data.train=bytes.h5
+check "the images are bytes" grep -q "bytes uint8 x 128," \
+    <("$dtrain" --check small.ini run.name=other "${size[@]}" "${image[@]}" data.train=bytes.h5)
+for precision in $precisions; do
+    check "floats-$precision" train floats-"$precision" "${size[@]}" "${image[@]}" data.train=floats.h5 \
+        run.precision="$precision" run.device=cuda
+    check "bytes-$precision has the bits of floats" same_bits runs/{cuda-bytes,floats}-"$precision/$last"
+done
 finish

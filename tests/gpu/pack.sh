@@ -55,11 +55,12 @@ copy_mpi() {
     cp -rL "$(mpi_path sysconfdir)/." "$folder/etc/"
 }
 
-mkdir -p "$folder/build/tests/parity" "$folder/build/data" "$folder/launch/results" "$folder/tests/dist"
-cp "$build/dtrain" "$folder/build/"
-cp "$build/tests/parity/test_parity" "$folder/build/tests/parity/"
-cp "$build/data/game" "$folder/build/data/"
-programs=("$folder/build/dtrain" "$folder/build/tests/parity/test_parity" "$folder/build/data/game")
+mkdir -p "$folder/launch/results" "$folder/tests/dist"
+programs=()
+for program in dtrain tests/parity/test_parity data/game tests/episodes/make_episodes; do
+    install -D "$build/$program" "$folder/build/$program"
+    programs+=("$folder/build/$program")
+done
 cp -r "$repository/tests/gpu" "$repository/tests/gpu.sh" "$repository/tests/lib.sh" "$folder/tests/"
 cp -r "$repository/tests/peers" "$folder/tests/"
 cp "$repository/tests/dist/train.sh" "$folder/tests/dist/"

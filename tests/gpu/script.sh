@@ -4,7 +4,7 @@
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 gpu=$(dirname "$0")/../gpu.sh
-mkdir -p fake/tests/parity fake/data
+mkdir -p fake/tests/{parity,episodes} fake/data
 cat >fake/dtrain <<'EOF'
 #!/bin/sh
 echo "device      cuda 0: a stand-in (sm_90)"
@@ -30,7 +30,8 @@ check "… after which the family goes on" grep -qx -e '--from 3 cuda scan' lost
 check "… and the others run" test "$(grep -c 'cuda cast' lost.log)" -eq 2
 check "… with and without the model's shapes" grep -q '^FAILED: scan --model, code 3' lost.log
 cp fake/dtrain fake/data/game
-chmod +x fake/dtrain fake/data/game fake/tests/parity/test_parity
+cp fake/dtrain fake/tests/episodes/make_episodes
+chmod +x fake/dtrain fake/data/game fake/tests/*/*
 
 SECONDS=0 code=0
 bash "$gpu" --build fake --out out --limit 5 parity train device >one.log 2>&1 || code=$?
