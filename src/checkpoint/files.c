@@ -53,11 +53,11 @@ static bool is_spread(const struct dt_checkpoint_arrays *arrays)
     return dt_pieces_are_spread(&arrays->states.pieces, arrays->params->elements);
 }
 
-// The state of that name alone, in `data`.
+// The other weights of that name alone, in `data`.
 static struct dt_optimizer_states alone(const char *name, float *data, struct dt_pieces pieces)
 {
     return (struct dt_optimizer_states){
-        .n = 1, .list = {{.name = name, .data = data}}, .pieces = pieces};
+        .n = 1, .list = {{.name = name, .data = data, .weights = true}}, .pieces = pieces};
 }
 
 // What every rank has pieces of: the states, and its part of the moving average.

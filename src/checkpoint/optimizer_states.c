@@ -2,6 +2,7 @@
 #include "checkpoint/optimizer_states.h"
 
 #include "base/file.h"
+#include "base/finite.h"
 #include "base/list.h"
 #include "base/round.h"
 #include "base/safetensors.h"
@@ -181,18 +182,27 @@ struct reader {
     const struct dt_params *params;
     const struct dt_optimizer_states *states;
     int64_t n;
-    struct range *ranges; // seen so far
-    // The entry that is being read.
+    struct range *ranges; // seen so far; the last one is of the entry being read:
     const struct dt_safetensors *file;
     const struct dt_safetensor *entry;
-    float *data;   // of its state
-    int64_t start; // of the entry in the flat array
+    int64_t start; // in the flat array
 };
 
 static dt_status read_part(void *reader, int64_t first, int64_t end, int64_t at)
 {
     const struct reader *r = reader;
-    return dt_safetensors_read_f32(r->file, r->entry, first - r->start, end - first, r->data + at);
+    const struct range *range = &r->ranges[r->n - 1];
+    const struct dt_optimizer_state *state = &r->states->list[range->state];
+    int64_t n = end - first;
+    DT_TRY(dt_safetensors_read_f32(r->file, r->entry, first - r->start, n, state->data + at));
+    int64_t bad = dt_find_outside(state->data + at, n, state->squares ? 0 : -FLT_MAX);
+    if (bad == n || state->weights) // weights: checked where a model is made of them
+        return DT_OK;
+    return DT_FAIL(DT_USER, "use another checkpoint: this one's values are damaged",
+                   "%s: %s.%s holds %g at element %lld; all must be finite%s", r->file->path,
+                   state->name, r->params->rows[range->row].name, (double)state->data[at + bad],
+                   (long long)(range->first + first - r->start + bad),
+                   state->squares ? " and not negative" : "");
 }
 
 // A name that does not come out the same again is none of dtrain's.
@@ -250,7 +260,6 @@ static dt_status read_file(struct reader *r, const char *path)
         r->ranges[r->n++] = range;
         r->file = file;
         r->entry = entry;
-        r->data = r->states->list[range.state].data;
         r->start = r->params->rows[range.row].offset + range.first;
         DT_TRY_GOTO(status, out,
                     visit_parts(&r->states->pieces, r->states->pieces.n, r->start,

@@ -16,6 +16,7 @@ struct dt_optimizer_state {
     float *data;      // [pieces.elements] fp32
     bool weights;     // other weights of the model, in a file of their own (DT_HF_EMA), not in the
                       // optimizer's
+    bool squares;     // never negative
 };
 
 struct dt_optimizer_states {

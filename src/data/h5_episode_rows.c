@@ -1,4 +1,5 @@
 // Rows of all columns of a shard's episodes as floats and ids, with checks of every value.
+#include "base/finite.h"
 #include "data/h5_episodes.h"
 
 #include <inttypes.h>
@@ -48,18 +49,6 @@ static dt_status fail_id(const struct dt_reader *reader, int64_t column, int64_t
                    episodes->columns.at[column].table);
 }
 
-static bool all_finite(const float *values, int64_t n)
-{
-    uint32_t largest = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &values[i], sizeof bits);
-        bits &= 0x7fffffffu;
-        largest = bits > largest ? bits : largest;
-    }
-    return largest < 0x7f800000u;
-}
-
 // Of `rows` rows from row `row` of an episode on.
 static dt_status check_finite(const struct dt_reader *reader, int64_t column, int64_t number,
                               int64_t row, int64_t rows, const float *values, int64_t stride)
@@ -67,11 +56,10 @@ static dt_status check_finite(const struct dt_reader *reader, int64_t column, in
     const struct dt_episodes *episodes = reader->own;
     const struct dt_column *c = &episodes->columns.at[column];
     char where[DT_H5_PATH + 128];
-    for (int64_t r = 0, j = 0; r < rows; r++, values += stride) {
-        if (all_finite(values, c->end - c->first))
+    for (int64_t r = 0; r < rows; r++, values += stride) {
+        int64_t n = c->end - c->first, j = dt_find_outside(values, n, -FLT_MAX);
+        if (j == n)
             continue;
-        while (isfinite(values[j]))
-            j++;
         return DT_FAIL(DT_USER, "repair or remove the episode",
                        "%s: %s, column %" PRId64 ": %g is not a finite float32", reader->file.path,
                        name_row(episodes, column, number, row + r, where, sizeof where),

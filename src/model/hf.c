@@ -4,12 +4,12 @@
 #include "model/hf.h"
 
 #include "base/file.h"
+#include "base/finite.h"
 #include "base/json.h"
 #include "base/problems.h"
 #include "base/safetensors.h"
 #include "base/text.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -274,12 +274,12 @@ static dt_status read_row(const struct weight_files *set, const struct dt_param 
     DT_TRY(dt_safetensors_read_f32(found.file, found.tensor, 0, row->file_count, weight));
     if (found.tensor->dtype == DT_I8)
         DT_TRY(apply_scale(set, row, found.tensor, weight));
-    for (int64_t i = 0; i < row->file_count; i++)
-        if (!isfinite(weight[i]))
-            return DT_FAIL(DT_USER, "the model diverged, or the file is damaged",
-                           "%s: %s holds %g at element %lld; all must be finite", found.file->path,
-                           found.tensor->name, (double)weight[i], (long long)i);
-    return DT_OK;
+    int64_t bad = dt_find_outside(weight, row->file_count, -FLT_MAX);
+    if (bad == row->file_count)
+        return DT_OK;
+    return DT_FAIL(DT_USER, "the model diverged, or the file is damaged",
+                   "%s: %s holds %g at element %lld; all must be finite", found.file->path,
+                   found.tensor->name, (double)weight[bad], (long long)bad);
 }
 
 static dt_status read_rows(const struct weight_files *set, const struct dt_params *params,

@@ -9,9 +9,10 @@
 
 struct dt_optimizer_states dt_optimizer_states(const struct dt_optimizer_config *config)
 {
-    return (struct dt_optimizer_states){
-        .n = config->ema > 0 ? 3 : 2,
-        .list = {{.name = "exp_avg"}, {.name = "exp_avg_sq"}, {.name = "ema", .weights = true}}};
+    return (struct dt_optimizer_states){.n = config->ema > 0 ? 3 : 2,
+                                        .list = {{.name = "exp_avg"},
+                                                 {.name = "exp_avg_sq", .squares = true},
+                                                 {.name = "ema", .weights = true}}};
 }
 
 int64_t dt_optimizer_bytes(int64_t elements, const struct dt_optimizer_config *config)

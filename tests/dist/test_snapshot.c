@@ -71,8 +71,8 @@ static void check_moves(struct dt_model *model, struct dt_optimizer_states *stat
 int main(void)
 {
     struct dt_device_table table = dt_cpu_device_table;
-    struct dt_optimizer_states states = {.n = 2,
-                                         .list = {{.name = "exp_avg"}, {.name = "exp_avg_sq"}}};
+    struct dt_optimizer_states states = {
+        .n = 2, .list = {{.name = "exp_avg"}, {.name = "exp_avg_sq", .squares = true}}};
     struct dt_model *model;
     CHECK_OK(dt_comm_open(DT_COMM_KIND_MPI, &comm));
     if (!comm)

@@ -47,7 +47,8 @@ static inline struct dt_checkpoint_arrays arrays_of(const struct small_model *mo
         &model->params,
         model->weights,
         {.n = 2,
-         .list = {{"exp_avg", model->m, false}, {"exp_avg_sq", model->v, false}},
+         .list = {{.name = "exp_avg", .data = model->m},
+                  {.name = "exp_avg_sq", .data = model->v, .squares = true}},
          .pieces = {model->all, 1, 0, model->params.elements}},
         NULL};
 }

@@ -40,6 +40,8 @@ static inline struct small_model small_model_make(bool tied)
     model.weights = small_model_array(&model.params, 1);
     model.m = small_model_array(&model.params, 2);
     model.v = small_model_array(&model.params, 3);
+    for (int64_t i = 0; i < model.params.elements; i++)
+        model.v[i] *= model.v[i];
     model.all = malloc(sizeof *model.all);
     *model.all = (struct dt_span){0, model.params.elements};
     return model;

@@ -226,7 +226,7 @@ static void range_entry(const struct small_model *model, const struct range *ran
 static void write_ranges(const char *path, const struct small_model *model,
                          const struct range *ranges, int n)
 {
-    struct dt_safetensors_entry entries[64];
+    struct dt_safetensors_entry entries[64] = {0};
     char names[64][192];
     struct dt_safetensors_writer *writer;
     for (int i = 0; i < n; i++)
@@ -317,6 +317,36 @@ static void test_split_optimizer(void)
     small_model_free(&blank);
 }
 
+// Values that no training leaves, in files whose checksums are right.
+static void test_damaged_moments(void)
+{
+    struct small_model model = small_model_make(true), blank = make_blank(true);
+    int row = (int)(dt_params_find(&model.params, "backbone.norm_f.weight") - model.params.rows);
+    int64_t at = model.params.rows[row].offset + 7;
+    struct {
+        float *moment, value;
+        const char *says;
+    } cases[] = {
+        {model.m, NAN,
+         "-of-00003.safetensors: exp_avg.backbone.norm_f.weight holds nan at element 7; all must "
+         "be "},
+        {model.m, -INFINITY, "exp_avg.backbone.norm_f.weight holds -inf at element 7; all must be"},
+        {model.v, INFINITY, "exp_avg_sq.backbone.norm_f.weight holds inf at element 7; all must"},
+        {model.v, -1e-30f, "holds -1e-30 at element 7; all must be finite and not negative"},
+    };
+    fresh_save(in_scratch("one"), &model, 7);
+    unlink(in_one(optimizer));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        float good = cases[i].moment[at];
+        cases[i].moment[at] = cases[i].value;
+        write_split(&model, (struct spoil){.made = -1}); // each tensor cut into three ranges
+        CHECK_FAILS(load_split(&blank), DT_USER, cases[i].says);
+        cases[i].moment[at] = good;
+    }
+    small_model_free(&model);
+    small_model_free(&blank);
+}
+
 static void test_hostile_ranges(void)
 {
     struct small_model model = small_model_make(true), blank = make_blank(true);
@@ -361,6 +391,7 @@ int main(void)
     test_hostile_trainer();
     test_no_storage();
     test_split_optimizer();
+    test_damaged_moments();
     test_hostile_ranges();
     remove_scratch();
     return test_end();
