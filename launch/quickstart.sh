@@ -71,8 +71,21 @@ steps=$(awk -v ms="$rate" -v minutes="$minutes" \
 printf '%.0f ms per step: %d steps\n' "$rate" "$steps"
 
 say "training on $ranks ranks"
+# If the machine slows down after it was measured, training saves and stops when its time is over: the run's .lock
+# names the process of rank 0.
+limit=$(awk -v minutes="$minutes" 'BEGIN { print int(75 * minutes + 20) }')
+SECONDS=0
+{
+    while [ $SECONDS -lt "$limit" ]; do
+        kill -0 $$ 2>/dev/null || exit
+        sleep 1
+    done
+    echo "quickstart.sh: slower than measured: training saves and stops after $limit s" >&2
+    kill -USR1 "$(sed 's/process \([0-9]*\) .*/\1/' $run/.lock)"
+} &
 launch/run.sh -np "$ranks" $dtrain launch/quickstart.ini run.dir=$run run.steps="$steps" \
     data.train="$data/train-*.h5" data.val="$data/val-*.h5" log.every=$((steps / 20))
+kill $! 2>/dev/null || true
 
 say "loss, in nats per byte"
 launch/curve.sh $run

@@ -215,6 +215,8 @@ refused "run.resume = never over old checkpoints" 'run.resume' "$dtrain" small.i
 # Output.
 touch file
 refused "an output folder below a file" 'folder file' "$dtrain" small.ini run.dir=file/run
+ln -s nowhere link
+refused "a link to nothing as output folder" 'hint: .* a link to nothing' "$dtrain" small.ini run.dir=link
 if [ "$(id -u)" -ne 0 ]; then
     mkdir -m 555 locked
     refused "an output folder without write permission" 'locked' "$dtrain" small.ini run.dir=locked/run
