@@ -23,8 +23,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// The keys of the configuration that fix the order and the windows of the data: none may change on
-// resume.
+// The keys of the configuration that define the order and the windows of the data: none may change
+// on resume.
 struct dt_order_keys {
     int64_t seed, batch, seq_len, block, reset_token;
     bool shuffle, reset_after, carry_state;

@@ -222,8 +222,8 @@ static dt_status compare(const char *path, const struct dt_model_config *model,
     return dt_problems_report(&problems,
                               "restore these settings, or start a new run (another run.name) "
                               "with run.init_from = this checkpoint",
-                              "%s cannot be resumed: settings that fix the data order or the model "
-                              "have changed",
+                              "%s cannot be resumed: settings that define the data order or the "
+                              "model have changed",
                               path);
 }
 

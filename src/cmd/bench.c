@@ -23,7 +23,8 @@ static const struct model {
 static const struct dt_option options[] = {
     {OPTION(FLAG, step, "step", "false", "time a whole training step")},
     {OPTION(FLAG, play, "play", "false",
-            "time a playing step: one position of one stream, on one thread unless --threads")},
+            "time a playing step: one position of one stream, on one thread unless --threads says "
+            "otherwise")},
     {OPTION(
         FLAG, reader, "reader", "false",
         "time the shard reader against plain read(); FILE is a shard, by default a temporary one")},
@@ -67,7 +68,7 @@ static const struct dt_option options[] = {
      .modes = STEP},
     {OPTION(WHOLE, threads, "threads", "0", 0, 4096, "CPU threads; 0: all cores"), .modes = BOTH},
     {OPTION(REAL, seconds, "seconds", "auto", 1e-3, 3600,
-            "how long to measure; auto: 0.2 for each op, 5 for steps, 3 for reading, 0.1 for each "
+            "seconds to measure; auto: 0.2 for each op, 5 for steps, 3 for reading, 0.1 for each "
             "size of a collective",
             .auto_word = "auto")},
     {OPTION(FLAG, int8, "int8", "false", "play linear layers in int8"), .modes = PLAY},

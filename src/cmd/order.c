@@ -35,7 +35,7 @@ static dt_status print_window(const struct dt_dataset *data, struct dt_shard_cac
     return DT_OK;
 }
 
-// The batches that the run has left out so far (optim.rollback).
+// The batches that optim.rollback has skipped so far.
 static dt_status find_skips(const struct dt_job *job, struct dt_skips *skips)
 {
     struct dt_trainer_state state;
@@ -95,8 +95,8 @@ const struct dt_command dt_cmd_order = {
     .help = "print which window is trained at which step",
     .about = "Prints a line for each window of the steps: step, slot, file, offset. Offsets are in "
              "tokens, in rows for shards of pairs, in frames of a shard for episodes, or "
-             "EPISODE:FRAME where each has datasets of its own. Batches that the run has left out "
-             "(optim.rollback) are missing.",
+             "EPISODE:FRAME where each has datasets of its own. Batches that optim.rollback "
+             "has skipped are not listed.",
     .min_words = 1,
     .max_words = INT_MAX,
     .configured = true,
