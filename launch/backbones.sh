@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compares backbones on one task: simulates a small game in which an expert needs memory (data/game.c),
 # trains a small controller policy of each kind of launch/policies/ on it, all with the same steps on
-# the same frames, and prints a table. A few minutes a kind on two cores.
+# the same frames, and prints a table. A few minutes per kind on two cores.
 #
 #   launch/backbones.sh [--steps N] [--width D] [--kinds "gru lstm"] [--out DIR]
 #

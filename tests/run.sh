@@ -4,6 +4,7 @@
 # -L label). What each label proves: tests/README.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+case ${1:-} in -h | --help) sed -n '2,4s/^# //p' tests/run.sh; exit 0 ;; esac
 without=(-LE '^long$') sanitized=(-E '^dist_(carry|best|blocks|policies|heads)$')
 [ "${1:-}" != --long ] || { without=() sanitized=() && shift; }
 ./launch/setup.sh --tests

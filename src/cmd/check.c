@@ -48,7 +48,7 @@ static void print_shard(const struct dt_job *job, const struct dt_params *params
 {
     const struct dt_stepper_config stepper = dt_job_stepper(job);
     int64_t spread = params->elements - dt_stepper_held(params, &stepper);
-    if (stepper.shard)
+    if (stepper.shard && job->comm->info.size > 1)
         printf("optim.shard saves %.1f MiB of optimizer states on each of %d ranks\n",
                (double)dt_optimizer_bytes(spread, &stepper.optimizer) / 0x1p20,
                job->comm->info.size);

@@ -304,11 +304,10 @@ static bool check_tree_ranks(struct check *check, int64_t ranks)
     if (ranks > leaves)
         REJECT(check, "comm.reduce",
                "reproducible: %lld ranks cannot share the %lld micro-batches of a step (data.batch "
-               "= %lld, data.micro_batch = %lld: %s); start at most %lld ranks or lower "
-               "data.micro_batch",
+               "= %lld, data.micro_batch = %lld: %s); start at most %lld ranks, or %s",
                (long long)ranks, (long long)leaves, (long long)s->data.batch,
-               (long long)s->data.micro_batch, origin(check, "data.micro_batch"),
-               (long long)leaves);
+               (long long)s->data.micro_batch, origin(check, "data.micro_batch"), (long long)leaves,
+               s->data.micro_batch > 1 ? "lower data.micro_batch" : "increase data.batch");
     else
         REJECT(check, "comm.reduce",
                "reproducible needs a power of two of ranks, not %lld: start %lld%s",
