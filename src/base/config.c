@@ -112,6 +112,11 @@ bool dt_config_is_set(const struct dt_config *config, const char *key)
     return find_value(config, key)->source != DT_SOURCE_DEFAULT;
 }
 
+bool dt_config_is_valid(const struct dt_config *config, const char *key)
+{
+    return !find_value(config, key)->refused;
+}
+
 bool dt_config_is_commanded(const struct dt_config *config, const char *key)
 {
     return find_value(config, key)->source == DT_SOURCE_COMMAND;

@@ -114,13 +114,14 @@ const char *dt_config_value_text(const struct dt_config_key *key, const void *ob
 
 struct dt_config; // values, texts and provenance of one configuration
 
-// Adds what is missing, given the other values; some of these may have been refused.
-typedef void dt_config_require(struct dt_problems *problems, const void *settings,
-                               const struct dt_config *config);
+// Adds what is missing, given the other values, and what does not fit together. Some values may
+// have been refused (dt_config_is_valid): their fields are as if the key had not been given.
+typedef void dt_config_check(struct dt_problems *problems, const void *settings,
+                             const struct dt_config *config);
 // Reads everything and fills `settings` (settings_size bytes). `path` may be NULL (no file) and
 // `overrides` are n words `section.key=value`. Unknown DTRAIN_X__Y variables are errors too. Where
-// it fails *config is NULL and nothing in `settings` is to be used. `require` may be NULL.
-dt_status dt_config_load(const struct dt_config_table *table, dt_config_require *require,
+// it fails *config is NULL and nothing in `settings` is to be used. `check` may be NULL.
+dt_status dt_config_load(const struct dt_config_table *table, dt_config_check *check,
                          const char *path, const char *const *overrides, int n_overrides,
                          void *settings, struct dt_config **config);
 // The same from text in memory, for broadcasts, tests and the fuzz target. `name` is the
@@ -133,6 +134,8 @@ void dt_config_free(struct dt_config *config); // NULL is fine
 
 // These know the keys of the table and abort on others.
 bool dt_config_is_set(const struct dt_config *config, const char *key); // "run.steps"; else default
+// Neither refused, nor required and missing.
+bool dt_config_is_valid(const struct dt_config *config, const char *key);
 bool dt_config_is_commanded(const struct dt_config *config, const char *key); // by the command line
 const char *dt_config_text(const struct dt_config *config, const char *key);
 const char *dt_config_origin(const struct dt_config *config, const char *key); // "config.ini:12"

@@ -15,6 +15,7 @@ enum dt_config_source { DT_SOURCE_DEFAULT, DT_SOURCE_FILE, DT_SOURCE_ENV, DT_SOU
 struct dt_config_value {
     char *text, *origin;
     enum dt_config_source source; // the last one that gave the key, right or wrong
+    bool refused;                 // its text, or that there is none
     bool hidden;                  // from the echo
 };
 

@@ -94,7 +94,8 @@ static dt_status assign(struct loader *loader, const struct dt_config_row *row,
     DT_TRY(dt_config_keep(value, text, origin));
     if (source == DT_SOURCE_DEFAULT && text[0] == 0)
         return DT_OK;
-    if (dt_config_convert(row->key, text, object, problem))
+    value->refused = !dt_config_convert(row->key, text, object, problem);
+    if (!value->refused)
         return DT_OK;
     dt_config_allowed(row->key, allowed);
     dt_problems_add(&loader->problems, "%s: %s: %s (allowed: %s)", origin, row->name, problem,
@@ -266,14 +267,17 @@ static void check_required(struct loader *loader)
 {
     const char *file = loader->config->name;
     char allowed[DT_CONFIG_ALLOWED];
-    for (struct dt_config_row row = {0}; dt_config_next(loader->table, &row);)
-        if (row.key->required && loader->config->values[row.index].source == DT_SOURCE_DEFAULT) {
+    for (struct dt_config_row row = {0}; dt_config_next(loader->table, &row);) {
+        struct dt_config_value *value = &loader->config->values[row.index];
+        if (row.key->required && value->source == DT_SOURCE_DEFAULT) {
             bool text = row.key->type == DT_CONFIG_STRING; // its help says what is allowed
             dt_config_allowed(row.key, allowed);
             dt_problems_add(&loader->problems, "%s%s%s is required: %s%s%s%s", file,
                             file[0] ? ": " : "", row.name, row.key->help,
                             text ? "" : " (allowed: ", text ? "" : allowed, text ? "" : ")");
+            value->refused = true;
         }
+    }
 }
 
 static dt_status create(const struct dt_config_table *table, const char *name,
@@ -295,7 +299,7 @@ static dt_status create(const struct dt_config_table *table, const char *name,
     return DT_FAIL(DT_MACHINE, NULL, "no memory for a configuration");
 }
 
-static dt_status parse(const struct dt_config_table *table, dt_config_require *require,
+static dt_status parse(const struct dt_config_table *table, dt_config_check *check,
                        const char *name, const char *text, int64_t size,
                        const char *const *environment, const char *const *overrides,
                        int n_overrides, void *settings, struct dt_config **config)
@@ -312,8 +316,8 @@ static dt_status parse(const struct dt_config_table *table, dt_config_require *r
     for (int i = 0; i < n_overrides; i++)
         DT_TRY_GOTO(status, out, read_override(&loader, overrides[i]));
     check_required(&loader);
-    if (require)
-        require(&loader.problems, settings, loader.config);
+    if (check)
+        check(&loader.problems, settings, loader.config);
     DT_TRY_GOTO(
         status, out,
         dt_problems_raise(&loader.problems,
@@ -334,7 +338,7 @@ dt_status dt_config_parse(const struct dt_config_table *table, const char *name,
                  config);
 }
 
-dt_status dt_config_load(const struct dt_config_table *table, dt_config_require *require,
+dt_status dt_config_load(const struct dt_config_table *table, dt_config_check *check,
                          const char *path, const char *const *overrides, int n_overrides,
                          void *settings, struct dt_config **config)
 {
@@ -344,7 +348,7 @@ dt_status dt_config_load(const struct dt_config_table *table, dt_config_require 
     *config = NULL;
     if (path)
         DT_TRY_NOTE(dt_read_file(path, FILE_MAX, &text, &size), "reading the configuration");
-    status = parse(table, require, path, text, size, (const char *const *)environ, overrides,
+    status = parse(table, check, path, text, size, (const char *const *)environ, overrides,
                    n_overrides, settings, config);
     free(text);
     DT_TRY(status);

@@ -23,12 +23,10 @@ static dt_status print_run_folder(const struct dt_call *call)
     struct dt_settings settings;
     struct dt_config *config;
     char path[DT_PATH];
-    DT_TRY(dt_config_load(&dt_settings_table, NULL, call->words[0],
+    DT_TRY(dt_config_load(&dt_settings_table, dt_settings_check, call->words[0],
                           (const char *const *)call->words + 1, call->n_words - 1, &settings,
                           &config));
-    dt_status status = dt_settings_check(&settings, config);
-    if (status == DT_OK)
-        status = dt_run_folder_path(&settings, path);
+    dt_status status = dt_run_folder_path(&settings, path);
     if (status == DT_OK)
         puts(path);
     dt_config_free(config);

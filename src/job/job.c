@@ -13,6 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void check_config(struct dt_problems *problems, const void *settings,
+                         const struct dt_config *config)
+{
+    dt_job_require_model(problems, settings, config);
+    dt_settings_check(problems, settings, config);
+}
+
 // Rank 0 reads file, environment and command line; the others get the resolved text.
 static dt_status share_config(struct dt_job *job, const char *path, char *const *overrides,
                               int n_overrides)
@@ -22,11 +29,9 @@ static dt_status share_config(struct dt_job *job, const char *path, char *const 
     size_t size = 0;
     dt_status status = DT_OK;
     if (root) {
-        status = dt_config_load(&dt_settings_table, dt_job_require_model, path,
-                                (const char *const *)overrides, n_overrides, &job->settings,
-                                &job->config);
-        if (status == DT_OK)
-            status = dt_settings_check(&job->settings, job->config);
+        status =
+            dt_config_load(&dt_settings_table, check_config, path, (const char *const *)overrides,
+                           n_overrides, &job->settings, &job->config);
         if (status == DT_OK)
             status = dt_config_echo_text(job->config, &text, &size);
     }

@@ -54,7 +54,7 @@ static inline enum dt_sum_order dt_job_sum_order(const struct dt_job *job)
 bool dt_job_wants_selftest(const struct dt_job *job);
 // For dt_job_open. What to resume from: job->resume, a verified checkpoint or "".
 dt_status dt_job_resolve_resume(struct dt_job *job, enum dt_purpose purpose);
-// A dt_config_require: the fields without a default, of those that the kinds of the model read.
+// A dt_config_check: the fields without a default, of those that the kinds of the model read.
 void dt_job_require_model(struct dt_problems *problems, const void *settings,
                           const struct dt_config *config);
 // job->model: from the checkpoint to resume, else from run.init_from, else from [model].

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -179,7 +180,7 @@ double dt_settings_timeout(const char *path, char *const *overrides, int n_overr
 struct check {
     const struct dt_settings *settings;
     const struct dt_config *config; // NULL: messages name no origins
-    struct dt_problems problems;
+    struct dt_problems *problems;
 };
 
 static const char *origin(const struct check *check, const char *key)
@@ -187,23 +188,38 @@ static const char *origin(const struct check *check, const char *key)
     return check->config ? dt_config_origin(check->config, key) : "the configuration";
 }
 
-#define REJECT(check, key, ...)                                                                    \
-    dt_config_problem(&(check)->problems, (check)->config, key, __VA_ARGS__)
+// `keys`: the one to change, then the others that the check reads. If one of them is missing or was
+// refused, that is reported already, and no more can be said.
+__attribute__((format(printf, 3, 4))) static void reject(struct check *check, const char *keys,
+                                                         const char *format, ...)
+{
+    char list[256], message[DT_PROBLEM_LINE / 2], *rest = list;
+    va_list args;
+    snprintf(list, sizeof list, "%s", keys);
+    for (char *key; check->config && (key = strsep(&rest, " "));)
+        if (!dt_config_is_valid(check->config, key))
+            return;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    snprintf(list, sizeof list, "%.*s", (int)strcspn(keys, " "), keys);
+    dt_config_problem(check->problems, check->config, list, "%s", message);
+}
 
 static void check_run(struct check *check)
 {
     const struct dt_settings *s = check->settings;
     const char *name = s->run.name;
     if (s->run.steps == 0 && s->run.epochs == 0)
-        REJECT(check, "run.steps", "this or run.epochs is required: how long to train");
+        reject(check, "run.steps run.epochs", "this or run.epochs is required: how long to train");
     if (s->run.steps > 0 && s->run.epochs > 0)
-        REJECT(check, "run.steps", "give this or run.epochs, not both (run.epochs: %s)",
+        reject(check, "run.steps run.epochs", "give this or run.epochs, not both (run.epochs: %s)",
                origin(check, "run.epochs"));
     if (name[0] == 0 || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        REJECT(check, "run.name", "'%.64s' cannot name a folder (allowed: any text without '/')",
+        reject(check, "run.name", "'%.64s' cannot name a folder (allowed: any text without '/')",
                name);
     if (s->run.resume[0] == 0)
-        REJECT(check, "run.resume", "missing value (allowed: auto | never | a folder)");
+        reject(check, "run.resume", "missing value (allowed: auto | never | a folder)");
 }
 
 // Of a step: products of it fit into 64 bits.
@@ -242,16 +258,17 @@ static void check_batch(struct check *check, int64_t ranks)
         snprintf(what, sizeof what, "the %lld sequences of a rank (data.batch = %lld, %lld ranks)",
                  (long long)share, (long long)batch, (long long)ranks);
     if (batch % ranks != 0) {
-        REJECT(check, "data.batch",
+        reject(check, "data.batch",
                "%lld sequences cannot be split equally over %lld ranks; the nearest that can are "
                "%lld and %lld",
                (long long)batch, (long long)ranks, (long long)(below * ranks),
                (long long)(above * ranks));
     } else if (micro > share) {
-        REJECT(check, "data.micro_batch", "%lld is more than %s", (long long)micro, what);
+        reject(check, "data.micro_batch data.batch", "%lld is more than %s", (long long)micro,
+               what);
     } else if (micro > 0 && share % micro != 0) {
         nearest_divisors(share, micro, &below, &above);
-        REJECT(check, "data.micro_batch",
+        reject(check, "data.micro_batch data.batch",
                "%lld does not divide %s; the nearest that do are %lld and %lld", (long long)micro,
                what, (long long)below, (long long)above);
     }
@@ -267,7 +284,7 @@ static void check_tree(struct check *check)
     if (s->comm.reduce != DT_REDUCE_REPRODUCIBLE)
         return;
     if (s->comm.dtype == DT_WIRE_BF16)
-        REJECT(check, "comm.dtype",
+        reject(check, "comm.dtype comm.reduce",
                "bf16 rounds what ranks send, and not what a rank adds by itself: comm.reduce = "
                "reproducible (%s) needs fp32",
                origin(check, "comm.reduce"));
@@ -276,13 +293,13 @@ static void check_tree(struct check *check)
     for (int64_t fits = least; fits <= batch && fits > 0; fits *= 2)
         dt_append(allowed, sizeof allowed, "%s%lld", fits > least ? ", " : "", (long long)fits);
     if (micro == 0)
-        REJECT(check, "data.micro_batch",
+        reject(check, "data.micro_batch data.batch comm.reduce",
                "required with comm.reduce = reproducible (%s), whose bits depend on it; allowed "
                "for data.batch = %lld (%s): %s",
                origin(check, "comm.reduce"), (long long)batch, origin(check, "data.batch"),
                allowed);
     else if (batch % micro == 0 && !is_power_of_two(batch / micro))
-        REJECT(check, "data.micro_batch",
+        reject(check, "data.micro_batch data.batch comm.reduce",
                "%lld cuts data.batch = %lld (%s) into %lld micro-batches, and comm.reduce = "
                "reproducible (%s) needs a power of two of them; allowed: %s",
                (long long)micro, (long long)batch, origin(check, "data.batch"),
@@ -302,14 +319,14 @@ static bool check_tree_ranks(struct check *check, int64_t ranks)
     if (2 * below <= leaves)
         snprintf(above, sizeof above, " or %lld", (long long)(2 * below));
     if (ranks > leaves)
-        REJECT(check, "comm.reduce",
+        reject(check, "comm.reduce",
                "reproducible: %lld ranks cannot share the %lld micro-batches of a step (data.batch "
                "= %lld, data.micro_batch = %lld: %s); start at most %lld ranks, or %s",
                (long long)ranks, (long long)leaves, (long long)s->data.batch,
                (long long)s->data.micro_batch, origin(check, "data.micro_batch"), (long long)leaves,
                s->data.micro_batch > 1 ? "lower data.micro_batch" : "increase data.batch");
     else
-        REJECT(check, "comm.reduce",
+        reject(check, "comm.reduce",
                "reproducible needs a power of two of ranks, not %lld: start %lld%s",
                (long long)ranks, (long long)below, above);
     return false;
@@ -322,29 +339,34 @@ static void check_data(struct check *check)
     check_batch(check, 1);
     check_tree(check);
     if (s->model.vocab_size > 0 && s->data.reset_token >= s->model.vocab_size)
-        REJECT(check, "data.reset_token", "%lld is not below model.vocab_size = %lld (%s)",
-               (long long)s->data.reset_token, (long long)s->model.vocab_size,
-               origin(check, "model.vocab_size"));
+        reject(check, "data.reset_token model.vocab_size",
+               "%lld is not below model.vocab_size = %lld (%s)", (long long)s->data.reset_token,
+               (long long)s->model.vocab_size, origin(check, "model.vocab_size"));
     if (s->data.carry_state && s->data.shuffle)
-        REJECT(check, "data.carry_state",
+        reject(check, "data.carry_state data.shuffle",
                "true needs windows in file order: set data.shuffle = false (it is true: %s)",
                origin(check, "data.shuffle"));
     if (s->data.carry_state && s->data.stride > 0 && s->data.stride != s->data.seq_len)
-        REJECT(check, "data.carry_state",
+        reject(check, "data.carry_state data.stride data.seq_len",
                "true needs windows that follow each other: leave data.stride (%lld: %s) at auto",
                (long long)s->data.stride, origin(check, "data.stride"));
     if (s->data.reset_after && s->data.reset_token < 0)
-        REJECT(check, "data.reset_after", "true needs data.reset_token, which is -1: none");
+        reject(check, "data.reset_after data.reset_token",
+               "true needs data.reset_token, which is -1: none");
     if (s->log.eval_every > 0 && s->data.val[0] == 0)
-        REJECT(check, "log.eval_every", "evaluation needs data.val, which is empty");
+        reject(check, "log.eval_every data.val", "evaluation needs data.val, which is empty");
     if (s->run.patience > 0 && s->log.eval_every == 0)
-        REJECT(check, "run.patience", "needs evaluations: set log.eval_every and data.val");
+        reject(check, "run.patience log.eval_every",
+               "needs evaluations: set log.eval_every and data.val");
     if (s->checkpoint.best && s->log.eval_every == 0)
-        REJECT(check, "checkpoint.best", "needs evaluations: set log.eval_every and data.val");
+        reject(check, "checkpoint.best log.eval_every",
+               "needs evaluations: set log.eval_every and data.val");
     if (__builtin_mul_overflow(s->data.batch, s->data.seq_len, &tokens) || tokens > STEP_TOKENS_MAX)
-        REJECT(check, "data.batch", "batch times data.seq_len exceeds 2^40 tokens per step");
+        reject(check, "data.batch data.seq_len",
+               "batch times data.seq_len exceeds 2^40 tokens per step");
     else if (__builtin_mul_overflow(tokens, s->run.steps, &tokens))
-        REJECT(check, "run.steps", "steps times data.batch times data.seq_len exceeds 2^63 tokens");
+        reject(check, "run.steps data.batch data.seq_len",
+               "steps times data.batch times data.seq_len exceeds 2^63 tokens");
 }
 
 static void check_schedule(struct check *check, int64_t steps)
@@ -355,15 +377,15 @@ static void check_schedule(struct check *check, int64_t steps)
     const char *key = s->run.steps > 0 ? "run.steps" : "run.epochs";
     const char *what = s->run.steps > 0 ? "run.steps =" : "the steps of run.epochs,";
     if (warmup >= steps)
-        REJECT(check, "optim.warmup_steps", "%lld is not below %s %lld (%s)", (long long)warmup,
-               what, (long long)steps, origin(check, key));
+        reject(check, "optim.warmup_steps run.steps", "%lld is not below %s %lld (%s)",
+               (long long)warmup, what, (long long)steps, origin(check, key));
     else if (s->optim.schedule == DT_SCHEDULE_RESTARTS && s->optim.restart_steps > steps - warmup)
-        REJECT(check, "optim.restart_steps",
+        reject(check, "optim.restart_steps optim.warmup_steps optim.schedule run.steps",
                "%lld and optim.warmup_steps = %lld (%s) are more than %s %lld (%s)",
                (long long)s->optim.restart_steps, (long long)warmup,
                origin(check, "optim.warmup_steps"), what, (long long)steps, origin(check, key));
     else if (s->optim.schedule == DT_SCHEDULE_WSD && decay > steps - warmup)
-        REJECT(check, "optim.decay_steps",
+        reject(check, "optim.decay_steps optim.warmup_steps optim.schedule run.steps",
                "%lld and optim.warmup_steps = %lld (%s) are more than %s %lld (%s)",
                (long long)decay, (long long)warmup, origin(check, "optim.warmup_steps"), what,
                (long long)steps, origin(check, key));
@@ -375,17 +397,17 @@ static void check_device(struct check *check)
     bool nccl = s->comm.backend == DT_COMM_NCCL;
     const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE"); // NCCL 2.30 and newer
     if (nccl && s->run.share_device && !(shared && atoi(shared)))
-        REJECT(check, "comm.backend",
+        reject(check, "comm.backend run.share_device",
                "NCCL does not support ranks that share a GPU (run.share_device: %s): use mpi, or "
                "NCCL 2.30 with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment",
                origin(check, "run.share_device"));
     if (s->run.device != DT_DEVICE_CPU)
         return;
     if (nccl)
-        REJECT(check, "comm.backend", "nccl needs GPUs, but run.device = cpu (%s)",
+        reject(check, "comm.backend run.device", "nccl needs GPUs, but run.device = cpu (%s)",
                origin(check, "run.device"));
     if (s->run.cuda_graph == DT_TOGGLE_TRUE)
-        REJECT(check, "run.cuda_graph", "true needs a GPU, but run.device = cpu (%s)",
+        reject(check, "run.cuda_graph run.device", "true needs a GPU, but run.device = cpu (%s)",
                origin(check, "run.device"));
 }
 
@@ -395,13 +417,14 @@ static void check_rollback(struct check *check)
     if (s->optim.rollback == 0)
         return;
     if (s->optim.rollback > s->optim.max_skipped)
-        REJECT(check, "optim.rollback",
+        reject(check, "optim.rollback optim.max_skipped",
                "%lld, but optim.max_skipped = %lld would end the run first",
                (long long)s->optim.rollback, (long long)s->optim.max_skipped);
     if (s->checkpoint.every == 0 && s->checkpoint.minutes == 0)
-        REJECT(check, "optim.rollback", "needs checkpoints to return to: set checkpoint.every");
+        reject(check, "optim.rollback checkpoint.every checkpoint.minutes",
+               "needs checkpoints to return to: set checkpoint.every");
     if (s->data.carry_state)
-        REJECT(check, "optim.rollback",
+        reject(check, "optim.rollback data.carry_state",
                "skips batches, but with data.carry_state each continues the one before");
 }
 
@@ -409,13 +432,12 @@ static void check_optim(struct check *check)
 {
     const struct dt_settings *s = check->settings;
     if (s->optim.min_lr > s->optim.lr)
-        REJECT(check, "optim.min_lr", "%g is above optim.lr = %g (%s)", s->optim.min_lr,
+        reject(check, "optim.min_lr optim.lr", "%g is above optim.lr = %g (%s)", s->optim.min_lr,
                s->optim.lr, origin(check, "optim.lr"));
     bool restarts = s->optim.schedule == DT_SCHEDULE_RESTARTS;
     if (restarts != (s->optim.restart_steps > 0))
-        REJECT(check, "optim.restart_steps",
-               restarts ? "required with schedule = cosine_restarts"
-                        : "needs schedule = cosine_restarts");
+        reject(check, "optim.restart_steps optim.schedule", "%s schedule = cosine_restarts",
+               restarts ? "required with" : "needs");
     if (s->run.steps > 0) // epochs: the steps are known with the data
         check_schedule(check, s->run.steps);
 }
@@ -427,39 +449,42 @@ static void check_log(struct check *check)
     if (!s->log.trace_steps[0])
         return;
     if (!dt_parse_steps(s->log.trace_steps, &first, &last))
-        REJECT(check, "log.trace_steps",
+        reject(check, "log.trace_steps",
                "'%.64s' is not a range of steps (allowed: A:B with 1 <= A <= B)",
                s->log.trace_steps);
     else if (s->run.steps > 0 && first > s->run.steps)
-        REJECT(check, "log.trace_steps", "%lld is after the last step, run.steps = %lld (%s)",
-               (long long)first, (long long)s->run.steps, origin(check, "run.steps"));
+        reject(check, "log.trace_steps run.steps",
+               "%lld is after the last step, run.steps = %lld (%s)", (long long)first,
+               (long long)s->run.steps, origin(check, "run.steps"));
 }
 
-dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_config *config)
+void dt_settings_check(struct dt_problems *problems, const void *settings,
+                       const struct dt_config *config)
 {
-    struct check check = {.settings = settings, .config = config};
+    struct check check = {.settings = settings, .config = config, .problems = problems};
     check_run(&check);
     check_device(&check);
     check_data(&check);
     check_optim(&check);
     check_rollback(&check);
     check_log(&check);
-    return dt_problems_raise(&check.problems, NULL);
 }
 
 dt_status dt_settings_check_batch(const struct dt_settings *settings,
                                   const struct dt_config *config, int64_t ranks)
 {
-    struct check check = {.settings = settings, .config = config};
+    struct dt_problems problems = {0};
+    struct check check = {.settings = settings, .config = config, .problems = &problems};
     if (check_tree_ranks(&check, ranks))
         check_batch(&check, ranks);
-    return dt_problems_raise(&check.problems, NULL);
+    return dt_problems_raise(&problems, NULL);
 }
 
 dt_status dt_settings_check_steps(const struct dt_settings *settings,
                                   const struct dt_config *config, int64_t steps)
 {
-    struct check check = {.settings = settings, .config = config};
+    struct dt_problems problems = {0};
+    struct check check = {.settings = settings, .config = config, .problems = &problems};
     check_schedule(&check, steps);
-    return dt_problems_raise(&check.problems, NULL);
+    return dt_problems_raise(&problems, NULL);
 }

@@ -96,9 +96,10 @@ void dt_settings_defaults(struct dt_settings *settings);
 // this rank's view of the file, environment and command line. Where they have errors, or path is
 // NULL, its default; errors are reported when the configuration is read for good.
 double dt_settings_timeout(const char *path, char *const *overrides, int n_overrides);
-// Checks between keys that need nothing but the configuration (warmup < steps, steps or epochs …);
-// all that are wrong at once. Those that need data, ranks or a model are where these are known.
-dt_status dt_settings_check(const struct dt_settings *settings, const struct dt_config *config);
+// A dt_config_check between keys, of what needs nothing but the configuration (warmup < steps,
+// steps or epochs …). Those that need data, ranks or a model are where these are known.
+void dt_settings_check(struct dt_problems *problems, const void *settings,
+                       const struct dt_config *config);
 // That `ranks` can share the batch, and split their shares into micro-batches.
 dt_status dt_settings_check_batch(const struct dt_settings *settings,
                                   const struct dt_config *config, int64_t ranks);

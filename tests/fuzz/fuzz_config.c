@@ -75,7 +75,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         input.overrides, input.n_overrides, &settings, &config);
     if (status == DT_OK) {
         read_back(config, &settings);
-        status = dt_settings_check(&settings, config);
+        struct dt_problems problems = {0};
+        dt_settings_check(&problems, &settings, config);
+        status = dt_problems_raise(&problems, NULL);
         dt_config_free(config);
     } else {
         insist(config == NULL);

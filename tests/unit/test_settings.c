@@ -35,13 +35,20 @@ static dt_status parse(const char *text, const struct words *words, struct dt_se
                            words ? words->word : NULL, n, settings, config);
 }
 
+static dt_status check_settings(const struct dt_settings *settings, const struct dt_config *config)
+{
+    struct dt_problems problems = {0};
+    dt_settings_check(&problems, settings, config);
+    return dt_problems_raise(&problems, NULL);
+}
+
 static dt_status parse_and_check(const struct words *words)
 {
     static struct dt_settings settings;
     struct dt_config *config;
     dt_status status = parse(base_text, words, &settings, &config);
     if (status == DT_OK)
-        status = dt_settings_check(&settings, config);
+        status = check_settings(&settings, config);
     dt_config_free(config);
     return status;
 }
@@ -52,7 +59,7 @@ static void test_defaults(void)
     struct dt_config *config;
     CHECK_INT(parse(base_text, NULL, &s, &config), DT_OK);
     CHECK(config, "%s", dt_error_current()->message);
-    CHECK_INT(dt_settings_check(&s, config), DT_OK);
+    CHECK_INT(check_settings(&s, config), DT_OK);
     CHECK_STR(s.run.name, "dtrain");
     CHECK_STR(s.run.dir, "");
     CHECK_STR(s.run.init_from, "");
@@ -320,15 +327,53 @@ static void test_required(void)
         CHECK(strstr(dt_error_current()->message, want), "%s", dt_error_current()->message);
     }
     CHECK_INT(parse(bare, NULL, &s, &config), DT_OK);
-    CHECK_INT(dt_settings_check(&s, config), DT_USER);
+    CHECK_INT(check_settings(&s, config), DT_USER);
     CHECK_STR(dt_error_current()->message,
               "c.ini: run.steps: this or run.epochs is required: how long to train");
-    CHECK_INT(dt_settings_check(&s, NULL), DT_USER); // a rank that knows no origins
+    CHECK_INT(check_settings(&s, NULL), DT_USER); // a rank that knows no origins
     dt_config_free(config);
     CHECK_INT(parse(bare, &(struct words){{"run.epochs=1", "run.init_from=m"}}, &s, &config),
               DT_OK);
-    CHECK_INT(dt_settings_check(&s, config), DT_OK);
+    CHECK_INT(check_settings(&s, config), DT_OK);
     dt_config_free(config);
+}
+
+// What does not fit together is reported with what is wrong by itself, unless that concerns it.
+static void test_all_at_once(void)
+{
+    static const char *const words[] = {"data.train=t.h5",       "data.batch=12",
+                                        "data.micro_batch=5",    "run.steps=10",
+                                        "run.device=cpu",        "run.cuda_graph=true",
+                                        "run.epochs=2",          "optim.lr=x",
+                                        "optim.min_lr=2",        "optim.schedule=wsd",
+                                        "optim.warmup_steps=-1", "optim.decay_steps=11",
+                                        "log.trace_steps=5:4",   "data.stride=3",
+                                        "data.carry_state=true", "data.shuffle=maybe"};
+    static const char *const said[] = {"optim.lr: 'x' is not a plain decimal number",
+                                       "optim.warmup_steps: -1 is out of range",
+                                       "data.shuffle: 'maybe' is neither true nor false",
+                                       "data.seq_len is required",
+                                       "run.steps: give this or run.epochs, not both",
+                                       "run.cuda_graph: true needs a GPU",
+                                       "data.micro_batch: 5 does not divide data.batch = 12",
+                                       "log.trace_steps: '5:4' is not a range"};
+    static const char *const unsaid[] = {"min_lr", "decay_steps", "carry_state", "exceeds"};
+    enum { SAID = sizeof said / sizeof *said, UNSAID = sizeof unsaid / sizeof *unsaid };
+    static struct dt_settings s;
+    struct dt_config *config;
+    CHECK_INT(dt_config_load(&dt_settings_table, dt_settings_check, NULL, words,
+                             sizeof words / sizeof *words, &s, &config),
+              DT_USER);
+    const char *message = dt_error_current()->message;
+    int lines = 1;
+    for (const char *p = message; (p = strchr(p, '\n')); p++)
+        lines++;
+    CHECK(lines == SAID, "%d lines: %s", lines, message);
+    for (int i = 0; i < SAID; i++)
+        CHECK(strstr(message, said[i]), "no '%s' in: %s", said[i], message);
+    for (int i = 0; i < UNSAID; i++)
+        CHECK(!strstr(message, unsaid[i]), "'%s' in: %s", unsaid[i], message);
+    dt_error_clear();
 }
 
 // With run.epochs the steps are known once the data is.
@@ -341,7 +386,7 @@ static void test_steps_of_epochs(void)
     static struct dt_settings s;
     struct dt_config *config;
     CHECK_INT(parse(bare, &wsd, &s, &config), DT_OK);
-    CHECK_INT(dt_settings_check(&s, config), DT_OK);
+    CHECK_INT(check_settings(&s, config), DT_OK);
     CHECK_INT(dt_settings_check_steps(&s, config, 11), DT_OK);
     CHECK_INT(dt_settings_check_steps(&s, config, 10), DT_USER);
     CHECK_STR(dt_error_current()->message,
@@ -376,7 +421,7 @@ static void test_echo(void)
     dt_config_free(config);
     CHECK_INT(parse(text, NULL, &second, &config), DT_OK);
     CHECK(memcmp(&first, &second, sizeof first) == 0, "other settings came back from:\n%s", text);
-    CHECK_INT(dt_settings_check(&second, config), DT_OK);
+    CHECK_INT(check_settings(&second, config), DT_OK);
     dt_config_free(config);
     free(text);
 }
@@ -388,6 +433,7 @@ int main(void)
     test_between_keys();
     test_ranks();
     test_required();
+    test_all_at_once();
     test_steps_of_epochs();
     test_echo();
     return test_end();
