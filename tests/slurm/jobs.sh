@@ -162,8 +162,9 @@ cat >sweep.txt <<'END'
 # learning rates
 optim.lr=1e-3
 
-optim.lr=2e-3 run.name=fast
+optim.lr=2e-3 run.name=fast # a comment
 END
+sed -i 's/$/\r/' sweep.txt # as some editors end lines
 mkdir launch
 ln -s "$repository/launch/train.sbatch" launch/
 array() { # NAME, arguments …: task N is the job NAME-N
