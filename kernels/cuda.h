@@ -31,6 +31,12 @@ DT_OPS_BY_WORKSPACE(DT_OP_CUDA_WORKSPACE, DT_OP_CUDA)
 const void *dt_cuda_kernel(void);
 void dt_cuda_architectures(char *text, size_t size); // what there is code for: "sm_80, sm_90"
 
+// scan_forward.cu, scan_backward.cu. Blocks that a multiprocessor of the current device holds of
+// the kernel for N = 16, bf16, two channels a lane, for which scan_cut.h has the number; 0: not
+// known.
+int dt_cuda_scan_forward_held(void);
+int dt_cuda_scan_backward_held(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -520,16 +520,12 @@ template <class... P>
 static inline bool scan_held_as_often(void (*kernel)(P...), int64_t bytes, void (*other)(P...),
                                       int64_t other_bytes, int threads)
 {
-    int held = 0, others = 0;
     if (!dt_allow_shared(kernel, bytes))
         return false;
-    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&held, kernel, threads, (size_t)bytes) ==
-            cudaSuccess &&
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&others, other, threads,
-                                                      (size_t)other_bytes) == cudaSuccess)
-        return held >= others;
-    (void)cudaGetLastError();
-    return false;
+    dt_prefer_shared(kernel);
+    dt_prefer_shared(other);
+    const int held = dt_blocks_held(kernel, threads, bytes);
+    return held > 0 && held >= dt_blocks_held(other, threads, other_bytes);
 }
 #endif
 

@@ -148,7 +148,25 @@ static backward_wide find_wide(const dt_scan_backward_args *args, const backward
     return wide;
 }
 
-// The roomy form where a multiprocessor holds as many blocks of it; the bits are the same.
+// Of the roomy form or the other: bytes of shared memory, and blocks that a multiprocessor holds.
+template <class F, class T, bool ROOMY> static int64_t room(void)
+{
+    return (int64_t)sizeof(backward_block<F, T, ROOMY>);
+}
+
+template <class F, class T, bool ROOMY> static int held(void)
+{
+    return dt_blocks_held(scan_backward_registers<F, T, ROOMY>, SCAN_THREADS, room<F, T, ROOMY>());
+}
+
+// Does a multiprocessor hold as many blocks of the roomy form? The bits are the same.
+template <class F, class T> static bool takes_roomy(void)
+{
+    return scan_held_as_often(scan_backward_registers<F, T, true>, room<F, T, true>(),
+                              scan_backward_registers<F, T, false>, room<F, T, false>(),
+                              SCAN_THREADS);
+}
+
 template <class F, class T>
 static void launch_runs(const dt_scan_backward_args *args, const scan_cut &cut,
                         const backward_wide &wide, const backward_space &space,
@@ -156,18 +174,14 @@ static void launch_runs(const dt_scan_backward_args *args, const scan_cut &cut,
 {
     static_assert(sizeof(backward_block<F, T, false>) <= 48 * 1024, "what every GPU gives");
     const unsigned blocks = dt_blocks(scan_runs(&cut, args->in.batch) * cut.channel_blocks, 1);
-    const int64_t room = (int64_t)sizeof(backward_block<F, T, false>);
-    if constexpr (sizeof(T) == 2) {
-        const int64_t more = (int64_t)sizeof(backward_block<F, T, true>);
-        if (scan_held_as_often(scan_backward_registers<F, T, true>, more,
-                               scan_backward_registers<F, T, false>, room, SCAN_THREADS)) {
-            DT_LAUNCH((scan_backward_registers<F, T, true>), blocks, SCAN_THREADS, more, stream,
-                      *args, cut, wide, space);
+    if constexpr (sizeof(T) == 2)
+        if (takes_roomy<F, T>()) {
+            DT_LAUNCH((scan_backward_registers<F, T, true>), blocks, SCAN_THREADS,
+                      (room<F, T, true>()), stream, *args, cut, wide, space);
             return;
         }
-    }
-    DT_LAUNCH((scan_backward_registers<F, T, false>), blocks, SCAN_THREADS, room, stream, *args,
-              cut, wide, space);
+    DT_LAUNCH((scan_backward_registers<F, T, false>), blocks, SCAN_THREADS, (room<F, T, false>()),
+              stream, *args, cut, wide, space);
 }
 
 template <class F, class T>
@@ -231,6 +245,12 @@ static void launch(const dt_scan_backward_args *args, const scan_cut &cut,
     DT_LAUNCH((scan_sum_columns<T>), dt_blocks(columns, SUM_THREADS), SUM_THREADS, 0, stream, *args,
               cut.channel_blocks, space.columns);
     sum_parameters(args, cut, space, stream);
+}
+
+int dt_cuda_scan_backward_held(void)
+{
+    using F = scan_form<16, 2, TILE>;
+    return takes_roomy<F, dt_bf16>() ? held<F, dt_bf16, true>() : held<F, dt_bf16, false>();
 }
 
 int64_t scan_backward_cuda_workspace(struct dt_device *device,

@@ -525,17 +525,23 @@ static void launch_fast(const dt_scan_forward_args *args, const scan_cut &cut,
     if (firsts > 0)
         DT_LAUNCH((scan_forward_ends<F, T>), dt_blocks(firsts * cut.channel_blocks, 1),
                   SCAN_THREADS, 0, stream, *args, cut, wide, passing);
+    dt_prefer_shared(scan_forward_registers<F, T>);
     DT_LAUNCH((scan_forward_registers<F, T>),
               dt_blocks(scan_runs(&cut, args->in.batch) * cut.channel_blocks, 1), SCAN_THREADS, 0,
               stream, *args, cut, wide, passing);
 }
 
-// The tile is the longest whose B and C a warp brings by 8 values a lane, and of fp32 half of that.
+// The longest whose B and C a warp brings by 8 values a lane, and of fp32 half of that.
+template <class T> constexpr int tile(void)
+{
+    return 32 / (int)sizeof(T);
+}
+
 template <class T>
 static void launch(const dt_scan_forward_args *args, const scan_cut &cut,
                    const scan_passing &passing, struct dt_stream *stream)
 {
-    const int TILE = 32 / (int)sizeof(T);
+    const int TILE = tile<T>();
     const bool pairs = scan_pairs(cut);
     if (is_plain(args))
         DT_LAUNCH((scan_forward_plain<T>),
@@ -553,6 +559,12 @@ static void launch(const dt_scan_forward_args *args, const scan_cut &cut,
         launch_fast<scan_form<8, 2, TILE>, T>(args, cut, passing, stream);
     else
         launch_fast<scan_form<8, 1, TILE>, T>(args, cut, passing, stream);
+}
+
+int dt_cuda_scan_forward_held(void)
+{
+    using T = dt_bf16;
+    return dt_blocks_held(scan_forward_registers<scan_form<16, 2, tile<T>()>, T>, SCAN_THREADS, 0);
 }
 
 int64_t scan_forward_cuda_workspace(struct dt_device *device,

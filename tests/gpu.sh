@@ -114,7 +114,7 @@ for name in "${names[@]}"; do
     *) word=FAILED failed=$((failed + 1)) ;;
     esac
     say "$name: $word, $((SECONDS - begun)) s: $(grep -v '^$' "$logs/$name.log" | tail -n 1)"
-    grep '^GEMM timing:' "$logs/$name.log" || true
+    grep -E '^(GEMM timing|Blocks):' "$logs/$name.log" || true
     if [ "${word%% *}" = FAILED ]; then # the first failure, and the end
         grep -m 15 -E 'FAILED|CHECK|ERROR|rror:' "$logs/$name.log" | cut -c 1-400 || true
         tail -n 25 "$logs/$name.log" | cut -c 1-400

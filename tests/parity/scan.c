@@ -3,6 +3,7 @@
 // backward is the plain one's) with whole and with torn pieces; any chunk; resets anywhere.
 #include "parity.h"
 
+#include "kernels/cuda.h"
 #include "kernels/scan_cut.h"
 
 struct shape {
@@ -513,6 +514,22 @@ static void check_cuts(const struct shape *shapes, size_t count, const scan_devi
               i < 2 * CUTS ? "forward" : "backward", i / CUTS % 2 + 1, i % CUTS, (int)device->sms);
 }
 
+#ifndef PARITY_SIMT
+// What scan_cut.h says of an H200, of another device only reported.
+static void report_blocks(const struct parity *p)
+{
+    struct dt_device_info info;
+    int forward = dt_cuda_scan_forward_held(), backward = dt_cuda_scan_backward_held();
+    CHECK_INT(dt_backend_info(&p->tested[0], &info), DT_OK);
+    printf("Blocks: a multiprocessor (%s) holds %d of scan_forward and %d of scan_backward; "
+           "scan_cut.h counts on %d and %d\n",
+           info.features, forward, backward, SCAN_FORWARD_RESIDENT, SCAN_BACKWARD_RESIDENT);
+    if (strncmp(info.features, "sm_90,", 6) == 0)
+        CHECK(forward >= SCAN_FORWARD_RESIDENT && backward >= SCAN_BACKWARD_RESIDENT,
+              "fewer blocks than scan_cut.h counts on");
+}
+#endif
+
 // Sequences are cut for a GPU of 132 SMs where they are not for the simulated one: with the shapes
 // for that one a GPU runs one channel a lane alone. Every fifth case of all is what
 // compute-sanitizer runs: those of the 130M model's kernels among these.
@@ -537,6 +554,7 @@ static void compare_on_gpu(struct parity *p)
 #ifdef PARITY_SIMT // too much for it
     (void)p;
 #else
+    report_blocks(p);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         compare(p, &shapes[i]);
 #endif

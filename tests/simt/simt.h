@@ -183,6 +183,13 @@ template <class... P> static inline bool dt_allow_shared(void (*kernel)(P...), i
     return simt::allow_shared((const void *)kernel, bytes);
 }
 
+template <class... P> static inline void dt_prefer_shared(void (*)(P...)) {}
+
+template <class... P> static inline int dt_blocks_held(void (*)(P...), int, int64_t)
+{
+    return 0;
+}
+
 // Every other time: so tests see both forms of a kernel, which have the same bits.
 template <class... P>
 static inline bool scan_held_as_often(void (*kernel)(P...), int64_t bytes, void (*)(P...), int64_t,
