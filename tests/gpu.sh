@@ -45,14 +45,14 @@ build_here() {
     "$repository/launch/setup.sh"
     build=$repository/build-cuda
     cmake -S "$repository" --preset cuda-release --log-level=WARNING ${arch:+-DCMAKE_CUDA_ARCHITECTURES="$arch"}
-    cmake --build "$build" --target dtrain test_parity game make_episodes
+    cmake --build "$build" --target dtrain test_parity game make_episodes nccl_gpu
 }
 
 [ -n "$build" ] || build_here
 build=$(realpath "$build")
 dtrain=$build/dtrain parity=$build/tests/parity/test_parity game=$build/data/game
-episodes=$build/tests/episodes/make_episodes
-for program in "$dtrain" "$parity" "$game" "$episodes"; do
+episodes=$build/tests/episodes/make_episodes nccl=$build/tests/gpu/nccl_gpu
+for program in "$dtrain" "$parity" "$game" "$episodes" "$nccl"; do
     [ -x "$program" ] || {
         echo "tests/gpu.sh: no $program: build with cmake --preset cuda-release" >&2
         exit 2
@@ -69,7 +69,8 @@ command_of() { # name: $command, to run in its scratch folder
     parity) command=(bash "$here/gpu/parity.sh" "$parity") ;;
     train) command=(bash "$here/gpu/train.sh" "$dtrain" whole) ;;
     kinds) command=(bash "$here/gpu/kinds.sh" "$dtrain" "$game" "$episodes" whole) ;;
-    ranks | nccl) command=(bash "$here/gpu/$1.sh" "$dtrain") ;;
+    ranks) command=(bash "$here/gpu/ranks.sh" "$dtrain") ;;
+    nccl) command=(bash "$here/gpu/nccl.sh" "$dtrain" "$nccl") ;;
     memcheck | racecheck) command=(bash "$here/gpu/sanitizer.sh" "$parity" "$1") ;;
     bench) command=(bash "$here/gpu/bench.sh" "$dtrain" "$results" whole) ;;
     esac

@@ -1,21 +1,30 @@
 #!/usr/bin/env bash
-# Two ranks whose gradients travel by NCCL: a CUDA device each, or both on one, which NCCL 2.30 and newer allow. The
-# losses of one rank; the same bits twice, and with and without graphs; the sums of every form. Skipped where there is
-# no device, or one and an older NCCL. Argument: dtrain.
+# Every collective by NCCL on one rank, which needs one device, and on a rank for each device. Two ranks whose gradients
+# travel by NCCL: a device each, or both on one, which NCCL 2.30 and newer allow. The losses of one rank; the same bits
+# twice, and with and without graphs; the sums of every form. Skipped where there is no device or no NCCL.
+# Arguments: dtrain, the program of simt/cuda/nccl_test.c.
 # shellcheck source=tests/gpu/lib.sh
 . "$(dirname "$0")/lib.sh"
+collectives=$(realpath "$2")
 small_run
 two=(comm.backend=nccl)
-if [ "$(grep -cE '^device +cuda [0-9]+:' info.txt)" -lt 2 ]; then
-    read -r major minor < <(sed -nE 's/^NCCL +([0-9]+)\.([0-9]+).*/\1 \2/p' info.txt)
-    if [ "${major:-0}" -lt 2 ] || { [ "$major" -eq 2 ] && [ "$minor" -lt 30 ]; }; then
-        echo "skipped: one GPU, and two ranks on it need NCCL 2.30: $(grep '^NCCL' info.txt)" >&2
-        exit 77
+export NCCL_DEBUG=WARN
+devices=$(grep -cE '^device +cuda [0-9]+:' info.txt)
+read -r major minor < <(sed -nE 's/^NCCL +([0-9]+)\.([0-9]+).*/\1 \2/p' info.txt)
+[ -n "$major" ] || { echo "skipped: $(grep '^NCCL' info.txt)" >&2; exit 77; }
+for n in $(printf '%s\n' 1 $((devices < 4 ? devices : 4)) | uniq); do
+    check "every collective on $n GPUs" limited "${local_mpirun[@]}" -np $n "$collectives" \
+        >collectives-$n.log 2>&1
+    [ $failures -eq 0 ] || cat collectives-$n.log >&2
+done
+if [ "$devices" -lt 2 ]; then
+    if [ "$major" -eq 2 ] && [ "$minor" -lt 30 ]; then
+        echo "skipped two ranks: one GPU, and two ranks on it need NCCL 2.30: $(grep '^NCCL' info.txt)" >&2
+        finish
     fi
     export NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 # few blocks, so that both ranks find room
     two+=(run.share_device=true)
 fi
-export NCCL_DEBUG=WARN
 size=(run.device=cuda data.val= model.d_model=16 model.n_layer=1 data.seq_len=16 data.batch=4 data.micro_batch=1
     run.steps=6 optim.warmup_steps=2 comm.verify_replicas=2 comm.timeout_s=60)
 last=checkpoints/step-00000006

@@ -57,7 +57,7 @@ copy_mpi() {
 
 mkdir -p "$folder/launch/results" "$folder/tests/dist"
 programs=()
-for program in dtrain tests/parity/test_parity data/game tests/episodes/make_episodes; do
+for program in dtrain tests/parity/test_parity data/game tests/episodes/make_episodes tests/gpu/nccl_gpu; do
     install -D "$build/$program" "$folder/build/$program"
     programs+=("$folder/build/$program")
 done

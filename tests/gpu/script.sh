@@ -4,7 +4,7 @@
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 gpu=$(dirname "$0")/../gpu.sh
-mkdir -p fake/tests/{parity,episodes} fake/data
+mkdir -p fake/tests/{parity,episodes,gpu} fake/data
 cat >fake/dtrain <<'EOF'
 #!/bin/sh
 echo "device      cuda 0: a stand-in (sm_90)"
@@ -31,6 +31,7 @@ check "… and the others run" test "$(grep -c 'cuda cast' lost.log)" -eq 2
 check "… with and without the model's shapes" grep -q '^FAILED: scan --model, code 3' lost.log
 cp fake/dtrain fake/data/game
 cp fake/dtrain fake/tests/episodes/make_episodes
+cp fake/dtrain fake/tests/gpu/nccl_gpu
 chmod +x fake/dtrain fake/data/game fake/tests/*/*
 
 SECONDS=0 code=0

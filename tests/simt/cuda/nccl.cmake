@@ -4,7 +4,7 @@ add_library(dt_simt_nccl OBJECT ${PROJECT_SOURCE_DIR}/src/backend/known.c ${PROJ
 target_compile_definitions(dt_simt_nccl PRIVATE _GNU_SOURCE DTRAIN_CUDA)
 target_link_libraries(dt_simt_nccl PUBLIC dt_cudart dt_simt ${CMAKE_DL_LIBS} PRIVATE dt_warnings)
 
-foreach(ranks 2 3 4)
+foreach(ranks 1 2 3 4)
   set(name simt_nccl_${ranks})
   dt_test(${name} LABEL simt RANKS ${ranks} SOURCES nccl_test.c USES dt_simt_nccl dt_cudart dt_comm)
   set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)
