@@ -208,9 +208,7 @@ dt_status dt_gemm_record_write(const struct dt_cuda_gemm *gemm, struct dt_gemm_s
                                char **text)
 {
     cJSON *root = cJSON_CreateObject();
-    char *json = root && fill(gemm, shapes, root) ? cJSON_Print(root) : NULL;
+    *text = root && fill(gemm, shapes, root) ? dt_json_text(root) : NULL;
     cJSON_Delete(root);
-    *text = json ? strdup(json) : NULL;
-    cJSON_free(json);
     return *text ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for the record of algorithms");
 }

@@ -111,13 +111,25 @@ dt_status dt_json_string(const char *path, const cJSON *object, const char *fiel
     return DT_OK;
 }
 
-char *dt_json_text(const cJSON *json)
+static char *print_text(const cJSON *json, bool indented)
 {
-    char *print = json ? cJSON_Print(json) : NULL, *text = NULL;
+    char *print = NULL, *text = NULL;
+    if (json)
+        print = indented ? cJSON_Print(json) : cJSON_PrintUnformatted(json);
     if (print && asprintf(&text, "%s\n", print) < 0)
         text = NULL;
     cJSON_free(print);
     return text;
+}
+
+char *dt_json_text(const cJSON *json)
+{
+    return print_text(json, true);
+}
+
+char *dt_json_line(const cJSON *json)
+{
+    return print_text(json, false);
 }
 
 bool dt_json_add_int(cJSON *object, const char *field, int64_t value)

@@ -31,6 +31,7 @@ dt_status dt_json_reject(const char *path, const cJSON *object, const char *fiel
 
 // The text of a file: indented, with a newline at its end, by malloc. NULL: no memory, or no json.
 char *dt_json_text(const cJSON *json);
+char *dt_json_line(const cJSON *json); // the same in one line
 
 // Numbers written exactly (cJSON itself drops digits after the fifteenth where the difference is
 // within an epsilon); a float always has a point or an exponent. False if out of memory.

@@ -109,8 +109,9 @@ dt_status dt_checkpoint_verify(const char *path);
 // A folder to read weights from: a checkpoint (it has a MANIFEST) must verify, any other Hugging
 // Face directory is accepted as it is.
 dt_status dt_checkpoint_verify_weights(const char *path);
-// The step of the newest checkpoint of `dir` by name, intact or not; -1 where there is none.
-dt_status dt_checkpoint_last_step(const char *dir, int64_t *step);
+// The step of the newest checkpoint of `dir` up to step `limit` by name, intact or not; -1 where
+// there is none.
+dt_status dt_checkpoint_last_step(const char *dir, int64_t limit, int64_t *step);
 // Removes the checkpoints after `step`, unless there is none up to it: DT_USER.
 dt_status dt_checkpoint_cut(const char *dir, int64_t step);
 // The newest checkpoint of `dir` that verifies, and is of the step in its name, into `path`

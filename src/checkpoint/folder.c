@@ -139,11 +139,21 @@ dt_status dt_checkpoint_newest(const char *dir, char *path)
                    "none of the %d checkpoints in %s is intact", steps.n, dir);
 }
 
-dt_status dt_checkpoint_last_step(const char *dir, int64_t *step)
+// The first entry up to step `limit`; steps->n: none is.
+static int find_step(const struct entries *steps, int64_t limit)
+{
+    int i = 0;
+    while (i < steps->n && parse_step(steps->list[i]->d_name) > limit)
+        i++;
+    return i;
+}
+
+dt_status dt_checkpoint_last_step(const char *dir, int64_t limit, int64_t *step)
 {
     struct entries steps;
     DT_TRY(list(dir, is_step, &steps));
-    *step = steps.n > 0 ? parse_step(steps.list[0]->d_name) : -1;
+    int i = find_step(&steps, limit);
+    *step = i < steps.n ? parse_step(steps.list[i]->d_name) : -1;
     free_entries(&steps);
     return DT_OK;
 }
@@ -177,13 +187,11 @@ static dt_status remove_step(const char *dir, const char *name)
 dt_status dt_checkpoint_cut(const char *dir, int64_t step)
 {
     struct entries steps;
-    int after = 0;
     DT_TRY(list(dir, is_step, &steps));
-    while (after < steps.n && parse_step(steps.list[after]->d_name) > step)
-        after++;
+    int after = find_step(&steps, step);
     dt_status status = DT_OK;
     if (after == steps.n)
-        status = DT_FAIL(DT_USER, "set checkpoint.every so that there is one",
+        status = DT_FAIL(DT_USER, "do not remove checkpoints of a run that is training",
                          "%s has no checkpoint up to step %lld", dir, (long long)step);
     for (int i = 0; i < after && status == DT_OK; i++)
         status = remove_step(dir, steps.list[i]->d_name);

@@ -1,15 +1,16 @@
 // `dtrain eval CONFIG`: the validation loss of the checkpoint that training would resume from (or
 // of run.init_from).
+#include "base/json.h"
 #include "cmd/cmd.h"
 #include "job/gemm_algos.h"
 #include "job/job.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
 
-#include <cjson/cJSON.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 struct options {
     bool ema;
@@ -64,12 +65,12 @@ static dt_status print(const char *from, const struct dt_model *model,
     cJSON_AddNumberToObject(json, "tokens", total->counted);
     if (policy)
         cJSON_AddItemToObject(json, "heads", heads(dt_model_outputs(model), total));
-    char *text = cJSON_PrintUnformatted(json);
+    char *text = dt_json_line(json);
     cJSON_Delete(json);
     if (!text)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a line");
-    puts(text);
-    cJSON_free(text);
+    fputs(text, stdout);
+    free(text);
     return DT_OK;
 }
 

@@ -3,7 +3,8 @@
 // each shape; the others say what it was made for.
 #include "job/gemm_algos.h"
 
-#include <cjson/cJSON.h>
+#include "base/json.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -48,9 +49,8 @@ static bool add_missing_shapes(cJSON *to, const cJSON *from)
 dt_status dt_gemm_algos_merge(const char *first, const char *second, char **merged)
 {
     cJSON *a = cJSON_Parse(first), *b = second ? cJSON_Parse(second) : NULL;
-    char *text = a && b && add_missing_shapes(a, b) ? cJSON_Print(a) : NULL;
-    *merged = strdup(text ? text : first);
-    cJSON_free(text);
+    char *text = a && b && add_missing_shapes(a, b) ? dt_json_text(a) : NULL;
+    *merged = text ? text : strdup(first);
     cJSON_Delete(a);
     cJSON_Delete(b);
     return *merged ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for GEMM algorithms");

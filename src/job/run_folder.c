@@ -2,10 +2,10 @@
 #include "job/run_folder.h"
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "job/settings.h"
 
-#include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -163,7 +163,7 @@ void dt_run_folder_best(int64_t step, double loss)
     atomic_store(&best_step, step);
 }
 
-// A line of JSON, by malloc; NULL: no memory.
+// A line of JSON; free it. NULL: no memory.
 static char *state_text(const char *state, int64_t step, const char *reason)
 {
     cJSON *json = cJSON_CreateObject();
@@ -174,7 +174,7 @@ static char *state_text(const char *state, int64_t step, const char *reason)
         cJSON_AddNumberToObject(json, "best_step", (double)atomic_load(&best_step));
         cJSON_AddNumberToObject(json, "best_loss", atomic_load(&best_loss));
     }
-    char *text = cJSON_PrintUnformatted(json);
+    char *text = dt_json_line(json);
     cJSON_Delete(json);
     return text;
 }
@@ -205,7 +205,7 @@ dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *st
     if (!text)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %s", path);
     dt_status status = dt_write_file_atomic(path, text, (int64_t)strlen(text));
-    cJSON_free(text);
+    free(text);
     return status;
 }
 
@@ -263,7 +263,7 @@ void dt_run_folder_note_end(const char *reason)
     if (dt_write_file_atomic(watched, text, (int64_t)strlen(text)) != DT_OK)
         overwrite(watched, text);
     dt_error_restore(&error);
-    cJSON_free(text);
+    free(text);
 }
 
 dt_status dt_run_folder_config(const struct dt_run_folder *folder, const struct dt_config *config)

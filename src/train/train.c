@@ -71,7 +71,7 @@ static struct dt_trainer_state fresh_state(const struct dt_job *job)
 static dt_status check_branch(const struct trainer *t)
 {
     int64_t last;
-    DT_TRY(dt_checkpoint_last_step(t->job->folder.checkpoints, &last));
+    DT_TRY(dt_checkpoint_last_step(t->job->folder.checkpoints, INT64_MAX, &last));
     if (!dt_job_resume_is_named(t->job) || last <= t->state.step)
         return DT_OK;
     return dt_config_reject(t->job->config, "run.resume",
@@ -324,12 +324,22 @@ static dt_status save(struct trainer *t, bool waits)
     return waits ? dt_saver_settle(t->saver, DT_WAIT_AND_FAIL) : DT_OK;
 }
 
-// With optim.rollback a run can return to where it started. The bad steps that a named checkpoint
-// counted are of another course, which this one cannot return to.
+// With optim.rollback a run can return to where it started, unless it has a checkpoint from before
+// its latest bad steps. Those that a named checkpoint counted are of another course, to which this
+// one cannot return.
 static dt_status save_start(struct trainer *t)
 {
-    bool is_saved = t->job->resume[0] && !dt_job_resume_is_named(t->job);
-    if (t->job->settings.optim.rollback == 0 || is_saved)
+    struct dt_comm *comm = t->job->comm;
+    int64_t place = -1;
+    dt_status status = DT_OK;
+    if (t->job->settings.optim.rollback == 0)
+        return DT_OK;
+    if (t->root && !dt_job_resume_is_named(t->job))
+        status = dt_checkpoint_last_step(t->job->folder.checkpoints,
+                                         t->state.step - t->state.bad_in_a_row, &place);
+    DT_TRY(dt_agree(comm, status));
+    DT_TRY(dt_broadcast(comm, &place, sizeof place, 0));
+    if (place >= 0)
         return DT_OK;
     t->state.bad_in_a_row = 0;
     return save(t, false);
@@ -583,8 +593,13 @@ static dt_status roll_back(struct trainer *t)
     status = open_sinks(t);
     DT_TRY(dt_agree(job->comm, status == DT_OK ? open_loader(t) : status));
     DT_TRY(save(t, true));
-    dt_warn("steps %lld to %lld were bad: training continues from step %lld without their batches",
-            (long long)first_bad, (long long)last, (long long)t->state.step);
+    if (first_bad == last)
+        dt_warn("step %lld was bad: training continues from step %lld without its batch",
+                (long long)last, (long long)t->state.step);
+    else
+        dt_warn("steps %lld to %lld were bad: training continues from step %lld without their "
+                "batches",
+                (long long)first_bad, (long long)last, (long long)t->state.step);
     struct dt_metric_event event = {.kind = DT_METRIC_ROLLBACK,
                                     .step = t->state.step,
                                     .from = last,

@@ -94,6 +94,14 @@ check "$name: the bits are those of the run without the first batches" same_bits
 check "a run that ends in bad steps" ranks 1 "${common[@]}" data.train=odd.h5 run.name=trunk run.steps=62 >trunk.log 2>&1
 check "a branch from there" ranks 1 "${common[@]/rollback=3/rollback=1}" data.train=odd.h5 run.name=branch \
     run.resume=runs/trunk/checkpoints/step-00000062 >branch.log 2>&1
-check "branch: it returns to its start: $(grep 'were bad' branch.log)" grep -q \
-    'steps 63 to 63 were bad: training continues from step 62 ' branch.log
+check "branch: it returns to its start: $(grep 'was bad' branch.log)" grep -q \
+    'step 63 was bad: training continues from step 62 without its batch' branch.log
+
+# optim.rollback is new to a run whose only checkpoint is of a bad step.
+later=("${common[@]/rollback=3/rollback=0}" data.train=ignored.h5 run.name=later checkpoint.every=100)
+check "a run without optim.rollback that ends in bad steps" ranks 1 "${later[@]}" run.steps=62 >later.log 2>&1
+check "later: it has one checkpoint, of a bad step: $(ls runs/later/checkpoints)" test "$(ls runs/later/checkpoints)" = step-00000062
+check "later: with optim.rollback" ranks 2 "${later[@]/rollback=0/rollback=1}" >later-2.log 2>&1
+check "later: it returns to its start: $(grep 'was bad' later-2.log)" grep -q \
+    'step 63 was bad: training continues from step 62 without its batch' later-2.log
 finish

@@ -102,6 +102,7 @@ check "Ctrl-C twice: exit code $?, not 130" test $? -eq 130
 # Nobody reads the log any more: it is lost, the run is not.
 "$dtrain" small.ini run.name=unread log.every=1 2> >(:)
 check "an unread log: exit code $?" grep -q '"state":"complete"' runs/unread/state.json
+check "… and state.json is one whole line" test "$(wc -l <runs/unread/state.json)" -eq 1
 
 # A closed terminal: the kernel sends SIGHUP to the script, and every write to the terminal fails.
 if script -qec true /dev/null >/dev/null 2>&1; then

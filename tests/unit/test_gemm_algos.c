@@ -72,6 +72,7 @@ static void test_merge(void)
     CHECK_INT(value_of(merged, "x"), 1);
     CHECK_INT(value_of(merged, "y"), 2);
     CHECK_INT(value_of(merged, "z"), 4);
+    CHECK(strlen(merged) > 0 && merged[strlen(merged) - 1] == '\n', "a last line of '%s'", merged);
     free(merged);
     for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
         CHECK_INT(dt_gemm_algos_merge(a, alone[i], &merged), DT_OK);
