@@ -128,9 +128,10 @@ dt_status dt_cmd_print_plan(const struct dt_job *job)
         printf("\ndevice: %s (%s)\n", device.name, device.features);
         print_dataset("training data", job->train);
         print_dataset("validation data", job->val);
-        printf("model: %.3f M parameters, %s storage, %.2f MFLOP per token in training\n",
+        printf("model: %.3f M parameters, %s storage, %.2f MFLOP per %.5s in training\n",
                (double)params.count * 1e-6, dt_dtype_name(job->model.storage),
-               dt_model_flops_per_token(&job->model) * 1e-6);
+               dt_model_flops_per_token(&job->model) * 1e-6,
+               dt_model_unit(&job->model)); // without its plural's s
         print_batch(job);
         print_communication(job);
         if (job->resume[0])

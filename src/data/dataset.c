@@ -63,7 +63,9 @@ static dt_status expand_pattern(struct dt_dataset *dataset, const char *pattern)
         return add_shard(dataset, pattern);
     int failed = glob(pattern, GLOB_NOSORT | GLOB_TILDE, NULL, &found);
     if (failed == GLOB_NOMATCH)
-        return DT_FAIL(DT_USER, "check the path; a glob looks like data/train-*.h5",
+        return DT_FAIL(DT_USER,
+                       "check the path, which is relative to the current folder unless it begins "
+                       "with / or ~; a glob looks like data/train-*.h5",
                        "no shard matches %s", pattern);
     if (failed)
         return DT_FAIL(DT_MACHINE, NULL, "cannot search for %s: %s", pattern,

@@ -45,9 +45,9 @@ static const struct dt_config_key run_keys[] = {
 };
 
 static const struct dt_config_key data_keys[] = {
-    TEXT(data, train, "", "shards to train on: a glob of HDF5 files, or synthetic:random, synthetic:frames",
+    TEXT(data, train, "", "shards to train on: globs of HDF5 files, separated by commas, or synthetic:random, synthetic:frames",
          .required = true, NEUTRAL),
-    TEXT(data, val, "", "shards to evaluate on: a glob of HDF5 files", NEUTRAL),
+    TEXT(data, val, "", "shards to evaluate on: globs of HDF5 files, separated by commas", NEUTRAL),
     CHOICE(data, format, "auto", DT_FORMAT_WORDS, "layout of the shards; auto: recognised by their datasets"),
     TEXT(data, inputs, "", "datasets of the frames, separated by spaces: PATH, PATH[i:j] (columns), "
          "PATH:id*N (integers below N, embedded); empty: all observations"),
@@ -218,6 +218,8 @@ static void check_run(struct check *check)
     if (name[0] == 0 || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         reject(check, "run.name", "'%.64s' cannot name a folder (allowed: any text without '/')",
                name);
+    if (s->run.dir[0] == '~')
+        reject(check, "run.dir", "'%.64s': ~ is not expanded: write the whole path", s->run.dir);
     if (s->run.resume[0] == 0)
         reject(check, "run.resume", "missing value (allowed: auto | never | a folder)");
 }

@@ -238,11 +238,10 @@ dt_status dt_hf_read_config(const char *dir, struct dt_model_config *config)
     int64_t size;
     DT_TRY(dt_path(file.path, "%s/config.json", dir));
     if (!dt_file_exists(file.path))
-        return DT_FAIL(
-            DT_USER,
-            "give a checkpoint, such as runs/NAME/checkpoints/step-00001000, or a Hugging "
-            "Face directory",
-            "cannot open %s: %s", file.path, strerror(errno));
+        return DT_FAIL(DT_USER,
+                       "give a checkpoint, such as runs/NAME/checkpoints/step-00001000, or the "
+                       "directory of a downloaded Hugging Face model",
+                       "cannot open %s: %s", file.path, strerror(errno));
     DT_TRY_NOTE(dt_read_file(file.path, CONFIG_LIMIT, &text, &size), "reading the model %s", dir);
     replace_infinity(text);
     dt_status status = dt_json_parse(file.path, text, size, &file.json);

@@ -58,6 +58,7 @@ override "reproducible without a micro-batch" 'data.micro_batch: required' comm.
 override "MPI without a launcher" 'comm.backend: mpi, but no launcher' comm.backend=mpi
 refused "two processes with comm.backend = self" 'comm.backend: self, but 2 ranks' env "${local_mpirun[0]}" \
     "${local_mpirun[@]:1}" -np 2 "$dtrain" small.ini run.name=bad comm.backend=self
+override "a home folder that no shell expands" "run.dir: '~/x': ~ is not expanded" run.dir='~/x'
 override "carried state, shuffled" 'data.carry_state: true needs windows in file order' data.carry_state=true
 override "warm-up as long as the run" 'optim.warmup_steps' optim.warmup_steps=12
 sed 's/^steps = .*/epochs = 1/' small.ini >epochs.ini
