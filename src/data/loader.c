@@ -316,6 +316,7 @@ static dt_status open_loader(struct dt_loader *loader)
     if (!config->shards)
         DT_TRY(dt_shard_cache_open(config->dataset, &loader->own));
     loader->shards = config->shards ? config->shards : loader->own;
+    dt_shard_cache_refresh(loader->shards);
     DT_TRY(allocate_ring(loader));
     DT_TRY(allocate_blocks(loader));
     return start_thread(loader);

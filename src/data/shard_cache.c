@@ -44,6 +44,26 @@ static dt_status check_unchanged(const struct dt_shard *then, const struct dt_sh
                    then->path, then->file_bytes, now->file_bytes);
 }
 
+static bool is_same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+void dt_shard_cache_refresh(struct dt_shard_cache *cache)
+{
+    for (int i = 0; i < DT_OPEN_SHARDS; i++) {
+        struct dt_shard_cache_place *place = &cache->place[i];
+        struct stat now;
+        if (!place->reader || stat(cache->dataset->shards[place->shard].path, &now) != 0 ||
+            is_same_file(&place->file, &now))
+            continue;
+        dt_reader_close(place->reader);
+        place->reader = NULL;
+        cache->checked[place->shard] = 0;
+    }
+}
+
 static struct dt_shard_cache_place *find_place(struct dt_shard_cache *cache, int64_t shard)
 {
     struct dt_shard_cache_place *oldest = &cache->place[0];
@@ -67,6 +87,8 @@ dt_status dt_shard_cache_get(struct dt_shard_cache *cache, int64_t shard, bool v
         struct dt_shard now;
         dt_reader_close(place->reader);
         place->reader = NULL;
+        if (stat(known->path, &place->file) != 0)
+            place->file = (struct stat){0};
         DT_TRY(dt_reader_open(known->path, &cache->dataset->rules, &now, &place->reader));
         place->shard = shard;
         DT_TRY(dt_reader_fingerprint(place->reader, &now));

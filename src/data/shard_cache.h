@@ -5,6 +5,8 @@
 
 #include "data/reader.h"
 
+#include <sys/stat.h>
+
 enum { DT_OPEN_SHARDS = 64 };
 
 struct dt_shard_cache {
@@ -13,6 +15,7 @@ struct dt_shard_cache {
         int64_t shard; // meaningful with a reader
         int64_t used;  // by the cache's clock
         struct dt_reader *reader;
+        struct stat file; // just before it was opened; zeros: none
     } place[DT_OPEN_SHARDS];
     int64_t clock;
     // [n_shards] how each was checked as a whole: 0 not yet, 1, or 2 with its checksums; owned
@@ -21,6 +24,9 @@ struct dt_shard_cache {
 
 dt_status dt_shard_cache_open(const struct dt_dataset *dataset, struct dt_shard_cache **cache);
 void dt_shard_cache_close(struct dt_shard_cache *cache); // NULL is fine
+// Closes the readers of files that were replaced or written to since they were opened. The next use
+// then compares them with the dataset. A file that is gone stays open.
+void dt_shard_cache_refresh(struct dt_shard_cache *cache);
 // The shard's reader, valid until the next call. It is checked as a whole before its first use,
 // with `verify` against its checksums too. A shard that is not what the dataset knows is DT_USER.
 dt_status dt_shard_cache_get(struct dt_shard_cache *cache, int64_t shard, bool verify,

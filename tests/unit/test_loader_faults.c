@@ -1,5 +1,6 @@
 // Everything that can go wrong with the data once training runs: each error comes after the good
 // batches, names shard and place, and stays.
+#include "data/shard_cache.h"
 #include "loader_data.h"
 
 // Pulls until an error comes; gives the number of batches before it, -1 where none comes in `most`.
@@ -142,6 +143,32 @@ static void test_changed_shards(void)
     dt_dataset_free(dataset);
 }
 
+// Shards stay open from one validation to the next: what happens to one between them.
+static void test_replaced_shards(void)
+{
+    write_shards(2, PLAIN, false);
+    struct dt_dataset *dataset = scan("s*.h5");
+    struct dt_loader_config config = config_of(dataset);
+    CHECK_OK(dt_shard_cache_open(dataset, &config.shards));
+    const struct {
+        int64_t tokens_of;
+        const char *says;
+    } cases[] = {{0, NULL}, {1, "s0.h5 has changed"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dt_loader *loader = open_loader(&config, 0);
+        CHECK_INT(batches_before_error(loader, 60), -1);
+        dt_loader_close(loader);
+        unlink(in_scratch("s3.h5")); // still open
+        put_alone(in_scratch("new"), "tokens", H5T_STD_U16LE, lengths[0],
+                  tokens_of(cases[i].tokens_of, 2));
+        CHECK(rename(in_scratch("new"), in_scratch("s0.h5")) == 0, "cannot replace a shard");
+        if (cases[i].says)
+            expect_some_error(&config, cases[i].says);
+    }
+    dt_shard_cache_close(config.shards);
+    dt_dataset_free(dataset);
+}
+
 // Of the same length and the same first tokens: another one at the end, then document starts.
 static void test_changed_end(void)
 {
@@ -249,6 +276,7 @@ int main(void)
     test_bit_flips();
     test_filter_flip();
     test_changed_shards();
+    test_replaced_shards();
     test_changed_end();
     test_memory();
     test_refusals();
