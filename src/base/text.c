@@ -6,13 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-void dt_append(char *text, size_t size, const char *format, ...)
+bool dt_append(char *text, size_t size, const char *format, ...)
 {
     size_t used = strlen(text);
     va_list args;
     va_start(args, format);
-    vsnprintf(text + used, size - used, format, args);
+    int n = vsnprintf(text + used, size - used, format, args);
     va_end(args);
+    return n >= 0 && (size_t)n < size - used;
 }
 
 // The next part at *text, without blanks around it; *text moves after it. NULL: there is none.

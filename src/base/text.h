@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Appends to the string in text[0, size), size >= 1; what does not fit is cut.
-void dt_append(char *text, size_t size, const char *format, ...)
+// Appends to the string in text[0, size), size >= 1. false: not all of it fitted; the rest is cut.
+bool dt_append(char *text, size_t size, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 // Appends, of the parts of `text` that commas and parentheses separate, those that `other` lacks:
 // "avx2" where it is "AMD (avx2, oneDNN 3.1)" and the other "AMD (avx512, oneDNN 3.1)". The whole

@@ -112,8 +112,7 @@ out:
 static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     struct dt_job job;
-    dt_status status = dt_job_open(comm, DT_PURPOSE_EVAL, call->words[0], call->words + 1,
-                                   call->n_words - 1, &job);
+    dt_status status = dt_job_open(comm, DT_PURPOSE_EVAL, call->words, call->n_words, &job);
     if (status == DT_OK)
         status = dt_agree(comm, check(&job));
     if (status == DT_OK)

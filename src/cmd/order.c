@@ -79,8 +79,7 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
         return DT_FAIL(DT_USER, "for example --steps 1:10", "--steps: '%s' is not a range of steps",
                        o->steps);
     setvbuf(stdout, NULL, _IOFBF, 1 << 16);
-    dt_status status = dt_job_open(comm, DT_PURPOSE_ORDER, call->words[0], call->words + 1,
-                                   call->n_words - 1, &job);
+    dt_status status = dt_job_open(comm, DT_PURPOSE_ORDER, call->words, call->n_words, &job);
     if (status == DT_OK && comm->info.rank == 0)
         status = print_order(&job, first, last);
     if (fflush(stdout) != 0 && status == DT_OK)

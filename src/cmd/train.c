@@ -44,8 +44,7 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
                        "no configuration file given");
     if (given->run_folder)
         return print_run_folder(call);
-    dt_status status =
-        dt_job_open(comm, purpose, call->words[0], call->words + 1, call->n_words - 1, &job);
+    dt_status status = dt_job_open(comm, purpose, call->words, call->n_words, &job);
     if (status == DT_OK && !check)
         status = dt_train(&job);
     else if (status == DT_OK && comm->info.rank == 0)

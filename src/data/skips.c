@@ -1,5 +1,7 @@
 #include "data/skips.h"
 
+#include "base/text.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,11 +43,10 @@ dt_status dt_skips_add(struct dt_skips *skips, int64_t first, int64_t end)
 
 void dt_skips_text(const struct dt_skips *skips, char text[DT_SKIPS_TEXT])
 {
-    int n = 0;
     text[0] = '\0';
     for (int64_t i = 0; i < skips->n; i++)
-        n += snprintf(text + n, (size_t)(DT_SKIPS_TEXT - n), "%s%" PRId64 ":%" PRId64, i ? " " : "",
-                      skips->ranges[i].first, skips->ranges[i].end);
+        dt_append(text, DT_SKIPS_TEXT, "%s%" PRId64 ":%" PRId64, i ? " " : "",
+                  skips->ranges[i].first, skips->ranges[i].end);
 }
 
 dt_status dt_skips_parse(const char *text, struct dt_skips *skips)

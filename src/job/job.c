@@ -3,6 +3,7 @@
 
 #include "base/cores.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "comm/job_control.h"
 #include "data/shard_cache.h"
 #include "job/device.h"
@@ -21,17 +22,16 @@ static void check_config(struct dt_problems *problems, const void *settings,
 }
 
 // Rank 0 reads file, environment and command line; the others get the resolved text.
-static dt_status share_config(struct dt_job *job, const char *path, char *const *overrides,
-                              int n_overrides)
+static dt_status share_config(struct dt_job *job, char *const *words, int n_words)
 {
     bool root = job->comm->info.rank == 0;
     char *text = NULL;
     size_t size = 0;
     dt_status status = DT_OK;
     if (root) {
-        status =
-            dt_config_load(&dt_settings_table, check_config, path, (const char *const *)overrides,
-                           n_overrides, &job->settings, &job->config);
+        status = dt_config_load(&dt_settings_table, check_config, words[0],
+                                (const char *const *)words + 1, n_words - 1, &job->settings,
+                                &job->config);
         if (status == DT_OK)
             status = dt_config_echo_text(job->config, &text, &size);
     }
@@ -181,9 +181,8 @@ static dt_status fit_frames(struct dt_job *job)
         return dt_config_reject(
             job->config, "data.train", "a policy (model.heads) learns from episodes of frames",
             "%s holds %s, not frames", job->train->shards[0].path, job->train->kind->unit);
-    for (int64_t n = 0, used = 0; n < train->n_ids; n++)
-        used += snprintf(ids + used, sizeof ids - (size_t)used, "%s%lld", n ? " " : "",
-                         (long long)train->ids[n]);
+    for (int64_t n = 0; n < train->n_ids; n++)
+        dt_append(ids, sizeof ids, "%s%lld", n ? " " : "", (long long)train->ids[n]);
     DT_TRY(dt_ids_parse(model->ids, &n_ids, sizes));
     if (fresh && model->frame_size == 0)
         model->frame_size = train->frame_width;
@@ -256,15 +255,15 @@ static dt_status look(struct dt_job *job, enum dt_purpose purpose)
     return scan_data(job);
 }
 
-dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char *path,
-                      char *const *overrides, int n_overrides, struct dt_job *job)
+dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const *words,
+                      int n_words, struct dt_job *job)
 {
     const struct dt_settings *s = &job->settings;
     bool root = comm->info.rank == 0;
     *job = (struct dt_job){.comm = comm, .folder = {.lock = -1}};
     DT_TRY(dt_places_check_program(comm));
     dt_comm_progress(comm, 0, "reading the configuration");
-    DT_TRY(share_config(job, path, overrides, n_overrides));
+    DT_TRY(share_config(job, words, n_words));
     DT_TRY(dt_agree(comm, root ? dt_job_check_launch(job, purpose) : DT_OK));
     job->local_batch = s->data.batch / comm->info.size;
     job->micro_batch = s->data.micro_batch > 0 ? s->data.micro_batch : job->local_batch;

@@ -35,9 +35,9 @@ struct dt_job {
     char resume[DT_PATH]; // the checkpoint to resume from, or ""
 };
 
-// `path` and `overrides`: the command line's configuration file and section.key=value words.
-dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, const char *path,
-                      char *const *overrides, int n_overrides, struct dt_job *job);
+// `words`: of the command line, the configuration file, then section.key=value.
+dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const *words,
+                      int n_words, struct dt_job *job);
 void dt_job_close(struct dt_job *job);
 // Whether run.resume names a checkpoint (neither auto nor never).
 bool dt_job_resume_is_named(const struct dt_job *job);

@@ -2,6 +2,7 @@
 #include "model/kinds.h"
 
 #include "base/nearest.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -70,19 +71,18 @@ dt_status dt_layers_parse(const char *text, int64_t n_layer, struct dt_layers *l
 
 dt_status dt_layers_text(const struct dt_layers *layers, char *text, size_t size)
 {
-    size_t used = 0;
+    bool fits = true;
     text[0] = 0;
-    for (int i = 0; i < layers->n && used < size; i++) {
+    for (int i = 0; i < layers->n && fits; i++) {
         const struct dt_kind *kind = layers->runs[i].kind;
         int64_t times = layers->runs[i].times;
         for (; i + 1 < layers->n && layers->runs[i + 1].kind == kind; i++)
             times += layers->runs[i + 1].times;
-        used += (size_t)snprintf(text + used, size - used, "%s%s*%" PRId64, used ? " " : "",
-                                 kind->name, times);
+        fits = dt_append(text, size, "%s%s*%" PRId64, text[0] ? " " : "", kind->name, times);
     }
-    return used < size ? DT_OK
-                       : DT_FAIL(DT_USER, "use fewer changes of kind",
-                                 "model.layers: more than %zu bytes as a pattern", size - 1);
+    return fits ? DT_OK
+                : DT_FAIL(DT_USER, "use fewer changes of kind",
+                          "model.layers: more than %zu bytes as a pattern", size - 1);
 }
 
 const struct dt_kind *dt_layers_kind(const struct dt_layers *layers, int64_t layer)
