@@ -35,7 +35,7 @@ void dt_cuda_architectures(char *text, size_t size); // what there is code for: 
 // the kernel for N = 16, bf16, two channels a lane, for which scan_cut.h has the number; 0: not
 // known.
 int dt_cuda_scan_forward_held(void);
-int dt_cuda_scan_backward_held(void);
+int dt_cuda_scan_backward_held(int64_t *shared_bytes); // of a block
 
 #ifdef __cplusplus
 }

@@ -247,10 +247,12 @@ static void launch(const dt_scan_backward_args *args, const scan_cut &cut,
     sum_parameters(args, cut, space, stream);
 }
 
-int dt_cuda_scan_backward_held(void)
+int dt_cuda_scan_backward_held(int64_t *shared_bytes)
 {
     using F = scan_form<16, 2, TILE>;
-    return takes_roomy<F, dt_bf16>() ? held<F, dt_bf16, true>() : held<F, dt_bf16, false>();
+    const bool roomy = takes_roomy<F, dt_bf16>();
+    *shared_bytes = roomy ? room<F, dt_bf16, true>() : room<F, dt_bf16, false>();
+    return roomy ? held<F, dt_bf16, true>() : held<F, dt_bf16, false>();
 }
 
 int64_t scan_backward_cuda_workspace(struct dt_device *device,

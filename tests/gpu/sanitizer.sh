@@ -15,7 +15,7 @@ for family in $("$program" --families); do
     code=0
     timeout --foreground --kill-after=5 120 "$sanitizer" --tool "$tool" --report-api-errors no --print-limit 20 --error-exitcode $refused \
         "$program" --every 5 cuda "$family" >"$family.txt" 2>&1 || code=$?
-    if [ $code -eq 77 ] || grep -qE 'Device not supported|Unable to find injection library|Failed to initialize' "$family.txt"; then
+    if [ $code -eq 77 ] || grep -qE '^skipped|Device not supported|Unable to find injection library|Failed to initialize' "$family.txt"; then
         echo "skipped: $(grep '^skipped' "$family.txt" || echo 'compute-sanitizer does not work on this machine')" >&2
         exit 77
     fi
