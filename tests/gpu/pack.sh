@@ -73,6 +73,8 @@ strip "${programs[@]}" "$folder"/bin/*
 chmod -R u+w "$libraries"
 find "$libraries" -name '*.so*' -exec strip --strip-unneeded {} +
 tar -C "$libraries" -czf "$folder/libraries.tar.gz" . # a third of their size
+tar -C "$folder" -czf "$folder/programs.tar.gz" build
+rm -r "$folder/build"
 
 cat >"$folder/environment.sh" <<'SOURCED'
 # Sourced by the scripts of this folder: its libraries, and where the CUDA libraries of this machine may be.
@@ -84,7 +86,7 @@ newest_symbols() { # of a C++ library
 unpack() {
     local own=$here/lib/libstdc++.so.6 theirs
     mkdir -p "$here/lib"
-    tar -C "$here/lib" -xzf "$here/libraries.tar.gz" || return
+    tar -C "$here" -xzf "$here/programs.tar.gz" && tar -C "$here/lib" -xzf "$here/libraries.tar.gz" || return
     theirs=$(PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null | awk '/libstdc\+\+\.so\.6 .*x86-64/ { print $NF; exit }' || true)
     # compute-sanitizer and Python, started from here, may need the newer one.
     if [ -n "$theirs" ] &&
