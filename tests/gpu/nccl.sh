@@ -13,9 +13,9 @@ devices=$(grep -cE '^device +cuda [0-9]+:' info.txt)
 read -r major minor < <(sed -nE 's/^NCCL +([0-9]+)\.([0-9]+).*/\1 \2/p' info.txt)
 [ -n "$major" ] || { echo "skipped: $(grep '^NCCL' info.txt)" >&2; exit 77; }
 for n in $(printf '%s\n' 1 $((devices < 4 ? devices : 4)) | uniq); do
-    check "every collective on $n GPUs" limited "${local_mpirun[@]}" -np $n "$collectives" \
-        >collectives-$n.log 2>&1
-    [ $failures -eq 0 ] || cat collectives-$n.log >&2
+    check "every collective on $n GPUs" limited "${local_mpirun[@]}" -np "$n" "$collectives" \
+        >collectives-"$n".log 2>&1
+    [ $failures -eq 0 ] || cat collectives-"$n".log >&2
 done
 if [ "$devices" -lt 2 ]; then
     if [ "$major" -eq 2 ] && [ "$minor" -lt 30 ]; then
