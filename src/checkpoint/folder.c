@@ -134,9 +134,9 @@ dt_status dt_checkpoint_newest(const char *dir, char *path)
         return DT_OK;
     *path = '\0';
     return DT_FAIL(worst,
-                   "restore one of them, set run.resume = PATH of another, or start a new run with "
-                   "another run.name",
-                   "none of the %d checkpoints in %s is intact", steps.n, dir);
+                   "the warnings above say why: restore one of them, set run.resume = PATH of "
+                   "another, or start a new run with another run.name",
+                   "none of the %d checkpoints in %s can be used", steps.n, dir);
 }
 
 // The first entry up to step `limit`; steps->n: none is.

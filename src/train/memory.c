@@ -159,9 +159,10 @@ static struct budget of_device(const struct dt_job *job, const struct dt_device_
 static struct budget of_host(const struct dt_job *job, const struct dt_device_info *info)
 {
     int ranks = job->comm->info.local_size;
-    struct budget budget = {"memory", "the machine", info->memory / ranks, ""};
+    struct budget budget = {"memory", "the machine", info->memory / ranks, ", without swap"};
     if (ranks > 1)
-        snprintf(budget.note, sizeof budget.note, " for each of the %d ranks on it", ranks);
+        snprintf(budget.note, sizeof budget.note, ", without swap, for each of the %d ranks on it",
+                 ranks);
     return budget;
 }
 

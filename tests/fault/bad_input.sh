@@ -70,7 +70,7 @@ refused "activations too large for any machine" 'more memory than any machine ha
 "$dtrain" small.ini run.name=bad model.d_model=65536 model.n_layer=64 >large.log 2>&1
 check "a model too large for this machine: exit code 3" test $? -eq 3
 check "a model too large for this machine: $(cat large.log)" grep -qE \
-    'training needs [0-9.]+ GiB of memory, and the machine has [0-9.]+ GiB; most of it for optimizer states' large.log
+    'training needs [0-9.]+ GiB of memory, and the machine has [0-9.]+ GiB, without swap; most of it for optimizer states' large.log
 override "more layers than any model" 'model.n_layer: 65536 is out of range .*from 1 to 4096' model.n_layer=65536
 override "steps and epochs missing" 'run.steps' run.steps=0
 refused "a misspelt environment variable" 'DTRAIN_RUN__STEPP.*' env DTRAIN_RUN__STEPP=3 "$dtrain" small.ini run.name=bad
