@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/problems.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/trainer_state.h"
 
 #include <dirent.h>
 #include <fnmatch.h>
@@ -100,12 +99,8 @@ static void free_entries(struct entries *entries)
 // A copy under the name of a later step would be resumed from again and again.
 static dt_status check_step(const char *path, const char *name)
 {
-    char file[DT_PATH];
     struct dt_trainer_state state;
-    struct dt_dataset *train;
-    DT_TRY(dt_path(file, "%s/trainer.json", path));
-    DT_TRY(dt_trainer_read(file, &state, &train));
-    dt_dataset_free(train);
+    DT_TRY(dt_checkpoint_state(path, &state));
     if (state.step == parse_step(name))
         return DT_OK;
     return DT_FAIL(DT_USER, NULL, "%s is a checkpoint of step %lld under another name", path,

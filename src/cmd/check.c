@@ -44,7 +44,7 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
         printf("  … and %lld more\n", (long long)(data->n_shards - 8));
 }
 
-static void print_shard(const struct dt_job *job, const struct dt_params *params)
+static void print_sharding(const struct dt_job *job, const struct dt_params *params)
 {
     const struct dt_stepper_config stepper = dt_job_stepper(job);
     int64_t spread = params->elements - dt_stepper_held(params, &stepper);
@@ -138,7 +138,7 @@ dt_status dt_cmd_print_plan(const struct dt_job *job)
             printf("would resume from %s\n", job->resume);
         status = print_memory(job, &device);
         if (status == DT_OK)
-            print_shard(job, &params);
+            print_sharding(job, &params);
     }
     dt_params_free(&params);
     return status == DT_OK ? dt_train_check_resources(job) : status;

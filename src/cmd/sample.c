@@ -84,7 +84,7 @@ static void print_token(int32_t token, int64_t vocab)
     fflush(stdout);
 }
 
-struct writer {
+struct sampler {
     const struct options *options;
     char dir[DT_PATH];
     struct dt_backend backend;
@@ -93,39 +93,37 @@ struct writer {
     int64_t prompt_length, vocab;
 };
 
-static dt_status writer_open(struct writer *w)
+static dt_status sampler_open(struct sampler *s)
 {
     struct dt_model_config config = {.pad_vocab_multiple = 8};
-    struct dt_play_info info;
-    DT_TRY(dt_hf_read_config(w->dir, &config));
-    DT_TRY(read_prompt(w->options->prompt, config.vocab_size, &w->prompt, &w->prompt_length));
-    DT_TRY(dt_device_open_alone(w->options->device, 0, &w->backend));
-    const struct dt_player_config player = {
-        .streams = 1, .length = w->prompt_length, .ema = w->options->ema};
-    DT_TRY(dt_player_open(&w->backend, w->dir, &player, &w->player));
-    dt_player_info(w->player, &info);
-    w->vocab = info.vocab;
-    if (w->vocab == 0)
+    DT_TRY(dt_hf_read_config(s->dir, &config));
+    if (dt_model_is_policy(&config))
         return DT_FAIL(DT_USER, "the library libdtrain_step plays it",
-                       "the model in %s reads frames, not tokens", w->dir);
-    return dt_player_seed(w->player, 0, (uint64_t)w->options->seed);
+                       "the model in %s reads frames, not tokens", s->dir);
+    s->vocab = config.vocab_size;
+    DT_TRY(read_prompt(s->options->prompt, s->vocab, &s->prompt, &s->prompt_length));
+    DT_TRY(dt_device_open_alone(s->options->device, 0, &s->backend));
+    const struct dt_player_config player = {
+        .streams = 1, .length = s->prompt_length, .ema = s->options->ema};
+    DT_TRY(dt_player_open(&s->backend, s->dir, &player, &s->player));
+    return dt_player_seed(s->player, 0, (uint64_t)s->options->seed);
 }
 
-static dt_status writer_run(struct writer *w)
+static dt_status sampler_run(struct sampler *s)
 {
     int32_t token;
     float drawn;
     struct dt_play play = {.n = 1,
-                           .length = w->prompt_length,
-                           .ids = w->prompt,
-                           .temperature = w->options->temperature,
+                           .length = s->prompt_length,
+                           .ids = s->prompt,
+                           .temperature = s->options->temperature,
                            .drawn = &drawn};
-    for (int64_t i = 0; i < w->prompt_length; i++)
-        print_token(w->prompt[i], w->vocab);
-    for (int64_t i = 0; i < w->options->tokens; i++) {
-        DT_TRY(dt_player_step(w->player, &play));
+    for (int64_t i = 0; i < s->prompt_length; i++)
+        print_token(s->prompt[i], s->vocab);
+    for (int64_t i = 0; i < s->options->tokens; i++) {
+        DT_TRY(dt_player_step(s->player, &play));
         token = (int32_t)drawn;
-        print_token(token, w->vocab);
+        print_token(token, s->vocab);
         play.length = 1;
         play.ids = &token;
     }
@@ -133,23 +131,23 @@ static dt_status writer_run(struct writer *w)
     return DT_OK;
 }
 
-static void writer_close(struct writer *w)
+static void sampler_close(struct sampler *s)
 {
-    dt_player_close(w->player);
-    if (w->backend.table)
-        dt_backend_close(&w->backend);
-    free(w->prompt);
+    dt_player_close(s->player);
+    if (s->backend.table)
+        dt_backend_close(&s->backend);
+    free(s->prompt);
 }
 
 static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     (void)comm;
-    struct writer w = {.options = call->options};
-    DT_TRY(dt_cmd_find_model(call->words[0], w.dir));
-    dt_status status = writer_open(&w);
+    struct sampler s = {.options = call->options};
+    DT_TRY(dt_cmd_find_model(call->words[0], s.dir));
+    dt_status status = sampler_open(&s);
     if (status == DT_OK)
-        status = writer_run(&w);
-    writer_close(&w);
+        status = sampler_run(&s);
+    sampler_close(&s);
     return status;
 }
 

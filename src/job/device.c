@@ -124,41 +124,41 @@ static dt_status decide(const struct dt_device_choice_config *config, bool *cuda
     return decide_together(config->comm, &mine, cuda);
 }
 
-int dt_device_ranks_on(const struct dt_device_opened *taken, int n, int rank)
+int dt_device_ranks_on(const struct dt_device_opened *opened, int n, int rank)
 {
-    int ranks_on_device = taken[rank].id[0] == '\0'; // itself, where it is not found by its id
-    for (int i = 0; i < n && taken[rank].id[0]; i++)
-        ranks_on_device += strcmp(taken[i].id, taken[rank].id) == 0 &&
-                           strcmp(taken[i].host, taken[rank].host) == 0;
+    int ranks_on_device = opened[rank].id[0] == '\0'; // itself, where it is not found by its id
+    for (int i = 0; i < n && opened[rank].id[0]; i++)
+        ranks_on_device += strcmp(opened[i].id, opened[rank].id) == 0 &&
+                           strcmp(opened[i].host, opened[rank].host) == 0;
     return ranks_on_device;
 }
 
 // "ranks 0, 2 and 3", those on the device of `first`, the lowest of them.
-static void name_ranks(const struct dt_device_opened *taken, int n, int first, char *text,
+static void name_ranks(const struct dt_device_opened *opened, int n, int first, char *text,
                        size_t size)
 {
-    int left = dt_device_ranks_on(taken, n, first);
+    int left = dt_device_ranks_on(opened, n, first);
     snprintf(text, size, "ranks %d", first);
     for (int i = first + 1; i < n; i++)
-        if (strcmp(taken[i].id, taken[first].id) == 0 &&
-            strcmp(taken[i].host, taken[first].host) == 0)
+        if (strcmp(opened[i].id, opened[first].id) == 0 &&
+            strcmp(opened[i].host, opened[first].host) == 0)
             dt_append(text, size, "%s %d", --left > 1 ? "," : " and", i);
 }
 
-static int ranks_on_host(const struct dt_device_opened *taken, int n, const char *host)
+static int ranks_on_host(const struct dt_device_opened *opened, int n, const char *host)
 {
     int ranks = 0;
     for (int i = 0; i < n; i++)
-        ranks += strcmp(taken[i].host, host) == 0;
+        ranks += strcmp(opened[i].host, host) == 0;
     return ranks;
 }
 
-static dt_status refuse(const struct dt_device_opened *taken, int n, int first)
+static dt_status refuse(const struct dt_device_opened *opened, int n, int first)
 {
-    const struct dt_device_opened *one = &taken[first];
+    const struct dt_device_opened *one = &opened[first];
     char ranks[256], hint[DT_ERROR_HINT];
-    int here = ranks_on_host(taken, n, one->host);
-    name_ranks(taken, n, first, ranks, sizeof ranks);
+    int here = ranks_on_host(opened, n, one->host);
+    name_ranks(opened, n, first, ranks, sizeof ranks);
     snprintf(hint, sizeof hint,
              "one rank per GPU: start fewer ranks on a host (mpirun --map-by ppr:%d:node), ask for "
              "more GPUs (Slurm: --gres=gpu:%d), or give all ranks of a host the same "
@@ -170,45 +170,45 @@ static dt_status refuse(const struct dt_device_opened *taken, int n, int first)
                    one->visible == 1 ? "" : "s");
 }
 
-dt_status dt_device_refuse_shared(const struct dt_device_opened *taken, int n)
+dt_status dt_device_refuse_shared(const struct dt_device_opened *opened, int n)
 {
     for (int i = 0; i < n; i++)
-        if (dt_device_ranks_on(taken, n, i) > 1)
-            return refuse(taken, n, i);
+        if (dt_device_ranks_on(opened, n, i) > 1)
+            return refuse(opened, n, i);
     return DT_OK;
 }
 
-// What every rank opened, the same on all: taken is [n].
-static dt_status compare_taken(const struct dt_device_choice_config *config,
-                               const struct dt_device_opened *mine, struct dt_device_opened *taken,
-                               int *ranks_on_device)
+// What every rank opened, the same on all: opened is [n].
+static dt_status compare_opened(const struct dt_device_choice_config *config,
+                                const struct dt_device_opened *mine,
+                                struct dt_device_opened *opened, int *ranks_on_device)
 {
     struct dt_comm *comm = config->comm;
     int n = comm->info.size;
-    taken[comm->info.rank] = *mine;
-    DT_TRY(dt_all_gather(comm, taken, sizeof *taken));
-    *ranks_on_device = dt_device_ranks_on(taken, n, comm->info.rank);
+    opened[comm->info.rank] = *mine;
+    DT_TRY(dt_all_gather(comm, opened, sizeof *opened));
+    *ranks_on_device = dt_device_ranks_on(opened, n, comm->info.rank);
     bool judge = comm->info.rank == 0 && !config->share;
-    return dt_agree(comm, judge ? dt_device_refuse_shared(taken, n) : DT_OK);
+    return dt_agree(comm, judge ? dt_device_refuse_shared(opened, n) : DT_OK);
 }
 
-static dt_status check_taken(const struct dt_device_choice_config *config,
-                             const struct dt_backend *backend, int visible, int *ranks_on_device)
+static dt_status check_opened(const struct dt_device_choice_config *config,
+                              const struct dt_backend *backend, int visible, int *ranks_on_device)
 {
     struct dt_comm *comm = config->comm;
-    struct dt_device_opened mine = {.visible = visible}, *taken;
+    struct dt_device_opened mine = {.visible = visible}, *opened;
     struct dt_device_info info;
-    taken = calloc((size_t)comm->info.size, sizeof *taken);
-    dt_status status =
-        taken ? backend->table->info(backend->device, &info)
-              : DT_FAIL(DT_MACHINE, NULL, "no memory for the devices of %d ranks", comm->info.size);
+    opened = calloc((size_t)comm->info.size, sizeof *opened);
+    dt_status status = opened ? backend->table->info(backend->device, &info)
+                              : DT_FAIL(DT_MACHINE, NULL, "no memory for the devices of %d ranks",
+                                        comm->info.size);
     status = dt_agree(comm, status);
     if (status == DT_OK) {
         snprintf(mine.host, sizeof mine.host, "%s", comm->info.host);
         snprintf(mine.id, sizeof mine.id, "%s", info.id);
-        status = compare_taken(config, &mine, taken, ranks_on_device);
+        status = compare_opened(config, &mine, opened, ranks_on_device);
     }
-    free(taken);
+    free(opened);
     return status;
 }
 
@@ -225,7 +225,7 @@ dt_status dt_device_open(const struct dt_device_choice_config *config, struct dt
     dt_status status = dt_agree(
         config->comm, dt_backend_open(cuda ? "cuda" : "cpu", index, config->threads, backend));
     if (status == DT_OK && cuda)
-        status = check_taken(config, backend, visible, ranks_on_device);
+        status = check_opened(config, backend, visible, ranks_on_device);
     if (status != DT_OK)
         dt_backend_close(backend);
     return status;

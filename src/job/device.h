@@ -36,6 +36,6 @@ struct dt_device_opened {
     char id[64]; // "": cannot be distinguished from others, never shared
     int visible; // devices that this rank sees
 };
-int dt_device_ranks_on(const struct dt_device_opened *taken, int n, int rank);
+int dt_device_ranks_on(const struct dt_device_opened *opened, int n, int rank);
 // DT_USER naming host, ranks and device of the first that several ranks opened.
-dt_status dt_device_refuse_shared(const struct dt_device_opened *taken, int n);
+dt_status dt_device_refuse_shared(const struct dt_device_opened *opened, int n);

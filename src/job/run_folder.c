@@ -38,7 +38,7 @@ static void write_holder(int fd)
         dt_warn("cannot write the holder into the run's lock: %s", strerror(errno));
 }
 
-static dt_status take_lock(const char *path, double wait_s, struct dt_run_folder *folder)
+static dt_status acquire_lock(const char *path, double wait_s, struct dt_run_folder *folder)
 {
     char file[DT_PATH], holder[160];
     DT_TRY(dt_path(file, "%s/.lock", path));
@@ -87,7 +87,7 @@ dt_status dt_run_folder_open(const char *path, double wait_s, struct dt_run_fold
     DT_TRY(dt_path(folder->path, "%s", path));
     DT_TRY(dt_path(folder->checkpoints, "%s/checkpoints", path));
     DT_TRY_NOTE(dt_make_dirs(folder->checkpoints), "creating the run's folder (run.dir)");
-    DT_TRY(take_lock(path, wait_s, folder));
+    DT_TRY(acquire_lock(path, wait_s, folder));
     DT_TRY(dt_path(file, "%s/%s", path, claims));
     DT_TRY(dt_remove_tree(file));
     if (mkdir(file, 0777) != 0)

@@ -98,6 +98,7 @@ for n in 1 2 4; do # at no learning rate the weights are the initial ones, with 
 done
 refused "other inputs on resume" 'data.inputs is obs/a obs/img.0:2. obs/b:id.7, the checkpoint has' \
     "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70
+refused "text from a model of frames" 'the model in .* reads frames, not tokens' "$dtrain" sample runs/robomimic-1 --prompt '1 2'
 three_lines robomimic obs//
 check "slashes at the end of a group" "$dtrain" --check policy.ini "${lines[@]}" >check.txt
 three_lines robomimic obs/c

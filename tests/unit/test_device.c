@@ -30,32 +30,33 @@ static void test_some_without(void)
 
 static void test_one_each(void)
 {
-    const struct dt_device_opened taken[] = {{"n1", "GPU-a", 2},
-                                             {"n1", "GPU-b", 2},
-                                             {"n2", "GPU-a", 2}, // another host's, of the same name
-                                             {"n2", "", 1},      // names that cannot be told …
-                                             {"n2", "", 1}};
-    CHECK_INT(dt_device_refuse_shared(taken, 5), DT_OK);
+    const struct dt_device_opened opened[] = {
+        {"n1", "GPU-a", 2},
+        {"n1", "GPU-b", 2},
+        {"n2", "GPU-a", 2}, // another host's, of the same name
+        {"n2", "", 1},      // names that cannot be told …
+        {"n2", "", 1}};
+    CHECK_INT(dt_device_refuse_shared(opened, 5), DT_OK);
     for (int i = 0; i < 5; i++)
-        CHECK_INT(dt_device_ranks_on(taken, 5, i), 1);
+        CHECK_INT(dt_device_ranks_on(opened, 5, i), 1);
 }
 
 static void test_shared(void)
 {
-    const struct dt_device_opened taken[] = {{"n1", "GPU-a", 4}, {"n2", "GPU-b", 2},
-                                             {"n2", "GPU-c", 2}, {"n2", "GPU-b", 2},
-                                             {"n2", "GPU-c", 2}, {"n2", "GPU-b", 2}};
-    CHECK_INT(dt_device_ranks_on(taken, 6, 0), 1);
-    CHECK_INT(dt_device_ranks_on(taken, 6, 1), 3);
-    CHECK_INT(dt_device_ranks_on(taken, 6, 4), 2);
-    CHECK_INT(dt_device_ranks_on(taken, 6, 5), 3);
-    CHECK_INT(dt_device_refuse_shared(taken, 6), DT_USER);
+    const struct dt_device_opened opened[] = {{"n1", "GPU-a", 4}, {"n2", "GPU-b", 2},
+                                              {"n2", "GPU-c", 2}, {"n2", "GPU-b", 2},
+                                              {"n2", "GPU-c", 2}, {"n2", "GPU-b", 2}};
+    CHECK_INT(dt_device_ranks_on(opened, 6, 0), 1);
+    CHECK_INT(dt_device_ranks_on(opened, 6, 1), 3);
+    CHECK_INT(dt_device_ranks_on(opened, 6, 4), 2);
+    CHECK_INT(dt_device_ranks_on(opened, 6, 5), 3);
+    CHECK_INT(dt_device_refuse_shared(opened, 6), DT_USER);
     CHECK_SAYS("host n2: ranks 1, 3 and 5 would share one GPU, GPU-b (5 ranks there, 2 devices "
                "visible)");
     CHECK_ADVISES("ppr:2:node");
     CHECK_ADVISES("--gres=gpu:5");
     CHECK_ADVISES("run.share_device = true");
-    CHECK_INT(dt_device_refuse_shared(taken + 2, 3), DT_USER);
+    CHECK_INT(dt_device_refuse_shared(opened + 2, 3), DT_USER);
     CHECK_SAYS("host n2: ranks 0 and 2 would share one GPU, GPU-c");
 }
 
@@ -63,11 +64,11 @@ static void test_shared(void)
 static void test_many(void)
 {
     enum { MANY = 1000 };
-    static struct dt_device_opened taken[MANY];
+    static struct dt_device_opened opened[MANY];
     for (int i = 0; i < MANY; i++)
-        taken[i] = (struct dt_device_opened){"n1", "GPU-a", 1};
-    CHECK_INT(dt_device_ranks_on(taken, MANY, 7), MANY);
-    CHECK_INT(dt_device_refuse_shared(taken, MANY), DT_USER);
+        opened[i] = (struct dt_device_opened){"n1", "GPU-a", 1};
+    CHECK_INT(dt_device_ranks_on(opened, MANY, 7), MANY);
+    CHECK_INT(dt_device_refuse_shared(opened, MANY), DT_USER);
     CHECK_SAYS("host n1: ranks 0, 1, 2, ");
     CHECK_SAYS("GPU-a (1000 ranks there, 1 device visible)");
 }
