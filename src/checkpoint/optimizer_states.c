@@ -195,14 +195,16 @@ static dt_status read_part(void *reader, int64_t first, int64_t end, int64_t at)
     const struct dt_optimizer_state *state = &r->states->list[range->state];
     int64_t n = end - first;
     DT_TRY(dt_safetensors_read_f32(r->file, r->entry, first - r->start, n, state->data + at));
-    int64_t bad = dt_find_outside(state->data + at, n, state->squares ? 0 : -FLT_MAX);
+    int64_t bad = state->squares
+                      ? dt_find_outside(state->data + at, n, 0, INFINITY) // it may overflow
+                      : dt_find_outside(state->data + at, n, -FLT_MAX, FLT_MAX);
     if (bad == n || state->weights) // weights: checked where a model is made of them
         return DT_OK;
     return DT_FAIL(DT_USER, "use another checkpoint: this one's values are damaged",
-                   "%s: %s.%s holds %g at element %lld; all must be finite%s", r->file->path,
-                   state->name, r->params->rows[range->row].name, (double)state->data[at + bad],
+                   "%s: %s.%s holds %g at element %lld; all must be %s", r->file->path, state->name,
+                   r->params->rows[range->row].name, (double)state->data[at + bad],
                    (long long)(range->first + first - r->start + bad),
-                   state->squares ? " and not negative" : "");
+                   state->squares ? "0 or more" : "finite");
 }
 
 // A name that does not come out the same again is none of dtrain's.

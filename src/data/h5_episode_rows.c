@@ -57,7 +57,7 @@ static dt_status check_finite(const struct dt_reader *reader, int64_t column, in
     const struct dt_column *c = &episodes->columns.at[column];
     char where[DT_H5_PATH + 128];
     for (int64_t r = 0; r < rows; r++, values += stride) {
-        int64_t n = c->end - c->first, j = dt_find_outside(values, n, -FLT_MAX);
+        int64_t n = c->end - c->first, j = dt_find_outside(values, n, -FLT_MAX, FLT_MAX);
         if (j == n)
             continue;
         return DT_FAIL(DT_USER, "repair or remove the episode",

@@ -274,7 +274,7 @@ static dt_status read_row(const struct weight_files *set, const struct dt_param 
     DT_TRY(dt_safetensors_read_f32(found.file, found.tensor, 0, row->file_count, weight));
     if (found.tensor->dtype == DT_I8)
         DT_TRY(apply_scale(set, row, found.tensor, weight));
-    int64_t bad = dt_find_outside(weight, row->file_count, -FLT_MAX);
+    int64_t bad = dt_find_outside(weight, row->file_count, -FLT_MAX, FLT_MAX);
     if (bad == row->file_count)
         return DT_OK;
     return DT_FAIL(DT_USER, "the model diverged, or the file is damaged",
