@@ -17,10 +17,17 @@ NOT_YET = "not measured yet"
 
 def read(path):
     with open(path) as file:
-        result = json.load(file)
+        try:
+            result = json.load(file)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
     for key in ("gpu", "date", "commit", "rows"):
         if key not in result:
             raise ValueError(f"{path}: no {key}: not written by tests/gpu.sh bench")
+    try:
+        page([result])
+    except KeyError as key:
+        raise ValueError(f"{path}: a row has no {key}: written by another version of dtrain") from key
     return result
 
 

@@ -46,4 +46,8 @@ refuse() { # description, file
 echo '{"gpu":"Card"}' >half.json
 refuse "a file without rows" half.json
 refuse "no file" nosuch.json
+head -c 100 new.json >torn.json
+refuse "a torn file" torn.json
+sed 's/"mfu"/"share"/' new.json >other.json
+refuse "a row that lacks a number" other.json
 finish
