@@ -45,30 +45,6 @@ template <class... P> static inline bool dt_allow_shared(void (*kernel)(P...), i
     return false;
 }
 
-// For a launcher that counts on several blocks of `kernel` on a multiprocessor: as much of its
-// first level cache as possible should be shared memory. By itself the driver makes that large
-// enough for as many blocks as fit too, but may keep it smaller so that the kernel can start beside
-// one that still runs (CUDA C++ Programming Guide, compute capability 7.x, shared memory). This is
-// a hint, and an attribute of the kernel, not work on a stream: it may be set during a capture.
-template <class... P> static inline void dt_prefer_shared(void (*kernel)(P...))
-{
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared) != cudaSuccess)
-        (void)cudaGetLastError(); // the driver's choice then
-}
-
-// For a launcher: blocks of `kernel` that a multiprocessor holds; 0 where CUDA cannot say.
-template <class... P>
-static inline int dt_blocks_held(void (*kernel)(P...), int threads, int64_t shared_bytes)
-{
-    int held = 0;
-    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&held, kernel, threads,
-                                                      (size_t)shared_bytes) == cudaSuccess)
-        return held;
-    (void)cudaGetLastError();
-    return 0;
-}
-
 // DT_SHARED(float, tile, [32][33]); aligned to 16 bytes, holds nothing at first.
 #define DT_SHARED(T, name, ...) __shared__ __align__(16) T name __VA_ARGS__
 // T *name: the launch's dynamic shared memory, aligned to 16 bytes; all uses name the same bytes.

@@ -514,6 +514,30 @@ DT_DEVICE void scan_pass_through(const scan_passing &passing, int64_t state, con
 }
 
 #ifdef __CUDACC__
+// For a launcher that counts on several blocks of `kernel` on a multiprocessor: as much of its
+// first level cache as possible should be shared memory. By itself the driver makes that large
+// enough for as many blocks as fit too, but may keep it smaller so that the kernel can start beside
+// one that still runs (CUDA C++ Programming Guide, compute capability 7.x, shared memory). This is
+// a hint, and an attribute of the kernel, not work on a stream: it may be set during a capture.
+template <class... P> static inline void scan_prefer_shared(void (*kernel)(P...))
+{
+    if (cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared) != cudaSuccess)
+        (void)cudaGetLastError(); // the driver's choice then
+}
+
+// For a launcher: blocks of `kernel` that a multiprocessor holds; 0 where CUDA cannot say.
+template <class... P>
+static inline int scan_blocks_held(void (*kernel)(P...), int threads, int64_t shared_bytes)
+{
+    int held = 0;
+    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&held, kernel, threads,
+                                                      (size_t)shared_bytes) == cudaSuccess)
+        return held;
+    (void)cudaGetLastError();
+    return 0;
+}
+
 // For a launcher: does a multiprocessor hold as many blocks of `kernel` with `bytes` of dynamic
 // shared memory, which it then may have, as of `other` with `other_bytes`?
 template <class... P>
@@ -522,10 +546,10 @@ static inline bool scan_held_as_often(void (*kernel)(P...), int64_t bytes, void 
 {
     if (!dt_allow_shared(kernel, bytes))
         return false;
-    dt_prefer_shared(kernel);
-    dt_prefer_shared(other);
-    const int held = dt_blocks_held(kernel, threads, bytes);
-    return held > 0 && held >= dt_blocks_held(other, threads, other_bytes);
+    scan_prefer_shared(kernel);
+    scan_prefer_shared(other);
+    const int held = scan_blocks_held(kernel, threads, bytes);
+    return held > 0 && held >= scan_blocks_held(other, threads, other_bytes);
 }
 #endif
 

@@ -156,7 +156,8 @@ template <class F, class T, bool ROOMY> static int64_t room(void)
 
 template <class F, class T, bool ROOMY> static int held(void)
 {
-    return dt_blocks_held(scan_backward_registers<F, T, ROOMY>, SCAN_THREADS, room<F, T, ROOMY>());
+    return scan_blocks_held(scan_backward_registers<F, T, ROOMY>, SCAN_THREADS,
+                            room<F, T, ROOMY>());
 }
 
 // Does a multiprocessor hold as many blocks of the roomy form? The bits are the same.

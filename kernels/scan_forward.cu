@@ -525,7 +525,7 @@ static void launch_fast(const dt_scan_forward_args *args, const scan_cut &cut,
     if (firsts > 0)
         DT_LAUNCH((scan_forward_ends<F, T>), dt_blocks(firsts * cut.channel_blocks, 1),
                   SCAN_THREADS, 0, stream, *args, cut, wide, passing);
-    dt_prefer_shared(scan_forward_registers<F, T>);
+    scan_prefer_shared(scan_forward_registers<F, T>);
     DT_LAUNCH((scan_forward_registers<F, T>),
               dt_blocks(scan_runs(&cut, args->in.batch) * cut.channel_blocks, 1), SCAN_THREADS, 0,
               stream, *args, cut, wide, passing);
@@ -564,7 +564,8 @@ static void launch(const dt_scan_forward_args *args, const scan_cut &cut,
 int dt_cuda_scan_forward_held(void)
 {
     using T = dt_bf16;
-    return dt_blocks_held(scan_forward_registers<scan_form<16, 2, tile<T>()>, T>, SCAN_THREADS, 0);
+    return scan_blocks_held(scan_forward_registers<scan_form<16, 2, tile<T>()>, T>, SCAN_THREADS,
+                            0);
 }
 
 int64_t scan_forward_cuda_workspace(struct dt_device *device,

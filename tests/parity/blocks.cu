@@ -1,9 +1,9 @@
 // How many blocks with so much shared memory a multiprocessor really runs side by side: what the
-// driver makes of dt_prefer_shared, which no call of CUDA reports. Each block notes where it runs,
-// since when and until when. For GPUs alone.
+// driver makes of scan_prefer_shared, which no call of CUDA reports. Each block notes where it
+// runs, since when and until when. For GPUs alone.
 #include "blocks.h"
 
-#include "kernels/device.cuh"
+#include "kernels/scan.cuh"
 
 #include <stdlib.h>
 
@@ -45,8 +45,8 @@ bool blocks_measure(int64_t shared_bytes, struct blocks_measured *found)
         cudaGetDeviceProperties(&device, index) != cudaSuccess || device.multiProcessorCount > SMS)
         return false;
     n = EACH * device.multiProcessorCount;
-    dt_prefer_shared(stay_kernel);
-    found->expected = dt_blocks_held(stay_kernel, THREADS, shared_bytes);
+    scan_prefer_shared(stay_kernel);
+    found->expected = scan_blocks_held(stay_kernel, THREADS, shared_bytes);
     if (cudaHostAlloc(&stays, (size_t)n * sizeof *stays, cudaHostAllocDefault) != cudaSuccess)
         return false;
     stay_kernel<<<n, THREADS, (size_t)shared_bytes>>>(stays, 1000000);

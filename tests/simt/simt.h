@@ -183,9 +183,9 @@ template <class... P> static inline bool dt_allow_shared(void (*kernel)(P...), i
     return simt::allow_shared((const void *)kernel, bytes);
 }
 
-template <class... P> static inline void dt_prefer_shared(void (*)(P...)) {}
+template <class... P> static inline void scan_prefer_shared(void (*)(P...)) {}
 
-template <class... P> static inline int dt_blocks_held(void (*)(P...), int, int64_t)
+template <class... P> static inline int scan_blocks_held(void (*)(P...), int, int64_t)
 {
     return 0;
 }
