@@ -5,312 +5,17 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "base/trace.h"
-#include "checkpoint/saver.h"
 #include "comm/job_control.h"
-#include "job/gemm_algos.h"
 #include "train/evaluate.h"
-#include "train/memory.h"
-#include "train/metrics.h"
-#include "train/profile.h"
-#include "train/replicas.h"
-#include "train/schedule.h"
 #include "train/signals.h"
-#include "train/spikes.h"
-#include "train/step.h"
+#include "train/trainer.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-struct trainer {
-    struct dt_job *job;
-    bool root;
-    struct dt_model *model;
-    struct dt_stepper *stepper;
-    struct dt_profile profile;
-    struct dt_snapshot snapshot;
-    struct dt_loader *loader;
-    struct dt_metrics *metrics; // root only
-    struct dt_lr_schedule schedule;
-    struct dt_replicas replicas;   // with comm.verify_replicas
-    struct dt_skips left_out;      // state.left_out
-    struct dt_trainer_state state; // after the last step that was collected
-    struct dt_saver *saver;
-    char checkpoints[DT_PATH]; // where it saves them
-    bool save_owed;      // one became due while another was being written, or after a bad step
-    bool config_changes; // root: config.resolved.ini is written with the first step
-};
-
-static struct dt_trainer_state fresh_state(const struct dt_job *job)
-{
-    const struct dt_settings *s = &job->settings;
-    struct dt_trainer_state state = {.order = {.seed = s->run.seed,
-                                               .batch = s->data.batch,
-                                               .seq_len = s->data.seq_len,
-                                               .block = dt_job_block(job),
-                                               .reset_token = s->data.reset_token,
-                                               .shuffle = s->data.shuffle,
-                                               .reset_after = s->data.reset_after,
-                                               .carry_state = s->data.carry_state},
-                                     .storage = (int)job->model.storage};
-    const struct dt_scan_rules *rules = &job->train->rules;
-    if (job->train->layout.target_width > 0) {
-        state.order.stride = job->train->shards[0].stride;
-        snprintf(state.order.inputs, sizeof state.order.inputs, "%s", rules->inputs);
-        snprintf(state.order.targets, sizeof state.order.targets, "%s", rules->targets);
-        snprintf(state.order.mask, sizeof state.order.mask, "%s", s->data.mask);
-    }
-    return state;
-}
-
-// A run that went back would save checkpoints older than those of its first course: the next
-// run.resume = auto would pick the latter, and pruning would remove the former.
-static dt_status check_branch(const struct trainer *t)
-{
-    int64_t last;
-    DT_TRY(dt_checkpoint_last_step(t->job->folder.checkpoints, INT64_MAX, &last));
-    if (!dt_job_resume_is_named(t->job) || last <= t->state.step)
-        return DT_OK;
-    return dt_config_reject(t->job->config, "run.resume",
-                            "set run.resume = auto to resume from the newest, remove the newer "
-                            "ones, or give the branch another run.name",
-                            "%s is at step %lld, but %s has a newer one, at step %lld",
-                            t->job->resume, (long long)t->state.step, t->job->folder.checkpoints,
-                            (long long)last);
-}
-
-// A best checkpoint that is not there (it was not kept, or not copied) can be improved on by any.
-static dt_status check_best(struct trainer *t)
-{
-    char path[DT_PATH];
-    DT_TRY(
-        dt_path(path, "%s/step-%08lld", t->job->folder.checkpoints, (long long)t->state.best_step));
-    if (t->state.best_step > 0 && t->state.best_step != t->state.step && !dt_is_dir(path)) {
-        dt_warn("%s, the best checkpoint so far, is missing: the next evaluation counts as the "
-                "best",
-                path);
-        t->state.best_step = 0;
-    }
-    return DT_OK;
-}
-
-static void warn_of_device(const char *saved, const char *now)
-{
-    char was[DT_DEVICE_TEXT] = "", is[DT_DEVICE_TEXT] = "";
-    if (!saved[0] || strcmp(saved, now) == 0)
-        return;
-    dt_append_difference(was, sizeof was, saved, now);
-    dt_append_difference(is, sizeof is, now, saved);
-    dt_warn("the checkpoint was trained with %s, this job runs with %s: training continues, but "
-            "its results may differ in their last bits from those of the same device and libraries",
-            was, is);
-}
-
-static dt_status load_on_root(struct trainer *t)
-{
-    struct dt_trainer_state expected = t->state;
-    DT_TRY(
-        dt_checkpoint_load(t->job->resume, &t->snapshot.host, &expected, t->job->train, &t->state));
-    t->state.storage = expected.storage;
-    warn_of_device(t->state.device, expected.device);
-    memcpy(t->state.device, expected.device, sizeof t->state.device);
-    DT_TRY(check_branch(t));
-    if (t->job->settings.checkpoint.best)
-        return check_best(t);
-    return DT_OK;
-}
-
-// What rank 0 cannot send: the states that are this rank's alone.
-static dt_status load_pieces(struct trainer *t)
-{
-    const struct dt_checkpoint_arrays *host = &t->snapshot.host;
-    if (!dt_pieces_are_spread(&host->states.pieces, host->params->elements))
-        return DT_OK;
-    return dt_checkpoint_load_states(t->job->resume, host);
-}
-
-// Rank 0 reads job->resume and sends it to all.
-static dt_status resume(struct trainer *t)
-{
-    struct dt_comm *comm = t->job->comm;
-    dt_comm_progress(comm, 0, "loading a checkpoint");
-    DT_TRY(dt_agree(comm, t->root ? load_on_root(t) : DT_OK));
-    DT_TRY(dt_broadcast(comm, t->job->resume, sizeof t->job->resume, 0)); // after a rollback
-    DT_TRY(dt_agree(comm, t->root ? DT_OK : load_pieces(t)));
-    DT_TRY(dt_broadcast(comm, &t->state, sizeof t->state, 0));
-    DT_TRY(dt_job_normalize(t->job, &t->snapshot.host, false));
-    DT_TRY(dt_snapshot_share(&t->snapshot, comm));
-    DT_TRY(dt_carry_share(dt_stepper_carry(t->stepper), comm));
-    DT_TRY(dt_optimizer_restore(dt_stepper_optimizer(t->stepper), t->state.updates,
-                                t->state.skipped_in_a_row));
-    DT_TRY(dt_skips_parse(t->state.left_out, &t->left_out));
-    dt_info("resuming from %s at step %lld", t->job->resume, (long long)t->state.step);
-    return DT_OK;
-}
-
-static bool is_out_of_patience(const struct trainer *t)
-{
-    int64_t patience = t->job->settings.run.patience;
-    return patience > 0 && t->state.evaluations_since_best >= patience;
-}
-
-static bool is_trained(const struct trainer *t)
-{
-    return t->state.step >= t->job->steps || is_out_of_patience(t);
-}
-
-static dt_status open_sinks(struct trainer *t)
-{
-    const struct dt_job *job = t->job;
-    const struct dt_settings *s = &job->settings;
-    struct dt_metrics_config config = {.folder = job->run_path,
-                                       .resume_step = t->state.step,
-                                       .first_step = t->state.step + 1,
-                                       .steps = job->steps,
-                                       .every = s->log.every,
-                                       .tensorboard = s->log.tensorboard,
-                                       .console = (enum dt_console_choice)s->log.console,
-                                       .flops_per_token = dt_model_flops_per_token(&job->model),
-                                       .unit = dt_model_unit(&job->model)};
-    return t->root ? dt_metrics_open(&config, &t->metrics) : DT_OK;
-}
-
-static dt_status open_loader(struct trainer *t)
-{
-    struct dt_loader_config config = dt_job_train_loader(t->job);
-    config.skips = t->left_out;
-    return t->state.step < t->job->steps ? dt_loader_open(&config, t->state.step, &t->loader)
-                                         : DT_OK;
-}
-
-static dt_status open_metrics(struct trainer *t)
-{
-    struct dt_job *job = t->job;
-    dt_run_folder_step(t->state.step);
-    dt_run_folder_best(t->state.best_step, t->state.best_loss);
-    if (t->root && is_trained(t))
-        DT_TRY(dt_run_folder_check_trained(&job->folder, job->config, job->resume));
-    else if (t->root && job->resume[0])
-        dt_run_folder_changes(&job->folder, job->config, job->resume);
-    t->config_changes = t->root && job->resume[0];
-    if (t->root) {
-        if (!t->config_changes)
-            DT_TRY(dt_run_folder_config(&job->folder, job->config));
-        DT_TRY(dt_run_folder_state(&job->folder, "running", t->state.step, ""));
-    }
-    dt_run_folder_watch(job->run_path);
-    return open_sinks(t);
-}
-
-static dt_status create_local(struct trainer *t)
-{
-    struct dt_job *job = t->job;
-    struct dt_model_shape shape = dt_job_shape(job, true);
-    DT_TRY(dt_model_create(&job->backend, &job->model, &shape, &t->model));
-    struct dt_stepper_config stepper = dt_job_stepper(job);
-    stepper.times = t->profile.times;
-    DT_TRY(dt_stepper_create(&job->backend, t->model, &stepper, &t->stepper));
-    DT_TRY(dt_snapshot_create(&job->backend, t->model, &dt_stepper_optimizer(t->stepper)->states,
-                              t->root, &t->snapshot));
-    if (job->settings.comm.verify_replicas > 0)
-        DT_TRY(dt_replicas_create(&job->backend, t->model,
-                                  &dt_stepper_optimizer(t->stepper)->states, job->comm->info.size,
-                                  &t->replicas));
-    const struct dt_carry *carry = dt_stepper_carry(t->stepper);
-    t->snapshot.host.slots = carry->backend ? &carry->slots : NULL;
-    return DT_OK;
-}
-
-static dt_status sync_metrics(void *trainer)
-{
-    return dt_metrics_sync(((struct trainer *)trainer)->metrics);
-}
-
-static dt_status note_saved(void *trainer, int64_t step)
-{
-    return dt_run_folder_state(&((struct trainer *)trainer)->job->folder, "running", step, "");
-}
-
-static dt_status log_saved(void *trainer, const struct dt_saved *saved)
-{
-    const struct dt_metric_event event = {.kind = DT_METRIC_CHECKPOINT,
-                                          .step = saved->step,
-                                          .path = saved->path,
-                                          .stall_ms = saved->stall_ms,
-                                          .write_ms = saved->write_ms};
-    return dt_metrics_write(((struct trainer *)trainer)->metrics, &event);
-}
-
-static dt_status create_saver(struct trainer *t)
-{
-    const struct dt_settings *s = &t->job->settings;
-    DT_TRY(dt_path(t->checkpoints, "%s/checkpoints", t->job->run_path)); // any rank writes there
-    const struct dt_saver_config config = {.comm = t->job->comm,
-                                           .snapshot = &t->snapshot,
-                                           .train = t->job->train,
-                                           .dir = t->checkpoints,
-                                           .keep = s->checkpoint.keep,
-                                           .best = s->checkpoint.best,
-                                           .timeout_s = s->comm.timeout_s,
-                                           .state = &t->state,
-                                           .sync = sync_metrics,
-                                           .published = note_saved,
-                                           .log = log_saved,
-                                           .context = t};
-    return dt_saver_create(&config, &t->saver);
-}
-
-// Model and step, weights, the run's files, the loader.
-static dt_status start(struct trainer *t)
-{
-    struct dt_job *job = t->job;
-    int ranks = job->comm->info.size;
-    DT_TRY(dt_agree(job->comm, dt_train_check_resources(job)));
-    DT_TRY(dt_agree(job->comm, dt_profile_open(job, &t->profile)));
-    dt_comm_progress(job->comm, 0, "choosing GEMM algorithms");
-    DT_TRY(dt_gemm_algos_apply(job));
-    dt_comm_progress(job->comm, 0, "building the model");
-    DT_TRY(dt_agree(job->comm, create_local(t)));
-    DT_TRY(dt_stepper_connect(t->stepper));
-    if (dt_job_wants_selftest(job))
-        dt_info("collectives give right results on known values (comm.selftest)");
-
-    t->state = fresh_state(job);
-    DT_TRY(dt_agree(job->comm, dt_job_describe_device(job, t->state.device)));
-    t->schedule = dt_lr_schedule(&job->settings, job->steps);
-    if (job->resume[0])
-        DT_TRY(resume(t));
-    else {
-        DT_TRY(dt_job_load_weights(job, job->settings.run.init_from, false, &t->snapshot));
-        DT_TRY(dt_optimizer_start_ema(dt_stepper_optimizer(t->stepper)));
-    }
-
-    dt_status status = open_metrics(t);
-    DT_TRY(dt_agree(job->comm, status == DT_OK ? open_loader(t) : status));
-
-    struct dt_device_info device;
-    DT_TRY(dt_backend_info(&job->backend, &device));
-    if (t->state.step >= job->steps)
-        dt_info("%s has already trained its %lld steps: increase run.steps to train further",
-                job->run_path, (long long)job->steps);
-    else
-        dt_info("%s: %.2f M parameters, %s, %d %s on %.*s, %lld steps of %lld %s", job->run_path,
-                (double)dt_model_params(t->model)->count * 1e-6, dt_dtype_name(job->model.storage),
-                ranks, ranks == 1 ? "rank" : "ranks", (int)strcspn(device.name, ","), device.name,
-                (long long)job->steps,
-                (long long)(job->settings.data.batch * job->settings.data.seq_len),
-                dt_model_unit(&job->model));
-    if (job->settings.optim.shard && ranks == 1)
-        dt_info("optim.shard = true changes nothing on one rank");
-    return create_saver(t);
-}
-
-// Begins to save the state after the last step, with none in flight; `waits`: until it is saved,
-// which must succeed.
-static dt_status save(struct trainer *t, bool waits)
+dt_status dt_trainer_save(struct trainer *t, bool waits)
 {
     double start = dt_seconds();
     dt_comm_progress(t->job->comm, t->state.step, "saving a checkpoint");
@@ -322,27 +27,6 @@ static dt_status save(struct trainer *t, bool waits)
     dt_stepper_hold(t->stepper, t->snapshot.filled);
     DT_TRY(dt_saver_begin(t->saver, start));
     return waits ? dt_saver_settle(t->saver, DT_WAIT_AND_FAIL) : DT_OK;
-}
-
-// With optim.rollback a run can return to where it started, unless it has a checkpoint from before
-// its latest bad steps. Those that a named checkpoint counted are of another course, to which this
-// one cannot return.
-static dt_status save_start(struct trainer *t)
-{
-    struct dt_comm *comm = t->job->comm;
-    int64_t place = -1;
-    dt_status status = DT_OK;
-    if (t->job->settings.optim.rollback == 0)
-        return DT_OK;
-    if (t->root && !dt_job_resume_is_named(t->job))
-        status = dt_checkpoint_last_step(t->job->folder.checkpoints,
-                                         t->state.step - t->state.bad_in_a_row, &place);
-    DT_TRY(dt_agree(comm, status));
-    DT_TRY(dt_broadcast(comm, &place, sizeof place, 0));
-    if (place >= 0)
-        return DT_OK;
-    t->state.bad_in_a_row = 0;
-    return save(t, false);
 }
 
 // Those of a policy, which have metrics of their own; else NULL.
@@ -419,12 +103,6 @@ static double resident_mb(void)
     return strtod(kilobytes, NULL) * 1024 / 1e6;
 }
 
-static bool must_roll_back(const struct trainer *t)
-{
-    int64_t most = t->job->settings.optim.rollback;
-    return most > 0 && t->state.bad_in_a_row >= most;
-}
-
 static int64_t tokens_of_step(const struct trainer *t)
 {
     return t->job->settings.data.batch * t->job->settings.data.seq_len;
@@ -499,7 +177,7 @@ static dt_status check_skipped(const struct trainer *t, const struct dt_update_c
 {
     int64_t most = t->job->settings.optim.max_skipped;
     dt_status status = DT_OK;
-    if (update->skipped_in_a_row < most || must_roll_back(t))
+    if (update->skipped_in_a_row < most || dt_trainer_must_roll_back(t))
         return DT_OK;
     if (t->root)
         status = DT_FAIL(
@@ -526,85 +204,6 @@ static dt_status collect(struct trainer *t)
     DT_TRY(log_step(t, &result, z));
     warn_of_bad_step(t, &result.control, z);
     return check_skipped(t, &result.control);
-}
-
-// A model that stays bad whatever it is given would return again and again. `batch` is among those
-// that are left out.
-static dt_status check_left_out(const struct trainer *t, const struct dt_skips *left_out,
-                                int64_t batch)
-{
-    int64_t most = t->job->settings.optim.max_skipped, i = 0;
-    while (left_out->ranges[i].end <= batch)
-        i++;
-    const struct dt_span *range = &left_out->ranges[i];
-    if (range->end - range->first <= most)
-        return DT_OK;
-    return DT_FAIL(
-        DT_USER, "lower optim.lr, increase optim.warmup_steps, or check the data of these batches",
-        "%lld bad batches in a row, %lld to %lld, are more than optim.max_skipped = %lld",
-        (long long)(range->end - range->first), (long long)range->first,
-        (long long)(range->end - 1), (long long)most);
-}
-
-// What a rollback does to the run's files: no checkpoint after those that it may return to, no line
-// of the steps after it. t->job->resume gets the checkpoint's path.
-static dt_status return_on_root(struct trainer *t, int64_t first_bad)
-{
-    const char *dir = t->job->folder.checkpoints;
-    DT_TRY(dt_checkpoint_cut(dir, first_bad - 1));
-    return dt_checkpoint_newest(dir, t->job->resume);
-}
-
-// After optim.rollback bad steps in a row: on from the checkpoint before them with the batches that
-// follow theirs. The checkpoint is saved again with a record of that, so a resumed run agrees.
-static dt_status roll_back(struct trainer *t)
-{
-    struct dt_job *job = t->job;
-    struct dt_skips left_out = t->left_out;
-    int64_t last = t->state.step, first_bad = last - t->state.bad_in_a_row + 1;
-    int64_t rollbacks = t->state.rollbacks + 1;
-    struct dt_step_result dropped;
-    DT_TRY(dt_saver_settle(t->saver, DT_WAIT));
-    while (dt_stepper_in_flight(t->stepper) > 0)
-        DT_TRY(dt_stepper_collect(t->stepper, &dropped));
-    dt_comm_progress(job->comm, last, "returning to a checkpoint");
-    int64_t batch = dt_skips_batch(&t->left_out, first_bad - 1);
-    dt_status status = dt_skips_add(&left_out, batch, dt_skips_batch(&t->left_out, last - 1) + 1);
-    if (status == DT_OK && t->root)
-        status = check_left_out(t, &left_out, batch);
-    if (status == DT_OK && t->root)
-        status = return_on_root(t, first_bad);
-    DT_TRY_NOTE(
-        dt_agree(job->comm, status),
-        "returning to the checkpoint before step %lld, the first of %lld bad steps in a row "
-        "(rollback %lld)",
-        (long long)first_bad, (long long)(last - first_bad + 1), (long long)rollbacks);
-
-    dt_loader_close(t->loader);
-    t->loader = NULL;
-    dt_metrics_close(t->metrics);
-    t->metrics = NULL;
-    DT_TRY(resume(t));
-    t->left_out = left_out;
-    t->state.rollbacks = rollbacks;
-    t->save_owed = false;
-    dt_skips_text(&left_out, t->state.left_out);
-    dt_run_folder_step(t->state.step);
-    status = open_sinks(t);
-    DT_TRY(dt_agree(job->comm, status == DT_OK ? open_loader(t) : status));
-    DT_TRY(save(t, true));
-    if (first_bad == last)
-        dt_warn("step %lld was bad: training continues from step %lld without its batch",
-                (long long)last, (long long)t->state.step);
-    else
-        dt_warn("steps %lld to %lld were bad: training continues from step %lld without their "
-                "batches",
-                (long long)first_bad, (long long)last, (long long)t->state.step);
-    struct dt_metric_event event = {.kind = DT_METRIC_ROLLBACK,
-                                    .step = t->state.step,
-                                    .from = last,
-                                    .left_out = t->state.left_out};
-    return dt_metrics_write(t->metrics, &event);
 }
 
 static bool is_due(int64_t step, int64_t every)
@@ -651,10 +250,10 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     bool traces = dt_profile_traces(&t->profile, step) || dt_profile_traces(&t->profile, step + 1);
     bool ends = verifies || validates || saves || stop || traces;
     while (dt_stepper_in_flight(t->stepper) > (ends ? 0 : dt_stepper_depth(t->stepper) - 1) &&
-           !must_roll_back(t))
+           !dt_trainer_must_roll_back(t))
         DT_TRY(collect(t));
-    if (must_roll_back(t)) {
-        DT_TRY(roll_back(t));
+    if (dt_trainer_must_roll_back(t)) {
+        DT_TRY(dt_trainer_roll_back(t));
         *stopped = stop;
         return dt_profile_end_step(&t->profile, step, *stopped);
     }
@@ -666,10 +265,10 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     bool improved = false;
     if (validates)
         DT_TRY(validate(t, &improved));
-    bool gives_up = !last && is_out_of_patience(t);
+    bool gives_up = !last && dt_trainer_is_out_of_patience(t);
     if (saves || gives_up || (improved && s->checkpoint.best)) {
         t->save_owed = false;
-        DT_TRY(save(t, must_save || gives_up));
+        DT_TRY(dt_trainer_save(t, must_save || gives_up));
     }
     *stopped = stop || gives_up;
     return dt_profile_end_step(&t->profile, step, last || *stopped);
@@ -687,7 +286,7 @@ static dt_status stops_early(struct trainer *t, bool *stops)
 static dt_status finish(struct trainer *t, bool stopped)
 {
     const struct dt_job *job = t->job;
-    bool gave_up = stopped && is_out_of_patience(t);
+    bool gave_up = stopped && dt_trainer_is_out_of_patience(t);
     char reason[256] = "";
     if (gave_up)
         snprintf(reason, sizeof reason,
@@ -719,12 +318,12 @@ dt_status dt_train(struct dt_job *job)
     struct trainer t = {.job = job, .root = job->comm->info.rank == 0};
     bool stopped = false;
     dt_status status;
-    DT_TRY_GOTO(status, out, start(&t));
+    DT_TRY_GOTO(status, out, dt_trainer_start(&t));
     if (t.state.step < job->steps)
         DT_TRY_GOTO(status, out, stops_early(&t, &stopped));
-    stopped |= t.state.step < job->steps && is_out_of_patience(&t);
+    stopped |= t.state.step < job->steps && dt_trainer_is_out_of_patience(&t);
     if (t.state.step < job->steps && !stopped)
-        DT_TRY_GOTO(status, out, save_start(&t));
+        DT_TRY_GOTO(status, out, dt_trainer_save_start(&t));
     while (t.state.step < job->steps && !stopped)
         DT_TRY_GOTO(status, out, iterate(&t, &stopped));
     DT_TRY_GOTO(status, out, dt_saver_settle(t.saver, DT_WAIT_AND_FAIL));
