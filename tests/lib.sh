@@ -10,6 +10,7 @@ case $PWD in # by hand: in an empty folder of such a name, whose contents are re
 *.d) rm -rf ./* ;;
 *) { echo "$0: empties its working folder: run it in a scratch folder named *.d, as ctest does" >&2; exit 2; } ;;
 esac
+[ -f "${library:-$0}" ] || { echo "$0: $library is missing: build everything first" >&2; exit 2; }
 export XDG_CACHE_HOME=$PWD/cache # of GEMM algorithms: not the user's
 exec 3>&2 # where failures are reported, wherever a checked command's output goes
 

@@ -79,6 +79,29 @@ static void test_gemm(void)
     REFUSE(gemm, c_step, 0, "0");
 }
 
+// A backend whose gemm does not multiply int8 never gets it.
+static void test_gemm_without_int8(void)
+{
+    static const int8_t bytes[64];
+    static const float scales[4] = {1, 1, 1, 1};
+    static char workspace[1 << 20];
+    const struct dt_op_table *whole = backend.op;
+    struct dt_op_table table = *whole;
+    struct dt_gemm_args args = {.a = dt_view_of((void *)bytes, 2, 16, DT_I8),
+                                .b = dt_view_of((void *)(bytes + 32), 2, 16, DT_I8),
+                                .c = dt_view_of(memory, 2, 2, DT_F32),
+                                .trans_b = true,
+                                .a_scale = scales,
+                                .b_scale = scales,
+                                .workspace = workspace,
+                                .workspace_bytes = sizeof workspace};
+    CHECK_OK(dt_gemm(&backend, &args, NULL));
+    table.int8 = false;
+    backend.op = &table;
+    check_refused(dt_gemm(&backend, &args, NULL), "gemm", "a.dtype", "int8");
+    backend.op = whole;
+}
+
 static void test_embed(void)
 {
     static int64_t workspace[32];
@@ -755,6 +778,7 @@ int main(void)
         memory[i] = 1.0f;
     backend = open_cpu(1);
     test_gemm();
+    test_gemm_without_int8();
     test_embed();
     test_rmsnorm();
     test_conv();

@@ -242,6 +242,35 @@ static void test_dimensions(void)
     }
 }
 
+// A band that fails halfway has overwritten the one kept in its place, which is then read again.
+static void test_kept_bands(void)
+{
+    enum { BAND = 5, READ = BAND * WIDTH };
+    static const hsize_t dims[] = {ROWS, WIDTH}, chunk[] = {BAND, 6}, bad[] = {2 * BAND, 6};
+    static const char raw[10];
+    int32_t got[READ];
+    struct dt_h5_file open;
+    struct dt_h5_array array;
+    bool found;
+    hid_t file = new_file(in_scratch("bands.h5"));
+    write_filtered(file, "input_ids", H5T_STD_I32LE, 2, dims, NULL, with_filters("z", 2, chunk),
+                   pairs);
+    hid_t id = H5Dopen2(file, "input_ids", H5P_DEFAULT);
+    CHECK(H5Dwrite_chunk(id, H5P_DEFAULT, 0, bad, sizeof raw, raw) >= 0, "cannot write a chunk");
+    H5Dclose(id), H5Fclose(file);
+    CHECK_OK(dt_h5_open(in_scratch("bands.h5"), &open));
+    CHECK_OK(dt_h5_array_open(&open, "/input_ids", &array, &found));
+    for (int band = 0; band < 2; band++) // as many as are kept
+        CHECK_OK(dt_h5_array_read(&array, band * BAND, BAND, got));
+    CHECK_FAILS(dt_h5_array_read(&array, 2 * BAND, BAND, got), DT_USER, "chunk 5 of /input_ids");
+    for (int band = 0; band < 2; band++) {
+        CHECK_OK(dt_h5_array_read(&array, band * BAND, BAND, got));
+        CHECK(memcmp(got, pairs + band * READ, sizeof got) == 0, "band %d differs", band);
+    }
+    dt_h5_array_close(&array);
+    dt_h5_close(&open);
+}
+
 int main(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
@@ -258,6 +287,7 @@ int main(void)
     test_edges();
     test_pairs();
     test_dimensions();
+    test_kept_bands();
     test_bad_sizes();
     test_unknown_filter();
     remove_scratch();
