@@ -51,6 +51,12 @@ static dt_status evaluate(struct trainer *t, struct dt_loss_sum *total)
     return DT_OK;
 }
 
+static double mean_loss(const struct dt_loss_sum *total)
+{
+    double mean = total->loss / total->counted;
+    return isnan(mean) ? NAN : mean; // without a sign
+}
+
 // The loss of the moving average of the weights.
 static dt_status evaluate_ema(struct trainer *t, double *loss)
 {
@@ -58,7 +64,7 @@ static dt_status evaluate_ema(struct trainer *t, double *loss)
     struct dt_loss_sum total;
     DT_TRY(dt_optimizer_swap_ema(optimizer, dt_stepper_stream(t->stepper)));
     DT_TRY(evaluate(t, &total));
-    *loss = total.loss / total.counted;
+    *loss = mean_loss(&total);
     DT_TRY(dt_optimizer_swap_ema(optimizer, dt_stepper_stream(t->stepper)));
     return dt_stream_sync(&t->job->backend, dt_stepper_stream(t->stepper)); // a save may follow
 }
@@ -74,13 +80,17 @@ static dt_status validate(struct trainer *t, bool *improved)
     DT_TRY(evaluate(t, &total));
     struct dt_metric_event event = {.kind = DT_METRIC_EVAL,
                                     .step = t->state.step,
-                                    .loss = total.loss / total.counted,
-                                    .perplexity = exp(total.loss / total.counted),
+                                    .loss = mean_loss(&total),
+                                    .perplexity = exp(mean_loss(&total)),
                                     .has_perplexity = !heads_of(t),
                                     .has_ema = t->job->settings.optim.ema > 0,
                                     .tokens = (int64_t)total.counted,
                                     .heads = heads_of(t),
                                     .sum = &total};
+    if (total.counted > 0 && !isfinite(event.loss))
+        dt_warn("step %lld: the validation loss is not finite, since the weights diverged: lower "
+                "optim.lr, or increase optim.warmup_steps",
+                (long long)t->state.step);
     if (event.has_ema)
         DT_TRY(evaluate_ema(t, &event.ema_loss));
     double loss = event.has_ema ? event.ema_loss : event.loss;

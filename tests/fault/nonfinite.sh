@@ -14,8 +14,8 @@ skipped_steps() {
 }
 
 # A learning rate that makes the weights explode: from then on no step is finite.
-explodes=(small.ini run.steps=200 optim.lr=1000 optim.warmup_steps=0 optim.schedule=constant optim.grad_clip=0
-    optim.max_skipped=7 checkpoint.every=1)
+diverges=(small.ini optim.lr=1000 optim.warmup_steps=0 optim.schedule=constant optim.grad_clip=0)
+explodes=("${diverges[@]}" run.steps=200 optim.max_skipped=7 checkpoint.every=1)
 for n in 1 2; do
     name=explodes-$n
     ranks $n "${explodes[@]}" run.name=$name >$name.log 2>&1
@@ -45,6 +45,9 @@ done
 ranks 1 "${explodes[@]}" run.name=explodes-1 >again.log 2>&1
 check "resumed after six, it fails at the next step: $(grep 'in a row' again.log)" grep -q "^dtrain: error: 7 steps in a row .* the last at step $last:" again.log
 check "one rank and two skip the same steps" test "$(skipped_steps explodes-1)" = "$(skipped_steps explodes-2)"
+check "a run that ends before that" ranks 1 "${diverges[@]}" run.name=diverged run.steps="$last" >diverged.log 2>&1
+check "… validates to nan: $(grep 'validation loss' diverged.log)" grep -q 'validation loss nan  perplexity nan  over' diverged.log
+check "… and says why" grep -q "warning: step $last: the validation loss is not finite, since the weights diverged" diverged.log
 
 # Pairs, in file order: slot k trains row k*S + s at step s + 1, so step 4 of each epoch counts no token.
 S=9
