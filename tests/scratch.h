@@ -11,8 +11,10 @@
 
 static char scratch[] = "/tmp/dt-test-XXXXXX";
 
+// May be called again after remove_scratch.
 static inline void make_scratch(void)
 {
+    memset(scratch + strlen(scratch) - 6, 'X', 6);
     if (!mkdtemp(scratch)) {
         perror("mkdtemp");
         exit(1);
