@@ -32,7 +32,14 @@ class Output(ctypes.Structure):
 
 
 class Error(Exception):
-    pass
+    """A wrong argument, input or file, or no memory: the message says which."""
+
+
+class NotFinite(Error):
+    """An output of a step is infinite or no number. The stream is as before the step."""
+
+
+_NOT_FINITE = 4
 
 
 class Model:
@@ -48,6 +55,8 @@ class Model:
         self._library.dtrain_step_close.restype = None
         self._library.dtrain_step_error.restype = None
         self._handle = ctypes.c_void_p()
+        if weights not in _WEIGHTS:
+            raise Error("weights is %r; it must be one of %s" % (weights, ", ".join(map(repr, _WEIGHTS))))
         options = Options(streams, threads, _WEIGHTS[weights], int(ema))
         self._call("open", os.fsencode(path), ctypes.byref(options), ctypes.byref(self._handle))
         self._info = Info()
@@ -62,10 +71,12 @@ class Model:
         self.outputs = {o.name.decode(): (_KINDS[o.kind], o.width) for o in self._outputs}
 
     def _call(self, name, *arguments):
-        if getattr(self._library, "dtrain_step_" + name)(*arguments) != 0:
+        code = getattr(self._library, "dtrain_step_" + name)(*arguments)
+        if code != 0:
             why = ctypes.create_string_buffer(2048)
             self._library.dtrain_step_error(why, ctypes.c_size_t(len(why)))
-            raise Error(why.value.decode(errors="replace").rstrip())
+            kind = NotFinite if code == _NOT_FINITE else Error
+            raise kind(why.value.decode(errors="replace").rstrip())
 
     def _inputs(self, frame, ids):
         if self.vocab_size:  # a token

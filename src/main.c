@@ -1,4 +1,5 @@
 // dtrain: from arguments to a subcommand to an exit code. The only place that ends the process.
+#include "base/crash.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "cmd/cmd.h"
@@ -7,10 +8,12 @@
 #include "train/signals.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 // libgomp's threads spin while they wait, which starves a working thread wherever cores are
@@ -27,6 +30,31 @@ static void choose_waiting(char **argv)
         return;
     self[length] = '\0';
     execv(self, argv); // where this fails, threads spin
+}
+
+// The main thread may use more stack at once. glibc has read the limit for other threads by now.
+// Those of libraries are among them: oneDNN's code generator uses more than 200 KiB of it.
+static dt_status raise_stack_limit(void)
+{
+    enum { LEAST = 1 << 20, USUAL = 8 << 20 };
+    struct rlimit limit;
+    pthread_attr_t threads;
+    if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= LEAST)
+        return DT_OK;
+    const long long kib = (long long)limit.rlim_cur / 1024;
+    limit.rlim_cur = limit.rlim_max < USUAL ? limit.rlim_max : USUAL;
+    if (limit.rlim_cur < LEAST || setrlimit(RLIMIT_STACK, &limit) != 0)
+        return DT_FAIL(DT_USER,
+                       "run `ulimit -s 8192` first, or have the hard limit raised "
+                       "(/etc/security/limits.conf)",
+                       "the stack is limited to %lld KiB (ulimit -s): dtrain and its libraries "
+                       "need %d KiB",
+                       kib, LEAST / 1024);
+    pthread_getattr_default_np(&threads);
+    pthread_attr_setstacksize(&threads, limit.rlim_cur);
+    pthread_setattr_default_np(&threads);
+    pthread_attr_destroy(&threads);
+    return DT_OK;
 }
 
 // A process may be started with standard streams closed; the next file that is opened, a lock or a
@@ -46,6 +74,7 @@ static dt_status run_alone(const struct dt_call *call)
 {
     if (dt_comm_launched_rank() > 0)
         return DT_OK;
+    dt_crash_catch(DT_CRASH_LIMIT_S);
     return call->command->run(NULL, call);
 }
 
@@ -53,9 +82,10 @@ static dt_status run_together(const struct dt_call *call)
 {
     struct dt_comm *comm = NULL;
     bool configured = call->command->configured && call->n_words > 0;
-    double timeout_s =
-        dt_settings_timeout(configured ? call->words[0] : NULL, call->words + 1, call->n_words - 1);
-    DT_TRY(dt_comm_open_within(DT_COMM_KIND_AUTO, timeout_s, &comm));
+    const struct dt_comm_limits limits =
+        dt_settings_limits(configured ? call->words[0] : NULL, call->words + 1, call->n_words - 1);
+    DT_TRY(dt_comm_open_within(DT_COMM_KIND_AUTO, &limits, &comm));
+    dt_crash_catch(DT_CRASH_LIMIT_S);
     dt_report_set_comm(comm);
     dt_signals_set_comm(comm);
     dt_log_quiet(comm->info.rank != 0);
@@ -97,7 +127,7 @@ static dt_status flush_output(void)
 
 int main(int argc, char **argv)
 {
-    struct dt_call call;
+    struct dt_call call = {0};
     dt_signals_hold();
     open_standard_streams();
     choose_waiting(argv);
@@ -110,7 +140,9 @@ int main(int argc, char **argv)
         dt_print_commands(stderr);
         return DT_USER;
     }
-    dt_status status = dt_call_parse(argc - 1, argv + 1, &call);
+    dt_status status = raise_stack_limit();
+    if (status == DT_OK)
+        status = dt_call_parse(argc - 1, argv + 1, &call);
     if (status == DT_OK)
         status = run(&call);
     if (status == DT_OK)

@@ -11,7 +11,6 @@ case $PWD in # by hand: in an empty folder of such a name, whose contents are re
 *) { echo "$0: empties its working folder: run it in a scratch folder named *.d, as ctest does" >&2; exit 2; } ;;
 esac
 [ -f "${library:-$0}" ] || { echo "$0: $library is missing: build everything first" >&2; exit 2; }
-export XDG_CACHE_HOME=$PWD/cache # of GEMM algorithms: not the user's
 exec 3>&2 # where failures are reported, wherever a checked command's output goes
 
 check() { # description, command …: the command must succeed
@@ -38,10 +37,22 @@ finish() {
     exit
 }
 
+is_sanitized() {
+    [[ $(ldd "$dtrain") == *libasan* ]]
+}
+
 ranks() { # n, arguments of dtrain …
     local n=$1
     shift
     "${local_mpirun[@]}" -np "$n" "$dtrain" "$@"
+}
+
+# Seconds, rounded up, that mpirun takes here before a rank begins: for limits that count it. With a slow name server
+# and no line for localhost in /etc/hosts that is many.
+launch_seconds() {
+    local begun=${EPOCHREALTIME/./}
+    "${local_mpirun[@]}" -np 2 true
+    echo $(((${EPOCHREALTIME/./} - begun + 999999) / 1000000))
 }
 
 # The same text on every machine and at every commit, so that a result is a property of the program alone: words of
@@ -59,6 +70,16 @@ words() { # bytes: a little more than so many
                 print line = line " " first "."
             }
         }'
+}
+
+# A model whose outputs are not finite: the first tensors of a checkpoint, norm_f.weight and the last block's
+# projection, become 3e38, which is finite and loads.
+overflowing() { # a checkpoint of small.ini, the new folder
+    cp -r "$1" "$2"
+    rm "$2/MANIFEST"
+    local start=$((8 + $(od -An -tu8 -N8 "$2/model.safetensors")))
+    for ((i = 0; i < 32 + 32 * 64; i++)); do printf '\x99\x76\x61\x7f'; done >large.bin
+    dd if=large.bin of="$2/model.safetensors" bs=64 oflag=seek_bytes seek=$start conv=notrunc 2>dd.log
 }
 
 # A tiny byte model on 20 short documents, of which two are for validation: trained in a second or two.
@@ -143,15 +164,21 @@ start() { # n, arguments …: $job is mpirun, in the background, in its own proc
 }
 
 slow_start() { # the interposer, run, step, n, arguments …: as `start`; from that step on each takes 0.1 s more
-    ldd "$dtrain" | grep -q libasan || # whose steps are slow, and which must be loaded first
+    is_sanitized || # whose steps are slow, and which must be loaded first
         export FAULT="call=write path=runs/$2/metrics at=$3 times=0 do=100" LD_PRELOAD=$1
     start "${@:4}"
     unset FAULT LD_PRELOAD
 }
 
-rank_pid() { # rank: its process, of $job
-    local pid
-    for pid in $(pgrep -P "$job"); do
-        grep -zqx "OMPI_COMM_WORLD_RANK=$1" "/proc/$pid/environ" 2>/dev/null && echo "$pid"
+with_variable() { # NAME=VALUE, pids …: those whose environment has it; that of a zombie cannot be read
+    local variable=$1 pid
+    shift
+    for pid in "$@"; do
+        grep -zqx "$variable" "/proc/$pid/environ" 2>/dev/null && echo "$pid"
     done
+}
+
+rank_pid() { # rank: its process, of $job
+    # shellcheck disable=SC2046 # process numbers
+    with_variable "OMPI_COMM_WORLD_RANK=$1" $(pgrep -P "$job")
 }

@@ -46,7 +46,7 @@ build cpu-release
 if [ $# -eq 0 ]; then
     build cpu-debug
     # Half of the scripts of whole runs take paths that the others take too: they wait for --long.
-    run_tests sanitized build-debug -L 'unit|parity|dist|simt' "${sanitized[@]}"
+    run_tests sanitized build-debug -L 'unit|parity|dist|simt|fuzz' "${without[@]}" "${sanitized[@]}"
     build cpu-tsan test_loader test_loader_faults test_worker
     run_tests threads build-tsan -R '^test_(loader|loader_faults|worker)$'
 fi

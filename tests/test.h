@@ -1,13 +1,17 @@
 // The whole test framework: checks that say what was expected and what came, and an exit code.
-// A test is a plain main that calls CHECK… and ends with `return test_end();`.
+// A test is a plain main that calls CHECK… and ends with `return test_end();`, with no files open
+// but those that it began with.
 #pragma once
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { TEST_SKIP = 77 };
+enum { TEST_SKIP = 77, TEST_DESCRIPTORS = 1024 };
 
 // Weak: the files of one program count together.
 __attribute__((weak)) int test_checks;
@@ -64,8 +68,54 @@ __attribute__((weak)) int test_failures;
         dt_error_clear();                                                                          \
     } while (0)
 
+// What was open at the start of the program, a byte for each descriptor; what libraries keep until
+// its end is opened later, so a test of these sets `test_ignores_descriptors`.
+__attribute__((weak)) char test_descriptors[TEST_DESCRIPTORS];
+__attribute__((weak)) int test_ignores_descriptors;
+
+static inline __attribute__((constructor)) void test_note_descriptors(void)
+{
+    for (int fd = 0; fd < TEST_DESCRIPTORS; fd++)
+        test_descriptors[fd] = fcntl(fd, F_GETFD) >= 0;
+}
+
+static inline void test_check_descriptors(void)
+{
+    for (int fd = 0; fd < TEST_DESCRIPTORS; fd++) {
+        char link[32], path[256];
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(link, path, sizeof path);
+        CHECK(n < 0 || test_descriptors[fd], "descriptor %d was left open: %.*s", fd, (int)n, path);
+    }
+}
+
+// Threads of this process.
+static inline int thread_count(void)
+{
+    int n = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; tasks && (task = readdir(tasks));)
+        n += task->d_name[0] != '.';
+    if (tasks)
+        closedir(tasks);
+    return n;
+}
+
+// That there are as many threads as before; one that was joined may be seen for a moment yet.
+static inline void check_threads(int before)
+{
+#ifdef __SANITIZE_THREAD__
+    before++; // its own, from the first thread that is made on
+#endif
+    for (int waits = 0; waits < 1000 && thread_count() != before; waits++)
+        usleep(1000);
+    CHECK_INT(thread_count(), before);
+}
+
 static inline int test_end(void)
 {
+    if (!test_ignores_descriptors && !getenv("OMPI_COMM_WORLD_SIZE")) // MPI keeps its own
+        test_check_descriptors();
     fprintf(stderr, "%d checks, %d failed\n", test_checks, test_failures);
     if (test_checks == 0)
         fprintf(stderr, "no check was made: that is a failure\n");

@@ -92,15 +92,6 @@ struct dt_device_table {
                               struct dt_stream *stream);
     void (*graph_destroy)(struct dt_device *device, struct dt_graph *graph);
 
-    // GEMM algorithms. Querying a gemm's workspace registers its shape. `choose` picks an algorithm
-    // for each registered shape: that of `known` (the text of an earlier choice, or NULL) if it was
-    // made for this device model and library, else the fastest of the deterministic ones, by
-    // timing. Meanwhile it allocates device memory: at most a workspace, the operands of the
-    // largest product and twice the L2 cache. *text is JSON, malloc'ed. `use` applies such a text;
-    // a shape that it lacks gets the library's first choice. NULL: nothing to choose.
-    dt_status (*choose)(struct dt_device *device, const char *known, char **text);
-    dt_status (*use)(struct dt_device *device, const char *text);
-
     // Names what the calling thread does, for profilers; ranges nest. NULL: nobody listens.
     void (*range_begin)(const char *name);
     void (*range_end)(void);
@@ -135,6 +126,8 @@ struct dt_backend {
     const struct dt_device_table *table;
     const struct dt_op_table *op;
     struct dt_device *device;
+    const char *memory_hint; // where memory runs out: advice in place of the device's, which is for
+                             // training; or NULL
 };
 
 struct dt_known_backend {
@@ -164,13 +157,21 @@ static inline dt_status dt_backend_info(const struct dt_backend *backend,
     return backend->table->info(backend->device, info);
 }
 
+static inline dt_status dt_allocated(const struct dt_backend *backend, dt_status status,
+                                     void *memory, void *pointer)
+{
+    memory = status == DT_OK ? memory : NULL;
+    memcpy(pointer, &memory, sizeof memory);
+    if (status != DT_OK && backend->memory_hint)
+        return DT_FAIL(status, backend->memory_hint, "%s", dt_error_current()->message);
+    return status;
+}
+
 static inline dt_status dt_alloc(const struct dt_backend *backend, int64_t bytes, void *pointer)
 {
     void *memory = NULL;
     dt_status status = backend->table->alloc(backend->device, bytes, &memory);
-    memory = status == DT_OK ? memory : NULL;
-    memcpy(pointer, &memory, sizeof memory);
-    return status;
+    return dt_allocated(backend, status, memory, pointer);
 }
 
 static inline void dt_free(const struct dt_backend *backend, void *memory)
@@ -183,9 +184,7 @@ static inline dt_status dt_alloc_host(const struct dt_backend *backend, int64_t 
 {
     void *memory = NULL;
     dt_status status = backend->table->alloc_host(backend->device, bytes, &memory);
-    memory = status == DT_OK ? memory : NULL;
-    memcpy(pointer, &memory, sizeof memory);
-    return status;
+    return dt_allocated(backend, status, memory, pointer);
 }
 
 static inline void dt_free_host(const struct dt_backend *backend, void *memory)

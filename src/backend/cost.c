@@ -298,7 +298,8 @@ static struct dt_op_cost ssd_cost(const struct dt_ssd_inputs *in, double wide, d
         shaped("%lldx%lld, %lld heads of %lld, %lld states", (long long)in->batch,
                (long long)in->length, (long long)in->heads, (long long)(in->x.cols / in->heads),
                (long long)(in->b.cols / in->groups));
-    cost.bytes = wide * view_bytes(&in->x) + narrow * view_bytes(&in->b) + view_bytes(&in->dt) +
+    cost.bytes = wide * view_bytes(&in->x) + narrow * view_bytes(&in->b) +
+                 narrow / 2 * view_bytes(&in->dt) + // with ddt where there are db and dc
                  (double)(in->batch * dt_ceil_div(in->length, in->chunk)) * channels * n * 4;
     cost.flops =
         2 * rows * (channels * (states * n + squares * half) + scores * (double)in->b.cols * half);

@@ -132,7 +132,12 @@ static dt_status cpu_copy(struct dt_device *device, void *to, const void *from, 
     (void)stream;
     if (bytes < 0)
         return DT_FAIL(DT_MACHINE, NULL, "cannot copy %lld bytes", (long long)bytes);
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (bytes > HUGE_PAGE)
+    if (bytes <= HUGE_PAGE) { // without a region, which costs more than a small copy
+        if (bytes > 0)
+            memcpy(to, from, (size_t)bytes);
+        return DT_OK;
+    }
+#pragma omp parallel for num_threads(dt_cpu_threads(device))
     for (int64_t at = 0; at < bytes; at += HUGE_PAGE)
         memcpy((char *)to + at, (const char *)from + at, (size_t)dt_min_i64(bytes - at, HUGE_PAGE));
     return DT_OK;

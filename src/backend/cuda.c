@@ -390,8 +390,6 @@ const struct dt_device_table dt_cuda_device_table = {
     .capture_cancel = cuda_capture_cancel,
     .graph_launch = cuda_graph_launch,
     .graph_destroy = cuda_graph_destroy,
-    .choose = dt_cuda_choose,
-    .use = dt_cuda_use,
     .range_begin = dt_cuda_range_begin,
     .range_end = dt_cuda_range_end,
 };

@@ -15,7 +15,6 @@ struct dt_device {
     int multiprocessors;
     int threads;                  // host threads for ops, as it was opened
     int64_t memory;               // total bytes
-    int64_t l2;                   // bytes of the second-level cache
     struct dt_cuda_block *blocks; // device memory handed out, newest first
     pthread_mutex_t lock;         // of the list
     int64_t memory_in_use;        // bytes of blocks; changed atomically
@@ -65,10 +64,6 @@ void dt_cuda_versions(char *text, size_t size);
 dt_status dt_cuda_open(int index, int threads, struct dt_device **device);
 void dt_cuda_close(struct dt_device *device);
 dt_status dt_cuda_info(struct dt_device *device, struct dt_device_info *info);
-
-// cuda_choose.c: likewise.
-dt_status dt_cuda_choose(struct dt_device *device, const char *known, char **text);
-dt_status dt_cuda_use(struct dt_device *device, const char *text);
 
 // cuda_ranges.c: likewise.
 void dt_cuda_range_begin(const char *name);

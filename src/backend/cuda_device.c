@@ -162,7 +162,6 @@ static dt_status read_properties(struct dt_device *device)
     device->major = properties.major;
     device->minor = properties.minor;
     device->multiprocessors = properties.multiProcessorCount;
-    device->l2 = properties.l2CacheSize;
     return DT_OK;
 }
 
@@ -267,7 +266,9 @@ dt_status dt_cuda_info(struct dt_device *device, struct dt_device_info *info)
                                     .peak_flops = peak_flops(device->name)};
     snprintf(info->name, sizeof info->name, "%s", device->name);
     snprintf(info->id, sizeof info->id, "%s", device->id);
-    snprintf(info->features, sizeof info->features, "sm_%d%d, %d SMs", device->major, device->minor,
-             device->multiprocessors);
+    char gemm[64];
+    dt_cuda_gemm_version(gemm, sizeof gemm);
+    snprintf(info->features, sizeof info->features, "sm_%d%d, %d SMs, cuBLASLt %s", device->major,
+             device->minor, device->multiprocessors, gemm);
     return DT_OK;
 }

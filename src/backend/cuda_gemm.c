@@ -1,17 +1,88 @@
 // gemm on CUDA: cuBLASLt, opened at run time. A shape's descriptors and its algorithm are made when
 // its workspace is first queried, or at its first call; after that a call is one look-up and one
 // launch, so that nothing is allocated in a step and a step can be captured.
-#include "backend/cuda_gemm.h"
+//
+// Row-major C = A·B is column-major Cᵀ = Bᵀ·Aᵀ: cuBLASLt's first operand is our b, its second our
+// a, and memory stays as it is.
+//
+// A shape runs the first deterministic algorithm that cuBLASLt recommends, so every rank and every
+// run makes the same choice. cuBLAS's manual ("Results Reproducibility") promises the same bits
+// from run to run on one architecture, one number of multiprocessors and one library version, for
+// cublasLtMatmul on a workspace of the caller's. What remains is the sum of a product whose k is
+// cut ("split-K"): cublasLt.h has it either summed in a step of its own from the workspace, in the
+// compute type or rounded to C's, or "in place" by blocks that take turns at C. The first is a
+// fixed order at full precision and the only one accepted; turns are not promised to come in one
+// order, and sums rounded to bf16 lose what fp32 accumulation is for.
+#include "backend/cuda.h"
 
 #include "backend/cuda_library.h"
 #include "base/arena.h"
 #include "base/hash.h"
-#include "base/log.h"
 #include "kernels/cuda.h"
 
+#include <cublasLt.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define DT_CUBLASLT(X)                                                                             \
+    X(Create)                                                                                      \
+    X(Destroy)                                                                                     \
+    X(GetVersion)                                                                                  \
+    X(GetStatusString)                                                                             \
+    X(MatmulDescCreate)                                                                            \
+    X(MatmulDescDestroy)                                                                           \
+    X(MatmulDescSetAttribute)                                                                      \
+    X(MatrixLayoutCreate)                                                                          \
+    X(MatrixLayoutDestroy)                                                                         \
+    X(MatrixLayoutSetAttribute)                                                                    \
+    X(MatmulPreferenceCreate)                                                                      \
+    X(MatmulPreferenceDestroy)                                                                     \
+    X(MatmulPreferenceSetAttribute)                                                                \
+    X(MatmulAlgoGetHeuristic)                                                                      \
+    X(MatmulAlgoConfigGetAttribute)                                                                \
+    X(Matmul)
+
+struct dt_cublaslt {
+#define DT_CUBLASLT_POINTER(name) __typeof__(cublasLt##name) *name;
+    DT_CUBLASLT(DT_CUBLASLT_POINTER)
+#undef DT_CUBLASLT_POINTER
+};
+
+// All that an algorithm depends on; compared bytewise, so set it from zeroed memory. cuBLASLt
+// learns only at the call whether C is added to (beta = 1).
+struct key {
+    int64_t m, n, k;
+    int64_t lda, ldb, ldc;
+    int64_t batch, a_step, b_step, c_step; // steps are 0 where there is one product
+    int32_t type, c_type;                  // of a and b, of c
+    int32_t trans_a, trans_b;
+    int32_t align_a, align_b, align_c; // bytes that divide the address, 16 at most
+};
+
+struct shape {
+    struct key key;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t first, second, out; // our b, our a, c
+    cublasLtMatmulAlgo_t algorithm;
+    struct shape *next; // in its bucket
+};
+
+enum { BUCKETS = 256, CANDIDATES = 16, KEY_TEXT = 256 };
+
+// Any thread may multiply.
+struct dt_cuda_gemm {
+    struct dt_cublaslt lt;
+    cublasLtHandle_t handle;
+    cublasLtMatmulPreference_t preference;
+    int64_t workspace; // bytes that an algorithm may use
+    pthread_mutex_t lock;
+    struct shape *bucket[BUCKETS];
+};
+
+// DT_MACHINE at the caller's line where a call of cuBLASLt failed.
+#define DT_LT(gemm, call, what) lt_status((gemm), (call), (what), __FILE__, __LINE__, __func__)
 
 // The widest load, and the alignment that TMA needs; more gains nothing.
 enum { ALIGN_MAX = 16 };
@@ -52,8 +123,8 @@ void dt_cuda_gemm_version(char *text, size_t size)
     snprintf(text, size, "%zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
 }
 
-dt_status dt_cublaslt_status(const struct dt_cuda_gemm *gemm, cublasStatus_t code, const char *what,
-                             const char *file, int line, const char *function)
+static dt_status lt_status(const struct dt_cuda_gemm *gemm, cublasStatus_t code, const char *what,
+                           const char *file, int line, const char *function)
 {
     if (code == CUBLAS_STATUS_SUCCESS)
         return DT_OK;
@@ -61,7 +132,7 @@ dt_status dt_cublaslt_status(const struct dt_cuda_gemm *gemm, cublasStatus_t cod
                           gemm->lt.GetStatusString(code));
 }
 
-// Reductions of other kinds are not deterministic or not exact: see cuda_gemm.h.
+// Reductions of other kinds are not deterministic or not exact.
 static const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 static dt_status prefer(struct dt_cuda_gemm *gemm, cublasLtMatmulPreferenceAttributes_t attribute,
@@ -87,7 +158,6 @@ dt_status dt_cuda_gemm_open(struct dt_device *device, struct dt_cuda_gemm **gemm
     *gemm = NULL;
     if (!g)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for the GEMM shapes");
-    g->device = device;
     g->workspace = device->major >= 9 ? workspace_hopper : workspace_before;
     pthread_mutex_init(&g->lock, NULL);
     dt_status status = open_library(&g->lt);
@@ -101,7 +171,7 @@ dt_status dt_cuda_gemm_open(struct dt_device *device, struct dt_cuda_gemm **gemm
     return DT_OK;
 }
 
-static void destroy_shape(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
+static void destroy_shape(struct dt_cuda_gemm *gemm, struct shape *shape)
 {
     const struct dt_cublaslt *lt = &gemm->lt;
     if (shape->product)
@@ -119,8 +189,8 @@ void dt_cuda_gemm_close(struct dt_cuda_gemm *gemm)
 {
     if (!gemm)
         return;
-    for (int i = 0; i < DT_GEMM_BUCKETS; i++)
-        for (struct dt_gemm_shape *s = gemm->bucket[i], *next; s; s = next) {
+    for (int i = 0; i < BUCKETS; i++)
+        for (struct shape *s = gemm->bucket[i], *next; s; s = next) {
             next = s->next;
             destroy_shape(gemm, s);
         }
@@ -128,7 +198,6 @@ void dt_cuda_gemm_close(struct dt_cuda_gemm *gemm)
         gemm->lt.MatmulPreferenceDestroy(gemm->preference);
     if (gemm->handle)
         gemm->lt.Destroy(gemm->handle);
-    cJSON_Delete(gemm->record);
     pthread_mutex_destroy(&gemm->lock);
     free(gemm);
 }
@@ -141,9 +210,9 @@ static int32_t alignment(const void *pointer, int64_t step)
     return (int32_t)(address & -address);
 }
 
-static struct dt_gemm_key key_of(const struct dt_gemm_args *args)
+static struct key key_of(const struct dt_gemm_args *args)
 {
-    struct dt_gemm_key key;
+    struct key key;
     memset(&key, 0, sizeof key);
     key.m = args->c.rows, key.n = args->c.cols, key.k = dt_gemm_k(args);
     key.lda = args->a.stride, key.ldb = args->b.stride, key.ldc = args->c.stride;
@@ -155,7 +224,6 @@ static struct dt_gemm_key key_of(const struct dt_gemm_args *args)
     key.align_a = alignment(args->a.data, key.a_step * dt_dtype_size(key.type));
     key.align_b = alignment(args->b.data, key.b_step * dt_dtype_size(key.type));
     key.align_c = alignment(args->c.data, key.c_step * dt_dtype_size(key.c_type));
-    key.accumulate = args->accumulate;
     return key;
 }
 
@@ -205,9 +273,9 @@ static dt_status make_layout(struct dt_cuda_gemm *gemm, cublasLtMatrixLayout_t *
                       sizeof step);
 }
 
-static dt_status describe_shape(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
+static dt_status describe_shape(struct dt_cuda_gemm *gemm, struct shape *shape)
 {
-    const struct dt_gemm_key *key = &shape->key;
+    const struct key *key = &shape->key;
     DT_TRY(DT_LT(gemm,
                  gemm->lt.MatmulDescCreate(&shape->product, compute_type(key->type), CUDA_R_32F),
                  "describing a GEMM"));
@@ -221,18 +289,23 @@ static dt_status describe_shape(struct dt_cuda_gemm *gemm, struct dt_gemm_shape 
                        key->c_step);
 }
 
-// Whether all that the algorithm sums across blocks is summed as `reductions` allows.
+// Whether all that the algorithm sums across blocks is summed as `reductions` allows. An algorithm
+// without the attribute is deterministic where it does not cut k.
 static bool deterministic(const struct dt_cuda_gemm *gemm, const cublasLtMatmulAlgo_t *config)
 {
     uint32_t scheme = 0;
+    int32_t parts = 0;
     size_t written = 0;
-    return gemm->lt.MatmulAlgoConfigGetAttribute(config, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
-                                                 &scheme, sizeof scheme,
-                                                 &written) == CUBLAS_STATUS_SUCCESS &&
-           (scheme & ~reductions) == 0;
+    if (gemm->lt.MatmulAlgoConfigGetAttribute(config, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                              &scheme, sizeof scheme,
+                                              &written) == CUBLAS_STATUS_SUCCESS)
+        return (scheme & ~reductions) == 0;
+    return gemm->lt.MatmulAlgoConfigGetAttribute(config, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts,
+                                                 sizeof parts, &written) == CUBLAS_STATUS_SUCCESS &&
+           parts == 1;
 }
 
-static dt_status prefer_alignment(struct dt_cuda_gemm *gemm, const struct dt_gemm_key *key)
+static dt_status prefer_alignment(struct dt_cuda_gemm *gemm, const struct key *key)
 {
     uint32_t first = (uint32_t)key->align_b, second = (uint32_t)key->align_a,
              out = (uint32_t)key->align_c;
@@ -242,113 +315,74 @@ static dt_status prefer_alignment(struct dt_cuda_gemm *gemm, const struct dt_gem
     return prefer(gemm, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &out, sizeof out);
 }
 
-dt_status dt_gemm_candidates(struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
-                             cublasLtMatmulAlgo_t config[DT_GEMM_CANDIDATES], int *n)
+// "bf16 -> fp32 tn m768 n1536 k4096 ld 768 1536 1536 align 16 16 16", of a batch with
+// " batch 24 steps 4096 0 1024".
+static void key_text(const struct key *key, char text[KEY_TEXT])
 {
-    cublasLtMatmulHeuristicResult_t result[DT_GEMM_CANDIDATES];
-    int found = 0;
-    *n = 0;
+    char batch[96] = "";
+    if (key->batch > 1)
+        snprintf(batch, sizeof batch, " batch %lld steps %lld %lld %lld", (long long)key->batch,
+                 (long long)key->a_step, (long long)key->b_step, (long long)key->c_step);
+    snprintf(text, KEY_TEXT, "%s -> %s %c%c m%lld n%lld k%lld ld %lld %lld %lld align %d %d %d%s",
+             dt_dtype_name(key->type), dt_dtype_name(key->c_type), key->trans_a ? 't' : 'n',
+             key->trans_b ? 't' : 'n', (long long)key->m, (long long)key->n, (long long)key->k,
+             (long long)key->lda, (long long)key->ldb, (long long)key->ldc, key->align_a,
+             key->align_b, key->align_c, batch);
+}
+
+static dt_status choose_algorithm(struct dt_cuda_gemm *gemm, struct shape *shape)
+{
+    cublasLtMatmulHeuristicResult_t result[CANDIDATES];
+    int n = 0;
     DT_TRY(prefer_alignment(gemm, &shape->key));
     cublasStatus_t code = gemm->lt.MatmulAlgoGetHeuristic(
         gemm->handle, shape->product, shape->first, shape->second, shape->out, shape->out,
-        gemm->preference, DT_GEMM_CANDIDATES, result, &found);
-    for (int i = 0; code == CUBLAS_STATUS_SUCCESS && i < found; i++)
+        gemm->preference, CANDIDATES, result, &n);
+    for (int i = 0; code == CUBLAS_STATUS_SUCCESS && i < n; i++)
         if (result[i].state == CUBLAS_STATUS_SUCCESS &&
             result[i].workspaceSize <= (size_t)gemm->workspace &&
-            deterministic(gemm, &result[i].algo))
-            config[(*n)++] = result[i].algo;
-    if (*n > 0)
-        return DT_OK;
-    char text[DT_GEMM_KEY_TEXT];
-    dt_gemm_key_text(&shape->key, text);
+            deterministic(gemm, &result[i].algo)) {
+            shape->algorithm = result[i].algo;
+            return DT_OK;
+        }
+    char text[KEY_TEXT];
+    key_text(&shape->key, text);
     return DT_FAIL(DT_MACHINE, "run.device = cpu supports every shape",
                    "cuBLASLt has no deterministic algorithm for the GEMM %s: %s", text,
                    gemm->lt.GetStatusString(code));
 }
 
-bool dt_gemm_accepts(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
-                     const cublasLtMatmulAlgo_t *config, const char **why)
+static unsigned bucket_of(const struct key *key)
 {
-    cublasLtMatmulHeuristicResult_t result;
-    memset(&result, 0, sizeof result);
-    cublasStatus_t code =
-        gemm->lt.MatmulAlgoCheck(gemm->handle, shape->product, shape->first, shape->second,
-                                 shape->out, shape->out, config, &result);
-    *why = NULL;
-    if (code != CUBLAS_STATUS_SUCCESS)
-        *why = gemm->lt.GetStatusString(code);
-    else if (result.workspaceSize > (size_t)gemm->workspace)
-        *why = "it needs more workspace than is available";
-    else if (!deterministic(gemm, config))
-        *why = "it is not deterministic";
-    return !*why;
+    return dt_hash_words(key, sizeof *key) % BUCKETS;
 }
 
-// The record's algorithm for a shape, if it has one that the library accepts.
-static bool find_recorded(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
-                          struct dt_gemm_algorithm *algorithm)
+static dt_status add_shape(struct dt_cuda_gemm *gemm, const struct key *key, struct shape **shape)
 {
-    const char *why;
-    bool found;
-    struct dt_gemm_algorithm recorded;
-    dt_status status = dt_gemm_record_read(gemm, &shape->key, &recorded, &found);
-    if (status == DT_OK && found && !dt_gemm_accepts(gemm, shape, &recorded.config, &why))
-        status = DT_FAIL(DT_USER, NULL, "GEMM algorithms: not usable for this shape: %s", why);
-    if (status == DT_OK && found)
-        *algorithm = recorded;
-    if (status == DT_OK)
-        return found;
-    char text[DT_GEMM_KEY_TEXT];
-    dt_gemm_key_text(&shape->key, text);
-    dt_warn("%s; ignoring the recorded algorithm of %s", dt_error_current()->message, text);
-    dt_error_clear();
-    return false;
-}
-
-dt_status dt_gemm_use_record(struct dt_cuda_gemm *gemm, struct dt_gemm_shape *shape)
-{
-    cublasLtMatmulAlgo_t config[DT_GEMM_CANDIDATES];
-    int n;
-    if (find_recorded(gemm, shape, &shape->algorithm))
-        return DT_OK;
-    DT_TRY(dt_gemm_candidates(gemm, shape, config, &n));
-    shape->algorithm = (struct dt_gemm_algorithm){.config = config[0]};
-    return DT_OK;
-}
-
-static unsigned bucket_of(const struct dt_gemm_key *key)
-{
-    return dt_hash_words(key, sizeof *key) % DT_GEMM_BUCKETS;
-}
-
-static dt_status add_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_key *key,
-                           struct dt_gemm_shape **shape)
-{
-    struct dt_gemm_shape *s = calloc(1, sizeof *s);
+    struct shape *s = calloc(1, sizeof *s);
     if (!s)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a GEMM shape");
     s->key = *key;
     dt_status status = describe_shape(gemm, s);
     if (status == DT_OK)
-        status = dt_gemm_use_record(gemm, s);
+        status = choose_algorithm(gemm, s);
     if (status != DT_OK) {
         destroy_shape(gemm, s);
         return status;
     }
-    struct dt_gemm_shape **first = &gemm->bucket[bucket_of(key)];
+    struct shape **first = &gemm->bucket[bucket_of(key)];
     s->next = *first;
     *first = s;
-    gemm->n_shapes++;
     *shape = s;
     return DT_OK;
 }
 
 // An algorithm cannot be chosen while a graph is captured: cuBLAS of CUDA 13.3 refuses, others may
 // load kernels, which ends the capture. So a new shape is named here, while the capture is whole.
-static dt_status new_in_capture(const struct dt_gemm_key *key)
+static dt_status new_in_capture(const struct key *key)
 {
-    char text[DT_GEMM_KEY_TEXT];
-    dt_gemm_key_text(key, text);
+    char text[KEY_TEXT];
+    key_text(key, text);
     return DT_FAIL(DT_MACHINE,
                    "train without graphs: run.cuda_graph = false, dtrain bench --cuda-graph false",
                    "the GEMM %s is new while a graph is captured: query its workspace, or run it, "
@@ -357,12 +391,12 @@ static dt_status new_in_capture(const struct dt_gemm_key *key)
 }
 
 static dt_status find_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_args *args,
-                            struct dt_gemm_shape **shape)
+                            struct shape **shape)
 {
-    struct dt_gemm_key key = key_of(args);
+    struct key key = key_of(args);
     dt_status status = DT_OK;
     pthread_mutex_lock(&gemm->lock);
-    struct dt_gemm_shape *s = gemm->bucket[bucket_of(&key)];
+    struct shape *s = gemm->bucket[bucket_of(&key)];
     while (s && memcmp(&s->key, &key, sizeof key) != 0)
         s = s->next;
     if (s)
@@ -377,20 +411,10 @@ static dt_status find_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_args
 // DT_ARENA_ALIGN bytes are for aligning it.
 int64_t gemm_cuda_workspace(struct dt_device *device, const struct dt_gemm_args *args)
 {
-    struct dt_gemm_shape *shape;
+    struct shape *shape;
     if (find_shape(device->gemm, args, &shape) != DT_OK)
         dt_error_clear(); // gemm itself will say why
     return device->gemm->workspace + DT_ARENA_ALIGN;
-}
-
-cublasStatus_t dt_gemm_run(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
-                           const cublasLtMatmulAlgo_t *config, const void *a, const void *b,
-                           void *c, void *workspace, struct dt_stream *stream)
-{
-    const float alpha = 1.0f, beta = shape->key.accumulate ? 1.0f : 0.0f;
-    return gemm->lt.Matmul(gemm->handle, shape->product, &alpha, b, shape->first, a, shape->second,
-                           &beta, c, shape->out, c, shape->out, config, workspace,
-                           (size_t)gemm->workspace, dt_cuda_stream(stream));
 }
 
 static void *aligned(void *workspace)
@@ -399,11 +423,11 @@ static void *aligned(void *workspace)
     return (char *)workspace + (-(uintptr_t)workspace & mask);
 }
 
-static dt_status refused(const struct dt_cuda_gemm *gemm, const struct dt_gemm_shape *shape,
+static dt_status refused(const struct dt_cuda_gemm *gemm, const struct shape *shape,
                          cublasStatus_t code)
 {
-    char text[DT_GEMM_KEY_TEXT];
-    dt_gemm_key_text(&shape->key, text);
+    char text[KEY_TEXT];
+    key_text(&shape->key, text);
     return DT_FAIL(DT_MACHINE, NULL, "cublasLtMatmul failed for the GEMM %s: %s", text,
                    gemm->lt.GetStatusString(code));
 }
@@ -411,9 +435,13 @@ static dt_status refused(const struct dt_cuda_gemm *gemm, const struct dt_gemm_s
 dt_status gemm_cuda(struct dt_device *device, const struct dt_gemm_args *args,
                     struct dt_stream *stream)
 {
-    struct dt_gemm_shape *shape;
+    struct shape *shape;
     DT_TRY(find_shape(device->gemm, args, &shape));
-    cublasStatus_t code = dt_gemm_run(device->gemm, shape, &shape->algorithm.config, args->a.data,
-                                      args->b.data, args->c.data, aligned(args->workspace), stream);
-    return code == CUBLAS_STATUS_SUCCESS ? DT_OK : refused(device->gemm, shape, code);
+    const struct dt_cuda_gemm *gemm = device->gemm;
+    const float alpha = 1.0f, beta = args->accumulate ? 1.0f : 0.0f;
+    cublasStatus_t code = gemm->lt.Matmul(
+        gemm->handle, shape->product, &alpha, args->b.data, shape->first, args->a.data,
+        shape->second, &beta, args->c.data, shape->out, args->c.data, shape->out, &shape->algorithm,
+        aligned(args->workspace), (size_t)gemm->workspace, dt_cuda_stream(stream));
+    return code == CUBLAS_STATUS_SUCCESS ? DT_OK : refused(gemm, shape, code);
 }

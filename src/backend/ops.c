@@ -22,7 +22,7 @@ dt_status dt_backend_open(const char *name, int index, int threads, struct dt_ba
     if (!known)
         return DT_FAIL(DT_USER, "run.device = cpu", "this build has no backend named \"%s\"", name);
     DT_TRY_NOTE(known->table->open(index, threads, &device), "opening device %s %d", name, index);
-    *backend = (struct dt_backend){known->table, known->op, device};
+    *backend = (struct dt_backend){.table = known->table, .op = known->op, .device = device};
     return DT_OK;
 }
 

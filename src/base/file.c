@@ -315,10 +315,18 @@ dt_status dt_read_file(const char *path, int64_t limit, char **text, int64_t *si
     return status;
 }
 
+int dt_fsync(int fd)
+{
+    int code;
+    while ((code = fsync(fd)) != 0 && errno == EINTR)
+        ;
+    return code;
+}
+
 // Where fsync fails with `harmless` all is well.
 static dt_status close_synced(int fd, const char *action, const char *path, int harmless)
 {
-    int error = fsync(fd) == 0 ? 0 : errno;
+    int error = dt_fsync(fd) == 0 ? 0 : errno;
     if (close(fd) != 0 && !error) // NFS reports a full quota here
         error = errno;
     dt_file_progress();
@@ -344,9 +352,9 @@ dt_status dt_fsync_parent(const char *path)
     return dt_fsync_dir(parent);
 }
 
-dt_status dt_write_synced(const char *path, bool replace, const void *data, int64_t size)
+dt_status dt_write_synced(const char *path, const void *data, int64_t size)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | (replace ? O_TRUNC : O_EXCL) | O_CLOEXEC, 0666);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return DT_FAIL_ERRNO("create", path);
     dt_status status = dt_write_all(fd, path, data, size);
@@ -380,7 +388,8 @@ dt_status dt_write_file_atomic(const char *path, const void *data, int64_t size)
 {
     char temporary[DT_PATH];
     DT_TRY(dt_path(temporary, "%s.tmp", path));
-    dt_status status = dt_write_synced(temporary, true, data, size);
+    unlink(temporary); // it is never opened: it may be a FIFO, whose reader open(2) would wait for
+    dt_status status = dt_write_synced(temporary, data, size);
     if (status == DT_OK && rename(temporary, path) != 0)
         status = DT_FAIL_ERRNO("write", path);
     if (status != DT_OK) {

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { DT_PATH = 4096 };
 
@@ -48,6 +49,16 @@ dt_status dt_walk_tree(const char *path, int options, const char *action, dt_vis
 // Also where that cannot be found out (an I/O error, permissions): opening it will say why.
 bool dt_file_exists(const char *path);
 bool dt_is_dir(const char *path);
+// Differs, without reading the file, once it was written to or another has taken its name.
+struct dt_file_stamp {
+    int64_t bytes, inode, changed_ns; // of the last write
+};
+static inline struct dt_file_stamp dt_file_stamp(const struct stat *file)
+{
+    return (struct dt_file_stamp){file->st_size, (int64_t)file->st_ino,
+                                  file->st_mtim.tv_sec * INT64_C(1000000000) +
+                                      file->st_mtim.tv_nsec};
+}
 int64_t dt_file_size(const char *path); // -1 if unknown or not a regular file
 // Opens a regular file; anything else (folder, FIFO, device) is DT_USER. The caller closes.
 dt_status dt_open_read(const char *path, int *fd, int64_t *size);
@@ -61,11 +72,13 @@ dt_status dt_open_append(const char *path, bool truncate, int *fd);
 dt_status dt_read_file(const char *path, int64_t limit, char **text, int64_t *size);
 // The value of the first line "key : value" of a /proc file, without blanks before it, or "".
 void dt_proc_value(const char *path, const char *key, char *value, size_t size);
-// Writes and fsyncs a file; one that exists is an error unless `replace`.
-dt_status dt_write_synced(const char *path, bool replace, const void *data, int64_t size);
+// Writes and fsyncs a new file; one that exists is an error.
+dt_status dt_write_synced(const char *path, const void *data, int64_t size);
 // Writes path.tmp, fsyncs, renames onto path, fsyncs the folder: readers see the old or the new
-// one.
+// one. Whatever else is called path.tmp is removed first; a folder is an error.
 dt_status dt_write_file_atomic(const char *path, const void *data, int64_t size);
+// fsync(2), again where a signal interrupted it; 0, or -1 and errno.
+int dt_fsync(int fd);
 dt_status dt_fsync_dir(const char *path);
 dt_status dt_fsync_parent(const char *path); // the folder that holds `path`
 // fsync and close, both checked; fd is closed whatever is returned.

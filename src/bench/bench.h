@@ -9,8 +9,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum dt_bench_gemm { DT_BENCH_GEMM_TIMED, DT_BENCH_GEMM_FIRST };
-
 struct dt_bench_options {
     bool step, play, reader, comm; // what is measured; none: every op
     bool json, warm, int8;
@@ -26,7 +24,6 @@ struct dt_bench_options {
     int precision;       // enum dt_precision_choice
     int recompute;       // enum dt_recompute
     int cuda_graph;      // enum dt_toggle
-    int gemm;            // enum dt_bench_gemm
     double seconds;      // to measure for; 0: the default
     const char *file;    // --reader: an existing shard, or NULL
     // --comm
@@ -65,7 +62,6 @@ struct dt_bench_rig {
     int64_t batch, micro, length; // sequences per step and per micro-batch, tokens per sequence
     dt_bf16 *spare;               // [elements of the weights], device memory; with `wrap` only
     int64_t steps;                // launched so far
-    char *algorithms;             // of GEMM, as the device chose them; NULL: none
 };
 
 // wrap: returns the ops that the model calls instead of the backend's; or NULL. If this fails,
@@ -74,8 +70,6 @@ typedef const struct dt_op_table *(*dt_bench_wrap)(const struct dt_op_table *bel
 dt_status dt_bench_rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
                             struct dt_bench_rig *rig);
 void dt_bench_rig_close(struct dt_bench_rig *rig);
-// Lets the device choose a GEMM algorithm for each shape registered since the last choice.
-dt_status dt_bench_rig_choose(struct dt_bench_rig *rig);
 dt_status dt_bench_rig_launch(struct dt_bench_rig *rig); // the next step (dt_stepper_launch)
 
 // Durations of the repeats of one thing, in seconds.

@@ -31,8 +31,8 @@ static dt_status fill(const struct dt_bench_machine *m, enum dt_dtype type, int6
     return status;
 }
 
-static dt_status time_square(struct dt_bench_rig *rig, const struct dt_bench_machine *m,
-                             enum dt_dtype type, int64_t n, double seconds, double *best)
+static dt_status time_square(const struct dt_bench_machine *m, enum dt_dtype type, int64_t n,
+                             double seconds, double *best)
 {
     struct dt_view operand = dt_view_of(m->from, n, n, type);
     struct dt_bench_call call = {.backend = m->backend, .op = DT_BENCH_gemm};
@@ -42,9 +42,7 @@ static dt_status time_square(struct dt_bench_rig *rig, const struct dt_bench_mac
     *args = (struct dt_gemm_args){.a = operand, .b = operand, .c = dt_view_of(m->to, n, n, DT_F32)};
     args->workspace_bytes = dt_gemm_workspace(m->backend, args);
     DT_TRY(dt_alloc(m->backend, args->workspace_bytes, &args->workspace));
-    dt_status status = dt_bench_rig_choose(rig); // an algorithm for this shape
-    if (status == DT_OK)
-        status = fill(m, type, n * n);
+    dt_status status = fill(m, type, n * n);
     if (status == DT_OK)
         status = dt_bench_time(&m->timer, NULL, &work, seconds, &clock);
     if (status == DT_OK)
@@ -54,15 +52,15 @@ static dt_status time_square(struct dt_bench_rig *rig, const struct dt_bench_mac
 }
 
 // The size grows until fewer than some tries of it would fit into the time.
-static dt_status gemm_rate(struct dt_bench_rig *rig, const struct dt_bench_machine *m,
-                           enum dt_dtype type, double seconds, double *rate)
+static dt_status gemm_rate(const struct dt_bench_machine *m, enum dt_dtype type, double seconds,
+                           double *rate)
 {
     double best = 0;
     *rate = 0;
     for (int64_t n = SQUARE_MIN; n <= SQUARE_MAX && TRIES * best < seconds; n *= 2) {
         if (n * n * (int64_t)sizeof(float) > m->array_bytes)
             break;
-        DT_TRY(time_square(rig, m, type, n, seconds / 2, &best));
+        DT_TRY(time_square(m, type, n, seconds / 2, &best));
         double reached = 2 * (double)n * (double)n * (double)n / best;
         *rate = fmax(*rate, reached);
     }
@@ -78,9 +76,9 @@ dt_status dt_bench_machine_open(struct dt_bench_rig *rig, double seconds,
                            ? dt_bench_machine_measure_cpu(rig, seconds, m)
                            : dt_bench_machine_measure_device(rig, seconds, m);
     if (status == DT_OK)
-        status = gemm_rate(rig, m, DT_F32, seconds, &m->limits.gemm_f32);
+        status = gemm_rate(m, DT_F32, seconds, &m->limits.gemm_f32);
     if (status == DT_OK)
-        status = gemm_rate(rig, m, DT_BF16, seconds, &m->limits.gemm_bf16);
+        status = gemm_rate(m, DT_BF16, seconds, &m->limits.gemm_bf16);
     if (m->backend->table->unified)
         m->limits.lanes = m->limits.gemm_f32 / 2; // a lane's multiply-add is two FLOPs
     if (status != DT_OK)

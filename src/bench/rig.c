@@ -55,6 +55,7 @@ static dt_status describe(const struct dt_bench_options *options, const struct d
     s->run.cuda_graph = options->cuda_graph;
     s->data.seq_len = rig->length;
     s->data.batch = rig->batch;
+    s->data.block = DT_NEW_BLOCK;
     s->data.normalize = false; // synthetic frames are already normalised
     DT_TRY(dt_bench_model(options, &s->model));
     job->model = s->model;
@@ -80,19 +81,9 @@ static dt_status draw_weights(const struct dt_bench_rig *rig, struct dt_job *job
     if (status == DT_OK)
         status = dt_job_load_weights(job, "", false, &snapshot);
     dt_snapshot_destroy(&snapshot);
+    free(job->mean); // of frames; synthetic ones are already normalised
+    free(job->deviation);
     return status;
-}
-
-dt_status dt_bench_rig_choose(struct dt_bench_rig *rig)
-{
-    const struct dt_device_table *table = rig->backend.table;
-    char *text = NULL;
-    if (!table->choose)
-        return DT_OK;
-    DT_TRY(table->choose(rig->backend.device, rig->algorithms, &text));
-    free(rig->algorithms);
-    rig->algorithms = text;
-    return DT_OK;
 }
 
 static dt_status scan(const struct dt_bench_options *options, struct dt_bench_rig *rig)
@@ -106,8 +97,7 @@ static dt_status scan(const struct dt_bench_options *options, struct dt_bench_ri
                            &rig->dataset);
 }
 
-// As in training: memory is planned and checked, then algorithms are chosen for the shapes of the
-// plan, then all is created.
+// As in training: memory is planned and checked, then all is created.
 static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
                           struct dt_bench_rig *rig)
 {
@@ -123,8 +113,6 @@ static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap 
     dt_job_pin_ring(&rig->backend, &loader);
     DT_TRY(dt_job_memory(&job, &plan));
     DT_TRY(check_memory(rig, &plan));
-    if (options->gemm == DT_BENCH_GEMM_TIMED)
-        DT_TRY(dt_bench_rig_choose(rig));
     DT_TRY(dt_model_create(&rig->backend, &job.model, &shape, &rig->model));
     DT_TRY(dt_stepper_create(&rig->backend, rig->model, &stepper, &rig->stepper));
     DT_TRY(dt_stepper_connect(rig->stepper));
@@ -160,7 +148,6 @@ void dt_bench_rig_close(struct dt_bench_rig *rig)
     if (rig->backend.table)
         dt_backend_close(&rig->backend);
     dt_comm_close(rig->comm);
-    free(rig->algorithms);
     *rig = (struct dt_bench_rig){0};
 }
 

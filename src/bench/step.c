@@ -39,7 +39,6 @@ struct figures {
     struct dt_step_result last;
     double tokens_per_s, gflops, peak_mb;
     double mfu; // of the datasheet's rate; 0: not known
-    const char *gemm;
 };
 
 static dt_status collect(struct dt_bench_rig *rig, struct figures *f)
@@ -71,13 +70,6 @@ static dt_status measure(struct dt_bench_rig *rig, double seconds, struct figure
     return DT_OK;
 }
 
-static const char *gemm_name(const struct dt_bench_rig *rig)
-{
-    if (!rig->backend.table->choose)
-        return "library";
-    return rig->algorithms ? "timed" : "first";
-}
-
 static dt_status complete(const struct dt_bench_rig *rig, struct figures *f)
 {
     const struct dt_model_config *c = dt_model_config(rig->model);
@@ -90,7 +82,6 @@ static dt_status complete(const struct dt_bench_rig *rig, struct figures *f)
     f->idle_ms /= measured;
     f->host_wait_ms /= measured;
     f->data_wait_ms /= measured;
-    f->gemm = gemm_name(rig);
     return DT_OK;
 }
 
@@ -109,9 +100,9 @@ static void print_json(const struct dt_bench_rig *rig, const struct figures *f)
            dt_bench_median(&f->clock) * 1e3, dt_bench_best(&f->clock) * 1e3, f->tokens_per_s,
            f->gflops, f->mfu, f->peak_mb);
     printf("\"idle_ms\":%.4f,\"host_wait_ms\":%.4f,\"data_wait_ms\":%.4f,\"graphs\":%d,"
-           "\"gemm\":\"%s\",\"last_step\":%lld,\"loss\":%.9g}\n",
-           f->idle_ms, f->host_wait_ms, f->data_wait_ms, f->last.graphs, f->gemm,
-           (long long)f->collected, f->last.control.loss);
+           "\"last_step\":%lld,\"loss\":%.9g}\n",
+           f->idle_ms, f->host_wait_ms, f->data_wait_ms, f->last.graphs, (long long)f->collected,
+           f->last.control.loss);
 }
 
 static void print_line(const struct dt_bench_rig *rig, const struct figures *f)
@@ -120,8 +111,8 @@ static void print_line(const struct dt_bench_rig *rig, const struct figures *f)
     if (rig->backend.table->unified)
         snprintf(where, sizeof where, "%d threads", rig->info.threads);
     else
-        snprintf(where, sizeof where, "%s, %s, GEMM algorithms: %s", rig->info.name,
-                 f->last.graphs > 0 ? "graphs" : "no graphs", f->gemm);
+        snprintf(where, sizeof where, "%s, %s", rig->info.name,
+                 f->last.graphs > 0 ? "graphs" : "no graphs");
     if (f->mfu > 0)
         snprintf(mfu, sizeof mfu, " (MFU %.1f %%)", f->mfu * 100);
     printf("%s, %s: %lld steps of %lld x %lld tokens, %.1f ms (best %.1f), %.0f tokens/s, %.1f "

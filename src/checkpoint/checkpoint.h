@@ -4,6 +4,8 @@
 //                                          one-dimensional ranges (last exclusive) of a tensor's
 //                                          elements, so that any file split resumes on any; a file
 //                                          of each rank where the states are spread over them
+//                                          (optim.shard); step and run in the metadata, which must
+//                                          agree with trainer.json
 //   ema.safetensors                        the moving average of the weights, where a run has one
 //   carried.safetensors                    the state that slots carry, where a run carries it
 //   trainer.json                           struct dt_trainer_state and fingerprints of the shards

@@ -63,18 +63,19 @@ static struct dt_optimizer_states alone(const char *name, float *data, struct dt
 // What every rank has pieces of: the states, and its part of the moving average.
 static dt_status write_pieces(const struct dt_checkpoint_draft *draft,
                               const struct dt_checkpoint_arrays *arrays,
-                              struct dt_manifest *manifest)
+                              const struct dt_trainer_state *state, struct dt_manifest *manifest)
 {
+    const struct dt_part_stamp stamp = dt_trainer_stamp(state);
     const struct dt_optimizer_states states = in_optimizer_files(&arrays->states);
     const struct dt_optimizer_states average =
         alone("ema", dt_optimizer_state(&arrays->states, "ema"), states.pieces);
     struct dt_manifest_file file;
     DT_TRY(dt_optimizer_states_write(draft->folder, DT_OPTIMIZER_FILES, draft->part, draft->parts,
-                                     arrays->params, &states, &file));
+                                     arrays->params, &states, &stamp, &file));
     DT_TRY(dt_manifest_add(manifest, file.name, file.size, file.hash));
     if (average.list[0].data && is_spread(arrays))
         DT_TRY(dt_optimizer_states_write(draft->folder, DT_EMA_FILES, draft->part, draft->parts,
-                                         arrays->params, &average, &file));
+                                         arrays->params, &average, &stamp, &file));
     return DT_OK;
 }
 
@@ -89,7 +90,7 @@ dt_status dt_checkpoint_write(const struct dt_checkpoint_draft *draft,
     dt_status status;
     DT_TRY(dt_make_dirs(folder)); // whichever rank comes first
     if (draft->part > 0)
-        return write_pieces(draft, arrays, manifest);
+        return write_pieces(draft, arrays, state, manifest);
     DT_TRY_GOTO(status, out, dt_hf_config_text(arrays->model, &config));
     DT_TRY_GOTO(status, out, dt_manifest_put(manifest, folder, "config.json", config));
     DT_TRY_GOTO(
@@ -97,7 +98,7 @@ dt_status dt_checkpoint_write(const struct dt_checkpoint_draft *draft,
         write_weights(manifest, folder, "model.safetensors", arrays->params, arrays->weights));
     if (ema && !is_spread(arrays))
         DT_TRY_GOTO(status, out, write_weights(manifest, folder, DT_HF_EMA, arrays->params, ema));
-    DT_TRY_GOTO(status, out, write_pieces(draft, arrays, manifest));
+    DT_TRY_GOTO(status, out, write_pieces(draft, arrays, state, manifest));
     if (arrays->slots)
         DT_TRY_GOTO(status, out, dt_slot_states_write(manifest, folder, arrays->slots));
     DT_TRY_GOTO(status, out, dt_trainer_text(state, train, &trainer));
@@ -120,7 +121,7 @@ static dt_status join_average(const struct dt_checkpoint_draft *draft,
     if (!is_spread(arrays) || !dt_optimizer_state(&arrays->states, "ema"))
         return DT_OK;
     DT_TRY(dt_optimizer_states_read(draft->folder, DT_EMA_FILES, draft->parts, arrays->params,
-                                    &whole));
+                                    &whole, NULL));
     DT_TRY(write_weights(manifest, draft->folder, DT_HF_EMA, arrays->params, arrays->weights));
     for (int part = 0; part < draft->parts; part++) {
         DT_TRY(dt_states_file(path, draft->folder, DT_EMA_FILES, part, draft->parts));
@@ -242,12 +243,13 @@ static dt_status read_ema(const struct dt_manifest *manifest, const char *path,
 }
 
 static dt_status read_states(const struct dt_manifest *manifest, const char *path,
-                             const struct dt_checkpoint_arrays *arrays)
+                             const struct dt_checkpoint_arrays *arrays,
+                             const struct dt_part_stamp *stamp)
 {
     const struct dt_optimizer_states states = in_optimizer_files(&arrays->states);
     int64_t elements = arrays->params->elements;
     DT_TRY(dt_optimizer_states_read(path, DT_OPTIMIZER_FILES, dt_optimizer_states_files(manifest),
-                                    arrays->params, &states));
+                                    arrays->params, &states, stamp));
     if (!dt_optimizer_state(&arrays->states, "ema"))
         return DT_OK;
     float *whole = arrays->weights ? arrays->weights : malloc((size_t)elements * sizeof *whole);
@@ -262,7 +264,7 @@ dt_status dt_checkpoint_load_states(const char *path, const struct dt_checkpoint
 {
     struct dt_manifest manifest;
     DT_TRY(dt_manifest_read(path, &manifest));
-    dt_status status = read_states(&manifest, path, arrays);
+    dt_status status = read_states(&manifest, path, arrays, NULL); // rank 0 has checked it
     dt_manifest_free(&manifest);
     return status;
 }
@@ -275,7 +277,8 @@ dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays
     struct dt_manifest manifest;
     DT_TRY(compare(path, arrays->model, expected, train, &saved));
     DT_TRY(dt_manifest_read(path, &manifest));
-    dt_status status = read_states(&manifest, path, arrays);
+    const struct dt_part_stamp stamp = dt_trainer_stamp(&saved);
+    dt_status status = read_states(&manifest, path, arrays, &stamp);
     if (status == DT_OK)
         status = dt_hf_read_weights(path, false, arrays->params, arrays->model->tie_embeddings,
                                     arrays->weights);

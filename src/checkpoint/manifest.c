@@ -44,7 +44,7 @@ static dt_status write_text(const char *folder, const char *name, const char *te
 {
     char path[DT_PATH];
     DT_TRY(dt_path(path, "%s/%s", folder, name));
-    return dt_write_synced(path, false, text, (int64_t)strlen(text));
+    return dt_write_synced(path, text, (int64_t)strlen(text));
 }
 
 dt_status dt_manifest_put(struct dt_manifest *manifest, const char *folder, const char *name,
@@ -165,9 +165,10 @@ static dt_status check_listed(const char *path, const char *const *names)
     DT_TRY(dt_manifest_read(path, &manifest));
     for (; *names && status == DT_OK; names++) {
         const struct dt_manifest_file *file = dt_manifest_find(&manifest, *names);
-        if (file)
-            status = dt_manifest_check(path, file, &problems);
-        else
+        char there[DT_PATH];
+        status =
+            file ? dt_manifest_check(path, file, &problems) : dt_path(there, "%s/%s", path, *names);
+        if (!file && status == DT_OK && dt_file_exists(there))
             dt_problems_add(&problems, "MANIFEST lacks %s", *names);
     }
     dt_manifest_free(&manifest);

@@ -38,5 +38,6 @@ dt_status dt_manifest_read(const char *folder, struct dt_manifest *manifest);
 dt_status dt_manifest_check(const char *folder, const struct dt_manifest_file *file,
                             struct dt_problems *problems);
 // The files of these names, up to NULL, in a folder that has a MANIFEST; others pass. DT_USER
-// naming each that is missing or damaged.
+// naming each that is damaged, or in only one of the folder and its MANIFEST. One that is in
+// neither passes: whoever opens it says what that means.
 dt_status dt_manifest_verify(const char *path, const char *const *names);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENTRY_NAME = DT_PARAM_NAME + 64, FILES_MAX = 99999 };
+enum { ENTRY_NAME = DT_PARAM_NAME + 64, FILES_MAX = 99999, STAMP_TEXT = 24 };
 
 float *dt_optimizer_state(const struct dt_optimizer_states *states, const char *name)
 {
@@ -93,10 +93,25 @@ static dt_status list_ranges(struct ranges *r, const struct dt_optimizer_states 
     return DT_OK;
 }
 
+struct stamp_text {
+    char step[STAMP_TEXT], run[STAMP_TEXT];
+};
+
+static struct stamp_text stamp_text(const struct dt_part_stamp *stamp)
+{
+    struct stamp_text text;
+    snprintf(text.step, sizeof text.step, "%lld", (long long)stamp->step);
+    snprintf(text.run, sizeof text.run, "%016llx", (unsigned long long)stamp->run);
+    return text;
+}
+
 static dt_status create_file(const char *path, const struct ranges *ranges,
                              const struct dt_optimizer_states *states,
+                             const struct dt_part_stamp *stamp,
                              struct dt_safetensors_writer **writer)
 {
+    const struct stamp_text text = stamp_text(stamp);
+    const char *const metadata[] = {"run", text.run, "step", text.step};
     int n = (int)ranges->n;
     char(*names)[ENTRY_NAME] = calloc((size_t)n + 1, sizeof *names);
     struct dt_safetensors_entry *entries = calloc((size_t)n + 1, sizeof *entries);
@@ -110,7 +125,7 @@ static dt_status create_file(const char *path, const struct ranges *ranges,
             .name = names[i], .dtype = DT_F32, .n_dims = 1, .shape = {range->last - range->first}};
     }
     if (status == DT_OK)
-        status = dt_safetensors_create(path, entries, n, NULL, 0, writer);
+        status = dt_safetensors_create(path, entries, n, metadata, 2, writer);
     free(names);
     free(entries);
     return status;
@@ -118,11 +133,11 @@ static dt_status create_file(const char *path, const struct ranges *ranges,
 
 static dt_status write_ranges(const char *path, const struct ranges *ranges,
                               const struct dt_optimizer_states *states,
-                              struct dt_manifest_file *file)
+                              const struct dt_part_stamp *stamp, struct dt_manifest_file *file)
 {
     struct dt_safetensors_writer *writer;
     dt_status status;
-    DT_TRY(create_file(path, ranges, states, &writer));
+    DT_TRY(create_file(path, ranges, states, stamp, &writer));
     for (const struct range *r = ranges->list; r < ranges->list + ranges->n; r++)
         DT_TRY_GOTO(status, discard,
                     dt_safetensors_write(writer, states->list[r->state].data + r->at,
@@ -136,6 +151,7 @@ discard:
 dt_status dt_optimizer_states_write(const char *folder, const char *prefix, int part, int parts,
                                     const struct dt_params *params,
                                     const struct dt_optimizer_states *states,
+                                    const struct dt_part_stamp *stamp,
                                     struct dt_manifest_file *file)
 {
     char path[DT_PATH];
@@ -144,7 +160,7 @@ dt_status dt_optimizer_states_write(const char *folder, const char *prefix, int 
     DT_TRY(dt_states_file(path, folder, prefix, part, parts));
     dt_status status = list_ranges(&ranges, states, part);
     if (status == DT_OK)
-        status = write_ranges(path, &ranges, states, file);
+        status = write_ranges(path, &ranges, states, stamp, file);
     free(ranges.list);
     return status;
 }
@@ -181,6 +197,8 @@ void dt_optimizer_states_check_names(const struct dt_manifest *manifest,
 struct reader {
     const struct dt_params *params;
     const struct dt_optimizer_states *states;
+    const struct dt_part_stamp *stamp; // NULL: any
+    int files, stamped;                // read so far; those with a stamp
     int64_t n;
     struct range *ranges; // seen so far; the last one is of the entry being read:
     const struct dt_safetensors *file;
@@ -249,11 +267,35 @@ static dt_status check_entry(const struct reader *r, const char *path,
     return DT_OK;
 }
 
+// A part of another checkpoint would train on without a word, however right its checksum.
+static dt_status check_stamp(struct reader *r, const struct dt_safetensors *file)
+{
+    const char *hint = "restore the files of one checkpoint, or use another checkpoint";
+    const char *step = dt_safetensors_metadata(file, "step"),
+               *run = dt_safetensors_metadata(file, "run");
+    if (!r->stamp)
+        return DT_OK;
+    const struct stamp_text want = stamp_text(r->stamp);
+    r->files++;
+    r->stamped += step && run;
+    if (r->stamped != 0 && r->stamped != r->files)
+        return DT_FAIL(DT_USER, hint, "%s and the other optimizer files are not of one checkpoint",
+                       file->path);
+    if (step && run && strcmp(step, want.step) != 0)
+        return DT_FAIL(DT_USER, hint, "%s is of step %.20s, trainer.json beside it of step %s",
+                       file->path, step, want.step);
+    if (step && run && strcmp(run, want.run) != 0)
+        return DT_FAIL(DT_USER, hint, "%s is of another run than trainer.json beside it",
+                       file->path);
+    return DT_OK;
+}
+
 static dt_status read_file(struct reader *r, const char *path)
 {
     struct dt_safetensors *file;
     dt_status status;
     DT_TRY(dt_safetensors_open(path, &file));
+    DT_TRY_GOTO(status, out, check_stamp(r, file));
     for (int i = 0; i < file->n_tensors; i++) {
         const struct dt_safetensor *entry = &file->tensors[i];
         struct range range;
@@ -315,9 +357,10 @@ static dt_status check_cover(const struct reader *r, const char *folder)
 // One file open at a time: a set may have more than a process may open.
 dt_status dt_optimizer_states_read(const char *folder, const char *prefix, int n,
                                    const struct dt_params *params,
-                                   const struct dt_optimizer_states *states)
+                                   const struct dt_optimizer_states *states,
+                                   const struct dt_part_stamp *stamp)
 {
-    struct reader reader = {.params = params, .states = states};
+    struct reader reader = {.params = params, .states = states, .stamp = stamp};
     char path[DT_PATH];
     dt_status status = DT_OK;
     for (int i = 0; i < states->n; i++)

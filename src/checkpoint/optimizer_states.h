@@ -25,6 +25,12 @@ struct dt_optimizer_states {
     struct dt_pieces pieces; // of the parameter table's flat arrays: what each of these holds
 };
 
+// Which checkpoint a file is of, in its metadata as "step" and "run" (16 hex digits).
+struct dt_part_stamp {
+    int64_t step;
+    uint64_t run; // differs between trainings that differ: dt_trainer_stamp
+};
+
 // The array of that name, or NULL.
 float *dt_optimizer_state(const struct dt_optimizer_states *states, const char *name);
 
@@ -39,6 +45,7 @@ dt_status dt_states_file(char path[DT_PATH], const char *folder, const char *pre
 dt_status dt_optimizer_states_write(const char *folder, const char *prefix, int part, int parts,
                                     const struct dt_params *params,
                                     const struct dt_optimizer_states *states,
+                                    const struct dt_part_stamp *stamp,
                                     struct dt_manifest_file *file);
 // Adds what is wrong with the set of optimizer files listed: none, or not all of one set.
 void dt_optimizer_states_check_names(const struct dt_manifest *manifest,
@@ -46,9 +53,11 @@ void dt_optimizer_states_check_names(const struct dt_manifest *manifest,
 // How many optimizer files the set listed has; 0: none is listed.
 int dt_optimizer_states_files(const struct dt_manifest *manifest);
 // Reads the pieces of all states from a folder's set of n files, which must hold every element
-// once; padding becomes 0.
+// once; padding becomes 0. Files of another stamp are DT_USER; older ones have none. `stamp` NULL:
+// it is not looked at.
 dt_status dt_optimizer_states_read(const char *folder, const char *prefix, int n,
                                    const struct dt_params *params,
-                                   const struct dt_optimizer_states *states);
+                                   const struct dt_optimizer_states *states,
+                                   const struct dt_part_stamp *stamp);
 // compact = the pieces of `whole`.
 void dt_pieces_pick(const struct dt_pieces *pieces, const float *whole, float *compact);

@@ -6,11 +6,13 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/list.h"
+#include "base/log.h"
 
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 // FORMAT grows when an older dtrain would misread or ignore something that matters in a checkpoint
 // of this one: it then refuses it. A field that older checkpoints lack does not need that
@@ -103,7 +105,8 @@ static bool add_shard(cJSON *list, const struct dt_shard *shard)
            dt_json_add_int(json, "size", shard->file_bytes) &&
            dt_json_add_int(json, "count", shard->count) &&
            add_hash(json, "first_hash", shard->first_hash) &&
-           add_hash(json, "last_hash", shard->last_hash);
+           add_hash(json, "last_hash", shard->last_hash) &&
+           (shard->data_hash == 0 || add_hash(json, "data_hash", shard->data_hash));
 }
 
 static bool add_state(cJSON *json, const struct dt_trainer_state *state)
@@ -140,6 +143,16 @@ dt_status dt_trainer_text(const struct dt_trainer_state *state, const struct dt_
     return *text ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for the text of trainer.json");
 }
 
+struct dt_part_stamp dt_trainer_stamp(const struct dt_trainer_state *state)
+{
+    const int64_t counts[] = {state->order.seed,  state->order.batch, state->order.seq_len,
+                              state->updates,     state->skips,       state->tokens,
+                              state->losses.count};
+    const double losses[] = {state->losses.mean + 0.0, state->losses.variance + 0.0}; // no -0
+    return (struct dt_part_stamp){state->step,
+                                  XXH64(losses, sizeof losses, XXH64(counts, sizeof counts, 0))};
+}
+
 static dt_status read_hash(const char *path, const cJSON *json, const char *field, uint64_t *hash)
 {
     const char *text;
@@ -158,6 +171,8 @@ static dt_status read_shard(const char *path, const cJSON *json, struct dt_shard
     DT_TRY(dt_json_int(path, json, "count", 0, DT_JSON_INT_MAX, &shard->count));
     DT_TRY(read_hash(path, json, "first_hash", &shard->first_hash));
     DT_TRY(read_hash(path, json, "last_hash", &shard->last_hash));
+    if (dt_json_has(json, "data_hash")) // older checkpoints have none
+        DT_TRY(read_hash(path, json, "data_hash", &shard->data_hash));
     shard->path = strdup(name);
     return shard->path ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", path);
 }
@@ -247,9 +262,10 @@ void dt_trainer_compare(struct dt_problems *problems, const struct dt_trainer_st
                             dt_config_value_text(field, saved, was));
 }
 
-// A shard is its name (without folders: data may move), size, count, first and last hash.
+// A shard is its name (without folders: data may move), size, count and hashes. Where an older
+// dtrain wrote the checkpoint, its first and last hash must do. Other hashes alone may be allowed.
 static void compare_shard(struct dt_problems *problems, const struct dt_shard *now,
-                          const struct dt_shard *saved, long long number)
+                          const struct dt_shard *saved, long long number, bool may_differ)
 {
     const char *name = basename(now->path);
     if (strcmp(name, saved->path) != 0)
@@ -261,9 +277,18 @@ static void compare_shard(struct dt_problems *problems, const struct dt_shard *n
     else if (now->file_bytes != saved->file_bytes)
         dt_problems_add(problems, "data.train: shard %lld, %.100s, has %lld bytes, had %lld",
                         number, name, (long long)now->file_bytes, (long long)saved->file_bytes);
-    else if (now->first_hash != saved->first_hash || now->last_hash != saved->last_hash)
-        dt_problems_add(problems, "data.train: shard %lld, %.100s, has different data", number,
-                        name);
+    else if (now->first_hash != saved->first_hash || now->last_hash != saved->last_hash ||
+             (saved->data_hash != 0 && now->data_hash != saved->data_hash)) {
+        if (may_differ)
+            dt_warn("data.train: shard %lld, %.100s, has different data than the checkpoint's "
+                    "(data.allow_changed = true)",
+                    number, name);
+        else
+            dt_problems_add(problems,
+                            "data.train: shard %lld, %.100s, has different data (if it was "
+                            "repaired, data.allow_changed = true resumes)",
+                            number, name);
+    }
 }
 
 void dt_trainer_compare_shards(struct dt_problems *problems, const struct dt_dataset *now,
@@ -272,6 +297,13 @@ void dt_trainer_compare_shards(struct dt_problems *problems, const struct dt_dat
     if (now->n_shards != saved->n_shards)
         dt_problems_add(problems, "data.train has %lld shards, the checkpoint has %lld",
                         (long long)now->n_shards, (long long)saved->n_shards);
-    for (int64_t i = 0; i < now->n_shards && i < saved->n_shards; i++)
-        compare_shard(problems, &now->shards[i], &saved->shards[i], (long long)i + 1);
+    bool hashed = true;
+    for (int64_t i = 0; i < now->n_shards && i < saved->n_shards; i++) {
+        compare_shard(problems, &now->shards[i], &saved->shards[i], (long long)i + 1,
+                      now->may_differ);
+        hashed &= saved->shards[i].data_hash != 0 || now->shards[i].data_hash == 0;
+    }
+    if (!hashed)
+        dt_info("an older dtrain wrote the checkpoint: that its shards are the same was checked by "
+                "their sizes and a few of their rows alone");
 }

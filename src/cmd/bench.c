@@ -63,9 +63,6 @@ static const struct dt_option options[] = {
     {OPTION(CHOICE, cuda_graph, "cuda-graph", "auto", DT_TOGGLE_WORDS,
             "capture steps as CUDA graphs; auto: if the device supports them"),
      .modes = STEP},
-    {OPTION(CHOICE, gemm, "gemm", "timed", "timed|first",
-            "GEMM algorithms on a GPU: timed, or the first deterministic one that cuBLASLt lists"),
-     .modes = STEP},
     {OPTION(WHOLE, threads, "threads", "0", 0, 4096, "CPU threads; 0: all cores"), .modes = BOTH},
     {OPTION(REAL, seconds, "seconds", "auto", 1e-3, 3600,
             "seconds to measure; auto: 0.2 for each op, 5 for steps, 3 for reading, 0.1 for each "

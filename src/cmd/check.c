@@ -111,7 +111,8 @@ static void print_batch(const struct dt_job *job)
     if (dt_job_sum_order(job) == DT_SUM_TREE)
         printf("sums: one binary tree over %lld micro-batches, the same on up to that many ranks\n",
                (long long)(batch / job->micro_batch));
-    printf("order: blocks of %lld windows, %s\n", (long long)dt_job_block(job),
+    printf("order: blocks of %lld window%s, %s\n", (long long)job->settings.data.block,
+           job->settings.data.block == 1 ? "" : "s",
            job->settings.data.shuffle ? "shuffled" : "as in the files");
     printf("steps: %lld, %lld per epoch, %.3g %s total\n", (long long)job->steps,
            (long long)job->steps_per_epoch, (double)job->steps * (double)(batch * length), unit);

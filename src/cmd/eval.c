@@ -2,7 +2,6 @@
 // of run.init_from).
 #include "base/json.h"
 #include "cmd/cmd.h"
-#include "job/gemm_algos.h"
 #include "job/job.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
@@ -83,7 +82,6 @@ static dt_status evaluate(struct dt_job *job, bool ema)
     struct dt_model_shape shape = dt_job_shape(job, false);
     struct dt_stepper_config step = dt_job_stepper(job);
     dt_status status;
-    DT_TRY_GOTO(status, out, dt_gemm_algos_recall(job));
     DT_TRY_GOTO(status, out, dt_model_create(&job->backend, &job->model, &shape, &model));
     DT_TRY_GOTO(status, out,
                 dt_input_create(&job->backend, dt_model_arrays(model), &step.batch, &input));

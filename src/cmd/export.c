@@ -33,7 +33,7 @@ static dt_status write_files(const char *dir, struct dt_model *model)
         DT_TRY(dt_hf_write_weights(path, params, dt_model_weights(model), NULL, NULL));
     DT_TRY(dt_path(path, "%s/config.json", dir));
     DT_TRY(dt_hf_config_text(dt_model_config(model), &text));
-    dt_status status = dt_write_synced(path, false, text, (int64_t)strlen(text));
+    dt_status status = dt_write_synced(path, text, (int64_t)strlen(text));
     free(text);
     return status;
 }
@@ -47,6 +47,7 @@ static dt_status export_model(const struct dt_backend *cpu, const char *from, co
     struct dt_model *model = NULL;
     dt_status status;
     DT_TRY(dt_hf_read_config(from, &config));
+    DT_TRY(dt_hf_check_weights(from, chosen->ema, &config, NULL));
     config.storage = DT_F32;
     if (chosen->int8)
         config.quantize = DT_QUANTIZE_INT8;

@@ -52,7 +52,7 @@ static dt_status print_order(const struct dt_job *job, int64_t first, int64_t la
     struct dt_order_config config = {.dataset = job->train,
                                      .seed = (uint64_t)s->run.seed,
                                      .batch = s->data.batch,
-                                     .block = dt_job_block(job),
+                                     .block = job->settings.data.block,
                                      .shuffle = s->data.shuffle};
     struct dt_order *order;
     struct dt_skips skips;

@@ -121,7 +121,8 @@ static dt_status sampler_run(struct sampler *s)
     for (int64_t i = 0; i < s->prompt_length; i++)
         print_token(s->prompt[i], s->vocab);
     for (int64_t i = 0; i < s->options->tokens; i++) {
-        DT_TRY(dt_player_step(s->player, &play));
+        DT_TRY_NOTE(dt_player_step(s->player, &play), "generating the token at position %lld",
+                    (long long)(s->prompt_length + i));
         token = (int32_t)drawn;
         print_token(token, s->vocab);
         play.length = 1;

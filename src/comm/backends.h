@@ -48,7 +48,7 @@ struct dt_job_control {
 };
 
 dt_status dt_comm_open_self(struct dt_comm **comm);
-dt_status dt_comm_open_mpi(double timeout_s, struct dt_comm **comm);
+dt_status dt_comm_open_mpi(const struct dt_comm_limits *limits, struct dt_comm **comm);
 
 // Fills what all backends share, except `info`.
 void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table,

@@ -53,16 +53,18 @@ int dt_comm_batch_tasks(void)
 
 dt_status dt_comm_open(enum dt_comm_kind kind, struct dt_comm **comm)
 {
-    return dt_comm_open_within(kind, DT_COMM_TIMEOUT_S, comm);
+    return dt_comm_open_within(kind, &(struct dt_comm_limits){DT_COMM_TIMEOUT_S, DT_COMM_TIMEOUT_S},
+                               comm);
 }
 
-dt_status dt_comm_open_within(enum dt_comm_kind kind, double timeout_s, struct dt_comm **comm)
+dt_status dt_comm_open_within(enum dt_comm_kind kind, const struct dt_comm_limits *limits,
+                              struct dt_comm **comm)
 {
     *comm = NULL;
     if (kind == DT_COMM_KIND_AUTO)
         kind = dt_launched_by_mpi() || dt_comm_launched_size() > 1 ? DT_COMM_KIND_MPI
                                                                    : DT_COMM_KIND_SELF;
-    return kind == DT_COMM_KIND_SELF ? dt_comm_open_self(comm) : dt_comm_open_mpi(timeout_s, comm);
+    return kind == DT_COMM_KIND_SELF ? dt_comm_open_self(comm) : dt_comm_open_mpi(limits, comm);
 }
 
 void dt_comm_close(struct dt_comm *comm)

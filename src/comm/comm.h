@@ -94,10 +94,15 @@ int dt_comm_batch_tasks(void);
 // lone process never touches MPI. Several processes of which each sees itself alone are an error on
 // each that says how to launch them. MPI can be opened once in a process.
 dt_status dt_comm_open(enum dt_comm_kind kind, struct dt_comm **comm);
-// The same with a limit for the start, in which ranks wait for each other: where it is exceeded the
-// process ends by dt_die, saying what it waited for.
+// The same with other limits than DT_COMM_TIMEOUT_S, in seconds. Where that of the start, in which
+// ranks wait for each other, is exceeded, the process ends by dt_die, saying what it waited for.
 enum { DT_COMM_TIMEOUT_S = 600 };
-dt_status dt_comm_open_within(enum dt_comm_kind kind, double timeout_s, struct dt_comm **comm);
+struct dt_comm_limits {
+    double wait_s;  // in a collective: dt_comm_set_timeout
+    double start_s; // of MPI
+};
+dt_status dt_comm_open_within(enum dt_comm_kind kind, const struct dt_comm_limits *limits,
+                              struct dt_comm **comm);
 // Orderly end: all ranks call it, after success or after an error that all share. NULL is fine.
 void dt_comm_close(struct dt_comm *comm);
 

@@ -3,12 +3,15 @@
 #include "comm/comm_mpi.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
+#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { FINALIZE_S = 60 };
+static const double slow_start_s = 2;
 static const double quiet_most_s = 1; // for news of the last words to reach all ranks
 
 // Queues a request, which from now on belongs to the thread until it is done.
@@ -143,8 +146,39 @@ static enum dt_voice claim(struct dt_comm *comm)
 static const struct dt_comm_table table = {"mpi", begin, wait_for, close_mpi};
 static const struct dt_job_control_table job_table = {abort_mpi, terminated, claim};
 
+// Whether the hosts file itself, without a name server, has a name.
+static bool is_in_hosts_file(const char *name)
+{
+    bool found = false;
+    sethostent(0);
+    for (const struct hostent *host; !found && (host = gethostent());) {
+        found = strcmp(host->h_name, name) == 0;
+        for (char **alias = host->h_aliases; *alias; alias++)
+            found |= strcmp(*alias, name) == 0;
+    }
+    endhostent();
+    return found;
+}
+
+// Open MPI 4 looks up "localhost" a dozen times as it starts, which a name server answers late or
+// never.
+static void report_slow_start(double seconds)
+{
+    if (seconds < slow_start_s || dt_comm_launched_rank() > 0)
+        return;
+    if (is_in_hosts_file("localhost"))
+        dt_warn("MPI took %.1f s to start: the hosts may be busy, or load libraries from a slow "
+                "file system",
+                seconds);
+    else
+        dt_warn("MPI took %.1f s to start, most likely since it asked a name server for localhost, "
+                "which is not in /etc/hosts: add the line \"127.0.0.1 localhost\" there",
+                seconds);
+}
+
 static dt_status start(struct mpi_comm *mpi)
 {
+    const double begun = dt_seconds();
     if (pthread_create(&mpi->guard, NULL, dt_mpi_guard, mpi) != 0)
         return DT_FAIL(DT_MACHINE, NULL, "cannot start the thread that guards MPI");
     if (pthread_create(&mpi->thread, NULL, dt_mpi_thread, mpi) != 0) {
@@ -155,6 +189,7 @@ static dt_status start(struct mpi_comm *mpi)
     while (!mpi->started)
         pthread_cond_wait(&mpi->changed, &mpi->lock);
     pthread_mutex_unlock(&mpi->lock);
+    report_slow_start(dt_seconds() - begun);
     if (mpi->start_error.code == DT_OK)
         return DT_OK;
     pthread_join(mpi->thread, NULL);
@@ -162,14 +197,15 @@ static dt_status start(struct mpi_comm *mpi)
     return dt_error_restore(&mpi->start_error);
 }
 
-dt_status dt_comm_open_mpi(double timeout_s, struct dt_comm **comm)
+dt_status dt_comm_open_mpi(const struct dt_comm_limits *limits, struct dt_comm **comm)
 {
     struct mpi_comm *mpi = calloc(1, sizeof *mpi);
     dt_status status;
     if (!mpi)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a communicator");
     dt_comm_prepare(&mpi->base, &table, &mpi->control, &job_table);
-    dt_comm_set_timeout(&mpi->base, timeout_s);
+    dt_comm_set_timeout(&mpi->base, limits->wait_s);
+    mpi->start_limit = limits->start_s;
     atomic_init(&mpi->abort_code, -1);
     atomic_init(&mpi->start_phase, "starting MPI");
     atomic_init(&mpi->start_peer, -1);

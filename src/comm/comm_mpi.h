@@ -59,6 +59,7 @@ struct mpi_comm {
     pthread_cond_t changed; // `started`, or a request's `done`
     bool started;
     struct dt_error start_error; // DT_OK: it succeeded
+    double start_limit;          // seconds
     _Atomic(const char *) start_phase;
     _Atomic(int) start_peer; // the rank that it waits for; -1: all
     struct dt_request *queue, **queue_end;

@@ -45,7 +45,7 @@ static void look_for_the_lost(struct mpi_comm *mpi)
 // they are busy.
 static void check_start(struct mpi_comm *mpi, double waited)
 {
-    double limit = atomic_load(&mpi->control.timeout_s);
+    double limit = mpi->start_limit;
     char host[DT_HOST_NAME] = "", peer[32] = "";
     int rank = dt_comm_launched_rank();
     if (waited < limit + (rank == 0 ? 0 : rank < 50 ? 10 + 0.1 * rank : 15))
@@ -57,8 +57,8 @@ static void check_start(struct mpi_comm *mpi, double waited)
             "check that every rank is running, and that the hosts reach each other over TCP (a "
             "firewall?); where hosts have several networks, name one that all share: "
             "OMPI_MCA_btl_tcp_if_include=eth0 OMPI_MCA_oob_tcp_if_include=eth0 (or 10.0.0.0/8); or "
-            "raise comm.timeout_s",
-            "rank %d on %s, start-up: %s%s timed out after comm.timeout_s = %g s", rank, host,
+            "raise comm.start_timeout_s",
+            "rank %d on %s, start-up: %s%s timed out after comm.start_timeout_s = %g s", rank, host,
             atomic_load(&mpi->start_phase), peer, limit);
     dt_die();
 }

@@ -18,7 +18,7 @@ void dt_comm_progress(struct dt_comm *comm, int64_t step, const char *phase);
 void dt_comm_last_progress(const struct dt_comm *comm, int64_t *step, const char **phase);
 
 // Seconds that a collective may wait for a rank, after which the job ends; until set,
-// DT_COMM_TIMEOUT_S, or that of dt_comm_open_within.
+// DT_COMM_TIMEOUT_S, or wait_s of dt_comm_open_within.
 void dt_comm_set_timeout(struct dt_comm *comm, double seconds);
 // Reports that this rank is busy with long work of its own, while its peers wait for it in a
 // collective: they count comm.timeout_s from its last report. So a rank that saves, loads or prunes

@@ -158,8 +158,7 @@ bool dt_known_order(const struct dt_comm_info *info, enum dt_operation operation
                     enum dt_dtype dtype, int at, enum dt_sum_order *order)
 {
     bool sum = operation == DT_ALLREDUCE || operation == DT_REDUCE_SCATTER;
-    bool has_tree =
-        sum && (dtype == DT_F32 || dtype == DT_F64) && (info->size & (info->size - 1)) == 0;
+    bool has_tree = sum && (dtype == DT_F32 || dtype == DT_F64) && dt_is_power_of_two(info->size);
     *order = at == 0 ? DT_SUM_FAST : DT_SUM_TREE;
     return at <= has_tree;
 }

@@ -77,14 +77,23 @@ static bool silent_since_terminated(const struct dt_watch *watch, const struct d
     return others_hasty;
 }
 
-static bool is_dead(const struct dt_watch *watch, const struct dt_peer *peer)
+// Whether its process, on this host, is gone, for so long that its last words have arrived. Slurm
+// ends all ranks a second after one died, where that one had neighbours: there is no time to wait
+// for a silence.
+static bool is_gone(const struct dt_watch *watch, struct dt_peer *peer)
 {
-    double silence = watch->clock - peer->heard;
-    if (!is_neighbour(watch, peer))
-        return silence > dt_watch_silence(watch) || silent_since_terminated(watch, peer);
-    bool look =
-        since_terminated(watch) > hear_words_s || silence > (3 + watch->n_links) * watch->period;
-    return look && dt_process_look(&peer->process) == DT_PROCESS_GONE;
+    if (!is_neighbour(watch, peer) || watch->clock - peer->heard <= period_now(watch) ||
+        dt_process_look(&peer->process) != DT_PROCESS_GONE)
+        return false;
+    if (peer->gone_at <= 0)
+        peer->gone_at = watch->clock;
+    return watch->clock - peer->gone_at >= hear_words_s;
+}
+
+static bool is_silent_for_good(const struct dt_watch *watch, const struct dt_peer *peer)
+{
+    return !is_neighbour(watch, peer) && (watch->clock - peer->heard > dt_watch_silence(watch) ||
+                                          silent_since_terminated(watch, peer));
 }
 
 // Marks the dead; returns the lowest of them, or -1.
@@ -93,8 +102,17 @@ static int find_dead(struct dt_watch *watch)
     int first = -1;
     for (int r = watch->size - 1; r >= 0; r--) {
         struct dt_peer *peer = &watch->peers[r];
-        if (r != watch->rank && !peer->dead)
-            peer->dead = is_dead(watch, peer);
+        int lost = peer->beat.lost;
+        if (r != watch->rank && is_gone(watch, peer)) {
+            peer->gone = true;
+            watch->lost = r;
+        }
+        if (lost >= 0 && lost != watch->rank)
+            watch->peers[lost].gone = true;
+    }
+    for (int r = watch->size - 1; r >= 0; r--) {
+        struct dt_peer *peer = &watch->peers[r];
+        peer->dead |= peer->gone || (r != watch->rank && is_silent_for_good(watch, peer));
         if (peer->dead)
             first = r;
     }
@@ -256,7 +274,8 @@ static _Noreturn void report_dead(const struct dt_watch *watch, int first, int n
     DT_FAIL(DT_MACHINE, NULL,
             "%s died %s%s; the job ends. Resume with the same command: it continues from the last "
             "checkpoint.",
-            who, when, is_neighbour(watch, peer) ? "" : ", or its host cannot be reached");
+            who, when,
+            peer->gone || is_neighbour(watch, peer) ? "" : ", or its host cannot be reached");
     dt_die();
 }
 
@@ -336,8 +355,8 @@ static _Noreturn void report_stalled(const struct dt_watch *watch, double timeou
 static void end(struct dt_watch *watch, const struct dt_watch_self *self, int dead, bool expired)
 {
     int n_blamed = expired ? find_blamed(watch, self->timeout) : 0;
-    if (watch->doomed_at <= 0)
-        watch->doomed_at = watch->clock;
+    if (watch->doomed_at <= 0) // news to pass on at once
+        watch->doomed_at = watch->next_beat = watch->clock;
     double doomed = watch->clock - watch->doomed_at;
     if (dead >= 0)
         dt_log_quiet(true);
@@ -403,6 +422,7 @@ void dt_watch_tick(struct dt_watch *watch, struct dt_watch_self *self)
     dt_watch_listen(watch);
     self->beat.number = mine->number;
     self->beat.rank = watch->rank;
+    self->beat.lost = watch->lost;
     *mine = self->beat;
     excuse_busy(watch);
     bool expired = is_expired(watch, self);

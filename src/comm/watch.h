@@ -31,6 +31,7 @@ struct dt_beat {
     int64_t device_oldest;   // the host waits for it, as far as any other
     int64_t reports;         // of being busy (dt_comm_busy)
     int32_t peer;            // whom it waits for in an exchange; -1: nobody
+    int32_t lost;            // a rank whose process, on its host, is gone; -1: none
 };
 
 struct dt_peer {
@@ -38,9 +39,11 @@ struct dt_peer {
     double heard;        // when that came, on the watch's clock
     double busy_at;      // when `reports` last grew, likewise; 0: never
     int64_t number_then; // beat.number when SIGTERM came
-    bool dead;
-    int blame;   // watch.c: how surely others wait for it
-    bool blamed; // no rank has more
+    double gone_at;      // since when its process, on this host, is known to be gone; 0: it is not
+    bool gone;           // its process is, as found here or reported by a rank on its host
+    bool dead;           // gone, or silent for too long
+    int blame;           // watch.c: how surely others wait for it
+    bool blamed;         // no rank has more
     char host[DT_HOST_NAME];
     struct dt_process process;
 };
@@ -55,6 +58,7 @@ struct dt_link {
 struct dt_watch {
     MPI_Comm comm;
     int rank, size;
+    int lost;              // a rank of this host whose process is gone; -1: none
     struct dt_peer *peers; // [size], own included
     struct dt_beat *buffers;
     struct dt_link links[DT_LINKS_MAX];

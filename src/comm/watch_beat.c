@@ -25,7 +25,7 @@ static dt_status introduce(struct dt_watch *watch, const char *host)
     struct dt_peer *mine = &watch->peers[watch->rank];
     for (int r = 0; r < watch->size; r++)
         watch->peers[r].beat =
-            (struct dt_beat){.rank = r, .step = -1, .peer = -1, .phase = "start-up"};
+            (struct dt_beat){.rank = r, .step = -1, .peer = -1, .lost = -1, .phase = "start-up"};
     snprintf(mine->host, sizeof mine->host, "%s", host);
     mine->process = dt_process_self();
     DT_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, watch->peers, sizeof *mine, MPI_BYTE,
@@ -71,6 +71,7 @@ dt_status dt_watch_open(struct dt_watch *watch, const char *host)
     DT_TRY(introduce(watch, host));
     DT_TRY(connect_peers(watch));
     watch->period = watch->size <= 64 ? 0.1 : 0.25;
+    watch->lost = -1;
     watch->last_time = dt_seconds();
     watch->clock = 1; // so that 0 can mean never
     for (int r = 0; r < watch->size; r++)

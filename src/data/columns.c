@@ -4,6 +4,7 @@
 #include "base/list.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -161,4 +162,13 @@ int64_t dt_columns_to_ids(dt_dtype type, const void *from, int64_t rows, int64_t
             to[i * stride + j] = (int32_t)value;
         }
     return -1;
+}
+
+const char *dt_columns_integer_text(dt_dtype type, int64_t bits, char text[DT_INTEGER_TEXT])
+{
+    if (type == DT_U64)
+        snprintf(text, DT_INTEGER_TEXT, "%" PRIu64, (uint64_t)bits);
+    else
+        snprintf(text, DT_INTEGER_TEXT, "%" PRId64, bits);
+    return text;
 }

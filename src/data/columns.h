@@ -34,10 +34,13 @@ void dt_columns_free(struct dt_columns *columns);
 void dt_columns_to_floats(dt_dtype type, const void *from, int64_t rows, int64_t width,
                           int64_t first, int64_t n, float *to, int64_t stride);
 // The same into ids. Returns the number (row * n + column) of the first outside [0, table), whose
-// value is *wrong, or -1.
+// value is *wrong (of DT_U64 its bits), or -1.
 int64_t dt_columns_to_ids(dt_dtype type, const void *from, int64_t rows, int64_t width,
                           int64_t first, int64_t n, int64_t table, int32_t *to, int64_t stride,
                           int64_t *wrong);
+// Decimal text of such a value.
+enum { DT_INTEGER_TEXT = 24 };
+const char *dt_columns_integer_text(dt_dtype type, int64_t bits, char text[DT_INTEGER_TEXT]);
 static inline bool dt_columns_is_integer(dt_dtype type)
 {
     return type >= DT_U8 && type < DT_DTYPE_COUNT;

@@ -105,6 +105,8 @@ static dt_status inspect_shard(struct dt_dataset *dataset, int64_t i)
     struct dt_reader *reader;
     DT_TRY(dt_reader_open(shard->path, &dataset->rules, shard, &reader));
     dt_status status = dt_reader_fingerprint(reader, shard);
+    if (status == DT_OK)
+        status = dt_reader_hash_data(reader, shard, dt_dataset_hash_bytes(dataset));
     dt_reader_close(reader);
     DT_TRY(status);
     if (first->kind && shard->kind != first->kind)
@@ -135,6 +137,8 @@ static void add_up(struct dt_dataset *dataset)
         dataset->doc_starts |= shard->doc_starts;
         if (memcmp(&shard->bytes, &dataset->shards[0].bytes, sizeof shard->bytes) != 0)
             same_bytes = false;
+        if (shard->warning[0])
+            dt_warn("%s: %s", shard->path, shard->warning);
         if (shard->empty > 0)
             dt_warn("%s: skipped empty episodes: %" PRId64, shard->path, shard->empty);
         if (shard->windows == 0)
@@ -198,14 +202,45 @@ dt_status dt_dataset_scan(const char *glob, const struct dt_scan_rules *rules,
     return DT_OK;
 }
 
-int64_t dt_dataset_block(const struct dt_dataset *dataset)
+static int64_t compressed_bytes(const struct dt_dataset *dataset)
 {
-    enum { MOST = 64, BYTES = 1 << 20 };
-    const struct dt_frame_layout *layout = &dataset->layout;
-    int64_t values = layout->frame_width + layout->target_width + layout->n_ids, n = MOST;
-    if (layout->target_width > 0)
-        n = BYTES / 4 / values / dataset->rules.seq_len;
-    return n < 1 ? 1 : n < MOST ? n : MOST;
+    int64_t total = 0;
+    for (int64_t i = 0; i < dataset->n_shards; i++)
+        total += dataset->shards[i].compressed_bytes;
+    return total;
+}
+
+int64_t dt_dataset_kept_chunks(const struct dt_dataset *dataset)
+{
+    return dt_min_i64(compressed_bytes(dataset), DT_KEPT_CHUNK_BYTES);
+}
+
+int64_t dt_dataset_decodes(const struct dt_dataset *dataset, int64_t block,
+                           const struct dt_shard **worst)
+{
+    int64_t most = 1;
+    *worst = NULL;
+    if (compressed_bytes(dataset) <= DT_KEPT_CHUNK_BYTES)
+        return 1;
+    for (int64_t i = 0; i < dataset->n_shards; i++) {
+        const struct dt_shard *shard = &dataset->shards[i];
+        if (shard->compressed_bytes == 0 || shard->windows == 0)
+            continue;
+        double read = (double)block * (double)shard->compressed_bytes / (double)shard->windows;
+        int64_t times = (int64_t)((double)shard->chunk_bytes / read);
+        if (times > most) {
+            most = times;
+            *worst = shard;
+        }
+    }
+    return most;
+}
+
+int64_t dt_dataset_hash_bytes(const struct dt_dataset *dataset)
+{
+    const int64_t shard = 1 << 28, all = 1 << 30, least = 1 << 16;
+    int64_t share = all / dataset->n_shards;
+    return share < least ? least : share < shard ? share : shard;
 }
 
 void dt_dataset_free(struct dt_dataset *dataset)

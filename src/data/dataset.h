@@ -3,6 +3,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/file.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -68,7 +69,10 @@ struct dt_frame_layout {
     uint64_t columns;        // xxh64 of the columns' names and sizes: equal in all shards
 };
 
-// One shard's metadata: read on rank 0 without reading data (except for the fingerprint).
+enum { DT_SHARD_WARNING = 320 };
+
+// One shard's metadata: read on rank 0 without reading data (except for the fingerprint and the
+// hash).
 struct dt_shard {
     char *path;
     int64_t file_bytes;
@@ -85,11 +89,19 @@ struct dt_shard {
     int64_t episodes, empty;      // with frames, and those without any, which are skipped
     int64_t vocab_size;           // attribute; 0 where absent
     int64_t hash_block; // bytes that a stored checksum covers, the most of its kinds; 0: none
+    // Of compressed datasets, decoded; 0: there are none.
+    int64_t chunk_bytes;      // decoded at once, the most of any
+    int64_t compressed_bytes; // of all
     // Fingerprint. Tokens: the first and last checksum (xxh64 of 16 KiB, computed, where there are
     // none), the last one combined by exclusive or with the stored hash of /doc_starts; pairs:
     // xxh64 of the first row of /input_ids and of the last of /labels.
     uint64_t first_hash, last_hash;
-    bool doc_starts; // has /doc_starts
+    // xxh64 of all stored checksums or, where there are none, of the values that training reads: of
+    // all, or of bytes evenly spread over them (dt_dataset_hash_bytes). 0: the kind has none.
+    uint64_t data_hash;
+    struct dt_file_stamp file;      // when these were computed; zeros: no file
+    bool doc_starts;                // has /doc_starts
+    char warning[DT_SHARD_WARNING]; // what may not be as its author meant it; "": nothing
 };
 
 // The types of the stored numbers, "fp32, uint8".
@@ -107,6 +119,7 @@ struct dt_dataset {
     int64_t tokens;          // positions of all shards
     int64_t episodes;        // of all shards
     bool doc_starts;         // some shard has /doc_starts
+    bool may_differ;         // from the data of a checkpoint that is resumed from
 };
 
 // Rank 0: expands `glob` (several may be separated by commas; a file that two of them match counts
@@ -122,8 +135,17 @@ void dt_dataset_free(struct dt_dataset *dataset); // NULL is fine
 dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_t *size);
 dt_status dt_dataset_unpack(const void *bytes, int64_t size, struct dt_dataset **dataset);
 
-// Windows of a block of the order unless the user says: 64, but of frames no more than fill 1 MiB,
-// since each slot of a batch keeps one.
-int64_t dt_dataset_block(const struct dt_dataset *dataset);
+// Bytes that a process keeps of decoded chunks, besides two of each dataset.
+#define DT_KEPT_CHUNK_BYTES (INT64_C(256) << 20)
+// What it keeps of this dataset.
+int64_t dt_dataset_kept_chunks(const struct dt_dataset *dataset);
+// How often an epoch in shuffled blocks of `block` windows decodes a chunk of a compressed shard: 1
+// where all of them are kept, else the most of any shard, *worst.
+int64_t dt_dataset_decodes(const struct dt_dataset *dataset, int64_t block,
+                           const struct dt_shard **worst);
+
+// Most bytes that data_hash reads of a shard: 256 MiB, or its share of 1 GiB for all shards, but
+// at least 64 KiB. A change of these, or of what is hashed, needs a new name in trainer.json.
+int64_t dt_dataset_hash_bytes(const struct dt_dataset *dataset);
 
 const char *dt_dataset_hdf5_version(void); // of the library at run time, "1.10.8"

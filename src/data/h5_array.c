@@ -57,8 +57,14 @@ static void read_type(hid_t type, struct dt_h5_array *array)
     array->type = DT_DTYPE_COUNT;
     if (class != H5T_INTEGER && class != H5T_FLOAT) {
         snprintf(array->type_text, sizeof array->type_text, "%s", class_text(class));
-        if (class == H5T_ENUM && is_boolean(type))
+        if (class == H5T_ENUM && is_boolean(type)) {
+            snprintf(array->type_text, sizeof array->type_text, "booleans");
             array->type = DT_U8;
+        }
+        if (class == H5T_STRING) {
+            array->variable = H5Tis_variable_str(type) > 0;
+            array->string = array->variable ? DT_H5_REFERENCE : (int64_t)H5Tget_size(type);
+        }
         return;
     }
     size_t size = H5Tget_size(type);
@@ -81,6 +87,12 @@ static void read_type(hid_t type, struct dt_h5_array *array)
         array->type = integer_type(size, is_signed);
 }
 
+static dt_status fail_large(const struct dt_h5_array *array)
+{
+    return DT_FAIL(DT_USER, "copy or create the file again", "%s: %s is impossibly large",
+                   array->file->path, array->name);
+}
+
 static dt_status read_space(hid_t space, struct dt_h5_array *array)
 {
     hsize_t dims[H5S_MAX_RANK] = {1};
@@ -96,15 +108,15 @@ static dt_status read_space(hid_t space, struct dt_h5_array *array)
     int64_t bytes;
     if (large || __builtin_mul_overflow(array->shape[0], array->shape[1], &bytes) ||
         __builtin_mul_overflow(bytes, (int64_t)8, &bytes))
-        return DT_FAIL(DT_USER, NULL, "%s: %s is impossibly large", array->file->path, array->name);
+        return fail_large(array);
     return DT_OK;
 }
 
-// Other types are refused by the reader kind's checks.
+// Other types are refused by the reader kind's checks. References are read as they are stored.
 static dt_status read_filters(hid_t plist, struct dt_h5_array *array)
 {
-    array->filtered = H5Pget_nfilters(plist) != 0;
-    if (!array->filtered || array->type == DT_DTYPE_COUNT || array->n_dims < 1)
+    bool ours = H5Pget_nfilters(plist) != 0 || array->variable;
+    if (!ours || dt_h5_element(array) == 0 || array->n_dims < 1)
         return DT_OK;
     return dt_h5_chunks_open(array, plist, &array->chunks);
 }
@@ -121,10 +133,13 @@ static dt_status check_contiguous(struct dt_h5_array *array, hid_t plist, int64_
     if (H5Pget_external_count(plist) > 0)
         return DT_FAIL(DT_USER, "store the data in the shard itself",
                        "%s: %s is stored in external files", array->file->path, array->name);
+    if (bytes == 0)
+        return DT_OK;
     haddr_t offset = H5Dget_offset(array->id);
-    if (offset == HADDR_UNDEF || (int64_t)H5Dget_storage_size(array->id) < bytes)
+    hsize_t stored = H5Dget_storage_size(array->id), end = (hsize_t)array->file->bytes;
+    if (offset == HADDR_UNDEF || stored < (hsize_t)bytes)
         return fail_unwritten(array);
-    if (bytes > array->file->bytes || (int64_t)offset > array->file->bytes - bytes)
+    if (stored > end || offset > end - stored)
         return DT_FAIL(DT_USER, "copy or create the file again",
                        "%s: %s extends beyond the end of the file", array->file->path, array->name);
     array->offset = (int64_t)offset;
@@ -147,16 +162,14 @@ static dt_status check_chunks(struct dt_h5_array *array, hid_t plist, hid_t spac
 
 static dt_status read_layout(hid_t plist, hid_t space, struct dt_h5_array *array)
 {
-    int64_t bytes = array->shape[0] * array->shape[1];
+    int64_t bytes;
     array->offset = -1;
-    if (array->type != DT_DTYPE_COUNT)
-        bytes *= dt_dtype_size(array->type);
+    if (__builtin_mul_overflow(array->shape[0] * array->shape[1], dt_h5_element(array), &bytes))
+        return fail_large(array);
     switch (H5Pget_layout(plist)) {
     case H5D_COMPACT: // a false size would make the library read beyond its memory
         return (int64_t)H5Dget_storage_size(array->id) < bytes ? fail_unwritten(array) : DT_OK;
     case H5D_CONTIGUOUS:
-        if (bytes == 0 || array->type == DT_DTYPE_COUNT)
-            return DT_OK;
         return check_contiguous(array, plist, bytes);
     case H5D_CHUNKED:
         DT_TRY(read_filters(plist, array));
@@ -195,10 +208,17 @@ dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
     static hid_t access = -1; // under the lock
     hid_t group;
     const char *last;
+    enum dt_h5_node node;
+    uint64_t address;
     *array = (struct dt_h5_array){.file = file, .name = name, .id = -1, .offset = -1};
-    DT_TRY(dt_h5_locate(file, name, &group, &last, found));
+    DT_TRY(dt_h5_find(file, name, &node, &address));
+    *found = node != DT_H5_NOTHING;
     if (!*found)
         return DT_OK;
+    if (node != DT_H5_DATASET)
+        return DT_FAIL(DT_USER, "make it a dataset", "%s: %s is not a dataset", file->path, name);
+    DT_TRY(dt_h5_check_types(file, name, address));
+    DT_TRY(dt_h5_locate(file, name, &group, &last, found));
     // Without the library's chunk cache plain chunks are read straight into our memory; h5_chunks.c
     // keeps filtered ones.
     if (access < 0) {
@@ -206,10 +226,9 @@ dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
         H5Pset_chunk_cache(access, H5D_CHUNK_CACHE_NSLOTS_DEFAULT, 0, H5D_CHUNK_CACHE_W0_DEFAULT);
     }
     array->id = H5Dopen2(group, last, access);
-    if (array->id < 0) {
-        H5Eclear2(H5E_DEFAULT);
-        return DT_FAIL(DT_USER, "make it a dataset", "%s: %s is not a dataset", file->path, name);
-    }
+    if (array->id < 0)
+        return dt_h5_fail(DT_USER, "open a dataset of", file->path,
+                          "copy or create the file again");
     return inspect(array);
 }
 
@@ -217,7 +236,7 @@ void dt_h5_array_close(struct dt_h5_array *array)
 {
     dt_h5_chunks_close(array->chunks);
     if (array->file && array->file->id >= 0 && array->id >= 0) {
-        dt_h5_enter();
+        dt_h5_enter(array->file->path);
         H5Dclose(array->id);
         dt_h5_leave();
     }
@@ -258,7 +277,7 @@ static dt_status read_by_library(const struct dt_h5_array *array, int64_t first,
 dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64_t count,
                            void *data)
 {
-    int64_t row = array->shape[1] * dt_dtype_size(array->type);
+    int64_t row = array->shape[1] * dt_h5_element(array);
     dt_status status;
     if (count == 0 || row == 0)
         return DT_OK;
@@ -268,7 +287,7 @@ dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64
     } else if (array->chunks) {
         status = dt_h5_chunks_read(array->chunks, array, first, count, data);
     } else {
-        dt_h5_enter();
+        dt_h5_enter(array->file->path);
         status = read_by_library(array, first, count, data);
         dt_h5_leave();
     }

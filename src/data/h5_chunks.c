@@ -1,6 +1,10 @@
 // A chunk is read as stored, decoded back and forth between two buffers of limited size, and kept
-// as part of a band: the rows of chunks that are side by side.
+// as part of a band: the rows of chunks that are side by side. Windows come from all over a
+// dataset, so that bands stay decoded as long as there is room: a small dataset is decoded once.
 #include "data/h5_chunks.h"
+
+#include "base/list.h"
+#include "base/round.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -9,7 +13,8 @@
 #include <zlib.h>
 
 enum {
-    BANDS = 2,          // kept decoded, so that a read in pieces decodes a chunk once
+    BANDS = 2,          // kept in any case, so that a read in pieces decodes a chunk once
+    MOST_BANDS = 4096,  // they are searched one by one
     CHECKSUM_BYTES = 4, // fletcher32's, after the data
 };
 static const char damaged[] = "the shard is damaged: copy or create it again";
@@ -40,9 +45,12 @@ struct dt_h5_chunks {
     size_t room;                 // of a buffer: what filters add to incompressible data included
     unsigned char *from, *to;    // [room]
     size_t used;                 // bytes in `from`
-    struct band bands[BANDS];
+    struct band *bands;          // [n_bands]
+    int64_t n_bands;
     int64_t clock;
 };
+
+_Atomic int64_t dt_h5_chunks_room = DT_KEPT_CHUNK_BYTES;
 
 static dt_status read_filter(const struct dt_h5_array *array, hid_t plist, int i,
                              struct filter *filter)
@@ -81,7 +89,7 @@ static dt_status read_shape(struct dt_h5_chunks *chunks, const struct dt_h5_arra
         return dt_h5_fail(DT_USER, "read the chunks' shape in", array->file->path, NULL);
     chunks->n_dims = n;
     chunks->plain_edges = (options & H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS) != 0;
-    chunks->size = dt_dtype_size(array->type);
+    chunks->size = dt_h5_element(array);
     chunks->row = array->shape[1];
     chunks->columns = 1;
     chunks->whole_rows = true;
@@ -113,17 +121,32 @@ dt_status dt_h5_chunks_open(const struct dt_h5_array *array, hid_t plist,
         return dt_h5_fail(DT_USER, "read the filters in", array->file->path, damaged);
     for (int i = 0; i < c->n_filters; i++)
         DT_TRY(read_filter(array, plist, i, &c->filters[i]));
-    for (int i = 0; i < BANDS; i++)
-        c->bands[i].number = -1;
     return read_shape(c, array, plist);
+}
+
+static int64_t band_bytes(const struct dt_h5_chunks *chunks)
+{
+    return dt_min_i64(chunks->chunk[0], chunks->shape[0]) * chunks->row * chunks->size;
+}
+
+void dt_h5_chunks_note(const struct dt_h5_array *array, struct dt_shard *shard)
+{
+    if (!array->chunks)
+        return;
+    int64_t bytes = band_bytes(array->chunks);
+    shard->chunk_bytes = dt_max_i64(shard->chunk_bytes, bytes);
+    shard->compressed_bytes += array->shape[0] * array->chunks->row * array->chunks->size;
 }
 
 void dt_h5_chunks_close(struct dt_h5_chunks *chunks)
 {
     if (!chunks)
         return;
-    for (int i = 0; i < BANDS; i++)
+    for (int64_t i = 0; i < chunks->n_bands; i++)
         free(chunks->bands[i].rows);
+    if (chunks->n_bands > BANDS)
+        dt_h5_chunks_room += (chunks->n_bands - BANDS) * band_bytes(chunks);
+    free(chunks->bands);
     free(chunks->from);
     free(chunks->to);
     free(chunks);
@@ -265,7 +288,7 @@ static bool reaches_past_end(const struct dt_h5_chunks *chunks, const struct pla
 static dt_status decode(struct dt_h5_chunks *chunks, const struct place *place)
 {
     uint32_t skipped = 0;
-    dt_h5_enter();
+    dt_h5_enter(place->array->file->path);
     dt_status status = read_raw(chunks, place, &skipped);
     dt_h5_leave();
     DT_TRY(status);
@@ -276,11 +299,6 @@ static dt_status decode(struct dt_h5_chunks *chunks, const struct place *place)
     if (chunks->used == chunks->chunk_bytes)
         return DT_OK;
     return fail_chunk(place, "decodes to %zu bytes, not %zu", chunks->used, chunks->chunk_bytes);
-}
-
-static int64_t rows_of_band(const struct dt_h5_chunks *chunks)
-{
-    return chunks->chunk[0] < chunks->shape[0] ? chunks->chunk[0] : chunks->shape[0];
 }
 
 // Copies what of the chunk is inside the dataset, from dimension `dim` on; `to` and `from` are
@@ -309,13 +327,12 @@ static void copy_part(const struct dt_h5_chunks *chunks, const struct place *pla
 static dt_status make_room(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
                            struct band *band)
 {
-    size_t bytes = (size_t)(rows_of_band(chunks) * chunks->row * chunks->size);
     if (!chunks->from)
         chunks->from = malloc(chunks->room);
     if (!chunks->to)
         chunks->to = malloc(chunks->room);
     if (!band->rows)
-        band->rows = malloc(bytes);
+        band->rows = malloc((size_t)band_bytes(chunks));
     if (chunks->from && chunks->to && band->rows)
         return DT_OK;
     return DT_FAIL(DT_MACHINE, "store the shard in smaller chunks",
@@ -323,13 +340,32 @@ static dt_status make_room(struct dt_h5_chunks *chunks, const struct dt_h5_array
                    chunks->chunk_bytes);
 }
 
+// Takes the room for it.
+static bool may_keep_another(const struct dt_h5_chunks *chunks)
+{
+    int64_t bytes = band_bytes(chunks);
+    if (chunks->n_bands < BANDS)
+        return true;
+    if (chunks->n_bands == MOST_BANDS)
+        return false;
+    if (atomic_fetch_sub(&dt_h5_chunks_room, bytes) >= bytes)
+        return true;
+    dt_h5_chunks_room += bytes;
+    return false;
+}
+
 static dt_status get_band(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
                           int64_t number, const struct band **got)
 {
-    struct band *band = &chunks->bands[0];
-    for (int i = 0; i < BANDS && band->number != number; i++)
-        if (chunks->bands[i].number == number || chunks->bands[i].used < band->used)
+    struct band *band = NULL;
+    for (int64_t i = 0; i < chunks->n_bands && !(band && band->number == number); i++)
+        if (!band || chunks->bands[i].number == number || chunks->bands[i].used < band->used)
             band = &chunks->bands[i];
+    if (!(band && band->number == number) && may_keep_another(chunks)) {
+        DT_TRY(dt_list_grow(&chunks->bands, chunks->n_bands, sizeof *band));
+        band = &chunks->bands[chunks->n_bands++];
+        *band = (struct band){.number = -1};
+    }
     band->used = ++chunks->clock;
     *got = band;
     if (band->number == number)

@@ -3,12 +3,21 @@
 // the filters returned, so a damaged chunk makes it read past the end of the heap.
 #pragma once
 
+#include "data/dataset.h"
 #include "data/h5_file.h"
+
+#include <stdatomic.h>
+
+// Bytes of decoded rows that all datasets of this process may still keep, besides what each keeps
+// in any case; tests lower it.
+extern _Atomic int64_t dt_h5_chunks_room;
 
 // From the creation properties of a chunked dataset of a type that dtrain reads. Supported filters:
 // deflate (gzip), shuffle, fletcher32; any other is DT_USER.
 dt_status dt_h5_chunks_open(const struct dt_h5_array *array, hid_t plist,
                             struct dt_h5_chunks **chunks);
+// Adds what the array, which the shard's windows read, is decoded in; nothing for other arrays.
+void dt_h5_chunks_note(const struct dt_h5_array *array, struct dt_shard *shard);
 void dt_h5_chunks_close(struct dt_h5_chunks *chunks); // NULL is fine
 // Rows [first, first + count) of the first dimension, in the stored type. DT_USER names the file
 // and the chunk that does not decode to exactly its size. Uses the library's lock for raw bytes

@@ -2,6 +2,9 @@
 // ends with a row where /terminals or /timeouts is true.
 #include "data/h5_episodes.h"
 
+#include <inttypes.h>
+#include <math.h>
+
 enum { PIECE = 4096, ENDS = 2 };
 
 // ORs whether rows [first, first + n) of an array are true into `ends`.
@@ -11,8 +14,13 @@ static dt_status mark_ends(const struct dt_h5_array *array, int64_t first, int64
     float values[PIECE];
     DT_TRY(dt_h5_array_read(array, first, n, stored));
     dt_columns_to_floats(array->type, stored, n, 1, 0, 1, values, 1);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(values[i]))
+            return DT_FAIL(DT_USER, "store true or false, 1 or 0, in each row",
+                           "%s: %s, row %" PRId64 ": %g is neither true nor false",
+                           array->file->path, array->name, first + i, values[i]);
         ends[i] |= values[i] != 0;
+    }
     return DT_OK;
 }
 
@@ -37,12 +45,26 @@ static dt_status add_episodes(const struct dt_h5_array *arrays, int64_t n,
 
 static dt_status check_ends(const struct dt_h5_array *array, int64_t n)
 {
-    if (array->type != DT_DTYPE_COUNT && array->shape[1] == 1 && array->shape[0] == n)
-        return DT_OK;
-    return DT_FAIL(DT_USER, "store a boolean for each row of /observations",
-                   "%s: %s holds %lld rows of %lld %s, /observations has %lld rows",
-                   array->file->path, array->name, (long long)array->shape[0],
-                   (long long)array->shape[1], array->type_text, (long long)n);
+    static const char hint[] = "store a boolean for each row of /observations";
+    if (array->type == DT_DTYPE_COUNT)
+        return DT_FAIL(DT_USER, hint, "%s: %s holds %s", array->file->path, array->name,
+                       array->type_text);
+    if (array->shape[1] != 1 || array->shape[0] != n)
+        return DT_FAIL(DT_USER, hint,
+                       "%s: %s has %" PRId64 " rows of %" PRId64
+                       " values, /observations has %" PRId64 " rows",
+                       array->file->path, array->name, array->shape[0], array->shape[1], n);
+    return DT_OK;
+}
+
+// Time limits are not terminals: without /timeouts episodes run into each other.
+static void warn_of_one(struct dt_episodes *episodes, int64_t n, bool timeouts)
+{
+    if (episodes->n == 1 && !timeouts)
+        snprintf(episodes->warning, sizeof episodes->warning,
+                 "all %" PRId64 " rows are one episode, since none is marked in /terminals and "
+                 "there is no /timeouts; store /timeouts, true in the last row of each episode",
+                 n);
 }
 
 static dt_status list_ends(struct dt_reader *reader, const struct dt_scan_rules *rules,
@@ -66,6 +88,7 @@ static dt_status list_ends(struct dt_reader *reader, const struct dt_scan_rules 
                          "%s has neither /terminals nor /timeouts", reader->file.path);
     if (status == DT_OK)
         status = add_episodes(arrays, n, episodes);
+    warn_of_one(episodes, n, arrays[1].n_dims > 0);
     for (int i = 0; i < ENDS; i++)
         dt_h5_array_close(&arrays[i]);
     return status;

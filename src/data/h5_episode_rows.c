@@ -42,10 +42,11 @@ static dt_status fail_id(const struct dt_reader *reader, int64_t column, int64_t
                          int64_t row, int64_t wrong)
 {
     const struct dt_episodes *episodes = reader->own;
-    char where[DT_H5_PATH + 128];
+    char where[DT_H5_PATH + 128], value[DT_INTEGER_TEXT];
     return DT_FAIL(DT_USER, "raise the N of :id*N in data.inputs, or correct the data",
-                   "%s: %s: id %" PRId64 " is not in [0, %" PRId64 ")", reader->file.path,
-                   name_row(episodes, column, number, row, where, sizeof where), wrong,
+                   "%s: %s: id %s is not in [0, %" PRId64 ")", reader->file.path,
+                   name_row(episodes, column, number, row, where, sizeof where),
+                   dt_columns_integer_text(episodes->arrays[column].type, wrong, value),
                    episodes->columns.at[column].table);
 }
 
@@ -249,9 +250,45 @@ dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *sh
 {
     char *memory = malloc((size_t)dt_episode_rows_bytes(&shard->layout, NULL, n) + 1);
     if (!memory)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " frames", n);
+        return DT_FAIL(DT_MACHINE, NULL, "%s: no memory for %" PRId64 " frames", reader->file.path,
+                       n);
     dt_status status =
         dt_episode_rows_read(reader, first, n, dt_episode_rows_in(&shard->layout, NULL, n, memory));
+    free(memory);
+    return status;
+}
+
+static dt_status fail_hash(const struct dt_reader *reader, int64_t bytes)
+{
+    return DT_FAIL(DT_MACHINE, NULL, "%s: no memory for a checksum of its rows (%" PRId64 " bytes)",
+                   reader->file.path, bytes);
+}
+
+// The values that training reads, whatever they are stored as: columns that nobody names may
+// change. Episodes have no checksums apart from their data: reading the fletcher32 of a chunk is
+// reading the chunk.
+dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shard, int64_t bytes,
+                           uint64_t *hash)
+{
+    const struct dt_frame_layout *layout = &shard->layout;
+    int64_t widths[] = {floats_of(layout, &shard->bytes) * (int64_t)sizeof(float),
+                        layout->target_width * (int64_t)sizeof(float),
+                        layout->n_ids * (int64_t)sizeof(int32_t), bytes_of(layout, &shard->bytes)};
+    struct dt_hash_plan plan =
+        dt_hash_plan(shard->count, widths[0] + widths[1] + widths[2] + widths[3], bytes);
+    int64_t size = dt_episode_rows_bytes(layout, &shard->bytes, plan.rows), n;
+    char *memory = calloc(1, (size_t)size + 1); // an id that is not one leaves others unwritten
+    dt_status status = memory ? DT_OK : fail_hash(reader, size);
+    for (int64_t i = 0; i < plan.n && status == DT_OK; i++) {
+        int64_t first = dt_hash_piece(&plan, i, &n);
+        struct dt_episode_rows rows = dt_episode_rows_in(layout, &shard->bytes, plan.rows, memory);
+        const void *const parts[] = {rows.frames, rows.targets, rows.ids, rows.bytes};
+        rows.check = false;
+        status = dt_episode_rows_read(reader, first, n, rows);
+        for (int part = 0; part < 4 && status == DT_OK; part++)
+            *hash = XXH64(parts[part], (size_t)(n * widths[part]), *hash);
+        dt_file_progress();
+    }
     free(memory);
     return status;
 }
@@ -262,7 +299,7 @@ dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *sha
     struct dt_episodes *episodes = reader->own;
     int64_t bytes = dt_episode_rows_bytes(&shard->layout, NULL, SAMPLES);
     char *memory = calloc(1, (size_t)bytes + 1);
-    dt_status status = memory ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for a checksum");
+    dt_status status = memory ? DT_OK : fail_hash(reader, bytes);
     shard->first_hash = shard->layout.columns;
     for (int64_t i = 0; i < episodes->n; i++) {
         const struct dt_episode *at = &episodes->at[i];

@@ -5,13 +5,18 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/h5_chunks.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-enum { BYTES_LEAST = 64 };
+enum {
+    BYTES_LEAST = 64,
+    COLUMNS_MOST = 4096,  // datasets that a frame is read from
+    WIDTH_MOST = 1 << 26, // numbers of a frame
+};
 
 // Adding episodes.
 
@@ -38,31 +43,35 @@ dt_status dt_episodes_add_start(struct dt_episodes *episodes, int64_t first)
     return add_episode(episodes, &(struct dt_episode){.first = first});
 }
 
-static int compare_numbers(const void *a, const void *b)
+int dt_episodes_by_number(const void *a, const void *b)
 {
-    const char *x = *(char *const *)a, *y = *(char *const *)b; // of the same prefix
+    const char *x = *(char *const *)a, *y = *(char *const *)b;
     size_t n = strlen(x), m = strlen(y);
     return n != m ? (n > m) - (n < m) : strcmp(x, y);
 }
 
-dt_status dt_episodes_numbered(const struct dt_h5_file *file, const char *group, const char *prefix,
-                               struct dt_h5_names *names)
+static bool is_numbered(const char *name, const char *prefix)
 {
-    size_t length = strlen(prefix);
-    int64_t kept = 0;
-    DT_TRY(dt_h5_list(file, group, names));
-    for (int64_t i = 0; i < names->n; i++) {
-        const char *number = names->at[i] + length;
-        if (strncmp(names->at[i], prefix, length) == 0 && *number &&
-            number[strspn(number, "0123456789")] == 0)
-            names->at[kept++] = names->at[i];
-        else
-            free(names->at[i]);
+    const char *number = name + strlen(prefix);
+    return strncmp(name, prefix, strlen(prefix)) == 0 && *number &&
+           number[strspn(number, "0123456789")] == 0;
+}
+
+dt_status dt_episodes_numbered(const struct dt_h5_file *file, const char *group, const char *prefix,
+                               struct dt_h5_names *names, struct dt_h5_names *others)
+{
+    struct dt_h5_names all;
+    dt_status status = dt_h5_list(file, group, &all);
+    *names = (struct dt_h5_names){0};
+    for (int64_t i = 0; i < all.n && status == DT_OK; i++) {
+        struct dt_h5_names *to = is_numbered(all.at[i], prefix) ? names : others;
+        if (to)
+            status = dt_h5_names_add(to, all.at[i], strlen(all.at[i]));
     }
-    names->n = kept;
-    if (kept > 0)
-        qsort(names->at, (size_t)kept, sizeof *names->at, compare_numbers);
-    return DT_OK;
+    dt_h5_names_free(&all);
+    if (names->n > 0)
+        qsort(names->at, (size_t)names->n, sizeof *names->at, dt_episodes_by_number);
+    return status;
 }
 
 // Columns.
@@ -89,24 +98,59 @@ static dt_status fail_missing(const struct dt_reader *reader, const char *key, c
                    "%s has no %s (%s)", reader->file.path, full, key);
 }
 
+// A key's walk through groups.
+struct walk {
+    const char *key;
+    int64_t n; // groups so far, each by its address
+    struct visited {
+        uint64_t address;
+        char path[DT_H5_PATH];
+    } * at;
+};
+
+// Hard links that lead to one group could unfold to any number of paths, or go round in circles.
+static dt_status enter_group(const struct dt_reader *reader, struct walk *walk, const char *full,
+                             uint64_t address)
+{
+    for (int64_t i = 0; i < walk->n; i++)
+        if (walk->at[i].address == address)
+            return DT_FAIL(DT_USER, "name the datasets that are wanted, each once",
+                           "%s: %s is the group %s again, by a hard link (%s)", reader->file.path,
+                           full, walk->at[i].path, walk->key);
+    if (walk->n == COLUMNS_MOST)
+        return DT_FAIL(DT_USER, "name the datasets that are wanted",
+                       "%s: there are more than %d groups on the way to %s (%s)", reader->file.path,
+                       COLUMNS_MOST, full, walk->key);
+    DT_TRY(dt_list_grow(&walk->at, walk->n, sizeof *walk->at));
+    walk->at[walk->n].address = address;
+    strcpy(walk->at[walk->n++].path, full);
+    return DT_OK;
+}
+
 // Adds `column` with its path or, where that is a group, with those of all datasets in it.
 static dt_status expand(const struct dt_reader *reader, struct dt_episodes *episodes,
-                        const char *key, const struct dt_column *column)
+                        struct walk *walk, const struct dt_column *column)
 {
     char full[DT_H5_PATH];
     enum dt_h5_node node;
+    uint64_t address;
     struct dt_h5_names names;
     DT_TRY(path_of(reader, episodes->at[0].group, column->path, full));
-    DT_TRY(dt_h5_find(&reader->file, full, &node));
+    DT_TRY(dt_h5_find(&reader->file, full, &node, &address));
+    if (node == DT_H5_DATASET && episodes->columns.n == COLUMNS_MOST)
+        return DT_FAIL(DT_USER, "name the datasets that are wanted, or store fewer",
+                       "%s: %s is one of more than %d datasets (%s)", reader->file.path, full,
+                       COLUMNS_MOST, walk->key);
     if (node == DT_H5_DATASET)
         return dt_columns_add(&episodes->columns, column);
-    if (node == DT_H5_NOTHING)
-        return fail_missing(reader, key, full);
+    if (node != DT_H5_GROUP)
+        return fail_missing(reader, walk->key, full);
+    DT_TRY(enter_group(reader, walk, full, address));
     dt_status status = dt_h5_list(&reader->file, full, &names);
     for (int64_t i = 0; i < names.n && status == DT_OK; i++) {
         struct dt_column member = *column;
         int length = snprintf(member.path, sizeof member.path, "%s/%s", column->path, names.at[i]);
-        status = length < DT_COLUMN_PATH ? expand(reader, episodes, key, &member)
+        status = length < DT_COLUMN_PATH ? expand(reader, episodes, walk, &member)
                                          : DT_FAIL(DT_USER, NULL, "%s: a path in %s is too long",
                                                    reader->file.path, full);
     }
@@ -120,8 +164,11 @@ static dt_status add_columns(const struct dt_reader *reader, struct dt_episodes 
     struct dt_columns named = {0};
     int64_t before = episodes->columns.n;
     dt_status status = dt_columns_parse(key, text, target, &named);
-    for (int64_t i = 0; i < named.n && status == DT_OK; i++)
-        status = expand(reader, episodes, key, &named.at[i]);
+    for (int64_t i = 0; i < named.n && status == DT_OK; i++) {
+        struct walk walk = {.key = key};
+        status = expand(reader, episodes, &walk, &named.at[i]);
+        free(walk.at);
+    }
     dt_columns_free(&named);
     if (status == DT_OK && episodes->columns.n == before)
         status =
@@ -151,11 +198,8 @@ static dt_status has_targets(const struct dt_reader *reader, const struct dt_epi
                              bool *found)
 {
     char full[DT_H5_PATH];
-    enum dt_h5_node node;
     DT_TRY(path_of(reader, episodes->at[0].group, episodes->schema->targets, full));
-    DT_TRY(dt_h5_find(&reader->file, full, &node));
-    *found = node != DT_H5_NOTHING;
-    return DT_OK;
+    return dt_h5_has(&reader->file, full, found);
 }
 
 static dt_status list_columns(const struct dt_reader *reader, struct dt_episodes *episodes)
@@ -245,7 +289,7 @@ static dt_status open_arrays(struct dt_reader *reader, int64_t number)
     struct dt_episodes *episodes = reader->own;
     const char *group = episodes->at[number].group;
     dt_status status = DT_OK;
-    dt_h5_enter();
+    dt_h5_enter(reader->file.path);
     for (int64_t i = 0; i < episodes->columns.n && status == DT_OK; i++)
         if (episodes->places && episodes->places[number * episodes->columns.n + i].offset > 0)
             status = place_array(reader, i, number);
@@ -311,7 +355,7 @@ static dt_status place_columns(struct dt_reader *reader)
     struct dt_frame_layout *layout = &episodes->layout;
     XXH64_state_t *hash = XXH64_createState();
     if (!hash)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a checksum");
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to open %s", reader->file.path);
     XXH64_reset(hash, 0);
     for (int64_t i = 0; i < episodes->columns.n; i++) {
         struct dt_column *column = &episodes->columns.at[i];
@@ -336,6 +380,11 @@ static dt_status place_columns(struct dt_reader *reader)
         return DT_FAIL(DT_USER, "name fewer columns with :id*N",
                        "%s: data.inputs has %" PRId64 " columns of ids, the most are %d",
                        reader->file.path, layout->n_ids, DT_IDS_MAX);
+    if (layout->frame_width > WIDTH_MOST || layout->target_width > WIDTH_MOST)
+        return DT_FAIL(DT_USER, "name fewer columns with data.inputs and data.targets",
+                       "%s: a frame has %" PRId64 " numbers and %" PRId64
+                       " targets, the most are %d",
+                       reader->file.path, layout->frame_width, layout->target_width, WIDTH_MOST);
     DT_TRY(check_targets(reader, episodes));
     return by_head(episodes) ? check_named_targets(reader, episodes) : DT_OK;
 }
@@ -508,6 +557,9 @@ static dt_status open_all(struct dt_reader *reader, const struct dt_scan_rules *
     shard->stride = episodes->rules.stride;
     shard->episodes = episodes->n;
     shard->empty = episodes->empty;
+    for (int64_t i = 0; i < episodes->columns.n && !episodes->places; i++)
+        dt_h5_chunks_note(&episodes->arrays[i], shard);
+    memcpy(shard->warning, episodes->warning, sizeof shard->warning);
     return DT_OK;
 }
 

@@ -32,10 +32,12 @@ dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules 
 // episodes share, one that starts at row `first`, not below that of the one before.
 dt_status dt_episodes_add_group(struct dt_episodes *episodes, const char *parent, const char *name);
 dt_status dt_episodes_add_start(struct dt_episodes *episodes, int64_t first);
-// The members of a group whose names are `prefix` and a number, by number. `names` is empty where
-// the file has none.
+// The members of a group whose names are `prefix` and a number, by number, and the names of its
+// other members, in no order (NULL: not wanted). Both are empty where the file has none.
 dt_status dt_episodes_numbered(const struct dt_h5_file *file, const char *group, const char *prefix,
-                               struct dt_h5_names *names);
+                               struct dt_h5_names *names, struct dt_h5_names *others);
+// Orders names of the same prefix by number, and any names somehow; for qsort.
+int dt_episodes_by_number(const void *a, const void *b);
 
 // What the files h5_episode*.c share.
 
@@ -60,6 +62,7 @@ struct dt_episodes {
     struct dt_frame_layout layout;
     struct dt_columns columns;
     unsigned types; // a bit for each one that is stored
+    char warning[DT_SHARD_WARNING];
     int64_t n, empty;
     struct dt_episode *at;           // [n + 1]; the last says where all end
     struct dt_episode_place *places; // [n, columns.n]; NULL: episodes share datasets
@@ -97,6 +100,8 @@ struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout,
 // The functions of a reader kind.
 void dt_episodes_close(struct dt_reader *reader);
 dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *shard);
+dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shard, int64_t bytes,
+                           uint64_t *hash);
 dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
                              int64_t n);
 void dt_episodes_arrays(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
@@ -114,6 +119,6 @@ void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, siz
 
 #define DT_EPISODES_FUNCTIONS                                                                      \
     .unit = "frames", .close = dt_episodes_close, .fingerprint = dt_episodes_fingerprint,          \
-    .verify = dt_episodes_verify, .arrays = dt_episodes_arrays,                                    \
+    .hash = dt_episodes_hash, .verify = dt_episodes_verify, .arrays = dt_episodes_arrays,          \
     .block_bytes = dt_episodes_block_bytes, .read = dt_episodes_read, .write = dt_episodes_write,  \
     .pad = dt_episodes_pad, .frames = dt_episodes_frames, .place = dt_episodes_place

@@ -1,6 +1,7 @@
 // Settings and lock of the library, its error messages, and opening a file.
 #include "data/h5_file.h"
 
+#include "base/crash.h"
 #include "base/file.h"
 #include "data/dataset.h"
 
@@ -10,13 +11,23 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static bool entered; // under the lock
+// Under the lock:
+static bool entered;
+static int depth;
+static struct dt_crash_note note = {
+    .library = "libhdf5",
+    .hint = "the file is probably damaged: check it with h5dump FILE >/dev/null, and copy it again "
+            "from its source or create it again"};
 
 // After a file failed to close (a full disk), the library's own clean-up at exit would crash
 // (1.10.8). All that is ours is closed without it.
-void dt_h5_enter(void)
+void dt_h5_enter(const char *path)
 {
     pthread_mutex_lock(&lock);
+    if (depth++ == 0 && path) {
+        note.path = path;
+        dt_crash_enter(&note);
+    }
     if (!entered)
         H5dont_atexit();
     entered = true;
@@ -25,6 +36,11 @@ void dt_h5_enter(void)
 
 void dt_h5_leave(void)
 {
+    dt_crash_advance();
+    if (--depth == 0 && note.path) {
+        dt_crash_leave();
+        note.path = NULL;
+    }
     pthread_mutex_unlock(&lock);
     dt_file_progress(); // opening 100,000 episodes takes minutes, in which the other ranks wait
 }
@@ -33,7 +49,7 @@ const char *dt_dataset_hdf5_version(void)
 {
     static _Thread_local char text[32];
     unsigned major = 0, minor = 0, release = 0;
-    dt_h5_enter();
+    dt_h5_enter(NULL);
     H5get_libversion(&major, &minor, &release);
     dt_h5_leave();
     snprintf(text, sizeof text, "%u.%u.%u", major, minor, release);
@@ -88,6 +104,17 @@ hid_t dt_h5_access(void)
     return access;
 }
 
+static void find_base(struct dt_h5_file *file)
+{
+    hid_t plist = H5Fget_create_plist(file->id);
+    size_t address = 0, length = 0;
+    hsize_t user_block = 0;
+    H5Pget_sizes(plist, &address, &length);
+    H5Pget_userblock(plist, &user_block);
+    H5Pclose(plist);
+    file->base = address == 8 && length == 8 ? (int64_t)user_block : -1;
+}
+
 static dt_status open_file(struct dt_h5_file *file)
 {
     const char *path = file->path;
@@ -116,6 +143,8 @@ static dt_status open_file(struct dt_h5_file *file)
         status = DT_FAIL(DT_MACHINE, NULL, "no memory to open %s", path);
     else
         memcpy(&file->fd, handle, sizeof file->fd);
+    if (status == DT_OK)
+        find_base(file);
     H5Pclose(access);
     return status;
 }

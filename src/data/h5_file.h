@@ -10,8 +10,9 @@
 #include <stdint.h>
 
 // Every call of the library is made between these two: it may have been built without a lock of its
-// own, and its error printing is switched off per thread. May be nested.
-void dt_h5_enter(void);
+// own, and its error printing is switched off per thread. May be nested. Should the library crash,
+// the last words name `path`, that of the outermost call (NULL: none).
+void dt_h5_enter(const char *path);
 void dt_h5_leave(void);
 
 // Reports the library call just before, which failed: "cannot <action> <path>: <innermost reason>".
@@ -31,6 +32,7 @@ struct dt_h5_file {
     hid_t id;         // -1: not open
     int fd;           // the library's, which closes it; for pread
     int64_t bytes;
+    int64_t base; // what addresses in the file count from; -1: they do not have 8 bytes
     struct dt_h5_trail *trail; // the groups of the path that was looked up last
 };
 
@@ -38,7 +40,8 @@ struct dt_h5_file {
 dt_status dt_h5_open(const char *path, struct dt_h5_file *file);
 void dt_h5_close(struct dt_h5_file *file); // and all that is open in it
 
-struct dt_h5_chunks; // h5_chunks.h
+struct dt_h5_chunks;           // h5_chunks.h
+enum { DT_H5_REFERENCE = 16 }; // bytes of a reference to a string of variable length
 
 // One dataset of a file, opened and checked: all its bytes are in this file.
 struct dt_h5_array {
@@ -49,8 +52,9 @@ struct dt_h5_array {
     char type_text[64]; // "big-endian unsigned 16-bit integers"
     int n_dims;
     int64_t shape[2]; // [0] is 1 for a scalar; [1] is the product of all other dimensions
+    int64_t string;   // bytes of each of its strings; 0: it does not hold strings
+    bool variable;    // … of the references to them, since their lengths vary
     int64_t offset;   // of contiguous bytes in the file; -1: chunked or compact
-    bool filtered;
     struct dt_h5_chunks *chunks; // of a filtered dataset
 };
 
@@ -61,20 +65,28 @@ dt_status dt_h5_locate(const struct dt_h5_file *file, const char *path, hid_t *g
                        const char **name, bool *found);
 // *found: whether the file has a dataset or group of that name; a link to elsewhere is an error.
 dt_status dt_h5_has(const struct dt_h5_file *file, const char *name, bool *found);
-// What a path of any depth names, "/data/demo_0/obs"; links to elsewhere are errors.
-enum dt_h5_node { DT_H5_NOTHING, DT_H5_GROUP, DT_H5_DATASET };
-dt_status dt_h5_find(const struct dt_h5_file *file, const char *path, enum dt_h5_node *node);
+// What a path of any depth names, "/data/demo_0/obs", without opening it; links to elsewhere are
+// errors. *address tells objects apart that have several names; unset for DT_H5_NOTHING.
+enum dt_h5_node { DT_H5_NOTHING, DT_H5_GROUP, DT_H5_DATASET, DT_H5_OTHER };
+dt_status dt_h5_find(const struct dt_h5_file *file, const char *path, enum dt_h5_node *node,
+                     uint64_t *address);
+// DT_USER where the type of the dataset `name` with its header at `address`, or of an attribute of
+// it, has sizes with which the library would read beyond its memory.
+dt_status dt_h5_check_types(const struct dt_h5_file *file, const char *name, uint64_t address);
 // A list of texts; free with dt_h5_names_free. One of zeros is empty.
 struct dt_h5_names {
     int64_t n;
     char **at;
 };
+dt_status dt_h5_names_add(struct dt_h5_names *names, const char *name, size_t length);
 // The names in a group, sorted bytewise.
 dt_status dt_h5_list(const struct dt_h5_file *file, const char *group, struct dt_h5_names *names);
 // Appends "it has a, b, c", for hints; nothing where there is no such group.
 void dt_h5_name_members(const struct dt_h5_file *file, const char *group, char *text, size_t size);
-// The strings of a one-dimensional dataset, of fixed or variable length.
-dt_status dt_h5_strings(const struct dt_h5_file *file, const char *path, struct dt_h5_names *names);
+// The first `most` strings of a one-dimensional dataset, of fixed or variable length. It is checked
+// as any other (dt_h5_array_open); a string beyond 1023 bytes is an error.
+dt_status dt_h5_strings(const struct dt_h5_file *file, const char *path, int64_t most,
+                        struct dt_h5_names *names);
 void dt_h5_names_free(struct dt_h5_names *names);
 // *found: whether the file has the dataset; a link to elsewhere, a virtual one, one that was never
 // written, or a filter that dtrain does not support is an error.
@@ -82,6 +94,11 @@ dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
                            struct dt_h5_array *array, bool *found);
 // An array of zeros is fine, and one whose file is closed.
 void dt_h5_array_close(struct dt_h5_array *array);
+// Bytes of a stored element; 0: of a type that dtrain does not read.
+static inline int64_t dt_h5_element(const struct dt_h5_array *array)
+{
+    return array->type != DT_DTYPE_COUNT ? dt_dtype_size(array->type) : array->string;
+}
 // Rows [first, first + count) of the first dimension, in the stored type.
 dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64_t count,
                            void *data);

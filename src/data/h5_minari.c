@@ -7,7 +7,7 @@ static dt_status list_groups(struct dt_reader *reader, const struct dt_scan_rule
 {
     struct dt_h5_names names;
     (void)rules;
-    dt_status status = dt_episodes_numbered(&reader->file, "/", "episode_", &names);
+    dt_status status = dt_episodes_numbered(&reader->file, "/", "episode_", &names, NULL);
     for (int64_t i = 0; i < names.n && status == DT_OK; i++)
         status = dt_episodes_add_group(episodes, "", names.at[i]);
     dt_h5_names_free(&names);
@@ -27,7 +27,7 @@ static dt_status open_minari(struct dt_reader *reader, const struct dt_scan_rule
 static dt_status has_episodes(const struct dt_h5_file *file, bool *found)
 {
     struct dt_h5_names names;
-    dt_status status = dt_episodes_numbered(file, "/", "episode_", &names);
+    dt_status status = dt_episodes_numbered(file, "/", "episode_", &names, NULL);
     *found = names.n > 0;
     dt_h5_names_free(&names);
     return status;

@@ -9,18 +9,21 @@ enum { PIECE = 1024 };
 static dt_status add_starts(const struct dt_h5_array *array, int64_t rows,
                             struct dt_episodes *episodes)
 {
-    int64_t before = 0, starts[PIECE];
+    uint64_t before = 0, starts[PIECE]; // below zero in the file: beyond all rows
     for (int64_t i = 0; i < array->shape[0]; i++) {
-        int64_t left = array->shape[0] - i, start;
+        int64_t left = array->shape[0] - i;
         if (i % PIECE == 0)
             DT_TRY(dt_h5_array_read(array, i, left < PIECE ? left : PIECE, starts));
-        start = starts[i % PIECE];
-        if (start < before || start > rows || (i == 0 && start != 0))
-            return DT_FAIL(DT_USER, "store ascending row numbers of /frames, the first of them 0",
-                           "%s: /episode_starts[%" PRId64 "] is %" PRId64 ", not in [%" PRId64
-                           ", %" PRId64 "]",
-                           array->file->path, i, start, before, i == 0 ? 0 : rows);
-        DT_TRY(dt_episodes_add_start(episodes, start));
+        uint64_t start = starts[i % PIECE];
+        if (start < before || start > (uint64_t)rows || (i == 0 && start != 0)) {
+            char value[DT_INTEGER_TEXT];
+            return DT_FAIL(
+                DT_USER, "store ascending row numbers of /frames, the first of them 0",
+                "%s: /episode_starts[%" PRId64 "] is %s, not in [%" PRIu64 ", %" PRId64 "]",
+                array->file->path, i, dt_columns_integer_text(array->type, (int64_t)start, value),
+                before, i == 0 ? 0 : rows);
+        }
+        DT_TRY(dt_episodes_add_start(episodes, (int64_t)start));
         before = start;
     }
     return DT_OK;

@@ -39,7 +39,8 @@ static dt_status fail_write(const struct dt_shard_writer *writer)
     return dt_h5_fail(DT_MACHINE, "write", writer->path, NULL);
 }
 
-// Contiguous, without writing zeros before the data.
+// Contiguous, without writing zeros before the data, and without the time, so that the same tokens
+// give the same file.
 static dt_status create_array(const struct dt_shard_writer *writer, const char *name, dt_dtype type,
                               int64_t n, hid_t *id)
 {
@@ -47,6 +48,7 @@ static dt_status create_array(const struct dt_shard_writer *writer, const char *
     dt_status status = DT_OK;
     hid_t space = H5Screate_simple(1, &size, NULL), plist = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER);
+    H5Pset_obj_track_times(plist, false);
     *id = H5Dcreate2(writer->file, name, dt_h5_type(type), space, H5P_DEFAULT, plist, H5P_DEFAULT);
     if (*id < 0)
         status = fail_write(writer);
@@ -85,7 +87,7 @@ dt_status dt_shard_create(const char *path, dt_dtype type, int64_t count,
     dt_status status = DT_OK;
     if (!w->path || !w->buffer || !w->hashes)
         status = DT_FAIL(DT_MACHINE, NULL, "no memory to write %s", path);
-    dt_h5_enter();
+    dt_h5_enter(NULL);
     if (status == DT_OK)
         status = create_file(w);
     dt_h5_leave();
@@ -122,7 +124,7 @@ static dt_status flush(struct dt_shard_writer *writer)
             writer->buffer + at, (size_t)(left < DT_HASH_BLOCK ? left : DT_HASH_BLOCK));
     }
     writer->used = 0;
-    dt_h5_enter();
+    dt_h5_enter(NULL);
     dt_status status =
         write_slab(writer, writer->tokens, writer->type, writer->done - n, n, writer->buffer);
     dt_h5_leave();
@@ -202,7 +204,7 @@ static dt_status sync_file(const char *path)
 dt_status dt_shard_finish(struct dt_shard_writer *writer, bool documents)
 {
     dt_status status = flush(writer);
-    dt_h5_enter();
+    dt_h5_enter(NULL);
     if (status == DT_OK)
         status = write_tail(writer, documents);
     if (status == DT_OK) { // the library may write, and fail, only here
@@ -222,7 +224,7 @@ void dt_shard_abandon(struct dt_shard_writer *writer)
 {
     if (!writer)
         return;
-    dt_h5_enter();
+    dt_h5_enter(NULL);
     if (writer->file >= 0)
         H5Fclose(writer->file);
     dt_h5_leave();
@@ -235,7 +237,7 @@ void dt_shard_abandon(struct dt_shard_writer *writer)
 
 dt_status dt_shard_set_vocab(const char *path, int64_t vocab_size)
 {
-    dt_h5_enter();
+    dt_h5_enter(NULL);
     hid_t access = dt_h5_access(), file = H5Fopen(path, H5F_ACC_RDWR, access);
     hid_t tokens = file < 0 ? -1 : H5Dopen2(file, "/tokens", H5P_DEFAULT);
     dt_status status = tokens < 0

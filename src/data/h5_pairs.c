@@ -1,5 +1,6 @@
 // Pairs: /input_ids and /labels, both [n, T] signed 32-bit. A row is a window and a segment of its
 // own; label -100 is ignored by the loss.
+#include "data/h5_chunks.h"
 #include "data/h5_reader.h"
 #include "data/tokens.h"
 
@@ -21,6 +22,7 @@ static dt_status open_pairs(struct dt_reader *reader, const struct dt_scan_rules
         if (array->type != DT_I32)
             return DT_FAIL(DT_USER, "store it as little-endian signed 32-bit integers",
                            "%s: %s holds %s", path, array->name, array->type_text);
+        dt_h5_chunks_note(array, shard);
     }
     if (ids[0] != labels[0] || ids[1] != labels[1])
         return DT_FAIL(DT_USER, "make the shapes of /input_ids and /labels equal",
@@ -42,6 +44,15 @@ static dt_status fingerprint(struct dt_reader *reader, struct dt_shard *shard)
 {
     DT_TRY(dt_reader_hash(reader, &reader->arrays[IDS], 0, 1, &shard->first_hash));
     return dt_reader_hash(reader, &reader->arrays[LABELS], shard->count - 1, 1, &shard->last_hash);
+}
+
+static dt_status hash_pairs(struct dt_reader *reader, const struct dt_shard *shard, int64_t bytes,
+                            uint64_t *hash)
+{
+    (void)shard;
+    for (int which = 0; which < PAIR; which++)
+        DT_TRY(dt_reader_hash_array(reader, &reader->arrays[which], bytes / PAIR, hash));
+    return DT_OK;
 }
 
 // The first of n values that is neither in [0, limit) nor, of labels, DT_IGNORED; n where there is
@@ -134,6 +145,7 @@ const struct dt_reader_kind dt_pairs_reader = {
     .datasets = {"/input_ids", "/labels"},
     .open = open_pairs,
     .fingerprint = fingerprint,
+    .hash = hash_pairs,
     .verify = verify_pairs,
     .arrays = dt_tokens_arrays,
     .block_bytes = block_bytes,

@@ -130,6 +130,10 @@ static dt_status open_file(struct dt_reader *reader, const char *path,
     DT_TRY(dt_h5_open(path, &reader->file));
     DT_TRY(recognise(reader, rules));
     DT_TRY(check_rules(reader->kind, path, rules));
+    struct stat file;
+    if (fstat(reader->file.fd, &file) != 0)
+        return DT_FAIL_ERRNO("read", path);
+    shard->file = dt_file_stamp(&file);
     shard->file_bytes = reader->file.bytes;
     for (int i = 0; i < DT_READER_DATASETS && reader->kind->datasets[i]; i++) {
         bool found;
@@ -151,7 +155,7 @@ dt_status dt_reader_open(const char *path, const struct dt_scan_rules *rules,
     r->kind = dt_reader_source(path);
     r->file = (struct dt_h5_file){.path = path, .id = -1, .fd = -1};
     *shard = (struct dt_shard){.path = shard->path, .row = 1, .width = 1};
-    dt_h5_enter();
+    dt_h5_enter(path);
     dt_status status = r->kind ? r->kind->open(r, rules, shard) : open_file(r, path, rules, shard);
     dt_h5_leave();
     shard->kind = status == DT_OK ? r->kind : NULL;
@@ -171,7 +175,7 @@ void dt_reader_close(struct dt_reader *reader)
         reader->kind->close(reader);
     for (int i = 0; i < DT_READER_DATASETS; i++)
         dt_h5_array_close(&reader->arrays[i]);
-    dt_h5_enter();
+    dt_h5_enter(reader->file.path);
     dt_h5_close(&reader->file);
     dt_h5_leave();
     free(reader->own);
@@ -185,6 +189,14 @@ dt_status dt_reader_fingerprint(struct dt_reader *reader, struct dt_shard *shard
                                                          : DT_OK;
 }
 
+dt_status dt_reader_hash_data(struct dt_reader *reader, struct dt_shard *shard, int64_t bytes)
+{
+    shard->data_hash = 0;
+    return reader->kind->hash && shard->count > 0
+               ? reader->kind->hash(reader, shard, bytes, &shard->data_hash)
+               : DT_OK;
+}
+
 dt_status dt_reader_scratch(struct dt_reader *reader, int64_t bytes, void *pointer)
 {
     if (bytes > reader->scratch_bytes) {
@@ -192,7 +204,8 @@ dt_status dt_reader_scratch(struct dt_reader *reader, int64_t bytes, void *point
         reader->scratch = malloc((size_t)bytes);
         reader->scratch_bytes = reader->scratch ? bytes : 0;
         if (!reader->scratch)
-            return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " bytes", bytes);
+            return DT_FAIL(DT_MACHINE, NULL, "%s: no memory for %" PRId64 " bytes",
+                           reader->file.path, bytes);
     }
     memcpy(pointer, &reader->scratch, sizeof reader->scratch);
     return DT_OK;
@@ -206,5 +219,47 @@ dt_status dt_reader_hash(struct dt_reader *reader, const struct dt_h5_array *arr
     DT_TRY(dt_reader_scratch(reader, bytes, &rows));
     DT_TRY(dt_h5_array_read(array, first, count, rows));
     *hash = XXH64(rows, (size_t)bytes, 0);
+    return DT_OK;
+}
+
+// Pieces are large enough for a disk, and many enough to be spread.
+struct dt_hash_plan dt_hash_plan(int64_t count, int64_t row_bytes, int64_t bytes)
+{
+    enum { SPREAD = 64, LEAST = 1 << 12, MOST = 1 << 20 };
+    int64_t piece = bytes / SPREAD;
+    piece = piece < LEAST ? LEAST : piece > MOST ? MOST : piece;
+    struct dt_hash_plan plan = {.count = count, .rows = piece / row_bytes};
+    if (plan.rows < 1)
+        plan.rows = 1;
+    if (plan.rows > count)
+        plan.rows = count;
+    plan.all = count <= bytes / row_bytes;
+    plan.n = plan.all ? (count + plan.rows - 1) / plan.rows : bytes / (plan.rows * row_bytes);
+    if (!plan.all && plan.n < 2)
+        plan.n = 2;
+    return plan;
+}
+
+int64_t dt_hash_piece(const struct dt_hash_plan *plan, int64_t i, int64_t *rows)
+{
+    int64_t first = plan->all ? i * plan->rows
+                              : (int64_t)((__int128)(plan->count - plan->rows) * i / (plan->n - 1));
+    *rows = plan->count - first < plan->rows ? plan->count - first : plan->rows;
+    return first;
+}
+
+dt_status dt_reader_hash_array(struct dt_reader *reader, const struct dt_h5_array *array,
+                               int64_t bytes, uint64_t *hash)
+{
+    int64_t row = array->shape[1] * dt_dtype_size(array->type), rows;
+    struct dt_hash_plan plan = dt_hash_plan(array->shape[0], row, bytes);
+    for (int64_t i = 0; i < plan.n; i++) {
+        int64_t first = dt_hash_piece(&plan, i, &rows);
+        void *data = NULL;
+        DT_TRY(dt_reader_scratch(reader, rows * row, &data));
+        DT_TRY(dt_h5_array_read(array, first, rows, data));
+        *hash = XXH64(data, (size_t)(rows * row), *hash);
+        dt_file_progress();
+    }
     return DT_OK;
 }

@@ -18,3 +18,15 @@ dt_status dt_reader_scratch(struct dt_reader *reader, int64_t bytes, void *point
 // xxh64 of rows [first, first + count) of an array, for fingerprints.
 dt_status dt_reader_hash(struct dt_reader *reader, const struct dt_h5_array *array, int64_t first,
                          int64_t count, uint64_t *hash);
+// What a hash of at most `bytes` reads of `count` rows: pieces one after another where they are all
+// of the data, else evenly spread from the first row to the last.
+struct dt_hash_plan {
+    int64_t count, rows, n; // of the data, of a piece; pieces
+    bool all;
+};
+struct dt_hash_plan dt_hash_plan(int64_t count, int64_t row_bytes, int64_t bytes);
+// The first row of piece i, and how many it has.
+int64_t dt_hash_piece(const struct dt_hash_plan *plan, int64_t i, int64_t *rows);
+// *hash = xxh64, seeded by *hash, of what a plan reads of an array.
+dt_status dt_reader_hash_array(struct dt_reader *reader, const struct dt_h5_array *array,
+                               int64_t bytes, uint64_t *hash);

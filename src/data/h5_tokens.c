@@ -3,6 +3,7 @@
 // (n - 1) / T windows of T + 1 tokens, the last token of one being the first of the next.
 #include "data/tokens.h"
 
+#include "data/h5_chunks.h"
 #include "data/h5_hashes.h"
 #include "data/h5_reader.h"
 #include "data/h5_starts.h"
@@ -39,6 +40,7 @@ static dt_status open_tokens(struct dt_reader *reader, const struct dt_scan_rule
     }
     DT_TRY(dt_h5_starts_open(&reader->file, tokens, &stream->starts));
     shard->doc_starts = stream->starts.found;
+    dt_h5_chunks_note(tokens, shard);
     return DT_OK;
 }
 
@@ -76,6 +78,21 @@ static dt_status fingerprint(struct dt_reader *reader, struct dt_shard *shard)
     }
     shard->last_hash ^= stream->starts.hash;
     return DT_OK;
+}
+
+// The stored checksums stand for the tokens and, if /doc_starts has one, for these.
+static dt_status hash_tokens(struct dt_reader *reader, const struct dt_shard *shard, int64_t bytes,
+                             uint64_t *hash)
+{
+    const struct stream *stream = reader->own;
+    const struct dt_h5_starts *starts = &stream->starts;
+    const struct dt_h5_hashes *hashes = used_hashes(reader);
+    (void)shard;
+    DT_TRY(dt_reader_hash_array(reader, hashes ? &hashes->array : &reader->arrays[0], bytes, hash));
+    *hash ^= starts->hash;
+    return starts->found && !starts->stamped && starts->array.shape[0] > 0
+               ? dt_reader_hash_array(reader, &starts->array, bytes, hash)
+               : DT_OK;
 }
 
 int64_t dt_tokens_read_bytes(const struct dt_shard *shard, int64_t count)
@@ -195,6 +212,7 @@ const struct dt_reader_kind dt_tokens_reader = {
     .open = open_tokens,
     .close = close_tokens,
     .fingerprint = fingerprint,
+    .hash = hash_tokens,
     .check = check_starts,
     .verify = verify_tokens,
     .arrays = dt_tokens_arrays,

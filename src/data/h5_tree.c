@@ -1,4 +1,4 @@
-// What a file holds: what a path names, the names in a group, lists of strings.
+// What a file holds: what a path names, the names in a group.
 #include "base/list.h"
 #include "base/text.h"
 #include "data/h5_file.h"
@@ -41,14 +41,27 @@ static dt_status check_link(const struct dt_h5_file *file, hid_t group, const ch
     return DT_OK;
 }
 
-static dt_status node_type(const struct dt_h5_file *file, hid_t group, const char *name, hid_t *id,
-                           enum dt_h5_node *node)
+// What a name in a group is, and where its object header is. Nothing that the object holds is
+// decoded, as opening it would do.
+static dt_status node_of(const struct dt_h5_file *file, hid_t group, const char *name,
+                         enum dt_h5_node *node, uint64_t *address)
 {
-    *id = H5Oopen(group, name, H5P_DEFAULT);
-    if (*id < 0)
+#if H5_VERSION_GE(1, 12, 0)
+    H5O_info2_t info;
+    haddr_t at = HADDR_UNDEF;
+    bool failed = H5Oget_info_by_name3(group, name, &info, H5O_INFO_BASIC, H5P_DEFAULT) < 0 ||
+                  H5VLnative_token_to_addr(file->id, info.token, &at) < 0;
+#else
+    H5O_info_t info;
+    bool failed = H5Oget_info_by_name2(group, name, &info, H5O_INFO_BASIC, H5P_DEFAULT) < 0;
+    haddr_t at = info.addr;
+#endif
+    if (failed)
         return dt_h5_fail(DT_USER, "inspect", file->path, "copy or create the file again");
-    H5I_type_t type = H5Iget_type(*id);
-    *node = type == H5I_GROUP ? DT_H5_GROUP : type == H5I_DATASET ? DT_H5_DATASET : DT_H5_NOTHING;
+    *node = info.type == H5O_TYPE_GROUP     ? DT_H5_GROUP
+            : info.type == H5O_TYPE_DATASET ? DT_H5_DATASET
+                                            : DT_H5_OTHER;
+    *address = at;
     return DT_OK;
 }
 
@@ -59,19 +72,22 @@ static dt_status follow(const struct dt_h5_file *file, const char *path, size_t 
     struct dt_h5_trail *trail = file->trail;
     hid_t parent = trail->n > 0 ? trail->at[trail->n - 1].id : file->id, id;
     enum dt_h5_node node;
+    uint64_t address;
     if (trail->n == DEPTH)
-        return DT_FAIL(DT_USER, NULL, "%s: %s has more than %d levels", file->path, path, DEPTH);
+        return DT_FAIL(DT_USER, "store the data in fewer groups within groups",
+                       "%s: %s has more than %d levels", file->path, path, DEPTH);
     memcpy(trail->path + start, path + start, end - start);
     trail->path[end] = 0;
     DT_TRY(check_link(file, parent, trail->path + start, path, end, found));
     if (!*found)
         return DT_OK;
-    DT_TRY(node_type(file, parent, trail->path + start, &id, &node));
+    DT_TRY(node_of(file, parent, trail->path + start, &node, &address));
     *found = node == DT_H5_GROUP;
-    if (!*found) {
-        H5Oclose(id);
+    if (!*found)
         return DT_OK;
-    }
+    id = H5Gopen2(parent, trail->path + start, H5P_DEFAULT);
+    if (id < 0)
+        return dt_h5_fail(DT_USER, "open a group of", file->path, "copy or create the file again");
     trail->path[end] = '/';
     trail->at[trail->n].end = end;
     trail->at[trail->n++].id = id;
@@ -94,7 +110,7 @@ dt_status dt_h5_locate(const struct dt_h5_file *file, const char *path, hid_t *g
            memcmp(trail->path, path, trail->at[shared].end + 1) == 0)
         shared++;
     while (trail->n > shared)
-        H5Oclose(trail->at[--trail->n].id);
+        H5Gclose(trail->at[--trail->n].id);
     size_t start = shared > 0 ? trail->at[shared - 1].end + 1 : 1;
     memcpy(trail->path, path, start < last ? start : last);
     *found = true;
@@ -120,21 +136,18 @@ dt_status dt_h5_has(const struct dt_h5_file *file, const char *path, bool *found
     return dt_h5_locate(file, path, &group, &name, found);
 }
 
-dt_status dt_h5_find(const struct dt_h5_file *file, const char *path, enum dt_h5_node *node)
+dt_status dt_h5_find(const struct dt_h5_file *file, const char *path, enum dt_h5_node *node,
+                     uint64_t *address)
 {
-    hid_t group, id;
+    hid_t group;
     const char *name;
     bool found;
     *node = DT_H5_NOTHING;
     DT_TRY(dt_h5_locate(file, path, &group, &name, &found));
-    if (!found)
-        return DT_OK;
-    DT_TRY(node_type(file, group, name, &id, node));
-    H5Oclose(id);
-    return DT_OK;
+    return found ? node_of(file, group, name, node, address) : DT_OK;
 }
 
-static dt_status add_name(struct dt_h5_names *names, const char *name, size_t length)
+dt_status dt_h5_names_add(struct dt_h5_names *names, const char *name, size_t length)
 {
     DT_TRY(dt_list_grow(&names->at, names->n, sizeof *names->at));
     names->at[names->n] = strndup(name, length);
@@ -154,10 +167,17 @@ static herr_t note_name(hid_t group, const char *name, const H5L_info_t *info, v
 {
     struct listing *listing = context;
     (void)group, (void)info;
-    listing->status = add_name(listing->names, name, strlen(name));
+    listing->status = dt_h5_names_add(listing->names, name, strlen(name));
     return listing->status == DT_OK ? 0 : -1;
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+// In the order of storage: to sort a damaged group of more than eight links, the library (1.10.8)
+// frees a table that it never filled.
 dt_status dt_h5_list(const struct dt_h5_file *file, const char *group, struct dt_h5_names *names)
 {
     *names = (struct dt_h5_names){0};
@@ -165,11 +185,13 @@ dt_status dt_h5_list(const struct dt_h5_file *file, const char *group, struct dt
     if (id < 0)
         return dt_h5_fail(DT_USER, "open a group of", file->path, "copy or create the file again");
     struct listing listing = {names, DT_OK};
-    herr_t failed = H5Literate(id, H5_INDEX_NAME, H5_ITER_INC, NULL, note_name, &listing);
+    herr_t failed = H5Literate(id, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, note_name, &listing);
     dt_status status = listing.status;
     if (failed < 0 && status == DT_OK)
         status = dt_h5_fail(DT_USER, "list a group of", file->path, "create the file again");
     H5Gclose(id);
+    if (names->n > 0)
+        qsort(names->at, (size_t)names->n, sizeof *names->at, compare_names);
     return status;
 }
 
@@ -186,54 +208,11 @@ void dt_h5_name_members(const struct dt_h5_file *file, const char *group, char *
     enum { MOST = 20 };
     struct dt_h5_names names = {0};
     enum dt_h5_node node;
-    if (dt_h5_find(file, group, &node) == DT_OK && node == DT_H5_GROUP)
+    uint64_t address;
+    if (dt_h5_find(file, group, &node, &address) == DT_OK && node == DT_H5_GROUP)
         dt_h5_list(file, group, &names);
     dt_error_clear();
     for (int64_t i = 0; i < names.n && i < MOST; i++)
         dt_append(text, size, "%s%s", i ? ", " : "it has ", names.at[i]);
     dt_h5_names_free(&names);
-}
-
-// `memory`: the strings' type, as stored. Fixed strings may fill their whole size, without a zero.
-static dt_status read_strings(const struct dt_h5_file *file, hid_t id, hid_t memory, hid_t space,
-                              struct dt_h5_names *names)
-{
-    bool variable = H5Tis_variable_str(memory) > 0;
-    size_t size = H5Tget_size(memory), n = (size_t)H5Sget_simple_extent_npoints(space);
-    char *bytes = calloc(n + 1, size);
-    dt_status status = DT_OK;
-    if (!bytes)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %zu strings", n);
-    if (H5Dread(id, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes) < 0)
-        status = dt_h5_fail(DT_USER, "read strings of", file->path, "create the file again");
-    for (size_t i = 0; i < n && status == DT_OK; i++) {
-        const char *text = bytes + i * size;
-        if (variable)
-            memcpy(&text, bytes + i * size, sizeof text);
-        size_t length = !text ? 0 : variable ? strlen(text) : strnlen(text, size);
-        status = add_name(names, text ? text : "", length);
-    }
-    if (variable)
-        H5Dvlen_reclaim(memory, space, H5P_DEFAULT, bytes);
-    free(bytes);
-    return status;
-}
-
-dt_status dt_h5_strings(const struct dt_h5_file *file, const char *path, struct dt_h5_names *names)
-{
-    *names = (struct dt_h5_names){0};
-    hid_t id = H5Dopen2(file->id, path, H5P_DEFAULT);
-    if (id < 0)
-        return dt_h5_fail(DT_USER, "open a dataset of", file->path, "create the file again");
-    hid_t type = H5Dget_type(id), space = H5Dget_space(id);
-    dt_status status;
-    if (H5Tget_class(type) == H5T_STRING && H5Sget_simple_extent_ndims(space) == 1)
-        status = read_strings(file, id, type, space, names);
-    else
-        status = DT_FAIL(DT_USER, "store the episodes' names in one dimension",
-                         "%s: %s is not a list of strings", file->path, path);
-    H5Tclose(type);
-    H5Sclose(space);
-    H5Dclose(id);
-    return status;
 }

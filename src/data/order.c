@@ -11,7 +11,7 @@
 struct inside {
     int64_t epoch, block; // block -1: none yet
     int64_t room;
-    int64_t *windows; // [windows of the block], permuted
+    uint32_t *windows; // [windows of the block], permuted
 };
 
 struct dt_order {
@@ -19,8 +19,8 @@ struct dt_order {
     int64_t steps; // an epoch's
     int64_t n_blocks;
     int64_t *first;      // [n_shards + 1] number of a shard's first block
-    int64_t *list;       // [n_blocks] blocks in the epoch's order
-    int64_t *before;     // [n_blocks + 1] windows in list[0, i)
+    uint32_t *list;      // [n_blocks] blocks in the epoch's order
+    int64_t *before;     // [n_blocks + 1] windows in list[0, i); NULL: i, blocks have one
     int64_t epoch;       // of the list; -1: none yet
     struct inside *slot; // [batch]; NULL: nothing is permuted
 };
@@ -56,10 +56,11 @@ static void locate_block(const struct dt_order *order, int64_t block, struct dt_
     at->block_windows = left < order->config.block ? left : order->config.block;
 }
 
-static void shuffle(int64_t *list, int64_t n, struct dt_philox rng)
+static void shuffle(uint32_t *list, int64_t n, struct dt_philox rng)
 {
     for (int64_t i = n - 1; i >= 1; i--) {
-        int64_t j = (int64_t)dt_philox_below(&rng, (uint64_t)i + 1), kept = list[i];
+        int64_t j = (int64_t)dt_philox_below(&rng, (uint64_t)i + 1);
+        uint32_t kept = list[i];
         list[i] = list[j];
         list[j] = kept;
     }
@@ -70,11 +71,11 @@ static void begin_epoch(struct dt_order *order, int64_t epoch)
     if (order->epoch == epoch || (order->epoch >= 0 && !order->config.shuffle))
         return;
     for (int64_t i = 0; i < order->n_blocks; i++)
-        order->list[i] = i;
+        order->list[i] = (uint32_t)i;
     if (order->config.shuffle)
         shuffle(order->list, order->n_blocks,
                 dt_philox_init(order->config.seed, (uint32_t)epoch, 0));
-    for (int64_t i = 0; i < order->n_blocks; i++) {
+    for (int64_t i = 0; order->before && i < order->n_blocks; i++) {
         struct dt_position at;
         locate_block(order, order->list[i], &at);
         order->before[i + 1] = order->before[i] + at.block_windows;
@@ -88,7 +89,7 @@ static dt_status permute_inside(const struct dt_order *order, struct inside *ins
     if (inside->block == at->block && inside->epoch == at->epoch)
         return DT_OK;
     if (at->block_windows > inside->room) {
-        int64_t *windows = realloc(inside->windows, (size_t)at->block_windows * sizeof *windows);
+        uint32_t *windows = realloc(inside->windows, (size_t)at->block_windows * sizeof *windows);
         if (!windows)
             return DT_FAIL(DT_MACHINE, "lower data.block",
                            "no memory to permute %" PRId64 " windows", at->block_windows);
@@ -96,7 +97,7 @@ static dt_status permute_inside(const struct dt_order *order, struct inside *ins
         inside->room = at->block_windows;
     }
     for (int64_t i = 0; i < at->block_windows; i++)
-        inside->windows[i] = i;
+        inside->windows[i] = (uint32_t)i;
     shuffle(inside->windows, at->block_windows,
             dt_philox_init(order->config.seed, (uint32_t)at->epoch, (uint64_t)at->block + 1));
     inside->block = at->block;
@@ -130,11 +131,16 @@ static dt_status allocate(struct dt_order *order)
     for (int64_t i = 0; i < n_shards; i++)
         order->first[i + 1] = order->first[i] + blocks_of(order, i);
     order->n_blocks = order->first[n_shards];
+    if (order->n_blocks > UINT32_MAX)
+        return DT_FAIL(DT_USER, "raise data.block or data.seq_len",
+                       "the order has %" PRId64 " blocks, more than 2^32", order->n_blocks);
+    bool equal = order->config.block == 1;
     order->list = calloc((size_t)order->n_blocks, sizeof *order->list);
-    order->before = calloc((size_t)order->n_blocks + 1, sizeof *order->before);
+    if (!equal)
+        order->before = calloc((size_t)order->n_blocks + 1, sizeof *order->before);
     if (order->config.shuffle)
         order->slot = calloc((size_t)order->config.batch, sizeof *order->slot);
-    if (!order->list || !order->before || (order->config.shuffle && !order->slot))
+    if (!order->list || (!equal && !order->before) || (order->config.shuffle && !order->slot))
         return DT_FAIL(DT_MACHINE, "raise data.block",
                        "no memory for the order of %" PRId64 " blocks", order->n_blocks);
     for (int64_t i = 0; order->slot && i < order->config.batch; i++)
@@ -193,9 +199,12 @@ dt_status dt_order_at(struct dt_order *order, int64_t step, int64_t slot,
         return DT_OK;
     }
     begin_epoch(order, position->epoch);
-    int64_t i = find_last(order->before, order->n_blocks, position->list);
+    int64_t i = position->list, inside = 0;
+    if (order->before) {
+        i = find_last(order->before, order->n_blocks, position->list);
+        inside = position->list - order->before[i];
+    }
     locate_block(order, order->list[i], position);
-    int64_t inside = position->list - order->before[i];
     if (order->slot) {
         DT_TRY(permute_inside(order, &order->slot[slot], position));
         inside = order->slot[slot].windows[inside];

@@ -31,8 +31,9 @@ struct dt_position {
     int64_t block_first, block_windows; // the block: the shard's windows [first, first + windows)
 };
 
-// DT_USER if there are fewer windows than `batch`, none at all, or batch or block < 1. Needs 16
-// bytes per block, and 8 for each window of the blocks that the slots are in.
+// DT_USER if there are fewer windows than `batch`, none at all, batch or block < 1, or 2^32 blocks.
+// Needs 12 bytes per block, 4 where blocks have one window, and 4 for each window of the blocks
+// that the slots are in.
 dt_status dt_order_create(const struct dt_order_config *config, struct dt_order **order);
 void dt_order_free(struct dt_order *order); // NULL is fine
 int64_t dt_order_steps_per_epoch(const struct dt_order *order);

@@ -56,6 +56,9 @@ struct dt_reader_kind {
     void (*close)(struct dt_reader *reader);
     // first_hash and last_hash of a shard that is not empty; reads a little data.
     dt_status (*fingerprint)(struct dt_reader *reader, struct dt_shard *shard);
+    // data_hash of such a shard, of at most `bytes` of its data.
+    dt_status (*hash)(struct dt_reader *reader, const struct dt_shard *shard, int64_t bytes,
+                      uint64_t *hash);
     // What is checked as a whole, once, before a shard's first block (checksums if `verify`).
     dt_status (*check)(struct dt_reader *reader, bool verify);
     // For `dtrain verify`: reads units [first, first + n), checks every checksum and value.
@@ -95,6 +98,7 @@ dt_status dt_reader_open(const char *path, const struct dt_scan_rules *rules,
                          struct dt_shard *shard, struct dt_reader **reader);
 void dt_reader_close(struct dt_reader *reader); // NULL is fine
 dt_status dt_reader_fingerprint(struct dt_reader *reader, struct dt_shard *shard);
+dt_status dt_reader_hash_data(struct dt_reader *reader, struct dt_shard *shard, int64_t bytes);
 
 static inline int64_t dt_reader_align(int64_t bytes)
 {

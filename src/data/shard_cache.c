@@ -8,24 +8,30 @@
 dt_status dt_shard_cache_open(const struct dt_dataset *dataset, struct dt_shard_cache **out)
 {
     struct dt_shard_cache *cache = *out = calloc(1, sizeof *cache);
-    uint8_t *checked = calloc((size_t)dataset->n_shards, sizeof *checked);
-    if (cache && checked) {
+    int64_t n = dataset->n_shards;
+    if (cache) {
         cache->dataset = dataset;
-        cache->checked = checked;
-        return DT_OK;
+        cache->checked = calloc((size_t)n, sizeof *cache->checked);
+        cache->files = calloc((size_t)n, sizeof *cache->files);
     }
-    free(cache);
-    free(checked);
-    *out = NULL;
-    return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " shards", dataset->n_shards);
+    if (!cache || !cache->checked || !cache->files) {
+        dt_shard_cache_close(cache);
+        *out = NULL;
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " shards", n);
+    }
+    for (int64_t i = 0; i < n; i++)
+        cache->files[i] = dataset->shards[i].file;
+    return DT_OK;
 }
 
 void dt_shard_cache_close(struct dt_shard_cache *cache)
 {
     for (int i = 0; cache && i < DT_OPEN_SHARDS; i++)
         dt_reader_close(cache->place[i].reader);
-    if (cache)
+    if (cache) {
         free(cache->checked);
+        free(cache->files);
+    }
     free(cache);
 }
 
@@ -37,17 +43,17 @@ static dt_status check_unchanged(const struct dt_shard *then, const struct dt_sh
         memcmp(&then->layout, &now->layout, sizeof then->layout) == 0 &&
         memcmp(&then->bytes, &now->bytes, sizeof then->bytes) == 0 &&
         then->hash_block == now->hash_block && then->doc_starts == now->doc_starts &&
-        then->first_hash == now->first_hash && then->last_hash == now->last_hash)
+        then->first_hash == now->first_hash && then->last_hash == now->last_hash &&
+        then->data_hash == now->data_hash)
         return DT_OK;
     return DT_FAIL(DT_USER, "do not change shards during training; start again",
                    "%s has changed since the start (%" PRId64 " bytes then, %" PRId64 " now)",
                    then->path, then->file_bytes, now->file_bytes);
 }
 
-static bool is_same_file(const struct stat *a, const struct stat *b)
+static bool is_same_file(struct dt_file_stamp a, struct dt_file_stamp b)
 {
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
-           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+    return a.bytes == b.bytes && a.inode == b.inode && a.changed_ns == b.changed_ns;
 }
 
 void dt_shard_cache_refresh(struct dt_shard_cache *cache)
@@ -56,11 +62,10 @@ void dt_shard_cache_refresh(struct dt_shard_cache *cache)
         struct dt_shard_cache_place *place = &cache->place[i];
         struct stat now;
         if (!place->reader || stat(cache->dataset->shards[place->shard].path, &now) != 0 ||
-            is_same_file(&place->file, &now))
+            is_same_file(cache->files[place->shard], dt_file_stamp(&now)))
             continue;
         dt_reader_close(place->reader);
         place->reader = NULL;
-        cache->checked[place->shard] = 0;
     }
 }
 
@@ -77,6 +82,23 @@ static struct dt_shard_cache_place *find_place(struct dt_shard_cache *cache, int
     return oldest;
 }
 
+// Data are hashed again only where they may have changed.
+static dt_status compare_data(struct dt_shard_cache *cache, int64_t shard, struct dt_reader *reader,
+                              struct dt_shard *now)
+{
+    const struct dt_shard *known = &cache->dataset->shards[shard];
+    bool same = is_same_file(cache->files[shard], now->file);
+    DT_TRY(dt_reader_fingerprint(reader, now));
+    now->data_hash = known->data_hash;
+    if (!same)
+        DT_TRY(dt_reader_hash_data(reader, now, dt_dataset_hash_bytes(cache->dataset)));
+    DT_TRY(check_unchanged(known, now));
+    if (!same)
+        cache->checked[shard] = 0;
+    cache->files[shard] = now->file;
+    return DT_OK;
+}
+
 dt_status dt_shard_cache_get(struct dt_shard_cache *cache, int64_t shard, bool verify,
                              struct dt_reader **reader)
 {
@@ -87,12 +109,14 @@ dt_status dt_shard_cache_get(struct dt_shard_cache *cache, int64_t shard, bool v
         struct dt_shard now;
         dt_reader_close(place->reader);
         place->reader = NULL;
-        if (stat(known->path, &place->file) != 0)
-            place->file = (struct stat){0};
         DT_TRY(dt_reader_open(known->path, &cache->dataset->rules, &now, &place->reader));
         place->shard = shard;
-        DT_TRY(dt_reader_fingerprint(place->reader, &now));
-        DT_TRY(check_unchanged(known, &now));
+        dt_status status = compare_data(cache, shard, place->reader, &now);
+        if (status != DT_OK) {
+            dt_reader_close(place->reader);
+            place->reader = NULL;
+            return dt_error_push(status, __FILE__, __LINE__, __func__, NULL);
+        }
     }
     *reader = place->reader;
     uint8_t *checked = &cache->checked[shard], wanted = verify ? 2 : 1;

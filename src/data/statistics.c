@@ -2,6 +2,7 @@
 // LeVeque 1979 merge samples: no digits are lost where the mean is far from zero.
 #include "data/statistics.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -108,10 +109,10 @@ dt_status dt_statistics_read(struct dt_shard_cache *shards, int rank, int size, 
     return status;
 }
 
-void dt_statistics_finish(const struct dt_dataset *dataset, const double *blocks, float *mean,
-                          float *deviation)
+int64_t dt_statistics_finish(const struct dt_dataset *dataset, const double *blocks, float *mean,
+                             float *deviation)
 {
-    int64_t F = dataset->layout.frame_width, n = block_count(dataset);
+    int64_t F = dataset->layout.frame_width, n = block_count(dataset), constant = 0;
     for (int64_t i = 0; i < F; i++) {
         double all = blocks[i], squares = blocks[F + i], count = (double)first_of(dataset, 1);
         for (int64_t b = 1; b < n; b++) {
@@ -123,6 +124,11 @@ void dt_statistics_finish(const struct dt_dataset *dataset, const double *blocks
         }
         double root = sqrt(squares > 0 ? squares / count : 0);
         mean[i] = (float)all;
-        deviation[i] = root < 1e-6 ? 1 : (float)root;
+        deviation[i] = (float)root;
+        if (root <= fabs(all) * FLT_EPSILON || root < FLT_MIN) {
+            deviation[i] = root > 0 ? fmaxf(1, fabsf(mean[i])) : 1;
+            constant++;
+        }
     }
+    return constant;
 }

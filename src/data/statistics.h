@@ -12,6 +12,9 @@ int64_t dt_statistics_size(const struct dt_dataset *dataset);
 // share that is done.
 dt_status dt_statistics_read(struct dt_shard_cache *shards, int rank, int size, double *blocks,
                              void (*report)(void *, double), void *context);
-// From all blocks, [F] each. A deviation below 1e-6 counts as 1: such a column is constant.
-void dt_statistics_finish(const struct dt_dataset *dataset, const double *blocks, float *mean,
-                          float *deviation);
+// From all blocks, [F] each. Returns how many columns are constant: their deviation is zero up to
+// the rounding of fp32, in which frames are read: at most FLT_EPSILON times the mean, or subnormal.
+// What is left of such a column must not be magnified: its deviation is 1 or, if rounding errors
+// make it vary and its mean is larger than 1, the mean's magnitude.
+int64_t dt_statistics_finish(const struct dt_dataset *dataset, const double *blocks, float *mean,
+                             float *deviation);

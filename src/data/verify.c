@@ -32,6 +32,8 @@ dt_status dt_verify_shard(const char *path, bool progress, struct dt_shard *shar
 {
     struct dt_reader *reader;
     DT_TRY(dt_reader_open(path, &(struct dt_scan_rules){0}, shard, &reader));
+    if (shard->warning[0])
+        dt_warn("%s: %s", path, shard->warning);
     dt_status status = verify_all(reader, shard, path, progress);
     dt_log_live(NULL);
     dt_reader_close(reader);

@@ -229,6 +229,23 @@ static dt_status scan_data(struct dt_job *job)
     return job->val ? check_arrays(job, "data.val", &val) : DT_OK;
 }
 
+// A core decodes about 150 MB/s: up to this many times as much as is trained keeps a device busy.
+enum { DECODES_WARN = 32 };
+
+static void warn_of_chunks(const struct dt_job *job)
+{
+    const struct dt_shard *shard;
+    int64_t block = job->settings.data.block;
+    int64_t times = dt_dataset_decodes(job->train, block, &shard);
+    if (job->settings.data.shuffle && times > DECODES_WARN)
+        dt_warn("%s is stored in compressed chunks of %lld KiB; with data.block = %lld each is "
+                "decoded about %lld times an epoch. If steps wait for input, store it without "
+                "compression (dtrain pack, h5repack -f NONE) or in smaller chunks, or set "
+                "data.block = %lld",
+                shard->path, (long long)dt_ceil_div(shard->chunk_bytes, 1024), (long long)block,
+                (long long)times, (long long)dt_ceil_div(block * times, DECODES_WARN));
+}
+
 static dt_status broadcast_dataset(struct dt_comm *comm, struct dt_dataset **dataset)
 {
     void *bytes = NULL;
@@ -252,7 +269,10 @@ static dt_status look(struct dt_job *job, enum dt_purpose purpose)
     if (purpose == DT_PURPOSE_TRAIN)
         dt_run_folder_explain(&job->folder);
     DT_TRY(dt_job_resolve_model(job));
-    return scan_data(job);
+    DT_TRY(scan_data(job));
+    if (purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK)
+        warn_of_chunks(job);
+    return DT_OK;
 }
 
 dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const *words,
@@ -281,7 +301,9 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const
     DT_TRY(dt_agree(comm, root ? look(job, purpose) : DT_OK));
     DT_TRY(dt_broadcast(comm, &job->model, sizeof job->model, 0));
     DT_TRY(dt_broadcast(comm, job->resume, sizeof job->resume, 0));
+    DT_TRY(dt_broadcast(comm, &job->settings.data.block, sizeof job->settings.data.block, 0));
     DT_TRY(broadcast_dataset(comm, &job->train));
+    job->train->may_differ = job->settings.data.allow_changed;
     DT_TRY(broadcast_dataset(comm, &job->val));
     dt_status status = dt_shard_cache_open(job->train, &job->train_shards);
     if (status == DT_OK && job->val)
@@ -326,12 +348,6 @@ void dt_job_pin_ring(const struct dt_backend *backend, struct dt_loader_config *
     loader->context = (void *)backend;
 }
 
-int64_t dt_job_block(const struct dt_job *job)
-{
-    int64_t block = job->settings.data.block;
-    return block > 0 ? block : dt_dataset_block(job->train);
-}
-
 struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
 {
     const struct dt_settings *s = &job->settings;
@@ -349,7 +365,7 @@ struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
                                                 .frames_type = dt_model_frames_type(&job->model),
                                                 .bytes = job->model.bytes},
                                       .batch = s->data.batch,
-                                      .block = dt_job_block(job),
+                                      .block = s->data.block,
                                       .shuffle = s->data.shuffle,
                                       .rank = job->comm->info.rank,
                                       .size = job->comm->info.size,

@@ -57,7 +57,8 @@ dt_status dt_job_resolve_resume(struct dt_job *job, enum dt_purpose purpose);
 // A dt_config_check: the fields without a default, of those that the kinds of the model read.
 void dt_job_require_model(struct dt_problems *problems, const void *settings,
                           const struct dt_config *config);
-// job->model: from the checkpoint to resume, else from run.init_from, else from [model].
+// job->model: from the checkpoint to resume, else from run.init_from, else from [model]. Its
+// storage type and settings.data.block, where they are `auto`: those of the checkpoint to resume.
 dt_status dt_job_resolve_model(struct dt_job *job);
 // An error that begins with a key of the model: where the key was set comes before it.
 dt_status dt_job_name_origin(const struct dt_config *config, dt_status status);
@@ -73,8 +74,6 @@ dt_status dt_job_check_nccl(const struct dt_job *job);
 
 // Allocates the loader's host memory with the backend: pinned where copies overlap other work.
 void dt_job_pin_ring(const struct dt_backend *backend, struct dt_loader_config *loader);
-// data.block, or what it is for this data.
-int64_t dt_job_block(const struct dt_job *job);
 // The loader of this rank's training slots; memory for the ring comes from the backend.
 struct dt_loader_config dt_job_train_loader(const struct dt_job *job);
 struct dt_loader_config dt_job_val_loader(const struct dt_job *job);

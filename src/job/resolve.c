@@ -133,24 +133,44 @@ static dt_status report_unused(struct dt_job *job)
 }
 
 // A resumed run keeps its storage type, on whatever machine, unless run.precision names another.
-static dt_status keep_storage(struct dt_job *job)
+static void keep_storage(struct dt_job *job, const struct dt_trainer_state *saved)
 {
-    struct dt_trainer_state saved;
-    if (!job->resume[0])
-        return DT_OK;
-    DT_TRY(dt_checkpoint_state(job->resume, &saved));
-    if (saved.storage < 0 || saved.storage == (int)job->model.storage)
-        return DT_OK;
+    if (saved->storage < 0 || saved->storage == (int)job->model.storage)
+        return;
     const char *here = dt_dtype_name(job->model.storage);
-    const char *there = dt_dtype_name((enum dt_dtype)saved.storage);
+    const char *there = dt_dtype_name((enum dt_dtype)saved->storage);
     if (job->settings.run.precision == DT_PRECISION_AUTO) {
         dt_info("run.precision = auto keeps %s, as in %s; a new run here would use %s", there,
                 job->resume, here);
-        job->model.storage = (enum dt_dtype)saved.storage;
+        job->model.storage = (enum dt_dtype)saved->storage;
     } else {
         dt_info("run.precision = %s: %s was trained in %s", here, job->resume, there);
     }
-    return DT_OK;
+}
+
+// … and its order, unless data.block names another block, which loading the checkpoint refuses.
+static dt_status keep_block(struct dt_job *job, const struct dt_trainer_state *saved)
+{
+    char text[24];
+    if (job->settings.data.block > 0)
+        return DT_OK;
+    job->settings.data.block = saved->order.block;
+    snprintf(text, sizeof text, "%lld", (long long)saved->order.block);
+    if (saved->order.block != DT_NEW_BLOCK)
+        dt_info("data.block = auto keeps %s, as in %s; a new run would use %d", text, job->resume,
+                DT_NEW_BLOCK);
+    return dt_config_note(job->config, "data.block", text,
+                          job->resume[0] ? job->resume
+                                         : dt_config_origin(job->config, "data.block"));
+}
+
+static dt_status keep_saved(struct dt_job *job)
+{
+    struct dt_trainer_state saved = {.storage = -1, .order.block = DT_NEW_BLOCK};
+    if (job->resume[0])
+        DT_TRY(dt_checkpoint_state(job->resume, &saved));
+    keep_storage(job, &saved);
+    return keep_block(job, &saved);
 }
 
 dt_status dt_job_resolve_model(struct dt_job *job)
@@ -163,7 +183,7 @@ dt_status dt_job_resolve_model(struct dt_job *job)
         DT_TRY(dt_checkpoint_verify_weights(dir));
     if (dir[0])
         DT_TRY(merge_model(job, dir));
-    DT_TRY(keep_storage(job));
+    DT_TRY(keep_saved(job));
     // Checked when the data is known.
     DT_TRY(dt_job_name_origin(job->config, dt_model_config_normalize(&job->model)));
     if (!dir[0])

@@ -2,8 +2,10 @@
 // of the model.
 #include "job/settings.h"
 
+#include "base/round.h"
 #include "base/text.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -13,6 +15,8 @@
 // 2^53: JSON readers keep whole numbers exactly up to here, and trainer.json holds some of these.
 #define MANY       0x1p53
 #define INT32_LAST 2147483647.0
+
+enum { START_LEAST_S = 60 }; // slow name servers and file systems take MPI so long
 
 #define WHOLE(s, f, ...)  DT_CONFIG_WHOLE(struct dt_settings, s.f, #f, __VA_ARGS__)
 #define REAL(s, f, ...)   DT_CONFIG_REAL(struct dt_settings, s.f, #f, __VA_ARGS__)
@@ -64,13 +68,15 @@ static const struct dt_config_key data_keys[] = {
     WHOLE(data, micro_batch, "0", 0, INT32_LAST, "sequences per pass; 0: a rank's whole share", NEUTRAL),
     FLAG(data, shuffle, "true", "permute blocks of windows, and the windows within each"),
     WHOLE(data, block, "auto", 1, INT32_LAST,
-          "consecutive windows read together; auto: 64, or as many frames as fill 1 MiB",
+          "neighbouring windows that are shuffled and read together; auto: that of the checkpoint, else 1",
           .auto_word = "auto", .auto_value = 0),
     WHOLE(data, prefetch, "2", 1, 64, "batches read ahead", NEUTRAL),
     FLAG(data, carry_state, "false", "carry recurrent state from each window to the next of its sequence; needs shuffle = false"),
     WHOLE(data, reset_token, "-1", -1, INT32_LAST, "token that starts a document; -1: none"),
     FLAG(data, reset_after, "false", "a document starts after the reset token, not at it"),
     FLAG(data, verify, "true", "check the shards' checksums while reading", NEUTRAL),
+    FLAG(data, allow_changed, "false", "resume although shards differ from those of the checkpoint, as after a repair",
+         NEUTRAL),
     {0},
 };
 
@@ -111,6 +117,9 @@ static const struct dt_config_key comm_keys[] = {
     CHOICE(comm, reduce, "fast", "fast|reproducible",
            "reproducible: the same bits on 1, 2, 4, … ranks, for a given data.micro_batch", NEUTRAL),
     REAL(comm, timeout_s, "600", 1, 1e6, "seconds until a stalled rank ends the job", NEUTRAL),
+    REAL(comm, start_timeout_s, "auto", 1, 1e6,
+         "seconds until ranks that do not meet at the start end the job; auto: timeout_s, 60 at least",
+         .auto_word = "auto", .auto_value = 0, NEUTRAL),
     CHOICE(comm, selftest, "auto", DT_TOGGLE_WORDS,
            "check collectives on known values at the start; auto: between hosts or GPUs", NEUTRAL),
     WHOLE(comm, verify_replicas, "0", 0, MANY, "compare the ranks' weights every N steps; 0: off", NEUTRAL),
@@ -164,7 +173,7 @@ void dt_settings_defaults(struct dt_settings *settings)
         dt_config_set_default(row.key, (char *)settings + row.section->offset);
 }
 
-double dt_settings_timeout(const char *path, char *const *overrides, int n_overrides)
+struct dt_comm_limits dt_settings_limits(const char *path, char *const *overrides, int n_overrides)
 {
     struct dt_settings settings;
     struct dt_config *config = NULL;
@@ -174,7 +183,11 @@ double dt_settings_timeout(const char *path, char *const *overrides, int n_overr
         dt_settings_defaults(&settings);
     }
     dt_config_free(config);
-    return settings.comm.timeout_s;
+    double start_s = settings.comm.start_timeout_s;
+    return (struct dt_comm_limits){
+        .wait_s = settings.comm.timeout_s,
+        .start_s = start_s > 0 ? start_s : fmax(settings.comm.timeout_s, START_LEAST_S),
+    };
 }
 
 struct check {
@@ -243,11 +256,6 @@ static void nearest_divisors(int64_t n, int64_t x, int64_t *below, int64_t *abov
     }
 }
 
-static bool is_power_of_two(int64_t n)
-{
-    return n > 0 && (n & (n - 1)) == 0;
-}
-
 // How the batch is split over `ranks`, and each share into micro-batches.
 static void check_batch(struct check *check, int64_t ranks)
 {
@@ -300,7 +308,7 @@ static void check_tree(struct check *check)
                "for data.batch = %lld (%s): %s",
                origin(check, "comm.reduce"), (long long)batch, origin(check, "data.batch"),
                allowed);
-    else if (batch % micro == 0 && !is_power_of_two(batch / micro))
+    else if (batch % micro == 0 && !dt_is_power_of_two(batch / micro))
         reject(check, "data.micro_batch data.batch comm.reduce",
                "%lld cuts data.batch = %lld (%s) into %lld micro-batches, and comm.reduce = "
                "reproducible (%s) needs a power of two of them; allowed: %s",
@@ -314,7 +322,7 @@ static bool check_tree_ranks(struct check *check, int64_t ranks)
     const struct dt_settings *s = check->settings;
     int64_t leaves = s->data.micro_batch > 0 ? s->data.batch / s->data.micro_batch : 0, below = 1;
     char above[32] = "";
-    if (s->comm.reduce != DT_REDUCE_REPRODUCIBLE || (is_power_of_two(ranks) && ranks <= leaves))
+    if (s->comm.reduce != DT_REDUCE_REPRODUCIBLE || (dt_is_power_of_two(ranks) && ranks <= leaves))
         return true;
     while (2 * below <= ranks && 2 * below <= leaves)
         below *= 2;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/config.h"
+#include "comm/comm.h"
 #include "model/config.h"
 
 #include <stdbool.h>
@@ -30,6 +31,10 @@ enum dt_wire_choice { DT_WIRE_FP32, DT_WIRE_BF16 };
 enum dt_reduce_choice { DT_REDUCE_FAST, DT_REDUCE_REPRODUCIBLE };
 enum dt_console_choice { DT_CONSOLE_AUTO, DT_CONSOLE_PROGRESS, DT_CONSOLE_PLAIN };
 
+// data.block of a new run. With larger ones each slot of the batch stays in one neighbourhood of
+// the data for so many steps, which costs quality (launch/README.md, "Shuffling").
+enum { DT_NEW_BLOCK = 1 };
+
 struct dt_settings {
     struct {
         dt_string name, dir, init_from, resume; // dir empty: runs/<name>
@@ -44,9 +49,10 @@ struct dt_settings {
         dt_string train, val, inputs, targets, mask, val_mask;
         int format;
         int64_t seq_len, batch, micro_batch;  // micro_batch 0: all of a rank's share
-        int64_t block, prefetch, reset_token; // reset_token -1: none
-        int64_t stride;                       // 0: auto, seq_len; and block: dt_job_block
-        bool shuffle, carry_state, reset_after, verify, normalize;
+        int64_t block, prefetch, reset_token; // reset_token -1: none; block 0: auto, only until
+                                              // the job knows what it resumes from
+        int64_t stride;                       // 0: auto, seq_len
+        bool shuffle, carry_state, reset_after, verify, normalize, allow_changed;
     } data;
     struct {
         double lr, min_lr; // min_lr negative: auto, 0.1 lr
@@ -60,7 +66,7 @@ struct dt_settings {
     } optim;
     struct {
         int backend, dtype, reduce, selftest;
-        double bucket_mb, timeout_s;
+        double bucket_mb, timeout_s, start_timeout_s;
         int64_t verify_replicas;
     } comm;
     struct {
@@ -92,10 +98,11 @@ static inline int64_t dt_settings_decay_steps(const struct dt_settings *s, int64
 
 // Every key's default; 0 or empty where it has none.
 void dt_settings_defaults(struct dt_settings *settings);
-// comm.timeout_s before the communicator is open, which shares the settings among the ranks: from
-// this rank's view of the file, environment and command line. Where they have errors, or path is
-// NULL, its default; errors are reported when the configuration is read for good.
-double dt_settings_timeout(const char *path, char *const *overrides, int n_overrides);
+// comm.timeout_s and comm.start_timeout_s before the communicator is open, which shares the
+// settings among the ranks: from this rank's view of the file, environment and command line. Where
+// they have errors, or path is NULL, the defaults; errors are reported when the configuration is
+// read for good.
+struct dt_comm_limits dt_settings_limits(const char *path, char *const *overrides, int n_overrides);
 // A dt_config_check between keys, of what needs nothing but the configuration (warmup < steps,
 // steps or epochs …). Those that need data, ranks or a model are where these are known.
 void dt_settings_check(struct dt_problems *problems, const void *settings,

@@ -37,8 +37,11 @@ static dt_status compute(const struct dt_job *job, float *mean, float *deviation
     // Only one rank's bits of each number are not zero: as integers their sum is exact.
     if (status == DT_OK)
         status = dt_allreduce(job->comm, blocks, n, DT_I64, DT_SUM);
-    if (status == DT_OK)
-        dt_statistics_finish(job->train, blocks, mean, deviation);
+    int64_t constant =
+        status == DT_OK ? dt_statistics_finish(job->train, blocks, mean, deviation) : 0;
+    if (constant > 0)
+        dt_info("%lld of %lld columns of the frames are constant in the training data",
+                (long long)constant, (long long)job->train->layout.frame_width);
     free(blocks);
     return status;
 }

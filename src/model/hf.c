@@ -282,47 +282,61 @@ static dt_status read_row(const struct weight_files *set, const struct dt_param 
                    found.tensor->name, (double)weight[bad], (long long)bad);
 }
 
-static dt_status read_rows(const struct weight_files *set, const struct dt_params *params,
-                           bool tied, float *weights)
+static void close_files(struct weight_files *set)
 {
-    DT_TRY(check_all(set, params, tied));
-    memset(weights, 0, (size_t)params->elements * sizeof *weights);
-    for (int i = 0; i < params->n; i++)
-        DT_TRY(read_row(set, &params->rows[i], weights + params->rows[i].offset));
-    return DT_OK;
+    for (int i = 0; set && i < set->n; i++)
+        dt_safetensors_close(set->files[i]);
+    free(set);
+}
+
+// Files whose tensors are those of the table; close_files afterwards, also after a failure.
+static dt_status open_checked(const char *dir, bool ema, const struct dt_params *params, bool tied,
+                              struct weight_files **out)
+{
+    struct weight_files *set = *out = calloc(1, sizeof *set);
+    if (!set)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", dir);
+    DT_TRY(open_files(set, dir, ema));
+    return check_all(set, params, tied);
 }
 
 dt_status dt_hf_read_weights(const char *dir, bool ema, const struct dt_params *params, bool tied,
                              float *weights)
 {
-    struct weight_files *set = calloc(1, sizeof *set);
-    if (!set)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", dir);
-    dt_status status = open_files(set, dir, ema);
+    struct weight_files *set;
+    dt_status status = open_checked(dir, ema, params, tied, &set);
     if (status == DT_OK)
-        status = read_rows(set, params, tied, weights);
-    for (int i = 0; i < set->n; i++)
-        dt_safetensors_close(set->files[i]);
-    free(set);
+        memset(weights, 0, (size_t)params->elements * sizeof *weights);
+    for (int i = 0; status == DT_OK && i < params->n; i++)
+        status = read_row(set, &params->rows[i], weights + params->rows[i].offset);
+    close_files(set);
     return status;
 }
 
-dt_status dt_hf_weights_type(const char *dir, bool ema, enum dt_dtype *type)
+static enum dt_dtype type_of(const struct weight_files *set)
 {
-    struct weight_files *set = calloc(1, sizeof *set);
-    if (!set)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", dir);
-    dt_status status = open_files(set, dir, ema);
     bool bytes = false, wide = false;
-    for (int i = 0; i < set->n; i++) {
+    for (int i = 0; i < set->n; i++)
         for (int j = 0; j < set->files[i]->n_tensors; j++) {
             bytes = bytes || set->files[i]->tensors[j].dtype == DT_I8;
             wide = wide || set->files[i]->tensors[j].dtype == DT_F32;
         }
-        dt_safetensors_close(set->files[i]);
-    }
-    free(set);
-    *type = bytes ? DT_I8 : wide ? DT_F32 : DT_BF16;
+    return bytes ? DT_I8 : wide ? DT_F32 : DT_BF16;
+}
+
+dt_status dt_hf_check_weights(const char *dir, bool ema, const struct dt_model_config *config,
+                              enum dt_dtype *type)
+{
+    struct dt_model_config full = *config;
+    struct dt_params params;
+    struct weight_files *set;
+    DT_TRY(dt_model_config_check(&full));
+    DT_TRY(dt_model_list(&full, &params, NULL));
+    dt_status status = open_checked(dir, ema, &params, full.tie_embeddings, &set);
+    if (status == DT_OK && type)
+        *type = type_of(set);
+    close_files(set);
+    dt_params_free(&params);
     return status;
 }
 

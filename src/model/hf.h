@@ -20,9 +20,12 @@ dt_status dt_hf_config_text(const struct dt_model_config *config, char **text);
 #define DT_HF_EMA "ema.safetensors"
 dt_status dt_hf_read_weights(const char *dir, bool ema, const struct dt_params *params, bool tied,
                              float *weights);
-// What type the weights that dt_hf_read_weights would read were stored for: int8 where any tensor
-// is, else fp32 where any is, else bf16 (fp16 counts as bf16).
-dt_status dt_hf_weights_type(const char *dir, bool ema, enum dt_dtype *type);
+// The checks of dt_hf_read_weights but for the values, from the headers of the files alone: a
+// config.json that claims more than they hold is refused before anything has its size. *type, which
+// may be NULL: what the weights were stored for, int8 where any tensor is, else fp32 where any is,
+// else bf16 (fp16 counts as bf16).
+dt_status dt_hf_check_weights(const char *dir, bool ema, const struct dt_model_config *config,
+                              enum dt_dtype *type);
 // Writes such a file (fp32, __metadata__ format pt) from flat `weights` (host memory),
 // synced; gives size and xxh64 of the file (each may be NULL). A failure leaves no file.
 dt_status dt_hf_write_weights(const char *path, const struct dt_params *params,

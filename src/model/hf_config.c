@@ -191,19 +191,31 @@ static dt_status read_limits(const struct config_file *file, struct dt_model_con
     return DT_OK;
 }
 
+// The fields that every model has, or those of some kinds.
+static dt_status read_keys(const struct config_file *file, enum hf_type type, bool of_kinds,
+                           struct dt_model_config *config)
+{
+    char kinds[DT_CONFIG_ALLOWED];
+    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
+        if (key->json && of_kinds == (dt_model_field_kinds(key, kinds)[0] != 0))
+            DT_TRY(read_field(file, key, type, config));
+    return DT_OK;
+}
+
 static dt_status read_fields(const struct config_file *file, struct dt_model_config *config)
 {
     enum hf_type type = HF_DTRAIN;
     DT_TRY(check_built(file, &type));
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
-        if (key->json)
-            DT_TRY(read_field(file, key, type, config));
+    // Every model has those that name its kinds, which say what else it has.
+    DT_TRY(read_keys(file, type, false, config));
     if (type != HF_DTRAIN) {
         strcpy(config->stem, "tokens");
         strcpy(config->heads, "lm");
         snprintf(config->layers, sizeof config->layers, "%s*%lld", types[type].block,
                  (long long)config->n_layer);
     }
+    DT_TRY_NOTE(dt_model_config_normalize(config), "reading %s", file->path);
+    DT_TRY(read_keys(file, type, true, config));
     DT_TRY_NOTE(dt_model_config_normalize(config), "reading %s", file->path);
     DT_TRY(dt_model_config_resolve(config, 0));
     DT_TRY(

@@ -200,6 +200,12 @@ dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *c
     return parts->head->forward(parts->head_part, &pass, &flow);
 }
 
+struct dt_view dt_model_residual(const struct dt_model *model, const struct dt_pass *pass)
+{
+    int64_t rows = pass->input.sequences * pass->input.length;
+    return dt_view_rows(model->residual[model->parts.layers], 0, rows);
+}
+
 dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *caller, double scale,
                         struct dt_loss_sum *sum)
 {

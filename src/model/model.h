@@ -125,6 +125,8 @@ struct dt_pass {
 
 // Stem, blocks, and the head as far as no targets are needed.
 dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *pass);
+// After a forward: the residual stream at the head's norm, [B·L, d_model] fp32 on the device.
+struct dt_view dt_model_residual(const struct dt_model *model, const struct dt_pass *pass);
 // Head: *sum += the losses; with `scale` > 0 also the head's gradients, of scale · Σ loss, and the
 // gradient that backward starts from.
 dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *pass, double scale,

@@ -6,6 +6,6 @@
 
 // temperature 0: the most likely value; else a draw with logits divided by it. A categorical output
 // [width] gives one value, the class; Bernoulli outputs one of 0 and 1 each; a regression its
-// prediction, without noise.
+// prediction, without noise. Expects finite predictions.
 void dt_draw(const struct dt_output *output, const float *predicted, double temperature,
              struct dt_philox *rng, float *values);

@@ -2,6 +2,7 @@
 // its outputs are copied back one by one, values drawn from each before the next is computed.
 #include "play/player.h"
 
+#include "base/finite.h"
 #include "model/hf.h"
 #include "play/draw.h"
 #include "play/player_internal.h"
@@ -67,7 +68,7 @@ static dt_status create_inputs(struct dt_player *player)
 static dt_status create_outputs(struct dt_player *player)
 {
     const struct dt_outputs *outputs = dt_model_outputs(player->model);
-    int64_t widest = 0;
+    int64_t widest = dt_model_config(player->model)->d_model; // the residual is read there, too
     for (int k = 0; k < outputs->n; k++) {
         int64_t width = outputs->list[k].width;
         player->info.values += width;
@@ -117,6 +118,8 @@ dt_status dt_player_create(const struct dt_backend *backend, const struct dt_mod
     if (!player)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a player");
     player->backend = *backend;
+    player->backend.memory_hint =
+        "use fewer streams or a shorter prompt, bf16 or int8 weights, or a smaller model";
     player->group = group_of(config);
     player->info = (struct dt_play_info){
         .streams = config->streams,
@@ -168,6 +171,8 @@ dt_status dt_player_set_weights(struct dt_player *player, const float *weights)
 {
     find_row(player, weights, "stem.mean", player->mean);
     find_row(player, weights, "stem.deviation", player->deviation);
+    player->weights =
+        XXH3_64bits(weights, (size_t)dt_model_params(player->model)->elements * sizeof *weights);
     return dt_model_set_weights(player->model, weights);
 }
 
@@ -185,17 +190,11 @@ static dt_status read_weights(struct dt_player *player, const char *dir, bool em
 }
 
 // As stored: int8 where the model was trained for it, else bf16 if the files have nothing wider.
-static dt_status resolve_weights(const char *dir, const struct dt_model_config *model,
-                                 struct dt_player_config *config)
+static enum dt_play_weights stored(const struct dt_model_config *model, enum dt_dtype type)
 {
-    enum dt_dtype type;
-    if (config->weights != DT_PLAY_AS_STORED)
-        return DT_OK;
-    DT_TRY(dt_hf_weights_type(dir, config->ema, &type));
-    config->weights = model->quantize == DT_QUANTIZE_INT8 ? DT_PLAY_INT8
-                      : type == DT_F32                    ? DT_PLAY_F32
-                                                          : DT_PLAY_BF16;
-    return DT_OK;
+    if (model->quantize == DT_QUANTIZE_INT8)
+        return DT_PLAY_INT8;
+    return type == DT_F32 ? DT_PLAY_F32 : DT_PLAY_BF16;
 }
 
 dt_status dt_player_open(const struct dt_backend *backend, const char *dir,
@@ -203,9 +202,12 @@ dt_status dt_player_open(const struct dt_backend *backend, const char *dir,
 {
     struct dt_model_config model = {.pad_vocab_multiple = 8};
     struct dt_player *player;
-    DT_TRY(dt_hf_read_config(dir, &model));
     struct dt_player_config resolved = *config;
-    DT_TRY(resolve_weights(dir, &model, &resolved));
+    enum dt_dtype type;
+    DT_TRY(dt_hf_read_config(dir, &model));
+    DT_TRY(dt_hf_check_weights(dir, config->ema, &model, &type));
+    if (config->weights == DT_PLAY_AS_STORED)
+        resolved.weights = stored(&model, type);
     DT_TRY(dt_player_create(backend, &model, &resolved, &player));
     dt_status status = read_weights(player, dir, config->ema);
     if (status != DT_OK)
@@ -324,6 +326,40 @@ static dt_status draw(struct dt_player *player, const struct dt_play *play,
                : DT_OK;
 }
 
+// One row of `width` values a stream, which are in player->predicted: none may be beyond ±most.
+static dt_status check_values(const struct dt_player *player, const struct dt_play *play,
+                              const char *name, int64_t width, float most)
+{
+    int64_t n = play->n * width, bad = dt_find_outside(player->predicted, n, -most, most);
+    if (bad == n)
+        return DT_OK;
+    if (play->not_finite)
+        *play->not_finite = true;
+    return DT_FAIL(DT_MACHINE,
+                   "the frame is far outside the values of training, or the weights have diverged: "
+                   "use an earlier checkpoint",
+                   "number %lld of \"%s\" of stream %lld is %g; it must be finite, and at most %g",
+                   (long long)(bad % width), name, (long long)(play->first + bad / width),
+                   (double)player->predicted[bad], (double)most);
+}
+
+// Beyond this the sum of squares of a norm may overflow, which makes zeros of the whole row: the
+// outputs are then finite, and mean nothing. Rows have at most 2^20 numbers.
+static const float residual_most = 1e16f;
+
+static dt_status check_residual(struct dt_player *player, const struct dt_play *play,
+                                const struct dt_pass *pass)
+{
+    const struct dt_view residual = dt_model_residual(player->model, pass);
+    int64_t d = residual.cols;
+    for (int64_t i = 0; i < play->n; i++)
+        DT_TRY(dt_to_host(&player->backend, player->predicted + i * d,
+                          dt_view_at(&residual, (i + 1) * play->length - 1, 0),
+                          d * (int64_t)sizeof(float), NULL));
+    DT_TRY(dt_stream_sync(&player->backend, NULL));
+    return check_values(player, play, "residual", d, residual_most);
+}
+
 static dt_status read_outputs(struct dt_player *player, const struct dt_play *play,
                               const struct dt_pass *pass)
 {
@@ -337,6 +373,7 @@ static dt_status read_outputs(struct dt_player *player, const struct dt_play *pl
             DT_TRY(dt_to_host(&player->backend, player->predicted + i * width,
                               dt_view_at(&view, i, 0), width * (int64_t)sizeof(float), NULL));
         DT_TRY(dt_stream_sync(&player->backend, NULL));
+        DT_TRY(check_values(player, play, outputs->list[k].name, width, FLT_MAX));
         for (int64_t i = 0; i < play->n && play->predicted; i++)
             memcpy(play->predicted + i * info->values + column, player->predicted + i * width,
                    (size_t)width * sizeof(float));
@@ -360,9 +397,8 @@ static dt_status run(struct dt_player *player, const struct dt_play *play)
     DT_TRY(dt_streams_begin(player, play->first, play->n));
     DT_TRY(send_inputs(player, play));
     DT_TRY(dt_model_forward(player->model, &pass));
-    DT_TRY(read_outputs(player, play, &pass));
-    dt_streams_end(player, play->first, play->n);
-    return DT_OK;
+    DT_TRY(check_residual(player, play, &pass));
+    return read_outputs(player, play, &pass);
 }
 
 // The streams of `play` from `done` on, `n` of them.
@@ -381,9 +417,8 @@ static struct dt_play part_of(const struct dt_player *player, const struct dt_pl
     return part;
 }
 
-dt_status dt_player_step(struct dt_player *player, const struct dt_play *play)
+static dt_status run_groups(struct dt_player *player, const struct dt_play *play)
 {
-    DT_TRY(check(player, play));
     // The few rows of a group have the bits of one; longer runs go one by one for the same reason.
     int64_t group = play->length == 1 ? player->group : 1;
     for (int64_t done = 0; done < play->n; done += group) {
@@ -392,4 +427,17 @@ dt_status dt_player_step(struct dt_player *player, const struct dt_play *play)
         DT_TRY(run(player, &part));
     }
     return DT_OK;
+}
+
+dt_status dt_player_step(struct dt_player *player, const struct dt_play *play)
+{
+    DT_TRY(check(player, play));
+    size_t bytes = (size_t)play->n * sizeof *player->rng;
+    memcpy(player->rng_before, player->rng + play->first, bytes);
+    dt_status status = run_groups(player, play);
+    if (status == DT_OK)
+        dt_streams_end(player, play->first, play->n);
+    else
+        memcpy(player->rng + play->first, player->rng_before, bytes);
+    return status;
 }

@@ -50,8 +50,10 @@ struct dt_play {
     // the drawn values; without `drawn` the most likely ones.
     float *predicted; // [n, values]: logits, values of regressions
     float *drawn;     // [n, targets]
+    bool *not_finite; // true: the call failed since an output is not finite; or NULL
 };
-// Advances streams [first, first + n). A wrong input is DT_USER, and no stream has advanced.
+// Advances streams [first, first + n). A wrong input is DT_USER, an output of any stream that is
+// not finite DT_MACHINE; no stream has then advanced or drawn a random number.
 dt_status dt_player_step(struct dt_player *player, const struct dt_play *play);
 
 // The random numbers of a stream start at `seed`; a new player's streams at their own numbers.
@@ -60,6 +62,8 @@ dt_status dt_player_seed(struct dt_player *player, int64_t stream, uint64_t seed
 dt_status dt_player_reset(struct dt_player *player, int64_t stream);
 // The whole of a stream, random numbers too, as one block of info.state bytes of host memory.
 dt_status dt_player_save(struct dt_player *player, int64_t stream, void *block);
-// Back from such a block, of this or any stream of any player of the same model. DT_USER where it
-// is of another kind; the stream is then as before.
-dt_status dt_player_restore(struct dt_player *player, int64_t stream, const void *block);
+// Back from such a block, of this or any stream of any player with the same weights. DT_USER saying
+// why where it is damaged, of other weights, of another model or of an older version; the stream is
+// then as before.
+dt_status dt_player_restore(struct dt_player *player, int64_t stream, const void *block,
+                            int64_t bytes);

@@ -15,7 +15,9 @@ struct dt_player {
     struct dt_model_state *before, *after; // the rows of a step, borrowed
     unsigned char *side;                   // [streams]: which of the two holds the stream's state
     struct dt_philox *rng;                 // [streams]
+    struct dt_philox *rng_before;          // [streams]: before the call, where it fails
     uint64_t kind;                         // of state blocks: a hash of the model's architecture
+    uint64_t weights;                      // of state blocks: a hash of all weights
     // Batch arrays that the model reads, or -1; and their memory: of the device, and of the host.
     int tokens, frames, ids, targets;
     void *device[DT_BATCH_ARRAYS];
@@ -23,12 +25,13 @@ struct dt_player {
     float *mean, *deviation; // [frame]: frames are normalised by them
     int n_tables;
     int64_t tables[DT_IDS_MAX]; // ids of a column are below its table's size
-    float *predicted;           // [group, widest output]
+    float *predicted;           // [group, widest output or d_model]
     float *drawn;               // [group, length, targets]: as the model reads them
 };
 
 dt_status dt_streams_create(struct dt_player *player);
 void dt_streams_destroy(struct dt_player *player);
-// Before a step of streams [first, first + n): before and after are its rows.
+// Before a step of streams [first, first + n): before and after are its rows. The states are what
+// they were until dt_streams_end, which makes those after the step theirs.
 dt_status dt_streams_begin(struct dt_player *player, int64_t first, int64_t n);
 void dt_streams_end(struct dt_player *player, int64_t first, int64_t n);

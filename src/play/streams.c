@@ -2,14 +2,21 @@
 // flat block that a stream is saved as. Uses model, backend, base.
 #include "play/player_internal.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
+
+static const char mark[8] = "dtstate2"; // blocks of the first format began with the kind
 
 // At the start of a block.
 struct header {
-    uint64_t kind;
+    char mark[sizeof mark];
+    uint64_t sum; // XXH3 of all that follows it
+    uint64_t kind, weights;
     struct dt_philox rng;
 };
+enum { SUMMED = offsetof(struct header, kind) };
 
 // The arrays of all layers of a stream in turn: where each is in `state`, and its bytes.
 struct walk {
@@ -59,7 +66,8 @@ dt_status dt_streams_create(struct dt_player *player)
     int64_t n = player->info.streams;
     player->side = calloc((size_t)n, 1);
     player->rng = calloc((size_t)n, sizeof *player->rng);
-    if (!player->side || !player->rng)
+    player->rng_before = calloc((size_t)n, sizeof *player->rng_before);
+    if (!player->side || !player->rng || !player->rng_before)
         return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld streams", (long long)n);
     for (int64_t i = 0; i < n; i++)
         player->rng[i] = dt_philox_init((uint64_t)i, 0, 0);
@@ -82,6 +90,7 @@ void dt_streams_destroy(struct dt_player *player)
         dt_model_state_destroy(player->model, player->state[i]);
     free(player->side);
     free(player->rng);
+    free(player->rng_before);
 }
 
 dt_status dt_streams_begin(struct dt_player *player, int64_t first, int64_t n)
@@ -122,18 +131,28 @@ dt_status dt_player_reset(struct dt_player *player, int64_t stream)
     return dt_stream_sync(&player->backend, NULL);
 }
 
+static uint64_t sum_of(const struct dt_player *player, const void *block)
+{
+    return XXH3_64bits((const char *)block + SUMMED, (size_t)player->info.state - SUMMED);
+}
+
 dt_status dt_player_save(struct dt_player *player, int64_t stream, void *block)
 {
     DT_TRY(check_stream(player, stream));
     struct header header;
     memset(&header, 0, sizeof header);
+    memcpy(header.mark, mark, sizeof mark);
     header.kind = player->kind;
+    header.weights = player->weights;
     header.rng = player->rng[stream];
     memcpy(block, &header, sizeof header);
     struct walk w = walk_of(player, stream, player->side[stream]);
     for (char *to = (char *)block + sizeof header; next_array(&w); to += w.bytes)
         DT_TRY(dt_to_host(&player->backend, to, w.at, w.bytes, NULL));
-    return dt_stream_sync(&player->backend, NULL);
+    DT_TRY(dt_stream_sync(&player->backend, NULL));
+    header.sum = sum_of(player, block);
+    memcpy((char *)block + offsetof(struct header, sum), &header.sum, sizeof header.sum);
+    return DT_OK;
 }
 
 // A block may come from a file: its counts are places in memory, unlike its other numbers.
@@ -149,20 +168,50 @@ static bool has_counts(const struct dt_player *player, const char *from)
     return true;
 }
 
-dt_status dt_player_restore(struct dt_player *player, int64_t stream, const void *block)
+static dt_status check_block(const struct dt_player *player, const void *block, int64_t bytes)
+{
+    static const char hint[] = "reset the stream, or restore what was saved from this model";
+    struct header header;
+    if (bytes >= (int64_t)sizeof player->kind &&
+        memcmp(block, &player->kind, sizeof player->kind) == 0)
+        return DT_FAIL(DT_USER, hint,
+                       "the block is a state that an older version saved, which does not say with "
+                       "which weights");
+    if (bytes != player->info.state)
+        return DT_FAIL(DT_USER, hint, "the block has %lld bytes; a state of this model has %lld",
+                       (long long)bytes, (long long)player->info.state);
+    memcpy(&header, block, sizeof header);
+    if (memcmp(header.mark, mark, sizeof mark) != 0)
+        return DT_FAIL(
+            DT_USER, hint,
+            "the block is not a saved state: it does not begin with this version's mark");
+    if (header.sum != sum_of(player, block))
+        return DT_FAIL(DT_USER, hint,
+                       "the block is damaged: its checksum is not that of its bytes");
+    if (header.kind != player->kind)
+        return DT_FAIL(DT_USER, hint,
+                       "the block was saved from another model, or with weights of another type");
+    if (header.weights != player->weights)
+        return DT_FAIL(DT_USER, hint,
+                       "the block was saved with other weights: of another training, or of another "
+                       "step of it");
+    if (header.rng.left < 0 || header.rng.left > 4 ||
+        !has_counts(player, (const char *)block + sizeof header))
+        return DT_FAIL(DT_USER, hint,
+                       "the block is not a saved state: a count in it is impossible");
+    return DT_OK;
+}
+
+dt_status dt_player_restore(struct dt_player *player, int64_t stream, const void *block,
+                            int64_t bytes)
 {
     DT_TRY(check_stream(player, stream));
-    struct header header;
-    memcpy(&header, block, sizeof header);
-    if (header.kind != player->kind || header.rng.left < 0 || header.rng.left > 4 ||
-        !has_counts(player, (const char *)block + sizeof header))
-        return DT_FAIL(DT_USER,
-                       "restore what was saved from the same model with the same weights' "
-                       "type",
-                       "the block is not a saved state of this model");
-    player->rng[stream] = header.rng;
+    DT_TRY(check_block(player, block, bytes));
+    memcpy(&player->rng[stream], (const char *)block + offsetof(struct header, rng),
+           sizeof *player->rng);
     struct walk w = walk_of(player, stream, player->side[stream]);
-    for (const char *from = (const char *)block + sizeof header; next_array(&w); from += w.bytes)
+    for (const char *from = (const char *)block + sizeof(struct header); next_array(&w);
+         from += w.bytes)
         DT_TRY(dt_to_device(&player->backend, w.at, from, w.bytes, NULL));
     return dt_stream_sync(&player->backend, NULL);
 }

@@ -145,6 +145,7 @@ int dtrain_step_describe_output(const dtrain_step *handle, int32_t index,
 int dtrain_step_batch(dtrain_step *handle, int32_t first, int32_t n, const float *frames,
                       const int32_t *ids, double temperature, float *drawn, float *outputs)
 {
+    bool not_finite = false;
     const struct dt_play play = {.first = first,
                                  .n = n,
                                  .length = 1,
@@ -152,9 +153,11 @@ int dtrain_step_batch(dtrain_step *handle, int32_t first, int32_t n, const float
                                  .ids = ids,
                                  .temperature = temperature,
                                  .predicted = outputs,
-                                 .drawn = drawn};
+                                 .drawn = drawn,
+                                 .not_finite = &not_finite};
     DT_TRY(begin(handle));
-    return dt_player_step(handle->player, &play);
+    dt_status status = dt_player_step(handle->player, &play);
+    return not_finite ? (int)DTRAIN_STEP_NOT_FINITE : (int)status;
 }
 
 int dtrain_step_step(dtrain_step *handle, int32_t stream, const float *frame, const int32_t *ids,
@@ -183,26 +186,22 @@ int dtrain_step_seed(dtrain_step *handle, int32_t stream, uint64_t seed)
     return dt_player_seed(handle->player, stream, seed);
 }
 
-static dt_status check_block(const dtrain_step *handle, const void *block, size_t bytes)
+int dtrain_step_save(dtrain_step *handle, int32_t stream, void *block, size_t bytes)
 {
     DT_TRY(begin(handle));
     DT_TRY(check_pointer(block, "block"));
-    if (bytes == (size_t)handle->info.state_bytes)
-        return DT_OK;
-    return DT_FAIL(DT_USER, NULL, "the block has %zu bytes; a state of this model has %lld", bytes,
-                   (long long)handle->info.state_bytes);
-}
-
-int dtrain_step_save(dtrain_step *handle, int32_t stream, void *block, size_t bytes)
-{
-    DT_TRY(check_block(handle, block, bytes));
+    if (bytes != (size_t)handle->info.state_bytes)
+        return DT_FAIL(DT_USER, NULL, "the block has %zu bytes; a state of this model has %lld",
+                       bytes, (long long)handle->info.state_bytes);
     return dt_player_save(handle->player, stream, block);
 }
 
 int dtrain_step_restore(dtrain_step *handle, int32_t stream, const void *block, size_t bytes)
 {
-    DT_TRY(check_block(handle, block, bytes));
-    return dt_player_restore(handle->player, stream, block);
+    DT_TRY(begin(handle));
+    DT_TRY(check_pointer(block, "block"));
+    return dt_player_restore(handle->player, stream, block,
+                             bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes);
 }
 
 void dtrain_step_error(char *text, size_t size)

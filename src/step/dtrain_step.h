@@ -26,9 +26,16 @@
 //
 // A handle has independent streams, each with its own recurrent state. What a stream gives depends
 // on its own inputs alone, to the bit. Functions return a code and never print, exit or abort; a
-// call that failed has changed nothing, unless the code is DTRAIN_STEP_MACHINE. All memory is
-// allocated by dtrain_step_open. Different handles may be used by different threads at once; a
-// handle by one thread at a time.
+// call that failed has changed no stream, unless the code is DTRAIN_STEP_MACHINE. All memory is
+// allocated by dtrain_step_open, after the shapes of the model's files have been compared with
+// config.json. Different handles may be used by different threads at once; a handle by one thread
+// at a time.
+//
+// Finite frames and weights can still overflow. dtrain_step_step, _sample and _batch return
+// DTRAIN_STEP_NOT_FINITE where an output of any stream of the call is infinite or no number, or
+// where a stream's numbers inside the model are so large that a norm would make zeros of them. No
+// stream of the call has then advanced, nor drawn a random number: the program may give another
+// frame, repeat the step, or reset the stream. What `outputs` and `drawn` point to is undefined.
 #pragma once
 
 #include <stddef.h>
@@ -42,8 +49,9 @@ extern "C" {
 
 enum {
     DTRAIN_STEP_OK = 0,
-    DTRAIN_STEP_USER = 2,    // a wrong argument, input or file
-    DTRAIN_STEP_MACHINE = 3, // out of memory, an I/O error
+    DTRAIN_STEP_USER = 2,       // a wrong argument, input or file
+    DTRAIN_STEP_MACHINE = 3,    // out of memory, an I/O error
+    DTRAIN_STEP_NOT_FINITE = 4, // of a step: its outputs would mean nothing
 };
 
 enum {
@@ -119,7 +127,11 @@ DTRAIN_STEP_API int dtrain_step_reset(dtrain_step *handle, int32_t stream);
 // The random numbers of a stream start at `seed`. Without a call each stream has its own.
 DTRAIN_STEP_API int dtrain_step_seed(dtrain_step *handle, int32_t stream, uint64_t seed);
 // A stream, its random numbers included, as one block of state_bytes bytes, which may be copied and
-// stored, and restored into any stream of any handle of the same model.
+// stored, and restored into any stream of any handle with the same weights in the same type. The
+// block carries a hash of the model's architecture and type, a hash of all weights, and a checksum
+// of itself. dtrain_step_restore compares them: DTRAIN_STEP_USER, and a text that says which it is,
+// for a block that is damaged, of another model or type, of other weights (another training, or
+// another step of it), or of an older version of this library, whose blocks had no such hashes.
 DTRAIN_STEP_API int dtrain_step_save(dtrain_step *handle, int32_t stream, void *block,
                                      size_t bytes);
 DTRAIN_STEP_API int dtrain_step_restore(dtrain_step *handle, int32_t stream, const void *block,

@@ -1,6 +1,7 @@
 // Adds up what model, step, input and snapshot plan to allocate; tries other settings on paper.
 #include "train/memory.h"
 
+#include "base/round.h"
 #include "base/text.h"
 #include "train/profile.h"
 #include "train/replicas.h"
@@ -49,6 +50,7 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
     DT_TRY(dt_model_list(&job->model, &params, &arrays));
     dt_stepper_plan(backend, &params, &arrays, &stepper, plan);
     dt_memory_plan_add(plan, "host batches", dt_loader_bytes(&loader), true);
+    dt_memory_plan_add(plan, "decoded chunks", dt_dataset_kept_chunks(job->train), true);
     dt_memory_plan_add(
         plan, "host snapshot",
         dt_snapshot_bytes(backend, &params, dt_optimizer_states(&stepper.optimizer).n,
@@ -61,15 +63,17 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
     return DT_OK;
 }
 
-dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch, int64_t free,
-                        struct dt_fit found[RECOMPUTE_KINDS], int *n_found)
+dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch,
+                        enum dt_sum_order order, int64_t free, struct dt_fit found[RECOMPUTE_KINDS],
+                        int *n_found)
 {
     int64_t enough = 0; // sequences that a cheaper kind allows
     *n_found = 0;
     for (int kind = 0; kind < RECOMPUTE_KINDS; kind++)
         for (int64_t micro = local_batch; micro > enough; micro--) {
             int64_t bytes;
-            if (local_batch % micro != 0)
+            if (local_batch % micro != 0 ||
+                (order == DT_SUM_TREE && !dt_is_power_of_two(local_batch / micro)))
                 continue;
             DT_TRY(plan(context, (enum dt_recompute)kind, micro, &bytes));
             if (bytes > free)
@@ -173,7 +177,7 @@ static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *p
     struct dt_fit fits[RECOMPUTE_KINDS];
     int n;
     // What is proposed leaves room for the little that is not planned.
-    DT_TRY(dt_fit_search(plan_of_job, (void *)job, job->local_batch,
+    DT_TRY(dt_fit_search(plan_of_job, (void *)job, job->local_batch, dt_job_sum_order(job),
                          budget->bytes - budget->bytes / 64, fits, &n));
     name_largest(plan, largest, sizeof largest);
     name_fits(fits, n, hint, sizeof hint);
@@ -183,10 +187,9 @@ static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *p
 }
 
 // Kernels are loaded at their first launch (CUDA_MODULE_LOADING=LAZY is the default since 12.2) and
-// stay: dtrain's, and cuBLASLt's of every algorithm that is timed. With them come the graphs, and
-// the local memory of the kernel that uses most, for every thread that the device can hold:
-// tests/sass allows 128 bytes, 35 MB on 132 SMs of 2048 threads. NCCL's buffers and kernels are
-// about twice as much again.
+// stay: dtrain's, and cuBLASLt's. With them come the graphs, and the local memory of the kernel
+// that uses most, for every thread that the device can hold: tests/sass allows 128 bytes, 35 MB on
+// 132 SMs of 2048 threads. NCCL's buffers and kernels are about twice as much again.
 int64_t dt_job_reserved_memory(const struct dt_job *job, const struct dt_device_info *info)
 {
     int64_t share = info->memory / 128, most = INT64_C(1) << 29;

@@ -30,6 +30,8 @@ struct dt_fit {
 typedef dt_status (*dt_fit_plan)(void *context, enum dt_recompute recompute, int64_t micro_batch,
                                  int64_t *bytes);
 // For each kind of recomputation, in order of its cost, the largest divisor of `local_batch` as
-// micro-batch that needs at most `free` bytes; omitted where a cheaper kind allows as much.
-dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch, int64_t free,
+// micro-batch that needs at most `free` bytes; omitted where a cheaper kind allows as much. With
+// DT_SUM_TREE the micro-batches of a rank are a power of two.
+dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch,
+                        enum dt_sum_order order, int64_t free,
                         struct dt_fit found[DT_RECOMPUTE_BLOCK + 1], int *n_found);

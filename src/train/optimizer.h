@@ -45,7 +45,7 @@ dt_status dt_optimizer_restore(struct dt_optimizer *optimizer, int64_t updates,
 // The moving average starts as the weights are now; nothing where there is none.
 dt_status dt_optimizer_start_ema(struct dt_optimizer *optimizer);
 // Weights and moving average change places, the model's bf16 copies included; a second call undoes
-// it. Between steps: the gradients are overwritten. Sharded: all ranks together.
+// it. Between steps: the gradients are zero afterwards. Sharded: all ranks together.
 dt_status dt_optimizer_swap_ema(struct dt_optimizer *optimizer, struct dt_stream *stream);
 // After the gradients (sharded: of these pieces) and optimizer->sum are those of the whole global
 // batch, and optimizer->lr is the step's: norm and control. `expected`: the batch's tokens.

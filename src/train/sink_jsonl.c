@@ -119,7 +119,7 @@ static dt_status sync_jsonl(void *state)
 {
     struct jsonl *sink = state;
     DT_TRY(check_in_place(sink));
-    return fsync(sink->fd) == 0 ? DT_OK : DT_FAIL_ERRNO("write", sink->path);
+    return dt_fsync(sink->fd) == 0 ? DT_OK : DT_FAIL_ERRNO("write", sink->path);
 }
 
 static void put_text(FILE *out, const char *text)

@@ -180,7 +180,7 @@ fail:
 static dt_status sync_tensorboard(void *state)
 {
     struct tensorboard *sink = state;
-    return fsync(sink->fd) == 0 ? DT_OK : DT_FAIL_ERRNO("write", sink->path);
+    return dt_fsync(sink->fd) == 0 ? DT_OK : DT_FAIL_ERRNO("write", sink->path);
 }
 
 static double number_of(const struct dt_metric_event *event, const struct dt_metric_field *field)

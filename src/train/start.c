@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "comm/job_control.h"
-#include "job/gemm_algos.h"
 #include "train/memory.h"
 
 #include <stdio.h>
@@ -17,7 +16,7 @@ static struct dt_trainer_state fresh_state(const struct dt_job *job)
     struct dt_trainer_state state = {.order = {.seed = s->run.seed,
                                                .batch = s->data.batch,
                                                .seq_len = s->data.seq_len,
-                                               .block = dt_job_block(job),
+                                               .block = s->data.block,
                                                .reset_token = s->data.reset_token,
                                                .shuffle = s->data.shuffle,
                                                .reset_after = s->data.reset_after,
@@ -229,8 +228,6 @@ dt_status dt_trainer_start(struct trainer *t)
     int ranks = job->comm->info.size;
     DT_TRY(dt_agree(job->comm, dt_train_check_resources(job)));
     DT_TRY(dt_agree(job->comm, dt_profile_open(job, &t->profile)));
-    dt_comm_progress(job->comm, 0, "choosing GEMM algorithms");
-    DT_TRY(dt_gemm_algos_apply(job));
     dt_comm_progress(job->comm, 0, "building the model");
     DT_TRY(dt_agree(job->comm, create_local(t)));
     DT_TRY(dt_stepper_connect(t->stepper));

@@ -45,14 +45,9 @@ struct flight { // a step in flight
     bool timed;
 };
 
-// The variants of the work on a micro-batch, which differ in more than data: its place in the step,
-// and which arrays it has (a bit each from VARIANT_ARRAYS on).
-enum {
-    VARIANT_FIRST = 1,
-    VARIANT_LAST = 2,
-    VARIANT_ARRAYS = 4,
-    VARIANTS = VARIANT_ARRAYS << DT_BATCH_ARRAYS
-};
+// The variants of the work on a micro-batch, which differ in more than data: its place in the step.
+// Every batch of a run has the same arrays.
+enum { VARIANT_FIRST = 1, VARIANT_LAST = 2, VARIANTS = 4 };
 
 struct variant {
     bool has_run;
@@ -405,9 +400,7 @@ static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t 
         DT_TRY(dt_input_micro_batch(&s->input, s->stream, &input));
         if (first)
             DT_TRY(dt_fill(s->backend, s->optimizer.sum, 0, sizeof *s->optimizer.sum, s->stream));
-        int variant = (first ? VARIANT_FIRST : 0) | (last ? VARIANT_LAST : 0);
-        for (int array = 0; array < DT_BATCH_ARRAYS; array++)
-            variant |= input.arrays[array] ? VARIANT_ARRAYS << array : 0;
+        const int variant = (first ? VARIANT_FIRST : 0) | (last ? VARIANT_LAST : 0);
         DT_TRY(dt_carry_load(&s->carry, s->carry.kept, i, s->stream));
         DT_TRY(run_micro_batch(s, &input, variant, &flight->graphs));
         if (tree && !last)

@@ -17,9 +17,9 @@
 
 dt_status dt_trainer_save(struct trainer *t, bool waits)
 {
-    double start = dt_seconds();
     dt_comm_progress(t->job->comm, t->state.step, "saving a checkpoint");
-    DT_TRY(dt_saver_settle(t->saver, DT_WAIT));
+    DT_TRY(dt_saver_settle(t->saver, DT_WAIT)); // that wait is the earlier checkpoint's
+    double start = dt_seconds();
     DT_TRY(dt_carry_gather(dt_stepper_carry(t->stepper), t->job->comm));
     uint64_t filling = dt_trace_begin();
     DT_TRY(dt_snapshot_fill(&t->snapshot));
@@ -183,6 +183,9 @@ static void warn_of_bad_step(const struct trainer *t, const struct dt_update_con
                 (long long)t->state.step, update->loss, z);
 }
 
+static const char skipped_hint[] =
+    "lower optim.lr, increase optim.warmup_steps, or check the data of these steps";
+
 static dt_status check_skipped(const struct trainer *t, const struct dt_update_control *update)
 {
     int64_t most = t->job->settings.optim.max_skipped;
@@ -191,8 +194,7 @@ static dt_status check_skipped(const struct trainer *t, const struct dt_update_c
         return DT_OK;
     if (t->root)
         status = DT_FAIL(
-            DT_USER,
-            "lower optim.lr, increase optim.warmup_steps, or check the data of these steps",
+            DT_USER, skipped_hint,
             "%d steps in a row were skipped (optim.max_skipped = %lld), the last at step %lld: "
             "loss %g, gradient norm %g",
             update->skipped_in_a_row, (long long)most, (long long)t->state.step, update->loss,
@@ -293,11 +295,34 @@ static dt_status stops_early(struct trainer *t, bool *stops)
     return DT_OK;
 }
 
+// A run that ends while it skips has failed, however few the steps: no later one can show that the
+// model still learns. One skipped step at the end may be due to its batch alone.
+static dt_status check_last_steps(const struct trainer *t)
+{
+    const struct dt_trainer_state *state = &t->state;
+    dt_status status = DT_OK;
+    if (state->skipped_in_a_row < 2 && (state->updates > 0 || state->skips == 0))
+        return DT_OK;
+    if (t->root && state->updates == 0)
+        status = DT_FAIL(DT_USER, skipped_hint,
+                         "every step of the run was skipped (%lld in total): nothing was learned",
+                         (long long)state->skips);
+    else if (t->root)
+        status = DT_FAIL(DT_USER, skipped_hint,
+                         "the last %lld steps of the run were all skipped; the last that was "
+                         "applied is step %lld",
+                         (long long)state->skipped_in_a_row,
+                         (long long)(state->step - state->skipped_in_a_row));
+    return dt_agree(t->job->comm, status);
+}
+
 static dt_status finish(struct trainer *t, bool stopped)
 {
     const struct dt_job *job = t->job;
     bool gave_up = stopped && dt_trainer_is_out_of_patience(t);
     char reason[256] = "";
+    if (!stopped || gave_up)
+        DT_TRY(check_last_steps(t));
     if (gave_up)
         snprintf(reason, sizeof reason,
                  "the validation loss has not improved on %.6g (step %lld) in %lld evaluations "

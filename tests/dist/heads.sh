@@ -27,8 +27,8 @@ lr = 3e-3
 every = 1
 eval_every = 4
 EOF
-heads_of() { # metrics.jsonl: numbers of the heads of each line, to five digits
-    sed -n 's/.*"heads"://p' "$1" | grep -oE '[0-9.e+-]+[,}]' | tr -d ',}' | xargs printf '%.5g\n'
+heads_of() { # metrics.jsonl: the heads of each line, what is said of them by name, and the numbers to five digits
+    sed -n 's/.*"heads"://p' "$1" | grep -oE '"[a-z_]+":[0-9{][0-9.e+-]*' | sed 's/:/ /; s/{/0/' | xargs printf '%s %.5g\n'
 }
 first_loss() { # run
     train_lines "runs/$1/metrics.jsonl" | head -n 1 | cut -d' ' -f2

@@ -80,6 +80,26 @@ check "… and logged" grep -q 'run.precision = fp32: .*step-00000004 was traine
 check "… and kept from there" "$dtrain" "${small[@]}" run.steps=8 run.precision=auto >$name.log 2>&1
 check "… whatever the machine" grep -q 'parameters, fp32,' $name.log
 
+# The order stays, too: it is that of the checkpoint unless data.block names another.
+name=block
+sed '/^block = /d' small.ini >open.ini
+small=(optim.schedule=constant)
+check "a run with blocks of 64" ranks 1 small.ini data.block=64 "${small[@]}" run.name=$name-whole run.steps=8 >$name.log 2>&1
+check "… the first half of it" ranks 1 small.ini data.block=64 "${small[@]}" run.name=$name run.steps=4 >$name.log 2>&1
+cp -r runs/$name runs/$name-named
+check "a configuration without the key resumes it" ranks 2 open.ini "${small[@]}" run.name=$name run.steps=8 >$name.log 2>&1
+check "… says what it keeps, and from where" test "$(grep -c \
+    "data.block = auto keeps 64, as in runs/$name/checkpoints/step-00000004; a new run would use 1" $name.log)" -eq 1
+check "… and reports no change of it" bash -c "! grep -q 'data.block was' $name.log"
+check "… the losses are those of the whole run" same_losses runs/$name/metrics.jsonl runs/$name-whole/metrics.jsonl 1e-5
+check "… config.resolved.ini names the checkpoint" grep -q "^block = 64 .*# runs/$name/checkpoints/step-00000004" \
+    runs/$name/config.resolved.ini
+check "dtrain order prints the order of the run" cmp <("$dtrain" order open.ini run.name=$name --steps 1:3 2>/dev/null) \
+    <("$dtrain" order small.ini data.block=64 --steps 1:3)
+check "a new run has blocks of 1" cmp <("$dtrain" order open.ini --steps 1:3) <("$dtrain" order small.ini data.block=1 --steps 1:3)
+refused "another block that is named" 'data.block is 1, the checkpoint has 64' \
+    "$dtrain" open.ini "${small[@]}" run.name=$name-named run.steps=8 data.block=1
+
 # A damaged newest checkpoint: the run resumes from the one before, and says so.
 cp -r runs/whole runs/damaged
 rm -rf runs/damaged/$last

@@ -89,6 +89,24 @@ rm -r runs/again/checkpoints/step-00000006
 check "bytes: resumes" "$dtrain" policy.ini "${lines[@]}" run.name=again checkpoint.every=3 >again.log 2>&1
 check "bytes: with the bits of the whole run" same_bits runs/{again,bytes-1}/checkpoints/step-00000006
 
+# Frames in any unit train alike: powers of two, so that the bits are the same.
+for unit in 1 0x1p-70 0x1p70 0x1p124; do
+    "$make_episodes" robomimic unit.h5 0 13 unit $unit || exit 1
+    check "frames of $unit train" "$dtrain" policy.ini data.{train,val}=unit.h5 data.inputs=obs/a data.targets=actions \
+        run.name=unit-$unit run.steps=20 optim.warmup_steps=2 log.eval_every=20 >unit-$unit.log 2>&1
+    check "frames of $unit: the losses of any unit" same_losses runs/unit-{$unit,1}/metrics.jsonl 0
+    check "frames of $unit: the validation of any unit" cmp <(grep -o 'validation loss.*' unit-$unit.log) <(grep -o 'validation loss.*' unit-1.log)
+done
+# As they are their sums overflow: three steps, all skipped, are no training.
+"$make_episodes" robomimic unit.h5 0 13 unit 0x1.ap124 || exit 1
+refused "frames of 3e38" 'every step of the run was skipped' "$dtrain" policy.ini data.{train,val}=unit.h5 data.inputs=obs/a data.targets=actions \
+    data.normalize=false model.d_model=128 run.name=large run.steps=3 optim.warmup_steps=0
+check "… and state.json says so" grep -q '"state":"failed"' runs/large/state.json
+"$make_episodes" robomimic still.h5 0 13 unit 0
+check "constant columns are named" "$dtrain" policy.ini data.{train,val}=still.h5 data.inputs='obs/a obs/b' data.targets=actions \
+    run.name=still run.steps=2 optim.warmup_steps=0 >still.log 2>&1
+check "… in the log: $(cat still.log)" grep -q '3 of 4 columns of the frames are constant' still.log
+
 "$make_episodes" robomimic train.h5 0 13
 three_lines robomimic 'obs/a obs/img[0:2] obs/b:id*7'
 for n in 1 2 4; do # at no learning rate the weights are the initial ones, with the statistics of the frames
@@ -134,6 +152,15 @@ refused "a frame that is not finite" 'train.h5: /data/demo_8/obs/a, row 41, colu
     "$dtrain" policy.ini "${lines[@]}" run.name=bad
 check "nothing is left of it" test ! -e runs/bad/checkpoints/step-00000060
 refused "verify finds it" 'row 41, column 0: nan is not a finite float32' "$dtrain" verify train.h5
+# One number of thousands, far from the ends, in a file of the same size; then the old one.
+for value in 0 1 0; do
+    "$make_episodes" robomimic train.h5 0 13 /data/demo_8/actions 42 $value
+    case $value-$(ls runs/number/checkpoints 2>/dev/null | wc -l) in
+    1-*) refused "one other number on resume" 'shard 1, train.h5, has different data' "$dtrain" policy.ini "${lines[@]}" run.name=number run.steps=6 ;;
+    0-0) check "a run on the first number" "$dtrain" policy.ini "${lines[@]}" run.name=number run.steps=4 >number.log 2>&1 ;;
+    *) check "the first number again: resumes" "$dtrain" policy.ini "${lines[@]}" run.name=number run.steps=6 >number.log 2>&1 ;;
+    esac
+done
 "$make_episodes" robomimic train.h5 1 13
 refused "other data on resume" 'train.h5, has ' "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70
 finish

@@ -110,6 +110,16 @@ done
 "$shard_tool" wrong shards/short-chunk.h5 short-chunk || exit 1
 data "a chunk that decodes to too few bytes" 'shards/short-chunk.h5: chunk 1 of /tokens' shards/short-chunk.h5
 refused "dtrain verify of that chunk" '1 of 1 failed' "$dtrain" verify shards/short-chunk.h5
+# 256 MiB are kept decoded.
+"$shard_tool" zeros shards/kept.h5 256 $((1 << 20)) && "$shard_tool" zeros shards/large.h5 257 $((1 << 20)) || exit 1
+chunks() { # shard, overrides …: how often its chunks are warned of
+    "$dtrain" --check small.ini data.train=shards/"$1".h5 data.val= "${@:2}" 2>&1 >chunks.log | grep -c 'compressed chunks of 1024 KiB'
+}
+check "compressed chunks larger than windows are reported" test "$(chunks large data.block=1)" -eq 1
+check "… not with large blocks" test "$(chunks large data.block=700)" -eq 0
+check "… not in the order of the file" test "$(chunks large data.block=1 data.shuffle=false)" -eq 0
+check "… not where all are kept" test "$(chunks kept data.block=1)" -eq 0
+check "what is kept is in the memory plan" grep -q 'decoded chunks .*256' chunks.log
 cp "$shard" shards/no-starts.h5
 "$shard_tool" drop shards/no-starts.h5 doc_starts || exit 1
 data "missing document starts" 'shards/no-starts.h5: /doc_starts is missing' shards/no-starts.h5

@@ -46,10 +46,8 @@ begin() { # name, command before dtrain …
     check "$name: training is under way" wait_for_step "$name" 30
 }
 rank_on() { # rank: its process as this host sees it
-    local pid
-    for pid in $(pgrep -x dtrain); do
-        tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1" && echo "$pid"
-    done
+    # shellcheck disable=SC2046 # process numbers
+    with_variable "OMPI_COMM_WORLD_RANK=$1" $(pgrep -x dtrain)
 }
 alive() { # ranks, without zombies: nothing reaps those on the other host
     pgrep -r R,S,D,T -cx dtrain

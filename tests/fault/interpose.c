@@ -1,18 +1,20 @@
 // For LD_PRELOAD: faults of the machine, at the n-th call of a kind. FAULT holds blank-separated
 // settings; a setting that is absent leaves all calls alone:
-//   call=write,fsync,rename,read,open,stat,mpi,sum   which calls count ("mpi": MPI_Test and
-//   MPI_Testall;
+//   call=write,fsync,rename,read,get,open,stat,hdf5,mpi,sum   which calls count ("read": pread,
+//                                           "get": read; "hdf5": H5Dopen2, whose path is the
+//                                           dataset's; "mpi": MPI_Test and MPI_Testall;
 //                                           "sum": MPI_Iallreduce, whose path is "N elements")
 //   path=TEXT                               those whose path contains TEXT
 //   rank=N                                  on this rank alone
 //   when=FILE                               once this file exists
 //   at=N                                    the N-th such call of the process, and, with `times=M`,
 //                                           the M - 1 after it (times=0: all after it)
-//   do=kill | job | eio | enospc | erofs | short | flip | MILLISECONDS
-// kill: SIGKILL to the process; job: SIGKILL to its process group; an error; short: half of a
-// write, and ENOSPC for the rest; flip: a bit of what a read gave or of what is summed; a number:
-// the call comes that much later. FAULT_LOG=FILE: a line "N CALL PATH" of every call that counts,
-// before it happens.
+//   do=kill | crash | job | eio | enospc | erofs | eintr | part | short | flip | MILLISECONDS
+// kill: SIGKILL to the process; crash: a write to address 0; job: SIGKILL to its process group; an
+// error, of which eintr passes the thread's next call; part: half of a write or read; short: half
+// of a write, and ENOSPC for the rest; flip: a bit of what a read gave or of what is summed; a
+// number: the call comes that much later. FAULT_LOG=FILE: a line "N CALL PATH" of every call that
+// counts, before it happens.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +22,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,14 +33,17 @@
 int fsync(int fd);
 int rename(const char *from, const char *to);
 int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags);
+int64_t H5Dopen2(int64_t place, const char *name, int64_t access);
 int MPI_Test(void *request, int *done, void *status);
 int MPI_Testall(int n, void *requests, int *done, void *statuses);
 int MPI_Iallreduce(const void *from, void *to, int n, void *type, void *op, void *comm,
                    void *request);
 
+static void *volatile nowhere; // NULL
 static _Atomic long calls;
-static _Thread_local bool met_short; // the last call that was asked about
-static atomic_int full = -1;         // the file of which half a write went to the disk
+static _Thread_local bool met_short, met_part, met_flip; // the last call that was asked about
+static _Thread_local bool interrupted;
+static atomic_int full = -1; // the file of which half a write went to the disk
 
 // The real function of a wrapper's name.
 #define NEXT(name) ((__typeof__(&(name)))dlsym(RTLD_NEXT, #name))
@@ -101,6 +107,8 @@ static bool meets(const char *call, const char *path, char *fate, size_t size)
         return false;
     if (strcmp(fate, "kill") == 0)
         kill(getpid(), SIGKILL);
+    if (strcmp(fate, "crash") == 0)
+        *(volatile int *)nowhere = 1;
     if (strcmp(fate, "job") == 0)
         kill(0, SIGKILL);
     if (atol(fate) > 0)
@@ -114,12 +122,16 @@ static bool fails(const char *call, const char *path)
     static const struct {
         const char *name;
         int error;
-    } errors[] = {{"eio", EIO}, {"enospc", ENOSPC}, {"erofs", EROFS}};
+    } errors[] = {{"eio", EIO}, {"enospc", ENOSPC}, {"erofs", EROFS}, {"eintr", EINTR}};
     char fate[64];
-    met_short = false;
+    met_short = met_part = met_flip = false;
     if (!meets(call, path, fate, sizeof fate))
         return false;
     met_short = strcmp(fate, "short") == 0;
+    met_part = strcmp(fate, "part") == 0;
+    met_flip = strcmp(fate, "flip") == 0;
+    if (strcmp(fate, "eintr") == 0 && !(interrupted = !interrupted))
+        return false;
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
         if (strcmp(fate, errors[i].name) == 0) {
             errno = errors[i].error;
@@ -146,10 +158,20 @@ ssize_t write(int fd, const void *data, size_t size)
         errno = is_full ? ENOSPC : errno;
         return -1;
     }
-    if (!met_short || size < 2)
+    if (!met_short && !met_part)
         return NEXT(write)(fd, data, size);
-    atomic_store(&full, fd);
-    return NEXT(write)(fd, data, size / 2);
+    if (met_short && size > 1)
+        atomic_store(&full, fd);
+    return NEXT(write)(fd, data, size > 1 ? size / 2 : size);
+}
+
+// Only interrupted or shortened.
+ssize_t read(int fd, void *data, size_t size)
+{
+    char path[4096];
+    if (fails("get", path_of(fd, path, sizeof path)))
+        return -1;
+    return NEXT(read)(fd, data, met_part && size > 1 ? size / 2 : size);
 }
 
 int fsync(int fd)
@@ -184,17 +206,19 @@ int stat(const char *path, struct stat *info)
 
 ssize_t pread(int fd, void *data, size_t size, off_t offset)
 {
-    char path[4096], fate[64];
-    path_of(fd, path, sizeof path);
-    bool met = meets("read", path, fate, sizeof fate);
-    if (met && strcmp(fate, "eio") == 0) {
-        errno = EIO;
+    char path[4096];
+    if (fails("read", path_of(fd, path, sizeof path)))
         return -1;
-    }
-    ssize_t n = NEXT(pread)(fd, data, size, offset);
-    if (met && strcmp(fate, "flip") == 0 && n > 0)
+    ssize_t n = NEXT(pread)(fd, data, met_part && size > 1 ? size / 2 : size, offset);
+    if (met_flip && n > 0)
         ((unsigned char *)data)[n / 2] ^= 1;
     return n;
+}
+
+int64_t H5Dopen2(int64_t place, const char *name, int64_t access)
+{
+    fails("hdf5", name);
+    return NEXT(H5Dopen2)(place, name, access);
 }
 
 int MPI_Test(void *request, int *done, void *status)

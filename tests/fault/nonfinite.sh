@@ -9,6 +9,10 @@ small_run
 values() { # run, key: of its train lines
     sed -n "s/.*\"event\":\"train\".*\"$2\":\([^,}]*\).*/\1/p" "runs/$1/metrics.jsonl"
 }
+states() { # checkpoint: the bytes of its optimizer's states, after a header that says the step
+    local file=$1/optimizer-00001-of-00001.safetensors
+    tail -c +$((9 + $(od -An -t u8 -N 8 "$file"))) "$file"
+}
 skipped_steps() {
     sed -n 's/.*"event":"train","step":\([0-9]*\),.*"skipped":true.*/\1/p' "runs/$1/metrics.jsonl" | tr '\n' ' '
 }
@@ -38,14 +42,27 @@ for n in 1 2; do
     newest=$(ls -d runs/$name/checkpoints/step-* | tail -n 1)
     check "$n ranks: the newest checkpoint verifies" "$dtrain" verify "$newest" >/dev/null 2>&1
     # Skipped updates change nothing: the weights stay those of the last applied step.
-    check "$n ranks: two checkpoints among the skipped steps have the same bits" same_bits "$newest" \
-        "$(ls -d runs/$name/checkpoints/step-* | tail -n 2 | head -n 1)"
+    before=$(ls -d runs/$name/checkpoints/step-* | tail -n 2 | head -n 1)
+    check "$n ranks: two checkpoints among the skipped steps have the same weights" cmp "$newest/model.safetensors" "$before/model.safetensors"
+    check "$n ranks: … and the same optimizer states" cmp <(states "$newest") <(states "$before")
     check "$n ranks: trainer.json counts the skips" grep -Eq '"skipped_in_a_row":\s*6,' "$newest/trainer.json"
 done
 ranks 1 "${explodes[@]}" run.name=explodes-1 >again.log 2>&1
 check "resumed after six, it fails at the next step: $(grep 'in a row' again.log)" grep -q "^dtrain: error: 7 steps in a row .* the last at step $last:" again.log
 check "one rank and two skip the same steps" test "$(skipped_steps explodes-1)" = "$(skipped_steps explodes-2)"
-check "a run that ends before that" ranks 1 "${diverges[@]}" run.name=diverged run.steps="$last" >diverged.log 2>&1
+# Fewer than optim.max_skipped, but the last of the run: it has not learned what it was to learn.
+for n in 1 2; do
+    name=diverged-$n
+    refused "$n ranks: a run that ends before that" "^dtrain: error: the last 7 steps of the run were all skipped; the last that was applied is step $((last - 7))" \
+        ranks $n "${diverges[@]}" run.name=$name run.steps="$last"
+    cp refused.log $name.log
+    check "$n ranks: one error" test "$(grep -c '^dtrain: error' $name.log)" -eq 1
+    check "$n ranks: state.json says so, too: $(cat runs/$name/state.json)" grep -q \
+        "\"state\":\"failed\",\"step\":$last,\"reason\":\"the last 7 steps" runs/$name/state.json
+    check "$n ranks: its last checkpoint is kept" "$dtrain" verify "$(printf 'runs/%s/checkpoints/step-%08d' $name "$last")" >/dev/null 2>&1
+    refused "$n ranks: the same command again" 'the last 7 steps of the run were all skipped' ranks $n "${diverges[@]}" run.name=$name run.steps="$last"
+done
+cp diverged-1.log diverged.log
 check "… validates to nan: $(grep 'validation loss' diverged.log)" grep -q 'validation loss nan  perplexity nan  over' diverged.log
 check "… and says why" grep -q "warning: step $last: the validation loss is not finite, since the weights diverged" diverged.log
 
@@ -66,6 +83,14 @@ check "epochs are logged" test "$(values ignored-1 epoch | uniq -c | xargs)" = "
 check "trainer.json counts the three skips" grep -q '"skips":\s*3,' runs/ignored-1/checkpoints/step-00000024/trainer.json
 check "one rank and two train alike" same_losses <(grep -v '"skipped":true' runs/ignored-2/metrics.jsonl) \
     <(grep -v '"skipped":true' runs/ignored-1/metrics.jsonl) 1e-5
+"$shard_tool" pairs silent.h5 8 48 $S 0 $S ignored || exit 1
+for steps in 1 3; do # fewer than optim.max_skipped
+    refused "no label at all, $steps steps" "^dtrain: error: every step of the run was skipped \\($steps in total\\)" ranks 1 small.ini \
+        data.train=silent.h5 data.val= model.vocab_size=128 optim.warmup_steps=0 run.name=silent-$steps run.steps=$steps
+done
+check "a run may end with one skipped step" ranks 1 "${pairs[@]/run.steps=24/run.steps=4}" run.name=one-skipped >one.log 2>&1
+refused "run.patience does not hide it" 'the last [0-9]+ steps of the run were all skipped' ranks 1 "${diverges[@]}" \
+    run.name=patience run.steps=200 optim.max_skipped=100 log.eval_every=2 run.patience=3
 
 # Checkpoints keep the skips: an interrupted run ends with the same bits.
 check "a run with a checkpoint after a skipped step" ranks 1 "${pairs[@]}" run.name=pieces checkpoint.every=4 \

@@ -146,7 +146,13 @@ for verify in true false; do
     ends 2 10 "$outside" 'hint: set model.vocab_size'
     check "$name: the steps before it were trained" test "$(steps_done $name)" -eq $((bad_step - 1))
     cp raw/$kind.h5 data/$kind.h5
-    resumes data.train=data/$kind.h5 data.verify=$verify
+    again=(data.train=data/$kind.h5 data.verify=$verify)
+    if [ $kind = plain ]; then # without checksums a repair looks like any other change
+        check "$name: a repaired shard is refused" eval '! ranks 4 job.ini run.name=$name "${again[@]}" 2>$name.again'
+        check "$name: … and what allows it is named" grep -q 'plain.h5, has different data (if it was repaired, data.allow_changed = true' $name.again
+        again+=(data.allow_changed=true)
+    fi
+    resumes "${again[@]}"
 done
 
 # What rank 0 is about to log comes before the words of rank 2.

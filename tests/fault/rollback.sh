@@ -99,7 +99,7 @@ check "branch: it returns to its start: $(grep 'was bad' branch.log)" grep -q \
 
 # optim.rollback is new to a run whose only checkpoint is of a bad step.
 later=("${common[@]/rollback=3/rollback=0}" data.train=ignored.h5 run.name=later checkpoint.every=100)
-check "a run without optim.rollback that ends in bad steps" ranks 1 "${later[@]}" run.steps=62 >later.log 2>&1
+refused "a run without optim.rollback that ends in bad steps" 'the last [23] steps of the run were all skipped' ranks 1 "${later[@]}" run.steps=62
 check "later: it has one checkpoint, of a bad step: $(ls runs/later/checkpoints)" test "$(ls runs/later/checkpoints)" = step-00000062
 check "later: with optim.rollback" ranks 2 "${later[@]/rollback=0/rollback=1}" >later-2.log 2>&1
 check "later: it returns to its start: $(grep 'was bad' later-2.log)" grep -q \

@@ -55,6 +55,11 @@ mkfifo runs/gap/metrics.jsonl
 timeout 60 "$dtrain" small.ini run.name=gap >fifo.log 2>&1
 check "a FIFO as metrics.jsonl: exit code" test $? -eq 2
 check "… and the error names it" grep -q 'runs/gap/metrics.jsonl is not a regular file' fifo.log
+rm runs/gap/metrics.jsonl
+mkfifo runs/gap/{state.json,profile.txt,profile.json,config.resolved.ini}.tmp
+check "FIFOs with the names of temporary files make way" timeout 60 "$dtrain" small.ini run.name=gap >fifo.log 2>&1
+check "… and none is left: $(ls runs/gap)" test "$(find runs/gap -name '*.tmp' | wc -l)" -eq 0
+check "… in the place of a file: $(cat runs/gap/state.json)" grep -q '"state":"complete"' runs/gap/state.json
 check "the resolved configuration of a run resumes it" \
     "$dtrain" runs/synced/config.resolved.ini run.steps=14 >resolved.log 2>&1
 check "… from its checkpoint: $(tail -1 resolved.log)" grep -q "resuming from runs/synced/$last at step 12" resolved.log

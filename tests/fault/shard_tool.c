@@ -2,6 +2,7 @@
 //   shard_tool tokens PATH N            plain u8 tokens below 128: no checksums, no attribute
 //   shard_tool poke PATH INDEX VALUE    changes one token of a shard of u8, and no checksum
 //   shard_tool drop PATH NAME           removes a dataset
+//   shard_tool zeros PATH N CHUNK       N * CHUNK compressed u8 tokens in chunks of CHUNK, all 0
 //   shard_tool wrong PATH KIND          a shard that is wrong in one way
 //   shard_tool pairs PATH B T S FROM TO KIND   B * S pairs; of those with FROM <= row % S < TO the
 //                                       labels are odd or ignored, or they are absent
@@ -72,19 +73,34 @@ static int write_pairs(const char *path, int64_t count, int64_t T, int64_t S, in
     return H5Fclose(file) < 0 || failed;
 }
 
-// Its second chunk is stored unfiltered and has a tenth of its bytes.
-static int write_short_chunk(hid_t file, const void *zeros)
+// The library compresses one chunk and writes it everywhere.
+static hid_t create_zeros(hid_t file, hsize_t n, hsize_t chunk)
 {
-    const hsize_t dims = 10000, chunk = 1000, offset = 1000;
+    const hsize_t dims = n * chunk;
     hid_t space = H5Screate_simple(1, &dims, NULL), plist = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_chunk(plist, 1, &chunk);
     H5Pset_deflate(plist, 1);
+    H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY);
     hid_t id = H5Dcreate2(file, "tokens", H5T_STD_U8LE, space, H5P_DEFAULT, plist, H5P_DEFAULT);
-    int failed = H5Dwrite(id, H5T_STD_U8LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, zeros) < 0 ||
-                 H5Dwrite_chunk(id, H5P_DEFAULT, 1, &offset, chunk / 10, zeros) < 0;
-    H5Dclose(id);
     H5Pclose(plist);
     H5Sclose(space);
+    return id;
+}
+
+static int write_zeros(const char *path, int64_t n, int64_t chunk)
+{
+    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t id = create_zeros(file, (hsize_t)n, (hsize_t)chunk);
+    return H5Dclose(id) < 0 || H5Fclose(file) < 0;
+}
+
+// Its second chunk is stored unfiltered and has a tenth of its bytes.
+static int write_short_chunk(hid_t file, const void *zeros)
+{
+    const hsize_t chunk = 1000, offset = 1000;
+    hid_t id = create_zeros(file, 10, chunk);
+    int failed = H5Dwrite_chunk(id, H5P_DEFAULT, 1, &offset, chunk / 10, zeros) < 0;
+    H5Dclose(id);
     return failed;
 }
 
@@ -143,10 +159,13 @@ int main(int argc, char **argv)
         return poke(argv[2], atoll(argv[3]), atoi(argv[4]));
     if (argc == 4 && strcmp(argv[1], "drop") == 0)
         return drop(argv[2], argv[3]);
+    if (argc == 5 && strcmp(argv[1], "zeros") == 0)
+        return write_zeros(argv[2], atoll(argv[3]), atoll(argv[4]));
     if (argc == 9 && strcmp(argv[1], "pairs") == 0)
         return write_pairs(argv[2], atoll(argv[3]), atoll(argv[4]), atoll(argv[5]), atoll(argv[6]),
                            atoll(argv[7]), argv[8]);
     fprintf(stderr, "usage: shard_tool tokens PATH N | poke PATH INDEX VALUE | drop PATH NAME | "
+                    "zeros PATH N CHUNK | "
                     "wrong PATH KIND | pairs PATH B T S FROM TO KIND\n");
     return 2;
 }

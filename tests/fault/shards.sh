@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A shard fails in mid-run, on one rank of two: a read fails, or gives a flipped bit, or the file is gone when it is
-# opened. The job ends with an error that names rank, file and cause, state.json too; with the shard back the same
+# opened, or libhdf5 crashes on it. The job ends with an error that names rank, file and cause, state.json too; with the shard back the same
 # command resumes, and ends with the bits of a run without faults.
 #   shards.sh DTRAIN SHARD_TOOL INTERPOSE
 shard_tool=$(realpath "$2") library=$3
@@ -54,4 +54,23 @@ check "$name: '$(grep -a '^dtrain: error' $name.log)'" grep -qE '^dtrain: error:
 mv away.h5 many/85.h5
 resumes "${several[@]}"
 check "$name: … with the right bits" same_bits runs/{gone,eighty}/checkpoints/step-00000150
+
+name=crash
+FAULT="call=hdf5 path=tokens rank=1 at=25 do=crash" LD_PRELOAD=$library start 2 "${several[@]}" run.name=$name
+ends 3 "rank 1 on $(uname -n), step [0-9]+, .*: libhdf5 crashed \(SIGSEGV\) reading many/[0-9]+.h5"
+check "$name: how to look at the file" grep -q 'hint: the file is probably damaged: check it with h5dump' $name.log
+resumes "${several[@]}"
+check "$name: … with the right bits" same_bits runs/{$name,eighty}/checkpoints/step-00000150
+
+# Without other ranks; and where the crash is not in libhdf5, which stays as it was.
+crashes() { # run name, exit code, FAULT
+    FAULT=$3 LD_PRELOAD=$library "$dtrain" "${flat[@]}" run.name="$1" run.steps=20 >"$1.log" 2>&1
+    status=$?
+    check "$1: exit code $status, not $2: $(cat "$1.log")" test $status -eq "$2"
+}
+crashes alone 3 "call=hdf5 path=tokens_xxh3 at=2 do=crash"
+check "alone: $(cat runs/alone/state.json)" grep -q '"state":"failed",.*libhdf5 crashed (SIGSEGV) reading flat/train-00000.h5' runs/alone/state.json
+check "alone: one message" test "$(grep -ac '^dtrain: error' alone.log)" -eq 1
+crashes outside 139 "call=write path=runs/outside/metrics at=1 do=crash"
+check "outside: no word of libhdf5" bash -c '! grep -q libhdf5 outside.log'
 finish

@@ -8,17 +8,16 @@ library=$2
 export OMPI_MCA_odls_base_sigkill_timeout=1
 small_run
 train=("$dtrain" small.ini log.every=1000)
+launching=$(launch_seconds)
 
 # Signals. The program starts itself again, with OMP_WAIT_POLICY set: from then on its environment says that main was
 # reached, long before MPI is open.
 reached_main() { # pattern of its command line: its processes that have
-    local pid
-    for pid in $(pgrep -f "$1"); do
-        tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx OMP_WAIT_POLICY=passive && echo "$pid"
-    done
+    # shellcheck disable=SC2046 # process numbers
+    with_variable OMP_WAIT_POLICY=passive $(pgrep -f "$1")
 }
 stopped_at_once() { # name, ranks, signal
-    local name=$1 n=$2 signal=$3 pids="" run=(timeout 60) status
+    local name=$1 n=$2 signal=$3 pids="" run=(timeout $((60 + launching))) status
     [ "$n" -eq 1 ] || run+=("${local_mpirun[@]}" -np "$n")
     env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT "${run[@]}" "${train[@]}" run.name="$name" run.steps=100000 >"$name.log" 2>&1 &
     local job=$!
@@ -46,16 +45,16 @@ no_start() { # what, pattern, command …
     local what=$1 pattern=$2 status
     shift 2
     date >begun
-    timeout 60 "$@" >out 2>err
+    timeout $((60 + launching)) "$@" >out 2>err
     status=$?
     check "$what: exit code $status" test $status -eq 3
-    check "$what: $(seconds_since begun) s until the end" test "$(seconds_since begun)" -le 12
-    check "$what: the last words: $(grep -a '^dtrain: error' err)" grep -qE "^dtrain: error: $pattern timed out after comm.timeout_s = 2 s" err
+    check "$what: $(seconds_since begun) s until the end" test "$(seconds_since begun)" -le $((12 + launching))
+    check "$what: the last words: $(grep -a '^dtrain: error' err)" grep -qE "^dtrain: error: $pattern timed out after comm.start_timeout_s = 2 s" err
     check "$what: $(grep -ac '^dtrain: error' err) ranks spoke" test "$(grep -ac '^dtrain: error' err)" -eq 1
     check "$what: what to do" grep -q 'btl_tcp_if_include' err
 }
 no_start "a rank that never starts" "rank 0 on $(uname -n), start-up: MPI_Init_thread" \
-    "${local_mpirun[@]}" -np 1 "${train[@]}" run.name=alone comm.timeout_s=2 : -np 1 sleep 60
+    "${local_mpirun[@]}" -np 1 "${train[@]}" run.name=alone comm.start_timeout_s=2 : -np 1 sleep 60
 
 # Two hosts that reach each other through the launcher's network and not through that of MPI: each has a network
 # namespace of its own, and the interface "data" leads nowhere.
@@ -79,12 +78,27 @@ if [ "$(id -u)" -eq 0 ] && command -v ip unshare hostname >/dev/null && two_host
     no_start "hosts that do not reach each other" 'rank 0 on hosta, start-up: the first message from rank 1' \
         ip netns exec ${space}a unshare --uts bash -c 'hostname hosta; exec "$@"' bash \
         env OMPI_MCA_plm_rsh_agent="$PWD/agent" OMPI_MCA_plm=rsh mpirun --mca btl self,tcp --mca btl_tcp_if_include 10.9.2.0/24 \
-        --mca oob_tcp_if_include 10.9.1.0/24 -H 10.9.1.1,10.9.1.2 -np 2 "$dtrain" "$PWD/small.ini" comm.timeout_s=2
+        --mca oob_tcp_if_include 10.9.1.0/24 -H 10.9.1.1,10.9.1.2 -np 2 "$dtrain" "$PWD/small.ini" comm.start_timeout_s=2
 else
     echo "two hosts: not tried: $(head -n 1 netns.log 2>/dev/null || echo 'needs root, ip, unshare and hostname')" >&2
 fi
 ip netns del ${space}a 2>/dev/null
 ip netns del ${space}b 2>/dev/null
+
+# MPI takes longer to start than a stalled rank would have: no error, and said once.
+late=(bash -c 'sleep "$0" && exec "$@"')
+check "a start that takes longer than comm.timeout_s" "${local_mpirun[@]}" -np 1 "${train[@]}" run.name=late run.steps=4 \
+    comm.timeout_s=3 : -np 1 "${late[@]}" 4 "${train[@]}" run.name=late run.steps=4 comm.timeout_s=3 2>late.log
+check "… is reported once, with its time: $(cat late.log)" test "$(grep -c 'warning: MPI took [0-9.]* s to start' late.log)" -eq 1
+: >empty
+if unshare --mount mount --bind empty /etc/hosts 2>/dev/null; then
+    nameless=(unshare --mount bash -c 'mount --bind empty /etc/hosts && mount --bind empty /etc/resolv.conf && exec "$@"' bash)
+    check "a slow start without a line for localhost" "${local_mpirun[@]}" -np 1 "${nameless[@]}" "${train[@]}" run.name=nameless \
+        run.steps=4 : -np 1 "${late[@]}" 2.2 "${train[@]}" run.name=nameless run.steps=4 2>nameless.log
+    check "… says what to add: $(cat nameless.log)" grep -q 'warning: MPI took .* add the line "127.0.0.1 localhost"' nameless.log
+else
+    echo "a start without a line for localhost: not tried: needs root" >&2
+fi
 
 # Launchers that do not fit: refused once, however many processes there are.
 step_of_two() { # pattern, NAME=value … of both processes
@@ -101,7 +115,7 @@ step_of_two() { # pattern, NAME=value … of both processes
     check "$pattern: what to do" grep -q 'srun --mpi=pmix' err
 }
 step_of_two '2 processes were started, but .* sees only this one'
-if ompi_info 2>/dev/null | grep -q 'MCA pmix: s[12]'; then
+if grep -q 'MCA pmix: s[12]' <(ompi_info 2>/dev/null); then
     echo "srun --mpi=pmi2: not tried: this Open MPI supports it" >&2
 else
     step_of_two 'the launcher offers PMI-1 or PMI-2' PMI_FD=9
@@ -116,6 +130,21 @@ check "training as one process of four tasks is refused" bash -c '"$@" 2>err; te
 check "… saying why" grep -q 'this Slurm job has 4 tasks, but training was started as one process' err
 check "… while one launched alone trains" env SLURM_STEP_NUM_TASKS=1 "${train[@]}" run.name=batch run.steps=4 2>err
 unset SLURM_PROCID SLURM_NTASKS
+
+# A small stack: raised where the limit allows, also where the program does not start itself again; else refused.
+stack=(bash -c 'ulimit -S -s 64 && exec "$@"' bash)
+for waiting in '' passive; do
+    check "a stack of 64 KiB that may grow, OMP_WAIT_POLICY='$waiting'" env ${waiting:+OMP_WAIT_POLICY=$waiting} \
+        "${local_mpirun[@]}" -np 2 "${stack[@]}" "${train[@]}" run.name="stack-$waiting" run.steps=4 2>stack.log
+done
+stack[2]='ulimit -s 64 && exec "$@"'
+for launched in "" "${local_mpirun[*]} -np 2"; do
+    # shellcheck disable=SC2086 # words without blanks
+    refused "a stack of 64 KiB that may not grow" 'error: the stack is limited to 64 KiB \(ulimit -s\): .* need 1024 KiB' \
+        $launched "${stack[@]}" "${train[@]}" run.name=little
+    check "… said once, with what to do" test "$(grep -c '^dtrain: error' refused.log) $(grep -c 'ulimit -s 8192' refused.log)" = "1 1"
+done
+check "… before anything is written" test ! -e runs/little
 
 # A run that goes on with other settings has them written down with its first step, not before.
 check "a run to continue" "${train[@]}" run.name=goes-on run.steps=4 2>goes-on.log
@@ -132,7 +161,7 @@ check "two ranks" env SLURM_JOB_ID=77 SLURM_RESTART_COUNT=1 SLURM_JOB_GPUS=0,1 "
 check "the map names the job once" test "$(grep -c 'Slurm job 77, restart 1$' map.log)" -eq 1
 check "… and host, ranks, device and CPUs" test "$(grep -cE ": ranks 0-1 on .+, CPUs [0-9]" map.log)" -eq 1
 check "the start names the device" grep -qE 'map: .*, 2 ranks on .+, 4 steps' map.log
-if ! "$dtrain" info | grep -q 'device *cuda'; then
+if ! grep -q 'device *cuda' <("$dtrain" info); then
     check "GPUs without use" grep -q 'warning: this job has GPUs (SLURM_JOB_GPUS=0,1), but trains on CPUs: .*has no CUDA' map.log
 fi
 if objcopy --remove-section .note.gnu.build-id "$dtrain" other-build 2>/dev/null; then

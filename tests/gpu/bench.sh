@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Measures on the CUDA device: every op of the 130M model's step, whole steps of the 130M and 370M
-# models at 2048 tokens, and the gain from timing GEMM algorithms, which decides whether the timing
-# stays. Writes DIR/<gpu>-<date>.json with the results, the machine and the commit.
+# models at 2048 tokens. Writes DIR/<gpu>-<date>.json with the results, the machine and the commit.
 # Skipped without a device. Arguments: dtrain, DIR, and whole or small (for simulated devices).
 # shellcheck source=tests/gpu/lib.sh
 target=$(realpath "$2")
@@ -9,11 +8,11 @@ target=$(realpath "$2")
 case $3 in
 whole)
     models=("--model 130m" "--model 370m") more=""
-    batches=(16 8 4 2 1) rounds=3
+    batches=(16 8 4 2 1)
     ;;
 small)
     models=("--d-model 16 --n-layer 1 --seq-len 16 --vocab 64 --d-state 4") more="--warm --seconds 0.001"
-    batches=(60000 2) rounds=1
+    batches=(60000 2)
     ;;
 *)
     echo "usage: bench.sh dtrain DIR whole|small" >&2
@@ -66,38 +65,10 @@ measure() { # one that fails does not keep the others from being measured
     return $code
 }
 
-# Alternating, so that a device that slows down slows both.
-# shellcheck disable=SC2086,SC2317
-measure_gemm() { # the first model's step, with timed algorithms and with cuBLASLt's first choice
-    local gemm batch
-    batch=$(grep -m 1 '"bench":"step"' rows.jsonl | value batch)
-    for _ in $(seq $rounds); do
-        for gemm in timed first; do
-            limited "$dtrain" bench --step --device cuda --json ${models[0]} ${more#--warm} --batch "$batch" --gemm $gemm || return 1
-        done
-    done
-}
-
-# The smallest median of each, as a JSON row or in words.
-gemm_gain() { # row or words
-    local timed first
-    timed=$(grep '"gemm":"timed"' gemm.jsonl | value step_ms | sort -n | head -n 1)
-    first=$(grep '"gemm":"first"' gemm.jsonl | value step_ms | sort -n | head -n 1)
-    awk -v timed="$timed" -v first="$first" -v model="${models[0]#--model }" -v form="$1" 'BEGIN {
-        gain = first > 0 ? 1 - timed / first : 0
-        if (form == "row")
-            printf "{\"bench\":\"gemm\",\"timed_ms\":%s,\"first_ms\":%s,\"gain\":%.4f}\n", timed, first, gain
-        else
-            printf "GEMM timing: a step of %s takes %.2f ms with timed algorithms and %.2f ms with the first choice of cuBLASLt: %.1f %% less. " \
-                "Rule: under 2 %% the timing is removed (src/backend/cuda_choose.c).\n", model, timed, first, 100 * gain
-    }'
-}
-
 value() { # key: in lines of JSON
     sed -nE "s/.*\"$1\":\"?([^,\"}]*).*/\1/p"
 }
 
-# The run times GEMM algorithms itself and may choose others, which sum in another order: a few ulp per step in fp32.
 # shellcheck disable=SC2317
 trains() { # cuda_graph: does a run end with the loss of the benchmark's last step?
     limited "$dtrain" bench --step --device cuda --cuda-graph "$1" --d-model 16 --n-layer 1 --seq-len 4 --vocab 16 --d-state 4 \
@@ -130,9 +101,6 @@ check "with graphs bench times the training step" trains true
 check "… and launches a graph per micro-batch" test "$(value graphs <step.json)" -eq 2
 
 check "the measurements" measure >rows.jsonl 2>measure.log
-check "the gain from timing GEMM algorithms" measure_gemm >gemm.jsonl 2>>measure.log
-check "… with and without timing" test "$(grep -c '"gemm":"first"' gemm.jsonl),$(grep -c '"gemm":"timed"' gemm.jsonl)" = "$rounds,$rounds"
-gemm=$([ "$(grep -c '"gemm":"first"' gemm.jsonl)" -eq 0 ] || [ "$(grep -c '"gemm":"timed"' gemm.jsonl)" -eq 0 ] || echo measured)
 check "a row for every op" test "$(grep -c '"bench":"op"' rows.jsonl)" -ge 17
 check "a row for every model" test "$(grep -c '"bench":"step"' rows.jsonl)" -eq ${#models[@]}
 [ $failures -eq 0 ] || cat measure.log >&2
@@ -147,13 +115,12 @@ file=$target/$name-$(date -u +%Y-%m-%d).json
     echo '"info":['
     about | lines
     echo '],"rows":['
-    { cat rows.jsonl && [ "$gemm" = measured ] && gemm_gain row; } | lines
+    lines <rows.jsonl
     echo ']}'
 } >"$file"
 if command -v python3 >/dev/null; then
     check "the tables are made from it" "$repository/launch/results.py" "$file" >table.md
     check "… every op of a step is in them" test "$(grep -c '^| [a-z0-9_]* | [0-9]' table.md)" -ge 13
 fi
-[ "$gemm" != measured ] || gemm_gain words >&2
 echo "$file" >&2
 finish

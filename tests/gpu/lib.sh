@@ -8,8 +8,6 @@ if ! grep -qE '^device +cuda [0-9]+:' info.txt; then
     echo "skipped: $(sed -nE 's/^device +cuda( 0 cannot be opened)?: //p' info.txt | grep . || echo 'this build has no CUDA')" >&2
     exit 77
 fi
-# A cache of GEMM algorithms of their own.
-export XDG_CACHE_HOME=$PWD/cache
 
 limited() { # command …: a hang must not take the time of what follows. In the group of gpu.sh, which ends it too
     timeout --foreground --kill-after=5 "${RUN_SECONDS:-1000}" "$@"

@@ -540,11 +540,12 @@ static void compare_normalize(struct parity *p, int64_t rows, int64_t cols, int6
            OUT_VIEW(y, .each = p->is_cpu ? 0x1p-22 : 0, .floor = 1e-6));
 }
 
-// Columns around a thread's eight and a block's 1,024; rows around a thread's eight.
+// Columns around a thread's eight and a block's 1,024; rows around a thread's eight; more than one
+// thread of the CPU takes.
 static void compare_normalizes(struct parity *p)
 {
-    static const int64_t sizes[][3] = {{1, 1, 0},   {3, 8, 0},    {9, 24, 16},
-                                       {17, 21, 3}, {2, 1032, 0}, {11, 1025, 7}};
+    static const int64_t sizes[][3] = {{1, 1, 0},    {3, 8, 0},     {9, 24, 16},  {17, 21, 3},
+                                       {2, 1032, 0}, {11, 1025, 7}, {131, 131, 5}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int form = 0; form < 4; form++)
             compare_normalize(p, sizes[i][0], sizes[i][1], sizes[i][2], form & 1 ? DT_F32 : DT_U8,

@@ -83,30 +83,9 @@ static struct dt_gemm_args make_args(const struct product *s)
     return args;
 }
 
-// As training does: the device is told the shape and chooses. That takes time, so of the awkward
-// shapes for some only; for the others the library recommends an algorithm.
-static void choose_algorithm(const struct parity *p, const struct dt_gemm_args *args)
-{
-    static char *algorithms; // of all shapes so far
-    const struct dt_backend *backend = &p->tested[0];
-    char *chosen = NULL;
-#ifdef PARITY_SIMT
-    const int every = 16;
-#else
-    const int every = p->model ? 1 : 4;
-#endif
-    if (!backend->table->choose || p->cases % every != 0)
-        return;
-    dt_gemm_workspace(backend, args);
-    check_ok(backend->table->choose(backend->device, algorithms, &chosen), "choose");
-    free(algorithms);
-    algorithms = chosen;
-}
-
 static void run(struct parity *p, struct dt_gemm_args *a, double each, const double *floors,
                 double norm)
 {
-    choose_algorithm(p, a);
     PARITY(p, gemm, a, IN(a.data), IN(b.data),
            OUT(c.data, a->c.dtype, dt_gemm_batch(a) * a->c.rows, a->c.cols, a->c.stride,
                .each = each, .floors = floors, .norm = norm),

@@ -155,22 +155,4 @@ whole=$(takes "${long[@]}" data.batch=12)
 SIMT_MEMORY=$(bytes "$(awk -v x="$whole" 'BEGIN { print 2 * x }')") refused 3 "too little for two that share" \
     'free for each rank that shares it' 'data.micro_batch' "${command[@]}" run.share_device=true "${big[@]}"
 
-# The run keeps its GEMM algorithms, and so does the user's cache.
-export XDG_CACHE_HOME=$PWD/other-cache
-trains "a first run" 1 run.device=cuda
-first=$run
-check "… keeps its choices" test "$(tail -c 1 runs/good-$first/gemm.json | wc -l)" = 1
-check "… in the cache, too" cmp other-cache/dtrain/gemm-*.json runs/good-$first/gemm.json
-check "… having made them" grep -q 'choosing GEMM algorithms' trains.log
-SIMT_DEVICES=2 trains "two ranks, another micro-batch" 2 run.device=cuda
-check "… choose what is new" grep -q 'choosing GEMM algorithms' trains.log
-trains "a second run" 1 run.device=cuda
-check "… need not choose" eval '! grep -q "choosing GEMM algorithms" trains.log'
-check "… and has the same" cmp runs/good-$first/gemm.json runs/good-$run/gemm.json
-rm -r other-cache
-check "the run goes on without the cache" ranks 1 small.ini run.name=good-$first run.device=cuda run.steps=3 >again.log 2>&1
-check "… need not choose" eval '! grep -q "choosing GEMM algorithms" again.log'
-check "an evaluation takes the run's choices" "$dtrain" eval small.ini run.name=good-$first run.device=cuda \
-    data.val='data/val-*.h5' log.eval_batches=1 >eval.log 2>&1
-check "… and makes none" eval '! grep -q "choosing GEMM algorithms" eval.log'
 finish

@@ -88,14 +88,11 @@ int lane(void)
     return current % WARP;
 }
 
-static std::atomic<uint64_t> clock_put_forward;
-
 uint64_t clock(void)
 {
     struct timespec now = {};
-    if (!getenv("SIMT_CLOCK"))
-        clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec + clock_put_forward;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 bool copies_are_lazy(void)
@@ -389,9 +386,4 @@ const char *simt_order_name(enum simt_order order)
 {
     static const char *const names[SIMT_ORDERS] = {"ascending", "descending", "random", "warp"};
     return names[order];
-}
-
-void simt_put_clock_forward(uint64_t ns)
-{
-    simt::clock_put_forward += ns;
 }

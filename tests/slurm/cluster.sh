@@ -139,10 +139,8 @@ pids() { # name: the processes of dtrain that run it, on any node
 }
 
 pid_on() { # node, name: that of the rank there
-    local pid
-    for pid in $(pids "$2"); do
-        grep -zqx "SLURMD_NODENAME=$1" "/proc/$pid/environ" 2>/dev/null && echo "$pid"
-    done
+    # shellcheck disable=SC2046 # process numbers
+    with_variable "SLURMD_NODENAME=$1" $(pids "$2")
 }
 
 has_ended() { # name: for good

@@ -45,7 +45,7 @@ on_node 4 ip route add unreachable 10.77.0.3
 for DTRAIN_LAUNCHER in srun mpirun; do
     submit $DTRAIN_LAUNCHER --gres=gpu:1 small.ini
     check "two nodes by $DTRAIN_LAUNCHER" ends_as $DTRAIN_LAUNCHER COMPLETED
-    ! "$dtrain" info | grep -q 'NCCL  not in this build' || check "$DTRAIN_LAUNCHER: a build for CPUs warns of idle GPUs" \
+    ! grep -q 'NCCL  not in this build' <("$dtrain" info) || check "$DTRAIN_LAUNCHER: a build for CPUs warns of idle GPUs" \
         says $DTRAIN_LAUNCHER 'this job has GPUs .* trains on CPUs'
     check "$DTRAIN_LAUNCHER: the map of hosts" says $DTRAIN_LAUNCHER '^dtrain: n2: rank 1 on '
 done
@@ -137,6 +137,21 @@ check "full: fails" ends_as full FAILED
 check "full: with code 3" says full 'ended with exit code 3; runs/full/state.json: .*"failed"'
 check "full: restarts once" test "$(restarts full)" -eq 1
 check "full: says so" says full 'not requeued: 1 restarts'
+
+# ---- two ranks on each node, by the script and by srun alone: Slurm's PMIx sees a rank die and ends all within a second
+DTRAIN_MAX_RESTARTS=0 submit crowded --ntasks-per-node=2 "${endless[@]}"
+check "crowded: under way" wait_for_step crowded 5
+kill -KILL "$(pid_on n2 crowded | head -n 1)"
+srun --mpi=pmix --nodes=2 --ntasks-per-node=2 --cpus-per-task=1 "$dtrain" "${endless[@]}" run.name=by-hand >by-hand.log 2>&1 &
+check "by-hand: under way" wait_for_step by-hand 5
+kill -KILL "$(pid_on n2 by-hand | head -n 1)"
+wait $!
+check "crowded: fails" ends_as crowded FAILED
+for name in crowded by-hand; do
+    check "$name: the last words come before Slurm ends all" says $name '^dtrain: error: rank [0-3] on host n[12] .* died at step [1-9]'
+    check "$name: … and are in state.json: $(cat runs/$name/state.json)" grep -qE \
+        '^\{"state":"failed",.*"reason":"rank [0-3] on host n[12]' runs/$name/state.json
+done
 
 check "killed: the job is requeued" wait_until says killed 'requeued: continues'
 check "killed: its log names the rank" says killed 'task 1: Killed'

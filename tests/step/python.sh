@@ -8,6 +8,7 @@ small_run
 "$dtrain" small.ini run.dir=run run.device=cpu run.threads=1 >train.log 2>&1 || cat train.log
 model=$(echo run/checkpoints/step-*)
 "$dtrain" sample "$model" --prompt "int" --tokens 40 --temperature 0 --device cpu >text.txt
+overflowing "$model" large
 cat >play.py <<'P'
 import sys
 import dtrain_step
@@ -27,8 +28,27 @@ with dtrain_step.Model(sys.argv[1], streams=2) as model:
         raise SystemExit("token 256 was accepted")
     except dtrain_step.Error as error:
         assert "token 256" in str(error), error
+
+def fails(what, kind, *arguments, **options):
+    try:
+        what(*arguments, **options)
+    except dtrain_step.Error as error:
+        assert type(error) is kind, error
+        return str(error)
+    raise SystemExit("%s %s was accepted" % (arguments, options))
+
+says = fails(dtrain_step.Model, dtrain_step.Error, sys.argv[1], weights="int4")
+assert "'int4'" in says and "'int8'" in says, says
+says = fails(dtrain_step.Model, dtrain_step.Error, sys.argv[1], ema=True)
+assert "no moving average" in says and "damaged" not in says, says
+with dtrain_step.Model(sys.argv[2]) as model:
+    state = model.save()
+    assert "not finite" not in fails(model.step, dtrain_step.Error, 256)
+    assert '"residual"' in fails(model.step, dtrain_step.NotFinite, 1)
+    assert '"residual"' in fails(model.sample, dtrain_step.NotFinite, 1)
+    assert model.save() == state
 sys.stdout.buffer.write(bytes(text) + b"\n")
 P
-check "Python plays the model" python3 play.py "$model" >python.txt
+check "Python plays the model" python3 play.py "$model" large >python.txt
 check "the text of Python is that of dtrain sample" cmp text.txt python.txt
 finish

@@ -1,50 +1,10 @@
 // libdtrain_step through its public header: a step is the training forward at the next position,
-// for every kind of block; states are saved and restored to the bit; streams do not see each other;
-// wrong calls give codes.
-#include "dtrain_step.h"
-
+// for every kind of block; states are saved and restored to the bit; streams do not see each other.
 #include "model/kinds.h"
 
-#include "model_folder.h"
+#include "step_calls.h"
 
 enum { T = 77, M = 9 };
-static const char policy[] =
-    "buttons:bernoulli*3 x:categorical*5 aim:regression*2@0.5 speed:huber*2";
-
-static dtrain_step *open_step(const char *path, int32_t weights, int32_t streams)
-{
-    const struct dtrain_step_options options = {.weights = weights, .streams = streams};
-    dtrain_step *step = NULL;
-    char why[1024];
-    int code = dtrain_step_open(path, &options, &step);
-    dtrain_step_error(why, sizeof why);
-    CHECK(code == DTRAIN_STEP_OK && step, "%s: %s", path, why);
-    return step;
-}
-
-// What a stream is fed: position t of a sequence that `seed` names.
-struct feed {
-    float frame[64];
-    int32_t ids[4];
-};
-
-static struct feed feed_at(const struct dtrain_step_info *info, uint32_t seed, int t)
-{
-    struct feed feed;
-    struct dt_philox rng = dt_philox_init(seed, 1, (uint64_t)t);
-    for (int i = 0; i < 64; i++)
-        feed.frame[i] = dt_philox_normal(&rng);
-    for (int i = 0; i < 4; i++)
-        feed.ids[i] = (int32_t)dt_philox_below(&rng, info->vocab_size > 0 ? 37 : 7);
-    return feed;
-}
-
-static void step(dtrain_step *handle, const struct dtrain_step_info *info, int32_t stream,
-                 uint32_t seed, int t, float *outputs)
-{
-    struct feed feed = feed_at(info, seed, t);
-    CHECK_INT(dtrain_step_step(handle, stream, feed.frame, feed.ids, outputs), DTRAIN_STEP_OK);
-}
 
 // The largest difference of n numbers, relative to the largest of them.
 static double difference(const float *got, const float *want, int64_t n)
@@ -164,24 +124,31 @@ static void streams_are_alone(const char *path, int32_t weights)
     dtrain_step *alone = open_step(path, weights, 1), *turns = open_step(path, weights, S),
                 *together = open_step(path, weights, S);
     CHECK_INT(dtrain_step_describe(alone, &info), DTRAIN_STEP_OK);
-    size_t bytes = (size_t)info.n_values * sizeof(float);
+    size_t bytes = (size_t)info.n_values * sizeof(float),
+           targets = (size_t)info.n_targets * sizeof(float);
     float *want = malloc(S * M * bytes), *got = malloc(S * bytes);
     size_t size = (size_t)info.state_bytes;
     char *block = malloc(size);
     float *frames = malloc(S * sizeof((struct feed *)0)->frame);
+    int32_t last[S * 4], width = info.vocab_size > 0 ? 1 : info.n_ids; // ids of the last position
+    float *likely = malloc(S * M * targets), *drawn = malloc(S * targets); // at temperature 0
     for (int32_t s = 0; s < S; s++) {
         CHECK_INT(dtrain_step_reset(alone, 0), DTRAIN_STEP_OK);
-        for (int t = 0; t < M; t++)
-            step(alone, &info, 0, (uint32_t)s, t, want + (t * S + s) * info.n_values);
+        for (int t = 0; t < M; t++) {
+            struct feed feed = feed_at(&info, (uint32_t)s, t);
+            int64_t at = t * S + s;
+            CHECK_INT(dtrain_step_sample(alone, 0, feed.frame, feed.ids, 0,
+                                         likely + at * info.n_targets, want + at * info.n_values),
+                      DTRAIN_STEP_OK);
+        }
     }
     for (int t = 0; t < M; t++) {
-        int32_t ids[S * 4], width = info.vocab_size > 0 ? 1 : info.n_ids;
         for (int32_t s = 0; s < S; s++) {
             struct feed feed = feed_at(&info, (uint32_t)s, t);
             step(turns, &info, s, (uint32_t)s, t, got + s * info.n_values);
             memcpy(frames + s * info.frame_size, feed.frame,
                    (size_t)info.frame_size * sizeof *frames);
-            memcpy(ids + s * width, feed.ids, (size_t)width * sizeof *ids);
+            memcpy(last + s * width, feed.ids, (size_t)width * sizeof *last);
         }
         CHECK(memcmp(got, want + (int64_t)t * S * info.n_values, S * bytes) == 0,
               "streams in turn differ from streams alone at position %d", t);
@@ -191,12 +158,23 @@ static void streams_are_alone(const char *path, int32_t weights)
             step(together, &info, s, 99, t, NULL);
             CHECK_INT(dtrain_step_restore(together, s, block, size), DTRAIN_STEP_OK);
         }
-        CHECK_INT(dtrain_step_batch(together, 0, S, frames, ids, 0, NULL, got), DTRAIN_STEP_OK);
+        CHECK_INT(dtrain_step_batch(together, 0, S, frames, last, 0, drawn, got), DTRAIN_STEP_OK);
         CHECK(memcmp(got, want + (int64_t)t * S * info.n_values, S * bytes) == 0,
               "streams at once differ from streams alone at position %d", t);
+        CHECK(memcmp(drawn, likely + (int64_t)t * S * info.n_targets, S * targets) == 0,
+              "what is drawn of streams at once differs at position %d", t);
     }
+    // Each stream draws numbers of its own.
+    for (int32_t s = 0; s < S; s++)
+        CHECK_INT(dtrain_step_sample(turns, s, frames + s * info.frame_size, last + s * width, 2,
+                                     likely + s * info.n_targets, NULL),
+                  DTRAIN_STEP_OK);
+    CHECK_INT(dtrain_step_batch(together, 0, S, frames, last, 2, drawn, NULL), DTRAIN_STEP_OK);
+    CHECK(memcmp(drawn, likely, S * targets) == 0, "streams at once draw others' numbers");
     free(want);
     free(got);
+    free(likely);
+    free(drawn);
     free(block);
     free(frames);
     dtrain_step_close(alone);
@@ -308,109 +286,6 @@ static void no_drift(const char *kind, int64_t steps)
     free_model(&folder);
 }
 
-// Of the calling thread's last call.
-static void check_says(int code, const char *part, int line)
-{
-    char why[2048];
-    dtrain_step_error(why, sizeof why);
-    CHECK(code == DTRAIN_STEP_USER && strstr(why, part), "line %d: code %d, \"%s\" is not in: %s",
-          line, code, part, why);
-}
-#define REFUSED(call, part) check_says(call, part, __LINE__)
-
-static void wrong_calls(const struct model_folder *folder)
-{
-    struct dtrain_step_info info;
-    struct dtrain_step_output output;
-    struct dtrain_step_options options = {0};
-    dtrain_step *handle = open_step(folder->path, DTRAIN_STEP_FP32, 2), *none = handle;
-    float outputs[64], drawn[4];
-    int32_t token = 36, wrong = 37, negative = -1;
-    char *block, why[8];
-    CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
-    CHECK_INT(info.vocab_size, 37);
-    CHECK_INT(info.n_values, 37);
-    CHECK_INT(info.n_targets, 1);
-    CHECK_INT(info.streams, 2);
-    CHECK_INT(dtrain_step_describe_output(handle, 0, &output), DTRAIN_STEP_OK);
-    CHECK_STR(output.name, "tokens");
-    size_t size = (size_t)info.state_bytes;
-    block = malloc(size);
-
-    REFUSED(dtrain_step_open(NULL, NULL, &none), "path is NULL");
-    CHECK(!none, "a failed open gives no handle");
-    REFUSED(dtrain_step_open(folder->path, NULL, NULL), "handle is NULL");
-    REFUSED(dtrain_step_open("/nowhere/at/all", NULL, &none), "/nowhere/at/all");
-    options.weights = 9;
-    REFUSED(dtrain_step_open(folder->path, &options, &none), "options.weights is 9");
-    options = (struct dtrain_step_options){.streams = -1};
-    REFUSED(dtrain_step_open(folder->path, &options, &none), "options.streams is -1");
-    options = (struct dtrain_step_options){.ema = 1};
-    REFUSED(dtrain_step_open(folder->path, &options, &none), "ema.safetensors");
-
-    CHECK_INT(dtrain_step_step(handle, 0, NULL, &token, outputs), DTRAIN_STEP_OK);
-    CHECK_INT(dtrain_step_save(handle, 0, block, size), DTRAIN_STEP_OK);
-    REFUSED(dtrain_step_step(NULL, 0, NULL, &token, outputs), "handle is NULL");
-    REFUSED(dtrain_step_step(handle, 0, NULL, NULL, outputs), "tokens");
-    REFUSED(dtrain_step_step(handle, 0, NULL, &wrong, outputs), "token 37 of stream 0");
-    REFUSED(dtrain_step_step(handle, 1, NULL, &negative, outputs), "token -1 of stream 1");
-    REFUSED(dtrain_step_step(handle, 2, NULL, &token, outputs), "there are 2");
-    REFUSED(dtrain_step_step(handle, -1, NULL, &token, outputs), "there are 2");
-    REFUSED(dtrain_step_batch(handle, 1, 2, NULL, &token, 0, NULL, outputs), "there are 2");
-    REFUSED(dtrain_step_batch(handle, 0, INT32_MAX, NULL, &token, 0, NULL, outputs), "there are 2");
-    REFUSED(dtrain_step_sample(handle, 0, NULL, &token, 1, NULL, outputs), "drawn is NULL");
-    REFUSED(dtrain_step_sample(handle, 0, NULL, &token, -1, drawn, outputs), "temperature is -1");
-    REFUSED(dtrain_step_sample(handle, 0, NULL, &token, NAN, drawn, outputs), "temperature is");
-    REFUSED(dtrain_step_reset(handle, 2), "stream 2");
-    REFUSED(dtrain_step_seed(handle, -1, 1), "stream -1");
-    REFUSED(dtrain_step_save(handle, 0, NULL, size), "block is NULL");
-    REFUSED(dtrain_step_save(handle, 0, block, size - 1), "bytes");
-    REFUSED(dtrain_step_restore(handle, 0, block, size + 1), "bytes");
-    REFUSED(dtrain_step_describe(handle, NULL), "info is NULL");
-    REFUSED(dtrain_step_describe_output(handle, 1, &output), "index is 1");
-    float after[64], before[64];
-    // A refused step has not advanced the stream.
-    CHECK_INT(dtrain_step_step(handle, 0, NULL, &token, after), DTRAIN_STEP_OK);
-    CHECK_INT(dtrain_step_restore(handle, 0, block, size), DTRAIN_STEP_OK);
-    CHECK_INT(dtrain_step_step(handle, 0, NULL, &token, before), DTRAIN_STEP_OK);
-    CHECK(memcmp(after, before, 37 * sizeof *after) == 0, "a refused call has changed a stream");
-    block[0] ^= 1;
-    REFUSED(dtrain_step_restore(handle, 0, block, size), "not a saved state");
-    block[0] ^= 1;
-    const int left = 5; // drawn words, of four
-    memcpy(block + sizeof(uint64_t) + offsetof(struct dt_philox, left), &left, sizeof left);
-    REFUSED(dtrain_step_restore(handle, 0, block, size), "not a saved state");
-    dtrain_step_error(why, sizeof why); // cut, and ended
-    CHECK(strlen(why) < sizeof why, "an error's text is cut to its room");
-    CHECK_INT(dtrain_step_reset(handle, 0), DTRAIN_STEP_OK);
-    dtrain_step_error(why, sizeof why);
-    CHECK_STR(why, "");
-    dtrain_step_close(NULL);
-    dtrain_step_close(handle);
-    free(block);
-}
-
-static void wrong_files(const struct model_folder *folder)
-{
-    char path[DT_PATH];
-    dtrain_step *handle;
-    CHECK_OK(dt_path(path, "%s/model.safetensors", folder->path));
-    int64_t size = dt_file_size(path);
-    CHECK_INT(truncate(path, size - 4), 0);
-    REFUSED(dtrain_step_open(folder->path, NULL, &handle), "model.safetensors");
-    CHECK_INT(truncate(path, 3), 0);
-    REFUSED(dtrain_step_open(folder->path, NULL, &handle), "model.safetensors");
-    CHECK_OK(dt_path(path, "%s/MANIFEST", folder->path));
-    put_text(path, "not a manifest\n");
-    REFUSED(dtrain_step_open(folder->path, NULL, &handle), "MANIFEST");
-    CHECK_OK(dt_path(path, "%s/config.json", folder->path));
-    put_text(path, "{\"model_type\": \"gpt2\"}");
-    CHECK_INT(unlink(in_scratch("wrong/MANIFEST")), 0);
-    REFUSED(dtrain_step_open(folder->path, NULL, &handle), "model_type");
-    put_text(path, "{");
-    REFUSED(dtrain_step_open(folder->path, NULL, &handle), "config.json");
-}
-
 static void every_promise(const struct dt_model_config *config, const char *name)
 {
     step_equals_pass(config, name, DTRAIN_STEP_FP32, 1e-5);
@@ -420,77 +295,6 @@ static void every_promise(const struct dt_model_config *config, const char *name
         streams_are_alone(in_scratch(name), weights);
         states_are_restored(in_scratch(name), weights);
     }
-}
-
-// A saved block whose last number, the count of attention's keys, was changed.
-static void wrong_counts(void)
-{
-    static const int32_t wrong[] = {-1, 30, INT32_MAX, INT32_MIN}; // of a window of 30
-    struct model_folder folder = {.config = small_config("attention", policy)};
-    struct dtrain_step_info info;
-    write_model(&folder, "counts");
-    dtrain_step *handle = open_step(folder.path, DTRAIN_STEP_AS_STORED, 1);
-    CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
-    size_t size = (size_t)info.state_bytes;
-    char *block = calloc(1, size), *now = calloc(1, size);
-    step(handle, &info, 0, 5, 0, NULL);
-    CHECK_INT(dtrain_step_save(handle, 0, block, size), DTRAIN_STEP_OK);
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        char *count = block + size - sizeof *wrong;
-        int32_t right;
-        memcpy(&right, count, sizeof right);
-        CHECK_INT(right, 1);
-        memcpy(count, &wrong[i], sizeof *wrong);
-        REFUSED(dtrain_step_restore(handle, 0, block, size), "not a saved state");
-        memcpy(count, &right, sizeof right);
-        CHECK_INT(dtrain_step_save(handle, 0, now, size), DTRAIN_STEP_OK);
-        CHECK(memcmp(now, block, size) == 0, "a refused block has changed a stream");
-    }
-    CHECK_INT(dtrain_step_restore(handle, 0, block, size), DTRAIN_STEP_OK);
-    dtrain_step_close(handle);
-    free(block);
-    free(now);
-    free_model(&folder);
-}
-
-static void wrong_frames(void)
-{
-    struct model_folder folder = {.config = small_config("mamba", policy)};
-    struct feed feed;
-    struct dtrain_step_info info;
-    struct dtrain_step_output output;
-    float outputs[64];
-    write_model(&folder, "policy");
-    dtrain_step *handle = open_step(folder.path, DTRAIN_STEP_AS_STORED, 1);
-    CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
-    CHECK_INT(info.frame_size, 19);
-    CHECK_INT(info.vocab_size, 0);
-    CHECK_INT(info.n_ids, 2);
-    CHECK_INT(info.n_outputs, 4);
-    CHECK_INT(info.n_values, 3 + 5 + 2 + 2);
-    CHECK_INT(info.n_targets, 3 + 1 + 2 + 2);
-    CHECK_INT(dtrain_step_describe_output(handle, 3, &output), DTRAIN_STEP_OK);
-    CHECK_STR(output.name, "speed");
-    CHECK_INT(output.kind, DTRAIN_STEP_REGRESSION);
-    CHECK_INT(output.first, 10);
-    CHECK_INT(output.target, 6);
-    CHECK_INT(output.target_width, 2);
-    feed = feed_at(&info, 1, 0);
-    CHECK_INT(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs), DTRAIN_STEP_OK);
-    REFUSED(dtrain_step_step(handle, 0, NULL, feed.ids, outputs), "frames of 19 numbers");
-    REFUSED(dtrain_step_step(handle, 0, feed.frame, NULL, outputs), "2 ids");
-    feed.ids[1] = 8; // the last of its table
-    CHECK_INT(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs), DTRAIN_STEP_OK);
-    feed.ids[1] = 9;
-    REFUSED(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs), "id 1 of stream 0 is 9");
-    feed.ids[1] = 0;
-    for (int strange = 0; strange < 2; strange++) {
-        feed.frame[18] = strange ? INFINITY : NAN;
-        REFUSED(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs),
-                "number 18 of the frame");
-    }
-    dtrain_step_close(handle);
-    free_model(&folder);
 }
 
 // Of the weights of a model at play.
@@ -545,13 +349,6 @@ int main(int argc, char **argv)
     if (argc == 1)
         every_promise(&ids, "ids alone");
     test_memory();
-    wrong_frames();
-    wrong_counts();
-    struct model_folder folder = {.config = small_config("mamba", "")};
-    write_model(&folder, "wrong");
-    wrong_calls(&folder);
-    wrong_files(&folder);
-    free_model(&folder);
     remove_scratch();
     return test_end();
 }

@@ -19,6 +19,18 @@ check_json() {
     fi
 }
 
+# A field of each line of JSON.
+values() {
+    sed -nE 's/.*"'"$1"'":"?([^,"}]*).*/\1/p' "$2"
+}
+
+# Lines of numbers "got want" on stdin: alike but for this share, and the rounding of what was printed.
+alike() { # what, share, rounding
+    awk -v what="$1" -v share="$2" -v rounding="$3" '
+        { d = $1 - $2; if (!((d < 0 ? -d : d) <= share * $2 + rounding)) { print what ": " $1 ", not " $2; bad = 1 } }
+        END { exit bad || NR == 0 }' || fail "$1 is not what follows from the other numbers"
+}
+
 # All but the ops of other kinds of model.
 list=$(sed -nE 's/^ *[WX]\(([a-z0-9_]+)\).*/\1/p' "$ops" |
     grep -E '^(gemm|embed|rmsnorm|conv1d|scan|xent|sum_squares|update|adamw|checksum|cast|accumulate|commit|stamp|spin)')
@@ -38,6 +50,23 @@ for precision in fp32 bf16; do
             grep -q "\"shape\":\"$shape $role " ops.json || fail "$precision: no GEMM $shape $role"
         done
     done
+    # Rates are of the best time, in the table too; a product of m x n x k computes 2 m n k.
+    paste -d' ' <(values best_ms ops.json) <(values bytes ops.json) <(values flops ops.json) <(values gb_per_s ops.json) \
+        <(values gflops ops.json) <(values floor_ms ops.json) <(values fraction ops.json) >ops.numbers
+    awk '{ print $4, $2 / $1 / 1e6 }' ops.numbers | alike "gb_per_s" 1e-3 6e-4
+    awk '{ print $5, $3 / $1 / 1e6 }' ops.numbers | alike "gflops" 1e-3 6e-4
+    awk '$6 > 5e-4 { print $7, $6 / $1 }' ops.numbers | alike "fraction" 2e-2 6e-5
+    paste -d' ' <(values flops ops.json) <(values bytes ops.json) <(values shape ops.json) <(values op ops.json) | tr x ' ' |
+        awk '$NF == "gemm" { add = $(NF - 1) == "+="; m = $(NF - 3 - add); n = $(NF - 2 - add); k = $(NF - 1 - add)
+            print $1, 2 * m * n * k, $2, 4 * (m * k + n * k + (1 + add) * m * n) }' >gemm.numbers
+    cut -d' ' -f1,2 gemm.numbers | alike "FLOPs of products" 0 0
+    [ $precision = bf16 ] || cut -d' ' -f3,4 gemm.numbers | alike "bytes of products" 0 0
+    each=28 # weight, gradient and two moments, of which three are written
+    [ $precision = fp32 ] || each=30
+    awk -v each=$each '$1 == "adamw" { print $(NF - 7), each * $2 / 1e6 }' ops.txt | alike "megabytes in the table" 0 0.006
+    awk '$1 == "adamw" { print $(NF - 6), $(NF - 7) / $(NF - 8) }' ops.txt | alike "GB/s in the table" 0.05 0.01
+    awk 'NF > 12 && $(NF - 1) ~ /copy|exp|issue|gemm/ { sum += $(NF - 10) * $(NF - 9) }
+        /^ops of a step/ { print $5, sum }' ops.txt | alike "milliseconds of a step" 0.01 0.06
 done
 
 "$dtrain" bench $size --layers "gru mlp lstm attention" --json >kinds.json
@@ -48,12 +77,18 @@ done
 "$dtrain" bench --step $size --layers "gru mlp attention" | grep -q "tokens/s" || fail "--step --layers"
 
 policy="--heads buttons:bernoulli*3 --frame-size 9"
-"$dtrain" bench --step $size $policy | grep -q "tokens/s" || fail "--step --heads"
+"$dtrain" bench --step $size $policy >policy.txt # by itself: its exit code counts
+grep -q "tokens/s" policy.txt || fail "--step --heads"
 "$dtrain" bench --play --layers "mamba gru" --d-model 24 $policy --json --seconds 0.01 >play.json
 check_json play.json
 for field in step_us model_mb state_bytes; do
     grep -q "\"$field\":[0-9.]*[1-9]" play.json || fail "--play --json: no $field above 0"
 done
+# At least three repeats of 50 steps take no longer than the process.
+begun=${EPOCHREALTIME/./}
+"$dtrain" bench --play --layers mamba --d-model 512 --json --seconds 0.01 >play.json
+awk -v us="$(values best_step_us play.json)" -v wall=$((${EPOCHREALTIME/./} - begun)) 'BEGIN { exit !(us > 0 && 150 * us <= wall) }' ||
+    fail "150 playing steps of $(values best_step_us play.json) us took $((${EPOCHREALTIME/./} - begun)) us"
 megabytes() { "$dtrain" bench --play --layers mamba --d-model 64 --json --seconds 0.01 "$@" | sed -n 's/.*"model_mb":\([0-9.]*\).*/\1/p'; }
 awk -v fp32="$(megabytes --precision fp32)" -v bf16="$(megabytes --precision bf16)" -v int8="$(megabytes --int8)" \
     'BEGIN { exit !(fp32 > 1.6 * bf16 && bf16 > 0 && fp32 > 1.4 * int8 && int8 > 0) }' || fail "--play: megabytes of fp32, bf16, int8 weights"
@@ -67,6 +102,28 @@ for field in idle_ms host_wait_ms data_wait_ms graphs; do
     grep -q "\"$field\":" step.json || fail "--step --json: no $field"
 done
 "$dtrain" bench --step $size | grep -q "tokens/s"
+# 2 sequences of 33 tokens; the FLOPs of two layers of mamba with 48 channels and 4 states, and of the head.
+awk -v ms="$(values step_ms step.json)" -v rate="$(values tokens_per_s step.json)" 'BEGIN { print rate * ms / 1000, 66 }' |
+    alike "tokens_per_s x step_ms" 1e-3 0
+awk -v rate="$(values tokens_per_s step.json)" -v gflops="$(values gflops step.json)" 'BEGIN {
+    print gflops, rate * (2 * (6 * (24 * 96 + 48 * 10 + 2 * 48 + 48 * 24) + 27 * 48 * 4) + 6 * 100 * 24) / 1e9 }' | alike gflops 1e-3 6e-3
+awk -v best="$(values best_step_ms step.json)" -v ms="$(values step_ms step.json)" 'BEGIN { exit !(best > 0 && best <= ms) }' ||
+    fail "the best step is slower than the median"
+# Its peak of memory, as the kernel has it until the process ends, where a sanitizer takes some more.
+kilobytes=0
+"$dtrain" bench --step $size --seconds 0.4 --json >peak.json &
+while kill -0 $! 2>/dev/null; do
+    peak=$(sed -nE 's/^VmHWM:[[:space:]]*([0-9]*) kB/\1/p' /proc/$!/status 2>/dev/null) || break
+    [ -z "$peak" ] || kilobytes=$peak
+    sleep 0.02
+done
+[[ $(ldd "$dtrain") == *libasan* ]] ||
+    echo "$(values peak_memory_mb peak.json) $(awk -v kb="$kilobytes" 'BEGIN { print kb / 1024 }')" | alike "peak_memory_mb" 0.01 0.06
+# A player's weights in fp32, and a stream's state: 128 channels of 16 states, and 3 inputs of the convolution.
+"$dtrain" bench --play --layers mamba --d-model 64 --json --seconds 0.01 --precision fp32 >play.json
+awk -v mb="$(values model_mb play.json)" -v n="$(values parameters play.json)" 'BEGIN { print mb, 4 * n / 1e6 }' | alike model_mb 0.02 0
+awk -v state="$(values state_bytes play.json)" 'BEGIN { exit !(state >= 4 * 128 * 19 && state < 4 * 128 * 19 + 256) }' ||
+    fail "state_bytes: $(cat play.json)"
 
 # The step that is timed is the training step: its last loss is, to the last digit, that of a run on
 # the same synthetic tokens.
@@ -106,6 +163,8 @@ head -c 100000 "$dtrain" | base64 >text/some.txt
 "$dtrain" bench --reader "$(ls shards/train-*.h5 | head -n 1)" --seconds 0.001 --json >reader.json
 check_json reader.json
 grep -q '"checked_ratio":' reader.json || fail "checksums were not measured"
+paste -d' ' <(values ratio reader.json) <(values reader_gb_per_s reader.json) <(values read_gb_per_s reader.json) | awk '{ print $1, $2 / $3 }' |
+    alike "ratio" 0.02 0.002
 
 refuse() {
     local code=0
@@ -128,7 +187,6 @@ refuse --step --reader
 refuse --step --warm
 refuse --step --device cpu --cuda-graph true
 refuse --cuda-graph true
-refuse --step --gemm best
 refuse --reader --batch 4
 refuse some.h5
 refuse --reader nosuch.h5

@@ -11,10 +11,12 @@ static const char *const layout_name[LAYOUTS] = {"episodes", "robomimic", "minar
 // Lengths around windows of 16: empty, one frame, one less, equal, one more, two windows.
 static const int64_t episode_frames[EPISODES] = {5, 1, 17, 16, 33, 50, 15, 32, 60, 2, 48, 31, 7};
 
+static float unit_of_a = 1; // what a 1 of `a` is written as
+
 // Exact in fp16 too.
 static inline float value_a(int64_t e, int64_t t, int64_t c)
 {
-    return (float)((e * 31 + t * 7 + c * 3) % 101) / 8 - 3;
+    return unit_of_a * ((float)((e * 31 + t * 7 + c * 3) % 101) / 8 - 3);
 }
 static inline int64_t value_b(int64_t e, int64_t t)
 {

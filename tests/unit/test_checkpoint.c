@@ -1,5 +1,6 @@
 // Folders of checkpoints: every damage is named, the newest whole one is found and kept, and a save
 // that fails leaves what was there.
+#include "durable.h"
 #include "small_checkpoint.h"
 
 #include <dirent.h>
@@ -295,9 +296,16 @@ static void test_same_step(void)
     char dir[DT_PATH], path[DT_PATH];
     dt_path(dir, "%s", in_scratch("same"));
     dt_path(path, "%s", in_scratch("same/step-00000008"));
+    // The checkpoint's name is on the disk before the one that it replaces is removed.
+    static const char last[] = " step-00000008\nfsync same\n";
     for (int i = 0; i < 2; i++) {
         model.weights[0] = (float)i;
+        durable[0] = 0;
         CHECK_INT(save(dir, &model, 8), DT_OK);
+        const char *synced = strstr(durable, "fsync .step-00000008.tmp-");
+        CHECK(synced && strstr(synced, "rename step-"), "its folder is not synced: %s", durable);
+        size_t n = strlen(durable);
+        CHECK_STR(n < sizeof last ? durable : durable + n - (sizeof last - 1), last);
         check_weight_of(path, (float)i);
     }
     CHECK_INT(dt_remove_tree(path), DT_OK);

@@ -1,6 +1,7 @@
 // Loading of checkpoints: the bits come back from any split of the optimizer's files, and what may
 // not change, or is wrong in a file, is refused and named.
 #include "base/safetensors.h"
+#include "checkpoint/trainer_state.h"
 
 #include "small_checkpoint.h"
 
@@ -118,6 +119,9 @@ static void test_load_refuses(void)
     moved[0] = shards[0];
     moved[0].first_hash--;
     CHECK_FAILS(load(path, &model, &state, &train, &got), DT_USER, "shard 1, a.h5, has different");
+    moved[0] = shards[0];
+    moved[0].data_hash++;
+    CHECK_FAILS(load(path, &model, &state, &train, &got), DT_USER, "shard 1, a.h5, has different");
     moved[0].file_bytes--;
     CHECK_FAILS(load(path, &model, &state, &train, &got), DT_USER, "has 1234566 bytes");
     small_model_free(&model);
@@ -182,6 +186,7 @@ static void test_hostile_trainer(void)
     check_trainer(&model, good, "fedcba9876543210", "fedcba987654321", "first_hash is");
     check_trainer(&model, good, "fedcba9876543210", "fedcba987654321G", "first_hash is");
     check_trainer(&model, good, "fedcba9876543210", "fedcba9876543210G", "first_hash is");
+    check_trainer(&model, good, "0123456789abcdef", "0123456789abcde", "data_hash is");
     check_trainer(&model, good, "\"a.h5\"", "[]", "name is []");
     check_trainer(&model, good, "\"bf16\"", "\"fp16\"", "storage is \"fp16\"");
     check_trainer(&model, good, "\"shards\":\t[", "\"shards\": 1, \"x\":[", "shards is 1");
@@ -209,6 +214,28 @@ static void test_no_storage(void)
     small_model_free(&model);
 }
 
+// Checkpoints that were written before it: the other hashes still tell shards apart.
+static void test_no_data_hash(void)
+{
+    struct small_model model = small_model_make(true);
+    struct dt_trainer_state state = state_at(7), got;
+    struct dt_shard moved[2] = {shards[0], shards[1]};
+    struct dt_dataset train = {.n_shards = 2, .shards = moved};
+    const char *path = in_scratch("one/step-00000007");
+    fresh_save(in_scratch("one"), &model, 7);
+    char *text = get_text(in_one("trainer.json")), *field = strstr(text, "\"data_hash\"");
+    CHECK(field && !strstr(field + 1, "\"data_hash\""), "trainer.json has not one data_hash");
+    memcpy(field, "\"data_cash\"", 11);
+    put_text(in_one("trainer.json"), text);
+    CHECK_OK(load(path, &model, &state, &train, &got));
+    moved[0].data_hash++;
+    CHECK_OK(load(path, &model, &state, &train, &got));
+    moved[0].last_hash++;
+    CHECK_FAILS(load(path, &model, &state, &train, &got), DT_USER, "shard 1, a.h5, has different");
+    free(text);
+    small_model_free(&model);
+}
+
 struct range { // elements [first, last) of row's m (kind 0) or v (kind 1)
     int row, kind;
     int64_t first, last;
@@ -224,14 +251,18 @@ static void range_entry(const struct small_model *model, const struct range *ran
 }
 
 static void write_ranges(const char *path, const struct small_model *model,
-                         const struct range *ranges, int n)
+                         const struct range *ranges, int n, bool stamped)
 {
     struct dt_safetensors_entry entries[64] = {0};
     char names[64][192];
     struct dt_safetensors_writer *writer;
     for (int i = 0; i < n; i++)
         range_entry(model, &ranges[i], names[i], &entries[i]);
-    CHECK_INT(dt_safetensors_create(path, entries, n, NULL, 0, &writer), DT_OK);
+    struct dt_trainer_state state = state_at(7);
+    char run[24];
+    snprintf(run, sizeof run, "%016" PRIx64, dt_trainer_stamp(&state).run);
+    const char *const metadata[] = {"run", run, "step", "7"};
+    CHECK_INT(dt_safetensors_create(path, entries, n, metadata, stamped ? 2 : 0, &writer), DT_OK);
     for (int i = 0; i < n; i++) {
         const float *from = ranges[i].kind ? model->v : model->m;
         from += model->params.rows[ranges[i].row].offset + ranges[i].first;
@@ -241,10 +272,12 @@ static void write_ranges(const char *path, const struct small_model *model,
     CHECK_INT(dt_safetensors_finish(writer, NULL, NULL), DT_OK);
 }
 
-// Moves the ends of the range that is made as number `made`.
+// Moves the ends of the range that is made as number `made`. Of the files those with a bit set in
+// `stamped` have a stamp.
 struct spoil {
     int made;
     int64_t first, last;
+    unsigned stamped;
 };
 
 // Cuts every tensor into three parts, the last one first, and deals them to three files, as another
@@ -266,22 +299,18 @@ static void write_split(const struct small_model *model, struct spoil spoil)
     char name[64];
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "optimizer-%05d-of-00003.safetensors", i + 1);
-        write_ranges(in_one(name), model, ranges[i], n[i]);
+        write_ranges(in_one(name), model, ranges[i], n[i], spoil.stamped >> i & 1);
     }
 }
 
-// MANIFEST anew, from the files that are there but the one-file optimizer.
-static void rewrite_manifest(void)
+// Writes MANIFEST again, from the files that are there and the optimizer's of these names.
+static void rewrite_manifest(int n, const char *const *optimizer_files)
 {
-    static const char *const names[] = {"config.json",
-                                        "model.safetensors",
-                                        "trainer.json",
-                                        "optimizer-00003-of-00003.safetensors",
-                                        "optimizer-00001-of-00003.safetensors",
-                                        "optimizer-00002-of-00003.safetensors"};
+    const char *names[6] = {"config.json", "model.safetensors", "trainer.json"};
     char text[1024];
     int used = 0;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (int i = 0; i < 3 + n; i++) {
+        names[i] = i < 3 ? names[i] : optimizer_files[i - 3];
         uint64_t hash;
         int64_t size;
         CHECK_INT(dt_hash_file(in_one(names[i]), &hash, &size), DT_OK);
@@ -293,8 +322,11 @@ static void rewrite_manifest(void)
 
 static dt_status load_split(struct small_model *blank)
 {
+    static const char *const names[] = {"optimizer-00003-of-00003.safetensors",
+                                        "optimizer-00001-of-00003.safetensors",
+                                        "optimizer-00002-of-00003.safetensors"};
     struct dt_trainer_state state = state_at(7), got;
-    rewrite_manifest();
+    rewrite_manifest(3, names);
     CHECK_INT(dt_checkpoint_verify(in_scratch("one/step-00000007")), DT_OK);
     return load(in_scratch("one/step-00000007"), blank, &state, &dataset, &got);
 }
@@ -308,10 +340,67 @@ static void test_split_optimizer(void)
     CHECK_INT(load_split(&blank), DT_OK);
     check_same(&model, &blank);
     // Row 1's m: a hole, elements twice, none at the end.
-    const struct spoil spoils[] = {{7, 1, 0}, {7, -1, 0}, {6, 0, -1}};
+    const struct spoil spoils[] = {{7, 1, 0, 0}, {7, -1, 0, 0}, {6, 0, -1, 0}};
     for (int i = 0; i < 3; i++) {
         write_split(&model, spoils[i]);
         CHECK_FAILS(load_split(&blank), DT_USER, "leave out or repeat");
+    }
+    // All files have a stamp, or, of an older dtrain, none.
+    for (unsigned stamped = 0; stamped < 8; stamped++) {
+        write_split(&model, (struct spoil){.made = -1, .stamped = stamped});
+        if (stamped == 0 || stamped == 7)
+            CHECK_OK(load_split(&blank));
+        else
+            CHECK_FAILS(load_split(&blank), DT_USER, "are not of one checkpoint");
+    }
+    small_model_free(&model);
+    small_model_free(&blank);
+}
+
+// A part of another checkpoint of the same model, under a MANIFEST made by hand. Parts are stamped:
+// with the step, and by what else trainer.json says of the run.
+static void test_other_part(void)
+{
+    struct small_model model = small_model_make(true), blank = make_blank(true);
+    struct dt_checkpoint_arrays arrays = arrays_of(&model);
+    const char *const names[] = {optimizer};
+    for (int i = 0; i < 10; i++) {
+        struct dt_trainer_state state = state_at(7), expected = state_at(7), got;
+        char path[DT_PATH], bytes[1 << 16];
+        state.losses = (struct dt_loss_statistics){3.25, 0.1, 7};
+        fresh_save(in_scratch("one"), &model, 7);
+        CHECK_OK(dt_remove_tree(in_scratch("one")));
+        CHECK_OK(save_arrays(in_scratch("one"), &arrays, &state, path));
+        state.order.seed ^= i == 1;
+        state.order.batch += i == 2;
+        state.order.seq_len += i == 3;
+        state.tokens -= i == 4;
+        state.updates -= i == 5;
+        state.losses.mean += i == 6 ? 1e-15 : 0;
+        state.losses.variance += i == 7 ? 1e-15 : 0;
+        state.step += i == 8;
+        strcpy(state.device, "another"); // what says nothing of the numbers
+        state.best_step = i == 9 ? 3 : state.best_step;
+        CHECK_OK(dt_remove_tree(in_scratch("two")));
+        CHECK_OK(save_arrays(in_scratch("two"), &arrays, &state, path));
+        strcat(path, "/");
+        FILE *from = fopen(strcat(path, optimizer), "rb");
+        size_t size = from ? fread(bytes, 1, sizeof bytes, from) : 0;
+        CHECK(size > 0 && size < sizeof bytes && fclose(from) == 0, "%s is not read", path);
+        put_bytes(in_one(optimizer), bytes, (int64_t)size);
+        rewrite_manifest(1, names);
+        CHECK_OK(dt_checkpoint_verify(in_scratch("one/step-00000007")));
+        dt_status status = load(in_scratch("one/step-00000007"), &blank, &expected, &dataset, &got);
+        if (i == 0 || i == 9) {
+            CHECK_INT(status, DT_OK);
+            check_same(&model, &blank);
+            continue;
+        }
+        CHECK_INT(status, DT_USER);
+        CHECK_SAYS(optimizer);
+        CHECK_SAYS(i == 8 ? "is of step 8, trainer.json beside it of step 7"
+                          : "is of another run than trainer.json beside it");
+        dt_error_clear();
     }
     small_model_free(&model);
     small_model_free(&blank);
@@ -394,7 +483,9 @@ int main(void)
     test_other_model();
     test_hostile_trainer();
     test_no_storage();
+    test_no_data_hash();
     test_split_optimizer();
+    test_other_part();
     test_damaged_moments();
     test_hostile_ranges();
     remove_scratch();

@@ -412,7 +412,7 @@ static void test_dispatch(void)
 {
     struct dt_op_table few = {.name = "few"};
     struct dt_device_table named = {.name = "few"};
-    struct dt_backend poor = {&named, &few, NULL};
+    struct dt_backend poor = {.table = &named, .op = &few};
     struct dt_cast_args args = {0};
     check_refused(dt_cast(&poor, &args, NULL), "cast", "few", "no");
     CHECK_INT(dt_cast_workspace(&poor, &args), 0);

@@ -1,6 +1,7 @@
 // Filtered chunks: every order of the filters and odd shapes give what was written; chunks that do
 // not decode to their size are refused by name and never copied from.
 #include "base/log.h"
+#include "data/h5_chunks.h"
 #include "data/h5_reader.h"
 #include "data/pack.h"
 #include "shards.h"
@@ -260,7 +261,8 @@ static void test_kept_bands(void)
     H5Dclose(id), H5Fclose(file);
     CHECK_OK(dt_h5_open(in_scratch("bands.h5"), &open));
     CHECK_OK(dt_h5_array_open(&open, "/input_ids", &array, &found));
-    for (int band = 0; band < 2; band++) // as many as are kept
+    dt_h5_chunks_room = 0;
+    for (int band = 0; band < 2; band++) // as many as are kept without room
         CHECK_OK(dt_h5_array_read(&array, band * BAND, BAND, got));
     CHECK_FAILS(dt_h5_array_read(&array, 2 * BAND, BAND, got), DT_USER, "chunk 5 of /input_ids");
     for (int band = 0; band < 2; band++) {
@@ -269,6 +271,56 @@ static void test_kept_bands(void)
     }
     dt_h5_array_close(&array);
     dt_h5_close(&open);
+    dt_h5_chunks_room = DT_KEPT_CHUNK_BYTES;
+}
+
+static void zero_chunks(const struct dt_h5_array *array, int n)
+{
+    static const char zeros[2 * CHUNK];
+    FILE *raw = fopen(array->file->path, "r+b");
+    for (int i = 0; i < n; i++) {
+        hsize_t at = (hsize_t)i * CHUNK, bytes;
+        haddr_t offset;
+        unsigned filters;
+        CHECK(H5Dget_chunk_info_by_coord(array->id, &at, &filters, &offset, &bytes) >= 0 &&
+                  fseek(raw, (long)offset, SEEK_SET) == 0 && bytes <= sizeof zeros &&
+                  fwrite(zeros, 1, bytes, raw) == bytes,
+              "cannot overwrite chunk %d", i);
+    }
+    fclose(raw);
+}
+
+// Two bands stay decoded, and more while there is room, which closing gives back. Those that do are
+// not read from the file again.
+static void test_room(void)
+{
+    enum { CHUNKS = 4, BYTES = CHUNK * 2, ALWAYS = 2 };
+    const hsize_t dims = N, chunk = CHUNK;
+    const char *path = in_scratch("room.h5");
+    for (int room = CHUNKS - ALWAYS; room >= 0; room--) {
+        struct dt_shard shard;
+        struct dt_reader *reader;
+        uint16_t got;
+        hid_t file = new_file(path);
+        write_filtered(file, "tokens", type_of(2), 1, &dims, NULL, with_filters("s", 1, &chunk),
+                       u16);
+        H5Fclose(file);
+        dt_h5_chunks_room = room * BYTES + 1;
+        CHECK_OK(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader));
+        CHECK_INT(shard.chunk_bytes, BYTES);
+        CHECK_INT(shard.compressed_bytes, N * 2);
+        for (int i = 0; i < CHUNKS; i++)
+            CHECK_OK(dt_h5_array_read(&reader->arrays[0], i * CHUNK, 1, &got));
+        CHECK_INT(dt_h5_chunks_room, 1);
+        zero_chunks(&reader->arrays[0], CHUNKS);
+        for (int i = CHUNKS - 1; i >= 0; i--) {
+            CHECK_OK(dt_h5_array_read(&reader->arrays[0], i * CHUNK, 1, &got));
+            CHECK_INT(got, i >= CHUNKS - ALWAYS - room ? u16[i * CHUNK] : 0);
+        }
+        dt_reader_close(reader);
+        CHECK_INT(dt_h5_chunks_room, room * BYTES + 1);
+    }
+    dt_h5_chunks_room = DT_KEPT_CHUNK_BYTES;
 }
 
 int main(void)
@@ -288,6 +340,7 @@ int main(void)
     test_pairs();
     test_dimensions();
     test_kept_bands();
+    test_room();
     test_bad_sizes();
     test_unknown_filter();
     remove_scratch();

@@ -81,6 +81,69 @@ static void test_order(const struct dt_backend *b)
     dt_stream_destroy(b, stream);
 }
 
+struct product {
+    int64_t m, n, k, lda, ldb, ldc;
+    dt_dtype type, c_type;
+    bool trans_a, trans_b, accumulate;
+};
+enum { SIDE = 40 }; // elements of an operand's row and column at most
+
+static void multiply(const struct dt_backend *b, const struct product *p, float *c)
+{
+    static char zeros[SIDE * SIDE * sizeof(float)];
+    void *x = normal_rows(p->type, SIDE, SIDE, SIDE, 1.0, 1);
+    void *y = normal_rows(p->type, SIDE, SIDE, SIDE, 1.0, 2);
+    struct dt_gemm_args args = {
+        .a = {x, p->trans_a ? p->k : p->m, p->trans_a ? p->m : p->k, p->lda, p->type},
+        .b = {y, p->trans_b ? p->n : p->k, p->trans_b ? p->k : p->n, p->ldb, p->type},
+        .c = {c, p->m, p->n, p->ldc, p->c_type},
+        .trans_a = p->trans_a,
+        .trans_b = p->trans_b,
+        .accumulate = p->accumulate};
+    memcpy(c, zeros, sizeof zeros);
+    if (p->accumulate)
+        c[0] = 1;
+    args.workspace_bytes = dt_gemm_workspace(b, &args);
+    CHECK_OK(dt_alloc(b, args.workspace_bytes, &args.workspace));
+    CHECK_OK(dt_gemm(b, &args, NULL));
+    dt_free(b, args.workspace);
+    release_all();
+}
+
+// What is kept of a product serves that product alone: after another, which differs in one respect,
+// the result is that of a backend that has multiplied nothing yet, on any number of threads.
+static void test_kept_products(void)
+{
+    static const struct product products[] = {
+        {12, 20, 28, 32, 33, 34, DT_F32, DT_F32, false, false, false},
+        {13, 20, 28, 32, 33, 34, DT_F32, DT_F32, false, false, false},
+        {12, 21, 28, 32, 33, 34, DT_F32, DT_F32, false, false, false},
+        {12, 20, 27, 32, 33, 34, DT_F32, DT_F32, false, false, false},
+        {12, 20, 28, 31, 33, 34, DT_F32, DT_F32, false, false, false},
+        {12, 20, 28, 32, 32, 34, DT_F32, DT_F32, false, false, false},
+        {12, 20, 28, 32, 33, 33, DT_F32, DT_F32, false, false, false},
+        {12, 20, 28, 32, 33, 34, DT_BF16, DT_BF16, false, false, false},
+        {12, 20, 28, 32, 33, 34, DT_BF16, DT_F32, false, false, false},
+        {12, 20, 28, 32, 33, 34, DT_F32, DT_F32, true, false, false},
+        {12, 20, 28, 32, 33, 34, DT_F32, DT_F32, false, true, false},
+        {12, 20, 28, 32, 33, 34, DT_F32, DT_F32, false, false, true},
+    };
+    enum { N = sizeof products / sizeof *products };
+    static float kept[SIDE * SIDE], fresh[SIDE * SIDE];
+    for (int threads = 1; threads <= 2; threads++) {
+        struct dt_backend all = open_cpu(threads);
+        for (int i = 0; i < 2 * N; i++) {
+            struct dt_backend one = open_cpu(3 - threads);
+            multiply(&all, &products[i % N], kept);
+            multiply(&one, &products[i % N], fresh);
+            CHECK(memcmp(kept, fresh, sizeof kept) == 0, "%d threads, product %d", threads, i % N);
+            CHECK(fresh[products[i % N].ldc] != 0, "product %d is nothing", i % N);
+            dt_backend_close(&one);
+        }
+        dt_backend_close(&all);
+    }
+}
+
 int main(void)
 {
     struct dt_backend b = open_cpu(2);
@@ -91,6 +154,7 @@ int main(void)
     test_refusals(&b);
     test_order(&b);
     test_info();
+    test_kept_products();
     dt_backend_close(&b);
     return test_end();
 }

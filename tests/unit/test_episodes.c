@@ -1,41 +1,12 @@
 // Readers of episodes: every number of every window, in each layout and type; windows and padding;
-// order on any number of ranks; what is refused.
+// order on any number of ranks; what a shard adds up to.
 #include "base/file.h"
 #include "base/log.h"
 #include "base/rng.h"
-#include "data/loader.h"
 #include "data/order.h"
 #include "data/pack.h"
 #include "data/statistics.h"
-#include "episode_files.h"
-
-enum { T = 16 };
-
-// The columns of the tests: a, two of img, b as ids; all actions.
-enum { F = A + 2, W = ACTIONS };
-static const char *const inputs[LAYOUTS] = {
-    "frames img[1:3] b:id*7", "obs/a /obs/img[1:3]\tobs/b:id*7",
-    "observations/a observations/img[1:3] observations/b:id*7", "observations img[1:3] b:id*7"};
-
-static struct dt_scan_rules rules_of(enum episode_layout layout, int64_t stride)
-{
-    struct dt_scan_rules rules = {.seq_len = T, .stride = stride};
-    snprintf(rules.inputs, sizeof rules.inputs, "%s", inputs[layout]);
-    snprintf(rules.targets, sizeof rules.targets, "actions");
-    rules.n_targets = 2;
-    rules.target[0] = (struct dt_target){"buttons", 2, 2};
-    rules.target[1] = (struct dt_target){"stick", 1, CLASSES};
-    return rules;
-}
-
-static struct dt_dataset *scan_all(const struct dt_scan_rules *rules)
-{
-    struct dt_dataset *dataset = NULL;
-    char glob[DT_PATH];
-    snprintf(glob, sizeof glob, "%s/*.h5", scratch);
-    CHECK_OK(dt_dataset_scan(glob, rules, &dataset));
-    return dataset;
-}
+#include "episode_cases.h"
 
 // The windows that episodes [from, to) give, counted plainly.
 struct expected {
@@ -55,8 +26,6 @@ static int64_t expect_windows(int64_t from, int64_t to, int64_t stride, struct e
 }
 
 static const float mean[F] = {0.5f, -1, 2, 100, 7}, deviation[F] = {2, 0.3f, 1, 60, 9};
-
-static const struct dt_byte_columns img_bytes = {.n = 1, .at = {{A, F}}};
 
 static float frame_value(const struct dt_read_rules *rules, int64_t e, int64_t t, int64_t c)
 {
@@ -101,12 +70,6 @@ static void check_row(const struct dt_batch *batch, int64_t row, const struct dt
     }
     CHECK(wrong == 0, "%ld wrong numbers in row %ld, episode %ld from %ld", (long)wrong, (long)row,
           (long)(want ? want->episode : -1), (long)(want ? want->first : -1));
-}
-
-static struct dt_loader_config one_pass(const struct dt_dataset *dataset)
-{
-    return (struct dt_loader_config){
-        .dataset = dataset, .batch = 4, .block = 3, .size = 1, .prefetch = 2, .sequential = true};
 }
 
 // One sequential pass over the data on `size` ranks.
@@ -284,238 +247,6 @@ static void test_layouts(void)
         for (size_t i = 0; i < sizeof types / sizeof *types; i++)
             check_layout(layout, &types[i]);
     H5Tclose(f16);
-}
-
-static const struct episode_types *plain_types(void)
-{
-    static struct episode_types types;
-    types =
-        (struct episode_types){H5T_IEEE_F32LE, H5T_STD_I64LE, H5T_STD_U8LE, H5T_IEEE_F64LE, false};
-    return &types;
-}
-
-static hid_t change(const char *name)
-{
-    hid_t file = H5Fopen(in_scratch(name), H5F_ACC_RDWR, H5P_DEFAULT);
-    CHECK(file >= 0, "cannot change %s", name);
-    return file;
-}
-
-static void remove_name(const char *name, const char *path)
-{
-    hid_t file = change(name);
-    CHECK(H5Ldelete(file, path, H5P_DEFAULT) >= 0, "cannot remove %s", path);
-    H5Fclose(file);
-}
-
-// n rows of `width` zeros.
-static void put_zeros(const char *name, const char *path, int n_dims, int64_t n, int64_t width)
-{
-    static const float zeros[LONGEST * 8];
-    hid_t file = change(name), type = H5T_IEEE_F32LE;
-    struct put what = {.name = path, .disk = type, .memory = type, .n_dims = n_dims, .data = zeros};
-    what.dims[0] = (hsize_t)n;
-    what.dims[1] = (hsize_t)width;
-    put(file, &what);
-    H5Fclose(file);
-}
-
-// A fresh a.h5 of the first six episodes.
-static void write_a(enum episode_layout layout)
-{
-    write_episodes(in_scratch("a.h5"), layout, plain_types(), 0, 6);
-}
-
-static void refuse_scan(const struct dt_scan_rules *rules, const char *phrase)
-{
-    struct dt_dataset *dataset = NULL;
-    char glob[DT_PATH];
-    snprintf(glob, sizeof glob, "%s/*.h5", scratch);
-    CHECK_FAILS(dt_dataset_scan(glob, rules, &dataset), DT_USER, phrase);
-    dt_dataset_free(dataset);
-}
-
-static void refuse_inputs(enum episode_layout layout, const char *text, const char *phrase)
-{
-    struct dt_scan_rules rules = rules_of(layout, 0);
-    snprintf(rules.inputs, sizeof rules.inputs, "%s", text);
-    refuse_scan(&rules, phrase);
-}
-
-// The first error of a pass over the data, and of `dtrain verify`'s reading.
-static void refuse_reading(const struct dt_scan_rules *rules, const struct dt_read_rules *read,
-                           const char *phrase)
-{
-    struct dt_dataset *dataset = scan_all(rules);
-    struct dt_loader_config config = one_pass(dataset);
-    config.rules = *read;
-    struct dt_loader *loader;
-    const struct dt_batch *batch;
-    dt_status status = DT_OK;
-    CHECK_OK(dt_loader_open(&config, 0, &loader));
-    do
-        status = dt_loader_next(loader, &batch, NULL);
-    while (status == DT_OK && batch);
-    CHECK_FAILS(status, DT_USER, phrase);
-    dt_loader_close(loader);
-    dt_dataset_free(dataset);
-}
-
-static void refuse_values(const struct dt_scan_rules *rules, const char *phrase)
-{
-    refuse_reading(rules, &(struct dt_read_rules){0}, phrase);
-}
-
-static void test_columns_refused(void)
-{
-    struct dt_scan_rules rules;
-    write_a(ROBOMIMIC);
-    struct dt_dataset *dataset;
-    rules = rules_of(ROBOMIMIC, 0);
-    strcpy(rules.inputs, "obs/c");
-    CHECK_INT(dt_dataset_scan(in_scratch("a.h5"), &rules, &dataset), DT_USER);
-    CHECK_SAYS("a.h5 has no /data/demo_0/obs/c (data.inputs)");
-    CHECK_STR(dt_error_current()->hint, "it has a, b, img");
-    dt_error_clear();
-    refuse_inputs(ROBOMIMIC, "obs/a[1:4]",
-                  "/data/demo_0/obs/a has 3 columns; there is no column 3");
-    refuse_inputs(ROBOMIMIC, "obs/a:id*4", "obs/a holds 32-bit floating-point numbers");
-    refuse_inputs(ROBOMIMIC, "obs/a obs/img[2:2]", "data.inputs: 'obs/img[2:2]'");
-    refuse_inputs(ROBOMIMIC, "obs/b:id*2147483648", "data.inputs: 'obs/b:id*2147483648'");
-    static const char *const words[] = {"obs/a[",    "obs/a[1",     "[1]",
-                                        "obs/a:id",  "obs/b:id*0",  "obs/b:id*3x",
-                                        "obs/a[-1]", "obs/a[1:2]x", "/"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        refuse_inputs(ROBOMIMIC, words[i], "data.inputs: '");
-    rules = rules_of(ROBOMIMIC, 0);
-    strcpy(rules.targets, "actions:id*3");
-    refuse_scan(&rules, "a target has no table");
-    strcpy(rules.targets, "actions[0:2]");
-    refuse_scan(&rules, "the targets have 2 columns, the heads need 3 (buttons 2, stick 1)");
-    strcpy(rules.mask, "expert");
-    refuse_scan(&rules, "a.h5 has no list of episodes /mask/expert");
-    strcpy(rules.format, "minari");
-    refuse_scan(&rules, "a.h5 has no /episode_0: it is not minari, as data.format says");
-    put_zeros("a.h5", "/data/demo_0/obs/none", 2, episode_frames[0], 0);
-    refuse_inputs(ROBOMIMIC, "obs/none", "/data/demo_0/obs/none has no columns");
-    remove_name("a.h5", "/data/demo_4/obs/a");
-    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "a.h5 has no /data/demo_4/obs/a");
-    put_zeros("a.h5", "/data/demo_4/obs/a", 2, episode_frames[4], A + 1);
-    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC],
-                  "/data/demo_4/obs/a has 4 columns, in the first episode 3");
-    remove_name("a.h5", "/data/demo_4/obs/a");
-    put_zeros("a.h5", "/data/demo_4/obs/a", 2, episode_frames[4] - 1, A);
-    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC],
-                  "/data/demo_4/obs/img has 33 rows, /data/demo_4/obs/a has 32");
-    remove_name("a.h5", "/data/demo_2");
-    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "/data/demo_4/obs/img has 33 rows");
-    rules = rules_of(ROBOMIMIC, 0);
-    strcpy(rules.mask_default, "valid");
-    refuse_scan(&rules, "/mask/valid lists 4 episodes, of which /data has 3");
-}
-
-// A group on the way may be a link to elsewhere, or no group.
-static void test_paths_refused(void)
-{
-    write_a(ROBOMIMIC);
-    hid_t file = change("a.h5");
-    H5Ldelete(file, "/data/demo_4/obs", H5P_DEFAULT);
-    H5Lcreate_soft("/data/demo_0/obs", file, "/data/demo_4/obs", H5P_DEFAULT, H5P_DEFAULT);
-    H5Fclose(file);
-    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "/data/demo_4/obs is a link");
-    remove_name("a.h5", "/data/demo_4/obs");
-    put_zeros("a.h5", "/data/demo_4/obs", 2, episode_frames[4], A);
-    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "a.h5 has no /data/demo_4/obs/a");
-    remove_name("a.h5", "/data/demo_4");
-    put_zeros("a.h5", "/data/demo_4", 2, episode_frames[4], A);
-    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "a.h5 has no /data/demo_4/obs/a");
-}
-
-static void test_schemas_refused(void)
-{
-    struct dt_scan_rules rules = rules_of(NATIVE, 0);
-    write_a(NATIVE);
-    put_zeros("a.h5", "/observations", 2, 4, 2);
-    refuse_scan(&rules, "a.h5 has both /frames and /observations");
-    strcpy(rules.format, "episodes");
-    dt_dataset_free(scan_all(&rules));
-    strcpy(rules.mask, "train");
-    refuse_scan(&rules, "is episodes: it has no mask train");
-    uint64_t starts[] = {0, 20, 10}, late[] = {1, 20};
-    remove_name("a.h5", "/observations");
-    remove_name("a.h5", "/episode_starts");
-    hid_t file = change("a.h5");
-    put_vector(file, "/episode_starts", H5T_STD_U64LE, 3, starts);
-    H5Fclose(file);
-    rules = rules_of(NATIVE, 0);
-    refuse_scan(&rules, "/episode_starts[2] is 10, not in [20, ");
-    remove_name("a.h5", "/episode_starts");
-    file = change("a.h5");
-    put_vector(file, "/episode_starts", H5T_STD_U64LE, 2, late);
-    H5Fclose(file);
-    refuse_scan(&rules, "/episode_starts[0] is 1, not in [0, 0]");
-    remove_name("a.h5", "/actions");
-    put_zeros("a.h5", "/actions", 2, 7, 3);
-    remove_name("a.h5", "/episode_starts");
-    refuse_scan(&rules, "/actions has 7 rows, /frames has 122");
-
-    write_a(D4RL);
-    rules = rules_of(D4RL, 0);
-    remove_name("a.h5", "/terminals");
-    dt_dataset_free(scan_all(&rules)); // timeouts remain
-    remove_name("a.h5", "/timeouts");
-    refuse_scan(&rules, "a.h5 has neither /terminals nor /timeouts");
-
-    write_a(MINARI);
-    rules = rules_of(MINARI, 0);
-    remove_name("a.h5", "/episode_3/actions");
-    put_zeros("a.h5", "/episode_3/actions", 2, episode_frames[3] + 1, 3);
-    refuse_scan(&rules, "(observations have one more than actions)");
-    write_a(MINARI);
-    write_episodes(in_scratch("b.h5"), MINARI, plain_types(), 6, 8);
-    strcpy(rules.inputs, "observations");
-    dt_dataset_free(scan_all(&rules));
-    remove_name("b.h5", "/episode_6/observations/b");
-    remove_name("b.h5", "/episode_7/observations/b");
-    put_zeros("b.h5", "/episode_6/observations/z", 1, episode_frames[6] + 1, 1);
-    put_zeros("b.h5", "/episode_7/observations/z", 1, episode_frames[7] + 1, 1);
-    refuse_scan(&rules, "b.h5 has different columns from");
-    CHECK_INT(remove(in_scratch("b.h5")), 0);
-}
-
-static void test_values_refused(void)
-{
-    struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
-    write_a(ROBOMIMIC);
-    put_value(in_scratch("a.h5"), "/data/demo_5/obs/a", 33, 2, NAN);
-    refuse_values(&rules,
-                  "a.h5: /data/demo_5/obs/a, row 33, column 2: nan is not a finite float32");
-    CHECK_FAILS(dt_verify_shard(in_scratch("a.h5"), false, &(struct dt_shard){0}), DT_USER,
-                "/data/demo_5/obs/a, row 33");
-    write_a(ROBOMIMIC);
-    put_value(in_scratch("a.h5"), "/data/demo_2/obs/b", 3, 0, 7);
-    refuse_values(&rules, "a.h5: /data/demo_2/obs/b, row 3: id 7 is not in [0, 7)");
-    put_value(in_scratch("a.h5"), "/data/demo_2/obs/b", 3, 0, -1);
-    refuse_values(&rules, "id -1 is not in [0, 7)");
-    write_a(ROBOMIMIC);
-    put_value(in_scratch("a.h5"), "/data/demo_1/actions", 0, 2, 5);
-    refuse_values(&rules,
-                  "/data/demo_1/actions, row 0, column 2: 5 is not a whole number in [0, 5) "
-                  "for the head stick");
-    put_value(in_scratch("a.h5"), "/data/demo_1/actions", 0, 2, 1);
-    put_value(in_scratch("a.h5"), "/data/demo_1/actions", 0, 0, 0.5);
-    refuse_values(&rules, "column 0: 0.5 is not a whole number in [0, 2) for the head buttons");
-    struct episode_types types = *plain_types();
-    types.img = H5T_STD_U16LE;
-    write_episodes(in_scratch("a.h5"), ROBOMIMIC, &types, 0, 6);
-    refuse_reading(&rules, &(struct dt_read_rules){.bytes = img_bytes},
-                   "/obs/img holds uint16 where it held bytes");
-    write_a(D4RL);
-    rules = rules_of(D4RL, 0);
-    put_value(in_scratch("a.h5"), "/observations", 5 + 1 + 4, 1, INFINITY);
-    refuse_values(
-        &rules,
-        "/observations, row 10 (row 4 of episode 2), column 1: inf is not a finite float32");
 }
 
 // "wide" in each of the first six episodes of robomimic, 70 columns.
@@ -740,20 +471,6 @@ static void test_f16(void)
     CHECK_INT(wrong, 0);
 }
 
-// A slot's block of the controller's frames is about 1 MiB; tokens have 64 windows.
-static void test_block(void)
-{
-    struct dt_dataset dataset = {.rules.seq_len = 60,
-                                 .layout = {.frame_width = 287, .target_width = 13}};
-    CHECK_INT(dt_dataset_block(&dataset), 14);
-    dataset.layout.frame_width = 84 * 84 * 4;
-    CHECK_INT(dt_dataset_block(&dataset), 1);
-    dataset.layout.frame_width = 3;
-    CHECK_INT(dt_dataset_block(&dataset), 64);
-    dataset.layout = (struct dt_frame_layout){0};
-    CHECK_INT(dt_dataset_block(&dataset), 64);
-}
-
 // Without rules all observations are inputs, so that `dtrain verify` reads a whole shard.
 static void test_verify(void)
 {
@@ -770,10 +487,6 @@ int main(void)
 {
     test_layouts();
     make_scratch();
-    test_columns_refused();
-    test_paths_refused();
-    test_schemas_refused();
-    test_values_refused();
     test_bytes();
     test_some_episodes();
     test_targets_by_head();
@@ -781,7 +494,6 @@ int main(void)
     test_progress();
     test_shared_readers();
     test_verify();
-    test_block();
     test_f16();
     remove_scratch();
     return test_end();

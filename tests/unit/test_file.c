@@ -1,6 +1,7 @@
 // Files: whole writes, exact reads, trees, hashes, and what each failure says.
 #include "base/file.h"
 
+#include "durable.h"
 #include "scratch.h"
 
 #include <fcntl.h>
@@ -156,7 +157,9 @@ static void test_write_all_in_pieces(void)
 
 static void test_full_disk(void)
 {
-    int fd = open("/dev/full", O_WRONLY);
+    int fd = open("/dev/null", O_WRONLY); // which has no fsync
+    CHECK_FAILS(dt_close_synced(fd, "run/x"), DT_MACHINE, "cannot write run/x");
+    fd = open("/dev/full", O_WRONLY);
     if (fd >= 0) {
         CHECK_FAILS(dt_write_all(fd, "run/x", "data", 4), DT_MACHINE,
                     "run/x: No space left on device");
@@ -284,6 +287,52 @@ static void test_sync(void)
     CHECK_INT(chdir(here), 0);
 }
 
+// A file that was written is there after a power failure, under its name: its bytes first, then the
+// name, then the folder that holds the name.
+static void test_durable(void)
+{
+    int fd;
+    CHECK_OK(dt_make_dirs(in_scratch("lasting")));
+    durable[0] = 0;
+    put("lasting/state", "x");
+    CHECK_STR(durable, "fsync state.tmp\nrename state\nfsync lasting\n");
+    durable[0] = 0;
+    CHECK_OK(dt_open_append(in_scratch("lasting/log"), false, &fd));
+    CHECK_STR(durable, "fsync lasting\n");
+    durable[0] = 0;
+    CHECK_OK(dt_close_synced(fd, "log"));
+    CHECK_STR(durable, "fsync log\n");
+}
+
+// Whatever has the name of the temporary file makes way: what a kill has left, a FIFO that nobody
+// reads (opening it would wait forever), a link (its target stays as it is), and no folder.
+static void test_temporary_in_the_way(void)
+{
+    char *text;
+    put("precious", "precious");
+    for (int i = 0; i < 4; i++) {
+        alarm(20); // to open a FIFO would wait
+        if (i == 0)
+            put_text(in_scratch("way.tmp"), "a leftover that is longer");
+        else if (i == 1)
+            CHECK_INT(mkfifo(in_scratch("way.tmp"), 0600), 0);
+        else
+            CHECK_INT(symlink(i == 2 ? "precious" : "nowhere", in_scratch("way.tmp")), 0);
+        put("way", "short");
+        alarm(0);
+        text = get_text(in_scratch("way"));
+        CHECK_STR(text, "short");
+        free(text);
+        CHECK(!dt_file_exists(in_scratch("way.tmp")), "the temporary file stayed");
+    }
+    text = get_text(in_scratch("precious"));
+    CHECK_STR(text, "precious");
+    free(text);
+    CHECK_OK(dt_make_dirs(in_scratch("way.tmp/inside")));
+    CHECK_FAILS(dt_write_file_atomic(in_scratch("way"), "", 0), DT_USER, "way.tmp: File exists");
+    CHECK(dt_is_dir(in_scratch("way.tmp/inside")), "a folder was removed");
+}
+
 // Who can fix it: exit code 2 or 3.
 static void test_errno(void)
 {
@@ -315,6 +364,8 @@ int main(void)
     test_proc_value();
     test_hash();
     test_sync();
+    test_durable();
+    test_temporary_in_the_way();
     remove_scratch();
     return test_end();
 }

@@ -183,6 +183,12 @@ static void test_config_kinds(void)
     free(text);
     CHECK_FAILS(parse_config(DTRAIN ", \"layers\": \"mamba*2\"}", &read), DT_USER,
                 "model.layers has 2 layers, but model.n_layer is 3");
+    // A wrong pattern is reported, and not what models of other kinds would need.
+    CHECK_FAILS(parse_config("{\"model_type\": \"dtrain\", \"hidden_size\": 8, \"frame_size\": 4, "
+                             "\"num_hidden_layers\": 3, \"heads\": \"x:categorical*3\", "
+                             "\"layers\": \"mamba*1000000000\"}",
+                             &read),
+                DT_USER, "model.layers has 1000000000 layers, but model.n_layer is 3");
     CHECK_FAILS(parse_config(DTRAIN ", \"heads\": \"lmm\"}", &read), DT_USER,
                 "model.heads: unknown kind 'lmm': did you mean 'lm'?");
 }

@@ -319,6 +319,7 @@ int main(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     dt_log_quiet(true);
+    int threads = thread_count();
     make_scratch();
     test_layouts();
     test_shapes();
@@ -330,6 +331,7 @@ int main(void)
     test_two_loaders();
     test_synthetic();
     test_lists();
+    check_threads(threads);
     remove_scratch();
     return test_end();
 }

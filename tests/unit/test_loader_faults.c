@@ -266,6 +266,7 @@ int main(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     dt_log_quiet(true);
+    int threads = thread_count();
     make_scratch();
     test_bad_pairs();
     for (int64_t size = 1; size <= 4; size *= 2) {
@@ -280,6 +281,7 @@ int main(void)
     test_changed_end();
     test_memory();
     test_refusals();
+    check_threads(threads);
     remove_scratch();
     return test_end();
 }

@@ -19,12 +19,17 @@ static dt_status plan(void *context, enum dt_recompute recompute, int64_t micro_
     return DT_OK;
 }
 
-static int search(int64_t free, struct dt_fit found[3])
+static int search_in(enum dt_sum_order order, int64_t free, struct dt_fit found[3])
 {
     int n = -1, calls = 0;
-    CHECK_INT(dt_fit_search(plan, &calls, 24, free, found, &n), DT_OK);
+    CHECK_INT(dt_fit_search(plan, &calls, 24, order, free, found, &n), DT_OK);
     CHECK(calls > 0, "a plan was asked for");
     return n;
+}
+
+static int search(int64_t free, struct dt_fit found[3])
+{
+    return search_in(DT_SUM_FAST, free, found);
 }
 
 #define CHECK_FIT(fit, kind, micro, size)                                                          \
@@ -50,6 +55,9 @@ static void test_search(void)
     CHECK_FIT(found[0], DT_RECOMPUTE_SCAN, 2, 1200);
     CHECK_FIT(found[1], DT_RECOMPUTE_BLOCK, 4, 1240);
     CHECK_INT(search(1059, found), 0);
+    // Reproducible sums: 24, 12, 6 or 3 sequences, as 8 and 2 cut 24 into 3 and 12 micro-batches.
+    CHECK_INT(search_in(DT_SUM_TREE, 1700, found), 1);
+    CHECK_FIT(found[0], DT_RECOMPUTE_SCAN, 6, 1600);
 }
 
 // A device like the CPU but for its memory.

@@ -4,7 +4,18 @@
 
 #include "scratch.h"
 
+#include <fcntl.h>
+#include <time.h>
 #include <unistd.h>
+
+// The clock of this program, in the place of libc's.
+static time_t now = 1000;
+int clock_gettime(clockid_t clock, struct timespec *time)
+{
+    (void)clock;
+    *time = (struct timespec){.tv_sec = now};
+    return 0;
+}
 
 extern const struct dt_metric_sink dt_sink_console, dt_sink_jsonl;
 static char seen[1024]; // "train loss=2 … ": what the sink was given
@@ -122,6 +133,38 @@ static void check_file(int n)
     free(text);
 }
 
+// The time left of a run that was resumed at step 100 of 400: steps of 2 s from its own start on.
+static void test_eta(void)
+{
+    static const char *const left[] = {"", "ETA 9:56", "ETA 9:54", "ETA 9:52"};
+    struct dt_metrics_config config = {.folder = ".",
+                                       .resume_step = 100,
+                                       .first_step = 101,
+                                       .steps = 400,
+                                       .every = 1,
+                                       .console = DT_CONSOLE_PLAIN,
+                                       .unit = "tokens"};
+    void *console;
+    char line[1024];
+    int kept = dup(2), to = open("console.txt", O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    CHECK(kept >= 0 && to >= 0 && dup2(to, 2) == 2, "stderr cannot be redirected");
+    close(to);
+    CHECK_OK(dt_sink_console.open(&config, &console));
+    for (int i = 0; i < 4; i++, now += 2)
+        CHECK_OK(dt_sink_console.write(
+            console, &(struct dt_metric_event){.kind = DT_METRIC_TRAIN, .step = 101 + i}));
+    dt_sink_console.close(console);
+    dup2(kept, 2);
+    close(kept);
+    FILE *file = fopen("console.txt", "r");
+    for (int i = 0; i < 4; i++) {
+        bool read = file && fgets(line, sizeof line, file);
+        CHECK(read && (*left[i] ? strstr(line, left[i]) != NULL : !strstr(line, "ETA")),
+              "line %d lacks \"%s\": %s", i, left[i], line);
+    }
+    fclose(file);
+}
+
 int main(void)
 {
     make_scratch();
@@ -147,6 +190,8 @@ int main(void)
     check_file(4);
     write_events(0, 0, 1); // a new run: a new file
     check_file(1);
+
+    test_eta();
 
     // A sink that cannot be opened: those before it are closed, and there are no metrics.
     struct dt_metrics *metrics = NULL;

@@ -243,7 +243,7 @@ static const struct dt_safetensors_entry entries[] = {
     {"backbone.w", DT_F32, 2, {77, 513}}, // 39,501 elements: more than one chunk of a reader
     {"b16", DT_BF16, 3, {3, 1, 6001}},    {"f16", DT_F16, 1, {5}},
     {"scalar", DT_F32, 0, {0}},           {"none", DT_F32, 2, {0, 9}},
-    {"odd \"name\"\\", DT_U8, 1, {3}},
+    {"odd \"name\"\\", DT_U8, 1, {3}},    {"i8", DT_I8, 1, {18003}},
 };
 enum { N_ENTRIES = sizeof entries / sizeof *entries };
 static const uint16_t halves[5] = {0x3c00, 0xc500, 0x0001, 0x7bff, 0xfc00};
@@ -274,6 +274,11 @@ static void write_data(struct dt_safetensors_writer *writer)
     CHECK_INT(dt_safetensors_write(writer, halves, sizeof halves), DT_OK);
     CHECK_INT(dt_safetensors_write(writer, &scalar, 4), DT_OK);
     CHECK_INT(dt_safetensors_write(writer, "abc", 3), DT_OK);
+    int8_t *i8 = malloc(18003);
+    for (int64_t i = 0; i < 18003; i++)
+        i8[i] = (int8_t)(i % 251 - 125);
+    CHECK_INT(dt_safetensors_write(writer, i8, 18003), DT_OK);
+    free(i8);
 }
 
 static void check_data(const struct dt_safetensors *file)
@@ -288,6 +293,9 @@ static void check_data(const struct dt_safetensors *file)
     CHECK_INT(dt_safetensors_read_f32(file, b16, 0, b16->count, x), DT_OK);
     for (int64_t i = 0; i < b16->count; i++)
         wrong += x[i] != dt_bf16_to_f32(dt_f32_to_bf16(value(i)));
+    CHECK_INT(dt_safetensors_read_f32(file, dt_safetensors_find(file, "i8"), 1, 18002, x), DT_OK);
+    for (int64_t i = 0; i < 18002; i++)
+        wrong += x[i] != (float)((i + 1) % 251 - 125);
     CHECK_INT(wrong, 0);
     CHECK_INT(dt_safetensors_read_f32(file, b16, 17000, 1003, x), DT_OK); // a part, up to the end
     CHECK(x[1002] == dt_bf16_to_f32(dt_f32_to_bf16(value(18002))), "%g", (double)x[1002]);

@@ -426,8 +426,30 @@ static void test_echo(void)
     free(text);
 }
 
+// MPI's start has at least a minute, however soon a stalled rank is to end the job.
+static void test_limits(void)
+{
+    static const struct {
+        char *word;
+        struct dt_comm_limits limits;
+    } cases[] = {{"comm.timeout_s=600", {600, 600}},
+                 {"comm.timeout_s=3", {3, 60}},
+                 {"comm.timeout_s=99", {99, 99}},
+                 {"comm.start_timeout_s=2", {600, 2}},
+                 {"comm.start_timeout_s=none", {600, 600}}};
+    FILE *file = fopen("limits.ini", "w");
+    CHECK(file && fputs(base_text, file) >= 0 && fclose(file) == 0, "limits.ini");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dt_comm_limits limits = dt_settings_limits("limits.ini", &cases[i].word, 1);
+        CHECK(limits.wait_s == cases[i].limits.wait_s && limits.start_s == cases[i].limits.start_s,
+              "%s: %g and %g", cases[i].word, limits.wait_s, limits.start_s);
+    }
+    remove("limits.ini");
+}
+
 int main(void)
 {
+    test_limits();
     test_defaults();
     test_choices();
     test_between_keys();

@@ -6,6 +6,7 @@
 #include "loader_data.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <xxhash.h>
 
@@ -69,12 +70,21 @@ static void expect_scan(const char *path, const char *phrase)
     expect(dt_dataset_scan(path, &(struct dt_scan_rules){.seq_len = T}, &dataset), path, phrase);
 }
 
-static void set_start(const char *path, int64_t index, uint64_t value)
+static void write_start(const char *path, int64_t at, uint64_t value)
 {
     int fd = open(path, O_RDWR);
-    off_t at = offset_of(path, "doc_starts") + index * (off_t)sizeof value;
-    CHECK(pwrite(fd, &value, sizeof value, at) == sizeof value, "cannot write %s", path);
+    CHECK(pwrite(fd, &value, sizeof value, (off_t)at) == sizeof value, "cannot write %s", path);
     close(fd);
+}
+
+static int64_t place_of_start(const char *path, int64_t index)
+{
+    return offset_of(path, "doc_starts") + index * (int64_t)sizeof(uint64_t);
+}
+
+static void set_start(const char *path, int64_t index, uint64_t value)
+{
+    write_start(path, place_of_start(path, index), value);
 }
 
 // Document starts 0, 40, 80 … of 3333 tokens: 84 of them. The block that is trained ends at 80.
@@ -99,6 +109,56 @@ static void test_changed_start(void)
     expect_loader(path, false, "/doc_starts[70] is 2760");
     set_start(path, 70, N);
     expect_loader(path, false, "/doc_starts[70] is 3333");
+}
+
+enum part { INODE, SECONDS, NANOSECONDS, SIZE, PARTS }; // of what tells one file from another
+
+// Damages the document start at byte `at` of r00.h5 so that the file differs in this part alone.
+static void change(int64_t at, enum part part)
+{
+    const char *path = in_scratch("r00.h5"), *changed = path;
+    struct stat before;
+    CHECK(stat(path, &before) == 0, "no r00.h5");
+    if (part == INODE)
+        changed = write_packed("new");
+    write_start(changed, at, 2801);
+    if (part == SIZE)
+        CHECK(truncate(changed, before.st_size + 1) == 0, "cannot grow a shard");
+    before.st_mtim.tv_sec += part == SECONDS;
+    before.st_mtim.tv_nsec = (before.st_mtim.tv_nsec + (part == NANOSECONDS)) % 1000000000;
+    CHECK(utimensat(AT_FDCWD, changed, (struct timespec[]){before.st_mtim, before.st_mtim}, 0) == 0,
+          "cannot set a time");
+    if (part == INODE)
+        CHECK(rename(changed, path) == 0, "cannot replace a shard");
+}
+
+// A shard that was checked and is then replaced is checked again: one that stays open between two
+// validations, and one that was closed for the sake of others.
+static void test_replaced(void)
+{
+    const char *other = write_packed("other"), *path = write_packed("r00.h5");
+    char name[32];
+    for (int i = 1; i <= DT_OPEN_SHARDS; i++) {
+        snprintf(name, sizeof name, "r%02d.h5", i);
+        CHECK(link(other, in_scratch(name)) == 0, "no %s", name);
+    }
+    struct dt_dataset *dataset = scan("r*.h5");
+    for (int closed = 0; closed < 2; closed++)
+        for (enum part part = 0; part < PARTS; part++) {
+            struct dt_shard_cache *shards;
+            struct dt_reader *reader;
+            int64_t at = place_of_start(path, 70);
+            CHECK_OK(dt_shard_cache_open(dataset, &shards));
+            for (int i = 0; i <= (closed ? DT_OPEN_SHARDS : 0); i++)
+                CHECK_OK(dt_shard_cache_get(shards, i, true, &reader));
+            change(at, part);
+            if (!closed)
+                dt_shard_cache_refresh(shards);
+            expect(dt_shard_cache_get(shards, 0, true, &reader), path, "checksum mismatch");
+            dt_shard_cache_close(shards);
+            write_packed("r00.h5");
+        }
+    dt_dataset_free(dataset);
 }
 
 static void delete_starts(const char *path)
@@ -236,6 +296,7 @@ int main(void)
     dt_log_quiet(true);
     make_scratch();
     test_changed_start();
+    test_replaced();
     test_missing_starts();
     test_no_start();
     test_kinds();

@@ -6,6 +6,13 @@
 
 #include <sys/stat.h>
 
+// libhdf5 does not free all of a damaged type.
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libhdf5\n";
+}
+
 enum { N = 1000, T = 16 };
 static uint16_t numbers[N];
 
@@ -200,6 +207,71 @@ static void test_damaged_layout(void)
         expect_bad(path, "");
     }
     free(text);
+}
+
+// Tokens as h5py stores booleans, after `user_block` bytes; or bytes with such an attribute.
+static void write_booleans(const char *path, hsize_t user_block, bool attribute)
+{
+    static const uint8_t zeros[N];
+    hid_t plist = H5Pcreate(H5P_FILE_CREATE), type = H5Tenum_create(H5T_STD_I8LE);
+    H5Pset_userblock(plist, user_block);
+    H5Tenum_insert(type, "FALSE", &(int8_t){0});
+    H5Tenum_insert(type, "TRUE", &(int8_t){1});
+    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, plist, H5P_DEFAULT);
+    hid_t space = H5Screate(H5S_SCALAR), stored = attribute ? H5T_STD_U8LE : type;
+    put_vector(file, "tokens", stored, N, zeros);
+    if (attribute) {
+        hid_t id = H5Dopen2(file, "tokens", H5P_DEFAULT);
+        hid_t flag = H5Acreate2(id, "flag", type, space, H5P_DEFAULT, H5P_DEFAULT);
+        H5Awrite(flag, type, zeros);
+        H5Aclose(flag);
+        H5Dclose(id);
+    }
+    H5Sclose(space);
+    H5Tclose(type);
+    H5Pclose(plist);
+    H5Fclose(file);
+}
+
+// An enumeration whose base type is said to have more bytes than its values have: libhdf5 1.10.8
+// would read so many. Then a flipped bit in the type, each of the first `bits`.
+static void check_booleans(const char *path, int bits)
+{
+    static const uint8_t want[12] = {0x18, 2, 0, 0, 1, 0, 0, 0, 0x10, 8, 0, 0};
+    static const uint32_t sizes[] = {9, 64, 4096, (1 << 24) + 1, INT32_MAX, UINT32_MAX};
+    char *text;
+    int64_t size;
+    dt_dataset_free(expect_good(path));
+    CHECK_INT(dt_read_file(path, 1 << 20, &text, &size), DT_OK);
+    char *at = memmem(text, (size_t)size, want, sizeof want), byte;
+    CHECK(at != NULL, "no enumeration of version 1");
+    for (size_t i = 0; at && i < sizeof sizes / sizeof *sizes; i++) {
+        memcpy(at + sizeof want, &sizes[i], sizeof *sizes);
+        put_bytes(path, text, (size_t)size);
+        expect_bad(path, "the type of /tokens is damaged: its sizes do not fit its header");
+    }
+    if (at)
+        memcpy(at + sizeof want, &(uint32_t){1}, sizeof *sizes);
+    for (int bit = 0; at && bit < bits; bit++) {
+        struct dt_dataset *dataset = NULL;
+        byte = at[bit / 8];
+        at[bit / 8] = (char)(byte ^ 1 << bit % 8);
+        put_bytes(path, text, (size_t)size);
+        dt_dataset_scan(path, &(struct dt_scan_rules){.seq_len = T}, &dataset);
+        dt_dataset_free(dataset);
+        at[bit / 8] = byte;
+    }
+    free(text);
+}
+
+static void test_damaged_types(void)
+{
+    for (int attribute = 0; attribute < 2; attribute++)
+        for (hsize_t block = 0; block <= 512; block += 512) {
+            write_booleans(in_scratch("bool.h5"), block, attribute);
+            check_booleans(in_scratch("bool.h5"), block ? 0 : 48 * 8);
+        }
+    CHECK_INT(remove(in_scratch("bool.h5")), 0);
 }
 
 static void write_pairs(const char *name, hsize_t n, hsize_t labels, hsize_t row, hid_t type,
@@ -408,6 +480,46 @@ static void test_keys_of_episodes(void)
                 "few.h5 holds tokens: data.stride is for episodes of frames");
 }
 
+// What a path names does not depend on the path that was looked up before it.
+static void test_paths(void)
+{
+    static const char *const groups[] = {"/a", "/ab", "/a/b", "/a/bc", "/a/b/c", "/b"};
+    static const char *const paths[] = {"/x",         "/a/x", "/ab/x",    "/a/b/x", "/a/bc/x",
+                                        "/a/b/c/x",   "/b/x", "/a/c/x",   "/ab",    "/a/b/y",
+                                        "/a//b/c//x", "/a/x", "/a/b/c/y", "/c/b/x"};
+    enum { PATHS = sizeof paths / sizeof *paths, THERE = 7 };
+    static const int rows[PATHS] = {1, 2, 3, 4, 5, 6, 7, [10] = 6, [11] = 2}; // 0: no dataset
+    static const uint8_t tokens[THERE] = {0};
+    hid_t file = new_file(in_scratch("paths.h5"));
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        H5Gclose(H5Gcreate2(file, groups[i], H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    for (int i = 0; i < THERE; i++)
+        put_vector(file, paths[i], H5T_STD_U8LE, i + 1, tokens);
+    H5Fclose(file);
+    for (int i = 0; i < PATHS * PATHS; i++) {
+        struct dt_h5_file open;
+        const int in_turn[] = {i / PATHS, i % PATHS, i / PATHS};
+        CHECK_OK(dt_h5_open(in_scratch("paths.h5"), &open));
+        for (int k = 0; k < 3; k++) {
+            const char *path = paths[in_turn[k]];
+            enum dt_h5_node node;
+            uint64_t address;
+            CHECK_OK(dt_h5_find(&open, path, &node, &address));
+            CHECK(rows[in_turn[k]] > 0 ? node == DT_H5_DATASET : node != DT_H5_DATASET,
+                  "%s after %s: kind %d", path, paths[in_turn[k ? k - 1 : 0]], (int)node);
+            if (node != DT_H5_DATASET)
+                continue;
+            struct dt_h5_array array;
+            bool found;
+            CHECK_OK(dt_h5_array_open(&open, path, &array, &found));
+            CHECK(found && array.shape[0] == rows[in_turn[k]], "%s after %s has %lld rows", path,
+                  paths[in_turn[k ? k - 1 : 0]], (long long)array.shape[0]);
+            dt_h5_array_close(&array);
+        }
+        dt_h5_close(&open);
+    }
+}
+
 int main(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
@@ -421,6 +533,7 @@ int main(void)
     test_types();
     test_storage();
     test_damaged_layout();
+    test_damaged_types();
     test_pairs();
     test_widths();
     test_extras();
@@ -430,6 +543,7 @@ int main(void)
     test_short();
     test_broadcast();
     test_keys_of_episodes();
+    test_paths();
     remove_scratch();
     return test_end();
 }

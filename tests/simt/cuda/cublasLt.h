@@ -64,15 +64,8 @@ typedef enum {
 } cublasLtMatmulPreferenceAttributes_t;
 
 typedef enum {
-    CUBLASLT_ALGO_CONFIG_ID = 0,
-    CUBLASLT_ALGO_CONFIG_TILE_ID = 1,
     CUBLASLT_ALGO_CONFIG_SPLITK_NUM = 2,
     CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME = 3,
-    CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING = 4,
-    CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION = 5,
-    CUBLASLT_ALGO_CONFIG_STAGES_ID = 6,
-    CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID = 7,
-    CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID = 8,
 } cublasLtMatmulAlgoConfigAttributes_t;
 
 typedef struct cublasLtContext *cublasLtHandle_t;
@@ -134,12 +127,6 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtMatrixLayout_t Bdesc, cublasLtMatrixLayout_t Cdesc, cublasLtMatrixLayout_t Ddesc,
     cublasLtMatmulPreference_t preference, int requestedAlgoCount,
     cublasLtMatmulHeuristicResult_t heuristicResultsArray[], int *returnAlgoCount);
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t lightHandle,
-                                       cublasLtMatmulDesc_t operationDesc,
-                                       cublasLtMatrixLayout_t Adesc, cublasLtMatrixLayout_t Bdesc,
-                                       cublasLtMatrixLayout_t Cdesc, cublasLtMatrixLayout_t Ddesc,
-                                       const cublasLtMatmulAlgo_t *algo,
-                                       cublasLtMatmulHeuristicResult_t *result);
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
                                                     cublasLtMatmulAlgoConfigAttributes_t attr,
                                                     void *buf, size_t sizeInBytes,

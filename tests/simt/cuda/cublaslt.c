@@ -4,11 +4,9 @@
 // run, an algorithm is only offered to operands aligned as it needs, and what its workspace holds
 // is written in whole.
 //
-// Environment: SIMT_CUBLASLT_VERSION (130100); SIMT_CUBLASLT_US ("plain=300,plain+=350,split=50":
-// how long a product takes more on the device's clock, with a plus one that adds to C);
-// SIMT_CUBLASLT_UNTRUE (set: offers "untrue", which says that it sums in one sequence and does not
-// give the same bits twice); SIMT_CUBLASLT_FAIL (create, heuristic, matmul: that call fails;
-// captured: matmul does while a graph is captured).
+// Environment: SIMT_CUBLASLT_VERSION (130100); SIMT_CUBLASLT_FAIL (create, heuristic, matmul: that
+// call fails; captured: matmul does while a graph is captured; mask: heuristics offer reductions
+// that were not asked for; scheme: the same, and algorithms have no attribute for it).
 #include <cublasLt.h>
 
 #include "enqueue.h"
@@ -26,8 +24,6 @@
 
 struct algorithm {
     const char *name;
-    int32_t id;
-    uint32_t tile, stages;
     int32_t parts; // of k
     uint32_t reduction;
     uint64_t align, align_b; // bytes, of pointers and strides; of B
@@ -37,13 +33,12 @@ struct algorithm {
 
 // What heuristics offer first stands first.
 static const struct algorithm algorithms[] = {
-    {"in_place", 21, 20, 10, 4, CUBLASLT_REDUCTION_SCHEME_INPLACE, 2, 2, false, true},
-    {"elsewhere", 66, 20, 36, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, 2, true, false},
-    {"untrue", 67, 20, 36, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, 2, false, true},
-    {"rounded", 21, 20, 11, 4, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 2, 2, false, false},
-    {"vector", 6, 20, 15, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 16, 2, false, false},
-    {"split", 21, 18, 12, 4, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 4, 4, false, false},
-    {"plain", 0, 15, 1, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, 2, false, false},
+    {"in_place", 4, CUBLASLT_REDUCTION_SCHEME_INPLACE, 2, 2, false, true},
+    {"elsewhere", 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, 2, true, false},
+    {"rounded", 4, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 2, 2, false, false},
+    {"vector", 1, CUBLASLT_REDUCTION_SCHEME_NONE, 16, 2, false, false},
+    {"split", 4, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 4, 4, false, false},
+    {"plain", 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, 2, false, false},
 };
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms, SEAL = 0x51a7 };
 
@@ -65,22 +60,6 @@ static bool is_captured(cudaStream_t stream)
     enum cudaStreamCaptureStatus status;
     return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
            status != cudaStreamCaptureStatusNone;
-}
-
-// Nanoseconds that the environment gives an algorithm. `sign`: what follows its name.
-static uint64_t duration(const struct algorithm *algorithm, const char *sign)
-{
-    const char *text = getenv("SIMT_CUBLASLT_US");
-    size_t length = strlen(algorithm->name), more = strlen(sign);
-    for (; text && *text; text = strchr(text, ',') ? strchr(text, ',') + 1 : NULL)
-        if (strncmp(text, algorithm->name, length) == 0 && strncmp(text + length, sign, more) == 0)
-            return 1000 * strtoull(text + length + more, NULL, 10);
-    return 0;
-}
-
-static bool offered(const struct algorithm *algorithm)
-{
-    return strcmp(algorithm->name, "untrue") != 0 || getenv("SIMT_CUBLASLT_UNTRUE");
 }
 
 // ---- handle, descriptors
@@ -111,14 +90,11 @@ struct preference {
 #define CONTENT(T, handle) ((T *)(void *)(handle))
 
 // Tests look here: objects made and not yet destroyed, all that were ever made, and the algorithm
-// that was run last; a function put here is called by each product as it runs.
-typedef void simt_cublaslt_watcher(const char *algorithm, const void *a, float beta);
+// that was run last.
 EXPORT extern atomic_int simt_cublaslt_objects, simt_cublaslt_made;
 EXPORT extern const char *simt_cublaslt_last;
-EXPORT extern _Atomic(simt_cublaslt_watcher *) simt_cublaslt_watch;
 atomic_int simt_cublaslt_objects, simt_cublaslt_made;
 const char *simt_cublaslt_last;
-_Atomic(simt_cublaslt_watcher *) simt_cublaslt_watch;
 
 static void *make(size_t bytes)
 {
@@ -369,9 +345,10 @@ static bool suits(const struct algorithm *algorithm, const struct problem *p,
                   const struct preference *preference)
 {
     const uint32_t *align = preference->align;
-    return offered(algorithm) && aligned(algorithm, align[0], align[1], align[2] | align[3]) &&
-           strides_suit(algorithm, p) && (algorithm->reduction & ~preference->reductions) == 0 &&
-           workspace_of(algorithm, p) <= preference->workspace;
+    bool allowed = failing("mask") || failing("scheme") ||
+                   (algorithm->reduction & ~preference->reductions) == 0;
+    return allowed && aligned(algorithm, align[0], align[1], align[2] | align[3]) &&
+           strides_suit(algorithm, p) && workspace_of(algorithm, p) <= preference->workspace;
 }
 
 EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
@@ -402,27 +379,6 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     return *returnAlgoCount ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-EXPORT cublasStatus_t cublasLtMatmulAlgoCheck(
-    cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t operationDesc, cublasLtMatrixLayout_t Adesc,
-    cublasLtMatrixLayout_t Bdesc, cublasLtMatrixLayout_t Cdesc, cublasLtMatrixLayout_t Ddesc,
-    const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result)
-{
-    struct problem p;
-    cublasStatus_t code = problem_of(operationDesc, Adesc, Bdesc, Cdesc, Ddesc, &p);
-    if (!lightHandle || code != CUBLAS_STATUS_SUCCESS)
-        return lightHandle ? code : CUBLAS_STATUS_INVALID_VALUE;
-    const struct algorithm *algorithm = algorithm_of(algo, &p);
-    if (!algorithm)
-        return CUBLAS_STATUS_INVALID_VALUE;
-    if (algorithm->refused)
-        return CUBLAS_STATUS_ARCH_MISMATCH;
-    if (!strides_suit(algorithm, &p))
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    result->workspaceSize = workspace_of(algorithm, &p);
-    result->state = CUBLAS_STATUS_SUCCESS;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
 EXPORT cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
     const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t attr, void *buf,
     size_t sizeInBytes, size_t *sizeWritten)
@@ -432,21 +388,12 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
     if (config.index >= ALGORITHMS)
         return CUBLAS_STATUS_INVALID_VALUE;
     const struct algorithm *algorithm = &algorithms[config.index];
-    const uint32_t value[] = {
-        [CUBLASLT_ALGO_CONFIG_ID] = (uint32_t)algorithm->id,
-        [CUBLASLT_ALGO_CONFIG_TILE_ID] = algorithm->tile,
-        [CUBLASLT_ALGO_CONFIG_SPLITK_NUM] = (uint32_t)algorithm->parts,
-        [CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME] = algorithm->reduction,
-        [CUBLASLT_ALGO_CONFIG_STAGES_ID] = algorithm->stages,
-        [CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID] = 2,
-    };
-    bool half = attr >= CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID;
-    if (attr > CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID || sizeInBytes != (half ? 2u : 4u))
+    bool split = attr == CUBLASLT_ALGO_CONFIG_SPLITK_NUM;
+    if ((!split && attr != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) || sizeInBytes != 4)
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (half)
-        *(uint16_t *)buf = (uint16_t)value[attr];
-    else
-        *(uint32_t *)buf = value[attr];
+    if (!split && failing("scheme"))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *(uint32_t *)buf = split ? (uint32_t)algorithm->parts : algorithm->reduction;
     *sizeWritten = sizeInBytes;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -559,7 +506,6 @@ static void multiply(const struct task *task)
 static bool run(void *context)
 {
     const struct task *task = context;
-    simt_cublaslt_watcher *watch = simt_cublaslt_watch;
     struct task one = *task;
     for (int64_t i = 0; i < task->p.batch; i++) {
         multiply(&one);
@@ -567,9 +513,6 @@ static bool run(void *context)
         one.b = (const char *)one.b + task->p.b.step * size_of(task->p.b.type);
         one.c = (char *)one.c + task->p.c.step * size_of(task->p.c.type);
     }
-    if (watch)
-        watch(task->algorithm->name, task->a, task->beta);
-    simt_put_clock_forward(duration(task->algorithm, task->beta == 1.0f ? "+=" : "="));
     return true;
 }
 

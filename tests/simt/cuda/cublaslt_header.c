@@ -40,15 +40,8 @@ IS(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 6);
 IS(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 7);
 IS(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 8);
 
-IS(CUBLASLT_ALGO_CONFIG_ID, 0);
-IS(CUBLASLT_ALGO_CONFIG_TILE_ID, 1);
 IS(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 2);
 IS(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 3);
-IS(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4);
-IS(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 5);
-IS(CUBLASLT_ALGO_CONFIG_STAGES_ID, 6);
-IS(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 7);
-IS(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 8);
 
 IS(sizeof(cublasStatus_t), 4);
 IS(sizeof(cudaDataType_t), 4);
@@ -84,9 +77,6 @@ struct dt_cublaslt_functions {
                                 cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                 cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int,
                                 cublasLtMatmulHeuristicResult_t *, int *);
-    cublasStatus_t (*check)(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
-                            cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                            const cublasLtMatmulAlgo_t *, cublasLtMatmulHeuristicResult_t *);
     cublasStatus_t (*config_get)(const cublasLtMatmulAlgo_t *, cublasLtMatmulAlgoConfigAttributes_t,
                                  void *, size_t, size_t *);
     cublasStatus_t (*matmul)(cublasLtHandle_t, cublasLtMatmulDesc_t, const void *, const void *,
@@ -111,7 +101,6 @@ const struct dt_cublaslt_functions dt_cublaslt_functions = {
     cublasLtMatmulPreferenceDestroy,
     cublasLtMatmulPreferenceSetAttribute,
     cublasLtMatmulAlgoGetHeuristic,
-    cublasLtMatmulAlgoCheck,
     cublasLtMatmulAlgoConfigGetAttribute,
     cublasLtMatmul,
 };

@@ -9,7 +9,7 @@
 // relies on that fails here), memory is NaN until written, a copy must lie inside one allocation
 // and go the way it says, and a thread chooses among several devices before it uses one.
 // Environment: SIMT_DEVICES (1), SIMT_DRIVER (13000; 0: none), SIMT_SM (90), SIMT_MEMORY (bytes a
-// device, 1 GiB), SIMT_L2 (bytes of cache, 2 KiB), SIMT_UUID=same (all devices have one), SIMT_NAME
+// device, 1 GiB), SIMT_UUID=same (all devices have one), SIMT_NAME
 // (Simulated GPU), SIMT_CODE=none (the kernels are not for it), SIMT_ORDER (ascending, descending,
 // random, warp), SIMT_SEED and SIMT_COUNT (allocations are counted and printed at the end).
 #pragma once
@@ -97,7 +97,6 @@ struct cudaDeviceProp {
     int major;
     int minor;
     int multiProcessorCount;
-    int l2CacheSize;
 };
 
 struct cudaFuncAttributes {

@@ -22,7 +22,7 @@ using guard = std::unique_lock<std::mutex>;
 // ---- settings.cpp
 
 struct settings {
-    int devices, driver, sm, l2;
+    int devices, driver, sm;
     size_t memory;
     bool same_uuid;
     const char *name;

@@ -89,7 +89,6 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
         properties->totalGlobalMem = environment().memory;
         properties->major = environment().sm / 10;
         properties->minor = environment().sm % 10;
-        properties->l2CacheSize = environment().l2;
         properties->multiProcessorCount = 4;
         return cudaSuccess;
     });

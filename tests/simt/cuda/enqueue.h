@@ -17,10 +17,6 @@ extern "C" {
 void simt_enqueue(const char *name, void *stream, bool (*run)(void *context), const void *context,
                   size_t bytes);
 
-// Puts the device's clock (kernels/stamp.h) forward: how a task takes its time without waiting.
-// Where SIMT_CLOCK is set ("still"), nothing else moves that clock, and times are exact.
-void simt_put_clock_forward(uint64_t ns);
-
 #ifdef __cplusplus
 }
 #endif

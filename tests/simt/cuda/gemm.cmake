@@ -12,7 +12,6 @@ function(dt_gemm_test name)
                                           "LD_LIBRARY_PATH=path_list_prepend:${DT_SIMT_LIBRARIES}")
 endfunction()
 dt_gemm_test(simt_gemm test_gemm.c)
-dt_gemm_test(simt_choose test_choose.c)
 
 # A library that cannot be loaded, before any real one in the loader's path.
 set(no_library ${CMAKE_CURRENT_BINARY_DIR}/no_library)

@@ -74,7 +74,6 @@ void check_fields(struct cudaDeviceProp *device, struct cudaFuncAttributes *func
     int *number[] = {&device->major,
                      &device->minor,
                      &device->multiProcessorCount,
-                     &device->l2CacheSize,
                      &function->maxThreadsPerBlock,
                      &function->numRegs,
                      &function->ptxVersion,

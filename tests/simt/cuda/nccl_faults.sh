@@ -38,15 +38,17 @@ sum='all-reduce 1 of 2, call 11, 12000 bytes of fp32:'
 when='at step 11 during backward'
 dies="died $when; the job ends\. Resume with the same command"
 
+says_nothing() { # but that MPI was slow to start, on a busy machine
+    check "$name: exit code $code" test $code -eq 0
+    check "$name: says $(cat $name.log)" eval '! grep -qv "^dtrain: warning: MPI took" $name.log'
+}
+run well 2 none 0
+says_nothing
+run late 2 late 1 60
+says_nothing
+
 # Beside the others: it takes a while, in which a peer's death would be found.
 (SIMT_NCCL_ERROR=21@1 run error 2 none 0 && echo $code $took >error.ended) &
-
-run well 2 none 0
-check "well: exit code $code" test $code -eq 0
-check "well: says nothing" test ! -s well.log
-run late 2 late 1 60
-check "late: exit code $code" test $code -eq 0
-check "late: says nothing" test ! -s late.log
 
 SIMT_NCCL_STALL=21@1 run stall 2 none 0 2
 ends 3 12 "a collective of all ranks, $when, timed out after comm.timeout_s = 2 s" 'network between the hosts'

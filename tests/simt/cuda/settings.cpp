@@ -36,15 +36,10 @@ static settings read(void)
     const char *name = getenv("SIMT_NAME"), *code = getenv("SIMT_CODE");
     const char *copies = getenv("SIMT_COPIES");
     simt_set_order(order ? order_of(order) : SIMT_ASCENDING, (uint32_t)number_of("SIMT_SEED", 1));
-    return {(int)number_of("SIMT_DEVICES", 1),
-            (int)number_of("SIMT_DRIVER", CUDART_VERSION),
-            (int)number_of("SIMT_SM", 90),
-            (int)number_of("SIMT_L2", 1 << 11),
-            (size_t)number_of("SIMT_MEMORY", 1 << 30),
-            uuid && strcmp(uuid, "same") == 0,
-            name ? name : "Simulated GPU",
-            !(code && strcmp(code, "none") == 0),
-            copies && strcmp(copies, "late") == 0};
+    return {(int)number_of("SIMT_DEVICES", 1),    (int)number_of("SIMT_DRIVER", CUDART_VERSION),
+            (int)number_of("SIMT_SM", 90),        (size_t)number_of("SIMT_MEMORY", 1 << 30),
+            uuid && strcmp(uuid, "same") == 0,    name ? name : "Simulated GPU",
+            !(code && strcmp(code, "none") == 0), copies && strcmp(copies, "late") == 0};
 }
 
 const settings &environment(void)

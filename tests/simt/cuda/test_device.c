@@ -95,7 +95,7 @@ static void describe(void)
 {
     struct dt_device_info first = info_of(0), second = info_of(1);
     CHECK_STR(first.name, "Simulated GPU");
-    CHECK_STR(first.features, "sm_90, 4 SMs");
+    CHECK_STR(first.features, "sm_90, 4 SMs, cuBLASLt 13.1.0");
     CHECK_STR(first.id, "GPU-73696d74-0000-0000-0000-000000000000");
     CHECK_STR(second.id, "GPU-73696d74-0000-0000-0000-000000000001");
     CHECK_INT(first.memory, 4 << 20);

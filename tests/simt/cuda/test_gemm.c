@@ -1,6 +1,6 @@
-// gemm of the CUDA backend on the simulated device: a captured product, what stays cached, and what
-// is said where cuBLASLt fails or, with the argument no_library, is missing. Its results:
-// tests/parity.
+// gemm of the CUDA backend on the simulated device: which algorithm runs, a captured product, what
+// stays cached, and what is said where cuBLASLt fails or, with the argument no_library, is missing.
+// Its results: tests/parity.
 #include "device_fixture.h"
 
 #include <stdatomic.h>
@@ -172,6 +172,31 @@ static void test_new_in_capture(const struct dt_backend *cuda)
     free_operands(&on_host);
 }
 
+// The first algorithm that cuBLASLt recommends and that is deterministic: not "in_place" or
+// "rounded", which a library that ignores the mask of reductions offers first.
+static void test_recommended(const char *fault)
+{
+    struct problem p = {16, 24, 64, DT_BF16, DT_F32, false, false, false, 0};
+    struct dt_gemm_args args = make_args(&p), on_host = args;
+    setenv("SIMT_CUBLASLT_FAIL", fault, 1);
+    struct dt_backend cuda = open_cuda();
+    const char *const *last = cublaslt_variable("simt_cublaslt_last");
+    give_workspace(&cuda, &args);
+    args.a.data = copy_on(&cuda, on_host.a.data);
+    args.b.data = copy_on(&cuda, on_host.b.data);
+    CHECK_OK(dt_alloc(&cuda, 16 * 24 * 4, &args.c.data));
+    CHECK_OK(dt_gemm(&cuda, &args, NULL));
+    CHECK_OK(dt_stream_sync(&cuda, NULL));
+    CHECK_STR(*last, "vector");
+    unsetenv("SIMT_CUBLASLT_FAIL");
+    free_on(&cuda, args.a.data);
+    free_on(&cuda, args.b.data);
+    dt_free(&cuda, args.c.data);
+    take_workspace(&cuda);
+    free_operands(&on_host);
+    dt_backend_close(&cuda);
+}
+
 static void test_errors(void)
 {
     struct dt_backend cuda = {0};
@@ -229,6 +254,9 @@ int main(int argc, char **argv)
     dt_backend_close(&cuda);
     dt_backend_close(&cpu);
     CHECK_INT(*objects, 0);
+    test_recommended("nothing");
+    test_recommended("mask");
+    test_recommended("scheme");
     test_errors();
     CHECK_INT(*objects, 0);
     return test_end();

@@ -1,0 +1,161 @@
+#!/usr/bin/env bash
+# numbers.sh DTRAIN INTERPOSE: every number that a run reports follows from another source too: from arithmetic, from
+# another file of the run, from the kernel, or from a sleep that was put into one part of it. No speed is checked.
+library=$(realpath "$2")
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+small_run
+
+fields() { # file, event, names …: a line of values for each event; "?" where there is none
+    local file=$1 event=$2
+    shift 2
+    awk -v event="\"event\":\"$event\"" -v names="$*" 'index($0, event) {
+        n = split(names, name, " ")
+        for (i = 1; i <= n; i++)
+            printf "%s ", match($0, "\"" name[i] "\":[^,}]*") ? substr($0, RSTART + length(name[i]) + 3, RLENGTH - length(name[i]) - 3) : "?"
+        print "" }' "$file"
+}
+follows() { # what, program of awk over stdin, which calls is(what, got, want, share of want that it may be off), -v …
+    local what=$1 program=$2
+    shift 2
+    check "$what" awk "$@" '
+        function near(got, want, share) { return got >= want - share * (want < 0 ? -want : want) && got <= want + share * (want < 0 ? -want : want) }
+        function is(what, got, want, share) { checks++; if (!near(got, want, share)) { print NR ": " what " is " got ", not " want; bad = 1 } }
+        '"$program"'
+        END { exit bad || checks == 0 }'
+}
+total() { # sum of a column of stdin
+    awk '{ sum += $1 } END { printf "%.12g\n", sum }'
+}
+rows() { # run: of profile.json, one a line
+    { tr -d '\n\t' <"runs/$1/profile.json"; echo; } | tr '{' '\n'
+}
+phases() { # run, lane, names …: seconds of rank 0, of at most two ranks, in these rows of profile.json
+    local run=$1 lane=$2
+    shift 2
+    rows "$run" | awk -v lane="\"lane\":\"$lane\"" -v names="$*" -F '"' '
+        BEGIN { n = split(names, name, ",") }
+        function value(of) { return match($0, "\"" of "\":[^,}]*") ? substr($0, RSTART + length(of) + 3, RLENGTH - length(of) - 3) : 0 }
+        index($0, lane) { for (i = 1; i <= n; i++) if (index($0, "\"name\":\"" name[i] "\""))
+            sum += value("slowest_rank") == 0 ? value("max_seconds") : 2 * value("seconds") - value("max_seconds") }
+        END { print 1000 * sum }'
+}
+
+# --- arithmetic: three epochs of a small file, validated twice
+run=(small.ini run.steps=45 data.train='data/val-*.h5' log.eval_every=20 log.eval_batches=3)
+start=$(date +%s%N)
+check "three epochs" "$dtrain" "${run[@]}" run.name=one >one.log 2>&1
+wall=$((($(date +%s%N) - start) / 1000000))
+"$dtrain" --check "${run[@]}" run.name=plan >plan.txt 2>&1
+metrics=runs/one/metrics.jsonl
+tokens=$(sed -n 's/^training data: .* \([0-9]*\) tokens, .*/\1/p' plan.txt)
+epoch=$(((tokens - 1) / 48 / 8))
+check "more than two epochs of $epoch steps" test $epoch -gt 5 -a $((2 * epoch)) -lt 45
+fields $metrics train step tokens tokens_per_s step_ms epoch lr data_wait_ms comm_wait_ms idle_ms >train.txt
+check "a line for each step" test "$(wc -l <train.txt)" = 45
+follows "train lines" '
+    { is("tokens", $2, 384 * $1, 0); is("tokens_per_s", $3 * $4 / 1000, 384, 1e-7)
+      is("epoch", $5, int(($1 - 1) / epoch), 0)
+      is("lr", $6, $1 <= 3 ? 3e-3 * $1 / 3 : 3e-4 + 2.7e-3 * (1 + cos(atan2(0, -1) * ($1 - 3) / 42)) / 2, 1e-6)
+      if (!($7 + $8 <= $4 && $9 >= 0)) { print "waits of " $7 " and " $8 " in a step of " $4; bad = 1 } }' -v epoch=$epoch <train.txt
+follows "steps fill the time that the profile gives them" '{ is("their sum", $1, $2, 0.1) }' <<<"$(cut -d' ' -f4 train.txt | total) \
+    $(phases one phase 'reading data,forward,backward,summing gradients,optimizer,agreeing on stops and saves,waiting for the device')"
+check "… less than the run took" awk -v wall=$wall '{ sum += $4 } END { exit !(sum > 0 && sum < wall) }' train.txt
+fields $metrics eval step tokens loss perplexity >eval.txt
+check "two validations and that of the end" test "$(wc -l <eval.txt)" = 3
+follows "eval lines" '{ is("tokens", $2, 3 * 8 * 48, 0); is("perplexity", $4, exp($3), 1e-6) }' <eval.txt
+best=$(sort -g -k3 eval.txt | head -n 1)
+follows "state.json" '{ is("step", $1, 45, 0); is("best_step", $2, best_step, 0); is("best_loss", $3, best, 1e-8) }' \
+    -v best_step="${best%% *}" -v best="$(cut -d' ' -f3 <<<"$best")" \
+    <<<"$(sed 's/{/{"event":"state",/' runs/one/state.json | fields /dev/stdin state step best_step best_loss)"
+"$dtrain" eval "${run[@]}" run.name=one >eval.json
+follows "dtrain eval" '{ is("loss", $2, loss, 1e-8); is("tokens", $1, 3 * 8 * 48, 0); is("perplexity", $3, exp($2), 1e-9) }' \
+    -v loss="$(tail -n 1 eval.txt | cut -d' ' -f3)" <<<"$(fields eval.json eval tokens loss perplexity)"
+
+# --- the console: the same numbers, shorter; the rate is smoothed
+flops=$((6 * (32 * 128 + 64 * (2 + 32) + 2 * 64 + 64 * 32) * 2 + 27 * 64 * 16 * 2 + 6 * 256 * 32)) # of a token, as src/model has it
+check "--check knows them" grep -q "$(printf '%.2f' "$(awk -v f=$flops 'BEGIN { print f / 1e6 }')") MFLOP per token" plan.txt
+paste -d' ' <(sed -n 's|^.*step \([0-9]*\)/45  loss \([^ ]*\)  norm \([^ ]*\)  lr \([^ ]*\)  \([0-9]*\) tokens/s  \([^ ]*\) GFLOP/s.*|\1 \2 \3 \4 \5 \6|p' one.log) \
+    <(fields $metrics train step loss grad_norm lr tokens_per_s) >console.txt
+follows "the console" '
+    { rate = NR <= 2 ? $11 : 0.9 * rate + 0.1 * $11
+      is("step", $1, $7, 0); is("loss", $2, $8, 1e-4); is("norm", $3, $9, 6e-3); is("lr", $4, $10, 6e-3)
+      is("tokens/s", $5, rate, 1e-3); is("GFLOP/s", $6, rate * flops / 1e9, 0.05 / (rate * flops / 1e9) + 1e-6) }' -v flops=$flops <console.txt
+follows "validation on the console" '{ is("loss", $2, $6, 1e-4); is("perplexity", $3, $7, 1e-3); is("tokens", $4, $8, 0) }' <<<"$(paste -d' ' \
+    <(sed -n 's/^.*step \([0-9]*\)  validation loss \([^ ]*\)  perplexity \([^ ]*\)  over \([0-9]*\) tokens.*/\1 \2 \3 \4/p' one.log) \
+    <(fields $metrics eval step loss perplexity tokens))"
+
+# --- the profile: its FLOPs are the model's, and its table has what its JSON has
+follows "FLOPs of the products" '{ is("FLOPs", $1, 45 * 384 * (flops - 27 * 64 * 16 * 2), 1e-9) }' -v flops=$flops \
+    <<<"$(rows one | sed -n 's/.*"lane":"op","name":"gemm.*"flops":\([^,]*\),.*/\1/p' | total)"
+rows one |
+    sed -n 's/.*"count":\([^,]*\),"seconds":\([^,]*\),.*"bytes":\([^,]*\),"flops":\([^,]*\),.*/\1 \2 \3 \4/p' >json.txt
+sed -n 's/^  [a-zA-Z].\{27\}\(.*\)/\1/p' runs/one/profile.txt >table.txt
+check "as many rows" test "$(wc -l <json.txt)" = "$(wc -l <table.txt)"
+whole=$(rows one | sed -n 's/.*"ranks":1,"seconds":\([^,}]*\).*/\1/p')
+follows "the run's seconds" '{ is("they", $1, $2, 6e-4 / $2) }' <<<"$(sed -n '1s/.*, \([0-9.]*\) s;.*/\1/p' runs/one/profile.txt) $whole"
+follows "profile.txt" '
+    { sub("%", "", $7); is("count", $5, $1, 1e-9); is("seconds", $6, $2, 1e-4 / $2)
+      is("share", $7 + 0, 100 * $2 / whole, 0.06 / (100 * $2 / whole) + 1e-3); is("ms each", $11, 1000 * $2 / $1, 6e-5 / (1000 * $2 / $1) + 1e-6)
+      is("GFLOP/s", $12 == "-" ? 0 : $12, $4 / $2 / 1e9, $4 > 0 ? 0.06 / ($4 / $2 / 1e9) : 0)
+      is("GB/s", $13 == "-" ? 0 : $13, $3 / $2 / 1e9, $3 > 0 ? 6e-3 / ($3 / $2 / 1e9) : 0) }' \
+    -v whole="$whole" <<<"$(paste -d' ' json.txt table.txt)"
+
+# --- the plan: rows of memory and the parts of a batch multiply out
+plan() { # dtrain --check of two ranks with these keys; a line of its memory in MiB
+    ranks 2 --check small.ini model.d_model=256 data.batch=24 data.micro_batch=3 "$@" 2>&1
+}
+mib() { # row, of the plan on stdin
+    sed -n "s/^  $1  *\([0-9.]*\) MiB/\1/p"
+}
+plan >whole.txt
+plan optim.shard=true >shard.txt
+parameters=$(sed -n 's/^model: \([0-9.]*\) M parameters.*/\1/p' whole.txt)
+follows "memory" '{ is("weights", $1, 4 * $5 / 1.048576, 0.03); is("gradients", $2, $1, 0.03); is("optimizer states", $3, 2 * $1, 0.03)
+    is("sharding", $3 - $4, saved, 0.03) }' -v saved="$(sed -n 's/^optim.shard saves \([0-9.]*\) MiB.*/\1/p' shard.txt)" \
+    <<<"$(mib weights <whole.txt) $(mib gradients <whole.txt) $(mib 'optimizer states' <whole.txt) $(mib 'optimizer states' <shard.txt) $parameters"
+follows "the total" '/^memory per rank/ { on = 1 } on && / MiB$/ && !/total|free now|reserved|on the device/ { sum += $(NF - 1); rows++ }
+    / total / { is("it", $(NF - 1), sum, 0.06 * rows / sum) }' <whole.txt
+follows "the batch" '/^batch: / { is("ranks x micro-batches x sequences", $13 * $16 * $19, $2, 0); is("tokens", $8, $2 * $5, 0); tokens = $8 }
+    /^arrays: / { is("KiB", $(NF - 3), 12 * 48 * (4 + 4 + 1) / 1024, 0.01) }
+    /^training data/ { windows = $(NF - 3) }
+    /^steps: / { is("an epoch", $3, int(windows / 24), 0); is("total tokens", $6, $2 * tokens, 5e-3) }' <<<"$(tr -d , <whole.txt)"
+
+# --- waits: for data under slow reads, for gradients and sharded weights under slow messages of the other rank
+slow() { # what FAULT says, n, arguments …
+    FAULT="$1 at=1 times=0" LD_PRELOAD=$library ranks "${@:2}"
+}
+if ! is_sanitized; then # which must be loaded first
+    check "slow reads" slow "call=read path=data/train do=4" 1 small.ini run.name=read data.prefetch=1 >read.log 2>&1
+    waited=$(fields runs/read/metrics.jsonl train data_wait_ms | total)
+    follows "waiting for data" '{ is("it", $1, $2, 0.3); is("it", $1 >= 60, 1, 0) }' <<<"$waited $(phases read phase 'reading data')"
+    wide=(small.ini run.steps=6 model.d_model=96 data.seq_len=16 optim.shard=true)
+    check "slow messages" slow "call=mpi rank=1 do=3" 2 "${wide[@]}" run.name=gather >gather.log 2>&1
+    fields runs/gather/metrics.jsonl train step tokens tokens_per_s step_ms >two.txt
+    follows "train lines of two ranks" '{ is("tokens", $2, 128 * $1, 0); is("tokens_per_s", $3 * $4 / 1000, 128, 1e-7) }' <two.txt
+    follows "their steps" '{ is("their sum", $1, $2, 0.1) }' <<<"$(cut -d' ' -f4 two.txt | total) $(phases gather phase \
+        'reading data,forward,backward,summing gradients,optimizer,gathering weights,agreeing on stops and saves,waiting for the device')"
+    waited=$(fields runs/gather/metrics.jsonl train comm_wait_ms | total)
+    sums=$(phases gather phase 'summing gradients') gathers=$(phases gather phase 'gathering weights')
+    follows "waiting for others" '{ is("it", $1, $2 + $3, 0.1); is("it", $1 >= 20, 1, 0); is("gathering is a part of it", $3 > 0.15 * $2, 1, 0) }' \
+        <<<"$waited $sums $gathers"
+    # The last checkpoint waits for the one before it.
+    check "a slow disk" slow "call=fsync path=checkpoints do=30" 1 small.ini run.name=disk checkpoint.every=11 >disk.log 2>&1
+    fields runs/disk/metrics.jsonl checkpoint step write_ms stall_ms >saved.txt
+    check "two checkpoints" test "$(cut -d' ' -f1 saved.txt | tr '\n' ' ')" = "11 12 "
+    follows "writing" '{ is("it", $1, $2, 0.3); is("it", $1 >= 2 * 5 * 30, 1, 0) }' <<<"$(cut -d' ' -f2 saved.txt | total) \
+        $(phases disk checkpoint 'write,publish,waiting for the snapshot')"
+    follows "stalls" '{ is("they are no more than " $2 ": " $1, $1 <= 1.02 * $2, 1, 0); is("they", $1 >= 2 * 5 * 30, 1, 0) }' <<<"$(cut -d' ' -f3 saved.txt | total) \
+        $(phases disk phase 'saving a checkpoint')"
+fi
+
+# --- memory, as the kernel has it while the process stands still
+"$dtrain" small.ini run.name=memory run.steps=1000000 log.every=1000000 >memory.log 2>&1 &
+job=$!
+wait_for_step memory 20
+kill -STOP $job
+resident=$(awk '/^VmRSS/ { print $2 * 1024 / 1e6 }' /proc/$job/status)
+follows "memory_mb" '{ is("it", $1, resident, 0.03) }' -v resident="$resident" <<<"$(fields runs/memory/metrics.jsonl train memory_mb | tail -n 1)"
+kill -KILL $job
+wait $job 2>/dev/null
+finish

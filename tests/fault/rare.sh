@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# What happens seldom changes nothing else. A run that validates, compares replicas and saves after every step, with a
+# moving average, with saves that fail, with few descriptors, and with every call interrupted or cut short, ends with the
+# bits and the losses of one that does nothing but train.
+#   rare.sh DTRAIN INTERPOSE
+library=$2
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+small_run
+sed -i 's/^d_model = .*/d_model = 16/; s/^vocab_size = .*/vocab_size = 259/; s/^seq_len = .*/seq_len = 16/; s/^steps = .*/steps = 24/' small.ini
+sed -i 's/^block = .*/shuffle = false\ncarry_state = true\nmicro_batch = 2/' small.ini
+last=checkpoints/step-00000024
+events=(log.eval_every=1 log.eval_batches=2 comm.verify_replicas=1 checkpoint.every=1 checkpoint.best=true optim.ema=0.9)
+
+same() { # run, run: the same training; of the state, what validation and saving do not count
+    local file counts='"(step|updates|skips|skipped_in_a_row|tokens)"'
+    for file in model carried optimizer-00001-of-00001; do
+        cmp "runs/$1/$last/$file.safetensors" "runs/$2/$last/$file.safetensors" || return
+    done
+    cmp <(train_lines "runs/$1/metrics.jsonl") <(train_lines "runs/$2/metrics.jsonl") &&
+        cmp <(grep -E "$counts" "runs/$1/$last/trainer.json") <(grep -E "$counts" "runs/$2/$last/trainer.json")
+}
+evals() { # run: losses of its validations
+    grep -o '"event":"eval".*' "runs/$1/metrics.jsonl"
+}
+faulty() { # settings of FAULT, name, arguments …: with so few descriptors that one lost in a save or a validation shows
+    (ulimit -n 80 && exec env FAULT="$1" LD_PRELOAD="$library" "$dtrain" small.ini run.name="$2" "${@:3}") >"$2.log" 2>&1
+}
+
+for reduce in fast reproducible; do
+    how=(comm.reduce=$reduce)
+    [ $reduce = fast ] || how+=(run.precision=bf16)
+    check "$reduce: a run that only trains" "$dtrain" small.ini run.name=$reduce "${how[@]}" >$reduce.log 2>&1
+    check "$reduce: with everything after every step" faulty "" $reduce-all "${how[@]}" "${events[@]}"
+    check "$reduce: … the same training" same $reduce $reduce-all
+done
+check "24 validations" test "$(evals fast-all | wc -l)" -eq 24
+
+# Saves that fail, on the way to the name and at it: training, validation and the last save are as before.
+check "saves fail" faulty "call=rename path=checkpoints/step- at=2 times=16 do=eio" failing "${events[@]}"
+check "… and are reported: $(grep -c 'is not saved' failing.log)" test "$(grep -c 'is not saved' failing.log)" -gt 5
+check "… the same training" same fast failing
+check "… the same validations" cmp <(evals fast-all) <(evals failing)
+check "… nothing temporary is left" test -z "$(find runs/failing -name '*.tmp*')"
+
+# Calls that signals interrupt, and those that move half of what they are asked to.
+for kind in eintr part; do
+    check "$kind: at every write, sync and read" faulty "call=write,fsync,read,get path=/$kind/ at=1 times=0 do=$kind" $kind \
+        "${events[@]}" run.dir="$PWD/runs/$kind"
+    check "$kind: … the same training" same fast $kind
+    check "$kind: resuming" faulty "call=write,fsync,read,get path=.d/ at=1 times=0 do=$kind" $kind "${events[@]}" run.steps=26
+    check "$kind: … from the last step" grep -q 'resuming from .*step-00000024' $kind.log
+done
+finish

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Work on several streams waits for what it reads and for what it overwrites: the loader's copies, the step,
+# buckets on their way to other ranks, copies for a checkpoint, validation. The smallest model with everything
+# that has a stream of its own ends in the same bits whether the device runs the oldest stream first, the newest, or
+# copies to the host as late as may be: where a wait is missing, one of these overtakes another.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../../lib.sh"
+cat >small.ini <<'EOF'
+[run]
+steps = 4
+[model]
+d_model = 16
+layers = mamba mlp
+d_mlp = 300
+d_state = 2
+expand = 1
+stem = frames
+frame_size = 7
+heads = a:categorical*5 b:huber*2
+[data]
+train = synthetic:frames
+val = synthetic:frames
+seq_len = 5
+batch = 8
+micro_batch = 2
+normalize = false
+shuffle = false
+carry_state = true
+[optim]
+lr = 3e-3
+ema = 0.9
+[comm]
+bucket_mb = 0.05
+verify_replicas = 3
+[checkpoint]
+every = 2
+keep = 0
+best = true
+[log]
+eval_every = 2
+eval_batches = 1
+EOF
+export SIMT_DEVICES=2
+
+losses() { grep -v '"event":"checkpoint"' "runs/$1/metrics.jsonl" | grep -oE '"(event|step|loss|ema_loss|grad_norm)":[^,}]*'; }
+same_run() { # run, run: every file of every checkpoint, and the losses, validation's too
+    local file
+    for file in runs/"$1"/checkpoints/step-*/*.safetensors; do
+        cmp "$file" "runs/$2/${file#runs/"$1"/}" || return
+    done
+    [ -e "${file%/*}/ema.safetensors" ] && cmp <(losses "$1") <(losses "$2")
+}
+
+in_all_orders() { # name, ranks, arguments …
+    local name=$1 n=$2 order
+    shift 2
+    for order in ascending descending late; do
+        SIMT_ORDER=${order/late/ascending} SIMT_COPIES=$order check "$name, $order" \
+            ranks "$n" small.ini run.name="$name-$order" run.device=cuda "$@" >"$name-$order.log" 2>&1
+        check "$name: $order as ascending" same_run "$name-ascending" "$name-$order"
+    done
+}
+
+in_all_orders alone 1
+check "without graphs" ranks 1 small.ini run.name=plain run.device=cuda run.cuda_graph=false >plain.log 2>&1
+check "graphs keep every bit" same_run alone-ascending plain
+check "on the CPU" ranks 1 small.ini run.name=cpu run.device=cpu >cpu.log 2>&1
+check "the losses of the CPU" same_losses runs/alone-ascending/metrics.jsonl runs/cpu/metrics.jsonl 1e-5
+in_all_orders nccl 2 model.d_model=128 optim.shard=true
+in_all_orders mpi 2 model.d_model=128 optim.shard=true comm.backend=mpi comm.dtype=bf16
+finish

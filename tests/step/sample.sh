@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# dtrain sample continues its own text: a prompt that ends with what it generated gives what follows. It ends with 3,
+# naming the position, where a model's outputs are not finite.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh" "$1"
+
+small_run
+"$dtrain" small.ini run.dir=run run.device=cpu run.threads=1 >train.log 2>&1 || cat train.log
+sample() { # prompt, tokens
+    "$dtrain" sample run --prompt "$1" --tokens "$2" --temperature 0 --device cpu 2>error.txt | od -An -v -tu1 | tr -s ' \n' ' '
+}
+whole=$(sample "int a" 12)
+check "five bytes, twelve more and a line's end: $whole" [ "$(wc -w <<<"$whole")" = 18 ]
+for n in 4 8; do
+    start=$(cut -d' ' -f-$((n + 6)) <<<"$whole") # it begins with a blank
+    prompt=$(printf "$(printf '\\%03o' $start)x")
+    check "the same text from its byte $((n + 5)) on: $start" [ "$(sample "${prompt%x}" $((12 - n)))" = "$whole" ]
+done
+overflowing run/checkpoints/step-* large
+code=0
+"$dtrain" sample large --prompt int --tokens 2 --device cpu >out.txt 2>error.txt || code=$?
+check "exit code $code" [ $code -eq 3 ]
+check "the output: $(cat error.txt)" grep -qE 'number [0-9]+ of "residual" of stream 0 is ' error.txt
+check "its position" grep -q 'generating the token at position 3' error.txt
+check "no token: $(cat out.txt)" [ "$(cat out.txt)" = int ]
+finish

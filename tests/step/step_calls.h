@@ -1,0 +1,55 @@
+// Calls of libdtrain_step that both of its tests make.
+#pragma once
+
+#include "dtrain_step.h"
+
+#include "model_folder.h"
+
+static const char policy[] =
+    "buttons:bernoulli*3 x:categorical*5 aim:regression*2@0.5 speed:huber*2";
+
+static inline dtrain_step *open_step(const char *path, int32_t weights, int32_t streams)
+{
+    const struct dtrain_step_options options = {.weights = weights, .streams = streams};
+    dtrain_step *step = NULL;
+    char why[1024];
+    int code = dtrain_step_open(path, &options, &step);
+    dtrain_step_error(why, sizeof why);
+    CHECK(code == DTRAIN_STEP_OK && step, "%s: %s", path, why);
+    return step;
+}
+
+// What a stream is fed: position t of a sequence that `seed` names.
+struct feed {
+    float frame[64];
+    int32_t ids[4];
+};
+
+static inline struct feed feed_at(const struct dtrain_step_info *info, uint32_t seed, int t)
+{
+    struct feed feed;
+    struct dt_philox rng = dt_philox_init(seed, 1, (uint64_t)t);
+    for (int i = 0; i < 64; i++)
+        feed.frame[i] = dt_philox_normal(&rng);
+    for (int i = 0; i < 4; i++)
+        feed.ids[i] = (int32_t)dt_philox_below(&rng, info->vocab_size > 0 ? 37 : 7);
+    return feed;
+}
+
+static inline void step(dtrain_step *handle, const struct dtrain_step_info *info, int32_t stream,
+                        uint32_t seed, int t, float *outputs)
+{
+    struct feed feed = feed_at(info, seed, t);
+    CHECK_INT(dtrain_step_step(handle, stream, feed.frame, feed.ids, outputs), DTRAIN_STEP_OK);
+}
+
+// Checks the code of the calling thread's last call, and what it says.
+static inline void check_says(int code, int want, const char *part, int line)
+{
+    char why[2048];
+    dtrain_step_error(why, sizeof why);
+    CHECK(code == want && strstr(why, part), "line %d: code %d, not %d, or \"%s\" is not in: %s",
+          line, code, want, part, why);
+}
+#define REFUSED(call, part)    check_says(call, DTRAIN_STEP_USER, part, __LINE__)
+#define NOT_FINITE(call, part) check_says(call, DTRAIN_STEP_NOT_FINITE, part, __LINE__)

@@ -1,0 +1,93 @@
+// What tests of the readers of episodes share: their windows and columns, scanning and changing the
+// shards in the scratch folder.
+#pragma once
+
+#include "data/loader.h"
+#include "episode_files.h"
+
+enum { T = 16 };
+
+// The columns of the tests: a, two of img, b as ids; all actions.
+enum { F = A + 2, W = ACTIONS };
+static const char *const inputs[LAYOUTS] = {
+    "frames img[1:3] b:id*7", "obs/a /obs/img[1:3]\tobs/b:id*7",
+    "observations/a observations/img[1:3] observations/b:id*7", "observations img[1:3] b:id*7"};
+
+// The two of img.
+static const struct dt_byte_columns img_bytes = {.n = 1, .at = {{A, F}}};
+
+static inline struct dt_scan_rules rules_of(enum episode_layout layout, int64_t stride)
+{
+    struct dt_scan_rules rules = {.seq_len = T, .stride = stride};
+    snprintf(rules.inputs, sizeof rules.inputs, "%s", inputs[layout]);
+    snprintf(rules.targets, sizeof rules.targets, "actions");
+    rules.n_targets = 2;
+    rules.target[0] = (struct dt_target){"buttons", 2, 2};
+    rules.target[1] = (struct dt_target){"stick", 1, CLASSES};
+    return rules;
+}
+
+static inline struct dt_dataset *scan_all(const struct dt_scan_rules *rules)
+{
+    struct dt_dataset *dataset = NULL;
+    char glob[DT_PATH];
+    snprintf(glob, sizeof glob, "%s/*.h5", scratch);
+    CHECK_OK(dt_dataset_scan(glob, rules, &dataset));
+    return dataset;
+}
+
+static inline struct dt_loader_config one_pass(const struct dt_dataset *dataset)
+{
+    return (struct dt_loader_config){
+        .dataset = dataset, .batch = 4, .block = 3, .size = 1, .prefetch = 2, .sequential = true};
+}
+
+static inline const struct episode_types *plain_types(void)
+{
+    static struct episode_types types;
+    types =
+        (struct episode_types){H5T_IEEE_F32LE, H5T_STD_I64LE, H5T_STD_U8LE, H5T_IEEE_F64LE, false};
+    return &types;
+}
+
+static inline hid_t change(const char *name)
+{
+    hid_t file = H5Fopen(in_scratch(name), H5F_ACC_RDWR, H5P_DEFAULT);
+    CHECK(file >= 0, "cannot change %s", name);
+    return file;
+}
+
+static inline void remove_name(const char *name, const char *path)
+{
+    hid_t file = change(name);
+    CHECK(H5Ldelete(file, path, H5P_DEFAULT) >= 0, "cannot remove %s", path);
+    H5Fclose(file);
+}
+
+// n rows of `width` zeros.
+static inline void put_zeros(const char *name, const char *path, int n_dims, int64_t n,
+                             int64_t width)
+{
+    static const float zeros[LONGEST * 8];
+    hid_t file = change(name), type = H5T_IEEE_F32LE;
+    struct put what = {.name = path, .disk = type, .memory = type, .n_dims = n_dims, .data = zeros};
+    what.dims[0] = (hsize_t)n;
+    what.dims[1] = (hsize_t)width;
+    put(file, &what);
+    H5Fclose(file);
+}
+
+// A fresh a.h5 of the first six episodes.
+static inline void write_a(enum episode_layout layout)
+{
+    write_episodes(in_scratch("a.h5"), layout, plain_types(), 0, 6);
+}
+
+static inline void refuse_scan(const struct dt_scan_rules *rules, const char *phrase)
+{
+    struct dt_dataset *dataset = NULL;
+    char glob[DT_PATH];
+    snprintf(glob, sizeof glob, "%s/*.h5", scratch);
+    CHECK_FAILS(dt_dataset_scan(glob, rules, &dataset), DT_USER, phrase);
+    dt_dataset_free(dataset);
+}

@@ -1,0 +1,90 @@
+// The last words of a process whose library call crashes or never returns, each in a child.
+#include "base/crash.h"
+#include "scratch.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+
+static const struct dt_crash_note note = {"libslow", "some.h5", "copy it again"};
+static volatile double number;
+
+static void compute(double seconds)
+{
+    clock_t end = clock() + (clock_t)(seconds * CLOCKS_PER_SEC);
+    while (clock() < end)
+        number += 1;
+}
+
+static void crash(void)
+{
+    dt_crash_enter(&note);
+    raise(SIGSEGV);
+}
+
+static void never_return(void)
+{
+    dt_crash_enter(&note);
+    compute(60);
+}
+
+static void compute_in_many_calls(void)
+{
+    dt_crash_enter(&note);
+    for (int i = 0; i < 12; i++) {
+        compute(0.1);
+        dt_crash_advance();
+    }
+    dt_crash_leave();
+}
+
+static void wait_long(void)
+{
+    dt_crash_enter(&note);
+    sleep(2);
+    dt_crash_leave();
+}
+
+// What a child that does this prints.
+static char *words_of(void (*act)(void), int code)
+{
+    int end;
+    const char *path = in_scratch("words");
+    pid_t child = fork();
+    if (child == 0) {
+        if (!freopen(path, "w", stderr))
+            _exit(1);
+        dt_crash_catch(0.4);
+        act();
+        _exit(0);
+    }
+    waitpid(child, &end, 0);
+    CHECK(WIFEXITED(end), "signal %d", WTERMSIG(end));
+    CHECK_INT(WEXITSTATUS(end), code);
+    return get_text(path);
+}
+
+static void check_words(void (*act)(void), int code, const char *want)
+{
+    char *words = words_of(act, code);
+    CHECK_STR(words, want);
+    free(words);
+}
+
+int main(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return TEST_SKIP; // nothing is caught
+#endif
+    make_scratch();
+    check_words(
+        crash, DT_MACHINE,
+        "dtrain: error: libslow crashed (SIGSEGV) reading some.h5\n  hint: copy it again\n");
+    check_words(never_return, DT_MACHINE,
+                "dtrain: error: libslow computes without end reading some.h5\n"
+                "  hint: copy it again\n");
+    check_words(compute_in_many_calls, 0, "");
+    check_words(wait_long, 0, "");
+    remove_scratch();
+    return test_end();
+}

@@ -1,0 +1,238 @@
+// What tells the shards that a run was trained on from others: every value that training reads, in
+// shards without checksums; the checksums, in those that have them; and when it is computed again.
+#include "base/log.h"
+#include "data/loader.h"
+#include "data/reader.h"
+#include "data/shard_cache.h"
+#include "episode_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+enum { T = 16, N = 20000 };
+
+static struct dt_dataset *scan(const char *name, const struct dt_scan_rules *rules)
+{
+    struct dt_dataset *dataset = NULL;
+    CHECK_OK(dt_dataset_scan(in_scratch(name), rules, &dataset));
+    return dataset;
+}
+
+static uint64_t hash_of(const char *name, const struct dt_scan_rules *rules)
+{
+    struct dt_dataset *dataset = scan(name, rules);
+    uint64_t hash = dataset->shards[0].data_hash;
+    dt_dataset_free(dataset);
+    CHECK(hash != 0, "%s has no hash", name);
+    return hash;
+}
+
+static const char *const inputs[LAYOUTS] = {"frames img[1:3] b:id*7",
+                                            "obs/a obs/img[1:3] obs/b:id*7",
+                                            "observations/a observations/img[1:3] "
+                                            "observations/b:id*7",
+                                            "observations img[1:3] b:id*7"};
+
+static struct dt_scan_rules rules_of(enum episode_layout layout)
+{
+    struct dt_scan_rules rules = {.seq_len = T, .targets = "actions", .n_targets = 2};
+    snprintf(rules.inputs, sizeof rules.inputs, "%s", inputs[layout]);
+    rules.target[0] = (struct dt_target){"buttons", 2, 2};
+    rules.target[1] = (struct dt_target){"stick", 1, CLASSES};
+    return rules;
+}
+
+static void write_shard(enum episode_layout layout, bool gzip)
+{
+    struct episode_types types = {H5T_IEEE_F32LE, H5T_STD_I64LE, H5T_STD_U8LE, H5T_IEEE_F64LE,
+                                  gzip};
+    write_episodes(in_scratch("a.h5"), layout, &types, 0, 6);
+}
+
+// One value, in a row that is none of sixteen which are evenly spread.
+static void test_every_value(enum episode_layout layout, bool gzip)
+{
+    static const char *const paths[LAYOUTS][4] = {
+        {"/frames", "/b", "/img", "/actions"},
+        {"/data/demo_4/obs/a", "/data/demo_4/obs/b", "/data/demo_4/obs/img",
+         "/data/demo_4/actions"},
+        {"/episode_4/observations/a", "/episode_4/observations/b", "/episode_4/observations/img",
+         "/episode_4/actions"},
+        {"/observations", "/b", "/img", "/actions"}};
+    // The fourth episode starts at row 39 of shared datasets.
+    hsize_t row = layout == NATIVE || layout == D4RL ? 39 + 18 : 18;
+    struct dt_scan_rules rules = rules_of(layout);
+    write_shard(layout, gzip);
+    uint64_t hash = hash_of("a.h5", &rules);
+    CHECK(hash == hash_of("a.h5", &rules), "not the same twice");
+    write_shard(layout, gzip);
+    CHECK(hash == hash_of("a.h5", &rules), "not the same for the same data");
+    for (int i = 0; i < 4; i++) {
+        write_shard(layout, gzip);
+        put_value(in_scratch("a.h5"), paths[layout][i], row, i == 2, 6);
+        CHECK(hash != hash_of("a.h5", &rules), "%s: a change of %s is not seen",
+              layout_name[layout], paths[layout][i]);
+    }
+    write_shard(layout, gzip);
+    put_value(in_scratch("a.h5"), paths[layout][2], row, 0, 6); // column 0 of img is not read
+    CHECK(hash == hash_of("a.h5", &rules), "%s: a column that is not read counts",
+          layout_name[layout]);
+}
+
+static uint64_t hash_some(const char *name, const struct dt_scan_rules *rules, int64_t bytes)
+{
+    struct dt_reader *reader;
+    struct dt_shard shard = {0};
+    CHECK_OK(dt_reader_open(in_scratch(name), rules, &shard, &reader));
+    CHECK_OK(dt_reader_hash_data(reader, &shard, bytes));
+    dt_reader_close(reader);
+    return shard.data_hash;
+}
+
+// Of data beyond the limit a share is read, from all over the file: of 20,000 changes of one
+// element each, as many are seen as elements are read.
+static void test_large(void)
+{
+    enum { BYTES = 20000, LIMIT = 1 << 13 }; // two pieces of 4 KiB
+    static uint8_t tokens[BYTES];
+    struct dt_scan_rules rules = {.seq_len = T};
+    put_alone(in_scratch("large.h5"), "tokens", H5T_STD_U8LE, BYTES, tokens);
+    int64_t offset = offset_of(in_scratch("large.h5"), "tokens");
+    uint64_t some = hash_some("large.h5", &rules, LIMIT),
+             all = hash_some("large.h5", &rules, BYTES);
+    CHECK(hash_some("large.h5", &rules, INT64_MAX) != some, "all is not some");
+    int64_t seen = 0, seen_by_all = 0, tried = 0;
+    for (int64_t at = 0; at < BYTES; at += 61, tried++) {
+        flip_bit(in_scratch("large.h5"), offset + at);
+        seen += hash_some("large.h5", &rules, LIMIT) != some;
+        seen_by_all += hash_some("large.h5", &rules, BYTES) != all;
+        flip_bit(in_scratch("large.h5"), offset + at);
+    }
+    CHECK_INT(seen_by_all, tried);
+    CHECK_NEAR((double)seen / (double)tried, (double)LIMIT / BYTES, 0.01);
+    int64_t ends[] = {0, BYTES - 1};
+    for (int i = 0; i < 2; i++) {
+        flip_bit(in_scratch("large.h5"), offset + ends[i]);
+        CHECK(hash_some("large.h5", &rules, LIMIT) != some, "the ends are read");
+        flip_bit(in_scratch("large.h5"), offset + ends[i]);
+    }
+    struct dt_dataset dataset = {.n_shards = 1};
+    CHECK_INT(dt_dataset_hash_bytes(&dataset), 256 << 20);
+    dataset.n_shards = 8;
+    CHECK_INT(dt_dataset_hash_bytes(&dataset), 128 << 20);
+    dataset.n_shards = INT64_C(1) << 40;
+    CHECK_INT(dt_dataset_hash_bytes(&dataset), 64 << 10);
+}
+
+static void put_pairs(const int32_t *ids, const int32_t *labels)
+{
+    hid_t file = new_file(in_scratch("pairs.h5"));
+    const int32_t *data[] = {ids, labels};
+    for (int i = 0; i < 2; i++)
+        put(file, &(struct put){.name = i ? "labels" : "input_ids",
+                                .disk = H5T_STD_I32LE,
+                                .memory = H5T_NATIVE_INT32,
+                                .n_dims = 2,
+                                .dims = {N / T, T},
+                                .data = data[i]});
+    H5Fclose(file);
+}
+
+// Tokens: their checksums, where a shard has them, or themselves; document starts; pairs.
+static void test_tokens(void)
+{
+    static uint16_t tokens[N * 2];
+    static int32_t ids[N];
+    uint64_t sums[3] = {1, 2, 3}, starts[3] = {0, 5, 900};
+    struct dt_scan_rules rules = {.seq_len = T};
+    uint64_t hashes[6];
+    for (int i = 0; i < 6; i++) {
+        tokens[N] = i == 1; // far from both ends
+        sums[1] = i == 3 ? 4 : 2;
+        starts[1] = i == 5 ? 6 : 5;
+        hid_t file = new_file(in_scratch("tokens.h5"));
+        put_vector(file, "tokens", H5T_STD_U16LE, N * 2, tokens);
+        if (i == 2 || i == 3) {
+            put_vector(file, "tokens_xxh3", H5T_STD_U64LE, 3, sums);
+            put_attribute(file, "tokens_xxh3", "block_bytes", H5T_STD_I32LE, 32768);
+        }
+        if (i >= 4)
+            put_vector(file, "doc_starts", H5T_STD_U64LE, 3, starts);
+        H5Fclose(file);
+        hashes[i] = hash_of("tokens.h5", &rules);
+        for (int j = 0; j < i; j++)
+            CHECK(hashes[j] != hashes[i], "shards %d and %d are alike", j, i);
+    }
+    put_pairs(ids, ids);
+    uint64_t hash = hash_of("pairs.h5", &rules);
+    static int32_t other[N];
+    other[N / 2] = 1;
+    put_pairs(other, ids);
+    CHECK(hash != hash_of("pairs.h5", &rules), "a change of input_ids is not seen");
+    put_pairs(ids, other);
+    CHECK(hash != hash_of("pairs.h5", &rules), "a change of labels is not seen");
+}
+
+static void touch(const char *path, time_t seconds)
+{
+    const struct timespec times[2] = {{.tv_sec = seconds}, {.tv_sec = seconds}};
+    CHECK_INT(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+// A shard is hashed again where its file may have changed, and only there.
+static void test_cache(void)
+{
+    struct dt_scan_rules rules = rules_of(NATIVE);
+    struct dt_shard_cache *cache;
+    struct dt_reader *reader, *again;
+    const char *path = in_scratch("a.h5");
+    write_shard(NATIVE, false);
+    int64_t at = offset_of(path, "/frames") + (39 + 18) * A * (int64_t)sizeof(float);
+    touch(path, 1000);
+    struct dt_dataset *dataset = scan("a.h5", &rules);
+    CHECK_OK(dt_shard_cache_open(dataset, &cache));
+    CHECK_OK(dt_shard_cache_get(cache, 0, true, &reader));
+    CHECK_INT(cache->checked[0], 2);
+    flip_bit(path, at);
+    touch(path, 1000); // as if nothing had happened: not read again
+    dt_shard_cache_refresh(cache);
+    CHECK_OK(dt_shard_cache_get(cache, 0, false, &again));
+    CHECK(reader == again, "the same file was opened again");
+    touch(path, 1001);
+    dt_shard_cache_refresh(cache);
+    for (int i = 0; i < 2; i++) // the error stays
+        CHECK_FAILS(dt_shard_cache_get(cache, 0, false, &reader), DT_USER,
+                    "a.h5 has changed since the start");
+    flip_bit(path, at); // the same data again
+    touch(path, 1002);
+    CHECK_OK(dt_shard_cache_get(cache, 0, false, &reader));
+    CHECK_INT(cache->files[0].changed_ns, INT64_C(1002000000000));
+    CHECK_INT(cache->checked[0], 1); // of the new file no checksums yet
+    dt_shard_cache_close(cache);
+
+    // A copy, on another host or of another time.
+    CHECK_OK(dt_shard_cache_open(dataset, &cache));
+    CHECK_OK(dt_shard_cache_get(cache, 0, false, &reader));
+    dt_shard_cache_close(cache);
+    flip_bit(path, at);
+    CHECK_OK(dt_shard_cache_open(dataset, &cache));
+    CHECK_FAILS(dt_shard_cache_get(cache, 0, false, &reader), DT_USER, "has changed since");
+    dt_shard_cache_close(cache);
+    dt_dataset_free(dataset);
+}
+
+int main(void)
+{
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    dt_log_quiet(true);
+    make_scratch();
+    for (enum episode_layout layout = 0; layout < LAYOUTS; layout++) {
+        test_every_value(layout, false);
+        test_every_value(layout, true);
+    }
+    test_large();
+    test_tokens();
+    test_cache();
+    remove_scratch();
+    return test_end();
+}

@@ -1,0 +1,130 @@
+// Files longer than what is read, summed or hashed of them at a time: ends of episodes on both
+// sides of a cut, statistics of blocks that begin in one file and end in another, a chunk that its
+// checksum folds more than once.
+#include "data/pack.h"
+#include "data/statistics.h"
+#include "episode_files.h"
+
+enum { ROWS = 2 * 4096 + 11 }; // D4RL: the marks of 4096 rows are read at a time
+static const int64_t last_rows[] = {0, 4094, 4095, 4096, 4097, 8190, 8192, ROWS - 1};
+enum { N_EPISODES = sizeof last_rows / sizeof *last_rows };
+
+// Each third end is a time-out, the others are terminals.
+static void write_d4rl(const char *path)
+{
+    float *frames = calloc(ROWS, sizeof *frames);
+    uint8_t *ends[2] = {calloc(ROWS, 1), calloc(ROWS, 1)};
+    for (int64_t i = 0; i < ROWS; i++)
+        frames[i] = (float)(i % 1000);
+    for (int i = 0; i < N_EPISODES; i++)
+        ends[i % 3 == 1][last_rows[i]] = 1;
+    hid_t file = new_file(path);
+    put_numbers(file, "", "observations", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 2, ROWS, 1, frames,
+                false);
+    put_numbers(file, "", "actions", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 2, ROWS, 1, frames, false);
+    put_numbers(file, "", "terminals", H5T_STD_U8LE, H5T_STD_U8LE, 1, ROWS, 1, ends[0], false);
+    put_numbers(file, "", "timeouts", H5T_STD_U8LE, H5T_STD_U8LE, 1, ROWS, 1, ends[1], false);
+    H5Fclose(file);
+    free(frames);
+    free(ends[0]);
+    free(ends[1]);
+}
+
+static struct dt_dataset *scan(int64_t seq_len)
+{
+    struct dt_scan_rules rules = {.seq_len = seq_len, .stride = seq_len, .n_targets = 1};
+    struct dt_dataset *dataset = NULL;
+    char glob[DT_PATH];
+    rules.target[0] = (struct dt_target){"aim", 1, 0};
+    snprintf(glob, sizeof glob, "%s/*.h5", scratch);
+    CHECK_OK(dt_dataset_scan(glob, &rules, &dataset));
+    return dataset;
+}
+
+// Windows of five rows, the last of an episode short.
+static void test_ends(void)
+{
+    int64_t windows = 0;
+    make_scratch();
+    write_d4rl(in_scratch("a.h5"));
+    struct dt_dataset *dataset = scan(5);
+    for (int i = 0; i < N_EPISODES; i++)
+        windows += (last_rows[i] - (i > 0 ? last_rows[i - 1] : -1) + 4) / 5;
+    CHECK_INT(dataset->tokens, ROWS);
+    CHECK_INT(dataset->episodes, N_EPISODES);
+    CHECK_INT(dataset->windows, windows);
+    dt_dataset_free(dataset);
+    remove_scratch();
+}
+
+// Blocks are of one frame or two, so that some begin in one file and end in the next.
+static void test_statistics(void)
+{
+    enum { FILES = 7, N = 71 };
+    double sum = 0, squares = 0;
+    float mean, deviation;
+    make_scratch();
+    for (int i = 0; i < FILES; i++) {
+        char name[16];
+        float frames[N];
+        uint8_t ends[N] = {0};
+        for (int t = 0; t < N; t++) {
+            frames[t] = (float)(i * i + t % 5);
+            sum += (double)frames[t];
+            squares += (double)frames[t] * (double)frames[t];
+        }
+        snprintf(name, sizeof name, "%d.h5", i);
+        hid_t file = new_file(in_scratch(name));
+        put_numbers(file, "", "observations", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 2, N, 1, frames,
+                    false);
+        put_numbers(file, "", "actions", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 2, N, 1, frames, false);
+        put_numbers(file, "", "terminals", H5T_STD_U8LE, H5T_STD_U8LE, 1, N, 1, ends, false);
+        H5Fclose(file);
+    }
+    struct dt_dataset *dataset = scan(5);
+    struct dt_shard_cache *shards;
+    double *blocks = calloc((size_t)dt_statistics_size(dataset), sizeof *blocks);
+    CHECK(dt_statistics_size(dataset) < 2 * FILES * N, "a block has one frame");
+    CHECK_OK(dt_shard_cache_open(dataset, &shards));
+    CHECK_OK(dt_statistics_read(shards, 0, 1, blocks, NULL, NULL));
+    dt_statistics_finish(dataset, blocks, &mean, &deviation);
+    CHECK_NEAR(mean, sum / (FILES * N), 1e-6);
+    CHECK_NEAR(deviation, sqrt(squares / (FILES * N) - sum / (FILES * N) * sum / (FILES * N)),
+               1e-6);
+    dt_shard_cache_close(shards);
+    free(blocks);
+    dt_dataset_free(dataset);
+    remove_scratch();
+}
+
+// HDF5 wrote the checksum of a chunk of more than 2^20 words, here with an odd byte.
+static void test_checksum(void)
+{
+    const hsize_t size = (1 << 21) + 4097;
+    uint8_t *tokens = malloc(size);
+    struct dt_shard shard;
+    for (hsize_t i = 0; i < size; i++)
+        tokens[i] = (uint8_t)(255 - i % 7);
+    make_scratch();
+    hid_t file = new_file(in_scratch("a.h5")), plist = H5Pcreate(H5P_DATASET_CREATE),
+          space = H5Screate_simple(1, &size, NULL);
+    H5Pset_chunk(plist, 1, &size);
+    H5Pset_fletcher32(plist);
+    hid_t id = H5Dcreate2(file, "tokens", H5T_STD_U8LE, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    CHECK(H5Dwrite(id, H5T_STD_U8LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, tokens) >= 0, "cannot write");
+    H5Dclose(id);
+    H5Sclose(space);
+    H5Pclose(plist);
+    H5Fclose(file);
+    CHECK_OK(dt_verify_shard(in_scratch("a.h5"), false, &shard));
+    remove_scratch();
+    free(tokens);
+}
+
+int main(void)
+{
+    test_ends();
+    test_statistics();
+    test_checksum();
+    return test_end();
+}

@@ -1,0 +1,158 @@
+// What remains after a failed save: the best checkpoint is the last one that was saved, the count
+// of evaluations since then is what run.patience compares, and the next save works.
+#include "checkpoint/saver.h"
+
+#include "base/clock.h"
+#include "dist/one_layer.h"
+#include "scratch.h"
+
+static const struct dt_dataset no_data;
+static struct dt_trainer_state state;
+static int published, logged;
+static bool sync_fails;
+
+static dt_status sync_or_fail(void *context)
+{
+    (void)context;
+    return sync_fails ? DT_FAIL(DT_MACHINE, NULL, "no sync") : DT_OK;
+}
+
+static dt_status count_published(void *context, int64_t step)
+{
+    (void)context;
+    CHECK_INT(step, state.step);
+    published++;
+    return DT_OK;
+}
+
+static dt_status count_logged(void *context, const struct dt_saved *saved)
+{
+    (void)context;
+    CHECK_INT(saved->step, state.step);
+    logged++;
+    return DT_OK;
+}
+
+// A file is where the folder of the checkpoints should be, or no longer.
+static void block(const char *dir, bool blocked)
+{
+    if (blocked) {
+        CHECK_OK(dt_remove_tree(dir));
+        put_text(dir, "");
+    } else
+        CHECK_INT(unlink(dir), 0);
+}
+
+static void check_no_draft(const char *dir)
+{
+    DIR *folder = opendir(dir);
+    for (struct dirent *entry; folder && (entry = readdir(folder));)
+        CHECK(!strstr(entry->d_name, ".tmp"), "%s is left", entry->d_name);
+    if (folder)
+        closedir(folder);
+}
+
+// Every other one that fails does so before anything is written, the rest when all is.
+static void save(struct dt_saver *saver, const char *dir, bool fails)
+{
+    static int failed;
+    int before = published;
+    bool blocked = fails && ++failed % 2;
+    sync_fails = fails && !blocked;
+    if (blocked)
+        block(dir, true);
+    CHECK_OK(dt_saver_begin(saver, dt_seconds()));
+    CHECK(!dt_saver_is_free(saver), "a save is under way");
+    CHECK_OK(dt_saver_settle(saver, DT_WAIT));
+    CHECK(dt_saver_is_free(saver), "the save has ended");
+    if (blocked)
+        block(dir, false);
+    check_no_draft(dir);
+    CHECK_INT(published - before, !fails);
+    CHECK_INT(logged, published);
+    CHECK(!dt_saver_is_overdue(saver, 0), "not tried again at once");
+}
+
+// Evaluations of these losses, each saved where it is the best so far; `failing`: a bit for each
+// save that fails.
+static void check_best(struct dt_saver_config *config, struct dt_snapshot *snapshot,
+                       unsigned failing)
+{
+    static const double losses[] = {5, 4, 4.5, 3};
+    struct dt_saver *saver;
+    int64_t best_step = 0, since = 0;
+    double best_loss = 0;
+    state = (struct dt_trainer_state){.storage = DT_F32};
+    CHECK_OK(dt_saver_create(config, &saver));
+    for (int i = 0; i < 4; i++) {
+        bool fails = failing >> i & 1,
+             improved = state.best_step == 0 || losses[i] < state.best_loss;
+        state.step = state.updates = 10 * (i + 1);
+        state.evaluations++;
+        state.evaluations_since_best++;
+        since++;
+        if (improved) {
+            state.best_step = state.step;
+            state.best_loss = losses[i];
+            state.evaluations_since_best = 0;
+            CHECK_OK(dt_snapshot_fill(snapshot));
+            save(saver, config->dir, fails);
+        }
+        if (improved && !fails) {
+            best_step = state.step;
+            best_loss = losses[i];
+            since = 0;
+        }
+        CHECK(
+            state.best_step == best_step && state.evaluations_since_best == since &&
+                (best_step == 0 || (state.best_loss >= best_loss && state.best_loss <= best_loss)),
+            "saves failing as in %x, evaluation %d: best step %lld, %lld evaluations since, not "
+            "%lld, %lld",
+            failing, i + 1, (long long)state.best_step, (long long)state.evaluations_since_best,
+            (long long)best_step, (long long)since);
+    }
+    dt_saver_destroy(saver);
+}
+
+int main(void)
+{
+    struct dt_comm *comm;
+    struct dt_backend backend;
+    struct dt_snapshot snapshot;
+    make_scratch();
+    CHECK_OK(dt_comm_open(DT_COMM_KIND_SELF, &comm));
+    CHECK_OK(dt_backend_open("cpu", 0, 1, &backend));
+    struct dt_model *model = one_layer(&backend, 8, 16);
+    int64_t elements = dt_model_params(model)->elements;
+    struct dt_span all = {0, elements};
+    struct dt_optimizer_states states = {
+        .n = 2,
+        .list = {{.name = "exp_avg"}, {.name = "exp_avg_sq", .squares = true}},
+        .pieces = {&all, 1, 0, elements}};
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(dt_alloc(&backend, elements * (int64_t)sizeof(float), &states.list[i].data));
+    CHECK_OK(dt_snapshot_create(&backend, model, &states, true, &snapshot));
+    struct dt_saver_config config = {.comm = comm,
+                                     .snapshot = &snapshot,
+                                     .train = &no_data,
+                                     .dir = in_scratch("checkpoints"),
+                                     .keep = 1,
+                                     .best = true,
+                                     .timeout_s = 600,
+                                     .state = &state,
+                                     .sync = sync_or_fail,
+                                     .published = count_published,
+                                     .log = count_logged};
+    int threads = thread_count();
+    for (unsigned failing = 0; failing < 16; failing++)
+        check_best(&config, &snapshot, failing);
+    check_threads(threads);
+    dt_snapshot_destroy(&snapshot);
+    for (int i = 0; i < 2; i++)
+        dt_free(&backend, states.list[i].data);
+    dt_model_destroy(model);
+    dt_backend_close(&backend);
+    dt_comm_close(comm);
+    remove_scratch();
+    return test_end();
+}

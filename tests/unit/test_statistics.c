@@ -1,0 +1,164 @@
+// Mean and deviation of columns of any magnitude: what varies is normalised, however small its
+// unit; what is constant, up to rounding, is never magnified.
+#include "data/statistics.h"
+
+#include "base/log.h"
+#include "shards.h"
+
+#include <float.h>
+
+enum { ROWS = 3001, VARYING = 6 };
+
+// A number in [-1, 1] of no pattern.
+static double noise(int64_t i)
+{
+    return (double)((uint64_t)i * UINT64_C(0x9E3779B97F4A7C15) >> 40) / (1 << 23) - 1;
+}
+
+// The last bit of a float is lost in every third row.
+static double almost(float x, int64_t row)
+{
+    return row % 3 ? x : nextafterf(x, 0);
+}
+
+// Columns that vary, then constant ones.
+enum { F = 12 };
+static const char *const names[F] = {"scale 1",
+                                     "scale 1e-21",
+                                     "scale 1e-30",
+                                     "scale 1e21",
+                                     "1e6 and noise of 1",
+                                     "1 in one row",
+                                     "constant 0",
+                                     "constant 0.1",
+                                     "constant 1e-21",
+                                     "0.1, rounded in two ways",
+                                     "1e21, rounded in two ways",
+                                     "subnormal numbers"};
+static double value(int64_t row, int64_t column)
+{
+    double x = noise(row * F + column);
+    const double values[F] = {
+        x,   1e-21 * x, 1e-30 * x,         1e21 * x,           1e6 + x,  row == 1234, 0,
+        0.1, 1e-21,     almost(0.1f, row), almost(1e21f, row), 1e-40 * x};
+    return values[column];
+}
+
+static void write_frames(hid_t type)
+{
+    static double frames[ROWS * F], targets[ROWS];
+    for (int64_t i = 0; i < ROWS * F; i++)
+        frames[i] = value(i / F, i % F);
+    hid_t file = new_file(in_scratch("scales.h5"));
+    put(file, &(struct put){.name = "frames",
+                            .disk = type,
+                            .memory = H5T_NATIVE_DOUBLE,
+                            .n_dims = 2,
+                            .dims = {ROWS, F},
+                            .data = frames});
+    put_vector(file, "actions", H5T_IEEE_F64LE, ROWS, targets);
+    H5Fclose(file);
+}
+
+static int64_t read_statistics(float *mean, float *deviation)
+{
+    struct dt_scan_rules rules = {.seq_len = 16, .inputs = "frames", .targets = "actions"};
+    struct dt_dataset *dataset;
+    struct dt_shard_cache *shards;
+    CHECK_OK(dt_dataset_scan(in_scratch("scales.h5"), &rules, &dataset));
+    double *blocks = calloc((size_t)dt_statistics_size(dataset), sizeof *blocks);
+    CHECK_OK(dt_shard_cache_open(dataset, &shards));
+    CHECK_OK(dt_statistics_read(shards, 0, 1, blocks, NULL, NULL));
+    int64_t constant = dt_statistics_finish(dataset, blocks, mean, deviation);
+    dt_shard_cache_close(shards);
+    dt_dataset_free(dataset);
+    free(blocks);
+    return constant;
+}
+
+static void test_scales(hid_t type)
+{
+    float mean[F], deviation[F];
+    write_frames(type);
+    CHECK_INT(read_statistics(mean, deviation), F - VARYING);
+    for (int64_t c = 0; c < F; c++) {
+        double sum = 0, squares = 0, farthest = 0;
+        for (int64_t row = 0; row < ROWS; row++) { // in fp32, as training does it
+            float x = ((float)value(row, c) - mean[c]) / deviation[c];
+            sum += (double)x;
+            squares += (double)x * (double)x;
+            farthest = fmax(farthest, fabs((double)x));
+        }
+        if (c < VARYING) {
+            // A mean near 1e6 is rounded by up to 1/32, a twentieth of that column's deviation.
+            CHECK(fabs(sum / ROWS) < 0.06, "%s: mean %g", names[c], sum / ROWS);
+            CHECK(fabs(sqrt(squares / ROWS) - 1) < 0.01, "%s: deviation %g", names[c],
+                  sqrt(squares / ROWS));
+        } else {
+            CHECK(farthest < 1e-6, "%s: %g is left of a constant", names[c], farthest);
+            CHECK(deviation[c] == (c == 10 ? 1e21f : 1), "%s is divided by %g", names[c],
+                  (double)deviation[c]);
+        }
+    }
+}
+
+// The share that is read never falls and ends at 1.
+static void note_share(void *context, double share)
+{
+    double *last = context;
+    CHECK(share >= *last && share <= 1, "%g follows %g", share, *last);
+    *last = share;
+}
+
+// Frames so wide that each block of them is read in several pieces.
+static void test_pieces(void)
+{
+    enum { WIDTH = 1 << 16, FRAMES = 300 };
+    static uint8_t frames[FRAMES][WIDTH];
+    static const double targets[FRAMES] = {0};
+    static float mean[WIDTH], deviation[WIDTH];
+    struct dt_scan_rules rules = {.seq_len = 16, .inputs = "frames", .targets = "actions"};
+    struct dt_dataset *dataset;
+    struct dt_shard_cache *shards;
+    double share = 0;
+    for (int64_t i = 0; i < FRAMES; i++)
+        for (int64_t c = 0; c < WIDTH; c++)
+            frames[i][c] = (uint8_t)((i * 7 + c * 13) % 251);
+    hid_t file = new_file(in_scratch("wide.h5"));
+    put(file, &(struct put){.name = "frames",
+                            .disk = H5T_STD_U8LE,
+                            .memory = H5T_NATIVE_UINT8,
+                            .n_dims = 2,
+                            .dims = {FRAMES, WIDTH},
+                            .data = frames});
+    put_vector(file, "actions", H5T_IEEE_F64LE, FRAMES, targets);
+    H5Fclose(file);
+    CHECK_OK(dt_dataset_scan(in_scratch("wide.h5"), &rules, &dataset));
+    double *blocks = calloc((size_t)dt_statistics_size(dataset), sizeof *blocks);
+    CHECK_OK(dt_shard_cache_open(dataset, &shards));
+    CHECK_OK(dt_statistics_read(shards, 0, 1, blocks, note_share, &share));
+    CHECK(share == 1, "%g of the frames were read", share);
+    CHECK_INT(dt_statistics_finish(dataset, blocks, mean, deviation), 0);
+    for (int64_t c = 0; c < WIDTH; c += 1021) {
+        double sum = 0;
+        for (int64_t i = 0; i < FRAMES; i++)
+            sum += frames[i][c];
+        CHECK(fabs((double)mean[c] - sum / FRAMES) < 1e-4, "column %lld: mean %g, not %g",
+              (long long)c, (double)mean[c], sum / FRAMES);
+    }
+    dt_shard_cache_close(shards);
+    dt_dataset_free(dataset);
+    free(blocks);
+}
+
+int main(void)
+{
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    dt_log_quiet(true);
+    make_scratch();
+    test_scales(H5T_IEEE_F32LE);
+    test_scales(H5T_IEEE_F64LE);
+    test_pieces();
+    remove_scratch();
+    return test_end();
+}
