@@ -123,16 +123,10 @@ static void meet_queries(const struct dt_attention_shared *shared, const struct 
     int64_t left = dt_max_i64(m->starts[begin] - m->j, 0) / DT_PANEL_KEYS * DT_PANEL_KEYS,
             right = dt_min_i64(m->n, begin + rows - m->j);
     float *p = t->p + i * DT_KEYS, *ds = t->ds + i * DT_KEYS;
-    struct dt_gemm_direct product = {.m = rows,
-                                     .n = dt_round_up(right - left, DT_PANEL_KEYS),
-                                     .k = dt_round_up(shared->in->width, 4),
-                                     .a = t->q + begin * pitch,
-                                     .a_row = pitch,
-                                     .a_k = 1,
-                                     .b = t->tile.turned_keys + left,
-                                     .b_k = DT_KEYS,
-                                     .c = p + left,
-                                     .c_row = DT_KEYS};
+    struct dt_gemm_direct product = dt_gemm_direct_of(
+        rows, dt_round_up(right - left, DT_PANEL_KEYS), dt_round_up(shared->in->width, 4),
+        dt_as_rows(t->q + begin * pitch, pitch), dt_as_rows(t->tile.turned_keys + left, DT_KEYS),
+        p + left, DT_KEYS, 0.0f);
     if (right > left) {
         dt_gemm_direct(shared->kernel, &product);
         product.a = t->dy + begin * pitch, product.b = t->tile.turned_values + left;
@@ -150,17 +144,9 @@ static void meet_queries(const struct dt_attention_shared *shared, const struct 
     }
     if (right <= left)
         return;
-    product = (struct dt_gemm_direct){.m = rows,
-                                      .n = pitch,
-                                      .k = right - left,
-                                      .a = ds + left,
-                                      .a_row = DT_KEYS,
-                                      .a_k = 1,
-                                      .b = t->tile.keys + left * pitch,
-                                      .b_k = pitch,
-                                      .c = t->dq + begin * pitch,
-                                      .c_row = pitch,
-                                      .keep = 1};
+    product = dt_gemm_direct_of(rows, pitch, right - left, dt_as_rows(ds + left, DT_KEYS),
+                                dt_as_rows(t->tile.keys + left * pitch, pitch),
+                                t->dq + begin * pitch, pitch, 1.0f);
     dt_gemm_direct(shared->kernel, &product);
 }
 
@@ -172,17 +158,10 @@ static void meet_keys(const struct dt_attention_shared *shared, const struct mee
     int64_t pitch = shared->pitch, key = m->j + i, from = dt_max_i64(key - m->t0, 0);
     if (from >= m->queries)
         return;
-    struct dt_gemm_direct product = {.m = dt_min_i64(m->n - i, DT_PANEL),
-                                     .n = pitch,
-                                     .k = m->queries - from,
-                                     .a = t->p + from * DT_KEYS + i,
-                                     .a_row = 1,
-                                     .a_k = DT_KEYS,
-                                     .b = t->dy + (m->t0 + from) * pitch,
-                                     .b_k = pitch,
-                                     .c = t->dvalues + key * pitch,
-                                     .c_row = pitch,
-                                     .keep = 1};
+    struct dt_gemm_direct product = dt_gemm_direct_of(
+        dt_min_i64(m->n - i, DT_PANEL), pitch, m->queries - from,
+        dt_as_columns(t->p + from * DT_KEYS + i, DT_KEYS),
+        dt_as_rows(t->dy + (m->t0 + from) * pitch, pitch), t->dvalues + key * pitch, pitch, 1.0f);
     dt_gemm_direct(shared->kernel, &product);
     product.a = t->ds + from * DT_KEYS + i, product.b = t->q + (m->t0 + from) * pitch;
     product.c = t->dkeys + key * pitch;

@@ -287,16 +287,10 @@ static void attend(const struct dt_attention_shared *shared, const struct piece 
             last = dt_min_i64(end, t1) - j;
     if (last <= first)
         return;
-    struct dt_gemm_direct product = {.m = rows,
-                                     .n = dt_round_up(last - first, DT_PANEL_KEYS),
-                                     .k = dt_round_up(shared->in->width, 4),
-                                     .a = t->q + row * pitch,
-                                     .a_row = pitch,
-                                     .a_k = 1,
-                                     .b = t->tile.turned_keys + first,
-                                     .b_k = DT_KEYS,
-                                     .c = t->scores + first,
-                                     .c_row = DT_KEYS};
+    struct dt_gemm_direct product = dt_gemm_direct_of(
+        rows, dt_round_up(last - first, DT_PANEL_KEYS), dt_round_up(shared->in->width, 4),
+        dt_as_rows(t->q + row * pitch, pitch), dt_as_rows(t->tile.turned_keys + first, DT_KEYS),
+        t->scores + first, DT_KEYS, 0.0f);
     dt_gemm_direct(shared->kernel, &product);
     for (int64_t q = 0; q < rows; q++) {
         int64_t low = dt_min_i64(dt_max_i64(p->starts[t0 + q] - j, first), last),
@@ -304,17 +298,9 @@ static void attend(const struct dt_attention_shared *shared, const struct piece 
         soften(t->scores + q * DT_KEYS, first, low, high, last, t->most + row + q, t->sum + row + q,
                t->out + (row + q) * pitch, pitch);
     }
-    product = (struct dt_gemm_direct){.m = rows,
-                                      .n = pitch,
-                                      .k = last - first,
-                                      .a = t->scores + first,
-                                      .a_row = DT_KEYS,
-                                      .a_k = 1,
-                                      .b = t->tile.values + first * pitch,
-                                      .b_k = pitch,
-                                      .c = t->out + row * pitch,
-                                      .c_row = pitch,
-                                      .keep = 1.0f};
+    product = dt_gemm_direct_of(rows, pitch, last - first, dt_as_rows(t->scores + first, DT_KEYS),
+                                dt_as_rows(t->tile.values + first * pitch, pitch),
+                                t->out + row * pitch, pitch, 1.0f);
     dt_gemm_direct(shared->kernel, &product);
 }
 

@@ -39,6 +39,27 @@ struct dt_gemm_direct {
     float keep;
     struct dt_soon *soon; // or NULL
 };
+// A factor of such a product: element [i, j] is at i·row + j·column.
+struct dt_factor {
+    const float *at;
+    int64_t row, column;
+};
+// The array of rows `pitch` floats apart, and its transpose.
+static inline struct dt_factor dt_as_rows(const float *at, int64_t pitch)
+{
+    return (struct dt_factor){at, pitch, 1};
+}
+static inline struct dt_factor dt_as_columns(const float *at, int64_t pitch)
+{
+    return (struct dt_factor){at, 1, pitch};
+}
+static inline struct dt_gemm_direct dt_gemm_direct_of(int64_t m, int64_t n, int64_t k,
+                                                      struct dt_factor a, struct dt_factor b,
+                                                      float *c, int64_t c_row, float keep)
+{
+    return (struct dt_gemm_direct){m,     n,        k,     a.at,  b.at, c,
+                                   a.row, a.column, b.row, c_row, keep, NULL};
+}
 void dt_gemm_direct(const struct dt_gemm_kernel *kernel, const struct dt_gemm_direct *product);
 // The same with a and b rounded to bf16, by the instructions of DT_ISA_AVX512_BF16; rows of a where
 // a_row is 1 are read up to a multiple of 16. scratch: dt_gemm_direct_bf16_bytes of it.

@@ -73,16 +73,10 @@ static void multiply_scores(const struct run *run, struct scratch *x)
     const struct ssd_sizes *s = &run->s;
     dt_gemm_turn(x->c_turned, s->q_pitch, x->chunk.c, s->n_pitch, s->n, x->chunk.rows);
     for (int64_t i = 0; i < x->chunk.rows; i += SSD_ROWS)
-        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = SSD_ROWS,
-                                                         .n = x->chunk.rows - i,
-                                                         .k = s->N,
-                                                         .a = x->chunk.b + i * s->n_pitch,
-                                                         .a_row = s->n_pitch,
-                                                         .a_k = 1,
-                                                         .b = x->c_turned + i,
-                                                         .b_k = s->q_pitch,
-                                                         .c = x->scores + i * s->q_pitch + i,
-                                                         .c_row = s->q_pitch});
+        ssd_multiply(&x->engine, SSD_ROWS, x->chunk.rows - i, s->N,
+                     dt_as_rows(x->chunk.b + i * s->n_pitch, s->n_pitch),
+                     dt_as_rows(x->c_turned + i, s->q_pitch), x->scores + i * s->q_pitch + i,
+                     s->q_pitch, 0.0f);
 }
 
 // dMᵀ of x dYᵀ, likewise: rows lack Δ.
@@ -90,16 +84,10 @@ static void multiply_dm(const struct run *run, struct scratch *x)
 {
     const struct ssd_sizes *s = &run->s;
     for (int64_t i = 0; i < x->chunk.rows; i += SSD_ROWS)
-        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = SSD_ROWS,
-                                                         .n = x->chunk.rows - i,
-                                                         .k = s->P,
-                                                         .a = x->x + i * s->p_pitch,
-                                                         .a_row = s->p_pitch,
-                                                         .a_k = 1,
-                                                         .b = x->turned + i,
-                                                         .b_k = s->q_pitch,
-                                                         .c = x->dm + i * s->q_pitch + i,
-                                                         .c_row = s->q_pitch});
+        ssd_multiply(&x->engine, SSD_ROWS, x->chunk.rows - i, s->P,
+                     dt_as_rows(x->x + i * s->p_pitch, s->p_pitch),
+                     dt_as_rows(x->turned + i, s->q_pitch), x->dm + i * s->q_pitch + i, s->q_pitch,
+                     0.0f);
 }
 
 // m = decay ∘ scores, dscores += dM ∘ decay, and square[t] = Σ_{s < t <= u} W[u, s]: `columns` has
@@ -163,16 +151,10 @@ static void multiply_din(const struct run *run, struct scratch *x)
 {
     const struct ssd_sizes *s = &run->s;
     for (int64_t i = 0; i < x->chunk.rows; i += SSD_ROWS)
-        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = SSD_ROWS,
-                                                         .n = s->p,
-                                                         .k = x->chunk.rows - i,
-                                                         .a = x->m + i * s->q_pitch + i,
-                                                         .a_row = s->q_pitch,
-                                                         .a_k = 1,
-                                                         .b = x->dy + i * s->p_pitch,
-                                                         .b_k = s->p_pitch,
-                                                         .c = x->din + i * s->p_pitch,
-                                                         .c_row = s->p_pitch});
+        ssd_multiply(&x->engine, SSD_ROWS, s->p, x->chunk.rows - i,
+                     dt_as_rows(x->m + i * s->q_pitch + i, s->q_pitch),
+                     dt_as_rows(x->dy + i * s->p_pitch, s->p_pitch), x->din + i * s->p_pitch,
+                     s->p_pitch, 0.0f);
 }
 
 // dc += keep ∘ dY h_before, whose product with C is before[t].
@@ -323,59 +305,25 @@ static void run_head(const struct run *run, struct scratch *x, const struct ssd_
     multiply_din(run, x);
     memset(x->before, 0, (size_t)s->q * sizeof(float));
     if (h) {
-        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = s->N,
-                                                         .n = x->chunk.rows,
-                                                         .k = s->P,
-                                                         .a = h,
-                                                         .a_row = s->P,
-                                                         .a_k = 1,
-                                                         .b = x->turned,
-                                                         .b_k = s->q_pitch,
-                                                         .c = x->dc_head,
-                                                         .c_row = s->q_pitch});
+        ssd_multiply(&x->engine, s->N, x->chunk.rows, s->P, dt_as_rows(h, s->P),
+                     dt_as_rows(x->turned, s->q_pitch), x->dc_head, s->q_pitch, 0.0f);
         add_dc(s, x);
     }
     if (last)
         memset(x->dx, 0, (size_t)(s->q * s->p_pitch) * sizeof(float));
     else
-        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = x->chunk.rows,
-                                                         .n = s->p,
-                                                         .k = s->N,
-                                                         .a = x->chunk.b,
-                                                         .a_row = s->n_pitch,
-                                                         .a_k = 1,
-                                                         .b = dh,
-                                                         .b_k = s->p_pitch,
-                                                         .c = x->dx,
-                                                         .c_row = s->p_pitch});
+        ssd_multiply(&x->engine, x->chunk.rows, s->p, s->N, dt_as_rows(x->chunk.b, s->n_pitch),
+                     dt_as_rows(dh, s->p_pitch), x->dx, s->p_pitch, 0.0f);
     sums[1] += finish_dx(run, x, head);
     if (!last) {
         dt_gemm_turn(x->turned, s->q_pitch, x->x, s->p_pitch, s->p, x->chunk.rows);
-        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = s->N,
-                                                         .n = x->chunk.rows,
-                                                         .k = s->P,
-                                                         .a = dh,
-                                                         .a_row = s->p_pitch,
-                                                         .a_k = 1,
-                                                         .b = x->turned,
-                                                         .b_k = s->q_pitch,
-                                                         .c = x->db,
-                                                         .c_row = s->q_pitch,
-                                                         .keep = 1.0f});
+        ssd_multiply(&x->engine, s->N, x->chunk.rows, s->P, dt_as_rows(dh, s->p_pitch),
+                     dt_as_rows(x->turned, s->q_pitch), x->db, s->q_pitch, 1.0f);
     }
     if (h && !last && x->steps.all != 0.0f)
         through = x->steps.all * multiply_states(s, dh, h);
-    ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = s->N,
-                                                     .n = s->p,
-                                                     .k = x->chunk.tokens,
-                                                     .a = x->chunk.c,
-                                                     .a_row = 1,
-                                                     .a_k = s->n_pitch,
-                                                     .b = x->dy,
-                                                     .b_k = s->p_pitch,
-                                                     .c = dh,
-                                                     .c_row = s->p_pitch,
-                                                     .keep = last ? 0.0f : x->steps.all});
+    ssd_multiply(&x->engine, s->N, s->p, x->chunk.tokens, dt_as_columns(x->chunk.c, s->n_pitch),
+                 dt_as_rows(x->dy, s->p_pitch), dh, s->p_pitch, last ? 0.0f : x->steps.all);
     finish_dlog(x, through);
     finish_steps(run, x, head, sums);
 }
@@ -394,18 +342,10 @@ static void finish_rows(const struct run *run, struct scratch *x, const struct s
     for (int64_t t = 0; t < rows; t += SSD_ROWS) {
         int64_t first = db ? t : 0; // of the tokens that it sums over
         const float *square = x->dscores + (db ? t * s->q_pitch + first : first * s->q_pitch + t);
-        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = SSD_ROWS,
-                                                         .n = s->n,
-                                                         .k = db ? rows - t : t + SSD_ROWS,
-                                                         .a = square,
-                                                         .a_row = db ? s->q_pitch : 1,
-                                                         .a_k = db ? 1 : s->q_pitch,
-                                                         .b = (db ? x->chunk.c : x->chunk.b) +
-                                                              first * s->n_pitch,
-                                                         .b_k = s->n_pitch,
-                                                         .c = x->rows + t * s->n_pitch,
-                                                         .c_row = s->n_pitch,
-                                                         .keep = 1.0f});
+        ssd_multiply(&x->engine, SSD_ROWS, s->n, db ? rows - t : t + SSD_ROWS,
+                     db ? dt_as_rows(square, s->q_pitch) : dt_as_columns(square, s->q_pitch),
+                     dt_as_rows((db ? x->chunk.c : x->chunk.b) + first * s->n_pitch, s->n_pitch),
+                     x->rows + t * s->n_pitch, s->n_pitch, 1.0f);
     }
     for (int64_t t = 0; t < x->chunk.tokens; t++)
         memcpy(to + t * columns, x->rows + t * s->n_pitch, (size_t)s->N * sizeof *to);

@@ -118,8 +118,12 @@ ssd_take_engine(struct dt_arena *arena, const struct dt_ssd_inputs *in, const st
         .pairs = dt_arena_take(arena, dt_gemm_direct_bf16_bytes(most, most, most)),
         .soon.view = DT_SOON_VIEWS};
 }
-static inline void ssd_multiply(struct ssd_engine *engine, struct dt_gemm_direct product)
+// c [m, n] = keep · c + a · b
+static inline void ssd_multiply(struct ssd_engine *engine, int64_t m, int64_t n, int64_t k,
+                                struct dt_factor a, struct dt_factor b, float *c, int64_t c_row,
+                                float keep)
 {
+    struct dt_gemm_direct product = dt_gemm_direct_of(m, n, k, a, b, c, c_row, keep);
     product.soon = &engine->soon;
     if (engine->bf16)
         dt_gemm_direct_bf16(&product, engine->pairs);

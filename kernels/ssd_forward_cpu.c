@@ -166,16 +166,10 @@ static void multiply_scores(const struct run *run, struct scratch *x)
     const struct ssd_sizes *s = &run->s;
     dt_gemm_turn(x->b_turned, s->q_pitch, x->chunk.b, s->n_pitch, s->n, x->chunk.rows);
     for (int64_t t = 0; t < x->chunk.rows; t += SSD_ROWS)
-        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = SSD_ROWS,
-                                                         .n = t + SSD_ROWS,
-                                                         .k = s->N,
-                                                         .a = x->chunk.c + t * s->n_pitch,
-                                                         .a_row = s->n_pitch,
-                                                         .a_k = 1,
-                                                         .b = x->b_turned,
-                                                         .b_k = s->q_pitch,
-                                                         .c = x->scores + t * s->q_pitch,
-                                                         .c_row = s->q_pitch});
+        ssd_multiply(&x->engine, SSD_ROWS, t + SSD_ROWS, s->N,
+                     dt_as_rows(x->chunk.c + t * s->n_pitch, s->n_pitch),
+                     dt_as_rows(x->b_turned, s->q_pitch), x->scores + t * s->q_pitch, s->q_pitch,
+                     0.0f);
 }
 
 // m = decay ∘ scores, column s times Δ_s: m x is (decay ∘ scores) X.
@@ -281,44 +275,19 @@ static void run_head(const struct run *run, struct scratch *x, const struct ssd_
     x->engine.soon = find_soon(run, x, piece, index, saved);
     apply_decay(s, x);
     if (before)
-        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = rows,
-                                                         .n = s->p,
-                                                         .k = s->N,
-                                                         .a = x->chunk.c,
-                                                         .a_row = s->n_pitch,
-                                                         .a_k = 1,
-                                                         .b = h,
-                                                         .b_k = s->p_pitch,
-                                                         .c = x->y,
-                                                         .c_row = s->p_pitch});
+        ssd_multiply(&x->engine, rows, s->p, s->N, dt_as_rows(x->chunk.c, s->n_pitch),
+                     dt_as_rows(h, s->p_pitch), x->y, s->p_pitch, 0.0f);
     skip_rows(s, x, run->args->in.d_skip[head], !before);
     for (int64_t t = 0; t < rows; t += SSD_ROWS)
-        ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = SSD_ROWS,
-                                                         .n = s->p,
-                                                         .k = t + SSD_ROWS,
-                                                         .a = x->m + t * s->q_pitch,
-                                                         .a_row = s->q_pitch,
-                                                         .a_k = 1,
-                                                         .b = x->x,
-                                                         .b_k = s->p_pitch,
-                                                         .c = x->y + t * s->p_pitch,
-                                                         .c_row = s->p_pitch,
-                                                         .keep = 1.0f});
+        ssd_multiply(&x->engine, SSD_ROWS, s->p, t + SSD_ROWS,
+                     dt_as_rows(x->m + t * s->q_pitch, s->q_pitch), dt_as_rows(x->x, s->p_pitch),
+                     x->y + t * s->p_pitch, s->p_pitch, 1.0f);
     store_head(run, x, head);
     if (!after)
         return;
     weigh_rows(s, x);
-    ssd_multiply(&x->engine, (struct dt_gemm_direct){.m = s->N,
-                                                     .n = s->p,
-                                                     .k = x->chunk.tokens,
-                                                     .a = x->chunk.b,
-                                                     .a_row = 1,
-                                                     .a_k = s->n_pitch,
-                                                     .b = x->x,
-                                                     .b_k = s->p_pitch,
-                                                     .c = h,
-                                                     .c_row = s->p_pitch,
-                                                     .keep = before ? x->steps.all : 0.0f});
+    ssd_multiply(&x->engine, s->N, s->p, x->chunk.tokens, dt_as_columns(x->chunk.b, s->n_pitch),
+                 dt_as_rows(x->x, s->p_pitch), h, s->p_pitch, before ? x->steps.all : 0.0f);
 }
 
 // [P, N] of a file of states and [n, p] here.
