@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes the README's tables of GPU measurements from the files that tests/gpu.sh bench writes.
+"""Makes the manual's tables of GPU measurements from the files that tests/gpu.sh bench writes.
 
-launch/results.py [FILE…]           prints them (default: all of launch/results)
-launch/results.py --into README.md  puts them between the lines <!-- results --> and <!-- /results -->
+launch/results.py [FILE…]                  prints them (default: all of launch/results)
+launch/results.py --into launch/README.md  puts them between the lines <!-- results --> and <!-- /results -->
 """
 import argparse
 import glob

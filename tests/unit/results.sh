@@ -34,6 +34,9 @@ cp page.md again.md
 check "… once" "$results" --into again.md new.json
 check "… and the same again" cmp page.md again.md
 
+cp "$repository/launch/README.md" manual.md
+check "the manual has a place for them" "$results" --into manual.md new.json
+
 mkdir launch
 cp "$results" launch/
 check "nothing measured" launch/results.py >empty.md
