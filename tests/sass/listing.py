@@ -74,7 +74,7 @@ def name_functions(functions, source):
 
 
 def short_name(name):
-    """`scan_backward_registers<16,2,8,bf16>` of the demangled name."""
+    """`scan_backward_registers<16,2,8,bf16,true>` of the demangled name."""
     name = re.sub(r"^void ", "", name)
     depth = 0
     for i, letter in enumerate(name):

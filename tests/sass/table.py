@@ -112,7 +112,7 @@ def compare(now):
     return faults, better
 
 
-# A statement of a comment: `scan_backward_registers<16,2,8,bf16>: 343 slots, 168 registers`.
+# A statement of a comment: `scan_backward_registers<16,2,8,bf16,true>: 172 slots, 168 registers`.
 NUMBER = r"([\d.]+) (%s)\b" % "|".join(COLUMNS + ["ns"])
 STATEMENT = re.compile(r"(\w+<[\w,]+>|\w+_kernel): (%s(?:(?:,| and) %s)*)" % (
     NUMBER.replace("(", "(?:"), NUMBER.replace("(", "(?:")))
