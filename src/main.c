@@ -1,4 +1,6 @@
-// dtrain: from arguments to a subcommand to an exit code. The only place that ends the process.
+// The program: prepares the process (standard streams, signals, OpenMP), runs the subcommand that
+// the arguments name, and returns its exit code. Where a rank fails alone, dt_die (base/error.h)
+// ends the process instead, with the last act that cmd/report.c registers.
 #include "base/crash.h"
 #include "base/file.h"
 #include "base/log.h"

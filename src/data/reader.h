@@ -1,6 +1,7 @@
 // A reader kind knows one schema: how its shards are recognised, what a window is, which arrays it
-// becomes. Each kind is one constant literal in a file of its own and one row in readers.c; nothing
-// else in the program knows it. Kinds that read HDF5 include h5_reader.h.
+// becomes. Each kind is one constant literal in a file of its own and one row in readers.c. The
+// room data calls a kind through its functions; `data.format` names the kinds and the schemas of
+// episodes that a user may ask for. Kinds that read HDF5 include h5_reader.h.
 #pragma once
 
 #include "base/round.h"

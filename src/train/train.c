@@ -173,7 +173,8 @@ static void warn_of_bad_step(const struct trainer *t, const struct dt_update_con
 {
     const char *unit = dt_model_unit(&t->job->model);
     if (update->skip && update->counted == 0)
-        dt_warn("step %lld skipped: none of its %s counts in the loss (each label is -100)",
+        dt_warn("step %lld skipped: none of its %s counts in the loss (labels of -100 and padding "
+                "do not)",
                 (long long)t->state.step, unit);
     else if (update->skip)
         dt_warn("step %lld skipped: loss %g, gradient norm %g, %.0f %s counted",
