@@ -36,7 +36,7 @@ check "twelve forward passes" test "$(count_of $table forward)" = 12
 check "twelve updates" test "$(count_of $table adamw)" = 12
 check "replicas are compared twice" test "$(count_of $table 'comparing replicas')" = 2
 check "scans of two layers" test "$(count_of $table scan_forward)" = 24
-check "ops of validation" bash -c "sed -n '/^ops of validation/,/^$/p' $table | grep -q '^  scan_forward '"
+check "scans of two layers in two validations of two batches" test "$(count_of <(sed -n '/^ops of validation/,/^$/p' $table) scan_forward)" = 8
 check "the same rows for programs" test "$(awk '/^$/ { rows = 0 } /^  +count/ { rows = 1; next } rows { n++ } END { print n }' $table)" = \
     "$(grep -c '"slowest_rank"' runs/two/profile.json)"
 check "no floor without limits" bash -c "! grep -q floor $table"

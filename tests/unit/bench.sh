@@ -109,6 +109,14 @@ awk -v rate="$(values tokens_per_s step.json)" -v gflops="$(values gflops step.j
     print gflops, rate * (2 * (6 * (24 * 96 + 48 * 10 + 2 * 48 + 48 * 24) + 27 * 48 * 4) + 6 * 100 * 24) / 1e9 }' | alike gflops 1e-3 6e-3
 awk -v best="$(values best_step_ms step.json)" -v ms="$(values step_ms step.json)" 'BEGIN { exit !(best > 0 && best <= ms) }' ||
     fail "the best step is slower than the median"
+# Frames that are slower to draw than to train on: the device is idle while it waits for them, and waits fit in the time
+# of the process.
+begun=${EPOCHREALTIME/./}
+"$dtrain" bench --step --d-model 8 --layers mlp --heads a:bernoulli --frame-size 4096 --seq-len 32 --batch 2 --threads 1 --seconds 0.3 --json >waits.json
+awk -v steps="$(values steps waits.json)" -v wait="$(values data_wait_ms waits.json)" -v idle="$(values idle_ms waits.json)" \
+    -v host="$(values host_wait_ms waits.json)" -v wall=$((${EPOCHREALTIME/./} - begun)) 'BEGIN {
+    wall /= 1000; exit !(wait > 0 && wait <= 1.01 * idle && steps * idle <= wall && steps * host <= wall) }' ||
+    fail "waits in a process of $((${EPOCHREALTIME/./} - begun)) us: $(cat waits.json)"
 # Its peak of memory, as the kernel has it until the process ends, where a sanitizer takes some more.
 kilobytes=0
 "$dtrain" bench --step $size --seconds 0.4 --json >peak.json &

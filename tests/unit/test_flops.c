@@ -1,4 +1,4 @@
-// The FLOPs of a token as the model reports them, and the bytes of ops that benchmarks and profiles
+// The FLOPs of a token as the model reports them, and the costs of ops that benchmarks and profiles
 // report, against what a training step calls. FLOPs: every product's 2 m n k, and of the
 // recurrences and of attention what a position costs by their formulas, three times as much in
 // training as in the forward pass.
@@ -9,8 +9,8 @@ enum { B = 2, L = 16, ROWS = B * L };
 
 static double flops; // of the calls so far
 
-static dt_status count_gemm(struct dt_device *device, const struct dt_gemm_args *a,
-                            struct dt_stream *stream)
+static dt_status product_flops(struct dt_device *device, const struct dt_gemm_args *a,
+                               struct dt_stream *stream)
 {
     flops +=
         2 * (double)dt_gemm_batch(a) * (double)a->c.rows * (double)a->c.cols * (double)dt_gemm_k(a);
@@ -18,7 +18,7 @@ static dt_status count_gemm(struct dt_device *device, const struct dt_gemm_args 
 }
 
 // A state: exp(ΔA), times h, ΔuB added, times C, summed: 9 as the paper counts them.
-static dt_status count_scan(struct dt_device *device, const struct dt_scan_forward_args *a,
+static dt_status scan_flops(struct dt_device *device, const struct dt_scan_forward_args *a,
                             struct dt_stream *stream)
 {
     flops += 3 * 9 * (double)a->y.rows * (double)a->in.u.cols * (double)a->in.b.cols;
@@ -26,7 +26,7 @@ static dt_status count_scan(struct dt_device *device, const struct dt_scan_forwa
 }
 
 // One decay for all states of a head: two products and their sums, and C.
-static dt_status count_ssd(struct dt_device *device, const struct dt_ssd_forward_args *a,
+static dt_status ssd_flops(struct dt_device *device, const struct dt_ssd_forward_args *a,
                            struct dt_stream *stream)
 {
     double states = (double)a->in.b.cols / (double)a->in.groups;
@@ -35,7 +35,7 @@ static dt_status count_ssd(struct dt_device *device, const struct dt_ssd_forward
 }
 
 // Half of the window's keys: a product with the query and one with the value.
-static dt_status count_attention(struct dt_device *device,
+static dt_status attention_flops(struct dt_device *device,
                                  const struct dt_attention_forward_args *a,
                                  struct dt_stream *stream)
 {
@@ -45,7 +45,7 @@ static dt_status count_attention(struct dt_device *device,
 }
 
 // The recurrent product, forward and backward; its weight's gradient is a gemm.
-static dt_status count_rnn(struct dt_device *device, const struct dt_rnn_forward_args *a,
+static dt_status rnn_flops(struct dt_device *device, const struct dt_rnn_forward_args *a,
                            struct dt_stream *stream)
 {
     flops += 2 * 2 * (double)a->y.rows * (double)a->in.w_hh.rows * (double)a->in.w_hh.cols;
@@ -56,11 +56,11 @@ static void check(struct dt_model_config config)
 {
     struct random_pass p;
     random_pass_open(&p, 1);
-    p.op.gemm = count_gemm;
-    p.op.scan_forward = count_scan;
-    p.op.ssd_forward = count_ssd;
-    p.op.attention_forward = count_attention;
-    p.op.rnn_forward = count_rnn;
+    p.op.gemm = product_flops;
+    p.op.scan_forward = scan_flops;
+    p.op.ssd_forward = ssd_flops;
+    p.op.attention_forward = attention_flops;
+    p.op.rnn_forward = rnn_flops;
     random_pass_create(&p, &config, B, L);
     flops = 0;
     random_pass_run(&p, false);
@@ -71,18 +71,27 @@ static void check(struct dt_model_config config)
     random_pass_close(&p);
 }
 
-// ---- bytes
+// ---- costs
 
 static const struct dt_backend *running;
 static struct {
-#define SUM(op) double op;
+#define SUM(op) struct dt_op_cost op;
     DT_OPS(SUM)
-} bytes;
+} cost;
+
+static void add(struct dt_op_cost *sum, struct dt_op_cost call)
+{
+    sum->bytes += call.bytes;
+    sum->flops += call.flops;
+    sum->lanes += call.lanes;
+    sum->exps += call.exps + call.exp2s;
+}
+
 #define COUNT(op)                                                                                  \
-    static dt_status count_bytes_##op(struct dt_device *device, const struct dt_##op##_args *a,    \
-                                      struct dt_stream *stream)                                    \
+    static dt_status count_##op(struct dt_device *device, const struct dt_##op##_args *a,          \
+                                struct dt_stream *stream)                                          \
     {                                                                                              \
-        bytes.op += dt_##op##_cost(running, a).bytes;                                              \
+        add(&cost.op, dt_##op##_cost(running, a));                                                 \
         return dt_cpu_op_table.op(device, a, stream);                                              \
     }
 DT_OPS(COUNT)
@@ -93,54 +102,89 @@ static void run_counted(const char *layers, bool gated)
     struct random_pass p;
     config.mlp_gated = gated;
     random_pass_open(&p, 1);
-#define WRAP(name) p.op.name = count_bytes_##name;
+#define WRAP(name) p.op.name = count_##name;
     DT_OPS(WRAP)
     running = &p.backend;
     random_pass_create(&p, &config, B, L);
-    memset(&bytes, 0, sizeof bytes);
+    memset(&cost, 0, sizeof cost);
     random_pass_run(&p, false);
     random_pass_close(&p);
 }
 
-// Arrays as the headers of kernels list them, in fp32: each is read or written once. M rows of d =
-// 24, E = 48, V = 40 numbers; N = 4 states, G = 2 groups of them and 6 heads in mamba2; 3 heads and
-// one of keys, of 8; H = 16 units; 40 in mlp.
-static void check_bytes(void)
+// In numbers of 4 bytes; a product's FLOPs are in lanes too where matrix units do not compute it.
+static void check_cost(const char *op, const struct dt_op_cost *is, double numbers, double flops_,
+                       double lanes, double exps)
+{
+    const double got[] = {is->bytes / 4, is->flops, is->lanes, is->exps};
+    const double want[] = {numbers, flops_, lanes, exps};
+    static const char *const what[] = {"numbers", "FLOPs", "lanes", "exponentials"};
+    for (int i = 0; i < 4; i++)
+        CHECK(fabs(got[i] - want[i]) <= 1e-9 * want[i], "%s: %g %s are reported, not %g", op,
+              got[i], what[i], want[i]);
+}
+#define CHECK_COST(op, ...) check_cost(#op, &cost.op, __VA_ARGS__)
+
+// Arrays as the headers of kernels list them, in fp32: each is read or written once; and the
+// arithmetic of an element, as the loops in kernels/*_cpu.c have it. M rows of d = 24, E = 48, V =
+// 40 numbers; N = 4 states, G = 2 groups of them and 6 heads in mamba2; 3 heads and one of keys, of
+// 8; H = 16 units; P = 40 in mlp; 4 taps; a query sees 8 keys, and the first ones fewer.
+static void check_costs(void)
 {
     const double M = ROWS, d = 24, E = 48, V = 40, N = 4, G = 2, H = 16, P = 40;
+    const double pairs = B * 3 * (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 * (L - 7));
     run_counted("mamba", false);
-    CHECK_NEAR(bytes.embed_forward, 4 * (M + M * d + M * d), 0);      // ids, rows of the table, out
-    CHECK_NEAR(bytes.embed_backward, 4 * (M + M * d + V * d * 2), 0); // += after the head
-    CHECK_NEAR(bytes.conv1d_silu_forward, 4 * 2 * M * E, 0);
-    CHECK_NEAR(bytes.conv1d_silu_backward, 4 * 3 * M * E, 0);
-    CHECK_NEAR(bytes.scan_forward, 4 * (4 * M * E + 2 * M * N + B * E * N), 0);
-    CHECK_NEAR(bytes.scan_backward, 4 * (7 * M * E + 4 * M * N + B * E * N), 0);
-    CHECK_NEAR(bytes.xent, 4 * (2 * M * V + 2 * M), 0);
+    CHECK_COST(embed_forward, M + M * d + M * d, 0, 0, 0);              // ids, rows, out
+    CHECK_COST(embed_backward, M + M * d + V * d * 2, M * d, M * d, 0); // += after the head
+    CHECK_COST(conv1d_silu_forward, 2 * M * E, M * E * 11, M * E * 7, M * E);
+    CHECK_COST(conv1d_silu_backward, 3 * M * E, M * E * 31, M * E * 19, M * E);
+    CHECK_COST(scan_forward, 4 * M * E + 2 * M * N + B * E * N, M * E * N * 7, M * E * N * 9,
+               M * E * (N + 2));
+    CHECK_COST(scan_backward, 7 * M * E + 4 * M * N + B * E * N, M * E * N * 21, M * E * N * 17,
+               M * E * (N + 3));
+    CHECK_COST(xent, 2 * M * V + 2 * M, M * V * 5, M * V * 5, M * V * 2);
     run_counted("mamba2", false);
-    CHECK_NEAR(bytes.ssd_forward, 4 * (2 * M * E + 2 * M * G * N + M * 6 + B * E * N), 0);
-    CHECK_NEAR(bytes.ssd_backward, 4 * (3 * M * E + 4 * M * G * N + 2 * M * 6 + B * E * N), 0);
-    CHECK_NEAR(bytes.gated_rmsnorm_forward, 4 * 3 * M * E, 0);
-    CHECK_NEAR(bytes.gated_rmsnorm_backward, 4 * 5 * M * E, 0);
+    const double half = (double)dt_cpu_op_table.ssd_chunk / 2; // of a chunk's square
+    CHECK_COST(ssd_forward, 2 * M * E + 2 * M * G * N + M * 6 + B * E * N,
+               2 * M * (E * (2 * N + half) + G * N * half), 0, M * 6 * (half + 3));
+    CHECK_COST(ssd_backward, 3 * M * E + 4 * M * G * N + 2 * M * 6 + B * E * N,
+               2 * M * (E * (4 * N + 2 * half) + 3 * G * N * half), 0, M * 6 * (half + 3));
+    CHECK_COST(gated_rmsnorm_forward, 3 * M * E, M * E * 7, M * E * 7, M * E);
+    CHECK_COST(gated_rmsnorm_backward, 5 * M * E, M * E * 19, M * E * 19, M * E);
     run_counted("attention", false);
-    CHECK_NEAR(bytes.attention_forward, 4 * (2 * M * d + 2 * M * 8), 0);
-    CHECK_NEAR(bytes.attention_backward, 4 * (4 * M * d + 4 * M * 8), 0);
+    CHECK_COST(attention_forward, 2 * M * d + 2 * M * 8, pairs * 35, pairs * 19, pairs);
+    CHECK_COST(attention_backward, 4 * M * d + 4 * M * 8, pairs * 83, pairs * 43, pairs);
     run_counted("gru", false);
-    CHECK_NEAR(bytes.rnn_forward, 4 * M * H * (3 + 1 + 1 + 4), 0);      // x, y, previous, gates
-    CHECK_NEAR(bytes.rnn_backward, 4 * M * H * (4 + 1 + 1 + 3 + 3), 0); // and dy, dx, dp
+    CHECK_COST(rnn_forward, M * H * (3 + 1 + 1 + 4), M * 6 * H * H, 0,
+               M * H * 4); // x, y, previous, gates
+    CHECK_COST(rnn_backward, M * H * (4 + 1 + 1 + 3 + 3), M * 6 * H * H, 0, 0); // and dy, dx, dp
     run_counted("lstm", false);
-    CHECK_NEAR(bytes.rnn_forward, 4 * M * H * (4 + 1 + 1 + 4 + 1), 0); // and cells
-    CHECK_NEAR(bytes.rnn_backward, 4 * M * H * (4 + 1 + 1 + 4), 0);
+    CHECK_COST(rnn_forward, M * H * (4 + 1 + 1 + 4 + 1), M * 8 * H * H, 0, M * H * 4); // and cells
+    CHECK_COST(rnn_backward, M * H * (4 + 1 + 1 + 4), M * 8 * H * H, 0, 0);
     // Norms: the stream, y and rstd; after a block its output and the stream that it is added to.
     // Back: dy, the stream, its gradient (the first one's =, then +=), dx and rstd.
     run_counted("mlp*2", false);
-    CHECK_NEAR(bytes.rmsnorm_residual_forward, 4 * (2 + 4 + 4) * M * d + 4 * 3 * M, 0);
-    CHECK_NEAR(bytes.rmsnorm_residual_backward, 4 * (4 + 5 + 5) * M * d + 4 * 3 * M, 0);
+    CHECK_COST(rmsnorm_residual_forward, (2 + 4 + 4) * M * d + 3 * M, M * d * (4 + 5 + 5),
+               M * d * 4 * 3, 0);
+    CHECK_COST(rmsnorm_residual_backward, (4 + 5 + 5) * M * d + 3 * M, M * d * 12 * 3,
+               M * d * 10 * 3, 0);
     run_counted("mlp", false);
-    CHECK_NEAR(bytes.silu_gate_forward, 4 * 2 * M * P, 0);
-    CHECK_NEAR(bytes.silu_gate_backward, 4 * 3 * M * P, 0);
+    CHECK_COST(silu_gate_forward, 2 * M * P, M * P * 3, M * P * 3, M * P);
+    CHECK_COST(silu_gate_backward, 3 * M * P, M * P * 7, M * P * 7, M * P);
     run_counted("mlp", true);
-    CHECK_NEAR(bytes.silu_gate_forward, 4 * 3 * M * P, 0);
-    CHECK_NEAR(bytes.silu_gate_backward, 4 * 5 * M * P, 0);
+    CHECK_COST(silu_gate_forward, 3 * M * P, M * P * 4, M * P * 4, M * P);
+    CHECK_COST(silu_gate_backward, 5 * M * P, M * P * 10, M * P * 10, M * P);
+
+    float average;
+    const struct dt_adamw_args adamw = {.n = 10, .average = &average};
+    const struct dt_sum_squares_args squares = {.n = 10};
+    const struct dt_accumulate_args accumulate = {.n = 10};
+    memset(&cost, 0, sizeof cost);
+    add(&cost.adamw, dt_adamw_cost(running, &adamw));
+    add(&cost.sum_squares, dt_sum_squares_cost(running, &squares));
+    add(&cost.accumulate, dt_accumulate_cost(running, &accumulate));
+    CHECK_COST(adamw, 90, 170, 140, 0);
+    CHECK_COST(sum_squares, 10, 20, 20, 0);
+    CHECK_COST(accumulate, 30, 10, 10, 0);
 }
 
 int main(void)
@@ -157,6 +201,6 @@ int main(void)
     check(config);
     config.autoregressive = true;
     check(config);
-    check_bytes();
+    check_costs();
     return test_end();
 }

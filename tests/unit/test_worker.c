@@ -66,6 +66,12 @@ static void test_failure(struct dt_worker *worker)
     CHECK(!dt_worker_has_failed(worker), "the error was taken");
     CHECK_INT(dt_worker_outcome(worker), DT_OK);
     dt_error_clear();
+
+    struct job job = {.go_on = true};
+    dt_worker_begin(worker, fail, &seven);
+    CHECK(dt_worker_wait(worker, 60), "it ends");
+    dt_worker_begin(worker, wait_for_owner, &job); // drops the error that nobody took
+    CHECK_INT(dt_worker_outcome(worker), DT_OK);
 }
 
 // Its silence counts from when the work began, however long it was idle before.
