@@ -5,6 +5,7 @@
 // and it widens bf16 while it copies. A handful of rows, and int8, goes to dt_gemm_rows. Owns
 // oneDNN's primitives, made once a shape.
 #include "base/hash.h"
+#include "base/memory.h"
 #include "kernels/cpu.h"
 #include "kernels/gemm_rows_cpu.h"
 #include "kernels/gemm_tile_cpu.h"
@@ -12,7 +13,6 @@
 
 #include <omp.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -51,9 +51,8 @@ struct plan {
 
 dt_status dt_gemm_cpu_open(struct dt_gemm_cpu **gemm)
 {
-    struct dt_gemm_cpu *g = calloc(1, sizeof *g);
-    if (!g)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the matmul cache");
+    struct dt_gemm_cpu *g;
+    DT_TRY(DT_NEW(&g, 1, "the matmul cache"));
     pthread_mutex_init(&g->lock, NULL);
     g->isa = dt_onednn_isa();
     dt_status status = dt_onednn_open(&g->onednn);
@@ -108,9 +107,8 @@ static unsigned bucket_of(const struct dt_matmul_shape *shape)
 static dt_status add_entry(struct dt_gemm_cpu *gemm, const struct dt_matmul_shape *shape,
                            struct dt_matmul **matmul)
 {
-    struct entry *e = calloc(1, sizeof *e);
-    if (!e)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the matmul cache");
+    struct entry *e;
+    DT_TRY(DT_NEW(&e, 1, "the matmul cache"));
     dt_status status = dt_matmul_create(gemm->onednn, shape, &e->matmul);
     if (status != DT_OK) {
         free(e);

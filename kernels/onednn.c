@@ -2,10 +2,11 @@
 // their own) and 3.x (descriptors are opaque) is kept in the first part of this file.
 #include "kernels/onednn.h"
 
+#include "base/memory.h"
+
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { A, B, C, SCRATCH, N_MEMORY };
 
@@ -103,9 +104,8 @@ struct dt_matmul {
 
 dt_status dt_onednn_open(struct dt_onednn **onednn)
 {
-    struct dt_onednn *o = calloc(1, sizeof *o);
-    if (!o)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for oneDNN's engine");
+    struct dt_onednn *o;
+    DT_TRY(DT_NEW(&o, 1, "oneDNN's engine"));
     dnnl_status_t status = dnnl_engine_create(&o->engine, dnnl_cpu, 0);
     if (status == dnnl_success)
         status = dnnl_stream_create(&o->stream, o->engine, dnnl_stream_default_flags);
@@ -234,9 +234,8 @@ static dnnl_status_t build(struct dt_matmul *matmul, const struct dt_matmul_shap
 dt_status dt_matmul_create(struct dt_onednn *onednn, const struct dt_matmul_shape *shape,
                            struct dt_matmul **matmul)
 {
-    struct dt_matmul *m = calloc(1, sizeof *m);
-    if (!m)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a oneDNN matmul");
+    struct dt_matmul *m;
+    DT_TRY(DT_NEW(&m, 1, "a oneDNN matmul"));
     m->onednn = onednn;
     // A primitive keeps for life the thread count that it was made under.
     int threads = omp_get_max_threads();

@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/round.h"
 #include "kernels/cpu.h"
 
@@ -45,9 +46,8 @@ static dt_status cpu_open(int index, int threads, struct dt_device **device)
         return DT_FAIL(DT_USER, "use 0 threads for all cores that this process may use",
                        "CPU device %d with %d threads: must be 0 … %d", index, threads,
                        MAX_THREADS);
-    struct dt_device *d = calloc(1, sizeof *d);
-    if (!d)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the CPU device");
+    struct dt_device *d;
+    DT_TRY(DT_NEW(&d, 1, "the CPU device"));
     dt_status status = dt_gemm_cpu_open(&d->gemm);
     if (status != DT_OK) {
         free(d);

@@ -4,11 +4,11 @@
 #include "backend/cuda.h"
 
 #include "base/arena.h"
+#include "base/memory.h"
 #include "kernels/cuda.h"
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 // One allocation: CUDA cannot tell the size of a pointer.
@@ -120,9 +120,8 @@ static dt_status cuda_alloc(struct dt_device *device, int64_t bytes, void **memo
 {
     if (bytes < 0)
         return DT_FAIL(DT_MACHINE, NULL, "cannot allocate %lld bytes", (long long)bytes);
-    struct dt_cuda_block *block = malloc(sizeof *block);
-    if (!block)
-        return DT_FAIL(DT_MACHINE, NULL, "out of memory: list of allocations");
+    struct dt_cuda_block *block;
+    DT_TRY(DT_NEW(&block, 1, "the list of allocations"));
     dt_status status = dt_cuda_make_current(device);
     if (status == DT_OK)
         status = take(device, bytes, memory);

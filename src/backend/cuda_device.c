@@ -3,6 +3,7 @@
 #include "backend/cuda.h"
 
 #include "base/cores.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "kernels/cuda.h"
 
@@ -210,9 +211,8 @@ dt_status dt_cuda_open(int index, int threads, struct dt_device **device)
             "start fewer ranks on this host, or request more GPUs (CUDA_VISIBLE_DEVICES, "
             "Slurm's --gres=gpu:N)",
             "there is no GPU %d: this process sees %d, numbered from 0", index, n);
-    struct dt_device *d = calloc(1, sizeof *d);
-    if (!d)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the CUDA device");
+    struct dt_device *d;
+    DT_TRY(DT_NEW(&d, 1, "the CUDA device"));
     d->index = index;
     d->threads = threads;
     pthread_mutex_init(&d->lock, NULL);

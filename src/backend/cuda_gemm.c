@@ -18,12 +18,12 @@
 #include "backend/cuda_library.h"
 #include "base/arena.h"
 #include "base/hash.h"
+#include "base/memory.h"
 #include "kernels/cuda.h"
 
 #include <cublasLt.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define DT_CUBLASLT(X)                                                                             \
@@ -154,10 +154,9 @@ static dt_status open_handle(struct dt_cuda_gemm *gemm)
 
 dt_status dt_cuda_gemm_open(struct dt_device *device, struct dt_cuda_gemm **gemm)
 {
-    struct dt_cuda_gemm *g = calloc(1, sizeof *g);
+    struct dt_cuda_gemm *g;
     *gemm = NULL;
-    if (!g)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the GEMM shapes");
+    DT_TRY(DT_NEW(&g, 1, "the GEMM shapes"));
     g->workspace = device->major >= 9 ? workspace_hopper : workspace_before;
     pthread_mutex_init(&g->lock, NULL);
     dt_status status = open_library(&g->lt);
@@ -359,9 +358,8 @@ static unsigned bucket_of(const struct key *key)
 
 static dt_status add_shape(struct dt_cuda_gemm *gemm, const struct key *key, struct shape **shape)
 {
-    struct shape *s = calloc(1, sizeof *s);
-    if (!s)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a GEMM shape");
+    struct shape *s;
+    DT_TRY(DT_NEW(&s, 1, "a GEMM shape"));
     s->key = *key;
     dt_status status = describe_shape(gemm, s);
     if (status == DT_OK)

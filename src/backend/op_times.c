@@ -1,7 +1,7 @@
 // Of an op on a device two stamps are kept until its step is done; on the CPU one time is enough.
 #include "backend/op_times.h"
 
-#include <stdlib.h>
+#include "base/memory.h"
 
 enum {
     CALLS = 16384, // of a step; the rest is not timed
@@ -71,8 +71,7 @@ int64_t dt_op_times_bytes(const struct dt_backend *backend, bool host)
 static dt_status create_on_device(struct dt_op_times *t)
 {
     struct dt_stream *stream;
-    if (!(t->calls = calloc(CALLS, sizeof *t->calls)))
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the times of %d calls", CALLS);
+    DT_TRY(DT_NEW(&t->calls, CALLS, "the times of %d calls", CALLS));
     DT_TRY(dt_alloc(t->backend, stamps_bytes, &t->stamps));
     DT_TRY(dt_alloc_host(t->backend, stamps_bytes, &t->read));
     DT_TRY(dt_stream_create(t->backend, &stream));
@@ -84,9 +83,8 @@ static dt_status create_on_device(struct dt_op_times *t)
 dt_status dt_op_times_create(const struct dt_backend *backend,
                              const struct dt_machine_limits *limits, struct dt_op_times **times)
 {
-    struct dt_op_times *t = calloc(1, sizeof *t);
-    if (!t)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the times of ops");
+    struct dt_op_times *t;
+    DT_TRY(DT_NEW(&t, 1, "the times of ops"));
     t->backend = backend;
     t->limits = limits;
     dt_status status = backend->table->unified ? DT_OK : create_on_device(t);

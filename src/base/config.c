@@ -2,6 +2,7 @@
 #include "base/config.h"
 
 #include "base/config_internal.h"
+#include "base/memory.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -52,11 +53,12 @@ void dt_config_problem(struct dt_problems *problems, const struct dt_config *con
 
 dt_status dt_config_keep(struct dt_config_value *value, const char *text, const char *origin)
 {
-    char *new_text = strdup(text), *new_origin = strdup(origin);
-    if (!new_text || !new_origin) {
+    char *new_text, *new_origin;
+    DT_TRY(dt_memory_text(&new_text, "%s", text));
+    dt_status status = dt_memory_text(&new_origin, "%s", origin);
+    if (status != DT_OK) {
         free(new_text);
-        free(new_origin);
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %zu bytes of configuration", strlen(text));
+        return status;
     }
     free(value->text);
     free(value->origin);

@@ -4,10 +4,10 @@
 
 #include "base/config_internal.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/nearest.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
@@ -169,15 +169,13 @@ static dt_status load_text(struct loader *loader, const char *path, const char *
     if (zero) // one message, not one for each line
         return DT_FAIL(DT_USER, "save it as plain text in UTF-8",
                        "%s is not a text file: byte 0x00 at offset %td", path, zero - text);
-    struct dt_ini *ini = malloc(sizeof *ini);
-    int *opened = calloc(count_sections(loader->table), sizeof *opened);
+    struct dt_ini *ini = NULL;
+    struct place place = {.path = path};
     size_t length = strlen(path);
-    struct place place = {.path = path, .opened = opened};
-    dt_status status = DT_OK;
-    if (!ini || !opened) {
-        status = DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", path);
-        goto out;
-    }
+    dt_status status;
+    DT_TRY_GOTO(status, out,
+                DT_NEW(&place.opened, count_sections(loader->table), "the sections of %s", path));
+    DT_TRY_GOTO(status, out, DT_NEW(&ini, 1, "reading %s", path));
     if (length > PATH_SHOWN) // its end: the line number must fit too
         place.path += length - PATH_SHOWN;
     dt_ini_open(ini, text, size);
@@ -185,7 +183,7 @@ static dt_status load_text(struct loader *loader, const char *path, const char *
         DT_TRY_GOTO(status, out, read_line(loader, &place, ini));
 out:
     free(ini);
-    free(opened);
+    free(place.opened);
     return status;
 }
 
@@ -230,9 +228,7 @@ static dt_status load_environment(struct loader *loader, const char *const *envi
         dt_status status = DT_OK;
         if (!equals || strncmp(*environment, prefix, n) != 0)
             continue;
-        variable = strndup(*environment, (size_t)(equals - *environment));
-        if (!variable)
-            return DT_FAIL(DT_MACHINE, NULL, "no memory to read the environment");
+        DT_TRY(dt_memory_text(&variable, "%.*s", (int)(equals - *environment), *environment));
         if (is_configuration(loader->table, variable + n))
             status = read_variable(loader, variable, equals + 1);
         free(variable);
@@ -283,20 +279,22 @@ static void check_required(struct loader *loader)
 static dt_status create(const struct dt_config_table *table, const char *name,
                         struct dt_config **config)
 {
-    struct dt_config *made = calloc(1, sizeof *made);
+    struct dt_config *made;
     struct dt_config_row row = {0};
     while (dt_config_next(table, &row)) // row.index: their number at the end
         ;
-    if (made && (made->name = strdup(name ? name : "")) &&
-        (made->values = calloc((size_t)row.index + 1, sizeof *made->values))) {
-        made->table = table;
+    DT_TRY(DT_NEW(&made, 1, "a configuration"));
+    made->table = table;
+    dt_status status = dt_memory_text(&made->name, "%s", name ? name : "");
+    if (status == DT_OK)
+        status = DT_NEW(&made->values, row.index, "the values of a configuration");
+    if (status == DT_OK) {
         *config = made;
         return DT_OK;
     }
-    if (made)
-        free(made->name);
+    free(made->name);
     free(made);
-    return DT_FAIL(DT_MACHINE, NULL, "no memory for a configuration");
+    return status;
 }
 
 static dt_status parse(const struct dt_config_table *table, dt_config_check *check,

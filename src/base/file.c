@@ -2,6 +2,8 @@
 // POSIX calls only; interrupted calls are repeated, partial reads and writes continued.
 #include "base/file.h"
 
+#include "base/memory.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -452,12 +454,13 @@ dt_status dt_hash_file(const char *path, uint64_t *hash, int64_t *size)
     int64_t total, got;
     DT_TRY(dt_open_read(path, &fd, &total));
     XXH64_state_t *state = XXH64_createState();
-    char *chunk = malloc(HASH_CHUNK);
-    dt_status status = DT_OK;
-    if (!state || !chunk) {
+    char *chunk = NULL;
+    dt_status status;
+    if (!state) {
         status = DT_FAIL(DT_MACHINE, NULL, "no memory to hash %s", path);
         goto out;
     }
+    DT_TRY_GOTO(status, out, DT_NEW(&chunk, HASH_CHUNK, "reading %s", path));
     XXH64_reset(state, 0);
     total = 0;
     do {

@@ -17,7 +17,8 @@ static inline dt_status dt_list_grow(void *list, int64_t n, size_t item_bytes)
     memcpy(&items, list, sizeof items);
     items = realloc(items, (size_t)(n > 0 ? 2 * n : 1) * item_bytes);
     if (!items)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of %lld", 2 * (long long)n);
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of %lld items of %zu bytes",
+                       2 * (long long)n, item_bytes);
     memcpy(list, &items, sizeof items);
     return DT_OK;
 }

@@ -1,6 +1,7 @@
 // The index of a safetensors file: made from the JSON of its header, every value hostile until
 // checked; searched; freed. cJSON reads the JSON; what it lets pass (control characters, escaped
 // zeros, duplicates, numbers of any kind, text after the end) is refused here.
+#include "base/memory.h"
 #include "base/safetensors.h"
 #include "base/safetensors_format.h"
 #include "base/text.h"
@@ -110,11 +111,9 @@ static dt_status read_json(const char *path, const char *header, int64_t size, c
     if (header[0] != '{')
         return BAD("%s: the header does not begin with {", path);
     DT_TRY(check_text(path, header, size));
-    char *text = malloc((size_t)size + 1); // cJSON looks one byte past the end of cut JSON
-    if (!text)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);
+    char *text; // with a zero after it: cJSON looks one byte past the end of cut JSON
+    DT_TRY(DT_NEW(&text, size + 1, "the header of %s", path));
     memcpy(text, header, (size_t)size);
-    text[size] = 0;
     const char *end = NULL;
     *root = cJSON_ParseWithLengthOpts(text, (size_t)size + 1, &end, 0);
     int64_t at = end ? end - text : 0;
@@ -229,9 +228,7 @@ static dt_status read_tensor(const char *path, const cJSON *object, int64_t data
     if (!is_plain(object->string))
         return BAD("%s: a tensor has control characters in its name", path);
     DT_TRY(find_members(path, object, members));
-    tensor->name = strdup(object->string);
-    if (!tensor->name)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);
+    DT_TRY(dt_memory_text(&tensor->name, "%s", object->string));
     DT_TRY(read_dtype(path, members[DTYPE], tensor));
     DT_TRY(read_shape(path, members[SHAPE], tensor));
     DT_TRY(read_offsets(path, members[OFFSETS], data_bytes, tensor));
@@ -272,17 +269,13 @@ static dt_status read_metadata(const char *path, const cJSON *object, struct dt_
         return BAD("%s: __metadata__ is not a JSON object", path);
     if (file->metadata)
         return BAD("%s: duplicate __metadata__", path);
-    file->metadata = calloc((size_t)cJSON_GetArraySize(object) + 1, 2 * sizeof *file->metadata);
-    if (!file->metadata)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);
+    DT_TRY(DT_NEW(&file->metadata, 2 * cJSON_GetArraySize(object), "the header of %s", path));
     for (const cJSON *item = object->child; item; item = item->next) {
         if (!cJSON_IsString(item))
             return BAD("%s: __metadata__: a value is not a string", path);
         char **pair = &file->metadata[2 * file->n_metadata++];
-        pair[0] = strdup(item->string);
-        pair[1] = strdup(item->valuestring);
-        if (!pair[0] || !pair[1])
-            return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);
+        DT_TRY(dt_memory_text(&pair[0], "%s", item->string));
+        DT_TRY(dt_memory_text(&pair[1], "%s", item->valuestring));
     }
     qsort(file->metadata, (size_t)file->n_metadata, 2 * sizeof *file->metadata, by_key);
     for (int i = 1; i < file->n_metadata; i++)
@@ -324,9 +317,7 @@ static dt_status check_layout(const struct dt_safetensors *file, int64_t data_by
 static dt_status index_header(const cJSON *root, int64_t header_size, int64_t data_bytes,
                               struct dt_safetensors *file)
 {
-    file->tensors = calloc((size_t)cJSON_GetArraySize(root) + 1, sizeof *file->tensors);
-    if (!file->tensors)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", file->path);
+    DT_TRY(DT_NEW(&file->tensors, cJSON_GetArraySize(root), "the header of %s", file->path));
     for (const cJSON *item = root->child; item; item = item->next) {
         if (strcmp(item->string, "__metadata__") == 0)
             DT_TRY(read_metadata(file->path, item, file));
@@ -345,13 +336,9 @@ dt_status dt_safetensors_parse(const char *path, const char *header, int64_t siz
 {
     cJSON *root = NULL;
     dt_status status;
-    *file = calloc(1, sizeof **file);
-    if (!*file || !((*file)->path = strdup(path))) {
-        free(*file);
-        *file = NULL;
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);
-    }
+    DT_TRY(DT_NEW(file, 1, "the header of %s", path));
     (*file)->fd = -1;
+    DT_TRY_GOTO(status, out, dt_memory_text(&(*file)->path, "%s", path));
     DT_TRY_GOTO(status, out, read_json(path, header, size, &root));
     DT_TRY_GOTO(status, out, index_header(root, size, data_bytes, *file));
 out:

@@ -2,10 +2,10 @@
 #include "base/safetensors.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/safetensors_format.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -34,9 +34,7 @@ static dt_status read_header(int fd, const char *path, int64_t file_size, char *
         return DT_FAIL(DT_USER, "the file is truncated; copy or create it again",
                        "%s: a header of %" PRId64 " bytes, the file has %" PRId64 " bytes", path,
                        *size, file_size);
-    *header = malloc((size_t)*size + 1);
-    if (!*header)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the header of %s", path);
+    DT_TRY(DT_NEW(header, *size + 1, "the header of %s", path));
     return dt_pread_all(fd, path, *header, *size, DT_SAFETENSORS_PREFIX);
 }
 

@@ -4,6 +4,7 @@
 #include "base/safetensors.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/round.h"
 #include "base/safetensors_format.h"
 #include "base/text.h"
@@ -12,7 +13,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -92,14 +92,14 @@ static dt_status print_preamble(const char *path, const cJSON *root, struct prea
     size_t length = strlen(json), padded = (size_t)dt_round_up((int64_t)length, ALIGN);
     uint64_t word = padded;
     preamble->size = (int64_t)(DT_SAFETENSORS_PREFIX + padded);
-    preamble->bytes = malloc((size_t)preamble->size);
-    if (preamble->bytes) {
+    dt_status status = DT_NEW(&preamble->bytes, preamble->size, "the header of %s", path);
+    if (status == DT_OK) {
         memcpy(preamble->bytes, &word, sizeof word);
         memcpy(preamble->bytes + DT_SAFETENSORS_PREFIX, json, length);
         memset(preamble->bytes + DT_SAFETENSORS_PREFIX + length, ' ', padded - length);
     }
     cJSON_free(json);
-    return preamble->bytes ? DT_OK : no_memory(path);
+    return status;
 }
 
 // By the reader's own checker: what this writes, this reads (names, duplicates, sizes).
@@ -123,18 +123,14 @@ static void free_writer(struct dt_safetensors_writer *writer)
 
 static dt_status open_writer(const char *path, int64_t size, struct dt_safetensors_writer **writer)
 {
-    struct dt_safetensors_writer *w = calloc(1, sizeof *w);
+    struct dt_safetensors_writer *w;
     *writer = NULL;
-    if (!w)
-        return no_memory(path);
-    w->path = strdup(path);
+    DT_TRY(DT_NEW(&w, 1, "a writer of %s", path));
     w->hash = XXH64_createState();
     w->size = size;
     w->fd = -1;
-    dt_status status = DT_OK;
-    if (!w->path || !w->hash)
-        status = no_memory(path);
-    else if ((w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0)
+    dt_status status = w->hash ? dt_memory_text(&w->path, "%s", path) : no_memory(path);
+    if (status == DT_OK && (w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0)
         status = DT_FAIL_ERRNO("create", path);
     if (status != DT_OK) {
         free_writer(w);

@@ -1,9 +1,10 @@
 // Counters and spans, under one lock: a few hundred spans a step do not contend for it.
 #include "base/trace.h"
 
+#include "base/memory.h"
+
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 atomic_int dt_trace_mode;
@@ -23,9 +24,9 @@ static struct {
 
 dt_status dt_trace_open(int64_t spans)
 {
-    struct dt_trace_span *memory = spans > 0 ? calloc((size_t)spans, sizeof *memory) : NULL;
-    if (spans > 0 && !memory)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a trace of %lld spans", (long long)spans);
+    struct dt_trace_span *memory = NULL;
+    if (spans > 0)
+        DT_TRY(DT_NEW(&memory, spans, "a trace of %lld spans", (long long)spans));
     dt_trace_close();
     pthread_mutex_lock(&trace.lock);
     trace.spans = memory;

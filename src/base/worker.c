@@ -3,10 +3,10 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/memory.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct dt_worker {
@@ -50,10 +50,9 @@ static void *serve(void *worker)
 
 dt_status dt_worker_start(struct dt_worker **worker)
 {
-    struct dt_worker *w = calloc(1, sizeof *w);
+    struct dt_worker *w;
     *worker = NULL;
-    if (!w)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a thread");
+    DT_TRY(DT_NEW(&w, 1, "a thread"));
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
     int code = pthread_create(&w->thread, NULL, serve, w);

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/round.h"
 #include "comm/selftest.h"
 #include "job/device.h"
@@ -152,9 +153,8 @@ static dt_status count_wrong(const struct bench *b, const struct dt_known_values
 static dt_status check_once(const struct bench *b, const struct dt_collective *c, int64_t bytes,
                             const struct dt_known_values *known, int64_t *wrong)
 {
-    int64_t *wrong_from = calloc((size_t)b->route.comm->info.size + 1, sizeof *wrong_from);
-    dt_status status =
-        wrong_from ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to count wrong values");
+    int64_t *wrong_from;
+    dt_status status = DT_NEW(&wrong_from, b->route.comm->info.size + 1, "counts of wrong values");
     if (status == DT_OK) // what an exchange does not deliver is wrong
         status = clear(b, bytes);
     if (status == DT_OK)
@@ -382,12 +382,12 @@ static void say_what_was_skipped(const struct bench *b)
 
 static dt_status measure_backend(struct bench *b)
 {
-    struct row *row = malloc(sizeof *row);
+    struct row *row = NULL;
     b->skipped = 0;
     int64_t unit = dt_dtype_size(types[b->route.options->type]) * b->route.comm->info.size;
     dt_status status = allocate(b, dt_max_i64(dt_min_i64(b->limit, b->last), unit));
-    if (!row)
-        status = DT_FAIL(DT_MACHINE, NULL, "no memory for the times of a row");
+    if (status == DT_OK)
+        status = DT_NEW(&row, 1, "the times of a row");
     status = dt_agree(b->route.comm, status);
     if (status == DT_OK && b->route.options->pairs)
         status = dt_bench_pairs(&b->route, dt_min_i64(b->limit, b->last));

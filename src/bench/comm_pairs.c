@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -147,15 +148,12 @@ dt_status dt_bench_pairs(const struct dt_bench_route *route, int64_t bytes)
     const struct dt_comm_info *info = &route->comm->info;
     int n = info->size;
     size_t cells = (size_t)n * (size_t)n;
-    struct pairs p = {.route = route,
-                      .n = n,
-                      .bytes = bytes,
-                      .rates = calloc(cells, sizeof *p.rates),
-                      .list = calloc(cells, sizeof *p.list),
-                      .hosts = calloc((size_t)n, sizeof *p.hosts)};
-    dt_status status = p.rates && p.list && p.hosts
-                           ? DT_OK
-                           : DT_FAIL(DT_MACHINE, NULL, "no memory for the pairs of %d ranks", n);
+    struct pairs p = {.route = route, .n = n, .bytes = bytes};
+    dt_status status = DT_NEW(&p.rates, cells, "the pairs of %d ranks", n);
+    if (status == DT_OK)
+        status = DT_NEW(&p.list, cells, "the pairs of %d ranks", n);
+    if (status == DT_OK)
+        status = DT_NEW(&p.hosts, n, "the hosts of %d ranks", n);
     DT_TRY_GOTO(status, out, dt_agree(route->comm, status));
     DT_TRY_GOTO(status, out, play(route, bytes, p.rates + (size_t)info->rank * (size_t)n));
     snprintf(p.hosts[info->rank], sizeof *p.hosts, "%s", info->host);

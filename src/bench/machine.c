@@ -2,8 +2,9 @@
 // share.
 #include "bench/ops.h"
 
+#include "base/memory.h"
+
 #include <math.h>
-#include <stdlib.h>
 
 enum {
     SQUARE_MIN = 256,
@@ -14,9 +15,8 @@ enum {
 // Values in [-1/2, 1/2], no rows alike: products of zeros take less power than a model's.
 static dt_status fill(const struct dt_bench_machine *m, enum dt_dtype type, int64_t n)
 {
-    char *host = malloc((size_t)(n * dt_dtype_size(type)));
-    if (!host)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a matrix of %lld elements", (long long)n);
+    char *host;
+    DT_TRY(DT_NEW(&host, n * dt_dtype_size(type), "a matrix of %lld elements", (long long)n));
     for (int64_t i = 0; i < n; i++) {
         float x = (float)(i * 7919 % 1009) / 1009 - 0.5f;
         if (type == DT_BF16)

@@ -2,8 +2,9 @@
 // The floor of a call is that of backend/cost.h.
 #include "bench/ops.h"
 
+#include "base/memory.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 
 static const double default_seconds = 0.2;
 
@@ -114,10 +115,9 @@ dt_status dt_bench_ops(const struct dt_bench_options *options)
 {
     struct dt_bench_rig rig;
     struct dt_bench_machine machine;
-    struct dt_bench_calls *calls = calloc(1, sizeof *calls);
+    struct dt_bench_calls *calls;
     double seconds = options->seconds > 0 ? options->seconds : default_seconds;
-    if (!calls)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of calls");
+    DT_TRY(DT_NEW(&calls, 1, "a list of calls"));
     dt_status status = dt_bench_record(options, &rig, calls);
     if (status == DT_OK) {
         status = dt_bench_machine_open(&rig, seconds, &machine);

@@ -4,12 +4,12 @@
 #include "bench/bench.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/rng.h"
 #include "job/device.h"
 #include "play/player.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { STEPS = 50, LEAST = 3 }; // of a repeat, which is long enough for the clock
 static const double default_seconds = 1;
@@ -39,12 +39,9 @@ static dt_status playing_open(const struct dt_bench_options *options, struct pla
     DT_TRY(dt_model_list(&p->model, &p->params, NULL));
     DT_TRY(dt_player_create(&p->backend, &p->model, &config, &p->player));
     dt_player_info(p->player, &p->info);
-    p->weights = malloc((size_t)p->params.elements * sizeof *p->weights);
-    p->frame = calloc((size_t)(p->info.frame + 1), sizeof *p->frame);
-    p->predicted = calloc((size_t)(p->info.values + 1), sizeof *p->predicted);
-    if (!p->weights || !p->frame || !p->predicted)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a model of %lld weights",
-                       (long long)p->params.elements);
+    DT_TRY(DT_NEW(&p->weights, p->params.elements, "the weights of a model"));
+    DT_TRY(DT_NEW(&p->frame, p->info.frame, "a frame"));
+    DT_TRY(DT_NEW(&p->predicted, p->info.values, "predicted values"));
     for (int64_t i = 0; i < p->info.frame; i++)
         p->frame[i] = dt_philox_normal(&rng);
     dt_params_init(&p->params, 1, p->weights);
@@ -91,9 +88,8 @@ static void print(const struct dt_bench_options *options, const struct playing *
 
 dt_status dt_bench_play(const struct dt_bench_options *options)
 {
-    struct playing *p = calloc(1, sizeof *p);
-    if (!p)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of times");
+    struct playing *p;
+    DT_TRY(DT_NEW(&p, 1, "a list of times"));
     dt_status status = playing_open(options, p);
     if (status == DT_OK)
         status = measure(p, options->seconds > 0 ? options->seconds : default_seconds);

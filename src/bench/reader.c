@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/round.h"
 #include "data/h5_pack.h"
 #include "data/tokens.h"
@@ -120,16 +121,14 @@ static dt_status open_reading(struct reading *r)
     r->piece = PIECE / dt_dtype_size(r->shard.type);
     int64_t bytes = dt_tokens_read_bytes(&r->shard, r->piece);
     bytes = bytes > PIECE ? bytes : PIECE;
-    r->buffer = aligned_alloc(ALIGN, (size_t)dt_round_up(bytes, ALIGN));
+    DT_TRY(DT_NEW_ALIGNED(&r->buffer, dt_round_up(bytes, ALIGN), ALIGN, NULL, "a buffer"));
     for (int side = 0; side < SIDES; side++) {
         int64_t n = piece_count(r, side);
-        r->best[side] = malloc((size_t)n * sizeof *r->best[side]);
-        for (int64_t i = 0; r->best[side] && i < n; i++)
+        DT_TRY(DT_NEW(&r->best[side], n, "the times of %lld reads", (long long)n));
+        for (int64_t i = 0; i < n; i++)
             r->best[side][i] = INFINITY;
     }
-    return r->buffer && r->best[PLAIN] && r->best[READER] && r->best[CHECKED]
-               ? DT_OK
-               : DT_FAIL(DT_MACHINE, NULL, "no memory for a buffer");
+    return DT_OK;
 }
 
 static dt_status read_file(const struct dt_bench_options *options, const char *path)
@@ -163,9 +162,8 @@ static dt_status append_tokens(struct dt_shard_writer *writer, uint16_t *tokens,
 static dt_status make_shard(const char *path)
 {
     struct dt_shard_writer *writer;
-    uint16_t *tokens = malloc(PIECE);
-    if (!tokens)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %d bytes", PIECE);
+    uint16_t *tokens;
+    DT_TRY(DT_NEW(&tokens, PIECE / (int64_t)sizeof *tokens, "a piece of a shard"));
     dt_status status = dt_shard_create(path, DT_U16, MADE_TOKENS, &writer);
     if (status == DT_OK) {
         status = append_tokens(writer, tokens, PIECE / (int64_t)sizeof *tokens);

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/problems.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/trainer_state.h"
@@ -12,7 +13,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -252,9 +252,10 @@ static dt_status read_states(const struct dt_manifest *manifest, const char *pat
                                     arrays->params, &states, stamp));
     if (!dt_optimizer_state(&arrays->states, "ema"))
         return DT_OK;
-    float *whole = arrays->weights ? arrays->weights : malloc((size_t)elements * sizeof *whole);
-    dt_status status = whole ? read_ema(manifest, path, arrays, whole)
-                             : DT_FAIL(DT_MACHINE, NULL, "no memory for the moving average");
+    float *whole = arrays->weights;
+    if (!whole)
+        DT_TRY(DT_NEW(&whole, elements, "the moving average"));
+    dt_status status = read_ema(manifest, path, arrays, whole);
     if (!arrays->weights)
         free(whole);
     return status;

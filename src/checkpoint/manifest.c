@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/list.h"
+#include "base/memory.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -62,9 +63,9 @@ static int print_line(char line[LINE], const struct dt_manifest_file *file)
 
 dt_status dt_manifest_write(const struct dt_manifest *manifest, const char *folder)
 {
-    char *text = calloc((size_t)manifest->n + 1, LINE), *end = text;
-    if (!text)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory to write %s/MANIFEST", folder);
+    char *text, *end;
+    DT_TRY(DT_NEW(&text, (manifest->n + 1) * LINE, "%s/MANIFEST", folder));
+    end = text;
     for (int i = 0; i < manifest->n; i++)
         end += print_line(end, &manifest->files[i]);
     dt_status status = write_text(folder, "MANIFEST", text);

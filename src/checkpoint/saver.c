@@ -3,12 +3,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/trace.h"
 #include "base/worker.h"
 #include "comm/job_control.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 static const double brief_s = 2;    // of a write that training waits for when the next save is due
@@ -48,10 +48,10 @@ static void note_best(struct dt_saver *s, const struct dt_trainer_state *state)
 
 dt_status dt_saver_create(const struct dt_saver_config *config, struct dt_saver **saver)
 {
-    struct dt_saver *s = calloc(1, sizeof *s);
+    struct dt_saver *s;
     *saver = NULL;
-    dt_status status = s ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to save checkpoints");
-    if (s)
+    dt_status status = DT_NEW(&s, 1, "saving checkpoints");
+    if (status == DT_OK)
         status = dt_worker_start(&s->worker);
     status = dt_agree(config->comm, status);
     if (status != DT_OK) {
@@ -226,10 +226,9 @@ static dt_status fail(struct dt_saver *s, enum dt_patience patience)
 static dt_status join_parts(struct dt_saver *s)
 {
     struct dt_comm *comm = s->config.comm;
-    struct dt_manifest_file *files = calloc((size_t)s->parts, sizeof *files);
+    struct dt_manifest_file *files;
     dt_status status = DT_OK;
-    if (!files)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the files of %d ranks", s->parts);
+    DT_TRY(DT_NEW(&files, s->parts, "the files of %d ranks", s->parts));
     files[comm->info.rank] = s->manifest.files[0];
     DT_TRY_GOTO(status, out, dt_all_gather(comm, files, sizeof *files));
     for (int part = 1; part < s->parts && comm->info.rank == 0; part++)

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "base/memory.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -173,8 +174,7 @@ static dt_status read_shard(const char *path, const cJSON *json, struct dt_shard
     DT_TRY(read_hash(path, json, "last_hash", &shard->last_hash));
     if (dt_json_has(json, "data_hash")) // older checkpoints have none
         DT_TRY(read_hash(path, json, "data_hash", &shard->data_hash));
-    shard->path = strdup(name);
-    return shard->path ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", path);
+    return dt_memory_text(&shard->path, "%s", name);
 }
 
 static dt_status read_shards(const char *path, const cJSON *json, struct dt_dataset *train)
@@ -238,9 +238,10 @@ dt_status dt_trainer_read(const char *path, struct dt_trainer_state *state,
     *state = (struct dt_trainer_state){0};
     *train = NULL;
     DT_TRY(dt_json_read(path, TRAINER_LIMIT, &json));
-    struct dt_dataset *read = calloc(1, sizeof *read);
-    dt_status status =
-        read ? read_state(path, json, state) : DT_FAIL(DT_MACHINE, NULL, "no memory for a list");
+    struct dt_dataset *read;
+    dt_status status = DT_NEW(&read, 1, "the list of shards of %s", path);
+    if (status == DT_OK)
+        status = read_state(path, json, state);
     if (status == DT_OK)
         status = read_shards(path, json, read);
     cJSON_Delete(json);

@@ -2,9 +2,9 @@
 #include "cmd/cmd.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/nearest.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define REJECT(command, ...) DT_FAIL(DT_USER, hint_of(command), __VA_ARGS__)
@@ -111,11 +111,9 @@ static dt_status check_complete(const struct dt_call *call)
 dt_status dt_call_parse(int argc, char **argv, struct dt_call *call)
 {
     const struct dt_command *command = find_command(argc > 0 ? argv[0] : "");
-    *call = (struct dt_call){.command = command,
-                             .options = calloc(1, command->options_size + 1),
-                             .words = calloc((size_t)argc + 1, sizeof *call->words)};
-    if (!call->options || !call->words)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the command line");
+    *call = (struct dt_call){.command = command};
+    DT_TRY(DT_NEW_BYTES(&call->options, command->options_size, "the options"));
+    DT_TRY(DT_NEW(&call->words, argc + 1, "the command line"));
     for (const struct dt_option *o = command->options; o && o->key.name; o++)
         dt_config_set_default(&o->key, call->options);
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)

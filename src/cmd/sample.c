@@ -3,6 +3,7 @@
 #include "cmd/cmd.h"
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "checkpoint/checkpoint.h"
 #include "job/device.h"
 #include "model/hf.h"
@@ -53,10 +54,8 @@ dt_status dt_cmd_find_model(const char *path, char dir[DT_PATH])
 static dt_status read_prompt(const char *text, int64_t vocab, int32_t **tokens, int64_t *n)
 {
     size_t length = strlen(text);
-    *tokens = malloc((length + 1) * sizeof **tokens);
     *n = 0;
-    if (!*tokens)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a prompt of %zu bytes", length);
+    DT_TRY(DT_NEW(tokens, length + 1, "a prompt of %zu bytes", length));
     if (vocab == BYTES || (length == 1 && text[0] == '\n')) {
         for (size_t i = 0; i < length; i++)
             (*tokens)[(*n)++] = vocab == BYTES ? (unsigned char)text[i] : 0;

@@ -19,10 +19,9 @@
 // the device while the one before it is summed and the one before that is copied back.
 #include "comm/bucket_plan.h"
 
+#include "base/memory.h"
 #include "base/round.h"
 #include "kernels/sum_squares.h"
-
-#include <stdlib.h>
 
 enum { ALIGN = 64 };                        // elements, of pieces
 static const int64_t least_bytes = 1 << 20; // a smaller bucket gains nothing by being sent early
@@ -101,9 +100,7 @@ dt_status dt_bucket_plan(const struct dt_bucket_plan_config *config, struct dt_s
     struct plan plan = {
         .config = config, .all = all, .sharded = dt_bucket_sharded(all, config->n_ranks)};
     cut(&plan);
-    plan.spans = calloc((size_t)plan.n + 1, sizeof *plan.spans);
-    if (!plan.spans)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld buckets", (long long)plan.n);
+    DT_TRY(DT_NEW(&plan.spans, plan.n + 1, "%lld buckets", (long long)plan.n));
     plan.n = plan.end = 0;
     cut(&plan);
     *spans = plan.spans;

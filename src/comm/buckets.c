@@ -4,12 +4,12 @@
 // first. Sharded there are two more phases: the norms, one part, and the buckets of weights.
 #include "comm/buckets.h"
 
+#include "base/memory.h"
 #include "comm/bucket_plan.h"
 #include "comm/device_comm.h"
 #include "comm/selftest.h"
 #include "kernels/sum_squares.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 // What travels by one collective.
@@ -457,10 +457,9 @@ static dt_status build(struct dt_buckets *b, const int64_t *row_ends, const stru
                        int64_t n)
 {
     int64_t bytes = dt_buckets_bytes(&b->config, b->comm->info.size);
-    b->parts = calloc((size_t)(2 * n + 2), sizeof *b->parts);
-    b->rows = calloc((size_t)b->config.n_rows + 1, sizeof *b->rows);
-    if (!b->parts || !b->rows)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld buckets", (long long)n);
+    DT_TRY(DT_NEW(&b->parts, 2 * n + 2, "%lld buckets", (long long)n));
+    DT_TRY(DT_NEW(&b->rows, b->config.n_rows + 1, "%lld rows in buckets",
+                  (long long)b->config.n_rows));
     if (bytes > 0)
         DT_TRY_NOTE(dt_alloc(&b->backend, bytes, &b->wire),
                     "allocating %.1f MiB for bf16 gradient buckets", (double)bytes / 0x1p20);
@@ -503,9 +502,8 @@ dt_status dt_buckets_create(struct dt_comm *comm, const struct dt_backend *backe
     int64_t n;
     *result = NULL;
     DT_TRY(check_config(config));
-    struct dt_buckets *b = malloc(sizeof *b);
-    if (!b)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for buckets");
+    struct dt_buckets *b;
+    DT_TRY(DT_NEW(&b, 1, "buckets"));
     *b = (struct dt_buckets){
         .config = *config, .comm = comm, .backend = *backend, .alone = comm->info.size == 1};
     b->config.row_ends = NULL;

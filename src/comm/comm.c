@@ -2,6 +2,7 @@
 // Calls the table of a backend, never MPI.
 #include "comm/comm.h"
 
+#include "base/memory.h"
 #include "comm/backends.h"
 
 #include <stdio.h>
@@ -248,9 +249,8 @@ dt_status dt_broadcast_buffer(struct dt_comm *comm, void **data, int64_t *bytes,
     bool is_root = comm->info.rank == root;
     dt_status status = DT_OK;
     DT_TRY(dt_broadcast(comm, bytes, (int64_t)sizeof *bytes, root));
-    if (!is_root && !(*data = malloc(*bytes > 0 ? (size_t)*bytes : 1)))
-        status = DT_FAIL(DT_MACHINE, NULL, "no memory for %lld bytes from rank %d",
-                         (long long)*bytes, root);
+    if (!is_root)
+        status = DT_NEW_BYTES(data, *bytes, "a message from rank %d", root);
     DT_TRY_GOTO(status, out, dt_agree(comm, status));
     DT_TRY_GOTO(status, out, dt_broadcast(comm, *data, *bytes, root));
 out:

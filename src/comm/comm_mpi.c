@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 
 #include <netdb.h>
 #include <stdlib.h>
@@ -19,9 +20,8 @@ static dt_status begin(struct dt_comm *comm, const struct dt_collective *call,
                        struct dt_request **result)
 {
     struct mpi_comm *mpi = mpi_of(comm);
-    struct dt_request *request = malloc(sizeof *request);
-    if (!request)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a collective");
+    struct dt_request *request;
+    DT_TRY(DT_NEW(&request, 1, "a collective"));
     *request = (struct dt_request){.call = *call, .element_bytes = dt_dtype_size(call->dtype)};
     if (call->operation != DT_ALLREDUCE && call->operation != DT_REDUCE_SCATTER) {
         request->call.count *= request->element_bytes;
@@ -199,10 +199,9 @@ static dt_status start(struct mpi_comm *mpi)
 
 dt_status dt_comm_open_mpi(const struct dt_comm_limits *limits, struct dt_comm **comm)
 {
-    struct mpi_comm *mpi = calloc(1, sizeof *mpi);
+    struct mpi_comm *mpi;
     dt_status status;
-    if (!mpi)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a communicator");
+    DT_TRY(DT_NEW(&mpi, 1, "a communicator"));
     dt_comm_prepare(&mpi->base, &table, &mpi->control, &job_table);
     dt_comm_set_timeout(&mpi->base, limits->wait_s);
     mpi->start_limit = limits->start_s;

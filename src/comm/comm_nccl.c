@@ -12,11 +12,11 @@
 #include "backend/cuda_library.h"
 #include "backend/op_times.h"
 #include "base/clock.h"
+#include "base/memory.h"
 
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { SPINS = 200 };                // polls before the caller sleeps between them
@@ -117,11 +117,13 @@ static ncclResult_t settle(const struct nccl_comm *nccl, ncclResult_t result, do
 
 static dt_status create(const struct dt_device_comm_config *config, struct nccl_comm **out)
 {
-    struct nccl_comm *nccl = calloc(1, sizeof *nccl);
-    size_t n = (size_t)config->n_collectives;
-    if (!nccl || !(nccl->calls = calloc(n, sizeof *nccl->calls))) {
+    struct nccl_comm *nccl;
+    int64_t n = config->n_collectives, counts_bytes = n * (int64_t)sizeof *nccl->counts;
+    DT_TRY(DT_NEW(&nccl, 1, "an NCCL communicator"));
+    dt_status status = DT_NEW(&nccl->calls, n, "NCCL's calls");
+    if (status != DT_OK) {
         free(nccl);
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for an NCCL communicator");
+        return status;
     }
     *out = nccl;
     nccl->base.table = &dt_nccl_table;
@@ -131,11 +133,11 @@ static dt_status create(const struct dt_device_comm_config *config, struct nccl_
     pthread_mutex_init(&nccl->lock, NULL);
     sem_init(&nccl->stop, 0, 0);
     DT_TRY(load(&nccl->library));
-    DT_TRY(dt_alloc_host(config->backend, (int64_t)(n * sizeof *nccl->counts), &nccl->counts));
+    DT_TRY(dt_alloc_host(config->backend, counts_bytes, &nccl->counts));
     nccl->tree_bytes = config->tree_bytes;
     if (nccl->tree_bytes > 0)
         DT_TRY(dt_alloc(config->backend, dt_device_comm_scratch(nccl->tree_bytes), &nccl->scratch));
-    memset(nccl->counts, 0, n * sizeof *nccl->counts);
+    memset(nccl->counts, 0, (size_t)counts_bytes);
     return DT_OK;
 }
 

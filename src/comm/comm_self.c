@@ -2,6 +2,8 @@
 // watch.
 #include "comm/backends.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -52,9 +54,8 @@ static const struct dt_job_control_table job_table = {abort_self, terminated, cl
 
 dt_status dt_comm_open_self(struct dt_comm **comm)
 {
-    struct self_comm *self = calloc(1, sizeof *self);
-    if (!self)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a communicator");
+    struct self_comm *self;
+    DT_TRY(DT_NEW(&self, 1, "a communicator"));
     dt_comm_prepare(&self->base, &table, &self->control, &job_table);
     self->base.info.size = self->base.info.local_size = 1;
     if (gethostname(self->base.info.host, sizeof self->base.info.host - 1) != 0)

@@ -1,10 +1,10 @@
 // Known values and the self-test (selftest.h).
 #include "comm/selftest.h"
 
+#include "base/memory.h"
 #include "base/round.h"
 #include "comm/backends.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -52,12 +52,15 @@ dt_status dt_known_open(const struct dt_comm_info *info, const struct dt_collect
     int64_t period = VALUES * (is_sum(collective) ? (int64_t)info->size + 1 : 1);
     period *= dt_ceil_div(TABLE, period);
     *known = (struct dt_known_values){*info, *collective, period, NULL, NULL};
-    size_t bytes = (size_t)(period * dt_dtype_size(collective->dtype));
-    known->input = malloc(bytes);
-    known->expected = is_sum(collective) ? malloc(bytes) : known->input;
-    if (!known->input || !known->expected) {
-        dt_known_close(known);
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld known values", (long long)period);
+    int64_t bytes = period * dt_dtype_size(collective->dtype);
+    DT_TRY(DT_NEW(&known->input, bytes, "%lld known values", (long long)period));
+    known->expected = known->input;
+    if (is_sum(collective)) {
+        dt_status status = DT_NEW(&known->expected, bytes, "%lld expected sums", (long long)period);
+        if (status != DT_OK) {
+            dt_known_close(known);
+            return status;
+        }
     }
     for (int64_t i = 0; i < period; i++)
         if (is_sum(collective))
@@ -307,19 +310,16 @@ static dt_status open_trial(struct trial *t)
 {
     int64_t bytes = most_bytes(&t->comm->info);
     t->first_wrong = INT64_MAX;
-    t->wrong = calloc(2 * (size_t)t->comm->info.size + 1, sizeof *t->wrong);
+    DT_TRY(DT_NEW(&t->wrong, 2 * t->comm->info.size + 1, "counts of wrong values"));
     if (t->device) {
         DT_TRY(dt_stream_create(t->backend, &t->stream));
         DT_TRY(dt_alloc(t->backend, bytes, &t->memory));
         DT_TRY(dt_alloc(t->backend, bytes, &t->mine));
-        DT_TRY(dt_alloc_host(t->backend, bytes, &t->host));
-    } else {
-        t->host = t->memory = malloc((size_t)bytes);
-        t->mine = malloc((size_t)bytes);
+        return dt_alloc_host(t->backend, bytes, &t->host);
     }
-    return t->wrong && t->host && t->mine
-               ? DT_OK
-               : DT_FAIL(DT_MACHINE, NULL, "no memory for the communication self-test");
+    DT_TRY(DT_NEW(&t->memory, bytes, "the communication self-test"));
+    t->host = t->memory;
+    return DT_NEW(&t->mine, bytes, "the communication self-test");
 }
 
 static void close_trial(struct trial *t)

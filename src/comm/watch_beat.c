@@ -3,9 +3,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const double nap_s = 200e-6;
@@ -44,9 +44,7 @@ static dt_status connect_peers(struct dt_watch *watch)
     size_t size = (size_t)watch->size;
     for (int distance = 1; distance < watch->size; distance *= 2)
         watch->n_links++;
-    watch->buffers = calloc(size * 2 * (size_t)watch->n_links + 1, sizeof *watch->buffers);
-    if (!watch->buffers)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for heartbeats");
+    DT_TRY(DT_NEW(&watch->buffers, size * 2 * watch->n_links + 1, "heartbeats"));
     for (int i = 0; i < watch->n_links; i++) {
         struct dt_link *link = &watch->links[i];
         int distance = 1 << i;
@@ -65,9 +63,7 @@ dt_status dt_watch_open(struct dt_watch *watch, const char *host)
     DT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &watch->comm));
     DT_MPI(MPI_Comm_rank(watch->comm, &watch->rank));
     DT_MPI(MPI_Comm_size(watch->comm, &watch->size));
-    watch->peers = calloc((size_t)watch->size, sizeof *watch->peers);
-    if (!watch->peers)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %d ranks", watch->size);
+    DT_TRY(DT_NEW(&watch->peers, watch->size, "%d ranks", watch->size));
     DT_TRY(introduce(watch, host));
     DT_TRY(connect_peers(watch));
     watch->period = watch->size <= 64 ? 0.1 : 0.25;

@@ -2,10 +2,10 @@
 #include "data/columns.h"
 
 #include "base/list.h"
+#include "base/memory.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char form[] =
@@ -65,8 +65,9 @@ dt_status dt_columns_add(struct dt_columns *columns, const struct dt_column *col
 dt_status dt_columns_parse(const char *key, const char *text, bool target,
                            struct dt_columns *columns)
 {
-    char *words = strdup(text), *rest = words;
-    dt_status status = words ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", key);
+    char *words, *rest;
+    dt_status status = dt_memory_text(&words, "%s", text);
+    rest = words;
     for (char *word; status == DT_OK && (word = strsep(&rest, " \t\n"));) {
         struct dt_column column = {.target = target};
         if (!*word)

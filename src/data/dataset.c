@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/problems.h"
 #include "base/text.h"
 #include "data/reader.h"
@@ -28,9 +29,8 @@ static dt_status add_shard(struct dt_dataset *dataset, const char *path)
 {
     int64_t n = dataset->n_shards;
     DT_TRY(dt_list_grow(&dataset->shards, n, sizeof *dataset->shards));
-    dataset->shards[n] = (struct dt_shard){.path = strdup(path)};
-    if (!dataset->shards[n].path)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of shards");
+    dataset->shards[n] = (struct dt_shard){0};
+    DT_TRY(dt_memory_text(&dataset->shards[n].path, "%s", path));
     dataset->n_shards++;
     return DT_OK;
 }
@@ -79,9 +79,9 @@ static dt_status expand_pattern(struct dt_dataset *dataset, const char *pattern)
 
 static dt_status find_shards(struct dt_dataset *dataset, const char *globs)
 {
-    char *list = strdup(globs), *rest = list;
-    if (!list)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of shards");
+    char *list, *rest;
+    DT_TRY(dt_memory_text(&list, "%s", globs));
+    rest = list;
     dt_status status = DT_OK;
     for (char *word; status == DT_OK && (word = strsep(&rest, ","));) {
         word += strspn(word, " \t");
@@ -185,9 +185,8 @@ dt_status dt_dataset_scan(const char *glob, const struct dt_scan_rules *rules,
     if (seq_len < 1 || seq_len > INT32_MAX)
         return DT_FAIL(DT_USER, "give a data.seq_len from 1 to 2147483647",
                        "a sequence of %" PRId64 " tokens cannot be trained", seq_len);
-    struct dt_dataset *d = calloc(1, sizeof *d);
-    if (!d)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a dataset");
+    struct dt_dataset *d;
+    DT_TRY(DT_NEW(&d, 1, "a dataset"));
     d->rules = *rules;
     dt_status status = find_shards(d, glob);
     if (status == DT_OK)
@@ -261,11 +260,9 @@ dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_
     total = sizeof *dataset + structs + strlen(dataset->kind->name) + 1;
     for (int64_t i = 0; i < dataset->n_shards; i++)
         total += strlen(dataset->shards[i].path) + 1;
-    char *at = malloc(total);
-    *bytes = at;
     *size = (int64_t)total;
-    if (!at)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %zu bytes of metadata", total);
+    DT_TRY(DT_NEW_BYTES(bytes, total, "the metadata of %" PRId64 " shards", dataset->n_shards));
+    char *at = *bytes;
     memcpy(at, dataset, sizeof *dataset);
     memcpy(at + sizeof *dataset, dataset->shards, structs);
     at = stpcpy(at + sizeof *dataset + structs, dataset->kind->name) + 1;
@@ -298,9 +295,7 @@ static dt_status unpack(const char *at, const char *end, struct dt_dataset *data
     if (n < 1 || n > (end - at) / (int64_t)sizeof *dataset->shards)
         return DT_FAIL(DT_MACHINE, NULL, damaged);
     size_t structs = (size_t)n * sizeof *dataset->shards;
-    dataset->shards = malloc(structs);
-    if (!dataset->shards)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " shards", n);
+    DT_TRY(DT_NEW(&dataset->shards, n, "%" PRId64 " shards", n));
     memcpy(dataset->shards, at, structs);
     at += structs;
     const char *name = next_text(&at, end);
@@ -311,19 +306,16 @@ static dt_status unpack(const char *at, const char *end, struct dt_dataset *data
         if (!path)
             return DT_FAIL(DT_MACHINE, NULL, damaged);
         shard->kind = dataset->kind;
-        shard->path = strdup(path);
-        if (!shard->path)
-            return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " shards", n);
+        DT_TRY(dt_memory_text(&shard->path, "%s", path));
     }
     return DT_OK;
 }
 
 dt_status dt_dataset_unpack(const void *bytes, int64_t size, struct dt_dataset **dataset)
 {
-    struct dt_dataset *d = calloc(1, sizeof *d);
+    struct dt_dataset *d;
     *dataset = NULL;
-    if (!d)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a dataset");
+    DT_TRY(DT_NEW(&d, 1, "a dataset"));
     dt_status status = unpack(bytes, (const char *)bytes + size, d);
     if (status == DT_OK)
         *dataset = d;

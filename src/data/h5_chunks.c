@@ -4,11 +4,11 @@
 #include "data/h5_chunks.h"
 
 #include "base/list.h"
+#include "base/memory.h"
 #include "base/round.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
 
@@ -113,9 +113,9 @@ static dt_status read_shape(struct dt_h5_chunks *chunks, const struct dt_h5_arra
 dt_status dt_h5_chunks_open(const struct dt_h5_array *array, hid_t plist,
                             struct dt_h5_chunks **chunks)
 {
-    struct dt_h5_chunks *c = *chunks = calloc(1, sizeof *c);
-    if (!c)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", array->file->path);
+    struct dt_h5_chunks *c;
+    DT_TRY(DT_NEW(chunks, 1, "the chunks of %s", array->file->path));
+    c = *chunks;
     c->n_filters = H5Pget_nfilters(plist);
     if (c->n_filters < 0 || c->n_filters > H5Z_MAX_NFILTERS)
         return dt_h5_fail(DT_USER, "read the filters in", array->file->path, damaged);
@@ -327,17 +327,15 @@ static void copy_part(const struct dt_h5_chunks *chunks, const struct place *pla
 static dt_status make_room(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
                            struct band *band)
 {
+    static const char hint[] = "store the shard in smaller chunks";
     if (!chunks->from)
-        chunks->from = malloc(chunks->room);
+        DT_TRY(DT_NEW_HINT(&chunks->from, chunks->room, hint, "a chunk of %s", array->file->path));
     if (!chunks->to)
-        chunks->to = malloc(chunks->room);
+        DT_TRY(DT_NEW_HINT(&chunks->to, chunks->room, hint, "a chunk of %s", array->file->path));
     if (!band->rows)
-        band->rows = malloc((size_t)band_bytes(chunks));
-    if (chunks->from && chunks->to && band->rows)
-        return DT_OK;
-    return DT_FAIL(DT_MACHINE, "store the shard in smaller chunks",
-                   "%s: no memory to decode chunks of %zu bytes", array->file->path,
-                   chunks->chunk_bytes);
+        DT_TRY(
+            DT_NEW_HINT(&band->rows, band_bytes(chunks), hint, "chunks of %s", array->file->path));
+    return DT_OK;
 }
 
 // Takes the room for it.

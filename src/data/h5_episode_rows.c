@@ -1,10 +1,10 @@
 // Rows of all columns of a shard's episodes as floats and ids, with checks of every value.
 #include "base/finite.h"
+#include "base/memory.h"
 #include "data/h5_episodes.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -248,20 +248,13 @@ struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout,
 dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
                              int64_t n)
 {
-    char *memory = malloc((size_t)dt_episode_rows_bytes(&shard->layout, NULL, n) + 1);
-    if (!memory)
-        return DT_FAIL(DT_MACHINE, NULL, "%s: no memory for %" PRId64 " frames", reader->file.path,
-                       n);
+    char *memory;
+    DT_TRY(DT_NEW(&memory, dt_episode_rows_bytes(&shard->layout, NULL, n),
+                  "%" PRId64 " frames of %s", n, reader->file.path));
     dt_status status =
         dt_episode_rows_read(reader, first, n, dt_episode_rows_in(&shard->layout, NULL, n, memory));
     free(memory);
     return status;
-}
-
-static dt_status fail_hash(const struct dt_reader *reader, int64_t bytes)
-{
-    return DT_FAIL(DT_MACHINE, NULL, "%s: no memory for a checksum of its rows (%" PRId64 " bytes)",
-                   reader->file.path, bytes);
 }
 
 // The values that training reads, whatever they are stored as: columns that nobody names may
@@ -277,8 +270,8 @@ dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shar
     struct dt_hash_plan plan =
         dt_hash_plan(shard->count, widths[0] + widths[1] + widths[2] + widths[3], bytes);
     int64_t size = dt_episode_rows_bytes(layout, &shard->bytes, plan.rows), n;
-    char *memory = calloc(1, (size_t)size + 1); // an id that is not one leaves others unwritten
-    dt_status status = memory ? DT_OK : fail_hash(reader, size);
+    char *memory; // zeroed, since after an id that is not one the others stay unwritten
+    dt_status status = DT_NEW(&memory, size, "a checksum of the rows of %s", reader->file.path);
     for (int64_t i = 0; i < plan.n && status == DT_OK; i++) {
         int64_t first = dt_hash_piece(&plan, i, &n);
         struct dt_episode_rows rows = dt_episode_rows_in(layout, &shard->bytes, plan.rows, memory);
@@ -298,8 +291,9 @@ dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *sha
 {
     struct dt_episodes *episodes = reader->own;
     int64_t bytes = dt_episode_rows_bytes(&shard->layout, NULL, SAMPLES);
-    char *memory = calloc(1, (size_t)bytes + 1);
-    dt_status status = memory ? DT_OK : fail_hash(reader, bytes);
+    char *memory;
+    dt_status status = DT_OK;
+    DT_TRY(DT_NEW(&memory, bytes, "a checksum of the rows of %s", reader->file.path));
     shard->first_hash = shard->layout.columns;
     for (int64_t i = 0; i < episodes->n; i++) {
         const struct dt_episode *at = &episodes->at[i];
@@ -307,16 +301,14 @@ dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *sha
         if (at->group)
             shard->first_hash = XXH64(at->group, strlen(at->group), shard->first_hash);
     }
-    struct dt_episode_rows all = memory ? dt_episode_rows_in(&shard->layout, NULL, SAMPLES, memory)
-                                        : (struct dt_episode_rows){0};
+    struct dt_episode_rows all = dt_episode_rows_in(&shard->layout, NULL, SAMPLES, memory);
     for (int64_t i = 0; i < SAMPLES && status == DT_OK; i++)
         status = dt_episode_rows_read(
             reader, (shard->count - 1) * i / (SAMPLES - 1), 1,
             (struct dt_episode_rows){.frames = all.frames + i * shard->layout.frame_width,
                                      .targets = all.targets + i * shard->layout.target_width,
                                      .ids = all.ids + i * shard->layout.n_ids});
-    if (memory)
-        shard->last_hash = XXH64(memory, (size_t)bytes, 0);
+    shard->last_hash = XXH64(memory, (size_t)bytes, 0);
     free(memory);
     return status;
 }

@@ -4,6 +4,7 @@
 
 #include "base/list.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "data/h5_chunks.h"
 
@@ -30,8 +31,7 @@ static dt_status add_episode(struct dt_episodes *episodes, const struct dt_episo
 dt_status dt_episodes_add_group(struct dt_episodes *episodes, const char *parent, const char *name)
 {
     struct dt_episode episode = {0};
-    if (asprintf(&episode.group, "%s/%s", parent, name) < 0)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of episodes");
+    DT_TRY(dt_memory_text(&episode.group, "%s/%s", parent, name));
     dt_status status = add_episode(episodes, &episode);
     if (status != DT_OK)
         free(episode.group);
@@ -217,11 +217,8 @@ static dt_status list_columns(const struct dt_reader *reader, struct dt_episodes
         DT_TRY(add_columns(reader, episodes, "data.targets",
                            rules->targets[0] ? rules->targets : schema->targets, true));
     int64_t n = episodes->columns.n;
-    episodes->arrays = calloc((size_t)n, sizeof *episodes->arrays);
-    episodes->paths = calloc((size_t)n, sizeof *episodes->paths);
-    if (!episodes->arrays || !episodes->paths)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " columns", n);
-    return DT_OK;
+    DT_TRY(DT_NEW(&episodes->arrays, n, "%" PRId64 " columns", n));
+    return DT_NEW(&episodes->paths, n, "%" PRId64 " columns", n);
 }
 
 // Opening datasets.
@@ -480,8 +477,8 @@ static dt_status count_frames(struct dt_reader *reader)
     bool shared = !episodes->at[0].group;
     int64_t total = 0, rows = 0, kept = 0, n = episodes->n, columns = episodes->columns.n;
     double next = 0;
-    if (!shared && !(episodes->places = calloc((size_t)(n * columns), sizeof *episodes->places)))
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of episodes");
+    if (!shared)
+        DT_TRY(DT_NEW(&episodes->places, n * columns, "%" PRId64 " episodes", n));
     for (int64_t i = 0; i < n; i++) {
         struct dt_episode at = episodes->at[i];
         if (dt_log_due(&next))
@@ -566,9 +563,9 @@ static dt_status open_all(struct dt_reader *reader, const struct dt_scan_rules *
 dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules *rules,
                            const struct dt_episode_schema *schema, struct dt_shard *shard)
 {
-    struct dt_episodes *episodes = reader->own = calloc(1, sizeof *episodes);
-    if (!episodes)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory to open %s", reader->file.path);
+    struct dt_episodes *episodes;
+    DT_TRY(DT_NEW(&episodes, 1, "the episodes of %s", reader->file.path));
+    reader->own = episodes;
     episodes->schema = schema;
     episodes->rules = *rules;
     episodes->open = -1;

@@ -139,12 +139,12 @@ static dt_status open_file(struct dt_h5_file *file)
                             "the file is truncated or damaged: copy or create it again");
     else if (H5Fget_vfd_handle(file->id, access, &handle) < 0)
         status = dt_h5_fail(DT_MACHINE, "open", path, NULL);
-    else if (!(file->trail = dt_h5_trail_new()))
-        status = DT_FAIL(DT_MACHINE, NULL, "no memory to open %s", path);
     else
+        status = dt_h5_trail_new(&file->trail);
+    if (status == DT_OK) {
         memcpy(&file->fd, handle, sizeof file->fd);
-    if (status == DT_OK)
         find_base(file);
+    }
     H5Pclose(access);
     return status;
 }

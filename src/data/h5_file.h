@@ -24,8 +24,8 @@ dt_status dt_h5_fail(dt_status code, const char *action, const char *path, const
 // it.
 hid_t dt_h5_access(void);
 
-struct dt_h5_trail;                        // h5_tree.c
-struct dt_h5_trail *dt_h5_trail_new(void); // NULL: no memory; free() it with the file closed
+struct dt_h5_trail; // h5_tree.c; free() it with the file closed
+dt_status dt_h5_trail_new(struct dt_h5_trail **trail);
 
 struct dt_h5_file {
     const char *path; // borrowed

@@ -2,10 +2,10 @@
 // takes longer than the read.
 #include "data/h5_hashes.h"
 
+#include "base/memory.h"
 #include "data/xxh3.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <xxhash.h>
 
 enum { PAGE = 512 }; // checksums in 4 KiB
@@ -75,10 +75,9 @@ static dt_status load(struct dt_h5_hashes *hashes, int64_t first, int64_t count)
     count = count > ahead ? count : ahead;
     hashes->count = 0; // until they are read
     if (count > hashes->room) {
-        uint64_t *stored = realloc(hashes->stored, (size_t)count * sizeof *stored);
-        if (!stored)
-            return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " checksums", count);
-        hashes->stored = stored;
+        free(hashes->stored);
+        hashes->room = 0;
+        DT_TRY(DT_NEW(&hashes->stored, count, "%" PRId64 " checksums", count));
         hashes->room = count;
     }
     DT_TRY(dt_h5_array_read(&hashes->array, first, count, hashes->stored));

@@ -2,9 +2,9 @@
 // sizes in them, and copies megabytes past a buffer where they are damaged. Headers of
 // version 2 have a checksum, which the library compares. [HDF5 file format specification, IV.A]
 #include "base/file.h"
+#include "base/memory.h"
 #include "data/h5_file.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -152,9 +152,7 @@ dt_status dt_h5_check_types(const struct dt_h5_file *file, const char *name, uin
         return DT_OK;
     pieces.at[0].address = address + PREFIX;
     pieces.at[0].bytes = little(prefix + 8, 4);
-    bytes = malloc(PIECE_BYTES);
-    dt_status status =
-        bytes ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "%s: no memory to open %s", file->path, name);
+    dt_status status = DT_NEW(&bytes, PIECE_BYTES, "the header of %s of %s", name, file->path);
     for (int i = 0; i < pieces.n && status == DT_OK && fit; i++) {
         uint64_t at = pieces.at[i].address, n = pieces.at[i].bytes;
         if (n > PIECE_BYTES || at > end || n > end - at)

@@ -4,13 +4,13 @@
 
 #include "base/file.h"
 #include "base/list.h"
+#include "base/memory.h"
 #include "data/h5_hashes.h"
 #include "data/h5_starts.h"
 #include "data/xxh3.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -73,20 +73,18 @@ static dt_status create_file(struct dt_shard_writer *writer)
 dt_status dt_shard_create(const char *path, dt_dtype type, int64_t count,
                           struct dt_shard_writer **writer)
 {
-    struct dt_shard_writer *w = calloc(1, sizeof *w);
+    struct dt_shard_writer *w;
     int64_t n_hashes = count * dt_dtype_size(type) / DT_HASH_BLOCK + 1;
     *writer = NULL;
-    if (!w)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory to write %s", path);
+    DT_TRY(DT_NEW(&w, 1, "writing %s", path));
     w->type = type;
     w->count = count;
     w->file = w->tokens = -1;
-    w->path = strdup(path);
-    w->buffer = malloc(BUFFER_BYTES);
-    w->hashes = malloc((size_t)n_hashes * sizeof *w->hashes);
-    dt_status status = DT_OK;
-    if (!w->path || !w->buffer || !w->hashes)
-        status = DT_FAIL(DT_MACHINE, NULL, "no memory to write %s", path);
+    dt_status status = dt_memory_text(&w->path, "%s", path);
+    if (status == DT_OK)
+        status = DT_NEW(&w->buffer, BUFFER_BYTES, "writing %s", path);
+    if (status == DT_OK)
+        status = DT_NEW(&w->hashes, n_hashes, "the checksums of %s", path);
     dt_h5_enter(NULL);
     if (status == DT_OK)
         status = create_file(w);

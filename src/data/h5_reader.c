@@ -1,10 +1,10 @@
 // Opening a shard: finding its kind by its datasets, and what all kinds share.
 #include "data/h5_reader.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -148,10 +148,9 @@ static dt_status open_file(struct dt_reader *reader, const char *path,
 dt_status dt_reader_open(const char *path, const struct dt_scan_rules *rules,
                          struct dt_shard *shard, struct dt_reader **reader)
 {
-    struct dt_reader *r = calloc(1, sizeof *r);
+    struct dt_reader *r;
     *reader = NULL;
-    if (!r)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory to open %s", path);
+    DT_TRY(DT_NEW(&r, 1, "reading %s", path));
     r->kind = dt_reader_source(path);
     r->file = (struct dt_h5_file){.path = path, .id = -1, .fd = -1};
     *shard = (struct dt_shard){.path = shard->path, .row = 1, .width = 1};
@@ -201,11 +200,9 @@ dt_status dt_reader_scratch(struct dt_reader *reader, int64_t bytes, void *point
 {
     if (bytes > reader->scratch_bytes) {
         free(reader->scratch);
-        reader->scratch = malloc((size_t)bytes);
-        reader->scratch_bytes = reader->scratch ? bytes : 0;
-        if (!reader->scratch)
-            return DT_FAIL(DT_MACHINE, NULL, "%s: no memory for %" PRId64 " bytes",
-                           reader->file.path, bytes);
+        reader->scratch_bytes = 0;
+        DT_TRY(DT_NEW_BYTES(&reader->scratch, bytes, "reading %s", reader->file.path));
+        reader->scratch_bytes = bytes;
     }
     memcpy(pointer, &reader->scratch, sizeof reader->scratch);
     return DT_OK;

@@ -2,9 +2,9 @@
 // the strings, or references to a heap, which is read here: libhdf5 (1.10.8) trusts what a damaged
 // reference or heap says. [HDF5 file format specification, III.E and IV.A.2.d: global heap]
 #include "base/file.h"
+#include "base/memory.h"
 #include "data/h5_file.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -54,9 +54,7 @@ static dt_status read_heap(const struct dt_h5_array *array, int64_t i, uint64_t 
     if ((int64_t)size > heap->room) {
         free(heap->at);
         heap->room = 0;
-        heap->at = malloc(size);
-        if (!heap->at)
-            return DT_FAIL(DT_MACHINE, NULL, "%s: no memory for %s", file->path, array->name);
+        DT_TRY(DT_NEW(&heap->at, size, "%s of %s", array->name, file->path));
         heap->room = (int64_t)size;
     }
     DT_TRY(
@@ -136,10 +134,9 @@ static dt_status read_list(const struct dt_h5_array *array, int64_t most, struct
                        "%s: dtrain does not read strings of variable length that are stored as "
                        "those of %s",
                        path, array->name);
-    char *bytes = calloc((size_t)n, (size_t)array->string);
-    if (!bytes)
-        return DT_FAIL(DT_MACHINE, NULL, "%s: no memory for %lld strings of %s", path, (long long)n,
-                       array->name);
+    char *bytes;
+    DT_TRY(DT_NEW_BYTES(&bytes, n * array->string, "%lld strings of %s of %s", (long long)n,
+                        array->name, path));
     dt_status status = dt_h5_array_read(array, 0, n, bytes);
     if (status == DT_OK)
         status = add_all(array, n, bytes, names);

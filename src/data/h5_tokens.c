@@ -3,13 +3,13 @@
 // (n - 1) / T windows of T + 1 tokens, the last token of one being the first of the next.
 #include "data/tokens.h"
 
+#include "base/memory.h"
 #include "data/h5_chunks.h"
 #include "data/h5_hashes.h"
 #include "data/h5_reader.h"
 #include "data/h5_starts.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 struct stream {
     struct dt_h5_hashes hashes[DT_H5_HASH_KINDS];
@@ -25,9 +25,9 @@ static dt_status open_tokens(struct dt_reader *reader, const struct dt_scan_rule
     if (tokens->type != DT_U8 && tokens->type != DT_U16 && tokens->type != DT_U32)
         return DT_FAIL(DT_USER, "store tokens as little-endian unsigned 8, 16 or 32-bit integers",
                        "%s: %s holds %s", reader->file.path, tokens->name, tokens->type_text);
-    struct stream *stream = reader->own = calloc(1, sizeof *stream);
-    if (!stream)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory to open %s", reader->file.path);
+    struct stream *stream;
+    DT_TRY(DT_NEW(&stream, 1, "reading %s", reader->file.path));
+    reader->own = stream;
     shard->type = tokens->type;
     shard->count = tokens->shape[0];
     shard->stride = seq_len;

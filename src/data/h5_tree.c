@@ -1,5 +1,6 @@
 // What a file holds: what a path names, the names in a group.
 #include "base/list.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "data/h5_file.h"
 
@@ -18,9 +19,9 @@ struct dt_h5_trail {
     } at[DEPTH];
 };
 
-struct dt_h5_trail *dt_h5_trail_new(void)
+dt_status dt_h5_trail_new(struct dt_h5_trail **trail)
 {
-    return calloc(1, sizeof(struct dt_h5_trail));
+    return DT_NEW(trail, 1, "the path of a group");
 }
 
 // A soft or external link may lead to another file, of which nothing was checked. `end` of `path`.
@@ -150,10 +151,7 @@ dt_status dt_h5_find(const struct dt_h5_file *file, const char *path, enum dt_h5
 dt_status dt_h5_names_add(struct dt_h5_names *names, const char *name, size_t length)
 {
     DT_TRY(dt_list_grow(&names->at, names->n, sizeof *names->at));
-    names->at[names->n] = strndup(name, length);
-    if (!names->at[names->n])
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of %lld names",
-                       (long long)names->n + 1);
+    DT_TRY(dt_memory_text(&names->at[names->n], "%.*s", (int)length, name));
     names->n++;
     return DT_OK;
 }

@@ -3,6 +3,7 @@
 #include "data/loader.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/round.h"
 #include "base/trace.h"
 #include "data/order.h"
@@ -12,7 +13,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
 struct dt_loader {
     struct dt_loader_config config;
@@ -243,16 +243,14 @@ static dt_status allocate_ring(struct dt_loader *loader)
     int64_t bytes = batch_bytes(config);
     struct dt_array_list list;
     dt_loader_arrays(config, &list);
-    loader->ring = calloc((size_t)config->prefetch, sizeof *loader->ring);
-    if (!loader->ring)
-        return DT_FAIL(DT_MACHINE, "lower data.prefetch", "no memory for %" PRId64 " batches",
-                       config->prefetch);
+    DT_TRY(DT_NEW_HINT(&loader->ring, config->prefetch, "lower data.prefetch",
+                       "%" PRId64 " batches", config->prefetch));
     if (config->alloc_host)
         DT_TRY(config->alloc_host(config->context, config->prefetch * bytes, &loader->memory));
-    else if (!(loader->memory = aligned_alloc(DT_READER_ALIGN, (size_t)(config->prefetch * bytes))))
-        return DT_FAIL(DT_MACHINE, "lower data.prefetch or data.batch",
-                       "no memory for %" PRId64 " batches of %" PRId64 " bytes", config->prefetch,
-                       bytes);
+    else
+        DT_TRY(DT_NEW_ALIGNED(&loader->memory, config->prefetch * bytes, DT_READER_ALIGN,
+                              "lower data.prefetch or data.batch",
+                              "%" PRId64 " batches of %" PRId64 " bytes", config->prefetch, bytes));
     char *at = loader->memory;
     for (int64_t k = 0; k < config->prefetch; k++) {
         struct dt_batch *batch = &loader->ring[k];
@@ -271,11 +269,9 @@ static dt_status allocate_ring(struct dt_loader *loader)
 static dt_status allocate_blocks(struct dt_loader *loader)
 {
     int64_t n = block_count(&loader->config), each = block_bytes(&loader->config);
-    loader->blocks = calloc((size_t)n, sizeof *loader->blocks);
-    loader->block_memory = aligned_alloc(DT_READER_ALIGN, (size_t)(n * each + DT_READER_ALIGN));
-    if (!loader->blocks || !loader->block_memory)
-        return DT_FAIL(DT_MACHINE, "lower data.block",
-                       "no memory for %" PRId64 " blocks of %" PRId64 " bytes", n, each);
+    DT_TRY(DT_NEW(&loader->blocks, n, "%" PRId64 " blocks", n));
+    DT_TRY(DT_NEW_ALIGNED(&loader->block_memory, n * each, DT_READER_ALIGN, "lower data.block",
+                          "%" PRId64 " blocks of %" PRId64 " bytes", n, each));
     for (int64_t i = 0; i < n; i++)
         loader->blocks[i].memory = loader->block_memory + i * each;
     return DT_OK;
@@ -326,9 +322,8 @@ dt_status dt_loader_open(const struct dt_loader_config *config, int64_t first_st
                          struct dt_loader **loader)
 {
     *loader = NULL;
-    struct dt_loader *l = calloc(1, sizeof *l);
-    if (!l)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a loader");
+    struct dt_loader *l;
+    DT_TRY(DT_NEW(&l, 1, "a loader"));
     l->config = *config;
     l->first_step = first_step;
     pthread_mutex_init(&l->lock, NULL);

@@ -2,10 +2,10 @@
 // slot the permutation inside its block.
 #include "data/order.h"
 
+#include "base/memory.h"
 #include "base/rng.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 // The block that a slot is in.
 struct inside {
@@ -89,11 +89,10 @@ static dt_status permute_inside(const struct dt_order *order, struct inside *ins
     if (inside->block == at->block && inside->epoch == at->epoch)
         return DT_OK;
     if (at->block_windows > inside->room) {
-        uint32_t *windows = realloc(inside->windows, (size_t)at->block_windows * sizeof *windows);
-        if (!windows)
-            return DT_FAIL(DT_MACHINE, "lower data.block",
-                           "no memory to permute %" PRId64 " windows", at->block_windows);
-        inside->windows = windows;
+        free(inside->windows);
+        inside->room = 0;
+        DT_TRY(DT_NEW_HINT(&inside->windows, at->block_windows, "lower data.block",
+                           "permuting %" PRId64 " windows", at->block_windows));
         inside->room = at->block_windows;
     }
     for (int64_t i = 0; i < at->block_windows; i++)
@@ -125,9 +124,7 @@ static dt_status check(const struct dt_order_config *config)
 static dt_status allocate(struct dt_order *order)
 {
     int64_t n_shards = order->config.dataset->n_shards;
-    order->first = calloc((size_t)n_shards + 1, sizeof *order->first);
-    if (!order->first)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the order of %" PRId64 " shards", n_shards);
+    DT_TRY(DT_NEW(&order->first, n_shards + 1, "the order of %" PRId64 " shards", n_shards));
     for (int64_t i = 0; i < n_shards; i++)
         order->first[i + 1] = order->first[i] + blocks_of(order, i);
     order->n_blocks = order->first[n_shards];
@@ -135,14 +132,14 @@ static dt_status allocate(struct dt_order *order)
         return DT_FAIL(DT_USER, "raise data.block or data.seq_len",
                        "the order has %" PRId64 " blocks, more than 2^32", order->n_blocks);
     bool equal = order->config.block == 1;
-    order->list = calloc((size_t)order->n_blocks, sizeof *order->list);
+    DT_TRY(DT_NEW_HINT(&order->list, order->n_blocks, "raise data.block",
+                       "the order of %" PRId64 " blocks", order->n_blocks));
     if (!equal)
-        order->before = calloc((size_t)order->n_blocks + 1, sizeof *order->before);
+        DT_TRY(DT_NEW_HINT(&order->before, order->n_blocks + 1, "raise data.block",
+                           "the order of %" PRId64 " blocks", order->n_blocks));
     if (order->config.shuffle)
-        order->slot = calloc((size_t)order->config.batch, sizeof *order->slot);
-    if (!order->list || (!equal && !order->before) || (order->config.shuffle && !order->slot))
-        return DT_FAIL(DT_MACHINE, "raise data.block",
-                       "no memory for the order of %" PRId64 " blocks", order->n_blocks);
+        DT_TRY(DT_NEW_HINT(&order->slot, order->config.batch, "lower data.batch",
+                           "%" PRId64 " sequences of a batch", order->config.batch));
     for (int64_t i = 0; order->slot && i < order->config.batch; i++)
         order->slot[i].block = -1;
     return DT_OK;
@@ -152,9 +149,8 @@ dt_status dt_order_create(const struct dt_order_config *config, struct dt_order 
 {
     *order = NULL;
     DT_TRY(check(config));
-    struct dt_order *o = calloc(1, sizeof *o);
-    if (!o)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the data order");
+    struct dt_order *o;
+    DT_TRY(DT_NEW(&o, 1, "the data order"));
     int64_t windows = config->dataset->windows, batch = config->batch;
     o->config = *config;
     o->config.shuffle = config->shuffle && !config->sequential;

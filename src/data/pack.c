@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "data/h5_pack.h"
 #include "data/pack_input.h"
 #include "data/tokens.h"
@@ -282,9 +283,7 @@ static dt_status write_output(struct packer *packer)
         DT_TRY(sweep_output(packer, SWEEP_REFUSE));
     DT_TRY(sweep_output(packer, SWEEP_TEMPORARY)); // of a run that was killed
     packer->started = packer->drawn = dt_seconds();
-    packer->chunk = malloc(CHUNK);
-    if (!packer->chunk)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a buffer");
+    DT_TRY(DT_NEW(&packer->chunk, CHUNK, "a buffer"));
     dt_status status = write_side(packer, TRAIN);
     if (status == DT_OK)
         status = write_side(packer, VAL);

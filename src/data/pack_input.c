@@ -5,11 +5,11 @@
 #include "base/file.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/rng.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,9 +27,8 @@ static dt_status add_file(struct dt_pack_files *files, const char *path, int64_t
     if (bytes == 0)
         return DT_OK;
     DT_TRY(dt_list_grow(&files->at, files->n, sizeof *files->at));
-    files->at[files->n] = (struct dt_pack_file){strdup(path), bytes, 0};
-    if (!files->at[files->n].path)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a list of files");
+    files->at[files->n] = (struct dt_pack_file){NULL, bytes, 0};
+    DT_TRY(dt_memory_text(&files->at[files->n].path, "%s", path));
     files->n++;
     return DT_OK;
 }
@@ -130,12 +129,13 @@ void dt_pack_files_free(struct dt_pack_files *files)
 dt_status dt_pack_split(struct dt_pack_files *files, double fraction, uint64_t seed)
 {
     int64_t n = files->n, n_val = (int64_t)llround(fraction * (double)n), n_train = 0;
-    int64_t *order = malloc((size_t)n * sizeof *order);
-    struct dt_pack_file *sorted = malloc((size_t)n * sizeof *sorted);
-    if (!order || !sorted) {
+    int64_t *order;
+    struct dt_pack_file *sorted;
+    DT_TRY(DT_NEW(&order, n, "the order of %" PRId64 " files", n));
+    dt_status status = DT_NEW(&sorted, n, "splitting %" PRId64 " files", n);
+    if (status != DT_OK) {
         free(order);
-        free(sorted);
-        return DT_FAIL(DT_MACHINE, NULL, "no memory to split %" PRId64 " files", n);
+        return status;
     }
     struct dt_philox rng = dt_philox_init(seed, 0, 0);
     n_val = n_val < 1 ? 1 : n_val > n - 1 ? n - 1 : n_val;

@@ -1,24 +1,26 @@
 // Opening shards again while they are trained on, with the checks that this needs.
 #include "data/shard_cache.h"
 
+#include "base/memory.h"
+
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 dt_status dt_shard_cache_open(const struct dt_dataset *dataset, struct dt_shard_cache **out)
 {
-    struct dt_shard_cache *cache = *out = calloc(1, sizeof *cache);
+    struct dt_shard_cache *cache;
     int64_t n = dataset->n_shards;
-    if (cache) {
-        cache->dataset = dataset;
-        cache->checked = calloc((size_t)n, sizeof *cache->checked);
-        cache->files = calloc((size_t)n, sizeof *cache->files);
-    }
-    if (!cache || !cache->checked || !cache->files) {
+    *out = NULL;
+    DT_TRY(DT_NEW(&cache, 1, "%" PRId64 " shards", n));
+    cache->dataset = dataset;
+    dt_status status = DT_NEW(&cache->checked, n, "%" PRId64 " shards", n);
+    if (status == DT_OK)
+        status = DT_NEW(&cache->files, n, "%" PRId64 " shards", n);
+    if (status != DT_OK) {
         dt_shard_cache_close(cache);
-        *out = NULL;
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " shards", n);
+        return status;
     }
+    *out = cache;
     for (int64_t i = 0; i < n; i++)
         cache->files[i] = dataset->shards[i].file;
     return DT_OK;

@@ -2,10 +2,11 @@
 // LeVeque 1979 merge samples: no digits are lost where the mean is far from zero.
 #include "data/statistics.h"
 
+#include "base/memory.h"
+
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { BLOCKS_MAX = 256, BLOCKS_MIN = 8, VALUES = 1 << 20, PIECE_BYTES = 1 << 22 };
@@ -96,11 +97,9 @@ dt_status dt_statistics_read(struct dt_shard_cache *shards, int rank, int size, 
     if (F == 0)
         return DT_OK;
     pass.piece = bytes < PIECE_BYTES ? PIECE_BYTES / bytes : 1;
-    pass.frames = malloc((size_t)(pass.piece * bytes));
-    pass.origin = calloc((size_t)F, sizeof *pass.origin);
-    dt_status status = DT_OK;
-    if (!pass.frames || !pass.origin)
-        status = DT_FAIL(DT_MACHINE, NULL, "no memory for %" PRId64 " frames", pass.piece);
+    dt_status status = DT_NEW(&pass.frames, pass.piece * F, "%" PRId64 " frames", pass.piece);
+    if (status == DT_OK)
+        status = DT_NEW(&pass.origin, F, "the mean of %" PRId64 " columns", F);
     pass.total = first_of(dataset, end) - first_of(dataset, from);
     for (int64_t b = from; b < end && status == DT_OK; b++)
         status = read_block(&pass, b, blocks + 2 * b * F, blocks + (2 * b + 1) * F);

@@ -4,6 +4,7 @@
 
 #include "base/cores.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "job/settings.h"
 
@@ -92,12 +93,10 @@ static dt_status decide_together(struct dt_comm *comm, const struct dt_device_se
 {
     bool root = comm->info.rank == 0;
     size_t n = (size_t)comm->info.size;
-    struct dt_device_seen *all = calloc(n, sizeof *all);
-    dt_status status = DT_OK;
-    if (all)
+    struct dt_device_seen *all;
+    dt_status status = DT_NEW(&all, n, "the devices of %zu ranks", n);
+    if (status == DT_OK)
         all[comm->info.rank] = *mine;
-    else
-        status = DT_FAIL(DT_MACHINE, NULL, "no memory for the devices of %zu ranks", n);
     status = dt_agree(comm, status);
     if (status == DT_OK)
         status = dt_all_gather(comm, all, sizeof *all);
@@ -198,10 +197,9 @@ static dt_status check_opened(const struct dt_device_choice_config *config,
     struct dt_comm *comm = config->comm;
     struct dt_device_opened mine = {.visible = visible}, *opened;
     struct dt_device_info info;
-    opened = calloc((size_t)comm->info.size, sizeof *opened);
-    dt_status status = opened ? backend->table->info(backend->device, &info)
-                              : DT_FAIL(DT_MACHINE, NULL, "no memory for the devices of %d ranks",
-                                        comm->info.size);
+    dt_status status = DT_NEW(&opened, comm->info.size, "the devices of %d ranks", comm->info.size);
+    if (status == DT_OK)
+        status = backend->table->info(backend->device, &info);
     status = dt_agree(comm, status);
     if (status == DT_OK) {
         snprintf(mine.host, sizeof mine.host, "%s", comm->info.host);

@@ -2,6 +2,7 @@
 #include "job/places.h"
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/problems.h"
 #include "base/text.h"
 
@@ -53,10 +54,8 @@ dt_status dt_places_compare_programs(const struct dt_place *places, int n)
 
 static dt_status gather(struct dt_comm *comm, const struct dt_place *mine, struct dt_place **all)
 {
-    *all = calloc((size_t)comm->info.size, sizeof **all);
-    DT_TRY(dt_agree(comm, *all ? DT_OK
-                               : DT_FAIL(DT_MACHINE, NULL, "no memory for the places of %d ranks",
-                                         comm->info.size)));
+    int n = comm->info.size;
+    DT_TRY(dt_agree(comm, DT_NEW(all, n, "the places of %d ranks", n)));
     (*all)[comm->info.rank] = *mine;
     snprintf((*all)[comm->info.rank].host, sizeof mine->host, "%s", comm->info.host);
     return dt_all_gather(comm, *all, sizeof **all);
@@ -249,9 +248,8 @@ static void add_differences(const struct dt_place *places, const struct trait *t
 
 static dt_status compare_nodes(const struct dt_place *places, int n, struct dt_problems *problems)
 {
-    struct trait *traits = calloc((size_t)n, sizeof *traits);
-    if (!traits)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the places of %d ranks", n);
+    struct trait *traits;
+    DT_TRY(DT_NEW(&traits, n, "the places of %d ranks", n));
     const size_t kinds = sizeof trait_kinds / sizeof *trait_kinds;
     for (const struct trait_kind *kind = trait_kinds; kind < trait_kinds + kinds; kind++) {
         for (int i = 0; i < n; i++)

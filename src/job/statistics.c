@@ -3,10 +3,10 @@
 #include "data/statistics.h"
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "comm/job_control.h"
 #include "job/job.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 struct progress {
@@ -27,12 +27,12 @@ static dt_status compute(const struct dt_job *job, float *mean, float *deviation
     const struct dt_comm_info *info = &job->comm->info;
     int64_t n = dt_statistics_size(job->train);
     struct progress progress = {.comm = job->comm};
-    double *blocks = calloc((size_t)n + 1, sizeof *blocks);
+    double *blocks;
     dt_comm_progress(job->comm, 0, "mean and deviation of the frames");
-    dt_status status = blocks
-                           ? dt_statistics_read(job->train_shards, info->rank, info->size, blocks,
-                                                report, &progress)
-                           : DT_FAIL(DT_MACHINE, NULL, "no memory for %lld numbers", (long long)n);
+    dt_status status = DT_NEW(&blocks, n, "%lld sums of frames", (long long)n);
+    if (status == DT_OK)
+        status = dt_statistics_read(job->train_shards, info->rank, info->size, blocks, report,
+                                    &progress);
     status = dt_agree(job->comm, status);
     // Only one rank's bits of each number are not zero: as integers their sum is exact.
     if (status == DT_OK)
@@ -64,16 +64,18 @@ dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays
     const struct dt_param *rows[] = {dt_params_find(host->params, "stem.mean"),
                                      dt_params_find(host->params, "stem.deviation")};
     float **mine[] = {&job->mean, &job->deviation};
-    bool root = job->comm->info.rank == 0, there = true;
+    bool root = job->comm->info.rank == 0;
+    dt_status status = DT_OK;
     if (!rows[0] || !rows[1])
         return DT_OK;
     size_t bytes = (size_t)rows[0]->count * sizeof(float);
     for (int i = 0; i < 2; i++) {
         free(*mine[i]);
-        *mine[i] = malloc(bytes);
-        there = there && *mine[i];
+        *mine[i] = NULL;
+        if (status == DT_OK)
+            status = DT_NEW(mine[i], rows[i]->count, "the mean and deviation of frames");
     }
-    DT_TRY(dt_agree(job->comm, there ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for frames")));
+    DT_TRY(dt_agree(job->comm, status));
     if (computed)
         DT_TRY(compute(job, job->mean, job->deviation));
     for (int i = 0; i < 2; i++) {

@@ -6,11 +6,11 @@
 #include "base/file.h"
 #include "base/finite.h"
 #include "base/json.h"
+#include "base/memory.h"
 #include "base/problems.h"
 #include "base/safetensors.h"
 #include "base/text.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { INDEX_LIMIT = 16 << 20, SHAPE_TEXT = 96, SCALE_NAME = DT_PARAM_NAME + 8 }; // bytes
@@ -293,11 +293,9 @@ static void close_files(struct weight_files *set)
 static dt_status open_checked(const char *dir, bool ema, const struct dt_params *params, bool tied,
                               struct weight_files **out)
 {
-    struct weight_files *set = *out = calloc(1, sizeof *set);
-    if (!set)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory to read %s", dir);
-    DT_TRY(open_files(set, dir, ema));
-    return check_all(set, params, tied);
+    DT_TRY(DT_NEW(out, 1, "reading %s", dir));
+    DT_TRY(open_files(*out, dir, ema));
+    return check_all(*out, params, tied);
 }
 
 dt_status dt_hf_read_weights(const char *dir, bool ema, const struct dt_params *params, bool tied,
@@ -378,10 +376,11 @@ static dt_status create_file(const char *path, const struct dt_params *params,
                              const struct dt_int8 *int8, struct dt_safetensors_writer **writer)
 {
     static const char *const metadata[] = {"format", "pt"};
-    struct dt_safetensors_entry *entries = calloc(2 * (size_t)params->n + 1, sizeof *entries);
-    char(*names)[SCALE_NAME] = calloc((size_t)params->n + 1, sizeof *names);
-    dt_status status =
-        entries && names ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to write %s", path);
+    struct dt_safetensors_entry *entries = NULL;
+    char(*names)[SCALE_NAME] = NULL;
+    dt_status status = DT_NEW(&entries, 2 * params->n, "the tensors of %s", path);
+    if (status == DT_OK)
+        status = DT_NEW(&names, params->n, "the names of %s", path);
     if (status == DT_OK)
         status = dt_safetensors_create(path, entries, list_entries(params, int8, entries, names),
                                        metadata, 1, writer);

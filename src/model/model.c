@@ -2,9 +2,9 @@
 // blocks and head.
 #include "model/model.h"
 
+#include "base/memory.h"
 #include "model/kinds.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 const char *const dt_memory_name[DT_MEMORY_COUNT] = {"weights",   "bf16 weights", "int8 weights",
@@ -60,9 +60,8 @@ static dt_status part_create(struct parts *parts, int64_t i, const struct dt_kin
                              const struct dt_model_config *config)
 {
     struct dt_build build = {config, &parts->params, &parts->arrays, &parts->outputs};
-    struct dt_part *part = calloc(1, (size_t)kind->size);
-    if (!part)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a part of kind %s", kind->name);
+    struct dt_part *part;
+    DT_TRY(DT_NEW_BYTES(&part, kind->size, "a part of kind %s", kind->name));
     *part = (struct dt_part){.kind = kind, .layer = i - 1};
     parts->all[i] = part;
     kind->create(part, &build);
@@ -82,9 +81,7 @@ static dt_status parts_create(const struct dt_model_config *config, struct parts
     int64_t n = parts->layers = layers.n_layer;
     parts->stem = (const struct dt_stem_kind *)stem;
     parts->head = (const struct dt_head_kind *)head;
-    parts->all = calloc((size_t)n + 2, sizeof *parts->all);
-    if (!parts->all)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld layers", (long long)n);
+    DT_TRY(DT_NEW(&parts->all, n + 2, "%lld layers", (long long)n));
     DT_TRY(part_create(parts, n + 1, head, config));
     parts->head_part = parts->all[n + 1];
     parts->head_rows = parts->params.n;
@@ -352,28 +349,21 @@ static void place(struct dt_model *model)
 static dt_status model_new(const struct dt_backend *backend, const struct dt_model_config *config,
                            const struct dt_model_shape *shape, struct dt_model **out)
 {
-    struct dt_model *model = calloc(1, sizeof *model);
-    if (!model)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a model");
+    struct dt_model *model;
+    DT_TRY(DT_NEW(&model, 1, "a model"));
     dt_status status = DT_OK;
     *model = (struct dt_model){.config = *config, .shape = *shape, .backend = *backend};
     DT_TRY_GOTO(status, fail, dt_model_config_check(&model->config));
     DT_TRY_GOTO(status, fail, parts_create(&model->config, &model->parts));
-    model->residual = calloc((size_t)model->parts.layers + 1, sizeof *model->residual);
-    if (!model->residual) {
-        status = DT_FAIL(DT_MACHINE, NULL, "no memory for a model");
-        goto fail;
-    }
+    DT_TRY_GOTO(status, fail,
+                DT_NEW(&model->residual, model->parts.layers + 1, "the residual stream"));
     model->net = (struct dt_net){
         .backend = &model->backend, .config = &model->config, .params = &model->parts.params};
+    int n = model->parts.params.n;
     if (shape->int8)
-        model->net.int8 = calloc((size_t)model->parts.params.n, sizeof *model->net.int8);
+        DT_TRY_GOTO(status, fail, DT_NEW(&model->net.int8, n, "the int8 forms of %d rows", n));
     if (shape->play)
-        model->net.rows = calloc((size_t)model->parts.params.n, sizeof *model->net.rows);
-    if ((shape->int8 && !model->net.int8) || (shape->play && !model->net.rows)) {
-        status = DT_FAIL(DT_MACHINE, NULL, "no memory for a model");
-        goto fail;
-    }
+        DT_TRY_GOTO(status, fail, DT_NEW(&model->net.rows, n, "the packed forms of %d rows", n));
     DT_TRY_GOTO(status, fail, measure(model));
     *out = model;
     return DT_OK;
@@ -597,8 +587,7 @@ dt_status dt_model_state_bytes(const struct dt_model_config *config, int64_t seq
 dt_status dt_model_state_create_window(const struct dt_model *model, struct dt_model_state **window)
 {
     size_t arrays = (size_t)model->parts.layers * sizeof *(*window)->arrays;
-    *window = calloc(1, sizeof **window + arrays);
-    return *window ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for a carried state");
+    return DT_NEW_BYTES(window, sizeof **window + arrays, "a carried state");
 }
 
 void dt_model_state_move_window(const struct dt_model *model, struct dt_model_state *window,

@@ -4,13 +4,13 @@
 #include "model/params.h"
 
 #include "base/list.h"
+#include "base/memory.h"
 #include "base/rng.h"
 #include "base/round.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -169,9 +169,7 @@ dt_status dt_params_spans(const struct dt_params *params, float weight_decay,
                           struct dt_adamw_span **spans, int64_t *n)
 {
     *n = 0;
-    *spans = calloc((size_t)params->n + 1, sizeof **spans);
-    if (!*spans)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the optimizer's %d spans", params->n);
+    DT_TRY(DT_NEW(spans, params->n + 1, "the optimizer's %d spans", params->n));
     for (int i = 0; i < params->n; i++) {
         const struct dt_param *row = &params->rows[i];
         float decay = row->decay ? weight_decay : 0.0f;

@@ -3,12 +3,12 @@
 #include "play/player.h"
 
 #include "base/finite.h"
+#include "base/memory.h"
 #include "model/hf.h"
 #include "play/draw.h"
 #include "play/player_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -114,9 +114,8 @@ dt_status dt_player_create(const struct dt_backend *backend, const struct dt_mod
     if (config->streams < 1 || config->length < 1)
         return DT_FAIL(DT_USER, NULL, "%lld streams of up to %lld positions: both must be positive",
                        (long long)config->streams, (long long)config->length);
-    struct dt_player *player = calloc(1, sizeof *player);
-    if (!player)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a player");
+    struct dt_player *player;
+    DT_TRY(DT_NEW(&player, 1, "a player"));
     player->backend = *backend;
     player->backend.memory_hint =
         "use fewer streams or a shorter prompt, bf16 or int8 weights, or a smaller model";

@@ -2,8 +2,9 @@
 // flat block that a stream is saved as. Uses model, backend, base.
 #include "play/player_internal.h"
 
+#include "base/memory.h"
+
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -64,11 +65,9 @@ static dt_status check_stream(const struct dt_player *player, int64_t stream)
 dt_status dt_streams_create(struct dt_player *player)
 {
     int64_t n = player->info.streams;
-    player->side = calloc((size_t)n, 1);
-    player->rng = calloc((size_t)n, sizeof *player->rng);
-    player->rng_before = calloc((size_t)n, sizeof *player->rng_before);
-    if (!player->side || !player->rng || !player->rng_before)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %lld streams", (long long)n);
+    DT_TRY(DT_NEW(&player->side, n, "%lld streams", (long long)n));
+    DT_TRY(DT_NEW(&player->rng, n, "%lld streams", (long long)n));
+    DT_TRY(DT_NEW(&player->rng_before, n, "%lld streams", (long long)n));
     for (int64_t i = 0; i < n; i++)
         player->rng[i] = dt_philox_init((uint64_t)i, 0, 0);
     for (int i = 0; i < 2; i++)

@@ -2,11 +2,11 @@
 // the manifest of a checkpoint, backend, base.
 #include "step/dtrain_step.h"
 
+#include "base/memory.h"
 #include "checkpoint/manifest.h"
 #include "model/hf.h"
 #include "play/player.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { STREAMS_MAX = 1 << 20, THREADS_MAX = 4096 };
@@ -90,9 +90,8 @@ int dtrain_step_open(const char *path, const struct dtrain_step_options *options
     DT_TRY(check_options(&o));
     o.streams = o.streams ? o.streams : 1;
     o.threads = o.threads ? o.threads : 1;
-    dtrain_step *opened = calloc(1, sizeof *opened);
-    if (!opened)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a handle");
+    dtrain_step *opened;
+    DT_TRY(DT_NEW(&opened, 1, "a handle"));
     dt_status status = open_player(opened, path, &o);
     if (status != DT_OK) {
         dtrain_step_close(opened);

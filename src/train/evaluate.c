@@ -1,7 +1,7 @@
 // Validation on the training model: forward passes only.
 #include "train/evaluate.h"
 
-#include <stdlib.h>
+#include "base/memory.h"
 
 enum { SUMS = sizeof(struct dt_loss_sum) / sizeof(double) };
 
@@ -78,8 +78,7 @@ dt_status dt_evaluate(struct dt_evaluation *e)
     int64_t n = tree ? job->local_batch / job->micro_batch : 1, bytes = n * (int64_t)sizeof *sums;
     dt_status status;
     DT_TRY_GOTO(status, out, dt_alloc(&job->backend, bytes, &sums));
-    if (!(host = malloc((size_t)bytes)))
-        DT_TRY_GOTO(status, out, DT_FAIL(DT_MACHINE, NULL, "no memory for validation sums"));
+    DT_TRY_GOTO(status, out, DT_NEW(&host, n, "validation sums"));
     DT_TRY_GOTO(status, out, dt_loader_open(&config, 0, &loader));
     DT_TRY_GOTO(status, out, evaluate_batches(e, loader, sums, n));
     DT_TRY_GOTO(status, out, dt_to_host(&job->backend, host, sums, bytes, e->stream));

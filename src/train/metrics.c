@@ -1,7 +1,7 @@
 // The fields of events, and their way to all sinks.
 #include "train/metrics.h"
 
-#include <stdlib.h>
+#include "base/memory.h"
 
 enum {
     TRAIN = DT_METRIC_TRAIN,
@@ -72,10 +72,9 @@ dt_status dt_metrics_open(const struct dt_metrics_config *config, struct dt_metr
     size_t n = 0;
     while (dt_metric_sinks[n])
         n++;
-    struct dt_metrics *m = calloc(1, sizeof *m + n * sizeof *m->states);
+    struct dt_metrics *m;
     dt_status status;
-    if (!m)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for metrics");
+    DT_TRY(DT_NEW_BYTES(&m, sizeof *m + n * sizeof *m->states, "metrics"));
     for (; dt_metric_sinks[m->n]; m->n++)
         DT_TRY_GOTO(status, fail, dt_metric_sinks[m->n]->open(config, &m->states[m->n]));
     *out = m;

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "base/trace.h"
 #include "train/timeline.h"
@@ -346,16 +347,13 @@ static dt_status write_table(const struct dt_profile *profile, const struct rank
 dt_status dt_profile_write(const struct dt_profile *profile)
 {
     struct dt_comm *comm = profile->job->comm;
-    dt_status status = DT_OK;
     if (!profile->job->settings.log.profile || profile->steps == 0)
         return DT_OK;
     dt_trace_phase("profile"); // those before are complete
     double seconds = dt_seconds() - profile->start;
-    struct rank *all = calloc((size_t)comm->info.size, sizeof *all), *mine;
-    if (!all)
-        status =
-            DT_FAIL(DT_MACHINE, NULL, "no memory for the profile of %d ranks", comm->info.size);
-    DT_TRY(dt_agree(comm, status));
+    struct rank *all, *mine;
+    dt_status status = DT_NEW(&all, comm->info.size, "the profile of %d ranks", comm->info.size);
+    DT_TRY_GOTO(status, out, dt_agree(comm, status));
     mine = &all[comm->info.rank];
     mine->seconds = seconds;
     mine->n = dt_trace_counters(mine->counters);

@@ -1,10 +1,10 @@
 // Checksums on the device, gathered and compared on the host. Uses comm for both.
 #include "train/replicas.h"
 
+#include "base/memory.h"
 #include "comm/job_control.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 void dt_replicas_plan(const struct dt_backend *backend, const struct dt_params *params,
@@ -45,9 +45,7 @@ dt_status dt_replicas_create(const struct dt_backend *backend, struct dt_model *
         r->states = *states;
     struct dt_checksum_args args = checksum(r, 0);
     r->workspace_bytes = dt_checksum_workspace(backend, &args);
-    r->gathered = malloc((size_t)(ranks * (1 + r->states.n)) * sizeof *r->gathered);
-    if (!r->gathered)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory to compare %d ranks", ranks);
+    DT_TRY(DT_NEW(&r->gathered, ranks * (1 + r->states.n), "comparing %d ranks", ranks));
     DT_TRY(dt_alloc(backend, (1 + DT_OPTIMIZER_STATES) * (int64_t)sizeof *r->sums, &r->sums));
     return dt_alloc(backend, r->workspace_bytes, &r->workspace);
 }

@@ -1,11 +1,11 @@
 // Metrics on stderr: one live line on a terminal, elsewhere a plain line every `every` steps.
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "train/metrics.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct console {
@@ -17,9 +17,8 @@ struct console {
 
 static dt_status open_console(const struct dt_metrics_config *config, void **state)
 {
-    struct console *c = calloc(1, sizeof *c);
-    if (!c)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for the console");
+    struct console *c;
+    DT_TRY(DT_NEW(&c, 1, "the console"));
     c->config = *config;
     if (config->console == DT_CONSOLE_PROGRESS)
         dt_log_assume_terminal();

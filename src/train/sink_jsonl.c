@@ -4,11 +4,11 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/round.h"
 #include "train/metrics.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -84,10 +84,9 @@ static void close_jsonl(void *state)
 
 static dt_status open_jsonl(const struct dt_metrics_config *config, void **state)
 {
-    struct jsonl *sink = calloc(1, sizeof *sink);
+    struct jsonl *sink;
     dt_status status;
-    if (!sink)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for metrics.jsonl");
+    DT_TRY(DT_NEW(&sink, 1, "metrics.jsonl"));
     sink->fd = -1;
     DT_TRY_GOTO(status, fail, dt_path(sink->path, "%s/metrics.jsonl", config->folder));
     bool resumed = config->resume_step > 0 && dt_file_exists(sink->path);

@@ -7,9 +7,9 @@
 // the length of an Event (8 bytes), the length's checksum (4), the Event as a protocol buffer, its
 // checksum (4); all little-endian.
 #include "base/file.h"
+#include "base/memory.h"
 #include "train/metrics.h"
 
-#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -156,9 +156,7 @@ static dt_status open_tensorboard(const struct dt_metrics_config *config, void *
     dt_status status;
     if (!config->tensorboard)
         return DT_OK;
-    sink = malloc(sizeof *sink);
-    if (!sink)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for TensorBoard's events");
+    DT_TRY(DT_NEW(&sink, 1, "TensorBoard's events"));
     sink->config = *config;
     sink->fd = -1;
     gethostname(host, sizeof host - 1);

@@ -2,13 +2,13 @@
 #include "train/step.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/round.h"
 #include "base/trace.h"
 #include "comm/job_control.h"
 #include "kernels/sum_squares.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 // Where on the stream the device's clock is read. LAST: of the last micro-batch. GATHERED: of
 // sharded weights only.
@@ -169,9 +169,8 @@ static dt_status create_with_rows(struct dt_stepper *s, const int64_t *row_ends)
 static dt_status create_optimizer_and_buckets(struct dt_stepper *s)
 {
     const struct dt_params *params = dt_model_params(s->model);
-    int64_t *ends = malloc((size_t)params->n * sizeof *ends);
-    if (!ends)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %d rows", params->n);
+    int64_t *ends;
+    DT_TRY(DT_NEW(&ends, params->n, "%d rows", params->n));
     for (int i = 0; i < params->n; i++)
         ends[i] = row_end(params, i);
     dt_status status = create_with_rows(s, ends);
@@ -182,10 +181,9 @@ static dt_status create_optimizer_and_buckets(struct dt_stepper *s)
 dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *model,
                             const struct dt_stepper_config *config, struct dt_stepper **stepper)
 {
-    struct dt_stepper *s = malloc(sizeof *s);
+    struct dt_stepper *s;
     dt_status status;
-    if (!s)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for a training step");
+    DT_TRY(DT_NEW(&s, 1, "a training step"));
     *s = (struct dt_stepper){.config = *config, .backend = backend, .model = model};
     DT_TRY_GOTO(status, fail, dt_stream_create(backend, &s->stream));
     DT_TRY_GOTO(status, fail, create_optimizer_and_buckets(s));

@@ -2,6 +2,7 @@
 #include "train/timeline.h"
 
 #include "base/log.h"
+#include "base/memory.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -120,8 +121,9 @@ dt_status dt_timeline_text(const struct dt_trace_span *spans, int64_t n, int64_t
 {
     size_t size;
     bool has_device = false;
-    struct placed *all = malloc((size_t)(n + 1) * sizeof *all);
-    FILE *f = all ? open_memstream(text, &size) : NULL;
+    struct placed *all;
+    DT_TRY(DT_NEW(&all, n, "a trace of %lld spans", (long long)n));
+    FILE *f = open_memstream(text, &size);
     if (!f) {
         free(all);
         return DT_FAIL(DT_MACHINE, NULL, "no memory for a trace of %lld spans", (long long)n);
@@ -199,21 +201,16 @@ static dt_status align_clocks(struct dt_comm *comm, int64_t *shift)
 static dt_status gather(struct dt_comm *comm, const char *mine, FILE *file)
 {
     int rank = comm->info.rank, size = comm->info.size;
-    int64_t *sizes = calloc((size_t)size, sizeof *sizes);
-    dt_status status = DT_OK;
-    if (!sizes)
-        status = DT_FAIL(DT_MACHINE, NULL, "no memory for the traces of %d ranks", size);
-    DT_TRY(dt_agree(comm, status));
+    int64_t *sizes;
+    dt_status status = DT_NEW(&sizes, size, "the traces of %d ranks", size);
+    DT_TRY_GOTO(status, out, dt_agree(comm, status));
     sizes[rank] = (int64_t)strlen(mine);
     DT_TRY_GOTO(status, out, dt_all_gather(comm, sizes, sizeof *sizes));
     if (rank > 0)
         status = send(comm, 0, mine, sizes[rank]);
     for (int peer = 1; rank == 0 && peer < size && status == DT_OK; peer++) {
-        char *text = malloc((size_t)sizes[peer]);
-        if (!text) {
-            status = DT_FAIL(DT_MACHINE, NULL, "no memory for the trace of rank %d", peer);
-            break;
-        }
+        char *text;
+        DT_TRY_GOTO(status, out, DT_NEW(&text, sizes[peer], "the trace of rank %d", peer));
         status = receive(comm, peer, text, sizes[peer]);
         if (file) {
             fputs(",\n", file);
@@ -240,14 +237,12 @@ static dt_status describe(struct dt_comm *comm, int64_t shift, char **text)
             first = (int64_t)spans[i].begin + shift;
     DT_TRY(dt_allreduce(comm, &first, 1, DT_I64, DT_MIN));
     DT_TRY(dt_agree(comm, dt_timeline_text(spans, n, shift - first, comm->info.rank, &events)));
-    int length = asprintf(text,
-                          "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":"
-                          "\"rank %d on %s\"}},\n%s",
-                          comm->info.rank, comm->info.rank, comm->info.host, events);
+    dt_status status =
+        dt_memory_text(text,
+                       "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":"
+                       "\"rank %d on %s\"}},\n%s",
+                       comm->info.rank, comm->info.rank, comm->info.host, events);
     free(events);
-    dt_status status = DT_OK;
-    if (length < 0)
-        status = DT_FAIL(DT_MACHINE, NULL, "no memory for a trace");
     return dt_agree(comm, status);
 }
 

@@ -1,6 +1,8 @@
 // The arena: measuring and placing agree, pieces are aligned and apart, and a wrong plan aborts.
+// Single allocations are zeroed or aligned, and one that fails says what it was for.
 #include "base/arena.h"
 
+#include "base/memory.h"
 #include "test.h"
 
 #include <signal.h>
@@ -113,8 +115,40 @@ static int ends_by(void (*act)(void))
     return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
+static void test_new(void)
+{
+    int64_t *numbers = NULL;
+    char *bytes = NULL, *text = NULL;
+    CHECK_OK(DT_NEW(&numbers, 7, "numbers"));
+    for (int i = 0; i < 7; i++)
+        CHECK_INT(numbers[i], 0);
+    free(numbers);
+    CHECK_OK(DT_NEW(&numbers, 0, "nothing"));
+    CHECK(numbers, "no items gave no address");
+    free(numbers);
+    CHECK_OK(DT_NEW_ALIGNED(&bytes, 100, 4096, NULL, "bytes"));
+    CHECK_INT((intptr_t)bytes % 4096, 0);
+    free(bytes);
+    CHECK_OK(dt_memory_text(&text, "%s/%d", "step", 12));
+    CHECK_STR(text, "step/12");
+    free(text);
+
+    numbers = &(int64_t){0};
+    CHECK_INT(DT_NEW_HINT(&numbers, INT64_MAX, "use fewer", "the ends of %d rows", 12), DT_MACHINE);
+    CHECK_SAYS("no memory for the ends of 12 rows (9223372036854775807 times 8 bytes)");
+    CHECK_ADVISES("use fewer");
+    CHECK(!numbers, "a failed allocation left an address");
+    CHECK_FAILS(DT_NEW(&numbers, -1, "a negative size"), DT_MACHINE, "a negative size");
+#ifndef __SANITIZE_ADDRESS__ // which ends the process instead
+    CHECK_FAILS(DT_NEW_ALIGNED(&bytes, INT64_MAX / 2, 4096, NULL, "half of all"), DT_MACHINE,
+                "no memory for half of all (4611686018427387903 bytes)");
+#endif
+    dt_error_clear();
+}
+
 int main(void)
 {
+    test_new();
     test_measure_then_place();
     test_beyond_32_bits();
     CHECK_INT(ends_by(take_within), 0);
