@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # Compares backbones on one task: simulates a small game in which an expert needs memory (data/game.c),
-# trains a small controller policy of each kind of launch/policies/ on it, all with the same steps on
+# trains the small controller policy of launch/policy.ini on it with each kind of block, all with the same steps on
 # the same frames, and prints a table. A few minutes per kind on two cores.
 #
 #   launch/backbones.sh [--steps N] [--width D] [--kinds "gru lstm"] [--out DIR]
 #
 #   --steps N     training steps of each (default 3000)
 #   --width D     width of the models (default 64)
-#   --kinds LIST  which of launch/policies/ (default: all of them)
+#   --kinds LIST  which kinds (default: mamba mamba2 attention gru lstm mlp)
 #   --out DIR     data, runs and table.txt (default runs/backbones); data and finished runs are kept
 #
 # mlp has no memory: it can use only what the current frame shows, and is the floor of the table.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-steps=3000 width=64 kinds="mamba mamba2 attention gru lstm mlp" out=runs/backbones
+steps=3000 width=64 kinds="mamba mamba2 attention gru lstm mlp" out=runs/backbones config=launch/policy.ini
 usage() {
     sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' launch/backbones.sh
 }
@@ -33,7 +33,7 @@ for number in "--steps $steps" "--width $width"; do
     [[ ${number#* } =~ ^[1-9][0-9]{0,8}$ ]] || { echo "backbones.sh: $number: must be a positive whole number" >&2; exit 2; }
 done
 for kind in $kinds; do
-    [ -f "launch/policies/$kind.ini" ] || { echo "backbones.sh: no launch/policies/$kind.ini" >&2; exit 2; }
+    [[ $kind =~ ^(mamba|mamba2|attention|gru|lstm|mlp)$ ]] || { echo "backbones.sh: unknown kind $kind" >&2; exit 2; }
 done
 dtrain=${DTRAIN:-build/dtrain} game=${GAME:-build/data/game}
 if ! [ -x "$dtrain" ] || ! [ -x "$game" ]; then
@@ -43,16 +43,19 @@ fi
 mkdir -p "$out"
 [ -f "$out/data/val.h5" ] || "$game" "$out/data"
 
-# Value of a key in a kind's configuration.
-key() { sed -n "s/^$2 = \([^;]*[^; ]\).*/\1/p" "launch/policies/$1.ini"; }
+# Value of a key in the configuration.
+key() { sed -n "s/^$1 = \([^;]*[^; ]\).*/\1/p" $config; }
+
+layers() { # kind
+    [ "$1" = attention ] && echo "attention mlp attention mlp" || echo "$1*2"
+}
 
 train() { # kind
-    local narrow=()
-    # The feed-forward width of the configurations is for a width of 256.
-    [ -z "$(key "$1" d_mlp)" ] || narrow=(model.d_mlp=$((2 * width)))
-    "$dtrain" "launch/policies/$1.ini" run.dir="$out/$1" run.steps="$steps" run.patience=0 model.d_model="$width" \
+    local transformer=()
+    [ "$1" != attention ] || transformer=(model.d_mlp=$((2 * width)))
+    "$dtrain" $config run.dir="$out/$1" run.steps="$steps" run.patience=0 model.layers="$(layers "$1")" model.d_model="$width" \
         data.train="$out/data/train-*.h5" data.val="$out/data/val.h5" optim.lr=3e-3 optim.warmup_steps=$((steps / 50)) optim.ema=0 \
-        checkpoint.every=0 log.every=500 log.eval_every=$(((steps + 3) / 4)) log.eval_batches=100 "${narrow[@]}"
+        checkpoint.every=0 log.every=500 log.eval_every=$(((steps + 3) / 4)) log.eval_batches=100 "${transformer[@]}"
 }
 
 # The field of the last line of an event, and the mean of all fields of that name in it.
@@ -63,8 +66,8 @@ median() { sort -g | awk '{ at[NR] = $1 } END { if (NR) printf "%.1f", at[int((N
 
 row() { # kind
     local metrics=$out/$1/metrics.jsonl play
-    play=$("$dtrain" bench --play --json --layers "$(key "$1" layers)" --d-model "$width" --heads "$(key "$1" heads)" \
-        --frame-size 16 --seq-len "$(key "$1" seq_len)" --precision fp32)
+    play=$("$dtrain" bench --play --json --layers "$(layers "$1")" --d-model "$width" --heads "$(key heads)" \
+        --frame-size 16 --seq-len "$(key seq_len)" --precision fp32)
     printf '%-10s %10.4f %9.4f %14s %14.4f %8.2f\n' "$1" \
         "$(last "$metrics" eval | field loss | head -n 1)" \
         "$(last "$metrics" eval | field accuracy | mean)" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# policies.sh DTRAIN: a training step of the policies of launch/policies/ in dtrain against PyTorch (policy_peer.py), in
+# policies.sh DTRAIN: a training step of launch/policy.ini with each kind of block in dtrain against PyTorch (policy_peer.py), in
 # fp32 on the same cores, and a playing step. They take turns, so that a machine that others use gives the same ratio;
 # the best of each counts. $PYTHON (or python3) needs torch. $THREADS cores (1), $BATCHES ("32 256"), $LENGTHS ("60"),
 # $KINDS, $ROUNDS (3).
@@ -11,14 +11,13 @@ cd "$here/../.." || exit 1
 times=$(mktemp)
 
 field() { grep -o "\"$1\": *[0-9.]*" | sed 's/.*: *//'; }
-key() { sed -n "s/^$2 = \([^;]*[^; ]\).*/\1/p" "launch/policies/$1.ini"; }
+heads=$(sed -n "s/^heads = //p" launch/policy.ini)
 least() { sort -g | head -n 1; }
 
 own() { # kind, options …
-    local kind=$1
-    shift
-    set -- "$@" --layers "$(key "$kind" layers)" --heads "$(key "$kind" heads)" --frame-size 287 --d-model 256 --json
-    "$dtrain" bench "$@" --precision fp32 --threads "$threads"
+    local layers="$1*2"
+    [ "$1" != attention ] || layers="attention mlp attention mlp"
+    "$dtrain" bench "${@:2}" --layers "$layers" --heads "$heads" --frame-size 287 --d-model 256 --json --precision fp32 --threads "$threads"
 }
 
 peer() { # kind, batch, length: the faster of the scans, for mamba

@@ -3,7 +3,7 @@
 
 KIND is lstm or gru (nn.LSTM, nn.GRU of two layers), attention (scaled_dot_product_attention and SwiGLU, two layers,
 d_mlp 512), mamba (a block written for it, over torch_scan.py's scans) or mlp (SwiGLU). Frames of 287 numbers through a
-linear layer, width 256, the heads of launch/policies/, AdamW, clipped at norm 1. Options: --batch, --seq-len, --threads,
+linear layer, width 256, the heads of launch/policy.ini, AdamW, clipped at norm 1. Options: --batch, --seq-len, --threads,
 --steps, and for mamba --scan, --chunk, --compile. Prints one JSON line with ms a step.
 """
 import json
