@@ -9,14 +9,16 @@
 #include <stdint.h>
 #include <unistd.h>
 
-static char scratch[] = "/tmp/dt-test-XXXXXX";
+static char scratch[256];
 
-// May be called again after remove_scratch.
+// In $TMPDIR. May be called again after remove_scratch.
 static inline void make_scratch(void)
 {
-    memset(scratch + strlen(scratch) - 6, 'X', 6);
-    if (!mkdtemp(scratch)) {
-        perror("mkdtemp");
+    const char *parent = getenv("TMPDIR");
+    int length = snprintf(scratch, sizeof scratch, "%s/dt-test-XXXXXX",
+                          parent && *parent ? parent : P_tmpdir);
+    if (length >= (int)sizeof scratch || !mkdtemp(scratch)) {
+        perror(scratch);
         exit(1);
     }
 }
