@@ -1,6 +1,6 @@
 // The part of cuBLASLt that dtrain uses, declared for the simulated device: names, types and values
-// are those of the toolkit's header of the same name, and cublaslt_header.c compares the two where
-// there is a toolkit. The library itself is cublaslt.c.
+// are those of the toolkit's header of the same name, with which header.sh compares them. The
+// library itself is cublaslt.c.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -96,6 +96,16 @@ typedef struct {
     float wavesCount;
     int reserved[4];
 } cublasLtMatmulHeuristicResult_t;
+
+_Static_assert(sizeof(cublasStatus_t) == 4 && sizeof(cudaDataType_t) == 4, "enums");
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == 64, "algorithm");
+_Static_assert(sizeof(cublasLtMatrixLayoutOpaque_t) == 64, "layout");
+_Static_assert(sizeof(cublasLtMatmulDescOpaque_t) == 256, "descriptor");
+_Static_assert(sizeof(cublasLtMatmulPreferenceOpaque_t) == 64, "preference");
+_Static_assert(sizeof(cublasLtMatmulHeuristicResult_t) == 96, "result");
+_Static_assert(offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize) == 64, "result");
+_Static_assert(offsetof(cublasLtMatmulHeuristicResult_t, state) == 72, "result");
+_Static_assert(offsetof(cublasLtMatmulHeuristicResult_t, wavesCount) == 76, "result");
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *lightHandle);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t lightHandle);

@@ -1,7 +1,7 @@
 // The part of the CUDA runtime that dtrain uses, declared anew for the simulated device: names,
 // types and values are those of the toolkit's header of the same name, so that one source compiles
 // with either (header.sh compares them). Structs hold only the fields that dtrain reads. What is
-// not here dtrain does not use; what is added here must be added to header.c.
+// not here dtrain does not use.
 //
 // The simulated device differs from a real one in what it forbids: it runs streams one task at a
 // time in the order least kind to them (SIMT_ORDER), the NULL stream is one more stream that waits

@@ -21,14 +21,10 @@ dt_test_properties(simt_no_cublaslt simt)
 set_tests_properties(simt_no_cublaslt PROPERTIES ENVIRONMENT_MODIFICATION
                                                  "LD_LIBRARY_PATH=path_list_prepend:${no_library}")
 
-# What the stand-in's header says, and the real one where there is a toolkit, which the backend then
-# compiles with, too.
-add_library(cublaslt_header OBJECT cublaslt_header.c)
-target_include_directories(cublaslt_header PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
-target_link_libraries(cublaslt_header PRIVATE dt_warnings)
+# Where there is a toolkit the backend compiles with its header too.
 find_path(DT_REAL_CUBLASLT cublasLt.h HINTS /usr/local/cuda/include)
 if(DT_REAL_CUBLASLT)
-  add_library(cublaslt_header_real OBJECT cublaslt_header.c ${DT_CUDA_BACKEND_SOURCES})
+  add_library(cublaslt_header_real OBJECT ${DT_CUDA_BACKEND_SOURCES})
   target_compile_definitions(cublaslt_header_real PRIVATE _GNU_SOURCE)
   target_include_directories(cublaslt_header_real SYSTEM PRIVATE ${DT_REAL_CUBLASLT})
   target_link_libraries(cublaslt_header_real PRIVATE dt_backend dt_warnings)

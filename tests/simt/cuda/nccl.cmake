@@ -22,14 +22,10 @@ dt_script_test(simt_nccl_faults LABEL simt SCRIPT nccl_faults.sh ARGS $<TARGET_F
 set_tests_properties(simt_nccl_faults PROPERTIES ENVIRONMENT_MODIFICATION
                                                  "LD_LIBRARY_PATH=path_list_prepend:${DT_SIMT_LIBRARIES}")
 
-# What the stand-in's header says; and the real one where it is, with which the communicator then
-# compiles, and opens the library.
-add_library(nccl_values OBJECT nccl_values.c)
-target_include_directories(nccl_values PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
-target_link_libraries(nccl_values PRIVATE dt_warnings)
+# Where the real header is the communicator compiles with it too, and opens the library.
 find_path(DT_REAL_NCCL nccl.h HINTS /usr/local/cuda/include)
 if(DT_REAL_NCCL)
-  dt_test(nccl_real LABEL simt SOURCES nccl_real.c nccl_values.c ${DT_NCCL_SOURCES}
+  dt_test(nccl_real LABEL simt SOURCES nccl_real.c ${DT_NCCL_SOURCES}
           ${PROJECT_SOURCE_DIR}/src/backend/cuda_library.c USES dt_comm ${CMAKE_DL_LIBS})
   target_include_directories(nccl_real SYSTEM PRIVATE ${DT_REAL_NCCL})
 endif()

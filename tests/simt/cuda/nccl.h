@@ -1,6 +1,6 @@
 // The part of NCCL's header that dtrain uses, declared for the library that stands in for NCCL
-// over the simulated device: names and values are those of the real one (nccl_values.c compares
-// them).
+// over the simulated device: names and values are those of the real one, with which header.sh
+// compares them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -47,6 +47,12 @@ typedef struct {
 } ncclConfig_t;
 
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
+
+_Static_assert(sizeof(ncclUniqueId) == 128, "unique id");
+_Static_assert(offsetof(ncclConfig_t, size) == 0 && offsetof(ncclConfig_t, magic) == 8, "config");
+_Static_assert(offsetof(ncclConfig_t, version) == 12, "config");
+_Static_assert(offsetof(ncclConfig_t, blocking) == 16, "config");
+_Static_assert(NCCL_CONFIG_UNDEF_INT == INT_MIN, "config");
 #define NCCL_CONFIG_INITIALIZER                                                                    \
     {                                                                                              \
         sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT                 \
