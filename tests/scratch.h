@@ -25,7 +25,7 @@ static inline void make_scratch(void)
 
 static inline void remove_scratch(void)
 {
-    CHECK_INT(dt_remove_tree(scratch), DT_OK);
+    CHECK_OK(dt_remove_tree(scratch));
 }
 
 // A path in the scratch folder; so many of them live at a time.
@@ -35,7 +35,7 @@ static inline const char *in_scratch(const char *name)
     static char path[LIVE][DT_PATH];
     static int next;
     next = (next + 1) % LIVE;
-    CHECK_INT(dt_path(path[next], "%s/%s", scratch, name), DT_OK);
+    CHECK_OK(dt_path(path[next], "%s/%s", scratch, name));
     return path[next];
 }
 
@@ -56,7 +56,7 @@ static inline char *get_text(const char *path)
 {
     char *text = NULL;
     int64_t size;
-    CHECK_INT(dt_read_file(path, 1 << 24, &text, &size), DT_OK);
+    CHECK_OK(dt_read_file(path, 1 << 24, &text, &size));
     return text;
 }
 

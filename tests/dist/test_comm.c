@@ -371,9 +371,9 @@ static void check_agreement(int first_failing)
     snprintf(want, sizeof want, "while opening shard %d\n", first_failing);
     CHECK(strstr(text, want) != NULL, "the note is lost: %s", text);
     dt_error_clear();
-    CHECK_INT(dt_agree(comm, DT_OK), DT_OK);
+    CHECK_OK(dt_agree(comm, DT_OK));
     CHECK(!comm->agreed, "an old error is still shared");
-    CHECK_INT(dt_error_current()->code, DT_OK);
+    CHECK_OK(dt_error_current()->code);
 }
 
 static void check_refusals(void)

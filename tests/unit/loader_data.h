@@ -41,13 +41,13 @@ static inline void write_hashed(const char *path, int64_t s, int64_t size, bool 
     struct dt_shard_writer *writer;
     dt_dtype type = size == 1 ? DT_U8 : size == 2 ? DT_U16 : DT_U32;
     const char *tokens = tokens_of(s, size);
-    CHECK_INT(dt_shard_create(path, type, lengths[s], &writer), DT_OK);
+    CHECK_OK(dt_shard_create(path, type, lengths[s], &writer));
     for (int64_t p = 0; p < lengths[s]; p++) {
         if (documents && starts_document(s, p))
-            CHECK_INT(dt_shard_start_document(writer), DT_OK);
-        CHECK_INT(dt_shard_append(writer, tokens + p * size, 1), DT_OK);
+            CHECK_OK(dt_shard_start_document(writer));
+        CHECK_OK(dt_shard_append(writer, tokens + p * size, 1));
     }
-    CHECK_INT(dt_shard_finish(writer, documents), DT_OK);
+    CHECK_OK(dt_shard_finish(writer, documents));
 }
 
 static inline void write_layout(const char *path, int64_t s, int64_t size, enum layout layout)

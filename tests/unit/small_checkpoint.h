@@ -107,8 +107,8 @@ static inline struct small_model make_blank(bool tied)
 
 static inline void fresh_save(const char *dir, const struct small_model *model, int64_t step)
 {
-    CHECK_INT(dt_remove_tree(dir), DT_OK);
-    CHECK_INT(save(dir, model, step), DT_OK);
+    CHECK_OK(dt_remove_tree(dir));
+    CHECK_OK(save(dir, model, step));
 }
 
 // A name in the only checkpoint of scratch/one.

@@ -35,8 +35,8 @@ static inline struct small_model small_model_make(bool tied)
     c->d_model = 12, c->n_layer = 1, c->vocab_size = 37;
     c->d_state = 5, c->d_conv = 3, c->expand = 3, c->norm_eps = 1.25e-6;
     c->tie_embeddings = tied;
-    CHECK_INT(dt_model_config_check(&model.config), DT_OK);
-    CHECK_INT(dt_model_list(&model.config, &model.params, NULL), DT_OK);
+    CHECK_OK(dt_model_config_check(&model.config));
+    CHECK_OK(dt_model_list(&model.config, &model.params, NULL));
     model.weights = small_model_array(&model.params, 1);
     model.m = small_model_array(&model.params, 2);
     model.v = small_model_array(&model.params, 3);

@@ -30,7 +30,7 @@ static void plan(struct planned *p, int64_t bucket_bytes, bool staged)
     p->elements = p->n_rows > 0 ? p->row_ends[p->n_rows - 1] : 0;
     free(p->spans);
     p->spans = NULL;
-    CHECK_INT(dt_bucket_plan(&config, &p->spans, &p->n), DT_OK);
+    CHECK_OK(dt_bucket_plan(&config, &p->spans, &p->n));
 }
 
 static void release(struct planned *p)
@@ -126,8 +126,8 @@ static struct planned rows_of(int64_t d_model, int64_t n_layer, int64_t vocab, b
                                      .tie_embeddings = tied,
                                      .pad_vocab_multiple = 8};
     struct dt_params params;
-    CHECK_INT(dt_model_config_check(&config), DT_OK);
-    CHECK_INT(dt_model_list(&config, &params, NULL), DT_OK);
+    CHECK_OK(dt_model_config_check(&config));
+    CHECK_OK(dt_model_list(&config, &params, NULL));
     struct planned p = {.n_rows = params.n, .row_ends = calloc((size_t)params.n, sizeof(int64_t))};
     for (int i = 0; i < params.n; i++)
         p.row_ends[i] = i + 1 < params.n ? params.rows[i + 1].offset : params.elements;

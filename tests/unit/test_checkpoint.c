@@ -52,8 +52,8 @@ static void test_damaged(void)
     for (int i = 0; i < FILES; i++) {
         char *good, *bad;
         int64_t size, other;
-        CHECK_INT(dt_read_file(in_one(file_names[i]), 1 << 24, &good, &size), DT_OK);
-        CHECK_INT(dt_read_file(in_one(file_names[i]), 1 << 24, &bad, &other), DT_OK);
+        CHECK_OK(dt_read_file(in_one(file_names[i]), 1 << 24, &good, &size));
+        CHECK_OK(dt_read_file(in_one(file_names[i]), 1 << 24, &bad, &other));
         const int64_t cut[] = {size - 1, size / 2, 0}, place[] = {0, size / 2, size - 1};
         for (int how = 0; how < 3; how++) {
             check_replaced(file_names[i], good, size, bad, cut[how]);
@@ -64,7 +64,7 @@ static void test_damaged(void)
         free(good);
         free(bad);
     }
-    CHECK_INT(dt_checkpoint_verify(in_scratch("one/step-00000007")), DT_OK);
+    CHECK_OK(dt_checkpoint_verify(in_scratch("one/step-00000007")));
     small_model_free(&model);
 }
 
@@ -76,7 +76,7 @@ static void test_manifest_bytes(void)
     char path[DT_PATH], *text;
     int64_t size;
     dt_path(path, "%s", in_one("MANIFEST"));
-    CHECK_INT(dt_read_file(path, 1 << 20, &text, &size), DT_OK);
+    CHECK_OK(dt_read_file(path, 1 << 20, &text, &size));
     for (int64_t i = 0; i < size; i++) {
         put_bytes(path, text, i);
         check_damage("MANIFEST");
@@ -88,7 +88,7 @@ static void test_manifest_bytes(void)
         dt_error_clear();
     }
     put_bytes(path, text, size);
-    CHECK_INT(dt_checkpoint_verify(in_scratch("one/step-00000007")), DT_OK);
+    CHECK_OK(dt_checkpoint_verify(in_scratch("one/step-00000007")));
     free(text);
     small_model_free(&model);
 }
@@ -146,7 +146,7 @@ static void test_hostile_manifest(void)
 static void check_newest(const char *dir, const char *want)
 {
     char path[DT_PATH];
-    CHECK_INT(dt_checkpoint_newest(dir, path), DT_OK);
+    CHECK_OK(dt_checkpoint_newest(dir, path));
     CHECK_STR(path, want);
 }
 
@@ -159,8 +159,8 @@ static void test_newest(void)
     dt_make_dirs(dir);
     check_newest(dir, "");
     for (int64_t step = 9; step <= 11; step++)
-        CHECK_INT(save(dir, &model, step), DT_OK);
-    CHECK_INT(save(dir, &model, 123456789), DT_OK); // nine digits: by number, not by name
+        CHECK_OK(save(dir, &model, step));
+    CHECK_OK(save(dir, &model, 123456789)); // nine digits: by number, not by name
     check_newest(dir, in_scratch("many/step-123456789"));
     truncate(in_scratch("many/step-123456789/model.safetensors"), 99);
     dt_make_dirs(in_scratch("many/step-2000000000")); // no MANIFEST
@@ -197,28 +197,27 @@ static void test_prune(void)
     struct small_model model = small_model_make(true);
     char dir[DT_PATH];
     dt_path(dir, "%s", in_scratch("prune"));
-    CHECK_INT(dt_checkpoint_prune(dir, 3, -1, 0), DT_OK); // no folder yet
+    CHECK_OK(dt_checkpoint_prune(dir, 3, -1, 0)); // no folder yet
     for (int64_t step = 1; step <= 6; step++)
-        CHECK_INT(save(dir, &model, step), DT_OK);
+        CHECK_OK(save(dir, &model, step));
     dt_make_dirs(in_scratch("prune/step-00000006.bak")); // is none, nor counts as one
-    CHECK_INT(dt_checkpoint_prune(dir, 0, -1, 0), DT_OK);
+    CHECK_OK(dt_checkpoint_prune(dir, 0, -1, 0));
     check_steps(dir, 6, "xxxxxx");
-    CHECK_INT(dt_checkpoint_prune(dir, 4, -1, 1), DT_OK); // the best is kept besides
+    CHECK_OK(dt_checkpoint_prune(dir, 4, -1, 1)); // the best is kept besides
     check_steps(dir, 6, "x.xxxx");
-    CHECK_INT(dt_checkpoint_prune(dir, 4, -1, 5), DT_OK);
+    CHECK_OK(dt_checkpoint_prune(dir, 4, -1, 5));
     check_steps(dir, 6, "..xxxx");
     // The two newest are damaged: the newest whole one, 4, stays besides them.
     truncate(in_scratch("prune/step-00000006/MANIFEST"), 10);
     flip_bit(in_scratch("prune/step-00000005/config.json"), 5);
-    CHECK_INT(dt_checkpoint_prune(dir, 1, 5, 0),
-              DT_OK); // 5 is trusted unread, for it was just saved
+    CHECK_OK(dt_checkpoint_prune(dir, 1, 5, 0)); // 5 is trusted unread, for it was just saved
     check_steps(dir, 6, "....xx");
-    CHECK_INT(save(dir, &model, 4), DT_OK);
-    CHECK_INT(dt_checkpoint_prune(dir, 1, -1, 0), DT_OK);
+    CHECK_OK(save(dir, &model, 4));
+    CHECK_OK(dt_checkpoint_prune(dir, 1, -1, 0));
     check_steps(dir, 6, "...x.x");
     // No whole one at all: nothing goes.
     flip_bit(in_scratch("prune/step-00000004/config.json"), 5);
-    CHECK_INT(dt_checkpoint_prune(dir, 1, -1, 0), DT_OK);
+    CHECK_OK(dt_checkpoint_prune(dir, 1, -1, 0));
     check_steps(dir, 6, "...x.x");
     CHECK_INT(count_entries(dir), 3);
     small_model_free(&model);
@@ -238,26 +237,26 @@ static void test_best(void)
     char dir[DT_PATH];
     dt_path(dir, "%s", in_scratch("best"));
     for (int64_t step = 1; step <= 3; step++)
-        CHECK_INT(save(dir, &model, step), DT_OK);
+        CHECK_OK(save(dir, &model, step));
     dt_checkpoint_mark_best(dir, 0);
     check_best(dir, "");
     dt_checkpoint_mark_best(dir, 2);
     dt_checkpoint_mark_best(dir, 3);
     check_best(dir, "step-00000003");
-    CHECK_INT(dt_checkpoint_verify(in_scratch("best/best")), DT_OK); // as any checkpoint
+    CHECK_OK(dt_checkpoint_verify(in_scratch("best/best"))); // as any checkpoint
     check_newest(dir, in_scratch("best/step-00000003"));
     // A kill leaves a link under a hidden name: it goes, and not what it leads to.
     CHECK_INT(symlink("step-00000003", in_scratch("best/.step-best.tmp-1")), 0);
-    CHECK_INT(dt_checkpoint_prune(dir, 1, -1, 2), DT_OK);
+    CHECK_OK(dt_checkpoint_prune(dir, 1, -1, 2));
     check_steps(dir, 3, ".xx");
     CHECK_INT(count_entries(dir), 3);
-    CHECK_INT(dt_checkpoint_verify(in_scratch("best/step-00000003")), DT_OK);
+    CHECK_OK(dt_checkpoint_verify(in_scratch("best/step-00000003")));
     // A copy of the folder may have a folder in place of the link: it stays, that is all.
     unlink(in_scratch("best/best"));
     dt_make_dirs(in_scratch("best/best"));
     dt_checkpoint_mark_best(dir, 3);
     check_best(dir, "");
-    CHECK_INT(dt_checkpoint_prune(dir, 1, -1, 0), DT_OK);
+    CHECK_OK(dt_checkpoint_prune(dir, 1, -1, 0));
     CHECK_INT(count_entries(dir), 2);
     small_model_free(&model);
 }
@@ -268,13 +267,13 @@ static void test_leftovers(void)
     struct small_model model = small_model_make(true);
     char dir[DT_PATH];
     dt_path(dir, "%s", in_scratch("left"));
-    CHECK_INT(save(dir, &model, 5), DT_OK);
+    CHECK_OK(save(dir, &model, 5));
     dt_make_dirs(in_scratch("left/.step-00000006.tmp-12345/deeper"));
     put_text(in_scratch("left/.step-00000006.tmp-12345/model.safetensors"), "torn");
     dt_make_dirs(in_scratch("left/other"));
     check_newest(dir, in_scratch("left/step-00000005"));
-    CHECK_INT(save(dir, &model, 6), DT_OK);
-    CHECK_INT(dt_checkpoint_prune(dir, 0, -1, 0), DT_OK);
+    CHECK_OK(save(dir, &model, 6));
+    CHECK_OK(dt_checkpoint_prune(dir, 0, -1, 0));
     CHECK_INT(count_entries(dir), 3); // 5, 6, other
     check_newest(dir, in_scratch("left/step-00000006"));
     small_model_free(&model);
@@ -284,8 +283,8 @@ static void check_weight_of(const char *path, float want)
 {
     struct small_model blank = make_blank(true);
     struct dt_trainer_state state = state_at(8), got;
-    CHECK_INT(dt_checkpoint_verify(path), DT_OK);
-    CHECK_INT(load(path, &blank, &state, &dataset, &got), DT_OK);
+    CHECK_OK(dt_checkpoint_verify(path));
+    CHECK_OK(load(path, &blank, &state, &dataset, &got));
     CHECK(blank.weights[0] == want, "weight %g, not %g", (double)blank.weights[0], (double)want);
     small_model_free(&blank);
 }
@@ -301,16 +300,16 @@ static void test_same_step(void)
     for (int i = 0; i < 2; i++) {
         model.weights[0] = (float)i;
         durable[0] = 0;
-        CHECK_INT(save(dir, &model, 8), DT_OK);
+        CHECK_OK(save(dir, &model, 8));
         const char *synced = strstr(durable, "fsync .step-00000008.tmp-");
         CHECK(synced && strstr(synced, "rename step-"), "its folder is not synced: %s", durable);
         size_t n = strlen(durable);
         CHECK_STR(n < sizeof last ? durable : durable + n - (sizeof last - 1), last);
         check_weight_of(path, (float)i);
     }
-    CHECK_INT(dt_remove_tree(path), DT_OK);
+    CHECK_OK(dt_remove_tree(path));
     put_text(path, "a file in the way");
-    CHECK_INT(save(dir, &model, 8), DT_OK);
+    CHECK_OK(save(dir, &model, 8));
     check_weight_of(path, 1);
     CHECK_INT(count_entries(dir), 1);
     small_model_free(&model);
@@ -360,7 +359,7 @@ static void check_full(const char *dir, const struct small_model *model)
     int before = count_entries(dir);
     CHECK_FAILS(save(dir, model, 2), DT_MACHINE, "step-00000002");
     CHECK_INT(count_entries(dir), before);
-    CHECK_INT(dt_checkpoint_verify(in_scratch("full/step-00000001")), DT_OK);
+    CHECK_OK(dt_checkpoint_verify(in_scratch("full/step-00000001")));
 }
 
 static void with_size_limit(void)
@@ -368,7 +367,7 @@ static void with_size_limit(void)
     struct small_model model = small_model_make(true);
     char dir[DT_PATH];
     dt_path(dir, "%s", in_scratch("full"));
-    CHECK_INT(save(dir, &model, 1), DT_OK);
+    CHECK_OK(save(dir, &model, 1));
     signal(SIGXFSZ, SIG_IGN);
     for (rlim_t limit = 0; limit < 16000; limit += 997) {
         if ((int64_t)limit >= dt_file_size(in_scratch("full/step-00000001/" /* the largest file */
@@ -378,7 +377,7 @@ static void with_size_limit(void)
         check_full(dir, &model);
     }
     CHECK_INT(setrlimit(RLIMIT_FSIZE, &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY}), 0);
-    CHECK_INT(save(dir, &model, 2), DT_OK);
+    CHECK_OK(save(dir, &model, 2));
     small_model_free(&model);
 }
 
@@ -393,7 +392,7 @@ static void with_small_disk(void)
         fprintf(stderr, "no right to mount: saving on a full disk is not tested\n");
         return;
     }
-    CHECK_INT(save(dir, &model, 1), DT_OK);
+    CHECK_OK(save(dir, &model, 1));
     check_full(dir, &model);
     umount(dir);
     small_model_free(&model);

@@ -24,9 +24,9 @@ static void test_round_trip(bool tied)
     char path[DT_PATH];
     strcpy(state.order.inputs, "obs/a[0:2] \"quoted\"");
     state.order.stride = 5;
-    CHECK_INT(save_arrays(in_scratch("trip/sub"), &arrays, &state, path), DT_OK);
+    CHECK_OK(save_arrays(in_scratch("trip/sub"), &arrays, &state, path));
     CHECK_STR(path, in_scratch("trip/sub/step-00001000"));
-    CHECK_INT(dt_checkpoint_verify(path), DT_OK);
+    CHECK_OK(dt_checkpoint_verify(path));
     CHECK_OK(load(path, &blank, &state, &dataset, &got));
     check_same(&model, &blank);
     CHECK_INT(got.step, 1000);
@@ -71,7 +71,7 @@ static void test_load_refuses(void)
 
     moved[0].path = (char *)"elsewhere/a.h5"; // data may move
     other.step = other.tokens = other.skips = 0;
-    CHECK_INT(load(path, &model, &other, &train, &got), DT_OK);
+    CHECK_OK(load(path, &model, &other, &train, &got));
     CHECK_INT(got.step, 7);
 
     float first = model.weights[0];
@@ -200,7 +200,7 @@ static void test_no_storage(void)
     struct small_model model = small_model_make(true);
     struct dt_trainer_state state = state_at(7), got;
     fresh_save(in_scratch("one"), &model, 7);
-    CHECK_INT(dt_checkpoint_state(in_scratch("one/step-00000007"), &got), DT_OK);
+    CHECK_OK(dt_checkpoint_state(in_scratch("one/step-00000007"), &got));
     CHECK_INT(got.storage, DT_BF16);
     char *text = get_text(in_one("trainer.json")), *field = strstr(text, "\"storage\"");
     CHECK(field, "trainer.json has no storage");
@@ -208,7 +208,7 @@ static void test_no_storage(void)
           "fields that say nothing are written");
     memcpy(field, "\"garbage\"", 9);
     put_text(in_one("trainer.json"), text);
-    CHECK_INT(load(in_scratch("one/step-00000007"), &model, &state, &dataset, &got), DT_OK);
+    CHECK_OK(load(in_scratch("one/step-00000007"), &model, &state, &dataset, &got));
     CHECK_INT(got.storage, -1);
     free(text);
     small_model_free(&model);
@@ -262,14 +262,13 @@ static void write_ranges(const char *path, const struct small_model *model,
     char run[24];
     snprintf(run, sizeof run, "%016" PRIx64, dt_trainer_stamp(&state).run);
     const char *const metadata[] = {"run", run, "step", "7"};
-    CHECK_INT(dt_safetensors_create(path, entries, n, metadata, stamped ? 2 : 0, &writer), DT_OK);
+    CHECK_OK(dt_safetensors_create(path, entries, n, metadata, stamped ? 2 : 0, &writer));
     for (int i = 0; i < n; i++) {
         const float *from = ranges[i].kind ? model->v : model->m;
         from += model->params.rows[ranges[i].row].offset + ranges[i].first;
-        CHECK_INT(dt_safetensors_write(writer, from, (ranges[i].last - ranges[i].first) * 4),
-                  DT_OK);
+        CHECK_OK(dt_safetensors_write(writer, from, (ranges[i].last - ranges[i].first) * 4));
     }
-    CHECK_INT(dt_safetensors_finish(writer, NULL, NULL), DT_OK);
+    CHECK_OK(dt_safetensors_finish(writer, NULL, NULL));
 }
 
 // Moves the ends of the range that is made as number `made`. Of the files those with a bit set in
@@ -313,7 +312,7 @@ static void rewrite_manifest(int n, const char *const *optimizer_files)
         names[i] = i < 3 ? names[i] : optimizer_files[i - 3];
         uint64_t hash;
         int64_t size;
-        CHECK_INT(dt_hash_file(in_one(names[i]), &hash, &size), DT_OK);
+        CHECK_OK(dt_hash_file(in_one(names[i]), &hash, &size));
         used += snprintf(text + used, sizeof text - (size_t)used, "%016" PRIx64 " %" PRId64 " %s\n",
                          hash, size, names[i]);
     }
@@ -327,7 +326,7 @@ static dt_status load_split(struct small_model *blank)
                                         "optimizer-00002-of-00003.safetensors"};
     struct dt_trainer_state state = state_at(7), got;
     rewrite_manifest(3, names);
-    CHECK_INT(dt_checkpoint_verify(in_scratch("one/step-00000007")), DT_OK);
+    CHECK_OK(dt_checkpoint_verify(in_scratch("one/step-00000007")));
     return load(in_scratch("one/step-00000007"), blank, &state, &dataset, &got);
 }
 
@@ -337,7 +336,7 @@ static void test_split_optimizer(void)
     fresh_save(in_scratch("one"), &model, 7);
     unlink(in_one(optimizer));
     write_split(&model, (struct spoil){.made = -1});
-    CHECK_INT(load_split(&blank), DT_OK);
+    CHECK_OK(load_split(&blank));
     check_same(&model, &blank);
     // Row 1's m: a hole, elements twice, none at the end.
     const struct spoil spoils[] = {{7, 1, 0, 0}, {7, -1, 0, 0}, {6, 0, -1, 0}};
@@ -392,7 +391,7 @@ static void test_other_part(void)
         CHECK_OK(dt_checkpoint_verify(in_scratch("one/step-00000007")));
         dt_status status = load(in_scratch("one/step-00000007"), &blank, &expected, &dataset, &got);
         if (i == 0 || i == 9) {
-            CHECK_INT(status, DT_OK);
+            CHECK_OK(status);
             check_same(&model, &blank);
             continue;
         }
@@ -434,7 +433,7 @@ static void test_damaged_moments(void)
     }
     model.v[at] = INFINITY; // the square of a large gradient
     write_split(&model, (struct spoil){.made = -1});
-    CHECK_INT(load_split(&blank), DT_OK);
+    CHECK_OK(load_split(&blank));
     check_same(&model, &blank);
     small_model_free(&model);
     small_model_free(&blank);
@@ -465,9 +464,9 @@ static void test_hostile_ranges(void)
             .name = names[i], .dtype = DT_F32, .n_dims = 1, .shape = {12}};
         struct dt_safetensors_writer *writer;
         const char *path = in_one("optimizer-00003-of-00003.safetensors");
-        CHECK_INT(dt_safetensors_create(path, &entry, 1, NULL, 0, &writer), DT_OK);
-        CHECK_INT(dt_safetensors_write(writer, zeros, sizeof zeros), DT_OK);
-        CHECK_INT(dt_safetensors_finish(writer, NULL, NULL), DT_OK);
+        CHECK_OK(dt_safetensors_create(path, &entry, 1, NULL, 0, &writer));
+        CHECK_OK(dt_safetensors_write(writer, zeros, sizeof zeros));
+        CHECK_OK(dt_safetensors_finish(writer, NULL, NULL));
         CHECK_FAILS(load_split(&blank), DT_USER, "optimizer-00003-of-00003.safetensors");
     }
     small_model_free(&model);

@@ -125,13 +125,12 @@ static void test_pairs(void)
         write_filtered(file, "labels", H5T_STD_I32LE, 2, dims, NULL,
                        with_filters("f", 2, chunks[c]), pairs);
         H5Fclose(file);
-        CHECK_INT(dt_reader_open(in_scratch("pairs.h5"), &(struct dt_scan_rules){.seq_len = WIDTH},
-                                 &shard, &reader),
-                  DT_OK);
+        CHECK_OK(dt_reader_open(in_scratch("pairs.h5"), &(struct dt_scan_rules){.seq_len = WIDTH},
+                                &shard, &reader));
         for (int64_t first = 0; first < ROWS; first += 3) {
             int64_t n = ROWS - first < 6 ? ROWS - first : 6;
-            CHECK_INT(dt_h5_array_read(&reader->arrays[0], first, n, ids), DT_OK);
-            CHECK_INT(dt_h5_array_read(&reader->arrays[1], first, n, labels), DT_OK);
+            CHECK_OK(dt_h5_array_read(&reader->arrays[0], first, n, ids));
+            CHECK_OK(dt_h5_array_read(&reader->arrays[1], first, n, labels));
             CHECK(memcmp(ids, pairs + first * WIDTH, (size_t)(n * WIDTH) * sizeof *ids) == 0 &&
                       memcmp(labels, pairs + first * WIDTH, (size_t)(n * WIDTH) * sizeof *ids) == 0,
                   "rows from %ld on differ, chunks of %d by %d", (long)first, (int)chunks[c][0],
@@ -162,12 +161,12 @@ static void expect_bad_chunk(const char *filters, const void *raw, size_t bytes,
     CHECK_SAYS(path);
     CHECK_SAYS("chunk 1 of /tokens");
     CHECK_SAYS(phrase);
-    CHECK_INT(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader), DT_OK);
+    CHECK_OK(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader));
     const struct dt_h5_array *tokens = &reader->arrays[0];
-    CHECK_INT(dt_h5_array_read(tokens, 0, CHUNK, buffer), DT_OK); // the one before
+    CHECK_OK(dt_h5_array_read(tokens, 0, CHUNK, buffer)); // the one before
     for (int again = 0; again < 2; again++)
         CHECK_INT(dt_h5_array_read(tokens, CHUNK - 1, 2, buffer), DT_USER);
-    CHECK_INT(dt_h5_array_read(tokens, 2 * CHUNK, N - 2 * CHUNK, buffer), DT_OK);
+    CHECK_OK(dt_h5_array_read(tokens, 2 * CHUNK, N - 2 * CHUNK, buffer));
     dt_reader_close(reader);
 }
 

@@ -8,11 +8,11 @@ static void test_all_alike(void)
 {
     struct dt_device_seen seen[3] = {{"n1", 4, ""}, {"n1", 4, ""}, {"n2", 1, ""}};
     bool cuda = false;
-    CHECK_INT(dt_device_decide(seen, 3, &cuda), DT_OK);
+    CHECK_OK(dt_device_decide(seen, 3, &cuda));
     CHECK(cuda, "all ranks see devices");
     for (int i = 0; i < 3; i++)
         seen[i].devices = 0;
-    CHECK_INT(dt_device_decide(seen, 3, &cuda), DT_OK);
+    CHECK_OK(dt_device_decide(seen, 3, &cuda));
     CHECK(!cuda, "no rank sees one");
 }
 
@@ -36,7 +36,7 @@ static void test_one_each(void)
         {"n2", "GPU-a", 2}, // another host's, of the same name
         {"n2", "", 1},      // names that cannot be told …
         {"n2", "", 1}};
-    CHECK_INT(dt_device_refuse_shared(opened, 5), DT_OK);
+    CHECK_OK(dt_device_refuse_shared(opened, 5));
     for (int i = 0; i < 5; i++)
         CHECK_INT(dt_device_ranks_on(opened, 5, i), 1);
 }
@@ -79,12 +79,12 @@ static void test_open_alone(void)
     struct dt_backend backend;
     if (dt_backend_find("cuda"))
         return;
-    CHECK_INT(dt_device_open_alone(DT_DEVICE_AUTO, 0, &backend), DT_OK);
+    CHECK_OK(dt_device_open_alone(DT_DEVICE_AUTO, 0, &backend));
     CHECK_STR(backend.table->name, "cpu");
     dt_backend_close(&backend);
     CHECK_INT(dt_device_check_threads("--threads", 4096), DT_USER);
     CHECK_SAYS("--threads: 4096, but only ");
-    CHECK_INT(dt_device_check_threads("--threads", 1), DT_OK);
+    CHECK_OK(dt_device_check_threads("--threads", 1));
     CHECK_INT(dt_device_open_alone(DT_DEVICE_CUDA, 1, &backend), DT_USER);
     CHECK_SAYS("this build of dtrain has no CUDA");
     CHECK_ADVISES("-DDTRAIN_CUDA=ON");

@@ -42,7 +42,7 @@ static void test_frames(void)
     dt_error_format(error, 1, text, sizeof text);
     CHECK(strstr(text, "test_error.c:") && strstr(text, " in middle\n"), "%s", text);
     dt_error_clear();
-    CHECK_INT(error->code, DT_OK);
+    CHECK_OK(error->code);
 }
 
 static dt_status recurse(int depth)
@@ -88,15 +88,15 @@ static void test_limits(void)
     CHECK_INT(dt_error_push(DT_MACHINE, __FILE__, __LINE__, __func__, "waiting"), DT_MACHINE);
     CHECK_STR(error->message, "waiting failed without a message");
     dt_error_clear();
-    CHECK_INT(dt_error_push(DT_OK, __FILE__, __LINE__, __func__, NULL), DT_OK);
-    CHECK_INT(error->code, DT_OK);
+    CHECK_OK(dt_error_push(DT_OK, __FILE__, __LINE__, __func__, NULL));
+    CHECK_OK(error->code);
 }
 
 static void *fail_elsewhere(void *moved)
 {
     outer("b.ini");
     dt_error_take(moved);
-    CHECK_INT(dt_error_current()->code, DT_OK);
+    CHECK_OK(dt_error_current()->code);
     return NULL;
 }
 

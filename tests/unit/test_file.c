@@ -13,7 +13,7 @@
 
 static void put(const char *name, const char *text)
 {
-    CHECK_INT(dt_write_file_atomic(in_scratch(name), text, (int64_t)strlen(text)), DT_OK);
+    CHECK_OK(dt_write_file_atomic(in_scratch(name), text, (int64_t)strlen(text)));
 }
 
 static void test_path(void)
@@ -21,7 +21,7 @@ static void test_path(void)
     char path[DT_PATH], name[DT_PATH + 10];
     memset(name, 'x', sizeof name);
     name[DT_PATH - 1] = 0;
-    CHECK_INT(dt_path(path, "%s", name), DT_OK);
+    CHECK_OK(dt_path(path, "%s", name));
     CHECK_STR(path, name);
     CHECK_FAILS(dt_path(path, "%sy", name), DT_USER, "4096 bytes");
 }
@@ -32,7 +32,7 @@ static void test_write_and_read(void)
     int64_t size;
     put("a", "first, longer");
     put("a", "second");
-    CHECK_INT(dt_read_file(in_scratch("a"), 100, &text, &size), DT_OK);
+    CHECK_OK(dt_read_file(in_scratch("a"), 100, &text, &size));
     CHECK_INT(size, 6);
     CHECK_STR(text, "second");
     free(text);
@@ -47,8 +47,8 @@ static void test_read_limits(void)
     char *long_text = malloc((size_t)length);
     for (int64_t i = 0; i < length; i++)
         long_text[i] = (char)(i * 7);
-    CHECK_INT(dt_write_file_atomic(in_scratch("long"), long_text, length), DT_OK);
-    CHECK_INT(dt_read_file(in_scratch("long"), length, &text, &size), DT_OK);
+    CHECK_OK(dt_write_file_atomic(in_scratch("long"), long_text, length));
+    CHECK_OK(dt_read_file(in_scratch("long"), length, &text, &size));
     CHECK(size == length && memcmp(text, long_text, (size_t)size) == 0, "got %lld bytes",
           (long long)size);
     CHECK(text[size] == 0, "no final zero");
@@ -59,10 +59,10 @@ static void test_read_limits(void)
     free(long_text);
 
     put("empty", "");
-    CHECK_INT(dt_read_file(in_scratch("empty"), 0, &text, &size), DT_OK);
+    CHECK_OK(dt_read_file(in_scratch("empty"), 0, &text, &size));
     CHECK(size == 0 && text && text[0] == 0, "%lld bytes", (long long)size);
     free(text);
-    CHECK_INT(dt_read_file("/proc/self/status", 1 << 20, &text, &size), DT_OK); // stat says 0 bytes
+    CHECK_OK(dt_read_file("/proc/self/status", 1 << 20, &text, &size)); // stat says 0 bytes
     CHECK(size > 100, "%lld bytes of /proc/self/status", (long long)size);
     free(text);
 }
@@ -88,7 +88,7 @@ static void test_read_failures(void)
     CHECK_FAILS(dt_read_file(in_scratch("fifo"), 10, &text, &size), DT_USER, "not a regular file");
     close(writer);
     CHECK_FAILS(dt_write_file_atomic(in_scratch("no/such"), "", 0), DT_USER, "such.tmp");
-    CHECK_INT(dt_make_dirs(in_scratch("folder/inside")), DT_OK);
+    CHECK_OK(dt_make_dirs(in_scratch("folder/inside")));
     CHECK_FAILS(dt_write_file_atomic(in_scratch("folder"), "", 0), DT_USER, "Is a directory");
     CHECK(!dt_file_exists(in_scratch("folder.tmp")), "the temporary file stayed");
 }
@@ -111,7 +111,7 @@ static void test_read_pipe(void)
     }
     close(ends[1]);
     snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
-    CHECK_INT(dt_read_file(path, BYTES, &text, &size), DT_OK);
+    CHECK_OK(dt_read_file(path, BYTES, &text, &size));
     CHECK(size == BYTES && memcmp(text, bytes, BYTES) == 0, "%lld bytes", (long long)size);
     free(text);
     close(ends[0]);
@@ -123,11 +123,11 @@ static void test_pread(void)
     char data[8] = "";
     put("digits", "0123456789");
     int fd = open(in_scratch("digits"), O_RDONLY);
-    CHECK_INT(dt_pread_all(fd, "digits", data, 4, 6), DT_OK);
+    CHECK_OK(dt_pread_all(fd, "digits", data, 4, 6));
     CHECK_STR(data, "6789");
     CHECK_FAILS(dt_pread_all(fd, "digits", data, 5, 6), DT_USER,
                 "digits ends at byte 10, expected 11 bytes");
-    CHECK_INT(dt_pread_all(fd, "digits", data, 0, 99), DT_OK);
+    CHECK_OK(dt_pread_all(fd, "digits", data, 0, 99));
     close(fd);
     CHECK_FAILS(dt_pread_all(fd, "digits", data, 1, 0), DT_MACHINE, "cannot read digits");
 }
@@ -183,12 +183,12 @@ static void test_full_disk(void)
 static void test_make_dirs(void)
 {
     put("a-file", "");
-    CHECK_INT(dt_make_dirs(in_scratch("d/e/f")), DT_OK);
+    CHECK_OK(dt_make_dirs(in_scratch("d/e/f")));
     CHECK(dt_is_dir(in_scratch("d/e/f")), "d/e/f is not there");
-    CHECK_INT(dt_make_dirs(in_scratch("d/e/f")), DT_OK);
-    CHECK_INT(dt_make_dirs(in_scratch("d//e/g/")), DT_OK);
+    CHECK_OK(dt_make_dirs(in_scratch("d/e/f")));
+    CHECK_OK(dt_make_dirs(in_scratch("d//e/g/")));
     CHECK(dt_is_dir(in_scratch("d/e/g")), "d/e/g is not there");
-    CHECK_INT(dt_make_dirs("/"), DT_OK);
+    CHECK_OK(dt_make_dirs("/"));
     CHECK_FAILS(dt_make_dirs(in_scratch("a-file")), DT_USER, "a-file: File exists");
     CHECK_FAILS(dt_make_dirs(in_scratch("a-file/x")), DT_USER, "File exists");
     CHECK_FAILS(dt_make_dirs("/proc/no/x"), DT_USER, "/proc/no: No such file");
@@ -198,7 +198,7 @@ static void test_no_rights(void)
 {
     if (geteuid() == 0) // rights do not hold root back
         return;
-    CHECK_INT(dt_make_dirs(in_scratch("locked")), DT_OK);
+    CHECK_OK(dt_make_dirs(in_scratch("locked")));
     chmod(in_scratch("locked"), 0500);
     CHECK_FAILS(dt_make_dirs(in_scratch("locked/x")), DT_USER, "locked/x: Permission denied");
     CHECK_FAILS(dt_write_file_atomic(in_scratch("locked/x"), "", 0), DT_USER, "Permission denied");
@@ -208,20 +208,20 @@ static void test_no_rights(void)
 static void test_remove_tree(void)
 {
     char outside[DT_PATH];
-    CHECK_INT(dt_path(outside, "%s", in_scratch("outside")), DT_OK);
-    CHECK_INT(dt_make_dirs(in_scratch("tree/a/b")), DT_OK);
-    CHECK_INT(dt_make_dirs(outside), DT_OK);
+    CHECK_OK(dt_path(outside, "%s", in_scratch("outside")));
+    CHECK_OK(dt_make_dirs(in_scratch("tree/a/b")));
+    CHECK_OK(dt_make_dirs(outside));
     put("outside/stays", "x");
     put("tree/a/one", "x");
     put("tree/.hidden", "x");
     CHECK_INT(symlink(outside, in_scratch("tree/a/link")), 0);
     CHECK_INT(symlink("nowhere", in_scratch("tree/dangling")), 0);
-    CHECK_INT(dt_remove_tree(in_scratch("tree")), DT_OK);
+    CHECK_OK(dt_remove_tree(in_scratch("tree")));
     CHECK(!dt_file_exists(in_scratch("tree")), "the tree stayed");
     CHECK(dt_file_exists(in_scratch("outside/stays")), "a link was followed");
 
-    CHECK_INT(dt_remove_tree(in_scratch("tree")), DT_OK); // not there: no error
-    CHECK_INT(dt_remove_tree(in_scratch("outside/stays")), DT_OK);
+    CHECK_OK(dt_remove_tree(in_scratch("tree"))); // not there: no error
+    CHECK_OK(dt_remove_tree(in_scratch("outside/stays")));
     CHECK(!dt_file_exists(in_scratch("outside/stays")), "the file stayed");
 }
 
@@ -257,17 +257,17 @@ static void test_hash(void)
     int64_t size;
     // xxhsum -H64 of the same bytes: nothing, "abc", and 1 MiB + 3 of 'z' (two chunks)
     put("h", "");
-    CHECK_INT(dt_hash_file(in_scratch("h"), &hash, &size), DT_OK);
+    CHECK_OK(dt_hash_file(in_scratch("h"), &hash, &size));
     CHECK(hash == 0xef46db3751d8e999 && size == 0, "%016llx", (unsigned long long)hash);
     put("h", "abc");
-    CHECK_INT(dt_hash_file(in_scratch("h"), &hash, NULL), DT_OK);
+    CHECK_OK(dt_hash_file(in_scratch("h"), &hash, NULL));
     CHECK(hash == 0x44bc2cf5ad770999, "%016llx", (unsigned long long)hash);
     char *zs = malloc((1 << 20) + 4);
     memset(zs, 'z', (1 << 20) + 3);
     zs[(1 << 20) + 3] = 0;
     put("h", zs);
     free(zs);
-    CHECK_INT(dt_hash_file(in_scratch("h"), &hash, &size), DT_OK);
+    CHECK_OK(dt_hash_file(in_scratch("h"), &hash, &size));
     CHECK(hash == 0x58ca237518e6909b && size == (1 << 20) + 3, "%016llx", (unsigned long long)hash);
     CHECK_FAILS(dt_hash_file(in_scratch("gone"), &hash, &size), DT_USER, "gone: No such file");
 }
@@ -275,14 +275,14 @@ static void test_hash(void)
 static void test_sync(void)
 {
     char here[DT_PATH];
-    CHECK_INT(dt_fsync_dir(scratch), DT_OK);
+    CHECK_OK(dt_fsync_dir(scratch));
     CHECK_FAILS(dt_fsync_dir(in_scratch("absent")), DT_USER, "absent: No such file");
     put("plain", "x");
     CHECK_FAILS(dt_fsync_dir(in_scratch("plain")), DT_USER, "Not a directory");
-    CHECK_INT(dt_fsync_parent(in_scratch("plain")), DT_OK);
+    CHECK_OK(dt_fsync_parent(in_scratch("plain")));
     CHECK(getcwd(here, sizeof here), "no working folder");
     CHECK_INT(chdir(scratch), 0);
-    CHECK_INT(dt_write_file_atomic("beside", "x", 1), DT_OK); // a path without a slash
+    CHECK_OK(dt_write_file_atomic("beside", "x", 1)); // a path without a slash
     CHECK_INT(dt_file_size("beside"), 1);
     CHECK_INT(chdir(here), 0);
 }

@@ -11,14 +11,14 @@
 static void write_model(const char *dir, const struct small_model *model)
 {
     char path[DT_PATH], *config;
-    CHECK_INT(dt_remove_tree(dir), DT_OK);
-    CHECK_INT(dt_make_dirs(dir), DT_OK);
+    CHECK_OK(dt_remove_tree(dir));
+    CHECK_OK(dt_make_dirs(dir));
     dt_path(path, "%s/config.json", dir);
-    CHECK_INT(dt_hf_config_text(&model->config, &config), DT_OK);
-    CHECK_INT(dt_write_file_atomic(path, config, (int64_t)strlen(config)), DT_OK);
+    CHECK_OK(dt_hf_config_text(&model->config, &config));
+    CHECK_OK(dt_write_file_atomic(path, config, (int64_t)strlen(config)));
     free(config);
     dt_path(path, "%s/model.safetensors", dir);
-    CHECK_INT(dt_hf_write_weights(path, &model->params, model->weights, NULL, NULL), DT_OK);
+    CHECK_OK(dt_hf_write_weights(path, &model->params, model->weights, NULL, NULL));
 }
 
 static dt_status read_into_nan(const char *dir, const struct small_model *model, float **weights)
@@ -32,7 +32,7 @@ static dt_status read_into_nan(const char *dir, const struct small_model *model,
 static void check_same_weights(const char *dir, const struct small_model *model)
 {
     float *weights;
-    CHECK_INT(read_into_nan(dir, model, &weights), DT_OK);
+    CHECK_OK(read_into_nan(dir, model, &weights));
     CHECK(memcmp(weights, model->weights, (size_t)model->params.elements * sizeof *weights) == 0,
           "%s: other weights came back, or padding is not 0", dir);
     free(weights);
@@ -52,7 +52,7 @@ static void test_round_trip(bool tied)
     struct dt_model_config read = {.pad_vocab_multiple = 8, .tie_embeddings = !tied};
     write_model(in_scratch("model"), &model);
     check_same_weights(in_scratch("model"), &model);
-    CHECK_INT(dt_hf_read_config(in_scratch("model"), &read), DT_OK);
+    CHECK_OK(dt_hf_read_config(in_scratch("model"), &read));
     CHECK_INT(read.d_model, 12);
     CHECK_INT(read.n_layer, 1);
     CHECK_INT(read.vocab_size, 37);
@@ -74,10 +74,10 @@ static void test_file(void)
     int64_t size, size_now;
     uint64_t hash, hash_now;
     const char *path = in_scratch("one.safetensors");
-    CHECK_INT(dt_hf_write_weights(path, &model.params, model.weights, &size, &hash), DT_OK);
-    CHECK_INT(dt_hash_file(path, &hash_now, &size_now), DT_OK);
+    CHECK_OK(dt_hf_write_weights(path, &model.params, model.weights, &size, &hash));
+    CHECK_OK(dt_hash_file(path, &hash_now, &size_now));
     CHECK(hash == hash_now && size == size_now, "size or hash");
-    CHECK_INT(dt_safetensors_open(path, &file), DT_OK);
+    CHECK_OK(dt_safetensors_open(path, &file));
     const struct dt_safetensor *tensor = dt_safetensors_find(file, "backbone.embeddings.weight");
     CHECK(tensor && tensor->shape[0] == 37 && tensor->shape[1] == 12, "embedding's shape");
     CHECK(!dt_safetensors_find(file, "lm_head.weight"), "a tied head is written");
@@ -111,7 +111,7 @@ static void test_config_floats(void)
     struct small_model model = small_model_make(true);
     char *text, name[64];
     model.config.norm_eps = 1;
-    CHECK_INT(dt_hf_config_text(&model.config, &text), DT_OK);
+    CHECK_OK(dt_hf_config_text(&model.config, &text));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         snprintf(name, sizeof name, "\"%s\":", fields[i]);
         const char *value = strstr(text, name);
@@ -128,12 +128,11 @@ static void test_config_floats(void)
 static void test_config_defaults(void)
 {
     struct dt_model_config config = {0};
-    CHECK_INT(parse_config("{\"model_type\": \"mamba\", \"hidden_size\": 70, "
-                           "\"num_hidden_layers\": 3, \"vocab_size\": 50280, "
-                           "\"time_step_rank\": \"auto\", \"state_size\": null, "
-                           "\"unknown\": [1, 2]}",
-                           &config),
-              DT_OK);
+    CHECK_OK(parse_config("{\"model_type\": \"mamba\", \"hidden_size\": 70, "
+                          "\"num_hidden_layers\": 3, \"vocab_size\": 50280, "
+                          "\"time_step_rank\": \"auto\", \"state_size\": null, "
+                          "\"unknown\": [1, 2]}",
+                          &config));
     CHECK_INT(config.d_state, 16);
     CHECK_INT(config.d_conv, 4);
     CHECK_INT(config.expand, 2);
@@ -154,7 +153,7 @@ static void test_config_bytes(void)
                                      .norm_eps = 1e-5,
                                      .tie_embeddings = true};
     char *text;
-    CHECK_INT(dt_hf_config_text(&config, &text), DT_OK);
+    CHECK_OK(dt_hf_config_text(&config, &text));
     CHECK(XXH64(text, strlen(text), 0) == UINT64_C(0x5385ca9ca8203c04), "%s", text);
     free(text);
 }
@@ -168,16 +167,16 @@ static void test_config_kinds(void)
 {
     struct dt_model_config config = {0}, read = {0};
     char *plain, *text;
-    CHECK_INT(parse_config(DTRAIN ", \"layers\": \"mamba mamba*2\"}", &config), DT_OK);
+    CHECK_OK(parse_config(DTRAIN ", \"layers\": \"mamba mamba*2\"}", &config));
     CHECK_STR(config.layers, "mamba*3");
     CHECK_STR(config.stem, "tokens");
     CHECK_STR(config.heads, "lm");
-    CHECK_INT(dt_hf_config_text(&config, &text), DT_OK);
+    CHECK_OK(dt_hf_config_text(&config, &text));
     CHECK(strstr(text, "MambaForCausalLM") && !strstr(text, "layers\":\t\"mamba"), "%s", text);
     config.layers[0] = config.stem[0] = config.heads[0] = '\0';
-    CHECK_INT(dt_hf_config_text(&config, &plain), DT_OK);
+    CHECK_OK(dt_hf_config_text(&config, &plain));
     CHECK_STR(plain, text);
-    CHECK_INT(parse_config(text, &read), DT_OK);
+    CHECK_OK(parse_config(text, &read));
     CHECK_STR(read.layers, "mamba*3");
     free(plain);
     free(text);
@@ -210,17 +209,17 @@ static void test_config_mamba2(void)
                  MAMBA2 ", \"head_dim\": 16, \"num_heads\": 8, \"note\": "
                         "\"to Infinity\", \"time_step_limit\": %s}",
                  limits[i]);
-        CHECK_INT(parse_config(text, &config), DT_OK);
+        CHECK_OK(parse_config(text, &config));
         CHECK_STR(config.layers, "mamba2*3");
         CHECK_INT(config.d_state, 128);
         CHECK_INT(config.n_groups, 8);
         CHECK_INT(config.head_dim, 16);
         CHECK_INT(config.tie_embeddings, false);
         CHECK(config.dt_max == (i < 2 ? 0.0 : 0.5), "%s: %g", limits[i], config.dt_max);
-        CHECK_INT(dt_hf_config_text(&config, &written), DT_OK);
+        CHECK_OK(dt_hf_config_text(&config, &written));
         CHECK(strstr(written, "Mamba2ForCausalLM") && strstr(written, "\"num_heads\":\t8"), "%s",
               written);
-        CHECK_INT(parse_config(written, &read), DT_OK);
+        CHECK_OK(parse_config(written, &read));
         struct dt_problems problems = {0};
         dt_model_config_compare(&problems, &read, &config);
         CHECK(problems.n == 0, "%s", problems.text);
@@ -363,12 +362,11 @@ static void write_variant(const char *path, const struct small_model *model,
         entries[n++] = (struct dt_safetensors_entry){
             .name = variant->extra, .dtype = DT_F32, .n_dims = 1, .shape = {1}};
     }
-    CHECK_INT(dt_safetensors_create(path, entries, n, NULL, 0, &writer), DT_OK);
+    CHECK_OK(dt_safetensors_create(path, entries, n, NULL, 0, &writer));
     for (int i = 0; i < n; i++)
-        CHECK_INT(write_tensor(writer, model, rows[i], &entries[i],
-                               rows[i] == variant->other ? variant->poison : 0),
-                  DT_OK);
-    CHECK_INT(dt_safetensors_finish(writer, NULL, NULL), DT_OK);
+        CHECK_OK(write_tensor(writer, model, rows[i], &entries[i],
+                              rows[i] == variant->other ? variant->poison : 0));
+    CHECK_OK(dt_safetensors_finish(writer, NULL, NULL));
 }
 
 static int row_of(const struct small_model *model, const char *name)
@@ -433,7 +431,7 @@ static void test_untied(void)
     check_same_weights(in_scratch("model"), &untied);
     // A tied model takes the directory of an untied one, whose lm_head is not read.
     float *weights;
-    CHECK_INT(read_into_nan(in_scratch("model"), &tied, &weights), DT_OK);
+    CHECK_OK(read_into_nan(in_scratch("model"), &tied, &weights));
     free(weights);
     write_model(in_scratch("model"), &tied);
     check_weights_refused(in_scratch("model"), &untied, "lm_head.weight is missing");
@@ -473,7 +471,7 @@ static void write_split(const struct small_model *model, char *index, size_t siz
             used += (size_t)snprintf(index + used, size - used, "%s\"%s\": \"%s\"",
                                      half + i > 0 ? ", " : "", params->rows[i].name, name + 6);
         }
-        CHECK_INT(dt_hf_write_weights(in_scratch(name), &part, model->weights, NULL, NULL), DT_OK);
+        CHECK_OK(dt_hf_write_weights(in_scratch(name), &part, model->weights, NULL, NULL));
         free(part.rows);
     }
     snprintf(index + used, size - used, "}}");
@@ -507,9 +505,8 @@ static void test_split(void)
     strcpy(bad, good);
     replace_text(bad, sizeof bad, "model-00002", "model-00001");
     check_index(&model, bad, "should be in model-00001-of-00002.safetensors but is not");
-    CHECK_INT(dt_hf_write_weights(in_scratch("split/model-00001-of-00002.safetensors"),
-                                  &model.params, model.weights, NULL, NULL),
-              DT_OK); // the whole table
+    CHECK_OK(dt_hf_write_weights(in_scratch("split/model-00001-of-00002.safetensors"),
+                                 &model.params, model.weights, NULL, NULL)); // the whole table
     check_index(&model, good, "is in 2 files");
     check_index(&model, "{\"weight_map\": []}", "weight_map is []");
     check_index(&model, "{\"weight_map\": {\"a\": 3}}", "a is 3");

@@ -50,7 +50,7 @@ static void check_batches(const struct dt_loader_config *config, int64_t first, 
                                            config->block,   config->shuffle,    config->sequential,
                                            config->parts};
     struct dt_order *order;
-    CHECK_INT(dt_order_create(&order_config, &order), DT_OK);
+    CHECK_OK(dt_order_create(&order_config, &order));
     struct dt_loader *loader = open_loader(config, first);
     int64_t share = config->batch / config->size, wrong = 0;
     for (int64_t step = first; step < first + n; step++) {
@@ -149,10 +149,10 @@ static void test_sequential(void)
                 int64_t steps = (dataset->windows + config.batch - 1) / config.batch;
                 check_batches(&config, 0, steps);
                 struct dt_loader *loader = open_loader(&config, steps - 1);
-                CHECK_INT(dt_loader_next(loader, &batch, NULL), DT_OK);
+                CHECK_OK(dt_loader_next(loader, &batch, NULL));
                 CHECK(batch != NULL, "no last batch");
                 for (int again = 0; again < 2; again++) {
-                    CHECK_INT(dt_loader_next(loader, &batch, NULL), DT_OK);
+                    CHECK_OK(dt_loader_next(loader, &batch, NULL));
                     CHECK(batch == NULL, "a batch past the last");
                 }
                 dt_loader_close(loader);
@@ -171,7 +171,7 @@ static void test_pairs(void)
         struct dt_loader *loader = open_loader(&config, 0);
         for (int64_t step = 0; step < 12; step++) {
             const struct dt_batch *batch;
-            CHECK_INT(dt_loader_next(loader, &batch, NULL), DT_OK);
+            CHECK_OK(dt_loader_next(loader, &batch, NULL));
             const uint8_t *reset = dt_batch_find(batch, "reset")->data;
             for (int64_t k = 1; k < 8; k++)
                 for (int64_t t = 0; t < T; t++) {
@@ -206,7 +206,7 @@ static void test_many_shards(void)
     struct dt_loader *loader = open_loader(&config, 0);
     for (int64_t step = 0; step < 6; step++) {
         const struct dt_batch *batch;
-        CHECK_INT(dt_loader_next(loader, &batch, NULL), DT_OK);
+        CHECK_OK(dt_loader_next(loader, &batch, NULL));
         for (int64_t k = 0; k < config.batch; k++)
             wrong += row_of(batch, "labels", k)[5] != token(0, 2 * k + step % 2 + 6);
     }
@@ -224,7 +224,7 @@ static void test_close(void)
         const struct dt_batch *batch;
         struct dt_loader *loader = open_loader(&config, i);
         for (int n = 0; n < i % 4; n++)
-            CHECK_INT(dt_loader_next(loader, &batch, NULL), DT_OK);
+            CHECK_OK(dt_loader_next(loader, &batch, NULL));
         usleep((unsigned)(i % 7) * 50);
         dt_loader_close(loader);
     }
@@ -242,7 +242,7 @@ static void test_two_loaders(void)
     const struct dt_batch *batch;
     struct dt_loader *loader = open_loader(&config, 0);
     for (int i = 0; i < 5; i++) {
-        CHECK_INT(dt_loader_next(loader, &batch, NULL), DT_OK);
+        CHECK_OK(dt_loader_next(loader, &batch, NULL));
         check_batches(&val, 0, 5);
         check_batches(&config, 10, 20);
     }
@@ -253,8 +253,7 @@ static void test_two_loaders(void)
 static void test_synthetic(void)
 {
     struct dt_dataset *dataset;
-    CHECK_INT(dt_dataset_scan("synthetic:random", &(struct dt_scan_rules){.seq_len = T}, &dataset),
-              DT_OK);
+    CHECK_OK(dt_dataset_scan("synthetic:random", &(struct dt_scan_rules){.seq_len = T}, &dataset));
     struct dt_loader_config config = config_of(dataset);
     struct dt_loader *a = open_loader(&config, 5), *b;
     config.size = 2;
@@ -263,8 +262,8 @@ static void test_synthetic(void)
     int64_t seen[VOCAB] = {0}, wrong = 0;
     for (int step = 0; step < 400; step++) {
         const struct dt_batch *x, *y;
-        CHECK_INT(dt_loader_next(a, &x, NULL), DT_OK);
-        CHECK_INT(dt_loader_next(b, &y, NULL), DT_OK);
+        CHECK_OK(dt_loader_next(a, &x, NULL));
+        CHECK_OK(dt_loader_next(b, &y, NULL));
         const int32_t *all = row_of(x, "input_ids", 4), *mine = row_of(y, "input_ids", 0);
         const int32_t *labels = row_of(x, "labels", 4);
         wrong += memcmp(all, mine, 4 * T * sizeof *all) != 0;
@@ -287,8 +286,7 @@ static void test_lists(void)
 {
     struct dt_array_list yields, reads = {0};
     struct dt_dataset *dataset;
-    CHECK_INT(dt_dataset_scan("synthetic:random", &(struct dt_scan_rules){.seq_len = T}, &dataset),
-              DT_OK);
+    CHECK_OK(dt_dataset_scan("synthetic:random", &(struct dt_scan_rules){.seq_len = T}, &dataset));
     struct dt_loader_config config = config_of(dataset);
     dt_loader_arrays(&config, &yields);
     CHECK_INT(yields.n, 2);

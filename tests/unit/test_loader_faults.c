@@ -117,7 +117,7 @@ static void test_filter_flip(void)
     const uint16_t *tokens = tokens_of(3, 2);
     char *text;
     int64_t size;
-    CHECK_INT(dt_read_file(in_scratch("s3.h5"), 1 << 20, &text, &size), DT_OK);
+    CHECK_OK(dt_read_file(in_scratch("s3.h5"), 1 << 20, &text, &size));
     char *at = memmem(text, (size_t)size, tokens + 3000, 100);
     CHECK(at != NULL, "the tokens are not in the file as they are");
     flip_bit(in_scratch("s3.h5"), at - text);

@@ -3,10 +3,6 @@
 
 #include "small_model.h"
 
-#define CHECK_ADVISES(part)                                                                        \
-    CHECK(strstr(dt_error_current()->hint, part), "\"%s\" is not in: %s", (part),                  \
-          dt_error_current()->hint)
-
 // 1000 whatever happens, and for each sequence 300, 100 or 60.
 static dt_status plan(void *context, enum dt_recompute recompute, int64_t micro_batch,
                       int64_t *bytes)
@@ -22,7 +18,7 @@ static dt_status plan(void *context, enum dt_recompute recompute, int64_t micro_
 static int search_in(enum dt_sum_order order, int64_t free, struct dt_fit found[3])
 {
     int n = -1, calls = 0;
-    CHECK_INT(dt_fit_search(plan, &calls, 24, order, free, found, &n), DT_OK);
+    CHECK_OK(dt_fit_search(plan, &calls, 24, order, free, found, &n));
     CHECK(calls > 0, "a plan was asked for");
     return n;
 }
@@ -81,12 +77,10 @@ static void open_job(struct dt_job *job, struct small_model *model)
                         .micro_batch = 12,
                         .ranks_on_device = 1,
                         .settings.data = {.seq_len = 64, .batch = 12, .block = 4, .prefetch = 2}};
-    CHECK_INT(dt_comm_open(DT_COMM_KIND_SELF, &job->comm), DT_OK);
-    CHECK_INT(dt_backend_open("cpu", 0, 1, &job->backend), DT_OK);
-    CHECK_INT(dt_dataset_scan("synthetic:random",
-                              &(struct dt_scan_rules){.seq_len = 64, .vocab_size = 37},
-                              &job->train),
-              DT_OK);
+    CHECK_OK(dt_comm_open(DT_COMM_KIND_SELF, &job->comm));
+    CHECK_OK(dt_backend_open("cpu", 0, 1, &job->backend));
+    CHECK_OK(dt_dataset_scan(
+        "synthetic:random", &(struct dt_scan_rules){.seq_len = 64, .vocab_size = 37}, &job->train));
     table = *job->backend.table;
     table.unified = false;
     table.info = info;
@@ -107,7 +101,7 @@ static int64_t device_bytes(struct dt_job *job, enum dt_recompute recompute, int
     struct dt_job other = *job;
     other.model.recompute = recompute;
     other.micro_batch = micro_batch;
-    CHECK_INT(dt_job_memory(&other, &plan), DT_OK);
+    CHECK_OK(dt_job_memory(&other, &plan));
     return dt_memory_plan_bytes(&plan, false);
 }
 
@@ -148,7 +142,7 @@ static void test_job(void)
     int64_t whole = device_bytes(&job, DT_RECOMPUTE_NONE, 12);
     int64_t half = device_bytes(&job, DT_RECOMPUTE_NONE, 6);
     struct dt_memory_plan staged = {0};
-    CHECK_INT(dt_job_memory(&job, &staged), DT_OK);
+    CHECK_OK(dt_job_memory(&job, &staged));
     CHECK_INT(row_bytes(&staged, "optimizer states"), 2 * 4 * model.params.elements);
     CHECK_INT(row_bytes(&staged, "host snapshot"), 4 * 4 * model.params.elements); // and a piece
     CHECK(half < whole, "a smaller micro-batch takes less");
@@ -159,15 +153,15 @@ static void test_job(void)
     other.settings.data.carry_state = true;
     other.steps_per_epoch = 1;
     other.micro_batch = 4;
-    CHECK_INT(dt_model_state_bytes(&job.model, 4, &state), DT_OK);
-    CHECK_INT(dt_job_memory(&other, &more), DT_OK);
+    CHECK_OK(dt_model_state_bytes(&job.model, 4, &state));
+    CHECK_OK(dt_job_memory(&other, &more));
     CHECK_INT(row_bytes(&more, "optimizer states"), 3 * 4 * model.params.elements);
     CHECK_INT(row_bytes(&more, "host snapshot"), 5 * 4 * model.params.elements);
     CHECK_INT(row_bytes(&more, "carried state"), 8 * state); // two of each, and two in a pass
     CHECK_INT(row_bytes(&more, "host states"), 3 * state);
 
     memory_free = whole;
-    CHECK_INT(dt_job_check_memory(&job), DT_OK);
+    CHECK_OK(dt_job_check_memory(&job));
     memory_free = whole - 1;
     CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "Device 7 has");
     CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
@@ -180,12 +174,12 @@ static void test_job(void)
     // Code that is loaded later has its room beside the plan, on one device too.
     memory = 128 * 1000;
     memory_free = whole + 1000;
-    CHECK_INT(dt_job_check_memory(&job), DT_OK);
+    CHECK_OK(dt_job_check_memory(&job));
     memory_free = whole + 999;
     CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "free after what is reserved for code");
     memory = INT64_C(80) << 30; // half a GiB, however large the device is
     memory_free = whole + (INT64_C(1) << 29);
-    CHECK_INT(dt_job_check_memory(&job), DT_OK);
+    CHECK_OK(dt_job_check_memory(&job));
     memory_free--;
     CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
     memory = 0;
@@ -199,13 +193,13 @@ static void test_job(void)
     CHECK_ADVISES("no data.micro_batch or model.recompute would fit");
     table.unified = true;
     struct dt_memory_plan plan = {0};
-    CHECK_INT(dt_job_memory(&job, &plan), DT_OK);
+    CHECK_OK(dt_job_memory(&job, &plan));
     CHECK(dt_memory_plan_bytes(&plan, true) > whole,
           "batches on the host count where that is the device's memory");
     CHECK_INT(row_bytes(&plan, "host snapshot"), 3 * 4 * model.params.elements); // no piece
     memory = 2 * dt_memory_plan_bytes(&plan, true);
     job.comm->info.local_size = 2;
-    CHECK_INT(dt_job_check_memory(&job), DT_OK); // what is free now does not matter
+    CHECK_OK(dt_job_check_memory(&job)); // what is free now does not matter
     memory--;
     CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "for each of the 2 ranks on it");
     close_job(&job, &model);

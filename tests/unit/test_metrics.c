@@ -115,10 +115,10 @@ static void write_events(int64_t resume_step, int from, int to)
                                        .every = 1,
                                        .unit = "frames"};
     struct dt_metrics *metrics = NULL;
-    CHECK_INT(dt_metrics_open(&config, &metrics), DT_OK);
+    CHECK_OK(dt_metrics_open(&config, &metrics));
     for (int i = from; i < to; i++)
-        CHECK_INT(dt_metrics_write(metrics, &events[i]), DT_OK);
-    CHECK_INT(dt_metrics_sync(metrics), DT_OK);
+        CHECK_OK(dt_metrics_write(metrics, &events[i]));
+    CHECK_OK(dt_metrics_sync(metrics));
     dt_metrics_close(metrics);
 }
 
@@ -128,7 +128,7 @@ static void check_file(int n)
     int64_t size;
     for (int i = 0; i < n; i++)
         strcat(want, lines[i]);
-    CHECK_INT(dt_read_file("metrics.jsonl", 1 << 20, &text, &size), DT_OK);
+    CHECK_OK(dt_read_file("metrics.jsonl", 1 << 20, &text, &size));
     CHECK_STR(text, want);
     free(text);
 }
@@ -197,7 +197,7 @@ int main(void)
     struct dt_metrics *metrics = NULL;
     CHECK_INT(dt_metrics_open(&(struct dt_metrics_config){.folder = "."}, &metrics), DT_USER);
     CHECK(!metrics, "metrics without a sink");
-    CHECK_INT(dt_metrics_write(NULL, &events[0]), DT_OK); // the other ranks
+    CHECK_OK(dt_metrics_write(NULL, &events[0])); // the other ranks
     remove_scratch();
     return test_end();
 }

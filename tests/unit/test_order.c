@@ -68,7 +68,7 @@ static struct dt_order *create(int64_t batch, int64_t block, bool is_shuffled, b
 {
     struct dt_order_config config = {&dataset, 1337, batch, block, is_shuffled, sequential, false};
     struct dt_order *order;
-    CHECK_INT(dt_order_create(&config, &order), DT_OK);
+    CHECK_OK(dt_order_create(&config, &order));
     return order;
 }
 
@@ -84,7 +84,7 @@ static void test_against_reference(int64_t batch, int64_t block)
         for (int64_t s = 0; s < steps; s++)
             for (int64_t k = 0; k < batch; k++) {
                 struct dt_position at;
-                CHECK_INT(dt_order_at(order, epoch * steps + s, k, &at), DT_OK);
+                CHECK_OK(dt_order_at(order, epoch * steps + s, k, &at));
                 CHECK_INT(at.epoch, epoch);
                 CHECK_INT(at.list, k * steps + s);
                 CHECK_INT(number_of(&at), list[k * steps + s]);
@@ -172,7 +172,7 @@ static void test_parts(int64_t batch)
 {
     struct dt_order_config config = {&dataset, 1, batch, 4, true, true, true};
     struct dt_order *order;
-    CHECK_INT(dt_order_create(&config, &order), DT_OK);
+    CHECK_OK(dt_order_create(&config, &order));
     int64_t steps = dt_order_steps_per_epoch(order);
     CHECK_INT(steps, (90 + batch - 1) / batch);
     for (int64_t i = 0; i < steps * batch; i++) {

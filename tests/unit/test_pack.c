@@ -70,11 +70,10 @@ static char *read_side(const char *output, const char *side, int64_t n_shards)
         struct dt_h5_starts documents;
         snprintf(path, sizeof path, "%s/%s-%05ld.h5", output, side, (long)i);
         CHECK_OK(dt_verify_shard(path, false, &shard));
-        CHECK_INT(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader),
-                  DT_OK);
-        CHECK_INT(dt_h5_array_read(&reader->arrays[0], 0, shard.count, bytes), DT_OK);
-        CHECK_INT(dt_h5_starts_open(&reader->file, &reader->arrays[0], &documents), DT_OK);
-        CHECK_INT(dt_h5_starts_mark(&documents, 0, shard.count, starts), DT_OK);
+        CHECK_OK(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader));
+        CHECK_OK(dt_h5_array_read(&reader->arrays[0], 0, shard.count, bytes));
+        CHECK_OK(dt_h5_starts_open(&reader->file, &reader->arrays[0], &documents));
+        CHECK_OK(dt_h5_starts_mark(&documents, 0, shard.count, starts));
         for (int64_t p = 0; p < shard.count; p++) {
             if (starts[p])
                 text[used++] = '|';
@@ -112,7 +111,7 @@ static void test_folder(void)
 {
     struct dt_pack_result result;
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("out"));
-    CHECK_INT(pack_one(config, in_scratch("in"), &result), DT_OK);
+    CHECK_OK(pack_one(config, in_scratch("in"), &result));
     CHECK_INT(result.files, 5);
     CHECK_INT(result.vocab_size, 256);
     CHECK_INT(result.val_shards, 0);
@@ -124,14 +123,14 @@ static void test_folder(void)
     config = config_of(inputs, 3, in_scratch("in/sub/shards"));
     for (int again = 0; again < 2; again++) {
         config.force = again;
-        CHECK_INT(dt_pack(&config, &result), DT_OK);
+        CHECK_OK(dt_pack(&config, &result));
         CHECK_INT(result.files, 7);
         CHECK_INT(result.train_tokens, 5 + 2 + 3 + 7 + 2 + 2 + 6);
     }
     config.format = DT_PACK_U8; // binary files are welcome, but not our own shards
-    CHECK_INT(dt_pack(&config, &result), DT_OK);
+    CHECK_OK(dt_pack(&config, &result));
     CHECK_INT(result.files, 8);
-    CHECK_INT(dt_remove_tree(config.output), DT_OK);
+    CHECK_OK(dt_remove_tree(config.output));
 }
 
 // Shards of equal size, documents that cross their borders.
@@ -140,16 +139,16 @@ static void test_borders(void)
     struct dt_pack_result result;
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("borders"));
     config.shard_bytes = 4;
-    CHECK_INT(pack_one(config, in_scratch("in"), &result), DT_OK);
+    CHECK_OK(pack_one(config, in_scratch("in"), &result));
     CHECK_INT(result.train_tokens, 16);
     CHECK_INT(result.train_shards, 4);
     CHECK_STR(read_side(config.output, "train", 4), "|BB|bbb|outside|zz|\xc3\xa9");
     config.shard_bytes = 5;
     config.force = true;
-    CHECK_INT(pack_one(config, in_scratch("in"), &result), DT_OK);
+    CHECK_OK(pack_one(config, in_scratch("in"), &result));
     CHECK_INT(result.train_shards, 4);
     config.shard_bytes = 7;
-    CHECK_INT(pack_one(config, in_scratch("in"), &result), DT_OK);
+    CHECK_OK(pack_one(config, in_scratch("in"), &result));
     CHECK_INT(result.train_shards, 3);
     CHECK_INT(entries(config.output), 3); // the fourth of before is gone
     CHECK_STR(read_side(config.output, "train", 3), "|BB|bbb|outside|zz|\xc3\xa9");
@@ -171,7 +170,7 @@ static void test_split(void)
     for (int i = 0; i < 12; i++) {
         config.val_fraction = 0.25;
         config.seed = (uint64_t)i / 2;
-        CHECK_INT(pack_one(config, in_scratch("many"), &result), DT_OK);
+        CHECK_OK(pack_one(config, in_scratch("many"), &result));
         CHECK_INT(result.train_tokens, 15);
         CHECK_INT(result.val_tokens, 5);
         strcpy(expect[i % 2], read_side(config.output, "val", 1));
@@ -191,14 +190,14 @@ static void test_split(void)
     CHECK(unsorted > 0, "validation files are in the order of their names");
 
     config.val_fraction = 0.001; // at least a file on each side
-    CHECK_INT(pack_one(config, in_scratch("many"), &result), DT_OK);
+    CHECK_OK(pack_one(config, in_scratch("many"), &result));
     CHECK_INT(result.val_tokens, 1);
     config.val_fraction = 0.999;
-    CHECK_INT(pack_one(config, in_scratch("many"), &result), DT_OK);
+    CHECK_OK(pack_one(config, in_scratch("many"), &result));
     CHECK_INT(result.train_tokens, 1);
     write_text("single", "0123456789"); // one file: its tail
     config.val_fraction = 0.3;
-    CHECK_INT(pack_one(config, in_scratch("single"), &result), DT_OK);
+    CHECK_OK(pack_one(config, in_scratch("single"), &result));
     CHECK_STR(read_side(config.output, "train", 1), "|0123456");
     CHECK_STR(read_side(config.output, "val", 1), "789");
 }
@@ -221,7 +220,7 @@ static void test_raw(enum dt_pack_format format, int64_t size)
     config.shard_bytes = 20000;
     config.val_fraction = 0.1;
     config.force = true;
-    CHECK_INT(pack_one(config, in_scratch("raw.bin"), &result), DT_OK);
+    CHECK_OK(pack_one(config, in_scratch("raw.bin"), &result));
     CHECK_INT(result.val_tokens, 3001);
     CHECK_INT(result.train_tokens, RAW - 3001);
     CHECK_INT(result.train_shards, (27010 * size + 19999) / 20000);
@@ -232,14 +231,13 @@ static void test_raw(enum dt_pack_format format, int64_t size)
         uint64_t want;
         struct dt_shard shard;
         snprintf(path, sizeof path, "%s/train-%05ld.h5", config.output, (long)i);
-        CHECK_INT(dt_verify_shard(path, false, &shard), DT_OK);
+        CHECK_OK(dt_verify_shard(path, false, &shard));
         CHECK_INT(shard.vocab_size, result.vocab_size);
         CHECK_INT(shard.hash_block, 16384);
         CHECK(!shard.doc_starts, "raw tokens have no documents");
         struct dt_reader *reader;
-        CHECK_INT(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader),
-                  DT_OK);
-        CHECK_INT(dt_reader_fingerprint(reader, &shard), DT_OK);
+        CHECK_OK(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader));
+        CHECK_OK(dt_reader_fingerprint(reader, &shard));
         dt_reader_close(reader);
         int64_t bytes = shard.count * size;
         CHECK(bytes <= 20000 && bytes > 17000, "a shard of %ld bytes", (long)bytes);
@@ -255,8 +253,8 @@ static void test_raw(enum dt_pack_format format, int64_t size)
     config.vocab_size = size == 4 ? UINT32_MAX : 60000;
     expect_refusal(config, in_scratch("raw.bin"), "token 20000 is");
     config.vocab_size++;
-    CHECK_INT(pack_one(config, in_scratch("raw.bin"), &result), DT_OK);
-    CHECK_INT(dt_remove_tree(config.output), DT_OK);
+    CHECK_OK(pack_one(config, in_scratch("raw.bin"), &result));
+    CHECK_OK(dt_remove_tree(config.output));
     put_bytes(in_scratch("odd.bin"), data, (size_t)(RAW * size - 1));
     expect_refusal(config, in_scratch("odd.bin"), "not a multiple of");
     CHECK(!dt_file_exists(config.output), "a refusal leaves a folder");
@@ -319,7 +317,7 @@ static void test_full_disk(void)
     memset(bytes, 'x', sizeof bytes);
     write_text("small", "small");
     put_bytes(in_scratch("big"), bytes, sizeof bytes);
-    CHECK_INT(pack_one(config, in_scratch("small"), &result), DT_OK);
+    CHECK_OK(pack_one(config, in_scratch("small"), &result));
     config.force = true;
     int failures = 0, status = DT_MACHINE;
     for (rlim_t most = 200; most < 115000 && status == DT_MACHINE; most += 1111) {
@@ -329,7 +327,7 @@ static void test_full_disk(void)
         if (status == DT_MACHINE)
             CHECK_STR(read_side(config.output, "train", 1), "|small");
     }
-    CHECK_INT(status, DT_OK);
+    CHECK_OK(status);
     CHECK(failures > 80, "%d failures", failures);
     config.output = in_scratch("full2");
     CHECK_INT(pack_within(&config, in_scratch("big"), 50000), DT_MACHINE);
@@ -345,7 +343,7 @@ static void test_leftovers(void)
     write_text("left/.train-00007.h5.tmp", "half");
     write_text("left/notes.txt", "notes");
     write_text("left/train-0001.h5", "not one of ours");
-    CHECK_INT(pack_one(config, in_scratch("in"), &result), DT_OK);
+    CHECK_OK(pack_one(config, in_scratch("in"), &result));
     CHECK_INT(entries(config.output), 3);
     CHECK(!dt_file_exists(in_scratch("left/.train-00007.h5.tmp")), "a leftover stays");
 }
@@ -364,7 +362,7 @@ static void test_verify(void)
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("verify"));
     put_bytes(in_scratch("zeros"), tokens, sizeof tokens);
     config.format = DT_PACK_U16;
-    CHECK_INT(pack_one(config, in_scratch("zeros"), &result), DT_OK);
+    CHECK_OK(pack_one(config, in_scratch("zeros"), &result));
     const char *path = in_scratch("verify/train-00000.h5");
     flip_bit(path, offset_of(path, "tokens") + 2 * RAW - 1);
     expect_damage(path, "checksum mismatch in /tokens, block 3");
@@ -399,7 +397,7 @@ static void test_verify_pairs(void)
         put(file, &(struct put){"labels", i32, i32, 2, {10, 4}, labels, 0, 0, false, false});
         H5Fclose(file);
         if (i == 0)
-            CHECK_INT(dt_verify_shard(in_scratch("pairs.h5"), false, &shard), DT_OK);
+            CHECK_OK(dt_verify_shard(in_scratch("pairs.h5"), false, &shard));
         else
             expect_damage(in_scratch("pairs.h5"),
                           i == 1 ? "/input_ids at row 8, column 1 is -1; a token must be from 0 to "

@@ -132,11 +132,10 @@ static void test_programs(void)
     struct dt_place places[3];
     for (int i = 0; i < 3; i++)
         places[i] = place(i < 2 ? "n1" : "n2", "", "build", 0);
-    CHECK_INT(dt_places_compare_programs(places, 3), DT_OK);
+    CHECK_OK(dt_places_compare_programs(places, 3));
     places[2] = place("n2", "", "build", 7);
     CHECK_INT(dt_places_compare_programs(places, 3), DT_USER);
-    CHECK(strstr(dt_error_current()->message, "rank 2 on n2 runs another build of dtrain (build7"),
-          "%s", dt_error_current()->message);
+    CHECK_SAYS("rank 2 on n2 runs another build of dtrain (build7");
     dt_error_clear();
 }
 

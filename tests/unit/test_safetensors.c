@@ -133,7 +133,7 @@ static void test_mangled_headers(void)
     for (size_t cut = 0; cut < sizeof good - 1; cut++)
         CHECK(dt_safetensors_parse("model", good, (int64_t)cut, 16, &file) == DT_USER, "cut at %zu",
               cut);
-    CHECK_INT(dt_safetensors_parse("model", good, sizeof good - 1, 16, &file), DT_OK);
+    CHECK_OK(dt_safetensors_parse("model", good, sizeof good - 1, 16, &file));
     dt_safetensors_close(file);
     int taken = 0;
     for (size_t at = 0; at < sizeof good - 1; at++)
@@ -163,7 +163,7 @@ static void test_deep_and_large(void)
     memset(text, ',', COMMAS); // in a string they are no values
     memcpy(text, "{\"__metadata__\":{\"a\":\"", 22);
     memcpy(text + COMMAS, "\"}}", 3);
-    CHECK_INT(dt_safetensors_parse("model", text, COMMAS + 3, 0, &file), DT_OK);
+    CHECK_OK(dt_safetensors_parse("model", text, COMMAS + 3, 0, &file));
     dt_safetensors_close(file);
     free(text);
 }
@@ -173,9 +173,8 @@ static void put_file(const char *name, uint64_t length, const char *header, int6
     char bytes[1024] = "";
     memcpy(bytes, &length, 8);
     memcpy(bytes + 8, header, strlen(header));
-    CHECK_INT(
-        dt_write_file_atomic(in_scratch(name), bytes, 8 + (int64_t)strlen(header) + data_bytes),
-        DT_OK);
+    CHECK_OK(
+        dt_write_file_atomic(in_scratch(name), bytes, 8 + (int64_t)strlen(header) + data_bytes));
 }
 
 static void test_hostile_files(void)
@@ -185,9 +184,9 @@ static void test_hostile_files(void)
     CHECK_FAILS(dt_safetensors_open(in_scratch("absent"), &file), DT_USER, "absent: No such file");
     CHECK_FAILS(dt_safetensors_open(scratch, &file), DT_USER, "is a folder");
     CHECK_FAILS(dt_safetensors_open("/dev/zero", &file), DT_USER, "not a regular file");
-    CHECK_INT(dt_write_file_atomic(in_scratch("empty"), "", 0), DT_OK);
+    CHECK_OK(dt_write_file_atomic(in_scratch("empty"), "", 0));
     CHECK_FAILS(dt_safetensors_open(in_scratch("empty"), &file), DT_USER, "empty has 0 bytes");
-    CHECK_INT(dt_write_file_atomic(in_scratch("short"), "1234567", 7), DT_OK);
+    CHECK_OK(dt_write_file_atomic(in_scratch("short"), "1234567", 7));
     CHECK_FAILS(dt_safetensors_open(in_scratch("short"), &file), DT_USER, "short has 7 bytes");
     put_file("past", 1000, header, 16);
     CHECK_FAILS(dt_safetensors_open(in_scratch("past"), &file), DT_USER, "past: a header of 1000");
@@ -204,7 +203,7 @@ static void test_hostile_files(void)
     CHECK_FAILS(dt_safetensors_open(in_scratch("long"), &file), DT_USER, "the file has 17 bytes");
     CHECK(!file, "a file came with an error");
     put_file("good", sizeof header - 1, header, 16);
-    CHECK_INT(dt_safetensors_open(in_scratch("good"), &file), DT_OK);
+    CHECK_OK(dt_safetensors_open(in_scratch("good"), &file));
     dt_safetensors_close(file);
 }
 
@@ -221,7 +220,7 @@ static void test_foreign_header(void)
     static const char *const names[] = {"scalar", "empty", "a", "\xc3\xa9\""};
     struct dt_safetensors *file;
     float x;
-    CHECK_INT(dt_safetensors_parse("m", header, sizeof header - 1, 16, &file), DT_OK);
+    CHECK_OK(dt_safetensors_parse("m", header, sizeof header - 1, 16, &file));
     CHECK_INT(file->n_tensors, 4);
     for (int i = 0; i < 4; i++)
         CHECK_STR(file->tensors[i].name, names[i]);
@@ -263,21 +262,21 @@ static void write_data(struct dt_safetensors_writer *writer)
         for (int64_t j = 0; j < n && i + j < 77 * 513; j++)
             piece[j] = value(i + j);
         n = n < 77 * 513 - i ? n : 77 * 513 - i;
-        CHECK_INT(dt_safetensors_write(writer, piece, 4 * n), DT_OK);
+        CHECK_OK(dt_safetensors_write(writer, piece, 4 * n));
         i += n;
     }
     dt_bf16 *b16 = malloc(18003 * sizeof *b16);
     for (int64_t i = 0; i < 18003; i++)
         b16[i] = dt_f32_to_bf16(value(i));
-    CHECK_INT(dt_safetensors_write(writer, b16, 2 * 18003), DT_OK);
+    CHECK_OK(dt_safetensors_write(writer, b16, 2 * 18003));
     free(b16);
-    CHECK_INT(dt_safetensors_write(writer, halves, sizeof halves), DT_OK);
-    CHECK_INT(dt_safetensors_write(writer, &scalar, 4), DT_OK);
-    CHECK_INT(dt_safetensors_write(writer, "abc", 3), DT_OK);
+    CHECK_OK(dt_safetensors_write(writer, halves, sizeof halves));
+    CHECK_OK(dt_safetensors_write(writer, &scalar, 4));
+    CHECK_OK(dt_safetensors_write(writer, "abc", 3));
     int8_t *i8 = malloc(18003);
     for (int64_t i = 0; i < 18003; i++)
         i8[i] = (int8_t)(i % 251 - 125);
-    CHECK_INT(dt_safetensors_write(writer, i8, 18003), DT_OK);
+    CHECK_OK(dt_safetensors_write(writer, i8, 18003));
     free(i8);
 }
 
@@ -287,24 +286,24 @@ static void check_data(const struct dt_safetensors *file)
     const struct dt_safetensor *b16 = dt_safetensors_find(file, "b16");
     float *x = malloc((size_t)w->count * sizeof *x);
     int wrong = 0;
-    CHECK_INT(dt_safetensors_read_f32(file, w, 0, w->count, x), DT_OK);
+    CHECK_OK(dt_safetensors_read_f32(file, w, 0, w->count, x));
     for (int64_t i = 0; i < w->count; i++)
         wrong += x[i] != value(i);
-    CHECK_INT(dt_safetensors_read_f32(file, b16, 0, b16->count, x), DT_OK);
+    CHECK_OK(dt_safetensors_read_f32(file, b16, 0, b16->count, x));
     for (int64_t i = 0; i < b16->count; i++)
         wrong += x[i] != dt_bf16_to_f32(dt_f32_to_bf16(value(i)));
-    CHECK_INT(dt_safetensors_read_f32(file, dt_safetensors_find(file, "i8"), 1, 18002, x), DT_OK);
+    CHECK_OK(dt_safetensors_read_f32(file, dt_safetensors_find(file, "i8"), 1, 18002, x));
     for (int64_t i = 0; i < 18002; i++)
         wrong += x[i] != (float)((i + 1) % 251 - 125);
     CHECK_INT(wrong, 0);
-    CHECK_INT(dt_safetensors_read_f32(file, b16, 17000, 1003, x), DT_OK); // a part, up to the end
+    CHECK_OK(dt_safetensors_read_f32(file, b16, 17000, 1003, x)); // a part, up to the end
     CHECK(x[1002] == dt_bf16_to_f32(dt_f32_to_bf16(value(18002))), "%g", (double)x[1002]);
-    CHECK_INT(dt_safetensors_read_f32(file, w, 513, 2, x), DT_OK);
+    CHECK_OK(dt_safetensors_read_f32(file, w, 513, 2, x));
     CHECK(x[0] == value(513) && x[1] == value(514), "%g %g", (double)x[0], (double)x[1]);
-    CHECK_INT(dt_safetensors_read_f32(file, dt_safetensors_find(file, "f16"), 0, 5, x), DT_OK);
+    CHECK_OK(dt_safetensors_read_f32(file, dt_safetensors_find(file, "f16"), 0, 5, x));
     CHECK(memcmp(x, half_values, sizeof half_values) == 0, "%g %g %g %g %g", (double)x[0],
           (double)x[1], (double)x[2], (double)x[3], (double)x[4]);
-    CHECK_INT(dt_safetensors_read_f32(file, dt_safetensors_find(file, "none"), 0, 0, x), DT_OK);
+    CHECK_OK(dt_safetensors_read_f32(file, dt_safetensors_find(file, "none"), 0, 0, x));
     CHECK_FAILS(dt_safetensors_read_f32(file, b16, 17000, 1004, x), DT_USER,
                 "tensor b16 has 18003");
     CHECK_FAILS(dt_safetensors_read_f32(file, b16, -1, 1, x), DT_USER, "b16");
@@ -320,13 +319,13 @@ static void test_round_trip(void)
     int64_t size, hashed_size;
     uint64_t hash, hash_of_file;
     const char *path = in_scratch("model.safetensors");
-    CHECK_INT(dt_safetensors_create(path, entries, N_ENTRIES, metadata, 2, &writer), DT_OK);
+    CHECK_OK(dt_safetensors_create(path, entries, N_ENTRIES, metadata, 2, &writer));
     write_data(writer);
-    CHECK_INT(dt_safetensors_finish(writer, &size, &hash), DT_OK);
-    CHECK_INT(dt_hash_file(path, &hash_of_file, &hashed_size), DT_OK);
+    CHECK_OK(dt_safetensors_finish(writer, &size, &hash));
+    CHECK_OK(dt_hash_file(path, &hash_of_file, &hashed_size));
     CHECK(hash == hash_of_file && size == hashed_size, "hash or size differ from the file's");
 
-    CHECK_INT(dt_safetensors_open(path, &file), DT_OK);
+    CHECK_OK(dt_safetensors_open(path, &file));
     CHECK_INT(file->n_tensors, N_ENTRIES);
     CHECK_STR(dt_safetensors_metadata(file, "format"), "pt");
     CHECK_STR(dt_safetensors_metadata(file, "a\nb"), "\xe2\x82\xac");
@@ -355,10 +354,10 @@ static void test_exact_bytes(void)
     CHECK_INT((sizeof header - 1) % 8, 0);
     memcpy(want + 8, header, sizeof header - 1);
     memcpy(want + 8 + sizeof header - 1, x, 8);
-    CHECK_INT(dt_safetensors_create(in_scratch("t"), &entry, 1, NULL, 0, &writer), DT_OK);
-    CHECK_INT(dt_safetensors_write(writer, x, 8), DT_OK);
-    CHECK_INT(dt_safetensors_finish(writer, NULL, NULL), DT_OK);
-    CHECK_INT(dt_read_file(in_scratch("t"), 1000, &text, &size), DT_OK);
+    CHECK_OK(dt_safetensors_create(in_scratch("t"), &entry, 1, NULL, 0, &writer));
+    CHECK_OK(dt_safetensors_write(writer, x, 8));
+    CHECK_OK(dt_safetensors_finish(writer, NULL, NULL));
+    CHECK_OK(dt_read_file(in_scratch("t"), 1000, &text, &size));
     CHECK(size == sizeof want && memcmp(text, want, sizeof want) == 0, "%lld bytes: %s",
           (long long)size, text + 8);
     free(text);
@@ -370,8 +369,8 @@ static void test_offsets_are_plain_digits(void) // past 10^15, where %g turns to
     struct dt_safetensors_writer *writer;
     char *text;
     int64_t size;
-    CHECK_INT(dt_safetensors_create(in_scratch("t"), &entry, 1, NULL, 0, &writer), DT_OK);
-    CHECK_INT(dt_read_file(in_scratch("t"), 1000, &text, &size), DT_OK);
+    CHECK_OK(dt_safetensors_create(in_scratch("t"), &entry, 1, NULL, 0, &writer));
+    CHECK_OK(dt_read_file(in_scratch("t"), 1000, &text, &size));
     CHECK(strstr(text + 8, "[536870912,1048576],\"data_offsets\":[0,2251799813685248]"), "%s",
           text + 8);
     free(text);
@@ -414,12 +413,12 @@ static void test_writer_failures(void)
                 "__metadata__");
     CHECK(!writer && !dt_file_exists(in_scratch("new")), "something was left of a failed create");
 
-    CHECK_INT(dt_safetensors_create(in_scratch("new"), &entry, 1, NULL, 0, &writer), DT_OK);
-    CHECK_INT(dt_safetensors_write(writer, x, 12), DT_OK);
+    CHECK_OK(dt_safetensors_create(in_scratch("new"), &entry, 1, NULL, 0, &writer));
+    CHECK_OK(dt_safetensors_write(writer, x, 12));
     CHECK_FAILS(dt_safetensors_write(writer, x, 5), DT_MACHINE, "1 more bytes");
     CHECK_FAILS(dt_safetensors_finish(writer, NULL, NULL), DT_MACHINE, "announced");
     CHECK(!dt_file_exists(in_scratch("new")), "a file with too few bytes stayed");
-    CHECK_INT(dt_safetensors_create(in_scratch("new"), &entry, 1, NULL, 0, &writer), DT_OK);
+    CHECK_OK(dt_safetensors_create(in_scratch("new"), &entry, 1, NULL, 0, &writer));
     dt_safetensors_discard(writer);
     CHECK(!dt_file_exists(in_scratch("new")), "a discarded file stayed");
     dt_safetensors_discard(NULL);
@@ -435,7 +434,7 @@ static void test_full_disk(void)
     static const float x[4096];
     getrlimit(RLIMIT_FSIZE, &before);
     small.rlim_max = before.rlim_max;
-    CHECK_INT(dt_safetensors_create(in_scratch("full"), &entry, 1, NULL, 0, &writer), DT_OK);
+    CHECK_OK(dt_safetensors_create(in_scratch("full"), &entry, 1, NULL, 0, &writer));
     setrlimit(RLIMIT_FSIZE, &small);
     CHECK_FAILS(dt_safetensors_write(writer, x, sizeof x), DT_MACHINE, "full: File too large");
     setrlimit(RLIMIT_FSIZE, &before);
@@ -448,7 +447,7 @@ static void test_cut_under_way(void)
 {
     struct dt_safetensors *file;
     float x[2];
-    CHECK_INT(dt_safetensors_open(in_scratch("model.safetensors"), &file), DT_OK);
+    CHECK_OK(dt_safetensors_open(in_scratch("model.safetensors"), &file));
     const struct dt_safetensor *w = dt_safetensors_find(file, "backbone.w");
     CHECK_INT(truncate(in_scratch("model.safetensors"), w->begin + 6), 0);
     CHECK_FAILS(dt_safetensors_read_f32(file, w, 0, 2, x), DT_USER,

@@ -211,9 +211,9 @@ static void test_no_start(void)
     struct dt_shard_writer *writer;
     const char *path = in_scratch("none.h5");
     write_packed("start.h5");
-    CHECK_INT(dt_shard_create(path, DT_U16, N, &writer), DT_OK);
-    CHECK_INT(dt_shard_append(writer, tokens_of(S, 2), N), DT_OK);
-    CHECK_INT(dt_shard_finish(writer, true), DT_OK);
+    CHECK_OK(dt_shard_create(path, DT_U16, N, &writer));
+    CHECK_OK(dt_shard_append(writer, tokens_of(S, 2), N));
+    CHECK_OK(dt_shard_finish(writer, true));
     expect_verify(path, NULL);
     expect_loader(path, true, NULL);
     struct dt_dataset *with = scan("start.h5"), *without = scan("none.h5");

@@ -198,7 +198,7 @@ static void test_damaged_layout(void)
     char want[10] = {3, 1}, *text; // version, contiguous, then the address of the data
     int64_t offset = offset_of(path, "tokens"), size;
     memcpy(want + 2, &offset, sizeof offset);
-    CHECK_INT(dt_read_file(path, 1 << 20, &text, &size), DT_OK);
+    CHECK_OK(dt_read_file(path, 1 << 20, &text, &size));
     char *at = memmem(text, (size_t)size, want, sizeof want);
     CHECK(at != NULL, "no layout message of version 3");
     if (at) {
@@ -242,7 +242,7 @@ static void check_booleans(const char *path, int bits)
     char *text;
     int64_t size;
     dt_dataset_free(expect_good(path));
-    CHECK_INT(dt_read_file(path, 1 << 20, &text, &size), DT_OK);
+    CHECK_OK(dt_read_file(path, 1 << 20, &text, &size));
     char *at = memmem(text, (size_t)size, want, sizeof want), byte;
     CHECK(at != NULL, "no enumeration of version 1");
     for (size_t i = 0; at && i < sizeof sizes / sizeof *sizes; i++) {
@@ -452,8 +452,8 @@ static void test_broadcast(void)
     struct dt_dataset *a = expect_good(glob), *b;
     void *bytes;
     int64_t size;
-    CHECK_INT(dt_dataset_pack(a, &bytes, &size), DT_OK);
-    CHECK_INT(dt_dataset_unpack(bytes, size, &b), DT_OK);
+    CHECK_OK(dt_dataset_pack(a, &bytes, &size));
+    CHECK_OK(dt_dataset_unpack(bytes, size, &b));
     CHECK_INT(b->n_shards, a->n_shards);
     CHECK_INT(b->windows, a->windows);
     CHECK_INT(b->rules.seq_len, T);

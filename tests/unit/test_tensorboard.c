@@ -115,7 +115,7 @@ static void read_events(const char *path, char *text)
     char *file;
     int64_t size;
     text[0] = 0;
-    CHECK_INT(dt_read_file(path, 1 << 20, &file, &size), DT_OK);
+    CHECK_OK(dt_read_file(path, 1 << 20, &file, &size));
     const uint8_t *at = (const uint8_t *)file, *end = at + size;
     while (at < end) {
         uint64_t length = 0;
@@ -145,7 +145,7 @@ static void train(struct dt_metrics *metrics, int64_t step)
                                     .loss = 0.5,
                                     .lr = 0.25,
                                     .skipped = step == 1};
-    CHECK_INT(dt_metrics_write(metrics, &event), DT_OK);
+    CHECK_OK(dt_metrics_write(metrics, &event));
 }
 
 #define REST                                                                                       \
@@ -169,28 +169,22 @@ static void test_events(void)
                                        .tensorboard = true};
     struct dt_metrics *metrics = NULL;
     glob_t found;
-    CHECK_INT(dt_metrics_open(&config, &metrics), DT_OK);
+    CHECK_OK(dt_metrics_open(&config, &metrics));
     for (int64_t step = 4; step <= 8; step++)
         train(metrics, step);
-    CHECK_INT(dt_metrics_write(metrics, &(struct dt_metric_event){.kind = DT_METRIC_EVAL,
-                                                                  .step = 8,
-                                                                  .loss = NAN,
-                                                                  .heads = &heads,
-                                                                  .sum = &sum}),
-              DT_OK);
-    CHECK_INT(dt_metrics_write(metrics, &(struct dt_metric_event){.kind = DT_METRIC_CHECKPOINT,
-                                                                  .step = 8,
-                                                                  .path = "p",
-                                                                  .stall_ms = 2}),
-              DT_OK);
-    CHECK_INT(dt_metrics_write(metrics, &(struct dt_metric_event){.kind = DT_METRIC_ROLLBACK,
-                                                                  .step = 6,
-                                                                  .from = 8,
-                                                                  .left_out = "7:8"}),
-              DT_OK);
+    CHECK_OK(dt_metrics_write(
+        metrics,
+        &(struct dt_metric_event){
+            .kind = DT_METRIC_EVAL, .step = 8, .loss = NAN, .heads = &heads, .sum = &sum}));
+    CHECK_OK(dt_metrics_write(
+        metrics, &(struct dt_metric_event){
+                     .kind = DT_METRIC_CHECKPOINT, .step = 8, .path = "p", .stall_ms = 2}));
+    CHECK_OK(dt_metrics_write(
+        metrics, &(struct dt_metric_event){
+                     .kind = DT_METRIC_ROLLBACK, .step = 6, .from = 8, .left_out = "7:8"}));
     train(metrics, 11);
     train(metrics, 12);
-    CHECK_INT(dt_metrics_sync(metrics), DT_OK);
+    CHECK_OK(dt_metrics_sync(metrics));
     dt_metrics_close(metrics);
 
     CHECK_INT(glob("events.out.tfevents.[0-9]*", 0, NULL, &found), 0);
@@ -212,10 +206,10 @@ static void test_switched_off(void)
     struct dt_metrics_config config = {.folder = "off", .steps = 1, .every = 1, .unit = "tokens"};
     struct dt_metrics *metrics = NULL;
     glob_t found;
-    CHECK_INT(dt_make_dirs("off"), DT_OK);
-    CHECK_INT(dt_metrics_open(&config, &metrics), DT_OK);
+    CHECK_OK(dt_make_dirs("off"));
+    CHECK_OK(dt_metrics_open(&config, &metrics));
     train(metrics, 1);
-    CHECK_INT(dt_metrics_sync(metrics), DT_OK);
+    CHECK_OK(dt_metrics_sync(metrics));
     dt_metrics_close(metrics);
     CHECK_INT(glob("off/events.*", 0, NULL, &found), GLOB_NOMATCH);
 }

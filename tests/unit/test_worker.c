@@ -48,7 +48,7 @@ static void test_work(struct dt_worker *worker, bool writes)
         }
         CHECK(writes ? silence < 0.25 : silence > 0.25, "silent for %g s", silence);
         atomic_store(&job.go_on, true);
-        CHECK_INT(dt_worker_outcome(worker), DT_OK);
+        CHECK_OK(dt_worker_outcome(worker));
         CHECK(!dt_worker_is_busy(worker), "not busy");
         CHECK(dt_worker_silence(worker) <= 0, "nothing is silent");
         CHECK_INT(job.plain, 2 * i + 2);
@@ -61,10 +61,10 @@ static void test_failure(struct dt_worker *worker)
     dt_worker_begin(worker, fail, &seven);
     CHECK(dt_worker_wait(worker, 60), "it ends");
     CHECK(dt_worker_has_failed(worker), "it has failed");
-    CHECK_INT(dt_error_current()->code, DT_OK); // until it is asked for
+    CHECK_OK(dt_error_current()->code); // until it is asked for
     CHECK_FAILS(dt_worker_outcome(worker), DT_MACHINE, "work 7 failed");
     CHECK(!dt_worker_has_failed(worker), "the error was taken");
-    CHECK_INT(dt_worker_outcome(worker), DT_OK);
+    CHECK_OK(dt_worker_outcome(worker));
     dt_error_clear();
 
     struct job job = {.go_on = true};
@@ -84,7 +84,7 @@ static void test_idle(struct dt_worker *worker)
     double silence = dt_worker_silence(worker), passed = dt_seconds() - began;
     CHECK(silence <= passed, "silent for %g s, %g s after it began", silence, passed);
     atomic_store(&job.go_on, true);
-    CHECK_INT(dt_worker_outcome(worker), DT_OK);
+    CHECK_OK(dt_worker_outcome(worker));
 }
 
 int main(void)
@@ -92,7 +92,7 @@ int main(void)
     struct dt_worker *worker;
     int threads = thread_count();
     make_scratch();
-    CHECK_INT(dt_worker_start(&worker), DT_OK);
+    CHECK_OK(dt_worker_start(&worker));
     test_work(worker, false);
     test_work(worker, true);
     test_idle(worker);

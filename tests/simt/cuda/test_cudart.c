@@ -586,7 +586,7 @@ static void test_fault(void)
     cudaStream_t stream = new_stream();
     float *x = device_array();
     CHECK_INT(launch_too_wide(stream), DT_MACHINE);
-    CHECK(strstr(dt_error_current()->message, "32 x 32 x 2"), "%s", dt_error_current()->message);
+    CHECK_SAYS("32 x 32 x 2");
     dt_error_clear();
     OK(cudaStreamSynchronize(stream));
     part_at_barrier(stream);

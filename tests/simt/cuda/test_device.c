@@ -382,8 +382,8 @@ static void broken_graphs(void)
     struct dt_graph *graph = NULL;
     void *refused;
     DT_FAIL(DT_USER, NULL, "an old story");
-    CHECK_INT(table->capture_begin(device, rig.main), DT_OK);
-    CHECK_INT(dt_error_current()->code, DT_OK); // or it would be told as what broke the capture
+    CHECK_OK(table->capture_begin(device, rig.main));
+    CHECK_OK(dt_error_current()->code); // or it would be told as what broke the capture
     put_work(&rig, true);
     dt_status status = table->capture_end(device, rig.main, &graph);
     expect(status, DT_MACHINE, "capturing a graph failed: ");
