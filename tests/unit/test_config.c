@@ -41,24 +41,26 @@ static const struct dt_config_table table = {
     .env_prefix = "TRY_",
 };
 
+// What was read last.
+static struct values v;
+static struct dt_config *config;
+
 // Reads `text`, of which "need" is not asked in every case, as t.ini.
 static dt_status parse(const char *text, const char *const *environment,
-                       const char *const *overrides, struct values *values,
-                       struct dt_config **config)
+                       const char *const *overrides)
 {
     int n = 0;
     while (overrides && overrides[n])
         n++;
     dt_error_clear();
+    dt_config_free(config);
     return dt_config_parse(&table, "t.ini", text, (int64_t)strlen(text), environment, overrides, n,
-                           values, config);
+                           &v, &config);
 }
 
 static void test_defaults(void)
 {
-    struct values v;
-    struct dt_config *config;
-    CHECK_OK(parse("[one]\nneed = x\n", NULL, NULL, &v, &config));
+    CHECK_OK(parse("[one]\nneed = x\n", NULL, NULL));
     CHECK_INT(v.flag, true);
     CHECK_INT(v.count, 3);
     CHECK_INT(v.many, 0);
@@ -70,7 +72,6 @@ static void test_defaults(void)
     CHECK_STR(dt_config_origin(config, "one.need"), "t.ini:2");
     CHECK_STR(dt_config_origin(config, "two.rate"), "default");
     CHECK_STR(dt_config_text(config, "two.rate"), "1e-3");
-    dt_config_free(config);
 }
 
 static void test_layout(void)
@@ -86,9 +87,7 @@ static void test_layout(void)
                                "[two]\r\n"
                                "rate = .5e+1\r\n"
                                "mode = slow";
-    struct values v;
-    struct dt_config *config;
-    CHECK_OK(parse(text, NULL, NULL, &v, &config));
+    CHECK_OK(parse(text, NULL, NULL));
     CHECK(config, "%s", dt_error_current()->message);
     CHECK_INT(v.flag, false);
     CHECK_INT(v.count, -2);
@@ -97,7 +96,6 @@ static void test_layout(void)
     CHECK(v.rate == 5, "rate %g", v.rate);
     CHECK_INT(v.mode, 1);
     CHECK_STR(dt_config_origin(config, "two.mode"), "t.ini:11");
-    dt_config_free(config);
 }
 
 static void test_sources(void)
@@ -105,16 +103,13 @@ static void test_sources(void)
     const char *environment[] = {"PATH=/bin",   "TRY_ONE__COUNT=5",        "TRY_TWO__RATE=2",
                                  "TRY_PLAIN=1", "TRY_ONE__WORD=from=here", NULL};
     const char *overrides[] = {"two.rate=3", "one.need=a=b.c", NULL};
-    struct values v;
-    struct dt_config *config;
-    CHECK_OK(parse("[two]\nrate=1\n[one]\ncount=4\nneed=x\n", environment, overrides, &v, &config));
+    CHECK_OK(parse("[two]\nrate=1\n[one]\ncount=4\nneed=x\n", environment, overrides));
     CHECK_INT(v.count, 5);
     CHECK(v.rate == 3, "rate %g", v.rate);
     CHECK_STR(v.word, "from=here");
     CHECK_STR(v.need, "a=b.c");
     CHECK_STR(dt_config_origin(config, "one.count"), "environment TRY_ONE__COUNT");
     CHECK_STR(dt_config_origin(config, "two.rate"), "command line");
-    dt_config_free(config);
 }
 
 // One bad line in an otherwise good file, and a part of what must be said of it.
@@ -190,8 +185,7 @@ static const struct bad bad_lines[] = {
     {"[two]\nmode = fast|slow", "is not one of the choices"},
 };
 
-static void check_refused(dt_status status, const struct dt_config *config, const char *line,
-                          const char *said)
+static void check_refused(dt_status status, const char *line, const char *said)
 {
     const char *message = dt_error_current()->message;
     CHECK_INT(status, DT_USER);
@@ -202,15 +196,12 @@ static void check_refused(dt_status status, const struct dt_config *config, cons
 
 static void test_bad_lines(void)
 {
-    struct values v;
-    struct dt_config *config;
     for (size_t i = 0; i < sizeof bad_lines / sizeof bad_lines[0]; i++) {
         const struct bad *bad = &bad_lines[i];
         bool is_need = strncmp(bad->line, "need", 4) == 0;
         char text[256];
         snprintf(text, sizeof text, "[one]\n%s\n%s\n", is_need ? "" : "need = x", bad->line);
-        dt_status status = parse(text, NULL, NULL, &v, &config);
-        check_refused(status, config, bad->line, bad->said);
+        check_refused(parse(text, NULL, NULL), bad->line, bad->said);
     }
 }
 
@@ -237,32 +228,24 @@ static void test_bad_words(void)
         {"TRY_ONE__COUNT=x", "environment TRY_ONE__COUNT: one.count: 'x' is not a whole number"},
         {"TRY_ONE__COUNT=", "environment TRY_ONE__COUNT: one.count: missing value"},
     };
-    struct values v;
-    struct dt_config *config;
-    dt_status status;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         const char *list[] = {words[i].line, NULL};
-        status = parse("[one]\nneed=x", NULL, list, &v, &config);
-        check_refused(status, config, words[i].line, words[i].said);
+        check_refused(parse("[one]\nneed=x", NULL, list), words[i].line, words[i].said);
     }
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *list[] = {variables[i].line, NULL};
-        status = parse("[one]\nneed=x", list, NULL, &v, &config);
-        check_refused(status, config, variables[i].line, variables[i].said);
+        check_refused(parse("[one]\nneed=x", list, NULL), variables[i].line, variables[i].said);
     }
-    status = parse("[one]\nneed=x", NULL, (const char *[]){"one.count=1", "one.count=2", NULL}, &v,
-                   &config);
-    check_refused(status, config, "twice",
-                  "command line: duplicate one.count (first: command line)");
+    dt_status status =
+        parse("[one]\nneed=x", NULL, (const char *[]){"one.count=1", "one.count=2", NULL});
+    check_refused(status, "twice", "command line: duplicate one.count (first: command line)");
 }
 
 static void test_all_at_once(void)
 {
     const char *environment[] = {"TRY_TWO__RATE=fast", NULL}, *overrides[] = {"one.many=-1", NULL};
-    struct values v;
-    struct dt_config *config;
     CHECK_INT(parse("stray = 1\n[one]\ncount = x\n[tow]\nrate = y\n[two]\nmode = z\n", environment,
-                    overrides, &v, &config),
+                    overrides),
               DT_USER);
     CHECK_STR(dt_error_current()->message,
               "t.ini:1: 'stray' comes before any '[section]'\n"
@@ -282,13 +265,11 @@ static void test_all_at_once(void)
 static void test_very_many(void)
 {
     static char text[1 << 20];
-    struct values v;
-    struct dt_config *config;
     size_t used = 0;
     const char *message = dt_error_current()->message, *more;
     for (int i = 0; i < 10000; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "line %d without sense\n", i);
-    CHECK_INT(parse(text, NULL, NULL, &v, &config), DT_USER);
+    CHECK_INT(parse(text, NULL, NULL), DT_USER);
     more = strstr(message, "\nand ");
     CHECK(more && strncmp(message, "t.ini:1: 'line 0 ", 17) == 0, "%.80s", message);
     CHECK(more && atoi(more + 5) > 9000 && strstr(more, " more"), "%s", more);
@@ -297,25 +278,21 @@ static void test_very_many(void)
 static void test_long_texts(void)
 {
     static char text[200 * 1024];
-    struct values v;
-    struct dt_config *config;
     strcpy(text, "[one]\nneed = ");
     memset(text + strlen(text), 'n', DT_CONFIG_STRING_MAX - 1);
-    CHECK_OK(parse(text, NULL, NULL, &v, &config));
+    CHECK_OK(parse(text, NULL, NULL));
     CHECK_INT(strlen(v.need), DT_CONFIG_STRING_MAX - 1);
-    dt_config_free(config);
     strcat(text, "n");
-    CHECK_INT(parse(text, NULL, NULL, &v, &config), DT_USER);
+    CHECK_INT(parse(text, NULL, NULL), DT_USER);
     CHECK_SAYS("one.need: the text is too long: 1024 bytes (allowed: text of at most 1023 bytes)");
 
     memset(text, 'x', sizeof text - 1);
     memcpy(text, "[one]\nneed = x\n#", 16);
     text[15 + 64 * 1024] = 0; // a line of exactly 64 KiB
-    CHECK_OK(parse(text, NULL, NULL, &v, &config));
-    dt_config_free(config);
+    CHECK_OK(parse(text, NULL, NULL));
     text[15 + 64 * 1024] = 'x'; // one byte more
     strcpy(text + 16 + 64 * 1024, "\ncount = yy");
-    CHECK_INT(parse(text, NULL, NULL, &v, &config), DT_USER);
+    CHECK_INT(parse(text, NULL, NULL), DT_USER);
     CHECK_STR(dt_error_current()->message,
               "t.ini:3: the line is longer than 64 KiB\n"
               "t.ini:4: one.count: 'yy' is not a whole number in plain decimal digits (allowed: a "
@@ -325,14 +302,13 @@ static void test_long_texts(void)
 static void test_zero_byte(void)
 {
     static const char text[] = "[one]\nneed = x\0y\n";
-    struct values v;
-    struct dt_config *config;
+    dt_config_free(config);
     CHECK_INT(dt_config_parse(&table, "t.ini", text, sizeof text - 1, NULL, NULL, 0, &v, &config),
               DT_USER);
     CHECK_SAYS("t.ini is not a text file: byte 0x00 at offset 14");
 }
 
-static char *echo(const struct dt_config *config)
+static char *echo(void)
 {
     char *text = NULL;
     size_t size = 0;
@@ -351,30 +327,26 @@ static void test_echo(void)
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         char word[64];
         const char *overrides[] = {word, "two.rate=1.25e-7", "one.many=4611686018427387903", NULL};
-        struct values first, second;
-        struct dt_config *config;
+        struct values first;
         char *text;
         snprintf(word, sizeof word, "one.word=%s", words[i]);
-        CHECK_OK(parse("[one]\nneed=x", NULL, overrides, &first, &config));
-        CHECK_STR(first.word, words[i]);
-        text = echo(config);
-        dt_config_free(config);
-        CHECK_OK(parse(text, NULL, NULL, &second, &config));
-        CHECK(memcmp(&first, &second, sizeof first) == 0, "'%s' came back as:\n%s", words[i], text);
+        CHECK_OK(parse("[one]\nneed=x", NULL, overrides));
+        CHECK_STR(v.word, words[i]);
+        first = v;
+        text = echo();
+        CHECK_OK(parse(text, NULL, NULL));
+        CHECK(memcmp(&first, &v, sizeof first) == 0, "'%s' came back as:\n%s", words[i], text);
         CHECK(strstr(text, "# command line") && strstr(text, "# t.ini:2") &&
                   strstr(text, "# default"),
               "origins are missing:\n%s", text);
-        dt_config_free(config);
         free(text);
     }
 }
 
 static void test_reject(void)
 {
-    struct values v;
-    struct dt_config *config;
     struct dt_problems problems = {0};
-    CHECK_OK(parse("[one]\nneed=x\ncount=2", NULL, NULL, &v, &config));
+    CHECK_OK(parse("[one]\nneed=x\ncount=2", NULL, NULL));
     CHECK_INT(dt_config_reject(config, "one.count", "less", "%d is too much", 2), DT_USER);
     CHECK_STR(dt_error_current()->message, "t.ini:3: one.count: 2 is too much");
     CHECK_STR(dt_error_current()->hint, "less");
@@ -385,29 +357,27 @@ static void test_reject(void)
     dt_config_problem(&problems, config, "two.rate", "b");
     CHECK_INT(dt_problems_raise(&problems, NULL), DT_USER);
     CHECK_STR(dt_error_current()->message, "t.ini:2: one.need: a\nt.ini: two.rate: b");
-    dt_config_free(config);
 }
 
 static void test_load(void)
 {
     char path[] = "test_config_XXXXXX";
     int fd = mkstemp(path);
-    struct values v;
-    struct dt_config *config;
     CHECK(fd >= 0 && write(fd, "[one]\nneed = x\n", 15) == 15, "no scratch file");
     close(fd);
     setenv("TRY_TWO__MODE", "slow", 1);
+    dt_config_free(config);
     CHECK_OK(dt_config_load(&table, NULL, path, (const char *[]){"one.count=7"}, 1, &v, &config));
     CHECK_INT(v.mode, 1);
     CHECK_INT(v.count, 7);
     CHECK_STR(v.need, "x");
-    dt_config_free(config);
     unlink(path);
+    dt_config_free(config);
     CHECK_INT(dt_config_load(&table, NULL, path, NULL, 0, &v, &config), DT_USER);
     CHECK_SAYS(path);
+    dt_config_free(config);
     CHECK_OK(dt_config_load(&table, NULL, NULL, (const char *[]){"one.need=y"}, 1, &v, &config));
     CHECK_STR(v.need, "y");
-    dt_config_free(config);
 }
 
 int main(void)
@@ -424,5 +394,6 @@ int main(void)
     test_echo();
     test_reject();
     test_load();
+    dt_config_free(config);
     return test_end();
 }

@@ -24,42 +24,39 @@ struct words {
     const char *word[WORDS]; // NULL behind the last
 };
 
-static dt_status parse(const char *text, const struct words *words, struct dt_settings *settings,
-                       struct dt_config **config)
+// What was read last.
+static struct dt_settings s;
+static struct dt_config *config;
+
+static dt_status parse(const char *text, const struct words *words)
 {
     int n = 0;
     while (words && n < WORDS && words->word[n])
         n++;
     dt_error_clear();
+    dt_config_free(config);
     return dt_config_parse(&dt_settings_table, "c.ini", text, (int64_t)strlen(text), NULL,
-                           words ? words->word : NULL, n, settings, config);
+                           words ? words->word : NULL, n, &s, &config);
 }
 
-static dt_status check_settings(const struct dt_settings *settings, const struct dt_config *config)
+static dt_status check_settings(void)
 {
     struct dt_problems problems = {0};
-    dt_settings_check(&problems, settings, config);
+    dt_settings_check(&problems, &s, config);
     return dt_problems_raise(&problems, NULL);
 }
 
 static dt_status parse_and_check(const struct words *words)
 {
-    static struct dt_settings settings;
-    struct dt_config *config;
-    dt_status status = parse(base_text, words, &settings, &config);
-    if (status == DT_OK)
-        status = check_settings(&settings, config);
-    dt_config_free(config);
-    return status;
+    dt_status status = parse(base_text, words);
+    return status == DT_OK ? check_settings() : status;
 }
 
 static void test_defaults(void)
 {
-    static struct dt_settings s;
-    struct dt_config *config;
-    CHECK_OK(parse(base_text, NULL, &s, &config));
+    CHECK_OK(parse(base_text, NULL));
     CHECK(config, "%s", dt_error_current()->message);
-    CHECK_OK(check_settings(&s, config));
+    CHECK_OK(check_settings());
     CHECK_STR(s.run.name, "dtrain");
     CHECK_STR(s.run.dir, "");
     CHECK_STR(s.run.init_from, "");
@@ -112,7 +109,6 @@ static void test_defaults(void)
     CHECK_STR(s.log.trace_steps, "");
     CHECK_STR(s.log.limits, "");
     CHECK_INT(s.log.profile, true);
-    dt_config_free(config);
 }
 
 static void test_choices(void)
@@ -144,14 +140,11 @@ static void test_choices(void)
         CHOICE("log.console=progress", log.console, DT_CONSOLE_PROGRESS),
         CHOICE("log.console=plain", log.console, DT_CONSOLE_PLAIN),
     };
-    static struct dt_settings s;
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
-        struct dt_config *config;
         int value = -1;
-        CHECK_OK(parse(base_text, &(struct words){{list[i].word}}, &s, &config));
+        CHECK_OK(parse(base_text, &(struct words){{list[i].word}}));
         memcpy(&value, (const char *)&s + list[i].offset, sizeof value);
         CHECK(value == list[i].value, "%s is stored as %d", list[i].word, value);
-        dt_config_free(config);
     }
 }
 
@@ -300,15 +293,12 @@ static void test_ranks(void)
          6,
          "start at most 4"},
     };
-    static struct dt_settings settings;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct dt_config *config;
-        CHECK_OK(parse(base_text, &cases[i].words, &settings, &config));
-        dt_status status = dt_settings_check_batch(&settings, config, cases[i].ranks);
+        CHECK_OK(parse(base_text, &cases[i].words));
+        dt_status status = dt_settings_check_batch(&s, config, cases[i].ranks);
         CHECK_INT(status, cases[i].said ? DT_USER : DT_OK);
         if (cases[i].said)
             CHECK_SAYS(cases[i].said);
-        dt_config_free(config);
     }
     dt_error_clear();
 }
@@ -316,24 +306,22 @@ static void test_ranks(void)
 static void test_required(void)
 {
     static const char bare[] = "[data]\ntrain = t.h5\nseq_len = 8\nbatch = 2\n[optim]\nlr = 1\n";
-    static struct dt_settings s;
-    struct dt_config *config;
-    CHECK_INT(parse("", NULL, &s, &config), DT_USER);
+    CHECK_INT(parse("", NULL), DT_USER);
     for (int i = 0; i < 4; i++) {
         static const char *const names[] = {"data.train", "data.seq_len", "data.batch", "optim.lr"};
         char want[64];
         snprintf(want, sizeof want, "c.ini: %s is required", names[i]);
         CHECK_SAYS(want);
     }
-    CHECK_OK(parse(bare, NULL, &s, &config));
-    CHECK_INT(check_settings(&s, config), DT_USER);
+    CHECK_OK(parse(bare, NULL));
+    CHECK_INT(check_settings(), DT_USER);
     CHECK_STR(dt_error_current()->message,
               "c.ini: run.steps: this or run.epochs is required: how long to train");
-    CHECK_INT(check_settings(&s, NULL), DT_USER); // a rank that knows no origins
-    dt_config_free(config);
-    CHECK_OK(parse(bare, &(struct words){{"run.epochs=1", "run.init_from=m"}}, &s, &config));
-    CHECK_OK(check_settings(&s, config));
-    dt_config_free(config);
+    struct dt_problems problems = {0};
+    dt_settings_check(&problems, &s, NULL); // a rank that knows no origins
+    CHECK_INT(dt_problems_raise(&problems, NULL), DT_USER);
+    CHECK_OK(parse(bare, &(struct words){{"run.epochs=1", "run.init_from=m"}}));
+    CHECK_OK(check_settings());
 }
 
 // What does not fit together is reported with what is wrong by itself, unless that concerns it.
@@ -357,8 +345,7 @@ static void test_all_at_once(void)
                                        "log.trace_steps: '5:4' is not a range"};
     static const char *const unsaid[] = {"min_lr", "decay_steps", "carry_state", "exceeds"};
     enum { SAID = sizeof said / sizeof *said, UNSAID = sizeof unsaid / sizeof *unsaid };
-    static struct dt_settings s;
-    struct dt_config *config;
+    dt_config_free(config);
     CHECK_INT(dt_config_load(&dt_settings_table, dt_settings_check, NULL, words,
                              sizeof words / sizeof *words, &s, &config),
               DT_USER);
@@ -381,10 +368,8 @@ static void test_steps_of_epochs(void)
     static const struct words wsd = {.word = {"run.epochs=2", "run.init_from=m",
                                               "optim.schedule=wsd", "optim.warmup_steps=5",
                                               "optim.decay_steps=6"}};
-    static struct dt_settings s;
-    struct dt_config *config;
-    CHECK_OK(parse(bare, &wsd, &s, &config));
-    CHECK_OK(check_settings(&s, config));
+    CHECK_OK(parse(bare, &wsd));
+    CHECK_OK(check_settings());
     CHECK_OK(dt_settings_check_steps(&s, config, 11));
     CHECK_INT(dt_settings_check_steps(&s, config, 10), DT_USER);
     CHECK_STR(dt_error_current()->message,
@@ -394,10 +379,9 @@ static void test_steps_of_epochs(void)
     CHECK_STR(dt_error_current()->message,
               "command line: optim.warmup_steps: 5 is not below the steps of run.epochs, 5 "
               "(command line)");
-    dt_config_free(config);
 }
 
-static char *print(const struct dt_config *config)
+static char *print(void)
 {
     char *text = NULL;
     size_t size = 0;
@@ -411,16 +395,14 @@ static void test_echo(void)
         .word = {"run.name=a #b \"c\"", "optim.lr=0.0003333333333333333", "optim.min_lr=1e-300",
                  "model.dt_rank=7", "data.reset_token=0", "run.seed=9007199254740991",
                  "optim.schedule=linear", "data.shuffle=false"}};
-    static struct dt_settings first, second;
-    struct dt_config *config;
+    static struct dt_settings first;
     char *text;
-    CHECK_OK(parse(base_text, &odd, &first, &config));
-    text = print(config);
-    dt_config_free(config);
-    CHECK_OK(parse(text, NULL, &second, &config));
-    CHECK(memcmp(&first, &second, sizeof first) == 0, "other settings came back from:\n%s", text);
-    CHECK_OK(check_settings(&second, config));
-    dt_config_free(config);
+    CHECK_OK(parse(base_text, &odd));
+    first = s;
+    text = print();
+    CHECK_OK(parse(text, NULL));
+    CHECK(memcmp(&first, &s, sizeof first) == 0, "other settings came back from:\n%s", text);
+    CHECK_OK(check_settings());
     free(text);
 }
 
@@ -456,5 +438,6 @@ int main(void)
     test_all_at_once();
     test_steps_of_epochs();
     test_echo();
+    dt_config_free(config);
     return test_end();
 }
