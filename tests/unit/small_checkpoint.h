@@ -97,11 +97,17 @@ static inline void check_same(const struct small_model *a, const struct small_mo
     CHECK(memcmp(a->v, b->v, bytes) == 0, "other second moments");
 }
 
+// Padding must be written too.
+static inline void forget(struct small_model *model)
+{
+    for (int64_t i = 0; i < model->params.elements; i++)
+        model->weights[i] = model->m[i] = model->v[i] = NAN;
+}
+
 static inline struct small_model make_blank(bool tied)
 {
     struct small_model model = small_model_make(tied);
-    for (int64_t i = 0; i < model.params.elements; i++)
-        model.weights[i] = model.m[i] = model.v[i] = NAN; // padding must be written too
+    forget(&model);
     return model;
 }
 

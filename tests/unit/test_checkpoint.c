@@ -20,6 +20,8 @@ static const char *const file_names[] = {"config.json", "model.safetensors", opt
                                          "trainer.json", "MANIFEST"};
 enum { FILES = sizeof file_names / sizeof *file_names };
 
+static struct small_model small; // what all tests save
+
 static int count_entries(const char *dir)
 {
     int n = 0;
@@ -47,8 +49,7 @@ static void check_replaced(const char *name, const char *good, int64_t good_size
 
 static void test_damaged(void)
 {
-    struct small_model model = small_model_make(true);
-    fresh_save(in_scratch("one"), &model, 7);
+    fresh_save(in_scratch("one"), &small, 7);
     for (int i = 0; i < FILES; i++) {
         char *good, *bad;
         int64_t size, other;
@@ -65,14 +66,12 @@ static void test_damaged(void)
         free(bad);
     }
     CHECK_OK(dt_checkpoint_verify(in_scratch("one/step-00000007")));
-    small_model_free(&model);
 }
 
 // Any byte of MANIFEST, and any cut: it is small, so all of them.
 static void test_manifest_bytes(void)
 {
-    struct small_model model = small_model_make(true);
-    fresh_save(in_scratch("one"), &model, 7);
+    fresh_save(in_scratch("one"), &small, 7);
     char path[DT_PATH], *text;
     int64_t size;
     dt_path(path, "%s", in_one("MANIFEST"));
@@ -90,30 +89,26 @@ static void test_manifest_bytes(void)
     put_bytes(path, text, size);
     CHECK_OK(dt_checkpoint_verify(in_scratch("one/step-00000007")));
     free(text);
-    small_model_free(&model);
 }
 
 static void test_missing_files(void)
 {
-    struct small_model model = small_model_make(true);
     for (int i = 0; i < FILES; i++) {
-        fresh_save(in_scratch("one"), &model, 7);
+        fresh_save(in_scratch("one"), &small, 7);
         CHECK_INT(unlink(in_one(file_names[i])), 0);
         check_damage(file_names[i]);
     }
     check_damage("MANIFEST");
-    fresh_save(in_scratch("one"), &model, 7);
+    fresh_save(in_scratch("one"), &small, 7);
     unlink(in_one("config.json"));
     truncate(in_one(optimizer), 100);
     check_damage("config.json is missing\n"); // all at once
     check_damage("optimizer-00001-of-00001.safetensors has 100 bytes");
     CHECK_FAILS(dt_checkpoint_verify(in_scratch("nothing here")), DT_USER, "nothing here/MANIFEST");
-    small_model_free(&model);
 }
 
 static void test_hostile_manifest(void)
 {
-    struct small_model model = small_model_make(true);
     static const struct {
         const char *text, *part;
     } cases[] = {
@@ -135,12 +130,11 @@ static void test_hostile_manifest(void)
          "a\n",
          "MANIFEST:1: not a line"},
     };
-    fresh_save(in_scratch("one"), &model, 7);
+    fresh_save(in_scratch("one"), &small, 7);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         put_text(in_one("MANIFEST"), cases[i].text);
         check_damage(cases[i].part);
     }
-    small_model_free(&model);
 }
 
 static void check_newest(const char *dir, const char *want)
@@ -152,15 +146,14 @@ static void check_newest(const char *dir, const char *want)
 
 static void test_newest(void)
 {
-    struct small_model model = small_model_make(true);
     char dir[DT_PATH], path[DT_PATH];
     dt_path(dir, "%s", in_scratch("many"));
     check_newest(dir, "");
     dt_make_dirs(dir);
     check_newest(dir, "");
     for (int64_t step = 9; step <= 11; step++)
-        CHECK_OK(save(dir, &model, step));
-    CHECK_OK(save(dir, &model, 123456789)); // nine digits: by number, not by name
+        CHECK_OK(save(dir, &small, step));
+    CHECK_OK(save(dir, &small, 123456789)); // nine digits: by number, not by name
     check_newest(dir, in_scratch("many/step-123456789"));
     truncate(in_scratch("many/step-123456789/model.safetensors"), 99);
     dt_make_dirs(in_scratch("many/step-2000000000")); // no MANIFEST
@@ -176,7 +169,6 @@ static void test_newest(void)
     CHECK_STR(path, "");
     CHECK_FAILS(dt_checkpoint_newest(in_scratch("many/step-00000098"), path), DT_USER,
                 "step-00000098");
-    small_model_free(&model);
 }
 
 static bool has_step(const char *dir, int step)
@@ -194,12 +186,11 @@ static void check_steps(const char *dir, int n, const char *there)
 
 static void test_prune(void)
 {
-    struct small_model model = small_model_make(true);
     char dir[DT_PATH];
     dt_path(dir, "%s", in_scratch("prune"));
     CHECK_OK(dt_checkpoint_prune(dir, 3, -1, 0)); // no folder yet
     for (int64_t step = 1; step <= 6; step++)
-        CHECK_OK(save(dir, &model, step));
+        CHECK_OK(save(dir, &small, step));
     dt_make_dirs(in_scratch("prune/step-00000006.bak")); // is none, nor counts as one
     CHECK_OK(dt_checkpoint_prune(dir, 0, -1, 0));
     check_steps(dir, 6, "xxxxxx");
@@ -212,7 +203,7 @@ static void test_prune(void)
     flip_bit(in_scratch("prune/step-00000005/config.json"), 5);
     CHECK_OK(dt_checkpoint_prune(dir, 1, 5, 0)); // 5 is trusted unread, for it was just saved
     check_steps(dir, 6, "....xx");
-    CHECK_OK(save(dir, &model, 4));
+    CHECK_OK(save(dir, &small, 4));
     CHECK_OK(dt_checkpoint_prune(dir, 1, -1, 0));
     check_steps(dir, 6, "...x.x");
     // No whole one at all: nothing goes.
@@ -220,7 +211,6 @@ static void test_prune(void)
     CHECK_OK(dt_checkpoint_prune(dir, 1, -1, 0));
     check_steps(dir, 6, "...x.x");
     CHECK_INT(count_entries(dir), 3);
-    small_model_free(&model);
 }
 
 static void check_best(const char *dir, const char *want)
@@ -233,11 +223,10 @@ static void check_best(const char *dir, const char *want)
 
 static void test_best(void)
 {
-    struct small_model model = small_model_make(true);
     char dir[DT_PATH];
     dt_path(dir, "%s", in_scratch("best"));
     for (int64_t step = 1; step <= 3; step++)
-        CHECK_OK(save(dir, &model, step));
+        CHECK_OK(save(dir, &small, step));
     dt_checkpoint_mark_best(dir, 0);
     check_best(dir, "");
     dt_checkpoint_mark_best(dir, 2);
@@ -258,25 +247,22 @@ static void test_best(void)
     check_best(dir, "");
     CHECK_OK(dt_checkpoint_prune(dir, 1, -1, 0));
     CHECK_INT(count_entries(dir), 2);
-    small_model_free(&model);
 }
 
 // What a job killed in mid-save leaves: not taken for a checkpoint, in nobody's way, removed.
 static void test_leftovers(void)
 {
-    struct small_model model = small_model_make(true);
     char dir[DT_PATH];
     dt_path(dir, "%s", in_scratch("left"));
-    CHECK_OK(save(dir, &model, 5));
+    CHECK_OK(save(dir, &small, 5));
     dt_make_dirs(in_scratch("left/.step-00000006.tmp-12345/deeper"));
     put_text(in_scratch("left/.step-00000006.tmp-12345/model.safetensors"), "torn");
     dt_make_dirs(in_scratch("left/other"));
     check_newest(dir, in_scratch("left/step-00000005"));
-    CHECK_OK(save(dir, &model, 6));
+    CHECK_OK(save(dir, &small, 6));
     CHECK_OK(dt_checkpoint_prune(dir, 0, -1, 0));
     CHECK_INT(count_entries(dir), 3); // 5, 6, other
     check_newest(dir, in_scratch("left/step-00000006"));
-    small_model_free(&model);
 }
 
 static void check_weight_of(const char *path, float want)
@@ -291,16 +277,15 @@ static void check_weight_of(const char *path, float want)
 
 static void test_same_step(void)
 {
-    struct small_model model = small_model_make(true);
     char dir[DT_PATH], path[DT_PATH];
     dt_path(dir, "%s", in_scratch("same"));
     dt_path(path, "%s", in_scratch("same/step-00000008"));
     // The checkpoint's name is on the disk before the one that it replaces is removed.
     static const char last[] = " step-00000008\nfsync same\n";
     for (int i = 0; i < 2; i++) {
-        model.weights[0] = (float)i;
+        small.weights[0] = (float)i;
         durable[0] = 0;
-        CHECK_OK(save(dir, &model, 8));
+        CHECK_OK(save(dir, &small, 8));
         const char *synced = strstr(durable, "fsync .step-00000008.tmp-");
         CHECK(synced && strstr(synced, "rename step-"), "its folder is not synced: %s", durable);
         size_t n = strlen(durable);
@@ -309,10 +294,9 @@ static void test_same_step(void)
     }
     CHECK_OK(dt_remove_tree(path));
     put_text(path, "a file in the way");
-    CHECK_OK(save(dir, &model, 8));
+    CHECK_OK(save(dir, &small, 8));
     check_weight_of(path, 1);
     CHECK_INT(count_entries(dir), 1);
-    small_model_free(&model);
 }
 
 // From here on this process has no renameat2, as on file systems that cannot exchange names.
@@ -354,36 +338,33 @@ static void without_exchange(void)
 }
 
 // A disk that fills up: the write fails at any of many places.
-static void check_full(const char *dir, const struct small_model *model)
+static void check_full(const char *dir)
 {
     int before = count_entries(dir);
-    CHECK_FAILS(save(dir, model, 2), DT_MACHINE, "step-00000002");
+    CHECK_FAILS(save(dir, &small, 2), DT_MACHINE, "step-00000002");
     CHECK_INT(count_entries(dir), before);
     CHECK_OK(dt_checkpoint_verify(in_scratch("full/step-00000001")));
 }
 
 static void with_size_limit(void)
 {
-    struct small_model model = small_model_make(true);
     char dir[DT_PATH];
     dt_path(dir, "%s", in_scratch("full"));
-    CHECK_OK(save(dir, &model, 1));
+    CHECK_OK(save(dir, &small, 1));
     signal(SIGXFSZ, SIG_IGN);
     for (rlim_t limit = 0; limit < 16000; limit += 997) {
         if ((int64_t)limit >= dt_file_size(in_scratch("full/step-00000001/" /* the largest file */
                                                       "optimizer-00001-of-00001.safetensors")))
             break;
         CHECK_INT(setrlimit(RLIMIT_FSIZE, &(struct rlimit){limit, RLIM_INFINITY}), 0);
-        check_full(dir, &model);
+        check_full(dir);
     }
     CHECK_INT(setrlimit(RLIMIT_FSIZE, &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY}), 0);
-    CHECK_OK(save(dir, &model, 2));
-    small_model_free(&model);
+    CHECK_OK(save(dir, &small, 2));
 }
 
 static void with_small_disk(void)
 {
-    struct small_model model = small_model_make(true);
     char dir[DT_PATH];
     dt_path(dir, "%s", in_scratch("full"));
     dt_make_dirs(dir);
@@ -392,17 +373,15 @@ static void with_small_disk(void)
         fprintf(stderr, "no right to mount: saving on a full disk is not tested\n");
         return;
     }
-    CHECK_OK(save(dir, &model, 1));
-    check_full(dir, &model);
+    CHECK_OK(save(dir, &small, 1));
+    check_full(dir);
     umount(dir);
-    small_model_free(&model);
 }
 
 // What another rank wrote is not seen here, or not all of it.
 static void test_missing_part(void)
 {
-    struct small_model model = small_model_make(true);
-    struct dt_checkpoint_arrays arrays = arrays_of(&model);
+    struct dt_checkpoint_arrays arrays = arrays_of(&small);
     struct dt_trainer_state state = state_at(9);
     struct dt_checkpoint_draft draft;
     struct dt_manifest manifest = {0};
@@ -413,21 +392,19 @@ static void test_missing_part(void)
                 "optimizer-00002-of-00002.safetensors, which another rank wrote, is missing");
     dt_checkpoint_discard(&draft);
     dt_manifest_free(&manifest);
-    small_model_free(&model);
 }
 
 static void test_no_right(void)
 {
-    struct small_model model = small_model_make(true);
     put_text(in_scratch("in the way"), "a file");
-    CHECK_FAILS(save(in_scratch("in the way"), &model, 1), DT_USER, "in the way");
-    CHECK_FAILS(save("/proc/self", &model, 1), DT_USER, "/proc/self");
-    small_model_free(&model);
+    CHECK_FAILS(save(in_scratch("in the way"), &small, 1), DT_USER, "in the way");
+    CHECK_FAILS(save("/proc/self", &small, 1), DT_USER, "/proc/self");
 }
 
 int main(void)
 {
     make_scratch();
+    small = small_model_make(true);
     test_damaged();
     test_manifest_bytes();
     test_missing_files();
@@ -442,6 +419,7 @@ int main(void)
     in_child(with_small_disk);
     test_missing_part();
     test_no_right();
+    small_model_free(&small);
     remove_scratch();
     return test_end();
 }

@@ -7,6 +7,9 @@
 
 #include <inttypes.h>
 
+// What the tests save, and where they load it.
+static struct small_model small, loaded;
+
 static void test_round_trip(bool tied)
 {
     struct small_model model = small_model_make(tied), blank = make_blank(tied);
@@ -62,19 +65,18 @@ static void test_round_trip(bool tied)
 
 static void test_load_refuses(void)
 {
-    struct small_model model = small_model_make(true);
     struct dt_trainer_state state = state_at(7), other = state, got = {.step = -1};
     struct dt_shard moved[3] = {shards[0], shards[1], shards[1]};
     struct dt_dataset train = {.n_shards = 2, .shards = moved};
     const char *path = in_scratch("one/step-00000007");
-    fresh_save(in_scratch("one"), &model, 7);
+    fresh_save(in_scratch("one"), &small, 7);
 
     moved[0].path = (char *)"elsewhere/a.h5"; // data may move
     other.step = other.tokens = other.skips = 0;
-    CHECK_OK(load(path, &model, &other, &train, &got));
+    CHECK_OK(load(path, &small, &other, &train, &got));
     CHECK_INT(got.step, 7);
 
-    float first = model.weights[0];
+    float first = small.weights[0];
     other.order.seed = 1;
     other.order.batch = 17;
     other.order.seq_len = 78;
@@ -86,11 +88,11 @@ static void test_load_refuses(void)
     strcpy(other.order.inputs, "obs/a");
     strcpy(other.order.targets, "actions");
     strcpy(other.order.mask, "expert");
-    model.config.norm_eps = 1e-5;
+    small.config.norm_eps = 1e-5;
     moved[0].count++;
     moved[1].last_hash--;
-    model.weights[0] = 77;
-    CHECK_INT(load(path, &model, &other, &train, &got), DT_USER);
+    small.weights[0] = 77;
+    CHECK_INT(load(path, &small, &other, &train, &got), DT_USER);
     CHECK_SAYS("run.seed is 1, the checkpoint has 9223372036854775553");
     CHECK_SAYS("data.batch is 17, the checkpoint has 16");
     CHECK_SAYS("data.seq_len is 78, the checkpoint has 77");
@@ -106,25 +108,24 @@ static void test_load_refuses(void)
     CHECK_SAYS("shard 1, a.h5, has 600001 elements, had 600000");
     CHECK_SAYS("shard 2, b \"quoted\".h5, has different data");
     dt_error_clear();
-    CHECK(model.weights[0] == 77.0f && first != 77.0f, "a refused load wrote weights");
+    CHECK(small.weights[0] == 77.0f && first != 77.0f, "a refused load wrote weights");
 
-    model.config.norm_eps = 1.25e-6;
+    small.config.norm_eps = 1.25e-6;
     train.n_shards = 3;
     moved[0] = shards[1];
-    CHECK_INT(load(path, &model, &state, &train, &got), DT_USER);
+    CHECK_INT(load(path, &small, &state, &train, &got), DT_USER);
     CHECK_SAYS("data.train has 3 shards, the checkpoint has 2");
     CHECK_SAYS("shard 1 is b \"quoted\".h5, the checkpoint has a.h5");
     dt_error_clear();
     train.n_shards = 2;
     moved[0] = shards[0];
     moved[0].first_hash--;
-    CHECK_FAILS(load(path, &model, &state, &train, &got), DT_USER, "shard 1, a.h5, has different");
+    CHECK_FAILS(load(path, &small, &state, &train, &got), DT_USER, "shard 1, a.h5, has different");
     moved[0] = shards[0];
     moved[0].data_hash++;
-    CHECK_FAILS(load(path, &model, &state, &train, &got), DT_USER, "shard 1, a.h5, has different");
+    CHECK_FAILS(load(path, &small, &state, &train, &got), DT_USER, "shard 1, a.h5, has different");
     moved[0].file_bytes--;
-    CHECK_FAILS(load(path, &model, &state, &train, &got), DT_USER, "has 1234566 bytes");
-    small_model_free(&model);
+    CHECK_FAILS(load(path, &small, &state, &train, &got), DT_USER, "has 1234566 bytes");
 }
 
 static void test_other_model(void)
@@ -153,8 +154,7 @@ static void test_other_model(void)
     small_model_free(&untied);
 }
 
-static void check_trainer(struct small_model *model, const char *good, const char *from,
-                          const char *to, const char *part)
+static void check_trainer(const char *good, const char *from, const char *to, const char *part)
 {
     char text[8192];
     const char *place = strstr(good, from);
@@ -162,44 +162,41 @@ static void check_trainer(struct small_model *model, const char *good, const cha
     CHECK(place, "trainer.json has no %s", from);
     snprintf(text, sizeof text, "%.*s%s%s", (int)(place - good), good, to, place + strlen(from));
     put_text(in_one("trainer.json"), text);
-    CHECK_FAILS(load(in_scratch("one/step-00000007"), model, &state, &dataset, &got), DT_USER,
+    CHECK_FAILS(load(in_scratch("one/step-00000007"), &small, &state, &dataset, &got), DT_USER,
                 part);
 }
 
 static void test_hostile_trainer(void)
 {
-    struct small_model model = small_model_make(true);
-    fresh_save(in_scratch("one"), &model, 7);
+    fresh_save(in_scratch("one"), &small, 7);
     char *good = get_text(in_one("trainer.json"));
-    check_trainer(&model, good, "\"step\":\t7", "\"step\": -7", "step is -7");
-    check_trainer(&model, good, "\"step\":\t7", "\"step\": 7.5", "step is 7.5");
-    check_trainer(&model, good, "\"step\":\t7", "\"step\": 7, \"left_out\": \"0:9007199254740993\"",
+    check_trainer(good, "\"step\":\t7", "\"step\": -7", "step is -7");
+    check_trainer(good, "\"step\":\t7", "\"step\": 7.5", "step is 7.5");
+    check_trainer(good, "\"step\":\t7", "\"step\": 7, \"left_out\": \"0:9007199254740993\"",
                   "is not a list of batches");
-    check_trainer(&model, good, "\"step\":\t7", "\"step\": 1e300", "step is 1e+300");
-    check_trainer(&model, good, "\"step\":\t7", "\"stop\": 7", "step is missing");
-    check_trainer(&model, good, "\"format\":\t1", "\"format\": 2",
+    check_trainer(good, "\"step\":\t7", "\"step\": 1e300", "step is 1e+300");
+    check_trainer(good, "\"step\":\t7", "\"stop\": 7", "step is missing");
+    check_trainer(good, "\"format\":\t1", "\"format\": 2",
                   "a newer dtrain wrote this checkpoint, in format 2; this one reads");
-    check_trainer(&model, good, "\"format\":\t1", "\"format\": 0", "format is 0");
-    check_trainer(&model, good, "\"9223372036854775553\"", "1337", "seed is 1337");
-    check_trainer(&model, good, "\"9223372036854775553\"", "\"-1\"", "seed is \"-1\"");
-    check_trainer(&model, good, "\"9223372036854775553\"", "\"9223372036854775808\"", "seed is");
-    check_trainer(&model, good, "fedcba9876543210", "fedcba987654321", "first_hash is");
-    check_trainer(&model, good, "fedcba9876543210", "fedcba987654321G", "first_hash is");
-    check_trainer(&model, good, "fedcba9876543210", "fedcba9876543210G", "first_hash is");
-    check_trainer(&model, good, "0123456789abcdef", "0123456789abcde", "data_hash is");
-    check_trainer(&model, good, "\"a.h5\"", "[]", "name is []");
-    check_trainer(&model, good, "\"bf16\"", "\"fp16\"", "storage is \"fp16\"");
-    check_trainer(&model, good, "\"shards\":\t[", "\"shards\": 1, \"x\":[", "shards is 1");
+    check_trainer(good, "\"format\":\t1", "\"format\": 0", "format is 0");
+    check_trainer(good, "\"9223372036854775553\"", "1337", "seed is 1337");
+    check_trainer(good, "\"9223372036854775553\"", "\"-1\"", "seed is \"-1\"");
+    check_trainer(good, "\"9223372036854775553\"", "\"9223372036854775808\"", "seed is");
+    check_trainer(good, "fedcba9876543210", "fedcba987654321", "first_hash is");
+    check_trainer(good, "fedcba9876543210", "fedcba987654321G", "first_hash is");
+    check_trainer(good, "fedcba9876543210", "fedcba9876543210G", "first_hash is");
+    check_trainer(good, "0123456789abcdef", "0123456789abcde", "data_hash is");
+    check_trainer(good, "\"a.h5\"", "[]", "name is []");
+    check_trainer(good, "\"bf16\"", "\"fp16\"", "storage is \"fp16\"");
+    check_trainer(good, "\"shards\":\t[", "\"shards\": 1, \"x\":[", "shards is 1");
     free(good);
-    small_model_free(&model);
 }
 
 // Checkpoints that were written before trainer.json had it.
 static void test_no_storage(void)
 {
-    struct small_model model = small_model_make(true);
     struct dt_trainer_state state = state_at(7), got;
-    fresh_save(in_scratch("one"), &model, 7);
+    fresh_save(in_scratch("one"), &small, 7);
     CHECK_OK(dt_checkpoint_state(in_scratch("one/step-00000007"), &got));
     CHECK_INT(got.storage, DT_BF16);
     char *text = get_text(in_one("trainer.json")), *field = strstr(text, "\"storage\"");
@@ -208,32 +205,29 @@ static void test_no_storage(void)
           "fields that say nothing are written");
     memcpy(field, "\"garbage\"", 9);
     put_text(in_one("trainer.json"), text);
-    CHECK_OK(load(in_scratch("one/step-00000007"), &model, &state, &dataset, &got));
+    CHECK_OK(load(in_scratch("one/step-00000007"), &small, &state, &dataset, &got));
     CHECK_INT(got.storage, -1);
     free(text);
-    small_model_free(&model);
 }
 
 // Checkpoints that were written before it: the other hashes still tell shards apart.
 static void test_no_data_hash(void)
 {
-    struct small_model model = small_model_make(true);
     struct dt_trainer_state state = state_at(7), got;
     struct dt_shard moved[2] = {shards[0], shards[1]};
     struct dt_dataset train = {.n_shards = 2, .shards = moved};
     const char *path = in_scratch("one/step-00000007");
-    fresh_save(in_scratch("one"), &model, 7);
+    fresh_save(in_scratch("one"), &small, 7);
     char *text = get_text(in_one("trainer.json")), *field = strstr(text, "\"data_hash\"");
     CHECK(field && !strstr(field + 1, "\"data_hash\""), "trainer.json has not one data_hash");
     memcpy(field, "\"data_cash\"", 11);
     put_text(in_one("trainer.json"), text);
-    CHECK_OK(load(path, &model, &state, &train, &got));
+    CHECK_OK(load(path, &small, &state, &train, &got));
     moved[0].data_hash++;
-    CHECK_OK(load(path, &model, &state, &train, &got));
+    CHECK_OK(load(path, &small, &state, &train, &got));
     moved[0].last_hash++;
-    CHECK_FAILS(load(path, &model, &state, &train, &got), DT_USER, "shard 1, a.h5, has different");
+    CHECK_FAILS(load(path, &small, &state, &train, &got), DT_USER, "shard 1, a.h5, has different");
     free(text);
-    small_model_free(&model);
 }
 
 struct range { // elements [first, last) of row's m (kind 0) or v (kind 1)
@@ -241,31 +235,30 @@ struct range { // elements [first, last) of row's m (kind 0) or v (kind 1)
     int64_t first, last;
 };
 
-static void range_entry(const struct small_model *model, const struct range *range, char name[192],
+static void range_entry(const struct range *range, char name[192],
                         struct dt_safetensors_entry *entry)
 {
     snprintf(name, 192, "%s.%s[%lld:%lld]", range->kind ? "exp_avg_sq" : "exp_avg",
-             model->params.rows[range->row].name, (long long)range->first, (long long)range->last);
+             small.params.rows[range->row].name, (long long)range->first, (long long)range->last);
     *entry = (struct dt_safetensors_entry){
         .name = name, .dtype = DT_F32, .n_dims = 1, .shape = {range->last - range->first}};
 }
 
-static void write_ranges(const char *path, const struct small_model *model,
-                         const struct range *ranges, int n, bool stamped)
+static void write_ranges(const char *path, const struct range *ranges, int n, bool stamped)
 {
     struct dt_safetensors_entry entries[64] = {0};
     char names[64][192];
     struct dt_safetensors_writer *writer;
     for (int i = 0; i < n; i++)
-        range_entry(model, &ranges[i], names[i], &entries[i]);
+        range_entry(&ranges[i], names[i], &entries[i]);
     struct dt_trainer_state state = state_at(7);
     char run[24];
     snprintf(run, sizeof run, "%016" PRIx64, dt_trainer_stamp(&state).run);
     const char *const metadata[] = {"run", run, "step", "7"};
     CHECK_OK(dt_safetensors_create(path, entries, n, metadata, stamped ? 2 : 0, &writer));
     for (int i = 0; i < n; i++) {
-        const float *from = ranges[i].kind ? model->v : model->m;
-        from += model->params.rows[ranges[i].row].offset + ranges[i].first;
+        const float *from = ranges[i].kind ? small.v : small.m;
+        from += small.params.rows[ranges[i].row].offset + ranges[i].first;
         CHECK_OK(dt_safetensors_write(writer, from, (ranges[i].last - ranges[i].first) * 4));
     }
     CHECK_OK(dt_safetensors_finish(writer, NULL, NULL));
@@ -281,14 +274,14 @@ struct spoil {
 
 // Cuts every tensor into three parts, the last one first, and deals them to three files, as another
 // number of writers would.
-static void write_split(const struct small_model *model, struct spoil spoil)
+static void write_split(struct spoil spoil)
 {
     struct range ranges[3][64];
     int n[3] = {0}, made = 0;
-    for (int row = 0; row < model->params.n; row++)
+    for (int row = 0; row < small.params.n; row++)
         for (int kind = 0; kind < 2; kind++)
             for (int part = 2; part >= 0; part--, made++) {
-                int64_t count = model->params.rows[row].file_count;
+                int64_t count = small.params.rows[row].file_count;
                 bool moved = made == spoil.made;
                 int file = (row + part) % 3;
                 ranges[file][n[file]++] =
@@ -298,7 +291,7 @@ static void write_split(const struct small_model *model, struct spoil spoil)
     char name[64];
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "optimizer-%05d-of-00003.safetensors", i + 1);
-        write_ranges(in_one(name), model, ranges[i], n[i], spoil.stamped >> i & 1);
+        write_ranges(in_one(name), ranges[i], n[i], spoil.stamped >> i & 1);
     }
 }
 
@@ -319,55 +312,52 @@ static void rewrite_manifest(int n, const char *const *optimizer_files)
     put_text(in_one("MANIFEST"), text);
 }
 
-static dt_status load_split(struct small_model *blank)
+static dt_status load_split(void)
 {
     static const char *const names[] = {"optimizer-00003-of-00003.safetensors",
                                         "optimizer-00001-of-00003.safetensors",
                                         "optimizer-00002-of-00003.safetensors"};
     struct dt_trainer_state state = state_at(7), got;
+    forget(&loaded);
     rewrite_manifest(3, names);
     CHECK_OK(dt_checkpoint_verify(in_scratch("one/step-00000007")));
-    return load(in_scratch("one/step-00000007"), blank, &state, &dataset, &got);
+    return load(in_scratch("one/step-00000007"), &loaded, &state, &dataset, &got);
 }
 
 static void test_split_optimizer(void)
 {
-    struct small_model model = small_model_make(true), blank = make_blank(true);
-    fresh_save(in_scratch("one"), &model, 7);
+    fresh_save(in_scratch("one"), &small, 7);
     unlink(in_one(optimizer));
-    write_split(&model, (struct spoil){.made = -1});
-    CHECK_OK(load_split(&blank));
-    check_same(&model, &blank);
+    write_split((struct spoil){.made = -1});
+    CHECK_OK(load_split());
+    check_same(&small, &loaded);
     // Row 1's m: a hole, elements twice, none at the end.
     const struct spoil spoils[] = {{7, 1, 0, 0}, {7, -1, 0, 0}, {6, 0, -1, 0}};
     for (int i = 0; i < 3; i++) {
-        write_split(&model, spoils[i]);
-        CHECK_FAILS(load_split(&blank), DT_USER, "leave out or repeat");
+        write_split(spoils[i]);
+        CHECK_FAILS(load_split(), DT_USER, "leave out or repeat");
     }
     // All files have a stamp, or, of an older dtrain, none.
     for (unsigned stamped = 0; stamped < 8; stamped++) {
-        write_split(&model, (struct spoil){.made = -1, .stamped = stamped});
+        write_split((struct spoil){.made = -1, .stamped = stamped});
         if (stamped == 0 || stamped == 7)
-            CHECK_OK(load_split(&blank));
+            CHECK_OK(load_split());
         else
-            CHECK_FAILS(load_split(&blank), DT_USER, "are not of one checkpoint");
+            CHECK_FAILS(load_split(), DT_USER, "are not of one checkpoint");
     }
-    small_model_free(&model);
-    small_model_free(&blank);
 }
 
 // A part of another checkpoint of the same model, under a MANIFEST made by hand. Parts are stamped:
 // with the step, and by what else trainer.json says of the run.
 static void test_other_part(void)
 {
-    struct small_model model = small_model_make(true), blank = make_blank(true);
-    struct dt_checkpoint_arrays arrays = arrays_of(&model);
+    struct dt_checkpoint_arrays arrays = arrays_of(&small);
     const char *const names[] = {optimizer};
     for (int i = 0; i < 10; i++) {
         struct dt_trainer_state state = state_at(7), expected = state_at(7), got;
         char path[DT_PATH], bytes[1 << 16];
         state.losses = (struct dt_loss_statistics){3.25, 0.1, 7};
-        fresh_save(in_scratch("one"), &model, 7);
+        fresh_save(in_scratch("one"), &small, 7);
         CHECK_OK(dt_remove_tree(in_scratch("one")));
         CHECK_OK(save_arrays(in_scratch("one"), &arrays, &state, path));
         state.order.seed ^= i == 1;
@@ -389,10 +379,12 @@ static void test_other_part(void)
         put_bytes(in_one(optimizer), bytes, (int64_t)size);
         rewrite_manifest(1, names);
         CHECK_OK(dt_checkpoint_verify(in_scratch("one/step-00000007")));
-        dt_status status = load(in_scratch("one/step-00000007"), &blank, &expected, &dataset, &got);
+        forget(&loaded);
+        dt_status status =
+            load(in_scratch("one/step-00000007"), &loaded, &expected, &dataset, &got);
         if (i == 0 || i == 9) {
             CHECK_OK(status);
-            check_same(&model, &blank);
+            check_same(&small, &loaded);
             continue;
         }
         CHECK_INT(status, DT_USER);
@@ -401,47 +393,41 @@ static void test_other_part(void)
                           : "is of another run than trainer.json beside it");
         dt_error_clear();
     }
-    small_model_free(&model);
-    small_model_free(&blank);
 }
 
 // Values that no training leaves, in files whose checksums are right.
 static void test_damaged_moments(void)
 {
-    struct small_model model = small_model_make(true), blank = make_blank(true);
-    int row = (int)(dt_params_find(&model.params, "backbone.norm_f.weight") - model.params.rows);
-    int64_t at = model.params.rows[row].offset + 7;
+    int row = (int)(dt_params_find(&small.params, "backbone.norm_f.weight") - small.params.rows);
+    int64_t at = small.params.rows[row].offset + 7;
     struct {
         float *moment, value;
         const char *says;
     } cases[] = {
-        {model.m, NAN,
+        {small.m, NAN,
          "-of-00003.safetensors: exp_avg.backbone.norm_f.weight holds nan at element 7; all must "
          "be "},
-        {model.m, -INFINITY, "exp_avg.backbone.norm_f.weight holds -inf at element 7; all must be"},
-        {model.v, NAN, "exp_avg_sq.backbone.norm_f.weight holds nan at element 7; all must be 0"},
-        {model.v, -1e-30f, "holds -1e-30 at element 7; all must be 0 or more"},
+        {small.m, -INFINITY, "exp_avg.backbone.norm_f.weight holds -inf at element 7; all must be"},
+        {small.v, NAN, "exp_avg_sq.backbone.norm_f.weight holds nan at element 7; all must be 0"},
+        {small.v, -1e-30f, "holds -1e-30 at element 7; all must be 0 or more"},
     };
-    fresh_save(in_scratch("one"), &model, 7);
+    fresh_save(in_scratch("one"), &small, 7);
     unlink(in_one(optimizer));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         float good = cases[i].moment[at];
         cases[i].moment[at] = cases[i].value;
-        write_split(&model, (struct spoil){.made = -1}); // each tensor cut into three ranges
-        CHECK_FAILS(load_split(&blank), DT_USER, cases[i].says);
+        write_split((struct spoil){.made = -1}); // each tensor cut into three ranges
+        CHECK_FAILS(load_split(), DT_USER, cases[i].says);
         cases[i].moment[at] = good;
     }
-    model.v[at] = INFINITY; // the square of a large gradient
-    write_split(&model, (struct spoil){.made = -1});
-    CHECK_OK(load_split(&blank));
-    check_same(&model, &blank);
-    small_model_free(&model);
-    small_model_free(&blank);
+    small.v[at] = INFINITY; // the square of a large gradient
+    write_split((struct spoil){.made = -1});
+    CHECK_OK(load_split());
+    check_same(&small, &loaded);
 }
 
 static void test_hostile_ranges(void)
 {
-    struct small_model model = small_model_make(true), blank = make_blank(true);
     static const char *const names[] = {"exp_avg.backbone.norm_f.weight",
                                         "exp_avg.backbone.norm_f.weight[0:13]",
                                         "exp_avg.backbone.norm_f.weight[-1:11]",
@@ -456,8 +442,8 @@ static void test_hostile_ranges(void)
                                         "exp_avg.backbone.norm_f.weight[0:99999999999999999999]",
                                         "",
                                         "exp_avg."};
-    fresh_save(in_scratch("one"), &model, 7);
-    write_split(&model, (struct spoil){.made = -1});
+    fresh_save(in_scratch("one"), &small, 7);
+    write_split((struct spoil){.made = -1});
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const float zeros[12] = {0};
         struct dt_safetensors_entry entry = {
@@ -467,15 +453,15 @@ static void test_hostile_ranges(void)
         CHECK_OK(dt_safetensors_create(path, &entry, 1, NULL, 0, &writer));
         CHECK_OK(dt_safetensors_write(writer, zeros, sizeof zeros));
         CHECK_OK(dt_safetensors_finish(writer, NULL, NULL));
-        CHECK_FAILS(load_split(&blank), DT_USER, "optimizer-00003-of-00003.safetensors");
+        CHECK_FAILS(load_split(), DT_USER, "optimizer-00003-of-00003.safetensors");
     }
-    small_model_free(&model);
-    small_model_free(&blank);
 }
 
 int main(void)
 {
     make_scratch();
+    small = small_model_make(true);
+    loaded = make_blank(true);
     test_round_trip(true);
     test_round_trip(false);
     test_load_refuses();
@@ -487,6 +473,8 @@ int main(void)
     test_other_part();
     test_damaged_moments();
     test_hostile_ranges();
+    small_model_free(&small);
+    small_model_free(&loaded);
     remove_scratch();
     return test_end();
 }

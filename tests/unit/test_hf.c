@@ -8,6 +8,9 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+// The models of all tests; lm_head tied to the embedding, or not.
+static struct small_model tied, untied;
+
 static void write_model(const char *dir, const struct small_model *model)
 {
     char path[DT_PATH], *config;
@@ -46,12 +49,12 @@ static void check_weights_refused(const char *dir, const struct small_model *mod
     free(weights);
 }
 
-static void test_round_trip(bool tied)
+static void test_round_trip(const struct small_model *model)
 {
-    struct small_model model = small_model_make(tied);
-    struct dt_model_config read = {.pad_vocab_multiple = 8, .tie_embeddings = !tied};
-    write_model(in_scratch("model"), &model);
-    check_same_weights(in_scratch("model"), &model);
+    bool is_tied = model->config.tie_embeddings;
+    struct dt_model_config read = {.pad_vocab_multiple = 8, .tie_embeddings = !is_tied};
+    write_model(in_scratch("model"), model);
+    check_same_weights(in_scratch("model"), model);
     CHECK_OK(dt_hf_read_config(in_scratch("model"), &read));
     CHECK_INT(read.d_model, 12);
     CHECK_INT(read.n_layer, 1);
@@ -61,20 +64,18 @@ static void test_round_trip(bool tied)
     CHECK_INT(read.expand, 3);
     CHECK_INT(read.dt_rank, 1);
     CHECK(read.norm_eps == 1.25e-6, "norm_eps is %g", read.norm_eps);
-    CHECK_INT(read.tie_embeddings, tied);
+    CHECK_INT(read.tie_embeddings, is_tied);
     CHECK_INT(read.pad_vocab_multiple, 8);
-    small_model_free(&model);
 }
 
 // The file holds vocab_size rows, its size and hash are those told.
 static void test_file(void)
 {
-    struct small_model model = small_model_make(true);
     struct dt_safetensors *file;
     int64_t size, size_now;
     uint64_t hash, hash_now;
     const char *path = in_scratch("one.safetensors");
-    CHECK_OK(dt_hf_write_weights(path, &model.params, model.weights, &size, &hash));
+    CHECK_OK(dt_hf_write_weights(path, &tied.params, tied.weights, &size, &hash));
     CHECK_OK(dt_hash_file(path, &hash_now, &size_now));
     CHECK(hash == hash_now && size == size_now, "size or hash");
     CHECK_OK(dt_safetensors_open(path, &file));
@@ -83,15 +84,12 @@ static void test_file(void)
     CHECK(!dt_safetensors_find(file, "lm_head.weight"), "a tied head is written");
     CHECK_STR(dt_safetensors_metadata(file, "format"), "pt");
     dt_safetensors_close(file);
-    small_model_free(&model);
 }
 
 static void test_unwritable(void)
 {
-    struct small_model model = small_model_make(true);
     const char *path = in_scratch("absent/model.safetensors");
-    CHECK_FAILS(dt_hf_write_weights(path, &model.params, model.weights, NULL, NULL), DT_USER, path);
-    small_model_free(&model);
+    CHECK_FAILS(dt_hf_write_weights(path, &tied.params, tied.weights, NULL, NULL), DT_USER, path);
 }
 
 static dt_status parse_config(const char *text, struct dt_model_config *config)
@@ -108,10 +106,10 @@ static void test_config_floats(void)
         "layer_norm_epsilon", "initializer_range", "time_step_min",
         "time_step_max",      "time_step_floor",   "time_step_scale",
     };
-    struct small_model model = small_model_make(true);
     char *text, name[64];
-    model.config.norm_eps = 1;
-    CHECK_OK(dt_hf_config_text(&model.config, &text));
+    struct dt_model_config config = tied.config;
+    config.norm_eps = 1;
+    CHECK_OK(dt_hf_config_text(&config, &text));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         snprintf(name, sizeof name, "\"%s\":", fields[i]);
         const char *value = strstr(text, name);
@@ -121,7 +119,6 @@ static void test_config_floats(void)
               value);
     }
     free(text);
-    small_model_free(&model);
 }
 
 // mamba-130m-hf states these and leaves the rest to defaults.
@@ -385,48 +382,43 @@ static void check_variant(const struct small_model *model, struct variant varian
 
 static void test_weights_refused(void)
 {
-    struct small_model model = small_model_make(true);
-    int embedding = row_of(&model, "backbone.embeddings.weight");
-    int norm = row_of(&model, "backbone.norm_f.weight");
+    int embedding = row_of(&tied, "backbone.embeddings.weight");
+    int norm = row_of(&tied, "backbone.norm_f.weight");
     struct variant plain = {.skip = -1, .other = -1}, v = plain;
-    write_model(in_scratch("model"), &model);
-    check_variant(&model, plain, NULL);
+    write_model(in_scratch("model"), &tied);
+    check_variant(&tied, plain, NULL);
     v.skip = norm;
-    check_variant(&model, v, "backbone.norm_f.weight is missing");
+    check_variant(&tied, v, "backbone.norm_f.weight is missing");
     v = plain, v.extra = "backbone.layers.0.mixer.in_proj.bias";
-    check_variant(&model, v, "mixer.in_proj.bias is not a tensor of this model");
+    check_variant(&tied, v, "mixer.in_proj.bias is not a tensor of this model");
     v = plain, v.other = norm, v.shape[0] = 3, v.shape[1] = 4;
-    check_variant(&model, v, "backbone.norm_f.weight is [3, 4], the model's is [12]");
+    check_variant(&tied, v, "backbone.norm_f.weight is [3, 4], the model's is [12]");
     v = plain, v.other = embedding, v.shape[0] = 40, v.shape[1] = 12;
-    check_variant(&model, v,
+    check_variant(&tied, v,
                   "is [40, 12], the model's is [37, 12]: the file's vocabulary is padded");
     v = plain, v.other = norm, v.dtype = DT_I32;
-    check_variant(&model, v, "backbone.norm_f.weight is int32");
+    check_variant(&tied, v, "backbone.norm_f.weight is int32");
     v = plain, v.other = norm, v.poison = NAN;
-    check_variant(&model, v, "backbone.norm_f.weight holds nan at element 3");
+    check_variant(&tied, v, "backbone.norm_f.weight holds nan at element 3");
     v = plain, v.other = norm, v.name = "backbone.norm_g.weight";
-    check_variant(&model, v, "backbone.norm_f.weight is missing\n");
-    check_variant(&model, v, "backbone.norm_g.weight is not a tensor");
-    small_model_free(&model);
+    check_variant(&tied, v, "backbone.norm_f.weight is missing\n");
+    check_variant(&tied, v, "backbone.norm_g.weight is not a tensor");
 }
 
 static void test_names_taken(void)
 {
-    struct small_model model = small_model_make(true);
-    int embedding = row_of(&model, "backbone.embeddings.weight");
+    int embedding = row_of(&tied, "backbone.embeddings.weight");
     struct variant v = {.skip = -1, .other = embedding, .name = "backbone.embedding.weight"};
-    write_model(in_scratch("model"), &model);
-    check_variant(&model, v, NULL); // the official spelling
+    write_model(in_scratch("model"), &tied);
+    check_variant(&tied, v, NULL); // the official spelling
     v.other = -1, v.extra = "backbone.embedding.weight";
-    check_variant(&model, v, "are both present");
+    check_variant(&tied, v, "are both present");
     v.extra = "lm_head.weight"; // [1]: not the shape of an embedding
-    check_variant(&model, v, "lm_head.weight is [1], the model's is [37, 12]");
-    small_model_free(&model);
+    check_variant(&tied, v, "lm_head.weight is [1], the model's is [37, 12]");
 }
 
 static void test_untied(void)
 {
-    struct small_model tied = small_model_make(true), untied = small_model_make(false);
     write_model(in_scratch("model"), &untied);
     check_same_weights(in_scratch("model"), &untied);
     // A tied model takes the directory of an untied one, whose lm_head is not read.
@@ -435,26 +427,22 @@ static void test_untied(void)
     free(weights);
     write_model(in_scratch("model"), &tied);
     check_weights_refused(in_scratch("model"), &untied, "lm_head.weight is missing");
-    small_model_free(&tied);
-    small_model_free(&untied);
 }
 
 static void test_damaged_file(void)
 {
-    struct small_model model = small_model_make(true);
     char path[DT_PATH];
     dt_path(path, "%s", in_scratch("model/model.safetensors"));
-    write_model(in_scratch("model"), &model);
+    write_model(in_scratch("model"), &tied);
     int64_t size = dt_file_size(path);
     for (int64_t cut = size - 1; cut >= 0; cut = cut > 600 ? cut / 2 : cut - 97) {
         CHECK_INT(truncate(path, cut), 0);
-        check_weights_refused(in_scratch("model"), &model, "model.safetensors");
+        check_weights_refused(in_scratch("model"), &tied, "model.safetensors");
     }
     put_text(path, "\xff\xff\xff\xff\xff\xff\xff\x7f{}");
-    check_weights_refused(in_scratch("model"), &model, "model.safetensors");
+    check_weights_refused(in_scratch("model"), &tied, "model.safetensors");
     unlink(path);
-    check_weights_refused(in_scratch("model"), &model, "has neither model.safetensors nor");
-    small_model_free(&model);
+    check_weights_refused(in_scratch("model"), &tied, "has neither model.safetensors nor");
 }
 
 // Splits the table over two files, even rows and odd rows, and gives the index's text.
@@ -492,32 +480,29 @@ static void replace_text(char *text, size_t size, const char *from, const char *
 
 static void test_split(void)
 {
-    struct small_model model = small_model_make(false);
     char good[4096], bad[4096];
     dt_make_dirs(in_scratch("split"));
-    write_split(&model, good, sizeof good);
+    write_split(&untied, good, sizeof good);
     put_text(in_scratch("split/model.safetensors.index.json"), good);
-    check_same_weights(in_scratch("split"), &model);
+    check_same_weights(in_scratch("split"), &untied);
 
     strcpy(bad, good);
     replace_text(bad, sizeof bad, "model-00002", "model-00003");
-    check_index(&model, bad, "model-00003-of-00002.safetensors");
+    check_index(&untied, bad, "model-00003-of-00002.safetensors");
     strcpy(bad, good);
     replace_text(bad, sizeof bad, "model-00002", "model-00001");
-    check_index(&model, bad, "should be in model-00001-of-00002.safetensors but is not");
+    check_index(&untied, bad, "should be in model-00001-of-00002.safetensors but is not");
     CHECK_OK(dt_hf_write_weights(in_scratch("split/model-00001-of-00002.safetensors"),
-                                 &model.params, model.weights, NULL, NULL)); // the whole table
-    check_index(&model, good, "is in 2 files");
-    check_index(&model, "{\"weight_map\": []}", "weight_map is []");
-    check_index(&model, "{\"weight_map\": {\"a\": 3}}", "a is 3");
-    check_index(&model, "{\"weight_map\": {}}", "is missing");
-    check_index(&model, "{\"weight_map\": {", "not JSON");
-    small_model_free(&model);
+                                 &untied.params, untied.weights, NULL, NULL)); // the whole table
+    check_index(&untied, good, "is in 2 files");
+    check_index(&untied, "{\"weight_map\": []}", "weight_map is []");
+    check_index(&untied, "{\"weight_map\": {\"a\": 3}}", "a is 3");
+    check_index(&untied, "{\"weight_map\": {}}", "is missing");
+    check_index(&untied, "{\"weight_map\": {", "not JSON");
 }
 
 static void test_escaping_names(void)
 {
-    struct small_model model = small_model_make(false);
     static const char *const names[] = {"../split/model-00001-of-00002.safetensors",
                                         "/etc/passwd",
                                         "..",
@@ -529,16 +514,17 @@ static void test_escaping_names(void)
     char index[256];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(index, sizeof index, "{\"weight_map\": {\"x\": \"%s\"}}", names[i]);
-        check_index(&model, index, "in the same directory");
+        check_index(&untied, index, "in the same directory");
     }
-    small_model_free(&model);
 }
 
 int main(void)
 {
     make_scratch();
-    test_round_trip(true);
-    test_round_trip(false);
+    tied = small_model_make(true);
+    untied = small_model_make(false);
+    test_round_trip(&tied);
+    test_round_trip(&untied);
     test_file();
     test_unwritable();
     test_config_floats();
@@ -554,6 +540,8 @@ int main(void)
     test_damaged_file();
     test_split();
     test_escaping_names();
+    small_model_free(&tied);
+    small_model_free(&untied);
     remove_scratch();
     return test_end();
 }
