@@ -23,12 +23,13 @@ check() { # description, command …: the command must succeed
     fi
 }
 
-refused() { # what, pattern of the message, command …: it must end with exit code 2
+refused() { # what, pattern of the message, command of dtrain …: it must end with exit code 2 and one message ($messages, of another program)
     local what=$1 pattern=$2
     shift 2
-    "$@" >refused.log 2>&1
+    "$@" >refused.log 2>&1 </dev/null
     check "$what: exit code 2" test $? -eq 2
-    check "$what: $pattern in: $(cat refused.log)" grep -qE "$pattern" refused.log
+    check "$what: $pattern in: $(cat refused.log)" grep -aqE -- "$pattern" refused.log
+    check "$what: one message, not $(grep -ac '^dtrain: error' refused.log)" test "$(grep -ac '^dtrain: error' refused.log)" -eq "${messages:-1}"
 }
 
 finish() {

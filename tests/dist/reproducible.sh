@@ -75,18 +75,7 @@ if [ "$size" = whole ]; then
     check "… the same line" cmp eval-1.txt eval-4.txt
 fi
 
-# What cannot be honoured.
-refused() { # ranks, words, arguments …
-    local n=$1 words=$2 code
-    shift 2
-    ranks "$n" small.ini run.name=refused "$@" >refused.log 2>&1
-    code=$?
-    check "'$words': exit code $code" test $code -eq 2
-    check "'$words': not $(grep error refused.log | head -n 1)" grep -q "$words" refused.log
-}
-refused 1 'data.micro_batch: required with comm.reduce' data.micro_batch=0
-refused 3 'comm.reduce: reproducible needs a power of two of ranks, not 3: start 2 or 4'
-refused 4 '4 ranks cannot share the 2 micro-batches' data.micro_batch=8
+refused "three ranks" 'comm.reduce: reproducible needs a power of two of ranks, not 3: start 2 or 4' ranks 3 small.ini run.name=refused
 
 # The arenas that wait are planned: log2 of a rank's eight micro-batches.
 sums=$("$dtrain" --check small.ini | sed -n 's/^ *gradient sums *\([0-9.]*\) MiB/\1/p')

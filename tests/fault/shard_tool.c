@@ -1,9 +1,7 @@
 // Shards for the fault tests that `dtrain pack` would not write.
 //   shard_tool tokens PATH N            plain u8 tokens below 128: no checksums, no attribute
 //   shard_tool poke PATH INDEX VALUE    changes one token of a shard of u8, and no checksum
-//   shard_tool drop PATH NAME           removes a dataset
 //   shard_tool zeros PATH N CHUNK       N * CHUNK compressed u8 tokens in chunks of CHUNK, all 0
-//   shard_tool wrong PATH KIND          a shard that is wrong in one way
 //   shard_tool pairs PATH B T S FROM TO KIND   B * S pairs; of those with FROM <= row % S < TO the
 //                                       labels are odd or ignored, or they are absent
 #include <hdf5.h>
@@ -74,9 +72,10 @@ static int write_pairs(const char *path, int64_t count, int64_t T, int64_t S, in
 }
 
 // The library compresses one chunk and writes it everywhere.
-static hid_t create_zeros(hid_t file, hsize_t n, hsize_t chunk)
+static int write_zeros(const char *path, int64_t n, int64_t size)
 {
-    const hsize_t dims = n * chunk;
+    const hsize_t chunk = (hsize_t)size, dims = (hsize_t)n * chunk;
+    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     hid_t space = H5Screate_simple(1, &dims, NULL), plist = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_chunk(plist, 1, &chunk);
     H5Pset_deflate(plist, 1);
@@ -84,48 +83,7 @@ static hid_t create_zeros(hid_t file, hsize_t n, hsize_t chunk)
     hid_t id = H5Dcreate2(file, "tokens", H5T_STD_U8LE, space, H5P_DEFAULT, plist, H5P_DEFAULT);
     H5Pclose(plist);
     H5Sclose(space);
-    return id;
-}
-
-static int write_zeros(const char *path, int64_t n, int64_t chunk)
-{
-    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
-    hid_t id = create_zeros(file, (hsize_t)n, (hsize_t)chunk);
     return H5Dclose(id) < 0 || H5Fclose(file) < 0;
-}
-
-// Its second chunk is stored unfiltered and has a tenth of its bytes.
-static int write_short_chunk(hid_t file, const void *zeros)
-{
-    const hsize_t chunk = 1000, offset = 1000;
-    hid_t id = create_zeros(file, 10, chunk);
-    int failed = H5Dwrite_chunk(id, H5P_DEFAULT, 1, &offset, chunk / 10, zeros) < 0;
-    H5Dclose(id);
-    return failed;
-}
-
-static int write_wrong(const char *path, const char *kind)
-{
-    static const unsigned char zeros[1 << 20];
-    const struct {
-        const char *kind, *dataset;
-        hid_t type;
-        int n_dims;
-        hsize_t dims[2];
-    } kinds[] = {
-        {"two-dimensional", "tokens", H5T_STD_U8LE, 2, {100, 100}},
-        {"float", "tokens", H5T_IEEE_F32LE, 1, {10000}},
-        {"signed", "tokens", H5T_STD_I16LE, 1, {10000}},
-        {"short", "tokens", H5T_STD_U8LE, 1, {10}},
-        {"absent", "words", H5T_STD_U8LE, 1, {10000}},
-    };
-    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
-    int failed = strcmp(kind, "short-chunk") == 0 ? write_short_chunk(file, zeros) : 2;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(kind, kinds[i].kind) == 0)
-            failed = write_dataset(file, kinds[i].dataset, kinds[i].type, kinds[i].type,
-                                   kinds[i].n_dims, kinds[i].dims, zeros);
-    return H5Fclose(file) < 0 ? 1 : failed;
 }
 
 static int poke(const char *path, int64_t index, int32_t value)
@@ -142,30 +100,19 @@ static int poke(const char *path, int64_t index, int32_t value)
     return H5Fclose(file) < 0 || result < 0;
 }
 
-static int drop(const char *path, const char *name)
-{
-    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
-    herr_t result = H5Ldelete(file, name, H5P_DEFAULT);
-    return H5Fclose(file) < 0 || result < 0;
-}
-
 int main(int argc, char **argv)
 {
     if (argc == 4 && strcmp(argv[1], "tokens") == 0)
         return write_tokens(argv[2], atoll(argv[3]));
-    if (argc == 4 && strcmp(argv[1], "wrong") == 0)
-        return write_wrong(argv[2], argv[3]);
     if (argc == 5 && strcmp(argv[1], "poke") == 0)
         return poke(argv[2], atoll(argv[3]), atoi(argv[4]));
-    if (argc == 4 && strcmp(argv[1], "drop") == 0)
-        return drop(argv[2], argv[3]);
     if (argc == 5 && strcmp(argv[1], "zeros") == 0)
         return write_zeros(argv[2], atoll(argv[3]), atoll(argv[4]));
     if (argc == 9 && strcmp(argv[1], "pairs") == 0)
         return write_pairs(argv[2], atoll(argv[3]), atoll(argv[4]), atoll(argv[5]), atoll(argv[6]),
                            atoll(argv[7]), argv[8]);
-    fprintf(stderr, "usage: shard_tool tokens PATH N | poke PATH INDEX VALUE | drop PATH NAME | "
-                    "zeros PATH N CHUNK | "
-                    "wrong PATH KIND | pairs PATH B T S FROM TO KIND\n");
+    fprintf(stderr,
+            "usage: shard_tool tokens PATH N | poke PATH INDEX VALUE | zeros PATH N CHUNK | "
+            "pairs PATH B T S FROM TO KIND\n");
     return 2;
 }

@@ -48,7 +48,7 @@ check "install, update, install, each with the proxy: $(cat apt.log)" \
     test "$(grep -o 'install -y\|update\|proxy http://proxy:3128' apt.log | tr '\n' ' ')" = \
     "install -y proxy http://proxy:3128 update proxy http://proxy:3128 install -y proxy http://proxy:3128 "
 
-quickstart=$repository/launch/quickstart.sh
+quickstart=$repository/launch/quickstart.sh messages=0
 echo text >short.txt
 refused "an unknown option" 'unknown option --test' "$quickstart" --test
 refused "no text" "text $PWD/absent: no such file" "$quickstart" --text absent
