@@ -10,6 +10,7 @@ enum {
     ROWS = 64,        // of a block at least
     MAX_BLOCKS = 256, // bounds the partial sums
     COLUMNS = 256,    // of a block of dweight
+    LANES = 16,       // of a row's sum
 };
 
 static int64_t block_rows(int64_t rows)
@@ -18,18 +19,25 @@ static int64_t block_rows(int64_t rows)
     return n > ROWS ? n : ROWS;
 }
 
-// r = residual + x into `out` where it is wanted; returns Σ r².
+// r = residual + x into `out` where it is wanted; returns Σ r². A fixed lane adds each r², however
+// wide the vectors are that suit x: backward recomputes rows without x to the same bits.
 DT_INLINE float add_row(const float *residual, const void *x, float *out, int64_t width, bool bf16)
 {
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < width; i++) {
-        float r = x ? residual[i] + dt_load(x, i, bf16) : residual[i];
-        if (out)
-            out[i] = r;
-        sum += r * r;
+    float lanes[LANES] = {0};
+    for (int64_t i = 0; i < width; i += LANES) {
+        int64_t n = dt_min_i64(LANES, width - i);
+#pragma omp simd
+        for (int64_t l = 0; l < n; l++) {
+            float r = x ? residual[i + l] + dt_load(x, i + l, bf16) : residual[i + l];
+            if (out)
+                out[i + l] = r;
+            lanes[l] += r * r;
+        }
     }
-    return sum;
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++)
+            lanes[l] += lanes[l + half];
+    return lanes[0];
 }
 
 DT_INLINE void scale_row(const float *residual, const void *x, const float *weight, float rstd,
