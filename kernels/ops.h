@@ -28,30 +28,31 @@
 #include "kernels/update_control.h"
 #include "kernels/xent.h"
 
-// W: an op whose args have a workspace; X: one that needs none.
-#define DT_OPS_BY_WORKSPACE(W, X)                                                                  \
+// X: an op that needs no workspace; W: one whose args have a workspace; G: they also say whether
+// the gradients of weights are added up (accumulate).
+#define DT_OPS_BY_CONTEXT(G, W, X)                                                                 \
     W(gemm)                                                                                        \
     X(normalize)                                                                                   \
     X(embed_forward)                                                                               \
-    W(embed_backward)                                                                              \
+    G(embed_backward)                                                                              \
     X(bias_forward)                                                                                \
-    W(bias_backward)                                                                               \
+    G(bias_backward)                                                                               \
     X(rmsnorm_residual_forward)                                                                    \
-    W(rmsnorm_residual_backward)                                                                   \
+    G(rmsnorm_residual_backward)                                                                   \
     X(conv1d_silu_forward)                                                                         \
-    W(conv1d_silu_backward)                                                                        \
+    G(conv1d_silu_backward)                                                                        \
     W(scan_forward)                                                                                \
-    W(scan_backward)                                                                               \
+    G(scan_backward)                                                                               \
     W(attention_forward)                                                                           \
     W(attention_backward)                                                                          \
     W(rnn_forward)                                                                                 \
-    W(rnn_backward)                                                                                \
+    G(rnn_backward)                                                                                \
     X(silu_gate_forward)                                                                           \
     X(silu_gate_backward)                                                                          \
     W(ssd_forward)                                                                                 \
-    W(ssd_backward)                                                                                \
+    G(ssd_backward)                                                                                \
     X(gated_rmsnorm_forward)                                                                       \
-    W(gated_rmsnorm_backward)                                                                      \
+    G(gated_rmsnorm_backward)                                                                      \
     X(encode_targets)                                                                              \
     W(policy_loss)                                                                                 \
     W(xent)                                                                                        \
@@ -65,4 +66,5 @@
     X(commit)                                                                                      \
     X(stamp)                                                                                       \
     X(spin)
-#define DT_OPS(X) DT_OPS_BY_WORKSPACE(X, X)
+#define DT_OPS_BY_WORKSPACE(W, X) DT_OPS_BY_CONTEXT(W, W, X)
+#define DT_OPS(X)                 DT_OPS_BY_WORKSPACE(X, X)

@@ -1,11 +1,9 @@
-// The attention block, with its prenorm: causal, grouped heads, rotary positions, a window
-// (kernels/attention.h).
-//   r = residual + x      h = RMSNorm(r)      q, k, v = in_proj(h)      y = attention(q, k, v)
-//   out = out_proj(y)
+// The attention block: causal, grouped heads, rotary positions, a window (kernels/attention.h).
+//   q, k, v = in_proj(h)      y = attention(q, k, v)      out = out_proj(y)
 // H = n_head heads of E = d_model / H channels, G = n_kv_head of keys and values, M = B·L rows. q,
 // k and v are columns of one array of (H + 2 G) E, as are the rows of in_proj's weight, which is
 // named as in mamba_ssm's attention layers. State: the last attn_window - 1 keys, before rotation,
-// and values, and how many of them count. model.recompute: `scan` keeps h and q, k, v and
+// and values, and how many of them count. model.recompute: `scan` keeps q, k, v and
 // recomputes the rest; `block` keeps nothing.
 #include "model/kinds.h"
 
@@ -15,7 +13,6 @@
 
 // The arrays of a pass, M rows of storage type.
 struct arrays {
-    struct dt_view h;            // [M, d]
     struct dt_view qkv, q, k, v; // [M, (H + 2 G) E], columns of it
     struct dt_view y;            // [M, H·E]
 };
@@ -25,7 +22,6 @@ struct attention {
     int64_t H, G, E, window;
     int reset;               // batch array
     int keys, values, count; // states: [B, W - 1, G·E] storage, twice; [B] i32
-    struct dt_norm norm;
     struct dt_linear in_proj, out_proj;
     struct arrays forward;   // needed by backward
     struct arrays gradients; // of them, shared by all layers
@@ -77,7 +73,6 @@ static void create(struct dt_part *part, const struct dt_build *build)
                                   1 / sqrt((double)(H * E * config->n_layer)));
     m->in_proj = dt_build_linear(build, part, "mixer.in_proj.weight", d, (H + 2 * G) * E,
                                  1 / sqrt((double)d));
-    m->norm = dt_build_norm(build, part);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
     m->keys = dt_build_state(build, part, "keys", config->storage, state);
     m->values = dt_build_state(build, part, "values", config->storage, state);
@@ -91,8 +86,7 @@ static struct arrays plan_arrays(const struct attention *m, struct dt_plan *plan
 {
     enum dt_dtype storage = plan->net->config->storage;
     int64_t M = plan->rows, Q = m->H * m->E, K = m->G * m->E;
-    struct arrays a = {.h = dt_plan_view(plan, block, M, m->in_proj.in, storage),
-                       .qkv = dt_plan_aligned(plan, block, Q + 2 * K, 16),
+    struct arrays a = {.qkv = dt_plan_aligned(plan, block, Q + 2 * K, 16),
                        .y = dt_plan_view(plan, scan, M, Q, storage)};
     a.q = dt_view_cols(a.qkv, 0, Q), a.k = dt_view_cols(a.qkv, Q, Q + K);
     a.v = dt_view_cols(a.qkv, Q + K, Q + 2 * K);
@@ -105,7 +99,6 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     enum dt_memory block = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK),
                    scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN);
     m->forward = plan_arrays(m, plan, block, scan);
-    m->norm.rstd = dt_plan_view(plan, block, plan->rows, 1, DT_F32).data;
     if (!plan->shape.training)
         return;
     m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
@@ -142,29 +135,27 @@ static dt_status attend(const struct attention *m, const struct arrays *a,
         .lse = m->lse,
         .k_last = dt_model_state_array(after, m->part.layer, m->keys),
         .v_last = dt_model_state_array(after, m->part.layer, m->values),
-        .count_last = dt_model_state_array(after, m->part.layer, m->count),
-        .workspace = pass->net->workspace,
-        .workspace_bytes = pass->net->workspace_bytes};
+        .count_last = dt_model_state_array(after, m->part.layer, m->count)};
     return DT_RUN(pass, attention_forward, &args);
 }
 
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
-                         const struct dt_flow *flow)
+static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                         struct dt_view out)
 {
     const struct attention *m = (struct attention *)part;
     struct arrays a = m->forward;
     dt_pass_rows(pass, &a, sizeof a);
-    DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
-    DT_TRY(dt_linear_forward(pass, m->in_proj, a.h, a.qkv));
+    DT_TRY(dt_linear_forward(pass, m->in_proj, h, a.qkv));
     DT_TRY(attend(m, &a, pass, pass->after));
-    return dt_linear_forward(pass, m->out_proj, a.y, flow->out);
+    return dt_linear_forward(pass, m->out_proj, a.y, out);
 }
 
-static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
-                          const struct dt_flow *flow)
+static dt_status backward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                          struct dt_view dout, struct dt_view dh)
 {
     const struct attention *m = (struct attention *)part;
     struct arrays a = m->forward, g = m->gradients;
+    enum dt_recompute recompute = pass->net->config->recompute;
     dt_pass_rows(pass, &a, sizeof a);
     dt_pass_rows(pass, &g, sizeof g);
     struct dt_attention_backward_args args = {.in = inputs(m, &a, pass),
@@ -173,25 +164,21 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                                               .dy = g.y,
                                               .dq = g.q,
                                               .dk = g.k,
-                                              .dv = g.v,
-                                              .workspace = pass->net->workspace,
-                                              .workspace_bytes = pass->net->workspace_bytes};
-    DT_TRY(dt_opening_recompute(pass, &m->norm, m->in_proj, flow, a.h, a.qkv));
-    if (pass->net->config->recompute >= DT_RECOMPUTE_SCAN)
+                                              .dv = g.v};
+    if (recompute >= DT_RECOMPUTE_BLOCK)
+        DT_TRY(dt_linear_forward(pass, m->in_proj, h, a.qkv));
+    if (recompute >= DT_RECOMPUTE_SCAN)
         DT_TRY(attend(m, &a, pass, NULL));
-    DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, flow->x, g.y));
+    DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, dout, g.y));
     DT_TRY(DT_RUN(pass, attention_backward, &args));
-    DT_TRY(dt_linear_backward(pass, m->in_proj, a.h, g.qkv, g.h));
-    return dt_norm_backward(pass, &m->norm, flow, g.h);
+    return dt_linear_backward(pass, m->in_proj, h, g.qkv, dh);
 }
 
-// GEMM: 2 FLOPs a weight forward, 4 backward. Attention: a position sees half a window of keys on
-// average, 4 FLOPs a channel each forward, twice that backward.
+// Attention: a position sees half a window of keys on average, 4 FLOPs a channel each forward,
+// twice that backward.
 static double flops_per_token(const struct dt_model_config *config)
 {
-    double d = (double)config->d_model, E = d / (double)config->n_head,
-           qkv = (double)(config->n_head + 2 * config->n_kv_head) * E;
-    return 6 * (d * qkv + d * d) + 3 * 4 * d * (double)config->attn_window / 2;
+    return 3 * 4 * (double)config->d_model * (double)config->attn_window / 2;
 }
 
 const struct dt_block_kind dt_attention_block = {

@@ -124,8 +124,7 @@ static const int32_t *ids_of(const struct frames *f, const struct dt_pass *pass,
     return ids ? ids + n : NULL;
 }
 
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
-                         const struct dt_flow *flow)
+static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view residual)
 {
     const struct frames *f = (struct frames *)part;
     const struct dt_net *net = pass->net;
@@ -133,8 +132,8 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
     if (numbers && net->config->bytes.n > 0)
         DT_TRY(normalize(f, pass));
     if (numbers) {
-        DT_TRY(dt_linear_forward(pass, f->linear, input_of(f, pass), flow->residual));
-        DT_TRY(dt_add_bias(pass, f->bias, 0, flow->residual));
+        DT_TRY(dt_linear_forward(pass, f->linear, input_of(f, pass), residual));
+        DT_TRY(dt_add_bias(pass, f->bias, 0, residual));
     }
     for (int n = 0; n < f->n_ids; n++) {
         struct dt_embed_forward_args embed = {.rows = pass->rows,
@@ -144,34 +143,30 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
                                               .ids = ids_of(f, pass, n),
                                               .ids_stride = f->n_ids,
                                               .table = dt_net_stored(net, f->tables[n]),
-                                              .out = flow->residual.data,
+                                              .out = residual.data,
                                               .accumulate = numbers || n > 0};
         DT_TRY(DT_RUN(pass, embed_forward, &embed));
     }
-    return numbers ? DT_OK : dt_add_bias(pass, f->bias, 0, flow->residual);
+    return numbers ? DT_OK : dt_add_bias(pass, f->bias, 0, residual);
 }
 
 static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
-                          const struct dt_flow *flow)
+                          struct dt_view dresidual, struct dt_view dx)
 {
     const struct frames *f = (struct frames *)part;
     const struct dt_net *net = pass->net;
     bool numbers = f->linear.in > 0;
     if (numbers)
-        DT_TRY(
-            dt_linear_backward(pass, f->linear, input_of(f, pass), flow->x, (struct dt_view){0}));
-    DT_TRY(dt_add_bias_backward(pass, f->bias, flow->dresidual));
+        DT_TRY(dt_linear_backward(pass, f->linear, input_of(f, pass), dx, (struct dt_view){0}));
+    DT_TRY(dt_add_bias_backward(pass, f->bias, dresidual));
     for (int n = 0; n < f->n_ids; n++) {
         struct dt_embed_backward_args embed = {.rows = pass->rows,
                                                .width = f->linear.out,
                                                .vocab = f->sizes[n],
                                                .ids = ids_of(f, pass, n),
                                                .ids_stride = f->n_ids,
-                                               .dout = flow->dresidual.data,
-                                               .dtable = dt_net_gradient(net, f->tables[n]),
-                                               .accumulate = pass->accumulate,
-                                               .workspace = net->workspace,
-                                               .workspace_bytes = net->workspace_bytes};
+                                               .dout = dresidual.data,
+                                               .dtable = dt_net_gradient(net, f->tables[n])};
         DT_TRY(DT_RUN(pass, embed_backward, &embed));
         DT_TRY(dt_pass_ready(pass, f->tables[n]));
     }

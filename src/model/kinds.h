@@ -12,6 +12,12 @@ struct dt_part {
     const struct dt_kind *kind;
     int64_t layer;               // of a block
     struct dt_array_list states; // a block's recurrent state: what it carries for a sequence
+    // Of a block and of the head: r = residual + x, h = RMSNorm(r), which the model runs before the
+    // part. A part that needs h or dh in an array of its own plans them there.
+    int norm;             // row of the table
+    float *rstd;          // [M]
+    struct dt_view h, dh; // [M, d] storage: h, and in backward its gradient
+    double flops;         // of training a token, of dt_build_linear's layers
 };
 
 // What a part is created from. It appends its rows, in the order in which its backward finishes
@@ -33,11 +39,10 @@ int dt_build_state(const struct dt_build *build, struct dt_part *block, const ch
 // A row "backbone.layers.N.NAME" of a block.
 int dt_build_row(const struct dt_build *build, const struct dt_part *block, const char *name,
                  enum dt_init init, double scale, int n_dims, const int64_t *shape);
-// A linear layer of that name, with uniform initial weights up to `scale`; the norm that opens a
-// block; a convolution "mixer.conv1d", which adds "conv_state" to the block's states.
-struct dt_linear dt_build_linear(const struct dt_build *build, const struct dt_part *block,
+// A linear layer of that name, with uniform initial weights up to `scale`; a convolution
+// "mixer.conv1d", which adds "conv_state" to the block's states.
+struct dt_linear dt_build_linear(const struct dt_build *build, struct dt_part *block,
                                  const char *name, int64_t in, int64_t out, double scale);
-struct dt_norm dt_build_norm(const struct dt_build *build, const struct dt_part *block);
 struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block, int64_t channels);
 
 // What all kinds have. Functions may be NULL where there is nothing to do.
@@ -56,45 +61,45 @@ struct dt_kind {
     // Memory: kept from forward to backward, or scratch, which all blocks share. The kind decides
     // what each level of model.recompute drops.
     void (*plan)(struct dt_part *part, struct dt_plan *plan);
-    double (*flops_per_token)(const struct dt_model_config *config); // of training
+    // Of training, besides dt_build_linear's layers.
+    double (*flops_per_token)(const struct dt_model_config *config);
 };
 
 struct dt_stem_kind {
     struct dt_kind kind;
     const char *unit;   // what a position of its data is called: "tokens"
     const char *tokens; // name of the array of token ids, if it reads nothing else; or NULL
-    // Writes flow->residual.
-    dt_status (*forward)(struct dt_part *stem, const struct dt_pass *pass,
-                         const struct dt_flow *flow);
-    // From flow->dresidual, or flow->x, which is the same in storage type. If another part shares a
-    // row (dt_params_share), that part's gradient is there already: then +=.
+    // Opens the stream: residual [M, d] fp32.
+    dt_status (*forward)(struct dt_part *stem, const struct dt_pass *pass, struct dt_view residual);
+    // From the stream's gradient, [M, d] in fp32 and in storage type. If another part shares a row
+    // (dt_params_share), that part's gradient is there already: then +=.
     dt_status (*backward)(struct dt_part *stem, const struct dt_pass *pass,
-                          const struct dt_flow *flow);
+                          struct dt_view dresidual, struct dt_view dx);
 };
 
-// A mixer after a norm, whose output the next part's norm adds to the stream.
+// A mixer: out = mixer(h), [M, d] storage, between a norm and the sum with the stream, both of
+// which are the model's.
 struct dt_block_kind {
     struct dt_kind kind;
-    dt_status (*forward)(struct dt_part *block, const struct dt_pass *pass,
-                         const struct dt_flow *flow);
-    // In: flow->x the gradient of the block's output, dresidual. Out: flow->x the gradient of the
-    // output of the block before, dresidual updated. Announces its rows as they are finished.
-    dt_status (*backward)(struct dt_part *block, const struct dt_pass *pass,
-                          const struct dt_flow *flow);
+    dt_status (*forward)(struct dt_part *block, const struct dt_pass *pass, struct dt_view h,
+                         struct dt_view out);
+    // From the gradient of out to that of h. Announces its rows as they are finished. What
+    // model.recompute drops is made again from h, which is there.
+    dt_status (*backward)(struct dt_part *block, const struct dt_pass *pass, struct dt_view h,
+                          struct dt_view dout, struct dt_view dh);
 };
 
 struct dt_head_kind {
     struct dt_kind kind;
-    dt_status (*forward)(struct dt_part *head, const struct dt_pass *pass,
-                         const struct dt_flow *flow);
-    // *sum += the sum of losses and the count of positions that have one. scale > 0: also the
-    // gradients of scale · Σ loss; the blocks' backward starts from flow->dresidual and flow->x.
-    // The model announces the head's rows.
-    dt_status (*loss)(struct dt_part *head, const struct dt_pass *pass, const struct dt_flow *flow,
-                      double scale, struct dt_loss_sum *sum);
+    // From h [M, d] storage: *sum += the sum of losses and the count of positions that have one.
+    // scale > 0: also the gradients of scale · Σ loss, dh among them. The model announces the
+    // head's rows.
+    dt_status (*loss)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h,
+                      struct dt_view dh, double scale, struct dt_loss_sum *sum);
     // As dt_model_logits and dt_model_output; NULL: it has none.
-    dt_status (*logits)(struct dt_part *head, const struct dt_pass *pass, struct dt_view *logits);
-    dt_status (*output)(struct dt_part *head, const struct dt_pass *pass, int k,
+    dt_status (*logits)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h,
+                        struct dt_view *logits);
+    dt_status (*output)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h, int k,
                         struct dt_view *values);
 };
 

@@ -1,16 +1,16 @@
-// The head of a language model: final RMSNorm, logits (tied to the embedding or not) and loss.
+// The head of a language model: logits (tied to the embedding or not) and loss.
 // Reads "labels" [B, L] i32. Logits exist a tile of rows at a time, so their memory does not grow
 // with the batch; a tile's gradient goes back through the head at once.
 #include "model/kinds.h"
+
+#include "base/round.h"
 
 enum { TILE_ROWS_MIN = 128, TILE_ROWS_MAX = 4096 };
 
 struct lm {
     struct dt_part part;
-    struct dt_norm norm;     // backbone.norm_f.weight
     struct dt_linear linear; // lm_head.weight [V, d], or the embedding where tied
     int labels;
-    struct dt_view h, dh;   // [M, d] storage: final normed states, their gradient
     struct dt_view logits;  // [tile, V padded] fp32
     struct dt_view dlogits; // [tile, V padded] storage; the logits themselves in fp32
 };
@@ -26,8 +26,6 @@ static void create(struct dt_part *part, const struct dt_build *build)
         dt_params_share(params, "backbone.embeddings.weight", &lm->linear.row);
     else
         lm->linear.row = dt_params_add(params, DT_INIT_NORMAL, 0.02, V, 2, shape, "lm_head.weight");
-    lm->norm.row = dt_params_add(params, DT_INIT_ONE, 0, d, 1, &d, "backbone.norm_f.weight");
-    lm->norm.last = true;
     lm->labels = dt_build_array(build, "labels", DT_I32, 1, false);
     build->outputs->n = 1;
     build->outputs->list[0] =
@@ -45,34 +43,23 @@ static int64_t tile_rows(const struct dt_plan *plan, int64_t width)
 static void plan(struct dt_part *part, struct dt_plan *plan)
 {
     struct lm *lm = (struct lm *)part;
-    int64_t M = plan->rows, d = lm->linear.in, V = lm->linear.out, tile = tile_rows(plan, V);
+    int64_t V = lm->linear.out, tile = tile_rows(plan, V);
     enum dt_dtype storage = plan->net->config->storage;
-    lm->h = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, d, storage);
-    lm->norm.rstd = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, 1, DT_F32).data;
     lm->logits = dt_plan_view(plan, DT_MEMORY_LOGITS, tile, V, DT_F32);
-    if (!plan->shape.training)
-        return;
-    lm->dlogits =
-        storage == DT_F32 ? lm->logits : dt_plan_view(plan, DT_MEMORY_LOGITS, tile, V, storage);
-    lm->dh = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, storage);
+    if (plan->shape.training)
+        lm->dlogits =
+            storage == DT_F32 ? lm->logits : dt_plan_view(plan, DT_MEMORY_LOGITS, tile, V, storage);
 }
 
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
-                         const struct dt_flow *flow)
-{
-    const struct lm *lm = (struct lm *)part;
-    return dt_norm_forward(pass, &lm->norm, flow, dt_view_rows(lm->h, 0, pass->rows));
-}
-
-// Rows [first, last) of the batch: logits = h · Wᵀ, their loss, and with scale > 0
-// dW (+)= dlogitsᵀ · h, dh = dlogits · W.
+// The rows of the batch from `first` on that are in h: logits = h · Wᵀ, their loss, and with
+// scale > 0 dW (+)= dlogitsᵀ · h, dh = dlogits · W.
 static dt_status tile_loss(const struct lm *lm, const struct dt_pass *pass, int64_t first,
-                           int64_t last, double scale, struct dt_loss_sum *sum)
+                           struct dt_view h, struct dt_view dh, double scale,
+                           struct dt_loss_sum *sum)
 {
     const int32_t *labels = pass->input.arrays[lm->labels];
-    struct dt_view h = dt_view_rows(lm->h, first, last),
-                   logits = dt_view_rows(lm->logits, 0, last - first),
-                   dlogits = dt_view_rows(lm->dlogits, 0, last - first);
+    struct dt_view logits = dt_view_rows(lm->logits, 0, h.rows),
+                   dlogits = dt_view_rows(lm->dlogits, 0, h.rows);
     struct dt_pass tile = *pass;
     tile.accumulate = pass->accumulate || first > 0;
     DT_TRY(dt_linear_forward(pass, lm->linear, h, logits));
@@ -86,13 +73,9 @@ static dt_status tile_loss(const struct lm *lm, const struct dt_pass *pass, int6
                                 .dtype = h.dtype,
                                 .dlogits = scale > 0 ? dlogits.data : NULL,
                                 .dlogits_stride = logits.stride,
-                                .sum = sum,
-                                .workspace = pass->net->workspace,
-                                .workspace_bytes = pass->net->workspace_bytes};
+                                .sum = sum};
     DT_TRY(DT_RUN(pass, xent, &xent));
-    if (!(scale > 0))
-        return DT_OK;
-    return dt_linear_backward(&tile, lm->linear, h, dlogits, dt_view_rows(lm->dh, first, last));
+    return scale > 0 ? dt_linear_backward(&tile, lm->linear, h, dlogits, dh) : DT_OK;
 }
 
 // The first row of the tile after that at `row`. To measure, the first and the last are enough.
@@ -102,36 +85,39 @@ static int64_t next_tile(const struct lm *lm, const struct dt_pass *pass, int64_
     return pass->measured && row + tile < last ? last : row + tile;
 }
 
-static dt_status loss(struct dt_part *part, const struct dt_pass *pass, const struct dt_flow *flow,
-                      double scale, struct dt_loss_sum *sum)
+static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                      struct dt_view dh, double scale, struct dt_loss_sum *sum)
 {
     const struct lm *lm = (struct lm *)part;
-    int64_t M = pass->rows, tile = lm->logits.rows;
-    for (int64_t row = 0; row < M; row = next_tile(lm, pass, row))
-        DT_TRY(tile_loss(lm, pass, row, row + tile < M ? row + tile : M, scale, sum));
-    return scale > 0 ? dt_norm_backward(pass, &lm->norm, flow, dt_view_rows(lm->dh, 0, M)) : DT_OK;
+    for (int64_t row = 0; row < pass->rows; row = next_tile(lm, pass, row)) {
+        int64_t end = dt_min_i64(row + lm->logits.rows, pass->rows);
+        DT_TRY(tile_loss(lm, pass, row, dt_view_rows(h, row, end), dt_view_rows(dh, row, end),
+                         scale, sum));
+    }
+    return DT_OK;
 }
 
-static dt_status output(struct dt_part *part, const struct dt_pass *pass, int k,
+static dt_status output(struct dt_part *part, const struct dt_pass *pass, struct dt_view h, int k,
                         struct dt_view *values)
 {
     (void)k;
     const struct lm *lm = (struct lm *)part;
     *values = dt_view_rows(lm->logits, 0, pass->input.sequences);
-    DT_TRY(dt_linear_forward(pass, lm->linear, dt_pass_last(pass, lm->h), *values));
+    DT_TRY(dt_linear_forward(pass, lm->linear, dt_pass_last(pass, h), *values));
     values->cols = pass->net->config->vocab_size;
     return DT_OK;
 }
 
-static dt_status logits(struct dt_part *part, const struct dt_pass *pass, struct dt_view *logits)
+static dt_status logits(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                        struct dt_view *logits)
 {
     const struct lm *lm = (struct lm *)part;
     int64_t M = pass->rows, V = pass->net->config->vocab_size;
     struct dt_linear unpadded = {.row = lm->linear.row, .in = lm->linear.in, .out = V};
     *logits = dt_view_of(logits->data, M, V, DT_F32);
     for (int64_t row = 0; row < M; row = next_tile(lm, pass, row)) {
-        int64_t end = row + lm->logits.rows < M ? row + lm->logits.rows : M;
-        DT_TRY(dt_linear_forward(pass, unpadded, dt_view_rows(lm->h, row, end),
+        int64_t end = dt_min_i64(row + lm->logits.rows, M);
+        DT_TRY(dt_linear_forward(pass, unpadded, dt_view_rows(h, row, end),
                                  dt_view_rows(*logits, row, end)));
     }
     return DT_OK;
@@ -150,7 +136,6 @@ const struct dt_head_kind dt_lm_head = {
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},
-    .forward = forward,
     .loss = loss,
     .logits = logits,
     .output = output,

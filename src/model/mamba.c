@@ -1,11 +1,10 @@
-// The Mamba-1 block [Gu & Dao 2023, section 3.4], with its prenorm:
-//   r          = residual + x                        h = RMSNorm(r)
+// The Mamba-1 block [Gu & Dao 2023, section 3.4]:
 //   x', z      = in_proj(h)                          u = silu(conv1d(x'))
 //   dt, B, C   = x_proj(u)                           delta = dt_proj(dt)
 //   y          = scan(u, delta, A, B, C, D) · silu(z)     out = out_proj(y)
 // E = expand · d_model channels, N states, K taps, R = dt_rank, M = B·L rows. x' and z are halves
 // of one array of 2E columns, dt, B and C slices of one of R + 2N: none is copied apart.
-// model.recompute: `scan` keeps h and x', z and recomputes the rest; `block` keeps nothing.
+// model.recompute: `scan` keeps x', z and recomputes the rest; `block` keeps nothing.
 #include "model/kinds.h"
 
 #include "base/round.h"
@@ -14,7 +13,6 @@
 
 // The arrays of a pass, M rows of storage type.
 struct arrays {
-    struct dt_view h;             // [M, d]
     struct dt_view xz, x, z;      // [M, 2E], its halves
     struct dt_view u, delta, y;   // [M, E]
     struct dt_view dbc, dt, b, c; // [M, R + 2N], columns of it
@@ -25,7 +23,6 @@ struct mamba {
     int64_t E, N, R, chunk;
     int reset;     // batch array
     int ssm_state; // [B, E, N] fp32
-    struct dt_norm norm;
     struct dt_linear in_proj, x_proj, dt_proj, out_proj;
     struct dt_conv conv;
     int a_log, d_skip, dt_bias; // rows of the table
@@ -70,7 +67,6 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->conv = dt_build_conv(build, part, E); // after ssm_state: the order in memory
     m->in_proj =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, 2 * E, 1 / sqrt((double)d));
-    m->norm = dt_build_norm(build, part);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
 }
 
@@ -78,9 +74,8 @@ static struct arrays plan_arrays(const struct mamba *m, struct dt_plan *plan, en
                                  enum dt_memory scan)
 {
     enum dt_dtype storage = plan->net->config->storage;
-    int64_t M = plan->rows, d = plan->net->config->d_model, E = m->E, N = m->N, R = m->R;
-    struct arrays a = {.h = dt_plan_view(plan, block, M, d, storage),
-                       .xz = dt_plan_view(plan, block, M, 2 * E, storage),
+    int64_t M = plan->rows, E = m->E, N = m->N, R = m->R;
+    struct arrays a = {.xz = dt_plan_view(plan, block, M, 2 * E, storage),
                        .u = dt_plan_view(plan, scan, M, E, storage),
                        .delta = dt_plan_view(plan, scan, M, E, storage),
                        .y = dt_plan_view(plan, scan, M, E, storage),
@@ -98,7 +93,6 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
                    scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN);
     m->chunk = plan->net->backend->op->scan_chunk;
     m->forward = plan_arrays(m, plan, block, scan);
-    m->norm.rstd = dt_plan_view(plan, block, plan->rows, 1, DT_F32).data;
     if (!plan->shape.training)
         return;
     int64_t chunks = plan->shape.sequences * dt_ceil_div(plan->shape.length, m->chunk);
@@ -136,25 +130,22 @@ static dt_status convolve_and_scan(const struct mamba *m, const struct arrays *a
         .y = a->y,
         .h_last = dt_model_state_array(after, m->part.layer, m->ssm_state),
         .states = m->states,
-        .s = m->s,
-        .workspace = pass->net->workspace,
-        .workspace_bytes = pass->net->workspace_bytes};
+        .s = m->s};
     DT_TRY(dt_conv_forward(pass, &m->conv, a->x, a->u, after));
     DT_TRY(dt_linear_forward(pass, m->x_proj, a->u, a->dbc));
     DT_TRY(dt_linear_forward(pass, m->dt_proj, a->dt, a->delta));
     return DT_RUN(pass, scan_forward, &scan);
 }
 
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
-                         const struct dt_flow *flow)
+static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                         struct dt_view out)
 {
     const struct mamba *m = (struct mamba *)part;
     struct arrays a = m->forward;
     dt_pass_rows(pass, &a, sizeof a);
-    DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
-    DT_TRY(dt_linear_forward(pass, m->in_proj, a.h, a.xz));
+    DT_TRY(dt_linear_forward(pass, m->in_proj, h, a.xz));
     DT_TRY(convolve_and_scan(m, &a, pass, pass->after));
-    return dt_linear_forward(pass, m->out_proj, a.y, flow->out);
+    return dt_linear_forward(pass, m->out_proj, a.y, out);
 }
 
 // From the gradient of y to those of u, delta, z, B and C.
@@ -173,42 +164,38 @@ static dt_status scan_backward(const struct mamba *m, const struct arrays *a,
                                          .dc = g->c,
                                          .da_log = dt_net_gradient(net, m->a_log),
                                          .dd_skip = dt_net_gradient(net, m->d_skip),
-                                         .ddt_bias = dt_net_gradient(net, m->dt_bias),
-                                         .accumulate = pass->accumulate,
-                                         .workspace = net->workspace,
-                                         .workspace_bytes = net->workspace_bytes};
+                                         .ddt_bias = dt_net_gradient(net, m->dt_bias)};
     DT_TRY(DT_RUN(pass, scan_backward, &scan));
     DT_TRY(dt_pass_ready(pass, m->a_log));
     DT_TRY(dt_pass_ready(pass, m->d_skip));
     return dt_pass_ready(pass, m->dt_bias);
 }
 
-static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
-                          const struct dt_flow *flow)
+static dt_status backward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                          struct dt_view dout, struct dt_view dh)
 {
     const struct mamba *m = (struct mamba *)part;
     struct arrays a = m->forward, g = m->gradients;
+    enum dt_recompute recompute = pass->net->config->recompute;
     dt_pass_rows(pass, &a, sizeof a);
     dt_pass_rows(pass, &g, sizeof g);
-    DT_TRY(dt_opening_recompute(pass, &m->norm, m->in_proj, flow, a.h, a.xz));
-    if (pass->net->config->recompute >= DT_RECOMPUTE_SCAN)
+    if (recompute >= DT_RECOMPUTE_BLOCK)
+        DT_TRY(dt_linear_forward(pass, m->in_proj, h, a.xz));
+    if (recompute >= DT_RECOMPUTE_SCAN)
         DT_TRY(convolve_and_scan(m, &a, pass, NULL));
-    DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, flow->x, g.y));
+    DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, dout, g.y));
     DT_TRY(scan_backward(m, &a, &g, pass));
     DT_TRY(dt_linear_backward(pass, m->dt_proj, a.dt, g.delta, g.dt));
     DT_TRY(dt_linear_backward(pass, m->x_proj, a.u, g.dbc, g.u)); // adds to the scan's part
     DT_TRY(dt_conv_backward(pass, &m->conv, a.x, g.u, g.x));
-    DT_TRY(dt_linear_backward(pass, m->in_proj, a.h, g.xz, g.h));
-    return dt_norm_backward(pass, &m->norm, flow, g.h);
+    return dt_linear_backward(pass, m->in_proj, h, g.xz, dh);
 }
 
-// GEMM: 2 FLOPs a weight forward, 4 backward. Scan: 9·E·N forward (decay, input and output of a
-// state, as state-spaces/mamba counts), twice that backward.
+// Scan: 9·E·N forward (decay, input and output of a state, as state-spaces/mamba counts), twice
+// that backward.
 static double flops_per_token(const struct dt_model_config *config)
 {
-    double d = (double)config->d_model, E = (double)dt_model_inner(config),
-           N = (double)config->d_state, R = (double)config->dt_rank;
-    return 6 * (d * 2 * E + E * (R + 2 * N) + R * E + E * d) + 3 * 9 * E * N;
+    return 3 * 9 * (double)dt_model_inner(config) * (double)config->d_state;
 }
 
 const struct dt_block_kind dt_mamba_block = {

@@ -1,12 +1,11 @@
-// The Mamba-2 block [Dao & Gu 2024, section 7], with its prenorm:
-//   r             = residual + x                 h = RMSNorm(r)
+// The Mamba-2 block [Dao & Gu 2024, section 7]:
 //   z, x', dt     = in_proj(h)                   x, B, C = silu(conv1d(x'))
 //   y             = ssd(x, dt, A, B, C, D)       n = RMSNorm(y · silu(z))
 //   out           = out_proj(n)
 // E = expand · d_model channels in H = E / head_dim heads of P, N states, G groups of B and C,
 // K taps, W = E + 2GN channels of the convolution, M = B·L rows. z, x' and dt are columns of one
 // array, and so are x, B and C: none is copied apart.
-// model.recompute: `scan` keeps h and the columns z, x', dt and recomputes the rest; `block` keeps
+// model.recompute: `scan` keeps the columns z, x', dt and recomputes the rest; `block` keeps
 // nothing.
 #include "model/kinds.h"
 
@@ -19,7 +18,6 @@ enum { LINE = 64 };
 
 // The arrays of a pass, M rows of storage type.
 struct arrays {
-    struct dt_view h;                 // [M, d]
     struct dt_view zxdt, z, x_in, dt; // [M, E + W + H], its columns
     struct dt_view xbc, x, b, c;      // [M, W], its columns
     struct dt_view y, n;              // [M, E]
@@ -30,7 +28,6 @@ struct mamba2 {
     int64_t E, H, P, N, G, W, chunk;
     int reset;     // batch array
     int ssm_state; // [B, H, P, N] fp32
-    struct dt_norm norm;
     struct dt_linear in_proj, out_proj;
     struct dt_conv conv;
     int gated_norm, a_log, d_skip, dt_bias; // rows of the table
@@ -83,7 +80,6 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->conv = dt_build_conv(build, part, W); // after ssm_state: the order in memory
     m->in_proj =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, E + W + H, 1 / sqrt((double)d));
-    m->norm = dt_build_norm(build, part);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
 }
 
@@ -91,8 +87,7 @@ static struct arrays plan_arrays(const struct mamba2 *m, struct dt_plan *plan, e
                                  enum dt_memory scan)
 {
     int64_t E = m->E, W = m->W, BC = m->G * m->N;
-    struct arrays a = {.h = dt_plan_aligned(plan, block, plan->net->config->d_model, LINE),
-                       .zxdt = dt_plan_aligned(plan, block, E + W + m->H, LINE),
+    struct arrays a = {.zxdt = dt_plan_aligned(plan, block, E + W + m->H, LINE),
                        .xbc = dt_plan_aligned(plan, scan, W, LINE),
                        .y = dt_plan_aligned(plan, scan, E, LINE)};
     a.z = dt_view_cols(a.zxdt, 0, E), a.x_in = dt_view_cols(a.zxdt, E, E + W);
@@ -110,7 +105,6 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     m->chunk = plan->net->backend->op->ssd_chunk;
     m->forward = plan_arrays(m, plan, block, scan);
     m->forward.n = dt_plan_aligned(plan, scan, m->E, LINE);
-    m->norm.rstd = dt_plan_view(plan, block, plan->rows, 1, DT_F32).data;
     m->rstd = dt_plan_view(plan, scan, plan->rows, m->G, DT_F32).data;
     if (!plan->shape.training)
         return;
@@ -152,9 +146,7 @@ static dt_status convolve_and_scan(const struct mamba2 *m, const struct arrays *
                                       .y = a->y,
                                       .h_last =
                                           dt_model_state_array(after, m->part.layer, m->ssm_state),
-                                      .states = m->states,
-                                      .workspace = net->workspace,
-                                      .workspace_bytes = net->workspace_bytes};
+                                      .states = m->states};
     struct dt_gated_rmsnorm_forward_args norm = {.groups = m->G,
                                                  .eps = (float)net->config->norm_eps,
                                                  .x = a->y,
@@ -167,16 +159,15 @@ static dt_status convolve_and_scan(const struct mamba2 *m, const struct arrays *
     return DT_RUN(pass, gated_rmsnorm_forward, &norm);
 }
 
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
-                         const struct dt_flow *flow)
+static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                         struct dt_view out)
 {
     const struct mamba2 *m = (struct mamba2 *)part;
     struct arrays a = m->forward;
     dt_pass_rows(pass, &a, sizeof a);
-    DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
-    DT_TRY(dt_linear_forward(pass, m->in_proj, a.h, a.zxdt));
+    DT_TRY(dt_linear_forward(pass, m->in_proj, h, a.zxdt));
     DT_TRY(convolve_and_scan(m, &a, pass, pass->after));
-    return dt_linear_forward(pass, m->out_proj, a.n, flow->out);
+    return dt_linear_forward(pass, m->out_proj, a.n, out);
 }
 
 // From the gradient of n to those of y, in its place, and z.
@@ -192,10 +183,7 @@ static dt_status norm_backward(const struct mamba2 *m, const struct arrays *a,
                                                   .dy = g->n,
                                                   .dx = g->y,
                                                   .dz = g->z,
-                                                  .dweight = dt_net_gradient(net, m->gated_norm),
-                                                  .accumulate = pass->accumulate,
-                                                  .workspace = net->workspace,
-                                                  .workspace_bytes = net->workspace_bytes};
+                                                  .dweight = dt_net_gradient(net, m->gated_norm)};
     DT_TRY(DT_RUN(pass, gated_rmsnorm_backward, &norm));
     return dt_pass_ready(pass, m->gated_norm);
 }
@@ -214,42 +202,37 @@ static dt_status ssd_backward(const struct mamba2 *m, const struct arrays *a,
                                        .dc = g->c,
                                        .da_log = dt_net_gradient(net, m->a_log),
                                        .dd_skip = dt_net_gradient(net, m->d_skip),
-                                       .ddt_bias = dt_net_gradient(net, m->dt_bias),
-                                       .accumulate = pass->accumulate,
-                                       .workspace = net->workspace,
-                                       .workspace_bytes = net->workspace_bytes};
+                                       .ddt_bias = dt_net_gradient(net, m->dt_bias)};
     DT_TRY(DT_RUN(pass, ssd_backward, &ssd));
     DT_TRY(dt_pass_ready(pass, m->a_log));
     DT_TRY(dt_pass_ready(pass, m->d_skip));
     return dt_pass_ready(pass, m->dt_bias);
 }
 
-static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
-                          const struct dt_flow *flow)
+static dt_status backward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                          struct dt_view dout, struct dt_view dh)
 {
     const struct mamba2 *m = (struct mamba2 *)part;
     struct arrays a = m->forward, g = m->gradients;
+    enum dt_recompute recompute = pass->net->config->recompute;
     dt_pass_rows(pass, &a, sizeof a);
     dt_pass_rows(pass, &g, sizeof g);
-    DT_TRY(dt_opening_recompute(pass, &m->norm, m->in_proj, flow, a.h, a.zxdt));
-    if (pass->net->config->recompute >= DT_RECOMPUTE_SCAN)
+    if (recompute >= DT_RECOMPUTE_BLOCK)
+        DT_TRY(dt_linear_forward(pass, m->in_proj, h, a.zxdt));
+    if (recompute >= DT_RECOMPUTE_SCAN)
         DT_TRY(convolve_and_scan(m, &a, pass, NULL));
-    DT_TRY(dt_linear_backward(pass, m->out_proj, a.n, flow->x, g.n));
+    DT_TRY(dt_linear_backward(pass, m->out_proj, a.n, dout, g.n));
     DT_TRY(norm_backward(m, &a, &g, pass));
     DT_TRY(ssd_backward(m, &a, &g, pass));
     DT_TRY(dt_conv_backward(pass, &m->conv, a.x_in, g.xbc, g.x_in));
-    DT_TRY(dt_linear_backward(pass, m->in_proj, a.h, g.zxdt, g.h));
-    return dt_norm_backward(pass, &m->norm, flow, g.h);
+    return dt_linear_backward(pass, m->in_proj, h, g.zxdt, dh);
 }
 
-// GEMM: 2 FLOPs a weight forward, 4 backward. SSD, as the recurrence: 5·E·N forward (a product and
-// a sum for each of decay and output, a product for the input), twice that backward.
+// SSD, as the recurrence: 5·E·N forward (a product and a sum for each of decay and output, a
+// product for the input), twice that backward.
 static double flops_per_token(const struct dt_model_config *config)
 {
-    double d = (double)config->d_model, E = (double)dt_model_inner(config),
-           N = (double)config->d_state, G = (double)config->n_groups,
-           H = E / (double)config->head_dim;
-    return 6 * (d * (2 * E + 2 * G * N + H) + E * d) + 3 * 5 * E * N;
+    return 3 * 5 * (double)dt_model_inner(config) * (double)config->d_state;
 }
 
 const struct dt_block_kind dt_mamba2_block = {

@@ -1,9 +1,10 @@
-// The feed-forward block, with its prenorm. Gated (model.mlp_gated), as SwiGLU [Shazeer 2020]:
-//   r = residual + x     h = RMSNorm(r)     g, u = gate_up_proj(h)     out = down_proj(silu(g) ∘ u)
-// or plain:                                 g = up_proj(h)             out = down_proj(silu(g))
+// The feed-forward block. Gated (model.mlp_gated), as SwiGLU [Shazeer 2020]:
+//   g, u = gate_up_proj(h)     out = down_proj(silu(g) ∘ u)
+// or plain:
+//   g = up_proj(h)             out = down_proj(silu(g))
 // F = d_mlp channels, M = B·L rows. g and u are halves of one array of 2F columns, the rows of
 // gate_up_proj's weight gate first. It looks at one position alone: no state.
-// model.recompute: `scan` keeps h and g, u; `block` keeps nothing.
+// model.recompute: `scan` keeps g, u; `block` keeps nothing.
 #include "model/kinds.h"
 
 #include "base/round.h"
@@ -11,7 +12,6 @@
 #include <math.h>
 
 struct arrays {
-    struct dt_view h;        // [M, d] storage
     struct dt_view gu, g, u; // [M, 2F] or [M, F], its halves; u.data NULL: no gate
     struct dt_view y;        // [M, F]
 };
@@ -20,7 +20,6 @@ struct mlp {
     struct dt_part part;
     int64_t F;
     bool gated;
-    struct dt_norm norm;
     struct dt_linear up, down;
     struct arrays forward, gradients;
 };
@@ -44,15 +43,13 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->up = dt_build_linear(build, part,
                             m->gated ? "mixer.gate_up_proj.weight" : "mixer.up_proj.weight", d,
                             m->gated ? 2 * F : F, 1 / sqrt((double)d));
-    m->norm = dt_build_norm(build, part);
 }
 
 static struct arrays plan_arrays(const struct mlp *m, struct dt_plan *plan, enum dt_memory block,
                                  enum dt_memory scan)
 {
     enum dt_dtype storage = plan->net->config->storage;
-    struct arrays a = {.h = dt_plan_view(plan, block, plan->rows, m->up.in, storage),
-                       .gu = dt_plan_view(plan, block, plan->rows, m->up.out, storage),
+    struct arrays a = {.gu = dt_plan_view(plan, block, plan->rows, m->up.out, storage),
                        .y = dt_plan_view(plan, scan, plan->rows, m->F, storage)};
     a.g = dt_view_cols(a.gu, 0, m->F);
     a.u = m->gated ? dt_view_cols(a.gu, m->F, 2 * m->F) : (struct dt_view){0};
@@ -65,7 +62,6 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     enum dt_memory block = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK),
                    scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN);
     m->forward = plan_arrays(m, plan, block, scan);
-    m->norm.rstd = dt_plan_view(plan, block, plan->rows, 1, DT_F32).data;
     if (plan->shape.training)
         m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
 }
@@ -76,39 +72,33 @@ static dt_status activate(const struct dt_pass *pass, const struct arrays *a)
     return DT_RUN(pass, silu_gate_forward, &args);
 }
 
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
-                         const struct dt_flow *flow)
+static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                         struct dt_view out)
 {
     const struct mlp *m = (struct mlp *)part;
     struct arrays a = m->forward;
     dt_pass_rows(pass, &a, sizeof a);
-    DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
-    DT_TRY(dt_linear_forward(pass, m->up, a.h, a.gu));
+    DT_TRY(dt_linear_forward(pass, m->up, h, a.gu));
     DT_TRY(activate(pass, &a));
-    return dt_linear_forward(pass, m->down, a.y, flow->out);
+    return dt_linear_forward(pass, m->down, a.y, out);
 }
 
-static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
-                          const struct dt_flow *flow)
+static dt_status backward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                          struct dt_view dout, struct dt_view dh)
 {
     const struct mlp *m = (struct mlp *)part;
     struct arrays a = m->forward, g = m->gradients;
+    enum dt_recompute recompute = pass->net->config->recompute;
     dt_pass_rows(pass, &a, sizeof a);
     dt_pass_rows(pass, &g, sizeof g);
     struct dt_silu_gate_backward_args args = {.x = a.g, .u = a.u, .dy = g.y, .dx = g.g, .du = g.u};
-    DT_TRY(dt_opening_recompute(pass, &m->norm, m->up, flow, a.h, a.gu));
-    if (pass->net->config->recompute >= DT_RECOMPUTE_SCAN)
+    if (recompute >= DT_RECOMPUTE_BLOCK)
+        DT_TRY(dt_linear_forward(pass, m->up, h, a.gu));
+    if (recompute >= DT_RECOMPUTE_SCAN)
         DT_TRY(activate(pass, &a));
-    DT_TRY(dt_linear_backward(pass, m->down, a.y, flow->x, g.y));
+    DT_TRY(dt_linear_backward(pass, m->down, a.y, dout, g.y));
     DT_TRY(DT_RUN(pass, silu_gate_backward, &args));
-    DT_TRY(dt_linear_backward(pass, m->up, a.h, g.gu, g.h));
-    return dt_norm_backward(pass, &m->norm, flow, g.h);
-}
-
-// GEMM: 2 FLOPs a weight forward, 4 backward.
-static double flops_per_token(const struct dt_model_config *config)
-{
-    return 6 * (double)config->d_model * (double)config->d_mlp * (config->mlp_gated ? 3 : 2);
+    return dt_linear_backward(pass, m->up, h, g.gu, dh);
 }
 
 const struct dt_block_kind dt_mlp_block = {
@@ -117,8 +107,7 @@ const struct dt_block_kind dt_mlp_block = {
              .fields = "d_mlp mlp_gated",
              .resolve = resolve,
              .create = create,
-             .plan = plan,
-             .flops_per_token = flops_per_token},
+             .plan = plan},
     .forward = forward,
     .backward = backward,
 };

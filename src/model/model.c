@@ -11,6 +11,8 @@ const char *const dt_memory_name[DT_MEMORY_COUNT] = {"weights",   "bf16 weights"
                                                      "gradients", "activations",  "scratch",
                                                      "logits",    "workspace"};
 
+enum { ROW_ALIGN = 64 }; // bytes, of a cache line: where the rows of h begin
+
 // A model before it has memory: what the parameter table and the plan are made from.
 struct parts {
     struct dt_params params;
@@ -65,6 +67,11 @@ static dt_status part_create(struct parts *parts, int64_t i, const struct dt_kin
     *part = (struct dt_part){.kind = kind, .layer = i - 1};
     parts->all[i] = part;
     kind->create(part, &build);
+    if (part == parts->all[parts->layers + 1])
+        part->norm = dt_params_add(&parts->params, DT_INIT_ONE, 0, config->d_model, 1,
+                                   &config->d_model, "backbone.norm_f.weight");
+    else if (i > 0)
+        part->norm = dt_build_row(&build, part, "norm.weight", DT_INIT_ONE, 0, 1, &config->d_model);
     return DT_OK;
 }
 
@@ -111,11 +118,31 @@ double dt_model_flops_per_token(const struct dt_model_config *config)
     struct parts parts;
     double flops = 0;
     if (parts_create(config, &parts) == DT_OK)
-        for (int64_t i = 0; i < parts.layers + 2; i++)
-            if (parts.all[i]->kind->flops_per_token)
-                flops += parts.all[i]->kind->flops_per_token(config);
+        for (int64_t i = 0; i < parts.layers + 2; i++) {
+            const struct dt_part *part = parts.all[i];
+            double (*others)(const struct dt_model_config *config) = part->kind->flops_per_token;
+            flops += part->flops + (others ? others(config) : 0);
+        }
     parts_free(&parts);
     return flops;
+}
+
+// The arrays of a part and of the norm before it.
+static void plan_part(struct dt_part *part, struct dt_plan *plan, bool head)
+{
+    const struct dt_model_config *config = plan->net->config;
+    enum dt_memory memory = head ? DT_MEMORY_ACTIVATIONS : dt_plan_memory(plan, DT_RECOMPUTE_BLOCK);
+    part->h = part->dh = (struct dt_view){0};
+    if (part->kind->plan)
+        part->kind->plan(part, plan);
+    if (part->layer < 0)
+        return; // the stem has no norm
+    part->rstd = dt_plan_view(plan, memory, plan->rows, 1, DT_F32).data;
+    if (part->h.cols > 0)
+        return; // columns of an array of its own
+    part->h = dt_plan_aligned(plan, memory, config->d_model, ROW_ALIGN);
+    if (plan->shape.training)
+        part->dh = dt_plan_aligned(plan, DT_MEMORY_SCRATCH, config->d_model, ROW_ALIGN);
 }
 
 // Gives everything its place in the arenas of `plan`, in the same order each time.
@@ -145,20 +172,54 @@ static void arrange(struct dt_model *model, struct dt_plan *plan)
             mark = dt_arena_mark(scratch);
         if (i > 1 && i <= parts->layers) // blocks share it
             dt_arena_release(scratch, mark);
-        if (parts->all[i]->kind->plan)
-            parts->all[i]->kind->plan(parts->all[i], plan);
+        plan_part(parts->all[i], plan, i > parts->layers);
     }
 }
 
-// The flow of `rows` rows at block i; the one after the last is the head's.
-static struct dt_flow flow_at(const struct dt_model *model, int64_t rows, int64_t i)
+// The norm before layer i, or before the head: the output of the layer before is added to the
+// stream, and h is made from it. `again`: h alone, in backward.
+static dt_status norm_forward(const struct dt_model *model, const struct dt_pass *pass, int64_t i,
+                              bool again)
 {
-    return (struct dt_flow){.residual_in =
-                                dt_view_rows(model->residual[i > 0 ? i - 1 : 0], 0, rows),
-                            .residual = dt_view_rows(model->residual[i], 0, rows),
-                            .x = dt_view_rows(model->out, 0, rows),
-                            .out = dt_view_rows(model->out, 0, rows),
-                            .dresidual = dt_view_rows(model->dresidual, 0, rows)};
+    const struct dt_part *part = model->parts.all[i + 1];
+    bool adds = i > 0 && !again; // the stem's output is the stream itself
+    struct dt_rmsnorm_residual_forward_args args = {
+        .rows = pass->rows,
+        .width = part->h.cols,
+        .dtype = part->h.dtype,
+        .eps = (float)model->config.norm_eps,
+        .residual = model->residual[adds ? i - 1 : i].data,
+        .x = adds ? model->out.data : NULL,
+        .x_stride = model->out.stride,
+        .weight = dt_net_weight(pass->net, part->norm),
+        .residual_out = adds ? model->residual[i].data : NULL,
+        .y = part->h.data,
+        .y_stride = part->h.stride,
+        .rstd = part->rstd};
+    return DT_RUN(pass, rmsnorm_residual_forward, &args);
+}
+
+// From the gradient of h: adds to that of the stream, which the head's norm starts, and writes the
+// same in storage type, the gradient of the output of the layer before.
+static dt_status norm_backward(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
+{
+    const struct dt_part *part = model->parts.all[i + 1];
+    struct dt_rmsnorm_residual_backward_args args = {.rows = pass->rows,
+                                                     .width = part->dh.cols,
+                                                     .dtype = part->dh.dtype,
+                                                     .dy = part->dh.data,
+                                                     .dy_stride = part->dh.stride,
+                                                     .residual = model->residual[i].data,
+                                                     .rstd = part->rstd,
+                                                     .weight = dt_net_weight(pass->net, part->norm),
+                                                     .dresidual = model->dresidual.data,
+                                                     .first = i == model->parts.layers,
+                                                     .dx = model->out.data,
+                                                     .dx_stride = model->out.stride,
+                                                     .dweight =
+                                                         dt_net_gradient(pass->net, part->norm)};
+    DT_TRY(DT_RUN(pass, rmsnorm_residual_backward, &args));
+    return dt_pass_ready(pass, part->norm);
 }
 
 static dt_status check_input(const struct dt_model *model, const struct dt_model_input *input)
@@ -180,21 +241,24 @@ static struct dt_pass complete(const struct dt_model *model, const struct dt_pas
     return whole;
 }
 
+static dt_status forward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
+{
+    struct dt_part *block = model->parts.all[i + 1];
+    DT_TRY(norm_forward(model, pass, i, false));
+    return block_kind(block)->forward(block, pass, dt_view_rows(block->h, 0, pass->rows),
+                                      dt_view_rows(model->out, 0, pass->rows));
+}
+
 dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *caller)
 {
     DT_TRY(check_input(model, &caller->input));
     const struct parts *parts = &model->parts;
     const struct dt_pass pass = complete(model, caller);
-    struct dt_flow flow = flow_at(model, pass.rows, 0);
-    DT_TRY(parts->stem->forward(parts->all[0], &pass, &flow));
-    flow.x.data = flow.residual.data = NULL; // the first block adds nothing to what the stem wrote
-    for (int64_t i = 0; i < parts->layers; i++) {
-        struct dt_part *block = parts->all[i + 1];
-        DT_TRY_NOTE(block_kind(block)->forward(block, &pass, &flow), "forward of layer %lld",
-                    (long long)i);
-        flow = flow_at(model, pass.rows, i + 1);
-    }
-    return parts->head->forward(parts->head_part, &pass, &flow);
+    DT_TRY(
+        parts->stem->forward(parts->all[0], &pass, dt_view_rows(model->residual[0], 0, pass.rows)));
+    for (int64_t i = 0; i < parts->layers; i++)
+        DT_TRY_NOTE(forward_layer(model, &pass, i), "forward of layer %lld", (long long)i);
+    return norm_forward(model, &pass, parts->layers, false);
 }
 
 struct dt_view dt_model_residual(const struct dt_model *model, const struct dt_pass *pass)
@@ -208,9 +272,22 @@ dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *call
 {
     const struct parts *parts = &model->parts;
     struct dt_pass pass = complete(model, caller);
-    struct dt_flow flow = flow_at(model, pass.rows, parts->layers);
+    struct dt_part *head = parts->head_part;
     pass.grad_ready = NULL; // its rows are announced in backward
-    return parts->head->loss(parts->head_part, &pass, &flow, scale, sum);
+    DT_TRY(parts->head->loss(head, &pass, dt_view_rows(head->h, 0, pass.rows),
+                             dt_view_rows(head->dh, 0, pass.rows), scale, sum));
+    return scale > 0 ? norm_backward(model, &pass, parts->layers) : DT_OK;
+}
+
+static dt_status backward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
+{
+    struct dt_part *block = model->parts.all[i + 1];
+    if (model->config.recompute >= DT_RECOMPUTE_BLOCK)
+        DT_TRY(norm_forward(model, pass, i, true));
+    DT_TRY(block_kind(block)->backward(block, pass, dt_view_rows(block->h, 0, pass->rows),
+                                       dt_view_rows(model->out, 0, pass->rows),
+                                       dt_view_rows(block->dh, 0, pass->rows)));
+    return norm_backward(model, pass, i);
 }
 
 dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *caller)
@@ -219,14 +296,10 @@ dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *
     const struct dt_pass pass = complete(model, caller);
     for (int row = 0; row < parts->head_rows; row++)
         DT_TRY(dt_pass_ready(&pass, row));
-    for (int64_t i = parts->layers - 1; i >= 0; i--) {
-        struct dt_part *block = parts->all[i + 1];
-        struct dt_flow flow = flow_at(model, pass.rows, i);
-        DT_TRY_NOTE(block_kind(block)->backward(block, &pass, &flow), "backward of layer %lld",
-                    (long long)i);
-    }
-    struct dt_flow flow = flow_at(model, pass.rows, 0);
-    return parts->stem->backward(parts->all[0], &pass, &flow);
+    for (int64_t i = parts->layers - 1; i >= 0; i--)
+        DT_TRY_NOTE(backward_layer(model, &pass, i), "backward of layer %lld", (long long)i);
+    return parts->stem->backward(parts->all[0], &pass, dt_view_rows(model->dresidual, 0, pass.rows),
+                                 dt_view_rows(model->out, 0, pass.rows));
 }
 
 dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *caller,
@@ -237,7 +310,8 @@ dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *ca
     if (!parts->head->logits)
         return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" has no logits",
                        parts->head->kind.name);
-    return parts->head->logits(parts->head_part, &pass, logits);
+    return parts->head->logits(parts->head_part, &pass,
+                               dt_view_rows(parts->head_part->h, 0, pass.rows), logits);
 }
 
 const struct dt_outputs *dt_model_outputs(const struct dt_model *model)
@@ -253,7 +327,8 @@ dt_status dt_model_output(const struct dt_model *model, const struct dt_pass *ca
     if (k < 0 || k >= parts->outputs.n)
         return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" has %d outputs, not number %d",
                        parts->head->kind.name, parts->outputs.n, k);
-    return parts->head->output(parts->head_part, &pass, k, values);
+    return parts->head->output(parts->head_part, &pass,
+                               dt_view_rows(parts->head_part->h, 0, pass.rows), k, values);
 }
 
 // The largest workspace that an op of any pass needs.

@@ -1,4 +1,4 @@
-// Rows of the flat weight arrays, planned memory, linear layers, norms and convolutions.
+// Rows of the flat weight arrays, planned memory, linear layers and convolutions.
 #include "model/kinds.h"
 
 #include "base/round.h"
@@ -61,17 +61,12 @@ int dt_build_row(const struct dt_build *build, const struct dt_part *block, cons
                          "backbone.layers.%d.%s", (int)block->layer, name);
 }
 
-struct dt_linear dt_build_linear(const struct dt_build *build, const struct dt_part *block,
+struct dt_linear dt_build_linear(const struct dt_build *build, struct dt_part *block,
                                  const char *name, int64_t in, int64_t out, double scale)
 {
+    block->flops += 6 * (double)in * (double)out;
     int row = dt_build_row(build, block, name, DT_INIT_UNIFORM, scale, 2, (int64_t[]){out, in});
     return (struct dt_linear){.row = row, .in = in, .out = out};
-}
-
-struct dt_norm dt_build_norm(const struct dt_build *build, const struct dt_part *block)
-{
-    int row = dt_build_row(build, block, "norm.weight", DT_INIT_ONE, 0, 1, &build->config->d_model);
-    return (struct dt_norm){.row = row};
 }
 
 struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block, int64_t channels)
@@ -260,71 +255,9 @@ dt_status dt_add_bias_backward(const struct dt_pass *pass, int row, struct dt_vi
                                          .dtype = dy.dtype,
                                          .dy = dy.data,
                                          .dy_stride = dy.stride,
-                                         .dbias = dt_net_gradient(pass->net, row),
-                                         .accumulate = pass->accumulate,
-                                         .workspace = pass->net->workspace,
-                                         .workspace_bytes = pass->net->workspace_bytes};
+                                         .dbias = dt_net_gradient(pass->net, row)};
     DT_TRY(DT_RUN(pass, bias_backward, &args));
     return dt_pass_ready(pass, row);
-}
-
-dt_status dt_norm_forward(const struct dt_pass *pass, const struct dt_norm *norm,
-                          const struct dt_flow *flow, struct dt_view h)
-{
-    struct dt_rmsnorm_residual_forward_args args = {.rows = h.rows,
-                                                    .width = h.cols,
-                                                    .dtype = h.dtype,
-                                                    .eps = (float)pass->net->config->norm_eps,
-                                                    .residual = flow->residual_in.data,
-                                                    .x = flow->x.data,
-                                                    .x_stride = flow->x.stride,
-                                                    .weight = dt_net_weight(pass->net, norm->row),
-                                                    .residual_out = flow->residual.data,
-                                                    .y = h.data,
-                                                    .y_stride = h.stride,
-                                                    .rstd = norm->rstd};
-    return DT_RUN(pass, rmsnorm_residual_forward, &args);
-}
-
-dt_status dt_norm_recompute(const struct dt_pass *pass, const struct dt_norm *norm,
-                            const struct dt_flow *flow, struct dt_view h)
-{
-    const struct dt_flow again = {.residual_in = flow->residual};
-    return dt_norm_forward(pass, norm, &again, h);
-}
-
-dt_status dt_opening_recompute(const struct dt_pass *pass, const struct dt_norm *norm,
-                               struct dt_linear linear, const struct dt_flow *flow,
-                               struct dt_view h, struct dt_view y)
-{
-    if (pass->net->config->recompute < DT_RECOMPUTE_BLOCK)
-        return DT_OK;
-    DT_TRY(dt_norm_recompute(pass, norm, flow, h));
-    return dt_linear_forward(pass, linear, h, y);
-}
-
-dt_status dt_norm_backward(const struct dt_pass *pass, const struct dt_norm *norm,
-                           const struct dt_flow *flow, struct dt_view dh)
-{
-    struct dt_rmsnorm_residual_backward_args args = {.rows = dh.rows,
-                                                     .width = dh.cols,
-                                                     .dtype = dh.dtype,
-                                                     .dy = dh.data,
-                                                     .dy_stride = dh.stride,
-                                                     .residual = flow->residual.data,
-                                                     .rstd = norm->rstd,
-                                                     .weight = dt_net_weight(pass->net, norm->row),
-                                                     .dresidual = flow->dresidual.data,
-                                                     .first = norm->last,
-                                                     .dx = flow->x.data,
-                                                     .dx_stride = flow->x.stride,
-                                                     .dweight =
-                                                         dt_net_gradient(pass->net, norm->row),
-                                                     .accumulate = pass->accumulate,
-                                                     .workspace = pass->net->workspace,
-                                                     .workspace_bytes = pass->net->workspace_bytes};
-    DT_TRY(DT_RUN(pass, rmsnorm_residual_backward, &args));
-    return dt_pass_ready(pass, norm->row);
 }
 
 static struct dt_conv1d_silu_inputs conv_inputs(const struct dt_pass *pass,
@@ -359,10 +292,7 @@ dt_status dt_conv_backward(const struct dt_pass *pass, const struct dt_conv *con
                                                 .dy = dy,
                                                 .dx = dx,
                                                 .dweight = dt_net_gradient(net, conv->weight),
-                                                .dbias = dt_net_gradient(net, conv->bias),
-                                                .accumulate = pass->accumulate,
-                                                .workspace = net->workspace,
-                                                .workspace_bytes = net->workspace_bytes};
+                                                .dbias = dt_net_gradient(net, conv->bias)};
     DT_TRY(DT_RUN(pass, conv1d_silu_backward, &args));
     DT_TRY(dt_pass_ready(pass, conv->weight));
     return dt_pass_ready(pass, conv->bias);

@@ -1,5 +1,5 @@
 // What the parts of a model work with: the net (weights, gradients, workspace), the memory plan,
-// the pass, and the layers that many of them have (linear, norm, convolution).
+// the pass, and the layers that many of them have (linear, convolution).
 #pragma once
 
 #include "model/model.h"
@@ -55,19 +55,24 @@ struct dt_view dt_pass_last(const struct dt_pass *pass, struct dt_view view);
 dt_status dt_pass_ready(const struct dt_pass *pass, int row);
 dt_status dt_pass_measure(const struct dt_pass *pass, int64_t workspace);
 // Runs an op in a pass, or measures its workspace: each pass is first run without memory, so parts
-// touch memory through ops only.
+// touch memory through ops only. The op's args get the workspace here, and whether weight gradients
+// are added up (an op that always adds has said so already).
 #define DT_RUN(pass, op, args)                                                                     \
-    ((pass)->measured ? dt_pass_measure(pass, dt_##op##_workspace((pass)->net->backend, args))     \
+    (dt_pass_give_##op(pass, args),                                                                \
+     (pass)->measured ? dt_pass_measure(pass, dt_##op##_workspace((pass)->net->backend, args))     \
                       : dt_##op((pass)->net->backend, args, (pass)->stream))
-
-// What flows between parts, M rows of d channels, in the model's memory. data NULL: nothing.
-struct dt_flow {
-    struct dt_view residual_in; // fp32: the stream before x is added
-    struct dt_view residual;    // fp32: with x added; kept for backward. Stem: its output
-    struct dt_view x;           // storage: the block before's output, backward: its gradient
-    struct dt_view out;         // storage: this block's output
-    struct dt_view dresidual;   // fp32, backward: gradient of the stream, in and out
-};
+#define DT_PASS_GIVE(op, ...)                                                                      \
+    static inline void dt_pass_give_##op(const struct dt_pass *pass, struct dt_##op##_args *args)  \
+    {                                                                                              \
+        (void)pass, (void)args;                                                                    \
+        __VA_ARGS__                                                                                \
+    }
+#define DT_PASS_GIVE_WORKSPACE(op, ...)                                                            \
+    DT_PASS_GIVE(op, args->workspace = pass->net->workspace;                                       \
+                 args->workspace_bytes = pass->net->workspace_bytes; __VA_ARGS__)
+#define DT_PASS_GIVE_SUMS(op)                                                                      \
+    DT_PASS_GIVE_WORKSPACE(op, args->accumulate = args->accumulate || pass->accumulate;)
+DT_OPS_BY_CONTEXT(DT_PASS_GIVE_SUMS, DT_PASS_GIVE_WORKSPACE, DT_PASS_GIVE)
 
 // A linear layer without bias: y = x · Wᵀ, W [out, in] in row `row` of the table.
 struct dt_linear {
@@ -88,27 +93,6 @@ dt_status dt_linear_backward(const struct dt_pass *pass, struct dt_linear linear
 dt_status dt_add_bias(const struct dt_pass *pass, int row, int64_t first, struct dt_view y);
 // Its gradient (+)= Σ over the rows of dy [rows, cols] fp32 or storage, which finishes the row.
 dt_status dt_add_bias_backward(const struct dt_pass *pass, int row, struct dt_view dy);
-
-// The RMSNorm that opens a block and a head: r = residual + x, h = r / rms(r) · w.
-struct dt_norm {
-    int row;
-    float *rstd; // [M]
-    bool last;   // of the network: its backward starts dresidual
-};
-// h [M, d] storage; r into flow->residual.
-dt_status dt_norm_forward(const struct dt_pass *pass, const struct dt_norm *norm,
-                          const struct dt_flow *flow, struct dt_view h);
-// The same h again from r, in backward.
-dt_status dt_norm_recompute(const struct dt_pass *pass, const struct dt_norm *norm,
-                            const struct dt_flow *flow, struct dt_view h);
-// In backward, where model.recompute is `block`: h and the block's first product y = linear(h)
-// again.
-dt_status dt_opening_recompute(const struct dt_pass *pass, const struct dt_norm *norm,
-                               struct dt_linear linear, const struct dt_flow *flow,
-                               struct dt_view h, struct dt_view y);
-// From dh [M, d] storage: flow->dresidual += (last: =), and flow->x = it in storage.
-dt_status dt_norm_backward(const struct dt_pass *pass, const struct dt_norm *norm,
-                           const struct dt_flow *flow, struct dt_view dh);
 
 // A causal convolution along the positions of each channel, then SiLU: y = silu(conv1d(x)).
 struct dt_conv {

@@ -1,15 +1,15 @@
-// The head of a policy: final RMSNorm, the logits of the outputs of model.heads, and their losses
+// The head of a policy: the logits of the outputs of model.heads, and their losses
 // (kernels/policy_loss.h). All outputs at once:
-//   z = RMSNorm(r) · Wᵀ + bias
+//   z = h · Wᵀ + bias
 // With model.autoregressive, output k is conditioned on the targets of those before it, one hot or
 // as values: x_j = targets of output j as kernels/encode_targets.h has them, and of width r
-//   u_k = silu(P_k · [h, x_0, …, x_{k-1}])         z_k = W_k · u_k + bias_k,      h = RMSNorm(r)
+//   u_k = silu(P_k · [h, x_0, …, x_{k-1}])         z_k = W_k · u_k + bias_k
 // so that a class of one head can rule out classes of the next: training feeds the data's targets,
 // a player those that it has just drawn.
 // Reads "targets" [B, L, W] f32, whose columns are in the order of the heads, and "mask" [B, L] u8.
 // Rows: heads.weight [V, d], V logits of all outputs together, or for each output
-// heads.NAME.up.weight [r, d + Σ_{j<k} width_j] and heads.NAME.weight [width_k, r]; heads.bias [V];
-// backbone.norm_f.weight. Losses and gradients are made in one go: model.recompute changes nothing.
+// heads.NAME.up.weight [r, d + Σ_{j<k} width_j] and heads.NAME.weight [width_k, r]; heads.bias [V].
+// Losses and gradients are made in one go: model.recompute changes nothing.
 #include "model/kinds.h"
 
 #include "base/round.h"
@@ -22,18 +22,17 @@ struct policy {
     struct dt_part part;
     struct dt_outputs outputs;
     int64_t first[DT_OUTPUTS_MAX]; // an output's column of the logits, and of x
-    struct dt_norm norm;           // backbone.norm_f.weight
     struct dt_linear all;          // heads.weight
     struct dt_linear up[DT_OUTPUTS_MAX], down[DT_OUTPUTS_MAX]; // where autoregressive
     int bias;
     int targets, mask;
     int64_t target_width;
-    struct dt_view h, dh;          // [M, d] storage; where autoregressive columns of:
-    struct dt_view inputs, dinput; // [M, d + V padded] storage: h, x_0, x_1, …; their gradient
-    struct dt_view pre;            // [M, n · r] storage: of silu
-    struct dt_view u, du, dpre;    // [M, r] storage, of one output at a time
-    struct dt_view logits;         // [M, V padded] fp32
-    struct dt_view dlogits;        // [M, V padded] storage; the logits themselves in fp32
+    // Where autoregressive [M, d + V padded] storage: h, x_0, x_1, …; their gradient.
+    struct dt_view inputs, dinput;
+    struct dt_view pre;         // [M, n · r] storage: of silu
+    struct dt_view u, du, dpre; // [M, r] storage, of one output at a time
+    struct dt_view logits;      // [M, V padded] fp32
+    struct dt_view dlogits;     // [M, V padded] storage; the logits themselves in fp32
 };
 
 static int64_t hidden_of(const struct dt_model_config *config)
@@ -69,7 +68,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct policy *p = (struct policy *)part;
     struct dt_params *params = build->params;
-    int64_t d = build->config->d_model, V = 0;
+    int64_t V = 0;
     if (dt_heads_parse(build->config->heads, &p->outputs) != DT_OK) {
         params->failed = true;
         return;
@@ -80,8 +79,6 @@ static void create(struct dt_part *part, const struct dt_build *build)
         V += p->outputs.list[k].width;
     }
     create_products(p, build, V);
-    p->norm.row = dt_params_add(params, DT_INIT_ONE, 0, d, 1, &d, "backbone.norm_f.weight");
-    p->norm.last = true;
     p->target_width = dt_heads_targets(&p->outputs);
     p->targets = dt_build_array(build, "targets", DT_F32, p->target_width, false);
     p->mask = dt_build_array(build, "mask", DT_U8, 1, true);
@@ -98,33 +95,22 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     const struct dt_output *last = &p->outputs.list[p->outputs.n - 1];
     int64_t M = plan->rows, d = config->d_model, r = hidden_of(config),
             V = dt_round_up(p->first[p->outputs.n - 1] + last->width, PAD);
-    p->norm.rstd = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, 1, DT_F32).data;
     p->logits = dt_plan_view(plan, logits, M, V, DT_F32);
     if (training)
         p->dlogits = storage == DT_F32 ? p->logits : dt_plan_view(plan, logits, M, V, storage);
-    if (!chained) {
-        p->h = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, d, storage);
-        p->dh = training ? dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, storage) : p->dh;
+    if (!chained)
         return;
-    }
     int64_t inputs = dt_round_up(d + V, PAD);
     p->inputs = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, inputs, storage);
-    p->h = dt_view_cols(p->inputs, 0, d);
+    part->h = dt_view_cols(p->inputs, 0, d);
     p->pre = dt_plan_view(plan, logits, M, p->outputs.n * r, storage);
     p->u = dt_plan_view(plan, logits, M, r, storage);
     if (!training)
         return;
     p->dinput = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, inputs, storage);
-    p->dh = dt_view_cols(p->dinput, 0, d);
+    part->dh = dt_view_cols(p->dinput, 0, d);
     p->du = dt_plan_view(plan, logits, M, r, storage);
     p->dpre = dt_plan_view(plan, logits, M, r, storage);
-}
-
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
-                         const struct dt_flow *flow)
-{
-    const struct policy *p = (struct policy *)part;
-    return dt_norm_forward(pass, &p->norm, flow, dt_view_rows(p->h, 0, pass->rows));
 }
 
 static struct dt_output_slice slice_of(const struct policy *p, int k,
@@ -143,7 +129,7 @@ static struct dt_output_slice slice_of(const struct policy *p, int k,
 static dt_status encode(const struct policy *p, const struct dt_pass *pass, int n,
                         struct dt_view targets, struct dt_view inputs)
 {
-    int64_t d = p->h.cols;
+    int64_t d = p->part.h.cols;
     struct dt_encode_targets_args args = {
         .n = n, .targets = targets, .out = dt_view_cols(inputs, d, inputs.cols)};
     for (int k = 0; k < n; k++)
@@ -169,13 +155,12 @@ static dt_status chained_output(const struct policy *p, const struct dt_pass *pa
                              dt_view_block(p->logits, 0, first, rows, p->down[k].out));
 }
 
-static dt_status all_outputs(const struct policy *p, const struct dt_pass *pass)
+static dt_status all_outputs(const struct policy *p, const struct dt_pass *pass, struct dt_view h)
 {
     int64_t M = pass->rows;
     struct dt_view inputs = dt_view_rows(p->inputs, 0, M);
     if (!p->outputs.autoregressive)
-        return dt_linear_forward(pass, p->all, dt_view_rows(p->h, 0, M),
-                                 dt_view_rows(p->logits, 0, M));
+        return dt_linear_forward(pass, p->all, h, dt_view_rows(p->logits, 0, M));
     DT_TRY(encode(p, pass, p->outputs.n - 1, targets_of(p, pass), inputs));
     for (int k = 0; k < p->outputs.n; k++)
         DT_TRY(chained_output(p, pass, k, inputs));
@@ -220,38 +205,34 @@ static dt_status losses(const struct policy *p, const struct dt_pass *pass, doub
                                        .dtype = pass->net->config->storage,
                                        .dlogits = scale > 0 ? p->dlogits.data : NULL,
                                        .dlogits_stride = p->logits.stride,
-                                       .sum = sum,
-                                       .workspace = pass->net->workspace,
-                                       .workspace_bytes = pass->net->workspace_bytes};
+                                       .sum = sum};
     for (int k = 0; k < p->outputs.n; k++)
         args.outputs[k] = slice_of(p, k, pass->net->config);
     return DT_RUN(pass, policy_loss, &args);
 }
 
-static dt_status loss(struct dt_part *part, const struct dt_pass *pass, const struct dt_flow *flow,
-                      double scale, struct dt_loss_sum *sum)
+static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                      struct dt_view dh, double scale, struct dt_loss_sum *sum)
 {
     const struct policy *p = (struct policy *)part;
-    int64_t M = pass->rows;
-    struct dt_view dlogits = dt_view_rows(p->dlogits, 0, M), dh = dt_view_rows(p->dh, 0, M);
-    DT_TRY(all_outputs(p, pass));
+    struct dt_view dlogits = dt_view_rows(p->dlogits, 0, pass->rows);
+    DT_TRY(all_outputs(p, pass, h));
     DT_TRY(losses(p, pass, scale, sum));
     if (!(scale > 0))
         return DT_OK;
-    DT_TRY(p->outputs.autoregressive
-               ? chained_backward(p, pass)
-               : dt_linear_backward(pass, p->all, dt_view_rows(p->h, 0, M), dlogits, dh));
-    DT_TRY(dt_add_bias_backward(pass, p->bias, dlogits));
-    return dt_norm_backward(pass, &p->norm, flow, dh);
+    DT_TRY(p->outputs.autoregressive ? chained_backward(p, pass)
+                                     : dt_linear_backward(pass, p->all, h, dlogits, dh));
+    return dt_add_bias_backward(pass, p->bias, dlogits);
 }
 
-static dt_status output(struct dt_part *part, const struct dt_pass *pass, int k,
+static dt_status output(struct dt_part *part, const struct dt_pass *pass, struct dt_view h, int k,
                         struct dt_view *values)
 {
     const struct policy *p = (struct policy *)part;
     int64_t first = p->first[k];
-    struct dt_view inputs = dt_pass_last(pass, p->inputs), h = dt_pass_last(pass, p->h);
+    struct dt_view inputs = dt_pass_last(pass, p->inputs);
     struct dt_linear linear = p->all;
+    h = dt_pass_last(pass, h);
     *values = dt_view_block(p->logits, 0, first, h.rows, p->outputs.list[k].width);
     linear.first = first;
     linear.out = values->cols;
@@ -284,7 +265,6 @@ const struct dt_head_kind dt_policy_head = {
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},
-    .forward = forward,
     .loss = loss,
     .output = output,
 };

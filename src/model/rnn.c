@@ -1,16 +1,15 @@
-// The recurrent blocks `gru` and `lstm`, with their prenorm (kernels/rnn.h has the formulas):
-//   r = residual + x        h = RMSNorm(r)        out = out_proj(rnn(h · W_ihᵀ))
+// The recurrent blocks `gru` and `lstm` (kernels/rnn.h has the formulas):
+//   out = out_proj(rnn(h · W_ihᵀ))
 // H = d_rnn hidden channels, G gates of each, M = B·L rows. Weights and biases have the names, the
 // order of gates and the shapes of PyTorch's nn.GRU and nn.LSTM of one layer. out_proj is there
 // where H is not d_model. The inputs of all gates are one product, and so is the gradient of W_hh.
-// model.recompute: `scan` keeps h and the inputs of the gates and runs the recurrence again;
+// model.recompute: `scan` keeps the inputs of the gates and runs the recurrence again;
 // `block` keeps nothing.
 #include "model/kinds.h"
 
 #include <math.h>
 
 struct arrays {
-    struct dt_view h; // [M, d] storage
     struct dt_view x; // [M, G·H], before the recurrence and without bias
     struct dt_view p; // [M, G·H], gradients only, GRU: of the recurrent product
     struct dt_view y; // [M, H]; without out_proj the block's output itself
@@ -21,9 +20,8 @@ struct rnn {
     struct dt_part part;
     enum dt_rnn_cell cell;
     int64_t H, G;
-    int reset;                    // batch array
-    int hidden_state, cell_state; // [B, H] fp32; cell_state: LSTM
-    struct dt_norm norm;
+    int reset;                                   // batch array
+    int hidden_state, cell_state;                // [B, H] fp32; cell_state: LSTM
     struct dt_linear input, recurrent, out_proj; // out_proj.out 0: none
     int bias_ih, bias_hh;                        // rows of the table
     struct arrays forward, gradients;
@@ -53,7 +51,6 @@ static void create(struct rnn *m, const struct dt_build *build, enum dt_rnn_cell
     m->recurrent = dt_build_linear(build, &m->part, "mixer.weight_hh_l0", H, gates, scale);
     m->recurrent.exact = true;
     m->input = dt_build_linear(build, &m->part, "mixer.weight_ih_l0", d, gates, scale);
-    m->norm = dt_build_norm(build, &m->part);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
     m->hidden_state = dt_build_state(build, &m->part, "hidden_state", DT_F32, H);
     if (cell == DT_RNN_LSTM)
@@ -77,10 +74,8 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     enum dt_memory block = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK),
                    scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN), scratch = DT_MEMORY_SCRATCH;
     bool again = plan->net->config->recompute == DT_RECOMPUTE_SCAN; // from x
-    int64_t M = plan->rows, d = m->input.in, H = m->H;
+    int64_t M = plan->rows, H = m->H;
     struct arrays *a = &m->forward, *g = &m->gradients;
-    a->h = dt_plan_view(plan, block, M, d, storage);
-    m->norm.rstd = dt_plan_view(plan, block, M, 1, DT_F32).data;
     a->x = dt_plan_view(plan, again ? block : scratch, M, m->G * H, storage);
     a->previous = dt_plan_view(plan, scan, M, H, storage);
     if (m->out_proj.out)
@@ -90,7 +85,6 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     a->gates = dt_plan_view(plan, scan, M, 4 * H, storage);
     if (m->cell == DT_RNN_LSTM)
         a->cells = dt_plan_view(plan, scan, M, H, storage);
-    g->h = dt_plan_view(plan, scratch, M, d, storage);
     g->x = dt_plan_view(plan, scratch, M, m->G * H, storage);
     if (m->cell == DT_RNN_GRU)
         g->p = dt_plan_view(plan, scratch, M, m->G * H, storage);
@@ -125,33 +119,31 @@ static dt_status run(const struct rnn *m, const struct arrays *a, const struct d
         .previous = a->previous,
         .gates = a->gates,
         .cells = a->cells,
-        .h_last = dt_model_state_array(after, m->part.layer, m->hidden_state),
-        .workspace = pass->net->workspace,
-        .workspace_bytes = pass->net->workspace_bytes};
+        .h_last = dt_model_state_array(after, m->part.layer, m->hidden_state)};
     if (m->cell == DT_RNN_LSTM)
         args.c_last = dt_model_state_array(after, m->part.layer, m->cell_state);
     return DT_RUN(pass, rnn_forward, &args);
 }
 
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
-                         const struct dt_flow *flow)
+static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                         struct dt_view out)
 {
     const struct rnn *m = (struct rnn *)part;
     struct arrays a = m->forward;
     bool direct = !m->out_proj.out;
     dt_pass_rows(pass, &a, sizeof a);
-    DT_TRY(dt_norm_forward(pass, &m->norm, flow, a.h));
-    DT_TRY(dt_linear_forward(pass, m->input, a.h, a.x));
-    DT_TRY(run(m, &a, pass, pass->after, direct ? flow->out : a.y));
-    return direct ? DT_OK : dt_linear_forward(pass, m->out_proj, a.y, flow->out);
+    DT_TRY(dt_linear_forward(pass, m->input, h, a.x));
+    DT_TRY(run(m, &a, pass, pass->after, direct ? out : a.y));
+    return direct ? DT_OK : dt_linear_forward(pass, m->out_proj, a.y, out);
 }
 
-static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
-                          const struct dt_flow *flow)
+static dt_status backward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                          struct dt_view dout, struct dt_view dh)
 {
     const struct rnn *m = (struct rnn *)part;
     const struct dt_net *net = pass->net;
     struct arrays a = m->forward, g = m->gradients;
+    enum dt_recompute recompute = pass->net->config->recompute;
     dt_pass_rows(pass, &a, sizeof a);
     dt_pass_rows(pass, &g, sizeof g);
     bool direct = !m->out_proj.out;
@@ -159,44 +151,24 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                                         .gates = a.gates,
                                         .cells = a.cells,
                                         .previous = a.previous,
-                                        .dy = direct ? flow->x : g.y,
+                                        .dy = direct ? dout : g.y,
                                         .dx = g.x,
                                         .dp = g.p,
                                         .db_ih = dt_net_gradient(net, m->bias_ih),
-                                        .db_hh = dt_net_gradient(net, m->bias_hh),
-                                        .accumulate = pass->accumulate,
-                                        .workspace = net->workspace,
-                                        .workspace_bytes = net->workspace_bytes};
-    DT_TRY(dt_opening_recompute(pass, &m->norm, m->input, flow, a.h, a.x));
+                                        .db_hh = dt_net_gradient(net, m->bias_hh)};
+    if (recompute >= DT_RECOMPUTE_BLOCK)
+        DT_TRY(dt_linear_forward(pass, m->input, h, a.x));
     // without out_proj y is not needed again: it goes where its gradient would
-    if (net->config->recompute >= DT_RECOMPUTE_SCAN)
+    if (recompute >= DT_RECOMPUTE_SCAN)
         DT_TRY(run(m, &a, pass, NULL, direct ? g.y : a.y));
     if (!direct)
-        DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, flow->x, g.y));
+        DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, dout, g.y));
     DT_TRY(DT_RUN(pass, rnn_backward, &args));
     DT_TRY(dt_pass_ready(pass, m->bias_ih));
     DT_TRY(dt_pass_ready(pass, m->bias_hh));
     DT_TRY(dt_linear_backward(pass, m->recurrent, a.previous, m->cell == DT_RNN_GRU ? g.p : g.x,
                               (struct dt_view){0}));
-    DT_TRY(dt_linear_backward(pass, m->input, a.h, g.x, g.h));
-    return dt_norm_backward(pass, &m->norm, flow, g.h);
-}
-
-// GEMM: 2 FLOPs a weight forward, 4 backward.
-static double flops(const struct dt_model_config *config, enum dt_rnn_cell cell)
-{
-    double d = (double)config->d_model, H = (double)config->d_rnn, G = (double)dt_rnn_gates(cell);
-    return 6 * (G * H * (d + H) + (config->d_rnn == config->d_model ? 0 : H * d));
-}
-
-static double gru_flops(const struct dt_model_config *config)
-{
-    return flops(config, DT_RNN_GRU);
-}
-
-static double lstm_flops(const struct dt_model_config *config)
-{
-    return flops(config, DT_RNN_LSTM);
+    return dt_linear_backward(pass, m->input, h, g.x, dh);
 }
 
 const struct dt_block_kind dt_gru_block = {
@@ -205,8 +177,7 @@ const struct dt_block_kind dt_gru_block = {
              .fields = "d_rnn",
              .resolve = resolve,
              .create = create_gru,
-             .plan = plan,
-             .flops_per_token = gru_flops},
+             .plan = plan},
     .forward = forward,
     .backward = backward,
 };
@@ -217,8 +188,7 @@ const struct dt_block_kind dt_lstm_block = {
              .fields = "d_rnn",
              .resolve = resolve,
              .create = create_lstm,
-             .plan = plan,
-             .flops_per_token = lstm_flops},
+             .plan = plan},
     .forward = forward,
     .backward = backward,
 };

@@ -24,38 +24,35 @@ static void create(struct dt_part *part, const struct dt_build *build)
     t->ids = dt_build_array(build, "input_ids", DT_I32, 1, false);
 }
 
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
-                         const struct dt_flow *flow)
+static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view residual)
 {
     const struct tokens *t = (struct tokens *)part;
     const struct dt_net *net = pass->net;
     struct dt_embed_forward_args args = {.rows = pass->rows,
-                                         .width = flow->residual.cols,
+                                         .width = residual.cols,
                                          .vocab = dt_model_padded_vocab(net->config),
                                          .dtype = net->config->storage,
                                          .ids = pass->input.arrays[t->ids],
                                          .ids_stride = 1,
                                          .table = dt_net_stored(net, t->row),
-                                         .out = flow->residual.data};
+                                         .out = residual.data};
     return DT_RUN(pass, embed_forward, &args);
 }
 
 static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
-                          const struct dt_flow *flow)
+                          struct dt_view dresidual, struct dt_view dx)
 {
+    (void)dx;
     const struct tokens *t = (struct tokens *)part;
     const struct dt_net *net = pass->net;
     struct dt_embed_backward_args args = {.rows = pass->rows,
-                                          .width = flow->dresidual.cols,
+                                          .width = dresidual.cols,
                                           .vocab = dt_model_padded_vocab(net->config),
                                           .ids = pass->input.arrays[t->ids],
                                           .ids_stride = 1,
-                                          .dout = flow->dresidual.data,
+                                          .dout = dresidual.data,
                                           .dtable = dt_net_gradient(net, t->row),
-                                          .accumulate =
-                                              pass->accumulate || net->params->rows[t->row].shared,
-                                          .workspace = net->workspace,
-                                          .workspace_bytes = net->workspace_bytes};
+                                          .accumulate = net->params->rows[t->row].shared};
     DT_TRY(DT_RUN(pass, embed_backward, &args));
     return dt_pass_ready(pass, t->row);
 }

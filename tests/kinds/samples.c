@@ -36,8 +36,7 @@ static struct dt_view input_of(const struct samples *f, const struct dt_pass *pa
                : dt_view_rows(f->stored, 0, pass->rows);
 }
 
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
-                         const struct dt_flow *flow)
+static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view residual)
 {
     const struct samples *f = (struct samples *)part;
     struct dt_cast_args cast = {.n = pass->rows * SAMPLE_WIDTH,
@@ -47,14 +46,15 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
                                 .y_type = f->stored.dtype};
     if (f->stored.dtype != DT_F32)
         DT_TRY(DT_RUN(pass, cast, &cast));
-    return dt_linear_forward(pass, f->linear, input_of(f, pass), flow->residual);
+    return dt_linear_forward(pass, f->linear, input_of(f, pass), residual);
 }
 
 static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
-                          const struct dt_flow *flow)
+                          struct dt_view dresidual, struct dt_view dx)
 {
+    (void)dresidual;
     const struct samples *f = (struct samples *)part;
-    return dt_linear_backward(pass, f->linear, input_of(f, pass), flow->x, (struct dt_view){0});
+    return dt_linear_backward(pass, f->linear, input_of(f, pass), dx, (struct dt_view){0});
 }
 
 static double flops_per_token(const struct dt_model_config *config)

@@ -1,4 +1,4 @@
-// A head of squared error: y = RMSNorm(r) · Wᵀ, a position's loss is ½ Σ (y - target)², or none
+// A head of squared error: y = h · Wᵀ, a position's loss is ½ Σ (y - target)², or none
 // where the first target is NaN. Reads "targets" [B, L, TARGET_WIDTH] f32. It has no logits. No op
 // squares, so this is a loop of the host: on the CPU only, and not where a pass is measured.
 #include "samples.h"
@@ -9,10 +9,8 @@
 
 struct squares {
     struct dt_part part;
-    struct dt_norm norm;
     struct dt_linear linear; // squares.weight [TARGET_WIDTH, d]
     int targets;
-    struct dt_view h, dh; // [M, d] storage
     struct dt_view y, dy; // [M, TARGET_WIDTH] fp32, storage
 };
 
@@ -23,30 +21,16 @@ static void create(struct dt_part *part, const struct dt_build *build)
     s->linear = (struct dt_linear){.in = d, .out = TARGET_WIDTH};
     s->linear.row = dt_params_add(build->params, DT_INIT_UNIFORM, 1 / sqrt((double)d), TARGET_WIDTH,
                                   2, shape, "squares.weight");
-    s->norm = (struct dt_norm){.last = true};
-    s->norm.row = dt_params_add(build->params, DT_INIT_ONE, 0, d, 1, &d, "backbone.norm_f.weight");
     s->targets = dt_build_array(build, "targets", DT_F32, TARGET_WIDTH, false);
 }
 
 static void plan(struct dt_part *part, struct dt_plan *plan)
 {
     struct squares *s = (struct squares *)part;
-    enum dt_dtype storage = plan->net->config->storage;
-    int64_t M = plan->rows, d = plan->net->config->d_model;
-    s->h = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, d, storage);
-    s->norm.rstd = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, 1, DT_F32).data;
-    s->y = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, TARGET_WIDTH, DT_F32);
-    if (!plan->shape.training)
-        return;
-    s->dy = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, TARGET_WIDTH, storage);
-    s->dh = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, storage);
-}
-
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass,
-                         const struct dt_flow *flow)
-{
-    const struct squares *s = (struct squares *)part;
-    return dt_norm_forward(pass, &s->norm, flow, dt_view_rows(s->h, 0, pass->rows));
+    s->y = dt_plan_view(plan, DT_MEMORY_SCRATCH, plan->rows, TARGET_WIDTH, DT_F32);
+    if (plan->shape.training)
+        s->dy = dt_plan_view(plan, DT_MEMORY_SCRATCH, plan->rows, TARGET_WIDTH,
+                             plan->net->config->storage);
 }
 
 static void square(const struct squares *s, const struct dt_pass *pass, double scale,
@@ -65,19 +49,16 @@ static void square(const struct squares *s, const struct dt_pass *pass, double s
     }
 }
 
-static dt_status loss(struct dt_part *part, const struct dt_pass *pass, const struct dt_flow *flow,
-                      double scale, struct dt_loss_sum *sum)
+static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                      struct dt_view dh, double scale, struct dt_loss_sum *sum)
 {
     const struct squares *s = (struct squares *)part;
-    int64_t M = pass->rows;
-    struct dt_view h = dt_view_rows(s->h, 0, M), dh = dt_view_rows(s->dh, 0, M);
-    DT_TRY(dt_linear_forward(pass, s->linear, h, dt_view_rows(s->y, 0, M)));
+    DT_TRY(dt_linear_forward(pass, s->linear, h, dt_view_rows(s->y, 0, h.rows)));
     if (!pass->measured)
         square(s, pass, scale, sum);
     if (!(scale > 0))
         return DT_OK;
-    DT_TRY(dt_linear_backward(pass, s->linear, h, dt_view_rows(s->dy, 0, M), dh));
-    return dt_norm_backward(pass, &s->norm, flow, dh);
+    return dt_linear_backward(pass, s->linear, h, dt_view_rows(s->dy, 0, h.rows), dh);
 }
 
 static double flops_per_token(const struct dt_model_config *config)
@@ -91,6 +72,5 @@ const struct dt_head_kind squares_head = {
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},
-    .forward = forward,
     .loss = loss,
 };
