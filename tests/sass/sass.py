@@ -6,7 +6,6 @@ sass.py FILE…      reports the kernels in them: a .cu (compiled as in a releas
 sass.py --renew    rewrites the table, from the files given or from the kernels' sources
 sass.py --check    compares them with the table
 sass.py --comments compares what the kernels' comments state with the table
-sass.py --step     estimates a training step of the 130M model from the table
 """
 
 import argparse
@@ -23,7 +22,6 @@ sys.dont_write_bytecode = True
 import cost
 import listing
 import rules
-import step
 import table
 import tools
 
@@ -170,7 +168,6 @@ def main():
     parser.add_argument("--renew", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--comments", action="store_true")
-    parser.add_argument("--step", action="store_true")
     parser.add_argument("--kernel", default=".", metavar="REGEX", help="kernels to report")
     parser.add_argument("--arch", default="90", help="architecture (default: 90)")
     parser.add_argument("--parts", action="store_true", help="slots of each function called")
@@ -181,8 +178,6 @@ def main():
     args = parser.parse_args()
     if args.comments:
         return comments()
-    if args.step:
-        return step.report(table.read()[0])
     if not os.access(args.nvcc, os.X_OK):
         raise tools.Skip("no nvcc here")
     if args.renew:
