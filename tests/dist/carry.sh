@@ -122,8 +122,9 @@ check "… gives the same bits" same_state runs/bf16-resumed/$last runs/bf16/$la
 check "resuming in fp32" resume bf16-to-fp32 9 1 run.precision=fp32
 check "… reads the states, too" grep -q 'step-00000009 was trained in bf16' bf16-to-fp32.log
 
-# Every kind of block, each with states of its own.
-sed 's/^n_layer.*/layers = mamba mamba2 attention gru lstm mlp\nattn_window = 40\nhead_dim = 16/' small.ini >kinds.ini
+# Every kind of block in one model, each with states of its own: the same losses on any ranks and with any micro-batch,
+# the same bits from every level of recompute and after a resume, in bf16 too; text from a sample.
+sed 's/^n_layer.*/layers = mamba mamba2 attention gru lstm mlp\nattn_window = 40\nn_head = 2\nn_kv_head = 1\nhead_dim = 16/' small.ini >kinds.ini
 check "a model of all kinds" "$dtrain" kinds.ini run.name=kinds run.steps=30 >kinds.log 2>&1
 for precision in fp32 bf16; do
     tolerance=1e-5
@@ -137,12 +138,20 @@ for precision in fp32 bf16; do
         "$(losses kinds-$precision-512 | mean)" $tolerance
 done
 run[0]=kinds.ini
-check "all kinds on one rank" ranks 1 "${run[@]}" run.name=kinds-1 >kinds-1.log 2>&1
-check "all kinds on two" ranks 2 "${run[@]}" run.name=kinds-2 data.micro_batch=2 >kinds-2.log 2>&1
-check "… have the losses of one" same_losses runs/kinds-2/metrics.jsonl runs/kinds-1/metrics.jsonl 1e-4 # twice 50 steps
-source=kinds-2
+for variant in "1" "2" "1 data.micro_batch=2" "2 data.micro_batch=2" "1 model.recompute=scan" "1 model.recompute=block"; do
+    read -r n override <<<"$variant"
+    name=kinds-${variant//[^a-z0-9]/-}
+    check "all kinds on $variant" ranks "$n" "${run[@]}" run.name="$name" ${override:+"$override"} >"$name.log" 2>&1
+    case $variant in
+    *recompute*) check "… every bit of one without" same_state "runs/$name/$last" "runs/kinds-1/$last" ;;
+    *) check "… have the losses of one" same_losses "runs/$name/metrics.jsonl" runs/kinds-1/metrics.jsonl 1e-4 ;; # twice 50 steps
+    esac
+done
+source=kinds-2-data-micro-batch-2
 check "resuming all kinds" resume kinds-resumed 18 2 data.micro_batch=2
-check "… gives the same bits" same_state runs/kinds-resumed/$last runs/kinds-2/$last
+check "… gives the same bits" same_state runs/kinds-resumed/$last runs/$source/$last
+check "a sample of all kinds" "$dtrain" sample runs/kinds-1 --tokens 40 --temperature 0 >kinds.txt 2>kinds.log
+check "… has text" test "$(wc -c <kinds.txt)" -ge 40
 run[0]=small.ini
 
 name=killed
