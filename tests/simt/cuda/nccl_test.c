@@ -107,9 +107,11 @@ static void to_device(const struct buffers *buffers, int64_t bytes)
     need(dt_to_device(&backend, buffers->device, buffers->host, bytes, stream));
 }
 
+// Waits for it.
 static void to_host(const struct buffers *buffers, int64_t bytes)
 {
     need(dt_to_host(&backend, buffers->host, buffers->device, bytes, stream));
+    need(dt_stream_sync(&backend, stream));
 }
 
 static void fill(const struct buffers *buffers, dt_dtype type, int64_t n, int round)
@@ -138,7 +140,6 @@ static void check_eager(struct dt_device_comm *nccl, const struct buffers *buffe
     need(enqueue(nccl, 0, DT_ALLREDUCE, buffers->device, n, type));
     need(enqueue(nccl, 1, DT_ALLREDUCE, buffers->device, n, type));
     to_host(buffers, bytes);
-    need(dt_stream_sync(&backend, stream));
     check_sums(buffers, type, n, 0, comm->info.size, "two all-reduces");
 }
 
@@ -153,7 +154,6 @@ static void sum_random(struct dt_device_comm *nccl, const struct buffers *buffer
     to_device(buffers, bytes);
     need(enqueue(nccl, 2, DT_ALLREDUCE, buffers->device, MOST, type));
     to_host(buffers, bytes);
-    need(dt_stream_sync(&backend, stream));
 }
 
 // The same bits on all ranks.
@@ -205,7 +205,6 @@ static void check_graph(struct dt_device_comm *nccl, const struct buffers *buffe
         to_device(&input, bytes);
         need(dt_graph_launch(&backend, graph, stream));
         to_host(buffers, bytes);
-        need(dt_stream_sync(&backend, stream));
         check_sums(buffers, DT_F32, MOST, round, 1, "a graph");
     }
     check_counts(nccl, LAUNCHES);
@@ -230,7 +229,6 @@ static void check_blocks(struct dt_device_comm *nccl, const struct buffers *buff
         to_device(buffers, bytes);
         need(dt_graph_launch(&backend, graph, stream));
         to_host(buffers, bytes);
-        need(dt_stream_sync(&backend, stream));
         check_sums(buffers, type, size * n, round, 1, "reduce-scatter and all-gather");
     }
     dt_graph_destroy(&backend, graph);
@@ -238,7 +236,6 @@ static void check_blocks(struct dt_device_comm *nccl, const struct buffers *buff
     to_device(buffers, bytes);
     need(enqueue(nccl, 0, DT_REDUCE_SCATTER, buffers->device, n, type));
     to_host(buffers, bytes);
-    need(dt_stream_sync(&backend, stream));
     int64_t wrong = 0;
     for (int64_t i = rank * n; i < (rank + 1) * n; i++)
         wrong += get(buffers->host, type, i) != sum(i, 0);
@@ -267,7 +264,6 @@ static void check_exchange(struct dt_device_comm *nccl, const struct buffers *bu
     c.mine = rank == 1 ? second : NULL; // which came from rank 0
     need(dt_nccl_table.enqueue(nccl, 2, &c, stream));
     to_host(buffers, bytes);
-    need(dt_stream_sync(&backend, stream));
     for (int64_t i = 0; i < n; i++)
         wrong += get(buffers->host, type, i) != value(i, rank, 0) ||
                  get(buffers->host, type, n + i) != value(i, 1 - rank, 0);
@@ -311,7 +307,6 @@ static void check_tree(struct dt_device_comm *nccl, const struct buffers *buffer
     to_device(buffers, bytes);
     need(dt_graph_launch(&backend, graph, stream));
     to_host(buffers, bytes);
-    need(dt_stream_sync(&backend, stream));
     dt_graph_destroy(&backend, graph);
     for (int64_t i = first; i < first + n; i++)
         wrong += get(buffers->host, type, i) != tree(i, 0, size, type);

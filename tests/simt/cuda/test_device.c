@@ -315,29 +315,25 @@ static struct graph_rig open_rig(void)
 
 static void close_rig(struct graph_rig *rig)
 {
-    const struct dt_device_table *table = rig->cuda.table;
-    struct dt_device *device = rig->cuda.device;
-    table->free(device, rig->memory);
-    table->free_host(device, rig->out);
-    table->event_destroy(device, rig->fork);
-    table->event_destroy(device, rig->join);
-    table->stream_destroy(device, rig->main);
-    table->stream_destroy(device, rig->side);
+    dt_free(&rig->cuda, rig->memory);
+    dt_free_host(&rig->cuda, rig->out);
+    dt_event_destroy(&rig->cuda, rig->fork);
+    dt_event_destroy(&rig->cuda, rig->join);
+    dt_stream_destroy(&rig->cuda, rig->main);
+    dt_stream_destroy(&rig->cuda, rig->side);
     dt_backend_close(&rig->cuda);
 }
 
 // memory = 5 on the main stream; then, on the side one, out = memory; joined unless `lost`.
 static void put_work(const struct graph_rig *rig, bool lost)
 {
-    const struct dt_device_table *table = rig->cuda.table;
-    struct dt_device *device = rig->cuda.device;
-    check_ok(table->fill(device, rig->memory, 5, N, rig->main), "fill");
-    check_ok(table->event_record(device, rig->fork, rig->main), "event_record");
-    check_ok(table->stream_wait(device, rig->side, rig->fork), "stream_wait");
-    check_ok(table->to_host(device, rig->out, rig->memory, N, rig->side), "to_host");
-    check_ok(table->event_record(device, rig->join, rig->side), "event_record");
+    CHECK_OK(dt_fill(&rig->cuda, rig->memory, 5, N, rig->main));
+    CHECK_OK(dt_event_record(&rig->cuda, rig->fork, rig->main));
+    CHECK_OK(dt_stream_wait(&rig->cuda, rig->side, rig->fork));
+    CHECK_OK(dt_to_host(&rig->cuda, rig->out, rig->memory, N, rig->side));
+    CHECK_OK(dt_event_record(&rig->cuda, rig->join, rig->side));
     if (!lost)
-        check_ok(table->stream_wait(device, rig->main, rig->join), "stream_wait");
+        CHECK_OK(dt_stream_wait(&rig->cuda, rig->main, rig->join));
 }
 
 // What other threads do breaks no capture.
@@ -345,59 +341,55 @@ static void *other_thread(void *context)
 {
     const struct graph_rig *rig = context;
     void *pinned = host_array(&rig->cuda, N), *memory = device_array(&rig->cuda, N);
-    rig->cuda.table->free_host(rig->cuda.device, pinned);
-    rig->cuda.table->free(rig->cuda.device, memory);
+    dt_free_host(&rig->cuda, pinned);
+    dt_free(&rig->cuda, memory);
     return NULL;
 }
 
 static void graphs(void)
 {
     struct graph_rig rig = open_rig();
-    const struct dt_device_table *table = rig.cuda.table;
-    struct dt_device *device = rig.cuda.device;
     struct dt_graph *graph = NULL;
     pthread_t other;
-    check_ok(table->capture_begin(device, rig.main), "capture_begin");
+    CHECK_OK(dt_capture_begin(&rig.cuda, rig.main));
     put_work(&rig, false);
     CHECK_INT(pthread_create(&other, NULL, other_thread, &rig), 0);
     CHECK_INT(pthread_join(other, NULL), 0);
-    check_ok(table->capture_end(device, rig.main, &graph), "capture_end");
+    CHECK_OK(dt_capture_end(&rig.cuda, rig.main, &graph));
     CHECK_INT(others(rig.out, N, 0), 0); // noted down, not done
     for (int launch = 0; launch < 3; launch++) {
         memset(rig.out, 1, N);
-        check_ok(table->graph_launch(device, graph, rig.main), "graph_launch");
-        check_ok(table->stream_sync(device, rig.main), "stream_sync");
+        CHECK_OK(dt_graph_launch(&rig.cuda, graph, rig.main));
+        CHECK_OK(dt_stream_sync(&rig.cuda, rig.main));
         CHECK_INT(others(rig.out, N, 5), 0);
     }
-    table->graph_destroy(device, graph);
-    table->graph_destroy(device, NULL);
+    dt_graph_destroy(&rig.cuda, graph);
+    dt_graph_destroy(&rig.cuda, NULL);
     close_rig(&rig);
 }
 
 static void broken_graphs(void)
 {
     struct graph_rig rig = open_rig();
-    const struct dt_device_table *table = rig.cuda.table;
-    struct dt_device *device = rig.cuda.device;
     struct dt_graph *graph = NULL;
     void *refused;
     DT_FAIL(DT_USER, NULL, "an old story");
-    CHECK_OK(table->capture_begin(device, rig.main));
+    CHECK_OK(dt_capture_begin(&rig.cuda, rig.main));
     CHECK_OK(dt_error_current()->code); // or it would be told as what broke the capture
     put_work(&rig, true);
-    dt_status status = table->capture_end(device, rig.main, &graph);
+    dt_status status = dt_capture_end(&rig.cuda, rig.main, &graph);
     expect(status, DT_MACHINE, "capturing a graph failed: ");
     expect(status, DT_MACHINE, "(cudaErrorStreamCaptureUnjoined)");
 
-    check_ok(table->capture_begin(device, rig.main), "capture_begin");
-    status = table->alloc(device, N, &refused);
+    CHECK_OK(dt_capture_begin(&rig.cuda, rig.main));
+    status = dt_alloc(&rig.cuda, N, &refused);
     expect(status, DT_MACHINE, "allocating 3000 bytes on GPU 0");
-    status = table->capture_end(device, rig.main, &graph);
+    status = dt_capture_end(&rig.cuda, rig.main, &graph);
     expect(status, DT_MACHINE, "broken by this error: \"allocating 3000 bytes on GPU 0");
     dt_error_clear();
 
     put_work(&rig, false); // the streams are as before
-    check_ok(table->stream_sync(device, rig.main), "stream_sync");
+    CHECK_OK(dt_stream_sync(&rig.cuda, rig.main));
     CHECK_INT(others(rig.out, N, 5), 0);
     close_rig(&rig);
 }
@@ -407,20 +399,18 @@ static void broken_graphs(void)
 static void cancelled_captures(void)
 {
     struct graph_rig rig = open_rig();
-    const struct dt_device_table *table = rig.cuda.table;
-    struct dt_device *device = rig.cuda.device;
     void *refused;
     for (int kind = 0; kind < 3; kind++) {
-        check_ok(table->capture_begin(device, rig.main), "capture_begin");
+        CHECK_OK(dt_capture_begin(&rig.cuda, rig.main));
         put_work(&rig, kind == 1);
         if (kind == 2)
-            CHECK_INT(table->alloc(device, N, &refused), DT_MACHINE);
+            CHECK_INT(dt_alloc(&rig.cuda, N, &refused), DT_MACHINE);
         dt_status status = DT_FAIL(DT_MACHINE, NULL, "an op failed");
-        table->capture_cancel(device, rig.main);
+        dt_capture_cancel(&rig.cuda, rig.main);
         expect(status, DT_MACHINE, "an op failed");
         memset(rig.out, 1, N);
         put_work(&rig, false);
-        check_ok(table->stream_sync(device, rig.main), "stream_sync");
+        CHECK_OK(dt_stream_sync(&rig.cuda, rig.main));
         CHECK_INT(others(rig.out, N, 5), 0);
     }
     dt_error_clear();

@@ -95,22 +95,21 @@ static void *added_on_cpu(const struct dt_backend *cpu, struct dt_gemm_args args
 // Two products, captured and launched twice. No descriptor is made by then.
 static void launch_captured(const struct dt_backend *cuda, const struct dt_gemm_args *args)
 {
-    const struct dt_device_table *table = cuda->table;
     struct dt_stream *stream = NULL;
     struct dt_graph *graph = NULL;
     atomic_int *made = cublaslt_variable("simt_cublaslt_made");
     int before = *made;
-    check_ok(table->stream_create(cuda->device, &stream), "stream_create");
-    check_ok(table->capture_begin(cuda->device, stream), "capture_begin");
+    CHECK_OK(dt_stream_create(cuda, &stream));
+    CHECK_OK(dt_capture_begin(cuda, stream));
     for (int i = 0; i < 2; i++)
         CHECK_OK(dt_gemm(cuda, args, stream));
-    check_ok(table->capture_end(cuda->device, stream, &graph), "capture_end");
+    CHECK_OK(dt_capture_end(cuda, stream, &graph));
     for (int i = 0; i < 2; i++)
-        check_ok(table->graph_launch(cuda->device, graph, stream), "graph_launch");
-    check_ok(table->stream_sync(cuda->device, stream), "stream_sync");
+        CHECK_OK(dt_graph_launch(cuda, graph, stream));
+    CHECK_OK(dt_stream_sync(cuda, stream));
     CHECK_INT(*made, before);
-    table->graph_destroy(cuda->device, graph);
-    table->stream_destroy(cuda->device, stream);
+    dt_graph_destroy(cuda, graph);
+    dt_stream_destroy(cuda, stream);
 }
 
 static void test_captured(const struct dt_backend *cuda, const struct dt_backend *cpu)
@@ -145,7 +144,6 @@ static void test_new_in_capture(const struct dt_backend *cuda)
 {
     struct problem p = {23, 32, 40, DT_BF16, DT_F32, false, true, false, 0};
     struct dt_gemm_args on_host = make_args(&p), args = on_host;
-    const struct dt_device_table *table = cuda->table;
     struct dt_stream *stream = NULL;
     void *a = copy_on(cuda, args.a.data), *b = copy_on(cuda, args.b.data), *c = fresh_c(&args);
     args.a.data = a, args.b.data = b, args.c.data = copy_on(cuda, c);
@@ -154,16 +152,16 @@ static void test_new_in_capture(const struct dt_backend *cuda)
         planned.c.rows++; // all shapes have one workspace, but this asks for that of another
     give_workspace(cuda, &planned);
     args.workspace = planned.workspace, args.workspace_bytes = planned.workspace_bytes;
-    check_ok(table->stream_create(cuda->device, &stream), "stream_create");
-    check_ok(table->capture_begin(cuda->device, stream), "capture_begin");
+    CHECK_OK(dt_stream_create(cuda, &stream));
+    CHECK_OK(dt_capture_begin(cuda, stream));
     check_fails(dt_gemm(cuda, &args, stream),
                 "the GEMM bf16 -> fp32 nt m23 n32 k40 ld 40 40 32 align 16 16 16 is new while");
-    table->capture_cancel(cuda->device, stream);
+    dt_capture_cancel(cuda, stream);
     dt_gemm_workspace(cuda, &args);
-    check_ok(table->capture_begin(cuda->device, stream), "capture_begin");
+    CHECK_OK(dt_capture_begin(cuda, stream));
     CHECK_OK(dt_gemm(cuda, &args, stream));
-    table->capture_cancel(cuda->device, stream);
-    table->stream_destroy(cuda->device, stream);
+    dt_capture_cancel(cuda, stream);
+    dt_stream_destroy(cuda, stream);
     free_on(cuda, args.c.data);
     free_on(cuda, b);
     free_on(cuda, a);
