@@ -6,6 +6,7 @@
 #include "model/hf.h"
 #include "model/model.h"
 
+#include "default_model.h"
 #include "scratch.h"
 
 struct model_folder {
@@ -19,15 +20,10 @@ struct model_folder {
 // language model.
 static inline struct dt_model_config small_config(const char *layers, const char *heads)
 {
-    struct dt_model_config config = {0};
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
-        dt_config_set_default(key, &config);
-    config.d_model = 40;
+    struct dt_model_config config = default_model(layers, 40, heads[0] ? 0 : 37);
     config.d_state = 5;
     config.head_dim = 20;
     config.attn_window = 30; // shorter than the sequences
-    config.vocab_size = heads[0] ? 0 : 37;
-    snprintf(config.layers, sizeof config.layers, "%s", layers);
     if (heads[0]) {
         config.frame_size = 19;
         snprintf(config.ids, sizeof config.ids, "7 9");

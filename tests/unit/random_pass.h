@@ -6,19 +6,17 @@
 #include "base/rng.h"
 #include "model/kinds.h"
 
+#include "default_model.h"
 #include "test.h"
 
 // The defaults with these kinds and small sizes, which are multiples of 8.
 static inline struct dt_model_config random_pass_config(const char *stem, const char *layers,
                                                         const char *heads)
 {
-    struct dt_model_config c = {0};
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
-        dt_config_set_default(key, &c);
+    struct dt_model_config c = default_model(layers, 24, 40);
     snprintf(c.stem, sizeof c.stem, "%s", stem);
-    snprintf(c.layers, sizeof c.layers, "%s", layers);
     snprintf(c.heads, sizeof c.heads, "%s", heads);
-    c.d_model = 24, c.vocab_size = 40, c.frame_size = 16, c.attn_window = 8;
+    c.frame_size = 16, c.attn_window = 8;
     c.n_head = 3, c.n_kv_head = 1, c.head_dim = 8, c.n_groups = 2, c.d_state = 4, c.d_rnn = 16,
     c.d_mlp = 40;
     CHECK_OK(dt_model_config_check(&c));

@@ -4,8 +4,8 @@
 
 #include "base/rng.h"
 #include "base/span.h"
-#include "model/model.h"
 
+#include "default_model.h"
 #include "scratch.h"
 
 struct small_model {
@@ -28,11 +28,9 @@ static inline float *small_model_array(const struct dt_params *params, uint64_t 
 // d_model 12, vocabulary 37 padded to 40, one layer, K 3, N 5.
 static inline struct small_model small_model_make(bool tied)
 {
-    struct small_model model = {0};
+    struct small_model model = {.config = default_model("", 12, 37)};
     struct dt_model_config *c = &model.config;
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
-        dt_config_set_default(key, c);
-    c->d_model = 12, c->n_layer = 1, c->vocab_size = 37;
+    c->n_layer = 1;
     c->d_state = 5, c->d_conv = 3, c->expand = 3, c->norm_eps = 1.25e-6;
     c->tie_embeddings = tied;
     CHECK_OK(dt_model_config_check(&model.config));

@@ -2,16 +2,11 @@
 // length of a sequence, and a state that does not age.
 #include "op_fixture.h"
 
-#include "model/model.h"
+#include "default_model.h"
 
 static struct dt_model_config make_config(void)
 {
-    struct dt_model_config config = {0};
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
-        dt_config_set_default(key, &config);
-    strcpy(config.layers, "attention*2");
-    config.d_model = 64;
-    config.vocab_size = 10;
+    struct dt_model_config config = default_model("attention*2", 64, 10);
     config.attn_window = 16;
     return config;
 }

@@ -3,8 +3,8 @@
 #include "comm/bucket_plan.h"
 
 #include "base/rng.h"
+#include "default_model.h"
 #include "kernels/sum_squares.h"
-#include "model/model.h"
 #include "test.h"
 
 enum { MB = 1000000, MIB = 1 << 20 };
@@ -116,15 +116,9 @@ static void test_any_rows(void)
 
 static struct planned rows_of(int64_t d_model, int64_t n_layer, int64_t vocab, bool tied)
 {
-    struct dt_model_config config = {.d_model = d_model,
-                                     .n_layer = n_layer,
-                                     .vocab_size = vocab,
-                                     .d_state = 16,
-                                     .d_conv = 4,
-                                     .expand = 2,
-                                     .norm_eps = 1e-5,
-                                     .tie_embeddings = tied,
-                                     .pad_vocab_multiple = 8};
+    struct dt_model_config config = default_model("", d_model, vocab);
+    config.n_layer = n_layer;
+    config.tie_embeddings = tied;
     struct dt_params params;
     CHECK_OK(dt_model_config_check(&config));
     CHECK_OK(dt_model_list(&config, &params, NULL));

@@ -1,9 +1,9 @@
 // The parameter table: its arithmetic, the distributions of initial values, and that these depend
 // on seed and name only.
 #include "base/rng.h"
-#include "model/model.h"
 #include "model/params.h"
 
+#include "default_model.h"
 #include "test.h"
 
 #include <xxhash.h>
@@ -283,15 +283,8 @@ static void test_spans(void)
 // 129,135,360 parameters: what state-spaces/mamba-130m has.
 static void test_published_size(void)
 {
-    struct dt_model_config config = {.d_model = 768,
-                                     .n_layer = 24,
-                                     .vocab_size = 50280,
-                                     .d_state = 16,
-                                     .d_conv = 4,
-                                     .expand = 2,
-                                     .norm_eps = 1e-5,
-                                     .tie_embeddings = true,
-                                     .pad_vocab_multiple = 64};
+    struct dt_model_config config = default_model("mamba*24", 768, 50280);
+    config.pad_vocab_multiple = 64;
     struct dt_params params = {0};
     CHECK_OK(dt_model_config_check(&config));
     CHECK_OK(dt_model_list(&config, &params, NULL));
@@ -305,15 +298,9 @@ static void test_published_size(void)
 // 128,989,632 parameters: what state-spaces/mamba2-130m has. A is between 1 and 16.
 static void test_published_mamba2(void)
 {
-    struct dt_model_config config = {.d_model = 768,
-                                     .layers = "mamba2*24",
-                                     .vocab_size = 50288,
-                                     .d_state = 128,
-                                     .d_conv = 4,
-                                     .expand = 2,
-                                     .norm_eps = 1e-5,
-                                     .tie_embeddings = true,
-                                     .pad_vocab_multiple = 16};
+    struct dt_model_config config = default_model("mamba2*24", 768, 50288);
+    config.d_state = 128;
+    config.pad_vocab_multiple = 16;
     struct dt_params params = {0};
     float least = INFINITY, most = 0;
     CHECK_OK(dt_model_config_check(&config));
@@ -336,15 +323,7 @@ static void test_published_mamba2(void)
 // Heads of mamba2: 64 channels each unless there are fewer; sizes that do not divide are refused.
 static void test_mamba2(void)
 {
-    struct dt_model_config config = {.d_model = 96,
-                                     .vocab_size = 19,
-                                     .pad_vocab_multiple = 8,
-                                     .d_state = 16,
-                                     .d_conv = 4,
-                                     .expand = 2,
-                                     .norm_eps = 1e-5,
-                                     .layers = "mamba2*2"},
-                           other;
+    struct dt_model_config config = default_model("mamba2*2", 96, 19), other;
     CHECK_OK(dt_model_config_check(&config));
     CHECK_INT(config.head_dim, 64);
     CHECK_INT(config.n_groups, 1);
