@@ -50,30 +50,16 @@ static inline const struct episode_types *plain_types(void)
     return &types;
 }
 
-static inline hid_t change(const char *name)
-{
-    hid_t file = H5Fopen(in_scratch(name), H5F_ACC_RDWR, H5P_DEFAULT);
-    CHECK(file >= 0, "cannot change %s", name);
-    return file;
-}
-
-static inline void remove_name(const char *name, const char *path)
-{
-    hid_t file = change(name);
-    CHECK(H5Ldelete(file, path, H5P_DEFAULT) >= 0, "cannot remove %s", path);
-    H5Fclose(file);
-}
-
 // n rows of `width` zeros.
 static inline void put_zeros(const char *name, const char *path, int n_dims, int64_t n,
                              int64_t width)
 {
     static const float zeros[LONGEST * 8];
-    hid_t file = change(name), type = H5T_IEEE_F32LE;
-    struct put what = {.name = path, .disk = type, .memory = type, .n_dims = n_dims, .data = zeros};
-    what.dims[0] = (hsize_t)n;
-    what.dims[1] = (hsize_t)width;
-    put(file, &what);
+    hid_t file = change(name);
+    if (n_dims == 1)
+        put_vector(file, path, H5T_IEEE_F32LE, n, zeros);
+    else
+        put_matrix(file, path, H5T_IEEE_F32LE, n, width, zeros);
     H5Fclose(file);
 }
 

@@ -46,6 +46,14 @@ static inline void put_vector(hid_t file, const char *name, hid_t type, int64_t 
     put(file, &(struct put){name, type, type, 1, {(hsize_t)n}, data, 0, 0, false, false});
 }
 
+// [rows, cols], stored as the data are.
+static inline void put_matrix(hid_t file, const char *name, hid_t type, int64_t rows, int64_t cols,
+                              const void *data)
+{
+    const struct put what = {name, type, type, 2, {(hsize_t)rows, (hsize_t)cols}, data, 0, 0, 0, 0};
+    put(file, &what);
+}
+
 static inline void put_attribute(hid_t file, const char *dataset, const char *name, hid_t disk,
                                  int64_t value)
 {
@@ -62,6 +70,32 @@ static inline hid_t new_file(const char *path)
     hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     CHECK(file >= 0, "cannot create %s", path);
     return file;
+}
+
+// A shard of the scratch folder, to change.
+static inline hid_t change(const char *name)
+{
+    hid_t file = H5Fopen(in_scratch(name), H5F_ACC_RDWR, H5P_DEFAULT);
+    CHECK(file >= 0, "cannot change %s", name);
+    return file;
+}
+
+static inline void remove_name(const char *name, const char *path)
+{
+    hid_t file = change(name);
+    CHECK(H5Ldelete(file, path, H5P_DEFAULT) >= 0, "cannot remove %s", path);
+    H5Fclose(file);
+}
+
+// Puts a vector into a shard of the scratch folder, in the place of one of that name.
+static inline void replace_vector(const char *name, const char *path, hid_t type, int64_t n,
+                                  const void *data)
+{
+    hid_t file = change(name);
+    if (H5Lexists(file, path, H5P_DEFAULT) > 0)
+        H5Ldelete(file, path, H5P_DEFAULT);
+    put_vector(file, path, type, n, data);
+    H5Fclose(file);
 }
 
 // A file with one vector.

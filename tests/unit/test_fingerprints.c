@@ -127,14 +127,8 @@ static void test_large(void)
 static void put_pairs(const int32_t *ids, const int32_t *labels)
 {
     hid_t file = new_file(in_scratch("pairs.h5"));
-    const int32_t *data[] = {ids, labels};
-    for (int i = 0; i < 2; i++)
-        put(file, &(struct put){.name = i ? "labels" : "input_ids",
-                                .disk = H5T_STD_I32LE,
-                                .memory = H5T_NATIVE_INT32,
-                                .n_dims = 2,
-                                .dims = {N / T, T},
-                                .data = data[i]});
+    put_matrix(file, "input_ids", H5T_STD_I32LE, N / T, T, ids);
+    put_matrix(file, "labels", H5T_STD_I32LE, N / T, T, labels);
     H5Fclose(file);
 }
 

@@ -174,20 +174,6 @@ static void test_changed_end(void)
 {
     static uint32_t tokens[LONG];
     const uint64_t starts[] = {0, 77};
-    const struct put what[] = {
-        {.name = "tokens",
-         .disk = H5T_STD_U32LE,
-         .memory = H5T_STD_U32LE,
-         .n_dims = 1,
-         .dims = {LONG},
-         .data = tokens},
-        {.name = "doc_starts",
-         .disk = H5T_STD_U64LE,
-         .memory = H5T_STD_U64LE,
-         .n_dims = 1,
-         .dims = {2},
-         .data = starts},
-    };
     const char *path = in_scratch("end.h5");
     put_alone(path, "tokens", H5T_STD_U32LE, LONG, tokens);
     struct dt_dataset *dataset = scan("end.h5");
@@ -197,8 +183,8 @@ static void test_changed_end(void)
     expect_some_error(&config, "end.h5 has changed");
     tokens[LONG - 1] = 0;
     hid_t file = new_file(path);
-    put(file, &what[0]);
-    put(file, &what[1]);
+    put_vector(file, "tokens", H5T_STD_U32LE, LONG, tokens);
+    put_vector(file, "doc_starts", H5T_STD_U64LE, 2, starts);
     H5Fclose(file);
     expect_some_error(&config, "end.h5 has changed");
     dt_dataset_free(dataset);

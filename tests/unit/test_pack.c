@@ -13,11 +13,6 @@
 #include <sys/wait.h>
 #include <xxhash.h>
 
-static void write_text(const char *name, const char *text)
-{
-    put_bytes(in_scratch(name), text, strlen(text));
-}
-
 static struct dt_pack_config config_of(const char *const *inputs, int n, const char *output)
 {
     return (struct dt_pack_config){
@@ -91,15 +86,15 @@ static void make_folder(void)
     mkdir(in_scratch("in"), 0777);
     mkdir(in_scratch("in/sub"), 0777);
     mkdir(in_scratch("in/.git"), 0777);
-    write_text("in/b.txt", "bbb");
-    write_text("in/B.txt", "BB");
-    write_text("in/sub/z.txt", "zz");
-    write_text("in/sub/\xc3\xa9", "\xc3\xa9");
-    write_text("in/empty", "");
-    write_text("in/.hidden", "hidden");
-    write_text("in/.git/config", "hidden");
+    put_text(in_scratch("in/b.txt"), "bbb");
+    put_text(in_scratch("in/B.txt"), "BB");
+    put_text(in_scratch("in/sub/z.txt"), "zz");
+    put_text(in_scratch("in/sub/\xc3\xa9"), "\xc3\xa9");
+    put_text(in_scratch("in/empty"), "");
+    put_text(in_scratch("in/.hidden"), "hidden");
+    put_text(in_scratch("in/.git/config"), "hidden");
     put_bytes(in_scratch("in/binary"), "ab\0cd", 5);
-    write_text("outside", "outside");
+    put_text(in_scratch("outside"), "outside");
     CHECK(symlink("../outside", in_scratch("in/link")) == 0, "no link");
     CHECK(symlink("nowhere", in_scratch("in/dangling")) == 0, "no link");
     CHECK(symlink("..", in_scratch("in/sub/loop")) == 0, "no link");
@@ -164,7 +159,7 @@ static void test_split(void)
     for (char c = 'a'; c < 'u'; c++) {
         char text[2] = {c, 0};
         snprintf(name, sizeof name, "many/%c", c);
-        write_text(name, text);
+        put_text(in_scratch(name), text);
     }
     config.force = true;
     for (int i = 0; i < 12; i++) {
@@ -195,7 +190,7 @@ static void test_split(void)
     config.val_fraction = 0.999;
     CHECK_OK(pack_one(config, in_scratch("many"), &result));
     CHECK_INT(result.train_tokens, 1);
-    write_text("single", "0123456789"); // one file: its tail
+    put_text(in_scratch("single"), "0123456789"); // one file: its tail
     config.val_fraction = 0.3;
     CHECK_OK(pack_one(config, in_scratch("single"), &result));
     CHECK_STR(read_side(config.output, "train", 1), "|0123456");
@@ -315,7 +310,7 @@ static void test_full_disk(void)
     struct dt_pack_result result;
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("full"));
     memset(bytes, 'x', sizeof bytes);
-    write_text("small", "small");
+    put_text(in_scratch("small"), "small");
     put_bytes(in_scratch("big"), bytes, sizeof bytes);
     CHECK_OK(pack_one(config, in_scratch("small"), &result));
     config.force = true;
@@ -340,9 +335,9 @@ static void test_leftovers(void)
     struct dt_pack_result result;
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("left"));
     mkdir(in_scratch("left"), 0777);
-    write_text("left/.train-00007.h5.tmp", "half");
-    write_text("left/notes.txt", "notes");
-    write_text("left/train-0001.h5", "not one of ours");
+    put_text(in_scratch("left/.train-00007.h5.tmp"), "half");
+    put_text(in_scratch("left/notes.txt"), "notes");
+    put_text(in_scratch("left/train-0001.h5"), "not one of ours");
     CHECK_OK(pack_one(config, in_scratch("in"), &result));
     CHECK_INT(entries(config.output), 3);
     CHECK(!dt_file_exists(in_scratch("left/.train-00007.h5.tmp")), "a leftover stays");
@@ -393,8 +388,8 @@ static void test_verify_pairs(void)
         hid_t file = new_file(in_scratch("pairs.h5")), i32 = H5T_STD_I32LE;
         ids[33] = i == 1 ? -1 : 1;
         labels[34] = i == 2 ? -5 : -100;
-        put(file, &(struct put){"input_ids", i32, i32, 2, {10, 4}, ids, 0, 0, false, false});
-        put(file, &(struct put){"labels", i32, i32, 2, {10, 4}, labels, 0, 0, false, false});
+        put_matrix(file, "input_ids", i32, 10, 4, ids);
+        put_matrix(file, "labels", i32, 10, 4, labels);
         H5Fclose(file);
         if (i == 0)
             CHECK_OK(dt_verify_shard(in_scratch("pairs.h5"), false, &shard));

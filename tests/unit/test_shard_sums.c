@@ -114,7 +114,7 @@ static void test_changed_start(void)
 enum part { INODE, SECONDS, NANOSECONDS, SIZE, PARTS }; // of what tells one file from another
 
 // Damages the document start at byte `at` of r00.h5 so that the file differs in this part alone.
-static void change(int64_t at, enum part part)
+static void damage(int64_t at, enum part part)
 {
     const char *path = in_scratch("r00.h5"), *changed = path;
     struct stat before;
@@ -151,7 +151,7 @@ static void test_replaced(void)
             CHECK_OK(dt_shard_cache_open(dataset, &shards));
             for (int i = 0; i <= (closed ? DT_OPEN_SHARDS : 0); i++)
                 CHECK_OK(dt_shard_cache_get(shards, i, true, &reader));
-            change(at, part);
+            damage(at, part);
             if (!closed)
                 dt_shard_cache_refresh(shards);
             expect(dt_shard_cache_get(shards, 0, true, &reader), path, "checksum mismatch");
@@ -161,23 +161,9 @@ static void test_replaced(void)
     dt_dataset_free(dataset);
 }
 
-static void delete_starts(const char *path)
+static void delete_attribute(const char *shard, const char *name)
 {
-    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
-    CHECK(H5Ldelete(file, "doc_starts", H5P_DEFAULT) >= 0, "no /doc_starts");
-    H5Fclose(file);
-}
-
-static void put_starts(const char *path, int64_t n, const uint64_t *starts)
-{
-    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
-    put_vector(file, "doc_starts", H5T_STD_U64LE, n, starts);
-    H5Fclose(file);
-}
-
-static void delete_attribute(const char *path, const char *name)
-{
-    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    hid_t file = change(shard);
     CHECK(H5Adelete_by_name(file, "tokens", name, H5P_DEFAULT) >= 0, "no %s", name);
     H5Fclose(file);
 }
@@ -186,21 +172,21 @@ static void test_missing_starts(void)
 {
     static const uint64_t starts[] = {0, 500, 700};
     const char *path = write_packed("missing.h5");
-    delete_starts(path);
+    remove_name("missing.h5", "doc_starts");
     expect_verify(path, "/doc_starts is missing");
     expect_scan(path, "/doc_starts is missing");
-    put_starts(path, 3, starts);
+    replace_vector("missing.h5", "doc_starts", H5T_STD_U64LE, 3, starts);
     expect_verify(path, "/doc_starts has 3 entries; doc_starts_count of /tokens says 84");
     expect_scan(path, "/doc_starts has 3 entries; doc_starts_count of /tokens says 84");
-    delete_attribute(path, "doc_starts_count");
+    delete_attribute("missing.h5", "doc_starts_count");
     expect_scan(path, "doc_starts_xxh3 without doc_starts_count");
-    delete_attribute(path, "doc_starts_xxh3"); // as shards were written before
+    delete_attribute("missing.h5", "doc_starts_xxh3"); // as shards were written before
     expect_verify(path, NULL);
     expect_loader(path, true, NULL);
-    delete_starts(path);
+    remove_name("missing.h5", "doc_starts");
     expect_verify(path, NULL);
     path = write_packed("half.h5");
-    delete_attribute(path, "doc_starts_xxh3");
+    delete_attribute("half.h5", "doc_starts_xxh3");
     expect_scan(path, "doc_starts_count without doc_starts_xxh3");
 }
 
@@ -221,7 +207,7 @@ static void test_no_start(void)
     CHECK(with->shards[0].last_hash != without->shards[0].last_hash, "documents do not count");
     dt_dataset_free(with);
     dt_dataset_free(without);
-    delete_starts(path);
+    remove_name("none.h5", "doc_starts");
     expect_verify(path, "/doc_starts is missing");
 }
 

@@ -274,40 +274,37 @@ static void test_damaged_types(void)
     CHECK_INT(remove(in_scratch("bool.h5")), 0);
 }
 
-static void write_pairs(const char *name, hsize_t n, hsize_t labels, hsize_t row, hid_t type,
-                        bool tokens)
-{
-    hsize_t label_row = labels > 100 ? row - 1 : row;
-    static const int32_t zeros[2 * N * T];
-    hid_t file = new_file(in_scratch(name));
-    struct put what = {"input_ids", type, H5T_NATIVE_INT32, 2, {n, row}, zeros, 0, 0, false, false};
-    put(file, &what);
-    what.name = "labels";
-    what.dims[0] = labels;
-    what.dims[1] = label_row;
-    if (labels > 0)
-        put(file, &what);
-    struct put also = u16(good);
-    if (tokens)
-        put(file, &also);
-    H5Fclose(file);
-}
-
 static void test_pairs(void)
 {
-    write_pairs("both.h5", 5, 5, T, H5T_STD_I32LE, true);
-    expect_bad(in_scratch("both.h5"), "both /tokens and /input_ids");
-    write_pairs("n.h5", 5, 4, T, H5T_STD_I32LE, false);
-    expect_bad(in_scratch("n.h5"), "/input_ids is [5, 16], /labels is [4, 16]");
-    write_pairs("labels-row.h5", 101, 101, T, H5T_STD_I32LE, false);
-    expect_bad(in_scratch("labels-row.h5"), "/input_ids is [101, 16], /labels is [101, 15]");
-    write_pairs("row.h5", 5, 5, T + 1, H5T_STD_I32LE, false);
-    expect_bad(in_scratch("row.h5"), "17 tokens long, data.seq_len is 16");
-    write_pairs("half-pair.h5", 5, 0, T, H5T_STD_I32LE, false);
-    expect_bad(in_scratch("half-pair.h5"), "without /labels");
-    write_pairs("long.h5", 5, 5, T, H5T_STD_I64LE, false);
-    expect_bad(in_scratch("long.h5"), "signed 64-bit");
-    write_pairs("pairs.h5", 5, 5, T, H5T_STD_I32LE, false);
+    static const struct {
+        const char *name;
+        hsize_t n, labels, row; // of /input_ids, and of /labels; more than 100: shorter labels
+        bool long_ids, tokens;
+        const char *phrase; // NULL: it is fine
+    } cases[] = {
+        {"both.h5", 5, 5, T, false, true, "both /tokens and /input_ids"},
+        {"n.h5", 5, 4, T, false, false, "/input_ids is [5, 16], /labels is [4, 16]"},
+        {"labels.h5", 101, 101, T, false, false, "/input_ids is [101, 16], /labels is [101, 15]"},
+        {"row.h5", 5, 5, T + 1, false, false, "17 tokens long, data.seq_len is 16"},
+        {"half-pair.h5", 5, 0, T, false, false, "without /labels"},
+        {"long.h5", 5, 5, T, true, false, "signed 64-bit"},
+        {"pairs.h5", 5, 5, T, false, false, NULL},
+    };
+    static const int64_t zeros[2 * N * T];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        hid_t file = new_file(in_scratch(cases[i].name));
+        hid_t type = cases[i].long_ids ? H5T_STD_I64LE : H5T_STD_I32LE;
+        hsize_t label_row = cases[i].labels > 100 ? cases[i].row - 1 : cases[i].row;
+        put_matrix(file, "input_ids", type, cases[i].n, cases[i].row, zeros);
+        if (cases[i].labels > 0)
+            put_matrix(file, "labels", type, cases[i].labels, label_row, zeros);
+        struct put also = u16(good);
+        if (cases[i].tokens)
+            put(file, &also);
+        H5Fclose(file);
+        if (cases[i].phrase)
+            expect_bad(in_scratch(cases[i].name), cases[i].phrase);
+    }
     struct dt_dataset *dataset = expect_good(in_scratch("pairs.h5"));
     CHECK_STR(dataset->kind->name, "pairs");
     CHECK_INT(dataset->windows, 5);

@@ -60,15 +60,17 @@ static void write_frames(hid_t type)
     H5Fclose(file);
 }
 
-static int64_t read_statistics(float *mean, float *deviation)
+// Of the frames of a shard; how many columns are constant. `note` is told how much was read.
+static int64_t read_statistics(const char *name, void (*note)(void *, double), double *share,
+                               float *mean, float *deviation)
 {
     struct dt_scan_rules rules = {.seq_len = 16, .inputs = "frames", .targets = "actions"};
     struct dt_dataset *dataset;
     struct dt_shard_cache *shards;
-    CHECK_OK(dt_dataset_scan(in_scratch("scales.h5"), &rules, &dataset));
+    CHECK_OK(dt_dataset_scan(in_scratch(name), &rules, &dataset));
     double *blocks = calloc((size_t)dt_statistics_size(dataset), sizeof *blocks);
     CHECK_OK(dt_shard_cache_open(dataset, &shards));
-    CHECK_OK(dt_statistics_read(shards, 0, 1, blocks, NULL, NULL));
+    CHECK_OK(dt_statistics_read(shards, 0, 1, blocks, note, share));
     int64_t constant = dt_statistics_finish(dataset, blocks, mean, deviation);
     dt_shard_cache_close(shards);
     dt_dataset_free(dataset);
@@ -80,7 +82,7 @@ static void test_scales(hid_t type)
 {
     float mean[F], deviation[F];
     write_frames(type);
-    CHECK_INT(read_statistics(mean, deviation), F - VARYING);
+    CHECK_INT(read_statistics("scales.h5", NULL, NULL, mean, deviation), F - VARYING);
     for (int64_t c = 0; c < F; c++) {
         double sum = 0, squares = 0, farthest = 0;
         for (int64_t row = 0; row < ROWS; row++) { // in fp32, as training does it
@@ -117,28 +119,16 @@ static void test_pieces(void)
     static uint8_t frames[FRAMES][WIDTH];
     static const double targets[FRAMES] = {0};
     static float mean[WIDTH], deviation[WIDTH];
-    struct dt_scan_rules rules = {.seq_len = 16, .inputs = "frames", .targets = "actions"};
-    struct dt_dataset *dataset;
-    struct dt_shard_cache *shards;
     double share = 0;
     for (int64_t i = 0; i < FRAMES; i++)
         for (int64_t c = 0; c < WIDTH; c++)
             frames[i][c] = (uint8_t)((i * 7 + c * 13) % 251);
     hid_t file = new_file(in_scratch("wide.h5"));
-    put(file, &(struct put){.name = "frames",
-                            .disk = H5T_STD_U8LE,
-                            .memory = H5T_NATIVE_UINT8,
-                            .n_dims = 2,
-                            .dims = {FRAMES, WIDTH},
-                            .data = frames});
+    put_matrix(file, "frames", H5T_STD_U8LE, FRAMES, WIDTH, frames);
     put_vector(file, "actions", H5T_IEEE_F64LE, FRAMES, targets);
     H5Fclose(file);
-    CHECK_OK(dt_dataset_scan(in_scratch("wide.h5"), &rules, &dataset));
-    double *blocks = calloc((size_t)dt_statistics_size(dataset), sizeof *blocks);
-    CHECK_OK(dt_shard_cache_open(dataset, &shards));
-    CHECK_OK(dt_statistics_read(shards, 0, 1, blocks, note_share, &share));
+    CHECK_INT(read_statistics("wide.h5", note_share, &share, mean, deviation), 0);
     CHECK(share == 1, "%g of the frames were read", share);
-    CHECK_INT(dt_statistics_finish(dataset, blocks, mean, deviation), 0);
     for (int64_t c = 0; c < WIDTH; c += 1021) {
         double sum = 0;
         for (int64_t i = 0; i < FRAMES; i++)
@@ -146,9 +136,6 @@ static void test_pieces(void)
         CHECK(fabs((double)mean[c] - sum / FRAMES) < 1e-4, "column %lld: mean %g, not %g",
               (long long)c, (double)mean[c], sum / FRAMES);
     }
-    dt_shard_cache_close(shards);
-    dt_dataset_free(dataset);
-    free(blocks);
 }
 
 int main(void)
