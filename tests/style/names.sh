@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every file that src/README.md names is there, and every `path:name` is in that file.
+# Every file that src/README.md names is there, and every `path:name` is in that file. With a build folder: every test
+# that tests/README.md names for a promise exists.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 status=0 names=0
@@ -18,4 +19,14 @@ while IFS=: read -r file name; do
     fi
 done < <(named)
 [ $names -gt 40 ] || { echo "only $names names were found in src/README.md" >&2; exit 1; }
+
+promises() { # the last column of the table of promises
+    sed -n '/^## What users are promised/,/^## Run/s/^| .* | \(`.*\) |$/\1/p' tests/README.md
+}
+if [ -n "${1:-}" ]; then
+    ctest --test-dir "$1" -N | sed -n 's/^ *Test *#[0-9]*: \([^ ]*\).*/\1/p' | sort >"$1/all_tests.txt"
+    missing=$(promises | grep -o '`[^`]*`' | tr -d '`' | sort -u | comm -23 - "$1/all_tests.txt")
+    [ -z "$missing" ] || { echo "tests/README.md names tests that do not exist:" $missing >&2; status=1; }
+    [ "$(promises | wc -l)" -gt 15 ] || { echo "the promises of tests/README.md were not found" >&2; status=1; }
+fi
 exit $status
