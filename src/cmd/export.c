@@ -35,7 +35,9 @@ static dt_status write_files(const char *dir, struct dt_model *model)
     DT_TRY(dt_hf_config_text(dt_model_config(model), &text));
     dt_status status = dt_write_synced(path, text, (int64_t)strlen(text));
     free(text);
-    return status;
+    DT_TRY(status);
+    DT_TRY(dt_fsync_dir(dir));
+    return dt_fsync_parent(dir);
 }
 
 // Through a model, whose linear layers say which rows become int8.

@@ -17,10 +17,14 @@ check "a checkpoint's folder is synced after its MANIFEST and before it gets its
     / rename .*\/checkpoints\/step-/ { bad += !synced || named; named = 1; whole = synced = 0 }
     / fsync .*\/checkpoints$/ { named = 0 }
     END { exit bad > 0 || named }' sync.log
-check "the curve was synced before each of them" awk '
-    / fsync .*\/metrics.jsonl$/ { synced = 1 }
-    / rename .*\/checkpoints\/step-/ { bad += !synced; synced = 0 }
+check "the curve and TensorBoard's events were synced before each of them" awk '
+    / fsync .*\/metrics.jsonl$/ { curve = 1 }
+    / fsync .*\/events.out.tfevents/ { events = 1 }
+    / rename .*\/checkpoints\/step-/ { bad += !curve || !events; curve = events = 0 }
     END { exit bad > 0 }' sync.log
+check "an export" env FAULT="call=fsync" FAULT_LOG="$PWD/export.log" LD_PRELOAD="$library" "$dtrain" export runs/synced exported
+check "… its files, their folder and the folder's name last: $(cut -d' ' -f2- export.log)" test "$(sed 's|.*/||' export.log | tr '\n' ' ')" = \
+    "model.safetensors config.json exported ${PWD##*/} "
 
 # A disk so slow that rank 1 waits for a save longer than comm.timeout_s: rank 0 is at work, not stalled.
 check "a save longer than comm.timeout_s" env FAULT="call=fsync at=1 times=0 do=600" \

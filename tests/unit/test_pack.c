@@ -4,6 +4,7 @@
 #include "data/h5_reader.h"
 #include "data/h5_starts.h"
 #include "data/pack.h"
+#include "durable.h"
 #include "shards.h"
 
 #include <dirent.h>
@@ -343,6 +344,20 @@ static void test_leftovers(void)
     CHECK(!dt_file_exists(in_scratch("left/.train-00007.h5.tmp")), "a leftover stays");
 }
 
+// Shards outlast a power failure: the bytes, again with the vocabulary, the names, their folder.
+static void test_durable(void)
+{
+    struct dt_pack_result result;
+    struct dt_pack_config config = config_of(NULL, 0, in_scratch("lasting"));
+    put_bytes(in_scratch("some"), "some text", 9);
+    config.val_fraction = 0.5;
+    durable[0] = 0;
+    CHECK_INT(pack_one(config, in_scratch("some"), &result), DT_OK);
+    CHECK_STR(durable, "fsync .train-00000.h5.tmp\nfsync .val-00000.h5.tmp\n"
+                       "fsync .train-00000.h5.tmp\nfsync .val-00000.h5.tmp\n"
+                       "rename train-00000.h5\nrename val-00000.h5\nfsync lasting\n");
+}
+
 static void expect_damage(const char *path, const char *phrase)
 {
     struct dt_shard shard;
@@ -352,7 +367,8 @@ static void expect_damage(const char *path, const char *phrase)
 static void test_verify(void)
 {
     static uint16_t tokens[RAW];
-    static uint64_t starts[] = {0, 500, 400};
+    enum { BAD = 3 * 1024 - 1 }; // starts are read 1024 at a time
+    static uint64_t starts[BAD + 1] = {0, 500, 400};
     struct dt_pack_result result;
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("verify"));
     put_bytes(in_scratch("zeros"), tokens, sizeof tokens);
@@ -378,6 +394,14 @@ static void test_verify(void)
     put_vector(file, "doc_starts", H5T_STD_U64LE, 3, starts);
     H5Fclose(file);
     expect_damage(in_scratch("docs.h5"), "/doc_starts[2] is 400");
+    for (uint64_t i = 0; i < BAD; i++)
+        starts[i] = 2 * i;
+    starts[BAD] = 7;
+    file = new_file(in_scratch("docs.h5"));
+    put_vector(file, "tokens", H5T_STD_U16LE, RAW, tokens);
+    put_vector(file, "doc_starts", H5T_STD_U64LE, BAD + 1, starts);
+    H5Fclose(file);
+    expect_damage(in_scratch("docs.h5"), "/doc_starts[3071] is 7");
 }
 
 static void test_verify_pairs(void)
@@ -416,6 +440,7 @@ int main(void)
     test_refusals();
     test_full_disk();
     test_leftovers();
+    test_durable();
     test_verify();
     test_verify_pairs();
     remove_scratch();

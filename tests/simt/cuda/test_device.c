@@ -3,6 +3,7 @@
 // order that the device may take.
 #include "device_fixture.h"
 
+#include "backend/op_times.h"
 #include "base/arena.h"
 
 #include <pthread.h>
@@ -294,6 +295,36 @@ static void events(void)
     dt_backend_close(&cuda);
 }
 
+// A step of more ops than there are stamps for: the rest is not timed, and writes no stamp.
+static void many_times(void)
+{
+    enum { TIMED = 16384, CALLS = TIMED + 3 };
+    struct dt_backend cuda = open_cuda();
+    struct dt_stream *stream = stream_of(&cuda);
+    struct dt_trace_counter counters[DT_TRACE_COUNTERS];
+    const struct dt_op_cost cost = {.bytes = 2};
+    struct dt_op_times *times;
+    CHECK_OK(dt_trace_open(0));
+    CHECK_OK(dt_op_times_create(&cuda, NULL, &times));
+    CHECK_INT(dt_memory_in_use(&cuda), 2 * TIMED * sizeof(uint64_t));
+    dt_op_times_start(times, DT_LANE_OP);
+    for (int i = 0; i < CALLS; i++) {
+        CHECK_OK(dt_op_times_begin(times, stream));
+        CHECK_OK(dt_op_times_end(times, DT_LANE_OP, "op", &cost, stream));
+    }
+    CHECK_OK(dt_op_times_stop(times, stream));
+    CHECK_OK(dt_stream_sync(&cuda, stream));
+    dt_op_times_collect(times);
+    CHECK_INT(dt_trace_counters(counters), 1);
+    CHECK_INT(counters[0].count, TIMED);
+    CHECK_NEAR(counters[0].work.bytes, 2 * TIMED, 0);
+    CHECK(counters[0].seconds > 0, "%d ops took %g s", TIMED, counters[0].seconds);
+    dt_op_times_destroy(times);
+    dt_trace_close();
+    dt_stream_destroy(&cuda, stream);
+    dt_backend_close(&cuda);
+}
+
 // ---- graphs
 
 struct graph_rig {
@@ -450,6 +481,7 @@ static const struct test_case cases[] = {
     CASE(peak, "SIMT_NAME=NVIDIA GeForce RTX 4090 Laptop GPU", "PEAK=0"),
     CASE(peak, "SIMT_NAME=NVIDIA L400", "PEAK=0"),
     CASE(out_of_memory, "SIMT_MEMORY=4194304"),
+    CASE(many_times),
 };
 static const struct test_case ordered_cases[] = {
     CASE(allocation), CASE(copies),        CASE(events),
