@@ -21,6 +21,16 @@ python() { # a script that asserts, with its arguments
 # ---- collectives
 check "bench --comm on two ranks" ranks 2 bench --comm --last 64K --factor 32 --seconds 0.001 --type bf16 --json >comm.json
 check "… every collective, without a wrong value" test "$(grep -c '"wrong":0,' comm.json)" -eq 15
+# algbw: the array over the median time; busbw: of two ranks an all-reduce moves all of it both ways, blocks half of it.
+check "… with the bandwidths of their times" python <<'PY'
+import json
+for row in map(json.loads, open("comm.json")):
+    bandwidth = row["bytes"] / row["median_us"] / 1e3
+    assert abs(row["algbw_gb_per_s"] / bandwidth - 1) < 0.01 + 1e-5 / bandwidth, row
+    factor = {"reduce-scatter": 0.5, "all-gather": 0.5}.get(row["collective"], 1)
+    assert abs(row["busbw_gb_per_s"] / bandwidth / factor - 1) < 0.01 + 2e-5 / bandwidth, row
+    assert row["min_us"] <= row["median_us"] <= row["max_us"] and row["count"] * 2 == row["bytes"], row
+PY
 ranks 2 bench --comm --last 2M --factor 512 --collective all-gather --seconds 0.001 --max-memory 1 >comm.txt 2>comm.log
 check "what needs too much memory is skipped" test "$(grep -c '^  mpi  *all-gather' comm.txt)" -eq 2
 check "… with a word" grep -q 'mpi: skipping arrays of 2097152 bytes and more: .*(--max-memory)' comm.log

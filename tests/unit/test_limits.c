@@ -1,0 +1,66 @@
+// The limits of a device, as `dtrain bench` measures them, where its ops take known times: the
+// clock of this program stands still but for them.
+#include "bench/ops.h"
+
+#include "test.h"
+
+#include <time.h>
+
+static const double copy_s = 5e-3, round_s = 1e-4;
+static double now = 1;
+
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+    (void)clock;
+    *t = (struct timespec){(time_t)now, (long)(1e9 * (now - (double)(time_t)now))};
+    return 0;
+}
+
+static dt_status small_memory(struct dt_device *device, struct dt_device_info *info)
+{
+    dt_status status = dt_cpu_device_table.info(device, info);
+    info->memory_free = 32 << 20;
+    return status;
+}
+
+static dt_status slow_copy(struct dt_device *device, void *to, const void *from, int64_t bytes,
+                           struct dt_stream *stream)
+{
+    (void)device, (void)stream;
+    memcpy(to, from, (size_t)bytes);
+    now += copy_s;
+    return DT_OK;
+}
+
+// Each kind takes twice as long as the one before.
+static dt_status slow_spin(struct dt_device *device, const struct dt_spin_args *a,
+                           struct dt_stream *stream)
+{
+    (void)device, (void)stream;
+    now += round_s * (double)a->rounds * (1 << a->kind);
+    return DT_OK;
+}
+
+int main(void)
+{
+    struct dt_device_table table = dt_cpu_device_table;
+    struct dt_op_table op = dt_cpu_op_table;
+    struct dt_bench_rig rig = {0};
+    table.info = small_memory;
+    table.copy = slow_copy;
+    op.spin = slow_spin;
+    CHECK_OK(dt_backend_open("cpu", 0, 1, &rig.backend));
+    rig.backend.table = &table;
+    rig.backend.op = &op;
+    struct dt_bench_machine m = {.backend = &rig.backend, .timer = {.backend = &rig.backend}};
+    CHECK_OK(dt_bench_machine_measure_device(&rig, 0.1, &m));
+    const double values = 1 << 20;                            // of the arrays' 4 MiB
+    CHECK_NEAR(m.limits.copy, 2 * 4 * values / copy_s, 1e-5); // read and written
+    CHECK_NEAR(m.limits.exps, values / round_s, 1e-5);
+    CHECK_NEAR(m.limits.exp2s, values / round_s / 2, 1e-5);
+    CHECK_NEAR(m.limits.lanes, values / round_s / 4, 1e-5);
+    dt_free(&rig.backend, m.from);
+    dt_free(&rig.backend, m.to);
+    dt_backend_close(&rig.backend);
+    return test_end();
+}
