@@ -63,6 +63,13 @@ check "$name: the checkpoint of a bad step is gone" test ! -e runs/$name/checkpo
 check "$name: a whole run" ranks 2 "${common[@]}" data.train=odd.h5 run.name=$name-whole >$name-3.log 2>&1
 check "$name: the same bits" same_bits runs/$name/$last runs/$name-whole/$last
 
+name=due # a checkpoint is due at the second bad step: it is not owed any more after the rollback
+check "$name: a run" ranks 1 "${common[@]}" data.train=odd.h5 run.name=$name checkpoint.every=31 run.steps=118 >$name.log 2>&1
+check "$name: it saves when it is due: $(echo runs/$name/checkpoints/*)" test "$(cd runs/$name/checkpoints && echo step-*)" = \
+    "step-00000000 step-00000031 step-00000062 step-00000093 step-00000118"
+check "$name: the second epoch begins after all batches, of which three are left out" test \
+    "$(grep -m 1 '"epoch":1,' runs/$name/metrics.jsonl | grep -o '"step":[0-9]*')" = "\"step\":$((S - 3 + 1))"
+
 # A model that stays bad.
 "$shard_tool" pairs bad.h5 8 $T $S 60 100 ignored || exit 1
 name=bad

@@ -66,6 +66,17 @@ check "without graphs" ranks 1 small.ini run.name=plain run.device=cuda run.cuda
 check "graphs keep every bit" same_run alone-ascending plain
 check "on the CPU" ranks 1 small.ini run.name=cpu run.device=cpu >cpu.log 2>&1
 check "the losses of the CPU" same_losses runs/alone-ascending/metrics.jsonl runs/cpu/metrics.jsonl 1e-5
+
+# Two steps are in flight at a time: each is as long as the run advances by it, and no longer.
+check "steps one after another" ranks 1 small.ini run.name=times run.device=cuda run.steps=40 data.val= checkpoint.every=0 \
+    checkpoint.best=false log.eval_every=0 comm.verify_replicas=0 >times.log 2>&1
+sum() { awk -F"\"$1\":" '/"event":"train"/ { split($2, value, ","); sum += value[1] } END { print sum / 1000 }' runs/times/metrics.jsonl; }
+row() { sed -n "s/^  $1  *[0-9]*  *\([0-9.]*\) .*/\1/p" runs/times/profile.txt | head -n 1; }
+steps=$(sum step_ms) whole=$(sed -n '1s/.*, \([0-9.]*\) s;.*/\1/p' runs/times/profile.txt) waited=$(row 'waiting for the device')
+check "steps of $steps s in a run of $whole s that waited for $waited s" awk -v steps="$steps" -v whole="$whole" -v waited="$waited" \
+    'BEGIN { exit !(waited > 0 && steps >= 0.98 * waited && steps <= whole) }'
+check "the device is idle between steps: $(sum idle_ms) s, $(row 'between steps') s" awk -v idle="$(sum idle_ms)" -v between="$(row 'between steps')" \
+    'BEGIN { exit !(idle > 0 && between <= idle + 1e-4 && between >= idle - 1e-4) }'
 in_all_orders nccl 2 model.d_model=128 optim.shard=true
 in_all_orders mpi 2 model.d_model=128 optim.shard=true comm.backend=mpi comm.dtype=bf16
 finish
