@@ -325,10 +325,40 @@ static void test_memory(void)
           weight_bytes(DT_BF16, false), whole);
 }
 
+// No options, or all of them 0; and what the handle says of itself.
+static void test_defaults(void)
+{
+    struct model_folder folder = {.config = small_config("mamba gru", "")};
+    const struct dtrain_step_options zeros = {0}, two = {.threads = 2, .streams = 2};
+    const struct dtrain_step_options *const options[] = {NULL, &zeros, &two};
+    int64_t parameters = 0;
+    int before = thread_count();
+    write_model(&folder, "defaults");
+    for (int i = 0; i < folder.params.n; i++)
+        parameters += folder.params.rows[i].file_count;
+    for (int i = 0; i < 3; i++) {
+        struct dtrain_step_info info;
+        dtrain_step *handle = NULL;
+        float outputs[37];
+        CHECK_INT(dtrain_step_open(folder.path, options[i], &handle), DTRAIN_STEP_OK);
+        CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
+        CHECK_INT(info.streams, i < 2 ? 1 : 2);
+        CHECK_INT(info.threads, i < 2 ? 1 : 2);
+        CHECK_INT(info.weights, DTRAIN_STEP_FP32);
+        CHECK_INT(info.parameters, parameters);
+        step(handle, &info, 0, 1, 0, outputs);
+        if (i < 2)
+            check_threads(before);
+        dtrain_step_close(handle);
+    }
+    free_model(&folder);
+}
+
 int main(int argc, char **argv)
 {
     int64_t steps = argc > 1 ? atoll(argv[1]) : 20000;
     make_scratch();
+    test_defaults();
     for (int i = 0; dt_block_kinds[i]; i++)
         no_drift(dt_block_kinds[i]->name, steps);
     for (int i = 0; argc == 1 && dt_block_kinds[i]; i++) {
