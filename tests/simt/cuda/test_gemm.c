@@ -132,6 +132,35 @@ static void test_captured(const struct dt_backend *cuda, const struct dt_backend
     free_operands(&on_host);
 }
 
+// One shape, whose operands begin at 16 bytes, then each of them an element later in turn: what is
+// cached for aligned operands does not run where one is not.
+static void test_alignments(const struct dt_backend *cuda, const struct dt_backend *cpu)
+{
+    struct problem p = {16, 24, 40, DT_BF16, DT_F32, false, true, false, 8};
+    struct dt_gemm_args on_host = make_args(&p);
+    void *c = fresh_c(&on_host);
+    char *a = copy_on(cuda, on_host.a.data), *b = copy_on(cuda, on_host.b.data),
+         *twin = copy_on(cuda, c);
+    for (int which = 0; which < 4; which++) {
+        struct dt_gemm_args args = on_host, host = on_host;
+        int64_t shift_a = which == 1 ? 2 : 0, shift_b = which == 2 ? 2 : 0,
+                shift_c = which == 3 ? 4 : 0;
+        host.a.data = (char *)host.a.data + shift_a, host.b.data = (char *)host.b.data + shift_b;
+        args.a.data = a + shift_a, args.b.data = b + shift_b, args.c.data = twin + shift_c;
+        void *want = added_on_cpu(cpu, host, 1);
+        give_workspace(cuda, &args);
+        CHECK_OK(dt_gemm(cuda, &args, NULL));
+        copy_back(cuda, c, twin);
+        CHECK_INT(differences(&args, (char *)c + shift_c, want), 0);
+        RELEASE(want);
+    }
+    free_on(cuda, twin);
+    free_on(cuda, b);
+    free_on(cuda, a);
+    RELEASE(c);
+    free_operands(&on_host);
+}
+
 static void check_fails(dt_status status, const char *word)
 {
     CHECK_INT(status, DT_MACHINE);
@@ -243,6 +272,7 @@ int main(int argc, char **argv)
         return test_no_library();
     struct dt_backend cuda = open_cuda(), cpu = open_cpu(1);
     test_captured(&cuda, &cpu);
+    test_alignments(&cuda, &cpu);
     test_new_in_capture(&cuda);
     take_workspace(&cuda);
     CHECK_INT(dt_memory_in_use(&cuda), 0);
