@@ -8,7 +8,15 @@
 
 struct dt_accumulate_args {
     int64_t n;
-    const void *x; // [n] fp32, bf16 or fp64, in
+    const void *x;
     enum dt_dtype x_type;
-    void *y; // [n] fp32, or fp64 where x is, +=
+    void *y;
 };
+
+// clang-format off
+#define DT_ROWS_accumulate                             \
+    COUNT(n, n)                                        \
+    TYPE(T, x_type, DT_F64)                            \
+    ARRAY(IN,  1, n, T,                             x) \
+    ARRAY(ADD, 1, n, T == DT_F64 ? DT_F64 : DT_F32, y)
+// clang-format on

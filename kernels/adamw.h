@@ -22,14 +22,28 @@ struct dt_adamw_span {
 };
 
 struct dt_adamw_args {
-    int64_t n, first;  // element 0 of these arrays is element `first` of those that spans divide
-    float *weight;     // [n] fp32 masters, in and out
-    float *m, *v;      // [n] fp32 moments, in and out
-    const float *grad; // [n] fp32, in
-    dt_bf16 *copy;     // [n] bf16, =, or NULL
-    float *average;    // [n] fp32, in and out, or NULL: moving average of the weights
+    int64_t n, first; // element 0 of these arrays is element `first` of those that spans divide
+    float *weight;    // the masters
+    float *m, *v;     // the moments
+    const float *grad;
+    dt_bf16 *copy;
+    float *average; // moving average of the weights
     float beta1, beta2, eps, average_decay;
     int64_t n_spans;
-    const struct dt_adamw_span *spans;       // [n_spans] on the device, in
-    const struct dt_update_control *control; // one on the device, in
+    const struct dt_adamw_span *spans;
+    const struct dt_update_control *control;
 };
+
+// clang-format off
+#define DT_ROWS_adamw                                                        \
+    COUNT(n, n)                                                              \
+    RANGE(spans, n_spans, n > 0, DT_COUNT_MAX)                               \
+    NUMBER(beta1, 0.0, 1.0) NUMBER(beta2, 0.0, 1.0) NUMBER(eps, 0.0, 2.0)    \
+    NUMBER(average_decay, 0.0, 1.0)                                          \
+    ARRAY(ADD,           1, n,                        DT_F32,  weight, m, v) \
+    ARRAY(IN,            1, n,                        DT_F32,  grad)         \
+    ARRAY(OUT | OR_NULL, 1, n,                        DT_BF16, copy)         \
+    ARRAY(ADD | OR_NULL, 1, n,                        DT_F32,  average)      \
+    ARRAY(IN | CACHED,   1, spans * BYTES(*a->spans), DT_U8,   spans)        \
+    ARRAY(IN | CACHED,   1, BYTES(*a->control),       DT_U8,   control)
+// clang-format on

@@ -37,31 +37,60 @@ struct dt_attention_inputs {
     int64_t n_head, n_kv_head, width; // H, G, E
     int64_t window;                   // W
     double rope_base;                 // 0: no rotation
-    struct dt_view q;                 // [B·L, H·E]
-    struct dt_view k, v;              // [B·L, G·E]
-    const void *k0, *v0;              // [B, W-1, G·E] storage; NULL: nothing was before, or W = 1
-    const int32_t *count0;            // [B], in [0, W-1]; NULL with k0
-    const uint8_t *reset;             // [B, L], or NULL: none
+    struct dt_view q, k, v;
+    const void *k0, *v0;   // NULL: nothing was before, or W = 1
+    const int32_t *count0; // in [0, W-1]
+    const uint8_t *reset;  // NULL: none
 };
 
 struct dt_attention_forward_args {
     struct dt_attention_inputs in;
-    struct dt_view y; // [B·L, H·E], =
-    float *lse;       // [B·L, H], =, or NULL: no backward follows
-    void *k_last,
-        *v_last;         // [B, W-1, G·E] storage, =, not k0 and v0 themselves; NULL: not asked for
-    int32_t *count_last; // [B], =; NULL with k_last
-    void *workspace;     // angles, first visible positions; tiles of the CPU's threads
+    struct dt_view y;
+    float *lse;            // NULL: no backward follows
+    void *k_last, *v_last; // NULL: not asked for
+    int32_t *count_last;
+    void *workspace; // angles, first visible positions; tiles of the CPU's threads
     int64_t workspace_bytes;
 };
 
 struct dt_attention_backward_args {
     struct dt_attention_inputs in; // as in forward
-    struct dt_view y;              // [B·L, H·E], in: from forward
-    const float *lse;              // [B·L, H], in: from forward
-    struct dt_view dy;             // [B·L, H·E], in
-    struct dt_view dq;             // [B·L, H·E], =
-    struct dt_view dk, dv;         // [B·L, G·E], =
+    struct dt_view y;              // from forward
+    const float *lse;              // from forward
+    struct dt_view dy, dq, dk, dv;
     void *workspace;
     int64_t workspace_bytes;
 };
+
+// clang-format off
+#define DT_ATTENTION_INPUTS                                                     \
+    SIZE(B, in.batch) SIZE(L, in.length)                                        \
+    RANGE(E, in.width, 2, DT_ATTENTION_HEAD_MAX)                                \
+    RANGE(H, in.n_head, 1, DT_SIZE_MAX / E)                                     \
+    RANGE(G, in.n_kv_head, 1, H)                                                \
+    RANGE(W, in.window, 1, DT_ATTENTION_WINDOW_MAX)                             \
+    NUMBER(in.rope_base, 0.0, HUGE_VAL)                                         \
+    MULTIPLE(in.width, 2) MULTIPLE(in.n_head, G)                                \
+    STORAGE(T, in.q.dtype)                                                      \
+    ARRAY(IN,                           B * L,       H * E, T,      in.q)       \
+    ARRAY(IN,                           B * L,       G * E, T,      in.k, in.v) \
+    ARRAY(IN | CACHED | OR_NULL,        B * (W - 1), G * E, T,      in.k0)      \
+    ARRAY(IN | CACHED | NEED(a->in.k0), B * (W - 1), G * E, T,      in.v0)      \
+    ARRAY(IN | CACHED | NEED(a->in.k0), 1,           B,     DT_I32, in.count0)  \
+    ARRAY(IN | CACHED | OR_NULL,        B,           L,     DT_U8,  in.reset)
+#define DT_ROWS_attention_forward                                                 \
+    DT_ATTENTION_INPUTS                                                           \
+    ARRAY(OUT,                            B * L,       H * E, T,      y)          \
+    ARRAY(OUT | CACHED | OR_NULL,         B * L,       H,     DT_F32, lse)        \
+    ARRAY(OUT | CACHED | OR_NULL,         B * (W - 1), G * E, T,      k_last)     \
+    ARRAY(OUT | CACHED | NEED(a->k_last), B * (W - 1), G * E, T,      v_last)     \
+    ARRAY(OUT | CACHED | NEED(a->k_last), 1,           B,     DT_I32, count_last) \
+    APART(k_last, in.k0) APART(v_last, in.v0) APART(count_last, in.count0)
+#define DT_ROWS_attention_backward                   \
+    DT_ATTENTION_INPUTS                              \
+    ARRAY(IN,          B * L, H * E, T,      y)      \
+    ARRAY(IN | CACHED, B * L, H,     DT_F32, lse)    \
+    ARRAY(IN,          B * L, H * E, T,      dy)     \
+    ARRAY(OUT,         B * L, H * E, T,      dq)     \
+    ARRAY(OUT,         B * L, G * E, T,      dk, dv)
+// clang-format on

@@ -10,18 +10,30 @@
 
 struct dt_bias_forward_args {
     int64_t rows, width;
-    const float *bias; // [width] fp32, in
-    float *y;          // [rows, width] fp32, +=
+    const float *bias;
+    float *y;
     int64_t y_stride;
 };
 
 struct dt_bias_backward_args {
     int64_t rows, width;
     enum dt_dtype dtype; // of dy
-    const void *dy;      // [rows, width] fp32 or bf16, in
+    const void *dy;
     int64_t dy_stride;
-    float *dbias; // [width] fp32, = or, with accumulate, +=
+    float *dbias;
     bool accumulate;
     void *workspace; // sums of blocks
     int64_t workspace_bytes;
 };
+
+// clang-format off
+#define DT_ROWS_bias_forward                        \
+    SIZE(M, rows) SIZE(D, width)                    \
+    ARRAY(IN | CACHED, 1, D, DT_F32, bias)          \
+    STRIDED(ADD,         M, D, DT_F32, y, y_stride)
+#define DT_ROWS_bias_backward                          \
+    SIZE(M, rows) SIZE(D, width)                       \
+    STORAGE(T, dtype)                                  \
+    STRIDED(IN,           M, D, T,      dy, dy_stride) \
+    ARRAY(SUM | CACHED, 1, D, DT_F32, dbias)
+// clang-format on

@@ -7,8 +7,17 @@
 
 struct dt_cast_args {
     int64_t n;
-    const void *x; // [n], in
+    const void *x;
     enum dt_dtype x_type;
-    void *y; // [n], =; not x itself
+    void *y;
     enum dt_dtype y_type;
 };
+
+// clang-format off
+#define DT_ROWS_cast                      \
+    COUNT(n, n)                           \
+    STORAGE(X, x_type) STORAGE(Y, y_type) \
+    ARRAY(IN,  1, n, X, x)                \
+    ARRAY(OUT, 1, n, Y, y)                \
+    APART(y, x)
+// clang-format on

@@ -7,8 +7,15 @@
 
 struct dt_checksum_args {
     int64_t n;
-    const float *x;  // [n] fp32, in
-    uint64_t *sum;   // one on the device, =
+    const float *x;
+    uint64_t *sum;   // on the device
     void *workspace; // one uint64_t per DT_NORM_BLOCK elements
     int64_t workspace_bytes;
 };
+
+// clang-format off
+#define DT_ROWS_checksum                   \
+    COUNT(n, n)                            \
+    ARRAY(IN,           1, n, DT_F32, x)   \
+    ARRAY(OUT | CACHED, 1, 1, DT_U64, sum)
+// clang-format on

@@ -10,8 +10,18 @@
 enum { DT_COMMIT_UNIT = 16 };
 
 struct dt_commit_args {
-    int64_t bytes;                           // a multiple of DT_COMMIT_UNIT
-    const void *from;                        // [bytes], in; aligned to DT_COMMIT_UNIT, as `to` is
-    void *to;                                // [bytes], =; not `from`
-    const struct dt_update_control *control; // one on the device, in: of this step
+    int64_t bytes;
+    const void *from; // aligned to DT_COMMIT_UNIT, as `to` is
+    void *to;
+    const struct dt_update_control *control; // on the device: of this step
 };
+
+// clang-format off
+#define DT_ROWS_commit                                        \
+    COUNT(n, bytes)                                           \
+    MULTIPLE(bytes, DT_COMMIT_UNIT)                           \
+    ARRAY(IN,          1, n,                  DT_U8, from)    \
+    ARRAY(OUT,         1, n,                  DT_U8, to)      \
+    ARRAY(IN | CACHED, 1, BYTES(*a->control), DT_U8, control) \
+    APART(to, from)
+// clang-format on

@@ -21,28 +21,49 @@
 enum { DT_CONV1D_TAPS_MAX = 8 };
 
 struct dt_conv1d_silu_inputs {
-    int64_t batch, length; // B, L
-    int64_t taps;          // K
-    struct dt_view x;      // [B·L, D] storage (bf16 or fp32), row b·L + t
-    const float *weight;   // [D, K]
-    const float *bias;     // [D]
-    const void *x0;        // [B, K-1, D] storage, or NULL: zeros
-    const uint8_t *reset;  // [B, L], or NULL: none
+    int64_t batch, length, taps; // B, L, K
+    struct dt_view x;            // row b·L + t
+    const float *weight, *bias;
+    const void *x0;       // NULL: zeros
+    const uint8_t *reset; // NULL: none
 };
 
 struct dt_conv1d_silu_forward_args {
     struct dt_conv1d_silu_inputs in;
-    struct dt_view y; // [B·L, D] storage, =
-    void *x_last;     // [B, K-1, D] storage, = the last K-1 inputs, or NULL; not x0 itself
+    struct dt_view y;
+    void *x_last; // the last K-1 inputs
 };
 
 struct dt_conv1d_silu_backward_args {
     struct dt_conv1d_silu_inputs in; // as in forward
-    struct dt_view dy;               // [B·L, D] storage, in
-    struct dt_view dx;               // [B·L, D] storage, =
-    float *dweight;                  // [D, K], = or, with accumulate, +=
-    float *dbias;                    // [D], likewise
+    struct dt_view dy, dx;
+    float *dweight, *dbias;
     bool accumulate;
     void *workspace; // partial dweight and dbias
     int64_t workspace_bytes;
 };
+
+// clang-format off
+#define DT_CONV1D_SILU_INPUTS                                       \
+    SIZE(B, in.batch) SIZE(L, in.length)                            \
+    RANGE(K, in.taps, 1, DT_CONV1D_TAPS_MAX)                        \
+    SIZE(D, in.x.cols)                                              \
+    STORAGE(T, in.x.dtype)                                          \
+    ARRAY(IN,                    B * L,       D, T,      in.x)      \
+    ARRAY(IN | CACHED,           D,           K, DT_F32, in.weight) \
+    ARRAY(IN | CACHED,           1,           D, DT_F32, in.bias)   \
+    ARRAY(IN | CACHED | OR_NULL, B * (K - 1), D, T,      in.x0)     \
+    ARRAY(IN | CACHED | OR_NULL, B,           L, DT_U8,  in.reset)
+#define DT_ROWS_conv1d_silu_forward                          \
+    DT_CONV1D_SILU_INPUTS                                    \
+    ARRAY(OUT,                    B * L,       D, T, y)      \
+    ARRAY(OUT | CACHED | OR_NULL, B * (K - 1), D, T, x_last) \
+    APART(y, in.x) APART(x_last, in.x0)
+#define DT_ROWS_conv1d_silu_backward               \
+    DT_CONV1D_SILU_INPUTS                          \
+    ARRAY(IN,           B * L, D, T,      dy)      \
+    ARRAY(OUT,          B * L, D, T,      dx)      \
+    ARRAY(SUM | CACHED, D,     K, DT_F32, dweight) \
+    ARRAY(SUM | CACHED, 1,     D, DT_F32, dbias)   \
+    APART(dx, dy) APART(dx, in.x)
+// clang-format on

@@ -18,20 +18,34 @@ enum { DT_EMBED_RUN = 128 };
 struct dt_embed_forward_args {
     int64_t rows, width, vocab;
     enum dt_dtype dtype; // of table
-    const int32_t *ids;  // [rows], ids_stride apart, in
+    const int32_t *ids;
     int64_t ids_stride;
-    const void *table; // [vocab, width] storage, in
-    float *out;        // [rows, width] fp32, = or, with accumulate, +=
+    const void *table;
+    float *out;
     bool accumulate;
 };
 
 struct dt_embed_backward_args {
     int64_t rows, width, vocab;
-    const int32_t *ids; // [rows], ids_stride apart, in
+    const int32_t *ids;
     int64_t ids_stride;
-    const float *dout; // [rows, width] fp32, in
-    float *dtable;     // [vocab, width] fp32, = (0 where no row has the token), accumulate: +=
+    const float *dout;
+    float *dtable; // =: 0 where no row has the token
     bool accumulate;
     void *workspace; // ids sorted by token, stable; sums of runs
     int64_t workspace_bytes;
 };
+
+// clang-format off
+#define DT_ROWS_embed_forward                           \
+    SIZE(M, rows) SIZE(D, width) SIZE(V, vocab)         \
+    STORAGE(T, dtype)                                   \
+    STRIDED(IN,          M, 1, DT_I32, ids, ids_stride) \
+    ARRAY(IN | CACHED, V, D, T,      table)             \
+    ARRAY(SUM,         M, D, DT_F32, out)
+#define DT_ROWS_embed_backward                  \
+    SIZE(M, rows) SIZE(D, width) SIZE(V, vocab) \
+    STRIDED(IN,  M, 1, DT_I32, ids, ids_stride) \
+    ARRAY(IN,  M, D, DT_F32, dout)              \
+    ARRAY(SUM, V, D, DT_F32, dtable)
+// clang-format on

@@ -9,8 +9,18 @@
 #include "kernels/policy_loss.h"
 
 struct dt_encode_targets_args {
-    int64_t n;                                      // outputs, at most DT_OUTPUTS_MAX
+    int64_t n;                                      // outputs
     struct dt_output_slice outputs[DT_OUTPUTS_MAX]; // weight and smoothing are not read
-    struct dt_view targets; // [rows, target_width] fp32, in; classes as in policy_loss.h
-    struct dt_view out;     // [rows, cols] storage, = in the outputs' columns
+    struct dt_view targets;                         // classes as in policy_loss.h
+    struct dt_view out;                             // written in the outputs' columns
 };
+
+// clang-format off
+#define DT_ROWS_encode_targets                                \
+    SIZE(M, out.rows) SIZE(D, out.cols) SIZE(W, targets.cols) \
+    STORAGE(T, out.dtype)                                     \
+    RANGE(n, n, 1, DT_OUTPUTS_MAX)                            \
+    OUTPUTS(D, W)                                             \
+    ARRAY(IN,  M, W, DT_F32, targets)                         \
+    ARRAY(OUT, M, D, T,      out)
+// clang-format on

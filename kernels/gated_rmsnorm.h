@@ -19,21 +19,41 @@
 struct dt_gated_rmsnorm_forward_args {
     int64_t groups; // G
     float eps;
-    struct dt_view x, z; // [M, E], in
-    const float *weight; // [E], in
-    struct dt_view y;    // [M, E], =; may be x itself
-    float *rstd;         // [M, G], =, or NULL: no backward follows
+    struct dt_view x, z;
+    const float *weight;
+    struct dt_view y; // may be x itself
+    float *rstd;      // NULL: no backward follows
 };
 
 struct dt_gated_rmsnorm_backward_args {
     int64_t groups;
     struct dt_view x, z; // as in forward
     const float *weight;
-    const float *rstd;     // in: from forward
-    struct dt_view dy;     // [M, E], in
-    struct dt_view dx, dz; // [M, E], =
-    float *dweight;        // [E], = or, with accumulate, +=
+    const float *rstd; // from forward
+    struct dt_view dy, dx, dz;
+    float *dweight;
     bool accumulate;
     void *workspace; // partial dweight
     int64_t workspace_bytes;
 };
+
+// clang-format off
+#define DT_GATED_RMSNORM_INPUTS              \
+    SIZE(M, x.rows) SIZE(E, x.cols)          \
+    RANGE(G, groups, 1, E)                   \
+    MULTIPLE(x.cols, G)                      \
+    STORAGE(T, x.dtype)                      \
+    ARRAY(IN,          M, E, T,      x, z)   \
+    ARRAY(IN | CACHED, 1, E, DT_F32, weight)
+#define DT_ROWS_gated_rmsnorm_forward                 \
+    DT_GATED_RMSNORM_INPUTS                           \
+    NUMBER(eps, 0.0, 2.0)                             \
+    ARRAY(OUT,                    M, E, T,      y)    \
+    ARRAY(OUT | CACHED | OR_NULL, M, G, DT_F32, rstd)
+#define DT_ROWS_gated_rmsnorm_backward         \
+    DT_GATED_RMSNORM_INPUTS                    \
+    ARRAY(IN | CACHED,  M, G, DT_F32, rstd)    \
+    ARRAY(IN,           M, E, T,      dy)      \
+    ARRAY(OUT,          M, E, T,      dx, dz)  \
+    ARRAY(SUM | CACHED, 1, E, DT_F32, dweight)
+// clang-format on

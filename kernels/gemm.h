@@ -23,13 +23,11 @@
 enum { DT_GEMM_BATCH_MAX = 65535, DT_GEMM_FEW_ROWS = 8, DT_GEMM_INT8_K = 1 << 17 };
 
 struct dt_gemm_args {
-    struct dt_view a; // [m, k], or [k, m] with trans_a; in
-    struct dt_view b; // [k, n], or [n, k] with trans_b; in
-    struct dt_view c; // [m, n]; = or, with accumulate, +=
+    struct dt_view a, b, c;
     bool trans_a, trans_b, accumulate;
-    int64_t batch; // products, DT_GEMM_BATCH_MAX at most; 0: one, and steps are not read
+    int64_t batch; // products; 0: one, and steps are not read
     int64_t a_step, b_step, c_step;
-    const float *a_scale, *b_scale; // [m], [n] of int8 (kernels/quantize.h); in
+    const float *a_scale, *b_scale; // of int8 (kernels/quantize.h)
     void *workspace;
     int64_t workspace_bytes;
 };
@@ -57,3 +55,28 @@ static inline struct dt_gemm_args dt_gemm_product(const struct dt_gemm_args *arg
     }
     return one;
 }
+
+// clang-format off
+#define DT_ROWS_gemm                                                                   \
+    TYPE(A, a.dtype, DT_I8) TYPE(B, b.dtype, DT_I8)                                    \
+    STORAGE(C, c.dtype)                                                                \
+    LET(int8, A == DT_I8)                                                              \
+    DEMAND(A == B && (A != DT_F32 || C == A) && (!int8 || backend->op->int8),          \
+    "unsupported a.dtype %s, b.dtype %s, c.dtype %s",                                  \
+    dt_dtype_name(A), dt_dtype_name(B), dt_dtype_name(C))                              \
+    SIZE(m, c.rows) SIZE(n, c.cols)                                                    \
+    LIMIT(k, dt_gemm_k(a), 1, int8 ? DT_GEMM_INT8_K : DT_SIZE_MAX)                     \
+    RANGE(trans_a, trans_a, 0, !int8)                                                  \
+    RANGE(trans_b, trans_b, int8, 1)                                                   \
+    RANGE(accumulate, accumulate, 0, !int8)                                            \
+    RANGE(batch, batch, 0, int8 ? 1 : DT_GEMM_BATCH_MAX)                               \
+    RANGE(a_step, a_step, 0, DT_COUNT_MAX)                                             \
+    RANGE(b_step, b_step, 0, DT_COUNT_MAX)                                             \
+    RANGE(c_step, c_step, batch > 1, DT_COUNT_MAX)                                     \
+    ARRAY(IN,                       trans_a ? k : m, trans_a ? m : k, A,      a)       \
+    ARRAY(IN,                       trans_b ? n : k, trans_b ? k : n, B,      b)       \
+    ARRAY(SUM,                      m,               n,               C,      c)       \
+    ARRAY(IN | CACHED | NEED(int8), 1,               m,               DT_F32, a_scale) \
+    ARRAY(IN | CACHED | NEED(int8), 1,               n,               DT_F32, b_scale) \
+    APART(c, a) APART(c, b)
+// clang-format on

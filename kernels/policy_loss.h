@@ -35,18 +35,35 @@ struct dt_output_slice {
 
 struct dt_policy_loss_args {
     int64_t rows, width, target_width;
-    int64_t n; // outputs, at most DT_OUTPUTS_MAX
+    int64_t n; // outputs
     struct dt_output_slice outputs[DT_OUTPUTS_MAX];
-    const float *logits; // [rows, width] fp32, in
+    const float *logits;
     int64_t logits_stride;
-    const float *bias;    // [width] fp32, in
-    const float *targets; // [rows, target_width] fp32, in; a class is a whole number in [0, width)
-    const uint8_t *mask;  // [rows]: 0 or 1, or NULL: all count
+    const float *bias;
+    const float *targets; // a class is a whole number in [0, width)
+    const uint8_t *mask;  // 0 or 1; NULL: all count
     float scale;
-    enum dt_dtype dtype; // storage: of dlogits
-    void *dlogits;       // [rows, width] storage, =, or NULL; in fp32 it may be `logits` itself
+    enum dt_dtype dtype; // of dlogits
+    void *dlogits;       // NULL: not wanted; in fp32 it may be `logits` itself
     int64_t dlogits_stride;
-    struct dt_loss_sum *sum; // +=, of metrics the first 2n
+    struct dt_loss_sum *sum; // of metrics the first 2n
     void *workspace;
     int64_t workspace_bytes;
 };
+
+// clang-format off
+#define DT_ROWS_policy_loss                                                          \
+    SIZE(M, rows) SIZE(D, width) SIZE(W, target_width)                               \
+    STORAGE(T, dtype)                                                                \
+    RANGE(n, n, 1, DT_OUTPUTS_MAX)                                                   \
+    OUTPUTS(D, W)                                                                    \
+    STRIDED(IN,                    M, D,            DT_F32, logits, logits_stride)   \
+    ARRAY(IN | CACHED,           1, D,            DT_F32, bias)                      \
+    ARRAY(IN,                    M, W,            DT_F32, targets)                   \
+    ARRAY(IN | CACHED | OR_NULL, 1, M,            DT_U8,  mask)                      \
+    STRIDED(OUT | OR_NULL,         M, D,            T,      dlogits, dlogits_stride) \
+    ARRAY(ADD | CACHED,          1, 2 + 2 * a->n, DT_F64, sum)                       \
+    DEMAND(a->dlogits != a->logits || (T == DT_F32 && a->dlogits_stride == a->logits_stride), \
+           "dlogits is logits itself, but dtype is %s and the strides are %lld and %lld", \
+           dt_dtype_name(T), (long long)a->dlogits_stride, (long long)a->logits_stride)
+// clang-format on

@@ -13,7 +13,18 @@
 #define DT_QUANTIZE_LEAST 1e-36f
 
 struct dt_quantize_args {
-    struct dt_view x; // [rows, cols] storage, in
-    struct dt_view y; // [rows, cols] x's type or int8, =
-    float *scale;     // [rows], =; NULL: not wanted (y of x's type only)
+    struct dt_view x;
+    struct dt_view y; // x's type or int8
+    float *scale;     // NULL: not wanted
 };
+
+// clang-format off
+#define DT_ROWS_quantize                                            \
+    SIZE(M, x.rows) SIZE(D, x.cols)                                 \
+    STORAGE(T, x.dtype)                                             \
+    LET(int8, a->y.dtype == DT_I8)                                  \
+    ARRAY(IN,                        M, D, T,                x)     \
+    ARRAY(OUT,                       M, D, int8 ? DT_I8 : T, y)     \
+    ARRAY(OUT | CACHED | NEED(int8), 1, M, DT_F32,           scale) \
+    APART(y, x)
+// clang-format on

@@ -17,30 +17,55 @@ struct dt_rmsnorm_residual_forward_args {
     int64_t rows, width;
     enum dt_dtype dtype; // storage: x and y
     float eps;
-    const float *residual; // [rows, width] fp32, in
-    const void *x;         // [rows, width] storage, in, or NULL
-    int64_t x_stride;      // elements between rows
-    const float *weight;   // [width] fp32, in
-    float *residual_out;   // [rows, width] fp32, =; may be `residual` itself; NULL: not wanted
-    void *y;               // [rows, width] storage, =
+    const float *residual;
+    const void *x;
+    int64_t x_stride; // elements between rows
+    const float *weight;
+    float *residual_out; // may be `residual` itself; NULL: not wanted
+    void *y;
     int64_t y_stride;
-    float *rstd; // [rows] fp32, =, or NULL
+    float *rstd;
 };
 
 struct dt_rmsnorm_residual_backward_args {
     int64_t rows, width;
     enum dt_dtype dtype; // storage: dy and dx
-    const void *dy;      // [rows, width] storage, in
+    const void *dy;
     int64_t dy_stride;
-    const float *residual; // [rows, width] fp32, in: forward's residual_out
-    const float *rstd;     // [rows], in
-    const float *weight;   // [width], in
-    float *dresidual;      // [rows, width] fp32, += , or = with `first`
-    bool first;            // the last norm of the network: nothing flows past it
-    void *dx;              // [rows, width] storage, = dresidual after the update, or NULL
+    const float *residual; // forward's residual_out
+    const float *rstd;
+    const float *weight;
+    float *dresidual;
+    bool first; // the last norm of the network: nothing flows past it
+    void *dx;   // dresidual after the update
     int64_t dx_stride;
-    float *dweight; // [width] fp32, = or, with accumulate, +=
+    float *dweight;
     bool accumulate;
     void *workspace; // partial dweight
     int64_t workspace_bytes;
 };
+
+// clang-format off
+#define DT_ROWS_rmsnorm_residual_forward              \
+    SIZE(M, rows) SIZE(D, width)                      \
+    STORAGE(T, dtype)                                 \
+    NUMBER(eps, 0.0, 2.0)                             \
+    ARRAY(IN,            M, D, DT_F32, residual)      \
+    STRIDED(IN | OR_NULL,  M, D, T,      x, x_stride) \
+    ARRAY(IN | CACHED,   1, D, DT_F32, weight)        \
+    ARRAY(OUT | OR_NULL, M, D, DT_F32, residual_out)  \
+    STRIDED(OUT,           M, D, T,      y, y_stride) \
+    ARRAY(OUT | OR_NULL, 1, M, DT_F32, rstd)          \
+    APART(y, x)
+#define DT_ROWS_rmsnorm_residual_backward                      \
+    SIZE(M, rows) SIZE(D, width)                               \
+    STORAGE(T, dtype)                                          \
+    STRIDED(IN,                   M, D, T,      dy, dy_stride) \
+    ARRAY(IN,                   M, D, DT_F32, residual)        \
+    ARRAY(IN,                   1, M, DT_F32, rstd)            \
+    ARRAY(IN | CACHED,          1, D, DT_F32, weight)          \
+    ARRAY(a->first ? OUT : ADD, M, D, DT_F32, dresidual)       \
+    STRIDED(OUT | OR_NULL,        M, D, T,      dx, dx_stride) \
+    ARRAY(SUM | CACHED,         1, D, DT_F32, dweight)         \
+    APART(dx, dy)
+// clang-format on

@@ -36,20 +36,20 @@ static inline int64_t dt_rnn_gates(enum dt_rnn_cell cell) // G
 struct dt_rnn_inputs {
     enum dt_rnn_cell cell;
     int64_t batch, length; // B, L
-    struct dt_view w_hh;   // [G·H, H]
-    const float *h0, *c0;  // [B, H], or NULL: zeros. c0: LSTM
-    const uint8_t *reset;  // [B, L], or NULL: none
+    struct dt_view w_hh;
+    const float *h0, *c0; // NULL: zeros. c0: LSTM
+    const uint8_t *reset; // NULL: none
 };
 
 struct dt_rnn_forward_args {
     struct dt_rnn_inputs in;
-    struct dt_view x;         // [B·L, G·H], in
-    const float *b_ih, *b_hh; // [G·H]
-    struct dt_view y;         // [B·L, H], = h_t
-    struct dt_view previous;  // [B·L, H], = h_{t-1} as the product reads it: zero after a reset
-    struct dt_view gates;     // [B·L, 4H], =; data NULL: no backward follows
-    struct dt_view cells;     // [B·L, H], = c_t, where gates are kept; LSTM
-    float *h_last, *c_last;   // [B, H], = the state after the last t, or NULL; not h0, c0
+    struct dt_view x;
+    const float *b_ih, *b_hh;
+    struct dt_view y;        // h_t
+    struct dt_view previous; // h_{t-1} as the product reads it: zero after a reset
+    struct dt_view gates;    // data NULL: no backward follows
+    struct dt_view cells;    // c_t; LSTM
+    float *h_last, *c_last;  // the state after the last t, or NULL; c_last: LSTM
     void *workspace;
     int64_t workspace_bytes;
 };
@@ -57,11 +57,40 @@ struct dt_rnn_forward_args {
 struct dt_rnn_backward_args {
     struct dt_rnn_inputs in;               // as in forward
     struct dt_view gates, cells, previous; // from forward
-    struct dt_view dy;                     // [B·L, H], in
-    struct dt_view dx;                     // [B·L, G·H], =
-    struct dt_view dp;                     // [B·L, G·H], =; GRU. LSTM: data NULL
-    float *db_ih, *db_hh;                  // [G·H], = or, with accumulate, +=
+    struct dt_view dy, dx;
+    struct dt_view dp; // GRU
+    float *db_ih, *db_hh;
     bool accumulate;
     void *workspace;
     int64_t workspace_bytes;
 };
+
+// clang-format off
+#define DT_RNN_INPUTS                                               \
+    RANGE(cell, in.cell, DT_RNN_GRU, DT_RNN_LSTM)                   \
+    LET(lstm, cell == DT_RNN_LSTM) LET(G, dt_rnn_gates(a->in.cell)) \
+    SIZE(B, in.batch) SIZE(L, in.length) SIZE(H, in.w_hh.cols)      \
+    STORAGE(T, in.w_hh.dtype)                                       \
+    ARRAY(IN | CACHED,           G * H, H, T,      in.w_hh)         \
+    ARRAY(IN | CACHED | OR_NULL, B,     H, DT_F32, in.h0, in.c0)    \
+    ARRAY(IN | CACHED | OR_NULL, B,     L, DT_U8,  in.reset)
+#define DT_ROWS_rnn_forward                                                          \
+    DT_RNN_INPUTS                                                                    \
+    ARRAY(IN,                                     B * L, G * H, T,      x)           \
+    ARRAY(IN | CACHED,                            1,     G * H, DT_F32, b_ih, b_hh)  \
+    ARRAY(OUT,                                    B * L, H,     T,      y, previous) \
+    ARRAY(OUT | OR_NULL,                          B * L, 4 * H, T,      gates)       \
+    ARRAY(OUT | NEED(lstm && a->gates.data),      B * L, H,     T,      cells)       \
+    ARRAY(OUT | CACHED | NEED(lstm && a->c_last), B,     H,     DT_F32, h_last)      \
+    ARRAY(OUT | CACHED | NEED(lstm && a->h_last), B,     H,     DT_F32, c_last)      \
+    APART(y, previous) APART(h_last, in.h0) APART(c_last, in.c0)
+#define DT_ROWS_rnn_backward                                           \
+    DT_RNN_INPUTS                                                      \
+    ARRAY(IN,                      B * L, 4 * H, T,      gates)        \
+    ARRAY(IN | NEED(lstm),         B * L, H,     T,      cells)        \
+    ARRAY(lstm ? IN | CACHED : IN, B * L, H,     T,      previous)     \
+    ARRAY(IN,                      B * L, H,     T,      dy)           \
+    ARRAY(OUT,                     B * L, G * H, T,      dx)           \
+    ARRAY(OUT | NEED(!lstm),       B * L, G * H, T,      dp)           \
+    ARRAY(SUM | CACHED,            1,     G * H, DT_F32, db_ih, db_hh)
+// clang-format on

@@ -42,28 +42,24 @@ enum { DT_SCAN_CHUNK_CPU = 32 };
 enum { DT_SCAN_CHUNK_CUDA = 8 };
 
 struct dt_scan_inputs {
-    int64_t batch, length; // B, L
-    int64_t chunk;         // steps between saved states, >= 1
-    struct dt_view u;      // [B·L, D]
-    struct dt_view delta;  // [B·L, D], before bias and softplus
-    struct dt_view z;      // [B·L, D]
-    struct dt_view b, c;   // [B·L, N]
-    const float *a_log;    // [D, N]
-    const float *d_skip;   // [D]
-    const float *dt_bias;  // [D]
-    const float *h0;       // [B, D, N], or NULL: zeros. Backward finds it in `states`
-    const uint8_t *reset;  // [B, L], or NULL: none
+    int64_t batch, length;      // B, L
+    int64_t chunk;              // steps between saved states
+    struct dt_view u, delta, z; // delta: before bias and softplus
+    struct dt_view b, c;
+    const float *a_log, *d_skip, *dt_bias;
+    const float *h0;      // NULL: zeros. Backward finds it in `states`
+    const uint8_t *reset; // NULL: none
 };
 
 struct dt_scan_forward_args {
     struct dt_scan_inputs in;
-    struct dt_view y; // [B·L, D], =
-    float *h_last;    // [B, D, N], = the state after the last t, or NULL; may be h0 itself
-    // [B, ceil(L / chunk), N, D], = h before the chunk's first t, or NULL: no backward follows.
-    // Where a chunk starts with a reset its state is still the h that the reset drops.
+    struct dt_view y;
+    float *h_last; // the state after the last t, or NULL; may be h0 itself
+    // h before the first t of each chunk, [N, D], or NULL: no backward follows. Where a chunk
+    // starts with a reset its state is still the h that the reset drops.
     float *states;
-    // [B·L, D], = s_t, or NULL. CUDA's backward reads it (scan_keeps_s of an op table says so), and
-    // saves a fifteenth of its time; the CPU's makes it again.
+    // s_t, or NULL. CUDA's backward reads it (scan_keeps_s of an op table says so), and saves a
+    // fifteenth of its time; the CPU's makes it again.
     float *s;
     void *workspace;
     int64_t workspace_bytes;
@@ -71,17 +67,42 @@ struct dt_scan_forward_args {
 
 struct dt_scan_backward_args {
     struct dt_scan_inputs in; // as in forward
-    const float *states;      // in: from forward
-    const float *s;           // in: likewise; NULL where the backend does not read it
-    struct dt_view dy;        // [B·L, D], in
-    struct dt_view du;        // [B·L, D], =
-    struct dt_view ddelta;    // [B·L, D], =
-    struct dt_view dz;        // [B·L, D], =
-    struct dt_view db, dc;    // [B·L, N], =
-    float *da_log;            // [D, N], = or, with accumulate, +=
-    float *dd_skip;           // [D], likewise
-    float *ddt_bias;          // [D], likewise
+    const float *states, *s;  // from forward
+    struct dt_view dy, du, ddelta, dz, db, dc;
+    float *da_log, *dd_skip, *ddt_bias;
     bool accumulate;
     void *workspace; // partial sums
     int64_t workspace_bytes;
 };
+
+// clang-format off
+#define DT_SCAN_INPUTS                                                         \
+    SIZE(B, in.batch) SIZE(L, in.length) SIZE(chunk, in.chunk)                 \
+    RANGE(D, in.u.cols, 1, DT_SCAN_CHANNELS_MAX)                               \
+    RANGE(N, in.b.cols, 1, DT_SCAN_STATES_MAX)                                 \
+    STORAGE(T, in.u.dtype)                                                     \
+    LENGTH(in.length, T)                                                       \
+    LIMIT(M, B * L, 1, UINT32_MAX)                                             \
+    LET(chunks, dt_ceil_div(L, chunk)) LET(keeps_s, backend->op->scan_keeps_s) \
+    ARRAY(IN,                    M,     D, T,      in.u, in.delta, in.z)       \
+    ARRAY(IN,                    M,     N, T,      in.b, in.c)                 \
+    ARRAY(IN | CACHED,           D,     N, DT_F32, in.a_log)                   \
+    ARRAY(IN | CACHED,           1,     D, DT_F32, in.d_skip, in.dt_bias)      \
+    ARRAY(IN | CACHED | OR_NULL, B * D, N, DT_F32, in.h0)                      \
+    ARRAY(IN | CACHED | OR_NULL, B,     L, DT_U8,  in.reset)
+#define DT_ROWS_scan_forward                                                   \
+    DT_SCAN_INPUTS                                                             \
+    ARRAY(OUT,                              M,              D, T,      y)      \
+    ARRAY(OUT | CACHED | OR_NULL,           B * D,          N, DT_F32, h_last) \
+    ARRAY(OUT | OR_NULL,                    B * chunks * N, D, DT_F32, states) \
+    ARRAY(OUT | NEED(keeps_s && a->states), M,              D, DT_F32, s)
+#define DT_ROWS_scan_backward                                               \
+    DT_SCAN_INPUTS                                                          \
+    ARRAY(IN,                 B * chunks * N, D, DT_F32, states)            \
+    ARRAY(IN | NEED(keeps_s), M,              D, DT_F32, s)                 \
+    ARRAY(IN,                 M,              D, T,      dy)                \
+    ARRAY(OUT,                M,              D, T,      du, ddelta, dz)    \
+    ARRAY(OUT,                M,              N, T,      db, dc)            \
+    ARRAY(SUM | CACHED,       D,              N, DT_F32, da_log)            \
+    ARRAY(SUM | CACHED,       1,              D, DT_F32, dd_skip, ddt_bias)
+// clang-format on

@@ -9,14 +9,28 @@
 #include "base/view.h"
 
 struct dt_silu_gate_forward_args {
-    struct dt_view x; // [rows, cols], in
-    struct dt_view u; // likewise; data NULL: no gate
-    struct dt_view y; // likewise, =
+    struct dt_view x, y;
+    struct dt_view u; // data NULL: no gate
 };
 
 struct dt_silu_gate_backward_args {
     struct dt_view x, u; // as in forward
-    struct dt_view dy;   // [rows, cols], in
-    struct dt_view dx;   // likewise, =
-    struct dt_view du;   // likewise, =; data NULL where there is no gate
+    struct dt_view dy, dx, du;
 };
+
+// clang-format off
+#define DT_SILU_GATE_INPUTS         \
+    SIZE(M, x.rows) SIZE(D, x.cols) \
+    STORAGE(T, x.dtype)             \
+    ARRAY(IN,           M, D, T, x) \
+    ARRAY(IN | OR_NULL, M, D, T, u)
+#define DT_ROWS_silu_gate_forward \
+    DT_SILU_GATE_INPUTS           \
+    ARRAY(OUT, M, D, T, y)
+#define DT_ROWS_silu_gate_backward            \
+    DT_SILU_GATE_INPUTS                       \
+    ARRAY(IN,                    M, D, T, dy) \
+    ARRAY(OUT,                   M, D, T, dx) \
+    ARRAY(OUT | NEED(a->u.data), M, D, T, du) \
+    APART(dx, x) APART(dx, dy)
+// clang-format on

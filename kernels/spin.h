@@ -19,5 +19,12 @@ struct dt_spin_args {
     enum dt_spin_kind kind;
     int64_t n, rounds;
     float a, b; // of fma; an op's argument, so that no compiler folds the rounds
-    float *y;   // [n] fp32, =
+    float *y;
 };
+
+// clang-format off
+#define DT_ROWS_spin                            \
+    RANGE(kind, kind, DT_SPIN_EXP, DT_SPIN_FMA) \
+    COUNT(n, n) COUNT(rounds, rounds)           \
+    ARRAY(OUT, 1, n, DT_F32, y)
+// clang-format on

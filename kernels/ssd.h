@@ -58,24 +58,21 @@ enum { DT_SSD_CHUNK_MAX = 1024 };
 struct dt_ssd_inputs {
     int64_t batch, length; // B, L
     int64_t heads, groups; // H, G
-    int64_t chunk;         // Q, >= 1: tokens between saved states
+    int64_t chunk;         // Q: tokens between saved states
     float dt_min, dt_max;  // 0 and INFINITY: no clamp
-    struct dt_view x;      // [B·L, H·P]
-    struct dt_view dt;     // [B·L, H], before bias and softplus
-    struct dt_view b, c;   // [B·L, G·N]
-    const float *a_log;    // [H]
-    const float *d_skip;   // [H]
-    const float *dt_bias;  // [H]
-    const float *h0;       // [B, H, P, N], or NULL: zeros. Backward finds it in `states`
-    const uint8_t *reset;  // [B, L], or NULL: none
+    struct dt_view x, b, c;
+    struct dt_view dt; // before bias and softplus
+    const float *a_log, *d_skip, *dt_bias;
+    const float *h0;      // NULL: zeros. Backward finds it in `states`
+    const uint8_t *reset; // NULL: none
 };
 
 struct dt_ssd_forward_args {
     struct dt_ssd_inputs in;
-    struct dt_view y; // [B·L, H·P], =
-    float *h_last;    // [B, H, P, N], = the state after the last t, or NULL; may be h0 itself
-    // [B, ceil(L / chunk), H, N, P], = h before the chunk's first t, or NULL: no backward follows.
-    // Where a chunk starts with a reset its state is still the h that the reset drops.
+    struct dt_view y;
+    float *h_last; // the state after the last t, [H, P, N], or NULL; may be h0 itself
+    // h before the first t of each chunk, [H, N, P], or NULL: no backward follows. Where a chunk
+    // starts with a reset its state is still the h that the reset drops.
     float *states;
     void *workspace;
     int64_t workspace_bytes;
@@ -83,15 +80,48 @@ struct dt_ssd_forward_args {
 
 struct dt_ssd_backward_args {
     struct dt_ssd_inputs in; // as in forward
-    const float *states;     // in: from forward
-    struct dt_view dy;       // [B·L, H·P], in
-    struct dt_view dx;       // [B·L, H·P], =
-    struct dt_view ddt;      // [B·L, H], =
-    struct dt_view db, dc;   // [B·L, G·N], =
-    float *da_log;           // [H], = or, with accumulate, +=
-    float *dd_skip;          // [H], likewise
-    float *ddt_bias;         // [H], likewise
+    const float *states;     // from forward
+    struct dt_view dy, dx, ddt, db, dc;
+    float *da_log, *dd_skip, *ddt_bias;
     bool accumulate;
     void *workspace;
     int64_t workspace_bytes;
 };
+
+// clang-format off
+#define DT_SSD_INPUTS                                                                 \
+    SIZE(B, in.batch) SIZE(L, in.length) SIZE(Q, in.chunk)                            \
+    LIMIT(tokens, dt_min_i64(Q, L), 1, DT_SSD_CHUNK_MAX)                              \
+    SIZE(H, in.heads)                                                                 \
+    RANGE(G, in.groups, 1, H)                                                         \
+    RANGE(HP, in.x.cols, 1, H * DT_SSD_HEAD_MAX)                                      \
+    RANGE(GN, in.b.cols, 1, G * DT_SSD_STATES_MAX)                                    \
+    MULTIPLE(in.heads, G) MULTIPLE(in.x.cols, H) MULTIPLE(in.b.cols, G)               \
+    LET(N, GN / G)                                                                    \
+    STORAGE(T, in.x.dtype)                                                            \
+    LENGTH(in.length, T)                                                              \
+    LET(chunks, dt_ceil_div(L, Q))                                                    \
+    NUMBER(in.dt_min, 0.0, HUGE_VAL)                                                  \
+    DEMAND(a->in.dt_max >= a->in.dt_min, "in.dt_max is %g, less than in.dt_min = %g", \
+    (double)a->in.dt_max, (double)a->in.dt_min)                                       \
+    ARRAY(IN,                    B * L,  HP, T,      in.x)                            \
+    ARRAY(IN,                    B * L,  H,  T,      in.dt)                           \
+    ARRAY(IN,                    B * L,  GN, T,      in.b, in.c)                      \
+    ARRAY(IN | CACHED,           1,      H,  DT_F32, in.a_log, in.d_skip, in.dt_bias) \
+    ARRAY(IN | CACHED | OR_NULL, B * HP, N,  DT_F32, in.h0)                           \
+    ARRAY(IN | CACHED | OR_NULL, B,      L,  DT_U8,  in.reset)
+#define DT_ROWS_ssd_forward                                           \
+    DT_SSD_INPUTS                                                     \
+    ARRAY(OUT,                    B * L,      HP,     T,      y)      \
+    ARRAY(OUT | CACHED | OR_NULL, B * HP,     N,      DT_F32, h_last) \
+    ARRAY(OUT | OR_NULL,          B * chunks, HP * N, DT_F32, states)
+#define DT_ROWS_ssd_backward                                                   \
+    DT_SSD_INPUTS                                                              \
+    ARRAY(IN,           B * chunks, HP * N, DT_F32, states)                    \
+    ARRAY(IN,           B * L,      HP,     T,      dy)                        \
+    ARRAY(OUT,          B * L,      HP,     T,      dx)                        \
+    ARRAY(OUT,          B * L,      H,      T,      ddt)                       \
+    ARRAY(OUT,          B * L,      GN,     T,      db, dc)                    \
+    ARRAY(SUM | CACHED, 1,          H,      DT_F32, da_log, dd_skip, ddt_bias) \
+    APART(dx, dy)
+// clang-format on

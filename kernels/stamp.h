@@ -9,6 +9,12 @@
 #include <stdint.h>
 
 struct dt_stamp_args {
-    uint64_t *time; // one, =, or NULL
-    int64_t *count; // one, +=, or NULL: device memory or pinned host memory, no other writer
+    uint64_t *time; // or NULL
+    int64_t *count; // or NULL: device memory or pinned host memory, no other writer
 };
+
+// clang-format off
+#define DT_ROWS_stamp                         \
+    ARRAY(OUT | OR_NULL, 1, 1, DT_U64, time)  \
+    ARRAY(ADD | OR_NULL, 1, 1, DT_I64, count)
+// clang-format on

@@ -16,8 +16,18 @@ enum dt_squares {
 struct dt_sum_squares_args {
     int64_t n;
     enum dt_squares part;
-    const float *x;  // [n] fp32, in
-    double *sum;     // one double on the device, =
+    const float *x;
+    double *sum;     // on the device
     void *workspace; // one double per block
     int64_t workspace_bytes;
 };
+
+// clang-format off
+#define DT_ROWS_sum_squares                                                              \
+    RANGE(part, part, DT_SQUARES, DT_SQUARES_TOTAL)                                      \
+    COUNT(n, n) LET(blocks, dt_ceil_div(n, DT_NORM_BLOCK))                               \
+    ARRAY(part == DT_SQUARES_TOTAL ? UNUSED : IN, 1, n, DT_F32, x)                       \
+    ARRAY(part == DT_SQUARES_BLOCKS ? UNUSED : OUT | CACHED, 1, 1, DT_F64, sum)          \
+    ARRAY(part == DT_SQUARES ? UNUSED : part == DT_SQUARES_BLOCKS ? OUT | CACHED : IN | CACHED, \
+          1, blocks, DT_F64, workspace)
+// clang-format on

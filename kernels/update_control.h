@@ -26,10 +26,20 @@ struct dt_update_control {
 };
 
 struct dt_update_control_args {
-    const struct dt_loss_sum *sum; // global: over all ranks and micro-batches, in
-    const double *sum_squares;     // of the summed gradient, in
+    const struct dt_loss_sum *sum; // global: over all ranks and micro-batches
+    const double *sum_squares;     // of the summed gradient
     double expected;               // batch · seq_len: the gradients were scaled by its inverse
-    const float *lr;               // one, in: of this step
+    const float *lr;               // of this step
     float beta1, beta2, grad_clip;
-    struct dt_update_control *control; // one, in (updates, skipped_in_a_row) and out
+    struct dt_update_control *control; // `updates` and `skipped_in_a_row` are read, too
 };
+
+// clang-format off
+#define DT_ROWS_update_control                                                          \
+    NUMBER(expected, DBL_MIN, HUGE_VAL) NUMBER(beta1, 0.0, 1.0) NUMBER(beta2, 0.0, 1.0) \
+    NUMBER(grad_clip, 0.0, HUGE_VAL)                                                    \
+    ARRAY(IN,          1, BYTES(*a->sum),     DT_U8,  sum)                              \
+    ARRAY(IN,          1, 1,                  DT_F64, sum_squares)                      \
+    ARRAY(IN | CACHED, 1, 1,                  DT_F32, lr)                               \
+    ARRAY(ADD,         1, BYTES(*a->control), DT_U8,  control)
+// clang-format on

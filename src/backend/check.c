@@ -1,86 +1,125 @@
-// What an argument of an op may be.
-#include "backend/check_argument.h"
+// The visitor of an op's rows that refuses what is not as a row says.
+#include "backend/check.h"
 
-const char dt_check_hint[] = "a bug in the caller: see the op's header in kernels/";
+#include "backend/op_rows.h"
 
-dt_status dt_check_range(const char *op, const char *name, int64_t value, int64_t low, int64_t high)
+static const char hint[] = "a bug in the caller: see the op's header in kernels/";
+
+static const char *type_name(enum dt_dtype type)
 {
-    if (value >= low && value <= high)
-        return DT_OK;
-    return DT_FAIL(DT_MACHINE, dt_check_hint, "%s: %s is %lld, not in %lld … %lld", op, name,
-                   (long long)value, (long long)low, (long long)high);
+    return dt_dtype_name((unsigned)type < DT_DTYPE_COUNT ? type : DT_DTYPE_COUNT);
 }
 
-dt_status dt_check_stride(const char *op, const char *name, int64_t stride, const char *width_name,
-                          int64_t width)
+static dt_status check_type(const char *op, const struct dt_op_row *row)
 {
-    if (stride >= width && stride <= DT_CHECK_SIZE)
+    if (row->type == DT_F32 || row->type == DT_BF16 || row->type == row->also)
         return DT_OK;
-    return DT_FAIL(DT_MACHINE, dt_check_hint, "%s: %s is %lld, %s %s = %lld", op, name,
-                   (long long)stride, stride < width ? "less than" : "far more than", width_name,
-                   (long long)width);
-}
-
-dt_status dt_check_pointer(const char *op, const char *name, const void *pointer)
-{
-    if (pointer)
-        return DT_OK;
-    return DT_FAIL(DT_MACHINE, dt_check_hint, "%s: %s is NULL", op, name);
-}
-
-dt_status dt_check_storage(const char *op, const char *name, dt_dtype type)
-{
-    if (type == DT_F32 || type == DT_BF16)
-        return DT_OK;
-    const char *what = (unsigned)type < DT_DTYPE_COUNT ? dt_dtype_name(type) : "no dtype";
-    return DT_FAIL(DT_MACHINE, dt_check_hint, "%s: %s is %s (%d), neither fp32 nor bf16", op, name,
-                   what, (int)type);
-}
-
-dt_status dt_check_number(const char *op, const char *name, double value, double low, double below)
-{
-    if (value >= low && value < below)
-        return DT_OK;
-    return DT_FAIL(DT_MACHINE, dt_check_hint, "%s: %s is %g, not in [%g, %g)", op, name, value, low,
-                   below);
+    return DT_FAIL(DT_MACHINE, hint, "%s: %s is %s (%d), neither fp32 nor %s", op, row->field.name,
+                   type_name(row->type), (int)row->type,
+                   row->also == DT_F32 ? "bf16" : dt_dtype_name(row->also));
 }
 
 // Kernels count the bytes between rows in 32 bits.
-dt_status dt_check_view(const char *op, const char *name, const struct dt_view *view, int64_t rows,
-                        int64_t cols, dt_dtype type)
+static dt_status check_array(const char *op, const struct dt_op_row *row)
 {
-    int64_t stride_max = UINT32_MAX / dt_dtype_size(type);
-    DT_TRY(dt_check_pointer(op, name, view->data));
-    if (view->rows != rows || view->cols != cols)
-        return DT_FAIL(DT_MACHINE, dt_check_hint, "%s: %s is [%lld, %lld], must be [%lld, %lld]",
-                       op, name, (long long)view->rows, (long long)view->cols, (long long)rows,
-                       (long long)cols);
-    if (view->stride < cols || view->stride > stride_max)
-        return DT_FAIL(DT_MACHINE, dt_check_hint, "%s: %s.stride is %lld, not in %lld … %lld", op,
-                       name, (long long)view->stride, (long long)cols, (long long)stride_max);
-    if (type != DT_I8 && type != DT_U8)
-        DT_TRY(dt_check_storage(op, name, view->dtype));
-    if (view->dtype != type)
-        return DT_FAIL(DT_MACHINE, dt_check_hint, "%s: %s is %s, must be %s", op, name,
-                       dt_dtype_name(view->dtype), dt_dtype_name(type));
+    const char *name = row->field.name;
+    const struct dt_view *view = &row->field.view;
+    int64_t stride_max = UINT32_MAX / dt_dtype_size(row->type);
+    bool wanted = row->cols > 0 && !(row->role & DT_ROLE_OR_NULL);
+    if (!row->role || (!view->data && !wanted))
+        return DT_OK;
+    if (!view->data)
+        return DT_FAIL(DT_MACHINE, hint, "%s: %s is NULL", op, name);
+    if (row->rows == 0)
+        return DT_FAIL(DT_MACHINE, hint, "%s: %s must be NULL, it has no rows", op, name);
+    if (view->rows != row->rows || view->cols != row->cols)
+        return DT_FAIL(DT_MACHINE, hint, "%s: %s is [%lld, %lld], must be [%lld, %lld]", op, name,
+                       (long long)view->rows, (long long)view->cols, (long long)row->rows,
+                       (long long)row->cols);
+    bool strided = row->field.is_view || view->stride != row->cols;
+    if (strided && (view->stride < row->cols || view->stride > stride_max))
+        return DT_FAIL(DT_MACHINE, hint, "%s: %s.stride is %lld, not in %lld … %lld", op, name,
+                       (long long)view->stride, (long long)row->cols, (long long)stride_max);
+    if (view->dtype != row->type)
+        return DT_FAIL(DT_MACHINE, hint, "%s: %s is %s, must be %s", op, name,
+                       type_name(view->dtype), dt_dtype_name(row->type));
     return DT_OK;
 }
 
-dt_status dt_check_apart(const char *op, const char *a_name, const void *a, const char *b_name,
-                         const void *b)
+static dt_status check_row(void *op_name, const struct dt_op_row *row)
 {
-    if (a != b || !a)
-        return DT_OK;
-    return DT_FAIL(DT_MACHINE, dt_check_hint, "%s: %s must not be %s itself", op, a_name, b_name);
+    const char *op = op_name, *name = row->field.name;
+    const struct dt_view *view = &row->field.view, *twin = &row->other.view;
+    switch (row->kind) {
+    case DT_ROW_RANGE:
+        if (row->value >= row->least && row->value <= row->most)
+            return DT_OK;
+        return DT_FAIL(DT_MACHINE, hint, "%s: %s is %lld, not in %lld … %lld", op, name,
+                       (long long)row->value, (long long)row->least, (long long)row->most);
+    case DT_ROW_LENGTH:
+        if (row->value <= row->most)
+            return DT_OK;
+        return DT_FAIL(DT_MACHINE, "train on shorter sequences: data.seq_len",
+                       "%s: %s is %lld, at most %lld tokens of %s", op, name, (long long)row->value,
+                       (long long)row->most, dt_dtype_name(row->type));
+    case DT_ROW_MULTIPLE:
+        if (row->value % row->least == 0)
+            return DT_OK;
+        return DT_FAIL(DT_MACHINE, hint, "%s: %s is %lld, not a multiple of %s = %lld", op, name,
+                       (long long)row->value, row->other.name, (long long)row->least);
+    case DT_ROW_NUMBER:
+        if (row->number >= row->from && row->number < row->below)
+            return DT_OK;
+        return DT_FAIL(DT_MACHINE, hint, "%s: %s is %g, not in [%g, %g)", op, name, row->number,
+                       row->from, row->below);
+    case DT_ROW_TYPE:
+        return check_type(op, row);
+    case DT_ROW_ARRAY:
+        return check_array(op, row);
+    case DT_ROW_APART:
+        if (view->data != twin->data || !view->data)
+            return DT_OK;
+        return DT_FAIL(DT_MACHINE, hint, "%s: %s must not be %s itself", op, name, row->other.name);
+    case DT_ROW_IN_PLACE:
+        if (view->data != twin->data ||
+            (view->dtype == twin->dtype && view->stride == twin->stride))
+            return DT_OK;
+        return DT_FAIL(DT_MACHINE, hint,
+                       "%s: %s is %s itself, but the dtypes are %s and %s, the strides %lld and "
+                       "%lld",
+                       op, name, row->other.name, dt_dtype_name(view->dtype),
+                       dt_dtype_name(twin->dtype), (long long)view->stride,
+                       (long long)twin->stride);
+    }
+    return DT_OK;
 }
 
-dt_status dt_check_workspace(const char *op, int64_t needed, const void *workspace, int64_t bytes)
+static dt_status check_workspace(const char *op, int64_t needed, const void *workspace,
+                                 int64_t bytes)
 {
     if (needed <= 0 || (workspace && bytes >= needed))
         return DT_OK;
     if (!workspace)
-        return DT_FAIL(DT_MACHINE, dt_check_hint, "%s: workspace is NULL, %lld bytes are needed",
-                       op, (long long)needed);
-    return DT_FAIL(DT_MACHINE, dt_check_hint, "%s: workspace_bytes is %lld, %lld are needed", op,
+        return DT_FAIL(DT_MACHINE, hint, "%s: workspace is NULL, %lld bytes are needed", op,
+                       (long long)needed);
+    return DT_FAIL(DT_MACHINE, hint, "%s: workspace_bytes is %lld, %lld are needed", op,
                    (long long)bytes, (long long)needed);
 }
+
+#define CHECK_BEGIN(name)                                                                          \
+    dt_status dt_check_##name(const struct dt_backend *backend,                                    \
+                              const struct dt_##name##_args *args)                                 \
+    {                                                                                              \
+        static char op[] = #name;                                                                  \
+        if (!args)                                                                                 \
+            return DT_FAIL(DT_MACHINE, hint, "%s: args is NULL", op);                              \
+        DT_TRY(dt_visit_##name(backend, args, check_row, op));
+#define CHECK(name)                                                                                \
+    CHECK_BEGIN(name) return DT_OK;                                                                \
+    }
+#define CHECK_WORKSPACE(name)                                                                      \
+    CHECK_BEGIN(name)                                                                              \
+    return check_workspace(op, dt_##name##_workspace(backend, args), args->workspace,              \
+                           args->workspace_bytes);                                                 \
+    }
+DT_OPS_BY_WORKSPACE(CHECK_WORKSPACE, CHECK)

@@ -124,9 +124,8 @@ static void compare(struct parity *p, const struct shape *s)
                                               .accumulate = s->accumulate};
     // the lists of uneven length have blocks of every kind: those in every order of threads
     p->one_run = !p->is_cpu && s->tokens != UNEVEN;
-    PARITY(p, embed_forward, &forward, IN(ids), IN(table), OUT(out, DT_F32, rows, d, d));
-    PARITY(p, embed_backward, &backward, IN(ids), IN(dout), OUT(dtable, DT_F32, V, d, d),
-           WORKSPACE);
+    PARITY(p, embed_forward, &forward);
+    PARITY(p, embed_backward, &backward);
     p->one_run = false;
     // ⟨dout, forward(v)⟩ = ⟨backward(dout), v⟩ for a linear op, in fp32 sums of up to `rows`
     if (s->type == DT_F32 && !s->accumulate && rows * d < 2000)

@@ -52,7 +52,7 @@ static void compare_cast(struct parity *p, int64_t n, int64_t off, dt_dtype from
                                 .x_type = from,
                                 .y = (char *)guarded(bytes) + off * dt_dtype_size(to),
                                 .y_type = to};
-    PARITY(p, cast, &args, IN(x), OUT(y, to, 1, n, n));
+    PARITY(p, cast, &args);
     for (int64_t i = 0; i < n && from == to; i++) // the sign of a zero and the payload of a NaN too
         CHECK(memcmp((char *)args.y + i * unit, (const char *)args.x + i * unit, (size_t)unit) == 0,
               "%s: element %lld changed its bits", p->text, (long long)i);
@@ -77,7 +77,7 @@ static void compare_accumulate(struct parity *p, int64_t n, int64_t off, dt_dtyp
                                       .x = x + off * dt_dtype_size(type),
                                       .x_type = type,
                                       .y = y + off * dt_dtype_size(sum)};
-    PARITY(p, accumulate, &args, IN(x), OUT(y, sum, 1, n, n));
+    PARITY(p, accumulate, &args);
 }
 
 REFERENCE(sum_squares)
@@ -112,8 +112,7 @@ static double compare_sum_squares(struct parity *p, int64_t n, int64_t off, floa
     if (bad != 0.0f)
         x[n / 2] = bad;
     struct dt_sum_squares_args args = {.n = n, .x = x, .sum = guarded(sizeof(double))};
-    PARITY(p, sum_squares, &args, IN(x),
-           OUT(sum, DT_F64, 1, 1, 1, .each = DT_NORM_BLOCK * 0x1p-53, .floor = 1e-30), WORKSPACE);
+    PARITY(p, sum_squares, &args, OUT(sum, .each = DT_NORM_BLOCK * 0x1p-53, .floor = 1e-30));
     return *args.sum;
 }
 
@@ -132,13 +131,11 @@ static void compare_halves_of_sum(struct parity *p, int64_t n)
                                        .x = x,
                                        .workspace = guarded((size_t)blocks * sizeof(double)),
                                        .workspace_bytes = blocks * (int64_t)sizeof(double)};
-    PARITY(p, sum_squares, &args, IN(x),
-           OUT(workspace, DT_F64, 1, blocks, blocks, .each = DT_NORM_BLOCK * 0x1p-53));
+    PARITY(p, sum_squares, &args, OUT(workspace, .each = DT_NORM_BLOCK * 0x1p-53));
     args.part = DT_SQUARES_TOTAL;
     args.x = NULL;
     args.sum = guarded(sizeof(double));
-    PARITY(p, sum_squares, &args, IN(workspace),
-           OUT(sum, DT_F64, 1, 1, 1, .each = (double)blocks * 0x1p-53));
+    PARITY(p, sum_squares, &args, OUT(sum, .each = (double)blocks * 0x1p-53));
     CHECK(*args.sum == whole || !runs_all(p), "%s: %.17g, not %.17g", p->text, *args.sum, whole);
 }
 
@@ -186,7 +183,7 @@ static uint64_t compare_checksum(struct parity *p, int64_t n, int64_t off, enum 
         x[0] = x[n - 1], x[n - 1] = first;
     }
     struct dt_checksum_args args = {.n = n, .x = x, .sum = guarded(sizeof(uint64_t))};
-    PARITY(p, checksum, &args, IN(x), OUT(sum, DT_I64, 1, 1, 1), WORKSPACE);
+    PARITY(p, checksum, &args);
     return *args.sum;
 }
 
@@ -244,11 +241,12 @@ static void compare_update_control(struct parity *p, double loss, double counted
                                           .grad_clip = clip,
                                           .control = control};
     bool skip = !(isfinite(loss) && isfinite(squares) && counted > 0.0);
-#define PART(member, type, n, ...)                                                                 \
-    OUT(control, type, 1, n, n, .from = offsetof(struct dt_update_control, member), __VA_ARGS__)
-    PARITY(p, update_control, &args, IN(sum), IN(sum_squares), IN(lr),
-           PART(loss, DT_F64, 1, .each = 1e-14), PART(grad_norm, DT_F64, 1, .each = 1e-14),
-           PART(counted, DT_F64, 1), PART(updates, DT_I64, 1), PART(lr, DT_F32, 1),
+#define PART(member, type_, n, ...)                                                                \
+    OUT(control, .part = true, .from = offsetof(struct dt_update_control, member), .type = type_,  \
+        .width = n, __VA_ARGS__)
+    PARITY(p, update_control, &args, PART(loss, DT_F64, 1, .each = 1e-14),
+           PART(grad_norm, DT_F64, 1, .each = 1e-14), PART(counted, DT_F64, 1),
+           PART(updates, DT_I64, 1), PART(lr, DT_F32, 1),
            PART(grad_scale, DT_F32, !skip, .each = 0x1p-22),
            PART(bias1, DT_F32, 2, .each = 0x1p-22), PART(skip, DT_I32, 2));
     CHECK(control->skip == skip && control->updates == (skip ? 4 : 5), "%s: skip %d, updates %d",
@@ -320,10 +318,7 @@ static void compare_adamw(struct parity *p, int64_t n, int64_t off, bool copy, b
     for (int64_t i = 0; i < n; i++)
         args.v[i] = fabsf(args.v[i]);
     double each = skip ? 0.0 : 1e-6;
-    PARITY(p, adamw, &args, IN(grad), IN(spans), IN(control),
-           OUT(weight, DT_F32, 1, n, n, .each = each), OUT(m, DT_F32, 1, n, n, .each = each),
-           OUT(v, DT_F32, 1, n, n, .each = each), OUT(copy, DT_BF16, 1, n, n, .each = each),
-           OUT(average, DT_F32, 1, n, n, .each = each));
+    PARITY(p, adamw, &args, OTHERS(.each = each));
     for (int64_t i = 0; i < n && copy && !skip; i++)
         CHECK(args.copy[i] == dt_f32_to_bf16(args.weight[i]), "%s: copy %lld is not its weight",
               p->text, (long long)i);
@@ -369,7 +364,7 @@ static void compare_commit(struct parity *p, int64_t n, bool skip)
                                   .from = normal(4 * n, 1.0, 11),
                                   .to = normal(4 * n, 1.0, 12),
                                   .control = guarded_copy(&control, sizeof control)};
-    PARITY(p, commit, &args, IN(from), IN(control), OUT(to, DT_F32, 1, 4 * n, 4 * n));
+    PARITY(p, commit, &args);
 }
 
 REFERENCE(spin)
@@ -399,7 +394,7 @@ static void compare_spin(struct parity *p, int64_t n, int64_t rounds)
                                     .a = 0.5f,
                                     .b = 0.25f,
                                     .y = guarded(n * 4)};
-        PARITY(p, spin, &args, OUT(y, DT_F32, 1, n, n, .each = rounds ? 0x1p-22 : 0.0));
+        PARITY(p, spin, &args, OUT(y, .each = rounds ? 0x1p-22 : 0.0));
     }
 }
 
@@ -415,7 +410,7 @@ static void check_stamp(struct parity *p)
     const struct dt_backend *backend = &p->tested[0];
     uint64_t *times = NULL, read[2] = {0, 0};
     int64_t *count = NULL;
-    p->done[PARITY_stamp] = true;
+    p->done[OP_stamp] = true;
     if (!parity_case(p, "stamp: two"))
         return;
     CHECK_OK(dt_alloc(backend, sizeof read, &times));
@@ -487,7 +482,7 @@ static void compare_quantize(struct parity *p, int64_t rows, int64_t cols, dt_dt
     for (int64_t j = 0; j < cols && rows > 3; j++)
         set(a.x.data, from, 3 * a.x.stride + j, j == 0 ? 127 : (double)(j % 120) + 0.5);
     set(a.x.data, from, (rows - 1) * a.x.stride + cols / 2, special);
-    PARITY(p, quantize, &a, IN(x.data), OUT_VIEW(y), OUT(scale, DT_F32, 1, rows, rows));
+    PARITY(p, quantize, &a);
 }
 
 static void compare_quantizes(struct parity *p)
@@ -536,8 +531,7 @@ static void compare_normalize(struct parity *p, int64_t rows, int64_t cols, int6
                                   .deviation = deviation,
                                   .keep = keep,
                                   .y = fresh_view(to, rows, cols, cols + gap)};
-    PARITY(p, normalize, &a, IN(x.data), IN(mean), IN(deviation), IN(keep),
-           OUT_VIEW(y, .each = p->is_cpu ? 0x1p-22 : 0, .floor = 1e-6));
+    PARITY(p, normalize, &a, OUT(y, .each = p->is_cpu ? 0x1p-22 : 0, .floor = 1e-6));
 }
 
 // Columns around a thread's eight and a block's 1,024; rows around a thread's eight; more than one

@@ -86,10 +86,9 @@ static struct dt_gemm_args make_args(const struct product *s)
 static void run(struct parity *p, struct dt_gemm_args *a, double each, const double *floors,
                 double norm)
 {
-    PARITY(p, gemm, a, IN(a.data), IN(b.data),
-           OUT(c.data, a->c.dtype, dt_gemm_batch(a) * a->c.rows, a->c.cols, a->c.stride,
-               .each = each, .floors = floors, .norm = norm),
-           WORKSPACE);
+    PARITY(
+        p, gemm, a,
+        OUT(c, .rows = dt_gemm_batch(a) * a->c.rows, .each = each, .floors = floors, .norm = norm));
 }
 
 // fp32 accumulation: each of k additions rounds by 2^-24 of the partial sum; errors add like a
@@ -108,7 +107,7 @@ static void compare(struct parity *p, const struct product *s)
     struct dt_gemm_args a = make_args(s);
     double sums = 0x1p-21 * sqrt((double)s->k);
     if (p->model) {
-        run(p, &a, 0.0, NULL, stored(s->c_type, sums));
+        run(p, &a, 0.0, NULL, sums);
         return;
     }
     magnitudes = zeros(dt_gemm_batch(&a) * s->m * s->n);
@@ -141,8 +140,7 @@ static void compare_int8(struct parity *p, int64_t m, int64_t n, int64_t k, dt_d
                              .a_scale = normal_rows(DT_F32, 1, m, m, 1.0, 3),
                              .b_scale = normal_rows(DT_F32, 1, n, n, 1.0, 4)};
     set(a.a.data, DT_I8, 0, -127);
-    PARITY(p, gemm, &a, IN(a.data), IN(b.data), IN(a_scale), IN(b_scale),
-           OUT(c.data, c_type, m, n, a.c.stride, .each = 0x1p-21), WORKSPACE);
+    PARITY(p, gemm, &a, OUT(c, .each = 0x1p-21));
 }
 
 // The products of chunks of a sequence: all operands apart, or B shared.

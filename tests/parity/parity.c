@@ -42,54 +42,36 @@ bool parity_case(struct parity *p, const char *format, ...)
 
 // ---- the arrays of one args struct
 
-enum { MOST_FIELDS = 32, ARGS_MOST = 1024 };
+// A pointer in the args, and what is compared of its array.
+struct field {
+    const char *name;
+    size_t at;
+    bool out;
+    enum dt_dtype type;
+    int64_t rows, width, stride;
+    const struct parity_out *how; // NULL: the same values
+    size_t from;                  // bytes before what is compared
+    int array;                    // -1: the pointer is NULL
+    int64_t offset;               // in the array
+};
 
 struct array {
     char *host; // guarded; several fields may point into one
     int outs;   // fields that are written
-    const struct parity_field *out;
-    int64_t out_at; // of the pointer of `out` in the array
+    const struct field *out;
 };
 
 struct call {
     struct parity *p;
-    const char *name;
-    size_t size; // of the args
-    dt_status (*run)(const struct dt_backend *backend, const void *args, struct dt_stream *stream);
-    int64_t (*workspace)(const struct dt_backend *backend, const void *args);
-    const struct parity_field *fields, *workspace_field;
+    const struct op_form *form;
+    const struct parity_out *outs;
+    int n_outs;
     void *args;
-    struct array arrays[MOST_FIELDS];
-    int array_of[MOST_FIELDS]; // of each field; -1: its pointer is NULL
-    int64_t offset_of[MOST_FIELDS];
+    bool has_workspace; // besides what the op's rows name
+    struct field fields[FIELDS_MOST];
+    int n_fields;
+    struct array arrays[FIELDS_MOST];
     int n_arrays;
-};
-
-#define PARITY_OP(op)                                                                              \
-    static dt_status run_##op(const struct dt_backend *backend, const void *args,                  \
-                              struct dt_stream *stream)                                            \
-    {                                                                                              \
-        return dt_##op(backend, args, stream);                                                     \
-    }                                                                                              \
-    static int64_t workspace_##op(const struct dt_backend *backend, const void *args)              \
-    {                                                                                              \
-        return dt_##op##_workspace(backend, args);                                                 \
-    }
-DT_OPS(PARITY_OP)
-#undef PARITY_OP
-#define PARITY_FITS(op)                                                                            \
-    _Static_assert(sizeof(struct dt_##op##_args) <= ARGS_MOST, "a larger ARGS_MOST is needed");
-DT_OPS(PARITY_FITS)
-#undef PARITY_FITS
-
-static const struct call calls[PARITY_OPS] = {
-#define PARITY_ROW(op)                                                                             \
-    [PARITY_##op] = {.name = #op,                                                                  \
-                     .size = sizeof(struct dt_##op##_args),                                        \
-                     .run = run_##op,                                                              \
-                     .workspace = workspace_##op},
-    DT_OPS(PARITY_ROW)
-#undef PARITY_ROW
 };
 
 static void **pointer_at(void *args, size_t at)
@@ -106,21 +88,62 @@ static int add_array(struct call *call, char *host)
     return call->n_arrays++;
 }
 
+static void add_field(struct call *call, const struct dt_op_row *row, const struct parity_out *how)
+{
+    const struct dt_view *view = &row->field.view;
+    struct field *field = &call->fields[call->n_fields++];
+    *field = (struct field){.name = row->field.name,
+                            .at = row->field.at,
+                            .out = row->role & DT_ROLE_OUT,
+                            .type = row->type,
+                            .rows = how && how->rows ? how->rows : row->rows,
+                            .width = row->cols,
+                            .stride = view->stride,
+                            .how = how,
+                            .array = -1};
+    if (row->field.is_view)
+        field->at += offsetof(struct dt_view, data);
+    if (how && how->part)
+        field->type = how->type, field->width = how->width, field->from = how->from;
+    if (strcmp(field->name, "workspace") == 0)
+        call->has_workspace = false;
+    if (!view->data)
+        return;
+    char *host = guarded_around(view->data);
+    field->array = add_array(call, host);
+    field->offset = (char *)view->data - host;
+    if (field->out)
+        call->arrays[field->array].outs++, call->arrays[field->array].out = field;
+}
+
+static dt_status collect_row(void *context, const struct dt_op_row *row)
+{
+    struct call *call = context;
+    const struct parity_out *others = NULL;
+    int before = call->n_fields;
+    if (row->kind != DT_ROW_ARRAY || !row->role)
+        return DT_OK;
+    for (int i = 0; i < call->n_outs && row->role & DT_ROLE_OUT; i++) {
+        if (!call->outs[i].field[0])
+            others = &call->outs[i];
+        else if (strcmp(call->outs[i].field, row->field.name) == 0)
+            add_field(call, row, &call->outs[i]);
+    }
+    if (call->n_fields == before)
+        add_field(call, row, others);
+    return DT_OK;
+}
+
 static void collect_arrays(struct call *call)
 {
-    for (int i = 0; call->fields[i].role; i++) {
-        const struct parity_field *field = &call->fields[i];
-        char *pointer = *pointer_at(call->args, field->at);
-        call->array_of[i] = -1;
-        if (field->role == PARITY_WORKSPACE)
-            call->workspace_field = field;
-        else if (pointer) {
-            int at = call->array_of[i] = add_array(call, guarded_around(pointer));
-            struct array *array = &call->arrays[at];
-            call->offset_of[i] = pointer - array->host;
-            if (field->role == PARITY_OUT)
-                array->outs++, array->out = field, array->out_at = call->offset_of[i];
-        }
+    check_ok(call->form->visit(&call->p->tested[0], call->args, collect_row, call),
+             call->form->name);
+    for (int i = 0; i < call->n_outs; i++) {
+        int named = 0;
+        for (int k = 0; k < call->n_fields; k++)
+            named += call->fields[k].how == &call->outs[i];
+        CHECK(named == 1 || !call->outs[i].field[0], "%s writes no %s", call->form->name,
+              call->outs[i].field);
     }
 }
 
@@ -128,8 +151,8 @@ static void collect_arrays(struct call *call)
 
 static void set_workspace(const struct call *call, void *args, void *workspace, int64_t bytes)
 {
-    memcpy((char *)args + call->workspace_field->bytes_at, &bytes, sizeof bytes);
-    *pointer_at(args, call->workspace_field->at) = workspace;
+    memcpy((char *)args + call->form->workspace_bytes_at, &bytes, sizeof bytes);
+    *pointer_at(args, call->form->workspace_at) = workspace;
 }
 
 static char *to_device(const struct dt_backend *backend, const char *host, struct dt_stream *stream)
@@ -146,14 +169,14 @@ static char *to_device(const struct dt_backend *backend, const char *host, struc
 // Whether anything changed outside of what the op may write.
 static bool strayed(const struct array *array, const char *after)
 {
-    const struct parity_field *f = array->out;
+    const struct field *f = array->out;
     const char *before = array->host;
     int64_t size = guarded_size(before), at = 0;
     if (array->outs > 1) // parts of one struct
         return false;
     for (int64_t r = 0; f && r < f->rows && f->width > 0; r++) {
         int64_t unit = dt_dtype_size(f->type);
-        int64_t row = array->out_at + (int64_t)f->from + r * f->stride * unit;
+        int64_t row = f->offset + (int64_t)f->from + r * f->stride * unit;
         if (memcmp(before + at, after + at, (size_t)(row - at)) != 0)
             return true;
         at = row + f->width * unit;
@@ -195,21 +218,22 @@ static void run_tested(const struct call *call, int run, char **got)
 {
     struct parity *p = call->p;
     const struct dt_backend *backend = &p->tested[run];
-    char args[ARGS_MOST], *device[MOST_FIELDS];
+    char args[ARGS_MOST], *device[FIELDS_MOST];
     check_device(p);
-    int64_t workspace = call->workspace_field ? call->workspace(backend, call->args) : 0;
+    int64_t workspace = call->has_workspace ? call->form->workspace(backend, call->args) : 0;
 #ifdef PARITY_SIMT
     simt_set_order((enum simt_order)p->order[run], 77);
 #endif
-    memcpy(args, call->args, call->size);
+    memcpy(args, call->args, call->form->size);
     for (int i = 0; i < call->n_arrays; i++)
         device[i] = to_device(backend, call->arrays[i].host, p->stream);
-    for (int i = 0; call->fields[i].role; i++)
-        if (call->array_of[i] >= 0)
-            *pointer_at(args, call->fields[i].at) = device[call->array_of[i]] + call->offset_of[i];
-    if (call->workspace_field)
+    for (int i = 0; i < call->n_fields; i++)
+        if (call->fields[i].array >= 0)
+            *pointer_at(args, call->fields[i].at) =
+                device[call->fields[i].array] + call->fields[i].offset;
+    if (call->has_workspace)
         set_workspace(call, args, prepare_workspace(p, workspace), workspace);
-    check_ok(call->run(backend, args, p->stream), p->text);
+    check_ok(call->form->run(backend, args, p->stream), p->text);
     for (int i = 0; i < call->n_arrays; i++) {
         int64_t size = guarded_size(call->arrays[i].host);
         got[i] = guarded(size);
@@ -221,12 +245,13 @@ static void run_tested(const struct call *call, int run, char **got)
         const struct array *array = &call->arrays[i];
         const char *name = array->out ? array->out->name : "an input";
         dt_free(backend, device[i] - GUARD);
-        CHECK(guards_whole(got[i]), "%s, %s: wrote past the ends of %s", call->name, p->text, name);
-        CHECK(!strayed(array, got[i]), "%s, %s: wrote %s%s", call->name, p->text,
+        CHECK(guards_whole(got[i]), "%s, %s: wrote past the ends of %s", call->form->name, p->text,
+              name);
+        CHECK(!strayed(array, got[i]), "%s, %s: wrote %s%s", call->form->name, p->text,
               array->out ? "between the rows of " : "to ", name);
     }
-    CHECK(!call->workspace_field || workspace_whole(p, workspace),
-          "%s, %s: wrote past the ends of its workspace", call->name, p->text);
+    CHECK(!call->has_workspace || workspace_whole(p, workspace),
+          "%s, %s: wrote past the ends of its workspace", call->form->name, p->text);
 }
 
 // ---- comparing
@@ -239,17 +264,18 @@ static double value_of(const void *x, dt_dtype type, int64_t i)
     case DT_I32:
         return ((const int32_t *)x)[i];
     case DT_I64:
+    case DT_U64:
         return (double)((const int64_t *)x)[i];
     default:
         return get(x, type, i);
     }
 }
 
-static bool near(const struct parity_field *f, double slack, double got, double want,
+static bool near(const struct parity_out *f, dt_dtype type, double slack, double got, double want,
                  int64_t element)
 {
     double floor = f->floors ? f->floors[element] : f->floor > 0.0 ? f->floor : 1.0;
-    double storage = f->type == DT_BF16 && f->each > 0.0 ? 2.0 * rounding(DT_BF16) : 0.0;
+    double storage = type == DT_BF16 && f->each > 0.0 ? 2.0 * rounding(DT_BF16) : 0.0;
     if (isnan(want))
         return isnan(got);
     if (isinf(want) || got == want) // alone it is the same value: the sign of a zero too
@@ -270,13 +296,15 @@ static const char *element_text(const struct element *e, char text[128])
     return text;
 }
 
-static void compare(const struct call *call, const struct parity_field *f, const char *got,
+static void compare(const struct call *call, const struct field *f, const char *got,
                     const char *want)
 {
+    static const struct parity_out exact = {0};
+    const struct parity_out *how = f->how ? f->how : &exact;
     double error = 0.0, size = 0.0, worst = 0.0, far = -1.0;
     struct element first = {0}, furthest = {0};
     int64_t wrong = 0, n = f->rows * f->width;
-    bool each = f->each > 0.0 || !(f->norm > 0.0);
+    bool each = how->each > 0.0 || !(how->norm > 0.0);
     for (int64_t r = 0; r < f->rows; r++)
         for (int64_t i = 0; i < f->width; i++) {
             double g = value_of(got + f->from, f->type, r * f->stride + i);
@@ -286,44 +314,43 @@ static void compare(const struct call *call, const struct parity_field *f, const
             worst = fmax(worst, d - (f->type == DT_BF16 ? 0x1.02p-8 * fabs(w) : 0.0));
             if (g != w && !(isnan(g) && isnan(w)) && !(d <= far))
                 far = isnan(d) ? INFINITY : d, furthest = here;
-            if (each && !near(f, call->p->slack, g, w, r * f->width + i) && wrong++ == 0)
+            if (each && !near(how, f->type, call->p->slack, g, w, r * f->width + i) && wrong++ == 0)
                 first = here;
         }
     char at[2][128];
     element_text(&first, at[0]), element_text(&furthest, at[1]);
     CHECK(wrong == 0,
           "%s, %s: %lld of %lld x %lld elements of %s are wrong; the first, %s; the furthest, %s",
-          call->name, call->p->text, (long long)wrong, (long long)f->rows, (long long)f->width,
-          f->name, at[0], at[1]);
+          call->form->name, call->p->text, (long long)wrong, (long long)f->rows,
+          (long long)f->width, f->name, at[0], at[1]);
     double root_mean = sqrt(size / (double)n) + 1e-30, norm = sqrt(error / (size + 1e-30));
     double distance = fmax(norm, worst / root_mean / 30.0);
-    double most = f->norm * (call->p->model ? 1.0 : call->p->slack);
-    CHECK(!(f->norm > 0.0) || (distance <= most && !isnan(norm)),
+    double most = stored(f->type, how->norm) * (call->p->model ? 1.0 : call->p->slack);
+    CHECK(!(how->norm > 0.0) || (distance <= most && !isnan(norm)),
           "%s, %s: %s, %lld x %lld, is off by %.3g in the norm and %.3g in an element, more than "
           "%.3g; the furthest, %s",
-          call->name, call->p->text, f->name, (long long)f->rows, (long long)f->width, norm,
+          call->form->name, call->p->text, f->name, (long long)f->rows, (long long)f->width, norm,
           worst / root_mean / 30.0, most, at[1]);
 }
 
 static void run_right(const struct call *call)
 {
     const struct dt_backend *backend = &call->p->right;
-    int64_t bytes = call->workspace(backend, call->args);
+    int64_t bytes = call->form->workspace(backend, call->args);
     char *workspace = guarded(bytes);
-    if (call->workspace_field)
+    if (call->has_workspace)
         set_workspace(call, call->args, workspace, bytes);
-    check_ok(call->run(backend, call->args, NULL), call->p->text);
+    check_ok(call->form->run(backend, call->args, NULL), call->p->text);
     release(workspace, "the workspace");
 }
 
 static void compare_all(const struct call *call, char **got)
 {
     run_right(call);
-    for (int i = 0; call->fields[i].role; i++) {
-        int at = call->array_of[i];
-        if (call->fields[i].role == PARITY_OUT && at >= 0)
-            compare(call, &call->fields[i], got[at] + call->offset_of[i],
-                    call->arrays[at].host + call->offset_of[i]);
+    for (int i = 0; i < call->n_fields; i++) {
+        const struct field *f = &call->fields[i];
+        if (f->out && f->array >= 0)
+            compare(call, f, got[f->array] + f->offset, call->arrays[f->array].host + f->offset);
     }
 }
 
@@ -335,12 +362,13 @@ static int64_t first_difference(const char *a, const char *b)
     return at;
 }
 
-void parity_compare(struct parity *p, enum parity_op op, const struct parity_field *fields,
+void parity_compare(struct parity *p, enum op_index op, const struct parity_out *outs, int n_outs,
                     void *args)
 {
-    struct call call = calls[op];
-    char *got[MOST_FIELDS], *again[MOST_FIELDS];
-    call.p = p, call.fields = fields, call.args = args;
+    const struct op_form *form = &op_forms[op];
+    struct call call = {.form = form, .has_workspace = form->has_workspace};
+    char *got[FIELDS_MOST], *again[FIELDS_MOST];
+    call.p = p, call.outs = outs, call.n_outs = n_outs, call.args = args;
     collect_arrays(&call);
     int first = p->one_run ? p->cases % p->runs : 0;
     run_tested(&call, first, got);
@@ -348,7 +376,7 @@ void parity_compare(struct parity *p, enum parity_op op, const struct parity_fie
         run_tested(&call, run, again);
         for (int i = 0; i < call.n_arrays; i++) {
             CHECK(same_bits(got[i], again[i]),
-                  "%s, %s: %s has other bits in run %d, from byte %lld of %lld on", call.name,
+                  "%s, %s: %s has other bits in run %d, from byte %lld of %lld on", call.form->name,
                   p->text, call.arrays[i].out ? call.arrays[i].out->name : "an input", run + 1,
                   (long long)first_difference(got[i], again[i]), (long long)guarded_size(got[i]));
             release(again[i], "an array");
@@ -603,9 +631,9 @@ int main(int argc, char **argv)
             families[i].run(&p);
     release_all();
     check_device(&p);
-    for (int op = 0; op < PARITY_OPS && all && runs_all(&p); op++)
-        CHECK(p.done[op] || (op == PARITY_gemm && strcmp(p.name, "simt") == 0),
-              "nothing compares %s", calls[op].name);
+    for (int op = 0; op < N_OPS && all && runs_all(&p); op++)
+        CHECK(p.done[op] || (op == OP_gemm && strcmp(p.name, "simt") == 0), "nothing compares %s",
+              op_forms[op].name);
     close_backends(&p);
     return p.list ? 0 : test_end();
 }

@@ -7,16 +7,10 @@
 #pragma once
 
 #include "op_fixture.h"
+#include "op_forms.h"
 
 #include <stdbool.h>
 #include <stddef.h>
-
-enum parity_op {
-#define PARITY_INDEX(op) PARITY_##op,
-    DT_OPS(PARITY_INDEX)
-#undef PARITY_INDEX
-        PARITY_OPS
-};
 
 enum { PARITY_RUNS = 4 };
 
@@ -39,7 +33,7 @@ struct parity {
     int first_case;       // those before it are left out
     int every;            // only each such case: 1 for all
     char text[192];       // what the case is, and its number
-    bool done[PARITY_OPS];
+    bool done[N_OPS];
 };
 
 // The 130M model's step of B sequences, and a tile of its head.
@@ -57,53 +51,36 @@ enum {
 // before.
 bool parity_case(struct parity *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-enum parity_role { PARITY_END, PARITY_IN, PARITY_OUT, PARITY_WORKSPACE };
-struct parity_field {
-    enum parity_role role;
-    const char *name;
-    size_t at;       // of the pointer in the args
-    size_t bytes_at; // workspace: of its size
-    size_t from;     // out: bytes before what is compared, [rows, width] at a stride
-    dt_dtype type;
-    int64_t rows, width, stride;
+// How close an array that is written must come; one that is not named: the same values.
+struct parity_out {
+    const char *field;
     // |got - want| <= each · max(floor, |want|) and one rounding to storage; floor 0 means 1, and
     // floors are one an element. Nothing given: the same value.
     double each, floor;
     const double *floors;
-    // And, where given, of the 2-norm, relative; no element by more than 30 times that of their
-    // root mean square.
+    // And, where given, of the 2-norm, relative, `stored`; no element by more than 30 times that of
+    // their root mean square.
     double norm;
+    int64_t rows; // instead of those of the op's rows, where given
+    bool part;    // of a struct: [width] of `type` from byte `from` on are compared
+    size_t from;
+    dt_dtype type;
+    int64_t width;
 };
 
-// PARITY(p, op, &args, IN(x), OUT(y, type, rows, width, stride, .each = …), WORKSPACE); afterwards
-// the host arrays are what the tested backend made of them. Arrays that are read and written are
-// OUT.
+// PARITY(p, op, &args, OUT(y, .each = …)): arrays and shapes are those of the op's rows
+// (kernels/ops.h); afterwards the host arrays are what the tested backend made of them.
 #define PARITY(p, op, args, ...)                                                                   \
     do {                                                                                           \
-        typedef struct dt_##op##_args args_of;                                                     \
-        args_of *parity_args = (args);                                                             \
-        const struct parity_field parity_fields[] = {__VA_ARGS__, {0}};                            \
-        parity_compare((p), PARITY_##op, parity_fields, parity_args);                              \
+        struct dt_##op##_args *parity_args = (args);                                               \
+        const struct parity_out parity_outs[] = {{0}, __VA_ARGS__};                                \
+        parity_compare((p), OP_##op, parity_outs + 1,                                              \
+                       (int)(sizeof parity_outs / sizeof *parity_outs) - 1, parity_args);          \
     } while (0)
-#define IN(field)                                                                                  \
+#define OTHERS(...) OUT(, __VA_ARGS__) // all that are not named
+#define OUT(name, ...)                                                                             \
     {                                                                                              \
-        .role = PARITY_IN, .name = #field, .at = offsetof(args_of, field)                          \
-    }
-#define OUT(field, type_, rows_, width_, stride_, ...)                                             \
-    {                                                                                              \
-        .role = PARITY_OUT, .name = #field, .at = offsetof(args_of, field), .type = (type_),       \
-        .rows = (rows_), .width = (width_), .stride = (stride_), __VA_ARGS__                       \
-    }
-#define OUT_VIEW(field, ...)                                                                       \
-    {                                                                                              \
-        .role = PARITY_OUT, .name = #field, .at = offsetof(args_of, field.data),                   \
-        .type = parity_args->field.dtype, .rows = parity_args->field.rows,                         \
-        .width = parity_args->field.cols, .stride = parity_args->field.stride, __VA_ARGS__         \
-    }
-#define WORKSPACE                                                                                  \
-    {                                                                                              \
-        .role = PARITY_WORKSPACE, .name = "workspace", .at = offsetof(args_of, workspace),         \
-        .bytes_at = offsetof(args_of, workspace_bytes)                                             \
+        .field = #name, __VA_ARGS__                                                                \
     }
 
 // Whether every case runs: else what two of them give cannot be compared.
@@ -112,7 +89,7 @@ static inline bool runs_all(const struct parity *p)
     return p->only_case == 0 && p->first_case <= 1 && p->every == 1 && !p->list;
 }
 
-void parity_compare(struct parity *p, enum parity_op op, const struct parity_field *fields,
+void parity_compare(struct parity *p, enum op_index op, const struct parity_out *outs, int n_outs,
                     void *args);
 
 // The double-precision forms, one an op.
@@ -145,7 +122,7 @@ void parity_gated(struct parity *p);
 // Half the spacing of bf16 is what rounding a result to storage may cost in the norm.
 static inline double stored(dt_dtype type, double tolerance)
 {
-    return type == DT_BF16 ? 2e-3 : tolerance;
+    return type == DT_BF16 ? fmax(tolerance, 2e-3) : tolerance;
 }
 
 // Rows that begin at multiples of 16 bytes, as activations have them.

@@ -147,10 +147,7 @@ static void compare(struct parity *p, const struct shape *s)
     if (s->gradient)
         a.dlogits = s->in_place ? (void *)logits : guarded(rows * stride * dt_dtype_size(s->type));
     double loss = 2e-6 * (1.0 + 4.0 * (double)s->spread);
-    int64_t sums = 2 + 2 * a.n;
-    PARITY(p, policy_loss, &a, IN(logits), IN(bias), IN(targets), IN(mask),
-           OUT(dlogits, s->type, rows, width, stride, .each = 1.2e-5, .floor = 0.02),
-           OUT(sum, DT_F64, 1, sums, sums, .each = loss), WORKSPACE);
+    PARITY(p, policy_loss, &a, OUT(dlogits, .each = 1.2e-5, .floor = 0.02), OUT(sum, .each = loss));
 }
 
 REFERENCE(encode_targets)
@@ -183,7 +180,7 @@ static void compare_encoding(struct parity *p, const struct shape *s)
                           loss.width, s->type)};
     memcpy(a.outputs, loss.outputs, sizeof a.outputs);
     a.out.stride = stride;
-    PARITY(p, encode_targets, &a, IN(targets.data), OUT_VIEW(out));
+    PARITY(p, encode_targets, &a);
 }
 
 static void check_not_finite(struct parity *p)
@@ -205,8 +202,7 @@ static void check_not_finite(struct parity *p)
             a.bias = normal(a.width, 1.0, 3);
             a.sum = guarded_copy(&none, sizeof none);
             ((float *)(uintptr_t)a.targets)[37 % a.target_width] = 0;
-            PARITY(p, policy_loss, &a, IN(logits), IN(bias), IN(targets),
-                   OUT(sum, DT_F64, 1, 4, 4, .each = 1), WORKSPACE);
+            PARITY(p, policy_loss, &a, OUT(sum, .each = 1));
             CHECK(!isfinite(a.sum->loss), "kind %c: a logit of %g is lost", kinds[kind],
                   (double)logits[37]);
         }
@@ -226,8 +222,7 @@ static void check_ties(struct parity *p)
     a.logits_stride = a.width;
     a.bias = normal(a.width, 0.0, 3);
     a.sum = guarded_copy(&none, sizeof none);
-    PARITY(p, policy_loss, &a, IN(logits), IN(bias), IN(targets),
-           OUT(sum, DT_F64, 1, 4, 4, .each = 1e-6), WORKSPACE);
+    PARITY(p, policy_loss, &a, OUT(sum, .each = 1e-6));
     CHECK(a.sum->metrics[1] == 3, "%g of 11 targets are 0, not 3", a.sum->metrics[1]);
 }
 
@@ -275,10 +270,8 @@ static void compare_bias(struct parity *p, int64_t rows, int64_t width, int64_t 
                                              .dbias = accumulate ? normal(width, 1.0, 4)
                                                                  : guarded(width * 4),
                                              .accumulate = accumulate};
-    PARITY(p, bias_forward, &forward, IN(bias), OUT(y, DT_F32, rows, width, stride));
-    PARITY(p, bias_backward, &backward, IN(dy),
-           OUT(dbias, DT_F32, 1, width, width, .each = 4e-6, .floor = sqrt((double)rows)),
-           WORKSPACE);
+    PARITY(p, bias_forward, &forward);
+    PARITY(p, bias_backward, &backward, OUT(dbias, .each = 4e-6, .floor = sqrt((double)rows)));
 }
 
 void parity_policy(struct parity *p)

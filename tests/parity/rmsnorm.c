@@ -77,11 +77,8 @@ static struct dt_rmsnorm_residual_forward_args forward(struct parity *p, const s
         .rstd = s->with_x ? guarded(rows * 4) : NULL};
     if (s->with_out)
         a.residual_out = s->in_place ? (float *)(uintptr_t)a.residual : guarded(rows * d * 4);
-    double norm = p->model ? 1e-5 : 0.0;
-    PARITY(p, rmsnorm_residual_forward, &a, IN(residual), IN(x), IN(weight),
-           OUT(residual_out, DT_F32, rows, d, d),
-           OUT(y, s->type, rows, d, stride, .each = 4e-6, .norm = stored(s->type, norm)),
-           OUT(rstd, DT_F32, 1, rows, rows, .each = 2e-6, .floor = 1e-30));
+    PARITY(p, rmsnorm_residual_forward, &a, OUT(y, .each = 4e-6, .norm = 1e-5),
+           OUT(rstd, .each = 2e-6, .floor = 1e-30));
     return a;
 }
 
@@ -156,10 +153,8 @@ static void backward(struct parity *p, const struct shape *s)
                 fmax(1.0, fabs(get(a.dy, s->type, r * stride + i) * (double)a.weight[i]));
     }
     a.rstd = rstd;
-    PARITY(p, rmsnorm_residual_backward, &a, IN(dy), IN(residual), IN(rstd), IN(weight),
-           OUT(dresidual, DT_F32, rows, d, d, .each = 4e-6, .floors = floors),
-           OUT(dx, s->type, rows, d, stride, .each = 4e-6, .floors = floors),
-           OUT(dweight, DT_F32, 1, d, d, .each = 4e-6, .floor = size), WORKSPACE);
+    PARITY(p, rmsnorm_residual_backward, &a, OTHERS(.each = 4e-6, .floors = floors),
+           OUT(dweight, .each = 4e-6, .floor = size));
     for (int64_t i = 0; i < rows * d && a.dx && s->type == DT_BF16; i++) // dx is rounded dresidual
         CHECK(((dt_bf16 *)a.dx)[i / d * stride + i % d] == dt_f32_to_bf16(a.dresidual[i]),
               "%s: dx %lld is not dresidual", p->text, (long long)i);
@@ -184,8 +179,7 @@ static void check_not_finite(struct parity *p, float bad)
                                                  .weight = normal(20, 1.0, 2),
                                                  .y = y,
                                                  .y_stride = 20};
-    PARITY(p, rmsnorm_residual_forward, &a, IN(residual), IN(weight),
-           OUT(y, DT_F32, 3, 20, 20, .each = 4e-6));
+    PARITY(p, rmsnorm_residual_forward, &a, OUT(y, .each = 4e-6));
     CHECK(!isfinite(y[20 + 7]), "%g in the residual stream is lost", (double)bad);
     CHECK(isfinite(y[0]) && isfinite(y[59]), "%g reaches other rows", (double)bad);
 }

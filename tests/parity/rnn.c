@@ -186,11 +186,7 @@ static struct dt_rnn_forward_args forward(struct parity *p, const struct shape *
                                     .h_last = s->last ? guarded(s->batch * H * 4) : NULL,
                                     .c_last = s->last && lstm ? guarded(s->batch * H * 4) : NULL};
     double each = elements(s->type);
-    PARITY(p, rnn_forward, &a, IN(in.w_hh.data), IN(in.h0), IN(in.c0), IN(in.reset), IN(x.data),
-           IN(b_ih), IN(b_hh), OUT_VIEW(y, .each = each), OUT_VIEW(previous, .each = each),
-           OUT_VIEW(gates, .each = each), OUT_VIEW(cells, .each = each),
-           OUT(h_last, DT_F32, s->batch, H, H, .each = each),
-           OUT(c_last, DT_F32, s->batch, H, H, .each = each), WORKSPACE);
+    PARITY(p, rnn_forward, &a, OTHERS(.each = each));
     return a;
 }
 
@@ -211,10 +207,8 @@ static void backward(struct parity *p, const struct shape *s, const struct dt_rn
                                      .db_hh = s->accumulate ? normal(n, 1.0, 9) : guarded(n * 4),
                                      .accumulate = s->accumulate};
     double each = elements(s->type), size = fmax(1.0, 2.0 * sqrt((double)M));
-    PARITY(p, rnn_backward, &a, IN(in.w_hh.data), IN(in.c0), IN(in.reset), IN(gates.data),
-           IN(cells.data), IN(previous.data), IN(dy.data), OUT_VIEW(dx, .each = each),
-           OUT_VIEW(dp, .each = each), OUT(db_ih, DT_F32, 1, n, n, .each = each, .floor = size),
-           OUT(db_hh, DT_F32, 1, n, n, .each = each, .floor = size), WORKSPACE);
+    PARITY(p, rnn_backward, &a, OTHERS(.each = each), OUT(db_ih, .each = each, .floor = size),
+           OUT(db_hh, .each = each, .floor = size));
 }
 
 static void compare(struct parity *p, const struct shape *s)
@@ -272,9 +266,8 @@ static void compare_gate(struct parity *p, int64_t rows, int64_t cols, int64_t g
                                            .dy = normal_view(type, rows, cols, cols + gap, 1.0, 2),
                                            .dx = dt_view_cols(dboth, 0, cols),
                                            .du = gate ? dt_view_cols(dboth, cols, 2 * cols) : none};
-    PARITY(p, silu_gate_forward, &f, IN(x.data), IN(u.data), OUT_VIEW(y, .each = 2e-6));
-    PARITY(p, silu_gate_backward, &b, IN(x.data), IN(u.data), IN(dy.data),
-           OUT_VIEW(dx, .each = 2e-6), OUT_VIEW(du, .each = 2e-6));
+    PARITY(p, silu_gate_forward, &f, OUT(y, .each = 2e-6));
+    PARITY(p, silu_gate_backward, &b, OTHERS(.each = 2e-6));
 }
 
 void parity_rnn(struct parity *p)

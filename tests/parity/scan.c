@@ -275,29 +275,12 @@ static double tolerance(const struct parity *p)
 
 static void forward(struct parity *p, struct dt_scan_forward_args *a)
 {
-    const struct dt_scan_inputs *in = &a->in;
-    int64_t B = in->batch, D = in->u.cols, N = in->b.cols,
-            chunks = (in->length - 1) / in->chunk + 1;
-    double norm = tolerance(p);
-    PARITY(p, scan_forward, a, IN(in.u.data), IN(in.delta.data), IN(in.z.data), IN(in.b.data),
-           IN(in.c.data), IN(in.a_log), IN(in.d_skip), IN(in.dt_bias), IN(in.h0), IN(in.reset),
-           OUT_VIEW(y, .norm = stored(in->u.dtype, norm)),
-           OUT(h_last, DT_F32, B * D, N, N, .norm = norm),
-           OUT(states, DT_F32, B * chunks * N, D, D, .norm = norm),
-           OUT(s, DT_F32, in->u.rows, D, D, .norm = norm), WORKSPACE);
+    PARITY(p, scan_forward, a, OTHERS(.norm = tolerance(p)));
 }
 
 static void backward(struct parity *p, struct dt_scan_backward_args *a)
 {
-    int64_t D = a->in.u.cols, N = a->in.b.cols;
-    double norm = tolerance(p), rounded = stored(a->in.u.dtype, norm);
-    PARITY(p, scan_backward, a, IN(in.u.data), IN(in.delta.data), IN(in.z.data), IN(in.b.data),
-           IN(in.c.data), IN(in.a_log), IN(in.d_skip), IN(in.dt_bias), IN(in.h0), IN(in.reset),
-           IN(states), IN(s), IN(dy.data), OUT_VIEW(du, .norm = rounded),
-           OUT_VIEW(ddelta, .norm = rounded), OUT_VIEW(dz, .norm = rounded),
-           OUT_VIEW(db, .norm = rounded), OUT_VIEW(dc, .norm = rounded),
-           OUT(da_log, DT_F32, D, N, N, .norm = norm), OUT(dd_skip, DT_F32, 1, D, D, .norm = norm),
-           OUT(ddt_bias, DT_F32, 1, D, D, .norm = norm), WORKSPACE);
+    PARITY(p, scan_backward, a, OTHERS(.norm = tolerance(p)));
 }
 
 static void run(struct parity *p, struct op *op)

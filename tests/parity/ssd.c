@@ -295,27 +295,12 @@ static double in_products(const struct parity *p, dt_dtype type)
 
 static void forward(struct parity *p, struct dt_ssd_forward_args *a)
 {
-    const struct dt_ssd_inputs *in = &a->in;
-    int64_t H = in->heads, P = in->x.cols / H, N = in->b.cols / in->groups,
-            chunks = (in->length - 1) / in->chunk + 1;
-    double norm = in_products(p, in->x.dtype), rounded = fmax(norm, stored(in->x.dtype, norm));
-    PARITY(p, ssd_forward, a, IN(in.x.data), IN(in.dt.data), IN(in.b.data), IN(in.c.data),
-           IN(in.a_log), IN(in.d_skip), IN(in.dt_bias), IN(in.h0), IN(in.reset),
-           OUT_VIEW(y, .norm = rounded), OUT(h_last, DT_F32, in->batch * H * P, N, N, .norm = norm),
-           OUT(states, DT_F32, in->batch * chunks * H * N, P, P, .norm = norm), WORKSPACE);
+    PARITY(p, ssd_forward, a, OTHERS(.norm = in_products(p, a->in.x.dtype)));
 }
 
 static void backward(struct parity *p, struct dt_ssd_backward_args *a)
 {
-    int64_t H = a->in.heads;
-    dt_dtype type = a->in.x.dtype;
-    double norm = in_products(p, type), rounded = fmax(norm, stored(type, norm));
-    PARITY(p, ssd_backward, a, IN(in.x.data), IN(in.dt.data), IN(in.b.data), IN(in.c.data),
-           IN(in.a_log), IN(in.d_skip), IN(in.dt_bias), IN(in.h0), IN(in.reset), IN(states),
-           IN(dy.data), OUT_VIEW(dx, .norm = rounded), OUT_VIEW(ddt, .norm = rounded),
-           OUT_VIEW(db, .norm = rounded), OUT_VIEW(dc, .norm = rounded),
-           OUT(da_log, DT_F32, 1, H, H, .norm = norm), OUT(dd_skip, DT_F32, 1, H, H, .norm = norm),
-           OUT(ddt_bias, DT_F32, 1, H, H, .norm = norm), WORKSPACE);
+    PARITY(p, ssd_backward, a, OTHERS(.norm = in_products(p, a->in.x.dtype)));
 }
 
 static void run(struct parity *p, struct op *op)
@@ -558,8 +543,6 @@ static void compare_gated(struct parity *p, const struct gated_shape *s)
                      (int)s->groups, dt_dtype_name(s->type), s->wide ? " wide" : "",
                      s->accumulate ? " +=" : "", s->in_place ? " in place" : ""))
         return;
-    // sums of squares of a few hundred terms and an exponential: a few ulp
-    double norm = tolerance(p), rounded = stored(s->type, norm);
     struct dt_view x = normal_view(s->type, rows, s->width, stride, 1.0, 1);
     struct dt_gated_rmsnorm_forward_args f = {
         .groups = s->groups,
@@ -569,9 +552,8 @@ static void compare_gated(struct parity *p, const struct gated_shape *s)
         .weight = normal(s->width, 1.0, 3),
         .y = fresh_view(s->type, rows, s->width, stride),
         .rstd = guarded(rows * s->groups * 4)};
-    PARITY(p, gated_rmsnorm_forward, &f, IN(x.data), IN(z.data), IN(weight),
-           OUT_VIEW(y, .norm = rounded),
-           OUT(rstd, DT_F32, rows, s->groups, s->groups, .norm = norm));
+    // sums of squares of a few hundred terms and an exponential: a few ulp
+    PARITY(p, gated_rmsnorm_forward, &f, OTHERS(.norm = tolerance(p)));
     struct dt_gated_rmsnorm_backward_args b = {
         .groups = s->groups,
         .x = x,
@@ -585,9 +567,7 @@ static void compare_gated(struct parity *p, const struct gated_shape *s)
         .accumulate = s->accumulate};
     if (s->in_place)
         b.dx = b.dy;
-    PARITY(p, gated_rmsnorm_backward, &b, IN(x.data), IN(z.data), IN(weight), IN(rstd), IN(dy.data),
-           OUT_VIEW(dx, .norm = rounded), OUT_VIEW(dz, .norm = rounded),
-           OUT(dweight, DT_F32, 1, s->width, s->width, .norm = norm), WORKSPACE);
+    PARITY(p, gated_rmsnorm_backward, &b, OTHERS(.norm = tolerance(p)));
 }
 
 void parity_gated(struct parity *p)

@@ -111,10 +111,7 @@ static void run(struct parity *p, const struct shape *s)
     double *floors = p->model ? NULL : zeros(rows * s->width);
     for (int64_t i = 0; floors && i < rows * s->width; i++)
         floors[i] = i % s->width == a.labels[i / s->width] ? 1.0 : 1e-33;
-    PARITY(p, xent, &a, IN(logits), IN(labels),
-           OUT(dlogits, s->type, rows, s->width, stride, .each = 1.2e-5, .floors = floors),
-           OUT(losses, DT_F32, 1, rows, rows, .each = 4e-6),
-           OUT(sum, DT_F64, 1, 2, 2, .each = 4e-6), WORKSPACE);
+    PARITY(p, xent, &a, OUT(dlogits, .each = 1.2e-5, .floors = floors), OTHERS(.each = 4e-6));
     if (p->is_cpu && s->gradient && !s->in_place && s->type == DT_F32 && s->strange == 0.0f &&
         rows * s->vocab < 3000)
         check_gradient(p, &a);
@@ -154,7 +151,7 @@ static double loss_with(struct parity *p, float value, int64_t column, int32_t l
                              .labels = guarded_copy(&label, sizeof label),
                              .scale = 1.0f,
                              .sum = guarded_copy(&none, sizeof none)};
-    PARITY(p, xent, &a, IN(logits), IN(labels), OUT(sum, DT_F64, 1, 2, 2, .each = 4e-6), WORKSPACE);
+    PARITY(p, xent, &a, OUT(sum, .each = 4e-6));
     return a.sum->loss;
 }
 
