@@ -42,18 +42,18 @@ static void create(struct dt_part *part, const struct dt_build *build)
     }
     f->linear = (struct dt_linear){.in = F, .out = d};
     if (F > 0)
-        f->linear.row = dt_params_add(params, DT_INIT_UNIFORM, 1 / sqrt((double)F), d, 2,
+        f->linear.row = dt_params_add(params, dt_init_uniform, 1 / sqrt((double)F), d, 2,
                                       (int64_t[]){d, F}, "stem.weight");
-    f->bias = dt_params_add(params, DT_INIT_ZERO, 0, d, 1, &d, "stem.bias");
+    f->bias = dt_params_add(params, dt_init_zero, 0, d, 1, &d, "stem.bias");
     for (int n = 0; n < f->n_ids; n++)
-        f->tables[n] = dt_params_add(params, DT_INIT_NORMAL, 0.02, f->sizes[n], 2,
+        f->tables[n] = dt_params_add(params, dt_init_normal, 0.02, f->sizes[n], 2,
                                      (int64_t[]){f->sizes[n], d}, "stem.ids.%d.weight", n);
     if (f->n_ids > 0)
         f->ids = dt_build_array(build, "ids", DT_I32, f->n_ids, false);
     if (F == 0)
         return;
-    f->mean = dt_params_add(params, DT_INIT_ZERO, 0, F, 1, &F, "stem.mean");
-    f->deviation = dt_params_add(params, DT_INIT_ONE, 0, F, 1, &F, "stem.deviation");
+    f->mean = dt_params_add(params, dt_init_zero, 0, F, 1, &F, "stem.mean");
+    f->deviation = dt_params_add(params, dt_init_one, 0, F, 1, &F, "stem.deviation");
     dt_params_freeze(params, f->mean);
     dt_params_freeze(params, f->deviation);
     int64_t bytes = dt_bytes_before(&build->config->bytes, F);

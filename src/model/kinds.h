@@ -38,7 +38,7 @@ int dt_build_state(const struct dt_build *build, struct dt_part *block, const ch
 
 // A row "backbone.layers.N.NAME" of a block.
 int dt_build_row(const struct dt_build *build, const struct dt_part *block, const char *name,
-                 enum dt_init init, double scale, int n_dims, const int64_t *shape);
+                 dt_init *init, double scale, int n_dims, const int64_t *shape);
 // A linear layer of that name, with uniform initial weights up to `scale`; a convolution
 // "mixer.conv1d", which adds "conv_state" to the block's states.
 struct dt_linear dt_build_linear(const struct dt_build *build, struct dt_part *block,

@@ -25,7 +25,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     if (c->tie_embeddings)
         dt_params_share(params, "backbone.embeddings.weight", &lm->linear.row);
     else
-        lm->linear.row = dt_params_add(params, DT_INIT_NORMAL, 0.02, V, 2, shape, "lm_head.weight");
+        lm->linear.row = dt_params_add(params, dt_init_normal, 0.02, V, 2, shape, "lm_head.weight");
     lm->labels = dt_build_array(build, "labels", DT_I32, 1, false);
     build->outputs->n = 1;
     build->outputs->list[0] =

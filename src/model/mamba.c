@@ -5,9 +5,11 @@
 // E = expand · d_model channels, N states, K taps, R = dt_rank, M = B·L rows. x' and z are halves
 // of one array of 2E columns, dt, B and C slices of one of R + 2N: none is copied apart.
 // model.recompute: `scan` keeps x', z and recomputes the rest; `block` keeps nothing.
-#include "model/kinds.h"
+#include "model/mamba.h"
 
+#include "base/rng.h"
 #include "base/round.h"
+#include "model/kinds.h"
 
 #include <math.h>
 
@@ -48,6 +50,21 @@ static dt_status check(const struct dt_model_config *config)
                          (long long)config->dt_rank, (long long)dt_model_inner(config));
 }
 
+float dt_mamba_init_a_log(const struct dt_param *row, int64_t i, struct dt_philox *rng)
+{
+    (void)rng;
+    return (float)log((double)(i % row->shape[row->n_dims - 1] + 1));
+}
+
+// softplus(bias) is log-uniform [state-spaces/mamba, mamba_simple.py].
+float dt_mamba_init_dt_bias(const struct dt_param *row, int64_t i, struct dt_philox *rng)
+{
+    (void)row, (void)i;
+    const double low = log(0.001), high = log(0.1);
+    double step = fmax(exp(low + (high - low) * (double)dt_philox_uniform(rng)), 1e-4);
+    return (float)(step + log(-expm1(-step)));
+}
+
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct mamba *m = (struct mamba *)part;
@@ -56,9 +73,11 @@ static void create(struct dt_part *part, const struct dt_build *build)
             R = m->R = config->dt_rank;
     double deep = 1 / sqrt((double)(E * config->n_layer));
     m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
-    m->a_log = dt_build_row(build, part, "mixer.A_log", DT_INIT_A_LOG, 0, 2, (int64_t[]){E, N});
-    m->d_skip = dt_build_row(build, part, "mixer.D", DT_INIT_ONE, 0, 1, &E);
-    m->dt_bias = dt_build_row(build, part, "mixer.dt_proj.bias", DT_INIT_DT_BIAS, 0, 1, &E);
+    m->a_log =
+        dt_build_row(build, part, "mixer.A_log", dt_mamba_init_a_log, 0, 2, (int64_t[]){E, N});
+    dt_params_keep(build->params, m->a_log);
+    m->d_skip = dt_build_row(build, part, "mixer.D", dt_init_one, 0, 1, &E);
+    m->dt_bias = dt_build_row(build, part, "mixer.dt_proj.bias", dt_mamba_init_dt_bias, 0, 1, &E);
     m->dt_proj = dt_build_linear(build, part, "mixer.dt_proj.weight", R, E, 1 / sqrt((double)R));
     m->x_proj =
         dt_build_linear(build, part, "mixer.x_proj.weight", E, R + 2 * N, 1 / sqrt((double)E));

@@ -7,9 +7,10 @@
 // array, and so are x, B and C: none is copied apart.
 // model.recompute: `scan` keeps the columns z, x', dt and recomputes the rest; `block` keeps
 // nothing.
-#include "model/kinds.h"
-
+#include "base/rng.h"
 #include "base/round.h"
+#include "model/kinds.h"
+#include "model/mamba.h"
 
 #include <math.h>
 
@@ -63,6 +64,13 @@ static dt_status check(const struct dt_model_config *config)
     return DT_OK;
 }
 
+// ln(uniform(1, 16)) [state-spaces/mamba, mamba2.py].
+static float init_a_log(const struct dt_param *row, int64_t i, struct dt_philox *rng)
+{
+    (void)row, (void)i;
+    return (float)log(1.0 + 15.0 * (double)dt_philox_uniform(rng));
+}
+
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct mamba2 *m = (struct mamba2 *)part;
@@ -72,10 +80,10 @@ static void create(struct dt_part *part, const struct dt_build *build)
             W = m->W = E + 2 * G * N;
     double deep = 1 / sqrt((double)(E * config->n_layer));
     m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
-    m->gated_norm = dt_build_row(build, part, "mixer.norm.weight", DT_INIT_ONE, 0, 1, &E);
-    m->a_log = dt_build_row(build, part, "mixer.A_log", DT_INIT_A_LOG_UNIFORM, 0, 1, &H);
-    m->d_skip = dt_build_row(build, part, "mixer.D", DT_INIT_ONE, 0, 1, &H);
-    m->dt_bias = dt_build_row(build, part, "mixer.dt_bias", DT_INIT_DT_BIAS, 0, 1, &H);
+    m->gated_norm = dt_build_row(build, part, "mixer.norm.weight", dt_init_one, 0, 1, &E);
+    m->a_log = dt_build_row(build, part, "mixer.A_log", init_a_log, 0, 1, &H);
+    m->d_skip = dt_build_row(build, part, "mixer.D", dt_init_one, 0, 1, &H);
+    m->dt_bias = dt_build_row(build, part, "mixer.dt_bias", dt_mamba_init_dt_bias, 0, 1, &H);
     m->ssm_state = dt_build_state(build, part, "ssm_state", DT_F32, E * N);
     m->conv = dt_build_conv(build, part, W); // after ssm_state: the order in memory
     m->in_proj =

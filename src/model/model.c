@@ -68,10 +68,10 @@ static dt_status part_create(struct parts *parts, int64_t i, const struct dt_kin
     parts->all[i] = part;
     kind->create(part, &build);
     if (part == parts->all[parts->layers + 1])
-        part->norm = dt_params_add(&parts->params, DT_INIT_ONE, 0, config->d_model, 1,
+        part->norm = dt_params_add(&parts->params, dt_init_one, 0, config->d_model, 1,
                                    &config->d_model, "backbone.norm_f.weight");
     else if (i > 0)
-        part->norm = dt_build_row(&build, part, "norm.weight", DT_INIT_ONE, 0, 1, &config->d_model);
+        part->norm = dt_build_row(&build, part, "norm.weight", dt_init_one, 0, 1, &config->d_model);
     return DT_OK;
 }
 

@@ -55,7 +55,7 @@ int dt_build_state(const struct dt_build *build, struct dt_part *block, const ch
 }
 
 int dt_build_row(const struct dt_build *build, const struct dt_part *block, const char *name,
-                 enum dt_init init, double scale, int n_dims, const int64_t *shape)
+                 dt_init *init, double scale, int n_dims, const int64_t *shape)
 {
     return dt_params_add(build->params, init, scale, shape[0], n_dims, shape,
                          "backbone.layers.%d.%s", (int)block->layer, name);
@@ -65,7 +65,7 @@ struct dt_linear dt_build_linear(const struct dt_build *build, struct dt_part *b
                                  const char *name, int64_t in, int64_t out, double scale)
 {
     block->flops += 6 * (double)in * (double)out;
-    int row = dt_build_row(build, block, name, DT_INIT_UNIFORM, scale, 2, (int64_t[]){out, in});
+    int row = dt_build_row(build, block, name, dt_init_uniform, scale, 2, (int64_t[]){out, in});
     return (struct dt_linear){.row = row, .in = in, .out = out};
 }
 
@@ -74,10 +74,10 @@ struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block
     int64_t K = build->config->d_conv;
     double scale = 1 / sqrt((double)K);
     struct dt_conv conv = {.layer = block->layer, .taps = K};
-    conv.weight = dt_build_row(build, block, "mixer.conv1d.weight", DT_INIT_UNIFORM, scale, 3,
+    conv.weight = dt_build_row(build, block, "mixer.conv1d.weight", dt_init_uniform, scale, 3,
                                (int64_t[]){channels, 1, K});
     conv.bias =
-        dt_build_row(build, block, "mixer.conv1d.bias", DT_INIT_UNIFORM, scale, 1, &channels);
+        dt_build_row(build, block, "mixer.conv1d.bias", dt_init_uniform, scale, 1, &channels);
     conv.state =
         dt_build_state(build, block, "conv_state", build->config->storage, (K - 1) * channels);
     conv.reset = dt_build_array(build, "reset", DT_U8, 1, true);

@@ -8,7 +8,6 @@
 #include "base/rng.h"
 #include "base/round.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,14 +53,14 @@ static dt_status append(struct dt_params *params, struct dt_param *row)
     return DT_OK;
 }
 
-int dt_params_add(struct dt_params *params, enum dt_init init, double init_scale,
-                  int64_t memory_rows, int n_dims, const int64_t *shape, const char *name, ...)
+int dt_params_add(struct dt_params *params, dt_init *init, double init_scale, int64_t memory_rows,
+                  int n_dims, const int64_t *shape, const char *name, ...)
 {
     struct dt_param row = {.n_dims = n_dims,
                            .offset = params->elements,
                            .init = init,
                            .init_scale = (float)init_scale,
-                           .decay = n_dims >= 2 && init != DT_INIT_A_LOG};
+                           .decay = n_dims >= 2};
     for (int i = 0; i < n_dims; i++)
         row.shape[i] = shape[i];
     va_list list;
@@ -75,12 +74,17 @@ int dt_params_add(struct dt_params *params, enum dt_init init, double init_scale
     return params->n - 1;
 }
 
+void dt_params_keep(struct dt_params *params, int row)
+{
+    if (row >= 0) // else params->failed
+        params->rows[row].decay = false;
+}
+
 void dt_params_freeze(struct dt_params *params, int row)
 {
-    if (row < 0)
-        return; // params->failed
-    params->rows[row].frozen = true;
-    params->rows[row].decay = false;
+    dt_params_keep(params, row);
+    if (row >= 0)
+        params->rows[row].frozen = true;
 }
 
 void dt_params_share(struct dt_params *params, const char *name, int *row)
@@ -125,29 +129,28 @@ const struct dt_param *dt_params_find(const struct dt_params *params, const char
     return NULL;
 }
 
-// Element `i` of a row.
-static float initial(const struct dt_param *row, int64_t i, struct dt_philox *rng)
+float dt_init_normal(const struct dt_param *row, int64_t i, struct dt_philox *rng)
 {
-    const double low = log(0.001), high = log(0.1);
-    double step;
-    switch (row->init) {
-    case DT_INIT_NORMAL:
-        return row->init_scale * dt_philox_normal(rng);
-    case DT_INIT_UNIFORM:
-        return row->init_scale * (2.0f * dt_philox_uniform(rng) - 1.0f);
-    case DT_INIT_ZERO:
-        return 0.0f;
-    case DT_INIT_ONE:
-        return 1.0f;
-    case DT_INIT_A_LOG:
-        return (float)log((double)(i % row->shape[row->n_dims - 1] + 1));
-    case DT_INIT_A_LOG_UNIFORM: // [state-spaces/mamba, mamba2.py]
-        return (float)log(1.0 + 15.0 * (double)dt_philox_uniform(rng));
-    case DT_INIT_DT_BIAS: // softplus(bias) is log-uniform [state-spaces/mamba, mamba_simple.py]
-        step = fmax(exp(low + (high - low) * (double)dt_philox_uniform(rng)), 1e-4);
-        return (float)(step + log(-expm1(-step)));
-    }
-    return 0;
+    (void)i;
+    return row->init_scale * dt_philox_normal(rng);
+}
+
+float dt_init_uniform(const struct dt_param *row, int64_t i, struct dt_philox *rng)
+{
+    (void)i;
+    return row->init_scale * (2.0f * dt_philox_uniform(rng) - 1.0f);
+}
+
+float dt_init_zero(const struct dt_param *row, int64_t i, struct dt_philox *rng)
+{
+    (void)row, (void)i, (void)rng;
+    return 0.0f;
+}
+
+float dt_init_one(const struct dt_param *row, int64_t i, struct dt_philox *rng)
+{
+    (void)row, (void)i, (void)rng;
+    return 1.0f;
 }
 
 static void init_row(const struct dt_param *row, uint64_t seed, float *w)
@@ -155,7 +158,7 @@ static void init_row(const struct dt_param *row, uint64_t seed, float *w)
     uint64_t hash = XXH64(row->name, strlen(row->name), 0);
     struct dt_philox rng = dt_philox_init(seed, INIT_STREAM, hash);
     for (int64_t i = 0; i < row->file_count; i++)
-        w[i] = initial(row, i, &rng);
+        w[i] = row->init(row, i, &rng);
 }
 
 void dt_params_init(const struct dt_params *params, uint64_t seed, float *weights)

@@ -10,15 +10,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum dt_init {
-    DT_INIT_NORMAL,  // normal, std `scale`
-    DT_INIT_UNIFORM, // uniform in ±scale
-    DT_INIT_ZERO,
-    DT_INIT_ONE,
-    DT_INIT_A_LOG,         // ln(1 … N) in each row
-    DT_INIT_A_LOG_UNIFORM, // ln(uniform(1, 16))
-    DT_INIT_DT_BIAS,       // inverse softplus of exp(uniform(ln 0.001, ln 0.1)), at least 1e-4
-};
+struct dt_param;
+struct dt_philox;
+// A rule for initial values: element i of a row, from the row's own random numbers, of which each
+// element takes as many as every other.
+typedef float dt_init(const struct dt_param *row, int64_t i, struct dt_philox *rng);
+dt_init dt_init_normal;  // of standard deviation init_scale
+dt_init dt_init_uniform; // in ±init_scale
+dt_init dt_init_zero, dt_init_one;
 
 enum { DT_PARAM_NAME = 96, DT_PARAM_DIMS = 3, DT_PARAMS_WANTED = 4 };
 
@@ -29,9 +28,9 @@ struct dt_param {
     int64_t shape[DT_PARAM_DIMS];
     int64_t file_count;    // elements in a file: the first of the tensor's elements in memory
     int64_t offset, count; // elements in the flat arrays; offset is a multiple of 64
-    enum dt_init init;
+    dt_init *init;
     float init_scale;
-    bool decay;  // weight decay: two or more dimensions and not A_log
+    bool decay;  // weight decay: two or more dimensions, unless the part says otherwise
     bool frozen; // not trained, but part of the model: its gradient stays 0, and nothing decays it
     bool shared; // with a part that writes this gradient before its owner adds to it
 };
@@ -52,9 +51,11 @@ struct dt_params {
 // Appends a row of `shape` (positive sizes) and gives its index; memory_rows >= shape[0] is the
 // padded first dimension. -1, with the error recorded and nothing appended, if the sizes overflow
 // or memory runs out.
-int dt_params_add(struct dt_params *params, enum dt_init init, double init_scale,
-                  int64_t memory_rows, int n_dims, const int64_t *shape, const char *name, ...)
+int dt_params_add(struct dt_params *params, dt_init *init, double init_scale, int64_t memory_rows,
+                  int n_dims, const int64_t *shape, const char *name, ...)
     __attribute__((format(printf, 7, 8)));
+// Weight decay leaves the row alone.
+void dt_params_keep(struct dt_params *params, int row);
 // The row is not trained.
 void dt_params_freeze(struct dt_params *params, int row);
 // Shares the row `name` (a literal), which another part adds later and owns: *row is its index from

@@ -47,7 +47,7 @@ static void create_products(struct policy *p, const struct dt_build *build, int6
     int64_t d = build->config->d_model, r = hidden_of(build->config), padded = dt_round_up(V, PAD);
     if (!p->outputs.autoregressive) {
         p->all = (struct dt_linear){.in = d, .out = padded};
-        p->all.row = dt_params_add(params, DT_INIT_UNIFORM, 1 / sqrt((double)d), padded, 2,
+        p->all.row = dt_params_add(params, dt_init_uniform, 1 / sqrt((double)d), padded, 2,
                                    (int64_t[]){V, d}, "heads.weight");
     }
     for (int k = p->outputs.n - 1; p->outputs.autoregressive && k >= 0; k--) {
@@ -55,13 +55,13 @@ static void create_products(struct policy *p, const struct dt_build *build, int6
         int64_t in = d + p->first[k];
         p->down[k] = (struct dt_linear){.in = r, .out = output->width};
         p->down[k].row =
-            dt_params_add(params, DT_INIT_UNIFORM, 1 / sqrt((double)r), output->width, 2,
+            dt_params_add(params, dt_init_uniform, 1 / sqrt((double)r), output->width, 2,
                           (int64_t[]){output->width, r}, "heads.%s.weight", output->name);
         p->up[k] = (struct dt_linear){.in = in, .out = r, .adds = k < p->outputs.n - 1};
-        p->up[k].row = dt_params_add(params, DT_INIT_UNIFORM, 1 / sqrt((double)in), r, 2,
+        p->up[k].row = dt_params_add(params, dt_init_uniform, 1 / sqrt((double)in), r, 2,
                                      (int64_t[]){r, in}, "heads.%s.up.weight", output->name);
     }
-    p->bias = dt_params_add(params, DT_INIT_ZERO, 0, padded, 1, &V, "heads.bias");
+    p->bias = dt_params_add(params, dt_init_zero, 0, padded, 1, &V, "heads.bias");
 }
 
 static void create(struct dt_part *part, const struct dt_build *build)

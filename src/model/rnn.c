@@ -45,9 +45,9 @@ static void create(struct rnn *m, const struct dt_build *build, enum dt_rnn_cell
         m->out_proj = dt_build_linear(build, &m->part, "mixer.out_proj.weight", H, d,
                                       1 / sqrt((double)(H * config->n_layer)));
     m->bias_ih =
-        dt_build_row(build, &m->part, "mixer.bias_ih_l0", DT_INIT_UNIFORM, scale, 1, &gates);
+        dt_build_row(build, &m->part, "mixer.bias_ih_l0", dt_init_uniform, scale, 1, &gates);
     m->bias_hh =
-        dt_build_row(build, &m->part, "mixer.bias_hh_l0", DT_INIT_UNIFORM, scale, 1, &gates);
+        dt_build_row(build, &m->part, "mixer.bias_hh_l0", dt_init_uniform, scale, 1, &gates);
     m->recurrent = dt_build_linear(build, &m->part, "mixer.weight_hh_l0", H, gates, scale);
     m->recurrent.exact = true;
     m->input = dt_build_linear(build, &m->part, "mixer.weight_ih_l0", d, gates, scale);

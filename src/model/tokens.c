@@ -19,7 +19,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct tokens *t = (struct tokens *)part;
     const struct dt_model_config *c = build->config;
-    t->row = dt_params_add(build->params, DT_INIT_NORMAL, 0.02, dt_model_padded_vocab(c), 2,
+    t->row = dt_params_add(build->params, dt_init_normal, 0.02, dt_model_padded_vocab(c), 2,
                            (int64_t[]){c->vocab_size, c->d_model}, "backbone.embeddings.weight");
     t->ids = dt_build_array(build, "input_ids", DT_I32, 1, false);
 }

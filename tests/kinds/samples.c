@@ -17,7 +17,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     struct samples *f = (struct samples *)part;
     int64_t d = build->config->d_model, shape[] = {d, SAMPLE_WIDTH};
     f->linear = (struct dt_linear){.in = SAMPLE_WIDTH, .out = d};
-    f->linear.row = dt_params_add(build->params, DT_INIT_UNIFORM, 1 / sqrt(SAMPLE_WIDTH), d, 2,
+    f->linear.row = dt_params_add(build->params, dt_init_uniform, 1 / sqrt(SAMPLE_WIDTH), d, 2,
                                   shape, "samples.weight");
     f->samples = dt_build_array(build, "samples", DT_F32, SAMPLE_WIDTH, false);
 }

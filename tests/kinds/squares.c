@@ -19,7 +19,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     struct squares *s = (struct squares *)part;
     int64_t d = build->config->d_model, shape[] = {TARGET_WIDTH, d};
     s->linear = (struct dt_linear){.in = d, .out = TARGET_WIDTH};
-    s->linear.row = dt_params_add(build->params, DT_INIT_UNIFORM, 1 / sqrt((double)d), TARGET_WIDTH,
+    s->linear.row = dt_params_add(build->params, dt_init_uniform, 1 / sqrt((double)d), TARGET_WIDTH,
                                   2, shape, "squares.weight");
     s->targets = dt_build_array(build, "targets", DT_F32, TARGET_WIDTH, false);
 }

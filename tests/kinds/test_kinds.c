@@ -165,7 +165,7 @@ static void fill_biases(struct dt_model *model)
     struct dt_philox rng = dt_philox_init(5, 0, 0);
     for (int i = 0; i < params->n; i++)
         for (int64_t j = 0; j < params->rows[i].file_count; j++)
-            if (params->rows[i].init == DT_INIT_ZERO)
+            if (params->rows[i].init == dt_init_zero)
                 dt_model_weights(model)[params->rows[i].offset + j] = dt_philox_normal(&rng);
 }
 

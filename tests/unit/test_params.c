@@ -1,6 +1,7 @@
 // The parameter table: its arithmetic, the distributions of initial values, and that these depend
 // on seed and name only.
 #include "base/rng.h"
+#include "model/mamba.h"
 #include "model/params.h"
 
 #include "default_model.h"
@@ -12,7 +13,7 @@
 // always passes or always fails, and 5 leaves a wrong scale of 1 % no room at these n.
 static const double errors_allowed = 5.0;
 
-static struct dt_params one_row(enum dt_init init, double scale, int64_t rows, int64_t columns)
+static struct dt_params one_row(dt_init *init, double scale, int64_t rows, int64_t columns)
 {
     struct dt_params params = {0};
     CHECK_INT(dt_params_add(&params, init, scale, rows, 2, (int64_t[]){rows, columns}, "w"), 0);
@@ -46,8 +47,7 @@ static struct moments measure(const double *x, int64_t n)
     return s;
 }
 
-static struct moments measure_row(enum dt_init init, double scale, int64_t n,
-                                  double (*form)(double))
+static struct moments measure_row(dt_init *init, double scale, int64_t n, double (*form)(double))
 {
     struct dt_params params = one_row(init, scale, 1, n);
     float *w = init_values(&params, 1337);
@@ -80,7 +80,7 @@ static double log_softplus(double x)
 static void test_normal(void)
 {
     enum { N = 100003 };
-    struct moments s = measure_row(DT_INIT_NORMAL, 0.02, N, same);
+    struct moments s = measure_row(dt_init_normal, 0.02, N, same);
     check_mean(&s, 0, 0.02, N);
     // The standard error of a normal sample's deviation is sigma / sqrt(2 n).
     CHECK(fabs(s.std - 0.02) < errors_allowed * 0.02 / sqrt(2.0 * N), "std %g", s.std);
@@ -102,26 +102,26 @@ static void check_uniform(const struct moments *s, double low, double high, int6
 static void test_uniform(void)
 {
     enum { N = 100003 };
-    struct moments s = measure_row(DT_INIT_UNIFORM, 0.125, N, same);
+    struct moments s = measure_row(dt_init_uniform, 0.125, N, same);
     check_uniform(&s, -0.125, 0.125, N);
 }
 
 static void test_dt_bias(void)
 {
     enum { N = 100003 };
-    struct moments s = measure_row(DT_INIT_DT_BIAS, 0, N, log_softplus);
+    struct moments s = measure_row(dt_mamba_init_dt_bias, 0, N, log_softplus);
     check_uniform(&s, log(0.001), log(0.1), N);
 }
 
 static void test_a_log_and_one(void)
 {
-    struct dt_params params = one_row(DT_INIT_A_LOG, 0, 3, 5);
+    struct dt_params params = one_row(dt_mamba_init_a_log, 0, 3, 5);
     float *w = init_values(&params, 1);
     for (int i = 0; i < 15; i++)
         CHECK_NEAR(exp((double)w[i]), i % 5 + 1, 1e-6); // an fp32 logarithm
     free(w);
     dt_params_free(&params);
-    params = one_row(DT_INIT_ONE, 0, 3, 5);
+    params = one_row(dt_init_one, 0, 3, 5);
     w = init_values(&params, 1);
     for (int i = 0; i < 15; i++)
         CHECK(w[i] == 1.0f, "element %d is %g", i, (double)w[i]);
@@ -132,7 +132,7 @@ static void test_a_log_and_one(void)
 // Element i is a function of (seed, name, i): here without what comes before it.
 static void test_any_order(void)
 {
-    struct dt_params params = one_row(DT_INIT_UNIFORM, 1, 7, 11);
+    struct dt_params params = one_row(dt_init_uniform, 1, 7, 11);
     uint64_t seed = UINT64_C(0x123456789abcdef0);
     float *w = init_values(&params, seed);
     struct dt_philox rng = dt_philox_init(seed, 0x494e4954, XXH64("w", 1, 0));
@@ -154,8 +154,8 @@ static void test_other_table(void)
 {
     struct dt_params forward = {0}, backward = {0};
     for (int i = 0; i < 3; i++) {
-        dt_params_add(&forward, DT_INIT_NORMAL, 1, 9, 2, (int64_t[]){9, 10}, "%s", names[i]);
-        dt_params_add(&backward, DT_INIT_NORMAL, 1, 9, 2, (int64_t[]){9, 10}, "%s", names[2 - i]);
+        dt_params_add(&forward, dt_init_normal, 1, 9, 2, (int64_t[]){9, 10}, "%s", names[i]);
+        dt_params_add(&backward, dt_init_normal, 1, 9, 2, (int64_t[]){9, 10}, "%s", names[2 - i]);
     }
     float *x = init_values(&forward, 3), *y = init_values(&backward, 3),
           *z = init_values(&forward, 4);
@@ -177,11 +177,12 @@ static void test_other_table(void)
 static struct dt_params mixed_table(void)
 {
     struct dt_params params = {0};
-    dt_params_add(&params, DT_INIT_NORMAL, 1, 8, 2, (int64_t[]){5, 3}, "padded");
-    dt_params_add(&params, DT_INIT_UNIFORM, 1, 7, 3, (int64_t[]){7, 1, 4}, "taps.%d", 7);
-    dt_params_add(&params, DT_INIT_UNIFORM, 1, 65, 1, (int64_t[]){65}, "bias");
-    dt_params_add(&params, DT_INIT_A_LOG, 0, 4, 2, (int64_t[]){4, 16}, "A_log");
-    dt_params_add(&params, DT_INIT_NORMAL, 1, 1, 2, (int64_t[]){1, 1}, "single");
+    dt_params_add(&params, dt_init_normal, 1, 8, 2, (int64_t[]){5, 3}, "padded");
+    dt_params_add(&params, dt_init_uniform, 1, 7, 3, (int64_t[]){7, 1, 4}, "taps.%d", 7);
+    dt_params_add(&params, dt_init_uniform, 1, 65, 1, (int64_t[]){65}, "bias");
+    dt_params_add(&params, dt_mamba_init_a_log, 0, 4, 2, (int64_t[]){4, 16}, "A_log");
+    dt_params_keep(&params, 3);
+    dt_params_add(&params, dt_init_normal, 1, 1, 2, (int64_t[]){1, 1}, "single");
     return params;
 }
 
@@ -225,7 +226,7 @@ static void test_padding(void)
 static void check_refused(int64_t memory_rows, int n_dims, const int64_t *shape)
 {
     struct dt_params params = mixed_table();
-    CHECK_INT(dt_params_add(&params, DT_INIT_ONE, 0, memory_rows, n_dims, shape, "hostile"), -1);
+    CHECK_INT(dt_params_add(&params, dt_init_one, 0, memory_rows, n_dims, shape, "hostile"), -1);
     CHECK_SAYS("hostile");
     CHECK_INT(params.n, 5);
     CHECK_INT(params.elements, 384);

@@ -1,0 +1,7 @@
+// What the Mamba blocks share: the initial values of their own tensors.
+#pragma once
+
+#include "model/params.h"
+
+dt_init dt_mamba_init_a_log;   // ln(1 … N) in each row
+dt_init dt_mamba_init_dt_bias; // inverse softplus of exp(uniform(ln 0.001, ln 0.1)), at least 1e-4
