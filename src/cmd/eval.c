@@ -53,17 +53,17 @@ static cJSON *heads(const struct dt_outputs *outputs, const struct dt_loss_sum *
 static dt_status print(const char *from, const struct dt_model *model,
                        const struct dt_loss_sum *total)
 {
-    bool policy = dt_model_is_policy(dt_model_config(model));
+    const struct dt_outputs *measured = dt_model_measured(model);
     double loss = total->loss / total->counted; // cJSON writes null where it is not finite
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "event", "eval");
     cJSON_AddStringToObject(json, "model", from);
     cJSON_AddNumberToObject(json, "loss", loss);
-    if (!policy)
+    if (dt_model_outputs(model)->perplexity)
         cJSON_AddNumberToObject(json, "perplexity", exp(loss));
     cJSON_AddNumberToObject(json, "tokens", total->counted);
-    if (policy)
-        cJSON_AddItemToObject(json, "heads", heads(dt_model_outputs(model), total));
+    if (measured)
+        cJSON_AddItemToObject(json, "heads", heads(measured, total));
     char *text = dt_json_line(json);
     cJSON_Delete(json);
     if (!text)

@@ -96,9 +96,9 @@ static dt_status sampler_open(struct sampler *s)
 {
     struct dt_model_config config = {.pad_vocab_multiple = 8};
     DT_TRY(dt_hf_read_config(s->dir, &config));
-    if (dt_model_is_policy(&config))
+    if (!dt_model_reads_tokens(&config))
         return DT_FAIL(DT_USER, "the library libdtrain_step plays it",
-                       "the model in %s reads frames, not tokens", s->dir);
+                       "the model in %s reads %s, not tokens", s->dir, dt_model_unit(&config));
     s->vocab = config.vocab_size;
     DT_TRY(read_prompt(s->options->prompt, s->vocab, &s->prompt, &s->prompt_length));
     DT_TRY(dt_device_open_alone(s->options->device, 0, &s->backend));

@@ -126,17 +126,16 @@ static dt_status check_arrays(const struct dt_job *job, const char *key,
 dt_status dt_job_targets(const struct dt_model_config *model, struct dt_scan_rules *rules)
 {
     struct dt_outputs outputs;
-    if (!dt_model_is_policy(model))
-        return DT_OK;
-    DT_TRY(dt_heads_parse(model->heads, &outputs));
+    DT_TRY(dt_model_outputs_of(model, &outputs));
     for (int k = 0; k < outputs.n; k++) {
         const struct dt_output *output = &outputs.list[k];
-        struct dt_target *target = &rules->target[rules->n_targets++];
+        struct dt_target *target = &rules->target[rules->n_targets];
+        if (output->target_width == 0)
+            continue;
+        rules->n_targets++;
         snprintf(target->name, sizeof target->name, "%s", output->name);
         target->width = output->target_width;
-        target->classes = output->kind == DT_OUTPUT_CATEGORICAL ? output->width
-                          : output->kind == DT_OUTPUT_BERNOULLI ? 2
-                                                                : 0;
+        target->classes = output->classes;
     }
     return DT_OK;
 }
@@ -162,42 +161,20 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
     return dt_job_targets(&job->model, rules);
 }
 
-// Size and id columns of the frames: what the configuration leaves open the data decides.
-static dt_status fit_frames(struct dt_job *job)
+static dt_status fit_model(struct dt_job *job)
 {
-    const struct dt_frame_layout *train = &job->train->layout;
-    struct dt_model_config *model = &job->model;
-    char ids[DT_CONFIG_STRING_MAX] = "";
-    int n_ids;
-    int64_t sizes[DT_IDS_MAX];
-    bool fresh = !job->resume[0] && !job->settings.run.init_from[0];
-    if (!dt_model_is_policy(model))
-        return DT_OK;
-    if (job->settings.data.reset_token >= 0)
-        return dt_config_reject(
-            job->config, "data.reset_token", "remove the key",
-            "it is for documents of tokens; frames (model.heads) have episodes");
-    if (train->frame_width + train->n_ids < 1)
-        return dt_config_reject(
-            job->config, "data.train", "a policy (model.heads) learns from episodes of frames",
-            "%s holds %s, not frames", job->train->shards[0].path, job->train->kind->unit);
-    for (int64_t n = 0; n < train->n_ids; n++)
-        dt_append(ids, sizeof ids, "%s%lld", n ? " " : "", (long long)train->ids[n]);
-    DT_TRY(dt_ids_parse(model->ids, &n_ids, sizes));
-    if (fresh && model->frame_size == 0)
-        model->frame_size = train->frame_width;
-    if (fresh && !model->ids[0])
-        memcpy(model->ids, ids, sizeof ids);
-    if (model->frame_size != train->frame_width || strcmp(model->ids, ids) != 0)
-        return DT_FAIL(DT_USER, "set data.inputs to the columns that the model was made for",
-                       "data.train has frames of %lld numbers and id columns of sizes [%s], the "
-                       "model (model.frame_size, model.ids) has %lld and [%s]",
-                       (long long)train->frame_width, ids, (long long)model->frame_size,
-                       model->ids);
-    model->bytes = job->train->bytes;
-    if (job->val && memcmp(&job->val->bytes, &model->bytes, sizeof model->bytes) != 0)
-        model->bytes = (struct dt_byte_columns){0};
-    return DT_OK;
+    const struct dt_dataset *train = job->train, *val = job->val;
+    struct dt_model_data data = {.config = job->config,
+                                 .path = train->shards[0].path,
+                                 .unit = train->kind->unit,
+                                 .frames = &train->layout,
+                                 .bytes = train->bytes,
+                                 .documents = job->settings.data.reset_token >= 0,
+                                 .fresh = !job->resume[0] && !job->settings.run.init_from[0]};
+    if (val && memcmp(&val->bytes, &data.bytes, sizeof data.bytes) != 0)
+        data.bytes = (struct dt_byte_columns){0};
+    DT_TRY(dt_model_config_fit(&job->model, &data));
+    return dt_job_name_origin(job->config, dt_model_config_check(&job->model));
 }
 
 static dt_status scan_data(struct dt_job *job)
@@ -216,8 +193,7 @@ static dt_status scan_data(struct dt_job *job)
                                 "name the datasets in data.inputs and data.targets",
                                 "%s has different columns from %s", job->val->shards[0].path,
                                 job->train->shards[0].path);
-    DT_TRY(fit_frames(job));
-    DT_TRY(dt_job_name_origin(job->config, dt_model_config_check(&job->model)));
+    DT_TRY(fit_model(job));
     if (job->train->windows < s->data.batch)
         return dt_config_reject(
             job->config, "data.batch", "give more data, a smaller batch or a smaller seq_len",

@@ -12,25 +12,50 @@ int64_t dt_model_padded_vocab(const struct dt_model_config *config)
     return dt_round_up(config->vocab_size, config->pad_vocab_multiple);
 }
 
-dt_status dt_stem_find(const struct dt_model_config *config, const struct dt_kind **kind)
+dt_status dt_head_find(const struct dt_model_config *config, const struct dt_head_kind **head)
 {
-    bool frames = dt_model_is_policy(config) && !config->stem[0];
-    return dt_kind_find(dt_stem_kinds, "model.stem", frames ? "frames" : config->stem, kind);
+    const struct dt_kind *kind;
+    bool list = strpbrk(config->heads, ":*@ ");
+    for (int i = 0; list && dt_head_kinds[i]; i++) {
+        *head = (const struct dt_head_kind *)dt_head_kinds[i];
+        if ((*head)->lists)
+            return DT_OK;
+    }
+    dt_status status = dt_kind_find(dt_head_kinds, "model.heads", config->heads, &kind);
+    *head = (const struct dt_head_kind *)kind;
+    return status;
 }
 
-dt_status dt_head_find(const struct dt_model_config *config, const struct dt_kind **kind)
+dt_status dt_stem_find(const struct dt_model_config *config, const struct dt_stem_kind **stem)
 {
-    const char *name = dt_model_is_policy(config) ? "policy" : config->heads;
-    return dt_kind_find(dt_head_kinds, "model.heads", name, kind);
+    const struct dt_head_kind *head = NULL;
+    const struct dt_kind *kind = NULL;
+    const char *name = config->stem;
+    dt_status status = name[0] ? DT_OK : dt_head_find(config, &head);
+    if (!name[0] && status == DT_OK && head->stem)
+        name = head->stem;
+    if (status == DT_OK)
+        status = dt_kind_find(dt_stem_kinds, "model.stem", name, &kind);
+    *stem = (const struct dt_stem_kind *)kind;
+    return status;
 }
 
 const char *dt_model_unit(const struct dt_model_config *config)
 {
-    const struct dt_kind *stem;
+    const struct dt_stem_kind *stem;
     if (dt_stem_find(config, &stem) == DT_OK)
-        return ((const struct dt_stem_kind *)stem)->unit;
+        return stem->unit;
     dt_error_clear();
     return "positions";
+}
+
+bool dt_model_reads_tokens(const struct dt_model_config *config)
+{
+    const struct dt_stem_kind *stem;
+    bool found = dt_stem_find(config, &stem) == DT_OK;
+    if (!found)
+        dt_error_clear();
+    return found && stem->tokens;
 }
 
 // A model's stem, head and blocks; the same block may come twice.
@@ -41,11 +66,13 @@ struct kinds_used {
 
 static dt_status find_kinds(const struct dt_model_config *config, struct kinds_used *used)
 {
+    const struct dt_stem_kind *stem;
+    const struct dt_head_kind *head;
     struct dt_layers layers;
-    used->n = 2;
-    DT_TRY(dt_stem_find(config, &used->list[0]));
-    DT_TRY(dt_head_find(config, &used->list[1]));
+    DT_TRY(dt_stem_find(config, &stem));
+    DT_TRY(dt_head_find(config, &head));
     DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
+    *used = (struct kinds_used){2, {&stem->kind, &head->kind}};
     for (int i = 0; i < layers.n; i++)
         used->list[used->n++] = layers.runs[i].kind;
     return DT_OK;
@@ -111,6 +138,16 @@ dt_status dt_model_config_resolve(struct dt_model_config *config, int64_t length
     return DT_OK;
 }
 
+dt_status dt_model_config_fit(struct dt_model_config *config, const struct dt_model_data *data)
+{
+    struct kinds_used used;
+    DT_TRY(find_kinds(config, &used));
+    for (int i = 0; i < used.n; i++)
+        if (used.list[i]->fit)
+            DT_TRY(used.list[i]->fit(config, data));
+    return DT_OK;
+}
+
 static void single_spaces(char *text)
 {
     char *to = text;
@@ -124,14 +161,15 @@ static void single_spaces(char *text)
 dt_status dt_model_config_normalize(struct dt_model_config *config)
 {
     struct dt_layers layers;
-    const struct dt_kind *stem, *head;
+    const struct dt_stem_kind *stem;
+    const struct dt_head_kind *head;
     DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
     DT_TRY(dt_stem_find(config, &stem));
     DT_TRY(dt_head_find(config, &head));
     config->n_layer = layers.n_layer;
-    snprintf(config->stem, sizeof config->stem, "%s", stem->name);
-    if (!dt_model_is_policy(config))
-        snprintf(config->heads, sizeof config->heads, "%s", head->name);
+    snprintf(config->stem, sizeof config->stem, "%s", stem->kind.name);
+    if (!head->lists)
+        snprintf(config->heads, sizeof config->heads, "%s", head->kind.name);
     single_spaces(config->heads);
     single_spaces(config->ids);
     return dt_layers_text(&layers, config->layers, sizeof config->layers);

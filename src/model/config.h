@@ -48,8 +48,8 @@ struct dt_model_config {
 // in config.json are the architecture; the others may change when a run is resumed.
 extern const struct dt_config_key dt_model_keys[];
 
-// Whether model.heads lists outputs, "NAME:KIND*N …", and is not a kind of head.
-bool dt_model_is_policy(const struct dt_model_config *config);
+// Whether its stem reads tokens alone.
+bool dt_model_reads_tokens(const struct dt_model_config *config);
 // What a position of its data is called, as its stem says: "tokens", "frames".
 const char *dt_model_unit(const struct dt_model_config *config);
 // Whether a part of this model reads the field, as its kind says (model/kinds.h: dt_kind.fields).
@@ -62,6 +62,17 @@ dt_status dt_model_config_normalize(struct dt_model_config *config);
 // Fills the fields of its kinds that are auto (0) from the others; length: of a training window, 0:
 // not known.
 dt_status dt_model_config_resolve(struct dt_model_config *config, int64_t length);
+// The data that a job gives to a model.
+struct dt_model_data {
+    const struct dt_config *config;       // to say where a key was set
+    const char *path, *unit;              // of a shard, for messages
+    const struct dt_frame_layout *frames; // of training
+    struct dt_byte_columns bytes;         // of them, in training and validation
+    bool documents;                       // data.reset_token is set
+    bool fresh; // the model is new: what its configuration leaves open, the data decides
+};
+// Fits it to the data, as its kinds say.
+dt_status dt_model_config_fit(struct dt_model_config *config, const struct dt_model_data *data);
 // Fills derived values (both of these) and checks kinds and ranges: DT_USER naming the key of the
 // [model] section.
 dt_status dt_model_config_check(struct dt_model_config *config);

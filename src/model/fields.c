@@ -7,8 +7,6 @@
 #include "kernels/scan.h"
 #include "kernels/ssd.h"
 
-#include <string.h>
-
 const char *const dt_recompute_name[] = {"none", "scan", "block"};
 
 #define AT(f)          struct dt_model_config, f, #f
@@ -86,8 +84,3 @@ const struct dt_config_key dt_model_keys[] = {
     {0},
 };
 // clang-format on
-
-bool dt_model_is_policy(const struct dt_model_config *config)
-{
-    return strpbrk(config->heads, ":*@ ") != NULL;
-}

@@ -6,9 +6,11 @@
 // normalises them here. With model.ids "ids" [B, L, n] i32; without numbers (F = 0) ids alone.
 // Rows: stem.weight [d, F], stem.bias [d], stem.ids.N.weight [size, d]; stem.mean and
 // stem.deviation [F], which are not trained: what the frames were normalised by.
+#include "base/text.h"
 #include "model/kinds.h"
 
 #include <math.h>
+#include <string.h>
 
 struct frames {
     struct dt_part part;
@@ -22,11 +24,45 @@ struct frames {
 
 static dt_status check(const struct dt_model_config *config)
 {
-    return dt_model_is_policy(config)
+    const struct dt_head_kind *head;
+    DT_TRY(dt_head_find(config, &head));
+    return head->lists
                ? DT_OK
                : DT_FAIL(DT_USER, "list the heads, such as model.heads = buttons:bernoulli*8",
                          "model.stem is frames, but model.heads is %s, which predicts tokens",
                          config->heads);
+}
+
+// Size and id columns of the frames: what the configuration leaves open the data decides.
+static dt_status fit(struct dt_model_config *config, const struct dt_model_data *data)
+{
+    const struct dt_frame_layout *frames = data->frames;
+    char ids[DT_CONFIG_STRING_MAX] = "";
+    int n_ids;
+    int64_t sizes[DT_IDS_MAX];
+    if (data->documents)
+        return dt_config_reject(
+            data->config, "data.reset_token", "remove the key",
+            "it is for documents of tokens; frames (model.heads) have episodes");
+    if (frames->frame_width + frames->n_ids < 1)
+        return dt_config_reject(data->config, "data.train",
+                                "a policy (model.heads) learns from episodes of frames",
+                                "%s holds %s, not frames", data->path, data->unit);
+    for (int64_t n = 0; n < frames->n_ids; n++)
+        dt_append(ids, sizeof ids, "%s%lld", n ? " " : "", (long long)frames->ids[n]);
+    DT_TRY(dt_ids_parse(config->ids, &n_ids, sizes));
+    if (data->fresh && config->frame_size == 0)
+        config->frame_size = frames->frame_width;
+    if (data->fresh && !config->ids[0])
+        memcpy(config->ids, ids, sizeof ids);
+    if (config->frame_size != frames->frame_width || strcmp(config->ids, ids) != 0)
+        return DT_FAIL(DT_USER, "set data.inputs to the columns that the model was made for",
+                       "data.train has frames of %lld numbers and id columns of sizes [%s], the "
+                       "model (model.frame_size, model.ids) has %lld and [%s]",
+                       (long long)frames->frame_width, ids, (long long)config->frame_size,
+                       config->ids);
+    config->bytes = data->bytes;
+    return DT_OK;
 }
 
 static void create(struct dt_part *part, const struct dt_build *build)
@@ -185,6 +221,7 @@ const struct dt_stem_kind dt_frames_stem = {
     .kind = {.name = "frames",
              .size = sizeof(struct frames),
              .fields = "frame_size ids",
+             .fit = fit,
              .check = check,
              .create = create,
              .plan = plan,

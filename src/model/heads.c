@@ -10,37 +10,20 @@
 
 enum { WIDTH_MAX = 65536 };
 
-static const struct {
-    const char *name, *measure;
-} kinds[] = {
-    [DT_OUTPUT_CATEGORICAL] = {"categorical", "accuracy"},
-    [DT_OUTPUT_BERNOULLI] = {"bernoulli", "accuracy"},
-    [DT_OUTPUT_REGRESSION] = {"regression", "error"},
-    [DT_OUTPUT_HUBER] = {"huber", "error"},
-};
-enum { KINDS = sizeof kinds / sizeof *kinds };
-
-const char *dt_output_kind_name(enum dt_output_kind kind)
-{
-    return kinds[kind].name;
-}
-
 static dt_status malformed(const char *entry)
 {
     return DT_FAIL(DT_USER, "for example \"buttons:bernoulli*8 main_x:categorical*17@0.5\"",
                    "model.heads: expected NAME:KIND*N or NAME:KIND*N@WEIGHT, not \"%s\"", entry);
 }
 
-static dt_status find_kind(const char *entry, const char *name, struct dt_output *output)
+static dt_status find_type(const char *entry, const char *name, const struct dt_output_type **type)
 {
     struct dt_nearest nearest = dt_nearest_to(name);
-    for (int i = 0; i < KINDS; i++) {
-        dt_nearest_offer(&nearest, kinds[i].name);
-        if (strcmp(kinds[i].name, name) == 0) {
-            output->kind = (enum dt_output_kind)i;
-            output->measure = kinds[i].measure;
+    for (int i = 0; dt_output_types[i]; i++) {
+        *type = dt_output_types[i];
+        dt_nearest_offer(&nearest, (*type)->name);
+        if (strcmp((*type)->name, name) == 0)
             return DT_OK;
-        }
     }
     return DT_FAIL(DT_USER, NULL, "model.heads: %s: unknown kind '%s'%s (known: %s)", entry, name,
                    dt_nearest_suggest(&nearest), nearest.names);
@@ -73,7 +56,8 @@ static dt_status parse_entry(const char *entry, struct dt_output *output)
     *output = (struct dt_output){.width = 1, .weight = 1};
     if (!kind || !is_name(text))
         return malformed(entry);
-    DT_TRY(find_kind(entry, kind, output));
+    DT_TRY(find_type(entry, kind, &output->type));
+    bool one_of = output->type->one_of;
     if (width)
         output->width = strtoll(width, &end, 10);
     if (width && (!isdigit((unsigned char)width[0]) || *end))
@@ -82,16 +66,17 @@ static dt_status parse_entry(const char *entry, struct dt_output *output)
         output->weight = strtod(weight, &end);
     if (weight && (!(isdigit((unsigned char)weight[0]) || weight[0] == '.') || *end))
         return malformed(entry);
-    int64_t least = output->kind == DT_OUTPUT_CATEGORICAL ? 2 : 1;
+    int64_t least = one_of ? 2 : 1;
     if (output->width < least || output->width > WIDTH_MAX)
         return DT_FAIL(DT_USER, NULL, "model.heads: %s: %lld %s (allowed: %lld to %d)", entry,
-                       (long long)output->width,
-                       output->kind == DT_OUTPUT_CATEGORICAL ? "classes" : "values",
-                       (long long)least, WIDTH_MAX);
+                       (long long)output->width, one_of ? "classes" : "values", (long long)least,
+                       WIDTH_MAX);
     if (!(output->weight <= 1e6))
         return DT_FAIL(DT_USER, NULL, "model.heads: %s: the weight is above 1e6", entry);
     memcpy(output->name, text, strlen(text) + 1);
-    output->target_width = output->kind == DT_OUTPUT_CATEGORICAL ? 1 : output->width;
+    output->measure = output->type->measure;
+    output->target_width = one_of ? 1 : output->width;
+    output->classes = one_of ? output->width : output->type->classes;
     return DT_OK;
 }
 

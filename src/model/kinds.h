@@ -21,13 +21,12 @@ struct dt_part {
 };
 
 // What a part is created from. It appends its rows, in the order in which its backward finishes
-// them, to `params`, the batch arrays that it reads to `arrays`, and a head what it predicts to
-// `outputs`.
+// them, to `params`, and the batch arrays that it reads to `arrays`.
 struct dt_build {
     const struct dt_model_config *config;
     struct dt_params *params;
     struct dt_array_list *arrays;
-    struct dt_outputs *outputs;
+    const struct dt_outputs *outputs;
 };
 // Index of an array that the part reads; a failure shows in params->failed.
 int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype type,
@@ -54,6 +53,8 @@ struct dt_kind {
     const char *fields;
     // Fills those that are auto (0); length: of a training window, 0: not known.
     void (*resolve)(struct dt_model_config *config, int64_t length);
+    // Fits fields to the data of a job, or refuses that: DT_USER.
+    dt_status (*fit)(struct dt_model_config *config, const struct dt_model_data *data);
     // Whether fields that are in range fit each other: DT_USER naming the key.
     dt_status (*check)(const struct dt_model_config *config);
     // Rows, batch arrays, recurrent state. Failures show in params->failed.
@@ -91,6 +92,9 @@ struct dt_block_kind {
 
 struct dt_head_kind {
     struct dt_kind kind;
+    bool lists;       // model.heads is not its name but a list of outputs
+    const char *stem; // the kind of stem where none is named; NULL: the first
+    dt_status (*outputs)(const struct dt_model_config *config, struct dt_outputs *outputs);
     // From h [M, d] storage: *sum += the sum of losses and the count of positions that have one.
     // scale > 0: also the gradients of scale · Σ loss, dh among them. The model announces the
     // head's rows.
@@ -110,10 +114,9 @@ extern const struct dt_kind *const dt_stem_kinds[];
 extern const struct dt_kind *const dt_block_kinds[];
 extern const struct dt_kind *const dt_head_kinds[];
 
-// The stem and the head of a model: with a list of heads "policy", which reads "frames" where no
-// stem is named.
-dt_status dt_stem_find(const struct dt_model_config *config, const struct dt_kind **kind);
-dt_status dt_head_find(const struct dt_model_config *config, const struct dt_kind **kind);
+// The stem and the head of a model.
+dt_status dt_stem_find(const struct dt_model_config *config, const struct dt_stem_kind **kind);
+dt_status dt_head_find(const struct dt_model_config *config, const struct dt_head_kind **kind);
 // The kind of this name in one of these tables, "" for the first. An unknown name is a DT_USER
 // error that gives `where` it is ("model.layers"), the nearest name and all known ones.
 dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, const char *name,
@@ -122,7 +125,6 @@ dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, co
 // The outputs in model.heads ("NAME:KIND*N[@WEIGHT] …"), and how many columns of targets they read.
 dt_status dt_heads_parse(const char *text, struct dt_outputs *outputs);
 int64_t dt_heads_targets(const struct dt_outputs *outputs);
-const char *dt_output_kind_name(enum dt_output_kind kind);
 // The table sizes in model.ids.
 dt_status dt_ids_parse(const char *text, int *n, int64_t sizes[DT_IDS_MAX]);
 

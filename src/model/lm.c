@@ -27,9 +27,15 @@ static void create(struct dt_part *part, const struct dt_build *build)
     else
         lm->linear.row = dt_params_add(params, dt_init_normal, 0.02, V, 2, shape, "lm_head.weight");
     lm->labels = dt_build_array(build, "labels", DT_I32, 1, false);
-    build->outputs->n = 1;
-    build->outputs->list[0] =
-        (struct dt_output){.name = "tokens", .width = c->vocab_size, .weight = 1};
+}
+
+static dt_status outputs(const struct dt_model_config *config, struct dt_outputs *outputs)
+{
+    outputs->n = 1;
+    outputs->perplexity = true;
+    outputs->list[0] = (struct dt_output){
+        .name = "tokens", .type = &dt_categorical, .width = config->vocab_size, .weight = 1};
+    return DT_OK;
 }
 
 static int64_t tile_rows(const struct dt_plan *plan, int64_t width)
@@ -136,6 +142,7 @@ const struct dt_head_kind dt_lm_head = {
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},
+    .outputs = outputs,
     .loss = loss,
     .logits = logits,
     .output = output,

@@ -80,21 +80,19 @@ static dt_status part_create(struct parts *parts, int64_t i, const struct dt_kin
 static dt_status parts_create(const struct dt_model_config *config, struct parts *parts)
 {
     struct dt_layers layers;
-    const struct dt_kind *stem, *head;
     *parts = (struct parts){0};
     DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
-    DT_TRY(dt_stem_find(config, &stem));
-    DT_TRY(dt_head_find(config, &head));
+    DT_TRY(dt_stem_find(config, &parts->stem));
+    DT_TRY(dt_head_find(config, &parts->head));
+    DT_TRY(dt_model_outputs_of(config, &parts->outputs));
     int64_t n = parts->layers = layers.n_layer;
-    parts->stem = (const struct dt_stem_kind *)stem;
-    parts->head = (const struct dt_head_kind *)head;
     DT_TRY(DT_NEW(&parts->all, n + 2, "%lld layers", (long long)n));
-    DT_TRY(part_create(parts, n + 1, head, config));
+    DT_TRY(part_create(parts, n + 1, &parts->head->kind, config));
     parts->head_part = parts->all[n + 1];
     parts->head_rows = parts->params.n;
     for (int64_t i = n; i > 0; i--)
         DT_TRY(part_create(parts, i, dt_layers_kind(&layers, i - 1), config));
-    DT_TRY(part_create(parts, 0, stem, config));
+    DT_TRY(part_create(parts, 0, &parts->stem->kind, config));
     return dt_params_complete(&parts->params);
 }
 
@@ -314,9 +312,23 @@ dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *ca
                                dt_view_rows(parts->head_part->h, 0, pass.rows), logits);
 }
 
+dt_status dt_model_outputs_of(const struct dt_model_config *config, struct dt_outputs *outputs)
+{
+    const struct dt_head_kind *head;
+    *outputs = (struct dt_outputs){0};
+    DT_TRY(dt_head_find(config, &head));
+    return head->outputs ? head->outputs(config, outputs) : DT_OK;
+}
+
 const struct dt_outputs *dt_model_outputs(const struct dt_model *model)
 {
     return &model->parts.outputs;
+}
+
+const struct dt_outputs *dt_model_measured(const struct dt_model *model)
+{
+    const struct dt_outputs *outputs = &model->parts.outputs;
+    return outputs->n > 0 && outputs->list[0].measure ? outputs : NULL;
 }
 
 dt_status dt_model_output(const struct dt_model *model, const struct dt_pass *caller, int k,

@@ -142,18 +142,39 @@ dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *pa
 enum { DT_OUTPUT_NAME = 32 };
 struct dt_output {
     char name[DT_OUTPUT_NAME];
-    enum dt_output_kind kind;
+    const struct dt_output_type *type;
     int64_t width;                // logits, or values of a regression
-    int64_t target, target_width; // columns of the batch array "targets"
+    int64_t target, target_width; // columns of the batch array "targets"; width 0: none
+    int64_t classes;              // each target is a whole number below it; 0: any number
     double weight;                // of its loss
     const char *measure; // "accuracy" or "error": struct dt_loss_sum has its metrics; or NULL
 };
 struct dt_outputs {
     int n;
     bool autoregressive; // output k is conditioned on the targets of those before it
+    bool perplexity;     // exp(loss) is one
     struct dt_output list[DT_OUTPUTS_MAX];
 };
+// A type of output: what its numbers mean, and what becomes of them.
+struct dt_output_type {
+    const char *name;         // in model.heads
+    enum dt_output_kind loss; // kernels/policy_loss.h has its loss, and its measure:
+    const char *measure;      // "accuracy" or "error"
+    bool one_of;              // its target is one class of `width`; else `width` numbers:
+    int64_t classes;          // whole ones below it; 0: any
+    // Values from a prediction [width], which is finite: at temperature 0 the most likely ones,
+    // else drawn with logits divided by it. One of `one_of`, the class; else `width`.
+    void (*draw)(const struct dt_output *output, const float *predicted, double temperature,
+                 struct dt_philox *rng, float *values);
+};
+// outputs.c; ends with NULL.
+extern const struct dt_output_type *const dt_output_types[];
+extern const struct dt_output_type dt_categorical, dt_bernoulli, dt_regression, dt_huber;
+// Those of this configuration, whose fields need not be complete.
+dt_status dt_model_outputs_of(const struct dt_model_config *config, struct dt_outputs *outputs);
 const struct dt_outputs *dt_model_outputs(const struct dt_model *model);
+// The same where they have metrics, else NULL.
+const struct dt_outputs *dt_model_measured(const struct dt_model *model);
 // After a forward: *values = output k at each sequence's last position, [B, width] fp32 on the
 // device (logits, values of a regression), valid until the next forward. Where outputs are
 // autoregressive, k is computed from the targets of those before it, which the pass's array

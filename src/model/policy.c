@@ -64,16 +64,18 @@ static void create_products(struct policy *p, const struct dt_build *build, int6
     p->bias = dt_params_add(params, dt_init_zero, 0, padded, 1, &V, "heads.bias");
 }
 
+static dt_status outputs(const struct dt_model_config *config, struct dt_outputs *outputs)
+{
+    DT_TRY(dt_heads_parse(config->heads, outputs));
+    outputs->autoregressive = config->autoregressive;
+    return DT_OK;
+}
+
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct policy *p = (struct policy *)part;
-    struct dt_params *params = build->params;
     int64_t V = 0;
-    if (dt_heads_parse(build->config->heads, &p->outputs) != DT_OK) {
-        params->failed = true;
-        return;
-    }
-    p->outputs.autoregressive = build->config->autoregressive;
+    p->outputs = *build->outputs;
     for (int k = 0; k < p->outputs.n; k++) {
         p->first[k] = V;
         V += p->outputs.list[k].width;
@@ -82,7 +84,6 @@ static void create(struct dt_part *part, const struct dt_build *build)
     p->target_width = dt_heads_targets(&p->outputs);
     p->targets = dt_build_array(build, "targets", DT_F32, p->target_width, false);
     p->mask = dt_build_array(build, "mask", DT_U8, 1, true);
-    *build->outputs = p->outputs;
 }
 
 static void plan(struct dt_part *part, struct dt_plan *plan)
@@ -117,7 +118,7 @@ static struct dt_output_slice slice_of(const struct policy *p, int k,
                                        const struct dt_model_config *config)
 {
     const struct dt_output *output = &p->outputs.list[k];
-    return (struct dt_output_slice){.kind = output->kind,
+    return (struct dt_output_slice){.kind = output->type->loss,
                                     .first = (int32_t)p->first[k],
                                     .width = (int32_t)output->width,
                                     .target = (int32_t)output->target,
@@ -265,6 +266,9 @@ const struct dt_head_kind dt_policy_head = {
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},
+    .lists = true,
+    .stem = "frames",
+    .outputs = outputs,
     .loss = loss,
     .output = output,
 };

@@ -9,7 +9,9 @@ struct tokens {
 
 static dt_status check(const struct dt_model_config *config)
 {
-    return dt_model_is_policy(config)
+    const struct dt_head_kind *head;
+    DT_TRY(dt_head_find(config, &head));
+    return head->lists
                ? DT_FAIL(DT_USER, "leave model.stem empty",
                          "model.stem is tokens, but the heads of model.heads learn from frames")
                : DT_OK;

@@ -5,7 +5,6 @@
 #include "base/finite.h"
 #include "base/memory.h"
 #include "model/hf.h"
-#include "play/draw.h"
 #include "play/player_internal.h"
 
 #include <math.h>
@@ -316,9 +315,9 @@ static dt_status draw(struct dt_player *player, const struct dt_play *play,
     const struct dt_output *output = &outputs->list[k];
     int64_t width = player->info.targets;
     for (int64_t i = 0; i < play->n; i++)
-        dt_draw(output, player->predicted + i * output->width, play->drawn ? play->temperature : 0,
-                &player->rng[play->first + i],
-                player->drawn + ((i + 1) * play->length - 1) * width + output->target);
+        output->type->draw(output, player->predicted + i * output->width,
+                           play->drawn ? play->temperature : 0, &player->rng[play->first + i],
+                           player->drawn + ((i + 1) * play->length - 1) * width + output->target);
     bool last = k == outputs->n - 1;
     return outputs->autoregressive && !last
                ? send(player, player->targets, player->drawn, play->n * play->length)

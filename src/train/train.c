@@ -29,12 +29,6 @@ dt_status dt_trainer_save(struct trainer *t, bool waits)
     return waits ? dt_saver_settle(t->saver, DT_WAIT_AND_FAIL) : DT_OK;
 }
 
-// Those of a policy, which have metrics of their own; else NULL.
-static const struct dt_outputs *heads_of(const struct trainer *t)
-{
-    return dt_model_is_policy(&t->job->model) ? dt_model_outputs(t->model) : NULL;
-}
-
 static dt_status evaluate(struct trainer *t, struct dt_loss_sum *total)
 {
     struct dt_evaluation e = {.job = t->job,
@@ -82,10 +76,10 @@ static dt_status validate(struct trainer *t, bool *improved)
                                     .step = t->state.step,
                                     .loss = mean_loss(&total),
                                     .perplexity = exp(mean_loss(&total)),
-                                    .has_perplexity = !heads_of(t),
+                                    .has_perplexity = dt_model_outputs(t->model)->perplexity,
                                     .has_ema = t->job->settings.optim.ema > 0,
                                     .tokens = (int64_t)total.counted,
-                                    .heads = heads_of(t),
+                                    .heads = dt_model_measured(t->model),
                                     .sum = &total};
     if (total.counted > 0 && !isfinite(event.loss))
         dt_warn("step %lld: the validation loss is not finite, since the weights diverged: lower "
@@ -159,7 +153,7 @@ static dt_status log_step(struct trainer *t, const struct dt_step_result *result
                                     .idle_ms = result->idle_ms,
                                     .loss_z = z,
                                     .skipped = update->skip,
-                                    .heads = heads_of(t),
+                                    .heads = dt_model_measured(t->model),
                                     .sum = &result->sum};
     if (t->root)
         event.memory_mb = job->backend.table->unified

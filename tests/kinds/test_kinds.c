@@ -57,9 +57,9 @@ static void make_targets(const struct dt_outputs *outputs, float *targets, int64
     for (int64_t j = 0; j < B * L * outputs->n; j++) {
         const struct dt_output *output = &outputs->list[j % outputs->n];
         float *target = targets + j / outputs->n * width + output->target;
-        if (output->kind == DT_OUTPUT_CATEGORICAL)
+        if (output->type == &dt_categorical)
             *target = (float)(j * 7 % output->width);
-        for (int64_t i = 0; i < output->width && output->kind == DT_OUTPUT_BERNOULLI; i++)
+        for (int64_t i = 0; i < output->width && output->type == &dt_bernoulli; i++)
             target[i] = target[i] > 0;
     }
 }
@@ -254,13 +254,13 @@ static double loss_of_output(const struct dt_output *output, const float *z, con
 {
     double loss = 0, n = (double)output->width;
     for (int64_t i = 0; i < output->width; i++)
-        if (output->kind == DT_OUTPUT_CATEGORICAL)
+        if (output->type == &dt_categorical)
             loss += exp((double)(z[i] - z[(int64_t)*target]));
-        else if (output->kind == DT_OUTPUT_BERNOULLI)
+        else if (output->type == &dt_bernoulli)
             loss += log1p(exp((double)(target[i] > 0.5f ? -z[i] : z[i]))) / n;
         else
             loss += pow((double)(z[i] - target[i]), 2) / n;
-    return output->weight * (output->kind == DT_OUTPUT_CATEGORICAL ? log(loss) : loss);
+    return output->weight * (output->type == &dt_categorical ? log(loss) : loss);
 }
 
 // What a player reads at a position is what training has its loss from: that of the first t + 1

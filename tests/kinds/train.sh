@@ -58,7 +58,7 @@ check "eval" "$dtrain" eval samples.ini run.init_from=runs/whole-fp32-1/$last >e
 check "verify" "$dtrain" verify runs/whole-fp32-1/$last >verify.log 2>&1
 check "--check lists the arrays' shards" "$dtrain" --check samples.ini >check.log 2>&1
 
-refused "text of a model of samples" 'the model.s stem "samples" reads no tokens' "$dtrain" sample runs/whole-fp32-1/$last
+refused "text of a model of samples" 'the model in .* reads samples, not tokens' "$dtrain" sample runs/whole-fp32-1/$last
 refused "an unknown block" "command line: model.layers: unknown kind 'mambo': did you mean 'mamba'\? \(known: dense, mamba\)" \
     "$dtrain" --check samples.ini model.layers='dense mambo'
 refused "another number of layers" 'samples.ini:[0-9]+: model.layers has 4 layers, but model.n_layer is 3' "$dtrain" --check samples.ini model.n_layer=3

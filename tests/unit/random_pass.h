@@ -63,9 +63,9 @@ static inline void random_pass_fill(const struct random_pass *p, const struct dt
         for (int k = 0; k < outputs->n; k++) {
             const struct dt_output *output = &outputs->list[k];
             float *value = (float *)to + i * spec->width + output->target;
-            if (output->kind == DT_OUTPUT_CATEGORICAL)
+            if (output->type == &dt_categorical)
                 *value = (float)dt_philox_below(rng, (uint32_t)output->width);
-            for (int64_t j = 0; output->kind == DT_OUTPUT_BERNOULLI && j < output->width; j++)
+            for (int64_t j = 0; output->type == &dt_bernoulli && j < output->width; j++)
                 value[j] = (float)(value[j] > 0);
         }
 }
