@@ -1,5 +1,8 @@
-// The kinds of this build, a row each. A program with other kinds links a table of its own.
+// The kinds and the model types of this build, a row each. A program with other kinds links a table
+// of its own.
 #include "model/kinds.h"
+
+#include "model/hf_types.h"
 
 extern const struct dt_stem_kind dt_tokens_stem, dt_frames_stem;
 const struct dt_kind *const dt_stem_kinds[] = {&dt_tokens_stem.kind, &dt_frames_stem.kind, NULL};
@@ -16,3 +19,6 @@ const struct dt_kind *const dt_block_kinds[] = {&dt_mamba_block.kind,
 
 extern const struct dt_head_kind dt_lm_head, dt_policy_head;
 const struct dt_kind *const dt_head_kinds[] = {&dt_lm_head.kind, &dt_policy_head.kind, NULL};
+
+extern const struct dt_hf_type dt_hf_mamba, dt_hf_mamba2;
+const struct dt_hf_type *const dt_hf_types[] = {&dt_hf_mamba, &dt_hf_mamba2, NULL};

@@ -1,0 +1,80 @@
+// transformers' Mamba2Config. What only steers its own initialisation or generation is written but
+// not read.
+#include "model/hf_types.h"
+
+#include <math.h>
+#include <string.h>
+
+static int64_t heads(const struct dt_model_config *config)
+{
+    return dt_model_inner(config) / config->head_dim;
+}
+
+static bool add_heads(cJSON *json, const char *name, const struct dt_model_config *config)
+{
+    return dt_json_add_int(json, name, heads(config));
+}
+
+static bool add_limits(cJSON *json, const char *name, const struct dt_model_config *config)
+{
+    if (config->dt_min == 0 && config->dt_max == 0)
+        return true; // none is transformers' default
+    char text[64];   // # keeps the point: floats are checked to be such
+    snprintf(text, sizeof text, "[%#.9g, %#.9g]", config->dt_min,
+             config->dt_max > 0 ? config->dt_max : 1e30);
+    return cJSON_AddRawToObject(json, name, text);
+}
+
+// A number, or infinity as transformers 5 writes it. false: neither.
+static bool read_limit(const cJSON *item, double *value)
+{
+    const cJSON *word = cJSON_GetObjectItemCaseSensitive(item, "__float__");
+    bool infinite = cJSON_IsString(word) && strcmp(word->valuestring, "Infinity") == 0;
+    *value = infinite ? INFINITY : cJSON_IsNumber(item) ? item->valuedouble : NAN;
+    return *value >= 0;
+}
+
+static dt_status read_limits(const struct dt_hf_file *file, struct dt_model_config *config)
+{
+    const cJSON *limits = cJSON_GetObjectItemCaseSensitive(file->json, "time_step_limit");
+    if (!dt_json_has(file->json, "time_step_limit"))
+        return DT_OK;
+    if (cJSON_GetArraySize(limits) != 2 ||
+        !read_limit(cJSON_GetArrayItem(limits, 0), &config->dt_min) ||
+        !read_limit(cJSON_GetArrayItem(limits, 1), &config->dt_max) ||
+        !(config->dt_min <= config->dt_max && config->dt_min < 1e30 && config->dt_max > 0))
+        return dt_json_reject(file->path, file->json, "time_step_limit",
+                              "[smallest, largest] of step sizes");
+    config->dt_max = config->dt_max < 1e30 ? config->dt_max : 0;
+    return DT_OK;
+}
+
+static dt_status read(const struct dt_hf_file *file, struct dt_model_config *config)
+{
+    DT_TRY(dt_hf_check_derived(file, "intermediate_size", dt_model_inner(config),
+                               "expand * hidden_size"));
+    DT_TRY(
+        dt_hf_check_derived(file, "num_heads", heads(config), "expand * hidden_size / head_dim"));
+    return read_limits(file, config);
+}
+
+static const struct dt_hf_member members[] = {
+    {.name = "num_heads", .after = "num_hidden_layers", .add = add_heads},
+    {.name = "head_dim", .after = "num_hidden_layers", .absent = "64"},
+    {.name = "n_groups", .after = "num_hidden_layers", .absent = "8"},
+    {.name = "state_size", .absent = "128"},
+    {.name = "time_step_limit", .after = "time_step_floor", .add = add_limits},
+    {.name = "chunk_size", .after = "use_cache", .value = "256"},
+    {.name = "tie_word_embeddings", .absent = "false"},
+    {0},
+};
+
+const struct dt_hf_type dt_hf_mamba2 = {
+    .model_type = "mamba2",
+    .architectures = "[\"Mamba2ForCausalLM\"]",
+    .stem = "tokens",
+    .block = "mamba2",
+    .head = "lm",
+    .members = members,
+    .read = read,
+};

@@ -1,0 +1,36 @@
+// The model types of transformers that dtrain can write and read, a row and a file each. A model
+// that none of them holds has the type "dtrain", whose config.json names its kinds.
+#pragma once
+
+#include "base/json.h"
+#include "model/config.h"
+
+struct dt_hf_file {
+    char path[DT_PATH];
+    cJSON *json;
+};
+
+// A member of config.json. Without `value` and `add` it is the model field of that name.
+struct dt_hf_member {
+    const char *name;   // NULL ends a list
+    const char *value;  // where it is always the same, as JSON
+    bool built;         // the only value that this program can train
+    const char *after;  // in a type's list: the member that it follows; NULL: not written for it
+    const char *absent; // the field's value where a file lacks the member; NULL: its default
+    bool (*add)(cJSON *json, const char *name, const struct dt_model_config *config);
+};
+
+struct dt_hf_type {
+    const char *model_type, *architectures;
+    const char *stem, *block, *head;    // of the models that it holds: one block in all layers
+    const struct dt_hf_member *members; // besides those that all types have
+    // Reads and checks members that are no field of their own. The fields are complete.
+    dt_status (*read)(const struct dt_hf_file *file, struct dt_model_config *config);
+};
+
+// kinds.c; ends with NULL.
+extern const struct dt_hf_type *const dt_hf_types[];
+
+// A member that follows from the fields, where the file has it, must have this value.
+dt_status dt_hf_check_derived(const struct dt_hf_file *file, const char *name, int64_t expected,
+                              const char *formula);
