@@ -9,7 +9,7 @@ static inline struct dt_model_config default_model(const char *layers, int64_t d
                                                    int64_t vocab_size)
 {
     struct dt_model_config config = {0};
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
+    for (const struct dt_config_key *key = dt_model_keys(); key->name; key++)
         dt_config_set_default(key, &config);
     snprintf(config.layers, sizeof config.layers, "%s", layers);
     config.d_model = d_model;

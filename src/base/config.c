@@ -11,16 +11,22 @@
 
 enum { ECHO_COLUMN = 32 };
 
+static const struct dt_config_key *keys_of(const struct dt_config_section *section)
+{
+    return section->list ? section->list() : section->keys;
+}
+
 bool dt_config_next(const struct dt_config_table *table, struct dt_config_row *row)
 {
     const struct dt_config_section *section = row->key ? row->section : table->sections;
-    const struct dt_config_key *key = row->key ? row->key + 1 : section->keys;
+    const struct dt_config_key *key = row->key ? row->key + 1 : keys_of(section);
     row->index += row->key != NULL;
     while (!key->name) {
         if (!(++section)->name)
             return false;
-        key = section->keys;
+        key = keys_of(section);
     }
+    row->first = key == keys_of(section);
     row->section = section;
     row->key = key;
     snprintf(row->name, sizeof row->name, "%s.%s", section->name, key->name);
@@ -172,7 +178,7 @@ void dt_config_echo(const struct dt_config *config, FILE *out)
 {
     fputs("# The resolved configuration: every key, and where its value came from.\n", out);
     for (struct dt_config_row row = {0}; dt_config_next(config->table, &row);) {
-        if (row.key == row.section->keys)
+        if (row.first)
             fprintf(out, "\n[%s]\n", row.section->name);
         if (!config->values[row.index].hidden)
             echo_key(row.key, &config->values[row.index], out);

@@ -78,7 +78,8 @@ struct dt_config_section {
     const char *name; // NULL ends a table's list
     size_t offset;    // added to its keys'
     const struct dt_config_key *keys;
-    bool neutral; // all of its keys are
+    const struct dt_config_key *(*list)(void); // in place of `keys`: made at the first call
+    bool neutral;                              // all of its keys are
 };
 
 struct dt_config_table {
@@ -92,6 +93,7 @@ struct dt_config_row {
     const struct dt_config_section *section;
     const struct dt_config_key *key;
     int index;                 // of the key in the table
+    bool first;                // of its section
     char name[DT_CONFIG_NAME]; // "section.key"
 };
 bool dt_config_next(const struct dt_config_table *table, struct dt_config_row *row);

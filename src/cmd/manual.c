@@ -88,7 +88,7 @@ static const char *key_text(const struct dt_config_key *key, const char *kinds, 
 static const char *row_text(const struct dt_config_row *row, char text[TEXT])
 {
     char kinds[DT_CONFIG_ALLOWED] = "";
-    if (row->section->keys == dt_model_keys)
+    if (row->section->list == dt_model_keys)
         dt_model_field_kinds(row->key, kinds);
     return key_text(row->key, kinds, text);
 }
@@ -132,7 +132,7 @@ void dt_print_help(const struct dt_command *command, FILE *out)
         print_wrapped(out, 15, 0, sources);
         fputc('\n', out);
         for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
-            if (row.key == row.section->keys)
+            if (row.first)
                 fprintf(out, "%s[%s]\n", row.index > 0 ? "\n" : "", row.section->name);
             print_item(out, OPTION_COLUMN, row.key->name, row_text(&row, text));
         }
@@ -195,7 +195,7 @@ static dt_status print_man(struct dt_comm *comm, const struct dt_call *call)
     printf(".SH CONFIGURATION\n");
     roff(sources);
     for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
-        if (row.key == row.section->keys)
+        if (row.first)
             printf(".SS [%s]\n", row.section->name);
         roff_item(row.name, row_text(&row, text));
     }

@@ -16,6 +16,18 @@ const struct dt_reader_kind *dt_reader_find(const char *name)
     return NULL;
 }
 
+const char *dt_reader_formats(void)
+{
+    static char words[512];
+    if (words[0])
+        return words;
+    dt_append(words, sizeof words, "auto");
+    for (const struct dt_reader_kind *const *k = dt_reader_kinds; *k; k++)
+        if (!(*k)->source)
+            dt_append(words, sizeof words, "|%s", (*k)->name);
+    return words;
+}
+
 const struct dt_reader_kind *dt_reader_source(const char *text)
 {
     for (const struct dt_reader_kind *const *k = dt_reader_kinds; *k; k++)

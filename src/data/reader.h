@@ -90,7 +90,8 @@ struct dt_reader_kind {
 
 // readers.c; ends with NULL. A test program may link a table of its own.
 extern const struct dt_reader_kind *const dt_reader_kinds[];
-const struct dt_reader_kind *dt_reader_find(const char *name);   // or NULL
+const struct dt_reader_kind *dt_reader_find(const char *name); // or NULL
+const char *dt_reader_formats(void); // "auto|tokens|…": the names of those that read files
 const struct dt_reader_kind *dt_reader_source(const char *text); // whose source it is, or NULL
 
 // Opens a shard (`path` is borrowed) and checks what metadata can show. Fills *shard except for its

@@ -40,7 +40,7 @@ dt_status dt_job_name_origin(const struct dt_config *config, dt_status status)
     if (status == DT_OK)
         return DT_OK;
     dt_error_take(&error);
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
+    for (const struct dt_config_key *key = dt_model_keys(); key->name; key++) {
         int length = snprintf(name, sizeof name, "model.%s", key->name);
         if (strncmp(error.message, name, (size_t)length) == 0 &&
             strchr(": ", error.message[length]) && dt_config_is_set(config, name))
@@ -58,7 +58,7 @@ static dt_status merge_model(struct dt_job *job, const char *dir)
     DT_TRY(dt_hf_read_config(dir, &found));
     if (configured.layers[0])
         DT_TRY(dt_job_name_origin(job->config, dt_model_config_normalize(&configured)));
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
+    for (const struct dt_config_key *key = dt_model_keys(); key->name; key++) {
         if (!key->json || !dt_model_has_field(&found, key))
             continue;
         snprintf(name, sizeof name, "model.%s", key->name);
@@ -88,7 +88,7 @@ void dt_job_require_model(struct dt_problems *problems, const void *settings,
     if (!known)
         dt_problems_add(problems, "%s", dt_error_current()->message);
     dt_error_clear();
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
+    for (const struct dt_config_key *key = dt_model_keys(); key->name; key++) {
         bool is_read = known ? dt_model_has_field(&s->model, key)
                              : !dt_model_field_kinds(key, kinds)[0]; // every model's
         bool is_count = strcmp(key->name, "n_layer") == 0;
@@ -110,7 +110,7 @@ static dt_status report_unused(struct dt_job *job)
     const struct dt_model_config *model = &job->model, *given = &job->settings.model;
     char name[DT_CONFIG_NAME], kinds[DT_CONFIG_ALLOWED], unused[DT_PROBLEM_LINE] = "";
     dt_settings_defaults(&standard);
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
+    for (const struct dt_config_key *key = dt_model_keys(); key->name; key++) {
         if (dt_model_has_field(model, key))
             continue;
         snprintf(name, sizeof name, "model.%s", key->name);

@@ -4,6 +4,7 @@
 
 #include "base/round.h"
 #include "base/text.h"
+#include "data/reader.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -48,11 +49,11 @@ static const struct dt_config_key run_keys[] = {
     {0},
 };
 
-static const struct dt_config_key data_keys[] = {
+static struct dt_config_key data_keys[] = {
     TEXT(data, train, "", "shards to train on: globs of HDF5 files, separated by commas, or synthetic:random, synthetic:frames",
          .required = true, NEUTRAL),
     TEXT(data, val, "", "shards to evaluate on: globs of HDF5 files, separated by commas", NEUTRAL),
-    CHOICE(data, format, "auto", DT_FORMAT_WORDS, "layout of the shards; auto: recognised by their datasets"),
+    CHOICE(data, format, "auto", "", "layout of the shards; auto: recognised by their datasets"),
     TEXT(data, inputs, "", "datasets of the frames, separated by spaces: PATH, PATH[i:j] (columns), "
          "PATH:id*N (integers below N, embedded); empty: all observations"),
     TEXT(data, targets, "", "datasets of the targets, in the order of model.heads; empty: actions, or "
@@ -149,10 +150,19 @@ static const struct dt_config_key log_keys[] = {
 };
 // clang-format on
 
+// The words of data.format are the names of the readers.
+static const struct dt_config_key *data_keys_list(void)
+{
+    for (struct dt_config_key *key = data_keys; key->name; key++)
+        if (strcmp(key->name, "format") == 0)
+            key->choices = dt_reader_formats();
+    return data_keys;
+}
+
 static const struct dt_config_section sections[] = {
     {.name = "run", .keys = run_keys},
-    {.name = "model", .keys = dt_model_keys, .offset = offsetof(struct dt_settings, model)},
-    {.name = "data", .keys = data_keys},
+    {.name = "model", .list = dt_model_keys, .offset = offsetof(struct dt_settings, model)},
+    {.name = "data", .list = data_keys_list},
     {.name = "optim", .keys = optim_keys},
     {.name = "comm", .keys = comm_keys},
     {.name = "checkpoint", .keys = checkpoint_keys, .neutral = true},

@@ -10,8 +10,7 @@
 
 typedef char dt_string[DT_CONFIG_STRING_MAX];
 
-// The words of a choice are in the order of its enum; those of data.format name reader kinds.
-#define DT_FORMAT_WORDS    "auto|tokens|pairs|episodes|robomimic|minari|d4rl"
+// The words of a choice are in the order of its enum.
 #define DT_DEVICE_WORDS    "auto|cuda|cpu"
 #define DT_PRECISION_WORDS "auto|bf16|fp32"
 #define DT_TOGGLE_WORDS    "auto|true|false"

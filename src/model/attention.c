@@ -28,6 +28,22 @@ struct attention {
     float *lse;              // [M, H] fp32; NULL: no training
 };
 
+static const struct dt_config_key fields[] = {
+    DT_FIELD(WHOLE, struct dt_model_config, n_head, "auto", 1, 65536,
+             "heads; auto: d_model / 64, at least 1", .auto_word = "auto", .auto_value = 0,
+             .json = "num_attention_heads"),
+    DT_FIELD(WHOLE, struct dt_model_config, n_kv_head, "auto", 1, 65536,
+             "heads of keys and values, each shared by n_head / n_kv_head; auto: n_head",
+             .auto_word = "auto", .auto_value = 0, .json = "num_key_value_heads"),
+    DT_FIELD(WHOLE, struct dt_model_config, attn_window, "auto", 1, DT_ATTENTION_WINDOW_MAX,
+             "positions that each one attends to, itself included; auto: data.seq_len",
+             .auto_word = "auto", .auto_value = 0, .json = "sliding_window"),
+    DT_FIELD(REAL, struct dt_model_config, rope_base, "10000", 0, 1e12,
+             "base of the rotary position embedding; 0: none", .json = "rope_theta"),
+    {0},
+};
+static const struct dt_kind_keys keys = {fields, 0};
+
 // A fresh model sees as far as a training window reaches; a saved one has a number: the size of its
 // state.
 static void resolve(struct dt_model_config *config, int64_t length)
@@ -184,7 +200,7 @@ static double flops_per_token(const struct dt_model_config *config)
 const struct dt_block_kind dt_attention_block = {
     .kind = {.name = "attention",
              .size = sizeof(struct attention),
-             .fields = "n_head n_kv_head attn_window rope_base",
+             .keys = {&keys},
              .resolve = resolve,
              .check = check,
              .create = create,

@@ -78,24 +78,83 @@ static dt_status find_kinds(const struct dt_model_config *config, struct kinds_u
     return DT_OK;
 }
 
+static const struct dt_kind *const *const tables[] = {dt_stem_kinds, dt_block_kinds, dt_head_kinds};
+enum { TABLES = sizeof tables / sizeof *tables, KEYS_MAX = 128 };
+
+// Each list of fields once, in the order of the kinds: the i-th, with the place of its struct in
+// dt_model_config; NULL after the last.
+static const struct dt_kind_keys *keys_at(int i, size_t *offset)
+{
+    const struct dt_kind_keys *seen[KEYS_MAX];
+    size_t at = offsetof(struct dt_model_config, own);
+    int n = 0;
+    for (int t = 0; t < TABLES; t++)
+        for (const struct dt_kind *const *kind = tables[t]; *kind; kind++)
+            for (int k = 0; k < DT_KIND_KEYS && (*kind)->keys[k]; k++) {
+                const struct dt_kind_keys *keys = (*kind)->keys[k];
+                int same = 0;
+                while (same < n && seen[same] != keys)
+                    same++;
+                if (same < n)
+                    continue;
+                *offset = keys->size > 0 ? at : 0;
+                if (n == i)
+                    return keys;
+                seen[n++] = keys;
+                at = dt_round_up(at + keys->size, 8);
+            }
+    return NULL;
+}
+
+void *dt_model_own(const struct dt_model_config *config, const struct dt_kind_keys *keys)
+{
+    size_t offset = 0;
+    for (int i = 0; keys_at(i, &offset) != keys;)
+        i++;
+    return (char *)config + offset;
+}
+
+const struct dt_config_key *dt_model_keys(void)
+{
+    static struct dt_config_key all[KEYS_MAX];
+    const struct dt_kind_keys *keys;
+    int n = 0;
+    size_t offset;
+    if (all[0].name)
+        return all; // the first row is written last
+    for (const struct dt_config_key *key = dt_model_fields + 1; key->name; key++)
+        all[++n] = *key;
+    for (int i = 0; (keys = keys_at(i, &offset)); i++)
+        for (const struct dt_config_key *key = keys->rows; key->name; key++) {
+            all[++n] = *key;
+            all[n].offset += offset;
+        }
+    all[0] = dt_model_fields[0];
+    return all;
+}
+
+void *dt_model_field(const struct dt_model_config *config, const char *name)
+{
+    const struct dt_config_key *key = dt_model_keys();
+    while (strcmp(key->name, name) != 0)
+        key++;
+    return (char *)config + key->offset;
+}
+
 static bool reads(const struct dt_kind *kind, const struct dt_config_key *key)
 {
-    size_t length = strlen(key->name);
-    for (const char *at = kind->fields ? kind->fields : ""; *at; at += strspn(at, " ")) {
-        size_t n = strcspn(at, " ");
-        if (n == length && memcmp(at, key->name, n) == 0)
-            return true;
-        at += n;
-    }
+    for (int k = 0; k < DT_KIND_KEYS && kind->keys[k]; k++)
+        for (const struct dt_config_key *row = kind->keys[k]->rows; row->name; row++)
+            if (strcmp(row->name, key->name) == 0)
+                return true;
     return false;
 }
 
 const char *dt_model_field_kinds(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED])
 {
-    const struct dt_kind *const *const tables[] = {dt_stem_kinds, dt_block_kinds, dt_head_kinds};
     out[0] = 0;
-    for (int i = 0; i < 3; i++)
-        for (const struct dt_kind *const *kind = tables[i]; *kind; kind++)
+    for (int t = 0; t < TABLES; t++)
+        for (const struct dt_kind *const *kind = tables[t]; *kind; kind++)
             if (reads(*kind, key))
                 dt_append(out, DT_CONFIG_ALLOWED, "%s%s", out[0] ? ", " : "", (*kind)->name);
     return out;
@@ -121,7 +180,7 @@ void dt_model_config_compare(struct dt_problems *problems, const struct dt_model
                              const struct dt_model_config *saved)
 {
     char is[DT_CONFIG_STRING_MAX], was[DT_CONFIG_STRING_MAX];
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
+    for (const struct dt_config_key *key = dt_model_keys(); key->name; key++)
         if (key->json && dt_model_has_field(now, key) && !dt_config_equal(key, now, saved))
             dt_problems_add(problems, "model.%s is %s, the checkpoint has %s", key->name,
                             dt_config_value_text(key, now, is),
@@ -183,7 +242,7 @@ dt_status dt_model_config_check(struct dt_model_config *config)
     DT_TRY(dt_model_config_normalize(config));
     DT_TRY(dt_model_config_resolve(config, 0));
     DT_TRY(find_kinds(config, &used));
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
+    for (const struct dt_config_key *key = dt_model_keys(); key->name; key++) {
         if (dt_config_in_range(key, config) || !dt_model_has_field(config, key))
             continue;
         dt_config_allowed(key, allowed);

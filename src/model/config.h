@@ -1,6 +1,7 @@
-// The architecture of a model. One table has a row for each of its fields, from which the [model]
+// The architecture of a model. Tables have a row for each of its fields, from which the [model]
 // section of the configuration, config.json, the comparison with a checkpoint and the checks are
-// derived: a new field is a member of the struct and a row.
+// derived: a new field of every model is a member of the struct and a row in fields.c; a field of a
+// kind is a row in the kind's file.
 #pragma once
 
 #include "base/config.h"
@@ -30,8 +31,6 @@ struct dt_model_config {
     int64_t d_state, d_conv, expand, dt_rank;
     int64_t head_dim, n_groups;
     double dt_min, dt_max; // step sizes; dt_max 0: no limit
-    int64_t d_mlp, d_rnn;
-    bool mlp_gated;
     int64_t n_head, n_kv_head, attn_window;
     double rope_base;
     double norm_eps;
@@ -39,20 +38,25 @@ struct dt_model_config {
     int64_t pad_vocab_multiple;
     enum dt_quantize quantize;
     enum dt_recompute recompute;
+    _Alignas(8) char own[256]; // structs of the kinds' own (dt_model_own)
     // No keys, the job decides:
     enum dt_dtype storage;        // DT_F32 or DT_BF16
     struct dt_byte_columns bytes; // of frames: then frames come as stored, else normalised
 };
 
-// The fields, relative to struct dt_model_config, which are the keys of [model]. Those with a name
-// in config.json are the architecture; the others may change when a run is resumed.
-extern const struct dt_config_key dt_model_keys[];
+// The fields that every model has, relative to struct dt_model_config.
+extern const struct dt_config_key dt_model_fields[];
+// The keys of [model]: these and the fields of the kinds (model/kinds.h: dt_kind.keys). Those with
+// a name in config.json are the architecture; the others may change when a run is resumed.
+const struct dt_config_key *dt_model_keys(void);
+// The value of the key of this name, which must exist.
+void *dt_model_field(const struct dt_model_config *config, const char *name);
 
 // Whether its stem reads tokens alone.
 bool dt_model_reads_tokens(const struct dt_model_config *config);
 // What a position of its data is called, as its stem says: "tokens", "frames".
 const char *dt_model_unit(const struct dt_model_config *config);
-// Whether a part of this model reads the field, as its kind says (model/kinds.h: dt_kind.fields).
+// Whether a part of this model reads the field, as its kind says (model/kinds.h: dt_kind.keys).
 // True where the names of the kinds are wrong, which dt_model_config_normalize reports.
 bool dt_model_has_field(const struct dt_model_config *config, const struct dt_config_key *key);
 // The kinds that read it: "mamba, mamba2"; "" where every model does.

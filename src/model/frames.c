@@ -22,6 +22,16 @@ struct frames {
     struct dt_view normalized;    // [M, F] storage, where some columns are bytes
 };
 
+static const struct dt_config_key fields[] = {
+    DT_FIELD(WHOLE, struct dt_model_config, frame_size, "auto", 1, 0x1p20,
+             "numbers per frame; auto: from the data", .auto_word = "auto", .auto_value = 0,
+             .json = "frame_size"),
+    DT_FIELD(WORDS, struct dt_model_config, ids, "",
+             "embedding table sizes of the id columns; empty: from data.inputs", .json = "ids"),
+    {0},
+};
+static const struct dt_kind_keys keys = {fields, 0};
+
 static dt_status check(const struct dt_model_config *config)
 {
     const struct dt_head_kind *head;
@@ -220,7 +230,7 @@ static double flops_per_token(const struct dt_model_config *config)
 const struct dt_stem_kind dt_frames_stem = {
     .kind = {.name = "frames",
              .size = sizeof(struct frames),
-             .fields = "frame_size ids",
+             .keys = {&keys},
              .fit = fit,
              .check = check,
              .create = create,

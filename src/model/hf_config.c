@@ -158,7 +158,7 @@ static dt_status read_keys(const struct dt_hf_file *file, const struct dt_hf_typ
                            bool of_kinds, struct dt_model_config *config)
 {
     char kinds[DT_CONFIG_ALLOWED];
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
+    for (const struct dt_config_key *key = dt_model_keys(); key->name; key++)
         if (key->json && of_kinds == (dt_model_field_kinds(key, kinds)[0] != 0))
             DT_TRY(read_field(file, key, type, config));
     return DT_OK;
@@ -242,7 +242,7 @@ static bool add_member(cJSON *json, const struct dt_hf_member *member,
         return cJSON_AddRawToObject(json, member->name, member->value);
     if (member->add)
         return member->add(json, member->name, config);
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++)
+    for (const struct dt_config_key *key = dt_model_keys(); key->name; key++)
         if (key->json && strcmp(key->json, member->name) == 0)
             return !dt_model_has_field(config, key) || add_field(json, key, config);
     return true;
@@ -262,7 +262,7 @@ static bool add_all(cJSON *json, const struct dt_model_config *config)
     }
     // A model of transformers has its members only; the others have the fields of their kinds.
     // Choices that it does not know are there where they are not the default.
-    for (const struct dt_config_key *key = dt_model_keys; key->name && fine; key++)
+    for (const struct dt_config_key *key = dt_model_keys(); key->name && fine; key++)
         if (key->json && dt_model_has_field(config, key) && !cJSON_HasObjectItem(json, key->json) &&
             (type == &other ||
              (key->type == DT_CONFIG_ENUM && *(const int *)field(key, config) != 0)))

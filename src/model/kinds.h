@@ -44,13 +44,25 @@ struct dt_linear dt_build_linear(const struct dt_build *build, struct dt_part *b
                                  const char *name, int64_t in, int64_t out, double scale);
 struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block, int64_t channels);
 
+// Fields of some kinds, which are keys of [model] by these rows. They are relative to a struct of
+// `size` bytes of the kind's own, whose place dt_model_own gives; size 0: to struct
+// dt_model_config.
+struct dt_kind_keys {
+    const struct dt_config_key *rows;
+    size_t size;
+};
+enum { DT_KIND_KEYS = 3 };
+void *dt_model_own(const struct dt_model_config *config, const struct dt_kind_keys *keys);
+// A row: DT_FIELD(WHOLE, struct values, d_rnn, "auto", 1, 0x1p20, "hidden size", …).
+#define DT_FIELD(kind, object, field, ...) DT_CONFIG_##kind(object, field, #field, __VA_ARGS__)
+extern const struct dt_kind_keys dt_vocabulary_keys; // tokens.c: of what reads or predicts tokens
+
 // What all kinds have. Functions may be NULL where there is nothing to do.
 struct dt_kind {
     const char *name; // as in model.layers
     int64_t size;     // bytes of a part: the model allocates it zeroed, and frees it
-    // The model fields (model/fields.c) that only such parts read, separated by spaces; NULL: none.
-    // A field that no kind names is every model's.
-    const char *fields;
+    // The fields that such parts read besides those of every model (model/fields.c).
+    const struct dt_kind_keys *keys[DT_KIND_KEYS];
     // Fills those that are auto (0); length: of a training window, 0: not known.
     void (*resolve)(struct dt_model_config *config, int64_t length);
     // Fits fields to the data of a job, or refuses that: DT_USER.

@@ -15,6 +15,13 @@ struct lm {
     struct dt_view dlogits; // [tile, V padded] storage; the logits themselves in fp32
 };
 
+static const struct dt_config_key fields[] = {
+    DT_FIELD(FLAG, struct dt_model_config, tie_embeddings, "true",
+             "the output layer shares the embedding's weights", .json = "tie_word_embeddings"),
+    {0},
+};
+static const struct dt_kind_keys keys = {fields, 0};
+
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct lm *lm = (struct lm *)part;
@@ -138,7 +145,7 @@ static double flops_per_token(const struct dt_model_config *config)
 const struct dt_head_kind dt_lm_head = {
     .kind = {.name = "lm",
              .size = sizeof(struct lm),
-             .fields = "vocab_size pad_vocab_multiple tie_embeddings",
+             .keys = {&dt_vocabulary_keys, &keys},
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},

@@ -9,7 +9,6 @@
 
 #include "base/rng.h"
 #include "base/round.h"
-#include "model/kinds.h"
 
 #include <math.h>
 
@@ -33,6 +32,25 @@ struct mamba {
     float *states;           // [B, ceil(L / chunk), N, E] fp32
     float *s;                // [M, E] fp32, or NULL: the backend's backward makes it again
 };
+
+static const struct dt_config_key shared_fields[] = {
+    DT_FIELD(WHOLE, struct dt_model_config, d_state, "16", 1, DT_SCAN_STATES_MAX, "SSM state size",
+             .json = "state_size"),
+    DT_FIELD(WHOLE, struct dt_model_config, d_conv, "4", 1, DT_CONV1D_TAPS_MAX, "conv kernel size",
+             .json = "conv_kernel"),
+    DT_FIELD(WHOLE, struct dt_model_config, expand, "2", 1, 64,
+             "inner channels as a multiple of d_model", .json = "expand"),
+    {0},
+};
+const struct dt_kind_keys dt_mamba_keys = {shared_fields, 0};
+
+static const struct dt_config_key fields[] = {
+    DT_FIELD(WHOLE, struct dt_model_config, dt_rank, "auto", 1, 0x1p20,
+             "rank of the step-size projection; auto: d_model / 16, rounded up",
+             .auto_word = "auto", .auto_value = 0, .json = "time_step_rank"),
+    {0},
+};
+static const struct dt_kind_keys keys = {fields, 0};
 
 static void resolve(struct dt_model_config *config, int64_t length)
 {
@@ -220,7 +238,7 @@ static double flops_per_token(const struct dt_model_config *config)
 const struct dt_block_kind dt_mamba_block = {
     .kind = {.name = "mamba",
              .size = sizeof(struct mamba),
-             .fields = "d_state d_conv expand dt_rank",
+             .keys = {&dt_mamba_keys, &keys},
              .resolve = resolve,
              .check = check,
              .create = create,

@@ -1,7 +1,9 @@
-// What the Mamba blocks share: the initial values of their own tensors.
+// What the Mamba blocks share: fields, and the initial values of their own tensors.
 #pragma once
 
-#include "model/params.h"
+#include "model/kinds.h"
 
 dt_init dt_mamba_init_a_log;   // ln(1 … N) in each row
 dt_init dt_mamba_init_dt_bias; // inverse softplus of exp(uniform(ln 0.001, ln 0.1)), at least 1e-4
+
+extern const struct dt_kind_keys dt_mamba_keys; // d_state, d_conv, expand

@@ -9,7 +9,6 @@
 // nothing.
 #include "base/rng.h"
 #include "base/round.h"
-#include "model/kinds.h"
 #include "model/mamba.h"
 
 #include <math.h>
@@ -37,6 +36,21 @@ struct mamba2 {
     float *states;           // [B, ceil(L / chunk), H, N, P] fp32
     float *rstd;             // [M, G] of the gated norm
 };
+
+static const struct dt_config_key fields[] = {
+    DT_FIELD(WHOLE, struct dt_model_config, head_dim, "auto", 1, DT_SSD_HEAD_MAX,
+             "channels of a head; auto: 64, or all inner channels if those are fewer",
+             .auto_word = "auto", .auto_value = 0, .json = "head_dim"),
+    DT_FIELD(WHOLE, struct dt_model_config, n_groups, "auto", 1, 0x1p20,
+             "groups of heads that share B and C; auto: 1", .auto_word = "auto", .auto_value = 0,
+             .json = "n_groups"),
+    DT_FIELD(REAL, struct dt_model_config, dt_min, "0", 0, 1e30, "smallest step size",
+             .json = "dt_min"),
+    DT_FIELD(REAL, struct dt_model_config, dt_max, "0", 0, 1e30, "largest step size; 0: no limit",
+             .json = "dt_max"),
+    {0},
+};
+static const struct dt_kind_keys keys = {fields, 0};
 
 static void resolve(struct dt_model_config *config, int64_t length)
 {
@@ -246,7 +260,7 @@ static double flops_per_token(const struct dt_model_config *config)
 const struct dt_block_kind dt_mamba2_block = {
     .kind = {.name = "mamba2",
              .size = sizeof(struct mamba2),
-             .fields = "d_state d_conv expand head_dim n_groups dt_min dt_max",
+             .keys = {&dt_mamba_keys, &keys},
              .resolve = resolve,
              .check = check,
              .create = create,

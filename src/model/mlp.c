@@ -24,20 +24,41 @@ struct mlp {
     struct arrays forward, gradients;
 };
 
+struct values {
+    int64_t d_mlp;
+    bool mlp_gated;
+};
+
+static const struct dt_config_key fields[] = {
+    DT_FIELD(WHOLE, struct values, d_mlp, "auto", 1, 0x1p22,
+             "inner channels; auto: 4 d_model, gated: 8/3 d_model, rounded up to 8",
+             .auto_word = "auto", .auto_value = 0, .json = "d_mlp"),
+    DT_FIELD(FLAG, struct values, mlp_gated, "true",
+             "down(silu(gate(x)) * up(x)); false: down(silu(up(x)))", .json = "mlp_gated"),
+    {0},
+};
+static const struct dt_kind_keys keys = {fields, sizeof(struct values)};
+
+static struct values *values(const struct dt_model_config *config)
+{
+    return dt_model_own(config, &keys);
+}
+
 static void resolve(struct dt_model_config *config, int64_t length)
 {
     int64_t d = config->d_model;
     (void)length;
-    if (config->d_mlp == 0) // the gate's matrix is paid for by a smaller width [Shazeer 2020]
-        config->d_mlp = config->mlp_gated ? dt_round_up(dt_ceil_div(8 * d, 3), 8) : 4 * d;
+    struct values *v = values(config);
+    if (v->d_mlp == 0) // the gate's matrix is paid for by a smaller width [Shazeer 2020]
+        v->d_mlp = v->mlp_gated ? dt_round_up(dt_ceil_div(8 * d, 3), 8) : 4 * d;
 }
 
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct mlp *m = (struct mlp *)part;
     const struct dt_model_config *config = build->config;
-    int64_t d = config->d_model, F = m->F = config->d_mlp;
-    m->gated = config->mlp_gated;
+    int64_t d = config->d_model, F = m->F = values(config)->d_mlp;
+    m->gated = values(config)->mlp_gated;
     m->down = dt_build_linear(build, part, "mixer.down_proj.weight", F, d,
                               1 / sqrt((double)(F * config->n_layer)));
     m->up = dt_build_linear(build, part,
@@ -104,7 +125,7 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass, stru
 const struct dt_block_kind dt_mlp_block = {
     .kind = {.name = "mlp",
              .size = sizeof(struct mlp),
-             .fields = "d_mlp mlp_gated",
+             .keys = {&keys},
              .resolve = resolve,
              .create = create,
              .plan = plan},

@@ -35,6 +35,15 @@ struct policy {
     struct dt_view dlogits;     // [M, V padded] storage; the logits themselves in fp32
 };
 
+static const struct dt_config_key fields[] = {
+    DT_FIELD(FLAG, struct dt_model_config, autoregressive, "false",
+             "condition each head on the targets of those before it", .json = "autoregressive"),
+    DT_FIELD(REAL, struct dt_model_config, label_smoothing, "0", 0, 0.999,
+             "fraction of categorical and bernoulli targets to spread evenly"),
+    {0},
+};
+static const struct dt_kind_keys keys = {fields, 0};
+
 static int64_t hidden_of(const struct dt_model_config *config)
 {
     return dt_round_up(dt_ceil_div(config->d_model, 2), PAD);
@@ -262,7 +271,7 @@ static double flops_per_token(const struct dt_model_config *config)
 const struct dt_head_kind dt_policy_head = {
     .kind = {.name = "policy",
              .size = sizeof(struct policy),
-             .fields = "autoregressive label_smoothing",
+             .keys = {&keys},
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},

@@ -27,17 +27,33 @@ struct rnn {
     struct arrays forward, gradients;
 };
 
+struct values {
+    int64_t d_rnn;
+};
+
+static const struct dt_config_key fields[] = {
+    DT_FIELD(WHOLE, struct values, d_rnn, "auto", 1, 0x1p20, "hidden size; auto: d_model",
+             .auto_word = "auto", .auto_value = 0, .json = "d_rnn"),
+    {0},
+};
+static const struct dt_kind_keys keys = {fields, sizeof(struct values)};
+
+static struct values *values(const struct dt_model_config *config)
+{
+    return dt_model_own(config, &keys);
+}
+
 static void resolve(struct dt_model_config *config, int64_t length)
 {
     (void)length;
-    if (config->d_rnn == 0)
-        config->d_rnn = config->d_model;
+    if (values(config)->d_rnn == 0)
+        values(config)->d_rnn = config->d_model;
 }
 
 static void create(struct rnn *m, const struct dt_build *build, enum dt_rnn_cell cell)
 {
     const struct dt_model_config *config = build->config;
-    int64_t d = config->d_model, H = m->H = config->d_rnn, G = m->G = dt_rnn_gates(cell),
+    int64_t d = config->d_model, H = m->H = values(config)->d_rnn, G = m->G = dt_rnn_gates(cell),
             gates = G * H;
     double scale = 1 / sqrt((double)H); // of all, as in PyTorch
     m->cell = cell;
@@ -174,7 +190,7 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass, stru
 const struct dt_block_kind dt_gru_block = {
     .kind = {.name = "gru",
              .size = sizeof(struct rnn),
-             .fields = "d_rnn",
+             .keys = {&keys},
              .resolve = resolve,
              .create = create_gru,
              .plan = plan},
@@ -185,7 +201,7 @@ const struct dt_block_kind dt_gru_block = {
 const struct dt_block_kind dt_lstm_block = {
     .kind = {.name = "lstm",
              .size = sizeof(struct rnn),
-             .fields = "d_rnn",
+             .keys = {&keys},
              .resolve = resolve,
              .create = create_lstm,
              .plan = plan},

@@ -7,6 +7,16 @@ struct tokens {
     int row, ids;
 };
 
+static const struct dt_config_key fields[] = {
+    // A token is an int32_t, and so is the padded vocabulary.
+    DT_FIELD(WHOLE, struct dt_model_config, vocab_size, "", 1, INT32_MAX - 65536,
+             "vocabulary size; required unless run.init_from gives it", .json = "vocab_size"),
+    DT_FIELD(WHOLE, struct dt_model_config, pad_vocab_multiple, "8", 1, 65536,
+             "in memory, pad the vocabulary to a multiple of this", .neutral = true),
+    {0},
+};
+const struct dt_kind_keys dt_vocabulary_keys = {fields, 0};
+
 static dt_status check(const struct dt_model_config *config)
 {
     const struct dt_head_kind *head;
@@ -62,7 +72,7 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
 const struct dt_stem_kind dt_tokens_stem = {
     .kind = {.name = "tokens",
              .size = sizeof(struct tokens),
-             .fields = "vocab_size pad_vocab_multiple",
+             .keys = {&dt_vocabulary_keys},
              .check = check,
              .create = create},
     .unit = "tokens",

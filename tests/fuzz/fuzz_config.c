@@ -1,6 +1,7 @@
 // The configuration reader on hostile text. An input is the file's text, then, each behind a byte
 // 0xff, words: "e…" for the environment, others for the command line. Besides the sanitizers: an
 // answer is success or DT_USER with a message, and what was accepted is echoed and read back alike.
+#include "data/reader.h"
 #include "job/settings.h"
 
 #include <stdlib.h>
@@ -37,6 +38,17 @@ static void split(const uint8_t *data, size_t size, struct input *input)
     for (size_t i = 0; i < rest; i++)
         if (first[i] == 0xff)
             add_word(input, input->words + i + 1);
+}
+
+// Without kinds and readers, which would bring all of dtrain with them.
+const struct dt_config_key *dt_model_keys(void)
+{
+    return dt_model_fields;
+}
+
+const char *dt_reader_formats(void)
+{
+    return "auto|tokens";
 }
 
 static void insist(bool condition)

@@ -68,7 +68,7 @@ static void read_rates(struct golden *golden)
 static void read_model(struct golden *golden)
 {
     char name[DT_CONFIG_NAME], problem[DT_CONFIG_PROBLEM];
-    for (const struct dt_config_key *key = dt_model_keys; key->name; key++) {
+    for (const struct dt_config_key *key = dt_model_keys(); key->name; key++) {
         snprintf(name, sizeof name, "model.%s", key->name);
         const char *text = dt_safetensors_metadata(golden->file, name);
         dt_config_set_default(key, &golden->config);

@@ -100,7 +100,7 @@ static void run_counted(const char *layers, bool gated)
 {
     struct dt_model_config config = random_pass_config("tokens", layers, "lm");
     struct random_pass p;
-    config.mlp_gated = gated;
+    *(bool *)dt_model_field(&config, "mlp_gated") = gated;
     random_pass_open(&p, 1);
 #define WRAP(name) p.op.name = count_##name;
     DT_OPS(WRAP)
@@ -194,7 +194,9 @@ int main(void)
     for (int i = 0; dt_block_kinds[i]; i++) {
         config = random_pass_config("tokens", dt_block_kinds[i]->name, "lm");
         check(config);
-        config.d_rnn = config.d_model, config.mlp_gated = true, config.tie_embeddings = false;
+        *(int64_t *)dt_model_field(&config, "d_rnn") = config.d_model;
+        *(bool *)dt_model_field(&config, "mlp_gated") = true;
+        config.tie_embeddings = false;
         check(config);
     }
     config = random_pass_config("frames", "mlp mamba*2", heads);
