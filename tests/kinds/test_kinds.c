@@ -31,6 +31,7 @@ static struct dt_model_config config_of(const char *stem, const char *layers, co
                                      .ids = "11 17",
                                      .label_smoothing = strchr(head, ':') ? 0.1 : 0,
                                      .storage = DT_F32};
+    *(double *)dt_model_field(&config, "gain_start") = 0.75;
     snprintf(config.stem, sizeof config.stem, "%s", stem);
     snprintf(config.layers, sizeof config.layers, "%s", layers);
     snprintf(config.heads, sizeof config.heads, "%s", head);
@@ -335,8 +336,9 @@ static void test_patterns(void)
     CHECK_STR(names, "mmdmmmd");
     CHECK_FAILS(parse("mamba*2 dense", 4, names), DT_USER,
                 "model.layers has 3 layers, but model.n_layer");
-    CHECK_FAILS(parse("mamba*2 mambo", 0, names), DT_USER,
-                "model.layers: unknown kind 'mambo': did you mean 'mamba'? (known: dense, mamba)");
+    CHECK_FAILS(
+        parse("mamba*2 mambo", 0, names), DT_USER,
+        "model.layers: unknown kind 'mambo': did you mean 'mamba'? (known: dense, mamba, gain)");
     CHECK_FAILS(parse("mamba*", 0, names), DT_USER, "expected KIND or KIND*COUNT, not \"mamba*\"");
     CHECK_FAILS(parse("mamba*0", 0, names), DT_USER, "expected KIND or KIND*COUNT");
     CHECK_FAILS(parse("mamba*-1", 0, names), DT_USER, "expected KIND or KIND*COUNT");
@@ -351,6 +353,21 @@ static void test_patterns(void)
     for (int i = 0; i <= DT_LAYER_RUNS; i++)
         strcat(many, i % 2 ? "dense " : "mamba ");
     CHECK_FAILS(parse(many, 0, names), DT_USER, "more than 64 entries");
+}
+
+static void test_own_initial_values(void)
+{
+    struct dt_model_config config = config_of("samples", "gain", "squares");
+    struct dt_params params;
+    must(dt_model_config_check(&config));
+    must(dt_model_list(&config, &params, NULL));
+    float *weights = calloc((size_t)params.elements, sizeof *weights);
+    dt_params_init(&params, 3, weights);
+    const struct dt_param *row = dt_params_find(&params, "backbone.layers.0.mixer.gain");
+    for (int64_t i = 0; i < 8 * 8; i++)
+        CHECK_NEAR(weights[row->offset + i], i % 9 == 0 ? 0.75 : 0, 0);
+    free(weights);
+    dt_params_free(&params);
 }
 
 static void test_wrong_models(void)
@@ -389,6 +406,7 @@ int main(void)
     for (int level = DT_RECOMPUTE_NONE; level <= DT_RECOMPUTE_BLOCK; level++)
         test_gradients("", "dense mamba dense", "", false, (enum dt_recompute)level);
     test_gradients("tokens", "mamba dense", "lm", true, DT_RECOMPUTE_NONE);
+    test_gradients("samples", "gain*2", "squares", false, DT_RECOMPUTE_BLOCK);
     test_gradients("tokens", "dense", "squares", true, DT_RECOMPUTE_NONE);
     test_gradients("samples", "mamba", "lm", false, DT_RECOMPUTE_NONE);
     test_gradients("", "dense", "a:categorical*5", false, DT_RECOMPUTE_NONE);
@@ -408,6 +426,7 @@ int main(void)
     test_state(1);
     test_patterns();
     test_too_many_states();
+    test_own_initial_values();
     test_wrong_models();
     dt_backend_close(&backend);
     return test_end();

@@ -59,7 +59,7 @@ check "verify" "$dtrain" verify runs/whole-fp32-1/$last >verify.log 2>&1
 check "--check lists the arrays' shards" "$dtrain" --check samples.ini >check.log 2>&1
 
 refused "text of a model of samples" 'the model in .* reads samples, not tokens' "$dtrain" sample runs/whole-fp32-1/$last
-refused "an unknown block" "command line: model.layers: unknown kind 'mambo': did you mean 'mamba'\? \(known: dense, mamba\)" \
+refused "an unknown block" "command line: model.layers: unknown kind 'mambo': did you mean 'mamba'\? \(known: dense, mamba, gain\)" \
     "$dtrain" --check samples.ini model.layers='dense mambo'
 refused "another number of layers" 'samples.ini:[0-9]+: model.layers has 4 layers, but model.n_layer is 3' "$dtrain" --check samples.ini model.n_layer=3
 refused "data without the arrays" 'reads an array targets of fp32, 3 values per position; data.train' \
@@ -68,5 +68,41 @@ refused "dtrain itself knows other layers only" "unknown kind 'dense' \(known: m
     "$plain" --check samples.ini data.train=synthetic:random data.val= log.eval_every=0
 refused "dtrain itself reads no such shard" '/samples|a shard holds' "$plain" --check samples.ini \
     model.layers=mamba*4 model.vocab_size=9
+
+# A block with a field, initial values and a model type of its own.
+sed 's/^layers.*/layers = gain*2\ngain_start = 0.75/; s/^\[data\]/&\nformat = samples/' samples.ini >gain.ini
+gains=(gain.ini checkpoint.every=9)
+check "gain: trains" ranks 2 "${gains[@]}" run.name=gain >gain.log 2>&1
+cp -r runs/gain runs/gain-cut
+rm -r runs/gain-cut/checkpoints/step-0000001* runs/gain-cut/$last
+check "gain: resumes" ranks 2 "${gains[@]}" run.name=gain-cut >gain-cut.log 2>&1
+check "gain: the bits are those of the whole run" same_bits runs/gain-cut/$last runs/gain/$last
+check "gain: the loss falls" test "$(train_lines runs/gain/metrics.jsonl |
+    awk 'NR == 1 { first = $2 } END { print NR == 24 && $2 < first }')" = 1
+check "gain: the echo has its field" grep -q '^gain_start = 0.75' runs/gain/config.resolved.ini
+config=runs/gain/$last/config.json
+check "gain: config.json has its type, member and field" test \
+    "$(grep -cE '"model_type":.*"gain"|"gain_count":.*2|"gain_start":.*0.75|"GainModel"' "$config")" = 4
+check "gain: its type says what the layers are" test "$(grep -c '"layers"' "$config")" = 0
+check "gain: eval" "$dtrain" eval samples.ini model.layers= run.init_from=runs/gain/$last >gain-eval.log 2>&1
+cp -r runs/gain/$last foreign
+rm foreign/MANIFEST
+sed -i '/gain_start/d' foreign/config.json
+check "gain: without the field the type's default holds" \
+    "$dtrain" --check samples.ini model.layers= run.init_from=foreign model.gain_start=0.25 >foreign.log 2>&1
+sed -i 's/"gain_count":.*2/"gain_count": 3/' foreign/config.json
+refused "a member that does not fit" 'foreign/config.json: gain_count is 3; .*num_hidden_layers = 2' \
+    "$dtrain" --check samples.ini model.layers= run.init_from=foreign
+refused "a value out of range" 'model.gain_start: 3 is out of range' "$dtrain" --check gain.ini model.gain_start=3
+refused "fields that do not fit" 'model.gain_start is 2 in 5 layers' \
+    "$dtrain" --check gain.ini model.gain_start=2 model.layers=gain*5
+refused "a field of no part of the model" 'model.gain_start: read by gain only' \
+    "$dtrain" --check samples.ini model.gain_start=1
+refused "another value on resume" 'model.gain_start' \
+    "$dtrain" "${gains[@]}" run.name=gain run.steps=30 model.gain_start=0.5
+refused "the field without its kind" "unknown key 'gain_start'" "$plain" --check samples.ini model.gain_start=1
+refused "a schema that the shards do not have" 'it is not tokens, as data.format says' \
+    "$dtrain" --check samples.ini data.format=tokens
+refused "an unknown schema" "data.format: 'sample' is not one .* mean 'samples'\? \(allowed: auto \| samples \| tokens \| pairs\)" "$dtrain" --check samples.ini data.format=sample
 refused "other layers on resume" 'model.layers' "$dtrain" samples.ini run.name=whole-fp32-1 run.steps=30 model.layers='dense*2 mamba*2'
 finish
