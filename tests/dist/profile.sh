@@ -76,5 +76,6 @@ wait_until test -e runs/asked/profile.txt
 check "the table of a run that goes on" adds_up runs/asked/profile.txt
 kill -USR1 "$job"
 wait "$job"
+check "run.sh ends with the exit code of the ranks, whatever signals came: $?" test $? -eq 0
 check "SIGUSR2 does not stop it" grep -q 'stopped by SIGUSR1' asked.log
 finish
