@@ -42,6 +42,8 @@ for at in $(seq "$points"); do
     status=$?
     check "killed at $at, $(sed -n "s|/.*checkpoints/||;${at}p" of_8.log): exit code $status" test $status -eq 137
     check "killed at $at: from the last checkpoint" grep -q "resuming from $newest at" killed.log
+    [ "$at" -ne 2 ] || check "at step 8 or later, not at the last checkpoint: $(grep previous killed.log)" grep -qE \
+        'ended without a message at step ([89]|1[0-2]): it was killed' killed.log
     check "killed at $at: the newest checkpoint is whole" same_bits "$(newest killed)" "whole/${newest#killed/}"
 done 2>/dev/null # the shell's "Killed"
 check "the next start says so: $(grep previous killed.log)" grep -qE 'ended without a message at step [0-9]+: it was killed' killed.log
