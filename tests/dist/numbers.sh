@@ -135,6 +135,10 @@ if ! is_sanitized; then # which must be loaded first
     follows "train lines of two ranks" '{ is("tokens", $2, 128 * $1, 0); is("tokens_per_s", $3 * $4 / 1000, 128, 1e-7) }' <two.txt
     follows "their steps" '{ is("their sum", $1, $2, 0.1) }' <<<"$(cut -d' ' -f4 two.txt | total) $(phases gather phase \
         'reading data,forward,backward,summing gradients,optimizer,gathering weights,agreeing on stops and saves,waiting for the device')"
+    # Two norm blocks of 65,536 of the model's 161,280 elements are spread: summed in each step, their weights gathered.
+    comm_bytes() { rows gather | sed -n "s/.*\"lane\":\"comm\",\"name\":\"$1\".*\"bytes\":\([^,]*\),.*/\1/p"; }
+    follows "bytes of collectives" '{ is("reduce-scatter", $1, 6 * 131072 * 4, 0); is("all-gather", $2, $1, 1e-3); is("all-reduce", $3, 6 * 30208 * 4, 0.02) }' \
+        <<<"$(comm_bytes reduce-scatter) $(comm_bytes all-gather) $(comm_bytes all-reduce)"
     waited=$(fields runs/gather/metrics.jsonl train comm_wait_ms | total)
     sums=$(phases gather phase 'summing gradients') gathers=$(phases gather phase 'gathering weights')
     follows "waiting for others" '{ is("it", $1, $2 + $3, 0.1); is("it", $1 >= 20, 1, 0); is("gathering is a part of it", $3 > 0.15 * $2, 1, 0) }' \
