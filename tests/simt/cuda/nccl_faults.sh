@@ -46,6 +46,8 @@ run well 2 none 0
 says_nothing
 run late 2 late 1 60
 says_nothing
+run idle 2 idle 1 2 # longer than the time-out: a sum that begins then has its own time
+says_nothing
 
 # Beside the others: it takes a while, in which a peer's death would be found.
 (SIMT_NCCL_ERROR=21@1 run error 2 none 0 && echo $code $took >error.ended) &

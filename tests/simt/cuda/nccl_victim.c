@@ -81,6 +81,8 @@ static dt_status meet(const char *fate, bool mine, struct dt_graph *graph)
         dt_sleep(60);
     if (mine && strcmp(fate, "late") == 0)
         dt_sleep(1.5);
+    if (strcmp(fate, "idle") == 0)
+        dt_sleep(mine ? 3.2 : 2.5);
     if (strcmp(fate, "uneven") == 0)
         DT_TRY(sum_twice());
     if (strcmp(fate, "mute") == 0)
