@@ -86,6 +86,8 @@ train average-whole 2 "${average[@]}"
 train average-shard 2 "${average[@]}" optim.shard=true
 same_weights average-shard average-whole
 check "the same average" cmp runs/average-shard/$last/ema.safetensors runs/average-whole/$last/ema.safetensors
+check "a checkpoint has the files that its MANIFEST lists, and no other" diff <(sed 's/.* //' runs/average-shard/$last/MANIFEST | sort) \
+    <(cd runs/average-shard/$last && find . -type f ! -name MANIFEST -printf '%P\n' | sort)
 check "… and the same validation" cmp <(evals average-shard) <(evals average-whole)
 branch average-shard average-path
 train average-path 4 "${average[@]}" optim.shard=true
