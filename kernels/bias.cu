@@ -8,8 +8,8 @@ enum { THREADS = 256, ROWS = 256, WARPS = 8 };
 __global__ static void __launch_bounds__(THREADS) forward_kernel(struct dt_bias_forward_args a)
 {
     const int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x;
-    if (i < a.width)
-        a.y[(int64_t)blockIdx.x * a.y_stride + i] += a.bias[i];
+    if (i < a.y.cols)
+        ((float *)a.y.data)[(int64_t)blockIdx.x * a.y.stride + i] += a.bias[i];
 }
 
 dt_status bias_forward_cuda(struct dt_device *device, const struct dt_bias_forward_args *args,
@@ -17,8 +17,8 @@ dt_status bias_forward_cuda(struct dt_device *device, const struct dt_bias_forwa
 {
     (void)device;
     DT_LAUNCH((forward_kernel),
-              dim3(dt_blocks(args->rows, 1), (unsigned)dt_div_up(args->width, THREADS)), THREADS, 0,
-              stream, *args);
+              dim3(dt_blocks(args->y.rows, 1), (unsigned)dt_div_up(args->y.cols, THREADS)), THREADS,
+              0, stream, *args);
     return DT_LAUNCHED("bias_forward");
 }
 
@@ -28,24 +28,24 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
 {
     DT_SHARED(float, warps, [WARPS][DT_WARP]);
     const int64_t i = (int64_t)blockIdx.y * DT_WARP + threadIdx.x;
-    const int64_t end = dt_least((blockIdx.x + (int64_t)1) * ROWS, a.rows);
+    const int64_t end = dt_least((blockIdx.x + (int64_t)1) * ROWS, a.dy.rows);
     float sum = 0.0f;
     for (int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.y; row < end; row += WARPS)
-        sum += i < a.width ? dt_to_f32(((const T *)a.dy)[row * a.dy_stride + i]) : 0.0f;
+        sum += i < a.dy.cols ? dt_to_f32(((const T *)a.dy.data)[row * a.dy.stride + i]) : 0.0f;
     warps[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
-    if (threadIdx.y > 0 || i >= a.width)
+    if (threadIdx.y > 0 || i >= a.dy.cols)
         return;
     for (int w = 1; w < WARPS; w++)
         sum += warps[w][threadIdx.x];
-    partials[(int64_t)blockIdx.x * a.width + i] = sum;
+    partials[(int64_t)blockIdx.x * a.dy.cols + i] = sum;
 }
 
 template <class T>
 static void backward_typed(const struct dt_bias_backward_args *a, dt_stream *stream)
 {
     DT_LAUNCH((backward_kernel<T>),
-              dim3(dt_blocks(a->rows, ROWS), (unsigned)dt_div_up(a->width, DT_WARP)),
+              dim3(dt_blocks(a->dy.rows, ROWS), (unsigned)dt_div_up(a->dy.cols, DT_WARP)),
               dim3(DT_WARP, WARPS), 0, stream, *a, (float *)a->workspace);
 }
 
@@ -53,10 +53,10 @@ dt_status bias_backward_cuda(struct dt_device *device, const struct dt_bias_back
                              struct dt_stream *stream)
 {
     (void)device;
-    DT_STORAGE_SWITCH(args->dtype, T, backward_typed<T>(args, stream));
+    DT_STORAGE_SWITCH(args->dy.dtype, T, backward_typed<T>(args, stream));
     partial_sums sums = {(const float *)args->workspace,
-                         dt_div_up(args->rows, ROWS),
-                         args->width,
+                         dt_div_up(args->dy.rows, ROWS),
+                         args->dy.cols,
                          0,
                          nullptr,
                          args->dbias,
@@ -70,5 +70,5 @@ int64_t bias_backward_cuda_workspace(struct dt_device *device,
                                      const struct dt_bias_backward_args *args)
 {
     (void)device;
-    return dt_div_up(args->rows, ROWS) * args->width * (int64_t)sizeof(float);
+    return dt_div_up(args->dy.rows, ROWS) * args->dy.cols * (int64_t)sizeof(float);
 }

@@ -3,23 +3,18 @@
 //   backward: dbias[i] (+)= Σ_r dy[r, i], over blocks of rows that depend on the shape alone
 #pragma once
 
-#include "base/dtype.h"
+#include "base/view.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct dt_bias_forward_args {
-    int64_t rows, width;
     const float *bias;
-    float *y;
-    int64_t y_stride;
+    struct dt_view y;
 };
 
 struct dt_bias_backward_args {
-    int64_t rows, width;
-    enum dt_dtype dtype; // of dy
-    const void *dy;
-    int64_t dy_stride;
+    struct dt_view dy;
     float *dbias;
     bool accumulate;
     void *workspace; // sums of blocks
@@ -27,13 +22,13 @@ struct dt_bias_backward_args {
 };
 
 // clang-format off
-#define DT_ROWS_bias_forward                        \
-    SIZE(M, rows) SIZE(D, width)                    \
-    ARRAY(IN | CACHED, 1, D, DT_F32, bias)          \
-    STRIDED(ADD,         M, D, DT_F32, y, y_stride)
-#define DT_ROWS_bias_backward                          \
-    SIZE(M, rows) SIZE(D, width)                       \
-    STORAGE(T, dtype)                                  \
-    STRIDED(IN,           M, D, T,      dy, dy_stride) \
+#define DT_ROWS_bias_forward               \
+    SIZE(M, y.rows) SIZE(D, y.cols)        \
+    ARRAY(IN | CACHED, 1, D, DT_F32, bias) \
+    ARRAY(ADD,         M, D, DT_F32, y)
+#define DT_ROWS_bias_backward                \
+    SIZE(M, dy.rows) SIZE(D, dy.cols)        \
+    STORAGE(T, dy.dtype)                     \
+    ARRAY(IN,           M, D, T,      dy)    \
     ARRAY(SUM | CACHED, 1, D, DT_F32, dbias)
 // clang-format on

@@ -9,8 +9,8 @@ enum { ROWS = 256 };
 
 DT_CLONES static void add_bias(const struct dt_bias_forward_args *a, int64_t row)
 {
-    float *y = a->y + row * a->y_stride;
-    for (int64_t i = 0; i < a->width; i++)
+    float *y = dt_view_at(&a->y, row, 0);
+    for (int64_t i = 0; i < a->y.cols; i++)
         y[i] += a->bias[i];
 }
 
@@ -18,8 +18,8 @@ dt_status bias_forward_cpu(struct dt_device *device, const struct dt_bias_forwar
                            struct dt_stream *stream)
 {
     (void)stream;
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (args->rows > ROWS)
-    for (int64_t row = 0; row < args->rows; row++)
+#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (args->y.rows > ROWS)
+    for (int64_t row = 0; row < args->y.rows; row++)
         add_bias(args, row);
     return DT_OK;
 }
@@ -32,14 +32,15 @@ DT_INLINE void add_row(float *restrict sum, const void *restrict dy, int64_t wid
 
 DT_CLONES static void sum_block(const struct dt_bias_backward_args *a, int64_t block)
 {
-    float *sum = (float *)a->workspace + block * a->width;
-    memset(sum, 0, (size_t)a->width * sizeof *sum);
-    for (int64_t row = block * ROWS; row < dt_min_i64(a->rows, (block + 1) * ROWS); row++) {
-        const void *dy = (const char *)a->dy + row * a->dy_stride * dt_dtype_size(a->dtype);
-        if (a->dtype == DT_BF16)
-            add_row(sum, dy, a->width, true);
+    int64_t width = a->dy.cols, end = dt_min_i64(a->dy.rows, (block + 1) * ROWS);
+    float *sum = (float *)a->workspace + block * width;
+    memset(sum, 0, (size_t)width * sizeof *sum);
+    for (int64_t row = block * ROWS; row < end; row++) {
+        const void *dy = dt_view_at(&a->dy, row, 0);
+        if (a->dy.dtype == DT_BF16)
+            add_row(sum, dy, width, true);
         else
-            add_row(sum, dy, a->width, false);
+            add_row(sum, dy, width, false);
     }
 }
 
@@ -47,15 +48,14 @@ dt_status bias_backward_cpu(struct dt_device *device, const struct dt_bias_backw
                             struct dt_stream *stream)
 {
     (void)stream;
-    int64_t blocks = dt_ceil_div(args->rows, ROWS);
+    int64_t width = args->dy.cols, blocks = dt_ceil_div(args->dy.rows, ROWS);
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
     for (int64_t block = 0; block < blocks; block++)
         sum_block(args, block);
     if (!args->accumulate)
-        memset(args->dbias, 0, (size_t)args->width * sizeof *args->dbias);
+        memset(args->dbias, 0, (size_t)width * sizeof *args->dbias);
     for (int64_t block = 0; block < blocks; block++)
-        add_row(args->dbias, (const float *)args->workspace + block * args->width, args->width,
-                false);
+        add_row(args->dbias, (const float *)args->workspace + block * width, width, false);
     return DT_OK;
 }
 
@@ -63,5 +63,5 @@ int64_t bias_backward_cpu_workspace(struct dt_device *device,
                                     const struct dt_bias_backward_args *args)
 {
     (void)device;
-    return dt_ceil_div(args->rows, ROWS) * args->width * (int64_t)sizeof(float);
+    return dt_ceil_div(args->dy.rows, ROWS) * args->dy.cols * (int64_t)sizeof(float);
 }

@@ -39,11 +39,12 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     forward_kernel(struct dt_embed_forward_args a)
 {
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
-    if (row >= a.rows)
+    if (row >= a.ids.rows)
         return;
-    const T *from = (const T *)a.table + a.ids[row * a.ids_stride] * a.width;
-    float *to = a.out + row * a.width;
-    for (int64_t i = (int64_t)threadIdx.x * N; i < a.width; i += DT_WARP * N) {
+    const int64_t token = ((const int32_t *)a.ids.data)[row * a.ids.stride];
+    const T *from = (const T *)a.table.data + token * a.table.stride;
+    float *to = a.out + row * a.table.cols;
+    for (int64_t i = (int64_t)threadIdx.x * N; i < a.table.cols; i += DT_WARP * N) {
         float v[N];
         dt_load<N>(from + i, v);
         if (a.accumulate) {
@@ -60,8 +61,9 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
 template <class T>
 static void forward_typed(const struct dt_embed_forward_args *a, dt_stream *stream)
 {
-    unsigned blocks = dt_blocks(a->rows, WARPS);
-    if (a->width % WIDE == 0 && dt_aligned<WIDE>((const T *)a->table) && dt_aligned<WIDE>(a->out))
+    unsigned blocks = dt_blocks(a->ids.rows, WARPS);
+    if (a->table.cols % WIDE == 0 && dt_aligned<WIDE>((const T *)a->table.data, a->table.stride) &&
+        dt_aligned<WIDE>(a->out))
         DT_LAUNCH((forward_kernel<WIDE, T>), blocks, dim3(DT_WARP, WARPS), 0, stream, *a);
     else
         DT_LAUNCH((forward_kernel<1, T>), blocks, dim3(DT_WARP, WARPS), 0, stream, *a);
@@ -71,7 +73,7 @@ dt_status embed_forward_cuda(struct dt_device *device, const struct dt_embed_for
                              struct dt_stream *stream)
 {
     (void)device;
-    DT_STORAGE_SWITCH(args->dtype, T, forward_typed<T>(args, stream));
+    DT_STORAGE_SWITCH(args->table.dtype, T, forward_typed<T>(args, stream));
     return DT_LAUNCHED("embed_forward");
 }
 
@@ -206,10 +208,10 @@ static int64_t slots_of(int64_t rows)
 static struct sort sort_in(const struct dt_embed_backward_args *args)
 {
     struct sort s;
-    s.rows = args->rows;
-    s.sorters = sorters_of(args->rows);
+    s.rows = args->ids.rows;
+    s.sorters = sorters_of(args->ids.rows);
     s.sums = (float *)args->workspace; // first: for aligned accesses
-    s.now.token = (uint32_t *)s.sums + slots_of(args->rows) * KINDS * args->width;
+    s.now.token = (uint32_t *)s.sums + slots_of(args->ids.rows) * KINDS * args->width;
     s.now.row = s.now.token + s.rows;
     s.next.token = s.now.row + s.rows;
     s.next.row = s.next.token + s.rows;
@@ -223,8 +225,8 @@ static struct sort sort_rows(const struct dt_embed_backward_args *args, dt_strea
 {
     struct sort s = sort_in(args);
     unsigned warps = (unsigned)(s.sorters / DT_WARP);
-    const uint32_t *token = (const uint32_t *)args->ids, *row = nullptr;
-    int64_t stride = args->ids_stride;
+    const uint32_t *token = (const uint32_t *)args->ids.data, *row = nullptr;
+    int64_t stride = args->ids.stride;
     for (int shift = 0; shift == 0 || (args->vocab - 1) >> shift > 0; shift += DIGIT_BITS) {
         DT_LAUNCH((count_kernel), warps, DT_WARP, 0, stream, s, token, stride, shift);
         DT_LAUNCH((total_kernel), DIGITS, DT_WARP, 0, stream, s);
@@ -360,8 +362,8 @@ __global__ static void __launch_bounds__(THREADS, HELD)
 template <int N>
 static void add_tokens(const struct dt_embed_backward_args *a, struct sort s, dt_stream *stream)
 {
-    unsigned slots = dt_blocks(a->rows, DT_EMBED_RUN), parts = dt_blocks(a->width, THREADS * N);
-    if (a->rows > DT_EMBED_RUN) // no run of one that has no second
+    unsigned slots = dt_blocks(a->ids.rows, DT_EMBED_RUN), parts = dt_blocks(a->width, THREADS * N);
+    if (a->ids.rows > DT_EMBED_RUN) // no run of one that has no second
         DT_LAUNCH((run_kernel<N>), dim3(slots, KINDS, parts), THREADS, 0, stream, s, a->width,
                   a->dout);
     unsigned threads = (unsigned)dt_least(THREADS, dt_div_up(a->width, DT_WARP * N) * DT_WARP);
@@ -386,7 +388,7 @@ int64_t embed_backward_cuda_workspace(struct dt_device *device,
                                       const struct dt_embed_backward_args *args)
 {
     (void)device;
-    int64_t words = slots_of(args->rows) * KINDS * args->width + 4 * args->rows +
-                    DIGITS * sorters_of(args->rows) + DIGITS + args->vocab + 1;
+    int64_t words = slots_of(args->ids.rows) * KINDS * args->width + 4 * args->ids.rows +
+                    DIGITS * sorters_of(args->ids.rows) + DIGITS + args->vocab + 1;
     return words * (int64_t)sizeof(uint32_t);
 }

@@ -6,7 +6,7 @@
 // rows alone. ids are in [0, vocab): the loader has checked them.
 #pragma once
 
-#include "base/dtype.h"
+#include "base/view.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,19 +16,15 @@
 enum { DT_EMBED_RUN = 128 };
 
 struct dt_embed_forward_args {
-    int64_t rows, width, vocab;
-    enum dt_dtype dtype; // of table
-    const int32_t *ids;
-    int64_t ids_stride;
-    const void *table;
+    struct dt_view ids;   // a column
+    struct dt_view table; // of the vocabulary
     float *out;
     bool accumulate;
 };
 
 struct dt_embed_backward_args {
-    int64_t rows, width, vocab;
-    const int32_t *ids;
-    int64_t ids_stride;
+    int64_t width, vocab;
+    struct dt_view ids; // a column
     const float *dout;
     float *dtable; // =: 0 where no row has the token
     bool accumulate;
@@ -37,15 +33,15 @@ struct dt_embed_backward_args {
 };
 
 // clang-format off
-#define DT_ROWS_embed_forward                           \
-    SIZE(M, rows) SIZE(D, width) SIZE(V, vocab)         \
-    STORAGE(T, dtype)                                   \
-    STRIDED(IN,          M, 1, DT_I32, ids, ids_stride) \
-    ARRAY(IN | CACHED, V, D, T,      table)             \
+#define DT_ROWS_embed_forward                                 \
+    SIZE(M, ids.rows) SIZE(V, table.rows) SIZE(D, table.cols) \
+    STORAGE(T, table.dtype)                                   \
+    ARRAY(IN,          M, 1, DT_I32, ids)                     \
+    ARRAY(IN | CACHED, V, D, T,      table)                   \
     ARRAY(SUM,         M, D, DT_F32, out)
-#define DT_ROWS_embed_backward                  \
-    SIZE(M, rows) SIZE(D, width) SIZE(V, vocab) \
-    STRIDED(IN,  M, 1, DT_I32, ids, ids_stride) \
-    ARRAY(IN,  M, D, DT_F32, dout)              \
+#define DT_ROWS_embed_backward                      \
+    SIZE(M, ids.rows) SIZE(V, vocab) SIZE(D, width) \
+    ARRAY(IN,  M, 1, DT_I32, ids)                   \
+    ARRAY(IN,  M, D, DT_F32, dout)                  \
     ARRAY(SUM, V, D, DT_F32, dtable)
 // clang-format on

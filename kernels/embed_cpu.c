@@ -9,16 +9,16 @@ enum { COLUMNS = 64, ROWS = 64 };
 
 DT_CLONES static void copy_row(const struct dt_embed_forward_args *args, int64_t r)
 {
-    struct dt_view table = dt_view_of(args->table, args->vocab, args->width, args->dtype);
-    const void *row = dt_view_at(&table, args->ids[r * args->ids_stride], 0);
-    float *out = args->out + r * args->width;
+    int64_t width = args->table.cols;
+    const void *row = dt_view_at(&args->table, *(int32_t *)dt_view_at(&args->ids, r, 0), 0);
+    float *out = args->out + r * width;
     if (!args->accumulate)
-        dt_load_row(args->dtype, row, args->width, args->width, out);
-    else if (args->dtype == DT_BF16)
-        for (int64_t i = 0; i < args->width; i++)
+        dt_load_row(args->table.dtype, row, width, width, out);
+    else if (args->table.dtype == DT_BF16)
+        for (int64_t i = 0; i < width; i++)
             out[i] += dt_load(row, i, true);
     else
-        for (int64_t i = 0; i < args->width; i++)
+        for (int64_t i = 0; i < width; i++)
             out[i] += dt_load(row, i, false);
 }
 
@@ -27,7 +27,7 @@ dt_status embed_forward_cpu(struct dt_device *device, const struct dt_embed_forw
 {
     (void)stream;
 #pragma omp parallel for schedule(static, ROWS) num_threads(dt_cpu_threads(device))
-    for (int64_t r = 0; r < args->rows; r++)
+    for (int64_t r = 0; r < args->ids.rows; r++)
         copy_row(args, r);
     return DT_OK;
 }
@@ -40,15 +40,17 @@ struct sorted {
 
 static struct sorted sort_rows(const struct dt_embed_backward_args *args)
 {
+    const int32_t *ids = args->ids.data;
+    int64_t rows = args->ids.rows, stride = args->ids.stride;
     struct sorted s = {.start = args->workspace};
     s.order = s.start + args->vocab + 1;
     memset(s.start, 0, (size_t)(args->vocab + 1) * sizeof *s.start);
-    for (int64_t r = 0; r < args->rows; r++)
-        s.start[args->ids[r * args->ids_stride] + 1]++;
+    for (int64_t r = 0; r < rows; r++)
+        s.start[ids[r * stride] + 1]++;
     for (int64_t v = 0; v < args->vocab; v++)
         s.start[v + 1] += s.start[v];
-    for (int64_t r = 0; r < args->rows; r++)
-        s.order[s.start[args->ids[r * args->ids_stride]]++] = r;
+    for (int64_t r = 0; r < rows; r++)
+        s.order[s.start[ids[r * stride]]++] = r;
     memmove(s.start + 1, s.start,
             (size_t)args->vocab * sizeof *s.start); // each start moved to its end
     s.start[0] = 0;
@@ -106,5 +108,5 @@ int64_t embed_backward_cpu_workspace(struct dt_device *device,
                                      const struct dt_embed_backward_args *args)
 {
     (void)device;
-    return (args->vocab + 1 + args->rows) * (int64_t)sizeof(int64_t);
+    return (args->vocab + 1 + args->ids.rows) * (int64_t)sizeof(int64_t);
 }

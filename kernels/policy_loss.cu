@@ -104,17 +104,17 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     loss_kernel(const struct dt_policy_loss_args a, float *scores)
 {
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
-    if (row >= a.rows)
+    if (row >= a.logits.rows)
         return;
-    T *dx = a.dlogits ? (T *)a.dlogits + row * a.dlogits_stride : nullptr;
+    T *dx = a.dlogits.data ? (T *)a.dlogits.data + row * a.dlogits.stride : nullptr;
     const bool counted = !a.mask || a.mask[row];
     int64_t done = 0;
     float loss = 0.0f;
     for (int k = 0; k < (int)a.n; k++) {
         const struct dt_output_slice &o = a.outputs[k];
-        const slice<T> s = {a.logits + row * a.logits_stride + o.first,
+        const slice<T> s = {(const float *)a.logits.data + row * a.logits.stride + o.first,
                             a.bias + o.first,
-                            a.targets + row * a.target_width + o.target,
+                            (const float *)a.targets.data + row * a.targets.stride + o.target,
                             o.width,
                             o.smoothing,
                             a.scale * o.weight,
@@ -128,13 +128,13 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
         done = o.first + o.width;
         loss += o.weight * of.loss;
         if (threadIdx.x == 0) {
-            scores[2 * k * a.rows + row] = of.loss;
-            scores[(2 * k + 1) * a.rows + row] = of.measure;
+            scores[2 * k * a.logits.rows + row] = of.loss;
+            scores[(2 * k + 1) * a.logits.rows + row] = of.measure;
         }
     }
-    zero<T>(dx, done, a.width);
+    zero<T>(dx, done, a.logits.cols);
     if (threadIdx.x == 0)
-        scores[2 * a.n * a.rows + row] = loss;
+        scores[2 * a.n * a.logits.rows + row] = loss;
 }
 
 // Block i adds array i of the scores; the last one counts the rows too.
@@ -163,8 +163,8 @@ __global__ static void __launch_bounds__(THREADS)
 template <class T>
 static void loss_typed(const struct dt_policy_loss_args *a, float *scores, dt_stream *stream)
 {
-    DT_LAUNCH((loss_kernel<T>), dt_blocks(a->rows, WARPS), dim3(DT_WARP, WARPS), 0, stream, *a,
-              scores);
+    DT_LAUNCH((loss_kernel<T>), dt_blocks(a->logits.rows, WARPS), dim3(DT_WARP, WARPS), 0, stream,
+              *a, scores);
 }
 
 dt_status policy_loss_cuda(struct dt_device *device, const struct dt_policy_loss_args *args,
@@ -172,14 +172,14 @@ dt_status policy_loss_cuda(struct dt_device *device, const struct dt_policy_loss
 {
     (void)device;
     float *scores = (float *)args->workspace;
-    DT_STORAGE_SWITCH(args->dtype, T, loss_typed<T>(args, scores, stream));
-    DT_LAUNCH((sum_kernel), (unsigned)(2 * args->n + 1), THREADS, 0, stream, args->rows, args->n,
-              scores, args->mask, args->sum);
+    DT_STORAGE_SWITCH(args->dlogits.dtype, T, loss_typed<T>(args, scores, stream));
+    DT_LAUNCH((sum_kernel), (unsigned)(2 * args->n + 1), THREADS, 0, stream, args->logits.rows,
+              args->n, scores, args->mask, args->sum);
     return DT_LAUNCHED("policy_loss");
 }
 
 int64_t policy_loss_cuda_workspace(struct dt_device *device, const struct dt_policy_loss_args *args)
 {
     (void)device;
-    return (2 * args->n + 1) * args->rows * (int64_t)sizeof(float);
+    return (2 * args->n + 1) * args->logits.rows * (int64_t)sizeof(float);
 }

@@ -14,7 +14,7 @@
 // its gradient is 0; so is that of columns of no output. Losses are fp32, sums over rows double.
 #pragma once
 
-#include "base/dtype.h"
+#include "base/view.h"
 #include "kernels/loss_sum.h"
 
 #include <stdint.h>
@@ -34,36 +34,30 @@ struct dt_output_slice {
 };
 
 struct dt_policy_loss_args {
-    int64_t rows, width, target_width;
     int64_t n; // outputs
     struct dt_output_slice outputs[DT_OUTPUTS_MAX];
-    const float *logits;
-    int64_t logits_stride;
+    struct dt_view logits;
     const float *bias;
-    const float *targets; // a class is a whole number in [0, width)
-    const uint8_t *mask;  // 0 or 1; NULL: all count
+    struct dt_view targets; // a class is a whole number in [0, width)
+    const uint8_t *mask;    // 0 or 1; NULL: all count
     float scale;
-    enum dt_dtype dtype; // of dlogits
-    void *dlogits;       // NULL: not wanted; in fp32 it may be `logits` itself
-    int64_t dlogits_stride;
+    struct dt_view dlogits;  // data NULL: not wanted; in fp32 it may be `logits` itself
     struct dt_loss_sum *sum; // of metrics the first 2n
     void *workspace;
     int64_t workspace_bytes;
 };
 
 // clang-format off
-#define DT_ROWS_policy_loss                                                          \
-    SIZE(M, rows) SIZE(D, width) SIZE(W, target_width)                               \
-    STORAGE(T, dtype)                                                                \
-    RANGE(n, n, 1, DT_OUTPUTS_MAX)                                                   \
-    OUTPUTS(D, W)                                                                    \
-    STRIDED(IN,                    M, D,            DT_F32, logits, logits_stride)   \
-    ARRAY(IN | CACHED,           1, D,            DT_F32, bias)                      \
-    ARRAY(IN,                    M, W,            DT_F32, targets)                   \
-    ARRAY(IN | CACHED | OR_NULL, 1, M,            DT_U8,  mask)                      \
-    STRIDED(OUT | OR_NULL,         M, D,            T,      dlogits, dlogits_stride) \
-    ARRAY(ADD | CACHED,          1, 2 + 2 * a->n, DT_F64, sum)                       \
-    DEMAND(a->dlogits != a->logits || (T == DT_F32 && a->dlogits_stride == a->logits_stride), \
-           "dlogits is logits itself, but dtype is %s and the strides are %lld and %lld", \
-           dt_dtype_name(T), (long long)a->dlogits_stride, (long long)a->logits_stride)
+#define DT_ROWS_policy_loss                                         \
+    SIZE(M, logits.rows) SIZE(D, logits.cols) SIZE(W, targets.cols) \
+    STORAGE(T, dlogits.dtype)                                       \
+    RANGE(n, n, 1, DT_OUTPUTS_MAX)                                  \
+    OUTPUTS(D, W)                                                   \
+    ARRAY(IN,                    M, D,         DT_F32, logits)      \
+    ARRAY(IN | CACHED,           1, D,         DT_F32, bias)        \
+    ARRAY(IN,                    M, W,         DT_F32, targets)     \
+    ARRAY(IN | CACHED | OR_NULL, 1, M,         DT_U8,  mask)        \
+    ARRAY(OUT | OR_NULL,         M, D,         T,      dlogits)     \
+    ARRAY(ADD | CACHED,          1, 2 + 2 * n, DT_F64, sum)         \
+    IN_PLACE(dlogits, logits)
 // clang-format on

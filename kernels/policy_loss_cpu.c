@@ -101,11 +101,9 @@ DT_INLINE void zero(void *dx, int64_t from, int64_t end, bool bf16)
 
 DT_INLINE void loss_row(const struct dt_policy_loss_args *a, int64_t row, bool bf16)
 {
-    const float *x = a->logits + row * a->logits_stride;
-    const float *targets = a->targets + row * a->target_width;
-    void *dx = NULL;
-    if (a->dlogits)
-        dx = (char *)a->dlogits + row * a->dlogits_stride * dt_dtype_size(a->dtype);
+    const float *x = dt_view_at(&a->logits, row, 0), *targets = dt_view_at(&a->targets, row, 0);
+    void *dx = dt_view_at(&a->dlogits, row, 0);
+    int64_t rows = a->logits.rows;
     bool counted = !a->mask || a->mask[row];
     float *scores = (float *)a->workspace + row, loss = 0.0f;
     int64_t done = 0;
@@ -114,19 +112,19 @@ DT_INLINE void loss_row(const struct dt_policy_loss_args *a, int64_t row, bool b
         struct slice s = {x + o->first, a->bias + o->first,   targets + o->target, o->width,
                           o->smoothing, a->scale * o->weight, counted ? dx : NULL, o->first};
         struct score of = counted ? score(&s, o->kind, bf16) : (struct score){0};
-        scores[2 * k * a->rows] = of.loss;
-        scores[(2 * k + 1) * a->rows] = of.measure;
+        scores[2 * k * rows] = of.loss;
+        scores[(2 * k + 1) * rows] = of.measure;
         loss += o->weight * of.loss;
         zero(dx, done, counted ? o->first : o->first + o->width, bf16);
         done = o->first + o->width;
     }
-    zero(dx, done, a->width, bf16);
-    scores[2 * a->n * a->rows] = loss;
+    zero(dx, done, a->logits.cols, bf16);
+    scores[2 * a->n * rows] = loss;
 }
 
 DT_CLONES static void loss_row_typed(const struct dt_policy_loss_args *a, int64_t row)
 {
-    if (a->dtype == DT_BF16)
+    if (a->dlogits.dtype == DT_BF16)
         loss_row(a, row, true);
     else
         loss_row(a, row, false);
@@ -137,19 +135,19 @@ dt_status policy_loss_cpu(struct dt_device *device, const struct dt_policy_loss_
 {
     (void)stream;
     int threads = dt_cpu_threads(device);
-#pragma omp parallel for schedule(static, ROWS) num_threads(threads) if (args->rows > ROWS)
-    for (int64_t row = 0; row < args->rows; row++)
+#pragma omp parallel for schedule(static, ROWS) num_threads(threads) if (args->logits.rows > ROWS)
+    for (int64_t row = 0; row < args->logits.rows; row++)
         loss_row_typed(args, row);
-#pragma omp parallel for num_threads(threads) if (args->rows > ROWS)
+#pragma omp parallel for num_threads(threads) if (args->logits.rows > ROWS)
     for (int64_t i = 0; i <= 2 * args->n; i++) {
-        const float *scores = (const float *)args->workspace + i * args->rows;
+        const float *scores = (const float *)args->workspace + i * args->logits.rows;
         double sum = 0.0;
-        for (int64_t row = 0; row < args->rows; row++)
+        for (int64_t row = 0; row < args->logits.rows; row++)
             sum += (double)scores[row];
         *(i < 2 * args->n ? &args->sum->metrics[i] : &args->sum->loss) += sum;
     }
-    int64_t counted = args->mask ? 0 : args->rows;
-    for (int64_t row = 0; args->mask && row < args->rows; row++)
+    int64_t counted = args->mask ? 0 : args->logits.rows;
+    for (int64_t row = 0; args->mask && row < args->logits.rows; row++)
         counted += args->mask[row] != 0;
     args->sum->counted += (double)counted;
     return DT_OK;
@@ -158,5 +156,5 @@ dt_status policy_loss_cpu(struct dt_device *device, const struct dt_policy_loss_
 int64_t policy_loss_cpu_workspace(struct dt_device *device, const struct dt_policy_loss_args *args)
 {
     (void)device;
-    return (2 * args->n + 1) * args->rows * (int64_t)sizeof(float);
+    return (2 * args->n + 1) * args->logits.rows * (int64_t)sizeof(float);
 }

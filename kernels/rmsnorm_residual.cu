@@ -77,18 +77,18 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     forward_kernel(struct dt_rmsnorm_residual_forward_args a)
 {
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
-    if (row >= a.rows)
+    if (row >= a.y.rows)
         return; // the whole warp
-    const float *residual = a.residual + row * a.width;
-    const T *x = a.x ? (const T *)a.x + row * a.x_stride : nullptr;
-    float *out = a.residual_out ? a.residual_out + row * a.width : nullptr;
-    float sum = add_row<N, T>(residual, x, out, a.width);
-    float rstd = 1.0f / sqrtf(sum / (float)a.width + a.eps);
+    const float *residual = a.residual + row * a.y.cols;
+    const T *x = a.x.data ? (const T *)a.x.data + row * a.x.stride : nullptr;
+    float *out = a.residual_out ? a.residual_out + row * a.y.cols : nullptr;
+    float sum = add_row<N, T>(residual, x, out, a.y.cols);
+    float rstd = 1.0f / sqrtf(sum / (float)a.y.cols + a.eps);
     if (a.rstd && threadIdx.x == 0)
         a.rstd[row] = rstd;
     // out may be residual: x is in it by now, written by this same thread
     scale_row<N, T>(out ? out : residual, out ? nullptr : x, a.weight, rstd,
-                    (T *)a.y + row * a.y_stride, a.width);
+                    (T *)a.y.data + row * a.y.stride, a.y.cols);
 }
 
 // Blocks a multiprocessor holds at least, so that the compiler has the registers to load all of a
@@ -105,18 +105,18 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS, kept_forward(VECTORS))
     forward_kept_kernel(struct dt_rmsnorm_residual_forward_args a)
 {
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
-    if (row >= a.rows)
+    if (row >= a.y.rows)
         return; // the whole warp
     constexpr int STEP = DT_WARP * WIDE;
-    int64_t first = threadIdx.x * WIDE, at = row * a.width + first;
+    int64_t first = threadIdx.x * WIDE, at = row * a.y.cols + first;
     float r[VECTORS][WIDE], x[VECTORS][WIDE], sum = 0.0f;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
         dt_load<WIDE>(a.residual + at + v * STEP, r[v]);
-    if (a.x) {
+    if (a.x.data) {
 #pragma unroll
         for (int v = 0; v < VECTORS; v++)
-            dt_load<WIDE>((const T *)a.x + row * a.x_stride + first + v * STEP, x[v]);
+            dt_load<WIDE>((const T *)a.x.data + row * a.x.stride + first + v * STEP, x[v]);
 #pragma unroll
         for (int v = 0; v < VECTORS; v++)
 #pragma unroll
@@ -132,7 +132,7 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS, kept_forward(VECTORS))
 #pragma unroll
         for (int k = 0; k < WIDE; k++)
             sum += r[v][k] * r[v][k];
-    float rstd = 1.0f / sqrtf(dt_warp_sum(sum) / (float)a.width + a.eps);
+    float rstd = 1.0f / sqrtf(dt_warp_sum(sum) / (float)a.y.cols + a.eps);
     if (a.rstd && threadIdx.x == 0)
         a.rstd[row] = rstd;
 #pragma unroll
@@ -142,29 +142,29 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS, kept_forward(VECTORS))
 #pragma unroll
         for (int k = 0; k < WIDE; k++)
             w[k] = r[v][k] * rstd * w[k];
-        dt_store<WIDE>((T *)a.y + row * a.y_stride + first + v * STEP, w);
+        dt_store<WIDE>((T *)a.y.data + row * a.y.stride + first + v * STEP, w);
     }
 }
 
 template <int VECTORS, class T>
 static bool forward_kept(const struct dt_rmsnorm_residual_forward_args *a, dt_stream *stream)
 {
-    if (a->width != VECTORS * DT_WARP * WIDE)
+    if (a->y.cols != VECTORS * DT_WARP * WIDE)
         return false;
-    DT_LAUNCH((forward_kept_kernel<VECTORS, T>), dt_blocks(a->rows, WARPS), dim3(DT_WARP, WARPS), 0,
-              stream, *a);
+    DT_LAUNCH((forward_kept_kernel<VECTORS, T>), dt_blocks(a->y.rows, WARPS), dim3(DT_WARP, WARPS),
+              0, stream, *a);
     return true;
 }
 
 template <class T>
 static void forward_typed(const struct dt_rmsnorm_residual_forward_args *a, dt_stream *stream)
 {
-    unsigned blocks = dt_blocks(a->rows, WARPS);
+    unsigned blocks = dt_blocks(a->y.rows, WARPS);
     dim3 block(DT_WARP, WARPS);
-    if (!dt_aligned<WIDE>(a->residual, a->width) ||
-        !dt_aligned<WIDE>((const T *)a->x, a->x_stride) || !dt_aligned<WIDE>(a->residual_out) ||
-        !dt_aligned<WIDE>(a->weight) || !dt_aligned<WIDE>((T *)a->y, a->y_stride) ||
-        a->width % WIDE != 0)
+    if (!dt_aligned<WIDE>(a->residual, a->y.cols) ||
+        !dt_aligned<WIDE>((const T *)a->x.data, a->x.stride) ||
+        !dt_aligned<WIDE>(a->residual_out) || !dt_aligned<WIDE>(a->weight) ||
+        !dt_aligned<WIDE>((T *)a->y.data, a->y.stride) || a->y.cols % WIDE != 0)
         DT_LAUNCH((forward_kernel<1, T>), blocks, block, 0, stream, *a);
     else if (!forward_kept<3, T>(a, stream) && !forward_kept<4, T>(a, stream) &&
              !forward_kept<6, T>(a, stream) && !forward_kept<8, T>(a, stream) &&
@@ -177,7 +177,7 @@ dt_status rmsnorm_residual_forward_cuda(struct dt_device *device,
                                         struct dt_stream *stream)
 {
     (void)device;
-    DT_STORAGE_SWITCH(args->dtype, T, forward_typed<T>(args, stream));
+    DT_STORAGE_SWITCH(args->y.dtype, T, forward_typed<T>(args, stream));
     return DT_LAUNCHED("rmsnorm_residual_forward");
 }
 
@@ -254,19 +254,19 @@ __global__ static void __launch_bounds__(THREADS)
     backward_kernel(struct dt_rmsnorm_residual_backward_args a, int64_t rows_each, bool in_shared)
 {
     DT_SHARED_DYN(float, columns);
-    float *part = (float *)a.workspace + blockIdx.x * a.width, *sums = in_shared ? columns : part;
-    int64_t from = blockIdx.x * rows_each, end = dt_least(from + rows_each, a.rows);
-    zero_columns<N>(sums, a.width);
+    float *part = (float *)a.workspace + blockIdx.x * a.dy.cols, *sums = in_shared ? columns : part;
+    int64_t from = blockIdx.x * rows_each, end = dt_least(from + rows_each, a.dy.rows);
+    zero_columns<N>(sums, a.dy.cols);
     for (int64_t i = from; i < end; i++) {
-        struct row row = {a.residual + i * a.width, a.dresidual + i * a.width, a.rstd[i], 0.0f};
-        const T *dy = (const T *)a.dy + i * a.dy_stride;
-        T *dx = a.dx ? (T *)a.dx + i * a.dx_stride : nullptr;
-        float sum = weight_row<N, T>(&row, dy, a.weight, sums, a.width);
-        row.mean = dt_block_sum<THREADS>(sum) / (float)a.width;
-        input_row<N, T>(&row, dy, a.weight, a.first, dx, a.width);
+        struct row row = {a.residual + i * a.dy.cols, a.dresidual + i * a.dy.cols, a.rstd[i], 0.0f};
+        const T *dy = (const T *)a.dy.data + i * a.dy.stride;
+        T *dx = a.dx.data ? (T *)a.dx.data + i * a.dx.stride : nullptr;
+        float sum = weight_row<N, T>(&row, dy, a.weight, sums, a.dy.cols);
+        row.mean = dt_block_sum<THREADS>(sum) / (float)a.dy.cols;
+        input_row<N, T>(&row, dy, a.weight, a.first, dx, a.dy.cols);
     }
     if (in_shared) // a thread's own columns: no barrier
-        copy_columns<N>(part, columns, a.width);
+        copy_columns<N>(part, columns, a.dy.cols);
 }
 
 // Blocks a multiprocessor holds at least: 1024 threads, so that the parts of a batch are one wave.
@@ -286,16 +286,16 @@ template <int N_THREADS, class T>
 __global__ static void __launch_bounds__(N_THREADS, kept_backward(N_THREADS))
     backward_kept_kernel(struct dt_rmsnorm_residual_backward_args a, int64_t rows_each)
 {
-    int64_t from = blockIdx.x * rows_each, end = dt_least(from + rows_each, a.rows);
+    int64_t from = blockIdx.x * rows_each, end = dt_least(from + rows_each, a.dy.rows);
     int64_t column = (int64_t)threadIdx.x * WIDE;
-    bool in_row = column < a.width;
+    bool in_row = column < a.dy.cols;
     float w[WIDE] = {}, dw[WIDE] = {};
     if (in_row)
         dt_load<WIDE>(a.weight + column, w);
     for (int64_t i = from; i < end; i++) {
-        const float *residual = a.residual + i * a.width + column;
-        const T *dy = (const T *)a.dy + i * a.dy_stride + column;
-        float *dresidual = a.dresidual + i * a.width + column;
+        const float *residual = a.residual + i * a.dy.cols + column;
+        const T *dy = (const T *)a.dy.data + i * a.dy.stride + column;
+        float *dresidual = a.dresidual + i * a.dy.cols + column;
         float d[WIDE] = {}, r[WIDE] = {}, dr[WIDE] = {}, rstd = a.rstd[i], sum = 0.0f;
         if (in_row) {
             dt_load<WIDE>(dy, d);
@@ -309,18 +309,18 @@ __global__ static void __launch_bounds__(N_THREADS, kept_backward(N_THREADS))
             dw[k] += dn;
             sum += dn * w[k];
         }
-        float mean = dt_block_sum<N_THREADS>(sum) / (float)a.width;
+        float mean = dt_block_sum<N_THREADS>(sum) / (float)a.dy.cols;
 #pragma unroll
         for (int k = 0; k < WIDE; k++)
             dr[k] += rstd * (d[k] * w[k] - r[k] * rstd * mean);
         if (in_row) {
             dt_store<WIDE>(dresidual, dr);
-            if (a.dx)
-                dt_store<WIDE>((T *)a.dx + i * a.dx_stride + column, dr);
+            if (a.dx.data)
+                dt_store<WIDE>((T *)a.dx.data + i * a.dx.stride + column, dr);
         }
     }
     if (in_row)
-        dt_store<WIDE>((float *)a.workspace + blockIdx.x * a.width + column, dw);
+        dt_store<WIDE>((float *)a.workspace + blockIdx.x * a.dy.cols + column, dw);
 }
 
 // dweight (+)= Σ parts: 32 columns a block, 32 threads a column.
@@ -355,24 +355,24 @@ static int64_t parts_of(int64_t rows)
 template <int N_THREADS, class T>
 static bool backward_kept(const struct dt_rmsnorm_residual_backward_args *a, dt_stream *stream)
 {
-    if (a->width > N_THREADS * WIDE)
+    if (a->dy.cols > N_THREADS * WIDE)
         return false;
-    DT_LAUNCH((backward_kept_kernel<N_THREADS, T>), (unsigned)parts_of(a->rows), N_THREADS, 0,
-              stream, *a, rows_of_part(a->rows));
+    DT_LAUNCH((backward_kept_kernel<N_THREADS, T>), (unsigned)parts_of(a->dy.rows), N_THREADS, 0,
+              stream, *a, rows_of_part(a->dy.rows));
     return true;
 }
 
 template <class T>
 static void backward_typed(const struct dt_rmsnorm_residual_backward_args *a, dt_stream *stream)
 {
-    int64_t each = rows_of_part(a->rows);
-    unsigned parts = (unsigned)parts_of(a->rows);
-    bool in_shared = a->width <= SHARED_WIDTH;
-    int64_t shared = in_shared ? a->width * (int64_t)sizeof(float) : 0;
-    if (!dt_aligned<WIDE>(a->residual, a->width) ||
-        !dt_aligned<WIDE>((const T *)a->dy, a->dy_stride) || !dt_aligned<WIDE>(a->dresidual) ||
-        !dt_aligned<WIDE>((T *)a->dx, a->dx_stride) || !dt_aligned<WIDE>(a->weight) ||
-        !dt_aligned<WIDE>((float *)a->workspace) || a->width % WIDE != 0)
+    int64_t each = rows_of_part(a->dy.rows);
+    unsigned parts = (unsigned)parts_of(a->dy.rows);
+    bool in_shared = a->dy.cols <= SHARED_WIDTH;
+    int64_t shared = in_shared ? a->dy.cols * (int64_t)sizeof(float) : 0;
+    if (!dt_aligned<WIDE>(a->residual, a->dy.cols) ||
+        !dt_aligned<WIDE>((const T *)a->dy.data, a->dy.stride) || !dt_aligned<WIDE>(a->dresidual) ||
+        !dt_aligned<WIDE>((T *)a->dx.data, a->dx.stride) || !dt_aligned<WIDE>(a->weight) ||
+        !dt_aligned<WIDE>((float *)a->workspace) || a->dy.cols % WIDE != 0)
         DT_LAUNCH((backward_kernel<1, T>), parts, THREADS, shared, stream, *a, each, in_shared);
     else if (!backward_kept<96, T>(a, stream) && !backward_kept<128, T>(a, stream) &&
              !backward_kept<256, T>(a, stream) && !backward_kept<384, T>(a, stream))
@@ -384,9 +384,9 @@ dt_status rmsnorm_residual_backward_cuda(struct dt_device *device,
                                          struct dt_stream *stream)
 {
     (void)device;
-    DT_STORAGE_SWITCH(args->dtype, T, backward_typed<T>(args, stream));
-    DT_LAUNCH((dweight_kernel), dt_blocks(args->width, SUM_COLUMNS), dim3(SUM_COLUMNS, SUM_ROWS), 0,
-              stream, args->width, parts_of(args->rows), (const float *)args->workspace,
+    DT_STORAGE_SWITCH(args->dy.dtype, T, backward_typed<T>(args, stream));
+    DT_LAUNCH((dweight_kernel), dt_blocks(args->dy.cols, SUM_COLUMNS), dim3(SUM_COLUMNS, SUM_ROWS),
+              0, stream, args->dy.cols, parts_of(args->dy.rows), (const float *)args->workspace,
               args->accumulate, args->dweight);
     return DT_LAUNCHED("rmsnorm_residual_backward");
 }
@@ -396,5 +396,5 @@ rmsnorm_residual_backward_cuda_workspace(struct dt_device *device,
                                          const struct dt_rmsnorm_residual_backward_args *args)
 {
     (void)device;
-    return parts_of(args->rows) * args->width * (int64_t)sizeof(float);
+    return parts_of(args->dy.rows) * args->dy.cols * (int64_t)sizeof(float);
 }

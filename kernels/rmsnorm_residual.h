@@ -8,37 +8,29 @@
 // Forward saves r (residual_out) and rstd. Statistics, r and dr are fp32.
 #pragma once
 
-#include "base/dtype.h"
+#include "base/view.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct dt_rmsnorm_residual_forward_args {
-    int64_t rows, width;
-    enum dt_dtype dtype; // storage: x and y
     float eps;
     const float *residual;
-    const void *x;
-    int64_t x_stride; // elements between rows
+    struct dt_view x; // data NULL: r = residual
     const float *weight;
     float *residual_out; // may be `residual` itself; NULL: not wanted
-    void *y;
-    int64_t y_stride;
-    float *rstd;
+    struct dt_view y;
+    float *rstd; // NULL: not wanted
 };
 
 struct dt_rmsnorm_residual_backward_args {
-    int64_t rows, width;
-    enum dt_dtype dtype; // storage: dy and dx
-    const void *dy;
-    int64_t dy_stride;
+    struct dt_view dy;
     const float *residual; // forward's residual_out
     const float *rstd;
     const float *weight;
     float *dresidual;
-    bool first; // the last norm of the network: nothing flows past it
-    void *dx;   // dresidual after the update
-    int64_t dx_stride;
+    bool first;        // the last norm of the network: nothing flows past it
+    struct dt_view dx; // dresidual after the update; data NULL: not wanted
     float *dweight;
     bool accumulate;
     void *workspace; // partial dweight
@@ -46,26 +38,26 @@ struct dt_rmsnorm_residual_backward_args {
 };
 
 // clang-format off
-#define DT_ROWS_rmsnorm_residual_forward              \
-    SIZE(M, rows) SIZE(D, width)                      \
-    STORAGE(T, dtype)                                 \
-    NUMBER(eps, 0.0, 2.0)                             \
-    ARRAY(IN,            M, D, DT_F32, residual)      \
-    STRIDED(IN | OR_NULL,  M, D, T,      x, x_stride) \
-    ARRAY(IN | CACHED,   1, D, DT_F32, weight)        \
-    ARRAY(OUT | OR_NULL, M, D, DT_F32, residual_out)  \
-    STRIDED(OUT,           M, D, T,      y, y_stride) \
-    ARRAY(OUT | OR_NULL, 1, M, DT_F32, rstd)          \
+#define DT_ROWS_rmsnorm_residual_forward             \
+    SIZE(M, y.rows) SIZE(D, y.cols)                  \
+    STORAGE(T, y.dtype)                              \
+    NUMBER(eps, 0.0, 2.0)                            \
+    ARRAY(IN,            M, D, DT_F32, residual)     \
+    ARRAY(IN | OR_NULL,  M, D, T,      x)            \
+    ARRAY(IN | CACHED,   1, D, DT_F32, weight)       \
+    ARRAY(OUT | OR_NULL, M, D, DT_F32, residual_out) \
+    ARRAY(OUT,           M, D, T,      y)            \
+    ARRAY(OUT | OR_NULL, 1, M, DT_F32, rstd)         \
     APART(y, x)
-#define DT_ROWS_rmsnorm_residual_backward                      \
-    SIZE(M, rows) SIZE(D, width)                               \
-    STORAGE(T, dtype)                                          \
-    STRIDED(IN,                   M, D, T,      dy, dy_stride) \
-    ARRAY(IN,                   M, D, DT_F32, residual)        \
-    ARRAY(IN,                   1, M, DT_F32, rstd)            \
-    ARRAY(IN | CACHED,          1, D, DT_F32, weight)          \
-    ARRAY(a->first ? OUT : ADD, M, D, DT_F32, dresidual)       \
-    STRIDED(OUT | OR_NULL,        M, D, T,      dx, dx_stride) \
-    ARRAY(SUM | CACHED,         1, D, DT_F32, dweight)         \
+#define DT_ROWS_rmsnorm_residual_backward                \
+    SIZE(M, dy.rows) SIZE(D, dy.cols)                    \
+    STORAGE(T, dy.dtype)                                 \
+    ARRAY(IN,                   M, D, T,      dy)        \
+    ARRAY(IN,                   M, D, DT_F32, residual)  \
+    ARRAY(IN,                   1, M, DT_F32, rstd)      \
+    ARRAY(IN | CACHED,          1, D, DT_F32, weight)    \
+    ARRAY(a->first ? OUT : ADD, M, D, DT_F32, dresidual) \
+    ARRAY(OUT | OR_NULL,        M, D, T,      dx)        \
+    ARRAY(SUM | CACHED,         1, D, DT_F32, dweight)   \
     APART(dx, dy)
 // clang-format on

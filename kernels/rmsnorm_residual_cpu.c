@@ -64,28 +64,28 @@ DT_INLINE float sum_row(const float *residual, const void *x, float *out, int64_
 
 DT_INLINE void forward_row(const struct dt_rmsnorm_residual_forward_args *a, int64_t row, bool bf16)
 {
-    const float *residual = a->residual + row * a->width;
-    int64_t size = dt_dtype_size(a->dtype);
-    const void *x = a->x ? (const char *)a->x + row * a->x_stride * size : NULL;
-    void *y = (char *)a->y + row * a->y_stride * size;
-    float *out = a->residual_out ? a->residual_out + row * a->width : NULL;
-    float sum = sum_row(residual, x, out, a->width, bf16);
-    float rstd = 1.0f / sqrtf(sum / (float)a->width + a->eps);
+    int64_t width = a->y.cols;
+    const float *residual = a->residual + row * width;
+    const void *x = dt_view_at(&a->x, row, 0);
+    void *y = dt_view_at(&a->y, row, 0);
+    float *out = a->residual_out ? a->residual_out + row * width : NULL;
+    float sum = sum_row(residual, x, out, width, bf16);
+    float rstd = 1.0f / sqrtf(sum / (float)width + a->eps);
     if (a->rstd)
         a->rstd[row] = rstd;
     if (out) // which may be residual: x is in it by now
-        scale_row(out, NULL, a->weight, rstd, y, a->width, bf16);
+        scale_row(out, NULL, a->weight, rstd, y, width, bf16);
     else if (x)
-        scale_row(residual, x, a->weight, rstd, y, a->width, bf16);
+        scale_row(residual, x, a->weight, rstd, y, width, bf16);
     else
-        scale_row(residual, NULL, a->weight, rstd, y, a->width, bf16);
+        scale_row(residual, NULL, a->weight, rstd, y, width, bf16);
 }
 
 DT_CLONES static void forward_rows(const struct dt_rmsnorm_residual_forward_args *a, int64_t from,
                                    int64_t end)
 {
     for (int64_t row = from; row < end; row++)
-        if (a->dtype == DT_BF16)
+        if (a->y.dtype == DT_BF16)
             forward_row(a, row, true);
         else
             forward_row(a, row, false);
@@ -96,10 +96,10 @@ dt_status rmsnorm_residual_forward_cpu(struct dt_device *device,
                                        struct dt_stream *stream)
 {
     (void)stream;
-    int64_t blocks = dt_ceil_div(args->rows, ROWS);
+    int64_t blocks = dt_ceil_div(args->y.rows, ROWS);
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++)
-        forward_rows(args, b * ROWS, dt_min_i64(args->rows, (b + 1) * ROWS));
+        forward_rows(args, b * ROWS, dt_min_i64(args->y.rows, (b + 1) * ROWS));
     return DT_OK;
 }
 
@@ -136,24 +136,24 @@ DT_INLINE void input_row(const void *dy, const float *restrict residual,
 DT_INLINE void backward_row(const struct dt_rmsnorm_residual_backward_args *a, int64_t row,
                             float *partial, bool bf16)
 {
-    int64_t size = dt_dtype_size(a->dtype);
-    const void *dy = (const char *)a->dy + row * a->dy_stride * size;
-    const float *residual = a->residual + row * a->width;
-    float *dr = a->dresidual + row * a->width, rstd = a->rstd[row];
-    void *dx = a->dx ? (char *)a->dx + row * a->dx_stride * size : NULL;
-    float sum = weight_row(dy, residual, a->weight, rstd, partial, a->width, bf16);
-    float mean = sum / (float)a->width;
+    int64_t width = a->dy.cols;
+    const void *dy = dt_view_at(&a->dy, row, 0);
+    const float *residual = a->residual + row * width;
+    float *dr = a->dresidual + row * width, rstd = a->rstd[row];
+    void *dx = dt_view_at(&a->dx, row, 0);
+    float sum = weight_row(dy, residual, a->weight, rstd, partial, width, bf16);
+    float mean = sum / (float)width;
     if (a->first)
-        input_row(dy, residual, a->weight, rstd, mean, dr, dx, a->width, true, bf16);
+        input_row(dy, residual, a->weight, rstd, mean, dr, dx, width, true, bf16);
     else
-        input_row(dy, residual, a->weight, rstd, mean, dr, dx, a->width, false, bf16);
+        input_row(dy, residual, a->weight, rstd, mean, dr, dx, width, false, bf16);
 }
 
 DT_CLONES static void backward_rows(const struct dt_rmsnorm_residual_backward_args *a,
                                     float *partial, int64_t from, int64_t end)
 {
     for (int64_t row = from; row < end; row++)
-        if (a->dtype == DT_BF16)
+        if (a->dy.dtype == DT_BF16)
             backward_row(a, row, partial, true);
         else
             backward_row(a, row, partial, false);
@@ -167,7 +167,7 @@ DT_CLONES static void add_partial(const struct dt_rmsnorm_residual_backward_args
         memset(a->dweight + from, 0, (size_t)(end - from) * sizeof *a->dweight);
     for (int64_t b = 0; b < blocks; b++)
         for (int64_t i = from; i < end; i++)
-            a->dweight[i] += partial[b * a->width + i];
+            a->dweight[i] += partial[b * a->dy.cols + i];
 }
 
 dt_status rmsnorm_residual_backward_cpu(struct dt_device *device,
@@ -175,17 +175,17 @@ dt_status rmsnorm_residual_backward_cpu(struct dt_device *device,
                                         struct dt_stream *stream)
 {
     (void)stream;
-    int64_t rows = block_rows(args->rows), blocks = dt_ceil_div(args->rows, rows);
+    int64_t rows = block_rows(args->dy.rows), blocks = dt_ceil_div(args->dy.rows, rows);
     int threads = dt_cpu_threads(device);
 #pragma omp parallel for num_threads(threads) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++) {
-        float *partial = (float *)args->workspace + b * args->width;
-        memset(partial, 0, (size_t)args->width * sizeof *partial);
-        backward_rows(args, partial, b * rows, dt_min_i64(args->rows, (b + 1) * rows));
+        float *partial = (float *)args->workspace + b * args->dy.cols;
+        memset(partial, 0, (size_t)args->dy.cols * sizeof *partial);
+        backward_rows(args, partial, b * rows, dt_min_i64(args->dy.rows, (b + 1) * rows));
     }
-#pragma omp parallel for num_threads(threads) if (args->width > COLUMNS)
-    for (int64_t from = 0; from < args->width; from += COLUMNS)
-        add_partial(args, blocks, from, dt_min_i64(args->width, from + COLUMNS));
+#pragma omp parallel for num_threads(threads) if (args->dy.cols > COLUMNS)
+    for (int64_t from = 0; from < args->dy.cols; from += COLUMNS)
+        add_partial(args, blocks, from, dt_min_i64(args->dy.cols, from + COLUMNS));
     return DT_OK;
 }
 
@@ -194,6 +194,6 @@ rmsnorm_residual_backward_cpu_workspace(struct dt_device *device,
                                         const struct dt_rmsnorm_residual_backward_args *args)
 {
     (void)device;
-    int64_t blocks = dt_ceil_div(args->rows, block_rows(args->rows));
-    return blocks * args->width * (int64_t)sizeof(float);
+    int64_t blocks = dt_ceil_div(args->dy.rows, block_rows(args->dy.rows));
+    return blocks * args->dy.cols * (int64_t)sizeof(float);
 }

@@ -158,12 +158,12 @@ __global__ static void __launch_bounds__(THREADS, (rows_held<KEEP>()))
 {
     DT_SHARED_DYN(float, kept);
     int64_t row = blockIdx.x;
-    const float *x = a.logits + row * a.logits_stride;
-    T *dx = a.dlogits ? (T *)a.dlogits + row * a.dlogits_stride : nullptr;
+    const float *x = (const float *)a.logits.data + row * a.logits.stride;
+    T *dx = a.dlogits.data ? (T *)a.dlogits.data + row * a.dlogits.stride : nullptr;
     struct gradient g = {0.0f, 0.0f, a.scale, a.labels[row], 0.0f};
     if (g.label == DT_LABEL_IGNORED) { // the whole block
         if (dx)
-            zero_row(dx, a.width);
+            zero_row(dx, a.logits.cols);
         if (threadIdx.x == 0)
             losses[row] = 0.0f;
         return;
@@ -175,7 +175,7 @@ __global__ static void __launch_bounds__(THREADS, (rows_held<KEEP>()))
     if (threadIdx.x == 0)
         losses[row] = (float)(log(sum) + (double)g.max - (double)g.logit);
     if (dx)
-        write_row<N, KEEP, T>(&g, x, kept, dx, a.vocab, a.width);
+        write_row<N, KEEP, T>(&g, x, kept, dx, a.vocab, a.logits.cols);
 }
 
 __global__ static void __launch_bounds__(THREADS)
@@ -198,12 +198,12 @@ __global__ static void __launch_bounds__(THREADS)
 template <class T>
 static void xent_typed(const struct dt_xent_args *a, float *losses, dt_stream *stream)
 {
-    unsigned blocks = dt_blocks(a->rows, 1);
+    unsigned blocks = dt_blocks(a->logits.rows, 1);
     int64_t row_bytes = a->vocab * (int64_t)sizeof(float);
-    if (!dt_aligned<WIDE>(a->logits, a->logits_stride) ||
-        !dt_aligned<WIDE>((T *)a->dlogits, a->dlogits ? a->dlogits_stride : 0))
+    if (!dt_aligned<WIDE>((const float *)a->logits.data, a->logits.stride) ||
+        !dt_aligned<WIDE>((T *)a->dlogits.data, a->dlogits.data ? a->dlogits.stride : 0))
         DT_LAUNCH((xent_kernel<1, false, T>), blocks, THREADS, 0, stream, *a, losses);
-    else if (a->dlogits && dt_allow_shared(xent_kernel<WIDE, true, T>, row_bytes))
+    else if (a->dlogits.data && dt_allow_shared(xent_kernel<WIDE, true, T>, row_bytes))
         DT_LAUNCH((xent_kernel<WIDE, true, T>), blocks, THREADS, row_bytes, stream, *a, losses);
     else
         DT_LAUNCH((xent_kernel<WIDE, false, T>), blocks, THREADS, 0, stream, *a, losses);
@@ -214,8 +214,8 @@ dt_status xent_cuda(struct dt_device *device, const struct dt_xent_args *args,
 {
     (void)device;
     float *losses = args->losses ? args->losses : (float *)args->workspace;
-    DT_STORAGE_SWITCH(args->dtype, T, xent_typed<T>(args, losses, stream));
-    DT_LAUNCH((sum_losses_kernel), 1, THREADS, 0, stream, args->rows, losses, args->labels,
+    DT_STORAGE_SWITCH(args->dlogits.dtype, T, xent_typed<T>(args, losses, stream));
+    DT_LAUNCH((sum_losses_kernel), 1, THREADS, 0, stream, args->logits.rows, losses, args->labels,
               args->sum);
     return DT_LAUNCHED("xent");
 }
@@ -223,5 +223,5 @@ dt_status xent_cuda(struct dt_device *device, const struct dt_xent_args *args,
 int64_t xent_cuda_workspace(struct dt_device *device, const struct dt_xent_args *args)
 {
     (void)device;
-    return args->rows * (int64_t)sizeof(float);
+    return args->logits.rows * (int64_t)sizeof(float);
 }

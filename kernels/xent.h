@@ -6,7 +6,7 @@
 // fp32, sums double.
 #pragma once
 
-#include "base/dtype.h"
+#include "base/view.h"
 #include "kernels/loss_sum.h"
 
 #include <stdint.h>
@@ -22,31 +22,26 @@ enum { DT_LOGITS_TILE_CPU = 1 << 20 };
 enum { DT_LOGITS_TILE_CUDA = 1 << 28 };
 
 struct dt_xent_args {
-    int64_t rows, vocab, width;
-    const float *logits;
-    int64_t logits_stride;
+    int64_t vocab;
+    struct dt_view logits;
     const int32_t *labels; // in [0, vocab) or DT_LABEL_IGNORED
     float scale;
-    enum dt_dtype dtype; // of dlogits
-    void *dlogits;       // NULL: not wanted; in fp32 it may be `logits` itself
-    int64_t dlogits_stride;
-    float *losses; // each row's loss (0 where ignored), or NULL
+    struct dt_view dlogits; // data NULL: not wanted; in fp32 it may be `logits` itself
+    float *losses;          // each row's loss (0 where ignored), or NULL
     struct dt_loss_sum *sum;
     void *workspace;
     int64_t workspace_bytes;
 };
 
 // clang-format off
-#define DT_ROWS_xent                                                       \
-    SIZE(M, rows) SIZE(D, width)                                           \
-    RANGE(V, vocab, 1, D)                                                  \
-    STORAGE(T, dtype)                                                      \
-    STRIDED(IN,                     M, D, DT_F32, logits, logits_stride)   \
-    ARRAY(IN,                     1, M, DT_I32, labels)                    \
-    STRIDED(OUT | OR_NULL,          M, D, T,      dlogits, dlogits_stride) \
-    ARRAY(OUT | CACHED | OR_NULL, 1, M, DT_F32, losses)                    \
-    ARRAY(ADD | CACHED,           1, 2, DT_F64, sum)                       \
-    DEMAND(a->dlogits != a->logits || (T == DT_F32 && a->dlogits_stride == a->logits_stride), \
-           "dlogits is logits itself, but dtype is %s and the strides are %lld and %lld", \
-           dt_dtype_name(T), (long long)a->dlogits_stride, (long long)a->logits_stride)
+#define DT_ROWS_xent                                     \
+    SIZE(M, logits.rows) SIZE(D, logits.cols)            \
+    RANGE(V, vocab, 1, D)                                \
+    STORAGE(T, dlogits.dtype)                            \
+    ARRAY(IN,                     M, D, DT_F32, logits)  \
+    ARRAY(IN,                     1, M, DT_I32, labels)  \
+    ARRAY(OUT | OR_NULL,          M, D, T,      dlogits) \
+    ARRAY(OUT | CACHED | OR_NULL, 1, M, DT_F32, losses)  \
+    ARRAY(ADD | CACHED,           1, 2, DT_F64, sum)     \
+    IN_PLACE(dlogits, logits)
 // clang-format on

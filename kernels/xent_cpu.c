@@ -51,14 +51,14 @@ DT_INLINE void gradient(const struct dt_xent_args *a, const float *x, float max,
 #pragma omp simd
     for (int64_t v = 0; v < a->vocab; v++)
         dt_store(dx, v, dt_expf(x[v] - max) * scale, bf16);
-    for (int64_t v = a->vocab; v < a->width; v++)
+    for (int64_t v = a->vocab; v < a->logits.cols; v++)
         dt_store(dx, v, 0.0f, bf16);
 }
 
 DT_CLONES static void gradient_row(const struct dt_xent_args *a, const float *x, float max,
                                    float scale, void *dx)
 {
-    if (a->dtype == DT_BF16)
+    if (a->dlogits.dtype == DT_BF16)
         gradient(a, x, max, scale, dx, true);
     else
         gradient(a, x, max, scale, dx, false);
@@ -66,13 +66,12 @@ DT_CLONES static void gradient_row(const struct dt_xent_args *a, const float *x,
 
 static float xent_row(const struct dt_xent_args *a, int64_t r)
 {
-    const float *x = a->logits + r * a->logits_stride;
-    int64_t size = dt_dtype_size(a->dtype);
-    void *dx = a->dlogits ? (char *)a->dlogits + r * a->dlogits_stride * size : NULL;
+    const float *x = dt_view_at(&a->logits, r, 0);
+    void *dx = dt_view_at(&a->dlogits, r, 0);
     int32_t label = a->labels[r];
     if (label == DT_LABEL_IGNORED) {
         if (dx)
-            memset(dx, 0, (size_t)(a->width * size));
+            memset(dx, 0, (size_t)(a->logits.cols * dt_dtype_size(a->dlogits.dtype)));
         return 0.0f;
     }
     struct softmax s = reduce_row(x, a->vocab);
@@ -83,7 +82,7 @@ static float xent_row(const struct dt_xent_args *a, int64_t r)
     float p = dt_expf(x[label] - s.max) * (float)(1.0 / s.sum);
     float scale = (float)((double)a->scale / s.sum);
     gradient_row(a, x, s.max, scale, dx);
-    dt_store(dx, label, a->scale * (p - 1.0f), a->dtype == DT_BF16);
+    dt_store(dx, label, a->scale * (p - 1.0f), a->dlogits.dtype == DT_BF16);
     return loss;
 }
 
@@ -93,9 +92,9 @@ dt_status xent_cpu(struct dt_device *device, const struct dt_xent_args *args,
     (void)stream;
     float *losses = args->losses ? args->losses : args->workspace;
 #pragma omp parallel for schedule(static, ROWS) num_threads(dt_cpu_threads(device))
-    for (int64_t r = 0; r < args->rows; r++)
+    for (int64_t r = 0; r < args->logits.rows; r++)
         losses[r] = xent_row(args, r);
-    for (int64_t r = 0; r < args->rows; r++) {
+    for (int64_t r = 0; r < args->logits.rows; r++) {
         args->sum->loss += (double)losses[r];
         args->sum->counted += args->labels[r] != DT_LABEL_IGNORED;
     }
@@ -105,5 +104,5 @@ dt_status xent_cpu(struct dt_device *device, const struct dt_xent_args *args,
 int64_t xent_cpu_workspace(struct dt_device *device, const struct dt_xent_args *args)
 {
     (void)device;
-    return args->rows * (int64_t)sizeof(float);
+    return args->logits.rows * (int64_t)sizeof(float);
 }

@@ -36,8 +36,7 @@ static dt_status check_array(const char *op, const struct dt_op_row *row)
         return DT_FAIL(DT_MACHINE, hint, "%s: %s is [%lld, %lld], must be [%lld, %lld]", op, name,
                        (long long)view->rows, (long long)view->cols, (long long)row->rows,
                        (long long)row->cols);
-    bool strided = row->field.is_view || view->stride != row->cols;
-    if (strided && (view->stride < row->cols || view->stride > stride_max))
+    if (row->field.is_view && (view->stride < row->cols || view->stride > stride_max))
         return DT_FAIL(DT_MACHINE, hint, "%s: %s.stride is %lld, not in %lld … %lld", op, name,
                        (long long)view->stride, (long long)row->cols, (long long)stride_max);
     if (view->dtype != row->type)

@@ -101,31 +101,34 @@ COST(normalize)
 // Rows of the table that several ids read stay in caches.
 COST(embed_forward)
 {
-    double read = (double)(a->rows < a->vocab ? a->rows : a->vocab), width = (double)a->width;
-    shape(cost, "%lldx%lld of %lld", (long long)a->rows, (long long)a->width, (long long)a->vocab);
-    cost->bytes += read * width * (double)dt_dtype_size(a->dtype);
+    double read = (double)(a->ids.rows < a->table.rows ? a->ids.rows : a->table.rows),
+           width = (double)a->table.cols;
+    shape(cost, "%lldx%lld of %lld", (long long)a->ids.rows, (long long)a->table.cols,
+          (long long)a->table.rows);
+    cost->bytes += read * width * (double)dt_dtype_size(a->table.dtype);
 }
 
 COST(embed_backward)
 {
-    shape(cost, "%lldx%lld of %lld%s", (long long)a->rows, (long long)a->width, (long long)a->vocab,
-          a->accumulate ? " +=" : "");
-    cost->flops = cost->lanes = (double)a->rows * (double)a->width;
+    shape(cost, "%lldx%lld of %lld%s", (long long)a->ids.rows, (long long)a->width,
+          (long long)a->vocab, a->accumulate ? " +=" : "");
+    cost->flops = cost->lanes = (double)a->ids.rows * (double)a->width;
 }
 
 COST(rmsnorm_residual_forward)
 {
-    double n = (double)a->rows * (double)a->width;
-    shape(cost, "%lldx%lld%s", (long long)a->rows, (long long)a->width, a->x ? "" : " no x");
-    cost->flops = n * (a->x ? 5 : 4);
+    double n = elements(&a->y);
+    shape(cost, "%lldx%lld%s", (long long)a->y.rows, (long long)a->y.cols,
+          a->x.data ? "" : " no x");
+    cost->flops = n * (a->x.data ? 5 : 4);
     cost->lanes = n * NORM_FORWARD;
 }
 
 COST(rmsnorm_residual_backward)
 {
-    double n = (double)a->rows * (double)a->width;
-    shape(cost, "%lldx%lld%s%s", (long long)a->rows, (long long)a->width, a->first ? " first" : "",
-          a->dx ? "" : " no dx");
+    double n = elements(&a->dy);
+    shape(cost, "%lldx%lld%s%s", (long long)a->dy.rows, (long long)a->dy.cols,
+          a->first ? " first" : "", a->dx.data ? "" : " no dx");
     cost->flops = n * 12;
     cost->lanes = n * NORM_BACKWARD;
 }
@@ -294,25 +297,25 @@ COST(gated_rmsnorm_backward)
 
 COST(xent)
 {
-    double n = (double)a->rows * (double)a->width, passes = a->dlogits ? 2 : 1;
-    shape(cost, "%lldx%lld%s", (long long)a->rows, (long long)a->width,
-          a->dlogits ? " with gradient" : "");
-    cost->bytes += (double)a->rows * 4; // each row's loss
+    double n = elements(&a->logits), passes = a->dlogits.data ? 2 : 1;
+    shape(cost, "%lldx%lld%s", (long long)a->logits.rows, (long long)a->logits.cols,
+          a->dlogits.data ? " with gradient" : "");
+    cost->bytes += (double)a->logits.rows * 4; // each row's loss
     cost->flops = cost->lanes =
         n * (1 + 2 * passes); // maximum; subtract and sum; subtract and scale
-    cost->exps = (double)a->rows * (double)a->vocab * passes;
+    cost->exps = (double)a->logits.rows * (double)a->vocab * passes;
 }
 
 COST(bias_forward)
 {
-    shape(cost, "%lldx%lld", (long long)a->rows, (long long)a->width);
-    cost->flops = cost->lanes = (double)a->rows * (double)a->width;
+    shape(cost, "%lldx%lld", (long long)a->y.rows, (long long)a->y.cols);
+    cost->flops = cost->lanes = elements(&a->y);
 }
 
 COST(bias_backward)
 {
-    shape(cost, "%lldx%lld", (long long)a->rows, (long long)a->width);
-    cost->flops = cost->lanes = (double)a->rows * (double)a->width;
+    shape(cost, "%lldx%lld", (long long)a->dy.rows, (long long)a->dy.cols);
+    cost->flops = cost->lanes = elements(&a->dy);
 }
 
 COST(encode_targets)
@@ -323,10 +326,10 @@ COST(encode_targets)
 
 COST(policy_loss)
 {
-    double n = (double)a->rows * (double)a->width, passes = a->dlogits ? 2 : 1;
-    shape(cost, "%lldx%lld, %lld outputs%s", (long long)a->rows, (long long)a->width,
-          (long long)a->n, a->dlogits ? " with gradient" : "");
-    cost->bytes += (double)a->rows * 4 * (double)a->n * 4; // numbers of each row and output
+    double n = elements(&a->logits), passes = a->dlogits.data ? 2 : 1;
+    shape(cost, "%lldx%lld, %lld outputs%s", (long long)a->logits.rows, (long long)a->logits.cols,
+          (long long)a->n, a->dlogits.data ? " with gradient" : "");
+    cost->bytes += (double)a->logits.rows * 4 * (double)a->n * 4; // numbers of each row and output
     cost->flops = cost->lanes = n * (1 + 3 * passes); // of categorical outputs; others have less
     cost->exps = n * passes;
 }

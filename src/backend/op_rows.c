@@ -92,13 +92,6 @@ static struct dt_view view_of(const void *field, bool is_view, int64_t rows, int
 #define FOURTH(x, y, z, macro, ...) macro
 #define ARRAY(role, rows, cols, dtype, ...)                                                        \
     FOURTH(__VA_ARGS__, THREE, TWO, ONE, )(role, rows, cols, dtype, __VA_ARGS__)
-#define STRIDED(joined, n_rows, n_cols, dtype, member, step)                                       \
-    VISIT(DT_ROW_ARRAY,                                                                            \
-          .field = {.name = #member,                                                               \
-                    .at = offsetof(args_of, member),                                               \
-                    .bytes = sizeof a->member,                                                     \
-                    .view = {(void *)(uintptr_t)a->member, n_rows, n_cols, a->step, dtype}},       \
-          .role = joined, .rows = n_rows, .cols = n_cols, .type = dtype)
 
 // Slices of the columns of a policy's logits and targets; `args` holds them.
 static dt_status visit_outputs(const void *args, const struct dt_output_slice *outputs, int64_t n,

@@ -164,10 +164,10 @@ static dt_status normalize(const struct frames *f, const struct dt_pass *pass)
 }
 
 // Column n of the ids.
-static const int32_t *ids_of(const struct frames *f, const struct dt_pass *pass, int n)
+static struct dt_view ids_of(const struct frames *f, const struct dt_pass *pass, int n)
 {
-    const int32_t *ids = pass->input.arrays[f->ids];
-    return ids ? ids + n : NULL;
+    struct dt_view ids = dt_view_of(pass->input.arrays[f->ids], pass->rows, f->n_ids, DT_I32);
+    return dt_view_cols(ids, n, n + 1);
 }
 
 static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view residual)
@@ -182,13 +182,10 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struc
         DT_TRY(dt_add_bias(pass, f->bias, 0, residual));
     }
     for (int n = 0; n < f->n_ids; n++) {
-        struct dt_embed_forward_args embed = {.rows = pass->rows,
-                                              .width = f->linear.out,
-                                              .vocab = f->sizes[n],
-                                              .dtype = net->config->storage,
-                                              .ids = ids_of(f, pass, n),
-                                              .ids_stride = f->n_ids,
-                                              .table = dt_net_stored(net, f->tables[n]),
+        struct dt_embed_forward_args embed = {.ids = ids_of(f, pass, n),
+                                              .table = dt_view_of(dt_net_stored(net, f->tables[n]),
+                                                                  f->sizes[n], f->linear.out,
+                                                                  net->config->storage),
                                               .out = residual.data,
                                               .accumulate = numbers || n > 0};
         DT_TRY(DT_RUN(pass, embed_forward, &embed));
@@ -206,11 +203,9 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
         DT_TRY(dt_linear_backward(pass, f->linear, input_of(f, pass), dx, (struct dt_view){0}));
     DT_TRY(dt_add_bias_backward(pass, f->bias, dresidual));
     for (int n = 0; n < f->n_ids; n++) {
-        struct dt_embed_backward_args embed = {.rows = pass->rows,
-                                               .width = f->linear.out,
+        struct dt_embed_backward_args embed = {.width = f->linear.out,
                                                .vocab = f->sizes[n],
                                                .ids = ids_of(f, pass, n),
-                                               .ids_stride = f->n_ids,
                                                .dout = dresidual.data,
                                                .dtable = dt_net_gradient(net, f->tables[n])};
         DT_TRY(DT_RUN(pass, embed_backward, &embed));

@@ -76,16 +76,11 @@ static dt_status tile_loss(const struct lm *lm, const struct dt_pass *pass, int6
     struct dt_pass tile = *pass;
     tile.accumulate = pass->accumulate || first > 0;
     DT_TRY(dt_linear_forward(pass, lm->linear, h, logits));
-    struct dt_xent_args xent = {.rows = logits.rows,
-                                .vocab = pass->net->config->vocab_size,
-                                .width = logits.cols,
-                                .logits = logits.data,
-                                .logits_stride = logits.stride,
+    struct dt_xent_args xent = {.vocab = pass->net->config->vocab_size,
+                                .logits = logits,
                                 .labels = labels ? labels + first : NULL,
                                 .scale = (float)scale,
-                                .dtype = h.dtype,
-                                .dlogits = scale > 0 ? dlogits.data : NULL,
-                                .dlogits_stride = logits.stride,
+                                .dlogits = scale > 0 ? dlogits : (struct dt_view){0},
                                 .sum = sum};
     DT_TRY(DT_RUN(pass, xent, &xent));
     return scale > 0 ? dt_linear_backward(&tile, lm->linear, h, dlogits, dh) : DT_OK;

@@ -182,17 +182,12 @@ static dt_status norm_forward(const struct dt_model *model, const struct dt_pass
     const struct dt_part *part = model->parts.all[i + 1];
     bool adds = i > 0 && !again; // the stem's output is the stream itself
     struct dt_rmsnorm_residual_forward_args args = {
-        .rows = pass->rows,
-        .width = part->h.cols,
-        .dtype = part->h.dtype,
         .eps = (float)model->config.norm_eps,
         .residual = model->residual[adds ? i - 1 : i].data,
-        .x = adds ? model->out.data : NULL,
-        .x_stride = model->out.stride,
+        .x = adds ? dt_view_rows(model->out, 0, pass->rows) : (struct dt_view){0},
         .weight = dt_net_weight(pass->net, part->norm),
         .residual_out = adds ? model->residual[i].data : NULL,
-        .y = part->h.data,
-        .y_stride = part->h.stride,
+        .y = dt_view_rows(part->h, 0, pass->rows),
         .rstd = part->rstd};
     return DT_RUN(pass, rmsnorm_residual_forward, &args);
 }
@@ -202,18 +197,13 @@ static dt_status norm_forward(const struct dt_model *model, const struct dt_pass
 static dt_status norm_backward(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
 {
     const struct dt_part *part = model->parts.all[i + 1];
-    struct dt_rmsnorm_residual_backward_args args = {.rows = pass->rows,
-                                                     .width = part->dh.cols,
-                                                     .dtype = part->dh.dtype,
-                                                     .dy = part->dh.data,
-                                                     .dy_stride = part->dh.stride,
+    struct dt_rmsnorm_residual_backward_args args = {.dy = dt_view_rows(part->dh, 0, pass->rows),
                                                      .residual = model->residual[i].data,
                                                      .rstd = part->rstd,
                                                      .weight = dt_net_weight(pass->net, part->norm),
                                                      .dresidual = model->dresidual.data,
                                                      .first = i == model->parts.layers,
-                                                     .dx = model->out.data,
-                                                     .dx_stride = model->out.stride,
+                                                     .dx = dt_view_rows(model->out, 0, pass->rows),
                                                      .dweight =
                                                          dt_net_gradient(pass->net, part->norm)};
     DT_TRY(DT_RUN(pass, rmsnorm_residual_backward, &args));

@@ -240,22 +240,13 @@ dt_status dt_linear_backward(const struct dt_pass *pass, struct dt_linear linear
 dt_status dt_add_bias(const struct dt_pass *pass, int row, int64_t first, struct dt_view y)
 {
     const float *bias = dt_net_weight(pass->net, row);
-    struct dt_bias_forward_args args = {.rows = y.rows,
-                                        .width = y.cols,
-                                        .bias = bias ? bias + first : NULL,
-                                        .y = y.data,
-                                        .y_stride = y.stride};
+    struct dt_bias_forward_args args = {.bias = bias ? bias + first : NULL, .y = y};
     return DT_RUN(pass, bias_forward, &args);
 }
 
 dt_status dt_add_bias_backward(const struct dt_pass *pass, int row, struct dt_view dy)
 {
-    struct dt_bias_backward_args args = {.rows = dy.rows,
-                                         .width = dy.cols,
-                                         .dtype = dy.dtype,
-                                         .dy = dy.data,
-                                         .dy_stride = dy.stride,
-                                         .dbias = dt_net_gradient(pass->net, row)};
+    struct dt_bias_backward_args args = {.dy = dy, .dbias = dt_net_gradient(pass->net, row)};
     DT_TRY(DT_RUN(pass, bias_backward, &args));
     return dt_pass_ready(pass, row);
 }

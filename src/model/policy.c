@@ -202,19 +202,15 @@ static dt_status chained_backward(const struct policy *p, const struct dt_pass *
 static dt_status losses(const struct policy *p, const struct dt_pass *pass, double scale,
                         struct dt_loss_sum *sum)
 {
-    struct dt_policy_loss_args args = {.rows = pass->rows,
-                                       .width = p->logits.cols,
-                                       .target_width = p->target_width,
-                                       .n = p->outputs.n,
-                                       .logits = p->logits.data,
-                                       .logits_stride = p->logits.stride,
+    int64_t M = pass->rows;
+    struct dt_policy_loss_args args = {.n = p->outputs.n,
+                                       .logits = dt_view_rows(p->logits, 0, M),
                                        .bias = dt_net_weight(pass->net, p->bias),
-                                       .targets = pass->input.arrays[p->targets],
+                                       .targets = targets_of(p, pass),
                                        .mask = pass->input.arrays[p->mask],
                                        .scale = (float)scale,
-                                       .dtype = pass->net->config->storage,
-                                       .dlogits = scale > 0 ? p->dlogits.data : NULL,
-                                       .dlogits_stride = p->logits.stride,
+                                       .dlogits = scale > 0 ? dt_view_rows(p->dlogits, 0, M)
+                                                            : (struct dt_view){0},
                                        .sum = sum};
     for (int k = 0; k < p->outputs.n; k++)
         args.outputs[k] = slice_of(p, k, pass->net->config);

@@ -40,14 +40,11 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struc
 {
     const struct tokens *t = (struct tokens *)part;
     const struct dt_net *net = pass->net;
-    struct dt_embed_forward_args args = {.rows = pass->rows,
-                                         .width = residual.cols,
-                                         .vocab = dt_model_padded_vocab(net->config),
-                                         .dtype = net->config->storage,
-                                         .ids = pass->input.arrays[t->ids],
-                                         .ids_stride = 1,
-                                         .table = dt_net_stored(net, t->row),
-                                         .out = residual.data};
+    struct dt_embed_forward_args args = {
+        .ids = dt_view_of(pass->input.arrays[t->ids], pass->rows, 1, DT_I32),
+        .table = dt_view_of(dt_net_stored(net, t->row), dt_model_padded_vocab(net->config),
+                            residual.cols, net->config->storage),
+        .out = residual.data};
     return DT_RUN(pass, embed_forward, &args);
 }
 
@@ -57,14 +54,13 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
     (void)dx;
     const struct tokens *t = (struct tokens *)part;
     const struct dt_net *net = pass->net;
-    struct dt_embed_backward_args args = {.rows = pass->rows,
-                                          .width = dresidual.cols,
-                                          .vocab = dt_model_padded_vocab(net->config),
-                                          .ids = pass->input.arrays[t->ids],
-                                          .ids_stride = 1,
-                                          .dout = dresidual.data,
-                                          .dtable = dt_net_gradient(net, t->row),
-                                          .accumulate = net->params->rows[t->row].shared};
+    struct dt_embed_backward_args args = {
+        .width = dresidual.cols,
+        .vocab = dt_model_padded_vocab(net->config),
+        .ids = dt_view_of(pass->input.arrays[t->ids], pass->rows, 1, DT_I32),
+        .dout = dresidual.data,
+        .dtable = dt_net_gradient(net, t->row),
+        .accumulate = net->params->rows[t->row].shared};
     DT_TRY(DT_RUN(pass, embed_backward, &args));
     return dt_pass_ready(pass, t->row);
 }

@@ -63,9 +63,9 @@ static int32_t *make_tokens(const struct shape *s)
 
 REFERENCE(embed_forward)
 {
-    for (int64_t i = 0; i < a->rows * a->width; i++)
-        a->out[i] = (float)get(a->table, a->dtype,
-                               a->ids[i / a->width * a->ids_stride] * a->width + i % a->width);
+    int64_t d = a->table.cols;
+    for (int64_t i = 0; i < a->ids.rows * d; i++)
+        a->out[i] = (float)get_at(&a->table, *(int32_t *)dt_view_at(&a->ids, i / d, 0), i % d);
     return DT_OK;
 }
 
@@ -76,8 +76,8 @@ REFERENCE(embed_backward)
         for (int64_t i = 0; i < a->width; i++) {
             float sum = 0.0f, run = 0.0f;
             int64_t n = 0;
-            for (int64_t r = 0; r < a->rows; r++) {
-                if (a->ids[r * a->ids_stride] != v)
+            for (int64_t r = 0; r < a->ids.rows; r++) {
+                if (*(int32_t *)dt_view_at(&a->ids, r, 0) != v)
                     continue;
                 run += a->dout[r * a->width + i];
                 if (++n % DT_EMBED_RUN == 0)
@@ -104,20 +104,13 @@ static void compare(struct parity *p, const struct shape *s)
                      (long long)rows, (long long)d, (long long)V, dt_dtype_name(s->type),
                      s->accumulate ? " +=" : "", s->tokens))
         return;
-    int32_t *ids = make_tokens(s);
-    struct dt_embed_forward_args forward = {.rows = rows,
-                                            .width = d,
-                                            .vocab = V,
-                                            .dtype = s->type,
-                                            .ids = ids,
-                                            .ids_stride = stride_of(s),
-                                            .table = normal_rows(s->type, V, d, d, 1.0, 1),
-                                            .out = guarded(rows * d * 4)};
-    struct dt_embed_backward_args backward = {.rows = rows,
-                                              .width = d,
+    struct dt_view ids = dt_view_of(make_tokens(s), rows, 1, DT_I32);
+    ids.stride = stride_of(s);
+    struct dt_embed_forward_args forward = {
+        .ids = ids, .table = normal_view(s->type, V, d, d, 1.0, 1), .out = guarded(rows * d * 4)};
+    struct dt_embed_backward_args backward = {.width = d,
                                               .vocab = V,
                                               .ids = ids,
-                                              .ids_stride = forward.ids_stride,
                                               .dout = normal(rows * d, 1.0, 2),
                                               .dtable = s->accumulate ? normal(V * d, 1.0, 3)
                                                                       : guarded(V * d * 4),
@@ -130,7 +123,7 @@ static void compare(struct parity *p, const struct shape *s)
     // ⟨dout, forward(v)⟩ = ⟨backward(dout), v⟩ for a linear op, in fp32 sums of up to `rows`
     if (s->type == DT_F32 && !s->accumulate && rows * d < 2000)
         CHECK_NEAR(dot(backward.dout, forward.out, rows * d),
-                   dot(backward.dtable, forward.table, V * d), 1e-5);
+                   dot(backward.dtable, forward.table.data, V * d), 1e-5);
 }
 
 void parity_embed(struct parity *p)

@@ -57,11 +57,12 @@ static void one_output(const struct dt_output_slice *o, const double *z, const d
 
 REFERENCE(policy_loss)
 {
-    double *dx = zeros(a->width), z[512], t[512], dz[512];
-    float *logits = malloc((size_t)a->width * sizeof *logits); // dlogits may be logits
-    for (int64_t r = 0; r < a->rows; r++) {
-        memcpy(logits, a->logits + r * a->logits_stride, (size_t)a->width * sizeof *logits);
-        memset(dx, 0, (size_t)a->width * sizeof *dx);
+    int64_t width = a->logits.cols;
+    double *dx = zeros(width), z[512], t[512], dz[512];
+    float *logits = malloc((size_t)width * sizeof *logits); // dlogits may be logits
+    for (int64_t r = 0; r < a->logits.rows; r++) {
+        memcpy(logits, dt_view_at(&a->logits, r, 0), (size_t)width * sizeof *logits);
+        memset(dx, 0, (size_t)width * sizeof *dx);
         bool counted = !a->mask || a->mask[r];
         for (int64_t k = 0; k < a->n && counted; k++) {
             const struct dt_output_slice *o = &a->outputs[k];
@@ -69,7 +70,7 @@ REFERENCE(policy_loss)
             for (int64_t i = 0; i < o->width; i++) {
                 bool has = o->kind != DT_OUTPUT_CATEGORICAL || i == 0;
                 z[i] = (double)(logits[o->first + i] + a->bias[o->first + i]);
-                t[i] = has ? (double)a->targets[r * a->target_width + o->target + i] : 0;
+                t[i] = has ? get_at(&a->targets, r, o->target + i) : 0;
             }
             one_output(o, z, t, &loss, &measure, dz);
             a->sum->loss += (double)o->weight * loss;
@@ -79,21 +80,20 @@ REFERENCE(policy_loss)
                 dx[o->first + i] = (double)a->scale * (double)o->weight * dz[i];
         }
         a->sum->counted += counted;
-        if (a->dlogits)
-            store((char *)a->dlogits + r * a->dlogits_stride * dt_dtype_size(a->dtype), a->dtype, 1,
-                  a->width, a->width, dx, false);
+        store(dt_view_at(&a->dlogits, r, 0), a->dlogits.dtype, 1, width, width, dx, false);
     }
     free(dx);
     free(logits);
     return DT_OK;
 }
 
-// Slices of the logits, and targets of each row that its kind allows.
-static float *list_outputs(const struct shape *s, struct dt_policy_loss_args *a)
+// Slices of the logits, targets of each row that its kind allows, and logits, `gap` beyond a row.
+static void list_outputs(const struct shape *s, int64_t gap, struct dt_policy_loss_args *a)
 {
+    int64_t width = 0, target_width = 0;
     for (const char *kind = s->outputs; *kind; kind++) {
         if (*kind == '.') {
-            a->width++;
+            width++;
             continue;
         }
         struct dt_output_slice *o = &a->outputs[a->n++];
@@ -101,25 +101,26 @@ static float *list_outputs(const struct shape *s, struct dt_policy_loss_args *a)
                                               : *kind == 'b' ? DT_OUTPUT_BERNOULLI
                                               : *kind == 'r' ? DT_OUTPUT_REGRESSION
                                                              : DT_OUTPUT_HUBER,
-                                      .first = (int32_t)a->width,
+                                      .first = (int32_t)width,
                                       .width = (int32_t)s->width,
-                                      .target = (int32_t)a->target_width,
+                                      .target = (int32_t)target_width,
                                       .weight = 0.5f * (float)a->n,
                                       .smoothing = s->smoothing};
-        a->width += s->width;
-        a->target_width += *kind == 'c' ? 1 : s->width;
+        width += s->width;
+        target_width += *kind == 'c' ? 1 : s->width;
     }
-    a->width += s->pad;
-    float *targets = normal(s->rows * a->target_width, 1.0, 2);
+    width += s->pad;
+    a->targets = normal_view(DT_F32, s->rows, target_width, target_width, 1.0, 2);
+    a->logits = normal_view(DT_F32, s->rows, width, width + gap, (double)s->spread, 1);
+    a->bias = normal(width, 1.0, 3);
     for (int64_t r = 0; r < s->rows; r++)
         for (int64_t k = 0; k < a->n; k++) {
-            float *t = targets + r * a->target_width + a->outputs[k].target;
+            float *t = dt_view_at(&a->targets, r, a->outputs[k].target);
             if (a->outputs[k].kind == DT_OUTPUT_CATEGORICAL)
                 *t = (float)((r * 7919 + k) % s->width);
             for (int64_t i = 0; i < s->width && a->outputs[k].kind == DT_OUTPUT_BERNOULLI; i++)
                 t[i] = t[i] > 0;
         }
-    return targets;
 }
 
 // As for xent; a sum over the columns of one output adds no more than a few roundings of fp32, of
@@ -132,20 +133,15 @@ static void compare(struct parity *p, const struct shape *s)
                      s->in_place ? " in place" : "", s->counted, (double)s->spread))
         return;
     const struct dt_loss_sum before = {.loss = 1.5, .counted = 2.0, .metrics = {1, 2, 3}};
-    struct dt_policy_loss_args a = {.rows = s->rows, .scale = 0.25f, .dtype = s->type};
-    a.targets = list_outputs(s, &a);
-    int64_t stride = a.width + (s->in_place ? 0 : 5), rows = s->rows, width = a.width;
-    float *logits = normal_rows(DT_F32, rows, width, stride, (double)s->spread, 1);
-    uint8_t *mask = s->counted < 4 ? guarded(rows) : NULL;
-    for (int64_t r = 0; mask && r < rows; r++)
+    struct dt_policy_loss_args a = {.scale = 0.25f, .sum = guarded_copy(&before, sizeof before)};
+    list_outputs(s, s->in_place ? 0 : 5, &a);
+    uint8_t *mask = s->counted < 4 ? guarded(s->rows) : NULL;
+    for (int64_t r = 0; mask && r < s->rows; r++)
         mask[r] = r * 3 % 4 < s->counted;
-    a.logits = logits;
-    a.logits_stride = a.dlogits_stride = stride;
-    a.bias = normal(width, 1.0, 3);
     a.mask = mask;
-    a.sum = guarded_copy(&before, sizeof before);
     if (s->gradient)
-        a.dlogits = s->in_place ? (void *)logits : guarded(rows * stride * dt_dtype_size(s->type));
+        a.dlogits =
+            s->in_place ? a.logits : fresh_view(s->type, s->rows, a.logits.cols, a.logits.stride);
     double loss = 2e-6 * (1.0 + 4.0 * (double)s->spread);
     PARITY(p, policy_loss, &a, OUT(dlogits, .each = 1.2e-5, .floor = 0.02), OUT(sum, .each = loss));
 }
@@ -170,16 +166,14 @@ static void compare_encoding(struct parity *p, const struct shape *s)
     if (!parity_case(p, "encode: rows %lld, outputs %s of %lld, pad %lld, %s", (long long)s->rows,
                      s->outputs, (long long)s->width, (long long)s->pad, dt_dtype_name(s->type)))
         return;
-    struct dt_policy_loss_args loss = {.rows = s->rows};
-    const float *targets = list_outputs(s, &loss);
-    int64_t stride = loss.width + 3;
-    struct dt_encode_targets_args a = {
-        .n = loss.n,
-        .targets = dt_view_of(targets, s->rows, loss.target_width, DT_F32),
-        .out = dt_view_of(normal_rows(s->type, s->rows, loss.width, stride, 1.0, 5), s->rows,
-                          loss.width, s->type)};
+    struct dt_policy_loss_args loss = {0};
+    list_outputs(s, 0, &loss);
+    int64_t width = loss.logits.cols;
+    struct dt_encode_targets_args a = {.n = loss.n,
+                                       .targets = loss.targets,
+                                       .out =
+                                           normal_view(s->type, s->rows, width, width + 3, 1.0, 5)};
     memcpy(a.outputs, loss.outputs, sizeof a.outputs);
-    a.out.stride = stride;
     PARITY(p, encode_targets, &a);
 }
 
@@ -193,15 +187,11 @@ static void check_not_finite(struct parity *p)
         for (int strange = 0; strange < 2; strange++) {
             const struct shape s = {1, 0, (char[]){kinds[kind], 0}, 40, DT_F32, 0, 0, 4, 0, 1};
             const struct dt_loss_sum none = {0};
-            struct dt_policy_loss_args a = {.rows = 1, .scale = 1, .dtype = DT_F32};
-            a.targets = list_outputs(&s, &a);
-            float *logits = normal(a.width, 1.0, 1);
+            struct dt_policy_loss_args a = {.scale = 1, .sum = guarded_copy(&none, sizeof none)};
+            list_outputs(&s, 0, &a);
+            float *logits = a.logits.data, *targets = a.targets.data;
             logits[37] = strange ? INFINITY : NAN;
-            a.logits = logits;
-            a.logits_stride = a.width;
-            a.bias = normal(a.width, 1.0, 3);
-            a.sum = guarded_copy(&none, sizeof none);
-            ((float *)(uintptr_t)a.targets)[37 % a.target_width] = 0;
+            targets[37 % a.targets.cols] = 0;
             PARITY(p, policy_loss, &a, OUT(sum, .each = 1));
             CHECK(!isfinite(a.sum->loss), "kind %c: a logit of %g is lost", kinds[kind],
                   (double)logits[37]);
@@ -212,37 +202,33 @@ static void check_not_finite(struct parity *p)
 // Of equal maxima the first counts.
 static void check_ties(struct parity *p)
 {
-    const struct shape s = {11, 0, "c", 5, DT_F32, 0, 0, 4, 0, 1};
+    const struct shape s = {11, 0, "c", 5, DT_F32, 0, 0, 4, 0, 0};
     const struct dt_loss_sum none = {0};
-    struct dt_policy_loss_args a = {.rows = s.rows, .scale = 1, .dtype = DT_F32};
     if (!parity_case(p, "policy: equal logits"))
         return;
-    a.targets = list_outputs(&s, &a);
-    a.logits = normal(s.rows * a.width, 0.0, 1);
-    a.logits_stride = a.width;
-    a.bias = normal(a.width, 0.0, 3);
-    a.sum = guarded_copy(&none, sizeof none);
+    struct dt_policy_loss_args a = {.scale = 1, .sum = guarded_copy(&none, sizeof none)};
+    list_outputs(&s, 0, &a);
+    a.bias = normal(a.logits.cols, 0.0, 3);
     PARITY(p, policy_loss, &a, OUT(sum, .each = 1e-6));
     CHECK(a.sum->metrics[1] == 3, "%g of 11 targets are 0, not 3", a.sum->metrics[1]);
 }
 
 REFERENCE(bias_forward)
 {
-    for (int64_t i = 0; i < a->rows * a->width; i++)
-        a->y[i / a->width * a->y_stride + i % a->width] += a->bias[i % a->width];
+    int64_t n = a->y.cols;
+    for (int64_t i = 0; i < a->y.rows * n; i++)
+        ((float *)a->y.data)[i / n * a->y.stride + i % n] += a->bias[i % n];
     return DT_OK;
 }
 
 REFERENCE(bias_backward)
 {
-    double *dy = dense(a->dy, a->dtype, a->rows, a->width, a->dy_stride);
-    for (int64_t i = 0; i < a->width; i++) {
+    for (int64_t i = 0; i < a->dy.cols; i++) {
         double sum = a->accumulate ? (double)a->dbias[i] : 0.0;
-        for (int64_t r = 0; r < a->rows; r++)
-            sum += dy[r * a->width + i];
+        for (int64_t r = 0; r < a->dy.rows; r++)
+            sum += get_at(&a->dy, r, i);
         a->dbias[i] = (float)sum;
     }
-    free(dy);
     return DT_OK;
 }
 
@@ -256,20 +242,12 @@ static void compare_bias(struct parity *p, int64_t rows, int64_t width, int64_t 
                      (long long)width, (long long)gap, dt_dtype_name(type),
                      accumulate ? " +=" : ""))
         return;
-    int64_t stride = width + gap;
-    struct dt_bias_forward_args forward = {.rows = rows,
-                                           .width = width,
-                                           .bias = normal(width, 1.0, 1),
-                                           .y = normal_rows(DT_F32, rows, width, stride, 1.0, 2),
-                                           .y_stride = stride};
-    struct dt_bias_backward_args backward = {.rows = rows,
-                                             .width = width,
-                                             .dtype = type,
-                                             .dy = normal_rows(type, rows, width, stride, 1.0, 3),
-                                             .dy_stride = stride,
-                                             .dbias = accumulate ? normal(width, 1.0, 4)
-                                                                 : guarded(width * 4),
-                                             .accumulate = accumulate};
+    struct dt_bias_forward_args forward = {
+        .bias = normal(width, 1.0, 1), .y = normal_view(DT_F32, rows, width, width + gap, 1.0, 2)};
+    struct dt_bias_backward_args backward = {
+        .dy = normal_view(type, rows, width, width + gap, 1.0, 3),
+        .dbias = accumulate ? normal(width, 1.0, 4) : guarded(width * 4),
+        .accumulate = accumulate};
     PARITY(p, bias_forward, &forward);
     PARITY(p, bias_backward, &backward, OUT(dbias, .each = 4e-6, .floor = sqrt((double)rows)));
 }

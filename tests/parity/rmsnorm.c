@@ -15,16 +15,16 @@ struct shape {
 
 REFERENCE(rmsnorm_residual_forward)
 {
-    int64_t d = a->width;
-    for (int64_t r = 0; r < a->rows; r++) {
+    int64_t d = a->y.cols;
+    for (int64_t r = 0; r < a->y.rows; r++) {
         double *v = dense(a->residual + r * d, DT_F32, 1, d, d), sum = 0.0;
         for (int64_t i = 0; i < d; i++) {
-            v[i] += a->x ? get(a->x, a->dtype, r * a->x_stride + i) : 0.0;
+            v[i] += a->x.data ? get_at(&a->x, r, i) : 0.0;
             sum += v[i] * v[i];
         }
         double rstd = 1.0 / sqrt(sum / (double)d + (double)a->eps);
         for (int64_t i = 0; i < d; i++)
-            set(a->y, a->dtype, r * a->y_stride + i, v[i] * rstd * (double)a->weight[i]);
+            set(dt_view_at(&a->y, r, 0), a->y.dtype, i, v[i] * rstd * (double)a->weight[i]);
         store(a->residual_out ? a->residual_out + r * d : NULL, DT_F32, 1, d, d, v, false);
         store(a->rstd ? a->rstd + r : NULL, DT_F32, 1, 1, 1, &rstd, false);
         free(v);
@@ -34,23 +34,23 @@ REFERENCE(rmsnorm_residual_forward)
 
 REFERENCE(rmsnorm_residual_backward)
 {
-    int64_t d = a->width;
+    int64_t d = a->dy.cols;
     double *dweight = zeros(d);
-    for (int64_t r = 0; r < a->rows; r++) {
+    for (int64_t r = 0; r < a->dy.rows; r++) {
         const float *residual = a->residual + r * d;
         double rstd = (double)a->rstd[r], mean = 0.0;
         for (int64_t i = 0; i < d; i++) {
-            double dn = get(a->dy, a->dtype, r * a->dy_stride + i) * (double)residual[i] * rstd;
+            double dn = get_at(&a->dy, r, i) * (double)residual[i] * rstd;
             mean += dn * (double)a->weight[i] / (double)d;
             dweight[i] += dn;
         }
         for (int64_t i = 0; i < d; i++) {
-            double g = get(a->dy, a->dtype, r * a->dy_stride + i) * (double)a->weight[i];
+            double g = get_at(&a->dy, r, i) * (double)a->weight[i];
             double dr = rstd * (g - (double)residual[i] * rstd * mean);
             dr += a->first ? 0.0 : (double)a->dresidual[r * d + i];
             a->dresidual[r * d + i] = (float)dr;
-            if (a->dx)
-                set(a->dx, a->dtype, r * a->dx_stride + i, dr);
+            if (a->dx.data)
+                set(dt_view_at(&a->dx, r, 0), a->dx.dtype, i, dr);
         }
     }
     store(a->dweight, DT_F32, 1, d, d, dweight, a->accumulate);
@@ -63,18 +63,13 @@ REFERENCE(rmsnorm_residual_backward)
 static struct dt_rmsnorm_residual_forward_args forward(struct parity *p, const struct shape *s)
 {
     int64_t rows = s->rows, d = s->width, stride = d + s->gap;
-    struct dt_rmsnorm_residual_forward_args a = {
-        .rows = rows,
-        .width = d,
-        .dtype = s->type,
-        .eps = (float)eps,
-        .residual = normal(rows * d, 1.0, 1),
-        .x = s->with_x ? normal_rows(s->type, rows, d, stride, 1.0, 2) : NULL,
-        .x_stride = stride,
-        .weight = normal(d, 1.0, 3),
-        .y = guarded(rows * stride * dt_dtype_size(s->type)),
-        .y_stride = stride,
-        .rstd = s->with_x ? guarded(rows * 4) : NULL};
+    struct dt_rmsnorm_residual_forward_args a = {.eps = (float)eps,
+                                                 .residual = normal(rows * d, 1.0, 1),
+                                                 .weight = normal(d, 1.0, 3),
+                                                 .y = fresh_view(s->type, rows, d, stride),
+                                                 .rstd = s->with_x ? guarded(rows * 4) : NULL};
+    if (s->with_x)
+        a.x = normal_view(s->type, rows, d, stride, 1.0, 2);
     if (s->with_out)
         a.residual_out = s->in_place ? (float *)(uintptr_t)a.residual : guarded(rows * d * 4);
     PARITY(p, rmsnorm_residual_forward, &a, OUT(y, .each = 4e-6, .norm = 1e-5),
@@ -91,14 +86,14 @@ struct direction {
 static double objective(const void *context)
 {
     const struct direction *c = context;
-    int64_t d = c->args->width;
+    int64_t d = c->args->dy.cols;
     double total = 0.0;
-    for (int64_t r = 0; r < c->args->rows; r++) {
+    for (int64_t r = 0; r < c->args->dy.rows; r++) {
         double sum = 0.0, dot = 0.0;
         for (int64_t i = 0; i < d; i++) {
             double v = c->residual[r * d + i];
             sum += v * v;
-            dot += get(c->args->dy, c->args->dtype, r * c->args->dy_stride + i) * v * c->weight[i];
+            dot += get_at(&c->args->dy, r, i) * v * c->weight[i];
         }
         total += dot / sqrt(sum / (double)d + eps);
     }
@@ -109,7 +104,7 @@ static double objective(const void *context)
 static void check_directions(const struct parity *p,
                              const struct dt_rmsnorm_residual_backward_args *a)
 {
-    int64_t n = a->rows * a->width, d = a->width;
+    int64_t d = a->dy.cols, n = a->dy.rows * d;
     struct direction c = {a, dense(a->residual, DT_F32, 1, n, n),
                           dense(a->weight, DT_F32, 1, d, d)};
     double *dr = dense(a->dresidual, DT_F32, 1, n, n), *dw = dense(a->dweight, DT_F32, 1, d, d);
@@ -127,19 +122,15 @@ static void backward(struct parity *p, const struct shape *s)
 {
     int64_t rows = s->rows, d = s->width, stride = d + s->gap;
     struct dt_rmsnorm_residual_backward_args a = {
-        .rows = rows,
-        .width = d,
-        .dtype = s->type,
-        .dy = normal_rows(s->type, rows, d, stride, 1.0, 13),
-        .dy_stride = stride,
+        .dy = normal_view(s->type, rows, d, stride, 1.0, 13),
         .residual = normal(rows * d, 1.0, 11),
         .weight = normal(d, 1.0, 12),
         .dresidual = s->first ? guarded(rows * d * 4) : normal(rows * d, 1.0, 14),
         .first = s->first,
-        .dx = s->with_dx ? guarded(rows * stride * dt_dtype_size(s->type)) : NULL,
-        .dx_stride = stride,
         .dweight = s->accumulate ? normal(d, 1.0, 15) : guarded(d * 4),
         .accumulate = s->accumulate};
+    if (s->with_dx)
+        a.dx = fresh_view(s->type, rows, d, stride);
     float *rstd = guarded(rows * 4);
     double *floors = zeros(rows * d), size = fmax(1.0, 2.0 * sqrt((double)rows));
     for (int64_t r = 0; r < rows; r++) {
@@ -148,15 +139,15 @@ static void backward(struct parity *p, const struct shape *s)
             sum += pow((double)a.residual[r * d + i], 2.0);
         rstd[r] = (float)(1.0 / sqrt(sum / (double)d + eps));
         for (int64_t i = 0; i < d; i++)
-            floors[r * d + i] =
-                (1.0 + (double)rstd[r]) *
-                fmax(1.0, fabs(get(a.dy, s->type, r * stride + i) * (double)a.weight[i]));
+            floors[r * d + i] = (1.0 + (double)rstd[r]) *
+                                fmax(1.0, fabs(get_at(&a.dy, r, i) * (double)a.weight[i]));
     }
     a.rstd = rstd;
     PARITY(p, rmsnorm_residual_backward, &a, OTHERS(.each = 4e-6, .floors = floors),
            OUT(dweight, .each = 4e-6, .floor = size));
-    for (int64_t i = 0; i < rows * d && a.dx && s->type == DT_BF16; i++) // dx is rounded dresidual
-        CHECK(((dt_bf16 *)a.dx)[i / d * stride + i % d] == dt_f32_to_bf16(a.dresidual[i]),
+    for (int64_t i = 0; i < rows * d && a.dx.data && s->type == DT_BF16;
+         i++) // dx is rounded dresidual
+        CHECK(((dt_bf16 *)a.dx.data)[i / d * stride + i % d] == dt_f32_to_bf16(a.dresidual[i]),
               "%s: dx %lld is not dresidual", p->text, (long long)i);
     // a row of one or two elements cancels to less than its roundings
     if (s->first && !s->accumulate && p->is_cpu && d > 2 && rows * d < 1000)
@@ -171,14 +162,10 @@ static void check_not_finite(struct parity *p, float bad)
         return;
     float *residual = normal(3 * 20, 1.0, 1), *y = guarded(3 * 20 * 4);
     residual[20 + 7] = bad;
-    struct dt_rmsnorm_residual_forward_args a = {.rows = 3,
-                                                 .width = 20,
-                                                 .dtype = DT_F32,
-                                                 .eps = 1e-5f,
+    struct dt_rmsnorm_residual_forward_args a = {.eps = 1e-5f,
                                                  .residual = residual,
                                                  .weight = normal(20, 1.0, 2),
-                                                 .y = y,
-                                                 .y_stride = 20};
+                                                 .y = dt_view_of(y, 3, 20, DT_F32)};
     PARITY(p, rmsnorm_residual_forward, &a, OUT(y, .each = 4e-6));
     CHECK(!isfinite(y[20 + 7]), "%g in the residual stream is lost", (double)bad);
     CHECK(isfinite(y[0]) && isfinite(y[59]), "%g reaches other rows", (double)bad);

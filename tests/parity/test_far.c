@@ -3,6 +3,7 @@
 // one with dense arrays gives; and so does an embedding of that size. Only the pages that are
 // touched take memory. On the CPU, and with the CUDA kernels on the simulated device.
 #include "../unit/random_pass.h"
+#include "backend/op_rows.h"
 #include "simt/simt_backend.h"
 
 #include <sys/mman.h>
@@ -24,6 +25,7 @@ static void *reserve(int64_t bytes)
 }
 
 struct moved {
+    char *args;
     int n;
     struct {
         struct dt_view from, to;
@@ -67,65 +69,33 @@ static void back(struct moved *moved)
     }
 }
 
-#define IN(member)  move(&moved, &args.member, false);
-#define OUT(member) move(&moved, &args.member, true);
-// A pointer with a stride, as a view.
-#define ROWS(member, stride_, rows_, cols_, type, out)                                             \
-    struct dt_view member##_view = {(void *)(uintptr_t)args.member, rows_, cols_, args.stride_,    \
-                                    type};                                                         \
-    move(&moved, &member##_view, out);                                                             \
-    args.member = member##_view.data;                                                              \
-    args.stride_ = member##_view.stride;
-#define FAR(op, ...)                                                                               \
-    static dt_status far_##op(struct dt_device *device, const struct dt_##op##_args *given,        \
-                              struct dt_stream *stream)                                            \
+static dt_status move_row(void *context, const struct dt_op_row *row)
+{
+    struct moved *moved = context;
+    if (row->kind == DT_ROW_ARRAY && row->role && row->field.is_view)
+        move(moved, (struct dt_view *)(void *)(moved->args + row->field.at),
+             row->role & DT_ROLE_OUT);
+    return DT_OK;
+}
+
+#define FAR(name)                                                                                  \
+    static dt_status far_##name(struct dt_device *device, const struct dt_##name##_args *given,    \
+                                struct dt_stream *stream)                                          \
     {                                                                                              \
-        struct dt_##op##_args args = *given;                                                       \
-        struct moved moved = {0};                                                                  \
-        __VA_ARGS__                                                                                \
-        dt_status status = plain.op(device, &args, stream);                                        \
+        struct dt_##name##_args args = *given;                                                     \
+        struct dt_backend backend = {.op = &plain, .device = device};                              \
+        struct moved moved = {.args = (char *)&args};                                              \
+        CHECK_OK(dt_visit_##name(&backend, given, move_row, &moved));                              \
+        dt_status status = plain.name(device, &args, stream);                                      \
         back(&moved);                                                                              \
         return status;                                                                             \
     }
-FAR(gemm, IN(a) IN(b) OUT(c))
-FAR(rmsnorm_residual_forward, ROWS(x, x_stride, args.rows, args.width, args.dtype, false)
-                                  ROWS(y, y_stride, args.rows, args.width, args.dtype, true))
-FAR(conv1d_silu_forward, IN(in.x) OUT(y))
-FAR(conv1d_silu_backward, IN(in.x) IN(dy) OUT(dx))
-FAR(scan_forward, IN(in.u) IN(in.delta) IN(in.z) IN(in.b) IN(in.c) OUT(y))
-FAR(scan_backward, IN(in.u) IN(in.delta) IN(in.z) IN(in.b) IN(in.c) IN(dy) OUT(du) OUT(ddelta)
-                       OUT(dz) OUT(db) OUT(dc))
-FAR(ssd_forward, IN(in.x) IN(in.dt) IN(in.b) IN(in.c) OUT(y))
-FAR(ssd_backward, IN(in.x) IN(in.dt) IN(in.b) IN(in.c) IN(dy) OUT(dx) OUT(ddt) OUT(db) OUT(dc))
-FAR(attention_forward, IN(in.q) IN(in.k) IN(in.v) OUT(y))
-FAR(attention_backward, IN(in.q) IN(in.k) IN(in.v) IN(y) IN(dy) OUT(dq) OUT(dk) OUT(dv))
-FAR(rnn_forward, IN(in.w_hh) IN(x) OUT(y) OUT(previous) OUT(gates) OUT(cells))
-FAR(rnn_backward, IN(in.w_hh) IN(gates) IN(cells) IN(previous) IN(dy) OUT(dx) OUT(dp))
-FAR(silu_gate_forward, IN(x) IN(u) OUT(y))
-FAR(silu_gate_backward, IN(x) IN(u) IN(dy) OUT(dx) OUT(du))
-FAR(gated_rmsnorm_forward, IN(x) IN(z) OUT(y))
-FAR(gated_rmsnorm_backward, IN(x) IN(z) IN(dy) OUT(dx) OUT(dz))
-FAR(encode_targets, IN(targets) OUT(out))
+DT_OPS(FAR)
 
 static void wrap(struct dt_op_table *op)
 {
-    op->gemm = far_gemm;
-    op->rmsnorm_residual_forward = far_rmsnorm_residual_forward;
-    op->conv1d_silu_forward = far_conv1d_silu_forward;
-    op->conv1d_silu_backward = far_conv1d_silu_backward;
-    op->scan_forward = far_scan_forward;
-    op->scan_backward = far_scan_backward;
-    op->ssd_forward = far_ssd_forward;
-    op->ssd_backward = far_ssd_backward;
-    op->attention_forward = far_attention_forward;
-    op->attention_backward = far_attention_backward;
-    op->rnn_forward = far_rnn_forward;
-    op->rnn_backward = far_rnn_backward;
-    op->silu_gate_forward = far_silu_gate_forward;
-    op->silu_gate_backward = far_silu_gate_backward;
-    op->gated_rmsnorm_forward = far_gated_rmsnorm_forward;
-    op->gated_rmsnorm_backward = far_gated_rmsnorm_backward;
-    op->encode_targets = far_encode_targets;
+#define WRAP(name) op->name = far_##name;
+    DT_OPS(WRAP)
 }
 
 static void check_model(const struct dt_op_table *table, struct dt_model_config config)
@@ -168,13 +138,8 @@ static void check_embedding(const struct dt_op_table *table)
     for (int r = 0; r < ROWS; r++)
         for (int64_t i = 0; i < WIDTH; i++)
             weights[(int64_t)ids[r] * WIDTH + i] = (float)(ids[r] % 1000 + i);
-    struct dt_embed_forward_args forward = {.rows = ROWS,
-                                            .width = WIDTH,
-                                            .vocab = VOCAB,
-                                            .dtype = DT_F32,
-                                            .ids = ids,
-                                            .ids_stride = 1,
-                                            .table = weights,
+    struct dt_embed_forward_args forward = {.ids = dt_view_of(ids, ROWS, 1, DT_I32),
+                                            .table = dt_view_of(weights, VOCAB, WIDTH, DT_F32),
                                             .out = out};
     CHECK_OK(dt_embed_forward(&backend, &forward, NULL));
     int64_t wrong = 0;
@@ -182,11 +147,9 @@ static void check_embedding(const struct dt_op_table *table)
         for (int64_t i = 0; i < WIDTH; i++)
             wrong += out[r * WIDTH + i] != (float)(ids[r] % 1000 + i);
     CHECK(wrong == 0, "%s: %lld numbers of an embedding are wrong", table->name, (long long)wrong);
-    struct dt_embed_backward_args backward = {.rows = ROWS,
-                                              .width = WIDTH,
+    struct dt_embed_backward_args backward = {.width = WIDTH,
                                               .vocab = VOCAB,
-                                              .ids = ids,
-                                              .ids_stride = 1,
+                                              .ids = forward.ids,
                                               .dout = out,
                                               .dtable = weights,
                                               .accumulate = true};

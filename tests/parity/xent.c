@@ -27,16 +27,16 @@ static double log_sum_exp(const float *x, int64_t n)
 
 REFERENCE(xent)
 {
-    for (int64_t r = 0; r < a->rows; r++) {
+    for (int64_t r = 0; r < a->logits.rows; r++) {
         int32_t label = a->labels[r];
         bool ignored = label == DT_LABEL_IGNORED;
-        const float *x = a->logits + r * a->logits_stride;
+        const float *x = dt_view_at(&a->logits, r, 0);
         double lse = log_sum_exp(x, a->vocab), loss = ignored ? 0.0 : lse - (double)x[label];
         a->sum->loss += loss, a->sum->counted += !ignored;
         store(a->losses ? a->losses + r : NULL, DT_F32, 1, 1, 1, &loss, false);
-        for (int64_t v = 0; v < a->width && a->dlogits; v++) {
+        for (int64_t v = 0; v < a->logits.cols && a->dlogits.data; v++) {
             double p = ignored || v >= a->vocab ? 0.0 : exp((double)x[v] - lse) - (v == label);
-            set(a->dlogits, a->dtype, r * a->dlogits_stride + v, (double)a->scale * p);
+            set(dt_view_at(&a->dlogits, r, 0), a->dlogits.dtype, v, (double)a->scale * p);
         }
     }
     return DT_OK;
@@ -63,7 +63,7 @@ static double objective(const void *context)
     const struct direction *c = context;
     int64_t vocab = c->args->vocab;
     double total = 0.0;
-    for (int64_t r = 0; r < c->args->rows; r++) {
+    for (int64_t r = 0; r < c->args->logits.rows; r++) {
         const double *x = c->logits + r * vocab;
         double sum = 0.0;
         for (int64_t v = 0; v < vocab; v++)
@@ -76,9 +76,9 @@ static double objective(const void *context)
 
 static void check_gradient(const struct parity *p, const struct dt_xent_args *a)
 {
-    int64_t n = a->rows * a->vocab;
-    struct direction c = {a, dense(a->logits, DT_F32, a->rows, a->vocab, a->logits_stride)};
-    double *gradient = dense(a->dlogits, DT_F32, a->rows, a->vocab, a->dlogits_stride);
+    int64_t rows = a->logits.rows, n = rows * a->vocab;
+    struct direction c = {a, dense(a->logits.data, DT_F32, rows, a->vocab, a->logits.stride)};
+    double *gradient = dense(a->dlogits.data, DT_F32, rows, a->vocab, a->dlogits.stride);
     check_direction(p, "logits", c.logits, gradient, n, objective, &c, 1e-5);
     free(c.logits);
     free(gradient);
@@ -92,22 +92,18 @@ static void run(struct parity *p, const struct shape *s)
 {
     int64_t rows = s->rows, stride = s->width + s->gap;
     const struct dt_loss_sum before = {.loss = 1.5, .counted = 2.0};
-    struct dt_xent_args a = {.rows = rows,
-                             .vocab = s->vocab,
-                             .width = s->width,
-                             .logits_stride = stride,
+    struct dt_view logits = normal_view(DT_F32, rows, s->vocab, stride, s->spread, 1);
+    logits.cols = s->width;
+    if (s->strange != 0.0f && rows > 1)
+        ((float *)logits.data)[stride + s->vocab / 2] = s->strange;
+    struct dt_xent_args a = {.vocab = s->vocab,
+                             .logits = logits,
                              .labels = make_labels(s),
                              .scale = 0.25f,
-                             .dtype = s->type,
-                             .dlogits_stride = stride,
                              .losses = s->losses ? guarded(rows * 4) : NULL,
                              .sum = guarded_copy(&before, sizeof before)};
-    float *logits = normal_rows(DT_F32, rows, s->vocab, stride, s->spread, 1);
-    if (s->strange != 0.0f && rows > 1)
-        logits[stride + s->vocab / 2] = s->strange;
-    a.logits = logits;
     if (s->gradient)
-        a.dlogits = s->in_place ? (void *)logits : guarded(rows * stride * dt_dtype_size(s->type));
+        a.dlogits = s->in_place ? logits : fresh_view(s->type, rows, s->width, stride);
     double *floors = p->model ? NULL : zeros(rows * s->width);
     for (int64_t i = 0; floors && i < rows * s->width; i++)
         floors[i] = i % s->width == a.labels[i / s->width] ? 1.0 : 1e-33;
@@ -143,11 +139,8 @@ static double loss_with(struct parity *p, float value, int64_t column, int32_t l
     const struct dt_loss_sum none = {0};
     float *logits = normal(VOCAB, 1.0, 3);
     logits[column] = value;
-    struct dt_xent_args a = {.rows = 1,
-                             .vocab = VOCAB,
-                             .width = VOCAB,
-                             .logits = logits,
-                             .logits_stride = VOCAB,
+    struct dt_xent_args a = {.vocab = VOCAB,
+                             .logits = dt_view_of(logits, 1, VOCAB, DT_F32),
                              .labels = guarded_copy(&label, sizeof label),
                              .scale = 1.0f,
                              .sum = guarded_copy(&none, sizeof none)};

@@ -269,9 +269,9 @@ static void check_int8(void)
 static void check_policy(void)
 {
     CHECK_OP(
-        policy_loss, .rows = 2, .width = 4, .target_width = 3, .logits_stride = 4,
-        .dlogits_stride = 4, .n = 2,
-        .outputs = {{DT_OUTPUT_CATEGORICAL, 0, 2, 0, 1, 0}, {DT_OUTPUT_BERNOULLI, 2, 2, 1, 1, 0}});
+        policy_loss, .n = 2,
+        .outputs = {{DT_OUTPUT_CATEGORICAL, 0, 2, 0, 1, 0}, {DT_OUTPUT_BERNOULLI, 2, 2, 1, 1, 0}},
+        .logits = {.rows = 2, .cols = 4}, .targets.cols = 3);
     REFUSE(policy_loss, outputs[1].first, 1, "outputs.first", "1"); // within the first one
     CHECK_OP(encode_targets, .n = 1, .outputs = {{DT_OUTPUT_REGRESSION, 1, 2, 0, 0, 0}},
              .targets.cols = 2, .out = {.rows = 2, .cols = 3});
@@ -279,20 +279,20 @@ static void check_policy(void)
 
 static void check_heads(void)
 {
-    CHECK_OP(embed_forward, .rows = 2, .width = 4, .vocab = 4, .ids_stride = 1);
-    CHECK_OP(embed_backward, .rows = 2, .width = 4, .vocab = 4, .ids_stride = 1);
-    CHECK_OP(xent, .rows = 2, .vocab = 3, .width = 4, .logits_stride = 4, .dlogits_stride = 4);
-    CHANGE(xent, dlogits, (void *)(uintptr_t)args.logits);
-    REFUSE(xent, dlogits_stride, 5, "dlogits", "the strides are 5 and 4");
-    REFUSE(xent, dtype, DT_BF16, "dlogits", "bf16");
+    CHECK_OP(embed_forward, .ids.rows = 2, .table = {.rows = 4, .cols = 4});
+    CHECK_OP(embed_backward, .width = 4, .vocab = 4, .ids.rows = 2);
+    CHECK_OP(xent, .vocab = 3, .logits = {.rows = 2, .cols = 4});
+    CHANGE(xent, dlogits, args.logits);
+    REFUSE(xent, dlogits.stride, 5, "dlogits", "the strides 5 and 4");
+    REFUSE(xent, dlogits.dtype, DT_BF16, "dlogits", "bf16");
     check_policy();
 }
 
 static void check_norms(void)
 {
-    CHECK_OP(rmsnorm_residual_forward, .rows = 2, .width = 4, .x_stride = 4, .y_stride = 4);
+    CHECK_OP(rmsnorm_residual_forward, .y = {.rows = 2, .cols = 4});
     CHANGE(rmsnorm_residual_forward, eps, 1.0f); // the largest that the keys allow
-    CHECK_OP(rmsnorm_residual_backward, .rows = 2, .width = 4, .dy_stride = 4, .dx_stride = 4);
+    CHECK_OP(rmsnorm_residual_backward, .dy = {.rows = 2, .cols = 4});
     CHECK_OP(gated_rmsnorm_forward, .groups = 2, .x = {.rows = 2, .cols = 4});
     CHANGE(gated_rmsnorm_forward, eps, 1.0f);
     CHECK_OP(gated_rmsnorm_backward, .groups = 2, .x = {.rows = 2, .cols = 4});
@@ -300,8 +300,8 @@ static void check_norms(void)
     CHANGE(normalize, x.dtype, DT_U8);
     CHECK_OP(silu_gate_forward, .x = {.rows = 2, .cols = 4});
     CHECK_OP(silu_gate_backward, .x = {.rows = 2, .cols = 4});
-    CHECK_OP(bias_forward, .rows = 2, .width = 4, .y_stride = 4);
-    CHECK_OP(bias_backward, .rows = 2, .width = 4, .dy_stride = 4);
+    CHECK_OP(bias_forward, .y = {.rows = 2, .cols = 4});
+    CHECK_OP(bias_backward, .dy = {.rows = 2, .cols = 4});
 }
 
 static void check_mixers(void)
