@@ -5,6 +5,11 @@
 
 #include <stdio.h>
 
+// A field of a kind.
+#define WHOLE_OF(config, name) (*(int64_t *)dt_model_field(&(config), #name))
+#define REAL_OF(config, name)  (*(double *)dt_model_field(&(config), #name))
+#define FLAG_OF(config, name)  (*(bool *)dt_model_field(&(config), #name))
+
 static inline struct dt_model_config default_model(const char *layers, int64_t d_model,
                                                    int64_t vocab_size)
 {

@@ -33,7 +33,7 @@ dt_status dt_bench_model(const struct dt_bench_options *options, struct dt_model
     snprintf(model->heads, sizeof model->heads, "%s", options->heads ? options->heads : "");
     model->frame_size = options->heads ? options->frame_size : 0;
     model->vocab_size = options->heads ? 0 : options->vocab;
-    model->d_state = options->d_state;
+    *(int64_t *)dt_model_field(model, "d_state") = options->d_state;
     model->recompute = (enum dt_recompute)options->recompute;
     DT_TRY(dt_model_config_resolve(model, options->seq_len)); // as a fresh run has it
     return dt_model_config_check(model);

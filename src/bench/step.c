@@ -94,11 +94,11 @@ static void print_json(const struct dt_bench_rig *rig, const struct figures *f)
            "\"steps\":%lld,\"step_ms\":%.4f,\"best_step_ms\":%.4f,\"tokens_per_s\":%.1f,"
            "\"gflops\":%.2f,\"mfu\":%.4f,\"peak_memory_mb\":%.1f,",
            rig->backend.table->name, rig->info.name, (long long)c->d_model, (long long)c->n_layer,
-           (long long)c->vocab_size, (long long)c->d_state, (long long)rig->length,
-           (long long)rig->batch, (long long)rig->micro, dt_recompute_name[c->recompute],
-           dt_dtype_name(c->storage), rig->info.threads, (long long)f->clock.n,
-           dt_bench_median(&f->clock) * 1e3, dt_bench_best(&f->clock) * 1e3, f->tokens_per_s,
-           f->gflops, f->mfu, f->peak_mb);
+           (long long)c->vocab_size, (long long)*(int64_t *)dt_model_field(c, "d_state"),
+           (long long)rig->length, (long long)rig->batch, (long long)rig->micro,
+           dt_recompute_name[c->recompute], dt_dtype_name(c->storage), rig->info.threads,
+           (long long)f->clock.n, dt_bench_median(&f->clock) * 1e3, dt_bench_best(&f->clock) * 1e3,
+           f->tokens_per_s, f->gflops, f->mfu, f->peak_mb);
     printf("\"idle_ms\":%.4f,\"host_wait_ms\":%.4f,\"data_wait_ms\":%.4f,\"graphs\":%d,"
            "\"last_step\":%lld,\"loss\":%.9g}\n",
            f->idle_ms, f->host_wait_ms, f->data_wait_ms, f->last.graphs, (long long)f->collected,

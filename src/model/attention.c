@@ -20,6 +20,7 @@ struct arrays {
 struct attention {
     struct dt_part part;
     int64_t H, G, E, window;
+    double rope_base;
     int reset;               // batch array
     int keys, values, count; // states: [B, W - 1, G·E] storage, twice; [B] i32
     struct dt_linear in_proj, out_proj;
@@ -28,50 +29,62 @@ struct attention {
     float *lse;              // [M, H] fp32; NULL: no training
 };
 
+struct values {
+    int64_t n_head, n_kv_head, attn_window;
+    double rope_base;
+};
+
 static const struct dt_config_key fields[] = {
-    DT_FIELD(WHOLE, struct dt_model_config, n_head, "auto", 1, 65536,
+    DT_FIELD(WHOLE, struct values, n_head, "auto", 1, 65536,
              "heads; auto: d_model / 64, at least 1", .auto_word = "auto", .auto_value = 0,
              .json = "num_attention_heads"),
-    DT_FIELD(WHOLE, struct dt_model_config, n_kv_head, "auto", 1, 65536,
+    DT_FIELD(WHOLE, struct values, n_kv_head, "auto", 1, 65536,
              "heads of keys and values, each shared by n_head / n_kv_head; auto: n_head",
              .auto_word = "auto", .auto_value = 0, .json = "num_key_value_heads"),
-    DT_FIELD(WHOLE, struct dt_model_config, attn_window, "auto", 1, DT_ATTENTION_WINDOW_MAX,
+    DT_FIELD(WHOLE, struct values, attn_window, "auto", 1, DT_ATTENTION_WINDOW_MAX,
              "positions that each one attends to, itself included; auto: data.seq_len",
              .auto_word = "auto", .auto_value = 0, .json = "sliding_window"),
-    DT_FIELD(REAL, struct dt_model_config, rope_base, "10000", 0, 1e12,
+    DT_FIELD(REAL, struct values, rope_base, "10000", 0, 1e12,
              "base of the rotary position embedding; 0: none", .json = "rope_theta"),
     {0},
 };
-static const struct dt_kind_keys keys = {fields, 0};
+static const struct dt_kind_keys keys = {fields, sizeof(struct values)};
+
+static struct values *values(const struct dt_model_config *config)
+{
+    return dt_model_own(config, &keys);
+}
 
 // A fresh model sees as far as a training window reaches; a saved one has a number: the size of its
 // state.
 static void resolve(struct dt_model_config *config, int64_t length)
 {
-    if (config->n_head == 0)
-        config->n_head = dt_max_i64(config->d_model / 64, 1);
-    if (config->n_kv_head == 0)
-        config->n_kv_head = config->n_head;
-    if (config->attn_window == 0)
-        config->attn_window = dt_min_i64(length, DT_ATTENTION_WINDOW_MAX);
+    struct values *v = values(config);
+    if (v->n_head == 0)
+        v->n_head = dt_max_i64(config->d_model / 64, 1);
+    if (v->n_kv_head == 0)
+        v->n_kv_head = v->n_head;
+    if (v->attn_window == 0)
+        v->attn_window = dt_min_i64(length, DT_ATTENTION_WINDOW_MAX);
 }
 
 static dt_status check(const struct dt_model_config *c)
 {
     static const char hint[] = "set model.n_head, model.n_kv_head or model.d_model";
-    int64_t width = c->d_model / c->n_head;
-    if (c->d_model % c->n_head != 0)
+    const struct values *v = values(c);
+    int64_t width = c->d_model / v->n_head;
+    if (c->d_model % v->n_head != 0)
         return DT_FAIL(DT_USER, hint, "model.n_head is %lld; it must divide model.d_model = %lld",
-                       (long long)c->n_head, (long long)c->d_model);
+                       (long long)v->n_head, (long long)c->d_model);
     if (width % 2 != 0 || width > DT_ATTENTION_HEAD_MAX)
         return DT_FAIL(
             DT_USER, hint,
             "model.n_head is %lld: d_model / n_head = %lld; it must be even and at most %d",
-            (long long)c->n_head, (long long)width, DT_ATTENTION_HEAD_MAX);
-    if (c->n_head % c->n_kv_head != 0)
+            (long long)v->n_head, (long long)width, DT_ATTENTION_HEAD_MAX);
+    if (v->n_head % v->n_kv_head != 0)
         return DT_FAIL(DT_USER, hint, "model.n_kv_head is %lld; it must divide model.n_head = %lld",
-                       (long long)c->n_kv_head, (long long)c->n_head);
-    if (c->attn_window == 0)
+                       (long long)v->n_kv_head, (long long)v->n_head);
+    if (v->attn_window == 0)
         return DT_FAIL(DT_USER, "set it to the number of positions that each one attends to",
                        "model.attn_window is auto, but no data.seq_len gives its value");
     return DT_OK;
@@ -81,9 +94,11 @@ static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct attention *m = (struct attention *)part;
     const struct dt_model_config *config = build->config;
-    int64_t d = config->d_model, H = m->H = config->n_head, G = m->G = config->n_kv_head,
-            E = m->E = d / H, state;
-    m->window = config->attn_window;
+    const struct values *v = values(config);
+    int64_t d = config->d_model, H = m->H = v->n_head, G = m->G = v->n_kv_head, E = m->E = d / H,
+            state;
+    m->window = v->attn_window;
+    m->rope_base = v->rope_base;
     state = (m->window - 1) * G * E;
     m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", H * E, d,
                                   1 / sqrt((double)(H * E * config->n_layer)));
@@ -131,7 +146,7 @@ static struct dt_attention_inputs inputs(const struct attention *m, const struct
         .n_kv_head = m->G,
         .width = m->E,
         .window = m->window,
-        .rope_base = pass->net->config->rope_base,
+        .rope_base = m->rope_base,
         .q = a->q,
         .k = a->k,
         .v = a->v,
@@ -194,7 +209,7 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass, stru
 // twice that backward.
 static double flops_per_token(const struct dt_model_config *config)
 {
-    return 3 * 4 * (double)config->d_model * (double)config->attn_window / 2;
+    return 3 * 4 * (double)config->d_model * (double)values(config)->attn_window / 2;
 }
 
 const struct dt_block_kind dt_attention_block = {

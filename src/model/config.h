@@ -22,17 +22,10 @@ extern const char *const dt_recompute_name[]; // these words
 
 struct dt_model_config {
     char stem[DT_CONFIG_STRING_MAX], heads[DT_CONFIG_STRING_MAX]; // "": model/kinds.c's first kinds
-    char ids[DT_CONFIG_STRING_MAX]; // "33 400": sizes of the tables of the id columns of frames
-    int64_t frame_size;             // F; 0: from the data
-    bool autoregressive;            // outputs are conditioned on those before them
-    double label_smoothing;
+    char ids[DT_CONFIG_STRING_MAX];    // "33 400": sizes of the tables of the id columns of frames
+    int64_t frame_size;                // F; 0: from the data
     char layers[DT_CONFIG_STRING_MAX]; // "mamba*24", "a*7 b a*8"; "": n_layer of the first kind
     int64_t d_model, n_layer, vocab_size;
-    int64_t d_state, d_conv, expand, dt_rank;
-    int64_t head_dim, n_groups;
-    double dt_min, dt_max; // step sizes; dt_max 0: no limit
-    int64_t n_head, n_kv_head, attn_window;
-    double rope_base;
     double norm_eps;
     bool tie_embeddings;
     int64_t pad_vocab_multiple;
@@ -86,9 +79,5 @@ void dt_model_config_compare(struct dt_problems *problems, const struct dt_model
 static inline enum dt_dtype dt_model_frames_type(const struct dt_model_config *c) // of the array
 {
     return c->bytes.n > 0 ? DT_F32 : c->storage;
-}
-static inline int64_t dt_model_inner(const struct dt_model_config *c) // E
-{
-    return c->expand * c->d_model;
 }
 int64_t dt_model_padded_vocab(const struct dt_model_config *config);

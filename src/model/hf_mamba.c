@@ -1,15 +1,16 @@
 // transformers' MambaConfig. What only steers its own initialisation or generation is written but
 // not read.
 #include "model/hf_types.h"
+#include "model/mamba.h"
 
 static bool add_inner(cJSON *json, const char *name, const struct dt_model_config *config)
 {
-    return dt_json_add_int(json, name, dt_model_inner(config));
+    return dt_json_add_int(json, name, dt_mamba_inner(config));
 }
 
 static dt_status read(const struct dt_hf_file *file, struct dt_model_config *config)
 {
-    return dt_hf_check_derived(file, "intermediate_size", dt_model_inner(config),
+    return dt_hf_check_derived(file, "intermediate_size", dt_mamba_inner(config),
                                "expand * hidden_size");
 }
 

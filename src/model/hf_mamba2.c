@@ -1,13 +1,14 @@
 // transformers' Mamba2Config. What only steers its own initialisation or generation is written but
 // not read.
 #include "model/hf_types.h"
+#include "model/mamba.h"
 
 #include <math.h>
 #include <string.h>
 
 static int64_t heads(const struct dt_model_config *config)
 {
-    return dt_model_inner(config) / config->head_dim;
+    return dt_mamba_inner(config) / *(int64_t *)dt_model_field(config, "head_dim");
 }
 
 static bool add_heads(cJSON *json, const char *name, const struct dt_model_config *config)
@@ -17,11 +18,11 @@ static bool add_heads(cJSON *json, const char *name, const struct dt_model_confi
 
 static bool add_limits(cJSON *json, const char *name, const struct dt_model_config *config)
 {
-    if (config->dt_min == 0 && config->dt_max == 0)
+    const double *low = dt_model_field(config, "dt_min"), *high = dt_model_field(config, "dt_max");
+    if (*low == 0 && *high == 0)
         return true; // none is transformers' default
     char text[64];   // # keeps the point: floats are checked to be such
-    snprintf(text, sizeof text, "[%#.9g, %#.9g]", config->dt_min,
-             config->dt_max > 0 ? config->dt_max : 1e30);
+    snprintf(text, sizeof text, "[%#.9g, %#.9g]", *low, *high > 0 ? *high : 1e30);
     return cJSON_AddRawToObject(json, name, text);
 }
 
@@ -36,22 +37,22 @@ static bool read_limit(const cJSON *item, double *value)
 
 static dt_status read_limits(const struct dt_hf_file *file, struct dt_model_config *config)
 {
+    double *low = dt_model_field(config, "dt_min"), *high = dt_model_field(config, "dt_max");
     const cJSON *limits = cJSON_GetObjectItemCaseSensitive(file->json, "time_step_limit");
     if (!dt_json_has(file->json, "time_step_limit"))
         return DT_OK;
-    if (cJSON_GetArraySize(limits) != 2 ||
-        !read_limit(cJSON_GetArrayItem(limits, 0), &config->dt_min) ||
-        !read_limit(cJSON_GetArrayItem(limits, 1), &config->dt_max) ||
-        !(config->dt_min <= config->dt_max && config->dt_min < 1e30 && config->dt_max > 0))
+    if (cJSON_GetArraySize(limits) != 2 || !read_limit(cJSON_GetArrayItem(limits, 0), low) ||
+        !read_limit(cJSON_GetArrayItem(limits, 1), high) ||
+        !(*low <= *high && *low < 1e30 && *high > 0))
         return dt_json_reject(file->path, file->json, "time_step_limit",
                               "[smallest, largest] of step sizes");
-    config->dt_max = config->dt_max < 1e30 ? config->dt_max : 0;
+    *high = *high < 1e30 ? *high : 0;
     return DT_OK;
 }
 
 static dt_status read(const struct dt_hf_file *file, struct dt_model_config *config)
 {
-    DT_TRY(dt_hf_check_derived(file, "intermediate_size", dt_model_inner(config),
+    DT_TRY(dt_hf_check_derived(file, "intermediate_size", dt_mamba_inner(config),
                                "expand * hidden_size"));
     DT_TRY(
         dt_hf_check_derived(file, "num_heads", heads(config), "expand * hidden_size / head_dim"));

@@ -42,7 +42,8 @@ int dt_build_row(const struct dt_build *build, const struct dt_part *block, cons
 // "mixer.conv1d", which adds "conv_state" to the block's states.
 struct dt_linear dt_build_linear(const struct dt_build *build, struct dt_part *block,
                                  const char *name, int64_t in, int64_t out, double scale);
-struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block, int64_t channels);
+struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block, int64_t channels,
+                             int64_t taps);
 
 // Fields of some kinds, which are keys of [model] by these rows. They are relative to a struct of
 // `size` bytes of the kind's own, whose place dt_model_own gives; size 0: to struct

@@ -34,38 +34,57 @@ struct mamba {
 };
 
 static const struct dt_config_key shared_fields[] = {
-    DT_FIELD(WHOLE, struct dt_model_config, d_state, "16", 1, DT_SCAN_STATES_MAX, "SSM state size",
+    DT_FIELD(WHOLE, struct dt_mamba_values, d_state, "16", 1, DT_SCAN_STATES_MAX, "SSM state size",
              .json = "state_size"),
-    DT_FIELD(WHOLE, struct dt_model_config, d_conv, "4", 1, DT_CONV1D_TAPS_MAX, "conv kernel size",
+    DT_FIELD(WHOLE, struct dt_mamba_values, d_conv, "4", 1, DT_CONV1D_TAPS_MAX, "conv kernel size",
              .json = "conv_kernel"),
-    DT_FIELD(WHOLE, struct dt_model_config, expand, "2", 1, 64,
+    DT_FIELD(WHOLE, struct dt_mamba_values, expand, "2", 1, 64,
              "inner channels as a multiple of d_model", .json = "expand"),
     {0},
 };
-const struct dt_kind_keys dt_mamba_keys = {shared_fields, 0};
+const struct dt_kind_keys dt_mamba_keys = {shared_fields, sizeof(struct dt_mamba_values)};
+
+struct dt_mamba_values *dt_mamba_values(const struct dt_model_config *config)
+{
+    return dt_model_own(config, &dt_mamba_keys);
+}
+
+int64_t dt_mamba_inner(const struct dt_model_config *config)
+{
+    return dt_mamba_values(config)->expand * config->d_model;
+}
+
+struct values {
+    int64_t dt_rank;
+};
 
 static const struct dt_config_key fields[] = {
-    DT_FIELD(WHOLE, struct dt_model_config, dt_rank, "auto", 1, 0x1p20,
+    DT_FIELD(WHOLE, struct values, dt_rank, "auto", 1, 0x1p20,
              "rank of the step-size projection; auto: d_model / 16, rounded up",
              .auto_word = "auto", .auto_value = 0, .json = "time_step_rank"),
     {0},
 };
-static const struct dt_kind_keys keys = {fields, 0};
+static const struct dt_kind_keys keys = {fields, sizeof(struct values)};
+
+static struct values *values(const struct dt_model_config *config)
+{
+    return dt_model_own(config, &keys);
+}
 
 static void resolve(struct dt_model_config *config, int64_t length)
 {
     (void)length;
-    if (config->dt_rank == 0)
-        config->dt_rank = dt_ceil_div(config->d_model, 16);
+    if (values(config)->dt_rank == 0)
+        values(config)->dt_rank = dt_ceil_div(config->d_model, 16);
 }
 
 static dt_status check(const struct dt_model_config *config)
 {
-    return config->dt_rank <= dt_model_inner(config)
+    return values(config)->dt_rank <= dt_mamba_inner(config)
                ? DT_OK
                : DT_FAIL(DT_USER, "set it in the [model] section",
                          "model.dt_rank is %lld, more than expand * d_model = %lld",
-                         (long long)config->dt_rank, (long long)dt_model_inner(config));
+                         (long long)values(config)->dt_rank, (long long)dt_mamba_inner(config));
 }
 
 float dt_mamba_init_a_log(const struct dt_param *row, int64_t i, struct dt_philox *rng)
@@ -87,8 +106,8 @@ static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct mamba *m = (struct mamba *)part;
     const struct dt_model_config *config = build->config;
-    int64_t d = config->d_model, E = m->E = dt_model_inner(config), N = m->N = config->d_state,
-            R = m->R = config->dt_rank;
+    int64_t d = config->d_model, E = m->E = dt_mamba_inner(config),
+            N = m->N = dt_mamba_values(config)->d_state, R = m->R = values(config)->dt_rank;
     double deep = 1 / sqrt((double)(E * config->n_layer));
     m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
     m->a_log =
@@ -101,7 +120,8 @@ static void create(struct dt_part *part, const struct dt_build *build)
         dt_build_linear(build, part, "mixer.x_proj.weight", E, R + 2 * N, 1 / sqrt((double)E));
     m->x_proj.adds = true; // to the gradient of u, which the scan gives in part
     m->ssm_state = dt_build_state(build, part, "ssm_state", DT_F32, E * N);
-    m->conv = dt_build_conv(build, part, E); // after ssm_state: the order in memory
+    m->conv = dt_build_conv(
+        build, part, E, dt_mamba_values(config)->d_conv); // after ssm_state: the order in memory
     m->in_proj =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, 2 * E, 1 / sqrt((double)d));
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
@@ -232,7 +252,7 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass, stru
 // that backward.
 static double flops_per_token(const struct dt_model_config *config)
 {
-    return 3 * 9 * (double)dt_model_inner(config) * (double)config->d_state;
+    return 3 * 9 * (double)dt_mamba_inner(config) * (double)dt_mamba_values(config)->d_state;
 }
 
 const struct dt_block_kind dt_mamba_block = {

@@ -26,6 +26,7 @@ struct arrays {
 struct mamba2 {
     struct dt_part part;
     int64_t E, H, P, N, G, W, chunk;
+    float dt_min, dt_max;
     int reset;     // batch array
     int ssm_state; // [B, H, P, N] fp32
     struct dt_linear in_proj, out_proj;
@@ -37,44 +38,54 @@ struct mamba2 {
     float *rstd;             // [M, G] of the gated norm
 };
 
+struct values {
+    int64_t head_dim, n_groups;
+    double dt_min, dt_max; // step sizes; dt_max 0: no limit
+};
+
 static const struct dt_config_key fields[] = {
-    DT_FIELD(WHOLE, struct dt_model_config, head_dim, "auto", 1, DT_SSD_HEAD_MAX,
+    DT_FIELD(WHOLE, struct values, head_dim, "auto", 1, DT_SSD_HEAD_MAX,
              "channels of a head; auto: 64, or all inner channels if those are fewer",
              .auto_word = "auto", .auto_value = 0, .json = "head_dim"),
-    DT_FIELD(WHOLE, struct dt_model_config, n_groups, "auto", 1, 0x1p20,
+    DT_FIELD(WHOLE, struct values, n_groups, "auto", 1, 0x1p20,
              "groups of heads that share B and C; auto: 1", .auto_word = "auto", .auto_value = 0,
              .json = "n_groups"),
-    DT_FIELD(REAL, struct dt_model_config, dt_min, "0", 0, 1e30, "smallest step size",
-             .json = "dt_min"),
-    DT_FIELD(REAL, struct dt_model_config, dt_max, "0", 0, 1e30, "largest step size; 0: no limit",
+    DT_FIELD(REAL, struct values, dt_min, "0", 0, 1e30, "smallest step size", .json = "dt_min"),
+    DT_FIELD(REAL, struct values, dt_max, "0", 0, 1e30, "largest step size; 0: no limit",
              .json = "dt_max"),
     {0},
 };
-static const struct dt_kind_keys keys = {fields, 0};
+static const struct dt_kind_keys keys = {fields, sizeof(struct values)};
+
+static struct values *values(const struct dt_model_config *config)
+{
+    return dt_model_own(config, &keys);
+}
 
 static void resolve(struct dt_model_config *config, int64_t length)
 {
     (void)length;
-    if (config->head_dim == 0)
-        config->head_dim = dt_min_i64(64, dt_model_inner(config));
-    if (config->n_groups == 0)
-        config->n_groups = 1;
+    if (values(config)->head_dim == 0)
+        values(config)->head_dim = dt_min_i64(64, dt_mamba_inner(config));
+    if (values(config)->n_groups == 0)
+        values(config)->n_groups = 1;
 }
 
 static dt_status check(const struct dt_model_config *config)
 {
-    int64_t E = dt_model_inner(config), heads = E / config->head_dim;
-    if (E % config->head_dim != 0)
+    int64_t E = dt_mamba_inner(config), heads = E / values(config)->head_dim;
+    if (E % values(config)->head_dim != 0)
         return DT_FAIL(DT_USER, "set it in the [model] section",
                        "model.head_dim is %lld, which does not divide expand * d_model = %lld",
-                       (long long)config->head_dim, (long long)E);
-    if (heads % config->n_groups != 0)
+                       (long long)values(config)->head_dim, (long long)E);
+    if (heads % values(config)->n_groups != 0)
         return DT_FAIL(DT_USER, "set it in the [model] section",
                        "model.n_groups is %lld, which does not divide the %lld heads",
-                       (long long)config->n_groups, (long long)heads);
-    if (config->dt_max > 0 && config->dt_max < config->dt_min)
+                       (long long)values(config)->n_groups, (long long)heads);
+    if (values(config)->dt_max > 0 && values(config)->dt_max < values(config)->dt_min)
         return DT_FAIL(DT_USER, "set it in the [model] section",
-                       "model.dt_max is %g, less than dt_min = %g", config->dt_max, config->dt_min);
+                       "model.dt_max is %g, less than dt_min = %g", values(config)->dt_max,
+                       values(config)->dt_min);
     return DT_OK;
 }
 
@@ -89,9 +100,11 @@ static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct mamba2 *m = (struct mamba2 *)part;
     const struct dt_model_config *config = build->config;
-    int64_t d = config->d_model, E = m->E = dt_model_inner(config), P = m->P = config->head_dim,
-            N = m->N = config->d_state, G = m->G = config->n_groups, H = m->H = E / P,
-            W = m->W = E + 2 * G * N;
+    int64_t d = config->d_model, E = m->E = dt_mamba_inner(config),
+            P = m->P = values(config)->head_dim, N = m->N = dt_mamba_values(config)->d_state,
+            G = m->G = values(config)->n_groups, H = m->H = E / P, W = m->W = E + 2 * G * N;
+    m->dt_min = (float)values(config)->dt_min;
+    m->dt_max = values(config)->dt_max > 0 ? (float)values(config)->dt_max : INFINITY;
     double deep = 1 / sqrt((double)(E * config->n_layer));
     m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
     m->gated_norm = dt_build_row(build, part, "mixer.norm.weight", dt_init_one, 0, 1, &E);
@@ -99,7 +112,8 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->d_skip = dt_build_row(build, part, "mixer.D", dt_init_one, 0, 1, &H);
     m->dt_bias = dt_build_row(build, part, "mixer.dt_bias", dt_mamba_init_dt_bias, 0, 1, &H);
     m->ssm_state = dt_build_state(build, part, "ssm_state", DT_F32, E * N);
-    m->conv = dt_build_conv(build, part, W); // after ssm_state: the order in memory
+    m->conv = dt_build_conv(
+        build, part, W, dt_mamba_values(config)->d_conv); // after ssm_state: the order in memory
     m->in_proj =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, E + W + H, 1 / sqrt((double)d));
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
@@ -139,15 +153,14 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
 static struct dt_ssd_inputs ssd_inputs(const struct mamba2 *m, const struct arrays *a,
                                        const struct dt_pass *pass)
 {
-    const struct dt_model_config *config = pass->net->config;
     return (struct dt_ssd_inputs){
         .batch = pass->input.sequences,
         .length = pass->input.length,
         .heads = m->H,
         .groups = m->G,
         .chunk = m->chunk,
-        .dt_min = (float)config->dt_min,
-        .dt_max = config->dt_max > 0 ? (float)config->dt_max : INFINITY,
+        .dt_min = m->dt_min,
+        .dt_max = m->dt_max,
         .x = a->x,
         .dt = a->dt,
         .b = a->b,
@@ -254,7 +267,7 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass, stru
 // product for the input), twice that backward.
 static double flops_per_token(const struct dt_model_config *config)
 {
-    return 3 * 5 * (double)dt_model_inner(config) * (double)config->d_state;
+    return 3 * 5 * (double)dt_mamba_inner(config) * (double)dt_mamba_values(config)->d_state;
 }
 
 const struct dt_block_kind dt_mamba2_block = {

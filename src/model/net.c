@@ -69,9 +69,9 @@ struct dt_linear dt_build_linear(const struct dt_build *build, struct dt_part *b
     return (struct dt_linear){.row = row, .in = in, .out = out};
 }
 
-struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block, int64_t channels)
+struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block, int64_t channels,
+                             int64_t K)
 {
-    int64_t K = build->config->d_conv;
     double scale = 1 / sqrt((double)K);
     struct dt_conv conv = {.layer = block->layer, .taps = K};
     conv.weight = dt_build_row(build, block, "mixer.conv1d.weight", dt_init_uniform, scale, 3,

@@ -27,6 +27,7 @@ struct policy {
     int bias;
     int targets, mask;
     int64_t target_width;
+    float smoothing; // of labels
     // Where autoregressive [M, d + V padded] storage: h, x_0, x_1, …; their gradient.
     struct dt_view inputs, dinput;
     struct dt_view pre;         // [M, n · r] storage: of silu
@@ -35,14 +36,24 @@ struct policy {
     struct dt_view dlogits;     // [M, V padded] storage; the logits themselves in fp32
 };
 
+struct values {
+    bool autoregressive;
+    double label_smoothing;
+};
+
 static const struct dt_config_key fields[] = {
-    DT_FIELD(FLAG, struct dt_model_config, autoregressive, "false",
+    DT_FIELD(FLAG, struct values, autoregressive, "false",
              "condition each head on the targets of those before it", .json = "autoregressive"),
-    DT_FIELD(REAL, struct dt_model_config, label_smoothing, "0", 0, 0.999,
+    DT_FIELD(REAL, struct values, label_smoothing, "0", 0, 0.999,
              "fraction of categorical and bernoulli targets to spread evenly"),
     {0},
 };
-static const struct dt_kind_keys keys = {fields, 0};
+static const struct dt_kind_keys keys = {fields, sizeof(struct values)};
+
+static struct values *values(const struct dt_model_config *config)
+{
+    return dt_model_own(config, &keys);
+}
 
 static int64_t hidden_of(const struct dt_model_config *config)
 {
@@ -76,7 +87,7 @@ static void create_products(struct policy *p, const struct dt_build *build, int6
 static dt_status outputs(const struct dt_model_config *config, struct dt_outputs *outputs)
 {
     DT_TRY(dt_heads_parse(config->heads, outputs));
-    outputs->autoregressive = config->autoregressive;
+    outputs->autoregressive = values(config)->autoregressive;
     return DT_OK;
 }
 
@@ -85,6 +96,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     struct policy *p = (struct policy *)part;
     int64_t V = 0;
     p->outputs = *build->outputs;
+    p->smoothing = (float)values(build->config)->label_smoothing;
     for (int k = 0; k < p->outputs.n; k++) {
         p->first[k] = V;
         V += p->outputs.list[k].width;
@@ -123,8 +135,7 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     p->dpre = dt_plan_view(plan, logits, M, r, storage);
 }
 
-static struct dt_output_slice slice_of(const struct policy *p, int k,
-                                       const struct dt_model_config *config)
+static struct dt_output_slice slice_of(const struct policy *p, int k)
 {
     const struct dt_output *output = &p->outputs.list[k];
     return (struct dt_output_slice){.kind = output->type->loss,
@@ -132,7 +143,7 @@ static struct dt_output_slice slice_of(const struct policy *p, int k,
                                     .width = (int32_t)output->width,
                                     .target = (int32_t)output->target,
                                     .weight = (float)output->weight,
-                                    .smoothing = (float)config->label_smoothing};
+                                    .smoothing = p->smoothing};
 }
 
 // x_0 … x_{n-1} of some rows of the targets into the same of the inputs, [rows, d + …].
@@ -143,7 +154,7 @@ static dt_status encode(const struct policy *p, const struct dt_pass *pass, int 
     struct dt_encode_targets_args args = {
         .n = n, .targets = targets, .out = dt_view_cols(inputs, d, inputs.cols)};
     for (int k = 0; k < n; k++)
-        args.outputs[k] = slice_of(p, k, pass->net->config);
+        args.outputs[k] = slice_of(p, k);
     return n > 0 ? DT_RUN(pass, encode_targets, &args) : DT_OK;
 }
 
@@ -213,7 +224,7 @@ static dt_status losses(const struct policy *p, const struct dt_pass *pass, doub
                                                             : (struct dt_view){0},
                                        .sum = sum};
     for (int k = 0; k < p->outputs.n; k++)
-        args.outputs[k] = slice_of(p, k, pass->net->config);
+        args.outputs[k] = slice_of(p, k);
     return DT_RUN(pass, policy_loss, &args);
 }
 
@@ -259,8 +270,8 @@ static double flops_per_token(const struct dt_model_config *config)
     if (dt_heads_parse(config->heads, &outputs) != DT_OK)
         return 0;
     for (int k = 0; k < outputs.n; V += (double)outputs.list[k++].width)
-        weights += config->autoregressive ? r * (d + V + (double)outputs.list[k].width)
-                                          : d * (double)outputs.list[k].width;
+        weights += values(config)->autoregressive ? r * (d + V + (double)outputs.list[k].width)
+                                                  : d * (double)outputs.list[k].width;
     return 6 * weights;
 }
 

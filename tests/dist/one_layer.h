@@ -8,8 +8,8 @@ static inline struct dt_model *one_layer(const struct dt_backend *backend, int64
                                          int64_t vocab_size)
 {
     struct dt_model_config config = default_model("", d_model, vocab_size);
-    config.n_layer = config.expand = 1;
-    config.d_state = config.d_conv = 2;
+    config.n_layer = WHOLE_OF(config, expand) = 1;
+    WHOLE_OF(config, d_state) = WHOLE_OF(config, d_conv) = 2;
     struct dt_model *model = NULL;
     CHECK_OK(dt_model_create(backend, &config,
                              &(struct dt_model_shape){.sequences = 1, .length = 1}, &model));

@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "model/kinds.h"
 
+#include "default_model.h"
 #include "test.h"
 
 enum { B = 2, L = 7, WIDEST = SAMPLE_WIDTH };
@@ -22,16 +23,15 @@ static struct dt_model_config config_of(const char *stem, const char *layers, co
 {
     struct dt_model_config config = {.d_model = 8,
                                      .vocab_size = 11,
-                                     .d_state = 3,
-                                     .d_conv = 3,
-                                     .expand = 2,
                                      .norm_eps = 1e-5,
                                      .pad_vocab_multiple = 8,
                                      .frame_size = 5,
                                      .ids = "11 17",
-                                     .label_smoothing = strchr(head, ':') ? 0.1 : 0,
                                      .storage = DT_F32};
-    *(double *)dt_model_field(&config, "gain_start") = 0.75;
+    WHOLE_OF(config, d_state) = WHOLE_OF(config, d_conv) = 3;
+    WHOLE_OF(config, expand) = 2;
+    REAL_OF(config, label_smoothing) = strchr(head, ':') ? 0.1 : 0;
+    REAL_OF(config, gain_start) = 0.75;
     snprintf(config.stem, sizeof config.stem, "%s", stem);
     snprintf(config.layers, sizeof config.layers, "%s", layers);
     snprintf(config.heads, sizeof config.heads, "%s", head);
@@ -177,7 +177,7 @@ static void test_gradients(const char *stem, const char *layers, const char *hea
     bool ids = strcmp(stem, "ids") == 0;         // frames without numbers
     struct dt_model_config config = config_of(chained || ids ? "frames" : stem, layers, head);
     struct dt_model *model;
-    config.autoregressive = chained;
+    FLAG_OF(config, autoregressive) = chained;
     config.frame_size = ids ? 0 : config.frame_size;
     config.tie_embeddings = tied;
     config.recompute = recompute;
@@ -215,7 +215,7 @@ static void test_gradients(const char *stem, const char *layers, const char *hea
 static void test_state(int64_t taps)
 {
     struct dt_model_config config = config_of("tokens", "dense mamba dense mamba", "squares");
-    config.d_conv = taps;
+    WHOLE_OF(config, d_conv) = taps;
     struct dt_model *model;
     struct dt_model_state *state[3];
     must(dt_model_config_check(&config));
@@ -270,8 +270,8 @@ static void test_outputs(bool autoregressive)
 {
     const char *heads = "b:categorical*5 a:bernoulli*3@0.5 c:regression*2 e:categorical*2";
     struct dt_model_config config = config_of("frames", "dense mamba", heads);
-    config.autoregressive = autoregressive;
-    config.label_smoothing = 0;
+    FLAG_OF(config, autoregressive) = autoregressive;
+    REAL_OF(config, label_smoothing) = 0;
     struct dt_model *model;
     must(dt_model_config_check(&config));
     must(dt_model_create(&backend, &config, &(struct dt_model_shape){.sequences = B, .length = L},

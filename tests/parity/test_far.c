@@ -180,7 +180,7 @@ int main(void)
             check_model(tables[t], config);
             config = random_pass_config("frames", "mlp", "a:bernoulli*5 b:categorical*8 c:huber");
             config.storage = storage ? DT_BF16 : DT_F32;
-            config.autoregressive = true;
+            FLAG_OF(config, autoregressive) = true;
             check_model(tables[t], config);
         }
         check_embedding(tables[t]);

@@ -21,9 +21,9 @@ struct model_folder {
 static inline struct dt_model_config small_config(const char *layers, const char *heads)
 {
     struct dt_model_config config = default_model(layers, 40, heads[0] ? 0 : 37);
-    config.d_state = 5;
-    config.head_dim = 20;
-    config.attn_window = 30; // shorter than the sequences
+    WHOLE_OF(config, d_state) = 5;
+    WHOLE_OF(config, head_dim) = 20;
+    WHOLE_OF(config, attn_window) = 30; // shorter than the sequences
     if (heads[0]) {
         config.frame_size = 19;
         snprintf(config.ids, sizeof config.ids, "7 9");

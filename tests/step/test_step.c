@@ -305,7 +305,7 @@ static double weight_bytes(enum dt_dtype storage, bool int8)
     struct dt_memory_plan plan = {0};
     struct dt_backend cpu;
     double bytes = 0;
-    config.d_model = 256, config.head_dim = 64, config.storage = storage;
+    config.d_model = 256, WHOLE_OF(config, head_dim) = 64, config.storage = storage;
     CHECK_OK(dt_backend_open("cpu", 0, 1, &cpu));
     CHECK_OK(dt_model_plan(&cpu, &config, &shape, &plan));
     for (int i = 0; i < plan.n; i++)
@@ -370,7 +370,7 @@ int main(int argc, char **argv)
         every_promise(&config, layers);
         config = small_config(mixed, policy);
         every_promise(&config, mixed);
-        config.autoregressive = true;
+        FLAG_OF(config, autoregressive) = true;
         snprintf(name, sizeof name, "autoregressive %s", dt_block_kinds[i]->name);
         every_promise(&config, name);
     }

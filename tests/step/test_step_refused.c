@@ -372,7 +372,7 @@ static void out_of_memory(void)
     const struct dtrain_step_options options = {.streams = 1 << 20};
     dtrain_step *handle;
     char why[2048];
-    folder.config.attn_window = 1 << 12; // of no shape in the file: 1.4 TB of state
+    WHOLE_OF(folder.config, attn_window) = 1 << 12; // of no shape in the file: 1.4 TB of state
     write_model(&folder, "wide window");
     CHECK_INT(dtrain_step_open(folder.path, &options, &handle), DTRAIN_STEP_MACHINE);
     dtrain_step_error(why, sizeof why);
@@ -386,7 +386,7 @@ static void not_finite(const char *kind, bool autoregressive)
     char layers[64], what[96];
     snprintf(layers, sizeof layers, "mamba %s", kind);
     struct model_folder folder = {.config = small_config(layers, policy)};
-    folder.config.autoregressive = autoregressive;
+    FLAG_OF(folder.config, autoregressive) = autoregressive;
     write_model(&folder, layers);
     for (int32_t weights = DTRAIN_STEP_FP32; weights <= DTRAIN_STEP_INT8; weights++) {
         struct dtrain_step_info info;

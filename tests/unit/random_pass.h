@@ -16,10 +16,11 @@ static inline struct dt_model_config random_pass_config(const char *stem, const 
     struct dt_model_config c = default_model(layers, 24, 40);
     snprintf(c.stem, sizeof c.stem, "%s", stem);
     snprintf(c.heads, sizeof c.heads, "%s", heads);
-    c.frame_size = 16, c.attn_window = 8;
-    c.n_head = 3, c.n_kv_head = 1, c.head_dim = 8, c.n_groups = 2, c.d_state = 4;
-    *(int64_t *)dt_model_field(&c, "d_rnn") = 16;
-    *(int64_t *)dt_model_field(&c, "d_mlp") = 40;
+    c.frame_size = 16, WHOLE_OF(c, attn_window) = 8;
+    WHOLE_OF(c, n_head) = 3, WHOLE_OF(c, n_kv_head) = 1, WHOLE_OF(c, head_dim) = 8,
+                WHOLE_OF(c, n_groups) = 2, WHOLE_OF(c, d_state) = 4;
+    WHOLE_OF(c, d_rnn) = 16;
+    WHOLE_OF(c, d_mlp) = 40;
     CHECK_OK(dt_model_config_check(&c));
     return c;
 }

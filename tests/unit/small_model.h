@@ -31,7 +31,8 @@ static inline struct small_model small_model_make(bool tied)
     struct small_model model = {.config = default_model("", 12, 37)};
     struct dt_model_config *c = &model.config;
     c->n_layer = 1;
-    c->d_state = 5, c->d_conv = 3, c->expand = 3, c->norm_eps = 1.25e-6;
+    WHOLE_OF(*c, d_state) = 5, WHOLE_OF(*c, d_conv) = 3, WHOLE_OF(*c, expand) = 3,
+                 c->norm_eps = 1.25e-6;
     c->tie_embeddings = tied;
     CHECK_OK(dt_model_config_check(&model.config));
     CHECK_OK(dt_model_list(&model.config, &model.params, NULL));

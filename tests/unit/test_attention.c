@@ -7,7 +7,7 @@
 static struct dt_model_config make_config(void)
 {
     struct dt_model_config config = default_model("attention*2", 64, 10);
-    config.attn_window = 16;
+    WHOLE_OF(config, attn_window) = 16;
     return config;
 }
 
@@ -15,21 +15,21 @@ static void test_sizes(void)
 {
     struct dt_model_config config = make_config(), other;
     CHECK_OK(dt_model_config_check(&config));
-    CHECK_INT(config.n_head, 1);
-    CHECK_INT(config.n_kv_head, 1);
-    other = config, other.n_head = 5;
+    CHECK_INT(WHOLE_OF(config, n_head), 1);
+    CHECK_INT(WHOLE_OF(config, n_kv_head), 1);
+    other = config, WHOLE_OF(other, n_head) = 5;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER,
                 "model.n_head is 5; it must divide model.d_model = 64");
-    other = config, other.n_head = 64;
+    other = config, WHOLE_OF(other, n_head) = 64;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER,
                 "d_model / n_head = 1; it must be even and at most 256");
-    other = config, other.d_model = 514, other.n_head = 1;
+    other = config, other.d_model = 514, WHOLE_OF(other, n_head) = 1;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER,
                 "d_model / n_head = 514; it must be even and at most 256");
-    other = config, other.n_head = 8, other.n_kv_head = 3;
+    other = config, WHOLE_OF(other, n_head) = 8, WHOLE_OF(other, n_kv_head) = 3;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER,
                 "model.n_kv_head is 3; it must divide model.n_head = 8");
-    other = config, other.attn_window = 0;
+    other = config, WHOLE_OF(other, attn_window) = 0;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER, "model.attn_window is auto");
     strcpy(other.layers, "mamba"); // needs none
     other.n_layer = 1;
@@ -43,8 +43,8 @@ static double bytes_at(const struct dt_backend *backend, int64_t length, int64_t
     struct dt_model_config config = make_config();
     const struct dt_model_shape shape = {.sequences = 1, .length = length, .training = true};
     struct dt_memory_plan plan = {0};
-    config.attn_window = window;
-    config.n_head = heads, config.n_kv_head = groups;
+    WHOLE_OF(config, attn_window) = window;
+    WHOLE_OF(config, n_head) = heads, WHOLE_OF(config, n_kv_head) = groups;
     CHECK_OK(dt_model_plan(backend, &config, &shape, &plan));
     double bytes = 0;
     for (int i = 0; i < plan.n; i++)

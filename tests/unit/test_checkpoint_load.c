@@ -136,10 +136,10 @@ static void test_other_model(void)
     untied.config.d_model = 13;
     untied.config.n_layer = 2;
     untied.config.vocab_size = 38;
-    untied.config.d_state = 6;
-    untied.config.d_conv = 4;
-    untied.config.expand = 2;
-    untied.config.dt_rank = 9;
+    WHOLE_OF(untied.config, d_state) = 6;
+    WHOLE_OF(untied.config, d_conv) = 4;
+    WHOLE_OF(untied.config, expand) = 2;
+    WHOLE_OF(untied.config, dt_rank) = 9;
     CHECK_INT(load(in_scratch("one/step-00000007"), &untied, &state, &dataset, &got), DT_USER);
     CHECK_SAYS("model.d_model is 13, the checkpoint has 12");
     CHECK_SAYS("model.n_layer is 2, the checkpoint has 1");

@@ -1,6 +1,7 @@
 // Which fields of a model belong to which kinds: what a kind does not list changes nothing about a
 // model of it, and those without a default are asked for where a kind reads them.
 #include "base/text.h"
+#include "default_model.h"
 #include "job/job.h"
 #include "model/kinds.h"
 #include "test.h"
@@ -88,10 +89,10 @@ static void test_absent(void)
 {
     struct dt_model_config config = config_of("tokens", "gru", "lm");
     char kinds[DT_CONFIG_ALLOWED], common[DT_CONFIG_ALLOWED] = "";
-    CHECK_INT(*(int64_t *)dt_model_field(&config, "d_rnn"), 64);
-    CHECK_INT(config.n_head, 0);
-    CHECK_INT(config.dt_rank, 0);
-    config.n_head = 5, config.dt_rank = 1000;
+    CHECK_INT(WHOLE_OF(config, d_rnn), 64);
+    CHECK_INT(WHOLE_OF(config, n_head), 0);
+    CHECK_INT(WHOLE_OF(config, dt_rank), 0);
+    WHOLE_OF(config, n_head) = 5, WHOLE_OF(config, dt_rank) = 1000;
     CHECK_OK(dt_model_config_check(&config));
     strcpy(config.layers, "gru attention"), config.n_layer = 0;
     CHECK_FAILS(dt_model_config_check(&config), DT_USER, "model.n_head is 5");

@@ -67,7 +67,7 @@ static void check(struct dt_model_config config)
     double reported = dt_model_flops_per_token(&config);
     CHECK(fabs(reported - flops / ROWS) <= 1e-9 * reported,
           "%s, %s, %s, chained %d: %.0f FLOPs a token are reported, %.6f are computed", config.stem,
-          config.layers, config.heads, config.autoregressive, reported, flops / ROWS);
+          config.layers, config.heads, FLAG_OF(config, autoregressive), reported, flops / ROWS);
     random_pass_close(&p);
 }
 
@@ -100,7 +100,7 @@ static void run_counted(const char *layers, bool gated)
 {
     struct dt_model_config config = random_pass_config("tokens", layers, "lm");
     struct random_pass p;
-    *(bool *)dt_model_field(&config, "mlp_gated") = gated;
+    FLAG_OF(config, mlp_gated) = gated;
     random_pass_open(&p, 1);
 #define WRAP(name) p.op.name = count_##name;
     DT_OPS(WRAP)
@@ -194,14 +194,14 @@ int main(void)
     for (int i = 0; dt_block_kinds[i]; i++) {
         config = random_pass_config("tokens", dt_block_kinds[i]->name, "lm");
         check(config);
-        *(int64_t *)dt_model_field(&config, "d_rnn") = config.d_model;
-        *(bool *)dt_model_field(&config, "mlp_gated") = true;
+        WHOLE_OF(config, d_rnn) = config.d_model;
+        FLAG_OF(config, mlp_gated) = true;
         config.tie_embeddings = false;
         check(config);
     }
     config = random_pass_config("frames", "mlp mamba*2", heads);
     check(config);
-    config.autoregressive = true;
+    FLAG_OF(config, autoregressive) = true;
     check(config);
     check_costs();
     return test_end();

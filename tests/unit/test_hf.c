@@ -59,10 +59,10 @@ static void test_round_trip(const struct small_model *model)
     CHECK_INT(read.d_model, 12);
     CHECK_INT(read.n_layer, 1);
     CHECK_INT(read.vocab_size, 37);
-    CHECK_INT(read.d_state, 5);
-    CHECK_INT(read.d_conv, 3);
-    CHECK_INT(read.expand, 3);
-    CHECK_INT(read.dt_rank, 1);
+    CHECK_INT(WHOLE_OF(read, d_state), 5);
+    CHECK_INT(WHOLE_OF(read, d_conv), 3);
+    CHECK_INT(WHOLE_OF(read, expand), 3);
+    CHECK_INT(WHOLE_OF(read, dt_rank), 1);
     CHECK(read.norm_eps == 1.25e-6, "norm_eps is %g", read.norm_eps);
     CHECK_INT(read.tie_embeddings, is_tied);
     CHECK_INT(read.pad_vocab_multiple, 8);
@@ -130,10 +130,10 @@ static void test_config_defaults(void)
                           "\"time_step_rank\": \"auto\", \"state_size\": null, "
                           "\"unknown\": [1, 2]}",
                           &config));
-    CHECK_INT(config.d_state, 16);
-    CHECK_INT(config.d_conv, 4);
-    CHECK_INT(config.expand, 2);
-    CHECK_INT(config.dt_rank, 5);
+    CHECK_INT(WHOLE_OF(config, d_state), 16);
+    CHECK_INT(WHOLE_OF(config, d_conv), 4);
+    CHECK_INT(WHOLE_OF(config, expand), 2);
+    CHECK_INT(WHOLE_OF(config, dt_rank), 5);
     CHECK_INT(config.tie_embeddings, true);
     CHECK(config.norm_eps == 1e-5, "norm_eps is %g", config.norm_eps);
 }
@@ -202,11 +202,12 @@ static void test_config_mamba2(void)
                  limits[i]);
         CHECK_OK(parse_config(text, &config));
         CHECK_STR(config.layers, "mamba2*3");
-        CHECK_INT(config.d_state, 128);
-        CHECK_INT(config.n_groups, 8);
-        CHECK_INT(config.head_dim, 16);
+        CHECK_INT(WHOLE_OF(config, d_state), 128);
+        CHECK_INT(WHOLE_OF(config, n_groups), 8);
+        CHECK_INT(WHOLE_OF(config, head_dim), 16);
         CHECK_INT(config.tie_embeddings, false);
-        CHECK(config.dt_max == (i < 2 ? 0.0 : 0.5), "%s: %g", limits[i], config.dt_max);
+        CHECK(REAL_OF(config, dt_max) == (i < 2 ? 0.0 : 0.5), "%s: %g", limits[i],
+              REAL_OF(config, dt_max));
         CHECK_OK(dt_hf_config_text(&config, &written));
         CHECK(strstr(written, "Mamba2ForCausalLM") && strstr(written, "\"num_heads\":\t8"), "%s",
               written);

@@ -300,7 +300,7 @@ static void test_published_size(void)
 static void test_published_mamba2(void)
 {
     struct dt_model_config config = default_model("mamba2*24", 768, 50288);
-    config.d_state = 128;
+    WHOLE_OF(config, d_state) = 128;
     config.pad_vocab_multiple = 16;
     struct dt_params params = {0};
     float least = INFINITY, most = 0;
@@ -326,18 +326,18 @@ static void test_mamba2(void)
 {
     struct dt_model_config config = default_model("mamba2*2", 96, 19), other;
     CHECK_OK(dt_model_config_check(&config));
-    CHECK_INT(config.head_dim, 64);
-    CHECK_INT(config.n_groups, 1);
-    other = config, other.d_model = 24, other.head_dim = 0;
+    CHECK_INT(WHOLE_OF(config, head_dim), 64);
+    CHECK_INT(WHOLE_OF(config, n_groups), 1);
+    other = config, other.d_model = 24, WHOLE_OF(other, head_dim) = 0;
     CHECK_OK(dt_model_config_check(&other));
-    CHECK_INT(other.head_dim, 48);
-    other = config, other.head_dim = 50;
+    CHECK_INT(WHOLE_OF(other, head_dim), 48);
+    other = config, WHOLE_OF(other, head_dim) = 50;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER,
                 "model.head_dim is 50, which does not divide expand * d_model = 192");
-    other = config, other.n_groups = 2;
+    other = config, WHOLE_OF(other, n_groups) = 2;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER,
                 "model.n_groups is 2, which does not divide the 3 heads");
-    other = config, other.dt_min = 1, other.dt_max = 0.5;
+    other = config, REAL_OF(other, dt_min) = 1, REAL_OF(other, dt_max) = 0.5;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER, "model.dt_max is 0.5, less than dt_min");
 }
 

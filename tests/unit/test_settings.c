@@ -1,5 +1,6 @@
 // The key table of dtrain: its defaults, its choices against the enums, what is not implemented
 // yet, the checks between keys, and that a resolved configuration reads back to the same settings.
+#include "default_model.h"
 #include "job/settings.h"
 #include "test.h"
 
@@ -69,10 +70,10 @@ static void test_defaults(void)
     CHECK_INT(s.run.precision, DT_PRECISION_AUTO);
     CHECK_INT(s.run.cuda_graph, DT_TOGGLE_AUTO);
     CHECK_INT(s.run.share_device, false);
-    CHECK_INT(s.model.d_state, 16);
-    CHECK_INT(s.model.d_conv, 4);
-    CHECK_INT(s.model.expand, 2);
-    CHECK_INT(s.model.dt_rank, 0);
+    CHECK_INT(WHOLE_OF(s.model, d_state), 16);
+    CHECK_INT(WHOLE_OF(s.model, d_conv), 4);
+    CHECK_INT(WHOLE_OF(s.model, expand), 2);
+    CHECK_INT(WHOLE_OF(s.model, dt_rank), 0);
     CHECK(s.model.norm_eps == 1e-5, "norm_eps");
     CHECK_INT(s.model.tie_embeddings, true);
     CHECK_INT(s.model.pad_vocab_multiple, 8);
