@@ -35,25 +35,19 @@ struct values {
 };
 
 static const struct dt_config_key fields[] = {
-    DT_FIELD(WHOLE, struct values, n_head, "auto", 1, 65536,
-             "heads; auto: d_model / 64, at least 1", .auto_word = "auto", .auto_value = 0,
-             .json = "num_attention_heads"),
-    DT_FIELD(WHOLE, struct values, n_kv_head, "auto", 1, 65536,
-             "heads of keys and values, each shared by n_head / n_kv_head; auto: n_head",
-             .auto_word = "auto", .auto_value = 0, .json = "num_key_value_heads"),
-    DT_FIELD(WHOLE, struct values, attn_window, "auto", 1, DT_ATTENTION_WINDOW_MAX,
-             "positions that each one attends to, itself included; auto: data.seq_len",
-             .auto_word = "auto", .auto_value = 0, .json = "sliding_window"),
+    DT_FIELD_AUTO(struct values, n_head, 1, 65536, "heads; auto: d_model / 64, at least 1",
+                  .json = "num_attention_heads"),
+    DT_FIELD_AUTO(struct values, n_kv_head, 1, 65536,
+                  "heads of keys and values, each shared by n_head / n_kv_head; auto: n_head",
+                  .json = "num_key_value_heads"),
+    DT_FIELD_AUTO(struct values, attn_window, 1, DT_ATTENTION_WINDOW_MAX,
+                  "positions that each one attends to, itself included; auto: data.seq_len",
+                  .json = "sliding_window"),
     DT_FIELD(REAL, struct values, rope_base, "10000", 0, 1e12,
              "base of the rotary position embedding; 0: none", .json = "rope_theta"),
     {0},
 };
-static const struct dt_kind_keys keys = {fields, sizeof(struct values)};
-
-static struct values *values(const struct dt_model_config *config)
-{
-    return dt_model_own(config, &keys);
-}
+DT_KIND_VALUES(values)
 
 // A fresh model sees as far as a training window reaches; a saved one has a number: the size of its
 // state.

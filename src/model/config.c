@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "model/kinds.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 int64_t dt_model_padded_vocab(const struct dt_model_config *config)
@@ -79,58 +80,66 @@ static dt_status find_kinds(const struct dt_model_config *config, struct kinds_u
 }
 
 static const struct dt_kind *const *const tables[] = {dt_stem_kinds, dt_block_kinds, dt_head_kinds};
-enum { TABLES = sizeof tables / sizeof *tables, KEYS_MAX = 128 };
+enum { TABLES = sizeof tables / sizeof *tables, KEYS_MAX = 128, LISTS_MAX = 32 };
 
-// Each list of fields once, in the order of the kinds: the i-th, with the place of its struct in
-// dt_model_config; NULL after the last.
-static const struct dt_kind_keys *keys_at(int i, size_t *offset)
+// All keys, and where the struct of each list of a kind is in dt_model_config.
+struct fields {
+    struct dt_config_key keys[KEYS_MAX];
+    int n_lists;
+    const struct dt_kind_keys *lists[LISTS_MAX];
+    size_t places[LISTS_MAX];
+};
+
+// Adds a list, unless another kind has it too.
+static void add_list(struct fields *f, const struct dt_kind_keys *list, int *n, size_t *end)
 {
-    const struct dt_kind_keys *seen[KEYS_MAX];
-    size_t at = offsetof(struct dt_model_config, own);
-    int n = 0;
-    for (int t = 0; t < TABLES; t++)
-        for (const struct dt_kind *const *kind = tables[t]; *kind; kind++)
-            for (int k = 0; k < DT_KIND_KEYS && (*kind)->keys[k]; k++) {
-                const struct dt_kind_keys *keys = (*kind)->keys[k];
-                int same = 0;
-                while (same < n && seen[same] != keys)
-                    same++;
-                if (same < n)
-                    continue;
-                *offset = keys->size > 0 ? at : 0;
-                if (n == i)
-                    return keys;
-                seen[n++] = keys;
-                at = dt_round_up(at + keys->size, 8);
-            }
-    return NULL;
+    for (int i = 0; i < f->n_lists; i++)
+        if (f->lists[i] == list)
+            return;
+    size_t place = list->size > 0 ? *end : 0;
+    f->lists[f->n_lists] = list;
+    f->places[f->n_lists++] = place;
+    *end = dt_round_up(*end + list->size, 8);
+    for (const struct dt_config_key *key = list->rows; key->name; key++) {
+        f->keys[*n] = *key;
+        f->keys[(*n)++].offset += place;
+    }
+    if (f->n_lists == LISTS_MAX || *n >= KEYS_MAX - 16 ||
+        *end > offsetof(struct dt_model_config, own) + sizeof((struct dt_model_config *)0)->own) {
+        fputs("bug: the kinds have more fields than dt_model_config has room for\n", stderr);
+        abort();
+    }
 }
 
-void *dt_model_own(const struct dt_model_config *config, const struct dt_kind_keys *keys)
+static const struct fields *model_fields(void)
 {
-    size_t offset = 0;
-    for (int i = 0; keys_at(i, &offset) != keys;)
-        i++;
-    return (char *)config + offset;
+    static struct fields f;
+    size_t end = offsetof(struct dt_model_config, own);
+    int n = 1;
+    if (f.keys[0].name)
+        return &f; // the first row is written last
+    for (const struct dt_config_key *key = dt_model_fields + 1; key->name; key++)
+        f.keys[n++] = *key;
+    for (int t = 0; t < TABLES; t++)
+        for (const struct dt_kind *const *kind = tables[t]; *kind; kind++)
+            for (int k = 0; k < DT_KIND_KEYS && (*kind)->keys[k]; k++)
+                add_list(&f, (*kind)->keys[k], &n, &end);
+    f.keys[0] = dt_model_fields[0];
+    return &f;
 }
 
 const struct dt_config_key *dt_model_keys(void)
 {
-    static struct dt_config_key all[KEYS_MAX];
-    const struct dt_kind_keys *keys;
-    int n = 0;
-    size_t offset;
-    if (all[0].name)
-        return all; // the first row is written last
-    for (const struct dt_config_key *key = dt_model_fields + 1; key->name; key++)
-        all[++n] = *key;
-    for (int i = 0; (keys = keys_at(i, &offset)); i++)
-        for (const struct dt_config_key *key = keys->rows; key->name; key++) {
-            all[++n] = *key;
-            all[n].offset += offset;
-        }
-    all[0] = dt_model_fields[0];
-    return all;
+    return model_fields()->keys;
+}
+
+void *dt_model_own(const struct dt_model_config *config, const struct dt_kind_keys *keys)
+{
+    const struct fields *f = model_fields();
+    int i = 0;
+    while (f->lists[i] != keys)
+        i++;
+    return (char *)config + f->places[i];
 }
 
 void *dt_model_field(const struct dt_model_config *config, const char *name)

@@ -23,9 +23,8 @@ struct frames {
 };
 
 static const struct dt_config_key fields[] = {
-    DT_FIELD(WHOLE, struct dt_model_config, frame_size, "auto", 1, 0x1p20,
-             "numbers per frame; auto: from the data", .auto_word = "auto", .auto_value = 0,
-             .json = "frame_size"),
+    DT_FIELD_AUTO(struct dt_model_config, frame_size, 1, 0x1p20,
+                  "numbers per frame; auto: from the data", .json = "frame_size"),
     DT_FIELD(WORDS, struct dt_model_config, ids, "",
              "embedding table sizes of the id columns; empty: from data.inputs", .json = "ids"),
     {0},

@@ -54,8 +54,19 @@ struct dt_kind_keys {
 };
 enum { DT_KIND_KEYS = 3 };
 void *dt_model_own(const struct dt_model_config *config, const struct dt_kind_keys *keys);
-// A row: DT_FIELD(WHOLE, struct values, d_rnn, "auto", 1, 0x1p20, "hidden size", …).
+// Rows, such as DT_FIELD(REAL, struct values, rope_base, "10000", 0, 1e12, "base …"); and of a
+// whole number where `auto` is 0.
 #define DT_FIELD(kind, object, field, ...) DT_CONFIG_##kind(object, field, #field, __VA_ARGS__)
+#define DT_FIELD_AUTO(object, field, low, high, ...)                                               \
+    DT_FIELD(WHOLE, object, field, "auto", low, high, __VA_ARGS__, .auto_word = "auto",            \
+             .auto_value = 0)
+// The list `keys` of the rows `fields`, and values(config), the struct that they describe.
+#define DT_KIND_VALUES(values)                                                                     \
+    static const struct dt_kind_keys keys = {fields, sizeof(struct values)};                       \
+    static struct values *values(const struct dt_model_config *config)                             \
+    {                                                                                              \
+        return dt_model_own(config, &keys);                                                        \
+    }
 extern const struct dt_kind_keys dt_vocabulary_keys; // tokens.c: of what reads or predicts tokens
 
 // What all kinds have. Functions may be NULL where there is nothing to do.

@@ -59,17 +59,12 @@ struct values {
 };
 
 static const struct dt_config_key fields[] = {
-    DT_FIELD(WHOLE, struct values, dt_rank, "auto", 1, 0x1p20,
-             "rank of the step-size projection; auto: d_model / 16, rounded up",
-             .auto_word = "auto", .auto_value = 0, .json = "time_step_rank"),
+    DT_FIELD_AUTO(struct values, dt_rank, 1, 0x1p20,
+                  "rank of the step-size projection; auto: d_model / 16, rounded up",
+                  .json = "time_step_rank"),
     {0},
 };
-static const struct dt_kind_keys keys = {fields, sizeof(struct values)};
-
-static struct values *values(const struct dt_model_config *config)
-{
-    return dt_model_own(config, &keys);
-}
+DT_KIND_VALUES(values)
 
 static void resolve(struct dt_model_config *config, int64_t length)
 {

@@ -44,23 +44,17 @@ struct values {
 };
 
 static const struct dt_config_key fields[] = {
-    DT_FIELD(WHOLE, struct values, head_dim, "auto", 1, DT_SSD_HEAD_MAX,
-             "channels of a head; auto: 64, or all inner channels if those are fewer",
-             .auto_word = "auto", .auto_value = 0, .json = "head_dim"),
-    DT_FIELD(WHOLE, struct values, n_groups, "auto", 1, 0x1p20,
-             "groups of heads that share B and C; auto: 1", .auto_word = "auto", .auto_value = 0,
-             .json = "n_groups"),
+    DT_FIELD_AUTO(struct values, head_dim, 1, DT_SSD_HEAD_MAX,
+                  "channels of a head; auto: 64, or all inner channels if those are fewer",
+                  .json = "head_dim"),
+    DT_FIELD_AUTO(struct values, n_groups, 1, 0x1p20, "groups of heads that share B and C; auto: 1",
+                  .json = "n_groups"),
     DT_FIELD(REAL, struct values, dt_min, "0", 0, 1e30, "smallest step size", .json = "dt_min"),
     DT_FIELD(REAL, struct values, dt_max, "0", 0, 1e30, "largest step size; 0: no limit",
              .json = "dt_max"),
     {0},
 };
-static const struct dt_kind_keys keys = {fields, sizeof(struct values)};
-
-static struct values *values(const struct dt_model_config *config)
-{
-    return dt_model_own(config, &keys);
-}
+DT_KIND_VALUES(values)
 
 static void resolve(struct dt_model_config *config, int64_t length)
 {

@@ -30,19 +30,14 @@ struct values {
 };
 
 static const struct dt_config_key fields[] = {
-    DT_FIELD(WHOLE, struct values, d_mlp, "auto", 1, 0x1p22,
-             "inner channels; auto: 4 d_model, gated: 8/3 d_model, rounded up to 8",
-             .auto_word = "auto", .auto_value = 0, .json = "d_mlp"),
+    DT_FIELD_AUTO(struct values, d_mlp, 1, 0x1p22,
+                  "inner channels; auto: 4 d_model, gated: 8/3 d_model, rounded up to 8",
+                  .json = "d_mlp"),
     DT_FIELD(FLAG, struct values, mlp_gated, "true",
              "down(silu(gate(x)) * up(x)); false: down(silu(up(x)))", .json = "mlp_gated"),
     {0},
 };
-static const struct dt_kind_keys keys = {fields, sizeof(struct values)};
-
-static struct values *values(const struct dt_model_config *config)
-{
-    return dt_model_own(config, &keys);
-}
+DT_KIND_VALUES(values)
 
 static void resolve(struct dt_model_config *config, int64_t length)
 {

@@ -48,12 +48,7 @@ static const struct dt_config_key fields[] = {
              "fraction of categorical and bernoulli targets to spread evenly"),
     {0},
 };
-static const struct dt_kind_keys keys = {fields, sizeof(struct values)};
-
-static struct values *values(const struct dt_model_config *config)
-{
-    return dt_model_own(config, &keys);
-}
+DT_KIND_VALUES(values)
 
 static int64_t hidden_of(const struct dt_model_config *config)
 {

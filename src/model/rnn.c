@@ -32,16 +32,10 @@ struct values {
 };
 
 static const struct dt_config_key fields[] = {
-    DT_FIELD(WHOLE, struct values, d_rnn, "auto", 1, 0x1p20, "hidden size; auto: d_model",
-             .auto_word = "auto", .auto_value = 0, .json = "d_rnn"),
+    DT_FIELD_AUTO(struct values, d_rnn, 1, 0x1p20, "hidden size; auto: d_model", .json = "d_rnn"),
     {0},
 };
-static const struct dt_kind_keys keys = {fields, sizeof(struct values)};
-
-static struct values *values(const struct dt_model_config *config)
-{
-    return dt_model_own(config, &keys);
-}
+DT_KIND_VALUES(values)
 
 static void resolve(struct dt_model_config *config, int64_t length)
 {

@@ -17,12 +17,7 @@ static const struct dt_config_key fields[] = {
              .json = "gain_start"),
     {0},
 };
-static const struct dt_kind_keys keys = {fields, sizeof(struct values)};
-
-static struct values *values(const struct dt_model_config *config)
-{
-    return dt_model_own(config, &keys);
-}
+DT_KIND_VALUES(values)
 
 static dt_status check(const struct dt_model_config *config)
 {
