@@ -332,10 +332,21 @@ static void test_split_optimizer(void)
     CHECK_OK(load_split());
     check_same(&small, &loaded);
     // Row 1's m: a hole, elements twice, none at the end.
-    const struct spoil spoils[] = {{7, 1, 0, 0}, {7, -1, 0, 0}, {6, 0, -1, 0}};
+    const struct dt_param *row = &small.params.rows[1];
+    const struct {
+        struct spoil spoil;
+        bool twice;
+        int64_t element;
+    } spoils[] = {{{7, 1, 0, 0}, false, row->file_count / 3},
+                  {{7, -1, 0, 0}, true, row->file_count / 3 - 1},
+                  {{6, 0, -1, 0}, false, row->file_count - 1}};
     for (int i = 0; i < 3; i++) {
-        write_split(spoils[i]);
-        CHECK_FAILS(load_split(), DT_USER, "leave out or repeat");
+        char says[256];
+        snprintf(says, sizeof says, "%selement %" PRId64 " of exp_avg.%s%s",
+                 spoils[i].twice ? "duplicate " : "", spoils[i].element, row->name,
+                 spoils[i].twice ? "" : " is missing");
+        write_split(spoils[i].spoil);
+        CHECK_FAILS(load_split(), DT_USER, says);
     }
     // All files have a stamp, or, of an older dtrain, none.
     for (unsigned stamped = 0; stamped < 8; stamped++) {

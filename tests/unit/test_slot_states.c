@@ -146,8 +146,8 @@ static void test_refusals(void)
     struct dt_manifest manifest, none = {0};
     write_states(&manifest, SLOTS, 4, true);
     refuse(&none, make(SLOTS, 4, true), "lacks");
-    refuse(&manifest, make(2 * SLOTS, 4, true), "lacks slot 12 of layers.0.conv_state");
-    refuse(&manifest, make(SLOTS - 4, 4, true), "is not a carried state of this model (8 slots)");
+    refuse(&manifest, make(2 * SLOTS, 4, true), "slot 12 of layers.0.conv_state is missing");
+    refuse(&manifest, make(SLOTS - 4, 4, true), "ends after the tensor's 8 slots");
     struct dt_slot_states s = make(SLOTS, 4, true);
     s.arrays[1].width = 4;
     refuse(&manifest, s, "must be fp32 of shape [4, 4]");
@@ -168,11 +168,13 @@ static void test_refusals(void)
         {{"layers.1.position[5:12]", "layers.1.position[0:5]", NULL}, NULL},
         {{"layers.1.position[0:5]", "layers.1.position[4:12]", NULL},
          "duplicate slot 4 of layers.1.position"},
-        {{"layers.1.position[0:5]", "layers.1.position[6:12]", NULL}, "lacks slot 5"},
-        {{"layers.1.position[0:13]", NULL}, "is not a carried state"},
-        {{"layers.1.position[-1:12]", NULL}, "is not a carried state"},
-        {{"layers.1.position[3:3]", NULL}, "is not a carried state"},
-        {{"layers.1.position[0:012]", NULL}, "is not a carried state"},
+        {{"layers.1.position[0:5]", "layers.1.position[6:12]", NULL},
+         "slot 5 of layers.1.position is missing"},
+        {{"layers.1.position[0:13]", NULL},
+         "layers.1.position[0:13] ends after the tensor's 12 slots"},
+        {{"layers.1.position[-1:12]", NULL}, "is not a range of this model's carried states"},
+        {{"layers.1.position[3:3]", NULL}, "is not a range of this model's carried states"},
+        {{"layers.1.position[0:012]", NULL}, "is not a range of this model's carried states"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         put_ranges(cases[i].names, cases[i].names[1] ? 2 : 1);
