@@ -1,26 +1,15 @@
-// Sums in the order DT_SUM_TREE, as the communication thread progresses them: step l adds the sums
-// of ranks that differ in bit l of their number, from bit 0 on, so every element is summed by the
-// same binary tree whichever rank holds it. Vectors are halved on the way (recursive halving
-// [Thakur, Rabenseifner & Gropp 2005], here from the nearest rank to the farthest): each of two
-// ranks keeps one half. An all-reduce then goes back by the same steps. A reduce-scatter halves its
-// set of blocks by the bits of their numbers, so that block `rank` is what remains.
+// Sums in the order DT_SUM_TREE between hosts: the communication thread carries out the schedule of
+// sum_tree.h, a step of a ring at a time. A reduce-scatter halves its blocks in the order of their
+// numbers with the bits reversed, so that block `rank` is what remains; the blocks of a half then
+// lie at equal distances, and travel as one message.
 #include "comm/comm_mpi.h"
-
-#include "base/round.h"
+#include "comm/sum_tree.h"
 
 // Elements of the owner's data: `runs` of n.
 struct part {
     int64_t first, n, stride;
     int runs;
 };
-
-static int levels(const struct mpi_comm *mpi)
-{
-    int n = 0;
-    while (1 << n < mpi->base.info.size)
-        n++;
-    return n;
-}
 
 // Small pieces are not halved: half as many messages.
 static bool is_whole(const struct mpi_ring *ring)
@@ -37,44 +26,43 @@ int64_t dt_mpi_tree_most(const struct mpi_comm *mpi, const struct dt_request *re
     return in_blocks ? dt_max_i64(most / mpi->base.info.size, 1) : most;
 }
 
+static struct dt_sum_tree tree_of(const struct mpi_comm *mpi, const struct mpi_ring *ring)
+{
+    const struct dt_comm_info *info = &mpi->base.info;
+    bool in_blocks = ring->owner->call.operation == DT_REDUCE_SCATTER;
+    return (struct dt_sum_tree){
+        .rank = info->rank,
+        .levels = dt_tree_levels(info->size),
+        .halves = !is_whole(ring),
+        .all = in_blocks ? (struct dt_span){0, info->size}
+                         : (struct dt_span){ring->first, ring->first + ring->count}};
+}
+
 int dt_mpi_tree_steps(const struct mpi_comm *mpi, const struct mpi_ring *ring)
 {
-    bool halves = ring->owner->call.operation == DT_ALLREDUCE && !is_whole(ring);
-    return halves ? 2 * levels(mpi) : levels(mpi);
+    struct dt_sum_tree tree = tree_of(mpi, ring);
+    bool back = ring->owner->call.operation == DT_ALLREDUCE && tree.halves;
+    return back ? 2 * tree.levels : tree.levels;
 }
 
-static bool is_reducing(const struct mpi_comm *mpi, const struct mpi_ring *ring)
+static struct dt_tree_step step_of(const struct mpi_comm *mpi, const struct mpi_ring *ring)
 {
-    return ring->step < levels(mpi);
+    struct dt_sum_tree tree = tree_of(mpi, ring);
+    return dt_tree_step(&tree, ring->step);
 }
 
-// The bit in which this rank and its peer of the step differ.
-static int level_of(const struct mpi_comm *mpi, const struct mpi_ring *ring)
+static struct part part_of(const struct mpi_comm *mpi, const struct mpi_ring *ring,
+                           struct dt_span span)
 {
-    return is_reducing(mpi, ring) ? ring->step : ring->end - 1 - ring->step;
-}
-
-// What `rank` keeps after the halving of a level.
-static struct part part_of(const struct mpi_comm *mpi, const struct mpi_ring *ring, int rank,
-                           int level)
-{
-    struct part part = {.first = ring->first, .n = ring->count, .runs = 1};
-    if (is_whole(ring))
-        return part;
-    if (ring->owner->call.operation == DT_REDUCE_SCATTER) { // blocks that agree in the bits so far
-        int step = 2 << level;
-        part.first += rank % step * ring->owner->call.count;
-        part.stride = step * ring->owner->call.count;
-        part.runs = mpi->base.info.size / step;
-        return part;
-    }
-    for (int l = 0; l <= level; l++) {
-        int64_t low = part.n - part.n / 2;
-        bool high = rank >> l & 1;
-        part.first += high ? low : 0;
-        part.n = high ? part.n - low : low;
-    }
-    return part;
+    int64_t n = span.end - span.first, count = ring->owner->call.count;
+    int size = mpi->base.info.size;
+    if (ring->owner->call.operation != DT_REDUCE_SCATTER)
+        return (struct part){.first = span.first, .n = n, .runs = 1};
+    int block = dt_tree_reversed((int)span.first, dt_tree_levels(size));
+    return (struct part){.first = ring->first + block * count,
+                         .n = ring->count,
+                         .stride = size / n * count,
+                         .runs = (int)n};
 }
 
 static char *address(const struct mpi_ring *ring, const struct part *part, int run)
@@ -104,22 +92,23 @@ static int send(struct mpi_comm *mpi, struct mpi_ring *ring, const struct part *
 
 int dt_mpi_tree_post(struct mpi_comm *mpi, struct mpi_ring *ring)
 {
-    int level = level_of(mpi, ring), rank = mpi->base.info.rank, peer = rank ^ 1 << level;
-    struct part mine = part_of(mpi, ring, rank, level), theirs = part_of(mpi, ring, peer, level);
-    bool reducing = is_reducing(mpi, ring);
-    const struct part *in = reducing ? &mine : &theirs, *out = reducing ? &theirs : &mine;
-    void *place = reducing ? mpi->scratch[ring - mpi->rings] : address(ring, in, 0);
+    struct dt_tree_step step = step_of(mpi, ring);
+    struct part mine = part_of(mpi, ring, step.mine), theirs = part_of(mpi, ring, step.theirs);
+    const struct part *in = step.adds ? &mine : &theirs, *out = step.adds ? &theirs : &mine;
+    void *place = step.adds ? mpi->scratch[ring - mpi->rings] : address(ring, in, 0);
     int bytes = (int)(in->runs * in->n * ring->owner->element_bytes);
-    int code = MPI_Irecv(place, bytes, MPI_BYTE, peer, ring->tag, mpi->ring_world, &ring->mpi[0]);
-    return code == MPI_SUCCESS ? send(mpi, ring, out, peer) : code;
+    int code =
+        MPI_Irecv(place, bytes, MPI_BYTE, step.peer, ring->tag, mpi->ring_world, &ring->mpi[0]);
+    return code == MPI_SUCCESS ? send(mpi, ring, out, step.peer) : code;
 }
 
 int dt_mpi_tree_finish(struct mpi_comm *mpi, struct mpi_ring *ring)
 {
-    struct part mine = part_of(mpi, ring, mpi->base.info.rank, level_of(mpi, ring));
+    struct dt_tree_step step = step_of(mpi, ring);
+    struct part mine = part_of(mpi, ring, step.mine);
     int64_t bytes = mine.n * ring->owner->element_bytes;
     int code = MPI_SUCCESS;
-    for (int run = 0; is_reducing(mpi, ring) && run < mine.runs && code == MPI_SUCCESS; run++)
+    for (int run = 0; step.adds && run < mine.runs && code == MPI_SUCCESS; run++)
         code = dt_mpi_add(mpi, ring, mpi->scratch[ring - mpi->rings] + run * bytes,
                           address(ring, &mine, run), bytes);
     return code;

@@ -1,17 +1,11 @@
 // A binary counter whose digits are arenas of gradients.
 #include "train/micro_tree.h"
 
-static int levels_of(int64_t micro_batches)
-{
-    int levels = 0;
-    while (INT64_C(1) << levels < micro_batches)
-        levels++;
-    return levels;
-}
+#include "comm/sum_tree.h"
 
 int64_t dt_micro_tree_bytes(int64_t elements, int64_t micro_batches)
 {
-    return levels_of(micro_batches) * elements * (int64_t)sizeof(float);
+    return dt_tree_levels(micro_batches) * elements * (int64_t)sizeof(float);
 }
 
 // Levels in the order of their memory: every step adds in the same places, as graphs do.
@@ -25,8 +19,10 @@ dt_status dt_micro_tree_create(const struct dt_backend *backend, const struct dt
                                int64_t elements, int64_t micro_batches, struct dt_micro_tree *tree)
 {
     int64_t bytes = dt_micro_tree_bytes(elements, micro_batches);
-    *tree = (struct dt_micro_tree){
-        .backend = backend, .elements = elements, .levels = levels_of(micro_batches), .own = *own};
+    *tree = (struct dt_micro_tree){.backend = backend,
+                                   .elements = elements,
+                                   .levels = dt_tree_levels(micro_batches),
+                                   .own = *own};
     if (tree->levels == 0)
         return DT_OK;
     DT_TRY_NOTE(dt_alloc(backend, bytes, &tree->gradients), "allocating %.1f MiB for gradient sums",
