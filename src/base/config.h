@@ -42,6 +42,10 @@ struct dt_config_key {
     bool neutral;        // does not change what is computed, only how, where or what is reported
     const char *help;    // one line
     const char *json;    // name of the same value in config.json (model/config.h), or NULL
+    // STRING: one path, or several with commas between them. A leading ~ or ~NAME of each becomes
+    // that user's home folder, since no shell expands it in section.key=value; the echo shows the
+    // result.
+    bool is_path, is_path_list;
 };
 
 // Rows for a field of a struct. A field of another type than the row says does not compile.

@@ -45,5 +45,10 @@ bool dt_ini_next(struct dt_ini *ini); // false at the end
 // Whether a value must be quoted to be read back as it is.
 bool dt_ini_needs_quotes(const char *value);
 
+// config_value.c: the text of a key of paths with home folders in place of each leading ~. false:
+// `problem` says why there is none.
+bool dt_config_expand_homes(const struct dt_config_key *key, const char *text,
+                            char out[DT_CONFIG_STRING_MAX], char problem[DT_CONFIG_PROBLEM]);
+
 // A user's text fit for a message: one line, no control characters, not too long.
 const char *dt_config_shown(const char *text, char out[DT_CONFIG_SHOWN]);

@@ -83,7 +83,7 @@ static dt_status assign(struct loader *loader, const struct dt_config_row *row,
                         enum dt_config_source source, const char *origin, const char *text)
 {
     struct dt_config_value *value = &loader->config->values[row->index];
-    char problem[DT_CONFIG_PROBLEM], allowed[DT_CONFIG_ALLOWED];
+    char problem[DT_CONFIG_PROBLEM], allowed[DT_CONFIG_ALLOWED], expanded[DT_CONFIG_STRING_MAX];
     void *object = (char *)loader->settings + row->section->offset;
     if (source != DT_SOURCE_DEFAULT && value->source == source) {
         dt_problems_add(&loader->problems, "%s: duplicate %s (first: %s)", origin, row->name,
@@ -91,10 +91,13 @@ static dt_status assign(struct loader *loader, const struct dt_config_row *row,
         return DT_OK;
     }
     value->source = source;
+    bool has_home = (row->key->is_path || row->key->is_path_list) && strchr(text, '~');
+    bool is_found = !has_home || dt_config_expand_homes(row->key, text, expanded, problem);
+    text = has_home && is_found ? expanded : text;
     DT_TRY(dt_config_keep(value, text, origin));
     if (source == DT_SOURCE_DEFAULT && text[0] == 0)
         return DT_OK;
-    value->refused = !dt_config_convert(row->key, text, object, problem);
+    value->refused = !is_found || !dt_config_convert(row->key, text, object, problem);
     if (!value->refused)
         return DT_OK;
     dt_config_allowed(row->key, allowed);

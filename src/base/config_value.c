@@ -5,6 +5,7 @@
 #include "base/text.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -247,6 +248,34 @@ const char *dt_config_value_text(const struct dt_config_key *key, const void *ob
         return value.text ? value.text : "";
     }
     return out;
+}
+
+bool dt_config_expand_homes(const struct dt_config_key *key, const char *text,
+                            char out[DT_CONFIG_STRING_MAX], char problem[DT_CONFIG_PROBLEM])
+{
+    bool fits = true;
+    out[0] = 0;
+    for (const char *at = text; *at;) {
+        size_t rest = strlen(at), n = key->is_path_list ? strcspn(at, ",") + 1 : rest;
+        n = n < rest ? n : rest;
+        size_t blanks = strspn(at, " \t"), length = strcspn(at + blanks, "/,");
+        if (at[blanks] == '~') {
+            char user[DT_CONFIG_SHOWN], shown[DT_CONFIG_SHOWN];
+            glob_t found;
+            snprintf(user, sizeof user, "%.*s", (int)length, at + blanks);
+            if (length >= sizeof user || glob(user, GLOB_TILDE_CHECK, NULL, &found) != 0)
+                return refuse(problem, "there is no home folder '%s'",
+                              dt_config_shown(user, shown));
+            fits &=
+                dt_append(out, DT_CONFIG_STRING_MAX, "%.*s%s", (int)blanks, at, found.gl_pathv[0]);
+            globfree(&found);
+            at += blanks + length;
+            n -= blanks + length;
+        }
+        fits &= dt_append(out, DT_CONFIG_STRING_MAX, "%.*s", (int)n, at);
+        at += n;
+    }
+    return fits || refuse(problem, "the text is too long");
 }
 
 bool dt_config_convert(const struct dt_config_key *key, const char *text, void *object,

@@ -61,7 +61,7 @@ static dt_status expand_pattern(struct dt_dataset *dataset, const char *pattern)
                        pattern);
     if (dt_reader_source(pattern) || dt_file_exists(pattern))
         return add_shard(dataset, pattern);
-    int failed = glob(pattern, GLOB_NOSORT | GLOB_TILDE, NULL, &found);
+    int failed = glob(pattern, GLOB_NOSORT, NULL, &found);
     if (failed == GLOB_NOMATCH)
         return DT_FAIL(DT_USER,
                        "check the path, which is relative to the current folder unless it begins "

@@ -24,12 +24,14 @@ enum { START_LEAST_S = 60 }; // slow name servers and file systems take MPI so l
 #define FLAG(s, f, ...)   DT_CONFIG_FLAG(struct dt_settings, s.f, #f, __VA_ARGS__)
 #define TEXT(s, f, ...)   DT_CONFIG_WORDS(struct dt_settings, s.f, #f, __VA_ARGS__)
 #define NEUTRAL           .neutral = true
+#define PATH              .is_path = true
+#define PATHS             .is_path_list = true
 #define CHOICE(s, f, ...) DT_CONFIG_CHOICE(struct dt_settings, s.f, #f, __VA_ARGS__)
 
 // clang-format off
 static const struct dt_config_key run_keys[] = {
     TEXT(run, name, "dtrain", "name of the run", NEUTRAL),
-    TEXT(run, dir, "", "folder of the run; empty: runs/<name>", NEUTRAL),
+    TEXT(run, dir, "", "folder of the run; empty: runs/<name>", PATH, NEUTRAL),
     WHOLE(run, seed, "1337", 0, MANY, "seed for initialisation and data order"),
     WHOLE(run, steps, "", 1, MANY, "total optimizer steps; this or run.epochs is required"),
     WHOLE(run, epochs, "", 1, INT32_LAST, "passes over the training data, instead of run.steps"),
@@ -42,8 +44,8 @@ static const struct dt_config_key run_keys[] = {
          "allow nodes with different numbers of ranks, or other GPUs or CPUs than the rest", NEUTRAL),
     CHOICE(run, precision, "auto", DT_PRECISION_WORDS,
            "storage type; auto: that of the checkpoint, else the faster one"),
-    TEXT(run, init_from, "", "start from these weights: a Hugging Face directory or a checkpoint"),
-    TEXT(run, resume, "auto", "auto: from the newest checkpoint | never | a checkpoint's folder", NEUTRAL),
+    TEXT(run, init_from, "", "start from these weights: a Hugging Face directory or a checkpoint", PATH),
+    TEXT(run, resume, "auto", "auto: from the newest checkpoint | never | a checkpoint's folder", PATH, NEUTRAL),
     WHOLE(run, threads, "0", 0, 4096, "CPU threads per rank; 0: its share of the cores (of 8 or more, all but one)", NEUTRAL),
     CHOICE(run, cuda_graph, "auto", DT_TOGGLE_WORDS, "capture a step as a CUDA graph", NEUTRAL),
     {0},
@@ -51,8 +53,8 @@ static const struct dt_config_key run_keys[] = {
 
 static struct dt_config_key data_keys[] = {
     TEXT(data, train, "", "shards to train on: globs of HDF5 files, separated by commas, or synthetic:random, synthetic:frames",
-         .required = true, NEUTRAL),
-    TEXT(data, val, "", "shards to evaluate on: globs of HDF5 files, separated by commas", NEUTRAL),
+         .required = true, PATHS, NEUTRAL),
+    TEXT(data, val, "", "shards to evaluate on: globs of HDF5 files, separated by commas", PATHS, NEUTRAL),
     CHOICE(data, format, "auto", "", "layout of the shards; auto: recognised by their datasets"),
     TEXT(data, inputs, "", "datasets of the frames, separated by spaces: PATH, PATH[i:j] (columns), "
          "PATH:id*N (integers below N, embedded); empty: all observations"),
@@ -144,7 +146,7 @@ static const struct dt_config_key log_keys[] = {
     FLAG(log, tensorboard, "true", "write curves for TensorBoard into the run's folder"),
     CHOICE(log, console, "auto", "auto|progress|plain", "one live line, or plain lines"),
     FLAG(log, profile, "true", "write profile.txt and profile.json, tables of where the time went, at the end and on SIGUSR2"),
-    TEXT(log, limits, "", "output of dtrain bench --json on this machine: profile.txt then compares each op with the machine's limits"),
+    TEXT(log, limits, "", "output of dtrain bench --json on this machine: profile.txt then compares each op with the machine's limits", PATH),
     TEXT(log, trace_steps, "", "steps to trace for ui.perfetto.dev, such as 10:12"),
     {0},
 };
@@ -241,8 +243,6 @@ static void check_run(struct check *check)
     if (name[0] == 0 || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         reject(check, "run.name", "'%.64s' cannot name a folder (allowed: any text without '/')",
                name);
-    if (s->run.dir[0] == '~')
-        reject(check, "run.dir", "'%.64s': ~ is not expanded: write the whole path", s->run.dir);
     if (s->run.resume[0] == 0)
         reject(check, "run.resume", "missing value (allowed: auto | never | a folder)");
 }

@@ -33,7 +33,7 @@ override "more threads than cores" 'run.threads: 4096, but only [0-9]+ cores? ma
 override "MPI without a launcher" 'comm.backend: mpi, but no launcher' comm.backend=mpi
 refused "two processes with comm.backend = self" 'comm.backend: self, but 2 ranks' env "${local_mpirun[0]}" \
     "${local_mpirun[@]:1}" -np 2 "${bad[@]}" comm.backend=self
-override "a home folder that no shell expands" "run.dir: '~/x': ~ is not expanded" run.dir='~/x'
+override "the home folder of nobody" "run.dir: there is no home folder '~no-such-user'" run.dir='~no-such-user/x'
 override "a model too large for any machine" 'choose a smaller model' model.d_model=1048576 model.expand=64 model.n_layer=4096
 refused "activations too large for any machine" 'more memory than any machine has' "$dtrain" --check small.ini data.train=synthetic:random data.val= \
     data.seq_len=2147483647 model.d_model=1048576 model.expand=64

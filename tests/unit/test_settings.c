@@ -5,6 +5,7 @@
 #include "test.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 
 // What every run must say.
 static const char base_text[] = "[run]\n"
@@ -51,6 +52,31 @@ static dt_status parse_and_check(const struct words *words)
 {
     dt_status status = parse(base_text, words);
     return status == DT_OK ? check_settings() : status;
+}
+
+// No shell expands the ~ of section.key=value.
+static void test_home_folders(void)
+{
+    const struct words words = {{"run.dir=~/runs/a~b", "run.resume=~", "run.init_from=./~/w,~",
+                                 "data.train=~/a*.h5,b~.h5, ~/c.h5", "data.val=~root/v.h5",
+                                 "run.name=~", "log.limits=~/limits"}};
+    setenv("HOME", "/usr", 1);
+    CHECK_OK(parse(base_text, &words));
+    CHECK_STR(s.run.dir, "/usr/runs/a~b");
+    CHECK_STR(s.run.resume, "/usr");
+    CHECK_STR(s.run.init_from, "./~/w,~"); // one path
+    CHECK_STR(s.data.train, "/usr/a*.h5,b~.h5, /usr/c.h5");
+    CHECK(s.data.val[0] == '/', "data.val is %s", s.data.val);
+    CHECK_STR(s.run.name, "~"); // no path
+    CHECK_STR(s.log.limits, "/usr/limits");
+    CHECK_STR(dt_config_text(config, "run.dir"), "/usr/runs/a~b");
+    const struct words nobody = {{"data.train=a.h5,~no-such-user/b.h5"}};
+    CHECK_FAILS(parse(base_text, &nobody), DT_USER,
+                "data.train: there is no home folder '~no-such-user'");
+    char path[1100] = "run.dir=~/";
+    memset(path + strlen(path), 'x', 1020);
+    const struct words huge = {{path}};
+    CHECK_FAILS(parse(base_text, &huge), DT_USER, "run.dir: the text is too long");
 }
 
 static void test_defaults(void)
@@ -430,6 +456,7 @@ static void test_limits(void)
 
 int main(void)
 {
+    test_home_folders();
     test_limits();
     test_defaults();
     test_choices();
