@@ -5,6 +5,7 @@
 #include "job/job.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
+#include "train/metrics.h"
 
 #include <limits.h>
 #include <math.h>
@@ -42,10 +43,10 @@ static cJSON *heads(const struct dt_outputs *outputs, const struct dt_loss_sum *
 {
     cJSON *all = cJSON_CreateObject();
     for (int k = 0; k < outputs->n; k++) {
-        cJSON *head = cJSON_AddObjectToObject(all, outputs->list[k].name);
-        const double *metrics = &total->metrics[2 * k];
-        cJSON_AddNumberToObject(head, "loss", metrics[0] / total->counted);
-        cJSON_AddNumberToObject(head, outputs->list[k].measure, metrics[1] / total->counted);
+        struct dt_head_metrics head = dt_head_metrics(outputs, total, k);
+        cJSON *json = cJSON_AddObjectToObject(all, head.name);
+        cJSON_AddNumberToObject(json, "loss", head.loss);
+        cJSON_AddNumberToObject(json, head.measure, head.value);
     }
     return all;
 }

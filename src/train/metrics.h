@@ -40,10 +40,20 @@ struct dt_metric_event {
     const struct dt_loss_sum *sum;
 };
 
-// Of head k the mean loss, or with `measure` its accuracy or error.
-static inline double dt_metric_of_head(const struct dt_metric_event *event, int k, bool measure)
+// What every sink and `dtrain eval` report of head k: means over the counted positions.
+struct dt_head_metrics {
+    const char *name;
+    double loss;
+    const char *measure; // "accuracy" or "error"
+    double value;        // of it
+};
+static inline struct dt_head_metrics dt_head_metrics(const struct dt_outputs *heads,
+                                                     const struct dt_loss_sum *sum, int k)
 {
-    return event->sum->metrics[2 * k + measure] / event->sum->counted;
+    const struct dt_output *head = &heads->list[k];
+    const double *sums = &sum->metrics[2 * k];
+    return (struct dt_head_metrics){head->name, sums[0] / sum->counted, head->measure,
+                                    sums[1] / sum->counted};
 }
 
 struct dt_metric_field {

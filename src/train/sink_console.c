@@ -49,9 +49,11 @@ static void format_accuracy(const struct dt_metric_event *e, char *text, size_t 
     static const char *const measures[] = {"accuracy", "error"};
     for (int i = 0, n = 0; e->heads && n == 0 && i < 2; i++) {
         double sum = 0;
-        for (int k = 0; k < e->heads->n; k++)
-            if (strcmp(e->heads->list[k].measure, measures[i]) == 0)
-                sum += dt_metric_of_head(e, k, true), n++;
+        for (int k = 0; k < e->heads->n; k++) {
+            struct dt_head_metrics head = dt_head_metrics(e->heads, e->sum, k);
+            if (strcmp(head.measure, measures[i]) == 0)
+                sum += head.value, n++;
+        }
         if (n > 0)
             snprintf(text, size, "  %s %.3f", measures[i], sum / n);
     }
@@ -90,9 +92,11 @@ static void show_evaluation(const struct console *c, const struct dt_metric_even
         snprintf(ema, sizeof ema, " (moving average %.4f)", e->ema_loss);
     if (e->has_perplexity)
         snprintf(perplexity, sizeof perplexity, "  perplexity %.3f", e->perplexity);
-    for (int k = 0; e->heads && k < e->heads->n; k++)
-        dt_append(heads, sizeof heads, "%s%s %s %.3f", k > 0 ? ", " : "  ", e->heads->list[k].name,
-                  e->heads->list[k].measure, dt_metric_of_head(e, k, true));
+    for (int k = 0; e->heads && k < e->heads->n; k++) {
+        struct dt_head_metrics head = dt_head_metrics(e->heads, e->sum, k);
+        dt_append(heads, sizeof heads, "%s%s %s %.3f", k > 0 ? ", " : "  ", head.name, head.measure,
+                  head.value);
+    }
     dt_info("step %lld  validation loss %.4f%s%s%s  over %lld %s", (long long)e->step, e->loss, ema,
             perplexity, heads, (long long)e->tokens, c->config.unit);
 }

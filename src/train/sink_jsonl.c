@@ -156,10 +156,10 @@ static void put_number(FILE *out, const char *before, const char *name, double v
 static void put_heads(FILE *out, const struct dt_metric_event *event)
 {
     for (int k = 0; k < event->heads->n; k++) {
-        const struct dt_output *head = &event->heads->list[k];
-        fprintf(out, "%s\"%s\":", k ? "," : ",\"heads\":{", head->name);
-        put_number(out, "{", "loss", dt_metric_of_head(event, k, false));
-        put_number(out, ",", head->measure, dt_metric_of_head(event, k, true));
+        struct dt_head_metrics head = dt_head_metrics(event->heads, event->sum, k);
+        fprintf(out, "%s\"%s\":", k ? "," : ",\"heads\":{", head.name);
+        put_number(out, "{", "loss", head.loss);
+        put_number(out, ",", head.measure, head.value);
         fputs("}", out);
     }
     fputs("}", out);

@@ -219,12 +219,11 @@ static dt_status write_tensorboard(void *state, const struct dt_metric_event *ev
         put_scalar(sink, tag, number_of(event, field));
     }
     for (int k = 0; event->heads && k < event->heads->n; k++) {
-        const struct dt_output *head = &event->heads->list[k];
-        for (int measure = 0; measure < 2; measure++) {
-            snprintf(tag, sizeof tag, "%s/%s/%s", kind, head->name,
-                     measure ? head->measure : "loss");
-            put_scalar(sink, tag, dt_metric_of_head(event, k, measure));
-        }
+        struct dt_head_metrics head = dt_head_metrics(event->heads, event->sum, k);
+        snprintf(tag, sizeof tag, "%s/%s/loss", kind, head.name);
+        put_scalar(sink, tag, head.loss);
+        snprintf(tag, sizeof tag, "%s/%s/%s", kind, head.name, head.measure);
+        put_scalar(sink, tag, head.value);
     }
     begin_event(sink, event->step);
     put_message(&sink->record, EVENT_SUMMARY, &sink->summary);
