@@ -1,6 +1,16 @@
-// The judgement: who is dead, whom the others have waited for too long, and which rank reports it.
-// Of the ranks that live and are not to blame the lowest one speaks; the others keep silent and
-// wait for the end.
+// The judgement: which ranks are dead, which one the others have waited for too long, and which
+// rank reports it.
+//
+// Every rank judges by itself, from the beats that reach it, and only on the communication thread.
+// No rank is asked and none answers, so a verdict needs no peer that still works. A rank may rely
+// on this: what one rank knows all know after dt_watch_spread seconds; a rank that is declared dead
+// or has spoken stays so; between the first certainty of the end and the last words every rank has
+// had time to write its record. It may not rely on ranks that judge alike at one moment: the lowest
+// live rank that is not at fault reports the failure, the others keep silent and are ended by its
+// launcher. Where that rank does not speak in time, the others do.
+//
+// All times are of the watch's clock, which stands still while this process does not run: a
+// suspended job resumes instead of timing out.
 #include "comm/watch.h"
 
 #include "base/clock.h"
@@ -11,39 +21,60 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double gap_s = 0.5;           // a longer pause between ticks: this process did not run
-static const double soon = 0.2;            // of a period: the least time between beats
-static const double hasty_period_s = 0.02; // of beats, after SIGTERM
-static const double hasty_s = 0.7;         // mpirun kills a second after SIGTERM
-static const double hear_words_s = 0.2; // for another's last words to arrive before a death is seen
-static const double hear_peers_s = 0.55;
-static const double defer_s = 1.5;  // for the rank that should speak
-static const double catch_up_s = 1; // for a process that was suspended to hear what happened
-static const double linger_s = 2;   // for the launcher to end this process
+// clang-format off
+enum event { PAUSED, HASTY_BEAT, CALMED, UNHEARD, GONE, RECORDED, DEFERRED, WOKEN, OVERSLEPT, SPOKEN, EVENTS };
+static const double after_s[EVENTS] = {
+    // event             after     action
+    [PAUSED]     =       0.5,   // The last tick: this process did not run, and its clock advances by this at most.
+    [HASTY_BEAT] =       0.02,  // A beat, when SIGTERM came: the next one is sent.
+    [CALMED]     =       0.7,   // SIGTERM: beats are slow again. mpirun kills a second after it.
+    [UNHEARD]    =       0.55,  // SIGTERM: a rank on another host without a beat since then is dead.
+    [GONE]       =       0.2,   // A process of this host was gone: it is dead. Its last words have arrived by now.
+    [RECORDED]   =       0.2,   // The news of the end has spread: the records are written, this rank may speak.
+    [DEFERRED]   =       1.5,   // The end is certain: the rank that should speak has not, so any rank does.
+    [WOKEN]      =       1,     // This process ran again: what it hears is news, and it may write its record.
+    [OVERSLEPT]  =       2,     // The same after half a time-out: nobody has ended the job because of this rank.
+    [SPOKEN]     =       2,     // The end is certain and another rank spoke: its launcher did not end this process.
+};
+// clang-format on
+static const double soon = 0.2; // of a period: the least time between beats
+
+// How surely the others wait for a rank; those of the highest grade are blamed.
+enum blame {
+    BLAME_NONE,    // it has entered what this rank waits for
+    BLAME_WAITING, // it has not, but waits for another rank itself
+    BLAME_LATE,    // it has not, and waits for nobody
+    BLAME_SILENT,  // it is suspended or silent, whatever it has entered
+};
 
 // ---- time
+
+// Whether `at` is set and the time of the event has passed since then.
+static bool has_passed(const struct dt_watch *watch, double at, enum event event)
+{
+    return at > 0 && watch->clock - at >= after_s[event];
+}
 
 static void advance_clock(struct dt_watch *watch, double timeout)
 {
     double now = dt_seconds(), passed = now - watch->last_time;
     watch->last_time = now;
-    watch->clock += passed < gap_s ? passed : gap_s;
-    if (passed > gap_s)
+    watch->clock += fmin(passed, after_s[PAUSED]);
+    if (passed > after_s[PAUSED])
         watch->woken_at = watch->clock;
     if (passed > timeout / 2)
         watch->overslept_at = watch->clock;
 }
 
-// Seconds since SIGTERM, as long as ranks beat fast because of it; else -1.
-static double since_terminated(const struct dt_watch *watch)
+// Whether ranks beat fast, as they do for a while after SIGTERM.
+static bool is_hasty(const struct dt_watch *watch)
 {
-    double since = watch->clock - watch->terminated_at;
-    return watch->terminated_at > 0 && since < hasty_s ? since : -1;
+    return watch->terminated_at > 0 && !has_passed(watch, watch->terminated_at, CALMED);
 }
 
 static double period_now(const struct dt_watch *watch)
 {
-    return since_terminated(watch) >= 0 ? hasty_period_s : watch->period;
+    return is_hasty(watch) ? after_s[HASTY_BEAT] : watch->period;
 }
 
 double dt_watch_spread(const struct dt_watch *watch)
@@ -64,12 +95,13 @@ static bool is_neighbour(const struct dt_watch *watch, const struct dt_peer *pee
     return space != 0 && peer->process.space == space;
 }
 
-// After SIGTERM all ranks beat fast: one that lives is heard in time. That all ranks got the signal
-// is known by another rank that beats fast.
+// After SIGTERM all ranks beat fast, so a live one is heard in time. Another rank that beats fast
+// shows that all ranks got the signal.
 static bool silent_since_terminated(const struct dt_watch *watch, const struct dt_peer *peer)
 {
     bool others_hasty = watch->n_links <= 2;
-    if (since_terminated(watch) < hear_peers_s || peer->beat.number > peer->number_then)
+    if (!is_hasty(watch) || !has_passed(watch, watch->terminated_at, UNHEARD) ||
+        peer->beat.number > peer->number_then)
         return false;
     for (int r = 0; r < watch->size; r++)
         if (r != watch->rank && watch->peers[r].beat.number > watch->peers[r].number_then + 9)
@@ -77,9 +109,9 @@ static bool silent_since_terminated(const struct dt_watch *watch, const struct d
     return others_hasty;
 }
 
-// Whether its process, on this host, is gone, for so long that its last words have arrived. Slurm
-// ends all ranks a second after one died, where that one had neighbours: there is no time to wait
-// for a silence.
+// Whether the process of a rank on this host has been gone for so long that its last words have
+// arrived. Slurm ends all ranks a second after one died, where that one had neighbours: there is no
+// time to wait for a silence.
 static bool is_gone(const struct dt_watch *watch, struct dt_peer *peer)
 {
     if (!is_neighbour(watch, peer) || watch->clock - peer->heard <= period_now(watch) ||
@@ -87,7 +119,7 @@ static bool is_gone(const struct dt_watch *watch, struct dt_peer *peer)
         return false;
     if (peer->gone_at <= 0)
         peer->gone_at = watch->clock;
-    return watch->clock - peer->gone_at >= hear_words_s;
+    return has_passed(watch, peer->gone_at, GONE);
 }
 
 static bool is_silent_for_good(const struct dt_watch *watch, const struct dt_peer *peer)
@@ -131,8 +163,8 @@ static bool waits(const struct dt_beat *beat)
     return beat->oldest > 0 || beat->device_oldest > 0 || beat->peer >= 0;
 }
 
-// A rank in an exchange waits for its peer, which may wait in another exchange itself: the last of
-// that chain.
+// A rank in an exchange waits for its peer, which may wait in another exchange itself. Returns the
+// last rank of that chain.
 static int end_of_exchanges(const struct dt_watch *watch)
 {
     int rank = watch->rank;
@@ -145,7 +177,7 @@ static int end_of_exchanges(const struct dt_watch *watch)
     return rank;
 }
 
-// It has not begun what this rank waits in.
+// Whether `rank` has not yet entered the collective or exchange that this rank waits for.
 static bool is_awaited(const struct dt_watch *watch, int rank)
 {
     int end = end_of_exchanges(watch);
@@ -156,34 +188,32 @@ static bool is_awaited(const struct dt_watch *watch, int rank)
            (rank == end && waiter->oldest == 0 && waiter->device_oldest == 0);
 }
 
-// For so long that the others, whose wait has ended, need not look further: half of that wait, but
-// several beats.
+// Whether a rank has been silent for so long that the others, whose wait has ended, need not look
+// further: half of that wait, but several beats.
 static bool is_silent(const struct dt_watch *watch, const struct dt_peer *peer, double timeout)
 {
     double most = fmax(timeout / 2, (3 + watch->n_links) * watch->period);
     return watch->clock - peer->heard > fmin(most, dt_watch_silence(watch));
 }
 
-// How surely it is this rank that the others wait for. Most of all where it is suspended or silent,
-// even if it has begun what they wait in; then where it is awaited and waits for nobody itself.
-static int blame(const struct dt_watch *watch, int rank, double timeout)
+static enum blame blame(const struct dt_watch *watch, int rank, double timeout)
 {
     const struct dt_peer *peer = &watch->peers[rank];
     if (rank == watch->rank)
-        return 0;
+        return BLAME_NONE;
     if (is_suspended(watch, peer) || is_silent(watch, peer, timeout))
-        return 3;
+        return BLAME_SILENT;
     if (!is_awaited(watch, rank))
-        return 0;
-    return waits(&peer->beat) ? 1 : 2;
+        return BLAME_NONE;
+    return waits(&peer->beat) ? BLAME_WAITING : BLAME_LATE;
 }
 
 // Marks the ranks with the most blame; returns their number.
 static int find_blamed(struct dt_watch *watch, double timeout)
 {
-    int most = 1, n = 0;
+    int most = BLAME_WAITING, n = 0;
     for (int r = 0; r < watch->size; r++) {
-        watch->peers[r].blame = blame(watch, r, timeout);
+        watch->peers[r].blame = (int)blame(watch, r, timeout);
         most = watch->peers[r].blame > most ? watch->peers[r].blame : most;
     }
     for (int r = 0; r < watch->size; r++)
@@ -191,7 +221,7 @@ static int find_blamed(struct dt_watch *watch, double timeout)
     return n;
 }
 
-// A rank that is awaited and reports that it is busy gets the time-out from there on.
+// A rank that is awaited and reports that it is busy has a whole time-out from that report on.
 static void excuse_busy(struct dt_watch *watch)
 {
     for (int r = 0; r < watch->size; r++)
@@ -222,12 +252,12 @@ static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self 
 
 // ---- the last words
 
-// Of the ranks that could speak this is the lowest one, or the lower ones have had their time. One
-// that lives but is silent may hang inside MPI: Open MPI's TCP does for a while when a connection
+// Whether this is the lowest rank that could speak, or the lower ones have had their time. A live
+// rank that is silent may hang inside MPI: Open MPI's TCP does for a while when a connection
 // breaks.
 static bool is_speaker(const struct dt_watch *watch, bool expired)
 {
-    if (watch->clock - watch->doomed_at > defer_s)
+    if (has_passed(watch, watch->doomed_at, DEFERRED))
         return true;
     for (int r = 0; r < watch->rank; r++) {
         const struct dt_peer *peer = &watch->peers[r];
@@ -255,15 +285,7 @@ static void describe_rank(const struct dt_peer *peer, int n, char *text, size_t 
         dt_append(text, size, " (and %d other%s)", n - 1, n > 2 ? "s" : "");
 }
 
-static int count_dead(const struct dt_watch *watch)
-{
-    int n = 0;
-    for (int r = 0; r < watch->size; r++)
-        n += watch->peers[r].dead;
-    return n;
-}
-
-// Of n dead ranks the first.
+// `first` is the lowest of n dead ranks.
 static _Noreturn void report_dead(const struct dt_watch *watch, int first, int n)
 {
     const struct dt_peer *peer = &watch->peers[first];
@@ -279,8 +301,8 @@ static _Noreturn void report_dead(const struct dt_watch *watch, int first, int n
     dt_die();
 }
 
-// "rank 1 on host n1 (pid 4711), rank 2 on host n2 (pid 4712), …", those that are not on this host;
-// *first is the lowest. Returns their number.
+// Lists the ranks of other hosts: "rank 1 on host n1 (pid 4711), rank 2 on host n2 (pid 4712), …".
+// Returns how many there are; *first is the lowest.
 static int describe_distant(const struct dt_watch *watch, char *text, size_t size, int *first)
 {
     enum { LISTED = 4 };
@@ -350,40 +372,33 @@ static _Noreturn void report_stalled(const struct dt_watch *watch, double timeou
     dt_die();
 }
 
-// The end is certain. Where this rank speaks, dt_die does not return; where another has spoken, or
-// should, its launcher ends this process soon, and if not, it ends itself.
+// The end is certain. If this rank is the one to speak, it does, and dt_die does not return. If
+// another one has spoken, or should, its launcher ends this process soon; if not, this process ends
+// itself.
 static void end(struct dt_watch *watch, const struct dt_watch_self *self, int dead, bool expired)
 {
-    int n_blamed = expired ? find_blamed(watch, self->timeout) : 0;
+    int n_blamed = expired ? find_blamed(watch, self->timeout) : 0, n_dead = 0;
     if (watch->doomed_at <= 0) // news to pass on at once
         watch->doomed_at = watch->next_beat = watch->clock;
-    double doomed = watch->clock - watch->doomed_at;
     if (dead >= 0)
         dt_log_quiet(true);
-    if (watch->spoken ? doomed < linger_s : !is_speaker(watch, expired))
+    if (watch->spoken ? !has_passed(watch, watch->doomed_at, SPOKEN) : !is_speaker(watch, expired))
         return;
-    if (watch->overslept_at > 0 && watch->clock - watch->overslept_at < linger_s)
+    if (watch->overslept_at > 0 && !has_passed(watch, watch->overslept_at, OVERSLEPT))
         return; // the others may have ended because of this rank
-    if (self->has_record && doomed < dt_watch_spread(watch) + hear_words_s)
-        return; // all hear of it and write their records first
+    if (self->has_record && !has_passed(watch, watch->doomed_at + dt_watch_spread(watch), RECORDED))
+        return; // all ranks hear of it and write their records first
+    for (int r = 0; r < watch->size; r++)
+        n_dead += watch->peers[r].dead;
     if (dead >= 0)
-        report_dead(watch, dead, count_dead(watch));
+        report_dead(watch, dead, n_dead);
     report_stalled(watch, self->timeout, n_blamed);
 }
 
 // ---- a tick
 
-static void note_termination(struct dt_watch *watch, bool terminated)
-{
-    if (!terminated || since_terminated(watch) >= 0)
-        return;
-    watch->terminated_at = watch->next_beat = watch->clock;
-    for (int r = 0; r < watch->size; r++)
-        watch->peers[r].number_then = watch->peers[r].beat.number;
-}
-
-// At its time, and earlier where there is news: the claim to the last words at once, a new step or
-// phase soon.
+// Whether a beat is due: at its time, or sooner when the state of this rank changes. The claim to
+// the last words is sent at once, a new step or phase soon.
 static bool is_due(const struct dt_watch *watch, const struct dt_watch_self *self)
 {
     const struct dt_beat *last = &watch->peers[watch->rank].beat;
@@ -393,12 +408,13 @@ static bool is_due(const struct dt_watch *watch, const struct dt_watch_self *sel
            (self->beat.step != last->step || strcmp(self->beat.phase, last->phase) != 0);
 }
 
-// Every rank writes its record before the last words. But what it heard while it did not run, or
-// before SIGTERM, is old: the last words may have been written since, and nothing may follow them.
+// Whether this rank should write its record, as every rank does before the last words. But what it
+// heard while it did not run, or before SIGTERM, is old: the last words may have been written
+// since, and nothing may follow them.
 static bool should_record(const struct dt_watch *watch)
 {
     bool is_old = watch->terminated_at > 0 ||
-                  (watch->woken_at > 0 && watch->clock - watch->woken_at < catch_up_s);
+                  (watch->woken_at > 0 && !has_passed(watch, watch->woken_at, WOKEN));
     bool failed = hears(watch, DT_PEER_EXPIRED) || watch->hears_failed;
     return !watch->spoken && (watch->doomed_at > 0 || (failed && !is_old));
 }
@@ -416,7 +432,11 @@ void dt_watch_tick(struct dt_watch *watch, struct dt_watch_self *self)
 {
     struct dt_beat *mine = &watch->peers[watch->rank].beat;
     advance_clock(watch, self->timeout);
-    note_termination(watch, self->terminated);
+    if (self->terminated && !is_hasty(watch)) {
+        watch->terminated_at = watch->next_beat = watch->clock;
+        for (int r = 0; r < watch->size; r++)
+            watch->peers[r].number_then = watch->peers[r].beat.number;
+    }
     if (!is_due(watch, self))
         return;
     dt_watch_listen(watch);
