@@ -15,7 +15,8 @@ struct dt_op_cost {
     const char *name; // of the rows of a profile; NULL: the op's
     bool gemm;        // flops are done by matrix units, at the rate of GEMM on `type`; lanes are 0
     enum dt_dtype type;
-    char shape[64]; // "8x512x1024, 4 taps"; "" while the thread's ops are timed (op_times.h)
+    char shape[64]; // "8x512x1024, 4 taps"; "" while the thread's ops are timed and
+                    // nobody listens (op_times.h)
 };
 
 // What the machine can do at most, as `dtrain bench` measures it.

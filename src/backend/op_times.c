@@ -12,13 +12,15 @@ struct call {
     enum dt_lane lane;
     const char *name;
     struct dt_trace_work work;
+    int row; // of the listener
 };
 
 struct dt_op_times {
     const struct dt_backend *backend;
     const struct dt_machine_limits *limits;
-    enum dt_lane lane; // of ops
-    uint64_t begin;    // on the CPU: of the op under way
+    enum dt_lane lane;              // of ops
+    uint64_t begin;                 // on the CPU: of the op under way
+    struct dt_op_listener listener; // zeros: nobody
     // devices only
     uint64_t *stamps, *read; // [2, CALLS] on the device; pinned
     struct call *calls;      // [CALLS]
@@ -120,6 +122,28 @@ dt_status dt_op_times_stop(struct dt_op_times *t, struct dt_stream *stream)
     return t->calls ? read_stamps(t, 2 * t->n, stream) : DT_OK;
 }
 
+void dt_op_times_listen(struct dt_op_times *t, const struct dt_op_listener *listener)
+{
+    t->listener = listener ? *listener : (struct dt_op_listener){0};
+}
+
+bool dt_op_times_has_listener(const struct dt_op_times *t)
+{
+    return t && t->listener.row;
+}
+
+bool dt_op_times_warms(const struct dt_op_times *t)
+{
+    return t->listener.warm;
+}
+
+static void count(struct dt_op_times *t, const struct call *call, uint64_t begin, uint64_t end)
+{
+    dt_trace_add(call->lane, call->name, begin, end, &call->work);
+    if (t->listener.row)
+        t->listener.time(t->listener.context, call->row, 1e-9 * (double)(end - begin));
+}
+
 uint64_t dt_op_times_host(const struct dt_op_times *t, uint64_t stamp)
 {
     return stamp + t->host_minus_device;
@@ -130,8 +154,7 @@ void dt_op_times_collect(struct dt_op_times *t)
     for (int64_t i = 0; i < t->n; i++) {
         uint64_t begin = t->read[2 * i], end = t->read[2 * i + 1];
         end = end - begin > t->nothing ? end - t->nothing : begin;
-        dt_trace_add(t->calls[i].lane, t->calls[i].name, dt_op_times_host(t, begin),
-                     dt_op_times_host(t, end), &t->calls[i].work);
+        count(t, &t->calls[i], dt_op_times_host(t, begin), dt_op_times_host(t, end));
     }
     t->n = 0;
 }
@@ -145,21 +168,21 @@ dt_status dt_op_times_begin(struct dt_op_times *t, struct dt_stream *stream)
 }
 
 dt_status dt_op_times_end(struct dt_op_times *t, enum dt_lane lane, const char *name,
-                          const struct dt_op_cost *cost, struct dt_stream *stream)
+                          const void *args, const struct dt_op_cost *cost, struct dt_stream *stream)
 {
     uint64_t now = t->calls ? 0 : dt_nanoseconds();
-    struct dt_trace_work work = {.bytes = cost->bytes, .flops = cost->flops};
+    struct call call = {.lane = lane == DT_LANE_OP ? t->lane : lane,
+                        .name = cost->name ? cost->name : name,
+                        .work = {.bytes = cost->bytes, .flops = cost->flops}};
     if (t->limits)
-        work.floor = dt_op_floor(cost, t->limits).seconds;
-    if (lane == DT_LANE_OP)
-        lane = t->lane;
-    if (cost->name)
-        name = cost->name;
+        call.work.floor = dt_op_floor(cost, t->limits).seconds;
+    if (t->listener.row)
+        call.row = t->listener.row(t->listener.context, name, args, cost);
     if (!t->calls)
-        dt_trace_add(lane, name, t->begin, now, &work);
+        count(t, &call, t->begin, now);
     else if (t->n < CALLS) {
         DT_TRY(stamp(t, 2 * t->n + 1, stream));
-        t->calls[t->n++] = (struct call){lane, name, work};
+        t->calls[t->n++] = call;
     }
     return DT_OK;
 }

@@ -21,13 +21,29 @@ void dt_op_times_start(struct dt_op_times *times, enum dt_lane lane);
 dt_status dt_op_times_stop(struct dt_op_times *times, struct dt_stream *stream);
 // Counts the ops between the last start and stop, whose work is done.
 void dt_op_times_collect(struct dt_op_times *times);
+
+// One who wants the time of every call, not only the counters (`dtrain bench`).
+struct dt_op_listener {
+    // At the dispatch: the row that the call belongs to, whose time comes later; args: of the op's
+    // struct.
+    int (*row)(void *context, const char *op, const void *args, const struct dt_op_cost *cost);
+    void (*time)(void *context, int row, double seconds);
+    void *context;
+    bool warm; // each op runs twice, and the second run is timed: its arrays are in the caches
+};
+// From the next start on; copied. NULL: nobody. The costs that a listener gets have shapes, and
+// stamps are timed like other ops.
+void dt_op_times_listen(struct dt_op_times *times, const struct dt_op_listener *listener);
+bool dt_op_times_has_listener(const struct dt_op_times *times); // NULL is fine
 // On the host's clock (dt_nanoseconds) what the device's clock calls `stamp`.
 uint64_t dt_op_times_host(const struct dt_op_times *times, uint64_t stamp);
 
 // For ops.c, and for work on a stream that is no op: those of the calling thread, NULL between stop
 // and start.
 extern _Thread_local struct dt_op_times *dt_op_times_now;
+bool dt_op_times_warms(const struct dt_op_times *times); // the op is to be run once before `begin`
 dt_status dt_op_times_begin(struct dt_op_times *times, struct dt_stream *stream);
-// `lane`: DT_LANE_OP for that of dt_op_times_start.
+// `lane`: DT_LANE_OP for that of dt_op_times_start. args: NULL where it is no op.
 dt_status dt_op_times_end(struct dt_op_times *times, enum dt_lane lane, const char *name,
-                          const struct dt_op_cost *cost, struct dt_stream *stream);
+                          const void *args, const struct dt_op_cost *cost,
+                          struct dt_stream *stream);

@@ -60,14 +60,13 @@ struct dt_bench_rig {
     struct dt_dataset *dataset;
     struct dt_loader *loader;
     int64_t batch, micro, length; // sequences per step and per micro-batch, tokens per sequence
-    dt_bf16 *spare;               // [elements of the weights], device memory; with `wrap` only
+    struct dt_op_times *times;    // with `times_ops` only
+    dt_bf16 *spare;               // [elements of the weights], device memory; likewise
     int64_t steps;                // launched so far
 };
 
-// wrap: returns the ops that the model calls instead of the backend's; or NULL. If this fails,
-// nothing stays open.
-typedef const struct dt_op_table *(*dt_bench_wrap)(const struct dt_op_table *below);
-dt_status dt_bench_rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
+// If this fails, nothing stays open.
+dt_status dt_bench_rig_open(const struct dt_bench_options *options, bool times_ops,
                             struct dt_bench_rig *rig);
 void dt_bench_rig_close(struct dt_bench_rig *rig);
 dt_status dt_bench_rig_launch(struct dt_bench_rig *rig); // the next step (dt_stepper_launch)

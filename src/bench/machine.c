@@ -1,12 +1,15 @@
-// The limits of the machine: opening and closing, and the rate of GEMM, which both ways to measure
-// share.
+// The limits of the machine: opening and closing, how long an op takes at least, and the rate of
+// GEMM, which both ways to measure share.
 #include "bench/ops.h"
 
+#include "base/clock.h"
 #include "base/memory.h"
 
 #include <math.h>
 
 enum {
+    LEAST = 3,
+    BATCH = 4, // runs before the host waits
     SQUARE_MIN = 256,
     SQUARE_MAX = 8192,
     TRIES = 8, // a product of twice the size needs eight times the time
@@ -31,23 +34,59 @@ static dt_status fill(const struct dt_bench_machine *m, enum dt_dtype type, int6
     return status;
 }
 
+static int only_row(void *context, const char *op, const void *args, const struct dt_op_cost *cost)
+{
+    (void)context, (void)op, (void)args, (void)cost;
+    return 0;
+}
+
+static void note_time(void *best, int row, double seconds)
+{
+    (void)row;
+    *(double *)best = fmin(*(double *)best, seconds);
+}
+
+dt_status dt_bench_best_time(const struct dt_bench_machine *m,
+                             dt_status (*run)(const struct dt_bench_machine *m, const void *args),
+                             const void *args, double seconds, double *best)
+{
+    struct dt_op_listener listener = {only_row, note_time, best, false};
+    dt_status status = run(m, args); // the first run loads what it needs
+    double start = dt_seconds();
+    *best = INFINITY;
+    dt_op_times_listen(m->times, &listener);
+    for (int i = 0; status == DT_OK && (i < LEAST || dt_seconds() - start < seconds); i++) {
+        dt_op_times_start(m->times, DT_LANE_OP);
+        for (int k = 0; k < BATCH && status == DT_OK; k++)
+            status = run(m, args);
+        dt_status stopped = dt_op_times_stop(m->times, NULL);
+        status = status == DT_OK ? stopped : status;
+        if (status == DT_OK)
+            status = dt_stream_sync(m->backend, NULL);
+        if (status == DT_OK)
+            dt_op_times_collect(m->times);
+    }
+    dt_op_times_listen(m->times, NULL);
+    *best = fmax(*best, 1e-9); // the device's clock may tick more slowly than short work
+    return status;
+}
+
+static dt_status run_gemm(const struct dt_bench_machine *m, const void *args)
+{
+    return dt_gemm(m->backend, args, NULL);
+}
+
 static dt_status time_square(const struct dt_bench_machine *m, enum dt_dtype type, int64_t n,
                              double seconds, double *best)
 {
     struct dt_view operand = dt_view_of(m->from, n, n, type);
-    struct dt_bench_call call = {.backend = m->backend, .op = DT_BENCH_gemm};
-    struct dt_gemm_args *args = &call.args.gemm;
-    struct dt_bench_work work = {dt_bench_run_call, &call};
-    struct dt_bench_clock clock;
-    *args = (struct dt_gemm_args){.a = operand, .b = operand, .c = dt_view_of(m->to, n, n, DT_F32)};
-    args->workspace_bytes = dt_gemm_workspace(m->backend, args);
-    DT_TRY(dt_alloc(m->backend, args->workspace_bytes, &args->workspace));
+    struct dt_gemm_args args = {.a = operand, .b = operand, .c = dt_view_of(m->to, n, n, DT_F32)};
+    args.workspace_bytes = dt_gemm_workspace(m->backend, &args);
+    DT_TRY(dt_alloc(m->backend, args.workspace_bytes, &args.workspace));
     dt_status status = fill(m, type, n * n);
     if (status == DT_OK)
-        status = dt_bench_time(&m->timer, NULL, &work, seconds, &clock);
-    if (status == DT_OK)
-        *best = dt_bench_best(&clock);
-    dt_free(m->backend, args->workspace);
+        status = dt_bench_best_time(m, run_gemm, &args, seconds, best);
+    dt_free(m->backend, args.workspace);
     return status;
 }
 
@@ -70,8 +109,8 @@ static dt_status gemm_rate(const struct dt_bench_machine *m, enum dt_dtype type,
 dt_status dt_bench_machine_open(struct dt_bench_rig *rig, double seconds,
                                 struct dt_bench_machine *m)
 {
-    *m = (struct dt_bench_machine){.threads = rig->info.threads, .backend = &rig->backend};
-    DT_TRY(dt_bench_timer_open(m->backend, &m->timer));
+    *m = (struct dt_bench_machine){
+        .threads = rig->info.threads, .backend = &rig->backend, .times = rig->times};
     dt_status status = m->backend->table->unified
                            ? dt_bench_machine_measure_cpu(rig, seconds, m)
                            : dt_bench_machine_measure_device(rig, seconds, m);
@@ -90,6 +129,5 @@ void dt_bench_machine_close(struct dt_bench_machine *m)
 {
     dt_free(m->backend, m->from);
     dt_free(m->backend, m->to);
-    dt_bench_timer_close(&m->timer);
     *m = (struct dt_bench_machine){0};
 }

@@ -114,18 +114,6 @@ static double exp_rate(const struct dt_bench_machine *m, void (*row)(const float
     return (double)m->threads * ROWS * ROW / dt_bench_best(&clock);
 }
 
-static dt_status run_sweep(const void *what, struct dt_stream *stream)
-{
-    (void)stream;
-    const struct dt_bench_machine *m = what;
-    int64_t lines = m->array_bytes / LINE, sum = 0;
-#pragma omp parallel for num_threads(m->threads) reduction(+ : sum)
-    for (int64_t i = 0; i < lines; i++)
-        sum += m->from[i * LINE];
-    __asm__ volatile("" : : "r"(sum)); // read, though nobody uses it
-    return DT_OK;
-}
-
 dt_status dt_bench_machine_measure_cpu(struct dt_bench_rig *rig, double seconds,
                                        struct dt_bench_machine *m)
 {
@@ -133,6 +121,5 @@ dt_status dt_bench_machine_measure_cpu(struct dt_bench_rig *rig, double seconds,
     m->limits.copy = copy_rate(m, seconds);
     m->limits.exps = exp_rate(m, exp_row, seconds);
     m->limits.exp2s = exp_rate(m, exp2_row, seconds);
-    m->sweep = (struct dt_bench_work){run_sweep, m};
     return DT_OK;
 }

@@ -7,7 +7,6 @@
 enum {
     ARRAY_MAX = 512 << 20, // bytes
     ARRAY_SHARE = 8,       // of the memory that is free
-    SWEEP_MAX = 256 << 20, // several times the largest second-level cache
     SPIN_VALUES = 1 << 22,
     SPIN_ROUNDS_MIN = 8,
     SPIN_ROUNDS_MAX = 1 << 16,
@@ -24,19 +23,21 @@ static dt_status take_arrays(const struct dt_bench_rig *rig, struct dt_bench_mac
     return dt_alloc(&rig->backend, m->array_bytes, &m->to);
 }
 
-static dt_status run_copy(const void *what, struct dt_stream *stream)
+// No op: it is timed here, unless this is the run that is not.
+static dt_status run_copy(const struct dt_bench_machine *m, const void *args)
 {
-    const struct dt_bench_machine *m = what;
-    return dt_copy(m->backend, m->to, m->from, m->array_bytes, stream);
+    (void)args;
+    struct dt_op_times *times = dt_op_times_now;
+    if (times)
+        DT_TRY(dt_op_times_begin(times, NULL));
+    DT_TRY(dt_copy(m->backend, m->to, m->from, m->array_bytes, NULL));
+    return times ? dt_op_times_end(times, DT_LANE_OP, "copy", NULL, &(struct dt_op_cost){0}, NULL)
+                 : DT_OK;
 }
 
-static dt_status copy_rate(struct dt_bench_machine *m, double seconds)
+static dt_status run_spin(const struct dt_bench_machine *m, const void *args)
 {
-    struct dt_bench_work work = {run_copy, m};
-    struct dt_bench_clock clock;
-    DT_TRY(dt_bench_time(&m->timer, NULL, &work, seconds, &clock));
-    m->limits.copy = 2 * (double)m->array_bytes / dt_bench_best(&clock);
-    return DT_OK;
+    return dt_spin(m->backend, args, NULL);
 }
 
 static dt_status spin_rate(const struct dt_bench_machine *m, enum dt_spin_kind kind, double seconds,
@@ -48,43 +49,23 @@ static dt_status spin_rate(const struct dt_bench_machine *m, enum dt_spin_kind k
         .a = 0.5f,
         .b = 0.25f,
         .y = (float *)(void *)m->to};
-    struct dt_bench_call call = {.backend = m->backend, .op = DT_BENCH_spin, .args.spin = spin};
-    struct dt_bench_work work = {dt_bench_run_call, &call};
-    struct dt_bench_clock clock;
     double best = 0;
-    for (int64_t rounds = SPIN_ROUNDS_MIN; rounds <= SPIN_ROUNDS_MAX && best < spin_seconds;
-         rounds *= 4) {
-        call.args.spin.rounds = rounds;
-        DT_TRY(dt_bench_time(&m->timer, NULL, &work, seconds / 4, &clock));
-        best = dt_bench_best(&clock);
-        *rate = (double)spin.n * (double)rounds / best;
+    for (spin.rounds = SPIN_ROUNDS_MIN; spin.rounds <= SPIN_ROUNDS_MAX && best < spin_seconds;
+         spin.rounds *= 4) {
+        DT_TRY(dt_bench_best_time(m, run_spin, &spin, seconds / 4, &best));
+        *rate = (double)spin.n * (double)spin.rounds / best;
     }
     return DT_OK;
-}
-
-// Reading alone: what a copy leaves in the caches would have to be written back while an op is
-// timed.
-static void prepare_sweep(struct dt_bench_machine *m)
-{
-    int64_t bytes = dt_min_i64(m->array_bytes, SWEEP_MAX);
-    struct dt_sum_squares_args args = {.n = bytes / (int64_t)sizeof(float),
-                                       .x = (const float *)(const void *)m->from,
-                                       .sum = (double *)(void *)m->to,
-                                       .workspace = m->to + DT_ARENA_ALIGN};
-    args.workspace_bytes = dt_sum_squares_workspace(m->backend, &args);
-    m->sweep_call = (struct dt_bench_call){
-        .backend = m->backend, .op = DT_BENCH_sum_squares, .args.sum_squares = args};
-    m->sweep = (struct dt_bench_work){dt_bench_run_call, &m->sweep_call};
 }
 
 dt_status dt_bench_machine_measure_device(struct dt_bench_rig *rig, double seconds,
                                           struct dt_bench_machine *m)
 {
     DT_TRY(take_arrays(rig, m));
-    DT_TRY(copy_rate(m, seconds));
+    double best;
+    DT_TRY(dt_bench_best_time(m, run_copy, NULL, seconds, &best));
+    m->limits.copy = 2 * (double)m->array_bytes / best;
     DT_TRY(spin_rate(m, DT_SPIN_EXP, seconds, &m->limits.exps));
     DT_TRY(spin_rate(m, DT_SPIN_EXP2, seconds, &m->limits.exp2s));
-    DT_TRY(spin_rate(m, DT_SPIN_FMA, seconds, &m->limits.lanes));
-    prepare_sweep(m);
-    return DT_OK;
+    return spin_rate(m, DT_SPIN_FMA, seconds, &m->limits.lanes);
 }

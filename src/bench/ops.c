@@ -1,32 +1,36 @@
-// `dtrain bench`: every op at the shapes of a model's training step, against the machine's limits.
-// The floor of a call is that of backend/cost.h.
+// `dtrain bench`: every op of a training step against the machine's limits. The step is the real
+// one, and its ops are timed as those of a run are (backend/op_times.h), a row for each op and
+// shape; the floor of a call is that of backend/cost.h. Ops that a step of one process leaves out
+// are called beside it.
 #include "bench/ops.h"
 
 #include "base/memory.h"
 
 #include <stdio.h>
+#include <string.h>
 
-static const double default_seconds = 0.2;
+enum { ROWS = 128, LEAST = 1 /* steps */, LEAST_REST = 3, SPIN_ROUNDS = 16 };
+static const double default_seconds = 0.2; // for each row
 
-// Of a call, or of all calls of a step, one after the other.
-struct times {
-    double median, best, floor; // seconds
-    const char *bound;          // what the floor of a call comes from
+#define NAME(op) #op,
+static const char *const op_names[] = {DT_OPS(NAME)};
+
+// The calls of one op at one shape.
+struct row {
+    const char *op;
+    char shape[80]; // of a GEMM the layer's name too
+    struct dt_op_cost cost;
+    int64_t calls; // in all measured steps; 0: a step makes none
+    struct dt_bench_clock clock;
 };
 
-static struct times times_of(const struct dt_op_cost *cost, const struct dt_bench_machine *m,
-                             const struct dt_bench_clock *clock)
-{
-    struct dt_op_floor floor = dt_op_floor(cost, &m->limits);
-    return (struct times){dt_bench_median(clock), dt_bench_best(clock), floor.seconds, floor.bound};
-}
-
-static dt_status time_call(const struct dt_bench_call *call, const struct dt_bench_machine *machine,
-                           double seconds, bool warm, struct dt_bench_clock *clock)
-{
-    struct dt_bench_work work = {dt_bench_run_call, call};
-    return dt_bench_time(&machine->timer, warm ? NULL : &machine->sweep, &work, seconds, clock);
-}
+struct ops {
+    struct dt_bench_rig rig;
+    bool in_step;
+    int64_t steps;
+    int n, dropped; // rows; calls of more of them
+    struct row rows[ROWS];
+};
 
 static void print_machine(const struct dt_bench_rig *rig, const struct dt_bench_machine *m,
                           bool json)
@@ -55,78 +59,238 @@ static void print_header(void)
            "of it");
 }
 
-static void print_row(const struct dt_bench_call *call, const struct times *t)
+static void print_row(const struct row *row, int64_t calls, const struct dt_op_floor *floor)
 {
-    const struct dt_op_cost *c = &call->cost;
+    const struct dt_op_cost *c = &row->cost;
+    double best = dt_bench_best(&row->clock);
     printf("%-25s %-34s %5lld %9.4f %9.4f %8.2f %7.2f %8.3f %8.1f %6.2f %9.4f %-5s %5.2f\n",
-           dt_bench_op_table[call->op].name, call->shape, (long long)call->count, t->median * 1e3,
-           t->best * 1e3, c->bytes / 1e6, c->bytes / t->best / 1e9, c->flops / 1e9,
-           c->flops / t->best / 1e9, (c->exps + c->exp2s) / t->best / 1e9, t->floor * 1e3, t->bound,
-           t->floor / t->best);
+           row->op, row->shape, (long long)calls, dt_bench_median(&row->clock) * 1e3, best * 1e3,
+           c->bytes / 1e6, c->bytes / best / 1e9, c->flops / 1e9, c->flops / best / 1e9,
+           (c->exps + c->exp2s) / best / 1e9, floor->seconds * 1e3, floor->bound,
+           floor->seconds / best);
 }
 
-static void print_json(const struct dt_bench_call *call, int64_t repeats, const struct times *t)
+static void print_json(const struct row *row, int64_t calls, const struct dt_op_floor *floor)
 {
-    const struct dt_op_cost *c = &call->cost;
-    double exps = c->exps + c->exp2s;
+    const struct dt_op_cost *c = &row->cost;
+    double exps = c->exps + c->exp2s, best = dt_bench_best(&row->clock);
     printf("{\"bench\":\"op\",\"op\":\"%s\",\"shape\":\"%s\",\"calls\":%lld,\"repeats\":%lld,"
            "\"ms\":%.6f,\"best_ms\":%.6f,\"bytes\":%.0f,\"gb_per_s\":%.3f,\"flops\":%.0f,"
            "\"gflops\":%.3f,\"exps\":%.0f,\"gexp_per_s\":%.3f,\"floor_ms\":%.6f,\"bound\":\"%s\","
            "\"fraction\":%.4f}\n",
-           dt_bench_op_table[call->op].name, call->shape, (long long)call->count,
-           (long long)repeats, t->median * 1e3, t->best * 1e3, c->bytes, c->bytes / t->best / 1e9,
-           c->flops, c->flops / t->best / 1e9, exps, exps / t->best / 1e9, t->floor * 1e3, t->bound,
-           t->floor / t->best);
+           row->op, row->shape, (long long)calls, (long long)row->clock.n,
+           dt_bench_median(&row->clock) * 1e3, best * 1e3, c->bytes, c->bytes / best / 1e9,
+           c->flops, c->flops / best / 1e9, exps, exps / best / 1e9, floor->seconds * 1e3,
+           floor->bound, floor->seconds / best);
 }
 
-static dt_status time_all(const struct dt_bench_options *options, const struct dt_bench_rig *rig,
-                          const struct dt_bench_calls *calls,
-                          const struct dt_bench_machine *machine)
+// "in_proj" of the tensor "backbone.layers.0.mixer.in_proj.weight" that `element` lies in.
+static void matrix_name(const struct dt_params *params, int64_t element, char *name, size_t size)
 {
-    double seconds = options->seconds > 0 ? options->seconds : default_seconds;
-    struct times total = {0};
-    struct dt_bench_clock clock;
-    print_machine(rig, machine, options->json);
+    snprintf(name, size, "other");
+    for (int i = 0; i < params->n; i++) {
+        const struct dt_param *row = &params->rows[i];
+        if (element < row->offset || element >= row->offset + row->count)
+            continue;
+        snprintf(name, size, "%s", row->name);
+        char *end = strstr(name, ".weight");
+        if (end)
+            *end = 0;
+        char *dot = strrchr(name, '.');
+        if (dot)
+            memmove(name, dot + 1, strlen(dot));
+    }
+    if (strcmp(name, "embeddings") == 0 || strcmp(name, "lm_head") == 0)
+        snprintf(name, size, "head"); // tied
+}
+
+// Which element of the flat array `base` (NULL: none) `pointer` is, or -1.
+static int64_t element_of(const struct dt_params *params, const void *base, enum dt_dtype type,
+                          const void *pointer)
+{
+    uintptr_t from = (uintptr_t)base, at = (uintptr_t)pointer;
+    uintptr_t bytes = (uintptr_t)(params->elements * dt_dtype_size(type));
+    return base && at >= from && at < from + bytes ? (int64_t)(at - from) / dt_dtype_size(type)
+                                                   : -1;
+}
+
+// The weights are B in forward and dX, their gradient is C in dW.
+static void linear_name(const struct dt_bench_rig *rig, const struct dt_gemm_args *a, char *name,
+                        size_t size)
+{
+    const struct dt_params *params = dt_model_params(rig->model);
+    const void *bf16 = dt_model_weights_bf16(rig->model);
+    const void *weights = bf16 ? bf16 : dt_model_weights(rig->model);
+    const void *gradients = dt_model_gradients(rig->model);
+    int64_t element = a->trans_a ? element_of(params, gradients, a->c.dtype, a->c.data)
+                                 : element_of(params, weights, a->b.dtype, a->b.data);
+    matrix_name(params, element, name, size);
+}
+
+static int find_row(void *context, const char *op, const void *args, const struct dt_op_cost *cost)
+{
+    struct ops *ops = context;
+    char layer[DT_PARAM_NAME] = "", shape[sizeof ops->rows->shape];
+    if (strcmp(op, "gemm") == 0)
+        linear_name(&ops->rig, args, layer, sizeof layer);
+    snprintf(shape, sizeof shape, "%.12s%s%s", layer, layer[0] ? " " : "", cost->shape);
+    int i = 0;
+    while (i < ops->n &&
+           (strcmp(ops->rows[i].op, op) != 0 || strcmp(ops->rows[i].shape, shape) != 0))
+        i++;
+    if (i == ROWS) {
+        ops->dropped++;
+        return -1;
+    }
+    struct row *row = &ops->rows[i];
+    if (i == ops->n) {
+        ops->n++;
+        row->op = op;
+        row->cost = *cost;
+        snprintf(row->shape, sizeof row->shape, "%s", shape);
+    }
+    row->calls += ops->in_step;
+    return i;
+}
+
+static void note_time(void *context, int row, double seconds)
+{
+    struct ops *ops = context;
+    if (row >= 0)
+        dt_bench_note(&ops->rows[row].clock, seconds > 0 ? seconds : 1e-9);
+}
+
+// Ops that a step of one process makes no call of, at the size of all weights.
+static dt_status call_the_rest(const struct dt_bench_rig *rig)
+{
+    const struct dt_backend *backend = &rig->backend;
+    int64_t n = dt_model_params(rig->model)->elements;
+    struct dt_cast_args cast = {.n = n,
+                                .x = dt_model_weights(rig->model),
+                                .x_type = DT_F32,
+                                .y = rig->spare,
+                                .y_type = DT_BF16};
+    struct dt_accumulate_args accumulate = {.n = n,
+                                            .x = dt_model_weights(rig->model),
+                                            .x_type = DT_F32,
+                                            .y = dt_model_gradients(rig->model)};
+    struct dt_quantize_args quantize = {
+        .x = dt_view_of(dt_model_weights(rig->model), n / 64, 64, DT_F32),
+        .y = dt_view_of(dt_model_gradients(rig->model), n / 64, 64, DT_F32)};
+    DT_TRY(dt_quantize(backend, &quantize, NULL));
+    DT_TRY(dt_cast(backend, &cast, NULL));
+    DT_TRY(dt_accumulate(backend, &accumulate, NULL));
+    struct dt_commit_args commit = {.bytes = 2 * n, // at most, in the spare memory
+                                    .from = dt_model_weights(rig->model),
+                                    .to = rig->spare,
+                                    .control = dt_stepper_optimizer(rig->stepper)->control};
+    DT_TRY(dt_commit(backend, &commit, NULL));
+    struct dt_checksum_args checksum = {
+        .n = n, .x = dt_model_weights(rig->model), .sum = (uint64_t *)(void *)rig->spare};
+    checksum.workspace_bytes = dt_checksum_workspace(backend, &checksum);
+    checksum.workspace = checksum.sum + 1;
+    DT_TRY(dt_checksum(backend, &checksum, NULL));
+    struct dt_spin_args spin = {.kind = DT_SPIN_EXP2,
+                                .n = n / 2, // as many floats as there are bf16 elements
+                                .rounds = SPIN_ROUNDS,
+                                .y = (float *)(void *)rig->spare};
+    return dt_spin(backend, &spin, NULL);
+}
+
+static dt_status run_step(struct ops *ops)
+{
+    struct dt_step_result result;
+    ops->in_step = true;
+    DT_TRY(dt_bench_rig_launch(&ops->rig));
+    DT_TRY(dt_stepper_collect(ops->rig.stepper, &result));
+    ops->in_step = false;
+    ops->steps++;
+    return DT_OK;
+}
+
+static dt_status run_the_rest(struct ops *ops)
+{
+    dt_op_times_start(ops->rig.times, DT_LANE_OP);
+    dt_status status = call_the_rest(&ops->rig), stopped = dt_op_times_stop(ops->rig.times, NULL);
+    DT_TRY(status);
+    DT_TRY(stopped);
+    DT_TRY(dt_stream_sync(&ops->rig.backend, NULL));
+    dt_op_times_collect(ops->rig.times);
+    return DT_OK;
+}
+
+static void forget(struct ops *ops)
+{
+    for (int i = 0; i < ops->n; i++)
+        ops->rows[i].calls = ops->rows[i].clock.n = 0;
+    ops->steps = 0;
+}
+
+// The first round loads what the ops need, and says how many rows there are.
+static dt_status measure(struct ops *ops, bool warm, double seconds)
+{
+    struct dt_op_listener listener = {find_row, note_time, ops, warm};
+    dt_op_times_listen(ops->rig.times, &listener);
+    DT_TRY(run_step(ops));
+    DT_TRY(run_the_rest(ops));
+    if (ops->dropped > 0)
+        return DT_FAIL(DT_MACHINE, NULL, "a step makes more than %d distinct op calls", ROWS);
+    forget(ops);
+    struct dt_bench_clock total;
+    dt_bench_start(&total);
+    while (dt_bench_more(&total, LEAST, seconds * ops->n)) {
+        DT_TRY(run_step(ops));
+        dt_bench_note(&total, 0);
+    }
+    for (int i = 0; i < LEAST_REST; i++)
+        DT_TRY(run_the_rest(ops));
+    dt_op_times_listen(ops->rig.times, NULL);
+    return DT_OK;
+}
+
+static void print_all(const struct dt_bench_options *options, const struct ops *ops,
+                      const struct dt_bench_machine *machine)
+{
+    double median = 0, best = 0, floor = 0;
+    print_machine(&ops->rig, machine, options->json);
     if (!options->json)
         print_header();
-    for (int op = 0; op < DT_BENCH_OP_COUNT; op++)
-        for (int64_t i = 0; i < calls->n; i++) {
-            const struct dt_bench_call *call = &calls->at[i];
-            if ((int)call->op != op)
+    for (size_t op = 0; op < sizeof op_names / sizeof *op_names; op++)
+        for (const struct row *row = ops->rows; row < ops->rows + ops->n; row++) {
+            if (strcmp(row->op, op_names[op]) != 0 || row->clock.n == 0)
                 continue;
-            DT_TRY_NOTE(time_call(call, machine, seconds, options->warm, &clock), "timing %s",
-                        dt_bench_op_table[op].name);
-            struct times times = times_of(&call->cost, machine, &clock);
-            if (options->json)
-                print_json(call, clock.n, &times);
-            else
-                print_row(call, &times);
-            total.median += (double)call->count * times.median;
-            total.best += (double)call->count * times.best;
-            total.floor += (double)call->count * times.floor;
+            struct dt_op_floor least = dt_op_floor(&row->cost, &machine->limits);
+            double calls = (double)row->calls / (double)ops->steps;
+            (options->json ? print_json : print_row)(row, row->calls / ops->steps, &least);
+            median += calls * dt_bench_median(&row->clock);
+            best += calls * dt_bench_best(&row->clock);
+            floor += calls * least.seconds;
         }
     if (!options->json)
         printf("\nops of a step: %.1f ms, %.1f ms by each op's best time, floor %.1f ms (%.2f)\n",
-               total.median * 1e3, total.best * 1e3, total.floor * 1e3, total.floor / total.best);
-    return DT_OK;
+               median * 1e3, best * 1e3, floor * 1e3, floor / best);
 }
 
 dt_status dt_bench_ops(const struct dt_bench_options *options)
 {
-    struct dt_bench_rig rig;
+    // A graph's launch makes no calls: without graphs every op of the step is timed.
+    struct dt_bench_options plain = *options;
     struct dt_bench_machine machine;
-    struct dt_bench_calls *calls;
+    struct ops *ops;
     double seconds = options->seconds > 0 ? options->seconds : default_seconds;
-    DT_TRY(DT_NEW(&calls, 1, "a list of calls"));
-    dt_status status = dt_bench_record(options, &rig, calls);
+    plain.cuda_graph = DT_TOGGLE_FALSE;
+    DT_TRY(DT_NEW(&ops, 1, "the times of ops"));
+    dt_status status = dt_bench_rig_open(&plain, true, &ops->rig);
     if (status == DT_OK) {
-        status = dt_bench_machine_open(&rig, seconds, &machine);
+        status = dt_bench_machine_open(&ops->rig, seconds, &machine);
         if (status == DT_OK) {
-            status = time_all(options, &rig, calls, &machine);
+            status = measure(ops, options->warm, seconds);
+            if (status == DT_OK)
+                print_all(options, ops, &machine);
             dt_bench_machine_close(&machine);
         }
-        dt_bench_rig_close(&rig);
+        dt_bench_rig_close(&ops->rig);
     }
-    free(calls);
+    free(ops);
     return status;
 }

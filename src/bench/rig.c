@@ -9,16 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static dt_status open_backend(const struct dt_bench_options *options, dt_bench_wrap wrap,
-                              struct dt_bench_rig *rig)
+static dt_status open_backend(const struct dt_bench_options *options, struct dt_bench_rig *rig)
 {
     DT_TRY(dt_device_open_alone((int)options->device, (int)options->threads, &rig->backend));
     DT_TRY(dt_backend_info(&rig->backend, &rig->info));
     if (options->cuda_graph == DT_TOGGLE_TRUE && !rig->backend.table->graphs)
         return DT_FAIL(DT_USER, "leave it out", "--cuda-graph true: the device %s has no graphs",
                        rig->backend.table->name);
-    if (wrap)
-        rig->backend.op = wrap(rig->backend.op);
     return DT_OK;
 }
 
@@ -98,17 +95,20 @@ static dt_status scan(const struct dt_bench_options *options, struct dt_bench_ri
 }
 
 // As in training: memory is planned and checked, then all is created.
-static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
+static dt_status rig_open(const struct dt_bench_options *options, bool times_ops,
                           struct dt_bench_rig *rig)
 {
     struct dt_memory_plan plan = {0};
     struct dt_job job;
     DT_TRY(dt_comm_open(DT_COMM_KIND_SELF, &rig->comm));
-    DT_TRY(open_backend(options, wrap, rig));
+    DT_TRY(open_backend(options, rig));
     DT_TRY(scan(options, rig));
     DT_TRY(describe(options, rig, &job));
     struct dt_model_shape shape = dt_job_shape(&job, true);
+    if (times_ops)
+        DT_TRY(dt_op_times_create(&rig->backend, NULL, &rig->times));
     struct dt_stepper_config stepper = dt_job_stepper(&job);
+    stepper.times = rig->times;
     struct dt_loader_config loader = dt_job_train_loader(&job);
     dt_job_pin_ring(&rig->backend, &loader);
     DT_TRY(dt_job_memory(&job, &plan));
@@ -118,20 +118,20 @@ static dt_status rig_open(const struct dt_bench_options *options, dt_bench_wrap 
     DT_TRY(dt_stepper_connect(rig->stepper));
     DT_TRY(draw_weights(rig, &job));
     DT_TRY(dt_loader_open(&loader, 0, &rig->loader));
-    if (!wrap)
+    if (!times_ops)
         return DT_OK;
     int64_t bytes = dt_model_params(rig->model)->elements * (int64_t)sizeof *rig->spare;
     return dt_alloc(&rig->backend, bytes, &rig->spare);
 }
 
-dt_status dt_bench_rig_open(const struct dt_bench_options *options, dt_bench_wrap wrap,
+dt_status dt_bench_rig_open(const struct dt_bench_options *options, bool times_ops,
                             struct dt_bench_rig *rig)
 {
     *rig = (struct dt_bench_rig){.batch = options->batch,
                                  .micro = options->micro_batch > 0 ? options->micro_batch
                                                                    : options->batch,
                                  .length = options->seq_len};
-    dt_status status = rig_open(options, wrap, rig);
+    dt_status status = rig_open(options, times_ops, rig);
     if (status != DT_OK)
         dt_bench_rig_close(rig);
     return status;
@@ -142,6 +142,7 @@ void dt_bench_rig_close(struct dt_bench_rig *rig)
     dt_stepper_destroy(rig->stepper); // first: a step in flight may read the loader's memory
     dt_loader_close(rig->loader);
     dt_dataset_free(rig->dataset);
+    dt_op_times_destroy(rig->times);
     if (rig->spare)
         dt_free(&rig->backend, rig->spare);
     dt_model_destroy(rig->model);

@@ -128,7 +128,7 @@ dt_status dt_bench_step(const struct dt_bench_options *options)
 {
     struct dt_bench_rig rig;
     struct figures figures = {0};
-    DT_TRY(dt_bench_rig_open(options, NULL, &rig));
+    DT_TRY(dt_bench_rig_open(options, false, &rig));
     dt_status status =
         measure(&rig, options->seconds > 0 ? options->seconds : default_seconds, &figures);
     if (status == DT_OK)

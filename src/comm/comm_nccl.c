@@ -366,7 +366,7 @@ static dt_status enqueue(struct dt_device_comm *comm, int index, const struct dt
         DT_TRY(dt_op_times_begin(times, stream));
     DT_TRY(enqueue_call(nccl, c, stream));
     if (times)
-        DT_TRY(dt_op_times_end(times, DT_LANE_DEVICE_COMM, dt_collective_name(c),
+        DT_TRY(dt_op_times_end(times, DT_LANE_DEVICE_COMM, dt_collective_name(c), NULL,
                                &(struct dt_op_cost){.bytes = (double)atomic_load(&record->bytes)},
                                stream));
     DT_TRY(stamp(nccl, &nccl->counts[index].done, NULL, stream));

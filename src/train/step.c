@@ -420,7 +420,8 @@ static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t 
 // Whether to time the ops of the next step: only one such step may be in flight.
 static bool times_next(const struct dt_stepper *s)
 {
-    bool traced = dt_trace_is_on() & DT_TRACE_KEEPS, busy = false;
+    bool traced = dt_trace_is_on() & DT_TRACE_KEEPS || dt_op_times_has_listener(s->config.times);
+    bool busy = false;
     for (int64_t i = s->collected; i < s->launched; i++)
         busy |= s->flights[i % DT_STEPS_IN_FLIGHT].timed;
     return s->config.times && !busy &&

@@ -52,7 +52,8 @@ int main(void)
     CHECK_OK(dt_backend_open("cpu", 0, 1, &rig.backend));
     rig.backend.table = &table;
     rig.backend.op = &op;
-    struct dt_bench_machine m = {.backend = &rig.backend, .timer = {.backend = &rig.backend}};
+    struct dt_bench_machine m = {.backend = &rig.backend};
+    CHECK_OK(dt_op_times_create(&rig.backend, NULL, &m.times));
     CHECK_OK(dt_bench_machine_measure_device(&rig, 0.1, &m));
     const double values = 1 << 20;                            // of the arrays' 4 MiB
     CHECK_NEAR(m.limits.copy, 2 * 4 * values / copy_s, 1e-5); // read and written
@@ -61,6 +62,7 @@ int main(void)
     CHECK_NEAR(m.limits.lanes, values / round_s / 4, 1e-5);
     dt_free(&rig.backend, m.from);
     dt_free(&rig.backend, m.to);
+    dt_op_times_destroy(m.times);
     dt_backend_close(&rig.backend);
     return test_end();
 }

@@ -310,7 +310,7 @@ static void many_times(void)
     dt_op_times_start(times, DT_LANE_OP);
     for (int i = 0; i < CALLS; i++) {
         CHECK_OK(dt_op_times_begin(times, stream));
-        CHECK_OK(dt_op_times_end(times, DT_LANE_OP, "op", &cost, stream));
+        CHECK_OK(dt_op_times_end(times, DT_LANE_OP, "op", NULL, &cost, stream));
     }
     CHECK_OK(dt_op_times_stop(times, stream));
     CHECK_OK(dt_stream_sync(&cuda, stream));
