@@ -3,13 +3,6 @@
 
 #include "kernels/device.cuh"
 
-#define LAUNCHER(launcher, kernel, grid, block, shared_bytes, ...)                                 \
-    dt_status launcher                                                                             \
-    {                                                                                              \
-        DT_LAUNCH((kernel), grid, block, shared_bytes, nullptr, __VA_ARGS__);                      \
-        return DT_LAUNCHED(#kernel);                                                               \
-    }
-
 enum { BLOCK = 128 };
 
 // Memory that kernels write; every launch may.
@@ -19,7 +12,7 @@ static int64_t wide[2][9];
 
 // ---- shared memory between warps
 
-__global__ static void read_kernel(bool ordered, float *out)
+__global__ static void read_behind_write(bool ordered, float *out)
 {
     DT_SHARED(float, tile, [BLOCK]);
     tile[threadIdx.x] = (float)threadIdx.x;
@@ -28,9 +21,7 @@ __global__ static void read_kernel(bool ordered, float *out)
     out[threadIdx.x] = tile[BLOCK - 1 - threadIdx.x];
 }
 
-LAUNCHER(read_behind_write(bool ordered), read_kernel, 1, BLOCK, 0, ordered, memory)
-
-__global__ static void write_kernel(bool ordered, float *out)
+__global__ static void write_behind_read(bool ordered, float *out)
 {
     DT_SHARED(float, tile, [BLOCK]);
     tile[threadIdx.x] = 0.0f;
@@ -42,9 +33,8 @@ __global__ static void write_kernel(bool ordered, float *out)
     out[threadIdx.x] = tile[threadIdx.x];
 }
 
-LAUNCHER(write_behind_read(bool ordered), write_kernel, 1, BLOCK, 0, ordered, memory)
-
-__global__ static void same_kernel(bool ordered)
+// One value, by two threads.
+__global__ static void write_twice_the_same(bool ordered)
 {
     DT_SHARED(int, flag, [1]);
     if (threadIdx.x == 0)
@@ -55,9 +45,8 @@ __global__ static void same_kernel(bool ordered)
         *flag = 1;
 }
 
-LAUNCHER(write_twice_the_same(bool ordered), same_kernel, 1, BLOCK, 0, ordered)
-
-__global__ static void rounds_kernel(bool ordered, float *out)
+// The second turn of the loop writes what others still read.
+__global__ static void second_round(bool ordered, float *out)
 {
     DT_SHARED(float, tile, [BLOCK]);
     float sum = 0.0f;
@@ -71,9 +60,7 @@ __global__ static void rounds_kernel(bool ordered, float *out)
     out[threadIdx.x] = sum;
 }
 
-LAUNCHER(second_round(bool ordered), rounds_kernel, 1, BLOCK, 0, ordered, memory)
-
-__global__ static void dynamic_kernel(bool ordered, float *out)
+__global__ static void dynamic_shared(bool ordered, float *out)
 {
     DT_SHARED_DYN(float, rows);
     rows[threadIdx.x] = 1.0f;
@@ -83,10 +70,8 @@ __global__ static void dynamic_kernel(bool ordered, float *out)
         *out = rows[BLOCK - 1];
 }
 
-LAUNCHER(dynamic_shared(bool ordered), dynamic_kernel, 1, BLOCK, BLOCK * sizeof(float), ordered,
-         memory)
-
-__global__ static void vector_kernel(bool ordered, float *out)
+// 4 bytes are written within 16 that are read.
+__global__ static void half_of_a_vector(bool ordered, float *out)
 {
     DT_SHARED(float, tile, [BLOCK]);
     float four[4];
@@ -100,11 +85,9 @@ __global__ static void vector_kernel(bool ordered, float *out)
     out[threadIdx.x] = four[3];
 }
 
-LAUNCHER(half_of_a_vector(bool ordered), vector_kernel, 1, BLOCK, 0, ordered, memory)
-
 // ---- within a warp
 
-__global__ static void lanes_kernel(bool ordered, float *out)
+__global__ static void lanes(bool ordered, float *out)
 {
     DT_SHARED(float, tile, [DT_WARP]);
     tile[threadIdx.x] = 1.0f;
@@ -113,9 +96,8 @@ __global__ static void lanes_kernel(bool ordered, float *out)
     out[threadIdx.x] = tile[threadIdx.x ^ 1u];
 }
 
-LAUNCHER(lanes(bool ordered), lanes_kernel, 1, DT_WARP, 0, ordered, memory)
-
-__global__ static void shuffled_kernel(bool ordered, float *out)
+// A shuffle alone orders nothing.
+__global__ static void lanes_by_shuffle(bool ordered, float *out)
 {
     DT_SHARED(float, tile, [DT_WARP]);
     tile[threadIdx.x] = 1.0f;
@@ -125,9 +107,8 @@ __global__ static void shuffled_kernel(bool ordered, float *out)
     out[threadIdx.x] = sum + tile[threadIdx.x ^ 1u];
 }
 
-LAUNCHER(lanes_by_shuffle(bool ordered), shuffled_kernel, 1, DT_WARP, 0, ordered, memory)
-
-__global__ static void mask_kernel(unsigned mask, float *out)
+// Not ordered: lane 9, which reads, is not in the mask.
+__global__ static void lanes_of_a_mask(unsigned mask, float *out)
 {
     DT_SHARED(float, tile, [DT_WARP]);
     tile[threadIdx.x] = 1.0f;
@@ -137,10 +118,8 @@ __global__ static void mask_kernel(unsigned mask, float *out)
         *out = tile[3];
 }
 
-LAUNCHER(lanes_of_a_mask(bool ordered), mask_kernel, 1, DT_WARP, 0, ordered ? 0xffffu : 0xffu,
-         memory)
-
-__global__ static void chain_kernel(bool ordered, float *out)
+// Lane 0 before 1 before 2, by masks of two.
+__global__ static void lanes_in_a_chain(bool ordered, float *out)
 {
     DT_SHARED(float, x, [1]);
     if (threadIdx.x == 0)
@@ -153,11 +132,9 @@ __global__ static void chain_kernel(bool ordered, float *out)
         *out = *x;
 }
 
-LAUNCHER(lanes_in_a_chain(bool ordered), chain_kernel, 1, DT_WARP, 0, ordered, memory)
-
 // ---- global memory
 
-__global__ static void block_kernel(bool ordered, float *x)
+__global__ static void threads_of_a_block(bool ordered, float *x)
 {
     x[threadIdx.x] = 1.0f;
     if (ordered)
@@ -165,35 +142,32 @@ __global__ static void block_kernel(bool ordered, float *x)
     x[BLOCK + threadIdx.x] = x[threadIdx.x ^ 32u];
 }
 
-LAUNCHER(threads_of_a_block(bool ordered), block_kernel, 1, BLOCK, 0, ordered, memory)
-
 __global__ static void word_kernel(float *x)
 {
     if (threadIdx.x == 5)
         *x = 1.0f;
 }
 
-dt_status two_blocks(bool ordered)
+// Ordered: by two launches.
+static dt_status two_blocks(bool ordered)
 {
     for (int i = 0; i < (ordered ? 2 : 1); i++)
         DT_LAUNCH((word_kernel), ordered ? 1 : 2, BLOCK, 0, nullptr, memory);
     return DT_LAUNCHED("word");
 }
 
-__global__ static void around_kernel(int64_t shift, const float *x, float *y)
+__global__ static void block_reads_another(int64_t shift, const float *x, float *y)
 {
     __syncthreads();
     y[dt_thread_index()] = x[(dt_thread_index() + shift) % (2 * BLOCK)];
 }
 
-LAUNCHER(block_reads_another(bool ordered), around_kernel, 2, BLOCK, 0, ordered ? 0 : BLOCK, memory,
-         memory)
-
 struct nine {
     int64_t x[9];
 };
 
-__global__ static void struct_kernel(bool ordered, const nine *from, nine *to)
+// An assignment of 72 bytes.
+__global__ static void whole_struct(bool ordered, const nine *from, nine *to)
 {
     if (threadIdx.x == 0)
         *to = *from;
@@ -203,12 +177,10 @@ __global__ static void struct_kernel(bool ordered, const nine *from, nine *to)
         to->x[8] = 1;
 }
 
-LAUNCHER(whole_struct(bool ordered), struct_kernel, 1, BLOCK, 0, ordered, (const nine *)wide[0],
-         (nine *)wide[1])
-
 // ---- asynchronous copies
 
-__global__ static void early_kernel(bool ordered, const float *in, float *out)
+// Read by the thread that copies.
+__global__ static void copy_read_early(bool ordered, const float *in, float *out)
 {
     DT_SHARED(float, tile, [BLOCK]);
     tile[threadIdx.x] = 0.0f;
@@ -219,9 +191,8 @@ __global__ static void early_kernel(bool ordered, const float *in, float *out)
     out[threadIdx.x] = tile[threadIdx.x];
 }
 
-LAUNCHER(copy_read_early(bool ordered), early_kernel, 1, BLOCK, 0, ordered, source, memory)
-
-__global__ static void others_kernel(bool ordered, const float *in, float *out)
+// Waited for; not ordered: without the barrier.
+__global__ static void copy_read_by_others(bool ordered, const float *in, float *out)
 {
     DT_SHARED(float, tile, [BLOCK]);
     dt_copy_async<4>(tile + threadIdx.x, in + threadIdx.x);
@@ -232,9 +203,8 @@ __global__ static void others_kernel(bool ordered, const float *in, float *out)
     out[threadIdx.x] = tile[threadIdx.x ^ 64u];
 }
 
-LAUNCHER(copy_read_by_others(bool ordered), others_kernel, 1, BLOCK, 0, ordered, source, memory)
-
-__global__ static void over_kernel(bool ordered, const float *in, float *out)
+// Into what others still read.
+__global__ static void copy_over_readers(bool ordered, const float *in, float *out)
 {
     DT_SHARED(float, tile, [BLOCK]);
     tile[threadIdx.x] = 1.0f;
@@ -248,10 +218,8 @@ __global__ static void over_kernel(bool ordered, const float *in, float *out)
     dt_copy_wait<0>();
 }
 
-LAUNCHER(copy_over_readers(bool ordered), over_kernel, 1, BLOCK, 0, ordered, source, memory)
-
 // One thread copies; a barrier helps only where that thread waits before it.
-__global__ static void waiter_kernel(bool ordered, const float *in, float *out)
+__global__ static void copy_waited_by_another(bool ordered, const float *in, float *out)
 {
     DT_SHARED(float, tile, [4]);
     if (threadIdx.x == 0)
@@ -263,9 +231,8 @@ __global__ static void waiter_kernel(bool ordered, const float *in, float *out)
     out[threadIdx.x] = tile[threadIdx.x % 4];
 }
 
-LAUNCHER(copy_waited_by_another(bool ordered), waiter_kernel, 1, BLOCK, 0, ordered, source, memory)
-
-__global__ static void written_kernel(bool ordered, float *x)
+// The source, of all threads, is written before the copy has read it.
+__global__ static void copy_of_written(bool ordered, float *x)
 {
     DT_SHARED(float, tile, [BLOCK]);
     dt_copy_async<4>(tile + threadIdx.x, x);
@@ -280,9 +247,8 @@ __global__ static void written_kernel(bool ordered, float *x)
     dt_copy_wait<0>();
 }
 
-LAUNCHER(copy_of_written(bool ordered), written_kernel, 1, BLOCK, 0, ordered, memory)
-
-__global__ static void groups_kernel(bool ordered, const float *in, float *out)
+// Of two groups; not ordered: it waits for the older alone.
+__global__ static void newer_copy_read(bool ordered, const float *in, float *out)
 {
     DT_SHARED(float, pairs, [BLOCK][2]);
     for (int i = 0; i < 2; i++) {
@@ -296,11 +262,9 @@ __global__ static void groups_kernel(bool ordered, const float *in, float *out)
     out[BLOCK + threadIdx.x] = pairs[threadIdx.x][1];
 }
 
-LAUNCHER(newer_copy_read(bool ordered), groups_kernel, 1, BLOCK, 0, ordered, source, memory)
-
 // ---- no races
 
-__global__ static void bytes_kernel(uint8_t *bytes, uint16_t *shorts)
+__global__ static void neighbouring_bytes(uint8_t *bytes, uint16_t *shorts)
 {
     DT_SHARED(uint8_t, tile, [BLOCK]);
     tile[threadIdx.x] = 1;
@@ -308,10 +272,7 @@ __global__ static void bytes_kernel(uint8_t *bytes, uint16_t *shorts)
     shorts[dt_thread_index()] = 2;
 }
 
-LAUNCHER(neighbouring_bytes(void), bytes_kernel, 2, BLOCK, 0, (uint8_t *)memory,
-         (uint16_t *)(memory + BLOCK))
-
-__global__ static void constant_kernel(const float *in, float *out)
+__global__ static void all_read(const float *in, float *out)
 {
     DT_SHARED(float, x, [1]);
     if (threadIdx.x == 77)
@@ -320,15 +281,13 @@ __global__ static void constant_kernel(const float *in, float *out)
     out[dt_thread_index()] = *x + in[3];
 }
 
-LAUNCHER(all_read(void), constant_kernel, 2, BLOCK, 0, source, memory)
-
 __attribute__((noinline)) static void raise(float *all, int n)
 {
     for (int i = 0; i < n; i++)
         all[i] += (float)i;
 }
 
-__global__ static void locals_kernel(float *out)
+__global__ static void own_locals(float *out)
 {
     float own[9] = {};
     raise(own, 9);
@@ -336,8 +295,6 @@ __global__ static void locals_kernel(float *out)
     raise(own, 9);
     out[dt_thread_index()] = own[8];
 }
-
-LAUNCHER(own_locals(void), locals_kernel, 2, BLOCK, 0, memory)
 
 __global__ static void again_kernel(float *x)
 {
@@ -349,14 +306,14 @@ __global__ static void again_kernel(float *x)
     }
 }
 
-dt_status own_again(void)
+static dt_status own_again(bool)
 {
     for (int i = 0; i < 2; i++)
         DT_LAUNCH((again_kernel), 2, BLOCK, 0, nullptr, memory);
     return DT_LAUNCHED("again");
 }
 
-__global__ static void reductions_kernel(float *out)
+__global__ static void reductions_in_a_row(float *out)
 {
     float x = (float)threadIdx.x;
     for (int i = 0; i < 2; i++) {
@@ -368,7 +325,48 @@ __global__ static void reductions_kernel(float *out)
     out[threadIdx.x] = x;
 }
 
-LAUNCHER(reductions_in_a_row(void), reductions_kernel, 1, BLOCK, 0, memory)
+// What a kernel's row launches.
+#define ROW(says, kernel, grid, block, shared_bytes, ...)                                          \
+    {                                                                                              \
+        says, #kernel, []([[maybe_unused]] bool ordered) {                                         \
+            DT_LAUNCH((kernel), grid, block, shared_bytes, nullptr, __VA_ARGS__);                  \
+            return DT_LAUNCHED(#kernel);                                                           \
+        }                                                                                          \
+    }
+
+const struct planted_race planted_races[] = {
+    ROW("a race for tile + ", read_behind_write, 1, BLOCK, 0, ordered, memory),
+    ROW("a race for tile + ", write_behind_read, 1, BLOCK, 0, ordered, memory),
+    ROW("a race for flag + 0: thread (", write_twice_the_same, 1, BLOCK, 0, ordered),
+    ROW("a race for tile + ", second_round, 1, BLOCK, 0, ordered, memory),
+    ROW("a race for dynamic shared memory + 508", dynamic_shared, 1, BLOCK, BLOCK * sizeof(float),
+        ordered, memory),
+    ROW("a race for tile + 12", half_of_a_vector, 1, BLOCK, 0, ordered, memory),
+    ROW("a race for tile + ", lanes, 1, DT_WARP, 0, ordered, memory),
+    ROW("a race for tile + ", lanes_by_shuffle, 1, DT_WARP, 0, ordered, memory),
+    ROW("a race for tile + 12", lanes_of_a_mask, 1, DT_WARP, 0, ordered ? 0xffffu : 0xffu, memory),
+    ROW("a race for x + 0", lanes_in_a_chain, 1, DT_WARP, 0, ordered, memory),
+    ROW("a race for global memory at", threads_of_a_block, 1, BLOCK, 0, ordered, memory),
+    {"a race for global memory at", "two_blocks", two_blocks},
+    ROW("a race for global memory at", block_reads_another, 2, BLOCK, 0, ordered ? 0 : BLOCK,
+        memory, memory),
+    ROW("a race for global memory at", whole_struct, 1, BLOCK, 0, ordered, (const nine *)wide[0],
+        (nine *)wide[1]),
+    ROW("writes by a copy not waited for at kernels/device.cuh:", copy_read_early, 1, BLOCK, 0,
+        ordered, source, memory),
+    ROW("a race for tile + ", copy_read_by_others, 1, BLOCK, 0, ordered, source, memory),
+    ROW("writes by a copy not waited for", copy_over_readers, 1, BLOCK, 0, ordered, source, memory),
+    ROW("writes by a copy not waited for", copy_waited_by_another, 1, BLOCK, 0, ordered, source,
+        memory),
+    ROW("reads by a copy not waited for", copy_of_written, 1, BLOCK, 0, ordered, memory),
+    ROW("a race for pairs + ", newer_copy_read, 1, BLOCK, 0, ordered, source, memory),
+    ROW(nullptr, neighbouring_bytes, 2, BLOCK, 0, (uint8_t *)memory, (uint16_t *)(memory + BLOCK)),
+    ROW(nullptr, all_read, 2, BLOCK, 0, source, memory),
+    ROW(nullptr, own_locals, 2, BLOCK, 0, memory),
+    {nullptr, "own_again", own_again},
+    ROW(nullptr, reductions_in_a_row, 1, BLOCK, 0, memory),
+    {nullptr, nullptr, nullptr},
+};
 
 // ---- any accesses
 
