@@ -3,33 +3,24 @@
 
 #include "kernels/device.cuh"
 
-#define LAUNCHER(launcher, kernel, grid, block, shared_bytes, ...)                                 \
-    dt_status launcher                                                                             \
-    {                                                                                              \
-        DT_LAUNCH((kernel), grid, block, shared_bytes, nullptr, __VA_ARGS__);                      \
-        return DT_LAUNCHED(#kernel);                                                               \
-    }
-
 enum { BLOCK = 128 };
 
-__global__ static void missed_kernel(unsigned who)
+static const float source[8] = {};
+
+__global__ static void barrier_missed_by_one(unsigned who)
 {
     if (threadIdx.x != who)
         __syncthreads();
 }
 
-LAUNCHER(barrier_missed_by_one(void), missed_kernel, 1, BLOCK, 0, 70)
-
-__global__ static void return_kernel(unsigned n)
+__global__ static void barrier_after_return(unsigned n)
 {
     if (threadIdx.x >= n)
         return;
     __syncthreads();
 }
 
-LAUNCHER(barrier_after_return(void), return_kernel, 1, BLOCK, 0, 100)
-
-__global__ static void two_lines_kernel(unsigned n)
+__global__ static void barriers_of_two_lines(unsigned n)
 {
     if (threadIdx.x < n)
         __syncthreads();
@@ -37,49 +28,35 @@ __global__ static void two_lines_kernel(unsigned n)
         __syncthreads();
 }
 
-LAUNCHER(barriers_of_two_lines(void), two_lines_kernel, 1, BLOCK, 0, 64)
-
-__global__ static void half_kernel(float x)
+__global__ static void shuffle_of_half_a_warp(float x)
 {
     if (threadIdx.x < 16)
         x = __shfl_xor_sync(DT_WHOLE_WARP, x, 1);
 }
 
-LAUNCHER(shuffle_of_half_a_warp(void), half_kernel, 1, 32, 0, 1.0f)
-
-__global__ static void sum_kernel(float x)
+__global__ static void shuffle_past_the_block(float x)
 {
     x = dt_warp_sum(x);
 }
 
-LAUNCHER(shuffle_past_the_block(void), sum_kernel, 1, 48, 0, 1.0f)
-
-__global__ static void outside_kernel(float x)
+__global__ static void read_outside_the_mask(float x)
 {
     if (threadIdx.x < 16)
         x = __shfl_sync(0xffffu, x, 20);
 }
 
-LAUNCHER(read_outside_the_mask(void), outside_kernel, 1, 32, 0, 1.0f)
-
-__global__ static void past_kernel(int at)
+__global__ static void write_past_shared(int at)
 {
     DT_SHARED(float, a, [3][10]);
     float *flat = &a[0][0];
     flat[at] = 1.0f;
 }
 
-LAUNCHER(write_past_shared(void), past_kernel, 1, 1, 0, 30)
-
-__global__ static void past_dynamic_kernel(int at)
+__global__ static void write_past_dynamic_shared(int at)
 {
     DT_SHARED_DYN(float, a);
     a[at] = 1.0f;
 }
-
-LAUNCHER(write_past_dynamic_shared(void), past_dynamic_kernel, 1, 1, 30 * sizeof(float), 30)
-
-LAUNCHER(too_much_shared(void), past_dynamic_kernel, 1, 1, (48 << 10) + 16, 30)
 
 __global__ static void much_shared_kernel(int at)
 {
@@ -92,22 +69,44 @@ int allow_much_shared(int64_t bytes)
     return dt_allow_shared(much_shared_kernel, bytes);
 }
 
-LAUNCHER(use_much_shared(void), much_shared_kernel, 1, 1, 64 << 10, (64 << 8) - 1)
+dt_status use_much_shared(void)
+{
+    DT_LAUNCH((much_shared_kernel), 1, 1, 64 << 10, nullptr, (64 << 8) - 1);
+    return DT_LAUNCHED("much_shared");
+}
 
-LAUNCHER(too_many_threads(void), missed_kernel, 1, dim3(32, 32, 2), 0, 5000)
-
-__global__ static void misaligned_kernel(const float *x)
+__global__ static void misaligned_copy(const float *x)
 {
     DT_SHARED(float, a, [8]);
     dt_copy_async<16>(a + 1, x);
 }
 
-dt_status misaligned_copy(void)
-{
-    static const float x[8] = {};
-    DT_LAUNCH((misaligned_kernel), 1, 1, 0, nullptr, x);
-    return DT_LAUNCHED("misaligned");
-}
+// What a kernel's row launches.
+#define ROW(says, kernel, grid, block, shared_bytes, ...)                                          \
+    {                                                                                              \
+        says, #kernel, [] {                                                                        \
+            DT_LAUNCH((kernel), grid, block, shared_bytes, nullptr, __VA_ARGS__);                  \
+            return DT_LAUNCHED(#kernel);                                                           \
+        }                                                                                          \
+    }
+
+const struct planted_bug planted_bugs[] = {
+    ROW("waits in __syncthreads for thread 70, which has ended", barrier_missed_by_one, 1, BLOCK, 0,
+        70),
+    ROW("faulty.cu:", barrier_after_return, 1, BLOCK, 0, 100),
+    ROW("waits in __syncthreads at", barriers_of_two_lines, 1, BLOCK, 0, 64),
+    ROW("__shfl_xor_sync for thread 16, which has ended", shuffle_of_half_a_warp, 1, 32, 0, 1.0f),
+    ROW("which the block does not have", shuffle_past_the_block, 1, 48, 0, 1.0f),
+    ROW("reads lane 20, which is not in the mask 0x0000ffff", read_outside_the_mask, 1, 32, 0,
+        1.0f),
+    ROW("32 x 32 x 2 threads", barrier_missed_by_one, 1, dim3(32, 32, 2), 0, 5000),
+    ROW("bytes of shared memory", write_past_dynamic_shared, 1, 1, (48 << 10) + 16, 30),
+    ROW("asynchronous copy of 16 bytes", misaligned_copy, 1, 1, 0, source),
+    ROW("past the end of a (120 bytes", write_past_shared, 1, 1, 0, 30),
+    ROW("past the end of dynamic shared memory (120 bytes", write_past_dynamic_shared, 1, 1,
+        30 * sizeof(float), 30),
+    {nullptr, nullptr, nullptr},
+};
 
 __global__ static void reverse_kernel(const float *in, float *out, bool with_barrier)
 {

@@ -10,20 +10,16 @@
 extern "C" {
 #endif
 
-dt_status barrier_missed_by_one(void);
-dt_status barrier_after_return(void);
-dt_status barriers_of_two_lines(void);
-dt_status shuffle_of_half_a_warp(void);
-dt_status shuffle_past_the_block(void);
-dt_status read_outside_the_mask(void);
-dt_status write_past_shared(void);
-dt_status write_past_dynamic_shared(void);
-dt_status too_much_shared(void);
+struct planted_bug {
+    const char *says; // of the message
+    const char *name;
+    dt_status (*launch)(void);
+};
+extern const struct planted_bug planted_bugs[]; // ends with a row without a name
+
 // 64 KB of dynamic shared memory; what dt_allow_shared says of `bytes` for it.
 dt_status use_much_shared(void);
 int allow_much_shared(int64_t bytes);
-dt_status too_many_threads(void);
-dt_status misaligned_copy(void);
 // out[128] = in[127 - i], through shared memory: the barrier between is there or not.
 dt_status reverse_block(const float *in, float *out, int with_barrier);
 // The same by asynchronous copies that are waited for or not.
