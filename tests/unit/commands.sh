@@ -11,6 +11,10 @@ run() { # expected exit code, arguments of dtrain …
     check "dtrain $*: exit code $code, not $expected" [ "$code" -eq "$expected" ]
 }
 says() { check "'$1' is not in $2: $(head -c 300 "$2")" grep -qF -- "$1" "$2"; }
+wrong() { # what it says, arguments of dtrain …
+    run 2 "${@:2}"
+    says "$1" error.txt
+}
 
 run 0 --help
 commands=$(sed -nE 's/^  dtrain ([a-z]+).*/\1/p' out.txt)
@@ -33,16 +37,11 @@ for command in $commands; do
     done
 done
 run 0 --version
-run 2
-says 'dtrain CONFIG' error.txt
-run 2 --chek c.ini
-says "unknown option --chek: did you mean '--check'?" error.txt
-run 2 sampel runs/x
-says "sampel is neither a command nor a configuration file: did you mean 'sample'?" error.txt
-run 2 run.steps=5
-says 'run.steps=5 is neither a command nor a configuration file' error.txt
-run 2 pack -o x --val 1 y
-says '(allowed: a number from 0 to below 1)' error.txt
+wrong 'dtrain CONFIG'
+wrong "unknown option --chek: did you mean '--check'?" --chek c.ini
+wrong "sampel is neither a command nor a configuration file: did you mean 'sample'?" sampel runs/x
+wrong 'run.steps=5 is neither a command nor a configuration file' run.steps=5
+wrong '(allowed: a number from 0 to below 1)' pack -o x --val 1 y
 code=0
 "$dtrain" --help >/dev/full 2>error.txt || code=$?
 check "output that cannot be written: exit code $code, not 3" [ $code -eq 3 ]
@@ -50,26 +49,17 @@ says 'cannot write all of the output' error.txt
 run 2 bench --bach=3
 says "unknown option --bach: did you mean '--batch'?" error.txt
 says 'dtrain bench --help' error.txt
-run 2 pack --format u17 -o x y
-says "--format: 'u17' is not one of the choices: did you mean 'u16'? (allowed: text | u8 | u16 | u32)" error.txt
-run 2 sample x --tokens 1e3
-says "--tokens: '1e3' is not a whole number" error.txt
-run 2 sample x --tokens
-says '--tokens needs a value' error.txt
-run 2 pack --force=yes -o x y
-says '--force takes no value' error.txt
-run 2 pack y
-says '--output is required' error.txt
-run 2 sample x y
-says 'unexpected argument y' error.txt
-run 2 verify
-says 'an argument is missing: dtrain verify PATH' error.txt
+wrong "--format: 'u17' is not one of the choices: did you mean 'u16'? (allowed: text | u8 | u16 | u32)" pack --format u17 -o x y
+wrong "--tokens: '1e3' is not a whole number" sample x --tokens 1e3
+wrong '--tokens needs a value' sample x --tokens
+wrong '--force takes no value' pack --force=yes -o x y
+wrong '--output is required' pack y
+wrong 'unexpected argument y' sample x y
+wrong 'an argument is missing: dtrain verify PATH' verify
 run 2 verify -- --help
 says 'bad   --help' out.txt
-run 2 pack - -o x
-says 'cannot read -: No such file' error.txt
-run 2 order c.ini --steps 5:3
-says "--steps: '5:3' is not a range of steps" error.txt
+wrong 'cannot read -: No such file' pack - -o x
+wrong "--steps: '5:3' is not a range of steps" order c.ini --steps 5:3
 
 # Keys of kinds that the model does not have: warned of in a file, refused on the command line.
 cat >mamba.ini <<'EOF'
@@ -101,8 +91,7 @@ says 'command line: model.n_kv_head: read by attention only' error.txt
 run 0 --check mamba.ini model.layers='mamba attention gru' model.d_rnn=16
 check "of these kinds all are read: $(cat error.txt)" [ ! -s error.txt ]
 says 'd_rnn = 16' out.txt
-run 2 --check mamba.ini model.heads=a:huber
-says 'a policy (model.heads) learns from episodes of frames' error.txt
+wrong 'a policy (model.heads) learns from episodes of frames' --check mamba.ini model.heads=a:huber
 run 0 mamba.ini run.dir=r model.layers=gru
 check "config.json has what applies: $(cat r/checkpoints/*/config.json)" \
     [ "$(grep -cE 'state_size|n_head|attention_heads|d_mlp|frame_size|expand|intermediate' r/checkpoints/step-00000002/config.json)" -eq 0 ]
@@ -179,8 +168,7 @@ EOF
     check "zsh completes an option" python3 terminal.py 'dtrain bench --comm --colle' 'collective='
     check "zsh completes a value" python3 terminal.py 'dtrain c.ini optim.schedule=lin' 'linear'
 fi
-run 2 completion fish
-says 'no completion for fish' error.txt
+wrong 'no completion for fish' completion fish
 
 # The man page: requests that man knows, every command, option and key in it.
 run 0 man
