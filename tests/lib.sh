@@ -129,6 +129,29 @@ same_bits() { # checkpoint A, checkpoint B
         cmp "$1/optimizer-00001-of-00001.safetensors" "$2/optimizer-00001-of-00001.safetensors"
 }
 
+eval_loss() { # of the line of dtrain eval: the loss and the tokens
+    sed -n 's/.*"loss":\([^,]*\),.*"tokens":\(.*\)}/\1 \2/p'
+}
+
+newest() { # folder of a run: its newest checkpoint
+    ls -d "$1"/checkpoints/step-* | tail -n 1
+}
+
+# How the job of $name.log failed: the error and its hint, which is on the lines below it.
+last_words() {
+    sed -n '/^dtrain: error/,/^[^ ]/{/^dtrain: error/p;/^  /p}' "$name.log"
+}
+last_line() {
+    grep -a '^dtrain: ' "$name.log" | tail -n 1
+}
+failed() { # exit code, the one it must be, seconds, at most, pattern of the last line, pattern of the last words (what to do)
+    check "$name: exit code $1, not $2" test "$1" -eq "$2"
+    check "$name: took $3 s" test "$3" -le "$4"
+    check "$name: last line '$(last_line)' is not '$5'" grep -qE "^dtrain: error: .*$5" <<<"$(last_line)"
+    check "$name: words '$(last_words)' lack '$6'" grep -qE "$6" <<<"$(last_words)"
+    check "$name: $(grep -ac '^dtrain: error' "$name.log") ranks spoke" test "$(grep -ac '^dtrain: error' "$name.log")" -eq 1
+}
+
 seconds_since() { # file: since it was last written
     echo $(($(date +%s) - $(stat -c %Y "$1")))
 }

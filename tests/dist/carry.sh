@@ -58,9 +58,6 @@ check "more than an epoch" frozen epochs "${small[@]}" run.steps=$((S + 2))
 check "the second epoch starts from zeros" cmp <(losses epochs | sed -n 1,2p) <(losses epochs | sed -n $((S + 1)),$((S + 2))p)
 
 # Validation: rows walk parts of the shard; a batch of one row is one pass over it.
-eval_loss() {
-    sed -n 's/.*"loss":\([^,]*\),.*"tokens":\(.*\)}/\1 \2/p'
-}
 evaluate() { # n, overrides …
     local n=$1
     shift

@@ -57,9 +57,6 @@ check "order names each window once" test "$(cut -d' ' -f3,4 order.txt | sort -u
 check "the order is the same on two ranks" cmp order.txt <(ranks 2 order small.ini --steps 1:5)
 
 # Validation: the whole of it, once, on one rank and on two.
-eval_loss() {
-    sed -n 's/.*"loss":\([^,]*\),.*"tokens":\(.*\)}/\1 \2/p'
-}
 alone=$("$dtrain" eval small.ini run.name=one | eval_loss)
 together=$(ranks 2 eval small.ini run.name=one | eval_loss)
 check "validation is the same on one rank and two: $alone, $together" awk -v a="$alone" -v b="$together" \

@@ -64,8 +64,7 @@ ends() { # pattern of the words, seconds
     code=$?
     check "$name: exit code $code after $((SECONDS - since)) s" test $code -eq 137
     check "$name: one rank spoke here" test "$(grep -ac '^dtrain: error' $name.log)" -eq 1
-    check "$name: $(grep -a '^dtrain: ' $name.log | tail -n 1) is not '$1'" grep -qE "^dtrain: error: .*$1" \
-        <(grep -a '^dtrain: ' $name.log | tail -n 1)
+    check "$name: $(last_line) is not '$1'" grep -qE "^dtrain: error: .*$1" <(last_line)
     check "$name: $(cat runs/$name/state.json)" grep -qE '"state":"failed","step":[1-9][0-9]*,"reason":"rank [01] on host [ab]' \
         runs/$name/state.json
 }

@@ -39,7 +39,7 @@ for n in 1 2; do
     check "$n ranks: no line has nan or inf" bash -c "! grep -Eiq '(nan|inf)[,}]' runs/$name/metrics.jsonl"
     check "$n ranks: each skipped step is reported once" test "$(grep -c 'warning: step .* skipped' $name.log)" -eq \
         "$(wc -w <<<"$skipped")"
-    newest=$(ls -d runs/$name/checkpoints/step-* | tail -n 1)
+    newest=$(newest "runs/$name")
     check "$n ranks: the newest checkpoint verifies" "$dtrain" verify "$newest" >/dev/null 2>&1
     # Skipped updates change nothing: the weights stay those of the last applied step.
     before=$(ls -d runs/$name/checkpoints/step-* | tail -n 2 | head -n 1)

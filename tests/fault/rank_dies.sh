@@ -46,37 +46,23 @@ every = 5
 keep = 2
 END
 
-last_words() { # of $name: the error and its hint, which is on the lines below it
-    sed -n '/^dtrain: error/,/^[^ ]/{/^dtrain: error/p;/^  /p}' $name.log
-}
-last_line() {
-    grep -a '^dtrain: ' $name.log | tail -n 1
-}
-newest() {
-    ls -d runs/$name/checkpoints/step-* | tail -n 1
-}
 alive() { # processes: is one of them alive, not a zombie?
     ps -o stat= -p "$(tr ' ' , <<<"$*")" | grep -qv '^Z'
 }
 
 # Waits for the end of the job and checks what it left.
 ends() { # exit code, seconds, pattern of the last line, pattern of the last words (what to do)
-    local start=$SECONDS code
+    local start=$SECONDS
     wait "$job"
-    code=$?
-    check "$name: exit code $code, not $1" test $code -eq "$1"
-    check "$name: took $((SECONDS - start)) s" test $((SECONDS - start)) -le "$2"
-    check "$name: last line '$(last_line)' is not '$3'" grep -qE "^dtrain: error: .*$3" <<<"$(last_line)"
-    check "$name: words '$(last_words)' lack '$4'" grep -qE "$4" <<<"$(last_words)"
-    check "$name: $(grep -ac '^dtrain: error' $name.log) ranks spoke" test "$(grep -ac '^dtrain: error' $name.log)" -eq 1
+    failed $? "$1" $((SECONDS - start)) "$2" "$3" "$4"
     check "$name: state.json has not step and reason: $(cat runs/$name/state.json)" grep -qE \
         "^\{\"state\":\"failed\",\"step\":[1-9][0-9]*,\"reason\":\".*$3" runs/$name/state.json
     check "$name: a process is left" wait_until eval '! alive "${pids[@]}"'
-    check "$name: the newest checkpoint is whole" "$dtrain" verify "$(newest)" >$name.verify 2>&1
+    check "$name: the newest checkpoint is whole" "$dtrain" verify "$(newest "runs/$name")" >$name.verify 2>&1
 }
 resumes() { # arguments: the same command, with good data again
     local from
-    from=$(basename "$(newest)")
+    from=$(basename "$(newest "runs/$name")")
     check "$name: the same command completes" ranks 4 job.ini run.name="$name" "$@" >$name.again 2>&1
     check "$name: … from $from" grep -q "resuming from runs/$name/checkpoints/$from" $name.again
     check "$name: … says how the previous job failed" grep -qE "the previous job failed at step [1-9][0-9]*: .*rank" $name.again

@@ -10,7 +10,7 @@ first=$!
 check "the first job trains" wait_for_step shared 7
 kill -STOP $first # it holds the lock, and nothing changes in the folder
 find runs/shared -type f -exec sha256sum {} + | sort >before.txt
-newest=$(ls -d runs/shared/checkpoints/step-* | tail -n 1)
+newest=$(newest runs/shared)
 
 start=$SECONDS
 "$dtrain" "${job[@]}" run.resume=never >second.log 2>&1 &

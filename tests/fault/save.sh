@@ -14,9 +14,6 @@ faulty() { # settings of FAULT, command …
 checkpoint() { # folder, step
     echo "$1/checkpoints/step-$(printf %08d "$2")"
 }
-newest() { # folder
-    ls -d "$1"/checkpoints/step-* | tail -n 1
-}
 completes() { # folder, command …: with the right bits, and leaves nothing behind
     local folder=$1
     shift

@@ -16,18 +16,8 @@ run() { # name, ranks, arguments of the victim …
     SIMT_DEVICES=$n timeout 60 "${local_mpirun[@]}" --wdir "$PWD/$name" -np "$n" "$victim" "$@" >$name.log 2>&1
     code=$? took=$(seconds_since $name/fate)
 }
-last_words() { # the hint of an error has lines of its own below it
-    sed -n '/^dtrain: error/,/^[^ ]/{/^dtrain: error/p;/^  /p}' $name.log
-}
-last_line() {
-    grep -a '^dtrain: ' $name.log | tail -n 1
-}
 ends() { # exit code, most seconds from the fault to the end, pattern of the last line, pattern of the last words
-    check "$name: exit code $code, not $1" test $code -eq "$1"
-    check "$name: took $took s" test $took -le "$2"
-    check "$name: last line '$(last_line)' is not '$3'" grep -qE "^dtrain: error: .*$3" <<<"$(last_line)"
-    check "$name: words '$(last_words)' lack '$4'" grep -qE "$4" <<<"$(last_words)"
-    check "$name: $(grep -ac '^dtrain: error' $name.log) ranks spoke" test "$(grep -ac '^dtrain: error' $name.log)" -eq 1
+    failed $code "$1" $took "$2" "$3" "$4"
 }
 record() { # rank, pattern of a line of its record
     check "$name: the record of rank $1 lacks '$2'" grep -qE "$2" <(sed -n \
