@@ -36,13 +36,6 @@ static inline struct feed feed_at(const struct dtrain_step_info *info, uint32_t 
     return feed;
 }
 
-static inline void step(dtrain_step *handle, const struct dtrain_step_info *info, int32_t stream,
-                        uint32_t seed, int t, float *outputs)
-{
-    struct feed feed = feed_at(info, seed, t);
-    CHECK_INT(dtrain_step_step(handle, stream, feed.frame, feed.ids, outputs), DTRAIN_STEP_OK);
-}
-
 // Checks the code of the calling thread's last call, and what it says.
 static inline void check_says(int code, int want, const char *part, int line)
 {
@@ -51,5 +44,13 @@ static inline void check_says(int code, int want, const char *part, int line)
     CHECK(code == want && strstr(why, part), "line %d: code %d, not %d, or \"%s\" is not in: %s",
           line, code, want, part, why);
 }
+#define FINE(call)             check_says(call, DTRAIN_STEP_OK, "", __LINE__)
 #define REFUSED(call, part)    check_says(call, DTRAIN_STEP_USER, part, __LINE__)
 #define NOT_FINITE(call, part) check_says(call, DTRAIN_STEP_NOT_FINITE, part, __LINE__)
+
+static inline void step(dtrain_step *handle, const struct dtrain_step_info *info, int32_t stream,
+                        uint32_t seed, int t, float *outputs)
+{
+    struct feed feed = feed_at(info, seed, t);
+    FINE(dtrain_step_step(handle, stream, feed.frame, feed.ids, outputs));
+}

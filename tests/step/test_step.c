@@ -93,14 +93,13 @@ static void step_equals_pass(const struct dt_model_config *config, const char *n
            (size_t)folder.params.elements * sizeof *folder.weights);
     CHECK_OK(dt_model_refresh(model, NULL));
     dtrain_step *handle = open_step(folder.path, weights, 1);
-    CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
+    FINE(dtrain_step_describe(handle, &info));
     got = malloc((size_t)info.n_values * sizeof *got);
     want = malloc((size_t)info.n_values * sizeof *want);
     for (int t = 0; t < T; t++) {
         struct feed feed = feed_at(&info, 1, t);
         float drawn[64];
-        CHECK_INT(dtrain_step_sample(handle, 0, feed.frame, feed.ids, t % 2, drawn, got),
-                  DTRAIN_STEP_OK);
+        FINE(dtrain_step_sample(handle, 0, feed.frame, feed.ids, t % 2, drawn, got));
         add_position(&folder, &info, t, drawn, sequence);
         forward(model, sequence, t + 1, want);
         worst = fmax(worst, difference(got, want, info.n_values));
@@ -123,7 +122,7 @@ static void streams_are_alone(const char *path, int32_t weights)
     struct dtrain_step_info info;
     dtrain_step *alone = open_step(path, weights, 1), *turns = open_step(path, weights, S),
                 *together = open_step(path, weights, S);
-    CHECK_INT(dtrain_step_describe(alone, &info), DTRAIN_STEP_OK);
+    FINE(dtrain_step_describe(alone, &info));
     size_t bytes = (size_t)info.n_values * sizeof(float),
            targets = (size_t)info.n_targets * sizeof(float);
     float *want = malloc(S * M * bytes), *got = malloc(S * bytes);
@@ -133,13 +132,12 @@ static void streams_are_alone(const char *path, int32_t weights)
     int32_t last[S * 4], width = info.vocab_size > 0 ? 1 : info.n_ids; // ids of the last position
     float *likely = malloc(S * M * targets), *drawn = malloc(S * targets); // at temperature 0
     for (int32_t s = 0; s < S; s++) {
-        CHECK_INT(dtrain_step_reset(alone, 0), DTRAIN_STEP_OK);
+        FINE(dtrain_step_reset(alone, 0));
         for (int t = 0; t < M; t++) {
             struct feed feed = feed_at(&info, (uint32_t)s, t);
             int64_t at = t * S + s;
-            CHECK_INT(dtrain_step_sample(alone, 0, feed.frame, feed.ids, 0,
-                                         likely + at * info.n_targets, want + at * info.n_values),
-                      DTRAIN_STEP_OK);
+            FINE(dtrain_step_sample(alone, 0, feed.frame, feed.ids, 0, likely + at * info.n_targets,
+                                    want + at * info.n_values));
         }
     }
     for (int t = 0; t < M; t++) {
@@ -154,11 +152,11 @@ static void streams_are_alone(const char *path, int32_t weights)
               "streams in turn differ from streams alone at position %d", t);
         // Some go a step further and back: neighbours then hold their states in different places.
         for (int32_t s = t % 3; s < S; s += 3) {
-            CHECK_INT(dtrain_step_save(together, s, block, size), DTRAIN_STEP_OK);
+            FINE(dtrain_step_save(together, s, block, size));
             step(together, &info, s, 99, t, NULL);
-            CHECK_INT(dtrain_step_restore(together, s, block, size), DTRAIN_STEP_OK);
+            FINE(dtrain_step_restore(together, s, block, size));
         }
-        CHECK_INT(dtrain_step_batch(together, 0, S, frames, last, 0, drawn, got), DTRAIN_STEP_OK);
+        FINE(dtrain_step_batch(together, 0, S, frames, last, 0, drawn, got));
         CHECK(memcmp(got, want + (int64_t)t * S * info.n_values, S * bytes) == 0,
               "streams at once differ from streams alone at position %d", t);
         CHECK(memcmp(drawn, likely + (int64_t)t * S * info.n_targets, S * targets) == 0,
@@ -166,10 +164,9 @@ static void streams_are_alone(const char *path, int32_t weights)
     }
     // Each stream draws numbers of its own.
     for (int32_t s = 0; s < S; s++)
-        CHECK_INT(dtrain_step_sample(turns, s, frames + s * info.frame_size, last + s * width, 2,
-                                     likely + s * info.n_targets, NULL),
-                  DTRAIN_STEP_OK);
-    CHECK_INT(dtrain_step_batch(together, 0, S, frames, last, 2, drawn, NULL), DTRAIN_STEP_OK);
+        FINE(dtrain_step_sample(turns, s, frames + s * info.frame_size, last + s * width, 2,
+                                likely + s * info.n_targets, NULL));
+    FINE(dtrain_step_batch(together, 0, S, frames, last, 2, drawn, NULL));
     CHECK(memcmp(drawn, likely, S * targets) == 0, "streams at once draw others' numbers");
     free(want);
     free(got);
@@ -187,24 +184,23 @@ static void states_are_restored(const char *path, int32_t weights)
 {
     struct dtrain_step_info info;
     dtrain_step *a = open_step(path, weights, 1), *b = open_step(path, weights, 3);
-    CHECK_INT(dtrain_step_describe(a, &info), DTRAIN_STEP_OK);
+    FINE(dtrain_step_describe(a, &info));
     size_t bytes = (size_t)info.n_values * sizeof(float), size = (size_t)info.state_bytes;
     float *want = malloc(M * bytes), *got = malloc(bytes), drawn[2][M][32];
     char *block = malloc(size);
     for (int t = 0; t < M; t++)
         step(a, &info, 0, 5, t, NULL);
-    CHECK_INT(dtrain_step_save(a, 0, block, size), DTRAIN_STEP_OK);
+    FINE(dtrain_step_save(a, 0, block, size));
     for (int pass = 0; pass < 3; pass++) {
         dtrain_step *handle = pass < 2 ? a : b;
         int32_t stream = pass < 2 ? 0 : 2;
         if (pass > 0)
-            CHECK_INT(dtrain_step_restore(handle, stream, block, size), DTRAIN_STEP_OK);
+            FINE(dtrain_step_restore(handle, stream, block, size));
         for (int t = 0; t < M; t++) {
             struct feed feed = feed_at(&info, 5, M + t);
             float *out = pass == 0 ? want + t * info.n_values : got;
-            CHECK_INT(dtrain_step_sample(handle, stream, feed.frame, feed.ids, 1,
-                                         drawn[pass > 0][t], out),
-                      DTRAIN_STEP_OK);
+            FINE(dtrain_step_sample(handle, stream, feed.frame, feed.ids, 1, drawn[pass > 0][t],
+                                    out));
             CHECK(memcmp(out, want + t * info.n_values, bytes) == 0, "pass %d, step %d", pass, t);
             CHECK(memcmp(drawn[pass > 0][t], drawn[0][t], (size_t)info.n_targets * 4) == 0,
                   "drawn again, %d", t);
@@ -340,8 +336,8 @@ static void test_defaults(void)
         struct dtrain_step_info info;
         dtrain_step *handle = NULL;
         float outputs[37];
-        CHECK_INT(dtrain_step_open(folder.path, options[i], &handle), DTRAIN_STEP_OK);
-        CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
+        FINE(dtrain_step_open(folder.path, options[i], &handle));
+        FINE(dtrain_step_describe(handle, &info));
         CHECK_INT(info.streams, i < 2 ? 1 : 2);
         CHECK_INT(info.threads, i < 2 ? 1 : 2);
         CHECK_INT(info.weights, DTRAIN_STEP_FP32);

@@ -17,12 +17,12 @@ static void wrong_calls(const struct model_folder *folder)
     float outputs[64], drawn[4];
     int32_t token = 36, wrong = 37, negative = -1;
     char *block, why[8];
-    CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
+    FINE(dtrain_step_describe(handle, &info));
     CHECK_INT(info.vocab_size, 37);
     CHECK_INT(info.n_values, 37);
     CHECK_INT(info.n_targets, 1);
     CHECK_INT(info.streams, 2);
-    CHECK_INT(dtrain_step_describe_output(handle, 0, &output), DTRAIN_STEP_OK);
+    FINE(dtrain_step_describe_output(handle, 0, &output));
     CHECK_STR(output.name, "tokens");
     size_t size = (size_t)info.state_bytes;
     block = malloc(size);
@@ -38,8 +38,8 @@ static void wrong_calls(const struct model_folder *folder)
     options = (struct dtrain_step_options){.ema = 1};
     REFUSED(dtrain_step_open(folder->path, &options, &none), "ema.safetensors");
 
-    CHECK_INT(dtrain_step_step(handle, 0, NULL, &token, outputs), DTRAIN_STEP_OK);
-    CHECK_INT(dtrain_step_save(handle, 0, block, size), DTRAIN_STEP_OK);
+    FINE(dtrain_step_step(handle, 0, NULL, &token, outputs));
+    FINE(dtrain_step_save(handle, 0, block, size));
     REFUSED(dtrain_step_step(NULL, 0, NULL, &token, outputs), "handle is NULL");
     REFUSED(dtrain_step_step(handle, 0, NULL, NULL, outputs), "tokens");
     REFUSED(dtrain_step_step(handle, 0, NULL, &wrong, outputs), "token 37 of stream 0");
@@ -60,13 +60,13 @@ static void wrong_calls(const struct model_folder *folder)
     REFUSED(dtrain_step_describe_output(handle, 1, &output), "index is 1");
     float after[64], before[64];
     // A refused step has not advanced the stream.
-    CHECK_INT(dtrain_step_step(handle, 0, NULL, &token, after), DTRAIN_STEP_OK);
-    CHECK_INT(dtrain_step_restore(handle, 0, block, size), DTRAIN_STEP_OK);
-    CHECK_INT(dtrain_step_step(handle, 0, NULL, &token, before), DTRAIN_STEP_OK);
+    FINE(dtrain_step_step(handle, 0, NULL, &token, after));
+    FINE(dtrain_step_restore(handle, 0, block, size));
+    FINE(dtrain_step_step(handle, 0, NULL, &token, before));
     CHECK(memcmp(after, before, 37 * sizeof *after) == 0, "a refused call has changed a stream");
     dtrain_step_error(why, sizeof why); // cut, and ended
     CHECK(strlen(why) < sizeof why, "an error's text is cut to its room");
-    CHECK_INT(dtrain_step_reset(handle, 0), DTRAIN_STEP_OK);
+    FINE(dtrain_step_reset(handle, 0));
     dtrain_step_error(why, sizeof why);
     CHECK_STR(why, "");
     dtrain_step_close(NULL);
@@ -126,7 +126,7 @@ static char *save_all(dtrain_step *handle, const struct dtrain_step_info *info)
     size_t size = (size_t)info->state_bytes;
     char *blocks = calloc((size_t)info->streams, size);
     for (int32_t i = 0; i < info->streams; i++)
-        CHECK_INT(dtrain_step_save(handle, i, blocks + (size_t)i * size, size), DTRAIN_STEP_OK);
+        FINE(dtrain_step_save(handle, i, blocks + (size_t)i * size, size));
     return blocks;
 }
 
@@ -167,11 +167,11 @@ static void wrong_blocks(const char *layers)
                 *elsewhere = open_step(other.path, DTRAIN_STEP_AS_STORED, 1),
                 *unlike = open_step(wide.path, DTRAIN_STEP_AS_STORED, 1),
                 *narrow = open_step(folder.path, DTRAIN_STEP_BF16, 1);
-    CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
+    FINE(dtrain_step_describe(handle, &info));
     size_t size = (size_t)info.state_bytes, old_size = size - MARK - SUM - WEIGHTS;
     char *block = malloc(size), *old = malloc(size);
     step(handle, &info, 0, 5, 0, NULL);
-    CHECK_INT(dtrain_step_save(handle, 0, block, size), DTRAIN_STEP_OK);
+    FINE(dtrain_step_save(handle, 0, block, size));
     for (size_t at = 0; at < size; at += at < 128 ? 1 : 61) {
         block[at] ^= 4;
         REFUSED(dtrain_step_restore(handle, 0, block, size),
@@ -188,7 +188,7 @@ static void wrong_blocks(const char *layers)
     REFUSED(dtrain_step_restore(handle, 0, old, size), "an older version");
     REFUSED(dtrain_step_restore(handle, 0, old, 3), "3 bytes");
     check_unchanged(handle, &info, block, layers);
-    CHECK_INT(dtrain_step_restore(handle, 0, block, size), DTRAIN_STEP_OK);
+    FINE(dtrain_step_restore(handle, 0, block, size));
     dtrain_step_close(handle);
     dtrain_step_close(elsewhere);
     dtrain_step_close(unlike);
@@ -209,7 +209,7 @@ static void forged_blocks(void)
     const int left = 5; // drawn words, of four
     write_model(&folder, "counts");
     dtrain_step *handle = open_step(folder.path, DTRAIN_STEP_AS_STORED, 1);
-    CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
+    FINE(dtrain_step_describe(handle, &info));
     size_t size = (size_t)info.state_bytes;
     char *forged = malloc(size);
     step(handle, &info, 0, 5, 0, NULL);
@@ -228,7 +228,7 @@ static void forged_blocks(void)
     seal(forged, size);
     REFUSED(dtrain_step_restore(handle, 0, forged, size), "not a saved state");
     check_unchanged(handle, &info, block, "forged blocks");
-    CHECK_INT(dtrain_step_restore(handle, 0, block, size), DTRAIN_STEP_OK);
+    FINE(dtrain_step_restore(handle, 0, block, size));
     dtrain_step_close(handle);
     free(forged);
     free(block);
@@ -244,25 +244,25 @@ static void wrong_frames(void)
     float outputs[64];
     write_model(&folder, "policy");
     dtrain_step *handle = open_step(folder.path, DTRAIN_STEP_AS_STORED, 1);
-    CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
+    FINE(dtrain_step_describe(handle, &info));
     CHECK_INT(info.frame_size, 19);
     CHECK_INT(info.vocab_size, 0);
     CHECK_INT(info.n_ids, 2);
     CHECK_INT(info.n_outputs, 4);
     CHECK_INT(info.n_values, 3 + 5 + 2 + 2);
     CHECK_INT(info.n_targets, 3 + 1 + 2 + 2);
-    CHECK_INT(dtrain_step_describe_output(handle, 3, &output), DTRAIN_STEP_OK);
+    FINE(dtrain_step_describe_output(handle, 3, &output));
     CHECK_STR(output.name, "speed");
     CHECK_INT(output.kind, DTRAIN_STEP_REGRESSION);
     CHECK_INT(output.first, 10);
     CHECK_INT(output.target, 6);
     CHECK_INT(output.target_width, 2);
     feed = feed_at(&info, 1, 0);
-    CHECK_INT(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs), DTRAIN_STEP_OK);
+    FINE(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs));
     REFUSED(dtrain_step_step(handle, 0, NULL, feed.ids, outputs), "frames of 19 numbers");
     REFUSED(dtrain_step_step(handle, 0, feed.frame, NULL, outputs), "2 ids");
     feed.ids[1] = 8; // the last of its table
-    CHECK_INT(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs), DTRAIN_STEP_OK);
+    FINE(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs));
     feed.ids[1] = 9;
     REFUSED(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs), "id 1 of stream 0 is 9");
     feed.ids[1] = 0;
@@ -342,12 +342,10 @@ static void bad_stream(dtrain_step *handle, const struct dtrain_step_info *info,
         memcpy(ids + s * 2, feed.ids, 2 * sizeof *ids);
     }
     char *before = save_all(handle, info);
-    CHECK_INT(dtrain_step_batch(handle, 0, S, frames, ids, 1, drawn[0], outputs[0]),
-              DTRAIN_STEP_OK);
+    FINE(dtrain_step_batch(handle, 0, S, frames, ids, 1, drawn[0], outputs[0]));
     for (int32_t s = 0; s < S; s++)
-        CHECK_INT(dtrain_step_restore(handle, s, before + s * info->state_bytes,
-                                      (size_t)info->state_bytes),
-                  DTRAIN_STEP_OK);
+        FINE(dtrain_step_restore(handle, s, before + s * info->state_bytes,
+                                 (size_t)info->state_bytes));
     snprintf(says, sizeof says, "of stream %d", bad);
     for (int i = 0; i < 19; i++)
         frames[bad * 19 + i] = i % 2 ? 3e38f : -3e38f;
@@ -358,8 +356,7 @@ static void bad_stream(dtrain_step *handle, const struct dtrain_step_info *info,
     NOT_FINITE(dtrain_step_sample(handle, bad, frames + bad * 19, ids, 0, drawn[1], NULL), says);
     check_unchanged(handle, info, before, what);
     memcpy(frames + bad * 19, feed_at(info, (uint32_t)bad, 1).frame, 19 * sizeof *frames);
-    CHECK_INT(dtrain_step_batch(handle, 0, S, frames, ids, 1, drawn[1], outputs[1]),
-              DTRAIN_STEP_OK);
+    FINE(dtrain_step_batch(handle, 0, S, frames, ids, 1, drawn[1], outputs[1]));
     CHECK(memcmp(drawn[0], drawn[1], sizeof drawn[0]) == 0, "%s: drawn after a failure", what);
     CHECK(memcmp(outputs[0], outputs[1], sizeof outputs[0]) == 0, "%s: after a failure", what);
     free(before);
@@ -391,7 +388,7 @@ static void not_finite(const char *kind, bool autoregressive)
     for (int32_t weights = DTRAIN_STEP_FP32; weights <= DTRAIN_STEP_INT8; weights++) {
         struct dtrain_step_info info;
         dtrain_step *handle = open_step(folder.path, weights, 11);
-        CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
+        FINE(dtrain_step_describe(handle, &info));
         snprintf(what, sizeof what, "%s, weights %d", layers, weights);
         for (int32_t s = 0; s < info.streams; s += 2)
             step(handle, &info, s, (uint32_t)s, 0, NULL); // neighbours: states in different places
@@ -418,7 +415,7 @@ static void large_weight(const char *name, int32_t weights, const char *says)
     CHECK_OK(dt_hf_write_weights(in_scratch("large/model.safetensors"), &folder.params,
                                  folder.weights, NULL, NULL));
     dtrain_step *handle = open_step(folder.path, weights, 1);
-    CHECK_INT(dtrain_step_describe(handle, &info), DTRAIN_STEP_OK);
+    FINE(dtrain_step_describe(handle, &info));
     char *before = save_all(handle, &info);
     NOT_FINITE(dtrain_step_step(handle, 0, NULL, &token, outputs), says);
     NOT_FINITE(dtrain_step_sample(handle, 0, NULL, &token, 1, drawn, NULL), says);
