@@ -1,6 +1,7 @@
 // See site.h.
 #include "site.h"
 
+#include <filesystem>
 #include <link.h>
 #include <map>
 #include <stdint.h>
@@ -31,7 +32,7 @@ static std::string read_place(FILE *pipe)
     char line[512];
     if (!fgets(line, sizeof line, pipe) || line[0] == '?')
         return "";
-    const std::string place(line);
+    const std::string place = std::filesystem::path(line).lexically_normal().string(); // no "x/.."
     const size_t from = place.compare(0, way.size(), way) == 0 ? way.size() : 0;
     return place.substr(from, place.find_first_of(" \n", from) - from);
 }
