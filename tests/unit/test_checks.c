@@ -258,6 +258,8 @@ static void check_int8(void)
     CHECK_OP(gemm, .a = {.cols = 16, .dtype = DT_I8}, .b.dtype = DT_I8, .trans_b = true,
              .c = {.rows = 2, .cols = 2});
     REFUSE(gemm, trans_a, true, "trans_a", "1");
+    REFUSE(gemm, a_scale, NULL, "a_scale", "NULL");
+    REFUSE(gemm, b_scale, NULL, "b_scale", "NULL");
     REFUSE(gemm, trans_b, false, "trans_b", "0");
     REFUSE(gemm, accumulate, true, "accumulate", "1");
     REFUSE(gemm, a.cols, DT_GEMM_INT8_K + 1, "k", "131073");
@@ -300,6 +302,7 @@ static void check_norms(void)
     CHANGE(normalize, x.dtype, DT_U8);
     CHECK_OP(silu_gate_forward, .x = {.rows = 2, .cols = 4});
     CHECK_OP(silu_gate_backward, .x = {.rows = 2, .cols = 4});
+    REFUSE(silu_gate_backward, du.data, NULL, "du", "NULL");
     CHECK_OP(bias_forward, .y = {.rows = 2, .cols = 4});
     CHECK_OP(bias_backward, .dy = {.rows = 2, .cols = 4});
 }
@@ -315,7 +318,9 @@ static void check_mixers(void)
         .batch = 1, .length = 2, .chunk = 2, .u.cols = 4, .b.cols = 2};
     CHECK_OP(scan_forward, .in = scan);
     REFUSE(scan_forward, in.batch, (int64_t)1 << 31, "M = B * L", "4294967296");
+    REFUSE(scan_forward, s, NULL, "s", "NULL");
     CHECK_OP(scan_backward, .in = scan);
+    REFUSE(scan_backward, s, NULL, "s", "NULL");
 
     const struct dt_ssd_inputs ssd = {.batch = 1,
                                       .length = 2,
@@ -340,12 +345,23 @@ static void check_mixers(void)
                                                   .rope_base = 10000};
     CHECK_OP(attention_forward, .in = attention);
     REFUSE(attention_forward, in.window, 1, "in.k0", "no rows");
+    REFUSE(attention_forward, in.v0, NULL, "in.v0", "NULL");
+    REFUSE(attention_forward, in.count0, NULL, "in.count0", "NULL");
+    REFUSE(attention_forward, v_last, NULL, "v_last", "NULL");
+    REFUSE(attention_forward, count_last, NULL, "count_last", "NULL");
     CHECK_OP(attention_backward, .in = attention);
 
     for (enum dt_rnn_cell cell = DT_RNN_GRU; cell <= DT_RNN_LSTM; cell++) {
         const struct dt_rnn_inputs rnn = {.cell = cell, .batch = 1, .length = 2, .w_hh.cols = 3};
         CHECK_OP(rnn_forward, .in = rnn);
+        if (cell == DT_RNN_LSTM) {
+            REFUSE(rnn_forward, cells.data, NULL, "cells", "NULL");
+            REFUSE(rnn_forward, h_last, NULL, "h_last", "NULL");
+            REFUSE(rnn_forward, c_last, NULL, "c_last", "NULL");
+        }
         CHECK_OP(rnn_backward, .in = rnn);
+        if (cell == DT_RNN_GRU)
+            REFUSE(rnn_backward, dp.data, NULL, "dp", "NULL");
     }
 }
 
@@ -362,6 +378,8 @@ static void check_flat(void)
     CHECK_OP(cast, .n = 4);
     CHANGE(cast, n, (int64_t)1 << 40); // flat arrays have no stride to count
     CHECK_OP(quantize, .x = {.rows = 2, .cols = 4});
+    CHECK_OP(quantize, .x = {.rows = 2, .cols = 4}, .y.dtype = DT_I8);
+    REFUSE(quantize, scale, NULL, "scale", "NULL");
     CHECK_OP(accumulate, .n = 4);
     CHANGE(accumulate, x_type, DT_F64);
     CHECK_OP(spin, .n = 4);
