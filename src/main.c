@@ -34,8 +34,8 @@ static void choose_waiting(char **argv)
     execv(self, argv); // where this fails, threads spin
 }
 
-// The main thread may use more stack at once. glibc has read the limit for other threads by now.
-// Those of libraries are among them: oneDNN's code generator uses more than 200 KiB of it.
+// The main thread may use more stack at once. For other threads, those of libraries included, glibc
+// has read the limit by now; oneDNN's code generator uses more than 200 KiB of stack.
 static dt_status raise_stack_limit(void)
 {
     enum { LEAST = 1 << 20, USUAL = 8 << 20 };
@@ -71,15 +71,6 @@ static void open_standard_streams(void)
         close(fd);
 }
 
-// A command of one process runs on rank 0 alone, however many a launcher started.
-static dt_status run_alone(const struct dt_call *call)
-{
-    if (dt_comm_launched_rank() > 0)
-        return DT_OK;
-    dt_crash_catch(DT_CRASH_LIMIT_S);
-    return call->command->run(NULL, call);
-}
-
 static dt_status run_together(const struct dt_call *call)
 {
     struct dt_comm *comm = NULL;
@@ -111,12 +102,16 @@ static dt_status run(const struct dt_call *call)
         dt_print_help(call->command, stdout);
     else if (train->version)
         printf("dtrain %s\n", DT_VERSION);
-    else
-        return dt_call_communicates(call) ? run_together(call) : run_alone(call);
+    else if (dt_call_communicates(call))
+        return run_together(call);
+    else if (dt_comm_launched_rank() <= 0) { // one process, however many a launcher started
+        dt_crash_catch(DT_CRASH_LIMIT_S);
+        return call->command->run(NULL, call);
+    }
     return DT_OK;
 }
 
-// Why a line could not be written is not known any more when all are.
+// Once all lines are written, the reason why one of them could not be is no longer known.
 static dt_status flush_output(void)
 {
     if (fflush(stdout) != 0)
@@ -136,7 +131,7 @@ int main(int argc, char **argv)
     if (dt_device_comm_known)
         dt_device_comm_known->prepare();
     dt_die_register(dt_report_die);
-    signal(SIGXFSZ, SIG_IGN); // a file that grows too large: an error of write that has words
+    signal(SIGXFSZ, SIG_IGN); // a file that grows too large: an error of write(2), with a message
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc == 1) {
         dt_print_commands(stderr);

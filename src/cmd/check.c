@@ -1,4 +1,5 @@
-// `dtrain --check`: what a job would do, before anything is allocated.
+// `dtrain --check`: prints what a job would do, before anything is allocated. Rank 0 calls
+// dt_cmd_print_plan with an open job (cmd/train.c).
 #include "cmd/cmd.h"
 
 #include "comm/device_comm.h"
@@ -13,28 +14,23 @@ static void print_bytes(const char *what, int64_t bytes)
         printf("  %-16s %10.1f MiB\n", what, (double)bytes / 0x1p20);
 }
 
-static void print_layout(const struct dt_dataset *data)
-{
-    const struct dt_frame_layout *layout = &data->layout;
-    if (layout->target_width == 0)
-        return;
-    printf("  %lld episodes, stride %lld; a frame has %lld values and %lld ids",
-           (long long)data->episodes, (long long)data->shards[0].stride,
-           (long long)layout->frame_width, (long long)layout->n_ids);
-    for (int64_t i = 0; i < layout->n_ids; i++)
-        printf("%s%lld", i ? ", " : " (tables of ", (long long)layout->ids[i]);
-    printf("%s, the targets %lld\n", layout->n_ids ? ")" : "", (long long)layout->target_width);
-}
-
 static void print_dataset(const char *name, const struct dt_dataset *data)
 {
     if (!data)
         return;
+    const struct dt_frame_layout *layout = &data->layout;
+    const char *unit = layout->target_width > 0 ? "frames" : "tokens";
     printf("%s: %lld %s (%s), %lld %s, %lld windows of %lld\n", name, (long long)data->n_shards,
            data->n_shards == 1 ? "shard" : "shards", data->kind->name, (long long)data->tokens,
-           data->layout.target_width > 0 ? "frames" : "tokens", (long long)data->windows,
-           (long long)data->rules.seq_len);
-    print_layout(data);
+           unit, (long long)data->windows, (long long)data->rules.seq_len);
+    if (layout->target_width > 0) {
+        printf("  %lld episodes, stride %lld; a frame has %lld values and %lld ids",
+               (long long)data->episodes, (long long)data->shards[0].stride,
+               (long long)layout->frame_width, (long long)layout->n_ids);
+        for (int64_t i = 0; i < layout->n_ids; i++)
+            printf("%s%lld", i ? ", " : " (tables of ", (long long)layout->ids[i]);
+        printf("%s, the targets %lld\n", layout->n_ids ? ")" : "", (long long)layout->target_width);
+    }
     for (int64_t i = 0; i < data->n_shards && i < 8; i++) {
         char types[DT_SHARD_TYPES];
         printf("  %s  %s x %lld\n", data->shards[i].path, dt_shard_types(&data->shards[i], types),
@@ -44,19 +40,12 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
         printf("  … and %lld more\n", (long long)(data->n_shards - 8));
 }
 
-static void print_sharding(const struct dt_job *job, const struct dt_params *params)
-{
-    const struct dt_stepper_config stepper = dt_job_stepper(job);
-    int64_t spread = params->elements - dt_stepper_held(params, &stepper);
-    if (stepper.shard && job->comm->info.size > 1)
-        printf("optim.shard saves %.1f MiB of optimizer states on each of %d ranks\n",
-               (double)dt_optimizer_bytes(spread, &stepper.optimizer) / 0x1p20,
-               job->comm->info.size);
-}
-
-static dt_status print_memory(const struct dt_job *job, const struct dt_device_info *device)
+static dt_status print_memory(const struct dt_job *job, const struct dt_device_info *device,
+                              const struct dt_params *params)
 {
     struct dt_memory_plan plan = {0};
+    const struct dt_stepper_config stepper = dt_job_stepper(job);
+    int64_t spread = params->elements - dt_stepper_held(params, &stepper);
     DT_TRY(dt_job_memory(job, &plan));
     int64_t total = dt_memory_plan_bytes(&plan, true);
     int64_t on_device = dt_memory_plan_bytes(&plan, job->backend.table->unified);
@@ -68,6 +57,10 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
         print_bytes("on the device", on_device);
     print_bytes("free now", device->memory_free);
     print_bytes("reserved", dt_job_reserved_memory(job, device));
+    if (stepper.shard && job->comm->info.size > 1)
+        printf("optim.shard saves %.1f MiB of optimizer states on each of %d ranks\n",
+               (double)dt_optimizer_bytes(spread, &stepper.optimizer) / 0x1p20,
+               job->comm->info.size);
     return DT_OK;
 }
 
@@ -83,21 +76,6 @@ static void print_communication(const struct dt_job *job)
         dt_error_clear(); // raised again below, by dt_train_check_resources
 }
 
-static void print_arrays(const struct dt_job *job)
-{
-    const struct dt_loader_config loader = dt_job_train_loader(job);
-    struct dt_array_list list;
-    int64_t bytes = 0;
-    dt_loader_arrays(&loader, &list);
-    for (int i = 0; i < list.n; i++) {
-        const struct dt_array_spec *spec = &list.arrays[i];
-        printf("%s%s %s x %lld", i ? ", " : "arrays: ", spec->name, dt_dtype_name(spec->type),
-               (long long)spec->width);
-        bytes += dt_array_bytes(spec, job->local_batch * job->settings.data.seq_len);
-    }
-    printf("; a batch has %.1f KiB per rank\n", (double)bytes / 0x1p10);
-}
-
 static void print_batch(const struct dt_job *job)
 {
     int64_t batch = job->settings.data.batch, length = job->settings.data.seq_len;
@@ -107,7 +85,17 @@ static void print_batch(const struct dt_job *job)
            (long long)batch, (long long)length, unit, (long long)(batch * length), unit,
            job->comm->info.size, (long long)(job->local_batch / job->micro_batch),
            (long long)job->micro_batch);
-    print_arrays(job);
+    const struct dt_loader_config loader = dt_job_train_loader(job);
+    struct dt_array_list list;
+    int64_t bytes = 0;
+    dt_loader_arrays(&loader, &list);
+    for (int i = 0; i < list.n; i++) {
+        const struct dt_array_spec *spec = &list.arrays[i];
+        printf("%s%s %s x %lld", i ? ", " : "arrays: ", spec->name, dt_dtype_name(spec->type),
+               (long long)spec->width);
+        bytes += dt_array_bytes(spec, job->local_batch * length);
+    }
+    printf("; a batch has %.1f KiB per rank\n", (double)bytes / 0x1p10);
     if (dt_job_sum_order(job) == DT_SUM_TREE)
         printf("sums: one binary tree over %lld micro-batches, the same on up to that many ranks\n",
                (long long)(batch / job->micro_batch));
@@ -137,9 +125,7 @@ dt_status dt_cmd_print_plan(const struct dt_job *job)
         print_communication(job);
         if (job->resume[0])
             printf("would resume from %s\n", job->resume);
-        status = print_memory(job, &device);
-        if (status == DT_OK)
-            print_sharding(job, &params);
+        status = print_memory(job, &device, &params);
     }
     dt_params_free(&params);
     return status == DT_OK ? dt_train_check_resources(job) : status;

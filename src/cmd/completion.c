@@ -94,24 +94,12 @@ static void print_quoted(const char *text, const char *special)
             printf("%s%c", strchr(special, *text) ? "\\" : "", *text);
 }
 
-// "(auto cuda cpu)" of what has choices; else files, or nothing where it is a number.
-static void print_values(const struct dt_config_key *key)
-{
-    bool number = key->type == DT_CONFIG_INT || key->type == DT_CONFIG_FLOAT;
-    const char *words = words_of(key);
-    if (!words) {
-        fputs(number ? " " : "_files", stdout);
-        return;
-    }
-    putchar('(');
-    print_words(words);
-    putchar(')');
-}
-
-// A specification of _arguments: '--name=[help]:name:(values)'.
+// A specification of _arguments: '--name=[help]:name:(values)'. A value without choices is a file,
+// or nothing that the shell knows where it is a number.
 static void print_option(const struct dt_option *o)
 {
-    bool flag = o->key.type == DT_CONFIG_BOOL;
+    enum dt_config_type type = o->key.type;
+    bool flag = type == DT_CONFIG_BOOL, number = type == DT_CONFIG_INT || type == DT_CONFIG_FLOAT;
     printf("            ");
     if (o->letter)
         printf("'(-%c --%s)'{-%c%s,--%s%s}'", o->letter, o->key.name, o->letter, flag ? "" : "+",
@@ -122,8 +110,10 @@ static void print_option(const struct dt_option *o)
     print_quoted(o->key.help, "[]\\");
     putchar(']');
     if (!flag) {
-        printf(":%s:", o->key.name);
-        print_values(&o->key);
+        printf(":%s:%s", o->key.name, o->key.choices ? "(" : number ? " " : "_files");
+        if (o->key.choices)
+            print_words(o->key.choices);
+        fputs(o->key.choices ? ")" : "", stdout);
     }
     fputs("' \\\n", stdout);
 }

@@ -1,4 +1,4 @@
-// `dtrain info`: what this build and machine offer.
+// `dtrain info`: prints what this build and machine offer: devices, versions, features.
 #include "cmd/cmd.h"
 
 #include "backend/backend.h"
@@ -9,33 +9,28 @@
 
 #include <stdio.h>
 
-static void print_device(const struct dt_known_backend *known, int index,
-                         const struct dt_device_info *info)
-{
-    printf("device      %s %d: %s (%s)\n", known->table->name, index, info->name, info->features);
-    if (info->id[0])
-        printf("  id        %s\n", info->id);
-    printf("  precision auto uses %s (%s)\n", info->bf16_faster ? "bf16" : "fp32",
-           info->bf16 ? "bf16 in hardware" : "no bf16 instructions");
-    printf("  memory    %.1f GiB, %.1f GiB free\n", (double)info->memory / 0x1p30,
-           (double)info->memory_free / 0x1p30);
-    if (info->peak_flops > 0)
-        printf("  peak      %.0f TFLOP/s dense bf16 (data sheet)\n", info->peak_flops * 1e-12);
-}
-
 static dt_status describe(const struct dt_known_backend *known, int index, int threads)
 {
     struct dt_device_info info;
     struct dt_backend backend;
     DT_TRY(dt_backend_open(known->table->name, index, threads, &backend));
     dt_status status = backend.table->info(backend.device, &info);
-    if (status == DT_OK)
-        print_device(known, index, &info);
     dt_backend_close(&backend);
-    return status;
+    if (status != DT_OK)
+        return status;
+    printf("device      %s %d: %s (%s)\n", known->table->name, index, info.name, info.features);
+    if (info.id[0])
+        printf("  id        %s\n", info.id);
+    printf("  precision auto uses %s (%s)\n", info.bf16_faster ? "bf16" : "fp32",
+           info.bf16 ? "bf16 in hardware" : "no bf16 instructions");
+    printf("  memory    %.1f GiB, %.1f GiB free\n", (double)info.memory / 0x1p30,
+           (double)info.memory_free / 0x1p30);
+    if (info.peak_flops > 0)
+        printf("  peak      %.0f TFLOP/s dense bf16 (data sheet)\n", info.peak_flops * 1e-12);
+    return DT_OK;
 }
 
-// What is missing has a line, too.
+// What is missing has a line, too: the current error, which is then cleared.
 static void print_absent(const char *what)
 {
     printf("%s: %s\n", what, dt_error_current()->message);
@@ -64,25 +59,20 @@ static void print_backend(const struct dt_known_backend *known, int threads)
     }
 }
 
-static void print_nccl(void)
+static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
+    (void)comm, (void)call;
     char version[64];
+    bool widened;
+    int threads = dt_cores_share(0, 1, &widened);
+    for (const struct dt_known_backend *known = dt_known_backends; known->table; known++)
+        print_backend(known, threads);
     if (!dt_device_comm_known)
         printf("CUDA, NCCL  not in this build (configure with -DDTRAIN_CUDA=ON)\n");
     else if (dt_device_comm_known->version(version, sizeof version) == DT_OK)
         printf("NCCL        %s\n", version);
     else
         print_absent("NCCL        not found");
-}
-
-static dt_status run(struct dt_comm *comm, const struct dt_call *call)
-{
-    (void)comm, (void)call;
-    bool widened;
-    int threads = dt_cores_share(0, 1, &widened);
-    for (const struct dt_known_backend *known = dt_known_backends; known->table; known++)
-        print_backend(known, threads);
-    print_nccl();
     printf("MPI         %s\n", dt_comm_mpi_version());
     printf("HDF5        %s\n", dt_dataset_hdf5_version());
     return DT_OK;

@@ -1,4 +1,4 @@
-// Help and the man page, from the tables of subcommands, options and configuration keys.
+// Prints help and the man page from the tables of subcommands, options and configuration keys.
 #include "base/text.h"
 #include "cmd/cmd.h"
 
@@ -170,28 +170,23 @@ static void roff_item(const char *name, const char *text)
     roff(text);
 }
 
-static void roff_command(const struct dt_command *command)
-{
-    char name[TEXT], text[TEXT];
-    fputs(".SS ", stdout);
-    roff(usage_of(command, name));
-    roff(command->about ? command->about : command->help);
-    for (const struct dt_option *o = command->options; o && o->key.name; o++)
-        roff_item(option_name(o, name), option_text(o, text));
-}
-
 static dt_status print_man(struct dt_comm *comm, const struct dt_call *call)
 {
-    char text[TEXT], usage[TEXT];
+    char text[TEXT], name[TEXT];
     (void)comm, (void)call;
     printf(".TH DTRAIN 1 \"\" \"dtrain\" \"User Commands\"\n.SH NAME\ndtrain \\- train sequence "
            "models "
            "on many GPUs or CPUs\n.SH SYNOPSIS\n.nf\n");
     for (int i = 0; dt_commands[i]; i++)
-        roff(usage_of(dt_commands[i], usage));
+        roff(usage_of(dt_commands[i], name));
     printf(".fi\n.SH COMMANDS\n");
-    for (int i = 0; dt_commands[i]; i++)
-        roff_command(dt_commands[i]);
+    for (int i = 0; dt_commands[i]; i++) {
+        fputs(".SS ", stdout);
+        roff(usage_of(dt_commands[i], name));
+        roff(dt_commands[i]->about ? dt_commands[i]->about : dt_commands[i]->help);
+        for (const struct dt_option *o = dt_commands[i]->options; o && o->key.name; o++)
+            roff_item(option_name(o, name), option_text(o, text));
+    }
     printf(".SH CONFIGURATION\n");
     roff(sources);
     for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {

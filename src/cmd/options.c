@@ -1,4 +1,5 @@
-// From a command line to a command with its options and words.
+// Parses a command line: finds the command, converts the values of its options by their rows, and
+// keeps the other words.
 #include "cmd/cmd.h"
 
 #include "base/file.h"
@@ -15,14 +16,6 @@ static const char *hint_of(const struct dt_command *command)
     snprintf(text, sizeof text, "dtrain %s%s--help lists the options", command->name,
              command->name[0] ? " " : "");
     return text;
-}
-
-static const struct dt_command *find_command(const char *word)
-{
-    for (int i = 1; dt_commands[i]; i++)
-        if (strcmp(dt_commands[i]->name, word) == 0)
-            return dt_commands[i];
-    return dt_commands[0];
 }
 
 static dt_status unknown_option(const struct dt_command *command, const char *word)
@@ -79,24 +72,19 @@ static dt_status parse_option(struct dt_call *call, int argc, char **argv, int *
     return REJECT(command, "--%s: %s (allowed: %s)", o->key.name, problem, allowed);
 }
 
-// A first word that is neither a command nor a file, and does not look like a file's name.
-static dt_status unknown_command(const char *word)
-{
-    struct dt_nearest nearest = dt_nearest_to(word);
-    for (int i = 1; dt_commands[i]; i++)
-        dt_nearest_offer(&nearest, dt_commands[i]->name);
-    return DT_FAIL(DT_USER, "dtrain CONFIG trains; dtrain --help lists the commands",
-                   "%s is neither a command nor a configuration file%s", word,
-                   dt_nearest_suggest(&nearest));
-}
-
 static dt_status check_complete(const struct dt_call *call)
 {
     const struct dt_command *command = call->command;
-    if (command == dt_commands[0] && call->n_words > 0 &&
-        (strchr(call->words[0], '=') || !strpbrk(call->words[0], "./")) &&
-        !dt_file_exists(call->words[0]))
-        return unknown_command(call->words[0]);
+    const char *first = call->n_words > 0 ? call->words[0] : "./";
+    if (command == dt_commands[0] && (strchr(first, '=') || !strpbrk(first, "./")) &&
+        !dt_file_exists(first)) { // it does not look like a file's name either
+        struct dt_nearest nearest = dt_nearest_to(first);
+        for (int i = 1; dt_commands[i]; i++)
+            dt_nearest_offer(&nearest, dt_commands[i]->name);
+        return DT_FAIL(DT_USER, "dtrain CONFIG trains; dtrain --help lists the commands",
+                       "%s is neither a command nor a configuration file%s", first,
+                       dt_nearest_suggest(&nearest));
+    }
     for (const struct dt_option *o = command->options; o && o->key.name; o++)
         if (o->key.required && !dt_call_given(call, o->key.name))
             return REJECT(command, "--%s is required: %s", o->key.name, o->key.help);
@@ -110,7 +98,10 @@ static dt_status check_complete(const struct dt_call *call)
 
 dt_status dt_call_parse(int argc, char **argv, struct dt_call *call)
 {
-    const struct dt_command *command = find_command(argc > 0 ? argv[0] : "");
+    const struct dt_command *command = dt_commands[0];
+    for (int i = 1; argc > 0 && dt_commands[i]; i++)
+        if (strcmp(dt_commands[i]->name, argv[0]) == 0)
+            command = dt_commands[i];
     *call = (struct dt_call){.command = command};
     DT_TRY(DT_NEW_BYTES(&call->options, command->options_size, "the options"));
     DT_TRY(DT_NEW(&call->words, argc + 1, "the command line"));

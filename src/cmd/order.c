@@ -1,4 +1,5 @@
 // `dtrain order`: prints the data order, a line "step slot file offset" for each trained window.
+// Rank 0 prints; all ranks open the job.
 #include "data/order.h"
 #include "base/text.h"
 #include "cmd/cmd.h"
@@ -19,7 +20,8 @@ static const struct dt_option options[] = {
     {.key = {0}},
 };
 
-// In the reader kind's units (tokens, rows of pairs), or as the kind writes it: episode and row.
+// The offset is in the reader kind's units (tokens, rows of pairs), or as the kind writes it:
+// episode and row.
 static dt_status print_window(const struct dt_dataset *data, struct dt_shard_cache *cache,
                               int64_t step, int64_t slot, const struct dt_position *at)
 {
@@ -35,17 +37,6 @@ static dt_status print_window(const struct dt_dataset *data, struct dt_shard_cac
     return DT_OK;
 }
 
-// The batches that optim.rollback has skipped so far.
-static dt_status find_skips(const struct dt_job *job, struct dt_skips *skips)
-{
-    struct dt_trainer_state state;
-    *skips = (struct dt_skips){0};
-    if (!job->resume[0])
-        return DT_OK;
-    DT_TRY(dt_checkpoint_state(job->resume, &state));
-    return dt_skips_parse(state.left_out, skips);
-}
-
 static dt_status print_order(const struct dt_job *job, int64_t first, int64_t last)
 {
     const struct dt_settings *s = &job->settings;
@@ -55,8 +46,12 @@ static dt_status print_order(const struct dt_job *job, int64_t first, int64_t la
                                      .block = job->settings.data.block,
                                      .shuffle = s->data.shuffle};
     struct dt_order *order;
-    struct dt_skips skips;
-    DT_TRY(find_skips(job, &skips));
+    struct dt_trainer_state state;
+    struct dt_skips skips = {0}; // the batches that optim.rollback has skipped so far
+    if (job->resume[0]) {
+        DT_TRY(dt_checkpoint_state(job->resume, &state));
+        DT_TRY(dt_skips_parse(state.left_out, &skips));
+    }
     DT_TRY(dt_order_create(&config, &order));
     dt_status status = DT_OK;
     for (int64_t step = first; step <= last && status == DT_OK; step++)

@@ -1,4 +1,8 @@
-// What a process reports: to its peers that it is at work, to the user how it ends on an error.
+// What a process reports: to its peers that it is at work (dt_report_set_comm), to the user how it
+// ends on an error. An error that all ranks have is printed by rank 0 (dt_report) before main
+// returns; a rank that fails alone writes its last words, notes them in the run's folder and ends
+// the job (dt_report_die, which dt_die calls). An alarm limits how long a file system may delay
+// either.
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -15,9 +19,9 @@
 static struct dt_comm *communicator;
 static atomic_int exit_code;
 
-enum { PATIENCE_S = 5 };            // with a file system, at the end
-static const double claim_s = 0.3;  // the same, until the last words come out
-static const double early_s = 0.05; // that an alarm may come before its time
+enum { PATIENCE_S = 5 };            // how long a file system may take at the end
+static const double claim_s = 0.3;  // the same, before the last words are written
+static const double early_s = 0.05; // how early an alarm may come
 
 static void report_busy(void)
 {
@@ -37,11 +41,11 @@ static bool wants_debug(void)
     return getenv("DTRAIN_DEBUG") != NULL;
 }
 
-static char words[2 * (DT_ERROR_MESSAGE + DT_ERROR_HINT)]; // the last ones of this rank
-static atomic_int n_words;                                 // not written yet
-static _Atomic double patient_until;                       // of dt_seconds
+static char words[2 * (DT_ERROR_MESSAGE + DT_ERROR_HINT)]; // this rank's last words
+static atomic_int n_words;                                 // bytes of them to be written
+static _Atomic double patient_until;                       // in dt_seconds
 
-// Once: whoever comes first, the handler or the thread that it interrupts, writes them.
+// Writes the last words once: by the signal handler or by the thread that it interrupts.
 static bool write_words(void)
 {
     int bytes = atomic_exchange(&n_words, 0);
@@ -59,8 +63,9 @@ static void wait_patiently(double seconds)
     setitimer(ITIMER_REAL, &delay, NULL);
 }
 
-// A file system that hangs must not keep the words from coming out, nor the job from ending. An
-// alarm that comes as what it was set for is done does nothing: there is patience again.
+// The handler of the alarm: a file system that hangs must delay neither the last words nor the end
+// of the job. An alarm that comes just after its work was done does nothing: a new limit is set by
+// then.
 static void lose_patience(int signal)
 {
     (void)signal;
@@ -87,9 +92,9 @@ static void note_end(const char *reason, dt_status code)
     alarm(0);
 }
 
-// Two ranks that the watch could not bring together (all links between them led over the dead, or
-// one was suspended) meet in the run's folder: the first one of a host speaks. A launcher leaves
-// little time.
+// Two ranks that the watch could not connect (all links between them led over dead ranks, or one
+// was suspended) agree through the run's folder: the first one writes its words. A launcher leaves
+// little time for this.
 static void speak(dt_status code)
 {
     begin_end(code, claim_s);

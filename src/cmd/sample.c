@@ -1,5 +1,5 @@
-// `dtrain sample`: generates text with a trained model, token by token from its recurrent state:
-// each token costs one step.
+// `dtrain sample`: inference with a language model. It generates text token by token from the
+// model's recurrent state (play/player.h): each token costs one step.
 #include "cmd/cmd.h"
 
 #include "base/file.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BYTES = 256 }; // vocabulary of byte models: tokens are printed as text
+enum { BYTES = 256 }; // vocabulary of byte models, whose tokens are printed as text
 
 struct options {
     const char *prompt;
@@ -131,14 +131,6 @@ static dt_status sampler_run(struct sampler *s)
     return DT_OK;
 }
 
-static void sampler_close(struct sampler *s)
-{
-    dt_player_close(s->player);
-    if (s->backend.table)
-        dt_backend_close(&s->backend);
-    free(s->prompt);
-}
-
 static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     (void)comm;
@@ -147,7 +139,10 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
     dt_status status = sampler_open(&s);
     if (status == DT_OK)
         status = sampler_run(&s);
-    sampler_close(&s);
+    dt_player_close(s.player);
+    if (s.backend.table)
+        dt_backend_close(&s.backend);
+    free(s.prompt);
     return status;
 }
 

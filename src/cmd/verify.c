@@ -1,4 +1,5 @@
-// `dtrain verify`: every shard and checkpoint that the arguments name, a line each.
+// `dtrain verify`: reads every shard and checkpoint that the arguments name, and prints a line for
+// each.
 #include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
@@ -56,14 +57,6 @@ static void verify_shard(struct tally *tally, const char *path)
     count(tally, path, status);
 }
 
-static void verify_checkpoint(struct tally *tally, const char *path)
-{
-    dt_status status = dt_checkpoint_verify(path);
-    if (status == DT_OK)
-        printf("good  %s: checkpoint\n", path);
-    count(tally, path, status);
-}
-
 static bool is_checkpoint(const char *folder)
 {
     char manifest[DT_PATH];
@@ -73,43 +66,37 @@ static bool is_checkpoint(const char *folder)
     return false;
 }
 
-static bool has_shard_name(const char *name)
-{
-    const char *dot = strrchr(name, '.');
-    return name[0] != '.' && dot && (strcmp(dot, ".h5") == 0 || strcmp(dot, ".hdf5") == 0);
-}
-
 static dt_status visit(void *context, FTS *tree, FTSENT *entry)
 {
     struct tally *tally = context;
-    if (entry->fts_info == FTS_D && is_checkpoint(entry->fts_path)) {
-        verify_checkpoint(tally, entry->fts_path);
+    const char *path = entry->fts_path, *dot = strrchr(entry->fts_name, '.');
+    bool is_file = entry->fts_info == FTS_F || entry->fts_info == FTS_SL;
+    if (entry->fts_info == FTS_D && is_checkpoint(path)) {
+        dt_status status = dt_checkpoint_verify(path);
+        if (status == DT_OK)
+            printf("good  %s: checkpoint\n", path);
+        count(tally, path, status);
         fts_set(tree, entry, FTS_SKIP);
-    } else if ((entry->fts_info == FTS_F || entry->fts_info == FTS_SL) &&
-               has_shard_name(entry->fts_name)) {
-        verify_shard(tally, entry->fts_path);
+    } else if (is_file && entry->fts_name[0] != '.' && dot &&
+               (strcmp(dot, ".h5") == 0 || strcmp(dot, ".hdf5") == 0)) {
+        verify_shard(tally, path);
     } else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR) {
         errno = entry->fts_errno;
-        count(tally, entry->fts_path, DT_FAIL_ERRNO("read", entry->fts_path));
+        count(tally, path, DT_FAIL_ERRNO("read", path));
     }
-    return DT_OK;
-}
-
-static dt_status verify_folder(struct tally *tally, const char *path)
-{
-    int64_t before = tally->good + tally->bad;
-    DT_TRY(dt_walk_tree(path, FTS_COMFOLLOW, "read", visit, tally));
-    if (tally->good + tally->bad == before)
-        return DT_FAIL(DT_USER, "name a shard, a checkpoint, or a folder that contains some",
-                       "no shards or checkpoints in %s", path);
     return DT_OK;
 }
 
 static dt_status verify_path(struct tally *tally, const char *path)
 {
+    int64_t before = tally->good + tally->bad;
     if (dt_is_dir(path))
-        return verify_folder(tally, path);
-    verify_shard(tally, path);
+        DT_TRY(dt_walk_tree(path, FTS_COMFOLLOW, "read", visit, tally));
+    else
+        verify_shard(tally, path);
+    if (tally->good + tally->bad == before)
+        return DT_FAIL(DT_USER, "name a shard, a checkpoint, or a folder that contains some",
+                       "no shards or checkpoints in %s", path);
     return DT_OK;
 }
 
