@@ -1,5 +1,6 @@
-// Opening a player, and its step: inputs are checked and copied to the device, the model runs, and
-// its outputs are copied back one by one, values drawn from each before the next is computed.
+// Opening a player, and its step, which is inference: inputs are checked and copied to the device,
+// the model runs, and its outputs are copied back one by one; values are drawn from each output
+// before the next one is computed. streams.c keeps the states between steps.
 #include "play/player.h"
 
 #include "base/finite.h"
@@ -10,18 +11,6 @@
 #include <math.h>
 #include <string.h>
 #include <xxhash.h>
-
-static int64_t group_of(const struct dt_player_config *config)
-{
-    return config->streams < DT_GEMM_FEW_ROWS ? config->streams : DT_GEMM_FEW_ROWS;
-}
-
-static dt_status alloc_input(struct dt_player *player, int index)
-{
-    const struct dt_array_spec *spec = &dt_model_arrays(player->model)->arrays[index];
-    return dt_alloc(&player->backend, dt_array_bytes(spec, player->group * player->info.length),
-                    &player->device[index]);
-}
 
 static dt_status alloc_host(struct dt_player *player, int64_t floats, float **array)
 {
@@ -34,7 +23,7 @@ static int64_t width_of(const struct dt_player *player, int index)
     return index < 0 ? 0 : dt_model_arrays(player->model)->arrays[index].width;
 }
 
-// Which arrays the model reads, and memory for them.
+// Finds which arrays the model reads, and allocates them.
 static dt_status create_inputs(struct dt_player *player)
 {
     const struct dt_array_list *arrays = dt_model_arrays(player->model);
@@ -54,7 +43,8 @@ static dt_status create_inputs(struct dt_player *player)
     const int read[] = {player->frames, player->ids, player->targets};
     for (int i = 0; i < 3; i++)
         if (read[i] >= 0)
-            DT_TRY(alloc_input(player, read[i]));
+            DT_TRY(dt_alloc(&player->backend, dt_array_bytes(&arrays->arrays[read[i]], rows),
+                            &player->device[read[i]]));
     width = player->info.frame;
     DT_TRY(alloc_host(player, rows * width, &player->staged));
     DT_TRY(alloc_host(player, width, &player->mean));
@@ -79,21 +69,12 @@ static dt_status create_outputs(struct dt_player *player)
                       &player->drawn);
 }
 
-static dt_status hash_kind(struct dt_player *player)
-{
-    const struct dt_model_config *config = dt_model_config(player->model);
-    char *text;
-    DT_TRY(dt_hf_config_text(config, &text));
-    player->kind = XXH64(text, strlen(text), (XXH64_hash_t)config->storage);
-    free(text);
-    return DT_OK;
-}
-
 // A backend without products of int8 rounds the operands, as training does.
 static dt_status create(struct dt_player *player, const struct dt_model_config *model)
 {
     struct dt_model_config config = *model;
     enum dt_play_weights weights = player->info.weights;
+    char *text;
     struct dt_model_shape shape = {.sequences = player->group,
                                    .length = player->info.length,
                                    .int8 = weights == DT_PLAY_INT8 && player->backend.op->int8,
@@ -103,7 +84,9 @@ static dt_status create(struct dt_player *player, const struct dt_model_config *
     DT_TRY(dt_model_create(&player->backend, &config, &shape, &player->model));
     DT_TRY(create_inputs(player));
     DT_TRY(create_outputs(player));
-    DT_TRY(hash_kind(player));
+    DT_TRY(dt_hf_config_text(dt_model_config(player->model), &text));
+    player->kind = XXH64(text, strlen(text), (XXH64_hash_t)dt_model_config(player->model)->storage);
+    free(text);
     return dt_streams_create(player);
 }
 
@@ -118,7 +101,7 @@ dt_status dt_player_create(const struct dt_backend *backend, const struct dt_mod
     player->backend = *backend;
     player->backend.memory_hint =
         "use fewer streams or a shorter prompt, bf16 or int8 weights, or a smaller model";
-    player->group = group_of(config);
+    player->group = dt_min_i64(config->streams, DT_GEMM_FEW_ROWS);
     player->info = (struct dt_play_info){
         .streams = config->streams,
         .length = config->length,
@@ -187,14 +170,6 @@ static dt_status read_weights(struct dt_player *player, const char *dir, bool em
     return status;
 }
 
-// As stored: int8 where the model was trained for it, else bf16 if the files have nothing wider.
-static enum dt_play_weights stored(const struct dt_model_config *model, enum dt_dtype type)
-{
-    if (model->quantize == DT_QUANTIZE_INT8)
-        return DT_PLAY_INT8;
-    return type == DT_F32 ? DT_PLAY_F32 : DT_PLAY_BF16;
-}
-
 dt_status dt_player_open(const struct dt_backend *backend, const char *dir,
                          const struct dt_player_config *config, struct dt_player **out)
 {
@@ -204,8 +179,10 @@ dt_status dt_player_open(const struct dt_backend *backend, const char *dir,
     enum dt_dtype type;
     DT_TRY(dt_hf_read_config(dir, &model));
     DT_TRY(dt_hf_check_weights(dir, config->ema, &model, &type));
-    if (config->weights == DT_PLAY_AS_STORED)
-        resolved.weights = stored(&model, type);
+    if (config->weights == DT_PLAY_AS_STORED) // int8 if trained for it, bf16 if no file is wider
+        resolved.weights = model.quantize == DT_QUANTIZE_INT8 ? DT_PLAY_INT8
+                           : type == DT_F32                   ? DT_PLAY_F32
+                                                              : DT_PLAY_BF16;
     DT_TRY(dt_player_create(backend, &model, &resolved, &player));
     dt_status status = read_weights(player, dir, config->ema);
     if (status != DT_OK)
@@ -276,7 +253,7 @@ static dt_status check(const struct dt_player *player, const struct dt_play *pla
     return check_ids(player, play);
 }
 
-// The loader's arithmetic: frames of training and of play have the same bits.
+// The loader's arithmetic, so that frames of training and of inference are bitwise identical.
 static void normalise(const struct dt_player *player, const float *frames, int64_t rows)
 {
     int64_t width = player->info.frame;
@@ -298,17 +275,7 @@ static dt_status send(struct dt_player *player, int index, const void *from, int
                         NULL);
 }
 
-static dt_status send_inputs(struct dt_player *player, const struct dt_play *play)
-{
-    int64_t rows = play->n * play->length;
-    if (player->frames >= 0) {
-        normalise(player, play->frames, rows);
-        DT_TRY(send(player, player->frames, player->staged, rows));
-    }
-    return player->ids >= 0 ? send(player, player->ids, play->ids, rows) : DT_OK;
-}
-
-// Draws from output k, and passes it to the model where it conditions the next ones.
+// Draws values from output k, and sends them to the model where they condition the next outputs.
 static dt_status draw(struct dt_player *player, const struct dt_play *play,
                       const struct dt_outputs *outputs, int k)
 {
@@ -324,7 +291,7 @@ static dt_status draw(struct dt_player *player, const struct dt_play *play,
                : DT_OK;
 }
 
-// One row of `width` values a stream, which are in player->predicted: none may be beyond ±most.
+// Checks one row of `width` values a stream, in player->predicted: none may be beyond ±most.
 static dt_status check_values(const struct dt_player *player, const struct dt_play *play,
                               const char *name, int64_t width, float most)
 {
@@ -341,8 +308,8 @@ static dt_status check_values(const struct dt_player *player, const struct dt_pl
                    (double)player->predicted[bad], (double)most);
 }
 
-// Beyond this the sum of squares of a norm may overflow, which makes zeros of the whole row: the
-// outputs are then finite, and mean nothing. Rows have at most 2^20 numbers.
+// Beyond this limit the sum of squares of a norm may overflow, which makes zeros of the whole row:
+// the outputs are then finite, and mean nothing. Rows have at most 2^20 numbers.
 static const float residual_most = 1e16f;
 
 static dt_status check_residual(struct dt_player *player, const struct dt_play *play,
@@ -387,41 +354,39 @@ static dt_status read_outputs(struct dt_player *player, const struct dt_play *pl
 
 static dt_status run(struct dt_player *player, const struct dt_play *play)
 {
+    int64_t rows = play->n * play->length;
     struct dt_pass pass = {.input = {.sequences = play->n, .length = play->length},
                            .before = player->before,
                            .after = player->after};
     for (int i = 0; i < DT_BATCH_ARRAYS; i++)
         pass.input.arrays[i] = player->device[i];
     DT_TRY(dt_streams_begin(player, play->first, play->n));
-    DT_TRY(send_inputs(player, play));
+    if (player->frames >= 0) {
+        normalise(player, play->frames, rows);
+        DT_TRY(send(player, player->frames, player->staged, rows));
+    }
+    if (player->ids >= 0)
+        DT_TRY(send(player, player->ids, play->ids, rows));
     DT_TRY(dt_model_forward(player->model, &pass));
     DT_TRY(check_residual(player, play, &pass));
     return read_outputs(player, play, &pass);
 }
 
-// The streams of `play` from `done` on, `n` of them.
-static struct dt_play part_of(const struct dt_player *player, const struct dt_play *play,
-                              int64_t done, int64_t n)
-{
-    const struct dt_play_info *info = &player->info;
-    struct dt_play part = *play;
-    int64_t rows = done * play->length;
-    part.first += done;
-    part.n = n;
-    part.frames += play->frames ? rows * info->frame : 0;
-    part.ids += play->ids ? rows * (info->vocab > 0 ? 1 : info->n_ids) : 0;
-    part.predicted += play->predicted ? done * info->values : 0;
-    part.drawn += play->drawn ? done * info->targets : 0;
-    return part;
-}
-
 static dt_status run_groups(struct dt_player *player, const struct dt_play *play)
 {
-    // The few rows of a group have the bits of one; longer runs go one by one for the same reason.
+    const struct dt_play_info *info = &player->info;
+    // A group has so few rows that each has the bits that it has alone. Longer runs have more rows,
+    // and run one stream at a time for the same reason.
     int64_t group = play->length == 1 ? player->group : 1;
     for (int64_t done = 0; done < play->n; done += group) {
-        int64_t n = play->n - done < group ? play->n - done : group;
-        const struct dt_play part = part_of(player, play, done, n);
+        int64_t rows = done * play->length;
+        struct dt_play part = *play;
+        part.first += done;
+        part.n = dt_min_i64(play->n - done, group);
+        part.frames += play->frames ? rows * info->frame : 0;
+        part.ids += play->ids ? rows * (info->vocab > 0 ? 1 : info->n_ids) : 0;
+        part.predicted += play->predicted ? done * info->values : 0;
+        part.drawn += play->drawn ? done * info->targets : 0;
         DT_TRY(run(player, &part));
     }
     return DT_OK;

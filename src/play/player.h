@@ -1,7 +1,7 @@
-// Plays a model: independent streams, each with a recurrent state of its own, run one position (or
-// a few) at a time. On the CPU a stream's results depend on its own inputs alone, to the bit: not
-// on the other streams, nor on which of them run together. All memory is allocated when a player is
-// created.
+// Inference: a player runs a model on independent streams, each with a recurrent state of its own,
+// one position (or a few) at a time. On the CPU a stream's results are bitwise identical for the
+// same inputs, whatever the other streams are and whichever of them run together. All memory is
+// allocated when a player is created. One thread at a time uses a player.
 #pragma once
 
 #include "model/model.h"
@@ -60,10 +60,11 @@ dt_status dt_player_step(struct dt_player *player, const struct dt_play *play);
 dt_status dt_player_seed(struct dt_player *player, int64_t stream, uint64_t seed);
 // Forgets all that the stream has seen; its random numbers continue.
 dt_status dt_player_reset(struct dt_player *player, int64_t stream);
-// The whole of a stream, random numbers too, as one block of info.state bytes of host memory.
+// Writes the whole of a stream, random numbers too, as one block of info.state bytes of host
+// memory.
 dt_status dt_player_save(struct dt_player *player, int64_t stream, void *block);
-// Back from such a block, of this or any stream of any player with the same weights. DT_USER saying
-// why where it is damaged, of other weights, of another model or of an older version; the stream is
-// then as before.
+// Restores a stream from such a block, which any stream of any player with the same weights may
+// have saved. A block that is damaged, of other weights, of another model or of an older version is
+// DT_USER, and the message says which; the stream is then as before.
 dt_status dt_player_restore(struct dt_player *player, int64_t stream, const void *block,
                             int64_t bytes);

@@ -1,5 +1,6 @@
-// The recurrent states of a player's streams: which of the two places holds a stream's, and the
-// flat block that a stream is saved as. Uses model, backend, base.
+// The recurrent states of a player's streams. There are two arrays of states: a step reads a
+// stream's state from one and writes it to the other, so that a failed step changes nothing. A
+// stream is saved as one flat block: a header, then its arrays.
 #include "play/player_internal.h"
 
 #include "base/memory.h"
@@ -154,7 +155,8 @@ dt_status dt_player_save(struct dt_player *player, int64_t stream, void *block)
     return DT_OK;
 }
 
-// A block may come from a file: its counts are places in memory, unlike its other numbers.
+// A block may come from a file. Its counts, unlike its other numbers, become places in memory: each
+// must be within its limits.
 static bool has_counts(const struct dt_player *player, const char *from)
 {
     for (struct walk w = walk_of(player, 0, 0); next_array(&w); from += w.bytes)

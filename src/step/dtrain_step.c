@@ -1,5 +1,5 @@
-// libdtrain_step: a player behind a plain C interface, whose callers are not trusted. Uses play,
-// the manifest of a checkpoint, backend, base.
+// libdtrain_step: a player (play/player.h) behind a plain C interface. Callers are not trusted:
+// every argument is checked here or by the player.
 #include "step/dtrain_step.h"
 
 #include "base/memory.h"
@@ -17,7 +17,7 @@ struct dtrain_step {
     struct dtrain_step_info info;
 };
 
-// What every call begins with: the thread's error is about this one.
+// Every call begins with this: afterwards the thread's error is that of this call.
 static dt_status begin(const dtrain_step *handle)
 {
     dt_error_clear();
@@ -35,14 +35,6 @@ static dt_status check_range(const char *name, int64_t value, int64_t last)
         return DT_OK;
     return DT_FAIL(DT_USER, NULL, "%s is %lld, not in 0 … %lld", name, (long long)value,
                    (long long)last);
-}
-
-static dt_status check_options(const struct dtrain_step_options *options)
-{
-    DT_TRY(check_range("options.streams", options->streams, STREAMS_MAX));
-    DT_TRY(check_range("options.threads", options->threads, THREADS_MAX));
-    DT_TRY(check_range("options.weights", options->weights, DTRAIN_STEP_INT8));
-    return check_range("options.ema", options->ema, 1);
 }
 
 static void describe(dtrain_step *handle, const struct dtrain_step_options *options)
@@ -87,7 +79,10 @@ int dtrain_step_open(const char *path, const struct dtrain_step_options *options
     DT_TRY(check_pointer(path, "path"));
     if (options)
         o = *options;
-    DT_TRY(check_options(&o));
+    DT_TRY(check_range("options.streams", o.streams, STREAMS_MAX));
+    DT_TRY(check_range("options.threads", o.threads, THREADS_MAX));
+    DT_TRY(check_range("options.weights", o.weights, DTRAIN_STEP_INT8));
+    DT_TRY(check_range("options.ema", o.ema, 1));
     o.streams = o.streams ? o.streams : 1;
     o.threads = o.threads ? o.threads : 1;
     dtrain_step *opened;

@@ -1,5 +1,6 @@
-// Plays models that dtrain trained: one frame or token in, outputs out. A C library without MPI and
-// HDF5, for the CPU. A program, built by cc play.c $(pkg-config --cflags --libs dtrain_step):
+// Inference with models that dtrain trained: one frame or token in, outputs out. A C library
+// without MPI and HDF5, for the CPU. A program, built by cc play.c $(pkg-config --cflags --libs
+// dtrain_step):
 //
 //   #include <dtrain_step.h>
 //   #include <stdio.h>
@@ -24,12 +25,12 @@
 //       return 0;
 //   }
 //
-// A handle has independent streams, each with its own recurrent state. What a stream gives depends
-// on its own inputs alone, to the bit. Functions return a code and never print, exit or abort; a
-// call that failed has changed no stream, unless the code is DTRAIN_STEP_MACHINE. All memory is
-// allocated by dtrain_step_open, after the shapes of the model's files have been compared with
-// config.json. Different handles may be used by different threads at once; a handle by one thread
-// at a time.
+// A handle has independent streams, each with its own recurrent state. A stream's outputs depend
+// on its own inputs alone, and are bitwise identical for the same inputs. Functions return a code
+// and never print, exit or abort; a call that failed has changed no stream, unless the code is
+// DTRAIN_STEP_MACHINE. All memory is allocated by dtrain_step_open, after the shapes of the model's
+// files have been compared with config.json. Different handles may be used by different threads at
+// once; a handle by one thread at a time.
 //
 // Finite frames and weights can still overflow. dtrain_step_step, _sample and _batch return
 // DTRAIN_STEP_NOT_FINITE where an output of any stream of the call is infinite or no number, or
